@@ -1,6 +1,6 @@
 module github.com/fivewire/fivewire
 
-go 1.26
+go 1.26.0
 
 require (
 	filippo.io/edwards25519 v1.2.0
