@@ -1,0 +1,138 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package strictjson
+
+import (
+	"bytes"
+	stdjson "encoding/json"
+	"errors"
+	"io"
+	"reflect"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+)
+
+// valid reports whether data is one value without duplicate names. It is the
+// fast answer; fault finds out what is wrong when it says no.
+func valid(data []byte, loneSurrogates bool) bool {
+	if loneSurrogates {
+		return jsontext.Value(data).IsValid(jsontext.AllowInvalidUTF8(true))
+	}
+	return jsontext.Value(data).IsValid()
+}
+
+// fault finds what makes valid refuse data. Faults of the grammar come before
+// duplicate names wherever they stand, so that the answer does not depend on
+// which of the two is met first.
+func fault(data []byte, loneSurrogates bool) *Error {
+	if e := firstFault(data, jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(loneSurrogates)); e != nil {
+		return e
+	}
+	if e := firstFault(data, jsontext.AllowInvalidUTF8(loneSurrogates)); e != nil {
+		return e
+	}
+	return &Error{Kind: Syntax} // valid and fault disagree: refuse all the same
+}
+
+func firstFault(data []byte, opts ...jsontext.Options) *Error {
+	dec := jsontext.NewDecoder(bytes.NewBuffer(data), opts...)
+	_, err := dec.ReadValue()
+	if err == nil {
+		end := dec.InputOffset()
+		if _, err = dec.ReadToken(); err == io.EOF {
+			return nil
+		}
+		return &Error{Kind: Trailing, Offset: int(end)}
+	}
+	e := &Error{Kind: Syntax, Offset: len(data)}
+	var se *jsontext.SyntacticError
+	if errors.As(err, &se) {
+		e.Offset, e.Pointer = int(se.ByteOffset), string(se.JSONPointer)
+	}
+	switch {
+	case errors.Is(err, jsontext.ErrDuplicateName):
+		e.Kind = Duplicate
+	case e.Offset >= jsontextDepth && depth(data[:e.Offset], jsontextDepth) >= jsontextDepth:
+		e.Kind, e.Pointer = Depth, ""
+	}
+	return e
+}
+
+// jsontextDepth is the nesting beyond which jsontext gives up.
+const jsontextDepth = 10000
+
+// AppendString appends s as a JSON string with the least escaping. Bytes that
+// are not UTF-8 become U+FFFD.
+func AppendString[T ~string | ~[]byte](dst []byte, s T) []byte {
+	dst, _ = jsontext.AppendQuote(dst, s) // the error only says that bytes were replaced
+	return dst
+}
+
+// appendText appends the text of a valid quoted string, lone surrogates as U+FFFD.
+func appendText(dst, quoted []byte) []byte {
+	dst, _ = jsontext.AppendUnquote(dst, quoted) // the error only says that surrogates were replaced
+	return dst
+}
+
+// AppendCompact appends the text of v without its white space and changes
+// nothing else. The result has no line breaks.
+func AppendCompact(dst []byte, v Value) []byte {
+	n := len(dst)
+	out, err := jsontext.AppendFormat(dst, v,
+		jsontext.AllowInvalidUTF8(true), jsontext.AllowDuplicateNames(true), jsontext.PreserveRawStrings(true),
+		jsontext.CanonicalizeRawInts(false), jsontext.CanonicalizeRawFloats(false))
+	if err != nil {
+		return append(dst[:n], v...) // not reached with a checked value
+	}
+	return out
+}
+
+// exact keeps numbers that meet an interface, or a field made for them, as their
+// text. Its functions never hand a value back undone: how to say that differs
+// between releases of the package.
+var exact = json.WithUnmarshalers(json.JoinUnmarshalers(
+	json.UnmarshalFromFunc(func(d *jsontext.Decoder, p *any) error {
+		v, err := d.ReadValue()
+		if err == nil {
+			*p = Value(v).Any()
+		}
+		return err
+	}),
+	json.UnmarshalFromFunc(func(d *jsontext.Decoder, n *stdjson.Number) error {
+		v, err := d.ReadValue()
+		switch {
+		case err != nil:
+			return err
+		case Value(v).Kind() == '0':
+			*n = stdjson.Number(v)
+		case Value(v).Kind() != 'n':
+			return errors.New("want a number")
+		}
+		return nil
+	}),
+))
+
+// Decode stores a checked value in what dst points to, by the rules of
+// encoding/json with two differences: names of members match fields only
+// exactly, and a number that meets an empty interface becomes a [stdjson.Number],
+// so that it stays exact. The error tells what did not fit, and where.
+func Decode(v Value, dst any) error {
+	if p := reflect.ValueOf(dst); p.Kind() != reflect.Pointer || p.IsNil() {
+		return errors.New("strictjson: the target of Decode is not a pointer")
+	}
+	return json.Unmarshal(v, dst, exact, jsontext.AllowInvalidUTF8(true))
+}
+
+// Encode returns v as JSON by the rules of encoding/json, without the escaping
+// that is meant for HTML pages.
+func Encode(v any) ([]byte, error) {
+	var b bytes.Buffer
+	enc := stdjson.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(v); err != nil {
+		return nil, err
+	}
+	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), nil
+}

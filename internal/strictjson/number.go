@@ -1,0 +1,63 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package strictjson
+
+import (
+	"bytes"
+	"strconv"
+	"strings"
+)
+
+// decimal is a number as digits times ten to the exp. The digits have no zero at
+// either end; those of zero are empty.
+type decimal struct {
+	neg    bool
+	digits string
+	exp    int64
+}
+
+// parseDecimal takes a number apart without ever writing it out. It gives up on
+// exponents of more than 18 digits.
+func parseDecimal(v []byte) (d decimal, ok bool) {
+	d.neg = v[0] == '-'
+	if d.neg {
+		v = v[1:]
+	}
+	mantissa := v
+	ok = true
+	if i := bytes.IndexAny(v, "eE"); i >= 0 {
+		mantissa = v[:i]
+		exp, neg := strings.CutPrefix(string(v[i+1:]), "-")
+		exp = strings.TrimLeft(strings.TrimPrefix(exp, "+"), "0")
+		if ok = len(exp) <= 18; ok && exp != "" {
+			d.exp, _ = strconv.ParseInt(exp, 10, 64)
+		}
+		if neg {
+			d.exp = -d.exp
+		}
+	}
+	whole, fraction, _ := bytes.Cut(mantissa, []byte{'.'})
+	d.exp -= int64(len(fraction))
+	digits := strings.TrimLeft(string(whole)+string(fraction), "0")
+	trimmed := strings.TrimRight(digits, "0")
+	d.exp += int64(len(digits) - len(trimmed))
+	d.digits = trimmed
+	if trimmed == "" {
+		return decimal{}, true // zero, whatever its sign and exponent
+	}
+	return d, ok
+}
+
+// EqualNumbers reports whether two numbers have the same decimal value. Its cost
+// depends on the length of their texts only, however large their exponents are.
+// Numbers with exponents of more than 18 digits are equal if they are written
+// alike.
+func EqualNumbers(a, b Value) bool {
+	if bytes.Equal(a, b) {
+		return true
+	}
+	x, ok1 := parseDecimal(a)
+	y, ok2 := parseDecimal(b)
+	return ok1 && ok2 && x == y
+}
