@@ -1,0 +1,376 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package conformance
+
+import (
+	"bytes"
+	"fmt"
+	"maps"
+	"net/http"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/fivewire/fivewire/internal/strictjson"
+)
+
+// memory holds what $set remembered, for one case.
+type memory map[string]string
+
+// A Difference is one place where an answer is not what the case wants.
+type Difference struct {
+	Path string `json:"path"` // where, such as want.steps[2].json.result
+	Want string `json:"want"` // JSON text, or words in parentheses
+	Got  string `json:"got"`
+}
+
+func (d Difference) String() string {
+	return d.Path + ": want " + clip(d.Want) + ", got " + clip(d.Got)
+}
+
+const (
+	absent  = "(absent)"
+	nothing = "(nothing)"
+)
+
+// A comparison collects the differences between what is wanted and an answer.
+type comparison struct {
+	memory memory
+	found  []Difference
+}
+
+func (c *comparison) differ(path, want, got string) {
+	c.found = append(c.found, Difference{Path: path, Want: want, Got: got})
+}
+
+// members compares an object of want, or of wantErr, with an answer. Lax leaves
+// members alone that want does not name.
+func (c *comparison) members(path string, want strictjson.Value, have map[string]member, lax bool) {
+	named := make(map[string]bool)
+	for m := want.Members(); m.Next(); {
+		name := string(m.Name)
+		key := name
+		if name == "jsonSubset" {
+			key = "json"
+		}
+		named[key] = true
+		g, ok := have[key]
+		at := path + "." + name
+		switch {
+		case !ok:
+			c.differ(at, string(m.Value), absent)
+		case key == "json":
+			c.json(at, m.Value, g.text(), name == "jsonSubset")
+		default:
+			c.plain(at, m.Value, g.got)
+		}
+	}
+	if lax {
+		return
+	}
+	for _, name := range slices.Sorted(maps.Keys(have)) {
+		m := have[name]
+		if named[name] || m.optional && m.def == nil {
+			continue
+		}
+		at := path + "." + name
+		if !m.optional {
+			c.differ(at, absent, string(m.text()))
+		} else if def := m.def.text(); !equalJSON(def, m.text()) {
+			c.differ(at, absent+", which means "+string(def), string(m.text()))
+		}
+	}
+}
+
+// plain compares outside of json: strings byte for byte, and no matchers.
+func (c *comparison) plain(path string, want strictjson.Value, have got) {
+	switch {
+	case have.object != nil:
+		if want.IsObject() {
+			c.members(path, want, have.object, false)
+			return
+		}
+	case have.headers != nil:
+		if want.IsObject() {
+			c.header(path, want, have.headers)
+			return
+		}
+	case have.json != nil:
+		if equalJSON(want, have.json) {
+			return
+		}
+	case want.IsArray():
+		i := 0
+		for e := want.Elements(); e.Next(); i++ {
+			at := path + "[" + strconv.Itoa(i) + "]"
+			if i >= len(have.list) {
+				c.differ(at, string(e.Value), nothing)
+				continue
+			}
+			c.plain(at, e.Value, have.list[i])
+		}
+		for ; i < len(have.list); i++ {
+			c.differ(path+"["+strconv.Itoa(i)+"]", nothing, string(have.list[i].text()))
+		}
+		return
+	}
+	c.differ(path, string(want), string(have.text()))
+}
+
+func (c *comparison) header(path string, want strictjson.Value, have Headers) {
+	for m := want.Members(); m.Next(); {
+		name := string(m.Name)
+		values, there := have[http.CanonicalHeaderKey(name)]
+		if !there {
+			for other, v := range have {
+				if strings.EqualFold(other, name) {
+					values, there = v, true
+				}
+			}
+		}
+		text, isText := m.Value.Text()
+		joined := strings.Join(values, ", ")
+		switch {
+		case m.Value.Kind() == 'n':
+			if there {
+				c.differ(path+"."+name, absent, strconv.Quote(joined))
+			}
+		case !there:
+			c.differ(path+"."+name, string(m.Value), absent)
+		case !isText || text != joined:
+			c.differ(path+"."+name, string(m.Value), strconv.Quote(joined))
+		}
+	}
+}
+
+// json compares by value, with matchers. In a subset, objects may have further
+// members at every depth.
+func (c *comparison) json(path string, want, have strictjson.Value, subset bool) {
+	if text, ok := want.Text(); ok {
+		c.match(path, text, want, have)
+		return
+	}
+	switch {
+	case want.IsObject() && have.IsObject():
+		left := make(map[string]strictjson.Value)
+		for m := have.Members(); m.Next(); {
+			left[string(m.Name)] = m.Value
+		}
+		for m := want.Members(); m.Next(); {
+			name := string(m.Name)
+			at := path + "." + name
+			v, ok := left[name]
+			if !ok {
+				c.differ(at, string(m.Value), absent)
+				continue
+			}
+			delete(left, name)
+			c.json(at, m.Value, v, subset)
+		}
+		if subset {
+			return
+		}
+		for _, name := range slices.Sorted(maps.Keys(left)) {
+			c.differ(path+"."+name, absent, string(left[name]))
+		}
+	case want.IsArray() && have.IsArray():
+		more := have.Elements()
+		i := 0
+		for e := want.Elements(); e.Next(); i++ {
+			at := path + "[" + strconv.Itoa(i) + "]"
+			if !more.Next() {
+				c.differ(at, string(e.Value), nothing)
+				continue
+			}
+			c.json(at, e.Value, more.Value, subset)
+		}
+		for ; more.Next(); i++ {
+			c.differ(path+"["+strconv.Itoa(i)+"]", nothing, string(more.Value))
+		}
+	default:
+		if !equalJSON(want, have) {
+			c.differ(path, string(want), string(have))
+		}
+	}
+}
+
+// match compares a string of json, which may be a matcher.
+func (c *comparison) match(path, want string, raw, have strictjson.Value) {
+	text, isText := have.Text()
+	ok := false
+	wanted := string(raw)
+	switch verb, name, _ := strings.Cut(want, ":"); {
+	case want == "$any":
+		return
+	case want == "$string":
+		ok = isText && text != ""
+	case want == "$number":
+		ok = have.Kind() == '0'
+	case want == "$time":
+		ok = isText && isTimestamp(text)
+	case verb == "$set":
+		if ok = isText && text != ""; ok {
+			c.memory[name] = text
+		}
+	case verb == "$get":
+		known, remembered := c.memory[name]
+		ok = isText && remembered && text == known
+		if remembered {
+			wanted += " = " + strconv.Quote(known)
+		} else {
+			wanted += " (nothing is remembered under this name)"
+		}
+	default:
+		ok = isText && text == want
+	}
+	if !ok {
+		c.differ(path, wanted, string(have))
+	}
+}
+
+var timestamp = regexp.MustCompile(`^\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d(\.\d+)?([Zz]|[+-]\d\d:\d\d)$`)
+
+// isTimestamp follows RFC 3339, lower case and leap seconds included.
+func isTimestamp(s string) bool {
+	if !timestamp.MatchString(s) {
+		return false
+	}
+	s = strings.ToUpper(s)
+	if s[17:19] == "60" {
+		s = s[:17] + "59" + s[19:]
+	}
+	var t time.Time
+	return t.UnmarshalText([]byte(s)) == nil
+}
+
+// equalJSON compares two values: numbers by their exact value, strings by their
+// text, the members of objects in any order.
+func equalJSON(a, b strictjson.Value) bool {
+	return equal(a, b, strictjson.EqualNumbers)
+}
+
+// sameJSON compares two values of vector files, numbers by how they are
+// written, because some operations are told to keep that.
+func sameJSON(a, b strictjson.Value) bool {
+	return equal(a, b, func(a, b strictjson.Value) bool { return bytes.Equal(a, b) })
+}
+
+func equal(a, b strictjson.Value, numbers func(a, b strictjson.Value) bool) bool {
+	if a.Kind() != b.Kind() {
+		return false
+	}
+	switch a.Kind() {
+	case '"':
+		x, _ := a.Text()
+		y, _ := b.Text()
+		return x == y
+	case '0':
+		return numbers(a, b)
+	case '[':
+		x, y := a.Elements(), b.Elements()
+		for x.Next() {
+			if !y.Next() || !equal(x.Value, y.Value, numbers) {
+				return false
+			}
+		}
+		return !y.Next()
+	case '{':
+		left := make(map[string]strictjson.Value)
+		for m := a.Members(); m.Next(); {
+			left[string(m.Name)] = m.Value
+		}
+		for m := b.Members(); m.Next(); {
+			v, ok := left[string(m.Name)]
+			if !ok || !equal(v, m.Value, numbers) {
+				return false
+			}
+			delete(left, string(m.Name))
+		}
+		return len(left) == 0
+	}
+	return true // the kind says it all: true, false, null
+}
+
+var reference = regexp.MustCompile(`\$\{([A-Za-z0-9_]+)\}`)
+
+// fill replaces what a step takes from the answers before it: strings that are
+// exactly $get:NAME, and ${NAME} in any string. Names in own are left to the
+// operation.
+func (m memory) fill(path string, v strictjson.Value, own []string) (strictjson.Value, error) {
+	if !bytes.Contains(v, []byte{'$'}) && !bytes.Contains(v, []byte("u0024")) {
+		return v, nil
+	}
+	out, err := m.appendFilled(nil, path, v, own)
+	if err != nil {
+		return nil, err
+	}
+	return strictjson.Check(out, strictjson.Options{MaxDepth: maxDepth})
+}
+
+func (m memory) appendFilled(dst []byte, path string, v strictjson.Value, own []string) ([]byte, error) {
+	var err error
+	switch v.Kind() {
+	case '"':
+		text, _ := v.Text()
+		filled, err := m.fillText(text, own)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", path, err)
+		}
+		if filled == text {
+			return append(dst, v...), nil
+		}
+		return strictjson.AppendString(dst, filled), nil
+	case '[':
+		dst = append(dst, '[')
+		i := 0
+		for e := v.Elements(); e.Next(); i++ {
+			if i > 0 {
+				dst = append(dst, ',')
+			}
+			if dst, err = m.appendFilled(dst, path+"["+strconv.Itoa(i)+"]", e.Value, own); err != nil {
+				return nil, err
+			}
+		}
+		return append(dst, ']'), nil
+	case '{':
+		dst = append(dst, '{')
+		i := 0
+		for e := v.Members(); e.Next(); i++ {
+			if i > 0 {
+				dst = append(dst, ',')
+			}
+			dst = append(append(dst, e.Key...), ':')
+			if dst, err = m.appendFilled(dst, path+"."+string(e.Name), e.Value, own); err != nil {
+				return nil, err
+			}
+		}
+		return append(dst, '}'), nil
+	}
+	return append(dst, v...), nil
+}
+
+func (m memory) fillText(text string, own []string) (string, error) {
+	if name, ok := strings.CutPrefix(text, "$get:"); ok {
+		known, ok := m[name]
+		if !ok {
+			return "", fmt.Errorf("nothing is remembered under %q", name)
+		}
+		return known, nil
+	}
+	var missing error
+	filled := reference.ReplaceAllStringFunc(text, func(ref string) string {
+		name := ref[2 : len(ref)-1]
+		known, ok := m[name]
+		if !ok && !slices.Contains(own, name) && missing == nil {
+			missing = fmt.Errorf("nothing is remembered under %q", name)
+		}
+		if !ok {
+			return ref
+		}
+		return known
+	})
+	return filled, missing
+}
