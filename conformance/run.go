@@ -1,0 +1,258 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package conformance
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"testing"
+	"time"
+
+	"github.com/fivewire/fivewire/internal/strictjson"
+)
+
+// Options adjusts [Run]. Nil is like the zero value.
+type Options struct {
+	// Known are the cases that are known to fail. They run all the same; one
+	// that passes fails the test, and so does one that is in no folder.
+	Known []KnownFailure
+}
+
+// Run runs every case of the set as a subtest <protocol>/<suite>/<id> of t and
+// returns what came out. It fails t for every fault of the set and if there is
+// no case at all. A case of a protocol that is not among protocols fails.
+func Run(t *testing.T, set *Set, protocols []Protocol, opts *Options) *Report {
+	t.Helper()
+	var known []KnownFailure
+	if opts != nil {
+		known = opts.Known
+	}
+	r := &Report{Started: time.Now().UTC().Truncate(time.Second)}
+	for _, err := range runFaults(set, protocols, known) {
+		r.Faults = append(r.Faults, err.Error())
+		t.Error(err)
+	}
+	x := executor{protocols: make(map[string]Protocol), known: make(map[string]string)}
+	for _, p := range protocols {
+		x.protocols[p.Name] = p
+	}
+	for _, k := range known {
+		x.known[k.ID] = k.Reason
+	}
+	for _, protocol := range groups(set.cases, func(c *Case) string { return c.Protocol }) {
+		t.Run(protocol[0].Protocol, func(t *testing.T) {
+			for _, suite := range groups(protocol, func(c *Case) string { return c.Suite }) {
+				t.Run(suite[0].Suite, func(t *testing.T) {
+					for _, c := range suite {
+						t.Run(c.ID, func(t *testing.T) {
+							var res Result
+							defer func() {
+								r.Results = append(r.Results, res)
+								if res.Status == Failed {
+									t.Errorf("%s: %s (%s)\n%s", c.Source, c.Doc, c.Ref, res.Message)
+								} else if res.Status == Known {
+									t.Logf("known failure: %s\n%s", res.Reason, res.Message)
+								}
+							}()
+							x.execute(t, c, &res)
+						})
+					}
+				})
+			}
+		})
+	}
+	r.Seconds = time.Since(r.Started).Seconds()
+	return r
+}
+
+// runFaults returns what is wrong before any case has run.
+func runFaults(set *Set, protocols []Protocol, known []KnownFailure) []error {
+	faults := set.Faults()
+	if len(set.cases) == 0 {
+		faults = append(faults, errors.New("there are no vectors to run"))
+	}
+	names := make(map[string]bool)
+	for _, p := range protocols {
+		if names[p.Name] {
+			faults = append(faults, fmt.Errorf("protocol %q was given twice", p.Name))
+		}
+		names[p.Name] = true
+	}
+	ids := make(map[string]bool)
+	for _, c := range set.cases {
+		ids[c.ID] = true
+	}
+	for _, k := range known {
+		if !ids[k.ID] {
+			faults = append(faults, fmt.Errorf("the known failure %s is no case of any folder", k.ID))
+		}
+	}
+	return faults
+}
+
+// groups cuts cases into runs of equal keys, in the order in which the keys
+// appear first.
+func groups(cases []*Case, key func(*Case) string) [][]*Case {
+	index := make(map[string]int)
+	var out [][]*Case
+	for _, c := range cases {
+		k := key(c)
+		i, ok := index[k]
+		if !ok {
+			i = len(out)
+			index[k] = i
+			out = append(out, nil)
+		}
+		out[i] = append(out[i], c)
+	}
+	return out
+}
+
+type executor struct {
+	protocols map[string]Protocol
+	known     map[string]string // reasons by id
+}
+
+// execute runs one case and stores in res what came of it, also if the
+// operation ends the goroutine.
+func (x executor) execute(t *testing.T, c *Case, res *Result) {
+	*res = Result{
+		ID: c.ID, Protocol: c.Protocol, Suite: c.Suite, Doc: c.Doc, Ref: c.Ref, Op: c.Op, Source: c.Source,
+	}
+	run := &caseRun{want: c.want, memory: memory{}}
+	start := time.Now()
+	err := errors.New("the operation ended the test instead of returning an error")
+	defer func() {
+		res.Seconds = time.Since(start).Seconds()
+		x.judge(c, res, run, err)
+	}()
+	err = x.run(t, c, run)
+}
+
+// judge turns the error of a case into its result.
+func (x executor) judge(c *Case, res *Result, run *caseRun, err error) {
+	reason, isKnown := x.known[c.ID]
+	switch {
+	case err == nil && isKnown:
+		res.Status = Failed
+		res.Message = "this case is listed as a known failure (" + reason + "), but it passes: take it off the list"
+		return
+	case err == nil:
+		res.Status = Passed
+		return
+	case isKnown:
+		res.Status, res.Reason = Known, reason
+	default:
+		res.Status = Failed
+	}
+	res.Message = err.Error()
+	var m *Mismatch
+	if errors.As(err, &m) {
+		res.Differences = m.Differences
+	}
+	res.In = indented(c.in)
+	res.Want = indented(c.want)
+	if c.want == nil {
+		res.WantErr = indented(c.wantErr)
+	}
+	for _, g := range run.got {
+		res.Got = append(res.Got, indented(g))
+	}
+}
+
+func indented(v strictjson.Value) json.RawMessage {
+	if v == nil {
+		return nil
+	}
+	var b bytes.Buffer
+	if err := json.Indent(&b, v, "", "  "); err != nil {
+		return nil // not reached with a checked value
+	}
+	return b.Bytes()
+}
+
+// run runs one case and returns nil if it passes.
+func (x executor) run(t *testing.T, c *Case, run *caseRun) error {
+	p, ok := x.protocols[c.Protocol]
+	if !ok {
+		return fmt.Errorf("there is no implementation of protocol %q here", c.Protocol)
+	}
+	op, ok := p.Ops[c.Op]
+	if !ok || op == nil {
+		return fmt.Errorf("protocol %q has no operation %q here", c.Protocol, c.Op)
+	}
+	in := newInput("in", c.in, run)
+	answer, err := call(t, op, in)
+	if run.err != nil {
+		return run.err
+	}
+	var failure *Failure
+	if err != nil && !errors.As(err, &failure) {
+		return err
+	}
+	if unread := in.unread(); unread != nil && (err == nil || !run.script) {
+		return unread
+	}
+	if failure != nil {
+		return refused(c, run, failure, err)
+	}
+	if run.script {
+		return nil // every step was compared
+	}
+	g, err := normal("answer", answer)
+	if err != nil {
+		return err
+	}
+	run.got = append(run.got, g.text())
+	if c.want == nil {
+		return fmt.Errorf("want the refusal %s, got the answer %s", c.wantErr, clip(string(g.text())))
+	}
+	cmp := comparison{memory: run.memory}
+	cmp.members("want", c.want, g.object, false)
+	return cmp.err()
+}
+
+// refused compares a refusal with wantErr.
+func refused(c *Case, run *caseRun, failure *Failure, err error) error {
+	g, nerr := normal("failure", failure.fields())
+	if nerr != nil {
+		return nerr
+	}
+	run.got = append(run.got, g.text())
+	if c.wantErr == nil || run.script {
+		return fmt.Errorf("want an answer, got a refusal: %w", err)
+	}
+	cmp := comparison{memory: run.memory}
+	if c.wantErr.IsObject() {
+		cmp.members("wantErr", c.wantErr, g.object, true)
+	} else if code, ok := g.object["code"]; !ok {
+		cmp.differ("wantErr", string(c.wantErr), "a refusal without code")
+	} else {
+		cmp.plain("wantErr", c.wantErr, code.got)
+	}
+	if len(cmp.found) > 0 && failure.Err != nil {
+		cmp.differ("the implementation's error", nothing, failure.Err.Error())
+	}
+	return cmp.err()
+}
+
+func (c *comparison) err() error {
+	if len(c.found) == 0 {
+		return nil
+	}
+	return &Mismatch{Differences: c.found}
+}
+
+// call runs an operation, a panic of which fails the case and not the run.
+func call(t *testing.T, op Op, in *Input) (answer Answer, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("panic: %v\n%s", p, debug.Stack())
+		}
+	}()
+	return op(t, in)
+}
