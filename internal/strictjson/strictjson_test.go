@@ -113,6 +113,8 @@ func TestScalars(t *testing.T) {
 	b, ok := check(t, `"plain"`).TextBytes()
 	require.True(t, ok)
 	require.Equal(t, "plain", string(b))
+	require.Equal(t, "xplainé\n", string(check(t, `"é\n"`).AppendText(check(t, `"plain"`).AppendText([]byte("x")))))
+	require.Empty(t, check(t, `5`).AppendText(nil))
 	_, ok = check(t, `1`).Text()
 	require.False(t, ok)
 	_, ok = check(t, `null`).TextBytes()

@@ -67,6 +67,18 @@ func unquoted(quoted []byte) []byte {
 	return appendText(nil, quoted)
 }
 
+// AppendText appends the text of a string, lone surrogates as U+FFFD. Of any other
+// value it appends nothing.
+func (v Value) AppendText(dst []byte) []byte {
+	if len(v) < 2 || v[0] != '"' {
+		return dst
+	}
+	if in := v[1 : len(v)-1]; bytes.IndexByte(in, '\\') < 0 {
+		return append(dst, in...)
+	}
+	return appendText(dst, v)
+}
+
 // Bool returns a boolean and whether v is one.
 func (v Value) Bool() (value, ok bool) {
 	k := v.Kind()
