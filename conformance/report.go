@@ -4,7 +4,17 @@
 package conformance
 
 import (
+	"cmp"
 	"encoding/json"
+	"encoding/xml"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"text/tabwriter"
 	"time"
 )
 
@@ -41,10 +51,257 @@ type Result struct {
 	Got         []json.RawMessage `json:"got,omitempty"` // one, or those of the steps that ran
 }
 
-// A Report is what came of a run.
+// Counts says how many cases ended how.
+type Counts struct {
+	Passed int `json:"passed"`
+	Failed int `json:"failed"`
+	Known  int `json:"known"` // known failures
+}
+
+// Cases returns how many cases there were.
+func (c Counts) Cases() int { return c.Passed + c.Failed + c.Known }
+
+func (c *Counts) add(s Status) {
+	switch s {
+	case Passed:
+		c.Passed++
+	case Known:
+		c.Known++
+	default:
+		c.Failed++
+	}
+}
+
+// A SuiteReport is what came of one suite.
+type SuiteReport struct {
+	Suite string `json:"suite"`
+	Counts
+	Results []Result `json:"results"`
+}
+
+// A ProtocolReport is what came of one protocol.
+type ProtocolReport struct {
+	Protocol string `json:"protocol"`
+	Counts
+	Suites []SuiteReport `json:"suites"`
+}
+
+// A Report is what came of a run. Only cases that ran are in it: a test can be
+// told to run some of them only.
 type Report struct {
-	Started time.Time `json:"started"`
-	Seconds float64   `json:"seconds"`
-	Faults  []string  `json:"faults,omitempty"` // of the folders
-	Results []Result  `json:"results"`
+	Started time.Time
+	Seconds float64
+	Faults  []string // what was wrong with the folders
+	Results []Result // in the order in which they ran
+}
+
+// Counts returns the numbers of the whole run.
+func (r *Report) Counts() Counts {
+	var c Counts
+	for _, res := range r.Results {
+		c.add(res.Status)
+	}
+	return c
+}
+
+// Passed reports whether nothing failed, at least one case ran, and the folders
+// were without fault. Known failures do not count.
+func (r *Report) Passed() bool {
+	c := r.Counts()
+	return c.Failed == 0 && c.Cases() > 0 && len(r.Faults) == 0
+}
+
+// Protocols returns the results by protocol and suite, in the order of names.
+func (r *Report) Protocols() []ProtocolReport {
+	sorted := slices.Clone(r.Results)
+	slices.SortStableFunc(sorted, func(a, b Result) int {
+		return cmp.Or(cmp.Compare(a.Protocol, b.Protocol), cmp.Compare(a.Suite, b.Suite))
+	})
+	out := []ProtocolReport{}
+	for _, res := range sorted {
+		if n := len(out); n == 0 || out[n-1].Protocol != res.Protocol {
+			out = append(out, ProtocolReport{Protocol: res.Protocol})
+		}
+		p := &out[len(out)-1]
+		if n := len(p.Suites); n == 0 || p.Suites[n-1].Suite != res.Suite {
+			p.Suites = append(p.Suites, SuiteReport{Suite: res.Suite})
+		}
+		s := &p.Suites[len(p.Suites)-1]
+		s.Results = append(s.Results, res)
+		s.add(res.Status)
+		p.add(res.Status)
+	}
+	return out
+}
+
+// Write writes the report to a file, in the format that its name ends in: .txt,
+// .json, .xml (JUnit) or .html.
+func (r *Report) Write(file string) error {
+	formats := map[string]func(io.Writer) error{
+		".txt": r.WriteText, ".json": r.WriteJSON, ".xml": r.WriteJUnit, ".html": r.WriteHTML,
+	}
+	write, ok := formats[strings.ToLower(filepath.Ext(file))]
+	if !ok {
+		return fmt.Errorf("conformance: report %s: the name must end in .txt, .json, .xml or .html", file)
+	}
+	f, err := os.Create(file)
+	if err != nil {
+		return fmt.Errorf("conformance: report: %w", err)
+	}
+	err = write(f)
+	if closing := f.Close(); err == nil {
+		err = closing
+	}
+	if err != nil {
+		return fmt.Errorf("conformance: report %s: %w", file, err)
+	}
+	return nil
+}
+
+// WriteText writes a table of protocols and suites, and the cases that did not
+// pass.
+func (r *Report) WriteText(w io.Writer) error {
+	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
+	row := func(name string, c Counts) {
+		fmt.Fprintf(tw, "%-28s\t%d\t%d\t%d\t\n", name, c.Passed, c.Failed, c.Known)
+	}
+	fmt.Fprintf(tw, "%-28s\tpassed\tfailed\tknown\t\n", "")
+	for _, p := range r.Protocols() {
+		row(p.Protocol, p.Counts)
+		for _, s := range p.Suites {
+			row("  "+s.Suite, s.Counts)
+		}
+	}
+	row("all", r.Counts())
+	if err := tw.Flush(); err != nil {
+		return err
+	}
+	var b strings.Builder
+	for _, fault := range r.Faults {
+		fmt.Fprintf(&b, "\nFAULT %s\n", fault)
+	}
+	for _, res := range r.Results {
+		switch res.Status {
+		case Failed:
+			fmt.Fprintf(&b, "\nFAILED %s: %s (%s)\n%s\n", res.ID, res.Doc, res.Ref, indentLines(res.Message))
+		case Known:
+			fmt.Fprintf(&b, "\nKNOWN FAILURE %s: %s\n%s\n", res.ID, res.Reason, indentLines(res.Message))
+		}
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+func indentLines(s string) string {
+	return "    " + strings.ReplaceAll(strings.TrimSpace(s), "\n", "\n    ")
+}
+
+// WriteJSON writes the whole report as one JSON object.
+func (r *Report) WriteJSON(w io.Writer) error {
+	enc := json.NewEncoder(w)
+	enc.SetEscapeHTML(false)
+	enc.SetIndent("", "  ")
+	faults := r.Faults
+	if faults == nil {
+		faults = []string{}
+	}
+	return enc.Encode(struct {
+		Format  int       `json:"format"`
+		Started time.Time `json:"started"`
+		Seconds float64   `json:"seconds"`
+		OK      bool      `json:"ok"`
+		Counts
+		Faults    []string         `json:"faults"`
+		Protocols []ProtocolReport `json:"protocols"`
+	}{1, r.Started, r.Seconds, r.Passed(), r.Counts(), faults, r.Protocols()})
+}
+
+type (
+	junitSuites struct {
+		XMLName  xml.Name     `xml:"testsuites"`
+		Name     string       `xml:"name,attr"`
+		Tests    int          `xml:"tests,attr"`
+		Failures int          `xml:"failures,attr"`
+		Errors   int          `xml:"errors,attr"`
+		Skipped  int          `xml:"skipped,attr"`
+		Time     string       `xml:"time,attr"`
+		Suites   []junitSuite `xml:"testsuite"`
+	}
+	junitSuite struct {
+		Name     string      `xml:"name,attr"`
+		Tests    int         `xml:"tests,attr"`
+		Failures int         `xml:"failures,attr"`
+		Errors   int         `xml:"errors,attr"`
+		Skipped  int         `xml:"skipped,attr"`
+		Time     string      `xml:"time,attr"`
+		Stamp    string      `xml:"timestamp,attr"`
+		Cases    []junitCase `xml:"testcase"`
+	}
+	junitCase struct {
+		Class   string      `xml:"classname,attr"`
+		Name    string      `xml:"name,attr"`
+		Time    string      `xml:"time,attr"`
+		Failure *junitFault `xml:"failure"`
+		Error   *junitFault `xml:"error"`
+		Skipped *junitFault `xml:"skipped"`
+	}
+	junitFault struct {
+		Message string `xml:"message,attr"`
+		Text    string `xml:",chardata"`
+	}
+)
+
+// WriteJUnit writes the report in the XML format that build servers read. A
+// known failure appears as a skipped case, because the format has no word for
+// it; a fault of the folders is an error.
+func (r *Report) WriteJUnit(w io.Writer) error {
+	seconds := func(s float64) string { return strconv.FormatFloat(s, 'f', 3, 64) }
+	stamp := r.Started.Format("2006-01-02T15:04:05")
+	counts := r.Counts()
+	doc := junitSuites{
+		Name: "conformance", Tests: counts.Cases() + len(r.Faults), Failures: counts.Failed,
+		Errors: len(r.Faults), Skipped: counts.Known, Time: seconds(r.Seconds),
+	}
+	if n := len(r.Faults); n > 0 {
+		s := junitSuite{Name: "folders", Tests: n, Errors: n, Time: seconds(0), Stamp: stamp}
+		for i, fault := range r.Faults {
+			s.Cases = append(s.Cases, junitCase{
+				Class: "folders", Name: "fault-" + strconv.Itoa(i+1), Time: seconds(0),
+				Error: &junitFault{Message: fault, Text: fault},
+			})
+		}
+		doc.Suites = append(doc.Suites, s)
+	}
+	for _, p := range r.Protocols() {
+		for _, suite := range p.Suites {
+			s := junitSuite{
+				Name: p.Protocol + "." + suite.Suite, Tests: suite.Cases(), Failures: suite.Failed,
+				Skipped: suite.Known, Stamp: stamp,
+			}
+			total := 0.0
+			for _, res := range suite.Results {
+				total += res.Seconds
+				c := junitCase{Class: s.Name, Name: res.ID, Time: seconds(res.Seconds)}
+				switch res.Status {
+				case Failed:
+					c.Failure = &junitFault{Message: res.Doc + " (" + res.Ref + ")", Text: res.Message}
+				case Known:
+					c.Skipped = &junitFault{Message: "known failure: " + res.Reason, Text: res.Message}
+				}
+				s.Cases = append(s.Cases, c)
+			}
+			s.Time = seconds(total)
+			doc.Suites = append(doc.Suites, s)
+		}
+	}
+	if _, err := io.WriteString(w, xml.Header); err != nil {
+		return err
+	}
+	enc := xml.NewEncoder(w)
+	enc.Indent("", "  ")
+	if err := enc.Encode(doc); err != nil {
+		return err
+	}
+	_, err := io.WriteString(w, "\n")
+	return err
 }

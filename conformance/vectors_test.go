@@ -29,10 +29,26 @@ func TestMain(m *testing.M) {
 }
 
 // TestVectors runs the embedded vectors and those of the folders that
-// CONFORMANCE_VECTORS and -vectors name.
+// CONFORMANCE_VECTORS and -vectors name, and writes the reports that -report
+// asks for.
 func TestVectors(t *testing.T) {
 	known, err := KnownFailures()
 	require.NoError(t, err)
-	set := Merge(Embedded(), OpenList(os.Getenv("CONFORMANCE_VECTORS")+string(filepath.ListSeparator)+vectorsFlag.String()))
-	Run(t, set, Builtin(), &Options{Known: known})
+	further := append([]string{os.Getenv("CONFORMANCE_VECTORS")}, vectorsFlag...)
+	set := Merge(Embedded(), OpenList(strings.Join(further, string(filepath.ListSeparator))))
+	report := Run(t, set, Builtin(), &Options{Known: known})
+	var table strings.Builder
+	require.NoError(t, report.WriteText(&table))
+	t.Log("\n" + table.String())
+	for _, file := range reportFlag {
+		if !filepath.IsAbs(file) {
+			// The working directory is that of the package, but the command was
+			// most likely given in the root of the module.
+			root, err := ModuleRoot()
+			require.NoError(t, err)
+			file = filepath.Join(root, file)
+		}
+		require.NoError(t, report.Write(file))
+		t.Logf("the report stands in %s", file)
+	}
 }

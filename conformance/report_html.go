@@ -1,0 +1,45 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package conformance
+
+import (
+	_ "embed"
+	"fmt"
+	"html/template"
+	"io"
+	"strings"
+)
+
+//go:embed report.html.tmpl
+var reportPage string
+
+// WriteHTML writes the report as one page that needs no other file and runs no
+// script.
+func (r *Report) WriteHTML(w io.Writer) error {
+	page, err := template.New("report").Funcs(template.FuncMap{
+		"upper":   strings.ToUpper,
+		"percent": func(part, whole int) string { return percent(part, whole) },
+		"duration": func(seconds float64) string {
+			if seconds < 10 {
+				return fmt.Sprintf("%.2f s", seconds)
+			}
+			return fmt.Sprintf("%.0f s", seconds)
+		},
+		"raw":      func(text []byte) string { return string(text) },
+		"passed":   func(s Status) bool { return s == Passed },
+		"isFailed": func(s Status) bool { return s == Failed },
+	}).Parse(reportPage)
+	if err != nil {
+		return err
+	}
+	return page.Execute(w, r)
+}
+
+// percent never rounds up to 100.
+func percent(part, whole int) string {
+	if whole == 0 {
+		return "0"
+	}
+	return fmt.Sprintf("%.1f", float64(part*1000/whole)/10)
+}
