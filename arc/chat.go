@@ -1,0 +1,41 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package arc
+
+// A ChatAction is something that happens to a chat; see [ChatStatus.Next].
+type ChatAction string
+
+// The actions. An agent pauses and resumes a chat; no method does (D-35).
+const (
+	ChatStart   ChatAction = "start"   // chat.start
+	ChatMessage ChatAction = "message" // chat.message
+	ChatPause   ChatAction = "pause"
+	ChatResume  ChatAction = "resume"
+	ChatEnd     ChatAction = "end" // chat.end
+)
+
+// Next returns the state that a chat in state s gets into by an action. The empty
+// state stands for a chat that does not exist. An action that the state does not
+// allow leaves the chat as it is and is [ErrChatNotFound],
+// [ErrChatAlreadyClosed], or [ErrInvalidParams] for an id that is taken.
+func (s ChatStatus) Next(a ChatAction) (ChatStatus, error) {
+	switch s {
+	case "":
+		if a == ChatStart {
+			return ChatActive, nil
+		}
+		return s, ErrChatNotFound
+	case ChatActive, ChatPaused:
+		switch a {
+		case ChatMessage, ChatResume:
+			return ChatActive, nil
+		case ChatPause:
+			return ChatPaused, nil
+		case ChatEnd:
+			return ChatClosed, nil
+		}
+		return s, ErrInvalidParams
+	}
+	return s, ErrChatAlreadyClosed
+}

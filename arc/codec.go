@@ -1,0 +1,442 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package arc
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/fivewire/fivewire/internal/strictjson"
+)
+
+// DecodeRequest reads one request (section 3). Params shares the memory of data;
+// nothing else does.
+//
+// Every error is an [*Error], ready to be sent. The request is returned beside it
+// with what could be read, for the answer: its ID if that is valid, its
+// RequestAgent, its TraceID (D-03). After an error with code [ErrParse] or
+// [ErrInvalidRequest] nothing counts as readable.
+func DecodeRequest(data []byte) (*Request, error) {
+	req := &Request{}
+	if fault := req.decode(data); fault != nil {
+		return req, fault
+	}
+	return req, nil
+}
+
+const (
+	inARC = iota
+	inID
+	inMethod
+	inRequestAgent
+	inTargetAgent
+	inParams
+	inTraceID
+	inRequest // how many there are
+)
+
+func (req *Request) decode(data []byte) *Error {
+	v, err := checkJSON(data)
+	if err != nil {
+		return jsonFault(err)
+	}
+	if !v.IsObject() {
+		return &Error{Code: ErrInvalidRequest, Message: "Invalid request: not a JSON object"}
+	}
+	var in [inRequest]strictjson.Value
+	for m := v.Members(); m.Next(); {
+		switch string(m.Name) {
+		case "arc":
+			in[inARC] = m.Value
+		case "id":
+			in[inID] = m.Value
+		case "method":
+			in[inMethod] = m.Value
+		case "requestAgent":
+			in[inRequestAgent] = m.Value
+		case "targetAgent":
+			in[inTargetAgent] = m.Value
+		case "params":
+			in[inParams] = m.Value
+		case "traceId":
+			in[inTraceID] = m.Value
+		default:
+			if req.Extra == nil {
+				req.Extra = Extra{}
+			}
+			req.Extra[string(m.Name)] = bytes.Clone(json.RawMessage(m.Value))
+		}
+	}
+	// All texts of the envelope share one string, which is one allocation and
+	// does not keep the body alive.
+	texts := req.texts(&in)
+	idFault, requestAgentFault := texts.id(), checkAgent("requestAgent", in[inRequestAgent], texts.requestAgent)
+	traceFault := checkTrace(in[inTraceID], texts.traceID)
+	if idFault == nil {
+		req.ID = ID(texts.idRaw)
+	}
+	if requestAgentFault == nil {
+		req.RequestAgent = texts.requestAgent
+	}
+	if traceFault == nil {
+		req.TraceID = texts.traceID
+	}
+	req.Method, req.TargetAgent = texts.method, texts.targetAgent
+	req.Params = json.RawMessage(in[inParams])
+
+	// The order of D-07.
+	switch {
+	case in[inARC] == nil:
+		return fieldError(ErrMissingField, "arc", "is required")
+	case !isVersion(in[inARC]):
+		return versionFault()
+	case idFault != nil:
+		return idFault
+	}
+	for _, fault := range []*Error{checkMethod(in[inMethod], texts.method), requestAgentFault,
+		checkAgent("targetAgent", in[inTargetAgent], texts.targetAgent)} {
+		if fault != nil {
+			return fault
+		}
+	}
+	switch {
+	case in[inParams] == nil:
+		return fieldError(ErrMissingField, "params", "is required")
+	case !in[inParams].IsObject():
+		return fieldError(ErrInvalidParams, "params", "must be an object")
+	}
+	return traceFault
+}
+
+func isVersion(v strictjson.Value) bool {
+	if string(v) == `"`+Version+`"` {
+		return true
+	}
+	s, _ := v.Text()
+	return s == Version
+}
+
+func versionFault() *Error {
+	return &Error{Code: ErrInvalidVersion, Message: ErrInvalidVersion.Message(),
+		Details: json.RawMessage(`{"field":"arc","issue":"is not supported","supported":["` + Version + `"]}`)}
+}
+
+// jsonFault sorts the faults of the text by D-01 and D-06.
+func jsonFault(err error) *Error {
+	var e *strictjson.Error
+	if !errors.As(err, &e) {
+		return &Error{Code: ErrParse, Message: ErrParse.Message(), Cause: err}
+	}
+	switch e.Kind {
+	case strictjson.Duplicate, strictjson.Depth:
+		return &Error{Code: ErrInvalidRequest, Message: fmt.Sprintf("Invalid request: %v", e)}
+	}
+	return &Error{Code: ErrParse, Message: fmt.Sprintf("Parse error: %v", e)}
+}
+
+// envelopeTexts are the decoded texts of an envelope.
+type envelopeTexts struct {
+	idRaw, idText                              string
+	idValue                                    strictjson.Value
+	method, requestAgent, targetAgent, traceID string
+}
+
+func (req *Request) texts(in *[inRequest]strictjson.Value) (t envelopeTexts) {
+	var room [256]byte
+	buf := room[:0]
+	var ends [6]int
+	if len(in[inID]) <= maxIDToken {
+		buf = append(buf, in[inID]...)
+	}
+	ends[0] = len(buf)
+	for i, m := range [...]int{inID, inMethod, inRequestAgent, inTargetAgent, inTraceID} {
+		if v := in[m]; len(v) <= maxIDToken {
+			buf = v.AppendText(buf)
+		} else if s, _ := v.Text(); len(s) <= 2*maxIDLen {
+			buf = append(buf, s...) // long only by its escapes
+		} else {
+			buf = append(buf, s[:2*maxIDLen]...) // enough to be refused
+		}
+		ends[i+1] = len(buf)
+	}
+	all := string(buf)
+	t.idValue = in[inID]
+	t.idRaw, t.idText = all[:ends[0]], all[ends[0]:ends[1]]
+	t.method, t.requestAgent = all[ends[1]:ends[2]], all[ends[2]:ends[3]]
+	t.targetAgent, t.traceID = all[ends[3]:ends[4]], all[ends[4]:ends[5]]
+	if t.idRaw == "" {
+		t.idRaw = string(in[inID])
+	}
+	return t
+}
+
+// maxIDToken is the longest token that an id of 256 bytes can have: each byte as
+// an escape of six, and the quotes.
+const maxIDToken = 6*maxIDLen + 2
+
+func (t *envelopeTexts) id() *Error { return checkIDToken(t.idValue, t.idText) }
+
+func checkIDToken(v strictjson.Value, text string) *Error {
+	issue := ""
+	switch v.Kind() {
+	case 0:
+		return fieldError(ErrMissingField, "id", "is required")
+	case '"':
+		if text == "" || len(text) > maxIDLen {
+			issue = "must have 1 to 256 bytes"
+		}
+	case '0':
+		if len(v) > maxIDLen {
+			issue = "must have at most 256 bytes"
+		}
+	default:
+		issue = "must be a string or a number"
+	}
+	if issue != "" {
+		return fieldError(ErrInvalidFieldFormat, "id", issue)
+	}
+	return nil
+}
+
+const maxMethodLen = 128
+
+func checkMethod(v strictjson.Value, text string) *Error {
+	switch {
+	case v == nil:
+		return fieldError(ErrMissingField, "method", "is required")
+	case v.Kind() != '"':
+		return fieldError(ErrInvalidFieldFormat, "method", "must be a string")
+	case text == "" || len(text) > maxMethodLen:
+		return fieldError(ErrInvalidFieldFormat, "method", "must have 1 to 128 bytes")
+	}
+	return nil
+}
+
+func checkAgent(field string, v strictjson.Value, text string) *Error {
+	switch {
+	case v == nil:
+		return fieldError(ErrMissingField, field, "is required")
+	case v.Kind() != '"':
+		return fieldError(ErrInvalidFieldFormat, field, "must be a string")
+	case text == "" || len(text) > maxIDLen:
+		return fieldError(ErrInvalidAgentID, field, "must have 1 to 256 bytes")
+	case hasControl(text):
+		return fieldError(ErrInvalidAgentID, field, "must not hold control characters")
+	}
+	return nil
+}
+
+func checkTrace(v strictjson.Value, text string) *Error {
+	switch {
+	case v.Absent():
+		return nil
+	case v.Kind() != '"':
+		return fieldError(ErrInvalidFieldFormat, "traceId", "must be a string")
+	case text == "" || len(text) > maxIDLen:
+		return fieldError(ErrInvalidTrace, "traceId", "must have 1 to 256 bytes")
+	case hasControl(text):
+		return fieldError(ErrInvalidTrace, "traceId", "must not hold control characters")
+	}
+	return nil
+}
+
+// quoted makes a checked value of a Go string, so that what is sent is held to
+// the rules for what is received.
+func quoted(s string) strictjson.Value { return strictjson.AppendString(nil, s) }
+
+// check holds a request that is about to be sent to the rules for requests.
+func (req *Request) check() error {
+	id, err := checkJSON([]byte(req.ID))
+	if req.ID == "" || err != nil {
+		return fieldError(ErrInvalidFieldFormat, "id", "must be a JSON string or number")
+	}
+	idText, _ := id.Text()
+	faults := []*Error{checkIDToken(id, idText), checkMethod(quoted(req.Method), req.Method),
+		checkAgent("requestAgent", quoted(req.RequestAgent), req.RequestAgent),
+		checkAgent("targetAgent", quoted(req.TargetAgent), req.TargetAgent)}
+	if req.TraceID != "" {
+		faults = append(faults, checkTrace(quoted(req.TraceID), req.TraceID))
+	}
+	for _, f := range faults {
+		if f != nil {
+			return f
+		}
+	}
+	return nil
+}
+
+// AppendRequest appends the request as JSON. What a server would refuse is
+// refused here with the same [*Error].
+func AppendRequest(dst []byte, req *Request) ([]byte, error) {
+	if err := req.check(); err != nil {
+		return dst, err
+	}
+	params, err := checkJSON(req.Params)
+	if err != nil || !params.IsObject() {
+		return dst, fieldError(ErrInvalidParams, "params", "must be an object")
+	}
+	w := writer{b: dst}
+	at := w.open()
+	w.text("arc", Version)
+	w.key("id")
+	w.b = append(w.b, req.ID...)
+	w.text("method", req.Method)
+	w.text("requestAgent", req.RequestAgent)
+	w.text("targetAgent", req.TargetAgent)
+	w.optText("traceId", req.TraceID)
+	w.key("params")
+	w.b = strictjson.AppendCompact(w.b, params)
+	w.extra(at, req.Extra)
+	w.close()
+	if w.err != nil {
+		return dst, w.err
+	}
+	return w.b, nil
+}
+
+// DecodeResponse reads one response (section 3). If id is not empty, the response
+// must carry it, or carry an error and the id "error" or null, with which peers
+// answer what they could not read (D-03). Result shares the memory of data.
+//
+// The errors are [ErrNotJSON], [ErrVersionMismatch], [ErrInvalidResponse] and
+// [ErrIDMismatch], looked for in this order; each wraps its sentinel. The error
+// that a response carries is not an error of this function.
+func DecodeResponse(data []byte, id ID) (*Response, error) {
+	v, err := checkJSON(data)
+	if err != nil {
+		var e *strictjson.Error
+		if errors.As(err, &e) && (e.Kind == strictjson.Duplicate || e.Kind == strictjson.Depth) {
+			return nil, fmt.Errorf("%w: %v", ErrInvalidResponse, err)
+		}
+		return nil, fmt.Errorf("%w: %v", ErrNotJSON, err)
+	}
+	if !v.IsObject() {
+		return nil, fmt.Errorf("%w: not an object", ErrInvalidResponse)
+	}
+	res := &Response{}
+	var version, rawID, result, fault strictjson.Value
+	var texts [3]strictjson.Value
+	for m := v.Members(); m.Next(); {
+		switch string(m.Name) {
+		case "arc":
+			version = m.Value
+		case "id":
+			rawID = m.Value
+		case "responseAgent":
+			texts[0] = m.Value
+		case "targetAgent":
+			texts[1] = m.Value
+		case "traceId":
+			texts[2] = m.Value
+		case "result":
+			result = m.Value
+		case "error":
+			fault = m.Value
+		default:
+			if res.Extra == nil {
+				res.Extra = Extra{}
+			}
+			res.Extra[string(m.Name)] = bytes.Clone(json.RawMessage(m.Value))
+		}
+	}
+	invalid := func(why string) (*Response, error) { return nil, fmt.Errorf("%w: %s", ErrInvalidResponse, why) }
+	if version == nil || !isVersion(version) {
+		return nil, ErrVersionMismatch
+	}
+	switch rawID.Kind() {
+	case '"', '0', 'n':
+		res.ID = ID(rawID)
+	default:
+		return invalid("id must be a string or a number")
+	}
+	var ok1, ok2, ok3 bool
+	res.ResponseAgent, ok1 = texts[0].Text()
+	res.TargetAgent, ok2 = texts[1].Text()
+	if res.TraceID, ok3 = texts[2].Text(); texts[2].Absent() {
+		ok3 = true
+	}
+	switch {
+	case !ok1 || !ok2:
+		return invalid("responseAgent and targetAgent must be strings")
+	case !ok3:
+		return invalid("traceId must be a string")
+	case result.Absent() == fault.Absent():
+		return invalid("needs exactly one of result and error")
+	case !result.Absent() && !result.IsObject():
+		return invalid("result must be an object")
+	}
+	if fault.Absent() {
+		res.Result = json.RawMessage(result)
+	} else {
+		var ok bool
+		if res.Error, ok = decodeError(fault); !ok {
+			return invalid("error must be an object with an integral code")
+		}
+	}
+	if id != "" && !res.ID.Equal(id) && !(res.Error != nil && (rawID.Kind() == 'n' || res.ID.Equal(`"error"`))) {
+		return nil, ErrIDMismatch
+	}
+	return res, nil
+}
+
+// decodeError reads the error object of a response or a stream (ARC-049, D-68).
+func decodeError(v strictjson.Value) (*Error, bool) {
+	if !v.IsObject() {
+		return nil, false
+	}
+	code, ok := v.Get("code").Int()
+	if !ok {
+		return nil, false
+	}
+	e := &Error{Code: Code(code), Details: raw(v.Get("details"))}
+	if m := v.Get("message"); !m.Absent() {
+		if e.Message, ok = m.Text(); !ok {
+			return nil, false
+		}
+	}
+	return e, true
+}
+
+// AppendResponse appends the response as JSON, both members result and error
+// included, the unused one null (D-05). It fails with [ErrInvalidResponse] unless
+// exactly one of them is set and the result is an object.
+func AppendResponse(dst []byte, res *Response) ([]byte, error) {
+	if (res.Result == nil) == (res.Error == nil) {
+		return dst, fmt.Errorf("%w: needs exactly one of result and error", ErrInvalidResponse)
+	}
+	id, err := checkJSON([]byte(res.ID))
+	if err != nil || id.Kind() != '"' && id.Kind() != '0' {
+		return dst, fmt.Errorf("%w: id must be a string or a number", ErrInvalidResponse)
+	}
+	w := writer{b: dst}
+	at := w.open()
+	w.text("arc", Version)
+	w.key("id")
+	w.b = append(w.b, id...)
+	w.text("responseAgent", res.ResponseAgent)
+	w.text("targetAgent", res.TargetAgent)
+	w.optText("traceId", res.TraceID)
+	w.key("result")
+	if res.Result != nil {
+		v, err := checkJSON(res.Result)
+		if err != nil || !v.IsObject() {
+			return dst, fmt.Errorf("%w: result must be an object", ErrInvalidResponse)
+		}
+		w.b = strictjson.AppendCompact(w.b, v)
+		w.key("error")
+		w.b = append(w.b, "null"...)
+	} else {
+		w.b = append(w.b, "null"...)
+		w.key("error")
+		w.error(res.Error)
+	}
+	w.extra(at, res.Extra)
+	w.close()
+	if w.err != nil {
+		return dst, fmt.Errorf("%w: %w", ErrInvalidResponse, w.err)
+	}
+	return w.b, nil
+}

@@ -1,0 +1,315 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package arc
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+)
+
+// A Code is an error code of the specification (section 4). As a Code is itself
+// an error, it serves as the target of [errors.Is]:
+//
+//	if errors.Is(err, arc.ErrTaskNotFound) { // wrapped or not, local or remote
+type Code int64
+
+// The codes of the specification. The RPC codes come first, then the five
+// families of ARC.
+const (
+	ErrParse          Code = -32700 // the body is not JSON
+	ErrInvalidRequest Code = -32600 // the body is JSON, but no request
+	ErrMethodNotFound Code = -32601 // the agent does not handle the method
+	ErrInvalidParams  Code = -32602 // the params do not fit the method
+	ErrInternal       Code = -32603 // the processor failed
+
+	ErrAgentNotFound             Code = -41001 // no agent has this id here
+	ErrAgentNotAvailable         Code = -41002 // the agent is known but takes no work now
+	ErrAgentUnreachable          Code = -41003 // a gateway cannot connect to the agent
+	ErrInvalidAgentID            Code = -41004 // the id breaks the rules for agent ids
+	ErrAgentAuthenticationFailed Code = -41005 // the token belongs to another agent
+	ErrAgentTimeout              Code = -41006 // the agent did not answer in time
+	ErrDuplicateAgentID          Code = -41010 // two agents have this id
+	ErrAgentCapacityExceeded     Code = -41011 // the agent is full
+
+	ErrTaskNotFound          Code = -42001 // no task has this id, or it is not the caller's
+	ErrTaskAlreadyCompleted  Code = -42002 // the task has completed
+	ErrTaskAlreadyCanceled   Code = -42003 // the task was canceled
+	ErrTaskExecutionFailed   Code = -42004 // the work failed
+	ErrTaskTimeout           Code = -42005 // the work took too long
+	ErrInvalidTaskTransition Code = -42006 // the task is not in a state for this
+	ErrInvalidTaskPriority   Code = -42010 // no such priority
+	ErrTaskDeadlineExceeded  Code = -42011 // the deadline has passed
+
+	ErrChatNotFound         Code = -43001 // no chat has this id, or it is not the caller's
+	ErrChatAlreadyClosed    Code = -43002 // the chat was closed
+	ErrChatTimeout          Code = -43003 // the answer took too long
+	ErrChatParticipantLimit Code = -43004 // too many participants
+	ErrInvalidChatMessage   Code = -43005 // the agent refuses a well-formed message
+	ErrChatBufferOverflow   Code = -43006 // too many messages wait in this chat
+
+	ErrAuthenticationFailed Code = -44001 // no usable credentials
+	ErrAuthorizationFailed  Code = -44002 // the caller may not do this
+	ErrInsufficientScope    Code = -44003 // the token lacks a scope
+	ErrTokenExpired         Code = -44004 // the token has expired
+	ErrTokenInvalid         Code = -44005 // the token is not valid
+	ErrPermissionDenied     Code = -44006 // a policy forbids it
+	ErrRateLimitExceeded    Code = -44007 // too many requests
+	ErrIPBlocked            Code = -44008 // the address is blocked
+
+	ErrInvalidVersion     Code = -45001 // the arc member is not "1.0"
+	ErrMissingField       Code = -45002 // a required member is absent
+	ErrInvalidFieldFormat Code = -45003 // a member has the wrong type or form
+	ErrMessageTooLarge    Code = -45004 // the body is over the limit
+	ErrInvalidTrace       Code = -45005 // the traceId is malformed
+	ErrCircularReference  Code = -45006 // the workflow would visit an agent again
+)
+
+type codeInfo struct {
+	name, message string
+	status        int
+}
+
+func (c Code) info() codeInfo {
+	switch c {
+	case ErrParse:
+		return codeInfo{"ParseError", "Parse error", 400}
+	case ErrInvalidRequest:
+		return codeInfo{"InvalidRequest", "Invalid request", 400}
+	case ErrMethodNotFound:
+		return codeInfo{"MethodNotFound", "Method not found", 404}
+	case ErrInvalidParams:
+		return codeInfo{"InvalidParams", "Invalid params", 400}
+	case ErrInternal:
+		return codeInfo{"Internal", "Internal error", 500}
+	case ErrAgentNotFound:
+		return codeInfo{"AgentNotFound", "Agent not found", 404}
+	case ErrAgentNotAvailable:
+		return codeInfo{"AgentNotAvailable", "Agent not available", 503}
+	case ErrAgentUnreachable:
+		return codeInfo{"AgentUnreachable", "Agent unreachable", 502}
+	case ErrInvalidAgentID:
+		return codeInfo{"InvalidAgentID", "Invalid agent ID", 400}
+	case ErrAgentAuthenticationFailed:
+		return codeInfo{"AgentAuthenticationFailed", "Agent authentication failed", 403}
+	case ErrAgentTimeout:
+		return codeInfo{"AgentTimeout", "Agent timeout", 504}
+	case ErrDuplicateAgentID:
+		return codeInfo{"DuplicateAgentID", "Multiple agents with same ID", 409}
+	case ErrAgentCapacityExceeded:
+		return codeInfo{"AgentCapacityExceeded", "Agent capacity exceeded", 503}
+	case ErrTaskNotFound:
+		return codeInfo{"TaskNotFound", "Task not found", 200}
+	case ErrTaskAlreadyCompleted:
+		return codeInfo{"TaskAlreadyCompleted", "Task already completed", 200}
+	case ErrTaskAlreadyCanceled:
+		return codeInfo{"TaskAlreadyCanceled", "Task already canceled", 200}
+	case ErrTaskExecutionFailed:
+		return codeInfo{"TaskExecutionFailed", "Task execution failed", 200}
+	case ErrTaskTimeout:
+		return codeInfo{"TaskTimeout", "Task timeout", 200}
+	case ErrInvalidTaskTransition:
+		return codeInfo{"InvalidTaskTransition", "Invalid task status transition", 200}
+	case ErrInvalidTaskPriority:
+		return codeInfo{"InvalidTaskPriority", "Task priority invalid", 200}
+	case ErrTaskDeadlineExceeded:
+		return codeInfo{"TaskDeadlineExceeded", "Task deadline exceeded", 200}
+	case ErrChatNotFound:
+		return codeInfo{"ChatNotFound", "Chat not found", 200}
+	case ErrChatAlreadyClosed:
+		return codeInfo{"ChatAlreadyClosed", "Chat already closed", 200}
+	case ErrChatTimeout:
+		return codeInfo{"ChatTimeout", "Chat timeout", 200}
+	case ErrChatParticipantLimit:
+		return codeInfo{"ChatParticipantLimit", "Chat participant limit exceeded", 200}
+	case ErrInvalidChatMessage:
+		return codeInfo{"InvalidChatMessage", "Invalid chat message", 200}
+	case ErrChatBufferOverflow:
+		return codeInfo{"ChatBufferOverflow", "Chat buffer overflow", 200}
+	case ErrAuthenticationFailed:
+		return codeInfo{"AuthenticationFailed", "Authentication failed", 401}
+	case ErrAuthorizationFailed:
+		return codeInfo{"AuthorizationFailed", "Authorization failed", 403}
+	case ErrInsufficientScope:
+		return codeInfo{"InsufficientScope", "Insufficient OAuth2 scope", 403}
+	case ErrTokenExpired:
+		return codeInfo{"TokenExpired", "Token expired", 401}
+	case ErrTokenInvalid:
+		return codeInfo{"TokenInvalid", "Token invalid", 401}
+	case ErrPermissionDenied:
+		return codeInfo{"PermissionDenied", "Permission denied", 403}
+	case ErrRateLimitExceeded:
+		return codeInfo{"RateLimitExceeded", "Rate limit exceeded", 429}
+	case ErrIPBlocked:
+		return codeInfo{"IPBlocked", "IP address blocked", 403}
+	case ErrInvalidVersion:
+		return codeInfo{"InvalidVersion", "Invalid ARC version", 400}
+	case ErrMissingField:
+		return codeInfo{"MissingField", "Missing required field", 400}
+	case ErrInvalidFieldFormat:
+		return codeInfo{"InvalidFieldFormat", "Invalid field format", 400}
+	case ErrMessageTooLarge:
+		return codeInfo{"MessageTooLarge", "Message too large", 413}
+	case ErrInvalidTrace:
+		return codeInfo{"InvalidTrace", "Workflow trace invalid", 400}
+	case ErrCircularReference:
+		return codeInfo{"CircularReference", "Circular reference detected", 400}
+	}
+	return codeInfo{}
+}
+
+// Name returns the name of an assigned code, such as TaskNotFound, and "" for
+// any other.
+func (c Code) Name() string { return c.info().name }
+
+// Message returns the text that the specification gives to an assigned code, and
+// "" for any other.
+func (c Code) Message() string { return c.info().message }
+
+// Family returns agent, task, chat, security or protocol for the ranges of the
+// specification, rpc for -32768 to -32000, and custom for all other codes.
+func (c Code) Family() string {
+	switch {
+	case c >= -32768 && c <= -32000:
+		return "rpc"
+	case c >= -41099 && c <= -41000:
+		return "agent"
+	case c >= -42099 && c <= -42000:
+		return "task"
+	case c >= -43099 && c <= -43000:
+		return "chat"
+	case c >= -44099 && c <= -44000:
+		return "security"
+	case c >= -45099 && c <= -45000:
+		return "protocol"
+	}
+	return "custom"
+}
+
+// HTTPStatus returns the HTTP status that a server answers with by default
+// (D-12): 200 where an agent's own logic speaks, a mapped status where HTTP
+// intermediaries must see the failure. Unassigned codes go by their family.
+func (c Code) HTTPStatus() int {
+	if s := c.info().status; s != 0 {
+		return s
+	}
+	switch c.Family() {
+	case "rpc", "agent":
+		return http.StatusInternalServerError
+	case "security":
+		return http.StatusForbidden
+	case "protocol":
+		return http.StatusBadRequest
+	}
+	return http.StatusOK
+}
+
+// Error makes a Code a target of [errors.Is].
+func (c Code) Error() string {
+	if m := c.Message(); m != "" {
+		return fmt.Sprintf("arc: %s (%d)", m, int64(c))
+	}
+	return fmt.Sprintf("arc: error %d", int64(c))
+}
+
+// An Error is a failure as it stands on the wire (section 4). A handler that
+// returns one has it sent unchanged; a client returns the one that the peer sent.
+// Match it with [errors.Is] against a [Code], or with [errors.As].
+type Error struct {
+	Code    Code
+	Message string          // for people; the peer reads it
+	Details json.RawMessage // any JSON value, or nil; the peer reads it
+	Cause   error           // for the log on this side; never sent
+}
+
+// Errorf returns an Error whose message is formatted. If an argument is an error
+// formatted by %w, it becomes the Cause, and its text stays in the message, so
+// use that only for causes that the peer may read.
+func Errorf(code Code, format string, args ...any) *Error {
+	err := fmt.Errorf(format, args...)
+	return &Error{Code: code, Message: err.Error(), Cause: errors.Unwrap(err)}
+}
+
+// Error returns the message and the code.
+func (e *Error) Error() string {
+	m := e.Message
+	if m == "" {
+		m = e.Code.Message()
+	}
+	return fmt.Sprintf("arc: %s (%d)", m, int64(e.Code))
+}
+
+// Is reports whether target is the code of e. [ErrInvalidRequest] also stands for
+// the three codes that refine it: [ErrInvalidVersion], [ErrMissingField] and
+// [ErrInvalidFieldFormat] (D-06).
+func (e *Error) Is(target error) bool {
+	c, ok := target.(Code)
+	if !ok {
+		return false
+	}
+	return c == e.Code || c == ErrInvalidRequest && e.Code <= ErrInvalidVersion && e.Code >= ErrInvalidFieldFormat
+}
+
+// Unwrap returns the cause.
+func (e *Error) Unwrap() error { return e.Cause }
+
+// Field returns the member that a refused request got wrong, as a path like
+// initialMessage.parts[0].type, or "" if the error does not say.
+func (e *Error) Field() string {
+	d, err := checkJSON(e.Details)
+	if err != nil {
+		return ""
+	}
+	f, _ := d.Get("field").Text()
+	return f
+}
+
+// What goes wrong on the client's side of the wire. These are never sent.
+var (
+	// ErrTruncated reports a stream that ended before its done event. The text
+	// received until then is all there is.
+	ErrTruncated = fmt.Errorf("arc: stream ended early: %w", io.ErrUnexpectedEOF)
+
+	// ErrMalformed reports a stream event that cannot be read.
+	ErrMalformed = errors.New("arc: malformed stream event")
+
+	// ErrTooLarge reports a response or a stream event over the limit.
+	ErrTooLarge = errors.New("arc: answer over the size limit")
+
+	// ErrNotJSON reports an answer that is not JSON.
+	ErrNotJSON = errors.New("arc: answer is not JSON")
+
+	// ErrInvalidResponse reports JSON that is no ARC response.
+	ErrInvalidResponse = errors.New("arc: invalid response")
+
+	// ErrVersionMismatch reports a response of another ARC version.
+	ErrVersionMismatch = errors.New("arc: response of another version")
+
+	// ErrIDMismatch reports a response that belongs to another request.
+	ErrIDMismatch = errors.New("arc: response to another request")
+
+	// ErrInvalidResult reports a response whose result does not fit the method.
+	ErrInvalidResult = errors.New("arc: invalid result")
+
+	// ErrNotSuccessful reports an acknowledgment that says success: false. It
+	// wraps [ErrInvalidResult].
+	ErrNotSuccessful = fmt.Errorf("%w: the peer did not succeed", ErrInvalidResult)
+
+	// ErrRedirect reports a redirect that a client must not follow (D-14).
+	ErrRedirect = errors.New("arc: redirect refused")
+)
+
+// An HTTPError is an answer whose HTTP status tells of a failure and whose body
+// is no ARC response.
+type HTTPError struct {
+	Status int
+	Body   string // the first 4 KiB, untrusted
+}
+
+// Error names the status only: the body is untrusted text.
+func (e *HTTPError) Error() string {
+	return fmt.Sprintf("arc: HTTP status %d %s", e.Status, http.StatusText(e.Status))
+}

@@ -1,0 +1,106 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package arc
+
+import "encoding/json"
+
+// A TaskAction is something that moves a task or adds to it; see
+// [TaskStatus.Next].
+type TaskAction string
+
+// The actions. Those of the processor come first.
+const (
+	TaskStart        TaskAction = "start"
+	TaskRequireInput TaskAction = "require_input"
+	TaskResume       TaskAction = "resume"
+	TaskComplete     TaskAction = "complete"
+	TaskFail         TaskAction = "fail"
+	TaskAddMessage   TaskAction = "message"
+	TaskAddArtifact  TaskAction = "artifact"
+	TaskSend         TaskAction = "send"   // task.send
+	TaskCancel       TaskAction = "cancel" // task.cancel
+)
+
+type taskStep struct {
+	to   TaskStatus
+	emit []Event
+}
+
+// taskTable is the whole machine of the tasks that are not over: what is not in
+// it is refused.
+var taskTable = map[TaskStatus]map[TaskAction]taskStep{
+	TaskSubmitted: {
+		TaskStart:       {TaskWorking, []Event{EventTaskStarted, EventStatusChange}},
+		TaskFail:        {TaskFailed, []Event{EventTaskFailed, EventStatusChange}},
+		TaskCancel:      {TaskCanceled, []Event{EventTaskCanceled, EventStatusChange}},
+		TaskAddMessage:  {TaskSubmitted, []Event{EventNewMessage}},
+		TaskAddArtifact: {TaskSubmitted, []Event{EventNewArtifact}},
+	},
+	TaskWorking: {
+		TaskRequireInput: {TaskInputRequired, []Event{EventTaskPaused, EventStatusChange}},
+		TaskComplete:     {TaskCompleted, []Event{EventTaskCompleted, EventStatusChange}},
+		TaskFail:         {TaskFailed, []Event{EventTaskFailed, EventStatusChange}},
+		TaskCancel:       {TaskCanceled, []Event{EventTaskCanceled, EventStatusChange}},
+		TaskAddMessage:   {TaskWorking, []Event{EventNewMessage}},
+		TaskAddArtifact:  {TaskWorking, []Event{EventNewArtifact}},
+	},
+	TaskInputRequired: {
+		TaskSend:        {TaskWorking, []Event{EventNewMessage, EventTaskResumed, EventStatusChange}},
+		TaskResume:      {TaskWorking, []Event{EventTaskResumed, EventStatusChange}},
+		TaskFail:        {TaskFailed, []Event{EventTaskFailed, EventStatusChange}},
+		TaskCancel:      {TaskCanceled, []Event{EventTaskCanceled, EventStatusChange}},
+		TaskAddMessage:  {TaskInputRequired, []Event{EventNewMessage}},
+		TaskAddArtifact: {TaskInputRequired, []Event{EventNewArtifact}},
+	},
+}
+
+// wouldLeadTo is where an action goes where it is allowed.
+func (a TaskAction) wouldLeadTo(from TaskStatus) TaskStatus {
+	switch a {
+	case TaskStart, TaskResume, TaskSend:
+		return TaskWorking
+	case TaskRequireInput:
+		return TaskInputRequired
+	case TaskComplete:
+		return TaskCompleted
+	case TaskFail:
+		return TaskFailed
+	case TaskCancel:
+		return TaskCanceled
+	}
+	return from
+}
+
+// Next returns the state that a task in state s gets into by an action, and the
+// events that this emits, in order. The events are shared and must not be
+// changed. An action that the state does not allow leaves the task as it is and
+// is [ErrTaskAlreadyCompleted], [ErrTaskAlreadyCanceled] or
+// [ErrInvalidTaskTransition].
+func (s TaskStatus) Next(a TaskAction) (TaskStatus, []Event, error) {
+	if step, ok := taskTable[s][a]; ok {
+		return step.to, step.emit, nil
+	}
+	switch s {
+	case TaskCompleted:
+		return s, nil, ErrTaskAlreadyCompleted
+	case TaskCanceled:
+		return s, nil, ErrTaskAlreadyCanceled
+	}
+	return s, nil, ErrInvalidTaskTransition
+}
+
+// taskFault is the error that a caller gets for an action that is refused; its
+// details are those of D-55.
+func taskFault(id string, s TaskStatus, a TaskAction, code Code) *Error {
+	d, _ := encode(func(w *writer) { // texts can always be written
+		w.open()
+		w.text("taskId", id)
+		if code == ErrInvalidTaskTransition {
+			w.text("from", string(s))
+			w.text("to", string(a.wouldLeadTo(s)))
+		}
+		w.close()
+	})
+	return &Error{Code: code, Message: code.Message(), Details: json.RawMessage(d)}
+}
