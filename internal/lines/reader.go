@@ -1,0 +1,211 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package lines
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+)
+
+var (
+	// ErrTooLong reports a line that is longer than the limit of its [Reader].
+	// The Reader goes on with the line after it.
+	ErrTooLong = errors.New("lines: line too long")
+
+	// ErrUnterminated comes with a last line that the stream ended without an
+	// LF. It wraps [io.ErrUnexpectedEOF], but is told apart from a stream that
+	// itself fails with that.
+	ErrUnterminated = fmt.Errorf("lines: last line has no line end: %w", io.ErrUnexpectedEOF)
+)
+
+const (
+	minBuffer  = 4 << 10  // what a fresh Reader holds
+	keepBuffer = 64 << 10 // what a Reader or Writer keeps after a big line
+	minRead    = 512      // less room than this is not worth a read call
+	maxEmpty   = 100      // reads without bytes and without error in a row
+)
+
+var bom = []byte("\xef\xbb\xbf")
+
+// A Reader splits a byte stream into lines. Only LF ends a line; one CR before
+// it belongs to the line end, any other CR to the line. One UTF-8 byte order
+// mark at the very start of the stream is dropped.
+//
+// A Reader holds 4 KiB at rest, grows with the line it is reading up to the
+// limit, and gives a grown buffer back once the line has been consumed. It is
+// for one goroutine at a time.
+type Reader struct {
+	r   io.Reader
+	max int // longest line; 0 is no limit
+
+	buf        []byte
+	start, end int // unread bytes are buf[start:end]
+	seen       int // buf[start:start+seen] holds no LF
+
+	begun bool  // the byte order mark has been looked for
+	skip  bool  // inside the rest of a line that was too long
+	err   error // what the stream ended with; sticky
+}
+
+// NewReader returns a Reader of the lines of r. A line may have max bytes, not
+// counting the byte order mark and the line end; zero or less means no limit.
+func NewReader(r io.Reader, max int) *Reader {
+	if max < 0 || max > math.MaxInt-minRead-2 { // the sums below must not overflow
+		max = 0
+	}
+	return &Reader{r: r, max: max}
+}
+
+// Next returns the next line without its line end. The line is a part of the
+// Reader's buffer and valid until the next call; the caller may change it, and
+// append to it without harm to the lines after it.
+//
+// A line above the limit is [ErrTooLong], once and as soon as the limit is
+// passed, and its rest is discarded without being kept; the next call returns
+// the line after it. At the end of the stream, a last line without LF is
+// returned together with [ErrUnterminated], for the caller to judge; after
+// it, or after a last line that was ended, comes [io.EOF]. Any other error of
+// the stream ends it as well, and drops an unfinished line. Both stay.
+func (r *Reader) Next() ([]byte, error) {
+	r.shrink()
+	for {
+		if line, ok := r.ended(); ok {
+			if r.skip {
+				r.skip = false
+				continue
+			}
+			if r.max > 0 && len(line) > r.max {
+				return nil, ErrTooLong
+			}
+			return line, nil
+		}
+		if r.skip {
+			r.start, r.end, r.seen = 0, 0, 0
+		} else if r.tooLong() {
+			r.skip = true
+			r.start, r.end, r.seen = 0, 0, 0
+			return nil, ErrTooLong
+		}
+		if r.err != nil {
+			return r.last()
+		}
+		r.fill()
+		if !r.begun {
+			r.begin()
+		}
+	}
+}
+
+// ended cuts the first complete line off the buffer.
+func (r *Reader) ended() ([]byte, bool) {
+	if !r.begun {
+		return nil, false
+	}
+	i := bytes.IndexByte(r.buf[r.start+r.seen:r.end], '\n')
+	if i < 0 {
+		r.seen = r.end - r.start
+		return nil, false
+	}
+	line := r.buf[r.start : r.start+r.seen+i]
+	r.start += r.seen + i + 1
+	r.seen = 0
+	if n := len(line); n > 0 && line[n-1] == '\r' {
+		line = line[:n-1]
+	}
+	return line[:len(line):len(line)], true
+}
+
+// tooLong reports whether the unfinished line can no longer fit the limit. A CR
+// just past it may turn out to be a part of the line end.
+func (r *Reader) tooLong() bool {
+	n := r.end - r.start
+	if r.max == 0 || !r.begun || n <= r.max {
+		return false
+	}
+	return n > r.max+1 || r.buf[r.end-1] != '\r' || r.err != nil
+}
+
+// last hands out what stands before the end of the stream.
+func (r *Reader) last() ([]byte, error) {
+	line := r.buf[r.start:r.end]
+	r.start, r.end, r.seen = 0, 0, 0
+	if r.err == io.EOF && len(line) > 0 {
+		return line[:len(line):len(line)], ErrUnterminated
+	}
+	return nil, r.err
+}
+
+// begin drops the byte order mark once enough bytes are there to tell.
+func (r *Reader) begin() {
+	head := r.buf[r.start:r.end]
+	if len(head) < len(bom) && bytes.HasPrefix(bom, head) && r.err == nil {
+		return
+	}
+	r.begun = true
+	if bytes.HasPrefix(head, bom) {
+		r.start += len(bom)
+	}
+}
+
+// fill reads once, after making room.
+func (r *Reader) fill() {
+	if len(r.buf)-r.end < minRead {
+		if r.start > 0 { // happens once a line: afterwards it starts at zero
+			r.end = copy(r.buf, r.buf[r.start:r.end])
+			r.start = 0
+		}
+		if len(r.buf)-r.end < minRead {
+			r.grow()
+		}
+	}
+	for range maxEmpty {
+		n, err := r.r.Read(r.buf[r.end:])
+		if n < 0 || n > len(r.buf)-r.end {
+			n, err = 0, errBadRead
+		}
+		r.end += n
+		r.err = err
+		if n > 0 || err != nil {
+			return
+		}
+	}
+	r.err = io.ErrNoProgress
+}
+
+var errBadRead = errors.New("lines: reader returned an impossible count")
+
+func (r *Reader) grow() {
+	size := max(2*len(r.buf), minBuffer)
+	if r.max > 0 {
+		// One CR and one LF past the limit, and room for a read: with a full
+		// buffer of this size the line is known to be too long.
+		size = min(size, max(r.max+2+minRead, minBuffer))
+	}
+	buf := make([]byte, size)
+	r.end = copy(buf, r.buf[:r.end])
+	r.buf = buf
+}
+
+// shrink gives the buffer of a big line back when the line has been consumed.
+func (r *Reader) shrink() {
+	if rest := r.end - r.start; len(r.buf) > keepBuffer && rest <= minBuffer-minRead {
+		buf := make([]byte, minBuffer)
+		copy(buf, r.buf[r.start:r.end])
+		r.buf, r.start, r.end = buf, 0, rest
+	}
+}
+
+// Blank reports whether the line holds nothing but spaces, tabs and CRs. Both
+// protocols that speak NDJSON pass such lines over.
+func Blank(line []byte) bool {
+	for _, c := range line {
+		if c != ' ' && c != '\t' && c != '\r' {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,414 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package sse
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"sync"
+	"time"
+)
+
+var (
+	// ErrClosed is what a [Writer] answers after Close.
+	ErrClosed = errors.New("sse: writer is closed")
+
+	// ErrSlow reports a reader that took nothing, or less than 64 KiB of what
+	// was waiting for it, during a whole write timeout.
+	ErrSlow = errors.New("sse: reader is too slow")
+)
+
+// Values that hold where [WriterOptions] names none.
+const (
+	DefaultWriteTimeout  = 30 * time.Second
+	DefaultMaxPending    = 64 << 10
+	DefaultKeepAliveText = "keep-alive"
+)
+
+// maxWrite bounds one write call, which has one deadline: a large event must not
+// be too slow for its size alone.
+const maxWrite = 64 << 10
+
+// WriterOptions adjusts a [Writer]. The zero value sends no keep-alives and is
+// otherwise right for production.
+type WriterOptions struct {
+	// ContentType is the response's media type. Empty means text/event-stream.
+	ContentType string
+
+	// WriteTimeout is how long the reader may take nothing while something is
+	// waiting for it. Zero means DefaultWriteTimeout.
+	WriteTimeout time.Duration
+
+	// KeepAlive is how long the stream may be silent before a comment is sent.
+	// Zero means for ever.
+	KeepAlive time.Duration
+
+	// KeepAliveText is the text of that comment. Empty means "keep-alive".
+	KeepAliveText string
+
+	// MaxPending bounds the bytes that wait to be written; one event that is
+	// larger may wait alone. Zero means DefaultMaxPending.
+	MaxPending int
+}
+
+// A Writer answers an HTTP request with a stream of events. The response begins
+// with the first of Start, Send, Comment or a keep-alive; until then the handler
+// may still answer in another way, after it has closed the Writer.
+//
+// What is sent is collected and written by a goroutine of the Writer, which
+// writes and flushes at once whatever has been collected meanwhile: a single
+// event goes out without delay, and events that come faster than the network
+// takes them share a flush. When MaxPending bytes wait, senders wait too.
+//
+// Each write gets a deadline of its own, also against the server's
+// WriteTimeout, so that a stream may last as long as it likes and a reader that
+// takes nothing is still found out. A response writer without deadlines is
+// served without; Close then waits as long as its Write does.
+//
+// All methods may be called from several goroutines. The first error stays, and
+// every later call returns it. A Writer must be closed before the handler
+// returns.
+type Writer struct {
+	w    http.ResponseWriter
+	rc   *http.ResponseController
+	opts WriterOptions
+
+	wake chan struct{} // tells the goroutine to look
+	done chan struct{} // closed when the goroutine has ended
+
+	mu      sync.Mutex // guards everything below
+	pending []byte     // what waits to be written
+	spare   []byte     // the buffer that pending changes places with
+	start   bool       // the response is to begin even without output
+	started bool       // the response has begun
+	closing bool
+	moved   time.Time     // when the reader last took something
+	room    chan struct{} // closed when pending gets room; nil if nobody waits
+	err     error         // sticky
+}
+
+// NewWriter returns a Writer to the response w, which must not be used otherwise
+// until the Writer is closed.
+func NewWriter(w http.ResponseWriter, opts *WriterOptions) *Writer {
+	sw := &Writer{
+		w:    w,
+		rc:   http.NewResponseController(w),
+		wake: make(chan struct{}, 1),
+		done: make(chan struct{}),
+	}
+	if opts != nil {
+		sw.opts = *opts
+	}
+	o := &sw.opts
+	if o.ContentType == "" {
+		o.ContentType = "text/event-stream"
+	}
+	if o.WriteTimeout <= 0 {
+		o.WriteTimeout = DefaultWriteTimeout
+	}
+	if o.KeepAliveText == "" {
+		o.KeepAliveText = DefaultKeepAliveText
+	}
+	if o.MaxPending <= 0 {
+		o.MaxPending = DefaultMaxPending
+	}
+	// An idle stream has no deadline: over HTTP/2 one that passes resets the
+	// stream even if nothing is being written. The server's WriteTimeout is such
+	// a deadline, too.
+	sw.setDeadline(time.Time{})
+	go sw.run()
+	return sw
+}
+
+// Send sends an event, as [AppendEvent] writes it, and keeps no reference to
+// data. It returns when the event has been taken over, which is before it is
+// written, and waits while too much is waiting already: until ctx ends, or until
+// the reader has taken nothing for a write timeout, which is [ErrSlow] and ends
+// the stream. An event that cannot be written is [ErrInvalid] and changes
+// nothing.
+func (w *Writer) Send(ctx context.Context, name, id string, data []byte) error {
+	size := len("event: \nid: \ndata: \n\n") + len(name) + len(id) + len(data)
+	return w.add(ctx, size, func(dst []byte) ([]byte, error) {
+		return AppendEvent(dst, name, id, data)
+	})
+}
+
+// Comment sends a comment, as [AppendComment] writes it, under the same
+// conditions as Send.
+func (w *Writer) Comment(ctx context.Context, text string) error {
+	return w.add(ctx, len(": \n\n")+len(text), func(dst []byte) ([]byte, error) {
+		return AppendComment(dst, text)
+	})
+}
+
+// Start begins the response: it sends the headers without waiting for the first
+// event.
+func (w *Writer) Start() error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if err := w.refused(); err != nil {
+		return err
+	}
+	w.start = true
+	w.look()
+	return nil
+}
+
+// Started reports whether the response has begun. Before Close the answer may
+// already be out of date; after it, false means that the response is untouched.
+func (w *Writer) Started() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.started
+}
+
+// Done is closed when the stream has ended, be it by Close or because a write
+// failed: a handler that waits for something to send may wait for it as well.
+func (w *Writer) Done() <-chan struct{} { return w.done }
+
+// Err returns what the stream failed with, nil as long as it has not.
+func (w *Writer) Err() error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.err
+}
+
+// Close writes what is still waiting, ends the Writer's goroutine and returns
+// what the stream failed with. After it nothing is written; senders that wait
+// for room get [ErrClosed]. It may be called more than once.
+func (w *Writer) Close() error {
+	w.mu.Lock()
+	w.closing = true
+	w.makeRoom()
+	w.look()
+	w.mu.Unlock()
+	<-w.done
+	return w.Err()
+}
+
+// add appends to pending once there is room.
+func (w *Writer) add(ctx context.Context, size int, appendTo func([]byte) ([]byte, error)) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if err := w.wait(ctx, size); err != nil {
+		return err
+	}
+	out, err := appendTo(w.pending)
+	if err != nil {
+		return err
+	}
+	w.pending = out
+	w.look()
+	return nil
+}
+
+// wait returns when size more bytes may be added. It is called with mu held and
+// lets go of it while waiting.
+func (w *Writer) wait(ctx context.Context, size int) error {
+	var slow *time.Timer
+	for {
+		if err := w.refused(); err != nil {
+			return err
+		}
+		if len(w.pending) == 0 || len(w.pending)+size <= w.opts.MaxPending {
+			return nil
+		}
+		if slow == nil {
+			slow = time.NewTimer(w.opts.WriteTimeout)
+			defer slow.Stop()
+		}
+		if w.room == nil {
+			w.room = make(chan struct{})
+		}
+		room := w.room
+		w.mu.Unlock()
+		select {
+		case <-room:
+			w.mu.Lock()
+		case <-ctx.Done():
+			w.mu.Lock()
+			return fmt.Errorf("sse: waiting for room: %w", context.Cause(ctx))
+		case <-slow.C:
+			w.mu.Lock()
+			left := w.opts.WriteTimeout - time.Since(w.moved)
+			if left <= 0 {
+				return w.fail(ErrSlow)
+			}
+			slow.Reset(left)
+		}
+	}
+}
+
+// refused returns why nothing more is taken. It is called with mu held.
+func (w *Writer) refused() error {
+	if w.err == nil && w.closing {
+		return ErrClosed
+	}
+	return w.err
+}
+
+// fail keeps the first error. It is called with mu held.
+func (w *Writer) fail(err error) error {
+	if w.err == nil {
+		w.err = err
+		w.pending, w.spare = nil, nil
+		w.makeRoom()
+		w.look()
+	}
+	return w.err
+}
+
+// makeRoom wakes the waiting senders. It is called with mu held.
+func (w *Writer) makeRoom() {
+	if w.room != nil {
+		close(w.room)
+		w.room = nil
+	}
+}
+
+// look wakes the goroutine.
+func (w *Writer) look() {
+	select {
+	case w.wake <- struct{}{}:
+	default: // it is awake, or about to be
+	}
+}
+
+// run is the Writer's goroutine: the only one that touches the response. It ends
+// when the Writer is closed and everything is written, or on an error.
+func (w *Writer) run() {
+	defer close(w.done)
+	var silent <-chan time.Time
+	var timer *time.Timer
+	if w.opts.KeepAlive > 0 {
+		timer = time.NewTimer(w.opts.KeepAlive)
+		defer timer.Stop()
+		silent = timer.C
+	}
+	for {
+		tick := false
+		select {
+		case <-w.wake:
+		case <-silent:
+			tick = true
+		}
+		wrote, more := w.turn(tick)
+		if !more {
+			// What the server still has to write, the end of the response or
+			// another answer, is bounded once more; afterwards the server sets
+			// the deadline back.
+			w.setDeadline(time.Now().Add(w.opts.WriteTimeout))
+			return
+		}
+		if timer != nil && wrote {
+			timer.Reset(w.opts.KeepAlive)
+		}
+	}
+}
+
+// turn writes what is waiting and reports whether there was anything, and
+// whether the goroutine is to go on.
+func (w *Writer) turn(tick bool) (wrote, more bool) {
+	w.mu.Lock()
+	if w.err != nil {
+		w.mu.Unlock()
+		return false, false
+	}
+	if tick && len(w.pending) == 0 && !w.closing {
+		out, err := AppendComment(w.pending, w.opts.KeepAliveText)
+		if err != nil {
+			w.fail(err)
+			w.mu.Unlock()
+			return false, false
+		}
+		w.pending = out
+	}
+	out, closing := w.pending, w.closing
+	begin := !w.started && (w.start || len(out) > 0)
+	wrote = begin || len(out) > 0
+	w.started = w.started || begin
+	w.pending, w.spare = w.spare[:0], nil
+	w.makeRoom()
+	w.mu.Unlock()
+
+	var err error
+	if wrote {
+		err = w.write(out, begin)
+	}
+
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if cap(out) <= keepData {
+		w.spare = out[:0]
+	}
+	if err != nil {
+		w.fail(err)
+	}
+	// closing was read together with pending, so nothing can have come since.
+	return wrote, w.err == nil && !closing
+}
+
+// write writes and flushes out, after the headers if the response begins.
+func (w *Writer) write(out []byte, begin bool) (err error) {
+	defer func() {
+		// A panic of somebody's response writer would end the process here,
+		// while in a handler the server catches it.
+		if p := recover(); p != nil {
+			err = fmt.Errorf("sse: response writer panicked: %v", p)
+		}
+	}()
+	if begin {
+		h := w.w.Header()
+		h["Content-Type"] = []string{w.opts.ContentType}
+		h["Cache-Control"] = []string{"no-cache"}
+		h["X-Accel-Buffering"] = []string{"no"}
+		w.w.WriteHeader(http.StatusOK)
+	}
+	for len(out) > 0 {
+		piece := out[:min(len(out), maxWrite)]
+		out = out[len(piece):]
+		if err := w.timed("write", func() error {
+			n, err := w.w.Write(piece)
+			if err == nil && n != len(piece) {
+				err = io.ErrShortWrite
+			}
+			return err
+		}); err != nil {
+			return err
+		}
+	}
+	return w.timed("flush", func() error {
+		if err := w.rc.Flush(); !errors.Is(err, errors.ErrUnsupported) {
+			return err
+		}
+		return nil
+	})
+}
+
+// timed runs one operation on the response under a deadline of its own.
+func (w *Writer) timed(what string, op func() error) error {
+	begin := time.Now()
+	w.setDeadline(begin.Add(w.opts.WriteTimeout))
+	err := op()
+	now := time.Now()
+	if err != nil {
+		// HTTP/1 and HTTP/2 report a passed deadline in different ways.
+		if now.Sub(begin) >= w.opts.WriteTimeout {
+			return fmt.Errorf("%w: %s: %w", ErrSlow, what, err)
+		}
+		return fmt.Errorf("sse: %s: %w", what, err)
+	}
+	w.setDeadline(time.Time{})
+	w.mu.Lock()
+	w.moved = now
+	w.mu.Unlock()
+	return nil
+}
+
+// setDeadline ignores errors: a response writer without deadlines is served
+// without, and a broken connection shows in the next write.
+func (w *Writer) setDeadline(t time.Time) { _ = w.rc.SetWriteDeadline(t) }
