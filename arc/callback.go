@@ -1,0 +1,119 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package arc
+
+import (
+	"net/netip"
+	"net/url"
+	"strconv"
+	"strings"
+
+	"github.com/fivewire/fivewire/internal/netguard"
+)
+
+// A CallbackPolicy says which URLs a webhook may be sent to (D-45). The zero
+// value is right for production: HTTPS to public addresses. It guards against
+// subscribers that make a server talk to its own network.
+type CallbackPolicy struct {
+	AllowHTTP    bool // plain http too
+	AllowPrivate bool // local names, and addresses that are not public
+}
+
+// A CallbackFault is why a [CallbackPolicy] refuses a URL.
+type CallbackFault string
+
+// The faults, in the order in which they are looked for.
+const (
+	CallbackSyntax   CallbackFault = "syntax"   // not an absolute URL in plain ASCII
+	CallbackScheme   CallbackFault = "scheme"   // neither https nor, where allowed, http
+	CallbackUserinfo CallbackFault = "userinfo" // a user name or password
+	CallbackFragment CallbackFault = "fragment" // a fragment
+	CallbackHost     CallbackFault = "host"     // a local name, or a number that is no address
+	CallbackAddress  CallbackFault = "address"  // an address that is not public
+)
+
+// Error names the fault.
+func (f CallbackFault) Error() string { return "arc: callback URL refused: " + string(f) }
+
+// Check returns nil or a [CallbackFault]. The addresses are those that the host's
+// name resolves to, where they are known; the address that is really dialled has
+// to be checked again.
+func (p CallbackPolicy) Check(rawURL string, addresses ...netip.Addr) error {
+	if len(rawURL) > maxCallbackURLLen || strings.ContainsFunc(rawURL, func(r rune) bool { return r <= ' ' || r >= 0x7f || r == '\\' }) {
+		return CallbackSyntax
+	}
+	u, err := url.Parse(rawURL)
+	if err != nil || u.Scheme == "" || u.Hostname() == "" {
+		return CallbackSyntax
+	}
+	host, bracketed := u.Hostname(), strings.Contains(u.Host, "[")
+	addr, addrErr := netip.ParseAddr(host)
+	if bracketed && (addrErr != nil || addr.Is4()) || !bracketed && strings.ContainsAny(host, "%:") {
+		return CallbackSyntax
+	}
+	if port := u.Port(); port != "" {
+		if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
+			return CallbackSyntax
+		}
+	}
+	switch {
+	case u.Scheme != "https" && !(p.AllowHTTP && u.Scheme == "http"):
+		return CallbackScheme
+	case u.User != nil:
+		return CallbackUserinfo
+	case strings.Contains(rawURL, "#"):
+		return CallbackFragment
+	}
+	if !bracketed {
+		name := strings.ToLower(strings.TrimSuffix(host, "."))
+		addr, addrErr = netip.ParseAddr(name)
+		if addrErr != nil && numeric(name) {
+			return CallbackHost
+		}
+		if !p.AllowPrivate && localName(name) {
+			return CallbackHost
+		}
+	}
+	if p.AllowPrivate {
+		return nil
+	}
+	if addrErr == nil {
+		addresses = append([]netip.Addr{addr}, addresses...)
+	}
+	for _, a := range addresses {
+		if a.Zone() != "" || !netguard.Public(a) {
+			return CallbackAddress
+		}
+	}
+	return nil
+}
+
+func localName(name string) bool {
+	if name == "" || name == "localhost" {
+		return true
+	}
+	for _, suffix := range []string{".localhost", ".local", ".internal"} {
+		if strings.HasSuffix(name, suffix) {
+			return true
+		}
+	}
+	return false
+}
+
+// numeric reports whether every label of a name is a number, which some
+// resolvers take for an address in disguise.
+func numeric(name string) bool {
+	for label := range strings.SplitSeq(name, ".") {
+		digits := "0123456789"
+		if rest, hex := strings.CutPrefix(label, "0x"); hex {
+			label, digits = rest, "0123456789abcdef"
+		} else if label == "" {
+			return false
+		}
+		if strings.Trim(label, digits) != "" {
+			return false
+		}
+	}
+	return true
+}

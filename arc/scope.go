@@ -1,0 +1,102 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package arc
+
+import (
+	"encoding/json"
+	"slices"
+	"strings"
+)
+
+// The scopes of section 8.
+const (
+	ScopeAgentCaller    = "arc.agent.caller"
+	ScopeAgentReceiver  = "arc.agent.receiver"
+	ScopeTaskController = "arc.task.controller"
+	ScopeTaskNotify     = "arc.task.notify"
+	ScopeChatController = "arc.chat.controller"
+)
+
+// The sets of scopes that section 8 names for the usual agents, as the scope
+// member of a token has them (ARC-166).
+const (
+	ScopesTaskCaller    = ScopeTaskController + " " + ScopeAgentCaller
+	ScopesChatCaller    = ScopeChatController + " " + ScopeAgentCaller
+	ScopesFullCaller    = ScopeTaskController + " " + ScopeChatController + " " + ScopeAgentCaller
+	ScopesTaskProcessor = ScopeTaskNotify + " " + ScopeAgentReceiver
+	ScopesChatProcessor = ScopeChatController + " " + ScopeAgentReceiver
+	ScopesFullProcessor = ScopeTaskNotify + " " + ScopeChatController + " " + ScopeAgentReceiver
+)
+
+// RequiredScopes returns the scopes that a caller of method needs, in the order
+// of the matrix of section 8. Methods that are not in it go by their family, so
+// that a new version of a method never needs less than the method (D-51).
+func RequiredScopes(method string) []string {
+	switch {
+	case method == MethodTaskNotification:
+		return []string{ScopeTaskNotify, ScopeAgentReceiver}
+	case strings.HasPrefix(method, "task."):
+		return []string{ScopeTaskController, ScopeAgentCaller}
+	case strings.HasPrefix(method, "chat."):
+		return []string{ScopeChatController, ScopeAgentCaller}
+	}
+	return []string{ScopeAgentCaller}
+}
+
+// ScopesOf reads the scopes from the claims of a token, a JSON object: the first
+// that is there of scope, scp, scopes and permissions, either one text with
+// spaces or a list (D-52).
+func ScopesOf(claims json.RawMessage) []string {
+	v, err := checkJSON(claims)
+	if err != nil {
+		return nil
+	}
+	for _, name := range []string{"scope", "scp", "scopes", "permissions"} {
+		claim := v.Get(name)
+		if claim.Absent() {
+			continue
+		}
+		if s, ok := claim.Text(); ok {
+			return strings.Fields(s)
+		}
+		var list []string
+		for e := claim.Elements(); e.Next(); {
+			if s, ok := e.Value.Text(); ok {
+				list = append(list, s)
+			}
+		}
+		return list
+	}
+	return nil
+}
+
+// checkScopes refuses a caller who lacks a scope that method needs. Scopes are
+// compared exactly.
+func checkScopes(method string, provided []string) *Error {
+	required := RequiredScopes(method)
+	for _, s := range required {
+		if !slices.Contains(provided, s) {
+			return scopeFault(required, provided)
+		}
+	}
+	return nil
+}
+
+func scopeFault(required, provided []string) *Error {
+	d, _ := encode(func(w *writer) { // texts can always be written
+		w.open()
+		w.key("required_scopes")
+		w.strings(required)
+		w.key("provided_scopes")
+		w.strings(provided)
+		w.close()
+	})
+	return &Error{Code: ErrInsufficientScope, Message: ErrInsufficientScope.Message(), Details: d}
+}
+
+// MissingScopes returns which of the scopes that method needs are not among
+// those provided, in the order of the matrix.
+func MissingScopes(method string, provided []string) []string {
+	return slices.DeleteFunc(RequiredScopes(method), func(s string) bool { return slices.Contains(provided, s) })
+}

@@ -1,0 +1,63 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package arc
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
+	"strings"
+)
+
+type traceKey struct{}
+
+// ContextWithTraceID returns a context that carries the id of a workflow. Every
+// call made with it, and every call that a handler makes with the context it was
+// given, belongs to that workflow (ARC-012, ARC-178).
+func ContextWithTraceID(ctx context.Context, traceID string) context.Context {
+	return context.WithValue(ctx, traceKey{}, traceID)
+}
+
+// TraceID returns the id of the workflow that ctx belongs to, or "".
+func TraceID(ctx context.Context) string {
+	id, _ := ctx.Value(traceKey{}).(string)
+	return id
+}
+
+// W3CTraceID returns the trace id of W3C Trace Context that stands for a traceId:
+// its own 32 hex digits or those of a UUID, else half of its hash (D-64).
+func W3CTraceID(traceID string) string {
+	id := strings.ToLower(traceID)
+	if len(id) == 36 && id[8] == '-' && id[13] == '-' && id[18] == '-' && id[23] == '-' {
+		id = id[:8] + id[9:13] + id[14:18] + id[19:23] + id[24:]
+	}
+	if isTraceID(id) {
+		return id
+	}
+	sum := sha256.Sum256([]byte(traceID))
+	return hex.EncodeToString(sum[:16])
+}
+
+func isTraceID(id string) bool {
+	return len(id) == 32 && strings.Trim(id, "0123456789abcdef") == "" && strings.Trim(id, "0") != ""
+}
+
+// traceparent returns the header that puts a request of this workflow into the
+// caller's distributed trace, with a fresh id for the span.
+func traceparent(traceID string) string {
+	var span [8]byte
+	rand.Read(span[:])
+	span[0] |= 1 // all zero is not allowed
+	return "00-" + W3CTraceID(traceID) + "-" + hex.EncodeToString(span[:]) + "-01"
+}
+
+// traceOf returns the trace id in a traceparent header, or "".
+func traceOf(header string) string {
+	if len(header) < 55 || header[2] != '-' || header[35] != '-' || header[52] != '-' ||
+		strings.HasPrefix(header, "ff") || len(header) > 55 && strings.HasPrefix(header, "00") || !isTraceID(header[3:35]) {
+		return ""
+	}
+	return header[3:35]
+}
