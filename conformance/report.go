@@ -161,19 +161,7 @@ func (r *Report) Write(file string) error {
 // WriteText writes a table of protocols and suites, and the cases that did not
 // pass.
 func (r *Report) WriteText(w io.Writer) error {
-	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
-	row := func(name string, c Counts) {
-		fmt.Fprintf(tw, "%-28s\t%d\t%d\t%d\t\n", name, c.Passed, c.Failed, c.Known)
-	}
-	fmt.Fprintf(tw, "%-28s\tpassed\tfailed\tknown\t\n", "")
-	for _, p := range r.Protocols() {
-		row(p.Protocol, p.Counts)
-		for _, s := range p.Suites {
-			row("  "+s.Suite, s.Counts)
-		}
-	}
-	row("all", r.Counts())
-	if err := tw.Flush(); err != nil {
+	if err := r.writeTable(w); err != nil {
 		return err
 	}
 	var b strings.Builder
@@ -190,6 +178,22 @@ func (r *Report) WriteText(w io.Writer) error {
 	}
 	_, err := io.WriteString(w, b.String())
 	return err
+}
+
+func (r *Report) writeTable(w io.Writer) error {
+	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
+	row := func(name string, c Counts) {
+		fmt.Fprintf(tw, "%-28s\t%d\t%d\t%d\t\n", name, c.Passed, c.Failed, c.Known)
+	}
+	fmt.Fprintf(tw, "%-28s\tpassed\tfailed\tknown\t\n", "")
+	for _, p := range r.Protocols() {
+		row(p.Protocol, p.Counts)
+		for _, s := range p.Suites {
+			row("  "+s.Suite, s.Counts)
+		}
+	}
+	row("all", r.Counts())
+	return tw.Flush()
 }
 
 func indentLines(s string) string {

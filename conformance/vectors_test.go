@@ -38,7 +38,7 @@ func TestVectors(t *testing.T) {
 	set := Merge(Embedded(), OpenList(strings.Join(further, string(filepath.ListSeparator))))
 	report := Run(t, set, Builtin(), &Options{Known: known})
 	var table strings.Builder
-	require.NoError(t, report.WriteText(&table))
+	require.NoError(t, report.writeTable(&table))
 	t.Log("\n" + table.String())
 	for _, file := range reportFlag {
 		if !filepath.IsAbs(file) {
