@@ -1,0 +1,156 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package fivewire_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"io"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+const module = "github.com/fivewire/fivewire"
+
+var protocols = []string{"arc", "a2e", "altar", "accp", "air"}
+
+// requirements are the modules that the main module may require directly. A new
+// one has to earn its place: what is heavy belongs into a nested module.
+var requirements = []string{
+	"filippo.io/edwards25519",                     // curve checks of air
+	"github.com/coder/websocket",                  // WebSocket transports
+	"github.com/cyberphone/json-canonicalization", // an oracle in the tests of air
+	"github.com/go-json-experiment/json",          // the strict reader stands on it
+	"github.com/google/jsonschema-go",             // schemas of typed tools
+	"github.com/mr-tron/base58",                   // keys and signatures of air
+	"github.com/stretchr/testify",                 // tests
+	"go.uber.org/goleak",                          // tests
+	"golang.org/x/crypto",                         // ChaCha20-Poly1305 of air
+	"golang.org/x/sync",                           // single flight
+	"golang.org/x/text",                           // normalisation of air
+	"golang.org/x/time",                           // rate limits
+	"pgregory.net/rapid",                          // tests
+}
+
+// An imported is a package as go list sees it.
+type imported struct {
+	ImportPath string
+	Imports    []string
+}
+
+func packages(t *testing.T) []imported {
+	t.Helper()
+	cmd := exec.Command("go", "list", "-e", "-deps", "-test", "-json=ImportPath,Imports", "./...")
+	cmd.Stderr = os.Stderr
+	out, err := cmd.Output()
+	require.NoError(t, err)
+	var list []imported
+	for dec := json.NewDecoder(bytes.NewReader(out)); ; {
+		var p imported
+		if err := dec.Decode(&p); err == io.EOF {
+			break
+		} else {
+			require.NoError(t, err)
+		}
+		if strings.HasPrefix(p.ImportPath, module) {
+			list = append(list, p)
+		}
+	}
+	require.NotEmpty(t, list, "go list named no package of the module")
+	return list
+}
+
+// protocolOf returns the protocol that a package belongs to, or "".
+func protocolOf(path string) string {
+	path, _, _ = strings.Cut(path, " ") // "p [p.test]" is p built for its test
+	rest, ok := strings.CutPrefix(path, module+"/")
+	if !ok {
+		return ""
+	}
+	first, _, _ := strings.Cut(rest, "/")
+	first = strings.TrimSuffix(strings.TrimSuffix(first, ".test"), "_test")
+	if slices.Contains(protocols, first) {
+		return first
+	}
+	return ""
+}
+
+func under(path, folder string) bool {
+	path, _, _ = strings.Cut(path, " ")
+	path = strings.TrimSuffix(strings.TrimSuffix(path, ".test"), "_test")
+	return path == module+"/"+folder || strings.HasPrefix(path, module+"/"+folder+"/")
+}
+
+// fault says what is wrong with one package importing another.
+func fault(from, to string) string {
+	a, b := protocolOf(from), protocolOf(to)
+	switch {
+	case a != "" && b != "" && a != b:
+		return "a protocol package imports another"
+	case b != "" && (under(from, "internal") || under(from, "store")):
+		return "the ground floor imports a protocol package"
+	case under(to, "conformance") && !under(from, "conformance"):
+		return "conformance is imported from below"
+	case under(to, "examples") && !under(from, "examples"):
+		return "an example is imported"
+	}
+	return ""
+}
+
+func TestLayers(t *testing.T) {
+	for _, p := range packages(t) {
+		for _, to := range p.Imports {
+			if why := fault(p.ImportPath, to); why != "" {
+				t.Errorf("%s: %s imports %s", why, p.ImportPath, to)
+			}
+		}
+	}
+}
+
+func TestLayersFindsFaults(t *testing.T) {
+	for _, tt := range []struct {
+		from, to string
+		bad      bool
+	}{
+		{"arc", "air", true},
+		{"arc/arctest", "a2e/tools", true},
+		{"arc_test [github.com/fivewire/fivewire/arc.test]", "altar", true},
+		{"internal/sse", "arc", true},
+		{"store", "arc", true},
+		{"store/storetest", "air", true},
+		{"arc", "conformance", true},
+		{"arc", "examples/quickstart", true},
+		{"arc/arctest", "arc", false},
+		{"arc", "internal/sse", false},
+		{"arc", "store", false},
+		{"conformance", "arc", false},
+		{"examples/quickstart", "arc", false},
+		{"archive", "air", false},
+	} {
+		require.Equal(t, tt.bad, fault(module+"/"+tt.from, module+"/"+tt.to) != "", "%s -> %s", tt.from, tt.to)
+	}
+}
+
+func TestRequirements(t *testing.T) {
+	out, err := exec.Command("go", "mod", "edit", "-json").Output()
+	require.NoError(t, err)
+	var mod struct {
+		Require []struct {
+			Path     string
+			Indirect bool
+		}
+	}
+	require.NoError(t, json.Unmarshal(out, &mod))
+	for _, r := range mod.Require {
+		if !r.Indirect && !slices.Contains(requirements, r.Path) {
+			t.Errorf("the main module requires %s, which is not on the list", r.Path)
+		}
+	}
+	require.NotEmpty(t, mod.Require)
+}
