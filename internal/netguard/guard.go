@@ -1,0 +1,267 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package netguard
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// ErrForbidden is what every [Error] matches.
+var ErrForbidden = errors.New("netguard: forbidden")
+
+// A Reason tells which rule a host breaks.
+type Reason string
+
+const (
+	// ReasonHost: a name that stands for this host or its network, or no name.
+	ReasonHost Reason = "host"
+
+	// ReasonAddress: an address that is not public.
+	ReasonAddress Reason = "address"
+)
+
+// An Error reports a host or address that a [Guard] refuses. It matches
+// [ErrForbidden].
+type Error struct {
+	Host   string // the name or address
+	Reason Reason
+}
+
+func (e *Error) Error() string {
+	if e.Reason == ReasonAddress {
+		return fmt.Sprintf("netguard: address %s is not allowed", e.Host)
+	}
+	return fmt.Sprintf("netguard: host %q is not allowed", e.Host)
+}
+
+func (e *Error) Is(target error) bool { return target == ErrForbidden }
+
+// A Guard decides which hosts outgoing connections may reach. The zero value,
+// and a nil Guard, allow public addresses only. A Guard may be used by several
+// goroutines as long as none changes its fields.
+type Guard struct {
+	// AllowLoopback allows this host as well: the loopback addresses and the
+	// names under localhost.
+	AllowLoopback bool
+
+	// AllowPrivate allows all addresses but loopback addresses, and names of
+	// any kind but those under localhost. The unspecified address, which leads
+	// to this host, needs both.
+	AllowPrivate bool
+
+	// Lookup resolves names, for tests. Nil means the system's resolver. The
+	// network is "ip", "ip4" or "ip6".
+	Lookup func(ctx context.Context, network, host string) ([]netip.Addr, error)
+}
+
+const (
+	dialTimeout   = 10 * time.Second
+	headerTimeout = 60 * time.Second
+)
+
+// Addr returns an [*Error] unless connections to addr are allowed.
+func (g *Guard) Addr(addr netip.Addr) error {
+	if Public(addr) {
+		return nil
+	}
+	var allowed bool
+	switch {
+	case g == nil || !addr.IsValid():
+	case !loopback(addr):
+		allowed = g.AllowPrivate
+	case embedded(addr).IsLoopback():
+		allowed = g.AllowLoopback
+	default:
+		allowed = g.AllowLoopback && g.AllowPrivate
+	}
+	if !allowed {
+		return &Error{Host: addr.String(), Reason: ReasonAddress}
+	}
+	return nil
+}
+
+// Host returns an [*Error] unless host, the host of a URL without its port, may
+// be asked for. It looks nothing up: a name that passes may still resolve to an
+// address that does not. An IPv6 address may stand in brackets; one final dot
+// is ignored.
+//
+// Names under localhost, local and internal do not pass, nor do the other ways
+// of writing an IPv4 address that some resolvers know, such as 2130706433,
+// 0x7f.1 or 127.0.0.01.
+func (g *Guard) Host(host string) error {
+	name, addr := parse(host)
+	if addr.IsValid() {
+		return g.Addr(addr)
+	}
+	var allowed bool
+	switch {
+	case name == "":
+	case under(name, "localhost"):
+		allowed = g != nil && g.AllowLoopback
+	case under(name, "local"), under(name, "internal"), numeric(name):
+		allowed = g != nil && g.AllowPrivate
+	default:
+		allowed = true
+	}
+	if !allowed {
+		return &Error{Host: host, Reason: ReasonHost}
+	}
+	return nil
+}
+
+// Resolve returns the addresses of host, of which there is at least one. If it is
+// not allowed itself, or a single one of its addresses is not, it returns an
+// [*Error]; if it cannot be resolved, the resolver's error.
+func (g *Guard) Resolve(ctx context.Context, host string) ([]netip.Addr, error) {
+	if err := g.Host(host); err != nil {
+		return nil, err
+	}
+	addrs, err := g.lookup(ctx, "ip", host)
+	if err != nil {
+		return nil, err
+	}
+	for _, a := range addrs {
+		if err := g.Addr(a); err != nil {
+			return nil, err
+		}
+	}
+	return addrs, nil
+}
+
+// Control refuses a connection to an address that is not allowed. It is meant
+// for [net.Dialer.ControlContext], where it sees the address that is dialled,
+// after all look-ups.
+func (g *Guard) Control(_ context.Context, _, address string, _ syscall.RawConn) error {
+	ap, err := netip.ParseAddrPort(address)
+	if err != nil { // no IP network
+		return &Error{Host: address, Reason: ReasonAddress}
+	}
+	return g.Addr(ap.Addr())
+}
+
+// DialContext connects to address, as [net.Dialer.DialContext] does, if both the
+// host and the address that it leads to are allowed. It gives up after 10
+// seconds.
+func (g *Guard) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
+	host, port, err := net.SplitHostPort(address)
+	if err != nil {
+		return nil, err
+	}
+	if err := g.Host(host); err != nil {
+		return nil, err
+	}
+	d := net.Dialer{Timeout: dialTimeout, ControlContext: g.Control}
+	if g == nil || g.Lookup == nil {
+		return d.DialContext(ctx, network, address)
+	}
+	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
+	defer cancel()
+	addrs, err := g.lookup(ctx, "ip"+strings.TrimLeft(network, "tcpud"), host)
+	if err != nil {
+		return nil, err
+	}
+	var first error
+	for _, a := range addrs {
+		conn, err := d.DialContext(ctx, network, net.JoinHostPort(a.String(), port))
+		if err == nil {
+			return conn, nil
+		}
+		if first == nil {
+			first = err
+		}
+	}
+	return nil, first
+}
+
+// Transport returns a new transport whose connections are allowed by g. It uses
+// no proxy, since a proxy would connect in its place, and bounds the time to
+// connect and to the response's headers, and the size of these. The caller may
+// change it before use, its dialling excepted.
+func (g *Guard) Transport() *http.Transport {
+	return &http.Transport{
+		DialContext:            g.DialContext,
+		ForceAttemptHTTP2:      true,
+		MaxIdleConns:           100,
+		IdleConnTimeout:        90 * time.Second,
+		TLSHandshakeTimeout:    dialTimeout,
+		ResponseHeaderTimeout:  headerTimeout,
+		ExpectContinueTimeout:  time.Second,
+		MaxResponseHeaderBytes: 64 << 10,
+	}
+}
+
+// NoRedirect makes an [http.Client], as its CheckRedirect, return a redirect as
+// the response that it is. A redirect is a stranger's choice of the next
+// address, and would carry the request's headers there.
+func NoRedirect(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+
+// Loopback reports whether host, the host of a URL without its port, is by its
+// very name this host: localhost, a name under it, or a loopback address.
+func Loopback(host string) bool {
+	name, addr := parse(host)
+	if addr.IsValid() {
+		return addr.Unmap().IsLoopback()
+	}
+	return under(name, "localhost")
+}
+
+func (g *Guard) lookup(ctx context.Context, network, host string) ([]netip.Addr, error) {
+	name, addr := parse(host)
+	if addr.IsValid() {
+		return []netip.Addr{addr}, nil
+	}
+	resolve := net.DefaultResolver.LookupNetIP
+	if g != nil && g.Lookup != nil {
+		resolve = g.Lookup
+	}
+	addrs, err := resolve(ctx, network, host)
+	if err == nil && len(addrs) == 0 {
+		err = &net.DNSError{Err: "no addresses", Name: name, IsNotFound: true}
+	}
+	return addrs, err
+}
+
+// parse returns host as an address or else as a name in lower case without its
+// final dot.
+func parse(host string) (name string, addr netip.Addr) {
+	if n := len(host); n > 1 && host[0] == '[' && host[n-1] == ']' {
+		host = host[1 : n-1]
+	}
+	name = strings.ToLower(strings.TrimSuffix(host, "."))
+	addr, err := netip.ParseAddr(name)
+	if err != nil {
+		return name, netip.Addr{}
+	}
+	return name, addr
+}
+
+func under(name, parent string) bool {
+	rest, ok := strings.CutSuffix(name, parent)
+	return ok && (rest == "" || rest[len(rest)-1] == '.')
+}
+
+// numeric reports whether all labels of name are numbers, decimal or with 0x. As
+// a name no such host exists; as an address it was refused by the parser.
+func numeric(name string) bool {
+	for label := range strings.SplitSeq(name, ".") {
+		digits := "0123456789"
+		if hex, ok := strings.CutPrefix(label, "0x"); ok {
+			label, digits = hex, "0123456789abcdef"
+		} else if label == "" {
+			return false
+		}
+		if strings.Trim(label, digits) != "" {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,94 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package randid makes random identifiers. Their randomness comes from
+// crypto/rand, so that knowing some tells nothing about the next: an identifier
+// may serve as a weak capability. All functions may be called from several
+// goroutines.
+package randid
+
+import (
+	"crypto/rand"
+	"encoding/binary"
+	"encoding/hex"
+	"time"
+)
+
+// alphabet is Crockford's base 32 in lower case: no i, l, o or u, and in the
+// order of ASCII.
+const alphabet = "0123456789abcdefghjkmnpqrstvwxyz"
+
+// textLen is the length of 128 bits in base 32.
+const textLen = 26
+
+// maxStack is the longest prefix for which New makes a single allocation.
+const maxStack = 64 - textLen
+
+// New returns prefix and 26 characters of [0-9a-z] that hold 128 random bits. It
+// costs one allocation for a prefix of up to 38 bytes.
+func New(prefix string) string {
+	var b [16]byte
+	rand.Read(b[:]) // never fails and always fills
+	var s [maxStack + textLen]byte
+	out := append(s[:0], prefix...)
+	return string(append32(out, b))
+}
+
+// append32 appends the number b in base 32, the first digit holding 3 bits.
+func append32(dst []byte, b [16]byte) []byte {
+	hi, lo := binary.BigEndian.Uint64(b[:8]), binary.BigEndian.Uint64(b[8:])
+	var s [textLen]byte
+	for i := textLen - 1; i >= 0; i-- {
+		s[i] = alphabet[lo&31]
+		lo = lo>>5 | hi<<59
+		hi >>= 5
+	}
+	return append(dst, s[:]...)
+}
+
+// UUID4 returns a random UUID, version 4, in lower case with hyphens.
+func UUID4() string {
+	var b [16]byte
+	rand.Read(b[:])
+	return uuid(b, 4)
+}
+
+// UUID4Hex returns a random UUID, version 4, as 32 hexadecimal digits.
+func UUID4Hex() string {
+	var b [16]byte
+	rand.Read(b[:])
+	stamp(&b, 4)
+	var s [32]byte
+	hex.Encode(s[:], b[:])
+	return string(s[:])
+}
+
+// UUID7 returns a UUID of version 7, in lower case with hyphens: the time in
+// milliseconds followed by 74 random bits, so that later ones sort after earlier
+// ones of another millisecond.
+func UUID7() string {
+	var b [16]byte
+	rand.Read(b[6:])
+	var t [8]byte
+	binary.BigEndian.PutUint64(t[:], uint64(time.Now().UnixMilli()))
+	copy(b[:6], t[2:])
+	return uuid(b, 7)
+}
+
+// stamp sets the version and the variant of RFC 9562.
+func stamp(b *[16]byte, version byte) {
+	b[6] = b[6]&0x0f | version<<4
+	b[8] = b[8]&0x3f | 0x80
+}
+
+func uuid(b [16]byte, version byte) string {
+	stamp(&b, version)
+	var s [36]byte
+	hex.Encode(s[0:8], b[0:4])
+	hex.Encode(s[9:13], b[4:6])
+	hex.Encode(s[14:18], b[6:8])
+	hex.Encode(s[19:23], b[8:10])
+	hex.Encode(s[24:36], b[10:16])
+	s[8], s[13], s[18], s[23] = '-', '-', '-', '-'
+	return string(s[:])
+}
