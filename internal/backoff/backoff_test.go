@@ -102,18 +102,3 @@ func TestWait(t *testing.T) {
 		require.Equal(t, s, time.Since(begin))
 	})
 }
-
-func Example() {
-	retry := Backoff{Base: 200 * time.Millisecond, Max: 5 * time.Second, Jitter: 0.2}
-	for attempt := 1; ; attempt++ {
-		if try() || attempt == 3 {
-			return
-		}
-		if retry.Wait(context.Background(), attempt) != nil {
-			return
-		}
-	}
-	// Output:
-}
-
-func try() bool { return true }
