@@ -19,7 +19,13 @@ var reportPage string
 func (r *Report) WriteHTML(w io.Writer) error {
 	page, err := template.New("report").Funcs(template.FuncMap{
 		"upper":   strings.ToUpper,
-		"percent": func(part, whole int) string { return percent(part, whole) },
+		"percent": percent,
+		"cases": func(n int) string {
+			if n == 1 {
+				return "1 case"
+			}
+			return fmt.Sprintf("%d cases", n)
+		},
 		"duration": func(seconds float64) string {
 			if seconds < 10 {
 				return fmt.Sprintf("%.2f s", seconds)
