@@ -1,0 +1,319 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package arc
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"sync/atomic"
+	"time"
+)
+
+// A Call is one request as a handler sees it: the envelope, who sent it, and who
+// handles it. Handlers must not change it. It stays valid after the call.
+type Call struct {
+	ID           ID
+	Method       string
+	RequestAgent string // who asks; proved only where the token is bound to it (D-53)
+	TargetAgent  string // who was asked: an agent, or a group of them
+	Agent        string // who handles it
+	TraceID      string
+	Params       json.RawMessage // an object
+	Extra        Extra
+
+	// Principal is who the access token belongs to. It is nil on a server
+	// without authentication.
+	Principal *Principal
+
+	// Path lists the agents that the workflow went through so far, if callers
+	// tell (D-65).
+	Path []string
+
+	out    *exchange // what the answer needs
+	entry  *agentEntry
+	method *methodEntry
+}
+
+// Decode stores the params in what dst points to. Member names must match
+// exactly, and numbers that meet an empty interface stay exact.
+func (c *Call) Decode(dst any) error {
+	v, err := checkJSON(c.Params)
+	if err == nil {
+		err = decodeInto(v, dst)
+	}
+	if err != nil {
+		return &Error{Code: ErrInvalidParams, Message: ErrInvalidParams.Message(), Cause: err,
+			Details: fieldError(ErrInvalidParams, "params", "has another shape than expected").Details}
+	}
+	return nil
+}
+
+type callKey struct{}
+
+// CallFrom returns the call that ctx belongs to, or nil. The context of a
+// handler, of a task and of a chat carries it.
+func CallFrom(ctx context.Context) *Call {
+	c, _ := ctx.Value(callKey{}).(*Call)
+	return c
+}
+
+// callContext is the context of a call, with its workflow.
+func callContext(ctx context.Context, c *Call) context.Context {
+	ctx = context.WithValue(ctx, callKey{}, c)
+	if c.TraceID != "" {
+		ctx = ContextWithTraceID(ctx, c.TraceID)
+	}
+	return ctx
+}
+
+// A Handler answers calls of one method. The result must become a JSON object: a
+// struct, a map, or a [json.RawMessage]; nil stands for the empty object.
+//
+// An [*Error] is sent as it stands. Any other error, and a panic, is logged, and
+// the caller learns no more than a number to find it in the log (D-56).
+type Handler interface {
+	HandleARC(ctx context.Context, call *Call) (any, error)
+}
+
+// A HandlerFunc is a function that serves as a [Handler].
+type HandlerFunc func(ctx context.Context, call *Call) (any, error)
+
+// HandleARC calls f.
+func (f HandlerFunc) HandleARC(ctx context.Context, call *Call) (any, error) { return f(ctx, call) }
+
+// A Middleware puts something before, after or in place of handlers. Around a
+// streamed chat, the inner handler returns when the stream has ended.
+type Middleware func(Handler) Handler
+
+// A NotificationHandler takes the task.notification calls that an agent gets as
+// the requester of tasks elsewhere.
+type NotificationHandler interface {
+	HandleNotification(ctx context.Context, n *Notification) error
+}
+
+// A NotificationFunc is a function that serves as a [NotificationHandler].
+type NotificationFunc func(ctx context.Context, n *Notification) error
+
+// HandleNotification calls f.
+func (f NotificationFunc) HandleNotification(ctx context.Context, n *Notification) error {
+	return f(ctx, n)
+}
+
+// An Agent is everything that a [Server] has to know of one agent.
+type Agent struct {
+	// AgentInfo is what discovery tells. AgentID is required; Status defaults to
+	// "active", and Endpoint and SupportedMethods are filled in by the server.
+	AgentInfo
+
+	// Group names the type that this agent is an instance of. A call to the
+	// group goes to one of its instances (D-47). Empty means none.
+	Group string
+
+	// Capacity bounds how many calls, tasks in work included, the agent has at
+	// a time. Zero means no bound.
+	Capacity int
+
+	// Tasks, Chats and Notifications serve the standard methods; nil leaves
+	// them out.
+	Tasks         TaskHandler
+	Chats         ChatHandler
+	Notifications NotificationHandler
+
+	// StatelessChats makes each chat.start a question of its own: nothing is
+	// kept, and the chat is closed with the answer (D-33).
+	StatelessChats bool
+
+	// Methods are further handlers by method name, or others for standard
+	// methods than the fields above give.
+	Methods map[string]Handler
+
+	// Without names standard methods that the fields above would serve, but
+	// that the agent does not offer.
+	Without []string
+
+	// Middleware wraps all handlers of the agent, the first outermost, inside
+	// that of the server.
+	Middleware []Middleware
+}
+
+// methodSyntax is the grammar of D-08: what is registered can be told apart from
+// a typing error.
+var methodSyntax = regexp.MustCompile(`^[A-Za-z0-9_]+(\.[A-Za-z0-9_]+)+$`)
+
+// An agentEntry is a registered agent. Its maps are never changed, only replaced
+// under the lock of the registry.
+type agentEntry struct {
+	Agent
+	methods atomic.Pointer[map[string]*methodEntry]
+	names   []string // supportedMethods
+}
+
+// A methodEntry is a method of an agent.
+type methodEntry struct {
+	handler Handler // with all middleware
+	builtin builtin // what serves it, if it is one of ours
+}
+
+// A builtin says which part of the server a method belongs to.
+type builtin uint8
+
+const (
+	custom builtin = iota
+	ofTasks
+	ofChats
+	other
+)
+
+var (
+	taskMethods = []string{MethodTaskCreate, MethodTaskSend, MethodTaskInfo, MethodTaskCancel, MethodTaskSubscribe}
+	chatMethods = []string{MethodChatStart, MethodChatMessage, MethodChatEnd}
+)
+
+// Register adds an agent; it may do so while the server runs. It panics if the
+// agent has no valid id, if an agent or group has this id already (D-47), or if a
+// method name breaks the grammar: two or more words of letters, digits and
+// underscores, with dots between them.
+func (s *Server) Register(a Agent) {
+	if f := checkAgent("agentId", quoted(a.AgentID), a.AgentID); f != nil {
+		panic(fmt.Sprintf("arc: Register: agent id %q: %s", a.AgentID, f.Message))
+	}
+	if a.Status == "" {
+		a.Status = "active"
+	}
+	if a.Capabilities == nil {
+		a.Capabilities = []string{}
+	}
+	e := &agentEntry{Agent: a}
+	methods := map[string]*methodEntry{}
+	if a.Tasks != nil {
+		for _, m := range taskMethods {
+			methods[m] = s.wrap(e, s.tasks.handler(m), ofTasks)
+		}
+	}
+	if a.Chats != nil {
+		for _, m := range chatMethods {
+			if m == MethodChatStart || !a.StatelessChats {
+				methods[m] = s.wrap(e, s.chats.handler(m), ofChats)
+			}
+		}
+	}
+	if a.Notifications != nil {
+		methods[MethodTaskNotification] = s.wrap(e, notificationMethod(a.Notifications), other)
+	}
+	if s.opts.CapabilitiesMethod {
+		methods[MethodCapabilities] = s.wrap(e, s.capabilities(e), other)
+	}
+	for _, m := range a.Without {
+		delete(methods, m)
+	}
+	for m, h := range a.Methods {
+		if !methodSyntax.MatchString(m) || len(m) > maxMethodLen || h == nil {
+			panic(fmt.Sprintf("arc: Register: agent %q: bad method %q", a.AgentID, m))
+		}
+		methods[m] = s.wrap(e, h, custom)
+	}
+	e.setMethods(methods)
+	if err := s.registry.add(e); err != nil {
+		panic("arc: Register: " + err.Error())
+	}
+}
+
+func (e *agentEntry) setMethods(methods map[string]*methodEntry) {
+	e.names = slices.Sorted(maps.Keys(methods))
+	e.methods.Store(&methods)
+}
+
+// wrap puts the middleware of the agent and of the server around a handler.
+func (s *Server) wrap(e *agentEntry, h Handler, b builtin) *methodEntry {
+	for _, m := range slices.Backward(e.Middleware) {
+		h = m(h)
+	}
+	for _, m := range slices.Backward(s.opts.Middleware) {
+		h = m(h)
+	}
+	return &methodEntry{handler: h, builtin: b}
+}
+
+// HandleTasks registers an agent that serves tasks and nothing else.
+func (s *Server) HandleTasks(agentID string, h TaskHandler) {
+	s.Register(Agent{AgentInfo: AgentInfo{AgentID: agentID}, Tasks: h})
+}
+
+// HandleChats registers an agent that serves chats and nothing else.
+func (s *Server) HandleChats(agentID string, h ChatHandler) {
+	s.Register(Agent{AgentInfo: AgentInfo{AgentID: agentID}, Chats: h})
+}
+
+// Handle adds a handler for one method, a custom one or one of the nine, and
+// registers the agent if it is new. It panics like [Server.Register], and if the
+// agent has the method already.
+func (s *Server) Handle(agentID, method string, h Handler) {
+	if s.registry.lookup(agentID) == nil {
+		s.Register(Agent{AgentInfo: AgentInfo{AgentID: agentID}, Methods: map[string]Handler{method: h}})
+		return
+	}
+	if !methodSyntax.MatchString(method) || len(method) > maxMethodLen || h == nil {
+		panic(fmt.Sprintf("arc: Handle: agent %q: bad method %q", agentID, method))
+	}
+	err := s.registry.change(agentID, func(e *agentEntry) error {
+		old := *e.methods.Load()
+		if old[method] != nil {
+			return fmt.Errorf("agent %q has the method %s already", agentID, method)
+		}
+		methods := maps.Clone(old)
+		methods[method] = s.wrap(e, h, custom)
+		e.setMethods(methods)
+		return nil
+	})
+	if err != nil {
+		panic("arc: Handle: " + err.Error())
+	}
+}
+
+// Unregister removes an agent. Its running tasks and chats go on to their end.
+// It reports whether there was such an agent.
+func (s *Server) Unregister(agentID string) bool { return s.registry.remove(agentID) }
+
+// SetHealthy says whether an agent takes new work. An agent is healthy when it
+// is registered; while it is not, calls to it are refused with
+// [ErrAgentNotAvailable], and its group passes it over. It reports whether there
+// is such an agent.
+func (s *Server) SetHealthy(agentID string, healthy bool) bool {
+	return s.registry.router.SetHealthy(agentID, healthy)
+}
+
+// notificationMethod serves task.notification.
+func notificationMethod(h NotificationHandler) Handler {
+	return HandlerFunc(func(ctx context.Context, call *Call) (any, error) {
+		v, fault := paramsOf(call.Params)
+		if fault != nil {
+			return nil, fault
+		}
+		var r reader
+		n := r.notification(v)
+		if r.fault != nil {
+			return nil, r.fault
+		}
+		if err := h.HandleNotification(ctx, n); err != nil {
+			return nil, err
+		}
+		return ackOf("Notification received"), nil
+	})
+}
+
+// ackOf is the acknowledgment of ARC-040.
+func ackOf(message string) ready {
+	b, _ := ackResult(message) // texts can always be written
+	return ready(b)
+}
+
+// ready is a result that is known to be a compact JSON object.
+type ready json.RawMessage
+
+// now is the time in the precision of the wire.
+func now() time.Time { return time.Now().UTC() }
