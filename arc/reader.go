@@ -39,8 +39,8 @@ func (p *path) member(name string) path { return path{parent: p, name: name} }
 func (p *path) element(i int) path      { return path{parent: p, index: i} }
 
 func (p *path) String() string {
-	if p == nil {
-		return ""
+	if p.parent == nil {
+		return p.name // the params themselves have none
 	}
 	if p.name == "" {
 		return p.parent.String() + "[" + strconv.Itoa(p.index) + "]"

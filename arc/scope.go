@@ -58,7 +58,7 @@ func ScopesOf(claims json.RawMessage) []string {
 			continue
 		}
 		if s, ok := claim.Text(); ok {
-			return strings.Fields(s)
+			return strings.FieldsFunc(s, func(r rune) bool { return r == ' ' })
 		}
 		var list []string
 		for e := claim.Elements(); e.Next(); {

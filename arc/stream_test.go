@@ -1,0 +1,192 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package arc
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"testing"
+	"testing/iotest"
+
+	"github.com/stretchr/testify/require"
+)
+
+// readAll reads a stream to its end.
+func readAll(r *StreamReader) (text string, events int, err error) {
+	for {
+		ev, err := r.Next()
+		if err != nil {
+			return text, events, err
+		}
+		events++
+		text += ev.Text
+	}
+}
+
+func chunkEvent(text string) string {
+	return `event: stream` + "\n" + `data: {"chatId":"c1","message":{"role":"agent","parts":[{"type":"TextPart","content":"` + text + `"}]}}` + "\n\n"
+}
+
+const doneEvent = "event: done\ndata: {\"chatId\":\"c1\",\"status\":\"ACTIVE\",\"done\":true}\n\n"
+
+func TestStreamReader(t *testing.T) {
+	boom := errors.New("boom")
+	for _, tt := range []struct {
+		name   string
+		body   io.Reader
+		text   string
+		events int
+		err    error
+	}{
+		{"whole", strings.NewReader(chunkEvent("a ") + chunkEvent("b") + doneEvent), "a b", 3, io.EOF},
+		{"byte by byte", iotest.OneByteReader(strings.NewReader(chunkEvent("é") + doneEvent)), "é", 2, io.EOF},
+		{"cut off", strings.NewReader(chunkEvent("a") + "event: done\ndata: {"), "a", 1, ErrTruncated},
+		{"empty", strings.NewReader(""), "", 0, ErrTruncated},
+		{"connection lost", io.MultiReader(strings.NewReader(chunkEvent("a")), iotest.ErrReader(boom)), "a", 1, boom},
+		{"connection cut", io.MultiReader(strings.NewReader(chunkEvent("a")), iotest.ErrReader(io.ErrUnexpectedEOF)), "a", 1, ErrTruncated},
+		{"duplicate member", strings.NewReader("event: stream\ndata: {\"message\":1,\"message\":2}\n\n"), "", 0, ErrMalformed},
+		{"message of no kind", strings.NewReader("event: stream\ndata: {\"message\":[1]}\n\n"), "", 0, ErrMalformed},
+		{"array", strings.NewReader("event: chat\ndata: [1]\n\n"), "", 0, ErrMalformed},
+		{"chunk without message", strings.NewReader("event: stream\ndata: {\"message\":null}\n\n" + doneEvent), "", 1, io.EOF},
+		{"text and bare part (D-28)", strings.NewReader("event: stream\ndata: {\"message\":\"a\"}\n\nevent: stream\ndata: {\"message\":{\"type\":\"text\",\"content\":\"b\"}}\n\n" + doneEvent), "ab", 3, io.EOF},
+		{"unreadable done ends all the same", strings.NewReader("event: done\ndata: {\n\n" + chunkEvent("late")), "", 1, io.EOF},
+		{"done without its empty line (D-27)", strings.NewReader(strings.TrimSuffix(doneEvent, "\n\n")), "", 1, io.EOF},
+		{"nested chat of the site (D-20)", strings.NewReader("data: {\"chat\":{\"chatId\":\"c9\",\"message\":{\"role\":\"agent\",\"parts\":[{\"type\":\"text\",\"content\":\"x\"}]}}}\n\n" + doneEvent), "x", 2, io.EOF},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			text, events, err := readAll(NewStreamReader(tt.body, nil))
+			require.ErrorIs(t, err, tt.err)
+			require.Equal(t, tt.text, text)
+			require.Equal(t, tt.events, events)
+		})
+	}
+	_, _, err := readAll(NewStreamReader(strings.NewReader(chunkEvent(strings.Repeat("x", 100))), &StreamReaderOptions{MaxEvent: 99}))
+	require.ErrorIs(t, err, ErrTooLarge)
+	require.ErrorIs(t, ErrTruncated, io.ErrUnexpectedEOF)
+}
+
+// D-22: the error is reported at once, and a done event does not undo it.
+func TestStreamReaderError(t *testing.T) {
+	for data, want := range map[string]*Error{
+		`{"chatId":"c","error":{"code":-43003,"message":"m","details":{"a":1}}}`: {Code: ErrChatTimeout, Message: "m", Details: []byte(`{"a":1}`)},
+		`{"message":"boom","code":-43005}`:                                       {Code: ErrInvalidChatMessage, Message: "boom"},
+		`{"error":"just text"}`:                                                  {Code: ErrInternal, Message: "just text"},
+		`{"error":{"message":"no code"}}`:                                        {Code: ErrInternal, Message: "no code"},
+		`{"error":{"code":7,"message":{}}}`:                                      {Code: 7},
+		`oops`:                                                                   {Code: ErrInternal, Message: "oops"},
+	} {
+		r := NewStreamReader(strings.NewReader("event: error\ndata: "+data+"\n\n"+doneEvent+doneEvent), nil)
+		_, err := r.Next()
+		require.Equal(t, want, err, data)
+		ev, err := r.Next()
+		require.NoError(t, err)
+		require.True(t, ev.Done)
+		_, err = r.Next()
+		require.Equal(t, io.EOF, err)
+	}
+	r := NewStreamReader(strings.NewReader("event: error\ndata: {}\n\n"+chunkEvent("late")), nil)
+	_, err := r.Next()
+	var e *Error
+	require.ErrorAs(t, err, &e)
+	_, err = r.Next()
+	require.Equal(t, io.EOF, err, "what follows an error is not read")
+}
+
+func TestStreamReaderIgnored(t *testing.T) {
+	var got []string
+	r := NewStreamReader(strings.NewReader("event: ping\ndata: {}\n\ndata: 5\n\n"+doneEvent), &StreamReaderOptions{Ignored: func(name string, data []byte) {
+		got = append(got, name+"="+string(data))
+	}})
+	_, events, err := readAll(r)
+	require.Equal(t, io.EOF, err)
+	require.Equal(t, 1, events)
+	require.Equal(t, []string{"ping={}", "=5"}, got)
+	require.Equal(t, "c1", r.ChatID())
+}
+
+func TestStreamEncoder(t *testing.T) {
+	var e StreamEncoder
+	m := AgentText("a\nb\u2028")
+	m.Timestamp, m.AgentID = "2024-01-15T10:30:00Z", "x"
+	out, err := e.AppendChunk(nil, "c", "7", m)
+	require.NoError(t, err)
+	require.Equal(t, "event: stream\nid: 7\ndata: {\"chatId\":\"c\",\"message\":{\"role\":\"agent\",\"parts\":[{\"type\":\"TextPart\",\"content\":\"a\\nb\u2028\"}]}}\n\n", string(out), "ARC-141: only role and parts")
+	_, err = e.AppendChunk(nil, "c", "", &Message{Parts: []Part{{Type: TypeData, Data: []byte("{")}}})
+	require.Error(t, err)
+	out, err = e.AppendKeepAlive(nil)
+	require.NoError(t, err)
+	require.Equal(t, ": keep-alive\n\n", string(out))
+	_, err = e.AppendError(nil, "c", Errorf(ErrChatTimeout, "late"))
+	require.NoError(t, err)
+	_, err = e.AppendKeepAlive(nil)
+	require.ErrorIs(t, err, ErrStreamEnded)
+	_, err = e.AppendDone(nil, "c", "", ChatActive)
+	require.ErrorIs(t, err, ErrStreamEnded)
+}
+
+// What an encoder writes, a reader reads, and two allocations an event suffice:
+// the event with its message, and its text.
+func TestStreamAllocations(t *testing.T) {
+	const n = 1000
+	read := func(events int) float64 {
+		var e StreamEncoder
+		var body []byte
+		for i := range events {
+			body, _ = e.AppendChunk(body, "chat-1", "", AgentText(fmt.Sprintf("word %d ", i)))
+		}
+		body, _ = e.AppendDone(body, "chat-1", "", ChatActive)
+		return testing.AllocsPerRun(5, func() {
+			_, got, err := countAll(NewStreamReader(strings.NewReader(string(body)), nil))
+			if err != io.EOF || got != events+1 {
+				t.Fatal(got, err)
+			}
+		})
+	}
+	require.LessOrEqual(t, (read(2*n)-read(n))/n, 2.01)
+
+	var e StreamEncoder
+	m, dst := AgentText("some words"), make([]byte, 0, 1024)
+	require.LessOrEqual(t, testing.AllocsPerRun(100, func() { dst, _ = e.AppendChunk(dst[:0], "chat-1", "", m) }), 0.0)
+}
+
+func countAll(r *StreamReader) (length, events int, err error) {
+	for {
+		ev, err := r.Next()
+		if err != nil {
+			return length, events, err
+		}
+		events++
+		length += len(ev.Text)
+	}
+}
+
+func FuzzStreamReader(f *testing.F) {
+	f.Add([]byte(chunkEvent("a")+": c\n\n"+doneEvent), 3)
+	f.Add([]byte("event: error\ndata: {\"error\":{}}\n\n"+doneEvent), 1)
+	f.Add([]byte("\xef\xbb\xbfdata:{\"message\":\"x\"}\r\rdata: {\"done\":true}"), 2)
+	f.Fuzz(func(t *testing.T, body []byte, piece int) {
+		text1, n1, err1 := readAll(NewStreamReader(strings.NewReader(string(body)), &StreamReaderOptions{MaxEvent: 1 << 16}))
+		text2, n2, err2 := readAll(NewStreamReader(&pieces{body, max(1, piece%7)}, &StreamReaderOptions{MaxEvent: 1 << 16}))
+		require.Equal(t, text1, text2, "how the bytes arrive does not matter")
+		require.Equal(t, n1, n2)
+		require.Equal(t, err1.Error(), err2.Error())
+	})
+}
+
+// pieces reads n bytes at a time.
+type pieces struct {
+	b []byte
+	n int
+}
+
+func (p *pieces) Read(b []byte) (int, error) {
+	if len(p.b) == 0 {
+		return 0, io.EOF
+	}
+	n := copy(b, p.b[:min(p.n, len(p.b))])
+	p.b = p.b[n:]
+	return n, nil
+}
