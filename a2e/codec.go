@@ -1,0 +1,394 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package a2e
+
+import (
+	"bytes"
+	"encoding/json"
+	"math"
+	"reflect"
+	"strconv"
+	"sync"
+
+	"github.com/fivewire/fivewire/internal/strictjson"
+)
+
+const (
+	defaultMaxMessage = 16 << 20 // D-06
+	defaultDepth      = 256      // D-07
+)
+
+// A Codec turns lines into messages and back. It may be used by several
+// goroutines as long as none changes its fields.
+type Codec struct {
+	// Types are the models to decode into. Nil means the base types only.
+	Types *Registry
+
+	// Strict refuses what the default mode concedes to deployed peers: a
+	// version member in place of a2e, ids that are no UUIDs, a last line
+	// without line feed, answers without req_id (D-02).
+	Strict bool
+
+	// Host reads as a host does: two types that deployed agents use in the wrong
+	// direction are taken for what is meant (D-20).
+	Host bool
+
+	// MaxBytes bounds a line. Zero means 16 MiB, negative no bound.
+	MaxBytes int
+
+	// MaxDepth bounds the nesting; the message itself is 1. Zero means 256.
+	MaxDepth int
+
+	// ASCII writes everything above U+007E as escapes.
+	ASCII bool
+
+	// EmitVersion writes "version":"1.0" beside a2e, for peers that look at it.
+	EmitVersion bool
+
+	// ReadNonFinite reads NaN, Infinity and -Infinity as null.
+	ReadNonFinite bool
+}
+
+func (c *Codec) maxBytes() int {
+	switch {
+	case c.MaxBytes == 0:
+		return defaultMaxMessage
+	case c.MaxBytes < 0:
+		return 0
+	}
+	return c.MaxBytes
+}
+
+func (c *Codec) maxDepth() int {
+	if c.MaxDepth <= 0 {
+		return defaultDepth
+	}
+	return min(c.MaxDepth, 10000)
+}
+
+// NewCodec returns a codec with a registry of the given types.
+func NewCodec(types ...Type) *Codec { return &Codec{Types: NewRegistry(types...)} }
+
+func (c *Codec) registry() *Registry {
+	if c.Types == nil {
+		return baseRegistry()
+	}
+	return c.Types
+}
+
+// baseRegistry is what codecs without a registry of their own share. Nobody
+// else can reach it, so it never changes.
+var baseRegistry = sync.OnceValue(func() *Registry { return NewRegistry() })
+
+// Decode reads one line, without its line feed. It keeps no reference to line,
+// and every error is an [*Error] whose ReqID is the id of the message, if that
+// could be found out.
+func (c *Codec) Decode(line []byte) (*Message, error) {
+	m, err := c.decode(bytes.Clone(line))
+	if err != nil {
+		return nil, err
+	}
+	return m, nil
+}
+
+// decode is Decode for a line that the message may keep.
+func (c *Codec) decode(line []byte) (*Message, *Error) {
+	if most := c.maxBytes(); most > 0 && len(line) > most {
+		return nil, reasoned(ErrInvalidMessage, ReasonTooLarge, "message is longer than "+strconv.Itoa(most)+" bytes")
+	}
+	v, err := strictjson.Check(line, strictjson.Options{MaxDepth: c.maxDepth()})
+	if err != nil && c.ReadNonFinite {
+		line = dropNonFinite(line)
+		v, err = strictjson.Check(line, strictjson.Options{MaxDepth: c.maxDepth()})
+	}
+	if err != nil {
+		return nil, textFault(line, c.maxDepth())
+	}
+	if !v.IsObject() {
+		return nil, reasoned(ErrInvalidMessage, ReasonNotObject, "message is not an object")
+	}
+	return c.message(v)
+}
+
+// message reads a checked object.
+func (c *Codec) message(v strictjson.Value) (*Message, *Error) {
+	e := readEnvelope(v)
+	m := &Message{}
+	if err := e.check(m, c.Strict); err != nil {
+		err.ReqID, err.refID = e.usableID(), e.text(e.reqID)
+		if err.msgType == "" {
+			err.msgType = e.text(e.typ)
+		}
+		return nil, err
+	}
+	m.typ = c.registry().lookup(m.Type, c.Host)
+	if m.typ == nil {
+		m.Extra = Members{text: v}
+		return m, nil
+	}
+	if m.Type == m.typ.Name {
+		m.Type = m.typ.Name // forget the copy in the line
+	}
+	body := reflect.New(m.typ.plan.typ)
+	m.typ.plan.defaults(body.Elem())
+	if ft := m.typ.plan.decode(&decoder{strict: c.Strict}, v, body.Elem(), &m.Extra); ft != nil {
+		err := ft.err()
+		err.ReqID, err.refID, err.msgType = m.ID, e.text(e.reqID), m.Type
+		return nil, err
+	}
+	m.Body = body.Interface()
+	return m, nil
+}
+
+// An envelope are the base members as they stand in an object.
+type envelope struct {
+	a2e, version, typ, id, ts, reqID strictjson.Value
+}
+
+func readEnvelope(v strictjson.Value) (e envelope) {
+	for w := v.Members(); w.Next(); {
+		switch string(w.Name) {
+		case "a2e":
+			e.a2e = w.Value
+		case "version":
+			e.version = w.Value
+		case "type":
+			e.typ = w.Value
+		case "id":
+			e.id = w.Value
+		case "ts":
+			e.ts = w.Value
+		case "req_id":
+			e.reqID = w.Value
+		}
+	}
+	return e
+}
+
+func (e *envelope) text(v strictjson.Value) string {
+	s, _ := v.Text()
+	return s
+}
+
+// usableID returns the id if an answer can name it (D-16).
+func (e *envelope) usableID() string {
+	if s := e.text(e.id); len(s) <= maxName {
+		return s
+	}
+	return ""
+}
+
+// check validates the base members in their order and sets the fields of m.
+func (e *envelope) check(m *Message, strict bool) *Error {
+	version := e.a2e
+	if version == nil && !strict {
+		version = e.version // D-01
+	}
+	switch text, ok := version.Text(); {
+	case version == nil, version.Kind() == 'n':
+		return violation("a2e", ReasonRequired)
+	case !ok:
+		return violation("a2e", ReasonType)
+	case text != Version:
+		return NewError(ErrVersionMismatch, "protocol version is not "+Version)
+	}
+	var reason string
+	if m.Type, reason = shortText(e.typ); reason != "" {
+		return violation("type", reason)
+	}
+	if m.ID, reason = shortText(e.id); reason != "" {
+		return violation("id", reason)
+	}
+	if strict && !isHexID(m.ID) {
+		return violation("id", ReasonValue)
+	}
+	switch e.ts.Kind() {
+	case 0, 'n':
+		return violation("ts", ReasonRequired)
+	case '0':
+	default:
+		return violation("ts", ReasonType)
+	}
+	if x, err := strconv.ParseFloat(string(e.ts), 64); err != nil && math.IsInf(x, 0) {
+		return violation("ts", ReasonValue)
+	}
+	m.TS = json.Number(e.ts)
+	return nil
+}
+
+func shortText(v strictjson.Value) (text, reason string) {
+	if v.Absent() {
+		return "", ReasonRequired
+	}
+	text, ok := textOf(v)
+	switch {
+	case !ok:
+		return "", ReasonType
+	case text == "" || len(text) > maxName:
+		return text, ReasonValue
+	}
+	return text, ""
+}
+
+func isHexID(s string) bool {
+	if len(s) != 32 {
+		return false
+	}
+	for i := range len(s) {
+		switch c := s[i] | 0x20; {
+		case c >= '0' && c <= '9', c >= 'a' && c <= 'f':
+		default:
+			return false
+		}
+	}
+	return true
+}
+
+// Append appends the message as one line without line feed. Every error is an
+// [*Error]; dst is then returned as it was.
+func (c *Codec) Append(dst []byte, m *Message) ([]byte, error) {
+	e := encoder{dst: dst, ascii: c.ASCII}
+	if err := c.encode(&e, m); err != nil {
+		return dst, err
+	}
+	return e.dst, nil
+}
+
+func (c *Codec) encode(e *encoder, m *Message) error {
+	start := len(e.dst)
+	if ft := encodeMessage(e, m, c.EmitVersion); ft != nil {
+		return ft.err()
+	}
+	if most := c.maxBytes(); most > 0 && len(e.dst)-start > most {
+		return reasoned(ErrInvalidMessage, ReasonTooLarge, "message is longer than "+strconv.Itoa(most)+" bytes")
+	}
+	return nil
+}
+
+// encodeMessage appends a message. What came in under a name that could not be
+// registered goes out again under it; what is made here must be legal (D-14).
+func encodeMessage(e *encoder, m *Message, emitVersion bool) *fault {
+	if m.typ == nil && m.Extra.text.Get("type") == nil && !ValidType(m.Type) || m.Type == "" || len(m.Type) > maxName {
+		return (&fault{reason: ReasonValue}).in("type")
+	}
+	if m.ID == "" || len(m.ID) > maxName {
+		return (&fault{reason: ReasonValue}).in("id")
+	}
+	e.dst = append(e.dst, '{')
+	if m.Body == nil {
+		return encodeGeneric(e, m, emitVersion)
+	}
+	e.dst = append(e.dst, `"a2e":"1.0"`...)
+	if emitVersion && m.Extra.Get("version") == nil {
+		e.dst = append(e.dst, `,"version":"1.0"`...)
+	}
+	for _, name := range [...]string{"type", "id", "ts"} {
+		if ft := e.base(name, m); ft != nil {
+			return ft
+		}
+	}
+	body := reflect.ValueOf(m.Body)
+	if body.Kind() != reflect.Pointer || body.IsNil() {
+		return (&fault{reason: ReasonType}).in("body")
+	}
+	p := planOf(body.Type().Elem())
+	if ft := p.encode(e, body.Elem()); ft != nil {
+		return ft
+	}
+	for w := m.Extra.text.Members(); w.Next(); {
+		if !isEnvelope(w.Name) && p.find(w.Name, 0) < 0 {
+			e.key(append(appendCompact(nil, w.Key, e.ascii), ':'))
+			e.dst = appendCompact(e.dst, w.Value, e.ascii)
+		}
+	}
+	e.dst = append(e.dst, '}')
+	return nil
+}
+
+// base appends one member of the envelope.
+func (e *encoder) base(name string, m *Message) *fault {
+	if e.dst[len(e.dst)-1] != '{' {
+		e.dst = append(e.dst, ',')
+	}
+	e.dst = append(append(append(e.dst, '"'), name...), '"', ':')
+	var ft *fault
+	switch name {
+	case "a2e":
+		e.dst = append(e.dst, `"1.0"`...)
+	case "type":
+		ft = e.text(m.Type)
+	case "id":
+		ft = e.text(m.ID)
+	case "ts":
+		if !isNumber(m.TS) {
+			return (&fault{reason: ReasonValue}).in("ts")
+		}
+		e.dst = append(e.dst, m.TS...)
+	}
+	if ft != nil {
+		return ft.in(name)
+	}
+	return nil
+}
+
+// encodeGeneric writes the members in the order in which they came (D-18), after
+// those of the envelope that are not among them.
+func encodeGeneric(e *encoder, m *Message, emitVersion bool) *fault {
+	for _, name := range [...]string{"a2e", "type", "id", "ts"} {
+		if m.Extra.text.Get(name) == nil {
+			if ft := e.base(name, m); ft != nil {
+				return ft
+			}
+			if name == "a2e" && emitVersion && m.Extra.text.Get("version") == nil {
+				e.dst = append(e.dst, `,"version":"1.0"`...)
+			}
+		}
+	}
+	for w := m.Extra.text.Members(); w.Next(); {
+		if isEnvelope(w.Name) {
+			if ft := e.base(string(w.Name), m); ft != nil {
+				return ft
+			}
+			continue
+		}
+		e.key(append(appendCompact(nil, w.Key, e.ascii), ':'))
+		e.dst = appendCompact(e.dst, w.Value, e.ascii)
+	}
+	e.dst = append(e.dst, '}')
+	return nil
+}
+
+// isNumber reports whether n is a JSON number that is finite as a float.
+func isNumber(n json.Number) bool {
+	if !isNumeric(n) {
+		return false
+	}
+	x, err := strconv.ParseFloat(string(n), 64)
+	return err == nil || !math.IsInf(x, 0)
+}
+
+// decodeNested reads a whole event that stands inside a result.
+func decodeNested(d *decoder, v strictjson.Value, dst reflect.Value) *fault {
+	if !v.IsObject() {
+		return mistyped()
+	}
+	m := dst.Addr().Interface().(*Message)
+	e := readEnvelope(v)
+	if err := e.check(m, d.strict); err != nil {
+		if err.Code == ErrVersionMismatch {
+			return &fault{field: "a2e", reason: ReasonValue}
+		}
+		return &fault{field: err.Field, reason: err.Reason}
+	}
+	body := New[EventBody]()
+	if ft := planOf(reflect.TypeFor[EventBody]()).decode(d, v, reflect.ValueOf(body).Elem(), &m.Extra); ft != nil {
+		return ft
+	}
+	m.Body = body
+	return nil
+}
+
+func encodeNested(e *encoder, src reflect.Value) *fault {
+	return encodeMessage(e, addressable(src).Interface().(*Message), false)
+}

@@ -1,0 +1,121 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package a2e
+
+import (
+	"unicode/utf16"
+	"unicode/utf8"
+
+	"github.com/fivewire/fivewire/internal/strictjson"
+)
+
+const hexDigits = "0123456789abcdef"
+
+// appendString appends s as a JSON string with the escapes of D-19, and reports
+// whether s is valid UTF-8: what is not, cannot be sent (D-10). The separators
+// U+0085, U+2028 and U+2029 are escaped because deployed readers of event
+// streams take them for line ends.
+func appendString[T ~string | ~[]byte](dst []byte, s T, ascii bool) ([]byte, bool) {
+	dst = append(dst, '"')
+	start := 0
+	for i := 0; i < len(s); {
+		c := s[i]
+		if c < utf8.RuneSelf {
+			if c >= ' ' && c != '"' && c != '\\' && (c != 0x7f || !ascii) {
+				i++
+				continue
+			}
+			dst = append(dst, s[start:i]...)
+			switch c {
+			case '"', '\\':
+				dst = append(dst, '\\', c)
+			case '\b':
+				dst = append(dst, '\\', 'b')
+			case '\f':
+				dst = append(dst, '\\', 'f')
+			case '\n':
+				dst = append(dst, '\\', 'n')
+			case '\r':
+				dst = append(dst, '\\', 'r')
+			case '\t':
+				dst = append(dst, '\\', 't')
+			default:
+				dst = append(dst, '\\', 'u', '0', '0', hexDigits[c>>4], hexDigits[c&15])
+			}
+			i++
+			start = i
+			continue
+		}
+		r, n := decodeRune(s, i)
+		if r == utf8.RuneError && n == 1 {
+			return dst, false
+		}
+		if ascii || r == '\u0085' || r == '\u2028' || r == '\u2029' {
+			dst = append(dst, s[start:i]...)
+			if r > 0xffff {
+				hi, lo := utf16.EncodeRune(r)
+				dst = appendEscape(appendEscape(dst, hi), lo)
+			} else {
+				dst = appendEscape(dst, r)
+			}
+			start = i + n
+		}
+		i += n
+	}
+	dst = append(dst, s[start:]...)
+	return append(dst, '"'), true
+}
+
+func decodeRune[T ~string | ~[]byte](s T, i int) (rune, int) {
+	var b [utf8.UTFMax]byte
+	return utf8.DecodeRune(b[:copy(b[:], s[i:min(i+utf8.UTFMax, len(s))])])
+}
+
+func appendEscape(dst []byte, r rune) []byte {
+	return append(dst, '\\', 'u', hexDigits[r>>12&15], hexDigits[r>>8&15], hexDigits[r>>4&15], hexDigits[r&15])
+}
+
+// appendCompact appends a checked value without white space between its parts.
+// Numbers stay as they are written; strings are escaped as everywhere.
+func appendCompact(dst []byte, v strictjson.Value, ascii bool) []byte {
+	for i := 0; i < len(v); {
+		switch c := v[i]; c {
+		case ' ', '\t', '\r', '\n':
+			i++
+		case '"':
+			end, plain := stringEnd(v, i, ascii)
+			if plain {
+				dst = append(dst, v[i:end]...)
+			} else {
+				text, _ := v[i:end].TextBytes()
+				dst, _ = appendString(dst, text, ascii) // checked text is valid UTF-8
+			}
+			i = end
+		default:
+			dst = append(dst, c)
+			i++
+		}
+	}
+	return dst
+}
+
+// stringEnd returns where the string that begins at v[i] ends, and whether it
+// holds nothing that must be written in another way.
+func stringEnd(v []byte, i int, ascii bool) (end int, plain bool) {
+	plain = true
+	for i++; i < len(v); i++ {
+		switch c := v[i]; {
+		case c == '"':
+			return i + 1, plain
+		case c == '\\':
+			plain = false
+			i++
+		case c == 0xc2, c == 0xe2: // may begin one of the separators
+			plain = false
+		case ascii && c >= 0x7f:
+			plain = false
+		}
+	}
+	return len(v), plain
+}

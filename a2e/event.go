@@ -1,0 +1,66 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package a2e
+
+// An Order says how the number of an event follows those before it (D-29).
+type Order string
+
+// The orders of events.
+const (
+	InOrder   Order = "ok"      // the first one, or one more than the highest so far
+	AfterGap  Order = "gap"     // larger than that
+	Repeated  Order = "repeat"  // the highest so far again
+	Regressed Order = "regress" // smaller
+)
+
+// A Sequence labels the numbers of the events of one request. The zero value is
+// ready for the first one.
+type Sequence struct {
+	last  int64
+	begun bool
+}
+
+// Next returns the label of the next number in order of arrival.
+func (s *Sequence) Next(seq int64) Order {
+	switch {
+	case !s.begun:
+		s.begun, s.last = true, seq
+		return InOrder
+	case seq == s.last:
+		return Repeated
+	case seq < s.last:
+		return Regressed
+	case seq-1 == s.last:
+		s.last = seq
+		return InOrder
+	}
+	s.last = seq
+	return AfterGap
+}
+
+// An Event is an event as it arrived at the agent.
+type Event struct {
+	*Message
+	Order Order
+}
+
+// Info returns what every event holds, whatever its type. Of an event of an
+// unknown type only what is well-formed is filled in.
+func (e Event) Info() EventBody { return eventInfo(e.Message) }
+
+func eventInfo(m *Message) EventBody {
+	if b, ok := m.Body.(interface{ EventInfo() EventBody }); ok {
+		return b.EventInfo()
+	}
+	b := *New[EventBody]()
+	if s, ok := m.Extra.Text("kind"); ok {
+		b.Kind = s
+	}
+	b.ReqID, _ = m.Extra.Text("req_id")
+	if v := m.Extra.text.Get("data"); v.IsObject() {
+		b.Data = m.Extra.Get("data")
+	}
+	b.Seq, _ = m.Extra.text.Get("seq").Int()
+	return b
+}

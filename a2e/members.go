@@ -1,0 +1,135 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package a2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"iter"
+
+	"github.com/fivewire/fivewire/internal/strictjson"
+)
+
+// Members are members of a JSON object in the order of the text, numbers
+// exactly as they came. In the messages of this module they hold what the
+// catalogue does not name, so that nothing is lost on the way through.
+//
+// The zero value is empty and ready for use. Copies share what they hold until
+// one of them is changed.
+type Members struct {
+	text strictjson.Value // a checked object, or nil
+}
+
+// ParseMembers returns the members of a JSON object.
+func ParseMembers(object []byte) (Members, error) {
+	v, err := strictjson.Check(object, strictjson.Options{})
+	if err != nil {
+		return Members{}, fmt.Errorf("a2e: members: %w", err)
+	}
+	if !v.IsObject() {
+		return Members{}, fmt.Errorf("a2e: members: not an object")
+	}
+	return Members{text: v}, nil
+}
+
+// Get returns the text of the member of that name, or nil. It must not be changed.
+func (m Members) Get(name string) json.RawMessage { return json.RawMessage(m.text.Get(name)) }
+
+// Text returns the member of that name if it is a string.
+func (m Members) Text(name string) (string, bool) { return m.text.Get(name).Text() }
+
+// Len returns how many members there are.
+func (m Members) Len() int {
+	n := 0
+	for w := m.text.Members(); w.Next(); {
+		n++
+	}
+	return n
+}
+
+// All yields the members in order.
+func (m Members) All() iter.Seq2[string, json.RawMessage] {
+	return func(yield func(string, json.RawMessage) bool) {
+		for w := m.text.Members(); w.Next(); {
+			if !yield(string(w.Name), json.RawMessage(w.Value)) {
+				return
+			}
+		}
+	}
+}
+
+// Set gives a member a value: JSON text as [json.RawMessage], or anything that
+// encoding/json can write. A new member goes to the end.
+func (m *Members) Set(name string, value any) error {
+	raw, ok := value.(json.RawMessage)
+	if !ok {
+		var err error
+		if raw, err = strictjson.Encode(value); err != nil {
+			return fmt.Errorf("a2e: member %q: %w", name, err)
+		}
+	}
+	out := []byte{'{'}
+	found := false
+	for w := m.text.Members(); w.Next(); {
+		v := w.Value
+		if string(w.Name) == name {
+			v, found = strictjson.Value(raw), true
+		}
+		out = appendMember(out, w.Key, v)
+	}
+	if !found {
+		out = appendMember(out, strictjson.AppendString(nil, name), raw)
+	}
+	v, err := strictjson.Check(append(out, '}'), strictjson.Options{})
+	if err != nil {
+		return fmt.Errorf("a2e: member %q: %w", name, err)
+	}
+	m.text = v
+	return nil
+}
+
+// MarshalJSON returns the members as an object.
+func (m Members) MarshalJSON() ([]byte, error) {
+	if m.text == nil {
+		return []byte("{}"), nil
+	}
+	return m.text, nil
+}
+
+func appendMember(dst, key, value []byte) []byte {
+	if len(dst) > 1 {
+		dst = append(dst, ',')
+	}
+	dst = append(append(dst, key...), ':')
+	return append(dst, value...)
+}
+
+// An Object is a JSON object whose members are all of one type, in the order of
+// the text.
+type Object[T any] []Member[T]
+
+// A Member is one member of an [Object].
+type Member[T any] struct {
+	Name  string
+	Value T
+}
+
+// Get returns the value of the member of that name, and whether there is one.
+func (o Object[T]) Get(name string) (value T, ok bool) {
+	for i := range o {
+		if o[i].Name == name {
+			return o[i].Value, true
+		}
+	}
+	return value, false
+}
+
+// Map returns the members without their order.
+func (o Object[T]) Map() map[string]T {
+	m := make(map[string]T, len(o))
+	for i := range o {
+		m[o[i].Name] = o[i].Value
+	}
+	return m
+}

@@ -1,0 +1,121 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package tools
+
+import (
+	"encoding/json"
+	"slices"
+	"strings"
+
+	"github.com/fivewire/fivewire/a2e"
+	"github.com/fivewire/fivewire/internal/strictjson"
+)
+
+// CheckArguments holds the arguments of a call against the parameters of a tool
+// (D-32). Arguments that no parameter names pass. The error is an [*a2e.Error]
+// with a field below "arguments".
+func CheckArguments(parameters []Parameter, arguments json.RawMessage) error {
+	v, err := strictjson.Check(arguments, strictjson.Options{MaxDepth: 10000})
+	if err != nil || !v.IsObject() {
+		return refuse("arguments", a2e.ReasonType)
+	}
+	for i := range parameters {
+		if err := check("arguments."+parameters[i].Name, &parameters[i], v.Get(parameters[i].Name)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func refuse(field, reason string) error {
+	err := a2e.Violation(field, reason)
+	err.Capability = Capability
+	return err
+}
+
+func check(path string, p *Parameter, v strictjson.Value) error {
+	switch {
+	case v.Absent() && p.Required:
+		return refuse(path, a2e.ReasonRequired)
+	case v.Absent():
+		return nil
+	case !fits(p.Type, v):
+		return refuse(path, a2e.ReasonType)
+	case len(p.Enum) > 0 && !slices.Contains(p.Enum, enumText(v)):
+		return refuse(path, a2e.ReasonValue)
+	case !v.IsObject():
+		return nil
+	}
+	for i := range p.Properties {
+		m := &p.Properties[i]
+		if err := check(path+"."+m.Name, &m.Value, v.Get(m.Name)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func fits(name string, v strictjson.Value) bool {
+	switch name {
+	case "string":
+		return v.Kind() == '"'
+	case "integer":
+		return v.Kind() == '0' && a2e.IsIntegral(json.Number(v))
+	case "number":
+		return v.Kind() == '0'
+	case "boolean":
+		return v.Kind() == 't' || v.Kind() == 'f'
+	case "object":
+		return v.IsObject()
+	case "array":
+		return v.IsArray()
+	}
+	return true
+}
+
+// enumText is what a value is compared by: strings by their text, other values
+// by their JSON text.
+func enumText(v strictjson.Value) string {
+	if s, ok := v.Text(); ok {
+		return s
+	}
+	return string(strictjson.AppendCompact(nil, v))
+}
+
+// Search returns the tools that a list request asks for, in their order (D-33).
+func Search(list []Definition, r *ListRequest) []Definition {
+	var found []Definition
+	query := strings.ToLower(r.Query)
+	for i := range list {
+		t := &list[i]
+		if t.DeferLoading && !r.IncludeDeferred || !ofKind(t, r.FilterKind) || !tagged(t, r.FilterTags) {
+			continue
+		}
+		if query == "" || strings.Contains(strings.ToLower(t.Name), query) ||
+			strings.Contains(strings.ToLower(t.Description), query) ||
+			slices.ContainsFunc(t.Tags, func(tag string) bool { return strings.Contains(strings.ToLower(tag), query) }) {
+			found = append(found, *t)
+		}
+	}
+	return found
+}
+
+// ofKind compares only tools that have a kind.
+func ofKind(t *Definition, kind string) bool {
+	if kind == "" || t.Extra.Get("kind") == nil {
+		return true
+	}
+	own, _ := t.Extra.Text("kind")
+	return own == kind
+}
+
+func tagged(t *Definition, tags []string) bool {
+	for _, tag := range tags {
+		want := strings.ToLower(tag)
+		if !slices.ContainsFunc(t.Tags, func(own string) bool { return strings.ToLower(own) == want }) {
+			return false
+		}
+	}
+	return true
+}
