@@ -10,8 +10,10 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"unicode/utf16"
 
 	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
 
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
@@ -253,4 +255,80 @@ func TestClip(t *testing.T) {
 	long := clip(strings.Repeat("é", 1000))
 	require.Less(t, len(long), 450)
 	require.Contains(t, long, "(2000 bytes)")
+}
+
+// aValue draws a JSON value, written in two ways that mean the same, and a third
+// text that differs from them in one place.
+func aValue(t *rapid.T, depth int) (one, two, other string) {
+	space := rapid.SampledFrom([]string{"", " ", "\n\t"}).Draw(t, "space")
+	most := 5
+	if depth == 0 {
+		most = 3
+	}
+	switch rapid.IntRange(0, most).Draw(t, "kind") {
+	case 0:
+		return "null", space + "null", "false"
+	case 1:
+		return "true", "true" + space, "null"
+	case 2:
+		n := rapid.Int64().Filter(func(n int64) bool { return n != 0 }).Draw(t, "n")
+		e := rapid.IntRange(-400, 400).Draw(t, "exponent")
+		return fmt.Sprintf("%de%d", n, e), fmt.Sprintf("%d00.0E%d", n, e-2), fmt.Sprintf("%d.5e%d", n, e)
+	case 3:
+		s := rapid.StringMatching(`[a-z"\\/é😀 ]{0,8}`).Draw(t, "s")
+		escaped := ""
+		for _, u := range utf16.Encode([]rune(s)) {
+			escaped += fmt.Sprintf(`\u%04X`, u)
+		}
+		return string(strictjson.AppendString(nil, s)), `"` + escaped + `"`, string(strictjson.AppendString(nil, s+"x"))
+	case 4:
+		var a, b, c []string
+		n := rapid.IntRange(0, 4).Draw(t, "elements")
+		changed := rapid.IntRange(0, n).Draw(t, "changed")
+		for i := range n {
+			one, two, other := aValue(t, depth-1)
+			if i != changed {
+				other = one
+			}
+			a, b, c = append(a, one), append(b, space+two), append(c, other)
+		}
+		if changed == n {
+			c = append(c, "null")
+		}
+		list := func(s []string) string { return "[" + strings.Join(s, ",") + "]" }
+		return list(a), list(b), list(c)
+	default:
+		var a, b, c []string
+		n := rapid.IntRange(0, 4).Draw(t, "members")
+		changed := rapid.IntRange(0, n).Draw(t, "changed")
+		for i := range n {
+			one, two, other := aValue(t, depth-1)
+			if i != changed {
+				other = one
+			}
+			name := fmt.Sprintf(`"%c":`, 'a'+i)
+			a = append(a, name+one)
+			b = append([]string{space + name + space + two}, b...)
+			c = append(c, name+other)
+		}
+		if changed == n {
+			c = append(c, `"z":null`)
+		}
+		object := func(s []string) string { return "{" + strings.Join(s, ",") + "}" }
+		return object(a), object(b), object(c)
+	}
+}
+
+func TestCompareJSONLaws(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		one, two, other := aValue(rt, 3)
+		for _, subset := range []string{"json", "jsonSubset"} {
+			require.Empty(rt, compared(t, `{"`+subset+`":`+one+`}`, Answer{"json": raw(two)}, nil))
+			require.Empty(rt, compared(t, `{"`+subset+`":`+two+`}`, Answer{"json": raw(one)}, nil))
+		}
+		require.NotEmpty(rt, compared(t, `{"json":`+one+`}`, Answer{"json": raw(other)}, nil))
+		require.NotEmpty(rt, compared(t, `{"json":`+other+`}`, Answer{"json": raw(one)}, nil))
+		require.True(rt, equalJSON(mustCheck(t, one), mustCheck(t, two)))
+		require.False(rt, equalJSON(mustCheck(t, one), mustCheck(t, other)))
+	})
 }

@@ -13,7 +13,7 @@
 //	go test ./conformance
 //	go test ./conformance -run TestVectors/arc/envelope
 //	go test ./conformance -args -vectors ../more -report report.html
-//	CONFORMANCE_VECTORS=../more go test ./conformance
+//	CONFORMANCE_VECTORS=../more go test -count=1 ./conformance
 //
 // Each case is a subtest TestVectors/<protocol>/<suite>/<id>. Further folders
 // come from -vectors and from the environment variable CONFORMANCE_VECTORS; both
