@@ -1,0 +1,390 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package altar
+
+import (
+	"encoding/json"
+	"time"
+
+	"github.com/fivewire/fivewire/internal/strictjson"
+)
+
+// A Contract says what a tool is called, what it does and which parameters it
+// takes. The Host's contracts are the only truth about tools (ALT-013, ALT-133).
+type Contract struct {
+	// Name is 1 to 8 segments of letters, digits, "_", "-" and ".", joined
+	// by "/" (D-14).
+	Name        string
+	Description string
+	Parameters  []Parameter
+
+	// Streaming allows the tool to answer in chunks. A tool without it that
+	// sends a chunk is stopped (D-12, D-28).
+	Streaming bool
+
+	// Idempotent says that running the tool twice does no harm: a call whose
+	// Runtime is lost may go to another one (D-24).
+	Idempotent bool
+
+	// Timeout is the allotted time, in whole milliseconds up to a day. Zero
+	// means the default of the Host (D-25).
+	Timeout time.Duration
+
+	// Metadata is a JSON object for the owner of the contract, or nil.
+	Metadata json.RawMessage
+}
+
+// A Parameter describes one parameter of a contract, or one property of an
+// object (ALT-037 to ALT-041).
+type Parameter struct {
+	Name        string
+	Type        string // see [ParseType]
+	Description string
+	Required    bool
+
+	// Properties describe the members of the innermost object of the type.
+	// An object without properties is free-form: it takes any members (D-11).
+	Properties []Parameter
+}
+
+// A Manifest is the set of contracts that a Host trusts (ALT-131).
+type Manifest struct {
+	Version   string // a semantic version, or empty
+	Contracts []*Contract
+	Metadata  json.RawMessage // a JSON object, or nil
+}
+
+// maxTimeout is the largest timeout_ms of a contract.
+const maxTimeout = 24 * time.Hour
+
+// ParseContract reads one contract. It is strict: a field that is not known is
+// an error, because a misspelt one would silently remove a check (D-12). Every
+// error is a [*ContractError].
+func ParseContract(data []byte) (*Contract, error) {
+	v, reason := check(data, 0)
+	if reason != "" {
+		return nil, &ContractError{Reason: reason}
+	}
+	p := contractParser{}
+	c := p.contract(v, "")
+	if p.err != nil {
+		return nil, p.err
+	}
+	return c, nil
+}
+
+// ParseManifest reads a manifest as strictly as [ParseContract].
+func ParseManifest(data []byte) (*Manifest, error) {
+	v, reason := check(data, 0)
+	if reason != "" {
+		return nil, &ContractError{Reason: reason}
+	}
+	p := contractParser{}
+	m := &Manifest{}
+	p.fields(v, "", "version", "contracts", "metadata")
+	if version, ok := p.text(v, "", "version", false); ok {
+		if _, valid := parseSemver(version); !valid {
+			p.fail(ReasonInvalidValue, "/version")
+		}
+		m.Version = version
+	}
+	list := p.array(v, "", "contracts", true)
+	for i, item := range list {
+		m.Contracts = append(m.Contracts, p.contract(item, pointerIndex("/contracts", i)))
+	}
+	m.Metadata = p.object(v, "", "metadata")
+	if p.err != nil {
+		return nil, p.err
+	}
+	if err := m.Validate(); err != nil {
+		return nil, err
+	}
+	return m, nil
+}
+
+// Validate checks a contract that was made in Go as strictly as one that was
+// read. The error is a [*ContractError].
+func (c *Contract) Validate() error { return c.validate("") }
+
+func (c *Contract) validate(path string) error {
+	_, err := ParseContract(c.appendJSON(nil))
+	if e, ok := err.(*ContractError); ok {
+		return &ContractError{Reason: e.Reason, Path: path + e.Path}
+	}
+	return err
+}
+
+// Validate checks a manifest and all its contracts. The error is a
+// [*ContractError].
+func (m *Manifest) Validate() error {
+	names := make(map[string]bool, len(m.Contracts))
+	for i, c := range m.Contracts {
+		path := pointerIndex("/contracts", i)
+		if c == nil {
+			return &ContractError{Reason: ReasonWrongType, Path: path}
+		}
+		if err := c.validate(path); err != nil {
+			return err
+		}
+		if names[c.Name] {
+			return &ContractError{Reason: ReasonDuplicateName, Path: path + "/name"}
+		}
+		names[c.Name] = true
+	}
+	if m.Version != "" {
+		if _, ok := parseSemver(m.Version); !ok {
+			return &ContractError{Reason: ReasonInvalidValue, Path: "/version"}
+		}
+	}
+	return nil
+}
+
+// Contract returns the contract of that name, or nil.
+func (m *Manifest) Contract(name string) *Contract {
+	for _, c := range m.Contracts {
+		if c.Name == name {
+			return c
+		}
+	}
+	return nil
+}
+
+// A contractParser keeps the first fault.
+type contractParser struct{ err error }
+
+func (p *contractParser) fail(reason Reason, path string) {
+	if p.err == nil {
+		p.err = &ContractError{Reason: reason, Path: path}
+	}
+}
+
+func (p *contractParser) fields(v strictjson.Value, path string, known ...string) {
+members:
+	for m := v.Members(); m.Next(); {
+		for _, k := range known {
+			if string(m.Name) == k {
+				continue members
+			}
+		}
+		p.fail(ReasonUnknownField, pointer(path, string(m.Name)))
+	}
+}
+
+// get returns a member, nil if it is absent or null.
+func (p *contractParser) get(v strictjson.Value, path, name string, required bool) strictjson.Value {
+	m := v.Get(name)
+	if !m.Absent() {
+		return m
+	}
+	if required {
+		p.fail(ReasonMissingField, path+"/"+name)
+	}
+	return nil
+}
+
+func (p *contractParser) text(v strictjson.Value, path, name string, required bool) (string, bool) {
+	m := p.get(v, path, name, required)
+	if m == nil {
+		return "", false
+	}
+	s, ok := m.Text()
+	if !ok {
+		p.fail(ReasonWrongType, path+"/"+name)
+	}
+	return s, ok
+}
+
+func (p *contractParser) flag(v strictjson.Value, path, name string) bool {
+	m := p.get(v, path, name, false)
+	if m == nil {
+		return false
+	}
+	b, ok := m.Bool()
+	if !ok {
+		p.fail(ReasonWrongType, path+"/"+name)
+	}
+	return b
+}
+
+func (p *contractParser) array(v strictjson.Value, path, name string, required bool) []strictjson.Value {
+	m := p.get(v, path, name, required)
+	if m == nil {
+		return nil
+	}
+	if !m.IsArray() {
+		p.fail(ReasonWrongType, path+"/"+name)
+		return nil
+	}
+	var list []strictjson.Value
+	for e := m.Elements(); e.Next(); {
+		list = append(list, e.Value)
+	}
+	return list
+}
+
+func (p *contractParser) object(v strictjson.Value, path, name string) json.RawMessage {
+	m := p.get(v, path, name, false)
+	if m == nil {
+		return nil
+	}
+	if !m.IsObject() {
+		p.fail(ReasonWrongType, path+"/"+name)
+		return nil
+	}
+	return appendText(nil, m)
+}
+
+func (p *contractParser) contract(v strictjson.Value, path string) *Contract {
+	c := &Contract{}
+	if !v.IsObject() {
+		p.fail(ReasonWrongType, path)
+		return c
+	}
+	p.fields(v, path, "name", "description", "parameters", "streaming", "idempotent", "timeout_ms", "metadata")
+	name, ok := p.text(v, path, "name", true)
+	if ok && !validContractName(name) {
+		p.fail(ReasonInvalidName, path+"/name")
+	}
+	c.Name = name
+	c.Description, _ = p.text(v, path, "description", false)
+	c.Parameters = p.parameters(v, path, "parameters", 1)
+	c.Streaming = p.flag(v, path, "streaming")
+	c.Idempotent = p.flag(v, path, "idempotent")
+	if t := p.get(v, path, "timeout_ms", false); t != nil {
+		ms, ok := t.Int()
+		switch {
+		case t.Kind() != '0':
+			p.fail(ReasonWrongType, path+"/timeout_ms")
+		case !ok || ms < 1 || ms > maxTimeout.Milliseconds():
+			p.fail(ReasonInvalidValue, path+"/timeout_ms")
+		}
+		c.Timeout = time.Duration(ms) * time.Millisecond
+	}
+	c.Metadata = p.object(v, path, "metadata")
+	return c
+}
+
+// parameters reads one level of parameters, which begins at a depth.
+func (p *contractParser) parameters(v strictjson.Value, path, name string, depth int) []Parameter {
+	list := p.array(v, path, name, false)
+	if len(list) == 0 {
+		return nil
+	}
+	out := make([]Parameter, len(list))
+	names := make(map[string]bool, len(list))
+	for i, item := range list {
+		at := pointerIndex(path+"/"+name, i)
+		if !item.IsObject() {
+			p.fail(ReasonWrongType, at)
+			continue
+		}
+		out[i] = p.parameter(item, at, depth)
+		if names[out[i].Name] {
+			p.fail(ReasonDuplicateName, at+"/name")
+		}
+		names[out[i].Name] = true
+		if p.err != nil {
+			return nil
+		}
+	}
+	return out
+}
+
+func (p *contractParser) parameter(v strictjson.Value, path string, depth int) Parameter {
+	var out Parameter
+	p.fields(v, path, "name", "type", "description", "required", "properties")
+	name, ok := p.text(v, path, "name", true)
+	if ok && !validText(name, 128) {
+		p.fail(ReasonInvalidName, path+"/name")
+	}
+	out.Name = name
+	text, ok := p.text(v, path, "type", true)
+	if !ok {
+		return out
+	}
+	out.Type = text
+	t, err := ParseType(text)
+	if err != nil {
+		p.fail(err.(*ContractError).Reason, path+"/type")
+		return out
+	}
+	if depth+t.Dims > maxTypeDepth {
+		p.fail(ReasonTooDeep, path+"/type")
+	}
+	out.Description, _ = p.text(v, path, "description", false)
+	out.Required = p.flag(v, path, "required")
+	if p.err == nil {
+		out.Properties = p.parameters(v, path, "properties", depth+t.Dims+1)
+	}
+	if len(out.Properties) > 0 && t.Base != Object {
+		p.fail(ReasonPropertiesNotAllowed, path+"/properties")
+	}
+	return out
+}
+
+// MarshalJSON returns the contract as section d of the protocol reference
+// emits it. It does not check it; see [Contract.Validate].
+func (c *Contract) MarshalJSON() ([]byte, error) { return c.appendJSON(nil), nil }
+
+func (c *Contract) appendJSON(dst []byte) []byte {
+	dst = appendString(append(dst, `{"name":`...), c.Name)
+	dst = appendString(append(dst, `,"description":`...), c.Description)
+	dst = appendParameters(append(dst, `,"parameters":`...), c.Parameters)
+	dst = appendBool(append(dst, `,"streaming":`...), c.Streaming)
+	dst = appendBool(append(dst, `,"idempotent":`...), c.Idempotent)
+	if c.Timeout != 0 {
+		dst = appendInt(append(dst, `,"timeout_ms":`...), c.Timeout.Milliseconds())
+	}
+	if len(c.Metadata) > 0 {
+		dst = append(append(dst, `,"metadata":`...), c.Metadata...)
+	}
+	return append(dst, '}')
+}
+
+func appendBool(dst []byte, b bool) []byte {
+	if b {
+		return append(dst, "true"...)
+	}
+	return append(dst, "false"...)
+}
+
+func appendParameters(dst []byte, list []Parameter) []byte {
+	dst = append(dst, '[')
+	for i := range list {
+		p := &list[i]
+		if i > 0 {
+			dst = append(dst, ',')
+		}
+		dst = appendString(append(dst, `{"name":`...), p.Name)
+		dst = appendString(append(dst, `,"type":`...), p.Type)
+		dst = appendString(append(dst, `,"description":`...), p.Description)
+		dst = appendBool(append(dst, `,"required":`...), p.Required)
+		if len(p.Properties) > 0 {
+			dst = appendParameters(append(dst, `,"properties":`...), p.Properties)
+		}
+		dst = append(dst, '}')
+	}
+	return append(dst, ']')
+}
+
+// MarshalJSON returns the manifest in its JSON form. It does not check it.
+func (m *Manifest) MarshalJSON() ([]byte, error) {
+	dst := []byte{'{'}
+	if m.Version != "" {
+		dst = appendString(append(dst, `"version":`...), m.Version)
+		dst = append(dst, ',')
+	}
+	dst = append(dst, `"contracts":[`...)
+	for i, c := range m.Contracts {
+		if i > 0 {
+			dst = append(dst, ',')
+		}
+		dst = c.appendJSON(dst)
+	}
+	dst = append(dst, ']')
+	if len(m.Metadata) > 0 {
+		dst = append(append(dst, `,"metadata":`...), m.Metadata...)
+	}
+	return append(dst, '}'), nil
+}

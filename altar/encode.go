@@ -1,0 +1,369 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package altar
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"unicode/utf8"
+
+	"github.com/fivewire/fivewire/internal/strictjson"
+)
+
+// Append appends a message in the one form in which it goes on the wire: fields
+// in the order of the reference, no white space, the least escapes. It refuses
+// what must not be sent (D-26, D-27) with an [*Error] that has reason and path;
+// dst is then returned unchanged.
+//
+// Raw JSON in a message (parameters, payload, details, metadata of a Runtime)
+// must be valid; it is checked here unless it came from this package.
+func Append(dst []byte, m Message) ([]byte, error) {
+	e := encoder{dst: dst}
+	e.message(m)
+	if e.err != nil {
+		return dst, e.err
+	}
+	return e.dst, nil
+}
+
+type encoder struct {
+	dst []byte
+	err *Error
+}
+
+func (e *encoder) fail(reason Reason, path string) {
+	if e.err == nil {
+		e.err = formFault(reason, path, "the message cannot be sent: "+path+": "+string(reason))
+	}
+}
+
+func (e *encoder) key(name string) {
+	e.dst = append(e.dst, ',', '"')
+	e.dst = append(e.dst, name...)
+	e.dst = append(e.dst, '"', ':')
+}
+
+// text writes a string; an empty one is left out, or refused if it is required.
+func (e *encoder) text(name, s string, required bool) {
+	if s == "" {
+		if required {
+			e.fail(ReasonMissingField, "/"+name)
+		}
+		return
+	}
+	if !utf8.ValidString(s) {
+		e.fail(ReasonInvalidUnicode, "/"+name)
+	}
+	e.key(name)
+	e.dst = appendString(e.dst, s)
+}
+
+func (e *encoder) textID(name, s string) {
+	if s != "" && !validText(s, maxTextID) {
+		e.fail(ReasonInvalidValue, "/"+name)
+	}
+	e.text(name, s, false)
+}
+
+func (e *encoder) invocationID(s string) {
+	if s != "" && !validInvocationID(s) {
+		e.fail(ReasonInvalidValue, "/invocation_id")
+	}
+	e.text("invocation_id", s, true)
+}
+
+func (e *encoder) list(name string, list []string) {
+	e.key(name)
+	e.dst = append(e.dst, '[')
+	for i, s := range list {
+		if i > 0 {
+			e.dst = append(e.dst, ',')
+		}
+		if !utf8.ValidString(s) {
+			e.fail(ReasonInvalidUnicode, pointerIndex("/"+name, i))
+		}
+		e.dst = appendString(e.dst, s)
+	}
+	e.dst = append(e.dst, ']')
+}
+
+func (e *encoder) textMap(path string, m map[string]string) {
+	e.dst = append(e.dst, '{')
+	for i, k := range slices.Sorted(maps.Keys(m)) {
+		if i > 0 {
+			e.dst = append(e.dst, ',')
+		}
+		if !utf8.ValidString(k) || !utf8.ValidString(m[k]) {
+			e.fail(ReasonInvalidUnicode, pointer(path, k))
+		}
+		e.dst = append(appendString(e.dst, k), ':')
+		e.dst = appendString(e.dst, m[k])
+	}
+	e.dst = append(e.dst, '}')
+}
+
+func (e *encoder) metadata(m map[string]string) {
+	if m != nil {
+		e.key("metadata")
+		e.textMap("/metadata", m)
+	}
+}
+
+// raw writes JSON that may come from the application.
+func (e *encoder) raw(name string, v []byte, object bool) {
+	checked, err := strictjson.Check(v, strictjson.Options{MaxDepth: maxDepth - 1})
+	switch {
+	case err != nil:
+		e.fail(ReasonInvalidValue, "/"+name)
+		return
+	case object && !checked.IsObject():
+		e.fail(ReasonWrongType, "/"+name)
+		return
+	}
+	e.key(name)
+	e.dst = appendText(e.dst, checked)
+}
+
+func (e *encoder) number(name string, n, least int64, omit bool) {
+	if omit && n == 0 {
+		return
+	}
+	if n < least {
+		e.fail(ReasonInvalidValue, "/"+name)
+	}
+	e.key(name)
+	e.dst = appendInt(e.dst, n)
+}
+
+func (e *encoder) flag(name string, b bool) {
+	e.key(name)
+	e.dst = appendBool(e.dst, b)
+}
+
+func (e *encoder) error(err *Error, path string) {
+	switch {
+	case err == nil:
+		e.fail(ReasonMissingField, path)
+		return
+	case err.Code == "":
+		e.fail(ReasonMissingField, path+"/code")
+	case !err.Code.known():
+		e.fail(ReasonInvalidValue, path+"/code")
+	case err.Message == "":
+		e.fail(ReasonInvalidValue, path+"/message")
+	case !utf8.ValidString(err.Message):
+		e.fail(ReasonInvalidUnicode, path+"/message")
+	}
+	e.dst = appendString(append(e.dst, `{"code":`...), string(err.Code))
+	e.dst = appendString(append(e.dst, `,"message":`...), err.Message)
+	if len(err.Details) > 0 {
+		v, bad := strictjson.Check(err.Details, strictjson.Options{MaxDepth: maxDepth - 2})
+		if bad != nil || !v.IsObject() {
+			e.fail(ReasonWrongType, path+"/details")
+		} else if m := v.Members(); m.Next() {
+			e.dst = appendText(append(e.dst, `,"details":`...), v)
+		}
+	}
+	e.dst = append(e.dst, '}')
+}
+
+func (e *encoder) message(m Message) {
+	if m == nil {
+		e.fail(ReasonUnknownType, "/type")
+		return
+	}
+	e.dst = append(append(append(e.dst, `{"type":"`...), m.Type()...), '"')
+	switch m := m.(type) {
+	case *AnnounceRuntime:
+		if m.RuntimeID != "" && !validIdentifier(m.RuntimeID) {
+			e.fail(ReasonInvalidValue, "/runtime_id")
+		}
+		e.text("runtime_id", m.RuntimeID, true)
+		if !utf8.ValidString(m.Language) {
+			e.fail(ReasonInvalidUnicode, "/language")
+		}
+		e.key("language")
+		e.dst = appendString(e.dst, m.Language)
+		e.text("protocol_version", m.ProtocolVersion, true)
+		e.list("capabilities", m.Capabilities)
+		e.metadata(m.Metadata)
+	case *AcknowledgeRuntime:
+		e.text("host_id", m.HostID, true)
+		e.text("protocol_version", m.ProtocolVersion, true)
+		e.list("capabilities", m.Capabilities)
+	case *RequestFulfillment:
+		e.text("session_id", m.SessionID, true)
+	case *FulfillTools:
+		e.text("session_id", m.SessionID, true)
+		e.list("tool_names", m.ToolNames)
+		if m.Replace {
+			e.flag("replace", true)
+		}
+	case *AcknowledgeFulfillment:
+		e.text("session_id", m.SessionID, true)
+		e.list("fulfilled_tools", m.Fulfilled)
+		e.rejected(m.Rejected)
+	case *CreateSession:
+		e.text("session_id", m.SessionID, false)
+		e.number("ttl_seconds", m.TTLSeconds, 1, true)
+		e.securityContext(m.SecurityContext)
+		e.metadata(m.Metadata)
+	case *SessionCreated:
+		e.text("session_id", m.SessionID, true)
+		e.number("ttl_seconds", m.TTLSeconds, 1, false)
+	case *DestroySession:
+		e.text("session_id", m.SessionID, true)
+	case *SessionDestroyed:
+		e.text("session_id", m.SessionID, true)
+		if m.Reason != "" && m.Reason != "destroyed" && m.Reason != "expired" {
+			e.fail(ReasonInvalidValue, "/reason")
+		}
+		e.text("reason", m.Reason, true)
+	case *ToolCall:
+		e.toolCall(m)
+	case *ToolResult:
+		e.toolResult(m)
+	case *StreamChunk:
+		e.streamChunk(m)
+	case *ListTools:
+		e.text("session_id", m.SessionID, true)
+	case *ToolList:
+		e.text("session_id", m.SessionID, true)
+		e.tools(m.Tools)
+	case *CancelCall:
+		e.invocationID(m.InvocationID)
+		e.text("session_id", m.SessionID, true)
+		e.text("reason", m.Reason, false)
+	case *Ping, *Pong:
+	case *ErrorMessage:
+		e.key("error")
+		e.error(m.Err, "/error")
+	default:
+		panic(fmt.Sprintf("altar: %T is not a message", m)) // the interface is sealed
+	}
+	h := m.header()
+	e.textID("request_id", h.RequestID)
+	e.textID("correlation_id", h.CorrelationID)
+	e.dst = append(e.dst, '}')
+}
+
+func (e *encoder) toolCall(m *ToolCall) {
+	e.invocationID(m.InvocationID)
+	e.text("session_id", m.SessionID, true)
+	e.text("tool_name", m.ToolName, true)
+	if len(m.Parameters) == 0 {
+		e.key("parameters")
+		e.dst = append(e.dst, "{}"...)
+	} else {
+		e.raw("parameters", m.Parameters, true)
+	}
+	e.metadata(m.Metadata)
+	e.number("timeout_ms", m.TimeoutMS, 1, true)
+	if m.Collect {
+		e.flag("accept_stream", false)
+	}
+	e.number("resume_from", m.ResumeFrom, 0, true)
+}
+
+func (e *encoder) toolResult(m *ToolResult) {
+	e.invocationID(m.InvocationID)
+	e.key("status")
+	if m.Error == nil {
+		e.dst = append(e.dst, `"success"`...)
+		if len(m.Payload) == 0 {
+			e.key("payload")
+			e.dst = append(e.dst, "null"...)
+		} else {
+			e.raw("payload", m.Payload, false)
+		}
+	} else {
+		e.dst = append(e.dst, `"error"`...)
+		if len(m.Payload) > 0 {
+			e.fail(ReasonInvalidValue, "/payload")
+		}
+		e.key("error")
+		e.error(m.Error, "/error")
+	}
+	if len(m.RuntimeMetadata) > 0 {
+		e.raw("runtime_metadata", m.RuntimeMetadata, true)
+	}
+}
+
+func (e *encoder) streamChunk(m *StreamChunk) {
+	e.invocationID(m.InvocationID)
+	e.number("chunk_id", m.ChunkID, 0, false)
+	switch {
+	case m.Error != nil:
+		if len(m.Payload) > 0 {
+			e.fail(ReasonInvalidValue, "/payload")
+		}
+		e.key("error")
+		e.error(m.Error, "/error")
+		if !m.IsFinal {
+			e.fail(ReasonInvalidValue, "/is_final")
+		}
+	case len(m.Payload) > 0:
+		e.raw("payload", m.Payload, false)
+	case !m.IsFinal:
+		e.fail(ReasonMissingField, "/payload")
+	}
+	e.flag("is_final", m.IsFinal)
+}
+
+func (e *encoder) securityContext(c *SecurityContext) {
+	if c == nil {
+		return
+	}
+	e.key("security_context")
+	start := len(e.dst)
+	e.text("principal_id", c.PrincipalID, false)
+	e.text("tenant_id", c.TenantID, false)
+	if c.Claims != nil {
+		e.key("claims")
+		e.textMap("/security_context/claims", c.Claims)
+	}
+	if len(e.dst) == start {
+		e.dst = append(e.dst, '{')
+	} else {
+		e.dst[start] = '{' // the comma of the first member
+	}
+	e.dst = append(e.dst, '}')
+}
+
+func (e *encoder) rejected(list []RejectedTool) {
+	e.key("rejected_tools")
+	e.dst = append(e.dst, '[')
+	for i, r := range list {
+		if i > 0 {
+			e.dst = append(e.dst, ',')
+		}
+		path := pointerIndex("/rejected_tools", i)
+		if !utf8.ValidString(r.ToolName) {
+			e.fail(ReasonInvalidUnicode, path+"/tool_name")
+		}
+		e.dst = appendString(append(e.dst, `{"tool_name":`...), r.ToolName)
+		e.dst = append(e.dst, `,"error":`...)
+		e.error(r.Error, path+"/error")
+		e.dst = append(e.dst, '}')
+	}
+	e.dst = append(e.dst, ']')
+}
+
+func (e *encoder) tools(list []ListedTool) {
+	e.key("tools")
+	e.dst = append(e.dst, '[')
+	for i, t := range list {
+		if i > 0 {
+			e.dst = append(e.dst, ',')
+		}
+		e.dst = appendString(append(e.dst, `{"name":`...), t.Name)
+		e.dst = appendString(append(e.dst, `,"description":`...), t.Description)
+		e.dst = appendParameters(append(e.dst, `,"parameters":`...), t.Parameters)
+		e.dst = appendBool(append(e.dst, `,"streaming":`...), t.Streaming)
+		e.list("runtimes", t.Runtimes)
+		e.dst = append(e.dst, '}')
+	}
+	e.dst = append(e.dst, ']')
+}

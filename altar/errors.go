@@ -1,0 +1,289 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package altar
+
+import (
+	"encoding/json"
+	"slices"
+
+	"github.com/fivewire/fivewire/internal/strictjson"
+)
+
+// A Code is an error code of the specification (ALT-098). As a Code is itself
+// an error, it serves as the target of [errors.Is].
+type Code string
+
+// The eight codes. No other code leaves this package (D-26).
+const (
+	ErrToolNotFound        Code = "TOOL_NOT_FOUND"       // the tool is not registered for the session
+	ErrInvalidParameters   Code = "INVALID_PARAMETERS"   // the parameters, or the message, have the wrong form
+	ErrRuntimeUnavailable  Code = "RUNTIME_UNAVAILABLE"  // the responsible Runtime is gone or overloaded
+	ErrSessionInvalid      Code = "SESSION_INVALID"      // the session does not exist, is over, or is not the caller's
+	ErrAuthorizationFailed Code = "AUTHORIZATION_FAILED" // the caller may not do this, or is unknown
+	ErrExecutionTimeout    Code = "EXECUTION_TIMEOUT"    // the tool did not finish in time
+	ErrExecutionFailed     Code = "EXECUTION_FAILED"     // the tool failed
+	ErrInternal            Code = "INTERNAL_ERROR"       // something else failed in Host or Runtime
+)
+
+func (c Code) Error() string { return "altar: " + string(c) }
+
+func (c Code) known() bool {
+	switch c {
+	case ErrToolNotFound, ErrInvalidParameters, ErrRuntimeUnavailable, ErrSessionInvalid,
+		ErrAuthorizationFailed, ErrExecutionTimeout, ErrExecutionFailed, ErrInternal:
+		return true
+	}
+	return false
+}
+
+// A Reason says more exactly than a [Code] what happened. It travels as the
+// member reason of the details of an error. As it is itself an error, it serves
+// as the target of [errors.Is].
+type Reason string
+
+func (r Reason) Error() string { return "altar: " + string(r) }
+
+// The reasons: a closed list on the wire. Those of the last group are for
+// contracts and manifests and never travel.
+const (
+	ReasonMalformedJSON   Reason = "malformed_json"
+	ReasonNotAnObject     Reason = "not_an_object"
+	ReasonInvalidUnicode  Reason = "invalid_unicode"
+	ReasonDuplicateKey    Reason = "duplicate_key"
+	ReasonTooDeep         Reason = "too_deep"
+	ReasonMessageTooLarge Reason = "message_too_large"
+	ReasonMissingField    Reason = "missing_field"
+	ReasonWrongType       Reason = "wrong_type"
+	ReasonInvalidValue    Reason = "invalid_value"
+	ReasonUnknownType     Reason = "unknown_type"
+
+	ReasonNotAnnounced       Reason = "not_announced"
+	ReasonAlreadyAnnounced   Reason = "already_announced"
+	ReasonWrongRole          Reason = "wrong_role"
+	ReasonWrongDirection     Reason = "wrong_direction"
+	ReasonWrongTransport     Reason = "wrong_transport"
+	ReasonReservedRuntimeID  Reason = "reserved_runtime_id"
+	ReasonInvalidVersion     Reason = "invalid_version"
+	ReasonUnsupportedVersion Reason = "unsupported_version"
+	ReasonCapabilityMissing  Reason = "capability_missing"
+
+	ReasonMissingRequired  Reason = "missing_required"
+	ReasonUnknownParameter Reason = "unknown_parameter"
+	ReasonNotInteger       Reason = "not_integer"
+	ReasonOutOfRange       Reason = "out_of_range"
+	ReasonInvalidBase64    Reason = "invalid_base64"
+
+	ReasonInvocationIDReused Reason = "invocation_id_reused"
+	ReasonInvocationIDInUse  Reason = "invocation_id_in_use"
+	ReasonUnknownInvocation  Reason = "unknown_invocation"
+
+	ReasonMethodNotAllowed     Reason = "method_not_allowed"
+	ReasonUnsupportedMediaType Reason = "unsupported_media_type"
+	ReasonNotAcceptable        Reason = "not_acceptable"
+
+	ReasonUnauthenticated   Reason = "unauthenticated"
+	ReasonNotARuntime       Reason = "not_a_runtime"
+	ReasonRuntimeIDTaken    Reason = "runtime_id_taken"
+	ReasonPrincipalMismatch Reason = "principal_mismatch"
+	ReasonTenantMismatch    Reason = "tenant_mismatch"
+	ReasonClaimNotGranted   Reason = "claim_not_granted"
+	ReasonQuotaExceeded     Reason = "quota_exceeded"
+	ReasonDenied            Reason = "denied"
+	ReasonForeignNamespace  Reason = "foreign_namespace"
+	ReasonNotPermitted      Reason = "not_permitted"
+
+	ReasonUnknownSession   Reason = "unknown_session"
+	ReasonSessionExpired   Reason = "session_expired"
+	ReasonSessionDestroyed Reason = "session_destroyed"
+
+	ReasonUnknownContract Reason = "unknown_contract"
+	ReasonNotFulfilled    Reason = "not_fulfilled"
+
+	ReasonRuntimeDown  Reason = "runtime_down"
+	ReasonDisconnected Reason = "disconnected"
+	ReasonOverloaded   Reason = "overloaded"
+
+	ReasonDeadline     Reason = "deadline"
+	ReasonCancelled    Reason = "cancelled"
+	ReasonClientGone   Reason = "client_gone"
+	ReasonPanic        Reason = "panic"
+	ReasonMissingError Reason = "missing_error"
+
+	ReasonChunkGap         Reason = "chunk_gap"
+	ReasonUnexpectedStream Reason = "unexpected_stream"
+	ReasonResultAfterChunk Reason = "result_after_chunk"
+	ReasonInvalidResult    Reason = "invalid_result"
+	ReasonSlowConsumer     Reason = "slow_consumer"
+	ReasonNotRetained      Reason = "not_retained"
+	ReasonHookPanic        Reason = "hook_panic"
+
+	ReasonInvalidName           Reason = "invalid_name"
+	ReasonDuplicateName         Reason = "duplicate_name"
+	ReasonInvalidType           Reason = "invalid_type"
+	ReasonPropertiesNotAllowed  Reason = "properties_not_allowed"
+	ReasonUnknownField          Reason = "unknown_field"
+	ReasonUnsupportedConstraint Reason = "unsupported_constraint"
+)
+
+// An Error is an error of the protocol (ALT-098 to ALT-100): one that a peer
+// sent, or that a hook or a tool returns to be sent as it stands. Faults of this
+// side alone, such as a lost connection, are never an Error.
+type Error struct {
+	Code    Code            // one of the eight
+	Message string          // for people; the peer reads it
+	Details json.RawMessage // a JSON object, or nil; the peer reads it
+	Cause   error           // for the log of this side; never sent
+}
+
+// NewError returns an error whose details carry a reason, which may be empty.
+func NewError(code Code, reason Reason, message string) *Error {
+	e := &Error{Code: code, Message: message}
+	if reason != "" {
+		e.Details = appendDetails(nil, reason, "")
+	}
+	return e
+}
+
+func fault(code Code, reason Reason, path, message string) *Error {
+	return &Error{Code: code, Message: message, Details: appendDetails(nil, reason, path)}
+}
+
+func formFault(reason Reason, path, message string) *Error {
+	return fault(ErrInvalidParameters, reason, path, message)
+}
+
+func appendDetails(dst []byte, reason Reason, path string) []byte {
+	dst = append(dst, `{"reason":`...)
+	dst = strictjson.AppendString(dst, string(reason))
+	if path != "" {
+		dst = append(dst, `,"path":`...)
+		dst = strictjson.AppendString(dst, path)
+	}
+	return append(dst, '}')
+}
+
+func (e *Error) Error() string {
+	s := "altar: " + string(e.Code)
+	if r := e.Reason(); r != "" {
+		s += " (" + string(r) + ")"
+	}
+	if e.Message != "" {
+		s += ": " + e.Message
+	}
+	return s
+}
+
+// Is reports whether target is the code or the reason of e.
+func (e *Error) Is(target error) bool {
+	switch t := target.(type) {
+	case Code:
+		return t == e.Code
+	case Reason:
+		return t == e.Reason()
+	}
+	return false
+}
+
+// Unwrap returns the cause.
+func (e *Error) Unwrap() error { return e.Cause }
+
+// Reason returns the member reason of the details, or "".
+func (e *Error) Reason() Reason { return Reason(e.Detail("reason")) }
+
+// Path returns the member path of the details, a JSON Pointer, or "".
+func (e *Error) Path() string { return e.Detail("path") }
+
+// Detail returns a member of the details that is a string, or "".
+func (e *Error) Detail(name string) string {
+	v, err := strictjson.Check(e.Details, strictjson.Options{})
+	if err != nil {
+		return ""
+	}
+	s, _ := v.Get(name).Text()
+	return s
+}
+
+// with returns a copy of e with one more member of the details, which must not
+// be there yet.
+func (e *Error) with(name string, value []byte) *Error {
+	out := *e
+	out.Details = addMember(e.Details, name, value)
+	return &out
+}
+
+// addMember returns an object with a member set.
+func addMember(object []byte, name string, value []byte) []byte {
+	dst := []byte{'{'}
+	for m := strictjson.Value(object).Members(); m.Next(); {
+		if string(m.Name) == name {
+			continue
+		}
+		if len(dst) > 1 {
+			dst = append(dst, ',')
+		}
+		dst = appendText(append(append(dst, m.Key...), ':'), m.Value)
+	}
+	if len(dst) > 1 {
+		dst = append(dst, ',')
+	}
+	dst = strictjson.AppendString(dst, name)
+	dst = append(append(dst, ':'), value...)
+	return append(dst, '}')
+}
+
+// A ContractError says why a contract, a manifest or a foreign tool definition
+// was refused. Its Reason can be tested with [errors.Is].
+type ContractError struct {
+	Reason Reason
+	Path   string // JSON Pointer to the culprit; empty for faults of the JSON text
+}
+
+func (e *ContractError) Error() string {
+	if e.Path == "" {
+		return "altar: contract: " + string(e.Reason)
+	}
+	return "altar: contract: " + e.Path + ": " + string(e.Reason)
+}
+
+// Unwrap returns the reason.
+func (e *ContractError) Unwrap() error { return e.Reason }
+
+// A ParamFault is one thing that is wrong with parameters.
+type ParamFault struct {
+	Path   string // JSON Pointer, relative to the parameters
+	Reason Reason
+}
+
+func paramsError(faults []ParamFault) *Error {
+	first := faults[0]
+	e := formFault(first.Reason, first.Path, "the parameters do not fit the contract: "+first.Path+": "+string(first.Reason))
+	list := []byte{'['}
+	for i, f := range faults {
+		if i > 0 {
+			list = append(list, ',')
+		}
+		list = append(list, `{"path":`...)
+		list = strictjson.AppendString(list, f.Path)
+		list = append(list, `,"reason":`...)
+		list = strictjson.AppendString(list, string(f.Reason))
+		list = append(list, '}')
+	}
+	return e.with("errors", append(list, ']'))
+}
+
+// ParamFaults returns all that is wrong with the parameters of a call, from an
+// error of [Validator.Append] or of a peer.
+func (e *Error) ParamFaults() []ParamFault {
+	v, err := strictjson.Check(e.Details, strictjson.Options{})
+	if err != nil {
+		return nil
+	}
+	var out []ParamFault
+	for el := v.Get("errors").Elements(); el.Next(); {
+		path, _ := el.Value.Get("path").Text()
+		reason, _ := el.Value.Get("reason").Text()
+		out = append(out, ParamFault{Path: path, Reason: Reason(reason)})
+	}
+	return slices.Clip(out)
+}

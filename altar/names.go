@@ -1,0 +1,102 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package altar
+
+import (
+	"strings"
+	"unicode/utf8"
+)
+
+const (
+	maxIdentifier   = 128
+	maxContractName = 200
+	maxSegments     = 8
+	maxSegment      = 64
+	maxInvocationID = 128
+	maxTextID       = 256
+)
+
+func alnum(c byte) bool {
+	return '0' <= c && c <= '9' || 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z'
+}
+
+// validIdentifier tells whether s may be a runtime id or a session id (D-14).
+func validIdentifier(s string) bool {
+	if s == "" || len(s) > maxIdentifier || !alnum(s[0]) {
+		return false
+	}
+	for i := 1; i < len(s); i++ {
+		switch c := s[i]; {
+		case alnum(c), c == '.', c == '_', c == ':', c == '@', c == '-':
+		default:
+			return false
+		}
+	}
+	return true
+}
+
+// validContractName tells whether s may name a contract (D-14).
+func validContractName(s string) bool {
+	if len(s) > maxContractName {
+		return false
+	}
+	n := 0
+	for seg := range strings.SplitSeq(s, "/") {
+		if n++; n > maxSegments || seg == "" || len(seg) > maxSegment || seg[0] == '.' {
+			return false
+		}
+		for i := range len(seg) {
+			if c := seg[i]; !alnum(c) && c != '_' && c != '.' && c != '-' {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+func validInvocationID(s string) bool {
+	if s == "" || len(s) > maxInvocationID {
+		return false
+	}
+	for i := range len(s) {
+		if s[i] < 0x21 || s[i] > 0x7e {
+			return false
+		}
+	}
+	return true
+}
+
+// validText tells whether s has 1 to most code points and no control characters.
+func validText(s string, most int) bool {
+	if s == "" || utf8.RuneCountInString(s) > most {
+		return false
+	}
+	for i := range len(s) {
+		if s[i] < 0x20 || s[i] == 0x7f {
+			return false
+		}
+	}
+	return utf8.ValidString(s)
+}
+
+// namespaced returns the name under which a Runtime serves a contract (D-14).
+func namespaced(runtimeID, contract string) string {
+	if len(contract) > len(runtimeID) && contract[len(runtimeID)] == '/' && contract[:len(runtimeID)] == runtimeID {
+		return contract
+	}
+	return runtimeID + "/" + contract
+}
+
+// ResolveTool finds what a tool name means (D-14): one of the contracts for any
+// Runtime, or a contract pinned to one Runtime. Has tells which contracts there
+// are.
+func ResolveTool(has func(contract string) bool, toolName string) (contract, runtimeID string, err error) {
+	if has(toolName) {
+		return toolName, "", nil
+	}
+	if id, name, ok := strings.Cut(toolName, "/"); ok && id != "" && has(name) {
+		return name, id, nil
+	}
+	return "", "", NewError(ErrToolNotFound, ReasonUnknownContract, "no contract has this name")
+}

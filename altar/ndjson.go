@@ -1,0 +1,145 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package altar
+
+import (
+	"errors"
+	"io"
+	"sync"
+
+	"github.com/fivewire/fivewire/internal/lines"
+	"github.com/fivewire/fivewire/internal/strictjson"
+)
+
+// A FrameReader splits a byte stream into the frames of NDJSON (D-03). It is for
+// one goroutine at a time.
+type FrameReader struct {
+	lines *lines.Reader
+	end   error
+}
+
+// NewFrameReader returns a reader of the frames of r. Max bounds a frame in
+// bytes; zero means [DefaultMaxMessage].
+func NewFrameReader(r io.Reader, max int) *FrameReader {
+	if max <= 0 {
+		max = DefaultMaxMessage
+	}
+	return &FrameReader{lines: lines.NewReader(r, max)}
+}
+
+// Next returns the next frame, which is valid until the next call. A frame above
+// the limit is a [*DecodeError] with reason message_too_large, and the next call
+// goes on behind it. An end within a frame is [ErrTruncated], then comes [io.EOF].
+func (f *FrameReader) Next() ([]byte, error) {
+	for f.end == nil {
+		line, err := f.lines.Next()
+		switch {
+		case err == nil:
+			if !lines.Blank(line) {
+				return line, nil
+			}
+		case errors.Is(err, lines.ErrTooLong):
+			return nil, frameError(ReasonMessageTooLarge)
+		case errors.Is(err, lines.ErrUnterminated):
+			f.end = io.EOF
+			if lines.Blank(line) {
+				break
+			}
+			if !complete(line) {
+				return nil, ErrTruncated
+			}
+			return line, nil
+		default:
+			f.end = err
+		}
+	}
+	return nil, f.end
+}
+
+// complete tells whether an unterminated line is a JSON value all the same.
+func complete(line []byte) bool {
+	_, err := strictjson.Check(line, strictjson.Options{MaxDepth: maxDepth, LoneSurrogates: true})
+	var fault *strictjson.Error
+	if errors.As(err, &fault) {
+		return fault.Kind == strictjson.Duplicate || fault.Kind == strictjson.Depth
+	}
+	return err == nil
+}
+
+// NDJSONOptions adjusts [NewNDJSON].
+type NDJSONOptions struct {
+	// MaxMessage bounds a message that comes in, in bytes. Zero means
+	// [DefaultMaxMessage].
+	MaxMessage int
+}
+
+// NewNDJSON returns a connection over a byte stream: TCP, TLS, a Unix socket,
+// a pipe (D-03). It takes the stream over and closes it.
+func NewNDJSON(rwc io.ReadWriteCloser, opts *NDJSONOptions) Conn {
+	c := &ndjson{rwc: rwc, max: DefaultMaxMessage}
+	if opts != nil && opts.MaxMessage > 0 {
+		c.max = opts.MaxMessage
+	}
+	c.frames = NewFrameReader(rwc, c.max)
+	return c
+}
+
+// Stdio joins two one-way streams, such as the standard streams of a program
+// that a Host started, to one for [NewNDJSON].
+func Stdio(in io.ReadCloser, out io.WriteCloser) io.ReadWriteCloser {
+	return stdio{in, out}
+}
+
+type stdio struct {
+	io.ReadCloser
+	out io.WriteCloser
+}
+
+func (s stdio) Write(p []byte) (int, error) { return s.out.Write(p) }
+
+func (s stdio) Close() error { return errors.Join(s.out.Close(), s.ReadCloser.Close()) }
+
+type ndjson struct {
+	rwc    io.ReadWriteCloser
+	frames *FrameReader
+	max    int
+	out    []byte // reused by Send
+
+	closing sync.Once
+	closed  error
+}
+
+func (c *ndjson) Receive() (Message, error) {
+	frame, err := c.frames.Next()
+	if err != nil {
+		return nil, err
+	}
+	own := make([]byte, len(frame)) // the message keeps it
+	copy(own, frame)
+	return Decode(own, &DecodeOptions{MaxBytes: c.max})
+}
+
+func (c *ndjson) Send(m Message) error { return c.sendAll([]Message{m}) }
+
+// sendAll writes several messages at once.
+func (c *ndjson) sendAll(list []Message) error {
+	out := c.out[:0]
+	for _, m := range list {
+		var err error
+		if out, err = Append(out, m); err != nil {
+			return err
+		}
+		out = append(out, '\n')
+	}
+	if cap(out) <= 64<<10 {
+		c.out = out
+	}
+	_, err := c.rwc.Write(out)
+	return err
+}
+
+func (c *ndjson) Close() error {
+	c.closing.Do(func() { c.closed = c.rwc.Close() })
+	return c.closed
+}

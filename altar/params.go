@@ -1,0 +1,422 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package altar
+
+import (
+	"encoding/base64"
+	"math"
+	"slices"
+	"strconv"
+
+	"github.com/fivewire/fivewire/internal/strictjson"
+)
+
+// A Validator checks parameters against a contract and brings them into the one
+// form that Runtimes receive. It may be used by several goroutines.
+type Validator struct {
+	root object
+	opts ValidatorOptions
+}
+
+// ValidatorOptions adjusts a [Validator]. The zero value is right for production.
+type ValidatorOptions struct {
+	// StripUnknown removes parameters that the contract does not know instead
+	// of refusing them (D-13).
+	StripUnknown bool
+
+	// NonFiniteStrings takes "NaN", "Infinity" and "-Infinity" for parameters
+	// of type float (D-09).
+	NonFiniteStrings bool
+}
+
+// An object is one compiled level of parameters.
+type object struct {
+	fields []field
+	index  map[string]int // by name; nil when there are few
+}
+
+type field struct {
+	name     string
+	key      []byte // the name as a JSON string with its colon
+	base     Kind
+	dims     int
+	required bool
+	sub      *object // members of the innermost object; nil: free-form
+}
+
+// fewFields is how many names are found faster by looking at each, and how many
+// values a level keeps without allocating.
+const fewFields = 8
+
+// maxFaults bounds what an answer tells about wrong parameters (D-13).
+const maxFaults = 16
+
+// NewValidator returns a validator for a contract. It fails like
+// [Contract.Validate] for a contract that is not valid.
+func NewValidator(c *Contract, opts *ValidatorOptions) (*Validator, error) {
+	if err := c.Validate(); err != nil {
+		return nil, err
+	}
+	v := &Validator{root: *compile(c.Parameters)}
+	if opts != nil {
+		v.opts = *opts
+	}
+	return v, nil
+}
+
+func compile(list []Parameter) *object {
+	o := &object{fields: make([]field, len(list))}
+	if len(list) > fewFields {
+		o.index = make(map[string]int, len(list))
+	}
+	for i, p := range list {
+		t, _ := ParseType(p.Type) // validated
+		f := field{name: p.Name, key: append(appendString(nil, p.Name), ':'), base: t.Base, dims: t.Dims, required: p.Required}
+		if len(p.Properties) > 0 {
+			f.sub = compile(p.Properties)
+		}
+		o.fields[i] = f
+		if o.index != nil {
+			o.index[p.Name] = i
+		}
+	}
+	return o
+}
+
+func (o *object) find(name []byte) int {
+	if o.index != nil {
+		if i, ok := o.index[string(name)]; ok {
+			return i
+		}
+		return -1
+	}
+	for i := range o.fields {
+		if o.fields[i].name == string(name) {
+			return i
+		}
+	}
+	return -1
+}
+
+// Append reads a JSON object of parameters and appends it in its normal form:
+// members in the order of the contract, no white space, integers as plain
+// digits, floats as the shortest text of the same value, binary as padded
+// standard base64, optional nulls removed (D-07). If the parameters do not fit,
+// the error is an [*Error] that names everything that is wrong with them (D-13).
+func (v *Validator) Append(dst, params []byte) ([]byte, error) {
+	text, reason := check(params, 0)
+	if reason != "" {
+		return dst, formFault(reason, "", "the parameters are not a JSON object")
+	}
+	return v.appendChecked(dst, text)
+}
+
+// appendChecked is Append for a checked object.
+func (v *Validator) appendChecked(dst []byte, params strictjson.Value) ([]byte, error) {
+	n := normalizer{opts: v.opts, dst: dst}
+	n.object(&v.root, params, nil)
+	if len(n.faults) > 0 {
+		return dst, paramsError(n.faults)
+	}
+	return n.dst, nil
+}
+
+type normalizer struct {
+	opts   ValidatorOptions
+	dst    []byte
+	faults []ParamFault
+}
+
+// A place says where in the parameters a value stands. The path is only written
+// out when there is a fault.
+type place struct {
+	up    *place
+	name  string // of a member
+	index int    // of an element, where name is not used
+	elem  bool
+}
+
+func (p *place) path() string {
+	if p == nil {
+		return ""
+	}
+	if p.elem {
+		return pointerIndex(p.up.path(), p.index)
+	}
+	return pointer(p.up.path(), p.name)
+}
+
+func (n *normalizer) full() bool { return len(n.faults) >= maxFaults }
+
+func (n *normalizer) fault(at *place, reason Reason) {
+	if !n.full() {
+		n.faults = append(n.faults, ParamFault{Path: at.path(), Reason: reason})
+	}
+}
+
+func (n *normalizer) object(o *object, v strictjson.Value, at *place) {
+	var few [fewFields]strictjson.Value
+	values := few[:]
+	if len(o.fields) > fewFields {
+		values = make([]strictjson.Value, len(o.fields))
+	}
+	var unknown []string
+	for m := v.Members(); m.Next(); {
+		if i := o.find(m.Name); i >= 0 {
+			values[i] = m.Value
+		} else if !n.opts.StripUnknown {
+			unknown = append(unknown, string(m.Name))
+		}
+	}
+	n.dst = append(n.dst, '{')
+	first := true
+	for i := range o.fields {
+		f := &o.fields[i]
+		value := values[i]
+		if value.Absent() {
+			if f.required {
+				n.fault(&place{up: at, name: f.name}, ReasonMissingRequired)
+			}
+			continue
+		}
+		if !first {
+			n.dst = append(n.dst, ',')
+		}
+		first = false
+		n.dst = append(n.dst, f.key...)
+		here := place{up: at, name: f.name}
+		n.value(f, f.dims, value, &here)
+		if n.full() {
+			return
+		}
+	}
+	n.dst = append(n.dst, '}')
+	slices.Sort(unknown)
+	for _, name := range unknown {
+		if n.full() {
+			return
+		}
+		n.fault(&place{up: at, name: name}, ReasonUnknownParameter)
+	}
+}
+
+func (n *normalizer) value(f *field, dims int, v strictjson.Value, at *place) {
+	if dims > 0 {
+		if !v.IsArray() {
+			n.fault(at, ReasonWrongType)
+			return
+		}
+		n.dst = append(n.dst, '[')
+		i := 0
+		for e := v.Elements(); e.Next(); i++ {
+			if i > 0 {
+				n.dst = append(n.dst, ',')
+			}
+			here := place{up: at, index: i, elem: true}
+			n.value(f, dims-1, e.Value, &here)
+			if n.full() {
+				return
+			}
+		}
+		n.dst = append(n.dst, ']')
+		return
+	}
+	reason := Reason("")
+	switch f.base {
+	case String:
+		if v.Kind() == '"' {
+			n.dst = appendValueString(n.dst, v)
+			return
+		}
+		reason = ReasonWrongType
+	case Boolean:
+		if _, ok := v.Bool(); ok {
+			n.dst = append(n.dst, v...)
+			return
+		}
+		reason = ReasonWrongType
+	case Integer:
+		reason = n.integer(v)
+	case Float:
+		reason = n.float(v)
+	case Binary:
+		reason = n.binary(v)
+	case Object:
+		switch {
+		case !v.IsObject():
+			reason = ReasonWrongType
+		case f.sub == nil:
+			n.dst = appendText(n.dst, v)
+		default:
+			n.object(f.sub, v, at)
+		}
+	}
+	if reason != "" {
+		n.fault(at, reason)
+	}
+}
+
+func (n *normalizer) integer(v strictjson.Value) Reason {
+	if v.Kind() != '0' {
+		return ReasonWrongType
+	}
+	if i, ok := v.Int(); ok {
+		n.dst = strconv.AppendInt(n.dst, i, 10)
+		return ""
+	}
+	if integral(v) {
+		return ReasonOutOfRange
+	}
+	return ReasonNotInteger
+}
+
+// integral tells whether the exact value of a number that is not zero is an
+// integer, without writing it out (D-08).
+func integral(v []byte) bool {
+	var exp, fraction int64 // fraction counts digits behind the point, without trailing zeros
+	zeros := int64(0)       // zeros at the end of the digits so far
+	point := false
+	i := 0
+	for ; i < len(v); i++ {
+		c := v[i]
+		if c == '.' {
+			point = true
+			continue
+		}
+		if c == 'e' || c == 'E' {
+			break
+		}
+		if c == '-' {
+			continue
+		}
+		if c == '0' {
+			zeros++
+		} else {
+			zeros = 0
+		}
+		if point {
+			fraction++
+		}
+	}
+	if i < len(v) {
+		i++
+		neg := v[i] == '-'
+		if neg || v[i] == '+' {
+			i++
+		}
+		for ; i < len(v); i++ {
+			if exp < math.MaxInt32 {
+				exp = exp*10 + int64(v[i]-'0')
+			}
+		}
+		if neg {
+			exp = -exp
+		}
+	}
+	return exp-fraction+zeros >= 0
+}
+
+func (n *normalizer) float(v strictjson.Value) Reason {
+	switch v.Kind() {
+	case '0':
+		f, err := strconv.ParseFloat(string(v), 64)
+		if err != nil || math.IsInf(f, 0) {
+			return ReasonOutOfRange
+		}
+		n.dst = appendFloat(n.dst, f)
+		return ""
+	case '"':
+		if n.opts.NonFiniteStrings {
+			switch s, _ := v.TextBytes(); string(s) {
+			case "NaN", "Infinity", "-Infinity":
+				n.dst = appendValueString(n.dst, v)
+				return ""
+			}
+		}
+	}
+	return ReasonWrongType
+}
+
+// appendFloat appends a finite number in the format of ECMAScript, but -0 for
+// the negative zero (section g).
+func appendFloat(dst []byte, f float64) []byte {
+	a := math.Abs(f)
+	if a != 0 && (a < 1e-6 || a >= 1e21) {
+		dst = strconv.AppendFloat(dst, f, 'e', -1, 64)
+		if l := len(dst); l >= 4 && dst[l-2] == '0' && (dst[l-3] == '-' || dst[l-3] == '+') {
+			dst[l-2] = dst[l-1] // e-07 is e-7
+			dst = dst[:l-1]
+		}
+		return dst
+	}
+	return strconv.AppendFloat(dst, f, 'f', -1, 64)
+}
+
+func (n *normalizer) binary(v strictjson.Value) Reason {
+	s, ok := v.TextBytes()
+	if !ok {
+		return ReasonWrongType
+	}
+	start := len(n.dst)
+	n.dst = append(n.dst, '"')
+	body := s
+	for len(body) > 0 && body[len(body)-1] == '=' {
+		body = body[:len(body)-1]
+	}
+	pad := len(s) - len(body)
+	want := (4 - len(body)%4) % 4
+	if want == 3 || pad != 0 && pad != want {
+		n.dst = n.dst[:start]
+		return ReasonInvalidBase64
+	}
+	standard, url := false, false
+	last := byte(0)
+	for _, c := range body {
+		switch {
+		case 'A' <= c && c <= 'Z':
+			last = c - 'A'
+		case 'a' <= c && c <= 'z':
+			last = c - 'a' + 26
+		case '0' <= c && c <= '9':
+			last = c - '0' + 52
+		case c == '+':
+			last, standard = 62, true
+		case c == '/':
+			last, standard = 63, true
+		case c == '-':
+			last, url, c = 62, true, '+'
+		case c == '_':
+			last, url, c = 63, true, '/'
+		default:
+			n.dst = n.dst[:start]
+			return ReasonInvalidBase64
+		}
+		n.dst = append(n.dst, c)
+	}
+	unused := byte(0) // bits of the last character that no byte takes
+	switch want {
+	case 1:
+		unused = 0x03
+	case 2:
+		unused = 0x0f
+	}
+	if standard && url || last&unused != 0 {
+		n.dst = n.dst[:start]
+		return ReasonInvalidBase64
+	}
+	n.dst = append(n.dst, "=="[:want]...)
+	n.dst = append(n.dst, '"')
+	return ""
+}
+
+// decodeBinary returns the bytes of a binary in any of the accepted spellings
+// (D-10), and whether it is one.
+func decodeBinary(v strictjson.Value) ([]byte, bool) {
+	n := normalizer{}
+	if n.binary(v) != "" {
+		return nil, false
+	}
+	b, err := base64.StdEncoding.Strict().DecodeString(string(n.dst[1 : len(n.dst)-1]))
+	return b, err == nil
+}

@@ -1,0 +1,116 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package altar
+
+import "time"
+
+const (
+	// chunkWindow is how far a chunk may be ahead of the one that is due (D-28).
+	chunkWindow = 16
+
+	// gapWait is how long a missing chunk is waited for.
+	gapWait = time.Second
+)
+
+// An Assembler puts the chunks of one call in order (D-28). The zero value waits
+// for chunk 0. It is for one goroutine at a time.
+type Assembler struct {
+	next    int64
+	final   int64 // id of the final chunk, if known
+	known   bool
+	done    bool
+	waiting []waitingChunk // a ring by id; nil while everything is in order
+	count   int
+	moved   time.Time // when next rose last while chunks were waiting
+}
+
+type waitingChunk struct {
+	chunk *StreamChunk
+	came  time.Time
+}
+
+// Add takes a chunk in, and reports whether it was accepted, which is to say
+// that it is neither too late nor a duplicate. A chunk that is too far ahead is
+// the error INTERNAL_ERROR chunk_gap. What can be delivered then comes from
+// [Assembler.Next].
+func (a *Assembler) Add(c *StreamChunk, now time.Time) (accepted bool, err error) {
+	switch ahead := c.ChunkID - a.next; {
+	case a.done || ahead < 0 || a.known && c.ChunkID > a.final:
+		return false, nil
+	case ahead > chunkWindow:
+		return false, errChunkGap()
+	}
+	if a.waiting == nil {
+		a.waiting = make([]waitingChunk, chunkWindow+1)
+	}
+	slot := &a.waiting[c.ChunkID%(chunkWindow+1)]
+	if slot.chunk != nil {
+		return false, nil
+	}
+	*slot = waitingChunk{c, now}
+	a.count++
+	if c.IsFinal && (!a.known || c.ChunkID < a.final) {
+		a.known, a.final = true, c.ChunkID
+	}
+	return true, nil
+}
+
+// add is Add for the common case that nothing waits and c is the next chunk: it
+// keeps no ring.
+func (a *Assembler) inOrder(c *StreamChunk) bool {
+	if a.done || a.count > 0 || c.ChunkID != a.next {
+		return false
+	}
+	a.next++
+	a.done = c.IsFinal
+	return true
+}
+
+// Next returns the next chunk to deliver, or nil if it has not come yet.
+func (a *Assembler) Next(now time.Time) *StreamChunk {
+	if a.done || a.count == 0 {
+		return nil
+	}
+	slot := &a.waiting[a.next%(chunkWindow+1)]
+	c := slot.chunk
+	if c == nil {
+		return nil
+	}
+	*slot = waitingChunk{}
+	a.count--
+	a.next++
+	a.moved = now
+	if c.IsFinal {
+		a.done = true
+		a.waiting, a.count = nil, 0
+	}
+	return c
+}
+
+// Expected returns the id of the next chunk to deliver.
+func (a *Assembler) Expected() int64 { return a.next }
+
+// Done reports whether the final chunk was delivered.
+func (a *Assembler) Done() bool { return a.done }
+
+// Waiting reports whether chunks wait for a missing one, and until when.
+func (a *Assembler) Waiting() (until time.Time, waiting bool) {
+	if a.count == 0 {
+		return time.Time{}, false
+	}
+	var oldest time.Time
+	for i := range a.waiting {
+		if w := &a.waiting[i]; w.chunk != nil && (oldest.IsZero() || w.came.Before(oldest)) {
+			oldest = w.came
+		}
+	}
+	if a.moved.After(oldest) {
+		oldest = a.moved
+	}
+	return oldest.Add(gapWait), true
+}
+
+func errChunkGap() *Error {
+	return fault(ErrInternal, ReasonChunkGap, "", "a part of the stream is missing")
+}
