@@ -381,12 +381,16 @@ func (w *Writer) write(out []byte, begin bool) (err error) {
 			return err
 		}
 	}
-	return w.timed("flush", func() error {
+	err = w.timed("flush", func() error {
 		if err := w.rc.Flush(); !errors.Is(err, errors.ErrUnsupported) {
 			return err
 		}
 		return nil
 	})
+	if err == nil {
+		w.setDeadline(time.Time{})
+	}
+	return err
 }
 
 // timed runs one operation on the response under a deadline of its own.
@@ -402,7 +406,6 @@ func (w *Writer) timed(what string, op func() error) error {
 		}
 		return fmt.Errorf("sse: %s: %w", what, err)
 	}
-	w.setDeadline(time.Time{})
 	w.mu.Lock()
 	w.moved = now
 	w.mu.Unlock()
