@@ -19,9 +19,6 @@ const (
 	maxCallbackURLLen = 2048
 )
 
-// root is the path of the params themselves.
-var root = path{}
-
 // paramsOf begins to read the params of a standard method. Every fault is an
 // error with code [ErrInvalidParams] but for a bad priority.
 func paramsOf(text json.RawMessage) (strictjson.Value, *Error) {
@@ -35,9 +32,8 @@ func paramsOf(text json.RawMessage) (strictjson.Value, *Error) {
 var createMembers = []string{"initialMessage", "priority", "metadata"}
 
 func (r *reader) createTask(v strictjson.Value) *CreateTaskParams {
-	var vals [3]strictjson.Value
-	at := root
-	f := r.object(&at, v, createMembers, vals[:])
+	f := r.object(v, createMembers)
+	defer f.done()
 	p := &CreateTaskParams{InitialMessage: f.needMessage(0)}
 	p.Priority = Priority(f.text(1))
 	switch p.Priority {
@@ -49,11 +45,33 @@ func (r *reader) createTask(v strictjson.Value) *CreateTaskParams {
 		}
 		fallthrough
 	default:
-		r.failWith(ErrInvalidTaskPriority, f.path(1), "must be LOW, NORMAL, HIGH or URGENT")
+		r.failWith(ErrInvalidTaskPriority, f.names[1], "must be LOW, NORMAL, HIGH or URGENT")
 	}
 	p.Metadata = f.any(2)
 	p.Extra = f.extra
 	return p
+}
+
+// messageIn and artifactIn read what stands in a member.
+func (r *reader) messageIn(name string, v strictjson.Value) *Message {
+	r.enter(name)
+	defer r.leave()
+	return r.message(v)
+}
+
+func (r *reader) artifactIn(name string, v strictjson.Value) *Artifact {
+	r.enter(name)
+	defer r.leave()
+	return r.artifact(v)
+}
+
+// failElement refuses an element of the member i.
+func (f *fields) failElement(i, element int, issue string) {
+	f.r.enter(f.names[i])
+	f.r.enterElement(element)
+	f.r.fail("", issue)
+	f.r.leave()
+	f.r.leave()
 }
 
 // needMessage reads a required message.
@@ -61,33 +79,30 @@ func (f *fields) needMessage(i int) *Message {
 	if !f.require(i) {
 		return nil
 	}
-	return f.r.message(f.path(i), f.vals[i])
+	return f.r.messageIn(f.names[i], f.vals[i])
 }
 
 var sendMembers = []string{"taskId", "message"}
 
 func (r *reader) sendTask(v strictjson.Value) *SendTaskParams {
-	var vals [2]strictjson.Value
-	at := root
-	f := r.object(&at, v, sendMembers, vals[:])
+	f := r.object(v, sendMembers)
+	defer f.done()
 	return &SendTaskParams{TaskID: f.id(0, maxIDLen), Message: f.needMessage(1), Extra: f.extra}
 }
 
 var infoMembers = []string{"taskId", "includeMessages", "includeArtifacts"}
 
 func (r *reader) taskInfo(v strictjson.Value) *TaskInfoParams {
-	var vals [3]strictjson.Value
-	at := root
-	f := r.object(&at, v, infoMembers, vals[:])
+	f := r.object(v, infoMembers)
+	defer f.done()
 	return &TaskInfoParams{TaskID: f.id(0, maxIDLen), OmitMessages: !f.flag(1, true), OmitArtifacts: !f.flag(2, true), Extra: f.extra}
 }
 
 var cancelMembers = []string{"taskId", "reason"}
 
 func (r *reader) cancelTask(v strictjson.Value) *CancelTaskParams {
-	var vals [2]strictjson.Value
-	at := root
-	f := r.object(&at, v, cancelMembers, vals[:])
+	f := r.object(v, cancelMembers)
+	defer f.done()
 	return &CancelTaskParams{TaskID: f.id(0, maxIDLen), Reason: f.text(1), Extra: f.extra}
 }
 
@@ -97,9 +112,8 @@ var subscribeMembers = []string{"taskId", "callbackUrl", "events"}
 func defaultEvents() []Event { return []Event{EventTaskCompleted, EventTaskFailed} }
 
 func (r *reader) subscribe(v strictjson.Value) *SubscribeParams {
-	var vals [3]strictjson.Value
-	at := root
-	f := r.object(&at, v, subscribeMembers, vals[:])
+	f := r.object(v, subscribeMembers)
+	defer f.done()
 	p := &SubscribeParams{TaskID: f.id(0, maxIDLen), CallbackURL: f.id(1, maxCallbackURLLen)}
 	switch list := f.vals[2]; {
 	case list.Absent():
@@ -109,12 +123,11 @@ func (r *reader) subscribe(v strictjson.Value) *SubscribeParams {
 		i := 0
 		for e := list.Elements(); e.Next() && r.fault == nil; i++ {
 			s, ok := e.Value.Text()
-			here := f.path(2)
 			switch ev := Event(s); {
 			case !ok:
-				r.fail(here.element(i), "must be a string")
+				f.failElement(2, i, "must be a string")
 			case !ev.known():
-				r.fail(here.element(i), "is no event")
+				f.failElement(2, i, "is no event")
 			case !slices.Contains(p.Events, ev):
 				p.Events = append(p.Events, ev)
 			}
@@ -130,9 +143,8 @@ func (r *reader) subscribe(v strictjson.Value) *SubscribeParams {
 var startMembers = []string{"initialMessage", "chatId", "stream", "metadata"}
 
 func (r *reader) startChat(v strictjson.Value) *StartChatParams {
-	var vals [4]strictjson.Value
-	at := root
-	f := r.object(&at, v, startMembers, vals[:])
+	f := r.object(v, startMembers)
+	defer f.done()
 	p := &StartChatParams{InitialMessage: f.needMessage(0), ChatID: f.text(1)}
 	if !f.vals[1].Absent() {
 		f.checkID(1, p.ChatID, maxIDLen)
@@ -146,37 +158,36 @@ func (r *reader) startChat(v strictjson.Value) *StartChatParams {
 var chatMessageMembers = []string{"chatId", "message", "stream"}
 
 func (r *reader) chatMessage(v strictjson.Value) *ChatMessageParams {
-	var vals [3]strictjson.Value
-	at := root
-	f := r.object(&at, v, chatMessageMembers, vals[:])
+	f := r.object(v, chatMessageMembers)
+	defer f.done()
 	return &ChatMessageParams{ChatID: f.id(0, maxIDLen), Message: f.needMessage(1), Stream: f.flag(2, false), Extra: f.extra}
 }
 
 var endMembers = []string{"chatId", "reason"}
 
 func (r *reader) endChat(v strictjson.Value) *EndChatParams {
-	var vals [2]strictjson.Value
-	at := root
-	f := r.object(&at, v, endMembers, vals[:])
+	f := r.object(v, endMembers)
+	defer f.done()
 	return &EndChatParams{ChatID: f.id(0, maxIDLen), Reason: f.text(1), Extra: f.extra}
 }
 
 var notificationMembers = []string{"taskId", "event", "timestamp", "data"}
 
 func (r *reader) notification(v strictjson.Value) *Notification {
-	var vals [4]strictjson.Value
-	at := root
-	f := r.object(&at, v, notificationMembers, vals[:])
+	f := r.object(v, notificationMembers)
+	defer f.done()
 	n := &Notification{TaskID: f.id(0, maxIDLen), Event: Event(f.needText(1))}
 	if !n.Event.known() {
-		r.fail(f.path(1), "is no event")
+		r.fail(f.names[1], "is no event")
 	}
 	n.Timestamp = Timestamp(f.needText(2))
 	if _, err := n.Timestamp.Time(); err != nil {
-		r.fail(f.path(2), "must be an RFC 3339 time")
+		r.fail(f.names[2], "must be an RFC 3339 time")
 	}
 	if f.require(3) {
-		n.Data = r.notificationData(f.path(3), f.vals[3])
+		r.enter("data")
+		n.Data = r.notificationData(f.vals[3])
+		r.leave()
 	}
 	n.Extra = f.extra
 	return n
@@ -186,9 +197,9 @@ var dataMembers = []string{"status", "message", "priority", "assignedAgent", "cr
 	"completedAt", "failedAt", "canceledAt", "changedAt", "duration", "pauseDuration", "estimatedDuration", "artifactCount",
 	"messageCount", "canceledBy", "reason", "requiredInput", "previousStatus", "error", "messageContent", "artifact"}
 
-func (r *reader) notificationData(at path, v strictjson.Value) (d NotificationData) {
-	var vals [24]strictjson.Value
-	f := r.object(&at, v, dataMembers, vals[:])
+func (r *reader) notificationData(v strictjson.Value) (d NotificationData) {
+	f := r.object(v, dataMembers)
+	defer f.done()
 	d.Status, d.Message = f.needText(0), f.needText(1)
 	d.Priority, d.AssignedAgent = Priority(f.text(2)), f.text(3)
 	for i, ts := range []*Timestamp{&d.CreatedAt, &d.StartedAt, &d.PausedAt, &d.ResumedAt, &d.CompletedAt, &d.FailedAt, &d.CanceledAt, &d.ChangedAt} {
@@ -202,10 +213,10 @@ func (r *reader) notificationData(at path, v strictjson.Value) (d NotificationDa
 	}
 	d.Error = f.any(21)
 	if !f.vals[22].Absent() {
-		d.MessageContent = r.message(f.path(22), f.vals[22])
+		d.MessageContent = r.messageIn(f.names[22], f.vals[22])
 	}
 	if !f.vals[23].Absent() {
-		d.Artifact = r.artifact(f.path(23), f.vals[23])
+		d.Artifact = r.artifactIn(f.names[23], f.vals[23])
 	}
 	d.Extra = f.extra
 	return d

@@ -67,9 +67,8 @@ var taskMembers = []string{"taskId", "status", "createdAt", "updatedAt", "messag
 
 // task reads a task, or returns nil if it has no id or no status.
 func (r *reader) task(v strictjson.Value) *Task {
-	var vals [14]strictjson.Value
-	at := root
-	f := r.object(&at, v, taskMembers, vals[:])
+	f := r.object(v, taskMembers)
+	defer f.done()
 	id, _ := f.vals[0].Text()
 	status, ok := f.vals[1].Text()
 	if id == "" || !ok {
@@ -80,7 +79,7 @@ func (r *reader) task(v strictjson.Value) *Task {
 	if v := f.vals[4]; v.IsArray() {
 		t.Messages = []Message{}
 		for e := v.Elements(); e.Next(); {
-			m := r.message(f.path(4), e.Value)
+			m := r.message(e.Value)
 			if m == nil {
 				t.Messages = nil
 				f.keep("messages", v)
@@ -94,7 +93,7 @@ func (r *reader) task(v strictjson.Value) *Task {
 	if v := f.vals[5]; v.IsArray() {
 		t.Artifacts = []Artifact{}
 		for e := v.Elements(); e.Next(); {
-			a := r.artifact(f.path(5), e.Value)
+			a := r.artifact(e.Value)
 			if a == nil {
 				t.Artifacts = nil
 				f.keep("artifacts", v)
@@ -123,16 +122,15 @@ var chatMembers = []string{"chatId", "status", "message", "participants", "creat
 
 // chat reads a chat, or returns nil if it has no id.
 func (r *reader) chat(v strictjson.Value) *Chat {
-	var vals [9]strictjson.Value
-	at := root
-	f := r.object(&at, v, chatMembers, vals[:])
+	f := r.object(v, chatMembers)
+	defer f.done()
 	id, _ := f.vals[0].Text()
 	if id == "" {
 		return nil
 	}
 	c := &Chat{ID: id, Status: ChatStatus(f.peerText(1))}
 	if v := f.vals[2]; !v.Absent() {
-		if c.Message = r.message(f.path(2), v); c.Message == nil {
+		if c.Message = r.messageIn(f.names[2], v); c.Message == nil {
 			f.keep("message", v)
 		}
 	}
@@ -161,9 +159,8 @@ var subscriptionMembers = []string{"subscriptionId", "taskId", "callbackUrl", "e
 
 // subscription reads a subscription, or returns nil if it has no id.
 func (r *reader) subscription(v strictjson.Value) *Subscription {
-	var vals [6]strictjson.Value
-	at := root
-	f := r.object(&at, v, subscriptionMembers, vals[:])
+	f := r.object(v, subscriptionMembers)
+	defer f.done()
 	id, _ := f.vals[0].Text()
 	if id == "" {
 		return nil

@@ -63,9 +63,8 @@ func endpointOf(v strictjson.Value, otherwise string) string {
 }
 
 func (r *reader) agentInfo(v strictjson.Value, id, endpoint string) AgentInfo {
-	var vals [9]strictjson.Value
-	at := root
-	f := r.object(&at, v, agentInfoMembers, vals[:])
+	f := r.object(v, agentInfoMembers)
+	defer f.done()
 	a := AgentInfo{AgentID: f.peerText(0), Name: f.peerText(1), Description: f.peerText(2), Prompt: f.peerText(4),
 		Version: f.peerText(5), Status: f.peerText(6), Endpoint: endpointOf(v, endpoint)}
 	if a.AgentID == "" {

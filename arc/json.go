@@ -18,7 +18,7 @@ func (m Message) MarshalJSON() ([]byte, error) { return encode(func(w *writer) {
 
 // UnmarshalJSON reads a message of a peer.
 func (m *Message) UnmarshalJSON(b []byte) error {
-	return unmarshal(b, m, func(r *reader, v strictjson.Value) *Message { return r.message(root, v) })
+	return unmarshal(b, m, (*reader).message)
 }
 
 // MarshalJSON writes the part as section 7 has it.
@@ -27,7 +27,7 @@ func (p Part) MarshalJSON() ([]byte, error) { return encode(func(w *writer) { w.
 // UnmarshalJSON reads a part of a peer.
 func (p *Part) UnmarshalJSON(b []byte) error {
 	return unmarshal(b, p, func(r *reader, v strictjson.Value) *Part {
-		part := r.part(root, v)
+		part := r.part(v)
 		return &part
 	})
 }
@@ -37,7 +37,7 @@ func (a Artifact) MarshalJSON() ([]byte, error) { return encode(func(w *writer) 
 
 // UnmarshalJSON reads an artifact of a peer.
 func (a *Artifact) UnmarshalJSON(b []byte) error {
-	return unmarshal(b, a, func(r *reader, v strictjson.Value) *Artifact { return r.artifact(root, v) })
+	return unmarshal(b, a, (*reader).artifact)
 }
 
 // MarshalJSON writes the task as section 7 has it.

@@ -6,7 +6,8 @@ package arc
 import (
 	"bytes"
 	"encoding/json"
-	"strconv"
+	"fmt"
+	"strings"
 
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
@@ -23,32 +24,60 @@ func checkJSON(text []byte) (strictjson.Value, error) {
 // must be and remembers the first fault; a lenient one, for what peers answer,
 // takes what fits and keeps the rest as [Extra]. Nothing it returns shares memory
 // with the input.
+//
+// It keeps its own stacks, for the values of the objects that it is in and for
+// the way to them, so that reading a message allocates nothing but the message.
 type reader struct {
 	lenient bool
 	fault   *Error
+
+	vals [maxMembers]strictjson.Value
+	used int
+	way  [maxWay]step
+	deep int
 }
 
-// A path says where a value stands. It becomes text only when there is a fault.
-type path struct {
-	parent *path
-	name   string // empty for an element of an array
-	index  int
+// maxMembers is enough for the params of task.notification with their data, the
+// message in it and a part of that; maxWay is enough for the way there.
+const (
+	maxMembers = 48
+	maxWay     = 8
+)
+
+// A step leads into a member, or, where it has no name, into an element.
+type step struct {
+	name  string
+	index int
 }
 
-func (p *path) member(name string) path { return path{parent: p, name: name} }
-func (p *path) element(i int) path      { return path{parent: p, index: i} }
+func (r *reader) enter(name string)  { r.push(step{name: name}) }
+func (r *reader) enterElement(i int) { r.push(step{index: i}) }
+func (r *reader) leave()             { r.deep-- }
+func (r *reader) push(s step)        { r.way[r.deep] = s; r.deep++ }
 
-func (p *path) String() string {
-	if p.parent == nil {
-		return p.name // the params themselves have none
+// where returns the path of the value that is being read, or of its member name.
+func (r *reader) where(name string) string {
+	var b strings.Builder
+	for _, s := range r.way[:r.deep] {
+		switch {
+		case s.name == "":
+			fmt.Fprintf(&b, "[%d]", s.index)
+		case b.Len() > 0:
+			b.WriteString("." + s.name)
+		default:
+			b.WriteString(s.name)
+		}
 	}
-	if p.name == "" {
-		return p.parent.String() + "[" + strconv.Itoa(p.index) + "]"
+	if name != "" {
+		if b.Len() > 0 {
+			b.WriteByte('.')
+		}
+		b.WriteString(name)
 	}
-	if up := p.parent.String(); up != "" {
-		return up + "." + p.name
+	if b.Len() == 0 {
+		return "params"
 	}
-	return p.name
+	return b.String()
 }
 
 // fieldError is an error that names a member of the request (D-06).
@@ -60,15 +89,13 @@ func fieldError(code Code, field, issue string) *Error {
 	return &Error{Code: code, Message: code.Message(), Details: append(d, '}')}
 }
 
-func (r *reader) fail(p path, issue string) { r.failWith(ErrInvalidParams, p, issue) }
+// fail refuses the member name of the object that is being read, or with an empty
+// name the value itself.
+func (r *reader) fail(name, issue string) { r.failWith(ErrInvalidParams, name, issue) }
 
-func (r *reader) failWith(code Code, p path, issue string) {
+func (r *reader) failWith(code Code, name, issue string) {
 	if r.fault == nil && !r.lenient {
-		field := p.String()
-		if field == "" {
-			field = "params"
-		}
-		r.fault = fieldError(code, field, issue)
+		r.fault = fieldError(code, r.where(name), issue)
 	}
 }
 
@@ -84,24 +111,25 @@ func raw(v strictjson.Value) json.RawMessage {
 // specification names, in its order, and the others.
 type fields struct {
 	r     *reader
-	at    *path
 	names []string
 	vals  []strictjson.Value
 	extra Extra
 }
 
-// object takes v apart. Its memory for the values is the caller's.
-func (r *reader) object(at *path, v strictjson.Value, names []string, vals []strictjson.Value) fields {
-	f := fields{r: r, at: at, names: names, vals: vals}
+// object takes v apart. The caller ends with done.
+func (r *reader) object(v strictjson.Value, names []string) fields {
+	f := fields{r: r, names: names, vals: r.vals[r.used : r.used+len(names)]}
+	r.used += len(names)
+	clear(f.vals)
 	if !v.IsObject() {
-		r.fail(*at, "must be an object")
+		r.fail("", "must be an object")
 		return f
 	}
 next:
 	for m := v.Members(); m.Next(); {
 		for i, name := range names {
 			if string(m.Name) == name {
-				vals[i] = m.Value
+				f.vals[i] = m.Value
 				continue next
 			}
 		}
@@ -110,6 +138,9 @@ next:
 	return f
 }
 
+// done gives the memory for the values back.
+func (f *fields) done() { f.r.used -= len(f.names) }
+
 func (f *fields) keep(name string, v strictjson.Value) {
 	if f.extra == nil {
 		f.extra = Extra{}
@@ -117,21 +148,19 @@ func (f *fields) keep(name string, v strictjson.Value) {
 	f.extra[name] = bytes.Clone(json.RawMessage(v))
 }
 
-func (f *fields) path(i int) path { return f.at.member(f.names[i]) }
-
 // misfit is called for a member of the wrong type.
 func (f *fields) misfit(i int, issue string) {
 	if f.r.lenient {
 		f.keep(f.names[i], f.vals[i])
 		return
 	}
-	f.r.fail(f.path(i), issue)
+	f.r.fail(f.names[i], issue)
 }
 
 // require checks presence.
 func (f *fields) require(i int) bool {
 	if f.vals[i] == nil {
-		f.r.fail(f.path(i), "is required")
+		f.r.fail(f.names[i], "is required")
 		return false
 	}
 	return true
@@ -188,11 +217,11 @@ func (f *fields) checkID(i int, s string, most int) {
 	switch {
 	case f.r.lenient:
 	case s == "":
-		f.r.fail(f.path(i), "must not be empty")
+		f.r.fail(f.names[i], "must not be empty")
 	case len(s) > most:
-		f.r.fail(f.path(i), "is too long")
+		f.r.fail(f.names[i], "is too long")
 	case hasControl(s):
-		f.r.fail(f.path(i), "must not hold control characters")
+		f.r.fail(f.names[i], "must not hold control characters")
 	}
 }
 
@@ -214,7 +243,7 @@ func (f *fields) time(i int) Timestamp {
 		return ""
 	}
 	if _, err := ts.Time(); err != nil {
-		f.r.fail(f.path(i), "must be an RFC 3339 time")
+		f.r.fail(f.names[i], "must be an RFC 3339 time")
 	}
 	return ts
 }
@@ -256,7 +285,7 @@ func (f *fields) count(i int) json.Number {
 		f.misfit(i, "must be a number")
 		return ""
 	case v[0] == '-' && !strictjson.EqualNumbers(v, strictjson.Value("0")):
-		f.r.fail(f.path(i), "must not be negative")
+		f.r.fail(f.names[i], "must not be negative")
 	}
 	return json.Number(v)
 }
@@ -277,30 +306,44 @@ func (f *fields) peerNumber(i int) json.Number {
 var messageMembers = []string{"role", "parts", "timestamp", "agentId"}
 
 // message reads a message, or returns nil for what is no object.
-func (r *reader) message(at path, v strictjson.Value) *Message {
+func (r *reader) message(v strictjson.Value) *Message {
 	m := &Message{}
-	if !r.messageInto(m, at, v) {
+	if !r.messageInto(m, v) {
 		return nil
 	}
 	return m
 }
 
 // messageInto reads a message into m, whose Parts may bring memory to use.
-func (r *reader) messageInto(m *Message, at path, v strictjson.Value) bool {
-	var vals [4]strictjson.Value
-	f := r.object(&at, v, messageMembers, vals[:])
+func (r *reader) messageInto(m *Message, v strictjson.Value) bool {
+	f := r.object(v, messageMembers)
+	defer f.done()
 	if !v.IsObject() {
 		return false
 	}
-	m.Role = Role(f.needText(0))
-	if !r.lenient && m.Role != RoleUser && m.Role != RoleAgent && m.Role != RoleSystem {
-		r.fail(f.path(0), "must be user, agent or system")
-	}
+	m.Role = f.role(0)
 	m.Parts = f.parts(1, m.Parts)
 	m.Timestamp = f.time(2)
 	m.AgentID = f.peerText(3)
 	m.Extra = f.extra
 	return true
+}
+
+// role reads a required role. The usual ones need no memory.
+func (f *fields) role(i int) Role {
+	switch string(f.vals[i]) {
+	case `"user"`:
+		return RoleUser
+	case `"agent"`:
+		return RoleAgent
+	case `"system"`:
+		return RoleSystem
+	}
+	role := Role(f.needText(i))
+	if role != RoleUser && role != RoleAgent && role != RoleSystem {
+		f.r.fail(f.names[i], "must be user, agent or system")
+	}
+	return role
 }
 
 // parts reads the required array of parts into room, if there is any.
@@ -313,20 +356,22 @@ func (f *fields) parts(i int, room []Part) []Part {
 		f.misfit(i, "must be an array")
 		return nil
 	}
-	ps, ok := f.r.partList(f.path(i), v, room)
+	f.r.enter(f.names[i])
+	ps, ok := f.r.partList(v, room)
+	f.r.leave()
 	if !ok {
 		f.keep(f.names[i], v)
 		return nil
 	}
 	if len(ps) == 0 {
-		f.r.fail(f.path(i), "must not be empty")
+		f.r.fail(f.names[i], "must not be empty")
 	}
 	return ps
 }
 
 // partList reads an array of parts. A lenient reader gives up on one that holds
 // anything but objects.
-func (r *reader) partList(at path, v strictjson.Value, room []Part) (ps []Part, ok bool) {
+func (r *reader) partList(v strictjson.Value, room []Part) (ps []Part, ok bool) {
 	ps = room
 	if ps == nil {
 		ps = []Part{}
@@ -336,7 +381,9 @@ func (r *reader) partList(at path, v strictjson.Value, room []Part) (ps []Part, 
 		if r.lenient && !e.Value.IsObject() {
 			return nil, false
 		}
-		ps = append(ps, r.part(at.element(i), e.Value))
+		r.enterElement(i)
+		ps = append(ps, r.part(e.Value))
+		r.leave()
 		if r.fault != nil {
 			break // the first fault decides; what follows need not be read
 		}
@@ -346,13 +393,13 @@ func (r *reader) partList(at path, v strictjson.Value, room []Part) (ps []Part, 
 
 var partMembers = []string{"type", "content", "mimeType", "filename", "size", "encoding", "width", "height", "duration"}
 
-func (r *reader) part(at path, v strictjson.Value) (p Part) {
-	var vals [9]strictjson.Value
-	f := r.object(&at, v, partMembers, vals[:])
+func (r *reader) part(v strictjson.Value) (p Part) {
+	f := r.object(v, partMembers)
+	defer f.done()
 	if !v.IsObject() {
 		return p
 	}
-	p.Type = partType(f.needText(0))
+	p.Type = f.partType(0)
 	switch p.Type {
 	case TypeText, TypeFile, TypeImage, TypeAudio:
 		p.Content = f.needText(1)
@@ -362,14 +409,14 @@ func (r *reader) part(at path, v strictjson.Value) (p Part) {
 		}
 		switch f.vals[1].Kind() {
 		case '"':
-			p.Content = f.text(1)
+			p.Content, _ = f.vals[1].Text()
 		case '{', '[':
 			p.Data = raw(f.vals[1])
 		default:
 			f.misfit(1, "must be a string, an object or an array")
 		}
 	default:
-		r.fail(f.path(0), "must be TextPart, DataPart, FilePart, ImagePart or AudioPart")
+		r.fail("type", "must be TextPart, DataPart, FilePart, ImagePart or AudioPart")
 		if s, ok := f.vals[1].Text(); ok {
 			p.Content = s
 		} else {
@@ -383,6 +430,14 @@ func (r *reader) part(at path, v strictjson.Value) (p Part) {
 	p.Width, p.Height, p.Duration = f.peerNumber(6), f.peerNumber(7), f.peerNumber(8)
 	p.Extra = f.extra
 	return p
+}
+
+// partType reads the required type of a part. The usual one needs no memory.
+func (f *fields) partType(i int) PartType {
+	if string(f.vals[i]) == `"TextPart"` {
+		return TypeText
+	}
+	return partType(f.needText(i))
 }
 
 // partType reads the short names that stand all over the protocol's site as
@@ -405,17 +460,18 @@ func partType(s string) PartType {
 
 var artifactMembers = []string{"artifactId", "name", "parts", "description", "mimeType", "createdAt", "version", "createdBy", "metadata"}
 
-// artifact reads an artifact. Its parts are not looked into, even by a strict
-// reader: they are the peer's product, not a question to us.
-func (r *reader) artifact(at path, v strictjson.Value) *Artifact {
-	var vals [9]strictjson.Value
-	f := r.object(&at, v, artifactMembers, vals[:])
+// artifact reads an artifact, or returns nil for what is no object. Its parts are
+// not looked into, even by a strict reader: they are the peer's product, not a
+// question to us.
+func (r *reader) artifact(v strictjson.Value) *Artifact {
+	f := r.object(v, artifactMembers)
+	defer f.done()
 	if !v.IsObject() {
 		return nil
 	}
 	a := &Artifact{ID: f.needText(0)}
 	if a.ID == "" {
-		r.fail(f.path(0), "must not be empty")
+		r.fail("artifactId", "must not be empty")
 	}
 	a.Name = f.text(1)
 	switch v := f.vals[2]; {
@@ -423,12 +479,13 @@ func (r *reader) artifact(at path, v strictjson.Value) *Artifact {
 	case !v.IsArray():
 		f.misfit(2, "must be an array")
 	default:
-		lenient := reader{lenient: true}
-		ps, ok := lenient.partList(f.path(2), v, nil)
-		if !ok {
+		var ok bool
+		was := r.lenient
+		r.lenient = true
+		if a.Parts, ok = r.partList(v, nil); !ok {
 			f.keep("parts", v)
 		}
-		a.Parts = ps
+		r.lenient = was
 	}
 	a.Description, a.MIMEType = f.peerText(3), f.peerText(4)
 	a.CreatedAt, a.Version, a.CreatedBy = f.peerTime(5), f.peerText(6), f.peerText(7)

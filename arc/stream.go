@@ -49,6 +49,7 @@ type StreamReader struct {
 	err     error // what Next returns from now on
 	failed  bool  // an error event came: only a done right after it is still read
 	chatID  string
+	lenient reader
 }
 
 // NewStreamReader returns a StreamReader of body.
@@ -60,7 +61,7 @@ func NewStreamReader(body io.Reader, opts *StreamReaderOptions) *StreamReader {
 	if o.MaxEvent <= 0 {
 		o.MaxEvent = 16 << 20
 	}
-	return &StreamReader{in: sse.NewReader(body, &sse.ReaderOptions{MaxData: o.MaxEvent}), ignored: o.Ignored}
+	return &StreamReader{in: sse.NewReader(body, &sse.ReaderOptions{MaxData: o.MaxEvent}), ignored: o.Ignored, lenient: reader{lenient: true}}
 }
 
 // ChatID returns the id of the chat: the first one that an event carried (D-21).
@@ -193,18 +194,17 @@ func (r *StreamReader) chunk(v strictjson.Value, id string) (*ChatEvent, *Error,
 		m     Message
 		parts [1]Part
 	}
-	lenient := reader{lenient: true}
 	switch {
 	case message.Kind() == '"':
 		text, _ := message.Text()
 		box.parts[0] = TextPart(text)
 		box.m = Message{Role: RoleAgent, Parts: box.parts[:]}
 	case message.IsObject() && message.Get("parts") == nil && message.Get("type").Kind() == '"':
-		box.parts[0] = lenient.part(root, message)
+		box.parts[0] = r.lenient.part(message)
 		box.m = Message{Role: RoleAgent, Parts: box.parts[:]}
 	case message.IsObject():
 		box.m.Parts = box.parts[:0]
-		lenient.messageInto(&box.m, root, message)
+		r.lenient.messageInto(&box.m, message)
 	default:
 		return nil, nil, fmt.Errorf("%w: the message is no object", ErrMalformed)
 	}
@@ -245,7 +245,7 @@ var ErrStreamEnded = errors.New("arc: the stream has ended")
 // a done or an error event nothing more can be appended.
 type StreamEncoder struct {
 	ended bool
-	data  []byte // used again for each event
+	w     writer // its memory is used again for each event
 }
 
 // AppendChunk appends a piece of the answer. Of the message, only role and parts
@@ -291,12 +291,12 @@ func (e *StreamEncoder) append(dst []byte, name, id, chatID string, rest func(w 
 	if e.ended {
 		return dst, ErrStreamEnded
 	}
-	w := writer{b: e.data[:0]}
+	w := &e.w
+	w.b, w.err = w.b[:0], nil
 	w.open()
 	w.text("chatId", chatID)
-	rest(&w)
+	rest(w)
 	w.close()
-	e.data = w.b
 	if w.err != nil {
 		return dst, w.err
 	}
