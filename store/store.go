@@ -37,8 +37,9 @@ var (
 )
 
 // Limits that every engine accepts. Keys, stream names and ids are UTF-8 text
-// without NUL; a value may be empty. What is longer is refused with
-// [ErrInvalid].
+// without NUL, compared byte by byte: case, accents and spaces count. Keys and
+// stream names are not empty. A value may be empty, and nil is an empty value.
+// What breaks these rules is refused with [ErrInvalid].
 const (
 	MaxKey   = 1024     // bytes of a key, a stream name or an id
 	MaxValue = 64 << 20 // bytes of one value; an engine may document less
@@ -62,8 +63,15 @@ type Entry struct {
 // visible to every later call as soon as the method returned, and an engine
 // that is durable has then made it so.
 //
-// A ttl says how long the entry lives from now on; zero means for ever. A key
-// that expired is absent in every respect.
+// A ttl says how long the entry lives from now on; zero means for ever, and a
+// negative one is refused with [ErrInvalid]. A key that expired is absent in
+// every respect.
+//
+// A context that ended before the call makes every method return its error and
+// do nothing. If it ends during a call that returns its error, the change may
+// have been made or not.
+//
+// Values are copied: an engine keeps no reference to a slice it was given.
 type KV interface {
 	// Get returns the entry of key, or [ErrNotFound].
 	Get(ctx context.Context, key string) (Entry, error)
@@ -74,7 +82,7 @@ type KV interface {
 
 	// Update replaces the value of key if its revision is still rev, else it
 	// returns [ErrConflict], or [ErrNotFound] if the key is absent. The ttl
-	// replaces the earlier one.
+	// replaces the earlier one. No key has a revision of zero.
 	Update(ctx context.Context, key string, value []byte, rev Revision, ttl time.Duration) (Revision, error)
 
 	// Delete removes key if its revision is still rev, else it returns
@@ -85,8 +93,10 @@ type KV interface {
 	// List yields the entries whose key begins with prefix, in ascending
 	// byte order of the keys. A key that is there from before the call until
 	// after the last entry is yielded exactly once, with a value it had
-	// meanwhile; one that comes or goes while List runs may be missing. An
-	// error is yielded once and last.
+	// meanwhile; one that comes or goes while List runs may be missing. The
+	// loop may call the store, also to change what is listed. The prefix is
+	// text as a key is, but may be empty: that lists everything. An error is
+	// yielded once and last, beside the zero Entry.
 	List(ctx context.Context, prefix string) iter.Seq2[Entry, error]
 }
 
@@ -101,8 +111,9 @@ type Record struct {
 }
 
 // Log keeps named streams of records, each in the order of appending. A stream
-// needs no creation: it exists while it holds something. What is said of
-// concurrency and durability at [KV] holds here too.
+// needs no creation: it exists while it holds something. Streams and keys are
+// apart: a stream may be named like a key. What is said at [KV] of concurrency,
+// durability, times to live, contexts and copies holds here too.
 type Log interface {
 	// Append adds value to the end of stream and returns its position. A
 	// record lives for ttl, or for ever if that is zero, unless it is
@@ -110,7 +121,7 @@ type Log interface {
 	// already, nothing is added: the answer is the position of the first
 	// record with that id and [ErrDuplicate]. An id is known until its record
 	// expires, acknowledged or not; that of a record without ttl, until
-	// it is acknowledged.
+	// it is acknowledged. Each stream knows its own ids.
 	//
 	// Positions become visible in order: once a reader has seen one, no
 	// record with a lower position appears later.
@@ -127,12 +138,14 @@ type Log interface {
 	Ack(ctx context.Context, stream string, seqs ...uint64) error
 
 	// Wait returns nil as soon as Read with the same arguments would return
-	// a record, and the error of ctx if that ends first.
+	// a record, and the error of ctx if that ends first. The stream may be one
+	// that holds nothing yet. Who shares a stream with other readers may still
+	// find it empty after Wait, and waits again.
 	Wait(ctx context.Context, stream string, after uint64) error
 
 	// Expire makes everything that is now in stream expire after ttl, whatever
-	// was said before, known ids included; zero removes it at once. Positions
-	// are not used again.
+	// was said before, known ids included; zero removes it at once. What is
+	// appended later keeps its own ttl. Positions are not used again.
 	Expire(ctx context.Context, stream string, ttl time.Duration) error
 }
 

@@ -1,0 +1,118 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package store
+
+import "time"
+
+// A mortal is what an [expiries] can hold.
+type mortal interface {
+	comparable
+	expiry() time.Time // zero: never, or gone already
+}
+
+// alive reports whether e has not expired.
+func alive(e interface{ expiry() time.Time }, now time.Time) bool {
+	at := e.expiry()
+	return at.IsZero() || now.Before(at)
+}
+
+// expiries finds what has expired: a heap by time. What is removed before its
+// time, or gets another, stays in the heap as stale: the heap would otherwise
+// have to write to every element that it moves, and those are cold. A heap half
+// stale is rebuilt, so memory follows what is alive. The zero value is ready.
+type expiries[T mortal] struct {
+	heap  []expiring[T]
+	stale int
+}
+
+type expiring[T mortal] struct {
+	at time.Time
+	of T
+}
+
+func (e *expiring[T]) isStale() bool { return !e.at.Equal(e.of.expiry()) }
+
+// push adds e, which has a time of expiry.
+func (x *expiries[T]) push(e T) {
+	n := expiring[T]{e.expiry(), e}
+	i := len(x.heap)
+	x.heap = append(x.heap, n)
+	for i > 0 {
+		parent := (i - 1) / 2
+		if !n.at.Before(x.heap[parent].at) {
+			break
+		}
+		x.heap[i] = x.heap[parent]
+		i = parent
+	}
+	x.heap[i] = n
+}
+
+// leave notes that something with a time of expiry lost it.
+func (x *expiries[T]) leave() {
+	if x.stale++; x.stale <= len(x.heap)/2 || len(x.heap) < 64 {
+		return
+	}
+	alive := x.heap[:0]
+	for _, e := range x.heap {
+		if !e.isStale() {
+			alive = append(alive, e)
+		}
+	}
+	clear(x.heap[len(alive):])
+	x.heap, x.stale = alive, 0
+	x.shrink()
+	for i := len(x.heap)/2 - 1; i >= 0; i-- {
+		x.down(i)
+	}
+}
+
+// pop takes out one element that has expired by now, if there is any.
+func (x *expiries[T]) pop(now time.Time) (e T, ok bool) {
+	for len(x.heap) > 0 && !now.Before(x.heap[0].at) {
+		top := x.heap[0]
+		last := len(x.heap) - 1
+		x.heap[0] = x.heap[last]
+		x.heap[last] = expiring[T]{}
+		x.heap = x.heap[:last]
+		x.shrink()
+		x.down(0)
+		if !top.isStale() {
+			return top.of, true
+		}
+		x.stale = max(0, x.stale-1) // a time that came back hides a stale one
+	}
+	return e, false
+}
+
+// shrink gives memory back after a burst.
+func (x *expiries[T]) shrink() {
+	if n := cap(x.heap); n > smallTable && len(x.heap) < n/4 {
+		x.heap = append(make([]expiring[T], 0, n/2), x.heap...)
+	}
+}
+
+// down moves the element at i to where it belongs below.
+func (x *expiries[T]) down(i int) {
+	h := x.heap
+	if i >= len(h) {
+		return
+	}
+	e := h[i]
+	for {
+		child := 2*i + 1
+		if child >= len(h) {
+			break
+		}
+		if child+1 < len(h) && h[child+1].at.Before(h[child].at) {
+			child++
+		}
+		if !h[child].at.Before(e.at) {
+			break
+		}
+		h[i] = h[child]
+		i = child
+	}
+	h[i] = e
+}

@@ -1,0 +1,94 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package storetest
+
+import (
+	"time"
+
+	"github.com/fivewire/fivewire/store"
+)
+
+var reopenTests = []test{
+	{"KV", testReopenKV},
+	{"Log", testReopenLog},
+	{"Expiry", testReopenExpiry},
+}
+
+// reopen ends the store and opens it anew.
+func (e *env) reopen() {
+	e.Helper()
+	if e.Reopen == nil {
+		e.Skip("nothing survives")
+	}
+	e.s = e.Reopen(e.T, e.s)
+	e.peer = e.s
+}
+
+func testReopenKV(e *env) {
+	called := time.Now()
+	kept := e.create("kept", "one", 0)
+	kept = e.update("kept", "two", kept, 0)
+	mortal := e.create("mortal", "x", time.Hour)
+	gone := e.create("gone", "x", 0)
+	e.delete("gone", gone)
+	big := e.create("big", string(make([]byte, min(1<<20, e.MaxValue))), 0)
+	seen := map[store.Revision]bool{kept: true, mortal: true, gone: true, big: true}
+	e.reopen()
+
+	e.has("kept", "two", kept)
+	e.has("mortal", "x", mortal)
+	e.expiresAt("entry", e.get("mortal").Expires, called, time.Now(), time.Hour)
+	e.absent("gone")
+	same(e, "length of the big value", len(e.get("big").Value), min(1<<20, e.MaxValue))
+	sameAll(e, "List", e.keys(""), []string{"big", "kept", "mortal"})
+	_, err := e.s.Create(e.ctx, "kept", nil, 0)
+	e.is("Create of a present key", err, store.ErrExists)
+	if rev := e.create("gone", "again", 0); seen[rev] {
+		e.Errorf("revision %d came twice", rev)
+	}
+	if rev := e.update("kept", "three", kept, 0); seen[rev] {
+		e.Errorf("revision %d came twice", rev)
+	}
+}
+
+func testReopenLog(e *env) {
+	one := e.append("s", "one", "1", 0)
+	two := e.append("s", "two", "2", time.Hour)
+	three := e.append("s", "three", "3", 0)
+	e.ack("s", two, three)
+	emptied := e.append("emptied", "", "x", 0)
+	e.ack("emptied", emptied)
+	expired := e.append("expired", "id", "x", 0)
+	e.expire("expired", 0)
+	e.reopen()
+
+	e.holds("s", one)
+	r := e.read("s", 0, 1)[0]
+	same(e, "value", string(r.Value), "1")
+	same(e, "id", r.ID, "one")
+	e.known("s", "one", one)
+	e.known("s", "two", two)
+	e.no("Wait for what is there", e.s.Wait(e.ctx, "s", 0))
+	for stream, last := range map[string]uint64{"s": three, "emptied": emptied, "expired": expired} {
+		if seq := e.append(stream, "three", "x", 0); seq <= last {
+			e.Errorf("position %d after %d", seq, last)
+		}
+	}
+	e.append("expired", "id", "x", 0)
+	same(e, "records", len(e.read("s", 0, 10)), 2)
+}
+
+func testReopenExpiry(e *env) {
+	called := time.Now()
+	e.create("k", "x", e.TTL)
+	e.append("s", "id", "x", e.TTL)
+	e.reopen()
+	if !e.isThere("k")() && time.Since(called) < e.TTL-e.Tolerance {
+		e.Error("key is gone before its time")
+	}
+	e.outlive(e.TTL)
+	e.absent("k")
+	e.holds("s")
+	e.append("s", "id", "x", 0)
+}
