@@ -150,7 +150,7 @@ func TestWriterKeepAlive(t *testing.T) {
 		time.Sleep(15*time.Second - 1)
 		synctest.Wait()
 		require.Equal(t, "data: x\n\n", res.text(), "the silence began with the event")
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		synctest.Wait()
 		require.Equal(t, "data: x\n\n: keep-alive\n\n", res.text())
 		time.Sleep(30 * time.Second)
