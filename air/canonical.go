@@ -1,0 +1,664 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package air
+
+import (
+	"bytes"
+	"encoding/binary"
+	"math/bits"
+	"slices"
+	"sync"
+	"unicode/utf16"
+	"unicode/utf8"
+)
+
+// maxDepth is how deep containers may be nested; the outermost counts (AIR-D08).
+const maxDepth = 64
+
+// maxText bounds any text whatever the caller allows, so that offsets fit.
+const maxText = 1 << 30
+
+// Canonicalize returns the canonical form of a JSON text: members sorted by the
+// UTF-16 code units of their names, no white space, the fewest escapes, string
+// values in NFC, integers exactly as they are.
+//
+// A text that is no valid JSON, that gives a name twice or that holds a float
+// is refused with [ErrInvalidJSON], [ErrDuplicateKey] or [ErrFloatForbidden],
+// in this order, wherever in the text each of them stands.
+func Canonicalize(text []byte) ([]byte, error) {
+	return AppendCanonical(nil, text)
+}
+
+// AppendCanonical is like [Canonicalize] and appends to dst, which must not
+// overlap text. It allocates nothing if dst has room.
+func AppendCanonical(dst, text []byte) ([]byte, error) {
+	c := getCanon()
+	defer putCanon(c)
+	out, ok := c.append(dst, text)
+	if err := c.refuse(ok); err != nil {
+		return dst, err
+	}
+	return out, nil
+}
+
+// A canon is the canonicaliser with its scratch space and with what it noticed
+// about the last text. It reads the text once. A fault of the grammar ends it;
+// everything else is noted, because the order of the faults is fixed and a text
+// with a float may still turn out to be no JSON at all (section f).
+type canon struct {
+	mem  []member // of all objects that are open
+	keys []byte   // texts of the names that are escaped in the output
+	tmp  []byte
+	str  []byte
+	nfc  []byte
+
+	envelope bool // take the top-level signature out and mind the body
+	verbatim bool // leave string values as they are instead of making them NFC
+
+	duplicate bool // a name stands twice, perhaps in two spellings (AIR-D05)
+	float     bool
+	ambiguous bool // code point order and UTF-16 order differ (AIR-D01)
+	nulls     int  // without those of the top-level signature and in_reply_to
+	empty     int  // empty arrays
+	emptyBody int  // those inside the top-level member body
+	replyNull bool // the top-level in_reply_to is null
+
+	object bool     // the text is an object, with these members:
+	top    []member // offsets from the beginning of the output
+	body   []member // those of the member body, offsets from its beginning
+	inBody bool
+	sig    []byte // canonical text of the top-level signature
+	sigAt  int    // its place in top; -1 if absent
+
+	out, form []byte // space for callers
+}
+
+// A member is one member of an object in the output: its name stands with its
+// quotes from ks to ke, then a colon, then its value up to ve. The text of an
+// escaped name stands in keys from ts to te.
+type member struct{ ks, ke, ve, ts, te int32 }
+
+var canonPool = sync.Pool{New: func() any { return new(canon) }}
+
+func getCanon() *canon {
+	return canonPool.Get().(*canon)
+}
+
+func putCanon(c *canon) {
+	c.envelope, c.verbatim = false, false
+	if cap(c.tmp)+cap(c.str)+cap(c.keys)+cap(c.out)+cap(c.form) <= 1<<20 && cap(c.mem) <= 1<<14 {
+		canonPool.Put(c)
+	}
+}
+
+// append appends the canonical form of text and reports whether it is JSON.
+func (c *canon) append(dst, text []byte) ([]byte, bool) {
+	c.mem, c.keys, c.top, c.body, c.sig = c.mem[:0], c.keys[:0], c.top[:0], c.body[:0], c.sig[:0]
+	c.duplicate, c.float, c.ambiguous, c.replyNull, c.object, c.inBody = false, false, false, false, false, false
+	c.nulls, c.empty, c.emptyBody, c.sigAt = 0, 0, 0, -1
+	if len(text)+len(dst) > maxText {
+		return dst, false
+	}
+	base := len(dst)
+	out, i := c.value(dst, text, 0, 0)
+	if i < 0 || space(text, i) != len(text) {
+		return dst, false
+	}
+	c.object = out[base] == '{'
+	if c.envelope {
+		for k, m := range c.top {
+			if string(out[m.ks:m.ke]) == `"signature"` {
+				c.sigAt = k
+			}
+		}
+	}
+	if base > 0 {
+		for k := range c.top {
+			c.top[k].ks -= int32(base)
+			c.top[k].ke -= int32(base)
+			c.top[k].ve -= int32(base)
+		}
+	}
+	return out, true
+}
+
+// refuse returns the first fault that holds for every text.
+func (c *canon) refuse(ok bool) error {
+	switch {
+	case !ok:
+		return ErrInvalidJSON.err("not valid JSON")
+	case c.duplicate:
+		return ErrDuplicateKey.err("a member name stands twice in one object")
+	case c.float:
+		return ErrFloatForbidden.err("a number with a fraction or an exponent")
+	}
+	return nil
+}
+
+func (c *canon) value(out, s []byte, i, depth int) ([]byte, int) {
+	i = space(s, i)
+	if i >= len(s) {
+		return out, -1
+	}
+	switch s[i] {
+	case '"':
+		return c.text(out, s, i, !c.verbatim)
+	case '{':
+		if depth >= maxDepth {
+			return out, -1
+		}
+		return c.members(out, s, i, depth)
+	case '[':
+		if depth >= maxDepth {
+			return out, -1
+		}
+		return c.elements(out, s, i, depth)
+	case 't':
+		return literal(out, s, i, "true")
+	case 'f':
+		return literal(out, s, i, "false")
+	case 'n':
+		c.nulls++
+		return literal(out, s, i, "null")
+	}
+	return c.number(out, s, i)
+}
+
+func literal(out, s []byte, i int, word string) ([]byte, int) {
+	if len(s)-i < len(word) || string(s[i:i+len(word)]) != word {
+		return out, -1
+	}
+	return append(out, word...), i + len(word)
+}
+
+// number copies a number token. Whether it is a float is a matter of spelling
+// only (AIR-D02); minus zero is an integer and becomes 0 (AIR-D06).
+func (c *canon) number(out, s []byte, i int) ([]byte, int) {
+	st := i
+	if s[i] == '-' {
+		i++
+	}
+	d := i
+	for i < len(s) && s[i]-'0' < 10 {
+		i++
+	}
+	if i == d || s[d] == '0' && i > d+1 {
+		return out, -1
+	}
+	if i >= len(s) || s[i] != '.' && s[i]|0x20 != 'e' {
+		if s[d] == '0' {
+			return append(out, '0'), i
+		}
+		return append(out, s[st:i]...), i
+	}
+	c.float = true
+	if s[i] == '.' {
+		d = i + 1
+		for i++; i < len(s) && s[i]-'0' < 10; i++ {
+		}
+		if i == d {
+			return out, -1
+		}
+	}
+	if i < len(s) && s[i]|0x20 == 'e' {
+		i++
+		if i < len(s) && (s[i] == '+' || s[i] == '-') {
+			i++
+		}
+		d = i
+		for i < len(s) && s[i]-'0' < 10 {
+			i++
+		}
+		if i == d {
+			return out, -1
+		}
+	}
+	return append(out, s[st:i]...), i
+}
+
+func (c *canon) elements(out, s []byte, i, depth int) ([]byte, int) {
+	out = append(out, '[')
+	i = space(s, i+1)
+	if i < len(s) && s[i] == ']' {
+		c.empty++
+		return append(out, ']'), i + 1
+	}
+	for {
+		if out, i = c.value(out, s, i, depth+1); i < 0 {
+			return out, -1
+		}
+		if i = space(s, i); i >= len(s) || s[i] != ',' && s[i] != ']' {
+			return out, -1
+		}
+		out = append(out, s[i])
+		i++
+		if s[i-1] == ']' {
+			return out, i
+		}
+	}
+}
+
+func (c *canon) members(out, s []byte, i, depth int) ([]byte, int) {
+	base, first, keys := len(out), len(c.mem), len(c.keys)
+	out = append(out, '{')
+	i = space(s, i+1)
+	if i < len(s) && s[i] == '}' {
+		return append(out, '}'), i + 1
+	}
+	sorted, high, odd := true, false, false
+	for {
+		if i = space(s, i); i >= len(s) || s[i] != '"' {
+			return out, -1
+		}
+		m := member{ks: int32(len(out))}
+		if out, i = c.text(out, s, i, false); i < 0 {
+			return out, -1
+		}
+		m.ke = int32(len(out))
+		name := out[m.ks+1 : m.ke-1]
+		if bytes.IndexByte(name, '\\') >= 0 {
+			m.ts = int32(len(c.keys))
+			c.keys = unescape(c.keys, name)
+			m.te = int32(len(c.keys))
+			name = c.keys[m.ts:m.te]
+		}
+		if hi, safe := nameKind(name); hi || !safe {
+			high, odd = high || hi, odd || !safe
+		}
+		if n := len(c.mem); n > first && sorted {
+			switch compareUTF16(c.name(out, &c.mem[n-1]), name) {
+			case 0:
+				c.duplicate = true
+			case 1:
+				sorted = false
+			}
+		}
+		if i = space(s, i); i >= len(s) || s[i] != ':' {
+			return out, -1
+		}
+		out = append(out, ':')
+		if depth == 0 && c.envelope {
+			out, i = c.envelopeMember(out, s, i+1, string(name))
+		} else {
+			out, i = c.value(out, s, i+1, depth+1)
+		}
+		if i < 0 {
+			return out, -1
+		}
+		m.ve = int32(len(out))
+		c.mem = append(c.mem, m)
+		if i = space(s, i); i >= len(s) || s[i] != ',' && s[i] != '}' {
+			return out, -1
+		}
+		out = append(out, s[i])
+		i++
+		if s[i-1] == '}' {
+			break
+		}
+	}
+	ms := c.mem[first:]
+	if !sorted {
+		out = c.sort(out, base, ms)
+	}
+	if odd {
+		c.sameInNFC(out, ms)
+	}
+	if high {
+		c.checkOrder(out, ms)
+	}
+	if depth == 0 {
+		c.top = append(c.top[:0], ms...)
+	} else if depth == 1 && c.inBody {
+		c.body = append(c.body[:0], ms...)
+		for k := range c.body {
+			c.body[k].ks -= int32(base)
+			c.body[k].ke -= int32(base)
+			c.body[k].ve -= int32(base)
+		}
+	}
+	c.mem = c.mem[:first]
+	if depth > 0 {
+		c.keys = c.keys[:keys]
+	}
+	return out, i
+}
+
+// envelopeMember reads the value of a top-level member of an envelope. The
+// signature is set aside and null is written in its place: that is the form in
+// which the text is signed (5.3).
+func (c *canon) envelopeMember(out, s []byte, i int, name string) ([]byte, int) {
+	st, nulls, empty := len(out), c.nulls, c.empty
+	switch name {
+	case "signature":
+		out, i = c.value(out, s, i, 1)
+		if i < 0 {
+			return out, -1
+		}
+		c.sig = append(c.sig[:0], out[st:]...)
+		if string(c.sig) == "null" {
+			c.nulls = nulls
+		}
+		return append(out[:st], "null"...), i
+	case "in_reply_to":
+		out, i = c.value(out, s, i, 1)
+		if i >= 0 && string(out[st:]) == "null" {
+			c.nulls, c.replyNull = nulls, true
+		}
+		return out, i
+	case "body":
+		c.inBody = true
+		out, i = c.value(out, s, i, 1)
+		c.inBody = false
+		c.emptyBody += c.empty - empty
+		return out, i
+	}
+	return c.value(out, s, i, 1)
+}
+
+func (c *canon) name(out []byte, m *member) []byte {
+	if m.te > 0 {
+		return c.keys[m.ts:m.te]
+	}
+	return out[m.ks+1 : m.ke-1]
+}
+
+// sort puts the members of the object that begins at base in order.
+func (c *canon) sort(out []byte, base int, ms []member) []byte {
+	if len(ms) <= 12 {
+		for a := 1; a < len(ms); a++ {
+			for b := a; b > 0; b-- {
+				r := compareUTF16(c.name(out, &ms[b-1]), c.name(out, &ms[b]))
+				if r == 0 {
+					c.duplicate = true
+				}
+				if r <= 0 {
+					break
+				}
+				ms[b-1], ms[b] = ms[b], ms[b-1]
+			}
+		}
+	} else {
+		slices.SortStableFunc(ms, func(a, b member) int {
+			return compareUTF16(c.name(out, &a), c.name(out, &b))
+		})
+		for k := 1; k < len(ms); k++ {
+			if bytes.Equal(c.name(out, &ms[k-1]), c.name(out, &ms[k])) {
+				c.duplicate = true
+			}
+		}
+	}
+	c.tmp = append(c.tmp[:0], out[base:]...)
+	out = out[:base+1]
+	for k := range ms {
+		m := &ms[k]
+		if k > 0 {
+			out = append(out, ',')
+		}
+		st := int32(len(out))
+		out = append(out, c.tmp[int(m.ks)-base:int(m.ve)-base]...)
+		m.ke, m.ve = m.ke-m.ks+st, m.ve-m.ks+st
+		m.ks = st
+	}
+	return append(out, '}')
+}
+
+// sameInNFC looks for names that are two spellings of one: two readers might
+// pick different members (AIR-D05).
+func (c *canon) sameInNFC(out []byte, ms []member) {
+	seen := make(map[string]struct{}, len(ms))
+	for k := range ms {
+		n := string(appendNFC(nil, c.name(out, &ms[k])))
+		if _, twice := seen[n]; twice {
+			c.duplicate = true
+		}
+		seen[n] = struct{}{}
+	}
+}
+
+// checkOrder notes an object that a sorter by code points would write otherwise.
+// If any two members stand differently then so do two neighbours.
+func (c *canon) checkOrder(out []byte, ms []member) {
+	for k := 1; k < len(ms); k++ {
+		if bytes.Compare(c.name(out, &ms[k-1]), c.name(out, &ms[k])) > 0 {
+			c.ambiguous = true
+		}
+	}
+}
+
+// nameKind reports whether a name holds a character from U+E000 on, and whether
+// it is surely NFC.
+func nameKind(name []byte) (high, safe bool) {
+	for i, b := range name {
+		if b >= 0x80 {
+			for _, b := range name[i:] {
+				high = high || b >= 0xee
+			}
+			return high, quickNFC(name)
+		}
+	}
+	return false, true
+}
+
+// compareUTF16 orders two texts in UTF-8 by their UTF-16 code units. That is the
+// order of their bytes, except that U+E000 to U+FFFF come after everything
+// beyond U+FFFF, which UTF-16 writes with surrogates. At the first difference
+// both bytes begin a character or neither does.
+func compareUTF16(a, b []byte) int {
+	n := min(len(a), len(b))
+	for i := range n {
+		x, y := a[i], b[i]
+		if x == y {
+			continue
+		}
+		if x >= 0xee && y >= 0xee {
+			x, y = rank16(x), rank16(y)
+		}
+		if x < y {
+			return -1
+		}
+		return 1
+	}
+	switch {
+	case len(a) < len(b):
+		return -1
+	case len(a) > len(b):
+		return 1
+	}
+	return 0
+}
+
+func rank16(lead byte) byte {
+	if lead < 0xf0 {
+		return lead + 0x10
+	}
+	return lead
+}
+
+// text copies the string that begins at s[i] in its shortest spelling.
+func (c *canon) text(out, s []byte, i int, nfc bool) ([]byte, int) {
+	e, esc, wide := stringEnd(s, i+1)
+	if e < 0 {
+		return out, -1
+	}
+	if !esc && !wide {
+		return append(out, s[i:e]...), e
+	}
+	raw := s[i+1 : e-1]
+	if esc {
+		c.str = unescape(c.str[:0], raw)
+		raw = c.str
+	}
+	if !quickNFC(raw) { // which says yes to valid text only
+		if !utf8.Valid(raw) {
+			return out, -1
+		}
+		if nfc {
+			c.nfc = appendNFC(c.nfc[:0], raw)
+			raw = c.nfc
+		}
+	}
+	if !esc { // then nothing in it needs an escape
+		out = append(out, '"')
+		out = append(out, raw...)
+		return append(out, '"'), e
+	}
+	return appendQuoted(out, raw), e
+}
+
+// appendQuoted appends valid UTF-8 as a JSON string with the escapes of RFC 8785.
+func appendQuoted[T string | []byte](out []byte, raw T) []byte {
+	out = append(out, '"')
+	st := 0
+	for k := 0; k < len(raw); k++ {
+		x := raw[k]
+		if x >= 0x20 && x != '"' && x != '\\' {
+			continue
+		}
+		out = append(out, raw[st:k]...)
+		st = k + 1
+		switch x {
+		case '"', '\\':
+			out = append(out, '\\', x)
+		case '\b':
+			out = append(out, '\\', 'b')
+		case '\t':
+			out = append(out, '\\', 't')
+		case '\n':
+			out = append(out, '\\', 'n')
+		case '\f':
+			out = append(out, '\\', 'f')
+		case '\r':
+			out = append(out, '\\', 'r')
+		default:
+			out = append(out, '\\', 'u', '0', '0', hexDigits[x>>4], hexDigits[x&15])
+		}
+	}
+	out = append(out, raw[st:]...)
+	return append(out, '"')
+}
+
+const hexDigits = "0123456789abcdef"
+
+const (
+	lows  = 0x0101010101010101
+	highs = 0x8080808080808080
+)
+
+// stringEnd returns the index after the closing quote of the string whose first
+// byte after the quote is s[i], whether it has an escape, and whether it has a
+// byte beyond ASCII; -1 is a bad string. It looks at eight bytes at a time.
+func stringEnd(s []byte, i int) (end int, esc, wide bool) {
+	for {
+		for i+8 <= len(s) {
+			w := binary.LittleEndian.Uint64(s[i:])
+			q := w ^ (lows * '"')
+			b := w ^ (lows * '\\')
+			m := (q - lows) &^ q
+			m |= (b - lows) &^ b
+			m |= (w - lows*0x20) &^ w
+			if m &= highs; m != 0 {
+				n := bits.TrailingZeros64(m) // the lowest hit is exact
+				wide = wide || w&highs&(1<<n-1) != 0
+				i += n / 8
+				break
+			}
+			wide = wide || w&highs != 0
+			i += 8
+		}
+		if i >= len(s) {
+			return -1, esc, wide
+		}
+		switch c := s[i]; {
+		case c == '"':
+			return i + 1, esc, wide
+		case c == '\\':
+			esc = true
+			i++
+			if i >= len(s) {
+				return -1, esc, wide
+			}
+			switch s[i] {
+			case '"', '\\', '/', 'b', 'f', 'n', 'r', 't':
+				i++
+			case 'u':
+				if i+5 > len(s) || hex4(s[i+1:]) < 0 {
+					return -1, esc, wide
+				}
+				i += 5
+			default:
+				return -1, esc, wide
+			}
+		case c < 0x20:
+			return -1, esc, wide
+		default:
+			wide = wide || c >= 0x80
+			i++
+		}
+	}
+}
+
+func space(s []byte, i int) int {
+	for i < len(s) && (s[i] == ' ' || s[i] == '\n' || s[i] == '\t' || s[i] == '\r') {
+		i++
+	}
+	return i
+}
+
+// hex4 returns the value of four hexadecimal digits, or -1.
+func hex4(s []byte) rune {
+	var r rune
+	for _, b := range s[:4] {
+		switch {
+		case b-'0' < 10:
+			r = r<<4 | rune(b-'0')
+		case b|0x20 >= 'a' && b|0x20 <= 'f':
+			r = r<<4 | rune(b|0x20-'a'+10)
+		default:
+			return -1
+		}
+	}
+	return r
+}
+
+// unescape appends the text of an escaped string. A lone surrogate becomes an
+// invalid byte, so that the check for UTF-8 refuses it (AIR-D07).
+func unescape(dst, s []byte) []byte {
+	for i := 0; i < len(s); i++ {
+		if s[i] != '\\' {
+			dst = append(dst, s[i])
+			continue
+		}
+		i++
+		switch s[i] {
+		case 'b':
+			dst = append(dst, '\b')
+		case 'f':
+			dst = append(dst, '\f')
+		case 'n':
+			dst = append(dst, '\n')
+		case 'r':
+			dst = append(dst, '\r')
+		case 't':
+			dst = append(dst, '\t')
+		case 'u':
+			r := hex4(s[i+1:])
+			i += 4
+			if !utf16.IsSurrogate(r) {
+				dst = utf8.AppendRune(dst, r)
+				continue
+			}
+			if i+6 < len(s) && s[i+1] == '\\' && s[i+2] == 'u' {
+				if r = utf16.DecodeRune(r, hex4(s[i+3:])); r != utf8.RuneError {
+					dst = utf8.AppendRune(dst, r)
+					i += 6
+					continue
+				}
+			}
+			dst = append(dst, 0xff)
+		default:
+			dst = append(dst, s[i])
+		}
+	}
+	return dst
+}

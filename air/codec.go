@@ -1,0 +1,471 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package air
+
+import (
+	"slices"
+	"strings"
+	"time"
+	"unicode/utf8"
+)
+
+// DefaultMaxBytes is the largest envelope that is sent and taken unless an option
+// says otherwise (AIR-D09).
+const DefaultMaxBytes = 65536
+
+// AnyBody, as a registered body type, stands for all of them.
+const AnyBody = "*"
+
+// An Envelope is a message as it was checked, not as it was written: everything
+// in it is read from the canonical form, which is what the signature covers, so
+// that two ways of writing the same message cannot mean two things (AIR-D03).
+// It does not change, and several goroutines may use it.
+//
+// That an Envelope exists says that it is well-formed. It does not say that its
+// signature is right: see [Envelope.Verify] and [Inbox].
+type Envelope struct {
+	ID        string
+	From, To  string // DIDs
+	Timestamp string // as written
+	Sent      time.Time
+	InReplyTo string // "" if absent
+	ThreadID  string
+	Nonce     string
+	Type      string // of the body
+	Signature string // multibase; "" if absent or null
+
+	text             string // canonical, with null for the signature if there is such a member
+	bodyAt, bodyEnd  int32
+	sigAt, sigEnd    int32 // the member signature; both 0 if absent
+	sigPrev, sigNext int32 // where the member before it ends and the one after it begins; -1: none
+}
+
+// DecodeOptions adjusts [Decode]. The zero value is right for receiving.
+type DecodeOptions struct {
+	// Profile is how strict to be. Empty means ProfileInterop.
+	Profile Profile
+
+	// Bodies are the body types that the application knows besides those of the
+	// specification; [AnyBody] stands for all.
+	Bodies []string
+
+	// MaxBytes bounds the envelope. Zero means [DefaultMaxBytes].
+	MaxBytes int
+}
+
+// Decode checks a received envelope as far as that is possible without the
+// sender's key: the first step of 6.2. The error is an [*Error] with the first
+// code that applies, in the order in which the codes are declared. A signature
+// that is absent or null is no error here.
+func Decode(data []byte, opts *DecodeOptions) (*Envelope, error) {
+	var o DecodeOptions
+	if opts != nil {
+		o = *opts
+	}
+	if o.MaxBytes <= 0 {
+		o.MaxBytes = DefaultMaxBytes
+	}
+	if len(data) > o.MaxBytes {
+		return nil, ErrTooLarge.err("the envelope is too large")
+	}
+	c := getCanon()
+	defer putCanon(c)
+	return c.decode(data, o.Profile.or(ProfileInterop), o.Bodies)
+}
+
+func (c *canon) decode(data []byte, p Profile, bodies []string) (*Envelope, error) {
+	c.envelope = true
+	out, ok := c.append(c.out[:0], data)
+	c.out = out
+	if err := c.refuse(ok); err != nil {
+		return nil, err
+	}
+	if p != ProfileDeployed {
+		if c.nulls > 0 || c.replyNull && p == ProfileSpec {
+			return nil, ErrNullForbidden.err("null is not allowed")
+		}
+		if c.emptyBody > 0 {
+			return nil, ErrEmptyArray.err("an empty array in the body")
+		}
+	}
+	if !c.object {
+		return nil, ErrInvalidEnvelope.err("not an object")
+	}
+	e := &Envelope{text: string(out)}
+	top := fields{e.text, c.top}
+	if err := e.readFields(top, c, p); err != nil {
+		return nil, err
+	}
+	body := fields{e.text[e.bodyAt:e.bodyEnd], c.body}
+	if e.Type, ok = body.str("type"); !ok {
+		return nil, ErrInvalidEnvelope.err("the body has no type")
+	}
+	if p == ProfileDeployed {
+		return e, nil // any body (AIR-D27)
+	}
+	if !knownBody(e.Type, bodies) {
+		return nil, ErrUnsupportedBody.err("the body type is not supported here")
+	}
+	switch e.Type {
+	case TypeCounter, TypeAccept, TypeDecline:
+		if e.InReplyTo == "" {
+			return nil, ErrInvalidEnvelope.err("in_reply_to is missing")
+		}
+	}
+	if _, err := body.typed(e.Type, p, false); err != nil {
+		return nil, err
+	}
+	return e, nil
+}
+
+func knownBody(bodyType string, registered []string) bool {
+	return isNegotiation(bodyType) || bodyType == TypeEncrypted ||
+		slices.Contains(registered, bodyType) || slices.Contains(registered, AnyBody)
+}
+
+func (e *Envelope) readFields(top fields, c *canon, p Profile) error {
+	bad := func(name string) error { return ErrInvalidEnvelope.err(name + " is missing or malformed") }
+	haveBody := false
+	e.sigPrev, e.sigNext = -1, -1
+	for k, m := range top.ms {
+		var ok bool
+		switch name := top.s[m.ks+1 : m.ke-1]; name {
+		case "id":
+			if e.ID, ok = textOf(top.value(m)); !ok || !validID(e.ID, p) {
+				return bad(name)
+			}
+		case "from", "to":
+			did, ok := textOf(top.value(m))
+			if !ok {
+				return bad(name)
+			}
+			if _, err := ParseDID(did, p); err != nil {
+				return bad(name)
+			}
+			if name == "from" {
+				e.From = did
+			} else {
+				e.To = did
+			}
+		case "timestamp":
+			if e.Timestamp, ok = textOf(top.value(m)); !ok {
+				return bad(name)
+			}
+			if e.Sent, ok = parseTime(e.Timestamp, p); !ok {
+				return bad(name)
+			}
+		case "in_reply_to":
+			if c.replyNull {
+				continue // read as absent; it stays in the signing input (AIR-D20)
+			}
+			if e.InReplyTo, ok = textOf(top.value(m)); !ok || !validID(e.InReplyTo, p) {
+				return bad(name)
+			}
+		case "thread_id":
+			if e.ThreadID, ok = textOf(top.value(m)); !ok || !validID(e.ThreadID, p) {
+				return bad(name)
+			}
+		case "nonce":
+			e.Nonce, ok = textOf(top.value(m))
+			if n := utf8.RuneCountInString(e.Nonce); !ok || n < 1 || n > 256 {
+				return bad(name)
+			}
+		case "signature":
+			e.sigAt, e.sigEnd = m.ks, m.ve
+			if k > 0 {
+				e.sigPrev = top.ms[k-1].ve
+			}
+			if k < len(top.ms)-1 {
+				e.sigNext = top.ms[k+1].ks
+			}
+			switch c.sig[0] {
+			case '"':
+				e.Signature, _ = textOf(string(c.sig))
+			case 'n':
+			default:
+				return bad(name)
+			}
+		case "body":
+			if v := top.value(m); v[0] != '{' {
+				return bad(name)
+			}
+			e.bodyAt, e.bodyEnd, haveBody = m.ke+1, m.ve, true
+		}
+	}
+	switch {
+	case e.ID == "":
+		return bad("id")
+	case e.From == "":
+		return bad("from")
+	case e.To == "":
+		return bad("to")
+	case e.Timestamp == "":
+		return bad("timestamp")
+	case e.ThreadID == "":
+		return bad("thread_id")
+	case e.Nonce == "":
+		return bad("nonce")
+	case !haveBody:
+		return bad("body")
+	}
+	return nil
+}
+
+// BodyJSON returns the canonical JSON of the body.
+func (e *Envelope) BodyJSON() []byte { return []byte(e.text[e.bodyAt:e.bodyEnd]) }
+
+// Body returns the body as a typed value. In [ProfileDeployed] a body is not
+// checked on receipt; one that has not the form of its type is returned as a [Raw].
+func (e *Envelope) Body() Body {
+	b, err := ParseBody(e.BodyJSON(), ProfileDeployed)
+	if err != nil {
+		return &Raw{Type: e.Type, JSON: e.BodyJSON()}
+	}
+	return b
+}
+
+// AppendWire appends the canonical JSON of the whole envelope with its signature,
+// which is what this package sends.
+func (e *Envelope) AppendWire(dst []byte) []byte {
+	if e.sigEnd == 0 || e.Signature == "" {
+		return append(dst, e.text...)
+	}
+	dst = append(dst, e.text[:e.sigEnd-int32(len("null"))]...)
+	dst = appendQuoted(dst, e.Signature)
+	return append(dst, e.text[e.sigEnd:]...)
+}
+
+// Wire is AppendWire to nothing.
+func (e *Envelope) Wire() []byte { return e.AppendWire(nil) }
+
+// ParseBody reads a body and checks it by its type. Strings and names must be as
+// [Canonicalize] demands. A type that is not one of the specification's gives a
+// [Raw], whose content nobody has checked.
+func ParseBody(body []byte, p Profile) (Body, error) {
+	c := getCanon()
+	defer putCanon(c)
+	return c.parseBody(body, p, true)
+}
+
+// parseBody can leave out the rules that only hold for plain bodies of a
+// negotiation: nulls and empty arrays.
+func (c *canon) parseBody(body []byte, p Profile, floats bool) (Body, error) {
+	out, ok := c.append(c.out[:0], body)
+	c.out = out
+	if err := c.refuse(ok); err != nil && (floats || !isCode(err, ErrFloatForbidden)) {
+		return nil, err
+	}
+	if !c.object {
+		return nil, ErrInvalidEnvelope.err("the body is no object")
+	}
+	f := fields{string(out), c.top}
+	bodyType, ok := f.str("type")
+	if !ok {
+		return nil, ErrInvalidEnvelope.err("the body has no type")
+	}
+	if isNegotiation(bodyType) {
+		if c.float {
+			return nil, ErrFloatForbidden.err("a number with a fraction or an exponent")
+		}
+		if err := c.refuseEmpty(p); err != nil {
+			return nil, err
+		}
+	}
+	return f.typed(bodyType, p, true)
+}
+
+func (c *canon) refuseEmpty(p Profile) error {
+	switch {
+	case p == ProfileDeployed:
+	case c.nulls > 0:
+		return ErrNullForbidden.err("null is not allowed")
+	case c.empty > 0:
+		return ErrEmptyArray.err("an empty array in the body")
+	}
+	return nil
+}
+
+func isCode(err error, code Code) bool {
+	e, ok := err.(*Error)
+	return ok && e.Code == code
+}
+
+// fields are the members of one object of canonical text.
+type fields struct {
+	s  string
+	ms []member
+}
+
+func (f fields) value(m member) string { return f.s[m.ke+1 : m.ve] }
+
+func (f fields) get(name string) string {
+	for _, m := range f.ms {
+		if f.s[m.ks+1:m.ke-1] == name {
+			return f.value(m)
+		}
+	}
+	return ""
+}
+
+func (f fields) str(name string) (string, bool) { return textOf(f.get(name)) }
+
+// textOf returns the text of a canonical string and whether value is one.
+func textOf(value string) (string, bool) {
+	if len(value) < 2 || value[0] != '"' {
+		return "", false
+	}
+	value = value[1 : len(value)-1]
+	if strings.IndexByte(value, '\\') >= 0 {
+		return string(unescape(nil, []byte(value))), true
+	}
+	return value, true
+}
+
+// typed checks a body against the form of its type and, if build is set, returns
+// it.
+func (f fields) typed(bodyType string, p Profile, build bool) (Body, error) {
+	bad := func(name string) (Body, error) {
+		return nil, ErrInvalidEnvelope.err("body: " + name + " is missing or malformed")
+	}
+	switch bodyType {
+	case TypeOffer, TypeCounter:
+		description, ok := f.str("description")
+		if !ok || utf8.RuneCountInString(description) > 2048 {
+			return bad("description")
+		}
+		price, ok := parseMoney(f.get("price"))
+		if !ok {
+			return bad("price")
+		}
+		text, ok := f.str("expires_at")
+		if !ok {
+			return bad("expires_at")
+		}
+		expires, ok := parseTime(text, p)
+		switch {
+		case !ok:
+			return bad("expires_at")
+		case !build:
+		case bodyType == TypeOffer:
+			return &Offer{Description: description, Price: price, Expires: expires}, nil
+		default:
+			return &Counter{Description: description, Price: price, Expires: expires}, nil
+		}
+	case TypeAccept:
+		price, ok := parseMoney(f.get("accepted_price"))
+		if !ok {
+			return bad("accepted_price")
+		}
+		if build {
+			return &Accept{Price: price}, nil
+		}
+	case TypeDecline, TypeWithdraw:
+		reason, ok := f.str("reason")
+		if !ok && f.get("reason") != "" || utf8.RuneCountInString(reason) > 512 {
+			return bad("reason")
+		}
+		id := ""
+		if bodyType == TypeWithdraw {
+			if id, ok = f.str("withdrawn_id"); !ok || !validID(id, p) {
+				return bad("withdrawn_id")
+			}
+		}
+		switch {
+		case !build:
+		case bodyType == TypeDecline:
+			return &Decline{Reason: reason}, nil
+		default:
+			return &Withdraw{WithdrawnID: id, Reason: reason}, nil
+		}
+	case TypeEncrypted:
+		if alg, ok := f.str("alg"); !ok || alg != sealSuite {
+			return bad("alg")
+		}
+		if f.get("v") != "1" {
+			return bad("v")
+		}
+		epk, ok1 := f.str("epk")
+		nonce, ok2 := f.str("nonce")
+		ct, ok3 := f.str("ct")
+		if !ok1 || !ok2 || !ok3 {
+			return bad("epk, nonce or ct")
+		}
+		if build {
+			return &Encrypted{EphemeralKey: epk, Nonce: nonce, Ciphertext: ct}, nil
+		}
+	default:
+		if build {
+			return &Raw{Type: bodyType, JSON: []byte(f.s)}, nil
+		}
+	}
+	return nil, nil
+}
+
+// parseMoney reads a canonical money object. Members that it does not know are
+// nobody's business (AIR-D29).
+func parseMoney(s string) (m Money, ok bool) {
+	amount, currency := "", ""
+	if s == "" || s[0] != '{' {
+		return m, false
+	}
+	for name, value := range canonicalMembers(s) {
+		switch name {
+		case `"amount_cents"`:
+			amount = value
+		case `"currency"`:
+			currency, _ = textOf(value)
+		}
+	}
+	if len(currency) != 3 || !all(currency, func(c byte) bool { return c-'A' < 26 }) {
+		return m, false
+	}
+	m.Amount, ok = ParseAmount(amount)
+	m.Currency = currency
+	return m, ok
+}
+
+// canonicalMembers walks over the members of canonical text; names keep their
+// quotes.
+func canonicalMembers(s string) func(yield func(name, value string) bool) {
+	return func(yield func(name, value string) bool) {
+		for i := 1; i < len(s) && s[i] == '"'; i++ {
+			ke := canonicalEnd(s, i)
+			ve := canonicalEnd(s, ke+1)
+			if !yield(s[i:ke], s[ke+1:ve]) {
+				return
+			}
+			i = ve
+		}
+	}
+}
+
+func canonicalEnd(s string, i int) int {
+	for depth := 0; i < len(s); i++ {
+		switch s[i] {
+		case '"':
+			for i++; s[i] != '"'; i++ {
+				if s[i] == '\\' {
+					i++
+				}
+			}
+			if depth == 0 {
+				return i + 1
+			}
+		case '{', '[':
+			depth++
+		case '}', ']':
+			if depth == 0 {
+				return i
+			}
+			if depth--; depth == 0 {
+				return i + 1
+			}
+		case ',':
+			if depth == 0 {
+				return i
+			}
+		}
+	}
+	return i
+}

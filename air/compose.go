@@ -1,0 +1,98 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package air
+
+import (
+	"crypto"
+	"time"
+	"unicode/utf8"
+)
+
+// A Draft is what a message says before it is signed. What is empty is filled in
+// by [Client.Send]: ids, the nonce, the time and the sender.
+type Draft struct {
+	ID        string
+	From, To  string // DIDs
+	Sent      time.Time
+	Timestamp string // Sent in a spelling of the caller's own; empty for the usual one
+	InReplyTo string // "" for none
+	ThreadID  string
+	Nonce     string
+	Body      Body
+}
+
+// ComposeOptions adjusts [Compose].
+type ComposeOptions struct {
+	// Profile decides about the rules and the form of the signature. Empty means
+	// ProfileSpec.
+	Profile Profile
+
+	// Bodies are the body types besides those of the specification.
+	Bodies []string
+
+	// MaxBytes bounds the envelope. Zero means [DefaultMaxBytes].
+	MaxBytes int
+}
+
+// Compose makes a signed envelope out of a complete draft: checked by the
+// profile, signed in its form, in canonical form. In [ProfileSpec] an empty
+// InReplyTo is left out, in [ProfileDeployed] it is sent as null, which is
+// what the peers expect (AIR-D20).
+func Compose(d *Draft, signer crypto.Signer, opts *ComposeOptions) (*Envelope, error) {
+	timestamp := d.Timestamp
+	if timestamp == "" {
+		timestamp = FormatTime(d.Sent)
+	}
+	var o ComposeOptions
+	if opts != nil {
+		o = *opts
+	}
+	p := o.Profile.or(ProfileSpec)
+	for _, s := range []string{d.ID, d.From, d.To, timestamp, d.InReplyTo, d.ThreadID, d.Nonce} {
+		if !utf8.ValidString(s) {
+			return nil, ErrInvalidJSON.err("a field is not UTF-8")
+		}
+	}
+	if d.Body == nil {
+		return nil, ErrInvalidEnvelope.err("body is missing")
+	}
+	// On its own first, so that no text of a body can become a member beside it.
+	body, err := Canonicalize(d.Body.appendJSON(nil))
+	if err != nil {
+		return nil, err
+	}
+	text := make([]byte, 0, len(body)+640)
+	text = append(append(text, `{"body":`...), body...)
+	field := func(name, value string) {
+		text = append(append(append(text, `,"`...), name...), `":`...)
+		text = appendQuoted(text, value)
+	}
+	field("from", d.From)
+	field("id", d.ID)
+	switch {
+	case d.InReplyTo != "":
+		field("in_reply_to", d.InReplyTo)
+	case p == ProfileDeployed:
+		text = append(text, `,"in_reply_to":null`...)
+	}
+	field("nonce", d.Nonce)
+	text = append(text, `,"signature":null`...)
+	field("thread_id", d.ThreadID)
+	field("timestamp", timestamp)
+	field("to", d.To)
+	text = append(text, '}')
+
+	e, err := Decode(text, &DecodeOptions{Profile: p, Bodies: o.Bodies, MaxBytes: o.MaxBytes})
+	if err != nil {
+		return nil, err
+	}
+	if p == ProfileSpec && e.Type == TypeOffer && e.InReplyTo != "" {
+		return nil, ErrInvalidEnvelope.err("in_reply_to on the first message of a thread (AIR-038)")
+	}
+	wire, err := AppendSigned(nil, text, signer, p.signedForm())
+	if err != nil {
+		return nil, err
+	}
+	return Decode(wire, &DecodeOptions{Profile: p, Bodies: o.Bodies, MaxBytes: o.MaxBytes})
+}

@@ -1,0 +1,267 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package air
+
+import (
+	"crypto/rand"
+	"encoding/base64"
+	"encoding/hex"
+	"net/url"
+	"strings"
+	"time"
+	"unicode/utf8"
+)
+
+// A Profile says how strictly envelopes are taken and how they are written
+// (AIR-D27).
+type Profile string
+
+// The profiles. Sending uses ProfileSpec and receiving ProfileInterop unless an
+// option says otherwise.
+const (
+	ProfileSpec     Profile = "spec"     // the specification to the letter
+	ProfileInterop  Profile = "interop"  // what a careful receiver takes
+	ProfileDeployed Profile = "deployed" // what the public peers speak
+)
+
+// or returns the profile, or def for the empty one.
+func (p Profile) or(def Profile) Profile {
+	if p == "" {
+		return def
+	}
+	return p
+}
+
+// CheckAIRID returns [ErrBadAIRID] for anything but AIR-XXXX-XXXX-XXXX with
+// groups of digits and upper-case letters (AIR-D30).
+func CheckAIRID(id string) error {
+	if !isAIRID(id) {
+		return ErrBadAIRID.err("want AIR-XXXX-XXXX-XXXX")
+	}
+	return nil
+}
+
+func isAIRID(s string) bool {
+	if len(s) != 18 || s[:4] != "AIR-" {
+		return false
+	}
+	for i := 4; i < len(s); i++ {
+		c := s[i]
+		if i%5 == 3 {
+			if c != '-' {
+				return false
+			}
+		} else if c-'0' >= 10 && c-'A' >= 26 {
+			return false
+		}
+	}
+	return true
+}
+
+// A DID is the name of an agent, taken apart.
+type DID struct {
+	Host  string // who vouches for the agent, such as agentidentityregistry.org
+	AIRID string // the AIR ID, the last segment
+}
+
+const maxDID = 500 // bytes
+
+// ParseDID takes did:wba:host:...:AIR-ID apart (AIR-D32). In [ProfileDeployed]
+// anything that begins with did: is taken, and what cannot be found in it is
+// empty (AIR-D27). The error is [ErrBadDID].
+func ParseDID(text string, p Profile) (DID, error) {
+	var d DID
+	bad := func() (DID, error) { return DID{}, ErrBadDID.err("not the DID of an agent") }
+	if len(text) > maxDID {
+		return bad()
+	}
+	if p == ProfileDeployed {
+		if !strings.HasPrefix(text, "did:") || strings.IndexByte(text, 0) >= 0 {
+			return bad()
+		}
+		if id := text[strings.LastIndexByte(text, ':')+1:]; isAIRID(id) {
+			d.AIRID = id
+		}
+		if rest, ok := strings.CutPrefix(text, "did:wba:"); ok {
+			d.Host, _, _ = strings.Cut(rest, ":")
+		}
+		return d, nil
+	}
+	rest, ok := strings.CutPrefix(text, "did:wba:")
+	if !ok {
+		return bad()
+	}
+	host, rest, ok := strings.Cut(rest, ":")
+	if !ok || len(host) == 0 || len(host) > 253 || !all(host, isHostByte) {
+		return bad()
+	}
+	d.Host = host
+	for {
+		segment, more, found := strings.Cut(rest, ":")
+		if segment == "" || !all(segment, isSegmentByte) {
+			return bad()
+		}
+		if !found {
+			d.AIRID = segment
+			break
+		}
+		rest = more
+	}
+	if !isAIRID(d.AIRID) {
+		return bad()
+	}
+	return d, nil
+}
+
+func all(s string, ok func(byte) bool) bool {
+	for i := range len(s) {
+		if !ok(s[i]) {
+			return false
+		}
+	}
+	return true
+}
+
+func isAlphanumeric(c byte) bool { return c-'0' < 10 || c|0x20-'a' < 26 }
+
+func isHostByte(c byte) bool { return isAlphanumeric(c) || c == '.' || c == '-' }
+
+func isSegmentByte(c byte) bool { return isAlphanumeric(c) || c == '_' || c == '-' }
+
+// airIDOf returns the AIR ID to look a DID up by, "" if it has none.
+func airIDOf(did string) string {
+	if id := did[strings.LastIndexByte(did, ':')+1:]; isAIRID(id) {
+		return id
+	}
+	return ""
+}
+
+// NewID returns a random UUID of version 4, for envelopes and threads.
+func NewID() string {
+	var b [16]byte
+	rand.Read(b[:]) // never fails
+	b[6] = b[6]&15 | 0x40
+	b[8] = b[8]&63 | 0x80
+	var t [36]byte
+	hex.Encode(t[:8], b[:4])
+	hex.Encode(t[9:13], b[4:6])
+	hex.Encode(t[14:18], b[6:8])
+	hex.Encode(t[19:23], b[8:10])
+	hex.Encode(t[24:], b[10:])
+	t[8], t[13], t[18], t[23] = '-', '-', '-', '-'
+	return string(t[:])
+}
+
+// NewNonce returns 128 random bits as 22 characters (AIR-041).
+func NewNonce() string {
+	var b [16]byte
+	rand.Read(b[:])
+	return base64.RawURLEncoding.EncodeToString(b[:])
+}
+
+// validID checks an id by the profile (AIR-D21). An id has one spelling only.
+func validID(s string, p Profile) bool {
+	if p == ProfileDeployed {
+		n := utf8.RuneCountInString(s)
+		return n >= 1 && n <= 256 && strings.IndexByte(s, 0) < 0
+	}
+	if len(s) != 36 {
+		return false
+	}
+	for i := range len(s) {
+		switch c := s[i]; i {
+		case 8, 13, 18, 23:
+			if c != '-' {
+				return false
+			}
+		default:
+			if c-'0' >= 10 && c-'a' >= 6 {
+				return false
+			}
+		}
+	}
+	return p != ProfileSpec || s[14] == '4' && (s[19] == '8' || s[19] == '9' || s[19] == 'a' || s[19] == 'b')
+}
+
+// timeLayout is the one form of timestamps that is written (AIR-D22).
+const timeLayout = "2006-01-02T15:04:05.000Z"
+
+// FormatTime returns t as the protocol writes it, in UTC with milliseconds.
+func FormatTime(t time.Time) string { return t.UTC().Format(timeLayout) }
+
+// ParseTime reads a timestamp: exactly three digits of a second, or none to nine
+// in [ProfileDeployed]; a day and a time that exist. The error is
+// [ErrInvalidEnvelope].
+func ParseTime(text string, p Profile) (time.Time, error) {
+	t, ok := parseTime(text, p)
+	if !ok {
+		return time.Time{}, ErrInvalidEnvelope.err("not a timestamp like 2026-05-28T09:00:00.000Z")
+	}
+	return t, nil
+}
+
+func parseTime(s string, p Profile) (t time.Time, ok bool) {
+	const shape = "0000-00-00T00:00:00"
+	if len(s) < len(shape)+1 || s[len(s)-1] != 'Z' {
+		return t, false
+	}
+	for i := range len(shape) {
+		if shape[i] == '0' && s[i]-'0' >= 10 || shape[i] != '0' && s[i] != shape[i] {
+			return t, false
+		}
+	}
+	nanos := 0
+	if fraction := s[len(shape) : len(s)-1]; fraction != "" {
+		digits := fraction[1:]
+		if fraction[0] != '.' || len(digits) < 1 || len(digits) > 9 {
+			return t, false
+		}
+		for i := range 9 {
+			nanos *= 10
+			if i < len(digits) {
+				if digits[i]-'0' >= 10 {
+					return t, false
+				}
+				nanos += int(digits[i] - '0')
+			}
+		}
+		if p != ProfileDeployed && len(digits) != 3 {
+			return t, false
+		}
+	} else if p != ProfileDeployed {
+		return t, false
+	}
+	two := func(i int) int { return int(s[i]-'0')*10 + int(s[i+1]-'0') }
+	year, month, day := two(0)*100+two(2), two(5), two(8)
+	hour, minute, second := two(11), two(14), two(17)
+	if month < 1 || month > 12 || day < 1 || hour > 23 || minute > 59 || second > 59 {
+		return t, false
+	}
+	t = time.Date(year, time.Month(month), day, hour, minute, second, nanos, time.UTC)
+	return t, t.Day() == day // otherwise the month is shorter
+}
+
+// A ServiceType says what the name of a service in a DID document is (section 12).
+type ServiceType struct {
+	Reserved string // the reserved prefix it begins with: A2A, AIR or DIDComm; or ""
+	URI      bool   // an absolute https URL, as third parties should use
+}
+
+// ParseServiceType looks at the name of a service. An empty one is
+// [ErrBadServiceType].
+func ParseServiceType(name string) (ServiceType, error) {
+	if name == "" {
+		return ServiceType{}, ErrBadServiceType.err("empty")
+	}
+	var st ServiceType
+	for _, prefix := range []string{"A2A", "AIR", "DIDComm"} {
+		if strings.HasPrefix(name, prefix) {
+			st.Reserved = prefix
+		}
+	}
+	if u, err := url.Parse(name); err == nil && u.Scheme == "https" && u.Host != "" {
+		st.URI = true
+	}
+	return st, nil
+}

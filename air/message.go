@@ -1,0 +1,221 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package air
+
+import (
+	"math/big"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Types of the bodies that the specification defines.
+const (
+	TypeOffer     = "Offer"
+	TypeCounter   = "Counter"
+	TypeAccept    = "Accept"
+	TypeDecline   = "Decline"
+	TypeWithdraw  = "Withdraw"
+	TypeEncrypted = "encrypted"
+)
+
+func isNegotiation(bodyType string) bool {
+	switch bodyType {
+	case TypeOffer, TypeCounter, TypeAccept, TypeDecline, TypeWithdraw:
+		return true
+	}
+	return false
+}
+
+// A Body is what an envelope carries: *[Offer], *[Counter], *[Accept],
+// *[Decline], *[Withdraw], *[Encrypted] or *[Raw].
+type Body interface {
+	// BodyType returns the member type of the body.
+	BodyType() string
+
+	appendJSON(dst []byte) []byte
+}
+
+// An Offer opens a negotiation.
+type Offer struct {
+	Description string // at most 2048 characters
+	Price       Money
+	Expires     time.Time // sent with milliseconds
+}
+
+// A Counter answers an [Offer] or another Counter with a new price.
+type Counter struct {
+	Description string // at most 2048 characters
+	Price       Money
+	Expires     time.Time
+}
+
+// An Accept agrees to the outstanding price and ends the negotiation.
+type Accept struct {
+	Price Money // accepted_price: exactly the outstanding one
+}
+
+// A Decline ends the negotiation without agreement.
+type Decline struct {
+	Reason string // at most 512 characters; empty is left out
+}
+
+// A Withdraw takes back one's own outstanding Offer or Counter and ends the
+// negotiation.
+type Withdraw struct {
+	WithdrawnID string
+	Reason      string // at most 512 characters; empty is left out
+}
+
+// An Encrypted is a sealed body (section 14).
+type Encrypted struct {
+	EphemeralKey string // epk: multibase of the sender's X25519 key for this message
+	Nonce        string // base64url of 12 bytes
+	Ciphertext   string // ct: base64url of the ciphertext and its tag
+}
+
+// A Raw is any other body, as canonical JSON.
+type Raw struct {
+	Type string // the member type of JSON
+	JSON []byte // an object
+}
+
+// BodyType returns "Offer".
+func (*Offer) BodyType() string { return TypeOffer }
+
+// BodyType returns "Counter".
+func (*Counter) BodyType() string { return TypeCounter }
+
+// BodyType returns "Accept".
+func (*Accept) BodyType() string { return TypeAccept }
+
+// BodyType returns "Decline".
+func (*Decline) BodyType() string { return TypeDecline }
+
+// BodyType returns "Withdraw".
+func (*Withdraw) BodyType() string { return TypeWithdraw }
+
+// BodyType returns "encrypted".
+func (*Encrypted) BodyType() string { return TypeEncrypted }
+
+// BodyType returns the type that the body names.
+func (b *Raw) BodyType() string { return b.Type }
+
+func (b *Offer) appendJSON(dst []byte) []byte {
+	return appendOffer(dst, TypeOffer, b.Description, b.Price, b.Expires)
+}
+
+func (b *Counter) appendJSON(dst []byte) []byte {
+	return appendOffer(dst, TypeCounter, b.Description, b.Price, b.Expires)
+}
+
+func appendOffer(dst []byte, bodyType, description string, price Money, expires time.Time) []byte {
+	dst = append(dst, `{"description":`...)
+	dst = appendQuoted(dst, description)
+	dst = append(dst, `,"expires_at":"`...)
+	dst = expires.UTC().AppendFormat(dst, timeLayout)
+	dst = append(dst, `","price":`...)
+	dst = price.appendJSON(dst)
+	dst = append(dst, `,"type":"`...)
+	dst = append(dst, bodyType...)
+	return append(dst, `"}`...)
+}
+
+func (b *Accept) appendJSON(dst []byte) []byte {
+	dst = append(dst, `{"accepted_price":`...)
+	dst = b.Price.appendJSON(dst)
+	return append(dst, `,"type":"Accept"}`...)
+}
+
+func (b *Decline) appendJSON(dst []byte) []byte {
+	return append(appendReason(append(dst, '{'), b.Reason), `"type":"Decline"}`...)
+}
+
+func (b *Withdraw) appendJSON(dst []byte) []byte {
+	dst = append(appendReason(append(dst, '{'), b.Reason), `"type":"Withdraw","withdrawn_id":`...)
+	return append(appendQuoted(dst, b.WithdrawnID), '}')
+}
+
+func appendReason(dst []byte, reason string) []byte {
+	if reason == "" {
+		return dst
+	}
+	return append(appendQuoted(append(dst, `"reason":`...), reason), ',')
+}
+
+func (b *Encrypted) appendJSON(dst []byte) []byte {
+	dst = append(dst, `{"alg":"`+sealSuite+`","ct":`...)
+	dst = appendQuoted(dst, b.Ciphertext)
+	dst = append(dst, `,"epk":`...)
+	dst = appendQuoted(dst, b.EphemeralKey)
+	dst = append(dst, `,"nonce":`...)
+	dst = appendQuoted(dst, b.Nonce)
+	return append(dst, `,"type":"encrypted","v":1}`...)
+}
+
+func (b *Raw) appendJSON(dst []byte) []byte { return append(dst, b.JSON...) }
+
+// Money is an amount in minor units of a currency; of a currency without minor
+// units, the full amount (4.3.1).
+type Money struct {
+	Amount   Amount
+	Currency string // three upper-case letters of ISO 4217
+}
+
+// Cents returns so many minor units of a currency.
+func Cents(amount uint64, currency string) Money {
+	return Money{Amount: NewAmount(amount), Currency: currency}
+}
+
+// String returns, for example, "500 USD".
+func (m Money) String() string { return m.Amount.String() + " " + m.Currency }
+
+func (m Money) appendJSON(dst []byte) []byte {
+	dst = append(dst, `{"amount_cents":`...)
+	dst = append(dst, m.Amount.String()...)
+	dst = append(dst, `,"currency":`...)
+	return append(appendQuoted(dst, m.Currency), '}')
+}
+
+// An Amount is an exact integer, zero or more, of any size. The zero value is 0,
+// and two Amounts are equal just if they compare equal with ==.
+type Amount struct{ digits string } // "" is 0
+
+// NewAmount returns n as an Amount.
+func NewAmount(n uint64) Amount {
+	a, _ := ParseAmount(strconv.FormatUint(n, 10))
+	return a
+}
+
+// ParseAmount reads decimal digits without leading zeros and reports whether text
+// is that.
+func ParseAmount(text string) (Amount, bool) {
+	if text == "0" {
+		return Amount{}, true
+	}
+	if text == "" || text[0] == '0' || strings.Trim(text, "0123456789") != "" {
+		return Amount{}, false
+	}
+	return Amount{digits: text}, true
+}
+
+// String returns the decimal digits.
+func (a Amount) String() string {
+	if a.digits == "" {
+		return "0"
+	}
+	return a.digits
+}
+
+// Uint64 returns the amount and whether it fits.
+func (a Amount) Uint64() (uint64, bool) {
+	n, err := strconv.ParseUint(a.String(), 10, 64)
+	return n, err == nil
+}
+
+// Big returns the amount whatever its size.
+func (a Amount) Big() *big.Int {
+	n, _ := new(big.Int).SetString(a.String(), 10)
+	return n
+}

@@ -1,0 +1,262 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package air
+
+import (
+	"bytes"
+	"crypto/ecdh"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/base64"
+	"io"
+	"strings"
+
+	"golang.org/x/crypto/chacha20poly1305"
+)
+
+const (
+	sealSuite = "x25519-hkdf-sha256-chacha20poly1305"
+	sealInfo  = "air-msg/e2e/v1"
+)
+
+// A Binding names the envelope that a sealed body belongs to. A box opens in no
+// other envelope (14.3).
+type Binding struct{ ID, From, To, ThreadID string }
+
+// appendAAD appends the four fields with a NUL between them. One that is empty or
+// holds a NUL would make the text ambiguous (AIR-152).
+func (b Binding) appendAAD(dst []byte) ([]byte, error) {
+	for i, s := range [...]string{b.ID, b.From, b.To, b.ThreadID} {
+		if s == "" || strings.IndexByte(s, 0) >= 0 {
+			return dst, ErrBadAAD.err("id, from, to and thread_id must not be empty or hold a NUL")
+		}
+		if i > 0 {
+			dst = append(dst, 0)
+		}
+		dst = append(dst, s...)
+	}
+	return dst, nil
+}
+
+// Binding returns what a sealed body in this envelope is bound to.
+func (e *Envelope) Binding() Binding {
+	return Binding{ID: e.ID, From: e.From, To: e.To, ThreadID: e.ThreadID}
+}
+
+// Seal encrypts a body for one recipient and one envelope and returns the body of
+// type encrypted to put into that envelope, as JSON (section 14). The error is
+// [ErrBadAAD], one of [Canonicalize], [ErrInvalidEnvelope] if the body is no
+// object, or for a body of a negotiation [ErrNullForbidden] or [ErrEmptyArray].
+func Seal(to *PublicKey, b Binding, body []byte) ([]byte, error) {
+	return SealWith(rand.Reader, to, b, body)
+}
+
+// SealWith is like [Seal] with randomness of the caller's: it reads the 32 bytes of
+// the ephemeral key and then the 12 bytes of the nonce. Neither may ever be
+// used twice; SealWith is there for tests with fixed answers.
+func SealWith(random io.Reader, to *PublicKey, b Binding, body []byte) ([]byte, error) {
+	var room [512]byte
+	aad, err := b.appendAAD(room[:0])
+	if err != nil {
+		return nil, err
+	}
+	c := getCanon()
+	defer putCanon(c)
+	out, ok := c.append(c.out[:0], body)
+	c.out = out
+	if err := c.refuse(ok); err != nil {
+		return nil, err
+	}
+	if !c.object {
+		return nil, ErrInvalidEnvelope.err("the body is no object")
+	}
+	if t := memberText(out, c.top, "type"); isNegotiation(t) { // AIR-D37
+		if err := c.refuseEmpty(ProfileSpec); err != nil {
+			return nil, err
+		}
+	}
+	var seed [44]byte
+	if _, err := io.ReadFull(random, seed[:]); err != nil {
+		return nil, err
+	}
+	eph, err := ecdh.X25519().NewPrivateKey(seed[:32])
+	if err != nil {
+		return nil, err
+	}
+	z, err := eph.ECDH(to.x)
+	if err != nil {
+		return nil, ErrBadKey.because("no agreement with this key", err)
+	}
+	epk := eph.PublicKey().Bytes()
+	key := deriveKey(z, epk)
+	aead, err := chacha20poly1305.New(key[:])
+	if err != nil {
+		return nil, err
+	}
+	nonce := seed[32:]
+	c.form = aead.Seal(c.form[:0], nonce, out, aad)
+
+	var multikey [34]byte
+	multikey[0], multikey[1] = byte(X25519Key), 1
+	copy(multikey[2:], epk)
+	enc := base64.RawURLEncoding
+	dst := make([]byte, 0, 192+enc.EncodedLen(len(c.form)))
+	dst = append(dst, `{"alg":"`+sealSuite+`","ct":"`...)
+	dst = enc.AppendEncode(dst, c.form)
+	dst = append(dst, `","epk":"z`...)
+	dst = appendBase58(dst, multikey[:])
+	dst = append(dst, `","nonce":"`...)
+	dst = enc.AppendEncode(dst, nonce)
+	return append(dst, `","type":"encrypted","v":1}`...), nil
+}
+
+func memberText(s []byte, ms []member, name string) string {
+	for _, m := range ms {
+		if string(s[m.ks+1:m.ke-1]) == name {
+			t, _ := textOf(string(s[m.ke+1 : m.ve]))
+			return t
+		}
+	}
+	return ""
+}
+
+// errSealed is the answer to everything that is wrong with a box. Which of many
+// things it was must not be told (AIR-D39).
+func errSealed() *Error { return ErrDecryptFailed.err("decryption failed") }
+
+// Open decrypts the body of type encrypted, given as JSON, of the envelope that b
+// names, and returns the plaintext as it was sealed: a JSON object, perhaps
+// not in canonical form. Open only what stands in an envelope whose
+// signature was verified. The error is always [ErrDecryptFailed].
+func (k *BoxKey) Open(b Binding, body []byte) ([]byte, error) {
+	c := getCanon()
+	defer putCanon(c)
+	out, ok := c.append(c.out[:0], body)
+	c.out = out
+	if c.refuse(ok) != nil || !c.object {
+		return nil, errSealed()
+	}
+	var box sealed
+	for _, m := range c.top {
+		v := out[m.ke+1 : m.ve]
+		switch string(out[m.ks+1 : m.ke-1]) {
+		case "type":
+			box.known = box.known || string(v) == `"`+TypeEncrypted+`"`
+		case "alg":
+			box.suite = string(v) == `"`+sealSuite+`"`
+		case "v":
+			box.version = string(v) == "1"
+		case "epk":
+			box.epk = v
+		case "nonce":
+			box.nonce = v
+		case "ct":
+			box.ct = v
+		}
+	}
+	plain, ok := k.open(c, &box, b)
+	if !ok {
+		return nil, errSealed()
+	}
+	c.verbatim = true
+	if c.out, ok = c.append(c.out[:0], plain); !ok || c.duplicate || !c.object {
+		return nil, errSealed()
+	}
+	return plain, nil
+}
+
+// sealed are the members of a sealed body; the last three as JSON.
+type sealed struct {
+	known, suite, version bool
+	epk, nonce, ct        []byte
+}
+
+func (k *BoxKey) open(c *canon, box *sealed, b Binding) ([]byte, bool) {
+	if !box.known || !box.suite || !box.version {
+		return nil, false
+	}
+	var multikey [34]byte
+	epk, ok := plainText(box.epk)
+	if !ok || len(epk) < 2 || epk[0] != 'z' || !decodeBase58(multikey[:], epk[1:]) ||
+		multikey[0] != byte(X25519Key) || multikey[1] != 1 || !reducedX25519(multikey[2:]) {
+		return nil, false
+	}
+	nonce, ok := decodeBase64(c.str[:0], box.nonce)
+	if !ok || len(nonce) != chacha20poly1305.NonceSize {
+		return nil, false
+	}
+	var n [chacha20poly1305.NonceSize]byte
+	copy(n[:], nonce)
+	ct, ok := decodeBase64(c.form[:0], box.ct)
+	if !ok || len(ct) < chacha20poly1305.Overhead {
+		return nil, false
+	}
+	c.form = ct
+	var room [512]byte
+	aad, err := b.appendAAD(room[:0])
+	if err != nil {
+		return nil, false
+	}
+	pub, err := ecdh.X25519().NewPublicKey(multikey[2:])
+	if err != nil {
+		return nil, false
+	}
+	z, err := k.x.ECDH(pub) // refuses a shared secret of zeros (AIR-D36)
+	if err != nil {
+		return nil, false
+	}
+	key := deriveKey(z, multikey[2:])
+	aead, err := chacha20poly1305.New(key[:])
+	if err != nil {
+		return nil, false
+	}
+	plain, err := aead.Open(make([]byte, 0, len(ct)), n[:], ct, aad)
+	return plain, err == nil
+}
+
+// plainText returns the inside of a canonical string that has no escapes.
+func plainText(value []byte) ([]byte, bool) {
+	if len(value) < 2 || value[0] != '"' || bytes.IndexByte(value, '\\') >= 0 {
+		return nil, false
+	}
+	return value[1 : len(value)-1], true
+}
+
+// decodeBase64 reads base64url with no padding and no unused bits. Line breaks,
+// which the standard decoder passes over, are escapes in JSON and so refused.
+func decodeBase64(dst, value []byte) ([]byte, bool) {
+	text, ok := plainText(value)
+	if !ok {
+		return nil, false
+	}
+	dst, err := base64.RawURLEncoding.Strict().AppendDecode(dst, text)
+	return dst, err == nil
+}
+
+// deriveKey is HKDF-SHA256 of the shared secret with an empty salt and the info of
+// 14.3. The general one of the standard library allocates 18 times.
+func deriveKey(z, epk []byte) [32]byte {
+	var salt [32]byte
+	prk := hmacSHA256(&salt, z)
+	var room [64]byte
+	info := append(append(room[:0], sealInfo...), epk...)
+	return hmacSHA256(&prk, append(info, 1))
+}
+
+// hmacSHA256 is for messages of up to 64 bytes.
+func hmacSHA256(key *[32]byte, msg []byte) [32]byte {
+	var in [128]byte
+	var out [96]byte
+	for i := range 64 {
+		var k byte
+		if i < 32 {
+			k = key[i]
+		}
+		in[i], out[i] = k^0x36, k^0x5c
+	}
+	n := copy(in[64:], msg)
+	h := sha256.Sum256(in[:64+n])
+	copy(out[64:], h[:])
+	return sha256.Sum256(out[:])
+}

@@ -1,0 +1,157 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package air
+
+// A ThreadState is where a negotiation stands, as one participant sees it (8.2).
+type ThreadState string
+
+// The states of a thread. The closed ones are final.
+const (
+	ThreadPending   ThreadState = "pending"
+	ThreadOffered   ThreadState = "offered"
+	ThreadCountered ThreadState = "countered"
+	ThreadAccepted  ThreadState = "closed_accepted"
+	ThreadDeclined  ThreadState = "closed_declined"
+	ThreadWithdrawn ThreadState = "closed_withdrawn"
+)
+
+// Closed reports whether the state is final.
+func (s ThreadState) Closed() bool {
+	return s == ThreadAccepted || s == ThreadDeclined || s == ThreadWithdrawn
+}
+
+// A Party is one of the two participants of a thread.
+type Party string
+
+// The two parties, seen from one of them.
+const (
+	Self Party = "self"
+	Peer Party = "peer"
+)
+
+// A Move is an Offer or a Counter that was made in a thread.
+type Move struct {
+	ID    string
+	By    Party
+	Price Money
+}
+
+// maxMoves bounds the memory of one thread.
+const maxMoves = 1000
+
+// A Thread is one negotiation as one participant sees it: the zero value is
+// pending. It is a value; what happened in it is changed by [Thread.Apply]
+// only.
+type Thread struct {
+	State ThreadState // "" is ThreadPending
+
+	// Moves are all Offers and Counters so far. The last one is outstanding while
+	// the thread is open.
+	Moves []Move
+
+	// Agreed is the price of a thread in state ThreadAccepted.
+	Agreed Money
+
+	// Last is the id of the message that was applied last.
+	Last string
+}
+
+// Outstanding returns the move that waits for an answer, nil if there is none.
+func (t *Thread) Outstanding() *Move {
+	if t.State != ThreadOffered && t.State != ThreadCountered || len(t.Moves) == 0 {
+		return nil
+	}
+	return &t.Moves[len(t.Moves)-1]
+}
+
+// An effect is one cell of the table of 8.2: which state a body leads to from an
+// open thread and from one that nothing has happened in.
+type effect struct {
+	pending ThreadState // "" is a conflict
+	open    ThreadState // "" is a conflict
+	names   bool        // in_reply_to must be the outstanding move
+	other   bool        // only the party that did not make the outstanding move may
+}
+
+var effects = map[string]effect{
+	TypeOffer:    {pending: ThreadOffered},
+	TypeCounter:  {open: ThreadCountered, names: true, other: true},
+	TypeAccept:   {open: ThreadAccepted, names: true, other: true},
+	TypeDecline:  {open: ThreadDeclined, names: true, other: true},
+	TypeWithdraw: {open: ThreadWithdrawn},
+}
+
+// Apply changes the thread by a message, or leaves it as it is and says why the
+// message does not fit. The rules are checked in this order: the thread is
+// closed ([ErrThreadClosed]), the message does not follow the outstanding one
+// ([ErrConflict]), the wrong party acts ([ErrNotYourMove]), the price is not
+// the outstanding one ([ErrPriceMismatch]) (AIR-D50). A Withdraw of something
+// that is no move of the thread is [ErrUnknownMessage] (AIR-D57). A body that is
+// not part of a negotiation changes nothing.
+func (t *Thread) Apply(by Party, id, inReplyTo string, body Body) error {
+	e, ok := effects[body.BodyType()]
+	if !ok {
+		return nil
+	}
+	if t.State.Closed() {
+		return ErrThreadClosed.err("the negotiation has ended")
+	}
+	o := t.Outstanding()
+	next := e.open
+	if o == nil {
+		next = e.pending
+	}
+	if next == "" {
+		return ErrConflict.err("the message does not follow what happened in the thread")
+	}
+	if w, ok := body.(*Withdraw); ok {
+		if err := t.mayWithdraw(by, w.WithdrawnID); err != nil {
+			return err
+		}
+	}
+	if e.names && inReplyTo != o.ID {
+		return ErrConflict.err("in_reply_to is not the outstanding message")
+	}
+	if e.other && by == o.By {
+		return ErrNotYourMove.err("the other party has to answer")
+	}
+	switch b := body.(type) {
+	case *Offer:
+		return t.move(next, Move{ID: id, By: by, Price: b.Price})
+	case *Counter:
+		return t.move(next, Move{ID: id, By: by, Price: b.Price})
+	case *Accept:
+		if b.Price != o.Price {
+			return ErrPriceMismatch.err("accepted_price is not the outstanding price")
+		}
+		t.Agreed = b.Price
+	}
+	t.State, t.Last = next, id
+	return nil
+}
+
+func (t *Thread) move(next ThreadState, m Move) error {
+	if len(t.Moves) >= maxMoves {
+		return ErrConflict.err("too many moves in one thread")
+	}
+	t.Moves = append(t.Moves[:len(t.Moves):len(t.Moves)], m) // a copy: t may have been copied
+	t.State, t.Last = next, m.ID
+	return nil
+}
+
+func (t *Thread) mayWithdraw(by Party, id string) error {
+	for i := len(t.Moves) - 1; i >= 0; i-- {
+		m := &t.Moves[i]
+		switch {
+		case m.ID != id:
+			continue
+		case m.By != by:
+			return ErrNotYourMove.err("only its sender may withdraw a message")
+		case i < len(t.Moves)-1:
+			return ErrConflict.err("the message to withdraw was superseded")
+		}
+		return nil
+	}
+	return ErrUnknownMessage.err("withdrawn_id is no message of the thread")
+}

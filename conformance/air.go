@@ -1,0 +1,332 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package conformance
+
+import (
+	"bytes"
+	"crypto/ed25519"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/fivewire/fivewire/air"
+)
+
+// AIR returns the operations of the A2A Messaging Protocol of the Agent Identity
+// Registry, answered by package air.
+func AIR() Protocol {
+	pure := map[string]func(in *Input) (Answer, error){
+		"canonicalize": airCanonicalize,
+		"sign":         airSign,
+		"verify":       airVerify,
+		"validate":     airValidate,
+		"compose":      airCompose,
+		"key_encode":   airKeyEncode,
+		"key_decode":   airKeyDecode,
+		"derive":       airDerive,
+		"to_x25519":    airToX25519,
+		"air_id":       airID,
+		"did":          airDID,
+		"document_url": airDocumentURL,
+		"discover":     airDiscover,
+		"signing_key":  airSigningKey,
+		"seal":         airSeal,
+		"open":         airOpen,
+		"service_type": airServiceType,
+		"error_encode": airErrorEncode,
+		"error_decode": airErrorDecode,
+	}
+	ops := map[string]Op{}
+	for name, f := range pure {
+		ops[name] = func(_ *testing.T, in *Input) (Answer, error) {
+			a, err := f(in)
+			if err != nil {
+				return nil, airFailure(err)
+			}
+			return a, nil
+		}
+	}
+	return Protocol{Name: "air", Ops: ops}
+}
+
+// airFailure turns an error of the package into a refusal; any other error
+// remains one.
+func airFailure(err error) error {
+	var e *air.Error
+	if !errors.As(err, &e) {
+		return err
+	}
+	var body struct{ Error, Detail string }
+	if err := json.Unmarshal(e.Body(), &body); err != nil {
+		return err
+	}
+	f := &Failure{Code: string(e.Code), Err: err, Fields: Answer{"status": e.Status(), "error": body.Error}}
+	if body.Detail != "" {
+		f.Fields["detail"] = body.Detail
+	}
+	return f
+}
+
+func airHex(in *Input, name string) []byte {
+	b, err := hex.DecodeString(in.String(name))
+	if err != nil {
+		in.Fail(name, "not hexadecimal: %v", err)
+	}
+	return b
+}
+
+func airSeed(in *Input, name string) ed25519.PrivateKey {
+	seed := airHex(in, name)
+	if len(seed) != ed25519.SeedSize {
+		in.Fail(name, "want 32 bytes")
+		seed = make([]byte, ed25519.SeedSize)
+	}
+	return ed25519.NewKeyFromSeed(seed)
+}
+
+func airCanonicalize(in *Input) (Answer, error) {
+	out, err := air.Canonicalize(in.Wire("wire"))
+	return Answer{"canonical": string(out)}, err
+}
+
+func airSign(in *Input) (Answer, error) {
+	envelope, key, form := in.Wire("envelope"), airSeed(in, "seedHex"), air.Form(in.String("form"))
+	if err := in.Err(); err != nil {
+		return nil, err
+	}
+	wire, err := air.Sign(envelope, key, form)
+	if err != nil {
+		return nil, err
+	}
+	canonical, err := air.SigningInput(envelope, form)
+	if err != nil {
+		return nil, err
+	}
+	var signed struct{ Signature string }
+	if err := json.Unmarshal(wire, &signed); err != nil {
+		return nil, err
+	}
+	sum := sha256.Sum256(canonical)
+	return Answer{
+		"canonical": string(canonical),
+		"sha256Hex": hex.EncodeToString(sum[:]),
+		"signature": signed.Signature,
+		"publicKey": air.EncodeKey(air.Ed25519Key, key.Public().(ed25519.PublicKey)),
+		"wire":      string(wire),
+	}.OnlyNamed(), nil
+}
+
+func airVerify(in *Input) (Answer, error) {
+	envelope, text, accept := in.Wire("envelope"), in.String("publicKey"), air.AcceptForms(in.String("accept"))
+	if err := in.Err(); err != nil {
+		return nil, err
+	}
+	key, err := air.ParsePublicKey(text)
+	if err != nil {
+		return nil, err
+	}
+	form, err := air.Verify(envelope, key, accept)
+	return Answer{"form": string(form)}, err
+}
+
+func airValidate(in *Input) (Answer, error) {
+	e, err := air.Decode(in.Wire("envelope"), &air.DecodeOptions{
+		Profile: air.Profile(in.String("profile")),
+		Bodies:  in.StringsOr("bodies"),
+	})
+	if err != nil {
+		return nil, err
+	}
+	return Answer{"type": e.Type}, nil
+}
+
+func airCompose(in *Input) (Answer, error) {
+	key := airSeed(in, "seedHex")
+	draft := &air.Draft{
+		ID: in.String("id"), From: in.String("from"), To: in.String("to"), Timestamp: in.String("timestamp"),
+		ThreadID: in.String("threadId"), Nonce: in.String("nonce"), InReplyTo: in.StringOr("inReplyTo", ""),
+		Body: &air.Raw{JSON: in.Wire("body")},
+	}
+	opts := &air.ComposeOptions{Profile: air.Profile(in.String("profile")), Bodies: in.StringsOr("bodies")}
+	if err := in.Err(); err != nil {
+		return nil, err
+	}
+	e, err := air.Compose(draft, key, opts)
+	if err != nil {
+		return nil, err
+	}
+	return Answer{"wire": string(e.Wire())}, nil
+}
+
+func airKind(in *Input) air.KeyKind {
+	switch kind := in.String("kind"); kind {
+	case "ed25519":
+		return air.Ed25519Key
+	case "x25519":
+		return air.X25519Key
+	default:
+		in.Fail("kind", "unknown: %s", kind)
+		return 0
+	}
+}
+
+func airKeyEncode(in *Input) (Answer, error) {
+	text := air.EncodeKey(airKind(in), airHex(in, "keyHex"))
+	if text == "" {
+		return nil, &air.Error{Code: air.ErrBadKey}
+	}
+	return Answer{"multibase": text}, nil
+}
+
+func airKeyDecode(in *Input) (Answer, error) {
+	key, err := air.DecodeKey(airKind(in), in.String("multibase"))
+	return Answer{"keyHex": hex.EncodeToString(key)}, err
+}
+
+func airDerive(in *Input) (Answer, error) {
+	key := airSeed(in, "seedHex")
+	pub := key.Public().(ed25519.PublicKey)
+	box, err := air.NewBoxKey(key.Seed())
+	if err != nil {
+		return nil, err
+	}
+	return Answer{
+		"publicKeyHex":     hex.EncodeToString(pub),
+		"publicKey":        air.EncodeKey(air.Ed25519Key, pub),
+		"x25519PrivateHex": hex.EncodeToString(box.Bytes()),
+		"x25519PublicHex":  hex.EncodeToString(box.PublicBytes()),
+	}.OnlyNamed(), nil
+}
+
+func airToX25519(in *Input) (Answer, error) {
+	key, err := air.NewPublicKey(airHex(in, "publicKeyHex"))
+	if err != nil {
+		return nil, err
+	}
+	return Answer{"x25519PublicHex": hex.EncodeToString(key.X25519())}, nil
+}
+
+func airID(in *Input) (Answer, error) {
+	id := in.String("text")
+	in.String("profile") // the same in all of them
+	return Answer{"airId": id}, air.CheckAIRID(id)
+}
+
+func airDID(in *Input) (Answer, error) {
+	d, err := air.ParseDID(in.String("text"), air.Profile(in.String("profile")))
+	return Answer{"airId": d.AIRID, "host": d.Host}.OnlyNamed(), err
+}
+
+func airDocumentURL(in *Input) (Answer, error) {
+	u, err := air.DocumentURL(in.StringOr("base", ""), in.String("airId"))
+	return Answer{"url": u}, err
+}
+
+func airDiscover(in *Input) (Answer, error) {
+	opts := &air.EndpointOptions{
+		Dialect:       air.Dialect(in.StringOr("dialect", "")),
+		AllowLoopback: in.Bool("allowLoopback"),
+		AllowPrivate:  in.Bool("allowPrivate"),
+	}
+	document, did := in.Wire("document"), in.String("did")
+	d, err := air.ParseDocument(document)
+	if err != nil {
+		return nil, err
+	}
+	e, err := d.Inbox(did, opts)
+	return Answer{"endpoint": e.URL, "pull": e.Pull, "ack": e.Ack}.OnlyNamed(), err
+}
+
+func airSigningKey(in *Input) (Answer, error) {
+	document, did := in.Wire("document"), in.String("did")
+	d, err := air.ParseDocument(document)
+	if err != nil {
+		return nil, err
+	}
+	key, err := d.SigningKey(did)
+	if err != nil {
+		return nil, err
+	}
+	return Answer{"publicKeyHex": hex.EncodeToString(key.Bytes())}, nil
+}
+
+func airBinding(in *Input) air.Binding {
+	env := in.Object("env")
+	return air.Binding{ID: env.String("id"), From: env.String("from"), To: env.String("to"), ThreadID: env.String("thread_id")}
+}
+
+func airSeal(in *Input) (Answer, error) {
+	recipient, b, body := in.String("recipient"), airBinding(in), in.Wire("body")
+	random := bytes.NewReader(append(airHex(in, "ephSecretHex"), airHex(in, "nonceHex")...))
+	if err := in.Err(); err != nil {
+		return nil, err
+	}
+	to, err := air.ParsePublicKey(recipient)
+	if err != nil {
+		return nil, err
+	}
+	box, err := air.SealWith(random, to, b, body)
+	if err != nil {
+		return nil, err
+	}
+	plain, err := air.Canonicalize(body)
+	return Answer{"plaintext": string(plain), "json": json.RawMessage(box)}.OnlyNamed(), err
+}
+
+func airOpen(in *Input) (Answer, error) {
+	key, b, body := airSeed(in, "seedHex"), airBinding(in), in.Wire("body")
+	if err := in.Err(); err != nil {
+		return nil, err
+	}
+	box, err := air.NewBoxKey(key.Seed())
+	if err != nil {
+		return nil, err
+	}
+	plain, err := box.Open(b, body)
+	return Answer{"plaintext": string(plain)}, err
+}
+
+func airServiceType(in *Input) (Answer, error) {
+	st, err := air.ParseServiceType(in.String("type"))
+	form := "short"
+	if st.URI {
+		form = "uri"
+	}
+	return Answer{"reserved": st.Reserved, "form": form}.OnlyNamed(), err
+}
+
+func airErrorEncode(in *Input) (Answer, error) {
+	e := &air.Error{
+		Code:     air.Code(in.String("code")),
+		Detail:   in.StringOr("detail", ""),
+		AIRID:    in.StringOr("airId", ""),
+		ThreadID: in.StringOr("threadId", ""),
+	}
+	return Answer{"status": e.Status(), "json": json.RawMessage(e.Body())}.OnlyNamed(), nil
+}
+
+func airErrorDecode(in *Input) (Answer, error) {
+	header := http.Header{}
+	in.SetHeaders("headers", header)
+	var now time.Time
+	if in.Has("now") {
+		now = in.Time("now")
+	}
+	v := air.Judge(in.Int("status"), header, in.Wire("body"), in.Int("attempt"), now)
+	a := Answer{"code": string(v.Code), "action": string(v.Action)}
+	if v.HasRetryAfter {
+		a["retryAfterMs"] = v.RetryAfter.Milliseconds()
+	}
+	if v.AIRID != "" {
+		a["airId"] = v.AIRID
+	}
+	if v.ThreadID != "" {
+		a["threadId"] = v.ThreadID
+	}
+	return a, nil
+}
