@@ -4,6 +4,7 @@
 package arc
 
 import (
+	"errors"
 	"net/netip"
 	"net/url"
 	"strconv"
@@ -65,55 +66,27 @@ func (p CallbackPolicy) Check(rawURL string, addresses ...netip.Addr) error {
 	case strings.Contains(rawURL, "#"):
 		return CallbackFragment
 	}
-	if !bracketed {
-		name := strings.ToLower(strings.TrimSuffix(host, "."))
-		addr, addrErr = netip.ParseAddr(name)
-		if addrErr != nil && numeric(name) {
-			return CallbackHost
-		}
-		if !p.AllowPrivate && localName(name) {
-			return CallbackHost
-		}
-	}
-	if p.AllowPrivate {
-		return nil
-	}
-	if addrErr == nil {
-		addresses = append([]netip.Addr{addr}, addresses...)
+	// One more look is due where the connection is made; see [netguard.Guard].
+	g := p.guard()
+	if err := g.Host(u.Hostname()); err != nil {
+		return faultOf(err)
 	}
 	for _, a := range addresses {
-		if a.Zone() != "" || !netguard.Public(a) {
-			return CallbackAddress
+		if err := g.Addr(a); err != nil {
+			return faultOf(err)
 		}
 	}
 	return nil
 }
 
-func localName(name string) bool {
-	if name == "" || name == "localhost" {
-		return true
-	}
-	for _, suffix := range []string{".localhost", ".local", ".internal"} {
-		if strings.HasSuffix(name, suffix) {
-			return true
-		}
-	}
-	return false
+func (p CallbackPolicy) guard() *netguard.Guard {
+	return &netguard.Guard{AllowLoopback: p.AllowPrivate, AllowPrivate: p.AllowPrivate}
 }
 
-// numeric reports whether every label of a name is a number, which some
-// resolvers take for an address in disguise.
-func numeric(name string) bool {
-	for label := range strings.SplitSeq(name, ".") {
-		digits := "0123456789"
-		if rest, hex := strings.CutPrefix(label, "0x"); hex {
-			label, digits = rest, "0123456789abcdef"
-		} else if label == "" {
-			return false
-		}
-		if strings.Trim(label, digits) != "" {
-			return false
-		}
+func faultOf(err error) CallbackFault {
+	var e *netguard.Error
+	if errors.As(err, &e) && e.Reason == netguard.ReasonHost {
+		return CallbackHost
 	}
-	return true
+	return CallbackAddress
 }
