@@ -1,0 +1,139 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package accp
+
+// Character classes. The parser looks each byte up once.
+const (
+	cPlain   = 1 << iota // ordinary in a value: printable ASCII that is no delimiter
+	cBare                // @ > : $ ~, ordinary inside a value for the lenient reader only
+	cComma               // the comma, which is ordinary where it does not end the value (lenient)
+	cName                // letters, digits and underscore (D01)
+	cNameExt             // - and . which the lenient reader accepts in names (L7)
+	cAlpha               // letters
+	cDigit
+	cDelim // the twelve delimiters (D02)
+)
+
+// class is the table of the classes; bytes that are not here have none.
+var class = [256]uint8{
+	'!': cPlain, '"': cPlain, '#': cPlain, '$': cBare | cDelim, '%': cPlain, '&': cPlain, '\'': cPlain,
+	'(': cPlain, ')': cPlain, '*': cPlain, '+': cPlain, ',': cComma | cDelim, '-': cPlain | cNameExt,
+	'.': cPlain | cNameExt, '/': cPlain,
+	'0': cPlain | cName | cDigit, '1': cPlain | cName | cDigit, '2': cPlain | cName | cDigit,
+	'3': cPlain | cName | cDigit, '4': cPlain | cName | cDigit, '5': cPlain | cName | cDigit,
+	'6': cPlain | cName | cDigit, '7': cPlain | cName | cDigit, '8': cPlain | cName | cDigit,
+	'9': cPlain | cName | cDigit,
+	':': cBare | cDelim, ';': cPlain, '<': cPlain, '=': cPlain, '>': cBare | cDelim, '?': cPlain, '@': cBare | cDelim,
+	'A': cPlain | cName | cAlpha, 'B': cPlain | cName | cAlpha, 'C': cPlain | cName | cAlpha, 'D': cPlain | cName | cAlpha,
+	'E': cPlain | cName | cAlpha, 'F': cPlain | cName | cAlpha, 'G': cPlain | cName | cAlpha, 'H': cPlain | cName | cAlpha,
+	'I': cPlain | cName | cAlpha, 'J': cPlain | cName | cAlpha, 'K': cPlain | cName | cAlpha, 'L': cPlain | cName | cAlpha,
+	'M': cPlain | cName | cAlpha, 'N': cPlain | cName | cAlpha, 'O': cPlain | cName | cAlpha, 'P': cPlain | cName | cAlpha,
+	'Q': cPlain | cName | cAlpha, 'R': cPlain | cName | cAlpha, 'S': cPlain | cName | cAlpha, 'T': cPlain | cName | cAlpha,
+	'U': cPlain | cName | cAlpha, 'V': cPlain | cName | cAlpha, 'W': cPlain | cName | cAlpha, 'X': cPlain | cName | cAlpha,
+	'Y': cPlain | cName | cAlpha, 'Z': cPlain | cName | cAlpha,
+	'[': cDelim, '\\': cDelim, ']': cDelim, '^': cPlain, '_': cPlain | cName, '`': cPlain,
+	'a': cPlain | cName | cAlpha, 'b': cPlain | cName | cAlpha, 'c': cPlain | cName | cAlpha, 'd': cPlain | cName | cAlpha,
+	'e': cPlain | cName | cAlpha, 'f': cPlain | cName | cAlpha, 'g': cPlain | cName | cAlpha, 'h': cPlain | cName | cAlpha,
+	'i': cPlain | cName | cAlpha, 'j': cPlain | cName | cAlpha, 'k': cPlain | cName | cAlpha, 'l': cPlain | cName | cAlpha,
+	'm': cPlain | cName | cAlpha, 'n': cPlain | cName | cAlpha, 'o': cPlain | cName | cAlpha, 'p': cPlain | cName | cAlpha,
+	'q': cPlain | cName | cAlpha, 'r': cPlain | cName | cAlpha, 's': cPlain | cName | cAlpha, 't': cPlain | cName | cAlpha,
+	'u': cPlain | cName | cAlpha, 'v': cPlain | cName | cAlpha, 'w': cPlain | cName | cAlpha, 'x': cPlain | cName | cAlpha,
+	'y': cPlain | cName | cAlpha, 'z': cPlain | cName | cAlpha,
+	'{': cDelim, '|': cDelim, '}': cDelim, '~': cBare | cDelim,
+}
+
+// hidden reports whether r is white space, a control or an invisible character,
+// which a frame never holds raw: they could smuggle text past a person who
+// reads the frame (D05). The list is fixed and does not follow Unicode versions.
+func hidden(r rune) bool {
+	switch {
+	case r <= 0x20, r >= 0x7F && r <= 0xA0:
+		return true
+	case r < 0x34F:
+		return r == 0xAD
+	case r < 0x2000:
+		return r == 0x34F || r == 0x61C || r == 0x115F || r == 0x1160 || r == 0x1680 ||
+			r == 0x17B4 || r == 0x17B5 || r >= 0x180B && r <= 0x180F
+	case r < 0xFE00:
+		return r <= 0x200F || r >= 0x2028 && r <= 0x202F || r >= 0x205F && r <= 0x206F ||
+			r == 0x3000 || r == 0x3164
+	case r <= 0xFFFF:
+		return r <= 0xFE0F || r == 0xFEFF || r == 0xFFA0 || r >= 0xFFF0 && r <= 0xFFFB
+	}
+	return r >= 0x1BCA0 && r <= 0x1BCA3 || r >= 0x1D173 && r <= 0x1D17A || r >= 0xE0000 && r <= 0xE0FFF
+}
+
+const maxName = 64 // bytes of a name or an intent (D01, D18)
+
+// validName reports whether s may be written as agent-id, operation or key (D01).
+func validName(s string) bool {
+	if len(s) == 0 || len(s) > maxName {
+		return false
+	}
+	for i := 0; i < len(s); i++ {
+		if class[s[i]]&cName == 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// validRef reports whether s is a ref-key (D11): names joined by dots, the first
+// of which begins with a letter.
+func validRef[T ~string | ~[]byte](s T) bool {
+	if len(s) == 0 || class[s[0]]&cAlpha == 0 {
+		return false
+	}
+	dot := false
+	for i := 0; i < len(s); i++ {
+		switch {
+		case class[s[i]]&cName != 0:
+			dot = false
+		case s[i] == '.' && !dot:
+			dot = true
+		default:
+			return false
+		}
+	}
+	return !dot
+}
+
+// numberForm tells what kind of number s looks like: -?[0-9]+ is an Int,
+// -?[0-9]+\.[0-9]+ a Decimal. Anything else is a String.
+func numberForm[T ~string | ~[]byte](s T) Kind {
+	i := 0
+	if len(s) > 0 && s[0] == '-' {
+		i = 1
+	}
+	start := i
+	for i < len(s) && class[s[i]]&cDigit != 0 {
+		i++
+	}
+	if i == start {
+		return KindString
+	}
+	if i == len(s) {
+		return KindInt
+	}
+	if s[i] != '.' {
+		return KindString
+	}
+	start = i + 1
+	for i = start; i < len(s) && class[s[i]]&cDigit != 0; i++ {
+	}
+	if i == start || i < len(s) {
+		return KindString
+	}
+	return KindDecimal
+}
+
+// looksTyped reports whether the text of a string would be read as another type
+// when written bare, by the strict or by the lenient reader (D06, D10).
+func looksTyped(s string) bool {
+	switch s {
+	case "true", "false", "null":
+		return true
+	}
+	return numberForm(s) != KindString
+}

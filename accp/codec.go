@@ -1,0 +1,336 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package accp
+
+import (
+	"strings"
+	"unsafe"
+)
+
+// Limits bound what the parser accepts and the encoder writes (D18). A zero
+// field means the default. What exceeds a limit is [ErrParse].
+type Limits struct {
+	Frame  int // bytes of a frame; zero means 65,536
+	Depth  int // arrays and maps around a value; zero means 5, the most is 100
+	Params int // params of a payload; zero means 256
+	Meta   int // metadata fields; zero means 32
+	Values int // values of any kind in a frame; zero means 4,096
+	Name   int // bytes of a name or an intent; zero means 64
+	Number int // characters of a number; zero means 128
+}
+
+const maxParts = 64 // frames that a message may be split into (D38)
+
+func (l Limits) withDefaults() Limits {
+	def := func(v *int, d, most int) {
+		if *v <= 0 {
+			*v = d
+		}
+		*v = min(*v, most)
+	}
+	def(&l.Frame, 65536, 1<<30)
+	def(&l.Depth, 5, 100)
+	def(&l.Params, 256, 1<<30)
+	def(&l.Meta, 32, 1<<30)
+	def(&l.Values, 4096, 1<<30)
+	def(&l.Name, maxName, 1<<30)
+	def(&l.Number, 128, 1<<30)
+	return l
+}
+
+// A Codec turns messages into frames and back. The zero value is ready for use,
+// strict, and knows the built-in schemas. A Codec may be used by several
+// goroutines as long as none changes its fields.
+//
+// [Codec.Parse] and [Codec.Format] work on the grammar alone, with the keys as
+// they stand on the wire. [Codec.Decode] and [Codec.Encode] run the pipelines of
+// section 7 of the draft as far as they need no session.
+type Codec struct {
+	// Lenient makes the reader accept what the examples of the draft need
+	// beyond its grammar (D15). What is written is always strict.
+	Lenient bool
+
+	// Portable makes the encoder write for peers that know the grammar of the
+	// draft only: no escapes but those of delimiters, and _ for a space. What
+	// that cannot say is [ErrInvalidType], and text may not come back as it
+	// was (D03).
+	Portable bool
+
+	// ExactDecimals refuses decimals of more than six places instead of
+	// rounding them.
+	ExactDecimals bool
+
+	// LongKeys writes keys in full.
+	LongKeys bool
+
+	// KeepDefaults writes values that equal the default of their schema too,
+	// and does not fill in defaults when decoding.
+	KeepDefaults bool
+
+	// Limits bound frames; the zero value means those of the draft.
+	Limits Limits
+
+	// Registry knows the schemas. Nil means the built-in ones.
+	Registry *Registry
+
+	anyPlaces bool // decimals keep all their places, for what is stored on this side
+}
+
+// Parse reads exactly one frame. Keys are as they stand there, defaults are
+// absent, and the envelope may lack fields. Every error is an [*Error]. The
+// message shares no memory with frame.
+func (c *Codec) Parse(frame []byte) (*Message, error) {
+	var buf [40]node
+	var f Frame
+	f.nodes = buf[:0]
+	if err := c.parse(frame, &f); err != nil {
+		return nil, err
+	}
+	return f.Message(), nil
+}
+
+// ParseFrame reads exactly one frame into f, without allocating if f was used
+// before for a frame with as many values. Frame f then refers to data until it
+// is used again.
+func (c *Codec) ParseFrame(data []byte, f *Frame) error {
+	if err := c.parse(data, f); err != nil {
+		return err
+	}
+	return nil
+}
+
+func (c *Codec) parse(data []byte, f *Frame) *Error {
+	*f = Frame{src: data, nodes: f.nodes[:0], lenient: c.Lenient, mid: -1, cid: -1, aid: -1, sid: -1}
+	limits := c.Limits.withDefaults()
+	p := parser{f: f, s: data, lenient: c.Lenient, places: c.anyPlaces, name: cName, limits: &limits}
+	if c.Lenient {
+		p.name |= cNameExt
+	}
+	if !p.frame() {
+		return failAt(ErrParse, p.badAt, p.bad)
+	}
+	if p.late != "" {
+		return failAt(p.late, p.lateAt, p.lateIs)
+	}
+	return nil
+}
+
+// ParseValue reads the text of one value, written as in a payload.
+func (c *Codec) ParseValue(text []byte) (Value, error) {
+	f := Frame{src: text, mid: -1, cid: -1, aid: -1, sid: -1}
+	limits := c.Limits.withDefaults()
+	p := parser{f: &f, s: text, lenient: c.Lenient, places: c.anyPlaces, name: cName, limits: &limits}
+	if c.Lenient {
+		p.name |= cNameExt
+	}
+	if len(text) > limits.Frame {
+		return Value{}, failAt(ErrParse, limits.Frame, "value too long")
+	}
+	p.space()
+	if !p.value(alone, [2]int32{}) {
+		return Value{}, failAt(ErrParse, p.badAt, p.bad)
+	}
+	p.space()
+	if p.i != len(text) {
+		return Value{}, failAt(ErrParse, p.i, "unexpected character in value")
+	}
+	if p.late != "" {
+		return Value{}, failAt(p.late, p.lateAt, p.lateIs)
+	}
+	b := newBuilder(&f)
+	return b.value(0), nil
+}
+
+// A builder turns the nodes of a frame into values. All texts share one buffer
+// that is never longer than the frame, all lists one slab.
+type builder struct {
+	f    *Frame
+	text []byte
+	slab []Param
+}
+
+func newBuilder(f *Frame) builder {
+	return builder{f: f, text: make([]byte, 0, len(f.src)), slab: make([]Param, len(f.nodes))}
+}
+
+// str copies text into the buffer.
+func (b *builder) str(s []byte) string {
+	if len(s) == 0 {
+		return ""
+	}
+	at := len(b.text)
+	b.text = append(b.text, s...)
+	return view(b.text[at:])
+}
+
+// view returns bytes that never change again as a string.
+func view(s []byte) string { return unsafe.String(unsafe.SliceData(s), len(s)) }
+
+func (b *builder) unescaped(n *node) string {
+	at := len(b.text)
+	b.text = appendUnescaped(b.text, b.f.src[n.val:n.end], n.form)
+	if len(b.text) == at {
+		return ""
+	}
+	return view(b.text[at:])
+}
+
+func (b *builder) value(i int32) Value {
+	n := &b.f.nodes[i]
+	v := Value{kind: n.kind}
+	switch n.kind {
+	case KindNull:
+	case KindBool:
+		if n.end-n.val == 4 {
+			v.text = "true"
+		} else {
+			v.text = "false"
+		}
+	case KindArray, KindMap:
+		v.list = b.list(i+1, n.kids)
+	case KindInt:
+		if n.form == negZero {
+			v.text = "0"
+		} else {
+			v.text = b.str(b.f.src[n.val:n.end])
+		}
+	case KindDecimal:
+		v.text = b.str(b.f.src[n.val:n.end])
+		if n.form == cutZeros {
+			v.text = trimDecimal(v.text)
+		}
+	case KindString:
+		if n.form != asIs {
+			v.text = b.unescaped(n)
+			break
+		}
+		fallthrough
+	default:
+		v.text = b.str(b.f.src[n.val:n.end])
+	}
+	return v
+}
+
+// list builds the count siblings that begin with node i.
+func (b *builder) list(i, count int32) []Param {
+	if count == 0 {
+		return nil
+	}
+	out := b.slab[:count:count]
+	b.slab = b.slab[count:]
+	for k := range out {
+		n := &b.f.nodes[i]
+		out[k] = Param{Key: b.str(b.f.src[n.key:n.keyEnd]), Value: b.value(i)}
+		i += 1 + n.span
+	}
+	return out
+}
+
+// Message returns what the frame says, sharing no memory with it.
+func (f *Frame) Message() *Message {
+	both := &struct {
+		msg  Message
+		meta Meta
+	}{}
+	m := &both.msg
+	b := newBuilder(f)
+	m.From = b.str(f.From())
+	m.Intent = intern(f.Intent())
+	m.Op = b.str(f.Op())
+	m.Params = b.list(0, f.params)
+	if !f.hasMeta {
+		return m
+	}
+	m.Meta = &both.meta
+	m.Meta.Seq, m.Meta.TS, m.Meta.TTL = f.seq, f.ts, f.ttl
+	m.Meta.MID = b.metaText(f.mid)
+	if isHex12(m.Meta.MID) {
+		m.Meta.MID = strings.ToLower(m.Meta.MID) // D21
+	}
+	m.Meta.CID = b.metaText(f.cid)
+	m.Meta.AID = b.metaText(f.aid)
+	m.Meta.SID = b.metaText(f.sid)
+	if f.ext > 0 {
+		ext := b.slab[:0:f.ext]
+		b.slab = b.slab[f.ext:]
+		for i, k := f.first, f.metaCount; k > 0; k-- {
+			n := &f.nodes[i]
+			if key := f.src[n.key:n.keyEnd]; !f.envelope(i, key) {
+				ext = append(ext, Param{Key: b.str(key), Value: b.value(i)})
+			}
+			i += 1 + n.span
+		}
+		m.Meta.Ext = ext
+	}
+	return m
+}
+
+// envelope reports whether a node of the metadata is a field of the envelope.
+func (f *Frame) envelope(i int32, key []byte) bool {
+	if i == f.mid || i == f.cid || i == f.aid || i == f.sid {
+		return true
+	}
+	switch metaField(key, f.lenient) {
+	case fieldSeq, fieldTS, fieldTTL:
+		return true
+	}
+	return false
+}
+
+func (b *builder) metaText(i int32) string {
+	if i < 0 {
+		return ""
+	}
+	n := &b.f.nodes[i]
+	if n.form != asIs {
+		return b.unescaped(n)
+	}
+	return b.str(b.f.src[n.val:n.end])
+}
+
+func intern(s []byte) Intent {
+	switch i := Intent(s); i { // the known ones need no memory of their own
+	case IntentReq:
+		return IntentReq
+	case IntentDone:
+		return IntentDone
+	case IntentFail:
+		return IntentFail
+	case IntentWait:
+		return IntentWait
+	case IntentEsc:
+		return IntentEsc
+	case IntentComp:
+		return IntentComp
+	case IntentSync:
+		return IntentSync
+	case IntentQry:
+		return IntentQry
+	case IntentAck:
+		return IntentAck
+	case IntentCancel:
+		return IntentCancel
+	case IntentStream:
+		return IntentStream
+	case IntentEnd:
+		return IntentEnd
+	case IntentPing:
+		return IntentPing
+	case IntentPong:
+		return IntentPong
+	default:
+		return i
+	}
+}
+
+func isHex12(s string) bool { return len(s) == 12 && isHex(s) }
+
+func isHex(s string) bool {
+	for i := 0; i < len(s); i++ {
+		if c := s[i] | 0x20; (c < 'a' || c > 'f') && (s[i] < '0' || s[i] > '9') {
+			return false
+		}
+	}
+	return s != ""
+}

@@ -1,0 +1,93 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package accp
+
+import "slices"
+
+// Apply returns state changed by a delta: null removes, maps merge at every
+// level, anything else replaces (D44). Neither argument is changed.
+func Apply(state, delta Params) Params {
+	out := slices.Clone(state)
+	for _, d := range delta {
+		at := out.index(d.Key)
+		switch {
+		case d.Value.kind == KindNull:
+			if at >= 0 {
+				out = slices.Delete(out, at, at+1)
+			}
+		case d.Value.kind == KindMap:
+			var old Params
+			if at >= 0 {
+				old = out[at].Value.Entries()
+			}
+			out = out.put(at, d.Key, Value{kind: KindMap, list: Apply(old, d.Value.list)})
+		default:
+			out = out.put(at, d.Key, d.Value)
+		}
+	}
+	return out
+}
+
+// Diff returns the smallest delta that turns the state old into new, so that
+// Apply(old, Diff(old, new)) equals new. A state holds no nulls; those in new
+// count as absent (D44).
+func Diff(old, new Params) Params {
+	var out Params
+	oldAt, newAt := indexed(old), indexed(new)
+	for _, o := range old {
+		if v, ok := newAt(o.Key); !ok || v.kind == KindNull {
+			if o.Value.kind != KindNull {
+				out = append(out, Param{Key: o.Key})
+			}
+		}
+	}
+	for _, n := range new {
+		if n.Value.kind == KindNull {
+			continue
+		}
+		o, ok := oldAt(n.Key)
+		switch {
+		case ok && o.kind == KindMap && n.Value.kind == KindMap:
+			if d := Diff(o.list, n.Value.list); len(d) > 0 {
+				out = append(out, Param{n.Key, Value{kind: KindMap, list: d}})
+			}
+		case !ok || !o.Equal(withoutNulls(n.Value)):
+			out = append(out, Param{n.Key, withoutNulls(n.Value)})
+		}
+	}
+	return out
+}
+
+// withoutNulls returns a value whose maps hold no nulls. Arrays stay as they are:
+// a delta replaces them as a whole.
+func withoutNulls(v Value) Value {
+	if v.kind != KindMap {
+		return v
+	}
+	return Value{kind: KindMap, list: Apply(nil, v.list)}
+}
+
+func (p Params) index(key string) int {
+	return slices.IndexFunc(p, func(x Param) bool { return x.Key == key })
+}
+
+func (p Params) put(at int, key string, v Value) Params {
+	if at < 0 {
+		return append(p, Param{key, v})
+	}
+	p[at].Value = v
+	return p
+}
+
+// indexed returns a look-up in p that does not take longer for long lists.
+func indexed(p Params) func(string) (Value, bool) {
+	if len(p) <= 16 {
+		return p.Get
+	}
+	m := make(map[string]Value, len(p))
+	for _, x := range p {
+		m[x.Key] = x.Value
+	}
+	return func(key string) (Value, bool) { v, ok := m[key]; return v, ok }
+}

@@ -1,0 +1,205 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package accp
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// An Intent says what a frame wants. The set is closed (ACCP-071 to ACCP-082,
+// and ping and pong of the WebSocket binding, D50).
+type Intent string
+
+// The intents.
+const (
+	IntentReq    Intent = "req"    // request an action
+	IntentDone   Intent = "done"   // completion, with results
+	IntentFail   Intent = "fail"   // failure, with details
+	IntentWait   Intent = "wait"   // waiting for input or a dependency
+	IntentEsc    Intent = "esc"    // hand over to a higher authority
+	IntentComp   Intent = "comp"   // ask for a checkpoint
+	IntentSync   Intent = "sync"   // share or request state
+	IntentQry    Intent = "qry"    // look something up
+	IntentAck    Intent = "ack"    // confirm receipt
+	IntentCancel Intent = "cancel" // abort a chain
+	IntentStream Intent = "stream" // one chunk of a stream
+	IntentEnd    Intent = "end"    // close a stream
+	IntentPing   Intent = "ping"   // heartbeat
+	IntentPong   Intent = "pong"   // answer to a heartbeat
+)
+
+// Valid reports whether i is one of the intents.
+func (i Intent) Valid() bool {
+	switch i {
+	case IntentReq, IntentDone, IntentFail, IntentWait, IntentEsc, IntentComp, IntentSync,
+		IntentQry, IntentAck, IntentCancel, IntentStream, IntentEnd, IntentPing, IntentPong:
+		return true
+	}
+	return false
+}
+
+// Meaning returns the intent in a word or two, for people.
+func (i Intent) Meaning() string {
+	switch i {
+	case IntentReq:
+		return "request"
+	case IntentDone:
+		return "complete"
+	case IntentFail:
+		return "failure"
+	case IntentWait:
+		return "waiting"
+	case IntentEsc:
+		return "escalate"
+	case IntentComp:
+		return "compress"
+	case IntentSync:
+		return "synchronize"
+	case IntentQry:
+		return "query"
+	case IntentAck:
+		return "acknowledge"
+	case IntentCancel:
+		return "cancel"
+	case IntentStream:
+		return "stream chunk"
+	case IntentEnd:
+		return "end of stream"
+	case IntentPing:
+		return "heartbeat"
+	case IntentPong:
+		return "heartbeat answer"
+	}
+	return "unknown intent"
+}
+
+// Operations of the draft's core list (ACCP-084), and those that it uses in its
+// examples and fixed frames (D51). Any other name may be used as well (ACCP-085).
+const (
+	OpAnalyze   = "analyze"
+	OpPlan      = "plan"
+	OpExecute   = "execute"
+	OpReview    = "review"
+	OpApprove   = "approve"
+	OpReject    = "reject"
+	OpFetch     = "fetch"
+	OpTransform = "transform"
+	OpSummarize = "summarize"
+	OpClassify  = "classify"
+	OpGenerate  = "generate"
+	OpValidate  = "validate"
+	OpSchedule  = "schedule"
+	OpNotify    = "notify"
+	OpMerge     = "merge"
+	OpSplit     = "split"
+	OpRoute     = "route"
+	OpCache     = "cache"
+	OpPurge     = "purge"
+
+	OpLookup      = "lookup"
+	OpState       = "state"
+	OpRegistry    = "registry"
+	OpError       = "error"
+	OpChat        = "chat"
+	OpTool        = "tool"
+	OpTransaction = "transaction"
+	OpInfer       = "infer"
+	OpHeartbeat   = "heartbeat"
+	OpCheckpoint  = "checkpoint"
+)
+
+// A Message is what a frame says. Codecs and sessions never change a message
+// that they are given.
+type Message struct {
+	From   string // agent-id of the sender (D66)
+	Intent Intent
+	Op     string
+	Params Params
+	Meta   *Meta // nil if the frame has no metadata block
+}
+
+// Schema returns the text of the param schema, or "".
+func (m *Message) Schema() string { return m.Params.Text(keySchema) }
+
+// Chain returns the id of the chain that m belongs to: its correlation id, or
+// its own message id if it has none (D28).
+func (m *Message) Chain() string {
+	switch {
+	case m.Meta == nil:
+		return ""
+	case m.Meta.CID != "":
+		return m.Meta.CID
+	}
+	return m.Meta.MID
+}
+
+// Equal reports whether m and n say the same, whatever the order of their params.
+func (m *Message) Equal(n *Message) bool {
+	if m == nil || n == nil {
+		return m == n
+	}
+	if m.From != n.From || m.Intent != n.Intent || m.Op != n.Op || !m.Params.Equal(n.Params) {
+		return false
+	}
+	a, b := m.Meta, n.Meta
+	if a == nil || b == nil {
+		return a == b
+	}
+	return a.MID == b.MID && a.Seq == b.Seq && a.TS == b.TS && a.CID == b.CID && a.AID == b.AID &&
+		a.SID == b.SID && a.TTL == b.TTL && a.Ext.Equal(b.Ext)
+}
+
+// clone returns a copy whose params and metadata may be changed.
+func (m *Message) clone() *Message {
+	c := *m
+	c.Params = slices.Clone(m.Params)
+	if m.Meta != nil {
+		meta := *m.Meta
+		meta.Ext = slices.Clone(m.Meta.Ext)
+		c.Meta = &meta
+	}
+	return &c
+}
+
+// Meta is the envelope of a frame (ACCP-037 to ACCP-044). Empty strings and unset
+// numbers are absent.
+type Meta struct {
+	MID string // message id, 12 hex digits
+	Seq Number // position in the session
+	TS  Number // Unix seconds
+	CID string // correlation id: the chain that the message belongs to
+	AID string // causation id: the message that caused this one
+	SID string // session id
+	TTL Number // seconds to live; 0 means for ever
+	Ext Params // further keys, kept and sent on (D20)
+}
+
+func (m *Meta) empty() bool {
+	return m == nil || m.MID == "" && !m.Seq.Set && !m.TS.Set && m.CID == "" && m.AID == "" &&
+		m.SID == "" && !m.TTL.Set && len(m.Ext) == 0
+}
+
+// A Number is an integer that may be absent. The zero value is.
+type Number struct {
+	N   int64 // 0 to 2^63-1
+	Set bool
+}
+
+// Num returns a number that is there.
+func Num(n int64) Number { return Number{N: n, Set: true} }
+
+// parsePart reads the metadata key part of a frame sequence: i/n (D38).
+func parsePart(v Value) (i, n int, ok bool) {
+	s, isText := v.Text()
+	a, b, cut := strings.Cut(s, "/")
+	if !isText || !cut || len(a) > 2 || len(b) > 2 || a == "" || b == "" || a[0] == '0' || b[0] == '0' ||
+		numberForm(a) != KindInt || numberForm(b) != KindInt || a[0] == '-' || b[0] == '-' {
+		return 0, 0, false
+	}
+	i, _ = strconv.Atoi(a)
+	n, _ = strconv.Atoi(b)
+	return i, n, i >= 1 && i <= n && n >= 2 && n <= maxParts
+}

@@ -1,0 +1,135 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package accp
+
+import "strconv"
+
+// The names of the envelope fields on the wire, and the long forms that the
+// lenient reader knows (L8).
+const (
+	fieldMID = 1 + iota
+	fieldSeq
+	fieldTS
+	fieldCID
+	fieldAID
+	fieldSID
+	fieldTTL
+)
+
+func metaField(name []byte, lenient bool) int {
+	switch string(name) {
+	case "mid":
+		return fieldMID
+	case "seq":
+		return fieldSeq
+	case "ts":
+		return fieldTS
+	case "cid":
+		return fieldCID
+	case "aid":
+		return fieldAID
+	case "sid":
+		return fieldSID
+	case "ttl":
+		return fieldTTL
+	}
+	if lenient {
+		switch string(name) {
+		case "msg_id":
+			return fieldMID
+		case "sequence":
+			return fieldSeq
+		case "timestamp":
+			return fieldTS
+		case "correlation_id":
+			return fieldCID
+		case "causation_id":
+			return fieldAID
+		case "session_id":
+			return fieldSID
+		}
+	}
+	return 0
+}
+
+// metaField reads the value of one metadata pair. The type of the envelope
+// fields follows from their name and not from how the value looks (D20).
+func (p *parser) metaField(key [2]int32) bool {
+	f := p.f
+	me := int32(len(f.nodes))
+	field := metaField(p.s[key[0]:key[1]], p.lenient)
+	c := p.peek()
+	if field == 0 || c == '[' || c == '{' {
+		if !p.value(inMeta, key) {
+			return false
+		}
+	} else {
+		if p.values++; p.values > p.limits.Values {
+			return p.fault(p.i, "too many values")
+		}
+		if !p.scalar(inMeta, key, true) {
+			return false
+		}
+	}
+	nd := &f.nodes[me]
+	text := p.s[nd.val:nd.end]
+	switch field {
+	case 0:
+		f.ext++
+		return true
+	case fieldMID:
+		return p.metaText(&f.mid, me, nd)
+	case fieldCID:
+		return p.metaText(&f.cid, me, nd)
+	case fieldAID:
+		return p.metaText(&f.aid, me, nd)
+	case fieldSID:
+		return p.metaText(&f.sid, me, nd)
+	case fieldSeq:
+		return p.metaNumber(&f.seq, text, nd)
+	case fieldTS:
+		return p.metaNumber(&f.ts, text, nd)
+	}
+	return p.metaNumber(&f.ttl, text, nd)
+}
+
+func (p *parser) metaText(at *int32, me int32, nd *node) bool {
+	if *at >= 0 {
+		return p.fault(int(nd.key), "metadata field given twice") // two spellings (D13)
+	}
+	*at = me
+	if nd.kind != KindString || nd.form != asIs && p.emptyText(nd) {
+		p.wrongType(int(nd.val), "metadata field must be a string that is not empty")
+	}
+	return true
+}
+
+// emptyText reports whether an escaped string has no text: \e or \_ alone.
+func (p *parser) emptyText(nd *node) bool {
+	return nd.end-nd.val == 2 && (p.s[nd.val+1] == 'e' || p.s[nd.val+1] == '_')
+}
+
+func (p *parser) metaNumber(at *Number, text []byte, nd *node) bool {
+	if at.Set {
+		return p.fault(int(nd.key), "metadata field given twice")
+	}
+	at.Set = true
+	if nd.kind != KindString || nd.form != asIs || numberForm(text) != KindInt {
+		if numberForm(text) == KindDecimal && nd.form == asIs && len(text) > p.limits.Number {
+			return p.fault(int(nd.val), "number too long")
+		}
+		p.wrongType(int(nd.val), "metadata field must be an integer")
+		return true
+	}
+	if len(text) > p.limits.Number {
+		return p.fault(int(nd.val), "number too long")
+	}
+	n, err := strconv.ParseInt(string(text), 10, 64)
+	if err != nil || text[0] == '-' || text[0] == '0' && len(text) > 1 && !p.lenient {
+		p.wrongType(int(nd.val), "metadata field must be an integer from 0 to 2^63-1")
+		return true
+	}
+	at.N = n
+	return true
+}

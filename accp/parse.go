@@ -1,0 +1,681 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package accp
+
+import (
+	"unicode/utf8"
+)
+
+// A node is one value of a parsed frame. The nodes of a frame stand in one list,
+// each container followed by all that is in it.
+type node struct {
+	key, keyEnd int32 // where the key stands; equal if there is none
+	val, end    int32 // where the value stands, brackets included
+	span        int32 // how many nodes follow that are inside this one
+	kids        int32 // how many of those are its direct children
+	kind        Kind
+	form        form
+}
+
+// form says how the text of a node is to be read.
+type form uint8
+
+const (
+	asIs      form = iota // the bytes are the text
+	escaped               // with escapes
+	textMode              // with escapes, underscores are spaces (D04)
+	cutZeros              // a decimal with needless zeros (lenient)
+	negZero               // -0 (lenient)
+	pairInMap             // a map that stands for a pair in an array (D16)
+)
+
+// A Frame is a parsed frame that shares the memory of the text it was parsed
+// from. It is for those who look at many frames and build no messages of most:
+// a Frame that is used again is parsed into without allocating. The zero value
+// is ready for use; it is for one goroutine.
+type Frame struct {
+	src            []byte
+	nodes          []node
+	from           [2]int32
+	intent         [2]int32
+	op             [2]int32
+	body, meta     int32 // where the body and the metadata begin
+	params         int32 // number of params
+	first          int32 // the node that the metadata begin with
+	hasMeta        bool
+	lenient        bool
+	seq, ts, ttl   Number
+	mid, cid, aid  int32 // nodes, -1 if absent
+	sid            int32
+	metaCount, ext int32
+}
+
+// From returns the agent-id. Like every text of a Frame it is valid until the
+// frame is used again or the parsed bytes change.
+func (f *Frame) From() []byte { return f.src[f.from[0]:f.from[1]] }
+
+// Intent returns the intent, which may be none of the known ones if parsing
+// failed with [ErrInvalidIntent].
+func (f *Frame) Intent() []byte { return f.src[f.intent[0]:f.intent[1]] }
+
+// Op returns the operation.
+func (f *Frame) Op() []byte { return f.src[f.op[0]:f.op[1]] }
+
+// Len returns the number of params.
+func (f *Frame) Len() int { return int(f.params) }
+
+// Raw returns the text of the param with this key as it is written, and its kind.
+func (f *Frame) Raw(key string) (text []byte, kind Kind, ok bool) {
+	for i, n := int32(0), f.params; n > 0; n-- {
+		nd := &f.nodes[i]
+		if string(f.src[nd.key:nd.keyEnd]) == key {
+			return f.src[nd.val:nd.end], nd.kind, true
+		}
+		i += 1 + nd.span
+	}
+	return nil, 0, false
+}
+
+// context says what ends a value, and which delimiters are ordinary in it.
+type context uint8
+
+const (
+	inPayload context = iota
+	inArray
+	inMap
+	inMeta
+	alone // a value by itself, read like one of the payload
+)
+
+// parser reads one frame in one pass. Faults of the grammar end it; others are
+// remembered, because a fault of the grammar anywhere in the frame goes first (D17).
+type parser struct {
+	f       *Frame
+	s       []byte
+	i       int
+	lenient bool
+	places  bool // accept any number of decimal places; for what the package stored itself
+	name    uint8
+	limits  *Limits
+	values  int
+	depth   int
+
+	late   Code // the first unknown intent, else the first wrong type
+	lateAt int
+	lateIs string
+
+	bad   string // the fault of the grammar
+	badAt int
+}
+
+func (p *parser) fault(at int, what string) bool {
+	p.bad, p.badAt = what, at
+	return false
+}
+
+func (p *parser) wrongType(at int, what string) {
+	if p.late == "" {
+		p.late, p.lateAt, p.lateIs = ErrInvalidType, at, what
+	}
+}
+
+// space passes over white space between tokens, which only the lenient reader
+// accepts (L1).
+func (p *parser) space() {
+	if p.lenient {
+		for p.i < len(p.s) && isSpace(p.s[p.i]) {
+			p.i++
+		}
+	}
+}
+
+func isSpace(c byte) bool { return c == ' ' || c == '\t' || c == '\r' || c == '\n' }
+
+func (p *parser) peek() byte {
+	if p.i < len(p.s) {
+		return p.s[p.i]
+	}
+	return 0
+}
+
+// word reads a name that ends before the byte stop, and passes that.
+func (p *parser) word(mask, stop uint8, at *[2]int32, what string) bool {
+	start := p.i
+	i := start
+	for i < len(p.s) && class[p.s[i]]&mask != 0 {
+		i++
+	}
+	switch {
+	case i == start:
+		return p.fault(i, "expected "+what)
+	case i-start > p.limits.Name:
+		return p.fault(start, what+" too long")
+	case i == len(p.s) || p.s[i] != stop:
+		return p.fault(i, "expected '"+string(rune(stop))+"' after "+what)
+	}
+	at[0], at[1] = int32(start), int32(i)
+	p.i = i + 1
+	return true
+}
+
+// frame reads a whole frame.
+func (p *parser) frame() bool {
+	f := p.f
+	if len(p.s) > p.limits.Frame {
+		return p.fault(p.limits.Frame, "frame too long")
+	}
+	p.space()
+	if p.peek() != '@' {
+		return p.fault(p.i, "expected '@'")
+	}
+	p.i++
+	if !p.word(p.name, '>', &f.from, "agent-id") ||
+		!p.word(cAlpha, ':', &f.intent, "intent") ||
+		!p.word(p.name, '{', &f.op, "operation") {
+		return false
+	}
+	f.body = f.intent[1]
+	if !Intent(f.Intent()).Valid() {
+		p.late, p.lateAt, p.lateIs = ErrInvalidIntent, int(f.intent[0]), "unknown intent"
+	}
+	p.space()
+	if p.peek() == '}' {
+		p.i++
+	} else {
+		n, ok := p.pairs(inPayload, '|', '}', p.limits.Params)
+		if !ok {
+			return false
+		}
+		f.params = n
+	}
+	f.meta = int32(p.i)
+	p.space()
+	f.first = int32(len(f.nodes))
+	if p.peek() == '[' && p.i < len(p.s) {
+		f.hasMeta = true
+		p.i++
+		p.space()
+		n, ok := p.pairs(inMeta, ',', ']', p.limits.Meta)
+		if !ok {
+			return false
+		}
+		f.metaCount = n
+		p.space()
+	}
+	if p.i != len(p.s) {
+		return p.fault(p.i, "bytes after the frame")
+	}
+	return true
+}
+
+// pairs reads key:value pairs up to and including the byte end.
+func (p *parser) pairs(ctx context, sep, end byte, limit int) (count int32, ok bool) {
+	first := len(p.f.nodes)
+	ordered := true
+	last := -1
+	for {
+		at := [2]int32{}
+		start := p.i
+		i := start
+		for i < len(p.s) && class[p.s[i]]&p.name != 0 {
+			i++
+		}
+		p.i = i
+		p.space()
+		switch {
+		case i == start:
+			return 0, p.fault(i, "expected a key")
+		case i-start > p.limits.Name:
+			return 0, p.fault(start, "key too long")
+		case p.i >= len(p.s) || p.s[p.i] != ':':
+			return 0, p.fault(p.i, "expected ':' after the key")
+		}
+		at[0], at[1] = int32(start), int32(i)
+		p.i++
+		p.space()
+		count++
+		if int(count) > limit {
+			return 0, p.fault(start, "too many pairs")
+		}
+		me := len(p.f.nodes)
+		if ctx == inMeta {
+			ok = p.metaField(at)
+		} else {
+			ok = p.value(ctx, at)
+		}
+		if !ok {
+			return 0, false
+		}
+		if ordered && last >= 0 {
+			a, b := &p.f.nodes[last], &p.f.nodes[me]
+			ordered = string(p.s[a.key:a.keyEnd]) < string(p.s[b.key:b.keyEnd])
+		}
+		last = me
+		p.space()
+		switch {
+		case p.i >= len(p.s):
+			return 0, p.fault(p.i, "frame ends early")
+		case p.s[p.i] == end:
+			p.i++
+			if !ordered {
+				if at := p.duplicate(first, count); at >= 0 {
+					return 0, p.fault(at, "key given twice")
+				}
+			}
+			return count, true
+		case p.s[p.i] != sep:
+			return 0, p.fault(p.i, "unexpected character in value")
+		}
+		p.i++
+		p.space()
+	}
+}
+
+// duplicate looks for a key that stands twice among count siblings (D13). Few
+// are compared with each other, many through a map, so that the time stays linear.
+func (p *parser) duplicate(first int, count int32) int {
+	nodes := p.f.nodes
+	if count <= 12 {
+		var seen [12][]byte
+		i := first
+		for k := range int(count) {
+			key := p.s[nodes[i].key:nodes[i].keyEnd]
+			for _, o := range seen[:k] {
+				if string(o) == string(key) {
+					return int(nodes[i].key)
+				}
+			}
+			seen[k] = key
+			i += 1 + int(nodes[i].span)
+		}
+		return -1
+	}
+	seen := make(map[string]struct{}, count)
+	i := first
+	for range count {
+		key := string(p.s[nodes[i].key:nodes[i].keyEnd])
+		if _, ok := seen[key]; ok {
+			return int(nodes[i].key)
+		}
+		seen[key] = struct{}{}
+		i += 1 + int(nodes[i].span)
+	}
+	return -1
+}
+
+// value reads one value and appends its nodes.
+func (p *parser) value(ctx context, key [2]int32) bool {
+	if p.values++; p.values > p.limits.Values {
+		return p.fault(p.i, "too many values")
+	}
+	if p.depth > p.limits.Depth {
+		return p.fault(p.i, "nested too deep")
+	}
+	c := p.peek()
+	if c == '[' || c == '{' {
+		return p.container(c, key)
+	}
+	return p.scalar(ctx, key, false)
+}
+
+func (p *parser) container(open byte, key [2]int32) bool {
+	me := len(p.f.nodes)
+	start := p.i
+	p.f.nodes = append(p.f.nodes, node{key: key[0], keyEnd: key[1], val: int32(start)})
+	p.i++
+	p.depth++
+	p.space()
+	kind, kids := KindMap, int32(0)
+	if open == '{' {
+		if p.peek() == '}' {
+			p.i++
+		} else {
+			n, ok := p.pairs(inMap, ',', '}', p.limits.Values)
+			if !ok {
+				return false
+			}
+			kids = n
+		}
+	} else {
+		kind = KindArray
+		if p.peek() == ']' {
+			p.i++
+		} else {
+			n, ok := p.elements()
+			if !ok {
+				return false
+			}
+			kids = n
+		}
+	}
+	p.depth--
+	nd := &p.f.nodes[me]
+	nd.kind, nd.kids = kind, kids
+	nd.end = int32(p.i)
+	nd.span = int32(len(p.f.nodes) - me - 1)
+	return true
+}
+
+func (p *parser) elements() (count int32, ok bool) {
+	for {
+		count++
+		if p.lenient && p.pairAhead() {
+			ok = p.pair()
+		} else {
+			ok = p.value(inArray, [2]int32{})
+		}
+		if !ok {
+			return 0, false
+		}
+		p.space()
+		switch {
+		case p.i >= len(p.s):
+			return 0, p.fault(p.i, "frame ends early")
+		case p.s[p.i] == ']':
+			p.i++
+			return count, true
+		case p.s[p.i] != ',':
+			return 0, p.fault(p.i, "unexpected character in array")
+		}
+		p.i++
+		p.space()
+	}
+}
+
+// pairAhead reports whether an array element begins like key:value and not like
+// a time or an address (D16).
+func (p *parser) pairAhead() bool {
+	i := p.i
+	if i >= len(p.s) || p.s[i] != '_' && class[p.s[i]]&cAlpha == 0 {
+		return false
+	}
+	for i < len(p.s) && class[p.s[i]]&(cName|cNameExt) != 0 {
+		i++
+	}
+	return i < len(p.s) && p.s[i] == ':' && !(i+2 < len(p.s) && p.s[i+1] == '/' && p.s[i+2] == '/')
+}
+
+// pair reads such an element as a map of one entry.
+func (p *parser) pair() bool {
+	if p.values++; p.values > p.limits.Values {
+		return p.fault(p.i, "too many values")
+	}
+	if p.depth > p.limits.Depth {
+		return p.fault(p.i, "nested too deep")
+	}
+	me := len(p.f.nodes)
+	start := p.i
+	for p.s[p.i] != ':' {
+		p.i++
+	}
+	key := [2]int32{int32(start), int32(p.i)}
+	if p.i-start > p.limits.Name {
+		return p.fault(start, "key too long")
+	}
+	p.i++
+	p.space()
+	p.f.nodes = append(p.f.nodes, node{val: int32(start), kind: KindMap, kids: 1, form: pairInMap})
+	p.depth++
+	if !p.value(inArray, key) {
+		return false
+	}
+	p.depth--
+	p.f.nodes[me].end = int32(p.i)
+	p.f.nodes[me].span = int32(len(p.f.nodes) - me - 1)
+	return true
+}
+
+// scalar reads a value that is no container. With raw set only strings, null and
+// references are told apart, because the field decides about the type (D20).
+func (p *parser) scalar(ctx context, key [2]int32, raw bool) bool {
+	s := p.s
+	start := p.i
+	i := start
+	if i >= len(s) {
+		return p.fault(i, "frame ends early")
+	}
+	mask := uint8(cPlain)
+	if p.lenient {
+		mask |= cBare
+		if ctx == inPayload || ctx == alone {
+			mask |= cComma
+		}
+	}
+	first := s[i]
+	if first == '$' || first == '~' {
+		i++ // decided at the end
+	}
+	fm := asIs
+	for {
+		for i < len(s) && class[s[i]]&mask != 0 {
+			i++
+		}
+		if i >= len(s) {
+			break
+		}
+		c := s[i]
+		if c == '\\' {
+			n, ok := p.escape(i, start, &fm)
+			if !ok {
+				return false
+			}
+			i += n
+			continue
+		}
+		if c < utf8.RuneSelf {
+			break
+		}
+		r, n := utf8.DecodeRune(s[i:])
+		if r == utf8.RuneError && n == 1 {
+			return p.fault(i, "not UTF-8")
+		}
+		if hidden(r) {
+			return p.fault(i, "white space, control or invisible character")
+		}
+		i += n
+	}
+	if i == start {
+		if i < len(s) && (isSpace(s[i]) || s[i] < ' ' || s[i] == 0x7F) {
+			return p.fault(i, "white space, control or invisible character")
+		}
+		return p.fault(i, "expected a value")
+	}
+	p.i = i
+	nd := node{key: key[0], keyEnd: key[1], val: int32(start), end: int32(i), kind: KindString, form: fm}
+	text := s[start:i]
+	switch {
+	case fm != asIs:
+		if !p.lenient && (first == '$' || first == '~') {
+			return p.fault(start, "unescaped delimiter")
+		}
+	case first == '$':
+		if validRef(text[1:]) {
+			nd.kind = KindRef
+			nd.val++
+		} else if !p.lenient {
+			return p.fault(start, "malformed reference")
+		}
+	case first == '~':
+		if len(text) == 1 {
+			nd.kind = KindNull
+		} else if !p.lenient {
+			return p.fault(start, "text after null")
+		}
+	case raw:
+	case first <= '9' && (first >= '0' || first == '-'):
+		if !p.number(text, start, &nd) {
+			return false
+		}
+	case first == 't' && string(text) == "true", first == 'f' && string(text) == "false":
+		nd.kind = KindBool
+	case p.lenient && first == 'n' && string(text) == "null":
+		nd.kind = KindNull // L5
+	}
+	p.f.nodes = append(p.f.nodes, nd)
+	return true
+}
+
+// number decides about a text that begins like a number.
+func (p *parser) number(text []byte, at int, nd *node) bool {
+	k := numberForm(text)
+	if k == KindString {
+		return true
+	}
+	whole := text
+	if text[0] == '-' {
+		whole = text[1:]
+	}
+	zeros := len(whole) > 1 && whole[0] == '0' && whole[1] != '.'
+	if zeros && p.lenient {
+		return true // an identifier (D07, D08)
+	}
+	if len(text) > p.limits.Number {
+		return p.fault(at, "number too long")
+	}
+	nd.kind = k
+	if k == KindInt {
+		switch {
+		case zeros:
+			p.wrongType(at, "leading zero")
+		case text[0] == '-' && whole[0] == '0':
+			if p.lenient {
+				nd.form = negZero
+			} else {
+				p.wrongType(at, "negative zero")
+			}
+		}
+		return true
+	}
+	if canonical := canonicalBytes(text, whole); !p.lenient {
+		if !canonical || len(text)-indexDot(text)-1 > decimalPlaces && !p.places {
+			p.wrongType(at, "decimal is not in canonical form")
+		}
+	} else if !canonical {
+		nd.form = cutZeros
+	}
+	return true
+}
+
+func indexDot(s []byte) int {
+	for i, c := range s {
+		if c == '.' {
+			return i
+		}
+	}
+	return len(s)
+}
+
+// canonicalBytes is canonicalDecimal for a text known to be a decimal, whose
+// digits without sign are whole.
+func canonicalBytes(text, whole []byte) bool {
+	if whole[0] == '0' && whole[1] != '.' {
+		return false
+	}
+	n := len(whole)
+	if whole[n-1] == '0' && whole[n-2] != '.' {
+		return false
+	}
+	return !(len(text) != n && string(whole) == "0.0")
+}
+
+// escape checks the escape at s[i] in a value that begins at start, and returns
+// its length (D03).
+func (p *parser) escape(i, start int, fm *form) (n int, ok bool) {
+	s := p.s
+	if i+1 >= len(s) {
+		return 0, p.fault(i, "frame ends inside an escape")
+	}
+	if *fm == asIs {
+		*fm = escaped
+	}
+	c := s[i+1]
+	switch {
+	case class[c]&cDelim != 0, c == 'n', c == 'r', c == 't':
+		return 2, true
+	case c == 'e':
+		if i != start {
+			return 0, p.fault(i, `\e inside a value`)
+		}
+		return 2, true
+	case c == '_':
+		if i == start {
+			*fm = textMode
+		} else if *fm != textMode {
+			return 0, p.fault(i, `\_ inside a value without text mode`)
+		}
+		return 2, true
+	case c == 'u':
+		if _, n := codePoint(s[i:]); n > 0 {
+			return n, true
+		}
+		return 0, p.fault(i, `malformed \u{}`)
+	}
+	return 0, p.fault(i, "unknown escape")
+}
+
+// codePoint reads \u{H…} at the beginning of s; its length is 0 if it is malformed.
+func codePoint(s []byte) (r rune, n int) {
+	if len(s) < 5 || s[2] != '{' {
+		return 0, 0
+	}
+	i := 3
+	for ; i < len(s) && s[i] != '}'; i++ {
+		c := s[i]
+		switch {
+		case c >= '0' && c <= '9':
+			c -= '0'
+		case c|0x20 >= 'a' && c|0x20 <= 'f':
+			c = c | 0x20 - 'a' + 10
+		default:
+			return 0, 0
+		}
+		if i == 9 {
+			return 0, 0
+		}
+		r = r<<4 | rune(c)
+	}
+	if i == 3 || i == len(s) || !utf8.ValidRune(r) {
+		return 0, 0
+	}
+	return r, i + 1
+}
+
+// appendUnescaped appends the text that a checked escaped string stands for. It
+// is never longer than s.
+func appendUnescaped(dst, s []byte, fm form) []byte {
+	i := 0
+	if fm == textMode {
+		i = 2
+	}
+	for i < len(s) {
+		c := s[i]
+		if c == '_' && fm == textMode {
+			dst = append(dst, ' ')
+			i++
+			continue
+		}
+		if c != '\\' {
+			dst = append(dst, c)
+			i++
+			continue
+		}
+		switch c = s[i+1]; c {
+		case 'n':
+			dst = append(dst, '\n')
+		case 'r':
+			dst = append(dst, '\r')
+		case 't':
+			dst = append(dst, '\t')
+		case 'e':
+		case 'u':
+			r, n := codePoint(s[i:])
+			dst = utf8.AppendRune(dst, r)
+			i += n - 2
+		default: // a delimiter, or _ in text mode
+			dst = append(dst, c)
+		}
+		i += 2
+	}
+	return dst
+}

@@ -1,0 +1,174 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package accp
+
+import (
+	"bufio"
+	"errors"
+	"io"
+	"iter"
+)
+
+// A Scanner reads frames from a stream, such as the body of a streamed HTTP
+// answer. Frames may stand on lines of their own, with LF or CRLF and blank lines
+// between them, or directly one after the other (D54). It finds where frames
+// begin and end and leaves it to the reader to decode them. It is for one
+// goroutine.
+type Scanner struct {
+	r   *bufio.Reader
+	max int
+	buf []byte
+	pos int // bytes read
+}
+
+// NewScanner returns a scanner of the frames in r, each of at most maxFrame
+// bytes; zero means 65,536.
+func NewScanner(r io.Reader, maxFrame int) *Scanner {
+	if maxFrame <= 0 {
+		maxFrame = Limits{}.withDefaults().Frame
+	}
+	return &Scanner{r: bufio.NewReader(r), max: maxFrame}
+}
+
+// Next returns the next frame, which is valid until the next call, or io.EOF
+// after the last one. Anything that is no frame, and a frame that is cut off, is
+// [ErrParse]; the latter is [io.ErrUnexpectedEOF] as well. After an error the
+// scanner must not be used.
+func (s *Scanner) Next() ([]byte, error) {
+	s.buf = s.buf[:0]
+	for { // between frames
+		c, err := s.read()
+		if err != nil {
+			return nil, err // io.EOF: a clean end
+		}
+		if c == '\r' {
+			if c, err = s.read(); err != nil || c != '\n' {
+				return nil, s.broken(err, "carriage return without line feed")
+			}
+		}
+		if c == '\n' {
+			continue
+		}
+		if c != '@' {
+			return nil, failAt(ErrParse, s.pos-1, "expected a frame")
+		}
+		s.buf = append(s.buf, c)
+		break
+	}
+	if err := s.block('{', '}'); err != nil {
+		return nil, err
+	}
+	if next, err := s.r.Peek(1); err == nil && next[0] == '[' {
+		if err := s.block('[', ']'); err != nil {
+			return nil, err
+		}
+	} else if err != nil && !errors.Is(err, io.EOF) {
+		return nil, err
+	}
+	return s.buf, nil
+}
+
+// block reads up to the bracket that closes the first one of the kind open. In a
+// strict frame brackets inside values are escaped, so counting them is enough.
+func (s *Scanner) block(open, end byte) error {
+	depth := 0
+	for {
+		c, err := s.read()
+		if err != nil {
+			return s.broken(err, "frame is cut off")
+		}
+		if len(s.buf) >= s.max {
+			return failAt(ErrParse, s.pos-1, "frame too long")
+		}
+		s.buf = append(s.buf, c)
+		switch {
+		case c == '\n' || c == '\r':
+			return failAt(ErrParse, s.pos-1, "line end inside a frame")
+		case c == '\\':
+			if c, err = s.read(); err != nil {
+				return s.broken(err, "frame is cut off")
+			}
+			if c == '\n' || c == '\r' {
+				return failAt(ErrParse, s.pos-1, "line end inside a frame")
+			}
+			s.buf = append(s.buf, c)
+			if c == 'u' { // \u{…} has brackets of its own
+				if err := s.codePoint(); err != nil {
+					return err
+				}
+			}
+		case c == open:
+			depth++
+		case c == end:
+			if depth--; depth <= 0 {
+				if depth < 0 {
+					return failAt(ErrParse, s.pos-1, "unbalanced bracket")
+				}
+				return nil
+			}
+		}
+	}
+}
+
+func (s *Scanner) codePoint() error {
+	for range len("{10FFFF}") {
+		c, err := s.read()
+		if err != nil {
+			return s.broken(err, "frame is cut off")
+		}
+		s.buf = append(s.buf, c)
+		if c == '}' {
+			return nil
+		}
+		if c == '\n' || c == '\r' {
+			break
+		}
+	}
+	return failAt(ErrParse, s.pos-1, `malformed \u{}`)
+}
+
+func (s *Scanner) read() (byte, error) {
+	c, err := s.r.ReadByte()
+	if err == nil {
+		s.pos++
+	}
+	return c, err
+}
+
+// broken turns an end in the middle into an error of both kinds.
+func (s *Scanner) broken(err error, what string) error {
+	e := failAt(ErrParse, s.pos, what)
+	if err != nil {
+		e.Cause = err
+		if errors.Is(err, io.EOF) {
+			e.Cause = io.ErrUnexpectedEOF
+		}
+	}
+	return e
+}
+
+// Frames reads all frames of r with c; one that cannot be decoded ends it. An
+// error comes once and last.
+func (c *Codec) Frames(r io.Reader) iter.Seq2[*Message, error] {
+	return func(yield func(*Message, error) bool) {
+		s := NewScanner(r, c.Limits.Frame)
+		for {
+			frame, err := s.Next()
+			if errors.Is(err, io.EOF) && !errors.Is(err, ErrParse) {
+				return
+			}
+			var m *Message
+			if err == nil {
+				m, err = c.Decode(frame)
+			}
+			if err != nil {
+				yield(nil, err)
+				return
+			}
+			if !yield(m, nil) {
+				return
+			}
+		}
+	}
+}

@@ -1,0 +1,377 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package accp
+
+import (
+	"slices"
+	"strings"
+)
+
+// A Schema names a structure, so that messages need not describe it (ACCP-100).
+type Schema struct {
+	Name     string            // such as task_assignment
+	Code     string            // such as TA: a capital letter and 1 to 7 capitals or digits
+	Version  int64             // 1 or more
+	Fields   []string          // the keys of the structure, in full
+	Defaults Params            // values of fields that need not be sent
+	Abbr     map[string]string // short key to full key
+}
+
+const keySchema = "schema"
+
+// Codes of the built-in schemas.
+const (
+	SchemaChat   = "CH"
+	SchemaTool   = "TC"
+	SchemaTx     = "TX"
+	SchemaStream = "ST"
+	SchemaTask   = "TA"
+	SchemaError  = "ER"
+	SchemaSales  = "SR"
+)
+
+// BuiltinSchemas returns the schemas that every registry holds and that nobody
+// can change (D32, D49), made anew at every call.
+func BuiltinSchemas() []Schema {
+	return []Schema{
+		{Name: "chat", Code: SchemaChat, Version: 1,
+			Fields:   []string{"role", "content", "turn", "lang", "reply_to"},
+			Defaults: Params{{"role", String("assistant")}, {"lang", String("en")}}},
+		{Name: "tool_call", Code: SchemaTool, Version: 1,
+			Fields:   []string{"tool_name", "arguments", "result", "status", "error_code"},
+			Defaults: Params{{"status", String("ok")}},
+			Abbr:     map[string]string{"tool": "tool_name", "args": "arguments", "res": "result", "stat": "status"}},
+		{Name: "transaction", Code: SchemaTx, Version: 1,
+			Fields:   []string{"transaction_id", "amount", "currency", "account", "reference", "status", "retryable"},
+			Defaults: Params{{"currency", String("USD")}, {"status", String("pending")}, {"retryable", Bool(false)}},
+			Abbr:     map[string]string{"txn": "transaction_id", "amt": "amount", "acc": "account", "stat": "status"}},
+		{Name: "stream_chunk", Code: SchemaStream, Version: 1,
+			Fields:   []string{"chunk_index", "total_chunks", "data", "is_final"},
+			Defaults: Params{{"is_final", Bool(false)}},
+			Abbr:     map[string]string{"idx": "chunk_index", "tot": "total_chunks", "done": "is_final"}},
+		{Name: "task_assignment", Code: SchemaTask, Version: 2,
+			Fields:   []string{"assignee", "task", "priority", "deadline", "deps"},
+			Defaults: Params{{"priority", String("medium")}, {"deps", Array()}},
+			Abbr:     map[string]string{"asgn": "assignee", "dead": "deadline", "stat": "status", "prog": "progress"}},
+		{Name: "error", Code: SchemaError, Version: 1,
+			Fields: []string{"code", "message", "retryable"},
+			Abbr:   map[string]string{"msg": "message", "retry": "retryable"}},
+		{Name: "sales_report", Code: SchemaSales, Version: 1,
+			Fields:   []string{"period", "revenue", "growth_pct", "segments", "notes"},
+			Defaults: Params{{"period", String("quarterly")}, {"segments", Array()}}},
+	}
+}
+
+// validSchemaCode reports whether s is a capital letter and 1 to 7 capitals or
+// digits.
+func validSchemaCode(s string) bool {
+	if len(s) < 2 || len(s) > 8 || s[0] < 'A' || s[0] > 'Z' {
+		return false
+	}
+	for i := 1; i < len(s); i++ {
+		if c := s[i]; (c < 'A' || c > 'Z') && (c < '0' || c > '9') {
+			return false
+		}
+	}
+	return true
+}
+
+// Validate reports as [ErrInvalidType] what is wrong with the schema (D47).
+func (s *Schema) Validate() error {
+	switch {
+	case !validSchemaCode(s.Code):
+		return fail(ErrInvalidType, "schema code %.20q", s.Code)
+	case !validName(s.Name):
+		return fail(ErrInvalidType, "schema %s: invalid name", s.Code)
+	case s.Version < 1:
+		return fail(ErrInvalidType, "schema %s: version below 1", s.Code)
+	case len(s.Fields) == 0:
+		return fail(ErrInvalidType, "schema %s: no fields", s.Code)
+	}
+	fields := make(map[string]bool, len(s.Fields))
+	for _, f := range s.Fields {
+		if !validName(f) || f == keySchema || fields[f] {
+			return fail(ErrInvalidType, "schema %s: invalid or repeated field %.80q", s.Code, f)
+		}
+		fields[f] = true
+	}
+	seen := make(map[string]bool, len(s.Defaults))
+	for _, d := range s.Defaults {
+		if !fields[d.Key] || seen[d.Key] {
+			return fail(ErrInvalidType, "schema %s: default for %.80q, which is no field, or repeated", s.Code, d.Key)
+		}
+		seen[d.Key] = true
+	}
+	full := make(map[string]bool, len(s.Abbr))
+	for short, long := range s.Abbr {
+		if !validName(short) || !validName(long) || fields[short] || short == keySchema || long == keySchema || full[long] {
+			return fail(ErrInvalidType, "schema %s: invalid abbreviation %.80q", s.Code, short)
+		}
+		full[long] = true
+	}
+	for short := range s.Abbr {
+		if full[short] { // a name that is short for one key and full for another
+			return fail(ErrInvalidType, "schema %s: %.80q is both short and full", s.Code, short)
+		}
+	}
+	return nil
+}
+
+// value returns the canonical value that the hash of a registry covers, and that
+// is sent in its delta (D47).
+func (s *Schema) value() Value {
+	abbr := make([]Param, 0, len(s.Abbr))
+	for short, long := range s.Abbr {
+		abbr = append(abbr, Param{short, String(long)})
+	}
+	slices.SortFunc(abbr, byKey)
+	fields := make([]Value, len(s.Fields))
+	for i, f := range s.Fields {
+		fields[i] = String(f)
+	}
+	return Map(
+		Param{"abbr", Map(abbr...)},
+		Param{"defaults", Map(s.Defaults.sorted()...)},
+		Param{"fields", Array(fields...)},
+		Param{"name", String(s.Name)},
+		Param{"version", Int(s.Version)},
+	)
+}
+
+// Canonical returns the canonical text of the schema, without its code (D47).
+func (s *Schema) Canonical() (string, error) {
+	c := Codec{Limits: Limits{Depth: 100, Values: 1 << 20, Frame: 1 << 24}}
+	out, err := c.AppendValue(nil, s.value())
+	return string(out), err
+}
+
+// schemaFromValue reads a schema as it stands in a registry delta.
+func schemaFromValue(code string, v Value) (Schema, error) {
+	s := Schema{Code: code}
+	bad := func(what string) (Schema, error) {
+		return Schema{}, fail(ErrInvalidType, "schema %.20q: %s", code, what)
+	}
+	if v.kind != KindMap {
+		return bad("not a map")
+	}
+	for _, p := range v.list {
+		switch p.Key {
+		case "name":
+			s.Name, _ = p.Value.Text()
+		case "version":
+			n, ok := p.Value.Int()
+			if !ok {
+				return bad("version is no integer")
+			}
+			s.Version = n
+		case "fields":
+			if p.Value.kind != KindArray {
+				return bad("fields is no array")
+			}
+			for _, f := range p.Value.Elements() {
+				name, ok := f.Text()
+				if !ok {
+					return bad("a field is no string")
+				}
+				s.Fields = append(s.Fields, name)
+			}
+		case "defaults":
+			if p.Value.kind != KindMap {
+				return bad("defaults is no map")
+			}
+			s.Defaults = p.Value.Entries()
+		case "abbr":
+			if p.Value.kind != KindMap {
+				return bad("abbr is no map")
+			}
+			s.Abbr = make(map[string]string, p.Value.Len())
+			for _, a := range p.Value.Entries() {
+				long, ok := a.Value.Text()
+				if !ok {
+					return bad("an abbreviation is no string")
+				}
+				s.Abbr[a.Key] = long
+			}
+		}
+	}
+	return s, s.Validate()
+}
+
+// clone returns a copy that shares nothing changeable with s.
+func (s *Schema) clone() Schema {
+	c := *s
+	c.Fields = slices.Clone(s.Fields)
+	c.Defaults = slices.Clone(s.Defaults)
+	if s.Abbr != nil {
+		c.Abbr = make(map[string]string, len(s.Abbr))
+		for k, v := range s.Abbr {
+			c.Abbr[strings.Clone(k)] = v
+		}
+	}
+	return c
+}
+
+// globalFull returns the full name of a global abbreviation, or "" (d.3).
+func globalFull(short string) string {
+	switch short {
+	case "d":
+		return "data"
+	case "f":
+		return "findings"
+	case "nx":
+		return "next_action"
+	case "src":
+		return "source"
+	case "dst":
+		return "destination"
+	case "q":
+		return "query"
+	case "fmt":
+		return "format"
+	case "pri":
+		return "priority"
+	case "err":
+		return "error"
+	case "v":
+		return "version"
+	case "ts":
+		return "timestamp"
+	case "ttl":
+		return "time_to_live"
+	case "ctx":
+		return "context_reference"
+	case "who":
+		return "target"
+	case "when":
+		return "temporal_constraint"
+	case "why":
+		return "rationale_code"
+	}
+	return ""
+}
+
+// globalShort is the inverse of globalFull.
+func globalShort(full string) string {
+	switch full {
+	case "data":
+		return "d"
+	case "findings":
+		return "f"
+	case "next_action":
+		return "nx"
+	case "source":
+		return "src"
+	case "destination":
+		return "dst"
+	case "query":
+		return "q"
+	case "format":
+		return "fmt"
+	case "priority":
+		return "pri"
+	case "error":
+		return "err"
+	case "version":
+		return "v"
+	case "timestamp":
+		return "ts"
+	case "time_to_live":
+		return "ttl"
+	case "context_reference":
+		return "ctx"
+	case "target":
+		return "who"
+	case "temporal_constraint":
+		return "when"
+	case "rationale_code":
+		return "why"
+	}
+	return ""
+}
+
+// A compiled schema is one that is registered, ready for looking up keys.
+type compiled struct {
+	Schema
+	abbr   []abbreviation
+	custom bool
+}
+
+type abbreviation struct{ short, full string }
+
+func compile(s Schema, custom bool) *compiled {
+	c := &compiled{Schema: s.clone(), custom: custom}
+	for short, full := range c.Abbr {
+		c.abbr = append(c.abbr, abbreviation{short, full})
+	}
+	slices.SortFunc(c.abbr, func(a, b abbreviation) int { return strings.Compare(a.short, b.short) })
+	return c
+}
+
+// owns reports whether key is a field of the schema or the full name of one of
+// its abbreviations. Such a name is never taken for an abbreviation (D30).
+func (s *compiled) owns(key string) bool {
+	if slices.Contains(s.Fields, key) {
+		return true
+	}
+	for _, a := range s.abbr {
+		if a.full == key {
+			return true
+		}
+	}
+	return false
+}
+
+// full returns the full form of a key; the schema may be nil.
+func (s *compiled) full(key string) string {
+	if key == keySchema {
+		return key
+	}
+	if s != nil {
+		for _, a := range s.abbr {
+			if a.short == key {
+				return a.full
+			}
+		}
+		if s.owns(key) {
+			return key
+		}
+	}
+	if g := globalFull(key); g != "" {
+		return g
+	}
+	return key
+}
+
+// short returns the form of a full key to be sent.
+func (s *compiled) short(full string) string {
+	if full == keySchema {
+		return full
+	}
+	if s != nil {
+		for _, a := range s.abbr {
+			if a.full == full {
+				return a.short
+			}
+		}
+	}
+	g := globalShort(full)
+	if g == "" || s != nil && s.takes(g) {
+		return full
+	}
+	return g
+}
+
+// takes reports whether the schema uses a name, so that it cannot be a global
+// abbreviation.
+func (s *compiled) takes(name string) bool {
+	if s.owns(name) {
+		return true
+	}
+	for _, a := range s.abbr {
+		if a.short == name {
+			return true
+		}
+	}
+	return false
+}

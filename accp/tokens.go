@@ -1,0 +1,259 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package accp
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/base64"
+	"fmt"
+	"io"
+	"strconv"
+	"unicode/utf8"
+)
+
+// A TokenCounter counts the tokens that a model would see in a text. It may be
+// called from several goroutines. The same text always has the same count.
+type TokenCounter interface {
+	Count(text string) int
+}
+
+// A TokenCounterFunc is a function that counts.
+type TokenCounterFunc func(text string) int
+
+// Count calls f.
+func (f TokenCounterFunc) Count(text string) int { return f(text) }
+
+// Approx estimates tokens without a vocabulary, the same everywhere. On frames it
+// lies 2 to 10 percent above o200k_base (D39).
+type Approx struct{}
+
+// Count counts runs of letters by 6, of digits by 3, of other ASCII by 2, white
+// space as one unless it is a single space, and other characters one by one, or
+// as two above U+FFFF.
+func (Approx) Count(text string) int { return approx(text) }
+
+func approx[T ~string | ~[]byte](s T) int {
+	const (
+		letter = iota
+		digit
+		space
+		other
+		wide
+	)
+	kind := func(c byte) int {
+		switch {
+		case class[c]&cAlpha != 0:
+			return letter
+		case class[c]&cDigit != 0:
+			return digit
+		case isSpace(c):
+			return space
+		case c < utf8.RuneSelf:
+			return other
+		}
+		return wide
+	}
+	n := 0
+	for i := 0; i < len(s); {
+		k := kind(s[i])
+		if k == wide {
+			r, size := rune(utf8.RuneError), 1
+			r, size = utf8.DecodeRuneInString(string(s[i:min(i+utf8.UTFMax, len(s))]))
+			n++
+			if r > 0xFFFF {
+				n++
+			}
+			i += size
+			continue
+		}
+		start := i
+		for i < len(s) && kind(s[i]) == k {
+			i++
+		}
+		switch run := i - start; k {
+		case letter:
+			n += (run + 5) / 6
+		case digit:
+			n += (run + 2) / 3
+		case other:
+			n += (run + 1) / 2
+		case space:
+			if run != 1 || s[start] != ' ' {
+				n++
+			}
+		}
+	}
+	return n
+}
+
+// Token limits of the draft, soft and hard (ACCP-035).
+const (
+	softHeader, hardHeader = 5, 10
+	softBody, hardBody     = 50, 200
+	softMeta, hardMeta     = 10, 30
+	softTotal, hardTotal   = 65, 240
+)
+
+// A FrameBudget says how many tokens the parts of a frame have, and which limits
+// they exceed: "header", "body", "metadata", "total", in this order.
+type FrameBudget struct {
+	Header, Body, Metadata, Total int
+	Soft, Hard                    []string
+}
+
+// MeasureFrame counts the tokens of a frame. Each part is counted by itself, and
+// the total is their sum (D37). A nil counter is [Approx]. A frame that does not
+// satisfy the strict grammar is an error.
+func MeasureFrame(frame []byte, counter TokenCounter) (FrameBudget, error) {
+	var c Codec
+	var f Frame
+	if err := c.ParseFrame(frame, &f); err != nil {
+		return FrameBudget{}, err
+	}
+	return f.measure(counter), nil
+}
+
+func (f *Frame) measure(counter TokenCounter) FrameBudget {
+	return measure(f.src, cut{body: int(f.body), meta: int(f.meta), end: len(f.src)}, counter)
+}
+
+func measure(frame []byte, at cut, counter TokenCounter) FrameBudget {
+	count := func(s []byte) int {
+		if counter == nil {
+			return approx(s)
+		}
+		return counter.Count(string(s))
+	}
+	b := FrameBudget{
+		Header:   count(frame[at.start:at.body]),
+		Body:     count(frame[at.body:at.meta]),
+		Metadata: count(frame[at.meta:at.end]),
+	}
+	b.Total = b.Header + b.Body + b.Metadata
+	check := func(name string, n, soft, hard int) {
+		if n > soft {
+			b.Soft = append(b.Soft, name)
+		}
+		if n > hard {
+			b.Hard = append(b.Hard, name)
+		}
+	}
+	check("header", b.Header, softHeader, hardHeader)
+	check("body", b.Body, softBody, hardBody)
+	check("metadata", b.Metadata, softMeta, hardMeta)
+	check("total", b.Total, softTotal, hardTotal)
+	return b
+}
+
+// A BPE merges byte pairs by rank, as the published vocabularies do. It may be
+// used by several goroutines.
+type BPE struct {
+	ranks map[string]int
+	split func(string) []string
+}
+
+// NewBPE returns a BPE that knows these tokens, the lowest rank first. Split cuts
+// a text into the pieces that are merged separately; nil takes a text as one
+// piece, which is right for tests only: the published vocabularies each have a
+// rule of their own, and merging a long piece takes time with its square.
+func NewBPE(tokens [][]byte, split func(string) []string) *BPE {
+	b := &BPE{ranks: make(map[string]int, len(tokens)), split: split}
+	for i, t := range tokens {
+		b.ranks[string(t)] = i
+	}
+	return b
+}
+
+// maxRankLine bounds one line of a rank file.
+const maxRankLine = 4096
+
+// LoadBPE reads a rank file as published for the tiktoken vocabularies: on each
+// line a token in base64, a space and its rank.
+func LoadBPE(r io.Reader, split func(string) []string) (*BPE, error) {
+	b := &BPE{ranks: map[string]int{}, split: split}
+	s := bufio.NewScanner(r)
+	s.Buffer(make([]byte, maxRankLine), maxRankLine)
+	for line := 1; s.Scan(); line++ {
+		if len(s.Bytes()) == 0 {
+			continue
+		}
+		coded, rank, ok := bytes.Cut(s.Bytes(), []byte{' '})
+		n, err := strconv.Atoi(string(rank))
+		token := make([]byte, base64.StdEncoding.DecodedLen(len(coded)))
+		k, err2 := base64.StdEncoding.Decode(token, coded)
+		if !ok || err != nil || err2 != nil || n < 0 || k == 0 {
+			return nil, fmt.Errorf("accp: rank file: line %d is malformed", line)
+		}
+		b.ranks[string(token[:k])] = n
+	}
+	if err := s.Err(); err != nil {
+		return nil, fmt.Errorf("accp: rank file: %w", err)
+	}
+	return b, nil
+}
+
+// Count returns how many tokens Encode would return.
+func (b *BPE) Count(text string) int {
+	n := 0
+	for _, piece := range b.pieces(text) {
+		n += len(b.merge(piece))
+	}
+	return n
+}
+
+// Encode returns the ranks of the tokens of text. A byte that no token covers is
+// -1.
+func (b *BPE) Encode(text string) []int {
+	var out []int
+	for _, piece := range b.pieces(text) {
+		at := 0
+		for _, end := range b.merge(piece) {
+			rank, ok := b.ranks[piece[at:end]]
+			if !ok {
+				rank = -1
+			}
+			out = append(out, rank)
+			at = end
+		}
+	}
+	return out
+}
+
+func (b *BPE) pieces(text string) []string {
+	switch {
+	case text == "":
+		return nil
+	case b.split == nil:
+		return []string{text}
+	}
+	return b.split(text)
+}
+
+// merge returns where the tokens of a piece end: the pair with the lowest rank is
+// merged first, the leftmost of equal ones.
+func (b *BPE) merge(piece string) []int {
+	if _, ok := b.ranks[piece]; ok {
+		return []int{len(piece)}
+	}
+	ends := make([]int, len(piece))
+	for i := range ends {
+		ends[i] = i + 1
+	}
+	for len(ends) > 1 {
+		best, at := -1, 0
+		start := 0
+		for i := 0; i+1 < len(ends); i++ {
+			if r, ok := b.ranks[piece[start:ends[i+1]]]; ok && (best < 0 || r < best) {
+				best, at = r, i
+			}
+			start = ends[i]
+		}
+		if best < 0 {
+			break
+		}
+		ends = append(ends[:at], ends[at+1:]...)
+	}
+	return ends
+}
