@@ -130,6 +130,9 @@ func TestStreamEncoder(t *testing.T) {
 // What an encoder writes, a reader reads, and two allocations an event suffice:
 // the event with its message, and its text.
 func TestStreamAllocations(t *testing.T) {
+	if raceEnabled {
+		t.Skip("the race detector allocates")
+	}
 	const n = 1000
 	read := func(events int) float64 {
 		var e StreamEncoder
