@@ -3,6 +3,8 @@
 
 package floor
 
+import "unicode/utf8"
+
 // A Head is what a router needs of an RPC message: the raw value of each member,
 // as part of the input.
 type Head struct {
@@ -21,8 +23,8 @@ func Peel(s []byte, h *Head) error {
 		if i >= len(s) || s[i] != '"' {
 			return errJSON
 		}
-		ke, _, _ := strEnd(s, i+1)
-		if ke < 0 {
+		ke, _, wide := strEnd(s, i+1)
+		if ke < 0 || wide && !utf8.Valid(s[i:ke]) {
 			return errJSON
 		}
 		key := s[i+1 : ke-1]
@@ -78,8 +80,8 @@ func TypeOf(s []byte) []byte {
 		if i >= len(s) || s[i] != '"' {
 			return nil
 		}
-		ke, _, _ := strEnd(s, i+1)
-		if ke < 0 {
+		ke, _, wide := strEnd(s, i+1)
+		if ke < 0 || wide && !utf8.Valid(s[i:ke]) {
 			return nil
 		}
 		key := s[i+1 : ke-1]

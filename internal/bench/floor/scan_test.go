@@ -91,6 +91,7 @@ func FuzzPeel(f *testing.F) {
 		f.Add([]byte(s))
 	}
 	f.Add(sample.Encode(sample.New(300)))
+	f.Add([]byte("{\"\xab\":1}"))
 	f.Fuzz(func(t *testing.T, s []byte) {
 		var h Head
 		err := Peel(s, &h)
@@ -119,6 +120,7 @@ func TestTypeOf(t *testing.T) {
 		`{"x":1 "type":"a"}`:                            "",
 		`{"x" 1,"type":"a"}`:                            "",
 		`{x:1,"type":"a"}`:                              "",
+		"{\"\xff\":1,\"type\":\"a\"}":                   "",
 		`{"x`:                                           "",
 		`["type","a"]`:                                  "",
 		`{}`:                                            "",
