@@ -160,9 +160,10 @@ func (r *Reader) Next() (Event, error) {
 			} else {
 				r.lf = r.index('\n')
 			}
-			var ev Event
-			var ok bool
-			if ev, ok, err = r.endLine(); ok {
+			var done bool
+			if done, err = r.endLine(); done {
+				ev := r.event()
+				r.name, r.hasData = "", false
 				return ev, nil
 			}
 		}
@@ -214,7 +215,7 @@ func (r *Reader) finish() {
 	if r.state == stateField && (len(r.line) == 0 || bytes.HasPrefix(r.line, []byte("retry"))) {
 		return
 	}
-	if _, _, err := r.endLine(); err != nil {
+	if _, err := r.endLine(); err != nil {
 		r.data, r.hasData = nil, false
 	}
 }
@@ -299,21 +300,24 @@ func (r *Reader) addData(p []byte) error {
 	return nil
 }
 
-// endLine interprets the line that has been read, and returns the event that it
-// completes.
-func (r *Reader) endLine() (ev Event, ok bool, err error) {
+// endLine interprets the line that has been read. It reports whether an event is
+// complete.
+func (r *Reader) endLine() (done bool, err error) {
 	line, st := r.line, r.state
 	r.line, r.state, r.first = r.line[:0], stateField, false
 	switch {
-	case st == stateComment:
-		r.comments.Add(1)
-		return Event{}, false, nil
 	case st == stateData:
 		r.endData()
-		return Event{}, false, nil
+		return false, nil
+	case st == stateComment:
+		r.comments.Add(1)
+		return false, nil
 	case len(line) == 0:
-		ev, ok = r.dispatch()
-		return ev, ok, nil
+		r.lastID = r.id
+		if !r.hasData {
+			r.name = ""
+		}
+		return r.hasData, nil
 	}
 	field, value, _ := bytes.Cut(line, []byte(":"))
 	value = trimBlank(value)
@@ -330,7 +334,7 @@ func (r *Reader) endLine() (ev Event, ok bool, err error) {
 	case "retry":
 		r.setRetry(value)
 	}
-	return Event{}, false, err
+	return false, err
 }
 
 func (r *Reader) endData() {
@@ -338,18 +342,7 @@ func (r *Reader) endData() {
 	r.hasData = true
 }
 
-// dispatch ends the event.
-func (r *Reader) dispatch() (Event, bool) {
-	r.lastID = r.id
-	var ev Event
-	ok := r.hasData
-	if ok {
-		ev = r.event()
-	}
-	r.name, r.hasData = "", false
-	return ev, ok
-}
-
+// event returns the event as read so far; it has data.
 func (r *Reader) event() Event {
 	n := len(r.data) - 1 // without the last LF
 	return Event{Name: r.name, Data: r.data[:n:n], ID: r.id, Retry: r.retry}

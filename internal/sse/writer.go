@@ -81,8 +81,7 @@ type Writer struct {
 	done chan struct{} // closed when the goroutine has ended
 
 	mu      sync.Mutex // guards everything below
-	pending []byte     // what waits to be written
-	spare   []byte     // the buffer that pending changes places with
+	pending *buffer    // what waits to be written; nil if nothing does
 	start   bool       // the response is to begin even without output
 	started bool       // the response has begun
 	closing bool
@@ -197,11 +196,14 @@ func (w *Writer) add(ctx context.Context, size int, appendTo func([]byte) ([]byt
 	if err := w.wait(ctx, size); err != nil {
 		return err
 	}
-	out, err := appendTo(w.pending)
+	if w.pending == nil {
+		w.pending = buffers.Get().(*buffer)
+	}
+	out, err := appendTo(w.pending.b)
+	w.pending.b = out
 	if err != nil {
 		return err
 	}
-	w.pending = out
 	w.look()
 	return nil
 }
@@ -214,7 +216,7 @@ func (w *Writer) wait(ctx context.Context, size int) error {
 		if err := w.refused(); err != nil {
 			return err
 		}
-		if len(w.pending) == 0 || len(w.pending)+size <= w.opts.MaxPending {
+		if n := w.pending.len(); n == 0 || n+size <= w.opts.MaxPending {
 			return nil
 		}
 		if slow == nil {
@@ -255,7 +257,7 @@ func (w *Writer) refused() error {
 func (w *Writer) fail(err error) error {
 	if w.err == nil {
 		w.err = err
-		w.pending, w.spare = nil, nil
+		w.pending = nil
 		w.makeRoom()
 		w.look()
 	}
@@ -318,38 +320,40 @@ func (w *Writer) turn(tick bool) (wrote, more bool) {
 		w.mu.Unlock()
 		return false, false
 	}
-	if tick && len(w.pending) == 0 && !w.closing {
-		out, err := AppendComment(w.pending, w.opts.KeepAliveText)
+	if tick && w.pending.len() == 0 && !w.closing {
+		if w.pending == nil {
+			w.pending = buffers.Get().(*buffer)
+		}
+		out, err := AppendComment(w.pending.b, w.opts.KeepAliveText)
 		if err != nil {
 			w.fail(err)
 			w.mu.Unlock()
 			return false, false
 		}
-		w.pending = out
+		w.pending.b = out
 	}
-	out, closing := w.pending, w.closing
-	begin := !w.started && (w.start || len(out) > 0)
-	wrote = begin || len(out) > 0
+	batch, closing := w.pending, w.closing
+	begin := !w.started && (w.start || batch.len() > 0)
+	wrote = begin || batch.len() > 0
 	w.started = w.started || begin
-	w.pending, w.spare = w.spare[:0], nil
+	w.pending = nil
 	w.makeRoom()
 	w.mu.Unlock()
 
 	var err error
 	if wrote {
-		err = w.write(out, begin)
+		err = w.write(batch.bytes(), begin)
 	}
-
+	batch.free()
+	if err == nil {
+		// closing was read together with pending, so nothing can have come
+		// since.
+		return wrote, !closing
+	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if cap(out) <= keepData {
-		w.spare = out[:0]
-	}
-	if err != nil {
-		w.fail(err)
-	}
-	// closing was read together with pending, so nothing can have come since.
-	return wrote, w.err == nil && !closing
+	w.fail(err)
+	return wrote, false
 }
 
 // write writes and flushes out, after the headers if the response begins.
@@ -368,50 +372,70 @@ func (w *Writer) write(out []byte, begin bool) (err error) {
 		h["X-Accel-Buffering"] = []string{"no"}
 		w.w.WriteHeader(http.StatusOK)
 	}
-	for len(out) > 0 {
+	for more := true; more; {
 		piece := out[:min(len(out), maxWrite)]
 		out = out[len(piece):]
-		if err := w.timed("write", func() error {
-			n, err := w.w.Write(piece)
-			if err == nil && n != len(piece) {
-				err = io.ErrShortWrite
+		more = len(out) > 0
+		begun := time.Now()
+		w.setDeadline(begun.Add(w.opts.WriteTimeout))
+		err := w.writePiece(piece, !more)
+		now := time.Now()
+		if err != nil {
+			// HTTP/1 and HTTP/2 report a passed deadline in different ways.
+			if now.Sub(begun) >= w.opts.WriteTimeout {
+				err = fmt.Errorf("%w: %w", ErrSlow, err)
 			}
 			return err
-		}); err != nil {
-			return err
 		}
+		w.mu.Lock()
+		w.moved = now
+		w.mu.Unlock()
 	}
-	err = w.timed("flush", func() error {
-		if err := w.rc.Flush(); !errors.Is(err, errors.ErrUnsupported) {
-			return err
-		}
-		return nil
-	})
-	if err == nil {
-		w.setDeadline(time.Time{})
-	}
-	return err
+	w.setDeadline(time.Time{})
+	return nil
 }
 
-// timed runs one operation on the response under a deadline of its own.
-func (w *Writer) timed(what string, op func() error) error {
-	begin := time.Now()
-	w.setDeadline(begin.Add(w.opts.WriteTimeout))
-	err := op()
-	now := time.Now()
-	if err != nil {
-		// HTTP/1 and HTTP/2 report a passed deadline in different ways.
-		if now.Sub(begin) >= w.opts.WriteTimeout {
-			return fmt.Errorf("%w: %s: %w", ErrSlow, what, err)
+func (w *Writer) writePiece(p []byte, flush bool) error {
+	if len(p) > 0 {
+		n, err := w.w.Write(p)
+		if err == nil && n != len(p) {
+			err = io.ErrShortWrite
 		}
-		return fmt.Errorf("sse: %s: %w", what, err)
+		if err != nil {
+			return fmt.Errorf("sse: write: %w", err)
+		}
 	}
-	w.mu.Lock()
-	w.moved = now
-	w.mu.Unlock()
+	if flush {
+		if err := w.rc.Flush(); err != nil && !errors.Is(err, errors.ErrUnsupported) {
+			return fmt.Errorf("sse: flush: %w", err)
+		}
+	}
 	return nil
 }
 
 // setDeadline ignores errors: a response writer without deadlines is served
 // without, and a broken connection shows in the next write.
 func (w *Writer) setDeadline(t time.Time) { _ = w.rc.SetWriteDeadline(t) }
+
+// A buffer holds what waits to be written. A Writer at rest has none.
+type buffer struct{ b []byte }
+
+// buffers is shared by all Writers, as most of them are at rest.
+var buffers = sync.Pool{New: func() any { return &buffer{b: make([]byte, 0, 1<<10)} }}
+
+func (b *buffer) bytes() []byte {
+	if b == nil {
+		return nil
+	}
+	return b.b
+}
+
+func (b *buffer) len() int { return len(b.bytes()) }
+
+// free gives b back, unless it has become large.
+func (b *buffer) free() {
+	if b != nil && cap(b.b) <= keepData {
+		b.b = b.b[:0]
+		buffers.Put(b)
+	}
+}

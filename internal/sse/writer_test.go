@@ -445,7 +445,7 @@ func TestWriterDeadlines(t *testing.T) {
 			synctest.Wait()
 			d, n = res.deadline()
 			require.Zero(t, d, "a stream at rest has none")
-			require.Equal(t, 1+(i+1)*3, n, "renewed for each write and flush")
+			require.Equal(t, 1+(i+1)*2, n, "renewed for each event")
 			time.Sleep(30 * time.Second)
 		}
 
