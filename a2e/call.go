@@ -1,0 +1,517 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package a2e
+
+import (
+	"context"
+	"errors"
+	"runtime/debug"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+)
+
+// A Call is one message that a host handles, most often a request.
+type Call struct {
+	Message *Message
+	Session *Session
+
+	arrived    time.Time
+	in         int // length of the line
+	capability string
+	routes     []boundRoute
+	keys       []string
+	key        string // in the books of the session: the id of a request
+	silent     bool   // an event: no answer goes out
+	mayPass    bool   // the catch-all: it may leave a request without answer
+
+	state atomic.Pointer[any] // of the plugin that handles it at the moment
+
+	// guarded by the session's mu
+	cancel   context.CancelCauseFunc
+	ctx      context.Context
+	timer    *time.Timer
+	started  bool
+	answered bool
+	seq      int64
+}
+
+// ID returns the id of the message.
+func (c *Call) ID() string { return c.Message.ID }
+
+// CorrelationID returns the caller's trace id, or the id of the message if it
+// has none.
+func (c *Call) CorrelationID() string {
+	if s := textMember(c.Message, "correlation_id"); s != "" {
+		return s
+	}
+	return c.Message.ID
+}
+
+// Streaming reports whether the agent asked for events.
+func (c *Call) Streaming() bool { return wantsEvents(c.Message) }
+
+// State returns the state of the handling plugin for this session.
+func (c *Call) State() any {
+	if p := c.state.Load(); p != nil {
+		return *p
+	}
+	return nil
+}
+
+// Emit sends an event about the call, in the event type of its namespace, with
+// data by the rules of encoding/json. It does nothing if the agent did not ask for
+// events, and waits while the agent does not read. After the answer it returns
+// [ErrClosed].
+func (c *Call) Emit(kind string, data any) error {
+	if !c.Streaming() {
+		return nil
+	}
+	raw, err := toObject(data)
+	if err != nil {
+		return err
+	}
+	namespace, _, _ := strings.Cut(c.Message.Type, "/")
+	name := namespace + "/event"
+	if c.Session.host.codec.Types.Lookup(name) == nil {
+		name = TypeEvent
+	}
+	return c.emit(name, func(seq int64) any {
+		return &EventBody{Kind: kind, ReqID: c.Message.ID, Data: raw, Seq: seq}
+	})
+}
+
+// EmitBody sends an event with a model of its own, which body makes from the
+// number of the event. Otherwise it is like [Call.Emit].
+func (c *Call) EmitBody(msgType string, body func(seq int64) any) error {
+	if !c.Streaming() {
+		return nil
+	}
+	return c.emit(msgType, body)
+}
+
+func (c *Call) emit(msgType string, body func(seq int64) any) error {
+	s := c.Session
+	if err := s.out.wait(c.ctx); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if c.answered {
+		return ErrClosed
+	}
+	m := NewMessage(msgType, body(c.seq))
+	line, err := s.host.codec.Append(nil, m)
+	if err != nil {
+		return err
+	}
+	c.seq++
+	s.out.put(line)
+	return nil
+}
+
+// Push sends a message to the agent that belongs to no answer: an event of a
+// process, a change of an environment. It waits while the agent does not read.
+func (s *Session) Push(ctx context.Context, msgType string, body any) error {
+	if err := s.out.wait(ctx); err != nil {
+		return err
+	}
+	line, err := s.host.codec.Append(nil, NewMessage(msgType, body))
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.state == stateClosed {
+		return ErrClosed
+	}
+	s.out.put(line)
+	return nil
+}
+
+// Request asks the agent something and waits for the answer (D-39). An error
+// message is returned as an [*Error].
+func (s *Session) Request(ctx context.Context, msgType string, body any) (*Message, error) {
+	m := NewMessage(msgType, body)
+	line, err := s.host.codec.Append(nil, m)
+	if err != nil {
+		return nil, err
+	}
+	waiter := make(chan *Message, 1)
+	s.mu.Lock()
+	if s.state == stateClosed {
+		s.mu.Unlock()
+		return nil, ErrClosed
+	}
+	s.waiters[m.ID] = waiter
+	s.out.put(line)
+	s.mu.Unlock()
+	defer func() {
+		s.mu.Lock()
+		delete(s.waiters, m.ID)
+		s.mu.Unlock()
+	}()
+	select {
+	case answer := <-waiter:
+		if b, ok := answer.Body.(*ErrorBody); ok {
+			return nil, b.received()
+		}
+		if want := ResponseType(msgType); want != "" && hostReading(CanonicalType(answer.Type)) != CanonicalType(want) {
+			return nil, ErrUnexpectedResponse
+		}
+		return answer, nil
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	case <-s.ctx.Done():
+		return nil, ErrClosed
+	}
+}
+
+// enqueue lets a call run now or later. It is called with mu held.
+func (s *Session) enqueue(c *Call) {
+	limits := &s.host.limits
+	c.key = c.Message.ID
+	if c.silent {
+		s.events++
+		c.key = "\x00" + strconv.FormatUint(s.events, 10) // events share no ids with requests
+	} else {
+		c.keys = orderKeys(c.Message)
+	}
+	canRun := len(s.queue) == 0 && s.running < limits.MaxParallel && !s.blocked(c)
+	if !canRun && len(s.queue) >= limits.MaxQueue {
+		if c.silent {
+			s.host.dropped.Add(1)
+			return
+		}
+		err := reasoned(ErrRuntime, ReasonOverloaded, "too many requests are waiting")
+		err.Capability = c.capability
+		s.reject(c, err)
+		return
+	}
+	limit := timeLimit(c.Message)
+	if limit <= 0 || limit > limits.MaxTimeout {
+		limit = limits.MaxTimeout
+	}
+	c.ctx, c.cancel = context.WithCancelCause(s.ctx)
+	c.timer = time.AfterFunc(limit, func() { s.overdue(c) })
+	s.calls[c.key] = c
+	s.arrivals = append(s.arrivals, c)
+	s.queue = append(s.queue, c)
+	s.schedule()
+}
+
+func (s *Session) blocked(c *Call) bool {
+	return slices.ContainsFunc(c.keys, func(key string) bool { return s.held[key] })
+}
+
+// schedule starts what can start, strictly in the order of arrival (D-27).
+func (s *Session) schedule() {
+	for len(s.queue) > 0 && s.running < s.host.limits.MaxParallel {
+		c := s.queue[0]
+		if s.blocked(c) {
+			return
+		}
+		s.queue[0] = nil
+		s.queue = s.queue[1:]
+		c.started = true
+		s.running++
+		for _, key := range c.keys {
+			s.held[key] = true
+		}
+		s.work.Add(1)
+		go s.run(c)
+	}
+}
+
+func (s *Session) run(c *Call) {
+	defer s.work.Done()
+	body, err := s.handle(c)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if c.answered {
+		return
+	}
+	switch {
+	case c.silent, c.mayPass && body == nil && err == nil:
+		s.settle(c)
+	case err != nil:
+		s.fail(c, s.wireError(c, err))
+	default:
+		s.answer(c, s.response(c, body))
+	}
+}
+
+// handle asks the plugins in turn (D-34).
+func (s *Session) handle(c *Call) (body any, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			s.host.log.Error("a2e: handler panicked", "type", c.Message.Type, "panic", p, "stack", string(debug.Stack()))
+			body, err = nil, reasoned(ErrRuntime, ReasonInternal, "internal error")
+		}
+	}()
+	for i := range c.routes {
+		r := &c.routes[i]
+		state, err := s.stateOf(r.plugin)
+		if err != nil {
+			return nil, err
+		}
+		c.state.Store(&state)
+		body, err := r.handler.Handle(c.ctx, c)
+		if !errors.Is(err, ErrPass) {
+			return body, err
+		}
+		if r.plugin.Exclusive && i == 0 {
+			break
+		}
+	}
+	if c.silent || c.mayPass {
+		return nil, nil
+	}
+	return nil, unsupported(c.Message.Type)
+}
+
+// stateOf returns the state of a plugin for this session, making it at first use.
+func (s *Session) stateOf(p *Plugin) (any, error) {
+	if p.Open == nil {
+		return nil, nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if state, ok := s.states[p]; ok {
+		return state, nil
+	}
+	if s.state == stateClosed {
+		return nil, ErrClosed
+	}
+	state, err := p.Open(s)
+	if err != nil {
+		return nil, err
+	}
+	s.states[p] = state
+	return state, nil
+}
+
+// wireError turns what a handler returned into what the agent reads.
+func (s *Session) wireError(c *Call, err error) *Error {
+	var e *Error
+	if errors.As(err, &e) {
+		copied := *e
+		e = &copied
+	} else {
+		e = NewError(generalCode(c.capability), "the handler failed")
+		if e.Code != ErrRuntime { // what a tool or a skill has to say is meant for the model
+			e.Message = clip(err.Error(), 200)
+		}
+		s.host.log.Info("a2e: handler failed", "type", c.Message.Type, "req_id", c.Message.ID, "err", err)
+	}
+	if e.Cause != nil {
+		s.host.log.Info("a2e: handler failed", "type", c.Message.Type, "req_id", c.Message.ID, "err", e, "cause", e.Cause)
+	}
+	if e.Capability == "" {
+		e.Capability = c.capability
+	}
+	return e
+}
+
+// response makes the message that answers a call.
+func (s *Session) response(c *Call, body any) *Message {
+	if m, ok := body.(*Message); ok {
+		return m
+	}
+	name := c.Message.Type
+	switch {
+	case c.Message.typ != nil && c.Message.typ.Name == c.Message.Type:
+		name = c.Message.typ.Response
+	case name == "env/plan/resp": // asked in the type of the answer (D-20)
+	default:
+		name = ResponseType(name)
+	}
+	if name == "" {
+		name = c.Message.Type + "/resp"
+	}
+	m := NewMessage(name, body)
+	if !setMember(body, "req_id", c.Message.ID) {
+		_ = m.Extra.Set("req_id", c.Message.ID)
+	}
+	return m
+}
+
+// reject answers a call that was never let in.
+func (s *Session) reject(c *Call, err *Error) {
+	err.ReqID = c.Message.ID
+	s.answered.add(c.Message.ID)
+	record := newAudit(s.auditID(), c.Message, c.arrived, c.in, s.send(errorMessage(err)))
+	record.failed(string(err.Code))
+	s.audit(record)
+}
+
+// fail answers a call with an error. It is called with mu held.
+func (s *Session) fail(c *Call, err *Error) {
+	err.ReqID = c.Message.ID
+	out := 0
+	if !c.silent {
+		out = s.send(errorMessage(err))
+		record := newAudit(s.auditID(), c.Message, c.arrived, c.in, out)
+		record.failed(string(err.Code))
+		s.audit(record)
+	}
+	s.settle(c)
+}
+
+func (s *Session) answer(c *Call, m *Message) {
+	line, err := s.host.codec.Append(nil, m)
+	if err != nil {
+		s.host.log.Error("a2e: answer cannot be encoded", "type", m.Type, "err", err)
+		e := reasoned(ErrRuntime, ReasonInternal, "internal error")
+		e.Capability = c.capability
+		s.fail(c, e)
+		return
+	}
+	s.out.put(line)
+	s.audit(newAudit(s.auditID(), c.Message, c.arrived, c.in, len(line)))
+	s.settle(c)
+}
+
+// settle takes an answered call out of the books. It is called with mu held.
+func (s *Session) settle(c *Call) {
+	c.answered = true
+	c.timer.Stop()
+	c.cancel(ErrClosed)
+	delete(s.calls, c.key)
+	if i := slices.Index(s.arrivals, c); i >= 0 {
+		s.arrivals = slices.Delete(s.arrivals, i, i+1)
+	}
+	if !c.silent {
+		s.answered.add(c.Message.ID)
+	}
+	if c.started {
+		s.running--
+		for _, key := range c.keys {
+			delete(s.held, key)
+		}
+	} else if i := slices.Index(s.queue, c); i >= 0 {
+		s.queue = slices.Delete(s.queue, i, i+1)
+	}
+	if s.state == stateDraining && len(s.calls) == 0 {
+		s.close()
+		return
+	}
+	s.schedule()
+}
+
+// overdue answers a call whose time limit is over (D-28).
+func (s *Session) overdue(c *Call) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if c.answered {
+		return
+	}
+	err := reasoned(ErrTimeout, ReasonDeadline, "the time limit of the call is over")
+	err.Capability = c.capability
+	c.cancel(context.DeadlineExceeded)
+	s.fail(c, err)
+}
+
+// cancelCall serves the cancel extension.
+func (s *Session) cancelCall(m *Message) {
+	id := textMember(m, "req_id")
+	c := s.calls[id]
+	if c == nil {
+		return
+	}
+	c.cancel(context.Canceled)
+	err := NewError(ErrCancelled, "cancelled by the agent")
+	err.Capability = c.capability
+	s.fail(c, err)
+}
+
+// startDrain refuses new work and closes the session when the work in flight is
+// done or the time is over (D-35). It is called with mu held.
+func (s *Session) startDrain(timeout time.Duration) {
+	if s.state == stateClosed || s.state == stateDraining && timeout > 0 {
+		return
+	}
+	if len(s.calls) == 0 {
+		s.close()
+		return
+	}
+	s.state = stateDraining
+	if timeout <= 0 {
+		s.cutOff()
+		return
+	}
+	if s.timer != nil {
+		s.timer.Stop()
+	}
+	s.timer = time.AfterFunc(min(timeout, s.host.limits.MaxDrain), func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.state == stateDraining {
+			s.cutOff()
+		}
+	})
+}
+
+// cutOff answers every unfinished call in order of arrival, and closes.
+func (s *Session) cutOff() {
+	s.queue = nil // so that nothing starts in between
+	for _, c := range slices.Clone(s.arrivals) {
+		if s.state == stateClosed {
+			return // the last one closed the session
+		}
+		err := reasoned(ErrTimeout, ReasonShutdown, "the session is shut down")
+		err.Capability = c.capability
+		s.fail(c, err)
+	}
+	s.close()
+}
+
+// drain ends the session as a shutdown message does.
+func (s *Session) drain(timeout time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.startDrain(timeout)
+}
+
+// end tells the session that its input ended, with an error or not.
+func (s *Session) end(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err != nil {
+		s.startDrain(0)
+		return
+	}
+	s.startDrain(10 * time.Second)
+}
+
+// abort ends the session at once.
+func (s *Session) abort() { s.drain(0) }
+
+// close ends the session. It is called with mu held.
+func (s *Session) close() {
+	if s.state == stateClosed {
+		return
+	}
+	s.state = stateClosed
+	if s.timer != nil {
+		s.timer.Stop()
+	}
+	s.cancel()
+	s.out.finish()
+	s.host.forget(s)
+	go s.cleanUp()
+}
+
+// cleanUp waits for the handlers and closes the states of the plugins.
+func (s *Session) cleanUp() {
+	defer close(s.finished)
+	s.work.Wait()
+	for p, state := range s.states {
+		if p.Close != nil {
+			p.Close(state)
+		}
+	}
+}

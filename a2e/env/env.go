@@ -1,0 +1,432 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package env
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/fivewire/fivewire/a2e"
+)
+
+// An Environment is something that agents act in, such as a game or a simulated
+// machine. Its methods may be called from several goroutines.
+type Environment interface {
+	// Reset begins an episode and returns the first observation, of which the
+	// plugin fills in the episode, the step and the time.
+	Reset(ctx context.Context, r *ResetRequest) (Episode, *Observation, error)
+}
+
+// An Episode is one run of an environment. Its methods are called from one
+// goroutine at a time.
+type Episode interface {
+	// Step does an action. An action that it does not know is [UnknownAction].
+	Step(ctx context.Context, a *Action) (*Observation, error)
+
+	// Observe returns what can be seen now.
+	Observe(ctx context.Context) (*Observation, error)
+
+	// Close ends the episode.
+	Close() error
+}
+
+// What an [Environment] may also be able to do.
+type (
+	// A Spacer describes actions and states as JSON Schemas.
+	Spacer interface {
+		Space(ctx context.Context) (actionSpace, stateSchema json.RawMessage, err error)
+	}
+
+	// A Planner suggests actions in a state.
+	Planner interface {
+		Plan(ctx context.Context, state json.RawMessage) ([]Action, error)
+	}
+)
+
+// A Renderer is an [Episode] that can be looked at.
+type Renderer interface {
+	Render(ctx context.Context, mode string) (json.RawMessage, error)
+}
+
+// UnknownAction is the error of a step with an action that does not exist.
+func UnknownAction(actionType string) error {
+	return a2e.NewError(a2e.ErrUnknownAction, "the environment knows no such action").With("action_type", clip(actionType))
+}
+
+func clip(s string) string {
+	if len(s) > 200 {
+		return strings.ToValidUTF8(s[:200], "")
+	}
+	return s
+}
+
+// Options adjusts the plugin. The zero value is right for production.
+type Options struct {
+	// Name is the name of the plugin. Empty means "env".
+	Name string
+
+	// MaxEpisodes bounds the open episodes of a session; zero means 100.
+	MaxEpisodes int
+
+	// MaxBatch bounds the steps of one batch; zero means 100.
+	MaxBatch int
+
+	// MaxTransitions bounds what is recorded of a session for env/exp/list;
+	// zero means 1000, negative nothing. The oldest go first.
+	MaxTransitions int
+}
+
+// NewPlugin returns a plugin with environments by their names. Requests that no
+// environment can serve, such as env/render/req where no episode is a [Renderer],
+// are answered as unsupported.
+func NewPlugin(environments map[string]Environment, opts *Options) *a2e.Plugin {
+	g := &gym{environments: environments}
+	if opts != nil {
+		g.opts = *opts
+	}
+	if g.opts.Name == "" {
+		g.opts.Name = Capability
+	}
+	setDefault(&g.opts.MaxEpisodes, 100)
+	setDefault(&g.opts.MaxBatch, 100)
+	setDefault(&g.opts.MaxTransitions, 1000)
+	return &a2e.Plugin{
+		Name: g.opts.Name, Capability: Capability, Types: Types(),
+		Open:  func(*a2e.Session) (any, error) { return &room{episodes: map[string]*episode{}}, nil },
+		Close: func(state any) { state.(*room).close() },
+		Routes: []a2e.Route{
+			a2e.NewRoute("env/reset/req", g.reset),
+			a2e.NewRoute("env/step/req", g.step),
+			a2e.NewRoute("env/observe/req", g.observe),
+			a2e.NewRoute("env/close/req", g.close),
+			a2e.NewRoute("env/space/req", g.space),
+			a2e.NewRoute("env/render/req", g.render),
+			a2e.NewRoute("env/plan/req", g.plan),
+			a2e.NewRoute("env/batch_step/req", g.batch),
+			a2e.NewRoute("env/exp/list/req", g.experience),
+		},
+	}
+}
+
+func setDefault(v *int, def int) {
+	if *v == 0 {
+		*v = def
+	}
+}
+
+type gym struct {
+	environments map[string]Environment
+	opts         Options
+}
+
+// A room holds the episodes of one session (A2E-108).
+type room struct {
+	mu       sync.Mutex
+	made     int
+	episodes map[string]*episode
+	recorded []transition
+}
+
+type episode struct {
+	id  string
+	env Environment
+
+	mu    sync.Mutex // held while the environment works
+	run   Episode
+	steps int64
+	done  bool
+	last  json.RawMessage // the state seen last
+}
+
+type transition struct {
+	episode string
+	text    json.RawMessage
+}
+
+func (r *room) close() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for id, e := range r.episodes {
+		_ = e.run.Close()
+		delete(r.episodes, id)
+	}
+}
+
+func (g *gym) environment(name string) (Environment, error) {
+	if e := g.environments[name]; e != nil {
+		return e, nil
+	}
+	return nil, a2e.NewError(a2e.ErrResetDenied, "there is no such environment").With("env_name", clip(name))
+}
+
+func find(call *a2e.Call, id string) (*episode, error) {
+	r := call.State().(*room)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if e := r.episodes[id]; e != nil {
+		return e, nil
+	}
+	return nil, fault("unknown_episode", "there is no such episode")
+}
+
+func fault(reason, text string) *a2e.Error {
+	err := a2e.NewError(a2e.ErrRuntime, text)
+	err.Reason, err.Retryable = reason, false
+	return err
+}
+
+func (g *gym) reset(ctx context.Context, call *a2e.Call, r *ResetRequest) (*ResetResponse, error) {
+	env, err := g.environment(r.EnvName)
+	if err != nil {
+		return nil, err
+	}
+	all := call.State().(*room)
+	all.mu.Lock()
+	if len(all.episodes) >= g.opts.MaxEpisodes {
+		all.mu.Unlock()
+		return nil, a2e.NewError(a2e.ErrResetDenied, "too many open episodes").With("env_name", clip(r.EnvName))
+	}
+	all.made++
+	e := &episode{id: "ep-" + strconv.Itoa(all.made), env: env}
+	all.mu.Unlock()
+	run, obs, err := env.Reset(ctx, r)
+	if err != nil {
+		return nil, err
+	}
+	e.run = run
+	e.fill(obs)
+	all.mu.Lock()
+	all.episodes[e.id] = e
+	all.mu.Unlock()
+	return &ResetResponse{Obs: *obs}, nil
+}
+
+// fill completes an observation and remembers it.
+func (e *episode) fill(obs *Observation) {
+	obs.EpisodeID, obs.StepNum = e.id, e.steps
+	if obs.Reward == nil {
+		obs.Reward = new(float64)
+	}
+	if obs.CreatedAt == nil {
+		now := a2e.Seconds(time.Now())
+		obs.CreatedAt = &now
+	}
+	if obs.Done {
+		e.done = true
+	}
+	e.last = obs.State
+}
+
+func (g *gym) step(ctx context.Context, call *a2e.Call, r *StepRequest) (*StepResponse, error) {
+	obs, err := g.stepOne(ctx, call, r.EpisodeID, r.Action, "action")
+	if err != nil {
+		return nil, err
+	}
+	return &StepResponse{Obs: *obs}, nil
+}
+
+func (g *gym) stepOne(ctx context.Context, call *a2e.Call, id string, raw json.RawMessage, path string) (*Observation, error) {
+	e, err := find(call, id)
+	if err != nil {
+		return nil, err
+	}
+	action, err := a2e.DecodeInto[Action](raw, path)
+	if err != nil {
+		return nil, err
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.done {
+		return nil, fault("episode_done", "the episode is over")
+	}
+	before := e.last
+	obs, err := e.run.Step(ctx, action)
+	if err != nil {
+		return nil, err
+	}
+	e.steps++
+	e.fill(obs)
+	g.record(call.State().(*room), e, before, raw, obs)
+	return obs, nil
+}
+
+// record keeps a transition for env/exp/list (A2E-107).
+func (g *gym) record(r *room, e *episode, before, action json.RawMessage, obs *Observation) {
+	if g.opts.MaxTransitions < 0 {
+		return
+	}
+	var m a2e.Members
+	for _, kv := range []struct {
+		name  string
+		value any
+	}{{"episode_id", e.id}, {"step", obs.StepNum}, {"state", orEmpty(before)}, {"action", orEmpty(action)},
+		{"reward", *obs.Reward}, {"next_state", orEmpty(obs.State)}, {"done", obs.Done}} {
+		if m.Set(kv.name, kv.value) != nil {
+			return
+		}
+	}
+	text, _ := m.MarshalJSON()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.recorded) >= g.opts.MaxTransitions {
+		r.recorded = r.recorded[1:]
+	}
+	r.recorded = append(r.recorded, transition{episode: e.id, text: text})
+}
+
+func orEmpty(raw json.RawMessage) json.RawMessage {
+	if raw == nil {
+		return json.RawMessage("{}")
+	}
+	return raw
+}
+
+func (g *gym) observe(ctx context.Context, call *a2e.Call, r *ObserveRequest) (*ObserveResponse, error) {
+	e, err := find(call, r.EpisodeID)
+	if err != nil {
+		return nil, err
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	obs, err := e.run.Observe(ctx)
+	if err != nil {
+		return nil, err
+	}
+	e.fill(obs)
+	return &ObserveResponse{Obs: *obs}, nil
+}
+
+func (g *gym) close(_ context.Context, call *a2e.Call, r *CloseRequest) (*CloseResponse, error) {
+	e, err := find(call, r.EpisodeID)
+	if err != nil {
+		return nil, err
+	}
+	all := call.State().(*room)
+	all.mu.Lock()
+	delete(all.episodes, e.id)
+	all.mu.Unlock()
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if err := e.run.Close(); err != nil {
+		return nil, err
+	}
+	return &CloseResponse{Closed: true}, nil
+}
+
+func (g *gym) space(ctx context.Context, _ *a2e.Call, r *SpaceRequest) (*SpaceResponse, error) {
+	env, err := g.environment(r.EnvName)
+	if err != nil {
+		return nil, err
+	}
+	spacer, ok := env.(Spacer)
+	if !ok {
+		return nil, a2e.ErrPass
+	}
+	actions, states, err := spacer.Space(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return &SpaceResponse{ActionSpace: orEmpty(actions), StateSchema: orEmpty(states)}, nil
+}
+
+func (g *gym) render(ctx context.Context, call *a2e.Call, r *RenderRequest) (*RenderResponse, error) {
+	e, err := find(call, r.EpisodeID)
+	if err != nil {
+		return nil, err
+	}
+	renderer, ok := e.run.(Renderer)
+	if !ok {
+		return nil, a2e.ErrPass
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	picture, err := renderer.Render(ctx, r.Mode)
+	if err != nil {
+		return nil, err
+	}
+	return &RenderResponse{Render: picture}, nil
+}
+
+func (g *gym) plan(ctx context.Context, call *a2e.Call, r *PlanRequest) (*PlanResponse, error) {
+	if r.EpisodeID == nil {
+		return nil, a2e.Violation("episode_id", a2e.ReasonRequired)
+	}
+	e, err := find(call, *r.EpisodeID)
+	if err != nil {
+		return nil, err
+	}
+	planner, ok := e.env.(Planner)
+	if !ok {
+		return nil, a2e.ErrPass
+	}
+	e.mu.Lock()
+	state := e.last
+	e.mu.Unlock()
+	if r.State != nil {
+		state = r.State
+	}
+	actions, err := planner.Plan(ctx, state)
+	if err != nil {
+		return nil, err
+	}
+	resp := &PlanResponse{}
+	for i := range actions {
+		raw, err := a2e.EncodeObject(&actions[i])
+		if err != nil {
+			return nil, err
+		}
+		resp.SuggestedActions = append(resp.SuggestedActions, raw)
+	}
+	return resp, nil
+}
+
+// batch steps several episodes, one after the other. A step that fails stands in
+// its place as an error message, so that results and episodes pair up.
+func (g *gym) batch(ctx context.Context, call *a2e.Call, r *BatchStepRequest) (*BatchStepResponse, error) {
+	if len(r.EpisodeIDs) > g.opts.MaxBatch {
+		return nil, a2e.Violation("episode_ids", a2e.ReasonValue)
+	}
+	resp := &BatchStepResponse{Results: []json.RawMessage{}}
+	for i, id := range r.EpisodeIDs {
+		m := a2e.NewMessage("env/step/resp", nil)
+		obs, err := g.stepOne(ctx, call, id, r.Actions[i], "actions["+strconv.Itoa(i)+"]")
+		var e *a2e.Error
+		switch {
+		case err == nil:
+			m.Body = &StepResponse{ReqID: call.ID(), Obs: *obs}
+		case errors.As(err, &e):
+			m.Type = a2e.TypeError
+			m.Body = &a2e.ErrorBody{ReqID: call.ID(), Code: string(e.Code), Message: e.Message, CapabilityName: Capability}
+		default:
+			return nil, err
+		}
+		raw, err := (&a2e.Codec{}).Append(nil, m)
+		if err != nil {
+			return nil, err
+		}
+		resp.Results = append(resp.Results, raw)
+	}
+	return resp, nil
+}
+
+func (g *gym) experience(_ context.Context, call *a2e.Call, r *ExpListRequest) (*ExpListResponse, error) {
+	all := call.State().(*room)
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	resp := &ExpListResponse{}
+	for _, t := range all.recorded {
+		if int64(len(resp.Episodes)) >= r.Limit {
+			break
+		}
+		if r.EpisodeID == "" || r.EpisodeID == t.episode {
+			resp.Episodes = append(resp.Episodes, t.text)
+		}
+	}
+	return resp, nil
+}

@@ -1,0 +1,164 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package a2e
+
+import (
+	"context"
+	"io"
+	"sync"
+	"time"
+)
+
+const (
+	outboxRoom   = 1 << 20          // bytes after which writers have to wait
+	outboxSpare  = 64 << 10         // buffer that is kept between batches
+	defaultStall = 30 * time.Second // one write call may take this long
+)
+
+// An outbox writes lines to a stream, in order and from one goroutine, so that
+// nobody who has something to say is held up by a peer that does not read. It
+// takes what comes; who can wait, asks for room first. A peer that takes nothing
+// for too long is cut off.
+type outbox struct {
+	w     io.WriteCloser
+	stall time.Duration
+
+	mu       sync.Mutex
+	pending  []byte
+	spare    []byte
+	finished bool          // nothing more may come
+	dead     bool          // nothing more can go
+	wake     chan struct{} // tells the writer; holds one token
+	room     chan struct{} // closed when there is room again; nil if nobody waits
+
+	done chan struct{} // closed when the writer has ended
+}
+
+func newOutbox(w io.WriteCloser, stall time.Duration) *outbox {
+	if stall == 0 {
+		stall = defaultStall
+	}
+	o := &outbox{w: w, stall: stall, wake: make(chan struct{}, 1), done: make(chan struct{})}
+	go o.run()
+	return o
+}
+
+// put takes a line. It never blocks.
+func (o *outbox) put(line []byte) {
+	o.mu.Lock()
+	if !o.finished && !o.dead {
+		o.pending = append(append(o.pending, line...), '\n')
+	}
+	o.mu.Unlock()
+	o.signal()
+}
+
+func (o *outbox) signal() {
+	select {
+	case o.wake <- struct{}{}:
+	default:
+	}
+}
+
+// wait returns when there is room, or nothing goes out any more, or with the
+// error of ctx.
+func (o *outbox) wait(ctx context.Context) error {
+	for {
+		o.mu.Lock()
+		if len(o.pending) < outboxRoom || o.finished || o.dead {
+			o.mu.Unlock()
+			return nil
+		}
+		if o.room == nil {
+			o.room = make(chan struct{})
+		}
+		room := o.room
+		o.mu.Unlock()
+		select {
+		case <-room:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// finish lets everything go out that was taken, then closes the stream. It does
+// not wait for that; done does.
+func (o *outbox) finish() {
+	o.mu.Lock()
+	o.finished = true
+	o.mu.Unlock()
+	o.signal()
+}
+
+// kill closes the stream at once.
+func (o *outbox) kill() {
+	o.mu.Lock()
+	o.dead = true
+	o.pending = nil
+	o.mu.Unlock()
+	_ = o.w.Close()
+	o.signal()
+}
+
+func (o *outbox) run() {
+	defer close(o.done)
+	defer o.w.Close()
+	for {
+		batch, ok := o.next()
+		if !ok {
+			return
+		}
+		timer := (*time.Timer)(nil)
+		if o.stall > 0 {
+			timer = time.AfterFunc(o.stall, func() { _ = o.w.Close() })
+		}
+		_, err := o.w.Write(batch)
+		if timer != nil {
+			timer.Stop()
+		}
+		o.mu.Lock()
+		if cap(batch) <= outboxSpare {
+			o.spare = batch[:0]
+		}
+		if err != nil {
+			o.dead = true
+			o.pending = nil
+		}
+		o.makeRoom()
+		o.mu.Unlock()
+	}
+}
+
+// next waits for lines to write.
+func (o *outbox) next() ([]byte, bool) {
+	for {
+		o.mu.Lock()
+		switch {
+		case o.dead:
+			o.makeRoom()
+			o.mu.Unlock()
+			return nil, false
+		case len(o.pending) > 0:
+			batch := o.pending
+			o.pending, o.spare = o.spare, nil
+			o.mu.Unlock()
+			return batch, true
+		case o.finished:
+			o.dead = true
+			o.mu.Unlock()
+			return nil, false
+		}
+		o.mu.Unlock()
+		<-o.wake
+	}
+}
+
+// makeRoom is called with mu held.
+func (o *outbox) makeRoom() {
+	if o.room != nil && (len(o.pending) < outboxRoom || o.dead) {
+		close(o.room)
+		o.room = nil
+	}
+}

@@ -1,0 +1,112 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package a2e
+
+import (
+	"io"
+	"sync"
+)
+
+// pipeRoom bounds what is under way in one direction of a [Pipe].
+const pipeRoom = 1 << 20
+
+// Pipe returns the two ends of a connection within the process: what is written
+// to one end is read from the other. It is bounded: a writer waits while the
+// other side does not read (D-44). Closing an end ends both directions; what
+// was written before can still be read.
+func Pipe() (agent, host io.ReadWriteCloser) {
+	a, b := newHalf(), newHalf()
+	return &pipeEnd{in: a, out: b}, &pipeEnd{in: b, out: a}
+}
+
+type pipeEnd struct{ in, out *half }
+
+func (p *pipeEnd) Read(b []byte) (int, error)  { return p.in.read(b) }
+func (p *pipeEnd) Write(b []byte) (int, error) { return p.out.write(b) }
+
+func (p *pipeEnd) Close() error {
+	p.out.close(false)
+	p.in.close(true)
+	return nil
+}
+
+// CloseWrite ends the direction away from this end only, as a network connection
+// can be closed by half.
+func (p *pipeEnd) CloseWrite() error {
+	p.out.close(false)
+	return nil
+}
+
+// A half is one direction.
+type half struct {
+	mu     sync.Mutex
+	data   []byte
+	ended  bool // by the writer: what is there may still be read
+	gone   bool // the reader does not read any more
+	change *sync.Cond
+}
+
+func newHalf() *half {
+	h := &half{}
+	h.change = sync.NewCond(&h.mu)
+	return h
+}
+
+func (h *half) read(b []byte) (int, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for len(h.data) == 0 && !h.ended && !h.gone && len(b) > 0 {
+		h.change.Wait()
+	}
+	if h.gone {
+		return 0, io.ErrClosedPipe
+	}
+	n := copy(b, h.data)
+	if n == len(h.data) {
+		if cap(h.data) > outboxSpare {
+			h.data = nil
+		} else {
+			h.data = h.data[:0]
+		}
+	} else {
+		h.data = h.data[n:]
+	}
+	if n > 0 {
+		h.change.Broadcast()
+	} else if h.ended && len(b) > 0 {
+		return 0, io.EOF
+	}
+	return n, nil
+}
+
+func (h *half) write(b []byte) (n int, err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for len(b) > 0 {
+		for len(h.data) >= pipeRoom && !h.ended && !h.gone {
+			h.change.Wait()
+		}
+		if h.ended || h.gone {
+			return n, io.ErrClosedPipe
+		}
+		some := min(len(b), pipeRoom-len(h.data))
+		h.data = append(h.data, b[:some]...)
+		n += some
+		b = b[some:]
+		h.change.Broadcast()
+	}
+	return n, nil
+}
+
+func (h *half) close(byReader bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if byReader {
+		h.gone = true
+		h.data = nil
+	} else {
+		h.ended = true
+	}
+	h.change.Broadcast()
+}

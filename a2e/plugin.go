@@ -1,0 +1,174 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package a2e
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+
+	"github.com/fivewire/fivewire/internal/strictjson"
+)
+
+// A Handler answers requests. It returns the body of the answer, a pointer to the
+// model of the response type, whose ReqID is filled in; or a complete answer
+// as a [*Message]; or an error.
+//
+// An [*Error] is sent as it stands; [ErrPass] leaves the request to the next
+// plugin; every other error is sent as the general error of the namespace, and
+// its text with it. A panic is answered with runtime_error and goes to the log.
+//
+// The context ends with the time limit of the request, with the session, and
+// when the agent cancels. What a handler returns after that is discarded.
+type Handler interface {
+	Handle(ctx context.Context, call *Call) (any, error)
+}
+
+// A HandlerFunc is a function as a [Handler].
+type HandlerFunc func(ctx context.Context, call *Call) (any, error)
+
+// Handle calls f.
+func (f HandlerFunc) Handle(ctx context.Context, call *Call) (any, error) { return f(ctx, call) }
+
+// A Middleware wraps the handlers of a host: for tracing, rate limits, policy.
+type Middleware func(next Handler) Handler
+
+// A Route ties a type to its handler.
+type Route struct {
+	Type    Type
+	Handler Handler
+}
+
+// NewRoute returns a route for requests of a type. The models of request and
+// response have a2e tags; use a struct without fields where there are none.
+func NewRoute[Req, Resp any](msgType string, fn func(ctx context.Context, call *Call, req *Req) (*Resp, error)) Route {
+	t := TypeOf[Req](msgType)
+	if t.Kind != KindRequest { // a type that is answered is a request, whatever its name says (D-14)
+		t.Kind = KindRequest
+		t.Response = msgType + "/resp"
+	}
+	return Route{Type: t, Handler: HandlerFunc(func(ctx context.Context, call *Call) (any, error) {
+		req, ok := call.Message.Body.(*Req)
+		if !ok {
+			return nil, fmt.Errorf("a2e: %s was decoded as %T", msgType, call.Message.Body)
+		}
+		resp, err := fn(ctx, call, req)
+		if err != nil {
+			return nil, err
+		}
+		if resp == nil {
+			resp = New[Resp]()
+		}
+		return resp, nil
+	})}
+}
+
+// NewEventRoute returns a route for events of a type. What the handler returns
+// goes to the log at most.
+func NewEventRoute[E any](msgType string, fn func(ctx context.Context, call *Call, event *E) error) Route {
+	t := TypeOf[E](msgType)
+	t.Kind, t.Response = KindEvent, ""
+	return Route{Type: t, Handler: HandlerFunc(func(ctx context.Context, call *Call) (any, error) {
+		event, ok := call.Message.Body.(*E)
+		if !ok {
+			return nil, fmt.Errorf("a2e: %s was decoded as %T", msgType, call.Message.Body)
+		}
+		return nil, fn(ctx, call, event)
+	})}
+}
+
+// A Plugin serves one capability of a host. All of it is read when the plugin is
+// added; nothing may be changed later.
+type Plugin struct {
+	Name       string // unique in its host
+	Capability string // what agents negotiate
+
+	// Priority orders the plugins of one type, higher ones first, then those
+	// that were added first.
+	Priority int
+
+	// Exclusive keeps requests that this plugin gets first from all others.
+	Exclusive bool
+
+	// Metadata are further members of the capability's metadata in the
+	// answer to a handshake.
+	Metadata Members
+
+	// Types are models beyond those of the routes: of answers, of events, and of
+	// requests that nobody handles.
+	Types []Type
+
+	// Routes are the types it handles.
+	Routes []Route
+
+	// Open makes the plugin's state for a session, at the first request
+	// that gets to it; see [Call.State]. Nil means no state. Sessions share
+	// nothing else.
+	Open func(s *Session) (any, error)
+
+	// Close ends the state of a session, once no handler runs any more.
+	Close func(state any)
+}
+
+// metadata returns what the answer to a handshake says of the plugin (A2E-057).
+func (p *Plugin) metadata() json.RawMessage {
+	var m Members
+	for _, kv := range []struct {
+		name  string
+		value any
+	}{{"name", p.Name}, {"type", p.Capability}, {"priority", p.Priority}, {"exclusive", p.Exclusive}} {
+		if err := m.Set(kv.name, kv.value); err != nil {
+			return nil
+		}
+	}
+	for name, value := range p.Metadata.All() {
+		if m.Get(name) == nil {
+			_ = m.Set(name, value)
+		}
+	}
+	out, _ := m.MarshalJSON()
+	return out
+}
+
+// A boundRoute is a route with the plugin it belongs to.
+type boundRoute struct {
+	plugin  *Plugin
+	handler Handler
+}
+
+func sortRoutes(routes []boundRoute) {
+	slices.SortStableFunc(routes, func(a, b boundRoute) int { return cmp.Compare(b.plugin.Priority, a.plugin.Priority) })
+}
+
+// generalCode is the code of errors that say nothing else about themselves.
+func generalCode(capability string) Code {
+	switch capability {
+	case "tools":
+		return ErrTool
+	case "skill":
+		return ErrSkill
+	}
+	return ErrRuntime
+}
+
+// Object returns v as the text of a JSON object, for members that are free-form:
+// a map or a struct by the rules of encoding/json. Nil is an empty object.
+func toObject(v any) (json.RawMessage, error) {
+	switch v := v.(type) {
+	case nil:
+		return json.RawMessage("{}"), nil
+	case json.RawMessage:
+		return v, nil
+	}
+	raw, err := strictjson.Encode(v)
+	if err != nil {
+		return nil, err
+	}
+	if len(raw) == 0 || raw[0] != '{' {
+		return nil, fmt.Errorf("a2e: %T is not an object", v)
+	}
+	return raw, nil
+}

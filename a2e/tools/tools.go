@@ -1,0 +1,362 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package tools
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/google/jsonschema-go/jsonschema"
+
+	"github.com/fivewire/fivewire/a2e"
+	"github.com/fivewire/fivewire/internal/strictjson"
+)
+
+// TimeLimit returns the time limit that the request asks for.
+func (c *CallRequest) TimeLimit() time.Duration {
+	return time.Duration(min(c.Timeout, int64(1<<62/time.Second))) * time.Second
+}
+
+// Err returns nil if the tool succeeded, else an [*a2e.Error] with its error and
+// error code (D-31).
+func (r *Result) Err() error {
+	if r.Success {
+		return nil
+	}
+	err := a2e.NewError(a2e.ErrTool, "the tool failed")
+	err.Retryable = false
+	if r.ErrorCode != nil && *r.ErrorCode != "" {
+		err.Code = a2e.Code(*r.ErrorCode)
+	}
+	if r.Error != nil {
+		err.Message = *r.Error
+	}
+	err.Capability = Capability
+	return err
+}
+
+// A Tool is what an agent can call.
+type Tool struct {
+	Definition Definition
+
+	// Run does the work. Arguments were held against the parameters. It
+	// returns what encoding/json can write, or a complete [*Result]; raw JSON
+	// as [json.RawMessage]; nil for no data. An [*a2e.Error] is sent as it
+	// stands, any other error as tool_error with its text.
+	Run func(ctx context.Context, call *a2e.Call, arguments json.RawMessage) (any, error)
+}
+
+// Options adjusts a [Set]. The zero value is right for production.
+type Options struct {
+	// Name is the name of the plugin. Empty means "tools".
+	Name string
+
+	// Allow decides about each call before it runs. False is tool_denied. Nil
+	// allows every tool.
+	Allow func(ctx context.Context, call *a2e.Call, tool *Definition, arguments json.RawMessage) bool
+
+	// Search replaces the search of a list request, for better ranking.
+	Search func(list []Definition, r *ListRequest) []Definition
+}
+
+// A Set holds tools and serves them as a plugin. Its methods may be called from
+// several goroutines, also while it serves.
+type Set struct {
+	opts Options
+
+	mu    sync.RWMutex
+	tools map[string]*Tool
+	order []string
+}
+
+// NewSet returns a set without tools.
+func NewSet(opts *Options) *Set {
+	s := &Set{tools: map[string]*Tool{}}
+	if opts != nil {
+		s.opts = *opts
+	}
+	if s.opts.Name == "" {
+		s.opts.Name = Capability
+	}
+	if s.opts.Search == nil {
+		s.opts.Search = Search
+	}
+	return s
+}
+
+// Add adds a tool. A name that is empty or taken, and a tool without Run, panic.
+func (s *Set) Add(t Tool) *Set {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	name := t.Definition.Name
+	switch {
+	case name == "":
+		panic("tools: a tool without name")
+	case s.tools[name] != nil:
+		panic(fmt.Sprintf("tools: the tool %q is added twice", name))
+	case t.Run == nil:
+		panic(fmt.Sprintf("tools: the tool %q does nothing", name))
+	}
+	s.tools[name] = &t
+	s.order = append(s.order, name)
+	return s
+}
+
+// Remove takes a tool away. Calls that run go on.
+func (s *Set) Remove(name string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.tools, name)
+	s.order = slices.DeleteFunc(s.order, func(n string) bool { return n == name })
+}
+
+// Definitions returns the definitions of all tools in the order of adding.
+func (s *Set) Definitions() []Definition {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	list := make([]Definition, 0, len(s.order))
+	for _, name := range s.order {
+		list = append(list, s.tools[name].Definition)
+	}
+	return list
+}
+
+func (s *Set) tool(name string) *Tool {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return s.tools[name]
+}
+
+// Plugin returns the plugin that serves the set.
+func (s *Set) Plugin() *a2e.Plugin {
+	return &a2e.Plugin{Name: s.opts.Name, Capability: Capability, Types: Types(), Routes: []a2e.Route{
+		a2e.NewRoute("tool/list/req", s.list),
+		a2e.NewRoute("tool/call/req", s.call),
+	}}
+}
+
+func (s *Set) list(_ context.Context, _ *a2e.Call, r *ListRequest) (*ListResponse, error) {
+	return &ListResponse{Tools: s.opts.Search(s.Definitions(), r)}, nil
+}
+
+func (s *Set) call(ctx context.Context, call *a2e.Call, r *CallRequest) (*CallResponse, error) {
+	result, err := s.Run(ctx, call, r.ToolName, r.Arguments)
+	if err != nil {
+		return nil, err
+	}
+	now := a2e.Seconds(time.Now())
+	return &CallResponse{Data: *result, CreatedAt: &now}, nil
+}
+
+// Run calls a tool by its name, as a call request does: with the policy, the
+// check of the arguments and the clock around it. Chains run tools this way.
+func (s *Set) Run(ctx context.Context, call *a2e.Call, name string, arguments json.RawMessage) (*Result, error) {
+	t := s.tool(name)
+	if t == nil {
+		return nil, failure(a2e.ErrUnknownTool, name, "there is no such tool")
+	}
+	if s.opts.Allow != nil && !s.opts.Allow(ctx, call, &t.Definition, arguments) {
+		return nil, failure(a2e.ErrToolDenied, name, "the tool is not allowed here")
+	}
+	if err := CheckArguments(t.Definition.InputParameters, arguments); err != nil {
+		return nil, err
+	}
+	start := time.Now()
+	out, err := t.Run(ctx, call, arguments)
+	if err != nil {
+		return nil, t.wireError(err)
+	}
+	if result, ok := out.(*Result); ok && result != nil {
+		if result.ToolName == "" {
+			result.ToolName = name
+		}
+		return result, nil
+	}
+	result := &Result{Success: true, ToolName: name, DurationMs: time.Since(start).Milliseconds()}
+	switch out := out.(type) {
+	case nil:
+	case json.RawMessage:
+		result.Data = out
+	default:
+		if result.Data, err = strictjson.Encode(out); err != nil {
+			return nil, fmt.Errorf("tools: the result of %q: %w", name, err)
+		}
+	}
+	return result, nil
+}
+
+func failure(code a2e.Code, name, text string) *a2e.Error {
+	err := a2e.NewError(code, text).With("tool_name", clip(name))
+	err.Capability = Capability
+	return err
+}
+
+func clip(name string) string {
+	if len(name) > 200 {
+		return strings.ToValidUTF8(name[:200], "")
+	}
+	return name
+}
+
+// wireError is tool_error, to be retried if the tool may be (D-30), unless the
+// tool says itself what it is.
+func (t *Tool) wireError(err error) error {
+	var e *a2e.Error
+	if errors.As(err, &e) || errors.Is(err, a2e.ErrPass) {
+		return err
+	}
+	text := err.Error()
+	if len(text) > 1000 {
+		text = strings.ToValidUTF8(text[:1000], "") + "..."
+	}
+	e = failure(a2e.ErrTool, t.Definition.Name, text)
+	e.Retryable = t.Definition.Idempotent
+	e.Cause = err
+	return e
+}
+
+// AddFunc adds a Go function as a tool. The parameters come from the fields of
+// the struct In, by their json tags and jsonschema descriptions; arguments are
+// held against the whole schema of In, and numbers stay exact in fields of type
+// [json.Number]. More about the tool is said by change, if it is not nil.
+func AddFunc[In, Out any](s *Set, name, description string, fn func(ctx context.Context, call *a2e.Call, in In) (Out, error),
+	change func(*Definition)) {
+	schema, err := jsonschema.For[In](&jsonschema.ForOptions{TypeSchemas: map[reflect.Type]*jsonschema.Schema{
+		reflect.TypeFor[json.Number]():     {Type: "number"},
+		reflect.TypeFor[json.RawMessage](): {},
+	}})
+	if err != nil {
+		panic(fmt.Sprintf("tools: the arguments of %q: %v", name, err))
+	}
+	if schema.Type != "object" {
+		panic(fmt.Sprintf("tools: the arguments of %q are not a struct", name))
+	}
+	schema.AdditionalProperties = nil // unknown arguments pass (D-32)
+	resolved, err := schema.Resolve(nil)
+	if err != nil {
+		panic(fmt.Sprintf("tools: the arguments of %q: %v", name, err))
+	}
+	d := a2e.New[Definition]()
+	d.Name, d.Description = name, description
+	for _, p := range parametersOf(schema) {
+		d.InputParameters = append(d.InputParameters, p.Value)
+	}
+	if change != nil {
+		change(d)
+	}
+	s.Add(Tool{Definition: *d, Run: func(ctx context.Context, call *a2e.Call, arguments json.RawMessage) (any, error) {
+		v, err := strictjson.Check(arguments, strictjson.Options{MaxDepth: 10000})
+		if err != nil {
+			return nil, refuse("arguments", a2e.ReasonType)
+		}
+		v = withoutNulls(v, d.InputParameters)
+		if err := resolved.Validate(schemaInstance(v)); err != nil {
+			return nil, refuse("arguments", a2e.ReasonValue)
+		}
+		var in In
+		if err := strictjson.Decode(v, &in); err != nil {
+			return nil, refuse("arguments", a2e.ReasonType)
+		}
+		out, err := fn(ctx, call, in)
+		if err != nil {
+			return nil, err
+		}
+		return out, nil
+	}})
+}
+
+// parametersOf turns the properties of a schema into parameters, in the order
+// in which the struct has them.
+func parametersOf(schema *jsonschema.Schema) a2e.Object[Parameter] {
+	names := slices.Clone(schema.PropertyOrder)
+	if len(names) == 0 {
+		for name := range schema.Properties {
+			names = append(names, name)
+		}
+		slices.Sort(names)
+	}
+	var list a2e.Object[Parameter]
+	for _, name := range names {
+		property := schema.Properties[name]
+		if property == nil {
+			continue
+		}
+		p := Parameter{Name: name, Type: property.Type, Description: property.Description,
+			Required: slices.Contains(schema.Required, name)}
+		for _, t := range property.Types { // such as null or string
+			if t != "null" {
+				p.Type = t
+			}
+		}
+		if p.Type == "" {
+			p.Type = "any"
+		}
+		for _, e := range property.Enum {
+			if text, ok := e.(string); ok {
+				p.Enum = append(p.Enum, text)
+			} else if raw, err := json.Marshal(e); err == nil {
+				p.Enum = append(p.Enum, string(raw))
+			}
+		}
+		if p.Type == "object" && len(property.Properties) > 0 {
+			p.Properties = parametersOf(property)
+		}
+		list = append(list, a2e.Member[Parameter]{Name: name, Value: p})
+	}
+	return list
+}
+
+// withoutNulls leaves out arguments that are null, because that means absent.
+func withoutNulls(v strictjson.Value, parameters []Parameter) strictjson.Value {
+	out := []byte{'{'}
+	found := false
+	for m := v.Members(); m.Next(); {
+		if m.Value.Kind() == 'n' && slices.ContainsFunc(parameters, func(p Parameter) bool { return p.Name == string(m.Name) }) {
+			found = true
+			continue
+		}
+		if len(out) > 1 {
+			out = append(out, ',')
+		}
+		out = append(append(append(out, m.Key...), ':'), m.Value...)
+	}
+	if !found {
+		return v
+	}
+	return append(out, '}')
+}
+
+// schemaInstance returns v as the validator wants to have it. Numbers become
+// integers where they are small enough, else floats: good enough to be judged,
+// and nobody but the validator sees them.
+func schemaInstance(v strictjson.Value) any {
+	switch v.Kind() {
+	case '{':
+		o := map[string]any{}
+		for m := v.Members(); m.Next(); {
+			o[string(m.Name)] = schemaInstance(m.Value)
+		}
+		return o
+	case '[':
+		a := []any{}
+		for e := v.Elements(); e.Next(); {
+			a = append(a, schemaInstance(e.Value))
+		}
+		return a
+	case '0':
+		if n, ok := v.Int(); ok {
+			return n
+		}
+		n, _ := json.Number(v).Float64()
+		return n
+	}
+	return v.Any()
+}
