@@ -32,6 +32,10 @@ type DecodeError struct {
 	InvocationID  string
 	RequestID     string
 	CorrelationID string
+
+	// salvaged is the message if only its correlation id is at fault, which a
+	// Host ignores in what a Runtime sends (D-30).
+	salvaged Message
 }
 
 func (e *DecodeError) Error() string { return "altar: decode: " + e.Err.Message }
@@ -162,6 +166,7 @@ func (d *decoder) message(v strictjson.Value) (Message, *DecodeError) {
 	}
 	var h Header
 	h.RequestID = d.textID(fRequestID)
+	sound := d.reason == ""
 	h.CorrelationID = d.textID(fCorrelationID)
 	if d.reason == "" {
 		*m.header() = h
@@ -173,6 +178,9 @@ func (d *decoder) message(v strictjson.Value) (Message, *DecodeError) {
 	}
 	if id, ok := d.fields[fInvocationID].Text(); ok && validInvocationID(id) {
 		e.InvocationID = id
+	}
+	if sound && (typ == "ToolResult" || typ == "StreamChunk") {
+		e.salvaged = m
 	}
 	return nil, e
 }

@@ -120,23 +120,32 @@ func (c *ndjson) Receive() (Message, error) {
 	return Decode(own, &DecodeOptions{MaxBytes: c.max})
 }
 
-func (c *ndjson) Send(m Message) error { return c.sendAll([]Message{m}) }
+func (c *ndjson) Send(m Message) error { return c.send(false, m) }
 
-// sendAll writes several messages at once.
-func (c *ndjson) sendAll(list []Message) error {
+// sendBatch writes several messages at once, whose raw JSON is known to be
+// valid.
+func (c *ndjson) sendBatch(list []Message) error { return c.send(true, list...) }
+
+func (c *ndjson) send(trusted bool, list ...Message) error {
 	out := c.out[:0]
+	var failed error
 	for _, m := range list {
 		var err error
-		if out, err = Append(out, m); err != nil {
-			return err
+		if out, err = appendMessage(out, m, trusted); err != nil {
+			failed = err // the others go out
+			continue
 		}
 		out = append(out, '\n')
 	}
 	if cap(out) <= 64<<10 {
 		c.out = out
 	}
-	_, err := c.rwc.Write(out)
-	return err
+	if len(out) > 0 {
+		if _, err := c.rwc.Write(out); err != nil {
+			return err
+		}
+	}
+	return failed
 }
 
 func (c *ndjson) Close() error {

@@ -1,0 +1,152 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package altar
+
+import (
+	"context"
+	"encoding/json"
+	"path"
+	"slices"
+)
+
+// An Identity is who a connection was proved to come from (ALT-136). Tenant and
+// name together are the principal to which sessions and Runtimes belong. It is
+// not changed once a Host has it.
+type Identity struct {
+	Name   string
+	Tenant string
+	Roles  []string
+
+	// Claims are the values that a security context may claim, by the name of
+	// the claim (D-21). Every role may be claimed as "role" besides.
+	Claims map[string][]string
+}
+
+// principal is the key under which everything of an identity is kept.
+type principal struct{ tenant, name string }
+
+func (id *Identity) principal() principal {
+	if id == nil {
+		return principal{}
+	}
+	return principal{id.Tenant, id.Name}
+}
+
+func (id *Identity) grants(claim, value string) bool {
+	return slices.Contains(id.Claims[claim], value) || claim == "role" && slices.Contains(id.Roles, value)
+}
+
+// A CallRequest is what an [Authorizer] judges (ALT-137, ALT-138).
+type CallRequest struct {
+	Identity *Identity // nil for a caller without one, see HostOptions.AllowAnonymous
+	Session  SessionInfo
+	Contract *Contract
+
+	// RuntimeID is the Runtime that the caller asked for, or empty.
+	RuntimeID string
+
+	// Parameters are those that would be dispatched, in normal form; nil if
+	// they do not fit the contract, and for Listing.
+	Parameters json.RawMessage
+
+	// Listing asks whether the tool may be shown to the caller (D-31).
+	Listing bool
+}
+
+// SessionInfo tells hooks about a session.
+type SessionInfo struct {
+	ID       string
+	Security SecurityContext // the effective one
+	Metadata map[string]string
+}
+
+// An Authorizer decides whether a call may be made. It is asked for every call,
+// repeats included, by the goroutine that reads the caller's connection, so
+// that a slow answer holds up this connection only. Nil allows the call; an
+// [*Error] is sent as it stands, any other error becomes AUTHORIZATION_FAILED
+// denied and its text stays here.
+type Authorizer interface {
+	AuthorizeCall(ctx context.Context, r *CallRequest) error
+}
+
+// AuthorizerFunc makes an [Authorizer] of a function.
+type AuthorizerFunc func(ctx context.Context, r *CallRequest) error
+
+// AuthorizeCall calls f.
+func (f AuthorizerFunc) AuthorizeCall(ctx context.Context, r *CallRequest) error { return f(ctx, r) }
+
+// AllowAll is an [AuthorizerFunc] that lets every caller call everything.
+func AllowAll(context.Context, *CallRequest) error { return nil }
+
+// Denied is the error by which an [Authorizer] says no.
+func Denied() error {
+	return NewError(ErrAuthorizationFailed, ReasonDenied, "the caller may not use this tool in this session")
+}
+
+// A RoleRule lets roles use tools.
+type RoleRule struct {
+	// Tools is a pattern of contract names as of [path.Match], such as
+	// "billing/*". A pattern that is malformed matches nothing.
+	Tools string
+
+	// Roles may use them. An empty list means every caller.
+	Roles []string
+}
+
+// AuthorizeRoles returns an [Authorizer] that allows what at least one rule
+// allows. The roles of a caller are those of its identity or, if the security
+// context of the session claims a role, that one alone (D-21).
+func AuthorizeRoles(rules ...RoleRule) Authorizer {
+	rules = slices.Clone(rules)
+	return AuthorizerFunc(func(_ context.Context, r *CallRequest) error {
+		var roles []string
+		if r.Identity != nil {
+			roles = r.Identity.Roles
+		}
+		if role, ok := r.Session.Security.Claims["role"]; ok {
+			roles = []string{role}
+		}
+		for _, rule := range rules {
+			if ok, err := path.Match(rule.Tools, r.Contract.Name); err != nil || !ok {
+				continue
+			}
+			if len(rule.Roles) == 0 || slices.ContainsFunc(rule.Roles, func(role string) bool { return slices.Contains(roles, role) }) {
+				return nil
+			}
+		}
+		return Denied()
+	})
+}
+
+// A FulfillmentRequest is what HostOptions.AuthorizeFulfillment judges.
+type FulfillmentRequest struct {
+	Identity  *Identity
+	RuntimeID string
+	SessionID string // or [AllSessions]
+	Contract  *Contract
+}
+
+// ResolveSecurityContext is what a Host does with the security context that a
+// client wishes for, where HostOptions has nothing else (D-21): it must name
+// the caller itself, and only what the identity grants may be claimed.
+func ResolveSecurityContext(id *Identity, wish *SecurityContext) (*SecurityContext, error) {
+	p := id.principal()
+	out := &SecurityContext{PrincipalID: p.name, TenantID: p.tenant}
+	if wish == nil {
+		return out, nil
+	}
+	if wish.PrincipalID != "" && wish.PrincipalID != p.name {
+		return nil, NewError(ErrAuthorizationFailed, ReasonPrincipalMismatch, "the security context names another principal")
+	}
+	if wish.TenantID != "" && wish.TenantID != p.tenant {
+		return nil, NewError(ErrAuthorizationFailed, ReasonTenantMismatch, "the security context names another tenant")
+	}
+	for claim, value := range wish.Claims {
+		if id == nil || !id.grants(claim, value) {
+			return nil, NewError(ErrAuthorizationFailed, ReasonClaimNotGranted, "the security context claims what the caller does not have")
+		}
+	}
+	out.Claims = wish.Claims
+	return out, nil
+}

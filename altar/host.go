@@ -1,0 +1,441 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package altar
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"runtime/debug"
+	"sync"
+	"time"
+
+	"github.com/fivewire/fivewire/internal/randid"
+)
+
+// HostOptions adjusts a [Host]. The zero value is right for production.
+type HostOptions struct {
+	// ID is the host_id. Empty means a random one (ALT-056).
+	ID string
+
+	// Version is the protocol version that the Host claims. Empty means
+	// [ProtocolVersion].
+	Version string
+
+	// Level is the compliance level, 1 or 2 (ALT-020). Zero means 2. At level
+	// 1 no contract may be streaming.
+	Level int
+
+	// Authenticator finds out who sends an HTTP request, WebSocket included
+	// (ALT-134). Nil means that nobody is known.
+	Authenticator Authenticator
+
+	// AllowAnonymous lets clients without an identity make requests (D-20).
+	// All of them are one principal.
+	AllowAnonymous bool
+
+	// AuthorizeRuntime says whether an identity may announce a Runtime. Nil
+	// means that every identity may. An error that is no [*Error] becomes
+	// AUTHORIZATION_FAILED not_a_runtime.
+	AuthorizeRuntime func(ctx context.Context, id *Identity, a *AnnounceRuntime) error
+
+	// AuthorizeFulfillment says whether a Runtime may serve a contract. Nil
+	// means that it may. An error that is no [*Error] becomes
+	// AUTHORIZATION_FAILED not_permitted.
+	AuthorizeFulfillment func(ctx context.Context, r *FulfillmentRequest) error
+
+	// ResolveSecurityContext turns what a client wishes for into what holds.
+	// Nil means [ResolveSecurityContext].
+	ResolveSecurityContext func(ctx context.Context, id *Identity, wish *SecurityContext) (*SecurityContext, error)
+
+	// Router chooses between Runtimes. Nil means round robin (D-24).
+	Router Router
+
+	// DefaultTTL and MaxTTL are the lifetimes of sessions (D-19). Zero means an
+	// hour and a day. With SlidingTTL every call prolongs its session.
+	DefaultTTL, MaxTTL time.Duration
+	SlidingTTL         bool
+
+	// NewSessionID makes session ids. Nil means 128 random bits.
+	NewSessionID func() string
+
+	// MaxSessions bounds the live sessions of one principal, and the next two
+	// the calls in flight (D-35). Zero means no bound.
+	MaxSessions        int
+	MaxCallsPerSession int
+	MaxCallsPerRuntime int
+
+	// CallTimeout is the allotted time of contracts without one. Zero means
+	// 30 seconds (D-25).
+	CallTimeout time.Duration
+
+	// Validator adjusts how parameters are checked.
+	Validator ValidatorOptions
+
+	// MaxMessage bounds a message over HTTP and WebSocket in bytes, and a
+	// collected result everywhere. Zero means [DefaultMaxMessage].
+	MaxMessage int
+
+	// MaxBadFrames is how many frames in a row that are no JSON object end a
+	// connection. Zero means 16.
+	MaxBadFrames int
+
+	// RetainChunks bounds the chunks kept of one call for those who repeat it,
+	// in bytes. Zero means 1 MiB (D-22).
+	RetainChunks int
+
+	// RecordFor is how long an outcome can be had again. Zero means 5 minutes.
+	RecordFor time.Duration
+
+	// GoneAfter is how long a call outlives the last connection of its client.
+	// Zero means 30 seconds (D-33).
+	GoneAfter time.Duration
+
+	// ForgetAfter is how long ended session ids, and the owners of Runtime ids
+	// that are not connected, are remembered. Zero means a day (D-16, D-18).
+	ForgetAfter time.Duration
+
+	// ClientQueue bounds the messages that wait for a client to read. When it
+	// is full, no request of the client is read, and its streams end with
+	// slow_consumer. Zero means 256.
+	ClientQueue int
+
+	// RuntimeQueue bounds the messages that wait for a Runtime to read. When
+	// it is full, the Runtime counts as overloaded. Zero means 16384.
+	RuntimeQueue int
+
+	// WriteTimeout is how long a peer may refuse to read before its
+	// connection is closed. Zero means 30 seconds.
+	WriteTimeout time.Duration
+
+	// Heartbeat makes the Host ping Runtimes that can answer, this often, and
+	// close those from which nothing came three times as long (D-36). Zero
+	// means never.
+	Heartbeat time.Duration
+
+	// Origins are patterns of hosts from which browsers may open a WebSocket,
+	// besides the Host's own (D-04). See [path.Match].
+	Origins []string
+
+	// Audit is told every decision, by the goroutine that caused it. Nil means
+	// nobody.
+	Audit func(e *AuditEvent)
+
+	// Logger receives what no peer is told. Nil is silent.
+	Logger *slog.Logger
+}
+
+func (o *HostOptions) fill() {
+	def := func(d *time.Duration, v time.Duration) {
+		if *d <= 0 {
+			*d = v
+		}
+	}
+	num := func(n *int, v int) {
+		if *n <= 0 {
+			*n = v
+		}
+	}
+	if o.ID == "" {
+		o.ID = randid.New("host-")
+	}
+	if o.Version == "" {
+		o.Version = ProtocolVersion
+	}
+	num(&o.Level, 2)
+	def(&o.DefaultTTL, time.Hour)
+	def(&o.MaxTTL, 24*time.Hour)
+	def(&o.CallTimeout, 30*time.Second)
+	def(&o.RecordFor, 5*time.Minute)
+	def(&o.GoneAfter, 30*time.Second)
+	def(&o.ForgetAfter, 24*time.Hour)
+	def(&o.WriteTimeout, 30*time.Second)
+	num(&o.MaxMessage, DefaultMaxMessage)
+	num(&o.MaxBadFrames, 16)
+	num(&o.RetainChunks, 1<<20)
+	num(&o.ClientQueue, 256)
+	num(&o.RuntimeQueue, 16384)
+	if o.NewSessionID == nil {
+		o.NewSessionID = func() string { return randid.New("s-") }
+	}
+	if o.ResolveSecurityContext == nil {
+		o.ResolveSecurityContext = func(_ context.Context, id *Identity, wish *SecurityContext) (*SecurityContext, error) {
+			return ResolveSecurityContext(id, wish)
+		}
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+}
+
+// A Host is the middle of everything (ALT-010): it keeps the contracts, accepts
+// Runtimes and clients, and checks, authorises, routes and records every call.
+// All its methods may be called from several goroutines.
+type Host struct {
+	opts HostOptions
+	auth Authorizer
+	ctx  context.Context // of the hooks; ends with Close
+	stop context.CancelFunc
+	wg   sync.WaitGroup // connections
+
+	mu       sync.Mutex // guards everything below, and the state of all parts
+	closed   bool
+	draining bool
+	idle     chan struct{} // closed when the last call ends while draining
+	manifest *contracts
+	conns    map[*hostConn]bool
+	runtimes map[string]*owner // by runtime id
+	order    []*hostConn       // connected Runtimes in order of handshake
+	standing *registry         // of the "*" fulfilments
+	sessions sessionTable
+	calls    map[string]*hostCall // held, running, or ended unanswered; by invocation id
+	ended    callQueue            // ended calls in that order
+	stats    Stats
+	events   []*AuditEvent // to be told after unlock
+
+	timers  timers
+	wakeup  *time.Timer
+	wakeAt  time.Time // zero: wakeup is not set
+	endedAt timer     // of the first of ended
+}
+
+// contracts is a manifest made ready.
+type contracts struct {
+	list   []*contract
+	byName map[string]*contract
+}
+
+type contract struct {
+	*Contract
+	check *Validator
+}
+
+// NewHost returns a Host that trusts the contracts of a manifest and lets auth
+// decide about every call. It fails if the manifest is not valid.
+func NewHost(m *Manifest, auth Authorizer, opts *HostOptions) (*Host, error) {
+	if auth == nil {
+		return nil, errors.New("altar: a Host needs an Authorizer")
+	}
+	h := &Host{
+		auth:     auth,
+		conns:    make(map[*hostConn]bool),
+		runtimes: make(map[string]*owner),
+		standing: &registry{},
+		calls:    make(map[string]*hostCall),
+	}
+	if opts != nil {
+		h.opts = *opts
+	}
+	h.opts.fill()
+	if _, ok := parseSemver(h.opts.Version); !ok {
+		return nil, fmt.Errorf("altar: %q is not a version", h.opts.Version)
+	}
+	var err error
+	if h.manifest, err = h.load(m); err != nil {
+		return nil, err
+	}
+	h.sessions.init()
+	h.endedAt = timer{index: -1, fire: timerCall(func(now time.Time) { h.forgetCalls(now) })}
+	h.ctx, h.stop = context.WithCancel(context.Background())
+	return h, nil
+}
+
+// timerCall is a [timerFunc] for timers of which there are few.
+type timerCall func(now time.Time)
+
+func (f timerCall) fired(now time.Time) { f(now) }
+
+func (h *Host) load(m *Manifest) (*contracts, error) {
+	if err := m.Validate(); err != nil {
+		return nil, err
+	}
+	out := &contracts{byName: make(map[string]*contract, len(m.Contracts))}
+	for i, c := range m.Contracts {
+		if c.Streaming && h.opts.Level < 2 {
+			return nil, &ContractError{Reason: ReasonInvalidValue, Path: pointerIndex("/contracts", i) + "/streaming"}
+		}
+		own := *c
+		v, err := NewValidator(&own, &h.opts.Validator)
+		if err != nil {
+			return nil, err
+		}
+		made := &contract{Contract: &own, check: v}
+		out.list = append(out.list, made)
+		out.byName[own.Name] = made
+	}
+	return out, nil
+}
+
+func (c *contracts) has(name string) bool { return c.byName[name] != nil }
+
+// reserved tells whether a runtime id would make names ambiguous (D-14).
+func (c *contracts) reserved(id string) bool {
+	for _, k := range c.list {
+		if len(k.Name) > len(id) && k.Name[len(id)] == '/' && k.Name[:len(id)] == id && c.has(k.Name[len(id)+1:]) {
+			return true
+		}
+	}
+	return false
+}
+
+// Reload replaces the manifest as a whole, or fails and keeps the old one.
+// Calls in flight end under their old contract; fulfilments of contracts that
+// are gone are dropped; all Runtimes are asked again for all sessions (D-12).
+func (h *Host) Reload(m *Manifest) error {
+	next, err := h.load(m)
+	if err != nil {
+		return err
+	}
+	now := h.lock()
+	defer h.unlock()
+	h.manifest = next
+	h.standing = h.standing.keep(next)
+	for s := h.sessions.first; s != nil; s = s.next {
+		s.reg = s.reg.keep(next)
+		if s.reg.equal(h.standing) {
+			s.reg = h.standing
+		}
+		for _, rt := range h.order {
+			h.requestFulfillment(rt, s, now)
+		}
+	}
+	return nil
+}
+
+// lock takes the lock and does what is due first, so that nothing is seen that
+// is over by now.
+func (h *Host) lock() time.Time {
+	h.mu.Lock()
+	now := time.Now()
+	h.runDue(now)
+	return now
+}
+
+func (h *Host) runDue(now time.Time) {
+	for t := h.timers.next(now); t != nil; t = h.timers.next(now) {
+		t.fire.fired(now)
+	}
+}
+
+// unlock sets the wake-up for what is due next, gives the lock back and tells
+// the audit hook what was decided.
+func (h *Host) unlock() {
+	if len(h.timers.heap) > 0 && !h.closed {
+		if due := h.timers.heap[0].due; h.wakeAt.IsZero() || due.Before(h.wakeAt) {
+			h.wakeAt = due
+			if h.wakeup == nil {
+				h.wakeup = time.AfterFunc(time.Until(due), h.wake)
+			} else {
+				h.wakeup.Reset(time.Until(due))
+			}
+		}
+	}
+	events := h.events
+	h.events = nil
+	h.mu.Unlock()
+	for _, e := range events {
+		h.tell(e)
+	}
+}
+
+func (h *Host) wake() {
+	h.mu.Lock()
+	h.wakeAt = time.Time{}
+	h.runDue(time.Now())
+	h.unlock()
+}
+
+// guard runs a hook and turns its panic into an error (D-34).
+func (h *Host) guard(what string, hook func() error) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			h.opts.Logger.Error("altar: a hook panicked", "hook", what, "panic", p, "stack", string(debug.Stack()))
+			err = NewError(ErrInternal, ReasonHookPanic, "the Host failed")
+		}
+	}()
+	return hook()
+}
+
+// refusal returns the error of a hook as it is sent.
+func (h *Host) refusal(what string, err error, reason Reason, message string) *Error {
+	var e *Error
+	if errors.As(err, &e) && e.Code.known() && e.Message != "" {
+		return e
+	}
+	h.opts.Logger.Info("altar: refused", "hook", what, "err", err)
+	return &Error{Code: ErrAuthorizationFailed, Message: message, Details: appendDetails(nil, reason, ""), Cause: err}
+}
+
+// Shutdown lets the calls in flight end, takes no new ones meanwhile, and then
+// closes the Host. If ctx ends first, the Host is closed at once and the error
+// of ctx returned.
+func (h *Host) Shutdown(ctx context.Context) error {
+	h.lock()
+	if h.idle == nil {
+		h.idle = make(chan struct{})
+	}
+	h.draining = true
+	idle := h.idle
+	h.checkIdle()
+	h.unlock()
+	var err error
+	select {
+	case <-idle:
+		h.flush(ctx)
+	case <-ctx.Done():
+		err = ctx.Err()
+	}
+	return errors.Join(err, h.Close())
+}
+
+// checkIdle tells Shutdown when there is nothing in flight any more.
+func (h *Host) checkIdle() {
+	if h.draining && h.stats.InFlight == 0 && h.idle != nil {
+		select {
+		case <-h.idle:
+		default:
+			close(h.idle)
+		}
+	}
+}
+
+// flush gives the connections the chance to send what is queued.
+func (h *Host) flush(ctx context.Context) {
+	h.lock()
+	var all []*hostConn
+	for c := range h.conns {
+		c.out.end()
+		all = append(all, c)
+	}
+	h.unlock()
+	for _, c := range all {
+		select {
+		case <-c.gone:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// Close ends all connections at once and waits until no goroutine of the Host is
+// left. It may be called more than once.
+func (h *Host) Close() error {
+	h.mu.Lock()
+	h.closed = true
+	if h.wakeup != nil {
+		h.wakeup.Stop()
+	}
+	var all []*hostConn
+	for c := range h.conns {
+		all = append(all, c)
+	}
+	h.mu.Unlock()
+	h.stop()
+	for _, c := range all {
+		c.cut()
+	}
+	h.wg.Wait()
+	return nil
+}

@@ -1,0 +1,698 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package altar
+
+import (
+	"encoding/json"
+	"time"
+
+	"github.com/fivewire/fivewire/internal/strictjson"
+)
+
+type callState int
+
+const (
+	callHeld callState = iota
+	callRunning
+	callDone
+)
+
+// A hostCall is one invocation in one session, from the moment that all checks
+// have passed until its outcome is forgotten (section e, call).
+type hostCall struct {
+	h        *Host
+	s        *session
+	contract *contract
+	id       string
+	pin      string // runtime id that the caller asked for
+	toolName string
+	params   json.RawMessage // as they came; a repeat has equal ones
+	normal   json.RawMessage // as they are dispatched
+	metadata map[string]string
+	corr     string // of the first request
+
+	state      callState
+	rt         *hostConn // once dispatched
+	failedOver bool
+	answered   bool          // the final message of the Runtime came
+	limit      time.Duration // allotted time
+	asm        Assembler
+	at         []*attachment
+
+	chunks   []*StreamChunk // delivered and retained, the last ones
+	retained int            // their size
+	result   *ToolResult    // how it ended, if not with a chunk
+	endedAt  time.Time
+
+	deadline, gap, gone timer
+	seq                 uint64    // in the session, in order of arrival
+	prev, next          *hostCall // in the list of active calls of the session
+	later               *hostCall // in the queue of ended calls
+}
+
+// An attachment is a connection that waits for a call.
+type attachment struct {
+	hc       *hostConn
+	c        *hostCall
+	corr     string
+	from     int64 // chunks before are not wanted
+	sent     bool  // a chunk was forwarded
+	replayed int
+	collect  bool // chunks become one result (D-29)
+	parts    []json.RawMessage
+	size     int
+}
+
+// The three timers of a call.
+type (
+	callDeadline hostCall
+	callGap      hostCall
+	callGone     hostCall
+)
+
+func (c *callDeadline) fired(now time.Time) {
+	h := c.h
+	h.fail((*hostCall)(c), NewError(ErrExecutionTimeout, ReasonDeadline, "the tool did not finish in time"), "timeout", now)
+}
+
+func (c *callGap) fired(now time.Time) {
+	h := c.h
+	h.fail((*hostCall)(c), errChunkGap(), "protocol_error", now)
+}
+
+func (c *callGone) fired(now time.Time) {
+	h := c.h
+	h.fail((*hostCall)(c), NewError(ErrExecutionFailed, ReasonClientGone, "nobody waits for the call any more"), string(ReasonClientGone), now)
+}
+
+// toolCall makes the checks of D-23 and dispatches, holds or answers a call.
+func (h *Host) toolCall(hc *hostConn, m *ToolCall) {
+	now := h.lock()
+	hc.heard = now
+	var s *session
+	var c *contract
+	var pin string
+	err := h.clientFault(hc)
+	if err == nil {
+		if s = h.own(hc, m.SessionID); s == nil {
+			err = errUnknownSession()
+		}
+	}
+	if err == nil {
+		var name string
+		var fault error
+		if name, pin, fault = ResolveTool(h.manifest.has, m.ToolName); fault != nil {
+			err = fault.(*Error)
+		} else {
+			c = h.manifest.byName[name]
+		}
+	}
+	if hc.over || err != nil {
+		h.refused(hc, m, c, err, now)
+		h.unlock()
+		return
+	}
+	request := CallRequest{Identity: hc.identity, Session: s.info, Contract: c.Contract, RuntimeID: pin}
+	h.unlock()
+
+	normal, unfit := c.check.appendChecked(nil, strictjson.Value(m.Parameters))
+	if unfit == nil {
+		request.Parameters = normal
+	}
+	denied := h.guard("AuthorizeCall", func() error { return h.auth.AuthorizeCall(h.ctx, &request) })
+	if denied != nil {
+		err = h.refusal("AuthorizeCall", denied, ReasonDenied, "the caller may not use this tool in this session")
+	}
+
+	now = h.lock()
+	defer h.unlock()
+	var repeated *hostCall
+	switch {
+	case hc.over:
+		return
+	case s.over:
+		err = errUnknownSession()
+	case err != nil:
+	default:
+		if repeated = s.calls[m.InvocationID]; repeated != nil {
+			if err = h.repeat(hc, repeated, m); err == nil {
+				h.slide(s, now)
+				return
+			}
+		}
+	}
+	if err == nil {
+		err = h.admitCall(s, m, unfit)
+	}
+	if err != nil {
+		h.refused(hc, m, c, err, now)
+		return
+	}
+	rt, err := h.route(s, c, pin)
+	if err != nil && (err.Reason() == ReasonOverloaded || !s.outstanding(pin)) {
+		h.refused(hc, m, c, err, now)
+		return
+	}
+	call := &hostCall{
+		h: h, s: s, contract: c, id: m.InvocationID, pin: pin, toolName: m.ToolName, params: m.Parameters, normal: normal,
+		metadata: m.Metadata, corr: m.CorrelationID, limit: h.limit(c, m),
+	}
+	call.deadline = timer{index: -1, fire: (*callDeadline)(call)}
+	call.gap = timer{index: -1, fire: (*callGap)(call)}
+	call.gone = timer{index: -1, fire: (*callGone)(call)}
+	s.calls[call.id] = call
+	h.calls[call.id] = call
+	s.active.push(call)
+	s.flights++
+	h.stats.InFlight++
+	h.slide(s, now)
+	h.attach(hc, call, m)
+	if rt != nil {
+		h.dispatch(call, rt, now)
+	}
+}
+
+// admitCall makes the checks after that for a repeat.
+func (h *Host) admitCall(s *session, m *ToolCall, unfit error) *Error {
+	if unfit != nil {
+		return unfit.(*Error)
+	}
+	if other := h.calls[m.InvocationID]; other != nil && other.s != s {
+		return formFault(ReasonInvocationIDInUse, "", "the invocation id is in use elsewhere")
+	}
+	if m.ResumeFrom > 0 {
+		return formFault(ReasonUnknownInvocation, "", "there is no such call to resume")
+	}
+	if h.draining || h.opts.MaxCallsPerSession > 0 && s.flights >= h.opts.MaxCallsPerSession {
+		return errOverloaded()
+	}
+	return nil
+}
+
+func (h *Host) limit(c *contract, m *ToolCall) time.Duration {
+	limit := c.Timeout
+	if limit == 0 {
+		limit = h.opts.CallTimeout
+	}
+	if m.TimeoutMS > 0 && m.TimeoutMS < limit.Milliseconds() {
+		limit = time.Duration(m.TimeoutMS) * time.Millisecond
+	}
+	return limit
+}
+
+// slide prolongs a session that is used, if it is that kind (D-19).
+func (h *Host) slide(s *session, now time.Time) {
+	if h.opts.SlidingTTL {
+		h.timers.set(&s.expiry, now.Add(s.ttl))
+	}
+}
+
+// refused answers a call that was not accepted. A nil error means that there is
+// nobody to answer.
+func (h *Host) refused(hc *hostConn, m *ToolCall, c *contract, err *Error, now time.Time) {
+	if err == nil || hc.over {
+		return
+	}
+	h.stats.Refused++
+	if h.opts.Audit != nil {
+		e := &AuditEvent{Kind: "call.refused", SessionID: m.SessionID, InvocationID: m.InvocationID, CorrelationID: m.CorrelationID, Error: err}
+		if c != nil {
+			e.Contract = c.Name
+		}
+		h.audit(now, e, hc.identity)
+	}
+	h.refuseCall(hc, m.InvocationID, m.Header, err)
+}
+
+// refuseCall picks the carrier: a ToolResult would end the wrong call if this
+// connection waits for one with that id (D-02).
+func (h *Host) refuseCall(hc *hostConn, id string, header Header, err *Error) {
+	if hc.waiting[id] != nil {
+		h.send(hc, &ErrorMessage{Err: err, Header: header})
+		return
+	}
+	h.send(hc, &ToolResult{InvocationID: id, Error: err, Header: Header{CorrelationID: header.CorrelationID}})
+}
+
+// repeat is the second coming of an invocation id in its session (D-22).
+func (h *Host) repeat(hc *hostConn, c *hostCall, m *ToolCall) *Error {
+	if c.toolName != m.ToolName || !equalJSON(strictjson.Value(c.params), strictjson.Value(m.Parameters)) {
+		return formFault(ReasonInvocationIDReused, "", "the invocation id was used for another call")
+	}
+	if hc.waiting[c.id] != nil {
+		h.dropped(hc, m, "a repeat on the same connection")
+		return nil
+	}
+	if c.state == callDone && c.result != nil {
+		out := *c.result
+		out.Header = Header{CorrelationID: m.CorrelationID}
+		h.send(hc, &out)
+		return nil
+	}
+	from := m.ResumeFrom
+	var last *StreamChunk
+	if n := len(c.chunks); n > 0 {
+		last = c.chunks[n-1]
+	}
+	if c.state == callDone {
+		from = min(from, last.ChunkID) // at least the final chunk
+		if m.Collect && last.Error != nil {
+			from = last.ChunkID // the parts are dropped anyway
+		}
+	}
+	if last != nil && from < c.chunks[0].ChunkID || last == nil && c.asm.Expected() > from {
+		return NewError(ErrInternal, ReasonNotRetained, "the beginning of the stream is not kept any more")
+	}
+	a := h.attach(hc, c, m)
+	for _, chunk := range c.chunks {
+		if chunk.ChunkID >= from {
+			a.replayed++
+			h.forward(a, chunk)
+		}
+	}
+	if c.state == callDone {
+		delete(hc.waiting, c.id)
+		c.at = nil
+	}
+	return nil
+}
+
+func (h *Host) attach(hc *hostConn, c *hostCall, m *ToolCall) *attachment {
+	a := &attachment{hc: hc, c: c, corr: m.CorrelationID, from: m.ResumeFrom, collect: m.Collect}
+	if hc.waiting == nil {
+		hc.waiting = make(map[string]*attachment)
+	}
+	hc.waiting[c.id] = a
+	c.at = append(c.at, a)
+	h.timers.stop(&c.gone)
+	return a
+}
+
+// dispatch sends a call to a Runtime (ALT-116).
+func (h *Host) dispatch(c *hostCall, rt *hostConn, now time.Time) {
+	if c.pin == "" {
+		if c.s.counts == nil {
+			c.s.counts = make(map[string]uint64)
+		}
+		c.s.counts[c.contract.Name]++
+	}
+	c.state, c.rt, c.asm = callRunning, rt, Assembler{}
+	rt.running++
+	h.stats.Dispatched++
+	if !c.failedOver {
+		h.timers.set(&c.deadline, now.Add(c.limit))
+	}
+	out := &ToolCall{
+		InvocationID: c.id, SessionID: c.s.id, ToolName: rt.toolName(c.contract.Name), Parameters: c.normal, Metadata: c.metadata,
+		Header: Header{CorrelationID: c.corr},
+	}
+	if rt.can(CapDeadlines) {
+		out.TimeoutMS = max(1, c.deadline.due.Sub(now).Milliseconds())
+	}
+	h.send(rt, out)
+	if h.opts.Audit != nil {
+		h.audit(now, c.event("call.dispatched", nil), nil)
+	}
+}
+
+func (c *hostCall) event(kind string, err *Error) *AuditEvent {
+	e := &AuditEvent{Kind: kind, Principal: c.s.principal.name, Tenant: c.s.principal.tenant, SessionID: c.s.id,
+		InvocationID: c.id, CorrelationID: c.corr, Contract: c.contract.Name, Error: err}
+	if c.rt != nil {
+		e.RuntimeID = c.rt.runtimeID
+	}
+	return e
+}
+
+// toolName returns the namespaced name of a contract, made once.
+func (hc *hostConn) toolName(contract string) string {
+	if s, ok := hc.names[contract]; ok {
+		return s
+	}
+	if hc.names == nil {
+		hc.names = make(map[string]string)
+	}
+	s := namespaced(hc.runtimeID, contract)
+	hc.names[contract] = s
+	return s
+}
+
+// judgeHeld decides anew about the held calls of a session.
+func (h *Host) judgeHeld(s *session, now time.Time) {
+	for c := s.active.first; c != nil; {
+		next := c.next
+		if c.state == callHeld {
+			h.judgeCall(c, now)
+		}
+		c = next
+	}
+}
+
+func (h *Host) judgeCall(c *hostCall, now time.Time) {
+	rt, err := h.route(c.s, c.contract, c.pin)
+	switch {
+	case err == nil:
+		h.dispatch(c, rt, now)
+	case err.Reason() == ReasonOverloaded || !c.s.outstanding(c.pin):
+		h.stats.Refused++
+		h.finish(c, err, "", false, now)
+	}
+}
+
+// lost deals with a call whose Runtime is gone (D-24).
+func (h *Host) lost(c *hostCall, now time.Time) {
+	if c.contract.Idempotent && c.pin == "" && c.asm.Expected() == 0 && !c.failedOver {
+		if rt, err := h.route(c.s, c.contract, ""); err == nil {
+			c.failedOver = true
+			h.timers.stop(&c.gap)
+			h.dispatch(c, rt, now)
+			return
+		}
+	}
+	h.fail(c, NewError(ErrRuntimeUnavailable, ReasonDisconnected, "the Runtime of the call is gone"), "", now)
+}
+
+// toolResult is the answer of a Runtime (ALT-077).
+func (h *Host) toolResult(hc *hostConn, m *ToolResult, now time.Time) {
+	c := h.answerFor(hc, m, m.InvocationID, true)
+	if c == nil {
+		return
+	}
+	c.answered = true
+	if _, waiting := c.asm.Waiting(); c.asm.Expected() > 0 || waiting {
+		err := m.Error
+		if err == nil {
+			err = NewError(ErrInternal, ReasonResultAfterChunk, "the Runtime sent a result after a part of a stream")
+		}
+		h.fail(c, err, "", now)
+		return
+	}
+	c.result = m
+	for i, a := range c.at {
+		out := m
+		if i > 0 {
+			again := *m
+			out = &again
+		}
+		out.Header = Header{CorrelationID: a.corr}
+		h.send(a.hc, out)
+	}
+	h.conclude(c, m.Error, true, now)
+}
+
+// answerFor returns the running call that a Runtime may answer, or nil.
+func (h *Host) answerFor(hc *hostConn, m Message, id string, final bool) *hostCall {
+	c := h.calls[id]
+	if c == nil || c.rt != hc || c.state == callHeld {
+		h.dropped(hc, m, "not a call of this Runtime")
+		return nil
+	}
+	if c.state == callDone {
+		if final { // the id is free for other sessions now
+			delete(h.calls, id)
+			delete(hc.unanswered, id)
+		}
+		h.dropped(hc, m, "the call has ended")
+		return nil
+	}
+	return c
+}
+
+// streamChunk is a part of an answer (ALT-083, D-28).
+func (h *Host) streamChunk(hc *hostConn, m *StreamChunk, now time.Time) {
+	c := h.answerFor(hc, m, m.InvocationID, m.IsFinal)
+	if c == nil {
+		return
+	}
+	if m.IsFinal {
+		c.answered = true
+	}
+	if !c.contract.Streaming {
+		h.fail(c, NewError(ErrInternal, ReasonUnexpectedStream,
+			"the contract "+c.contract.Name+" does not have streaming set, but the Runtime sent a part of a stream"), "protocol_error", now)
+		return
+	}
+	if c.asm.inOrder(m) {
+		h.accepted(c, now)
+		h.deliver(c, m, now)
+		return
+	}
+	ok, err := c.asm.Add(m, now)
+	switch {
+	case err != nil:
+		h.fail(c, errChunkGap(), "protocol_error", now)
+		return
+	case !ok:
+		h.dropped(hc, m, "late or doubled")
+		return
+	}
+	h.accepted(c, now)
+	for chunk := c.asm.Next(now); chunk != nil; chunk = c.asm.Next(now) {
+		h.deliver(c, chunk, now)
+	}
+	if c.state != callRunning {
+		return
+	}
+	if until, waiting := c.asm.Waiting(); !waiting {
+		h.timers.stop(&c.gap)
+	} else if c.gap.index < 0 || !c.gap.due.Equal(until) {
+		h.timers.set(&c.gap, until)
+	}
+}
+
+// accepted restarts the clock of a stream (D-25).
+func (h *Host) accepted(c *hostCall, now time.Time) {
+	h.stats.Chunks++
+	h.timers.set(&c.deadline, now.Add(c.limit))
+}
+
+// deliver forwards a chunk that is due, and ends the call if it is the last.
+func (h *Host) deliver(c *hostCall, m *StreamChunk, now time.Time) {
+	m.Header = Header{}
+	h.retain(c, m)
+	for i := 0; i < len(c.at); {
+		a := c.at[i]
+		if h.slow(a, m, now) {
+			continue // it is gone from the list
+		}
+		h.forward(a, m)
+		i++
+	}
+	if m.IsFinal {
+		h.conclude(c, m.Error, true, now)
+	}
+}
+
+// retain keeps a chunk for repeats, at the cost of the oldest (D-22).
+func (h *Host) retain(c *hostCall, m *StreamChunk) {
+	size := func(m *StreamChunk) int { return len(m.Payload) + 64 }
+	c.chunks = append(c.chunks, m)
+	c.retained += size(m)
+	drop := 0
+	for c.retained > h.opts.RetainChunks && drop < len(c.chunks)-1 {
+		c.retained -= size(c.chunks[drop])
+		c.chunks[drop] = nil
+		drop++
+	}
+	c.chunks = c.chunks[drop:]
+}
+
+// slow ends the stream of a client that does not read (D-28), and reports
+// whether it did.
+func (h *Host) slow(a *attachment, m *StreamChunk, now time.Time) bool {
+	if a.collect || m.IsFinal || a.hc.out.len() < a.hc.limit+a.replayed {
+		return false
+	}
+	err := NewError(ErrInternal, ReasonSlowConsumer, "the client does not read the stream")
+	if a.sent {
+		h.send(a.hc, &StreamChunk{InvocationID: a.c.id, ChunkID: m.ChunkID, Error: err, IsFinal: true, Header: Header{CorrelationID: a.corr}})
+	} else {
+		h.send(a.hc, &ToolResult{InvocationID: a.c.id, Error: err, Header: Header{CorrelationID: a.corr}})
+	}
+	h.detach(a, now)
+	return true
+}
+
+// forward gives a chunk to one connection.
+func (h *Host) forward(a *attachment, m *StreamChunk) {
+	if a.collect {
+		h.collect(a, m)
+		return
+	}
+	if m.ChunkID < a.from && !m.IsFinal {
+		return
+	}
+	a.sent = true
+	if a.corr != "" {
+		own := *m
+		own.Header = Header{CorrelationID: a.corr}
+		m = &own
+	}
+	h.send(a.hc, m)
+}
+
+// collect gathers the payloads of a stream (D-29).
+func (h *Host) collect(a *attachment, m *StreamChunk) {
+	if m.Payload != nil && m.ChunkID >= a.from {
+		if a.size += len(m.Payload) + 1; a.size > h.opts.MaxMessage {
+			a.parts = nil // it will not be sent
+		} else {
+			a.parts = append(a.parts, m.Payload)
+		}
+	}
+	if !m.IsFinal {
+		return
+	}
+	out := &ToolResult{InvocationID: a.c.id, Error: m.Error, Header: Header{CorrelationID: a.corr}}
+	if m.Error == nil {
+		payload := append(make([]byte, 0, a.size+2), '[')
+		for i, part := range a.parts {
+			if i > 0 {
+				payload = append(payload, ',')
+			}
+			payload = append(payload, part...)
+		}
+		out.Payload = append(payload, ']')
+		if a.size > h.opts.MaxMessage || !fits(out, h.opts.MaxMessage) {
+			out.Payload = nil
+			out.Error = NewError(ErrInternal, ReasonMessageTooLarge, "the result is too large for one message")
+		}
+	}
+	a.parts = nil
+	h.send(a.hc, out)
+}
+
+func fits(m *ToolResult, most int) bool {
+	if len(m.Payload)+1024 < most {
+		return true
+	}
+	out, err := appendMessage(nil, m, true)
+	return err == nil && len(out) <= most
+}
+
+// fail ends a call with an error that the Host makes, and records it.
+func (h *Host) fail(c *hostCall, err *Error, cancel string, now time.Time) {
+	h.finish(c, err, cancel, true, now)
+}
+
+// finish ends a call with an error: as a ToolResult before the first forwarded
+// chunk, else as the final chunk (D-28). The Runtime is told why if it wants to
+// know (D-32).
+func (h *Host) finish(c *hostCall, err *Error, cancel string, record bool, now time.Time) {
+	if c.asm.Expected() > 0 {
+		m := &StreamChunk{InvocationID: c.id, ChunkID: c.asm.Expected(), Error: err, IsFinal: true}
+		h.retain(c, m)
+		for _, a := range c.at {
+			h.forward(a, m)
+		}
+	} else {
+		c.result = &ToolResult{InvocationID: c.id, Error: err}
+		for _, a := range c.at {
+			h.send(a.hc, &ToolResult{InvocationID: c.id, Error: err, Header: Header{CorrelationID: a.corr}})
+		}
+	}
+	if cancel != "" && c.state == callRunning && c.rt.can(CapCancellation) {
+		h.send(c.rt, &CancelCall{InvocationID: c.id, SessionID: c.s.id, Reason: cancel, Header: Header{CorrelationID: c.corr}})
+	}
+	h.conclude(c, err, record, now)
+}
+
+// conclude takes a call whose end is sent out of the tables of calls in flight.
+func (h *Host) conclude(c *hostCall, err *Error, record bool, now time.Time) {
+	h.timers.stop(&c.deadline)
+	h.timers.stop(&c.gap)
+	h.timers.stop(&c.gone)
+	open := false // the Runtime still owes a final message
+	if c.state == callRunning {
+		c.rt.running--
+		if err == nil {
+			h.stats.Succeeded++
+		} else {
+			h.stats.Failed++
+		}
+		if open = !c.answered && c.rt.alive; open {
+			c.rt.unanswered[c.id] = c
+		}
+		if h.opts.Audit != nil {
+			h.audit(now, c.event("call.done", err), nil)
+		}
+	}
+	if !open {
+		delete(h.calls, c.id)
+	}
+	c.state, c.endedAt = callDone, now
+	c.s.active.remove(c)
+	c.s.flights--
+	h.stats.InFlight--
+	h.checkIdle()
+	for _, a := range c.at {
+		delete(a.hc.waiting, c.id)
+	}
+	c.at, c.normal, c.metadata, c.asm = nil, nil, nil, Assembler{}
+	if !record || c.s.over {
+		delete(c.s.calls, c.id)
+		c.chunks, c.result, c.params = nil, nil, nil
+		if !open {
+			return
+		}
+	}
+	h.ended.push(c)
+	if h.endedAt.index < 0 {
+		h.timers.set(&h.endedAt, now.Add(h.opts.RecordFor))
+	}
+}
+
+// forgetCalls drops outcomes and invocation ids that were kept long enough.
+func (h *Host) forgetCalls(now time.Time) {
+	for c := h.ended.first; c != nil; c = h.ended.first {
+		due := c.endedAt.Add(h.opts.RecordFor)
+		if now.Before(due) {
+			h.timers.set(&h.endedAt, due)
+			return
+		}
+		h.ended.pop()
+		if c.s.calls[c.id] == c {
+			delete(c.s.calls, c.id)
+		}
+		if h.calls[c.id] == c {
+			delete(h.calls, c.id)
+			delete(c.rt.unanswered, c.id)
+		}
+	}
+}
+
+// cancelCall ends a call for its client (D-32). What is wrong is ignored.
+func (h *Host) cancelCall(hc *hostConn, m *CancelCall, now time.Time) {
+	if hc.identity == nil && !h.opts.AllowAnonymous {
+		return
+	}
+	if s := h.own(hc, m.SessionID); s != nil {
+		if c := s.calls[m.InvocationID]; c != nil && c.state != callDone {
+			h.fail(c, NewError(ErrExecutionFailed, ReasonCancelled, "the call was cancelled"), "cancelled", now)
+			return
+		}
+	}
+	h.dropped(hc, m, "no such call")
+}
+
+// clientGone detaches a connection from all its calls (D-33).
+func (h *Host) clientGone(hc *hostConn, now time.Time) {
+	for _, a := range sortedWaiting(hc.waiting) {
+		h.detach(a, now)
+	}
+	hc.waiting = nil
+}
+
+func (h *Host) detach(a *attachment, now time.Time) {
+	delete(a.hc.waiting, a.c.id)
+	for i, other := range a.c.at {
+		if other == a {
+			a.c.at = append(a.c.at[:i:i], a.c.at[i+1:]...)
+			break
+		}
+	}
+	if len(a.c.at) == 0 && a.c.state != callDone {
+		h.timers.set(&a.c.gone, now.Add(h.opts.GoneAfter))
+	}
+}

@@ -1,0 +1,408 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package altar
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"sync"
+	"time"
+)
+
+// A role is what a connection is used for; it does not change any more once it
+// is known (D-16).
+type role int
+
+const (
+	roleNew role = iota
+	roleClient
+	roleRuntime
+)
+
+// A hostConn is the Host's side of one connection. Its fields are guarded by the
+// lock of the Host, but for out, which has its own.
+type hostConn struct {
+	h        *Host
+	conn     Conn // nil for HTTP and in-process connections
+	identity *Identity
+	out      *outbox
+	gone     chan struct{} // closed when the connection is over and forgotten
+
+	role  role
+	over  bool // closed by either side
+	limit int  // of the queue
+
+	refused   bool // closed because of what the peer is or sent
+	inProcess bool // see Host.Dial
+	released  sync.Once
+
+	// of a Runtime
+	runtimeID    string
+	capabilities []string
+	alive        bool // announced and connected
+	standing     bool // sent a "*" fulfilment
+	running      int  // calls
+	unanswered   map[string]*hostCall
+	heartbeat    timer
+	heard        time.Time
+	names        map[string]string // namespaced, by contract
+
+	// of a client
+	waiting map[string]*attachment // by invocation id
+
+	bad int // frames in a row that are no JSON object; for the reader alone
+}
+
+func (hc *hostConn) can(capability string) bool { return slices.Contains(hc.capabilities, capability) }
+
+// answers of a Host, a Runtime or a client are never answered (D-02).
+func isAnswer(typ string) bool {
+	switch typ {
+	case "AcknowledgeRuntime", "AcknowledgeFulfillment", "SessionCreated", "SessionDestroyed", "ToolList", "Pong", "Error", "ToolResult", "StreamChunk":
+		return true
+	}
+	return false
+}
+
+// admit makes the Host's side of a connection.
+func (h *Host) admit(conn Conn, id *Identity) (*hostConn, error) {
+	hc := &hostConn{h: h, conn: conn, identity: id, out: newOutbox(), gone: make(chan struct{}), limit: h.opts.ClientQueue}
+	hc.heartbeat = timer{index: -1, fire: timerCall(hc.beat)}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.closed || h.draining {
+		return nil, ErrClosed
+	}
+	h.conns[hc] = true
+	h.wg.Add(1)
+	return hc, nil
+}
+
+// Serve runs one connection of a Runtime or a client until it ends, and closes
+// it (ALT-011). The identity is the one that the transport has verified, nil if
+// there is none (ALT-136). Serve returns nil if the peer closed in good order.
+func (h *Host) Serve(ctx context.Context, conn Conn, id *Identity) error {
+	hc, err := h.admit(conn, id)
+	if err != nil {
+		return errors.Join(err, conn.Close())
+	}
+	stop := context.AfterFunc(ctx, hc.cut)
+	defer stop()
+	written := make(chan struct{})
+	go func() {
+		defer close(written)
+		hc.write()
+	}()
+	if err = hc.read(); !errors.Is(err, errOver) {
+		hc.leave()
+	}
+	<-written
+	h.release(hc)
+	if errors.Is(err, io.EOF) {
+		err = nil
+	}
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	return err
+}
+
+func (h *Host) release(hc *hostConn) {
+	h.lock()
+	delete(h.conns, hc)
+	h.unlock()
+	close(hc.gone)
+	h.wg.Done()
+}
+
+// errOver reports that the Host has ended a connection. What is queued for it
+// may still go out.
+var errOver = fmt.Errorf("altar: the Host ended the connection: %w", ErrClosed)
+
+// read handles what comes, one message after the other (D-02).
+func (hc *hostConn) read() error {
+	for {
+		m, err := hc.conn.Receive()
+		var bad *DecodeError
+		if err != nil && !errors.As(err, &bad) {
+			return err
+		}
+		hc.out.waitRoom(hc.limit)
+		if !hc.h.handle(hc, m, bad) {
+			return errOver
+		}
+	}
+}
+
+// batcher is a Conn that sends several messages at once and trusts their JSON.
+type batcher interface {
+	sendBatch(list []Message) error
+}
+
+// refuser is a Conn that can tell its peer that it was refused (D-04).
+type refuser interface{ closeRefused() }
+
+// write sends what is queued until the queue ends, and closes the connection.
+func (hc *hostConn) write() {
+	watch := time.AfterFunc(time.Hour, func() {
+		hc.h.opts.Logger.Warn("altar: a peer does not read", "runtime", hc.runtimeID)
+		hc.cut()
+	})
+	watch.Stop()
+	defer watch.Stop()
+	batch, single := hc.conn.(batcher)
+	var buf []Message
+	for {
+		var ok bool
+		buf, ok = hc.out.take(context.Background(), buf[:0])
+		if !ok {
+			break
+		}
+		watch.Reset(hc.h.opts.WriteTimeout)
+		var err error
+		if single {
+			err = batch.sendBatch(buf)
+		} else {
+			for _, m := range buf {
+				var unsendable *Error
+				if sent := hc.conn.Send(m); sent != nil && !errors.As(err, &unsendable) {
+					err = sent
+				}
+			}
+		}
+		watch.Stop()
+		clear(buf)
+		var unsendable *Error
+		if errors.As(err, &unsendable) {
+			hc.h.opts.Logger.Error("altar: a message could not be sent", "err", err)
+		} else if err != nil {
+			break
+		}
+	}
+	if r, ok := hc.conn.(refuser); ok && hc.refused {
+		r.closeRefused()
+	}
+	hc.cut()
+}
+
+// cut ends the connection from this side at once.
+func (hc *hostConn) cut() {
+	hc.out.close()
+	if hc.conn != nil {
+		_ = hc.conn.Close() // the reader sees it
+		return
+	}
+	hc.leave()
+	if hc.inProcess {
+		hc.released.Do(func() { hc.h.release(hc) })
+	}
+}
+
+// leave takes the connection out of everything, once.
+func (hc *hostConn) leave() {
+	h := hc.h
+	now := h.lock()
+	h.disconnect(hc, now)
+	h.unlock()
+	hc.out.close()
+}
+
+// disconnect is the event "transport closed" (section e).
+func (h *Host) disconnect(hc *hostConn, now time.Time) {
+	if hc.over {
+		return
+	}
+	hc.over = true
+	if hc.role == roleRuntime {
+		h.runtimeGone(hc, now)
+	}
+	h.clientGone(hc, now)
+}
+
+// send queues a message.
+func (h *Host) send(hc *hostConn, m Message) {
+	if hc != nil && !hc.over {
+		hc.out.put(m)
+	}
+}
+
+// reply sends an answer with the ids of its request (D-02, D-30).
+func (h *Host) reply(hc *hostConn, request, answer Message) {
+	*answer.header() = *request.header()
+	h.send(hc, answer)
+}
+
+// answer refuses a request with an Error message.
+func (h *Host) answer(hc *hostConn, request Message, err *Error) {
+	h.reply(hc, request, &ErrorMessage{Err: err})
+}
+
+// refuse answers and closes the connection after that.
+func (h *Host) refuse(hc *hostConn, request Message, err *Error, now time.Time) {
+	h.answer(hc, request, err)
+	h.expel(hc, now)
+}
+
+// expel closes a connection after what is queued for it.
+func (h *Host) expel(hc *hostConn, now time.Time) {
+	hc.refused = true
+	hc.out.end()
+	h.disconnect(hc, now)
+}
+
+// handle deals with one message, or one broken frame, and reports whether the
+// connection goes on. Of its arguments m or bad is nil.
+func (h *Host) handle(hc *hostConn, m Message, bad *DecodeError) bool {
+	if bad != nil && bad.salvaged != nil && hc.role == roleRuntime { // the role is settled before any answer
+		m, bad = bad.salvaged, nil
+	}
+	if bad != nil {
+		return h.handleBad(hc, bad)
+	}
+	hc.bad = 0
+	switch m := m.(type) {
+	case *ToolCall:
+		h.toolCall(hc, m)
+	case *FulfillTools:
+		if h.runtimeOnly(hc, m) {
+			h.fulfill(hc, m)
+		}
+	case *AnnounceRuntime:
+		h.announce(hc, m)
+	case *CreateSession:
+		h.createSession(hc, m)
+	default:
+		now := h.lock()
+		if !hc.over {
+			hc.heard = now
+			h.simple(hc, m, now)
+		}
+		h.unlock()
+	}
+	return !h.isOver(hc)
+}
+
+func (h *Host) isOver(hc *hostConn) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return hc.over
+}
+
+// simple deals with messages that need no hook, with the lock held.
+func (h *Host) simple(hc *hostConn, m Message, now time.Time) {
+	switch m := m.(type) {
+	case *ToolResult:
+		h.toolResult(hc, m, now)
+	case *StreamChunk:
+		h.streamChunk(hc, m, now)
+	case *CancelCall:
+		if hc.role == roleRuntime {
+			h.dropped(hc, m, "a Runtime cancels nothing")
+			return
+		}
+		hc.role = roleClient
+		h.cancelCall(hc, m, now)
+	case *DestroySession:
+		if h.clientOnly(hc, m) {
+			h.destroySession(hc, m, now)
+		}
+	case *ListTools:
+		if h.clientOnly(hc, m) {
+			h.listTools(hc, m)
+		}
+	case *Ping:
+		h.reply(hc, m, &Pong{})
+	case *RequestFulfillment:
+		h.answer(hc, m, formFault(ReasonWrongDirection, "", "only a Host sends this message"))
+	case *Pong:
+	default:
+		h.dropped(hc, m, "nobody waits for it")
+	}
+}
+
+// clientOnly checks the role and the identity of who makes a request (D-23).
+func (h *Host) clientOnly(hc *hostConn, m Message) bool {
+	if err := h.clientFault(hc); err != nil {
+		h.answer(hc, m, err)
+		return false
+	}
+	return true
+}
+
+func (h *Host) clientFault(hc *hostConn) *Error {
+	if hc.role == roleRuntime {
+		return formFault(ReasonWrongRole, "", "a Runtime cannot make requests of a client")
+	}
+	hc.role = roleClient
+	if hc.identity == nil && !h.opts.AllowAnonymous {
+		return errUnauthenticated()
+	}
+	return nil
+}
+
+func errUnauthenticated() *Error {
+	return NewError(ErrAuthorizationFailed, ReasonUnauthenticated, "the caller is not authenticated")
+}
+
+func (h *Host) runtimeOnly(hc *hostConn, m Message) bool {
+	now := h.lock()
+	defer h.unlock()
+	hc.heard = now
+	switch {
+	case hc.over:
+		return false
+	case hc.role == roleClient:
+		h.answer(hc, m, formFault(ReasonWrongRole, "", "a client cannot fulfil tools"))
+		return false
+	case hc.role == roleNew:
+		h.answer(hc, m, formFault(ReasonNotAnnounced, "", "the Runtime has not announced itself"))
+		return false
+	}
+	return true
+}
+
+// handleBad deals with what is no message (section f).
+func (h *Host) handleBad(hc *hostConn, bad *DecodeError) bool {
+	now := h.lock()
+	defer h.unlock()
+	if hc.over {
+		return false
+	}
+	hc.heard = now
+	header := Header{RequestID: bad.RequestID, CorrelationID: bad.CorrelationID}
+	if bad.BadFrame {
+		h.stats.BadFrames++
+		switch bad.Err.Reason() {
+		case ReasonMalformedJSON, ReasonNotAnObject, ReasonInvalidUnicode:
+			hc.bad++
+		case ReasonMessageTooLarge: // what it was is not known
+		default:
+			hc.bad = 0
+		}
+		h.send(hc, &ErrorMessage{Err: bad.Err})
+		if hc.bad >= h.opts.MaxBadFrames {
+			h.expel(hc, now)
+			return false
+		}
+		return true
+	}
+	hc.bad = 0
+	switch {
+	case bad.Type == "ToolResult" || bad.Type == "StreamChunk":
+		h.stats.Dropped++
+		if c := h.calls[bad.InvocationID]; c != nil && c.rt == hc && c.state == callRunning {
+			h.fail(c, errInvalidResult(), "protocol_error", now)
+		}
+	case isAnswer(bad.Type), bad.Type == "CancelCall":
+		h.stats.Dropped++
+	case bad.Type == "ToolCall" && bad.InvocationID != "":
+		h.refuseCall(hc, bad.InvocationID, header, bad.Err)
+	default:
+		h.send(hc, &ErrorMessage{Err: bad.Err, Header: header})
+	}
+	return true
+}

@@ -1,0 +1,332 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package altar
+
+import (
+	"time"
+)
+
+// holdFor is how long a call waits for Runtimes that were asked (D-15).
+const holdFor = time.Second
+
+// A session isolates fulfilments, calls and outcomes (ALT-006, ALT-012).
+type session struct {
+	h         *Host
+	id        string
+	principal principal
+	info      SessionInfo
+	ttl       time.Duration
+	over      bool
+	expiry    timer
+
+	reg     *registry
+	counts  map[string]uint64 // dispatches by bare name, by contract
+	asked   map[*hostConn]*asked
+	calls   map[string]*hostCall // in flight and recorded
+	active  callList             // in flight, in order of arrival
+	flights int
+
+	prev, next *session // in order of creation
+}
+
+// asked is a RequestFulfillment that is not answered yet.
+type asked struct {
+	s     *session
+	rt    *hostConn
+	timer timer
+}
+
+func (a *asked) fired(now time.Time) {
+	delete(a.s.asked, a.rt)
+	a.s.h.judgeHeld(a.s, now)
+}
+
+// fired is the expiry of a session.
+func (s *session) fired(now time.Time) {
+	s.h.endSession(s, "expired", ReasonSessionExpired, now)
+}
+
+func (s *session) expect(h *Host, rt *hostConn, now time.Time) {
+	a := s.asked[rt]
+	if a == nil {
+		a = &asked{s: s, rt: rt}
+		a.timer = timer{index: -1, fire: a}
+		if s.asked == nil {
+			s.asked = make(map[*hostConn]*asked)
+		}
+		s.asked[rt] = a
+	}
+	h.timers.set(&a.timer, now.Add(holdFor))
+}
+
+// settle takes back a question to a Runtime, and reports whether there was one.
+func (s *session) settle(rt *hostConn) bool {
+	a := s.asked[rt]
+	if a == nil {
+		return false
+	}
+	s.h.timers.stop(&a.timer)
+	delete(s.asked, rt)
+	return true
+}
+
+// outstanding tells whether a question is open that could bring a Runtime for a
+// call.
+func (s *session) outstanding(pin string) bool {
+	if pin == "" {
+		return len(s.asked) > 0
+	}
+	for rt := range s.asked {
+		if rt.runtimeID == pin {
+			return true
+		}
+	}
+	return false
+}
+
+// dispatched returns how many calls by bare name went out for a contract.
+func (s *session) dispatched(contract string) uint64 { return s.counts[contract] }
+
+// A sessionTable holds the live sessions in order of creation, and remembers the
+// ids of those that ended.
+type sessionTable struct {
+	byID        map[string]*session
+	first, last *session
+	perOwner    map[principal]int
+
+	ended map[string]time.Time // when it is forgotten
+	queue []string             // of ended, in that order
+}
+
+func (t *sessionTable) init() {
+	t.byID = make(map[string]*session)
+	t.perOwner = make(map[principal]int)
+	t.ended = make(map[string]time.Time)
+}
+
+func (t *sessionTable) len() int { return len(t.byID) }
+
+func (t *sessionTable) add(s *session) {
+	t.byID[s.id] = s
+	t.perOwner[s.principal]++
+	s.prev = t.last
+	if t.last != nil {
+		t.last.next = s
+	} else {
+		t.first = s
+	}
+	t.last = s
+}
+
+// remove takes a session out. Its next stays, so that a walk can go on.
+func (t *sessionTable) remove(s *session, forget time.Time) {
+	delete(t.byID, s.id)
+	if t.perOwner[s.principal]--; t.perOwner[s.principal] == 0 {
+		delete(t.perOwner, s.principal)
+	}
+	if s.prev != nil {
+		s.prev.next = s.next
+	} else {
+		t.first = s.next
+	}
+	if s.next != nil {
+		s.next.prev = s.prev
+	} else {
+		t.last = s.prev
+	}
+	t.ended[s.id] = forget
+	t.queue = append(t.queue, s.id)
+}
+
+// used tells whether an id is live or ended not long ago (D-18).
+func (t *sessionTable) used(id string, now time.Time) bool {
+	n := 0
+	for n < len(t.queue) && !now.Before(t.ended[t.queue[n]]) {
+		delete(t.ended, t.queue[n])
+		n++
+	}
+	if n > 0 {
+		t.queue = append(t.queue[:0:0], t.queue[n:]...)
+	}
+	_, was := t.ended[id]
+	return was || t.byID[id] != nil
+}
+
+// createSession makes a session (ALT-090 to ALT-095).
+func (h *Host) createSession(hc *hostConn, m *CreateSession) {
+	now := h.lock()
+	if hc.over || !h.clientOnly(hc, m) {
+		h.unlock()
+		return
+	}
+	h.unlock()
+
+	var security *SecurityContext
+	var err *Error
+	fault := h.guard("ResolveSecurityContext", func() (err error) {
+		security, err = h.opts.ResolveSecurityContext(h.ctx, hc.identity, m.SecurityContext)
+		return err
+	})
+	if fault != nil {
+		err = h.refusal("ResolveSecurityContext", fault, ReasonDenied, "the security context is not granted")
+	}
+
+	now = h.lock()
+	defer h.unlock()
+	if hc.over {
+		return
+	}
+	p := hc.identity.principal()
+	if err == nil && (h.draining || h.opts.MaxSessions > 0 && h.sessions.perOwner[p] >= h.opts.MaxSessions) {
+		err = NewError(ErrAuthorizationFailed, ReasonQuotaExceeded, "the caller has too many sessions")
+	}
+	if err != nil {
+		if h.opts.Audit != nil {
+			h.audit(now, &AuditEvent{Kind: "session.refused", SessionID: m.SessionID, CorrelationID: m.CorrelationID, Error: err}, hc.identity)
+		}
+		h.answer(hc, m, err)
+		return
+	}
+	id := m.SessionID
+	if id == "" || !validIdentifier(id) || h.sessions.used(id, now) {
+		id = h.opts.NewSessionID()
+		for tries := 0; h.sessions.used(id, now) || !validIdentifier(id); tries++ {
+			if tries > 1<<20 {
+				h.answer(hc, m, NewError(ErrInternal, "", "the Host has no free session id"))
+				return
+			}
+			id = h.opts.NewSessionID()
+		}
+	}
+	ttl := min(h.opts.DefaultTTL, h.opts.MaxTTL)
+	if m.TTLSeconds > 0 {
+		ttl = h.opts.MaxTTL
+		if m.TTLSeconds < int64(h.opts.MaxTTL/time.Second) {
+			ttl = time.Duration(m.TTLSeconds) * time.Second
+		}
+	}
+	s := &session{h: h, id: id, principal: p, ttl: ttl, reg: h.standing, calls: make(map[string]*hostCall)}
+	s.info = SessionInfo{ID: id, Metadata: m.Metadata}
+	if security != nil {
+		s.info.Security = *security
+	}
+	s.expiry = timer{index: -1, fire: s}
+	h.timers.set(&s.expiry, now.Add(ttl))
+	h.sessions.add(s)
+	h.reply(hc, m, &SessionCreated{SessionID: id, TTLSeconds: int64(ttl / time.Second)})
+	if h.opts.Audit != nil {
+		h.audit(now, &AuditEvent{Kind: "session.created", SessionID: id, CorrelationID: m.CorrelationID}, hc.identity)
+	}
+	for _, rt := range h.order {
+		if !rt.standing {
+			h.requestFulfillment(rt, s, now)
+		}
+	}
+}
+
+// own returns a live session of the caller, or nil (D-20).
+func (h *Host) own(hc *hostConn, id string) *session {
+	s := h.sessions.byID[id]
+	if s == nil || s.principal != hc.identity.principal() {
+		return nil
+	}
+	return s
+}
+
+func errUnknownSession() *Error {
+	return NewError(ErrSessionInvalid, ReasonUnknownSession, "no such session")
+}
+
+func (h *Host) destroySession(hc *hostConn, m *DestroySession, now time.Time) {
+	s := h.own(hc, m.SessionID)
+	if s == nil {
+		h.answer(hc, m, errUnknownSession())
+		return
+	}
+	h.endSession(s, "destroyed", ReasonSessionDestroyed, now)
+	h.reply(hc, m, &SessionDestroyed{SessionID: s.id, Reason: "destroyed"})
+}
+
+// endSession ends a session and everything in it (D-19).
+func (h *Host) endSession(s *session, how string, reason Reason, now time.Time) {
+	s.over = true
+	h.timers.stop(&s.expiry)
+	h.sessions.remove(s, now.Add(h.opts.ForgetAfter))
+	err := NewError(ErrSessionInvalid, reason, "the session is over")
+	for c := s.active.first; c != nil; c = s.active.first {
+		h.fail(c, err, string(reason), now)
+	}
+	for _, a := range s.asked {
+		h.timers.stop(&a.timer)
+	}
+	s.asked, s.calls = nil, nil
+	for _, rt := range h.order {
+		if rt.can(CapSessionEvents) && s.reg.fulfils(rt) {
+			h.send(rt, &SessionDestroyed{SessionID: s.id, Reason: how})
+		}
+	}
+	if h.opts.Audit != nil {
+		h.audit(now, &AuditEvent{Kind: "session.over", SessionID: s.id, Principal: s.principal.name, Tenant: s.principal.tenant,
+			Error: err}, nil)
+	}
+}
+
+// listTools tells which tools the caller may use now (D-31). It is called with
+// the lock held and gives it back while the hook is asked.
+func (h *Host) listTools(hc *hostConn, m *ListTools) {
+	s := h.own(hc, m.SessionID)
+	if s == nil {
+		h.answer(hc, m, errUnknownSession())
+		return
+	}
+	manifest, reg, info := h.manifest, s.reg, s.info
+	var list []*contract
+	var runtimes [][]string
+	for _, c := range manifest.list {
+		var ids []string
+		for _, g := range reg.byContract[c.Name] {
+			if g.rt.alive {
+				ids = append(ids, g.rt.runtimeID)
+			}
+		}
+		if len(ids) > 0 {
+			list, runtimes = append(list, c), append(runtimes, ids)
+		}
+	}
+	h.unlock()
+	answer := &ToolList{SessionID: s.id, Tools: []ListedTool{}}
+	var failed *Error
+	for i, c := range list {
+		err := h.guard("AuthorizeCall", func() error {
+			return h.auth.AuthorizeCall(h.ctx, &CallRequest{Identity: hc.identity, Session: info, Contract: c.Contract, Listing: true})
+		})
+		if err == nil {
+			answer.Tools = append(answer.Tools, ListedTool{Name: c.Name, Description: c.Description, Parameters: c.Parameters,
+				Streaming: c.Streaming, Runtimes: runtimes[i]})
+		} else if e := h.refusal("AuthorizeCall", err, ReasonDenied, "not allowed"); e.Code == ErrInternal {
+			failed = e
+		}
+	}
+	h.lock()
+	switch {
+	case hc.over:
+	case s.over:
+		h.answer(hc, m, errUnknownSession())
+	case failed != nil:
+		h.answer(hc, m, failed)
+	default:
+		h.reply(hc, m, answer)
+	}
+}
+
+// Sessions returns the ids of the live sessions in order of creation.
+func (h *Host) Sessions() []string {
+	h.lock()
+	defer h.unlock()
+	var ids []string
+	for s := h.sessions.first; s != nil; s = s.next {
+		ids = append(ids, s.id)
+	}
+	return ids
+}

@@ -1,0 +1,279 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package altar
+
+import (
+	"errors"
+	"io"
+	"mime"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/fivewire/fivewire/internal/sse"
+)
+
+// The paths under which a [Host] answers HTTP (D-04, D-05).
+const (
+	PathMessages  = "/altar/v1/messages"
+	PathWebSocket = "/altar/v1/ws"
+)
+
+const (
+	typeJSON   = "application/json"
+	typeNDJSON = "application/x-ndjson"
+	typeSSE    = "text/event-stream"
+)
+
+// ServeHTTP answers clients at [PathMessages] and upgrades clients and Runtimes
+// at [PathWebSocket].
+func (h *Host) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	switch r.URL.Path {
+	case PathMessages:
+		h.serveMessage(w, r)
+	case PathWebSocket:
+		h.serveWebSocket(w, r)
+	default:
+		http.NotFound(w, r)
+	}
+}
+
+// identify asks the Authenticator.
+func (h *Host) identify(r *http.Request) (id *Identity, err error) {
+	if h.opts.Authenticator == nil {
+		return nil, nil
+	}
+	err = h.guard("Authenticate", func() (err error) {
+		id, err = h.opts.Authenticator.Authenticate(r)
+		return err
+	})
+	if err != nil {
+		h.opts.Logger.Info("altar: authentication failed", "remote", r.RemoteAddr, "err", err)
+		var e *Error
+		if errors.As(err, &e) && e.Code == ErrInternal {
+			return nil, e
+		}
+		return nil, errUnauthenticated()
+	}
+	return id, nil
+}
+
+// serveMessage takes one message of a client (D-05).
+func (h *Host) serveMessage(w http.ResponseWriter, r *http.Request) {
+	if r.Method != http.MethodPost {
+		w.Header().Set("Allow", http.MethodPost)
+		h.httpError(w, Header{}, formFault(ReasonMethodNotAllowed, "", "only POST is allowed here"))
+		return
+	}
+	id, err := h.identify(r)
+	if err == nil && id == nil && !h.opts.AllowAnonymous {
+		err = errUnauthenticated()
+	}
+	if err != nil {
+		h.httpError(w, Header{}, err.(*Error))
+		return
+	}
+	if kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || kind != typeJSON {
+		h.httpError(w, Header{}, formFault(ReasonUnsupportedMediaType, "", "the body must be application/json"))
+		return
+	}
+	kind := acceptable(r.Header.Values("Accept"))
+	if kind == "" {
+		h.httpError(w, Header{}, formFault(ReasonNotAcceptable, "", "none of the accepted media types is available"))
+		return
+	}
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, int64(h.opts.MaxMessage)))
+	var tooLarge *http.MaxBytesError
+	switch {
+	case errors.As(err, &tooLarge):
+		h.httpError(w, Header{}, frameError(ReasonMessageTooLarge).Err)
+		return
+	case err != nil: // the client is gone, or its chunks are broken
+		h.httpError(w, Header{}, frameError(ReasonMalformedJSON).Err)
+		return
+	}
+	h.exchange(w, r, id, body, kind)
+}
+
+// acceptable returns the media type that a client wants, or nothing.
+func acceptable(header []string) string {
+	if len(header) == 0 || len(header) == 1 && strings.TrimSpace(header[0]) == "" {
+		return typeJSON
+	}
+	for _, line := range header {
+		for item := range strings.SplitSeq(line, ",") {
+			kind, _, _ := strings.Cut(item, ";")
+			switch kind = strings.ToLower(strings.TrimSpace(kind)); kind {
+			case typeJSON, "*/*", "application/*":
+				return typeJSON
+			case typeNDJSON, typeSSE:
+				return kind
+			}
+		}
+	}
+	return ""
+}
+
+// exchange handles a message and writes what comes back.
+func (h *Host) exchange(w http.ResponseWriter, r *http.Request, id *Identity, body []byte, kind string) {
+	m, err := Decode(body, &DecodeOptions{MaxBytes: h.opts.MaxMessage})
+	var bad *DecodeError
+	errors.As(err, &bad)
+	var typ string
+	var header Header
+	switch {
+	case bad == nil:
+		typ, header = m.Type(), *m.header()
+	case bad.BadFrame:
+		h.httpError(w, Header{}, bad.Err)
+		return
+	default:
+		typ, header = bad.Type, Header{RequestID: bad.RequestID, CorrelationID: bad.CorrelationID}
+	}
+	switch typ {
+	case "CreateSession", "DestroySession", "ListTools", "Ping", "ToolCall", "CancelCall":
+	default:
+		e := formFault(ReasonWrongTransport, "", "this message does not go over HTTP")
+		if bad != nil && (bad.Err.Path() == "/type" || typ == "") {
+			e = bad.Err
+		}
+		h.httpError(w, header, e)
+		return
+	}
+	hc, err := h.admit(nil, id)
+	if err != nil {
+		w.WriteHeader(http.StatusServiceUnavailable)
+		return
+	}
+	defer h.release(hc)
+	defer hc.leave()
+	if typ != "ToolCall" {
+		kind = typeJSON
+	} else if call, ok := m.(*ToolCall); ok && kind == typeJSON {
+		call.Collect = true
+	}
+	h.handle(hc, m, bad)
+	if typ == "CancelCall" {
+		w.WriteHeader(http.StatusAccepted)
+		return
+	}
+	first, ok := hc.out.pop(r.Context())
+	if !ok {
+		if r.Context().Err() == nil {
+			w.WriteHeader(http.StatusServiceUnavailable)
+		}
+		return
+	}
+	_, failed := first.(*ErrorMessage)
+	switch {
+	case failed || kind == typeJSON:
+		h.httpMessage(w, first)
+	case kind == typeSSE:
+		h.streamSSE(w, r, hc, first)
+	default:
+		h.streamNDJSON(w, r, hc, first)
+	}
+}
+
+// httpStatus is the status of an Error message; every other answer is 200.
+func httpStatus(e *Error) int {
+	switch e.Reason() {
+	case ReasonUnauthenticated:
+		return http.StatusUnauthorized
+	case ReasonMethodNotAllowed:
+		return http.StatusMethodNotAllowed
+	case ReasonNotAcceptable:
+		return http.StatusNotAcceptable
+	case ReasonMessageTooLarge:
+		return http.StatusRequestEntityTooLarge
+	case ReasonUnsupportedMediaType:
+		return http.StatusUnsupportedMediaType
+	}
+	switch e.Code {
+	case ErrAuthorizationFailed:
+		return http.StatusForbidden
+	case ErrSessionInvalid:
+		return http.StatusNotFound
+	case ErrInvalidParameters:
+		return http.StatusBadRequest
+	}
+	return http.StatusInternalServerError
+}
+
+func (h *Host) httpError(w http.ResponseWriter, header Header, e *Error) {
+	h.httpMessage(w, &ErrorMessage{Err: e, Header: header})
+}
+
+func (h *Host) httpMessage(w http.ResponseWriter, m Message) {
+	status := http.StatusOK
+	if e, ok := m.(*ErrorMessage); ok {
+		status = httpStatus(e.Err)
+		if status == http.StatusUnauthorized {
+			w.Header().Set("WWW-Authenticate", "Bearer")
+		}
+	}
+	out, err := appendMessage(nil, m, true)
+	if err != nil {
+		h.opts.Logger.Error("altar: a message could not be sent", "err", err)
+		w.WriteHeader(http.StatusInternalServerError)
+		return
+	}
+	w.Header().Set("Content-Type", typeJSON)
+	w.Header().Set("Content-Length", strconv.Itoa(len(out)))
+	w.WriteHeader(status)
+	_, _ = w.Write(out) // the client may be gone
+}
+
+// last tells whether a message ends the answer to a ToolCall.
+func last(m Message) bool {
+	c, ok := m.(*StreamChunk)
+	return !ok || c.IsFinal
+}
+
+func (h *Host) streamNDJSON(w http.ResponseWriter, r *http.Request, hc *hostConn, m Message) {
+	w.Header().Set("Content-Type", typeNDJSON)
+	w.Header().Set("Cache-Control", "no-store")
+	rc := http.NewResponseController(w)
+	var buf []byte
+	for ok := true; ok; m, ok = hc.out.pop(r.Context()) {
+		out, err := appendMessage(buf[:0], m, true)
+		if err != nil {
+			h.opts.Logger.Error("altar: a message could not be sent", "err", err)
+			return
+		}
+		buf = append(out, '\n')
+		_ = rc.SetWriteDeadline(time.Now().Add(h.opts.WriteTimeout)) // not every writer has one
+		if _, err := w.Write(buf); err != nil {
+			return
+		}
+		if last(m) {
+			return
+		}
+		if hc.out.len() == 0 {
+			_ = rc.Flush()
+		}
+	}
+}
+
+func (h *Host) streamSSE(w http.ResponseWriter, r *http.Request, hc *hostConn, m Message) {
+	out := sse.NewWriter(w, &sse.WriterOptions{WriteTimeout: h.opts.WriteTimeout, KeepAlive: 15 * time.Second})
+	defer func() { _ = out.Close() }()
+	var buf []byte
+	for ok := true; ok; m, ok = hc.out.pop(r.Context()) {
+		data, err := appendMessage(buf[:0], m, true)
+		if err != nil {
+			h.opts.Logger.Error("altar: a message could not be sent", "err", err)
+			return
+		}
+		buf = data
+		id := ""
+		if c, ok := m.(*StreamChunk); ok {
+			id = strconv.FormatInt(c.ChunkID, 10)
+		}
+		if err := out.Send(r.Context(), m.Type(), id, data); err != nil || last(m) {
+			return
+		}
+	}
+}

@@ -1,0 +1,156 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package altar
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/coder/websocket"
+)
+
+// subprotocol is what both sides of a WebSocket must speak (D-04).
+const subprotocol = "altar.v1"
+
+// WebSocketOptions adjusts [DialWebSocket].
+type WebSocketOptions struct {
+	// HTTPClient makes the handshake. Nil means [http.DefaultClient].
+	HTTPClient *http.Client
+
+	// Header goes with the handshake, for authentication above all.
+	Header http.Header
+
+	// MaxMessage bounds a message that comes in, in bytes. Zero means
+	// [DefaultMaxMessage].
+	MaxMessage int
+}
+
+// DialWebSocket connects to a Host, for a Runtime or a client. The context
+// bounds the handshake only. If the url has no path, it is [PathWebSocket].
+func DialWebSocket(ctx context.Context, url string, opts *WebSocketOptions) (Conn, error) {
+	var o WebSocketOptions
+	if opts != nil {
+		o = *opts
+	}
+	if scheme, rest, ok := strings.Cut(url, "://"); ok && !strings.Contains(strings.TrimSuffix(rest, "/"), "/") {
+		url = scheme + "://" + strings.TrimSuffix(rest, "/") + PathWebSocket
+	}
+	c, _, err := websocket.Dial(ctx, url, &websocket.DialOptions{
+		HTTPClient: o.HTTPClient, HTTPHeader: o.Header, Subprotocols: []string{subprotocol},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("altar: dial: %w", err)
+	}
+	if c.Subprotocol() != subprotocol {
+		_ = c.CloseNow()
+		return nil, fmt.Errorf("altar: dial: the server does not speak %s", subprotocol)
+	}
+	return newWebSocket(c, o.MaxMessage), nil
+}
+
+// serveWebSocket upgrades a connection and serves it until it ends.
+func (h *Host) serveWebSocket(w http.ResponseWriter, r *http.Request) {
+	offered := func(line string) bool {
+		return slices.ContainsFunc(strings.Split(line, ","), func(s string) bool { return strings.TrimSpace(s) == subprotocol })
+	}
+	if !slices.ContainsFunc(r.Header.Values("Sec-WebSocket-Protocol"), offered) {
+		http.Error(w, "the subprotocol "+subprotocol+" is required", http.StatusBadRequest)
+		return
+	}
+	id, refused := h.identify(r)
+	c, err := websocket.Accept(w, r, &websocket.AcceptOptions{Subprotocols: []string{subprotocol}, OriginPatterns: h.opts.Origins})
+	if err != nil {
+		h.opts.Logger.Info("altar: no upgrade to WebSocket", "remote", r.RemoteAddr, "err", err)
+		return // Accept has answered
+	}
+	conn := newWebSocket(c, h.opts.MaxMessage)
+	if refused != nil {
+		_ = conn.Send(&ErrorMessage{Err: refused.(*Error)})
+		conn.closeRefused()
+		_ = conn.Close()
+		return
+	}
+	// The context of the request ends with the hijacking of its connection.
+	_ = h.Serve(context.WithoutCancel(r.Context()), conn, id)
+}
+
+type wsConn struct {
+	c   *websocket.Conn
+	max int
+	ctx context.Context // ends with Close
+	end context.CancelFunc
+
+	mu  sync.Mutex // guards out
+	out []byte
+}
+
+func newWebSocket(c *websocket.Conn, max int) *wsConn {
+	if max <= 0 {
+		max = DefaultMaxMessage
+	}
+	c.SetReadLimit(int64(max))
+	w := &wsConn{c: c, max: max}
+	w.ctx, w.end = context.WithCancel(context.Background())
+	return w
+}
+
+func (w *wsConn) Receive() (Message, error) {
+	kind, data, err := w.c.Read(w.ctx)
+	if err != nil {
+		switch websocket.CloseStatus(err) {
+		case websocket.StatusNormalClosure, websocket.StatusGoingAway:
+			return nil, io.EOF
+		}
+		return nil, fmt.Errorf("altar: receive: %w", err)
+	}
+	if kind != websocket.MessageText {
+		_ = w.c.Close(websocket.StatusUnsupportedData, "text frames only")
+		return nil, fmt.Errorf("altar: receive: a binary frame: %w", ErrClosed)
+	}
+	return Decode(data, &DecodeOptions{MaxBytes: w.max})
+}
+
+func (w *wsConn) Send(m Message) error { return w.send(m, false) }
+
+func (w *wsConn) sendBatch(list []Message) error {
+	var failed error
+	for _, m := range list {
+		if err := w.send(m, true); err != nil {
+			if _, ok := err.(*Error); !ok {
+				return err
+			}
+			failed = err
+		}
+	}
+	return failed
+}
+
+func (w *wsConn) send(m Message, trusted bool) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	out, err := appendMessage(w.out[:0], m, trusted)
+	if err != nil {
+		return err
+	}
+	if cap(out) <= 64<<10 {
+		w.out = out
+	}
+	return w.c.Write(w.ctx, websocket.MessageText, out)
+}
+
+// closeRefused tells the peer that it will not be served (D-04).
+func (w *wsConn) closeRefused() { _ = w.c.Close(websocket.StatusPolicyViolation, "refused") }
+
+// closeGently says goodbye and waits for the peer a little.
+func (w *wsConn) closeGently() error { return w.c.Close(websocket.StatusNormalClosure, "") }
+
+func (w *wsConn) Close() error {
+	w.end()
+	return w.c.CloseNow()
+}
