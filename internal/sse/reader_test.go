@@ -186,6 +186,15 @@ func TestReaderPendingAfterBrokenStream(t *testing.T) {
 	require.Equal(t, "{}", string(ev.Data))
 }
 
+// An unterminated line that breaks the limit leaves nothing to be used.
+func TestReaderPendingAboveLimit(t *testing.T) {
+	r := NewReader(strings.NewReader("data: 0123456789\ndata"), &ReaderOptions{MaxData: 10})
+	_, err := r.Next()
+	require.Equal(t, io.EOF, err)
+	_, ok := r.Pending()
+	require.False(t, ok)
+}
+
 // An id takes effect at the end of its event, not when the stream breaks off
 // before.
 func TestReaderLastEventID(t *testing.T) {
