@@ -77,11 +77,11 @@ func (f *Frame) Raw(key string) (text []byte, kind Kind, ok bool) {
 	return nil, 0, false
 }
 
-// context says what ends a value, and which delimiters are ordinary in it.
-type context uint8
+// site says what ends a value, and which delimiters are ordinary in it.
+type site uint8
 
 const (
-	inPayload context = iota
+	inPayload site = iota
 	inArray
 	inMap
 	inMeta
@@ -210,7 +210,7 @@ func (p *parser) frame() bool {
 }
 
 // pairs reads key:value pairs up to and including the byte end.
-func (p *parser) pairs(ctx context, sep, end byte, limit int) (count int32, ok bool) {
+func (p *parser) pairs(in site, sep, end byte, limit int) (count int32, ok bool) {
 	first := len(p.f.nodes)
 	ordered := true
 	last := -1
@@ -239,10 +239,10 @@ func (p *parser) pairs(ctx context, sep, end byte, limit int) (count int32, ok b
 			return 0, p.fault(start, "too many pairs")
 		}
 		me := len(p.f.nodes)
-		if ctx == inMeta {
+		if in == inMeta {
 			ok = p.metaField(at)
 		} else {
-			ok = p.value(ctx, at)
+			ok = p.value(in, at)
 		}
 		if !ok {
 			return 0, false
@@ -305,7 +305,7 @@ func (p *parser) duplicate(first int, count int32) int {
 }
 
 // value reads one value and appends its nodes.
-func (p *parser) value(ctx context, key [2]int32) bool {
+func (p *parser) value(in site, key [2]int32) bool {
 	if p.values++; p.values > p.limits.Values {
 		return p.fault(p.i, "too many values")
 	}
@@ -316,7 +316,7 @@ func (p *parser) value(ctx context, key [2]int32) bool {
 	if c == '[' || c == '{' {
 		return p.container(c, key)
 	}
-	return p.scalar(ctx, key, false)
+	return p.scalar(in, key, false)
 }
 
 func (p *parser) container(open byte, key [2]int32) bool {
@@ -428,7 +428,7 @@ func (p *parser) pair() bool {
 
 // scalar reads a value that is no container. With raw set only strings, null and
 // references are told apart, because the field decides about the type (D20).
-func (p *parser) scalar(ctx context, key [2]int32, raw bool) bool {
+func (p *parser) scalar(in site, key [2]int32, raw bool) bool {
 	s := p.s
 	start := p.i
 	i := start
@@ -438,7 +438,7 @@ func (p *parser) scalar(ctx context, key [2]int32, raw bool) bool {
 	mask := uint8(cPlain)
 	if p.lenient {
 		mask |= cBare
-		if ctx == inPayload || ctx == alone {
+		if in == inPayload || in == alone {
 			mask |= cComma
 		}
 	}

@@ -41,6 +41,8 @@ func ACCP() Protocol {
 		"a2a-wrap":           accpA2AWrap,
 		"a2a-unwrap":         accpA2AUnwrap,
 		"a2a-state":          accpA2AState,
+		"session-script":     Script{Start: accpStart, Open: openACCPSession}.Run,
+		"stream-script":      Script{Start: accpStart, Open: openACCPStream}.Run,
 	}}
 }
 
@@ -84,9 +86,9 @@ func accpJSON[T any](in *Input, name string) (T, error) {
 	}
 	var err error
 	if u, ok := any(&v).(json.Unmarshaler); ok {
-		err = u.UnmarshalJSON(raw)
+		err = accpRefused(u.UnmarshalJSON(raw))
 	}
-	return v, accpRefused(err)
+	return v, err
 }
 
 func accpRegistry(in *Input) (*accp.Registry, error) {

@@ -1,0 +1,352 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package accp
+
+import (
+	"context"
+	"strings"
+	"time"
+)
+
+// An Outcome says what became of a frame that came in.
+type Outcome uint8
+
+// The outcomes of frames that are not refused.
+const (
+	Delivered Outcome = iota + 1 // the message is for the application
+	Cancel                       // as Delivered: the message is a cancel, its chain has ended
+	Dropped                      // nothing to do and nothing to answer
+	Pending                      // one part of a message, others are missing
+)
+
+// A Received is what a session made of a frame.
+type Received struct {
+	Outcome Outcome
+	Message *Message // Delivered, Cancel: keys in full, references resolved, defaults filled in
+	Wire    *Message // the same with its references, for texts that models read
+	Reason  string   // Dropped: "ttl" or "cancelled"
+	Have    int      // Pending: parts that came
+	Of      int      // Pending: parts there are
+
+	// DroppedParts counts the parts of an earlier message that this frame shows
+	// to be incomplete for good.
+	DroppedParts int
+
+	// Checkpoint is what the frame triggered, or nil.
+	Checkpoint *Checkpoint
+
+	// CheckpointErr is why a checkpoint that was due could not be made. The
+	// message is delivered all the same, and the next frame tries again.
+	CheckpointErr error
+}
+
+// Receive processes one frame: grammar, envelope, session, time to live, replay,
+// order, parts, chain, schema, references, types, state, checkpoint, in this order
+// (D27). An [*Error] means that the frame is refused and how to answer it (see
+// [Session.ErrorReply]); nothing of it is used then but its number.
+func (s *Session) Receive(ctx context.Context, frame []byte) (*Received, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.receive(ctx, frame)
+}
+
+func (s *Session) receive(ctx context.Context, frame []byte) (*Received, error) {
+	s.stats.Received++
+	s.logFrame("in", frame)
+	r, err := s.process(ctx, frame)
+	if err != nil {
+		s.stats.Refused++
+		s.log.Debug("accp: frame refused", "session", s.id, "err", err)
+		return nil, err
+	}
+	switch r.Outcome {
+	case Dropped:
+		if r.Reason == "ttl" {
+			s.stats.Expired++
+		} else {
+			s.stats.Cancelled++
+		}
+		s.log.Debug("accp: frame dropped", "session", s.id, "reason", r.Reason)
+	case Delivered, Cancel:
+		s.stats.Delivered++
+	}
+	return r, nil
+}
+
+func (s *Session) process(ctx context.Context, frame []byte) (*Received, error) {
+	var buf [40]node
+	var f Frame
+	f.nodes = buf[:0]
+	if err := s.codec.parse(frame, &f); err != nil {
+		return nil, err
+	}
+	m := f.Message()
+	if err := s.codec.CheckEnvelope(m); err != nil {
+		return nil, err
+	}
+	meta := m.Meta
+	if meta.SID != "" && meta.SID != s.id {
+		return nil, fail(ErrPolicyDenied, "frame of another session")
+	}
+	now := time.Now().Unix()
+	if ahead := s.opts.MaxFuture; ahead > 0 && meta.TS.N > now+int64(ahead/time.Second) {
+		return nil, fail(ErrPolicyDenied, "ts lies too far ahead")
+	}
+	seen := s.seen.has(meta.MID)
+	if expired(meta, now) {
+		if !seen && s.inOrder(m.From, meta.Seq.N, false) {
+			s.inOrder(m.From, meta.Seq.N, true)
+		}
+		s.seen.add(meta.MID, struct{}{})
+		return &Received{Outcome: Dropped, Reason: "ttl"}, nil
+	}
+	if seen {
+		return nil, fail(ErrDuplicate, "mid was seen before")
+	}
+	s.seen.add(meta.MID, struct{}{})
+	if !s.inOrder(m.From, meta.Seq.N, true) {
+		return nil, fail(ErrSequenceGap, "seq %d", meta.Seq.N)
+	}
+	in := incoming{m: m, text: string(frame), tokens: f.measure(s.opts.Counter).Total}
+	r := &Received{}
+	pending, err := s.join(&in, r)
+	if pending || err != nil {
+		s.stats.DroppedParts += int64(r.DroppedParts)
+		return r, err
+	}
+	s.stats.DroppedParts += int64(r.DroppedParts)
+	return s.deliver(ctx, in, r)
+}
+
+// expired reports whether the time of a frame is over (D23).
+func expired(m *Meta, now int64) bool {
+	return m.TTL.N > 0 && now > m.TS.N && now-m.TS.N > m.TTL.N
+}
+
+// An incoming message is one that came in, perhaps in parts.
+type incoming struct {
+	m      *Message
+	text   string // its frames, joined by line feeds
+	tokens int
+}
+
+// deliver does what follows the parts.
+func (s *Session) deliver(ctx context.Context, in incoming, r *Received) (*Received, error) {
+	m := in.m
+	if m.Intent == IntentCancel && m.Meta.CID == "" {
+		return nil, fail(ErrParse, "cancel without cid")
+	}
+	if s.cancelled.has(m.Chain()) {
+		return &Received{Outcome: Dropped, Reason: "cancelled"}, nil
+	}
+	if len(s.hot) >= maxHotFrames {
+		return nil, fail(ErrInternal, "hot state is full and no checkpoint could be made")
+	}
+	schema, err := s.codec.expand(m)
+	if err != nil {
+		return nil, err
+	}
+	resolved, changed, err := s.resolveAll(ctx, m.Params)
+	if err != nil {
+		return nil, err
+	}
+	wire := m
+	if changed {
+		c := *m
+		c.Params = resolved
+		m = &c
+	}
+	if err := s.codec.complete(m, schema); err != nil {
+		return nil, err
+	}
+	if wire != m {
+		if err := s.codec.complete(wire, schema); err != nil {
+			return nil, err // cannot be: what is checked passed above, references pass
+		}
+	}
+	if err := CheckChain(m); err != nil {
+		return nil, err
+	}
+	s.warn(m)
+	if m.Intent == IntentSync && m.Op == OpState {
+		if err := s.applyState(m); err != nil {
+			return nil, err
+		}
+	}
+	if m.Intent == IntentCancel {
+		s.cancel(m.Chain())
+		r.Outcome = Cancel
+	} else {
+		r.Outcome = Delivered
+	}
+	r.Message, r.Wire = m, wire
+	s.stats.TokensIn += int64(in.tokens)
+	r.Checkpoint, r.CheckpointErr = s.remember(ctx, hotFrame{msg: wire, schema: schema, text: in.text, tokens: in.tokens})
+	return r, nil
+}
+
+// warn tells about what is most likely wrong.
+func (s *Session) warn(m *Message) {
+	if s.opts.Warn == nil || m.Schema() != SchemaTx {
+		return
+	}
+	if v, ok := m.Params.Get("currency"); ok {
+		if t, isText := v.Text(); !isText || !currencyForm(t) {
+			s.opts.Warn(m, "currency is not an ISO 4217 code")
+		}
+	}
+}
+
+// currencyForm reports whether s has the form of an ISO 4217 code. The list
+// itself changes, so it is not checked (ACCP-146).
+func currencyForm(s string) bool {
+	return len(s) == 3 && strings.Trim(s, "ABCDEFGHIJKLMNOPQRSTUVWXYZ") == ""
+}
+
+// A partGroup is a message of which parts are missing (D38).
+type partGroup struct {
+	incoming
+	next, of int
+	seq      int64
+}
+
+// join handles the key part. It returns pending if the frame waits for others,
+// and puts the whole message into in when the last one came.
+func (s *Session) join(in *incoming, r *Received) (pending bool, err error) {
+	open := s.parts
+	drop := func() {
+		if s.parts != nil {
+			r.DroppedParts = s.parts.next - 1
+			s.parts = nil
+		}
+	}
+	v, split := in.m.Meta.Ext.Get("part")
+	if !split {
+		drop()
+		return false, nil
+	}
+	i, n, ok := parsePart(v)
+	if !ok {
+		drop()
+		return false, fail(ErrParse, "malformed part")
+	}
+	if i == 1 {
+		drop()
+		m := in.m.clone()
+		m.Meta.Ext = without(m.Meta.Ext, "part")
+		s.parts = &partGroup{incoming: incoming{m: m, text: in.text, tokens: in.tokens}, next: 2, of: n, seq: in.m.Meta.Seq.N}
+		r.Outcome, r.Have, r.Of = Pending, 1, n
+		return true, nil
+	}
+	if open == nil || i != open.next || n != open.of || !open.continues(in.m) {
+		drop()
+		return false, fail(ErrParse, "not the next part of the open message")
+	}
+	params, ok := s.addPart(open.m.Params, in.m.Params)
+	if !ok {
+		drop()
+		return false, fail(ErrParse, "a part repeats keys, or the parts are too many values")
+	}
+	open.m.Params = params
+	open.text += "\n" + in.text
+	open.tokens += in.tokens
+	open.next++
+	open.seq = in.m.Meta.Seq.N
+	if i < n {
+		r.Outcome, r.Have, r.Of = Pending, i, n
+		return true, nil
+	}
+	*in = open.incoming
+	s.parts = nil
+	return false, nil
+}
+
+// continues reports whether m may be the next part of g.
+func (g *partGroup) continues(m *Message) bool {
+	a, b := g.m, m
+	schemaA, hasA := a.Params.Get(keySchema)
+	schemaB, hasB := b.Params.Get(keySchema)
+	return a.From == b.From && a.Intent == b.Intent && a.Op == b.Op &&
+		a.Meta.CID == b.Meta.CID && a.Meta.AID == b.Meta.AID && a.Meta.TTL == b.Meta.TTL &&
+		g.seq+1 == b.Meta.Seq.N && hasA == hasB && schemaA.Equal(schemaB)
+}
+
+// addPart adds the params of a part but for its schema, none of whose keys may be
+// there already. The whole keeps to the limits of a frame, but for its bytes.
+func (s *Session) addPart(all, part Params) (Params, bool) {
+	limits := s.opts.Limits.withDefaults()
+	have := indexed(all)
+	for _, p := range part {
+		if p.Key == keySchema {
+			continue
+		}
+		if _, ok := have(p.Key); ok || len(all) >= limits.Params {
+			return nil, false
+		}
+		all = append(all, p)
+	}
+	n := 0
+	for i := range all {
+		n += all[i].Value.count()
+	}
+	return all, n <= limits.Values
+}
+
+// count returns how many values v consists of.
+func (v *Value) count() int {
+	n := 1
+	for i := range v.list {
+		n += v.list[i].Value.count()
+	}
+	return n
+}
+
+func without(p Params, key string) Params {
+	var out Params
+	for _, x := range p {
+		if x.Key != key {
+			out = append(out, x)
+		}
+	}
+	return out
+}
+
+// maxState is how many values the state of a session holds at most, so that
+// deltas cannot fill the memory.
+const maxState = 65536
+
+// applyState takes over a sync:state message (D45, D46).
+func (s *Session) applyState(m *Message) error {
+	version, _ := m.Params.Get("version")
+	delta, hasDelta := m.Params.Get("delta")
+	snapshot, hasState := m.Params.Get("state")
+	v, ok := version.Int()
+	switch {
+	case !ok:
+		return fail(ErrInvalidType, "sync:state needs an integer v")
+	case hasDelta == hasState:
+		return fail(ErrInvalidType, "sync:state needs exactly one of delta and state")
+	case hasDelta && delta.kind != KindMap, hasState && snapshot.kind != KindMap:
+		return fail(ErrInvalidType, "delta and state must be maps")
+	case hasState && snapshot.count() > maxState, hasDelta && delta.count()+(&Value{list: s.state}).count() > maxState:
+		return fail(ErrBudgetExceeded, "the state is too large")
+	case hasState:
+		s.state = Apply(nil, snapshot.list) // a state holds no nulls
+	case s.versioned && v <= s.version:
+		return fail(ErrDuplicate, "state version %d after %d", v, s.version)
+	case s.versioned && v-1 != s.version:
+		return fail(ErrSequenceGap, "state version %d after %d", v, s.version)
+	default:
+		s.state = Apply(s.state, delta.list)
+	}
+	s.version, s.versioned = v, true
+	return nil
+}
+
+// State returns the shared state and its version, 0 before the first one.
+func (s *Session) State() (version int64, state Params) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.version, Apply(s.state, nil)
+}

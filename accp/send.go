@@ -1,0 +1,387 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package accp
+
+import (
+	"context"
+	"strconv"
+	"time"
+	"unicode/utf8"
+)
+
+// A Sent is what became of a message to be sent.
+type Sent struct {
+	Frames  [][]byte // to be sent in this order; none if Dropped
+	Message *Message // the message with its envelope; of several frames, that of the first
+
+	// Dropped says that the chain of the message was cancelled, so that there
+	// is nothing to send (D28).
+	Dropped bool
+
+	// Budget says how many tokens each frame has (ACCP-035).
+	Budget []FrameBudget
+
+	// Checkpoint is what the message triggered, or nil.
+	Checkpoint *Checkpoint
+
+	// CheckpointErr is why a checkpoint that was due could not be made.
+	CheckpointErr error
+}
+
+// Send gives a message its envelope and encodes it, as one frame or, if that is
+// over the token limits, as several (D37, D38). It sends nothing by itself. Of
+// the metadata the caller may set CID, AID, TTL and Ext, and Ext must not hold
+// part; anything else is [ErrInvalidType]. A message without From is from this
+// side. After an error no number is used up.
+func (s *Session) Send(ctx context.Context, m *Message) (*Sent, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.send(ctx, m)
+}
+
+func (s *Session) send(ctx context.Context, m *Message) (*Sent, error) {
+	out := m.clone()
+	if out.From == "" {
+		out.From = s.self
+	}
+	if out.Meta == nil {
+		out.Meta = &Meta{}
+	}
+	meta := out.Meta
+	if meta.MID != "" || meta.Seq.Set || meta.TS.Set || meta.SID != "" {
+		return nil, fail(ErrInvalidType, "mid, seq, ts and sid are set by the session")
+	}
+	if _, ok := meta.Ext.Get("part"); ok {
+		return nil, fail(ErrInvalidType, "part is set by the session")
+	}
+	if len(s.hot) >= maxHotFrames {
+		return nil, fail(ErrInternal, "hot state is full and no checkpoint could be made")
+	}
+	if meta.CID != "" && s.cancelled.has(meta.CID) && out.Intent != IntentAck && out.Intent != IntentCancel {
+		s.stats.Cancelled++
+		s.log.Debug("accp: message of a cancelled chain not sent", "session", s.id, "chain", meta.CID)
+		return &Sent{Dropped: true}, nil
+	}
+	seq, err := s.next(out.From)
+	if err != nil {
+		return nil, err
+	}
+	meta.TS, meta.SID = Num(time.Now().Unix()), s.id
+	p, err := s.codec.prepare(out, nil)
+	if err != nil {
+		return nil, err
+	}
+	out = p.m
+	full := make(Params, 0, len(out.Params))
+	for _, x := range out.Params {
+		full = append(full, Param{p.schema.full(x.Key), x.Value})
+	}
+	if key := full.twice(); key != "" {
+		return nil, fail(ErrParse, "key %s given twice", key)
+	}
+	named := *out
+	named.Params = full
+	if err := CheckChain(&named); err != nil {
+		return nil, err
+	}
+	s.warn(&named)
+	named.Params, err = s.moveTexts(ctx, named.Params, p)
+	if err != nil {
+		return nil, err
+	}
+	groups, err := s.pack(ctx, &named, p, seq)
+	if err != nil {
+		return nil, err
+	}
+	return s.emit(ctx, &named, p, groups, seq)
+}
+
+// emit writes the frames of a message whose params are packed in groups of
+// indices.
+func (s *Session) emit(ctx context.Context, m *Message, p prepared, groups [][]int, seq int64) (*Sent, error) {
+	res := &Sent{}
+	text := ""
+	tokens := 0
+	for i, g := range groups {
+		frame, at, err := s.write(&s.codec, m, p, g, s.opts.NewID(), seq+int64(i), i+1, len(groups))
+		if err != nil {
+			return nil, err
+		}
+		b := measure(frame, at, s.opts.Counter)
+		tokens += b.Total
+		res.Frames = append(res.Frames, frame)
+		res.Budget = append(res.Budget, b)
+		if i > 0 {
+			text += "\n"
+		}
+		text += string(frame)
+		if i == 0 {
+			sent := *m
+			sent.Meta = s.envelope(m, mid(frame, at), seq, 0, 0)
+			res.Message = &sent
+		}
+	}
+	for i, frame := range res.Frames {
+		s.sentSeq(m.From, seq+int64(i))
+		s.logFrame("out", frame)
+	}
+	s.stats.Sent += int64(len(res.Frames))
+	s.stats.TokensOut += int64(tokens)
+	if m.Intent == IntentCancel {
+		s.cancel(m.Meta.CID)
+	}
+	res.Checkpoint, res.CheckpointErr = s.remember(ctx, hotFrame{msg: res.Message, schema: p.schema, text: text, tokens: tokens})
+	return res, nil
+}
+
+// mid reads the message id back from a frame just written.
+func mid(frame []byte, at cut) string {
+	const lead = len("[mid:")
+	return string(frame[at.meta+lead : at.meta+lead+12])
+}
+
+func (s *Session) envelope(m *Message, id string, seq int64, part, of int) *Meta {
+	meta := *m.Meta
+	meta.MID, meta.Seq = id, Num(seq)
+	if of > 1 {
+		meta.Ext = append(append(Params(nil), meta.Ext...),
+			Param{"part", String(strconv.Itoa(part) + "/" + strconv.Itoa(of))})
+	}
+	return &meta
+}
+
+// write writes one frame with the params of group, and the schema beside them.
+// Params that have no key to be written under are left out.
+func (s *Session) write(c *Codec, m *Message, p prepared, group []int, id string, seq int64, part, of int) ([]byte, cut, error) {
+	one := *m
+	one.Meta = s.envelope(m, id, seq, part, of)
+	keys := p.keys
+	if of > 1 || len(group) < len(m.Params) {
+		one.Params = make(Params, 0, len(group)+1)
+		keys = make([]string, 0, len(group)+1)
+		for i := range m.Params {
+			if m.Params[i].Key == keySchema {
+				one.Params, keys = append(one.Params, m.Params[i]), append(keys, p.keys[i])
+			}
+		}
+		for _, i := range group {
+			one.Params, keys = append(one.Params, m.Params[i]), append(keys, p.keys[i])
+		}
+	}
+	frame, at, err := c.appendFrame(nil, &one, keys)
+	return frame, at, err
+}
+
+const (
+	budgetID   = "a0a0a0a0a0a0" // stands for a message id when tokens are estimated (D37)
+	maxInline  = 50             // characters of an encoded text above which it moves to the shared store
+	firstDigit = 8              // hex digits of the key of a stored value, at least
+)
+
+// fits reports whether a frame with these params keeps to the hard limits. Only
+// body and total count, because the rest cannot be split (D37).
+func (s *Session) fits(m *Message, p prepared, group []int, seq int64, alone bool) (bool, error) {
+	part, of := 1, 1
+	if !alone {
+		part, of, seq = maxParts, maxParts, seq+maxParts-1
+	}
+	c := s.codec
+	c.Limits.Frame = 1 << 30 // what is too long for one frame may do in several
+	frame, at, err := s.write(&c, m, p, group, budgetID, seq, part, of)
+	if err != nil {
+		return false, err
+	}
+	b := measure(frame, at, s.opts.Counter)
+	return b.Body <= hardBody && b.Total <= hardTotal, nil
+}
+
+// pack decides which params go into which frame. It replaces those that do not
+// fit any frame by references.
+func (s *Session) pack(ctx context.Context, m *Message, p prepared, seq int64) ([][]int, error) {
+	var all []int
+	for i := range m.Params {
+		if m.Params[i].Key != keySchema && p.keys[i] != "" {
+			all = append(all, i)
+		}
+	}
+	sortByKey(all, p.keys)
+	one := [][]int{all}
+	ok, err := s.fits(m, p, all, seq, true)
+	if err != nil || ok || s.opts.NoBudget || m.Intent == IntentSync && m.Op == OpRegistry {
+		return one, err
+	}
+	if p.schema != nil && p.schema.Code == SchemaError {
+		return nil, fail(ErrBudgetExceeded, "an error frame cannot be split")
+	}
+	for _, i := range all {
+		ok, err := s.fits(m, p, []int{i}, seq, false)
+		if err != nil {
+			return nil, err
+		}
+		if ok || m.Params[i].Value.kind == KindRef {
+			continue
+		}
+		if s.opts.Shared == nil {
+			return nil, fail(ErrBudgetExceeded, "param %s does not fit a frame, and there is no shared store", m.Params[i].Key)
+		}
+		ref, err := s.moveOut(ctx, m.Params[i].Value)
+		if err != nil {
+			return nil, err
+		}
+		m.Params[i].Value = ref
+	}
+	if ok, err = s.fits(m, p, all, seq, true); err != nil || ok {
+		return one, err
+	}
+	var groups [][]int
+	var group []int
+	for _, i := range all {
+		ok, err := s.fits(m, p, append(group, i), seq, false)
+		if err != nil {
+			return nil, err
+		}
+		if !ok && len(group) > 0 {
+			groups = append(groups, group)
+			group = nil
+		}
+		group = append(group[:len(group):len(group)], i)
+	}
+	if len(group) > 0 {
+		groups = append(groups, group)
+	}
+	switch {
+	case len(groups) < 2:
+		return one, nil // nothing to split: header and metadata alone are too much
+	case len(groups) > maxParts:
+		return nil, fail(ErrBudgetExceeded, "more than %d parts", maxParts)
+	}
+	return groups, nil
+}
+
+func sortByKey(list []int, keys []string) {
+	// Insertion sort: params are few and mostly sorted.
+	for i := 1; i < len(list); i++ {
+		for j := i; j > 0 && keys[list[j]] < keys[list[j-1]]; j-- {
+			list[j], list[j-1] = list[j-1], list[j]
+		}
+	}
+}
+
+// moveTexts replaces long strings by references (D35, step 3).
+func (s *Session) moveTexts(ctx context.Context, params Params, p prepared) (Params, error) {
+	if s.opts.Shared == nil || p.schema != nil && p.schema.Code == SchemaError {
+		return params, nil
+	}
+	for i := range params {
+		if params[i].Key == keySchema || p.keys[i] == "" {
+			continue
+		}
+		v, err := s.moveText(ctx, params[i].Value)
+		if err != nil {
+			return nil, err
+		}
+		params[i].Value = v
+	}
+	return params, nil
+}
+
+func (s *Session) moveText(ctx context.Context, v Value) (Value, error) {
+	switch v.kind {
+	case KindString:
+		if len(v.text) <= maxInline/len(`\u{10FFFF}`) {
+			return v, nil // not even if every byte became an escape
+		}
+		text, err := s.codec.AppendValue(nil, v)
+		if err != nil || utf8.RuneCount(text) <= maxInline {
+			return v, err
+		}
+		return s.moveOut(ctx, v)
+	case KindArray, KindMap:
+		list := append([]Param(nil), v.list...)
+		for i := range list {
+			x, err := s.moveText(ctx, list[i].Value)
+			if err != nil {
+				return Value{}, err
+			}
+			list[i].Value = x
+		}
+		v.list = list
+	}
+	return v, nil
+}
+
+// moveOut puts a value into the shared store, under a key made of its hash, and
+// returns the reference to it (D36). Equal values share one entry.
+func (s *Session) moveOut(ctx context.Context, v Value) (Value, error) {
+	c := Codec{Portable: s.codec.Portable}
+	c.Limits = storedCodec().Limits
+	if _, err := c.AppendValue(nil, v); err != nil {
+		return Value{}, err
+	}
+	v = rounded(v)
+	d, err := digest(v)
+	if err != nil {
+		return Value{}, err
+	}
+	t := s.shared()
+	for n := firstDigit; n <= len(d); n += 4 {
+		key := "h" + d[:n]
+		old, err := t.get(ctx, s.id, ScopeCold, key)
+		if err == nil && !old.Equal(v) {
+			continue // another value with the same first digits
+		}
+		if err != nil {
+			if err := t.put(ctx, s.id, ScopeCold, key, v, 0); err != nil {
+				return Value{}, err
+			}
+		}
+		return Ref("cold." + key), nil
+	}
+	return Value{}, fail(ErrInternal, "no free key in the shared store")
+}
+
+// rounded returns v with its decimals as they would be sent.
+func rounded(v Value) Value {
+	switch v.kind {
+	case KindDecimal:
+		v.text, _ = roundDecimal(v.text)
+	case KindArray, KindMap:
+		list := append([]Param(nil), v.list...)
+		for i := range list {
+			list[i].Value = rounded(list[i].Value)
+		}
+		v.list = list
+	}
+	return v
+}
+
+// ErrorReply returns the frames that tell the peer why a frame was refused: none
+// if it was a fail frame itself, since errors are never answered to those (D52).
+// The code is that of err, or [ErrInternal]; nothing else of it is sent. The
+// answer names the chain of the frame if its envelope could be read.
+func (s *Session) ErrorReply(ctx context.Context, err error, frame []byte) (*Sent, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	m, perr := s.codec.Parse(frame)
+	if perr == nil {
+		perr = s.codec.CheckEnvelope(m)
+	}
+	if perr != nil {
+		return s.send(ctx, errorMessage(err, nil))
+	}
+	if m.Intent == IntentFail {
+		return &Sent{}, nil
+	}
+	return s.sendError(ctx, err, m)
+}
+
+// sendError answers m with an error. If its chain is named by so long an id that
+// the answer does not fit a frame, it is not named.
+func (s *Session) sendError(ctx context.Context, err error, m *Message) (*Sent, error) {
+	sent, serr := s.send(ctx, errorMessage(err, m))
+	if serr != nil {
+		sent, serr = s.send(ctx, errorMessage(err, nil))
+	}
+	return sent, serr
+}

@@ -1,0 +1,333 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package accp
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"log/slog"
+	"math"
+	"sync"
+	"time"
+
+	"github.com/fivewire/fivewire/store"
+)
+
+const (
+	maxSeen      = 65536 // message ids that a session remembers (D26)
+	maxCancelled = 65536 // cancelled chains that a session remembers (D28)
+	maxSenders   = 4096  // senders whose last number a session remembers
+	maxJump      = 1000  // missing numbers after which a gap is still believed (D25)
+	maxHotFrames = 4096  // frames that hot state holds while no checkpoint can be made
+)
+
+// SessionOptions adjusts a [Session]. The zero value is right for production.
+type SessionOptions struct {
+	// Lenient reads frames by the lenient rules (D15).
+	Lenient bool
+
+	// Portable writes frames for peers that know the draft's grammar only.
+	Portable bool
+
+	// Limits bound frames.
+	Limits Limits
+
+	// Registry holds the schemas that the session begins with. It is copied:
+	// what a peer sends is valid for the session only (D49). Nil means the
+	// built-in ones.
+	Registry *Registry
+
+	// Store keeps the tiers: $ctx, $warm and $cold. Nil means memory that ends
+	// with the session.
+	Store store.KV
+
+	// Shared, if set, is a store that the peers can read too. Long texts are
+	// then moved there and sent as references, and so are params that do not
+	// fit a frame (D35, D37). Nil sends everything inline.
+	Shared store.KV
+
+	// Counter counts tokens. Nil means [Approx].
+	Counter TokenCounter
+
+	// Summarizer writes the summaries of checkpoints. Nil means the newest
+	// facts that fit (D42). If it fails, takes longer than ten seconds or writes
+	// more than 100 tokens, those are used instead (D43).
+	Summarizer Summarizer
+
+	// SeqPerSender expects every sender to count its own frames, instead of all
+	// sharing the counter of the session (D24).
+	SeqPerSender bool
+
+	// NoAutoCheckpoint makes checkpoints only when [Session.Checkpoint] is called.
+	NoAutoCheckpoint bool
+
+	// NoBudget sends frames however many tokens they have.
+	NoBudget bool
+
+	// MaxFuture refuses frames whose time lies further ahead with
+	// [ErrPolicyDenied]. Zero accepts any (D23).
+	MaxFuture time.Duration
+
+	// NewID makes message ids, 12 lower case hex digits, all different. Nil
+	// takes 48 random bits (ACCP-038).
+	NewID func() string
+
+	// Logger gets every frame in readable form at debug level (D63), and what
+	// no error reports. Nil is silent.
+	Logger *slog.Logger
+
+	// Redact, if set, replaces values before they are logged.
+	Redact func(key string, v Value) Value
+
+	// Warn, if set, is told of what is no error but most likely wrong, such as a
+	// currency that is no ISO 4217 code (ACCP-146). It must not call the session.
+	Warn func(m *Message, what string)
+}
+
+// A Session is one side of a sequence of frames that belong together. It numbers
+// and names what is sent, checks and orders what comes in, keeps the three tiers
+// of state, and makes checkpoints. All its methods may be called from several
+// goroutines; frames are processed one after the other.
+//
+// A session holds no connection and starts no goroutine; it is done when nobody
+// refers to it any more. What it put into a store stays there.
+type Session struct {
+	self string
+	id   string
+	opts SessionOptions
+	log  *slog.Logger
+
+	mu        sync.Mutex // guards everything below
+	codec     Codec
+	registry  *Registry
+	started   bool
+	high      int64 // M of D24
+	last      fifo[int64]
+	seen      fifo[struct{}]
+	cancelled fifo[struct{}]
+	running   map[string]map[*running]struct{} // by chain
+	parts     *partGroup
+	grants    map[string]bool // sessions whose references may be resolved (D59)
+
+	hot         []hotFrame
+	hotBase     int    // tokens of the reference to the last checkpoint
+	hotRef      string // that reference
+	hotUsed     int
+	checkpoints []CheckpointInfo
+
+	version   int64 // of the shared state, if versioned
+	versioned bool
+	state     Params
+
+	helloSent, deltaSent, synced bool
+
+	stats Stats
+}
+
+type running struct{ cancel context.CancelFunc }
+
+// Stats count what a session did.
+type Stats struct {
+	Sent         int64 // frames sent
+	Received     int64 // frames that came in
+	Delivered    int64 // messages delivered, cancel included
+	Refused      int64 // frames refused with an error
+	Expired      int64 // frames dropped because their time was over
+	Cancelled    int64 // frames of cancelled chains that were dropped, in or out
+	DroppedParts int64 // frames of sequences that were never completed
+	Checkpoints  int64
+	TokensIn     int64 // of messages delivered
+	TokensOut    int64 // of frames sent
+}
+
+// NewSession returns a session in which agent self takes part. The id goes into
+// every frame that is sent, unless it is empty; frames of another id are refused.
+func NewSession(self, id string, opts *SessionOptions) (*Session, error) {
+	s := &Session{self: self, id: id, running: map[string]map[*running]struct{}{}, grants: map[string]bool{}}
+	if opts != nil {
+		s.opts = *opts
+	}
+	if !validName(self) {
+		return nil, fail(ErrParse, "invalid agent-id %.80q", self)
+	}
+	if s.opts.Store == nil {
+		s.opts.Store = store.NewMemory()
+	}
+	if s.opts.Counter == nil {
+		s.opts.Counter = Approx{}
+	}
+	if s.opts.NewID == nil {
+		s.opts.NewID = newID
+	}
+	s.log = s.opts.Logger
+	if s.log == nil {
+		s.log = slog.New(slog.DiscardHandler)
+	}
+	s.registry = s.opts.Registry.clone()
+	s.codec = Codec{Lenient: s.opts.Lenient, Portable: s.opts.Portable, Limits: s.opts.Limits, Registry: s.registry}
+	s.seen.max, s.cancelled.max, s.last.max = maxSeen, maxCancelled, maxSenders
+	return s, nil
+}
+
+// newID returns 48 random bits in hex.
+func newID() string {
+	var b [6]byte
+	rand.Read(b[:])
+	return hex.EncodeToString(b[:])
+}
+
+// ID returns the session id.
+func (s *Session) ID() string { return s.id }
+
+// Self returns the agent-id of this side.
+func (s *Session) Self() string { return s.self }
+
+// Register adds a custom schema for this session and returns the version that
+// the registry has then (ACCP-120).
+func (s *Session) Register(schema Schema) (version int64, err error) {
+	if err := s.registry.Register(schema); err != nil {
+		return 0, err
+	}
+	return s.registry.Version(), nil
+}
+
+// Registry returns the schemas of the session.
+func (s *Session) Registry() *Registry { return s.registry }
+
+// Stats returns what the session did so far.
+func (s *Session) Stats() Stats {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.stats
+}
+
+// Authorize allows frames of this session to refer to state of another one
+// (ACCP-134). A session needs no permission for its own.
+func (s *Session) Authorize(id string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.grants[id] = true
+}
+
+// Cancelled reports whether the chain was cancelled.
+func (s *Session) Cancelled(chain string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.cancelled.has(chain)
+}
+
+// Watch returns a context that ends when ctx does or the chain is cancelled
+// (ACCP-069). The function must be called when the work is done.
+func (s *Session) Watch(ctx context.Context, chain string) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(ctx)
+	r := &running{cancel: cancel}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.cancelled.has(chain) {
+		cancel()
+		return ctx, cancel
+	}
+	if s.running[chain] == nil {
+		s.running[chain] = map[*running]struct{}{}
+	}
+	s.running[chain][r] = struct{}{}
+	return ctx, func() {
+		cancel()
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		delete(s.running[chain], r)
+		if len(s.running[chain]) == 0 {
+			delete(s.running, chain)
+		}
+	}
+}
+
+// cancel ends a chain for good.
+func (s *Session) cancel(chain string) {
+	s.cancelled.add(chain, struct{}{})
+	for r := range s.running[chain] {
+		r.cancel()
+	}
+	delete(s.running, chain)
+}
+
+// next returns the number of the next frame that from sends.
+func (s *Session) next(from string) (int64, error) {
+	n := s.high
+	if s.opts.SeqPerSender {
+		n, _ = s.last.get(from)
+	}
+	if n > math.MaxInt64-maxParts {
+		return 0, fail(ErrInternal, "the sequence numbers of the session are used up")
+	}
+	return n + 1, nil
+}
+
+// sentSeq records the number of a frame that was sent.
+func (s *Session) sentSeq(from string, n int64) {
+	s.started = true
+	s.high = max(s.high, n)
+	s.last.add(from, n)
+}
+
+// inOrder decides about the number of a frame that came in (D24) and, with use
+// set, records it, a refused one included (D25).
+func (s *Session) inOrder(from string, n int64, use bool) bool {
+	last, known := s.last.get(from)
+	// Differences are taken without overflow: all numbers are at least 0.
+	var ok, jump bool
+	switch {
+	case s.opts.SeqPerSender:
+		ok = !known || last < math.MaxInt64 && n == last+1
+		jump = known && n > last && n-last > 1 && n-last <= maxJump+1
+	case !s.started:
+		ok = true
+	default:
+		late := known && n <= last
+		ahead := n - min(n, s.high) // 0 if not ahead
+		ok = !late && ahead <= 1
+		jump = !late && ahead > 1 && ahead <= maxJump+1
+	}
+	if use && (ok || jump) {
+		s.started = true
+		s.high = max(s.high, n)
+		s.last.add(from, n)
+	}
+	return ok
+}
+
+// fifo is a map that forgets its oldest entries.
+type fifo[V any] struct {
+	max  int
+	m    map[string]V
+	ring []string
+	at   int
+}
+
+func (f *fifo[V]) has(key string) bool {
+	_, ok := f.m[key]
+	return ok
+}
+
+func (f *fifo[V]) get(key string) (V, bool) {
+	v, ok := f.m[key]
+	return v, ok
+}
+
+func (f *fifo[V]) add(key string, v V) {
+	if f.m == nil {
+		f.m = map[string]V{}
+	}
+	if _, ok := f.m[key]; !ok {
+		if len(f.ring) < f.max {
+			f.ring = append(f.ring, key)
+		} else {
+			delete(f.m, f.ring[f.at])
+			f.ring[f.at] = key
+			f.at = (f.at + 1) % f.max
+		}
+	}
+	f.m[key] = v
+}

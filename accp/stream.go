@@ -1,0 +1,180 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package accp
+
+import (
+	"maps"
+	"math"
+)
+
+const (
+	maxBuffered = 1024  // chunks of one stream that wait for earlier ones (D60)
+	maxStreams  = 1024  // streams that are open at the same time
+	maxEnded    = 65536 // ended streams that are remembered
+)
+
+// Streams puts the chunks of streams in order, each stream by its correlation id
+// (ACCP-147 to ACCP-150). The zero value is ready for use. It is for one
+// goroutine.
+type Streams struct {
+	open  map[string]*assembly
+	ended fifo[struct{}]
+}
+
+// An assembly is one open stream.
+type assembly struct {
+	next    int64 // index that is delivered next
+	highest int64 // index that was seen; -1 before the first
+	total   int64 // -1 if unknown
+	buffer  map[int64]Value
+}
+
+// Chunks is what can be processed after a frame of a stream.
+type Chunks struct {
+	Data []Value // in the order of their indices
+	Done bool    // the stream is complete
+}
+
+// Add takes a stream or end message, decoded, in whatever order they come. A
+// chunk that contradicts earlier ones is [ErrInvalidType]; an index that was seen
+// before, and any chunk after the end, [ErrDuplicate]; an end while chunks are
+// missing [ErrSequenceGap], after which the stream is gone; more than 1,024 chunks
+// that wait [ErrBudgetExceeded]. A refused chunk leaves its stream as it was.
+func (s *Streams) Add(m *Message) (Chunks, error) {
+	s.ended.max = maxEnded
+	switch {
+	case m.Meta == nil || m.Meta.CID == "":
+		return Chunks{}, fail(ErrParse, "stream chunk without cid")
+	case m.Intent != IntentStream && m.Intent != IntentEnd:
+		return Chunks{}, fail(ErrInvalidIntent, "not a frame of a stream")
+	case m.Intent == IntentStream && m.Schema() != SchemaStream:
+		return Chunks{}, fail(ErrUnknownSchema, "a stream chunk needs schema ST")
+	}
+	cid := m.Meta.CID
+	a := s.open[cid]
+	if m.Intent == IntentEnd {
+		s.end(cid)
+		if a != nil && a.highest >= 0 {
+			return Chunks{}, fail(ErrSequenceGap, "the stream ends although chunks are missing")
+		}
+		return Chunks{Done: true}, nil
+	}
+	if s.ended.has(cid) {
+		return Chunks{}, fail(ErrDuplicate, "chunk after the end of the stream")
+	}
+	if a == nil {
+		a = &assembly{highest: -1, total: -1}
+	}
+	next, err := a.check(m.Params)
+	if err != nil {
+		return Chunks{}, err
+	}
+	if s.open[cid] == nil {
+		if len(s.open) >= maxStreams {
+			return Chunks{}, fail(ErrBudgetExceeded, "too many open streams")
+		}
+		if s.open == nil {
+			s.open = map[string]*assembly{}
+		}
+		s.open[cid] = a
+	}
+	out := a.add(next)
+	if out.Done {
+		s.end(cid)
+	}
+	return out, nil
+}
+
+func (s *Streams) end(cid string) {
+	delete(s.open, cid)
+	s.ended.add(cid, struct{}{})
+}
+
+// Open returns how many streams are not complete.
+func (s *Streams) Open() int { return len(s.open) }
+
+// OpenIDs returns the correlation ids of the streams that are not complete.
+func (s *Streams) OpenIDs() []string {
+	var ids []string
+	for id := range maps.Keys(s.open) {
+		ids = append(ids, id)
+	}
+	return ids
+}
+
+// A chunk is one that was checked.
+type chunk struct {
+	index, total int64
+	data         Value
+}
+
+// check decides about a chunk in the order of D60.
+func (a *assembly) check(p Params) (chunk, error) {
+	c := chunk{total: a.total}
+	v, ok := p.Get("chunk_index")
+	index, isInt := v.Int()
+	if !ok || !isInt || index < 0 || index == math.MaxInt64 {
+		return c, fail(ErrInvalidType, "chunk_index must be an integer from 0")
+	}
+	c.index = index
+	if _, waiting := a.buffer[index]; index < a.next || waiting {
+		return c, fail(ErrDuplicate, "chunk %d came before", index)
+	}
+	final := false
+	if v, ok := p.Get("is_final"); ok {
+		if final, ok = v.Bool(); !ok {
+			return c, fail(ErrInvalidType, "is_final must be a boolean")
+		}
+	}
+	if v, ok := p.Get("total_chunks"); ok {
+		total, ok := v.Int()
+		switch {
+		case !ok || total < 0:
+			return c, fail(ErrInvalidType, "total_chunks must be an integer from 0")
+		case a.total >= 0 && total != a.total:
+			return c, fail(ErrInvalidType, "another total_chunks")
+		case a.total < 0 && a.highest >= total-1 && a.highest >= 0:
+			// A chunk was seen that lies beyond this total, or that would have
+			// been the final one and did not say so.
+			return c, fail(ErrInvalidType, "total_chunks contradicts earlier chunks")
+		}
+		c.total = total
+	}
+	switch {
+	case c.total >= 0 && index >= c.total:
+		return c, fail(ErrInvalidType, "chunk_index beyond total_chunks")
+	case c.total >= 0 && final != (index == c.total-1):
+		return c, fail(ErrInvalidType, "is_final must be set on the last chunk and on no other")
+	case final && index < a.highest:
+		return c, fail(ErrInvalidType, "final chunk below an index already seen")
+	case index != a.next && len(a.buffer) >= maxBuffered:
+		return c, fail(ErrBudgetExceeded, "too many chunks wait for an earlier one")
+	}
+	if final {
+		c.total = index + 1
+	}
+	c.data, _ = p.Get("data")
+	return c, nil
+}
+
+func (a *assembly) add(c chunk) Chunks {
+	a.total = c.total
+	a.highest = max(a.highest, c.index)
+	if a.buffer == nil {
+		a.buffer = map[int64]Value{}
+	}
+	a.buffer[c.index] = c.data
+	var out Chunks
+	for {
+		v, ok := a.buffer[a.next]
+		if !ok {
+			break
+		}
+		delete(a.buffer, a.next)
+		out.Data = append(out.Data, v)
+		a.next++
+	}
+	out.Done = a.total >= 0 && a.next == a.total
+	return out
+}

@@ -1,0 +1,232 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package conformance
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/fivewire/fivewire/accp"
+	"github.com/fivewire/fivewire/store"
+)
+
+// accpStart is where the clock of every script of the protocol begins.
+var accpStart = time.Unix(1714000000, 0)
+
+// accpIDs returns a source of message ids: a prefix and a counter in hex.
+func accpIDs(prefix string) func() string {
+	n := 0
+	return func() string {
+		n++
+		return fmt.Sprintf("%s%0*x", prefix, 12-len(prefix), n)
+	}
+}
+
+// accpStep turns an error of the package into the answer err of a step.
+func accpStep(a Answer, err error) (Answer, error) {
+	var e *accp.Error
+	if errors.As(err, &e) {
+		return Answer{"err": string(e.Code)}, nil
+	}
+	return a, err
+}
+
+func accpFrames(s *accp.Sent) []string {
+	frames := []string{}
+	if s != nil {
+		for _, f := range s.Frames {
+			frames = append(frames, string(f))
+		}
+	}
+	return frames
+}
+
+// accpDesk is the fixture of a session script.
+type accpDesk struct {
+	s       *accp.Session
+	private store.KV
+}
+
+func openACCPSession(_ *testing.T, in *Input) (Step, error) {
+	d := &accpDesk{private: store.NewMemory()}
+	o := accp.SessionOptions{Lenient: accpLenient(in), Store: d.private, NewID: accpIDs("ac"),
+		NoAutoCheckpoint: !in.BoolOr("autoCheckpoint", true)}
+	switch scope := in.StringOr("seqScope", "session"); scope {
+	case "session":
+	case "sender":
+		o.SeqPerSender = true
+	default:
+		in.Fail("seqScope", "unknown scope %q", scope)
+	}
+	if in.BoolOr("store", true) {
+		o.Shared = store.NewMemory()
+	}
+	r, err := accpRegistry(in)
+	if err != nil {
+		return nil, err
+	}
+	o.Registry = r
+	d.s, err = accp.NewSession(in.StringOr("self", "server"), in.StringOr("sid", "s1"), &o)
+	return d.step, err
+}
+
+func accpReceived(r *accp.Received) Answer {
+	a := Answer{}
+	switch r.Outcome {
+	case accp.Delivered, accp.Cancel:
+		a["outcome"], a["message"] = "deliver", r.Message
+		if r.Outcome == accp.Cancel {
+			a["outcome"] = "cancel"
+		}
+	case accp.Dropped:
+		return Answer{"outcome": "drop", "reason": r.Reason}
+	case accp.Pending:
+		a["outcome"], a["have"], a["of"] = "part", r.Have, r.Of
+	}
+	if r.DroppedParts > 0 {
+		a["droppedParts"] = r.DroppedParts
+	}
+	return a
+}
+
+func (d *accpDesk) step(in *Input) (Answer, error) {
+	ctx := context.Background()
+	switch do := in.String("do"); do {
+	case "receive":
+		r, err := d.s.Receive(ctx, accpWire(in, "frame"))
+		if err != nil {
+			return accpStep(nil, err)
+		}
+		return Answer{"json": accpReceived(r)}, nil
+	case "send":
+		m, err := accpJSON[accp.Message](in, "message")
+		if err != nil {
+			return accpStep(nil, err)
+		}
+		sent, err := d.s.Send(ctx, &m)
+		switch {
+		case err != nil:
+			return accpStep(nil, err)
+		case sent.Dropped:
+			return Answer{"json": Answer{"outcome": "drop", "reason": "cancelled"}}, nil
+		}
+		return Answer{"frames": accpFrames(sent)}, nil
+	case "errorReply":
+		code, frame := accp.Code(in.String("code")), accpWire(in, "frame")
+		sent, err := d.s.ErrorReply(ctx, code, frame)
+		return accpStep(Answer{"frames": accpFrames(sent)}, err)
+	case "put":
+		return d.put(ctx, in)
+	case "get":
+		v, err := d.s.Get(ctx, in.String("ref"))
+		return accpStep(Answer{"json": v}, err)
+	case "authorize":
+		d.s.Authorize(in.String("sid"))
+		return Answer{"json": true}, nil
+	case "cancelled":
+		return Answer{"json": d.s.Cancelled(in.String("cid"))}, nil
+	case "checkpoint":
+		cp, err := d.s.Checkpoint(ctx)
+		if err != nil {
+			return accpStep(nil, err)
+		}
+		a := accpCheckpoint(cp.CheckpointInfo)
+		facts := [][]string{}
+		for _, f := range cp.Facts {
+			facts = append(facts, []string{f.Entity, f.Relationship, f.Value})
+		}
+		a["facts"], a["tokensBefore"], a["tokensAfter"] = facts, cp.TokensBefore, cp.TokensAfter
+		return Answer{"json": a}, nil
+	case "checkpoints":
+		list := []Answer{}
+		for _, cp := range d.s.Checkpoints() {
+			list = append(list, accpCheckpoint(cp))
+		}
+		return Answer{"json": list}, nil
+	case "budget":
+		b, err := d.s.Budget(ctx)
+		if err != nil {
+			return accpStep(nil, err)
+		}
+		warm := []Answer{}
+		for _, w := range b.Warm {
+			warm = append(warm, Answer{"id": w.ID, "used": w.Used, "max": w.Max})
+		}
+		return Answer{"json": Answer{"hot": Answer{"used": b.Hot.Used, "trigger": b.Hot.Trigger, "max": b.Hot.Max},
+			"warm": warm, "cold": Answer{"entries": b.Cold.Entries, "max": b.Cold.Max}}}, nil
+	case "state":
+		version, state := d.s.State()
+		return Answer{"json": Answer{"version": version, "data": state}}, nil
+	case "sync":
+		state, err := accpJSON[accp.Params](in, "state")
+		if err != nil {
+			return accpStep(nil, err)
+		}
+		sent, err := d.s.Sync(ctx, state)
+		return accpStep(Answer{"frames": accpFrames(sent)}, err)
+	case "register":
+		schema, err := accpSchema(in.Object("schema"))
+		if err != nil {
+			return accpStep(nil, err)
+		}
+		version, err := d.s.Register(schema)
+		return accpStep(Answer{"json": Answer{"version": version}}, err)
+	case "hello":
+		sent, err := d.s.Hello(ctx)
+		return accpStep(Answer{"frames": accpFrames(sent)}, err)
+	case "negotiate":
+		n, err := d.s.Negotiate(ctx, accpWire(in, "frame"))
+		if err != nil {
+			return accpStep(nil, err)
+		}
+		return Answer{"frames": accpFrames(n.Reply), "json": Answer{"synced": n.Synced, "version": n.Version}}, nil
+	default:
+		in.Fail("do", "unknown step %q", do)
+		return nil, in.Err()
+	}
+}
+
+func (d *accpDesk) put(ctx context.Context, in *Input) (Answer, error) {
+	v, err := accpJSON[accp.Value](in, "value")
+	if err != nil {
+		return accpStep(nil, err)
+	}
+	s := d.s
+	if in.Has("sid") {
+		if s, err = accp.NewSession("other", in.String("sid"), &accp.SessionOptions{Store: d.private}); err != nil {
+			return nil, err
+		}
+	}
+	err = s.Put(ctx, accp.Scope(in.String("scope")), in.String("key"), v, time.Duration(in.IntOr("ttl", 0))*time.Second)
+	return accpStep(Answer{"json": true}, err)
+}
+
+func accpCheckpoint(cp accp.CheckpointInfo) Answer {
+	return Answer{"id": cp.ID, "trigger": cp.Trigger, "summary": cp.Summary, "summaryTokens": cp.SummaryTokens,
+		"frames": cp.Frames}
+}
+
+// openACCPStream is the fixture of a stream script.
+func openACCPStream(*testing.T, *Input) (Step, error) {
+	var c accp.Codec
+	var streams accp.Streams
+	return func(in *Input) (Answer, error) {
+		m, err := c.Decode(accpWire(in, "frame"))
+		if err != nil {
+			return accpStep(nil, err)
+		}
+		chunks, err := streams.Add(m)
+		if err != nil {
+			return accpStep(nil, err)
+		}
+		data := chunks.Data
+		if data == nil {
+			data = []accp.Value{}
+		}
+		return Answer{"json": Answer{"deliver": data, "done": chunks.Done}}, nil
+	}, nil
+}
