@@ -203,67 +203,88 @@ func checkIDToken(v strictjson.Value, text string) *Error {
 
 const maxMethodLen = 128
 
+// checkMember refuses a member that is absent or no string.
+func checkMember(field string, v strictjson.Value) *Error {
+	switch v.Kind() {
+	case 0:
+		return fieldError(ErrMissingField, field, "is required")
+	case '"':
+		return nil
+	}
+	return fieldError(ErrInvalidFieldFormat, field, "must be a string")
+}
+
 func checkMethod(v strictjson.Value, text string) *Error {
-	switch {
-	case v == nil:
-		return fieldError(ErrMissingField, "method", "is required")
-	case v.Kind() != '"':
-		return fieldError(ErrInvalidFieldFormat, "method", "must be a string")
-	case text == "" || len(text) > maxMethodLen:
+	if f := checkMember("method", v); f != nil {
+		return f
+	}
+	return checkMethodName(text)
+}
+
+func checkMethodName(text string) *Error {
+	if text == "" || len(text) > maxMethodLen {
 		return fieldError(ErrInvalidFieldFormat, "method", "must have 1 to 128 bytes")
 	}
 	return nil
 }
 
 func checkAgent(field string, v strictjson.Value, text string) *Error {
-	switch {
-	case v == nil:
-		return fieldError(ErrMissingField, field, "is required")
-	case v.Kind() != '"':
-		return fieldError(ErrInvalidFieldFormat, field, "must be a string")
-	case text == "" || len(text) > maxIDLen:
-		return fieldError(ErrInvalidAgentID, field, "must have 1 to 256 bytes")
-	case hasControl(text):
-		return fieldError(ErrInvalidAgentID, field, "must not hold control characters")
+	if f := checkMember(field, v); f != nil {
+		return f
 	}
-	return nil
+	return checkAgentID(field, text)
 }
+
+func checkAgentID(field, text string) *Error { return checkName(ErrInvalidAgentID, field, text) }
 
 func checkTrace(v strictjson.Value, text string) *Error {
-	switch {
-	case v.Absent():
+	if v.Absent() {
 		return nil
-	case v.Kind() != '"':
-		return fieldError(ErrInvalidFieldFormat, "traceId", "must be a string")
+	}
+	if f := checkMember("traceId", v); f != nil {
+		return f
+	}
+	return checkName(ErrInvalidTrace, "traceId", text)
+}
+
+func checkName(code Code, field, text string) *Error {
+	switch {
 	case text == "" || len(text) > maxIDLen:
-		return fieldError(ErrInvalidTrace, "traceId", "must have 1 to 256 bytes")
+		return fieldError(code, field, "must have 1 to 256 bytes")
 	case hasControl(text):
-		return fieldError(ErrInvalidTrace, "traceId", "must not hold control characters")
+		return fieldError(code, field, "must not hold control characters")
 	}
 	return nil
 }
 
-// quoted makes a checked value of a Go string, so that what is sent is held to
-// the rules for what is received.
-func quoted(s string) strictjson.Value { return strictjson.AppendString(nil, s) }
-
 // check holds a request that is about to be sent to the rules for requests.
-func (req *Request) check() error {
+func (req *Request) check() *Error {
 	id, err := checkJSON([]byte(req.ID))
 	if req.ID == "" || err != nil {
 		return fieldError(ErrInvalidFieldFormat, "id", "must be a JSON string or number")
 	}
-	idText, _ := id.Text()
-	faults := []*Error{checkIDToken(id, idText), checkMethod(quoted(req.Method), req.Method),
-		checkAgent("requestAgent", quoted(req.RequestAgent), req.RequestAgent),
-		checkAgent("targetAgent", quoted(req.TargetAgent), req.TargetAgent)}
-	if req.TraceID != "" {
-		faults = append(faults, checkTrace(quoted(req.TraceID), req.TraceID))
-	}
-	for _, f := range faults {
-		if f != nil {
-			return f
+	var room [maxIDLen + 1]byte
+	idText := ""
+	if id.Kind() == '"' {
+		idText = "ok"
+		if n := len(id.AppendText(room[:0])); n == 0 || n > maxIDLen {
+			idText = ""
 		}
+	}
+	if f := checkIDToken(id, idText); f != nil {
+		return f
+	}
+	if f := checkMethodName(req.Method); f != nil {
+		return f
+	}
+	if f := checkAgentID("requestAgent", req.RequestAgent); f != nil {
+		return f
+	}
+	if f := checkAgentID("targetAgent", req.TargetAgent); f != nil {
+		return f
+	}
+	if req.TraceID != "" {
+		return checkName(ErrInvalidTrace, "traceId", req.TraceID)
 	}
 	return nil
 }
@@ -271,8 +292,8 @@ func (req *Request) check() error {
 // AppendRequest appends the request as JSON. What a server would refuse is
 // refused here with the same [*Error].
 func AppendRequest(dst []byte, req *Request) ([]byte, error) {
-	if err := req.check(); err != nil {
-		return dst, err
+	if f := req.check(); f != nil {
+		return dst, f
 	}
 	params, err := checkJSON(req.Params)
 	if err != nil || !params.IsObject() {
@@ -440,3 +461,6 @@ func AppendResponse(dst []byte, res *Response) ([]byte, error) {
 	}
 	return w.b, nil
 }
+
+// quoted makes a checked value of a Go string.
+func quoted(s string) strictjson.Value { return strictjson.AppendString(nil, s) }

@@ -77,10 +77,9 @@ func Check(data []byte, o Options) (Value, error) {
 	if o.MaxBytes > 0 && len(data) > o.MaxBytes {
 		return nil, &Error{Kind: TooLarge, Offset: o.MaxBytes}
 	}
-	if o.LoneSurrogates && !utf8.Valid(data) { // jsontext cannot allow the one without the other
-		return nil, badUTF8(data)
-	}
-	if !valid(data, o.LoneSurrogates) {
+	// Nearly every text passes the strict check, so the more lenient one, which
+	// has to look at the encoding by itself, is for the others.
+	if !valid(data, false) && !(o.LoneSurrogates && utf8.Valid(data) && valid(data, true)) {
 		if !utf8.Valid(data) {
 			return nil, badUTF8(data)
 		}

@@ -5,9 +5,7 @@ package strictjson
 
 import (
 	"bytes"
-	"encoding/binary"
 	stdjson "encoding/json"
-	"math/bits"
 	"strconv"
 )
 
@@ -232,35 +230,23 @@ func space(s []byte, i int) int {
 	return i
 }
 
-// stringEnd returns where the string that begins at s[i] ends. It looks at eight
-// bytes at a time: strings are most of what there is to pass over.
+// stringEnd returns where the string that begins at s[i] ends: at the first quote
+// with an even number of backslashes before it.
 func stringEnd(s []byte, i int) int {
-	const (
-		low   = 0x0101010101010101
-		high  = 0x8080808080808080
-		quote = low * '"'
-		slash = low * '\\'
-	)
-	for i++; i < len(s); {
-		if i+8 <= len(s) {
-			w := binary.LittleEndian.Uint64(s[i:])
-			q, b := w^quote, w^slash
-			hit := ((q-low)&^q | (b-low)&^b) & high
-			if hit == 0 {
-				i += 8
-				continue
-			}
-			i += bits.TrailingZeros64(hit) / 8 // the lowest hit is exact
+	for from := i + 1; ; {
+		n := bytes.IndexByte(s[from:], '"')
+		if n < 0 {
+			return len(s)
 		}
-		switch s[i] {
-		case '"':
-			return i + 1
-		case '\\':
-			i++
+		end := from + n
+		slashes := 0
+		for s[end-1-slashes] == '\\' { // ends at the opening quote at the latest
+			slashes++
 		}
-		i++
+		if from = end + 1; slashes%2 == 0 {
+			return from
+		}
 	}
-	return len(s)
 }
 
 // valueEnd returns where the value that begins at s[i] ends.
@@ -272,21 +258,7 @@ func valueEnd(s []byte, i int) int {
 	case '"':
 		return stringEnd(s, i)
 	case '{', '[':
-		for d := 0; i < len(s); {
-			switch s[i] {
-			case '"':
-				i = stringEnd(s, i)
-				continue
-			case '{', '[':
-				d++
-			case '}', ']':
-				if d--; d == 0 {
-					return i + 1
-				}
-			}
-			i++
-		}
-		return len(s)
+		return containerEnd(s, i)
 	}
 	for i < len(s) {
 		switch s[i] {
@@ -296,4 +268,21 @@ func valueEnd(s []byte, i int) int {
 		i++
 	}
 	return i
+}
+
+// containerEnd returns where the object or array that begins at s[i] ends.
+func containerEnd(s []byte, i int) int {
+	for d := 0; i < len(s); i++ {
+		switch s[i] {
+		case '"':
+			i = stringEnd(s, i) - 1
+		case '{', '[':
+			d++
+		case '}', ']':
+			if d--; d == 0 {
+				return i + 1
+			}
+		}
+	}
+	return len(s)
 }
