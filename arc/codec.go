@@ -258,8 +258,9 @@ func checkName(code Code, field, text string) *Error {
 }
 
 // check holds a request that is about to be sent to the rules for requests.
-func (req *Request) check() *Error {
-	id, err := checkJSON([]byte(req.ID))
+// The scratch is memory to use.
+func (req *Request) check(scratch []byte) *Error {
+	id, err := checkJSON(append(scratch, req.ID...)[len(scratch):])
 	if req.ID == "" || err != nil {
 		return fieldError(ErrInvalidFieldFormat, "id", "must be a JSON string or number")
 	}
@@ -292,7 +293,7 @@ func (req *Request) check() *Error {
 // AppendRequest appends the request as JSON. What a server would refuse is
 // refused here with the same [*Error].
 func AppendRequest(dst []byte, req *Request) ([]byte, error) {
-	if f := req.check(); f != nil {
+	if f := req.check(dst); f != nil {
 		return dst, f
 	}
 	params, err := checkJSON(req.Params)
