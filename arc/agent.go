@@ -12,6 +12,8 @@ import (
 	"slices"
 	"sync/atomic"
 	"time"
+
+	"github.com/fivewire/fivewire/internal/strictjson"
 )
 
 // A Call is one request as a handler sees it: the envelope, who sent it, and who
@@ -44,7 +46,7 @@ type Call struct {
 func (c *Call) Decode(dst any) error {
 	v, err := checkJSON(c.Params)
 	if err == nil {
-		err = decodeInto(v, dst)
+		err = strictjson.Decode(v, dst)
 	}
 	if err != nil {
 		return &Error{Code: ErrInvalidParams, Message: ErrInvalidParams.Message(), Cause: err,
@@ -179,7 +181,7 @@ var (
 // method name breaks the grammar: two or more words of letters, digits and
 // underscores, with dots between them.
 func (s *Server) Register(a Agent) {
-	if f := checkAgent("agentId", quoted(a.AgentID), a.AgentID); f != nil {
+	if f := checkAgentID("agentId", a.AgentID); f != nil {
 		panic(fmt.Sprintf("arc: Register: agent id %q: %s", a.AgentID, f.Message))
 	}
 	if a.Status == "" {

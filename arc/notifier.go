@@ -39,4 +39,7 @@ type webhookDeliverer interface {
 	// deliver makes all attempts of D-44 and returns when the delivery is over
 	// or ctx ends.
 	deliver(ctx context.Context, d *delivery) outcome
+
+	// close gives idle connections back.
+	close()
 }

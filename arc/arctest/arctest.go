@@ -1,0 +1,103 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package arctest helps to test agents that speak ARC: an HTTP server in memory,
+// which works in a bubble of testing/synctest, where time stands still until
+// everybody waits, and agents that do as a script says.
+//
+//	synctest.Test(t, func(t *testing.T) {
+//		srv := arc.NewServer(nil)
+//		srv.HandleTasks("worker-01", arctest.Task(arctest.Say("which color?"), arctest.Ask("color")))
+//		mem := arctest.Serve(t, srv)
+//		client, err := arc.NewClient(mem.URL, "tester-01", &arc.ClientOptions{HTTPClient: mem.Client})
+//		...
+//	})
+package arctest
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/http"
+	"sync"
+	"testing"
+)
+
+// A Server is an HTTP server whose connections are in memory.
+type Server struct {
+	// URL is the endpoint of ARC on the server. Its host means nothing
+	// elsewhere.
+	URL string
+
+	// Client sends every request to the server, whatever host it names.
+	Client *http.Client
+
+	// HTTP is the server itself.
+	HTTP *http.Server
+}
+
+// Serve runs h until the end of the test. If h has a method Close, like an
+// arc.Server, it is closed then, after the connections.
+func Serve(t testing.TB, h http.Handler) *Server {
+	t.Helper()
+	l := &listener{conns: make(chan net.Conn), done: make(chan struct{})}
+	transport := &http.Transport{DialContext: l.dial, DisableCompression: true}
+	s := &Server{URL: "http://127.0.0.1/arc", Client: &http.Client{Transport: transport}, HTTP: &http.Server{Handler: h}}
+	served := make(chan error, 1)
+	go func() { served <- s.HTTP.Serve(l) }()
+	t.Cleanup(func() {
+		transport.CloseIdleConnections()
+		if err := s.HTTP.Close(); err != nil {
+			t.Errorf("arctest: closing the server: %v", err)
+		}
+		if err := <-served; !errors.Is(err, http.ErrServerClosed) {
+			t.Errorf("arctest: serving: %v", err)
+		}
+		if c, ok := h.(interface{ Close() error }); ok {
+			if err := c.Close(); err != nil {
+				t.Errorf("arctest: closing the handler: %v", err)
+			}
+		}
+	})
+	return s
+}
+
+// listener hands out the ends of pipes.
+type listener struct {
+	conns chan net.Conn
+	once  sync.Once
+	done  chan struct{}
+}
+
+func (l *listener) Accept() (net.Conn, error) {
+	select {
+	case c := <-l.conns:
+		return c, nil
+	case <-l.done:
+		return nil, net.ErrClosed
+	}
+}
+
+func (l *listener) Close() error {
+	l.once.Do(func() { close(l.done) })
+	return nil
+}
+
+func (l *listener) Addr() net.Addr { return address{} }
+
+func (l *listener) dial(ctx context.Context, _, _ string) (net.Conn, error) {
+	here, there := net.Pipe()
+	select {
+	case l.conns <- there:
+		return here, nil
+	case <-l.done:
+		return nil, net.ErrClosed
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+type address struct{}
+
+func (address) Network() string { return "memory" }
+func (address) String() string  { return "127.0.0.1:0" }

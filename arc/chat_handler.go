@@ -1,0 +1,232 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package arc
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"strings"
+	"sync"
+)
+
+// A ChatHandler answers the messages of chats. Chat is called for one message of
+// a chat at a time; other chats go on meanwhile. What it writes to out is the
+// answer: sent piece by piece to a caller who asked for a stream, and put
+// together for one who did not. A handler that cannot stream writes once.
+//
+// The context ends when the caller is gone or the chat is ended, whose cause is
+// [ErrChatAlreadyClosed], and carries the workflow and the [Call]. An error ends
+// the answer; what was streamed before stays with the caller (D-22). The rules
+// for errors are those of a [Handler].
+type ChatHandler interface {
+	Chat(ctx context.Context, turn *ChatTurn, out *ChatWriter) error
+}
+
+// A ChatFunc is a function that serves as a [ChatHandler].
+type ChatFunc func(ctx context.Context, turn *ChatTurn, out *ChatWriter) error
+
+// Chat calls f.
+func (f ChatFunc) Chat(ctx context.Context, turn *ChatTurn, out *ChatWriter) error {
+	return f(ctx, turn, out)
+}
+
+// A ReplyFunc is a function that serves as a [ChatHandler] and answers each
+// message as a whole.
+type ReplyFunc func(ctx context.Context, turn *ChatTurn) (*Message, error)
+
+// Chat calls f and writes its answer.
+func (f ReplyFunc) Chat(ctx context.Context, turn *ChatTurn, out *ChatWriter) error {
+	m, err := f(ctx, turn)
+	if err == nil && m != nil {
+		err = out.SendMessage(m)
+	}
+	return err
+}
+
+// A ChatTurn is one message of a chat, to be answered.
+type ChatTurn struct {
+	ChatID   string
+	Message  *Message
+	First    bool            // the chat begins with it
+	Metadata json.RawMessage // what the caller gave along with chat.start, or nil
+	Stream   bool            // the caller reads the answer as it is written
+
+	table *chatTable
+	chat  *liveChat
+}
+
+// History returns the messages of the chat before this one, those of both
+// sides. For a stateless chat there are none.
+func (t *ChatTurn) History(ctx context.Context) ([]Message, error) {
+	return t.table.history(ctx, t.chat)
+}
+
+// Pause lets the chat be PAUSED after this answer, until the caller's next
+// message (D-35).
+func (t *ChatTurn) Pause() {
+	t.chat.mu.Lock()
+	defer t.chat.mu.Unlock()
+	t.chat.pause = true
+}
+
+// A ChatWriter takes the answer to a message. Its methods may be called from
+// several goroutines while the handler runs. They wait while the caller reads
+// slower than the handler writes, and fail when the caller is gone: the handler
+// should then return. Once they have failed, they always do.
+type ChatWriter struct {
+	ctx    context.Context // of the handler
+	cancel context.CancelCauseFunc
+	chatID string
+	legacy bool
+	began  func() error // called before the first event goes out
+
+	mu     sync.Mutex // guards all that follows
+	sink   EventSink  // nil if the caller does not read along
+	buf    []byte
+	sent   int // bytes of data
+	err    error
+	ended  bool
+	parts  []Part // the answer so far
+	text   strings.Builder
+	role   Role
+	agent  string
+	extra  Extra
+	stamp  Timestamp
+	pieces int
+}
+
+// errAnswered reports a write after the handler returned.
+var errAnswered = errors.New("arc: the message is answered")
+
+// Send writes a piece of text. The answer's text is that of all pieces, joined.
+func (w *ChatWriter) Send(text string) error {
+	part := [1]Part{{Type: TypeText, Content: text}}
+	return w.SendMessage(&Message{Role: RoleAgent, Parts: part[:]})
+}
+
+// SendMessage writes a piece of the answer of any kind, such as an image. One
+// without a role is the agent's.
+func (w *ChatWriter) SendMessage(m *Message) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	switch {
+	case w.err != nil:
+		return w.err
+	case w.ended:
+		return errAnswered
+	case w.ctx.Err() != nil:
+		return context.Cause(w.ctx)
+	}
+	role := or(m.Role, RoleAgent)
+	if w.sink != nil {
+		enc := writer{b: w.buf[:0]}
+		enc.open()
+		enc.text(chatIDName(w.legacy), w.chatID)
+		enc.key("message")
+		enc.message(&Message{Role: role, Parts: m.Parts})
+		enc.close()
+		w.buf = enc.b
+		if enc.err != nil {
+			return enc.err // the caller's raw JSON is none: nothing was sent
+		}
+		if err := w.send(w.ctx, eventChunk); err != nil {
+			return err
+		}
+	}
+	w.keep(m, role)
+	return nil
+}
+
+// send sends what is in buf. It is called with mu held.
+func (w *ChatWriter) send(ctx context.Context, name string) error {
+	if w.pieces == 0 && w.began != nil {
+		if w.err = w.began(); w.err != nil {
+			return w.err
+		}
+	}
+	w.pieces++
+	err := w.sink.Send(ctx, name, "", w.buf)
+	switch {
+	case err == nil:
+		w.sent += len(w.buf)
+	case ctx.Err() == nil:
+		w.err = err // the reader is gone
+		w.cancel(err)
+	}
+	return err
+}
+
+// keep adds a piece to the answer as a whole: neighbouring texts become one.
+func (w *ChatWriter) keep(m *Message, role Role) {
+	if w.role == "" {
+		w.role, w.agent, w.stamp, w.extra = role, m.AgentID, m.Timestamp, m.Extra
+	}
+	for i := range m.Parts {
+		p := &m.Parts[i]
+		if p.Type == TypeText && p.Extra == nil && p.MIMEType == "" && p.Encoding == "" && p.Filename == "" {
+			w.text.WriteString(p.Content)
+			continue
+		}
+		w.flush()
+		w.parts = append(w.parts, *p)
+	}
+}
+
+func (w *ChatWriter) flush() {
+	if w.text.Len() > 0 {
+		w.parts = append(w.parts, TextPart(w.text.String()))
+		w.text.Reset()
+	}
+}
+
+// finish ends the writing and returns the answer as a whole.
+func (w *ChatWriter) finish() *Message {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.ended = true
+	w.flush()
+	m := &Message{Role: or(w.role, RoleAgent), Parts: w.parts, AgentID: w.agent, Timestamp: w.stamp, Extra: w.extra}
+	if m.Parts == nil {
+		m.Parts = []Part{TextPart("")} // an answer has a part
+	}
+	return m
+}
+
+// done sends the event that ends a complete answer, failed the one that ends
+// another.
+func (w *ChatWriter) done(ctx context.Context, status ChatStatus) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.err != nil {
+		return w.err
+	}
+	enc := writer{b: w.buf[:0]}
+	enc.open()
+	enc.text(chatIDName(w.legacy), w.chatID)
+	enc.text("status", string(status))
+	enc.flag("done", true)
+	enc.close()
+	w.buf = enc.b
+	return w.send(ctx, eventDone)
+}
+
+func (w *ChatWriter) failed(ctx context.Context, e *Error) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.err != nil {
+		return w.err
+	}
+	enc := writer{b: w.buf[:0]}
+	enc.open()
+	enc.text(chatIDName(w.legacy), w.chatID)
+	enc.key("error")
+	enc.error(e)
+	enc.close()
+	w.buf = enc.b
+	if enc.err != nil {
+		return enc.err
+	}
+	return w.send(ctx, eventError)
+}

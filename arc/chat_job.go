@@ -1,0 +1,212 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package arc
+
+import (
+	"context"
+	"errors"
+)
+
+// A chatJob is the answering of one message: it has the turn in its chat.
+type chatJob struct {
+	table     *chatTable
+	call      *Call
+	chat      *liveChat
+	id        string
+	fresh     *chatState // of a chat.start: the chat that is to be
+	first     bool
+	stateless bool
+	said      *Message
+	stream    bool
+	kept      bool // what was said is in the store
+}
+
+// serve answers, in one piece or as a stream.
+func (j *chatJob) serve(ctx context.Context) (any, error) {
+	open := j.call.out.open
+	if !j.stream || open == nil { // a transport without streams gets it all at once
+		return j.answer(ctx, nil)
+	}
+	if j.table.s.opts.Resumable {
+		return j.table.s.streams.serve(ctx, j)
+	}
+	result, err := j.answer(ctx, open())
+	return result, err
+}
+
+// answer runs the handler and gives the turn on. With a sink, the result is nil,
+// and the call is marked as streamed unless the stream did not begin.
+func (j *chatJob) answer(ctx context.Context, sink EventSink) (any, error) {
+	c, lc := j.table, j.chat
+	defer c.release(lc)
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(context.Canceled)
+	out := &ChatWriter{ctx: ctx, cancel: cancel, chatID: j.id, legacy: j.call.out.legacy, sink: sink}
+	if sink != nil {
+		out.began = func() error { return j.begin(ctx) }
+	}
+	turn := &ChatTurn{ChatID: j.id, Message: j.said, First: j.first, Stream: sink != nil, table: c, chat: lc}
+	lc.mu.Lock()
+	lc.pause = false
+	if !j.stateless {
+		lc.cancel = cancel
+	}
+	switch {
+	case j.fresh != nil:
+		turn.Metadata = j.fresh.metadata
+	case lc.state != nil:
+		turn.Metadata = lc.state.metadata
+		if lc.state.status == ChatClosed {
+			cancel(ErrChatAlreadyClosed) // ended between the turn and here
+		}
+	}
+	lc.mu.Unlock()
+	err := j.work(ctx, turn, out)
+	reply := out.finish()
+	if out.err != nil {
+		err = out.err // the handler may have hidden it
+	}
+	return j.conclude(context.WithoutCancel(ctx), sink, out, reply, err)
+}
+
+func (j *chatJob) work(ctx context.Context, turn *ChatTurn, out *ChatWriter) (err error) {
+	defer recovered(&err)
+	return j.call.entry.Chats.Chat(ctx, turn, out)
+}
+
+// begin keeps a chat whose stream begins. It is called by the writer, from the
+// handler.
+func (j *chatJob) begin(ctx context.Context) error {
+	if j.stateless {
+		return nil
+	}
+	j.chat.mu.Lock()
+	defer j.chat.mu.Unlock()
+	return j.keep(context.WithoutCancel(ctx))
+}
+
+// keep writes the chat, if it is new, and what the caller said. It is called
+// with the lock of the chat held.
+func (j *chatJob) keep(ctx context.Context) error {
+	if j.kept || j.stateless {
+		return nil
+	}
+	if j.fresh != nil && j.chat.state == nil {
+		if err := j.table.save(ctx, j.chat, j.fresh); err != nil {
+			return err
+		}
+		if err := j.table.s.bindWork(ctx, j.call, "chatId", j.id); err != nil {
+			return err
+		}
+	}
+	j.kept = true
+	return j.remember(ctx, j.said)
+}
+
+// remember adds a message to the history.
+func (j *chatJob) remember(ctx context.Context, m *Message) error {
+	b, err := encode(func(w *writer) { w.message(m) })
+	if err == nil {
+		_, err = j.table.db.Append(ctx, chatItems(j.chat.key), "", b, 0)
+	}
+	return err
+}
+
+// conclude keeps what was said, answers, and gives the turn on.
+func (j *chatJob) conclude(ctx context.Context, sink EventSink, out *ChatWriter, reply *Message, err error) (any, error) {
+	lc := j.chat
+	lc.mu.Lock()
+	defer lc.mu.Unlock()
+	if !j.stateless {
+		defer func() {
+			lc.starting = false
+			lc.pass()
+		}()
+	}
+	cut := !j.stateless && lc.state != nil && lc.state.status == ChatClosed
+	if cut {
+		err = idFault(ErrChatAlreadyClosed, "chatId", j.id)
+	}
+	if err != nil {
+		return nil, j.fail(ctx, sink, out, reply, err, cut)
+	}
+	if reply.Timestamp == "" {
+		reply.Timestamp = TimestampOf(now())
+	}
+	st, err := j.commit(ctx, reply)
+	if err != nil {
+		return nil, j.fail(ctx, sink, out, reply, err, false)
+	}
+	if sink == nil {
+		return st.result(reply, !j.first)
+	}
+	j.call.out.streamed = true
+	// A slow reader must not keep anybody from ending the chat.
+	lc.mu.Unlock()
+	err = out.done(ctx, st.status)
+	lc.mu.Lock()
+	j.call.out.sent = out.sent
+	return nil, err
+}
+
+// commit keeps the answer and returns the state that is told with it.
+func (j *chatJob) commit(ctx context.Context, reply *Message) (*chatState, error) {
+	if j.stateless {
+		st := *j.fresh
+		st.status = ChatClosed
+		return &st, nil
+	}
+	if err := j.keep(ctx); err != nil {
+		return nil, err
+	}
+	if err := j.remember(ctx, reply); err != nil {
+		return nil, err
+	}
+	next := *j.chat.state
+	next.updated = now()
+	if j.chat.pause {
+		next.status = ChatPaused
+	}
+	if next.status != j.chat.state.status || !j.first {
+		if err := j.table.save(ctx, j.chat, &next); err != nil {
+			return nil, err
+		}
+	}
+	return j.chat.state, nil
+}
+
+// fail answers with an error: as a plain answer if the stream has not begun,
+// else inside it (D-22, D-23). It is called with the lock of the chat held.
+func (j *chatJob) fail(ctx context.Context, sink EventSink, out *ChatWriter, reply *Message, err error, cut bool) error {
+	if sink == nil || out.pieces == 0 && sink.Abandon() {
+		return err
+	}
+	j.call.out.streamed = true
+	s := j.table.s
+	if !j.stateless && !cut {
+		// What was streamed stays, and so does the chat.
+		keepErr := j.keep(ctx)
+		if keepErr == nil && out.pieces > 0 {
+			keepErr = j.remember(ctx, reply)
+		}
+		if keepErr != nil {
+			s.opts.Logger.ErrorContext(ctx, "arc: cannot keep what was said in a chat", "error", keepErr)
+		}
+	}
+	if out.err != nil {
+		return err // there is nobody left to tell
+	}
+	fault := s.faultOf(ctx, j.call, err)
+	j.chat.mu.Unlock()
+	defer j.chat.mu.Lock()
+	sendErr := out.failed(ctx, fault)
+	if cut && sendErr == nil {
+		sendErr = out.done(ctx, ChatClosed)
+	}
+	j.call.out.sent = out.sent
+	if sendErr != nil {
+		return errors.Join(fault, sendErr)
+	}
+	return fault
+}

@@ -1,0 +1,245 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package arc
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/fivewire/fivewire/internal/randid"
+	"github.com/fivewire/fivewire/store"
+)
+
+// A streamTable makes streams resumable. The handler writes into a stream of the
+// store, and the connection reads from there, so that another connection can go
+// on where the first one broke. An event's id names the stream and the position
+// in it.
+type streamTable struct {
+	s  *Server
+	db store.Store
+
+	mu   sync.Mutex
+	runs map[string]*streamRun // by token; guarded by mu
+}
+
+// A streamRun is a handler that writes into the store.
+type streamRun struct {
+	token   string
+	cancel  context.CancelCauseFunc
+	done    chan struct{} // closed when the handler has ended
+	err     error         // of the handler; set before done is closed
+	empty   bool          // nothing was written; the same
+	readers int           // guarded by streamTable.mu
+	grace   *time.Timer   // ends the handler that nobody reads; guarded by streamTable.mu
+}
+
+func newStreamTable(s *Server) *streamTable {
+	return &streamTable{s: s, db: s.opts.Store, runs: map[string]*streamRun{}}
+}
+
+const streamPrefix = "stream-"
+
+func streamKey(token string) string { return "arc/stream/" + token }
+func streamLog(token string) string { return "arc/events/" + token }
+func streamOwner(call *Call) string {
+	return hashOf(call.principalID(), call.RequestAgent, call.TargetAgent, call.Method, string(call.ID))
+}
+func eventID(token string, seq uint64) string {
+	return token + "." + strconv.FormatUint(seq, 10)
+}
+
+// errNoReader is the cause of a context that ends because nobody reads.
+var errNoReader = errors.New("arc: nobody reads the stream any more")
+
+// resumes reports whether a call asks for the rest of a stream. Other event ids
+// mean nothing here.
+func resumes(call *Call) bool { return strings.HasPrefix(call.out.in.LastEventID, streamPrefix) }
+
+// A logSink writes events into the store.
+type logSink struct {
+	t     *streamTable
+	token string
+	began bool
+}
+
+// Send appends an event: its name, a line feed, its data.
+func (l *logSink) Send(ctx context.Context, name, _ string, data []byte) error {
+	l.began = true
+	record := append(append(make([]byte, 0, len(name)+1+len(data)), name...), '\n')
+	_, err := l.t.db.Append(context.WithoutCancel(ctx), streamLog(l.token), "", append(record, data...), l.t.s.opts.ResumeWindow)
+	return err
+}
+
+// Abandon reports whether nothing was written.
+func (l *logSink) Abandon() bool { return !l.began }
+
+// serve runs a job whose stream outlives the connection, and follows it.
+func (t *streamTable) serve(ctx context.Context, j *chatJob) (any, error) {
+	run := &streamRun{token: randid.New(streamPrefix), done: make(chan struct{})}
+	drop := func(err error) (any, error) {
+		j.chat.mu.Lock()
+		if !j.stateless {
+			j.chat.starting = false
+			j.chat.pass()
+		}
+		j.chat.mu.Unlock()
+		j.table.release(j.chat)
+		return nil, err
+	}
+	if _, err := t.db.Create(ctx, streamKey(run.token), []byte(streamOwner(j.call)), t.s.opts.ResumeWindow+time.Hour); err != nil {
+		return drop(err)
+	}
+	if !t.s.begin(true) {
+		return drop(errServerClosed)
+	}
+	workCtx, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	run.cancel = cancel
+	stop := context.AfterFunc(t.s.ctx, func() { cancel(errServerClosed) })
+	// The call of the connection is answered by what is read back, so that the
+	// job gets one of its own.
+	own := *j.call.out
+	call := *j.call
+	own.call, call.out = call, &own
+	j.call = &call
+	workCtx = callContext(workCtx, &call)
+	t.mu.Lock()
+	t.runs[run.token] = run
+	t.mu.Unlock()
+	go func() {
+		defer t.s.work.Done()
+		defer stop()
+		defer cancel(context.Canceled)
+		sink := &logSink{t: t, token: run.token}
+		_, run.err = j.answer(workCtx, sink)
+		run.empty = !sink.began
+		if sink.began {
+			if err := sink.Send(workCtx, "", "", nil); err != nil { // the end
+				t.s.opts.Logger.ErrorContext(workCtx, "arc: cannot end a stream", "error", err)
+			}
+		}
+		close(run.done)
+		t.mu.Lock()
+		delete(t.runs, run.token)
+		if run.grace != nil {
+			run.grace.Stop()
+		}
+		t.mu.Unlock()
+	}()
+	out := CallFrom(ctx).out
+	return t.follow(ctx, out, run, run.token, 0)
+}
+
+// resume goes on with a stream of the same request.
+func (t *streamTable) resume(ctx context.Context, call *Call) (any, error) {
+	token, position, _ := strings.Cut(call.out.in.LastEventID, ".")
+	after, err := strconv.ParseUint(position, 10, 64)
+	if err != nil || len(token) > maxIDLen || hasControl(token) {
+		return nil, lostStream()
+	}
+	entry, err := t.db.Get(ctx, streamKey(token))
+	switch {
+	case errors.Is(err, store.ErrNotFound), err == nil && string(entry.Value) != streamOwner(call):
+		return nil, lostStream() // the same answer, whether it is gone or another's
+	case err != nil:
+		return nil, err
+	}
+	t.mu.Lock()
+	run := t.runs[token]
+	t.mu.Unlock()
+	return t.follow(ctx, call.out, run, token, after)
+}
+
+func lostStream() *Error {
+	return &Error{Code: ErrChatTimeout, Message: "The stream can no longer be resumed", Details: []byte(`{"field":"Last-Event-ID"}`)}
+}
+
+// attend counts the readers of a run: without any, it has the grace time left.
+func (t *streamTable) attend(run *streamRun, n int) {
+	if run == nil {
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	run.readers += n
+	if run.grace != nil {
+		run.grace.Stop()
+		run.grace = nil
+	}
+	if run.readers == 0 && !isClosed(run.done) {
+		run.grace = time.AfterFunc(t.s.opts.ResumeWindow, func() { run.cancel(errNoReader) })
+	}
+}
+
+// follow sends what a run writes, until its end. The run is nil if it is over,
+// or in another process.
+func (t *streamTable) follow(ctx context.Context, x *exchange, run *streamRun, token string, after uint64) (any, error) {
+	t.attend(run, 1)
+	defer t.attend(run, -1)
+	sink := x.open()
+	waitCtx, stop := context.WithTimeout(ctx, t.s.opts.ResumeWindow) // for a run that is elsewhere and died
+	if run != nil {
+		stop()
+		waitCtx, stop = context.WithCancel(ctx)
+		go func() {
+			select {
+			case <-run.done:
+			case <-waitCtx.Done():
+			}
+			stop()
+		}()
+	}
+	defer stop()
+	for {
+		ended := run != nil && isClosed(run.done) // before the last look
+		records, err := t.db.Read(ctx, streamLog(token), after, itemPage)
+		if err != nil {
+			return nil, t.broken(ctx, x, sink, err)
+		}
+		for _, rec := range records {
+			after = rec.Seq
+			name, data, _ := bytes.Cut(rec.Value, []byte("\n"))
+			if len(name) == 0 { // the end
+				x.streamed = true
+				return nil, nil
+			}
+			x.sent += len(data)
+			if err := sink.Send(ctx, string(name), eventID(token, rec.Seq), data); err != nil {
+				x.streamed = true
+				return nil, err
+			}
+		}
+		switch {
+		case len(records) > 0:
+			continue
+		case ended:
+			return nil, t.broken(ctx, x, sink, or(run.err, errNoReader))
+		}
+		if err := t.db.Wait(waitCtx, streamLog(token), after); err != nil {
+			switch {
+			case ctx.Err() != nil:
+				x.streamed = true
+				return nil, context.Cause(ctx)
+			case run == nil:
+				return nil, t.broken(ctx, x, sink, lostStream())
+			case waitCtx.Err() == nil:
+				return nil, t.broken(ctx, x, sink, err)
+			}
+		}
+	}
+}
+
+// broken answers with an error: plain if nothing was sent, else in the stream.
+func (t *streamTable) broken(ctx context.Context, x *exchange, sink EventSink, err error) error {
+	if !x.streamed && x.sent == 0 && sink.Abandon() {
+		return err
+	}
+	x.streamed = true
+	w := ChatWriter{ctx: ctx, cancel: func(error) {}, sink: sink, legacy: x.legacy}
+	return errors.Join(err, w.failed(ctx, t.s.faultOf(ctx, &x.call, err)))
+}

@@ -1,0 +1,185 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package arc
+
+import (
+	"context"
+	"net/http"
+	"path"
+	"strconv"
+
+	"github.com/fivewire/fivewire/internal/strictjson"
+)
+
+// AgentCardPath is where, below the endpoint, an agent card is served.
+const AgentCardPath = "/.well-known/a2a-agent-card.json"
+
+// serveDiscovery answers what is not ARC but plain HTTP beside it (ARC-060). It
+// reports whether the path is one of its own.
+func (s *Server) serveDiscovery(w http.ResponseWriter, r *http.Request) bool {
+	o := &s.opts
+	base := path.Dir(o.Path)
+	var body func() ([]byte, int)
+	switch p := r.URL.Path; {
+	case (p == path.Join(base, "agent-info") || p == o.Path+"/info") && !o.NoDiscovery:
+		body = func() ([]byte, int) { return s.agentInfo(r.URL.Query().Get("agentId")) }
+	case p == path.Join(base, "health") && o.Health:
+		body = s.health
+	case p == o.Path+AgentCardPath && o.AgentCard != nil:
+		body = func() ([]byte, int) { return o.AgentCard, http.StatusOK }
+	default:
+		return false
+	}
+	if !s.cors(w, r) {
+		return true
+	}
+	h := w.Header()
+	h.Set("Content-Type", "application/json")
+	if r.Method != http.MethodGet && r.Method != http.MethodHead {
+		h.Set("Allow", "GET, HEAD")
+		s.discovered(w, discoveryFault(&Error{Code: ErrInvalidRequest, Message: "Invalid request: only GET and HEAD are allowed"}), http.StatusMethodNotAllowed)
+		return true
+	}
+	if o.DiscoveryAuth {
+		x := &exchange{in: &Incoming{Authorization: one(r.Header, "Authorization")}}
+		if _, fault := s.authenticate(r.Context(), x); fault != nil {
+			status := fault.Code.HTTPStatus()
+			errorHeaders(h, &Answer{Error: fault, BadToken: x.badToken}, status)
+			s.discovered(w, discoveryFault(fault), status)
+			return true
+		}
+	}
+	b, status := body()
+	s.discovered(w, b, status)
+	return true
+}
+
+func (s *Server) discovered(w http.ResponseWriter, b []byte, status int) {
+	w.Header().Set("Content-Length", strconv.Itoa(len(b)))
+	w.WriteHeader(status)
+	_, _ = w.Write(b) // the caller is gone, or gets it
+}
+
+// agentInfo is the answer of /agent-info (D-67).
+func (s *Server) agentInfo(id string) ([]byte, int) {
+	agents := s.registry.all()
+	if id == "" && len(agents) == 1 {
+		id = agents[0].AgentID
+	}
+	if id != "" {
+		e := s.registry.lookup(id)
+		if e == nil {
+			return discoveryFault(agentFault(ErrAgentNotFound, id)), http.StatusNotFound
+		}
+		info := s.infoOf(e)
+		return s.written(info.write)
+	}
+	return s.written(func(w *writer) {
+		w.open()
+		w.text("server", s.opts.ID)
+		w.text("status", "active")
+		w.key("endpoints")
+		w.open()
+		w.text("arc", s.opts.Path)
+		w.close()
+		w.key("registeredAgents")
+		w.open()
+		for i, e := range agents {
+			if i > 0 {
+				w.b = append(w.b, ',')
+			}
+			w.b = append(strictjson.AppendString(w.b, e.AgentID), ':')
+			info := s.infoOf(e)
+			info.write(w)
+		}
+		w.close()
+		w.number("totalAgents", int64(len(agents)))
+		w.close()
+	})
+}
+
+// written is a body, or the failure to write it, which only raw JSON in the
+// Extra of an agent's info can cause.
+func (s *Server) written(write func(*writer)) ([]byte, int) {
+	b, err := encode(write)
+	if err != nil {
+		return discoveryFault(s.internal(context.Background(), nil, err)), http.StatusInternalServerError
+	}
+	return b, http.StatusOK
+}
+
+func discoveryFault(e *Error) []byte {
+	b, _ := encode(func(w *writer) { // details of ours can always be written
+		w.open()
+		w.key("error")
+		w.error(e)
+		w.close()
+	})
+	return b
+}
+
+// infoOf is what is told of an agent.
+func (s *Server) infoOf(e *agentEntry) AgentInfo {
+	info := e.AgentInfo
+	info.Endpoint = s.opts.Path
+	s.registry.mu.RLock()
+	defer s.registry.mu.RUnlock()
+	info.SupportedMethods = e.names
+	return info
+}
+
+// health is the answer of /health: how the agents are.
+func (s *Server) health() ([]byte, int) {
+	status, code := "healthy", http.StatusOK
+	if s.draining() {
+		status, code = "draining", http.StatusServiceUnavailable
+	}
+	b, _ := encode(func(w *writer) { // texts can always be written
+		w.open()
+		w.text("status", status)
+		w.text("server", s.opts.ID)
+		w.number("agents", int64(len(s.registry.all())))
+		w.close()
+	})
+	return b, code
+}
+
+// An AgentState tells how an agent of a [Server] is doing (ARC-181).
+type AgentState struct {
+	ID       string
+	Group    string
+	Healthy  bool
+	Busy     int // calls in work, tasks included
+	Capacity int // zero means no bound
+}
+
+// Agents returns the state of all agents, in the order of their registration.
+func (s *Server) Agents() []AgentState {
+	var list []AgentState
+	for _, e := range s.registry.all() {
+		if st, ok := s.registry.router.state(e.AgentID); ok {
+			list = append(list, st)
+		}
+	}
+	return list
+}
+
+func (r *Router) state(id string) (AgentState, bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	in := r.instances[id]
+	if in == nil {
+		return AgentState{}, false
+	}
+	return AgentState{ID: in.id, Group: in.group, Healthy: !in.unhealthy, Busy: in.busy, Capacity: in.capacity}, true
+}
+
+// capabilities serves [MethodCapabilities].
+func (s *Server) capabilities(e *agentEntry) Handler {
+	return HandlerFunc(func(context.Context, *Call) (any, error) {
+		info := s.infoOf(e)
+		b, err := encode(info.write)
+		return ready(b), err
+	})
+}

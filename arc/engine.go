@@ -1,0 +1,492 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package arc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/fivewire/fivewire/internal/randid"
+	"github.com/fivewire/fivewire/internal/strictjson"
+	"github.com/fivewire/fivewire/store"
+)
+
+// A taskEngine runs the tasks of a server. What is true about a task stands in
+// the store: its state under one key, its messages and artifacts in a stream.
+// Beside that, each task that somebody is busy with has an entry in memory, whose
+// lock makes the operations on the task follow each other (D-46).
+type taskEngine struct {
+	s  *Server
+	db store.Store
+
+	mu   sync.Mutex
+	live map[string]*liveTask // guarded by mu
+
+	presence presence
+}
+
+// A liveTask is a task that is being run or talked about.
+type liveTask struct {
+	id   string
+	refs int // guarded by taskEngine.mu; the run holds one
+
+	mu    sync.Mutex // guards all that follows
+	state *taskState // nil until loaded
+	rev   store.Revision
+	subs  []*subscription // nil until loaded
+	run   *TaskRun        // nil unless it runs in this process
+}
+
+func newTaskEngine(s *Server) *taskEngine {
+	return &taskEngine{s: s, db: s.opts.Store, live: map[string]*liveTask{}}
+}
+
+// acquire returns the entry of a task, which may not exist, and takes a
+// reference to it.
+func (e *taskEngine) acquire(id string) *liveTask {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	t := e.live[id]
+	if t == nil {
+		t = &liveTask{id: id}
+		e.live[id] = t
+	}
+	t.refs++
+	return t
+}
+
+func (e *taskEngine) release(t *liveTask) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if t.refs--; t.refs == 0 {
+		delete(e.live, t.id)
+	}
+}
+
+// load reads the state from the store, unless the task runs in this process,
+// where nobody else writes it but by taking part in the game of revisions. It is
+// called with the lock of the task held. It returns false if there is none.
+func (e *taskEngine) load(ctx context.Context, t *liveTask, again bool) (bool, error) {
+	if t.state != nil && !again && t.run != nil {
+		return true, nil
+	}
+	entry, err := e.db.Get(ctx, taskKey(t.id))
+	if errors.Is(err, store.ErrNotFound) {
+		t.state = nil
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	if t.state != nil && t.rev == entry.Revision {
+		return true, nil
+	}
+	t.state, err = decodeTask(entry.Value)
+	t.rev = entry.Revision
+	return err == nil, err
+}
+
+// save writes a changed state. After a conflict, somebody else has changed the
+// task: the caller looks again.
+func (e *taskEngine) save(ctx context.Context, t *liveTask, next *taskState) error {
+	b, err := next.encode()
+	if err != nil {
+		return err
+	}
+	var ttl time.Duration
+	if next.status.Final() {
+		ttl = e.s.opts.TaskRetention
+	}
+	rev, err := e.db.Update(ctx, taskKey(t.id), b, t.rev, ttl)
+	if err != nil {
+		return err
+	}
+	t.state, t.rev = next, rev
+	return nil
+}
+
+// agentOf returns the agent that a task belongs to, or "".
+func (e *taskEngine) agentOf(ctx context.Context, id string) (string, error) {
+	t := e.acquire(id)
+	defer e.release(t)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if ok, err := e.load(ctx, t, false); !ok {
+		return "", err
+	}
+	return t.state.agent, nil
+}
+
+// handler serves one of the task methods.
+func (e *taskEngine) handler(method string) Handler {
+	switch method {
+	case MethodTaskCreate:
+		return HandlerFunc(e.create)
+	case MethodTaskSend:
+		return HandlerFunc(e.send)
+	case MethodTaskInfo:
+		return HandlerFunc(e.info)
+	case MethodTaskCancel:
+		return HandlerFunc(e.cancel)
+	}
+	return HandlerFunc(e.subscribe)
+}
+
+// typed reads the params of a standard method.
+func typed[P any](call *Call, read func(*reader, strictjson.Value) P) (p P, fault error) {
+	v, f := paramsOf(call.Params)
+	if f != nil {
+		return p, f
+	}
+	var r reader
+	if p = read(&r, v); r.fault != nil {
+		return p, r.fault
+	}
+	return p, nil
+}
+
+// admit checks what an option refuses in a message of a caller (D-62), and
+// stamps it.
+func (s *Server) admit(field string, m *Message, at time.Time) error {
+	if s.opts.RefuseSystem && m.Role == RoleSystem {
+		return fieldError(ErrInvalidParams, field+".role", "must not be system")
+	}
+	if m.Timestamp == "" {
+		m.Timestamp = TimestampOf(at)
+	}
+	return nil
+}
+
+// create starts a task. The task exists when the answer goes out, and its work
+// goes on whatever becomes of the call.
+func (e *taskEngine) create(ctx context.Context, call *Call) (any, error) {
+	p, err := typed(call, (*reader).createTask)
+	if err != nil {
+		return nil, err
+	}
+	at := now()
+	if err := e.s.admit("initialMessage", p.InitialMessage, at); err != nil {
+		return nil, err
+	}
+	ctx = context.WithoutCancel(ctx) // a caller that left does not leave half a task
+	st := &taskState{id: randid.New("task-"), agent: call.Agent, principal: call.principalID(),
+		requestAgent: call.RequestAgent, traceID: call.TraceID, status: TaskSubmitted, created: at, updated: at,
+		priority: p.Priority, metadata: p.Metadata, messages: 1, events: 1, instance: e.s.opts.Instance}
+	item, err := messageItem(p.InitialMessage)
+	if err != nil {
+		return nil, err
+	}
+	b, err := st.encode()
+	if err != nil {
+		return nil, err
+	}
+	e.announce()
+	t := e.acquire(st.id)
+	t.mu.Lock()
+	rev, err := e.db.Create(ctx, taskKey(st.id), b, 0)
+	if err == nil {
+		_, err = e.db.Append(ctx, taskItems(st.id), "", item, 0)
+	}
+	if err == nil {
+		err = e.s.bindWork(ctx, call, "taskId", st.id)
+	}
+	if err != nil {
+		t.mu.Unlock()
+		e.release(t)
+		return nil, err
+	}
+	t.state, t.rev = st, rev
+	t.subs = e.staticSubs(st)
+	answer := st.accepted()
+	if len(t.subs) > 0 || e.s.opts.OnEvent != nil {
+		e.emit(ctx, t, 1, e.createdEvent(st))
+	}
+	e.start(ctx, t, call, p.InitialMessage, false)
+	t.mu.Unlock()
+	return answer, nil
+}
+
+// start begins to run a task, whose reference it takes over. It is called with
+// the lock of the task held.
+func (e *taskEngine) start(ctx context.Context, t *liveTask, call *Call, initial *Message, recovered bool) {
+	run := &TaskRun{engine: e, task: t, call: call, initial: initial, recovered: recovered, input: make(chan *Message, 1)}
+	runCtx, cancel := context.WithCancelCause(ctx)
+	run.cancel = cancel
+	t.run = run
+	if call.out != nil {
+		call.out.keeps = true
+	}
+	e.s.begin(true) // the call that starts it is counted, so this cannot fail
+	go run.do(runCtx, call.entry)
+}
+
+// own finds the task that a call is about, if it is the caller's: nobody learns
+// of tasks of others (D-36). The task comes locked.
+func (e *taskEngine) own(ctx context.Context, call *Call, id string) (*liveTask, error) {
+	t := e.acquire(id)
+	t.mu.Lock()
+	ok, err := e.load(ctx, t, false)
+	if ok && t.state.agent == call.Agent && t.state.principal == call.principalID() {
+		return t, nil
+	}
+	t.mu.Unlock()
+	e.release(t)
+	if err == nil {
+		err = idFault(ErrTaskNotFound, "taskId", id)
+	}
+	return nil, err
+}
+
+func (e *taskEngine) done(t *liveTask) {
+	t.mu.Unlock()
+	e.release(t)
+}
+
+// send gives a waiting task its input.
+func (e *taskEngine) send(ctx context.Context, call *Call) (any, error) {
+	p, err := typed(call, (*reader).sendTask)
+	if err != nil {
+		return nil, err
+	}
+	at := now()
+	if err := e.s.admit("message", p.Message, at); err != nil {
+		return nil, err
+	}
+	t, err := e.own(ctx, call, p.TaskID)
+	if err != nil {
+		return nil, err
+	}
+	defer e.done(t)
+	change := change{action: TaskSend, at: at, message: p.Message}
+	if err := e.apply(context.WithoutCancel(ctx), t, &change); err != nil {
+		return nil, err
+	}
+	if t.run != nil {
+		t.run.deliver(p.Message)
+	} else {
+		e.tell(ctx, t, toldInput, p.Message)
+	}
+	return ackOf("Message received"), nil
+}
+
+// cancel ends a task at once; it does not wait for the work to stop (D-46).
+func (e *taskEngine) cancel(ctx context.Context, call *Call) (any, error) {
+	p, err := typed(call, (*reader).cancelTask)
+	if err != nil {
+		return nil, err
+	}
+	t, err := e.own(ctx, call, p.TaskID)
+	if err != nil {
+		return nil, err
+	}
+	defer e.done(t)
+	change := change{action: TaskCancel, at: now(), reason: p.Reason, by: call.RequestAgent}
+	if err := e.apply(context.WithoutCancel(ctx), t, &change); err != nil {
+		return nil, err
+	}
+	if t.run == nil {
+		e.tell(ctx, t, toldCancel, nil)
+	}
+	return t.state.canceled(), nil
+}
+
+// info tells about a task. It reads the items without the lock, so that a long
+// task does not wait for its observers; an item that is added meanwhile may be
+// in the answer.
+func (e *taskEngine) info(ctx context.Context, call *Call) (any, error) {
+	p, err := typed(call, (*reader).taskInfo)
+	if err != nil {
+		return nil, err
+	}
+	t, err := e.own(ctx, call, p.TaskID)
+	if err != nil {
+		return nil, err
+	}
+	st := t.state // never changed, only replaced
+	e.done(t)
+	var messages, artifacts []store.Record
+	if !p.OmitMessages || !p.OmitArtifacts {
+		if messages, artifacts, err = e.items(ctx, st); err != nil {
+			return nil, err
+		}
+	}
+	return st.info(messages, artifacts, !p.OmitMessages, !p.OmitArtifacts), nil
+}
+
+// itemPage is how many items are read at a time.
+const itemPage = 256
+
+// items reads the messages and artifacts of a task.
+func (e *taskEngine) items(ctx context.Context, st *taskState) (messages, artifacts []store.Record, err error) {
+	var after uint64
+	for {
+		page, err := e.db.Read(ctx, taskItems(st.id), after, itemPage)
+		if err != nil {
+			return nil, nil, err
+		}
+		if after == 0 && st.artifacts == 0 && len(page) <= st.messages {
+			messages = page // the usual case without copying
+			if len(page) < itemPage {
+				return messages, nil, nil
+			}
+			messages = messages[:len(messages):len(messages)]
+			after = page[len(page)-1].Seq
+			continue
+		}
+		for _, r := range page {
+			if len(r.Value) > 0 && r.Value[0] == itemArtifact {
+				artifacts = append(artifacts, r)
+			} else if len(r.Value) > 0 {
+				messages = append(messages, r)
+			}
+		}
+		if len(page) < itemPage {
+			return messages, artifacts, nil
+		}
+		after = page[len(page)-1].Seq
+	}
+}
+
+// messageItem is a message as the store keeps it.
+func messageItem(m *Message) ([]byte, error) {
+	w := writer{b: make([]byte, 1, 128+len(m.Text()))}
+	w.b[0] = itemMessage
+	w.message(m)
+	return w.b, w.err
+}
+
+func artifactItem(a *Artifact) ([]byte, error) {
+	w := writer{b: append(make([]byte, 0, 256), itemArtifact)}
+	w.artifact(a)
+	return w.b, w.err
+}
+
+// A change is something that happens to a task.
+type change struct {
+	action   TaskAction
+	at       time.Time
+	message  *Message
+	artifact *Artifact
+	reason   string // of a cancel or a pause
+	by       string // who cancels
+	required string // the input that is needed
+	fault    *Error // why it failed
+	expected time.Duration
+}
+
+// errTaskFull reports a task with too many items.
+var errTaskFull = errors.New("arc: the task has too many messages and artifacts")
+
+// apply makes a change by the machine of e.1, keeps it, and emits its events. It
+// is called with the lock of the task held. The cost does not depend on what
+// happened to the task before.
+func (e *taskEngine) apply(ctx context.Context, t *liveTask, c *change) error {
+	var item []byte
+	var err error
+	switch {
+	case c.message != nil:
+		item, err = messageItem(c.message)
+	case c.artifact != nil:
+		item, err = artifactItem(c.artifact)
+	}
+	if err != nil {
+		return err
+	}
+	for {
+		old := t.state
+		to, events, err := old.status.Next(c.action)
+		if err != nil {
+			return taskFault(old.id, old.status, c.action, err.(Code))
+		}
+		if item != nil && old.messages+old.artifacts >= e.s.opts.MaxTaskItems {
+			return errTaskFull
+		}
+		next := old.after(to, c)
+		first := next.events + 1
+		next.events += uint64(len(events))
+		var seq uint64
+		if item != nil {
+			if seq, err = e.db.Append(ctx, taskItems(old.id), "", item, 0); err != nil {
+				return err
+			}
+		}
+		err = e.save(ctx, t, next)
+		if err == nil {
+			return e.settle(ctx, t, old, c, first, events)
+		}
+		if item != nil { // the task has changed under our hands
+			if ackErr := e.db.Ack(ctx, taskItems(old.id), seq); ackErr != nil {
+				return errors.Join(err, ackErr)
+			}
+		}
+		if !errors.Is(err, store.ErrConflict) {
+			return err
+		}
+		if ok, err := e.load(ctx, t, true); err != nil {
+			return err
+		} else if !ok {
+			return idFault(ErrTaskNotFound, "taskId", old.id)
+		}
+	}
+}
+
+// after is the state after a change.
+func (st *taskState) after(to TaskStatus, c *change) *taskState {
+	next := *st
+	next.updated = c.at
+	if c.message != nil {
+		next.messages++
+	}
+	if c.artifact != nil {
+		next.artifacts++
+	}
+	if to == st.status {
+		return &next
+	}
+	next.previous, next.status = st.status, to
+	switch to {
+	case TaskInputRequired:
+		next.paused = c.at
+	case TaskCompleted, TaskFailed, TaskCanceled:
+		next.ended, next.reason, next.canceledBy, next.fault = c.at, c.reason, c.by, c.fault
+		if c.fault != nil {
+			next.reason = c.fault.Message
+		}
+	}
+	return &next
+}
+
+// settle does what follows a change that is kept.
+func (e *taskEngine) settle(ctx context.Context, t *liveTask, old *taskState, c *change, first uint64, events []Event) error {
+	if t.subs == nil || len(t.subs) > 0 || e.s.opts.OnEvent != nil {
+		e.emit(ctx, t, first, e.eventsOf(old, t.state, c, events)...)
+	}
+	if !t.state.status.Final() {
+		return nil
+	}
+	if t.run != nil {
+		t.run.cancel(taskOver(t.state.status))
+	}
+	for _, sub := range t.subs {
+		e.s.outbox.finish(sub)
+	}
+	if err := e.db.Expire(ctx, taskItems(old.id), e.s.opts.TaskRetention); err != nil {
+		e.s.opts.Logger.WarnContext(ctx, "arc: a finished task stays in the store", "task", old.id, "error", err)
+	}
+	return nil
+}
+
+// taskOver is the cause of a task's context that ends.
+func taskOver(s TaskStatus) error {
+	switch s {
+	case TaskCanceled:
+		return ErrTaskAlreadyCanceled
+	case TaskCompleted:
+		return ErrTaskAlreadyCompleted
+	}
+	return fmt.Errorf("arc: the task is %s", s)
+}

@@ -1,0 +1,171 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package arc
+
+import (
+	"context"
+	"encoding/json"
+	"strconv"
+	"time"
+)
+
+// The texts that notifications have for people.
+func eventText(ev Event) string {
+	switch ev {
+	case EventTaskCreated:
+		return "Task created"
+	case EventTaskStarted:
+		return "Task started"
+	case EventTaskPaused:
+		return "Task waits for input"
+	case EventTaskResumed:
+		return "Task resumed"
+	case EventTaskCompleted:
+		return "Task completed"
+	case EventTaskFailed:
+		return "Task failed"
+	case EventTaskCanceled:
+		return "Task canceled"
+	case EventNewMessage:
+		return "New message"
+	case EventNewArtifact:
+		return "New artifact"
+	}
+	return "Task status changed"
+}
+
+// notification is the part that all events have.
+func (st *taskState) notification(ev Event, at time.Time) *Notification {
+	return &Notification{TaskID: st.id, Event: ev, Timestamp: TimestampOf(at),
+		Data: NotificationData{Status: string(st.status), Message: eventText(ev)}}
+}
+
+func (e *taskEngine) createdEvent(st *taskState) *Notification {
+	n := st.notification(EventTaskCreated, st.created)
+	n.Data.Priority, n.Data.AssignedAgent, n.Data.CreatedAt = st.priority, st.agent, TimestampOf(st.created)
+	return n
+}
+
+// eventsOf makes the notifications of a change, each with every member that
+// belongs to it and is known (section d.5 of the reference).
+func (e *taskEngine) eventsOf(old, st *taskState, c *change, events []Event) []*Notification {
+	list := make([]*Notification, 0, len(events))
+	for _, ev := range events {
+		list = append(list, e.eventOf(old, st, c, ev))
+	}
+	return list
+}
+
+func (e *taskEngine) eventOf(old, st *taskState, c *change, ev Event) *Notification {
+	n := st.notification(ev, c.at)
+	d, at := &n.Data, TimestampOf(c.at)
+	switch ev {
+	case EventTaskStarted:
+		d.StartedAt = at
+		if c.expected > 0 {
+			d.EstimatedDuration = millis(c.expected)
+		}
+	case EventTaskPaused:
+		d.PausedAt, d.RequiredInput = at, c.required
+	case EventTaskResumed:
+		d.ResumedAt, d.PauseDuration = at, millis(c.at.Sub(old.paused))
+	case EventNewMessage:
+		d.MessageContent = c.message
+	case EventNewArtifact:
+		d.Artifact = c.artifact
+		if _, err := c.artifact.CreatedAt.Time(); err == nil {
+			d.CreatedAt = c.artifact.CreatedAt
+		}
+	case EventStatusChange:
+		d.ChangedAt, d.PreviousStatus, d.Reason = at, string(old.status), c.reason
+	default:
+		st.finalData(d)
+	}
+	return n
+}
+
+// finalData adds what the three events of the end tell.
+func (st *taskState) finalData(d *NotificationData) {
+	at := TimestampOf(st.ended)
+	switch st.status {
+	case TaskCompleted:
+		d.CompletedAt, d.Duration = at, millis(st.ended.Sub(st.created))
+		d.ArtifactCount, d.MessageCount = json.Number(strconv.Itoa(st.artifacts)), json.Number(strconv.Itoa(st.messages))
+	case TaskFailed:
+		d.FailedAt, d.Duration = at, millis(st.ended.Sub(st.created))
+		if st.fault != nil {
+			d.Error, _ = st.fault.MarshalJSON() // it was written before
+		}
+	case TaskCanceled:
+		d.CanceledAt, d.CanceledBy, d.Reason = at, st.canceledBy, st.reason
+	}
+}
+
+// lastEvents are the events of the transition that ended a task, for those who
+// subscribe after it (D-41), and their first number.
+func (st *taskState) lastEvents() ([]*Notification, uint64) {
+	ev := EventTaskCompleted
+	switch st.status {
+	case TaskFailed:
+		ev = EventTaskFailed
+	case TaskCanceled:
+		ev = EventTaskCanceled
+	}
+	end := st.notification(ev, st.ended)
+	st.finalData(&end.Data)
+	moved := st.notification(EventStatusChange, st.ended)
+	moved.Data.ChangedAt, moved.Data.PreviousStatus = TimestampOf(st.ended), string(st.previous)
+	if st.status == TaskCanceled {
+		moved.Data.Reason = st.reason
+	}
+	return []*Notification{end, moved}, st.events - 1
+}
+
+// emit tells everybody who follows a task of events, which are numbered from
+// first. It is called with the lock of the task held, so that the order is
+// right. What fails here is logged: it never fails the task (D-44).
+func (e *taskEngine) emit(ctx context.Context, t *liveTask, first uint64, events ...*Notification) {
+	if e.s.opts.OnEvent != nil {
+		for _, n := range events {
+			e.s.opts.OnEvent(ctx, t.state.agent, n)
+		}
+	}
+	subs, err := e.subscriptions(ctx, t)
+	if err != nil {
+		e.s.opts.Logger.ErrorContext(ctx, "arc: cannot read who follows a task", "task", t.id, "error", err)
+	}
+	for _, sub := range subs {
+		for i, n := range events {
+			if !sub.wants(n.Event) {
+				continue
+			}
+			if err := e.s.outbox.put(ctx, sub, first+uint64(i), n); err != nil {
+				e.s.opts.Logger.ErrorContext(ctx, "arc: cannot keep a notification", "task", t.id, "subscription", sub.ID, "error", err)
+			}
+		}
+	}
+}
+
+// subscriptions returns who follows the task. It is called with the lock held.
+func (e *taskEngine) subscriptions(ctx context.Context, t *liveTask) ([]*subscription, error) {
+	if t.subs != nil {
+		return t.subs, nil
+	}
+	subs := e.staticSubs(t.state)
+	for entry, err := range e.db.List(ctx, subsPrefix(t.id)) {
+		if err != nil {
+			return subs, err
+		}
+		sub, err := decodeSubscription(entry.Value)
+		if err != nil {
+			return subs, err
+		}
+		if sub.Active {
+			sub.rev = entry.Revision
+			subs = append(subs, sub)
+		}
+	}
+	t.subs = subs
+	return subs, nil
+}

@@ -1,0 +1,377 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package arc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/fivewire/fivewire/store"
+)
+
+// Processes that share a store tell each other that they live, and of what they
+// did to tasks that another one runs.
+const (
+	leaseTTL   = 30 * time.Second
+	leaseRenew = 10 * time.Second
+	toldTTL    = time.Hour
+)
+
+func leaseKey(instance string) string   { return "arc/instance/" + instance }
+func toldStream(instance string) string { return "arc/told/" + instance }
+
+// presence is the goroutine by which a process is known to the others.
+type presence struct {
+	mu   sync.Mutex
+	stop context.CancelFunc // nil while there is none; guarded by mu
+	done chan struct{}
+	over bool // after leave; guarded by mu
+}
+
+// announce makes this process known, before it has a task. Nobody else can see a
+// store that the server made for itself.
+func (e *taskEngine) announce() {
+	if !e.s.shared {
+		return
+	}
+	p := &e.presence
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.stop != nil || p.over {
+		return
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	p.stop, p.done = stop, make(chan struct{})
+	e.renew(ctx)
+	var wg sync.WaitGroup
+	wg.Go(func() { e.keepLease(ctx) })
+	wg.Go(func() { e.listen(ctx) })
+	go func() {
+		wg.Wait()
+		close(p.done)
+	}()
+}
+
+// leave ends the presence: the tasks that are left may be taken over at once.
+func (e *taskEngine) leave() {
+	p := &e.presence
+	p.mu.Lock()
+	p.over = true
+	stop, done := p.stop, p.done
+	p.mu.Unlock()
+	if stop == nil {
+		return
+	}
+	stop()
+	<-done
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.stop != nil {
+		p.stop = nil
+		if err := e.db.Delete(context.Background(), leaseKey(e.s.opts.Instance), 0); err != nil {
+			e.s.opts.Logger.Warn("arc: cannot give up the lease", "error", err)
+		}
+	}
+}
+
+func (e *taskEngine) keepLease(ctx context.Context) {
+	tick := time.NewTicker(leaseRenew)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+			e.renew(ctx)
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// renew writes the lease, whatever stands there.
+func (e *taskEngine) renew(ctx context.Context) {
+	key := leaseKey(e.s.opts.Instance)
+	for {
+		_, err := e.db.Create(ctx, key, nil, leaseTTL)
+		if errors.Is(err, store.ErrExists) {
+			var entry store.Entry
+			if entry, err = e.db.Get(ctx, key); err == nil {
+				_, err = e.db.Update(ctx, key, nil, entry.Revision, leaseTTL)
+			}
+			if errors.Is(err, store.ErrConflict) || errors.Is(err, store.ErrNotFound) {
+				continue
+			}
+		}
+		if err != nil && ctx.Err() == nil {
+			e.s.opts.Logger.ErrorContext(ctx, "arc: cannot renew the lease", "error", err)
+		}
+		return
+	}
+}
+
+// What one process tells another about a task.
+const (
+	toldInput       = "input"
+	toldCancel      = "cancel"
+	toldSubscribers = "subscribers"
+)
+
+// tell lets the process that runs a task know that the task has changed. It is
+// called with the lock of the task held.
+func (e *taskEngine) tell(ctx context.Context, t *liveTask, what string, m *Message) {
+	if !e.s.shared || t.state.instance == e.s.opts.Instance {
+		return
+	}
+	b, err := encode(func(w *writer) {
+		w.open()
+		w.text("task", t.id)
+		w.text("what", what)
+		if m != nil {
+			w.messageOf("message", m)
+		}
+		w.close()
+	})
+	if err == nil {
+		_, err = e.db.Append(ctx, toldStream(t.state.instance), "", b, toldTTL)
+	}
+	if err != nil {
+		e.s.opts.Logger.ErrorContext(ctx, "arc: cannot tell the process of a task", "task", t.id, "error", err)
+	}
+}
+
+// listen takes what other processes tell.
+func (e *taskEngine) listen(ctx context.Context) {
+	stream := toldStream(e.s.opts.Instance)
+	for ctx.Err() == nil {
+		err := e.db.Wait(ctx, stream, 0)
+		var records []store.Record
+		if err == nil {
+			records, err = e.db.Read(ctx, stream, 0, itemPage)
+		}
+		for _, rec := range records {
+			e.hear(ctx, rec.Value)
+			if err == nil {
+				err = e.db.Ack(ctx, stream, rec.Seq)
+			}
+		}
+		if err != nil && ctx.Err() == nil {
+			e.s.opts.Logger.ErrorContext(ctx, "arc: cannot hear other processes", "error", err)
+			select { // an engine that fails at once must not keep us busy
+			case <-time.After(time.Second):
+			case <-ctx.Done():
+			}
+		}
+	}
+}
+
+func (e *taskEngine) hear(ctx context.Context, record []byte) {
+	r, err := readStored(record)
+	if err != nil {
+		return
+	}
+	t := e.acquire(r.text("task"))
+	defer e.release(t)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.run == nil {
+		return
+	}
+	if ok, err := e.load(ctx, t, true); !ok {
+		e.s.opts.Logger.ErrorContext(ctx, "arc: cannot read a task again", "task", t.id, "error", err)
+		return
+	}
+	switch r.text("what") {
+	case toldInput:
+		lenient := reader{lenient: true}
+		if m := lenient.message(r.v.Get("message")); m != nil {
+			t.run.deliver(m)
+		}
+	case toldSubscribers:
+		t.subs = nil
+	}
+	if t.state.status.Final() {
+		t.run.cancel(taskOver(t.state.status))
+	}
+}
+
+// Recover takes over what a process that is gone has left in the store: tasks
+// that were not over fail, or run again ([ServerOptions.RerunTasks]), and
+// notifications that were not delivered are sent. It returns how many tasks it
+// took over.
+//
+// Call it once after all agents are registered. A process is gone when it was
+// shut down, when a new one of the same [ServerOptions.Instance] calls Recover, or
+// half a minute after it was last seen; where several processes share a store,
+// call it every now and then. Tasks of agents that are not registered here are
+// left alone.
+func (s *Server) Recover(ctx context.Context) (int, error) {
+	if !s.begin(false) {
+		return 0, errServerClosed
+	}
+	defer s.work.Done()
+	e := s.tasks
+	e.announce()
+	n := 0
+	dead := map[string]bool{s.opts.Instance: true}
+	isDead := func(instance string) (bool, error) {
+		if d, known := dead[instance]; known {
+			return d, nil
+		}
+		_, err := s.opts.Store.Get(ctx, leaseKey(instance))
+		if err != nil && !errors.Is(err, store.ErrNotFound) {
+			return false, err
+		}
+		dead[instance] = err != nil
+		return err != nil, nil
+	}
+	for entry, err := range s.opts.Store.List(ctx, taskPrefix) {
+		if err != nil {
+			return n, fmt.Errorf("arc: recover: %w", err)
+		}
+		st, err := decodeTask(entry.Value)
+		if err != nil {
+			s.opts.Logger.ErrorContext(ctx, "arc: cannot read a task", "key", entry.Key, "error", err)
+			continue
+		}
+		gone, err := isDead(st.instance)
+		if err != nil {
+			return n, fmt.Errorf("arc: recover: %w", err)
+		}
+		if !gone {
+			continue
+		}
+		took, err := e.recoverTask(ctx, st.id)
+		if err != nil {
+			return n, fmt.Errorf("arc: recover: task %s: %w", st.id, err)
+		}
+		if took {
+			n++
+		}
+	}
+	return n, s.recoverOutbox(ctx, isDead)
+}
+
+// recoverTask takes over one task.
+func (e *taskEngine) recoverTask(ctx context.Context, id string) (bool, error) {
+	t := e.acquire(id)
+	kept := false
+	defer func() {
+		if !kept {
+			e.release(t)
+		}
+	}()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if ok, err := e.load(ctx, t, true); !ok || t.run != nil {
+		return false, err
+	}
+	if t.state.status.Final() {
+		// Its end may have been kept and not told.
+		return false, e.tellEnd(ctx, t)
+	}
+	entry := e.s.registry.lookup(t.state.agent)
+	if entry == nil || entry.Tasks == nil {
+		return false, nil
+	}
+	mine := *t.state
+	mine.instance = e.s.opts.Instance
+	if err := e.save(ctx, t, &mine); err != nil {
+		if errors.Is(err, store.ErrConflict) {
+			return false, nil // another process was faster
+		}
+		return false, err
+	}
+	var initial *Message
+	if e.s.opts.RerunTasks {
+		var err error
+		if initial, err = e.firstMessage(ctx, t.state); err != nil {
+			return false, err
+		}
+	}
+	if initial == nil {
+		fault := idFault(ErrTaskExecutionFailed, "taskId", id)
+		fault.Message = "Task interrupted by a restart"
+		return true, e.apply(ctx, t, &change{action: TaskFail, at: now(), fault: fault})
+	}
+	if t.state.status == TaskInputRequired {
+		if err := e.apply(ctx, t, &change{action: TaskResume, at: now()}); err != nil {
+			return false, err
+		}
+	}
+	call := &Call{Method: MethodTaskCreate, RequestAgent: t.state.requestAgent, TargetAgent: t.state.agent,
+		Agent: t.state.agent, TraceID: t.state.traceID, Params: []byte("{}"), entry: entry}
+	if t.state.principal != "" {
+		call.Principal = &Principal{ID: t.state.principal}
+	}
+	e.start(callContext(context.WithoutCancel(ctx), call), t, call, initial, true)
+	kept = true
+	return true, nil
+}
+
+// firstMessage returns what a task began with, or nil if it is not there.
+func (e *taskEngine) firstMessage(ctx context.Context, st *taskState) (*Message, error) {
+	records, err := e.db.Read(ctx, taskItems(st.id), 0, 1)
+	if err != nil || len(records) == 0 || len(records[0].Value) == 0 {
+		return nil, err
+	}
+	v, err := checkJSON(records[0].Value[1:])
+	if err != nil {
+		return nil, err
+	}
+	lenient := reader{lenient: true}
+	return lenient.message(v), nil
+}
+
+// tellEnd puts the events of a task's end into the outbox again, for those who
+// still wait for them: the numbers keep what is there from being put twice.
+func (e *taskEngine) tellEnd(ctx context.Context, t *liveTask) error {
+	t.subs = nil
+	subs, err := e.subscriptions(ctx, t)
+	if err != nil {
+		return err
+	}
+	events, first := t.state.lastEvents()
+	for _, sub := range subs {
+		if sub.static {
+			continue
+		}
+		for i, n := range events {
+			if !sub.wants(n.Event) {
+				continue
+			}
+			if err := e.s.outbox.put(ctx, sub, first+uint64(i), n); err != nil {
+				return err
+			}
+		}
+		e.s.outbox.finish(sub)
+	}
+	return nil
+}
+
+// recoverOutbox sends what the subscriptions of processes that are gone have
+// left, and what waits for the webhooks of the configuration.
+func (s *Server) recoverOutbox(ctx context.Context, isDead func(string) (bool, error)) error {
+	for entry, err := range s.opts.Store.List(ctx, "arc/sub/") {
+		if err != nil {
+			return fmt.Errorf("arc: recover: %w", err)
+		}
+		sub, err := decodeSubscription(entry.Value)
+		if err != nil || !sub.Active {
+			continue
+		}
+		if gone, err := isDead(sub.instance); err != nil {
+			return fmt.Errorf("arc: recover: %w", err)
+		} else if gone {
+			s.outbox.wake(sub, func(*sender) {})
+		}
+	}
+	for _, w := range s.opts.Webhooks {
+		sub := &subscription{target: w.TargetAgent, static: true}
+		sub.ID, sub.CallbackURL, sub.Active = w.ID, w.CallbackURL, true
+		s.outbox.wake(sub, func(*sender) {})
+	}
+	return nil
+}

@@ -1,0 +1,244 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package arc
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// A TaskHandler does the work of tasks. RunTask runs once for each task, in a
+// goroutine of its own. Returning nil completes the task; an [*Error] fails it
+// with that error, any other error and a panic with a bare internal one, whose
+// cause is logged (D-56).
+//
+// The context ends when the task is canceled, when it fails for another reason,
+// or when the server is cut off; [context.Cause] tells which: it is
+// [ErrTaskAlreadyCanceled] in the first case. It carries the workflow and the
+// [Call] that began the task.
+type TaskHandler interface {
+	RunTask(ctx context.Context, run *TaskRun) error
+}
+
+// A TaskFunc is a function that serves as a [TaskHandler].
+type TaskFunc func(ctx context.Context, run *TaskRun) error
+
+// RunTask calls f.
+func (f TaskFunc) RunTask(ctx context.Context, run *TaskRun) error { return f(ctx, run) }
+
+// A TaskEstimator is a [TaskHandler] that knows before it begins how long a task
+// will take. Subscribers of TASK_STARTED are told (ARC-127).
+type TaskEstimator interface {
+	EstimateTask(ctx context.Context, run *TaskRun) time.Duration
+}
+
+// A TaskRun is a task at work. Its methods may be called from several
+// goroutines, and fail with the error of e.1 once the task is over: for a
+// canceled one that is [ErrTaskAlreadyCanceled].
+type TaskRun struct {
+	engine    *taskEngine
+	task      *liveTask
+	call      *Call
+	initial   *Message
+	recovered bool
+	input     chan *Message // from task.send
+	over      <-chan struct{}
+	cancel    context.CancelCauseFunc
+}
+
+// ID returns the task's id.
+func (r *TaskRun) ID() string { return r.task.id }
+
+// Message returns the message that the task began with.
+func (r *TaskRun) Message() *Message { return r.initial }
+
+// Priority returns how urgent the task is.
+func (r *TaskRun) Priority() Priority { return r.state().priority }
+
+// Metadata returns what the caller gave along, a JSON object, or nil.
+func (r *TaskRun) Metadata() json.RawMessage { return r.state().metadata }
+
+// Status returns the state of the task.
+func (r *TaskRun) Status() TaskStatus { return r.state().status }
+
+// CreatedAt returns when the task was created.
+func (r *TaskRun) CreatedAt() time.Time { return r.state().created }
+
+// Recovered reports whether the handler runs again, for a task that another
+// process had begun. What that one added to the task is there.
+func (r *TaskRun) Recovered() bool { return r.recovered }
+
+func (r *TaskRun) state() *taskState {
+	r.task.mu.Lock()
+	defer r.task.mu.Unlock()
+	return r.task.state
+}
+
+// Task returns everything about the task, as task.info would.
+func (r *TaskRun) Task(ctx context.Context) (*Task, error) {
+	st := r.state()
+	messages, artifacts, err := r.engine.items(ctx, st)
+	if err != nil {
+		return nil, fmt.Errorf("arc: task: %w", err)
+	}
+	res, err := DecodeResult(MethodTaskInfo, json.RawMessage(st.info(messages, artifacts, true, true)))
+	if err != nil {
+		return nil, err
+	}
+	return res.Task, nil
+}
+
+// AddMessage adds a message to the task. One without a role is the agent's, one
+// without a timestamp gets it.
+func (r *TaskRun) AddMessage(ctx context.Context, m *Message) error {
+	add := *m
+	at := now()
+	if add.Role == "" {
+		add.Role = RoleAgent
+	}
+	if add.Timestamp == "" {
+		add.Timestamp = TimestampOf(at)
+	}
+	return r.apply(ctx, &change{action: TaskAddMessage, at: at, message: &add})
+}
+
+// Progress tells the caller how the work is going: it adds a text message.
+func (r *TaskRun) Progress(ctx context.Context, format string, args ...any) error {
+	return r.AddMessage(ctx, AgentText(fmt.Sprintf(format, args...)))
+}
+
+// AddArtifact adds something that the task produced. One without an id gets
+// artifact-1, artifact-2 and so on, one without a time gets it.
+func (r *TaskRun) AddArtifact(ctx context.Context, a *Artifact) error {
+	add := *a
+	at := now()
+	if add.ID == "" {
+		add.ID = fmt.Sprintf("artifact-%d", r.state().artifacts+1)
+	}
+	if add.Parts == nil {
+		add.Parts = []Part{}
+	}
+	if add.CreatedAt == "" {
+		add.CreatedAt = TimestampOf(at)
+	}
+	return r.apply(ctx, &change{action: TaskAddArtifact, at: at, artifact: &add})
+}
+
+// RequireInput waits until the caller sends another message, which it returns.
+// Meanwhile the task is INPUT_REQUIRED. What is required tells subscribers what
+// the task needs; a question to the caller is a message, to be added before.
+//
+// If ctx ends first but the task does not, the task goes on without the input,
+// and the error is that of ctx.
+func (r *TaskRun) RequireInput(ctx context.Context, required string) (*Message, error) {
+	if err := r.apply(ctx, &change{action: TaskRequireInput, at: now(), required: required}); err != nil {
+		return nil, err
+	}
+	select {
+	case m := <-r.input:
+		return m, nil
+	case <-r.over:
+	case <-ctx.Done():
+	}
+	err := r.apply(ctx, &change{action: TaskResume, at: now()})
+	select {
+	case m := <-r.input: // it came at the last moment
+		return m, nil
+	default:
+	}
+	if err != nil {
+		return nil, err
+	}
+	return nil, context.Cause(ctx)
+}
+
+// deliver hands the message of a task.send to RequireInput. The machine lets
+// one pass for each call of that.
+func (r *TaskRun) deliver(m *Message) {
+	select {
+	case r.input <- m:
+	default:
+	}
+}
+
+func (r *TaskRun) apply(ctx context.Context, c *change) error {
+	r.task.mu.Lock()
+	defer r.task.mu.Unlock()
+	if isClosed(r.over) && r.engine.s.ctx.Err() != nil && !r.task.state.status.Final() {
+		// Cut off with the server: the task waits for the next one as it is.
+		return errServerClosed
+	}
+	return r.engine.apply(context.WithoutCancel(ctx), r.task, c)
+}
+
+// do is the goroutine of a task.
+func (r *TaskRun) do(ctx context.Context, entry *agentEntry) {
+	e := r.engine
+	defer e.s.work.Done()
+	if r.call.out != nil {
+		defer e.s.registry.router.Done(r.call.Agent)
+	}
+	defer e.release(r.task)
+	stop := context.AfterFunc(e.s.ctx, func() { r.cancel(errServerClosed) })
+	defer stop()
+	defer r.cancel(context.Canceled)
+	err := r.begin(ctx, entry.Tasks)
+	if err == nil {
+		err = r.work(ctx, entry.Tasks)
+	}
+	r.finish(ctx, err)
+}
+
+func (r *TaskRun) begin(ctx context.Context, h TaskHandler) error {
+	if r.recovered && r.state().status == TaskWorking {
+		return nil
+	}
+	c := change{action: TaskStart, at: now()}
+	if est, ok := h.(TaskEstimator); ok {
+		var err error
+		if c.expected, err = r.estimate(ctx, est); err != nil {
+			return err
+		}
+	}
+	return r.apply(ctx, &c)
+}
+
+func (r *TaskRun) estimate(ctx context.Context, h TaskEstimator) (d time.Duration, err error) {
+	defer recovered(&err)
+	return h.EstimateTask(ctx, r), nil
+}
+
+func (r *TaskRun) work(ctx context.Context, h TaskHandler) (err error) {
+	defer recovered(&err)
+	return h.RunTask(ctx, r)
+}
+
+// finish brings the task to its end.
+func (r *TaskRun) finish(ctx context.Context, err error) {
+	r.task.mu.Lock()
+	defer r.task.mu.Unlock()
+	defer func() { r.task.run = nil }()
+	if r.task.state.status.Final() {
+		return
+	}
+	if err != nil && errors.Is(context.Cause(ctx), errServerClosed) {
+		return // the next server decides
+	}
+	ctx = context.WithoutCancel(ctx)
+	c := change{action: TaskComplete, at: now()}
+	if err == nil {
+		if err = r.engine.apply(ctx, r.task, &c); err == nil || r.task.state.status.Final() {
+			return
+		}
+		err = fmt.Errorf("arc: the handler of task %s returned while it was %s: %w", r.task.id, r.task.state.status, err)
+		err = errors.New(err.Error()) // a fault of the handler, not one to be sent
+	}
+	c = change{action: TaskFail, at: now(), fault: r.engine.s.faultOf(ctx, r.call, err)}
+	if err := r.engine.apply(ctx, r.task, &c); err != nil && !r.task.state.status.Final() {
+		r.engine.s.opts.Logger.ErrorContext(ctx, "arc: cannot keep the end of a task", "task", r.task.id, "error", err)
+	}
+}

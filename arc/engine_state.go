@@ -1,0 +1,244 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package arc
+
+import (
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/fivewire/fivewire/internal/strictjson"
+	"github.com/fivewire/fivewire/store"
+)
+
+// taskState is everything about a task but its messages and artifacts. It has
+// the same size however long the task is, so that an event costs the same.
+type taskState struct {
+	id           string
+	agent        string // who does the work
+	principal    string // who owns it
+	requestAgent string // who asked for it
+	traceID      string
+	status       TaskStatus
+	previous     TaskStatus // the state before the last transition
+	created      time.Time
+	updated      time.Time
+	paused       time.Time // when it last began to wait for input
+	ended        time.Time
+	reason       string
+	canceledBy   string
+	fault        *Error
+	priority     Priority
+	metadata     json.RawMessage
+	messages     int
+	artifacts    int
+	events       uint64 // how many there were; numbers the notifications
+	instance     string // the process that runs it
+}
+
+// The keys of a task in the store.
+func taskKey(id string) string         { return taskPrefix + id }
+func taskItems(id string) string       { return "arc/items/" + id }
+func subsPrefix(taskID string) string  { return "arc/sub/" + taskID + "/" }
+func subKey(taskID, sub string) string { return subsPrefix(taskID) + sub }
+func outStream(sub string) string      { return "arc/out/" + sub }
+
+const taskPrefix = "arc/task/"
+
+func (w *writer) number(name string, n int64) {
+	w.key(name)
+	w.b = appendInt(w.b, n)
+}
+
+func (w *writer) moment(name string, t time.Time) {
+	if !t.IsZero() {
+		w.number(name, t.UnixNano())
+	}
+}
+
+// encode writes the state for the store.
+func (st *taskState) encode() ([]byte, error) {
+	w := writer{b: make([]byte, 0, 512+len(st.metadata))}
+	w.open()
+	w.text("id", st.id)
+	w.text("agent", st.agent)
+	w.optText("principal", st.principal)
+	w.text("requestAgent", st.requestAgent)
+	w.optText("traceId", st.traceID)
+	w.text("status", string(st.status))
+	w.optText("previous", string(st.previous))
+	w.moment("created", st.created)
+	w.moment("updated", st.updated)
+	w.moment("paused", st.paused)
+	w.moment("ended", st.ended)
+	w.optText("reason", st.reason)
+	w.optText("canceledBy", st.canceledBy)
+	if st.fault != nil {
+		w.key("error")
+		w.error(st.fault)
+	}
+	w.optText("priority", string(st.priority))
+	w.optRaw("metadata", st.metadata)
+	w.number("messages", int64(st.messages))
+	w.number("artifacts", int64(st.artifacts))
+	w.number("events", int64(st.events))
+	w.optText("instance", st.instance)
+	w.close()
+	return w.b, w.err
+}
+
+// A stored object is taken apart member by member: texts, numbers and times.
+type storedReader struct{ v strictjson.Value }
+
+func readStored(b []byte) (storedReader, error) {
+	v, err := checkJSON(b)
+	if err == nil && !v.IsObject() {
+		err = errShape
+	}
+	if err != nil {
+		return storedReader{}, fmt.Errorf("arc: stored state: %w", err)
+	}
+	return storedReader{v}, nil
+}
+
+func (r storedReader) text(name string) string {
+	s, _ := r.v.Get(name).Text()
+	return s
+}
+
+func (r storedReader) number(name string) int64 {
+	n, _ := r.v.Get(name).Int()
+	return n
+}
+
+func (r storedReader) moment(name string) time.Time {
+	n, ok := r.v.Get(name).Int()
+	if !ok {
+		return time.Time{}
+	}
+	return time.Unix(0, n).UTC()
+}
+
+func (r storedReader) flag(name string) bool {
+	b, _ := r.v.Get(name).Bool()
+	return b
+}
+
+// decodeTask reads what encode wrote.
+func decodeTask(b []byte) (*taskState, error) {
+	r, err := readStored(b)
+	if err != nil {
+		return nil, err
+	}
+	st := &taskState{id: r.text("id"), agent: r.text("agent"), principal: r.text("principal"),
+		requestAgent: r.text("requestAgent"), traceID: r.text("traceId"), status: TaskStatus(r.text("status")),
+		previous: TaskStatus(r.text("previous")), created: r.moment("created"), updated: r.moment("updated"),
+		paused: r.moment("paused"), ended: r.moment("ended"), reason: r.text("reason"), canceledBy: r.text("canceledBy"),
+		priority: Priority(r.text("priority")), metadata: raw(r.v.Get("metadata")), messages: int(r.number("messages")),
+		artifacts: int(r.number("artifacts")), events: uint64(r.number("events")), instance: r.text("instance")}
+	if e := r.v.Get("error"); !e.Absent() {
+		st.fault, _ = decodeError(e)
+	}
+	return st, nil
+}
+
+// The items of a task are JSON with one byte before it that says what it is.
+const (
+	itemMessage  = 'm'
+	itemArtifact = 'a'
+)
+
+// writeTask writes the members of the task that every answer about it has.
+func (st *taskState) writeHead(w *writer) {
+	w.text("taskId", st.id)
+	w.text("status", string(st.status))
+	w.stamp("createdAt", st.created)
+}
+
+// stamp writes a time.
+func (w *writer) stamp(name string, t time.Time) {
+	w.key(name)
+	w.b = append(w.b, '"')
+	w.b = t.UTC().AppendFormat(w.b, time.RFC3339Nano)
+	w.b = append(w.b, '"')
+}
+
+// accepted is the answer to task.create.
+func (st *taskState) accepted() ready {
+	w := writer{b: make([]byte, 0, 128+len(st.id))}
+	w.b = append(w.b, `{"type":"task","task":`...)
+	w.open()
+	st.writeHead(&w)
+	w.b = append(w.b, '}', '}')
+	return ready(w.b)
+}
+
+// canceled is the answer to task.cancel.
+func (st *taskState) canceled() ready {
+	w := writer{b: make([]byte, 0, 192+len(st.reason))}
+	w.b = append(w.b, `{"type":"task","task":`...)
+	w.open()
+	st.writeHead(&w)
+	w.stamp("canceledAt", st.ended)
+	w.optText("reason", st.reason)
+	w.b = append(w.b, '}', '}')
+	return ready(w.b)
+}
+
+// info is the answer to task.info, put together from the items as they stand in
+// the store. Nil items are left out.
+func (st *taskState) info(messages, artifacts []store.Record, withMessages, withArtifacts bool) ready {
+	size := 384 + len(st.reason)
+	for _, list := range [][]store.Record{messages, artifacts} {
+		for _, r := range list {
+			size += len(r.Value)
+		}
+	}
+	w := writer{b: make([]byte, 0, size)}
+	w.b = append(w.b, `{"type":"task","task":`...)
+	w.open()
+	st.writeHead(&w)
+	w.stamp("updatedAt", st.updated)
+	if withMessages {
+		w.key("messages")
+		w.items(messages)
+	}
+	if withArtifacts {
+		w.key("artifacts")
+		w.items(artifacts)
+	}
+	switch st.status {
+	case TaskCompleted:
+		w.stamp("completedAt", st.ended)
+	case TaskCanceled:
+		w.stamp("canceledAt", st.ended)
+		w.optText("reason", st.reason)
+	case TaskFailed:
+		w.stamp("failedAt", st.ended)
+		w.optText("reason", st.reason)
+		if st.fault != nil {
+			w.key("error")
+			w.error(st.fault)
+		}
+	}
+	w.b = append(w.b, '}', '}')
+	return ready(w.b)
+}
+
+func (w *writer) items(list []store.Record) {
+	w.b = append(w.b, '[')
+	for i, r := range list {
+		if i > 0 {
+			w.b = append(w.b, ',')
+		}
+		w.b = append(w.b, r.Value[1:]...)
+	}
+	w.b = append(w.b, ']')
+}
+
+// millis is a duration as notifications have it.
+func millis(d time.Duration) json.Number {
+	return json.Number(strconv.FormatInt(max(d.Milliseconds(), 0), 10))
+}

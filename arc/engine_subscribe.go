@@ -1,0 +1,114 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package arc
+
+import (
+	"context"
+	"slices"
+
+	"github.com/fivewire/fivewire/internal/randid"
+)
+
+// subscribe registers a webhook for a task.
+func (e *taskEngine) subscribe(ctx context.Context, call *Call) (any, error) {
+	p, err := typed(call, (*reader).subscribe)
+	if err != nil {
+		return nil, err
+	}
+	t, err := e.own(ctx, call, p.TaskID)
+	if err != nil {
+		return nil, err
+	}
+	// The check may ask the name service, and the task must not wait for that.
+	// Only who has a task gets so far.
+	t.mu.Unlock()
+	defer e.release(t)
+	if err := e.s.outbox.send.check(ctx, p.CallbackURL); err != nil {
+		return nil, err
+	}
+	ctx = context.WithoutCancel(ctx)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if ok, err := e.load(ctx, t, false); err != nil {
+		return nil, err
+	} else if !ok {
+		return nil, idFault(ErrTaskNotFound, "taskId", p.TaskID)
+	}
+	subs, err := e.subscriptions(ctx, t)
+	if err != nil {
+		return nil, err
+	}
+	if len(subs) >= e.s.opts.MaxSubscriptions+len(e.s.opts.Webhooks) {
+		return nil, &Error{Code: ErrPermissionDenied, Message: "Too many subscriptions",
+			Details: idFault(ErrPermissionDenied, "taskId", p.TaskID).Details}
+	}
+	final := t.state.status.Final()
+	sub := &subscription{agent: call.Agent, target: call.RequestAgent, traceID: or(t.state.traceID, call.TraceID), instance: e.s.opts.Instance}
+	sub.Subscription = Subscription{ID: randid.New("sub-"), TaskID: t.id, CallbackURL: p.CallbackURL, Events: p.Events,
+		CreatedAt: TimestampOf(now()), Active: !final}
+	stored := *sub
+	stored.Active = true // until what is owed is sent
+	b, err := stored.encode()
+	if err != nil {
+		return nil, err
+	}
+	if sub.rev, err = e.db.Create(ctx, subKey(t.id, sub.ID), b, e.s.outbox.retention()); err != nil {
+		return nil, err
+	}
+	if final {
+		events, first := t.state.lastEvents()
+		for i, n := range events {
+			if sub.wants(n.Event) {
+				if err := e.s.outbox.put(ctx, sub, first+uint64(i), n); err != nil {
+					return nil, err
+				}
+			}
+		}
+		e.s.outbox.finish(sub)
+	} else {
+		// A copy: who reads the list may still hold the old one.
+		t.subs = append(slices.Clip(slices.Clone(subs)), sub)
+		if t.run == nil {
+			e.tell(ctx, t, toldSubscribers, nil)
+		}
+	}
+	b, err = subscriptionResult(&sub.Subscription)
+	return ready(b), err
+}
+
+// staticSubs are the webhooks of the configuration as they follow one task.
+func (e *taskEngine) staticSubs(st *taskState) []*subscription {
+	subs := []*subscription{}
+	for _, w := range e.s.opts.Webhooks {
+		events := w.Events
+		if len(events) == 0 {
+			events = []Event{EventTaskCreated, EventTaskStarted, EventTaskPaused, EventTaskResumed, EventTaskCompleted,
+				EventTaskFailed, EventTaskCanceled, EventNewMessage, EventNewArtifact, EventStatusChange}
+		}
+		sub := &subscription{agent: st.agent, target: w.TargetAgent, traceID: st.traceID, static: true}
+		sub.Subscription = Subscription{ID: w.ID, TaskID: st.id, CallbackURL: w.CallbackURL, Events: events, Active: true}
+		subs = append(subs, sub)
+	}
+	return subs
+}
+
+// forget takes a subscription that is over from its task. It may be called while
+// the task is locked, so it does its work in the list alone.
+func (e *taskEngine) forget(sub *subscription) {
+	e.mu.Lock()
+	t := e.live[sub.TaskID]
+	if t != nil {
+		t.refs++
+	}
+	e.mu.Unlock()
+	if t == nil {
+		return
+	}
+	defer e.release(t)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.subs != nil {
+		t.subs = slices.DeleteFunc(slices.Clone(t.subs), func(s *subscription) bool { return s.ID == sub.ID })
+	}
+}

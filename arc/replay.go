@@ -1,0 +1,139 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package arc
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/fivewire/fivewire/internal/strictjson"
+	"github.com/fivewire/fivewire/store"
+)
+
+// replays is the window of D-48: the same request of the same caller, params
+// included, gets the answer that it got before. While the first one is being
+// answered, others wait for it.
+type replays struct {
+	db     store.KV
+	window time.Duration
+
+	mu      sync.Mutex
+	running map[string]chan struct{} // by key, closed when answered; guarded by mu
+}
+
+// pendingTTL is how long a request that was not answered, because its process
+// died, keeps others of the same id waiting.
+const pendingTTL = time.Minute
+
+func newReplays(db store.KV, window time.Duration) *replays {
+	return &replays{db: db, window: window, running: map[string]chan struct{}{}}
+}
+
+func replayKey(call *Call) string {
+	params := strictjson.AppendCompact(nil, strictjson.Value(call.Params))
+	return "arc/answer/" + hashOf(call.principalID(), call.RequestAgent, call.TargetAgent, call.Method, string(call.ID), string(params))
+}
+
+// do answers a call once.
+func (r *replays) do(ctx context.Context, s *Server, x *exchange, run func() *Answer) *Answer {
+	key := replayKey(&x.call)
+	for {
+		r.mu.Lock()
+		other := r.running[key]
+		if other == nil {
+			r.running[key] = make(chan struct{})
+		}
+		r.mu.Unlock()
+		if other == nil {
+			break
+		}
+		select {
+		case <-other:
+		case <-ctx.Done():
+			return s.failure(x, s.internal(ctx, &x.call, context.Cause(ctx)))
+		}
+	}
+	defer func() {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		close(r.running[key])
+		delete(r.running, key)
+	}()
+	a, rev, err := r.claim(ctx, key)
+	if err != nil {
+		return s.failure(x, s.internal(ctx, &x.call, err))
+	}
+	if a != nil {
+		return a
+	}
+	a = run()
+	free := context.WithoutCancel(ctx)
+	if a.Error != nil && ctx.Err() != nil {
+		// The caller left in the middle: this answer is of that, not of the
+		// request, which may be sent again.
+		err = r.db.Delete(free, key, rev)
+	} else {
+		_, err = r.db.Update(free, key, storedAnswer(a), rev, r.window)
+	}
+	if err != nil {
+		s.opts.Logger.ErrorContext(ctx, "arc: cannot keep an answer for repeated requests", "error", err)
+	}
+	return a
+}
+
+// claim returns the answer that is there, or makes the caller the one to give it.
+func (r *replays) claim(ctx context.Context, key string) (*Answer, store.Revision, error) {
+	for {
+		rev, err := r.db.Create(ctx, key, nil, pendingTTL)
+		if !errors.Is(err, store.ErrExists) {
+			return nil, rev, err
+		}
+		entry, err := r.db.Get(ctx, key)
+		switch {
+		case errors.Is(err, store.ErrNotFound):
+			continue
+		case err != nil:
+			return nil, 0, err
+		case len(entry.Value) > 0:
+			a, err := readAnswer(entry.Value)
+			return a, 0, err
+		}
+		// Another process is at it.
+		select {
+		case <-time.After(50 * time.Millisecond):
+		case <-ctx.Done():
+			return nil, 0, context.Cause(ctx)
+		}
+	}
+}
+
+// storedAnswer is the code of the error, a line feed, and the envelope.
+func storedAnswer(a *Answer) []byte {
+	var code int64
+	if a.Error != nil {
+		code = int64(a.Error.Code)
+	}
+	return append(append(appendInt(nil, code), '\n'), a.Data...)
+}
+
+func readAnswer(b []byte) (*Answer, error) {
+	head, data, _ := bytes.Cut(b, []byte("\n"))
+	code, err := strconv.ParseInt(string(head), 10, 64)
+	if err != nil {
+		return nil, err
+	}
+	a := &Answer{Data: data}
+	if code != 0 {
+		res, err := DecodeResponse(data, "")
+		if err != nil {
+			return nil, err
+		}
+		a.Error = res.Error
+	}
+	return a, nil
+}

@@ -1,0 +1,351 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package arc
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/fivewire/fivewire/internal/randid"
+	"github.com/fivewire/fivewire/store"
+)
+
+// Values that hold where [ServerOptions] names none.
+const (
+	DefaultMaxRequest            = 16 << 20
+	DefaultKeepAlive             = 15 * time.Second
+	DefaultWriteTimeout          = 30 * time.Second
+	DefaultBodyTimeout           = 60 * time.Second
+	DefaultRetention             = 24 * time.Hour
+	DefaultSubscriptionRetention = 30 * 24 * time.Hour
+	DefaultMaxWaiting            = 16
+	DefaultMaxTaskItems          = 100_000
+	DefaultMaxSubscriptions      = 32
+	DefaultResumeWindow          = 5 * time.Minute
+)
+
+// MethodCapabilities is the method that answers with the agent's info where
+// [ServerOptions.CapabilitiesMethod] is set (D-50).
+const MethodCapabilities = "agent.getCapabilities"
+
+// ServerOptions adjusts a [Server]. The zero value serves without
+// authentication and is otherwise right for production.
+type ServerOptions struct {
+	// ID answers where no agent was reached (D-04). Empty means "arc-server".
+	ID string
+
+	// Path is the endpoint. Empty means "/arc".
+	Path string
+
+	// Store keeps tasks, chats, subscriptions and what is to be sent to
+	// webhooks. Nil means a store in memory, private to this server.
+	Store store.Store
+
+	// Instance names this process among those that share the Store: the tasks
+	// of a process that is gone are taken over by [Server.Recover], at once if
+	// the new process has the same name. Empty means a random name.
+	Instance string
+
+	// Logger receives what callers must not read, such as the cause of an
+	// internal error, and what fails in the background. Nil is silent.
+	Logger *slog.Logger
+
+	// Verifier checks the access token of every request. Nil means that there
+	// is no authentication.
+	Verifier TokenVerifier
+
+	// BindAgent refuses a principal that must not speak as call.RequestAgent, in
+	// addition to the rule of D-53. The error is sent if it is an [*Error], and
+	// is [ErrAgentAuthenticationFailed] otherwise.
+	BindAgent func(ctx context.Context, call *Call) error
+
+	// Authorize decides about a call after all scopes were found (ARC-169). The
+	// error is sent if it is an [*Error], and is [ErrPermissionDenied] otherwise.
+	Authorize func(ctx context.Context, call *Call) error
+
+	// RateLimit bounds the requests of each caller (ARC-170). Nil means no bound.
+	RateLimit *RateLimit
+
+	// Middleware wraps all handlers, the first outermost.
+	Middleware []Middleware
+
+	// Audit is told of every request when it is over (ARC-171, ARC-181).
+	Audit func(ctx context.Context, record *AuditRecord)
+
+	// OnEvent is told of every event of every task, in order for each task. It
+	// must return quickly.
+	OnEvent func(ctx context.Context, agentID string, n *Notification)
+
+	// Webhook adjusts the sending of notifications.
+	Webhook *WebhookOptions
+
+	// Webhooks are subscribers of all tasks of this server. They alone can be
+	// told of TASK_CREATED (D-41).
+	Webhooks []StaticWebhook
+
+	// MaxRequest bounds one request in bytes. Zero means DefaultMaxRequest.
+	MaxRequest int64
+
+	// BodyTimeout is how long the body of a request may take to arrive. Zero
+	// means DefaultBodyTimeout.
+	BodyTimeout time.Duration
+
+	// KeepAlive is how long a stream is silent before a comment is sent. Zero
+	// means DefaultKeepAlive, less than zero none.
+	KeepAlive time.Duration
+
+	// WriteTimeout is how long the reader of a stream may take nothing before
+	// it is dropped. Zero means DefaultWriteTimeout.
+	WriteTimeout time.Duration
+
+	// TaskRetention and ChatRetention are how long tasks and chats are kept
+	// after their end, SubscriptionRetention how long subscriptions are. Zero
+	// means DefaultRetention and DefaultSubscriptionRetention.
+	TaskRetention, ChatRetention, SubscriptionRetention time.Duration
+
+	// MaxWaiting bounds the messages that wait for one chat's turn. Zero means
+	// DefaultMaxWaiting; one more is [ErrChatBufferOverflow] (D-46).
+	MaxWaiting int
+
+	// MaxTaskItems bounds the messages and artifacts of one task, MaxSubscriptions
+	// the webhooks that follow it. Zero means DefaultMaxTaskItems and
+	// DefaultMaxSubscriptions.
+	MaxTaskItems, MaxSubscriptions int
+
+	// RerunTasks makes [Server.Recover] run the handlers of interrupted tasks
+	// again, from the beginning. Otherwise such tasks fail with
+	// [ErrTaskExecutionFailed].
+	RerunTasks bool
+
+	// RefuseSystem refuses messages of role system from callers (D-62).
+	RefuseSystem bool
+
+	// Idempotency answers a request that was answered within this time with
+	// the same bytes again, so that a client may repeat a request whose answer
+	// it lost (D-48). Zero means that every request is a new one.
+	Idempotency time.Duration
+
+	// GuardPath refuses calls to agents that the workflow has been at already
+	// (D-65).
+	GuardPath bool
+
+	// Resumable puts ids on the events of streams, and lets a client whose
+	// connection broke go on reading by sending the request again with the header
+	// Last-Event-ID. The handler then goes on without a reader for up to
+	// ResumeWindow, zero meaning DefaultResumeWindow.
+	Resumable    bool
+	ResumeWindow time.Duration
+
+	// HTTPStatus chooses the HTTP status of an error. Nil means
+	// [Code.HTTPStatus]; see [AlwaysOK] (D-12).
+	HTTPStatus func(e *Error) int
+
+	// LegacyEnvelopeErrors answers every fault of the envelope with
+	// [ErrInvalidRequest], as older peers do (D-06).
+	LegacyEnvelopeErrors bool
+
+	// LegacyMethods speaks the older dialect too: task.get, stream.start,
+	// stream.message and stream.end, with streamId for chatId (D-69).
+	LegacyMethods bool
+
+	// CapabilitiesMethod adds [MethodCapabilities] to every agent (D-50).
+	CapabilitiesMethod bool
+
+	// AllowedOrigins are the web origins, such as https://app.example, whose
+	// pages may call this server (D-17). Empty means none.
+	AllowedOrigins []string
+
+	// NoDiscovery removes /agent-info, and DiscoveryAuth demands a valid token
+	// for it (D-67). Health adds /health.
+	NoDiscovery, DiscoveryAuth, Health bool
+
+	// AgentCard, a JSON object, is served below the endpoint at
+	// /.well-known/a2a-agent-card.json.
+	AgentCard []byte
+}
+
+// AlwaysOK answers every error with the HTTP status 200, for clients that throw
+// away the body of any other. It is for [ServerOptions.HTTPStatus].
+func AlwaysOK(*Error) int { return http.StatusOK }
+
+// A Server answers ARC requests for any number of agents behind one endpoint. As
+// an [http.Handler] it serves the endpoint and discovery; [Server.ServeMessage]
+// is the same without HTTP. All its methods may be called from several
+// goroutines.
+//
+// It belongs behind TLS (ARC-001). The [http.Server] in front needs a
+// ReadHeaderTimeout, 10 s for example (D-18), and no ReadTimeout or WriteTimeout,
+// which would end streams: the Server itself bounds the time that a body takes
+// to arrive and that a reader takes nothing. [Server.HTTPServer] returns one.
+type Server struct {
+	opts     ServerOptions
+	shared   bool // others may see the store
+	registry registry
+	tasks    *taskEngine
+	chats    *chatTable
+	outbox   *outbox
+	limiter  *limiter
+	replays  *replays
+	streams  *streamTable
+
+	ctx    context.Context // ends when the server is cut off
+	cut    context.CancelCauseFunc
+	mu     sync.Mutex     // guards draining, and adding to work against waiting
+	work   sync.WaitGroup // calls, tasks and deliveries
+	closed bool           // no new work; guarded by mu
+	idle   chan struct{}  // closed when work is done; made by Shutdown
+}
+
+// errServerClosed is the cause of contexts that end because the server does.
+var errServerClosed = errors.New("arc: server closed")
+
+// NewServer returns a server without agents.
+func NewServer(opts *ServerOptions) *Server {
+	s := &Server{}
+	if opts != nil {
+		s.opts = *opts
+	}
+	o := &s.opts
+	o.ID = or(o.ID, "arc-server")
+	o.Path = "/" + strings.Trim(or(o.Path, defaultEndpoint), "/")
+	s.shared = o.Store != nil
+	if o.Store == nil {
+		o.Store = store.NewMemory()
+	}
+	o.Instance = or(o.Instance, randid.New("node-"))
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	o.MaxRequest = or(o.MaxRequest, DefaultMaxRequest)
+	o.BodyTimeout = or(o.BodyTimeout, DefaultBodyTimeout)
+	o.KeepAlive = or(o.KeepAlive, DefaultKeepAlive)
+	o.WriteTimeout = or(o.WriteTimeout, DefaultWriteTimeout)
+	o.TaskRetention = or(o.TaskRetention, DefaultRetention)
+	o.ChatRetention = or(o.ChatRetention, DefaultRetention)
+	o.SubscriptionRetention = or(o.SubscriptionRetention, DefaultSubscriptionRetention)
+	o.MaxWaiting = or(o.MaxWaiting, DefaultMaxWaiting)
+	o.MaxTaskItems = or(o.MaxTaskItems, DefaultMaxTaskItems)
+	o.MaxSubscriptions = or(o.MaxSubscriptions, DefaultMaxSubscriptions)
+	o.ResumeWindow = or(o.ResumeWindow, DefaultResumeWindow)
+	if o.HTTPStatus == nil {
+		o.HTTPStatus = func(e *Error) int { return e.Code.HTTPStatus() }
+	}
+	s.ctx, s.cut = context.WithCancelCause(context.Background())
+	s.registry = registry{router: NewRouter(o.Store), agents: map[string]*agentEntry{}}
+	s.outbox = newOutbox(s)
+	s.tasks = newTaskEngine(s)
+	s.chats = newChatTable(s)
+	s.streams = newStreamTable(s)
+	if o.RateLimit != nil {
+		s.limiter = newLimiter(o.RateLimit)
+	}
+	if o.Idempotency > 0 {
+		s.replays = newReplays(o.Store, o.Idempotency)
+	}
+	return s
+}
+
+// or returns v, or otherwise if v is the zero value.
+func or[T comparable](v, otherwise T) T {
+	var zero T
+	if v == zero {
+		return otherwise
+	}
+	return v
+}
+
+// HTTPServer returns an [http.Server] for addr with the time limits that suit
+// this one (D-18).
+func (s *Server) HTTPServer(addr string) *http.Server {
+	return &http.Server{Addr: addr, Handler: s, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute,
+		ErrorLog: slog.NewLogLogger(s.opts.Logger.Handler(), slog.LevelWarn)}
+}
+
+// begin counts a piece of work that [Server.Shutdown] waits for. It fails once
+// the server has been shut down, unless the work belongs to some that is there.
+func (s *Server) begin(already bool) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed && !already || s.idle != nil && isClosed(s.idle) {
+		return false
+	}
+	s.work.Add(1)
+	return true
+}
+
+func isClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
+
+// draining reports whether the server takes no new work.
+func (s *Server) draining() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.closed
+}
+
+// Shutdown ends the server: new work is refused with [ErrAgentNotAvailable],
+// what is running may end, what is asked about it is answered. When ctx ends
+// before all is done, the contexts of the handlers are canceled and Shutdown
+// returns the error of ctx, after the handlers have returned.
+//
+// Tasks that are cut off this way stay as they are in the [ServerOptions.Store],
+// and [Server.Recover] of the next server takes them over, as it sends what is
+// left for webhooks.
+func (s *Server) Shutdown(ctx context.Context) error {
+	s.mu.Lock()
+	s.closed = true
+	if s.idle == nil {
+		s.idle = make(chan struct{})
+		go func(idle chan struct{}) {
+			s.work.Wait()
+			close(idle)
+		}(s.idle)
+	}
+	idle := s.idle
+	s.mu.Unlock()
+	var err error
+	select {
+	case <-idle:
+	case <-ctx.Done():
+		err = context.Cause(ctx)
+		s.cut(errServerClosed)
+		<-idle
+	}
+	s.cut(errServerClosed)
+	s.tasks.leave()
+	s.outbox.send.close()
+	return err
+}
+
+// Close is [Server.Shutdown] without waiting for what is running to end by
+// itself.
+func (s *Server) Close() error {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	if err := s.Shutdown(ctx); err != nil && !errors.Is(err, context.Canceled) {
+		return err
+	}
+	return nil
+}
+
+// serverContext returns ctx, ended also when the server is cut off.
+func (s *Server) serverContext(ctx context.Context) (context.Context, func()) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	stop := context.AfterFunc(s.ctx, func() { cancel(errServerClosed) })
+	return ctx, func() {
+		stop()
+		cancel(context.Canceled)
+	}
+}

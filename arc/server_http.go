@@ -1,0 +1,303 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package arc
+
+import (
+	"context"
+	"errors"
+	"io"
+	"mime"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/fivewire/fivewire/internal/sse"
+)
+
+// ServeHTTP serves the endpoint and, beside it, discovery.
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	path := r.URL.Path
+	switch {
+	case path == s.opts.Path || strings.HasSuffix(path, "/") && path[:len(path)-1] == s.opts.Path:
+		if s.cors(w, r) {
+			s.serveEndpoint(w, r)
+		}
+	case s.serveDiscovery(w, r):
+	default:
+		http.NotFound(w, r)
+	}
+}
+
+// serveEndpoint answers a request to the endpoint. The checks before the message
+// itself come in the order of D-07.
+func (s *Server) serveEndpoint(w http.ResponseWriter, r *http.Request) {
+	if r.Method != http.MethodPost {
+		w.Header().Set("Allow", http.MethodPost)
+		s.refuse(w, r, http.StatusMethodNotAllowed, &Error{Code: ErrInvalidRequest, Message: "Invalid request: only POST is allowed"})
+		return
+	}
+	if !acceptable(r.Header) {
+		s.refuse(w, r, http.StatusUnsupportedMediaType, &Error{Code: ErrInvalidRequest,
+			Message: "Invalid request: the media type must be " + MediaType})
+		return
+	}
+	data, err := s.readBody(w, r)
+	if err != nil {
+		var fault *Error
+		if errors.As(err, &fault) {
+			s.refuse(w, r, s.opts.HTTPStatus(fault), fault)
+			return
+		}
+		// The body broke off: there is nobody left to answer, or the request
+		// took too long.
+		s.refuse(w, r, http.StatusBadRequest, &Error{Code: ErrParse, Message: ErrParse.Message()})
+		return
+	}
+	h := r.Header
+	in := &Incoming{Data: data, Authorization: one(h, "Authorization"), Traceparent: one(h, "Traceparent"),
+		Path: one(h, "X-Arc-Path"), LastEventID: one(h, "Last-Event-Id")}
+	var sink *httpSink
+	a := s.ServeMessage(r.Context(), in, func() EventSink {
+		sink = newHTTPSink(w, &s.opts)
+		return sink
+	})
+	if sink != nil {
+		sink.close()
+	}
+	if a.Data != nil {
+		s.write(w, r, a, 0)
+	}
+}
+
+// one returns a header without canonicalising its name.
+func one(h http.Header, name string) string {
+	if v := h[name]; len(v) > 0 {
+		return v[0]
+	}
+	return ""
+}
+
+// acceptable checks the media type and coding of a request (D-10).
+func acceptable(h http.Header) bool {
+	if c := one(h, "Content-Encoding"); c != "" && !strings.EqualFold(c, "identity") {
+		return false
+	}
+	ct := one(h, "Content-Type")
+	if ct == MediaType {
+		return true
+	}
+	media, params, err := mime.ParseMediaType(ct)
+	if err != nil && !errors.Is(err, mime.ErrInvalidMediaParameter) {
+		return false
+	}
+	if c, ok := params["charset"]; ok && !strings.EqualFold(c, "utf-8") {
+		return false
+	}
+	return media == MediaType || media == "application/json" || media == MediaTypeStream
+}
+
+// readBody reads at most what is allowed (D-13), in at most the time allowed.
+func (s *Server) readBody(w http.ResponseWriter, r *http.Request) ([]byte, error) {
+	limit := s.opts.MaxRequest
+	if r.ContentLength > limit {
+		w.Header().Set("Connection", "close") // what follows would have to be read first
+		return nil, sizeFault(limit)
+	}
+	rc := http.NewResponseController(w)
+	_ = rc.SetReadDeadline(time.Now().Add(s.opts.BodyTimeout)) // a transport without deadlines is served without
+	defer func() { _ = rc.SetReadDeadline(time.Time{}) }()
+	if r.ContentLength >= 0 {
+		// Beyond this size memory is taken as the bytes arrive, not on the word
+		// of the header.
+		const trusted = 64 << 10
+		if r.ContentLength <= trusted {
+			data := make([]byte, r.ContentLength)
+			_, err := io.ReadFull(r.Body, data)
+			return data, err
+		}
+	}
+	data, err := io.ReadAll(io.LimitReader(r.Body, limit+1))
+	if err != nil {
+		return nil, err
+	}
+	if int64(len(data)) > limit {
+		w.Header().Set("Connection", "close")
+		return nil, sizeFault(limit)
+	}
+	return data, nil
+}
+
+func sizeFault(limit int64) *Error {
+	d := append(appendInt([]byte(`{"limit":`), limit), '}')
+	return &Error{Code: ErrMessageTooLarge, Message: ErrMessageTooLarge.Message(), Details: d}
+}
+
+// refuse answers a request whose message was not looked at.
+func (s *Server) refuse(w http.ResponseWriter, r *http.Request, status int, e *Error) {
+	x := &exchange{in: &Incoming{}, agent: s.opts.ID, begun: time.Now()}
+	a := s.failure(x, e)
+	s.write(w, r, a, status)
+	if s.opts.Audit != nil {
+		s.audit(r.Context(), x, a)
+	}
+}
+
+// bigAnswer is when an answer gets a deadline of its own: smaller ones fit into
+// the buffers of the connection.
+const bigAnswer = 64 << 10
+
+// write sends an answer; a status of zero goes by the error.
+func (s *Server) write(w http.ResponseWriter, r *http.Request, a *Answer, status int) {
+	h := w.Header()
+	h["Content-Type"] = mediaTypeFor(r.Header)
+	if status == 0 {
+		status = http.StatusOK
+		if a.Error != nil {
+			status = s.opts.HTTPStatus(a.Error)
+		}
+	}
+	if a.Error != nil {
+		errorHeaders(h, a, status)
+	}
+	h["Content-Length"] = []string{strconv.Itoa(len(a.Data))}
+	if len(a.Data) > bigAnswer {
+		rc := http.NewResponseController(w)
+		_ = rc.SetWriteDeadline(time.Now().Add(s.opts.BodyTimeout))
+		defer func() {
+			_ = rc.Flush()
+			_ = rc.SetWriteDeadline(time.Time{})
+		}()
+	}
+	w.WriteHeader(status)
+	_, _ = w.Write(a.Data) // the caller is gone, or gets it
+}
+
+// errorHeaders adds the headers of D-15.
+func errorHeaders(h http.Header, a *Answer, status int) {
+	switch {
+	case status == http.StatusUnauthorized && a.BadToken:
+		h.Set("WWW-Authenticate", `Bearer realm="arc", error="invalid_token"`)
+	case status == http.StatusUnauthorized:
+		h.Set("WWW-Authenticate", `Bearer realm="arc"`)
+	case a.Error.Code == ErrInsufficientScope:
+		h.Set("WWW-Authenticate", `Bearer realm="arc", error="insufficient_scope", scope="`+neededScopes(a.Error)+`"`)
+	case a.Error.Code == ErrRateLimitExceeded:
+		h.Set("Retry-After", strconv.FormatInt(retrySeconds(a.RetryAfter), 10))
+		return
+	}
+	if a.RetryAfter > 0 {
+		h.Set("Retry-After", strconv.FormatInt(retrySeconds(a.RetryAfter), 10))
+	}
+}
+
+// neededScopes reads the scopes out of the details of the error. Nothing but
+// the characters of a scope gets into the header (D-71).
+func neededScopes(e *Error) string {
+	v, err := checkJSON(e.Details)
+	if err != nil {
+		return ""
+	}
+	var list []string
+	for _, s := range textsOf(v.Get("required_scopes")) {
+		if !strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r > '~' || r == '"' || r == '\\' }) {
+			list = append(list, s)
+		}
+	}
+	return strings.Join(list, " ")
+}
+
+var (
+	headerARC  = []string{MediaType}
+	headerJSON = []string{"application/json"}
+)
+
+// mediaTypeFor chooses the media type of a response (D-11).
+func mediaTypeFor(h http.Header) []string {
+	for _, accept := range h["Accept"] {
+		if !strings.Contains(accept, "json") {
+			continue
+		}
+		accept = strings.ToLower(strings.Join(h["Accept"], ","))
+		if strings.Contains(accept, "application/json") && !strings.Contains(accept, MediaType) &&
+			!strings.Contains(accept, "application/*") && !strings.Contains(accept, "*/*") {
+			return headerJSON
+		}
+		break
+	}
+	return headerARC
+}
+
+// cors answers what browsers ask, for the origins that are allowed (D-17), and
+// reports whether the request is to be served.
+func (s *Server) cors(w http.ResponseWriter, r *http.Request) bool {
+	if len(s.opts.AllowedOrigins) == 0 {
+		return true
+	}
+	h := w.Header()
+	h.Add("Vary", "Origin")
+	origin := one(r.Header, "Origin")
+	if origin == "" {
+		return true
+	}
+	allowed := false
+	for _, o := range s.opts.AllowedOrigins {
+		allowed = allowed || o == origin
+	}
+	if !allowed {
+		return true // the browser keeps the answer from the page
+	}
+	h.Set("Access-Control-Allow-Origin", origin)
+	h.Set("Access-Control-Expose-Headers", "Retry-After, WWW-Authenticate")
+	if r.Method != http.MethodOptions || one(r.Header, "Access-Control-Request-Method") == "" {
+		return true
+	}
+	h.Set("Access-Control-Allow-Methods", http.MethodPost)
+	h.Set("Access-Control-Allow-Headers", "Authorization, Content-Type, Accept, Last-Event-ID, traceparent, X-ARC-Path")
+	h.Set("Access-Control-Max-Age", "600")
+	w.WriteHeader(http.StatusNoContent)
+	return false
+}
+
+// httpSink sends the events of a streamed answer.
+type httpSink struct {
+	rw     http.ResponseWriter
+	w      *sse.Writer
+	closed bool
+}
+
+func newHTTPSink(w http.ResponseWriter, o *ServerOptions) *httpSink {
+	return &httpSink{rw: w, w: sse.NewWriter(w, &sse.WriterOptions{KeepAlive: max(o.KeepAlive, 0),
+		KeepAliveText: keepAliveText, WriteTimeout: o.WriteTimeout})}
+}
+
+// Send sends an event.
+func (s *httpSink) Send(ctx context.Context, name, id string, data []byte) error {
+	if !s.closed {
+		return s.w.Send(ctx, name, id, data)
+	}
+	// Abandon met a stream that had just begun with a keep-alive. The writer is
+	// closed, but its response is still open.
+	b, err := sse.AppendEvent(nil, name, id, data)
+	if err == nil {
+		_, err = s.rw.Write(b)
+	}
+	return err
+}
+
+// Abandon ends the stream unless it has begun.
+func (s *httpSink) Abandon() bool {
+	if s.w.Started() {
+		return false
+	}
+	_ = s.w.Close() // an error shows in the next use of the connection
+	s.closed = true
+	return !s.w.Started()
+}
+
+func (s *httpSink) close() {
+	if !s.closed {
+		_ = s.w.Close()
+	}
+}
