@@ -133,17 +133,24 @@ func (o *outbox) pop(ctx context.Context) (Message, bool) {
 }
 
 // waitRoom waits until the queue is shorter than most or ended.
-func (o *outbox) waitRoom(most int) {
+func (o *outbox) waitRoom(most int) { o.waitRoomContext(context.Background(), most) }
+
+// waitRoomContext is waitRoom, but no longer than ctx lasts.
+func (o *outbox) waitRoomContext(ctx context.Context, most int) {
 	for {
 		o.mu.Lock()
 		n, ended := len(o.list)-o.first, o.ended
 		o.mu.Unlock()
 		if n < most || ended {
+			signal(o.room) // there may be room for others that wait, too
 			return
 		}
 		select {
 		case <-o.room:
 		case <-o.closed:
+			return
+		case <-ctx.Done():
+			return
 		}
 	}
 }

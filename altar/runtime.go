@@ -1,0 +1,586 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package altar
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"runtime/debug"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/fivewire/fivewire/internal/backoff"
+	"github.com/fivewire/fivewire/internal/randid"
+	"github.com/fivewire/fivewire/internal/strictjson"
+)
+
+// RuntimeOptions adjusts a [Runtime]. The zero value is right for production.
+type RuntimeOptions struct {
+	// Version is the protocol version that is announced. Empty means
+	// [ProtocolVersion].
+	Version string
+
+	// Metadata goes with the announcement.
+	Metadata map[string]string
+
+	// Standing makes the Runtime fulfil its tools for all sessions at once
+	// (D-15), instead of being asked for each.
+	Standing bool
+
+	// MaxConcurrent bounds the calls that run at the same time; more wait in
+	// the order of their coming. Zero means no bound. MaxWaiting bounds those;
+	// more are refused as overloaded. Zero means 1024.
+	MaxConcurrent int
+	MaxWaiting    int
+
+	// MaxMessage bounds a result, in bytes. It must not exceed what the Host
+	// takes. Zero means [DefaultMaxMessage].
+	MaxMessage int
+
+	// Handshake bounds how long the Host may take to accept the Runtime. Zero
+	// means for ever.
+	Handshake time.Duration
+
+	// Drain bounds how long calls in flight may take after the context of Run
+	// has ended. Zero means 30 seconds.
+	Drain time.Duration
+
+	// Heartbeat makes the Runtime ping the Host this often, and give a
+	// connection up on which nothing came three times as long (D-36). Zero
+	// means never.
+	Heartbeat time.Duration
+
+	// Logger receives what no peer is told. Nil is silent.
+	Logger *slog.Logger
+}
+
+// A Runtime offers tools to a Host (ALT-011). Tools are added before the first
+// Run; Run may be called for several connections, one after the other.
+type Runtime struct {
+	id    string
+	opts  RuntimeOptions
+	tools []*runtimeTool
+	names map[string]*runtimeTool
+}
+
+type runtimeTool struct {
+	name   string
+	check  *Validator // nil: the Host's checks are trusted
+	tool   Tool
+	stream StreamTool
+}
+
+// NewRuntime returns a Runtime without tools. The id must be unique at the Host;
+// it is the first part of the names of the tools (D-14).
+func NewRuntime(id string, opts *RuntimeOptions) *Runtime {
+	r := &Runtime{id: id, names: make(map[string]*runtimeTool)}
+	if opts != nil {
+		r.opts = *opts
+	}
+	r.opts.Version = cmp.Or(r.opts.Version, ProtocolVersion)
+	r.opts.MaxMessage = cmp.Or(max(r.opts.MaxMessage, 0), DefaultMaxMessage)
+	r.opts.MaxWaiting = cmp.Or(max(r.opts.MaxWaiting, 0), 1024)
+	r.opts.Drain = cmp.Or(max(r.opts.Drain, 0), 30*time.Second)
+	if r.opts.Logger == nil {
+		r.opts.Logger = slog.New(slog.DiscardHandler)
+	}
+	return r
+}
+
+// Handle adds a tool that implements the Host's contract of that name. It panics
+// if the name is not one of a contract, or taken.
+func (r *Runtime) Handle(name string, t Tool) { r.add(&runtimeTool{name: name, tool: t}, nil) }
+
+// HandleStream adds a tool that answers in chunks.
+func (r *Runtime) HandleStream(name string, t StreamTool) {
+	r.add(&runtimeTool{name: name, stream: t}, nil)
+}
+
+// HandleContract adds a tool together with what this side believes its contract
+// to be: parameters that do not fit it never reach the tool. It panics like
+// Handle, and if the contract is not valid.
+func (r *Runtime) HandleContract(c *Contract, t Tool) {
+	r.add(&runtimeTool{name: c.Name, tool: t}, c)
+}
+
+// HandleContractStream is HandleContract for a tool that answers in chunks.
+func (r *Runtime) HandleContractStream(c *Contract, t StreamTool) {
+	r.add(&runtimeTool{name: c.Name, stream: t}, c)
+}
+
+func (r *Runtime) add(t *runtimeTool, c *Contract) {
+	if !validContractName(t.name) {
+		panic(fmt.Sprintf("altar: %q cannot name a contract", t.name))
+	}
+	if r.names[t.name] != nil {
+		panic(fmt.Sprintf("altar: the tool %q is added twice", t.name))
+	}
+	if c != nil {
+		v, err := NewValidator(c, nil)
+		if err != nil {
+			panic(fmt.Sprintf("altar: the contract of tool %q: %v", t.name, err))
+		}
+		t.check = v
+	}
+	r.tools = append(r.tools, t)
+	r.names[t.name] = t
+}
+
+func (r *Runtime) find(name string) *runtimeTool {
+	if t := r.names[name]; t != nil {
+		return t
+	}
+	rest, ok := strings.CutPrefix(name, r.id+"/")
+	if !ok {
+		return nil
+	}
+	return r.names[rest]
+}
+
+func (r *Runtime) panicked(tool string, p any) {
+	r.opts.Logger.Error("altar: a tool panicked", "tool", tool, "panic", p, "stack", string(debug.Stack()))
+}
+
+// sendable returns a text that is UTF-8 and not empty.
+func sendable(s string) string {
+	return cmp.Or(strings.ToValidUTF8(s, "\ufffd"), "the tool failed")
+}
+
+// A Dialer opens a connection to a Host.
+type Dialer func(ctx context.Context) (Conn, error)
+
+// RunDialer keeps the Runtime connected: it dials, runs, and dials again with
+// growing pauses whenever the connection is lost (D-24). It returns nil after
+// ctx has ended and the calls in flight are answered, and an [*Error] if the
+// Host refuses the Runtime.
+func (r *Runtime) RunDialer(ctx context.Context, dial Dialer) error {
+	pause := backoff.Backoff{Base: 100 * time.Millisecond, Max: 30 * time.Second, Jitter: 0.3}
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	for attempt := 1; ; attempt++ {
+		conn, err := dial(ctx)
+		if err == nil {
+			s := r.session(conn)
+			err = s.run(ctx, &wg)
+			if s.wasReady {
+				attempt = 1
+			}
+		}
+		var refused *Error
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case errors.As(err, &refused):
+			return err
+		}
+		r.opts.Logger.Warn("altar: connection to the Host lost", "runtime", r.id, "attempt", attempt, "err", err)
+		if pause.Wait(ctx, attempt) != nil {
+			return nil
+		}
+	}
+}
+
+// Run serves one connection until it ends, and closes it. When ctx ends, the
+// Runtime withdraws its tools, answers the calls in flight and returns nil
+// (D-24). An [*Error] says why the Host refused the Runtime. No tool is running
+// any more when Run returns: tools must obey their context.
+func (r *Runtime) Run(ctx context.Context, conn Conn) error {
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	return r.session(conn).run(ctx, &wg)
+}
+
+// A runtimeSession is the Runtime's side of one connection (section e).
+type runtimeSession struct {
+	r     *Runtime
+	conn  Conn
+	out   *outbox
+	slots chan struct{} // nil: no bound
+
+	// of the goroutine that reads
+	wasReady bool
+
+	mu       sync.Mutex
+	calls    map[string]*runtimeCall
+	ready    bool
+	draining bool
+	withdraw string        // request id of the withdrawal
+	drained  chan struct{} // closed when withdrawn and no call is left
+	heard    time.Time
+	wg       *sync.WaitGroup
+	ctx      context.Context // parent of those of the calls
+	direct   sync.Mutex      // serialises sending without a queue
+}
+
+func (r *Runtime) session(conn Conn) *runtimeSession {
+	s := &runtimeSession{r: r, conn: conn, out: newOutbox(), calls: make(map[string]*runtimeCall), drained: make(chan struct{})}
+	if r.opts.MaxConcurrent > 0 {
+		s.slots = make(chan struct{}, r.opts.MaxConcurrent)
+	}
+	return s
+}
+
+// runtimeQueue bounds the messages of tools that wait for the Host to read.
+const runtimeQueue = 256
+
+// send queues a message of a tool. It waits while the queue is full, but not
+// longer than the call may last.
+func (s *runtimeSession) send(ctx context.Context, m Message) {
+	if s.inProcess() {
+		s.post(m)
+		return
+	}
+	s.out.waitRoomContext(ctx, runtimeQueue)
+	s.out.put(m)
+}
+
+// post queues a message without waiting.
+func (s *runtimeSession) post(m Message) {
+	if s.inProcess() {
+		s.direct.Lock()
+		defer s.direct.Unlock()
+		_ = s.conn.Send(m) // if that failed, the reader sees why
+		return
+	}
+	s.out.put(m)
+}
+
+func (s *runtimeSession) inProcess() bool {
+	_, ok := s.conn.(*direct)
+	return ok
+}
+
+func (s *runtimeSession) run(ctx context.Context, wg *sync.WaitGroup) error {
+	if !validIdentifier(s.r.id) {
+		return errors.Join(fmt.Errorf("altar: %q cannot be a runtime id", s.r.id), s.conn.Close())
+	}
+	calls, stop := context.WithCancelCause(context.WithoutCancel(ctx))
+	defer stop(errCancelled)
+	s.ctx, s.wg, s.heard = calls, wg, time.Now()
+	var own sync.WaitGroup
+	defer own.Wait()
+	defer func() { _ = s.conn.Close() }()
+	defer s.out.close()
+	own.Go(s.write)
+	if s.r.opts.Heartbeat > 0 {
+		own.Go(func() { s.beat(calls) })
+	}
+	if s.r.opts.Handshake > 0 {
+		t := time.AfterFunc(s.r.opts.Handshake, s.handshakeOver)
+		defer t.Stop()
+	}
+	ended := make(chan struct{})
+	own.Go(func() { s.drain(ctx, ended) })
+	s.post(&AnnounceRuntime{RuntimeID: s.r.id, Language: "go", ProtocolVersion: s.r.opts.Version,
+		Capabilities: []string{CapStreaming, CapCancellation, CapDeadlines, CapSessionEvents, CapHeartbeat},
+		Metadata:     s.r.opts.Metadata, Header: Header{RequestID: randid.UUID4()}})
+	err := s.read()
+	close(ended)
+	if ctx.Err() != nil {
+		return nil
+	}
+	return err
+}
+
+func (s *runtimeSession) handshakeOver() {
+	s.mu.Lock()
+	ready := s.ready
+	s.mu.Unlock()
+	if !ready {
+		_ = s.conn.Close()
+	}
+}
+
+// drain withdraws the tools when ctx ends, waits for the calls and closes.
+func (s *runtimeSession) drain(ctx context.Context, ended chan struct{}) {
+	select {
+	case <-ended:
+		return
+	case <-ctx.Done():
+	}
+	s.mu.Lock()
+	s.draining = true
+	ready := s.ready
+	if ready {
+		s.withdraw = randid.UUID4()
+	}
+	s.mu.Unlock()
+	if ready {
+		s.post(&FulfillTools{SessionID: AllSessions, ToolNames: []string{}, Replace: true, Header: Header{RequestID: s.withdraw}})
+		t := time.NewTimer(s.r.opts.Drain)
+		defer t.Stop()
+		select {
+		case <-s.drained:
+			s.out.end()
+			select { // write closes the connection when everything is out
+			case <-ended:
+			case <-t.C:
+			}
+		case <-ended:
+		case <-t.C:
+			s.r.opts.Logger.Warn("altar: calls are cut off", "runtime", s.r.id)
+		}
+	}
+	_ = s.conn.Close()
+}
+
+// checkDrained is called with mu held.
+func (s *runtimeSession) checkDrained() {
+	if s.draining && s.withdraw == "" && len(s.calls) == 0 {
+		select {
+		case <-s.drained:
+		default:
+			close(s.drained)
+		}
+	}
+}
+
+func (s *runtimeSession) write() {
+	batch, single := s.conn.(batcher)
+	var buf []Message
+	for {
+		var ok bool
+		if buf, ok = s.out.take(context.Background(), buf[:0]); !ok {
+			break
+		}
+		var err error
+		if single {
+			err = batch.sendBatch(buf)
+		} else {
+			for _, m := range buf {
+				err = cmp.Or(s.conn.Send(m), err)
+			}
+		}
+		clear(buf)
+		var unsendable *Error
+		if errors.As(err, &unsendable) {
+			s.r.opts.Logger.Error("altar: a message could not be sent", "err", err)
+		} else if err != nil {
+			break
+		}
+	}
+	_ = s.conn.Close()
+}
+
+func (s *runtimeSession) beat(ctx context.Context) {
+	tick := time.NewTicker(s.r.opts.Heartbeat)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-s.out.closed:
+			return
+		case <-tick.C:
+		}
+		s.mu.Lock()
+		silent := time.Since(s.heard)
+		s.mu.Unlock()
+		if silent >= 3*s.r.opts.Heartbeat {
+			s.r.opts.Logger.Warn("altar: the Host is silent", "runtime", s.r.id)
+			_ = s.conn.Close()
+			return
+		}
+		s.post(&Ping{})
+	}
+}
+
+// read handles what comes until the connection ends.
+func (s *runtimeSession) read() error {
+	for {
+		m, err := s.conn.Receive()
+		var bad *DecodeError
+		switch {
+		case errors.As(err, &bad):
+			s.broken(bad)
+			continue
+		case errors.Is(err, io.EOF):
+			return fmt.Errorf("altar: the Host closed the connection: %w", io.ErrUnexpectedEOF)
+		case err != nil:
+			return err
+		}
+		s.mu.Lock()
+		s.heard = time.Now()
+		ready := s.ready
+		s.mu.Unlock()
+		if p, ok := m.(*Ping); ok {
+			s.post(&Pong{Header: p.Header})
+			continue
+		}
+		if ready {
+			s.handle(m)
+		} else if err := s.handshake(m); err != nil {
+			return err
+		}
+	}
+}
+
+// handshake handles messages before the Host has accepted the Runtime.
+func (s *runtimeSession) handshake(m Message) error {
+	switch m := m.(type) {
+	case *AcknowledgeRuntime:
+		if _, err := Negotiate(m.ProtocolVersion, s.r.opts.Version); err != nil {
+			return fmt.Errorf("altar: the Host runs version %q: %w", m.ProtocolVersion, err)
+		}
+		s.mu.Lock()
+		s.ready = true
+		s.mu.Unlock()
+		s.wasReady = true
+		if s.r.opts.Standing {
+			s.fulfill(AllSessions)
+		}
+	case *ErrorMessage:
+		return fmt.Errorf("altar: the Host refused the Runtime: %w", m.Err)
+	default:
+		s.ignored(m, "before the handshake")
+	}
+	return nil
+}
+
+func (s *runtimeSession) ignored(m Message, why string) {
+	s.r.opts.Logger.Debug("altar: message ignored", "type", m.Type(), "why", why)
+}
+
+// broken deals with a frame that is no message (D-06).
+func (s *runtimeSession) broken(bad *DecodeError) {
+	s.r.opts.Logger.Debug("altar: frame ignored", "err", bad)
+	s.mu.Lock()
+	ready := s.ready
+	s.mu.Unlock()
+	if ready && bad.Type == "ToolCall" && bad.InvocationID != "" {
+		s.post(&ToolResult{InvocationID: bad.InvocationID, Error: bad.Err, Header: Header{CorrelationID: bad.CorrelationID}})
+	}
+}
+
+func (s *runtimeSession) handle(m Message) {
+	switch m := m.(type) {
+	case *RequestFulfillment:
+		s.fulfill(m.SessionID)
+	case *ToolCall:
+		s.call(m)
+	case *CancelCall:
+		s.cancel(func(c *runtimeCall) bool { return c.m.InvocationID == m.InvocationID })
+	case *SessionDestroyed:
+		s.cancel(func(c *runtimeCall) bool { return c.m.SessionID == m.SessionID })
+	case *AcknowledgeFulfillment:
+		s.acknowledged(m)
+	case *ErrorMessage:
+		s.r.opts.Logger.Warn("altar: the Host refused a message", "request", m.RequestID, "err", m.Err)
+		s.withdrawn(m.RequestID)
+	default:
+		s.ignored(m, "not for a Runtime")
+	}
+}
+
+func (s *runtimeSession) fulfill(sessionID string) {
+	s.mu.Lock()
+	draining := s.draining
+	s.mu.Unlock()
+	names := []string{}
+	if !draining {
+		for _, t := range s.r.tools {
+			names = append(names, namespaced(s.r.id, t.name))
+		}
+	}
+	s.post(&FulfillTools{SessionID: sessionID, ToolNames: names, Header: Header{RequestID: randid.UUID4()}})
+}
+
+func (s *runtimeSession) acknowledged(m *AcknowledgeFulfillment) {
+	for _, rejected := range m.Rejected {
+		s.r.opts.Logger.Warn("altar: the Host rejected a tool", "tool", rejected.ToolName, "session", m.SessionID, "err", rejected.Error)
+	}
+	s.withdrawn(m.RequestID)
+}
+
+// withdrawn notes that no call comes any more after the withdrawal.
+func (s *runtimeSession) withdrawn(requestID string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if requestID != "" && requestID == s.withdraw {
+		s.withdraw = ""
+		s.checkDrained()
+	}
+}
+
+func (s *runtimeSession) cancel(which func(c *runtimeCall) bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, c := range s.calls {
+		if which(c) {
+			c.cancel(errCancelled)
+		}
+	}
+}
+
+// call runs a tool, or says why not.
+func (s *runtimeSession) call(m *ToolCall) {
+	refuse := func(e *Error) {
+		s.post(&ToolResult{InvocationID: m.InvocationID, Error: e, Header: Header{CorrelationID: m.CorrelationID}})
+	}
+	s.mu.Lock()
+	running, n := s.calls[m.InvocationID] != nil, len(s.calls)
+	s.mu.Unlock()
+	if running {
+		s.ignored(m, "a repeat of a running call")
+		return
+	}
+	t := s.r.find(m.ToolName)
+	if t == nil {
+		refuse(NewError(ErrToolNotFound, ReasonUnknownContract, "the Runtime has no such tool"))
+		return
+	}
+	if t.check != nil {
+		normal, err := t.check.appendChecked(nil, strictjson.Value(m.Parameters))
+		if err != nil {
+			refuse(err.(*Error))
+			return
+		}
+		own := *m
+		own.Parameters = normal
+		m = &own
+	}
+	if s.slots != nil && n >= s.r.opts.MaxConcurrent+s.r.opts.MaxWaiting {
+		refuse(errOverloaded())
+		return
+	}
+	c := &runtimeCall{s: s, m: m, tool: t, start: time.Now()}
+	ctx, cancel := context.WithCancelCause(s.ctx)
+	c.cancel = cancel
+	if m.TimeoutMS > 0 {
+		c.limit = time.Duration(min(m.TimeoutMS, maxTimeout.Milliseconds())) * time.Millisecond
+		c.timer = time.AfterFunc(c.limit, func() { cancel(context.DeadlineExceeded) })
+	}
+	s.mu.Lock()
+	s.calls[m.InvocationID] = c
+	s.mu.Unlock()
+	s.wg.Go(func() { s.execute(ctx, c) })
+}
+
+func (s *runtimeSession) execute(ctx context.Context, c *runtimeCall) {
+	defer c.cancel(nil)
+	defer func() {
+		if c.timer != nil {
+			c.timer.Stop()
+		}
+		s.mu.Lock()
+		delete(s.calls, c.m.InvocationID)
+		s.checkDrained()
+		s.mu.Unlock()
+	}()
+	if s.slots != nil {
+		select {
+		case s.slots <- struct{}{}:
+			defer func() { <-s.slots }()
+		case <-ctx.Done():
+			s.send(ctx, &ToolResult{InvocationID: c.m.InvocationID, Error: c.failure(ctx, ctx.Err()), Header: Header{CorrelationID: c.m.CorrelationID}})
+			return
+		}
+	}
+	c.run(ctx)
+}

@@ -1,0 +1,203 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package altar
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/fivewire/fivewire/internal/strictjson"
+)
+
+// A Tool answers calls with one result. It is called from several goroutines.
+//
+// The result is written as JSON by the rules of encoding/json; bytes become
+// base64. An [*Error] with one of the eight codes is sent as it stands; the text
+// of any other error is sent as EXECUTION_FAILED, so it must not hold secrets. A
+// panic is caught and its value stays here (D-34). The context ends when the
+// call is cancelled, out of time or nobody's any more.
+type Tool interface {
+	CallTool(ctx context.Context, call *ToolCall) (any, error)
+}
+
+// ToolFunc makes a [Tool] of a function.
+type ToolFunc func(ctx context.Context, call *ToolCall) (any, error)
+
+// CallTool calls f.
+func (f ToolFunc) CallTool(ctx context.Context, call *ToolCall) (any, error) { return f(ctx, call) }
+
+// A StreamTool answers calls in chunks. What is said of [Tool] holds here too.
+// When it returns nil without having sent a final chunk, one without payload is
+// sent for it.
+type StreamTool interface {
+	StreamTool(ctx context.Context, call *ToolCall, out *ChunkWriter) error
+}
+
+// StreamFunc makes a [StreamTool] of a function.
+type StreamFunc func(ctx context.Context, call *ToolCall, out *ChunkWriter) error
+
+// StreamTool calls f.
+func (f StreamFunc) StreamTool(ctx context.Context, call *ToolCall, out *ChunkWriter) error {
+	return f(ctx, call, out)
+}
+
+// Decode stores the parameters of a call in what dst points to, a struct with
+// json tags as a rule. Integers stay exact, and binary fits []byte. The error
+// is an [*Error] that a tool can return as it is.
+func (m *ToolCall) Decode(dst any) error {
+	params := []byte(m.Parameters)
+	if len(params) == 0 {
+		params = []byte("{}")
+	}
+	v, reason := check(params, 0)
+	if reason != "" {
+		return formFault(reason, "", "the parameters are not a JSON object")
+	}
+	if err := strictjson.Decode(v, dst); err != nil {
+		return &Error{Code: ErrInvalidParameters, Message: "the parameters do not fit the tool",
+			Details: appendDetails(nil, ReasonWrongType, ""), Cause: err}
+	}
+	return nil
+}
+
+// A ChunkWriter sends the parts of a streamed answer. It is for one goroutine,
+// and for as long as the tool runs.
+type ChunkWriter struct {
+	ctx    context.Context
+	call   *runtimeCall
+	next   int64
+	closed bool
+}
+
+// Send sends the next part. It waits while the Host does not read, and fails if
+// the call is over meanwhile or the value cannot be written as JSON.
+func (w *ChunkWriter) Send(v any) error { return w.send(v, false) }
+
+// SendFinal sends the last part. Nothing can follow.
+func (w *ChunkWriter) SendFinal(v any) error { return w.send(v, true) }
+
+func (w *ChunkWriter) send(v any, final bool) error {
+	if w.closed {
+		return fmt.Errorf("altar: chunk: %w", ErrClosed)
+	}
+	if w.ctx.Err() != nil {
+		return context.Cause(w.ctx)
+	}
+	payload, err := w.call.encode(v)
+	if err != nil {
+		return err
+	}
+	w.write(&StreamChunk{InvocationID: w.call.m.InvocationID, ChunkID: w.next, Payload: payload, IsFinal: final})
+	return nil
+}
+
+func (w *ChunkWriter) write(c *StreamChunk) {
+	c.Header = Header{CorrelationID: w.call.m.CorrelationID}
+	w.next++
+	w.closed = c.IsFinal
+	if w.call.timer != nil {
+		w.call.timer.Reset(w.call.limit) // the clock of the Host starts anew, too (D-25)
+	}
+	w.call.s.send(w.ctx, c)
+}
+
+// A runtimeCall is one call that a Runtime runs.
+type runtimeCall struct {
+	s      *runtimeSession
+	m      *ToolCall
+	tool   *runtimeTool
+	cancel context.CancelCauseFunc
+	start  time.Time
+	limit  time.Duration
+	timer  *time.Timer // of a stream with a limit
+}
+
+var errCancelled = errors.New("altar: the call was cancelled")
+
+// encode writes a value of a tool as JSON that may be sent.
+func (c *runtimeCall) encode(v any) (json.RawMessage, error) {
+	out, err := strictjson.Encode(v)
+	if err == nil {
+		_, err = strictjson.Check(out, strictjson.Options{MaxDepth: maxDepth - 1})
+	}
+	switch {
+	case err != nil:
+		return nil, &Error{Code: ErrInternal, Message: "the result cannot be written as JSON", Cause: err}
+	case len(out)+1024 > c.s.r.opts.MaxMessage:
+		return nil, NewError(ErrInternal, ReasonMessageTooLarge, "the result is too large for one message")
+	}
+	return out, nil
+}
+
+// run runs the tool and sends how it ended.
+func (c *runtimeCall) run(ctx context.Context) {
+	out := &ChunkWriter{ctx: ctx, call: c}
+	var result any
+	err := c.protect(func() (err error) {
+		if c.tool.stream != nil {
+			return c.tool.stream.StreamTool(ctx, c.m, out)
+		}
+		result, err = c.tool.tool.CallTool(ctx, c.m)
+		return err
+	})
+	var payload json.RawMessage
+	if err == nil && c.tool.stream == nil {
+		payload, err = c.encode(result)
+	}
+	switch {
+	case out.closed:
+		if err != nil {
+			c.s.r.opts.Logger.Warn("altar: a tool failed after its final chunk", "tool", c.tool.name, "err", err)
+		}
+	case err == nil && c.tool.stream != nil:
+		out.write(&StreamChunk{InvocationID: c.m.InvocationID, ChunkID: out.next, IsFinal: true})
+	case err != nil && out.next > 0:
+		out.write(&StreamChunk{InvocationID: c.m.InvocationID, ChunkID: out.next, Error: c.failure(ctx, err), IsFinal: true})
+	default:
+		m := &ToolResult{InvocationID: c.m.InvocationID, Payload: payload, Header: Header{CorrelationID: c.m.CorrelationID}}
+		if err != nil {
+			m.Error = c.failure(ctx, err)
+		}
+		m.RuntimeMetadata = appendInt([]byte(`{"execution_time_ms":`), time.Since(c.start).Milliseconds())
+		m.RuntimeMetadata = append(m.RuntimeMetadata, '}')
+		c.s.send(ctx, m)
+	}
+	out.closed = true
+}
+
+func (c *runtimeCall) protect(f func() error) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			c.s.r.panicked(c.tool.name, p)
+			err = NewError(ErrExecutionFailed, ReasonPanic, "the tool failed unexpectedly")
+		}
+	}()
+	return f()
+}
+
+// failure returns an error of a tool as it is sent.
+func (c *runtimeCall) failure(ctx context.Context, err error) *Error {
+	var e *Error
+	switch {
+	case errors.As(err, &e) && e.Code.known():
+		out := &Error{Code: e.Code, Message: e.Message, Details: e.Details}
+		if out.Message == "" {
+			out.Message = string(e.Code)
+		}
+		if _, bad := appendMessage(nil, &ErrorMessage{Err: out}, false); bad != nil {
+			out.Message, out.Details = "the tool failed", nil // its text or details cannot be sent
+		}
+		return out
+	case ctx.Err() != nil && (errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, errCancelled)):
+		if errors.Is(context.Cause(ctx), context.DeadlineExceeded) {
+			return NewError(ErrExecutionTimeout, ReasonDeadline, "the tool did not finish in time")
+		}
+		return NewError(ErrExecutionFailed, ReasonCancelled, "the call was cancelled")
+	}
+	c.s.r.opts.Logger.Info("altar: a tool failed", "tool", c.tool.name, "err", err)
+	return &Error{Code: ErrExecutionFailed, Message: sendable(err.Error())}
+}

@@ -1,0 +1,535 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package conformance
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/fivewire/fivewire/altar"
+	"github.com/fivewire/fivewire/internal/sse"
+	"github.com/fivewire/fivewire/internal/strictjson"
+)
+
+// altarStart is where the clock of the altar scripts begins.
+var altarStart = time.Date(2025, 1, 1, 0, 0, 0, 0, time.UTC)
+
+// altarManifest is the manifest of the fixture.
+const altarManifest = `{"contracts":[
+ {"name":"math/add","description":"Sum of two integers","parameters":[
+  {"name":"a","type":"integer","required":true,"description":"first"},{"name":"b","type":"integer","required":true,"description":"second"}]},
+ {"name":"text/echo","description":"Returns the text","parameters":[
+  {"name":"text","type":"string","required":true,"description":"the text"},{"name":"upper","type":"boolean","description":"upper case"}]},
+ {"name":"data/mix","description":"Every type","parameters":[
+  {"name":"s","type":"string"},{"name":"i","type":"integer"},{"name":"f","type":"float"},{"name":"b","type":"boolean"},{"name":"bin","type":"binary"},
+  {"name":"tags","type":"array[string]"},{"name":"grid","type":"array[array[integer]]"},
+  {"name":"who","type":"object","properties":[{"name":"name","type":"string","required":true},{"name":"age","type":"integer"}]},
+  {"name":"items","type":"array[object]","properties":[{"name":"sku","type":"string","required":true},{"name":"qty","type":"integer","required":true}]},
+  {"name":"free","type":"object"}]},
+ {"name":"stream/count","description":"Counts","streaming":true,"timeout_ms":5000,"parameters":[{"name":"n","type":"integer","required":true,"description":"how many"}]},
+ {"name":"admin/secret","description":"Reads a secret","parameters":[{"name":"key","type":"string","required":true,"description":"name"}]},
+ {"name":"slow/job","description":"Takes time","timeout_ms":2000,"parameters":[{"name":"ms","type":"integer","required":true,"description":"duration"}]},
+ {"name":"kv/get","description":"Reads a value","idempotent":true,"parameters":[{"name":"key","type":"string","required":true,"description":"key"}]},
+ {"name":"add"}]}`
+
+var altarIdentities = map[string]*altar.Identity{
+	"user-1":  {Name: "user-1", Tenant: "acme", Roles: []string{"user", "admin"}},
+	"user-2":  {Name: "user-2", Tenant: "acme", Roles: []string{"user"}},
+	"guest-1": {Name: "guest-1", Tenant: "globex", Roles: []string{"guest"}},
+	"svc-a":   {Name: "svc-a", Tenant: "acme", Roles: []string{"runtime"}},
+	"svc-b":   {Name: "svc-b", Tenant: "acme", Roles: []string{"runtime"}},
+}
+
+func altarIdentity(name string) *altar.Identity {
+	known := altarIdentities[name]
+	if known == nil {
+		return nil
+	}
+	id := *known
+	id.Claims = map[string][]string{"role": {"guest"}}
+	return &id
+}
+
+// altarHost is the fixture of host_script.
+type altarHost struct {
+	t     *testing.T
+	host  *altar.Host
+	conns map[string]*altarConn
+	wg    sync.WaitGroup
+
+	mu     sync.Mutex
+	output map[string][]any // messages of connections, by name
+	ended  map[string]Answer
+	closed []string // by the Host, since the last step
+}
+
+type altarConn struct {
+	out    *io.PipeWriter // to the Host
+	in     *io.PipeReader // from the Host
+	closed bool           // by a step; guarded by the lock of the fixture
+}
+
+func altarHostScript(t *testing.T, in *Input) (Answer, error) {
+	return Script{Start: altarStart, Open: openAltarHost}.Run(t, in)
+}
+
+func openAltarHost(t *testing.T, in *Input) (Step, error) {
+	o := in.ObjectOr("options")
+	version, level := o.StringOr("version", ""), o.IntOr("level", 2)
+	m, err := altar.ParseManifest([]byte(altarManifest))
+	if err != nil {
+		return nil, err
+	}
+	if level == 1 {
+		m.Contracts = slices.DeleteFunc(m.Contracts, func(c *altar.Contract) bool { return c.Streaming })
+	}
+	sessions := 0
+	opts := &altar.HostOptions{
+		ID: "host-1", Version: version, Level: level, MaxMessage: 65536, MaxTTL: 2 * time.Hour, MaxSessions: 8,
+		Authenticator: altar.AuthenticatorFunc(altarBearer),
+		NewSessionID: func() string {
+			sessions++
+			return fmt.Sprintf("sess-%d", sessions)
+		},
+		AuthorizeRuntime: func(_ context.Context, id *altar.Identity, _ *altar.AnnounceRuntime) error {
+			if !strings.HasPrefix(id.Name, "svc-") {
+				return errors.New("not a service")
+			}
+			return nil
+		},
+		AuthorizeFulfillment: func(_ context.Context, r *altar.FulfillmentRequest) error {
+			if r.Contract.Name == "admin/secret" && r.Identity.Name != "svc-a" {
+				return errors.New("not its tool")
+			}
+			return nil
+		},
+	}
+	host, err := altar.NewHost(m, altar.AuthorizerFunc(altarAuthorize), opts)
+	if err != nil {
+		return nil, err
+	}
+	f := &altarHost{t: t, host: host, conns: map[string]*altarConn{}, output: map[string][]any{}, ended: map[string]Answer{}}
+	t.Cleanup(func() {
+		f.mu.Lock()
+		for _, c := range f.conns {
+			c.closed = true
+			_ = c.out.Close()
+			_ = c.in.Close()
+		}
+		f.mu.Unlock()
+		_ = host.Close()
+		f.wg.Wait()
+	})
+	return f.step, nil
+}
+
+func altarBearer(r *http.Request) (*altar.Identity, error) {
+	token, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer tok-")
+	if !ok {
+		return nil, nil
+	}
+	return altarIdentity(token), nil
+}
+
+// altarAuthorize lets only the effective role admin read secrets.
+func altarAuthorize(_ context.Context, r *altar.CallRequest) error {
+	role := ""
+	if len(r.Identity.Roles) > 0 {
+		role = r.Identity.Roles[0]
+	}
+	if claim, ok := r.Session.Security.Claims["role"]; ok {
+		role = claim
+	}
+	if r.Contract.Name == "admin/secret" && role != "admin" {
+		return altar.Denied()
+	}
+	return nil
+}
+
+func (f *altarHost) step(in *Input) (Answer, error) {
+	switch {
+	case in.Has("open"):
+		f.open(in.String("open"), in.StringOr("identity", ""))
+	case in.Has("send"):
+		c := f.conns[in.String("send")]
+		wire := in.Wire("wire")
+		if c == nil {
+			in.Fail("send", "no such connection")
+			break
+		}
+		// The Host reads on; what it closed is no longer read.
+		_, _ = c.out.Write(append(bytes.Clone(wire), '\n'))
+	case in.Has("close"):
+		c := f.conns[in.String("close")]
+		if c == nil {
+			in.Fail("close", "no such connection")
+			break
+		}
+		f.mu.Lock()
+		c.closed = true
+		f.mu.Unlock()
+		_ = c.out.Close()
+		_ = c.in.Close()
+	case in.Has("http"):
+		f.http(in)
+	default:
+		if !in.Bool("tick") {
+			in.Fail("tick", "a step without an action")
+		}
+	}
+	if err := in.Err(); err != nil {
+		return nil, err
+	}
+	synctest.Wait()
+	return f.answer()
+}
+
+// answer hands out what came since the last step.
+func (f *altarHost) answer() (Answer, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	out := Answer{}
+	for name, list := range f.output {
+		out[name] = list
+	}
+	for name, a := range f.ended {
+		out[name] = a
+	}
+	clear(f.output)
+	clear(f.ended)
+	answer := Answer{"json": Default(out, Answer{})}
+	if len(f.closed) > 0 {
+		slices.Sort(f.closed)
+		answer["closed"] = f.closed
+		f.closed = nil
+	}
+	return answer, nil
+}
+
+// altarStream is what a connection is for the Host.
+type altarStream struct {
+	*io.PipeReader
+	out *io.PipeWriter
+}
+
+func (s altarStream) Write(p []byte) (int, error) { return s.out.Write(p) }
+
+func (s altarStream) Close() error { return errors.Join(s.PipeReader.Close(), s.out.Close()) }
+
+func (f *altarHost) open(name, identity string) {
+	fromPeer, toHost := io.Pipe()
+	fromHost, toPeer := io.Pipe()
+	c := &altarConn{out: toHost, in: fromHost}
+	f.conns[name] = c
+	f.wg.Go(func() {
+		conn := altar.NewNDJSON(altarStream{fromPeer, toPeer}, &altar.NDJSONOptions{MaxMessage: 65536})
+		_ = f.host.Serve(context.Background(), conn, altarIdentity(identity))
+	})
+	f.wg.Go(func() {
+		frames := altar.NewFrameReader(fromHost, 1<<24)
+		for {
+			frame, err := frames.Next()
+			f.mu.Lock()
+			if err != nil {
+				if !c.closed {
+					f.closed = append(f.closed, name)
+				}
+				f.mu.Unlock()
+				return
+			}
+			f.output[name] = append(f.output[name], altarProjected(frame))
+			f.mu.Unlock()
+		}
+	})
+}
+
+// altarProjected drops what of the details of errors is an implementation's
+// freedom.
+func altarProjected(frame []byte) any {
+	v, err := strictjson.Check(frame, strictjson.Options{})
+	if err != nil {
+		return "not a message: " + string(frame)
+	}
+	return altarProject(v.Any(), false)
+}
+
+func altarProject(v any, inError bool) any {
+	switch v := v.(type) {
+	case map[string]any:
+		out := map[string]any{}
+		for name, m := range v {
+			if details, ok := m.(map[string]any); ok && inError && name == "details" {
+				kept := map[string]any{}
+				for _, k := range []string{"reason", "path", "original_code", "supported"} {
+					if d, ok := details[k]; ok {
+						kept[k] = d
+					}
+				}
+				if len(kept) > 0 {
+					out[name] = kept
+				}
+				continue
+			}
+			out[name] = altarProject(m, name == "error")
+		}
+		return out
+	case []any:
+		out := []any{}
+		for _, e := range v {
+			out = append(out, altarProject(e, false))
+		}
+		return out
+	}
+	return v
+}
+
+func (f *altarHost) http(in *Input) {
+	name := in.String("http")
+	body, _ := in.WireOr("body")
+	r := httptest.NewRequest(in.StringOr("method", "POST"), in.StringOr("path", "/altar/v1/messages"), bytes.NewReader(body))
+	in.SetHeaders("headers", r.Header)
+	f.wg.Go(func() {
+		w := httptest.NewRecorder()
+		f.host.ServeHTTP(w, r)
+		a := altarExchange(w)
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.ended[name] = a
+	})
+}
+
+func altarExchange(w *httptest.ResponseRecorder) Answer {
+	a := Answer{"status": w.Code}
+	if w.Code == http.StatusAccepted || w.Code == http.StatusNotFound && !strings.HasPrefix(w.Header().Get("Content-Type"), "application/json") {
+		return a
+	}
+	kind, _, _ := mime.ParseMediaType(w.Header().Get("Content-Type"))
+	a["content_type"] = kind
+	messages := []any{}
+	switch kind {
+	case "text/event-stream":
+		for r := sse.NewReader(w.Body, nil); ; {
+			e, err := r.Next()
+			if err != nil {
+				break
+			}
+			messages = append(messages, altarProjected([]byte(e.Data)))
+		}
+	default:
+		for r := altar.NewFrameReader(w.Body, 1<<24); ; {
+			frame, err := r.Next()
+			if err != nil {
+				break
+			}
+			messages = append(messages, altarProjected(frame))
+		}
+	}
+	a["messages"] = messages
+	return a
+}
+
+// altarRuntime is the fixture of runtime_script.
+type altarRuntime struct {
+	rt   *altar.Runtime
+	out  *io.PipeWriter // to the Runtime
+	in   *io.PipeReader
+	wg   sync.WaitGroup
+	stop context.CancelFunc
+
+	mu     sync.Mutex
+	output []any
+	closed bool // by the Runtime, since the last step
+	ending bool
+}
+
+func altarRuntimeScript(t *testing.T, in *Input) (Answer, error) {
+	return Script{Start: altarStart, Open: openAltarRuntime}.Run(t, in)
+}
+
+func openAltarRuntime(t *testing.T, _ *Input) (Step, error) {
+	f := &altarRuntime{rt: altar.NewRuntime("rt-go", nil)}
+	altarTools(f.rt)
+	t.Cleanup(func() {
+		f.mu.Lock()
+		f.ending = true
+		f.mu.Unlock()
+		if f.out != nil {
+			_ = f.out.Close()
+			_ = f.in.Close()
+		}
+		f.wg.Wait()
+	})
+	return f.step, nil
+}
+
+func (f *altarRuntime) step(in *Input) (Answer, error) {
+	switch {
+	case in.Has("start"):
+		if !in.Bool("start") || f.out != nil {
+			in.Fail("start", "can only be true, and once")
+			return nil, in.Err()
+		}
+		f.start()
+	case in.Has("send"):
+		wire := in.Wire("send")
+		if f.out == nil {
+			in.Fail("send", "before start")
+			return nil, in.Err()
+		}
+		_, _ = f.out.Write(append(bytes.Clone(wire), '\n'))
+	default:
+		if !in.Bool("tick") {
+			in.Fail("tick", "a step without an action")
+		}
+	}
+	if err := in.Err(); err != nil {
+		return nil, err
+	}
+	synctest.Wait()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	a := Answer{"json": Default(f.output, []any{})}
+	if f.closed {
+		a["closed"] = true
+	}
+	f.output, f.closed = nil, false
+	return a, nil
+}
+
+func (f *altarRuntime) start() {
+	fromHost, toRuntime := io.Pipe()
+	fromRuntime, toHost := io.Pipe()
+	f.out, f.in = toRuntime, fromRuntime
+	f.wg.Go(func() {
+		_ = f.rt.Run(context.Background(), altar.NewNDJSON(altarStream{fromHost, toHost}, nil))
+	})
+	f.wg.Go(func() {
+		frames := altar.NewFrameReader(fromRuntime, 1<<24)
+		for {
+			frame, err := frames.Next()
+			f.mu.Lock()
+			if err != nil {
+				f.closed = !f.ending
+				f.mu.Unlock()
+				return
+			}
+			f.output = append(f.output, altarProjected(frame))
+			f.mu.Unlock()
+		}
+	})
+}
+
+// altarTools adds the tools of the fixture, in their order.
+func altarTools(rt *altar.Runtime) {
+	contract := func(name, parameters string) *altar.Contract {
+		c, err := altar.ParseContract([]byte(`{"name":"` + name + `","parameters":[` + parameters + `]}`))
+		if err != nil {
+			panic(err) // the texts below are valid
+		}
+		return c
+	}
+	required := func(name, kind string) string { return `{"name":"` + name + `","type":"` + kind + `","required":true}` }
+	one := func(name, param, kind string, f altar.ToolFunc) {
+		rt.HandleContract(contract(name, required(param, kind)), f)
+	}
+	stream := func(name string, f func(n int64, out *altar.ChunkWriter) error) {
+		rt.HandleContractStream(contract(name, required("n", "integer")),
+			altar.StreamFunc(func(_ context.Context, call *altar.ToolCall, out *altar.ChunkWriter) error {
+				var in struct {
+					N int64 `json:"n"`
+				}
+				if err := call.Decode(&in); err != nil {
+					return err
+				}
+				return f(in.N, out)
+			}))
+	}
+	count := func(n int64, out *altar.ChunkWriter) error {
+		for i := range n {
+			if err := out.Send(i); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	rt.HandleContract(contract("math/add", required("a", "integer")+","+required("b", "integer")), altar.ToolFunc(altarAdd))
+	one("text/echo", "text", "string", func(_ context.Context, call *altar.ToolCall) (any, error) {
+		var in struct {
+			Text string `json:"text"`
+		}
+		err := call.Decode(&in)
+		return in.Text, err
+	})
+	stream("stream/count", count)
+	stream("stream/last", func(n int64, out *altar.ChunkWriter) error {
+		if err := count(n-1, out); err != nil {
+			return err
+		}
+		return out.SendFinal(n - 1)
+	})
+	stream("stream/fail", func(n int64, out *altar.ChunkWriter) error {
+		if err := count(n, out); err != nil {
+			return err
+		}
+		return errors.New("stream broke")
+	})
+	fault := func(name string, f func() error) {
+		rt.HandleContract(contract(name, ""), altar.ToolFunc(func(context.Context, *altar.ToolCall) (any, error) { return nil, f() }))
+	}
+	fault("fault/panic", func() error { panic("a secret") })
+	fault("fault/error", func() error { return errors.New("disk full") })
+	fault("fault/altar", func() error { return altar.NewError(altar.ErrRuntimeUnavailable, "", "backend down") })
+	one("slow/wait", "ms", "integer", altarWait)
+	one("bin/len", "data", "binary", func(_ context.Context, call *altar.ToolCall) (any, error) {
+		var in struct {
+			Data []byte `json:"data"`
+		}
+		err := call.Decode(&in)
+		return len(in.Data), err
+	})
+}
+
+func altarAdd(_ context.Context, call *altar.ToolCall) (any, error) {
+	var in struct {
+		A int64 `json:"a"`
+		B int64 `json:"b"`
+	}
+	if err := call.Decode(&in); err != nil {
+		return nil, err
+	}
+	sum := in.A + in.B
+	if (sum > in.A) != (in.B > 0) && in.B != 0 {
+		return nil, errors.New("integer overflow")
+	}
+	return sum, nil
+}
+
+func altarWait(ctx context.Context, call *altar.ToolCall) (any, error) {
+	var in struct {
+		MS int64 `json:"ms"`
+	}
+	if err := call.Decode(&in); err != nil {
+		return nil, err
+	}
+	t := time.NewTimer(time.Duration(in.MS) * time.Millisecond)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return "waited", nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
