@@ -275,7 +275,7 @@ func (s *Session) read(r io.Reader) error {
 			s.feed(line)
 		case errors.As(err, &e):
 			s.refuse(e)
-		case errors.Is(err, io.EOF):
+		case isEnd(err):
 			return nil
 		default:
 			return err

@@ -1,0 +1,362 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package a2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/fivewire/fivewire/internal/backoff"
+)
+
+// CallOptions adjusts one call. Nil is the zero value.
+type CallOptions struct {
+	// Timeout bounds the call on this side, the wait for a slot included. Zero
+	// means the time limit that the request names and 5 seconds, or 300
+	// seconds if it names none.
+	Timeout time.Duration
+
+	// OnEvent is called for each event of the call, in order of arrival, by
+	// the goroutine that makes the call. Nil passes over them.
+	OnEvent func(Event)
+
+	// Retry repeats a call that failed with an error that is retryable. It
+	// has an effect on idempotent calls only (D-30).
+	Retry *RetryPolicy
+
+	// Idempotent says that the call may be made twice.
+	Idempotent bool
+}
+
+// A RetryPolicy says how often and how fast a call is repeated (A2E-066).
+type RetryPolicy struct {
+	// Attempts is how often the call is made at most. Zero means 3.
+	Attempts int
+
+	// Base is the first delay, doubled each time up to Max. Zero means 1
+	// second, and 30 seconds.
+	Base, Max time.Duration
+}
+
+// A pending call waits for its slot, its events and its answer.
+type pending struct {
+	msg  *Message
+	line []byte
+	want string // canonical type of the answer, "" if any will do
+	free bool   // it takes no slot: handshake and ping
+
+	// guarded by the client's mu until done is closed
+	events []Event
+	seq    Sequence
+	answer *Message
+	err    error
+	ended  bool
+
+	notify chan struct{} // holds one token: there are events
+	done   chan struct{} // closed with answer or err set
+}
+
+// Do sends a request and returns its answer. An error of the host is an
+// [*Error] with Remote set, an answer that violates the protocol is
+// [ErrBadResponse], one of another type [ErrUnexpectedResponse], the end of the
+// connection [ErrClosed]. If ctx ends, so does the call, and its later answer is
+// dropped; a host that knows how is told to stop working on it.
+func (c *Client) Do(ctx context.Context, msgType string, body any, opts *CallOptions) (*Message, error) {
+	var o CallOptions
+	if opts != nil {
+		o = *opts
+	}
+	if o.Retry == nil || !o.Idempotent {
+		return c.roundTrip(ctx, msgType, body, &o)
+	}
+	attempts, wait := o.Retry.Attempts, backoff.Backoff{Base: o.Retry.Base, Max: o.Retry.Max}
+	if attempts <= 0 {
+		attempts = 3
+	}
+	if wait.Base <= 0 {
+		wait.Base = time.Second
+	}
+	if wait.Max <= 0 {
+		wait.Max = 30 * time.Second
+	}
+	for i := 0; ; i++ {
+		answer, err := c.roundTrip(ctx, msgType, body, &o)
+		var e *Error
+		if err == nil || i+1 >= attempts || !errors.As(err, &e) || !e.Retryable || !e.Remote ||
+			e.Code == ErrUnauthorized || e.Code == ErrVersionMismatch {
+			return answer, err
+		}
+		c.log.Info("a2e: call is repeated", "type", msgType, "err", err)
+		if e.Code == ErrTimeout {
+			raiseTimeout(body)
+		}
+		if waitErr := wait.Wait(ctx, i+1); waitErr != nil {
+			return nil, err
+		}
+	}
+}
+
+// raiseTimeout doubles the time limit that a request names, as one that ran out
+// of time will do so again.
+func raiseTimeout(body any) {
+	if v := memberOf(&Message{Body: body}, "timeout"); v.IsValid() && v.CanInt() && v.Int() > 0 && v.Int() < 1<<30 {
+		v.SetInt(2 * v.Int())
+	}
+}
+
+// Ask is [Client.Do] with the model of the answer.
+func Ask[Resp any](ctx context.Context, c *Client, msgType string, body any, opts *CallOptions) (*Resp, error) {
+	m, err := c.Do(ctx, msgType, body, opts)
+	if err != nil {
+		return nil, err
+	}
+	resp, ok := m.Body.(*Resp)
+	if !ok {
+		return nil, fmt.Errorf("%w: %s holds %T; is its type among the client's?", ErrUnexpectedResponse, m.Type, m.Body)
+	}
+	return resp, nil
+}
+
+// A Stream is a call whose events are taken one by one.
+type Stream struct {
+	c      *Client
+	ctx    context.Context
+	cancel context.CancelFunc
+	p      *pending
+	err    error
+	taken  bool
+}
+
+// Stream begins a call whose events are taken from [Stream.Events] and whose
+// answer comes from [Stream.Answer]. Whether a host sends events depends on the
+// member streaming of the request.
+func (c *Client) Stream(ctx context.Context, msgType string, body any, opts *CallOptions) *Stream {
+	s := &Stream{c: c}
+	timeout := time.Duration(0)
+	if opts != nil {
+		timeout = opts.Timeout
+	}
+	s.p, s.err = c.newPending(msgType, body)
+	if s.err == nil {
+		s.ctx, s.cancel = context.WithTimeout(ctx, deadlineOf(s.p.msg, timeout))
+		s.err = c.begun(s.p)
+	}
+	return s
+}
+
+// Events yields the events in order of arrival until the answer comes. It may
+// be ranged over once. Leaving the loop early cancels the call. An error, that
+// of the call, comes once and last.
+func (s *Stream) Events() iter.Seq2[Event, error] {
+	return func(yield func(Event, error) bool) {
+		if s.err != nil {
+			yield(Event{}, s.err)
+			return
+		}
+		for {
+			for _, ev := range s.c.takeEvents(s.p) {
+				if !yield(ev, nil) {
+					s.cancel()
+					s.c.abandon(s.p, context.Canceled)
+					return
+				}
+			}
+			select {
+			case <-s.p.notify:
+				continue
+			case <-s.p.done:
+				for _, ev := range s.c.takeEvents(s.p) {
+					if !yield(ev, nil) {
+						s.cancel()
+						return
+					}
+				}
+				if _, err := s.Answer(); err != nil {
+					yield(Event{}, err)
+				}
+				return
+			case <-s.ctx.Done():
+				s.c.abandon(s.p, context.Cause(s.ctx))
+			}
+		}
+	}
+}
+
+// Answer waits for the answer. Events that were not taken are passed over.
+func (s *Stream) Answer() (*Message, error) {
+	if s.err != nil {
+		return nil, s.err
+	}
+	defer s.cancel()
+	for {
+		select {
+		case <-s.p.done:
+			return s.p.answer, s.p.err
+		default:
+		}
+		select {
+		case <-s.p.done:
+		case <-s.p.notify:
+			s.c.takeEvents(s.p)
+		case <-s.ctx.Done():
+			s.c.abandon(s.p, context.Cause(s.ctx))
+		}
+	}
+}
+
+// deadlineOf returns how long a call may take on this side.
+func deadlineOf(m *Message, timeout time.Duration) time.Duration {
+	if timeout > 0 {
+		return timeout
+	}
+	if limit := timeLimit(m); limit > 0 && limit < 1<<62 {
+		return limit + callGrace
+	}
+	return callTimeout
+}
+
+func (c *Client) newPending(msgType string, body any) (*pending, error) {
+	p := &pending{msg: NewMessage(msgType, body), notify: make(chan struct{}, 1), done: make(chan struct{})}
+	if g, ok := body.(Members); ok {
+		p.msg.Body, p.msg.Extra = nil, g
+	}
+	want := ResponseType(msgType)
+	if t := c.codec.Types.Lookup(msgType); t != nil && CanonicalType(msgType) == msgType {
+		want = t.Response
+	}
+	switch msgType {
+	case TypeHandshakeRequest, TypePing:
+		p.free = true
+	}
+	p.want = CanonicalType(want)
+	var err error
+	p.line, err = c.codec.Append(nil, p.msg)
+	return p, err
+}
+
+func (c *Client) roundTrip(ctx context.Context, msgType string, body any, o *CallOptions) (*Message, error) {
+	p, err := c.newPending(msgType, body)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, deadlineOf(p.msg, o.Timeout))
+	defer cancel()
+	if err := c.begun(p); err != nil {
+		return nil, err
+	}
+	for {
+		select {
+		case <-p.done:
+			for _, ev := range c.takeEvents(p) {
+				if o.OnEvent != nil {
+					o.OnEvent(ev)
+				}
+			}
+			return p.answer, p.err
+		case <-p.notify:
+			for _, ev := range c.takeEvents(p) {
+				if o.OnEvent != nil {
+					o.OnEvent(ev)
+				}
+			}
+		case <-ctx.Done():
+			c.abandon(p, context.Cause(ctx))
+		}
+	}
+}
+
+// begun sends a call or lets it wait for a slot.
+func (c *Client) begun(p *pending) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case c.state == clientClosed:
+		return ErrClosed
+	case c.state != clientReady && p.msg.Type != TypeHandshakeRequest:
+		return ErrNotConnected
+	}
+	if p.free {
+		c.sendCall(p)
+		return nil
+	}
+	c.waiting = append(c.waiting, p)
+	c.admit()
+	return nil
+}
+
+// admit sends the oldest waiting calls while there are slots (D-27).
+func (c *Client) admit() {
+	for len(c.waiting) > 0 && c.inFlight < c.parallel && c.state == clientReady {
+		p := c.waiting[0]
+		c.waiting[0] = nil
+		c.waiting = c.waiting[1:]
+		c.inFlight++
+		c.sendCall(p)
+	}
+}
+
+func (c *Client) sendCall(p *pending) {
+	c.calls[p.msg.ID] = p
+	c.order = append(c.order, p)
+	c.out.put(p.line)
+	p.line = nil
+}
+
+// takeEvents returns the events that arrived since it was called last.
+func (c *Client) takeEvents(p *pending) []Event {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	events := p.events
+	p.events = nil
+	return events
+}
+
+// abandon ends a call on this side (D-38).
+func (c *Client) abandon(p *pending, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if p.ended {
+		return
+	}
+	if c.calls[p.msg.ID] != nil && slices.Contains(c.peer.Features, FeatureCancel) && c.state == clientReady {
+		if line, err := c.codec.Append(nil, NewMessage(typeCancel, &Cancel{ReqID: p.msg.ID})); err == nil {
+			c.out.put(line)
+		}
+	}
+	c.finish(p, nil, err)
+}
+
+// finish ends a call with an answer or an error. It is called with mu held.
+func (c *Client) finish(p *pending, answer *Message, err error) {
+	if p.ended {
+		return
+	}
+	p.ended, p.answer, p.err = true, answer, err
+	var e *Error
+	if errors.As(err, &e) {
+		e.Events = p.events // those that nobody took before
+		if e.Remote && errors.Is(e, ErrUnsupported) {
+			namespace, _, _ := strings.Cut(p.msg.Type, "/")
+			c.lacking[namespace] = true
+		}
+	}
+	if c.calls[p.msg.ID] == p {
+		delete(c.calls, p.msg.ID)
+		if i := slices.Index(c.order, p); i >= 0 {
+			c.order = slices.Delete(c.order, i, i+1)
+		}
+		if !p.free {
+			c.inFlight--
+		}
+	} else if i := slices.Index(c.waiting, p); i >= 0 {
+		c.waiting = slices.Delete(c.waiting, i, i+1)
+	}
+	close(p.done)
+	c.admit()
+}

@@ -1,0 +1,271 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package conformance
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"testing"
+
+	"github.com/fivewire/fivewire/a2e"
+	"github.com/fivewire/fivewire/a2e/catalogue"
+	"github.com/fivewire/fivewire/a2e/chains"
+	"github.com/fivewire/fivewire/a2e/tools"
+	"github.com/fivewire/fivewire/internal/strictjson"
+)
+
+// A2E returns the operations of package a2e and its namespaces.
+func A2E() Protocol {
+	return Protocol{Name: "a2e", Ops: map[string]Op{
+		"frame_split":   a2eFrameSplit,
+		"decode":        a2eDecode,
+		"roundtrip":     a2eRoundtrip,
+		"encode":        a2eEncode,
+		"type_parse":    a2eTypeParse,
+		"error_info":    a2eErrorInfo,
+		"event_order":   a2eEventOrder,
+		"tool_args":     a2eToolArgs,
+		"tool_search":   a2eToolSearch,
+		"chain_check":   a2eChainCheck,
+		"sse_parse":     a2eSSEParse,
+		"sse_format":    a2eSSEFormat,
+		"host_script":   Script{Open: a2eHostScript}.Run,
+		"client_script": Script{Open: a2eClientScript}.Run,
+		"http_script":   Script{Open: a2eHTTPScript}.Run,
+	}}
+}
+
+// a2eCodec returns a codec of every published type with the mode and the limits
+// that the input names.
+func a2eCodec(in *Input) *a2e.Codec {
+	c := a2e.NewCodec(catalogue.Types()...)
+	switch mode := in.StringOr("mode", "compat"); mode {
+	case "compat":
+	case "strict":
+		c.Strict = true
+	default:
+		in.Fail("mode", "unknown mode %q", mode)
+	}
+	limits := in.ObjectOr("limits")
+	c.MaxBytes = limits.IntOr("maxBytes", 0)
+	c.MaxDepth = limits.IntOr("maxDepth", 0)
+	return c
+}
+
+// a2eRefused turns an error of the package into the failure {code, field, reason, reqId}.
+func a2eRefused(err error) error {
+	var e *a2e.Error
+	if !errors.As(err, &e) {
+		return err
+	}
+	return &Failure{Code: string(e.Code), Err: err,
+		Fields: Answer{"field": e.Field, "reason": e.Reason, "reqId": e.ReqID}}
+}
+
+// chunkReader hands out one chunk at each read.
+type chunkReader struct{ chunks [][]byte }
+
+func (r *chunkReader) Read(p []byte) (int, error) {
+	if len(r.chunks) == 0 {
+		return 0, io.EOF
+	}
+	n := copy(p, r.chunks[0])
+	if r.chunks[0] = r.chunks[0][n:]; len(r.chunks[0]) == 0 {
+		r.chunks = r.chunks[1:]
+	}
+	return n, nil
+}
+
+func a2eFrameSplit(_ *testing.T, in *Input) (Answer, error) {
+	c := a2eCodec(in)
+	r := a2e.NewLineReader(&chunkReader{chunks: in.BytesList("chunksB64")}, c)
+	items := []Answer{}
+	for {
+		line, err := r.Next()
+		var e *a2e.Error
+		switch {
+		case err == nil:
+			items = append(items, Answer{"line": string(line)})
+		case errors.Is(err, io.EOF):
+			return Answer{"items": items}, nil
+		case errors.As(err, &e):
+			items = append(items, Answer{"code": string(e.Code), "reason": e.Reason})
+		default:
+			return nil, err
+		}
+	}
+}
+
+func a2eDecode(_ *testing.T, in *Input) (Answer, error) {
+	c := a2eCodec(in)
+	switch role := in.StringOr("role", "agent"); role {
+	case "agent":
+	case "host":
+		c.Host = true
+	default:
+		in.Fail("role", "unknown role %q", role)
+	}
+	m, err := c.Decode(in.Wire("line"))
+	if err != nil {
+		return nil, a2eRefused(err)
+	}
+	out, err := c.Append(nil, m)
+	if err != nil {
+		return nil, fmt.Errorf("what was decoded cannot be encoded: %w", err)
+	}
+	return Answer{"typed": m.Body != nil, "json": json.RawMessage(out)}, nil
+}
+
+func a2eRoundtrip(_ *testing.T, in *Input) (Answer, error) {
+	c := a2eCodec(in)
+	m, err := c.Decode(in.Wire("line"))
+	if err != nil {
+		return nil, a2eRefused(err)
+	}
+	out, err := c.Append(nil, m)
+	if err != nil {
+		return nil, err
+	}
+	return Answer{"line": string(out)}, nil
+}
+
+// a2eMessage makes the message that the members type, id, ts and fields describe.
+func a2eMessage(c *a2e.Codec, msgType, id string, ts, fields json.RawMessage) (*a2e.Message, error) {
+	line := append(strictjson.AppendString([]byte(`{"a2e":"1.0","type":`), msgType), `,"id":`...)
+	line = append(append(strictjson.AppendString(line, id), `,"ts":`...), ts...)
+	if inner := bytes.TrimSpace(fields); len(inner) > 2 {
+		if rest := bytes.TrimSpace(inner[1:]); rest[0] != '}' {
+			line = append(append(line, ','), rest...)
+			return c.Decode(line)
+		}
+	}
+	return c.Decode(append(line, '}'))
+}
+
+func a2eEncode(_ *testing.T, in *Input) (Answer, error) {
+	c := a2e.NewCodec(catalogue.Types()...)
+	c.ASCII = in.Bool("ascii")
+	msgType, id, ts, fields := in.String("type"), in.String("id"), in.Raw("ts"), in.Raw("fields")
+	if in.Err() != nil {
+		return nil, in.Err()
+	}
+	if !a2e.ValidType(msgType) {
+		return nil, a2eRefused(a2e.Violation("type", a2e.ReasonValue))
+	}
+	m, err := a2eMessage(c, msgType, id, ts, fields)
+	if err != nil {
+		return nil, a2eRefused(err)
+	}
+	var frame bytes.Buffer
+	if err := a2e.NewWriter(&frame, c).Write(m); err != nil {
+		return nil, a2eRefused(err)
+	}
+	return Answer{"frame": frame.String()}, nil
+}
+
+func a2eTypeParse(_ *testing.T, in *Input) (Answer, error) {
+	types := []Answer{}
+	for _, name := range in.Strings("types") {
+		t := a2e.ParseType(name)
+		types = append(types, Answer{"namespace": t.Namespace, "verb": t.Verb, "suffix": t.Suffix,
+			"kind": t.Kind.String(), "response": t.Response})
+	}
+	return Answer{"types": types}, nil
+}
+
+func a2eErrorInfo(_ *testing.T, in *Input) (Answer, error) {
+	codes := []Answer{}
+	for _, s := range in.Strings("codes") {
+		codes = append(codes, Answer{"known": a2e.Code(s).Known(), "retryable": a2e.Code(s).Retryable()})
+	}
+	return Answer{"codes": codes}, nil
+}
+
+func a2eEventOrder(_ *testing.T, in *Input) (Answer, error) {
+	var s a2e.Sequence
+	order := []string{}
+	for _, seq := range in.Ints("seqs") {
+		order = append(order, string(s.Next(int64(seq))))
+	}
+	return Answer{"order": order}, nil
+}
+
+// a2eModel decodes an object of a vector as a model. What is wrong there is a
+// fault of the vector.
+func a2eModel[T any](in *Input, name string, raw json.RawMessage) *T {
+	v, err := a2e.DecodeInto[T](raw, name)
+	if err != nil {
+		in.Fail(name, "%v", err)
+		return new(T)
+	}
+	return v
+}
+
+func a2eToolArgs(_ *testing.T, in *Input) (Answer, error) {
+	var parameters []tools.Parameter
+	for _, raw := range in.RawList("parameters") {
+		parameters = append(parameters, *a2eModel[tools.Parameter](in, "parameters", raw))
+	}
+	arguments := in.Raw("arguments")
+	if in.Err() != nil {
+		return nil, in.Err()
+	}
+	if err := tools.CheckArguments(parameters, arguments); err != nil {
+		return nil, a2eRefused(err)
+	}
+	return Answer{}, nil
+}
+
+func a2eToolSearch(_ *testing.T, in *Input) (Answer, error) {
+	var list []tools.Definition
+	for _, raw := range in.RawList("tools") {
+		list = append(list, *a2eModel[tools.Definition](in, "tools", raw))
+	}
+	request := a2eModel[tools.ListRequest](in, "request", in.Raw("request"))
+	names := []string{}
+	for _, t := range tools.Search(list, request) {
+		names = append(names, t.Name)
+	}
+	return Answer{"names": names}, nil
+}
+
+func a2eChainCheck(_ *testing.T, in *Input) (Answer, error) {
+	fields := append(append([]byte(`{"nodes":`), in.Raw("nodes")...), `,"entry_node":`...)
+	fields = append(strictjson.AppendString(fields, in.String("entry_node")), '}')
+	m, err := a2eMessage(a2e.NewCodec(chains.Types()...), "chain/req", "c", json.RawMessage("1"), fields)
+	if err != nil {
+		return nil, a2eRefused(err)
+	}
+	request := m.Body.(*chains.Request)
+	if err := chains.Check(request.Nodes, request.EntryNode); err != nil {
+		return nil, a2eRefused(err)
+	}
+	return Answer{}, nil
+}
+
+func a2eSSEParse(_ *testing.T, in *Input) (Answer, error) {
+	r := a2e.NewEventReader(&chunkReader{chunks: in.BytesList("chunksB64")}, nil)
+	messages := []string{}
+	for {
+		data, err := r.Next()
+		if errors.Is(err, io.EOF) {
+			return Answer{"messages": messages, "lastId": r.LastID()}, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		messages = append(messages, string(data))
+	}
+}
+
+func a2eSSEFormat(_ *testing.T, in *Input) (Answer, error) {
+	text, err := a2e.AppendEvent(nil, in.Wire("line"), uint64(in.IntOr("id", 0)))
+	if err != nil {
+		return nil, err
+	}
+	return Answer{"text": string(text)}, nil
+}

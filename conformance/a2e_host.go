@@ -1,0 +1,324 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package conformance
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"math/big"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/fivewire/fivewire/a2e"
+	"github.com/fivewire/fivewire/a2e/catalogue"
+	"github.com/fivewire/fivewire/a2e/env"
+	a2ememory "github.com/fivewire/fivewire/a2e/memory"
+	"github.com/fivewire/fivewire/a2e/tools"
+	"github.com/fivewire/fivewire/internal/strictjson"
+)
+
+// a2eAudit collects the records of a host.
+type a2eAudit struct {
+	mu      sync.Mutex
+	records []a2e.AuditRecord
+}
+
+func (a *a2eAudit) add(r a2e.AuditRecord) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.records = append(a.records, r)
+}
+
+// take returns the records since it was called last.
+func (a *a2eAudit) take() ([]Answer, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	list := []Answer{}
+	for i := range a.records {
+		text, err := a.records[i].MarshalJSON()
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, Answer{"json": json.RawMessage(text)})
+	}
+	a.records = nil
+	return list, nil
+}
+
+// a2eHost makes the fixture host of the scripts.
+func a2eHost(in *Input) (*a2e.Host, *a2eAudit) {
+	o := in.ObjectOr("host")
+	audit := &a2eAudit{}
+	opts := &a2e.HostOptions{Audit: audit.add, WithoutHandshake: o.Bool("withoutHandshake"), WriteStall: -1}
+	if token := o.StringOr("token", "s3cret"); token != "" {
+		opts.Tokens = []string{token}
+	}
+	caps := o.StringsOr("caps")
+	if !o.Has("caps") {
+		caps = []string{"tools", "memory", "env", "test"}
+	}
+	limits := o.ObjectOr("limits")
+	opts.Limits = a2e.Limits{HandshakeTimeout: -1, SessionIdle: -1, MaxParallel: o.IntOr("maxParallel", 4),
+		MaxQueue: o.IntOr("maxQueue", 64), MaxSessions: o.IntOr("maxSessions", 1024),
+		MaxMessageBytes: limits.IntOr("maxBytes", 0), MaxDepth: limits.IntOr("maxDepth", 0)}
+	if opts.Limits.MaxQueue == 0 {
+		opts.Limits.MaxQueue = -1
+	}
+	switch mode := o.StringOr("mode", "compat"); mode {
+	case "compat":
+	case "strict":
+		opts.Strict = true
+	default:
+		o.Fail("mode", "unknown mode %q", mode)
+	}
+	if o.Bool("catchAll") {
+		opts.CatchAll = a2e.HandlerFunc(a2eCatchAll)
+	}
+	h := a2e.NewHost(opts)
+	for _, name := range caps {
+		switch name {
+		case "tools":
+			h.Add(a2eTools().Plugin())
+		case "memory":
+			h.Add(a2ememory.NewPlugin(nil))
+		case "env":
+			p := env.NewPlugin(map[string]env.Environment{"counter": env.Counter{}}, nil)
+			p.Routes = slices.DeleteFunc(p.Routes, func(r a2e.Route) bool {
+				switch r.Type.Name {
+				case "env/reset/req", "env/step/req", "env/observe/req", "env/close/req", "env/space/req":
+					return false
+				}
+				return true
+			})
+			h.Add(p)
+		case "test":
+			for _, p := range a2eDemo() {
+				h.Add(p)
+			}
+		default:
+			h.Add(&a2e.Plugin{Name: name, Capability: name})
+		}
+	}
+	if err := h.Registry().Add(catalogue.Types()...); err != nil {
+		o.Fail("caps", "%v", err)
+	}
+	return h, audit
+}
+
+func a2eCatchAll(_ context.Context, call *a2e.Call) (any, error) {
+	t := call.Message.Type
+	name := t + "/resp"
+	if stem, ok := strings.CutSuffix(t, "/req"); ok {
+		name = stem + "/resp"
+	}
+	switch a2e.KindOf(t) {
+	case a2e.KindRequest, a2e.KindOther:
+	default:
+		return nil, nil
+	}
+	m := a2e.NewMessage(name, nil)
+	if err := errors.Join(m.Extra.Set("req_id", call.ID()), m.Extra.Set("caught", t)); err != nil {
+		return nil, err
+	}
+	return m, nil
+}
+
+type a2eGreetRequest struct {
+	Name string `a2e:"name,required"`
+}
+
+type a2eGreetResponse struct {
+	ReqID string `a2e:"req_id"`
+	Text  string `a2e:"text"`
+}
+
+type a2eDeepResponse struct {
+	ReqID string `a2e:"req_id"`
+	Depth int64  `a2e:"depth"`
+}
+
+func a2eDemo() []*a2e.Plugin {
+	greet := func(only, greeting string) a2e.Route {
+		return a2e.NewRoute("demo/greet/req", func(_ context.Context, _ *a2e.Call, r *a2eGreetRequest) (*a2eGreetResponse, error) {
+			if only != "" && r.Name != only {
+				return nil, a2e.ErrPass
+			}
+			return &a2eGreetResponse{Text: greeting + r.Name}, nil
+		})
+	}
+	deep := a2e.NewRoute("demo/deep/nest/op/req", func(context.Context, *a2e.Call, *struct{}) (*a2eDeepResponse, error) {
+		return &a2eDeepResponse{Depth: 3}, nil
+	})
+	return []*a2e.Plugin{
+		{Name: "demo", Capability: "test", Routes: []a2e.Route{greet("", "hello "), deep}},
+		{Name: "demo_hi", Capability: "test", Priority: 10, Routes: []a2e.Route{greet("vip", "welcome ")}},
+	}
+}
+
+// a2eTools are the tools of the fixture host.
+func a2eTools() *tools.Set {
+	s := tools.NewSet(&tools.Options{Allow: func(_ context.Context, _ *a2e.Call, t *tools.Definition, _ json.RawMessage) bool {
+		return t.Name != "secret"
+	}})
+	add := func(name, description string, idempotent bool, tags string, parameters []tools.Parameter,
+		run func(ctx context.Context, call *a2e.Call, arguments json.RawMessage) (any, error)) {
+		d := a2e.New[tools.Definition]()
+		d.Name, d.Description, d.Idempotent, d.InputParameters = name, description, idempotent, parameters
+		if tags != "" {
+			d.Tags = strings.Split(tags, " ")
+		}
+		d.DeferLoading = name == "hidden"
+		s.Add(tools.Tool{Definition: *d, Run: run})
+	}
+	integer := func(name string) tools.Parameter {
+		return tools.Parameter{Name: name, Type: "integer", Required: true}
+	}
+	failing := func(context.Context, *a2e.Call, json.RawMessage) (any, error) { return nil, errors.New("failed") }
+	add("echo", "Return the arguments", true, "demo", nil, func(_ context.Context, _ *a2e.Call, arguments json.RawMessage) (any, error) {
+		return arguments, nil
+	})
+	add("add", "Add two integers", true, "demo math", []tools.Parameter{integer("a"), integer("b")}, a2eAdd)
+	add("fail", "Always fails", false, "", nil, failing)
+	add("flaky", "Fails, safe to retry", true, "", nil, failing)
+	add("soft_fail", "Returns an unsuccessful result", false, "", nil, func(context.Context, *a2e.Call, json.RawMessage) (any, error) {
+		text, code := "soft failure", "tool_error"
+		return &tools.Result{Error: &text, ErrorCode: &code}, nil
+	})
+	add("slow", "Sleep for ms milliseconds", true, "", []tools.Parameter{integer("ms")}, a2eSlow)
+	add("stream3", "Emit three events", false, "demo", nil, func(_ context.Context, call *a2e.Call, _ json.RawMessage) (any, error) {
+		err := errors.Join(
+			call.Emit(a2e.EventProgress, json.RawMessage(`{"pct":50,"message":"half"}`)),
+			call.Emit(a2e.EventStatus, json.RawMessage(`{"message":"working"}`)),
+			call.Emit(a2e.EventLog, json.RawMessage(`{"level":"info","message":"done"}`)))
+		return json.RawMessage(`{"events":3}`), err
+	})
+	add("panic", "Crashes", false, "", nil, func(context.Context, *a2e.Call, json.RawMessage) (any, error) { panic("as told") })
+	add("secret", "Denied by policy", false, "", nil, failing)
+	add("nil", "Returns nothing", true, "", nil, func(context.Context, *a2e.Call, json.RawMessage) (any, error) { return nil, nil })
+	add("hidden", "Deferred archive tool", true, "archive", nil, func(context.Context, *a2e.Call, json.RawMessage) (any, error) {
+		return json.RawMessage(`{"found":true}`), nil
+	})
+	return s
+}
+
+func a2eSlow(ctx context.Context, _ *a2e.Call, arguments json.RawMessage) (any, error) {
+	v, err := strictjson.Check(arguments, strictjson.Options{})
+	if err != nil {
+		return nil, err
+	}
+	ms, ok := v.Get("ms").Int()
+	if !ok || ms < 0 {
+		return nil, errors.New("ms is out of range")
+	}
+	start := time.Now()
+	select {
+	case <-time.After(time.Duration(ms) * time.Millisecond):
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	data, err := strictjson.Encode(map[string]int64{"slept": ms})
+	if err != nil {
+		return nil, err
+	}
+	return &tools.Result{Success: true, Data: data, DurationMs: time.Since(start).Milliseconds()}, nil
+}
+
+// a2eLines collects what comes out of a connection.
+type a2eLines struct {
+	mu    sync.Mutex
+	lines []string
+	ended bool
+}
+
+func (l *a2eLines) read(r io.Reader) {
+	in := bufio.NewReader(r)
+	for {
+		line, err := in.ReadString('\n')
+		l.mu.Lock()
+		if line != "" {
+			l.lines = append(l.lines, strings.TrimSuffix(line, "\n"))
+		}
+		if err != nil {
+			l.ended = true
+			l.mu.Unlock()
+			return
+		}
+		l.mu.Unlock()
+	}
+}
+
+// take returns the messages since it was called last.
+func (l *a2eLines) take() []Answer {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	list := []Answer{}
+	for _, line := range l.lines {
+		list = append(list, Answer{"json": json.RawMessage(line)})
+	}
+	l.lines = nil
+	return list
+}
+
+func (l *a2eLines) closed() bool { l.mu.Lock(); defer l.mu.Unlock(); return l.ended }
+
+func a2eHostScript(t *testing.T, in *Input) (Step, error) {
+	h, audit := a2eHost(in)
+	if err := in.Err(); err != nil {
+		return nil, err
+	}
+	agent, host := a2e.Pipe()
+	out := &a2eLines{}
+	var done sync.WaitGroup
+	done.Go(func() { _ = h.Serve(context.Background(), host) })
+	done.Go(func() { out.read(agent) })
+	input := io.WriteCloser(agent)
+	t.Cleanup(func() {
+		_ = h.Close()
+		_ = agent.Close()
+		done.Wait()
+	})
+	return func(step *Input) (Answer, error) {
+		for _, line := range step.StringsOr("lines") {
+			_, _ = io.WriteString(input, line+"\n") // a closed session takes nothing
+			synctest.Wait()
+		}
+		if step.Bool("eof") {
+			_ = agent.(interface{ CloseWrite() error }).CloseWrite()
+			synctest.Wait()
+		}
+		answer := Answer{"out": Default(out.take(), []any{}), "closed": Default(out.closed(), false)}
+		if step.Bool("audit") {
+			records, err := audit.take()
+			if err != nil {
+				return nil, err
+			}
+			answer["audit"] = records
+		}
+		return answer, nil
+	}, nil
+}
+
+// a2eAdd adds integers of any size.
+func a2eAdd(_ context.Context, _ *a2e.Call, arguments json.RawMessage) (any, error) {
+	v, err := strictjson.Check(arguments, strictjson.Options{})
+	if err != nil {
+		return nil, err
+	}
+	sum := new(big.Int)
+	for _, name := range []string{"a", "b"} {
+		r, ok := new(big.Rat).SetString(string(v.Get(name)))
+		if !ok || !r.IsInt() {
+			return nil, errors.New("not an integer")
+		}
+		sum.Add(sum, r.Num())
+	}
+	return json.RawMessage(`{"sum":` + sum.String() + `}`), nil
+}
