@@ -1,0 +1,165 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Command arc-server runs two ARC agents behind one endpoint: report-01 works on
+// tasks and asks for what it needs to know, tutor-01 chats and streams its
+// answers. It is a template to copy; arc-client talks to it.
+//
+//	go run ./examples/arc-server -addr localhost:8080
+//
+// It ends on Ctrl-C or SIGTERM: new work is refused, what is running may finish.
+package main
+
+import (
+	"context"
+	"crypto/subtle"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/fivewire/fivewire/arc"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, os.Args[1:], os.Stderr); err != nil {
+		fmt.Fprintln(os.Stderr, "arc-server:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, args []string, stderr io.Writer) error {
+	flags := flag.NewFlagSet("arc-server", flag.ContinueOnError)
+	addr := flags.String("addr", "localhost:8080", "`address` to listen on")
+	token := flags.String("token", "", "access `token` that callers must send; empty lets everyone in")
+	grace := flags.Duration("grace", 20*time.Second, "how long running work may go on after a signal")
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	logger := slog.New(slog.NewTextHandler(stderr, nil))
+
+	opts := &arc.ServerOptions{
+		Logger: logger,
+		Audit:  arc.AuditLog(logger),
+		Health: true,
+	}
+	if *token != "" {
+		opts.Verifier = oneToken(*token) // with real tokens: package arc/oauth
+	}
+	srv := arc.NewServer(opts)
+	srv.Register(arc.Agent{
+		AgentInfo: arc.AgentInfo{
+			AgentID:      "report-01",
+			Description:  "Writes a report about the text of a task.",
+			Capabilities: []string{"reports"},
+			Version:      "1.0.0",
+		},
+		Tasks: arc.TaskFunc(report),
+	})
+	srv.Register(arc.Agent{
+		AgentInfo: arc.AgentInfo{
+			AgentID:      "tutor-01",
+			Description:  "Repeats what you say, word by word.",
+			Capabilities: []string{"chat"},
+			Version:      "1.0.0",
+		},
+		Chats: arc.ChatFunc(tutor),
+	})
+
+	l, err := net.Listen("tcp", *addr)
+	if err != nil {
+		return err
+	}
+	logger.Info("serving ARC", "url", "http://"+l.Addr().String()+"/arc")
+
+	// In production this server stands behind TLS: ServeTLS, or a proxy.
+	httpServer := srv.HTTPServer(*addr)
+	served := make(chan error, 1)
+	go func() { served <- httpServer.Serve(l) }()
+	select {
+	case err := <-served:
+		return err
+	case <-ctx.Done():
+	}
+	logger.Info("shutting down")
+	end, cancel := context.WithTimeout(context.Background(), *grace)
+	defer cancel()
+	err = srv.Shutdown(end) // the agents' work first, while callers can still ask for it
+	if e := httpServer.Shutdown(end); e != nil && !errors.Is(e, http.ErrServerClosed) {
+		err = errors.Join(err, e)
+	}
+	return err
+}
+
+// report is a task: it runs in a goroutine of its own and may take as long as it
+// likes. Returning nil completes the task, an error fails it.
+func report(ctx context.Context, run *arc.TaskRun) error {
+	text := run.Message().Text()
+	if err := run.Progress(ctx, "Read %d words.", len(strings.Fields(text))); err != nil {
+		return err
+	}
+
+	// Ask, and wait for the caller's task.send.
+	if err := run.AddMessage(ctx, arc.AgentText("Which title shall the report have?")); err != nil {
+		return err
+	}
+	title, err := run.RequireInput(ctx, "title")
+	if err != nil {
+		return err // canceled, for instance
+	}
+
+	data, err := arc.DataPart(map[string]int{"words": len(strings.Fields(text)), "bytes": len(text)})
+	if err != nil {
+		return err
+	}
+	return run.AddArtifact(ctx, &arc.Artifact{
+		Name: "report",
+		Parts: []arc.Part{
+			arc.TextPart("# " + title.Text() + "\n\n" + text + "\n"),
+			data,
+		},
+	})
+}
+
+// tutor answers one message of a chat. What it sends reaches a caller who
+// streams at once, and any other caller as one message.
+func tutor(ctx context.Context, turn *arc.ChatTurn, out *arc.ChatWriter) error {
+	words := strings.Fields(turn.Message.Text())
+	if len(words) == 0 {
+		return arc.Errorf(arc.ErrInvalidChatMessage, "say something")
+	}
+	history, err := turn.History(ctx)
+	if err != nil {
+		return err
+	}
+	if err := out.Send(fmt.Sprintf("(%d messages so far) You said:", len(history))); err != nil {
+		return err
+	}
+	for _, word := range words {
+		if err := out.Send(" " + word); err != nil {
+			return err // the reader has gone
+		}
+	}
+	return nil
+}
+
+// oneToken knows a single token.
+func oneToken(token string) arc.TokenVerifier {
+	caller := &arc.Principal{ID: "operator", Scopes: strings.Fields(arc.ScopesFullCaller)}
+	return arc.TokenVerifierFunc(func(_ context.Context, got string) (*arc.Principal, error) {
+		if subtle.ConstantTimeCompare([]byte(got), []byte(token)) != 1 {
+			return nil, arc.ErrTokenInvalid
+		}
+		return caller, nil
+	})
+}
