@@ -38,6 +38,7 @@ type Envelope struct {
 	text             string // canonical, with null for the signature if there is such a member
 	bodyAt, bodyEnd  int32
 	sigAt, sigEnd    int32 // the member signature; both 0 if absent
+	ambiguous        bool  // implementations would sort its names differently (AIR-D01)
 	sigPrev, sigNext int32 // where the member before it ends and the one after it begins; -1: none
 }
 
@@ -92,7 +93,7 @@ func (c *canon) decode(data []byte, p Profile, bodies []string) (*Envelope, erro
 	if !c.object {
 		return nil, ErrInvalidEnvelope.err("not an object")
 	}
-	e := &Envelope{text: string(out)}
+	e := &Envelope{text: string(out), ambiguous: c.ambiguous}
 	top := fields{e.text, c.top}
 	if err := e.readFields(top, c, p); err != nil {
 		return nil, err

@@ -124,6 +124,8 @@ func (c Code) wire() (status int, text string) {
 		return http.StatusBadRequest, "Bad Request"
 	case ErrTooLarge:
 		return http.StatusRequestEntityTooLarge, "Bad Request" // AIR-D67
+	case errMethodCode:
+		return http.StatusMethodNotAllowed, "Bad Request"
 	case ErrBadSignature:
 		return http.StatusUnauthorized, "Bad Signature"
 	case ErrUnauthorized:

@@ -6,11 +6,12 @@ package air
 import (
 	"crypto/rand"
 	"encoding/base64"
-	"encoding/hex"
 	"net/url"
 	"strings"
 	"time"
 	"unicode/utf8"
+
+	"github.com/fivewire/fivewire/internal/randid"
 )
 
 // A Profile says how strictly envelopes are taken and how they are written
@@ -138,20 +139,7 @@ func airIDOf(did string) string {
 }
 
 // NewID returns a random UUID of version 4, for envelopes and threads.
-func NewID() string {
-	var b [16]byte
-	rand.Read(b[:]) // never fails
-	b[6] = b[6]&15 | 0x40
-	b[8] = b[8]&63 | 0x80
-	var t [36]byte
-	hex.Encode(t[:8], b[:4])
-	hex.Encode(t[9:13], b[4:6])
-	hex.Encode(t[14:18], b[6:8])
-	hex.Encode(t[19:23], b[8:10])
-	hex.Encode(t[24:], b[10:])
-	t[8], t[13], t[18], t[23] = '-', '-', '-', '-'
-	return string(t[:])
-}
+func NewID() string { return randid.UUID4() }
 
 // NewNonce returns 128 random bits as 22 characters (AIR-041).
 func NewNonce() string {

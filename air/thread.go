@@ -54,7 +54,8 @@ type Thread struct {
 	Agreed Money
 
 	// Last is the id of the message that was applied last.
-	Last string
+	Last   string
+	lastBy Party
 }
 
 // Outstanding returns the move that waits for an answer, nil if there is none.

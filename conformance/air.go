@@ -10,6 +10,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"errors"
+	"maps"
 	"net/http"
 	"testing"
 	"time"
@@ -51,6 +52,7 @@ func AIR() Protocol {
 			return a, nil
 		}
 	}
+	maps.Copy(ops, airScripts())
 	return Protocol{Name: "air", Ops: ops}
 }
 

@@ -1,0 +1,501 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package air
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/http"
+	"slices"
+	"time"
+
+	"github.com/fivewire/fivewire/internal/randid"
+	"github.com/fivewire/fivewire/store"
+)
+
+// The clock window of 6.2. Exactly so much passes.
+const (
+	maxAge  = 300 * time.Second
+	maxSkew = 30 * time.Second
+)
+
+// refetchAge is how old a cached document must be before a signature that does not
+// verify is a reason to resolve it again (AIR-D41).
+const refetchAge = 5 * time.Second
+
+// A Delivery is a verified envelope on its way to the application. What it holds
+// comes from the canonical form that the sender signed.
+type Delivery struct {
+	Envelope *Envelope
+	Body     Body // the opened one if it was sealed
+	Sealed   bool
+	Form     Form // of the signature
+
+	// BodyJSON is the body as canonical JSON. In sealed bodies of application
+	// types, numbers may be floats; they stand as they were written.
+	BodyJSON []byte
+
+	// Thread is the negotiation after this message; nil for other bodies.
+	Thread *Thread
+
+	// Expired tells that the expires_at of an Offer or a Counter has passed.
+	Expired bool
+
+	// Pulled tells that the envelope came from a relay rather than directly.
+	Pulled bool
+
+	// Again tells that a process died while it was handling this envelope: whether
+	// the application saw it is not known. Handlers that must act exactly
+	// once make what they do depend on Envelope.ID.
+	Again bool
+}
+
+// A Handler is the application behind an [Inbox]. It may be called from several
+// goroutines. An error that is an [*Error] or a [Code] is a final answer; any
+// other is a failure: the envelope counts as not received and will be delivered
+// again if its sender or the relay tries again.
+type Handler interface {
+	Deliver(ctx context.Context, d *Delivery) error
+}
+
+// HandlerFunc makes a function a [Handler].
+type HandlerFunc func(ctx context.Context, d *Delivery) error
+
+// Deliver calls f.
+func (f HandlerFunc) Deliver(ctx context.Context, d *Delivery) error { return f(ctx, d) }
+
+// Middleware wraps a [Handler], for block lists for example.
+type Middleware func(Handler) Handler
+
+// Block returns a middleware that takes envelopes of certain senders off without
+// telling them: blocked is asked for each DID, after the signature has verified.
+func Block(blocked func(did string) bool) Middleware {
+	return func(next Handler) Handler {
+		return HandlerFunc(func(ctx context.Context, d *Delivery) error {
+			if blocked(d.Envelope.From) {
+				return nil
+			}
+			return next.Deliver(ctx, d)
+		})
+	}
+}
+
+// A Rejection is an envelope that was not delivered, for [InboxOptions.OnRejected].
+type Rejection struct {
+	Data     []byte
+	Envelope *Envelope // nil if it could not be decoded
+	Err      *Error
+	Pulled   bool
+	Final    bool // it will not be tried again
+}
+
+// InboxOptions adjusts an [Inbox]. The zero value is right for production.
+type InboxOptions struct {
+	// Resolver finds the senders' keys. Nil means one with default options.
+	Resolver *Resolver
+
+	// Profile is how envelopes are checked. Empty means ProfileInterop.
+	Profile Profile
+
+	// Accept narrows the forms of signatures. Empty means those of the profile.
+	Accept AcceptForms
+
+	// Bodies are the body types that the handler knows besides those of the
+	// specification; [AnyBody] stands for all. They hold for sealed bodies too.
+	Bodies []string
+
+	// Store keeps nonces, ids and threads, so that a restart forgets nothing and
+	// several processes share one inbox. Nil means the memory of this process.
+	Store store.KV
+
+	// Threads keeps the negotiations; share it with the [Client] of the same
+	// agent. Nil means one in Store.
+	Threads *Threads
+
+	// ReplayCapacity bounds the nonces remembered per sender and thread. Zero
+	// means DefaultThreadCapacity, and less is raised to it only by the caller.
+	ReplayCapacity int
+
+	// PullMaxAge accepts pulled envelopes that are older than the 300 s of the
+	// specification. Nonces are then remembered as long. Zero means 300 s
+	// (AIR-D68).
+	PullMaxAge time.Duration
+
+	// RejectExpired refuses Offers and Counters after their expires_at (AIR-D54).
+	RejectExpired bool
+
+	// HandlerTimeout bounds one call of the handler. Zero means one minute.
+	HandlerTimeout time.Duration
+
+	// MaxBytes bounds an envelope. Zero means [DefaultMaxBytes].
+	MaxBytes int
+
+	// Secret, if set, must be shown by whoever pushes directly.
+	Secret string
+
+	// KeyPolicy, if set, is asked for each sender's key.
+	KeyPolicy KeyPolicy
+
+	// Unwrap, if set, takes an envelope out of a wrapper of another content type
+	// than JSON, such as DIDComm. What it returns is checked like any other.
+	Unwrap func(contentType string, body []byte) ([]byte, error)
+
+	// OnRejected, if set, hears of every envelope that is not delivered. It may
+	// be called from several goroutines.
+	OnRejected func(ctx context.Context, r *Rejection)
+
+	// Middleware wraps the handler, the first outermost.
+	Middleware []Middleware
+
+	// Logger receives what no error reports. Nil is silent.
+	Logger *slog.Logger
+}
+
+// An Inbox verifies the envelopes for one agent and hands each of them to a
+// [Handler] once (sections 6 and 8). It is the [http.Handler] of a synchronous
+// inbox; a [Poller] feeds it from a relay. All its methods may be called from
+// several goroutines. It starts none, so it needs no closing.
+type Inbox struct {
+	id       *Identity
+	handler  Handler
+	opts     InboxOptions
+	resolver *Resolver
+	threads  *Threads
+	claims   claims
+	log      *slog.Logger
+}
+
+// NewInbox returns the inbox of an agent. It does no I/O.
+func NewInbox(id *Identity, h Handler, opts *InboxOptions) (*Inbox, error) {
+	in := &Inbox{id: id, handler: h}
+	if opts != nil {
+		in.opts = *opts
+	}
+	o := &in.opts
+	o.Profile = o.Profile.or(ProfileInterop)
+	if o.Accept == "" {
+		o.Accept = o.Profile.accepts()
+	}
+	if o.MaxBytes <= 0 {
+		o.MaxBytes = DefaultMaxBytes
+	}
+	if o.HandlerTimeout <= 0 {
+		o.HandlerTimeout = time.Minute
+	}
+	in.resolver = o.Resolver
+	if in.resolver == nil {
+		var err error
+		if in.resolver, err = NewResolver(nil); err != nil {
+			return nil, err
+		}
+	}
+	in.threads = o.Threads
+	if in.threads == nil {
+		in.threads = NewThreads(id.did, &ThreadsOptions{Store: o.Store})
+	}
+	in.log = logger(o.Logger)
+	in.claims.window.PerThread = o.ReplayCapacity
+	in.claims.kv = o.Store
+	in.claims.prefix = "air/seen/" + id.did + "/"
+	in.claims.owner = randid.New("inbox-")
+	in.claims.lease = o.HandlerTimeout + 5*time.Second
+	for _, m := range slices.Backward(o.Middleware) {
+		in.handler = m(in.handler)
+	}
+	return in, nil
+}
+
+// Threads returns the negotiations of the inbox.
+func (in *Inbox) Threads() *Threads { return in.threads }
+
+// An Outcome tells what became of a received envelope.
+type Outcome struct {
+	Delivery *Delivery // nil unless the handler took it
+	Err      *Error    // why it was not delivered; nil if it was
+
+	// Final tells that trying again would change nothing: pulled mail is
+	// acknowledged (AIR-D63).
+	Final bool
+}
+
+// Receive runs the steps of 6.2 for one envelope that was pushed directly, or
+// pulled from a relay, and waits for the handler.
+func (in *Inbox) Receive(ctx context.Context, data []byte, pulled bool) *Outcome {
+	env, d, err := in.receive(ctx, data, pulled)
+	if err == nil {
+		return &Outcome{Delivery: d, Final: true}
+	}
+	var e *Error
+	if !errors.As(err, &e) {
+		e = ErrRelay.because("", err)
+	}
+	o := &Outcome{Err: e, Final: true}
+	switch e.Code {
+	case ErrBadGateway, ErrRelay, ErrReplayWindowExhausted, ErrStaleKey:
+		o.Final = false
+	case ErrReplay:
+		o.Final = !errors.Is(e, errElsewhere)
+	}
+	in.log.DebugContext(ctx, "air: envelope not delivered", "code", e.Code, "err", e, "pulled", pulled)
+	if in.opts.OnRejected != nil {
+		in.opts.OnRejected(ctx, &Rejection{Data: data, Envelope: env, Err: e, Pulled: pulled, Final: o.Final})
+	}
+	return o
+}
+
+func (in *Inbox) receive(ctx context.Context, data []byte, pulled bool) (*Envelope, *Delivery, error) {
+	o := &in.opts
+	env, err := Decode(data, &DecodeOptions{Profile: o.Profile, Bodies: o.Bodies, MaxBytes: o.MaxBytes})
+	if err != nil {
+		return nil, nil, err
+	}
+	if env.To != in.id.did {
+		return env, nil, ErrWrongRecipient.err("the envelope is addressed to another agent")
+	}
+	var sig [64]byte
+	if err := decodeSignature(&sig, env.Signature); err != nil {
+		return env, nil, err
+	}
+	form, err := in.verify(ctx, env)
+	if err != nil {
+		return env, nil, err
+	}
+	window := maxAge
+	if pulled {
+		window = max(window, o.PullMaxAge)
+	}
+	now := time.Now()
+	if age := now.Sub(env.Sent); age > window || age < -maxSkew {
+		return env, nil, ErrStaleTimestamp.err("the timestamp is too far from the recipient's clock")
+	}
+	h, err := in.claims.take(ctx, env, env.Sent.Add(max(maxAge, o.PullMaxAge)))
+	if err != nil {
+		return env, nil, err
+	}
+	d := &Delivery{Envelope: env, Form: form, Pulled: pulled, Again: h.retake}
+	if err := in.unseal(d); err != nil {
+		if isCode(err, ErrStaleKey) {
+			return env, nil, settle(err, h.rollback(ctx)) // nothing is recorded (AIR-D42)
+		}
+		return env, nil, settle(err, h.commit(ctx))
+	}
+	return env, d, in.hand(ctx, d, h)
+}
+
+// verify looks the sender up and checks the signature. From is used for nothing
+// else before it has returned (AIR-129).
+func (in *Inbox) verify(ctx context.Context, env *Envelope) (Form, error) {
+	entry, err := in.resolver.resolve(ctx, env.From, time.Time{})
+	if err != nil {
+		return "", err
+	}
+	form, err := in.verifyWith(ctx, env, entry)
+	if err == nil || !isCode(err, ErrBadSignature) || time.Since(entry.fetched) < refetchAge {
+		return form, err
+	}
+	// The sender may have a new key since (AIR-D41).
+	if entry, err = in.resolver.resolve(ctx, env.From, entry.fetched); err != nil {
+		return "", err
+	}
+	return in.verifyWith(ctx, env, entry)
+}
+
+func (in *Inbox) verifyWith(ctx context.Context, env *Envelope, entry cached) (Form, error) {
+	key, err := entry.key(env.From)
+	if err != nil {
+		if isCode(err, ErrBadKey) { // counts as an absent entry (AIR-D31)
+			err = ErrNotFound.because("the sender's key entry is unusable", err)
+		}
+		return "", err
+	}
+	form, err := env.Verify(key, in.opts.Accept)
+	if err == nil && in.opts.KeyPolicy != nil {
+		if err := in.opts.KeyPolicy.CheckKey(ctx, env.From, key); err != nil {
+			return "", ErrBadSignature.because("the sender's key is not trusted", err)
+		}
+	}
+	return form, err
+}
+
+// unseal fills in the body.
+func (in *Inbox) unseal(d *Delivery) error {
+	env := d.Envelope
+	if env.Type != TypeEncrypted {
+		d.Body, d.BodyJSON = env.Body(), env.BodyJSON()
+		return nil
+	}
+	plain, retired, err := in.id.open(env.Binding(), env.BodyJSON())
+	if err != nil {
+		return err
+	}
+	if retired && !d.Pulled {
+		return &Error{Code: ErrStaleKey, Detail: "sealed to a retired key", AIRID: in.id.airID}
+	}
+	d.Sealed = true
+	d.Body, d.BodyJSON, err = in.parseSealed(env, plain)
+	return err
+}
+
+// parseSealed checks what came out of a box (AIR-D39).
+func (in *Inbox) parseSealed(env *Envelope, plain []byte) (Body, []byte, error) {
+	c := getCanon()
+	defer putCanon(c)
+	out, ok := c.append(nil, plain)
+	if !ok || c.duplicate || !c.object {
+		return nil, nil, errSealed()
+	}
+	f := fields{string(out), c.top}
+	bodyType, hasType := f.str("type")
+	switch {
+	case hasType && isNegotiation(bodyType):
+		body, err := c.parseBody(out, in.opts.Profile, true)
+		if err != nil {
+			return nil, nil, err
+		}
+		switch bodyType {
+		case TypeCounter, TypeAccept, TypeDecline:
+			if env.InReplyTo == "" && in.opts.Profile != ProfileDeployed {
+				return nil, nil, ErrInvalidEnvelope.err("in_reply_to is missing")
+			}
+		}
+		return body, out, nil
+	case bodyType == TypeEncrypted:
+	case slices.Contains(in.opts.Bodies, AnyBody),
+		hasType && (in.opts.Profile == ProfileDeployed || slices.Contains(in.opts.Bodies, bodyType)):
+		return &Raw{Type: bodyType, JSON: out}, out, nil
+	}
+	return nil, nil, ErrUnsupportedBody.err("the body type is not supported here")
+}
+
+// hand moves the thread on and calls the handler. If that fails, the thread and
+// the claim are taken back.
+func (in *Inbox) hand(ctx context.Context, d *Delivery, h *held) error {
+	env := d.Envelope
+	var before Thread
+	if _, raw := d.Body.(*Raw); !raw && isNegotiation(d.Body.BodyType()) {
+		if err := in.expired(d); err != nil {
+			return settle(err, h.commit(ctx))
+		}
+		var after Thread
+		var err error
+		by := Peer
+		if env.From == in.id.did {
+			by = Self // a thread with oneself (AIR-D72)
+		}
+		before, after, err = in.threads.apply(ctx, env, by, d.Body)
+		var refused *Error
+		switch {
+		case errors.As(err, &refused):
+			return settle(err, h.commit(ctx))
+		case err != nil:
+			return settle(ErrRelay.because("", err), h.rollback(ctx))
+		}
+		d.Thread = &after
+	}
+	err := in.call(ctx, d)
+	if err == nil {
+		return settle(nil, h.commit(ctx))
+	}
+	var answer *Error
+	if errors.As(err, &answer) && answer.Status() < http.StatusInternalServerError {
+		return settle(answer, h.commit(ctx)) // the application has decided
+	}
+	if d.Thread != nil {
+		err = errors.Join(err, in.threads.revert(context.WithoutCancel(ctx), env, before))
+	}
+	in.log.WarnContext(ctx, "air: handler failed", "id", env.ID, "err", err)
+	return settle(ErrRelay.because("", err), h.rollback(ctx))
+}
+
+// settle is the answer err, unless the store failed to take note of it: then
+// nothing is final.
+func settle(err, stored error) error {
+	if stored != nil {
+		return ErrRelay.because("", errors.Join(stored, err))
+	}
+	return err
+}
+
+func (in *Inbox) expired(d *Delivery) error {
+	var at time.Time
+	switch b := d.Body.(type) {
+	case *Offer:
+		at = b.Expires
+	case *Counter:
+		at = b.Expires
+	default:
+		return nil
+	}
+	d.Expired = time.Now().After(at)
+	if d.Expired && in.opts.RejectExpired {
+		return ErrInvalidEnvelope.err("expires_at has passed")
+	}
+	return nil
+}
+
+func (in *Inbox) call(ctx context.Context, d *Delivery) (err error) {
+	ctx, cancel := context.WithTimeout(ctx, in.opts.HandlerTimeout)
+	defer cancel()
+	defer func() {
+		if p := recover(); p != nil {
+			in.log.ErrorContext(ctx, "air: handler panicked", "id", d.Envelope.ID, "panic", p)
+			err = errors.New("air: the handler panicked")
+		}
+	}()
+	err = in.handler.Deliver(ctx, d)
+	var answer *Error
+	var code Code
+	if !errors.As(err, &answer) && errors.As(err, &code) {
+		return code.err("")
+	}
+	return err
+}
+
+// ServeHTTP takes one pushed envelope, whatever the path (7.2), and answers with
+// the codes of 9.2.
+func (in *Inbox) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	data, err := in.pushed(w, r)
+	if err != nil {
+		writeError(w, err)
+		return
+	}
+	o := in.Receive(r.Context(), data, false)
+	if o.Err != nil {
+		writeError(w, o.Err)
+		return
+	}
+	body := appendQuoted([]byte(`{"status":"delivered","envelope_id":`), o.Delivery.Envelope.ID)
+	writeJSON(w, http.StatusOK, append(body, '}'))
+}
+
+func (in *Inbox) pushed(w http.ResponseWriter, r *http.Request) ([]byte, error) {
+	if r.Method != http.MethodPost {
+		w.Header().Set("Allow", http.MethodPost)
+		return nil, errMethod
+	}
+	if in.opts.Secret != "" && !secretMatches(r.Header.Get(secretHeader), in.opts.Secret) {
+		return nil, ErrUnauthorized.err("the secret is missing or wrong")
+	}
+	data, err := readBody(r, in.opts.MaxBytes)
+	if err != nil {
+		return nil, err
+	}
+	contentType := r.Header.Get("Content-Type")
+	if jsonContent(contentType) {
+		return data, nil
+	}
+	if in.opts.Unwrap == nil {
+		return nil, ErrInvalidEnvelope.err("not a content type for envelopes")
+	}
+	if data, err = in.opts.Unwrap(contentType, data); err != nil {
+		return nil, ErrInvalidEnvelope.because("the wrapper could not be opened", err)
+	}
+	return data, nil
+}
+
+// errMethod is told as AIR-D67 says: the table of codes lacks the status.
+var errMethod = &Error{Code: errMethodCode, Detail: "the method is not allowed here"}
+
+const errMethodCode Code = "method_not_allowed"

@@ -1,0 +1,460 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package air
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/fivewire/fivewire/internal/strictjson"
+	"github.com/fivewire/fivewire/store"
+)
+
+// A mail is an envelope as a relay knows it: a few fields and the bytes as they
+// came.
+type mail struct {
+	id, from, to string
+	data         []byte
+	seq          uint64
+	queued       time.Time
+}
+
+// parseMail checks what a relay checks: the top-level fields as in interop, and
+// the inside of the body only for what makes it JSON (section g).
+func parseMail(data []byte) (*mail, error) {
+	c := getCanon()
+	defer putCanon(c)
+	c.envelope = true
+	out, ok := c.append(c.out[:0], data)
+	c.out = out
+	if err := c.refuse(ok); err != nil {
+		return nil, err
+	}
+	if !c.object {
+		return nil, ErrInvalidEnvelope.err("not an object")
+	}
+	for i, m := range c.top {
+		if i != c.sigAt && string(out[m.ke+1:m.ve]) == "null" && string(out[m.ks:m.ke]) != `"in_reply_to"` {
+			return nil, ErrNullForbidden.err("null is not allowed")
+		}
+	}
+	e := Envelope{text: string(out)}
+	if err := e.readFields(fields{e.text, c.top}, c, ProfileInterop); err != nil {
+		return nil, err
+	}
+	body := fields{e.text[e.bodyAt:e.bodyEnd], c.body}
+	if _, ok := body.str("type"); !ok {
+		return nil, ErrInvalidEnvelope.err("the body has no type")
+	}
+	if e.Signature == "" {
+		return nil, ErrInvalidEnvelope.err("signature is missing")
+	}
+	return &mail{id: e.ID, from: e.From, to: e.To, data: data}, nil
+}
+
+// record is how a mail is stored.
+func (m *mail) record() []byte {
+	b := make([]byte, 0, len(m.id)+len(m.from)+len(m.data)+8)
+	for _, s := range []string{m.id, m.from} {
+		b = binary.AppendUvarint(b, uint64(len(s)))
+		b = append(b, s...)
+	}
+	return append(b, m.data...)
+}
+
+func parseRecord(rec store.Record) (m mail, err error) {
+	b := rec.Value
+	for _, s := range []*string{&m.id, &m.from} {
+		n, k := binary.Uvarint(b)
+		if k <= 0 || uint64(len(b)-k) < n {
+			return m, errors.New("air: a stored envelope is damaged")
+		}
+		*s = string(b[k : k+int(n)])
+		b = b[k+int(n):]
+	}
+	m.data, m.seq, m.queued = b, rec.Seq, rec.Time
+	return m, nil
+}
+
+// appendMessage appends the message object of the deployed relay.
+func (m *mail) appendMessage(b []byte) []byte {
+	b = strconv.AppendUint(append(b, `{"seq":`...), m.seq, 10)
+	b = strictjson.AppendString(append(b, `,"sender_did":`...), m.from)
+	b = strictjson.AppendString(append(b, `,"envelope_id":`...), m.id)
+	b = append(b, `,"envelope_b64":"`...)
+	b = base64.StdEncoding.AppendEncode(b, m.data)
+	b = strconv.AppendInt(append(b, `","queued_at":`...), m.queued.Unix(), 10)
+	return append(b, '}')
+}
+
+// boxes are the mailboxes of a relay. The mail itself is in the store; here is only
+// what finds it faster, and everything here can be had from the store again.
+type boxes struct {
+	store store.Store
+	ttl   time.Duration
+	max   int
+
+	mu   sync.Mutex
+	open map[string]*mailbox // by AIR ID; guarded by mu
+}
+
+// A mailbox knows where the envelopes of one recipient are.
+type mailbox struct {
+	mu     sync.Mutex
+	seqs   map[string]uint64   // positions by envelope id; guarded by mu
+	others map[string][]uint64 // further ones of an id that was used again (AIR-D61)
+	last   uint64              // nothing up to here is missing from seqs
+	built  time.Time           // when seqs was begun
+	handed spans               // positions that were handed out
+	rev    store.Revision      // of handed in the store; 0: not there
+	read   bool                // handed was read from the store
+}
+
+const (
+	maxBoxes  = 100_000
+	boxMaxAge = time.Hour // after which the index forgets what expired in the store
+	scanPage  = 500
+)
+
+func streamName(box string) string { return "air/mail/" + box }
+func handedName(box string) string { return "air/handed/" + box }
+
+func (b *boxes) get(box string) *mailbox {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	m, ok := b.open[box]
+	if !ok {
+		for name := range b.open {
+			if len(b.open) < maxBoxes {
+				break
+			}
+			delete(b.open, name) // whoever still has it goes on; the store decides
+		}
+		m = &mailbox{}
+		b.open[box] = m
+	}
+	return m
+}
+
+// push stores an envelope. The same bytes again are stored once (AIR-D61).
+func (b *boxes) push(ctx context.Context, box string, m *mail) (uint64, error) {
+	mb := b.get(box)
+	mb.mu.Lock()
+	defer mb.mu.Unlock()
+	if err := b.catchUp(ctx, box, mb, false); err != nil {
+		return 0, err
+	}
+	if len(mb.seqs) >= b.max {
+		if err := b.catchUp(ctx, box, mb, true); err != nil {
+			return 0, err
+		}
+		if len(mb.seqs) >= b.max {
+			return 0, &Error{Code: ErrRateLimited, Detail: "the mailbox is full", RetryAfter: time.Minute}
+		}
+	}
+	sum := sha256.Sum256(m.data)
+	var id [64]byte
+	hex.Encode(id[:], sum[:])
+	seq, err := b.store.Append(ctx, streamName(box), string(id[:]), m.record(), b.ttl)
+	if errors.Is(err, store.ErrDuplicate) {
+		return seq, nil
+	}
+	if err != nil {
+		return 0, ErrRelay.because("", err)
+	}
+	mb.add(m.id, seq)
+	return seq, nil
+}
+
+func (mb *mailbox) add(id string, seq uint64) {
+	if old, ok := mb.seqs[id]; ok && old != seq {
+		if mb.others == nil {
+			mb.others = make(map[string][]uint64)
+		}
+		for _, s := range mb.others[id] {
+			if s == seq {
+				return
+			}
+		}
+		mb.others[id] = append(mb.others[id], seq)
+		return
+	}
+	mb.seqs[id] = seq
+}
+
+// catchUp builds the index the first time, and from time to time, so that it
+// forgets what has expired in the store.
+func (b *boxes) catchUp(ctx context.Context, box string, mb *mailbox, again bool) error {
+	if mb.seqs == nil || again || time.Since(mb.built) > boxMaxAge {
+		mb.seqs, mb.others, mb.last, mb.built = make(map[string]uint64), nil, 0, time.Now()
+		return b.scan(ctx, box, mb)
+	}
+	return nil
+}
+
+// scan adds what came after the last position that it looked at, by other
+// processes for example.
+func (b *boxes) scan(ctx context.Context, box string, mb *mailbox) error {
+	for {
+		recs, err := b.store.Read(ctx, streamName(box), mb.last, scanPage)
+		if err != nil {
+			mb.seqs = nil
+			return ErrRelay.because("", err)
+		}
+		for _, rec := range recs {
+			m, err := parseRecord(rec)
+			if err != nil {
+				return ErrRelay.because("", err)
+			}
+			mb.add(m.id, rec.Seq)
+			mb.last = rec.Seq
+		}
+		if len(recs) < scanPage {
+			return nil
+		}
+	}
+}
+
+// pull returns envelopes after a position and takes note that they were handed
+// out, and whether there are more.
+func (b *boxes) pull(ctx context.Context, box string, after uint64, limit int) ([]mail, bool, error) {
+	recs, err := b.store.Read(ctx, streamName(box), after, limit+1)
+	if err != nil {
+		return nil, false, ErrRelay.because("", err)
+	}
+	more := len(recs) > limit
+	if more {
+		recs = recs[:limit]
+	}
+	if len(recs) == 0 {
+		return nil, false, nil
+	}
+	list := make([]mail, len(recs))
+	for i, rec := range recs {
+		if list[i], err = parseRecord(rec); err != nil {
+			return nil, false, ErrRelay.because("", err)
+		}
+	}
+	mb := b.get(box)
+	mb.mu.Lock()
+	defer mb.mu.Unlock()
+	err = b.hand(ctx, box, mb, span{after + 1, recs[len(recs)-1].Seq})
+	return list, more, err
+}
+
+// hand notes in the store that a span of positions was handed out. What is
+// missing in it was acknowledged before, since positions become visible in order.
+func (b *boxes) hand(ctx context.Context, box string, mb *mailbox, s span) error {
+	for {
+		if err := b.readHanded(ctx, box, mb, false); err != nil {
+			return err
+		}
+		if mb.handed.covers(s) {
+			return nil
+		}
+		next := mb.handed.with(s)
+		var err error
+		var rev store.Revision
+		if mb.rev == 0 {
+			rev, err = b.store.Create(ctx, handedName(box), next.bytes(), b.ttl)
+		} else {
+			rev, err = b.store.Update(ctx, handedName(box), next.bytes(), mb.rev, b.ttl)
+		}
+		switch {
+		case err == nil:
+			mb.handed, mb.rev = next, rev
+			return nil
+		case errors.Is(err, store.ErrExists), errors.Is(err, store.ErrConflict), errors.Is(err, store.ErrNotFound):
+			mb.read = false // another process was first
+		default:
+			return ErrRelay.because("", err)
+		}
+	}
+}
+
+func (b *boxes) readHanded(ctx context.Context, box string, mb *mailbox, again bool) error {
+	if mb.read && !again {
+		return nil
+	}
+	e, err := b.store.Get(ctx, handedName(box))
+	switch {
+	case errors.Is(err, store.ErrNotFound):
+		mb.handed, mb.rev = nil, 0
+	case err != nil:
+		return ErrRelay.because("", err)
+	default:
+		if mb.handed, err = parseSpans(e.Value); err != nil {
+			return ErrRelay.because("", err)
+		}
+		mb.rev = e.Revision
+	}
+	mb.read = true
+	return nil
+}
+
+// issued reports whether a page can have ended at this position.
+func (b *boxes) issued(ctx context.Context, box string, seq uint64) (bool, error) {
+	mb := b.get(box)
+	mb.mu.Lock()
+	defer mb.mu.Unlock()
+	if err := b.readHanded(ctx, box, mb, false); err != nil {
+		return false, err
+	}
+	if mb.handed.covers(span{seq, seq}) {
+		return true, nil
+	}
+	err := b.readHanded(ctx, box, mb, true)
+	return mb.handed.covers(span{seq, seq}), err
+}
+
+// ack removes what was handed out with one of these ids, and returns how many of
+// the ids led to something.
+func (b *boxes) ack(ctx context.Context, box string, ids []string) (int, error) {
+	mb := b.get(box)
+	mb.mu.Lock()
+	defer mb.mu.Unlock()
+	if err := b.catchUp(ctx, box, mb, false); err != nil {
+		return 0, err
+	}
+	if err := b.readHanded(ctx, box, mb, false); err != nil {
+		return 0, err
+	}
+	fresh := false // what is not known may be what other processes did
+	refresh := func() error {
+		if fresh {
+			return nil
+		}
+		fresh = true
+		return errors.Join(b.scan(ctx, box, mb), b.readHanded(ctx, box, mb, true))
+	}
+	var seqs []uint64
+	acked := 0
+	for _, id := range ids {
+		found := mb.find(id)
+		if len(found) == 0 {
+			if err := refresh(); err != nil {
+				return 0, err
+			}
+			found = mb.find(id)
+		}
+		if len(found) == 0 {
+			continue
+		}
+		acked++
+		seqs = append(seqs, found...)
+		mb.remove(id)
+	}
+	if len(seqs) == 0 {
+		return 0, nil
+	}
+	if err := b.store.Ack(ctx, streamName(box), seqs...); err != nil {
+		mb.seqs = nil // to be built again
+		return 0, ErrRelay.because("", err)
+	}
+	return acked, nil
+}
+
+// find returns the handed-out positions of an id.
+func (mb *mailbox) find(id string) (found []uint64) {
+	if seq, ok := mb.seqs[id]; ok && mb.handed.covers(span{seq, seq}) {
+		found = append(found, seq)
+	}
+	for _, seq := range mb.others[id] {
+		if mb.handed.covers(span{seq, seq}) {
+			found = append(found, seq)
+		}
+	}
+	return found
+}
+
+// remove forgets those.
+func (mb *mailbox) remove(id string) {
+	var kept []uint64
+	for _, seq := range append([]uint64{mb.seqs[id]}, mb.others[id]...) {
+		if !mb.handed.covers(span{seq, seq}) {
+			kept = append(kept, seq)
+		}
+	}
+	delete(mb.seqs, id)
+	delete(mb.others, id)
+	for _, seq := range kept {
+		mb.add(id, seq)
+	}
+}
+
+func (b *boxes) wait(ctx context.Context, box string, after uint64) error {
+	return b.store.Wait(ctx, streamName(box), after)
+}
+
+// A span is a run of positions, both ends included; spans are several, in order
+// and apart.
+type (
+	span  struct{ from, to uint64 }
+	spans []span
+)
+
+func (s spans) covers(x span) bool {
+	for i := len(s) - 1; i >= 0; i-- { // mostly the last one
+		if s[i].from <= x.from {
+			return x.to <= s[i].to
+		}
+	}
+	return false
+}
+
+// with returns the union with x.
+func (s spans) with(x span) spans {
+	var out spans
+	for _, y := range s {
+		switch {
+		case y.to+1 < x.from:
+			out = append(out, y)
+		case x.to+1 < y.from:
+			if x.to != 0 {
+				out = append(out, x)
+				x = span{1<<64 - 1, 0}
+			}
+			out = append(out, y)
+		default:
+			x = span{min(x.from, y.from), max(x.to, y.to)}
+		}
+	}
+	if x.to != 0 {
+		out = append(out, x)
+	}
+	return out
+}
+
+func (s spans) bytes() []byte {
+	var b []byte
+	for _, x := range s {
+		b = binary.AppendUvarint(b, x.from)
+		b = binary.AppendUvarint(b, x.to)
+	}
+	return b
+}
+
+func parseSpans(b []byte) (s spans, err error) {
+	for len(b) > 0 {
+		from, n := binary.Uvarint(b)
+		if n <= 0 {
+			return nil, fmt.Errorf("air: stored positions are damaged")
+		}
+		to, k := binary.Uvarint(b[n:])
+		if k <= 0 || to < from {
+			return nil, fmt.Errorf("air: stored positions are damaged")
+		}
+		s = append(s, span{from, to})
+		b = b[n+k:]
+	}
+	return s, nil
+}

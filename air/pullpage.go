@@ -1,0 +1,226 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package air
+
+import (
+	"encoding/base64"
+	"errors"
+	"strconv"
+
+	"github.com/fivewire/fivewire/internal/strictjson"
+)
+
+// A page is the answer to a pull, in either dialect.
+type page struct {
+	items  []pulled
+	cursor string
+	more   bool
+}
+
+// A pulled is one envelope of a page. Its data are nil if the relay sent something
+// that holds none.
+type pulled struct {
+	data []byte
+	id   string // what to acknowledge; "" if nothing can be found
+	seq  int64  // DialectDeployed only
+}
+
+var errPage = errors.New("the answer of the relay is not a page of envelopes")
+
+// parsePage takes the answer apart. The envelopes in it come from strangers, and
+// one that is not strict JSON must not keep the others back: so this looks at the
+// outline only, and leaves the envelopes to their own check.
+func parsePage(text []byte, deployed bool) (*page, error) {
+	top, ok := outline(text)
+	if !ok {
+		return nil, errPage
+	}
+	p := &page{}
+	list := "envelopes"
+	if deployed {
+		list = "messages"
+	}
+	found := false
+	for _, m := range top {
+		switch m.name {
+		case "has_more":
+			p.more = string(m.value) == "true"
+		case "cursor":
+			if deployed {
+				n, err := strconv.ParseInt(string(m.value), 10, 64)
+				if err != nil || n < 0 {
+					return nil, errPage
+				}
+				p.cursor = strconv.FormatInt(n, 10)
+			} else if m.value[0] == '"' {
+				c, err := strictjson.Check(m.value, strictjson.Options{})
+				if err != nil {
+					return nil, errPage
+				}
+				p.cursor, _ = c.Text()
+			} else if m.value[0] != 'n' {
+				return nil, errPage
+			}
+		case list:
+			if found || m.value[0] != '[' {
+				return nil, errPage
+			}
+			found = true
+			for _, e := range listItems(m.value) {
+				item, ok := parseItem(e, deployed)
+				if !ok {
+					return nil, errPage
+				}
+				p.items = append(p.items, item)
+			}
+		}
+	}
+	if !found || deployed && p.cursor == "" && len(p.items) > 0 {
+		return nil, errPage
+	}
+	return p, nil
+}
+
+func parseItem(text []byte, deployed bool) (p pulled, ok bool) {
+	if !deployed {
+		return pulled{data: text, id: outlineID(text)}, true
+	}
+	v, err := strictjson.Check(text, strictjson.Options{MaxDepth: maxDepth})
+	if err != nil {
+		return p, false
+	}
+	if p.seq, ok = v.Get("seq").Int(); !ok {
+		return p, false
+	}
+	coded, _ := v.Get("envelope_b64").Text()
+	if p.data, err = base64.StdEncoding.DecodeString(coded); err != nil {
+		p.data = nil
+	}
+	// What stands beside the envelope is a hint (AIR-126), good enough to get rid of
+	// one that does not tell its id.
+	if p.id = outlineID(p.data); p.id == "" {
+		p.id, _ = v.Get("envelope_id").Text()
+	}
+	return p, true
+}
+
+// outlineID returns the top-level id of something that looks like an envelope.
+func outlineID(text []byte) string {
+	top, _ := outline(text)
+	for _, m := range top {
+		if m.name == "id" {
+			if v, err := strictjson.Check(m.value, strictjson.Options{}); err == nil {
+				id, _ := v.Text()
+				return id
+			}
+		}
+	}
+	return ""
+}
+
+type outlined struct {
+	name  string
+	value []byte
+}
+
+// outline returns the members of an object without looking into their values.
+func outline(s []byte) (ms []outlined, ok bool) {
+	i := space(s, 0)
+	if i >= len(s) || s[i] != '{' {
+		return nil, false
+	}
+	i = space(s, i+1)
+	if i < len(s) && s[i] == '}' {
+		return nil, space(s, i+1) == len(s)
+	}
+	for {
+		if i = space(s, i); i >= len(s) || s[i] != '"' {
+			return ms, false
+		}
+		e, _, _ := stringEnd(s, i+1)
+		if e < 0 {
+			return ms, false
+		}
+		m := outlined{name: string(unescape(nil, s[i+1:e-1]))}
+		if i = space(s, e); i >= len(s) || s[i] != ':' {
+			return ms, false
+		}
+		st := space(s, i+1)
+		if i = skipValue(s, st); i < 0 {
+			return ms, false
+		}
+		m.value = s[st:i]
+		ms = append(ms, m)
+		if i = space(s, i); i >= len(s) {
+			return ms, false
+		}
+		if s[i] == '}' {
+			return ms, space(s, i+1) == len(s)
+		}
+		if s[i] != ',' {
+			return ms, false
+		}
+		i++
+	}
+}
+
+// listItems returns the elements of a list that skipValue has passed over.
+func listItems(s []byte) (items [][]byte) {
+	for i := space(s, 1); i < len(s) && s[i] != ']'; i = space(s, i) {
+		e := skipValue(s, i)
+		if e < 0 {
+			return items
+		}
+		items = append(items, s[i:e])
+		if i = space(s, e); i < len(s) && s[i] == ',' {
+			i = space(s, i+1)
+		}
+	}
+	return items
+}
+
+// skipValue returns where the value at s[i] ends, by its brackets and quotes, or
+// -1. It needs no memory for nesting and so has no limit for it.
+func skipValue(s []byte, i int) int {
+	depth := 0
+	for i < len(s) {
+		switch s[i] {
+		case '"':
+			e, _, _ := stringEnd(s, i+1)
+			if e < 0 {
+				return -1
+			}
+			if i = e; depth == 0 {
+				return i
+			}
+			continue
+		case '{', '[':
+			depth++
+		case '}', ']':
+			if depth == 0 {
+				return -1
+			}
+			if depth--; depth == 0 {
+				return i + 1
+			}
+		case ',', ' ', '\t', '\r', '\n', ':':
+			if depth == 0 {
+				return -1
+			}
+		default:
+			for i+1 < len(s) && isScalarByte(s[i+1]) {
+				i++
+			}
+			if depth == 0 {
+				return i + 1
+			}
+		}
+		i++
+	}
+	return -1
+}
+
+func isScalarByte(c byte) bool {
+	return isAlphanumeric(c) || c == '-' || c == '+' || c == '.'
+}

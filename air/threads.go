@@ -1,0 +1,183 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package air
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/fivewire/fivewire/internal/strictjson"
+	"github.com/fivewire/fivewire/store"
+)
+
+// ThreadsOptions adjusts [Threads]. The zero value is right for production.
+type ThreadsOptions struct {
+	// Store keeps the threads. Nil means the memory of this process.
+	Store store.KV
+
+	// TTL is how long a thread is remembered after its last message. Zero means 90
+	// days.
+	TTL time.Duration
+}
+
+// Threads are all negotiations of one agent. An [Inbox] and a [Client] of the
+// same agent share them, so that what is sent and what is received make one
+// picture. All methods may be called from several goroutines and, where the
+// store spans them, processes.
+type Threads struct {
+	self string
+	kv   store.KV
+	ttl  time.Duration
+}
+
+// NewThreads returns the threads of the agent self, a DID.
+func NewThreads(self string, opts *ThreadsOptions) *Threads {
+	t := &Threads{self: self}
+	if opts != nil {
+		t.kv, t.ttl = opts.Store, opts.TTL
+	}
+	if t.kv == nil {
+		t.kv = store.NewMemory()
+	}
+	if t.ttl <= 0 {
+		t.ttl = 90 * 24 * time.Hour
+	}
+	return t
+}
+
+// key names a thread by its id and the two parties: the same id with somebody
+// else is another thread (AIR-D52).
+func (t *Threads) key(threadID, peer string) string {
+	sum := sha256.Sum256([]byte(t.self + "\x00" + peer + "\x00" + threadID))
+	return "air/thread/" + hex.EncodeToString(sum[:])
+}
+
+// Get returns a thread as it stands. One that nobody has heard of is pending.
+func (t *Threads) Get(ctx context.Context, threadID, peer string) (Thread, error) {
+	th, _, err := t.load(ctx, t.key(threadID, peer))
+	return th, err
+}
+
+func (t *Threads) load(ctx context.Context, key string) (Thread, store.Revision, error) {
+	e, err := t.kv.Get(ctx, key)
+	if errors.Is(err, store.ErrNotFound) {
+		return Thread{State: ThreadPending}, 0, nil
+	}
+	if err != nil {
+		return Thread{}, 0, fmt.Errorf("air: loading a thread: %w", err)
+	}
+	th, err := unmarshalThread(e.Value)
+	return th, e.Revision, err
+}
+
+// change applies f to the stored thread until nobody else changed it meanwhile,
+// and returns it as it was and as it is.
+func (t *Threads) change(ctx context.Context, threadID, peer string, f func(*Thread) error) (before, after Thread, err error) {
+	key := t.key(threadID, peer)
+	for {
+		th, rev, err := t.load(ctx, key)
+		if err != nil {
+			return before, after, err
+		}
+		before = th
+		if err := f(&th); err != nil {
+			return before, before, err
+		}
+		if rev == 0 {
+			_, err = t.kv.Create(ctx, key, marshalThread(&th), t.ttl)
+		} else {
+			_, err = t.kv.Update(ctx, key, marshalThread(&th), rev, t.ttl)
+		}
+		switch {
+		case err == nil:
+			return before, th, nil
+		case errors.Is(err, store.ErrExists), errors.Is(err, store.ErrConflict), errors.Is(err, store.ErrNotFound):
+			continue // somebody else was first
+		}
+		return before, before, fmt.Errorf("air: saving a thread: %w", err)
+	}
+}
+
+// apply applies a message of the envelope e. One that this agent applied already
+// when it sent it, or before a crash, counts once.
+func (t *Threads) apply(ctx context.Context, e *Envelope, by Party, body Body) (before, after Thread, err error) {
+	peer := e.From
+	if by == Self {
+		peer = e.To
+	}
+	return t.change(ctx, e.ThreadID, peer, func(th *Thread) error {
+		if th.applied(by, e.ID) {
+			return nil
+		}
+		if err := th.Apply(by, e.ID, e.InReplyTo, body); err != nil {
+			return err
+		}
+		th.lastBy = by
+		return nil
+	})
+}
+
+// revert takes a message back whose handling failed, unless something followed
+// it.
+func (t *Threads) revert(ctx context.Context, e *Envelope, before Thread) error {
+	_, _, err := t.change(ctx, e.ThreadID, e.From, func(th *Thread) error {
+		if th.Last == e.ID {
+			*th = before
+		}
+		return nil
+	})
+	return err
+}
+
+func (th *Thread) applied(by Party, id string) bool {
+	if th.Last == id && th.lastBy == by {
+		return true
+	}
+	for i := range th.Moves {
+		if th.Moves[i].ID == id && th.Moves[i].By == by {
+			return true
+		}
+	}
+	return false
+}
+
+func marshalThread(t *Thread) []byte {
+	b := strictjson.AppendString([]byte(`{"state":`), string(t.State))
+	b = append(b, `,"last":`...)
+	b = strictjson.AppendString(b, t.Last)
+	b = append(b, `,"by":`...)
+	b = strictjson.AppendString(b, string(t.lastBy))
+	if t.State == ThreadAccepted {
+		b = t.Agreed.appendJSON(append(b, `,"agreed":`...))
+	}
+	b = append(b, `,"moves":[`...)
+	for i, m := range t.Moves {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = strictjson.AppendString(append(b, `{"id":`...), m.ID)
+		b = strictjson.AppendString(append(b, `,"by":`...), string(m.By))
+		b = append(m.Price.appendJSON(append(b, `,"price":`...)), '}')
+	}
+	return append(b, "]}"...)
+}
+
+func unmarshalThread(text []byte) (Thread, error) {
+	v, err := strictjson.Check(text, strictjson.Options{})
+	if err != nil {
+		return Thread{}, fmt.Errorf("air: the stored thread is damaged: %w", err)
+	}
+	str := func(v strictjson.Value) string { s, _ := v.Text(); return s }
+	t := Thread{State: ThreadState(str(v.Get("state"))), Last: str(v.Get("last")), lastBy: Party(str(v.Get("by")))}
+	t.Agreed, _ = parseMoney(string(v.Get("agreed")))
+	for e := v.Get("moves").Elements(); e.Next(); {
+		price, _ := parseMoney(string(e.Value.Get("price")))
+		t.Moves = append(t.Moves, Move{ID: str(e.Value.Get("id")), By: Party(str(e.Value.Get("by"))), Price: price})
+	}
+	return t, nil
+}
