@@ -36,7 +36,7 @@ func testDuplicate(e *env) {
 		e.known("s", "ID", third)
 	}
 	e.holds("s", first, second, third)
-	same(e, "value", string(e.read("s", 0, 1)[0].Value), "one")
+	same(e, "value", string(e.first("s").Value), "one")
 	e.append("other", "id", "x", 0)
 }
 

@@ -168,7 +168,7 @@ func testConcurrentAppend(e *env) {
 		}
 		me := i - writers
 		for after := uint64(0); len(values[me]) < writers*each; {
-			if err := s.Wait(e.ctx, "s", after); err != nil {
+			if err := e.wait(s, "s", after); err != nil {
 				e.Errorf("reader has %d of %d records: Wait: %v", len(values[me]), writers*each, err)
 				return
 			}
@@ -401,7 +401,7 @@ func testExpire(e *env) {
 	}
 	e.outlive(e.TTL)
 	e.holds("t", mortal)
-	e.expiresAt("record", e.read("t", 0, 1)[0].Expires, called, time.Now(), e.Patience)
+	e.expiresAt("record", e.first("t").Expires, called, time.Now(), e.Patience)
 	e.expire("t", 0)
 	e.holds("t")
 }

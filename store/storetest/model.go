@@ -4,6 +4,7 @@
 package storetest
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -100,12 +101,12 @@ func (m *model) step(e *env, random *rand.Rand, now time.Time) (what string) {
 	}
 	entry, present := m.get(key, now)
 	rev := entry.Revision
-	if pick(4) == 0 { // another that the key had, or none at all
+	if pick(4) == 0 { // another that the key had, or one before or after all these, or none
 		rev = 0
 		for other := range m.revisions[key] {
 			rev = max(rev, other)
 		}
-		rev -= min(rev, store.Revision(pick(2)))
+		rev = []store.Revision{rev - min(rev, 1), rev, rev + 1, 0}[pick(4)]
 	}
 	switch pick(12) {
 	case 0, 1:
@@ -181,7 +182,9 @@ func (m *model) step(e *env, random *rand.Rand, now time.Time) (what string) {
 			}
 		}
 		if len(want) > 0 {
-			e.is("Wait", e.s.Wait(e.ctx, stream, after), nil)
+			ctx, cancel := context.WithTimeout(e.ctx, e.Patience)
+			e.is("Wait for what Read returns", e.s.Wait(ctx, stream, after), nil)
+			cancel()
 		}
 	case 10:
 		seqs := []uint64{m.anySeq(random, stream), m.anySeq(random, stream)}

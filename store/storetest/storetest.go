@@ -329,6 +329,16 @@ func (e *env) read(stream string, after uint64, limit int) []store.Record {
 	return records
 }
 
+// first returns the first record of a stream that has one.
+func (e *env) first(stream string) store.Record {
+	e.Helper()
+	records := e.read(stream, 0, 1)
+	if len(records) != 1 {
+		e.Fatalf("Read with limit 1 returns %d records, want 1", len(records))
+	}
+	return records[0]
+}
+
 // holds checks the positions of all records of a stream.
 func (e *env) holds(stream string, want ...uint64) {
 	e.Helper()
@@ -374,7 +384,7 @@ func (e *env) lives(what string, ttl time.Duration, act func(), there func() boo
 		// The moment before the end and the one after it tell most.
 		switch left := time.Until(called.Add(ttl)); {
 		case left == 1:
-			time.Sleep(2)
+			time.Sleep(2 * time.Nanosecond)
 		case left > 1:
 			time.Sleep(min(ttl/10, left-1))
 		default:

@@ -5,6 +5,7 @@ package storetest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"time"
@@ -33,17 +34,23 @@ func (e *env) waits(ctx context.Context, s store.Store, stream string, after uin
 	return done
 }
 
-// result returns what Wait returned. Every context here ends with that of the
-// test at the latest.
+// errStuck stands for the answer of a Wait that gives none. Every context here
+// ends with that of the test at the latest.
+var errStuck = errors.New("does not return although its context has ended")
+
+// result returns what Wait returned.
 func (e *env) result(done <-chan error) error {
-	e.Helper()
 	select {
 	case err := <-done:
 		return err
 	case <-time.After(2 * e.Patience):
-		e.Fatal("Wait does not return although its context has ended")
-		return nil
+		return errStuck
 	}
+}
+
+// wait waits until the context of the test ends.
+func (e *env) wait(s store.Store, stream string, after uint64) error {
+	return e.result(e.waits(e.ctx, s, stream, after))
 }
 
 // wakes checks that waiting for that ends well.
@@ -70,11 +77,11 @@ func testWaitThere(e *env) {
 	first := e.append("s", "", "one", 0)
 	second := e.append("s", "", "two", time.Hour)
 	for range 2 {
-		e.no("Wait for what is there", e.s.Wait(e.ctx, "s", 0))
-		e.no("Wait for what is there", e.s.Wait(e.ctx, "s", first))
+		e.no("Wait for what is there", e.wait(e.s, "s", 0))
+		e.no("Wait for what is there", e.wait(e.s, "s", first))
 	}
 	e.ack("s", first)
-	e.no("Wait for what is there", e.s.Wait(e.ctx, "s", 0))
+	e.no("Wait for what is there", e.wait(e.s, "s", 0))
 	same(e, "records that Wait left", len(e.read("s", 0, 10)), 1)
 	e.ack("s", second)
 	e.silent("after the last is acknowledged", "s", 0)
@@ -174,7 +181,7 @@ func testWaitCancel(e *env) {
 		e.Errorf("Wait returned after %v, before its deadline", took)
 	}
 	e.append("s", "", "x", 0)
-	e.no("Wait for what is there", e.s.Wait(e.ctx, "s", 0))
+	e.no("Wait for what is there", e.wait(e.s, "s", 0))
 }
 
 // testWaitCancelOne checks that who gives up takes nobody along.
@@ -234,7 +241,7 @@ func testWaitPingPong(e *env) {
 					return
 				}
 			}
-			if err := s.Wait(e.ctx, mine, after); err != nil {
+			if err := e.wait(s, mine, after); err != nil {
 				e.Errorf("round %d: Wait: %v", round, err)
 				return
 			}
