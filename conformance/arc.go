@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/netip"
 	"testing"
 
@@ -40,6 +41,7 @@ func ARC() Protocol {
 		"webhook_verify":  arcWebhookVerify,
 		"agent_info":      arcAgentInfo,
 	}}
+	maps.Copy(p.Ops, arcServerOps())
 	return p
 }
 
