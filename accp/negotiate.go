@@ -72,34 +72,44 @@ func (s *Session) NegotiateReceived(ctx context.Context, r *Received) (*Negotiat
 func (s *Session) negotiate(ctx context.Context, r *Received) (*Negotiated, error) {
 	n := &Negotiated{Received: r}
 	if r.Outcome == Delivered {
-		m := r.Message
-		if m.Intent != IntentSync || m.Op != OpRegistry {
-			return nil, fail(ErrInvalidIntent, "not a sync:registry frame")
-		}
-		hash, err := s.announced(m)
+		reply, err := s.exchange(r.Message)
 		if err != nil {
 			return nil, err
 		}
-		delta, hasDelta := m.Params.Get("delta")
-		if hasDelta {
-			if err := s.registry.Merge(delta, hash); err != nil {
+		if reply != nil {
+			if n.Reply, err = s.send(ctx, reply); err != nil {
 				return nil, err
 			}
-		}
-		s.synced = sameHash(s.registry.Hash(), hash)
-		switch {
-		case s.synced && !s.helloSent:
-			n.Reply, err = s.hello(ctx)
-		case !s.synced && !s.deltaSent:
-			n.Reply, err = s.send(ctx, s.registryMessage(true))
-			s.deltaSent = err == nil
-		}
-		if err != nil {
-			return nil, err
 		}
 	}
 	n.Synced, n.Version = s.synced, s.registry.Version()
 	return n, nil
+}
+
+// exchange takes a sync:registry message and returns what to send, or nil.
+func (s *Session) exchange(m *Message) (*Message, error) {
+	if m.Intent != IntentSync || m.Op != OpRegistry {
+		return nil, fail(ErrInvalidIntent, "not a sync:registry frame")
+	}
+	hash, err := s.announced(m)
+	if err != nil {
+		return nil, err
+	}
+	if delta, ok := m.Params.Get("delta"); ok {
+		if err := s.registry.Merge(delta, hash); err != nil {
+			return nil, err
+		}
+	}
+	s.synced = sameHash(s.registry.Hash(), hash)
+	switch {
+	case s.synced && !s.helloSent:
+		s.helloSent = true
+		return s.registryMessage(false), nil
+	case !s.synced && !s.deltaSent:
+		s.deltaSent = true
+		return s.registryMessage(true), nil
+	}
+	return nil, nil
 }
 
 // announced returns the hash in a sync:registry message.

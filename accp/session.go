@@ -122,6 +122,7 @@ type Session struct {
 	state     Params
 
 	helloSent, deltaSent, synced bool
+	lastChain                    string // of the last message that a client sent
 
 	stats Stats
 }

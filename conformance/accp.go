@@ -43,6 +43,8 @@ func ACCP() Protocol {
 		"a2a-state":          accpA2AState,
 		"session-script":     Script{Start: accpStart, Open: openACCPSession}.Run,
 		"stream-script":      Script{Start: accpStart, Open: openACCPStream}.Run,
+		"http-script":        Script{Start: accpStart, Open: openACCPHTTP}.Run,
+		"ws-script":          Script{Start: accpStart, Open: openACCPSocket}.Run,
 	}}
 }
 
