@@ -1,0 +1,95 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package air
+
+import (
+	"context"
+	"errors"
+	"time"
+)
+
+// A Negotiation makes the moves of one party in one thread. It fills in ids and
+// prices from the thread as it stands, and what the state machine does not allow
+// is refused before anything is signed. Its methods may be called from several
+// goroutines.
+type Negotiation struct {
+	client   *Client
+	threadID string
+	peer     string
+	seal     bool
+}
+
+// Negotiate returns the negotiation with a peer in a thread: a new one if threadID
+// is empty, else one that an envelope has named. The client needs
+// [ClientOptions.Threads], shared with the [Inbox] that hears the answers.
+// If seal is set, the moves are sent encrypted.
+func (c *Client) Negotiate(peer, threadID string, seal bool) *Negotiation {
+	if threadID == "" {
+		threadID = NewID()
+	}
+	return &Negotiation{client: c, threadID: threadID, peer: peer, seal: seal}
+}
+
+// ThreadID returns the id of the thread.
+func (n *Negotiation) ThreadID() string { return n.threadID }
+
+var errNoThreads = errors.New("air: a Negotiation needs ClientOptions.Threads")
+
+// Thread returns the state of the negotiation.
+func (n *Negotiation) Thread(ctx context.Context) (Thread, error) {
+	if n.client.opts.Threads == nil {
+		return Thread{}, errNoThreads
+	}
+	return n.client.opts.Threads.Get(ctx, n.threadID, n.peer)
+}
+
+// Offer opens the negotiation.
+func (n *Negotiation) Offer(ctx context.Context, description string, price Money, expires time.Time) (*Receipt, error) {
+	return n.send(ctx, "", &Offer{Description: description, Price: price, Expires: expires})
+}
+
+// Counter answers the outstanding message with another price.
+func (n *Negotiation) Counter(ctx context.Context, description string, price Money, expires time.Time) (*Receipt, error) {
+	return n.answer(ctx, func(*Move) Body {
+		return &Counter{Description: description, Price: price, Expires: expires}
+	})
+}
+
+// Accept agrees to the outstanding price.
+func (n *Negotiation) Accept(ctx context.Context) (*Receipt, error) {
+	return n.answer(ctx, func(o *Move) Body { return &Accept{Price: o.Price} })
+}
+
+// Decline ends the negotiation; the reason may be empty.
+func (n *Negotiation) Decline(ctx context.Context, reason string) (*Receipt, error) {
+	return n.answer(ctx, func(*Move) Body { return &Decline{Reason: reason} })
+}
+
+// Withdraw takes the own outstanding message back; the reason may be empty.
+func (n *Negotiation) Withdraw(ctx context.Context, reason string) (*Receipt, error) {
+	return n.answer(ctx, func(o *Move) Body { return &Withdraw{WithdrawnID: o.ID, Reason: reason} })
+}
+
+// answer sends a body about the outstanding message.
+func (n *Negotiation) answer(ctx context.Context, body func(*Move) Body) (*Receipt, error) {
+	th, err := n.Thread(ctx)
+	if err != nil {
+		return nil, err
+	}
+	o := th.Outstanding()
+	switch {
+	case th.State.Closed():
+		return nil, ErrThreadClosed.err("the negotiation has ended")
+	case o == nil:
+		return nil, ErrConflict.err("there is nothing to answer yet")
+	}
+	return n.send(ctx, o.ID, body(o))
+}
+
+func (n *Negotiation) send(ctx context.Context, inReplyTo string, body Body) (*Receipt, error) {
+	if n.client.opts.Threads == nil {
+		return nil, errNoThreads
+	}
+	return n.client.Send(ctx, &Draft{To: n.peer, ThreadID: n.threadID, InReplyTo: inReplyTo, Body: body}, &SendOptions{Seal: n.seal})
+}
