@@ -1,0 +1,262 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package arc
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"iter"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/fivewire/fivewire/internal/strictjson"
+)
+
+// An Outgoing is a request on its way out, as an [Interceptor] sees it. An
+// interceptor may change it, the envelope and the header, but must not keep it
+// beyond the call.
+type Outgoing struct {
+	Request
+
+	// Header holds further HTTP header fields; nil until there are some. A
+	// field Authorization here replaces the token of the token source.
+	Header http.Header
+
+	// Timeout replaces the timeout of the client: of the call, or for a stream
+	// of its silence. Zero does not, less than zero means none.
+	Timeout time.Duration
+
+	// Deduplicates is like [ClientOptions.Deduplicates], for this call.
+	Deduplicates bool
+}
+
+// A CallFunc sends a request and returns its answer. If the answer carries an
+// error, it returns that as the error, and the response beside it.
+type CallFunc func(ctx context.Context, out *Outgoing) (*Response, error)
+
+// An Interceptor wraps the calls of a [Client], to log, to measure, to change
+// what is sent or to answer by itself.
+type Interceptor func(next CallFunc) CallFunc
+
+// A StreamFunc sends a request and returns the events of its answer.
+type StreamFunc func(ctx context.Context, out *Outgoing) iter.Seq2[*ChatEvent, error]
+
+// A StreamInterceptor wraps the streams of a [Client].
+type StreamInterceptor func(next StreamFunc) StreamFunc
+
+// A CallOption adjusts one call.
+type CallOption func(*Outgoing)
+
+// WithHeader adds a field to the HTTP header of the request. The fields that the
+// protocol needs cannot be replaced; Authorization can.
+func WithHeader(name, value string) CallOption {
+	return func(o *Outgoing) {
+		if o.Header == nil {
+			o.Header = http.Header{}
+		}
+		o.Header.Add(name, value)
+	}
+}
+
+// WithTraceID puts the request into a workflow, instead of the one of its context.
+func WithTraceID(traceID string) CallOption { return func(o *Outgoing) { o.TraceID = traceID } }
+
+// WithRequestID gives the request this id instead of a fresh one. With the id of
+// an earlier call, a server that deduplicates answers as it did then.
+func WithRequestID(id ID) CallOption { return func(o *Outgoing) { o.ID = id } }
+
+// WithExtra adds a member that the specification does not define to the envelope.
+func WithExtra(name string, value json.RawMessage) CallOption {
+	return func(o *Outgoing) {
+		if o.Extra == nil {
+			o.Extra = Extra{}
+		}
+		o.Extra[name] = value
+	}
+}
+
+// WithTimeout replaces the client's timeout for this call: of the call, or for a
+// stream of its silence. Less than zero means none.
+func WithTimeout(d time.Duration) CallOption { return func(o *Outgoing) { o.Timeout = d } }
+
+// WithDeduplication states for this call what [ClientOptions.Deduplicates] does.
+func WithDeduplication() CallOption { return func(o *Outgoing) { o.Deduplicates = true } }
+
+// Call sends a request of any method. The params are a struct or map that becomes
+// a JSON object, JSON text as [json.RawMessage], params of this package, or nil
+// for none.
+//
+// The result of a standard method is checked by [DecodeResult]. If the peer
+// answers with an error, Call returns it beside the response.
+func (c *Client) Call(ctx context.Context, target, method string, params any, opts ...CallOption) (*Response, error) {
+	text, err := encodeParams(params)
+	if err != nil {
+		return nil, err
+	}
+	res, err := c.call(ctx, c.outgoing(ctx, target, method, text, opts))
+	if err != nil {
+		return res, err
+	}
+	if _, err := DecodeResult(method, res.Result); err != nil {
+		return res, err
+	}
+	return res, nil
+}
+
+// Decode stores the result in what dst points to. Member names must match
+// exactly, and numbers that meet an empty interface stay exact.
+func (r *Response) Decode(dst any) error {
+	v, err := checkJSON(r.Result)
+	if err != nil {
+		return fmt.Errorf("%w: %v", ErrInvalidResult, err)
+	}
+	return strictjson.Decode(v, dst)
+}
+
+func encodeParams(params any) (json.RawMessage, error) {
+	switch p := params.(type) {
+	case nil:
+		return json.RawMessage("{}"), nil
+	case json.RawMessage:
+		if p == nil {
+			return json.RawMessage("{}"), nil
+		}
+		return p, nil
+	case interface{ write(*writer) }:
+		return encode(p.write)
+	case json.Marshaler:
+		// Unlike the encoder, the types of this package write what they hold
+		// as it is, bad UTF-8 replaced.
+		return p.MarshalJSON()
+	}
+	text, err := strictjson.Encode(params)
+	if err != nil {
+		return nil, fmt.Errorf("arc: params: %w", err)
+	}
+	return text, nil
+}
+
+// outgoing makes a request.
+func (c *Client) outgoing(ctx context.Context, target, method string, params json.RawMessage, opts []CallOption) *Outgoing {
+	out := &Outgoing{Request: Request{Method: method, RequestAgent: c.self, TargetAgent: target, Params: params,
+		TraceID: TraceID(ctx)}}
+	for _, o := range opts {
+		o(out)
+	}
+	if out.ID == "" {
+		out.ID = NewID()
+	}
+	return out
+}
+
+// buffers is the memory of a call that can be used again.
+type buffers struct{ params, body []byte }
+
+// keepBuffer is the largest memory that is kept.
+const keepBuffer = 64 << 10
+
+func (b *buffers) release(c *Client) {
+	if cap(b.params) <= keepBuffer && cap(b.body) <= keepBuffer {
+		c.buffers.Put(b)
+	}
+}
+
+// standard makes a call of a standard method.
+func (c *Client) standard(ctx context.Context, target, method string, write func(*writer), opts []CallOption) (*Result, error) {
+	var params json.RawMessage
+	if len(c.opts.Interceptors) == 0 {
+		// Nobody but send sees the params, which copies them.
+		b := c.buffers.Get().(*buffers)
+		defer b.release(c)
+		w := writer{b: b.params[:0]}
+		write(&w)
+		b.params = w.b
+		if w.err != nil {
+			return nil, w.err
+		}
+		params = w.b
+	} else {
+		var err error
+		if params, err = encode(write); err != nil {
+			return nil, err
+		}
+	}
+	res, err := c.call(ctx, c.outgoing(ctx, target, method, params, opts))
+	if err != nil {
+		return nil, err
+	}
+	return DecodeResult(method, res.Result)
+}
+
+// header makes the header of a request (D-11).
+func (c *Client) header(ctx context.Context, out *Outgoing, accept []string) (http.Header, error) {
+	h := make(http.Header, 4+len(out.Header))
+	for name, values := range out.Header {
+		h[http.CanonicalHeaderKey(name)] = slices.Clone(values)
+	}
+	h["Content-Type"], h["Accept"] = c.contentType, accept
+	if _, given := h["Authorization"]; c.opts.Tokens != nil && !given {
+		token, err := c.opts.Tokens.Token(ctx, out.TargetAgent)
+		if err != nil {
+			return nil, fmt.Errorf("arc: access token: %w", err)
+		}
+		if err := setToken(h, token); err != nil {
+			return nil, err
+		}
+	}
+	if out.TraceID != "" || c.opts.Span != nil {
+		if _, given := h["Traceparent"]; !given {
+			if tp := c.traceparent(ctx, out); tp != "" {
+				h["Traceparent"] = []string{tp}
+			}
+		}
+	}
+	if c.opts.SendPath {
+		h["X-Arc-Path"] = []string{c.path(ctx)}
+	}
+	return h, nil
+}
+
+// traceparent joins the workflow with the caller's span (D-64).
+func (c *Client) traceparent(ctx context.Context, out *Outgoing) string {
+	span, spanTrace := "", ""
+	if c.opts.Span != nil {
+		span = c.opts.Span(ctx)
+		spanTrace = traceOf(span)
+	}
+	switch {
+	case out.TraceID == "" && spanTrace != "":
+		out.TraceID = spanTrace
+		return span
+	case out.TraceID == "":
+		return ""
+	case spanTrace != "" && spanTrace == W3CTraceID(out.TraceID):
+		return span
+	}
+	return traceparent(out.TraceID)
+}
+
+// path lists the agents that the workflow went through, this one included.
+func (c *Client) path(ctx context.Context) string {
+	var path []string
+	if call := CallFrom(ctx); call != nil {
+		path = call.Path
+	}
+	var b strings.Builder
+	self := false
+	for _, id := range path {
+		self = self || id == c.self
+		b.WriteString(url.PathEscape(id))
+		b.WriteByte(',')
+	}
+	if self {
+		return strings.TrimSuffix(b.String(), ",")
+	}
+	b.WriteString(url.PathEscape(c.self))
+	return b.String()
+}

@@ -1,0 +1,287 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package arc
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync/atomic"
+)
+
+// ErrTimeout reports an answer that did not come in time. It wraps
+// [context.DeadlineExceeded].
+var ErrTimeout = fmt.Errorf("arc: no answer in time: %w", context.DeadlineExceeded)
+
+// send is the [CallFunc] under all interceptors: one call, with its retries.
+func (c *Client) send(ctx context.Context, out *Outgoing) (*Response, error) {
+	if d := orDefault(out.Timeout, c.opts.Timeout); d > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeoutCause(ctx, d, ErrTimeout)
+		defer cancel()
+	}
+	header, err := c.header(ctx, out, c.accept)
+	if err != nil {
+		return nil, err
+	}
+	b := c.buffers.Get().(*buffers)
+	if b.body, err = AppendRequest(b.body[:0], &out.Request); err != nil {
+		b.release(c)
+		return nil, err
+	}
+	x := &transfer{c: c, out: out, header: header, data: b.body}
+	var res *Response
+	for attempt := 1; ; attempt++ {
+		var again bool
+		if res, again, err = c.once(ctx, x, attempt); !again {
+			break
+		}
+	}
+	if err == nil && x.open.Load() == 0 {
+		// Only now does nobody read the memory any more: after a failure, or
+		// an answer that came early, the transport may still do.
+		b.release(c)
+	}
+	return res, err
+}
+
+// once makes one attempt and reports whether another one shall follow, after
+// having waited for it.
+func (c *Client) once(ctx context.Context, x *transfer, attempt int) (res *Response, again bool, err error) {
+	x.read.Store(false)
+	resp, err := x.do(ctx)
+	if err != nil {
+		return nil, c.again(ctx, x, attempt, err), c.failure(ctx, x.out, err)
+	}
+	if c.later(ctx, x, attempt, resp) {
+		return nil, true, nil
+	}
+	data, err := readReply(resp, c.opts.MaxResponse)
+	if err != nil && !errors.Is(err, ErrTooLarge) {
+		return nil, c.again(ctx, x, attempt, err), c.failure(ctx, x.out, err)
+	}
+	if err != nil {
+		if resp.StatusCode >= http.StatusBadRequest {
+			return nil, false, httpError(resp.StatusCode, data)
+		}
+		return nil, false, err
+	}
+	res, err = answerOf(x.out, resp.StatusCode, data)
+	c.refused(x, err)
+	return res, false, err
+}
+
+// answerOf interprets the body of an answer (D-12).
+func answerOf(out *Outgoing, status int, data []byte) (*Response, error) {
+	if out.Method == MethodTaskNotification {
+		if status < 200 || status > 299 {
+			return nil, httpError(status, data)
+		}
+		return &Response{ID: out.ID, Result: []byte(`{"success":true}`)}, nil // ARC-114
+	}
+	res, err := DecodeResponse(data, out.ID)
+	switch {
+	case err != nil && status >= http.StatusBadRequest && !errors.Is(err, ErrIDMismatch):
+		return nil, httpError(status, data)
+	case err != nil:
+		return nil, err
+	case res.Error != nil:
+		return res, res.Error
+	}
+	return res, nil
+}
+
+const maxErrorText = 4 << 10
+
+func httpError(status int, body []byte) *HTTPError {
+	return &HTTPError{Status: status, Body: strings.ToValidUTF8(string(body[:min(len(body), maxErrorText)]), "\uFFFD")}
+}
+
+// failure names the call in an error that the network caused. A context that
+// ended says why.
+func (c *Client) failure(ctx context.Context, out *Outgoing, err error) error {
+	if ctx.Err() != nil && !errors.Is(err, ErrRedirect) {
+		err = context.Cause(ctx)
+		if errors.Is(err, ErrTimeout) {
+			return err
+		}
+	}
+	return fmt.Errorf("arc: %s: %w", out.Method, err)
+}
+
+// refused tells the token source that its token was, so that the next call gets
+// another one. This call is not repeated: its answer is an answer (D-49).
+func (c *Client) refused(x *transfer, err error) {
+	s, ok := c.opts.Tokens.(TokenInvalidator)
+	if !ok || err == nil {
+		return
+	}
+	var h *HTTPError
+	if errors.Is(err, ErrTokenExpired) || errors.Is(err, ErrTokenInvalid) || errors.As(err, &h) && h.Status == http.StatusUnauthorized {
+		if auth := x.header["Authorization"]; len(auth) == 1 {
+			s.InvalidateToken(x.out.TargetAgent, strings.TrimPrefix(auth[0], "Bearer "))
+		}
+	}
+}
+
+// An transfer is a request with all that is needed to send it, once or again.
+type transfer struct {
+	c      *Client
+	out    *Outgoing
+	header http.Header
+	data   []byte
+
+	read atomic.Bool  // the transport began to read the body
+	open atomic.Int32 // bodies that the transport may still read
+}
+
+// A requestBody is one reading of the request.
+type requestBody struct {
+	x      *transfer
+	r      bytes.Reader
+	closed atomic.Bool
+}
+
+func (x *transfer) body() (io.ReadCloser, error) {
+	b := &requestBody{x: x}
+	b.r.Reset(x.data)
+	x.open.Add(1)
+	return b, nil
+}
+
+func (b *requestBody) Read(p []byte) (int, error) {
+	if !b.x.read.Load() {
+		b.x.read.Store(true)
+	}
+	return b.r.Read(p)
+}
+
+func (b *requestBody) Close() error {
+	if !b.closed.Swap(true) {
+		b.x.open.Add(-1)
+	}
+	return nil
+}
+
+// do sends the request and follows redirects within the origin (D-14).
+func (x *transfer) do(ctx context.Context) (*http.Response, error) {
+	const maxRedirects = 3
+	to := x.c.endpoint
+	for hops := 0; ; hops++ {
+		body, _ := x.body()
+		req := (&http.Request{Method: http.MethodPost, URL: to, Host: to.Host, Header: x.header, Body: body, GetBody: x.body,
+			ContentLength: int64(len(x.data)), Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1}).WithContext(ctx)
+		resp, err := x.c.http.Do(req)
+		if err != nil {
+			return nil, err
+		}
+		if !redirects(resp.StatusCode) {
+			return resp, nil
+		}
+		discard(resp)
+		next, err := redirectTarget(to, resp)
+		switch {
+		case err != nil:
+			return nil, err
+		case hops == maxRedirects:
+			return nil, fmt.Errorf("%w: more than %d in a row", ErrRedirect, maxRedirects)
+		}
+		to = next
+	}
+}
+
+func redirects(status int) bool {
+	switch status {
+	case http.StatusMovedPermanently, http.StatusFound, http.StatusSeeOther, http.StatusTemporaryRedirect, http.StatusPermanentRedirect:
+		return true
+	}
+	return false
+}
+
+// redirectTarget returns where a redirect leads, if that may be followed.
+func redirectTarget(from *url.URL, resp *http.Response) (*url.URL, error) {
+	if resp.StatusCode != http.StatusTemporaryRedirect && resp.StatusCode != http.StatusPermanentRedirect {
+		return nil, fmt.Errorf("%w: status %d would change the request", ErrRedirect, resp.StatusCode)
+	}
+	to, err := resp.Location()
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("%w: no usable location", ErrRedirect)
+	case to.User != nil || originOf(to) != originOf(from):
+		return nil, fmt.Errorf("%w: it leads to another origin", ErrRedirect)
+	}
+	to.Fragment, to.RawFragment = "", ""
+	return to, nil
+}
+
+// originOf returns scheme, host and port of a URL.
+func originOf(u *url.URL) string {
+	port := u.Port()
+	if port == "" && u.Scheme == "https" {
+		port = "443"
+	} else if port == "" && u.Scheme == "http" {
+		port = "80"
+	}
+	return u.Scheme + "://" + strings.ToLower(u.Hostname()) + ":" + port
+}
+
+// discard reads what is left of a short answer, so that its connection can be
+// used again.
+func discard(resp *http.Response) {
+	_, _ = io.CopyN(io.Discard, resp.Body, maxErrorText)
+	_ = resp.Body.Close()
+}
+
+// readReply reads a body within the limit. Beyond it, it returns the beginning
+// and ErrTooLarge.
+func readReply(resp *http.Response, limit int64) ([]byte, error) {
+	defer resp.Body.Close()
+	// Beyond this size memory is taken as the bytes arrive, not on the word of
+	// the header.
+	const trusted = 256 << 10
+	if n := resp.ContentLength; n >= 0 && n <= min(limit, trusted) {
+		// One byte more than announced, so that the read that fills it also
+		// meets the end, which frees the connection.
+		data := make([]byte, n+1)
+		got, err := io.ReadFull(resp.Body, data)
+		if err == io.EOF && n == 0 || err == io.ErrUnexpectedEOF && int64(got) == n {
+			return data[:got], nil
+		}
+		if err == nil || err == io.EOF {
+			err = io.ErrUnexpectedEOF
+		}
+		return nil, err
+	}
+	if resp.ContentLength > limit {
+		data, _ := io.ReadAll(io.LimitReader(resp.Body, maxErrorText))
+		return data, ErrTooLarge
+	}
+	data, err := io.ReadAll(io.LimitReader(resp.Body, limit+1))
+	switch {
+	case err != nil:
+		return nil, err
+	case int64(len(data)) > limit:
+		return data, ErrTooLarge
+	}
+	return data, nil
+}
+
+// mediaType returns the media type of an answer, in lower case.
+func mediaType(h http.Header) string {
+	ct := h.Get("Content-Type")
+	if ct == MediaType || ct == MediaTypeStream {
+		return ct
+	}
+	media, _, err := mime.ParseMediaType(ct)
+	if err != nil && !errors.Is(err, mime.ErrInvalidMediaParameter) {
+		return ""
+	}
+	return media
+}

@@ -1,0 +1,272 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package arc
+
+import (
+	"context"
+	"errors"
+	"io"
+	"iter"
+	"net/http"
+	"sync/atomic"
+	"time"
+
+	"github.com/fivewire/fivewire/internal/strictjson"
+)
+
+// errStreamUsed reports a stream that is ranged over a second time.
+var errStreamUsed = errors.New("arc: a stream can be ranged over once only")
+
+// Stream sends a request whose answer is streamed, with params as in
+// [Client.Call]; those of a chat must hold stream: true, which StreamStartChat
+// and StreamSendChat see to. The request goes out when the events are ranged
+// over, which can be done once.
+//
+// The last event of a complete answer has Done set. An error comes once and last:
+// what the peer reports as an [*Error], a stream that was cut as [ErrTruncated] or
+// what the network said, one that stays silent as [ErrTimeout]. Leaving the loop
+// drops the connection, which ends the peer's work. A peer that answers without
+// streaming yields its answer as one event, and the end (D-24).
+func (c *Client) Stream(ctx context.Context, target, method string, params any, opts ...CallOption) iter.Seq2[*ChatEvent, error] {
+	text, err := encodeParams(params)
+	if err != nil {
+		return failed(err)
+	}
+	events := c.stream(ctx, c.outgoing(ctx, target, method, text, opts))
+	var used atomic.Bool
+	return func(yield func(*ChatEvent, error) bool) {
+		if used.Swap(true) {
+			yield(nil, errStreamUsed)
+			return
+		}
+		events(yield)
+	}
+}
+
+func failed(err error) iter.Seq2[*ChatEvent, error] {
+	return func(yield func(*ChatEvent, error) bool) { yield(nil, err) }
+}
+
+// openStream is the [StreamFunc] under all interceptors.
+func (c *Client) openStream(ctx context.Context, out *Outgoing) iter.Seq2[*ChatEvent, error] {
+	return func(yield func(*ChatEvent, error) bool) {
+		header, err := c.header(ctx, out, c.acceptStream)
+		if err != nil {
+			yield(nil, err)
+			return
+		}
+		data, err := AppendRequest(nil, &out.Request)
+		if err != nil {
+			yield(nil, err)
+			return
+		}
+		s := &streaming{c: c, x: transfer{c: c, out: out, header: header, data: data}, yield: yield}
+		for cut := 0; ; cut++ {
+			before := s.lastID
+			err := s.run(ctx)
+			if before != s.lastID {
+				cut = 0 // there was progress
+			}
+			if err == nil {
+				return
+			}
+			if cut >= c.opts.Resume || !s.resumable(ctx, err) {
+				yield(nil, err)
+				return
+			}
+			c.opts.Logger.DebugContext(ctx, "arc: stream is resumed", "method", out.Method, "after", s.lastID, "error", err)
+			if c.wait.Wait(ctx, cut+1) != nil {
+				yield(nil, err)
+				return
+			}
+			header["Last-Event-Id"] = []string{s.lastID}
+		}
+	}
+}
+
+// A streaming is a stream over one connection or several.
+type streaming struct {
+	c      *Client
+	x      transfer
+	yield  func(*ChatEvent, error) bool
+	lastID string // of the last event that carried one
+
+	idle  time.Duration
+	timer *time.Timer
+}
+
+// resumable reports whether the connection failed, and not the work, and the
+// peer said where to go on.
+func (s *streaming) resumable(ctx context.Context, err error) bool {
+	var e *Error
+	var h *HTTPError
+	return s.lastID != "" && ctx.Err() == nil && !errors.As(err, &e) && !errors.As(err, &h) &&
+		!errors.Is(err, ErrMalformed) && !errors.Is(err, ErrTooLarge) && !errors.Is(err, ErrRedirect) && !permanent(err)
+}
+
+// run reads the stream from one connection. It returns nil after a done event,
+// and when the user left the loop.
+func (s *streaming) run(ctx context.Context) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(context.Canceled)
+	s.idle = orDefault(s.x.out.Timeout, s.c.opts.IdleTimeout)
+	if s.idle > 0 {
+		s.timer = time.AfterFunc(s.idle, func() { cancel(ErrTimeout) })
+		defer s.timer.Stop()
+	}
+	resp, err := s.open(ctx)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close() // on break and panic too
+	if mediaType(resp.Header) == MediaTypeStream {
+		return s.events(ctx, resp)
+	}
+	return s.whole(ctx, resp)
+}
+
+// open sends the request, again where D-49 allows it.
+func (s *streaming) open(ctx context.Context) (*http.Response, error) {
+	for attempt := 1; ; attempt++ {
+		s.x.read.Store(false)
+		resp, err := s.x.do(ctx)
+		switch {
+		case err != nil && s.c.again(ctx, &s.x, attempt, err):
+		case err != nil:
+			return nil, s.c.failure(ctx, s.x.out, err)
+		case s.c.later(ctx, &s.x, attempt, resp):
+		default:
+			return resp, nil
+		}
+		s.awake()
+	}
+}
+
+// awake begins the time of silence anew.
+func (s *streaming) awake() {
+	if s.timer != nil {
+		s.timer.Reset(s.idle)
+	}
+}
+
+// An idleReader counts the time of silence while somebody waits for bytes, and
+// not while they are used.
+type idleReader struct {
+	s    *streaming
+	body io.Reader
+}
+
+func (r idleReader) Read(p []byte) (int, error) {
+	if r.s.timer == nil {
+		return r.body.Read(p)
+	}
+	r.s.timer.Reset(r.s.idle)
+	n, err := r.body.Read(p)
+	r.s.timer.Stop()
+	return n, err
+}
+
+// events reads a stream of events.
+func (s *streaming) events(ctx context.Context, resp *http.Response) error {
+	in := NewStreamReader(idleReader{s, resp.Body}, &StreamReaderOptions{MaxEvent: s.c.opts.MaxEvent, Ignored: s.c.opts.Ignored})
+	for {
+		ev, err := in.Next()
+		var fault *Error
+		switch {
+		case errors.As(err, &fault):
+			s.c.refused(&s.x, err)
+			return err
+		case resp.StatusCode >= http.StatusBadRequest:
+			return httpError(resp.StatusCode, nil) // no success, whatever the events say
+		case err != nil:
+			return s.endOf(ctx, err)
+		}
+		if ev.ID != "" {
+			s.lastID = ev.ID
+		}
+		more := s.yield(ev, nil)
+		if ev.Done {
+			s.drain(resp)
+			return nil
+		}
+		if !more {
+			return nil
+		}
+	}
+}
+
+// endOf tells a stream that was cut from a context that ended.
+func (s *streaming) endOf(ctx context.Context, err error) error {
+	if ctx.Err() != nil && !errors.Is(err, ErrMalformed) && !errors.Is(err, ErrTooLarge) {
+		return s.c.failure(ctx, s.x.out, err)
+	}
+	return err
+}
+
+// drain reads the end of a body that has come to its end anyway, so that the
+// connection can be used again. A peer that holds it open loses it.
+func (s *streaming) drain(resp *http.Response) {
+	const patience = 100 * time.Millisecond
+	if s.timer == nil {
+		return
+	}
+	s.timer.Reset(patience)
+	_, _ = io.CopyN(io.Discard, resp.Body, maxErrorText)
+}
+
+// whole reads an answer that is no stream (D-23, D-24).
+func (s *streaming) whole(ctx context.Context, resp *http.Response) error {
+	media := mediaType(resp.Header)
+	data, err := readReply(&http.Response{ContentLength: resp.ContentLength,
+		Body: io.NopCloser(idleReader{s, resp.Body})}, s.c.opts.MaxResponse)
+	switch {
+	case errors.Is(err, ErrTooLarge) && resp.StatusCode >= http.StatusBadRequest:
+		return httpError(resp.StatusCode, data)
+	case errors.Is(err, ErrTooLarge):
+		return err
+	case err != nil:
+		return s.c.failure(ctx, s.x.out, err)
+	}
+	out := s.x.out
+	res, err := DecodeResponse(data, out.ID)
+	switch json := media == MediaType || media == "application/json"; {
+	case err != nil && !errors.Is(err, ErrIDMismatch) && (resp.StatusCode >= http.StatusBadRequest || !json):
+		err = httpError(resp.StatusCode, data)
+	case err == nil && res.Error != nil:
+		err = res.Error
+	}
+	if err != nil {
+		s.c.refused(&s.x, err)
+		return err
+	}
+	chat, err := chatIn(out.Method, res)
+	if err != nil {
+		return err
+	}
+	if chat.Message != nil {
+		ev := &ChatEvent{ChatID: chat.ID, Message: chat.Message, Text: chat.Message.Text()}
+		if !s.yield(ev, nil) {
+			return nil
+		}
+	}
+	s.yield(&ChatEvent{ChatID: chat.ID, Done: true, Status: chat.Status}, nil)
+	return nil
+}
+
+// chatIn returns the chat of a result. An acknowledgment, and the result of a
+// custom method without one, has an empty chat.
+func chatIn(method string, res *Response) (*Chat, error) {
+	got, err := DecodeResult(method, res.Result)
+	if err != nil {
+		return nil, err
+	}
+	if got.Object != nil {
+		r := reader{lenient: true}
+		got.Chat = r.chat(strictjson.Value(got.Object).Get("chat"))
+	}
+	if got.Chat == nil {
+		return &Chat{}, nil
+	}
+	return got.Chat, nil
+}

@@ -1,0 +1,156 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package arc
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"sync"
+	"time"
+)
+
+// A TokenSource supplies the access token for a request to agent target
+// (ARC-006). It is asked for every call and may be used by several goroutines. An
+// empty token sends none.
+type TokenSource interface {
+	Token(ctx context.Context, target string) (string, error)
+}
+
+// A TokenInvalidator is a [TokenSource] that wants to know when a server refused
+// a token.
+type TokenInvalidator interface {
+	InvalidateToken(target, token string)
+}
+
+// TokenFunc makes a function a [TokenSource].
+type TokenFunc func(ctx context.Context, target string) (string, error)
+
+// Token calls f.
+func (f TokenFunc) Token(ctx context.Context, target string) (string, error) { return f(ctx, target) }
+
+// StaticToken returns a source of always the same token.
+func StaticToken(token string) TokenSource {
+	return TokenFunc(func(context.Context, string) (string, error) { return token, nil })
+}
+
+// TargetTokens is a [TokenSource] that chooses another one by the target agent.
+// It must not be changed while it is used.
+type TargetTokens struct {
+	Targets map[string]TokenSource
+	Default TokenSource // for all others; nil sends no token
+}
+
+func (t TargetTokens) source(target string) TokenSource {
+	if s, ok := t.Targets[target]; ok {
+		return s
+	}
+	return t.Default
+}
+
+// Token asks the source of the target.
+func (t TargetTokens) Token(ctx context.Context, target string) (string, error) {
+	s := t.source(target)
+	if s == nil {
+		return "", nil
+	}
+	return s.Token(ctx, target)
+}
+
+// InvalidateToken tells the source of the target.
+func (t TargetTokens) InvalidateToken(target, token string) {
+	if s, ok := t.source(target).(TokenInvalidator); ok {
+		s.InvalidateToken(target, token)
+	}
+}
+
+// A RefreshFunc gets a new token and says when it expires; the zero time means
+// never.
+type RefreshFunc func(ctx context.Context) (token string, expires time.Time, err error)
+
+// RefreshingTokens is a [TokenSource] that keeps a token until shortly before it
+// expires, or until a server refuses it. It may be used by several goroutines: one
+// of them gets the new token, the others wait for it.
+type RefreshingTokens struct {
+	refresh RefreshFunc
+	early   time.Duration
+	turn    chan struct{} // held by who refreshes
+
+	mu      sync.Mutex
+	token   string    // guarded by mu, as the two below
+	begins  time.Time // when it was got
+	expires time.Time
+}
+
+// RefreshTokens returns a source whose tokens refresh gets, each that long before
+// the one before it expires. Zero means 30 s. Of a token that lives for less than
+// twice that time, half of its life is used.
+func RefreshTokens(refresh RefreshFunc, early time.Duration) *RefreshingTokens {
+	if early <= 0 {
+		early = 30 * time.Second
+	}
+	return &RefreshingTokens{refresh: refresh, early: early, turn: make(chan struct{}, 1)}
+}
+
+// Token returns the present token, or a new one.
+func (r *RefreshingTokens) Token(ctx context.Context, _ string) (string, error) {
+	if t := r.present(); t != "" {
+		return t, nil
+	}
+	select {
+	case r.turn <- struct{}{}:
+		defer func() { <-r.turn }()
+	case <-ctx.Done():
+		return "", context.Cause(ctx)
+	}
+	if t := r.present(); t != "" { // somebody else got it meanwhile
+		return t, nil
+	}
+	begins := time.Now()
+	token, expires, err := r.refresh(ctx)
+	if err != nil {
+		return "", err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.token, r.begins, r.expires = token, begins, expires
+	return token, nil
+}
+
+func (r *RefreshingTokens) present() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.token != "" && !r.expires.IsZero() {
+		early := min(r.early, r.expires.Sub(r.begins)/2)
+		if !time.Now().Before(r.expires.Add(-early)) {
+			r.token = ""
+		}
+	}
+	return r.token
+}
+
+// InvalidateToken forgets the token, unless there is a newer one.
+func (r *RefreshingTokens) InvalidateToken(_, token string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.token == token {
+		r.token = ""
+	}
+}
+
+// errToken does not show the token.
+var errToken = errors.New("arc: access token holds characters that a header cannot carry")
+
+func setToken(h http.Header, token string) error {
+	if token == "" {
+		return nil
+	}
+	for i := range len(token) {
+		if token[i] <= ' ' || token[i] >= 0x7f {
+			return errToken
+		}
+	}
+	h["Authorization"] = []string{"Bearer " + token}
+	return nil
+}

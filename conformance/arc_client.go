@@ -1,0 +1,183 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package conformance
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net"
+	"net/http"
+	"os"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/fivewire/fivewire/arc"
+)
+
+// arcClientOps returns the operations that test the client of package arc.
+func arcClientOps() map[string]Op {
+	return map[string]Op{"client_script": Script{Own: []string{"ID"}, Open: openARCClient}.Run}
+}
+
+func openARCClient(_ *testing.T, in *Input) (Step, error) {
+	peer := &arcPeer{}
+	settings := in.Object("client")
+	opts := &arc.ClientOptions{HTTPClient: &http.Client{Transport: peer}}
+	if settings.Has("token") {
+		opts.Tokens = arc.StaticToken(settings.String("token"))
+	}
+	self, endpoint := settings.String("requestAgent"), settings.StringOr("endpoint", "https://arc.test/arc")
+	if err := in.Err(); err != nil {
+		return nil, err
+	}
+	c, err := arc.NewClient(endpoint, self, opts)
+	if err != nil {
+		return nil, err
+	}
+	return func(step *Input) (Answer, error) { return arcClientStep(c, peer, step) }, nil
+}
+
+func arcClientStep(c *arc.Client, peer *arcPeer, step *Input) (Answer, error) {
+	call := step.Object("call")
+	method, target := call.String("method"), call.String("target")
+	params, stream := json.RawMessage(call.String("params")), call.Bool("stream")
+	var opts []arc.CallOption
+	if call.Has("traceId") {
+		opts = append(opts, arc.WithTraceID(call.String("traceId")))
+	}
+	*peer = arcPeer{}
+	for _, r := range step.Objects("replies") {
+		peer.replies = append(peer.replies, readARCReply(r))
+	}
+	if err := step.Err(); err != nil {
+		return nil, err
+	}
+	a := Answer{}
+	var err error
+	if stream {
+		text := ""
+		for ev, fault := range c.Stream(context.Background(), target, method, params, opts...) {
+			if err = fault; err != nil {
+				break
+			}
+			text += ev.Text
+		}
+		a["text"] = IfNamed(text)
+	} else {
+		var res *arc.Response
+		if res, err = c.Call(context.Background(), target, method, params, opts...); err == nil {
+			a["json"] = res.Result
+			if method == arc.MethodTaskNotification {
+				a["json"] = IfNamed(res.Result) // only the status counts
+			}
+		}
+	}
+	if peer.fault != nil {
+		return nil, peer.fault
+	}
+	arcOutcome(a, err, stream)
+	a["attempts"] = peer.attempts
+	a["sent"] = IfNamed(Answer{"url": IfNamed(peer.url), "headers": IfNamed(Headers(peer.header)),
+		"json": IfNamed(json.RawMessage(peer.body))})
+	return a, nil
+}
+
+// arcOutcome names how a call ended.
+func arcOutcome(a Answer, err error, stream bool) {
+	var fault *arc.Error
+	var status *arc.HTTPError
+	switch {
+	case err == nil && stream:
+		a["outcome"] = "done"
+	case err == nil:
+		a["outcome"] = "ok"
+	case errors.As(err, &fault):
+		a["outcome"], a["code"] = "arc_error", IfNamed(int64(fault.Code))
+	case errors.As(err, &status):
+		a["outcome"], a["status"] = "http_error", IfNamed(status.Status)
+	default:
+		a["outcome"] = "network_error"
+		for _, known := range []struct {
+			err  error
+			name string
+		}{{arc.ErrRedirect, "redirect_refused"}, {arc.ErrNotJSON, "parse_error"}, {arc.ErrInvalidResponse, "invalid_response"},
+			{arc.ErrInvalidResult, "invalid_result"}, {arc.ErrIDMismatch, "id_mismatch"}, {arc.ErrVersionMismatch, "version_mismatch"},
+			{arc.ErrTruncated, "truncated"}, {arc.ErrMalformed, "malformed"}, {arc.ErrTooLarge, "too_large"}} {
+			if errors.Is(err, known.err) {
+				a["outcome"] = known.name
+			}
+		}
+	}
+}
+
+// An arcReply is what a peer does with one exchange.
+type arcReply struct {
+	fail   string
+	status int
+	header http.Header
+	body   string
+}
+
+func readARCReply(in *Input) arcReply {
+	if in.Has("fail") {
+		fail := in.String("fail")
+		if !slices.Contains([]string{"dial", "reset"}, fail) {
+			in.Fail("fail", "is unknown: %q", fail)
+		}
+		return arcReply{fail: fail}
+	}
+	r := arcReply{status: in.Int("status"), header: http.Header{}, body: in.String("body")}
+	in.SetHeaders("headers", r.header)
+	if in.Has("contentType") {
+		r.header.Set("Content-Type", in.String("contentType"))
+	}
+	return r
+}
+
+// An arcPeer answers requests from a list and remembers the last one.
+type arcPeer struct {
+	replies  []arcReply
+	attempts int
+	url      string
+	header   http.Header
+	body     []byte
+	fault    error // of the script
+}
+
+var errNoReply = errors.New("an exchange for which the script has no reply")
+
+// RoundTrip takes the place of the network.
+func (p *arcPeer) RoundTrip(req *http.Request) (*http.Response, error) {
+	defer req.Body.Close()
+	if p.attempts >= len(p.replies) {
+		p.fault = errNoReply
+		return nil, errNoReply
+	}
+	reply := p.replies[p.attempts]
+	p.attempts++
+	if reply.fail == "dial" {
+		return nil, &net.OpError{Op: "dial", Net: "tcp", Err: os.NewSyscallError("connect", syscall.ECONNREFUSED)}
+	}
+	body, err := io.ReadAll(req.Body)
+	if err != nil {
+		return nil, err
+	}
+	if req.Method != http.MethodPost {
+		p.fault = fmt.Errorf("the request is %s", req.Method)
+	}
+	p.url, p.header, p.body = req.URL.String(), maps.Clone(req.Header), body
+	if reply.fail == "reset" {
+		return nil, &net.OpError{Op: "read", Net: "tcp", Err: os.NewSyscallError("read", syscall.ECONNRESET)}
+	}
+	text := strings.ReplaceAll(reply.body, "${ID}", arcIDToken(body))
+	return &http.Response{StatusCode: reply.status, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1, Header: reply.header,
+		Body: io.NopCloser(bytes.NewReader([]byte(text))), ContentLength: int64(len(text)), Request: req}, nil
+}
