@@ -116,6 +116,7 @@ type Client struct {
 	anyPush   []*pusher
 	handlers  map[string]func(ctx context.Context, m *Message) (any, error)
 	peer      Peer
+	welcome   *Message
 }
 
 // A Peer is what the client noticed about its host.
@@ -211,6 +212,7 @@ func (c *Client) accept(answer *Message, resp *HandshakeResponse) {
 	}
 	c.state = clientReady
 	c.sessionID = resp.SessionID
+	c.welcome = answer
 	c.parallel = max(1, int(min(resp.MaxParallel, 1<<20)))
 	c.caps = map[string]Capability{}
 	for _, cap := range resp.AcceptedCaps {
@@ -233,6 +235,9 @@ func (c *Client) begin() {
 	c.out = newOutbox(c.rw, c.opts.WriteStall)
 	go c.read()
 }
+
+// Welcome returns the host's last answer to a handshake as it came, or nil.
+func (c *Client) Welcome() *Message { c.mu.Lock(); defer c.mu.Unlock(); return c.welcome }
 
 // SessionID returns the id that the host gave the session.
 func (c *Client) SessionID() string { c.mu.Lock(); defer c.mu.Unlock(); return c.sessionID }

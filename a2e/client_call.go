@@ -271,6 +271,25 @@ func (c *Client) roundTrip(ctx context.Context, msgType string, body any, o *Cal
 	}
 }
 
+// Send sends a message without waiting for anything: an event, or a request whose
+// answer is of no interest and will be counted as dropped.
+func (c *Client) Send(ctx context.Context, msgType string, body any) error {
+	p, err := c.newPending(msgType, body)
+	if err != nil {
+		return err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch c.state {
+	case clientReady:
+		c.out.put(p.line)
+		return ctx.Err()
+	case clientClosed:
+		return ErrClosed
+	}
+	return ErrNotConnected
+}
+
 // begun sends a call or lets it wait for a slot.
 func (c *Client) begun(p *pending) error {
 	c.mu.Lock()

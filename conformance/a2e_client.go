@@ -87,13 +87,8 @@ func (x *a2eClient) step(step *Input) (Answer, error) {
 		c := step.Object("connect")
 		r := &a2e.HandshakeRequest{AgentID: c.String("agent_id"), AgentCaps: c.Strings("agent_caps"), AuthToken: c.String("auth_token")}
 		x.work.Go(func() {
-			resp, err := x.client.Handshake(context.Background(), r)
-			if err != nil {
-				x.note(&x.done, Answer{"call": "connect", "err": a2eLocal(err)})
-				return
-			}
-			m := a2e.NewMessage(a2e.TypeHandshakeResponse, resp)
-			x.note(&x.done, Answer{"call": "connect", "ok": Answer{"json": x.text(m)}})
+			_, err := x.client.Handshake(context.Background(), r)
+			x.ended("connect", x.client.Welcome(), err)
 		})
 	case step.Has("call"):
 		x.call(step.Object("call"))

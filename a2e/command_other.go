@@ -1,0 +1,14 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build !unix
+
+package a2e
+
+import "os/exec"
+
+func ownGroup(*exec.Cmd) {}
+
+func terminate(cmd *exec.Cmd) error { return kill(cmd) }
+
+func kill(cmd *exec.Cmd) error { return cmd.Process.Kill() }

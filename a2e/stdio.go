@@ -1,0 +1,89 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package a2e
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"sync"
+)
+
+// Join makes one stream of a reader and a writer, such as two pipes. Close
+// closes both, if they can be closed, the writer first.
+func Join(r io.Reader, w io.Writer) io.ReadWriteCloser { return &joined{r: r, w: w} }
+
+type joined struct {
+	r    io.Reader
+	w    io.Writer
+	once sync.Once
+	err  error
+}
+
+func (j *joined) Read(b []byte) (int, error)  { return j.r.Read(b) }
+func (j *joined) Write(b []byte) (int, error) { return j.w.Write(b) }
+
+func (j *joined) Close() error {
+	j.once.Do(func() {
+		var errs []error
+		if c, ok := j.w.(io.Closer); ok {
+			errs = append(errs, c.Close())
+		}
+		if c, ok := j.r.(io.Closer); ok {
+			errs = append(errs, c.Close())
+		}
+		j.err = errors.Join(errs...)
+	})
+	return j.err
+}
+
+// Stdio returns the standard input and output of the process as one stream, to
+// serve the parent of the process. Nothing else may write to the standard
+// output; logs belong to the standard error. Only one may be made.
+//
+// A read of the standard input cannot be interrupted, so the goroutine that
+// reads it ends with the input or the process, not with Close.
+func Stdio() io.ReadWriteCloser {
+	return Join(interruptible(os.Stdin), os.Stdout)
+}
+
+// interruptible reads r in a goroutine, so that Close frees who waits for it.
+func interruptible(r io.Reader) io.ReadCloser {
+	end, feed := Pipe()
+	go func() {
+		_, _ = io.Copy(feed, r)
+		_ = feed.(*pipeEnd).CloseWrite()
+	}()
+	return end
+}
+
+// ServeListener serves each connection that l accepts as a session of its own,
+// until ctx ends or l fails, and returns when all of them are gone. Listeners
+// of crypto/tls make it safe for networks. It closes l.
+func (h *Host) ServeListener(ctx context.Context, l net.Listener) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stop := context.AfterFunc(ctx, func() { _ = l.Close() })
+	defer stop()
+	var sessions sync.WaitGroup
+	defer sessions.Wait()
+	defer l.Close()
+	for {
+		conn, err := l.Accept()
+		if err != nil {
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
+			cancel()
+			return err
+		}
+		sessions.Go(func() {
+			if err := h.Serve(ctx, conn); err != nil && ctx.Err() == nil {
+				h.log.Info("a2e: connection failed", "remote", conn.RemoteAddr(), "err", err)
+			}
+		})
+	}
+}
