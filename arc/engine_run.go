@@ -186,12 +186,16 @@ func (r *TaskRun) do(ctx context.Context, entry *agentEntry) {
 	stop := context.AfterFunc(e.s.ctx, func() { r.cancel(errServerClosed) })
 	defer stop()
 	defer r.cancel(context.Canceled)
-	err := r.begin(ctx, entry.Tasks)
-	if err == nil {
+	err := errGoexit
+	defer func() { r.finish(ctx, err) }()
+	if err = r.begin(ctx, entry.Tasks); err == nil {
+		err = errGoexit
 		err = r.work(ctx, entry.Tasks)
 	}
-	r.finish(ctx, err)
 }
+
+// errGoexit is what is left of a handler that ended its goroutine.
+var errGoexit = errors.New("arc: the handler of a task called runtime.Goexit")
 
 func (r *TaskRun) begin(ctx context.Context, h TaskHandler) error {
 	if r.recovered && r.state().status == TaskWorking {

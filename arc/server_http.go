@@ -215,16 +215,14 @@ var (
 
 // mediaTypeFor chooses the media type of a response (D-11).
 func mediaTypeFor(h http.Header) []string {
-	for _, accept := range h["Accept"] {
-		if !strings.Contains(accept, "json") {
-			continue
-		}
-		accept = strings.ToLower(strings.Join(h["Accept"], ","))
-		if strings.Contains(accept, "application/json") && !strings.Contains(accept, MediaType) &&
-			!strings.Contains(accept, "application/*") && !strings.Contains(accept, "*/*") {
-			return headerJSON
-		}
-		break
+	list := h["Accept"]
+	if len(list) == 0 || list[0] == MediaType {
+		return headerARC
+	}
+	accept := strings.ToLower(strings.Join(list, ","))
+	if strings.Contains(accept, "application/json") && !strings.Contains(accept, MediaType) &&
+		!strings.Contains(accept, "application/*") && !strings.Contains(accept, "*/*") {
+		return headerJSON
 	}
 	return headerARC
 }

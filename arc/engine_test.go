@@ -1,0 +1,580 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package arc_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/netip"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/fivewire/fivewire/arc"
+	"github.com/fivewire/fivewire/arc/arctest"
+	"github.com/fivewire/fivewire/store"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+)
+
+func send(h http.Handler, agent, id, text string) *arc.Response {
+	rec := post(h, call("task.send", agent, fmt.Sprintf(`{"taskId":%q,"message":%s}`, id, hello(text))))
+	res, _ := arc.DecodeResponse(rec.Body.Bytes(), "")
+	return res
+}
+
+func cancelTask(h http.Handler, agent, id string) *arc.Response {
+	rec := post(h, call("task.cancel", agent, fmt.Sprintf(`{"taskId":%q,"reason":"enough"}`, id)))
+	res, _ := arc.DecodeResponse(rec.Body.Bytes(), "")
+	return res
+}
+
+func TestTaskLife(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var events []string
+		s := newServer(t, &arc.ServerOptions{OnEvent: func(_ context.Context, agent string, n *arc.Notification) {
+			events = append(events, fmt.Sprintf("%s %s %s", agent, n.Event, n.Data.Status))
+		}})
+		s.HandleTasks("a-01", arctest.Task(arctest.Say("which?"), arctest.Ask("color"), arctest.Wait(time.Minute), arctest.Produce("out", "text")))
+		id := createTask(t, s, "a-01", "go")
+		synctest.Wait()
+		require.Equal(t, arc.TaskInputRequired, taskInfo(t, s, "a-01", id).Status)
+		time.Sleep(time.Second)
+		require.Nil(t, send(s, "a-01", id, "red").Error)
+		require.ErrorIs(t, send(s, "a-01", id, "blue").Error, arc.ErrInvalidTaskTransition)
+		synctest.Wait()
+		require.Equal(t, arc.TaskWorking, taskInfo(t, s, "a-01", id).Status)
+		time.Sleep(2 * time.Minute)
+		task := taskInfo(t, s, "a-01", id)
+		require.Equal(t, arc.TaskCompleted, task.Status)
+		require.Len(t, task.Messages, 3)
+		require.Len(t, task.Artifacts, 1)
+		require.Equal(t, "artifact-1", task.Artifacts[0].ID)
+		require.Equal(t, []string{"a-01 TASK_CREATED SUBMITTED", "a-01 TASK_STARTED WORKING", "a-01 STATUS_CHANGE WORKING",
+			"a-01 NEW_MESSAGE WORKING", "a-01 TASK_PAUSED INPUT_REQUIRED", "a-01 STATUS_CHANGE INPUT_REQUIRED",
+			"a-01 NEW_MESSAGE WORKING", "a-01 TASK_RESUMED WORKING", "a-01 STATUS_CHANGE WORKING",
+			"a-01 NEW_ARTIFACT WORKING", "a-01 TASK_COMPLETED COMPLETED", "a-01 STATUS_CHANGE COMPLETED"}, events)
+		// Closed tasks are kept for a day.
+		time.Sleep(23 * time.Hour)
+		require.Len(t, taskInfo(t, s, "a-01", id).Messages, 3)
+		time.Sleep(2 * time.Hour)
+		fault(t, post(s, call("task.info", "a-01", fmt.Sprintf(`{"taskId":%q}`, id))), arc.ErrTaskNotFound)
+	})
+}
+
+func TestTaskRun(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer(t, nil)
+		var over error
+		s.HandleTasks("a-01", arc.TaskFunc(func(ctx context.Context, run *arc.TaskRun) error {
+			require.Equal(t, "ui-01", arc.CallFrom(ctx).RequestAgent)
+			require.Equal(t, "w-1", arc.TraceID(ctx))
+			require.Equal(t, arc.PriorityHigh, run.Priority())
+			require.Equal(t, `{"deadline":1e400}`, string(run.Metadata()))
+			require.False(t, run.Recovered())
+			require.NoError(t, run.Progress(ctx, "%d%%", 50))
+			// Input that does not come in time: the task goes on without.
+			wait, cancel := context.WithTimeout(ctx, time.Second)
+			_, err := run.RequireInput(wait, "x")
+			cancel()
+			require.ErrorIs(t, err, context.DeadlineExceeded)
+			require.Equal(t, arc.TaskWorking, run.Status())
+			task, err := run.Task(ctx)
+			require.NoError(t, err)
+			require.Equal(t, "50%", task.Messages[1].Text())
+			require.Error(t, run.AddArtifact(ctx, &arc.Artifact{Parts: []arc.Part{{Type: arc.TypeData, Data: json.RawMessage(`{`)}}}))
+			_, over = run.RequireInput(ctx, "y")
+			require.ErrorIs(t, run.AddMessage(ctx, arc.AgentText("late")), arc.ErrTaskAlreadyCanceled)
+			require.ErrorIs(t, context.Cause(ctx), arc.ErrTaskAlreadyCanceled)
+			return errors.New("does not matter any more")
+		}))
+		body := strings.Replace(call("task.create", "a-01", `{"priority":"HIGH","metadata":{"deadline":1e400},"initialMessage":`+hello("x")+`}`), `"id"`, `"traceId":"w-1","id"`, 1)
+		id := result(t, post(s, body), "task.create").Task.ID
+		time.Sleep(time.Minute)
+		require.Nil(t, cancelTask(s, "a-01", id).Error)
+		synctest.Wait()
+		require.ErrorIs(t, over, arc.ErrTaskAlreadyCanceled)
+		task := taskInfo(t, s, "a-01", id)
+		require.Equal(t, arc.TaskCanceled, task.Status)
+		require.Equal(t, "enough", task.Reason)
+		require.Len(t, task.Messages, 2)
+		require.Empty(t, task.Artifacts)
+	})
+}
+
+func TestTaskFailures(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		s := newServer(t, &arc.ServerOptions{Logger: slog.New(slog.NewTextHandler(&log, nil)), MaxTaskItems: 3})
+		s.HandleTasks("panic-01", arc.TaskFunc(func(context.Context, *arc.TaskRun) error { panic("secret") }))
+		s.HandleTasks("error-01", arc.TaskFunc(func(context.Context, *arc.TaskRun) error { return errors.New("secret") }))
+		s.HandleTasks("told-01", arctest.Task(arctest.Fail(arc.ErrTaskDeadlineExceeded, "too late")))
+		s.HandleTasks("full-01", arctest.Task(arctest.Say("1"), arctest.Say("2"), arctest.Say("3")))
+		s.HandleTasks("left-01", arc.TaskFunc(func(ctx context.Context, run *arc.TaskRun) error {
+			wait, cancel := context.WithCancel(ctx)
+			go func() { _, _ = run.RequireInput(wait, "x") }()
+			time.Sleep(time.Second)
+			_ = cancel // it returns while somebody still asks
+			return nil
+		}))
+		for agent, code := range map[string]arc.Code{"panic-01": arc.ErrInternal, "error-01": arc.ErrInternal,
+			"told-01": arc.ErrTaskDeadlineExceeded, "full-01": arc.ErrInternal, "left-01": arc.ErrInternal} {
+			id := createTask(t, s, agent, "x")
+			time.Sleep(2 * time.Second)
+			task := taskInfo(t, s, agent, id)
+			require.Equal(t, arc.TaskFailed, task.Status, agent)
+			require.Equal(t, code, task.Error.Code, agent)
+			require.NotContains(t, task.Reason+string(task.Error.Details), "secret")
+			require.NotEmpty(t, task.FailedAt)
+		}
+		require.Contains(t, log.String(), "secret")
+	})
+}
+
+// Of two who cancel at once exactly one does (D-46).
+func TestConcurrentCancel(t *testing.T) {
+	s := newServer(t, nil)
+	s.HandleTasks("a-01", arctest.Task(arctest.Hang()))
+	for range 20 {
+		id := createTask(t, s, "a-01", "x")
+		var wg sync.WaitGroup
+		var mu sync.Mutex
+		won := 0
+		for range 8 {
+			wg.Go(func() {
+				res := cancelTask(s, "a-01", id)
+				mu.Lock()
+				defer mu.Unlock()
+				if res.Error == nil {
+					won++
+				} else if !errors.Is(res.Error, arc.ErrTaskAlreadyCanceled) {
+					won += 100
+				}
+			})
+		}
+		wg.Wait()
+		require.Equal(t, 1, won)
+	}
+}
+
+func TestOwnership(t *testing.T) {
+	s := newServer(t, &arc.ServerOptions{Verifier: arc.TokenVerifierFunc(func(_ context.Context, token string) (*arc.Principal, error) {
+		return &arc.Principal{ID: token, Scopes: strings.Fields(arc.ScopesFullCaller)}, nil
+	})})
+	s.Register(arc.Agent{AgentInfo: arc.AgentInfo{AgentID: "a-01"}, Tasks: arctest.Task(arctest.Hang()), Chats: arctest.Echo()})
+	alice, bob := []string{"Authorization", "Bearer alice"}, []string{"Authorization", "Bearer bob"}
+	id := createTask(t, s, "a-01", "x", alice...)
+	for _, method := range []string{"task.info", "task.cancel"} {
+		foreign := fault(t, post(s, call(method, "a-01", fmt.Sprintf(`{"taskId":%q}`, id)), bob...), arc.ErrTaskNotFound)
+		absent := fault(t, post(s, call(method, "a-01", fmt.Sprintf(`{"taskId":%q}`, "nope")), bob...), arc.ErrTaskNotFound)
+		require.Equal(t, strings.Replace(string(foreign.Details), id, "nope", 1), string(absent.Details))
+	}
+	// The same chat id is another chat for another principal (D-34).
+	start := call("chat.start", "a-01", `{"chatId":"c","initialMessage":`+hello("hi")+`}`)
+	result(t, post(s, start, alice...), "chat.start")
+	result(t, post(s, start, bob...), "chat.start")
+	result(t, post(s, call("chat.end", "a-01", `{"chatId":"c"}`), bob...), "chat.end")
+	result(t, post(s, call("chat.message", "a-01", `{"chatId":"c","message":`+hello("still there")+`}`), alice...), "chat.message")
+}
+
+func TestCapacityAndGroups(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer(t, nil)
+		for _, id := range []string{"g-01", "g-02"} {
+			s.Register(arc.Agent{AgentInfo: arc.AgentInfo{AgentID: id}, Group: "g", Capacity: 1,
+				Tasks: arctest.Task(arctest.Hang()), Chats: arctest.Echo(),
+				Methods: map[string]arc.Handler{"make.chat": arc.HandlerFunc(func(_ context.Context, c *arc.Call) (any, error) {
+					return &arc.Chat{ID: "custom", Reason: c.Agent}, nil
+				}), "see.chat": arc.HandlerFunc(echo)}})
+		}
+		// A task keeps its place until it ends.
+		first := answer(t, post(s, call("task.create", "g", `{"initialMessage":`+hello("x")+`}`)))
+		require.Equal(t, "g-01", first.ResponseAgent)
+		one, err := arc.DecodeResult("task.create", first.Result)
+		require.NoError(t, err)
+		second := createTask(t, s, "g", "x")
+		synctest.Wait()
+		fault(t, post(s, call("task.create", "g", `{"initialMessage":`+hello("x")+`}`)), arc.ErrAgentCapacityExceeded)
+		fault(t, post(s, call("chat.start", "g-02", `{"initialMessage":`+hello("x")+`}`)), arc.ErrAgentCapacityExceeded)
+		require.Equal(t, 1, s.Agents()[0].Busy)
+		// What is asked about a task needs no place, and goes to its instance.
+		for range 3 {
+			res := answer(t, post(s, call("task.info", "g", fmt.Sprintf(`{"taskId":%q}`, one.Task.ID))))
+			require.Equal(t, "g-01", res.ResponseAgent)
+			require.Nil(t, res.Error)
+		}
+		require.Nil(t, cancelTask(s, "g", one.Task.ID).Error)
+		require.Nil(t, cancelTask(s, "g", second).Error)
+		synctest.Wait()
+		require.Zero(t, s.Agents()[0].Busy+s.Agents()[1].Busy)
+		// A task that was started under an instance's own name is found through
+		// the group.
+		third := createTask(t, s, "g-02", "x")
+		require.Equal(t, "g-02", answer(t, post(s, call("task.info", "g", fmt.Sprintf(`{"taskId":%q}`, third)))).ResponseAgent)
+		require.Nil(t, cancelTask(s, "g", third).Error)
+		synctest.Wait()
+		// Chats stay with their instance, never silently elsewhere.
+		res := answer(t, post(s, call("chat.start", "g", `{"chatId":"c","initialMessage":`+hello("x")+`}`)))
+		owner := res.ResponseAgent
+		for range 3 {
+			res := answer(t, post(s, call("chat.message", "g", `{"chatId":"c","message":`+hello("x")+`}`)))
+			require.Equal(t, owner, res.ResponseAgent)
+			require.Nil(t, res.Error)
+		}
+		res = answer(t, post(s, call("make.chat", "g", `{}`)))
+		require.Equal(t, res.ResponseAgent, answer(t, post(s, call("see.chat", "g", `{"chatId":"custom"}`))).ResponseAgent)
+		require.True(t, s.SetHealthy(owner, false))
+		e := fault(t, post(s, call("chat.message", "g", `{"chatId":"c","message":`+hello("x")+`}`)), arc.ErrAgentNotAvailable)
+		require.JSONEq(t, `{"agentId":"g"}`, string(e.Details))
+		s.Unregister(owner)
+		fault(t, post(s, call("chat.message", "g", `{"chatId":"c","message":`+hello("x")+`}`)), arc.ErrAgentNotAvailable)
+	})
+}
+
+// hooks takes notifications.
+type hooks struct {
+	mu   sync.Mutex
+	got  []string
+	fail func(n int) (int, error)
+	n    int
+}
+
+func (h *hooks) RoundTrip(req *http.Request) (*http.Response, error) {
+	body, err := io.ReadAll(req.Body)
+	if err != nil {
+		return nil, err
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.n++
+	status := 200
+	if h.fail != nil {
+		if status, err = h.fail(h.n); err != nil {
+			return nil, err
+		}
+	}
+	if status/100 == 2 {
+		r, err := arc.DecodeRequest(body)
+		if err != nil {
+			return nil, err
+		}
+		var n arc.Notification
+		if err := n.UnmarshalJSON(r.Params); err != nil {
+			return nil, err
+		}
+		h.got = append(h.got, fmt.Sprintf("%s %s %s", req.URL.Host, n.Event, n.Data.Status))
+	}
+	return &http.Response{StatusCode: status, Header: http.Header{}, Body: http.NoBody, Request: req}, nil
+}
+
+func (h *hooks) take() []string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	got := h.got
+	h.got = nil
+	return got
+}
+
+func (h *hooks) options() *arc.WebhookOptions {
+	return &arc.WebhookOptions{Transport: h, NoJitter: true, Lookup: func(context.Context, string, string) ([]netip.Addr, error) {
+		return []netip.Addr{netip.MustParseAddr("93.184.216.34")}, nil
+	}}
+}
+
+func subscribe(t testing.TB, h http.Handler, agent, task, url, events string) *arc.Subscription {
+	t.Helper()
+	return result(t, post(h, call("task.subscribe", agent, fmt.Sprintf(`{"taskId":%q,"callbackUrl":%q,"events":%s}`, task, url, events))), "task.subscribe").Subscription
+}
+
+func TestNotifications(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := &hooks{}
+		s := newServer(t, &arc.ServerOptions{Webhook: h.options(), MaxSubscriptions: 2,
+			Webhooks: []arc.StaticWebhook{{ID: "ops", CallbackURL: "https://ops.test/", TargetAgent: "ops-01", Events: []arc.Event{arc.EventTaskCreated, arc.EventTaskFailed}}}})
+		s.HandleTasks("a-01", arctest.Task(arctest.Ask("x"), arctest.Say("m"), arctest.Produce("p", "q"), arctest.Fail(arc.ErrTaskExecutionFailed, "boom")))
+		id := createTask(t, s, "a-01", "x")
+		synctest.Wait()
+		require.Equal(t, []string{"ops.test TASK_CREATED SUBMITTED"}, h.take())
+		require.True(t, subscribe(t, s, "a-01", id, "https://one.test/", `["NEW_MESSAGE","NEW_ARTIFACT","TASK_RESUMED","STATUS_CHANGE"]`).Active)
+		subscribe(t, s, "a-01", id, "https://two.test/", `[]`)
+		fault(t, post(s, call("task.subscribe", "a-01", fmt.Sprintf(`{"taskId":%q,"callbackUrl":"https://three.test/"}`, id))), arc.ErrPermissionDenied)
+		require.Nil(t, send(s, "a-01", id, "in").Error)
+		synctest.Wait()
+		var one, two, ops []string
+		for _, line := range h.take() {
+			host, rest, _ := strings.Cut(line, " ")
+			switch host {
+			case "one.test":
+				one = append(one, rest)
+			case "two.test":
+				two = append(two, rest)
+			case "ops.test":
+				ops = append(ops, rest)
+			}
+		}
+		require.Equal(t, []string{"NEW_MESSAGE WORKING", "TASK_RESUMED WORKING", "STATUS_CHANGE WORKING", "NEW_MESSAGE WORKING",
+			"NEW_ARTIFACT WORKING", "STATUS_CHANGE FAILED"}, one)
+		require.Equal(t, []string{"TASK_FAILED FAILED"}, two)
+		require.Equal(t, []string{"TASK_FAILED FAILED"}, ops)
+	})
+}
+
+// A webhook that never answers holds up neither the task nor other webhooks, and
+// one that is gone is not asked again.
+func TestDeadWebhook(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := &hooks{fail: func(n int) (int, error) {
+			if n == 1 {
+				return 410, nil
+			}
+			return 200, nil
+		}}
+		s := newServer(t, &arc.ServerOptions{Webhook: h.options()})
+		s.HandleTasks("a-01", arctest.Task(arctest.Wait(time.Second), arctest.Say("1"), arctest.Wait(time.Second), arctest.Say("2")))
+		id := createTask(t, s, "a-01", "x")
+		subscribe(t, s, "a-01", id, "https://gone.test/", `["NEW_MESSAGE","TASK_COMPLETED"]`)
+		time.Sleep(time.Minute)
+		require.Equal(t, arc.TaskCompleted, taskInfo(t, s, "a-01", id).Status)
+		require.Equal(t, 1, h.n)
+		require.Empty(t, h.take())
+	})
+}
+
+func TestShutdown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := arc.NewServer(nil)
+		s.Register(arc.Agent{AgentInfo: arc.AgentInfo{AgentID: "a-01"}, Tasks: arctest.Task(arctest.Wait(time.Minute)),
+			Methods: map[string]arc.Handler{"debug.echo": arc.HandlerFunc(echo)}})
+		id := createTask(t, s, "a-01", "x")
+		done := make(chan error)
+		go func() { done <- s.Shutdown(t.Context()) }()
+		synctest.Wait()
+		rec := post(s, call("task.create", "a-01", `{"initialMessage":`+hello("x")+`}`))
+		require.Equal(t, 503, rec.Code)
+		require.Equal(t, "5", rec.Header().Get("Retry-After"))
+		fault(t, rec, arc.ErrAgentNotAvailable)
+		fault(t, post(s, call("debug.echo", "a-01", `{}`)), arc.ErrAgentNotAvailable)
+		require.Equal(t, arc.TaskWorking, taskInfo(t, s, "a-01", id).Status) // running work is told about
+		require.NoError(t, <-done)
+		require.NoError(t, s.Close())
+
+		s = arc.NewServer(nil)
+		s.HandleTasks("a-01", arctest.Task(arctest.Hang()))
+		createTask(t, s, "a-01", "x")
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		require.ErrorIs(t, s.Shutdown(ctx), context.DeadlineExceeded)
+	})
+}
+
+// crash stops a server as if its process had died: its store no longer hears it.
+type crashStore struct {
+	store.Store
+	mu   sync.Mutex
+	dead bool
+}
+
+var errDead = errors.New("the process is dead")
+
+func (c *crashStore) crash() { c.mu.Lock(); c.dead = true; c.mu.Unlock() }
+func (c *crashStore) ok() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.dead {
+		return errDead
+	}
+	return nil
+}
+
+func (c *crashStore) Update(ctx context.Context, key string, value []byte, rev store.Revision, ttl time.Duration) (store.Revision, error) {
+	if err := c.ok(); err != nil {
+		return 0, err
+	}
+	return c.Store.Update(ctx, key, value, rev, ttl)
+}
+
+func (c *crashStore) Create(ctx context.Context, key string, value []byte, ttl time.Duration) (store.Revision, error) {
+	if err := c.ok(); err != nil {
+		return 0, err
+	}
+	return c.Store.Create(ctx, key, value, ttl)
+}
+
+func (c *crashStore) Append(ctx context.Context, stream, id string, value []byte, ttl time.Duration) (uint64, error) {
+	if err := c.ok(); err != nil {
+		return 0, err
+	}
+	return c.Store.Append(ctx, stream, id, value, ttl)
+}
+
+func (c *crashStore) Delete(ctx context.Context, key string, rev store.Revision) error {
+	if err := c.ok(); err != nil {
+		return err
+	}
+	return c.Store.Delete(ctx, key, rev)
+}
+
+func (c *crashStore) Ack(ctx context.Context, stream string, seqs ...uint64) error {
+	if err := c.ok(); err != nil {
+		return err
+	}
+	return c.Store.Ack(ctx, stream, seqs...)
+}
+
+func TestRecoverAfterCrash(t *testing.T) {
+	for _, rerun := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			db := store.NewMemory()
+			h := &hooks{fail: func(int) (int, error) { return 0, errors.New("no network") }}
+			first := &crashStore{Store: db}
+			a := newServer(t, &arc.ServerOptions{Store: first, Webhook: h.options()})
+			a.HandleTasks("a-01", arctest.Task(arctest.Say("half"), arctest.Ask("more"), arctest.Hang()))
+			a.HandleTasks("other-01", arctest.Task(arctest.Hang()))
+			working, waiting := createTask(t, a, "a-01", "w"), createTask(t, a, "a-01", "i")
+			other := createTask(t, a, "other-01", "o")
+			synctest.Wait()
+			require.Nil(t, send(a, "a-01", working, "go on").Error)
+			subscribe(t, a, "a-01", working, "https://one.test/", `["NEW_MESSAGE","TASK_COMPLETED","TASK_FAILED"]`)
+			over := createTask(t, a, "a-01", "c")
+			subscribe(t, a, "a-01", over, "https://two.test/", `["TASK_CANCELED"]`)
+			require.Nil(t, cancelTask(a, "a-01", over).Error)
+			synctest.Wait()
+			first.crash()
+
+			h.mu.Lock()
+			h.fail = nil
+			h.mu.Unlock()
+			b := newServer(t, &arc.ServerOptions{Store: db, Webhook: h.options(), RerunTasks: rerun})
+			var again atomic.Int32
+			b.HandleTasks("a-01", arc.TaskFunc(func(ctx context.Context, run *arc.TaskRun) error {
+				require.True(t, run.Recovered())
+				again.Add(1)
+				return run.AddArtifact(ctx, &arc.Artifact{Name: "whole", Parts: []arc.Part{arc.TextPart(run.Message().Text())}})
+			}))
+			n, err := b.Recover(t.Context())
+			require.NoError(t, err)
+			require.Zero(t, n, "the other process may still live")
+			time.Sleep(31 * time.Second)
+			n, err = b.Recover(t.Context())
+			require.NoError(t, err)
+			require.Equal(t, 2, n)
+			time.Sleep(time.Second)
+			for _, id := range []string{working, waiting} {
+				task := taskInfo(t, b, "a-01", id)
+				if rerun {
+					require.Equal(t, arc.TaskCompleted, task.Status)
+					require.Len(t, task.Artifacts, 1)
+				} else {
+					require.Equal(t, arc.TaskFailed, task.Status)
+					require.Equal(t, arc.ErrTaskExecutionFailed, task.Error.Code)
+				}
+				require.Equal(t, "half", task.Messages[1].Text(), "nothing that was acknowledged is lost")
+			}
+			got := h.take()
+			require.Contains(t, got, "two.test TASK_CANCELED CANCELED")
+			if rerun {
+				require.Equal(t, int32(2), again.Load())
+				require.Contains(t, got, "one.test TASK_COMPLETED COMPLETED")
+			} else {
+				require.Contains(t, got, "one.test TASK_FAILED FAILED")
+			}
+			// An agent that is not here is left to a process that has it.
+			c := newServer(t, &arc.ServerOptions{Store: db})
+			c.HandleTasks("other-01", arctest.Task())
+			n, err = c.Recover(t.Context())
+			require.NoError(t, err)
+			require.Equal(t, 1, n)
+			require.Equal(t, arc.TaskFailed, taskInfo(t, c, "other-01", other).Status)
+			n, err = c.Recover(t.Context())
+			require.NoError(t, err)
+			require.Zero(t, n)
+		})
+	}
+}
+
+// Tasks that a shutdown cut off are there for the next server, at once.
+func TestRecoverAfterShutdown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		db := store.NewMemory()
+		a := arc.NewServer(&arc.ServerOptions{Store: db})
+		a.HandleTasks("a-01", arctest.Task(arctest.Hang()))
+		id := createTask(t, a, "a-01", "x")
+		synctest.Wait()
+		require.NoError(t, a.Close())
+		b := newServer(t, &arc.ServerOptions{Store: db, RerunTasks: true})
+		b.HandleTasks("a-01", arctest.Task(arctest.Produce("out", "done")))
+		require.Equal(t, arc.TaskWorking, taskInfo(t, b, "a-01", id).Status)
+		n, err := b.Recover(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, 1, n)
+		synctest.Wait()
+		require.Equal(t, arc.TaskCompleted, taskInfo(t, b, "a-01", id).Status)
+	})
+}
+
+// Processes that share a store act on each other's tasks.
+func TestTwoProcesses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		db := store.NewMemory()
+		h := &hooks{}
+		a := newServer(t, &arc.ServerOptions{Store: db, Webhook: h.options()})
+		b := newServer(t, &arc.ServerOptions{Store: db, Webhook: h.options()})
+		var cause error
+		for _, s := range []*arc.Server{a, b} {
+			s.HandleTasks("a-01", arc.TaskFunc(func(ctx context.Context, run *arc.TaskRun) error {
+				m, err := run.RequireInput(ctx, "x")
+				if err != nil {
+					return err
+				}
+				if err := run.AddMessage(ctx, arc.AgentText("got "+m.Text())); err != nil {
+					return err
+				}
+				<-ctx.Done()
+				cause = context.Cause(ctx)
+				return nil
+			}))
+		}
+		id := createTask(t, a, "a-01", "x")
+		synctest.Wait()
+		subscribe(t, b, "a-01", id, "https://one.test/", `["NEW_MESSAGE","TASK_CANCELED"]`)
+		synctest.Wait()
+		require.Nil(t, send(b, "a-01", id, "tea").Error)
+		synctest.Wait()
+		task := taskInfo(t, b, "a-01", id)
+		require.Equal(t, "got tea", task.Messages[2].Text())
+		require.Nil(t, cancelTask(b, "a-01", id).Error)
+		synctest.Wait()
+		require.ErrorIs(t, cause, arc.ErrTaskAlreadyCanceled)
+		require.Equal(t, []string{"one.test NEW_MESSAGE WORKING", "one.test NEW_MESSAGE WORKING", "one.test TASK_CANCELED CANCELED"}, h.take())
+	})
+}
+
+// The cost of an event does not grow with the task.
+func TestLongTask(t *testing.T) {
+	defer goleak.VerifyNone(t)
+	s := arc.NewServer(nil)
+	defer s.Close()
+	var allocs []float64
+	done := make(chan struct{})
+	s.HandleTasks("a-01", arc.TaskFunc(func(ctx context.Context, run *arc.TaskRun) error {
+		defer close(done)
+		for range 3 {
+			allocs = append(allocs, testing.AllocsPerRun(500, func() { _ = run.AddMessage(ctx, arc.AgentText("m")) }))
+		}
+		return nil
+	}))
+	id := createTask(t, s, "a-01", "x")
+	<-done
+	require.InDelta(t, allocs[0], allocs[2], 2)
+	require.Len(t, taskInfo(t, s, "a-01", id).Messages, 1504)
+}
