@@ -6,7 +6,7 @@ package accp
 import (
 	"encoding/json"
 	"fmt"
-	"mime"
+	"strings"
 
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
@@ -16,8 +16,8 @@ const MediaType = "application/accp"
 
 // isMediaType compares a Content-Type without its parameters and case.
 func isMediaType(s string) bool {
-	t, _, err := mime.ParseMediaType(s)
-	return err == nil && t == MediaType
+	t, _, _ := strings.Cut(s, ";")
+	return strings.EqualFold(strings.TrimSpace(t), MediaType)
 }
 
 // An MCPResource is a frame as MCP carries it: a text resource (D57).

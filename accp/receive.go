@@ -168,6 +168,9 @@ func (s *Session) deliver(ctx context.Context, in incoming, r *Received) (*Recei
 	if err := CheckChain(m); err != nil {
 		return nil, err
 	}
+	if err := s.checkProfiles(m); err != nil {
+		return nil, err
+	}
 	s.warn(m)
 	if m.Intent == IntentSync && m.Op == OpState {
 		if err := s.applyState(m); err != nil {

@@ -85,6 +85,9 @@ func (s *Session) send(ctx context.Context, m *Message) (*Sent, error) {
 	if err := CheckChain(&named); err != nil {
 		return nil, err
 	}
+	if err := s.checkProfiles(&named); err != nil {
+		return nil, err
+	}
 	s.warn(&named)
 	named.Params, err = s.moveTexts(ctx, named.Params, p)
 	if err != nil {

@@ -110,9 +110,9 @@ type Session struct {
 	running   map[string]map[*running]struct{} // by chain
 	parts     *partGroup
 	grants    map[string]bool // sessions whose references may be resolved (D59)
+	profiles  []Profile
 
 	hot         []hotFrame
-	hotBase     int    // tokens of the reference to the last checkpoint
 	hotRef      string // that reference
 	hotUsed     int
 	checkpoints []CheckpointInfo

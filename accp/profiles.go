@@ -1,0 +1,170 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package accp
+
+import (
+	"context"
+	"errors"
+	"slices"
+)
+
+// A Profile is a named set of schemas with the way they are used (ACCP-138).
+// Profiles add up: a session may have any number of them (ACCP-139).
+type Profile struct {
+	Name    string
+	Schemas []Schema // custom schemas that it brings; built-in ones need not be named
+
+	// Sequences are the exchanges that the profile consists of, such as
+	// req:tool, done:tool. They are for people; nothing enforces them.
+	Sequences [][]string
+
+	// Check, if set, decides about every message that comes in or goes out,
+	// with its keys in full. Its error refuses the message.
+	Check func(m *Message) error
+}
+
+// Profiles returns the profiles of the draft: chat (CH), tool (TC), transaction
+// (TX), streaming (ST) and workflow (TA). Their schemas are built in and what the
+// draft demands of them is always checked, so activating them is never necessary.
+func Profiles() []Profile {
+	return []Profile{
+		{Name: SchemaChat, Sequences: [][]string{{"req:chat", "done:chat"}}},
+		{Name: SchemaTool, Sequences: [][]string{{"req:tool", "done:tool"}, {"req:tool", "fail:error"}}},
+		{Name: SchemaTx, Sequences: [][]string{{"req:transaction", "done:transaction"}}},
+		{Name: SchemaStream, Sequences: [][]string{{"stream", "end"}}},
+		{Name: SchemaTask, Sequences: [][]string{{"req:schedule", "done:schedule"}}},
+	}
+}
+
+// Activate adds a profile to the session. If one of its schemas is refused, those
+// before it stay registered and the profile is not active.
+func (s *Session) Activate(p Profile) error {
+	for _, schema := range p.Schemas {
+		if err := s.registry.Register(schema); err != nil {
+			return err
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.profiles = append(s.profiles, p)
+	return nil
+}
+
+// ActiveProfiles returns the names of the profiles that were activated.
+func (s *Session) ActiveProfiles() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var names []string
+	for _, p := range s.profiles {
+		names = append(names, p.Name)
+	}
+	return names
+}
+
+func (s *Session) checkProfiles(m *Message) error {
+	for _, p := range s.profiles {
+		if p.Check == nil {
+			continue
+		}
+		if err := p.Check(m); err != nil {
+			var e *Error
+			if errors.As(err, &e) {
+				return e
+			}
+			return &Error{Code: ErrPolicyDenied, Message: "profile " + p.Name, Cause: err}
+		}
+	}
+	return nil
+}
+
+// A Chat is a message of the chat profile.
+type Chat struct {
+	Role    string `accp:"role,omitempty"` // empty: assistant
+	Content string `accp:"content"`
+	Turn    int64  `accp:"turn,omitempty"`
+	Lang    string `accp:"lang,omitempty"` // empty: en
+	ReplyTo string `accp:"reply_to,omitempty"`
+}
+
+// A Transaction is a message of the transaction profile. The id must stay the same
+// when the transaction is tried again (ACCP-144).
+type Transaction struct {
+	ID        string `accp:"transaction_id"`
+	Amount    string `accp:"amount,dec"` // exact decimal of at most six places; empty: absent
+	Currency  string `accp:"currency,omitempty"`
+	Account   string `accp:"account,omitempty"`
+	Reference string `accp:"reference,omitempty"`
+	Status    string `accp:"status,omitempty"`
+	Retryable bool   `accp:"retryable,omitempty"`
+}
+
+// A ToolCall asks for a tool.
+type ToolCall struct {
+	Name      string `accp:"tool_name"`
+	Arguments Value  `accp:"arguments"` // a map
+}
+
+// A Chunk is one piece of a stream.
+type Chunk struct {
+	Index int64  `accp:"chunk_index"`
+	Total *int64 `accp:"total_chunks"` // nil: not known yet
+	Data  Value  `accp:"data"`
+	Final bool   `accp:"is_final"`
+}
+
+// A Task is a message of the workflow profile.
+type Task struct {
+	Assignee string   `accp:"assignee,omitempty"`
+	Task     string   `accp:"task,omitempty"`
+	Priority string   `accp:"priority,omitempty"` // empty: medium
+	Deadline string   `accp:"deadline,omitempty"`
+	Deps     []string `accp:"deps,omitempty"`
+	Status   string   `accp:"status,omitempty"`
+	Progress *int64   `accp:"progress"`
+}
+
+// NewMessage returns a message with the params of a struct (see [Marshal]) under a
+// schema, which may be empty.
+func NewMessage(intent Intent, op, schema string, v any) (*Message, error) {
+	params, err := Marshal(v)
+	if err != nil {
+		return nil, err
+	}
+	if schema != "" {
+		params = params.Set(keySchema, String(schema))
+	}
+	return &Message{Intent: intent, Op: op, Params: params}, nil
+}
+
+// A Tool does what a tool call asks for. Arguments are its parameters, in full.
+// An [*Error] or a [Code] is sent as it stands, any other error as
+// [ErrToolExecFailed] (ACCP-141).
+type Tool func(ctx context.Context, arguments Params) (Value, error)
+
+// Tools returns a handler of req:tool frames. A name that is not among the tools is
+// [ErrToolNotFound]; arguments that are no map, and a name that is no string, are
+// [ErrToolSchema]. The result goes back as done:tool.
+func Tools(tools map[string]Tool) Handler {
+	return HandlerFunc(func(ctx context.Context, w *Reply, m *Message) error {
+		name, _ := m.Params.Get("tool_name")
+		arguments, there := m.Params.Get("arguments")
+		if name.kind != KindString || there && arguments.kind != KindMap {
+			return fail(ErrToolSchema, "tool_name must be a string and arguments a map")
+		}
+		tool := tools[name.text]
+		if tool == nil {
+			return fail(ErrToolNotFound, "tool %.80q", name.text)
+		}
+		result, err := tool(ctx, slices.Clone(arguments.Entries()))
+		if err != nil {
+			var e *Error
+			var c Code
+			if errors.As(err, &e) || errors.As(err, &c) {
+				return err
+			}
+			return &Error{Code: ErrToolExecFailed, Message: "tool " + name.text, Cause: err}
+		}
+		return w.Result(Params{{"tool_name", name}, {"result", result}, {keySchema, String(SchemaTool)}})
+	})
+}

@@ -1,0 +1,260 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package accp
+
+import "unicode/utf8"
+
+// scalar reads a value that is no container. With raw set only strings, null and
+// references are told apart, because the field decides about the type (D20).
+func (p *parser) scalar(in site, key [2]int32, raw bool) bool {
+	s := p.s
+	start := p.i
+	i := start
+	if i >= len(s) {
+		return p.fault(i, "frame ends early")
+	}
+	mask := uint8(cPlain)
+	if p.lenient {
+		mask |= cBare
+		if in == inPayload || in == alone {
+			mask |= cComma
+		}
+	}
+	first := s[i]
+	if first == '$' || first == '~' {
+		i++ // decided at the end
+	}
+	fm := asIs
+	for {
+		for i < len(s) && class[s[i]]&mask != 0 {
+			i++
+		}
+		if i >= len(s) {
+			break
+		}
+		c := s[i]
+		if c == '\\' {
+			n, ok := p.escape(i, start, &fm)
+			if !ok {
+				return false
+			}
+			i += n
+			continue
+		}
+		if c < utf8.RuneSelf {
+			break
+		}
+		r, n := utf8.DecodeRune(s[i:])
+		if r == utf8.RuneError && n == 1 {
+			return p.fault(i, "not UTF-8")
+		}
+		if hidden(r) {
+			return p.fault(i, "white space, control or invisible character")
+		}
+		i += n
+	}
+	if i == start {
+		if i < len(s) && (isSpace(s[i]) || s[i] < ' ' || s[i] == 0x7F) {
+			return p.fault(i, "white space, control or invisible character")
+		}
+		return p.fault(i, "expected a value")
+	}
+	p.i = i
+	nd := node{key: key[0], keyEnd: key[1], val: int32(start), end: int32(i), kind: KindString, form: fm}
+	text := s[start:i]
+	switch {
+	case fm != asIs:
+		if !p.lenient && (first == '$' || first == '~') {
+			return p.fault(start, "unescaped delimiter")
+		}
+	case first == '$':
+		if validRef(text[1:]) {
+			nd.kind = KindRef
+			nd.val++
+		} else if !p.lenient {
+			return p.fault(start, "malformed reference")
+		}
+	case first == '~':
+		if len(text) == 1 {
+			nd.kind = KindNull
+		} else if !p.lenient {
+			return p.fault(start, "text after null")
+		}
+	case raw:
+	case first <= '9' && (first >= '0' || first == '-'):
+		if !p.number(text, start, &nd) {
+			return false
+		}
+	case first == 't' && string(text) == "true", first == 'f' && string(text) == "false":
+		nd.kind = KindBool
+	case p.lenient && first == 'n' && string(text) == "null":
+		nd.kind = KindNull // L5
+	}
+	p.f.nodes = append(p.f.nodes, nd)
+	return true
+}
+
+// number decides about a text that begins like a number.
+func (p *parser) number(text []byte, at int, nd *node) bool {
+	k := numberForm(text)
+	if k == KindString {
+		return true
+	}
+	whole := text
+	if text[0] == '-' {
+		whole = text[1:]
+	}
+	zeros := len(whole) > 1 && whole[0] == '0' && whole[1] != '.'
+	if zeros && p.lenient {
+		return true // an identifier (D07, D08)
+	}
+	if len(text) > p.limits.Number {
+		return p.fault(at, "number too long")
+	}
+	nd.kind = k
+	if k == KindInt {
+		switch {
+		case zeros:
+			p.wrongType(at, "leading zero")
+		case text[0] == '-' && whole[0] == '0':
+			if p.lenient {
+				nd.form = negZero
+			} else {
+				p.wrongType(at, "negative zero")
+			}
+		}
+		return true
+	}
+	if canonical := canonicalBytes(text, whole); !p.lenient {
+		if !canonical || len(text)-indexDot(text)-1 > decimalPlaces && !p.places {
+			p.wrongType(at, "decimal is not in canonical form")
+		}
+	} else if !canonical {
+		nd.form = cutZeros
+	}
+	return true
+}
+
+func indexDot(s []byte) int {
+	for i, c := range s {
+		if c == '.' {
+			return i
+		}
+	}
+	return len(s)
+}
+
+// canonicalBytes is canonicalDecimal for a text known to be a decimal, whose
+// digits without sign are whole.
+func canonicalBytes(text, whole []byte) bool {
+	if whole[0] == '0' && whole[1] != '.' {
+		return false
+	}
+	n := len(whole)
+	if whole[n-1] == '0' && whole[n-2] != '.' {
+		return false
+	}
+	return !(len(text) != n && string(whole) == "0.0")
+}
+
+// escape checks the escape at s[i] in a value that begins at start, and returns
+// its length (D03).
+func (p *parser) escape(i, start int, fm *form) (n int, ok bool) {
+	s := p.s
+	if i+1 >= len(s) {
+		return 0, p.fault(i, "frame ends inside an escape")
+	}
+	if *fm == asIs {
+		*fm = escaped
+	}
+	c := s[i+1]
+	switch {
+	case class[c]&cDelim != 0, c == 'n', c == 'r', c == 't':
+		return 2, true
+	case c == 'e':
+		if i != start {
+			return 0, p.fault(i, `\e inside a value`)
+		}
+		return 2, true
+	case c == '_':
+		if i == start {
+			*fm = textMode
+		} else if *fm != textMode {
+			return 0, p.fault(i, `\_ inside a value without text mode`)
+		}
+		return 2, true
+	case c == 'u':
+		if _, n := codePoint(s[i:]); n > 0 {
+			return n, true
+		}
+		return 0, p.fault(i, `malformed \u{}`)
+	}
+	return 0, p.fault(i, "unknown escape")
+}
+
+// codePoint reads \u{H…} at the beginning of s; its length is 0 if it is malformed.
+func codePoint(s []byte) (r rune, n int) {
+	if len(s) < 5 || s[2] != '{' {
+		return 0, 0
+	}
+	i := 3
+	for ; i < len(s) && s[i] != '}'; i++ {
+		c := s[i]
+		switch {
+		case c >= '0' && c <= '9':
+			c -= '0'
+		case c|0x20 >= 'a' && c|0x20 <= 'f':
+			c = c | 0x20 - 'a' + 10
+		default:
+			return 0, 0
+		}
+		if i == 9 {
+			return 0, 0
+		}
+		r = r<<4 | rune(c)
+	}
+	if i == 3 || i == len(s) || !utf8.ValidRune(r) {
+		return 0, 0
+	}
+	return r, i + 1
+}
+
+// appendUnescaped appends the text that a checked escaped string stands for. It
+// is never longer than s.
+func appendUnescaped(dst, s []byte, fm form) []byte {
+	i := 0
+	if fm == textMode {
+		i = 2
+	}
+	for i < len(s) {
+		c := s[i]
+		if c == '_' && fm == textMode {
+			dst = append(dst, ' ')
+			i++
+			continue
+		}
+		if c != '\\' {
+			dst = append(dst, c)
+			i++
+			continue
+		}
+		switch c = s[i+1]; c {
+		case 'n':
+			dst = append(dst, '\n')
+		case 'r':
+			dst = append(dst, '\r')
+		case 't':
+			dst = append(dst, '\t')
+		case 'e':
+		case 'u':
+			r, n := codePoint(s[i:])
+			dst = utf8.AppendRune(dst, r)
+			i += n - 2
+		default: // a delimiter, or _ in text mode
+			dst = append(dst, c)
+		}
+		i += 2
+	}
+	return dst
+}

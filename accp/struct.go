@@ -1,0 +1,330 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package accp
+
+import (
+	"fmt"
+	"math/big"
+	"reflect"
+	"strconv"
+	"strings"
+)
+
+// Marshal returns the params that a struct stands for. Exported fields become
+// params under the name in their tag, or their own name in lower case:
+//
+//	type Report struct {
+//		Revenue string   `accp:"revenue,dec"`              // a decimal, from its text
+//		Growth  *float64 `accp:"growth_pct"`               // nil: absent
+//		Period  string   `accp:"period,default=quarterly"` // for SchemaOf
+//		Notes   string   `accp:"notes,omitempty,abbr=n"`
+//		Secret  string   `accp:"-"`
+//	}
+//
+// Strings, booleans, integers of all sizes, [*big.Int], floats, [Value], slices,
+// maps with string keys and structs become values of the kind that fits, floats
+// decimals. A nil pointer is left out, a nil slice or map is an empty one.
+func Marshal(v any) (Params, error) {
+	rv := reflect.Indirect(reflect.ValueOf(v))
+	if rv.Kind() != reflect.Struct {
+		return nil, fmt.Errorf("accp: cannot marshal %T, which is no struct", v)
+	}
+	return structParams(rv)
+}
+
+// tagged is a field of a struct with what its tag says.
+type tagged struct {
+	index     int
+	name      string
+	abbr      string
+	def       string
+	hasDef    bool
+	omitEmpty bool
+	dec       bool
+}
+
+func fieldsOf(t reflect.Type) ([]tagged, error) {
+	var out []tagged
+	for i := range t.NumField() {
+		f := t.Field(i)
+		tag := f.Tag.Get("accp")
+		if !f.IsExported() || tag == "-" {
+			continue
+		}
+		parts := strings.Split(tag, ",")
+		x := tagged{index: i, name: parts[0]}
+		if x.name == "" {
+			x.name = strings.ToLower(f.Name)
+		}
+		for _, o := range parts[1:] {
+			key, val, _ := strings.Cut(o, "=")
+			switch key {
+			case "abbr":
+				x.abbr = val
+			case "default":
+				x.def, x.hasDef = val, true
+			case "omitempty":
+				x.omitEmpty = true
+			case "dec":
+				x.dec = true
+			default:
+				return nil, fmt.Errorf("accp: field %s.%s: unknown option %q", t, f.Name, o)
+			}
+		}
+		if !validName(x.name) {
+			return nil, fmt.Errorf("accp: field %s.%s: invalid name %q", t, f.Name, x.name)
+		}
+		if x.dec && f.Type.Kind() != reflect.String {
+			return nil, fmt.Errorf("accp: field %s.%s: dec is for strings", t, f.Name)
+		}
+		out = append(out, x)
+	}
+	return out, nil
+}
+
+func structParams(rv reflect.Value) (Params, error) {
+	fields, err := fieldsOf(rv.Type())
+	if err != nil {
+		return nil, err
+	}
+	var out Params
+	for _, f := range fields {
+		fv := rv.Field(f.index)
+		if fv.Kind() == reflect.Pointer && fv.IsNil() || f.omitEmpty && fv.IsZero() {
+			continue
+		}
+		var v Value
+		if f.dec {
+			if fv.Len() == 0 {
+				continue // no text, no number
+			}
+			v, err = Decimal(fv.String())
+		} else {
+			v, err = valueOf(fv)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("accp: %s: %w", f.name, err)
+		}
+		out = append(out, Param{f.name, v})
+	}
+	return out, nil
+}
+
+func valueOf(rv reflect.Value) (Value, error) {
+	if rv.IsValid() && rv.CanInterface() {
+		switch v := rv.Interface().(type) {
+		case Value:
+			return v, nil
+		case *big.Int:
+			if v == nil {
+				return Value{}, nil
+			}
+			return BigInt(v), nil
+		}
+	}
+	switch rv.Kind() {
+	case reflect.Invalid:
+		return Value{}, nil
+	case reflect.Pointer, reflect.Interface:
+		return valueOf(rv.Elem())
+	case reflect.String:
+		return String(rv.String()), nil
+	case reflect.Bool:
+		return Bool(rv.Bool()), nil
+	case reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64:
+		return Int(rv.Int()), nil
+	case reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64:
+		return Value{kind: KindInt, text: strconv.FormatUint(rv.Uint(), 10)}, nil
+	case reflect.Float32:
+		return Decimal(strconv.FormatFloat(rv.Float(), 'f', -1, 32))
+	case reflect.Float64:
+		return Float(rv.Float())
+	case reflect.Slice, reflect.Array:
+		v := Value{kind: KindArray}
+		for i := range rv.Len() {
+			x, err := valueOf(rv.Index(i))
+			if err != nil {
+				return Value{}, err
+			}
+			v.list = append(v.list, Param{Value: x})
+		}
+		return v, nil
+	case reflect.Map:
+		if rv.Type().Key().Kind() != reflect.String {
+			break
+		}
+		v := Value{kind: KindMap}
+		for it := rv.MapRange(); it.Next(); {
+			x, err := valueOf(it.Value())
+			if err != nil {
+				return Value{}, err
+			}
+			v.list = append(v.list, Param{it.Key().String(), x})
+		}
+		v.list = Params(v.list).sorted()
+		return v, nil
+	case reflect.Struct:
+		list, err := structParams(rv)
+		return Value{kind: KindMap, list: list}, err
+	}
+	return Value{}, fmt.Errorf("accp: cannot marshal a %s", rv.Type())
+}
+
+// Unmarshal sets the fields of the struct that v points to from params. A param
+// without field is ignored, a field without param left alone. A value of another
+// type than the field, and a number that does not fit it, is [ErrInvalidType].
+func Unmarshal(params Params, v any) error {
+	rv := reflect.ValueOf(v)
+	if rv.Kind() != reflect.Pointer || rv.IsNil() || rv.Elem().Kind() != reflect.Struct {
+		return fmt.Errorf("accp: cannot unmarshal into %T, which is no pointer to a struct", v)
+	}
+	return setStruct(rv.Elem(), params)
+}
+
+func setStruct(rv reflect.Value, params Params) error {
+	fields, err := fieldsOf(rv.Type())
+	if err != nil {
+		return err
+	}
+	get := indexed(params)
+	for _, f := range fields {
+		v, ok := get(f.name)
+		if !ok {
+			continue
+		}
+		if f.dec {
+			text, isNumber := v.Number()
+			if !isNumber {
+				return fail(ErrInvalidType, "%s must be a number, not a %s", f.name, v.kind)
+			}
+			rv.Field(f.index).SetString(text)
+			continue
+		}
+		if err := setValue(rv.Field(f.index), v); err != nil {
+			return fmt.Errorf("accp: %s: %w", f.name, err)
+		}
+	}
+	return nil
+}
+
+func setValue(rv reflect.Value, v Value) error {
+	wrong := func() error { return fail(ErrInvalidType, "a %s does not fit a %s", v.kind, rv.Type()) }
+	switch rv.Interface().(type) {
+	case Value:
+		rv.Set(reflect.ValueOf(v))
+		return nil
+	case *big.Int:
+		n, ok := new(big.Int).SetString(v.text, 10)
+		if v.kind != KindInt || !ok {
+			return wrong()
+		}
+		rv.Set(reflect.ValueOf(n))
+		return nil
+	}
+	switch rv.Kind() {
+	case reflect.Pointer:
+		if v.kind == KindNull {
+			rv.SetZero()
+			return nil
+		}
+		p := reflect.New(rv.Type().Elem())
+		if err := setValue(p.Elem(), v); err != nil {
+			return err
+		}
+		rv.Set(p)
+	case reflect.String:
+		if v.kind != KindString {
+			return wrong()
+		}
+		rv.SetString(v.text)
+	case reflect.Bool:
+		if v.kind != KindBool {
+			return wrong()
+		}
+		rv.SetBool(v.text == "true")
+	case reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64:
+		n, ok := v.Int()
+		if !ok || rv.OverflowInt(n) {
+			return wrong()
+		}
+		rv.SetInt(n)
+	case reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64:
+		n, err := strconv.ParseUint(v.text, 10, 64)
+		if v.kind != KindInt || err != nil || rv.OverflowUint(n) {
+			return wrong()
+		}
+		rv.SetUint(n)
+	case reflect.Float32, reflect.Float64:
+		text, ok := v.Number()
+		n, err := strconv.ParseFloat(text, rv.Type().Bits())
+		if !ok || err != nil {
+			return wrong()
+		}
+		rv.SetFloat(n)
+	case reflect.Slice:
+		if v.kind != KindArray {
+			return wrong()
+		}
+		out := reflect.MakeSlice(rv.Type(), len(v.list), len(v.list))
+		for i := range v.list {
+			if err := setValue(out.Index(i), v.list[i].Value); err != nil {
+				return err
+			}
+		}
+		rv.Set(out)
+	case reflect.Map:
+		if v.kind != KindMap || rv.Type().Key().Kind() != reflect.String {
+			return wrong()
+		}
+		out := reflect.MakeMapWithSize(rv.Type(), len(v.list))
+		for _, p := range v.list {
+			x := reflect.New(rv.Type().Elem()).Elem()
+			if err := setValue(x, p.Value); err != nil {
+				return err
+			}
+			out.SetMapIndex(reflect.ValueOf(p.Key).Convert(rv.Type().Key()), x)
+		}
+		rv.Set(out)
+	case reflect.Struct:
+		if v.kind != KindMap {
+			return wrong()
+		}
+		return setStruct(rv, v.list)
+	default:
+		return wrong()
+	}
+	return nil
+}
+
+// SchemaOf derives a schema from a struct: its fields, the short forms that abbr
+// gives them, and the defaults, which are written as in a frame.
+func SchemaOf(name, code string, version int64, v any) (Schema, error) {
+	t := reflect.TypeOf(v)
+	for t != nil && t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	if t == nil || t.Kind() != reflect.Struct {
+		return Schema{}, fmt.Errorf("accp: no schema of %T, which is no struct", v)
+	}
+	fields, err := fieldsOf(t)
+	if err != nil {
+		return Schema{}, err
+	}
+	s := Schema{Name: name, Code: code, Version: version, Abbr: map[string]string{}}
+	var c Codec
+	for _, f := range fields {
+		s.Fields = append(s.Fields, f.name)
+		if f.abbr != "" {
+			s.Abbr[f.abbr] = f.name
+		}
+		if f.hasDef {
+			d, err := c.ParseValue([]byte(f.def))
+			if err != nil {
+				return Schema{}, fmt.Errorf("accp: default of %s: %w", f.name, err)
+			}
+			s.Defaults = append(s.Defaults, Param{f.name, d})
+		}
+	}
+	return s, s.Validate()
+}
