@@ -1,0 +1,45 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Command quickstart shows the protocols of this module at work, each in a few
+// lines, over real connections on this machine. It prints what happens and ends
+// by itself:
+//
+//	go run ./examples/quickstart
+//
+// Each protocol has a file of its own here, and programs to copy beside it: for
+// ARC these are arc-server and arc-client.
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	if err := run(ctx, os.Stdout); err != nil {
+		fmt.Fprintln(os.Stderr, "quickstart:", err)
+		os.Exit(1)
+	}
+}
+
+// run shows one protocol after the other.
+func run(ctx context.Context, out io.Writer) error {
+	for _, show := range []func(context.Context, io.Writer) error{showARC} {
+		if err := show(ctx, out); err != nil {
+			return err
+		}
+	}
+	fmt.Fprintln(out, "\nThat was all. The code is in examples/quickstart.")
+	return nil
+}
+
+// heading prints what comes next.
+func heading(out io.Writer, format string, args ...any) {
+	fmt.Fprintf(out, "\n== "+format+"\n", args...)
+}

@@ -1,0 +1,29 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+)
+
+// The program runs to its end and tells what it should.
+func TestRun(t *testing.T) {
+	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
+	var out strings.Builder
+	require.NoError(t, run(t.Context(), &out))
+	for _, want := range []string{
+		"TASK_COMPLETED, signed and verified",
+		"Dear colleagues,",
+		"A line about rain that comes word by word.",
+		"the chat is CLOSED",
+		"cellar-01, asked by archive-01 in trace quickstart-trace",
+		"Agent not found",
+	} {
+		require.Contains(t, out.String(), want)
+	}
+}
