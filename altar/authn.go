@@ -3,7 +3,14 @@
 
 package altar
 
-import "net/http"
+import (
+	"context"
+	"crypto/sha256"
+	"crypto/x509"
+	"errors"
+	"net/http"
+	"strings"
+)
 
 // An Authenticator finds out who sends an HTTP request (ALT-134, ALT-135): it
 // sees the header, the state of TLS and the address of the peer. Nil without an
@@ -18,3 +25,112 @@ type AuthenticatorFunc func(r *http.Request) (*Identity, error)
 
 // Authenticate calls f.
 func (f AuthenticatorFunc) Authenticate(r *http.Request) (*Identity, error) { return f(r) }
+
+var errBadCredentials = errors.New("altar: the credentials are not valid")
+
+// AuthenticateAny asks one Authenticator after the other, and takes the first
+// answer that is not nil, an error included.
+func AuthenticateAny(list ...Authenticator) Authenticator {
+	return AuthenticatorFunc(func(r *http.Request) (*Identity, error) {
+		for _, a := range list {
+			if id, err := a.Authenticate(r); id != nil || err != nil {
+				return id, err
+			}
+		}
+		return nil, nil
+	})
+}
+
+// APIKeyHeader is where [AuthenticateAPIKeys] looks for a key, besides a bearer
+// token.
+const APIKeyHeader = "X-Api-Key"
+
+// HashAPIKey returns what [AuthenticateAPIKeys] knows of a key, so that the keys
+// themselves need not be kept. Keys must be random, of 128 bits or more.
+func HashAPIKey(key string) [sha256.Size]byte { return sha256.Sum256([]byte(key)) }
+
+// AuthenticateAPIKeys returns an [Authenticator] for keys in the header
+// X-Api-Key or as a bearer token. The identities are found by the hash of their
+// key; as only hashes are compared, how long that takes tells nothing.
+func AuthenticateAPIKeys(identities map[[sha256.Size]byte]*Identity) Authenticator {
+	own := make(map[[sha256.Size]byte]*Identity, len(identities))
+	for hash, id := range identities {
+		own[hash] = id
+	}
+	return AuthenticatorFunc(func(r *http.Request) (*Identity, error) {
+		key := r.Header.Get(APIKeyHeader)
+		if key == "" {
+			var ok bool
+			if key, ok = bearer(r); !ok {
+				return nil, nil
+			}
+		}
+		if id := own[HashAPIKey(key)]; id != nil {
+			return id, nil
+		}
+		return nil, errBadCredentials
+	})
+}
+
+// bearer returns the bearer token of a request (RFC 6750).
+func bearer(r *http.Request) (token string, ok bool) {
+	scheme, token, ok := strings.Cut(r.Header.Get("Authorization"), " ")
+	token = strings.TrimSpace(token)
+	return token, ok && strings.EqualFold(scheme, "Bearer") && token != ""
+}
+
+// A TokenVerifier checks a bearer token, such as a JSON Web Token: signature,
+// issuer, audience and time. The libraries that this takes stay out of this
+// package.
+type TokenVerifier interface {
+	VerifyToken(ctx context.Context, token string) (*Identity, error)
+}
+
+// TokenVerifierFunc makes a [TokenVerifier] of a function.
+type TokenVerifierFunc func(ctx context.Context, token string) (*Identity, error)
+
+// VerifyToken calls f.
+func (f TokenVerifierFunc) VerifyToken(ctx context.Context, token string) (*Identity, error) {
+	return f(ctx, token)
+}
+
+// AuthenticateTokens returns an [Authenticator] for bearer tokens.
+func AuthenticateTokens(v TokenVerifier) Authenticator {
+	return AuthenticatorFunc(func(r *http.Request) (*Identity, error) {
+		token, ok := bearer(r)
+		if !ok {
+			return nil, nil
+		}
+		id, err := v.VerifyToken(r.Context(), token)
+		if err == nil && id == nil {
+			err = errBadCredentials
+		}
+		if err != nil {
+			return nil, err
+		}
+		return id, nil
+	})
+}
+
+// AuthenticateCertificates returns an [Authenticator] for client certificates:
+// identify says whose a certificate is, nil meaning nobody's. Only certificates
+// that the TLS server has verified count, so its ClientAuth must be
+// VerifyClientCertIfGiven or RequireAndVerifyClientCert.
+func AuthenticateCertificates(identify func(leaf *x509.Certificate) (*Identity, error)) Authenticator {
+	return AuthenticatorFunc(func(r *http.Request) (*Identity, error) {
+		if r.TLS == nil || len(r.TLS.PeerCertificates) == 0 {
+			return nil, nil
+		}
+		if len(r.TLS.VerifiedChains) == 0 || len(r.TLS.VerifiedChains[0]) == 0 {
+			return nil, errors.New("altar: the client certificate was not verified")
+		}
+		id, err := identify(r.TLS.VerifiedChains[0][0])
+		if err == nil && id == nil {
+			err = errBadCredentials
+		}
+		if err != nil {
+			return nil, err
+		}
+		return id, nil
+	})
+}

@@ -198,9 +198,8 @@ func (r *Runtime) Run(ctx context.Context, conn Conn) error {
 
 // A runtimeSession is the Runtime's side of one connection (section e).
 type runtimeSession struct {
+	*link
 	r     *Runtime
-	conn  Conn
-	out   *outbox
 	slots chan struct{} // nil: no bound
 
 	// of the goroutine that reads
@@ -215,45 +214,14 @@ type runtimeSession struct {
 	heard    time.Time
 	wg       *sync.WaitGroup
 	ctx      context.Context // parent of those of the calls
-	direct   sync.Mutex      // serialises sending without a queue
 }
 
 func (r *Runtime) session(conn Conn) *runtimeSession {
-	s := &runtimeSession{r: r, conn: conn, out: newOutbox(), calls: make(map[string]*runtimeCall), drained: make(chan struct{})}
+	s := &runtimeSession{link: newLink(conn, r.opts.Logger), r: r, calls: make(map[string]*runtimeCall), drained: make(chan struct{})}
 	if r.opts.MaxConcurrent > 0 {
 		s.slots = make(chan struct{}, r.opts.MaxConcurrent)
 	}
 	return s
-}
-
-// runtimeQueue bounds the messages of tools that wait for the Host to read.
-const runtimeQueue = 256
-
-// send queues a message of a tool. It waits while the queue is full, but not
-// longer than the call may last.
-func (s *runtimeSession) send(ctx context.Context, m Message) {
-	if s.inProcess() {
-		s.post(m)
-		return
-	}
-	s.out.waitRoomContext(ctx, runtimeQueue)
-	s.out.put(m)
-}
-
-// post queues a message without waiting.
-func (s *runtimeSession) post(m Message) {
-	if s.inProcess() {
-		s.direct.Lock()
-		defer s.direct.Unlock()
-		_ = s.conn.Send(m) // if that failed, the reader sees why
-		return
-	}
-	s.out.put(m)
-}
-
-func (s *runtimeSession) inProcess() bool {
-	_, ok := s.conn.(*direct)
-	return ok
 }
 
 func (s *runtimeSession) run(ctx context.Context, wg *sync.WaitGroup) error {
@@ -265,8 +233,7 @@ func (s *runtimeSession) run(ctx context.Context, wg *sync.WaitGroup) error {
 	s.ctx, s.wg, s.heard = calls, wg, time.Now()
 	var own sync.WaitGroup
 	defer own.Wait()
-	defer func() { _ = s.conn.Close() }()
-	defer s.out.close()
+	defer s.close()
 	own.Go(s.write)
 	if s.r.opts.Heartbeat > 0 {
 		own.Go(func() { s.beat(calls) })
@@ -339,33 +306,6 @@ func (s *runtimeSession) checkDrained() {
 			close(s.drained)
 		}
 	}
-}
-
-func (s *runtimeSession) write() {
-	batch, single := s.conn.(batcher)
-	var buf []Message
-	for {
-		var ok bool
-		if buf, ok = s.out.take(context.Background(), buf[:0]); !ok {
-			break
-		}
-		var err error
-		if single {
-			err = batch.sendBatch(buf)
-		} else {
-			for _, m := range buf {
-				err = cmp.Or(s.conn.Send(m), err)
-			}
-		}
-		clear(buf)
-		var unsendable *Error
-		if errors.As(err, &unsendable) {
-			s.r.opts.Logger.Error("altar: a message could not be sent", "err", err)
-		} else if err != nil {
-			break
-		}
-	}
-	_ = s.conn.Close()
 }
 
 func (s *runtimeSession) beat(ctx context.Context) {

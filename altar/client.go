@@ -1,0 +1,406 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package altar
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/fivewire/fivewire/internal/backoff"
+	"github.com/fivewire/fivewire/internal/randid"
+)
+
+// ErrDisconnected reports that the connection to the Host was lost and could not
+// be had again in time. Whether the Host did what was asked is not known.
+var ErrDisconnected = errors.New("altar: the connection to the Host is lost")
+
+// ErrSlowReader reports a stream whose reader left too many payloads lie.
+var ErrSlowReader = errors.New("altar: the stream is not read fast enough")
+
+// ClientOptions adjusts a [Client]. The zero value is right for production.
+type ClientOptions struct {
+	// Reconnect is how long a call outlives a lost connection: the client
+	// dials again and repeats the call under its old id, which never runs it
+	// twice (D-22). Zero means 25 seconds, a little less than a Host waits.
+	Reconnect time.Duration
+
+	// DialTimeout bounds one attempt to connect. Zero means 30 seconds.
+	DialTimeout time.Duration
+
+	// StreamBuffer bounds the payloads of a stream that wait to be read. A
+	// stream with more is cancelled and ends with [ErrSlowReader], so that it
+	// never holds up the others. Zero means 4096.
+	StreamBuffer int
+
+	// Logger receives what no error reports. Nil is silent.
+	Logger *slog.Logger
+}
+
+// A Client makes calls at a Host. All its methods may be called from several
+// goroutines.
+type Client struct {
+	dial Dialer
+	opts ClientOptions
+	ctx  context.Context // ends with Close
+	stop context.CancelFunc
+	wg   sync.WaitGroup
+
+	mu      sync.Mutex
+	closed  bool
+	link    *clientLink // nil: not connected
+	dialing *attempt    // not nil: a dial is under way
+	calls   map[string]*pendingCall
+	retries bool // a goroutine tries to reconnect
+	seq     uint64
+}
+
+// A clientLink is one connection with the requests that were sent over it.
+type clientLink struct {
+	*link
+	requests map[string]chan Message // by request id; guarded by the lock of the client
+}
+
+type attempt struct {
+	done chan struct{}
+	err  error // once done
+}
+
+// NewClient returns a client that connects when it first has to. It does no I/O.
+func NewClient(dial Dialer, opts *ClientOptions) *Client {
+	c := &Client{dial: dial, calls: make(map[string]*pendingCall)}
+	if opts != nil {
+		c.opts = *opts
+	}
+	c.opts.Reconnect = cmp.Or(max(c.opts.Reconnect, 0), 25*time.Second)
+	c.opts.DialTimeout = cmp.Or(max(c.opts.DialTimeout, 0), 30*time.Second)
+	c.opts.StreamBuffer = cmp.Or(max(c.opts.StreamBuffer, 0), 4096)
+	if c.opts.Logger == nil {
+		c.opts.Logger = slog.New(slog.DiscardHandler)
+	}
+	c.ctx, c.stop = context.WithCancel(context.Background())
+	return c
+}
+
+// Close ends the connection and every call, and waits until no goroutine of the
+// client is left. Sessions live on at the Host until they are destroyed or
+// expire. It may be called more than once.
+func (c *Client) Close() error {
+	c.mu.Lock()
+	c.closed = true
+	l := c.link
+	c.failCalls(ErrClosed)
+	c.mu.Unlock()
+	c.stop()
+	if l != nil {
+		l.close()
+	}
+	c.wg.Wait()
+	return nil
+}
+
+// connect returns the connection, making it if there is none.
+func (c *Client) connect(ctx context.Context) (*clientLink, error) {
+	for {
+		c.mu.Lock()
+		switch {
+		case c.closed:
+			c.mu.Unlock()
+			return nil, ErrClosed
+		case c.link != nil:
+			l := c.link
+			c.mu.Unlock()
+			return l, nil
+		}
+		a := c.dialing
+		if a == nil {
+			a = &attempt{done: make(chan struct{})}
+			c.dialing = a
+			c.wg.Go(func() { c.open(a) })
+		}
+		c.mu.Unlock()
+		select {
+		case <-a.done:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+		if a.err != nil {
+			return nil, a.err
+		}
+	}
+}
+
+// open makes one attempt to connect, and repeats the calls in flight.
+func (c *Client) open(a *attempt) {
+	ctx, cancel := context.WithTimeout(c.ctx, c.opts.DialTimeout)
+	defer cancel()
+	conn, err := c.dial(ctx)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	defer close(a.done)
+	c.dialing = nil
+	if err == nil && c.closed {
+		err = errors.Join(ErrClosed, conn.Close())
+	}
+	if err != nil {
+		a.err = fmt.Errorf("altar: connect: %w", err)
+		return
+	}
+	l := &clientLink{link: newLink(conn, c.opts.Logger), requests: make(map[string]chan Message)}
+	c.link = l
+	if !l.inProcess {
+		c.wg.Go(l.write)
+	}
+	c.wg.Go(func() { c.read(l) })
+	var again []*pendingCall
+	for _, p := range c.calls {
+		if p.sent {
+			again = append(again, p)
+		}
+	}
+	slices.SortFunc(again, func(a, b *pendingCall) int { return cmp.Compare(a.seq, b.seq) })
+	if len(again) > 0 {
+		c.wg.Go(func() { // sending may wait, the lock may not
+			for _, p := range again {
+				l.send(c.ctx, p.message())
+			}
+		})
+	}
+}
+
+// read takes in what comes until the connection ends.
+func (c *Client) read(l *clientLink) {
+	for {
+		m, err := l.conn.Receive()
+		var bad *DecodeError
+		switch {
+		case errors.As(err, &bad):
+			c.broken(bad)
+		case err != nil:
+			c.lost(l, err)
+			return
+		default:
+			c.take(l, m)
+		}
+	}
+}
+
+// lost is the end of a connection.
+func (c *Client) lost(l *clientLink, err error) {
+	l.close()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.link == l {
+		c.link = nil
+	}
+	for id, answer := range l.requests {
+		delete(l.requests, id)
+		close(answer)
+	}
+	if c.closed {
+		return
+	}
+	c.opts.Logger.Info("altar: connection lost", "err", err, "calls", len(c.calls))
+	if len(c.calls) > 0 && !c.retries {
+		c.retries = true
+		c.wg.Go(c.reconnect)
+	}
+}
+
+// reconnect tries to get the calls in flight to their end.
+func (c *Client) reconnect() {
+	pause := backoff.Backoff{Base: 50 * time.Millisecond, Max: 5 * time.Second, Jitter: 0.3}
+	ctx, cancel := context.WithTimeout(c.ctx, c.opts.Reconnect)
+	defer cancel()
+	for attempt := 1; ; attempt++ {
+		_, err := c.connect(ctx)
+		c.mu.Lock()
+		switch {
+		case err == nil || len(c.calls) == 0 || c.closed:
+			c.retries = false
+			c.mu.Unlock()
+			return
+		case ctx.Err() != nil:
+			c.retries = false
+			c.failCalls(fmt.Errorf("%w: %w", ErrDisconnected, err))
+			c.mu.Unlock()
+			return
+		}
+		c.mu.Unlock()
+		_ = pause.Wait(ctx, attempt)
+	}
+}
+
+// failCalls ends all calls with an error of this side. It is called with the
+// lock held.
+func (c *Client) failCalls(err error) {
+	for _, p := range c.calls {
+		p.abort(err)
+	}
+	clear(c.calls)
+}
+
+// take deals with one message of the Host.
+func (c *Client) take(l *clientLink, m Message) {
+	switch m := m.(type) {
+	case *ToolResult:
+		c.toCall(m.InvocationID, m)
+		return
+	case *StreamChunk:
+		c.toCall(m.InvocationID, m)
+		return
+	case *Ping:
+		l.post(&Pong{Header: m.Header})
+		return
+	}
+	id := m.header().RequestID
+	c.mu.Lock()
+	answer := l.requests[id]
+	delete(l.requests, id)
+	p := c.calls[id] // a call has its invocation id as request id
+	c.mu.Unlock()
+	failed, isError := m.(*ErrorMessage)
+	switch {
+	case answer != nil:
+		answer <- m // it has room
+	case p != nil && isError:
+		p.abort(failed.Err)
+	default:
+		c.opts.Logger.Debug("altar: message ignored", "type", m.Type(), "request", id)
+	}
+}
+
+func (c *Client) toCall(id string, m Message) {
+	c.mu.Lock()
+	p := c.calls[id]
+	c.mu.Unlock()
+	if p == nil || !p.add(m) {
+		c.opts.Logger.Debug("altar: message ignored", "type", m.Type(), "invocation", id)
+	}
+}
+
+func (c *Client) broken(bad *DecodeError) {
+	c.opts.Logger.Debug("altar: frame ignored", "err", bad)
+	c.mu.Lock()
+	p := c.calls[bad.InvocationID]
+	c.mu.Unlock()
+	if p != nil {
+		p.broken(bad)
+	}
+}
+
+// request sends a request other than a call and waits for its answer.
+func (c *Client) request(ctx context.Context, m Message) (Message, error) {
+	l, err := c.connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	id := randid.UUID4()
+	m.header().RequestID = id
+	answer := make(chan Message, 1)
+	c.mu.Lock()
+	if c.link != l {
+		c.mu.Unlock()
+		return nil, ErrDisconnected
+	}
+	l.requests[id] = answer
+	c.mu.Unlock()
+	l.send(ctx, m)
+	select {
+	case got, ok := <-answer:
+		if !ok {
+			return nil, ErrDisconnected
+		}
+		if e, ok := got.(*ErrorMessage); ok {
+			return nil, e.Err
+		}
+		return got, nil
+	case <-ctx.Done():
+		c.mu.Lock()
+		delete(l.requests, id)
+		c.mu.Unlock()
+		return nil, ctx.Err()
+	}
+}
+
+// Ping asks the Host for a sign of life.
+func (c *Client) Ping(ctx context.Context) error {
+	_, err := c.request(ctx, &Ping{})
+	return err
+}
+
+// CreateSessionParams are the wishes of a client for a session. The zero value
+// and nil have none.
+type CreateSessionParams struct {
+	ID              string        // used if it is free and well formed (D-18)
+	TTL             time.Duration // whole seconds; the Host has limits (D-19)
+	SecurityContext *SecurityContext
+	Metadata        map[string]string
+	CorrelationID   string
+}
+
+// A Session is a session of a client at its Host. All its methods may be called
+// from several goroutines.
+type Session struct {
+	c   *Client
+	id  string
+	ttl time.Duration
+}
+
+// CreateSession makes a session (ALT-090).
+func (c *Client) CreateSession(ctx context.Context, p *CreateSessionParams) (*Session, error) {
+	m := &CreateSession{}
+	if p != nil {
+		m = &CreateSession{SessionID: p.ID, TTLSeconds: int64((p.TTL + time.Second - 1) / time.Second), SecurityContext: p.SecurityContext,
+			Metadata: p.Metadata, Header: Header{CorrelationID: p.CorrelationID}}
+	}
+	got, err := c.request(ctx, m)
+	if err != nil {
+		return nil, err
+	}
+	created, ok := got.(*SessionCreated)
+	if !ok {
+		return nil, errUnexpected(got)
+	}
+	return &Session{c: c, id: created.SessionID, ttl: time.Duration(min(created.TTLSeconds, 1<<33)) * time.Second}, nil
+}
+
+func errUnexpected(m Message) error {
+	return fmt.Errorf("altar: the Host answered with %s", m.Type())
+}
+
+// Session returns a session that was created before, over another connection
+// or by another process of the same principal. It does not ask the Host.
+func (c *Client) Session(id string) *Session { return &Session{c: c, id: id} }
+
+// ID returns the id that the Host gave the session.
+func (s *Session) ID() string { return s.id }
+
+// TTL returns how long the session lives from its creation, zero if that is not
+// known here.
+func (s *Session) TTL() time.Duration { return s.ttl }
+
+// Destroy ends the session with everything that is in flight in it (ALT-096).
+func (s *Session) Destroy(ctx context.Context) error {
+	_, err := s.c.request(ctx, &DestroySession{SessionID: s.id})
+	return err
+}
+
+// Tools returns the tools that can be called now (D-31).
+func (s *Session) Tools(ctx context.Context) ([]ListedTool, error) {
+	got, err := s.c.request(ctx, &ListTools{SessionID: s.id})
+	if err != nil {
+		return nil, err
+	}
+	list, ok := got.(*ToolList)
+	if !ok {
+		return nil, errUnexpected(got)
+	}
+	return list.Tools, nil
+}

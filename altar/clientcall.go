@@ -1,0 +1,286 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package altar
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"iter"
+	"sync"
+	"time"
+
+	"github.com/fivewire/fivewire/internal/randid"
+	"github.com/fivewire/fivewire/internal/strictjson"
+)
+
+// CallOptions adjusts one call. The zero value and nil are right mostly.
+type CallOptions struct {
+	// InvocationID identifies the call. Calling again with the same id and
+	// content yields the same outcome for some minutes and never runs the tool
+	// twice (D-22). Empty means a new UUID.
+	InvocationID string
+
+	// Timeout shortens the allotted time, in whole milliseconds (D-25).
+	Timeout time.Duration
+
+	// CorrelationID and Metadata go to the Runtime unchanged (D-30).
+	CorrelationID string
+	Metadata      map[string]string
+}
+
+// A Result is the outcome of a call that succeeded.
+type Result struct {
+	Payload         json.RawMessage
+	RuntimeMetadata json.RawMessage // a JSON object, or nil
+}
+
+// Decode stores the payload in what dst points to. Integers stay exact.
+func (r *Result) Decode(dst any) error { return decodePayload(r.Payload, dst) }
+
+func decodePayload(payload json.RawMessage, dst any) error {
+	v, err := strictjson.Check(payload, strictjson.Options{})
+	if err == nil {
+		err = strictjson.Decode(v, dst)
+	}
+	if err != nil {
+		return fmt.Errorf("altar: payload: %w", err)
+	}
+	return nil
+}
+
+// A pendingCall is a call in flight of a client.
+type pendingCall struct {
+	c      *Client
+	call   *ToolCall
+	seq    uint64
+	sent   bool          // guarded by the lock of the client
+	notify chan struct{} // has room for one
+
+	mu     sync.Mutex
+	stream *CallStream
+	err    error // of this side; the call is over
+	limit  int   // of payloads that wait
+}
+
+func (p *pendingCall) add(m Message) bool {
+	p.mu.Lock()
+	ok := p.err == nil && p.stream.Add(m, time.Now())
+	slow := ok && len(p.stream.out)-p.stream.first > p.limit
+	if slow {
+		p.err = ErrSlowReader
+	}
+	p.mu.Unlock()
+	signal(p.notify)
+	return ok
+}
+
+func (p *pendingCall) broken(bad *DecodeError) {
+	p.mu.Lock()
+	p.stream.Broken(bad)
+	p.mu.Unlock()
+	signal(p.notify)
+}
+
+// abort ends a call with an error.
+func (p *pendingCall) abort(err error) {
+	p.mu.Lock()
+	if done, _ := p.stream.End(); !done && p.err == nil {
+		p.err = err
+	}
+	p.mu.Unlock()
+	signal(p.notify)
+}
+
+// message returns the call as it is sent, again after a lost connection.
+func (p *pendingCall) message() *ToolCall {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	m := *p.call
+	if !m.Collect {
+		m.ResumeFrom = p.stream.Expected()
+	}
+	return &m
+}
+
+// next waits for the next payload. It returns false at the end.
+func (p *pendingCall) next(ctx context.Context) (payload json.RawMessage, ok bool, err error) {
+	for {
+		now := time.Now()
+		p.mu.Lock()
+		until := p.stream.Gap(now)
+		payload, ok = p.stream.Next()
+		done, failed := p.stream.End()
+		err = p.err
+		p.mu.Unlock()
+		switch {
+		case ok:
+			return payload, true, nil
+		case done:
+			return nil, false, failed
+		case err != nil:
+			return nil, false, err
+		}
+		var gap <-chan time.Time
+		if !until.IsZero() {
+			gap = time.After(until.Sub(now))
+		}
+		select {
+		case <-p.notify:
+		case <-gap:
+		case <-ctx.Done():
+			return nil, false, ctx.Err()
+		}
+	}
+}
+
+// start sends a call.
+func (s *Session) start(ctx context.Context, tool string, params any, o *CallOptions, collect bool) (*pendingCall, error) {
+	var opts CallOptions
+	if o != nil {
+		opts = *o
+	}
+	if opts.InvocationID == "" {
+		opts.InvocationID = randid.UUID4()
+	}
+	call := &ToolCall{InvocationID: opts.InvocationID, SessionID: s.id, ToolName: tool, Metadata: opts.Metadata, Collect: collect,
+		Header: Header{RequestID: opts.InvocationID, CorrelationID: opts.CorrelationID}}
+	if opts.Timeout > 0 {
+		call.TimeoutMS = max(1, opts.Timeout.Milliseconds())
+	}
+	if params != nil {
+		text, err := strictjson.Encode(params)
+		if err != nil {
+			return nil, fmt.Errorf("altar: parameters: %w", err)
+		}
+		call.Parameters = text
+	}
+	if _, err := appendMessage(nil, call, false); err != nil { // what cannot be sent would never be answered
+		return nil, err
+	}
+	c := s.c
+	p := &pendingCall{c: c, call: call, notify: make(chan struct{}, 1), stream: NewCallStream(opts.InvocationID), limit: c.opts.StreamBuffer}
+	l, err := c.connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	c.mu.Lock()
+	if c.closed {
+		c.mu.Unlock()
+		return nil, ErrClosed
+	}
+	if c.calls[call.InvocationID] != nil {
+		c.mu.Unlock()
+		return nil, fmt.Errorf("altar: invocation id %q is in flight already", call.InvocationID)
+	}
+	c.seq++
+	p.seq = c.seq
+	c.calls[call.InvocationID] = p
+	p.sent = true
+	if c.link != l { // lost meanwhile: whoever connects repeats the call
+		if c.link != nil {
+			l = c.link
+		} else if !c.retries {
+			c.retries = true
+			c.wg.Go(c.reconnect)
+		}
+	}
+	c.mu.Unlock()
+	l.send(ctx, call)
+	return p, nil
+}
+
+// finish takes a call out, and cancels it at the Host if it has not ended.
+func (p *pendingCall) finish() {
+	c := p.c
+	c.mu.Lock()
+	if c.calls[p.call.InvocationID] == p {
+		delete(c.calls, p.call.InvocationID)
+	}
+	l := c.link
+	c.mu.Unlock()
+	p.mu.Lock()
+	done, _ := p.stream.End()
+	p.mu.Unlock()
+	if !done && l != nil {
+		l.post(&CancelCall{InvocationID: p.call.InvocationID, SessionID: p.call.SessionID})
+	}
+}
+
+// Call runs a tool and waits for its result (ALT-114). Params is a struct or a
+// map, or nil for none. A tool that streams yields the list of its payloads.
+// When ctx ends, the call is cancelled and Call returns at once. An [*Error]
+// comes from the Host or the tool; any other error is of this side.
+func (s *Session) Call(ctx context.Context, tool string, params any, opts *CallOptions) (*Result, error) {
+	p, err := s.start(ctx, tool, params, opts, true)
+	if err != nil {
+		return nil, err
+	}
+	defer p.finish()
+	payload, ok, err := p.next(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if !ok {
+		payload = json.RawMessage("null") // a stream without payloads
+	}
+	r := &Result{Payload: payload}
+	p.mu.Lock()
+	if p.stream.result != nil {
+		r.RuntimeMetadata = p.stream.result.RuntimeMetadata
+	}
+	p.mu.Unlock()
+	return r, nil
+}
+
+// Stream runs a tool and yields its payloads as they come (ALT-118); those of
+// a tool that does not stream are its one result. The sequence can be ranged
+// over once. An error comes once and last; leaving the loop cancels the call.
+// A connection lost on the way is made anew, and the stream goes on where it
+// stopped.
+func (s *Session) Stream(ctx context.Context, tool string, params any, opts *CallOptions) iter.Seq2[json.RawMessage, error] {
+	return func(yield func(json.RawMessage, error) bool) {
+		p, err := s.start(ctx, tool, params, opts, false)
+		if err != nil {
+			yield(nil, err)
+			return
+		}
+		defer p.finish()
+		for {
+			payload, ok, err := p.next(ctx)
+			if err != nil {
+				yield(nil, err)
+				return
+			}
+			if !ok || !yield(payload, nil) {
+				return
+			}
+		}
+	}
+}
+
+// Call runs a tool and decodes its result. See [Session.Call].
+func Call[Out any](ctx context.Context, s *Session, tool string, params any) (Out, error) {
+	var out Out
+	r, err := s.Call(ctx, tool, params, nil)
+	if err == nil {
+		err = r.Decode(&out)
+	}
+	return out, err
+}
+
+// Stream runs a tool and decodes each payload. See [Session.Stream].
+func Stream[Out any](ctx context.Context, s *Session, tool string, params any) iter.Seq2[Out, error] {
+	return func(yield func(Out, error) bool) {
+		for payload, err := range s.Stream(ctx, tool, params, nil) {
+			var out Out
+			if err == nil {
+				err = decodePayload(payload, &out)
+			}
+			if !yield(out, err) || err != nil {
+				return
+			}
+		}
+	}
+}

@@ -1,0 +1,178 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package altar
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"net/http"
+	"strings"
+	"sync"
+)
+
+// HTTPOptions adjusts [NewHTTP].
+type HTTPOptions struct {
+	// Client sends the requests. Nil means one that follows no redirect, so
+	// that credentials go to this Host only.
+	Client *http.Client
+
+	// Header goes with every request, for authentication above all.
+	Header http.Header
+
+	// MaxMessage bounds a message that comes in, in bytes. Zero means
+	// [DefaultMaxMessage].
+	MaxMessage int
+}
+
+// NewHTTP returns a connection of a client over HTTP (D-05): every message is a
+// request of its own, and streams come as NDJSON. The url is the Host's, without
+// path or with that of the messages. It does no I/O. A request that fails on
+// the way ends the connection, as a lost connection does elsewhere.
+func NewHTTP(url string, opts *HTTPOptions) Conn {
+	c := &httpConn{url: url, in: make(chan received), failed: make(chan struct{})}
+	if opts != nil {
+		c.opts = *opts
+	}
+	if !strings.HasSuffix(c.url, PathMessages) {
+		c.url = strings.TrimSuffix(c.url, "/") + PathMessages
+	}
+	if c.opts.Client == nil {
+		c.opts.Client = &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	}
+	if c.opts.MaxMessage <= 0 {
+		c.opts.MaxMessage = DefaultMaxMessage
+	}
+	c.ctx, c.stop = context.WithCancel(context.Background())
+	return c
+}
+
+type httpConn struct {
+	url  string
+	opts HTTPOptions
+	ctx  context.Context // ends with Close
+	stop context.CancelFunc
+	wg   sync.WaitGroup
+	in   chan received
+
+	once   sync.Once
+	err    error // once failed is closed
+	failed chan struct{}
+}
+
+type received struct {
+	m   Message
+	err error
+}
+
+func (c *httpConn) Receive() (Message, error) {
+	select {
+	case r := <-c.in:
+		return r.m, r.err
+	case <-c.failed:
+		return nil, c.err
+	}
+}
+
+func (c *httpConn) fail(err error) {
+	c.once.Do(func() {
+		c.err = err
+		c.stop()
+		close(c.failed)
+	})
+}
+
+// Close ends all requests and waits for their goroutines.
+func (c *httpConn) Close() error {
+	c.fail(ErrClosed)
+	c.wg.Wait()
+	return nil
+}
+
+func (c *httpConn) Send(m Message) error {
+	body, err := Append(nil, m)
+	if err != nil {
+		return err
+	}
+	select {
+	case <-c.failed:
+		return c.err
+	default:
+	}
+	c.wg.Go(func() {
+		if err := c.exchange(m, body); err != nil {
+			c.fail(fmt.Errorf("altar: %s over HTTP: %w", m.Type(), err))
+		}
+	})
+	return nil
+}
+
+// deliver hands a message to Receive.
+func (c *httpConn) deliver(m Message, err error) {
+	select {
+	case c.in <- received{m, err}:
+	case <-c.failed:
+	}
+}
+
+// exchange makes one request and takes in what it brings.
+func (c *httpConn) exchange(m Message, body []byte) error {
+	r, err := http.NewRequestWithContext(c.ctx, http.MethodPost, c.url, bytes.NewReader(body))
+	if err != nil {
+		return err
+	}
+	for name, values := range c.opts.Header {
+		r.Header[name] = values
+	}
+	r.Header.Set("Content-Type", typeJSON)
+	call, isCall := m.(*ToolCall)
+	if isCall && !call.Collect {
+		r.Header.Set("Accept", typeNDJSON)
+	} else {
+		r.Header.Set("Accept", typeJSON)
+	}
+	res, err := c.opts.Client.Do(r)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = res.Body.Close() }()
+	if res.StatusCode == http.StatusAccepted {
+		return nil
+	}
+	kind, _, _ := mime.ParseMediaType(res.Header.Get("Content-Type"))
+	if kind != typeJSON && kind != typeNDJSON {
+		return fmt.Errorf("the answer has status %d and is no message", res.StatusCode)
+	}
+	frames := NewFrameReader(res.Body, c.opts.MaxMessage)
+	for {
+		frame, err := frames.Next()
+		var bad *DecodeError
+		var got Message
+		if err == nil {
+			got, err = Decode(bytes.Clone(frame), &DecodeOptions{MaxBytes: c.opts.MaxMessage})
+		}
+		switch {
+		case errors.As(err, &bad):
+			c.deliver(nil, err)
+			if !isCall || kind == typeJSON {
+				return err // nothing else comes
+			}
+			continue
+		case errors.Is(err, io.EOF):
+			return io.ErrUnexpectedEOF
+		case err != nil:
+			return err
+		}
+		if e, ok := got.(*ErrorMessage); ok && e.RequestID == "" {
+			e.RequestID = m.header().RequestID // there is only one that it can be about
+		}
+		c.deliver(got, nil)
+		if !isCall || last(got) {
+			return nil
+		}
+	}
+}

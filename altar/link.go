@@ -1,0 +1,88 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package altar
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+)
+
+// linkQueue bounds the messages that wait for the Host to read.
+const linkQueue = 256
+
+// A link is the sending side of a Runtime or a client: a queue with a goroutine
+// that empties it, so that who reads never waits for who writes.
+type link struct {
+	conn Conn
+	out  *outbox
+	log  *slog.Logger
+
+	inProcess bool
+	sending   sync.Mutex // instead of the queue, in process
+}
+
+func newLink(conn Conn, log *slog.Logger) *link {
+	l := &link{conn: conn, out: newOutbox(), log: log}
+	_, l.inProcess = conn.(*direct)
+	return l
+}
+
+// send queues a message. It waits while the queue is full, but not longer than
+// ctx lasts.
+func (l *link) send(ctx context.Context, m Message) {
+	if !l.inProcess {
+		l.out.waitRoomContext(ctx, linkQueue)
+	}
+	l.post(m)
+}
+
+// post queues a message without waiting.
+func (l *link) post(m Message) {
+	if l.inProcess {
+		l.sending.Lock()
+		defer l.sending.Unlock()
+		l.sent(l.conn.Send(m))
+		return
+	}
+	l.out.put(m)
+}
+
+// sent deals with an error of sending, and reports whether the connection is
+// lost. The reader sees that too.
+func (l *link) sent(err error) bool {
+	var unsendable *Error
+	if errors.As(err, &unsendable) {
+		l.log.Error("altar: a message could not be sent", "err", err)
+		return false
+	}
+	return err != nil
+}
+
+// write empties the queue until it ends, and closes the connection.
+func (l *link) write() {
+	batch, batches := l.conn.(batcher)
+	var buf []Message
+	for lost := false; !lost; {
+		var ok bool
+		if buf, ok = l.out.take(context.Background(), buf[:0]); !ok {
+			break
+		}
+		if batches {
+			lost = l.sent(batch.sendBatch(buf))
+		} else {
+			for _, m := range buf {
+				lost = l.sent(l.conn.Send(m)) || lost
+			}
+		}
+		clear(buf)
+	}
+	l.close()
+}
+
+func (l *link) close() {
+	l.out.close()
+	_ = l.conn.Close()
+}
