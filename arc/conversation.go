@@ -1,0 +1,240 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package arc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"sync"
+
+	"golang.org/x/sync/errgroup"
+)
+
+// ErrClosed reports the use of something that was closed.
+var ErrClosed = errors.New("arc: closed")
+
+// ConversationOptions adjusts [Conversations]. The zero value is right for
+// production.
+type ConversationOptions struct {
+	// EndReason is the reason that Close gives for ending the chats. Empty
+	// gives none.
+	EndReason string
+}
+
+// Conversations talks to agents without chat ids: it begins a chat with the first
+// message to an agent, continues it with the next ones, begins a new one where
+// the agent no longer knows it, and ends all of them at Close.
+//
+// It may be used by several goroutines. Messages to one agent go one after the
+// other, each when the answer before it is complete; different agents do not wait
+// for each other.
+type Conversations struct {
+	c    *Client
+	opts ConversationOptions
+
+	mu     sync.Mutex
+	closed bool             // guarded by mu
+	talks  map[string]*talk // by agent; guarded by mu
+}
+
+// A talk is what is going on with one agent.
+type talk struct {
+	turn   chan struct{} // held by who speaks; guards chatID
+	chatID string
+}
+
+// NewConversations returns conversations that c carries.
+func NewConversations(c *Client, opts *ConversationOptions) *Conversations {
+	v := &Conversations{c: c, talks: map[string]*talk{}}
+	if opts != nil {
+		v.opts = *opts
+	}
+	return v
+}
+
+// begin takes the turn with an agent.
+func (v *Conversations) begin(ctx context.Context, agent string) (*talk, error) {
+	v.mu.Lock()
+	t := v.talks[agent]
+	if t == nil && !v.closed {
+		t = &talk{turn: make(chan struct{}, 1)}
+		v.talks[agent] = t
+	}
+	closed := v.closed
+	v.mu.Unlock()
+	if closed {
+		return nil, ErrClosed
+	}
+	if err := t.take(ctx); err != nil {
+		return nil, err
+	}
+	v.mu.Lock()
+	closed = v.closed
+	v.mu.Unlock()
+	if closed { // while we waited
+		t.pass()
+		return nil, ErrClosed
+	}
+	return t, nil
+}
+
+func (t *talk) take(ctx context.Context) error {
+	select {
+	case t.turn <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+func (t *talk) pass() { <-t.turn }
+
+// expired reports an error that says that the agent no longer has the chat.
+func expired(err error) bool {
+	return errors.Is(err, ErrChatNotFound) || errors.Is(err, ErrChatAlreadyClosed)
+}
+
+// Send says something to an agent and returns its complete answer.
+func (v *Conversations) Send(ctx context.Context, agent string, m *Message, opts ...CallOption) (*Chat, error) {
+	t, err := v.begin(ctx, agent)
+	if err != nil {
+		return nil, err
+	}
+	defer t.pass()
+	if t.chatID != "" {
+		chat, err := v.c.SendChat(ctx, agent, &ChatMessageParams{ChatID: t.chatID, Message: m}, opts...)
+		if !expired(err) {
+			if err == nil && chat.Status == ChatClosed {
+				t.chatID = ""
+			}
+			return chat, err
+		}
+		t.chatID = ""
+	}
+	chat, err := v.c.StartChat(ctx, agent, &StartChatParams{InitialMessage: m}, opts...)
+	if err == nil && chat.Status != ChatClosed { // a stateless agent keeps no chat
+		t.chatID = chat.ID
+	}
+	return chat, err
+}
+
+// Stream says something to an agent and returns its answer as it is made; see
+// [Client.Stream] for what a stream promises. The turn is over when the loop is.
+func (v *Conversations) Stream(ctx context.Context, agent string, m *Message, opts ...CallOption) iter.Seq2[*ChatEvent, error] {
+	return func(yield func(*ChatEvent, error) bool) {
+		t, err := v.begin(ctx, agent)
+		if err != nil {
+			yield(nil, err)
+			return
+		}
+		defer t.pass()
+		if t.chatID != "" {
+			p := &ChatMessageParams{ChatID: t.chatID, Message: m}
+			if !t.follow(v.c.StreamSendChat(ctx, agent, p, opts...), true, yield) {
+				return
+			}
+			t.chatID = ""
+		}
+		t.follow(v.c.StreamStartChat(ctx, agent, &StartChatParams{InitialMessage: m}, opts...), false, yield)
+	}
+}
+
+// follow hands on the events of a turn and keeps the id of the chat. It returns
+// true if the chat turned out to have expired, and then has handed on nothing.
+func (t *talk) follow(events iter.Seq2[*ChatEvent, error], known bool, yield func(*ChatEvent, error) bool) (again bool) {
+	first := true
+	for ev, err := range events {
+		if err != nil {
+			if known && first && expired(err) {
+				return true
+			}
+			yield(nil, err)
+			return false
+		}
+		first = false
+		if t.chatID == "" {
+			t.chatID = ev.ChatID // a stream that has begun leaves a chat (D-34)
+		}
+		if ev.Done && ev.Status == ChatClosed {
+			t.chatID = ""
+		}
+		if !yield(ev, nil) {
+			return false
+		}
+	}
+	return false
+}
+
+// ChatID returns the id of the chat with an agent, or "" if there is none now. It
+// waits for the turn that is under way.
+func (v *Conversations) ChatID(ctx context.Context, agent string) (string, error) {
+	t, err := v.begin(ctx, agent)
+	if err != nil {
+		return "", err
+	}
+	defer t.pass()
+	return t.chatID, nil
+}
+
+// End ends the chat with an agent, if there is one. The next message begins
+// another.
+func (v *Conversations) End(ctx context.Context, agent, reason string) error {
+	t, err := v.begin(ctx, agent)
+	if err != nil {
+		return err
+	}
+	defer t.pass()
+	return v.end(ctx, agent, t, reason)
+}
+
+// end ends a chat whose turn the caller holds.
+func (v *Conversations) end(ctx context.Context, agent string, t *talk, reason string) error {
+	if t.chatID == "" {
+		return nil
+	}
+	_, err := v.c.EndChat(ctx, agent, &EndChatParams{ChatID: t.chatID, Reason: reason})
+	if err != nil && !expired(err) {
+		return fmt.Errorf("arc: end the chat with %q: %w", agent, err)
+	}
+	t.chatID = ""
+	return nil
+}
+
+// Close ends all chats, each after the turn that is under way, until ctx ends. It
+// returns what failed. Further messages are refused with [ErrClosed]. Close may be
+// called again, and then ends the chats that it could not end before.
+func (v *Conversations) Close(ctx context.Context) error {
+	v.mu.Lock()
+	v.closed = true
+	talks := make(map[string]*talk, len(v.talks))
+	for agent, t := range v.talks {
+		talks[agent] = t
+	}
+	v.mu.Unlock()
+	var all struct {
+		sync.Mutex
+		errs []error
+	}
+	var g errgroup.Group
+	g.SetLimit(8)
+	for agent, t := range talks {
+		g.Go(func() error {
+			err := t.take(ctx)
+			if err == nil {
+				err = v.end(ctx, agent, t, v.opts.EndReason)
+				t.pass()
+			}
+			if err != nil {
+				all.Lock()
+				all.errs = append(all.errs, err)
+				all.Unlock()
+			}
+			return nil // every chat gets its chance
+		})
+	}
+	_ = g.Wait()
+	return errors.Join(all.errs...)
+}

@@ -1,0 +1,306 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package arc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"sync"
+	"time"
+)
+
+// WaitOptions adjusts [Client.Wait]. The zero value is right for production.
+type WaitOptions struct {
+	// Watcher, if set, has the processor call when something happens, so that
+	// there is no need to ask often. Where the processor refuses the
+	// subscription, Wait polls.
+	Watcher Watcher
+
+	// MinInterval and MaxInterval bound how long Wait waits between two
+	// questions. It begins with the shorter one, waits half as long again after
+	// each that brought nothing new, and begins anew when the task has moved.
+	// Zero means 200 ms and 10 s.
+	MinInterval time.Duration
+	MaxInterval time.Duration
+
+	// WatchInterval is how often Wait asks although a watcher listens, in case
+	// a notification is lost. Zero means 60 s.
+	WatchInterval time.Duration
+
+	// MaxFailures is how many questions in a row may fail for a reason that may
+	// pass, such as the network or a busy server. Zero means 5, less than zero
+	// none.
+	MaxFailures int
+
+	// Update, if set, is called with each state of the task that Wait sees. Its
+	// messages and artifacts are left out, unless it is the last.
+	Update func(*Task)
+
+	// Call holds options for each request.
+	Call []CallOption
+}
+
+// An Outcome is what a task came to.
+type Outcome struct {
+	// Task is the task with its messages and artifacts.
+	Task *Task
+
+	// InputRequired tells that the task waits for [Client.SendTask]; otherwise
+	// it is over.
+	InputRequired bool
+}
+
+// Prompt returns the last message of the agent, which says what input it wants,
+// or nil.
+func (o *Outcome) Prompt() *Message {
+	for i := len(o.Task.Messages) - 1; i >= 0; i-- {
+		if m := &o.Task.Messages[i]; m.Role == RoleAgent {
+			return m
+		}
+	}
+	return nil
+}
+
+// A TaskError reports a task that failed or was canceled. It is
+// [ErrTaskAlreadyCanceled] to [errors.Is] in the second case; in the first it is
+// [ErrTaskExecutionFailed] and the error that the task carries, if any.
+type TaskError struct{ Task *Task }
+
+// Error says what became of the task, and why if that is known.
+func (e *TaskError) Error() string {
+	text := fmt.Sprintf("arc: task %q %s", e.Task.ID, map[bool]string{true: "was canceled", false: "failed"}[e.Task.Status == TaskCanceled])
+	switch {
+	case e.Task.Error != nil:
+		return text + ": " + e.Task.Error.Error()
+	case e.Task.Reason != "":
+		return fmt.Sprintf("%s: %q", text, e.Task.Reason)
+	}
+	return text
+}
+
+// Is reports whether target is the code for what became of the task.
+func (e *TaskError) Is(target error) bool {
+	if e.Task.Status == TaskCanceled {
+		return target == ErrTaskAlreadyCanceled
+	}
+	return target == ErrTaskExecutionFailed
+}
+
+// Unwrap returns the error that the task carries.
+func (e *TaskError) Unwrap() error {
+	if e.Task.Error == nil {
+		return nil
+	}
+	return e.Task.Error
+}
+
+// Wait follows a task until it has completed, waits for input, or is over in
+// another way. A task that failed or was canceled is a [*TaskError], returned
+// beside the outcome. Wait has no time limit of its own: end ctx.
+func (c *Client) Wait(ctx context.Context, target, taskID string, opts *WaitOptions) (*Outcome, error) {
+	w := waiting{c: c, target: target, id: taskID}
+	if opts != nil {
+		w.opts = *opts
+	}
+	o := &w.opts
+	o.MinInterval = orDefault(o.MinInterval, 200*time.Millisecond)
+	o.MaxInterval = max(orDefault(o.MaxInterval, 10*time.Second), o.MinInterval)
+	o.WatchInterval = orDefault(o.WatchInterval, time.Minute)
+	if o.MaxFailures == 0 {
+		o.MaxFailures = 5
+	}
+	return w.run(ctx)
+}
+
+type waiting struct {
+	c          *Client
+	target, id string
+	opts       WaitOptions
+
+	news     <-chan struct{} // nil unless a watcher listens
+	interval time.Duration
+	last     *Task
+	failures int
+}
+
+func (w *waiting) run(ctx context.Context) (*Outcome, error) {
+	w.interval = w.opts.MinInterval
+	if w.opts.Watcher != nil {
+		stop, err := w.watch(ctx)
+		if err != nil {
+			return nil, err
+		}
+		defer stop()
+	}
+	whole := true // a task that is over already needs one question only
+	for {
+		t, err := w.c.TaskInfo(ctx, w.target, &TaskInfoParams{TaskID: w.id, OmitMessages: !whole, OmitArtifacts: !whole}, w.opts.Call...)
+		switch {
+		case err != nil:
+			w.failures++
+			if w.failures > w.opts.MaxFailures || !passing(ctx, err) {
+				return nil, err
+			}
+		case settled(t.Status) && !whole:
+			whole = true
+			continue
+		default:
+			w.failures = 0
+			if w.opts.Update != nil && w.moved(t) {
+				w.opts.Update(t)
+			}
+			if settled(t.Status) {
+				return outcomeOf(t)
+			}
+			if w.moved(t) {
+				w.interval = w.opts.MinInterval
+			}
+			w.last, whole = t, false
+		}
+		if err := w.pause(ctx); err != nil {
+			return nil, err
+		}
+	}
+}
+
+func settled(s TaskStatus) bool { return s.Final() || s == TaskInputRequired }
+
+func outcomeOf(t *Task) (*Outcome, error) {
+	o := &Outcome{Task: t, InputRequired: t.Status == TaskInputRequired}
+	if t.Status == TaskFailed || t.Status == TaskCanceled {
+		return o, &TaskError{Task: t}
+	}
+	return o, nil
+}
+
+func (w *waiting) moved(t *Task) bool {
+	return w.last == nil || w.last.Status != t.Status || w.last.UpdatedAt != t.UpdatedAt
+}
+
+// passing reports an error that another question may not meet.
+func passing(ctx context.Context, err error) bool {
+	if ctx.Err() != nil {
+		return false
+	}
+	var e *Error
+	var h *HTTPError
+	switch {
+	case errors.As(err, &e):
+		switch e.Code {
+		case ErrAgentNotAvailable, ErrAgentUnreachable, ErrAgentTimeout, ErrAgentCapacityExceeded, ErrRateLimitExceeded, ErrInternal:
+			return true
+		}
+		return false
+	case errors.As(err, &h):
+		return h.Status >= 500 || h.Status == http.StatusTooManyRequests || h.Status == http.StatusRequestTimeout
+	}
+	return !errors.Is(err, ErrRedirect) && !errors.Is(err, ErrInvalidResult) && !errors.Is(err, ErrVersionMismatch) && !permanent(err)
+}
+
+// pause waits until it is time to ask again, or until there are news.
+func (w *waiting) pause(ctx context.Context) error {
+	d := w.interval
+	w.interval = min(w.interval+w.interval/2, w.opts.MaxInterval)
+	if w.news != nil && w.failures == 0 {
+		d = w.opts.WatchInterval
+	}
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-w.news:
+	case <-ctx.Done():
+		return fmt.Errorf("arc: wait for task %q: %w", w.id, context.Cause(ctx))
+	}
+	return nil
+}
+
+// watch subscribes. A processor that refuses is polled.
+func (w *waiting) watch(ctx context.Context) (stop func(), err error) {
+	url, news, stop := w.opts.Watcher.Watch(w.id)
+	_, err = w.c.Subscribe(ctx, w.target, &SubscribeParams{TaskID: w.id, CallbackURL: url,
+		Events: []Event{EventTaskCompleted, EventTaskFailed, EventTaskCanceled, EventTaskPaused}}, w.opts.Call...)
+	switch {
+	case err == nil:
+		w.news = news
+		return stop, nil
+	case errors.Is(err, ErrTaskNotFound) || ctx.Err() != nil:
+		stop()
+		return nil, err
+	}
+	w.c.opts.Logger.DebugContext(ctx, "arc: no subscription, the task is polled", "task", w.id, "error", err)
+	return stop, nil
+}
+
+// A Watcher learns from a webhook what happens to tasks.
+type Watcher interface {
+	// Watch begins to watch a task. The processor shall call the URL; news gets
+	// a value when it has. The function ends the watch.
+	Watch(taskID string) (callbackURL string, news <-chan struct{}, stop func())
+}
+
+// A TaskWatcher is a [Watcher] for the handler of a [WebhookReceiver]: it is that
+// handler.
+//
+//	watcher := arc.NewTaskWatcher("https://me.example/arc-events", nil)
+//	receiver, err := arc.NewWebhookReceiver(watcher, secrets, nil)
+//	...
+//	outcome, err := client.Wait(ctx, target, task.ID, &arc.WaitOptions{Watcher: watcher})
+//
+// It may be used by several goroutines. A notification is taken as news only: the
+// state of the task always comes from the processor.
+type TaskWatcher struct {
+	url  string
+	next NotificationHandler
+
+	mu      sync.Mutex
+	watches map[string][]chan struct{} // by task; guarded by mu
+}
+
+// NewTaskWatcher returns a watcher whose receiver can be reached at url.
+// Notifications of all tasks also go to next, unless it is nil.
+func NewTaskWatcher(url string, next NotificationHandler) *TaskWatcher {
+	return &TaskWatcher{url: url, next: next, watches: map[string][]chan struct{}{}}
+}
+
+// HandleNotification passes the news on.
+func (w *TaskWatcher) HandleNotification(ctx context.Context, n *Notification) error {
+	w.mu.Lock()
+	for _, news := range w.watches[n.TaskID] {
+		select {
+		case news <- struct{}{}:
+		default: // there are news already
+		}
+	}
+	w.mu.Unlock()
+	if w.next != nil {
+		return w.next.HandleNotification(ctx, n)
+	}
+	return nil
+}
+
+// Watch begins to watch a task.
+func (w *TaskWatcher) Watch(taskID string) (string, <-chan struct{}, func()) {
+	news := make(chan struct{}, 1)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.watches[taskID] = append(w.watches[taskID], news)
+	return w.url, news, func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		rest := w.watches[taskID][:0:0]
+		for _, other := range w.watches[taskID] {
+			if other != news {
+				rest = append(rest, other)
+			}
+		}
+		if len(rest) == 0 {
+			delete(w.watches, taskID)
+		} else {
+			w.watches[taskID] = rest
+		}
+	}
+}
