@@ -208,7 +208,8 @@ func (d *decoder) body(typ string) Message {
 	case "AcknowledgeFulfillment":
 		return &AcknowledgeFulfillment{SessionID: d.text(fSessionID, true), Fulfilled: d.texts(fFulfilledTools, true), Rejected: d.rejected()}
 	case "CreateSession":
-		return &CreateSession{SessionID: d.text(fSessionID, false), TTLSeconds: d.integer(fTTLSeconds, 1, false),
+		empty := string(d.fields[fSessionID]) == `""`
+		return &CreateSession{emptyID: empty, SessionID: d.text(fSessionID, false), TTLSeconds: d.integer(fTTLSeconds, 1, false),
 			SecurityContext: d.securityContext(), Metadata: d.textMap(fMetadata)}
 	case "SessionCreated":
 		return &SessionCreated{SessionID: d.text(fSessionID, true), TTLSeconds: d.integer(fTTLSeconds, 1, true)}

@@ -52,12 +52,9 @@ func (e *encoder) key(name string) {
 	e.dst = append(e.dst, '"', ':')
 }
 
-// text writes a string; an empty one is left out, or refused if it is required.
+// text writes a string; an empty one is left out unless it is required.
 func (e *encoder) text(name, s string, required bool) {
-	if s == "" {
-		if required {
-			e.fail(ReasonMissingField, "/"+name)
-		}
+	if s == "" && !required {
 		return
 	}
 	if !utf8.ValidString(s) {
@@ -75,10 +72,18 @@ func (e *encoder) textID(name, s string) {
 }
 
 func (e *encoder) invocationID(s string) {
-	if s != "" && !validInvocationID(s) {
-		e.fail(ReasonInvalidValue, "/invocation_id")
+	e.identifier("invocation_id", s, validInvocationID(s))
+}
+
+// identifier writes a required string that has a form.
+func (e *encoder) identifier(name, s string, valid bool) {
+	switch {
+	case s == "":
+		e.fail(ReasonMissingField, "/"+name)
+	case !valid:
+		e.fail(ReasonInvalidValue, "/"+name)
 	}
-	e.text("invocation_id", s, true)
+	e.text(name, s, true)
 }
 
 func (e *encoder) list(name string, list []string) {
@@ -189,10 +194,7 @@ func (e *encoder) message(m Message) {
 	e.dst = append(append(append(e.dst, `{"type":"`...), m.Type()...), '"')
 	switch m := m.(type) {
 	case *AnnounceRuntime:
-		if m.RuntimeID != "" && !validIdentifier(m.RuntimeID) {
-			e.fail(ReasonInvalidValue, "/runtime_id")
-		}
-		e.text("runtime_id", m.RuntimeID, true)
+		e.identifier("runtime_id", m.RuntimeID, validIdentifier(m.RuntimeID))
 		if !utf8.ValidString(m.Language) {
 			e.fail(ReasonInvalidUnicode, "/language")
 		}
@@ -218,7 +220,7 @@ func (e *encoder) message(m Message) {
 		e.list("fulfilled_tools", m.Fulfilled)
 		e.rejected(m.Rejected)
 	case *CreateSession:
-		e.text("session_id", m.SessionID, false)
+		e.text("session_id", m.SessionID, m.emptyID)
 		e.number("ttl_seconds", m.TTLSeconds, 1, true)
 		e.securityContext(m.SecurityContext)
 		e.metadata(m.Metadata)
@@ -229,10 +231,7 @@ func (e *encoder) message(m Message) {
 		e.text("session_id", m.SessionID, true)
 	case *SessionDestroyed:
 		e.text("session_id", m.SessionID, true)
-		if m.Reason != "" && m.Reason != "destroyed" && m.Reason != "expired" {
-			e.fail(ReasonInvalidValue, "/reason")
-		}
-		e.text("reason", m.Reason, true)
+		e.identifier("reason", m.Reason, m.Reason == "destroyed" || m.Reason == "expired")
 	case *ToolCall:
 		e.toolCall(m)
 	case *ToolResult:

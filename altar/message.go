@@ -92,6 +92,8 @@ type CreateSession struct {
 	SecurityContext *SecurityContext
 	Metadata        map[string]string
 	Header
+
+	emptyID bool // the suggestion was the empty text
 }
 
 // A SecurityContext narrows what may be done in a session. It is a wish of the

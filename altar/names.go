@@ -95,7 +95,7 @@ func ResolveTool(has func(contract string) bool, toolName string) (contract, run
 	if has(toolName) {
 		return toolName, "", nil
 	}
-	if id, name, ok := strings.Cut(toolName, "/"); ok && id != "" && has(name) {
+	if id, name, ok := strings.Cut(toolName, "/"); ok && validIdentifier(id) && has(name) {
 		return name, id, nil
 	}
 	return "", "", NewError(ErrToolNotFound, ReasonUnknownContract, "no contract has this name")

@@ -1,0 +1,546 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package altar
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"net"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// A plug is a Dialer whose connections can be pulled.
+type plug struct {
+	dial Dialer
+
+	mu   sync.Mutex
+	last Conn
+	n    int
+}
+
+func (p *plug) Dial(ctx context.Context) (Conn, error) {
+	c, err := p.dial(ctx)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.last = c
+	p.n++
+	return c, err
+}
+
+func (p *plug) pull() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	_ = p.last.Close()
+}
+
+func (p *plug) dials() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.n
+}
+
+func runPlugged(t *testing.T, s *system, rt *Runtime) *plug {
+	p := &plug{dial: s.dial(testService)}
+	ctx, stop := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	s.stop, s.done = append(s.stop, stop), append(s.done, done)
+	go func() { done <- rt.RunDialer(ctx, p.Dial); close(done) }()
+	synctest.Wait()
+	return p
+}
+
+func newSession(t *testing.T, s *system) *Session {
+	t.Helper()
+	sess, err := s.c.CreateSession(t.Context(), nil)
+	require.NoError(t, err)
+	synctest.Wait()
+	return sess
+}
+
+// Cell "running, its Runtime disconnects": in mid-call (ALT-142).
+func TestRuntimeKilledInCall(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := start(t, pipeTransport, nil)
+		p := runPlugged(t, s, testRuntime("r1", nil))
+		sess := newSession(t, s)
+		go func() {
+			time.Sleep(time.Second)
+			p.pull()
+		}()
+		_, err := sess.Call(t.Context(), "wait", waitIn{5000}, nil)
+		require.ErrorIs(t, err, ErrRuntimeUnavailable)
+		require.ErrorIs(t, err, ReasonDisconnected)
+		_, err = sess.Call(t.Context(), "wait", waitIn{1}, nil)
+		require.ErrorIs(t, err, ReasonRuntimeDown)
+		time.Sleep(time.Second) // it dials again
+		got, err := Call[string](t.Context(), sess, "wait", waitIn{1})
+		require.NoError(t, err)
+		require.Equal(t, "waited", got)
+		require.Equal(t, 2, p.dials())
+	})
+}
+
+// ALT-026: in mid-stream the end is in band.
+func TestRuntimeKilledInStream(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := start(t, pipeTransport, nil)
+		p := runPlugged(t, s, testRuntime("r1", nil))
+		sess := newSession(t, s)
+		n := 0
+		var last error
+		for _, err := range sess.Stream(t.Context(), "ticks", nil, nil) {
+			if last = err; err != nil {
+				continue
+			}
+			if n++; n == 3 {
+				p.pull()
+			}
+		}
+		require.Equal(t, 3, n)
+		require.ErrorIs(t, last, ReasonDisconnected)
+		require.Zero(t, s.h.Stats().InFlight)
+	})
+}
+
+// D-24: an idempotent call goes to the other Runtime, once.
+func TestFailover(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := start(t, pipeTransport, nil)
+		hang := NewRuntime("r1", nil)
+		hang.Handle("get", ToolFunc(func(ctx context.Context, _ *ToolCall) (any, error) {
+			<-ctx.Done()
+			return nil, ctx.Err()
+		}))
+		p := runPlugged(t, s, hang)
+		s.run(t, testRuntime("r2", nil))
+		sess := newSession(t, s)
+		go func() {
+			time.Sleep(time.Second)
+			p.pull()
+		}()
+		got, err := Call[string](t.Context(), sess, "get", map[string]string{"key": "k"})
+		require.NoError(t, err)
+		require.Equal(t, "r2", got)
+		require.Equal(t, uint64(2), s.h.Stats().Dispatched)
+	})
+}
+
+// D-33, D-22: the client is gone, the call runs on, the client comes back.
+func TestClientReconnects(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := start(t, pipeTransport, nil)
+		var runs atomic.Int32
+		rt := NewRuntime("r1", nil)
+		AddTool(rt, "wait", func(ctx context.Context, in waitIn) (string, error) {
+			runs.Add(1)
+			time.Sleep(time.Duration(in.MS) * time.Millisecond)
+			return "done", ctx.Err()
+		})
+		AddStreamTool(rt, "count", func(ctx context.Context, in countIn, out *ChunkWriter) error {
+			runs.Add(1)
+			for i := range in.N {
+				time.Sleep(100 * time.Millisecond)
+				if err := out.Send(i); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+		s.run(t, rt)
+		p := &plug{dial: s.dial(testUser)}
+		c := NewClient(p.Dial, nil)
+		defer func() { require.NoError(t, c.Close()) }()
+		sess, err := c.CreateSession(t.Context(), nil)
+		require.NoError(t, err)
+		go func() {
+			time.Sleep(time.Second)
+			p.pull()
+		}()
+		got, err := Call[string](t.Context(), sess, "wait", waitIn{5000})
+		require.NoError(t, err)
+		require.Equal(t, "done", got)
+
+		var numbers []int64
+		for n, err := range Stream[int64](t.Context(), sess, "count", countIn{20}) {
+			require.NoError(t, err)
+			numbers = append(numbers, n)
+			if n == 5 || n == 11 {
+				p.pull()
+			}
+		}
+		require.Len(t, numbers, 20)
+		for i, n := range numbers {
+			require.Equal(t, int64(i), n, "each once, in order")
+		}
+		require.Equal(t, int32(2), runs.Load(), "nothing ran twice")
+		require.Equal(t, 4, p.dials())
+	})
+}
+
+// A connection that does not come back ends the call with an error of this side.
+func TestClientGivesUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := start(t, pipeTransport, nil, testRuntime("r1", nil))
+		p := &plug{dial: s.dial(testUser)}
+		var down atomic.Bool
+		c := NewClient(func(ctx context.Context) (Conn, error) {
+			if down.Load() {
+				return nil, io.ErrClosedPipe
+			}
+			return p.Dial(ctx)
+		}, nil)
+		defer func() { require.NoError(t, c.Close()) }()
+		sess, err := c.CreateSession(t.Context(), nil)
+		require.NoError(t, err)
+		go func() {
+			time.Sleep(time.Second)
+			down.Store(true)
+			p.pull()
+		}()
+		begun := time.Now()
+		_, err = sess.Call(t.Context(), "wait", waitIn{50_000}, nil)
+		require.ErrorIs(t, err, ErrDisconnected)
+		require.InDelta(t, 26, time.Since(begun).Seconds(), 1)
+		var e *Error
+		require.NotErrorAs(t, err, &e)
+		require.ErrorIs(t, sess.Destroy(t.Context()), io.ErrClosedPipe)
+		time.Sleep(30 * time.Second)
+		synctest.Wait()
+		require.Zero(t, s.h.Stats().InFlight, "client_gone")
+		down.Store(false)
+		require.NoError(t, sess.Destroy(t.Context()))
+	})
+}
+
+// The Host is restarted: the session is gone, and nothing hangs.
+func TestHostRestarted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var mu sync.Mutex
+		var wg sync.WaitGroup
+		host := testHost(t, nil)
+		dial := func(id *Identity) Dialer {
+			return func(context.Context) (Conn, error) {
+				mu.Lock()
+				h := host
+				mu.Unlock()
+				near, far := net.Pipe()
+				wg.Go(func() { _ = h.Serve(context.Background(), NewNDJSON(far, nil), id) })
+				return NewNDJSON(near, nil), nil
+			}
+		}
+		defer wg.Wait()
+		ctx, stop := context.WithCancel(t.Context())
+		defer stop()
+		rt := testRuntime("r1", nil)
+		wg.Go(func() { _ = rt.RunDialer(ctx, dial(testService)) })
+		c := NewClient(dial(testUser), nil)
+		defer func() { require.NoError(t, c.Close()) }()
+		sess, err := c.CreateSession(ctx, nil)
+		require.NoError(t, err)
+		go func() {
+			time.Sleep(time.Second)
+			next := testHost(t, nil)
+			mu.Lock()
+			old := host
+			host = next
+			mu.Unlock()
+			_ = old.Close()
+		}()
+		_, err = sess.Call(ctx, "wait", waitIn{5000}, nil)
+		require.ErrorIs(t, err, ReasonUnknownSession)
+		sess, err = c.CreateSession(ctx, nil)
+		require.NoError(t, err)
+		time.Sleep(time.Second)
+		_, err = sess.Call(ctx, "wait", waitIn{5}, nil)
+		require.NoError(t, err)
+		stop()
+	})
+}
+
+// Cell "held, running: session over", by expiry and by DestroySession (D-19).
+func TestSessionOverWithCalls(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := start(t, pipeTransport, nil, testRuntime("r1", nil))
+		for _, destroy := range []bool{true, false} {
+			sess, err := s.c.CreateSession(t.Context(), &CreateSessionParams{TTL: 2 * time.Second})
+			require.NoError(t, err)
+			if destroy {
+				go func() {
+					time.Sleep(time.Second)
+					require.NoError(t, sess.Destroy(t.Context()))
+				}()
+			}
+			_, err = sess.Call(t.Context(), "wait", waitIn{5000}, nil)
+			require.ErrorIs(t, err, ErrSessionInvalid)
+			if destroy {
+				require.ErrorIs(t, err, ReasonSessionDestroyed)
+			} else {
+				require.ErrorIs(t, err, ReasonSessionExpired)
+			}
+		}
+		synctest.Wait()
+		st := s.h.Stats()
+		require.Zero(t, st.Sessions)
+		require.Zero(t, st.InFlight)
+	})
+}
+
+// D-22: two clients of one principal with the same invocation id: one run, the
+// same answer for both.
+func TestSameInvocationFromTwoClients(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := start(t, pipeTransport, nil)
+		var runs atomic.Int32
+		rt := NewRuntime("r1", nil)
+		AddTool(rt, "wait", func(_ context.Context, in waitIn) (int32, error) {
+			time.Sleep(time.Second)
+			return runs.Add(1), nil
+		})
+		s.run(t, rt)
+		sess := newSession(t, s)
+		other := NewClient(s.dial(testUser), nil)
+		defer func() { require.NoError(t, other.Close()) }()
+		again := other.Session(sess.ID())
+		var wg sync.WaitGroup
+		for _, one := range []*Session{sess, again} {
+			wg.Go(func() {
+				r, err := one.Call(t.Context(), "wait", waitIn{1}, &CallOptions{InvocationID: "i-1"})
+				require.NoError(t, err)
+				require.Equal(t, "1", string(r.Payload))
+			})
+		}
+		wg.Wait()
+		_, err := again.Call(t.Context(), "wait", waitIn{2}, &CallOptions{InvocationID: "i-1"})
+		require.ErrorIs(t, err, ReasonInvocationIDReused)
+		time.Sleep(5*time.Minute + time.Second)
+		require.Zero(t, s.h.Stats().Recorded, "outcomes are forgotten")
+	})
+}
+
+// ALT-020, D-24: a Runtime drains: calls in flight are answered, none is lost.
+func TestRuntimeDrains(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := start(t, pipeTransport, nil, testRuntime("r1", nil), testRuntime("r2", nil))
+		sess := newSession(t, s)
+		go func() {
+			time.Sleep(time.Second)
+			s.stop[0]()
+		}()
+		for range 2 { // one at each
+			got, err := Call[string](t.Context(), sess, "wait", waitIn{3000})
+			require.NoError(t, err)
+			require.Equal(t, "waited", got)
+		}
+		require.NoError(t, <-s.done[0])
+		require.Equal(t, []string{"r2"}, s.h.Runtimes())
+		for range 5 {
+			_, err := Call[string](t.Context(), sess, "wait", waitIn{1})
+			require.NoError(t, err)
+		}
+	})
+}
+
+// A Runtime that cannot finish its calls in time is cut off.
+func TestRuntimeDrainTimeout(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := start(t, pipeTransport, nil, testRuntime("r1", &RuntimeOptions{Drain: time.Second}))
+		sess := newSession(t, s)
+		go func() {
+			time.Sleep(time.Second)
+			s.stop[0]()
+		}()
+		_, err := Call[string](t.Context(), sess, "wait", waitIn{30_000})
+		require.ErrorIs(t, err, ReasonDisconnected)
+	})
+}
+
+// The Host drains: calls in flight end, new ones are refused.
+func TestHostShutdown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := start(t, pipeTransport, nil, testRuntime("r1", nil))
+		sess := newSession(t, s)
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			time.Sleep(time.Second)
+			require.NoError(t, s.h.Shutdown(t.Context()))
+		})
+		wg.Go(func() {
+			time.Sleep(2 * time.Second)
+			_, err := sess.Call(t.Context(), "math/add", addIn{1, 2}, nil)
+			require.ErrorIs(t, err, ReasonOverloaded)
+		})
+		got, err := Call[string](t.Context(), sess, "wait", waitIn{3000})
+		require.NoError(t, err)
+		require.Equal(t, "waited", got)
+		wg.Wait()
+		_, err = s.h.Dial(testUser)
+		require.ErrorIs(t, err, ErrClosed)
+	})
+	synctest.Test(t, func(t *testing.T) {
+		s := start(t, pipeTransport, nil, testRuntime("r1", nil))
+		sess := newSession(t, s)
+		go func() { _, _ = sess.Call(t.Context(), "wait", waitIn{3000}, nil) }()
+		synctest.Wait()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		require.ErrorIs(t, s.h.Shutdown(ctx), context.DeadlineExceeded)
+		require.NoError(t, s.c.Close())
+	})
+}
+
+// D-36: a Runtime that is silent is taken for gone, and one that answers is not.
+func TestHeartbeat(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := testHost(t, &HostOptions{Heartbeat: time.Second})
+		near, far := net.Pipe()
+		var wg sync.WaitGroup
+		defer wg.Wait()
+		wg.Go(func() { _ = h.Serve(context.Background(), NewNDJSON(far, nil), testService) })
+		conn := NewNDJSON(near, nil)
+		var pings atomic.Int32
+		wg.Go(func() {
+			for {
+				m, err := conn.Receive()
+				if err != nil {
+					return
+				}
+				if _, ok := m.(*Ping); ok {
+					pings.Add(1)
+				}
+			}
+		})
+		require.NoError(t, conn.Send(&AnnounceRuntime{RuntimeID: "mute", ProtocolVersion: "1.0.0", Capabilities: []string{CapHeartbeat}}))
+		synctest.Wait()
+		require.Equal(t, []string{"mute"}, h.Runtimes())
+		time.Sleep(3500 * time.Millisecond)
+		require.Empty(t, h.Runtimes())
+		require.Equal(t, int32(2), pings.Load())
+	})
+	synctest.Test(t, func(t *testing.T) {
+		s := start(t, pipeTransport, &HostOptions{Heartbeat: time.Second}, testRuntime("r1", &RuntimeOptions{Heartbeat: time.Second}))
+		time.Sleep(time.Minute)
+		require.Equal(t, []string{"r1"}, s.h.Runtimes())
+	})
+	synctest.Test(t, func(t *testing.T) { // a silent Host
+		near, far := net.Pipe()
+		go func() { _, _ = io.Copy(io.Discard, far) }()
+		err := testRuntime("r1", &RuntimeOptions{Heartbeat: time.Second}).Run(t.Context(), NewNDJSON(near, nil))
+		require.Error(t, err)
+		require.NoError(t, far.Close())
+	})
+	synctest.Test(t, func(t *testing.T) { // one that never accepts
+		near, far := net.Pipe()
+		go func() { _, _ = io.Copy(io.Discard, far) }()
+		err := testRuntime("r1", &RuntimeOptions{Handshake: time.Second}).Run(t.Context(), NewNDJSON(near, nil))
+		require.Error(t, err)
+		require.NoError(t, far.Close())
+	})
+}
+
+// D-28: a client that does not read loses its own streams only.
+func TestSlowConsumer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := start(t, pipeTransport, &HostOptions{ClientQueue: 8, WriteTimeout: time.Hour}, testRuntime("r1", nil))
+		sess := newSession(t, s)
+		conn, err := s.dial(testUser)(t.Context())
+		require.NoError(t, err)
+		defer func() { _ = conn.Close() }()
+		go func() {
+			_ = conn.Send(&ToolCall{InvocationID: "slow", SessionID: sess.ID(), ToolName: "ticks"})
+			_ = conn.Send(&ToolCall{InvocationID: "other", SessionID: sess.ID(), ToolName: "math/add", Parameters: raw(addIn{1, 2})})
+		}()
+		n := 0
+		for _, err := range sess.Stream(t.Context(), "ticks", nil, nil) {
+			require.NoError(t, err)
+			if n++; n == 50 {
+				break
+			}
+		}
+		// Now it reads: what fitted, then the end in band.
+		var got []Message
+		for len(got) == 0 || !isSlow(got[len(got)-1]) {
+			m, err := conn.Receive()
+			require.NoError(t, err)
+			got = append(got, m)
+		}
+		end := got[len(got)-1].(*StreamChunk)
+		require.True(t, end.IsFinal)
+		require.Less(t, end.ChunkID, int64(20))
+	})
+}
+
+func isSlow(m Message) bool {
+	c, ok := m.(*StreamChunk)
+	return ok && c.Error != nil && c.Error.Reason() == ReasonSlowConsumer
+}
+
+// A reader of a stream that does not read is told so, and holds up nobody.
+func TestSlowReader(t *testing.T) {
+	s := start(t, pipeTransport, nil, testRuntime("r1", nil))
+	c := NewClient(s.dial(testUser), &ClientOptions{StreamBuffer: 16})
+	defer func() { require.NoError(t, c.Close()) }()
+	sess, err := c.CreateSession(t.Context(), nil)
+	require.NoError(t, err)
+	var last error
+	n := 0
+	for _, err := range sess.Stream(t.Context(), "count", countIn{5000}, nil) {
+		if n++; n == 1 {
+			sum, err := Call[int64](t.Context(), sess, "math/add", addIn{1, 1})
+			require.NoError(t, err)
+			require.Equal(t, int64(2), sum)
+			time.Sleep(50 * time.Millisecond)
+		}
+		last = err
+	}
+	require.Error(t, last)
+	require.Less(t, n, 5000)
+}
+
+// D-22: what is no longer retained is not run again.
+func TestNotRetained(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := start(t, pipeTransport, &HostOptions{RetainChunks: 1000}, testRuntime("r1", nil))
+		sess := newSession(t, s)
+		for _, err := range sess.Stream(t.Context(), "count", countIn{100}, &CallOptions{InvocationID: "i"}) {
+			require.NoError(t, err)
+		}
+		for _, err := range sess.Stream(t.Context(), "count", countIn{100}, &CallOptions{InvocationID: "i"}) {
+			require.ErrorIs(t, err, ReasonNotRetained)
+		}
+		_, err := sess.Call(t.Context(), "count", countIn{100}, &CallOptions{InvocationID: "i"})
+		require.ErrorIs(t, err, ReasonNotRetained)
+		require.Equal(t, uint64(1), s.h.Stats().Dispatched)
+	})
+}
+
+// D-29: a collected result that does not fit into a message.
+func TestCollectedTooLarge(t *testing.T) {
+	rt := NewRuntime("r1", nil)
+	rt.HandleStream("count", StreamFunc(func(_ context.Context, call *ToolCall, out *ChunkWriter) error {
+		for range 10 {
+			if err := out.Send(json.RawMessage(`"` + string(make([]byte, 0)) + `xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx"`)); err != nil {
+				return err
+			}
+		}
+		return nil
+	}))
+	s := start(t, pipeTransport, &HostOptions{MaxMessage: 300}, rt)
+	sess, err := s.c.CreateSession(t.Context(), nil)
+	require.NoError(t, err)
+	_, err = sess.Call(t.Context(), "count", countIn{1}, nil)
+	require.ErrorIs(t, err, ReasonMessageTooLarge)
+	n := 0
+	for _, err := range sess.Stream(t.Context(), "count", countIn{1}, nil) {
+		require.NoError(t, err)
+		n++
+	}
+	require.Equal(t, 10, n)
+}
