@@ -232,7 +232,8 @@ func NormalizeParams(method string, params json.RawMessage) (json.RawMessage, er
 	if fault != nil {
 		return nil, fault
 	}
-	var r reader
+	r := newReader(false)
+	defer r.free()
 	var write func(w *writer)
 	switch method {
 	case MethodTaskCreate:

@@ -33,7 +33,8 @@ func DecodeResult(method string, result json.RawMessage) (*Result, error) {
 	if err != nil || !v.IsObject() {
 		return nil, fmt.Errorf("%w: not an object", ErrInvalidResult)
 	}
-	r := reader{lenient: true}
+	r := newReader(true)
+	defer r.free()
 	switch method {
 	case MethodTaskCreate, MethodTaskSend, MethodTaskInfo, MethodTaskCancel:
 		if t := r.task(v.Get("task")); t != nil {

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"strings"
+	"sync"
 
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
@@ -35,6 +36,20 @@ type reader struct {
 	used int
 	way  [maxWay]step
 	deep int
+}
+
+var readers = sync.Pool{New: func() any { return new(reader) }}
+
+// newReader returns a reader to use once; free gives its memory back.
+func newReader(lenient bool) *reader {
+	r := readers.Get().(*reader)
+	r.lenient = lenient
+	return r
+}
+
+func (r *reader) free() {
+	*r = reader{} // it must not keep the text alive
+	readers.Put(r)
 }
 
 // maxMembers is enough for the params of task.notification with their data, the
