@@ -142,8 +142,9 @@ func typed[P any](call *Call, read func(*reader, strictjson.Value) P) (p P, faul
 	if f != nil {
 		return p, f
 	}
-	var r reader
-	if p = read(&r, v); r.fault != nil {
+	r := newReader(false)
+	defer r.free()
+	if p = read(r, v); r.fault != nil {
 		return p, r.fault
 	}
 	return p, nil
