@@ -1,0 +1,529 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package air_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/fivewire/fivewire/air"
+	"github.com/fivewire/fivewire/store"
+)
+
+func TestInboxAnswers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, nil)
+		alice, bob := w.join(t, 1), w.join(t, 2)
+		in := w.inbox(t, bob, air.InboxOptions{Secret: "s3cret"})
+		good := string(signedOffer(t, alice, bob.DID(), nil))
+		post := func(body string, headers ...string) (int, string) {
+			status, answer, _ := do(t, in, "POST", "/", body, append([]string{"X-Agent-Secret", "s3cret"}, headers...)...)
+			return status, answer
+		}
+		status, answer, header := do(t, in, "GET", "/", "")
+		require.Equal(t, 405, status)
+		require.Equal(t, "POST", header.Get("Allow"))
+		require.Contains(t, answer, `"error":"Bad Request"`)
+		status, answer, _ = do(t, in, "POST", "/", good)
+		require.Equal(t, 401, status)
+		require.Contains(t, answer, `"error":"Unauthorized"`)
+
+		status, _ = post(strings.Repeat(" ", air.DefaultMaxBytes+1))
+		require.Equal(t, 413, status)
+		status, _ = post(good, "Content-Type", "application/didcomm-encrypted+json") // AIR-107, AIR-D70
+		require.Equal(t, 400, status)
+		require.Zero(t, w.registry.Lookups())
+		status, answer = post(good, "Content-Type", "application/json; charset=utf-8")
+		require.Equal(t, 200, status, answer)
+		require.Contains(t, answer, `"status":"delivered"`)
+		require.Equal(t, 1, in.count())
+		status, answer = post(good)
+		require.Equal(t, 409, status)
+		require.JSONEq(t, `{"error":"Replay","detail":"the nonce or the id was seen before"}`, answer)
+	})
+}
+
+// A hook may open a wrapper; what is in it is checked like anything else (AIR-108).
+func TestInboxUnwraps(t *testing.T) {
+	w := newWorld(t, nil)
+	alice, bob := w.join(t, 1), w.join(t, 2)
+	in := w.inbox(t, bob, air.InboxOptions{Unwrap: func(contentType string, body []byte) ([]byte, error) {
+		inner, ok := strings.CutPrefix(string(body), "wrapped:")
+		if !ok {
+			return nil, errors.New("secret path /etc/x")
+		}
+		return []byte(inner), nil
+	}})
+	good := string(signedOffer(t, alice, bob.DID(), nil))
+	status, answer, _ := do(t, in, "POST", "/", "other:"+good, "Content-Type", "application/x-wrapped")
+	require.Equal(t, 400, status)
+	require.NotContains(t, answer, "/etc/x") // AIR-124
+	status, _, _ = do(t, in, "POST", "/", "wrapped:"+good, "Content-Type", "application/x-wrapped")
+	require.Equal(t, 200, status)
+}
+
+// A handler that fails has not received the envelope; one that refuses has (section
+// e). The thread goes back with it.
+func TestHandlerErrors(t *testing.T) {
+	for _, durable := range []bool{false, true} {
+		t.Run(fmt.Sprint("durable ", durable), func(t *testing.T) {
+			w := newWorld(t, nil)
+			alice, bob := w.join(t, 1), w.join(t, 2)
+			opts := air.InboxOptions{}
+			if durable {
+				opts.Store = store.NewMemory()
+			}
+			in := w.inbox(t, bob, opts)
+			data := signedOffer(t, alice, bob.DID(), nil)
+			e, err := air.Decode(data, nil)
+			require.NoError(t, err)
+			state := func() air.ThreadState {
+				th, err := in.Threads().Get(t.Context(), e.ThreadID, alice.DID())
+				require.NoError(t, err)
+				return th.State
+			}
+			in.fail(errors.New("the database at 10.0.0.1 is down"))
+			status, answer, _ := do(t, in, "POST", "/", string(data))
+			require.Equal(t, 500, status)
+			require.JSONEq(t, `{"error":"Relay Error"}`, answer)
+			require.Equal(t, air.ThreadPending, state())
+			o := in.Receive(t.Context(), data, true)
+			require.False(t, o.Final)
+
+			in.fail(nil)
+			status, _, _ = do(t, in, "POST", "/", string(data))
+			require.Equal(t, 200, status)
+			require.Equal(t, air.ThreadOffered, state())
+
+			in.fail(air.ErrUnsupportedBody)
+			data = signedOffer(t, alice, bob.DID(), nil)
+			o = in.Receive(t.Context(), data, true)
+			require.ErrorIs(t, o.Err, air.ErrUnsupportedBody)
+			require.True(t, o.Final)
+			o = in.Receive(t.Context(), data, true)
+			require.ErrorIs(t, o.Err, air.ErrReplay)
+			require.True(t, o.Final)
+		})
+	}
+}
+
+func TestHandlerPanics(t *testing.T) {
+	w := newWorld(t, nil)
+	alice, bob := w.join(t, 1), w.join(t, 2)
+	in, err := air.NewInbox(bob, air.HandlerFunc(func(context.Context, *air.Delivery) error { panic("oh") }), &air.InboxOptions{Resolver: w.resolver(t)})
+	require.NoError(t, err)
+	o := in.Receive(t.Context(), signedOffer(t, alice, bob.DID(), nil), false)
+	require.ErrorIs(t, o.Err, air.ErrRelay)
+}
+
+// Of many copies at once exactly one is delivered, with and without a store, in one
+// process and in several (AIR-085, AIR-D58).
+func TestConcurrentCopies(t *testing.T) {
+	for _, durable := range []bool{false, true} {
+		w := newWorld(t, nil)
+		alice, bob := w.join(t, 1), w.join(t, 2)
+		inboxes := []*mailroom{}
+		var kv store.KV
+		n := 1
+		if durable {
+			kv, n = store.NewMemory(), 3
+		}
+		for range n {
+			inboxes = append(inboxes, w.inbox(t, bob, air.InboxOptions{Store: kv}))
+		}
+		data := signedOffer(t, alice, bob.DID(), nil)
+		var wg sync.WaitGroup
+		for i := range 30 {
+			wg.Go(func() {
+				o := inboxes[i%n].Receive(context.Background(), data, false)
+				if o.Err != nil {
+					require.ErrorIs(t, o.Err, air.ErrReplay)
+				}
+			})
+		}
+		wg.Wait()
+		total := 0
+		for _, in := range inboxes {
+			total += in.count()
+		}
+		require.Equal(t, 1, total)
+	}
+}
+
+// The same id under a new nonce, and the same nonce under a new id, are replays; a
+// restart forgets neither (AIR-033, AIR-113, AIR-114, AIR-116).
+func TestReplaysSurviveARestart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, nil)
+		alice, bob := w.join(t, 1), w.join(t, 2)
+		kv := store.NewMemory()
+		id, nonce, thread := air.NewID(), air.NewNonce(), air.NewID()
+		first := signedOffer(t, alice, bob.DID(), func(d *air.Draft) { d.ID, d.Nonce, d.ThreadID = id, nonce, thread })
+		sameID := signedOffer(t, alice, bob.DID(), func(d *air.Draft) { d.ID = id })
+		sameNonce := signedOffer(t, alice, bob.DID(), func(d *air.Draft) { d.Nonce, d.ThreadID = nonce, thread })
+		in := w.inbox(t, bob, air.InboxOptions{Store: kv})
+		require.Nil(t, in.Receive(t.Context(), first, false).Err)
+		for range 2 {
+			for _, data := range [][]byte{first, sameID, sameNonce} {
+				o := in.Receive(t.Context(), data, true)
+				require.ErrorIs(t, o.Err, air.ErrReplay)
+				require.True(t, o.Final)
+			}
+			in = w.inbox(t, bob, air.InboxOptions{Store: kv})
+		}
+		time.Sleep(301 * time.Second)
+		for _, data := range [][]byte{first, sameID} {
+			require.ErrorIs(t, in.Receive(t.Context(), data, false).Err, air.ErrStaleTimestamp)
+		}
+		fresh := signedOffer(t, alice, bob.DID(), func(d *air.Draft) { d.ID = id }) // forgotten with its envelope
+		require.Nil(t, in.Receive(t.Context(), fresh, false).Err)
+	})
+}
+
+// A process that died while it was handling an envelope keeps it for as long as the
+// handler may take; then another one takes over and says so.
+func TestTakingOver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, nil)
+		alice, bob := w.join(t, 1), w.join(t, 2)
+		kv := store.NewMemory()
+		data := signedOffer(t, alice, bob.DID(), nil)
+		resolver := w.resolver(t)
+		stuck, started := make(chan struct{}), make(chan struct{})
+		dying, err := air.NewInbox(bob, air.HandlerFunc(func(context.Context, *air.Delivery) error {
+			close(started)
+			<-stuck // for ever, as if the process had been killed
+			return nil
+		}), &air.InboxOptions{Resolver: resolver, Store: kv, HandlerTimeout: 10 * time.Second})
+		require.NoError(t, err)
+		var wg sync.WaitGroup
+		wg.Go(func() { dying.Receive(context.Background(), data, true) })
+		<-started
+		next := w.inbox(t, bob, air.InboxOptions{Store: kv, HandlerTimeout: 10 * time.Second})
+		o := next.Receive(t.Context(), data, true)
+		require.ErrorIs(t, o.Err, air.ErrReplay)
+		require.False(t, o.Final) // not acknowledged: nobody knows how it ends
+		time.Sleep(20 * time.Second)
+		o = next.Receive(t.Context(), data, true)
+		require.Nil(t, o.Err)
+		require.True(t, o.Delivery.Again)
+		require.Equal(t, air.ThreadOffered, o.Delivery.Thread.State)
+		require.True(t, next.Receive(t.Context(), data, true).Final)
+		close(stuck)
+		wg.Wait()
+	})
+}
+
+// A window that is full refuses instead of forgetting, per sender and thread, and
+// has room again to the millisecond (AIR-D43, AIR-120).
+func TestReplayWindowIsFull(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, nil)
+		alice, bob, carol := w.join(t, 1), w.join(t, 2), w.join(t, 3)
+		in := w.inbox(t, bob, air.InboxOptions{ReplayCapacity: 2, Bodies: []string{"note"}})
+		thread := air.NewID()
+		send := func(from *air.Identity, threadID string) *air.Outcome {
+			return in.Receive(t.Context(), signedOffer(t, from, bob.DID(), func(d *air.Draft) {
+				d.ThreadID, d.Body = threadID, &air.Raw{Type: "note", JSON: []byte(`{"type":"note"}`)}
+			}), true)
+		}
+		time.Sleep(123 * time.Millisecond)
+		require.Nil(t, send(alice, thread).Err)
+		require.Nil(t, send(alice, thread).Err)
+		o := send(alice, thread)
+		require.ErrorIs(t, o.Err, air.ErrReplayWindowExhausted)
+		require.JSONEq(t, `{"error":"Replay Window Exhausted","thread_id":"`+thread+`"}`, string(o.Err.Body()))
+		require.Equal(t, 429, o.Err.Status())
+		require.False(t, o.Final)
+		require.Nil(t, send(carol, thread).Err) // somebody else's thread
+		require.Nil(t, send(alice, air.NewID()).Err)
+		time.Sleep(300 * time.Second)
+		require.ErrorIs(t, send(alice, thread).Err, air.ErrReplayWindowExhausted)
+		time.Sleep(time.Millisecond)
+		require.Nil(t, send(alice, thread).Err)
+	})
+}
+
+// A sender with a new key is believed once the cached document is five seconds old;
+// a wrong signature costs one look-up, not one for each copy (AIR-D41, AIR-075).
+func TestSenderRotatesItsKey(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, nil)
+		alice, bob := w.join(t, 1), w.join(t, 2)
+		in := w.inbox(t, bob, air.InboxOptions{})
+		require.Nil(t, in.Receive(t.Context(), signedOffer(t, alice, bob.DID(), nil), false).Err)
+		rotated, err := alice.Rotate(make([]byte, 32))
+		require.NoError(t, err)
+		w.registry.Put(rotated, "")
+		data := signedOffer(t, rotated, bob.DID(), nil)
+		require.ErrorIs(t, in.Receive(t.Context(), data, false).Err, air.ErrBadSignature)
+		require.Equal(t, 1, w.registry.Lookups())
+		time.Sleep(5 * time.Second)
+		w.registry.Fail(500)
+		o := in.Receive(t.Context(), data, true)
+		require.ErrorIs(t, o.Err, air.ErrBadGateway)
+		require.False(t, o.Final)
+		w.registry.Fail(0)
+		require.Nil(t, in.Receive(t.Context(), data, false).Err)
+		old := signedOffer(t, alice, bob.DID(), nil)
+		for range 3 {
+			require.ErrorIs(t, in.Receive(t.Context(), old, false).Err, air.ErrBadSignature)
+		}
+		require.Equal(t, 3, w.registry.Lookups())
+	})
+}
+
+// Documents that are bad, missing or of somebody else (AIR-D33, AIR-D40, AIR-083).
+func TestSenderDocuments(t *testing.T) {
+	w := newWorld(t, nil)
+	alice, bob := w.join(t, 1), w.join(t, 2)
+	in := w.inbox(t, bob, air.InboxOptions{Resolver: w.resolver(t)})
+	data := signedOffer(t, alice, bob.DID(), nil)
+	document := func(text string) { w.registry.PutDocument(alice.AIRID(), []byte(text)) }
+	for _, text := range []string{"", "[]", "{", `{"id":1,"id":2}`, "<html>", strings.Repeat(" ", 256<<10+1)} {
+		document(text)
+		o := in.Receive(t.Context(), data, true)
+		require.ErrorIs(t, o.Err, air.ErrBadGateway, text)
+		require.False(t, o.Final)
+	}
+	for status, want := range map[int]air.Code{404: air.ErrNotFound, 410: air.ErrNotFound, 301: air.ErrBadGateway, 500: air.ErrBadGateway, 204: air.ErrBadGateway} {
+		w.registry.Fail(status)
+		require.ErrorIs(t, in.Receive(t.Context(), data, true).Err, want, status)
+	}
+	w.registry.Fail(0)
+	// What can be read is kept, whatever it says, so each of these needs a new cache.
+	did := alice.DID()
+	for _, text := range []string{
+		`{}`, `{"id":1}`, `{"id":"` + bob.DID() + `"}`, `{"id":"` + did + `"}`,
+		`{"id":"` + did + `","verificationMethod":{}}`,
+		`{"id":"` + did + `","verificationMethod":[1,{"id":"other#key-1","publicKeyMultibase":"` + alice.Public().String() + `"}]}`,
+		`{"id":"` + did + `","verificationMethod":[{"id":"#key-1","publicKeyMultibase":"z6Mk"},{"id":"#key-1","publicKeyMultibase":"` + alice.Public().String() + `"}]}`,
+		`{"id":"` + did + `","verificationMethod":[{"id":"#key-1"}]}`,
+	} {
+		document(text)
+		in := w.inbox(t, bob, air.InboxOptions{})
+		o := in.Receive(t.Context(), data, true)
+		require.ErrorIs(t, o.Err, air.ErrNotFound, text)
+		require.True(t, o.Final)
+	}
+	document(`{"id":"` + did + `","verificationMethod":[{"id":"#key-1","publicKeyMultibase":"` + alice.Public().String() + `"}]}`)
+	require.Nil(t, w.inbox(t, bob, air.InboxOptions{}).Receive(t.Context(), data, true).Err)
+}
+
+// An old envelope that was pulled is for the option (AIR-D68).
+func TestPullMaxAge(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, nil)
+		alice, bob := w.join(t, 1), w.join(t, 2)
+		in := w.inbox(t, bob, air.InboxOptions{PullMaxAge: time.Hour})
+		data := signedOffer(t, alice, bob.DID(), nil)
+		time.Sleep(59 * time.Minute)
+		require.ErrorIs(t, in.Receive(t.Context(), data, false).Err, air.ErrStaleTimestamp)
+		require.Nil(t, in.Receive(t.Context(), data, true).Err)
+		require.ErrorIs(t, in.Receive(t.Context(), data, true).Err, air.ErrReplay)
+		time.Sleep(2 * time.Minute)
+		o := in.Receive(t.Context(), data, true)
+		require.ErrorIs(t, o.Err, air.ErrStaleTimestamp)
+		require.True(t, o.Final)
+	})
+}
+
+// Expired offers are delivered and marked, or refused (AIR-048, AIR-D54).
+func TestExpiredOffers(t *testing.T) {
+	w := newWorld(t, nil)
+	alice, bob := w.join(t, 1), w.join(t, 2)
+	late := func(d *air.Draft) {
+		o := offer(5)
+		o.Expires = time.Now().Add(-time.Minute)
+		d.Body = o
+	}
+	o := w.inbox(t, bob, air.InboxOptions{}).Receive(t.Context(), signedOffer(t, alice, bob.DID(), late), false)
+	require.Nil(t, o.Err)
+	require.True(t, o.Delivery.Expired)
+	o = w.inbox(t, bob, air.InboxOptions{RejectExpired: true}).Receive(t.Context(), signedOffer(t, alice, bob.DID(), late), false)
+	require.Equal(t, 400, o.Err.Status())
+}
+
+func TestMiddlewareAndKeyPolicy(t *testing.T) {
+	w := newWorld(t, nil)
+	alice, bob, carol := w.join(t, 1), w.join(t, 2), w.join(t, 3)
+	kv := store.NewMemory()
+	var order []string
+	note := func(name string) air.Middleware {
+		return func(next air.Handler) air.Handler {
+			return air.HandlerFunc(func(ctx context.Context, d *air.Delivery) error {
+				order = append(order, name)
+				return next.Deliver(ctx, d)
+			})
+		}
+	}
+	in := w.inbox(t, bob, air.InboxOptions{
+		KeyPolicy:  air.PinKeys(kv),
+		Middleware: []air.Middleware{note("outer"), air.Block(func(did string) bool { return did == carol.DID() }), note("inner")},
+	})
+	require.Nil(t, in.Receive(t.Context(), signedOffer(t, alice, bob.DID(), nil), false).Err)
+	require.Equal(t, []string{"outer", "inner"}, order)
+	require.Nil(t, in.Receive(t.Context(), signedOffer(t, carol, bob.DID(), nil), false).Err)
+	require.Equal(t, 1, in.count())
+
+	rotated, err := alice.Rotate(make([]byte, 32))
+	require.NoError(t, err)
+	w.registry.Put(rotated, "")
+	in = w.inbox(t, bob, air.InboxOptions{KeyPolicy: air.PinKeys(kv)})
+	o := in.Receive(t.Context(), signedOffer(t, rotated, bob.DID(), nil), false)
+	require.ErrorIs(t, o.Err, air.ErrKeyChanged)
+	require.Equal(t, 401, o.Err.Status())
+	require.NoError(t, air.Unpin(t.Context(), kv, alice.DID()))
+	require.Nil(t, in.Receive(t.Context(), signedOffer(t, rotated, bob.DID(), nil), false).Err)
+}
+
+// broken is a store that fails when it is told to.
+type broken struct {
+	store.Store
+	mu   sync.Mutex
+	fail map[string]bool
+}
+
+func (b *broken) set(op string, fail bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.fail == nil {
+		b.fail = map[string]bool{}
+	}
+	b.fail[op] = fail
+}
+
+var errDisk = errors.New("disk on fire at /var/lib")
+
+func (b *broken) check(op string) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.fail[op] {
+		return errDisk
+	}
+	return nil
+}
+
+func (b *broken) Create(ctx context.Context, key string, value []byte, ttl time.Duration) (store.Revision, error) {
+	if err := b.check("create"); err != nil {
+		return 0, err
+	}
+	return b.Store.Create(ctx, key, value, ttl)
+}
+
+func (b *broken) Update(ctx context.Context, key string, value []byte, rev store.Revision, ttl time.Duration) (store.Revision, error) {
+	if err := b.check("update"); err != nil {
+		return 0, err
+	}
+	return b.Store.Update(ctx, key, value, rev, ttl)
+}
+
+func (b *broken) Get(ctx context.Context, key string) (store.Entry, error) {
+	if err := b.check("get"); err != nil {
+		return store.Entry{}, err
+	}
+	return b.Store.Get(ctx, key)
+}
+
+func (b *broken) Append(ctx context.Context, stream, id string, value []byte, ttl time.Duration) (uint64, error) {
+	if err := b.check("append"); err != nil {
+		return 0, err
+	}
+	return b.Store.Append(ctx, stream, id, value, ttl)
+}
+
+func (b *broken) Read(ctx context.Context, stream string, after uint64, limit int) ([]store.Record, error) {
+	if err := b.check("read"); err != nil {
+		return nil, err
+	}
+	return b.Store.Read(ctx, stream, after, limit)
+}
+
+func (b *broken) Ack(ctx context.Context, stream string, seqs ...uint64) error {
+	if err := b.check("ack"); err != nil {
+		return err
+	}
+	return b.Store.Ack(ctx, stream, seqs...)
+}
+
+// A store that fails is 500 and nothing is lost: the envelope can come again.
+func TestInboxStoreFails(t *testing.T) {
+	w := newWorld(t, nil)
+	alice, bob := w.join(t, 1), w.join(t, 2)
+	b := &broken{Store: store.NewMemory()}
+	in := w.inbox(t, bob, air.InboxOptions{Store: b})
+	for _, op := range []string{"create", "get"} {
+		data := signedOffer(t, alice, bob.DID(), nil)
+		before := in.count()
+		b.set(op, true)
+		status, answer, _ := do(t, in, "POST", "/", string(data))
+		require.Equal(t, http.StatusInternalServerError, status)
+		require.JSONEq(t, `{"error":"Relay Error"}`, answer)
+		b.set(op, false)
+		status, _, _ = do(t, in, "POST", "/", string(data))
+		require.Equal(t, http.StatusOK, status)
+		require.Equal(t, before+1, in.count())
+	}
+	// It was handled, but that could not be written down: not acknowledged.
+	b.set("update", true)
+	o := in.Receive(t.Context(), signedOffer(t, alice, bob.DID(), nil), true)
+	require.ErrorIs(t, o.Err, errDisk)
+	require.False(t, o.Final)
+}
+
+// What is inside a box obeys the same rules (AIR-D39, AIR-158).
+func TestSealedBodies(t *testing.T) {
+	w := newWorld(t, nil)
+	alice, bob := w.join(t, 1), w.join(t, 2)
+	seal := func(body string) []byte {
+		return signedOffer(t, alice, bob.DID(), func(d *air.Draft) {
+			box, err := air.Seal(bob.Public(), air.Binding{ID: d.ID, From: d.From, To: d.To, ThreadID: d.ThreadID}, []byte(body))
+			require.NoError(t, err)
+			d.Body = &air.Raw{Type: air.TypeEncrypted, JSON: box}
+		})
+	}
+	const good = `{"type":"Offer","description":"d","price":{"amount_cents":1,"currency":"USD"},"expires_at":"2036-05-28T10:00:00.000Z"}`
+	tests := []struct {
+		body   string
+		bodies []string
+		want   air.Code
+	}{
+		{body: good},
+		{body: `{"type":"text"}`, want: air.ErrUnsupportedBody},
+		{body: `{"type":"text","list":[],"n":null}`, bodies: []string{"text"}},
+		{body: `{"type":"text"}`, bodies: []string{air.AnyBody}},
+		{body: `{"no":"type"}`, bodies: []string{"text"}, want: air.ErrUnsupportedBody},
+		{body: `{"no":"type"}`, bodies: []string{air.AnyBody}},
+		{body: `{"type":"encrypted"}`, bodies: []string{air.AnyBody}, want: air.ErrUnsupportedBody},
+		{body: `{"type":"Offer"}`, bodies: []string{air.AnyBody}, want: air.ErrInvalidEnvelope},
+		{body: `{"type":"Decline"}`, want: air.ErrInvalidEnvelope}, // without in_reply_to
+	}
+	for _, tt := range tests {
+		in := w.inbox(t, bob, air.InboxOptions{Bodies: tt.bodies})
+		data := seal(tt.body)
+		o := in.Receive(t.Context(), data, false)
+		if tt.want != "" {
+			require.ErrorIs(t, o.Err, tt.want, tt.body)
+			require.ErrorIs(t, in.Receive(t.Context(), data, false).Err, air.ErrReplay) // the triple is recorded
+			continue
+		}
+		require.Nil(t, o.Err, tt.body)
+		require.True(t, o.Delivery.Sealed)
+		require.JSONEq(t, tt.body, string(o.Delivery.BodyJSON))
+		if tt.body == good {
+			require.Equal(t, air.ThreadOffered, o.Delivery.Thread.State)
+		} else {
+			require.Nil(t, o.Delivery.Thread)
+		}
+	}
+}
