@@ -3,7 +3,10 @@
 
 package store
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // A mortal is what an [expiries] can hold.
 type mortal interface {
@@ -24,23 +27,30 @@ func alive(e interface{ expiry() time.Time }, now time.Time) bool {
 type expiries[T mortal] struct {
 	heap  []expiring[T]
 	stale int
+	start time.Time // what the heap counts from: the first time it was given
 }
 
 type expiring[T mortal] struct {
-	at time.Time
+	at time.Duration // since start; half the size of a time
 	of T
 }
 
-func (e *expiring[T]) isStale() bool { return !e.at.Equal(e.of.expiry()) }
+func (x *expiries[T]) isStale(e expiring[T]) bool {
+	at := e.of.expiry()
+	return at.IsZero() || at.Sub(x.start) != e.at
+}
 
 // push adds e, which has a time of expiry.
 func (x *expiries[T]) push(e T) {
-	n := expiring[T]{e.expiry(), e}
+	if x.start.IsZero() {
+		x.start = e.expiry()
+	}
+	n := expiring[T]{e.expiry().Sub(x.start), e}
 	i := len(x.heap)
-	x.heap = append(x.heap, n)
+	x.heap = append(fitted(x.heap), n)
 	for i > 0 {
 		parent := (i - 1) / 2
-		if !n.at.Before(x.heap[parent].at) {
+		if n.at >= x.heap[parent].at {
 			break
 		}
 		x.heap[i] = x.heap[parent]
@@ -51,18 +61,17 @@ func (x *expiries[T]) push(e T) {
 
 // leave notes that something with a time of expiry lost it.
 func (x *expiries[T]) leave() {
-	if x.stale++; x.stale <= len(x.heap)/2 || len(x.heap) < 64 {
+	x.stale++
+	x.tidy()
+}
+
+// tidy rebuilds a heap of which more than half is stale.
+func (x *expiries[T]) tidy() {
+	if x.stale <= len(x.heap)/2 || len(x.heap) < 64 {
 		return
 	}
-	alive := x.heap[:0]
-	for _, e := range x.heap {
-		if !e.isStale() {
-			alive = append(alive, e)
-		}
-	}
-	clear(x.heap[len(alive):])
-	x.heap, x.stale = alive, 0
-	x.shrink()
+	x.heap = fitted(slices.DeleteFunc(x.heap, x.isStale))
+	x.stale = 0
 	for i := len(x.heap)/2 - 1; i >= 0; i-- {
 		x.down(i)
 	}
@@ -70,27 +79,20 @@ func (x *expiries[T]) leave() {
 
 // pop takes out one element that has expired by now, if there is any.
 func (x *expiries[T]) pop(now time.Time) (e T, ok bool) {
-	for len(x.heap) > 0 && !now.Before(x.heap[0].at) {
+	for since := now.Sub(x.start); len(x.heap) > 0 && x.heap[0].at <= since; {
 		top := x.heap[0]
 		last := len(x.heap) - 1
 		x.heap[0] = x.heap[last]
 		x.heap[last] = expiring[T]{}
-		x.heap = x.heap[:last]
-		x.shrink()
+		x.heap = fitted(x.heap[:last])
 		x.down(0)
-		if !top.isStale() {
+		if !x.isStale(top) {
+			x.tidy() // while top counts as alive
 			return top.of, true
 		}
 		x.stale = max(0, x.stale-1) // a time that came back hides a stale one
 	}
 	return e, false
-}
-
-// shrink gives memory back after a burst.
-func (x *expiries[T]) shrink() {
-	if n := cap(x.heap); n > smallTable && len(x.heap) < n/4 {
-		x.heap = append(make([]expiring[T], 0, n/2), x.heap...)
-	}
 }
 
 // down moves the element at i to where it belongs below.
@@ -105,10 +107,10 @@ func (x *expiries[T]) down(i int) {
 		if child >= len(h) {
 			break
 		}
-		if child+1 < len(h) && h[child+1].at.Before(h[child].at) {
+		if child+1 < len(h) && h[child+1].at < h[child].at {
 			child++
 		}
-		if !h[child].at.Before(e.at) {
+		if h[child].at >= e.at {
 			break
 		}
 		h[i] = h[child]

@@ -248,14 +248,11 @@ func (m *Memory) Ack(ctx context.Context, stream string, seqs ...uint64) error {
 
 // Wait implements [Log].
 func (m *Memory) Wait(ctx context.Context, stream string, after uint64) error {
-	if err := checkName("stream name", stream); err != nil {
+	if err := checkRead(ctx, stream); err != nil {
 		return err
 	}
+	s := m.logOf(stream)
 	for {
-		if err := ctx.Err(); err != nil {
-			return err
-		}
-		s := m.logOf(stream)
 		w := s.waitFor(stream, after)
 		if w == nil {
 			return nil
@@ -263,7 +260,10 @@ func (m *Memory) Wait(ctx context.Context, stream string, after uint64) error {
 		select {
 		case <-w.ch:
 		case <-ctx.Done():
-			s.leave(stream, w)
+			if s.leave(stream, w) {
+				return ctx.Err()
+			}
+			// An Append came first, and select chose the other: look once more.
 		}
 	}
 }
@@ -295,13 +295,17 @@ func (s *logShard) waitFor(stream string, after uint64) *wait {
 	return w
 }
 
-// leave gives up waiting for w.
-func (s *logShard) leave(stream string, w *wait) {
+// leave gives up waiting for w, and reports false if that is over already.
+func (s *logShard) leave(stream string, w *wait) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if w.n--; w.n == 0 && s.waits[stream] == w {
+	if s.waits[stream] != w {
+		return false
+	}
+	if w.n--; w.n == 0 {
 		delete(s.waits, stream)
 	}
+	return true
 }
 
 // Expire implements [Log].

@@ -90,7 +90,9 @@ func (m *Memory) kvOf(key string) *kvShard {
 	return &m.kv[maphash.String(m.seed, key)%shardCount]
 }
 
-// find returns what is alive under key.
+// find returns what is alive under key. The methods read the clock before they
+// lock, since that takes as long as all they do under the lock; so now may be a
+// little past, but never before the call.
 func (s *kvShard) find(key string, now time.Time) *item {
 	if it, ok := s.items.get(key); ok && alive(it, now) {
 		return it
@@ -129,7 +131,7 @@ func (s *kvShard) forget(it *item, expired bool) {
 	}
 	if wasFresh { // and still is, until enough of fresh is gone to be worth a pass
 		if s.gone++; s.gone > 64 && s.gone > len(s.fresh)/2 {
-			s.fresh = slices.DeleteFunc(s.fresh, func(it *item) bool { return it.place == nowhere })
+			s.fresh = fitted(slices.DeleteFunc(s.fresh, func(it *item) bool { return it.place == nowhere }))
 			s.gone = 0
 		}
 	}
@@ -139,6 +141,9 @@ func (s *kvShard) forget(it *item, expired bool) {
 // since most stores hold mostly what is never listed, such as replay windows,
 // and to keep the order of a million keys costs more than all the rest.
 func (s *kvShard) sort() {
+	if len(s.fresh) == 0 {
+		return
+	}
 	slices.SortFunc(s.fresh, func(a, b *item) int { return strings.Compare(a.Key, b.Key) })
 	for _, it := range s.fresh {
 		if it.place == inFresh {
@@ -147,9 +152,7 @@ func (s *kvShard) sort() {
 		}
 	}
 	clear(s.fresh)
-	if s.fresh, s.gone = s.fresh[:0], 0; cap(s.fresh) > smallTable {
-		s.fresh = nil
-	}
+	s.fresh, s.gone = fitted(s.fresh[:0]), 0
 }
 
 // trim removes up to most expired items.
@@ -179,10 +182,10 @@ func (m *Memory) Get(ctx context.Context, key string) (Entry, error) {
 	if err := checkName("key", key); err != nil {
 		return Entry{}, err
 	}
-	s := m.kvOf(key)
+	s, now := m.kvOf(key), time.Now()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	it := s.find(key, time.Now())
+	it := s.find(key, now)
 	if it == nil {
 		return Entry{}, ErrNotFound
 	}
@@ -195,10 +198,9 @@ func (m *Memory) Create(ctx context.Context, key string, value []byte, ttl time.
 		return 0, err
 	}
 	value = bytes.Clone(value)
-	s := m.kvOf(key)
+	s, now := m.kvOf(key), time.Now()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	now := time.Now()
 	s.trim(now, trimMost)
 	it, ok := s.items.get(key)
 	switch {
@@ -206,7 +208,7 @@ func (m *Memory) Create(ctx context.Context, key string, value []byte, ttl time.
 		// A key may be a piece of a long message, which must not stay because of it.
 		it = &item{Entry: Entry{Key: strings.Clone(key)}}
 		s.items.put(it.Key, it)
-		s.fresh = append(s.fresh, it)
+		s.fresh = append(fitted(s.fresh), it)
 	case alive(it, now):
 		return 0, ErrExists
 	}
@@ -219,10 +221,9 @@ func (m *Memory) Update(ctx context.Context, key string, value []byte, rev Revis
 		return 0, err
 	}
 	value = bytes.Clone(value)
-	s := m.kvOf(key)
+	s, now := m.kvOf(key), time.Now()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	now := time.Now()
 	s.trim(now, trimMost)
 	it := s.find(key, now)
 	switch {
@@ -242,10 +243,9 @@ func (m *Memory) Delete(ctx context.Context, key string, rev Revision) error {
 	if err := checkName("key", key); err != nil {
 		return err
 	}
-	s := m.kvOf(key)
+	s, now := m.kvOf(key), time.Now()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	now := time.Now()
 	s.trim(now, trimMost)
 	it := s.find(key, now)
 	switch {

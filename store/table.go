@@ -3,6 +3,8 @@
 
 package store
 
+import "slices"
+
 // A table is a map that gives memory back: a Go map stays as large as it ever
 // was, so one that lost most of its elements is copied. The zero value is ready.
 type table[V any] struct {
@@ -10,7 +12,8 @@ type table[V any] struct {
 	peak int // the most elements since the last copy
 }
 
-const smallTable = 1024 // up to this many elements a table is never copied
+// Up to this many elements nothing is copied to save memory.
+const smallTable = 1024
 
 func (t *table[V]) get(k string) (V, bool) {
 	v, ok := t.m[k]
@@ -35,4 +38,17 @@ func (t *table[V]) remove(k string) {
 		m[k] = v
 	}
 	t.m, t.peak = m, len(m)
+}
+
+// fitted returns s with room for one more element and with not too much room.
+// When full it doubles: append alone adds a quarter to what is long, and so
+// copies it several times as often.
+func fitted[E any](s []E) []E {
+	switch n := cap(s); {
+	case len(s) == n:
+		return slices.Grow(s, n+1)
+	case n > smallTable && len(s) < n/4:
+		return append(make([]E, 0, n/2), s...)
+	}
+	return s
 }
