@@ -14,6 +14,12 @@ import (
 	"time"
 )
 
+// NoAnswer is returned by a handler of a request that is answered on failure
+// only, such as SUBAGENT_CANCEL_REQ.
+const NoAnswer = noAnswer(true)
+
+type noAnswer bool
+
 // A Call is one message that a host handles, most often a request.
 type Call struct {
 	Message *Message
@@ -50,6 +56,10 @@ func (c *Call) CorrelationID() string {
 	}
 	return c.Message.ID
 }
+
+// Text returns a member of the message that is a string, by its name on the
+// wire, or "".
+func (c *Call) Text(name string) string { return textMember(c.Message, name) }
 
 // Streaming reports whether the agent asked for events.
 func (c *Call) Streaming() bool { return wantsEvents(c.Message) }
@@ -235,7 +245,7 @@ func (s *Session) run(c *Call) {
 		return
 	}
 	switch {
-	case c.silent, c.mayPass && body == nil && err == nil:
+	case c.silent, err == nil && (body == NoAnswer || c.mayPass && body == nil):
 		s.settle(c)
 	case err != nil:
 		s.fail(c, s.wireError(c, err))

@@ -17,6 +17,7 @@ import (
 	"github.com/google/jsonschema-go/jsonschema"
 
 	"github.com/fivewire/fivewire/a2e"
+	"github.com/fivewire/fivewire/a2e/internal/schema"
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
 
@@ -229,24 +230,24 @@ func (t *Tool) wireError(err error) error {
 // [json.Number]. More about the tool is said by change, if it is not nil.
 func AddFunc[In, Out any](s *Set, name, description string, fn func(ctx context.Context, call *a2e.Call, in In) (Out, error),
 	change func(*Definition)) {
-	schema, err := jsonschema.For[In](&jsonschema.ForOptions{TypeSchemas: map[reflect.Type]*jsonschema.Schema{
+	own, err := jsonschema.For[In](&jsonschema.ForOptions{TypeSchemas: map[reflect.Type]*jsonschema.Schema{
 		reflect.TypeFor[json.Number]():     {Type: "number"},
 		reflect.TypeFor[json.RawMessage](): {},
 	}})
 	if err != nil {
 		panic(fmt.Sprintf("tools: the arguments of %q: %v", name, err))
 	}
-	if schema.Type != "object" {
+	if own.Type != "object" {
 		panic(fmt.Sprintf("tools: the arguments of %q are not a struct", name))
 	}
-	schema.AdditionalProperties = nil // unknown arguments pass (D-32)
-	resolved, err := schema.Resolve(nil)
+	own.AdditionalProperties = nil // unknown arguments pass (D-32)
+	resolved, err := own.Resolve(nil)
 	if err != nil {
 		panic(fmt.Sprintf("tools: the arguments of %q: %v", name, err))
 	}
 	d := a2e.New[Definition]()
 	d.Name, d.Description = name, description
-	for _, p := range parametersOf(schema) {
+	for _, p := range parametersOf(own) {
 		d.InputParameters = append(d.InputParameters, p.Value)
 	}
 	if change != nil {
@@ -258,7 +259,7 @@ func AddFunc[In, Out any](s *Set, name, description string, fn func(ctx context.
 			return nil, refuse("arguments", a2e.ReasonType)
 		}
 		v = withoutNulls(v, d.InputParameters)
-		if err := resolved.Validate(schemaInstance(v)); err != nil {
+		if err := resolved.Validate(schema.Instance(v)); err != nil {
 			return nil, refuse("arguments", a2e.ReasonValue)
 		}
 		var in In
@@ -332,31 +333,4 @@ func withoutNulls(v strictjson.Value, parameters []Parameter) strictjson.Value {
 		return v
 	}
 	return append(out, '}')
-}
-
-// schemaInstance returns v as the validator wants to have it. Numbers become
-// integers where they are small enough, else floats: good enough to be judged,
-// and nobody but the validator sees them.
-func schemaInstance(v strictjson.Value) any {
-	switch v.Kind() {
-	case '{':
-		o := map[string]any{}
-		for m := v.Members(); m.Next(); {
-			o[string(m.Name)] = schemaInstance(m.Value)
-		}
-		return o
-	case '[':
-		a := []any{}
-		for e := v.Elements(); e.Next(); {
-			a = append(a, schemaInstance(e.Value))
-		}
-		return a
-	case '0':
-		if n, ok := v.Int(); ok {
-			return n
-		}
-		n, _ := json.Number(v).Float64()
-		return n
-	}
-	return v.Any()
 }

@@ -1,0 +1,165 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package chains
+
+import (
+	"cmp"
+	"encoding/json"
+	"strconv"
+	"strings"
+
+	"github.com/fivewire/fivewire/a2e"
+	"github.com/fivewire/fivewire/internal/strictjson"
+)
+
+// Evaluate is the built-in expression language (D-48): "$" is the whole scope and
+// "$.a.b" a path into it, through objects by name and lists by position. What a
+// path does not find is null. Everything else is a literal: a string that does
+// not begin with "$", or any other JSON value.
+func Evaluate(expression, scope json.RawMessage) (json.RawMessage, error) {
+	v, err := strictjson.Check(expression, strictjson.Options{MaxDepth: 10000})
+	if err != nil {
+		return nil, err
+	}
+	text, ok := v.Text()
+	if !ok || text != "$" && !strings.HasPrefix(text, "$.") {
+		return json.RawMessage(v), nil
+	}
+	root, err := strictjson.Check(scope, strictjson.Options{MaxDepth: 10000})
+	if err != nil {
+		return nil, err
+	}
+	return json.RawMessage(walk(root, text)), nil
+}
+
+func walk(v strictjson.Value, path string) strictjson.Value {
+	rest, ok := strings.CutPrefix(path, "$.")
+	if !ok {
+		return v
+	}
+	for name := range strings.SplitSeq(rest, ".") {
+		switch {
+		case v.IsObject():
+			v = v.Get(name)
+		case v.IsArray():
+			v = element(v, name)
+		default:
+			v = nil
+		}
+		if v == nil {
+			return strictjson.Value("null")
+		}
+	}
+	return v
+}
+
+func element(v strictjson.Value, position string) strictjson.Value {
+	n, err := strconv.Atoi(position)
+	if err != nil || n < 0 {
+		return nil
+	}
+	for e := v.Elements(); e.Next(); n-- {
+		if n == 0 {
+			return e.Value
+		}
+	}
+	return nil
+}
+
+// Holds reports whether a condition of a branch holds: a path compared with a
+// literal by one of == != >= <= > <, or the truth of a path. The empty
+// condition holds. Literals are JSON; what is none counts as text, quotes of
+// either kind around it taken off. Only numbers with numbers and texts with
+// texts have an order.
+func Holds(condition string, scope json.RawMessage) (bool, error) {
+	condition = strings.TrimSpace(condition)
+	if condition == "" {
+		return true, nil
+	}
+	root, err := strictjson.Check(scope, strictjson.Options{MaxDepth: 10000})
+	if err != nil {
+		return false, err
+	}
+	for _, operator := range [...]string{"==", "!=", ">=", "<=", ">", "<"} {
+		left, right, ok := strings.Cut(condition, operator)
+		if ok {
+			return compare(operand(root, left), operand(root, right), operator), nil
+		}
+	}
+	return truth(operand(root, condition)), nil
+}
+
+func operand(root strictjson.Value, text string) strictjson.Value {
+	text = strings.TrimSpace(text)
+	if text == "$" || strings.HasPrefix(text, "$.") {
+		return walk(root, text)
+	}
+	if v, err := strictjson.Check([]byte(text), strictjson.Options{}); err == nil {
+		return v
+	}
+	if n := len(text); n >= 2 && text[0] == '\'' && text[n-1] == '\'' {
+		text = text[1 : n-1]
+	}
+	return strictjson.AppendString(nil, text)
+}
+
+func compare(a, b strictjson.Value, operator string) bool {
+	switch operator {
+	case "==":
+		return a2e.EqualJSON(json.RawMessage(a), json.RawMessage(b))
+	case "!=":
+		return !a2e.EqualJSON(json.RawMessage(a), json.RawMessage(b))
+	}
+	if a.Kind() != b.Kind() || a.Kind() != '0' && a.Kind() != '"' {
+		return false
+	}
+	order := 0
+	if a.Kind() == '0' {
+		order = compareNumbers(a, b)
+	} else {
+		x, _ := a.Text()
+		y, _ := b.Text()
+		order = strings.Compare(x, y)
+	}
+	switch operator {
+	case ">=":
+		return order >= 0
+	case "<=":
+		return order <= 0
+	case ">":
+		return order > 0
+	}
+	return order < 0
+}
+
+// compareNumbers is exact for integers of 64 bits.
+func compareNumbers(a, b strictjson.Value) int {
+	x, ok1 := a.Int()
+	y, ok2 := b.Int()
+	if ok1 && ok2 {
+		return cmp.Compare(x, y)
+	}
+	f, _ := json.Number(a).Float64()
+	g, _ := json.Number(b).Float64()
+	return cmp.Compare(f, g)
+}
+
+// truth is false for null, false, 0 and what is empty.
+func truth(v strictjson.Value) bool {
+	switch v.Kind() {
+	case 'n', 'f', 0:
+		return false
+	case '"':
+		return len(v) > 2
+	case '0':
+		return !strictjson.EqualNumbers(v, strictjson.Value("0"))
+	case '{':
+		m := v.Members()
+		return m.Next()
+	case '[':
+		e := v.Elements()
+		return e.Next()
+	}
+	return true
+}

@@ -1,0 +1,60 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package schema holds JSON against JSON Schemas. It is the one place that turns
+// exact JSON into what the validator wants.
+package schema
+
+import (
+	"encoding/json"
+
+	"github.com/google/jsonschema-go/jsonschema"
+
+	"github.com/fivewire/fivewire/internal/strictjson"
+)
+
+// Parse reads a schema. It comes from the program, not from a peer.
+func Parse(text json.RawMessage) (*jsonschema.Resolved, error) {
+	v, err := strictjson.Check(text, strictjson.Options{})
+	if err != nil {
+		return nil, err
+	}
+	var s jsonschema.Schema
+	if err := json.Unmarshal(v, &s); err != nil {
+		return nil, err
+	}
+	return s.Resolve(nil)
+}
+
+// Fits reports whether strict JSON is a valid instance of a schema.
+func Fits(s *jsonschema.Resolved, text json.RawMessage) bool {
+	v, err := strictjson.Check(text, strictjson.Options{MaxDepth: 10000})
+	return err == nil && s.Validate(Instance(v)) == nil
+}
+
+// Instance returns v in the types of the validator. Numbers become integers
+// where they are small enough, else floats: good enough to be judged, and nobody
+// but the validator sees them.
+func Instance(v strictjson.Value) any {
+	switch v.Kind() {
+	case '{':
+		o := map[string]any{}
+		for m := v.Members(); m.Next(); {
+			o[string(m.Name)] = Instance(m.Value)
+		}
+		return o
+	case '[':
+		a := []any{}
+		for e := v.Elements(); e.Next(); {
+			a = append(a, Instance(e.Value))
+		}
+		return a
+	case '0':
+		if n, ok := v.Int(); ok {
+			return n
+		}
+		f, _ := json.Number(v).Float64()
+		return f
+	}
+	return v.Any()
+}

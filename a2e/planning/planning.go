@@ -1,0 +1,264 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package planning
+
+import (
+	"context"
+	"encoding/json"
+	"slices"
+	"strconv"
+	"sync"
+
+	"github.com/fivewire/fivewire/a2e"
+	"github.com/fivewire/fivewire/internal/strictjson"
+)
+
+// Options adjusts the plugin. The zero value is right for production.
+type Options struct {
+	// Name is the name of the plugin. Empty means "planning".
+	Name string
+
+	// MaxPlans and MaxTasks bound what a session keeps. Zero means 100 plans
+	// and 10,000 tasks in all.
+	MaxPlans, MaxTasks int
+}
+
+// columns are those of a plan that names none (A2E-129).
+func columns() []string { return []string{"backlog", "todo", "in_progress", "done"} }
+
+// NewPlugin returns a plugin that keeps plans for the time of a session.
+func NewPlugin(opts *Options) *a2e.Plugin {
+	p := &planner{}
+	if opts != nil {
+		p.opts = *opts
+	}
+	if p.opts.Name == "" {
+		p.opts.Name = Capability
+	}
+	if p.opts.MaxPlans <= 0 {
+		p.opts.MaxPlans = 100
+	}
+	if p.opts.MaxTasks <= 0 {
+		p.opts.MaxTasks = 10000
+	}
+	return &a2e.Plugin{
+		Name: p.opts.Name, Capability: Capability, Types: Types(),
+		Open: func(*a2e.Session) (any, error) { return &desk{}, nil },
+		Routes: []a2e.Route{
+			a2e.NewRoute("planning/plan/create", p.create),
+			a2e.NewRoute("planning/plan/list", p.list),
+			a2e.NewRoute("planning/task/add", p.add),
+			a2e.NewRoute("planning/task/update", p.update),
+			a2e.NewRoute("planning/task/list", p.tasks),
+			a2e.NewRoute("planning/plan/board", p.board),
+		},
+	}
+}
+
+type planner struct{ opts Options }
+
+// A desk holds the plans of one session.
+type desk struct {
+	mu    sync.Mutex
+	plans []*plan
+	made  int // tasks
+}
+
+type plan struct {
+	id, name string
+	columns  []string
+	tasks    []*task
+}
+
+type task struct {
+	id, title, status, description, assignee string
+	deps                                     []string
+	metadata                                 json.RawMessage
+}
+
+func open(call *a2e.Call) (*desk, func()) {
+	d := call.State().(*desk)
+	d.mu.Lock()
+	return d, d.mu.Unlock
+}
+
+func fault(reason, text string) error {
+	err := a2e.NewError(a2e.ErrRuntime, text)
+	err.Reason, err.Retryable = reason, false
+	return err
+}
+
+func (d *desk) find(id string) (*plan, error) {
+	if i := slices.IndexFunc(d.plans, func(p *plan) bool { return p.id == id }); i >= 0 {
+		return d.plans[i], nil
+	}
+	return nil, fault("unknown_plan", "there is no such plan")
+}
+
+// some returns the plan of that id, or all of them if it is empty.
+func (d *desk) some(id string) ([]*plan, error) {
+	if id == "" {
+		return d.plans, nil
+	}
+	p, err := d.find(id)
+	if err != nil {
+		return nil, err
+	}
+	return []*plan{p}, nil
+}
+
+func (p *planner) create(_ context.Context, call *a2e.Call, r *PlanCreateRequest) (*PlanCreateResponse, error) {
+	d, unlock := open(call)
+	defer unlock()
+	if len(d.plans) >= p.opts.MaxPlans {
+		return nil, fault("too_many_plans", "the session has too many plans")
+	}
+	n := &plan{id: "plan-" + strconv.Itoa(len(d.plans)+1), name: r.Name, columns: slices.Clone(r.Columns)}
+	if len(n.columns) == 0 {
+		n.columns = columns()
+	}
+	d.plans = append(d.plans, n)
+	return &PlanCreateResponse{Success: true, PlanID: n.id, Columns: n.columns}, nil
+}
+
+func (p *planner) list(_ context.Context, call *a2e.Call, _ *PlanListRequest) (*PlanListResponse, error) {
+	d, unlock := open(call)
+	defer unlock()
+	resp := &PlanListResponse{}
+	for _, n := range d.plans {
+		raw, err := strictjson.Encode(struct {
+			PlanID  string   `json:"plan_id"`
+			Name    string   `json:"name"`
+			Columns []string `json:"columns"`
+		}{n.id, n.name, n.columns})
+		if err != nil {
+			return nil, err
+		}
+		resp.Plans = append(resp.Plans, raw)
+	}
+	return resp, nil
+}
+
+func (p *planner) add(_ context.Context, call *a2e.Call, r *TaskAddRequest) (*TaskAddResponse, error) {
+	d, unlock := open(call)
+	defer unlock()
+	n, err := d.find(r.PlanID)
+	if err != nil {
+		return nil, err
+	}
+	if d.made >= p.opts.MaxTasks {
+		return nil, fault("too_many_tasks", "the session has too many tasks")
+	}
+	d.made++
+	t := &task{id: "task-" + strconv.Itoa(d.made), title: r.Title, status: r.Status, description: r.Description,
+		assignee: r.Assignee, deps: r.Deps, metadata: r.Metadata}
+	if t.status == "" {
+		t.status = n.columns[0]
+	}
+	n.tasks = append(n.tasks, t)
+	return &TaskAddResponse{Success: true, TaskID: t.id, Status: t.status}, nil
+}
+
+// update changes what the request names; empty members leave things as they are
+// (A2E-130).
+func (p *planner) update(_ context.Context, call *a2e.Call, r *TaskUpdateRequest) (*TaskUpdateResponse, error) {
+	d, unlock := open(call)
+	defer unlock()
+	n, err := d.find(r.PlanID)
+	if err != nil {
+		return nil, err
+	}
+	i := slices.IndexFunc(n.tasks, func(t *task) bool { return t.id == r.TaskID })
+	if i < 0 {
+		return nil, fault("unknown_task", "there is no such task")
+	}
+	t := n.tasks[i]
+	if r.Status != "" {
+		t.status = r.Status
+	}
+	if r.Assignee != "" {
+		t.assignee = r.Assignee
+	}
+	if len(r.Deps) > 0 {
+		t.deps = r.Deps
+	}
+	return &TaskUpdateResponse{Success: true, TaskID: t.id}, nil
+}
+
+// card is a task as the answers show it.
+type card struct {
+	TaskID   string `json:"task_id"`
+	Title    string `json:"title"`
+	Status   string `json:"status"`
+	Assignee string `json:"assignee"`
+	PlanID   string `json:"plan_id,omitempty"`
+}
+
+func (p *planner) tasks(_ context.Context, call *a2e.Call, r *TaskListRequest) (*TaskListResponse, error) {
+	d, unlock := open(call)
+	defer unlock()
+	plans, err := d.some(r.PlanID)
+	if err != nil {
+		return nil, err
+	}
+	resp := &TaskListResponse{}
+	for _, n := range plans {
+		for _, t := range n.tasks {
+			if r.Status != "" && r.Status != t.status {
+				continue
+			}
+			raw, err := strictjson.Encode(card{t.id, t.title, t.status, t.assignee, n.id})
+			if err != nil {
+				return nil, err
+			}
+			resp.Tasks = append(resp.Tasks, raw)
+		}
+	}
+	return resp, nil
+}
+
+// board groups the tasks by column; a status that is no column gets one of its
+// own at the end (A2E-131).
+func (p *planner) board(_ context.Context, call *a2e.Call, r *PlanBoardRequest) (*PlanBoardResponse, error) {
+	d, unlock := open(call)
+	defer unlock()
+	plans, err := d.some(r.PlanID)
+	if err != nil {
+		return nil, err
+	}
+	resp := &PlanBoardResponse{}
+	for _, n := range plans {
+		order := slices.Clone(n.columns)
+		groups := map[string][]card{}
+		for _, t := range n.tasks {
+			if !slices.Contains(order, t.status) {
+				order = append(order, t.status)
+			}
+			groups[t.status] = append(groups[t.status], card{TaskID: t.id, Title: t.title, Status: t.status, Assignee: t.assignee})
+		}
+		var tasks, m a2e.Members
+		for _, column := range order {
+			if groups[column] == nil {
+				groups[column] = []card{}
+			}
+			if err := tasks.Set(column, groups[column]); err != nil {
+				return nil, err
+			}
+		}
+		for _, kv := range []struct {
+			name  string
+			value any
+		}{{"plan_id", n.id}, {"name", n.name}, {"columns", n.columns}, {"tasks", tasks}} {
+			if err := m.Set(kv.name, kv.value); err != nil {
+				return nil, err
+			}
+		}
+		raw, err := m.MarshalJSON()
+		if err != nil {
+			return nil, err
+		}
+		resp.Boards = append(resp.Boards, raw)
+	}
+	return resp, nil
+}

@@ -1,0 +1,343 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package proc
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/fivewire/fivewire/a2e"
+	"github.com/fivewire/fivewire/internal/strictjson"
+)
+
+// States of a process.
+const (
+	StateRunning  = "running"
+	StateStopped  = "stopped"  // ended with 0, or because it was told to
+	StateCrashed  = "crashed"  // ended otherwise
+	StateTimedOut = "timedout" // ended because its time was over
+)
+
+// Options say what agents may run. The zero value lets them run nothing.
+type Options struct {
+	// Name is the name of the plugin. Empty means "proc".
+	Name string
+
+	// Allow lists the programs that may be run, as agents name them. Each is
+	// resolved once, when the plugin is made, to an absolute path; one that
+	// is not found is an error then. There is no shell but one that is listed.
+	Allow []string
+
+	// Roots are the folders in which processes may work, symbolic links
+	// resolved. An empty cwd means the first. None means a process may only
+	// work in the folder of the host, with an empty cwd.
+	Roots []string
+
+	// PassEnv names variables of the host that processes see beside those of
+	// the request.
+	PassEnv []string
+
+	// MaxProcesses bounds the running processes of a session; zero means 10.
+	MaxProcesses int
+
+	// MaxLifetime bounds the life of a process; zero means an hour. A request
+	// may ask for less.
+	MaxLifetime time.Duration
+}
+
+// keepEnded is how many ended processes a session can still ask about.
+const keepEnded = 100
+
+// NewPlugin returns a plugin that runs real processes, each in a process group
+// of its own that ends with the session (D-52).
+func NewPlugin(opts *Options) (*a2e.Plugin, error) {
+	m := &manager{paths: map[string]string{}}
+	if opts != nil {
+		m.opts = *opts
+	}
+	if m.opts.Name == "" {
+		m.opts.Name = Capability
+	}
+	if m.opts.MaxProcesses <= 0 {
+		m.opts.MaxProcesses = 10
+	}
+	if m.opts.MaxLifetime <= 0 {
+		m.opts.MaxLifetime = time.Hour
+	}
+	for _, name := range m.opts.Allow {
+		path, err := exec.LookPath(name)
+		if err == nil {
+			path, err = filepath.Abs(path)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("proc: allowed program %q: %w", name, err)
+		}
+		m.paths[name] = path
+	}
+	for _, root := range m.opts.Roots {
+		real, err := filepath.Abs(root)
+		if err == nil {
+			real, err = filepath.EvalSymlinks(real)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("proc: root %q: %w", root, err)
+		}
+		m.roots = append(m.roots, real)
+	}
+	return &a2e.Plugin{
+		Name: m.opts.Name, Capability: Capability, Types: Types(),
+		Open:  func(s *a2e.Session) (any, error) { return &group{session: s, byID: map[string]*process{}}, nil },
+		Close: func(state any) { state.(*group).end() },
+		Routes: []a2e.Route{
+			a2e.NewRoute("proc/spawn/req", m.spawn),
+			a2e.NewRoute("proc/write/req", m.write),
+			a2e.NewRoute("proc/kill/req", m.kill),
+			{Type: a2e.TypeOf[StatusRequest]("proc/status/req"), Handler: a2e.HandlerFunc(m.status)},
+		},
+	}, nil
+}
+
+type manager struct {
+	opts  Options
+	paths map[string]string // program as named to its path
+	roots []string
+}
+
+// A group holds the processes of one session.
+type group struct {
+	session *a2e.Session
+
+	mu     sync.Mutex
+	closed bool
+	made   int
+	byID   map[string]*process
+	order  []*process
+	work   sync.WaitGroup
+}
+
+func failure(code a2e.Code, text string) *a2e.Error {
+	err := a2e.NewError(code, text)
+	err.Capability = Capability
+	return err
+}
+
+func (m *manager) spawn(ctx context.Context, call *a2e.Call, r *SpawnRequest) (*SpawnResponse, error) {
+	cmd, err := m.command(r)
+	if err != nil {
+		return nil, err
+	}
+	g := call.State().(*group)
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	running := 0
+	for _, p := range g.order {
+		if p.isRunning() {
+			running++
+		}
+	}
+	switch {
+	case g.closed:
+		return nil, a2e.ErrClosed
+	case running >= m.opts.MaxProcesses:
+		return nil, failure(a2e.ErrProcLimit, "the session has too many processes")
+	}
+	g.made++
+	p := &process{id: fmt.Sprintf("proc-%d", g.made), reqID: call.ID(), group: g, text: strings.Join(r.Cmd, " "), cmd: cmd,
+		state: StateRunning, done: make(chan struct{})}
+	if err := p.start(r.StdinMode); err != nil {
+		return &SpawnResponse{ProcID: "", Error: "the program could not be started"}, nil
+	}
+	life := m.opts.MaxLifetime
+	if r.Timeout > 0 && r.Timeout < int64(life/time.Second) {
+		life = time.Duration(r.Timeout) * time.Second
+	}
+	p.timer = time.AfterFunc(life, func() { p.stop(StateTimedOut, "SIGKILL") })
+	g.byID[p.id] = p
+	g.order = append(g.order, p)
+	g.forget()
+	g.work.Go(p.run)
+	return &SpawnResponse{ProcID: p.id, OK: true, PID: int64(cmd.Process.Pid)}, nil
+}
+
+// command makes the command of a request, or says why it must not be.
+func (m *manager) command(r *SpawnRequest) (*exec.Cmd, error) {
+	if len(r.Cmd) == 0 || r.Cmd[0] == "" {
+		return nil, a2e.Violation("cmd", a2e.ReasonRequired)
+	}
+	path, ok := m.paths[r.Cmd[0]]
+	if !ok {
+		err := failure(a2e.ErrUnauthorized, "the program is not allowed here")
+		err.Field, err.Reason = "cmd[0]", "not_allowed"
+		return nil, err
+	}
+	for i, arg := range r.Cmd {
+		if strings.IndexByte(arg, 0) >= 0 {
+			return nil, a2e.Violation(fmt.Sprintf("cmd[%d]", i), a2e.ReasonValue)
+		}
+	}
+	dir, err := m.folder(r.Cwd)
+	if err != nil {
+		return nil, err
+	}
+	cmd := &exec.Cmd{Path: path, Args: r.Cmd, Dir: dir, Env: []string{}}
+	for _, name := range m.opts.PassEnv {
+		if value, ok := os.LookupEnv(name); ok {
+			cmd.Env = append(cmd.Env, name+"="+value)
+		}
+	}
+	for _, v := range r.Env {
+		if v.Name == "" || strings.ContainsAny(v.Name, "=\x00") || strings.IndexByte(v.Value, 0) >= 0 {
+			return nil, a2e.Violation("env", a2e.ReasonValue)
+		}
+		cmd.Env = append(cmd.Env, v.Name+"="+v.Value)
+	}
+	isolate(cmd)
+	return cmd, nil
+}
+
+// folder returns where a process works. It must lie inside a root after all
+// links are followed.
+func (m *manager) folder(cwd string) (string, error) {
+	if cwd == "" {
+		if len(m.roots) > 0 {
+			return m.roots[0], nil
+		}
+		return "", nil
+	}
+	if !filepath.IsAbs(cwd) && len(m.roots) > 0 {
+		cwd = filepath.Join(m.roots[0], cwd)
+	}
+	real, err := filepath.EvalSymlinks(cwd)
+	if err == nil && filepath.IsAbs(real) {
+		for _, root := range m.roots {
+			if rel, err := filepath.Rel(root, real); err == nil && filepath.IsLocal(rel) {
+				return real, nil
+			}
+		}
+	}
+	e := failure(a2e.ErrUnauthorized, "the folder is not allowed here")
+	e.Field, e.Reason = "cwd", "not_allowed"
+	return "", e
+}
+
+// forget drops the oldest ended processes beyond what is kept.
+func (g *group) forget() {
+	for i := 0; len(g.order) > keepEnded && i < len(g.order); {
+		if p := g.order[i]; !p.isRunning() {
+			delete(g.byID, p.id)
+			g.order = slices.Delete(g.order, i, i+1)
+		} else {
+			i++
+		}
+	}
+}
+
+func find(call *a2e.Call, id string) (*process, error) {
+	g := call.State().(*group)
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if p := g.byID[id]; p != nil {
+		return p, nil
+	}
+	return nil, failure(a2e.ErrUnknownProc, "there is no such process")
+}
+
+// end kills what still runs and waits for it.
+func (g *group) end() {
+	g.mu.Lock()
+	g.closed = true
+	list := slices.Clone(g.order)
+	g.mu.Unlock()
+	for _, p := range list {
+		p.stop(StateStopped, "SIGKILL")
+	}
+	g.work.Wait()
+}
+
+func (m *manager) write(ctx context.Context, call *a2e.Call, r *WriteRequest) (*WriteResponse, error) {
+	p, err := find(call, r.ProcID)
+	if err != nil {
+		return nil, err
+	}
+	if !p.isRunning() {
+		return nil, failure(a2e.ErrProcDead, "the process has ended")
+	}
+	resp := &WriteResponse{ProcID: p.id, PID: int64(p.cmd.Process.Pid), OK: true}
+	if err := p.write(ctx, r.Data, r.EOF); err != nil {
+		resp.OK, resp.Error = false, "the input of the process is closed"
+	}
+	return resp, nil
+}
+
+func (m *manager) kill(_ context.Context, call *a2e.Call, r *KillRequest) (*KillResponse, error) {
+	switch r.Signal {
+	case "SIGTERM", "SIGKILL", "SIGINT":
+	default:
+		return nil, a2e.Violation("signal", a2e.ReasonValue)
+	}
+	p, err := find(call, r.ProcID)
+	if err != nil {
+		return nil, err
+	}
+	if !p.isRunning() {
+		return nil, failure(a2e.ErrProcDead, "the process has ended")
+	}
+	p.stop(StateStopped, r.Signal)
+	// Most processes end at once; one that takes its time is still running.
+	timer := time.NewTimer(2 * time.Second)
+	defer timer.Stop()
+	select {
+	case <-p.done:
+	case <-timer.C:
+	}
+	state, _ := p.now()
+	return &KillResponse{OK: true, State: state}, nil
+}
+
+// status tells of one process, or of all of the session in the member procs.
+func (m *manager) status(_ context.Context, call *a2e.Call) (any, error) {
+	r, ok := call.Message.Body.(*StatusRequest)
+	if !ok {
+		return nil, a2e.ErrPass
+	}
+	if r.ProcID != "" {
+		p, err := find(call, r.ProcID)
+		if err != nil {
+			return nil, err
+		}
+		state, _ := p.now()
+		answer := a2e.NewMessage("proc/status/resp", &StatusResponse{ReqID: call.ID(), ProcID: p.id, Status: state})
+		raw, err := p.describe()
+		if err != nil {
+			return nil, err
+		}
+		return answer, answer.Extra.Set("procs", []json.RawMessage{raw})
+	}
+	g := call.State().(*group)
+	g.mu.Lock()
+	list := slices.Clone(g.order)
+	g.mu.Unlock()
+	procs := []json.RawMessage{}
+	for _, p := range list {
+		raw, err := p.describe()
+		if err != nil {
+			return nil, err
+		}
+		procs = append(procs, raw)
+	}
+	answer := a2e.NewMessage("proc/status/resp", &StatusResponse{ReqID: call.ID(), Status: "ok"})
+	text, err := strictjson.Encode(procs)
+	if err != nil {
+		return nil, err
+	}
+	return answer, answer.Extra.Set("procs", json.RawMessage(text))
+}

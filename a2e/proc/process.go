@@ -1,0 +1,190 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package proc
+
+import (
+	"bufio"
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"time"
+	"unicode/utf8"
+
+	"github.com/fivewire/fivewire/a2e"
+	"github.com/fivewire/fivewire/internal/strictjson"
+)
+
+// maxChunk bounds the text of one event.
+const maxChunk = 64 << 10
+
+// A process is one that an agent has started.
+type process struct {
+	id      string
+	reqID   string // of the spawn request
+	text    string // the command, for people
+	group   *group
+	cmd     *exec.Cmd
+	in      io.WriteCloser // nil: no input
+	outputs [2]io.ReadCloser
+	timer   *time.Timer
+	began   time.Time
+	done    chan struct{} // closed when it has ended and everything is told
+
+	writing sync.Mutex // held while the input is written to
+
+	mu    sync.Mutex // guards everything below
+	state string
+	cause string // why it was told to end: a state
+	code  *int64
+	seq   int64
+
+	sending sync.Mutex // keeps the events in the order of their numbers
+}
+
+func (p *process) start(stdin string) error {
+	var err error
+	if stdin != "null" {
+		if p.in, err = p.cmd.StdinPipe(); err != nil {
+			return err
+		}
+	}
+	if p.outputs[0], err = p.cmd.StdoutPipe(); err != nil {
+		return err
+	}
+	if p.outputs[1], err = p.cmd.StderrPipe(); err != nil {
+		return err
+	}
+	p.began = time.Now()
+	return p.cmd.Start()
+}
+
+// run tells the agent what the process writes and how it ends.
+func (p *process) run() {
+	defer close(p.done)
+	var outputs sync.WaitGroup
+	outputs.Go(func() { p.tell(p.outputs[0], "stdout") })
+	outputs.Go(func() { p.tell(p.outputs[1], "stderr") })
+	outputs.Wait()
+	_ = p.cmd.Wait() // how it ended is in ProcessState
+	p.timer.Stop()
+	_ = signalGroup(p.cmd, "SIGKILL") // what it left behind
+	code := int64(exitCode(p.cmd.ProcessState))
+	p.mu.Lock()
+	p.code = &code
+	switch {
+	case p.cause != "":
+		p.state = p.cause
+	case code == 0:
+		p.state = StateStopped
+	default:
+		p.state = StateCrashed
+	}
+	killed := p.cause != ""
+	p.mu.Unlock()
+	stream := "stdout"
+	if code != 0 {
+		stream = "stderr"
+	}
+	if killed {
+		p.push("killed", map[string]int64{"code": code})
+		return
+	}
+	p.push(stream, map[string]int64{"code": code})
+}
+
+// tell sends what comes out of one stream, by lines; a long line comes in parts.
+func (p *process) tell(r io.Reader, stream string) {
+	in := bufio.NewReaderSize(r, maxChunk)
+	for {
+		part, err := in.ReadSlice('\n')
+		if len(part) > 0 {
+			p.push(stream, textOf(part))
+		}
+		if err != nil && err != bufio.ErrBufferFull {
+			return
+		}
+	}
+}
+
+// textOf returns output as the data of an event. What is no text comes as base64
+// too, so that nothing is lost.
+func textOf(part []byte) map[string]string {
+	if utf8.Valid(part) {
+		return map[string]string{"text": string(part)}
+	}
+	return map[string]string{"text": strings.ToValidUTF8(string(part), "\uFFFD"), "base64": base64.StdEncoding.EncodeToString(part)}
+}
+
+// push sends an event. It waits while the agent does not read, and with it the
+// process, whose output then stays in its pipe.
+func (p *process) push(stream string, data any) {
+	p.sending.Lock()
+	defer p.sending.Unlock()
+	p.mu.Lock()
+	seq := p.seq
+	p.seq++
+	p.mu.Unlock()
+	raw, err := strictjson.Encode(data)
+	if err != nil {
+		return
+	}
+	_ = p.group.session.Push(p.group.session.Context(), "proc/read/event", &ReadEvent{Kind: a2e.EventStatus, ReqID: p.reqID,
+		Data: raw, Seq: seq, ProcID: p.id, StreamType: stream}) // a session that is gone needs no events
+}
+
+func (p *process) isRunning() bool {
+	state, _ := p.now()
+	return state == StateRunning
+}
+
+func (p *process) now() (state string, code *int64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.state, p.code
+}
+
+// stop tells the process group to end, for a cause that becomes its state.
+func (p *process) stop(cause, signal string) {
+	p.mu.Lock()
+	running := p.state == StateRunning
+	if running && p.cause == "" {
+		p.cause = cause
+	}
+	p.mu.Unlock()
+	if running {
+		_ = signalGroup(p.cmd, signal)
+	}
+}
+
+// write writes to the input until ctx ends.
+func (p *process) write(ctx context.Context, data string, eof bool) error {
+	if p.in == nil {
+		return os.ErrClosed
+	}
+	p.writing.Lock()
+	defer p.writing.Unlock()
+	if d, ok := p.in.(interface{ SetWriteDeadline(time.Time) error }); ok {
+		_ = d.SetWriteDeadline(time.Time{})
+		defer context.AfterFunc(ctx, func() { _ = d.SetWriteDeadline(time.Now()) })()
+	}
+	if _, err := io.WriteString(p.in, data); err != nil {
+		return err
+	}
+	if eof {
+		return p.in.Close()
+	}
+	return nil
+}
+
+// describe returns the process as a [Status].
+func (p *process) describe() (json.RawMessage, error) {
+	state, code := p.now()
+	return a2e.EncodeObject(&Status{ProcID: p.id, Cmd: p.text, State: state, PID: int64(p.cmd.Process.Pid), ExitCode: code,
+		StartedAt: a2e.Seconds(p.began)})
+}

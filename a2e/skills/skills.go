@@ -1,0 +1,258 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package skills
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/google/jsonschema-go/jsonschema"
+
+	"github.com/fivewire/fivewire/a2e"
+	"github.com/fivewire/fivewire/a2e/internal/schema"
+	"github.com/fivewire/fivewire/internal/strictjson"
+)
+
+// TimeLimit returns the time limit that the request asks for.
+func (c *CallRequest) TimeLimit() time.Duration {
+	return time.Duration(min(c.Timeout, int64(1<<62/time.Second))) * time.Second
+}
+
+// Statuses of a [Definition].
+const (
+	StatusCreated   = "Created"
+	StatusBlocked   = "Blocked"
+	StatusPublished = "Published"
+	StatusArchived  = "Archived"
+)
+
+// A Skill is something larger than a tool that an agent can ask for by name.
+type Skill struct {
+	Definition Definition
+
+	// Run does the work with arguments that fit the input schema. It returns
+	// what encoding/json can write, raw JSON, or a complete [*Result].
+	Run func(ctx context.Context, run *Run) (any, error)
+}
+
+// A Run is one call of a skill.
+type Run struct {
+	Call      *a2e.Call
+	Request   *CallRequest
+	Arguments json.RawMessage
+
+	mu     sync.Mutex
+	events []a2e.Message
+}
+
+// maxEvents bounds the events that a result repeats.
+const maxEvents = 1000
+
+// Emit sends an event, if the agent asked for events, and keeps it for the
+// result (A2E-115).
+func (r *Run) Emit(kind string, data any) error {
+	raw, err := strictjson.Encode(data)
+	if err != nil {
+		return err
+	}
+	r.mu.Lock()
+	if len(r.events) < maxEvents {
+		r.events = append(r.events, *a2e.NewMessage("skill/event",
+			&a2e.EventBody{Kind: kind, ReqID: r.Call.ID(), Data: raw, Seq: int64(len(r.events))}))
+	}
+	r.mu.Unlock()
+	return r.Call.Emit(kind, json.RawMessage(raw))
+}
+
+// Options adjusts a [Set]. The zero value is right for production.
+type Options struct {
+	// Name is the name of the plugin. Empty means "skills".
+	Name string
+
+	// AllowOverride decides whether a call may bring its own model and
+	// credentials. Nil refuses that.
+	AllowOverride func(ctx context.Context, call *a2e.Call, c *LLMConfig) bool
+}
+
+// A Set holds skills and serves them as a plugin.
+type Set struct {
+	opts Options
+
+	mu     sync.RWMutex
+	skills []*entry
+}
+
+type entry struct {
+	Skill
+	input *jsonschema.Resolved
+}
+
+// NewSet returns a set without skills.
+func NewSet(opts *Options) *Set {
+	s := &Set{}
+	if opts != nil {
+		s.opts = *opts
+	}
+	if s.opts.Name == "" {
+		s.opts.Name = "skills"
+	}
+	return s
+}
+
+// Add adds a skill. A name that is empty or taken, a skill without Run and an
+// input schema that is none panic. A definition without status is published.
+func (s *Set) Add(k Skill) *Set {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	d := &k.Definition
+	if d.Name == "" || k.Run == nil || s.find(d.Name) != nil {
+		panic(fmt.Sprintf("skills: the skill %q has no name, no Run, or is added twice", d.Name))
+	}
+	if d.Status == "" {
+		d.Status = StatusPublished
+	}
+	e := &entry{Skill: k}
+	if len(d.InputSchema) > 0 {
+		resolved, err := schema.Parse(d.InputSchema)
+		if err != nil {
+			panic(fmt.Sprintf("skills: input schema of %q: %v", d.Name, err))
+		}
+		e.input = resolved
+	}
+	s.skills = append(s.skills, e)
+	return s
+}
+
+func (s *Set) find(name string) *entry {
+	if i := slices.IndexFunc(s.skills, func(e *entry) bool { return e.Definition.Name == name }); i >= 0 {
+		return s.skills[i]
+	}
+	return nil
+}
+
+// Plugin returns the plugin that serves the set.
+func (s *Set) Plugin() *a2e.Plugin {
+	return &a2e.Plugin{Name: s.opts.Name, Capability: Capability, Types: Types(), Routes: []a2e.Route{
+		a2e.NewRoute("skill/discover/req", s.discover),
+		a2e.NewRoute("skill/call/req", s.call),
+	}}
+}
+
+// discover lists published skills with any of the tags and one of the categories
+// (A2E-113). Credentials stay here.
+func (s *Set) discover(_ context.Context, _ *a2e.Call, r *DiscoverRequest) (*DiscoverResponse, error) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	resp := &DiscoverResponse{}
+	for _, e := range s.skills {
+		d := e.Definition
+		if d.Status != StatusPublished ||
+			len(r.FilterTags) > 0 && !slices.ContainsFunc(d.Tags, func(t string) bool { return slices.Contains(r.FilterTags, t) }) ||
+			len(r.FilterCategories) > 0 && (d.Category == nil || !slices.Contains(r.FilterCategories, *d.Category)) {
+			continue
+		}
+		if d.LLMConfig != nil {
+			public := *d.LLMConfig
+			public.ProviderCredentials, public.ProviderConfig = json.RawMessage("{}"), nil
+			d.LLMConfig = &public
+		}
+		resp.Skills = append(resp.Skills, d)
+	}
+	return resp, nil
+}
+
+func failure(code a2e.Code, name, text string) *a2e.Error {
+	if len(name) > 200 {
+		name = strings.ToValidUTF8(name[:200], "")
+	}
+	err := a2e.NewError(code, text).With("name", name)
+	err.Capability = Capability
+	return err
+}
+
+func (s *Set) call(ctx context.Context, call *a2e.Call, r *CallRequest) (*CallResponse, error) {
+	result, err := s.run(ctx, call, r)
+	if err != nil {
+		return nil, err
+	}
+	now := a2e.Seconds(time.Now())
+	return &CallResponse{Name: r.Name, Data: result, CreatedAt: &now}, nil
+}
+
+func (s *Set) run(ctx context.Context, call *a2e.Call, r *CallRequest) (*Result, error) {
+	s.mu.RLock()
+	e := s.find(r.Name)
+	s.mu.RUnlock()
+	if e == nil || e.Definition.Status != StatusPublished {
+		return nil, failure(a2e.ErrUnknownSkill, r.Name, "there is no such skill")
+	}
+	if r.LLMOverride != nil && (s.opts.AllowOverride == nil || !s.opts.AllowOverride(ctx, call, r.LLMOverride)) {
+		err := failure(a2e.ErrUnauthorized, r.Name, "the model cannot be chosen here")
+		err.Field, err.Reason = "llm_override", "not_allowed"
+		return nil, err
+	}
+	arguments := r.Arguments
+	if arguments == nil {
+		arguments = json.RawMessage("{}")
+	}
+	if e.input != nil && !schema.Fits(e.input, arguments) {
+		err := a2e.Violation("arguments", a2e.ReasonValue)
+		err.Capability = Capability
+		return nil, err
+	}
+	run := &Run{Call: call, Request: r, Arguments: arguments}
+	start := time.Now()
+	out, err := e.Run(ctx, run)
+	if err != nil {
+		var wire *a2e.Error
+		if errors.As(err, &wire) {
+			return nil, err
+		}
+		wire = failure(a2e.ErrSkill, r.Name, err.Error())
+		wire.Cause = err
+		return nil, wire
+	}
+	result, ok := out.(*Result)
+	if !ok || result == nil {
+		result = &Result{Success: true, DurationMs: time.Since(start).Milliseconds()}
+		switch out := out.(type) {
+		case nil:
+		case json.RawMessage:
+			result.Data = out
+		default:
+			if result.Data, err = strictjson.Encode(out); err != nil {
+				return nil, fmt.Errorf("skills: the result of %q: %w", r.Name, err)
+			}
+		}
+	}
+	run.mu.Lock()
+	result.Events = append(result.Events, run.events...)
+	run.mu.Unlock()
+	return result, nil
+}
+
+// Execute runs a skill and returns its data, for nodes of chains: it is an
+// Executor of package chains.
+func (s *Set) Execute(ctx context.Context, call *a2e.Call, name string, input json.RawMessage) (json.RawMessage, error) {
+	r := a2e.New[CallRequest]()
+	r.Name, r.Arguments, r.Streaming = name, input, false
+	result, err := s.run(ctx, call, r)
+	if err != nil {
+		return nil, err
+	}
+	if !result.Success {
+		text := "the skill failed"
+		if result.Error != nil {
+			text = *result.Error
+		}
+		return nil, failure(a2e.ErrSkill, name, text)
+	}
+	return result.Data, nil
+}

@@ -1,0 +1,351 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package subagents
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/fivewire/fivewire/a2e"
+	"github.com/fivewire/fivewire/internal/randid"
+	"github.com/fivewire/fivewire/internal/strictjson"
+)
+
+// Statuses of a subagent (A2E-133).
+const (
+	StatusReady      = "READY"
+	StatusRunning    = "RUNNING"
+	StatusWaiting    = "WAITING"
+	StatusCompleted  = "COMPLETED"
+	StatusFailed     = "FAILED"
+	StatusCancelled  = "CANCELLED"
+	StatusTerminated = "TERMINATED"
+)
+
+// A Runner does the tasks of subagents. It returns the result, a JSON object, and
+// must stop soon when ctx ends.
+type Runner interface {
+	Run(ctx context.Context, agent *Config, task *Task) (json.RawMessage, error)
+}
+
+// A RunnerFunc is a function as a [Runner].
+type RunnerFunc func(ctx context.Context, agent *Config, task *Task) (json.RawMessage, error)
+
+// Run calls f.
+func (f RunnerFunc) Run(ctx context.Context, agent *Config, task *Task) (json.RawMessage, error) {
+	return f(ctx, agent, task)
+}
+
+// Options adjusts the plugin. The zero value is right for production.
+type Options struct {
+	// Name is the name of the plugin. Empty means "multi_agent".
+	Name string
+
+	// MaxAgents bounds the subagents of a session that are not terminated; zero
+	// means 32.
+	MaxAgents int
+
+	// MaxDepth bounds how deep subagents have subagents; zero means 4.
+	MaxDepth int
+
+	// MaxTime bounds one task; zero means 10 minutes. A config may ask for less.
+	MaxTime time.Duration
+}
+
+// NewPlugin returns a plugin that serves both families of messages, with
+// subagents that live as long as their session.
+func NewPlugin(runner Runner, opts *Options) *a2e.Plugin {
+	k := &keeper{runner: runner}
+	if opts != nil {
+		k.opts = *opts
+	}
+	if k.opts.Name == "" {
+		k.opts.Name = Capability
+	}
+	if k.opts.MaxAgents <= 0 {
+		k.opts.MaxAgents = 32
+	}
+	if k.opts.MaxDepth <= 0 {
+		k.opts.MaxDepth = 4
+	}
+	if k.opts.MaxTime <= 0 {
+		k.opts.MaxTime = 10 * time.Minute
+	}
+	return &a2e.Plugin{
+		Name: k.opts.Name, Capability: Capability, Types: Types(),
+		Open:  func(s *a2e.Session) (any, error) { return &crew{session: s}, nil },
+		Close: func(state any) { state.(*crew).end() },
+		Routes: append([]a2e.Route{
+			a2e.NewRoute("multi_agent/spawn", k.spawn),
+			a2e.NewRoute("multi_agent/delegate", k.delegate),
+			a2e.NewRoute("multi_agent/await", k.await),
+			a2e.NewRoute("multi_agent/list", k.list),
+			a2e.NewRoute("multi_agent/terminate", k.terminate),
+		}, k.treeRoutes()...),
+	}
+}
+
+type keeper struct {
+	runner Runner
+	opts   Options
+}
+
+// A crew are the subagents of one session.
+type crew struct {
+	session *a2e.Session
+	work    sync.WaitGroup
+
+	mu     sync.Mutex
+	closed bool
+	agents []*agent
+}
+
+// An agent is one subagent. Its fields are guarded by the mu of its crew.
+type agent struct {
+	id     string
+	config Config
+	parent *agent
+	depth  int
+
+	status string
+	steps  int // tasks so far
+	cancel context.CancelFunc
+	done   chan struct{} // closed when it does nothing
+	result json.RawMessage
+	err    string
+}
+
+func fault(reason, text string) error {
+	err := a2e.NewError(a2e.ErrRuntime, text)
+	err.Reason, err.Retryable, err.Capability = reason, false, Capability
+	return err
+}
+
+func (c *crew) find(id string) (*agent, error) {
+	if i := slices.IndexFunc(c.agents, func(a *agent) bool { return a.id == id }); i >= 0 {
+		return c.agents[i], nil
+	}
+	return nil, fault("unknown_subagent", "there is no such subagent")
+}
+
+func (k *keeper) add(c *crew, config Config, parentID string) (*agent, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	alive := 0
+	for _, a := range c.agents {
+		if a.status != StatusTerminated {
+			alive++
+		}
+	}
+	if alive >= k.opts.MaxAgents || c.closed {
+		return nil, fault("too_many_subagents", "the session has too many subagents")
+	}
+	if len(c.agents) > 8*k.opts.MaxAgents { // those that ended are remembered for a while only
+		c.agents = slices.DeleteFunc(c.agents, func(a *agent) bool { return a.status == StatusTerminated })
+	}
+	a := &agent{id: "sub_" + randid.UUID4Hex()[:8], config: config, status: StatusReady}
+	if parentID != "" {
+		parent, err := c.find(parentID)
+		if err == nil { // else the parent is the agent of the session itself
+			a.parent, a.depth = parent, parent.depth+1
+		}
+	}
+	if a.depth >= k.opts.MaxDepth {
+		return nil, fault("too_deep", "subagents are nested too deep")
+	}
+	c.agents = append(c.agents, a)
+	return a, nil
+}
+
+// begin lets an agent do a task.
+func (k *keeper) begin(c *crew, id string, task *Task) (*agent, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	a, err := c.find(id)
+	if err != nil {
+		return nil, err
+	}
+	switch {
+	case c.closed || a.status == StatusTerminated:
+		return nil, fault("terminated", "the subagent has ended")
+	case a.status == StatusRunning:
+		return nil, fault("busy", "the subagent has a task")
+	case a.config.MaxSteps > 0 && int64(a.steps) >= a.config.MaxSteps:
+		return nil, fault("max_steps", "the subagent has done all it may")
+	}
+	limit := k.opts.MaxTime
+	if s := a.config.TimeoutSeconds; s > 0 && s < int64(limit/time.Second) {
+		limit = time.Duration(s) * time.Second
+	}
+	ctx, cancel := context.WithTimeout(c.session.Context(), limit)
+	a.status, a.cancel, a.done, a.result, a.err = StatusRunning, cancel, make(chan struct{}), nil, ""
+	a.steps++
+	config := a.config
+	c.work.Go(func() {
+		defer cancel()
+		result, err := k.run(ctx, &config, task)
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		switch {
+		case a.status != StatusRunning: // cancelled or terminated meanwhile
+		case err != nil:
+			a.status, a.err = StatusFailed, "the task failed"
+			var e *a2e.Error
+			if errors.As(err, &e) {
+				a.err = e.Message
+			} else if errors.Is(err, context.DeadlineExceeded) {
+				a.err = "the time of the task is over"
+			}
+		default:
+			a.status, a.result = StatusCompleted, result
+		}
+		close(a.done)
+	})
+	return a, nil
+}
+
+func (k *keeper) run(ctx context.Context, config *Config, task *Task) (result json.RawMessage, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			result, err = nil, errors.New("subagents: the runner panicked")
+		}
+	}()
+	result, err = k.runner.Run(ctx, config, task)
+	if err == nil && result != nil {
+		if v, e := strictjson.Check(result, strictjson.Options{MaxDepth: 10000}); e != nil || !v.IsObject() {
+			return nil, errors.New("subagents: the result is not an object")
+		}
+	}
+	return result, err
+}
+
+// stop ends an agent and those below it (A2E-133).
+func (c *crew) stop(id, status string) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	a, err := c.find(id)
+	if err != nil {
+		return err
+	}
+	c.stopTree(a, status)
+	return nil
+}
+
+func (c *crew) stopTree(a *agent, status string) {
+	if a.status == StatusRunning || status == StatusTerminated {
+		a.status = status
+	}
+	if a.cancel != nil {
+		a.cancel()
+	}
+	for _, child := range c.agents {
+		if child.parent == a {
+			c.stopTree(child, status)
+		}
+	}
+}
+
+func (c *crew) end() {
+	c.mu.Lock()
+	c.closed = true
+	for _, a := range c.agents {
+		if a.cancel != nil {
+			a.cancel()
+		}
+	}
+	c.mu.Unlock()
+	c.work.Wait()
+}
+
+// wait returns an agent when it does nothing any more.
+func (c *crew) wait(ctx context.Context, id string) (agent, error) {
+	c.mu.Lock()
+	a, err := c.find(id)
+	if err != nil {
+		c.mu.Unlock()
+		return agent{}, err
+	}
+	done := a.done
+	c.mu.Unlock()
+	if done != nil {
+		select {
+		case <-done:
+		case <-ctx.Done():
+			return agent{}, context.Cause(ctx)
+		}
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return *a, nil
+}
+
+func (k *keeper) spawn(_ context.Context, call *a2e.Call, r *SpawnRequest) (*SpawnResponse, error) {
+	config := *a2e.New[Config]()
+	config.Name, config.Role, config.Model, config.MaxSteps, config.Metadata = r.Name, &r.Role, r.Model, r.MaxSteps, r.Metadata
+	a, err := k.add(call.State().(*crew), config, "")
+	if err != nil {
+		return nil, err
+	}
+	return &SpawnResponse{SubagentID: a.id, Status: StatusReady}, nil
+}
+
+func (k *keeper) delegate(_ context.Context, call *a2e.Call, r *DelegateRequest) (*DelegateResponse, error) {
+	_, err := k.begin(call.State().(*crew), r.SubagentID, &Task{Name: r.TaskName, Instruction: r.Instruction, SuccessCriteria: r.SuccessCriteria})
+	if err != nil {
+		return nil, err
+	}
+	return &DelegateResponse{Accepted: true, Status: StatusRunning}, nil
+}
+
+func (k *keeper) await(ctx context.Context, call *a2e.Call, r *AwaitRequest) (*AwaitResponse, error) {
+	a, err := call.State().(*crew).wait(ctx, r.SubagentID)
+	if err != nil {
+		return nil, err
+	}
+	return &AwaitResponse{SubagentID: a.id, Status: a.status, Result: a.result, Error: textOrNil(a.err)}, nil
+}
+
+func textOrNil(s string) *string {
+	if s == "" {
+		return nil
+	}
+	return &s
+}
+
+func (k *keeper) list(_ context.Context, call *a2e.Call, _ *ListRequest) (*ListResponse, error) {
+	resp := &ListResponse{}
+	for _, info := range call.State().(*crew).infos() {
+		raw, err := a2e.EncodeObject(&info)
+		if err != nil {
+			return nil, err
+		}
+		resp.Subagents = append(resp.Subagents, raw)
+	}
+	return resp, nil
+}
+
+func (c *crew) infos() []Info {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	list := []Info{}
+	for _, a := range c.agents {
+		info := Info{SubagentID: a.id, Name: a.config.Name, Status: a.status, Depth: int64(a.depth), Config: a.config}
+		if a.parent != nil {
+			info.ParentAgentID = &a.parent.id
+		}
+		list = append(list, info)
+	}
+	return list
+}
+
+func (k *keeper) terminate(_ context.Context, call *a2e.Call, r *TerminateRequest) (*TerminateResponse, error) {
+	if err := call.State().(*crew).stop(r.SubagentID, StatusTerminated); err != nil {
+		return nil, err
+	}
+	return &TerminateResponse{Success: true, SubagentID: r.SubagentID}, nil
+}

@@ -1,0 +1,110 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package subagents
+
+import (
+	"context"
+	"encoding/json"
+
+	"github.com/fivewire/fivewire/a2e"
+)
+
+// treeRoutes serve the older family SUBAGENT_* with the same subagents (D-49).
+func (k *keeper) treeRoutes() []a2e.Route {
+	return []a2e.Route{
+		a2e.NewRoute("SUBAGENT_SPAWN_REQ", k.treeSpawn),
+		a2e.NewRoute("SUBAGENT_DELEGATE_REQ", k.treeDelegate),
+		a2e.NewRoute("SUBAGENT_AWAIT_REQ", k.treeAwait),
+		a2e.NewRoute("SUBAGENT_LIST_REQ", k.treeList),
+		a2e.NewRoute("SUBAGENT_MERGE_REQ", k.treeMerge),
+		quiet("SUBAGENT_CANCEL_REQ", func(c *crew, r *SubagentCancelRequest) error {
+			return c.report(r.SubagentID, StatusCancelled)
+		}),
+		quiet("SUBAGENT_TERMINATE_REQ", func(c *crew, r *SubagentTerminateRequest) error {
+			return c.report(r.SubagentID, StatusTerminated)
+		}),
+	}
+}
+
+// quiet makes a route of a request that has no response type: only a failure is
+// answered.
+func quiet[Req any](name string, fn func(c *crew, r *Req) error) a2e.Route {
+	return a2e.Route{Type: a2e.TypeOf[Req](name), Handler: a2e.HandlerFunc(func(_ context.Context, call *a2e.Call) (any, error) {
+		r, ok := call.Message.Body.(*Req)
+		if !ok {
+			return nil, a2e.ErrPass
+		}
+		if err := fn(call.State().(*crew), r); err != nil {
+			return nil, err
+		}
+		return a2e.NoAnswer, nil
+	})}
+}
+
+// report stops a subagent and tells the agent so by an event.
+func (c *crew) report(id, status string) error {
+	if err := c.stop(id, status); err != nil {
+		return err
+	}
+	return c.session.Push(c.session.Context(), "SUBAGENT_EVENT",
+		&SubagentEvent{SubagentID: id, Event: "status", Content: json.RawMessage(`{"status":"` + status + `"}`)})
+}
+
+func (k *keeper) treeSpawn(_ context.Context, call *a2e.Call, r *SubagentSpawnRequest) (*SubagentSpawnResponse, error) {
+	parent := ""
+	if r.ParentAgentID != nil {
+		parent = *r.ParentAgentID
+	}
+	a, err := k.add(call.State().(*crew), r.Agent, parent)
+	if err != nil {
+		return nil, err
+	}
+	return &SubagentSpawnResponse{SubagentID: a.id, Status: StatusReady}, nil
+}
+
+func (k *keeper) treeDelegate(_ context.Context, call *a2e.Call, r *SubagentDelegateRequest) (*SubagentDelegateResponse, error) {
+	if _, err := k.begin(call.State().(*crew), r.SubagentID, &r.Task); err != nil {
+		return nil, err
+	}
+	return &SubagentDelegateResponse{Accepted: true, Status: StatusRunning}, nil
+}
+
+func (k *keeper) treeAwait(ctx context.Context, call *a2e.Call, r *SubagentAwaitRequest) (*SubagentAwaitResponse, error) {
+	a, err := call.State().(*crew).wait(ctx, r.SubagentID)
+	if err != nil {
+		return nil, err
+	}
+	return &SubagentAwaitResponse{SubagentID: a.id, Status: a.status, Result: a.result, Error: textOrNil(a.err)}, nil
+}
+
+func (k *keeper) treeList(_ context.Context, call *a2e.Call, _ *SubagentListRequest) (*SubagentListResponse, error) {
+	return &SubagentListResponse{Subagents: call.State().(*crew).infos()}, nil
+}
+
+// treeMerge joins the results of subagents as an object by their ids. The other
+// strategies need a model and are the runner's own.
+func (k *keeper) treeMerge(_ context.Context, call *a2e.Call, r *SubagentMergeRequest) (*SubagentMergeResponse, error) {
+	c := call.State().(*crew)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var merged a2e.Members
+	for _, id := range r.SubagentIDs {
+		a, err := c.find(id)
+		if err != nil {
+			return nil, err
+		}
+		result := a.result
+		if result == nil {
+			result = json.RawMessage("null")
+		}
+		if err := merged.Set(id, result); err != nil {
+			return nil, err
+		}
+	}
+	text, err := merged.MarshalJSON()
+	if err != nil {
+		return nil, err
+	}
+	return &SubagentMergeResponse{MergedResult: text}, nil
+}

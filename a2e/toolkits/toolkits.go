@@ -1,0 +1,151 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package toolkits
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/google/jsonschema-go/jsonschema"
+
+	"github.com/fivewire/fivewire/a2e"
+	"github.com/fivewire/fivewire/a2e/internal/schema"
+)
+
+// Values of [ConfigureResponse.Status].
+const (
+	StatusOK      = "ok"
+	StatusError   = "error"
+	StatusPartial = "partial"
+)
+
+// A Toolkit bundles tools that are configured together. Its definition must hold
+// a JSON Schema of the configuration, or none for one that takes anything.
+type Toolkit struct {
+	Definition Definition
+
+	// Configure takes a configuration that fits the schema, for one session. An
+	// [*a2e.Error] tells the agent its message; of every other error only the
+	// fact that it failed, as it may repeat secrets of the configuration.
+	Configure func(ctx context.Context, s *a2e.Session, config json.RawMessage) error
+}
+
+// ErrPartial makes the answer say that a configuration was accepted in part.
+var ErrPartial = errors.New("toolkits: configured in part")
+
+// NewPlugin returns a plugin that lists and configures toolkits. Configurations
+// are never logged. It fails if a schema is none.
+func NewPlugin(name string, list ...Toolkit) (*a2e.Plugin, error) {
+	b := &box{}
+	for _, t := range list {
+		k := kit{Toolkit: t}
+		if len(t.Definition.Schema) > 0 {
+			resolved, err := schema.Parse(t.Definition.Schema)
+			if err != nil {
+				return nil, fmt.Errorf("toolkits: schema of %q: %w", t.Definition.Name, err)
+			}
+			k.schema = resolved
+		}
+		b.kits = append(b.kits, k)
+	}
+	if name == "" {
+		name = Capability
+	}
+	return &a2e.Plugin{
+		Name: name, Capability: Capability, Types: Types(),
+		Open: func(*a2e.Session) (any, error) { return &configured{names: map[string]bool{}}, nil },
+		Routes: []a2e.Route{
+			a2e.NewRoute("toolkit/list/req", b.list),
+			a2e.NewRoute("toolkit/configure/req", b.configure),
+		},
+	}, nil
+}
+
+type box struct{ kits []kit }
+
+type kit struct {
+	Toolkit
+	schema *jsonschema.Resolved
+}
+
+type configured struct {
+	mu    sync.Mutex
+	names map[string]bool
+}
+
+func (b *box) list(_ context.Context, call *a2e.Call, r *ListRequest) (*ListResponse, error) {
+	c := call.State().(*configured)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	resp := &ListResponse{}
+	for _, k := range b.kits {
+		d := k.Definition
+		if r.FilterKind != "" && d.Category != "" && d.Category != r.FilterKind || !tagged(d.Tags, r.FilterTags) {
+			continue
+		}
+		d.Configured = d.Configured || c.names[d.Name]
+		resp.Toolkits = append(resp.Toolkits, d)
+	}
+	return resp, nil
+}
+
+func tagged(own, wanted []string) bool {
+	for _, tag := range wanted {
+		if !slices.ContainsFunc(own, func(o string) bool { return strings.EqualFold(o, tag) }) {
+			return false
+		}
+	}
+	return true
+}
+
+// configure answers in the response what is wrong with a configuration (P-21).
+func (b *box) configure(ctx context.Context, call *a2e.Call, r *ConfigureRequest) (*ConfigureResponse, error) {
+	answer := func(status, text string) (*ConfigureResponse, error) {
+		resp := &ConfigureResponse{ToolkitName: r.ToolkitName, Status: status}
+		if text != "" {
+			resp.Message = &text
+		}
+		return resp, nil
+	}
+	if r.ToolkitName == "" {
+		return answer(StatusError, "missing toolkit_name")
+	}
+	i := slices.IndexFunc(b.kits, func(k kit) bool { return k.Definition.Name == r.ToolkitName })
+	if i < 0 {
+		return answer(StatusError, "unknown toolkit")
+	}
+	k := &b.kits[i]
+	config := r.Config
+	if config == nil {
+		config = json.RawMessage("{}")
+	}
+	if k.schema != nil {
+		if !schema.Fits(k.schema, config) {
+			return answer(StatusError, "the configuration does not fit the schema")
+		}
+	}
+	status := StatusOK
+	if k.Configure != nil {
+		err := k.Configure(ctx, call.Session, config)
+		var e *a2e.Error
+		switch {
+		case errors.Is(err, ErrPartial):
+			status = StatusPartial
+		case errors.As(err, &e):
+			return answer(StatusError, e.Message)
+		case err != nil:
+			return answer(StatusError, "the configuration failed")
+		}
+	}
+	c := call.State().(*configured)
+	c.mu.Lock()
+	c.names[k.Definition.Name] = true
+	c.mu.Unlock()
+	return answer(status, "")
+}
