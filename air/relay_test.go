@@ -1,0 +1,518 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package air_test
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/fivewire/fivewire/air"
+	"github.com/fivewire/fivewire/air/airtest"
+	"github.com/fivewire/fivewire/store"
+)
+
+type pullAnswer struct {
+	Envelopes []json.RawMessage
+	Cursor    string
+	HasMore   bool `json:"has_more"`
+}
+
+func pull(t testing.TB, h http.Handler, path string) pullAnswer {
+	t.Helper()
+	status, body, _ := do(t, h, "GET", path, "")
+	require.Equal(t, 200, status, body)
+	var a pullAnswer
+	require.NoError(t, json.Unmarshal([]byte(body), &a))
+	return a
+}
+
+func push(t testing.TB, h http.Handler, box string, data []byte) {
+	t.Helper()
+	status, body, _ := do(t, h, "POST", "/inbox/"+box, string(data))
+	require.Equal(t, 202, status, body)
+}
+
+func idOf(t testing.TB, data []byte) string {
+	t.Helper()
+	e, err := air.Decode(data, &air.DecodeOptions{Profile: air.ProfileDeployed})
+	require.NoError(t, err)
+	return e.ID
+}
+
+func ackBody(ids ...string) string {
+	data, _ := json.Marshal(map[string]any{"envelope_ids": ids})
+	return string(data)
+}
+
+// Routes, methods and what is wrong with a request, in the order of the checks
+// (AIR-117, AIR-122, AIR-D60, AIR-D67).
+func TestRelayRefuses(t *testing.T) {
+	w := newWorld(t, nil)
+	alice, bob := w.join(t, 1), w.join(t, 2)
+	relay := air.NewRelay(&air.RelayOptions{Directory: air.StaticDirectory(bob.DID()), OpenInboxes: true, MaxBytes: 4096})
+	box := "/inbox/" + bob.AIRID()
+	good := string(signedOffer(t, alice, bob.DID(), nil))
+	wrong := string(signedOffer(t, bob, alice.DID(), nil))
+	replace := func(old, new string) string { return strings.Replace(good, old, new, 1) }
+	tests := []struct {
+		name, method, path, body string
+		status                   int
+	}{
+		{"no path", "GET", "/", "", 404},
+		{"unknown path", "POST", "/mail/x", good, 404},
+		{"too long", "GET", box + "/pull/more", "", 404},
+		{"no recipient", "POST", "/inbox/", good, 404},
+		{"bad escape", "POST", "/inbox/%252", good, 404},
+		{"GET to push", "GET", box, "", 405},
+		{"POST to pull", "POST", box + "/pull", "", 405},
+		{"GET to ack", "GET", box + "/ack", "", 405},
+		{"POST to health", "POST", "/health", "", 405},
+		{"health", "GET", "/health", "", 200},
+		{"unknown mailbox", "POST", "/inbox/" + alice.AIRID(), good, 404},
+		{"no mailbox name", "POST", "/inbox/bob", good, 404},
+		{"same AIR ID of another registry", "GET", "/pull/did:wba:evil.example:agents:" + bob.AIRID(), "", 404},
+		{"empty", "POST", box, "", 400},
+		{"no object", "POST", box, "[]", 400},
+		{"duplicate in the body", "POST", box, replace(`"description"`, `"a":1,"a":2,"description"`), 400},
+		{"float in the body", "POST", box, replace(`"description"`, `"a":1.5,"description"`), 400},
+		{"top-level null", "POST", box, replace(`{`, `{"x":null,`), 400},
+		{"no id", "POST", box, replace(`"id"`, `"di"`), 400},
+		{"signature null", "POST", box, `{"signature":null,` + replace(`"signature"`, `"other"`)[1:], 400},
+		{"no signature", "POST", box, replace(`"signature"`, `"other"`), 400},
+		{"no type", "POST", box, replace(`"type"`, `"typ"`), 400},
+		{"for somebody else", "POST", box, wrong, 400},
+		{"too large", "POST", box, good + strings.Repeat(" ", 4096), 413},
+		{"ack of nothing", "POST", box + "/ack", ackBody(), 400},
+		{"ack of a number", "POST", box + "/ack", `{"envelope_ids":[1]}`, 400},
+		{"ack of a string", "POST", box + "/ack", `{"envelope_ids":"x"}`, 400},
+		{"ack of a list", "POST", "/ack/" + bob.AIRID(), `["x"]`, 400},
+		{"ack of too many", "POST", box + "/ack", ackBody(strings.Split(strings.Repeat("x,", 500), ",")...), 400},
+		{"unknown cursor", "GET", box + "/pull?since=c99", "", 400},
+		{"no cursor", "GET", box + "/pull?since=", "", 400},
+		{"cursor in another spelling", "GET", box + "/pull?since=c007", "", 400},
+		{"limit of 0", "GET", box + "/pull?limit=0", "", 400},
+		{"deployed cursor that is none", "GET", "/pull/" + bob.AIRID() + "?since=abc&limit=x", "", 200},
+		{"null inside the body", "POST", box, replace(`"description"`, `"a":null,"b":[],"description"`), 202},
+		{"in_reply_to null", "POST", box, replace(`{`, `{"in_reply_to":null,`), 202},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			status, body, header := do(t, relay, tt.method, tt.path, tt.body)
+			require.Equal(t, tt.status, status, body)
+			require.Equal(t, "application/json", header.Get("Content-Type"))
+			if status >= 400 {
+				var e struct{ Error string }
+				require.NoError(t, json.Unmarshal([]byte(body), &e))
+				require.NotEmpty(t, e.Error)
+			}
+		})
+	}
+}
+
+// Envelopes come again until they are acknowledged, byte for byte, and only what
+// was handed out can be acknowledged (AIR-096, AIR-D61, AIR-D62).
+func TestRelayRedelivers(t *testing.T) {
+	w := newWorld(t, &air.RelayOptions{RateLimit: -1})
+	alice, bob := w.join(t, 1), w.join(t, 2)
+	box := "/inbox/" + bob.AIRID()
+	var mails [][]byte
+	for range 5 {
+		mails = append(mails, append([]byte(" \n"), signedOffer(t, alice, bob.DID(), nil)...))
+		push(t, w.relay, bob.AIRID(), mails[len(mails)-1])
+	}
+	push(t, w.relay, bob.AIRID(), mails[0]) // the same bytes are stored once
+	first := pull(t, w.relay, box+"/pull?limit=2")
+	require.True(t, first.HasMore)
+	require.Len(t, first.Envelopes, 2)
+	status, body, _ := do(t, w.relay, "POST", box+"/ack", ackBody(idOf(t, mails[1]), idOf(t, mails[4]), "unknown"))
+	require.Equal(t, 200, status)
+	require.JSONEq(t, `{"status":"acked","acked_count":1,"requested":3}`, body)
+	rest := pull(t, w.relay, box+"/pull?since="+first.Cursor)
+	require.False(t, rest.HasMore)
+	require.Len(t, rest.Envelopes, 3)
+	again := pull(t, w.relay, box+"/pull?since="+rest.Cursor)
+	require.Len(t, again.Envelopes, 4)
+	for i, want := range []int{0, 2, 3, 4} {
+		require.Equal(t, strings.TrimSpace(string(mails[want])), string(again.Envelopes[i]))
+	}
+	push(t, w.relay, bob.AIRID(), mails[1]) // acknowledged, still known
+	require.Len(t, pull(t, w.relay, box+"/pull").Envelopes, 4)
+
+	// Another envelope may not keep one out by taking its id.
+	twin := append([]byte("\t"), mails[0]...)
+	push(t, w.relay, bob.AIRID(), twin)
+	require.Len(t, pull(t, w.relay, box+"/pull").Envelopes, 5)
+	status, body, _ = do(t, w.relay, "POST", "/ack/"+bob.DID(), ackBody(idOf(t, twin)))
+	require.Equal(t, 200, status)
+	require.Contains(t, body, `"acked_count":1`)
+	require.Len(t, pull(t, w.relay, box+"/pull").Envelopes, 3)
+}
+
+// What was not acknowledged goes after its time, counted from queueing (AIR-D64).
+func TestRelayForgets(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, nil)
+		alice, bob := w.join(t, 1), w.join(t, 2)
+		push(t, w.relay, bob.AIRID(), signedOffer(t, alice, bob.DID(), nil))
+		time.Sleep(7*24*time.Hour - time.Second)
+		require.Len(t, pull(t, w.relay, "/inbox/"+bob.AIRID()+"/pull").Envelopes, 1)
+		time.Sleep(2 * time.Second)
+		require.Empty(t, pull(t, w.relay, "/inbox/"+bob.AIRID()+"/pull").Envelopes)
+	})
+}
+
+// Two relays on one store are one relay, and a new process knows what the old one
+// handed out.
+func TestRelaysShareAStore(t *testing.T) {
+	st := store.NewMemory()
+	one := newWorld(t, &air.RelayOptions{Store: st, RateLimit: -1})
+	two := newWorld(t, &air.RelayOptions{Store: st, RateLimit: -1})
+	alice, bob := one.join(t, 1), one.join(t, 2)
+	box := "/inbox/" + bob.AIRID()
+	var ids []string
+	for i := range 6 {
+		data := signedOffer(t, alice, bob.DID(), nil)
+		ids = append(ids, idOf(t, data))
+		push(t, []*world{one, two}[i%2].relay, bob.AIRID(), data)
+	}
+	a := pull(t, one.relay, box+"/pull?limit=4")
+	status, body, _ := do(t, two.relay, "POST", box+"/ack", ackBody(ids...))
+	require.Equal(t, 200, status)
+	require.Contains(t, body, `"acked_count":4`)
+	require.Len(t, pull(t, two.relay, box+"/pull?since="+a.Cursor).Envelopes, 2)
+	three := newWorld(t, &air.RelayOptions{Store: st})
+	_, body, _ = do(t, three.relay, "POST", box+"/ack", ackBody(ids...))
+	require.Contains(t, body, `"acked_count":2`)
+	require.Empty(t, pull(t, one.relay, box+"/pull").Envelopes)
+}
+
+// Nobody else reads or deletes mail (AIR-D64, AIR-091).
+func TestRelaySecrets(t *testing.T) {
+	w := newWorld(t, nil)
+	bob := w.join(t, 2)
+	relay := air.NewRelay(&air.RelayOptions{InboxSecret: func(r string) string {
+		if strings.HasSuffix(r, bob.AIRID()) {
+			return "mine"
+		}
+		return ""
+	}})
+	for _, path := range []string{"/inbox/" + bob.AIRID() + "/pull", "/pull/" + bob.AIRID(), "/pull/" + bob.DID(), "/pull/" + bob.AIRID() + "?stream=1"} {
+		for _, secret := range []string{"", "min", "mine2"} {
+			status, _, _ := do(t, relay, "GET", path, "", "X-Agent-Secret", secret)
+			require.Equal(t, 401, status, path)
+		}
+	}
+	status, _, _ := do(t, relay, "GET", "/pull/"+bob.DID(), "", "X-Agent-Secret", "mine")
+	require.Equal(t, 200, status)
+	status, _, _ = do(t, relay, "POST", "/ack/"+bob.DID(), ackBody("x"))
+	require.Equal(t, 401, status)
+
+	// A mailbox without a secret is for callers on this machine, unless it is open.
+	ask := func(r *air.Relay, addr net.Addr) int {
+		req := httptest.NewRequest("GET", "/pull/"+airIDOf(9), nil)
+		req = req.WithContext(context.WithValue(req.Context(), http.LocalAddrContextKey, addr))
+		rec := httptest.NewRecorder()
+		r.ServeHTTP(rec, req)
+		return rec.Code
+	}
+	public, local := &net.TCPAddr{IP: net.IPv4(192, 0, 2, 7), Port: 443}, &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 443}
+	require.Equal(t, 401, ask(relay, public))
+	require.Equal(t, 200, ask(relay, local))
+	require.Equal(t, 200, ask(air.NewRelay(&air.RelayOptions{OpenInboxes: true}), public))
+}
+
+func TestRelayRateLimit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, &air.RelayOptions{RateLimit: 2})
+		alice, bob, carol := w.join(t, 1), w.join(t, 2), w.join(t, 3)
+		try := func(from *air.Identity) (int, string) {
+			status, _, h := do(t, w.relay, "POST", "/inbox/"+bob.AIRID(), string(signedOffer(t, from, bob.DID(), nil)))
+			return status, h.Get("Retry-After")
+		}
+		time.Sleep(20500 * time.Millisecond)
+		for range 2 {
+			status, _ := try(alice)
+			require.Equal(t, 202, status)
+		}
+		status, after := try(alice)
+		require.Equal(t, 429, status)
+		require.Equal(t, "40", after)
+		status, _ = try(carol)
+		require.Equal(t, 202, status)
+		time.Sleep(39499 * time.Millisecond)
+		status, after = try(alice)
+		require.Equal(t, 429, status)
+		require.Equal(t, "1", after)
+		time.Sleep(time.Millisecond)
+		status, _ = try(alice)
+		require.Equal(t, 202, status)
+		require.Len(t, pull(t, w.relay, "/inbox/"+bob.AIRID()+"/pull").Envelopes, 4) // earlier mail is kept
+	})
+}
+
+func TestMailboxIsFull(t *testing.T) {
+	w := newWorld(t, &air.RelayOptions{MaxQueued: 2, RateLimit: -1})
+	alice, bob := w.join(t, 1), w.join(t, 2)
+	first := signedOffer(t, alice, bob.DID(), nil)
+	push(t, w.relay, bob.AIRID(), first)
+	push(t, w.relay, bob.AIRID(), signedOffer(t, alice, bob.DID(), nil))
+	third := string(signedOffer(t, alice, bob.DID(), nil))
+	status, _, h := do(t, w.relay, "POST", "/inbox/"+bob.AIRID(), third)
+	require.Equal(t, 429, status)
+	require.NotEmpty(t, h.Get("Retry-After"))
+	pull(t, w.relay, "/inbox/"+bob.AIRID()+"/pull")
+	do(t, w.relay, "POST", "/ack/"+bob.AIRID(), ackBody(idOf(t, first)))
+	push(t, w.relay, bob.AIRID(), []byte(third))
+}
+
+func TestRelayStoreFails(t *testing.T) {
+	b := &broken{Store: store.NewMemory()}
+	w := newWorld(t, &air.RelayOptions{Store: b})
+	alice, bob := w.join(t, 1), w.join(t, 2)
+	box := "/inbox/" + bob.AIRID()
+	data := string(signedOffer(t, alice, bob.DID(), nil))
+	check := func(op, method, path, body string) {
+		t.Helper()
+		b.set(op, true)
+		status, answer, _ := do(t, w.relay, method, path, body)
+		require.Equal(t, 500, status, op)
+		require.JSONEq(t, `{"error":"Relay Error"}`, answer)
+		b.set(op, false)
+	}
+	check("append", "POST", box, data)
+	push(t, w.relay, bob.AIRID(), []byte(data))
+	check("read", "GET", box+"/pull", "")
+	check("create", "GET", box+"/pull", "")
+	check("get", "POST", box+"/ack", ackBody("unknown"))
+	pull(t, w.relay, box+"/pull")
+	check("ack", "POST", box+"/ack", ackBody(idOf(t, []byte(data))))
+	_, answer, _ := do(t, w.relay, "POST", box+"/ack", ackBody(idOf(t, []byte(data))))
+	require.Contains(t, answer, `"acked_count":1`)
+}
+
+// A directory that asks the registry (AIR-117).
+func TestRegistryDirectory(t *testing.T) {
+	w := newWorld(t, nil)
+	alice, bob := w.join(t, 1), w.join(t, 2)
+	relay := air.NewRelay(&air.RelayOptions{Directory: air.RegistryDirectory(w.resolver(t))})
+	push(t, relay, bob.AIRID(), signedOffer(t, alice, bob.DID(), nil))
+	status, _, _ := do(t, relay, "POST", "/inbox/"+airIDOf(77), "{}")
+	require.Equal(t, 404, status)
+	w.registry.PutDocument(airIDOf(5), airtest.Document(bob.DID(), "z", ""))
+	status, _, _ = do(t, relay, "POST", "/inbox/"+airIDOf(5), "{}")
+	require.Equal(t, 404, status)
+	w.registry.Fail(500)
+	status, body, _ := do(t, relay, "POST", "/inbox/"+airIDOf(78), "{}")
+	require.Equal(t, 502, status)
+	require.Contains(t, body, `"error":"Bad Gateway"`)
+}
+
+// The stream of the deployed relay over a real connection: what is there, what
+// comes, and its end with the relay.
+func TestRelayStream(t *testing.T) {
+	n := airtest.NewNetwork(&airtest.Options{Relay: air.RelayOptions{RateLimit: -1, MaxStreams: 1}})
+	defer n.Close()
+	alice, err := n.Join(airIDOf(1))
+	require.NoError(t, err)
+	bob, err := n.Join(airIDOf(2))
+	require.NoError(t, err)
+	push(t, n.Relay, bob.AIRID(), signedOffer(t, alice, bob.DID(), nil))
+	res, err := http.Get(n.RelayURL + "/pull/" + bob.DID() + "?stream=1")
+	require.NoError(t, err)
+	defer res.Body.Close()
+	require.Equal(t, "text/event-stream", strings.Split(res.Header.Get("Content-Type"), ";")[0])
+	lines := bufio.NewScanner(res.Body)
+	next := func() string {
+		for lines.Scan() {
+			if s := lines.Text(); strings.HasPrefix(s, "data:") {
+				return s
+			}
+		}
+		return ""
+	}
+	require.Contains(t, next(), `"seq":1`)
+	push(t, n.Relay, bob.AIRID(), signedOffer(t, alice, bob.DID(), nil))
+	require.Contains(t, next(), `"seq":2`)
+	second, err := http.Get(n.RelayURL + "/pull/" + bob.DID() + "?stream=1")
+	require.NoError(t, err)
+	second.Body.Close()
+	require.Equal(t, 429, second.StatusCode)
+	require.NoError(t, n.Relay.Close())
+	require.Empty(t, next())
+}
+
+// A poller that streams gets mail at once, goes on polling when the stream ends,
+// and acknowledges everything.
+func TestPollerStreams(t *testing.T) {
+	n := airtest.NewNetwork(&airtest.Options{Relay: air.RelayOptions{RateLimit: -1}})
+	defer n.Close()
+	alice, err := n.Join(airIDOf(1))
+	require.NoError(t, err)
+	bob, err := n.Join(airIDOf(2))
+	require.NoError(t, err)
+	resolver, err := n.Resolver()
+	require.NoError(t, err)
+	got := make(chan string, 10)
+	in, err := air.NewInbox(bob, air.HandlerFunc(func(_ context.Context, d *air.Delivery) error {
+		got <- d.Envelope.ID
+		return nil
+	}), &air.InboxOptions{Resolver: resolver})
+	require.NoError(t, err)
+	p, err := air.NewPoller(in, n.Endpoint(bob), &air.PollerOptions{
+		Dialect: air.DialectDeployed, Stream: true, AllowLoopback: true, Interval: 50 * time.Millisecond,
+	})
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	wg.Go(func() { require.ErrorIs(t, p.Run(ctx), context.Canceled) })
+	for range 5 {
+		data := signedOffer(t, alice, bob.DID(), nil)
+		push(t, n.Relay, bob.AIRID(), data)
+		require.Equal(t, idOf(t, data), <-got)
+	}
+	require.Eventually(t, func() bool {
+		_, body, _ := do(t, n.Relay, "GET", "/pull/"+bob.AIRID(), "")
+		return strings.Contains(body, `"messages":[]`)
+	}, 5*time.Second, 5*time.Millisecond)
+	cancel()
+	wg.Wait()
+}
+
+// Polling through the other faults of a relay (AIR-D35, AIR-D63, AIR-D65, AIR-D48).
+func TestPollerFaults(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, nil)
+		alice, bob := w.join(t, 1), w.join(t, 2)
+		in := w.inbox(t, bob, air.InboxOptions{})
+		var answer string
+		status := 200
+		header := http.Header{}
+		real := w.relay
+		w.relay = http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+			if !strings.HasSuffix(r.URL.Path, "/pull") {
+				real.ServeHTTP(rw, r)
+				return
+			}
+			for k, v := range header {
+				rw.Header()[k] = v
+			}
+			rw.WriteHeader(status)
+			fmt.Fprint(rw, answer)
+		})
+		for _, answer = range []string{"", "[]", "{", `{"envelopes":{}}`, `{"envelopes":[1}`, `{"cursor":"x"}`, `{"envelopes":[],"cursor":7}`, `{"envelopes":[],"envelopes":[]}`, `{"envelopes":["\x"]}`} {
+			_, err := in.poller.Drain(t.Context())
+			require.Error(t, err, answer)
+		}
+		for _, status = range []int{204, 302, 404, 500} {
+			next, err := in.poller.Drain(t.Context())
+			require.Error(t, err)
+			require.InDelta(t, 5, next.Seconds(), 1)
+		}
+		status, answer = 429, ""
+		header.Set("Retry-After", "120")
+		next, err := in.poller.Drain(t.Context())
+		require.ErrorIs(t, err, air.ErrRateLimited)
+		require.Equal(t, 2*time.Minute, next)
+
+		// One envelope that is no strict JSON does not keep the others back.
+		status = 200
+		good := string(signedOffer(t, alice, bob.DID(), nil))
+		answer = `{"envelopes":[{"id":"dup","a":1,"a":2},"text",7,{"deep":` + strings.Repeat("[", 500) + strings.Repeat("]", 500) + `},` + good + `],"cursor":"c1","has_more":true}`
+		pages := 0
+		w.setFail(func(r *http.Request) error {
+			if strings.HasSuffix(r.URL.Path, "/pull") {
+				if pages++; pages > 1 {
+					answer = `{"envelopes":[],"cursor":"c1","has_more":true}`
+				}
+			}
+			return nil
+		})
+		require.Equal(t, 1, in.drain(t))
+		require.Equal(t, 2, pages) // an empty page ends the drain whatever it says
+		require.Equal(t, []air.Code{air.ErrDuplicateKey, air.ErrInvalidEnvelope, air.ErrInvalidEnvelope, air.ErrInvalidJSON}, in.codes())
+	})
+}
+
+// DialectAuto finds out which relay it talks to.
+func TestPollerFindsTheDialect(t *testing.T) {
+	w := newWorld(t, nil)
+	alice, bob := w.join(t, 1), w.join(t, 2)
+	real := w.relay
+	w.relay = http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		if strings.HasPrefix(r.URL.Path, "/inbox/") && strings.Count(r.URL.Path, "/") > 2 {
+			http.NotFound(rw, r) // as the deployed relay
+			return
+		}
+		real.ServeHTTP(rw, r)
+	})
+	in := w.inbox(t, bob, air.InboxOptions{})
+	p, err := air.NewPoller(in.Inbox, w.endpoint(bob), &air.PollerOptions{HTTPClient: w.http(), Dialect: air.DialectAuto})
+	require.NoError(t, err)
+	push(t, real, bob.AIRID(), signedOffer(t, alice, bob.DID(), nil))
+	_, err = p.Drain(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, 1, in.count())
+	_, body, _ := do(t, real, "GET", "/pull/"+bob.AIRID(), "")
+	require.Contains(t, body, `"messages":[]`)
+	_, err = air.NewPoller(in.Inbox, "https://relay.example/box", &air.PollerOptions{Dialect: air.DialectDeployed})
+	require.ErrorIs(t, err, air.ErrBadEndpoint)
+}
+
+// An acknowledgement that fails makes the relay deliver again, and the inbox not
+// act again.
+func TestAckFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, &air.RelayOptions{PageSize: 2})
+		alice, bob := w.join(t, 1), w.join(t, 2)
+		in := w.inbox(t, bob, air.InboxOptions{})
+		for range 5 {
+			push(t, w.relay, bob.AIRID(), signedOffer(t, alice, bob.DID(), nil))
+		}
+		w.setFail(func(r *http.Request) error {
+			if strings.HasSuffix(r.URL.Path, "/ack") {
+				return errors.New("the line is cut")
+			}
+			return nil
+		})
+		_, err := in.poller.Drain(t.Context())
+		require.Error(t, err)
+		require.Equal(t, 2, in.count())
+		w.setFail(nil)
+		require.Equal(t, 3, in.drain(t))
+		require.Equal(t, []air.Code{air.ErrReplay, air.ErrReplay}, in.codes())
+		require.Empty(t, pull(t, w.relay, "/inbox/"+bob.AIRID()+"/pull").Envelopes)
+	})
+}
+
+// Nothing that anybody sends to a relay breaks it.
+func FuzzRelayRequest(f *testing.F) {
+	f.Add("POST", "/inbox/AIR-A1B2-C3D4-E5F6", []byte(`{}`))
+	f.Add("GET", "/pull/AIR-A1B2-C3D4-E5F6?since=1&limit=3", []byte(``))
+	f.Add("POST", "/ack/did:wba:x:AIR-A1B2-C3D4-E5F6", []byte(`{"envelope_ids":["a"]}`))
+	vectorInputs(f, func(data []byte) { f.Add("POST", "/inbox/AIR-A1B2-C3D4-E5F6", data) })
+	relay := air.NewRelay(&air.RelayOptions{OpenInboxes: true, RateLimit: -1})
+	f.Fuzz(func(t *testing.T, method, path string, body []byte) {
+		req, err := http.NewRequest(method, "http://relay.example"+path, strings.NewReader(string(body)))
+		if err != nil || req.URL.Query().Get("stream") == "1" {
+			return
+		}
+		rec := httptest.NewRecorder()
+		relay.ServeHTTP(rec, req)
+		require.NotEqual(t, 500, rec.Code)
+		require.True(t, json.Valid(rec.Body.Bytes()), "%q", rec.Body)
+	})
+}
