@@ -81,6 +81,7 @@ type ChatWriter struct {
 	chatID string
 	legacy bool
 	began  func() error // called before the first event goes out
+	most   int          // how large the answer may get; less than zero keeps nothing
 
 	mu     sync.Mutex // guards all that follows
 	sink   EventSink  // nil if the caller does not read along
@@ -95,7 +96,11 @@ type ChatWriter struct {
 	extra  Extra
 	stamp  Timestamp
 	pieces int
+	size   int // of what is kept
 }
+
+// errLongAnswer reports an answer over [ServerOptions.MaxReply].
+var errLongAnswer = errors.New("arc: the answer is too long to be kept")
 
 // errAnswered reports a write after the handler returned.
 var errAnswered = errors.New("arc: the message is answered")
@@ -120,6 +125,14 @@ func (w *ChatWriter) SendMessage(m *Message) error {
 		return context.Cause(w.ctx)
 	}
 	role := or(m.Role, RoleAgent)
+	if w.most >= 0 {
+		for i := range m.Parts {
+			w.size += len(m.Parts[i].Content) + len(m.Parts[i].Data)
+		}
+		if w.size > w.most {
+			return errLongAnswer
+		}
+	}
 	if w.sink != nil {
 		enc := writer{b: w.buf[:0]}
 		enc.open()
@@ -135,7 +148,9 @@ func (w *ChatWriter) SendMessage(m *Message) error {
 			return err
 		}
 	}
-	w.keep(m, role)
+	if w.most >= 0 {
+		w.keep(m, role)
+	}
 	return nil
 }
 

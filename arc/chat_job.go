@@ -43,8 +43,12 @@ func (j *chatJob) answer(ctx context.Context, sink EventSink) (any, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(context.Canceled)
 	out := &ChatWriter{ctx: ctx, cancel: cancel, chatID: j.id, legacy: j.call.out.legacy, sink: sink}
+	out.most = c.s.opts.MaxReply
 	if sink != nil {
 		out.began = func() error { return j.begin(ctx) }
+		if j.stateless {
+			out.most = -1 // nobody will ask for it
+		}
 	}
 	turn := &ChatTurn{ChatID: j.id, Message: j.said, First: j.first, Stream: sink != nil, table: c, chat: lc}
 	lc.mu.Lock()

@@ -69,15 +69,16 @@ func streamed(agent, id, text string) string {
 
 // readAll reads a stream to its end: the text, the last event, the error.
 func readAll(r *arc.StreamReader) (text string, last *arc.ChatEvent, err error) {
+	var b strings.Builder
 	for {
 		ev, err := r.Next()
 		if err != nil {
 			if errors.Is(err, io.EOF) {
 				err = nil
 			}
-			return text, last, err
+			return b.String(), last, err
 		}
-		text += ev.Text
+		b.WriteString(ev.Text)
 		last = ev
 	}
 }
@@ -326,6 +327,16 @@ func TestWriterFaults(t *testing.T) {
 	require.Contains(t, rec.Body.String(), "went on")
 	require.Contains(t, rec.Body.String(), "event: done")
 	require.Error(t, kept.Send("too late"))
+}
+
+func TestLongReply(t *testing.T) {
+	s := newServer(t, &arc.ServerOptions{MaxReply: 10})
+	chat := arctest.Chat("12345", "67890", "1")
+	s.HandleChats("a-01", chat)
+	s.Register(arc.Agent{AgentInfo: arc.AgentInfo{AgentID: "b-01"}, Chats: chat, StatelessChats: true})
+	require.ErrorIs(t, startChat(s, "a-01", "c", "x").Error, arc.ErrInternal)
+	require.Contains(t, post(s, streamed("a-01", "c", "x")).Body.String(), "event: error")
+	require.Contains(t, post(s, streamed("b-01", "c", "x")).Body.String(), "event: done")
 }
 
 func TestRefuseSystem(t *testing.T) {

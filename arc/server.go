@@ -24,6 +24,7 @@ const (
 	DefaultBodyTimeout           = 60 * time.Second
 	DefaultRetention             = 24 * time.Hour
 	DefaultSubscriptionRetention = 30 * 24 * time.Hour
+	DefaultMaxReply              = 16 << 20
 	DefaultMaxWaiting            = 16
 	DefaultMaxTaskItems          = 100_000
 	DefaultMaxSubscriptions      = 32
@@ -112,6 +113,11 @@ type ServerOptions struct {
 	// MaxWaiting bounds the messages that wait for one chat's turn. Zero means
 	// DefaultMaxWaiting; one more is [ErrChatBufferOverflow] (D-46).
 	MaxWaiting int
+
+	// MaxReply bounds the answer to one message of a chat in bytes, since it is
+	// kept for the history; a streamed answer of a stateless chat is not bounded.
+	// Zero means DefaultMaxReply.
+	MaxReply int
 
 	// MaxTaskItems bounds the messages and artifacts of one task, MaxSubscriptions
 	// the webhooks that follow it. Zero means DefaultMaxTaskItems and
@@ -230,6 +236,7 @@ func NewServer(opts *ServerOptions) *Server {
 	o.ChatRetention = or(o.ChatRetention, DefaultRetention)
 	o.SubscriptionRetention = or(o.SubscriptionRetention, DefaultSubscriptionRetention)
 	o.MaxWaiting = or(o.MaxWaiting, DefaultMaxWaiting)
+	o.MaxReply = or(o.MaxReply, DefaultMaxReply)
 	o.MaxTaskItems = or(o.MaxTaskItems, DefaultMaxTaskItems)
 	o.MaxSubscriptions = or(o.MaxSubscriptions, DefaultMaxSubscriptions)
 	o.ResumeWindow = or(o.ResumeWindow, DefaultResumeWindow)

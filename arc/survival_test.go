@@ -1,0 +1,287 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package arc_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/fivewire/fivewire/arc"
+	"github.com/fivewire/fivewire/arc/arctest"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+)
+
+// heap watches how large the heap gets.
+func heap(t *testing.T) (peak func() uint64) {
+	var most atomic.Uint64
+	stop, done := make(chan struct{}), make(chan struct{})
+	look := func() {
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		most.Store(max(most.Load(), m.HeapAlloc))
+	}
+	runtime.GC()
+	go func() {
+		defer close(done)
+		tick := time.NewTicker(20 * time.Millisecond)
+		defer tick.Stop()
+		for {
+			look()
+			select {
+			case <-tick.C:
+			case <-stop:
+				return
+			}
+		}
+	}()
+	return func() uint64 {
+		close(stop)
+		<-done
+		return most.Load()
+	}
+}
+
+// Over real connections: readers that take all, readers that take nothing,
+// readers that vanish.
+func TestSurviveStreams(t *testing.T) {
+	defer goleak.VerifyNone(t)
+	const streams, pieces = 200, 300
+	s := arc.NewServer(&arc.ServerOptions{WriteTimeout: 300 * time.Millisecond})
+	var dropped, whole atomic.Int32
+	s.Register(arc.Agent{AgentInfo: arc.AgentInfo{AgentID: "a-01"}, StatelessChats: true, Chats: arc.ChatFunc(func(_ context.Context, turn *arc.ChatTurn, out *arc.ChatWriter) error {
+		piece := strings.Repeat("x", 1000)
+		for i := 0; i < pieces || turn.Message.Text() == "endless"; i++ {
+			if err := out.Send(piece); err != nil {
+				dropped.Add(1)
+				return err
+			}
+		}
+		whole.Add(1)
+		return nil
+	})})
+	ts := httptest.NewServer(s)
+	client := &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
+		var d net.Dialer
+		c, err := d.DialContext(ctx, network, addr)
+		if err == nil {
+			err = c.(*net.TCPConn).SetReadBuffer(64 << 10)
+		}
+		return c, err
+	}}}
+	peak := heap(t)
+	var wg sync.WaitGroup
+	for i := range streams {
+		wg.Go(func() {
+			text := "endless"
+			if i%4 < 2 {
+				text = "all"
+			}
+			ctx, cancel := context.WithCancel(context.Background())
+			defer cancel()
+			req, err := http.NewRequestWithContext(ctx, http.MethodPost, ts.URL+"/arc", strings.NewReader(streamed("a-01", fmt.Sprintf("c%d", i), text)))
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			req.Header.Set("Content-Type", arc.MediaType)
+			res, err := client.Do(req)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer res.Body.Close()
+			r := arc.NewStreamReader(res.Body, nil)
+			switch i % 4 {
+			case 0, 1: // reads all
+				text, last, err := readAll(r)
+				if err != nil || len(text) != pieces*1000 || !last.Done {
+					t.Errorf("stream %d: %d bytes, %v", i, len(text), err)
+				}
+			case 2: // takes nothing
+				time.Sleep(3 * time.Second)
+				if _, _, err := readAll(r); !errors.Is(err, arc.ErrTruncated) {
+					t.Errorf("stream %d: a dropped stream must not look finished: %v", i, err)
+				}
+			case 3: // vanishes
+				if _, err := r.Next(); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	require.Eventually(t, func() bool { return dropped.Load() == streams/2 && whole.Load() == streams/2 }, 10*time.Second, 10*time.Millisecond,
+		"dropped %d, whole %d", dropped.Load(), whole.Load())
+	require.Less(t, peak(), uint64(256<<20))
+	client.CloseIdleConnections()
+	ts.Close()
+	require.NoError(t, s.Close())
+}
+
+func TestSurviveBigBodies(t *testing.T) {
+	defer goleak.VerifyNone(t)
+	s := arc.NewServer(nil)
+	s.Handle("a-01", "debug.echo", arc.HandlerFunc(echo))
+	ts := httptest.NewServer(s)
+	client := &http.Client{Transport: &http.Transport{}}
+	peak := heap(t)
+	var wg sync.WaitGroup
+	for i := range 8 {
+		wg.Go(func() {
+			body := io.Reader(&dribble{n: 100 << 20})
+			req, err := http.NewRequest(http.MethodPost, ts.URL+"/arc", body)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			req.ContentLength = -1
+			if i%2 == 0 {
+				req.ContentLength = 100 << 20
+			}
+			req.Header.Set("Content-Type", arc.MediaType)
+			res, err := client.Do(req)
+			if err != nil {
+				return // the server closed the connection while we still wrote
+			}
+			defer res.Body.Close()
+			if res.StatusCode != 413 {
+				t.Errorf("status %d", res.StatusCode)
+			}
+		})
+	}
+	wg.Wait()
+	require.Less(t, peak(), uint64(400<<20))
+	// It keeps serving.
+	res, err := client.Post(ts.URL+"/arc", arc.MediaType, strings.NewReader(call("debug.echo", "a-01", "{}")))
+	require.NoError(t, err)
+	require.Equal(t, 200, res.StatusCode)
+	require.NoError(t, res.Body.Close())
+	client.CloseIdleConnections()
+	ts.Close()
+	require.NoError(t, s.Close())
+}
+
+// A body that stops arriving is given up after its time.
+func TestStuckBody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		mem := arctest.Serve(t, arc.NewServer(&arc.ServerOptions{BodyTimeout: time.Minute}))
+		r, w := io.Pipe()
+		defer w.Close()
+		req, err := http.NewRequest(http.MethodPost, mem.URL, r)
+		require.NoError(t, err)
+		req.Header.Set("Content-Type", arc.MediaType)
+		begun := time.Now()
+		go func() { _, _ = w.Write([]byte("{")) }()
+		res, err := mem.Client.Do(req)
+		if err == nil {
+			require.Equal(t, 400, res.StatusCode)
+			_ = res.Body.Close()
+		}
+		require.Equal(t, time.Minute, time.Since(begun))
+	})
+}
+
+// silence never answers.
+type silence struct{ asked atomic.Int32 }
+
+func (s *silence) RoundTrip(req *http.Request) (*http.Response, error) {
+	s.asked.Add(1)
+	<-req.Context().Done()
+	return nil, req.Context().Err()
+}
+
+func TestSurviveSilentWebhook(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		dead := &silence{}
+		h := &hooks{}
+		o := h.options()
+		o.Transport = dead
+		var letters atomic.Int32
+		o.DeadLetter = func(context.Context, arc.DeadLetter) { letters.Add(1) }
+		s := newServer(t, &arc.ServerOptions{Webhook: o})
+		s.HandleTasks("a-01", arctest.Task(arctest.Wait(time.Second)))
+		for i := range 50 {
+			id := createTask(t, s, "a-01", "x")
+			subscribe(t, s, "a-01", id, fmt.Sprintf("https://dead%d.test/", i), `["TASK_COMPLETED"]`)
+		}
+		time.Sleep(2 * time.Second)
+		id := createTask(t, s, "a-01", "x")
+		time.Sleep(2 * time.Second)
+		require.Equal(t, arc.TaskCompleted, taskInfo(t, s, "a-01", id).Status)
+		time.Sleep(5 * time.Minute)
+		require.Equal(t, int32(50), letters.Load())
+		require.Equal(t, int32(150), dead.asked.Load())
+	})
+}
+
+// The server holds no more than what it must, whatever strangers invent.
+func TestStrangersLeaveNothing(t *testing.T) {
+	s := newServer(t, &arc.ServerOptions{RateLimit: &arc.RateLimit{Rate: 1000, Burst: 1000}})
+	s.Register(arc.Agent{AgentInfo: arc.AgentInfo{AgentID: "a-01"}, Group: "g", Tasks: arctest.Task(), Chats: arctest.Echo()})
+	probe := func(n int) {
+		for i := range n {
+			body := call("task.info", "g", fmt.Sprintf(`{"taskId":"%0200d"}`, i))
+			post(s, strings.Replace(body, "ui-01", fmt.Sprintf("ui-%0100d", i), 1))
+			post(s, call("chat.message", "g", fmt.Sprintf(`{"chatId":"%0200d","message":%s}`, i, hello("x"))))
+		}
+	}
+	measure := func() uint64 {
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return m.HeapAlloc
+	}
+	probe(1000)
+	before := measure()
+	probe(20_000)
+	require.Less(t, int64(measure())-int64(before), int64(12<<20))
+}
+
+func TestEventsAreOrdered(t *testing.T) {
+	h := &hooks{}
+	s := newServer(t, &arc.ServerOptions{Webhook: h.options()})
+	s.HandleTasks("a-01", arc.TaskFunc(func(ctx context.Context, run *arc.TaskRun) error {
+		if _, err := run.RequireInput(ctx, "go"); err != nil {
+			return err
+		}
+		var wg sync.WaitGroup
+		for range 8 {
+			wg.Go(func() {
+				for range 50 {
+					if err := run.Progress(ctx, "p"); err != nil {
+						t.Error(err)
+					}
+				}
+			})
+		}
+		wg.Wait()
+		return nil
+	}))
+	id := createTask(t, s, "a-01", "x")
+	require.Eventually(t, func() bool { return taskInfo(t, s, "a-01", id).Status == arc.TaskInputRequired }, 5*time.Second, time.Millisecond)
+	subscribe(t, s, "a-01", id, "https://one.test/", `["NEW_MESSAGE","TASK_COMPLETED","TASK_RESUMED"]`)
+	require.Nil(t, send(s, "a-01", id, "go").Error)
+	var got []string
+	require.Eventually(t, func() bool {
+		got = append(got, h.take()...)
+		return len(got) == 403
+	}, 10*time.Second, 5*time.Millisecond)
+	require.Equal(t, "one.test TASK_RESUMED WORKING", got[1])
+	require.Equal(t, "one.test TASK_COMPLETED COMPLETED", got[402])
+	require.Equal(t, 401, bytes.Count([]byte(strings.Join(got, "\n")), []byte("NEW_MESSAGE")))
+}
