@@ -120,8 +120,9 @@ func TestFailover(t *testing.T) {
 			return nil, ctx.Err()
 		}))
 		p := runPlugged(t, s, hang)
+		sess := newSession(t, s) // r1 is the first to fulfil
 		s.run(t, testRuntime("r2", nil))
-		sess := newSession(t, s)
+		synctest.Wait()
 		go func() {
 			time.Sleep(time.Second)
 			p.pull()
@@ -241,10 +242,12 @@ func TestHostRestarted(t *testing.T) {
 		defer stop()
 		rt := testRuntime("r1", nil)
 		wg.Go(func() { _ = rt.RunDialer(ctx, dial(testService)) })
+		synctest.Wait()
 		c := NewClient(dial(testUser), nil)
 		defer func() { require.NoError(t, c.Close()) }()
 		sess, err := c.CreateSession(ctx, nil)
 		require.NoError(t, err)
+		synctest.Wait()
 		go func() {
 			time.Sleep(time.Second)
 			next := testHost(t, nil)
