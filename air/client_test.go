@@ -1,0 +1,442 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package air_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/fivewire/fivewire/air"
+	"github.com/fivewire/fivewire/air/airtest"
+	"github.com/fivewire/fivewire/store"
+)
+
+// What Send fills in, and what it writes (AIR-031, AIR-032, AIR-034..036, AIR-040,
+// AIR-041, AIR-089, AIR-133).
+func TestSend(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, nil)
+		alice, bob := w.join(t, 1), w.join(t, 2)
+		var sent http.Header
+		w.setFail(func(r *http.Request) error {
+			if r.Method == "POST" {
+				sent = r.Header.Clone()
+			}
+			return nil
+		})
+		c := w.client(t, alice, air.ClientOptions{AgentSecret: "abc"})
+		r, err := c.Send(t.Context(), &air.Draft{To: bob.DID(), Body: offer(5)}, nil)
+		require.NoError(t, err)
+		require.Equal(t, 202, r.Status)
+		require.False(t, r.Delivered())
+		require.Equal(t, "v1", sent.Get("X-A2A-Version"))
+		require.Equal(t, "application/json", sent.Get("Content-Type"))
+		require.Equal(t, "abc", sent.Get("X-Agent-Secret"))
+		require.Contains(t, sent.Get("User-Agent"), air.Conformance())
+
+		e := r.Envelope
+		require.Regexp(t, `^[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$`, e.ID)
+		require.Regexp(t, `^[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab]`, e.ThreadID)
+		require.Regexp(t, `^[A-Za-z0-9_-]{22}$`, e.Nonce)
+		require.Equal(t, alice.DID(), e.From)
+		require.Equal(t, air.FormatTime(time.Now()), e.Timestamp)
+		wire := e.Wire()
+		canonical, err := air.Canonicalize(wire)
+		require.NoError(t, err)
+		require.Equal(t, string(canonical), string(wire))
+		require.NotContains(t, string(wire), "in_reply_to")
+
+		in := w.inbox(t, bob, air.InboxOptions{})
+		require.Equal(t, 1, in.drain(t))
+		require.Equal(t, air.FormSpec, in.got[0].Form)
+		require.Equal(t, e.ID, in.got[0].Envelope.ID)
+	})
+}
+
+// Everything that is wrong with a draft is refused before anything is sent.
+func TestSendRefuses(t *testing.T) {
+	w := newWorld(t, nil)
+	alice, bob := w.join(t, 1), w.join(t, 2)
+	raw := func(text string) air.Body { return &air.Raw{Type: "note", JSON: []byte(text)} }
+	big := offer(5)
+	big.Description = strings.Repeat("x", 2049)
+	tests := []struct {
+		name  string
+		draft air.Draft
+		opts  air.ClientOptions
+		seal  bool
+		want  air.Code
+	}{
+		{name: "no body", want: air.ErrInvalidEnvelope},
+		{name: "somebody else's name", draft: air.Draft{From: bob.DID(), Body: offer(1)}, want: air.ErrInvalidEnvelope},
+		{name: "description too long", draft: air.Draft{Body: big}, want: air.ErrInvalidEnvelope},
+		{name: "reply without its message", draft: air.Draft{Body: &air.Accept{Price: air.Cents(1, "USD")}}, want: air.ErrInvalidEnvelope},
+		{name: "Offer as an answer", draft: air.Draft{InReplyTo: air.NewID(), Body: offer(1)}, want: air.ErrInvalidEnvelope},
+		{name: "bad currency", draft: air.Draft{Body: &air.Offer{Price: air.Cents(1, "usd"), Expires: time.Now()}}, want: air.ErrInvalidEnvelope},
+		{name: "unregistered body", draft: air.Draft{Body: raw(`{"type":"note"}`)}, want: air.ErrUnsupportedBody},
+		{name: "unregistered body, sealed", draft: air.Draft{Body: raw(`{"type":"note"}`)}, seal: true, want: air.ErrUnsupportedBody},
+		{name: "float", draft: air.Draft{Body: raw(`{"type":"note","x":1.5}`)}, opts: air.ClientOptions{Bodies: []string{"note"}}, want: air.ErrFloatForbidden},
+		{name: "null", draft: air.Draft{Body: raw(`{"type":"note","x":null}`)}, opts: air.ClientOptions{Bodies: []string{"note"}}, want: air.ErrNullForbidden},
+		{name: "empty list", draft: air.Draft{Body: raw(`{"type":"note","x":[]}`)}, opts: air.ClientOptions{Bodies: []string{"note"}}, want: air.ErrEmptyArray},
+		{name: "smuggled member", draft: air.Draft{Body: raw(`{"type":"note"},"to":"x"`)}, opts: air.ClientOptions{Bodies: []string{"note"}}, want: air.ErrInvalidJSON},
+		{name: "names that sort differently", draft: air.Draft{Body: raw("{\"type\":\"note\",\"\ue000\":1,\"😀\":2}")}, opts: air.ClientOptions{Bodies: []string{"note"}}, want: air.ErrAmbiguousKeyOrder},
+		{name: "the same, sealed", draft: air.Draft{Body: raw("{\"type\":\"note\",\"x\":{\"\ue000\":1,\"😀\":2}}")}, opts: air.ClientOptions{Bodies: []string{"note"}}, seal: true, want: air.ErrAmbiguousKeyOrder},
+		{name: "too large", draft: air.Draft{Body: offer(1)}, opts: air.ClientOptions{MaxBytes: 100}, want: air.ErrTooLarge},
+		{name: "in clear", draft: air.Draft{Body: offer(1)}, opts: air.ClientOptions{RequireSealed: true}, want: air.ErrInvalidEnvelope},
+		{name: "not UTF-8", draft: air.Draft{Nonce: "\xff", Body: offer(1)}, want: air.ErrInvalidJSON},
+		{name: "answers an empty thread", draft: air.Draft{InReplyTo: air.NewID(), Body: &air.Decline{}}, opts: air.ClientOptions{Threads: air.NewThreads(alice.DID(), nil)}, want: air.ErrConflict},
+		{name: "policy", draft: air.Draft{Body: offer(1)}, seal: true, opts: air.ClientOptions{KeyPolicy: air.KeyPolicyFunc(func(context.Context, string, *air.PublicKey) error { return air.ErrKeyChanged })}, want: air.ErrBadKey},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			tt.draft.To = bob.DID()
+			c := w.client(t, alice, tt.opts)
+			_, err := c.Send(t.Context(), &tt.draft, &air.SendOptions{Seal: tt.seal})
+			require.ErrorIs(t, err, tt.want)
+			for _, r := range w.requests {
+				require.NotContains(t, r, "POST")
+			}
+		})
+	}
+}
+
+// An agent whose key the registry does not have starts nothing (AIR-022..024).
+func TestVerifySelf(t *testing.T) {
+	w := newWorld(t, nil)
+	alice, bob := w.join(t, 1), w.join(t, 2)
+	stranger, err := air.GenerateIdentity(airtest.DID(airIDOf(3)))
+	require.NoError(t, err)
+	draft := &air.Draft{To: bob.DID(), Body: offer(1)}
+	_, err = w.client(t, stranger, air.ClientOptions{}).Send(t.Context(), draft, nil)
+	require.ErrorIs(t, err, air.ErrNotFound)
+	rotated, err := alice.Rotate(make([]byte, 32))
+	require.NoError(t, err)
+	_, err = w.client(t, rotated, air.ClientOptions{}).Send(t.Context(), draft, nil)
+	require.ErrorIs(t, err, air.ErrBadKey)
+	_, err = w.client(t, rotated, air.ClientOptions{SkipVerifySelf: true}).Send(t.Context(), draft, nil)
+	require.NoError(t, err)
+	w.registry.PutDocument(stranger.AIRID(), airtest.Document(stranger.DID(), "z", ""))
+	_, err = w.client(t, stranger, air.ClientOptions{}).Send(t.Context(), draft, nil)
+	require.ErrorIs(t, err, air.ErrBadKey)
+	w.registry.Fail(500)
+	_, err = w.client(t, alice, air.ClientOptions{}).Send(t.Context(), draft, nil)
+	require.ErrorIs(t, err, air.ErrResolveFailed)
+}
+
+// The recipient's new key reaches the sender through a stale key answer: the body
+// is sealed and signed anew (AIR-028, AIR-059, AIR-D42).
+func TestStaleKeyWhenSealing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, nil)
+		alice, bob := w.join(t, 1), w.join(t, 2)
+		seed := bytes.Repeat([]byte{9}, 32)
+		rotated, err := bob.Rotate(seed)
+		require.NoError(t, err)
+		w.registry.Put(bob, "https://direct.example/")
+		c := w.client(t, alice, air.ClientOptions{})
+		in := w.inbox(t, rotated, air.InboxOptions{})
+		w.direct = in
+		var bodies []string
+		draft := &air.Draft{To: bob.DID(), Body: offer(5)}
+		w.setFail(func(r *http.Request) error {
+			if r.Method == "POST" {
+				w.registry.Put(rotated, "https://direct.example/")
+				bodies = append(bodies, r.URL.String())
+			}
+			return nil
+		})
+		r, err := c.Send(t.Context(), draft, &air.SendOptions{Seal: true})
+		require.NoError(t, err)
+		require.Len(t, bodies, 2)
+		require.True(t, r.Delivered())
+		require.Equal(t, 2, r.Attempts)
+		require.Equal(t, []air.Code{air.ErrStaleKey}, in.codes())
+		require.Equal(t, 1, in.count())
+		require.True(t, in.got[0].Sealed)
+		require.Equal(t, r.Envelope.ID, in.got[0].Envelope.ID)
+
+		// Pulled mail cannot be answered, so it is opened with the retired key.
+		box, err := air.Seal(bob.Public(), air.Binding{ID: "00000001-0021-4000-9000-026aa6ead519", From: alice.DID(), To: bob.DID(), ThreadID: "00000001-0021-4000-9000-026aa6ead51a"},
+			[]byte(`{"type":"Decline"}`))
+		require.NoError(t, err)
+		in = w.inbox(t, rotated, air.InboxOptions{})
+		o := in.Receive(t.Context(), signedOffer(t, alice, bob.DID(), func(d *air.Draft) {
+			d.ID, d.ThreadID, d.Body = "00000001-0021-4000-9000-026aa6ead519", "00000001-0021-4000-9000-026aa6ead51a", &air.Raw{JSON: box}
+		}), true)
+		require.ErrorIs(t, o.Err, air.ErrInvalidEnvelope) // opened: a Decline that answers nothing
+	})
+}
+
+// A failed delivery keeps the signed bytes, and they go out later (AIR-097..099).
+func TestOutbox(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, nil)
+		alice, bob := w.join(t, 1), w.join(t, 2)
+		c := w.client(t, alice, air.ClientOptions{Outbox: store.NewMemory()})
+		cut := errors.New("the line is cut")
+		w.setFail(func(r *http.Request) error {
+			if r.Method == "POST" {
+				return cut
+			}
+			return nil
+		})
+		began := time.Now()
+		_, err := c.Send(t.Context(), &air.Draft{To: bob.DID(), Body: offer(5)}, nil)
+		require.ErrorIs(t, err, air.ErrDeliveryFailed)
+		require.ErrorIs(t, err, cut)
+		require.Equal(t, 15*time.Second, time.Since(began))
+		var e *air.Error
+		require.ErrorAs(t, err, &e)
+		require.Equal(t, 5, e.Attempts)
+		failed, err := c.Failed(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, [][]byte{e.Envelope}, failed)
+		n, err := c.Resend(t.Context())
+		require.Zero(t, n)
+		require.ErrorIs(t, err, air.ErrDeliveryFailed)
+		w.setFail(nil)
+		n, err = c.Resend(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, 1, n)
+		failed, err = c.Failed(t.Context())
+		require.NoError(t, err)
+		require.Empty(t, failed)
+		require.Equal(t, 1, w.inbox(t, bob, air.InboxOptions{}).drain(t))
+	})
+}
+
+// A delay that is too long is not waited for (AIR-D45); a caller that gives up ends
+// the delivery.
+func TestDeliveryLimits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, nil)
+		alice, bob := w.join(t, 1), w.join(t, 2)
+		w.registry.Put(bob, "https://direct.example/")
+		w.direct = http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+			rw.Header().Set("Retry-After", "301")
+			rw.WriteHeader(429)
+		})
+		c := w.client(t, alice, air.ClientOptions{})
+		_, err := c.Deliver(t.Context(), signedOffer(t, alice, bob.DID(), nil))
+		var e *air.Error
+		require.ErrorAs(t, err, &e)
+		require.Equal(t, air.ErrRateLimited, e.Code)
+		require.Equal(t, 301*time.Second, e.RetryAfter)
+		require.Equal(t, 429, e.Answered)
+
+		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+		defer cancel()
+		w.direct = http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) { rw.WriteHeader(500) })
+		_, err = c.Deliver(ctx, signedOffer(t, alice, bob.DID(), nil))
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		require.ErrorIs(t, err, air.ErrDeliveryFailed)
+
+		_, err = c.Deliver(t.Context(), []byte(unsigned))
+		require.ErrorIs(t, err, air.ErrBadSignature)
+		_, err = c.Deliver(t.Context(), []byte("{"))
+		require.ErrorIs(t, err, air.ErrInvalidJSON)
+	})
+}
+
+// The cache: alive for its time whatever HTTP says, one request for many callers,
+// bounded (AIR-025..030, AIR-D40, AIR-D59).
+func TestResolver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, nil)
+		alice, bob := w.join(t, 1), w.join(t, 2)
+		_, err := air.NewResolver(&air.ResolverOptions{TTL: time.Minute + 1})
+		require.Error(t, err)
+		_, err = air.NewResolver(&air.ResolverOptions{Registry: "http://agentidentityregistry.org"})
+		require.ErrorIs(t, err, air.ErrBadEndpoint)
+		for _, tt := range []struct {
+			random float64
+			ttl    time.Duration
+			life   time.Duration
+		}{{0, 0, 50 * time.Second}, {0.5, 0, time.Minute}, {0.999999999, 0, 70 * time.Second}, {0, 15 * time.Second, 12500 * time.Millisecond}} {
+			r, err := air.NewResolver(&air.ResolverOptions{HTTPClient: w.http(), TTL: tt.ttl, Random: func() float64 { return tt.random }, MaxEntries: 1})
+			require.NoError(t, err)
+			before := w.registry.Lookups()
+			get := func(id *air.Identity) int {
+				_, err := r.Resolve(t.Context(), id.DID())
+				require.NoError(t, err)
+				return w.registry.Lookups() - before
+			}
+			require.Equal(t, 1, get(alice))
+			time.Sleep(tt.life - time.Millisecond)
+			require.Equal(t, 1, get(alice))
+			time.Sleep(time.Millisecond)
+			require.Equal(t, 2, get(alice))
+			r.Invalidate(alice.AIRID())
+			require.Equal(t, 3, get(alice))
+			require.Equal(t, 4, get(bob)) // there is room for one
+			require.Equal(t, 5, get(alice))
+		}
+
+		// Callers at once share a request; one that gives up takes nobody with it.
+		r := w.resolver(t)
+		before := w.registry.Lookups()
+		w.setFail(func(req *http.Request) error {
+			select {
+			case <-time.After(time.Second):
+				return nil
+			case <-req.Context().Done():
+				return req.Context().Err()
+			}
+		})
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+			defer cancel()
+			_, err := r.Resolve(ctx, alice.DID())
+			require.ErrorIs(t, err, air.ErrBadGateway)
+		})
+		synctest.Wait()
+		for range 10 {
+			wg.Go(func() {
+				_, err := r.Resolve(t.Context(), alice.DID())
+				require.NoError(t, err)
+			})
+		}
+		wg.Go(func() {
+			ctx, cancel := context.WithTimeout(t.Context(), 700*time.Millisecond)
+			defer cancel()
+			_, err := r.Resolve(ctx, alice.DID())
+			require.ErrorIs(t, err, context.DeadlineExceeded)
+		})
+		wg.Wait()
+		require.Equal(t, 1, w.registry.Lookups()-before)
+		_, err = r.Resolve(t.Context(), "did:wba:x:nobody")
+		require.ErrorIs(t, err, air.ErrNotFound)
+	})
+}
+
+// Two agents negotiate through the relay, with every rule of 8.2 and 8.3 on the way
+// (AIR-103..106, AIR-109..112, AIR-D51..D53, AIR-D56).
+func TestNegotiation(t *testing.T) {
+	w := newWorld(t, &air.RelayOptions{RateLimit: -1})
+	alice, bob := w.join(t, 1), w.join(t, 2)
+	side := func(id *air.Identity) (*air.Client, *mailroom) {
+		threads := air.NewThreads(id.DID(), nil)
+		return w.client(t, id, air.ClientOptions{Threads: threads}), w.inbox(t, id, air.InboxOptions{Threads: threads})
+	}
+	ac, ain := side(alice)
+	bc, bin := side(bob)
+	ctx, soon := t.Context(), time.Now().Add(time.Hour)
+
+	a := ac.Negotiate(bob.DID(), "", true)
+	_, err := a.Accept(ctx)
+	require.ErrorIs(t, err, air.ErrConflict)
+	_, err = a.Offer(ctx, "a translation", air.Cents(500, "USD"), soon)
+	require.NoError(t, err)
+	_, err = a.Offer(ctx, "again", air.Cents(1, "USD"), soon)
+	require.ErrorIs(t, err, air.ErrConflict)
+	_, err = a.Accept(ctx)
+	require.ErrorIs(t, err, air.ErrNotYourMove)
+	require.Equal(t, 1, bin.drain(t))
+	b := bc.Negotiate(alice.DID(), a.ThreadID(), false)
+	_, err = b.Counter(ctx, "less", air.Cents(300, "USD"), soon)
+	require.NoError(t, err)
+	require.Equal(t, 1, ain.drain(t))
+	_, err = a.Counter(ctx, "the middle", air.Cents(400, "USD"), soon)
+	require.NoError(t, err)
+	require.Equal(t, 1, bin.drain(t))
+	_, err = b.Accept(ctx)
+	require.NoError(t, err)
+	require.Equal(t, 1, ain.drain(t))
+	for _, n := range []*air.Negotiation{a, b} {
+		th, err := n.Thread(ctx)
+		require.NoError(t, err)
+		require.Equal(t, air.ThreadAccepted, th.State)
+		require.Equal(t, air.Cents(400, "USD"), th.Agreed)
+		require.Len(t, th.Moves, 3)
+		require.Nil(t, th.Outstanding())
+		_, err = n.Decline(ctx, "too late")
+		require.ErrorIs(t, err, air.ErrThreadClosed)
+	}
+
+	// Crossing: both act on the same offer; the first received stands.
+	a = ac.Negotiate(bob.DID(), "", false)
+	_, err = a.Offer(ctx, "x", air.Cents(5, "EUR"), soon)
+	require.NoError(t, err)
+	require.Equal(t, 1, bin.drain(t))
+	b = bc.Negotiate(alice.DID(), a.ThreadID(), false)
+	_, err = a.Withdraw(ctx, "changed my mind")
+	require.NoError(t, err)
+	_, err = b.Accept(ctx)
+	require.NoError(t, err)
+	require.Zero(t, ain.drain(t))
+	require.Equal(t, []air.Code{air.ErrThreadClosed}, ain.codes())
+	require.Zero(t, bin.drain(t))
+	require.Equal(t, []air.Code{air.ErrThreadClosed}, bin.codes())
+
+	// A stranger with the thread's id has a thread of its own.
+	carol := w.join(t, 3)
+	_, err = w.client(t, carol, air.ClientOptions{}).Send(ctx, &air.Draft{To: bob.DID(), ThreadID: a.ThreadID(), Body: offer(1)}, nil)
+	require.NoError(t, err)
+	require.Equal(t, 1, bin.drain(t))
+	require.Equal(t, air.ThreadOffered, bin.got[len(bin.got)-1].Thread.State)
+
+	// In a thread with oneself one can only withdraw (AIR-D72).
+	self := ac.Negotiate(alice.DID(), "", false)
+	_, err = self.Offer(ctx, "to myself", air.Cents(1, "USD"), soon)
+	require.NoError(t, err)
+	require.Equal(t, 1, ain.drain(t))
+	_, err = self.Accept(ctx)
+	require.ErrorIs(t, err, air.ErrNotYourMove)
+	_, err = self.Withdraw(ctx, "")
+	require.NoError(t, err)
+
+	_, err = w.client(t, alice, air.ClientOptions{}).Negotiate(bob.DID(), "", false).Offer(ctx, "", air.Cents(1, "USD"), soon)
+	require.Error(t, err)
+}
+
+// One body to many agents (section i).
+func TestSendAll(t *testing.T) {
+	w := newWorld(t, &air.RelayOptions{RateLimit: -1})
+	alice := w.join(t, 1)
+	var to []string
+	for i := range 20 {
+		to = append(to, w.join(t, 10+i).DID())
+	}
+	to = append(to, airtest.DID(airIDOf(99)))
+	results := w.client(t, alice, air.ClientOptions{}).SendAll(t.Context(), to, &air.Draft{Body: offer(1)}, &air.SendOptions{Seal: true})
+	for i, r := range results {
+		require.Equal(t, to[i], r.To)
+		if i == 20 {
+			require.ErrorIs(t, r.Err, air.ErrNotFound)
+			continue
+		}
+		require.NoError(t, r.Err)
+		require.Equal(t, to[i], r.Receipt.Envelope.To)
+	}
+}
+
+// The deployed profile and dialect from end to end (AIR-D20, AIR-D27).
+func TestDeployedPeers(t *testing.T) {
+	w := newWorld(t, nil)
+	alice, bob := w.join(t, 1), w.join(t, 2)
+	c := w.client(t, alice, air.ClientOptions{Profile: air.ProfileDeployed})
+	r, err := c.Send(t.Context(), &air.Draft{To: bob.DID(), Body: &air.Raw{Type: "text", JSON: []byte(`{"type":"text","text":"hi","x":null,"y":[]}`)}}, nil)
+	require.NoError(t, err)
+	require.Contains(t, string(r.Envelope.Wire()), `"in_reply_to":null`)
+	strict := w.inbox(t, bob, air.InboxOptions{})
+	require.ErrorIs(t, strict.Receive(t.Context(), r.Envelope.Wire(), false).Err, air.ErrNullForbidden)
+	in := w.inbox(t, bob, air.InboxOptions{Profile: air.ProfileDeployed})
+	p, err := air.NewPoller(in.Inbox, w.endpoint(bob), &air.PollerOptions{HTTPClient: w.http(), Dialect: air.DialectDeployed})
+	require.NoError(t, err)
+	_, err = p.Drain(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, 1, in.count())
+	require.Equal(t, air.FormDeployed, in.got[0].Form)
+	require.Equal(t, "text", in.got[0].Body.BodyType())
+}
