@@ -1,0 +1,145 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package arc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// ARC-006: each target gets its own token.
+func TestTargetTokens(t *testing.T) {
+	src := TargetTokens{Targets: map[string]TokenSource{"b": StaticToken("tb"), "c": nil}, Default: StaticToken("td")}
+	p := &peer{do: []reaction{ok(`{}`), ok(`{}`), ok(`{}`)}}
+	c := newTestClient(t, p, &ClientOptions{Tokens: src})
+	for _, target := range []string{"b", "c", "d"} {
+		_, err := c.Call(t.Context(), target, "x.y", nil)
+		require.NoError(t, err)
+	}
+	require.Equal(t, "Bearer tb", p.sent[0].Header.Get("Authorization"))
+	require.Empty(t, p.sent[1].Header.Get("Authorization"))
+	require.Equal(t, "Bearer td", p.sent[2].Header.Get("Authorization"))
+}
+
+// D-71: a token that would become something else in a header is not sent, and not
+// shown.
+func TestBadTokens(t *testing.T) {
+	for _, token := range []string{"a b", "a\r\nX: y", "gehe\u00efm", "a\x7f"} {
+		p := &peer{}
+		_, err := newTestClient(t, p, &ClientOptions{Tokens: StaticToken(token)}).TaskInfo(t.Context(), "b", infoOf("t"))
+		require.ErrorIs(t, err, errToken)
+		require.NotContains(t, err.Error(), token)
+		require.Empty(t, p.sent)
+	}
+	no := errors.New("no token today")
+	c := newTestClient(t, &peer{}, &ClientOptions{Tokens: TokenFunc(func(context.Context, string) (string, error) { return "", no })})
+	_, err := c.TaskInfo(t.Context(), "b", infoOf("t"))
+	require.ErrorIs(t, err, no)
+	_, _, err = collect(startStream(c, t.Context()))
+	require.ErrorIs(t, err, no)
+}
+
+func TestRefreshTokens(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := 0
+		src := RefreshTokens(func(context.Context) (string, time.Time, error) {
+			time.Sleep(time.Second)
+			n++
+			return fmt.Sprint("t", n), time.Now().Add(10 * time.Minute), nil
+		}, time.Minute)
+		var wg sync.WaitGroup
+		for range 20 {
+			wg.Go(func() {
+				got, err := src.Token(t.Context(), "b")
+				if err != nil || got != "t1" {
+					t.Errorf("%q, %v", got, err)
+				}
+			})
+		}
+		wg.Wait()
+		require.Equal(t, 1, n, "one asks for all")
+		time.Sleep(9*time.Minute - 1)
+		got, err := src.Token(t.Context(), "b")
+		require.NoError(t, err)
+		require.Equal(t, "t1", got)
+		time.Sleep(1)
+		got, err = src.Token(t.Context(), "b")
+		require.NoError(t, err)
+		require.Equal(t, "t2", got, "a minute before it expires")
+
+		src.InvalidateToken("b", "t1")
+		got, err = src.Token(t.Context(), "b")
+		require.NoError(t, err)
+		require.Equal(t, "t2", got, "the refused one was an older one")
+		src.InvalidateToken("b", "t2")
+
+		ctx, cancel := context.WithCancel(t.Context())
+		wg.Go(func() {
+			got, err := src.Token(t.Context(), "b")
+			if err != nil || got != "t3" {
+				t.Errorf("%q, %v", got, err)
+			}
+		})
+		synctest.Wait()
+		time.AfterFunc(time.Millisecond, cancel)
+		_, err = src.Token(ctx, "b")
+		require.ErrorIs(t, err, context.Canceled, "who waits can leave")
+		wg.Wait()
+	})
+}
+
+// A token that lives shortly is not asked for at every call.
+func TestRefreshTokensShortLife(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := 0
+		src := RefreshTokens(func(context.Context) (string, time.Time, error) {
+			n++
+			return "t", time.Now().Add(20 * time.Second), nil
+		}, 0)
+		for range 20 {
+			_, err := src.Token(t.Context(), "b")
+			require.NoError(t, err)
+			time.Sleep(time.Second)
+		}
+		require.Equal(t, 2, n)
+
+		forever := RefreshTokens(func(context.Context) (string, time.Time, error) { n++; return "t", time.Time{}, nil }, 0)
+		for range 3 {
+			_, err := forever.Token(t.Context(), "b")
+			require.NoError(t, err)
+			time.Sleep(time.Hour)
+		}
+		require.Equal(t, 3, n)
+	})
+}
+
+// A refused token is replaced, but the call that it failed is not repeated.
+func TestRefusedToken(t *testing.T) {
+	n := 0
+	src := RefreshTokens(func(context.Context) (string, time.Time, error) {
+		n++
+		return fmt.Sprint("t", n), time.Time{}, nil
+	}, 0)
+	p := &peer{do: []reaction{arcFault(401, ErrTokenExpired), reply(401, "text/plain", "no"), arcFault(403, ErrInsufficientScope),
+		arcFault(401, ErrTokenInvalid), stream(doneEvent)}}
+	c := newTestClient(t, p, &ClientOptions{Tokens: TargetTokens{Default: src}})
+	for _, want := range []string{"t1", "t2", "t3"} {
+		_, err := c.TaskInfo(t.Context(), "b", infoOf("t"))
+		require.Error(t, err)
+		require.Equal(t, "Bearer "+want, p.sent[len(p.sent)-1].Header.Get("Authorization"))
+	}
+	_, _, err := collect(startStream(c, t.Context()))
+	require.ErrorIs(t, err, ErrTokenInvalid)
+	require.Equal(t, "Bearer t3", p.sent[3].Header.Get("Authorization"))
+	_, _, err = collect(startStream(c, t.Context()))
+	require.NoError(t, err)
+	require.Equal(t, "Bearer t4", p.sent[4].Header.Get("Authorization"))
+}

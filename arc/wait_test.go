@@ -1,0 +1,257 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package arc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// A taskPeer answers task.info by the time that has passed, and remembers when it
+// was asked.
+type taskPeer struct {
+	begin     time.Time
+	states    []phase
+	fail      map[int]reaction // by number of the request
+	subscribe reaction
+	asked     []time.Duration
+	whole     []bool
+	sub       string
+}
+
+type phase struct {
+	after  time.Duration
+	object string // with its braces open
+}
+
+func (p *taskPeer) RoundTrip(req *http.Request) (*http.Response, error) {
+	body, err := io.ReadAll(req.Body)
+	if err != nil {
+		return nil, err
+	}
+	_ = req.Body.Close()
+	r, err := DecodeRequest(body)
+	if err != nil {
+		return nil, err
+	}
+	if r.Method == MethodTaskSubscribe {
+		p.sub = string(r.Params)
+		return p.subscribe(req, body)
+	}
+	v, err := checkJSON(r.Params)
+	if err != nil {
+		return nil, err
+	}
+	whole, _ := v.Get("includeMessages").Bool()
+	p.whole = append(p.whole, whole)
+	p.asked = append(p.asked, time.Since(p.begin).Round(time.Millisecond))
+	if f := p.fail[len(p.asked)]; f != nil {
+		return f(req, body)
+	}
+	now := ""
+	for _, s := range p.states {
+		if time.Since(p.begin) >= s.after {
+			now = s.object
+		}
+	}
+	messages := ""
+	if whole {
+		messages = `,"messages":[{"role":"agent","parts":[{"type":"TextPart","content":"say more"}]},{"role":"user","parts":[]}]`
+	}
+	return ok(`{"type":"task","task":{"taskId":"t","updatedAt":"2024-01-15T10:30:00Z"`+messages+`,`+now+`}}`)(req, body)
+}
+
+const ms = time.Millisecond
+
+// Polling backs off, begins anew when something moved, and asks for the whole task
+// at its end only.
+func TestWait(t *testing.T) {
+	tests := []struct {
+		name   string
+		states []phase
+		asked  []time.Duration
+		whole  []bool
+		input  bool
+		is     []error
+		text   string
+	}{
+		{name: "over already", states: []phase{{0, `"status":"COMPLETED"`}}, asked: []time.Duration{0}, whole: []bool{true}},
+		{name: "moves", states: []phase{{0, `"status":"SUBMITTED"`}, {time.Second, `"status":"WORKING"`}, {2 * time.Second, `"status":"COMPLETED"`}},
+			asked: []time.Duration{0, 200 * ms, 500 * ms, 950 * ms, 1625 * ms, 1825 * ms, 2125 * ms, 2125 * ms},
+			whole: []bool{true, false, false, false, false, false, false, true}},
+		{name: "input", states: []phase{{0, `"status":"WORKING"`}, {ms, `"status":"INPUT_REQUIRED"`}},
+			asked: []time.Duration{0, 200 * ms, 200 * ms}, whole: []bool{true, false, true}, input: true},
+		{name: "failed", states: []phase{{0, `"status":"FAILED","error":{"code":-42005,"message":"slow"}`}},
+			asked: []time.Duration{0}, whole: []bool{true}, is: []error{ErrTaskExecutionFailed, ErrTaskTimeout}, text: `arc: task "t" failed: arc: slow (-42005)`},
+		{name: "failed without error", states: []phase{{0, `"status":"FAILED","reason":"a\nb"`}},
+			asked: []time.Duration{0}, whole: []bool{true}, is: []error{ErrTaskExecutionFailed}, text: `arc: task "t" failed: "a\nb"`},
+		{name: "canceled", states: []phase{{0, `"status":"CANCELED"`}},
+			asked: []time.Duration{0}, whole: []bool{true}, is: []error{ErrTaskAlreadyCanceled}, text: `arc: task "t" was canceled`},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				p := &taskPeer{begin: time.Now(), states: tt.states}
+				var seen []TaskStatus
+				o, err := newTestClient(t, p, nil).Wait(t.Context(), "b", "t", &WaitOptions{Update: func(t *Task) { seen = append(seen, t.Status) }})
+				require.Equal(t, tt.asked, p.asked)
+				require.Equal(t, tt.whole, p.whole)
+				require.Equal(t, tt.input, o.InputRequired)
+				require.Equal(t, "say more", o.Prompt().Text())
+				require.Equal(t, o.Task.Status, seen[len(seen)-1])
+				require.Len(t, seen, len(tt.states))
+				if tt.is == nil {
+					require.NoError(t, err)
+					return
+				}
+				var te *TaskError
+				require.ErrorAs(t, err, &te)
+				require.EqualError(t, err, tt.text)
+				for _, is := range tt.is {
+					require.ErrorIs(t, err, is)
+				}
+			})
+		})
+	}
+}
+
+func TestWaitLongTask(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := &taskPeer{begin: time.Now(), states: []phase{{0, `"status":"WORKING"`}, {time.Hour, `"status":"COMPLETED"`}}}
+		_, err := newTestClient(t, p, nil).Wait(t.Context(), "b", "t", nil)
+		require.NoError(t, err)
+		require.Less(t, len(p.asked), 380, "every 10 s")
+		require.Less(t, time.Since(p.begin), time.Hour+11*time.Second)
+
+		ctx, cancel := context.WithCancelCause(t.Context())
+		why := errors.New("enough")
+		time.AfterFunc(30*time.Second, func() { cancel(why) })
+		p = &taskPeer{begin: time.Now(), states: []phase{{0, `"status":"WORKING"`}}}
+		_, err = newTestClient(t, p, nil).Wait(ctx, "b", "t", nil)
+		require.ErrorIs(t, err, why)
+		require.Equal(t, 30*time.Second, time.Since(p.begin))
+	})
+}
+
+// What may pass is waited out, what will not is not.
+func TestWaitFailures(t *testing.T) {
+	done := []phase{{0, `"status":"WORKING"`}, {time.Minute, `"status":"COMPLETED"`}}
+	every := func(f reaction) map[int]reaction {
+		m := map[int]reaction{}
+		for i := range 100 {
+			m[i] = f
+		}
+		return m
+	}
+	some := func(f reaction) map[int]reaction {
+		return map[int]reaction{1: f, 2: f, 3: f, 5: f, 6: f, 7: f, 8: f, 9: f}
+	}
+	tests := []struct {
+		name  string
+		fail  map[int]reaction
+		want  error
+		asked int // zero: not compared
+	}{
+		{"network", some(fails(reset())), nil, 0},
+		{"busy", some(arcFault(503, ErrAgentNotAvailable)), nil, 0},
+		{"bad gateway", some(reply(502, "text/html", "")), nil, 0},
+		{"rate", some(arcFault(429, ErrRateLimitExceeded)), nil, 0},
+		{"too often", every(arcFault(503, ErrAgentNotAvailable)), ErrAgentNotAvailable, 6},
+		{"not found", some(arcFault(200, ErrTaskNotFound)), ErrTaskNotFound, 1},
+		{"not allowed", some(arcFault(403, ErrInsufficientScope)), ErrInsufficientScope, 1},
+		{"no task", some(ok(`{}`)), ErrInvalidResult, 1},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				p := &taskPeer{begin: time.Now(), states: done, fail: tt.fail}
+				o, err := newTestClient(t, p, &ClientOptions{MaxRetries: -1}).Wait(t.Context(), "b", "t", nil)
+				require.ErrorIs(t, err, tt.want)
+				if tt.asked != 0 {
+					require.Len(t, p.asked, tt.asked)
+				} else {
+					require.Equal(t, TaskCompleted, o.Task.Status)
+				}
+			})
+		})
+	}
+}
+
+// With a webhook there are few questions, none of them in vain; a notification is
+// believed no more than that there are news, and a lost one does no harm.
+func TestWaitWatcher(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := &taskPeer{begin: time.Now(), states: []phase{{0, `"status":"WORKING"`}, {time.Hour, `"status":"COMPLETED"`}},
+			subscribe: ok(`{"type":"task","subscription":{"subscriptionId":"s"}}`)}
+		var passed atomic.Int32
+		next := NotificationFunc(func(context.Context, *Notification) error {
+			passed.Add(1)
+			return nil
+		})
+		w := NewTaskWatcher("https://a.test/cb", next)
+		notify := func(id string) func() {
+			return func() {
+				for range 3 {
+					if err := w.HandleNotification(context.Background(), &Notification{TaskID: id}); err != nil {
+						t.Error(err)
+					}
+				}
+			}
+		}
+		time.AfterFunc(10*time.Minute, notify("other"))
+		time.AfterFunc(time.Hour+time.Second, notify("t"))
+		o, err := newTestClient(t, p, nil).Wait(t.Context(), "b", "t", &WaitOptions{Watcher: w, WatchInterval: 25 * time.Minute})
+		require.NoError(t, err)
+		require.Equal(t, TaskCompleted, o.Task.Status)
+		require.Equal(t, []time.Duration{0, 25 * time.Minute, 50 * time.Minute, time.Hour + time.Second, time.Hour + time.Second}, p.asked)
+		require.JSONEq(t, `{"taskId":"t","callbackUrl":"https://a.test/cb","events":["TASK_COMPLETED","TASK_FAILED","TASK_CANCELED","TASK_PAUSED"]}`, p.sub)
+		synctest.Wait()
+		require.EqualValues(t, 6, passed.Load())
+		require.Empty(t, w.watches)
+
+		// Lost: the next question finds out.
+		p = &taskPeer{begin: time.Now(), states: p.states, subscribe: p.subscribe}
+		_, err = newTestClient(t, p, nil).Wait(t.Context(), "b", "t", &WaitOptions{Watcher: w})
+		require.NoError(t, err)
+		require.Equal(t, time.Hour, time.Since(p.begin))
+
+		// Refused: it polls.
+		p = &taskPeer{begin: time.Now(), states: p.states, subscribe: arcFault(400, ErrInvalidParams)}
+		_, err = newTestClient(t, p, nil).Wait(t.Context(), "b", "t", &WaitOptions{Watcher: w})
+		require.NoError(t, err)
+		require.Greater(t, len(p.asked), 300, fmt.Sprint(len(p.asked)))
+
+		// No such task.
+		p = &taskPeer{begin: time.Now(), subscribe: arcFault(200, ErrTaskNotFound)}
+		_, err = newTestClient(t, p, nil).Wait(t.Context(), "b", "t", &WaitOptions{Watcher: w})
+		require.ErrorIs(t, err, ErrTaskNotFound)
+		require.Empty(t, p.asked)
+		require.Empty(t, w.watches)
+	})
+}
+
+func TestTaskWatcherSeveral(t *testing.T) {
+	w := NewTaskWatcher("u", nil)
+	_, a, stopA := w.Watch("t")
+	_, b, stopB := w.Watch("t")
+	require.NoError(t, w.HandleNotification(t.Context(), &Notification{TaskID: "t"}))
+	require.Len(t, a, 1)
+	require.Len(t, b, 1)
+	stopA()
+	stopA()
+	<-b
+	require.NoError(t, w.HandleNotification(t.Context(), &Notification{TaskID: "t"}))
+	require.Len(t, b, 1)
+	stopB()
+	require.Empty(t, w.watches)
+}
