@@ -19,7 +19,7 @@ type owner struct {
 // announce is the handshake of a Runtime (ALT-110), its checks in the order of
 // D-16.
 func (h *Host) announce(hc *hostConn, m *AnnounceRuntime) {
-	now := h.lock()
+	h.lock()
 	var err *Error
 	switch {
 	case hc.over:
@@ -45,7 +45,7 @@ func (h *Host) announce(hc *hostConn, m *AnnounceRuntime) {
 		}
 	}
 
-	now = h.lock()
+	now := h.lock()
 	defer h.unlock()
 	if hc.over {
 		return

@@ -155,7 +155,7 @@ func (t *sessionTable) used(id string, now time.Time) bool {
 
 // createSession makes a session (ALT-090 to ALT-095).
 func (h *Host) createSession(hc *hostConn, m *CreateSession) {
-	now := h.lock()
+	h.lock()
 	if hc.over || !h.clientOnly(hc, m) {
 		h.unlock()
 		return
@@ -172,7 +172,7 @@ func (h *Host) createSession(hc *hostConn, m *CreateSession) {
 		err = h.refusal("ResolveSecurityContext", fault, ReasonDenied, "the security context is not granted")
 	}
 
-	now = h.lock()
+	now := h.lock()
 	defer h.unlock()
 	if hc.over {
 		return

@@ -4,7 +4,6 @@
 package altar
 
 import (
-	"encoding/base64"
 	"math"
 	"slices"
 	"strconv"
@@ -408,15 +407,4 @@ func (n *normalizer) binary(v strictjson.Value) Reason {
 	n.dst = append(n.dst, "=="[:want]...)
 	n.dst = append(n.dst, '"')
 	return ""
-}
-
-// decodeBinary returns the bytes of a binary in any of the accepted spellings
-// (D-10), and whether it is one.
-func decodeBinary(v strictjson.Value) ([]byte, bool) {
-	n := normalizer{}
-	if n.binary(v) != "" {
-		return nil, false
-	}
-	b, err := base64.StdEncoding.Strict().DecodeString(string(n.dst[1 : len(n.dst)-1]))
-	return b, err == nil
 }

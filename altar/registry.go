@@ -265,7 +265,7 @@ func errOverloaded() *Error {
 
 // fulfill registers what a Runtime says it can do (ALT-132, D-15).
 func (h *Host) fulfill(hc *hostConn, m *FulfillTools) {
-	now := h.lock()
+	h.lock()
 	if !hc.alive {
 		h.unlock()
 		return
@@ -297,7 +297,7 @@ func (h *Host) fulfill(hc *hostConn, m *FulfillTools) {
 		}
 	}
 
-	now = h.lock()
+	now := h.lock()
 	defer h.unlock()
 	if !hc.alive {
 		return

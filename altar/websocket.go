@@ -147,9 +147,6 @@ func (w *wsConn) send(m Message, trusted bool) error {
 // closeRefused tells the peer that it will not be served (D-04).
 func (w *wsConn) closeRefused() { _ = w.c.Close(websocket.StatusPolicyViolation, "refused") }
 
-// closeGently says goodbye and waits for the peer a little.
-func (w *wsConn) closeGently() error { return w.c.Close(websocket.StatusNormalClosure, "") }
-
 func (w *wsConn) Close() error {
 	w.end()
 	return w.c.CloseNow()

@@ -343,11 +343,10 @@ func altarExchange(w *httptest.ResponseRecorder) Answer {
 
 // altarRuntime is the fixture of runtime_script.
 type altarRuntime struct {
-	rt   *altar.Runtime
-	out  *io.PipeWriter // to the Runtime
-	in   *io.PipeReader
-	wg   sync.WaitGroup
-	stop context.CancelFunc
+	rt  *altar.Runtime
+	out *io.PipeWriter // to the Runtime
+	in  *io.PipeReader
+	wg  sync.WaitGroup
 
 	mu     sync.Mutex
 	output []any

@@ -1,0 +1,101 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package altar
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// Ten thousand calls in flight through one Host with fifty Runtimes: every call
+// ends once, the memory is bounded, no session waits for another, and a stream
+// that nobody reads holds up nobody.
+func TestLoad(t *testing.T) {
+	calls, runtimes, sessions := 10_000, 50, 20
+	if testing.Short() {
+		calls, runtimes = 1000, 10
+	}
+	release := make(chan struct{})
+	var running atomic.Int64
+	var all []*Runtime
+	for i := range runtimes {
+		rt := NewRuntime(fmt.Sprintf("r%d", i), &RuntimeOptions{Standing: true})
+		AddTool(rt, "math/add", func(ctx context.Context, in addIn) (int64, error) {
+			running.Add(1)
+			select {
+			case <-release:
+			case <-ctx.Done():
+				return 0, ctx.Err()
+			}
+			return in.A + in.B, nil
+		})
+		rt.HandleStream("ticks", StreamFunc(func(ctx context.Context, _ *ToolCall, out *ChunkWriter) error {
+			for ctx.Err() == nil {
+				if err := out.Send("tick"); err != nil {
+					return err
+				}
+			}
+			return ctx.Err()
+		}))
+		all = append(all, rt)
+	}
+	s := start(t, directTransport, &HostOptions{CallTimeout: time.Minute, GoneAfter: time.Millisecond}, all...)
+	var before, after runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&before)
+
+	// Somebody asks for a stream and never reads.
+	lazy, err := s.h.Dial(testUser)
+	require.NoError(t, err)
+	require.NoError(t, lazy.Send(&CreateSession{SessionID: "lazy"}))
+	require.NoError(t, lazy.Send(&ToolCall{InvocationID: "lazy", SessionID: "lazy", ToolName: "ticks"}))
+
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	last := make([]time.Duration, sessions)
+	var begun time.Time
+	for i := range sessions {
+		sess, err := s.c.CreateSession(t.Context(), nil)
+		require.NoError(t, err)
+		for k := range calls / sessions {
+			wg.Go(func() {
+				got, err := Call[int64](t.Context(), sess, "math/add", addIn{int64(i), int64(k)})
+				if err != nil || got != int64(i+k) {
+					t.Errorf("%d %d: %d %v", i, k, got, err)
+				}
+				mu.Lock()
+				last[i] = max(last[i], time.Since(begun))
+				mu.Unlock()
+			})
+		}
+	}
+	for running.Load() < int64(calls) && !t.Failed() {
+		time.Sleep(time.Millisecond)
+	}
+	require.GreaterOrEqual(t, s.h.Stats().InFlight, calls)
+	runtime.GC()
+	runtime.ReadMemStats(&after)
+	perCall := (int64(after.HeapAlloc+after.StackInuse) - int64(before.HeapAlloc+before.StackInuse)) / int64(calls)
+	t.Logf("%d bytes for each call in flight, client, Host, Runtime and their goroutines together", perCall)
+	require.Less(t, perCall, int64(40<<10))
+
+	mu.Lock()
+	begun = time.Now()
+	mu.Unlock()
+	close(release)
+	wg.Wait()
+	t.Logf("%d calls answered in %v; the first session was done after %v, the last after %v", calls, time.Since(begun), slices.Min(last), slices.Max(last))
+	require.NoError(t, lazy.Close())
+	st := s.h.Stats()
+	require.Equal(t, uint64(calls), st.Succeeded)
+	s.empty(t)
+}
