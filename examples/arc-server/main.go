@@ -40,6 +40,7 @@ func main() {
 
 func run(ctx context.Context, args []string, stderr io.Writer) error {
 	flags := flag.NewFlagSet("arc-server", flag.ContinueOnError)
+	flags.SetOutput(stderr)
 	addr := flags.String("addr", "localhost:8080", "`address` to listen on")
 	token := flags.String("token", "", "access `token` that callers must send; empty lets everyone in")
 	grace := flags.Duration("grace", 20*time.Second, "how long running work may go on after a signal")
