@@ -42,6 +42,7 @@ func ARC() Protocol {
 		"agent_info":      arcAgentInfo,
 	}}
 	maps.Copy(p.Ops, arcServerOps())
+	maps.Copy(p.Ops, arcClientOps())
 	return p
 }
 
