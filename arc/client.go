@@ -125,7 +125,7 @@ func NewClient(endpoint, self string, opts *ClientOptions) (*Client, error) {
 	if c.endpoint, err = parseEndpoint(endpoint, o.AllowHTTP); err != nil {
 		return nil, err
 	}
-	if fault := checkAgent("requestAgent", quoted(self), self); fault != nil {
+	if fault := checkAgentID("requestAgent", self); fault != nil {
 		return nil, fault
 	}
 	c.http, c.own = httpClient(o.HTTPClient)

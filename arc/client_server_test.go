@@ -1,0 +1,259 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package arc_test
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/fivewire/fivewire/arc"
+	"github.com/fivewire/fivewire/arc/arctest"
+)
+
+// between connects a client with a server in memory.
+func between(t *testing.T, srv *arc.Server, opts *arc.ClientOptions) *arc.Client {
+	t.Helper()
+	at := arctest.Serve(t, srv)
+	o := arc.ClientOptions{}
+	if opts != nil {
+		o = *opts
+	}
+	o.HTTPClient = at.Client
+	c, err := arc.NewClient(at.URL, "planner-01", &o)
+	require.NoError(t, err)
+	return c
+}
+
+// A task from its creation over its question to its result, followed by Wait.
+func TestClientWithServerTask(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		srv := arc.NewServer(nil)
+		srv.HandleTasks("translator-02", arctest.Task(arctest.Say("Into which language?"), arctest.Ask("a language"),
+			arctest.Produce("translation", "bonjour")))
+		c := between(t, srv, nil)
+		ctx := t.Context()
+		task, err := c.CreateTask(ctx, "translator-02", &arc.CreateTaskParams{InitialMessage: arc.UserText("hello")})
+		require.NoError(t, err)
+		require.Equal(t, arc.TaskSubmitted, task.Status)
+		o, err := c.Wait(ctx, "translator-02", task.ID, nil)
+		require.NoError(t, err)
+		require.True(t, o.InputRequired)
+		require.Equal(t, "Into which language?", o.Prompt().Text())
+		require.NoError(t, c.SendTask(ctx, "translator-02", &arc.SendTaskParams{TaskID: task.ID, Message: arc.UserText("French")}))
+		o, err = c.Wait(ctx, "translator-02", task.ID, nil)
+		require.NoError(t, err)
+		require.False(t, o.InputRequired)
+		require.Equal(t, "bonjour", o.Task.Artifacts[0].Parts[0].Content)
+		_, err = c.CancelTask(ctx, "translator-02", &arc.CancelTaskParams{TaskID: task.ID})
+		require.ErrorIs(t, err, arc.ErrTaskAlreadyCompleted)
+		_, err = c.TaskInfo(ctx, "nobody", &arc.TaskInfoParams{TaskID: task.ID})
+		require.ErrorIs(t, err, arc.ErrAgentNotFound)
+	})
+}
+
+// Conversations and streams against the real server, whose idle chats close.
+func TestClientWithServerChat(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		srv := arc.NewServer(nil)
+		srv.HandleChats("echo-01", arc.ChatFunc(func(ctx context.Context, turn *arc.ChatTurn, out *arc.ChatWriter) error {
+			if turn.Message.Text() == "slow" {
+				time.Sleep(10 * time.Minute) // only the keep-alives show that it lives
+			}
+			return out.Send("echo: "+turn.Message.Text())
+		}))
+		v := arc.NewConversations(between(t, srv, nil), nil)
+		ctx := t.Context()
+		first, err := v.Send(ctx, "echo-01", arc.UserText("one"))
+		require.NoError(t, err)
+		require.Equal(t, "echo: one", first.Message.Text())
+		text := ""
+		for ev, err := range v.Stream(ctx, "echo-01", arc.UserText("slow")) {
+			require.NoError(t, err)
+			require.Equal(t, first.ID, ev.ChatID)
+			text += ev.Text
+		}
+		require.Equal(t, "echo: slow", text)
+		require.NoError(t, v.Close(ctx))
+	})
+}
+
+// ARC-016, ARC-173, D-65: a workflow over three agents in one trace, and a circle
+// refused.
+func TestClientWithServerWorkflow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		srv := arc.NewServer(&arc.ServerOptions{GuardPath: true})
+		at := arctest.Serve(t, srv)
+		client := func(self string) *arc.Client {
+			c, err := arc.NewClient(at.URL, self, &arc.ClientOptions{HTTPClient: at.Client, SendPath: true})
+			require.NoError(t, err)
+			return c
+		}
+		var mu sync.Mutex
+		var traces []string
+		hop := func(self, next string) arc.HandlerFunc {
+			c := client(self)
+			return func(ctx context.Context, call *arc.Call) (any, error) {
+				mu.Lock()
+				traces = append(traces, self+" "+call.TraceID)
+				mu.Unlock()
+				if next == "" {
+					return map[string]string{"end": self}, nil
+				}
+				res, err := c.Call(ctx, next, "hop.go", nil)
+				if err != nil {
+					return nil, err
+				}
+				return res.Result, nil
+			}
+		}
+		srv.Handle("b", "hop.go", hop("b", "c"))
+		srv.Handle("c", "hop.go", hop("c", "d"))
+		srv.Handle("d", "hop.go", hop("d", ""))
+		srv.Handle("e", "hop.go", hop("e", "f"))
+		srv.Handle("f", "hop.go", hop("f", "e"))
+		ctx := arc.ContextWithTraceID(t.Context(), "wf-1")
+		res, err := client("a").Call(ctx, "b", "hop.go", nil)
+		require.NoError(t, err)
+		require.Equal(t, "wf-1", res.TraceID)
+		require.JSONEq(t, `{"end":"d"}`, string(res.Result))
+		require.Equal(t, []string{"b wf-1", "c wf-1", "d wf-1"}, traces)
+		_, err = client("a").Call(ctx, "e", "hop.go", nil)
+		require.ErrorIs(t, err, arc.ErrCircularReference)
+	})
+}
+
+// A lossy loses the connection of every second request after it went out.
+type lossy struct {
+	next http.RoundTripper
+	mu   sync.Mutex
+	n    int
+}
+
+func (l *lossy) RoundTrip(req *http.Request) (*http.Response, error) {
+	resp, err := l.next.RoundTrip(req)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.n++; err == nil && l.n%2 == 1 {
+		_ = resp.Body.Close()
+		return nil, errors.New("connection lost")
+	}
+	return resp, err
+}
+
+// D-48: with the window of the server, task.create is repeated without a second
+// task.
+func TestClientWithServerIdempotency(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		srv := arc.NewServer(&arc.ServerOptions{Idempotency: 10 * time.Minute})
+		var mu sync.Mutex
+		begun := 0
+		srv.HandleTasks("b", arc.TaskFunc(func(context.Context, *arc.TaskRun) error {
+			mu.Lock()
+			defer mu.Unlock()
+			begun++
+			return nil
+		}))
+		at := arctest.Serve(t, srv)
+		c, err := arc.NewClient(at.URL, "a", &arc.ClientOptions{Deduplicates: true,
+			HTTPClient: &http.Client{Transport: &lossy{next: at.Client.Transport}}})
+		require.NoError(t, err)
+		_, err = c.CreateTask(t.Context(), "b", &arc.CreateTaskParams{InitialMessage: arc.UserText("x")})
+		require.NoError(t, err)
+		synctest.Wait()
+		require.Equal(t, 1, begun)
+	})
+}
+
+// cutting cuts each answer after some bytes, and resumed ones later.
+type cutting struct {
+	next http.RoundTripper
+	at   int
+}
+
+func (c *cutting) RoundTrip(req *http.Request) (*http.Response, error) {
+	resp, err := c.next.RoundTrip(req)
+	if err == nil {
+		resp.Body = &cutBody{resp.Body, c.at}
+	}
+	return resp, err
+}
+
+type cutBody struct {
+	body interface {
+		Read([]byte) (int, error)
+		Close() error
+	}
+	left int
+}
+
+func (b *cutBody) Read(p []byte) (int, error) {
+	if b.left <= 0 {
+		return 0, errors.New("connection lost")
+	}
+	n, err := b.body.Read(p[:min(len(p), b.left)])
+	b.left -= n
+	return n, err
+}
+
+func (b *cutBody) Close() error { return b.body.Close() }
+
+// Streams that survive: over connections that all break, the answer comes whole
+// and each piece once.
+func TestClientWithServerResume(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		srv := arc.NewServer(&arc.ServerOptions{Resumable: true})
+		runs := 0
+		want := ""
+		srv.HandleChats("b", arc.ChatFunc(func(ctx context.Context, _ *arc.ChatTurn, out *arc.ChatWriter) error {
+			runs++
+			for i := range 20 {
+				time.Sleep(time.Second)
+				piece := string(rune('a'+i)) + " "
+				want += piece
+				if err := out.Send(piece); err != nil {
+					return err
+				}
+			}
+			return nil
+		}))
+		at := arctest.Serve(t, srv)
+		c, err := arc.NewClient(at.URL, "a", &arc.ClientOptions{Resume: 3,
+			HTTPClient: &http.Client{Transport: &cutting{at.Client.Transport, 700}}})
+		require.NoError(t, err)
+		text, done := "", false
+		for ev, err := range c.StreamStartChat(t.Context(), "b", &arc.StartChatParams{InitialMessage: arc.UserText("x")}) {
+			require.NoError(t, err)
+			text += ev.Text
+			done = ev.Done
+		}
+		require.True(t, done)
+		require.Equal(t, 1, runs)
+		require.Equal(t, want, text)
+	})
+}
+
+// D-67: the client finds what the server tells.
+func TestDiscoveryWithServer(t *testing.T) {
+	srv := arc.NewServer(nil)
+	srv.HandleTasks("x-01", arctest.Task())
+	srv.HandleChats("y-01", arc.ReplyFunc(func(context.Context, *arc.ChatTurn) (*arc.Message, error) { return arc.AgentText("hi"), nil }))
+	at := arctest.Serve(t, srv)
+	d, err := arc.NewDiscovery(&arc.DiscoveryOptions{HTTPClient: at.Client}, at.URL)
+	require.NoError(t, err)
+	all, err := d.Agents(t.Context())
+	require.NoError(t, err)
+	require.Len(t, all, 2)
+	found, err := d.Find(t.Context(), arc.AgentQuery{Method: arc.MethodChatStart})
+	require.NoError(t, err)
+	require.Len(t, found, 1)
+	require.Equal(t, "y-01", found[0].AgentID)
+	require.Equal(t, at.URL, found[0].URL)
+}
