@@ -300,7 +300,11 @@ func isFilled(v strictjson.Value) bool {
 // e.dst and has members already.
 func (p *plan) encode(e *encoder, src reflect.Value) *fault {
 	for _, f := range p.fields {
-		if ft := f.encode(e, src.FieldByIndex(f.index)); ft != nil {
+		ft := f.encode(e, src.FieldByIndex(f.index))
+		if ft == nil {
+			ft = f.checked(src)
+		}
+		if ft != nil {
 			return ft.in(f.name)
 		}
 	}
@@ -333,6 +337,17 @@ func (f *field) encode(e *encoder, src reflect.Value) *fault {
 	}
 	if (f.min != nil || f.max != nil) && !f.within(src) {
 		return badValue()
+	}
+	return nil
+}
+
+// checked asks the struct that holds the field, as decoding does.
+func (f *field) checked(src reflect.Value) *fault {
+	if !f.check {
+		return nil
+	}
+	if path, reason := addressable(src).Interface().(checker).CheckMember(f.name); reason != "" {
+		return &fault{field: path, reason: reason}
 	}
 	return nil
 }

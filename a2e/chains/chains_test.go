@@ -1,0 +1,188 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package chains_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/fivewire/fivewire/a2e"
+	"github.com/fivewire/fivewire/a2e/chains"
+	"github.com/fivewire/fivewire/a2e/internal/a2etest"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func connect(t *testing.T) *chains.Client {
+	h := a2e.NewHost(nil).Add(chains.NewPlugin(&chains.Options{MaxItems: 3, MaxNodes: 10,
+		Tool: func(ctx context.Context, _ *a2e.Call, name string, input json.RawMessage) (json.RawMessage, error) {
+			switch name {
+			case "fail":
+				return nil, a2e.NewError(a2e.ErrUnknownTool, "no such tool")
+			case "break":
+				return nil, errors.New("broken")
+			case "panic":
+				panic("as told")
+			case "wait":
+				<-ctx.Done()
+				return nil, ctx.Err()
+			case "none":
+				return nil, nil
+			}
+			return input, nil
+		}}))
+	c, err := chains.NewClient(a2etest.Connect(t, h, nil))
+	require.NoError(t, err)
+	return c
+}
+
+func node(id, name, next string, change func(*chains.Node)) chains.Node {
+	n := a2e.New[chains.Node]()
+	n.NodeID, n.Kind, n.Name, n.NextNode = id, chains.KindTool, name, next
+	if change != nil {
+		change(n)
+	}
+	return *n
+}
+
+func run(t *testing.T, c *chains.Client, input string, events *[]a2e.Event, nodes ...chains.Node) (*chains.Response, error) {
+	r := a2e.New[chains.Request]()
+	r.ChainID, r.Nodes, r.EntryNode, r.InitialInput = "c0ffee00", nodes, nodes[0].NodeID, json.RawMessage(input)
+	return c.Run(t.Context(), r, &a2e.CallOptions{OnEvent: func(e a2e.Event) {
+		if events != nil {
+			*events = append(*events, e)
+		}
+	}})
+}
+
+// A chain with tools, a branch and a map over a list (A2E-117, A2E-118, A2E-119,
+// A2E-121).
+func TestRun(t *testing.T) {
+	c := connect(t)
+	var events []a2e.Event
+	resp, err := run(t, c, `{"list":[1,2,3],"go":true}`, &events,
+		node("first", "echo", "choose", func(n *chains.Node) { n.InputMap = json.RawMessage(`{"all":"$.list","word":"x","deep":"$.list.1"}`) }),
+		node("choose", "", "", func(n *chains.Node) {
+			n.Kind, n.Condition, n.TrueNode, n.FalseNode = chains.KindBranch, "$.go == true", "each", "never"
+		}),
+		node("each", "", "", func(n *chains.Node) { n.Kind, n.ItemsPath, n.MapNode = chains.KindMap, "$.first.all", "one" }),
+		node("one", "echo", "", func(n *chains.Node) { n.InputMap = json.RawMessage(`{"v":"$.item"}`) }),
+		node("never", "fail", "", nil))
+	require.NoError(t, err)
+	require.True(t, resp.Success)
+	require.JSONEq(t, `[{"v":1},{"v":2},{"v":3}]`, string(resp.FinalOutput))
+	require.JSONEq(t, `{"first":{"all":[1,2,3],"word":"x","deep":2},"choose":true,"each":[{"v":1},{"v":2},{"v":3}]}`, string(resp.Outputs))
+	require.EqualValues(t, 3, resp.NodesRun)
+	require.Len(t, events, 6)
+	for i, e := range events {
+		body := e.Message.Body.(*chains.Event)
+		require.EqualValues(t, i, body.Seq)
+		require.Equal(t, []string{"start", "done"}[i%2], body.Phase)
+		require.Equal(t, e.Info().ReqID, resp.ReqID)
+	}
+}
+
+// on_error says what follows a failure (A2E-120).
+func TestOnError(t *testing.T) {
+	c := connect(t)
+	resp, err := run(t, c, `{}`, nil, node("a", "fail", "b", nil), node("b", "echo", "", nil))
+	require.NoError(t, err)
+	require.False(t, resp.Success)
+	require.JSONEq(t, `{"code":"unknown_tool","message":"no such tool"}`, string(resp.Error))
+	resp, err = run(t, c, `{}`, nil, node("a", "break", "b", func(n *chains.Node) { n.OnError = "skip" }), node("b", "none", "", nil))
+	require.NoError(t, err)
+	require.True(t, resp.Success)
+	require.JSONEq(t, `{"b":null}`, string(resp.Outputs))
+	var events []a2e.Event
+	resp, err = run(t, c, `{}`, &events, node("a", "break", "b", func(n *chains.Node) { n.OnError = "c" }), node("b", "echo", "", nil),
+		node("c", "echo", "", func(n *chains.Node) { n.Input = json.RawMessage(`{"literal":1}`) }))
+	require.NoError(t, err)
+	require.JSONEq(t, `{"literal":1}`, string(resp.FinalOutput))
+	require.Equal(t, "error", events[1].Message.Body.(*chains.Event).Phase)
+	resp, err = run(t, c, `{}`, nil, node("a", "", "", func(n *chains.Node) { n.Kind = chains.KindSkill }))
+	require.NoError(t, err)
+	require.Contains(t, string(resp.Error), "chain_node_error")
+}
+
+func TestMapFails(t *testing.T) {
+	c := connect(t)
+	each := func(path, tool string) []chains.Node {
+		return []chains.Node{
+			node("each", "", "", func(n *chains.Node) { n.Kind, n.ItemsPath, n.MapNode = chains.KindMap, path, "one" }),
+			node("one", tool, "", nil),
+		}
+	}
+	for _, nodes := range [][]chains.Node{each("$.none", "echo"), each("$.long", "echo"), each("$.list", "panic"), each("$.list", "fail"),
+		{node("each", "", "", func(n *chains.Node) { n.Kind, n.ItemsPath, n.MapNode = chains.KindMap, "$.list", "one" }),
+			node("one", "", "", func(n *chains.Node) { n.Kind = chains.KindBranch })}} {
+		resp, err := run(t, c, `{"list":[1,2],"long":[1,2,3,4]}`, nil, nodes...)
+		require.NoError(t, err)
+		require.False(t, resp.Success)
+	}
+	resp, err := run(t, c, `{"list":[1,2]}`, nil, each("$.list", "echo")...)
+	require.NoError(t, err)
+	require.JSONEq(t, `[{"item":1},{"item":2}]`, string(resp.FinalOutput))
+}
+
+// Structural faults are errors before anything runs, and a chain has a time limit
+// (A2E-116, A2E-153, D-28).
+func TestRefused(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := connect(t)
+		var events []a2e.Event
+		_, err := run(t, c, `{}`, &events, node("a", "echo", "b", nil), node("b", "echo", "a", nil))
+		require.ErrorIs(t, err, a2e.ErrChainCycle)
+		require.Empty(t, events)
+		for field, nodes := range map[string][]chains.Node{
+			"nodes[1].node_id":   {node("a", "", "", nil), node("a", "", "", nil)},
+			"nodes[0].kind":      {node("a", "", "", func(n *chains.Node) { n.Kind = "magic" })},
+			"nodes[0].map_node":  {node("a", "", "", func(n *chains.Node) { n.Kind = "map" })},
+			"nodes[0].next_node": {node("a", "", "zz", nil)},
+			"nodes[0].on_error":  {node("a", "", "", func(n *chains.Node) { n.OnError = "zz" })},
+		} {
+			_, err := run(t, c, `{}`, nil, nodes...)
+			var e *a2e.Error
+			require.ErrorAs(t, err, &e)
+			require.Equal(t, field, e.Field)
+		}
+		many := []chains.Node{}
+		for i := range 11 {
+			many = append(many, node(string(rune('a'+i)), "echo", "", nil))
+		}
+		_, err = run(t, c, `{}`, nil, many...)
+		require.ErrorIs(t, err, a2e.ErrSchemaViolation)
+		start := time.Now()
+		_, err = run(t, c, `{}`, nil, node("a", "wait", "", nil))
+		require.ErrorIs(t, err, a2e.ErrTimeout)
+		require.Equal(t, 300*time.Second, time.Since(start))
+	})
+}
+
+func TestExpressions(t *testing.T) {
+	scope := json.RawMessage(`{"a":{"ok":true,"n":12345678901234567,"s":"x y","l":[10,{"k":1}],"e":[],"z":0.0}}`)
+	for expression, want := range map[string]string{
+		`"$.a.l.1.k"`: `1`, `"$.a.l.9"`: `null`, `"$.a.x.y"`: `null`, `"$"`: string(scope), `"plain"`: `"plain"`, `"$x"`: `"$x"`, `7`: `7`,
+	} {
+		got, err := chains.Evaluate(json.RawMessage(expression), scope)
+		require.NoError(t, err)
+		require.JSONEq(t, want, string(got), expression)
+	}
+	for condition, want := range map[string]bool{
+		"": true, "$.a.ok": true, "$.a.e": false, "$.a.z": false, "$.a.none": false, "$.a.s": true, "$.a.l": true, "$.a": true,
+		"$.a.n == 12345678901234567": true, "$.a.n > 12345678901234566": true, "$.a.n < 12345678901234567": false,
+		"$.a.n >= 1.5": true, "$.a.n <= 1e400": true, "$.a.s == 'x y'": true, "$.a.s == x y": true, `$.a.s != "x y"`: false,
+		"$.a.s > a": true, "$.a.s > 1": false, "$.a.ok >= true": false,
+	} {
+		got, err := chains.Holds(condition, scope)
+		require.NoError(t, err)
+		require.Equal(t, want, got, condition)
+	}
+}

@@ -1,0 +1,493 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package a2e_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+	"math"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/iotest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/fivewire/fivewire/a2e"
+	"github.com/fivewire/fivewire/a2e/catalogue"
+	"github.com/fivewire/fivewire/a2e/learn"
+	"github.com/fivewire/fivewire/a2e/mcp"
+	"github.com/fivewire/fivewire/a2e/tools"
+)
+
+// Every message that is made carries the base members (A2E-008, A2E-009,
+// A2E-011, A2E-012, A2E-013, A2E-021).
+func TestEnvelope(t *testing.T) {
+	codec := a2e.NewCodec()
+	seen := map[string]bool{}
+	for range 100 {
+		line, err := codec.Append(nil, a2e.NewMessage(a2e.TypePing, nil))
+		require.NoError(t, err)
+		require.Regexp(t, `^\{"a2e":"1.0","type":"ping","id":"[0-9a-f]{12}4[0-9a-f]{3}[89ab][0-9a-f]{15}","ts":\d+(\.\d{0,5}[1-9])?\}$`, string(line))
+		m, err := codec.Decode(line)
+		require.NoError(t, err)
+		require.False(t, seen[m.ID])
+		seen[m.ID] = true
+		require.WithinDuration(t, time.Now(), m.Time(), time.Minute)
+	}
+}
+
+// What cannot be sent is an error and leaves the buffer as it was (A2E-020,
+// A2E-023).
+func TestAppendRefuses(t *testing.T) {
+	codec := a2e.NewCodec(catalogue.Types()...)
+	good := tools.CallRequest{ToolName: "t", Arguments: json.RawMessage(`{}`)}
+	bad := func(change func(*tools.CallRequest)) *a2e.Message {
+		r := good
+		change(&r)
+		return a2e.NewMessage("tool/call/req", &r)
+	}
+	for field, m := range map[string]*a2e.Message{
+		"tool_name": bad(func(r *tools.CallRequest) { r.ToolName = "\xff" }),
+		"arguments": bad(func(r *tools.CallRequest) { r.Arguments = nil }),
+		"timeout":   bad(func(r *tools.CallRequest) { r.Timeout = -1 }),
+		"type":      a2e.NewMessage("a b", nil),
+		"id":        {Type: "ping", TS: "1"},
+		"ts":        {Type: "ping", ID: "i", TS: "NaN"},
+		"body":      {Type: "ping", ID: "i", TS: "1", Body: 7},
+		"data.data": a2e.NewMessage("tool/call/resp", &tools.CallResponse{Data: tools.Result{Data: json.RawMessage(`{"a":1,"a":2}`)}}),
+		"feedbacks[0].correction": a2e.NewMessage("learn/feedback/req",
+			&learn.FeedbackRequest{Feedbacks: []learn.Feedback{{Polarity: learn.PolarityCorrective}}}),
+		"temperature": a2e.NewMessage("mcp/sample/req", &mcp.SampleRequest{Temperature: math.Inf(1)}),
+	} {
+		out, err := codec.Append([]byte("x"), m)
+		var e *a2e.Error
+		require.ErrorAs(t, err, &e, field)
+		require.Equal(t, a2e.ErrSchemaViolation, e.Code, field)
+		require.Equal(t, field, e.Field)
+		require.Equal(t, "x", string(out))
+	}
+	for _, arguments := range []string{`[]`, `7`, `{`, `{} {}`} {
+		_, err := codec.Append(nil, bad(func(r *tools.CallRequest) { r.Arguments = json.RawMessage(arguments) }))
+		require.ErrorIs(t, err, a2e.ErrSchemaViolation, arguments)
+	}
+	small := &a2e.Codec{MaxBytes: 50}
+	_, err := small.Append(nil, a2e.NewMessage(a2e.TypePing, nil))
+	require.ErrorIs(t, err, a2e.ErrInvalidMessage)
+}
+
+// Numbers of every form (D-11).
+func TestNumbers(t *testing.T) {
+	codec := a2e.NewCodec(catalogue.Types()...)
+	decode := func(member string) (*a2e.Message, error) {
+		return codec.Decode([]byte(`{"a2e":"1.0","type":"mcp/sample/req","id":"i","ts":1,` + member + `}`))
+	}
+	for text, want := range map[string]int64{"30": 30, "30.0": 30, "3e1": 30, "300e-1": 30, "-0": 0, "0e99": 0, "9223372036854775807": math.MaxInt64} {
+		m, err := decode(`"max_tokens":` + text)
+		require.NoError(t, err, text)
+		require.Equal(t, want, m.Body.(*mcp.SampleRequest).MaxTokens)
+	}
+	for text, reason := range map[string]string{"1.5": "type", "1e-1": "type", `"1"`: "type", "true": "type", "9223372036854775808": "value",
+		"1e30": "value", "15e-1": "type", "100e-1000": "type", "1.50e1": "", "1e99999999999999999999": "value", "1e-99999999999999999999": "type"} {
+		_, err := decode(`"max_tokens":` + text)
+		if reason == "" {
+			require.NoError(t, err, text)
+			continue
+		}
+		var e *a2e.Error
+		require.ErrorAs(t, err, &e, text)
+		require.Equal(t, reason, e.Reason, text)
+	}
+	for text, want := range map[string]string{"1": "1", "1.0": "1", "0.1": "0.1", "1e21": "1e+21", "1e-7": "1e-7", "-0.0": "0", "1E2": "100",
+		"5e-324": "5e-324", "123456789012345680000": "123456789012345680000", "0.000001": "0.000001"} {
+		m, err := decode(`"temperature":` + text)
+		require.NoError(t, err)
+		line, err := codec.Append(nil, m)
+		require.NoError(t, err)
+		require.Contains(t, string(line), `"temperature":`+want+`,`, text)
+	}
+	_, err := decode(`"temperature":1e400`)
+	require.ErrorContains(t, err, "value")
+}
+
+func TestReadNonFinite(t *testing.T) {
+	codec := a2e.NewCodec(catalogue.Types()...)
+	line := []byte(`{"a2e":"1.0","type":"memory/retrieve/resp","id":"NaN","ts":1,"entries":[{"s":NaN,"t":[-Infinity,Infinity]}]}`)
+	_, err := codec.Decode(line)
+	require.ErrorIs(t, err, a2e.ErrParse)
+	codec.ReadNonFinite = true
+	m, err := codec.Decode(line)
+	require.NoError(t, err)
+	require.Equal(t, "NaN", m.ID)
+	out, err := codec.Append(nil, m)
+	require.NoError(t, err)
+	require.Contains(t, string(out), `{"s":null,"t":[null,null]}`)
+}
+
+func TestEmitVersion(t *testing.T) {
+	codec := &a2e.Codec{EmitVersion: true}
+	line, err := codec.Append(nil, &a2e.Message{Type: "ping", ID: "i", TS: "1", Body: &a2e.Ping{}})
+	require.NoError(t, err)
+	require.Equal(t, `{"a2e":"1.0","version":"1.0","type":"ping","id":"i","ts":1}`, string(line))
+	line, err = codec.Append(nil, &a2e.Message{Type: "x/y", ID: "i", TS: "1"})
+	require.NoError(t, err)
+	require.Equal(t, `{"a2e":"1.0","version":"1.0","type":"x/y","id":"i","ts":1}`, string(line))
+}
+
+// What comes first in the text is what is told, and a strict reader takes back
+// the concessions (D-02, D-15).
+func TestFaults(t *testing.T) {
+	codec := &a2e.Codec{MaxDepth: 3}
+	for line, want := range map[string]string{
+		`{"a":1,"a":2,}`:                   a2e.ReasonDuplicateKey,
+		`{"a":1,,"a":2}`:                   a2e.ReasonInvalidJSON,
+		`{"a":[[[`:                         a2e.ReasonTooDeep,
+		`{"a":[[],"b":[[[1]]]}`:            a2e.ReasonInvalidJSON,
+		`{"b":[[[1]]],"b":1}`:              a2e.ReasonTooDeep,
+		`{"\u0061":1,"a":[[[`:              a2e.ReasonDuplicateKey,
+		`{"a":tru}`:                        a2e.ReasonInvalidJSON,
+		`{"a":01}`:                         a2e.ReasonInvalidJSON,
+		`{"a" 1}`:                          a2e.ReasonInvalidJSON,
+		`{"a":1} x`:                        a2e.ReasonInvalidJSON,
+		"{\"a\":\"\x01\"}":                 a2e.ReasonInvalidJSON,
+		`{"a":"\q"}`:                       a2e.ReasonInvalidJSON,
+		`{"a":"`:                           a2e.ReasonInvalidJSON,
+		`{1:2}`:                            a2e.ReasonInvalidJSON,
+		`[1`:                               a2e.ReasonInvalidJSON,
+		`[1}`:                              a2e.ReasonInvalidJSON,
+		``:                                 a2e.ReasonInvalidJSON,
+		"{\"a\":\"\xff\",,":                a2e.ReasonInvalidUTF8,
+		`7`:                                a2e.ReasonNotObject,
+		strings.Repeat(`{"a":`, 1_000_000): a2e.ReasonTooDeep,
+		strings.Repeat(`[`, 1_000_000):     a2e.ReasonTooDeep,
+	} {
+		_, err := codec.Decode([]byte(line))
+		var e *a2e.Error
+		require.ErrorAs(t, err, &e)
+		require.Equal(t, want, e.Reason, "%.40q", line)
+		require.Empty(t, e.ReqID)
+	}
+	strict := &a2e.Codec{Strict: true}
+	_, err := strict.Decode([]byte(`{"a2e":"1.0","type":"ping","id":"p1","ts":1}`))
+	require.ErrorContains(t, err, "value")
+	_, err = strict.Decode([]byte(`{"a2e":"1.0","type":"ping","id":"3F2504E04f8941d39a0c0305e82c3301","ts":1}`))
+	require.NoError(t, err)
+}
+
+// Any chunking gives the same messages (A2E-006), and so do readers that fail in
+// between.
+func TestReader(t *testing.T) {
+	var wire bytes.Buffer
+	w := a2e.NewWriter(&wire, nil)
+	for range 3 {
+		require.NoError(t, w.Write(a2e.NewMessage(a2e.TypePing, &a2e.Ping{})))
+	}
+	require.Error(t, w.Write(&a2e.Message{}))
+	for _, r := range []io.Reader{bytes.NewReader(wire.Bytes()), iotest.OneByteReader(bytes.NewReader(wire.Bytes())),
+		iotest.DataErrReader(bytes.NewReader(wire.Bytes()))} {
+		in := a2e.NewReader(r, nil)
+		for range 3 {
+			m, err := in.Next()
+			require.NoError(t, err)
+			require.Equal(t, a2e.TypePing, m.Type)
+		}
+		_, err := in.Next()
+		require.ErrorIs(t, err, io.EOF)
+	}
+	broken := a2e.NewReader(iotest.ErrReader(io.ErrNoProgress), nil)
+	_, err := broken.Next()
+	require.ErrorIs(t, err, io.ErrNoProgress)
+}
+
+// The last line may lack its line feed if it cannot be a part of a longer one
+// (D-05).
+func TestLastLine(t *testing.T) {
+	for line, ok := range map[string]bool{`{"a":1}`: true, `{"a":1,"a":2}`: true, `{"a":[[[`: false, `[]`: false, `7`: false, `{"a":"\ud800"}`: false,
+		strings.Repeat(`{"a":`, 20000) + "1" + strings.Repeat("}", 20000): true, strings.Repeat(`{"a":`, 20000): false} {
+		got, err := a2e.NewLineReader(strings.NewReader(line), nil).Next()
+		if ok {
+			require.NoError(t, err)
+			require.Equal(t, line, string(got))
+		} else {
+			require.ErrorContains(t, err, "truncated", "%.30q", line)
+		}
+		_, err = a2e.NewLineReader(strings.NewReader(line), &a2e.Codec{Strict: true}).Next()
+		require.ErrorContains(t, err, "truncated")
+	}
+}
+
+// Types can be added at any time, but not twice with other models, and base types
+// stay what they are (A2E-025, A2E-026, A2E-027, A2E-028, A2E-037, A2E-038,
+// A2E-039, A2E-074).
+func TestRegistry(t *testing.T) {
+	type move struct {
+		Joint int64 `a2e:"joint,required"`
+	}
+	r := a2e.NewRegistry()
+	require.Len(t, r.Types(), 7)
+	require.NoError(t, r.Add(a2e.TypeOf[move]("acme/robot/arm/move/req")))
+	require.NoError(t, r.Add(a2e.TypeOf[move]("acme/robot/arm/move/req")))
+	codec := &a2e.Codec{Types: r}
+	m, err := codec.Decode([]byte(`{"a2e":"1.0","type":"acme/robot/arm/move/req","id":"i","ts":1,"joint":3,"x":1}`))
+	require.NoError(t, err)
+	require.Equal(t, &move{Joint: 3}, m.Body)
+	require.Equal(t, 1, m.Extra.Len())
+	for name, types := range map[string]a2e.Type{
+		"base":      a2e.TypeOf[move]("ping"),
+		"illegal":   a2e.TypeOf[move]("a//b"),
+		"spelling":  a2e.TypeOf[move]("env/spaces/req"),
+		"other":     a2e.TypeOf[struct{}]("acme/robot/arm/move/req"),
+		"modelless": {Name: "x/y"},
+	} {
+		require.Error(t, r.Add(types), name)
+	}
+	require.Panics(t, func() { a2e.NewRegistry(a2e.TypeOf[move]("error")) })
+	require.Panics(t, func() { a2e.TypeOf[int]("x/y") })
+	require.IsType(t, &move{}, func() any { x := a2e.TypeOf[move]("x/y"); return x.New() }())
+}
+
+func TestTagsThatPanic(t *testing.T) {
+	type noName struct {
+		A string `a2e:",required"`
+	}
+	type badOption struct {
+		A string `a2e:"a,whatever"`
+	}
+	type badBound struct {
+		A float64 `a2e:"a,min=x"`
+	}
+	type noCheck struct {
+		A string `a2e:"a,check"`
+	}
+	type badDefault struct {
+		A []string `a2e:"a,default=x"`
+	}
+	for _, f := range []func(){
+		func() { a2e.New[noName]() }, func() { a2e.New[badOption]() }, func() { a2e.New[badBound]() },
+		func() { a2e.New[noCheck]() }, func() { a2e.New[badDefault]() },
+	} {
+		require.Panics(t, f)
+	}
+}
+
+// A model may use any Go type; what this package does not know follows the rules
+// of encoding/json.
+func TestUserModel(t *testing.T) {
+	type inner struct {
+		N     int `a2e:"n,required"`
+		Extra a2e.Members
+	}
+	type model struct {
+		Map   map[string]any     `a2e:"map,nullable"`
+		When  time.Time          `a2e:"when"`
+		Inner *inner             `a2e:"inner,nullable"`
+		Many  a2e.Object[inner]  `a2e:"many"`
+		List  []inner            `a2e:"list"`
+		Flag  *bool              `a2e:"flag,null"`
+		Num   *float64           `a2e:"num,nullable"`
+		Raws  []json.RawMessage  `a2e:"raws"`
+		Deep  a2e.Object[string] `a2e:"deep,nullable"`
+		Plain struct{ X int }    `a2e:"plain"`
+	}
+	text := `{"map":{"a":12345678901234567890},"when":"2026-01-02T03:04:05Z","inner":{"n":1,"more":[1.0]},"many":{"b":{"n":2},"a":{"n":3}},` +
+		`"list":[{"n":4}],"flag":null,"num":1.5,"raws":[null,{"x":1e5}],"deep":{"z":"1","a":"2"},"plain":{"X":1}}`
+	m, err := a2e.DecodeInto[model](json.RawMessage(text), "m")
+	require.NoError(t, err)
+	require.Equal(t, json.Number("12345678901234567890"), m.Map["a"])
+	got, ok := m.Many.Get("a")
+	require.True(t, ok)
+	require.Equal(t, 3, got.N)
+	_, ok = m.Many.Get("c")
+	require.False(t, ok)
+	require.Equal(t, map[string]string{"z": "1", "a": "2"}, m.Deep.Map())
+	out, err := a2e.EncodeObject(m)
+	require.NoError(t, err)
+	require.Equal(t, text, string(out))
+	for bad, field := range map[string]string{`{"inner":{}}`: "m.inner.n", `{"many":{"b":{}}}`: "m.many.b.n", `{"list":[{"n":1},7]}`: "m.list[1]",
+		`{"map":7}`: "m.map", `{"when":"x"}`: "m.when", `{"many":7}`: "m.many", `{"deep":{"a":7}}`: "m.deep.a", `[]`: "m", `{`: "m", `{"list":{}}`: "m.list",
+		`{"flag":"x"}`: "m.flag"} {
+		_, err := a2e.DecodeInto[model](json.RawMessage(bad), "m")
+		var e *a2e.Error
+		require.ErrorAs(t, err, &e, bad)
+		require.Equal(t, field, e.Field)
+	}
+	_, err = a2e.EncodeObject(&model{Map: map[string]any{"f": func() {}}})
+	require.Error(t, err)
+}
+
+func TestMembers(t *testing.T) {
+	var m a2e.Members
+	require.NoError(t, m.Set("b", 1))
+	require.NoError(t, m.Set("a", json.RawMessage(`{"x":1.0}`)))
+	require.NoError(t, m.Set("b", "two"))
+	require.Error(t, m.Set("c", json.RawMessage(`{`)))
+	require.Error(t, m.Set("c", func() {}))
+	text, err := m.MarshalJSON()
+	require.NoError(t, err)
+	require.Equal(t, `{"b":"two","a":{"x":1.0}}`, string(text))
+	var names []string
+	for name := range m.All() {
+		names = append(names, name)
+		if name == "b" {
+			continue
+		}
+		break
+	}
+	require.Equal(t, []string{"b", "a"}, names)
+	_, err = a2e.ParseMembers([]byte(`[]`))
+	require.Error(t, err)
+	_, err = a2e.ParseMembers([]byte(`{"a":1,"a":1}`))
+	require.Error(t, err)
+	empty, err := a2e.Members{}.MarshalJSON()
+	require.NoError(t, err)
+	require.Equal(t, `{}`, string(empty))
+}
+
+func TestEqualJSON(t *testing.T) {
+	for _, tt := range []struct {
+		a, b string
+		want bool
+	}{
+		{`{"a":1,"b":[2.0,"é"]}`, `{"b":[2,"\u00e9"],"a":1.0}`, true}, {`{"a":1}`, `{"a":1,"b":2}`, false}, {`[1]`, `[1,2]`, false},
+		{`[1,2]`, `[1]`, false}, {`null`, `false`, false}, {`true`, `true`, true}, {`{"a":1}`, `{"b":1}`, false}, {`{`, `{`, false},
+		{`100000000000000000000001`, `100000000000000000000000`, false},
+	} {
+		require.Equal(t, tt.want, a2e.EqualJSON(json.RawMessage(tt.a), json.RawMessage(tt.b)), "%s %s", tt.a, tt.b)
+	}
+}
+
+func TestErrors(t *testing.T) {
+	e := a2e.Errorf(a2e.ErrTool, "reading: %w", io.ErrUnexpectedEOF).With("path", "x").With("n", 1)
+	require.ErrorIs(t, e, io.ErrUnexpectedEOF)
+	require.ErrorIs(t, e, a2e.ErrTool)
+	require.JSONEq(t, `{"path":"x","n":1}`, string(e.Detail))
+	require.True(t, e.Retryable)
+	require.Equal(t, "a2e: tool_error: reading: unexpected EOF", e.Error())
+	require.Equal(t, "a2e: parse_error", a2e.ErrParse.Error())
+	require.ErrorContains(t, &a2e.HandshakeError{Reason: "auth_failed"}, "auth_failed")
+	for _, unsupported := range []*a2e.Error{
+		{Code: a2e.ErrInvalidMessage, Reason: a2e.ReasonUnknownType}, {Code: a2e.ErrInvalidMessage, Reason: a2e.ReasonUnsupported},
+		{Code: a2e.ErrUnknownType}, {Code: a2e.ErrParse, Message: "Unknown type env/space/req"},
+	} {
+		require.True(t, errors.Is(unsupported, a2e.ErrUnsupported), "%v (D-17)", unsupported)
+	}
+	require.NotErrorIs(t, &a2e.Error{Code: a2e.ErrParse, Message: "no JSON"}, a2e.ErrUnsupported)
+	require.False(t, a2e.Code("made_up").Known())
+	require.False(t, a2e.Code("TOOL_ERROR").Retryable(), "codes are compared exactly (D-30)")
+}
+
+func TestParseLimits(t *testing.T) {
+	l, rest, err := a2e.ParseLimits([]byte(`{"max_message_bytes":0,"max_parallel":2,"max_queue":0,"max_depth":9,"max_sessions":3,"max_handshake_attempts":4,
+		"replay_events":5,"max_timeout_seconds":6,"max_drain_seconds":7,"handshake_timeout_seconds":8,"session_idle_seconds":9,"max_workers":16,"own":{"x":1}}`))
+	require.NoError(t, err)
+	require.Equal(t, a2e.Limits{MaxMessageBytes: -1, MaxParallel: 2, MaxQueue: -1, MaxDepth: 9, MaxSessions: 3, MaxHandshakeAttempts: 4, ReplayEvents: 5,
+		MaxTimeout: 6 * time.Second, MaxDrain: 7 * time.Second, HandshakeTimeout: 8 * time.Second, SessionIdle: 9 * time.Second}, l)
+	require.Equal(t, 2, rest.Len(), "keys that mean nothing here are kept (A2E-036)")
+	for _, bad := range []string{`[]`, `{"max_queue":"1"}`, `{"max_queue":-1}`, `{"max_queue":1.5}`} {
+		_, _, err := a2e.ParseLimits([]byte(bad))
+		require.Error(t, err, bad)
+	}
+}
+
+// vectorLines returns the lines of all vectors, to begin fuzzing with.
+func vectorLines(f *testing.F) []string {
+	files, err := filepath.Glob("../conformance/testdata/a2e/*.json")
+	require.NoError(f, err)
+	require.NotEmpty(f, files)
+	var lines []string
+	for _, file := range files {
+		data, err := os.ReadFile(file)
+		require.NoError(f, err)
+		var v any
+		require.NoError(f, json.Unmarshal(data, &v))
+		var walk func(any)
+		walk = func(v any) {
+			switch v := v.(type) {
+			case map[string]any:
+				for _, e := range v {
+					walk(e)
+				}
+			case []any:
+				for _, e := range v {
+					walk(e)
+				}
+			case string:
+				if strings.HasPrefix(strings.TrimSpace(v), "{") {
+					lines = append(lines, v)
+				}
+			}
+		}
+		walk(v)
+	}
+	return lines
+}
+
+// Whatever decodes can be encoded and means the same: a generic message exactly
+// as it came, a typed one with its defaults filled in, once and for all (A2E-030,
+// A2E-041, D-18).
+func FuzzCodec(f *testing.F) {
+	for _, line := range vectorLines(f) {
+		f.Add([]byte(line))
+	}
+	codec := a2e.NewCodec(catalogue.Types()...)
+	plain := a2e.NewCodec()
+	f.Fuzz(func(t *testing.T, line []byte) {
+		for _, c := range []*a2e.Codec{codec, plain} {
+			m, err := c.Decode(line)
+			if err != nil {
+				var e *a2e.Error
+				require.ErrorAs(t, err, &e)
+				require.Contains(t, []a2e.Code{a2e.ErrParse, a2e.ErrInvalidMessage, a2e.ErrSchemaViolation, a2e.ErrVersionMismatch}, e.Code)
+				continue
+			}
+			out, err := c.Append(nil, m)
+			require.NoError(t, err)
+			require.NotContains(t, string(out), "\n")
+			for _, r := range []string{"\u2028", "\u2029", "\u0085"} {
+				require.NotContains(t, string(out), r)
+			}
+			again, err := c.Decode(out)
+			require.NoError(t, err)
+			twice, err := c.Append(nil, again)
+			require.NoError(t, err)
+			require.Equal(t, string(out), string(twice))
+			if m.Body == nil {
+				in, err := a2e.ParseMembers(line)
+				require.NoError(t, err)
+				for name, value := range in.All() {
+					if name == "a2e" {
+						continue
+					}
+					require.True(t, a2e.EqualJSON(value, again.Extra.Get(name)), name)
+				}
+			}
+		}
+	})
+}
+
+// Types can be taken apart whatever they are (D-14).
+func FuzzParseType(f *testing.F) {
+	for _, name := range []string{"tool/call/req", "SUBAGENT_X_REQ", "a//b", "/", "", "planning/plan/create", "x/y/z"} {
+		f.Add(name)
+	}
+	f.Fuzz(func(t *testing.T, name string) {
+		p := a2e.ParseType(name)
+		joined := p.Namespace
+		if strings.Contains(name, "/") {
+			joined += "/" + p.Verb
+		}
+		if p.Suffix != "" {
+			joined += "/" + p.Suffix
+		}
+		require.Equal(t, name, joined)
+		if p.Response != "" {
+			require.Equal(t, a2e.KindRequest, p.Kind)
+			require.Equal(t, a2e.KindResponse, a2e.KindOf(p.Response))
+		}
+	})
+}

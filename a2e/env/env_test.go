@@ -1,0 +1,123 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package env_test
+
+import (
+	"context"
+	"encoding/json"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/fivewire/fivewire/a2e"
+	"github.com/fivewire/fivewire/a2e/env"
+	"github.com/fivewire/fivewire/a2e/internal/a2etest"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// planned is a counter that knows what to do.
+type planned struct{ env.Counter }
+
+func (planned) Plan(context.Context, json.RawMessage) ([]env.Action, error) {
+	return []env.Action{{ActionType: "inc"}}, nil
+}
+
+func connect(t *testing.T) *env.Client {
+	h := a2e.NewHost(nil).Add(env.NewPlugin(map[string]env.Environment{"counter": env.Counter{}, "planned": planned{}},
+		&env.Options{MaxEpisodes: 3, MaxBatch: 2, MaxTransitions: 2}))
+	c, err := env.NewClient(a2etest.Connect(t, h, nil))
+	require.NoError(t, err)
+	return c
+}
+
+func reset(t *testing.T, c *env.Client, name, options string) *env.Observation {
+	resp, err := c.Reset(t.Context(), &env.ResetRequest{EnvName: name, Options: json.RawMessage(options)}, nil)
+	require.NoError(t, err)
+	return &resp.Obs
+}
+
+// An episode from reset to close (A2E-102, A2E-103, A2E-104, A2E-107).
+func TestEpisode(t *testing.T) {
+	c := connect(t)
+	obs := reset(t, c, "counter", `{"start":7}`)
+	require.Equal(t, "ep-1", obs.EpisodeID)
+	require.JSONEq(t, `{"count":7}`, string(obs.State))
+	step := func(action string) (*env.StepResponse, error) {
+		return c.Step(t.Context(), &env.StepRequest{EpisodeID: obs.EpisodeID, Action: json.RawMessage(action)}, nil)
+	}
+	resp, err := step(`{"action_type":"inc","payload":[]}`) // the odd form of a deployed peer (D-20)
+	require.NoError(t, err)
+	require.EqualValues(t, 1, resp.Obs.StepNum)
+	require.EqualValues(t, 1, *resp.Obs.Reward)
+	var e *a2e.Error
+	_, err = step(`{"action_type":"jump"}`)
+	require.ErrorAs(t, err, &e)
+	require.ErrorIs(t, err, a2e.ErrUnknownAction)
+	require.JSONEq(t, `{"action_type":"jump"}`, string(e.Detail))
+	_, err = step(`{"payload":{}}`)
+	require.ErrorAs(t, err, &e)
+	require.Equal(t, "action.action_type", e.Field)
+	_, err = step(`{"action_type":"inc","payload":{"amount":"2"}}`)
+	require.ErrorAs(t, err, &e)
+	require.Equal(t, "action.payload.amount", e.Field)
+
+	plan, err := c.Plan(t.Context(), &env.PlanRequest{EpisodeID: &obs.EpisodeID}, nil)
+	require.ErrorIs(t, err, a2e.ErrUnsupported, "this environment has no plans: %v", plan)
+	other := reset(t, c, "planned", `{}`)
+	plan, err = c.Plan(t.Context(), &env.PlanRequest{EpisodeID: &other.EpisodeID}, nil)
+	require.NoError(t, err)
+	require.Len(t, plan.SuggestedActions, 1)
+
+	picture, err := c.Render(t.Context(), &env.RenderRequest{EpisodeID: obs.EpisodeID, Mode: "text"}, nil)
+	require.NoError(t, err)
+	require.JSONEq(t, `"8"`, string(picture.Render))
+	seen, err := c.Observe(t.Context(), &env.ObserveRequest{EpisodeID: obs.EpisodeID}, nil)
+	require.NoError(t, err)
+	require.EqualValues(t, 0, *seen.Obs.Reward)
+	space, err := c.Space(t.Context(), &env.SpaceRequest{EnvName: "counter"}, nil)
+	require.NoError(t, err)
+	require.JSONEq(t, `{"type":"object"}`, string(space.ActionSpace))
+
+	resp, err = step(`{"action_type":"inc","payload":{"amount":5}}`)
+	require.NoError(t, err)
+	require.True(t, resp.Obs.Done)
+	_, err = step(`{"action_type":"inc"}`)
+	require.ErrorAs(t, err, &e)
+	require.Equal(t, "episode_done", e.Reason)
+	require.False(t, e.Retryable)
+	list, err := c.ExpList(t.Context(), &env.ExpListRequest{EpisodeID: obs.EpisodeID, Limit: 10}, nil)
+	require.NoError(t, err)
+	require.Len(t, list.Episodes, 2)
+	require.Contains(t, string(list.Episodes[1]), `"next_state":{"count":13}`)
+	closed, err := c.Close(t.Context(), &env.CloseRequest{EpisodeID: obs.EpisodeID}, nil)
+	require.NoError(t, err)
+	require.True(t, closed.Closed)
+	_, err = c.Close(t.Context(), &env.CloseRequest{EpisodeID: obs.EpisodeID}, nil)
+	require.ErrorAs(t, err, &e)
+	require.Equal(t, "unknown_episode", e.Reason)
+}
+
+// Batches pair episodes with actions and are bounded (A2E-105, A2E-153).
+func TestBatchAndLimits(t *testing.T) {
+	c := connect(t)
+	a, b := reset(t, c, "counter", `{}`), reset(t, c, "counter", `{"start":9}`)
+	inc := json.RawMessage(`{"action_type":"inc"}`)
+	resp, err := c.BatchStep(t.Context(), &env.BatchStepRequest{EpisodeIDs: []string{b.EpisodeID, a.EpisodeID}, Actions: []json.RawMessage{inc, inc}}, nil)
+	require.NoError(t, err)
+	require.Len(t, resp.Results, 2)
+	require.Contains(t, string(resp.Results[0]), `"done":true`)
+	resp, err = c.BatchStep(t.Context(), &env.BatchStepRequest{EpisodeIDs: []string{b.EpisodeID, a.EpisodeID}, Actions: []json.RawMessage{inc, inc}}, nil)
+	require.NoError(t, err)
+	require.Contains(t, string(resp.Results[0]), `"code":"runtime_error"`)
+	require.Contains(t, string(resp.Results[1]), `{"count":2}`)
+	_, err = c.BatchStep(t.Context(), &env.BatchStepRequest{EpisodeIDs: []string{"a", "b", "c"}, Actions: []json.RawMessage{inc, inc, inc}}, nil)
+	require.ErrorIs(t, err, a2e.ErrSchemaViolation)
+	reset(t, c, "counter", `{}`)
+	_, err = c.Reset(t.Context(), &env.ResetRequest{EnvName: "counter"}, nil)
+	require.ErrorIs(t, err, a2e.ErrResetDenied)
+	_, err = c.Reset(t.Context(), &env.ResetRequest{EnvName: "nope"}, nil)
+	require.ErrorIs(t, err, a2e.ErrResetDenied)
+}

@@ -1,0 +1,145 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package learn_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/fivewire/fivewire/a2e"
+	"github.com/fivewire/fivewire/a2e/internal/a2etest"
+	"github.com/fivewire/fivewire/a2e/learn"
+	"github.com/fivewire/fivewire/store"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+type refiner struct{ value int }
+
+func (r *refiner) Adapt(_ context.Context, component, strategy string) (string, error) {
+	return component + " by " + strategy, nil
+}
+
+func (r *refiner) Plan(_ context.Context, component, _ string) ([]json.RawMessage, error) {
+	if component == "none" {
+		return nil, nil
+	}
+	return []json.RawMessage{json.RawMessage(`{"new_value":2}`)}, nil
+}
+
+func (r *refiner) Review(context.Context, json.RawMessage) (*learn.RefinementReviewResponse, error) {
+	return &learn.RefinementReviewResponse{Approved: true, RiskLevel: "low"}, nil
+}
+
+func (r *refiner) Apply(_ context.Context, proposal json.RawMessage) (int64, int64, func(context.Context) error, error) {
+	if string(proposal) == "{}" {
+		return 0, 0, nil, errors.New("nothing to do")
+	}
+	old := r.value
+	r.value = 2
+	return 1, 0, func(context.Context) error { r.value = old; return nil }, nil
+}
+
+func connect(t *testing.T, opts *learn.Options) *learn.Client {
+	o := &a2e.HostOptions{}
+	if opts.Recorder != nil {
+		o.Middleware = []a2e.Middleware{opts.Recorder.Middleware}
+	}
+	c, err := learn.NewClient(a2etest.Connect(t, a2e.NewHost(o).Add(learn.NewPlugin(opts)), nil))
+	require.NoError(t, err)
+	return c
+}
+
+func feedback(change func(*learn.Feedback)) *learn.FeedbackRequest {
+	f := a2e.New[learn.Feedback]()
+	f.Polarity, f.Score = learn.PolarityPositive, 0.5
+	if change != nil {
+		change(f)
+	}
+	return &learn.FeedbackRequest{Feedbacks: []learn.Feedback{*f}}
+}
+
+// Feedback and experience are kept, statistics come from the recorder (A2E-109,
+// A2E-110, A2E-111).
+func TestRecord(t *testing.T) {
+	kv := store.NewMemory()
+	r := &refiner{}
+	c := connect(t, &learn.Options{Store: kv, Recorder: &learn.Recorder{}, Adapter: r, MaxBatch: 2})
+	ctx := t.Context()
+	resp, err := c.Feedback(ctx, feedback(nil), nil)
+	require.NoError(t, err)
+	require.EqualValues(t, 1, resp.Recorded)
+	require.InDelta(t, 0.5, *resp.NewScore, 0)
+	for _, change := range []func(*learn.Feedback){
+		func(f *learn.Feedback) { f.Source = "env" },
+		func(f *learn.Feedback) { f.Score = 1.5 },
+		func(f *learn.Feedback) { f.Confidence = -1 },
+	} {
+		_, err = c.Feedback(ctx, feedback(change), nil)
+		require.ErrorIs(t, err, a2e.ErrSchemaViolation)
+	}
+	// What the client's own check would not even send, the host refuses too: see
+	// the vectors. A correction must be there, and its span has two ends.
+	records, err := kv.Read(ctx, learn.FeedbackStream, 0, 0)
+	require.NoError(t, err)
+	require.Len(t, records, 1)
+	stored, err := c.Experience(ctx, &learn.ExperienceRequest{Experiences: []learn.Experience{{Reward: 1}, {Step: 2}}}, nil)
+	require.NoError(t, err)
+	require.EqualValues(t, 2, stored.Stored)
+	_, err = c.Experience(ctx, &learn.ExperienceRequest{Experiences: make([]learn.Experience, 3)}, nil)
+	require.ErrorIs(t, err, a2e.ErrSchemaViolation)
+	stats, err := c.Stats(ctx, &learn.StatsRequest{ComponentName: "learn/experience/req"}, nil)
+	require.NoError(t, err)
+	require.Len(t, stats.Components, 1)
+	p, err := a2e.DecodeInto[learn.PerformanceRecord](stats.Components[0], "")
+	require.NoError(t, err)
+	require.EqualValues(t, 2, p.CallsTotal)
+	require.EqualValues(t, 1, p.CallsFailed)
+	adapted, err := c.Adapt(ctx, &learn.AdaptRequest{ComponentName: "x", Strategy: "ppo"}, nil)
+	require.NoError(t, err)
+	require.Equal(t, "x by ppo", adapted.Message)
+	_, err = c.Adapt(ctx, &learn.AdaptRequest{Strategy: "magic"}, nil)
+	require.ErrorIs(t, err, a2e.ErrSchemaViolation)
+	_, err = c.RefinementPlan(ctx, nil, nil)
+	require.ErrorIs(t, err, a2e.ErrUnsupported)
+}
+
+// Every change can be rolled back, once (A2E-112).
+func TestRefinement(t *testing.T) {
+	r := &refiner{value: 1}
+	c := connect(t, &learn.Options{Refiner: r})
+	ctx := t.Context()
+	plan, err := c.RefinementPlan(ctx, nil, nil)
+	require.NoError(t, err)
+	require.Equal(t, "ready", plan.Status)
+	empty, err := c.RefinementPlan(ctx, &learn.RefinementPlanRequest{ComponentName: "none"}, nil)
+	require.NoError(t, err)
+	require.Equal(t, "empty", empty.Status)
+	review, err := c.RefinementReview(ctx, &learn.RefinementReviewRequest{Proposal: plan.Proposals[0]}, nil)
+	require.NoError(t, err)
+	require.True(t, review.Approved)
+	applied, err := c.RefinementApply(ctx, &learn.RefinementApplyRequest{Proposal: plan.Proposals[0]}, nil)
+	require.NoError(t, err)
+	require.True(t, applied.RollbackAvailable)
+	require.Equal(t, 2, r.value)
+	back, err := c.RefinementRollback(ctx, &learn.RefinementRollbackRequest{RefinementID: applied.RefinementID}, nil)
+	require.NoError(t, err)
+	require.True(t, back.RolledBack)
+	require.Equal(t, 1, r.value)
+	back, err = c.RefinementRollback(ctx, &learn.RefinementRollbackRequest{RefinementID: applied.RefinementID}, nil)
+	require.NoError(t, err)
+	require.False(t, back.RolledBack)
+	history, err := c.RefinementHistory(ctx, nil, nil)
+	require.NoError(t, err)
+	require.Contains(t, string(history.Entries[0]), `"rolled_back":true`)
+	_, err = c.RefinementApply(ctx, nil, nil)
+	require.ErrorIs(t, err, a2e.ErrRuntime)
+	_, err = c.Adapt(ctx, nil, nil)
+	require.ErrorIs(t, err, a2e.ErrUnsupported)
+}

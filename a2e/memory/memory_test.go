@@ -1,0 +1,126 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package memory_test
+
+import (
+	"encoding/json"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/fivewire/fivewire/a2e"
+	"github.com/fivewire/fivewire/a2e/internal/a2etest"
+	"github.com/fivewire/fivewire/a2e/memory"
+	"github.com/fivewire/fivewire/store"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func connect(t *testing.T, kv store.KV, agent string, opts *memory.Options) (*memory.Client, string) {
+	o := memory.Options{Store: kv}
+	if opts != nil {
+		o = *opts
+		o.Store = kv
+	}
+	c := a2etest.Connect(t, a2e.NewHost(nil).Add(memory.NewPlugin(&o)), &a2e.ClientOptions{AgentID: agent})
+	m, err := memory.NewClient(c)
+	require.NoError(t, err)
+	r := a2e.New[memory.InitRequest]()
+	r.Scope = a2e.Object[string]{{Name: "user", Value: "u1"}}
+	resp, err := m.Init(t.Context(), r, nil)
+	require.NoError(t, err)
+	require.True(t, resp.Success)
+	return m, resp.MemoryID
+}
+
+func put(t *testing.T, m *memory.Client, id string, entries ...string) *memory.StoreResponse {
+	r := &memory.StoreRequest{MemoryID: id}
+	for _, e := range entries {
+		r.Entries = append(r.Entries, json.RawMessage(e))
+	}
+	resp, err := m.Store(t.Context(), r, nil)
+	require.NoError(t, err)
+	return resp
+}
+
+func get(t *testing.T, m *memory.Client, id string, change func(*memory.RetrieveRequest)) *memory.RetrieveResponse {
+	r := a2e.New[memory.RetrieveRequest]()
+	r.MemoryID = id
+	if change != nil {
+		change(r)
+	}
+	resp, err := m.Retrieve(t.Context(), r, nil)
+	require.NoError(t, err)
+	return resp
+}
+
+// Working memory ends with the session, episodic memory is the agent's, semantic
+// memory everybody's (A2E-090).
+func TestTiers(t *testing.T) {
+	kv := store.NewMemory()
+	m, id := connect(t, kv, "ann", nil)
+	resp := put(t, m, id, `{"key":{"k":1},"content":"w","tier":"working"}`, `{"key":{"k":1},"content":"e","tier":"episodic"}`,
+		`{"key":{"k":1},"content":"s","tier":"semantic"}`, `{"key":{"k":1},"content":1,"tier":"other"}`, `{"key":{"k":2}}`)
+	require.Len(t, resp.Stored, 3)
+	require.Equal(t, []string{"entries[3].tier: value", "entries[4].content: required"}, resp.Errors)
+	require.EqualValues(t, 3, get(t, m, id, nil).Total)
+	same, id2 := connect(t, kv, "ann", nil)
+	require.EqualValues(t, 2, get(t, same, id2, nil).Total)
+	other, id3 := connect(t, kv, "bob", nil)
+	found := get(t, other, id3, nil)
+	require.EqualValues(t, 1, found.Total)
+	require.Contains(t, string(found.Entries[0]), `"content":"s"`)
+}
+
+// All filters hold together; the total counts before the limit (A2E-092, D-46).
+func TestRetrieve(t *testing.T) {
+	m, id := connect(t, store.NewMemory(), "ann", nil)
+	put(t, m, id, `{"key":{"k":1},"content":{"text":"red apple"},"tier":"episodic","tags":["fruit"],"score":0.5,"own":true}`,
+		`{"key":{"k":2},"content":"green apple","tier":"episodic","tags":["fruit","green"]}`,
+		`{"key":{"k":3},"content":"brick","tier":"episodic"}`)
+	require.EqualValues(t, 2, get(t, m, id, func(r *memory.RetrieveRequest) { r.Query = "APPLE" }).Total)
+	found := get(t, m, id, func(r *memory.RetrieveRequest) { r.Tags, r.Limit = []string{"fruit", "x"}, 1 })
+	require.EqualValues(t, 2, found.Total)
+	require.Len(t, found.Entries, 1)
+	require.Contains(t, string(found.Entries[0]), `"own":true`)
+	require.EqualValues(t, 1, get(t, m, id, func(r *memory.RetrieveRequest) { r.Query, r.MinScore = "apple", 0.6 }).Total)
+	require.EqualValues(t, 0, get(t, m, id, func(r *memory.RetrieveRequest) { r.Tier = "working" }).Total)
+	// Storing an equal key again replaces in place.
+	put(t, m, id, `{"key":{"k":1.0},"content":"new","tier":"episodic"}`)
+	found = get(t, m, id, nil)
+	require.EqualValues(t, 3, found.Total)
+	require.Contains(t, string(found.Entries[0]), `"content":"new"`)
+	r := a2e.New[memory.ForgetRequest]()
+	r.MemoryID = id
+	resp, err := m.Forget(t.Context(), r, nil)
+	require.NoError(t, err)
+	require.Zero(t, resp.Deleted, "forgetting names keys or tags (A2E-093)")
+	r.Keys = []json.RawMessage{json.RawMessage(`{"k":3}`)}
+	resp, err = m.Forget(t.Context(), r, nil)
+	require.NoError(t, err)
+	require.EqualValues(t, 1, resp.Deleted)
+}
+
+// What is older than its ttl is gone, and a full memory says so (A2E-094, A2E-153).
+func TestLimits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m, id := connect(t, store.NewMemory(), "ann", &memory.Options{MaxEntries: 2, MaxMemories: 1})
+		put(t, m, id, `{"key":{"k":1},"content":1,"tier":"working","ttl":5}`, `{"key":{"k":2},"content":1,"tier":"working"}`)
+		_, err := m.Store(t.Context(), &memory.StoreRequest{MemoryID: id, Entries: []json.RawMessage{
+			json.RawMessage(`{"key":{"k":3},"content":1,"tier":"working"}`)}}, nil)
+		require.ErrorIs(t, err, a2e.ErrMemoryFull)
+		time.Sleep(6 * time.Second)
+		require.EqualValues(t, 1, get(t, m, id, nil).Total)
+		put(t, m, id, `{"key":{"k":3},"content":1,"tier":"working"}`)
+		_, err = m.Init(t.Context(), nil, nil)
+		require.ErrorIs(t, err, a2e.ErrMemoryFull)
+		for _, id := range []string{"mem-2", "mem-01", "x", ""} {
+			_, err = m.Retrieve(t.Context(), &memory.RetrieveRequest{MemoryID: id}, nil)
+			require.ErrorIs(t, err, a2e.ErrMemoryNotFound)
+		}
+	})
+}

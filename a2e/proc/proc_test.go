@@ -1,0 +1,207 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build unix
+
+package proc_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/fivewire/fivewire/a2e"
+	"github.com/fivewire/fivewire/a2e/internal/a2etest"
+	"github.com/fivewire/fivewire/a2e/proc"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// watch collects the events of processes.
+type watch struct {
+	mu     sync.Mutex
+	events []*proc.ReadEvent
+	more   chan struct{}
+}
+
+func connect(t *testing.T, opts *proc.Options) (*proc.Client, *watch, *a2e.Client) {
+	p, err := proc.NewPlugin(opts)
+	require.NoError(t, err)
+	client := a2etest.Connect(t, a2e.NewHost(nil).Add(p), nil)
+	w := &watch{more: make(chan struct{}, 1000)}
+	client.OnPush("proc/read/event", func(m *a2e.Message) {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.events = append(w.events, m.Body.(*proc.ReadEvent))
+		w.more <- struct{}{}
+	})
+	c, err := proc.NewClient(client)
+	require.NoError(t, err)
+	return c, w, client
+}
+
+// until waits for an event that holds text.
+func (w *watch) until(t *testing.T, stream, text string) {
+	t.Helper()
+	deadline := time.After(20 * time.Second)
+	for {
+		w.mu.Lock()
+		for i, e := range w.events {
+			require.EqualValues(t, i, e.Seq, "events of one process are numbered (P-18)")
+			if e.StreamType == stream && strings.Contains(string(e.Data), text) {
+				w.mu.Unlock()
+				return
+			}
+		}
+		w.mu.Unlock()
+		select {
+		case <-w.more:
+		case <-deadline:
+			require.FailNow(t, "no such event", "%s %s", stream, text)
+		}
+	}
+}
+
+func spawn(t *testing.T, c *proc.Client, r *proc.SpawnRequest) *proc.SpawnResponse {
+	t.Helper()
+	resp, err := c.Spawn(t.Context(), r, nil)
+	require.NoError(t, err)
+	require.True(t, resp.OK, resp.Error)
+	require.Positive(t, resp.PID)
+	return resp
+}
+
+// A process reads, writes and ends (A2E-095, A2E-097, A2E-098, A2E-100). Its
+// events may come before the answer to the spawn and then belong to that call.
+func TestProcess(t *testing.T) {
+	c, w, _ := connect(t, &proc.Options{Allow: []string{"cat", "sh"}, PassEnv: []string{"PATH"}})
+	p := spawn(t, c, &proc.SpawnRequest{Cmd: []string{"cat"}, StdinMode: "pipe"})
+	wrote, err := c.Write(t.Context(), &proc.WriteRequest{ProcID: p.ProcID, Data: "hällo\n"}, nil)
+	require.NoError(t, err)
+	require.True(t, wrote.OK)
+	w.until(t, "stdout", `hällo`)
+	wrote, err = c.Write(t.Context(), &proc.WriteRequest{ProcID: p.ProcID, Data: "last", EOF: true}, nil)
+	require.NoError(t, err)
+	require.True(t, wrote.OK)
+	w.until(t, "stdout", `"code":0`)
+	require.Eventually(t, func() bool {
+		status, err := c.Status(t.Context(), &proc.StatusRequest{ProcID: p.ProcID}, nil)
+		return err == nil && status.Status == proc.StateStopped
+	}, 10*time.Second, time.Millisecond)
+	_, err = c.Write(t.Context(), &proc.WriteRequest{ProcID: p.ProcID, Data: "x"}, nil)
+	require.ErrorIs(t, err, a2e.ErrProcDead)
+	_, err = c.Kill(t.Context(), &proc.KillRequest{ProcID: p.ProcID, Signal: "SIGKILL"}, nil)
+	require.ErrorIs(t, err, a2e.ErrProcDead)
+	_, err = c.Status(t.Context(), &proc.StatusRequest{ProcID: "proc-9"}, nil)
+	require.ErrorIs(t, err, a2e.ErrUnknownProc)
+	all, err := c.Status(t.Context(), nil, nil)
+	require.NoError(t, err)
+	require.Equal(t, "ok", all.Status)
+}
+
+// Output that is no text, errors and the environment.
+func TestOutput(t *testing.T) {
+	t.Setenv("A2E_SECRET", "x")
+	c, w, _ := connect(t, &proc.Options{Allow: []string{"sh"}})
+	spawn(t, c, &proc.SpawnRequest{Cmd: []string{"sh", "-c", `read go; printf '\377\n'; echo "[$A2E_SECRET$OWN]" >&2; exit 3`},
+		Env: a2e.Object[string]{{Name: "OWN", Value: "mine"}}, StdinMode: "pipe"})
+	_, err := c.Write(t.Context(), &proc.WriteRequest{ProcID: "proc-1", Data: "go\n"}, nil)
+	require.NoError(t, err)
+	w.until(t, "stderr", "[mine]")
+	w.until(t, "stdout", `"base64":"/wo="`)
+	w.until(t, "stderr", `"code":3`)
+}
+
+// Killing ends the whole group; time limits and the end of the session too
+// (A2E-099, A2E-101, A2E-108, D-52).
+func TestKill(t *testing.T) {
+	c, w, client := connect(t, &proc.Options{Allow: []string{"sleep"}, MaxProcesses: 2})
+	p := spawn(t, c, &proc.SpawnRequest{Cmd: []string{"sleep", "100"}, StdinMode: "null"})
+	q := spawn(t, c, &proc.SpawnRequest{Cmd: []string{"sleep", "100"}, Timeout: 1})
+	_, err := c.Spawn(t.Context(), &proc.SpawnRequest{Cmd: []string{"sleep", "1"}}, nil)
+	require.ErrorIs(t, err, a2e.ErrProcLimit)
+	wrote, err := c.Write(t.Context(), &proc.WriteRequest{ProcID: p.ProcID, Data: "x"}, nil)
+	require.NoError(t, err)
+	require.False(t, wrote.OK, "there is no input")
+	_, err = c.Kill(t.Context(), &proc.KillRequest{ProcID: p.ProcID, Signal: "SIGSTOP"}, nil)
+	require.ErrorIs(t, err, a2e.ErrSchemaViolation)
+	killed, err := c.Kill(t.Context(), a2eKill(p.ProcID), nil)
+	require.NoError(t, err)
+	require.True(t, killed.OK)
+	require.Equal(t, proc.StateStopped, killed.State)
+	require.Eventually(t, func() bool {
+		status, err := c.Status(t.Context(), &proc.StatusRequest{ProcID: q.ProcID}, nil)
+		return err == nil && status.Status == proc.StateTimedOut
+	}, 10*time.Second, 20*time.Millisecond)
+	w.mu.Lock()
+	require.Equal(t, "killed", w.events[0].StreamType)
+	require.JSONEq(t, `{"code":-15}`, string(w.events[0].Data))
+	w.mu.Unlock()
+	last := spawn(t, c, &proc.SpawnRequest{Cmd: []string{"sleep", "100"}})
+	require.NoError(t, client.Close())
+	require.Eventually(t, func() bool { return !alive(int(last.PID)) }, 10*time.Second, time.Millisecond)
+}
+
+func a2eKill(id string) *proc.KillRequest {
+	r := a2e.New[proc.KillRequest]()
+	r.ProcID = id
+	return r
+}
+
+func alive(pid int) bool {
+	stat, err := os.ReadFile(filepath.Join("/proc", itoa(pid), "stat"))
+	return err == nil && !strings.Contains(string(stat), ") Z ")
+}
+
+func itoa(n int) string {
+	if n < 10 {
+		return string(rune('0' + n))
+	}
+	return itoa(n/10) + itoa(n%10)
+}
+
+// Nothing runs that is not listed, and nowhere else than in a root (A2E-096).
+func TestDenied(t *testing.T) {
+	root := t.TempDir()
+	require.NoError(t, os.Symlink("/", filepath.Join(root, "out")))
+	require.NoError(t, os.Mkdir(filepath.Join(root, "in"), 0o700))
+	c, w, _ := connect(t, &proc.Options{Allow: []string{"pwd"}, Roots: []string{root}})
+	for _, r := range []*proc.SpawnRequest{
+		{Cmd: []string{"sh", "-c", "true"}},
+		{Cmd: []string{"/bin/pwd"}},
+		{Cmd: []string{"pwd"}, Cwd: "/"},
+		{Cmd: []string{"pwd"}, Cwd: "out"},
+		{Cmd: []string{"pwd"}, Cwd: "../"},
+		{Cmd: []string{"pwd"}, Cwd: "missing"},
+	} {
+		_, err := c.Spawn(t.Context(), r, nil)
+		require.ErrorIs(t, err, a2e.ErrUnauthorized, "%v %s", r.Cmd, r.Cwd)
+	}
+	for _, r := range []*proc.SpawnRequest{
+		{},
+		{Cmd: []string{"pwd", "a\x00b"}},
+		{Cmd: []string{"pwd"}, Env: a2e.Object[string]{{Name: "A=B", Value: "1"}}},
+	} {
+		_, err := c.Spawn(t.Context(), r, nil)
+		require.ErrorIs(t, err, a2e.ErrSchemaViolation)
+	}
+	spawn(t, c, &proc.SpawnRequest{Cmd: []string{"pwd"}, Cwd: "in"})
+	require.Eventually(t, func() bool {
+		s, err := c.Status(t.Context(), &proc.StatusRequest{ProcID: "proc-1"}, nil)
+		return err == nil && s.Status == proc.StateStopped
+	}, 10*time.Second, time.Millisecond)
+	_ = w
+	none, _, _ := connect(t, nil)
+	_, err := none.Spawn(t.Context(), &proc.SpawnRequest{Cmd: []string{"ls"}}, nil)
+	require.ErrorIs(t, err, a2e.ErrUnauthorized)
+	_, err = proc.NewPlugin(&proc.Options{Allow: []string{"no-such-program-here"}})
+	require.Error(t, err)
+	_, err = proc.NewPlugin(&proc.Options{Roots: []string{"/no/such/folder"}})
+	require.Error(t, err)
+}

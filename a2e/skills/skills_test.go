@@ -1,0 +1,126 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package skills_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/fivewire/fivewire/a2e"
+	"github.com/fivewire/fivewire/a2e/internal/a2etest"
+	"github.com/fivewire/fivewire/a2e/skills"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func newSet() *skills.Set {
+	category := "text"
+	set := skills.NewSet(&skills.Options{AllowOverride: func(_ context.Context, _ *a2e.Call, c *skills.LLMConfig) bool {
+		return c.ProviderName == "good"
+	}})
+	set.Add(skills.Skill{
+		Definition: skills.Definition{Name: "sum", Tags: []string{"a"}, Category: &category,
+			InputSchema: json.RawMessage(`{"type":"object","required":["x"]}`),
+			LLMConfig:   &skills.LLMConfig{ProviderName: "p", ProviderCredentials: json.RawMessage(`{"key":"s3cret"}`)}},
+		Run: func(_ context.Context, r *skills.Run) (any, error) {
+			if err := r.Emit(a2e.EventStatus, map[string]string{"message": "half"}); err != nil {
+				return nil, err
+			}
+			return map[string]int{"len": len(r.Arguments)}, nil
+		}})
+	set.Add(skills.Skill{Definition: skills.Definition{Name: "bad"}, Run: func(context.Context, *skills.Run) (any, error) {
+		return nil, errors.New("no luck")
+	}})
+	set.Add(skills.Skill{Definition: skills.Definition{Name: "soft"}, Run: func(context.Context, *skills.Run) (any, error) {
+		text := "soft failure"
+		return &skills.Result{Error: &text}, nil
+	}})
+	set.Add(skills.Skill{Definition: skills.Definition{Name: "raw"}, Run: func(context.Context, *skills.Run) (any, error) {
+		return json.RawMessage(`[1.0]`), nil
+	}})
+	set.Add(skills.Skill{Definition: skills.Definition{Name: "old", Status: skills.StatusArchived}, Run: func(context.Context, *skills.Run) (any, error) {
+		return nil, nil
+	}})
+	return set
+}
+
+// Discovery, calls, events in the stream and in the result (A2E-113, A2E-114,
+// A2E-115), and no credentials on the wire (A2E-151).
+func TestSkills(t *testing.T) {
+	client := a2etest.Connect(t, a2e.NewHost(nil).Add(newSet().Plugin()), &a2e.ClientOptions{Capabilities: []string{"skills"}})
+	require.True(t, client.Has("skill"), "the alias is answered canonically (D-23)")
+	c, err := skills.NewClient(client)
+	require.NoError(t, err)
+	ctx := t.Context()
+	all, err := c.Discover(ctx, nil, nil)
+	require.NoError(t, err)
+	require.Len(t, all.Skills, 4)
+	require.Equal(t, "{}", string(all.Skills[0].LLMConfig.ProviderCredentials))
+	some, err := c.Discover(ctx, &skills.DiscoverRequest{FilterTags: []string{"z", "a"}, FilterCategories: []string{"text"}}, nil)
+	require.NoError(t, err)
+	require.Len(t, some.Skills, 1)
+
+	call := func(name, args string, change func(*skills.CallRequest)) (*skills.CallResponse, int, error) {
+		r := a2e.New[skills.CallRequest]()
+		r.Name, r.Arguments = name, json.RawMessage(args)
+		if change != nil {
+			change(r)
+		}
+		n := 0
+		resp, err := c.Call(ctx, r, &a2e.CallOptions{OnEvent: func(a2e.Event) { n++ }})
+		return resp, n, err
+	}
+	resp, n, err := call("sum", `{"x":1}`, nil)
+	require.NoError(t, err)
+	require.Equal(t, 1, n)
+	require.Len(t, resp.Data.Events, 1)
+	require.JSONEq(t, `{"len":7}`, string(resp.Data.Data))
+	resp, n, err = call("sum", `{"x":1}`, func(r *skills.CallRequest) { r.Streaming = false })
+	require.NoError(t, err)
+	require.Zero(t, n)
+	require.Len(t, resp.Data.Events, 1)
+	resp, _, err = call("raw", `{}`, nil)
+	require.NoError(t, err)
+	require.Equal(t, `[1.0]`, string(resp.Data.Data))
+	_, _, err = call("sum", `{}`, nil)
+	require.ErrorIs(t, err, a2e.ErrSchemaViolation)
+	_, _, err = call("old", `{}`, nil)
+	require.ErrorIs(t, err, a2e.ErrUnknownSkill)
+	_, _, err = call("bad", `{}`, nil)
+	require.ErrorIs(t, err, a2e.ErrSkill)
+	require.ErrorContains(t, err, "no luck")
+	resp, _, err = call("soft", `{}`, nil)
+	require.NoError(t, err)
+	require.False(t, resp.Data.Success)
+	override := func(provider string) func(*skills.CallRequest) {
+		return func(r *skills.CallRequest) {
+			r.LLMOverride = &skills.LLMConfig{ProviderName: provider, ProviderCredentials: json.RawMessage(`{}`)}
+		}
+	}
+	_, _, err = call("raw", `{}`, override("good"))
+	require.NoError(t, err)
+	_, _, err = call("raw", `{}`, override("evil"))
+	require.ErrorIs(t, err, a2e.ErrUnauthorized)
+}
+
+func TestExecute(t *testing.T) {
+	set := newSet()
+	out, err := set.Execute(t.Context(), &a2e.Call{Message: a2e.NewMessage("chain/req", nil)}, "raw", json.RawMessage(`{}`))
+	require.NoError(t, err)
+	require.Equal(t, `[1.0]`, string(out))
+	_, err = set.Execute(t.Context(), nil, "soft", json.RawMessage(`{}`))
+	require.ErrorContains(t, err, "soft failure")
+	_, err = set.Execute(t.Context(), nil, "none", json.RawMessage(`{}`))
+	require.ErrorIs(t, err, a2e.ErrUnknownSkill)
+	require.Panics(t, func() { set.Add(skills.Skill{}) })
+	require.Panics(t, func() {
+		set.Add(skills.Skill{Definition: skills.Definition{Name: "x", InputSchema: json.RawMessage(`{`)},
+			Run: func(context.Context, *skills.Run) (any, error) { return nil, nil }})
+	})
+}

@@ -1,0 +1,154 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package subagents_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/fivewire/fivewire/a2e"
+	"github.com/fivewire/fivewire/a2e/internal/a2etest"
+	"github.com/fivewire/fivewire/a2e/subagents"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func connect(t *testing.T) (*subagents.Client, *a2e.Client) {
+	runner := subagents.RunnerFunc(func(ctx context.Context, agent *subagents.Config, task *subagents.Task) (json.RawMessage, error) {
+		switch task.Name {
+		case "wait":
+			<-ctx.Done()
+			return nil, ctx.Err()
+		case "fail":
+			return nil, errors.New("internal text")
+		case "say":
+			return nil, a2e.NewError(a2e.ErrRuntime, "no model")
+		case "panic":
+			panic("as told")
+		case "list":
+			return json.RawMessage(`[]`), nil
+		}
+		return json.RawMessage(`{"by":"` + agent.Name + `"}`), nil
+	})
+	client := a2etest.Connect(t, a2e.NewHost(nil).Add(subagents.NewPlugin(runner, &subagents.Options{MaxAgents: 4, MaxDepth: 2})), nil)
+	c, err := subagents.NewClient(client)
+	require.NoError(t, err)
+	return c, client
+}
+
+func spawn(t *testing.T, c *subagents.Client, name string) string {
+	r := a2e.New[subagents.SpawnRequest]()
+	r.Name, r.MaxSteps = name, 3
+	resp, err := c.Spawn(t.Context(), r, nil)
+	require.NoError(t, err)
+	require.Equal(t, subagents.StatusReady, resp.Status)
+	return resp.SubagentID
+}
+
+// Delegating and awaiting, failures, limits (A2E-132).
+func TestMultiAgent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, _ := connect(t)
+		ctx := t.Context()
+		id := spawn(t, c, "one")
+		do := func(task string) *subagents.AwaitResponse {
+			resp, err := c.Delegate(ctx, &subagents.DelegateRequest{SubagentID: id, TaskName: task}, nil)
+			require.NoError(t, err)
+			require.True(t, resp.Accepted)
+			got, err := c.Await(ctx, &subagents.AwaitRequest{SubagentID: id}, nil)
+			require.NoError(t, err)
+			return got
+		}
+		require.JSONEq(t, `{"by":"one"}`, string(do("work").Result))
+		got := do("fail")
+		require.Equal(t, subagents.StatusFailed, got.Status)
+		require.Equal(t, "the task failed", *got.Error)
+		require.Equal(t, "no model", *do("say").Error)
+		_, err := c.Delegate(ctx, &subagents.DelegateRequest{SubagentID: id, TaskName: "work"}, nil)
+		require.ErrorContains(t, err, "max_steps")
+		id = spawn(t, c, "two")
+		require.Equal(t, subagents.StatusFailed, do("panic").Status)
+		require.Equal(t, subagents.StatusFailed, do("list").Status)
+		start := time.Now()
+		r := a2e.New[subagents.AwaitRequest]()
+		_, err = c.Delegate(ctx, &subagents.DelegateRequest{SubagentID: id, TaskName: "wait"}, nil)
+		require.NoError(t, err)
+		_, err = c.Delegate(ctx, &subagents.DelegateRequest{SubagentID: id, TaskName: "work"}, nil)
+		require.ErrorContains(t, err, "busy")
+		r.SubagentID = id
+		got, err = c.Await(ctx, r, &a2e.CallOptions{Timeout: time.Hour})
+		require.NoError(t, err)
+		require.Equal(t, "the time of the task is over", *got.Error)
+		require.Equal(t, 10*time.Minute, time.Since(start))
+
+		done, err := c.Terminate(ctx, &subagents.TerminateRequest{SubagentID: id}, nil)
+		require.NoError(t, err)
+		require.True(t, done.Success)
+		_, err = c.Delegate(ctx, &subagents.DelegateRequest{SubagentID: id, TaskName: "work"}, nil)
+		require.ErrorContains(t, err, "terminated")
+		for range 3 {
+			spawn(t, c, "more")
+		}
+		_, err = c.Spawn(ctx, &subagents.SpawnRequest{Name: "too many"}, nil)
+		require.ErrorContains(t, err, "too_many_subagents")
+		list, err := c.List(ctx, nil, nil)
+		require.NoError(t, err)
+		require.Len(t, list.Subagents, 5)
+		_, err = c.Await(ctx, &subagents.AwaitRequest{SubagentID: "sub_0"}, nil)
+		require.ErrorContains(t, err, "unknown_subagent")
+	})
+}
+
+// The older family, with children that a cancel reaches (A2E-133, D-49).
+func TestTree(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, client := connect(t)
+		ctx := t.Context()
+		var events []*subagents.SubagentEvent
+		client.OnPush("SUBAGENT_EVENT", func(m *a2e.Message) { events = append(events, m.Body.(*subagents.SubagentEvent)) })
+		make := func(parent *string) (*subagents.SubagentSpawnResponse, error) {
+			config := *a2e.New[subagents.Config]()
+			config.Name, config.Model = "n", "m"
+			return c.SubagentSpawn(ctx, &subagents.SubagentSpawnRequest{Agent: config, ParentAgentID: parent}, nil)
+		}
+		root, err := make(nil)
+		require.NoError(t, err)
+		child, err := make(&root.SubagentID)
+		require.NoError(t, err)
+		_, err = make(&child.SubagentID)
+		require.ErrorContains(t, err, "too_deep")
+		for _, id := range []string{root.SubagentID, child.SubagentID} {
+			_, err = c.SubagentDelegate(ctx, &subagents.SubagentDelegateRequest{SubagentID: id, Task: subagents.Task{Name: "wait"}}, nil)
+			require.NoError(t, err)
+		}
+		require.NoError(t, c.SubagentCancel(ctx, &subagents.SubagentCancelRequest{SubagentID: root.SubagentID}))
+		got, err := c.SubagentAwait(ctx, &subagents.SubagentAwaitRequest{SubagentID: child.SubagentID}, nil)
+		require.NoError(t, err)
+		require.Equal(t, subagents.StatusCancelled, got.Status)
+		synctest.Wait()
+		require.Len(t, events, 1)
+		require.JSONEq(t, `{"status":"CANCELLED"}`, string(events[0].Content))
+		_, err = c.SubagentDelegate(ctx, &subagents.SubagentDelegateRequest{SubagentID: child.SubagentID, Task: subagents.Task{Name: "work"}}, nil)
+		require.NoError(t, err)
+		_, err = c.SubagentAwait(ctx, &subagents.SubagentAwaitRequest{SubagentID: child.SubagentID}, nil)
+		require.NoError(t, err)
+		merged, err := c.SubagentMerge(ctx, &subagents.SubagentMergeRequest{SubagentIDs: []string{root.SubagentID, child.SubagentID}}, nil)
+		require.NoError(t, err)
+		require.JSONEq(t, `{"`+root.SubagentID+`":null,"`+child.SubagentID+`":{"by":"n"}}`, string(merged.MergedResult))
+		require.NoError(t, c.SubagentTerminate(ctx, &subagents.SubagentTerminateRequest{SubagentID: child.SubagentID}))
+		list, err := c.SubagentList(ctx, nil, nil)
+		require.NoError(t, err)
+		require.Len(t, list.Subagents, 2)
+		require.Equal(t, root.SubagentID, *list.Subagents[1].ParentAgentID)
+		require.Equal(t, subagents.StatusTerminated, list.Subagents[1].Status)
+		require.NoError(t, c.SubagentCancel(ctx, &subagents.SubagentCancelRequest{SubagentID: "nobody"}))
+	})
+}

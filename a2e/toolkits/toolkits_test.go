@@ -1,0 +1,88 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package toolkits_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/fivewire/fivewire/a2e"
+	"github.com/fivewire/fivewire/a2e/internal/a2etest"
+	"github.com/fivewire/fivewire/a2e/toolkits"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// Configurations are held against the schema, and never logged (A2E-087,
+// A2E-088, A2E-151).
+func TestToolkits(t *testing.T) {
+	p, err := toolkits.NewPlugin("", toolkits.Toolkit{
+		Definition: toolkits.Definition{Name: "mail", Category: "net", Tags: []string{"Mail"}, Tools: []string{"send"},
+			Schema: json.RawMessage(`{"type":"object","properties":{"key":{"type":"string"},"n":{"type":"integer"}},"required":["key"]}`)},
+		Configure: func(_ context.Context, _ *a2e.Session, config json.RawMessage) error {
+			switch {
+			case bytes.Contains(config, []byte("half")):
+				return toolkits.ErrPartial
+			case bytes.Contains(config, []byte("refuse")):
+				return a2e.NewError(a2e.ErrUnauthorized, "key is not valid")
+			case bytes.Contains(config, []byte("crash")):
+				return errors.New("cannot reach server with key crash")
+			}
+			return nil
+		}}, toolkits.Toolkit{Definition: toolkits.Definition{Name: "free"}})
+	require.NoError(t, err)
+	var log bytes.Buffer
+	h := a2e.NewHost(&a2e.HostOptions{Logger: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))}).Add(p)
+	client := a2etest.Connect(t, h, nil)
+	c, err := toolkits.NewClient(client)
+	require.NoError(t, err)
+	configure := func(name, config string) (string, string) {
+		resp, err := c.Configure(t.Context(), &toolkits.ConfigureRequest{ToolkitName: name, Config: json.RawMessage(config)}, nil)
+		require.NoError(t, err)
+		if resp.Message == nil {
+			return resp.Status, ""
+		}
+		return resp.Status, *resp.Message
+	}
+	for _, tt := range []struct{ name, config, status, message string }{
+		{"", `{}`, "error", "missing toolkit_name"},
+		{"nope", `{}`, "error", "unknown toolkit"},
+		{"mail", `{}`, "error", "the configuration does not fit the schema"},
+		{"mail", `{"key":"s3cret","n":1.5}`, "error", "the configuration does not fit the schema"},
+		{"mail", `{"key":"refuse-s3cret"}`, "error", "key is not valid"},
+		{"mail", `{"key":"crash-s3cret"}`, "error", "the configuration failed"},
+		{"mail", `{"key":"half"}`, "partial", ""},
+		{"mail", `{"key":"s3cret","n":1}`, "ok", ""},
+		{"free", `{"x":[1,{"y":2.5}]}`, "ok", ""},
+	} {
+		status, message := configure(tt.name, tt.config)
+		require.Equal(t, tt.status, status, tt.config)
+		require.Equal(t, tt.message, message, tt.config)
+	}
+	list, err := c.List(t.Context(), nil, nil)
+	require.NoError(t, err)
+	require.Len(t, list.Toolkits, 2)
+	require.True(t, list.Toolkits[0].Configured)
+	list, err = c.List(t.Context(), &toolkits.ListRequest{FilterTags: []string{"mail"}, FilterKind: "net"}, nil)
+	require.NoError(t, err)
+	require.Len(t, list.Toolkits, 1)
+	list, err = c.List(t.Context(), &toolkits.ListRequest{FilterKind: "disk"}, nil)
+	require.NoError(t, err)
+	require.Len(t, list.Toolkits, 1, "one without category passes")
+	require.NotContains(t, log.String(), "s3cret")
+	other, err := toolkits.NewClient(a2etest.Connect(t, h, nil))
+	require.NoError(t, err)
+	list, err = other.List(t.Context(), nil, nil)
+	require.NoError(t, err)
+	require.False(t, list.Toolkits[0].Configured, "sessions share nothing (A2E-142)")
+	_, err = toolkits.NewPlugin("x", toolkits.Toolkit{Definition: toolkits.Definition{Name: "x", Schema: json.RawMessage(`{"type":7}`)}})
+	require.Error(t, err)
+}

@@ -1,0 +1,152 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package tools_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/fivewire/fivewire/a2e"
+	"github.com/fivewire/fivewire/a2e/internal/a2etest"
+	"github.com/fivewire/fivewire/a2e/tools"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+type addIn struct {
+	A    json.Number `json:"a" jsonschema:"the first number"`
+	B    int64       `json:"b"`
+	Mode string      `json:"mode,omitempty"`
+	Deep *struct {
+		X int `json:"x"`
+	} `json:"deep,omitempty"`
+}
+
+type addOut struct {
+	Sum  string `json:"sum"`
+	Mode string `json:"mode"`
+}
+
+func newHost(t *testing.T) (*tools.Set, *tools.Client) {
+	set := tools.NewSet(&tools.Options{Allow: func(_ context.Context, call *a2e.Call, d *tools.Definition, _ json.RawMessage) bool {
+		return d.Name != "secret"
+	}})
+	tools.AddFunc(set, "add", "Add numbers", func(_ context.Context, call *a2e.Call, in addIn) (addOut, error) {
+		if in.B == 13 {
+			return addOut{}, errors.New("unlucky")
+		}
+		return addOut{Sum: in.A.String() + "+" + string(rune('0'+in.B)), Mode: in.Mode}, call.Emit(a2e.EventProgress, map[string]int{"pct": 100})
+	}, func(d *tools.Definition) { d.Tags = []string{"Math"}; d.Idempotent = true })
+	tools.AddFunc(set, "secret", "Hidden", func(context.Context, *a2e.Call, struct{}) (any, error) { return nil, nil },
+		func(d *tools.Definition) { d.DeferLoading = true })
+	c := a2etest.Connect(t, a2e.NewHost(nil).Add(set.Plugin()), nil)
+	client, err := tools.NewClient(c)
+	require.NoError(t, err)
+	return set, client
+}
+
+// A tool is a Go function: parameters from its struct, arguments held against
+// them and the schema (A2E-029, A2E-082, A2E-084, A2E-085).
+func TestAddFunc(t *testing.T) {
+	set, c := newHost(t)
+	d := set.Definitions()[0]
+	require.Len(t, d.InputParameters, 4)
+	require.Equal(t, "a", d.InputParameters[0].Name)
+	require.Equal(t, "number", d.InputParameters[0].Type)
+	require.Equal(t, "the first number", d.InputParameters[0].Description)
+	require.True(t, d.InputParameters[0].Required)
+	require.False(t, d.InputParameters[2].Required)
+	require.Equal(t, "x", d.InputParameters[3].Properties[0].Name)
+
+	call := func(args string, streaming bool) (*tools.CallResponse, []a2e.Event, error) {
+		r := a2e.New[tools.CallRequest]()
+		r.ToolName, r.Arguments, r.Streaming, r.CorrelationID = "add", json.RawMessage(args), streaming, "turn-1"
+		var events []a2e.Event
+		resp, err := c.Call(t.Context(), r, &a2e.CallOptions{OnEvent: func(e a2e.Event) { events = append(events, e) }})
+		return resp, events, err
+	}
+	resp, events, err := call(`{"a":123456789012345678901234567890,"b":2,"mode":null,"unknown":1}`, true)
+	require.NoError(t, err)
+	require.NoError(t, resp.Data.Err())
+	require.JSONEq(t, `{"sum":"123456789012345678901234567890+2","mode":""}`, string(resp.Data.Data))
+	require.NotNil(t, resp.CreatedAt)
+	require.Len(t, events, 1)
+	require.Equal(t, "progress", events[0].Info().Kind)
+	_, events, err = call(`{"a":1,"b":2}`, false)
+	require.NoError(t, err)
+	require.Empty(t, events)
+
+	for args, field := range map[string]string{
+		`{"b":2}`:                       "arguments.a",
+		`{"a":"1","b":2}`:               "arguments.a",
+		`{"a":1,"b":2.5}`:               "arguments.b",
+		`{"a":1,"b":2,"deep":{}}`:       "arguments.deep.x",
+		`{"a":1,"b":1e30}`:              "arguments",
+		`{"a":1,"b":2,"deep":{"x":{}}}`: "arguments.deep.x",
+	} {
+		_, _, err = call(args, false)
+		var e *a2e.Error
+		require.ErrorAs(t, err, &e, args)
+		require.Equal(t, a2e.ErrSchemaViolation, e.Code, args)
+		require.Equal(t, field, e.Field, args)
+		require.Equal(t, "tools", e.Capability)
+	}
+	_, _, err = call(`{"a":1,"b":13}`, false)
+	var e *a2e.Error
+	require.ErrorAs(t, err, &e)
+	require.ErrorIs(t, err, a2e.ErrTool)
+	require.Equal(t, "unlucky", e.Message)
+	require.True(t, e.Retryable, "the tool is idempotent (A2E-086)")
+}
+
+// Deferred tools are found only by asking for them (A2E-078, A2E-079, A2E-080,
+// A2E-081).
+func TestListAndPolicy(t *testing.T) {
+	set, c := newHost(t)
+	list, err := c.List(t.Context(), nil, nil)
+	require.NoError(t, err)
+	require.Len(t, list.Tools, 1)
+	r := a2e.New[tools.ListRequest]()
+	r.IncludeDeferred, r.Query = true, "HIDD"
+	list, err = c.List(t.Context(), r, nil)
+	require.NoError(t, err)
+	require.Equal(t, "secret", list.Tools[0].Name)
+	r.Query, r.FilterTags = "", []string{"mATH"}
+	list, err = c.List(t.Context(), r, nil)
+	require.NoError(t, err)
+	require.Equal(t, "add", list.Tools[0].Name)
+
+	q := a2e.New[tools.CallRequest]()
+	q.ToolName, q.Arguments = "secret", json.RawMessage(`{}`)
+	_, err = c.Call(t.Context(), q, nil)
+	require.ErrorIs(t, err, a2e.ErrToolDenied)
+	set.Remove("secret")
+	_, err = c.Call(t.Context(), q, nil)
+	require.ErrorIs(t, err, a2e.ErrUnknownTool)
+	require.Panics(t, func() { set.Add(tools.Tool{}) })
+	require.Panics(t, func() { set.Add(tools.Tool{Definition: tools.Definition{Name: "add"}}) })
+}
+
+func TestSearchKind(t *testing.T) {
+	var with a2e.Members
+	require.NoError(t, with.Set("kind", "shell"))
+	list := []tools.Definition{{Name: "a", Extra: with}, {Name: "b"}}
+	found := tools.Search(list, &tools.ListRequest{FilterKind: "web"})
+	require.Len(t, found, 1, "tools without a kind pass (D-33)")
+	require.Equal(t, "b", found[0].Name)
+	require.Len(t, tools.Search(list, &tools.ListRequest{FilterKind: "shell"}), 2)
+}
+
+func TestResultErr(t *testing.T) {
+	text, code := "broken", "custom_code"
+	err := (&tools.Result{Error: &text, ErrorCode: &code}).Err()
+	require.ErrorIs(t, err, a2e.Code("custom_code"))
+	require.ErrorContains(t, err, "broken")
+	require.NoError(t, (&tools.Result{Success: true}).Err())
+}
