@@ -67,8 +67,8 @@ func streamed(agent, id, text string) string {
 	return call("chat.start", agent, fmt.Sprintf(`{"chatId":%q,"stream":true,"initialMessage":%s}`, id, hello(text)))
 }
 
-// readAll reads a stream to its end: the text, the last event, the error.
-func readAll(r *arc.StreamReader) (text string, last *arc.ChatEvent, err error) {
+// readStream reads a stream to its end: the text, the last event, the error.
+func readStream(r *arc.StreamReader) (text string, last *arc.ChatEvent, err error) {
 	var b strings.Builder
 	for {
 		ev, err := r.Next()
@@ -375,12 +375,12 @@ func TestResume(t *testing.T) {
 		require.NotEmpty(t, ev.ID)
 		leave() // the connection breaks; the handler goes on
 		time.Sleep(2500 * time.Millisecond)
-		text, last, err := readAll(arc.NewStreamReader(open(t, t.Context(), mem, body, "Last-Event-ID", ev.ID).Body, nil))
+		text, last, err := readStream(arc.NewStreamReader(open(t, t.Context(), mem, body, "Last-Event-ID", ev.ID).Body, nil))
 		require.NoError(t, err)
 		require.Equal(t, "1234", text)
 		require.True(t, last.Done)
 		// It can be read again while the window lasts, by the same request only.
-		text, _, err = readAll(arc.NewStreamReader(open(t, t.Context(), mem, body, "Last-Event-ID", ev.ID).Body, nil))
+		text, _, err = readStream(arc.NewStreamReader(open(t, t.Context(), mem, body, "Last-Event-ID", ev.ID).Body, nil))
 		require.NoError(t, err)
 		require.Equal(t, "1234", text)
 		for _, other := range []string{strings.Replace(body, "r1", "r2", 1), strings.Replace(body, "ui-01", "ui-02", 1)} {

@@ -48,14 +48,14 @@ func TestTaskLife(t *testing.T) {
 		s.HandleTasks("a-01", arctest.Task(arctest.Say("which?"), arctest.Ask("color"), arctest.Wait(time.Minute), arctest.Produce("out", "text")))
 		id := createTask(t, s, "a-01", "go")
 		synctest.Wait()
-		require.Equal(t, arc.TaskInputRequired, taskInfo(t, s, "a-01", id).Status)
+		require.Equal(t, arc.TaskInputRequired, taskOf(t, s, "a-01", id).Status)
 		time.Sleep(time.Second)
 		require.Nil(t, send(s, "a-01", id, "red").Error)
 		require.ErrorIs(t, send(s, "a-01", id, "blue").Error, arc.ErrInvalidTaskTransition)
 		synctest.Wait()
-		require.Equal(t, arc.TaskWorking, taskInfo(t, s, "a-01", id).Status)
+		require.Equal(t, arc.TaskWorking, taskOf(t, s, "a-01", id).Status)
 		time.Sleep(2 * time.Minute)
-		task := taskInfo(t, s, "a-01", id)
+		task := taskOf(t, s, "a-01", id)
 		require.Equal(t, arc.TaskCompleted, task.Status)
 		require.Len(t, task.Messages, 3)
 		require.Len(t, task.Artifacts, 1)
@@ -66,7 +66,7 @@ func TestTaskLife(t *testing.T) {
 			"a-01 NEW_ARTIFACT WORKING", "a-01 TASK_COMPLETED COMPLETED", "a-01 STATUS_CHANGE COMPLETED"}, events)
 		// Closed tasks are kept for a day.
 		time.Sleep(23 * time.Hour)
-		require.Len(t, taskInfo(t, s, "a-01", id).Messages, 3)
+		require.Len(t, taskOf(t, s, "a-01", id).Messages, 3)
 		time.Sleep(2 * time.Hour)
 		fault(t, post(s, call("task.info", "a-01", fmt.Sprintf(`{"taskId":%q}`, id))), arc.ErrTaskNotFound)
 	})
@@ -104,7 +104,7 @@ func TestTaskRun(t *testing.T) {
 		require.Nil(t, cancelTask(s, "a-01", id).Error)
 		synctest.Wait()
 		require.ErrorIs(t, over, arc.ErrTaskAlreadyCanceled)
-		task := taskInfo(t, s, "a-01", id)
+		task := taskOf(t, s, "a-01", id)
 		require.Equal(t, arc.TaskCanceled, task.Status)
 		require.Equal(t, "enough", task.Reason)
 		require.Len(t, task.Messages, 2)
@@ -131,7 +131,7 @@ func TestTaskFailures(t *testing.T) {
 			"told-01": arc.ErrTaskDeadlineExceeded, "full-01": arc.ErrInternal, "left-01": arc.ErrInternal} {
 			id := createTask(t, s, agent, "x")
 			time.Sleep(2 * time.Second)
-			task := taskInfo(t, s, agent, id)
+			task := taskOf(t, s, agent, id)
 			require.Equal(t, arc.TaskFailed, task.Status, agent)
 			require.Equal(t, code, task.Error.Code, agent)
 			require.NotContains(t, task.Reason+string(task.Error.Details), "secret")
@@ -344,7 +344,7 @@ func TestDeadWebhook(t *testing.T) {
 		id := createTask(t, s, "a-01", "x")
 		subscribe(t, s, "a-01", id, "https://gone.test/", `["NEW_MESSAGE","TASK_COMPLETED"]`)
 		time.Sleep(time.Minute)
-		require.Equal(t, arc.TaskCompleted, taskInfo(t, s, "a-01", id).Status)
+		require.Equal(t, arc.TaskCompleted, taskOf(t, s, "a-01", id).Status)
 		require.Equal(t, 1, h.n)
 		require.Empty(t, h.take())
 	})
@@ -364,7 +364,7 @@ func TestShutdown(t *testing.T) {
 		require.Equal(t, "5", rec.Header().Get("Retry-After"))
 		fault(t, rec, arc.ErrAgentNotAvailable)
 		fault(t, post(s, call("debug.echo", "a-01", `{}`)), arc.ErrAgentNotAvailable)
-		require.Equal(t, arc.TaskWorking, taskInfo(t, s, "a-01", id).Status) // running work is told about
+		require.Equal(t, arc.TaskWorking, taskOf(t, s, "a-01", id).Status) // running work is told about
 		require.NoError(t, <-done)
 		require.NoError(t, s.Close())
 
@@ -470,7 +470,7 @@ func TestRecoverAfterCrash(t *testing.T) {
 			require.Equal(t, 2, n)
 			time.Sleep(time.Second)
 			for _, id := range []string{working, waiting} {
-				task := taskInfo(t, b, "a-01", id)
+				task := taskOf(t, b, "a-01", id)
 				if rerun {
 					require.Equal(t, arc.TaskCompleted, task.Status)
 					require.Len(t, task.Artifacts, 1)
@@ -494,7 +494,7 @@ func TestRecoverAfterCrash(t *testing.T) {
 			n, err = c.Recover(t.Context())
 			require.NoError(t, err)
 			require.Equal(t, 1, n)
-			require.Equal(t, arc.TaskFailed, taskInfo(t, c, "other-01", other).Status)
+			require.Equal(t, arc.TaskFailed, taskOf(t, c, "other-01", other).Status)
 			n, err = c.Recover(t.Context())
 			require.NoError(t, err)
 			require.Zero(t, n)
@@ -513,12 +513,12 @@ func TestRecoverAfterShutdown(t *testing.T) {
 		require.NoError(t, a.Close())
 		b := newServer(t, &arc.ServerOptions{Store: db, RerunTasks: true})
 		b.HandleTasks("a-01", arctest.Task(arctest.Produce("out", "done")))
-		require.Equal(t, arc.TaskWorking, taskInfo(t, b, "a-01", id).Status)
+		require.Equal(t, arc.TaskWorking, taskOf(t, b, "a-01", id).Status)
 		n, err := b.Recover(t.Context())
 		require.NoError(t, err)
 		require.Equal(t, 1, n)
 		synctest.Wait()
-		require.Equal(t, arc.TaskCompleted, taskInfo(t, b, "a-01", id).Status)
+		require.Equal(t, arc.TaskCompleted, taskOf(t, b, "a-01", id).Status)
 	})
 }
 
@@ -550,7 +550,7 @@ func TestTwoProcesses(t *testing.T) {
 		synctest.Wait()
 		require.Nil(t, send(b, "a-01", id, "tea").Error)
 		synctest.Wait()
-		task := taskInfo(t, b, "a-01", id)
+		task := taskOf(t, b, "a-01", id)
 		require.Equal(t, "got tea", task.Messages[2].Text())
 		require.Nil(t, cancelTask(b, "a-01", id).Error)
 		synctest.Wait()
@@ -576,5 +576,5 @@ func TestLongTask(t *testing.T) {
 	id := createTask(t, s, "a-01", "x")
 	<-done
 	require.InDelta(t, allocs[0], allocs[2], 2)
-	require.Len(t, taskInfo(t, s, "a-01", id).Messages, 1504)
+	require.Len(t, taskOf(t, s, "a-01", id).Messages, 1504)
 }

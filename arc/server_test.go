@@ -77,7 +77,7 @@ func createTask(t testing.TB, h http.Handler, agent, text string, headers ...str
 	return result(t, post(h, call("task.create", agent, `{"initialMessage":`+hello(text)+`}`), headers...), "task.create").Task.ID
 }
 
-func taskInfo(t testing.TB, h http.Handler, agent, id string, headers ...string) *arc.Task {
+func taskOf(t testing.TB, h http.Handler, agent, id string, headers ...string) *arc.Task {
 	t.Helper()
 	return result(t, post(h, call("task.info", agent, fmt.Sprintf(`{"taskId":%q}`, id)), headers...), "task.info").Task
 }
