@@ -72,6 +72,10 @@ type canon struct {
 	sigAt  int    // its place in top; -1 if absent
 
 	out, form []byte // space for callers
+	aad       []byte
+	nonce     [12]byte
+	multikey  [34]byte
+	key       [32]byte // wiped after use
 }
 
 // A member is one member of an object in the output: its name stands with its

@@ -23,6 +23,7 @@ import (
 // came.
 type mail struct {
 	id, from, to string
+	head         []byte // of a stored mail: id and from, each after its length
 	data         []byte
 	seq          uint64
 	queued       time.Time
@@ -71,22 +72,35 @@ func (m *mail) record() []byte {
 	return append(b, m.data...)
 }
 
+// parseRecord reads a stored mail. Its id and from are read by open only, since a
+// pull of the specification does not need them.
 func parseRecord(rec store.Record) (m mail, err error) {
 	b := rec.Value
-	for _, s := range []*string{&m.id, &m.from} {
+	for range 2 {
 		n, k := binary.Uvarint(b)
 		if k <= 0 || uint64(len(b)-k) < n {
 			return m, errors.New("air: a stored envelope is damaged")
 		}
+		b = b[k+int(n):]
+	}
+	m.head, m.data = rec.Value[:len(rec.Value)-len(b)], b
+	m.seq, m.queued = rec.Seq, rec.Time
+	return m, nil
+}
+
+// open fills in id and from.
+func (m *mail) open() {
+	b := m.head
+	for _, s := range []*string{&m.id, &m.from} {
+		n, k := binary.Uvarint(b)
 		*s = string(b[k : k+int(n)])
 		b = b[k+int(n):]
 	}
-	m.data, m.seq, m.queued = b, rec.Seq, rec.Time
-	return m, nil
 }
 
 // appendMessage appends the message object of the deployed relay.
 func (m *mail) appendMessage(b []byte) []byte {
+	m.open()
 	b = strconv.AppendUint(append(b, `{"seq":`...), m.seq, 10)
 	b = strictjson.AppendString(append(b, `,"sender_did":`...), m.from)
 	b = strictjson.AppendString(append(b, `,"envelope_id":`...), m.id)
@@ -109,6 +123,8 @@ type boxes struct {
 
 // A mailbox knows where the envelopes of one recipient are.
 type mailbox struct {
+	stream, spans string // names in the store
+
 	mu     sync.Mutex
 	seqs   map[string]uint64   // positions by envelope id; guarded by mu
 	others map[string][]uint64 // further ones of an id that was used again (AIR-D61)
@@ -125,9 +141,6 @@ const (
 	scanPage  = 500
 )
 
-func streamName(box string) string { return "air/mail/" + box }
-func handedName(box string) string { return "air/handed/" + box }
-
 func (b *boxes) get(box string) *mailbox {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -139,7 +152,7 @@ func (b *boxes) get(box string) *mailbox {
 			}
 			delete(b.open, name) // whoever still has it goes on; the store decides
 		}
-		m = &mailbox{}
+		m = &mailbox{stream: "air/mail/" + box, spans: "air/handed/" + box}
 		b.open[box] = m
 	}
 	return m
@@ -164,7 +177,7 @@ func (b *boxes) push(ctx context.Context, box string, m *mail) (uint64, error) {
 	sum := sha256.Sum256(m.data)
 	var id [64]byte
 	hex.Encode(id[:], sum[:])
-	seq, err := b.store.Append(ctx, streamName(box), string(id[:]), m.record(), b.ttl)
+	seq, err := b.store.Append(ctx, mb.stream, string(id[:]), m.record(), b.ttl)
 	if errors.Is(err, store.ErrDuplicate) {
 		return seq, nil
 	}
@@ -205,7 +218,7 @@ func (b *boxes) catchUp(ctx context.Context, box string, mb *mailbox, again bool
 // processes for example.
 func (b *boxes) scan(ctx context.Context, box string, mb *mailbox) error {
 	for {
-		recs, err := b.store.Read(ctx, streamName(box), mb.last, scanPage)
+		recs, err := b.store.Read(ctx, mb.stream, mb.last, scanPage)
 		if err != nil {
 			mb.seqs = nil
 			return ErrRelay.because("", err)
@@ -215,6 +228,7 @@ func (b *boxes) scan(ctx context.Context, box string, mb *mailbox) error {
 			if err != nil {
 				return ErrRelay.because("", err)
 			}
+			m.open()
 			mb.add(m.id, rec.Seq)
 			mb.last = rec.Seq
 		}
@@ -227,7 +241,8 @@ func (b *boxes) scan(ctx context.Context, box string, mb *mailbox) error {
 // pull returns envelopes after a position and takes note that they were handed
 // out, and whether there are more.
 func (b *boxes) pull(ctx context.Context, box string, after uint64, limit int) ([]mail, bool, error) {
-	recs, err := b.store.Read(ctx, streamName(box), after, limit+1)
+	mb := b.get(box)
+	recs, err := b.store.Read(ctx, mb.stream, after, limit+1)
 	if err != nil {
 		return nil, false, ErrRelay.because("", err)
 	}
@@ -244,7 +259,6 @@ func (b *boxes) pull(ctx context.Context, box string, after uint64, limit int) (
 			return nil, false, ErrRelay.because("", err)
 		}
 	}
-	mb := b.get(box)
 	mb.mu.Lock()
 	defer mb.mu.Unlock()
 	err = b.hand(ctx, box, mb, span{after + 1, recs[len(recs)-1].Seq})
@@ -265,9 +279,9 @@ func (b *boxes) hand(ctx context.Context, box string, mb *mailbox, s span) error
 		var err error
 		var rev store.Revision
 		if mb.rev == 0 {
-			rev, err = b.store.Create(ctx, handedName(box), next.bytes(), b.ttl)
+			rev, err = b.store.Create(ctx, mb.spans, next.bytes(), b.ttl)
 		} else {
-			rev, err = b.store.Update(ctx, handedName(box), next.bytes(), mb.rev, b.ttl)
+			rev, err = b.store.Update(ctx, mb.spans, next.bytes(), mb.rev, b.ttl)
 		}
 		switch {
 		case err == nil:
@@ -285,7 +299,7 @@ func (b *boxes) readHanded(ctx context.Context, box string, mb *mailbox, again b
 	if mb.read && !again {
 		return nil
 	}
-	e, err := b.store.Get(ctx, handedName(box))
+	e, err := b.store.Get(ctx, mb.spans)
 	switch {
 	case errors.Is(err, store.ErrNotFound):
 		mb.handed, mb.rev = nil, 0
@@ -336,35 +350,33 @@ func (b *boxes) ack(ctx context.Context, box string, ids []string) (int, error) 
 		fresh = true
 		return errors.Join(b.scan(ctx, box, mb), b.readHanded(ctx, box, mb, true))
 	}
-	var seqs []uint64
+	seqs := make([]uint64, 0, len(ids))
 	acked := 0
 	for _, id := range ids {
-		found := mb.find(id)
-		if len(found) == 0 {
+		before := len(seqs)
+		if seqs = mb.find(seqs, id); len(seqs) == before {
 			if err := refresh(); err != nil {
 				return 0, err
 			}
-			found = mb.find(id)
-		}
-		if len(found) == 0 {
-			continue
+			if seqs = mb.find(seqs, id); len(seqs) == before {
+				continue
+			}
 		}
 		acked++
-		seqs = append(seqs, found...)
 		mb.remove(id)
 	}
 	if len(seqs) == 0 {
 		return 0, nil
 	}
-	if err := b.store.Ack(ctx, streamName(box), seqs...); err != nil {
+	if err := b.store.Ack(ctx, mb.stream, seqs...); err != nil {
 		mb.seqs = nil // to be built again
 		return 0, ErrRelay.because("", err)
 	}
 	return acked, nil
 }
 
-// find returns the handed-out positions of an id.
-func (mb *mailbox) find(id string) (found []uint64) {
+// find appends the handed-out positions of an id.
+func (mb *mailbox) find(found []uint64, id string) []uint64 {
 	if seq, ok := mb.seqs[id]; ok && mb.handed.covers(span{seq, seq}) {
 		found = append(found, seq)
 	}
@@ -378,6 +390,10 @@ func (mb *mailbox) find(id string) (found []uint64) {
 
 // remove forgets those.
 func (mb *mailbox) remove(id string) {
+	if len(mb.others[id]) == 0 {
+		delete(mb.seqs, id)
+		return
+	}
 	var kept []uint64
 	for _, seq := range append([]uint64{mb.seqs[id]}, mb.others[id]...) {
 		if !mb.handed.covers(span{seq, seq}) {
@@ -392,7 +408,7 @@ func (mb *mailbox) remove(id string) {
 }
 
 func (b *boxes) wait(ctx context.Context, box string, after uint64) error {
-	return b.store.Wait(ctx, streamName(box), after)
+	return b.store.Wait(ctx, b.get(box).stream, after)
 }
 
 // A span is a run of positions, both ends included; spans are several, in order
@@ -435,7 +451,7 @@ func (s spans) with(x span) spans {
 }
 
 func (s spans) bytes() []byte {
-	var b []byte
+	b := make([]byte, 0, 2*len(s)*binary.MaxVarintLen64)
 	for _, x := range s {
 		b = binary.AppendUvarint(b, x.from)
 		b = binary.AppendUvarint(b, x.to)

@@ -176,7 +176,7 @@ func (k *BoxKey) open(c *canon, box *sealed, b Binding) ([]byte, bool) {
 	if !box.known || !box.suite || !box.version {
 		return nil, false
 	}
-	var multikey [34]byte
+	multikey := &c.multikey
 	epk, ok := plainText(box.epk)
 	if !ok || len(epk) < 2 || epk[0] != 'z' || !decodeBase58(multikey[:], epk[1:]) ||
 		multikey[0] != byte(X25519Key) || multikey[1] != 1 || !reducedX25519(multikey[2:]) {
@@ -186,18 +186,18 @@ func (k *BoxKey) open(c *canon, box *sealed, b Binding) ([]byte, bool) {
 	if !ok || len(nonce) != chacha20poly1305.NonceSize {
 		return nil, false
 	}
-	var n [chacha20poly1305.NonceSize]byte
-	copy(n[:], nonce)
+	c.str = nonce
+	copy(c.nonce[:], nonce)
 	ct, ok := decodeBase64(c.form[:0], box.ct)
 	if !ok || len(ct) < chacha20poly1305.Overhead {
 		return nil, false
 	}
 	c.form = ct
-	var room [512]byte
-	aad, err := b.appendAAD(room[:0])
+	aad, err := b.appendAAD(c.aad[:0])
 	if err != nil {
 		return nil, false
 	}
+	c.aad = aad
 	pub, err := ecdh.X25519().NewPublicKey(multikey[2:])
 	if err != nil {
 		return nil, false
@@ -206,12 +206,13 @@ func (k *BoxKey) open(c *canon, box *sealed, b Binding) ([]byte, bool) {
 	if err != nil {
 		return nil, false
 	}
-	key := deriveKey(z, multikey[2:])
-	aead, err := chacha20poly1305.New(key[:])
+	c.key = deriveKey(z, multikey[2:])
+	aead, err := chacha20poly1305.New(c.key[:])
+	c.key = [32]byte{}
 	if err != nil {
 		return nil, false
 	}
-	plain, err := aead.Open(make([]byte, 0, len(ct)), n[:], ct, aad)
+	plain, err := aead.Open(make([]byte, 0, len(ct)), c.nonce[:], ct, aad)
 	return plain, err == nil
 }
 
