@@ -178,16 +178,16 @@ func (c *Client) open(a *attempt) {
 func (c *Client) read(l *clientLink) {
 	for {
 		m, err := l.conn.Receive()
+		if err == nil {
+			c.take(l, m)
+			continue
+		}
 		var bad *DecodeError
-		switch {
-		case errors.As(err, &bad):
-			c.broken(bad)
-		case err != nil:
+		if !errors.As(err, &bad) {
 			c.lost(l, err)
 			return
-		default:
-			c.take(l, m)
 		}
+		c.broken(bad)
 	}
 }
 

@@ -150,13 +150,13 @@ func (s *Session) start(ctx context.Context, tool string, params any, o *CallOpt
 		call.TimeoutMS = max(1, opts.Timeout.Milliseconds())
 	}
 	if params != nil {
-		text, err := strictjson.Encode(params)
+		text, err := encodeJSON(params)
 		if err != nil {
 			return nil, fmt.Errorf("altar: parameters: %w", err)
 		}
 		call.Parameters = text
 	}
-	if _, err := appendMessage(nil, call, false); err != nil { // what cannot be sent would never be answered
+	if _, err := appendMessage(make([]byte, 0, 512+len(call.Parameters)), call, false); err != nil { // what cannot be sent would never be answered
 		return nil, err
 	}
 	c := s.c

@@ -127,8 +127,8 @@ var errOver = fmt.Errorf("altar: the Host ended the connection: %w", ErrClosed)
 func (hc *hostConn) read() error {
 	for {
 		m, err := hc.conn.Receive()
-		var bad *DecodeError
-		if err != nil && !errors.As(err, &bad) {
+		bad, ok := decodeError(err)
+		if !ok {
 			return err
 		}
 		hc.out.waitRoom(hc.limit)
@@ -136,6 +136,17 @@ func (hc *hostConn) read() error {
 			return errOver
 		}
 	}
+}
+
+// decodeError returns the error of one bad frame, nil if there is none, and false
+// for any other error.
+func decodeError(err error) (bad *DecodeError, ok bool) {
+	if err == nil {
+		return nil, true
+	}
+	var e *DecodeError
+	ok = errors.As(err, &e)
+	return e, ok
 }
 
 // batcher is a Conn that sends several messages at once and trusts their JSON.

@@ -53,12 +53,15 @@ func (l *link) post(m Message) {
 // sent deals with an error of sending, and reports whether the connection is
 // lost. The reader sees that too.
 func (l *link) sent(err error) bool {
+	if err == nil {
+		return false
+	}
 	var unsendable *Error
 	if errors.As(err, &unsendable) {
 		l.log.Error("altar: a message could not be sent", "err", err)
 		return false
 	}
-	return err != nil
+	return true
 }
 
 // write empties the queue until it ends, and closes the connection.

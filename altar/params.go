@@ -114,7 +114,7 @@ func (v *Validator) Append(dst, params []byte) ([]byte, error) {
 // appendChecked is Append for a checked object.
 func (v *Validator) appendChecked(dst []byte, params strictjson.Value) ([]byte, error) {
 	n := normalizer{opts: v.opts, dst: dst}
-	n.object(&v.root, params, nil)
+	n.object(&v.root, params)
 	if len(n.faults) > 0 {
 		return dst, paramsError(n.faults)
 	}
@@ -125,36 +125,45 @@ type normalizer struct {
 	opts   ValidatorOptions
 	dst    []byte
 	faults []ParamFault
+	steps  [maxTypeDepth + 1]step // where in the parameters the walk stands
+	depth  int
 }
 
-// A place says where in the parameters a value stands. The path is only written
-// out when there is a fault.
-type place struct {
-	up    *place
+// A step is one token of a JSON Pointer. Paths are only written out when there
+// is a fault.
+type step struct {
 	name  string // of a member
-	index int    // of an element, where name is not used
-	elem  bool
+	index int    // of an element; -1 for members
 }
 
-func (p *place) path() string {
-	if p == nil {
-		return ""
+func (n *normalizer) enter(name string, index int) {
+	n.steps[n.depth] = step{name, index}
+	n.depth++
+}
+
+func (n *normalizer) leave() { n.depth-- }
+
+func (n *normalizer) path() string {
+	path := ""
+	for _, s := range n.steps[:n.depth] {
+		if s.index < 0 {
+			path = pointer(path, s.name)
+		} else {
+			path = pointerIndex(path, s.index)
+		}
 	}
-	if p.elem {
-		return pointerIndex(p.up.path(), p.index)
-	}
-	return pointer(p.up.path(), p.name)
+	return path
 }
 
 func (n *normalizer) full() bool { return len(n.faults) >= maxFaults }
 
-func (n *normalizer) fault(at *place, reason Reason) {
+func (n *normalizer) fault(reason Reason) {
 	if !n.full() {
-		n.faults = append(n.faults, ParamFault{Path: at.path(), Reason: reason})
+		n.faults = append(n.faults, ParamFault{Path: n.path(), Reason: reason})
 	}
 }
 
-func (n *normalizer) object(o *object, v strictjson.Value, at *place) {
+func (n *normalizer) object(o *object, v strictjson.Value) {
 	var few [fewFields]strictjson.Value
 	values := few[:]
 	if len(o.fields) > fewFields {
@@ -175,7 +184,9 @@ func (n *normalizer) object(o *object, v strictjson.Value, at *place) {
 		value := values[i]
 		if value.Absent() {
 			if f.required {
-				n.fault(&place{up: at, name: f.name}, ReasonMissingRequired)
+				n.enter(f.name, -1)
+				n.fault(ReasonMissingRequired)
+				n.leave()
 			}
 			continue
 		}
@@ -184,8 +195,9 @@ func (n *normalizer) object(o *object, v strictjson.Value, at *place) {
 		}
 		first = false
 		n.dst = append(n.dst, f.key...)
-		here := place{up: at, name: f.name}
-		n.value(f, f.dims, value, &here)
+		n.enter(f.name, -1)
+		n.value(f, f.dims, value)
+		n.leave()
 		if n.full() {
 			return
 		}
@@ -196,14 +208,16 @@ func (n *normalizer) object(o *object, v strictjson.Value, at *place) {
 		if n.full() {
 			return
 		}
-		n.fault(&place{up: at, name: name}, ReasonUnknownParameter)
+		n.enter(name, -1)
+		n.fault(ReasonUnknownParameter)
+		n.leave()
 	}
 }
 
-func (n *normalizer) value(f *field, dims int, v strictjson.Value, at *place) {
+func (n *normalizer) value(f *field, dims int, v strictjson.Value) {
 	if dims > 0 {
 		if !v.IsArray() {
-			n.fault(at, ReasonWrongType)
+			n.fault(ReasonWrongType)
 			return
 		}
 		n.dst = append(n.dst, '[')
@@ -212,8 +226,9 @@ func (n *normalizer) value(f *field, dims int, v strictjson.Value, at *place) {
 			if i > 0 {
 				n.dst = append(n.dst, ',')
 			}
-			here := place{up: at, index: i, elem: true}
-			n.value(f, dims-1, e.Value, &here)
+			n.enter("", i)
+			n.value(f, dims-1, e.Value)
+			n.leave()
 			if n.full() {
 				return
 			}
@@ -248,11 +263,11 @@ func (n *normalizer) value(f *field, dims int, v strictjson.Value, at *place) {
 		case f.sub == nil:
 			n.dst = appendText(n.dst, v)
 		default:
-			n.object(f.sub, v, at)
+			n.object(f.sub, v)
 		}
 	}
 	if reason != "" {
-		n.fault(at, reason)
+		n.fault(reason)
 	}
 }
 

@@ -335,14 +335,15 @@ func (s *runtimeSession) beat(ctx context.Context) {
 func (s *runtimeSession) read() error {
 	for {
 		m, err := s.conn.Receive()
-		var bad *DecodeError
-		switch {
-		case errors.As(err, &bad):
-			s.broken(bad)
-			continue
-		case errors.Is(err, io.EOF):
-			return fmt.Errorf("altar: the Host closed the connection: %w", io.ErrUnexpectedEOF)
-		case err != nil:
+		if err != nil {
+			var bad *DecodeError
+			switch {
+			case errors.As(err, &bad):
+				s.broken(bad)
+				continue
+			case errors.Is(err, io.EOF):
+				return fmt.Errorf("altar: the Host closed the connection: %w", io.ErrUnexpectedEOF)
+			}
 			return err
 		}
 		s.mu.Lock()

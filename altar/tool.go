@@ -4,6 +4,7 @@
 package altar
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -118,9 +119,17 @@ type runtimeCall struct {
 
 var errCancelled = errors.New("altar: the call was cancelled")
 
+// encodeJSON is [strictjson.Encode], but takes JSON as it is.
+func encodeJSON(v any) ([]byte, error) {
+	if text, ok := v.(json.RawMessage); ok && len(text) > 0 {
+		return bytes.Clone(text), nil
+	}
+	return strictjson.Encode(v)
+}
+
 // encode writes a value of a tool as JSON that may be sent.
 func (c *runtimeCall) encode(v any) (json.RawMessage, error) {
-	out, err := strictjson.Encode(v)
+	out, err := encodeJSON(v)
 	if err == nil {
 		_, err = strictjson.Check(out, strictjson.Options{MaxDepth: maxDepth - 1})
 	}

@@ -1,0 +1,208 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package altar
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/fivewire/fivewire/internal/bench/floor"
+	"github.com/fivewire/fivewire/internal/bench/pair"
+)
+
+const benchContract = `{"name":"t","parameters":[{"name":"customer","type":"string","required":true},{"name":"amount","type":"integer","required":true},
+	{"name":"rate","type":"float"},{"name":"urgent","type":"boolean"},
+	{"name":"items","type":"array[object]","required":true,"properties":[{"name":"sku","type":"string","required":true},{"name":"qty","type":"integer","required":true}]},
+	{"name":"note","type":"string"}]}`
+
+const benchParams = `{"customer":"acme-0042","amount":9007199254740993,"rate":0.19,"urgent":true,` +
+	`"items":[{"sku":"a-1","qty":3},{"sku":"b-2","qty":1},{"sku":"c-3","qty":12}],"note":"deliver before the end of the quarter"}`
+
+// Validating the parameters of one call. The ratio is to a strict scan.
+func BenchmarkValidateParams(b *testing.B) {
+	c, err := ParseContract([]byte(benchContract))
+	require.NoError(b, err)
+	v, err := NewValidator(c, nil)
+	require.NoError(b, err)
+	in := []byte(benchParams)
+	buf := make([]byte, 0, 1024)
+	run := func() {
+		if _, err := v.Append(buf, in); err != nil {
+			panic(err)
+		}
+	}
+	b.Run("time", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			run()
+		}
+	})
+	b.Run("ratio", func(b *testing.B) { pair.Ratio(b, pair.Loop(run), pair.Loop(func() { floor.Valid(in) })) })
+}
+
+// channelCalls is the floor of a Host in one process: three goroutines, no bytes.
+func channelCalls(b *testing.B) func(int64) error {
+	type job struct {
+		id   int64
+		back chan int64
+	}
+	toHost, toRun := make(chan job, 64), make(chan job, 64)
+	go func() {
+		for j := range toRun {
+			j.back <- j.id
+		}
+	}()
+	go func() {
+		for j := range toHost {
+			toRun <- j
+		}
+		close(toRun)
+	}()
+	b.Cleanup(func() { close(toHost) })
+	chans := sync.Pool{New: func() any { return make(chan int64, 1) }}
+	return func(seq int64) error {
+		ch := chans.Get().(chan int64)
+		toHost <- job{seq, ch}
+		if got := <-ch; got != seq {
+			return fmt.Errorf("%d: %d", seq, got)
+		}
+		chans.Put(ch)
+		return nil
+	}
+}
+
+// One call from client to Runtime and back. The ratio is to three goroutines
+// that talk over channels.
+func BenchmarkProxyCall(b *testing.B) {
+	for _, tr := range []transport{{"direct", directTransport}, {"mem", pipeTransport}} {
+		rt := NewRuntime("r1", &RuntimeOptions{Standing: true})
+		rt.Handle("math/add", ToolFunc(func(_ context.Context, call *ToolCall) (any, error) { return call.Parameters, nil }))
+		s := start(b, tr.dial, &HostOptions{RecordFor: time.Second, CallTimeout: time.Hour}, rt)
+		sess, err := s.c.CreateSession(b.Context(), nil)
+		require.NoError(b, err)
+		params := json.RawMessage(`{"a":1,"b":2}`)
+		call := func(int64) error {
+			_, err := sess.Call(b.Context(), "math/add", params, nil)
+			return err
+		}
+		for _, callers := range []int{1, 64} {
+			name := fmt.Sprintf("over=%s/callers=%d", tr.name, callers)
+			b.Run(name+"/time", func(b *testing.B) {
+				b.ReportAllocs()
+				var wg sync.WaitGroup
+				n := b.N
+				for i := range callers {
+					share := n / callers
+					if i < n%callers {
+						share++
+					}
+					wg.Go(func() {
+						for range share {
+							if err := call(0); err != nil {
+								b.Error(err)
+								return
+							}
+						}
+					})
+				}
+				wg.Wait()
+			})
+			b.Run(name+"/ratio", func(b *testing.B) { pair.RatioCallers(b, callers, call, channelCalls(b)) })
+		}
+	}
+}
+
+// One hundred chunks of one call. The ratio is to a channel.
+func BenchmarkStream100(b *testing.B) {
+	for _, tr := range []transport{{"direct", directTransport}, {"mem", pipeTransport}} {
+		s := start(b, tr.dial, &HostOptions{RecordFor: time.Second}, testRuntime("r1", nil))
+		sess, err := s.c.CreateSession(b.Context(), nil)
+		require.NoError(b, err)
+		run := func() {
+			n := 0
+			for _, err := range sess.Stream(b.Context(), "count", countIn{100}, nil) {
+				if err != nil {
+					panic(err)
+				}
+				n++
+			}
+			if n != 100 {
+				panic(n)
+			}
+		}
+		b.Run("over="+tr.name+"/time", func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				run()
+			}
+		})
+		type event struct {
+			id    int64
+			text  string
+			final bool
+		}
+		channel := func() {
+			ch := make(chan event, 16)
+			go func() {
+				for i := range int64(100) {
+					ch <- event{i, "text", i == 99}
+				}
+			}()
+			for e := range ch {
+				if e.final {
+					return
+				}
+			}
+		}
+		b.Run("over="+tr.name+"/ratio", func(b *testing.B) { pair.Ratio(b, pair.Loop(run), pair.Loop(channel)) })
+	}
+}
+
+// From session and tool to the Runtime. The ratio is to one map and ring.
+func BenchmarkRoute(b *testing.B) {
+	for _, sessions := range []int{10, 10_000} {
+		b.Run(fmt.Sprintf("sessions=%d", sessions), func(b *testing.B) {
+			h := testHost(b, nil)
+			conn, err := h.Dial(testService)
+			require.NoError(b, err)
+			require.NoError(b, conn.Send(&AnnounceRuntime{RuntimeID: "r1", ProtocolVersion: "1.0.0"}))
+			require.NoError(b, conn.Send(&FulfillTools{SessionID: AllSessions, ToolNames: []string{"math/add"}}))
+			client, err := h.Dial(testUser)
+			require.NoError(b, err)
+			go func() {
+				for {
+					if _, err := client.Receive(); err != nil {
+						return
+					}
+				}
+			}()
+			ids := make([]string, sessions)
+			for i := range ids {
+				ids[i] = fmt.Sprintf("s%d", i)
+				require.NoError(b, client.Send(&CreateSession{SessionID: ids[i]}))
+			}
+			h.mu.Lock()
+			defer h.mu.Unlock()
+			i := 0
+			b.ReportAllocs()
+			for b.Loop() {
+				s := h.sessions.byID[ids[i%sessions]]
+				name, pin, err := ResolveTool(h.manifest.has, "math/add")
+				if err != nil {
+					b.Fatal(err)
+				}
+				if _, err := h.route(s, h.manifest.byName[name], pin); err != nil {
+					b.Fatal(err)
+				}
+				i++
+			}
+		})
+	}
+}
