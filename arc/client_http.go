@@ -178,7 +178,7 @@ func (x *transfer) do(ctx context.Context) (*http.Response, error) {
 		body, _ := x.body()
 		req := (&http.Request{Method: http.MethodPost, URL: to, Host: to.Host, Header: x.header, Body: body, GetBody: x.body,
 			ContentLength: int64(len(x.data)), Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1}).WithContext(ctx)
-		resp, err := x.c.http.Do(req)
+		resp, err := doHTTP(&x.c.http, req)
 		if err != nil {
 			return nil, err
 		}
@@ -195,6 +195,31 @@ func (x *transfer) do(ctx context.Context) (*http.Response, error) {
 		}
 		to = next
 	}
+}
+
+var errNoResponse = errors.New("arc: the transport returned neither an answer nor an error")
+
+// doHTTP sends a request. All that an [http.Client] adds to its transport for
+// us are cookies and its own timeout; without these, it would copy the request for
+// redirects that it does not follow.
+func doHTTP(c *http.Client, req *http.Request) (*http.Response, error) {
+	if c.Jar != nil || c.Timeout != 0 {
+		return c.Do(req)
+	}
+	t := c.Transport
+	if t == nil {
+		t = http.DefaultTransport
+	}
+	resp, err := t.RoundTrip(req)
+	switch {
+	case err != nil:
+		return nil, err
+	case resp == nil:
+		return nil, errNoResponse
+	case resp.Body == nil:
+		resp.Body = http.NoBody
+	}
+	return resp, nil
 }
 
 func redirects(status int) bool {

@@ -67,7 +67,7 @@ func TestClientWithServerChat(t *testing.T) {
 			if turn.Message.Text() == "slow" {
 				time.Sleep(10 * time.Minute) // only the keep-alives show that it lives
 			}
-			return out.Send("echo: "+turn.Message.Text())
+			return out.Send("echo: " + turn.Message.Text())
 		}))
 		v := arc.NewConversations(between(t, srv, nil), nil)
 		ctx := t.Context()

@@ -172,15 +172,8 @@ func (s *streaming) events(ctx context.Context, resp *http.Response) error {
 	in := NewStreamReader(idleReader{s, resp.Body}, &StreamReaderOptions{MaxEvent: s.c.opts.MaxEvent, Ignored: s.c.opts.Ignored})
 	for {
 		ev, err := in.Next()
-		var fault *Error
-		switch {
-		case errors.As(err, &fault):
-			s.c.refused(&s.x, err)
-			return err
-		case resp.StatusCode >= http.StatusBadRequest:
-			return httpError(resp.StatusCode, nil) // no success, whatever the events say
-		case err != nil:
-			return s.endOf(ctx, err)
+		if err != nil || resp.StatusCode >= http.StatusBadRequest {
+			return s.endOf(ctx, resp, err)
 		}
 		if ev.ID != "" {
 			s.lastID = ev.ID
@@ -196,9 +189,16 @@ func (s *streaming) events(ctx context.Context, resp *http.Response) error {
 	}
 }
 
-// endOf tells a stream that was cut from a context that ended.
-func (s *streaming) endOf(ctx context.Context, err error) error {
-	if ctx.Err() != nil && !errors.Is(err, ErrMalformed) && !errors.Is(err, ErrTooLarge) {
+// endOf says why a stream ends without a done event that counts.
+func (s *streaming) endOf(ctx context.Context, resp *http.Response, err error) error {
+	var fault *Error
+	switch {
+	case errors.As(err, &fault):
+		s.c.refused(&s.x, err)
+		return err
+	case resp.StatusCode >= http.StatusBadRequest:
+		return httpError(resp.StatusCode, nil) // no success, whatever the events say
+	case ctx.Err() != nil && !errors.Is(err, ErrMalformed) && !errors.Is(err, ErrTooLarge):
 		return s.c.failure(ctx, s.x.out, err)
 	}
 	return err

@@ -246,7 +246,7 @@ func (d *Discovery) get(ctx context.Context, endpoint *url.URL, path string) ([]
 		}
 	}
 	for hops := 0; ; hops++ {
-		resp, err := d.http.Do((&http.Request{Method: http.MethodGet, URL: to, Host: to.Host, Header: header,
+		resp, err := doHTTP(&d.http, (&http.Request{Method: http.MethodGet, URL: to, Host: to.Host, Header: header,
 			Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1}).WithContext(ctx))
 		if err != nil {
 			return nil, err
