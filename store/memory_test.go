@@ -12,6 +12,7 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+	"unsafe"
 
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
@@ -58,6 +59,9 @@ func measure(t testing.TB, m *Memory) (n size) {
 			}
 		}
 		require.Equal(t, gone, s.gone)
+		for _, it := range s.fresh[len(s.fresh):cap(s.fresh)] {
+			require.Nil(t, it, "something that is no longer fresh is held")
+		}
 		require.Len(t, s.items.m, ordered+len(s.fresh)-gone)
 		require.GreaterOrEqual(t, len(s.expiries.heap)-s.expiries.stale, mortal)
 		n.order += ordered
@@ -105,6 +109,8 @@ func measure(t testing.TB, m *Memory) (n size) {
 		require.GreaterOrEqual(t, len(s.expiries.heap)-s.expiries.stale, len(mortal))
 		for _, st := range s.free {
 			require.True(t, st.records.empty() && len(st.ids.m) == 0 && st.name == "")
+			require.LessOrEqual(t, st.ids.peak, chunkSize)
+			require.LessOrEqual(t, cap(st.records.chunks), 4)
 		}
 		s.mu.Unlock()
 	}
@@ -416,7 +422,60 @@ func TestExpiredInTheWay(t *testing.T) {
 			require.Equal(t, n, held.items)
 			time.Sleep(2 * time.Minute)
 		}
+		require.NoError(t, m.Expire(ctx, "s", time.Hour))
+		records, err := m.Read(ctx, "s", 0, 1)
+		require.NoError(t, err)
+		require.Empty(t, records, "something came back")
+		require.Zero(t, measure(t, m).streams)
 	})
+}
+
+// TestListInParts lists more than fits into one part, among keys that change.
+func TestListInParts(t *testing.T) {
+	m, ctx := NewMemory(), t.Context()
+	const n = 4 * listMost * shardCount
+	key := func(i int) string { return fmt.Sprintf("k/%06d", i) }
+	for i := range n {
+		_, err := m.Create(ctx, key(i*7919%n), nil, 0)
+		require.NoError(t, err)
+		_, err = m.Create(ctx, "other"+key(i), nil, 0)
+		require.NoError(t, err)
+	}
+	next := 0
+	for e, err := range m.List(ctx, "k/") {
+		require.NoError(t, err)
+		require.Equal(t, key(next), e.Key)
+		// What was listed goes; neighbours that were not there before may be listed.
+		require.NoError(t, m.Delete(ctx, e.Key, e.Revision))
+		_, err := m.Create(ctx, key(next/2)+"+", nil, 0) // behind the loop
+		if err != nil {
+			require.ErrorIs(t, err, ErrExists)
+		}
+		next++
+	}
+	require.Equal(t, n, next)
+	require.Equal(t, n+n/2, measure(t, m).items)
+}
+
+// TestKeepsNoText: a key may be a piece of a long message, which must not stay
+// in memory because of it.
+func TestKeepsNoText(t *testing.T) {
+	m, ctx := NewMemory(), t.Context()
+	message := "key and stream and id in one text"
+	key, stream, id := message[:3], message[8:14], message[19:21]
+	_, err := m.Create(ctx, key, nil, 0)
+	require.NoError(t, err)
+	_, err = m.Append(ctx, stream, id, nil, 0)
+	require.NoError(t, err)
+	e, err := m.Get(ctx, "key")
+	require.NoError(t, err)
+	records, err := m.Read(ctx, "stream", 0, 1)
+	require.NoError(t, err)
+	require.Equal(t, key, e.Key)
+	require.Equal(t, id, records[0].ID)
+	require.NotSame(t, unsafe.StringData(key), unsafe.StringData(e.Key))
+	require.NotSame(t, unsafe.StringData(id), unsafe.StringData(records[0].ID))
+	require.NotSame(t, unsafe.StringData(stream), unsafe.StringData(m.logOf(stream).stream(stream).name))
 }
 
 // TestBurst: what a burst took is given back.

@@ -72,18 +72,44 @@ func TestSorted(t *testing.T) {
 			"": func(t *rapid.T) {
 				require.True(t, slices.Equal(model, all(-1<<62)), "%v, want %v", all(-1<<62), model)
 				require.Equal(t, len(model) == 0, s.empty())
-				small := 0
-				for i, chunk := range s.chunks {
-					require.NotEmpty(t, chunk)
+				for _, chunk := range append(s.chunks, s.spare) {
 					require.LessOrEqual(t, len(chunk), chunkSize)
-					if i > 0 && len(chunk)+len(s.chunks[i-1]) <= chunkSize/4 {
-						small++
+					for _, n := range chunk[len(chunk):cap(chunk)] {
+						require.Zero(t, n, "something removed is held")
 					}
 				}
-				require.LessOrEqual(t, small, len(s.chunks)/2+1, "chunks of next to nothing")
+				for _, chunk := range s.chunks {
+					require.NotEmpty(t, chunk)
+				}
 			},
 		})
 	})
+}
+
+// TestSortedSparse: few elements are in few chunks, in whatever order the others
+// went.
+func TestSortedSparse(t *testing.T) {
+	const n, stay = 100_000, 500
+	for name, order := range map[string]func(i int) int{
+		"ascending":  func(i int) int { return i },
+		"descending": func(i int) int { return n - 1 - i },
+		"mixed":      func(i int) int { return i * 7919 % n },
+	} {
+		t.Run(name, func(t *testing.T) {
+			var s sorted[int, number]
+			for i := range n {
+				s.insert(number(i))
+			}
+			require.Len(t, s.chunks, (n+chunkSize-1)/chunkSize, "appended chunks are not full")
+			for i := range n {
+				if k := order(i); k%stay != 0 {
+					require.True(t, s.remove(k))
+				}
+			}
+			require.Equal(t, n/stay, s.atLeast(0, n))
+			require.Less(t, len(s.chunks), 5*n/stay/chunkSize+2)
+		})
+	}
 }
 
 type due struct{ at time.Time }

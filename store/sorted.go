@@ -72,12 +72,20 @@ func (s *sorted[K, T]) remove(k K) bool {
 	case len(chunk) == 0:
 		s.spare = chunk
 		s.chunks = slices.Delete(s.chunks, c, c+1)
-	case len(chunk) <= chunkSize/4 && c+1 < len(s.chunks) && len(chunk)+len(s.chunks[c+1]) <= chunkSize/2:
-		// Else removal here and there would leave many chunks of one element.
-		s.chunks[c] = append(chunk, s.chunks[c+1]...)
-		s.chunks = slices.Delete(s.chunks, c+1, c+2)
+	case len(chunk) > chunkSize/4:
+	case c > 0 && len(s.chunks[c-1])+len(chunk) <= chunkSize/2:
+		s.merge(c - 1)
+	case c+1 < len(s.chunks) && len(chunk)+len(s.chunks[c+1]) <= chunkSize/2:
+		s.merge(c)
 	}
 	return true
+}
+
+// merge puts the chunk after c into c. Without it, removal here and there would
+// leave many chunks of one element.
+func (s *sorted[K, T]) merge(c int) {
+	s.chunks[c] = append(s.chunks[c], s.chunks[c+1]...)
+	s.chunks = slices.Delete(s.chunks, c+1, c+2)
 }
 
 // get returns the element with key k.

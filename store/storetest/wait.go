@@ -34,14 +34,20 @@ func (e *env) waits(ctx context.Context, s store.Store, stream string, after uin
 	return done
 }
 
-// errStuck stands for the answer of a Wait that gives none. Every context here
-// ends with that of the test at the latest.
-var errStuck = errors.New("does not return although its context has ended")
+// These stand for the answer of a Wait that gives none, or too late. Every
+// context here ends with that of the test at the latest.
+var (
+	errStuck = errors.New("does not return although its context has ended")
+	errLate  = errors.New("returns only when its context has ended")
+)
 
 // result returns what Wait returned.
 func (e *env) result(done <-chan error) error {
 	select {
 	case err := <-done:
+		if err == nil && e.ctx.Err() != nil {
+			return errLate
+		}
 		return err
 	case <-time.After(2 * e.Patience):
 		return errStuck
