@@ -1,0 +1,208 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Air-negotiation lets two agents agree on a price over a relay: with one message
+// sealed, one tampered with on the way, and one process that crashes between
+// acting and acknowledging.
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"net/http"
+	"os"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/fivewire/fivewire/air"
+	"github.com/fivewire/fivewire/air/airtest"
+	"github.com/fivewire/fivewire/store"
+)
+
+func main() {
+	if err := run(context.Background(), os.Stdout); err != nil {
+		log.Fatal(err)
+	}
+}
+
+// An agent is what one side of a negotiation needs. The inbox and the client share
+// the threads, so that what is sent and what is received make one picture. All
+// of it is in a store, so that a new process goes on where the old one ended.
+type agent struct {
+	name   string
+	id     *air.Identity
+	client *air.Client
+	inbox  *air.Inbox
+	poller *air.Poller
+	last   *air.Delivery
+}
+
+// open makes the agent of an identity, as a process does when it starts.
+func open(name string, id *air.Identity, net *airtest.Network, kv store.KV, hc *http.Client, out io.Writer) (*agent, error) {
+	a := &agent{name: name, id: id}
+	resolver, err := net.Resolver()
+	if err != nil {
+		return nil, err
+	}
+	threads := air.NewThreads(id.DID(), &air.ThreadsOptions{Store: kv})
+	a.client, err = air.NewClient(id, &air.ClientOptions{Resolver: resolver, Threads: threads})
+	if err != nil {
+		return nil, err
+	}
+	a.inbox, err = air.NewInbox(id, air.HandlerFunc(func(_ context.Context, d *air.Delivery) error {
+		// Everything here was verified: the signature, the clock, that it is no
+		// replay, and that it is a legal move.
+		a.last = d
+		fmt.Fprintf(out, "%s got %s\n", name, describe(d))
+		return nil
+	}), &air.InboxOptions{
+		Resolver: resolver, Threads: threads, Store: kv,
+		OnRejected: func(_ context.Context, r *air.Rejection) {
+			fmt.Fprintf(out, "%s refused an envelope: %s\n", name, string(r.Err.Code))
+		},
+	})
+	if err != nil {
+		return nil, err
+	}
+	a.poller, err = air.NewPoller(a.inbox, net.Endpoint(id), &air.PollerOptions{AllowLoopback: true, HTTPClient: hc})
+	return a, err
+}
+
+func describe(d *air.Delivery) string {
+	sealed := ""
+	if d.Sealed {
+		sealed = " (sealed)"
+	}
+	switch b := d.Body.(type) {
+	case *air.Offer:
+		return "an Offer of " + b.Price.String() + sealed
+	case *air.Counter:
+		return "a Counter of " + b.Price.String() + sealed
+	case *air.Accept:
+		return "an Accept of " + b.Price.String() + sealed
+	}
+	return d.Body.BodyType() + sealed
+}
+
+// tamper is a relay that changes an amount on the way, once it is told to.
+type tamper struct {
+	on   atomic.Bool
+	next http.Handler
+}
+
+func (t *tamper) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if t.on.Load() && r.Method == http.MethodPost && !strings.HasSuffix(r.URL.Path, "/ack") {
+		body, err := io.ReadAll(io.LimitReader(r.Body, air.DefaultMaxBytes))
+		if err != nil {
+			http.Error(w, "unreadable", http.StatusBadRequest)
+			return
+		}
+		body = bytes.Replace(body, []byte(`"amount_cents":300`), []byte(`"amount_cents":900`), 1)
+		r.Body, r.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
+	}
+	t.next.ServeHTTP(w, r)
+}
+
+// crash is a network that dies whenever an acknowledgement is to be sent.
+type crash struct{}
+
+func (crash) RoundTrip(r *http.Request) (*http.Response, error) {
+	if strings.HasSuffix(r.URL.Path, "/ack") {
+		return nil, errors.New("the process was killed")
+	}
+	return http.DefaultTransport.RoundTrip(r)
+}
+
+func run(ctx context.Context, out io.Writer) error {
+	evil := &tamper{}
+	net := airtest.NewNetwork(&airtest.Options{Middleware: func(next http.Handler) http.Handler {
+		evil.next = next
+		return evil
+	}})
+	defer net.Close()
+	defer http.DefaultTransport.(*http.Transport).CloseIdleConnections()
+	buyerID, err := net.Join("AIR-BUYR-0000-0001")
+	if err != nil {
+		return err
+	}
+	sellerID, err := net.Join("AIR-SELL-0000-0002")
+	if err != nil {
+		return err
+	}
+	buyer, err := open("buyer", buyerID, net, store.NewMemory(), nil, out)
+	if err != nil {
+		return err
+	}
+	// The seller's state outlives its process; here that is a store in memory, in
+	// production one on disk.
+	disk := store.NewMemory()
+	seller, err := open("seller", sellerID, net, disk, nil, out)
+	if err != nil {
+		return err
+	}
+	hour := time.Now().Add(time.Hour)
+
+	// The offer is sealed: the relay sees who writes to whom, not what.
+	deal := buyer.client.Negotiate(seller.id.DID(), "", true)
+	if _, err := deal.Offer(ctx, "Translate 500 words to Korean", air.Cents(200, "USD"), hour); err != nil {
+		return err
+	}
+	if _, err := seller.poller.Drain(ctx); err != nil {
+		return err
+	}
+
+	// The relay changes the price of the answer. The signature tells.
+	answer := seller.client.Negotiate(buyer.id.DID(), seller.last.Envelope.ThreadID, false)
+	evil.on.Store(true)
+	receipt, err := answer.Counter(ctx, "With proof-reading", air.Cents(300, "USD"), hour)
+	if err != nil {
+		return err
+	}
+	if _, err := buyer.poller.Drain(ctx); err != nil {
+		return err
+	}
+
+	// An honest relay delivers the same bytes. What was refused left no trace, so
+	// they are no replay.
+	evil.on.Store(false)
+	if _, err := seller.client.Deliver(ctx, receipt.Envelope.Wire()); err != nil {
+		return err
+	}
+	if _, err := buyer.poller.Drain(ctx); err != nil {
+		return err
+	}
+	if _, err := deal.Accept(ctx); err != nil {
+		return err
+	}
+
+	// The seller acts on the Accept and dies before it acknowledges. The relay
+	// delivers again; the new process does not act again.
+	dying, err := open("seller", sellerID, net, disk, &http.Client{Transport: crash{}}, out)
+	if err != nil {
+		return err
+	}
+	if _, err := dying.poller.Drain(ctx); err == nil {
+		return errors.New("the acknowledgement should have failed")
+	}
+	fmt.Fprintln(out, "seller crashed before acknowledging")
+	seller, err = open("seller", sellerID, net, disk, nil, out)
+	if err != nil {
+		return err
+	}
+	if _, err := seller.poller.Drain(ctx); err != nil {
+		return err
+	}
+	for _, side := range []*air.Negotiation{deal, seller.client.Negotiate(buyer.id.DID(), deal.ThreadID(), false)} {
+		th, err := side.Thread(ctx)
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(out, "%s at %s\n", th.State, th.Agreed)
+	}
+	return nil
+}

@@ -1,0 +1,147 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Air-relay is a relay for signed envelopes. With -addr it serves until it is
+// interrupted:
+//
+//	air-relay -addr :8443 -cert cert.pem -key key.pem -push-secret s3cret -inbox-secret m1ne
+//
+// Without -addr it shows itself: it serves on loopback, takes one envelope, hands it
+// out, and ends.
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"os/signal"
+	"time"
+
+	"github.com/fivewire/fivewire/air"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	if err := run(ctx, os.Args[1:], os.Stdout); err != nil {
+		log.Fatal(err)
+	}
+}
+
+func run(ctx context.Context, args []string, out io.Writer) error {
+	flags := flag.NewFlagSet("air-relay", flag.ContinueOnError)
+	flags.SetOutput(out)
+	addr := flags.String("addr", "", "serve on this address until interrupted")
+	cert := flags.String("cert", "", "file with the TLS certificate; without it, plain HTTP for a proxy in front")
+	key := flags.String("key", "", "file with its key")
+	pushSecret := flags.String("push-secret", "", "secret that senders must show")
+	inboxSecret := flags.String("inbox-secret", "", "secret that guards pull and ack; without it they are for loopback only")
+	anybody := flags.Bool("anybody", false, "keep mail for agents that the registry does not know, too")
+	rate := flags.Int("rate", 100, "envelopes of one sender in a minute")
+	ttl := flags.Duration("ttl", 7*24*time.Hour, "how long mail is kept that nobody acknowledges")
+	if err := flags.Parse(args); err != nil {
+		if errors.Is(err, flag.ErrHelp) {
+			return nil
+		}
+		return err
+	}
+	opts := &air.RelayOptions{
+		PushSecret: *pushSecret, RateLimit: *rate, TTL: *ttl,
+		InboxSecret: func(string) string { return *inboxSecret },
+		Logger:      slog.New(slog.NewTextHandler(out, nil)),
+	}
+	demo := *addr == ""
+	if demo {
+		*addr = "127.0.0.1:0"
+	} else if !*anybody {
+		resolver, err := air.NewResolver(nil)
+		if err != nil {
+			return err
+		}
+		opts.Directory = air.RegistryDirectory(resolver)
+	}
+	relay := air.NewRelay(opts)
+	srv := &http.Server{Handler: relay, ReadHeaderTimeout: 10 * time.Second, ReadTimeout: time.Minute, IdleTimeout: 2 * time.Minute}
+	l, err := net.Listen("tcp", *addr)
+	if err != nil {
+		return err
+	}
+	ended := make(chan error, 1)
+	go func() {
+		if *cert != "" {
+			ended <- srv.ServeTLS(l, *cert, *key)
+			return
+		}
+		ended <- srv.Serve(l)
+	}()
+	if demo {
+		err = show(ctx, "http://"+l.Addr().String(), *pushSecret, *inboxSecret, out)
+	} else {
+		fmt.Fprintln(out, "serving on", l.Addr())
+		select {
+		case <-ctx.Done():
+		case err = <-ended:
+			ended <- err
+		}
+	}
+	// The streams first, since Shutdown waits for them.
+	closing, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	err = errors.Join(err, relay.Close(), srv.Shutdown(closing))
+	if served := <-ended; !errors.Is(served, http.ErrServerClosed) {
+		err = errors.Join(err, served)
+	}
+	return err
+}
+
+// show pushes an envelope, pulls it and acknowledges it, by the requests that any
+// client sends.
+func show(ctx context.Context, relay, pushSecret, inboxSecret string, out io.Writer) error {
+	alice, err := air.GenerateIdentity("did:wba:agentidentityregistry.org:agents:AIR-A11C-E000-0001")
+	if err != nil {
+		return err
+	}
+	const bob = "AIR-B0B0-0000-0002"
+	e, err := air.Compose(&air.Draft{
+		ID: "8c5ddaf2-7d2e-4c0b-9d3c-6a1f0a3c7b11", From: alice.DID(), To: "did:wba:agentidentityregistry.org:agents:" + bob,
+		Sent: time.Now(), ThreadID: air.NewID(), Nonce: air.NewNonce(),
+		Body: &air.Offer{Description: "hello", Price: air.Cents(1, "USD"), Expires: time.Now().Add(time.Hour)},
+	}, alice.Signer(), nil)
+	if err != nil {
+		return err
+	}
+	for _, r := range []struct{ method, path, body, secret string }{
+		{http.MethodPost, "/inbox/" + bob, string(e.Wire()), pushSecret},
+		{http.MethodGet, "/inbox/" + bob + "/pull", "", inboxSecret},
+		{http.MethodPost, "/inbox/" + bob + "/ack", `{"envelope_ids":["` + e.ID + `"]}`, inboxSecret},
+		{http.MethodGet, "/inbox/" + bob + "/pull", "", inboxSecret},
+	} {
+		req, err := http.NewRequestWithContext(ctx, r.method, relay+r.path, bytes.NewReader([]byte(r.body)))
+		if err != nil {
+			return err
+		}
+		req.Header.Set("Content-Type", "application/json")
+		req.Header.Set("X-A2A-Version", "v1")
+		req.Header.Set("X-Agent-Secret", r.secret)
+		res, err := http.DefaultClient.Do(req)
+		if err != nil {
+			return err
+		}
+		answer, err := io.ReadAll(io.LimitReader(res.Body, 1<<20))
+		if err = errors.Join(err, res.Body.Close()); err != nil {
+			return err
+		}
+		answer = bytes.Replace(answer, e.Wire(), []byte("(the envelope)"), 1)
+		fmt.Fprintf(out, "%s %s: %d %s\n", r.method, r.path, res.StatusCode, answer)
+	}
+	http.DefaultClient.CloseIdleConnections()
+	return nil
+}
