@@ -2,5 +2,90 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package air exchanges signed envelopes between agents of the Agent Identity
-// Registry.
+// Registry. It implements the Agent-to-Agent (A2A) Messaging Protocol, version
+// draft-1: an agent finds another one in the registry, signs what it wants to say,
+// and delivers it directly or through a relay that keeps it until it is fetched.
+// On top of that stands a negotiation of offers and counters. (The protocol is
+// not Google's A2A.)
+//
+// An agent that sends needs an [Identity] and a [Client]:
+//
+//	id, err := air.LoadIdentity("agent.json")
+//	...
+//	client, err := air.NewClient(id, nil)
+//	...
+//	receipt, err := client.Send(ctx, &air.Draft{
+//		To: "did:wba:agentidentityregistry.org:agents:AIR-A1B2-C3D4-E5F6",
+//		Body: &air.Offer{
+//			Description: "Translate a page",
+//			Price:       air.Cents(500, "USD"),
+//			Expires:     time.Now().Add(time.Hour),
+//		},
+//	}, &air.SendOptions{Seal: true})
+//
+// One that receives needs an [Inbox], which is an [net/http.Handler] for direct
+// delivery, and a [Poller] if its mail is at a relay:
+//
+//	inbox, err := air.NewInbox(id, air.HandlerFunc(handle), &air.InboxOptions{Store: kv})
+//	...
+//	poller, err := air.NewPoller(inbox, "https://relay.example/inbox/AIR-A1B2-C3D4-E5F6", nil)
+//	...
+//	err = poller.Run(ctx)
+//
+// A [Relay] is a handler too. A [Negotiation] makes the moves of one side of a
+// thread. Below all that, [Canonicalize], [Sign], [Verify], [Seal] and
+// [BoxKey.Open] work on raw JSON and can be used alone.
+//
+// # What a signature does not do
+//
+// A body that is not sealed can be read by every relay on its way. Put nothing
+// into it that others may not know, or send it with [SendOptions].Seal; the option
+// [ClientOptions].RequireSealed keeps you from forgetting. A sealed body still
+// shows who writes to whom, when, and in which thread, and whoever gets hold of
+// the recipient's key later can open what was sent before.
+//
+// A relay can drop, delay and reorder. Set a time limit of your own for every
+// negotiation.
+//
+// # Exactly once
+//
+// A relay delivers until it hears that an envelope was handled. The inbox keeps
+// nonces and ids in its store and hands each envelope to the handler once, in
+// whatever process. One gap is left that no inbox can close alone: if a
+// process dies while the handler runs, nobody knows how far it came. Another one
+// then gets the envelope with [Delivery].Again set, after the time that the handler
+// may take. A handler that must act exactly once makes what it does depend on
+// the id of the envelope, as a key in the same store for example.
+//
+// # Conformance
+//
+// The label is draft-1-candidate, which [Conformance] returns: section 13 of the
+// specification reserves the name of a version to implementations that its own
+// CI runs, and draft-1 may change before version 1. This package passes all 20
+// published signing vectors and both published sealed-box vectors, and validates
+// the 50 published envelopes under [ProfileSpec]. The header X-A2A-Version says v1
+// because the specification demands it of the wire; it is no claim.
+//
+// # Deviations
+//
+// The specification signs an envelope whose member signature is null; every
+// deployed peer, and the published vectors, sign it without that member. Both
+// forms are verified, the first is made; [ProfileDeployed] makes the second
+// (AIR-D10).
+//
+// Names are sorted by UTF-16 code units as RFC 8785 demands, not by code points
+// (AIR-D01).
+//
+// A thread takes at most 1,000 offers and counters; beyond that the answer is a
+// conflict.
+//
+// Pushing to a mailbox of the [Relay] that holds 10,000 envelopes is answered with
+// 429 Rate Limited.
+//
+// # Not yet
+//
+// The registry's own API, other than documents: its registration, name check and
+// trust score calls are published nowhere with their fields. There is no probe of
+// peers, no lint and no export of transcripts, no codec for the bodies of deployed
+// peers other than [Raw], and no middleware around the client.
 package air
