@@ -1,0 +1,76 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package arc lets agents ask each other for work over HTTP. It implements the
+// ARC Protocol Specification 1.0 of January 2025: requests and answers routed by
+// agent id, tasks that outlive a request, chats that stream, webhooks, and many
+// agents behind one endpoint.
+//
+// An agent that asks needs a [Client]:
+//
+//	c, err := arc.NewClient("https://agents.example/arc", "planner-01", nil)
+//	...
+//	task, err := c.CreateTask(ctx, "translator-02", &arc.CreateTaskParams{
+//		InitialMessage: arc.UserText("Translate the attached contract."),
+//	})
+//	...
+//	outcome, err := c.Wait(ctx, "translator-02", task.ID, nil)
+//
+// Agents that answer share a [Server], which is an [net/http.Handler]:
+//
+//	srv := arc.NewServer(nil)
+//	srv.HandleTasks("translator-02", arc.TaskFunc(translate))
+//	srv.HandleChats("tutor-01", arc.ChatFunc(tutor))
+//	http.Handle("/", srv)
+//
+// A program that is told of tasks elsewhere has a [WebhookReceiver]. Who only
+// wants to read or write messages uses [DecodeRequest], [AppendRequest],
+// [DecodeResponse], [AppendResponse], [StreamReader] and [StreamEncoder], which
+// know nothing of servers and clients.
+//
+// # Security
+//
+// A server without [ServerOptions.Verifier] lets everybody in. With one, every
+// request needs a token with the scopes of section 8, tasks and chats belong to
+// the token's principal, and nobody learns of those of others. The module
+// github.com/fivewire/fivewire/arc/oauth verifies JWTs.
+//
+// Everything that comes from a peer is untrusted, and bounded in size, depth and
+// number: texts, file names, error messages, agent ids. Callback URLs are held to
+// a [CallbackPolicy] when a client subscribes, and the address is looked at again
+// when the connection is made. A server belongs behind TLS; a client refuses
+// plain http to other machines.
+//
+// # State
+//
+// Tasks, chats, subscriptions and what is to be sent to webhooks are kept in
+// [ServerOptions.Store], by default in memory. With a store that outlives the
+// process, [Server.Recover] takes up after a restart what was interrupted.
+//
+// # Conformance
+//
+// Core (all nine methods, errors, discovery, security) and Streaming, client and
+// server, as proved by the vectors of package conformance.
+//
+// # Deviations
+//
+// Where the specification contradicts itself or is silent, the package does what
+// deployed peers understand:
+//
+//   - task.subscribe answers with type "task", as the specification says; both
+//     that and the "subscription" of the Python SDK are read (D-32).
+//   - chat.message answers with a chat, not with success (D-31).
+//   - Faults of the envelope have the codes of the protocol family, not -32600;
+//     [ServerOptions.LegacyEnvelopeErrors] gives the older one (D-06).
+//   - A failed stream ends with an error event and without a done event (D-22).
+//   - An unknown version of a method is refused, never served by an older one
+//     (D-51).
+//   - Webhooks are complete ARC requests; [WebhookOptions.Flat] adds the members
+//     that the Python SDK looks for (D-42).
+//
+// # Goals missed
+//
+// The strict reader stands on jsontext and walks over the checked text once more,
+// so reading the head of a request takes about three to four times as long as
+// hand-written code that does only that, and not one and a half times.
+package arc
