@@ -1,0 +1,142 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package arc_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log"
+	"net/http/httptest"
+	"time"
+
+	"github.com/fivewire/fivewire/arc"
+)
+
+// translator is a server with one agent.
+func translator() *arc.Server {
+	srv := arc.NewServer(nil)
+	srv.Register(arc.Agent{
+		AgentInfo: arc.AgentInfo{AgentID: "translator-02"},
+		Tasks: arc.TaskFunc(func(ctx context.Context, run *arc.TaskRun) error {
+			return run.AddArtifact(ctx, &arc.Artifact{Name: "translation", Parts: []arc.Part{arc.TextPart("bonjour")}})
+		}),
+		Chats: arc.ChatFunc(func(_ context.Context, turn *arc.ChatTurn, out *arc.ChatWriter) error {
+			if err := out.Send("You said: "); err != nil {
+				return err
+			}
+			return out.Send(turn.Message.Text())
+		}),
+	})
+	return srv
+}
+
+func ExampleClient_Wait() {
+	ts := httptest.NewServer(translator())
+	defer ts.Close()
+	c, err := arc.NewClient(ts.URL+"/arc", "planner-01", nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer c.Close()
+
+	ctx := context.Background()
+	task, err := c.CreateTask(ctx, "translator-02", &arc.CreateTaskParams{InitialMessage: arc.UserText("hello")})
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(task.Status)
+	outcome, err := c.Wait(ctx, "translator-02", task.ID, &arc.WaitOptions{MinInterval: 10 * time.Millisecond})
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(outcome.Task.Status, outcome.Task.Artifacts[0].Parts[0].Content)
+	// Output:
+	// SUBMITTED
+	// COMPLETED bonjour
+}
+
+func ExampleClient_StreamStartChat() {
+	ts := httptest.NewServer(translator())
+	defer ts.Close()
+	c, err := arc.NewClient(ts.URL+"/arc", "planner-01", nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer c.Close()
+
+	params := &arc.StartChatParams{InitialMessage: arc.UserText("hello")}
+	for ev, err := range c.StreamStartChat(context.Background(), "translator-02", params) {
+		if err != nil {
+			log.Fatal(err) // always the last thing that a stream yields
+		}
+		fmt.Print(ev.Text)
+	}
+	fmt.Println()
+	// Output: You said: hello
+}
+
+func ExampleClient_Call() {
+	srv := arc.NewServer(nil)
+	srv.Handle("calc-01", "math.add", arc.HandlerFunc(func(_ context.Context, call *arc.Call) (any, error) {
+		var in struct {
+			A int64 `json:"a"`
+			B int64 `json:"b"`
+		}
+		if err := call.Decode(&in); err != nil {
+			return nil, err
+		}
+		return map[string]int64{"sum": in.A + in.B}, nil
+	}))
+	ts := httptest.NewServer(srv)
+	defer ts.Close()
+	c, err := arc.NewClient(ts.URL+"/arc", "planner-01", nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer c.Close()
+
+	res, err := c.Call(context.Background(), "calc-01", "math.add", map[string]int{"a": 2, "b": 40})
+	if err != nil {
+		log.Fatal(err)
+	}
+	var out struct {
+		Sum int64 `json:"sum"`
+	}
+	if err := res.Decode(&out); err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(out.Sum)
+	_, err = c.Call(context.Background(), "calc-01", "math.divide", nil)
+	fmt.Println(errors.Is(err, arc.ErrMethodNotFound))
+	// Output:
+	// 42
+	// true
+}
+
+func ExampleConversations() {
+	ts := httptest.NewServer(translator())
+	defer ts.Close()
+	c, err := arc.NewClient(ts.URL+"/arc", "planner-01", nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer c.Close()
+
+	ctx := context.Background()
+	talks := arc.NewConversations(c, nil)
+	for _, text := range []string{"one", "two"} { // the second goes into the same chat
+		answer, err := talks.Send(ctx, "translator-02", arc.UserText(text))
+		if err != nil {
+			log.Fatal(err)
+		}
+		fmt.Println(answer.Message.Text())
+	}
+	if err := talks.Close(ctx); err != nil { // ends the chat
+		log.Fatal(err)
+	}
+	// Output:
+	// You said: one
+	// You said: two
+}
