@@ -462,6 +462,3 @@ func AppendResponse(dst []byte, res *Response) ([]byte, error) {
 	}
 	return w.b, nil
 }
-
-// quoted makes a checked value of a Go string.
-func quoted(s string) strictjson.Value { return strictjson.AppendString(nil, s) }
