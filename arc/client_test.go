@@ -245,7 +245,7 @@ func TestClientPath(t *testing.T) {
 		p := &peer{do: []reaction{ok(`{}`), ok(`{}`)}}
 		ctx := t.Context()
 		if tt.call != nil {
-			ctx = callContext(ctx, tt.call)
+			ctx = context.WithValue(ctx, callKey{}, tt.call)
 		}
 		_, err := newTestClient(t, p, &ClientOptions{SendPath: true}).Call(ctx, "b", "x.y", nil)
 		require.NoError(t, err)
