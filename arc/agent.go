@@ -17,7 +17,8 @@ import (
 )
 
 // A Call is one request as a handler sees it: the envelope, who sent it, and who
-// handles it. Handlers must not change it. It stays valid after the call.
+// handles it. Handlers must not change it. It stays valid after the call, but for
+// the Params of a task.create.
 type Call struct {
 	ID           ID
 	Method       string
@@ -66,11 +67,25 @@ func CallFrom(ctx context.Context) *Call {
 
 // callContext is the context of a call, with its workflow.
 func callContext(ctx context.Context, c *Call) context.Context {
-	ctx = context.WithValue(ctx, callKey{}, c)
-	if c.TraceID != "" {
-		ctx = ContextWithTraceID(ctx, c.TraceID)
+	return &callCtx{Context: ctx, call: c}
+}
+
+type callCtx struct {
+	context.Context
+	call *Call
+}
+
+// Value answers for the call and its workflow.
+func (c *callCtx) Value(key any) any {
+	switch key.(type) {
+	case callKey:
+		return c.call
+	case traceKey:
+		if c.call.TraceID != "" {
+			return c.call.TraceID
+		}
 	}
-	return ctx
+	return c.Context.Value(key)
 }
 
 // A Handler answers calls of one method. The result must become a JSON object: a

@@ -24,15 +24,13 @@ type chatJob struct {
 
 // serve answers, in one piece or as a stream.
 func (j *chatJob) serve(ctx context.Context) (any, error) {
-	open := j.call.out.open
-	if !j.stream || open == nil { // a transport without streams gets it all at once
+	if !j.stream || !j.call.out.streams() { // a transport without streams gets it all at once
 		return j.answer(ctx, nil)
 	}
 	if j.table.s.opts.Resumable {
 		return j.table.s.streams.serve(ctx, j)
 	}
-	result, err := j.answer(ctx, open())
-	return result, err
+	return j.answer(ctx, j.call.out.begin())
 }
 
 // answer runs the handler and gives the turn on. With a sink, the result is nil,

@@ -107,7 +107,7 @@ func (t *streamTable) serve(ctx context.Context, j *chatJob) (any, error) {
 	call := *j.call
 	own.call, call.out = call, &own
 	j.call = &call
-	workCtx = callContext(workCtx, &call)
+	workCtx = &callCtx{Context: workCtx, call: &call}
 	t.mu.Lock()
 	t.runs[run.token] = run
 	t.mu.Unlock()
@@ -181,7 +181,7 @@ func (t *streamTable) attend(run *streamRun, n int) {
 func (t *streamTable) follow(ctx context.Context, x *exchange, run *streamRun, token string, after uint64) (any, error) {
 	t.attend(run, 1)
 	defer t.attend(run, -1)
-	sink := x.open()
+	sink := x.begin()
 	waitCtx, stop := context.WithTimeout(ctx, t.s.opts.ResumeWindow) // for a run that is elsewhere and died
 	if run != nil {
 		stop()

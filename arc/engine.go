@@ -214,13 +214,15 @@ func (e *taskEngine) create(ctx context.Context, call *Call) (any, error) {
 // start begins to run a task, whose reference it takes over. It is called with
 // the lock of the task held.
 func (e *taskEngine) start(ctx context.Context, t *liveTask, call *Call, initial *Message, recovered bool) {
-	run := &TaskRun{engine: e, task: t, call: call, initial: initial, recovered: recovered, input: make(chan *Message, 1)}
-	runCtx, cancel := context.WithCancelCause(ctx)
-	run.cancel = cancel
-	t.run = run
+	run := &TaskRun{engine: e, task: t, call: *call, initial: initial, recovered: recovered, input: make(chan *Message, 1)}
 	if call.out != nil {
-		call.out.keeps = true
+		call.out.keeps, run.placed = true, true
 	}
+	// The request, which may be large, does not live as long as the task.
+	run.call.Params, run.call.out = nil, nil
+	runCtx, cancel := context.WithCancelCause(&callCtx{Context: ctx, call: &run.call})
+	run.cancel, run.over = cancel, runCtx.Done()
+	t.run = run
 	e.s.begin(true) // the call that starts it is counted, so this cannot fail
 	go run.do(runCtx, call.entry)
 }

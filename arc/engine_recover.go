@@ -306,7 +306,7 @@ func (e *taskEngine) recoverTask(ctx context.Context, id string) (bool, error) {
 	if t.state.principal != "" {
 		call.Principal = &Principal{ID: t.state.principal}
 	}
-	e.start(callContext(context.WithoutCancel(ctx), call), t, call, initial, true)
+	e.start(context.WithoutCancel(ctx), t, call, initial, true)
 	kept = true
 	return true, nil
 }

@@ -19,7 +19,7 @@ import (
 // The context ends when the task is canceled, when it fails for another reason,
 // or when the server is cut off; [context.Cause] tells which: it is
 // [ErrTaskAlreadyCanceled] in the first case. It carries the workflow and the
-// [Call] that began the task.
+// [Call] that began the task, without its params.
 type TaskHandler interface {
 	RunTask(ctx context.Context, run *TaskRun) error
 }
@@ -42,7 +42,8 @@ type TaskEstimator interface {
 type TaskRun struct {
 	engine    *taskEngine
 	task      *liveTask
-	call      *Call
+	call      Call // without its params
+	placed    bool // it has a place at the agent
 	initial   *Message
 	recovered bool
 	input     chan *Message // from task.send
@@ -179,7 +180,7 @@ func (r *TaskRun) apply(ctx context.Context, c *change) error {
 func (r *TaskRun) do(ctx context.Context, entry *agentEntry) {
 	e := r.engine
 	defer e.s.work.Done()
-	if r.call.out != nil {
+	if r.placed {
 		defer e.s.registry.router.Done(r.call.Agent)
 	}
 	defer e.release(r.task)
@@ -241,7 +242,7 @@ func (r *TaskRun) finish(ctx context.Context, err error) {
 		err = fmt.Errorf("arc: the handler of task %s returned while it was %s: %w", r.task.id, r.task.state.status, err)
 		err = errors.New(err.Error()) // a fault of the handler, not one to be sent
 	}
-	c = change{action: TaskFail, at: now(), fault: r.engine.s.faultOf(ctx, r.call, err)}
+	c = change{action: TaskFail, at: now(), fault: r.engine.s.faultOf(ctx, &r.call, err)}
 	if err := r.engine.apply(ctx, r.task, &c); err != nil && !r.task.state.status.Final() {
 		r.engine.s.opts.Logger.ErrorContext(ctx, "arc: cannot keep the end of a task", "task", r.task.id, "error", err)
 	}

@@ -61,7 +61,10 @@ type exchange struct {
 	req   Request
 	call  Call
 	in    *Incoming
-	open  func() EventSink // nil if the transport cannot stream
+	open  func() EventSink // nil over HTTP, and if the transport cannot stream
+	web   webCall          // over HTTP
+	ctx   callCtx          // of the handler
+	a     Answer
 	begun time.Time
 
 	agent      string // who answers
@@ -81,12 +84,17 @@ type exchange struct {
 // Cancelling ctx ends the work of the handler, but not the task that a
 // task.create has begun (D-16).
 func (s *Server) ServeMessage(ctx context.Context, in *Incoming, open func() EventSink) *Answer {
-	x := &exchange{in: in, open: open, agent: s.opts.ID}
+	return s.exchange(ctx, &exchange{in: in, open: open})
+}
+
+// exchange answers the request of x.
+func (s *Server) exchange(ctx context.Context, x *exchange) *Answer {
+	x.agent = s.opts.ID
 	if s.opts.Audit != nil {
 		x.begun = time.Now()
 	}
 	principal, fault := s.authenticate(ctx, x)
-	decodeFault := x.req.decode(in.Data)
+	decodeFault := x.req.decode(x.in.Data)
 	if decodeFault != nil && s.opts.LegacyEnvelopeErrors && decodeFault.Code != ErrParse {
 		decodeFault.Code = ErrInvalidRequest
 	}
@@ -101,6 +109,12 @@ func (s *Server) ServeMessage(ctx context.Context, in *Incoming, open func() Eve
 	}
 	if s.opts.Audit != nil {
 		s.audit(ctx, x, a)
+	}
+	if x.keeps {
+		// The context of the task leads here: it must not hold the request, which
+		// may be large.
+		x.call.Params, x.req.Params, x.in = nil, nil, nil
+		x.web = webCall{}
 	}
 	return a
 }
@@ -150,7 +164,8 @@ func (s *Server) serve(ctx context.Context, x *exchange, principal *Principal) *
 		defer done()
 	}
 	x.agent = call.Agent
-	return s.answer(callContext(ctx, call), x)
+	x.ctx = callCtx{Context: ctx, call: call}
+	return s.answer(&x.ctx, x)
 }
 
 // followsUp reports whether a method is about work that is there already: such a
@@ -310,11 +325,10 @@ func (s *Server) run(ctx context.Context, x *exchange) *Answer {
 	}
 	result, err := s.invoke(ctx, call)
 	if x.streamed {
-		a := &Answer{}
 		if err != nil {
-			a.Error = s.faultOf(ctx, call, err)
+			x.a.Error = s.faultOf(ctx, call, err)
 		}
-		return a
+		return &x.a
 	}
 	var body []byte
 	if err == nil {
@@ -329,7 +343,8 @@ func (s *Server) run(ctx context.Context, x *exchange) *Answer {
 	if x.legacy {
 		body = legacyResult(body)
 	}
-	return &Answer{Data: x.envelope(body, nil)}
+	x.a.Data = x.envelope(body, nil)
+	return &x.a
 }
 
 // bindResult binds the work that a custom handler of an instance began.
@@ -447,7 +462,8 @@ func (s *Server) internal(ctx context.Context, call *Call, err error) *Error {
 
 // failure is the answer that carries an error.
 func (s *Server) failure(x *exchange, e *Error) *Answer {
-	return &Answer{Data: x.envelope(nil, e), Error: e, RetryAfter: x.retryAfter, BadToken: x.badToken}
+	x.a = Answer{Data: x.envelope(nil, e), Error: e, RetryAfter: x.retryAfter, BadToken: x.badToken}
+	return &x.a
 }
 
 // envelope is the response: the result, a compact JSON object, or the error.

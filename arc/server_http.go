@@ -56,19 +56,37 @@ func (s *Server) serveEndpoint(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	h := r.Header
-	in := &Incoming{Data: data, Authorization: one(h, "Authorization"), Traceparent: one(h, "Traceparent"),
-		Path: one(h, "X-Arc-Path"), LastEventID: one(h, "Last-Event-Id")}
-	var sink *httpSink
-	a := s.ServeMessage(r.Context(), in, func() EventSink {
-		sink = newHTTPSink(w, &s.opts)
-		return sink
-	})
-	if sink != nil {
-		sink.close()
+	x := &exchange{}
+	x.web = webCall{rw: w, opts: &s.opts, in: Incoming{Data: data, Authorization: one(h, "Authorization"), Traceparent: one(h, "Traceparent"),
+		Path: one(h, "X-Arc-Path"), LastEventID: one(h, "Last-Event-Id")}}
+	x.in = &x.web.in
+	a := s.exchange(r.Context(), x)
+	if x.web.sink != nil { // kept only by calls that stream
+		x.web.sink.close()
 	}
 	if a.Data != nil {
 		s.write(w, r, a, 0)
 	}
+}
+
+// A webCall is what belongs to a request over HTTP.
+type webCall struct {
+	in   Incoming
+	rw   http.ResponseWriter // nil for other transports
+	opts *ServerOptions
+	sink *httpSink // nil unless the answer is streamed
+}
+
+// streams reports whether the transport can carry a stream.
+func (x *exchange) streams() bool { return x.open != nil || x.web.rw != nil }
+
+// begin begins a streamed answer.
+func (x *exchange) begin() EventSink {
+	if x.open != nil {
+		return x.open()
+	}
+	x.web.sink = newHTTPSink(x.web.rw, x.web.opts)
+	return x.web.sink
 }
 
 // one returns a header without canonicalising its name.
