@@ -700,3 +700,29 @@ func TestClientMemory(t *testing.T) {
 	}
 	wg.Wait()
 }
+
+// An HTTP client with cookies or a timeout of its own keeps them, and still gets
+// no say in redirects.
+func TestClientOfTheUser(t *testing.T) {
+	follow := func(*http.Request, []*http.Request) error { return nil }
+	for name, h := range map[string]*http.Client{"timeout": {Timeout: time.Hour}, "plain": {}} {
+		t.Run(name, func(t *testing.T) {
+			p := &peer{do: []reaction{ok(task("t", "WORKING")), reply(302, "", "", "Location", "https://evil.test/"), ok(task("t", "WORKING")),
+				func(*http.Request, []byte) (*http.Response, error) { return nil, nil }}}
+			h.Transport, h.CheckRedirect = p, follow
+			c, err := NewClient("https://b.test/arc", "a", &ClientOptions{HTTPClient: h, MaxRetries: -1})
+			require.NoError(t, err)
+			_, err = c.TaskInfo(t.Context(), "b", infoOf("t"))
+			require.NoError(t, err)
+			_, err = c.TaskInfo(t.Context(), "b", infoOf("t"))
+			require.ErrorIs(t, err, ErrRedirect)
+			_, err = c.TaskInfo(t.Context(), "b", infoOf("t"))
+			require.NoError(t, err)
+			_, err = c.TaskInfo(t.Context(), "b", infoOf("t"))
+			require.Error(t, err, "a transport that breaks its contract")
+			require.Len(t, p.sent, 4)
+		})
+	}
+	_, _, err := collect(newTestClient(t, &peer{}, nil).Stream(t.Context(), "b", "x.y", func() {}))
+	require.ErrorContains(t, err, "arc: params")
+}
