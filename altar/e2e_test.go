@@ -243,7 +243,8 @@ func (s *system) run(t testing.TB, rt *Runtime) {
 	require.FailNow(t, "the Runtime does not connect")
 }
 
-// ALT-002, ALT-004: the same on every transport.
+// ALT-002, ALT-004: the same on every transport, with all three roles and both
+// levels: ALT-003, ALT-010, ALT-016, ALT-018, ALT-021, ALT-025, ALT-090.
 func TestTransports(t *testing.T) {
 	for _, tr := range transports {
 		t.Run(tr.name, func(t *testing.T) {

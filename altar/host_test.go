@@ -1,0 +1,428 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package altar
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// A wire is one connection to a Host, in process.
+type wire struct {
+	t    testing.TB
+	conn Conn
+}
+
+func connect(t testing.TB, h *Host, id *Identity) *wire {
+	t.Helper()
+	conn, err := h.Dial(id)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = conn.Close() })
+	return &wire{t, conn}
+}
+
+func (w *wire) send(m Message) {
+	w.t.Helper()
+	require.NoError(w.t, w.conn.Send(m))
+}
+
+// next returns the next message, which must be of that type.
+func next[M Message](w *wire) M {
+	w.t.Helper()
+	m, err := w.conn.Receive()
+	require.NoError(w.t, err)
+	got, ok := m.(M)
+	require.True(w.t, ok, "%T %+v", m, m)
+	return got
+}
+
+// attachRuntime makes a wire a Runtime that fulfils tools in all sessions.
+func attachRuntime(t testing.TB, h *Host, id *Identity, runtimeID string, tools ...string) *wire {
+	t.Helper()
+	w := connect(t, h, id)
+	w.send(&AnnounceRuntime{RuntimeID: runtimeID, ProtocolVersion: ProtocolVersion,
+		Capabilities: []string{CapStreaming, CapCancellation, CapSessionEvents}})
+	next[*AcknowledgeRuntime](w)
+	w.send(&FulfillTools{SessionID: AllSessions, ToolNames: tools})
+	m, err := w.conn.Receive()
+	for err == nil && m.Type() == "RequestFulfillment" {
+		m, err = w.conn.Receive()
+	}
+	require.NoError(t, err)
+	require.Len(t, m.(*AcknowledgeFulfillment).Fulfilled, len(tools))
+	return w
+}
+
+func (w *wire) session(id string) {
+	w.t.Helper()
+	w.send(&CreateSession{SessionID: id})
+	next[*SessionCreated](w)
+}
+
+func add(id, session string) *ToolCall {
+	return &ToolCall{InvocationID: id, SessionID: session, ToolName: "math/add", Parameters: json.RawMessage(`{"a":1,"b":2}`)}
+}
+
+// ALT-001: the version that is spoken.
+func TestVersion(t *testing.T) {
+	require.Equal(t, "1.0.0", ProtocolVersion)
+	h := testHost(t, nil)
+	w := connect(t, h, testService)
+	w.send(&AnnounceRuntime{RuntimeID: "r", ProtocolVersion: ProtocolVersion})
+	require.Equal(t, ProtocolVersion, next[*AcknowledgeRuntime](w).ProtocolVersion)
+}
+
+// ALT-115, ALT-133: only what fits the Host's own contract is dispatched, and
+// nothing that a Runtime says of schemas is read.
+func TestHostContractsRule(t *testing.T) {
+	h := testHost(t, nil)
+	near, far := net.Pipe()
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer func() { _ = near.Close() }()
+	wg.Go(func() { _ = h.Serve(t.Context(), NewNDJSON(far, nil), testService) })
+	frames := NewFrameReader(near, 0)
+	for _, line := range []string{
+		`{"type":"AnnounceRuntime","runtime_id":"r","protocol_version":"1.0.0"}`,
+		`{"type":"FulfillTools","session_id":"*","tool_names":["math/add"],"contracts":[{"name":"math/add","parameters":[]}],"parameters":[]}`,
+	} {
+		_, err := near.Write([]byte(line + "\n"))
+		require.NoError(t, err)
+		_, err = frames.Next()
+		require.NoError(t, err)
+	}
+	c := connect(t, h, testUser)
+	c.session("s")
+	c.send(&ToolCall{InvocationID: "i", SessionID: "s", ToolName: "math/add"})
+	require.ErrorIs(t, next[*ToolResult](c).Error, ReasonMissingRequired)
+	require.Zero(t, h.Stats().Dispatched)
+}
+
+// D-34: a panic in a hook is an internal error, and the Host lives on.
+func TestHookPanics(t *testing.T) {
+	boom := true
+	check := func() {
+		if boom {
+			panic("a secret")
+		}
+	}
+	m, err := ParseManifest([]byte(testManifest))
+	require.NoError(t, err)
+	h, err := NewHost(m, AuthorizerFunc(func(context.Context, *CallRequest) error { check(); return nil }), &HostOptions{
+		AuthorizeRuntime:     func(context.Context, *Identity, *AnnounceRuntime) error { check(); return nil },
+		AuthorizeFulfillment: func(context.Context, *FulfillmentRequest) error { check(); return nil },
+		ResolveSecurityContext: func(context.Context, *Identity, *SecurityContext) (*SecurityContext, error) {
+			check()
+			return nil, nil
+		},
+		Audit:  func(*AuditEvent) { check() },
+		Router: RouterFunc(func(*RouteRequest, []Candidate) int { check(); return 7 }),
+	})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, h.Close()) }()
+	r := connect(t, h, testService)
+	require.Error(t, r.conn.Send(&AnnounceRuntime{RuntimeID: "r", ProtocolVersion: "1.0.0"}), "closed")
+	require.ErrorIs(t, next[*ErrorMessage](r).Err, ReasonHookPanic)
+	boom = false
+	r = connect(t, h, testService)
+	r.send(&AnnounceRuntime{RuntimeID: "r", ProtocolVersion: "1.0.0"})
+	next[*AcknowledgeRuntime](r)
+	boom = true
+	r.send(&FulfillTools{SessionID: AllSessions, ToolNames: []string{"math/add"}})
+	require.ErrorIs(t, next[*AcknowledgeFulfillment](r).Rejected[0].Error, ReasonHookPanic)
+	c := connect(t, h, testUser)
+	c.send(&CreateSession{})
+	e := next[*ErrorMessage](c)
+	require.ErrorIs(t, e.Err, ReasonHookPanic)
+	require.NotContains(t, e.Err.Message, "secret")
+	boom = false
+	r.send(&FulfillTools{SessionID: AllSessions, ToolNames: []string{"math/add"}})
+	next[*AcknowledgeFulfillment](r)
+	c.session("s")
+	boom = true
+	c.send(add("i", "s"))
+	require.ErrorIs(t, next[*ToolResult](c).Error, ReasonHookPanic)
+	c.send(&ListTools{SessionID: "s"})
+	require.ErrorIs(t, next[*ErrorMessage](c).Err, ReasonHookPanic)
+	boom = false
+	c.send(add("i", "s"))
+	next[*ToolCall](r)
+	r.send(&ToolResult{InvocationID: "i", Payload: json.RawMessage("3")})
+	require.Equal(t, "3", string(next[*ToolResult](c).Payload))
+}
+
+// An error of a hook that is no *Error tells the peer nothing.
+func TestHookErrors(t *testing.T) {
+	m, err := ParseManifest([]byte(testManifest))
+	require.NoError(t, err)
+	var answer error
+	h, err := NewHost(m, AuthorizerFunc(func(context.Context, *CallRequest) error { return answer }), nil)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, h.Close()) }()
+	c := connect(t, h, testUser)
+	c.session("s")
+	answer = errors.New("the database at db.internal is down")
+	c.send(add("i", "s"))
+	got := next[*ToolResult](c).Error
+	require.ErrorIs(t, got, ReasonDenied)
+	require.NotContains(t, got.Message, "db.internal")
+	answer = fmt.Errorf("wrapped: %w", &Error{Code: ErrExecutionFailed, Message: "try later"})
+	c.send(add("i", "s"))
+	require.ErrorIs(t, next[*ToolResult](c).Error, ErrExecutionFailed)
+	answer = &Error{Code: "UNHEARD_OF", Message: "x"}
+	c.send(add("i", "s"))
+	require.ErrorIs(t, next[*ToolResult](c).Error, ReasonDenied)
+}
+
+// D-12: a manifest is replaced as a whole or not at all.
+func TestReload(t *testing.T) {
+	h := testHost(t, nil)
+	r := attachRuntime(t, h, testService, "r1", "math/add", "get")
+	c := connect(t, h, testUser)
+	c.session("s")
+	c.send(add("i", "s"))
+	next[*ToolCall](r)
+	require.Error(t, h.Reload(&Manifest{Contracts: []*Contract{{Name: "x"}, {Name: "x"}}}))
+	require.NoError(t, h.Reload(&Manifest{Contracts: []*Contract{{Name: "get"}, {Name: "new"}}}))
+	require.Equal(t, "s", next[*RequestFulfillment](r).SessionID, "asked again, standing or not")
+	r.send(&FulfillTools{SessionID: "s", ToolNames: []string{"new", "math/add"}})
+	ack := next[*AcknowledgeFulfillment](r)
+	require.Equal(t, []string{"r1/new"}, ack.Fulfilled)
+	r.send(&ToolResult{InvocationID: "i", Payload: json.RawMessage("3")})
+	require.Equal(t, "3", string(next[*ToolResult](c).Payload), "it ends under its old contract")
+	c.send(add("j", "s"))
+	require.ErrorIs(t, next[*ToolResult](c).Error, ReasonUnknownContract)
+	c.send(&ToolCall{InvocationID: "k", SessionID: "s", ToolName: "get"})
+	require.Equal(t, "r1/get", next[*ToolCall](r).ToolName)
+}
+
+// D-35: quotas of calls.
+func TestQuotas(t *testing.T) {
+	h := testHost(t, &HostOptions{MaxCallsPerSession: 3, MaxCallsPerRuntime: 1})
+	r1 := attachRuntime(t, h, testService, "r1", "math/add")
+	r2 := attachRuntime(t, h, testService, "r2", "math/add")
+	c := connect(t, h, testUser)
+	c.session("s")
+	c.session("t")
+	c.send(add("1", "s"))
+	next[*ToolCall](r1)
+	c.send(add("2", "s"))
+	next[*ToolCall](r2)
+	c.send(add("3", "s"))
+	require.ErrorIs(t, next[*ToolResult](c).Error, ReasonOverloaded, "both are full")
+	pinned := add("4", "s")
+	pinned.ToolName = "r1/math/add"
+	c.send(pinned)
+	require.ErrorIs(t, next[*ToolResult](c).Error, ReasonOverloaded)
+	r2.send(&ToolResult{InvocationID: "2", Payload: json.RawMessage("3")})
+	next[*ToolResult](c)
+	c.send(add("5", "t")) // r1's turn in this session, but only r2 has room
+	require.Equal(t, "5", next[*ToolCall](r2).InvocationID)
+
+	h = testHost(t, &HostOptions{MaxCallsPerSession: 1})
+	r := attachRuntime(t, h, testService, "r1", "math/add")
+	c = connect(t, h, testUser)
+	c.session("s")
+	c.send(add("1", "s"))
+	next[*ToolCall](r)
+	c.send(add("2", "s"))
+	require.ErrorIs(t, next[*ToolResult](c).Error, ReasonOverloaded)
+}
+
+func TestRouters(t *testing.T) {
+	three := []Candidate{{"a", 2}, {"b", 1}, {"c", 1}}
+	require.Equal(t, 1, RouteRoundRobin(&RouteRequest{Dispatch: 4}, three))
+	require.Equal(t, 1, RouteLeastBusy(&RouteRequest{Dispatch: 0}, three))
+	require.Equal(t, 2, RouteLeastBusy(&RouteRequest{Dispatch: 2}, three))
+	require.Equal(t, 0, RouteSticky(nil, three))
+
+	h := testHost(t, &HostOptions{Router: RouterFunc(RouteLeastBusy)})
+	r1 := attachRuntime(t, h, testService, "r1", "math/add")
+	r2 := attachRuntime(t, h, testService, "r2", "math/add")
+	c := connect(t, h, testUser)
+	c.session("s")
+	c.send(add("1", "s"))
+	next[*ToolCall](r1)
+	c.send(add("2", "s"))
+	next[*ToolCall](r2)
+	r2.send(&ToolResult{InvocationID: "2", Payload: json.RawMessage("3")})
+	next[*ToolResult](c)
+	c.send(add("3", "s"))
+	require.Equal(t, "3", next[*ToolCall](r2).InvocationID, "r1 is busy")
+}
+
+// ALT-137: roles, narrowed by the security context.
+func TestAuthorizeRoles(t *testing.T) {
+	a := AuthorizeRoles(RoleRule{Tools: "math/*", Roles: []string{"user"}}, RoleRule{Tools: "open"}, RoleRule{Tools: "[", Roles: []string{"user"}})
+	ask := func(tool string, id *Identity, claims map[string]string) error {
+		return a.AuthorizeCall(context.Background(), &CallRequest{Identity: id, Contract: &Contract{Name: tool}, Session: SessionInfo{Security: SecurityContext{Claims: claims}}})
+	}
+	require.NoError(t, ask("math/add", testUser, nil))
+	require.NoError(t, ask("open", nil, nil))
+	require.ErrorIs(t, ask("math/add", nil, nil), ReasonDenied)
+	require.ErrorIs(t, ask("math/add/deep", testUser, nil), ReasonDenied)
+	require.ErrorIs(t, ask("math/add", testUser, map[string]string{"role": "guest"}), ReasonDenied)
+	require.ErrorIs(t, ask("other", testUser, nil), ErrAuthorizationFailed)
+}
+
+// D-20: anonymous clients are one principal, if they are let in at all.
+func TestAnonymous(t *testing.T) {
+	h := testHost(t, &HostOptions{AllowAnonymous: true})
+	r := attachRuntime(t, h, testService, "r1", "math/add")
+	c := connect(t, h, nil)
+	c.session("s")
+	c.send(add("1", "s"))
+	next[*ToolCall](r)
+	c.send(&CancelCall{InvocationID: "1", SessionID: "s"})
+	require.ErrorIs(t, next[*ToolResult](c).Error, ReasonCancelled)
+	c.send(&CreateSession{SecurityContext: &SecurityContext{Claims: map[string]string{"role": "x"}}})
+	require.ErrorIs(t, next[*ErrorMessage](c).Err, ReasonClaimNotGranted)
+	other := connect(t, h, testUser)
+	other.send(add("2", "s"))
+	require.ErrorIs(t, next[*ToolResult](other).Error, ReasonUnknownSession)
+	x := connect(t, h, nil)
+	require.Error(t, x.conn.Send(&AnnounceRuntime{RuntimeID: "x", ProtocolVersion: "1.0.0"}))
+	require.ErrorIs(t, next[*ErrorMessage](x).Err, ReasonUnauthenticated)
+}
+
+// D-19: a sliding session lives as long as it is used.
+func TestSlidingTTL(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := testHost(t, &HostOptions{SlidingTTL: true, DefaultTTL: 10 * time.Second})
+		r := attachRuntime(t, h, testService, "r1", "math/add")
+		c := connect(t, h, testUser)
+		c.session("s")
+		for i := range 5 {
+			time.Sleep(9 * time.Second)
+			id := fmt.Sprint(i)
+			c.send(add(id, "s"))
+			next[*ToolCall](r)
+			r.send(&ToolResult{InvocationID: id, Payload: json.RawMessage("3")})
+			next[*ToolResult](c)
+		}
+		require.Equal(t, []string{"s"}, h.Sessions())
+		time.Sleep(10 * time.Second)
+		require.Empty(t, h.Sessions())
+		require.Equal(t, "expired", next[*SessionDestroyed](r).Reason)
+	})
+}
+
+// Every decision is told once, in order.
+func TestAudit(t *testing.T) {
+	var mu sync.Mutex
+	var kinds []string
+	h := testHost(t, &HostOptions{MaxSessions: 1, Audit: func(e *AuditEvent) {
+		mu.Lock()
+		defer mu.Unlock()
+		kinds = append(kinds, e.Kind)
+		if e.Time.IsZero() {
+			t.Error("no time")
+		}
+	}})
+	r := attachRuntime(t, h, testService, "r1", "math/add")
+	r.send(&FulfillTools{SessionID: AllSessions, ToolNames: []string{"nope"}})
+	c := connect(t, h, testUser)
+	c.session("s")
+	c.send(&CreateSession{})
+	c.send(add("1", "s"))
+	c.send(add("2", "gone"))
+	r.send(&ToolResult{InvocationID: "1", Payload: json.RawMessage("3")})
+	c.send(&DestroySession{SessionID: "s"})
+	require.NoError(t, r.conn.Close())
+	x := connect(t, h, nil)
+	_ = x.conn.Send(&AnnounceRuntime{RuntimeID: "x", ProtocolVersion: "1.0.0"})
+	mu.Lock()
+	defer mu.Unlock()
+	require.Equal(t, []string{"runtime.accepted", "fulfillment.accepted", "fulfillment.refused", "session.created", "session.refused", "call.dispatched",
+		"call.refused", "call.done", "session.over", "runtime.gone", "runtime.refused"}, kinds)
+}
+
+// A peer that does not read is closed in the end, whoever it is.
+func TestWriteTimeout(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := testHost(t, &HostOptions{WriteTimeout: time.Second})
+		near, far := net.Pipe()
+		done := make(chan error, 1)
+		go func() { done <- h.Serve(context.Background(), NewNDJSON(far, nil), testUser) }()
+		_, err := near.Write([]byte(`{"type":"Ping"}` + "\n"))
+		require.NoError(t, err)
+		time.Sleep(2 * time.Second)
+		require.Error(t, <-done)
+		require.Zero(t, h.Stats().Connections)
+		require.NoError(t, near.Close())
+	})
+}
+
+// A client that asks and asks and never reads is not read any more either.
+func TestFloodIsHeldBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := testHost(t, &HostOptions{ClientQueue: 4, WriteTimeout: time.Hour})
+		near, far := net.Pipe()
+		done := make(chan error, 1)
+		go func() { done <- h.Serve(context.Background(), NewNDJSON(far, nil), testUser) }()
+		sent := 0
+		go func() {
+			for {
+				if _, err := near.Write([]byte(`{"type":"Ping"}` + "\n")); err != nil {
+					return
+				}
+				sent++
+			}
+		}()
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		require.Less(t, sent, 20)
+		require.NoError(t, near.Close())
+		<-done
+	})
+}
+
+// FuzzHost: no bytes of a client or a Runtime make the Host fail, or drop a
+// connection that the reference keeps; other clients notice nothing.
+func FuzzHost(f *testing.F) {
+	f.Add([]byte(`{"type":"CreateSession"}`), []byte(`{"type":"FulfillTools","session_id":"s","tool_names":["count"]}`))
+	f.Add([]byte(`{"type":"ToolCall","invocation_id":"1","session_id":"s","tool_name":"count","parameters":{"n":1}}`),
+		[]byte(`{"type":"StreamChunk","invocation_id":"1","chunk_id":1,"payload":5}`+"\n"+`{"type":"StreamChunk","invocation_id":"1","chunk_id":0,"error":5}`))
+	f.Add([]byte("[]\n{\n\xff"), []byte(`{"type":"ToolResult","invocation_id":"1","status":"error"}`))
+	f.Add([]byte(`{"type":"DestroySession","session_id":"s"}`), []byte(`{"type":"AnnounceRuntime","runtime_id":"r1","protocol_version":"1.0.0"}`))
+	f.Fuzz(func(t *testing.T, fromClient, fromRuntime []byte) {
+		if len(fromClient)+len(fromRuntime) > 1<<12 {
+			return
+		}
+		h := testHost(t, &HostOptions{MaxBadFrames: 1 << 30, NewSessionID: func() string { return "other" }})
+		r := attachRuntime(t, h, testService, "r1", "math/add", "count")
+		c := connect(t, h, testUser)
+		c.session("s")
+		feed := func(w *wire, role string, data []byte) {
+			hc := w.conn.(*direct).hc
+			for line := range strings.SplitSeq(string(data), "\n") {
+				m, err := Decode([]byte(line), nil)
+				bad, ok := decodeError(err)
+				require.True(t, ok)
+				require.True(t, h.handle(hc, m, bad), "%s: %q closed the connection", role, line)
+				if hc.out.len() > 200 {
+					hc.out.list, hc.out.first = nil, 0
+				}
+			}
+		}
+		feed(c, "client", fromClient)
+		feed(r, "Runtime", fromRuntime)
+		feed(c, "client", fromClient)
+		good := connect(t, h, &Identity{Name: "somebody else"})
+		good.send(&Ping{})
+		next[*Pong](good)
+		st := h.Stats()
+		require.GreaterOrEqual(t, st.InFlight, 0)
+	})
+}
