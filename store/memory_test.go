@@ -273,6 +273,9 @@ func TestNothingLeft(t *testing.T) {
 			require.NoError(t, err)
 			_, err = m.Append(ctx, "dropped", fmt.Sprint(i), []byte("x"), time.Hour)
 			require.NoError(t, err)
+			seq, err := m.Append(ctx, "done", fmt.Sprint(i), []byte("x"), time.Minute)
+			require.NoError(t, err)
+			require.NoError(t, m.Ack(ctx, "done", seq))
 		}
 		for i := range n {
 			require.NoError(t, m.Delete(ctx, fmt.Sprint("deleted-", i), 0))
@@ -294,10 +297,36 @@ func TestNothingLeft(t *testing.T) {
 				require.NoError(t, err)
 				require.Empty(t, records)
 			}
+			// Ids of what is acknowledged nobody meets but who writes.
+			for range n / trimMost {
+				require.NoError(t, m.Ack(ctx, "done", 1))
+			}
 		}
 		got := measure(t, m)
 		require.Zero(t, size{got.items, got.order, got.fresh, 0, got.streams, got.records, got.ids, 0, got.waits, got.waiting})
 		require.LessOrEqual(t, got.due+got.dueInLog, 2*shardCount*64) // the stale that are not worth a pass
+	})
+}
+
+// TestLargeStreamsGo: an empty stream is kept for the next one only if it is
+// small, however it came to be large.
+func TestLargeStreamsGo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m, ctx := NewMemory(), t.Context()
+		for i := range 500 {
+			seq, err := m.Append(ctx, "ids", fmt.Sprint(i), nil, time.Minute)
+			require.NoError(t, err)
+			require.NoError(t, m.Ack(ctx, "ids", seq))
+			_, err = m.Append(ctx, "records", "", nil, 0)
+			require.NoError(t, err)
+		}
+		require.NoError(t, m.Expire(ctx, "records", 0))
+		time.Sleep(time.Minute)
+		for range 500 / trimMost {
+			require.NoError(t, m.Ack(ctx, "ids", 1))
+		}
+		require.NoError(t, m.Ack(ctx, "ids", 1))
+		require.Zero(t, measure(t, m).streams) // which looks at what is kept, too
 	})
 }
 
