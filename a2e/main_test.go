@@ -4,9 +4,16 @@
 package a2e_test
 
 import (
+	"os"
 	"testing"
 
 	"go.uber.org/goleak"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	if os.Getenv("A2E_TEST_CHILD") == "host" {
+		childHost()
+		os.Exit(0)
+	}
+	goleak.VerifyTestMain(m)
+}

@@ -1,0 +1,263 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package a2e_test
+
+import (
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/fivewire/fivewire/a2e"
+	"github.com/fivewire/fivewire/a2e/tools"
+)
+
+// A transport gives a connection to a fresh host of echoHost, which ends with
+// the test.
+type transport struct {
+	name string
+	dial func(t *testing.T, h *a2e.Host) io.ReadWriteCloser
+}
+
+func transports() []transport {
+	return []transport{
+		{"memory", func(t *testing.T, h *a2e.Host) io.ReadWriteCloser {
+			agent, host := a2e.Pipe()
+			serve(t, h, host)
+			return agent
+		}},
+		{"net.Pipe", func(t *testing.T, h *a2e.Host) io.ReadWriteCloser {
+			agent, host := net.Pipe()
+			serve(t, h, host)
+			return agent
+		}},
+		{"os.Pipe", func(t *testing.T, h *a2e.Host) io.ReadWriteCloser {
+			r1, w1, err := os.Pipe()
+			require.NoError(t, err)
+			r2, w2, err := os.Pipe()
+			require.NoError(t, err)
+			serve(t, h, a2e.Join(r1, w2))
+			return a2e.Join(r2, w1)
+		}},
+		{"tcp", func(t *testing.T, h *a2e.Host) io.ReadWriteCloser {
+			l, err := net.Listen("tcp", "127.0.0.1:0")
+			require.NoError(t, err)
+			listen(t, h, l)
+			conn, err := net.Dial("tcp", l.Addr().String())
+			require.NoError(t, err)
+			return conn
+		}},
+		{"unix", func(t *testing.T, h *a2e.Host) io.ReadWriteCloser {
+			l, err := net.Listen("unix", filepath.Join(t.TempDir(), "a2e"))
+			require.NoError(t, err)
+			listen(t, h, l)
+			conn, err := net.Dial("unix", l.Addr().String())
+			require.NoError(t, err)
+			return conn
+		}},
+		{"tls", func(t *testing.T, h *a2e.Host) io.ReadWriteCloser {
+			web := httptest.NewUnstartedServer(nil) // for its certificate
+			web.StartTLS()
+			t.Cleanup(web.Close)
+			l, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{Certificates: web.TLS.Certificates})
+			require.NoError(t, err)
+			listen(t, h, l)
+			conn, err := tls.Dial("tcp", l.Addr().String(), &tls.Config{InsecureSkipVerify: true})
+			require.NoError(t, err)
+			return conn
+		}},
+		{"http", func(t *testing.T, h *a2e.Host) io.ReadWriteCloser {
+			web := httptest.NewServer(a2e.NewHTTPHandler(h, nil))
+			t.Cleanup(web.Close)
+			conn, err := a2e.DialHTTP(t.Context(), web.URL, nil)
+			require.NoError(t, err)
+			return conn
+		}},
+		{"websocket", func(t *testing.T, h *a2e.Host) io.ReadWriteCloser {
+			web := httptest.NewServer(a2e.WebSocketHandler(h))
+			t.Cleanup(web.Close)
+			conn, err := a2e.DialWebSocket(t.Context(), "ws"+web.URL[4:], nil)
+			require.NoError(t, err)
+			return conn
+		}},
+		{"child", func(t *testing.T, _ *a2e.Host) io.ReadWriteCloser {
+			exe, err := os.Executable()
+			require.NoError(t, err)
+			cmd := exec.Command(exe)
+			cmd.Env = append(os.Environ(), "A2E_TEST_CHILD=host")
+			child, err := a2e.StartCommand(cmd, nil)
+			require.NoError(t, err)
+			return child
+		}},
+	}
+}
+
+func serve(t *testing.T, h *a2e.Host, rw io.ReadWriteCloser) {
+	done := make(chan struct{})
+	go func() { defer close(done); _ = h.Serve(context.Background(), rw) }()
+	t.Cleanup(func() { <-done })
+}
+
+func listen(t *testing.T, h *a2e.Host, l net.Listener) {
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() { defer close(done); _ = h.ServeListener(ctx, l) }()
+	t.Cleanup(func() { cancel(); <-done })
+}
+
+func echoHost() *a2e.Host {
+	set := tools.NewSet(nil)
+	d := a2e.New[tools.Definition]()
+	d.Name = "echo"
+	set.Add(tools.Tool{Definition: *d, Run: func(ctx context.Context, call *a2e.Call, arguments json.RawMessage) (any, error) {
+		for i := range 3 {
+			if err := call.Emit(a2e.EventProgress, map[string]int{"pct": 50 * i}); err != nil {
+				return nil, err
+			}
+		}
+		return arguments, nil
+	}})
+	wait := a2e.New[tools.Definition]()
+	wait.Name = "wait"
+	set.Add(tools.Tool{Definition: *wait, Run: func(ctx context.Context, _ *a2e.Call, _ json.RawMessage) (any, error) {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}})
+	flood := a2e.New[tools.Definition]()
+	flood.Name = "flood"
+	set.Add(tools.Tool{Definition: *flood, Run: func(ctx context.Context, call *a2e.Call, _ json.RawMessage) (any, error) {
+		big := map[string]string{"x": string(make([]byte, 10000))}
+		for ctx.Err() == nil {
+			if err := call.Emit(a2e.EventLog, big); err != nil {
+				return nil, err
+			}
+		}
+		return nil, ctx.Err()
+	}})
+	return a2e.NewHost(&a2e.HostOptions{Tokens: []string{"s3cret"}, Limits: a2e.Limits{MaxParallel: 64, MaxQueue: 1000, ReplayEvents: 5000}}).Add(set.Plugin())
+}
+
+// childHost is what the test binary does as a child: it serves its parent, and
+// prints a line that is no message.
+func childHost() {
+	fmt.Println("HOST READY")
+	_ = echoHost().Serve(context.Background(), a2e.Stdio())
+}
+
+func dial(t *testing.T, tr transport, h *a2e.Host, opts *a2e.ClientOptions) *a2e.Client {
+	o := a2e.ClientOptions{}
+	if opts != nil {
+		o = *opts
+	}
+	o.Token, o.Capabilities, o.Types = "s3cret", []string{"tools"}, tools.Types()
+	c := a2e.NewClient(tr.dial(t, h), &o)
+	t.Cleanup(func() { require.NoError(t, c.Close()) })
+	_, err := c.Connect(t.Context())
+	require.NoError(t, err)
+	return c
+}
+
+func echo(ctx context.Context, c *a2e.Client, tool, n string, streaming bool) (string, int, error) {
+	r := a2e.New[tools.CallRequest]()
+	r.ToolName, r.Arguments, r.Streaming = tool, json.RawMessage(`{"n":`+n+`}`), streaming
+	if tool == "wait" {
+		r.Timeout = 1 // so that closing does not wait for it long
+	}
+	events := 0
+	resp, err := a2e.Ask[tools.CallResponse](ctx, c, "tool/call/req", r, &a2e.CallOptions{OnEvent: func(e a2e.Event) {
+		if e.Order == a2e.InOrder && e.Info().Seq == int64(events) {
+			events++
+		}
+	}})
+	if err != nil {
+		return "", events, err
+	}
+	return string(resp.Data.Data), events, nil
+}
+
+// Every transport carries the same conversation (A2E-003, A2E-139, A2E-140,
+// D-44): handshake, ping, calls with events, many at a time, and a close that
+// leaves nothing behind.
+func TestTransports(t *testing.T) {
+	for _, tr := range transports() {
+		t.Run(tr.name, func(t *testing.T) {
+			c := dial(t, tr, echoHost(), nil)
+			require.True(t, c.Has("tools"))
+			require.NotEmpty(t, c.SessionID())
+			_, pong, err := c.Ping(t.Context())
+			require.NoError(t, err)
+			require.GreaterOrEqual(t, pong.UptimeSeconds, 0.0)
+			big := `"` + string(fill(200_000)) + `"`
+			got, _, err := echo(t.Context(), c, "echo", big, false)
+			require.NoError(t, err)
+			require.Equal(t, `{"n":`+big+`}`, got)
+			var all sync.WaitGroup
+			for i := range 50 {
+				all.Go(func() {
+					n := strconv.Itoa(i)
+					got, events, err := echo(t.Context(), c, "echo", n, i%2 == 0)
+					if err != nil || got != `{"n":`+n+`}` || i%2 == 0 && events != 3 {
+						t.Errorf("call %d: %q, %d events, %v", i, got, events, err)
+					}
+				})
+			}
+			all.Wait()
+			require.Zero(t, c.Dropped())
+			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+			defer cancel()
+			_, _, err = echo(ctx, c, "wait", "1", false)
+			require.ErrorIs(t, err, context.DeadlineExceeded)
+			_, _, err = c.Ping(t.Context())
+			require.NoError(t, err, "a cancelled call leaves the session alone (D-38)")
+		})
+	}
+}
+
+func fill(n int) []byte {
+	b := make([]byte, n)
+	for i := range b {
+		b[i] = 'a' + byte(i%26)
+	}
+	return b
+}
+
+// A thousand calls at once over one session: every answer finds its call.
+func TestLoad(t *testing.T) {
+	if testing.Short() {
+		t.Skip("short")
+	}
+	for _, tr := range transports() {
+		t.Run(tr.name, func(t *testing.T) {
+			calls := 1000
+			if tr.name == "http" || tr.name == "tls" {
+				calls = 300 // each is a request of its own; the race detector makes it slow
+			}
+			c := dial(t, tr, echoHost(), nil)
+			var all sync.WaitGroup
+			for i := range calls {
+				all.Go(func() {
+					n := strconv.Itoa(i)
+					got, events, err := echo(t.Context(), c, "echo", n, i%4 == 0)
+					if err != nil || got != `{"n":`+n+`}` || i%4 == 0 && events != 3 {
+						t.Errorf("call %d: %q, %d events, %v", i, got, events, err)
+					}
+				})
+			}
+			all.Wait()
+			require.Zero(t, c.Dropped())
+		})
+	}
+}
