@@ -179,7 +179,9 @@ func (s *Server) write(w http.ResponseWriter, r *http.Request, a *Answer, status
 	if a.Error != nil {
 		errorHeaders(h, a, status)
 	}
-	h["Content-Length"] = []string{strconv.Itoa(len(a.Data))}
+	if len(a.Data) > 1<<10 { // net/http sees to short answers
+		h["Content-Length"] = []string{strconv.Itoa(len(a.Data))}
+	}
 	if len(a.Data) > bigAnswer {
 		rc := http.NewResponseController(w)
 		_ = rc.SetWriteDeadline(time.Now().Add(s.opts.BodyTimeout))
