@@ -255,6 +255,9 @@ type ParamFault struct {
 	Reason Reason
 }
 
+// String returns path and reason, such as "/text: missing_required".
+func (f ParamFault) String() string { return f.Path + ": " + string(f.Reason) }
+
 func paramsError(faults []ParamFault) *Error {
 	first := faults[0]
 	e := formFault(first.Reason, first.Path, "the parameters do not fit the contract: "+first.Path+": "+string(first.Reason))

@@ -1,0 +1,87 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Command altar-client calls the tools of altar-runtime through altar-host. It
+// is a template to copy.
+//
+//	go run ./examples/altar-client -url ws://localhost:8090
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/fivewire/fivewire/altar"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, os.Args[1:], os.Stdout); err != nil {
+		fmt.Fprintln(os.Stderr, "altar-client:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, args []string, out io.Writer) error {
+	flags := flag.NewFlagSet("altar-client", flag.ContinueOnError)
+	flags.SetOutput(out)
+	url := flags.String("url", "ws://localhost:8090", "`address` of the Host")
+	key := flags.String("key", "example-client-key", "API `key`")
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+
+	client := altar.NewClient(func(ctx context.Context) (altar.Conn, error) {
+		return altar.DialWebSocket(ctx, *url, &altar.WebSocketOptions{Header: http.Header{altar.APIKeyHeader: {*key}}})
+	}, nil)
+	defer func() { _ = client.Close() }()
+
+	// Everything happens in a session, which ends by itself if this program dies.
+	session, err := client.CreateSession(ctx, &altar.CreateSessionParams{TTL: time.Minute})
+	if err != nil {
+		return err
+	}
+	defer func() { _ = session.Destroy(context.WithoutCancel(ctx)) }()
+
+	tools, err := session.Tools(ctx)
+	if err != nil {
+		return err
+	}
+	for _, tool := range tools {
+		fmt.Fprintf(out, "tool %s: %s\n", tool.Name, tool.Description)
+	}
+
+	upper, err := altar.Call[string](ctx, session, "text/upper", map[string]string{"text": "hello"})
+	if err != nil {
+		return err
+	}
+	fmt.Fprintln(out, "upper:", upper)
+
+	// A lost connection is made anew, and the stream goes on where it stopped.
+	for word, err := range altar.Stream[string](ctx, session, "text/words", map[string]string{"text": "one two three"}) {
+		if err != nil {
+			return err
+		}
+		fmt.Fprintln(out, "word:", word)
+	}
+
+	// What is wrong with parameters is told all at once.
+	_, err = session.Call(ctx, "text/upper", map[string]any{"txet": 1}, nil)
+	var refused *altar.Error
+	if !errors.As(err, &refused) {
+		return fmt.Errorf("the Host took parameters that are wrong: %w", err)
+	}
+	for _, fault := range refused.ParamFaults() {
+		fmt.Fprintln(out, "fault", fault)
+	}
+	return nil
+}

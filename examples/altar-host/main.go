@@ -1,0 +1,119 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Command altar-host is a Host of tools over WebSocket and HTTP, with API keys.
+// It is a template to copy; altar-runtime brings the tools and altar-client
+// calls them:
+//
+//	go run ./examples/altar-host &
+//	go run ./examples/altar-runtime &
+//	go run ./examples/altar-client
+//
+// It ends on Ctrl-C or SIGTERM, or after the time that -for says: calls in
+// flight may finish.
+package main
+
+import (
+	"context"
+	"crypto/sha256"
+	_ "embed"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/fivewire/fivewire/altar"
+)
+
+// The contracts are the Host's alone: a Runtime can fulfil them, not change them.
+//
+//go:embed manifest.json
+var manifest []byte
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, os.Args[1:], os.Stdout); err != nil {
+		fmt.Fprintln(os.Stderr, "altar-host:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, args []string, out io.Writer) error {
+	flags := flag.NewFlagSet("altar-host", flag.ContinueOnError)
+	flags.SetOutput(out)
+	addr := flags.String("addr", "localhost:8090", "`address` to listen on")
+	clientKey := flags.String("client-key", "example-client-key", "API `key` of clients")
+	runtimeKey := flags.String("runtime-key", "example-runtime-key", "API `key` of Runtimes")
+	span := flags.Duration("for", 0, "how long to run; 0 means until a signal")
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	if *span > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, *span)
+		defer cancel()
+	}
+
+	contracts, err := altar.ParseManifest(manifest)
+	if err != nil {
+		return err
+	}
+	// Every call is judged: users may use the text tools, operators everything.
+	roles := altar.AuthorizeRoles(
+		altar.RoleRule{Tools: "text/*", Roles: []string{"user", "operator"}},
+		altar.RoleRule{Tools: "admin/*", Roles: []string{"operator"}},
+	)
+	log := slog.New(slog.NewTextHandler(out, &slog.HandlerOptions{ReplaceAttr: withoutTime}))
+	host, err := altar.NewHost(contracts, roles, &altar.HostOptions{
+		ID: "example-host",
+		Authenticator: altar.AuthenticateAPIKeys(map[[sha256.Size]byte]*altar.Identity{
+			altar.HashAPIKey(*clientKey):  {Name: "alice", Tenant: "example", Roles: []string{"user"}},
+			altar.HashAPIKey(*runtimeKey): {Name: "text-service", Tenant: "example", Roles: []string{"runtime"}},
+		}),
+		AuthorizeRuntime: func(_ context.Context, id *altar.Identity, a *altar.AnnounceRuntime) error {
+			if id.Name != "text-service" {
+				return errors.New("only the text service brings tools")
+			}
+			return nil
+		},
+		Heartbeat: 10 * time.Second,
+		Audit: func(e *altar.AuditEvent) {
+			log.Info(e.Kind, "principal", e.Principal, "runtime", e.RuntimeID, "contract", e.Contract)
+		},
+	})
+	if err != nil {
+		return err
+	}
+
+	l, err := net.Listen("tcp", *addr)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(out, "listening on http://%s\n", l.Addr())
+	srv := &http.Server{Handler: host, ReadHeaderTimeout: 10 * time.Second}
+	served := make(chan error, 1)
+	go func() { served <- srv.Serve(l) }()
+	select {
+	case err = <-served:
+	case <-ctx.Done():
+	}
+	// Calls in flight end first, for ten seconds at most.
+	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+	defer cancel()
+	return errors.Join(err, host.Shutdown(end), srv.Close())
+}
+
+func withoutTime(_ []string, a slog.Attr) slog.Attr {
+	if a.Key == slog.TimeKey {
+		return slog.Attr{}
+	}
+	return a
+}
