@@ -140,7 +140,7 @@ func BenchmarkStore(b *testing.B) {
 		open func() engine
 	}{{"memory", newMemory}, {"map", newFloor}} {
 		var keys atomic.Int64
-		newKey := func() string { return fmt.Sprintf("k%d-%024d", 1763697022000000000, keys.Add(1)) }
+		newKey := func() string { return fmt.Sprintf("k%d-%024d", int64(1763697022000000000), keys.Add(1)) }
 		b.Run("lib="+lib.name, func(b *testing.B) {
 			for _, callers := range []int{1, 16} {
 				// run does f in so many goroutines, each with the number of a box.
