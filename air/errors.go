@@ -174,7 +174,7 @@ func (e *Error) Body() []byte {
 	case e.Code == ErrReplayWindowExhausted:
 		add("thread_id", e.ThreadID)
 	default:
-		if status != http.StatusInternalServerError {
+		if status != http.StatusInternalServerError || e.Code == ErrRelay {
 			add("detail", e.Detail)
 		}
 		add("air_id", e.AIRID)

@@ -84,7 +84,7 @@ func Block(blocked func(did string) bool) Middleware {
 
 // A Rejection is an envelope that was not delivered, for [InboxOptions.OnRejected].
 type Rejection struct {
-	Data     []byte
+	Data     []byte    // nil if it was too large to be read
 	Envelope *Envelope // nil if it could not be decoded
 	Err      *Error
 	Pulled   bool
@@ -458,6 +458,10 @@ func (in *Inbox) call(ctx context.Context, d *Delivery) (err error) {
 func (in *Inbox) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	data, err := in.pushed(w, r)
 	if err != nil {
+		var e *Error
+		if in.opts.OnRejected != nil && errors.As(err, &e) && e.Code != errMethodCode && e.Code != ErrUnauthorized {
+			in.opts.OnRejected(r.Context(), &Rejection{Data: data, Err: e, Final: true})
+		}
 		writeError(w, err)
 		return
 	}
@@ -487,7 +491,7 @@ func (in *Inbox) pushed(w http.ResponseWriter, r *http.Request) ([]byte, error) 
 		return data, nil
 	}
 	if in.opts.Unwrap == nil {
-		return nil, ErrInvalidEnvelope.err("not a content type for envelopes")
+		return data, ErrInvalidEnvelope.err("not a content type for envelopes")
 	}
 	if data, err = in.opts.Unwrap(contentType, data); err != nil {
 		return nil, ErrInvalidEnvelope.because("the wrapper could not be opened", err)

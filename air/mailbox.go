@@ -315,19 +315,23 @@ func (b *boxes) readHanded(ctx context.Context, box string, mb *mailbox, again b
 	return nil
 }
 
-// issued reports whether a page can have ended at this position.
-func (b *boxes) issued(ctx context.Context, box string, seq uint64) (bool, error) {
+// issued reports whether a page can have ended at this position: it was handed
+// out, or with before set, something behind it was.
+func (b *boxes) issued(ctx context.Context, box string, seq uint64, before bool) (bool, error) {
 	mb := b.get(box)
 	mb.mu.Lock()
 	defer mb.mu.Unlock()
+	known := func() bool {
+		return mb.handed.covers(span{seq, seq}) || before && len(mb.handed) > 0 && seq < mb.handed[len(mb.handed)-1].to
+	}
 	if err := b.readHanded(ctx, box, mb, false); err != nil {
 		return false, err
 	}
-	if mb.handed.covers(span{seq, seq}) {
+	if known() {
 		return true, nil
 	}
 	err := b.readHanded(ctx, box, mb, true)
-	return mb.handed.covers(span{seq, seq}), err
+	return known(), err
 }
 
 // ack removes what was handed out with one of these ids, and returns how many of

@@ -388,7 +388,7 @@ func (r *Relay) servePull(w http.ResponseWriter, req *http.Request, to *recipien
 	if q.Has("since") {
 		var ok bool
 		if after, ok = parseCursor(q.Get("since")); ok && after > 0 {
-			ok, err = r.boxes.issued(req.Context(), to.airID, after)
+			ok, err = r.boxes.issued(req.Context(), to.airID, after, false)
 		}
 		if err != nil {
 			return err
@@ -426,6 +426,17 @@ func (r *Relay) serveDeployedPull(w http.ResponseWriter, req *http.Request, to *
 	after, err := strconv.ParseUint(q.Get("since"), 10, 63)
 	if err != nil {
 		after = 0
+	}
+	if after > 0 {
+		// One that this relay cannot have issued, such as that of a relay which lost
+		// its mail, is read as 0: nothing must be passed over (AIR-D62).
+		ok, err := r.boxes.issued(req.Context(), to.airID, after, true)
+		if err != nil {
+			return err
+		}
+		if !ok {
+			after = 0
+		}
 	}
 	if q.Get("stream") == "1" || strings.Contains(req.Header.Get("Accept"), "text/event-stream") {
 		return r.serveStream(w, req, to, after)
