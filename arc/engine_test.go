@@ -561,7 +561,7 @@ func TestTwoProcesses(t *testing.T) {
 
 // The cost of an event does not grow with the task.
 func TestLongTask(t *testing.T) {
-	defer goleak.VerifyNone(t)
+	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
 	s := arc.NewServer(nil)
 	defer s.Close()
 	var allocs []float64
