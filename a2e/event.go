@@ -3,6 +3,8 @@
 
 package a2e
 
+import "encoding/json"
+
 // An Order says how the number of an event follows those before it (D-29).
 type Order string
 
@@ -54,13 +56,19 @@ func eventInfo(m *Message) EventBody {
 		return b.EventInfo()
 	}
 	b := *New[EventBody]()
-	if s, ok := m.Extra.Text("kind"); ok {
-		b.Kind = s
+	if kind := textMember(m, "kind"); kind != "" {
+		b.Kind = kind
 	}
-	b.ReqID, _ = m.Extra.Text("req_id")
-	if v := m.Extra.text.Get("data"); v.IsObject() {
-		b.Data = m.Extra.Get("data")
+	b.ReqID = textMember(m, "req_id")
+	if v := memberOf(m, "data"); v.IsValid() {
+		b.Data, _ = v.Interface().(json.RawMessage)
+	} else if v := m.Extra.text.Get("data"); v.IsObject() {
+		b.Data = json.RawMessage(v)
 	}
-	b.Seq, _ = m.Extra.text.Get("seq").Int()
+	if v := memberOf(m, "seq"); v.IsValid() && v.CanInt() {
+		b.Seq = v.Int()
+	} else {
+		b.Seq, _ = m.Extra.text.Get("seq").Int()
+	}
 	return b
 }

@@ -57,8 +57,7 @@ func (m *Message) ReqID() string {
 	if b, ok := m.Body.(interface{ RequestID() string }); ok {
 		return b.RequestID()
 	}
-	s, _ := m.Extra.Text("req_id")
-	return s
+	return textMember(m, "req_id")
 }
 
 // NewID returns a message id: 32 hex digits of a random UUID.

@@ -164,6 +164,10 @@ func (s *Session) take(m *Message, arrived time.Time, in int) {
 	if s.state == stateClosed {
 		return
 	}
+	if m.Type == typeCancel && slices.Contains(s.features, FeatureCancel) {
+		s.cancelCall(m)
+		return
+	}
 	switch s.kind(m.Type) {
 	case KindResponse, KindError, KindEvent:
 		s.unanswerable(m)
@@ -183,11 +187,6 @@ func (s *Session) take(m *Message, arrived time.Time, in int) {
 	case TypeHandshakeRequest:
 		s.handshake(m, arrived, in)
 		return
-	case typeCancel:
-		if slices.Contains(s.features, "cancel") {
-			s.cancelCall(m)
-			return
-		}
 	}
 	call := &Call{Message: m, Session: s, arrived: arrived, in: in}
 	call.capability = s.capabilityOf(m)
