@@ -23,7 +23,7 @@ import (
 )
 
 // The order of the faults is fixed: what comes first in the list wins, wherever in
-// the text it stands (section f; AIR-063..068, AIR-D02, AIR-D05, AIR-D07, AIR-D08).
+// the text it stands (section f; AIR-063..068, AIR-074, AIR-D02, AIR-D05, AIR-D07, AIR-D08).
 func TestCanonicalizeFaults(t *testing.T) {
 	deep := func(n int) string { return strings.Repeat("[", n) + strings.Repeat("]", n) }
 	tests := []struct {

@@ -21,8 +21,8 @@ import (
 	"github.com/fivewire/fivewire/store"
 )
 
-// What Send fills in, and what it writes (AIR-031, AIR-032, AIR-034..036, AIR-040,
-// AIR-041, AIR-089, AIR-133).
+// What Send fills in, and what it writes (AIR-031, AIR-032, AIR-034..036, AIR-039..041,
+// AIR-089, AIR-133).
 func TestSend(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, nil)
@@ -321,7 +321,7 @@ func TestResolver(t *testing.T) {
 }
 
 // Two agents negotiate through the relay, with every rule of 8.2 and 8.3 on the way
-// (AIR-103..106, AIR-109..112, AIR-D51..D53, AIR-D56).
+// (AIR-006..008, AIR-103..106, AIR-109..112, AIR-D51..D53, AIR-D56).
 func TestNegotiation(t *testing.T) {
 	w := newWorld(t, &air.RelayOptions{RateLimit: -1})
 	alice, bob := w.join(t, 1), w.join(t, 2)

@@ -15,7 +15,7 @@ import (
 	"github.com/fivewire/fivewire/air"
 )
 
-// Each row changes one thing of a good envelope. The three columns are what the
+// Each row changes one thing of a good envelope (AIR-043, AIR-047). The three columns are what the
 // three profiles say to it ("" is valid).
 func TestDecodeProfiles(t *testing.T) {
 	const (

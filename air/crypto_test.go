@@ -276,7 +276,7 @@ func decode(t *testing.T, text string) []byte {
 }
 
 // Sealing and opening are inverse; a box opens in its own envelope only, and
-// nothing of it may change (AIR-149..156, AIR-169, AIR-D36, AIR-D38).
+// nothing of it may change (AIR-147..156, AIR-169, AIR-D36, AIR-D38).
 func TestSealedBox(t *testing.T) {
 	_, pub := key(t, 3)
 	box, err := air.NewBoxKey(bytes.Repeat([]byte{3}, 32))

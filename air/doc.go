@@ -45,7 +45,12 @@
 // the recipient's key later can open what was sent before.
 //
 // A relay can drop, delay and reorder. Set a time limit of your own for every
-// negotiation.
+// negotiation. A key that the registry has replaced is trusted for up to 70
+// seconds more, because documents are cached; [ResolverOptions].TTL makes that
+// shorter.
+//
+// One identity key serves for signing and, in another form, for sealing. That is
+// what the specification intends.
 //
 // # Exactly once
 //

@@ -161,7 +161,7 @@ func TestConcurrentCopies(t *testing.T) {
 }
 
 // The same id under a new nonce, and the same nonce under a new id, are replays; a
-// restart forgets neither (AIR-033, AIR-113, AIR-114, AIR-116).
+// restart forgets neither (AIR-033, AIR-042, AIR-113, AIR-114, AIR-116).
 func TestReplaysSurviveARestart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, nil)
@@ -320,7 +320,7 @@ func TestSenderDocuments(t *testing.T) {
 	require.Nil(t, w.inbox(t, bob, air.InboxOptions{}).Receive(t.Context(), data, true).Err)
 }
 
-// An old envelope that was pulled is for the option (AIR-D68).
+// An old envelope that was pulled is for the option (AIR-037, AIR-D68).
 func TestPullMaxAge(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, nil)

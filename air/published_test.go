@@ -31,7 +31,7 @@ func published(t *testing.T, name string) []byte {
 	return data
 }
 
-// The gate of section 13: all vectors, no failure (AIR-069, AIR-078, AIR-135,
+// The gate of section 13: all vectors, no failure (AIR-009, AIR-062, AIR-069, AIR-078, AIR-135,
 // AIR-140..142, AIR-168).
 func TestPublishedSigningVectors(t *testing.T) {
 	var file struct {

@@ -124,7 +124,7 @@ func TestRelayRefuses(t *testing.T) {
 }
 
 // Envelopes come again until they are acknowledged, byte for byte, and only what
-// was handed out can be acknowledged (AIR-096, AIR-D61, AIR-D62).
+// was handed out can be acknowledged (AIR-092..094, AIR-096, AIR-D61, AIR-D62).
 func TestRelayRedelivers(t *testing.T) {
 	w := newWorld(t, &air.RelayOptions{RateLimit: -1})
 	alice, bob := w.join(t, 1), w.join(t, 2)
@@ -392,7 +392,9 @@ func TestPollerStreams(t *testing.T) {
 	wg.Wait()
 }
 
-// Polling through the other faults of a relay (AIR-D35, AIR-D63, AIR-D65, AIR-D48).
+// Polling through the other faults of a relay. What becomes of a pulled envelope is
+// told to the application, not to the relay (AIR-121, AIR-D35, AIR-D48, AIR-D63,
+// AIR-D65).
 func TestPollerFaults(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, nil)
