@@ -65,11 +65,7 @@ func CallFrom(ctx context.Context) *Call {
 	return c
 }
 
-// callContext is the context of a call, with its workflow.
-func callContext(ctx context.Context, c *Call) context.Context {
-	return &callCtx{Context: ctx, call: c}
-}
-
+// A callCtx is the context of a call, with its workflow.
 type callCtx struct {
 	context.Context
 	call *Call
