@@ -46,21 +46,19 @@ func ExampleServer_HandleTasks() {
 		return
 	}
 	fmt.Println(task.Status)
-	for task.Status != arc.TaskCompleted {
-		time.Sleep(time.Millisecond)
-		if task, err = c.TaskInfo(ctx, "translator-02", &arc.TaskInfoParams{TaskID: task.ID}); err != nil {
-			fmt.Println(err)
-			return
-		}
-		if task.Status == arc.TaskInputRequired {
-			fmt.Println(task.Messages[1].Text())
-			if err := c.SendTask(ctx, "translator-02", &arc.SendTaskParams{TaskID: task.ID, Message: arc.UserText("French")}); err != nil {
-				fmt.Println(err)
-				return
-			}
+	often := &arc.WaitOptions{MinInterval: time.Millisecond}
+	out, err := c.Wait(ctx, "translator-02", task.ID, often)
+	for err == nil && out.InputRequired {
+		fmt.Println(out.Prompt().Text())
+		if err = c.SendTask(ctx, "translator-02", &arc.SendTaskParams{TaskID: task.ID, Message: arc.UserText("French")}); err == nil {
+			out, err = c.Wait(ctx, "translator-02", task.ID, often)
 		}
 	}
-	fmt.Println(task.Artifacts[0].Parts[0].Content)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Println(out.Task.Artifacts[0].Parts[0].Content)
 	// Output:
 	// SUBMITTED
 	// Into which language?
