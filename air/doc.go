@@ -89,8 +89,8 @@
 //
 // # Not yet
 //
-// The registry's own API, other than documents: its registration, name check and
-// trust score calls are published nowhere with their fields. There is no probe of
-// peers, no lint and no export of transcripts, no codec for the bodies of deployed
-// peers other than [Raw], and no middleware around the client.
+// The registry's API for registering, checking names and rotating keys: the
+// specification does not give its fields (AIR-163). There is no codec for the
+// messages of rooms, no probe of peers, no lint and no export of transcripts, and
+// no middleware around the client.
 package air

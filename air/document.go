@@ -16,8 +16,11 @@ import (
 // resolved against (3.3, 3.4).
 const DefaultRegistry = "https://agentidentityregistry.org"
 
-// InboxService is the type of the service that names an agent's inbox.
-const InboxService = "A2AInbox"
+// Types of services in a DID document.
+const (
+	InboxService      = "A2AInbox"      // names an agent's inbox
+	TrustScoreService = "AIRTrustScore" // tells how far the registry trusts the agent
+)
 
 // maxDocument bounds a DID document (AIR-D09).
 const maxDocument = 256 << 10
@@ -89,6 +92,16 @@ func (d *Document) SigningKey(did string) (*PublicKey, error) {
 		return ParsePublicKey(text)
 	}
 	return nil, ErrNotFound.err("the document has no entry #key-1")
+}
+
+// Service returns the address of the first service of a type, as it is published.
+func (d *Document) Service(serviceType string) (endpoint string, ok bool) {
+	for s := d.text.Get("service").Elements(); s.Next(); {
+		if t, _ := s.Value.Get("type").Text(); t == serviceType && t != "" {
+			return s.Value.Get("serviceEndpoint").Text()
+		}
+	}
+	return "", false
 }
 
 // A Dialect is the way in which a relay's URLs and answers are made (AIR-D60).

@@ -12,6 +12,8 @@ import (
 	"net/http"
 	"sync"
 	"time"
+
+	"github.com/fivewire/fivewire/internal/strictjson"
 )
 
 // MaxDocumentTTL is the longest that a document may be used without resolving it
@@ -252,4 +254,38 @@ func (r *Resolver) fetch(ctx context.Context, airID string) (cached, error) {
 	e = cached{doc: doc, fetched: now, expires: now.Add(life), did: doc.ID}
 	e.pub, e.bad = doc.SigningKey(doc.ID)
 	return e, nil
+}
+
+// TrustScore asks for an agent's trust score where its document says, and returns
+// the answer: a JSON object, read strictly, whose members the specification
+// leaves to the registry. Scores are never part of an envelope (AIR-005). An agent
+// without that service is [ErrUnreachable].
+func (r *Resolver) TrustScore(ctx context.Context, did string) ([]byte, error) {
+	doc, err := r.Resolve(ctx, did)
+	if err != nil {
+		return nil, err
+	}
+	if doc.ID != did {
+		return nil, ErrNotFound.err("the document is that of another agent")
+	}
+	text, ok := doc.Service(TrustScoreService)
+	if !ok {
+		return nil, ErrUnreachable.err("the document names no trust score")
+	}
+	e, err := ParseEndpoint(text, r.endpointOptions(""))
+	if err != nil {
+		return nil, err
+	}
+	res, err := exchange(ctx, r.client, http.MethodGet, e.URL, nil, "", maxAnswer)
+	if err != nil {
+		return nil, ErrBadGateway.because("the trust score is out of reach", err)
+	}
+	if res.status != http.StatusOK {
+		return nil, ErrBadGateway.because("the trust score is out of reach", fmt.Errorf("status %d", res.status))
+	}
+	v, err := strictjson.Check(res.body, strictjson.Options{MaxDepth: maxDepth})
+	if err != nil || !v.IsObject() {
+		return nil, ErrBadDocument.because("the trust score is not a JSON object", err)
+	}
+	return v, nil
 }

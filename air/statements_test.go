@@ -5,6 +5,7 @@ package air_test
 
 import (
 	"context"
+	"net/http"
 	"os"
 	"slices"
 	"strings"
@@ -125,4 +126,40 @@ func TestFromIsNotBelieved(t *testing.T) {
 	require.Empty(t, asked)
 	require.Nil(t, in.Receive(t.Context(), signedOffer(t, alice, bob.DID(), nil), false).Err)
 	require.Equal(t, []string{alice.DID(), alice.DID()}, slices.Clip(asked))
+}
+
+// Trust scores are resolved apart from envelopes, where the document says.
+func TestTrustScore(t *testing.T) {
+	w := newWorld(t, nil)
+	alice := w.join(t, 1)
+	answer, status := `{"score":870,"big":18446744073709551616}`, 200
+	w.direct = http.HandlerFunc(func(rw http.ResponseWriter, _ *http.Request) {
+		rw.WriteHeader(status)
+		_, _ = rw.Write([]byte(answer))
+	})
+	score := func() ([]byte, error) { return w.resolver(t).TrustScore(t.Context(), alice.DID()) }
+	_, err := score()
+	require.ErrorIs(t, err, air.ErrUnreachable)
+	put := func(id, endpoint string) {
+		w.registry.PutDocument(alice.AIRID(), []byte(`{"id":"`+id+`","service":[{"type":"AIRTrustScore","serviceEndpoint":"`+endpoint+`"}]}`))
+	}
+	put(alice.DID(), "https://direct.example/score")
+	data, err := score()
+	require.NoError(t, err)
+	require.Equal(t, answer, string(data))
+	for _, answer = range []string{"", "[]", `{"a":1,"a":2}`} {
+		_, err = score()
+		require.ErrorIs(t, err, air.ErrBadDocument)
+	}
+	status = 503
+	_, err = score()
+	require.ErrorIs(t, err, air.ErrBadGateway)
+	put(alice.DID(), "http://direct.example/score")
+	_, err = score()
+	require.ErrorIs(t, err, air.ErrBadEndpoint)
+	put("did:wba:other:"+alice.AIRID(), "https://direct.example/score")
+	_, err = score()
+	require.ErrorIs(t, err, air.ErrNotFound)
+	_, err = w.resolver(t).TrustScore(t.Context(), airtest.DID(airIDOf(9)))
+	require.ErrorIs(t, err, air.ErrNotFound)
 }
