@@ -361,8 +361,10 @@ func (h *Host) guard(what string, hook func() error) (err error) {
 // refusal returns the error of a hook as it is sent.
 func (h *Host) refusal(what string, err error, reason Reason, message string) *Error {
 	var e *Error
-	if errors.As(err, &e) && e.Code.known() && e.Message != "" {
-		return e
+	if errors.As(err, &e) {
+		if _, bad := appendMessage(nil, &ErrorMessage{Err: e}, false); bad == nil {
+			return e
+		}
 	}
 	h.opts.Logger.Info("altar: refused", "hook", what, "err", err)
 	return &Error{Code: ErrAuthorizationFailed, Message: message, Details: appendDetails(nil, reason, ""), Cause: err}

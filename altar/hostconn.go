@@ -160,7 +160,7 @@ type refuser interface{ closeRefused() }
 // write sends what is queued until the queue ends, and closes the connection.
 func (hc *hostConn) write() {
 	watch := time.AfterFunc(time.Hour, func() {
-		hc.h.opts.Logger.Warn("altar: a peer does not read", "runtime", hc.runtimeID)
+		hc.h.opts.Logger.Warn("altar: a peer does not read")
 		hc.cut()
 	})
 	watch.Stop()

@@ -26,6 +26,10 @@ type RuntimeOptions struct {
 	// [ProtocolVersion].
 	Version string
 
+	// Level is the compliance level, 1 or 2 (ALT-020). Zero means 2. At level
+	// 1 the tools that stream are not offered.
+	Level int
+
 	// Metadata goes with the announcement.
 	Metadata map[string]string
 
@@ -158,8 +162,11 @@ type Dialer func(ctx context.Context) (Conn, error)
 // RunDialer keeps the Runtime connected: it dials, runs, and dials again with
 // growing pauses whenever the connection is lost (D-24). It returns nil after
 // ctx has ended and the calls in flight are answered, and an [*Error] if the
-// Host refuses the Runtime.
+// Host refuses the Runtime for another reason than a failure of its own.
 func (r *Runtime) RunDialer(ctx context.Context, dial Dialer) error {
+	if err := r.checkID(); err != nil {
+		return err
+	}
 	pause := backoff.Backoff{Base: 100 * time.Millisecond, Max: 30 * time.Second, Jitter: 0.3}
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -176,7 +183,7 @@ func (r *Runtime) RunDialer(ctx context.Context, dial Dialer) error {
 		switch {
 		case ctx.Err() != nil:
 			return nil
-		case errors.As(err, &refused):
+		case errors.As(err, &refused) && refused.Code != ErrInternal:
 			return err
 		}
 		r.opts.Logger.Warn("altar: connection to the Host lost", "runtime", r.id, "attempt", attempt, "err", err)
@@ -191,9 +198,19 @@ func (r *Runtime) RunDialer(ctx context.Context, dial Dialer) error {
 // (D-24). An [*Error] says why the Host refused the Runtime. No tool is running
 // any more when Run returns: tools must obey their context.
 func (r *Runtime) Run(ctx context.Context, conn Conn) error {
+	if err := r.checkID(); err != nil {
+		return errors.Join(err, conn.Close())
+	}
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	return r.session(conn).run(ctx, &wg)
+}
+
+func (r *Runtime) checkID() error {
+	if !validIdentifier(r.id) {
+		return fmt.Errorf("altar: %q cannot be a runtime id", r.id)
+	}
+	return nil
 }
 
 // A runtimeSession is the Runtime's side of one connection (section e).
@@ -225,9 +242,6 @@ func (r *Runtime) session(conn Conn) *runtimeSession {
 }
 
 func (s *runtimeSession) run(ctx context.Context, wg *sync.WaitGroup) error {
-	if !validIdentifier(s.r.id) {
-		return errors.Join(fmt.Errorf("altar: %q cannot be a runtime id", s.r.id), s.conn.Close())
-	}
 	calls, stop := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer stop(errCancelled)
 	s.ctx, s.wg, s.heard = calls, wg, time.Now()
@@ -244,9 +258,12 @@ func (s *runtimeSession) run(ctx context.Context, wg *sync.WaitGroup) error {
 	}
 	ended := make(chan struct{})
 	own.Go(func() { s.drain(ctx, ended) })
-	s.post(&AnnounceRuntime{RuntimeID: s.r.id, Language: "go", ProtocolVersion: s.r.opts.Version,
-		Capabilities: []string{CapStreaming, CapCancellation, CapDeadlines, CapSessionEvents, CapHeartbeat},
-		Metadata:     s.r.opts.Metadata, Header: Header{RequestID: randid.UUID4()}})
+	capabilities := []string{CapStreaming, CapCancellation, CapDeadlines, CapSessionEvents, CapHeartbeat}
+	if s.r.opts.Level == 1 {
+		capabilities = capabilities[1:]
+	}
+	s.post(&AnnounceRuntime{RuntimeID: s.r.id, Language: "go", ProtocolVersion: s.r.opts.Version, Capabilities: capabilities,
+		Metadata: s.r.opts.Metadata, Header: Header{RequestID: randid.UUID4()}})
 	err := s.read()
 	close(ended)
 	if ctx.Err() != nil {
@@ -426,6 +443,9 @@ func (s *runtimeSession) fulfill(sessionID string) {
 	names := []string{}
 	if !draining {
 		for _, t := range s.r.tools {
+			if t.stream != nil && s.r.opts.Level == 1 {
+				continue
+			}
 			names = append(names, namespaced(s.r.id, t.name))
 		}
 	}
