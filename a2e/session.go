@@ -63,6 +63,8 @@ func startSession(h *Host, out sink) *Session {
 	s := &Session{host: h, out: out, finished: make(chan struct{}), calls: map[string]*Call{}, held: map[string]bool{},
 		waiters: map[string]chan *Message{}, states: map[*Plugin]any{}}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
+	s.mu.Lock() // the timer may fire at once
+	defer s.mu.Unlock()
 	if d := h.limits.HandshakeTimeout; d > 0 && !h.open() {
 		s.timer = time.AfterFunc(d, s.handshakeOver)
 	}

@@ -194,6 +194,7 @@ func echo(ctx context.Context, c *a2e.Client, tool, n string, streaming bool) (s
 func TestTransports(t *testing.T) {
 	for _, tr := range transports() {
 		t.Run(tr.name, func(t *testing.T) {
+			t.Parallel()
 			c := dial(t, tr, echoHost(), nil)
 			require.True(t, c.Has("tools"))
 			require.NotEmpty(t, c.SessionID())

@@ -1,0 +1,424 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package a2e_test
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/fivewire/fivewire/a2e"
+	"github.com/fivewire/fivewire/a2e/catalogue"
+	"github.com/fivewire/fivewire/a2e/env"
+	"github.com/fivewire/fivewire/a2e/internal/a2etest"
+	"github.com/fivewire/fivewire/a2e/tools"
+)
+
+// fakeHost answers each request line as answer says; "" is no answer.
+func fakeHost(t *testing.T, answer func(m *a2e.Message) []string) io.ReadWriteCloser {
+	agent, host := a2e.Pipe()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		defer host.Close()
+		in := bufio.NewScanner(host)
+		codec := a2e.NewCodec(catalogue.Types()...)
+		for in.Scan() {
+			m, err := codec.Decode(in.Bytes())
+			if err != nil || m.Type == a2e.TypeShutdown {
+				return
+			}
+			for _, line := range answer(m) {
+				if _, err := io.WriteString(host, line+"\n"); err != nil {
+					return
+				}
+			}
+		}
+	}()
+	t.Cleanup(func() { <-done })
+	return agent
+}
+
+// The dialect of the public Python SDK (P-01, P-02, P-13, P-17, P-22): no a2e
+// member, ASCII escapes, clock numbers, answers without req_id, results with
+// nulls, and unknown types refused as parse errors.
+func TestDeployedHost(t *testing.T) {
+	rw := fakeHost(t, func(m *a2e.Message) []string {
+		base := func(msgType string) string {
+			return `{"type": "` + msgType + `", "id": "63c352c64d2844de90a1d8af0f86ff3d", "version": "1.0", "ts": 1795226511.6664674`
+		}
+		req := `, "req_id": "` + m.ID + `"`
+		switch m.Type {
+		case "handshake/req":
+			return []string{base("handshake/resp") + req + `, "session_id": "s", "accepted_caps": [{"capability": "tools", "enabled": true, "metadata": {"name": "tp"}},
+				{"capability": "proc", "enabled": false, "metadata": {}}], "max_parallel": 0, "ok": true, "reason": ""}`}
+		case "tool/call/req":
+			return []string{base("tool/event") + req + `, "kind": "progress", "data": {"pct": 1}, "seq": 1795226511666}`,
+				base("tool/call/resp") + req + `, "data": {"success": true, "tool_name": "t", "data": "\u00e9", "summary": null, "truncated": false,
+				"exit_code": null, "error": null, "error_code": null, "duration_ms": 3, "events": []}, "created_at": 1.5}`}
+		case "env/close/req":
+			return []string{base("env/close/resp") + `, "closed": true}`}
+		case "proc/status/req":
+			return []string{base("proc/status/resp") + req + `, "proc_id": "p", "status": "completed", "error": ""}`}
+		default:
+			return []string{base("error") + req + `, "code": "parse_error", "message": "Unknown type ` + m.Type + `", "detail": {}, "retryable": false, "capability_name": ""}`}
+		}
+	})
+	lines := strings.NewReplacer("\n", "", "\t", "")
+	c := a2e.NewClient(rewriting{rw, lines}, &a2e.ClientOptions{Types: catalogue.Types()})
+	defer c.Close()
+	_, err := c.Connect(t.Context())
+	require.NoError(t, err)
+	require.True(t, c.Peer().VersionMember)
+	require.True(t, c.Has("tools"))
+	require.False(t, c.Has("proc"), "enabled:false is absent (A2E-052, A2E-059)")
+	got, events, err := echo(t.Context(), c, "t", "1", true)
+	require.NoError(t, err)
+	require.Equal(t, `"\u00e9"`, got)
+	require.Zero(t, events, "the number is the clock's")
+	closed, err := a2e.Ask[env.CloseResponse](t.Context(), c, "env/close/req", &env.CloseRequest{EpisodeID: "e"}, nil)
+	require.NoError(t, err)
+	require.True(t, closed.Closed)
+	require.True(t, c.Serves("env"))
+	_, err = c.Do(t.Context(), "env/space/req", &env.SpaceRequest{EnvName: "x"}, nil)
+	require.ErrorIs(t, err, a2e.ErrUnsupported)
+	require.False(t, c.Serves("env"), "the client remembers what is not served (A2E-002, D-50)")
+	require.NotNil(t, c.Welcome())
+}
+
+// rewriting lets a test write messages over several lines.
+type rewriting struct {
+	io.ReadWriteCloser
+	r *strings.Replacer
+}
+
+func (w rewriting) Read(b []byte) (int, error) {
+	n, err := w.ReadWriteCloser.Read(b)
+	text := strings.ReplaceAll(string(b[:n]), "\n\t", "")
+	return copy(b, text), err
+}
+
+// A retryable error is repeated for idempotent calls only (A2E-066, D-30).
+func TestRetry(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		calls := 0
+		rw := fakeHost(t, func(m *a2e.Message) []string {
+			if m.Type == "handshake/req" {
+				return []string{message("handshake/resp", "r", `,"req_id":"`+m.ID+`"`)}
+			}
+			calls++
+			code, retryable := "timeout", "true"
+			if calls == 3 {
+				code, retryable = "tool_error", "false"
+			}
+			return []string{message("error", "e", `,"req_id":"`+m.ID+`","code":"`+code+`","retryable":`+retryable)}
+		})
+		c := a2e.NewClient(rw, nil)
+		defer c.Close()
+		_, err := c.Connect(t.Context())
+		require.NoError(t, err)
+		start := time.Now()
+		r := a2e.New[tools.CallRequest]()
+		r.ToolName, r.Arguments, r.Timeout = "t", json.RawMessage(`{}`), 1
+		_, err = c.Do(t.Context(), "tool/call/req", r, &a2e.CallOptions{Idempotent: true, Retry: &a2e.RetryPolicy{Attempts: 5}})
+		require.ErrorIs(t, err, a2e.ErrTool)
+		require.Equal(t, 3, calls)
+		require.Equal(t, 3*time.Second, time.Since(start), "1 and 2 seconds")
+		require.EqualValues(t, 4, r.Timeout, "a timeout raises the time")
+		calls = 0
+		_, err = c.Do(t.Context(), "tool/call/req", r, &a2e.CallOptions{Retry: &a2e.RetryPolicy{}})
+		require.ErrorIs(t, err, a2e.ErrTimeout)
+		require.Equal(t, 1, calls)
+	})
+}
+
+// Events can be taken one by one; leaving the loop ends the call; a reader that
+// is too slow fails it rather than lose any.
+func TestStream(t *testing.T) {
+	c := dial(t, transports()[0], echoHost(), &a2e.ClientOptions{MaxEvents: 5})
+	begin := func(tool string) *a2e.Stream {
+		r := a2e.New[tools.CallRequest]()
+		r.ToolName, r.Arguments, r.Streaming, r.Timeout = tool, json.RawMessage(`{}`), true, 1
+		return c.Stream(t.Context(), "tool/call/req", r, nil)
+	}
+	s := begin("echo")
+	n := 0
+	for ev, err := range s.Events() {
+		require.NoError(t, err)
+		require.EqualValues(t, n, ev.Info().Seq)
+		n++
+	}
+	require.Equal(t, 3, n)
+	m, err := s.Answer()
+	require.NoError(t, err)
+	require.Equal(t, "tool/call/resp", m.Type)
+	for range begin("flood").Events() {
+		break
+	}
+	slow := begin("flood")
+	time.Sleep(700 * time.Millisecond)
+	var last error
+	for _, err := range slow.Events() {
+		last = err
+	}
+	require.ErrorIs(t, last, a2e.ErrSlowReader)
+	_, err = begin("none").Answer()
+	require.ErrorIs(t, err, a2e.ErrUnknownTool)
+	bad := c.Stream(t.Context(), "a b", nil, nil)
+	for _, err := range bad.Events() {
+		require.ErrorIs(t, err, a2e.ErrSchemaViolation)
+	}
+	_, err = bad.Answer()
+	require.Error(t, err)
+}
+
+// A host that dies fails the calls that wait, and the client stays closed
+// (A2E-049).
+func TestHostDies(t *testing.T) {
+	agent, host := a2e.Pipe()
+	h := echoHost()
+	ctx, kill := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- h.Serve(ctx, host) }()
+	c := a2e.NewClient(agent, &a2e.ClientOptions{Token: "s3cret", Capabilities: []string{"tools"}, Types: tools.Types()})
+	_, _, err := c.Ping(t.Context())
+	require.ErrorIs(t, err, a2e.ErrNotConnected)
+	require.ErrorIs(t, c.Send(t.Context(), "x/y", nil), a2e.ErrNotConnected)
+	_, err = c.Connect(t.Context())
+	require.NoError(t, err)
+	failed := make(chan error, 2)
+	for range 2 {
+		go func() {
+			_, _, err := echo(t.Context(), c, "wait", "1", false)
+			failed <- err
+		}()
+	}
+	time.Sleep(20 * time.Millisecond)
+	kill()
+	for range 2 {
+		err := <-failed // answered at the last moment, or cut off
+		require.True(t, errors.Is(err, a2e.ErrClosed) || errors.Is(err, a2e.ErrTimeout), "%v", err)
+	}
+	<-c.Done()
+	require.ErrorIs(t, <-done, context.Canceled)
+	_, _, err = c.Ping(t.Context())
+	require.ErrorIs(t, err, a2e.ErrClosed)
+	require.ErrorIs(t, c.Send(t.Context(), "x/y", nil), a2e.ErrClosed)
+	require.NoError(t, c.Close())
+	unused := a2e.NewClient(agent, nil)
+	require.NoError(t, unused.Close())
+}
+
+// Shutdown waits for the client's own calls first (P-27).
+func TestClientShutdown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := a2e.NewHost(nil)
+		h.Add(&a2e.Plugin{Name: "demo", Capability: "demo", Routes: []a2e.Route{
+			a2e.NewRoute("demo/slow/req", func(context.Context, *a2e.Call, *struct{}) (*struct{}, error) {
+				time.Sleep(20 * time.Second)
+				return nil, nil
+			})}})
+		c := a2etest.Connect(t, h, nil)
+		got := make(chan error, 1)
+		go func() { _, err := c.Do(t.Context(), "demo/slow/req", &struct{}{}, nil); got <- err }()
+		synctest.Wait()
+		require.NoError(t, c.Shutdown(t.Context()))
+		require.NoError(t, <-got)
+		c = a2etest.Connect(t, h, nil)
+		go func() { _, err := c.Do(t.Context(), "demo/slow/req", &struct{}{}, nil); got <- err }()
+		synctest.Wait()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		require.ErrorIs(t, c.Shutdown(ctx), context.DeadlineExceeded)
+		require.ErrorIs(t, <-got, a2e.ErrClosed)
+		time.Sleep(time.Minute)
+	})
+}
+
+// What a child prints besides messages is passed over and logged (D-43).
+func TestNoise(t *testing.T) {
+	var log bytes.Buffer
+	rw := fakeHost(t, func(m *a2e.Message) []string {
+		return []string{"Traceback: \xff", "line: " + message("handshake/resp", "r", `,"req_id":"`+m.ID+`"`), "line: goodbye"}
+	})
+	c := a2e.NewClient(rw, &a2e.ClientOptions{SkipNoise: true, LinePrefix: "line: ", Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	_, err := c.Connect(t.Context())
+	require.NoError(t, err)
+	require.NoError(t, c.Close())
+	require.Contains(t, log.String(), "Traceback")
+}
+
+// The stream of an HTTP session breaks and comes back without loss (A2E-137,
+// A2E-138, D-13, D-42).
+func TestHTTPReconnect(t *testing.T) {
+	if testing.Short() {
+		t.Skip("waits for a reconnect")
+	}
+	inner := a2e.NewHTTPHandler(echoHost(), &a2e.HTTPOptions{HeartBeat: time.Second})
+	var streams, posts atomic.Int64
+	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case "/stream":
+			if streams.Add(1) == 1 { // the first one breaks after a moment
+				ctx, cancel := context.WithTimeout(r.Context(), 100*time.Millisecond)
+				defer cancel()
+				r = r.WithContext(ctx)
+			}
+		case "/send":
+			if posts.Add(1) == 3 { // one is taken, but its answer is lost
+				inner.ServeHTTP(httptest.NewRecorder(), r)
+				w.WriteHeader(http.StatusBadGateway)
+				return
+			}
+		}
+		inner.ServeHTTP(w, r)
+	}))
+	t.Cleanup(web.Close)
+	tr := transport{name: "http", dial: func(t *testing.T, _ *a2e.Host) io.ReadWriteCloser {
+		conn, err := a2e.DialHTTP(t.Context(), web.URL, nil)
+		require.NoError(t, err)
+		return conn
+	}}
+	c := dial(t, tr, nil, nil)
+	time.Sleep(150 * time.Millisecond)
+	for i := range 5 {
+		n := string(rune('0' + i))
+		got, events, err := echo(t.Context(), c, "echo", n, true)
+		require.NoError(t, err)
+		require.Equal(t, `{"n":`+n+`}`, got)
+		require.Equal(t, 3, events)
+	}
+	require.GreaterOrEqual(t, streams.Load(), int64(2))
+	require.LessOrEqual(t, c.Dropped(), uint64(1), "the repeated post may be told that it was answered already")
+}
+
+func TestDialHTTPRefuses(t *testing.T) {
+	for _, url := range []string{"ftp://x", "://", "http://example.com", "http://"} {
+		_, err := a2e.DialHTTP(t.Context(), url, nil)
+		require.Error(t, err, "%s (A2E-154)", url)
+	}
+	for _, answer := range []string{`{}`, `{"session_id":""}`, `{"session_id":"a\u0007b"}`, `no`, `{"session_id":7}`} {
+		web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, answer) }))
+		_, err := a2e.DialHTTP(t.Context(), web.URL, nil)
+		require.Error(t, err, answer)
+		web.Close()
+	}
+}
+
+// Pages of other origins and rebound names stay out; sessions are counted and
+// dropped (D-41, A2E-134, A2E-135).
+func TestHTTPServer(t *testing.T) {
+	h := a2e.NewHost(&a2e.HostOptions{Limits: a2e.Limits{MaxSessions: 1, MaxMessageBytes: 1000}})
+	web := httptest.NewServer(a2e.NewHTTPHandler(h, &a2e.HTTPOptions{AllowOrigins: []string{"https://app.example"}}))
+	defer web.Close()
+	do := func(method, path, body string, change func(*http.Request)) (int, string) {
+		r, err := http.NewRequest(method, web.URL+path, strings.NewReader(body))
+		require.NoError(t, err)
+		if change != nil {
+			change(r)
+		}
+		resp, err := http.DefaultClient.Do(r)
+		require.NoError(t, err)
+		defer resp.Body.Close()
+		text, err := io.ReadAll(resp.Body)
+		require.NoError(t, err)
+		return resp.StatusCode, string(text)
+	}
+	for origin, want := range map[string]int{"": 200, web.URL: 200, "https://app.example": 200, "https://evil.example": 403, "null": 403} {
+		status, _ := do("GET", "/health", "", func(r *http.Request) {
+			if origin != "" {
+				r.Header.Set("Origin", origin)
+			}
+		})
+		require.Equal(t, want, status, origin)
+	}
+	for host, want := range map[string]int{"localhost": 200, "localhost:1": 200, "[::1]:80": 200, "127.9.9.9": 200, "evil.example": 403, "evil.example:80": 403} {
+		status, _ := do("GET", "/health", "", func(r *http.Request) { r.Host = host })
+		require.Equal(t, want, status, host)
+	}
+	status, body := do("POST", "/session", "", nil)
+	require.Equal(t, 200, status)
+	var session struct {
+		ID string `json:"session_id"`
+	}
+	require.NoError(t, json.Unmarshal([]byte(body), &session))
+	with := func(r *http.Request) { r.Header.Set("X-Session-Id", session.ID) }
+	status, _ = do("POST", "/session", "", nil)
+	require.Equal(t, 503, status)
+	status, body = do("POST", "/send", strings.Repeat("x", 1002), with)
+	require.Equal(t, 413, status)
+	require.JSONEq(t, `{"detail":"Message too large"}`, body)
+	status, _ = do("POST", "/send", strings.Repeat("x", 1000), with)
+	require.Equal(t, 200, status)
+	for method, path := range map[string]string{"PUT": "/session", "DELETE": "/send", "POST": "/stream", "HEAD": "/health"} {
+		status, _ = do(method, path, "", nil)
+		require.Equal(t, 405, status)
+	}
+	status, _ = do("DELETE", "/session", "", with)
+	require.Equal(t, 200, status)
+	status, _ = do("POST", "/send", "{}", with)
+	require.Equal(t, 404, status)
+	require.Empty(t, h.Sessions())
+	require.NoError(t, h.Close())
+	status, _ = do("POST", "/session", "", nil)
+	require.Equal(t, 503, status)
+}
+
+// A session that nobody uses, or that nobody reads, ends (D-40, D-42).
+func TestHTTPSessionEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := a2e.NewHost(&a2e.HostOptions{Limits: a2e.Limits{SessionIdle: time.Minute, HandshakeTimeout: -1, ReplayEvents: 2, MaxQueue: 1}})
+		handler := a2e.NewHTTPHandler(h, nil)
+		do := func(method, path, secret, body string) (int, string) {
+			r := httptest.NewRequest(method, path, strings.NewReader(body))
+			if secret != "" {
+				r.Header.Set("X-Session-Id", secret)
+			}
+			w := httptest.NewRecorder()
+			handler.ServeHTTP(w, r)
+			synctest.Wait()
+			return w.Code, w.Body.String()
+		}
+		open := func() string {
+			_, body := do("POST", "/session", "", "")
+			return body[len(`{"session_id":"`) : len(body)-2]
+		}
+		idle := open()
+		time.Sleep(59 * time.Second)
+		status, _ := do("POST", "/send", idle, "")
+		require.Equal(t, 200, status)
+		time.Sleep(59 * time.Second)
+		status, _ = do("POST", "/send", idle, "")
+		require.Equal(t, 200, status, "using it keeps it")
+		time.Sleep(61 * time.Second)
+		status, _ = do("POST", "/send", idle, "")
+		require.Equal(t, 404, status)
+		unread := open()
+		for i := range 4 {
+			status, _ = do("POST", "/send", unread, message("ping", string(rune('a'+i)), ""))
+			require.Equal(t, 200, status)
+		}
+		status, _ = do("POST", "/send", unread, "")
+		require.Equal(t, 404, status, "closed rather than anything dropped silently")
+		status, body := do("GET", "/stream", unread, "")
+		require.Equal(t, 200, status)
+		require.Equal(t, 3, strings.Count(body, "data: "), "what was there can still be read")
+		status, _ = do("GET", "/stream", unread, "")
+		require.Equal(t, 404, status)
+		require.NoError(t, h.Close())
+	})
+}

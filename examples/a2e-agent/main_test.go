@@ -1,0 +1,22 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"os"
+)
+
+func Example() {
+	if err := run(context.Background(), os.Stdout, nil); err != nil {
+		panic(err)
+	}
+	// Output:
+	// tool: count_words: Count the words and letters of a text
+	// event: progress {"message":"counting","pct":50}
+	// result: {"words":3,"letters":14}
+	// remembered: "they were small"
+	// stdout: {"text":"hello\n"}
+	// stdout: {"code":0}
+}

@@ -1,0 +1,123 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// A2e-host is an environment host: tools written as plain functions, memory and
+// processes. Without arguments it serves its parent over standard input and
+// output; with -http it serves agents over HTTP until it is interrupted.
+//
+//	A2E_TOKEN=... go run ./examples/a2e-host -http 127.0.0.1:8765
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"os/signal"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/fivewire/fivewire/a2e"
+	"github.com/fivewire/fivewire/a2e/memory"
+	"github.com/fivewire/fivewire/a2e/proc"
+	"github.com/fivewire/fivewire/a2e/tools"
+)
+
+func main() {
+	address := flag.String("http", "", "serve HTTP at this address instead of standard input and output")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	// Standard output belongs to the protocol; logs go to standard error.
+	logger := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	if err := run(ctx, *address, os.Getenv("A2E_TOKEN"), logger); err != nil && !errors.Is(err, context.Canceled) {
+		logger.Error("host ended", "err", err)
+		os.Exit(1)
+	}
+}
+
+// A CountIn is what the tool count_words takes. The parameters that agents see
+// come from these fields.
+type CountIn struct {
+	Text  string `json:"text" jsonschema:"the text to look at"`
+	Lower bool   `json:"lower,omitempty" jsonschema:"count words of any case as one"`
+}
+
+// A CountOut is what it returns.
+type CountOut struct {
+	Words   int `json:"words"`
+	Letters int `json:"letters"`
+}
+
+// countWords is a tool: a plain function. Call.Emit sends progress to agents that
+// ask for it, and does nothing for the others.
+func countWords(_ context.Context, call *a2e.Call, in CountIn) (CountOut, error) {
+	if in.Text == "" {
+		return CountOut{}, errors.New("there is no text") // the agent reads this
+	}
+	if err := call.Emit(a2e.EventProgress, map[string]any{"pct": 50, "message": "counting"}); err != nil {
+		return CountOut{}, err
+	}
+	return CountOut{Words: len(strings.Fields(in.Text)), Letters: utf8.RuneCountInString(in.Text)}, nil
+}
+
+// newHost puts the plugins together.
+func newHost(token string, logger *slog.Logger) (*a2e.Host, error) {
+	set := tools.NewSet(nil)
+	tools.AddFunc(set, "count_words", "Count the words and letters of a text", countWords,
+		func(d *tools.Definition) { d.Tags, d.Idempotent = []string{"text"}, true })
+
+	// Processes are denied by default: this host lets agents run "echo", in the
+	// folder of the host, and nothing else.
+	processes, err := proc.NewPlugin(&proc.Options{Allow: []string{"echo"}})
+	if err != nil {
+		return nil, err
+	}
+	opts := &a2e.HostOptions{Logger: logger}
+	if token != "" {
+		opts.Tokens = []string{token}
+	}
+	return a2e.NewHost(opts).Add(set.Plugin()).Add(memory.NewPlugin(nil)).Add(processes), nil
+}
+
+func run(ctx context.Context, address, token string, logger *slog.Logger) error {
+	host, err := newHost(token, logger)
+	if err != nil {
+		return err
+	}
+	if address == "" {
+		return host.Serve(ctx, a2e.Stdio())
+	}
+	if token == "" {
+		return errors.New("set A2E_TOKEN: anybody on this machine can connect")
+	}
+	l, err := net.Listen("tcp", address)
+	if err != nil {
+		return err
+	}
+	return serveHTTP(ctx, l, host)
+}
+
+func serveHTTP(ctx context.Context, l net.Listener, host *a2e.Host) error {
+	server := &http.Server{Handler: a2e.NewHTTPHandler(host, nil), ReadHeaderTimeout: 10 * time.Second}
+	stopped := make(chan struct{})
+	go func() {
+		defer close(stopped)
+		<-ctx.Done()
+		// Work in flight may end; streams end with their sessions.
+		limit, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		_ = host.Shutdown(limit)
+		_ = server.Shutdown(limit)
+	}()
+	err := server.Serve(l)
+	if errors.Is(err, http.ErrServerClosed) {
+		<-stopped
+		return nil
+	}
+	return err
+}
