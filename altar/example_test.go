@@ -1,0 +1,107 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package altar_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log"
+
+	"github.com/fivewire/fivewire/altar"
+)
+
+const contracts = `{"contracts":[
+	{"name":"math/add","parameters":[{"name":"a","type":"integer","required":true},{"name":"b","type":"integer","required":true}]},
+	{"name":"count","streaming":true,"parameters":[{"name":"n","type":"integer","required":true}]}]}`
+
+type sum struct {
+	A int64 `json:"a"`
+	B int64 `json:"b"`
+}
+
+type upTo struct {
+	N int64 `json:"n"`
+}
+
+// Host, Runtime and client in one process.
+func Example() {
+	m, err := altar.ParseManifest([]byte(contracts))
+	if err != nil {
+		log.Fatal(err)
+	}
+	host, err := altar.NewHost(m, altar.AuthorizerFunc(altar.AllowAll), nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer host.Close()
+
+	rt := altar.NewRuntime("calc-01", nil)
+	altar.AddTool(rt, "math/add", func(_ context.Context, in sum) (int64, error) { return in.A + in.B, nil })
+	altar.AddStreamTool(rt, "count", func(_ context.Context, in upTo, out *altar.ChunkWriter) error {
+		for i := range in.N {
+			if err := out.Send(i); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	ctx, stop := context.WithCancel(context.Background())
+	conn, err := host.Dial(&altar.Identity{Name: "calculator"})
+	if err != nil {
+		log.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() { done <- rt.Run(ctx, conn) }()
+	for len(host.Runtimes()) == 0 { // a call would not wait for a Runtime that nobody knows
+	}
+
+	client := altar.NewClient(func(context.Context) (altar.Conn, error) {
+		return host.Dial(&altar.Identity{Name: "alice"})
+	}, nil)
+	defer client.Close()
+	s, err := client.CreateSession(ctx, nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	three, err := altar.Call[int64](ctx, s, "math/add", sum{1, 2})
+	fmt.Println(three, err)
+	for n, err := range altar.Stream[int64](ctx, s, "count", upTo{3}) {
+		fmt.Println(n, err)
+	}
+	_, err = s.Call(ctx, "math/add", map[string]any{"a": 1.5}, nil)
+	var e *altar.Error
+	if errors.As(err, &e) {
+		fmt.Println(string(e.Code), e.ParamFaults())
+	}
+	stop()
+	fmt.Println(<-done)
+	// Output:
+	// 3 <nil>
+	// 0 <nil>
+	// 1 <nil>
+	// 2 <nil>
+	// INVALID_PARAMETERS [/a: not_integer /b: missing_required]
+	// <nil>
+}
+
+// Parameters are checked against a contract and brought into one form.
+func ExampleValidator_Append() {
+	c, err := altar.ParseContract([]byte(`{"name":"pay","parameters":[
+		{"name":"cents","type":"integer","required":true},{"name":"receipt","type":"binary"}]}`))
+	if err != nil {
+		log.Fatal(err)
+	}
+	v, err := altar.NewValidator(c, nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	out, err := v.Append(nil, []byte(`{"receipt": "_-8", "cents": 9007199254740993.0}`))
+	fmt.Println(string(out), err)
+	_, err = v.Append(nil, []byte(`{"cents": "12"}`))
+	fmt.Println(errors.Is(err, altar.ReasonWrongType))
+	// Output:
+	// {"cents":9007199254740993,"receipt":"/+8="} <nil>
+	// true
+}
