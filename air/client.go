@@ -5,6 +5,7 @@ package air
 
 import (
 	"context"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -415,7 +416,8 @@ func (c *Client) preserve(ctx context.Context, err error) error {
 		return err
 	}
 	ctx = context.WithoutCancel(ctx)
-	if _, lost := c.opts.Outbox.Create(ctx, outboxPrefix+c.id.did+"/"+env.ID, e.Envelope, 0); lost != nil && !errors.Is(lost, store.ErrExists) {
+	sum := hashKey('o', env.ID, "", "") // an id may be longer than a key
+	if _, lost := c.opts.Outbox.Create(ctx, outboxPrefix+c.id.did+"/"+hex.EncodeToString(sum[:]), e.Envelope, 0); lost != nil && !errors.Is(lost, store.ErrExists) {
 		return errors.Join(err, fmt.Errorf("air: keeping the envelope: %w", lost))
 	}
 	return err

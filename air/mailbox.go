@@ -161,19 +161,10 @@ func (b *boxes) get(box string) *mailbox {
 // push stores an envelope. The same bytes again are stored once (AIR-D61).
 func (b *boxes) push(ctx context.Context, box string, m *mail) (uint64, error) {
 	mb := b.get(box)
-	mb.mu.Lock()
-	defer mb.mu.Unlock()
-	if err := b.catchUp(ctx, box, mb, false); err != nil {
+	if err := b.room(ctx, box, mb); err != nil {
 		return 0, err
 	}
-	if len(mb.seqs) >= b.max {
-		if err := b.catchUp(ctx, box, mb, true); err != nil {
-			return 0, err
-		}
-		if len(mb.seqs) >= b.max {
-			return 0, &Error{Code: ErrRateLimited, Detail: "the mailbox is full", RetryAfter: time.Minute}
-		}
-	}
+	// Not under the lock, so that a durable store can write several at once.
 	sum := sha256.Sum256(m.data)
 	var id [64]byte
 	hex.Encode(id[:], sum[:])
@@ -184,8 +175,32 @@ func (b *boxes) push(ctx context.Context, box string, m *mail) (uint64, error) {
 	if err != nil {
 		return 0, ErrRelay.because("", err)
 	}
-	mb.add(m.id, seq)
+	mb.mu.Lock()
+	defer mb.mu.Unlock()
+	if mb.seqs != nil && seq > mb.last { // otherwise a scan has seen it, or will
+		mb.add(m.id, seq)
+	}
 	return seq, nil
+}
+
+// room refuses an envelope for a mailbox that is full. What is being pushed at the
+// same moment does not count, so there can be a few more than the limit.
+func (b *boxes) room(ctx context.Context, box string, mb *mailbox) error {
+	mb.mu.Lock()
+	defer mb.mu.Unlock()
+	if err := b.catchUp(ctx, box, mb, false); err != nil {
+		return err
+	}
+	if len(mb.seqs) < b.max {
+		return nil
+	}
+	if err := b.catchUp(ctx, box, mb, true); err != nil {
+		return err
+	}
+	if len(mb.seqs) >= b.max {
+		return &Error{Code: ErrRateLimited, Detail: "the mailbox is full", RetryAfter: time.Minute}
+	}
+	return nil
 }
 
 func (mb *mailbox) add(id string, seq uint64) {

@@ -20,7 +20,7 @@ type ThreadsOptions struct {
 	// Store keeps the threads. Nil means the memory of this process.
 	Store store.KV
 
-	// TTL is how long a thread is remembered after its last message. Zero means 90
+	// TTL is how long a thread is remembered after its last message. Zero means 30
 	// days.
 	TTL time.Duration
 }
@@ -45,7 +45,7 @@ func NewThreads(self string, opts *ThreadsOptions) *Threads {
 		t.kv = store.NewMemory()
 	}
 	if t.ttl <= 0 {
-		t.ttl = 90 * 24 * time.Hour
+		t.ttl = 30 * 24 * time.Hour
 	}
 	return t
 }
