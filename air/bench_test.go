@@ -90,6 +90,61 @@ func verifyWhole(data []byte, key *PublicKey, w *ReplayWindow, n uint64, until t
 	return w.Record(e.From, e.ThreadID, string(nonce[:]), string(nonce[:]), until)
 }
 
+func BenchmarkVerifyEnvelope(b *testing.B) {
+	_, pub := benchKey(b)
+	for _, in := range benchInputs {
+		data := signedSample(b, in.size, in.korean)
+		b.Run("in="+in.name+"/lib=sdk", func(b *testing.B) {
+			w := &ReplayWindow{PerThread: 1 << 30, Total: 1 << 30}
+			until, n := time.Now().Add(time.Hour), uint64(0)
+			b.SetBytes(int64(len(data)))
+			loop(b, func() {
+				n++
+				if err := verifyWhole(data, pub, w, n, until); err != nil {
+					b.Fatal(err)
+				}
+			})
+		})
+	}
+}
+
+func BenchmarkSignEnvelope(b *testing.B) {
+	priv, _ := benchKey(b)
+	text := sample.Envelope(1<<10, false)
+	var dst []byte
+	b.Run("in=1KB/lib=sdk", func(b *testing.B) {
+		loop(b, func() { dst, _ = AppendSigned(dst[:0], text, priv, FormSpec) })
+	})
+}
+
+func BenchmarkSealedBox(b *testing.B) {
+	_, pub := benchKey(b)
+	box, bind, _ := benchBox(b)
+	for _, in := range benchInputs[:3] {
+		body := sample.Envelope(in.size, in.korean)
+		sealed, err := Seal(pub, bind, body)
+		require.NoError(b, err)
+		b.Run("in="+in.name+"/op=seal/lib=sdk", func(b *testing.B) { loop(b, func() { _, _ = Seal(pub, bind, body) }) })
+		b.Run("in="+in.name+"/op=open/lib=sdk", func(b *testing.B) { loop(b, func() { _, _ = box.Open(bind, sealed) }) })
+	}
+}
+
+func BenchmarkReplayWindow(b *testing.B) {
+	w := &ReplayWindow{PerThread: 1 << 30, Total: 1 << 30}
+	now, n := time.Unix(1e9, 0), uint64(0)
+	keys := make([]due, 40000)
+	for i := range keys {
+		keys[i] = replayKeys("from", "thread", fmt.Sprint(i), fmt.Sprint(i))
+	}
+	b.Run("lib=sdk", func(b *testing.B) {
+		loop(b, func() {
+			n++
+			now = now.Add(time.Millisecond)
+			_ = w.record(keys[n%40000], now.Add(9*time.Second), now, true)
+		})
+	})
+}
+
 func BenchmarkPairVerifyEnvelope(b *testing.B) {
 	_, pub := benchKey(b)
 	for _, in := range benchInputs {

@@ -256,18 +256,28 @@ func (c *canon) members(out, s []byte, i, depth int) ([]byte, int) {
 			return out, -1
 		}
 		m := member{ks: int32(len(out))}
-		if out, i = c.text(out, s, i, false); i < 0 {
+		e, esc, wide := stringEnd(s, i+1)
+		if e < 0 {
 			return out, -1
 		}
-		m.ke = int32(len(out))
-		name := out[m.ks+1 : m.ke-1]
-		if bytes.IndexByte(name, '\\') >= 0 {
-			m.ts = int32(len(c.keys))
-			c.keys = unescape(c.keys, name)
-			m.te = int32(len(c.keys))
-			name = c.keys[m.ts:m.te]
-		}
-		if hi, safe := nameKind(name); hi || !safe {
+		var name []byte
+		if !esc && !wide { // as nearly all are
+			out = append(out, s[i:e]...)
+			i, m.ke = e, int32(len(out))
+			name = out[m.ks+1 : m.ke-1]
+		} else {
+			if out, i = c.text(out, s, i, false); i < 0 {
+				return out, -1
+			}
+			m.ke = int32(len(out))
+			name = out[m.ks+1 : m.ke-1]
+			if bytes.IndexByte(name, '\\') >= 0 {
+				m.ts = int32(len(c.keys))
+				c.keys = unescape(c.keys, name)
+				m.te = int32(len(c.keys))
+				name = c.keys[m.ts:m.te]
+			}
+			hi, safe := nameKind(name)
 			high, odd = high || hi, odd || !safe
 		}
 		if n := len(c.mem); n > first && sorted {
