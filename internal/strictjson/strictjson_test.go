@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/fivewire/fivewire/internal/race"
 )
 
 func TestCheck(t *testing.T) {
@@ -200,6 +202,9 @@ func TestEncode(t *testing.T) {
 }
 
 func TestAllocations(t *testing.T) {
+	if race.Enabled {
+		t.Skip("the race detector allocates")
+	}
 	in := []byte(`{"arc":"1.0","id":"msg_abc123","method":"task.create","params":{"a":[1,2,{"b":"cdefghijklmnop"}]}}`)
 	var v Value
 	n := testing.AllocsPerRun(100, func() {
