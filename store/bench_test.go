@@ -17,6 +17,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/fivewire/fivewire/internal/race"
 	"github.com/fivewire/fivewire/store"
 )
 
@@ -342,7 +343,7 @@ func cycle(s store.Store, stream, id string, ttl time.Duration) error {
 
 // TestAllocations holds what the benchmarks measure.
 func TestAllocations(t *testing.T) {
-	if raceEnabled {
+	if race.Enabled {
 		t.Skip("the race detector allocates for itself")
 	}
 	ctx := t.Context()

@@ -16,6 +16,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
+
+	"github.com/fivewire/fivewire/internal/race"
 )
 
 func TestForms(t *testing.T) {
@@ -101,7 +103,7 @@ func TestUUID7Time(t *testing.T) {
 }
 
 func TestAllocs(t *testing.T) {
-	if raceDetector {
+	if race.Enabled {
 		t.Skip("the race detector makes what is read into escape")
 	}
 	var s string
