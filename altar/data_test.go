@@ -486,3 +486,46 @@ func TestAppendRefuses(t *testing.T) {
 	require.Equal(t, `{"type":"CreateSession","security_context":{}}`, string(out))
 	require.True(t, bytes.Equal(appendText(nil, []byte(`{ "a" : "x\\" }`)), []byte(`{"a":"x\\"}`)))
 }
+
+// D-09: not a number and the infinities, where both sides agreed on strings.
+func TestNonFinite(t *testing.T) {
+	on := ValidatorOptions{NonFiniteStrings: true}
+	type in struct {
+		V []NonFinite `json:"v"`
+	}
+	rt := NewRuntime("r1", &RuntimeOptions{Validator: on})
+	AddTool(rt, "floats", func(_ context.Context, x in) ([]NonFinite, error) { return x.V, nil })
+	m := &Manifest{Contracts: []*Contract{{Name: "floats", Parameters: []Parameter{{Name: "v", Type: "array[float]", Required: true}}}}}
+	for _, opts := range []*HostOptions{{Validator: on}, nil} {
+		h, err := NewHost(m, AuthorizerFunc(AllowAll), opts)
+		require.NoError(t, err)
+		conn, err := h.Dial(testService)
+		require.NoError(t, err)
+		ctx, stop := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- rt.Run(ctx, conn) }()
+		for len(h.Runtimes()) == 0 {
+			time.Sleep(time.Millisecond)
+		}
+		c := NewClient(func(context.Context) (Conn, error) { return h.Dial(testUser) }, nil)
+		s, err := c.CreateSession(ctx, nil)
+		require.NoError(t, err)
+		sent := []NonFinite{1.5, NonFinite(math.Inf(1)), NonFinite(math.Inf(-1)), -0.25}
+		got, err := Call[[]NonFinite](ctx, s, "floats", in{sent})
+		if opts != nil {
+			require.NoError(t, err)
+			require.Equal(t, sent, got)
+			got, err = Call[[]NonFinite](ctx, s, "floats", in{[]NonFinite{NonFinite(math.NaN())}})
+			require.NoError(t, err)
+			require.True(t, math.IsNaN(float64(got[0])))
+		} else {
+			require.ErrorIs(t, err, ReasonWrongType)
+		}
+		require.NoError(t, c.Close())
+		stop()
+		require.NoError(t, <-done)
+		require.NoError(t, h.Close())
+	}
+	var f NonFinite
+	require.Error(t, json.Unmarshal([]byte(`"1"`), &f))
+}

@@ -38,6 +38,7 @@ type DecodeError struct {
 	salvaged Message
 }
 
+// Error tells what is wrong, without repeating the frame.
 func (e *DecodeError) Error() string { return "altar: decode: " + e.Err.Message }
 
 // Unwrap returns the error that is the answer to the frame.

@@ -26,6 +26,7 @@ const (
 	ErrInternal            Code = "INTERNAL_ERROR"       // something else failed in Host or Runtime
 )
 
+// Error returns the code, so that it can be the target of [errors.Is].
 func (c Code) Error() string { return "altar: " + string(c) }
 
 func (c Code) known() bool {
@@ -42,6 +43,7 @@ func (c Code) known() bool {
 // as the target of [errors.Is].
 type Reason string
 
+// Error returns the reason, so that it can be the target of [errors.Is].
 func (r Reason) Error() string { return "altar: " + string(r) }
 
 // The reasons: a closed list on the wire. Those of the last group are for
@@ -163,6 +165,7 @@ func appendDetails(dst []byte, reason Reason, path string) []byte {
 	return append(dst, '}')
 }
 
+// Error returns code, reason and message.
 func (e *Error) Error() string {
 	s := "altar: " + string(e.Code)
 	if r := e.Reason(); r != "" {
@@ -239,6 +242,7 @@ type ContractError struct {
 	Path   string // JSON Pointer to the culprit; empty for faults of the JSON text
 }
 
+// Error returns path and reason.
 func (e *ContractError) Error() string {
 	if e.Path == "" {
 		return "altar: contract: " + string(e.Reason)

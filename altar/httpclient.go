@@ -42,13 +42,17 @@ func NewHTTP(url string, opts *HTTPOptions) Conn {
 		c.url = strings.TrimSuffix(c.url, "/") + PathMessages
 	}
 	if c.opts.Client == nil {
-		c.opts.Client = &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+		c.opts.Client = noRedirects()
 	}
 	if c.opts.MaxMessage <= 0 {
 		c.opts.MaxMessage = DefaultMaxMessage
 	}
 	c.ctx, c.stop = context.WithCancel(context.Background())
 	return c
+}
+
+func noRedirects() *http.Client {
+	return &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 }
 
 type httpConn struct {

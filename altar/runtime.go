@@ -44,6 +44,11 @@ type RuntimeOptions struct {
 	// takes. Zero means [DefaultMaxMessage].
 	MaxMessage int
 
+	// Validator adjusts how parameters are checked against the contracts of
+	// this side, see [Runtime.HandleContract]. It should be the same as at the
+	// Host.
+	Validator ValidatorOptions
+
 	// Handshake bounds how long the Host may take to accept the Runtime. Zero
 	// means for ever.
 	Handshake time.Duration
@@ -123,7 +128,7 @@ func (r *Runtime) add(t *runtimeTool, c *Contract) {
 		panic(fmt.Sprintf("altar: the tool %q is added twice", t.name))
 	}
 	if c != nil {
-		v, err := NewValidator(c, nil)
+		v, err := NewValidator(c, &r.opts.Validator)
 		if err != nil {
 			panic(fmt.Sprintf("altar: the contract of tool %q: %v", t.name, err))
 		}

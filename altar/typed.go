@@ -8,7 +8,9 @@ import (
 	"encoding"
 	"encoding/json"
 	"fmt"
+	"math"
 	"reflect"
+	"strconv"
 	"strings"
 )
 
@@ -44,6 +46,45 @@ func mustContract[In any](name string, streaming bool) *Contract {
 	}
 	c.Streaming = streaming
 	return c
+}
+
+// A NonFinite is a number that may also be NaN or infinite, for parameters of type
+// float where the option NonFiniteStrings is on at both sides: JSON has no such
+// numbers, so they are written as strings (D-09).
+type NonFinite float64
+
+// MarshalJSON writes a number, or one of the three strings.
+func (f NonFinite) MarshalJSON() ([]byte, error) {
+	switch v := float64(f); {
+	case math.IsNaN(v):
+		return []byte(`"NaN"`), nil
+	case math.IsInf(v, 1):
+		return []byte(`"Infinity"`), nil
+	case math.IsInf(v, -1):
+		return []byte(`"-Infinity"`), nil
+	default:
+		return appendFloat(nil, v), nil
+	}
+}
+
+// UnmarshalJSON reads what MarshalJSON writes.
+func (f *NonFinite) UnmarshalJSON(data []byte) error {
+	switch string(data) {
+	case `"NaN"`:
+		*f = NonFinite(math.NaN())
+	case `"Infinity"`:
+		*f = NonFinite(math.Inf(1))
+	case `"-Infinity"`:
+		*f = NonFinite(math.Inf(-1))
+	case "null":
+	default:
+		v, err := strconv.ParseFloat(string(data), 64)
+		if err != nil {
+			return fmt.Errorf("altar: not a float: %w", err)
+		}
+		*f = NonFinite(v)
+	}
+	return nil
 }
 
 // ContractFor returns the contract of a tool whose parameters are the struct In.

@@ -20,7 +20,8 @@ const subprotocol = "altar.v1"
 
 // WebSocketOptions adjusts [DialWebSocket].
 type WebSocketOptions struct {
-	// HTTPClient makes the handshake. Nil means [http.DefaultClient].
+	// HTTPClient makes the handshake. Nil means one that follows no redirect, so
+	// that credentials go to this Host only.
 	HTTPClient *http.Client
 
 	// Header goes with the handshake, for authentication above all.
@@ -37,6 +38,9 @@ func DialWebSocket(ctx context.Context, url string, opts *WebSocketOptions) (Con
 	var o WebSocketOptions
 	if opts != nil {
 		o = *opts
+	}
+	if o.HTTPClient == nil {
+		o.HTTPClient = noRedirects()
 	}
 	if scheme, rest, ok := strings.Cut(url, "://"); ok && !strings.Contains(strings.TrimSuffix(rest, "/"), "/") {
 		url = scheme + "://" + strings.TrimSuffix(rest, "/") + PathWebSocket
