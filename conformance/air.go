@@ -91,13 +91,21 @@ func airSeed(in *Input, name string) ed25519.PrivateKey {
 	return ed25519.NewKeyFromSeed(seed)
 }
 
+// airOptional reads a string that may be absent or null.
+func airOptional(in *Input, name string) string {
+	if in.IsNull(name) {
+		return ""
+	}
+	return in.StringOr(name, "")
+}
+
 func airCanonicalize(in *Input) (Answer, error) {
 	out, err := air.Canonicalize(in.Wire("wire"))
 	return Answer{"canonical": string(out)}, err
 }
 
 func airSign(in *Input) (Answer, error) {
-	envelope, key, form := in.Wire("envelope"), airSeed(in, "seedHex"), air.Form(in.String("form"))
+	envelope, key, form := in.Wire("envelope"), airSeed(in, "seedHex"), air.Form(in.StringOr("form", "spec"))
 	if err := in.Err(); err != nil {
 		return nil, err
 	}
@@ -124,7 +132,7 @@ func airSign(in *Input) (Answer, error) {
 }
 
 func airVerify(in *Input) (Answer, error) {
-	envelope, text, accept := in.Wire("envelope"), in.String("publicKey"), air.AcceptForms(in.String("accept"))
+	envelope, text, accept := in.Wire("envelope"), in.String("publicKey"), air.AcceptForms(in.StringOr("accept", "both"))
 	if err := in.Err(); err != nil {
 		return nil, err
 	}
@@ -138,7 +146,7 @@ func airVerify(in *Input) (Answer, error) {
 
 func airValidate(in *Input) (Answer, error) {
 	e, err := air.Decode(in.Wire("envelope"), &air.DecodeOptions{
-		Profile: air.Profile(in.String("profile")),
+		Profile: air.Profile(in.StringOr("profile", "")),
 		Bodies:  in.StringsOr("bodies"),
 	})
 	if err != nil {
@@ -151,10 +159,10 @@ func airCompose(in *Input) (Answer, error) {
 	key := airSeed(in, "seedHex")
 	draft := &air.Draft{
 		ID: in.String("id"), From: in.String("from"), To: in.String("to"), Timestamp: in.String("timestamp"),
-		ThreadID: in.String("threadId"), Nonce: in.String("nonce"), InReplyTo: in.StringOr("inReplyTo", ""),
+		ThreadID: in.String("threadId"), Nonce: in.String("nonce"), InReplyTo: airOptional(in, "inReplyTo"),
 		Body: &air.Raw{JSON: in.Wire("body")},
 	}
-	opts := &air.ComposeOptions{Profile: air.Profile(in.String("profile")), Bodies: in.StringsOr("bodies")}
+	opts := &air.ComposeOptions{Profile: air.Profile(in.StringOr("profile", "")), Bodies: in.StringsOr("bodies")}
 	if err := in.Err(); err != nil {
 		return nil, err
 	}
@@ -215,12 +223,12 @@ func airToX25519(in *Input) (Answer, error) {
 
 func airID(in *Input) (Answer, error) {
 	id := in.String("text")
-	in.String("profile") // the same in all of them
+	in.StringOr("profile", "") // the same in all of them
 	return Answer{"airId": id}, air.CheckAIRID(id)
 }
 
 func airDID(in *Input) (Answer, error) {
-	d, err := air.ParseDID(in.String("text"), air.Profile(in.String("profile")))
+	d, err := air.ParseDID(in.String("text"), air.Profile(in.StringOr("profile", "")))
 	return Answer{"airId": d.AIRID, "host": d.Host}.OnlyNamed(), err
 }
 
@@ -319,7 +327,8 @@ func airErrorDecode(in *Input) (Answer, error) {
 	if in.Has("now") {
 		now = in.Time("now")
 	}
-	v := air.Judge(in.Int("status"), header, in.Wire("body"), in.Int("attempt"), now)
+	body, _ := in.WireOr("body")
+	v := air.Judge(in.Int("status"), header, body, in.IntOr("attempt", 1), now)
 	a := Answer{"code": string(v.Code), "action": string(v.Action)}
 	if v.HasRetryAfter {
 		a["retryAfterMs"] = v.RetryAfter.Milliseconds()

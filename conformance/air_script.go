@@ -133,6 +133,9 @@ type airPeer struct {
 
 func (p *airPeer) begin(in *Input) {
 	*p = airPeer{start: time.Now()}
+	if !in.Has("replies") {
+		return
+	}
 	for _, r := range in.Objects("replies") {
 		p.replies = append(p.replies, airReadReply(r))
 	}
@@ -190,7 +193,7 @@ func airThreadScript(_ *testing.T, _, fixture *Input) (Step, error) {
 			in.Bool("create")
 			th = air.Thread{State: air.ThreadPending}
 		} else {
-			by, id, reply := air.Party(in.String("from")), in.String("id"), in.StringOr("inReplyTo", "")
+			by, id, reply := air.Party(in.String("from")), in.String("id"), airOptional(in, "inReplyTo")
 			body, err := air.ParseBody(in.Wire("body"), air.ProfileInterop)
 			if err == nil {
 				err = th.Apply(by, id, reply, body)
