@@ -132,9 +132,11 @@ func (r *Receipt) Delivered() bool { return r.Status == http.StatusOK }
 // ids, the nonce, the time, and the sender, which cannot be another.
 //
 // It returns after 200 or 202, with up to four repetitions after 1, 2, 4 and 8
-// seconds. Every error is an [*Error]; that of a delivery that failed holds the
-// signed envelope for [Client.Deliver]. The outcome of a delivery that ctx ended
-// is unknown.
+// seconds. What the protocol or a peer refuses is an [*Error]; that of a delivery
+// that failed holds the signed envelope for [Client.Deliver]. The outcome of a
+// delivery that ctx ended is unknown. If the envelope was delivered but the thread
+// moved on meanwhile, because an answer crossed it, there is a receipt beside the
+// error.
 func (c *Client) Send(ctx context.Context, draft *Draft, opts *SendOptions) (*Receipt, error) {
 	d := *draft
 	seal := opts != nil && opts.Seal

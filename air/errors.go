@@ -65,7 +65,6 @@ const (
 	ErrAlreadySigned     Code = "already_signed"      // the envelope carries a signature
 	ErrAmbiguousKeyOrder Code = "ambiguous_key_order" // implementations would sort the names differently
 	ErrBadServiceType    Code = "bad_service_type"    // an empty service type
-	ErrClosed            Code = "closed"              // used after Close
 )
 
 // Error makes a Code an error.

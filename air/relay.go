@@ -64,8 +64,9 @@ func RegistryDirectory(r *Resolver) Directory {
 // RelayOptions adjusts a [Relay]. The zero value is right for production, but for
 // Directory or InboxSecret.
 type RelayOptions struct {
-	// Store keeps the mail. Nil means the memory of this process, which a restart
-	// loses.
+	// Store keeps the mail, and for TTL a hash of every envelope, acknowledged or
+	// not, to know a second copy. Nil means the memory of this process, which a
+	// restart loses.
 	Store store.Store
 
 	// Directory knows the recipients. Nil means that every AIR ID has a mailbox.
