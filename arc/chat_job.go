@@ -6,6 +6,7 @@ package arc
 import (
 	"context"
 	"errors"
+	"time"
 )
 
 // A chatJob is the answering of one message: it has the turn in its chat.
@@ -20,6 +21,7 @@ type chatJob struct {
 	said      *Message
 	stream    bool
 	kept      bool // what was said is in the store
+	over      bool // the turn is; guarded by the lock of the chat
 }
 
 // serve answers, in one piece or as a stream.
@@ -64,6 +66,7 @@ func (j *chatJob) answer(ctx context.Context, sink EventSink) (any, error) {
 		}
 	}
 	lc.mu.Unlock()
+	defer j.attend(context.WithoutCancel(ctx))()
 	err := j.work(ctx, turn, out)
 	reply := out.finish()
 	if out.err != nil {
@@ -75,6 +78,35 @@ func (j *chatJob) answer(ctx context.Context, sink EventSink) (any, error) {
 func (j *chatJob) work(ctx context.Context, turn *ChatTurn, out *ChatWriter) (err error) {
 	defer recovered(&err)
 	return j.call.entry.Chats.Chat(ctx, turn, out)
+}
+
+// attend keeps the chat from lapsing as long as it is being answered. It returns
+// what ends that.
+func (j *chatJob) attend(ctx context.Context) func() {
+	s := j.table.s
+	if j.stateless || s.opts.ChatIdle == 0 {
+		return func() {}
+	}
+	every := s.opts.ChatIdle / 4
+	j.chat.mu.Lock() // for the timer, too, which may fire at once
+	defer j.chat.mu.Unlock()
+	if st := j.chat.state; st != nil && now().Sub(st.updated) >= every {
+		j.table.renew(ctx, j.chat) // little may be left
+	}
+	var timer *time.Timer
+	timer = time.AfterFunc(every, func() {
+		if !s.begin(true) {
+			return
+		}
+		defer s.work.Done()
+		j.chat.mu.Lock()
+		defer j.chat.mu.Unlock()
+		if !j.over {
+			j.table.renew(ctx, j.chat)
+			timer.Reset(every)
+		}
+	})
+	return func() { timer.Stop() }
 }
 
 // begin keeps a chat whose stream begins. It is called by the writer, from the
@@ -110,7 +142,7 @@ func (j *chatJob) keep(ctx context.Context) error {
 func (j *chatJob) remember(ctx context.Context, m *Message) error {
 	b, err := encode(func(w *writer) { w.message(m) })
 	if err == nil {
-		_, err = j.table.db.Append(ctx, chatItems(j.chat.key), "", b, 0)
+		_, err = j.table.db.Append(ctx, chatItems(j.chat.key), "", b, j.table.itemLife())
 	}
 	return err
 }
@@ -122,7 +154,8 @@ func (j *chatJob) conclude(ctx context.Context, sink EventSink, out *ChatWriter,
 	defer lc.mu.Unlock()
 	if !j.stateless {
 		defer func() {
-			lc.starting = false
+			j.over, lc.starting = true, false
+			j.table.renew(ctx, lc)
 			lc.pass()
 		}()
 	}
@@ -164,6 +197,9 @@ func (j *chatJob) commit(ctx context.Context, reply *Message) (*chatState, error
 	}
 	if err := j.remember(ctx, reply); err != nil {
 		return nil, err
+	}
+	if j.chat.state == nil {
+		return nil, ErrChatNotFound // it has lapsed under our hands
 	}
 	next := *j.chat.state
 	next.updated = now()

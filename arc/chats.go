@@ -35,6 +35,7 @@ type chatState struct {
 	created  time.Time
 	updated  time.Time
 	closed   time.Time
+	renewed  time.Time // when the messages got their time to live
 	reason   string
 	metadata json.RawMessage
 }
@@ -47,6 +48,7 @@ type liveChat struct {
 	mu       sync.Mutex // guards all that follows
 	state    *chatState // nil as long as the chat does not exist
 	rev      store.Revision
+	saved    time.Time               // when the state was written last
 	starting bool                    // a chat.start runs, and nothing is kept yet
 	busy     bool                    // somebody has the turn
 	waiting  []chan struct{}         // who waits for it, in order
@@ -95,6 +97,7 @@ func (st *chatState) encode() ([]byte, error) {
 		w.moment("created", st.created)
 		w.moment("updated", st.updated)
 		w.moment("closed", st.closed)
+		w.moment("renewed", st.renewed)
 		w.optText("reason", st.reason)
 		w.optRaw("metadata", st.metadata)
 		w.close()
@@ -107,7 +110,7 @@ func decodeChat(b []byte) (*chatState, error) {
 		return nil, err
 	}
 	return &chatState{id: r.text("id"), status: ChatStatus(r.text("status")), created: r.moment("created"),
-		updated: r.moment("updated"), closed: r.moment("closed"), reason: r.text("reason"), metadata: raw(r.v.Get("metadata"))}, nil
+		updated: r.moment("updated"), closed: r.moment("closed"), renewed: r.moment("renewed"), reason: r.text("reason"), metadata: raw(r.v.Get("metadata"))}, nil
 }
 
 // load reads the chat from the store. It is called with the lock held.
@@ -124,28 +127,59 @@ func (c *chatTable) load(ctx context.Context, lc *liveChat) error {
 	return err
 }
 
-// save writes a changed state. It is called with the lock held.
+// save writes a changed state, from which the time of silence counts that is left
+// to an open chat. It is called with the lock held.
 func (c *chatTable) save(ctx context.Context, lc *liveChat, next *chatState) error {
+	at, idle := now(), c.s.opts.ChatIdle
+	ttl := idle
+	switch {
+	case next.status == ChatClosed:
+		ttl = c.s.opts.ChatRetention
+	case lc.state == nil:
+		next.renewed = at
+	case idle > 0 && at.Sub(next.renewed) >= idle/4:
+		// Messages live longer than the chat by this quarter, so that a turn
+		// costs the same however many there are.
+		if err := c.db.Expire(ctx, chatItems(lc.key), c.itemLife()); err != nil {
+			return err
+		}
+		next.renewed = at
+	}
 	b, err := next.encode()
 	if err != nil {
 		return err
 	}
 	if lc.state == nil {
-		lc.rev, err = c.db.Create(ctx, chatKey(lc.key), b, 0)
+		lc.rev, err = c.db.Create(ctx, chatKey(lc.key), b, ttl)
 		if errors.Is(err, store.ErrExists) {
 			err = chatTaken()
 		}
 	} else {
-		var ttl time.Duration
-		if next.status == ChatClosed {
-			ttl = c.s.opts.ChatRetention
-		}
 		lc.rev, err = c.db.Update(ctx, chatKey(lc.key), b, lc.rev, ttl)
+		if errors.Is(err, store.ErrNotFound) {
+			err = ErrChatNotFound // nobody has talked for too long
+		}
 	}
 	if err == nil {
-		lc.state = next
+		lc.state, lc.saved = next, at
 	}
 	return err
+}
+
+// itemLife is how long a message of an open chat lives.
+func (c *chatTable) itemLife() time.Duration { return c.s.opts.ChatIdle + c.s.opts.ChatIdle/4 }
+
+// renew gives an open chat its whole time of silence again. It is called with the
+// lock held.
+func (c *chatTable) renew(ctx context.Context, lc *liveChat) {
+	idle := c.s.opts.ChatIdle
+	if idle == 0 || lc.state == nil || lc.state.status == ChatClosed || now().Sub(lc.saved) <= idle/16 {
+		return
+	}
+	next := *lc.state
+	if err := c.save(ctx, lc, &next); err != nil {
+		c.s.opts.Logger.WarnContext(ctx, "arc: the time of a chat cannot be extended", "error", err)
+	}
 }
 
 // chatTaken refuses an id that another chat of the caller has.

@@ -23,6 +23,7 @@ const (
 	DefaultWriteTimeout          = 30 * time.Second
 	DefaultBodyTimeout           = 60 * time.Second
 	DefaultRetention             = 24 * time.Hour
+	DefaultChatIdle              = 24 * time.Hour
 	DefaultSubscriptionRetention = 30 * 24 * time.Hour
 	DefaultMaxReply              = 16 << 20
 	DefaultMaxWaiting            = 16
@@ -109,6 +110,12 @@ type ServerOptions struct {
 	// after their end, SubscriptionRetention how long subscriptions are. Zero
 	// means DefaultRetention and DefaultSubscriptionRetention.
 	TaskRetention, ChatRetention, SubscriptionRetention time.Duration
+
+	// ChatIdle is how long a chat that is not ended is kept after the last answer
+	// in it; a chat that is being answered is not idle, however long that takes.
+	// Later messages are refused with [ErrChatNotFound], and the id is free again.
+	// Zero means DefaultChatIdle, less than zero for ever.
+	ChatIdle time.Duration
 
 	// MaxWaiting bounds the messages that wait for one chat's turn. Zero means
 	// DefaultMaxWaiting; one more is [ErrChatBufferOverflow] (D-46).
@@ -234,6 +241,7 @@ func NewServer(opts *ServerOptions) *Server {
 	o.WriteTimeout = or(o.WriteTimeout, DefaultWriteTimeout)
 	o.TaskRetention = or(o.TaskRetention, DefaultRetention)
 	o.ChatRetention = or(o.ChatRetention, DefaultRetention)
+	o.ChatIdle = max(or(o.ChatIdle, DefaultChatIdle), 0)
 	o.SubscriptionRetention = or(o.SubscriptionRetention, DefaultSubscriptionRetention)
 	o.MaxWaiting = or(o.MaxWaiting, DefaultMaxWaiting)
 	o.MaxReply = or(o.MaxReply, DefaultMaxReply)
