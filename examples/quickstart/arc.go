@@ -237,4 +237,3 @@ func showTrace(ctx context.Context, out io.Writer, client *arc.Client) error {
 	fmt.Fprintln(out, "nobody-01:", err)
 	return nil
 }
-

@@ -7,8 +7,8 @@
 //
 //	go run ./examples/quickstart
 //
-// Each protocol has a file of its own here, and programs to copy beside it: for
-// ARC these are arc-server and arc-client.
+// Each protocol has a file of its own here, and programs to copy beside this
+// one, such as arc-server and arc-client.
 package main
 
 import (
@@ -30,7 +30,7 @@ func main() {
 
 // run shows one protocol after the other.
 func run(ctx context.Context, out io.Writer) error {
-	for _, show := range []func(context.Context, io.Writer) error{showARC} {
+	for _, show := range []func(context.Context, io.Writer) error{showARC, showAIR, showA2E, showALTAR} {
 		if err := show(ctx, out); err != nil {
 			return err
 		}

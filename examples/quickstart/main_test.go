@@ -23,6 +23,13 @@ func TestRun(t *testing.T) {
 		"the chat is CLOSED",
 		"cellar-01, asked by archive-01 in trace quickstart-trace",
 		"Agent not found",
+		"seller got Offer, sealed: true",
+		"both agree: closed_accepted",
+		`event   progress {"pct":50}`,
+		"answer  3 words",
+		"text/upper answers HELLO",
+		"text/words sends three",
+		"refused: /txet: unknown_parameter",
 	} {
 		require.Contains(t, out.String(), want)
 	}

@@ -1,0 +1,117 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"time"
+
+	"github.com/fivewire/fivewire/a2e"
+	"github.com/fivewire/fivewire/a2e/memory"
+	"github.com/fivewire/fivewire/a2e/tools"
+)
+
+// showA2E gives an agent an environment: a tool that is a Go function, and a
+// memory, over TCP on this machine.
+func showA2E(ctx context.Context, out io.Writer) (err error) {
+	fmt.Fprintln(out, "\nA2E: an agent and the host of its environment")
+	heading(out, "A tool that tells of its progress, and a memory")
+
+	set := tools.NewSet(nil)
+	tools.AddFunc(set, "count_words", "Count the words of a text",
+		func(_ context.Context, call *a2e.Call, in struct{ Text string }) (int, error) {
+			if err := call.Emit(a2e.EventProgress, map[string]any{"pct": 50}); err != nil {
+				return 0, err
+			}
+			return len(strings.Fields(in.Text)), nil
+		}, nil)
+	host := a2e.NewHost(&a2e.HostOptions{Tokens: []string{"let me in"}}).Add(set.Plugin()).Add(memory.NewPlugin(nil))
+
+	l, err := net.Listen("tcp", "localhost:0")
+	if err != nil {
+		return err
+	}
+	served := make(chan error, 1)
+	serving, stop := context.WithCancel(ctx)
+	go func() { served <- host.ServeListener(serving, l) }()
+	defer func() {
+		limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+		defer cancel()
+		err = errors.Join(err, host.Shutdown(limit))
+		stop()
+		<-served
+	}()
+
+	conn, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		return err
+	}
+	agent := a2e.NewClient(conn, &a2e.ClientOptions{AgentID: "you", Token: "let me in", Capabilities: []string{"tools", "memory"}})
+	defer agent.Close()
+	if _, err := agent.Connect(ctx); err != nil {
+		return err
+	}
+	if err := useTool(ctx, out, agent); err != nil {
+		return err
+	}
+	return useMemory(ctx, out, agent)
+}
+
+func useTool(ctx context.Context, out io.Writer, agent *a2e.Client) error {
+	client, err := tools.NewClient(agent)
+	if err != nil {
+		return err
+	}
+	request := a2e.New[tools.CallRequest]() // with the defaults of the protocol
+	request.ToolName, request.Streaming = "count_words", true
+	request.Arguments = json.RawMessage(`{"Text":"one small step"}`)
+	answer, err := client.Call(ctx, request, &a2e.CallOptions{OnEvent: func(e a2e.Event) {
+		fmt.Fprintf(out, "event   %s %s\n", e.Info().Kind, e.Info().Data)
+	}})
+	if err != nil {
+		return err
+	}
+	if err := answer.Data.Err(); err != nil {
+		return err
+	}
+	fmt.Fprintf(out, "answer  %s words\n", answer.Data.Data)
+	return nil
+}
+
+func useMemory(ctx context.Context, out io.Writer, agent *a2e.Client) error {
+	client, err := memory.NewClient(agent)
+	if err != nil {
+		return err
+	}
+	opened, err := client.Init(ctx, nil, nil)
+	if err != nil {
+		return err
+	}
+	_, err = client.Store(ctx, &memory.StoreRequest{MemoryID: opened.MemoryID, Entries: []json.RawMessage{
+		json.RawMessage(`{"key":{"topic":"steps"},"content":"they were small","tier":"episodic","tags":["moon"]}`),
+	}}, nil)
+	if err != nil {
+		return err
+	}
+	request := a2e.New[memory.RetrieveRequest]()
+	request.MemoryID, request.Tags = opened.MemoryID, []string{"moon"}
+	found, err := client.Retrieve(ctx, request, nil)
+	if err != nil {
+		return err
+	}
+	for _, raw := range found.Entries {
+		entry, err := a2e.DecodeInto[memory.Entry](raw, "entry")
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(out, "memory  %s\n", entry.Content)
+	}
+	return nil
+}

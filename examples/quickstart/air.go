@@ -1,0 +1,97 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"time"
+
+	"github.com/fivewire/fivewire/air"
+	"github.com/fivewire/fivewire/air/airtest"
+)
+
+// showAIR lets two registered agents agree on a price over a relay, every message
+// signed and one of them sealed.
+func showAIR(ctx context.Context, out io.Writer) error {
+	fmt.Fprintln(out, "\nAIR: signed envelopes between registered agents")
+	heading(out, "A negotiation over a relay")
+
+	// A registry and a relay in this process. Real ones are found by their names.
+	network := airtest.NewNetwork(nil)
+	defer network.Close()
+	defer http.DefaultTransport.(*http.Transport).CloseIdleConnections()
+	resolver, err := network.Resolver()
+	if err != nil {
+		return err
+	}
+	buyer, err := joinAIR("buyer", "AIR-BUYR-0000-0001", network, resolver, out)
+	if err != nil {
+		return err
+	}
+	seller, err := joinAIR("seller", "AIR-SELL-0000-0002", network, resolver, out)
+	if err != nil {
+		return err
+	}
+
+	// The relay keeps what it cannot read: the offer is sealed.
+	deal := buyer.client.Negotiate(seller.did, "", true)
+	hour := time.Now().Add(time.Hour)
+	if _, err := deal.Offer(ctx, "translate 500 words", air.Cents(200, "USD"), hour); err != nil {
+		return err
+	}
+	if _, err := seller.mail.Drain(ctx); err != nil {
+		return err
+	}
+	answer := seller.client.Negotiate(buyer.did, deal.ThreadID(), false)
+	if _, err := answer.Counter(ctx, "with proof-reading", air.Cents(300, "USD"), hour); err != nil {
+		return err
+	}
+	if _, err := buyer.mail.Drain(ctx); err != nil {
+		return err
+	}
+	if _, err := deal.Accept(ctx); err != nil {
+		return err
+	}
+	if _, err := seller.mail.Drain(ctx); err != nil {
+		return err
+	}
+	thread, err := answer.Thread(ctx)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(out, "both agree: %s at %s\n", thread.State, thread.Agreed)
+	return nil
+}
+
+// An airAgent is one side: what it sends with, and where its mail arrives.
+type airAgent struct {
+	did    string
+	client *air.Client
+	mail   *air.Poller
+}
+
+func joinAIR(name, id string, network *airtest.Network, resolver *air.Resolver, out io.Writer) (*airAgent, error) {
+	identity, err := network.Join(id)
+	if err != nil {
+		return nil, err
+	}
+	a := &airAgent{did: identity.DID()}
+	threads := air.NewThreads(a.did, nil) // what is sent and what is received make one picture
+	if a.client, err = air.NewClient(identity, &air.ClientOptions{Resolver: resolver, Threads: threads}); err != nil {
+		return nil, err
+	}
+	inbox, err := air.NewInbox(identity, air.HandlerFunc(func(_ context.Context, d *air.Delivery) error {
+		// The signature, the clock and the state of the thread are checked already.
+		fmt.Fprintf(out, "%-6s got %s, sealed: %t\n", name, d.Body.BodyType(), d.Sealed)
+		return nil
+	}), &air.InboxOptions{Resolver: resolver, Threads: threads})
+	if err != nil {
+		return nil, err
+	}
+	a.mail, err = air.NewPoller(inbox, network.Endpoint(identity), &air.PollerOptions{AllowLoopback: true})
+	return a, err
+}

@@ -1,0 +1,121 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"time"
+
+	"github.com/fivewire/fivewire/altar"
+)
+
+// The contracts belong to the host: what a tool takes, and who may call it, is
+// decided there.
+const altarManifest = `{"version": "1.0.0", "contracts": [
+	{"name": "text/upper", "description": "Writes in capitals",
+		"parameters": [{"name": "text", "type": "string", "required": true}]},
+	{"name": "text/words", "description": "Sends word by word", "streaming": true,
+		"parameters": [{"name": "text", "type": "string", "required": true}]}]}`
+
+// showALTAR puts a host between a client and a runtime that has the tools.
+func showALTAR(ctx context.Context, out io.Writer) (err error) {
+	fmt.Fprintln(out, "\nALTAR: a host that arbitrates between clients and tools")
+	heading(out, "Validated calls, one of them streamed, over WebSocket")
+
+	manifest, err := altar.ParseManifest([]byte(altarManifest))
+	if err != nil {
+		return err
+	}
+	fulfilled := make(chan string, 2)
+	host, err := altar.NewHost(manifest, altar.AuthorizeRoles(altar.RoleRule{Tools: "text/*", Roles: []string{"user"}}), &altar.HostOptions{
+		Authenticator: altar.AuthenticateAPIKeys(map[[sha256.Size]byte]*altar.Identity{
+			altar.HashAPIKey("client key"):  {Name: "you", Tenant: "quickstart", Roles: []string{"user"}},
+			altar.HashAPIKey("runtime key"): {Name: "text-service", Tenant: "quickstart"},
+		}),
+		Audit: func(e *altar.AuditEvent) {
+			if e.Kind == "fulfillment.accepted" {
+				fulfilled <- e.Contract
+			}
+		},
+	})
+	if err != nil {
+		return err
+	}
+	web := httptest.NewServer(host)
+	defer web.Close()
+	dial := func(key string) func(context.Context) (altar.Conn, error) {
+		return func(ctx context.Context) (altar.Conn, error) {
+			return altar.DialWebSocket(ctx, "ws"+strings.TrimPrefix(web.URL, "http"), &altar.WebSocketOptions{Header: http.Header{altar.APIKeyHeader: {key}}})
+		}
+	}
+
+	runtime := altar.NewRuntime("text-01", &altar.RuntimeOptions{Standing: true})
+	type text struct {
+		Text string `json:"text"`
+	}
+	altar.AddTool(runtime, "text/upper", func(_ context.Context, in text) (string, error) {
+		return strings.ToUpper(in.Text), nil
+	})
+	altar.AddStreamTool(runtime, "text/words", func(_ context.Context, in text, out *altar.ChunkWriter) error {
+		for word := range strings.FieldsSeq(in.Text) {
+			if err := out.Send(word); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	running, stop := context.WithCancel(ctx)
+	ran := make(chan error, 1)
+	go func() { ran <- runtime.RunDialer(running, dial("runtime key")) }()
+	defer func() {
+		stop()
+		<-ran
+		limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+		defer cancel()
+		err = errors.Join(err, host.Shutdown(limit))
+	}()
+
+	for range manifest.Contracts { // until the runtime is there
+		select {
+		case name := <-fulfilled:
+			fmt.Fprintf(out, "the runtime brings %s\n", name)
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+
+	client := altar.NewClient(dial("client key"), nil)
+	defer func() { err = errors.Join(err, client.Close()) }()
+	session, err := client.CreateSession(ctx, nil)
+	if err != nil {
+		return err
+	}
+	upper, err := altar.Call[string](ctx, session, "text/upper", text{"hello"})
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(out, "text/upper answers %s\n", upper)
+	for word, err := range altar.Stream[string](ctx, session, "text/words", text{"one two three"}) {
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(out, "text/words sends %s\n", word)
+	}
+	_, err = session.Call(ctx, "text/upper", map[string]any{"txet": 1}, nil)
+	var refused *altar.Error
+	if !errors.As(err, &refused) {
+		return fmt.Errorf("the host took wrong parameters: %w", err)
+	}
+	for _, fault := range refused.ParamFaults() {
+		fmt.Fprintln(out, "refused:", fault)
+	}
+	return session.Destroy(ctx)
+}
