@@ -5,6 +5,7 @@ package air
 
 import (
 	"crypto/sha256"
+	"slices"
 	"sync"
 	"time"
 )
@@ -24,17 +25,34 @@ type ReplayWindow struct {
 	Total     int // entries altogether; zero means DefaultReplayCapacity
 
 	mu      sync.Mutex
-	seen    map[replayKey]int64 // until when, in Unix milliseconds
-	threads map[replayKey]int32 // live entries
-	due     map[int64][]due     // what ends in a second, by that second
-	oldest  int64               // no bucket is older; 0: there is none
-	free    [][]due             // empty buckets, to be used again
+	seen    map[replayKey]int64   // until when, in Unix milliseconds
+	threads map[replayKey]*thread // those with live entries
+	due     map[int64]*bucket     // what ends in a second, by that second
+	oldest  int64                 // no bucket is older; 0: there is none
+	last    *bucket               // the one used last, which is mostly the next one too
+	free    []*bucket             // empty ones, to be used again
 }
 
 type replayKey [16]byte
 
+// The names under which an envelope is remembered, and what it counts against.
 type due struct {
 	triple, id, thread replayKey
+}
+
+type thread struct {
+	key  replayKey
+	live int
+}
+
+type entry struct {
+	triple, id replayKey
+	thread     *thread
+}
+
+type bucket struct {
+	second  int64
+	entries []entry
 }
 
 // hashKey is half of SHA-256: two inputs with the same 128 bits are not to be
@@ -89,7 +107,7 @@ func (w *ReplayWindow) record(k due, until, now time.Time, limited bool) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.seen == nil {
-		w.seen, w.threads, w.due = make(map[replayKey]int64), make(map[replayKey]int32), make(map[int64][]due)
+		w.seen, w.threads, w.due = make(map[replayKey]int64), make(map[replayKey]*thread), make(map[int64]*bucket)
 	}
 	w.expire(at)
 	t1, ok1 := w.seen[k.triple]
@@ -100,47 +118,63 @@ func (w *ReplayWindow) record(k due, until, now time.Time, limited bool) error {
 	case ok1 || ok2:
 		w.sweep(at)
 	}
-	if limited && w.full(k, perThread, total) {
+	th := w.threads[k.thread]
+	if full := func() bool { return th != nil && th.live >= perThread || len(w.seen) >= 2*total }; limited && full() {
 		w.sweep(at)
-		if w.full(k, perThread, total) {
+		if th = w.threads[k.thread]; full() {
 			return errExhausted
 		}
 	}
+	if th == nil {
+		th = &thread{key: k.thread}
+		w.threads[k.thread] = th
+	}
+	th.live++
 	w.seen[k.triple], w.seen[k.id] = end, end
-	w.threads[k.thread]++
-	second := end/1000 + 1
-	bucket, ok := w.due[second]
-	if !ok && len(w.free) > 0 {
-		bucket, w.free = w.free[len(w.free)-1], w.free[:len(w.free)-1]
-	}
-	w.due[second] = append(bucket, k)
-	if w.oldest == 0 || second < w.oldest {
-		w.oldest = second
-	}
+	b := w.bucketOf(end/1000 + 1)
+	b.entries = append(b.entries, entry{k.triple, k.id, th})
 	return nil
 }
 
-func (w *ReplayWindow) full(k due, perThread, total int) bool {
-	return int(w.threads[k.thread]) >= perThread || len(w.seen) >= 2*total
+// bucketOf returns the bucket of what ends before that second.
+func (w *ReplayWindow) bucketOf(second int64) *bucket {
+	if w.last != nil && w.last.second == second {
+		return w.last
+	}
+	b := w.due[second]
+	if b == nil {
+		if n := len(w.free); n > 0 {
+			b, w.free = w.free[n-1], w.free[:n-1]
+		} else {
+			b = &bucket{}
+		}
+		b.second = second
+		w.due[second] = b
+		if w.oldest == 0 || second < w.oldest {
+			w.oldest = second
+		}
+	}
+	w.last = b
+	return b
 }
 
 // sweep removes what has ended within the current second. Otherwise such entries
 // stay until the second is over, which is harmless as long as they are in
 // nobody's way.
 func (w *ReplayWindow) sweep(now int64) {
-	second := now/1000 + 1
-	bucket := w.due[second]
-	kept := bucket[:0]
-	for _, k := range bucket {
-		if w.seen[k.triple] < now {
-			w.drop(k)
+	b := w.due[now/1000+1]
+	if b == nil {
+		return
+	}
+	kept := b.entries[:0]
+	for _, e := range b.entries {
+		if w.seen[e.triple] < now {
+			w.drop(&e)
 		} else {
-			kept = append(kept, k)
+			kept = append(kept, e)
 		}
 	}
-	if len(bucket) > 0 {
-		w.due[second] = kept
-	}
+	b.entries = kept
 }
 
 // expire removes the buckets that have ended.
@@ -149,49 +183,48 @@ func (w *ReplayWindow) expire(now int64) {
 		return
 	}
 	if now/1000-w.oldest > int64(2*len(w.due)) { // a long pause: do not count through it
-		for second := range w.due {
-			w.expireBucket(second, now)
-		}
 		w.oldest = 0
-		for second := range w.due {
-			if w.oldest == 0 || second < w.oldest {
+		for second, b := range w.due {
+			if second <= now/1000 {
+				w.end(b)
+			} else if w.oldest == 0 || second < w.oldest {
 				w.oldest = second
 			}
 		}
 		return
 	}
 	for ; w.oldest <= now/1000 && len(w.due) > 0; w.oldest++ {
-		w.expireBucket(w.oldest, now)
+		if b := w.due[w.oldest]; b != nil {
+			w.end(b)
+		}
 	}
 	if len(w.due) == 0 {
 		w.oldest = 0
 	}
 }
 
-func (w *ReplayWindow) expireBucket(second, now int64) {
-	bucket, ok := w.due[second]
-	if !ok || second > now/1000 {
-		return
+// end removes a bucket and all that is in it.
+func (w *ReplayWindow) end(b *bucket) {
+	for i := range b.entries {
+		w.drop(&b.entries[i])
 	}
-	for _, k := range bucket {
-		w.drop(k)
+	delete(w.due, b.second)
+	if w.last == b {
+		w.last = nil
 	}
-	delete(w.due, second)
+	clear(b.entries)
+	b.entries = b.entries[:0]
 	if len(w.free) < 64 {
-		w.free = append(w.free, bucket[:0])
+		w.free = append(w.free, b)
 	}
 }
 
-func (w *ReplayWindow) drop(k due) {
-	if _, ok := w.seen[k.triple]; !ok {
-		return // taken back before
-	}
-	delete(w.seen, k.triple)
-	delete(w.seen, k.id)
-	if n := w.threads[k.thread]; n > 1 {
-		w.threads[k.thread] = n - 1
-	} else {
-		delete(w.threads, k.thread)
+// drop forgets an entry; its bucket is the caller's matter.
+func (w *ReplayWindow) drop(e *entry) {
+	delete(w.seen, e.triple)
+	delete(w.seen, e.id)
+	if e.thread.live--; e.thread.live == 0 {
+		delete(w.threads, e.thread.key)
 	}
 }
 
@@ -202,14 +235,12 @@ func (w *ReplayWindow) forget(k due) {
 	if !ok {
 		return
 	}
-	w.drop(k)
-	second := end/1000 + 1
-	bucket := w.due[second]
-	for i := len(bucket) - 1; i >= 0; i-- { // it is near the end
-		if bucket[i] == k {
-			bucket[i] = bucket[len(bucket)-1]
-			w.due[second] = bucket[:len(bucket)-1]
-			break
+	b := w.due[end/1000+1]
+	for i := len(b.entries) - 1; i >= 0; i-- { // it is near the end
+		if b.entries[i].triple == k.triple {
+			w.drop(&b.entries[i])
+			b.entries = slices.Delete(b.entries, i, i+1)
+			return
 		}
 	}
 }
