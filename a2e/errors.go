@@ -67,6 +67,7 @@ const (
 	ErrCancelled Code = "cancelled"
 )
 
+// Error makes a Code a target of [errors.Is].
 func (c Code) Error() string { return "a2e: " + string(c) }
 
 // Known reports whether the specification lists c.
@@ -224,6 +225,7 @@ func reasoned(code Code, reason, message string) *Error {
 	return e
 }
 
+// Error names the code and the message.
 func (e *Error) Error() string {
 	var b strings.Builder
 	b.WriteString("a2e: ")
@@ -260,6 +262,7 @@ type HandshakeError struct {
 	Reason string // auth_failed, version_mismatch, no_caps, server_error or a word of the host's own
 }
 
+// Error gives the reason, shortened: it is a peer's text.
 func (e *HandshakeError) Error() string { return "a2e: handshake refused: " + clip(e.Reason, 200) }
 
 // Reasons of a refused handshake (A2E-050).

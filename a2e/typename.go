@@ -20,6 +20,7 @@ const (
 	KindError                // the type "error"
 )
 
+// String returns the name of the kind.
 func (k Kind) String() string {
 	switch k {
 	case KindRequest:

@@ -26,6 +26,7 @@ const (
 	KindMap
 )
 
+// String returns the name of the kind.
 func (k Kind) String() string {
 	return [...]string{"null", "boolean", "integer", "decimal", "string", "reference", "array", "map"}[k&7]
 }

@@ -27,6 +27,7 @@ type Difference struct {
 	Got  string `json:"got"`
 }
 
+// String names the place, what was wanted there, and what came.
 func (d Difference) String() string {
 	return d.Path + ": want " + clip(d.Want) + ", got " + clip(d.Got)
 }

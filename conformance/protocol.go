@@ -61,6 +61,7 @@ type Failure struct {
 // Refuse returns a [Failure] with a code only.
 func Refuse(code string, err error) *Failure { return &Failure{Code: code, Err: err} }
 
+// Error names the code, the fields, and the cause.
 func (f *Failure) Error() string {
 	var b strings.Builder
 	b.WriteString("refused")

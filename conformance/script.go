@@ -163,6 +163,7 @@ type Mismatch struct {
 	Differences []Difference
 }
 
+// Error names the step and its differences.
 func (m *Mismatch) Error() string {
 	text := ""
 	for i, d := range m.Differences {

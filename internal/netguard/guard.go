@@ -36,6 +36,7 @@ type Error struct {
 	Reason Reason
 }
 
+// Error names the host or address that is refused.
 func (e *Error) Error() string {
 	if e.Reason == ReasonAddress {
 		return fmt.Sprintf("netguard: address %s is not allowed", e.Host)
@@ -43,6 +44,7 @@ func (e *Error) Error() string {
 	return fmt.Sprintf("netguard: host %q is not allowed", e.Host)
 }
 
+// Is reports whether target is [ErrForbidden].
 func (e *Error) Is(target error) bool { return target == ErrForbidden }
 
 // A Guard decides which hosts outgoing connections may reach. The zero value,

@@ -37,6 +37,7 @@ const (
 	Depth                     // nested deeper than MaxDepth
 )
 
+// String says in words what is wrong.
 func (k Kind) String() string {
 	switch k {
 	case TooLarge:
