@@ -9,6 +9,7 @@ import (
 	"math"
 	"reflect"
 	"strconv"
+	"strings"
 	"sync"
 
 	"github.com/fivewire/fivewire/internal/strictjson"
@@ -132,7 +133,7 @@ func (c *Codec) message(v strictjson.Value) (*Message, *Error) {
 	}
 	body := reflect.New(m.typ.plan.typ)
 	m.typ.plan.defaults(body.Elem())
-	if ft := m.typ.plan.decode(&decoder{strict: c.Strict}, v, body.Elem(), &m.Extra); ft != nil {
+	if ft := m.typ.plan.decode(decoderOf(c.Strict), v, body.Elem(), &m.Extra); ft != nil {
 		err := ft.err()
 		err.ReqID, err.refID, err.msgType = m.ID, e.text(e.reqID), m.Type
 		return nil, err
@@ -185,7 +186,7 @@ func (e *envelope) check(m *Message, strict bool) *Error {
 	if version == nil && !strict {
 		version = e.version // D-01
 	}
-	switch text, ok := version.Text(); {
+	switch text, ok := textOf(version); {
 	case version == nil, version.Kind() == 'n':
 		return violation("a2e", ReasonRequired)
 	case !ok:
@@ -210,10 +211,13 @@ func (e *envelope) check(m *Message, strict bool) *Error {
 	default:
 		return violation("ts", ReasonType)
 	}
-	if x, err := strconv.ParseFloat(string(e.ts), 64); err != nil && math.IsInf(x, 0) {
+	m.TS = json.Number(numberText(e.ts))
+	if isPlain(m.TS) {
+		return nil
+	}
+	if x, err := strconv.ParseFloat(string(m.TS), 64); err != nil && math.IsInf(x, 0) {
 		return violation("ts", ReasonValue)
 	}
-	m.TS = json.Number(e.ts)
 	return nil
 }
 
@@ -361,11 +365,33 @@ func encodeGeneric(e *encoder, m *Message, emitVersion bool) *fault {
 
 // isNumber reports whether n is a JSON number that is finite as a float.
 func isNumber(n json.Number) bool {
+	if isPlain(n) {
+		return true
+	}
 	if !isNumeric(n) {
 		return false
 	}
 	x, err := strconv.ParseFloat(string(n), 64)
 	return err == nil || !math.IsInf(x, 0)
+}
+
+// isPlain recognizes the usual form of a time, such as 1716123456.789, without
+// the strict reader.
+func isPlain(n json.Number) bool {
+	if len(n) == 0 || len(n) > 40 || n[0] < '1' || n[0] > '9' {
+		return false
+	}
+	whole, fraction, dotted := strings.Cut(string(n), ".")
+	return isDigits(whole) && (!dotted || fraction != "" && isDigits(fraction))
+}
+
+func isDigits(s string) bool {
+	for i := range len(s) {
+		if s[i] < '0' || s[i] > '9' {
+			return false
+		}
+	}
+	return true
 }
 
 // decodeNested reads a whole event that stands inside a result.

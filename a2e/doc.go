@@ -28,9 +28,9 @@
 //	answer, err := tc.Call(ctx, request, nil)
 //
 // Each namespace is a package of its own below this one, with its messages, a
-// typed client and, but for mcp, a plugin that does the real thing: tools,
-// toolkits, memory, proc, env, learn, skills, chains, planning and subagents.
-// Package catalogue joins the types of all of them.
+// typed client and a plugin that does the real thing: tools, toolkits, memory,
+// proc, env, learn, skills, chains, mcp, planning and subagents. Package
+// catalogue joins the types of all of them.
 //
 // # Models
 //
@@ -61,10 +61,11 @@
 //
 // # Not yet
 //
-// The bridge to real MCP servers (A2E-122 to A2E-126: the messages, models and
-// the typed client of mcp are there, a plugin is not); snapshot stores
-// (A2E-148, A2E-149); building a transport from a configuration value
-// (A2E-141); rotation of audit files (a writer of one's own can rotate,
-// A2E-146); record and replay; the tamper-evident audit chain; env_push
-// (A2E-106) has its message, but the env plugin does not send it.
+// The plugin of package mcp needs a Connector: one for the official MCP SDK,
+// which would put the tools of MCP servers among those of tool/list (A2E-122 for
+// real servers, A2E-123), is not here. Snapshots can be kept (A2E-148), but the
+// plugins of this module do not save themselves, and there are no modes
+// (A2E-149). Audit files are not rotated (A2E-146); a writer that rotates can be
+// given. Record and replay, the tamper-evident audit chain and the capability
+// firewall of the reference are not here either.
 package a2e

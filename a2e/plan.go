@@ -215,7 +215,7 @@ func (p *plan) decode(d *decoder, v strictjson.Value, dst reflect.Value, top *Me
 		extra = appendMember(extra, m.Key, m.Value)
 	}
 	for i, f := range p.fields {
-		if ft := f.decode(d, values[i], dst.FieldByIndex(f.index)); ft != nil {
+		if ft := f.decode(d, values[i], f.in(dst)); ft != nil {
 			return ft.in(f.name)
 		}
 		if f.check {
@@ -239,6 +239,14 @@ func isEnvelope(name []byte) bool {
 		return true
 	}
 	return false
+}
+
+// in returns the field in a struct.
+func (f *field) in(v reflect.Value) reflect.Value {
+	if len(f.index) == 1 {
+		return v.Field(f.index[0])
+	}
+	return v.FieldByIndex(f.index)
 }
 
 func (f *field) decode(d *decoder, v strictjson.Value, dst reflect.Value) *fault {
@@ -300,7 +308,7 @@ func isFilled(v strictjson.Value) bool {
 // e.dst and has members already.
 func (p *plan) encode(e *encoder, src reflect.Value) *fault {
 	for _, f := range p.fields {
-		ft := f.encode(e, src.FieldByIndex(f.index))
+		ft := f.encode(e, f.in(src))
 		if ft == nil {
 			ft = f.checked(src)
 		}
@@ -366,7 +374,7 @@ func (p *plan) defaults(dst reflect.Value) {
 		if f.def == "" {
 			continue
 		}
-		v := dst.FieldByIndex(f.index)
+		v := f.in(dst)
 		switch v.Kind() {
 		case reflect.String:
 			v.SetString(f.def)

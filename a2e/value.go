@@ -19,6 +19,20 @@ type decoder struct {
 	strict bool
 }
 
+// decoderOf returns the decoder of a mode. There are only two, and they do not
+// change.
+func decoderOf(strict bool) *decoder {
+	if strict {
+		return &strictDecoder
+	}
+	return &compatDecoder
+}
+
+var (
+	strictDecoder = decoder{strict: true}
+	compatDecoder = decoder{}
+)
+
 // An encoder is what the values of one message share while it is written.
 type encoder struct {
 	dst   []byte
@@ -187,6 +201,11 @@ func textOf(v strictjson.Value) (string, bool) {
 		return unsafe.String(&v[1], len(v)-2), true
 	}
 	return v.Text()
+}
+
+// numberText is the text of a number without a copy; see textOf.
+func numberText(v strictjson.Value) string {
+	return unsafe.String(&v[0], len(v))
 }
 
 func encodeString(e *encoder, src reflect.Value) *fault { return e.text(src.String()) }

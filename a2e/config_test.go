@@ -1,0 +1,91 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package a2e_test
+
+import (
+	"encoding/json"
+	"errors"
+	"net/http/httptest"
+	"os"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/fivewire/fivewire/a2e"
+	"github.com/fivewire/fivewire/a2e/env"
+	"github.com/fivewire/fivewire/a2e/internal/a2etest"
+	"github.com/fivewire/fivewire/store"
+)
+
+// Transports are made from configuration values (A2E-141).
+func TestTransportConfig(t *testing.T) {
+	web := httptest.NewServer(a2e.NewHTTPHandler(echoHost(), nil))
+	t.Cleanup(web.Close)
+	exe, err := os.Executable()
+	require.NoError(t, err)
+	quoted, err := json.Marshal(exe)
+	require.NoError(t, err)
+	for _, text := range []string{`{"type":"direct"}`, `{"type":"http","url":"` + web.URL + `"}`,
+		`{"type":"stdio","command":[` + string(quoted) + `],"env":{"A2E_TEST_CHILD":"host"}}`} {
+		config, err := a2e.DecodeInto[a2e.TransportConfig](json.RawMessage(text), "transport")
+		require.NoError(t, err)
+		config.Host = echoHost()
+		rw, err := config.Dial(t.Context())
+		require.NoError(t, err, text)
+		c := a2e.NewClient(rw, &a2e.ClientOptions{Token: "s3cret"})
+		_, err = c.Connect(t.Context())
+		require.NoError(t, err, text)
+		_, _, err = c.Ping(t.Context())
+		require.NoError(t, err, text)
+		require.NoError(t, c.Close())
+	}
+	for _, text := range []string{`{"type":"direct"}`, `{"type":"carrier pigeon"}`, `{"type":"subprocess"}`, `{"type":"http"}`,
+		`{"type":"subprocess","command":["/no/such/program"]}`} {
+		config, err := a2e.DecodeInto[a2e.TransportConfig](json.RawMessage(text), "transport")
+		require.NoError(t, err)
+		_, err = config.Dial(t.Context())
+		require.Error(t, err, text)
+	}
+	_, err = a2e.DecodeInto[a2e.TransportConfig](json.RawMessage(`{}`), "transport")
+	require.ErrorContains(t, err, "transport.type")
+}
+
+// Snapshots keep objects apart by plugin and key, whatever these are (A2E-148).
+func TestSnapshots(t *testing.T) {
+	s := a2e.NewSnapshots(store.NewMemory())
+	ctx := t.Context()
+	_, err := s.Load(ctx, "p", "k")
+	require.ErrorIs(t, err, store.ErrNotFound)
+	for i, key := range []string{"k", "../k", "a/b", "a:b", ""} {
+		object := json.RawMessage(`{"n":` + string(rune('0'+i)) + `.0}`)
+		require.NoError(t, s.Save(ctx, "p", key, json.RawMessage(`{}`)))
+		require.NoError(t, s.Save(ctx, "p", key, object))
+		got, err := s.Load(ctx, "p", key)
+		require.NoError(t, err)
+		require.Equal(t, string(object), string(got))
+	}
+	require.Error(t, s.Save(ctx, "p", "k", json.RawMessage(`[]`)))
+	require.NoError(t, s.Delete(ctx, "p", "k"))
+	_, err = s.Load(ctx, "p", "k")
+	require.True(t, errors.Is(err, store.ErrNotFound))
+}
+
+// Agents are told of changes only if they asked for that (A2E-106), and a plugin
+// is a value of types and handlers (A2E-040).
+func TestEnvPush(t *testing.T) {
+	for _, asked := range []bool{false, true} {
+		h := a2e.NewHost(nil).Add(env.NewPlugin(nil, nil))
+		caps := []string{"env"}
+		if asked {
+			caps = append(caps, a2e.FeatureEnvPush)
+		}
+		c := a2etest.Connect(t, h, &a2e.ClientOptions{Capabilities: caps})
+		got := make(chan *a2e.Message, 1)
+		c.OnPush("env/state/push", func(m *a2e.Message) { got <- m })
+		require.NoError(t, env.Push(t.Context(), h.Sessions()[0], &env.StatePush{EpisodeID: "e", EventType: "status", Delta: json.RawMessage(`{"x":1}`)}))
+		_, _, err := c.Ping(t.Context())
+		require.NoError(t, err)
+		require.Len(t, got, map[bool]int{true: 1}[asked])
+	}
+}

@@ -1,0 +1,381 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package mcp
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/fivewire/fivewire/a2e"
+)
+
+// Statuses of a [ServerInfo].
+const (
+	StatusConnecting   = "connecting"
+	StatusReady        = "ready"
+	StatusError        = "error"
+	StatusDisconnected = "disconnected"
+)
+
+// A Server is one connected MCP server. An adapter of an MCP client library
+// implements it; what a server cannot do is an [*a2e.Error] of the code
+// mcp_capability_missing. Its methods may be called from several goroutines.
+type Server interface {
+	// Info tells what the server says of itself and how much it offers.
+	Info() ServerInfo
+
+	Resources(ctx context.Context, cursor string) (list []Resource, next string, err error)
+	ReadResource(ctx context.Context, uri string) ([]ResourceContent, error)
+	Subscribe(ctx context.Context, uri string) error
+	Prompts(ctx context.Context, cursor string) (list []Prompt, next string, err error)
+	Prompt(ctx context.Context, name string, arguments json.RawMessage) (description string, messages []PromptMessage, err error)
+
+	// Close ends the connection.
+	Close() error
+}
+
+// A Connector connects to a server for a session. Notifications of the server go
+// to notify as long as it is connected; it must not be called after Close has
+// returned.
+type Connector interface {
+	Connect(ctx context.Context, s *a2e.Session, config *ServerConfig, notify func(method string, params json.RawMessage)) (Server, error)
+}
+
+// A ConnectorFunc is a function as a [Connector].
+type ConnectorFunc func(ctx context.Context, s *a2e.Session, config *ServerConfig, notify func(string, json.RawMessage)) (Server, error)
+
+// Connect calls f.
+func (f ConnectorFunc) Connect(ctx context.Context, s *a2e.Session, config *ServerConfig, notify func(string, json.RawMessage)) (Server, error) {
+	return f(ctx, s, config, notify)
+}
+
+// Options adjusts the plugin. Without AllowServer, agents can register nothing:
+// a server is a program that the host starts, or an address that it connects to.
+type Options struct {
+	// Name is the name of the plugin. Empty means "mcp".
+	Name string
+
+	// AllowServer decides about each registration.
+	AllowServer func(s *a2e.Session, config *ServerConfig) bool
+
+	// MaxServers bounds the servers of a session; zero means 8.
+	MaxServers int
+}
+
+// NewPlugin returns a plugin that registers MCP servers for sessions and serves
+// their resources and prompts. Servers live as long as their session.
+func NewPlugin(c Connector, opts *Options) *a2e.Plugin {
+	b := &bridge{connector: c}
+	if opts != nil {
+		b.opts = *opts
+	}
+	if b.opts.Name == "" {
+		b.opts.Name = Capability
+	}
+	if b.opts.MaxServers <= 0 {
+		b.opts.MaxServers = 8
+	}
+	return &a2e.Plugin{
+		Name: b.opts.Name, Capability: Capability, Types: Types(),
+		Open:  func(s *a2e.Session) (any, error) { return &rack{session: s}, nil },
+		Close: func(state any) { state.(*rack).close() },
+		Routes: []a2e.Route{
+			a2e.NewRoute("mcp/server/list/req", b.list),
+			a2e.NewRoute("mcp/server/register/req", b.register),
+			a2e.NewRoute("mcp/server/unregister/req", b.unregister),
+			a2e.NewRoute("mcp/resource/list/req", b.resources),
+			a2e.NewRoute("mcp/resource/read/req", b.read),
+			a2e.NewRoute("mcp/resource/subscribe/req", b.subscribe),
+			a2e.NewRoute("mcp/prompt/list/req", b.prompts),
+			a2e.NewRoute("mcp/prompt/get/req", b.prompt),
+		},
+	}
+}
+
+type bridge struct {
+	connector Connector
+	opts      Options
+}
+
+// A rack holds the servers of one session.
+type rack struct {
+	session *a2e.Session
+
+	mu      sync.Mutex
+	servers []*server
+}
+
+type server struct {
+	config ServerConfig
+	Server
+	since time.Time
+}
+
+func (s *server) info() ServerInfo {
+	i := s.Info()
+	i.ServerID, i.Name, i.Transport = s.config.ServerID, s.config.Name, s.config.Transport
+	if i.Status == "" {
+		i.Status = StatusReady
+	}
+	i.ConnectedAt = a2e.Seconds(s.since)
+	return i
+}
+
+func (r *rack) close() {
+	r.mu.Lock()
+	list := r.servers
+	r.servers = nil
+	r.mu.Unlock()
+	for _, s := range list {
+		_ = s.Close()
+	}
+}
+
+func notFound(id string) error {
+	if len(id) > 200 {
+		id = strings.ToValidUTF8(id[:200], "")
+	}
+	return a2e.NewError(a2e.ErrMCPServerNotFound, "there is no such MCP server").With("server_id", id)
+}
+
+// some returns the server of that id, or all of them if it is empty.
+func (r *rack) some(id string) ([]*server, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if id == "" {
+		return slices.Clone(r.servers), nil
+	}
+	if i := slices.IndexFunc(r.servers, func(s *server) bool { return s.config.ServerID == id }); i >= 0 {
+		return r.servers[i : i+1 : i+1], nil
+	}
+	return nil, notFound(id)
+}
+
+func (b *bridge) list(_ context.Context, call *a2e.Call, q *ServerListRequest) (*ServerListResponse, error) {
+	list, err := call.State().(*rack).some("")
+	if err != nil {
+		return nil, err
+	}
+	resp := &ServerListResponse{}
+	for _, s := range list {
+		info := s.info()
+		if q.StatusFilter != "" && q.StatusFilter != info.Status {
+			continue
+		}
+		if resp.Servers, err = appendObject(resp.Servers, &info); err != nil {
+			return nil, err
+		}
+	}
+	return resp, nil
+}
+
+func appendObject[T any](list []json.RawMessage, v *T) ([]json.RawMessage, error) {
+	raw, err := a2e.EncodeObject(v)
+	return append(list, raw), err
+}
+
+func (b *bridge) register(ctx context.Context, call *a2e.Call, q *ServerRegisterRequest) (*ServerRegisterResponse, error) {
+	config, err := a2e.DecodeInto[ServerConfig](q.Config, "config")
+	if err != nil {
+		return nil, err
+	}
+	if config.ServerID == "" {
+		config.ServerID = a2e.NewID()[:8]
+	}
+	r := call.State().(*rack)
+	r.mu.Lock()
+	n := len(r.servers)
+	taken := slices.ContainsFunc(r.servers, func(s *server) bool { return s.config.ServerID == config.ServerID })
+	r.mu.Unlock()
+	refuse := func(text string) (*ServerRegisterResponse, error) { return &ServerRegisterResponse{Error: text}, nil }
+	switch {
+	case b.opts.AllowServer == nil || !b.opts.AllowServer(call.Session, config):
+		return refuse("the server is not allowed here")
+	case taken:
+		return refuse("there is a server of this id")
+	case n >= b.opts.MaxServers:
+		return refuse("too many servers")
+	}
+	session := call.Session
+	connected, err := b.connector.Connect(ctx, session, config, func(method string, params json.RawMessage) {
+		_ = session.Push(session.Context(), "mcp/server/push", &ServerPush{ServerID: config.ServerID, Method: method, Params: params})
+	})
+	if err != nil {
+		var e *a2e.Error
+		if errors.As(err, &e) {
+			return nil, err
+		}
+		e = a2e.NewError(a2e.ErrMCPServerUnavailable, "the MCP server cannot be reached")
+		e.Cause = err
+		return nil, e
+	}
+	s := &server{config: *config, Server: connected, since: time.Now()}
+	r.mu.Lock()
+	if taken = slices.ContainsFunc(r.servers, func(s *server) bool { return s.config.ServerID == config.ServerID }); !taken {
+		r.servers = append(r.servers, s)
+	}
+	r.mu.Unlock()
+	if taken { // by a request that was faster
+		_ = s.Close()
+		return refuse("there is a server of this id")
+	}
+	info := s.info()
+	raw, err := a2e.EncodeObject(&info)
+	return &ServerRegisterResponse{OK: true, Server: raw}, err
+}
+
+func (b *bridge) unregister(_ context.Context, call *a2e.Call, q *ServerUnregisterRequest) (*ServerUnregisterResponse, error) {
+	r := call.State().(*rack)
+	r.mu.Lock()
+	i := slices.IndexFunc(r.servers, func(s *server) bool { return s.config.ServerID == q.ServerID })
+	if i < 0 {
+		r.mu.Unlock()
+		return nil, notFound(q.ServerID)
+	}
+	s := r.servers[i]
+	r.servers = slices.Delete(slices.Clone(r.servers), i, i+1)
+	r.mu.Unlock()
+	return &ServerUnregisterResponse{OK: s.Close() == nil, ServerID: q.ServerID}, nil
+}
+
+// allowed reports whether the config lets agents see a resource (A2E-128).
+func (s *server) allowed(uri string) bool {
+	return len(s.config.ResourceAllowList) == 0 || slices.Contains(s.config.ResourceAllowList, uri)
+}
+
+// resources lists those of one server by pages, or the first pages of all.
+func (b *bridge) resources(ctx context.Context, call *a2e.Call, q *ResourceListRequest) (*ResourceListResponse, error) {
+	list, err := call.State().(*rack).some(q.ServerID)
+	if err != nil {
+		return nil, err
+	}
+	resp := &ResourceListResponse{}
+	for _, s := range list {
+		found, next, err := s.Resources(ctx, q.Cursor)
+		if err != nil {
+			return nil, transportError(err)
+		}
+		if len(list) == 1 {
+			resp.NextCursor = next
+		}
+		for i := range found {
+			found[i].ServerID = s.config.ServerID
+			if !s.allowed(found[i].URI) {
+				continue
+			}
+			if resp.Resources, err = appendObject(resp.Resources, &found[i]); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return resp, nil
+}
+
+func transportError(err error) error {
+	var e *a2e.Error
+	if errors.As(err, &e) {
+		return err
+	}
+	e = a2e.NewError(a2e.ErrMCPTransport, "the MCP server did not answer")
+	e.Cause = err
+	return e
+}
+
+// one asks the servers in turn and returns the first that has what is wanted.
+func one(call *a2e.Call, id string, try func(*server) error) (*server, error) {
+	list, err := call.State().(*rack).some(id)
+	if err != nil {
+		return nil, err
+	}
+	last := notFound(id)
+	for _, s := range list {
+		if last = try(s); last == nil {
+			return s, nil
+		}
+	}
+	return nil, transportError(last)
+}
+
+func (b *bridge) read(ctx context.Context, call *a2e.Call, q *ResourceReadRequest) (*ResourceReadResponse, error) {
+	resp := &ResourceReadResponse{}
+	var contents []ResourceContent
+	s, err := one(call, q.ServerID, func(s *server) (err error) {
+		if !s.allowed(q.URI) {
+			return a2e.NewError(a2e.ErrMCPResourceNotFound, "there is no such resource")
+		}
+		contents, err = s.ReadResource(ctx, q.URI)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	resp.ServerID = s.config.ServerID
+	for i := range contents {
+		if resp.Contents, err = appendObject(resp.Contents, &contents[i]); err != nil {
+			return nil, err
+		}
+	}
+	return resp, nil
+}
+
+func (b *bridge) subscribe(ctx context.Context, call *a2e.Call, q *ResourceSubscribeRequest) (*ResourceSubscribeResponse, error) {
+	_, err := one(call, q.ServerID, func(s *server) error {
+		if !s.allowed(q.URI) {
+			return a2e.NewError(a2e.ErrMCPResourceNotFound, "there is no such resource")
+		}
+		return s.Subscribe(ctx, q.URI)
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &ResourceSubscribeResponse{OK: true}, nil
+}
+
+func (b *bridge) prompts(ctx context.Context, call *a2e.Call, q *PromptListRequest) (*PromptListResponse, error) {
+	list, err := call.State().(*rack).some(q.ServerID)
+	if err != nil {
+		return nil, err
+	}
+	resp := &PromptListResponse{}
+	for _, s := range list {
+		found, next, err := s.Prompts(ctx, q.Cursor)
+		if err != nil {
+			return nil, transportError(err)
+		}
+		if len(list) == 1 {
+			resp.NextCursor = next
+		}
+		for i := range found {
+			found[i].ServerID = s.config.ServerID
+			if resp.Prompts, err = appendObject(resp.Prompts, &found[i]); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return resp, nil
+}
+
+func (b *bridge) prompt(ctx context.Context, call *a2e.Call, q *PromptGetRequest) (*PromptGetResponse, error) {
+	resp := &PromptGetResponse{}
+	var messages []PromptMessage
+	s, err := one(call, q.ServerID, func(s *server) (err error) {
+		resp.Description, messages, err = s.Prompt(ctx, q.Name, q.Arguments)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	resp.ServerID = s.config.ServerID
+	for i := range messages {
+		if resp.Messages, err = appendObject(resp.Messages, &messages[i]); err != nil {
+			return nil, err
+		}
+	}
+	return resp, nil
+}

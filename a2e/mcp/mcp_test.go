@@ -1,0 +1,160 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package mcp_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/fivewire/fivewire/a2e"
+	"github.com/fivewire/fivewire/a2e/internal/a2etest"
+	"github.com/fivewire/fivewire/a2e/mcp"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// fake is an MCP server within the process.
+type fake struct {
+	notify func(string, json.RawMessage)
+	closed *int
+}
+
+func (f *fake) Info() mcp.ServerInfo { return mcp.ServerInfo{ServerName: "fake", ResourcesCount: 2} }
+
+func (f *fake) Resources(_ context.Context, cursor string) ([]mcp.Resource, string, error) {
+	if cursor == "2" {
+		return []mcp.Resource{{URI: "file:///b"}}, "", nil
+	}
+	return []mcp.Resource{{URI: "file:///a"}, {URI: "file:///secret"}}, "2", nil
+}
+
+func (f *fake) ReadResource(_ context.Context, uri string) ([]mcp.ResourceContent, error) {
+	if uri == "file:///b" {
+		return nil, errors.New("connection lost to 10.0.0.1")
+	}
+	return []mcp.ResourceContent{{URI: uri, Type: "text", Text: "hello"}}, nil
+}
+
+func (f *fake) Subscribe(_ context.Context, uri string) error {
+	f.notify("notifications/resources/updated", json.RawMessage(`{"uri":"`+uri+`"}`))
+	return nil
+}
+
+func (f *fake) Prompts(context.Context, string) ([]mcp.Prompt, string, error) {
+	return []mcp.Prompt{{Name: "greet"}}, "", nil
+}
+
+func (f *fake) Prompt(_ context.Context, name string, arguments json.RawMessage) (string, []mcp.PromptMessage, error) {
+	if name != "greet" {
+		return "", nil, a2e.NewError(a2e.ErrMCPPromptNotFound, "no such prompt")
+	}
+	return "says hello", []mcp.PromptMessage{{Role: "user", Content: arguments}}, nil
+}
+
+func (f *fake) Close() error { *f.closed++; return nil }
+
+func connect(t *testing.T, closed *int) (*mcp.Client, *a2e.Client) {
+	connector := mcp.ConnectorFunc(func(_ context.Context, _ *a2e.Session, c *mcp.ServerConfig, notify func(string, json.RawMessage)) (mcp.Server, error) {
+		switch c.Name {
+		case "down":
+			return nil, errors.New("dial tcp 10.0.0.1: refused")
+		case "odd":
+			return nil, a2e.NewError(a2e.ErrMCPProtocol, "speaks something else")
+		}
+		return &fake{notify: notify, closed: closed}, nil
+	})
+	p := mcp.NewPlugin(connector, &mcp.Options{MaxServers: 2, AllowServer: func(_ *a2e.Session, c *mcp.ServerConfig) bool { return c.Name != "evil" }})
+	client := a2etest.Connect(t, a2e.NewHost(nil).Add(p), nil)
+	c, err := mcp.NewClient(client)
+	require.NoError(t, err)
+	return c, client
+}
+
+// Servers are registered for a session, asked, and closed with it (A2E-122,
+// A2E-124, A2E-125, A2E-126, A2E-128).
+func TestServers(t *testing.T) {
+	closed := 0
+	c, client := connect(t, &closed)
+	ctx := t.Context()
+	pushed := make(chan *mcp.ServerPush, 1)
+	client.OnPush("mcp/server/push", func(m *a2e.Message) { pushed <- m.Body.(*mcp.ServerPush) })
+	register := func(config string) (*mcp.ServerRegisterResponse, error) {
+		return c.ServerRegister(ctx, &mcp.ServerRegisterRequest{Config: json.RawMessage(config)}, nil)
+	}
+	resp, err := register(`{"server_id":"fs","name":"good","resource_allow_list":["file:///a","file:///b"],"headers":{"Authorization":"s3cret"}}`)
+	require.NoError(t, err)
+	require.True(t, resp.OK, resp.Error)
+	require.NotContains(t, string(resp.Server), "s3cret")
+	require.Contains(t, string(resp.Server), `"status":"ready"`)
+	for config, text := range map[string]string{`{"name":"evil"}`: "not allowed", `{"server_id":"fs"}`: "of this id"} {
+		resp, err = register(config)
+		require.NoError(t, err)
+		require.False(t, resp.OK)
+		require.Contains(t, resp.Error, text)
+	}
+	_, err = register(`{"name":"down"}`)
+	require.ErrorIs(t, err, a2e.ErrMCPServerUnavailable)
+	require.NotContains(t, err.Error(), "10.0.0.1")
+	_, err = register(`{"name":"odd"}`)
+	require.ErrorIs(t, err, a2e.ErrMCPProtocol)
+	_, err = register(`{"timeout":"x"}`)
+	require.ErrorIs(t, err, a2e.ErrSchemaViolation)
+	resp, err = register(`{"name":"second"}`)
+	require.NoError(t, err)
+	require.True(t, resp.OK)
+	resp, err = register(`{}`)
+	require.NoError(t, err)
+	require.Contains(t, resp.Error, "too many")
+
+	list, err := c.ServerList(ctx, nil, nil)
+	require.NoError(t, err)
+	require.Len(t, list.Servers, 2)
+	list, err = c.ServerList(ctx, &mcp.ServerListRequest{StatusFilter: mcp.StatusError}, nil)
+	require.NoError(t, err)
+	require.Empty(t, list.Servers)
+
+	page, err := c.ResourceList(ctx, &mcp.ResourceListRequest{ServerID: "fs"}, nil)
+	require.NoError(t, err)
+	require.Equal(t, "2", page.NextCursor)
+	require.Len(t, page.Resources, 1, "the other one is not on the list")
+	page, err = c.ResourceList(ctx, &mcp.ResourceListRequest{ServerID: "fs", Cursor: page.NextCursor}, nil)
+	require.NoError(t, err)
+	require.Empty(t, page.NextCursor)
+	read, err := c.ResourceRead(ctx, &mcp.ResourceReadRequest{URI: "file:///a"}, nil)
+	require.NoError(t, err)
+	require.Equal(t, "fs", read.ServerID)
+	require.Contains(t, string(read.Contents[0]), `"text":"hello"`)
+	_, err = c.ResourceRead(ctx, &mcp.ResourceReadRequest{URI: "file:///secret", ServerID: "fs"}, nil)
+	require.ErrorIs(t, err, a2e.ErrMCPResourceNotFound)
+	_, err = c.ResourceRead(ctx, &mcp.ResourceReadRequest{URI: "file:///b", ServerID: "fs"}, nil)
+	require.ErrorIs(t, err, a2e.ErrMCPTransport)
+	_, err = c.ResourceRead(ctx, &mcp.ResourceReadRequest{URI: "file:///a", ServerID: "none"}, nil)
+	require.ErrorIs(t, err, a2e.ErrMCPServerNotFound)
+	sub, err := c.ResourceSubscribe(ctx, &mcp.ResourceSubscribeRequest{URI: "file:///a", ServerID: "fs"}, nil)
+	require.NoError(t, err)
+	require.True(t, sub.OK)
+	push := <-pushed
+	require.Equal(t, "notifications/resources/updated", push.Method)
+	require.Equal(t, "fs", push.ServerID)
+	prompts, err := c.PromptList(ctx, nil, nil)
+	require.NoError(t, err)
+	require.Len(t, prompts.Prompts, 2)
+	prompt, err := c.PromptGet(ctx, &mcp.PromptGetRequest{Name: "greet", Arguments: json.RawMessage(`{"type":"text"}`)}, nil)
+	require.NoError(t, err)
+	require.JSONEq(t, `{"role":"user","content":{"type":"text"}}`, string(prompt.Messages[0]))
+	_, err = c.PromptGet(ctx, &mcp.PromptGetRequest{Name: "x"}, nil)
+	require.ErrorIs(t, err, a2e.ErrMCPPromptNotFound)
+
+	gone, err := c.ServerUnregister(ctx, &mcp.ServerUnregisterRequest{ServerID: "fs"}, nil)
+	require.NoError(t, err)
+	require.True(t, gone.OK)
+	require.Equal(t, 1, closed)
+	_, err = c.ServerUnregister(ctx, &mcp.ServerUnregisterRequest{ServerID: "fs"}, nil)
+	require.ErrorIs(t, err, a2e.ErrMCPServerNotFound)
+}
