@@ -163,7 +163,7 @@ type Mismatch struct {
 	Differences []Difference
 }
 
-// Error names the step and its differences.
+// Error lists the differences, one a line.
 func (m *Mismatch) Error() string {
 	text := ""
 	for i, d := range m.Differences {
