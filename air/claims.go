@@ -116,6 +116,9 @@ func exhausted(e *Envelope, err error) error {
 	if err == error(errExhausted) {
 		return &Error{Code: ErrReplayWindowExhausted, Detail: errExhausted.Detail, ThreadID: e.ThreadID}
 	}
+	if err == error(errReplayed) {
+		return replayed()
+	}
 	return err
 }
 
@@ -126,8 +129,11 @@ func (c *claims) replayed(ctx context.Context, h *held) error {
 	if err == nil && old.exists && !old.done {
 		return ErrReplay.because(errReplayed.Detail, errElsewhere)
 	}
-	return errReplayed
+	return replayed()
 }
+
+// replayed returns a new error, because callers may keep and change theirs.
+func replayed() error { return &Error{Code: ErrReplay, Detail: errReplayed.Detail} }
 
 func (h *held) key(kind byte, k replayKey) string {
 	return h.c.prefix + string(kind) + "/" + hex.EncodeToString(k[:])
@@ -185,7 +191,7 @@ func (h *held) put(ctx context.Context, key string, now time.Time) (rev store.Re
 		switch {
 		case old.until < now.UnixMilli(): // no longer alive
 		case old.keys != h.claim.keys || old.done:
-			return 0, false, errReplayed
+			return 0, false, replayed()
 		case old.owner != h.c.owner && old.lease >= now.UnixMilli() && key[len(h.c.prefix)] == 'n':
 			return 0, false, ErrReplay.because(errReplayed.Detail, errElsewhere)
 		default:

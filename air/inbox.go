@@ -114,8 +114,8 @@ type InboxOptions struct {
 	// agent. Nil means one in Store.
 	Threads *Threads
 
-	// ReplayCapacity bounds the nonces remembered per sender and thread. Zero
-	// means DefaultThreadCapacity, and less is raised to it only by the caller.
+	// ReplayCapacity bounds the nonces remembered per sender and thread, as each
+	// process counts them. Zero means DefaultThreadCapacity.
 	ReplayCapacity int
 
 	// PullMaxAge accepts pulled envelopes that are older than the 300 s of the

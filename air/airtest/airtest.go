@@ -141,6 +141,9 @@ func DID(airID string) string { return "did:wba:agentidentityregistry.org:agents
 // Join makes an agent with a fresh key, with a mailbox at the relay, and
 // registers it.
 func (n *Network) Join(airID string) (*air.Identity, error) {
+	if err := air.CheckAIRID(airID); err != nil {
+		return nil, err
+	}
 	id, err := air.GenerateIdentity(DID(airID))
 	if err != nil {
 		return nil, err
