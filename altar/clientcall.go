@@ -149,6 +149,7 @@ func (s *Session) start(ctx context.Context, tool string, params any, o *CallOpt
 	if opts.Timeout > 0 {
 		call.TimeoutMS = max(1, opts.Timeout.Milliseconds())
 	}
+	call.Parameters = json.RawMessage("{}")
 	if params != nil {
 		text, err := encodeJSON(params)
 		if err != nil {
@@ -156,8 +157,12 @@ func (s *Session) start(ctx context.Context, tool string, params any, o *CallOpt
 		}
 		call.Parameters = text
 	}
-	if _, err := appendMessage(make([]byte, 0, 512+len(call.Parameters)), call, false); err != nil { // what cannot be sent would never be answered
+	// What cannot be sent, or would be refused without its id, is never answered.
+	switch _, bad, err := vet(call); {
+	case err != nil:
 		return nil, err
+	case bad != nil:
+		return nil, bad.Err
 	}
 	c := s.c
 	p := &pendingCall{c: c, call: call, notify: make(chan struct{}, 1), stream: NewCallStream(opts.InvocationID), limit: c.opts.StreamBuffer}
