@@ -96,7 +96,8 @@ type ChatWriter struct {
 	extra  Extra
 	stamp  Timestamp
 	pieces int
-	size   int // of what is kept
+	size   int     // of what is kept
+	piece  [1]Part // of a Send, so that it needs no memory
 }
 
 // errLongAnswer reports an answer over [ServerOptions.MaxReply].
@@ -107,8 +108,11 @@ var errAnswered = errors.New("arc: the message is answered")
 
 // Send writes a piece of text. The answer's text is that of all pieces, joined.
 func (w *ChatWriter) Send(text string) error {
-	part := [1]Part{{Type: TypeText, Content: text}}
-	return w.SendMessage(&Message{Role: RoleAgent, Parts: part[:]})
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.piece[0] = Part{Type: TypeText, Content: text}
+	defer clear(w.piece[:])
+	return w.write(&Message{Role: RoleAgent, Parts: w.piece[:]})
 }
 
 // SendMessage writes a piece of the answer of any kind, such as an image. One
@@ -116,6 +120,10 @@ func (w *ChatWriter) Send(text string) error {
 func (w *ChatWriter) SendMessage(m *Message) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	return w.write(m)
+}
+
+func (w *ChatWriter) write(m *Message) error {
 	switch {
 	case w.err != nil:
 		return w.err

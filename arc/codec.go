@@ -340,7 +340,7 @@ func DecodeResponse(data []byte, id ID) (*Response, error) {
 	}
 	res := &Response{}
 	var version, rawID, result, fault strictjson.Value
-	var texts [3]strictjson.Value
+	var names [3]strictjson.Value
 	for m := v.Members(); m.Next(); {
 		switch string(m.Name) {
 		case "arc":
@@ -348,11 +348,11 @@ func DecodeResponse(data []byte, id ID) (*Response, error) {
 		case "id":
 			rawID = m.Value
 		case "responseAgent":
-			texts[0] = m.Value
+			names[0] = m.Value
 		case "targetAgent":
-			texts[1] = m.Value
+			names[1] = m.Value
 		case "traceId":
-			texts[2] = m.Value
+			names[2] = m.Value
 		case "result":
 			result = m.Value
 		case "error":
@@ -370,14 +370,17 @@ func DecodeResponse(data []byte, id ID) (*Response, error) {
 	}
 	switch rawID.Kind() {
 	case '"', '0', 'n':
-		res.ID = ID(rawID)
+		if res.ID = id; string(rawID) != string(id) {
+			res.ID = ID(rawID)
+		}
 	default:
 		return invalid("id must be a string or a number")
 	}
 	var ok1, ok2, ok3 bool
-	res.ResponseAgent, ok1 = texts[0].Text()
-	res.TargetAgent, ok2 = texts[1].Text()
-	if res.TraceID, ok3 = texts[2].Text(); texts[2].Absent() {
+	all := texts{size: min(len(names[0])+len(names[1])+len(names[2]), maxBlock)}
+	res.ResponseAgent, ok1 = all.text(names[0])
+	res.TargetAgent, ok2 = all.text(names[1])
+	if res.TraceID, ok3 = all.text(names[2]); names[2].Absent() {
 		ok3 = true
 	}
 	switch {

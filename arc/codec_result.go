@@ -26,67 +26,94 @@ type Result struct {
 // in no way is [ErrInvalidResult], an acknowledgment that denies success is
 // [ErrNotSuccessful]. Nothing of a task.notification's result matters.
 func DecodeResult(method string, result json.RawMessage) (*Result, error) {
+	res, err := decodeResult(method, result)
+	if err != nil {
+		return nil, err
+	}
+	return &res, nil
+}
+
+func decodeResult(method string, result json.RawMessage) (res Result, err error) {
 	if method == MethodTaskNotification {
-		return &Result{}, nil
+		return res, nil
 	}
 	v, err := checkJSON(result)
 	if err != nil || !v.IsObject() {
-		return nil, fmt.Errorf("%w: not an object", ErrInvalidResult)
+		return res, fmt.Errorf("%w: not an object", ErrInvalidResult)
 	}
 	r := newReader(true)
 	defer r.free()
 	switch method {
 	case MethodTaskCreate, MethodTaskSend, MethodTaskInfo, MethodTaskCancel:
 		if t := r.task(v.Get("task")); t != nil {
-			return &Result{Task: t}, nil
+			return Result{Task: t}, nil
 		}
 	case MethodTaskSubscribe:
 		if s := r.subscription(v.Get("subscription")); s != nil {
-			return &Result{Subscription: s}, nil
+			return Result{Subscription: s}, nil
 		}
 	case MethodChatStart, MethodChatMessage, MethodChatEnd:
 		if c := r.chat(v.Get("chat")); c != nil {
-			return &Result{Chat: c}, nil
+			return Result{Chat: c}, nil
 		}
 	default:
-		return &Result{Object: raw(v)}, nil
+		return Result{Object: raw(v)}, nil
 	}
 	if method == MethodTaskSend || method == MethodChatMessage {
 		if yes, ok := v.Get("success").Bool(); ok {
 			if !yes {
-				return nil, ErrNotSuccessful
+				return res, ErrNotSuccessful
 			}
 			message, _ := v.Get("message").Text()
-			return &Result{Message: message}, nil
+			return Result{Message: message}, nil
 		}
 	}
-	return nil, fmt.Errorf("%w for %s", ErrInvalidResult, method)
+	return res, fmt.Errorf("%w for %s", ErrInvalidResult, method)
 }
 
 var taskMembers = []string{"taskId", "status", "createdAt", "updatedAt", "messages", "artifacts", "canceledAt", "reason",
 	"completedAt", "failedAt", "error", "priority", "assignedAgent", "metadata"}
 
+// newTask makes a task, with memory for the usual history, a message of one part,
+// if there is one to read.
+func newTask(messages strictjson.Value) (*Task, []Message) {
+	if e := messages.Elements(); !e.Next() {
+		return &Task{}, []Message{}
+	}
+	box := &struct {
+		Task
+		messages [1]Message
+		parts    [1]Part
+	}{}
+	box.messages[0].Parts = box.parts[:0]
+	return &box.Task, box.messages[:0]
+}
+
 // task reads a task, or returns nil if it has no id or no status.
 func (r *reader) task(v strictjson.Value) *Task {
 	f := r.object(v, taskMembers)
 	defer f.done()
-	id, _ := f.vals[0].Text()
-	status, ok := f.vals[1].Text()
+	id, _ := r.texts.text(f.vals[0])
+	status, ok := r.texts.text(f.vals[1])
 	if id == "" || !ok {
 		return nil
 	}
-	t := &Task{ID: id, Status: TaskStatus(status)}
+	t, messages := newTask(f.vals[4])
+	t.ID, t.Status = id, TaskStatus(status)
 	t.CreatedAt, t.UpdatedAt = f.peerTime(2), f.peerTime(3)
 	if v := f.vals[4]; v.IsArray() {
-		t.Messages = []Message{}
+		t.Messages = messages
 		for e := v.Elements(); e.Next(); {
-			m := r.message(e.Value)
-			if m == nil {
+			var m Message
+			if len(t.Messages) < cap(messages) {
+				m.Parts = messages[:1][0].Parts
+			}
+			if !r.messageInto(&m, e.Value) {
 				t.Messages = nil
 				f.keep("messages", v)
 				break
 			}
-			t.Messages = append(t.Messages, *m)
+			t.Messages = append(t.Messages, m)
 		}
 	} else if !v.Absent() {
 		f.keep("messages", v)
@@ -125,7 +152,7 @@ var chatMembers = []string{"chatId", "status", "message", "participants", "creat
 func (r *reader) chat(v strictjson.Value) *Chat {
 	f := r.object(v, chatMembers)
 	defer f.done()
-	id, _ := f.vals[0].Text()
+	id, _ := r.texts.text(f.vals[0])
 	if id == "" {
 		return nil
 	}
@@ -138,7 +165,7 @@ func (r *reader) chat(v strictjson.Value) *Chat {
 	if v := f.vals[3]; v.IsArray() {
 		c.Participants = []string{}
 		for e := v.Elements(); e.Next(); {
-			s, ok := e.Value.Text()
+			s, ok := r.texts.text(e.Value)
 			if !ok {
 				c.Participants = nil
 				f.keep("participants", v)
@@ -162,14 +189,14 @@ var subscriptionMembers = []string{"subscriptionId", "taskId", "callbackUrl", "e
 func (r *reader) subscription(v strictjson.Value) *Subscription {
 	f := r.object(v, subscriptionMembers)
 	defer f.done()
-	id, _ := f.vals[0].Text()
+	id, _ := r.texts.text(f.vals[0])
 	if id == "" {
 		return nil
 	}
 	s := &Subscription{ID: id, TaskID: f.peerText(1), CallbackURL: f.peerText(2)}
 	if v := f.vals[3]; v.IsArray() {
 		for e := v.Elements(); e.Next(); {
-			name, ok := e.Value.Text()
+			name, ok := r.texts.text(e.Value)
 			if !ok {
 				s.Events = nil
 				f.keep("events", v)

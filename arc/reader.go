@@ -31,6 +31,7 @@ func checkJSON(text []byte) (strictjson.Value, error) {
 type reader struct {
 	lenient bool
 	fault   *Error
+	texts   texts
 
 	vals [maxMembers]strictjson.Value
 	used int
@@ -50,6 +51,34 @@ func newReader(lenient bool) *reader {
 func (r *reader) free() {
 	*r = reader{} // it must not keep the text alive
 	readers.Put(r)
+}
+
+// texts cuts short strings out of common blocks, since most messages consist of
+// such. A string keeps its block alive, which is why blocks are small and long
+// strings have memory of their own.
+type texts struct {
+	size int // of a block
+	b    strings.Builder
+}
+
+const (
+	maxBlock  = 1 << 10
+	maxInside = 256 // the longest text that shares a block
+)
+
+// text is [strictjson.Value.Text].
+func (t *texts) text(v strictjson.Value) (string, bool) {
+	if len(v) < 2 || v[0] != '"' || len(v) > maxInside || bytes.IndexByte(v, '\\') >= 0 {
+		return v.Text()
+	}
+	in := v[1 : len(v)-1]
+	if t.b.Cap()-t.b.Len() < len(in) {
+		t.b.Reset() // who holds strings of the block keeps it
+		t.b.Grow(max(t.size, len(in)))
+	}
+	at := t.b.Len()
+	t.b.Write(in) // never moves the block, and never changes what is in it
+	return t.b.String()[at:], true
 }
 
 // maxMembers is enough for the params of task.notification with their data, the
@@ -136,6 +165,9 @@ func (r *reader) object(v strictjson.Value, names []string) fields {
 	f := fields{r: r, names: names, vals: r.vals[r.used : r.used+len(names)]}
 	r.used += len(names)
 	clear(f.vals)
+	if r.texts.size == 0 {
+		r.texts.size = min(len(v), maxBlock) // more than all texts together
+	}
 	if !v.IsObject() {
 		r.fail("", "must be an object")
 		return f
@@ -187,7 +219,7 @@ func (f *fields) text(i int) string {
 	if v.Absent() {
 		return ""
 	}
-	s, ok := v.Text()
+	s, ok := f.r.texts.text(v)
 	if !ok {
 		f.misfit(i, "must be a string")
 	} else if s == "" {
@@ -202,7 +234,7 @@ func (f *fields) peerText(i int) string {
 	if v.Absent() {
 		return ""
 	}
-	s, ok := v.Text()
+	s, ok := f.r.texts.text(v)
 	if !ok || s == "" {
 		f.keep(f.names[i], v)
 	}
@@ -214,7 +246,7 @@ func (f *fields) needText(i int) string {
 	if !f.require(i) {
 		return ""
 	}
-	s, ok := f.vals[i].Text()
+	s, ok := f.r.texts.text(f.vals[i])
 	if !ok {
 		f.misfit(i, "must be a string")
 	}
@@ -424,7 +456,7 @@ func (r *reader) part(v strictjson.Value) (p Part) {
 		}
 		switch f.vals[1].Kind() {
 		case '"':
-			p.Content, _ = f.vals[1].Text()
+			p.Content, _ = r.texts.text(f.vals[1])
 		case '{', '[':
 			p.Data = raw(f.vals[1])
 		default:
@@ -432,7 +464,7 @@ func (r *reader) part(v strictjson.Value) (p Part) {
 		}
 	default:
 		r.fail("type", "must be TextPart, DataPart, FilePart, ImagePart or AudioPart")
-		if s, ok := f.vals[1].Text(); ok {
+		if s, ok := r.texts.text(f.vals[1]); ok {
 			p.Content = s
 		} else {
 			p.Data = raw(f.vals[1])

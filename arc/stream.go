@@ -61,7 +61,8 @@ func NewStreamReader(body io.Reader, opts *StreamReaderOptions) *StreamReader {
 	if o.MaxEvent <= 0 {
 		o.MaxEvent = 16 << 20
 	}
-	return &StreamReader{in: sse.NewReader(body, &sse.ReaderOptions{MaxData: o.MaxEvent}), ignored: o.Ignored, lenient: reader{lenient: true}}
+	return &StreamReader{in: sse.NewReader(body, &sse.ReaderOptions{MaxData: o.MaxEvent}), ignored: o.Ignored,
+		lenient: reader{lenient: true, texts: texts{size: maxBlock}}}
 }
 
 // ChatID returns the id of the chat: the first one that an event carried (D-21).
@@ -196,7 +197,7 @@ func (r *StreamReader) chunk(v strictjson.Value, id string) (*ChatEvent, *Error,
 	}
 	switch {
 	case message.Kind() == '"':
-		text, _ := message.Text()
+		text, _ := r.lenient.texts.text(message)
 		box.parts[0] = TextPart(text)
 		box.m = Message{Role: RoleAgent, Parts: box.parts[:]}
 	case message.IsObject() && message.Get("parts") == nil && message.Get("type").Kind() == '"':
