@@ -158,8 +158,11 @@ func (p *Poller) Drain(ctx context.Context) (next time.Duration, err error) {
 			}
 			return next, err
 		}
+		// A page that is empty or leads nowhere ends the drain whatever it says, or a
+		// relay could keep it spinning (AIR-D65).
+		stuck := len(pg.items) == 0 || pg.cursor == asked
 		asked = pg.cursor
-		if !pg.more || len(pg.items) == 0 { // AIR-D65
+		if !pg.more || stuck {
 			break
 		}
 	}

@@ -430,6 +430,12 @@ func TestPollerFaults(t *testing.T) {
 		require.ErrorIs(t, err, air.ErrRateLimited)
 		require.Equal(t, 2*time.Minute, next)
 
+		// A cursor that stands still does not keep the drain going.
+		status, header = 200, http.Header{}
+		answer = `{"envelopes":[7],"cursor":"same","has_more":true}`
+		require.Zero(t, in.drain(t))
+		require.Equal(t, []air.Code{air.ErrInvalidEnvelope, air.ErrInvalidEnvelope}, in.codes())
+
 		// One envelope that is no strict JSON does not keep the others back.
 		status = 200
 		good := string(signedOffer(t, alice, bob.DID(), nil))
