@@ -105,7 +105,6 @@ type Client struct {
 	state     clientState
 	sessionID string
 	caps      map[string]Capability
-	features  []string
 	lacking   map[string]bool // namespaces that the host does not serve
 	parallel  int
 	inFlight  int

@@ -130,7 +130,6 @@ type Stream struct {
 	cancel context.CancelFunc
 	p      *pending
 	err    error
-	taken  bool
 }
 
 // Stream begins a call whose events are taken from [Stream.Events] and whose

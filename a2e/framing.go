@@ -17,7 +17,6 @@ import (
 type LineReader struct {
 	r     *lines.Reader
 	codec *Codec
-	ended bool
 }
 
 // NewLineReader returns a LineReader of r with the limit and the mode of codec.

@@ -255,7 +255,7 @@ func (k *keeper) forget(ctx context.Context, call *a2e.Call, r *ForgetRequest) (
 	err = at(r.Tier).change(ctx, func(list []record) []record {
 		before := len(list)
 		list = slices.DeleteFunc(list, func(rec record) bool {
-			return (len(r.Keys) == 0 || hasKey(r.Keys, rec.Key)) && (len(r.Tags) == 0 || overlap(r.Tags, rec.Tags))
+			return hasKey(r.Keys, rec.Key) || overlap(r.Tags, rec.Tags)
 		})
 		resp.Deleted = int64(before - len(list))
 		return list

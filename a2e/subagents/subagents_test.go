@@ -144,6 +144,7 @@ func TestTree(t *testing.T) {
 		require.NoError(t, err)
 		require.JSONEq(t, `{"`+root.SubagentID+`":null,"`+child.SubagentID+`":{"by":"n"}}`, string(merged.MergedResult))
 		require.NoError(t, c.SubagentTerminate(ctx, &subagents.SubagentTerminateRequest{SubagentID: child.SubagentID}))
+		synctest.Wait()
 		list, err := c.SubagentList(ctx, nil, nil)
 		require.NoError(t, err)
 		require.Len(t, list.Subagents, 2)

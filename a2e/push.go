@@ -1,0 +1,63 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package a2e
+
+import "context"
+
+// Push sends a message to the agent that belongs to no answer: an event of a
+// process, a change of an environment. It waits while the agent does not read.
+func (s *Session) Push(ctx context.Context, msgType string, body any) error {
+	if err := s.out.wait(ctx); err != nil {
+		return err
+	}
+	line, err := s.host.codec.Append(nil, NewMessage(msgType, body))
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.state == stateClosed {
+		return ErrClosed
+	}
+	s.out.put(line)
+	return nil
+}
+
+// Request asks the agent something and waits for the answer (D-39). An error
+// message is returned as an [*Error].
+func (s *Session) Request(ctx context.Context, msgType string, body any) (*Message, error) {
+	m := NewMessage(msgType, body)
+	line, err := s.host.codec.Append(nil, m)
+	if err != nil {
+		return nil, err
+	}
+	waiter := make(chan *Message, 1)
+	s.mu.Lock()
+	if s.state == stateClosed {
+		s.mu.Unlock()
+		return nil, ErrClosed
+	}
+	s.waiters[m.ID] = waiter
+	s.out.put(line)
+	s.mu.Unlock()
+	defer func() {
+		s.mu.Lock()
+		delete(s.waiters, m.ID)
+		s.mu.Unlock()
+	}()
+	select {
+	case answer := <-waiter:
+		if b, ok := answer.Body.(*ErrorBody); ok {
+			return nil, b.received()
+		}
+		if want := ResponseType(msgType); want != "" && hostReading(CanonicalType(answer.Type)) != CanonicalType(want) {
+			return nil, ErrUnexpectedResponse
+		}
+		return answer, nil
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	case <-s.ctx.Done():
+		return nil, ErrClosed
+	}
+}
