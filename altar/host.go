@@ -431,6 +431,9 @@ func (h *Host) Close() error {
 	}
 	var all []*hostConn
 	for c := range h.conns {
+		// First of all nothing goes out any more: a client must not read that
+		// a Runtime is gone because it was the first to be closed.
+		c.out.close()
 		all = append(all, c)
 	}
 	h.mu.Unlock()

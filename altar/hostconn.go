@@ -101,6 +101,7 @@ func (h *Host) Serve(ctx context.Context, conn Conn, id *Identity) error {
 		hc.leave()
 	}
 	<-written
+	_ = conn.Close() // the writer may have closed its direction only
 	h.release(hc)
 	if errors.Is(err, io.EOF) {
 		err = nil
@@ -167,6 +168,7 @@ func (hc *hostConn) write() {
 	defer watch.Stop()
 	batch, single := hc.conn.(batcher)
 	var buf []Message
+	lost := false
 	for {
 		var ok bool
 		buf, ok = hc.out.take(context.Background(), buf[:0])
@@ -191,11 +193,16 @@ func (hc *hostConn) write() {
 		if errors.As(err, &unsendable) {
 			hc.h.opts.Logger.Error("altar: a message could not be sent", "err", err)
 		} else if err != nil {
+			lost = true
 			break
 		}
 	}
-	if r, ok := hc.conn.(refuser); ok && hc.refused {
+	switch r, ok := hc.conn.(refuser); {
+	case lost:
+	case ok && hc.refused:
 		r.closeRefused()
+	case hangUp(hc.conn):
+		return // the reader sees the end
 	}
 	hc.cut()
 }

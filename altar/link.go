@@ -68,8 +68,8 @@ func (l *link) sent(err error) bool {
 func (l *link) write() {
 	batch, batches := l.conn.(batcher)
 	var buf []Message
-	for lost := false; !lost; {
-		var ok bool
+	for {
+		var ok, lost bool
 		if buf, ok = l.out.take(context.Background(), buf[:0]); !ok {
 			break
 		}
@@ -81,8 +81,23 @@ func (l *link) write() {
 			}
 		}
 		clear(buf)
+		if lost {
+			l.close()
+			return
+		}
 	}
-	l.close()
+	if !hangUp(l.conn) {
+		l.close()
+	}
+}
+
+// hangUp ends the sending direction of a connection, so that the peer gets all
+// that was sent: closing both at once may cost what the peer has not read yet. It
+// reports whether the reader will see the end, which the peer answers; if not,
+// the connection must be closed.
+func hangUp(conn Conn) bool {
+	g, ok := conn.(interface{ hangUp() bool })
+	return ok && g.hangUp()
 }
 
 func (l *link) close() {

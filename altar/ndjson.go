@@ -7,6 +7,7 @@ import (
 	"errors"
 	"io"
 	"sync"
+	"time"
 
 	"github.com/fivewire/fivewire/internal/lines"
 	"github.com/fivewire/fivewire/internal/strictjson"
@@ -146,6 +147,22 @@ func (c *ndjson) send(trusted bool, list ...Message) error {
 		}
 	}
 	return failed
+}
+
+// hangUp closes the sending direction, where the stream has two.
+func (c *ndjson) hangUp() bool {
+	half, ok := c.rwc.(interface{ CloseWrite() error })
+	return ok && half.CloseWrite() == nil
+}
+
+// closeRefused lets a peer that is refused read why: what it still sends is
+// read and thrown away for a moment, because closing over it would cost the
+// answer.
+func (c *ndjson) closeRefused() {
+	timed, ok := c.rwc.(interface{ SetReadDeadline(time.Time) error })
+	if ok && c.hangUp() && timed.SetReadDeadline(time.Now().Add(time.Second)) == nil {
+		_, _ = io.CopyN(io.Discard, c.rwc, 1<<20)
+	}
 }
 
 func (c *ndjson) Close() error {

@@ -360,3 +360,91 @@ func TestTruncated(t *testing.T) {
 	require.ErrorIs(t, err, io.EOF)
 	require.NoError(t, c.Close())
 }
+
+// A Runtime that drains, and a Host that shuts down, lose nothing that was sent
+// (D-24), also when the other side sends meanwhile.
+func TestGoodbye(t *testing.T) {
+	for _, tr := range transports[1:4] {
+		t.Run(tr.name, func(t *testing.T) {
+			for range 10 {
+				s := start(t, tr.dial, nil, testRuntime("r1", nil))
+				sess, err := s.c.CreateSession(t.Context(), nil)
+				require.NoError(t, err)
+				got := make(chan error, 20)
+				for range 10 {
+					go func() {
+						_, err := sess.Call(t.Context(), "wait", waitIn{20}, nil)
+						got <- err
+					}()
+				}
+				for s.h.Stats().Dispatched < 10 {
+					time.Sleep(time.Millisecond)
+				}
+				s.stop[0]()
+				for range 10 {
+					require.NoError(t, <-got)
+				}
+				require.NoError(t, <-s.done[0])
+				for len(s.h.Runtimes()) > 0 { // the Host sees it a moment later
+					time.Sleep(time.Millisecond)
+				}
+
+				s.run(t, testRuntime("r2", &RuntimeOptions{Standing: true}))
+				for range 10 {
+					go func() {
+						_, err := sess.Call(t.Context(), "wait", waitIn{20}, nil)
+						got <- err
+					}()
+				}
+				for s.h.Stats().Dispatched < 20 {
+					time.Sleep(time.Millisecond)
+				}
+				ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+				require.NoError(t, s.h.Shutdown(ctx))
+				cancel()
+				for range 10 {
+					require.NoError(t, <-got)
+				}
+				require.NoError(t, s.c.Close())
+				s.stop[1]()
+			}
+		})
+	}
+}
+
+// A refusal reaches a peer that goes on sending.
+func TestRefusalArrives(t *testing.T) {
+	h := testHost(t, nil)
+	dial := tcpTransport(t, h)(testService)
+	for range 20 {
+		conn, err := dial(t.Context())
+		require.NoError(t, err)
+		require.NoError(t, conn.Send(&AnnounceRuntime{RuntimeID: "r", ProtocolVersion: "9.0.0"}))
+		for range 50 {
+			_ = conn.Send(&Ping{})
+		}
+		m, err := conn.Receive()
+		require.NoError(t, err)
+		require.ErrorIs(t, m.(*ErrorMessage).Err, ReasonUnsupportedVersion)
+		_, err = conn.Receive()
+		require.Error(t, err)
+		require.NoError(t, conn.Close())
+	}
+}
+
+// However a connection ends, the Host closes it.
+func TestServeCloses(t *testing.T) {
+	h := testHost(t, nil)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer func() { require.NoError(t, l.Close()) }()
+	peer, err := net.Dial("tcp", l.Addr().String())
+	require.NoError(t, err)
+	c, err := l.Accept()
+	require.NoError(t, err)
+	require.NoError(t, peer.(*net.TCPConn).CloseWrite())
+	require.NoError(t, h.Serve(t.Context(), NewNDJSON(c, nil), testUser))
+	_, err = c.Write([]byte("x"))
+	require.ErrorIs(t, err, net.ErrClosed)
+	require.NoError(t, peer.Close())
+}

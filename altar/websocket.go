@@ -151,6 +151,13 @@ func (w *wsConn) send(m Message, trusted bool) error {
 // closeRefused tells the peer that it will not be served (D-04).
 func (w *wsConn) closeRefused() { _ = w.c.Close(websocket.StatusPolicyViolation, "refused") }
 
+// hangUp says goodbye and waits a little for the peer to do so. The reader sees
+// that, and nothing is left to close.
+func (w *wsConn) hangUp() bool {
+	_ = w.c.Close(websocket.StatusNormalClosure, "")
+	return false
+}
+
 func (w *wsConn) Close() error {
 	w.end()
 	return w.c.CloseNow()
