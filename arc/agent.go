@@ -10,6 +10,7 @@ import (
 	"maps"
 	"regexp"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -169,6 +170,7 @@ type agentEntry struct {
 // A methodEntry is a method of an agent.
 type methodEntry struct {
 	handler Handler // with all middleware
+	direct  bool    // there is none, so that nobody but us sees a result of ours
 	builtin builtin // what serves it, if it is one of ours
 }
 
@@ -249,7 +251,7 @@ func (s *Server) wrap(e *agentEntry, h Handler, b builtin) *methodEntry {
 	for _, m := range slices.Backward(s.opts.Middleware) {
 		h = m(h)
 	}
-	return &methodEntry{handler: h, builtin: b}
+	return &methodEntry{handler: h, builtin: b, direct: b != custom && len(e.Middleware) == 0 && len(s.opts.Middleware) == 0}
 }
 
 // HandleTasks registers an agent that serves tasks and nothing else.
@@ -320,13 +322,30 @@ func notificationMethod(h NotificationHandler) Handler {
 }
 
 // ackOf is the acknowledgment of ARC-040.
-func ackOf(message string) ready {
-	b, _ := ackResult(message) // texts can always be written
-	return ready(b)
+func ackOf(message string) *ready {
+	r := newReady()
+	r.open()
+	r.flag("success", true)
+	r.optText("message", message)
+	r.close()
+	return r
 }
 
 // ready is a result that is known to be a compact JSON object.
-type ready json.RawMessage
+type ready struct{ writer }
+
+var readies = sync.Pool{New: func() any { return new(ready) }}
+
+// newReady returns a ready to write into.
+func newReady() *ready { return readies.Get().(*ready) }
+
+// free gives the memory back. Nobody may use it any more.
+func (r *ready) free() {
+	if r != nil && cap(r.b) <= keepBuffer {
+		r.b, r.err = r.b[:0], nil
+		readies.Put(r)
+	}
+}
 
 // now is the time in the precision of the wire.
 func now() time.Time { return time.Now().UTC() }

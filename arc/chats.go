@@ -394,7 +394,7 @@ func (c *chatTable) end(ctx context.Context, call *Call) (any, error) {
 
 // result is the answer of the chat methods.
 func (st *chatState) result(m *Message, updated bool) (any, error) {
-	w := writer{b: make([]byte, 0, 256+len(m.Text()))}
+	w := newReady()
 	w.b = append(w.b, `{"type":"chat","chat":{`...)
 	w.text("chatId", st.id)
 	w.text("status", string(st.status))
@@ -411,7 +411,7 @@ func (st *chatState) result(m *Message, updated bool) (any, error) {
 		w.stamp("updatedAt", st.updated)
 	}
 	w.b = append(w.b, '}', '}')
-	return ready(w.b), w.err
+	return w, w.err
 }
 
 // history reads what was said in a chat.

@@ -291,14 +291,14 @@ func (c *Client) StreamSendChat(ctx context.Context, target string, p *ChatMessa
 	return c.Stream(ctx, target, MethodChatMessage, &q, opts...)
 }
 
-func taskOf(res *Result, err error) (*Task, error) {
+func taskOf(res Result, err error) (*Task, error) {
 	if err != nil {
 		return nil, err
 	}
 	return res.Task, nil
 }
 
-func chatOf(res *Result, err error) (*Chat, error) {
+func chatOf(res Result, err error) (*Chat, error) {
 	if err != nil {
 		return nil, err
 	}

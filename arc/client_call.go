@@ -33,6 +33,8 @@ type Outgoing struct {
 
 	// Deduplicates is like [ClientOptions.Deduplicates], for this call.
 	Deduplicates bool
+
+	reply *[]byte // memory for the answer, if nobody sees it
 }
 
 // A CallFunc sends a request and returns its answer. If the answer carries an
@@ -143,58 +145,73 @@ func encodeParams(params any) (json.RawMessage, error) {
 
 // outgoing makes a request.
 func (c *Client) outgoing(ctx context.Context, target, method string, params json.RawMessage, opts []CallOption) *Outgoing {
-	out := &Outgoing{Request: Request{Method: method, RequestAgent: c.self, TargetAgent: target, Params: params,
-		TraceID: TraceID(ctx)}}
+	out := &Outgoing{}
+	c.address(ctx, out, target, method, params, opts)
+	return out
+}
+
+func (c *Client) address(ctx context.Context, out *Outgoing, target, method string, params json.RawMessage, opts []CallOption) {
+	out.Request = Request{Method: method, RequestAgent: c.self, TargetAgent: target, Params: params, TraceID: TraceID(ctx)}
 	for _, o := range opts {
 		o(out)
 	}
 	if out.ID == "" {
 		out.ID = NewID()
 	}
-	return out
 }
 
 // buffers is the memory of a call that can be used again.
-type buffers struct{ params, body []byte }
+type buffers struct {
+	params writer
+	reply  []byte
+	out    Outgoing
+	body   []byte
+}
 
 // keepBuffer is the largest memory that is kept.
 const keepBuffer = 64 << 10
 
 func (b *buffers) release(c *Client) {
-	if cap(b.params) <= keepBuffer && cap(b.body) <= keepBuffer {
+	if cap(b.params.b) <= keepBuffer && cap(b.reply) <= keepBuffer && cap(b.body) <= keepBuffer {
+		b.params.err, b.out = nil, Outgoing{}
 		c.buffers.Put(b)
 	}
 }
 
 // standard makes a call of a standard method.
-func (c *Client) standard(ctx context.Context, target, method string, write func(*writer), opts []CallOption) (*Result, error) {
-	var params json.RawMessage
-	if len(c.opts.Interceptors) == 0 {
-		// Nobody but send sees the params, which copies them.
-		b := c.buffers.Get().(*buffers)
-		defer b.release(c)
-		w := writer{b: b.params[:0]}
-		write(&w)
-		b.params = w.b
-		if w.err != nil {
-			return nil, w.err
+func (c *Client) standard(ctx context.Context, target, method string, write func(*writer), opts []CallOption) (Result, error) {
+	if len(c.opts.Interceptors) > 0 {
+		params, err := encode(write)
+		if err != nil {
+			return Result{}, err
 		}
-		params = w.b
-	} else {
-		var err error
-		if params, err = encode(write); err != nil {
-			return nil, err
+		res, err := c.call(ctx, c.outgoing(ctx, target, method, params, opts))
+		if err != nil {
+			return Result{}, err
 		}
+		return decodeResult(method, res.Result)
 	}
-	res, err := c.call(ctx, c.outgoing(ctx, target, method, params, opts))
+	// Nobody but send sees the request, which copies the params, and nobody but
+	// us the answer, of which a result is a copy.
+	b := c.buffers.Get().(*buffers)
+	defer b.release(c)
+	b.params.b = b.params.b[:0]
+	write(&b.params)
+	if b.params.err != nil {
+		return Result{}, b.params.err
+	}
+	b.out.reply = &b.reply
+	c.address(ctx, &b.out, target, method, b.params.b, opts)
+	res, err := c.call(ctx, &b.out)
 	if err != nil {
-		return nil, err
+		return Result{}, err
 	}
-	return DecodeResult(method, res.Result)
+	return decodeResult(method, res.Result)
 }
 
 // header makes the header of a request (D-11).
-func (c *Client) header(ctx context.Context, out *Outgoing, accept []string) (http.Header, error) {
+func (c *Client) header(ctx context.Context, x *transfer, accept []string) (http.Header, error) {
+	out := x.out
 	h := make(http.Header, 4+len(out.Header))
 	for name, values := range out.Header {
 		h[http.CanonicalHeaderKey(name)] = slices.Clone(values)
@@ -212,7 +229,8 @@ func (c *Client) header(ctx context.Context, out *Outgoing, accept []string) (ht
 	if out.TraceID != "" || c.opts.Span != nil {
 		if _, given := h["Traceparent"]; !given {
 			if tp := c.traceparent(ctx, out); tp != "" {
-				h["Traceparent"] = []string{tp}
+				x.trace[0] = tp
+				h["Traceparent"] = x.trace[:]
 			}
 		}
 	}

@@ -9,9 +9,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"mime"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"sync/atomic"
 )
@@ -27,8 +29,9 @@ func (c *Client) send(ctx context.Context, out *Outgoing) (*Response, error) {
 		ctx, cancel = context.WithTimeoutCause(ctx, d, ErrTimeout)
 		defer cancel()
 	}
-	header, err := c.header(ctx, out, c.accept)
-	if err != nil {
+	x := &transfer{c: c, out: out}
+	var err error
+	if x.header, err = c.header(ctx, x, c.accept); err != nil {
 		return nil, err
 	}
 	b := c.buffers.Get().(*buffers)
@@ -36,7 +39,7 @@ func (c *Client) send(ctx context.Context, out *Outgoing) (*Response, error) {
 		b.release(c)
 		return nil, err
 	}
-	x := &transfer{c: c, out: out, header: header, data: b.body}
+	x.data = b.body
 	var res *Response
 	for attempt := 1; ; attempt++ {
 		var again bool
@@ -63,7 +66,14 @@ func (c *Client) once(ctx context.Context, x *transfer, attempt int) (res *Respo
 	if c.later(ctx, x, attempt, resp) {
 		return nil, true, nil
 	}
-	data, err := readReply(resp, c.opts.MaxResponse)
+	var room []byte
+	if x.out.reply != nil {
+		room = *x.out.reply
+	}
+	data, err := readReply(room, resp, c.opts.MaxResponse)
+	if x.out.reply != nil {
+		*x.out.reply = data
+	}
 	if err != nil && !errors.Is(err, ErrTooLarge) {
 		return nil, c.again(ctx, x, attempt, err), c.failure(ctx, x.out, err)
 	}
@@ -131,12 +141,14 @@ func (c *Client) refused(x *transfer, err error) {
 	}
 }
 
-// An transfer is a request with all that is needed to send it, once or again.
+// A transfer is a request with all that is needed to send it, once or again.
 type transfer struct {
 	c      *Client
 	out    *Outgoing
 	header http.Header
+	trace  [1]string // the value of a header
 	data   []byte
+	first  requestBody
 
 	read atomic.Bool  // the transport began to read the body
 	open atomic.Int32 // bodies that the transport may still read
@@ -150,7 +162,11 @@ type requestBody struct {
 }
 
 func (x *transfer) body() (io.ReadCloser, error) {
-	b := &requestBody{x: x}
+	b := &x.first
+	if b.x != nil { // in use, maybe
+		b = &requestBody{}
+	}
+	b.x = x
 	b.r.Reset(x.data)
 	x.open.Add(1)
 	return b, nil
@@ -264,38 +280,51 @@ func discard(resp *http.Response) {
 	_ = resp.Body.Close()
 }
 
-// readReply reads a body within the limit. Beyond it, it returns the beginning
-// and ErrTooLarge.
-func readReply(resp *http.Response, limit int64) ([]byte, error) {
+// readReply reads a body within the limit, into room if it fits there. Beyond the
+// limit, it returns the beginning and ErrTooLarge.
+func readReply(room []byte, resp *http.Response, limit int64) ([]byte, error) {
 	defer resp.Body.Close()
 	// Beyond this size memory is taken as the bytes arrive, not on the word of
 	// the header.
 	const trusted = 256 << 10
-	if n := resp.ContentLength; n >= 0 && n <= min(limit, trusted) {
+	if resp.ContentLength > limit {
+		data, _ := readLimited(nil, resp.Body, maxErrorText)
+		return data, ErrTooLarge
+	}
+	if n := resp.ContentLength; n >= 0 && n <= trusted {
 		// One byte more than announced, so that the read that fills it also
 		// meets the end, which frees the connection.
-		data := make([]byte, n+1)
-		got, err := io.ReadFull(resp.Body, data)
-		if err == io.EOF && n == 0 || err == io.ErrUnexpectedEOF && int64(got) == n {
-			return data[:got], nil
+		room = slices.Grow(room[:0], int(n)+1)
+	}
+	data, err := readLimited(room[:0], resp.Body, limit)
+	if err == nil && resp.ContentLength >= 0 && int64(len(data)) != resp.ContentLength {
+		return nil, io.ErrUnexpectedEOF
+	}
+	return data, err
+}
+
+// readLimited appends what can be read to dst. What is over the limit makes it
+// return the beginning and ErrTooLarge. The memory doubles as the bytes arrive,
+// up to the limit and no further.
+func readLimited(dst []byte, r io.Reader, limit int64) ([]byte, error) {
+	most := int(min(limit, math.MaxInt-1)) + 1 // one more shows that there is more
+	for {
+		if len(dst) == cap(dst) {
+			bigger := make([]byte, len(dst), min(max(2*cap(dst), 512), most))
+			copy(bigger, dst)
+			dst = bigger
 		}
-		if err == nil || err == io.EOF {
-			err = io.ErrUnexpectedEOF
+		n, err := r.Read(dst[len(dst):min(cap(dst), most)])
+		dst = dst[:len(dst)+n]
+		switch {
+		case len(dst) >= most:
+			return dst[:limit], ErrTooLarge
+		case err == io.EOF:
+			return dst, nil
+		case err != nil:
+			return nil, err
 		}
-		return nil, err
 	}
-	if resp.ContentLength > limit {
-		data, _ := io.ReadAll(io.LimitReader(resp.Body, maxErrorText))
-		return data, ErrTooLarge
-	}
-	data, err := io.ReadAll(io.LimitReader(resp.Body, limit+1))
-	switch {
-	case err != nil:
-		return nil, err
-	case int64(len(data)) > limit:
-		return data, ErrTooLarge
-	}
-	return data, nil
 }
 
 // mediaType returns the media type of an answer, in lower case.

@@ -51,17 +51,16 @@ func failed(err error) iter.Seq2[*ChatEvent, error] {
 // openStream is the [StreamFunc] under all interceptors.
 func (c *Client) openStream(ctx context.Context, out *Outgoing) iter.Seq2[*ChatEvent, error] {
 	return func(yield func(*ChatEvent, error) bool) {
-		header, err := c.header(ctx, out, c.acceptStream)
+		s := &streaming{c: c, x: transfer{c: c, out: out}, yield: yield}
+		header, err := c.header(ctx, &s.x, c.acceptStream)
+		if err == nil {
+			s.x.header = header
+			s.x.data, err = AppendRequest(make([]byte, 0, 512+len(out.Params)), &out.Request)
+		}
 		if err != nil {
 			yield(nil, err)
 			return
 		}
-		data, err := AppendRequest(nil, &out.Request)
-		if err != nil {
-			yield(nil, err)
-			return
-		}
-		s := &streaming{c: c, x: transfer{c: c, out: out, header: header, data: data}, yield: yield}
 		for cut := 0; ; cut++ {
 			before := s.lastID
 			err := s.run(ctx)
@@ -218,7 +217,7 @@ func (s *streaming) drain(resp *http.Response) {
 // whole reads an answer that is no stream (D-23, D-24).
 func (s *streaming) whole(ctx context.Context, resp *http.Response) error {
 	media := mediaType(resp.Header)
-	data, err := readReply(&http.Response{ContentLength: resp.ContentLength,
+	data, err := readReply(nil, &http.Response{ContentLength: resp.ContentLength,
 		Body: io.NopCloser(idleReader{s, resp.Body})}, s.c.opts.MaxResponse)
 	switch {
 	case errors.Is(err, ErrTooLarge) && resp.StatusCode >= http.StatusBadRequest:

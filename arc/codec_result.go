@@ -242,12 +242,3 @@ func subscriptionResult(s *Subscription) (json.RawMessage, error) {
 		w.close()
 	})
 }
-
-func ackResult(message string) (json.RawMessage, error) {
-	return encode(func(w *writer) {
-		w.open()
-		w.flag("success", true)
-		w.optText("message", message)
-		w.close()
-	})
-}

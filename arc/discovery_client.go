@@ -266,6 +266,6 @@ func (d *Discovery) get(ctx context.Context, endpoint *url.URL, path string) ([]
 			_ = resp.Body.Close()
 			return nil, httpError(resp.StatusCode, text)
 		}
-		return readReply(resp, d.opts.MaxAnswer)
+		return readReply(nil, resp, d.opts.MaxAnswer)
 	}
 }

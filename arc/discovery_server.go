@@ -180,6 +180,6 @@ func (s *Server) capabilities(e *agentEntry) Handler {
 	return HandlerFunc(func(context.Context, *Call) (any, error) {
 		info := s.infoOf(e)
 		b, err := encode(info.write)
-		return ready(b), err
+		return &ready{writer{b: b}}, err
 	})
 }

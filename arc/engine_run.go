@@ -86,7 +86,9 @@ func (r *TaskRun) Task(ctx context.Context) (*Task, error) {
 	if err != nil {
 		return nil, fmt.Errorf("arc: task: %w", err)
 	}
-	res, err := DecodeResult(MethodTaskInfo, json.RawMessage(st.info(messages, artifacts, true, true)))
+	info := st.info(messages, artifacts, true, true)
+	defer info.free() // what is decoded is a copy
+	res, err := decodeResult(MethodTaskInfo, info.b)
 	if err != nil {
 		return nil, err
 	}

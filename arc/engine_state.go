@@ -6,6 +6,7 @@ package arc
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strconv"
 	"time"
 
@@ -166,40 +167,41 @@ func (w *writer) stamp(name string, t time.Time) {
 }
 
 // accepted is the answer to task.create.
-func (st *taskState) accepted() ready {
-	w := writer{b: make([]byte, 0, 128+len(st.id))}
+func (st *taskState) accepted() *ready {
+	w := newReady()
 	w.b = append(w.b, `{"type":"task","task":`...)
 	w.open()
-	st.writeHead(&w)
+	st.writeHead(&w.writer)
 	w.b = append(w.b, '}', '}')
-	return ready(w.b)
+	return w
 }
 
 // canceled is the answer to task.cancel.
-func (st *taskState) canceled() ready {
-	w := writer{b: make([]byte, 0, 192+len(st.reason))}
+func (st *taskState) canceled() *ready {
+	w := newReady()
 	w.b = append(w.b, `{"type":"task","task":`...)
 	w.open()
-	st.writeHead(&w)
+	st.writeHead(&w.writer)
 	w.stamp("canceledAt", st.ended)
 	w.optText("reason", st.reason)
 	w.b = append(w.b, '}', '}')
-	return ready(w.b)
+	return w
 }
 
 // info is the answer to task.info, put together from the items as they stand in
 // the store. Nil items are left out.
-func (st *taskState) info(messages, artifacts []store.Record, withMessages, withArtifacts bool) ready {
+func (st *taskState) info(messages, artifacts []store.Record, withMessages, withArtifacts bool) *ready {
 	size := 384 + len(st.reason)
 	for _, list := range [][]store.Record{messages, artifacts} {
 		for _, r := range list {
 			size += len(r.Value)
 		}
 	}
-	w := writer{b: make([]byte, 0, size)}
+	w := newReady()
+	w.b = slices.Grow(w.b, size)
 	w.b = append(w.b, `{"type":"task","task":`...)
 	w.open()
-	st.writeHead(&w)
+	st.writeHead(&w.writer)
 	w.stamp("updatedAt", st.updated)
 	if withMessages {
 		w.key("messages")
@@ -224,7 +226,7 @@ func (st *taskState) info(messages, artifacts []store.Record, withMessages, with
 		}
 	}
 	w.b = append(w.b, '}', '}')
-	return ready(w.b)
+	return w
 }
 
 func (w *writer) items(list []store.Record) {

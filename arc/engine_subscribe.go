@@ -74,7 +74,7 @@ func (e *taskEngine) subscribe(ctx context.Context, call *Call) (any, error) {
 		}
 	}
 	b, err = subscriptionResult(&sub.Subscription)
-	return ready(b), err
+	return &ready{writer{b: b}}, err
 }
 
 // staticSubs are the webhooks of the configuration as they follow one task.

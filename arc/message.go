@@ -40,7 +40,10 @@ const (
 type ID string
 
 // NewID returns a fresh random id.
-func NewID() ID { return ID(`"` + randid.New("req-") + `"`) }
+func NewID() ID {
+	var room [32]byte
+	return ID(append(randid.Append(append(room[:0], `"req-`...)), '"'))
+}
 
 // StringID returns the id that holds text.
 func StringID(text string) ID { return ID(strictjson.AppendString(nil, text)) }

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"log/slog"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"time"
 
@@ -114,7 +115,7 @@ func (s *Server) exchange(ctx context.Context, x *exchange) *Answer {
 		// The context of the task leads here: it must not hold the request, which
 		// may be large.
 		x.call.Params, x.req.Params, x.in = nil, nil, nil
-		x.web = webCall{}
+		x.web = webCall{answer: x.web.answer}
 	}
 	return a
 }
@@ -343,7 +344,18 @@ func (s *Server) run(ctx context.Context, x *exchange) *Answer {
 	if x.legacy {
 		body = legacyResult(body)
 	}
-	x.a.Data = x.envelope(body, nil)
+	var w writer
+	if x.web.rw != nil && s.replays == nil {
+		x.web.answer = newReady()
+		w.b = x.web.answer.b
+	}
+	x.a.Data = x.envelope(w, body, nil)
+	if x.web.answer != nil {
+		x.web.answer.b = x.a.Data
+	}
+	if r, ours := result.(*ready); ours && call.method.direct {
+		r.free()
+	}
 	return &x.a
 }
 
@@ -384,8 +396,8 @@ func resultBytes(result any) ([]byte, error) {
 	switch r := result.(type) {
 	case nil:
 		return []byte("{}"), nil
-	case ready:
-		return r, nil
+	case *ready:
+		return r.b, nil
 	case *Task:
 		return taskResult(r)
 	case *Chat:
@@ -462,13 +474,13 @@ func (s *Server) internal(ctx context.Context, call *Call, err error) *Error {
 
 // failure is the answer that carries an error.
 func (s *Server) failure(x *exchange, e *Error) *Answer {
-	x.a = Answer{Data: x.envelope(nil, e), Error: e, RetryAfter: x.retryAfter, BadToken: x.badToken}
+	x.a = Answer{Data: x.envelope(writer{}, nil, e), Error: e, RetryAfter: x.retryAfter, BadToken: x.badToken}
 	return &x.a
 }
 
-// envelope is the response: the result, a compact JSON object, or the error.
+// envelope writes the response: the result, a compact JSON object, or the error.
 // Both members are there, the unused one null (D-05).
-func (x *exchange) envelope(result []byte, e *Error) []byte {
+func (x *exchange) envelope(w writer, result []byte, e *Error) []byte {
 	id, target := string(x.req.ID), x.req.RequestAgent
 	if id == "" {
 		id = `"error"` // D-03
@@ -476,7 +488,7 @@ func (x *exchange) envelope(result []byte, e *Error) []byte {
 	if target == "" {
 		target = "unknown"
 	}
-	w := writer{b: make([]byte, 0, 128+len(id)+len(x.agent)+len(target)+len(x.req.TraceID)+len(result))}
+	w.b = slices.Grow(w.b, 128+len(id)+len(x.agent)+len(target)+len(x.req.TraceID)+len(result))
 	w.b = append(w.b, `{"arc":"`+Version+`","id":`...)
 	w.b = append(w.b, id...)
 	w.text("responseAgent", x.agent)

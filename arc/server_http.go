@@ -66,6 +66,8 @@ func (s *Server) serveEndpoint(w http.ResponseWriter, r *http.Request) {
 	}
 	if a.Data != nil {
 		s.write(w, r, a, 0)
+		x.web.answer.free()
+		x.web.answer = nil
 	}
 }
 
@@ -75,6 +77,8 @@ type webCall struct {
 	rw   http.ResponseWriter // nil for other transports
 	opts *ServerOptions
 	sink *httpSink // nil unless the answer is streamed
+
+	answer *ready // where the envelope is written, unless it is kept
 }
 
 // streams reports whether the transport can carry a stream.
@@ -136,15 +140,12 @@ func (s *Server) readBody(w http.ResponseWriter, r *http.Request) ([]byte, error
 			return data, err
 		}
 	}
-	data, err := io.ReadAll(io.LimitReader(r.Body, limit+1))
-	if err != nil {
-		return nil, err
-	}
-	if int64(len(data)) > limit {
+	data, err := readLimited(nil, r.Body, limit)
+	if errors.Is(err, ErrTooLarge) {
 		w.Header().Set("Connection", "close")
 		return nil, sizeFault(limit)
 	}
-	return data, nil
+	return data, err
 }
 
 func sizeFault(limit int64) *Error {

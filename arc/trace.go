@@ -29,15 +29,20 @@ func TraceID(ctx context.Context) string {
 // W3CTraceID returns the trace id of W3C Trace Context that stands for a traceId:
 // its own 32 hex digits or those of a UUID, else half of its hash (D-64).
 func W3CTraceID(traceID string) string {
+	var room [32]byte
+	return string(appendTraceID(room[:0], traceID))
+}
+
+func appendTraceID(dst []byte, traceID string) []byte {
 	id := strings.ToLower(traceID)
 	if len(id) == 36 && id[8] == '-' && id[13] == '-' && id[18] == '-' && id[23] == '-' {
 		id = id[:8] + id[9:13] + id[14:18] + id[19:23] + id[24:]
 	}
 	if isTraceID(id) {
-		return id
+		return append(dst, id...)
 	}
 	sum := sha256.Sum256([]byte(traceID))
-	return hex.EncodeToString(sum[:16])
+	return hex.AppendEncode(dst, sum[:16])
 }
 
 func isTraceID(id string) bool {
@@ -50,7 +55,10 @@ func traceparent(traceID string) string {
 	var span [8]byte
 	rand.Read(span[:])
 	span[0] |= 1 // all zero is not allowed
-	return "00-" + W3CTraceID(traceID) + "-" + hex.EncodeToString(span[:]) + "-01"
+	var room [55]byte
+	b := appendTraceID(append(room[:0], "00-"...), traceID)
+	b = hex.AppendEncode(append(b, '-'), span[:])
+	return string(append(b, "-01"...))
 }
 
 // traceOf returns the trace id in a traceparent header, or "".

@@ -283,7 +283,7 @@ func (w *writer) subscription(s *Subscription) {
 
 // encode runs write on a fresh writer and returns its bytes.
 func encode(write func(w *writer)) ([]byte, error) {
-	var w writer
+	w := writer{b: make([]byte, 0, 128)}
 	write(&w)
 	if w.err != nil {
 		return nil, w.err

@@ -27,11 +27,15 @@ const maxStack = 64 - textLen
 // New returns prefix and 26 characters of [0-9a-z] that hold 128 random bits. It
 // costs one allocation for a prefix of up to 38 bytes.
 func New(prefix string) string {
+	var s [maxStack + textLen]byte
+	return string(Append(append(s[:0], prefix...)))
+}
+
+// Append appends the 26 characters of [New] to dst.
+func Append(dst []byte) []byte {
 	var b [16]byte
 	rand.Read(b[:]) // never fails and always fills
-	var s [maxStack + textLen]byte
-	out := append(s[:0], prefix...)
-	return string(append32(out, b))
+	return append32(dst, b)
 }
 
 // append32 appends the number b in base 32, the first digit holding 3 bits.
