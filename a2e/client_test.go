@@ -152,7 +152,7 @@ func TestStream(t *testing.T) {
 	c := dial(t, transports()[0], echoHost(), &a2e.ClientOptions{MaxEvents: 5})
 	begin := func(tool string) *a2e.Stream {
 		r := a2e.New[tools.CallRequest]()
-		r.ToolName, r.Arguments, r.Streaming, r.Timeout = tool, json.RawMessage(`{}`), true, 1
+		r.ToolName, r.Arguments, r.Streaming, r.Timeout = tool, json.RawMessage(`{}`), true, 3
 		return c.Stream(t.Context(), "tool/call/req", r, nil)
 	}
 	s := begin("echo")
@@ -166,7 +166,7 @@ func TestStream(t *testing.T) {
 	m, err := s.Answer()
 	require.NoError(t, err)
 	require.Equal(t, "tool/call/resp", m.Type)
-	for range begin("flood").Events() {
+	for range begin("echo").Events() {
 		break
 	}
 	slow := begin("flood")

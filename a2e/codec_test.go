@@ -129,6 +129,26 @@ func TestReadNonFinite(t *testing.T) {
 	require.Contains(t, string(out), `{"s":null,"t":[null,null]}`)
 }
 
+// Null means absent where there is a default, unset where a member is nullable,
+// and is a fault where it is required and not free-form (D-12).
+func TestNull(t *testing.T) {
+	codec := a2e.NewCodec(catalogue.Types()...)
+	m, err := codec.Decode([]byte(message("tool/call/req", "i", `,"tool_name":"t","arguments":{},"timeout":null,"streaming":null,"session_id":null`)))
+	require.NoError(t, err)
+	require.Equal(t, &tools.CallRequest{ToolName: "t", Arguments: json.RawMessage(`{}`), Timeout: 30}, m.Body)
+	m, err = codec.Decode([]byte(message("tool/call/resp", "i", `,"data":{"success":true,"tool_name":"t","duration_ms":1,"data":null,"error":null}`)))
+	require.NoError(t, err)
+	require.Nil(t, m.Body.(*tools.CallResponse).Data.Data)
+	require.Nil(t, m.Body.(*tools.CallResponse).Data.Error)
+	_, err = codec.Decode([]byte(message("tool/call/req", "i", `,"tool_name":null,"arguments":{}`)))
+	require.ErrorContains(t, err, "required")
+	m, err = codec.Decode([]byte(message("env/render/resp", "i", `,"render":null`)))
+	require.NoError(t, err, "a required member of any kind may be null")
+	out, err := codec.Append(nil, m)
+	require.NoError(t, err)
+	require.Contains(t, string(out), `"render":null`)
+}
+
 func TestEmitVersion(t *testing.T) {
 	codec := &a2e.Codec{EmitVersion: true}
 	line, err := codec.Append(nil, &a2e.Message{Type: "ping", ID: "i", TS: "1", Body: &a2e.Ping{}})
