@@ -65,7 +65,6 @@
 // which would put the tools of MCP servers among those of tool/list (A2E-122 for
 // real servers, A2E-123), is not here. Snapshots can be kept (A2E-148), but the
 // plugins of this module do not save themselves, and there are no modes
-// (A2E-149). Audit files are not rotated (A2E-146); a writer that rotates can be
-// given. Record and replay, the tamper-evident audit chain and the capability
-// firewall of the reference are not here either.
+// (A2E-149). Record and replay, the tamper-evident audit chain and the
+// capability firewall of the reference are not here either.
 package a2e
