@@ -61,9 +61,8 @@
 //
 // # Not yet
 //
-// The plugin of package mcp needs a Connector: one for the official MCP SDK,
-// which would put the tools of MCP servers among those of tool/list (A2E-122 for
-// real servers, A2E-123), is not here. Snapshots can be kept (A2E-148), but the
+// The bridge of package mcp needs a Connector, and one for the official MCP SDK
+// is not here (A2E-122 for real servers). Snapshots can be kept (A2E-148), but the
 // plugins of this module do not save themselves, and there are no modes
 // (A2E-149). Record and replay, the tamper-evident audit chain and the
 // capability firewall of the reference are not here either.

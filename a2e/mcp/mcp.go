@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/fivewire/fivewire/a2e"
+	"github.com/fivewire/fivewire/a2e/tools"
 )
 
 // Statuses of a [ServerInfo].
@@ -68,10 +69,25 @@ type Options struct {
 	MaxServers int
 }
 
-// NewPlugin returns a plugin that registers MCP servers for sessions and serves
-// their resources and prompts. Servers live as long as their session.
-func NewPlugin(c Connector, opts *Options) *a2e.Plugin {
-	b := &bridge{connector: c}
+// A ToolServer is a [Server] with tools. Their names are those of the server.
+type ToolServer interface {
+	Tools(ctx context.Context) ([]tools.Tool, error)
+}
+
+// A Bridge registers MCP servers for sessions and serves what they have. Servers
+// live as long as their session.
+type Bridge struct {
+	connector Connector
+	opts      Options
+
+	mu    sync.Mutex
+	racks map[*a2e.Session]*rack
+}
+
+// NewBridge returns a bridge. Add its Plugin to a host, and give its Tools to the
+// set of tools of that host.
+func NewBridge(c Connector, opts *Options) *Bridge {
+	b := &Bridge{connector: c, racks: map[*a2e.Session]*rack{}}
 	if opts != nil {
 		b.opts = *opts
 	}
@@ -81,10 +97,63 @@ func NewPlugin(c Connector, opts *Options) *a2e.Plugin {
 	if b.opts.MaxServers <= 0 {
 		b.opts.MaxServers = 8
 	}
+	return b
+}
+
+// Tools returns the tools of the servers of a session, named
+// <server_id>__<tool> and marked by the member source, as far as their
+// configuration allows them (A2E-123). It is made for the option Session of
+// package tools. A server that does not answer has none for the moment.
+func (b *Bridge) Tools(ctx context.Context, call *a2e.Call) []tools.Tool {
+	b.mu.Lock()
+	r := b.racks[call.Session]
+	b.mu.Unlock()
+	if r == nil {
+		return nil
+	}
+	servers, _ := r.some("") // all of them: there is no error
+	var list []tools.Tool
+	for _, s := range servers {
+		with, ok := s.Server.(ToolServer)
+		if !ok {
+			continue
+		}
+		own, err := with.Tools(ctx)
+		if err != nil {
+			continue
+		}
+		for _, t := range own {
+			name := t.Definition.Name
+			if len(s.config.ToolAllowList) > 0 && !slices.Contains(s.config.ToolAllowList, name) {
+				continue
+			}
+			t.Definition.Name = s.config.ServerID + "__" + name
+			if t.Definition.Extra.Set("source", "mcp") == nil {
+				list = append(list, t)
+			}
+		}
+	}
+	return list
+}
+
+// Plugin returns the plugin that serves the capability mcp.
+func (b *Bridge) Plugin() *a2e.Plugin {
 	return &a2e.Plugin{
 		Name: b.opts.Name, Capability: Capability, Types: Types(),
-		Open:  func(s *a2e.Session) (any, error) { return &rack{session: s}, nil },
-		Close: func(state any) { state.(*rack).close() },
+		Open: func(s *a2e.Session) (any, error) {
+			r := &rack{session: s}
+			b.mu.Lock()
+			defer b.mu.Unlock()
+			b.racks[s] = r
+			return r, nil
+		},
+		Close: func(state any) {
+			r := state.(*rack)
+			b.mu.Lock()
+			delete(b.racks, r.session)
+			b.mu.Unlock()
+			r.close()
+		},
 		Routes: []a2e.Route{
 			a2e.NewRoute("mcp/server/list/req", b.list),
 			a2e.NewRoute("mcp/server/register/req", b.register),
@@ -96,11 +165,6 @@ func NewPlugin(c Connector, opts *Options) *a2e.Plugin {
 			a2e.NewRoute("mcp/prompt/get/req", b.prompt),
 		},
 	}
-}
-
-type bridge struct {
-	connector Connector
-	opts      Options
 }
 
 // A rack holds the servers of one session.
@@ -157,7 +221,7 @@ func (r *rack) some(id string) ([]*server, error) {
 	return nil, notFound(id)
 }
 
-func (b *bridge) list(_ context.Context, call *a2e.Call, q *ServerListRequest) (*ServerListResponse, error) {
+func (b *Bridge) list(_ context.Context, call *a2e.Call, q *ServerListRequest) (*ServerListResponse, error) {
 	list, err := call.State().(*rack).some("")
 	if err != nil {
 		return nil, err
@@ -180,7 +244,7 @@ func appendObject[T any](list []json.RawMessage, v *T) ([]json.RawMessage, error
 	return append(list, raw), err
 }
 
-func (b *bridge) register(ctx context.Context, call *a2e.Call, q *ServerRegisterRequest) (*ServerRegisterResponse, error) {
+func (b *Bridge) register(ctx context.Context, call *a2e.Call, q *ServerRegisterRequest) (*ServerRegisterResponse, error) {
 	config, err := a2e.DecodeInto[ServerConfig](q.Config, "config")
 	if err != nil {
 		return nil, err
@@ -230,7 +294,7 @@ func (b *bridge) register(ctx context.Context, call *a2e.Call, q *ServerRegister
 	return &ServerRegisterResponse{OK: true, Server: raw}, err
 }
 
-func (b *bridge) unregister(_ context.Context, call *a2e.Call, q *ServerUnregisterRequest) (*ServerUnregisterResponse, error) {
+func (b *Bridge) unregister(_ context.Context, call *a2e.Call, q *ServerUnregisterRequest) (*ServerUnregisterResponse, error) {
 	r := call.State().(*rack)
 	r.mu.Lock()
 	i := slices.IndexFunc(r.servers, func(s *server) bool { return s.config.ServerID == q.ServerID })
@@ -250,7 +314,7 @@ func (s *server) allowed(uri string) bool {
 }
 
 // resources lists those of one server by pages, or the first pages of all.
-func (b *bridge) resources(ctx context.Context, call *a2e.Call, q *ResourceListRequest) (*ResourceListResponse, error) {
+func (b *Bridge) resources(ctx context.Context, call *a2e.Call, q *ResourceListRequest) (*ResourceListResponse, error) {
 	list, err := call.State().(*rack).some(q.ServerID)
 	if err != nil {
 		return nil, err
@@ -302,7 +366,7 @@ func one(call *a2e.Call, id string, try func(*server) error) (*server, error) {
 	return nil, transportError(last)
 }
 
-func (b *bridge) read(ctx context.Context, call *a2e.Call, q *ResourceReadRequest) (*ResourceReadResponse, error) {
+func (b *Bridge) read(ctx context.Context, call *a2e.Call, q *ResourceReadRequest) (*ResourceReadResponse, error) {
 	resp := &ResourceReadResponse{}
 	var contents []ResourceContent
 	s, err := one(call, q.ServerID, func(s *server) (err error) {
@@ -324,7 +388,7 @@ func (b *bridge) read(ctx context.Context, call *a2e.Call, q *ResourceReadReques
 	return resp, nil
 }
 
-func (b *bridge) subscribe(ctx context.Context, call *a2e.Call, q *ResourceSubscribeRequest) (*ResourceSubscribeResponse, error) {
+func (b *Bridge) subscribe(ctx context.Context, call *a2e.Call, q *ResourceSubscribeRequest) (*ResourceSubscribeResponse, error) {
 	_, err := one(call, q.ServerID, func(s *server) error {
 		if !s.allowed(q.URI) {
 			return a2e.NewError(a2e.ErrMCPResourceNotFound, "there is no such resource")
@@ -337,7 +401,7 @@ func (b *bridge) subscribe(ctx context.Context, call *a2e.Call, q *ResourceSubsc
 	return &ResourceSubscribeResponse{OK: true}, nil
 }
 
-func (b *bridge) prompts(ctx context.Context, call *a2e.Call, q *PromptListRequest) (*PromptListResponse, error) {
+func (b *Bridge) prompts(ctx context.Context, call *a2e.Call, q *PromptListRequest) (*PromptListResponse, error) {
 	list, err := call.State().(*rack).some(q.ServerID)
 	if err != nil {
 		return nil, err
@@ -361,7 +425,7 @@ func (b *bridge) prompts(ctx context.Context, call *a2e.Call, q *PromptListReque
 	return resp, nil
 }
 
-func (b *bridge) prompt(ctx context.Context, call *a2e.Call, q *PromptGetRequest) (*PromptGetResponse, error) {
+func (b *Bridge) prompt(ctx context.Context, call *a2e.Call, q *PromptGetRequest) (*PromptGetResponse, error) {
 	resp := &PromptGetResponse{}
 	var messages []PromptMessage
 	s, err := one(call, q.ServerID, func(s *server) (err error) {

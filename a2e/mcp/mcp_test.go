@@ -15,6 +15,7 @@ import (
 	"github.com/fivewire/fivewire/a2e"
 	"github.com/fivewire/fivewire/a2e/internal/a2etest"
 	"github.com/fivewire/fivewire/a2e/mcp"
+	"github.com/fivewire/fivewire/a2e/tools"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -57,6 +58,11 @@ func (f *fake) Prompt(_ context.Context, name string, arguments json.RawMessage)
 	return "says hello", []mcp.PromptMessage{{Role: "user", Content: arguments}}, nil
 }
 
+func (f *fake) Tools(context.Context) ([]tools.Tool, error) {
+	run := func(_ context.Context, _ *a2e.Call, arguments json.RawMessage) (any, error) { return arguments, nil }
+	return []tools.Tool{{Definition: tools.Definition{Name: "read"}, Run: run}, {Definition: tools.Definition{Name: "write"}, Run: run}}, nil
+}
+
 func (f *fake) Close() error { *f.closed++; return nil }
 
 func connect(t *testing.T, closed *int) (*mcp.Client, *a2e.Client) {
@@ -69,8 +75,9 @@ func connect(t *testing.T, closed *int) (*mcp.Client, *a2e.Client) {
 		}
 		return &fake{notify: notify, closed: closed}, nil
 	})
-	p := mcp.NewPlugin(connector, &mcp.Options{MaxServers: 2, AllowServer: func(_ *a2e.Session, c *mcp.ServerConfig) bool { return c.Name != "evil" }})
-	client := a2etest.Connect(t, a2e.NewHost(nil).Add(p), nil)
+	b := mcp.NewBridge(connector, &mcp.Options{MaxServers: 2, AllowServer: func(_ *a2e.Session, c *mcp.ServerConfig) bool { return c.Name != "evil" }})
+	set := tools.NewSet(&tools.Options{Session: b.Tools})
+	client := a2etest.Connect(t, a2e.NewHost(nil).Add(b.Plugin()).Add(set.Plugin()), nil)
 	c, err := mcp.NewClient(client)
 	require.NoError(t, err)
 	return c, client
@@ -157,4 +164,33 @@ func TestServers(t *testing.T) {
 	require.Equal(t, 1, closed)
 	_, err = c.ServerUnregister(ctx, &mcp.ServerUnregisterRequest{ServerID: "fs"}, nil)
 	require.ErrorIs(t, err, a2e.ErrMCPServerNotFound)
+}
+
+// The tools of the servers stand among those of the session, under names of their
+// own, and only where the server was registered (A2E-123, A2E-128).
+func TestTools(t *testing.T) {
+	closed := 0
+	c, client := connect(t, &closed)
+	tc, err := tools.NewClient(client)
+	require.NoError(t, err)
+	ctx := t.Context()
+	list, err := tc.List(ctx, nil, nil)
+	require.NoError(t, err)
+	require.Empty(t, list.Tools)
+	_, err = c.ServerRegister(ctx, &mcp.ServerRegisterRequest{Config: json.RawMessage(`{"server_id":"fs","tool_allow_list":["read"]}`)}, nil)
+	require.NoError(t, err)
+	list, err = tc.List(ctx, nil, nil)
+	require.NoError(t, err)
+	require.Len(t, list.Tools, 1)
+	require.Equal(t, "fs__read", list.Tools[0].Name)
+	source, _ := list.Tools[0].Extra.Text("source")
+	require.Equal(t, "mcp", source)
+	r := a2e.New[tools.CallRequest]()
+	r.ToolName, r.Arguments = "fs__read", json.RawMessage(`{"x":1}`)
+	resp, err := tc.Call(ctx, r, nil)
+	require.NoError(t, err)
+	require.JSONEq(t, `{"x":1}`, string(resp.Data.Data))
+	r.ToolName = "fs__write"
+	_, err = tc.Call(ctx, r, nil)
+	require.ErrorIs(t, err, a2e.ErrUnknownTool)
 }

@@ -64,6 +64,11 @@ type Options struct {
 	// allows every tool.
 	Allow func(ctx context.Context, call *a2e.Call, tool *Definition, arguments json.RawMessage) bool
 
+	// Session returns further tools of the session that a call belongs to, such
+	// as those of its MCP servers. They come after the tools of the set, whose
+	// names they cannot take over.
+	Session func(ctx context.Context, call *a2e.Call) []Tool
+
 	// Search replaces the search of a list request, for better ranking.
 	Search func(list []Definition, r *ListRequest) []Definition
 }
@@ -144,8 +149,34 @@ func (s *Set) Plugin() *a2e.Plugin {
 	}}
 }
 
-func (s *Set) list(_ context.Context, _ *a2e.Call, r *ListRequest) (*ListResponse, error) {
-	return &ListResponse{Tools: s.opts.Search(s.Definitions(), r)}, nil
+func (s *Set) list(ctx context.Context, call *a2e.Call, r *ListRequest) (*ListResponse, error) {
+	all := s.Definitions()
+	for _, t := range s.session(ctx, call) {
+		all = append(all, t.Definition)
+	}
+	return &ListResponse{Tools: s.opts.Search(all, r)}, nil
+}
+
+// session returns the further tools of a session.
+func (s *Set) session(ctx context.Context, call *a2e.Call) []Tool {
+	if s.opts.Session == nil {
+		return nil
+	}
+	return slices.DeleteFunc(s.opts.Session(ctx, call), func(t Tool) bool {
+		return t.Run == nil || s.tool(t.Definition.Name) != nil
+	})
+}
+
+// lookup returns the tool of that name in a session, or nil.
+func (s *Set) lookup(ctx context.Context, call *a2e.Call, name string) *Tool {
+	if t := s.tool(name); t != nil {
+		return t
+	}
+	list := s.session(ctx, call)
+	if i := slices.IndexFunc(list, func(t Tool) bool { return t.Definition.Name == name }); i >= 0 {
+		return &list[i]
+	}
+	return nil
 }
 
 func (s *Set) call(ctx context.Context, call *a2e.Call, r *CallRequest) (*CallResponse, error) {
@@ -160,7 +191,7 @@ func (s *Set) call(ctx context.Context, call *a2e.Call, r *CallRequest) (*CallRe
 // Run calls a tool by its name, as a call request does: with the policy, the
 // check of the arguments and the clock around it. Chains run tools this way.
 func (s *Set) Run(ctx context.Context, call *a2e.Call, name string, arguments json.RawMessage) (*Result, error) {
-	t := s.tool(name)
+	t := s.lookup(ctx, call, name)
 	if t == nil {
 		return nil, failure(a2e.ErrUnknownTool, name, "there is no such tool")
 	}
