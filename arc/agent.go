@@ -331,7 +331,8 @@ func ackOf(message string) *ready {
 	return r
 }
 
-// ready is a result that is known to be a compact JSON object.
+// ready is a result that is known to be a compact JSON object. Its memory serves
+// for what goes to the store, too, which keeps copies.
 type ready struct{ writer }
 
 var readies = sync.Pool{New: func() any { return new(ready) }}

@@ -89,19 +89,17 @@ func (c *chatTable) release(lc *liveChat) {
 	}
 }
 
-func (st *chatState) encode() ([]byte, error) {
-	return encode(func(w *writer) {
-		w.open()
-		w.text("id", st.id)
-		w.text("status", string(st.status))
-		w.moment("created", st.created)
-		w.moment("updated", st.updated)
-		w.moment("closed", st.closed)
-		w.moment("renewed", st.renewed)
-		w.optText("reason", st.reason)
-		w.optRaw("metadata", st.metadata)
-		w.close()
-	})
+func (st *chatState) write(w *writer) {
+	w.open()
+	w.text("id", st.id)
+	w.text("status", string(st.status))
+	w.moment("created", st.created)
+	w.moment("updated", st.updated)
+	w.moment("closed", st.closed)
+	w.moment("renewed", st.renewed)
+	w.optText("reason", st.reason)
+	w.optRaw("metadata", st.metadata)
+	w.close()
 }
 
 func decodeChat(b []byte) (*chatState, error) {
@@ -145,17 +143,19 @@ func (c *chatTable) save(ctx context.Context, lc *liveChat, next *chatState) err
 		}
 		next.renewed = at
 	}
-	b, err := next.encode()
-	if err != nil {
-		return err
+	w := newReady()
+	defer w.free()
+	if next.write(&w.writer); w.err != nil {
+		return w.err
 	}
+	var err error
 	if lc.state == nil {
-		lc.rev, err = c.db.Create(ctx, chatKey(lc.key), b, ttl)
+		lc.rev, err = c.db.Create(ctx, chatKey(lc.key), w.b, ttl)
 		if errors.Is(err, store.ErrExists) {
 			err = chatTaken()
 		}
 	} else {
-		lc.rev, err = c.db.Update(ctx, chatKey(lc.key), b, lc.rev, ttl)
+		lc.rev, err = c.db.Update(ctx, chatKey(lc.key), w.b, lc.rev, ttl)
 		if errors.Is(err, store.ErrNotFound) {
 			err = ErrChatNotFound // nobody has talked for too long
 		}

@@ -34,7 +34,7 @@ type Outgoing struct {
 	// Deduplicates is like [ClientOptions.Deduplicates], for this call.
 	Deduplicates bool
 
-	reply *[]byte // memory for the answer, if nobody sees it
+	room *buffers // memory for the answer, if nobody sees it
 }
 
 // A CallFunc sends a request and returns its answer. If the answer carries an
@@ -164,6 +164,7 @@ func (c *Client) address(ctx context.Context, out *Outgoing, target, method stri
 type buffers struct {
 	params writer
 	reply  []byte
+	res    Response
 	out    Outgoing
 	body   []byte
 }
@@ -173,7 +174,7 @@ const keepBuffer = 64 << 10
 
 func (b *buffers) release(c *Client) {
 	if cap(b.params.b) <= keepBuffer && cap(b.reply) <= keepBuffer && cap(b.body) <= keepBuffer {
-		b.params.err, b.out = nil, Outgoing{}
+		b.params.err, b.out, b.res = nil, Outgoing{}, Response{}
 		c.buffers.Put(b)
 	}
 }
@@ -200,7 +201,7 @@ func (c *Client) standard(ctx context.Context, target, method string, write func
 	if b.params.err != nil {
 		return Result{}, b.params.err
 	}
-	b.out.reply = &b.reply
+	b.out.room = b
 	c.address(ctx, &b.out, target, method, b.params.b, opts)
 	res, err := c.call(ctx, &b.out)
 	if err != nil {

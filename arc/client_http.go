@@ -66,13 +66,13 @@ func (c *Client) once(ctx context.Context, x *transfer, attempt int) (res *Respo
 	if c.later(ctx, x, attempt, resp) {
 		return nil, true, nil
 	}
-	var room []byte
-	if x.out.reply != nil {
-		room = *x.out.reply
-	}
-	data, err := readReply(room, resp, c.opts.MaxResponse)
-	if x.out.reply != nil {
-		*x.out.reply = data
+	var data []byte
+	if room := x.out.room; room != nil {
+		data, err = readReply(room.reply, resp, c.opts.MaxResponse)
+		room.reply, res = data, &room.res
+	} else {
+		data, err = readReply(nil, resp, c.opts.MaxResponse)
+		res = &Response{}
 	}
 	if err != nil && !errors.Is(err, ErrTooLarge) {
 		return nil, c.again(ctx, x, attempt, err), c.failure(ctx, x.out, err)
@@ -83,20 +83,21 @@ func (c *Client) once(ctx context.Context, x *transfer, attempt int) (res *Respo
 		}
 		return nil, false, err
 	}
-	res, err = answerOf(x.out, resp.StatusCode, data)
+	res, err = answerOf(res, x.out, resp.StatusCode, data)
 	c.refused(x, err)
 	return res, false, err
 }
 
-// answerOf interprets the body of an answer (D-12).
-func answerOf(out *Outgoing, status int, data []byte) (*Response, error) {
+// answerOf interprets the body of an answer (D-12) and reads it into res.
+func answerOf(res *Response, out *Outgoing, status int, data []byte) (*Response, error) {
 	if out.Method == MethodTaskNotification {
 		if status < 200 || status > 299 {
 			return nil, httpError(status, data)
 		}
 		return &Response{ID: out.ID, Result: []byte(`{"success":true}`)}, nil // ARC-114
 	}
-	res, err := DecodeResponse(data, out.ID)
+	*res = Response{}
+	err := res.decode(data, out.ID)
 	switch {
 	case err != nil && status >= http.StatusBadRequest && !errors.Is(err, ErrIDMismatch):
 		return nil, httpError(status, data)

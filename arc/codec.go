@@ -327,18 +327,25 @@ func AppendRequest(dst []byte, req *Request) ([]byte, error) {
 // [ErrIDMismatch], looked for in this order; each wraps its sentinel. The error
 // that a response carries is not an error of this function.
 func DecodeResponse(data []byte, id ID) (*Response, error) {
+	res := &Response{}
+	if err := res.decode(data, id); err != nil {
+		return nil, err
+	}
+	return res, nil
+}
+
+func (res *Response) decode(data []byte, id ID) error {
 	v, err := checkJSON(data)
 	if err != nil {
 		var e *strictjson.Error
 		if errors.As(err, &e) && (e.Kind == strictjson.Duplicate || e.Kind == strictjson.Depth) {
-			return nil, fmt.Errorf("%w: %v", ErrInvalidResponse, err)
+			return fmt.Errorf("%w: %v", ErrInvalidResponse, err)
 		}
-		return nil, fmt.Errorf("%w: %v", ErrNotJSON, err)
+		return fmt.Errorf("%w: %v", ErrNotJSON, err)
 	}
 	if !v.IsObject() {
-		return nil, fmt.Errorf("%w: not an object", ErrInvalidResponse)
+		return fmt.Errorf("%w: not an object", ErrInvalidResponse)
 	}
-	res := &Response{}
 	var version, rawID, result, fault strictjson.Value
 	var names [3]strictjson.Value
 	for m := v.Members(); m.Next(); {
@@ -364,9 +371,9 @@ func DecodeResponse(data []byte, id ID) (*Response, error) {
 			res.Extra[string(m.Name)] = bytes.Clone(json.RawMessage(m.Value))
 		}
 	}
-	invalid := func(why string) (*Response, error) { return nil, fmt.Errorf("%w: %s", ErrInvalidResponse, why) }
+	invalid := func(why string) error { return fmt.Errorf("%w: %s", ErrInvalidResponse, why) }
 	if version == nil || !isVersion(version) {
-		return nil, ErrVersionMismatch
+		return ErrVersionMismatch
 	}
 	switch rawID.Kind() {
 	case '"', '0', 'n':
@@ -402,9 +409,9 @@ func DecodeResponse(data []byte, id ID) (*Response, error) {
 		}
 	}
 	if id != "" && !res.ID.Equal(id) && !(res.Error != nil && (rawID.Kind() == 'n' || res.ID.Equal(`"error"`))) {
-		return nil, ErrIDMismatch
+		return ErrIDMismatch
 	}
-	return res, nil
+	return nil
 }
 
 // decodeError reads the error object of a response or a stream (ARC-049, D-68).

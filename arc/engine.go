@@ -35,6 +35,7 @@ type liveTask struct {
 	refs int // guarded by taskEngine.mu; the run holds one
 
 	mu    sync.Mutex // guards all that follows
+	keys  string     // in the store, one after the other; made when they are needed
 	state *taskState // nil until loaded
 	rev   store.Revision
 	subs  []*subscription // nil until loaded
@@ -67,6 +68,19 @@ func (e *taskEngine) release(t *liveTask) {
 	}
 }
 
+// key and items name the task and its items in the store. They are called with
+// the lock of the task held.
+func (t *liveTask) key() string { return t.bothKeys()[:len(taskPrefix)+len(t.id)] }
+
+func (t *liveTask) items() string { return t.bothKeys()[len(taskPrefix)+len(t.id):] }
+
+func (t *liveTask) bothKeys() string {
+	if t.keys == "" {
+		t.keys = taskPrefix + t.id + itemsPrefix + t.id
+	}
+	return t.keys
+}
+
 // load reads the state from the store, unless the task runs in this process,
 // where nobody else writes it but by taking part in the game of revisions. It is
 // called with the lock of the task held. It returns false if there is none.
@@ -74,7 +88,7 @@ func (e *taskEngine) load(ctx context.Context, t *liveTask, again bool) (bool, e
 	if t.state != nil && !again && t.run != nil {
 		return true, nil
 	}
-	entry, err := e.db.Get(ctx, taskKey(t.id))
+	entry, err := e.db.Get(ctx, t.key())
 	if errors.Is(err, store.ErrNotFound) {
 		t.state = nil
 		return false, nil
@@ -93,15 +107,16 @@ func (e *taskEngine) load(ctx context.Context, t *liveTask, again bool) (bool, e
 // save writes a changed state. After a conflict, somebody else has changed the
 // task: the caller looks again.
 func (e *taskEngine) save(ctx context.Context, t *liveTask, next *taskState) error {
-	b, err := next.encode()
-	if err != nil {
-		return err
+	w := newReady()
+	defer w.free()
+	if next.write(&w.writer); w.err != nil {
+		return w.err
 	}
 	var ttl time.Duration
 	if next.status.Final() {
 		ttl = e.s.opts.TaskRetention
 	}
-	rev, err := e.db.Update(ctx, taskKey(t.id), b, t.rev, ttl)
+	rev, err := e.db.Update(ctx, t.key(), w.b, t.rev, ttl)
 	if err != nil {
 		return err
 	}
@@ -178,19 +193,21 @@ func (e *taskEngine) create(ctx context.Context, call *Call) (any, error) {
 		requestAgent: call.RequestAgent, traceID: call.TraceID, status: TaskSubmitted, created: at, updated: at,
 		priority: p.Priority, metadata: p.Metadata, messages: 1, events: 1, instance: e.s.opts.Instance}
 	item, err := messageItem(p.InitialMessage)
+	defer item.free()
 	if err != nil {
 		return nil, err
 	}
-	b, err := st.encode()
-	if err != nil {
-		return nil, err
+	w := newReady()
+	defer w.free()
+	if st.write(&w.writer); w.err != nil {
+		return nil, w.err
 	}
 	e.announce()
 	t := e.acquire(st.id)
 	t.mu.Lock()
-	rev, err := e.db.Create(ctx, taskKey(st.id), b, 0)
+	rev, err := e.db.Create(ctx, t.key(), w.b, 0)
 	if err == nil {
-		_, err = e.db.Append(ctx, taskItems(st.id), "", item, 0)
+		_, err = e.db.Append(ctx, t.items(), "", item.b, 0)
 	}
 	if err == nil {
 		err = e.s.bindWork(ctx, call, "taskId", st.id)
@@ -212,7 +229,7 @@ func (e *taskEngine) create(ctx context.Context, call *Call) (any, error) {
 }
 
 // start begins to run a task, whose reference it takes over. It is called with
-// the lock of the task held.
+// the lock of the task held, and with a context that never ends.
 func (e *taskEngine) start(ctx context.Context, t *liveTask, call *Call, initial *Message, recovered bool) {
 	run := &TaskRun{engine: e, task: t, call: *call, initial: initial, recovered: recovered, input: make(chan *Message, 1)}
 	if call.out != nil {
@@ -220,11 +237,12 @@ func (e *taskEngine) start(ctx context.Context, t *liveTask, call *Call, initial
 	}
 	// The request, which may be large, does not live as long as the task.
 	run.call.Params, run.call.out = nil, nil
-	runCtx, cancel := context.WithCancelCause(&callCtx{Context: ctx, call: &run.call})
+	base := &callCtx{Context: ctx, call: &run.call}
+	runCtx, cancel := context.WithCancelCause(base)
 	run.cancel, run.over = cancel, runCtx.Done()
 	t.run = run
 	e.s.begin(true) // the call that starts it is counted, so this cannot fail
-	go run.do(runCtx, call.entry)
+	go run.do(runCtx, base, call.entry)
 }
 
 // own finds the task that a call is about, if it is the caller's: nobody learns
@@ -309,11 +327,14 @@ func (e *taskEngine) info(ctx context.Context, call *Call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	st := t.state // never changed, only replaced
+	st, stream := t.state, "" // the state is never changed, only replaced
+	if !p.OmitMessages || !p.OmitArtifacts {
+		stream = t.items()
+	}
 	e.done(t)
 	var messages, artifacts []store.Record
-	if !p.OmitMessages || !p.OmitArtifacts {
-		if messages, artifacts, err = e.items(ctx, st); err != nil {
+	if stream != "" {
+		if messages, artifacts, err = e.items(ctx, stream, st); err != nil {
 			return nil, err
 		}
 	}
@@ -324,10 +345,10 @@ func (e *taskEngine) info(ctx context.Context, call *Call) (any, error) {
 const itemPage = 256
 
 // items reads the messages and artifacts of a task.
-func (e *taskEngine) items(ctx context.Context, st *taskState) (messages, artifacts []store.Record, err error) {
+func (e *taskEngine) items(ctx context.Context, stream string, st *taskState) (messages, artifacts []store.Record, err error) {
 	var after uint64
 	for {
-		page, err := e.db.Read(ctx, taskItems(st.id), after, itemPage)
+		page, err := e.db.Read(ctx, stream, after, itemPage)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -355,17 +376,18 @@ func (e *taskEngine) items(ctx context.Context, st *taskState) (messages, artifa
 }
 
 // messageItem is a message as the store keeps it.
-func messageItem(m *Message) ([]byte, error) {
-	w := writer{b: make([]byte, 1, 128+len(m.Text()))}
-	w.b[0] = itemMessage
+func messageItem(m *Message) (*ready, error) {
+	w := newReady()
+	w.b = append(w.b, itemMessage)
 	w.message(m)
-	return w.b, w.err
+	return w, w.err
 }
 
-func artifactItem(a *Artifact) ([]byte, error) {
-	w := writer{b: append(make([]byte, 0, 256), itemArtifact)}
+func artifactItem(a *Artifact) (*ready, error) {
+	w := newReady()
+	w.b = append(w.b, itemArtifact)
 	w.artifact(a)
-	return w.b, w.err
+	return w, w.err
 }
 
 // A change is something that happens to a task.
@@ -388,7 +410,7 @@ var errTaskFull = errors.New("arc: the task has too many messages and artifacts"
 // is called with the lock of the task held. The cost does not depend on what
 // happened to the task before.
 func (e *taskEngine) apply(ctx context.Context, t *liveTask, c *change) error {
-	var item []byte
+	var item *ready
 	var err error
 	switch {
 	case c.message != nil:
@@ -396,6 +418,7 @@ func (e *taskEngine) apply(ctx context.Context, t *liveTask, c *change) error {
 	case c.artifact != nil:
 		item, err = artifactItem(c.artifact)
 	}
+	defer item.free()
 	if err != nil {
 		return err
 	}
@@ -413,7 +436,7 @@ func (e *taskEngine) apply(ctx context.Context, t *liveTask, c *change) error {
 		next.events += uint64(len(events))
 		var seq uint64
 		if item != nil {
-			if seq, err = e.db.Append(ctx, taskItems(old.id), "", item, 0); err != nil {
+			if seq, err = e.db.Append(ctx, t.items(), "", item.b, 0); err != nil {
 				return err
 			}
 		}
@@ -422,7 +445,7 @@ func (e *taskEngine) apply(ctx context.Context, t *liveTask, c *change) error {
 			return e.settle(ctx, t, old, c, first, events)
 		}
 		if item != nil { // the task has changed under our hands
-			if ackErr := e.db.Ack(ctx, taskItems(old.id), seq); ackErr != nil {
+			if ackErr := e.db.Ack(ctx, t.items(), seq); ackErr != nil {
 				return errors.Join(err, ackErr)
 			}
 		}
@@ -477,7 +500,7 @@ func (e *taskEngine) settle(ctx context.Context, t *liveTask, old *taskState, c 
 	for _, sub := range t.subs {
 		e.s.outbox.finish(sub)
 	}
-	if err := e.db.Expire(ctx, taskItems(old.id), e.s.opts.TaskRetention); err != nil {
+	if err := e.db.Expire(ctx, t.items(), e.s.opts.TaskRetention); err != nil {
 		e.s.opts.Logger.WarnContext(ctx, "arc: a finished task stays in the store", "task", old.id, "error", err)
 	}
 	return nil

@@ -82,7 +82,7 @@ func (r *TaskRun) state() *taskState {
 // Task returns everything about the task, as task.info would.
 func (r *TaskRun) Task(ctx context.Context) (*Task, error) {
 	st := r.state()
-	messages, artifacts, err := r.engine.items(ctx, st)
+	messages, artifacts, err := r.engine.items(ctx, taskItems(st.id), st)
 	if err != nil {
 		return nil, fmt.Errorf("arc: task: %w", err)
 	}
@@ -175,11 +175,14 @@ func (r *TaskRun) apply(ctx context.Context, c *change) error {
 		// Cut off with the server: the task waits for the next one as it is.
 		return errServerClosed
 	}
-	return r.engine.apply(context.WithoutCancel(ctx), r.task, c)
+	if ctx.Done() != nil {
+		ctx = context.WithoutCancel(ctx)
+	}
+	return r.engine.apply(ctx, r.task, c)
 }
 
-// do is the goroutine of a task.
-func (r *TaskRun) do(ctx context.Context, entry *agentEntry) {
+// do is the goroutine of a task. The context base is what ctx is but never ends.
+func (r *TaskRun) do(ctx, base context.Context, entry *agentEntry) {
 	e := r.engine
 	defer e.s.work.Done()
 	if r.placed {
@@ -190,8 +193,8 @@ func (r *TaskRun) do(ctx context.Context, entry *agentEntry) {
 	defer stop()
 	defer r.cancel(context.Canceled)
 	err := errGoexit
-	defer func() { r.finish(ctx, err) }()
-	if err = r.begin(ctx, entry.Tasks); err == nil {
+	defer func() { r.finish(ctx, base, err) }()
+	if err = r.begin(ctx, base, entry.Tasks); err == nil {
 		err = errGoexit
 		err = r.work(ctx, entry.Tasks)
 	}
@@ -200,7 +203,7 @@ func (r *TaskRun) do(ctx context.Context, entry *agentEntry) {
 // errGoexit is what is left of a handler that ended its goroutine.
 var errGoexit = errors.New("arc: the handler of a task called runtime.Goexit")
 
-func (r *TaskRun) begin(ctx context.Context, h TaskHandler) error {
+func (r *TaskRun) begin(ctx, base context.Context, h TaskHandler) error {
 	if r.recovered && r.state().status == TaskWorking {
 		return nil
 	}
@@ -211,7 +214,7 @@ func (r *TaskRun) begin(ctx context.Context, h TaskHandler) error {
 			return err
 		}
 	}
-	return r.apply(ctx, &c)
+	return r.apply(base, &c)
 }
 
 func (r *TaskRun) estimate(ctx context.Context, h TaskEstimator) (d time.Duration, err error) {
@@ -225,7 +228,7 @@ func (r *TaskRun) work(ctx context.Context, h TaskHandler) (err error) {
 }
 
 // finish brings the task to its end.
-func (r *TaskRun) finish(ctx context.Context, err error) {
+func (r *TaskRun) finish(ctx, base context.Context, err error) {
 	r.task.mu.Lock()
 	defer r.task.mu.Unlock()
 	defer func() { r.task.run = nil }()
@@ -235,17 +238,16 @@ func (r *TaskRun) finish(ctx context.Context, err error) {
 	if err != nil && errors.Is(context.Cause(ctx), errServerClosed) {
 		return // the next server decides
 	}
-	ctx = context.WithoutCancel(ctx)
 	c := change{action: TaskComplete, at: now()}
 	if err == nil {
-		if err = r.engine.apply(ctx, r.task, &c); err == nil || r.task.state.status.Final() {
+		if err = r.engine.apply(base, r.task, &c); err == nil || r.task.state.status.Final() {
 			return
 		}
 		err = fmt.Errorf("arc: the handler of task %s returned while it was %s: %w", r.task.id, r.task.state.status, err)
 		err = errors.New(err.Error()) // a fault of the handler, not one to be sent
 	}
-	c = change{action: TaskFail, at: now(), fault: r.engine.s.faultOf(ctx, &r.call, err)}
-	if err := r.engine.apply(ctx, r.task, &c); err != nil && !r.task.state.status.Final() {
-		r.engine.s.opts.Logger.ErrorContext(ctx, "arc: cannot keep the end of a task", "task", r.task.id, "error", err)
+	c = change{action: TaskFail, at: now(), fault: r.engine.s.faultOf(base, &r.call, err)}
+	if err := r.engine.apply(base, r.task, &c); err != nil && !r.task.state.status.Final() {
+		r.engine.s.opts.Logger.ErrorContext(base, "arc: cannot keep the end of a task", "task", r.task.id, "error", err)
 	}
 }

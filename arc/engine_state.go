@@ -40,13 +40,15 @@ type taskState struct {
 }
 
 // The keys of a task in the store.
-func taskKey(id string) string         { return taskPrefix + id }
-func taskItems(id string) string       { return "arc/items/" + id }
+func taskItems(id string) string       { return itemsPrefix + id }
 func subsPrefix(taskID string) string  { return "arc/sub/" + taskID + "/" }
 func subKey(taskID, sub string) string { return subsPrefix(taskID) + sub }
 func outStream(sub string) string      { return "arc/out/" + sub }
 
-const taskPrefix = "arc/task/"
+const (
+	taskPrefix  = "arc/task/"
+	itemsPrefix = "arc/items/"
+)
 
 func (w *writer) number(name string, n int64) {
 	w.key(name)
@@ -59,9 +61,8 @@ func (w *writer) moment(name string, t time.Time) {
 	}
 }
 
-// encode writes the state for the store.
-func (st *taskState) encode() ([]byte, error) {
-	w := writer{b: make([]byte, 0, 512+len(st.metadata))}
+// write writes the state for the store.
+func (st *taskState) write(w *writer) {
 	w.open()
 	w.text("id", st.id)
 	w.text("agent", st.agent)
@@ -87,7 +88,6 @@ func (st *taskState) encode() ([]byte, error) {
 	w.number("events", int64(st.events))
 	w.optText("instance", st.instance)
 	w.close()
-	return w.b, w.err
 }
 
 // A stored object is taken apart member by member: texts, numbers and times.
@@ -127,7 +127,7 @@ func (r storedReader) flag(name string) bool {
 	return b
 }
 
-// decodeTask reads what encode wrote.
+// decodeTask reads what write wrote.
 func decodeTask(b []byte) (*taskState, error) {
 	r, err := readStored(b)
 	if err != nil {
