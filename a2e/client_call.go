@@ -52,7 +52,8 @@ type pending struct {
 	free bool   // it takes no slot: handshake and ping
 
 	// guarded by the client's mu until done is closed
-	events []Event
+	events []Event // not taken yet
+	seen   []Event // taken; as many as may wait, for the error that may come
 	seq    Sequence
 	answer *Message
 	err    error
@@ -332,6 +333,9 @@ func (c *Client) takeEvents(p *pending) []Event {
 	defer c.mu.Unlock()
 	events := p.events
 	p.events = nil
+	if room := c.opts.MaxEvents - len(p.seen); room > 0 {
+		p.seen = append(p.seen, events[:min(room, len(events))]...)
+	}
 	return events
 }
 
@@ -358,7 +362,7 @@ func (c *Client) finish(p *pending, answer *Message, err error) {
 	p.ended, p.answer, p.err = true, answer, err
 	var e *Error
 	if errors.As(err, &e) {
-		e.Events = p.events // those that nobody took before
+		e.Events = append(slices.Clone(p.seen), p.events...)
 		if e.Remote && errors.Is(e, ErrUnsupported) {
 			namespace, _, _ := strings.Cut(p.msg.Type, "/")
 			c.lacking[namespace] = true

@@ -422,3 +422,22 @@ func TestHTTPSessionEnds(t *testing.T) {
 		require.NoError(t, h.Close())
 	})
 }
+
+// The error of a call tells which events came before it (A2E-067).
+func TestEventsOfError(t *testing.T) {
+	set := tools.NewSet(nil)
+	tools.AddFunc(set, "try", "", func(_ context.Context, call *a2e.Call, _ struct{}) (any, error) {
+		for range 3 {
+			if err := call.Emit(a2e.EventLog, map[string]string{"message": "trying"}); err != nil {
+				return nil, err
+			}
+		}
+		return nil, errors.New("in vain")
+	}, nil)
+	c := a2etest.Connect(t, a2e.NewHost(nil).Add(set.Plugin()), nil)
+	_, _, err := echo(t.Context(), c, "try", "1", true)
+	var e *a2e.Error
+	require.ErrorAs(t, err, &e)
+	require.Len(t, e.Events, 3)
+	require.EqualValues(t, 2, e.Events[2].Info().Seq)
+}

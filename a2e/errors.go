@@ -172,7 +172,8 @@ type Error struct {
 	// Remote says that the peer sent this error.
 	Remote bool
 
-	// Events are those that came before the error, if the call collects events.
+	// Events are those that came before the error of a call, the first ones if
+	// there were very many.
 	Events []Event
 
 	// Cause is for the log on this side; it is never sent.
