@@ -36,12 +36,6 @@ func benchHTTPClient() *http.Client {
 	return &http.Client{Transport: &http.Transport{MaxIdleConns: 256, MaxIdleConnsPerHost: 256, DisableCompression: true}}
 }
 
-type echoParams struct {
-	Role string `json:"role"`
-	Text string `json:"text"`
-	Seq  int64  `json:"seq"`
-}
-
 // benchServer serves an agent with a method, a task that waits, and a chat of 100
 // events.
 func benchServer(tb testing.TB) (client *arc.Client, taskID string) {

@@ -166,7 +166,7 @@ func (j *chatJob) conclude(ctx context.Context, sink EventSink, out *ChatWriter,
 	if err != nil {
 		return nil, j.fail(ctx, sink, out, reply, err, cut)
 	}
-	if reply.Timestamp == "" {
+	if reply.Timestamp == "" && out.most >= 0 { // else nobody sees it
 		reply.Timestamp = TimestampOf(now())
 	}
 	st, err := j.commit(ctx, reply)

@@ -82,6 +82,9 @@ func (c *chatTable) acquire(key string) *liveChat {
 }
 
 func (c *chatTable) release(lc *liveChat) {
+	if lc.key == "" { // of a stateless chat
+		return
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if lc.refs--; lc.refs == 0 {
@@ -227,12 +230,14 @@ func (c *chatTable) start(ctx context.Context, call *Call) (any, error) {
 	j := &chatJob{table: c, call: call, first: true, stateless: call.entry.StatelessChats, said: p.InitialMessage, stream: p.Stream}
 	j.fresh = &chatState{id: or(p.ChatID, randid.New("chat-")), status: ChatActive, created: at, updated: at, metadata: p.Metadata}
 	j.id = j.fresh.id
+	if j.stateless {
+		j.chat = &liveChat{} // nobody else will ever find it
+		return j.serve(ctx)
+	}
 	j.chat = c.acquire(c.key(call, j.id))
-	if !j.stateless {
-		if err := j.reserve(ctx); err != nil {
-			c.release(j.chat)
-			return nil, err
-		}
+	if err := j.reserve(ctx); err != nil {
+		c.release(j.chat)
+		return nil, err
 	}
 	return j.serve(ctx)
 }
@@ -417,6 +422,9 @@ func (st *chatState) result(m *Message, updated bool) (any, error) {
 // history reads what was said in a chat.
 func (c *chatTable) history(ctx context.Context, lc *liveChat) ([]Message, error) {
 	list := []Message{}
+	if lc.key == "" { // nothing is kept of a stateless chat
+		return list, nil
+	}
 	var after uint64
 	lenient := reader{lenient: true}
 	for {

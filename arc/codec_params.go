@@ -92,10 +92,10 @@ func (r *reader) sendTask(v strictjson.Value) *SendTaskParams {
 
 var infoMembers = []string{"taskId", "includeMessages", "includeArtifacts"}
 
-func (r *reader) taskInfo(v strictjson.Value) *TaskInfoParams {
+func (r *reader) taskInfo(v strictjson.Value) TaskInfoParams {
 	f := r.object(v, infoMembers)
 	defer f.done()
-	return &TaskInfoParams{TaskID: f.id(0, maxIDLen), OmitMessages: !f.flag(1, true), OmitArtifacts: !f.flag(2, true), Extra: f.extra}
+	return TaskInfoParams{TaskID: f.id(0, maxIDLen), OmitMessages: !f.flag(1, true), OmitArtifacts: !f.flag(2, true), Extra: f.extra}
 }
 
 var cancelMembers = []string{"taskId", "reason"}
