@@ -166,7 +166,7 @@ func (r *reader) object(v strictjson.Value, names []string) fields {
 	r.used += len(names)
 	clear(f.vals)
 	if r.texts.size == 0 {
-		r.texts.size = min(len(v), maxBlock) // more than all texts together
+		r.texts.size = min(2*len(v)/3, maxBlock) // the texts without the names
 	}
 	if !v.IsObject() {
 		r.fail("", "must be an object")

@@ -1,0 +1,41 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package arctest_test
+
+import (
+	"context"
+	"fmt"
+	"log"
+
+	"github.com/fivewire/fivewire/arc"
+	"github.com/fivewire/fivewire/arc/arctest"
+)
+
+// The agent that is to be tested talks to a server; here the server's agent
+// follows a script, and no HTTP is needed to ask it.
+func ExampleTask() {
+	srv := arc.NewServer(nil)
+	defer srv.Close()
+	over := make(chan struct{})
+	srv.HandleTasks("painter-01", arctest.Task(
+		arctest.Say("mixing red"),
+		arctest.Produce("picture", "a red house"),
+		func(ctx context.Context, run *arc.TaskRun) error {
+			task, err := run.Task(ctx)
+			if err != nil {
+				return err
+			}
+			fmt.Println(task.Messages[0].Text(), "->", task.Messages[1].Text(), "->", task.Artifacts[0].Parts[0].Content)
+			close(over)
+			return nil
+		}))
+	answer := srv.ServeMessage(context.Background(), &arc.Incoming{Data: []byte(`{"arc":"1.0","id":"1","method":"task.create",
+		"requestAgent":"tester-01","targetAgent":"painter-01",
+		"params":{"initialMessage":{"role":"user","parts":[{"type":"TextPart","content":"a house, please"}]}}}`)}, nil)
+	if answer.Error != nil {
+		log.Fatal(answer.Error)
+	}
+	<-over
+	// Output: a house, please -> mixing red -> a red house
+}
