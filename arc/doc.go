@@ -70,7 +70,22 @@
 //
 // # Goals missed
 //
-// The strict reader stands on jsontext and walks over the checked text once more,
-// so reading the head of a request takes about three to four times as long as
-// hand-written code that does only that, and not one and a half times.
+// Ratios vary by a tenth from run to run; the counts of allocations are tests.
+//
+//   - Reading the head of a request takes three to four times as long as
+//     hand-written code that does only that, not one and a half times: the strict
+//     reader stands on jsontext and walks over the checked text once more.
+//   - A call over HTTP, client and server with typed params and a look at a task,
+//     takes 1.5 times as long as net/http with hand-written JSON, not 1.15 times,
+//     and 9.5 KB, not 8, in 93 allocations (the goal was 95). Of the rest, checking
+//     and reading four JSON texts is the largest part, the call's own deadline the
+//     next; a client's deadline costs seven allocations inside context.
+//   - A stream of 100 events needs 273 allocations, one for each event and 173 for
+//     the call, not 190 in all. Its time is 0.7 of one flush for each event (the goal
+//     was 1.2).
+//   - A task in process, from its creation through its run to its end, takes 36
+//     allocations and 6 to 9 µs, not the 6 allocations and the time of one new key in
+//     a map: it is written to the store three times and runs in a goroutine that can
+//     be canceled. Looking at one takes 4 allocations and 2 µs, of which most is the
+//     envelope, not 3 and twice the time of a look into a map.
 package arc
