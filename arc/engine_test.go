@@ -247,6 +247,9 @@ type hooks struct {
 	got  []string
 	fail func(n int) (int, error)
 	n    int
+
+	once bool // count each delivery once, as a receiver does
+	seen map[string]bool
 }
 
 func (h *hooks) RoundTrip(req *http.Request) (*http.Response, error) {
@@ -263,7 +266,12 @@ func (h *hooks) RoundTrip(req *http.Request) (*http.Response, error) {
 			return nil, err
 		}
 	}
-	if status/100 == 2 {
+	delivery := req.Header.Get("X-ARC-Delivery")
+	if h.seen == nil {
+		h.seen = map[string]bool{}
+	}
+	if status/100 == 2 && !(h.once && h.seen[delivery]) {
+		h.seen[delivery] = true
 		r, err := arc.DecodeRequest(body)
 		if err != nil {
 			return nil, err
@@ -522,11 +530,12 @@ func TestRecoverAfterShutdown(t *testing.T) {
 	})
 }
 
-// Processes that share a store act on each other's tasks.
+// Processes that share a store act on each other's tasks. What both have something
+// to send for, both may send: a receiver sees each delivery at least once.
 func TestTwoProcesses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		db := store.NewMemory()
-		h := &hooks{}
+		h := &hooks{once: true}
 		a := newServer(t, &arc.ServerOptions{Store: db, Webhook: h.options()})
 		b := newServer(t, &arc.ServerOptions{Store: db, Webhook: h.options()})
 		var cause error
