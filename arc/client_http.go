@@ -34,12 +34,17 @@ func (c *Client) send(ctx context.Context, out *Outgoing) (*Response, error) {
 	if x.header, err = c.header(ctx, x, c.accept); err != nil {
 		return nil, err
 	}
-	b := c.buffers.Get().(*buffers)
-	if b.body, err = AppendRequest(b.body[:0], &out.Request); err != nil {
-		b.release(c)
+	var b *buffers
+	if x.untracked = c.harmless(out); x.untracked {
+		x.data, err = AppendRequest(make([]byte, 0, 256+len(out.Params)), &out.Request)
+	} else {
+		b = c.buffers.Get().(*buffers)
+		b.body, err = AppendRequest(b.body[:0], &out.Request)
+		x.data = b.body
+	}
+	if err != nil {
 		return nil, err
 	}
-	x.data = b.body
 	var res *Response
 	for attempt := 1; ; attempt++ {
 		var again bool
@@ -47,7 +52,7 @@ func (c *Client) send(ctx context.Context, out *Outgoing) (*Response, error) {
 			break
 		}
 	}
-	if err == nil && x.open.Load() == 0 {
+	if b != nil && err == nil && x.open.Load() == 0 {
 		// Only now does nobody read the memory any more: after a failure, or
 		// an answer that came early, the transport may still do.
 		b.release(c)
@@ -151,6 +156,11 @@ type transfer struct {
 	data   []byte
 	first  requestBody
 
+	// Nobody asks how far the body was read: it can be sent again anyway. The
+	// transport then gets a body that it knows, and writes it together with the
+	// header.
+	untracked bool
+
 	read atomic.Bool  // the transport began to read the body
 	open atomic.Int32 // bodies that the transport may still read
 }
@@ -163,6 +173,9 @@ type requestBody struct {
 }
 
 func (x *transfer) body() (io.ReadCloser, error) {
+	if x.untracked {
+		return io.NopCloser(bytes.NewReader(x.data)), nil
+	}
 	b := &x.first
 	if b.x != nil { // in use, maybe
 		b = &requestBody{}

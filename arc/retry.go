@@ -27,12 +27,16 @@ func (c *Client) again(ctx context.Context, x *transfer, attempt int, err error)
 	if attempt > c.opts.MaxRetries || ctx.Err() != nil || errors.Is(err, ErrRedirect) || permanent(err) {
 		return false
 	}
-	harmless := c.opts.Deduplicates || x.out.Deduplicates || x.out.Method == MethodTaskInfo || x.out.Method == methodCapabilities
-	if !harmless && !unseen(err, x.read.Load()) {
+	if !c.harmless(x.out) && !unseen(err, x.read.Load()) {
 		return false
 	}
 	c.opts.Logger.DebugContext(ctx, "arc: request is sent again", "method", x.out.Method, "attempt", attempt, "error", err)
 	return c.wait.Wait(ctx, attempt) == nil
+}
+
+// harmless reports whether running a request twice does no harm.
+func (c *Client) harmless(out *Outgoing) bool {
+	return c.opts.Deduplicates || out.Deduplicates || out.Method == MethodTaskInfo || out.Method == methodCapabilities
 }
 
 // unseen reports whether the server cannot have got a request: no connection was
