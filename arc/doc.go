@@ -79,9 +79,9 @@
 //     takes 1.2 to 1.4 times as long as net/http with hand-written JSON, not 1.15
 //     times, and 9.5 KB, not 8, in 94 allocations (the goal was 95). About a third
 //     of the rest is checking JSON; the deadline of a call costs seven allocations
-//     inside context. A method that must not run twice
-//     takes 1.4 to 1.5 times as long: to know whether a request that failed was seen,
-//     its body goes out by itself.
+//     inside context. A method that must not run twice takes 1.4 to 1.5 times as
+//     long: to know whether a request that failed was seen, its body goes out by
+//     itself.
 //   - A stream of 100 events needs 273 allocations, one for each event and 173 for
 //     the call, not 190 in all. Its time is 0.7 of one flush for each event (the goal
 //     was 1.2).
