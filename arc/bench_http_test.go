@@ -24,7 +24,7 @@ import (
 	"github.com/fivewire/fivewire/internal/bench/pair"
 )
 
-// The benchmarks of whole calls over HTTP on loopback, client and server in one
+// ARC-186: the benchmarks of whole calls over HTTP on loopback, client and server in one
 // process, against net/http used with care: hand-written JSON, memory used again.
 
 const (

@@ -83,6 +83,7 @@ func readStream(r *arc.StreamReader) (text string, last *arc.ChatEvent, err erro
 	}
 }
 
+// D-35: an agent pauses a chat, and the next message resumes it.
 func TestChatHistoryAndPause(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer(t, nil)
@@ -301,6 +302,7 @@ func TestSlowReader(t *testing.T) {
 	})
 }
 
+// ARC-011, D-72: the server works without HTTP, message by message.
 func TestUnaryWithoutStreams(t *testing.T) {
 	// A transport that cannot stream gets it all at once.
 	s := newServer(t, nil)
@@ -339,6 +341,7 @@ func TestLongReply(t *testing.T) {
 	require.Contains(t, post(s, streamed("b-01", "c", "x")).Body.String(), "event: done")
 }
 
+// D-62: the option that refuses messages of role system.
 func TestRefuseSystem(t *testing.T) {
 	s := newServer(t, &arc.ServerOptions{RefuseSystem: true})
 	s.Register(arc.Agent{AgentInfo: arc.AgentInfo{AgentID: "a-01"}, Chats: arctest.Echo(), Tasks: arctest.Task()})

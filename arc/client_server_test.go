@@ -85,7 +85,7 @@ func TestClientWithServerChat(t *testing.T) {
 	})
 }
 
-// ARC-016, ARC-173, D-65: a workflow over three agents in one trace, and a circle
+// ARC-012, ARC-016, ARC-173, D-65: a workflow over three agents in one trace, and a circle
 // refused.
 func TestClientWithServerWorkflow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -187,6 +187,7 @@ func TestOwnership(t *testing.T) {
 	result(t, post(s, call("chat.message", "a-01", `{"chatId":"c","message":`+hello("still there")+`}`), alice...), "chat.message")
 }
 
+// ARC-010, D-47: instances of one type share the load, each up to its capacity.
 func TestCapacityAndGroups(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer(t, nil)

@@ -222,6 +222,7 @@ func TestLegacyEnvelopeErrors(t *testing.T) {
 	fault(t, post(s, `{`), arc.ErrParse)
 }
 
+// D-17: off by default, and then only for the origins that are named.
 func TestCORS(t *testing.T) {
 	const origin = "https://app.example"
 	s := newServer(t, &arc.ServerOptions{AllowedOrigins: []string{origin}})
@@ -419,6 +420,7 @@ func TestRegistryWhileServing(t *testing.T) {
 	wg.Wait()
 }
 
+// D-50, D-67: what /agent-info, agent.getCapabilities and /health tell.
 func TestDiscovery(t *testing.T) {
 	get := func(s http.Handler, method, path string, headers ...string) *httptest.ResponseRecorder {
 		req := httptest.NewRequest(method, path, nil)
@@ -463,6 +465,8 @@ func TestDiscovery(t *testing.T) {
 	require.Contains(t, rec.Header().Get("WWW-Authenticate"), "invalid_token")
 }
 
+// ARC-171, ARC-181, D-70: every request is told of, with its times, sizes and
+// outcome, and without content or tokens.
 func TestAudit(t *testing.T) {
 	var records []arc.AuditRecord
 	var log bytes.Buffer
@@ -502,6 +506,7 @@ func TestPathGuard(t *testing.T) {
 	fault(t, post(s, call("debug.echo", "b-01", "{}"), "X-ARC-Path", strings.Repeat("a,", 33)+"a"), arc.ErrCircularReference)
 }
 
+// D-69: the older dialect is spoken where the option says so, and nowhere else.
 func TestLegacyMethods(t *testing.T) {
 	s := newServer(t, &arc.ServerOptions{LegacyMethods: true, Verifier: arc.TokenVerifierFunc(func(context.Context, string) (*arc.Principal, error) {
 		return &arc.Principal{ID: "p", Scopes: []string{"arc.stream.controller", "arc.task.controller", "arc.agent.caller"}}, nil
