@@ -35,6 +35,7 @@ var draftFrames = []struct {
 	{`@user>req:chat{content:What_are_Q3_findings?|role:user|turn:1|schema:CH}[mid:...,seq:1]`, true},
 	{`@assistant>done:chat{content:Revenue_declined_12%|turn:2|schema:CH}[mid:...,seq:2,cid:...]`, true},
 	{`@orchestrator>req:tool{tool:web_search|args:{q:ACCP,max:5}|schema:TC}[mid:m1,seq:1]`, true},
+	{`@tool_agent>done:tool{tool:web_search|res:{hits:[...]}|stat:ok|schema:TC}[mid:m2,seq:2,cid:m1]`, true},
 	{`@payments>req:transaction{txn:txn_001|amt:142.5|acc:acct_9876|schema:TX}[mid:...,seq:5]`, true},
 	{`@payments>done:transaction{txn:txn_001|stat:settled|schema:TX}[mid:...,seq:6,cid:...]`, true},
 	{`@streamer>stream:infer{idx:0|tot:3|d:Hello|schema:ST}[mid:m1,seq:1,cid:stream_abc]`, true},
