@@ -5,6 +5,7 @@ package strictjson
 
 import (
 	"bytes"
+	"math/big"
 	"strconv"
 	"strings"
 )
@@ -49,9 +50,12 @@ func parseDecimal(v []byte) (d decimal, ok bool) {
 	return d, ok
 }
 
+// maxExponent bounds the digits of exponents that are compared by value.
+const maxExponent = 1024
+
 // EqualNumbers reports whether two numbers have the same decimal value. Its cost
 // depends on the length of their texts only, however large their exponents are.
-// Numbers with exponents of more than 18 digits are equal if they are written
+// Numbers with exponents of more than 1024 digits are equal if they are written
 // alike.
 func EqualNumbers(a, b Value) bool {
 	if bytes.Equal(a, b) {
@@ -59,5 +63,31 @@ func EqualNumbers(a, b Value) bool {
 	}
 	x, ok1 := parseDecimal(a)
 	y, ok2 := parseDecimal(b)
-	return ok1 && ok2 && x == y
+	if ok1 && ok2 {
+		return x == y
+	}
+	if x.neg != y.neg || x.digits != y.digits {
+		return false
+	}
+	m, ok1 := x.exponent(a, ok1)
+	n, ok2 := y.exponent(b, ok2)
+	return ok1 && ok2 && m.Cmp(n) == 0
+}
+
+// exponent is the exponent of d, which was parsed from v. If that gave up on the
+// one in the text, exp holds what the place of the point adds to it.
+func (d decimal) exponent(v []byte, parsed bool) (*big.Int, bool) {
+	e := big.NewInt(d.exp)
+	if parsed {
+		return e, true
+	}
+	text := v[bytes.IndexAny(v, "eE")+1:]
+	if len(text) > maxExponent {
+		return nil, false
+	}
+	n, ok := new(big.Int).SetString(string(text), 10)
+	if ok {
+		e.Add(e, n)
+	}
+	return e, ok
 }
