@@ -91,9 +91,11 @@ func (r *StreamReader) Next() (*ChatEvent, error) {
 			}
 			raw = pending
 		}
+		known := r.chatID
 		ev, fault, err := r.read(raw)
 		switch {
 		case r.failed && (ev == nil || !ev.Done):
+			r.chatID = known // what follows an error counts for nothing
 			r.err = io.EOF
 		case err != nil:
 			r.err = err
