@@ -19,6 +19,9 @@ import (
 // ServeHTTP serves the endpoint and, beside it, discovery.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	path := r.URL.Path
+	if r.ContentLength != 0 {
+		s.boundBody(w)
+	}
 	switch {
 	case path == s.opts.Path || strings.HasSuffix(path, "/") && path[:len(path)-1] == s.opts.Path:
 		if s.cors(w, r) {
@@ -127,9 +130,28 @@ func (s *Server) readBody(w http.ResponseWriter, r *http.Request) ([]byte, error
 		w.Header().Set("Connection", "close") // what follows would have to be read first
 		return nil, sizeFault(limit)
 	}
-	rc := http.NewResponseController(w)
-	_ = rc.SetReadDeadline(time.Now().Add(s.opts.BodyTimeout)) // a transport without deadlines is served without
-	defer func() { _ = rc.SetReadDeadline(time.Time{}) }()
+	data, err := s.readAll(r, limit)
+	switch {
+	case err == nil:
+		// The work may take longer than the body did. After a failure the
+		// deadline stays: net/http reads on before it answers.
+		_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
+	case errors.Is(err, ErrTooLarge):
+		w.Header().Set("Connection", "close")
+		return nil, sizeFault(limit)
+	default:
+		w.Header().Set("Connection", "close") // where the next request begins is not known
+	}
+	return data, err
+}
+
+// boundBody gives the body its time to arrive, be it read here or thrown away by
+// net/http (D-18). A transport without deadlines is served without.
+func (s *Server) boundBody(w http.ResponseWriter) {
+	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(s.opts.BodyTimeout))
+}
+
+func (s *Server) readAll(r *http.Request, limit int64) ([]byte, error) {
 	if r.ContentLength >= 0 {
 		// Beyond this size memory is taken as the bytes arrive, not on the word
 		// of the header.
@@ -140,12 +162,7 @@ func (s *Server) readBody(w http.ResponseWriter, r *http.Request) ([]byte, error
 			return data, err
 		}
 	}
-	data, err := readLimited(nil, r.Body, limit)
-	if errors.Is(err, ErrTooLarge) {
-		w.Header().Set("Connection", "close")
-		return nil, sizeFault(limit)
-	}
-	return data, err
+	return readLimited(nil, r.Body, limit)
 }
 
 func sizeFault(limit int64) *Error {
