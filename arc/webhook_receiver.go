@@ -127,6 +127,10 @@ func (r *WebhookReceiver) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 
 // receive returns nil, or the status that says what is wrong.
 func (r *WebhookReceiver) receive(w http.ResponseWriter, req *http.Request) (int, error) {
+	// The body has its time, be it read here or thrown away by net/http after a
+	// refusal. A transport without deadlines is served without.
+	deadline := http.NewResponseController(w)
+	_ = deadline.SetReadDeadline(time.Now().Add(DefaultBodyTimeout))
 	if req.Method != http.MethodPost {
 		w.Header().Set("Allow", http.MethodPost)
 		return http.StatusMethodNotAllowed, &Error{Code: ErrInvalidRequest, Message: "Only POST is accepted"}
@@ -143,6 +147,7 @@ func (r *WebhookReceiver) receive(w http.ResponseWriter, req *http.Request) (int
 	case err != nil:
 		return http.StatusBadRequest, &Error{Code: ErrParse, Message: "The body cannot be read", Cause: err}
 	}
+	_ = deadline.SetReadDeadline(time.Time{}) // the handler may take longer
 	if !r.signed(req.Header, body) {
 		return http.StatusUnauthorized, &Error{Code: ErrAuthenticationFailed, Message: "The signature is not valid"}
 	}

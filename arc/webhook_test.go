@@ -154,6 +154,39 @@ func TestWebhookReceiverAtOnce(t *testing.T) {
 	})
 }
 
+// A sender that trickles its body has as long as any other request, and is then
+// cut off.
+func TestWebhookReceiverSlowBody(t *testing.T) {
+	r, err := NewWebhookReceiver(NotificationFunc(func(context.Context, *Notification) error { return nil }), []WebhookSecret{secret}, nil)
+	require.NoError(t, err)
+	w := &deadlines{ResponseRecorder: httptest.NewRecorder()}
+	body := notificationRequest(t, "9", time.Now())
+	req := httptest.NewRequest("POST", "/hook", strings.NewReader(string(body)))
+	req.Header = signed(body)
+	begun := time.Now()
+	r.ServeHTTP(w, req)
+	require.Equal(t, 200, w.Code)
+	require.Len(t, w.read, 2)
+	require.WithinDuration(t, begun.Add(DefaultBodyTimeout), w.read[0], 10*time.Second)
+	require.True(t, w.read[1].IsZero(), "the handler may take longer")
+
+	w = &deadlines{ResponseRecorder: httptest.NewRecorder()}
+	r.ServeHTTP(w, httptest.NewRequest("PUT", "/hook", strings.NewReader("x")))
+	require.Equal(t, 405, w.Code)
+	require.Len(t, w.read, 1, "what is thrown away has its time too")
+}
+
+// deadlines remembers the read deadlines that were set.
+type deadlines struct {
+	*httptest.ResponseRecorder
+	read []time.Time
+}
+
+func (d *deadlines) SetReadDeadline(t time.Time) error {
+	d.read = append(d.read, t)
+	return nil
+}
+
 // The flat object of the Python SDK, with the signature that this SDK computes.
 func TestWebhookReceiverPython(t *testing.T) {
 	body := []byte(fmt.Sprintf(`{"arc":"1.0","method":"task.notification","requestAgent":"a","taskId":"t","event":"TASK_FAILED","timestamp":%q,"data":{"status":"FAILED","message":"é, 😀: \"x\\"},"traceId":null,"subscriptionId":"s"}`, TimestampOf(time.Now())))
