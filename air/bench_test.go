@@ -22,6 +22,7 @@ import (
 	"github.com/fivewire/fivewire/internal/bench/floor"
 	"github.com/fivewire/fivewire/internal/bench/pair"
 	"github.com/fivewire/fivewire/internal/bench/sample"
+	"github.com/fivewire/fivewire/internal/race"
 )
 
 // The inputs of the benchmarks, by name.
@@ -322,7 +323,7 @@ func BenchmarkPairRelayHTTP(b *testing.B) {
 
 // Allocations are exact, so their goals are tests.
 func TestAllocations(t *testing.T) {
-	if raceEnabled {
+	if race.Enabled {
 		t.Skip("the race detector allocates")
 	}
 	priv, pub := benchKey(t)

@@ -13,12 +13,13 @@ import (
 
 	"github.com/fivewire/fivewire/arc"
 	"github.com/fivewire/fivewire/arc/arctest"
+	"github.com/fivewire/fivewire/internal/race"
 )
 
 // allocs is how many allocations an operation makes, in all goroutines.
 func allocs(t *testing.T, runs int, op func() error) float64 {
 	t.Helper()
-	if arc.RaceEnabled {
+	if race.Enabled {
 		t.Skip("the race detector allocates")
 	}
 	for range 20 { // connections and pools
@@ -83,7 +84,7 @@ func TestTaskCreateAllocations(t *testing.T) {
 
 // The cost of an event does not depend on how many there were before.
 func TestEventAllocations(t *testing.T) {
-	if arc.RaceEnabled {
+	if race.Enabled {
 		t.Skip("the race detector allocates")
 	}
 	costOf := func(events int) (allocs, bytes float64) {

@@ -11,6 +11,7 @@ import (
 	"github.com/fivewire/fivewire/internal/bench/floor"
 	"github.com/fivewire/fivewire/internal/bench/pair"
 	"github.com/fivewire/fivewire/internal/bench/sample"
+	"github.com/fivewire/fivewire/internal/race"
 )
 
 func BenchmarkDecodeRequest(b *testing.B) {
@@ -52,7 +53,7 @@ func BenchmarkPairDecodeRequest(b *testing.B) {
 // The goals that are counts: two allocations a request, and none for a response
 // but its own.
 func TestDecodeAllocations(t *testing.T) {
-	if raceEnabled {
+	if race.Enabled {
 		t.Skip("the race detector allocates")
 	}
 	in := sample.Encode(sample.New(300))

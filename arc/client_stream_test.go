@@ -20,6 +20,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
+
+	"github.com/fivewire/fivewire/internal/race"
 )
 
 // collect ranges over a stream to its end.
@@ -359,7 +361,7 @@ func TestClientStreamInterceptors(t *testing.T) {
 
 // What an event costs, apart from what HTTP does.
 func TestClientStreamAllocs(t *testing.T) {
-	if raceEnabled {
+	if race.Enabled {
 		t.Skip("the race detector allocates")
 	}
 	cost := func(events int) float64 {

@@ -12,6 +12,8 @@ import (
 	"testing/iotest"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/fivewire/fivewire/internal/race"
 )
 
 // readAll reads a stream to its end.
@@ -130,7 +132,7 @@ func TestStreamEncoder(t *testing.T) {
 // What an encoder writes, a reader reads, and two allocations an event suffice:
 // the event with its message, and its text.
 func TestStreamAllocations(t *testing.T) {
-	if raceEnabled {
+	if race.Enabled {
 		t.Skip("the race detector allocates")
 	}
 	const n = 1000
