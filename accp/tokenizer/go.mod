@@ -1,0 +1,7 @@
+module github.com/fivewire/fivewire/accp/tokenizer
+
+go 1.26.0
+
+require github.com/fivewire/fivewire v0.0.0
+
+replace github.com/fivewire/fivewire => ../..
