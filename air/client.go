@@ -14,6 +14,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/fivewire/fivewire/air/internal/web"
 	"github.com/fivewire/fivewire/store"
 )
 
@@ -104,7 +105,7 @@ func NewClient(id *Identity, opts *ClientOptions) (*Client, error) {
 			return nil, err
 		}
 	}
-	c.http = outbound(o.HTTPClient, c.resolver.opts.AllowLoopback, c.resolver.opts.AllowPrivate)
+	c.http = web.Client(o.HTTPClient, c.resolver.opts.AllowLoopback, c.resolver.opts.AllowPrivate)
 	return c, nil
 }
 
@@ -296,7 +297,7 @@ func (c *Client) deliver(ctx context.Context, env *Envelope, wire []byte, again 
 			return fail(e.Code, e.Detail, e.Cause)
 		}
 		r.Attempts++
-		res, err := exchange(ctx, c.http, http.MethodPost, endpoint.URL, wire, c.opts.AgentSecret, maxAnswer)
+		res, err := web.Exchange(ctx, c.http, http.MethodPost, endpoint.URL, wire, c.opts.AgentSecret, maxAnswer)
 		var v Verdict
 		switch {
 		case ctx.Err() != nil:
@@ -308,9 +309,9 @@ func (c *Client) deliver(ctx context.Context, env *Envelope, wire []byte, again 
 				v.Action = ActionFail
 			}
 		default:
-			r.Status = res.status
-			v = Judge(res.status, res.header, res.body, r.Attempts, time.Now())
-			c.log.DebugContext(ctx, "air: push answered", "id", env.ID, "attempt", r.Attempts, "status", res.status, "action", v.Action)
+			r.Status = res.Status
+			v = Judge(res.Status, res.Header, res.Body, r.Attempts, time.Now())
+			c.log.DebugContext(ctx, "air: push answered", "id", env.ID, "attempt", r.Attempts, "status", res.Status, "action", v.Action)
 		}
 		switch v.Action {
 		case ActionDelivered:

@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/fivewire/fivewire/air/internal/web"
 )
 
 // TLS 1.2 at the least, and 1.3 wherever the peer has it (AIR-003, AIR-087).
@@ -23,15 +25,15 @@ func TestTLS(t *testing.T) {
 		srv.TLS = &tls.Config{MinVersion: tls.VersionTLS10, MaxVersion: tt.most}
 		srv.Config.ErrorLog = nil
 		srv.StartTLS()
-		c := outbound(nil, true, false)
+		c := web.Client(nil, true, false)
 		transport := c.Transport.(*http.Transport)
 		transport.TLSClientConfig.RootCAs = srv.Client().Transport.(*http.Transport).TLSClientConfig.RootCAs
-		res, err := exchange(t.Context(), c, http.MethodGet, srv.URL, nil, "", 10)
+		res, err := web.Exchange(t.Context(), c, http.MethodGet, srv.URL, nil, "", 10)
 		if tt.want == 0 {
 			require.Error(t, err)
 		} else {
 			require.NoError(t, err)
-			require.Equal(t, 200, res.status)
+			require.Equal(t, 200, res.Status)
 		}
 		require.Equal(t, tt.want, got)
 		transport.CloseIdleConnections()
@@ -50,15 +52,15 @@ func TestOutbound(t *testing.T) {
 		_, _ = w.Write(make([]byte, 100))
 	}))
 	defer srv.Close()
-	_, err := exchange(t.Context(), outbound(nil, false, false), http.MethodGet, srv.URL, nil, "", 100)
+	_, err := web.Exchange(t.Context(), web.Client(nil, false, false), http.MethodGet, srv.URL, nil, "", 100)
 	require.ErrorContains(t, err, "not allowed")
-	c := outbound(nil, true, false)
+	c := web.Client(nil, true, false)
 	defer c.CloseIdleConnections()
-	_, err = exchange(t.Context(), c, http.MethodGet, srv.URL, nil, "", 99)
-	require.ErrorIs(t, err, errAnswerTooLarge)
-	res, err := exchange(t.Context(), c, http.MethodGet, srv.URL+"/redirect", nil, "", 100)
+	_, err = web.Exchange(t.Context(), c, http.MethodGet, srv.URL, nil, "", 99)
+	require.ErrorIs(t, err, web.ErrTooLarge)
+	res, err := web.Exchange(t.Context(), c, http.MethodGet, srv.URL+"/redirect", nil, "", 100)
 	require.NoError(t, err)
-	require.Equal(t, http.StatusFound, res.status)
+	require.Equal(t, http.StatusFound, res.Status)
 }
 
 // Only JSON, with any parameters, or no type at all (AIR-D70).

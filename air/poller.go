@@ -16,6 +16,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/fivewire/fivewire/air/internal/web"
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
 
@@ -99,7 +100,7 @@ func NewPoller(in *Inbox, endpoint string, opts *PollerOptions) (*Poller, error)
 	if o.Random == nil {
 		o.Random = rand.Float64
 	}
-	p.http = outbound(o.HTTPClient, o.AllowLoopback, o.AllowPrivate)
+	p.http = web.Client(o.HTTPClient, o.AllowLoopback, o.AllowPrivate)
 	p.log = logger(o.Logger)
 	return p, nil
 }
@@ -209,21 +210,21 @@ func (p *Poller) unsettled(d *drain, item *pulled, asked string) {
 }
 
 func (p *Poller) pull(ctx context.Context, since string) (*page, error) {
-	res, err := exchange(ctx, p.http, http.MethodGet, p.pullURL(since), nil, p.opts.AgentSecret, maxPull)
+	res, err := web.Exchange(ctx, p.http, http.MethodGet, p.pullURL(since), nil, p.opts.AgentSecret, maxPull)
 	if err == nil && p.auto {
 		p.auto = false
-		if res.status == http.StatusNotFound {
+		if res.Status == http.StatusNotFound {
 			p.plain, p.endpoint = true, p.deployed
-			res, err = exchange(ctx, p.http, http.MethodGet, p.pullURL(since), nil, p.opts.AgentSecret, maxPull)
+			res, err = web.Exchange(ctx, p.http, http.MethodGet, p.pullURL(since), nil, p.opts.AgentSecret, maxPull)
 		}
 	}
 	if err != nil {
 		return nil, fmt.Errorf("air: pulling: %w", err)
 	}
-	if res.status != http.StatusOK {
+	if res.Status != http.StatusOK {
 		return nil, p.refused("pulling", res)
 	}
-	pg, err := parsePage(res.body, p.plain)
+	pg, err := parsePage(res.Body, p.plain)
 	if err != nil {
 		return nil, fmt.Errorf("air: pulling: %w", err)
 	}
@@ -256,11 +257,11 @@ func (p *Poller) ack(ctx context.Context, ids []string) error {
 			body = strictjson.AppendString(body, id)
 		}
 		ids = ids[n:]
-		res, err := exchange(ctx, p.http, http.MethodPost, p.endpoint.Ack, append(body, "]}"...), p.opts.AgentSecret, maxAnswer)
+		res, err := web.Exchange(ctx, p.http, http.MethodPost, p.endpoint.Ack, append(body, "]}"...), p.opts.AgentSecret, maxAnswer)
 		if err != nil {
 			return fmt.Errorf("air: acknowledging: %w", err)
 		}
-		if res.status < 200 || res.status > 299 {
+		if res.Status < 200 || res.Status > 299 {
 			return p.refused("acknowledging", res)
 		}
 	}
@@ -268,13 +269,13 @@ func (p *Poller) ack(ctx context.Context, ids []string) error {
 }
 
 // refused makes an error of an answer, with the delay of a 429.
-func (p *Poller) refused(what string, res *reply) error {
-	v := Judge(res.status, res.header, res.body, 1, time.Now())
-	e := &Error{Code: v.Code, Detail: fmt.Sprintf("%s: status %d", what, res.status), Answered: res.status}
+func (p *Poller) refused(what string, res *web.Reply) error {
+	v := Judge(res.Status, res.Header, res.Body, 1, time.Now())
+	e := &Error{Code: v.Code, Detail: fmt.Sprintf("%s: status %d", what, res.Status), Answered: res.Status}
 	if v.Code == "" {
 		e.Code = ErrHTTP // a success other than the one there is
 	}
-	if res.status == http.StatusTooManyRequests && v.HasRetryAfter {
+	if res.Status == http.StatusTooManyRequests && v.HasRetryAfter {
 		e.RetryAfter = v.RetryAfter
 	}
 	return e

@@ -13,6 +13,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/fivewire/fivewire/air/internal/web"
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
 
@@ -117,7 +118,7 @@ func NewResolver(opts *ResolverOptions) (*Resolver, error) {
 		}
 	}
 	r.log = logger(o.Logger)
-	r.client = outbound(o.HTTPClient, o.AllowLoopback, o.AllowPrivate)
+	r.client = web.Client(o.HTTPClient, o.AllowLoopback, o.AllowPrivate)
 	return r, nil
 }
 
@@ -230,20 +231,20 @@ func (r *Resolver) fetch(ctx context.Context, airID string) (cached, error) {
 	if err != nil {
 		return e, err
 	}
-	res, err := exchange(ctx, r.client, http.MethodGet, u, nil, "", maxDocument)
+	res, err := web.Exchange(ctx, r.client, http.MethodGet, u, nil, "", maxDocument)
 	if err != nil {
 		r.log.DebugContext(ctx, "air: document not fetched", "air_id", airID, "err", err)
 		return e, ErrBadGateway.because("the registry is out of reach", err)
 	}
-	switch res.status {
+	switch res.Status {
 	case http.StatusOK:
 	case http.StatusNotFound, http.StatusGone:
 		return e, ErrNotFound.err("the registry does not know the agent")
 	default:
-		r.log.DebugContext(ctx, "air: document not fetched", "air_id", airID, "status", res.status)
-		return e, ErrBadGateway.because("the registry is out of reach", fmt.Errorf("status %d", res.status))
+		r.log.DebugContext(ctx, "air: document not fetched", "air_id", airID, "status", res.Status)
+		return e, ErrBadGateway.because("the registry is out of reach", fmt.Errorf("status %d", res.Status))
 	}
-	doc, err := ParseDocument(res.body)
+	doc, err := ParseDocument(res.Body)
 	if err != nil {
 		r.log.DebugContext(ctx, "air: document not readable", "air_id", airID, "err", err)
 		return e, ErrBadGateway.because("the registry is out of reach", err)
@@ -276,14 +277,14 @@ func (r *Resolver) TrustScore(ctx context.Context, did string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	res, err := exchange(ctx, r.client, http.MethodGet, e.URL, nil, "", maxAnswer)
+	res, err := web.Exchange(ctx, r.client, http.MethodGet, e.URL, nil, "", maxAnswer)
 	if err != nil {
 		return nil, ErrBadGateway.because("the trust score is out of reach", err)
 	}
-	if res.status != http.StatusOK {
-		return nil, ErrBadGateway.because("the trust score is out of reach", fmt.Errorf("status %d", res.status))
+	if res.Status != http.StatusOK {
+		return nil, ErrBadGateway.because("the trust score is out of reach", fmt.Errorf("status %d", res.Status))
 	}
-	v, err := strictjson.Check(res.body, strictjson.Options{MaxDepth: maxDepth})
+	v, err := strictjson.Check(res.Body, strictjson.Options{MaxDepth: maxDepth})
 	if err != nil || !v.IsObject() {
 		return nil, ErrBadDocument.because("the trust score is not a JSON object", err)
 	}

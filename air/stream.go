@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/fivewire/fivewire/air/internal/web"
 	"github.com/fivewire/fivewire/internal/sse"
 )
 
@@ -36,7 +37,7 @@ func (p *Poller) stream(ctx context.Context) error {
 	defer watch.Stop()
 
 	u := p.pullURL(p.cursor) + "&stream=1"
-	req, err := newRequest(ctx, http.MethodGet, u, nil, p.opts.AgentSecret)
+	req, err := web.NewRequest(ctx, http.MethodGet, u, nil, p.opts.AgentSecret)
 	if err != nil {
 		return err
 	}
