@@ -281,13 +281,19 @@ func (b *Bridge) register(ctx context.Context, call *a2e.Call, q *ServerRegister
 	}
 	s := &server{config: *config, Server: connected, since: time.Now()}
 	r.mu.Lock()
-	if taken = slices.ContainsFunc(r.servers, func(s *server) bool { return s.config.ServerID == config.ServerID }); !taken {
+	taken = slices.ContainsFunc(r.servers, func(s *server) bool { return s.config.ServerID == config.ServerID })
+	full := len(r.servers) >= b.opts.MaxServers
+	if !taken && !full {
 		r.servers = append(r.servers, s)
 	}
 	r.mu.Unlock()
-	if taken { // by a request that was faster
+	switch { // by requests that were faster
+	case taken:
 		_ = s.Close()
 		return refuse("there is a server of this id")
+	case full:
+		_ = s.Close()
+		return refuse("too many servers")
 	}
 	info := s.info()
 	raw, err := a2e.EncodeObject(&info)
@@ -322,6 +328,9 @@ func (b *Bridge) resources(ctx context.Context, call *a2e.Call, q *ResourceListR
 	resp := &ResourceListResponse{}
 	for _, s := range list {
 		found, next, err := s.Resources(ctx, q.Cursor)
+		if q.ServerID == "" && errors.Is(err, a2e.ErrMCPCapabilityMissing) {
+			continue // one of several that has none
+		}
 		if err != nil {
 			return nil, transportError(err)
 		}
@@ -409,6 +418,9 @@ func (b *Bridge) prompts(ctx context.Context, call *a2e.Call, q *PromptListReque
 	resp := &PromptListResponse{}
 	for _, s := range list {
 		found, next, err := s.Prompts(ctx, q.Cursor)
+		if q.ServerID == "" && errors.Is(err, a2e.ErrMCPCapabilityMissing) {
+			continue // one of several that has none
+		}
 		if err != nil {
 			return nil, transportError(err)
 		}

@@ -1,0 +1,149 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+//lint:file-ignore SA1019 what MCP gives up slowly works for as long as servers have it
+
+package mcpbridge
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/fivewire/fivewire/a2e"
+	"github.com/fivewire/fivewire/a2e/mcp"
+	"github.com/fivewire/fivewire/internal/strictjson"
+)
+
+// client makes the MCP client of a connection. It hands notifications on
+// (A2E-126) and asks the agent what the server asks it (A2E-127, A2E-128).
+func (s *server) client() *sdk.Client {
+	o := &sdk.ClientOptions{
+		Capabilities: &sdk.ClientCapabilities{},
+		ToolListChangedHandler: func(_ context.Context, r *sdk.ToolListChangedRequest) {
+			s.forgetTools()
+			s.notify("notifications/tools/list_changed", r.Params)
+		},
+		PromptListChangedHandler: func(_ context.Context, r *sdk.PromptListChangedRequest) {
+			s.notify("notifications/prompts/list_changed", r.Params)
+		},
+		ResourceListChangedHandler: func(_ context.Context, r *sdk.ResourceListChangedRequest) {
+			s.notify("notifications/resources/list_changed", r.Params)
+		},
+		ResourceUpdatedHandler: func(_ context.Context, r *sdk.ResourceUpdatedNotificationRequest) {
+			s.notify("notifications/resources/updated", r.Params)
+		},
+		LoggingMessageHandler: func(_ context.Context, r *sdk.LoggingMessageRequest) {
+			s.notify("notifications/message", r.Params)
+		},
+		ProgressNotificationHandler: func(_ context.Context, r *sdk.ProgressNotificationClientRequest) {
+			s.progress(r.Params)
+		},
+	}
+	if !s.c.opts.NoSampling {
+		o.CreateMessageHandler = s.sample
+	}
+	if !s.c.opts.NoRoots {
+		o.Capabilities.RootsV2 = &sdk.RootCapabilities{}
+	}
+	c := sdk.NewClient(&sdk.Implementation{Name: "fivewire-a2e", Version: a2e.Version}, o)
+	c.AddReceivingMiddleware(func(next sdk.MethodHandler) sdk.MethodHandler {
+		return func(ctx context.Context, method string, req sdk.Request) (sdk.Result, error) {
+			if method == "roots/list" && !s.c.opts.NoRoots {
+				return s.roots(ctx)
+			}
+			return next(ctx, method, req)
+		}
+	})
+	return c
+}
+
+// within returns a context that ends with ctx and with the server.
+func (s *server) within(ctx context.Context) (context.Context, func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	stop := context.AfterFunc(s.ctx, cancel)
+	return ctx, func() { stop(); cancel() }
+}
+
+var errRefused = errors.New("the agent refuses")
+
+// sample asks the agent for an answer of its model.
+func (s *server) sample(ctx context.Context, r *sdk.CreateMessageRequest) (*sdk.CreateMessageResult, error) {
+	ctx, done := s.within(ctx)
+	defer done()
+	p := r.Params
+	q := a2e.New[mcp.SampleRequest]()
+	q.ServerID, q.MCPRequestID = s.config.ServerID, a2e.NewID()
+	q.SystemPrompt, q.MaxTokens, q.StopSequences = p.SystemPrompt, p.MaxTokens, p.StopSequences
+	if p.IncludeContext != "" {
+		q.IncludeContext = p.IncludeContext
+	}
+	if p.Temperature != 0 {
+		q.Temperature = p.Temperature
+	}
+	for _, m := range p.Messages {
+		raw, err := strictjson.Encode(m)
+		if err != nil {
+			return nil, err
+		}
+		q.Messages = append(q.Messages, raw)
+	}
+	q.ModelPreferences = objectOf(p.ModelPreferences)
+	q.Metadata = objectOf(p.Metadata)
+	answer, err := s.session.Request(ctx, "mcp/sample/req", q)
+	if err != nil {
+		return nil, err
+	}
+	resp, ok := answer.Body.(*mcp.SampleResponse)
+	switch {
+	case !ok:
+		return nil, a2e.ErrUnexpectedResponse
+	case resp.Error != "":
+		return nil, fmt.Errorf("%w: %s", errRefused, clip(resp.Error, 200))
+	}
+	// The content is a choice of types, which the SDK reads within its result.
+	raw, err := strictjson.Encode(map[string]any{"role": resp.Role, "model": resp.Model, "stopReason": resp.StopReason, "content": resp.Content})
+	if err != nil {
+		return nil, err
+	}
+	var result sdk.CreateMessageResult
+	if err := strictjson.Decode(raw, &result); err != nil {
+		return nil, fmt.Errorf("mcpbridge: sampling: %w", err)
+	}
+	return &result, nil
+}
+
+// objectOf returns v as text if it is an object.
+func objectOf(v any) json.RawMessage {
+	raw, err := strictjson.Encode(v)
+	if err != nil || len(raw) == 0 || raw[0] != '{' {
+		return nil
+	}
+	return raw
+}
+
+// roots asks the agent where the server may work.
+func (s *server) roots(ctx context.Context) (*sdk.ListRootsResult, error) {
+	ctx, done := s.within(ctx)
+	defer done()
+	answer, err := s.session.Request(ctx, "mcp/root/list/req", &mcp.RootListRequest{ServerID: s.config.ServerID, MCPRequestID: a2e.NewID()})
+	if err != nil {
+		return nil, err
+	}
+	resp, ok := answer.Body.(*mcp.RootListResponse)
+	if !ok {
+		return nil, a2e.ErrUnexpectedResponse
+	}
+	result := &sdk.ListRootsResult{Roots: []*sdk.Root{}}
+	for _, raw := range resp.Roots {
+		root, err := a2e.DecodeInto[mcp.Root](raw, "roots")
+		if err != nil {
+			return nil, err
+		}
+		result.Roots = append(result.Roots, &sdk.Root{URI: root.URI, Name: root.Name})
+	}
+	return result, nil
+}

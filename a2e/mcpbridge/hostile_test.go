@@ -1,0 +1,321 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package mcpbridge_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+	"github.com/stretchr/testify/require"
+
+	"github.com/fivewire/fivewire/a2e"
+	"github.com/fivewire/fivewire/a2e/mcp"
+	"github.com/fivewire/fivewire/a2e/mcpbridge"
+	"github.com/fivewire/fivewire/a2e/tools"
+)
+
+// A call that the agent gives up ends at the server too, as does one whose time
+// is over.
+func TestCancel(t *testing.T) {
+	for name, way := range ways() {
+		if strings.HasPrefix(name, "stdio") {
+			continue // the other side of the pipe is not here to be asked
+		}
+		t.Run(name, func(t *testing.T) {
+			hung := make(chan string, 10)
+			config, opts := way(t, hung)
+			r := newRig(t, opts)
+			_, err := r.register(t, config)
+			require.NoError(t, err)
+			ctx, cancel := context.WithCancel(t.Context())
+			failed := make(chan error, 1)
+			go func() {
+				_, err := r.call(ctx, "box__hang", `{}`, nil)
+				failed <- err
+			}()
+			require.Equal(t, "began", <-hung)
+			cancel()
+			require.ErrorIs(t, <-failed, context.Canceled)
+			require.Equal(t, "ended", <-hung)
+
+			config["server_id"], config["timeout"] = "hasty", 1
+			_, err = r.register(t, config)
+			require.NoError(t, err)
+			_, err = r.call(t.Context(), "hasty__hang", `{}`, nil)
+			require.ErrorIs(t, err, a2e.ErrTimeout)
+			require.Equal(t, "began", <-hung)
+			require.Equal(t, "ended", <-hung)
+			_, err = r.call(t.Context(), "hasty__soft", `{}`, nil)
+			require.NoError(t, err, "the connection lives on")
+		})
+	}
+}
+
+// A session that ends takes its servers with it, in the middle of a call too.
+func TestCloseInTheMiddle(t *testing.T) {
+	hung := make(chan string, 10)
+	config, opts := ways()["memory"](t, hung)
+	r := newRig(t, opts)
+	_, err := r.register(t, config)
+	require.NoError(t, err)
+	failed := make(chan error, 1)
+	go func() {
+		_, err := r.call(context.Background(), "box__hang", `{}`, nil)
+		failed <- err
+	}()
+	require.Equal(t, "began", <-hung)
+	gone, err := r.ServerUnregister(t.Context(), &mcp.ServerUnregisterRequest{ServerID: "box"}, nil)
+	require.NoError(t, err)
+	require.True(t, gone.OK)
+	require.Error(t, <-failed)
+	require.Equal(t, "ended", <-hung)
+}
+
+// A server that dies fails the call that it was at, is shown as gone, and is
+// started again for the next call, if the configuration lets it.
+func TestServerDeath(t *testing.T) {
+	for _, again := range []bool{true, false} {
+		t.Run(fmt.Sprintf("auto_reconnect=%t", again), func(t *testing.T) {
+			config := childConfig(t, "server")
+			config["auto_reconnect"] = again
+			r := newRig(t, nil)
+			_, err := r.register(t, config)
+			require.NoError(t, err)
+			_, err = r.call(t.Context(), "box__exit", `{}`, nil)
+			var e *a2e.Error
+			require.ErrorAs(t, err, &e)
+			require.Equal(t, a2e.ErrMCPTransport, e.Code)
+			require.True(t, e.Retryable)
+			require.Eventually(t, func() bool {
+				list, err := r.ServerList(t.Context(), &mcp.ServerListRequest{StatusFilter: mcp.StatusDisconnected}, nil)
+				return err == nil && len(list.Servers) == 1
+			}, 10*time.Second, 5*time.Millisecond)
+			read, err := r.ResourceRead(t.Context(), &mcp.ResourceReadRequest{URI: "box:///a"}, nil)
+			if !again {
+				require.ErrorIs(t, err, a2e.ErrMCPServerUnavailable)
+				return
+			}
+			require.NoError(t, err)
+			require.Len(t, read.Contents, 1)
+			got, err := r.call(t.Context(), "box__echo", `{"x":1}`, nil)
+			require.NoError(t, err)
+			require.JSONEq(t, `{"x":1}`, string(got.Data))
+			list, err := r.ServerList(t.Context(), &mcp.ServerListRequest{StatusFilter: mcp.StatusReady}, nil)
+			require.NoError(t, err)
+			require.Len(t, list.Servers, 1)
+		})
+	}
+}
+
+// A server that cannot be reached again is not asked for with each call.
+func TestReconnectWaits(t *testing.T) {
+	local := newServer(nil)
+	servers := map[string]*sdk.Server{"box": local}
+	r := newRig(t, &mcpbridge.Options{Servers: servers})
+	_, err := r.register(t, map[string]any{"server_id": "box", "name": "box", "transport": "memory"})
+	require.NoError(t, err)
+	for s := range local.Sessions() {
+		require.NoError(t, s.Close())
+	}
+	delete(servers, "box") // nothing reads it at the moment
+	for i := range 5 {
+		_, err = r.ResourceRead(t.Context(), &mcp.ResourceReadRequest{URI: "box:///a", ServerID: "box"}, nil)
+		require.Error(t, err, i)
+	}
+	list, err := r.ServerList(t.Context(), nil, nil)
+	require.NoError(t, err)
+	require.Len(t, list.Servers, 1)
+	require.NotContains(t, string(list.Servers[0]), `"ready"`)
+}
+
+// What children may do wrong: nothing hangs, nothing grows, nothing is left.
+func TestHostileChildren(t *testing.T) {
+	for kind, most := range map[string]time.Duration{"twins": 20 * time.Second, "endless": 20 * time.Second, "silent": 20 * time.Second} {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, &mcpbridge.Options{MaxMessage: 1 << 20, ConnectTimeout: 2 * time.Second})
+			start := time.Now()
+			_, err := r.register(t, childConfig(t, kind))
+			require.ErrorIs(t, err, a2e.ErrMCPServerUnavailable)
+			require.Less(t, time.Since(start), most)
+		})
+	}
+	r := newRig(t, nil)
+	config := childConfig(t, "server")
+	config["cmd"] = []string{"/nonexistent/program"}
+	_, err := r.register(t, config)
+	require.ErrorIs(t, err, a2e.ErrMCPServerUnavailable)
+	require.NotContains(t, err.Error(), "nonexistent")
+}
+
+// Only what is meant to be reached is reached (A2E-151, A2E-154).
+func TestAddresses(t *testing.T) {
+	asked := 0
+	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		asked++
+		http.Redirect(w, r, "http://169.254.169.254/latest", http.StatusTemporaryRedirect)
+	}))
+	defer web.Close()
+	strict, lax := newRig(t, nil), newRig(t, &mcpbridge.Options{AllowLoopback: true})
+	for _, url := range []string{web.URL, "http://example.com/mcp", "https://127.0.0.1/mcp", "https://localhost/mcp", "https://10.0.0.1/mcp",
+		"https://169.254.169.254/", "https://user:pw@example.com/", "ftp://example.com/", "https://0x7f.1/", "nonsense", ""} {
+		_, err := strict.register(t, map[string]any{"transport": "http", "url": url})
+		require.ErrorIs(t, err, a2e.ErrSchemaViolation, url)
+	}
+	require.Zero(t, asked)
+	_, err := lax.register(t, map[string]any{"transport": "http", "url": web.URL, "headers": map[string]string{"Authorization": "s3cret"}})
+	require.ErrorIs(t, err, a2e.ErrMCPServerUnavailable)
+	require.NotContains(t, err.Error(), "s3cret")
+	require.NotZero(t, asked)
+	for _, config := range []map[string]any{{"transport": "ws", "url": "wss://example.com"}, {"transport": "stdio"}, {"transport": "memory", "name": "x"}} {
+		_, err := lax.register(t, config)
+		require.ErrorIs(t, err, a2e.ErrSchemaViolation)
+	}
+}
+
+// The older transport lets the server choose where messages go: the headers of
+// the configuration do not go there with them.
+func TestHeadersStayHome(t *testing.T) {
+	leaked := make(chan string, 10)
+	other := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { leaked <- r.Header.Get("X-Key") }))
+	defer other.Close()
+	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("X-Key") != "k" {
+			w.WriteHeader(http.StatusUnauthorized)
+			return
+		}
+		w.Header().Set("Content-Type", "text/event-stream")
+		fmt.Fprintf(w, "event: endpoint\ndata: %s/messages\n\n", other.URL)
+		w.(http.Flusher).Flush()
+		<-r.Context().Done()
+	}))
+	defer web.Close()
+	r := newRig(t, &mcpbridge.Options{AllowLoopback: true, ConnectTimeout: time.Second})
+	_, err := r.register(t, map[string]any{"transport": "sse", "url": web.URL, "headers": map[string]string{"X-Key": "k"}})
+	require.Error(t, err)
+	select {
+	case key := <-leaked:
+		require.Empty(t, key)
+	default: // the SDK did not even go there
+	}
+}
+
+// Answers are bounded and strict over HTTP too.
+func TestHostileHTTP(t *testing.T) {
+	for name, body := range map[string]string{
+		"long":  `{"jsonrpc":"2.0","id":1,"result":{"x":"` + strings.Repeat("x", 2<<20) + `"}}`,
+		"twins": `{"jsonrpc":"2.0","id":1,"result":{},"result":{}}`,
+		"deep":  strings.Repeat("[", 1000) + strings.Repeat("]", 1000),
+		"none":  "",
+	} {
+		t.Run(name, func(t *testing.T) {
+			web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				w.Header().Set("Content-Type", "application/json")
+				_, _ = w.Write([]byte(body))
+			}))
+			defer web.Close()
+			r := newRig(t, &mcpbridge.Options{AllowLoopback: true, MaxMessage: 1 << 20, ConnectTimeout: 2 * time.Second})
+			_, err := r.register(t, map[string]any{"transport": "http", "url": web.URL})
+			require.ErrorIs(t, err, a2e.ErrMCPServerUnavailable)
+		})
+	}
+}
+
+// Servers ask the agent for its model and its places (A2E-127, A2E-128).
+func TestAskingTheAgent(t *testing.T) {
+	config, opts := ways()["stdio"](t, nil)
+	r := newRig(t, opts)
+	_, err := r.register(t, config)
+	require.NoError(t, err)
+	_, err = r.call(t.Context(), "box__think", `{}`, nil)
+	require.Error(t, err, "nobody thinks here yet")
+	r.agent.Handle("mcp/sample/req", func(_ context.Context, m *a2e.Message) (any, error) {
+		q := m.Body.(*mcp.SampleRequest)
+		if q.SystemPrompt != "be brief" || q.MaxTokens != 7 || q.Temperature != 0.5 || len(q.Messages) != 1 || q.ServerID != "box" {
+			return nil, fmt.Errorf("odd request: %+v", q)
+		}
+		return &mcp.SampleResponse{Role: "assistant", Model: "m-1", StopReason: "endTurn", Content: json.RawMessage(`{"type":"text","text":"because"}`)}, nil
+	})
+	got, err := r.call(t.Context(), "box__think", `{}`, nil)
+	require.NoError(t, err)
+	require.Equal(t, `"because\nm-1"`, string(got.Summary))
+	r.agent.Handle("mcp/sample/req", func(context.Context, *a2e.Message) (any, error) {
+		return &mcp.SampleResponse{Content: json.RawMessage(`{"type":"riddle"}`)}, nil
+	})
+	_, err = r.call(t.Context(), "box__think", `{}`, nil)
+	require.Error(t, err)
+	r.agent.Handle("mcp/root/list/req", func(context.Context, *a2e.Message) (any, error) {
+		return &mcp.RootListResponse{Roots: []json.RawMessage{json.RawMessage(`{"uri":"file:///home/project","name":"project"}`)}}, nil
+	})
+	got, err = r.call(t.Context(), "box__where", `{}`, nil)
+	require.NoError(t, err)
+	require.Equal(t, `"file:///home/project"`, string(got.Summary))
+
+	opts.NoSampling, opts.NoRoots = true, true
+	r = newRig(t, opts)
+	_, err = r.register(t, config)
+	require.NoError(t, err)
+	_, err = r.call(t.Context(), "box__think", `{}`, nil)
+	require.Error(t, err)
+}
+
+// A server without some capability does not spoil the lists of the others.
+func TestMissingCapabilities(t *testing.T) {
+	bare := sdk.NewServer(&sdk.Implementation{Name: "bare", Version: "1"}, &sdk.ServerOptions{Capabilities: &sdk.ServerCapabilities{}})
+	r := newRig(t, &mcpbridge.Options{Servers: map[string]*sdk.Server{"bare": bare, "box": newServer(nil)}})
+	for _, name := range []string{"bare", "box"} {
+		resp, err := r.register(t, map[string]any{"server_id": name, "name": name, "transport": "memory"})
+		require.NoError(t, err)
+		require.True(t, resp.OK)
+	}
+	list, err := r.ResourceList(t.Context(), nil, nil)
+	require.NoError(t, err)
+	require.Len(t, list.Resources, 2)
+	prompts, err := r.PromptList(t.Context(), nil, nil)
+	require.NoError(t, err)
+	require.Len(t, prompts.Prompts, 1)
+	_, err = r.ResourceList(t.Context(), &mcp.ResourceListRequest{ServerID: "bare"}, nil)
+	require.ErrorIs(t, err, a2e.ErrMCPCapabilityMissing)
+	_, err = r.PromptList(t.Context(), &mcp.PromptListRequest{ServerID: "bare"}, nil)
+	require.ErrorIs(t, err, a2e.ErrMCPCapabilityMissing)
+	all, err := r.tools.List(t.Context(), nil, nil)
+	require.NoError(t, err)
+	require.Len(t, all.Tools, 12)
+}
+
+// Schemas become parameters as far as A2E has words for them.
+func TestParameters(t *testing.T) {
+	s := sdk.NewServer(&sdk.Implementation{Name: "s", Version: "1"}, nil)
+	s.AddTool(&sdk.Tool{Name: "t", InputSchema: json.RawMessage(`{"type":"object","required":["z"],"properties":{
+		"z":{"type":["string","null"],"enum":["a",1]},"any":true,"both":{"type":["string","integer"]},
+		"o":{"type":"object","required":["i"],"properties":{"i":{"type":"integer"}}}}}`)},
+		func(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+			return &sdk.CallToolResult{}, nil
+		})
+	r := newRig(t, &mcpbridge.Options{Servers: map[string]*sdk.Server{"s": s}})
+	_, err := r.register(t, map[string]any{"server_id": "s", "name": "s", "transport": "memory"})
+	require.NoError(t, err)
+	list, err := r.tools.List(t.Context(), nil, nil)
+	require.NoError(t, err)
+	got := list.Tools[0].InputParameters
+	require.Len(t, got, 4)
+	require.Equal(t, tools.Parameter{Name: "z", Type: "string", Required: true, Enum: []string{"a", "1"}}, got[0])
+	require.Equal(t, tools.Parameter{Name: "any", Type: "any"}, got[1])
+	require.Equal(t, tools.Parameter{Name: "both", Type: "any"}, got[2])
+	require.Equal(t, "o", got[3].Name)
+	require.Equal(t, tools.Parameter{Name: "i", Type: "integer", Required: true}, got[3].Properties[0].Value)
+	_, err = r.call(t.Context(), "s__t", `{"z":"b"}`, nil)
+	require.ErrorIs(t, err, a2e.ErrSchemaViolation)
+	result, err := r.call(t.Context(), "s__t", `{"z":"a"}`, nil)
+	require.NoError(t, err)
+	require.Equal(t, `[]`, string(result.Data))
+	require.Nil(t, result.Summary)
+}

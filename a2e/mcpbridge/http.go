@@ -1,0 +1,105 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package mcpbridge
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"mime"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/fivewire/fivewire/a2e/mcp"
+	"github.com/fivewire/fivewire/internal/netguard"
+	"github.com/fivewire/fivewire/internal/strictjson"
+)
+
+// httpClient returns a client for the address of a configuration, which must be
+// one that agents may make this host ask.
+func (c *Connector) httpClient(config *mcp.ServerConfig) (*http.Client, error) {
+	u, err := url.Parse(config.URL)
+	if err != nil || u.Host == "" || u.User != nil {
+		return nil, misfit("config.url")
+	}
+	if u.Scheme != "https" && !(u.Scheme == "http" && netguard.Loopback(u.Hostname())) {
+		return nil, misfit("config.url")
+	}
+	if err := c.guard.Host(u.Hostname()); err != nil {
+		return nil, misfit("config.url")
+	}
+	t := c.guard.Transport()
+	if config.Timeout > 0 { // the head of an answer may come as late as the answer
+		t.ResponseHeaderTimeout = seconds(config.Timeout)
+	}
+	return &http.Client{CheckRedirect: netguard.NoRedirect, Transport: &roundTripper{next: t, origin: u, headers: config.Headers.Map(),
+		most: int64(c.opts.MaxMessage)}}, nil
+}
+
+func seconds(n int64) time.Duration {
+	return time.Duration(min(n, int64(24*time.Hour/time.Second))) * time.Second
+}
+
+// A roundTripper adds the headers of a configuration, and checks what comes back.
+type roundTripper struct {
+	next    *http.Transport
+	origin  *url.URL
+	headers map[string]string
+	most    int64
+}
+
+// RoundTrip sends one request. The address may have been chosen by the server:
+// the older transport tells where to send. Then it gets no headers.
+func (t *roundTripper) RoundTrip(r *http.Request) (*http.Response, error) {
+	if r.URL.Scheme == t.origin.Scheme && r.URL.Host == t.origin.Host {
+		r = r.Clone(r.Context())
+		for name, value := range t.headers {
+			r.Header.Set(name, value)
+		}
+	} else if r.URL.Scheme != "https" && t.origin.Scheme == "https" {
+		return nil, fmt.Errorf("mcpbridge: the server names the address %s without encryption", r.URL.Host)
+	}
+	resp, err := t.next.RoundTrip(r)
+	if err != nil {
+		return nil, err
+	}
+	kind, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type"))
+	if kind == "text/event-stream" {
+		return resp, nil // bounded by events
+	}
+	return t.whole(resp, kind)
+}
+
+// whole replaces a body by what was read of it: the SDK reads without limit and
+// without strictness.
+func (t *roundTripper) whole(resp *http.Response, kind string) (*http.Response, error) {
+	defer resp.Body.Close()
+	data, err := io.ReadAll(io.LimitReader(resp.Body, t.most+1))
+	if err != nil {
+		return nil, err
+	}
+	if int64(len(data)) > t.most {
+		return nil, fmt.Errorf("mcpbridge: the answer is longer than %d bytes", t.most)
+	}
+	if kind == "application/json" && len(bytes.TrimSpace(data)) > 0 {
+		if _, err := strictjson.Check(data, strictjson.Options{MaxDepth: maxDepth}); err != nil {
+			return nil, fmt.Errorf("mcpbridge: answer of the server: %w", err)
+		}
+	}
+	resp.Body = io.NopCloser(bytes.NewReader(data))
+	return resp, nil
+}
+
+// CloseIdleConnections is found by [http.Client.CloseIdleConnections].
+func (t *roundTripper) CloseIdleConnections() { t.next.CloseIdleConnections() }
+
+// clip shortens text of strangers for logs and error messages.
+func clip(s string, most int) string {
+	if len(s) > most {
+		return strings.ToValidUTF8(s[:most], "") + "..."
+	}
+	return s
+}

@@ -1,0 +1,414 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package mcpbridge
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/fivewire/fivewire/a2e"
+	"github.com/fivewire/fivewire/a2e/mcp"
+	"github.com/fivewire/fivewire/internal/backoff"
+	"github.com/fivewire/fivewire/internal/strictjson"
+)
+
+// A server is one MCP server of one session, connected or waiting to be again.
+type server struct {
+	c       *Connector
+	session *a2e.Session
+	config  *mcp.ServerConfig
+	forward func(method string, params json.RawMessage)
+	ctx     context.Context // ends with Close
+	cancel  context.CancelFunc
+	turn    chan struct{} // who connects holds its token
+	work    sync.WaitGroup
+
+	mu       sync.Mutex // guards everything below
+	closed   bool
+	link     *link
+	last     mcp.ServerInfo // what the last connection told
+	failures int
+	notYet   time.Time // no new connection before
+	calls    map[string]*a2e.Call
+	next     uint64
+}
+
+// A link is one connection.
+type link struct {
+	*sdk.ClientSession
+	changes atomic.Uint64 // how often its tools changed
+
+	mu    sync.Mutex // guards everything below
+	tools []*sdk.Tool
+	at    uint64    // the changes when they were listed
+	until time.Time // when they are out of date
+}
+
+func newServer(c *Connector, s *a2e.Session, config *mcp.ServerConfig, notify func(string, json.RawMessage)) *server {
+	own := *config
+	srv := &server{c: c, session: s, config: &own, forward: notify, turn: make(chan struct{}, 1), calls: map[string]*a2e.Call{}}
+	srv.ctx, srv.cancel = context.WithCancel(context.Background())
+	return srv
+}
+
+// notify hands a notification on unless the server was closed.
+func (s *server) notify(method string, params any) {
+	s.mu.Lock()
+	if s.closed {
+		s.mu.Unlock()
+		return
+	}
+	s.work.Add(1) // Close waits for it
+	s.mu.Unlock()
+	defer s.work.Done()
+	raw, err := strictjson.Encode(params)
+	if err != nil || len(raw) == 0 || raw[0] != '{' {
+		raw = []byte("{}")
+	}
+	s.forward(method, raw)
+}
+
+// open connects. It is called by one goroutine at a time.
+func (s *server) open(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, s.c.opts.ConnectTimeout)
+	defer cancel()
+	t, free, err := s.c.transport(s.config)
+	if err != nil {
+		return err
+	}
+	// The context in which the SDK connects is that of the whole connection.
+	life, end := context.WithCancel(s.ctx)
+	stop := context.AfterFunc(ctx, end)
+	session, err := s.client().Connect(life, t, &sdk.ClientSessionOptions{ProtocolVersion: s.c.opts.ProtocolVersion})
+	if err == nil && !stop() {
+		_ = session.Close()
+		err = context.Cause(ctx)
+	}
+	if err != nil {
+		end()
+		free()
+		return fmt.Errorf("mcpbridge: connect: %w", err)
+	}
+	l := &link{ClientSession: session}
+	s.mu.Lock()
+	if s.closed {
+		s.mu.Unlock()
+		_ = session.Close()
+		end()
+		free()
+		return a2e.ErrClosed
+	}
+	s.link = l
+	s.work.Go(func() { s.watch(l, end, free) })
+	s.mu.Unlock()
+	s.learn(ctx, l)
+	return nil
+}
+
+// watch waits for the end of a connection and frees what belonged to it.
+func (s *server) watch(l *link, end, free func()) {
+	err := l.Wait()
+	s.mu.Lock()
+	if s.link == l {
+		s.link = nil
+	}
+	closed := s.closed
+	s.last.Status, s.last.Error = mcp.StatusDisconnected, "the server ended the connection"
+	s.mu.Unlock()
+	if !closed {
+		s.c.log.Info("mcpbridge: the connection has ended", "server_id", s.config.ServerID, "err", err)
+	}
+	_ = l.Close()
+	end()
+	free()
+}
+
+// learn notes what the server says of itself.
+func (s *server) learn(ctx context.Context, l *link) {
+	info := mcp.ServerInfo{Status: mcp.StatusReady}
+	if init := l.InitializeResult(); init != nil {
+		info.MCPVersion = init.ProtocolVersion
+		if init.ServerInfo != nil {
+			info.ServerName, info.ServerVersion = init.ServerInfo.Name, init.ServerInfo.Version
+		}
+	}
+	caps := capabilities(l)
+	start := time.Now()
+	if caps.Tools != nil {
+		if list, err := s.listTools(ctx, l); err == nil {
+			info.ToolsCount = int64(len(list))
+			info.LastPingMs = float64(time.Since(start).Microseconds()) / 1000
+		}
+	}
+	if caps.Resources != nil {
+		info.ResourcesCount = count(s.c.opts.MaxItems, l.Resources(ctx, nil))
+	}
+	if caps.Prompts != nil {
+		info.PromptsCount = count(s.c.opts.MaxItems, l.Prompts(ctx, nil))
+	}
+	//lint:ignore SA1019 it works for as long as servers have it
+	if caps.Logging != nil { // servers send nothing before they are told how much
+		//lint:ignore SA1019 it works for as long as servers have it
+		_ = l.SetLoggingLevel(ctx, &sdk.SetLoggingLevelParams{Level: "info"})
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.link == l {
+		s.last = info
+	}
+}
+
+func count[T any](most int, list func(func(T, error) bool)) (n int64) {
+	for _, err := range list {
+		if err != nil || n >= int64(most) {
+			break
+		}
+		n++
+	}
+	return n
+}
+
+func capabilities(l *link) *sdk.ServerCapabilities {
+	if init := l.InitializeResult(); init != nil && init.Capabilities != nil {
+		return init.Capabilities
+	}
+	return &sdk.ServerCapabilities{}
+}
+
+// connected returns the connection, a new one if it was lost and the
+// configuration wants that.
+func (s *server) connected(ctx context.Context) (*link, error) {
+	select {
+	case s.turn <- struct{}{}:
+		defer func() { <-s.turn }()
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+	s.mu.Lock()
+	l, closed, wait := s.link, s.closed, time.Until(s.notYet)
+	s.mu.Unlock()
+	switch {
+	case l != nil:
+		return l, nil
+	case closed || !s.config.AutoReconnect || wait > 0:
+		return nil, unavailable(nil)
+	}
+	err := s.open(ctx)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err != nil {
+		s.failures++
+		delays := backoff.Backoff{Base: time.Second, Max: 30 * time.Second}
+		s.notYet = time.Now().Add(delays.Delay(s.failures))
+		s.last.Status, s.last.Error = mcp.StatusError, "the server cannot be reached"
+		return nil, unavailable(err)
+	}
+	s.failures, s.notYet = 0, time.Now().Add(time.Second)
+	if s.link == nil {
+		return nil, unavailable(nil)
+	}
+	return s.link, nil
+}
+
+func unavailable(cause error) error {
+	e := a2e.NewError(a2e.ErrMCPServerUnavailable, "the MCP server cannot be reached")
+	e.Cause = cause
+	return e
+}
+
+// ask does one exchange with the server within the time of its configuration.
+func ask[T any](ctx context.Context, s *server, missing a2e.Code, has func(*sdk.ServerCapabilities) bool,
+	do func(context.Context, *link) (T, error)) (result T, err error) {
+	l, err := s.connected(ctx)
+	if err != nil {
+		return result, err
+	}
+	if !has(capabilities(l)) {
+		return result, a2e.NewError(a2e.ErrMCPCapabilityMissing, "the MCP server has none of these")
+	}
+	limited, done := s.within(ctx) // a server that is closed keeps nobody waiting
+	defer done()
+	if s.config.Timeout > 0 {
+		var cancel context.CancelFunc
+		limited, cancel = context.WithTimeout(limited, seconds(s.config.Timeout))
+		defer cancel()
+	}
+	result, err = do(limited, l)
+	switch {
+	case err == nil:
+		return result, nil
+	case s.ctx.Err() != nil && ctx.Err() == nil:
+		return result, unavailable(err)
+	}
+	return result, wireError(ctx, limited, missing, err)
+}
+
+// Info tells what the server said when it was connected last.
+func (s *server) Info() mcp.ServerInfo {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.last
+}
+
+// Close ends the connection and waits until nothing of it is left.
+func (s *server) Close() error {
+	s.mu.Lock()
+	s.closed = true
+	l := s.link
+	s.mu.Unlock()
+	s.cancel()
+	if l != nil {
+		_ = l.Close()
+	}
+	s.work.Wait()
+	return nil
+}
+
+func (s *server) Resources(ctx context.Context, cursor string) ([]mcp.Resource, string, error) {
+	found, err := ask(ctx, s, a2e.ErrMCPResourceNotFound, hasResources, func(ctx context.Context, l *link) (*sdk.ListResourcesResult, error) {
+		return l.ListResources(ctx, &sdk.ListResourcesParams{Cursor: cursor})
+	})
+	if err != nil {
+		return nil, "", err
+	}
+	list := make([]mcp.Resource, 0, len(found.Resources))
+	for _, r := range found.Resources {
+		if r == nil {
+			continue
+		}
+		own := mcp.Resource{URI: r.URI, Name: r.Name, Description: r.Description, MimeType: r.MIMEType}
+		if r.Annotations != nil {
+			own.Annotations, _ = strictjson.Encode(r.Annotations)
+		}
+		if r.Title != "" {
+			_ = own.Extra.Set("title", r.Title)
+		}
+		if r.Size != 0 {
+			_ = own.Extra.Set("size", r.Size)
+		}
+		list = append(list, own)
+	}
+	return list, found.NextCursor, nil
+}
+
+func hasResources(c *sdk.ServerCapabilities) bool { return c.Resources != nil }
+func hasPrompts(c *sdk.ServerCapabilities) bool   { return c.Prompts != nil }
+func hasTools(c *sdk.ServerCapabilities) bool     { return c.Tools != nil }
+
+func (s *server) ReadResource(ctx context.Context, uri string) ([]mcp.ResourceContent, error) {
+	read, err := ask(ctx, s, a2e.ErrMCPResourceNotFound, hasResources, func(ctx context.Context, l *link) (*sdk.ReadResourceResult, error) {
+		return l.ReadResource(ctx, &sdk.ReadResourceParams{URI: uri})
+	})
+	if err != nil {
+		return nil, err
+	}
+	var list []mcp.ResourceContent
+	for _, c := range read.Contents {
+		if c == nil {
+			continue
+		}
+		own := mcp.ResourceContent{URI: c.URI, MimeType: c.MIMEType, Text: c.Text, Type: "text"}
+		if c.Blob != nil {
+			own.Type, own.Blob = "blob", base64.StdEncoding.EncodeToString(c.Blob)
+		}
+		switch {
+		case own.MimeType != "":
+		case c.Blob != nil:
+			own.MimeType = "application/octet-stream"
+		default:
+			own.MimeType = "text/plain"
+		}
+		list = append(list, own)
+	}
+	return list, nil
+}
+
+func (s *server) Subscribe(ctx context.Context, uri string) error {
+	_, err := ask(ctx, s, a2e.ErrMCPResourceNotFound, func(c *sdk.ServerCapabilities) bool { return c.Resources != nil && c.Resources.Subscribe },
+		func(ctx context.Context, l *link) (struct{}, error) {
+			return struct{}{}, l.Subscribe(ctx, &sdk.SubscribeParams{URI: uri})
+		})
+	return err
+}
+
+func (s *server) Prompts(ctx context.Context, cursor string) ([]mcp.Prompt, string, error) {
+	found, err := ask(ctx, s, a2e.ErrMCPPromptNotFound, hasPrompts, func(ctx context.Context, l *link) (*sdk.ListPromptsResult, error) {
+		return l.ListPrompts(ctx, &sdk.ListPromptsParams{Cursor: cursor})
+	})
+	if err != nil {
+		return nil, "", err
+	}
+	list := make([]mcp.Prompt, 0, len(found.Prompts))
+	for _, p := range found.Prompts {
+		if p == nil {
+			continue
+		}
+		own := mcp.Prompt{Name: p.Name, Description: p.Description}
+		for _, a := range p.Arguments {
+			raw, err := strictjson.Encode(a)
+			if err != nil || a == nil {
+				continue
+			}
+			own.Arguments = append(own.Arguments, raw)
+		}
+		if p.Title != "" {
+			_ = own.Extra.Set("title", p.Title)
+		}
+		list = append(list, own)
+	}
+	return list, found.NextCursor, nil
+}
+
+func (s *server) Prompt(ctx context.Context, name string, arguments json.RawMessage) (string, []mcp.PromptMessage, error) {
+	texts, err := promptArguments(arguments)
+	if err != nil {
+		return "", nil, err
+	}
+	got, err := ask(ctx, s, a2e.ErrMCPPromptNotFound, hasPrompts, func(ctx context.Context, l *link) (*sdk.GetPromptResult, error) {
+		return l.GetPrompt(ctx, &sdk.GetPromptParams{Name: name, Arguments: texts})
+	})
+	if err != nil {
+		return "", nil, err
+	}
+	var list []mcp.PromptMessage
+	for _, m := range got.Messages {
+		if m == nil || m.Content == nil {
+			continue
+		}
+		raw, err := m.Content.MarshalJSON()
+		if err != nil {
+			return "", nil, a2e.NewError(a2e.ErrMCPProtocol, "the MCP server sent a prompt that cannot be read")
+		}
+		list = append(list, mcp.PromptMessage{Role: string(m.Role), Content: raw})
+	}
+	return got.Description, list, nil
+}
+
+// promptArguments turns the arguments of a prompt into texts, the only kind that
+// MCP knows there.
+func promptArguments(arguments json.RawMessage) (map[string]string, error) {
+	if len(arguments) == 0 {
+		return nil, nil
+	}
+	members, err := a2e.ParseMembers(arguments)
+	if err != nil {
+		return nil, misfit("arguments")
+	}
+	texts := map[string]string{}
+	for name, value := range members.All() {
+		text, ok := strictjson.Value(value).Text()
+		if !ok {
+			text = string(value)
+		}
+		texts[name] = text
+	}
+	return texts, nil
+}
