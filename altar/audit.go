@@ -49,7 +49,7 @@ func (h *Host) Stats() Stats {
 	s := h.stats
 	s.Connections = len(h.conns)
 	s.Runtimes = len(h.order)
-	s.Sessions = h.sessions.len()
+	s.Sessions = h.sessions.own
 	s.Recorded = h.ended.n
 	return s
 }

@@ -53,6 +53,10 @@ type HostOptions struct {
 	// Router chooses between Runtimes. Nil means round robin (D-24).
 	Router Router
 
+	// Remote reaches the Runtimes of other Hosts. Nil means that there are
+	// none.
+	Remote Remote
+
 	// DefaultTTL and MaxTTL are the lifetimes of sessions (D-19). Zero means an
 	// hour and a day. With SlidingTTL every call prolongs its session.
 	DefaultTTL, MaxTTL time.Duration
@@ -60,6 +64,10 @@ type HostOptions struct {
 
 	// NewSessionID makes session ids. Nil means 128 random bits.
 	NewSessionID func() string
+
+	// MaxLiveSessions bounds the live sessions of all callers together; more
+	// are refused with quota_exceeded. Zero means 100000.
+	MaxLiveSessions int
 
 	// MaxSessions bounds the live sessions of one principal, and the next two
 	// the calls in flight (D-35). Zero means no bound.
@@ -152,6 +160,7 @@ func (o *HostOptions) fill() {
 	def(&o.GoneAfter, 30*time.Second)
 	def(&o.ForgetAfter, 24*time.Hour)
 	def(&o.WriteTimeout, 30*time.Second)
+	num(&o.MaxLiveSessions, 100_000)
 	num(&o.MaxMessage, DefaultMaxMessage)
 	num(&o.MaxBadFrames, 16)
 	num(&o.RetainChunks, 1<<20)
@@ -194,6 +203,12 @@ type Host struct {
 	ended    callQueue            // ended calls in that order
 	stats    Stats
 	events   []*AuditEvent // to be told after unlock
+	overs    []sessionOver // likewise, to the Remote
+
+	probe         *session // in which Runtimes are asked for what they offer to other Hosts
+	handshakes    uint64   // how often a Runtime came or went
+	offered0      offersState
+	offersChanged chan struct{} // closed and replaced at every change
 
 	timers  timers
 	wakeup  *time.Timer
@@ -239,6 +254,12 @@ func NewHost(m *Manifest, auth Authorizer, opts *HostOptions) (*Host, error) {
 	h.sessions.init()
 	h.endedAt = timer{index: -1, fire: timerCall(func(now time.Time) { h.forgetCalls(now) })}
 	h.ctx, h.stop = context.WithCancel(context.Background())
+	if h.opts.Remote != nil {
+		h.offersChanged = make(chan struct{})
+		h.probe = &session{h: h, id: randid.New("offers-"), kind: probeSession, reg: h.standing}
+		h.probe.expiry = timer{index: -1, fire: h.probe}
+		h.sessions.add(h.probe)
+	}
 	return h, nil
 }
 
@@ -332,9 +353,16 @@ func (h *Host) unlock() {
 			}
 		}
 	}
-	events := h.events
-	h.events = nil
+	h.noteOffers()
+	events, overs := h.events, h.overs
+	h.events, h.overs = nil, nil
 	h.mu.Unlock()
+	for _, o := range overs {
+		_ = h.guard("Remote.SessionOver", func() error {
+			h.opts.Remote.SessionOver(o.id, o.how)
+			return nil
+		})
+	}
 	for _, e := range events {
 		h.tell(e)
 	}

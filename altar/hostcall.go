@@ -4,6 +4,7 @@
 package altar
 
 import (
+	"cmp"
 	"encoding/json"
 	"time"
 
@@ -35,6 +36,8 @@ type hostCall struct {
 	state      callState
 	rt         *hostConn // once dispatched
 	failedOver bool
+	attempt    int           // of another Host, see [ForwardedCall]
+	tried      []Offer       // that refused it
 	answered   bool          // the final message of the Runtime came
 	limit      time.Duration // allotted time
 	asm        Assembler
@@ -93,8 +96,10 @@ func (h *Host) toolCall(hc *hostConn, m *ToolCall) {
 	var s *session
 	var c *contract
 	var pin string
-	err := h.clientFault(hc)
-	if err == nil {
+	var err *Error
+	if hc.peer != nil {
+		s, err = h.guest(hc.peer, now)
+	} else if err = h.clientFault(hc); err == nil {
 		if s = h.own(hc, m.SessionID); s == nil {
 			err = errUnknownSession()
 		}
@@ -120,7 +125,10 @@ func (h *Host) toolCall(hc *hostConn, m *ToolCall) {
 	if unfit == nil {
 		request.Parameters = normal
 	}
-	denied := h.guard("AuthorizeCall", func() error { return h.auth.AuthorizeCall(h.ctx, &request) })
+	var denied error
+	if hc.peer == nil { // another Host has asked its own
+		denied = h.guard("AuthorizeCall", func() error { return h.auth.AuthorizeCall(h.ctx, &request) })
+	}
 	if denied != nil {
 		err = h.refusal("AuthorizeCall", denied, ReasonDenied, "the caller may not use this tool in this session")
 	}
@@ -135,7 +143,7 @@ func (h *Host) toolCall(hc *hostConn, m *ToolCall) {
 		err = errUnknownSession()
 	case err != nil:
 	default:
-		if repeated = s.calls[m.InvocationID]; repeated != nil {
+		if repeated = s.calls[m.InvocationID]; repeated != nil && !h.superseded(hc, repeated) {
 			if err = h.repeat(hc, repeated, m); err == nil {
 				h.slide(s, now)
 				return
@@ -143,13 +151,13 @@ func (h *Host) toolCall(hc *hostConn, m *ToolCall) {
 		}
 	}
 	if err == nil {
-		err = h.admitCall(s, m, unfit)
+		err = h.admitCall(hc, s, m, unfit)
 	}
 	if err != nil {
 		h.refused(hc, m, c, err, now)
 		return
 	}
-	rt, err := h.route(s, c, pin)
+	rt, err := h.place(s, c, pin, nil)
 	if err != nil && (err.Reason() == ReasonOverloaded || !s.outstanding(pin)) {
 		h.refused(hc, m, c, err, now)
 		return
@@ -157,6 +165,9 @@ func (h *Host) toolCall(hc *hostConn, m *ToolCall) {
 	call := &hostCall{
 		h: h, s: s, contract: c, id: m.InvocationID, pin: pin, toolName: m.ToolName, params: m.Parameters, normal: normal,
 		metadata: m.Metadata, corr: m.CorrelationID, limit: h.limit(c, m),
+	}
+	if hc.peer != nil {
+		call.attempt = hc.peer.Attempt
 	}
 	call.deadline = timer{index: -1, fire: (*callDeadline)(call)}
 	call.gap = timer{index: -1, fire: (*callGap)(call)}
@@ -174,20 +185,30 @@ func (h *Host) toolCall(hc *hostConn, m *ToolCall) {
 }
 
 // admitCall makes the checks after that for a repeat.
-func (h *Host) admitCall(s *session, m *ToolCall, unfit error) *Error {
+func (h *Host) admitCall(hc *hostConn, s *session, m *ToolCall, unfit error) *Error {
 	if unfit != nil {
 		return unfit.(*Error)
 	}
 	if other := h.calls[m.InvocationID]; other != nil && other.s != s {
 		return formFault(ReasonInvocationIDInUse, "", "the invocation id is in use elsewhere")
 	}
-	if m.ResumeFrom > 0 {
+	if m.ResumeFrom > 0 || hc.peer != nil && hc.peer.Join {
 		return formFault(ReasonUnknownInvocation, "", "there is no such call to resume")
 	}
 	if h.draining || h.opts.MaxCallsPerSession > 0 && s.flights >= h.opts.MaxCallsPerSession {
 		return errOverloaded()
 	}
 	return nil
+}
+
+// superseded drops the outcome of a forwarded call of which another attempt
+// comes, and reports whether it did.
+func (h *Host) superseded(hc *hostConn, c *hostCall) bool {
+	if hc.peer == nil || hc.peer.Attempt <= c.attempt || c.state != callDone {
+		return false
+	}
+	delete(c.s.calls, c.id)
+	return true
 }
 
 func (h *Host) limit(c *contract, m *ToolCall) time.Duration {
@@ -228,7 +249,7 @@ func (h *Host) refused(hc *hostConn, m *ToolCall, c *contract, err *Error, now t
 // refuseCall picks the carrier: a ToolResult would end the wrong call if this
 // connection waits for one with that id (D-02).
 func (h *Host) refuseCall(hc *hostConn, id string, header Header, err *Error) {
-	if hc.waiting[id] != nil {
+	if hc.waiting[id] != nil || hc.peer != nil {
 		h.send(hc, &ErrorMessage{Err: err, Header: header})
 		return
 	}
@@ -300,9 +321,20 @@ func (h *Host) dispatch(c *hostCall, rt *hostConn, now time.Time) {
 	c.state, c.rt, c.asm = callRunning, rt, Assembler{}
 	rt.running++
 	h.stats.Dispatched++
-	if !c.failedOver {
+	if c.deadline.index < 0 {
 		h.timers.set(&c.deadline, now.Add(c.limit))
 	}
+	if rt.remote != nil {
+		h.forwardCall(c, rt, now)
+	} else {
+		h.sendCall(c, rt, now)
+	}
+	if h.opts.Audit != nil {
+		h.audit(now, c.event("call.dispatched", nil), nil)
+	}
+}
+
+func (h *Host) sendCall(c *hostCall, rt *hostConn, now time.Time) {
 	out := &ToolCall{
 		InvocationID: c.id, SessionID: c.s.id, ToolName: rt.toolName(c.contract.Name), Parameters: c.normal, Metadata: c.metadata,
 		Header: Header{CorrelationID: c.corr},
@@ -311,9 +343,6 @@ func (h *Host) dispatch(c *hostCall, rt *hostConn, now time.Time) {
 		out.TimeoutMS = max(1, c.deadline.due.Sub(now).Milliseconds())
 	}
 	h.send(rt, out)
-	if h.opts.Audit != nil {
-		h.audit(now, c.event("call.dispatched", nil), nil)
-	}
 }
 
 func (c *hostCall) event(kind string, err *Error) *AuditEvent {
@@ -350,7 +379,7 @@ func (h *Host) judgeHeld(s *session, now time.Time) {
 }
 
 func (h *Host) judgeCall(c *hostCall, now time.Time) {
-	rt, err := h.route(c.s, c.contract, c.pin)
+	rt, err := h.place(c.s, c.contract, c.pin, c.tried)
 	switch {
 	case err == nil:
 		h.dispatch(c, rt, now)
@@ -363,14 +392,21 @@ func (h *Host) judgeCall(c *hostCall, now time.Time) {
 // lost deals with a call whose Runtime is gone (D-24).
 func (h *Host) lost(c *hostCall, now time.Time) {
 	if c.contract.Idempotent && c.pin == "" && c.asm.Expected() == 0 && !c.failedOver {
-		if rt, err := h.route(c.s, c.contract, ""); err == nil {
+		if c.rt.remote != nil {
+			c.tried = append(c.tried, c.rt.remote.to)
+		}
+		if rt, err := h.place(c.s, c.contract, "", c.tried); err == nil {
 			c.failedOver = true
 			h.timers.stop(&c.gap)
 			h.dispatch(c, rt, now)
 			return
 		}
 	}
-	h.fail(c, NewError(ErrRuntimeUnavailable, ReasonDisconnected, "the Runtime of the call is gone"), "", now)
+	h.fail(c, errDisconnected(), "", now)
+}
+
+func errDisconnected() *Error {
+	return NewError(ErrRuntimeUnavailable, ReasonDisconnected, "the Runtime of the call is gone")
 }
 
 // toolResult is the answer of a Runtime (ALT-077).
@@ -437,10 +473,16 @@ func (h *Host) finish(c *hostCall, err *Error, cancel string, record bool, now t
 	} else {
 		c.result = &ToolResult{InvocationID: c.id, Error: err}
 		for _, a := range c.at {
+			if a.hc.peer != nil && !record { // it did not run: the other Host may try elsewhere
+				h.send(a.hc, &ErrorMessage{Err: err})
+				continue
+			}
 			h.send(a.hc, &ToolResult{InvocationID: c.id, Error: err, Header: Header{CorrelationID: a.corr}})
 		}
 	}
-	if cancel != "" && c.state == callRunning && c.rt.can(CapCancellation) {
+	if c.state == callRunning && c.rt.remote != nil {
+		c.rt.remote.cancel(&ForwardCancelled{cmp.Or(cancel, "cancelled")})
+	} else if cancel != "" && c.state == callRunning && c.rt.can(CapCancellation) {
 		h.send(c.rt, &CancelCall{InvocationID: c.id, SessionID: c.s.id, Reason: cancel, Header: Header{CorrelationID: c.corr}})
 	}
 	h.conclude(c, err, record, now)

@@ -51,6 +51,12 @@ type hostConn struct {
 	heard        time.Time
 	names        map[string]string // namespaced, by contract
 
+	// of a Runtime of another Host: its only call
+	remote *forwarding
+
+	// of another Host that forwards a call
+	peer *ForwardedCall
+
 	// of a client
 	waiting map[string]*attachment // by invocation id
 
@@ -243,7 +249,7 @@ func (h *Host) disconnect(hc *hostConn, now time.Time) {
 
 // send queues a message.
 func (h *Host) send(hc *hostConn, m Message) {
-	if hc != nil && !hc.over {
+	if hc != nil && !hc.over && hc.remote == nil {
 		hc.out.put(m)
 	}
 }

@@ -88,6 +88,7 @@ func (h *Host) announce(hc *hostConn, m *AnnounceRuntime) {
 	hc.unanswered = make(map[string]*hostCall)
 	hc.capabilities = h.agreed(m.Capabilities)
 	h.order = append(h.order, hc)
+	h.handshakes++
 	h.reply(hc, m, &AcknowledgeRuntime{HostID: h.opts.ID, ProtocolVersion: h.opts.Version, Capabilities: hc.capabilities})
 	if h.opts.Audit != nil {
 		h.audit(now, &AuditEvent{Kind: "runtime.accepted", RuntimeID: m.RuntimeID}, hc.identity)
@@ -138,6 +139,7 @@ func (h *Host) agreed(announced []string) []string {
 func (h *Host) runtimeGone(hc *hostConn, now time.Time) {
 	hc.alive = false
 	h.timers.stop(&hc.heartbeat)
+	h.handshakes++
 	h.order = slices.DeleteFunc(h.order, func(o *hostConn) bool { return o == hc })
 	if own := h.runtimes[hc.runtimeID]; own != nil && own.conn == hc {
 		own.conn = nil

@@ -4,11 +4,24 @@
 package altar
 
 import (
+	"slices"
 	"time"
 )
 
 // holdFor is how long a call waits for Runtimes that were asked (D-15).
 const holdFor = time.Second
+
+// A sessionKind tells whose a session is.
+type sessionKind int
+
+const (
+	ownSession   sessionKind = iota
+	guestSession             // of another Host, see [Host.ServeForwarded]
+	probeSession             // of the Host itself, see [Host.Offers]
+)
+
+// sessionOver is what other Hosts are told of a session.
+type sessionOver struct{ id, how string }
 
 // A session isolates fulfilments, calls and outcomes (ALT-006, ALT-012).
 type session struct {
@@ -17,6 +30,8 @@ type session struct {
 	principal principal
 	info      SessionInfo
 	ttl       time.Duration
+	kind      sessionKind
+	forwarded bool // calls of it went to other Hosts
 	over      bool
 	expiry    timer
 
@@ -93,7 +108,8 @@ func (s *session) dispatched(contract string) uint64 { return s.counts[contract]
 type sessionTable struct {
 	byID        map[string]*session
 	first, last *session
-	perOwner    map[principal]int
+	perOwner    map[principal]int // own sessions
+	own         int
 
 	ended map[string]time.Time // when it is forgotten
 	queue []string             // of ended, in that order
@@ -105,11 +121,12 @@ func (t *sessionTable) init() {
 	t.ended = make(map[string]time.Time)
 }
 
-func (t *sessionTable) len() int { return len(t.byID) }
-
 func (t *sessionTable) add(s *session) {
 	t.byID[s.id] = s
-	t.perOwner[s.principal]++
+	if s.kind == ownSession {
+		t.perOwner[s.principal]++
+		t.own++
+	}
 	s.prev = t.last
 	if t.last != nil {
 		t.last.next = s
@@ -122,8 +139,11 @@ func (t *sessionTable) add(s *session) {
 // remove takes a session out. Its next stays, so that a walk can go on.
 func (t *sessionTable) remove(s *session, forget time.Time) {
 	delete(t.byID, s.id)
-	if t.perOwner[s.principal]--; t.perOwner[s.principal] == 0 {
-		delete(t.perOwner, s.principal)
+	if s.kind == ownSession {
+		t.own--
+		if t.perOwner[s.principal]--; t.perOwner[s.principal] == 0 {
+			delete(t.perOwner, s.principal)
+		}
 	}
 	if s.prev != nil {
 		s.prev.next = s.next
@@ -181,6 +201,9 @@ func (h *Host) createSession(hc *hostConn, m *CreateSession) {
 	if err == nil && (h.draining || h.opts.MaxSessions > 0 && h.sessions.perOwner[p] >= h.opts.MaxSessions) {
 		err = NewError(ErrAuthorizationFailed, ReasonQuotaExceeded, "the caller has too many sessions")
 	}
+	if err == nil {
+		err = h.roomForSession()
+	}
 	if err != nil {
 		if h.opts.Audit != nil {
 			h.audit(now, &AuditEvent{Kind: "session.refused", SessionID: m.SessionID, CorrelationID: m.CorrelationID, Error: err}, hc.identity)
@@ -206,18 +229,38 @@ func (h *Host) createSession(hc *hostConn, m *CreateSession) {
 			ttl = time.Duration(m.TTLSeconds) * time.Second
 		}
 	}
-	s := &session{h: h, id: id, principal: p, ttl: ttl, reg: h.standing, calls: make(map[string]*hostCall)}
+	s := h.newSession(id, p, ttl, now)
 	s.info = SessionInfo{ID: id, Metadata: m.Metadata}
 	if security != nil {
 		s.info.Security = *security
 	}
-	s.expiry = timer{index: -1, fire: s}
-	h.timers.set(&s.expiry, now.Add(ttl))
 	h.sessions.add(s)
 	h.reply(hc, m, &SessionCreated{SessionID: id, TTLSeconds: int64(ttl / time.Second)})
 	if h.opts.Audit != nil {
 		h.audit(now, &AuditEvent{Kind: "session.created", SessionID: id, CorrelationID: m.CorrelationID}, hc.identity)
 	}
+	h.askAll(s, now)
+}
+
+// newSession makes a session without entering it anywhere.
+func (h *Host) newSession(id string, p principal, ttl time.Duration, now time.Time) *session {
+	s := &session{h: h, id: id, principal: p, ttl: ttl, reg: h.standing, calls: make(map[string]*hostCall)}
+	s.info = SessionInfo{ID: id}
+	s.expiry = timer{index: -1, fire: s}
+	h.timers.set(&s.expiry, now.Add(ttl))
+	return s
+}
+
+// roomForSession tells why there is no room for one more session.
+func (h *Host) roomForSession() *Error {
+	if len(h.sessions.byID) >= h.opts.MaxLiveSessions {
+		return NewError(ErrAuthorizationFailed, ReasonQuotaExceeded, "there are too many sessions")
+	}
+	return nil
+}
+
+// askAll asks the connected Runtimes what they can do in a new session.
+func (h *Host) askAll(s *session, now time.Time) {
 	for _, rt := range h.order {
 		if !rt.standing {
 			h.requestFulfillment(rt, s, now)
@@ -228,7 +271,7 @@ func (h *Host) createSession(hc *hostConn, m *CreateSession) {
 // own returns a live session of the caller, or nil (D-20).
 func (h *Host) own(hc *hostConn, id string) *session {
 	s := h.sessions.byID[id]
-	if s == nil || s.principal != hc.identity.principal() {
+	if s == nil || s.kind != ownSession || s.principal != hc.identity.principal() {
 		return nil
 	}
 	return s
@@ -261,6 +304,9 @@ func (h *Host) endSession(s *session, how string, reason Reason, now time.Time) 
 		h.timers.stop(&a.timer)
 	}
 	s.asked, s.calls = nil, nil
+	if s.forwarded {
+		h.overs = append(h.overs, sessionOver{s.id, how})
+	}
 	for _, rt := range h.order {
 		if rt.can(CapSessionEvents) && s.reg.fulfils(rt) {
 			h.send(rt, &SessionDestroyed{SessionID: s.id, Reason: how})
@@ -288,6 +334,13 @@ func (h *Host) listTools(hc *hostConn, m *ListTools) {
 		for _, g := range reg.byContract[c.Name] {
 			if g.rt.alive {
 				ids = append(ids, g.rt.runtimeID)
+			}
+		}
+		if h.opts.Remote != nil {
+			for _, o := range h.offered(c.Name) {
+				if !slices.Contains(ids, o.RuntimeID) {
+					ids = append(ids, o.RuntimeID)
+				}
 			}
 		}
 		if len(ids) > 0 {
@@ -326,7 +379,9 @@ func (h *Host) Sessions() []string {
 	defer h.unlock()
 	var ids []string
 	for s := h.sessions.first; s != nil; s = s.next {
-		ids = append(ids, s.id)
+		if s.kind == ownSession {
+			ids = append(ids, s.id)
+		}
 	}
 	return ids
 }

@@ -1,0 +1,411 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package altar
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"iter"
+	"slices"
+	"time"
+)
+
+// A Remote reaches the Runtimes that are connected to other Hosts, so that a
+// client of one Host can call the tools of all. It is asked only where no
+// Runtime of this Host can take a call. What it carries, over a message broker
+// or otherwise, are calls that one Host has validated and authorised: the Hosts
+// that it connects trust each other, have the same contracts, and each has an
+// ID of its own.
+//
+// The other end of a Remote is [Host.ServeForwarded], [Host.Offers] and
+// [Host.EndForwarded] of the other Host.
+type Remote interface {
+	// Offers returns the Runtimes of other Hosts that fulfil a contract,
+	// always in the same order. It is called with the lock of the Host held:
+	// it must be quick and must not call the Host.
+	Offers(contract string) []Offer
+
+	// Forward has the Host of an offer run a call, and yields what
+	// ServeForwarded yields there: a ToolResult, or the StreamChunks with the
+	// final one last. An error is yielded once and last. An [*Error] says that
+	// the other Host refused the call and that it did not run; any other error
+	// that nobody knows. An end without a final message is such an error too.
+	//
+	// When ctx ends the call is to be cancelled there; [CancelReason] tells
+	// why. A Remote that loses its connection may ask again with Join set.
+	Forward(ctx context.Context, to Offer, call *ForwardedCall) iter.Seq2[Message, error]
+
+	// SessionOver tells the other Hosts that a session has ended from which
+	// calls were forwarded. The reason is "destroyed" or "expired". It must
+	// not wait for anything. If it gets lost, the session ends there when its
+	// lifetime is over.
+	SessionOver(sessionID, reason string)
+}
+
+// An Offer is a Runtime and what it fulfils.
+type Offer struct {
+	HostID    string
+	RuntimeID string
+
+	// Contracts are those that the Runtime fulfils, in the order of the
+	// manifest. A Remote may leave them out.
+	Contracts []string
+}
+
+// A ForwardedCall is a call on its way from one Host to another.
+type ForwardedCall struct {
+	HostID        string // that forwards it
+	RuntimeID     string // that is to run it
+	Contract      string
+	InvocationID  string
+	SessionID     string
+	SessionTTL    time.Duration // what is left of the session
+	Principal     string        // owner of the session, and its tenant
+	Tenant        string
+	Parameters    json.RawMessage // in normal form
+	Metadata      map[string]string
+	CorrelationID string
+	Timeout       time.Duration // what is left of the allotted time
+	Attempt       int           // 0, or 1 after a failover (D-24)
+
+	// Join asks for a call that was forwarded before, from chunk ResumeFrom
+	// on. It never starts one.
+	Join       bool
+	ResumeFrom int64
+}
+
+// A ForwardCancelled is the cause with which the context of a forwarded call
+// ends. Its reason is one of those of CancelCall (D-32).
+type ForwardCancelled struct{ Reason string }
+
+func (e *ForwardCancelled) Error() string { return "altar: the call was cancelled: " + e.Reason }
+
+// CancelReason returns why a forwarded call was cancelled, or nothing if ctx has
+// not ended or ended for another reason than [ForwardCancelled].
+func CancelReason(ctx context.Context) string {
+	var e *ForwardCancelled
+	if errors.As(context.Cause(ctx), &e) {
+		return e.Reason
+	}
+	return ""
+}
+
+// errNoEnd reports a forwarded call whose final message did not come.
+var errNoEnd = errors.New("altar: a forwarded call ended without a final message")
+
+// A forwarding is a call of this Host that runs at another.
+type forwarding struct {
+	to     Offer
+	cancel context.CancelCauseFunc
+}
+
+// place finds who can take a call: a Runtime of this Host or, if there is none,
+// of another. The error says why there is nobody.
+func (h *Host) place(s *session, c *contract, pin string, tried []Offer) (*hostConn, *Error) {
+	rt, err := h.route(s, c, pin)
+	if err == nil || h.opts.Remote == nil || s.kind == guestSession {
+		return rt, err
+	}
+	offers := slices.DeleteFunc(h.offered(c.Name), func(o Offer) bool {
+		return pin != "" && o.RuntimeID != pin || slices.ContainsFunc(tried, func(t Offer) bool {
+			return t.HostID == o.HostID && t.RuntimeID == o.RuntimeID
+		})
+	})
+	if len(offers) == 0 {
+		return nil, err
+	}
+	to := offers[s.dispatched(c.Name)%uint64(len(offers))]
+	return &hostConn{h: h, role: roleRuntime, runtimeID: to.RuntimeID, alive: true, remote: &forwarding{to: to},
+		capabilities: []string{CapCancellation}, unanswered: make(map[string]*hostCall)}, nil
+}
+
+// offered asks the Remote.
+func (h *Host) offered(contract string) []Offer {
+	var offers []Offer
+	_ = h.guard("Remote.Offers", func() error {
+		offers = h.opts.Remote.Offers(contract)
+		return nil
+	})
+	return slices.DeleteFunc(slices.Clone(offers), func(o Offer) bool { return o.HostID == h.opts.ID })
+}
+
+// forwardCall sends a call to another Host.
+func (h *Host) forwardCall(c *hostCall, rt *hostConn, now time.Time) {
+	ctx, cancel := context.WithCancelCause(h.ctx)
+	rt.remote.cancel = cancel
+	c.s.forwarded = true
+	call := &ForwardedCall{
+		HostID: h.opts.ID, RuntimeID: rt.runtimeID, Contract: c.contract.Name, InvocationID: c.id,
+		SessionID: c.s.id, SessionTTL: c.s.expiry.due.Sub(now), Principal: c.s.principal.name, Tenant: c.s.principal.tenant,
+		Parameters: c.normal, Metadata: c.metadata, CorrelationID: c.corr, Timeout: max(time.Millisecond, c.deadline.due.Sub(now)),
+	}
+	if c.failedOver {
+		call.Attempt = 1
+	}
+	if h.closed {
+		return // everything ends
+	}
+	h.wg.Add(1)
+	go h.runForward(ctx, c, rt, call)
+}
+
+// runForward takes in what another Host answers.
+func (h *Host) runForward(ctx context.Context, c *hostCall, rt *hostConn, call *ForwardedCall) {
+	defer h.wg.Done()
+	defer rt.remote.cancel(nil)
+	end := errNoEnd
+	failed := h.guard("Remote.Forward", func() error {
+		for m, err := range h.opts.Remote.Forward(ctx, rt.remote.to, call) {
+			if err != nil {
+				end = err
+				return nil
+			}
+			if !h.forwardedAnswer(c, rt, m) {
+				return nil
+			}
+		}
+		return nil
+	})
+	if failed != nil {
+		end = errNoEnd // a panic is no refusal
+	}
+	now := h.lock()
+	defer h.unlock()
+	rt.alive = false
+	if h.calls[c.id] == c && c.state == callDone {
+		delete(h.calls, c.id)
+	}
+	if c.state != callRunning || c.rt != rt {
+		return
+	}
+	var refused *Error
+	if !errors.As(end, &refused) {
+		h.opts.Logger.Warn("altar: a forwarded call was lost", "host", rt.remote.to.HostID, "runtime", rt.runtimeID, "err", end)
+		h.lost(c, now)
+		return
+	}
+	rt.running--
+	c.state, c.rt, c.tried = callHeld, nil, append(c.tried, rt.remote.to)
+	if next, err := h.place(c.s, c.contract, c.pin, c.tried); err == nil {
+		h.dispatch(c, next, now)
+	} else if c.failedOver {
+		h.fail(c, errDisconnected(), "", now)
+	} else {
+		h.stats.Refused++
+		h.finish(c, refused, "", false, now)
+	}
+}
+
+// forwardedAnswer takes in one message from another Host, and reports whether
+// more may come.
+func (h *Host) forwardedAnswer(c *hostCall, rt *hostConn, m Message) bool {
+	now := h.lock()
+	defer h.unlock()
+	switch m := m.(type) {
+	case *ToolResult:
+		if m.InvocationID != c.id {
+			return true
+		}
+		if m.Error != nil && m.Error.Code == ErrRuntimeUnavailable && m.Error.Reason() == ReasonDisconnected {
+			return false // the Runtime is gone over there
+		}
+		own := *m
+		h.toolResult(rt, &own, now)
+		return false
+	case *StreamChunk:
+		if m.InvocationID == c.id {
+			own := *m
+			h.streamChunk(rt, &own, now)
+			return !m.IsFinal
+		}
+	}
+	return true
+}
+
+// ServeForwarded runs a call that another Host forwards, and yields what the
+// Runtime answers: a ToolResult, or StreamChunks of which the final one is the
+// last. An [*Error] instead says that the call was refused and did not run. The
+// same call forwarded again joins the one that runs, or yields its recorded
+// outcome.
+//
+// If ctx ends with a [ForwardCancelled], the call is cancelled. If it ends
+// otherwise or the loop is left, the call goes on for HostOptions.GoneAfter, so
+// that the other Host can join it.
+func (h *Host) ServeForwarded(ctx context.Context, call *ForwardedCall) iter.Seq2[Message, error] {
+	return func(yield func(Message, error) bool) {
+		m, err := call.message()
+		if err != nil {
+			yield(nil, err)
+			return
+		}
+		hc, closed := h.admit(nil, nil)
+		switch {
+		case closed != nil && call.Join:
+			yield(nil, errNoEnd)
+			return
+		case closed != nil:
+			yield(nil, errRuntimeDown())
+			return
+		}
+		hc.peer = call
+		defer h.release(hc)
+		defer hc.leave()
+		h.toolCall(hc, m)
+		for {
+			m, ok := hc.out.pop(ctx)
+			if !ok {
+				if reason := CancelReason(ctx); reason != "" {
+					h.cancelForwarded(hc, reason)
+				}
+				if err := ctx.Err(); err != nil {
+					yield(nil, context.Cause(ctx))
+				} else {
+					yield(nil, errNoEnd) // the Host is closed
+				}
+				return
+			}
+			if e, ok := m.(*ErrorMessage); ok {
+				if call.Join {
+					yield(nil, errNoEnd)
+				} else {
+					yield(nil, e.Err)
+				}
+				return
+			}
+			if !yield(m, nil) || last(m) {
+				return
+			}
+		}
+	}
+}
+
+// message is the ToolCall of a forwarded call. It is checked like one that came
+// over a wire.
+func (call *ForwardedCall) message() (*ToolCall, *Error) {
+	m := &ToolCall{
+		InvocationID: call.InvocationID, SessionID: call.SessionID, ToolName: call.Contract, Parameters: call.Parameters,
+		Metadata: call.Metadata, TimeoutMS: max(1, call.Timeout.Milliseconds()), ResumeFrom: call.ResumeFrom,
+		Header: Header{CorrelationID: call.CorrelationID},
+	}
+	if call.RuntimeID != "" {
+		m.ToolName = namespaced(call.RuntimeID, call.Contract)
+	}
+	own, bad, err := vet(m)
+	if err != nil || bad != nil {
+		return nil, formFault(ReasonInvalidValue, "", "the forwarded call is malformed")
+	}
+	return own.(*ToolCall), nil
+}
+
+// guest returns the session of a forwarded call. It is made when its first call
+// comes; no client of this Host can use it.
+func (h *Host) guest(call *ForwardedCall, now time.Time) (*session, *Error) {
+	p := principal{call.Tenant, call.Principal}
+	s := h.sessions.byID[call.SessionID]
+	switch {
+	case s != nil && (s.principal != p || s.kind == probeSession),
+		s == nil && (call.Join || h.sessions.used(call.SessionID, now) || call.SessionTTL <= 0 || !validIdentifier(call.SessionID)):
+		return nil, errUnknownSession()
+	case s == nil:
+		if e := h.roomForSession(); e != nil {
+			return nil, e
+		}
+		s = h.newSession(call.SessionID, p, call.SessionTTL, now)
+		s.kind = guestSession
+		h.sessions.add(s)
+		h.askAll(s, now)
+	case s.kind == guestSession && now.Add(call.SessionTTL).After(s.expiry.due):
+		h.timers.set(&s.expiry, now.Add(call.SessionTTL)) // it slides over there
+	}
+	return s, nil
+}
+
+// cancelForwarded ends a call for the Host that forwarded it.
+func (h *Host) cancelForwarded(hc *hostConn, reason string) {
+	now := h.lock()
+	defer h.unlock()
+	for _, a := range sortedWaiting(hc.waiting) {
+		if a.c.state != callDone {
+			h.fail(a.c, NewError(ErrExecutionFailed, ReasonCancelled, "the call was cancelled"), reason, now)
+		}
+	}
+}
+
+// EndForwarded ends what is left here of a session of another Host; see
+// [Remote]. The reason is "destroyed" or "expired".
+func (h *Host) EndForwarded(sessionID, reason string) {
+	now := h.lock()
+	defer h.unlock()
+	s := h.sessions.byID[sessionID]
+	if s == nil || s.kind != guestSession {
+		return
+	}
+	if reason == "expired" {
+		h.endSession(s, "expired", ReasonSessionExpired, now)
+	} else {
+		h.endSession(s, "destroyed", ReasonSessionDestroyed, now)
+	}
+}
+
+// Offers yields what the connected Runtimes of this Host fulfil, now and
+// whenever it changes, until ctx ends or the Host is closed. It works only if
+// HostOptions.Remote is set: Runtimes are then asked what they fulfil as soon as
+// they are connected, in a session of the Host's own.
+func (h *Host) Offers(ctx context.Context) iter.Seq[[]Offer] {
+	return func(yield func([]Offer) bool) {
+		for ctx.Err() == nil {
+			h.lock()
+			list, changed := h.ownOffers(), h.offersChanged
+			h.unlock()
+			if !yield(list) {
+				return
+			}
+			select {
+			case <-changed:
+			case <-ctx.Done():
+			case <-h.ctx.Done():
+				return
+			}
+		}
+	}
+}
+
+func (h *Host) ownOffers() []Offer {
+	offers := []Offer{}
+	if h.probe == nil {
+		return offers
+	}
+	for _, rt := range h.order {
+		o := Offer{HostID: h.opts.ID, RuntimeID: rt.runtimeID}
+		for _, c := range h.manifest.list {
+			if slices.ContainsFunc(h.probe.reg.byContract[c.Name], func(g registration) bool { return g.rt == rt }) {
+				o.Contracts = append(o.Contracts, c.Name)
+			}
+		}
+		if len(o.Contracts) > 0 {
+			offers = append(offers, o)
+		}
+	}
+	return offers
+}
+
+// noteOffers wakes who watches the offers if they may have changed. It is called
+// before the lock is given back.
+func (h *Host) noteOffers() {
+	if h.probe == nil || h.offered0 == (offersState{h.manifest, h.probe.reg, h.handshakes}) {
+		return
+	}
+	h.offered0 = offersState{h.manifest, h.probe.reg, h.handshakes}
+	close(h.offersChanged)
+	h.offersChanged = make(chan struct{})
+}
+
+// offersState is all that the offers of a Host depend on. What it points to is
+// never changed.
+type offersState struct {
+	manifest   *contracts
+	reg        *registry
+	handshakes uint64
+}

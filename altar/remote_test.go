@@ -1,0 +1,415 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package altar
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"iter"
+	"maps"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// A mesh connects Hosts in memory, as a message broker would. It is a [Remote]
+// for each of them.
+type mesh struct {
+	mu     sync.Mutex
+	hosts  map[string]*Host
+	offers map[string][]Offer
+
+	// cut is asked before each message whether the connection is lost now.
+	cut   func(call *ForwardedCall, n int) bool
+	joins atomic.Int64 // how often a lost call was joined again
+	keep  bool         // join lost calls
+	told  []string     // sessions over
+}
+
+type meshEnd struct {
+	m  *mesh
+	id string
+}
+
+// newMesh starts Hosts of these names; they are closed with the test.
+func newMesh(t *testing.T, opts HostOptions, names ...string) *mesh {
+	m := &mesh{hosts: make(map[string]*Host), offers: make(map[string][]Offer)}
+	ctx, stop := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	t.Cleanup(func() { stop(); wg.Wait() })
+	for _, name := range names {
+		o := opts
+		o.ID, o.Remote = name, &meshEnd{m, name}
+		h := testHost(t, &o)
+		m.hosts[name] = h
+		wg.Go(func() {
+			for offers := range h.Offers(ctx) {
+				m.mu.Lock()
+				m.offers[name] = offers
+				m.mu.Unlock()
+			}
+		})
+	}
+	return m
+}
+
+func (e *meshEnd) Offers(contract string) []Offer {
+	e.m.mu.Lock()
+	defer e.m.mu.Unlock()
+	var out []Offer
+	for _, name := range slices.Sorted(maps.Keys(e.m.offers)) {
+		for _, o := range e.m.offers[name] {
+			if slices.Contains(o.Contracts, contract) {
+				out = append(out, o)
+			}
+		}
+	}
+	return out
+}
+
+func (e *meshEnd) Forward(ctx context.Context, to Offer, call *ForwardedCall) iter.Seq2[Message, error] {
+	return func(yield func(Message, error) bool) {
+		e.m.mu.Lock()
+		h, cut, keep := e.m.hosts[to.HostID], e.m.cut, e.m.keep
+		e.m.mu.Unlock()
+		own := *call
+		n := 0
+		for {
+			lost := false
+			line, end := context.WithCancel(ctx)
+			for m, err := range h.ServeForwarded(line, &own) {
+				if cut != nil && cut(&own, n) {
+					lost = true
+					break
+				}
+				n++
+				if c, ok := m.(*StreamChunk); ok {
+					own.ResumeFrom = c.ChunkID + 1
+				}
+				if !yield(m, err) || err != nil {
+					end()
+					return
+				}
+			}
+			end()
+			switch {
+			case !lost:
+				return
+			case !keep:
+				yield(nil, errors.New("the line is cut"))
+				return
+			}
+			own.Join = true
+			e.m.joins.Add(1)
+		}
+	}
+}
+
+func (e *meshEnd) SessionOver(id, reason string) {
+	e.m.mu.Lock()
+	defer e.m.mu.Unlock()
+	e.m.told = append(e.m.told, id+" "+reason)
+	for name, h := range e.m.hosts {
+		if name != e.id {
+			go h.EndForwarded(id, reason)
+		}
+	}
+}
+
+// attach connects a Runtime to a Host of the mesh until the test ends, or stop.
+func (m *mesh) attach(t *testing.T, host string, rt *Runtime) (stop func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	conn, err := m.hosts[host].Dial(testService)
+	require.NoError(t, err)
+	go func() {
+		defer close(done)
+		_ = rt.Run(ctx, conn)
+	}()
+	stop = func() { cancel(); <-done }
+	t.Cleanup(stop)
+	synctest.Wait()
+	return stop
+}
+
+func (m *mesh) client(t *testing.T, host string) *Client {
+	c := NewClient(func(context.Context) (Conn, error) { return m.hosts[host].Dial(testUser) }, nil)
+	t.Cleanup(func() { require.NoError(t, c.Close()) })
+	return c
+}
+
+func (m *mesh) empty(t *testing.T) {
+	t.Helper()
+	synctest.Wait()
+	for name, h := range m.hosts {
+		h.lock()
+		require.Empty(t, h.calls, name)
+		require.Zero(t, h.stats.InFlight, name)
+		h.unlock()
+	}
+}
+
+// A client of one Host calls, lists, streams and cancels the tools of a Runtime
+// that is connected to another.
+func TestRemoteCalls(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMesh(t, HostOptions{}, "a", "b")
+		cancelled := make(chan error, 1)
+		rt := testRuntime("r1", nil)
+		rt.names["wait"].tool = ToolFunc(func(ctx context.Context, _ *ToolCall) (any, error) {
+			<-ctx.Done()
+			cancelled <- ctx.Err()
+			return nil, ctx.Err()
+		})
+		m.attach(t, "b", rt)
+		ctx := t.Context()
+		sess, err := m.client(t, "a").CreateSession(ctx, &CreateSessionParams{ID: "s"})
+		require.NoError(t, err)
+
+		sum, err := Call[int64](ctx, sess, "math/add", addIn{1, 2})
+		require.NoError(t, err)
+		require.Equal(t, int64(3), sum)
+		_, err = Call[int64](ctx, sess, "r1/math/add", addIn{1, 2})
+		require.NoError(t, err)
+		_, err = Call[int64](ctx, sess, "r2/math/add", addIn{1, 2})
+		require.ErrorIs(t, err, ReasonNotFulfilled)
+		_, err = Call[int64](ctx, sess, "fail", nil)
+		require.ErrorIs(t, err, ErrExecutionFailed)
+
+		tools, err := sess.Tools(ctx)
+		require.NoError(t, err)
+		require.Len(t, tools, 6)
+		require.Equal(t, []string{"r1"}, tools[0].Runtimes)
+
+		var got []int64
+		for n, err := range Stream[int64](ctx, sess, "count", countIn{40}) {
+			require.NoError(t, err)
+			got = append(got, n)
+		}
+		require.Len(t, got, 40)
+
+		short, stop := context.WithCancel(ctx)
+		time.AfterFunc(time.Second, stop)
+		_, err = Call[string](short, sess, "wait", waitIn{1})
+		require.ErrorIs(t, err, context.Canceled)
+		require.ErrorIs(t, <-cancelled, context.Canceled)
+
+		_, err = sess.Call(ctx, "wait", json.RawMessage(`{"ms":1}`), &CallOptions{Timeout: time.Second})
+		require.ErrorIs(t, err, ErrExecutionTimeout)
+		<-cancelled
+
+		require.Empty(t, m.hosts["b"].Sessions(), "the session is no client's over there")
+		thief := connect(t, m.hosts["b"], testUser)
+		thief.send(add("i", "s"))
+		require.ErrorIs(t, next[*ToolResult](thief).Error, ReasonUnknownSession)
+		require.Equal(t, 1, m.hosts["a"].Stats().Sessions)
+		require.Zero(t, m.hosts["b"].Stats().Sessions)
+
+		require.NoError(t, sess.Destroy(ctx))
+		synctest.Wait()
+		require.Equal(t, []string{"s destroyed"}, m.told)
+		require.Len(t, m.hosts["b"].sessions.byID, 1, "only what it asks its Runtimes in is left")
+		m.empty(t)
+	})
+}
+
+// What a Runtime here can do is never asked of another Host, and every Host that
+// offers a tool gets its turn.
+func TestRemoteRouting(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMesh(t, HostOptions{}, "a", "b", "c")
+		stop := m.attach(t, "a", testRuntime("ra", nil))
+		m.attach(t, "b", testRuntime("rb", nil))
+		m.attach(t, "c", testRuntime("rc", nil))
+		sess, err := m.client(t, "a").CreateSession(t.Context(), nil)
+		require.NoError(t, err)
+		who := func() string {
+			id, err := Call[string](t.Context(), sess, "get", map[string]string{"key": "k"})
+			require.NoError(t, err)
+			return id
+		}
+		require.Equal(t, []string{"ra", "ra"}, []string{who(), who()})
+		require.Zero(t, m.hosts["b"].Stats().Dispatched+m.hosts["c"].Stats().Dispatched)
+		stop()
+		synctest.Wait()
+		require.ElementsMatch(t, []string{"rb", "rc"}, []string{who(), who()})
+		m.empty(t)
+	})
+}
+
+// A Host that refuses a call has not run it: another one gets it. If all refuse,
+// the client learns why, and nothing is recorded.
+func TestRemoteRefusal(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMesh(t, HostOptions{MaxCallsPerRuntime: 1}, "a", "b", "c")
+		m.attach(t, "b", testRuntime("rb", nil))
+		m.attach(t, "c", testRuntime("rc", nil))
+		w := connect(t, m.hosts["a"], testUser)
+		w.session("s")
+		wait := func(id string) *ToolCall {
+			return &ToolCall{InvocationID: id, SessionID: "s", ToolName: "wait", Parameters: json.RawMessage(`{"ms":1000}`)}
+		}
+		for i := range 3 {
+			w.send(wait(fmt.Sprintf("i%d", i)))
+			synctest.Wait()
+		}
+		r := next[*ToolResult](w)
+		require.Equal(t, "i2", r.InvocationID)
+		require.ErrorIs(t, r.Error, ReasonOverloaded)
+		require.Nil(t, next[*ToolResult](w).Error)
+		require.Nil(t, next[*ToolResult](w).Error)
+		w.send(wait("i2")) // it is new
+		require.Nil(t, next[*ToolResult](w).Error)
+		require.Equal(t, uint64(3), m.hosts["b"].Stats().Succeeded+m.hosts["c"].Stats().Succeeded)
+		m.empty(t)
+	})
+}
+
+// D-24: a call whose fate at another Host is unknown fails, unless its contract
+// says that it may run twice.
+func TestRemoteLost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMesh(t, HostOptions{}, "a", "b", "c")
+		stop := m.attach(t, "b", testRuntime("rb", nil))
+		var lost atomic.Int64
+		m.cut = func(call *ForwardedCall, n int) bool { return call.RuntimeID == "rb" && lost.Add(1) > 0 }
+		sess, err := m.client(t, "a").CreateSession(t.Context(), nil)
+		require.NoError(t, err)
+		_, err = Call[int64](t.Context(), sess, "math/add", addIn{1, 2})
+		require.ErrorIs(t, err, ReasonDisconnected)
+		_, err = Call[string](t.Context(), sess, "get", map[string]string{"key": "k"})
+		require.ErrorIs(t, err, ReasonDisconnected, "nobody else")
+
+		m.attach(t, "c", testRuntime("rc", nil))
+		for range 2 {
+			id, err := Call[string](t.Context(), sess, "get", map[string]string{"key": "k"})
+			require.NoError(t, err)
+			require.Equal(t, "rc", id)
+		}
+
+		// The Runtime over there dies.
+		m.cut = nil
+		errs := make(chan error, 1)
+		go func() {
+			_, err := sess.Call(t.Context(), "rb/wait", json.RawMessage(`{"ms":100000}`), nil)
+			errs <- err
+		}()
+		synctest.Wait()
+		b := m.hosts["b"]
+		b.lock()
+		rb := b.order[0]
+		b.unlock()
+		rb.cut()
+		require.ErrorIs(t, <-errs, ReasonDisconnected)
+		stop()
+		m.empty(t)
+	})
+}
+
+// A Remote that lost its connection joins the call: it runs once, and its stream
+// goes on where it stopped.
+func TestRemoteJoin(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMesh(t, HostOptions{}, "a", "b")
+		m.attach(t, "b", testRuntime("rb", nil))
+		m.keep = true
+		cuts := 0
+		m.cut = func(_ *ForwardedCall, n int) bool {
+			if n == 3*cuts+1 && cuts < 5 {
+				cuts++
+				return true
+			}
+			return false
+		}
+		sess, err := m.client(t, "a").CreateSession(t.Context(), nil)
+		require.NoError(t, err)
+		var got []int64
+		for n, err := range Stream[int64](t.Context(), sess, "count", countIn{20}) {
+			require.NoError(t, err)
+			got = append(got, n)
+		}
+		require.Equal(t, []int64{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19}, got)
+		require.Equal(t, int64(5), m.joins.Load())
+		require.Equal(t, uint64(1), m.hosts["b"].Stats().Dispatched)
+		m.empty(t)
+	})
+}
+
+// Joining starts nothing.
+func TestServeForwardedJoinsOnly(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMesh(t, HostOptions{}, "a", "b")
+		m.attach(t, "b", testRuntime("rb", nil))
+		call := &ForwardedCall{HostID: "a", RuntimeID: "rb", Contract: "math/add", InvocationID: "i", SessionID: "s",
+			SessionTTL: time.Minute, Principal: "user", Parameters: json.RawMessage(`{"a":1,"b":2}`), Timeout: time.Second, Join: true}
+		one := func() (Message, error) {
+			for m, err := range m.hosts["b"].ServeForwarded(t.Context(), call) {
+				return m, err
+			}
+			return nil, nil
+		}
+		_, err := one()
+		var refused *Error
+		require.False(t, errors.As(err, &refused), "%v", err)
+		require.Error(t, err)
+		call.Join = false
+		r, err := one()
+		require.NoError(t, err)
+		require.Equal(t, json.RawMessage("3"), r.(*ToolResult).Payload)
+		call.Join = true
+		r, err = one()
+		require.NoError(t, err)
+		require.Equal(t, json.RawMessage("3"), r.(*ToolResult).Payload)
+		require.Equal(t, uint64(1), m.hosts["b"].Stats().Dispatched)
+
+		call.Join, call.InvocationID = false, "i2"
+		for _, broken := range []func(c *ForwardedCall){
+			func(c *ForwardedCall) { c.Parameters = json.RawMessage(`{"a":1}`) },
+			func(c *ForwardedCall) { c.Contract = "nothing" },
+			func(c *ForwardedCall) { c.RuntimeID = "other" },
+			func(c *ForwardedCall) { c.Principal = "somebody" },
+			func(c *ForwardedCall) { c.SessionID = "x\n" },
+			func(c *ForwardedCall) { c.SessionTTL, c.SessionID = 0, "s2" },
+			func(c *ForwardedCall) { c.InvocationID = "" },
+			func(c *ForwardedCall) { c.Parameters = json.RawMessage(`{`) },
+		} {
+			own := *call
+			broken(&own)
+			for _, err := range m.hosts["b"].ServeForwarded(t.Context(), &own) {
+				require.ErrorAs(t, err, &refused, "%+v", own)
+			}
+		}
+		require.Equal(t, uint64(1), m.hosts["b"].Stats().Dispatched)
+		require.NoError(t, m.hosts["b"].Close())
+		for _, err := range m.hosts["b"].ServeForwarded(t.Context(), call) {
+			require.ErrorAs(t, err, &refused)
+		}
+	})
+}
+
+// A Host that goes away leaves its calls at the other for a while; then they are
+// cancelled (D-33).
+func TestServeForwardedLeft(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMesh(t, HostOptions{}, "a", "b")
+		m.attach(t, "b", testRuntime("rb", nil))
+		ctx, lose := context.WithCancel(t.Context())
+		call := &ForwardedCall{HostID: "a", RuntimeID: "rb", Contract: "wait", InvocationID: "i", SessionID: "s",
+			SessionTTL: time.Hour, Parameters: json.RawMessage(`{"ms":100000}`), Timeout: time.Minute}
+		time.AfterFunc(time.Second, lose)
+		for _, err := range m.hosts["b"].ServeForwarded(ctx, call) {
+			require.ErrorIs(t, err, context.Canceled)
+		}
+		require.Equal(t, 1, m.hosts["b"].Stats().InFlight)
+		time.Sleep(31 * time.Second)
+		m.empty(t)
+	})
+}
