@@ -144,7 +144,19 @@ func SaveIdentity(path string, id *Identity) error {
 	if err != nil {
 		return fmt.Errorf("air: saving the identity: %w", errors.Join(err, os.Remove(f.Name())))
 	}
-	return nil
+	return syncFolder(filepath.Dir(path))
+}
+
+// syncFolder makes sure that a renamed file is found after a loss of power, where
+// the system can: some file systems cannot sync folders, which is no reason to
+// fail.
+func syncFolder(path string) error {
+	d, err := os.Open(path)
+	if err != nil {
+		return fmt.Errorf("air: saving the identity: %w", err)
+	}
+	_ = d.Sync()
+	return d.Close()
 }
 
 // LoadIdentity reads what [SaveIdentity] wrote. A file that others may read is

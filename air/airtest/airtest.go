@@ -6,87 +6,11 @@
 package airtest
 
 import (
-	"fmt"
 	"net/http"
 	"net/http/httptest"
-	"strings"
-	"sync"
 
 	"github.com/fivewire/fivewire/air"
-	"github.com/fivewire/fivewire/internal/strictjson"
 )
-
-// A Registry serves the DID documents of the agents that are put into it. The zero
-// value is an empty registry. All methods may be called from several goroutines.
-type Registry struct {
-	mu        sync.Mutex
-	documents map[string][]byte // by AIR ID
-	status    int
-	lookups   int
-}
-
-// Document returns a DID document such as the registry publishes. An endpoint that
-// is empty leaves the inbox out.
-func Document(did, publicKey, endpoint string) []byte {
-	q := func(s string) string { return string(strictjson.AppendString(nil, s)) }
-	key := q(did + "#key-1")
-	services := ""
-	if endpoint != "" {
-		services = fmt.Sprintf(`{"id":%s,"type":"A2AInbox","serviceEndpoint":%s}`, q(did+"#a2a-inbox"), q(endpoint))
-	}
-	return fmt.Appendf(nil, `{"@context":["https://www.w3.org/ns/did/v1","https://w3id.org/security/suites/ed25519-2020/v1"],`+
-		`"id":%s,"verificationMethod":[{"id":%s,"type":"Ed25519VerificationKey2020","controller":%s,"publicKeyMultibase":%s}],`+
-		`"authentication":[%s],"assertionMethod":[%s],"service":[%s]}`,
-		q(did), key, q(did), q(publicKey), key, key, services)
-}
-
-// Put registers an agent, or replaces what is known of it.
-func (r *Registry) Put(id *air.Identity, endpoint string) {
-	r.PutDocument(id.AIRID(), Document(id.DID(), id.Public().String(), endpoint))
-}
-
-// PutDocument serves any document for an AIR ID.
-func (r *Registry) PutDocument(airID string, document []byte) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.documents == nil {
-		r.documents = make(map[string][]byte)
-	}
-	r.documents[airID] = document
-}
-
-// Fail answers every request with a status from now on; zero ends that.
-func (r *Registry) Fail(status int) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.status = status
-}
-
-// Lookups returns how many requests came.
-func (r *Registry) Lookups() int {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.lookups
-}
-
-// ServeHTTP answers GET /api/v1/agents/{air_id}/did-document.
-func (r *Registry) ServeHTTP(w http.ResponseWriter, req *http.Request) {
-	rest, ok := strings.CutPrefix(req.URL.Path, "/api/v1/agents/")
-	airID, ok2 := strings.CutSuffix(rest, "/did-document")
-	r.mu.Lock()
-	r.lookups++
-	status, document := r.status, r.documents[airID]
-	r.mu.Unlock()
-	switch {
-	case !ok || !ok2 || document == nil && status == 0:
-		status = http.StatusNotFound
-	case status == 0:
-		w.Header().Set("Content-Type", "application/json")
-		_, _ = w.Write(document) // a caller that has gone needs no answer
-		return
-	}
-	http.Error(w, http.StatusText(status), status)
-}
 
 // Options adjusts a [Network]. The zero value is right.
 type Options struct {

@@ -1,0 +1,200 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package registry
+
+import (
+	"context"
+	"crypto"
+	"crypto/ed25519"
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/mr-tron/base58"
+
+	"github.com/fivewire/fivewire/air"
+)
+
+// Kinds of attestations that the registry knows.
+const (
+	IdentityVerification = "identity_verification"
+	OperatorConfirmation = "operator_confirmation"
+	Dependency           = "dependency"
+	SafetyReview         = "safety_review"
+)
+
+// An Attestation is what one agent says of another, signed by the first.
+type Attestation struct {
+	ID        int64   `json:"id"`
+	Subject   string  `json:"subject_air_id"` // "" in the list of one agent
+	Attester  string  `json:"attester_air_id"`
+	Root      string  `json:"attester_whois_root"`
+	Type      string  `json:"attestation_type"`
+	Statement string  `json:"statement"`
+	Payload   string  `json:"signed_payload"` // "" in the list of recent ones
+	Signature string  `json:"signature_multibase"`
+	SignedAt  Time    `json:"signed_at"`
+	Trust     int     `json:"attester_trust_at_issue"`
+	Tenure    float64 `json:"tenure_multiplier_at_issue"`
+	Weight    float64 `json:"weight"`
+	Created   Time    `json:"created_at"`
+	Revoked   Time    `json:"revoked_at"` // "" unless it was
+	Active    bool    `json:"is_active"`
+}
+
+// Verify checks the signature over the payload with the attester's key, and that
+// the payload says what the attestation says of subject: the registry need not be
+// believed.
+func (a *Attestation) Verify(subject string, key *air.PublicKey) error {
+	payload := a.payload(subject)
+	if a.Payload != "" && a.Payload != string(payload) {
+		return &air.Error{Code: air.ErrBadSignature, Detail: "the signed text says something else than the attestation"}
+	}
+	text, ok := strings.CutPrefix(a.Signature, "z")
+	if !ok || len(text) > 90 { // the decoder is quadratic; 64 bytes are 88 characters at most
+		return badSignature()
+	}
+	sig, err := base58.Decode(text)
+	if err != nil || len(sig) != ed25519.SignatureSize || !ed25519.Verify(key.Bytes(), payload, sig) {
+		return badSignature()
+	}
+	return nil
+}
+
+func badSignature() error {
+	return &air.Error{Code: air.ErrBadSignature, Detail: "signature does not verify"}
+}
+
+// A Standing is how far a subject is verified after a change.
+type Standing struct {
+	Verified     bool `json:"verified"`
+	Score        int  `json:"verification_score"`
+	Roots        int  `json:"distinct_whois_roots"`
+	Attestations int  `json:"attestation_count"`
+}
+
+// AttestParams are an attestation to make.
+type AttestParams struct {
+	Subject   string // AIR ID
+	Type      string // one of the constants
+	Statement string // optional
+
+	// SignedAt is the time to sign, to the second. Zero means now.
+	SignedAt time.Time
+}
+
+// An Attested is an attestation that the registry has accepted.
+type Attested struct {
+	Answer
+	ID       int64    `json:"attestation_id"`
+	Subject  string   `json:"subject_air_id"`
+	Attester string   `json:"attester_air_id"`
+	Type     string   `json:"attestation_type"`
+	SignedAt Time     `json:"signed_at"`
+	Weight   float64  `json:"weight"`
+	Standing Standing `json:"verified_status"` // of the subject
+}
+
+// An Attestations is all that was ever said of an agent.
+type Attestations struct {
+	Answer
+	Subject  string        `json:"subject_air_id"`
+	List     []Attestation `json:"attestations"`
+	Total    int           `json:"total"`
+	Active   int           `json:"active"`
+	Standing Standing      `json:"verified_status"`
+}
+
+// A Recent is a part of what was said of anybody lately.
+type Recent struct {
+	Answer
+	List  []Attestation `json:"attestations"`
+	Total int           `json:"total"`
+	Limit int           `json:"limit"`
+}
+
+// A Revoked is an attestation taken back.
+type Revoked struct {
+	Answer
+	Revoked  bool     `json:"revoked"`
+	ID       int64    `json:"attestation_id"`
+	Subject  string   `json:"subject_air_id"`
+	At       Time     `json:"revoked_at"`
+	Standing Standing `json:"verified_status"`
+}
+
+// payload is what the attester signs: canonical JSON of five strings, which are not
+// normalised, unlike those of envelopes.
+func (a *Attestation) payload(subject string) []byte {
+	f := fields{} // in the order of the names
+	f.text("attestation_type", a.Type)
+	f.text("attester_air_id", a.Attester)
+	f.text("signed_at", string(a.SignedAt))
+	f.text("statement", a.Statement)
+	f.text("subject_air_id", subject)
+	return f.json()
+}
+
+// Attest signs what the agent attester says of another and hands it in. The
+// secret is that of the attester.
+func (c *Client) Attest(ctx context.Context, attester *air.Identity, secret string, p *AttestParams) (*Attested, error) {
+	if err := air.CheckAIRID(p.Subject); err != nil {
+		return nil, err
+	}
+	switch p.Type {
+	case IdentityVerification, OperatorConfirmation, Dependency, SafetyReview:
+	default:
+		return nil, invalid("no such type of attestation")
+	}
+	at := p.SignedAt
+	if at.IsZero() {
+		at = time.Now()
+	}
+	a := &Attestation{Attester: attester.AIRID(), Type: p.Type, Statement: p.Statement,
+		SignedAt: Time(at.UTC().Format("2006-01-02T15:04:05Z"))}
+	sig, err := attester.Signer().Sign(nil, a.payload(p.Subject), crypto.Hash(0))
+	if err != nil {
+		return nil, fmt.Errorf("air: signing an attestation: %w", err)
+	}
+	f := fields{}
+	f.text("attester_air_id", a.Attester)
+	f.text("attestation_type", a.Type)
+	f.text("signed_at", string(a.SignedAt))
+	f.text("signature_multibase", "z"+base58.Encode(sig))
+	f.text("statement", p.Statement)
+	text, err := c.do(ctx, http.MethodPost, "/agents/"+p.Subject+"/attestations", f.json(), secret)
+	if err != nil {
+		return nil, err
+	}
+	return read[Attested](text)
+}
+
+// Attestations returns what was said of an agent, what was taken back included.
+func (c *Client) Attestations(ctx context.Context, airID string) (*Attestations, error) {
+	return getAgent[Attestations](ctx, c, airID, "/attestations")
+}
+
+// Recent returns what was said of anybody lately. A limit of zero means what the
+// registry thinks right.
+func (c *Client) Recent(ctx context.Context, limit int) (*Recent, error) {
+	path := "/attestations/recent"
+	if limit > 0 {
+		path += "?limit=" + strconv.Itoa(limit)
+	}
+	return get[Recent](ctx, c, path)
+}
+
+// Revoke takes an attestation back. The secret is that of the attester.
+func (c *Client) Revoke(ctx context.Context, subject string, id int64, secret string) (*Revoked, error) {
+	if err := air.CheckAIRID(subject); err != nil {
+		return nil, err
+	}
+	text, err := c.do(ctx, http.MethodDelete, "/agents/"+subject+"/attestations/"+strconv.FormatInt(id, 10), nil, secret)
+	if err != nil {
+		return nil, err
+	}
+	return read[Revoked](text)
+}
