@@ -11,11 +11,11 @@ import (
 	"io"
 	"iter"
 	"log/slog"
+	"maps"
 	"net/http"
 	"net/url"
+	"strconv"
 	"time"
-
-	"github.com/fivewire/fivewire/internal/backoff"
 )
 
 // ClientOptions adjusts a [Client]. The zero value is right for production.
@@ -26,13 +26,20 @@ type ClientOptions struct {
 	// Session is what the session begins with.
 	Session SessionOptions
 
+	// Parallel is how many exchanges may run at the same time. The frames of a
+	// session have an order that HTTP does not keep, so each of them has a
+	// session of its own: SessionID, SessionID_2, SessionID_3 and so on. Zero
+	// means 1.
+	Parallel int
+
 	// HTTPClient sends the requests. Nil means one that follows no redirect.
 	HTTPClient *http.Client
 
 	// Header is sent with every request.
 	Header http.Header
 
-	// Timeout is how long a try waits for the first answer. Zero means 30 s.
+	// Timeout is how long a try waits for the next frame of its answer, and for
+	// its turn. Zero means 30 s.
 	Timeout time.Duration
 
 	// Tries is how often a message is sent if the answer is an error that is
@@ -43,16 +50,17 @@ type ClientOptions struct {
 	Logger *slog.Logger
 }
 
-// A Client sends frames to an HTTP endpoint as one agent, in one session. Its
-// methods may be called from several goroutines; as the frames of a session have
-// an order, exchanges take turns. Use several clients for work side by side.
+// A Client sends frames to an HTTP endpoint as one agent. Its methods may be called
+// from several goroutines; exchanges take turns, unless Parallel is set. It starts
+// no goroutine and needs not be closed.
 type Client struct {
 	endpoint string
 	opts     ClientOptions
 	session  *Session
 	http     *http.Client
 	log      *slog.Logger
-	turn     chan struct{} // holds a token while no exchange runs
+	all      []*Session
+	free     chan *Session // those that no exchange uses
 }
 
 // NewClient returns a client of the endpoint, an http or https URL that usually
@@ -62,8 +70,7 @@ func NewClient(endpoint, self string, opts *ClientOptions) (*Client, error) {
 	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
 		return nil, fmt.Errorf("accp: endpoint %q is no http URL", endpoint)
 	}
-	c := &Client{endpoint: endpoint, turn: make(chan struct{}, 1)}
-	c.turn <- struct{}{}
+	c := &Client{endpoint: endpoint}
 	if opts != nil {
 		c.opts = *opts
 	}
@@ -77,132 +84,138 @@ func NewClient(endpoint, self string, opts *ClientOptions) (*Client, error) {
 		c.opts.Tries = 3
 	}
 	if c.http = c.opts.HTTPClient; c.http == nil {
-		c.http = &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+		c.http = &http.Client{CheckRedirect: noRedirect}
 	}
 	if c.log = c.opts.Logger; c.log == nil {
 		c.log = slog.New(slog.DiscardHandler)
 	}
-	c.session, err = NewSession(self, c.opts.SessionID, &c.opts.Session)
-	return c, err
+	n := max(1, c.opts.Parallel)
+	c.free = make(chan *Session, n)
+	for i := range n {
+		id := c.opts.SessionID
+		if i > 0 {
+			id += "_" + strconv.Itoa(i+1)
+		}
+		s, err := NewSession(self, id, &c.opts.Session)
+		if err != nil {
+			return nil, err
+		}
+		c.all = append(c.all, s)
+		c.free <- s
+	}
+	c.session = c.all[0]
+	return c, nil
 }
 
-// Session returns the session of the client.
+func noRedirect(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+
+// Session returns the session of the client; of several, the first one.
 func (c *Client) Session() *Session { return c.session }
 
 // Hello exchanges the registries and reports whether both sides then have the same
-// schemas (ACCP-113 to ACCP-115).
+// schemas (ACCP-113 to ACCP-115), in every session of the client.
 func (c *Client) Hello(ctx context.Context) (synced bool, err error) {
-	c.session.mu.Lock()
-	c.session.helloSent = true
-	m := c.session.registryMessage(false)
-	c.session.mu.Unlock()
-	for range 4 { // hello, delta, hello: no exchange that can succeed takes longer
+	synced = true
+	for range c.all {
+		s, err := c.take(ctx)
+		if err != nil {
+			return false, err
+		}
+		defer func() { c.free <- s }() // when all have been greeted, so that each is once
+		ok, err := c.hello(ctx, s)
+		if err != nil {
+			return false, err
+		}
+		synced = synced && ok
+	}
+	return synced, nil
+}
+
+func (c *Client) hello(ctx context.Context, s *Session) (synced bool, err error) {
+	s.mu.Lock()
+	s.helloSent = true
+	m := s.registryMessage(false)
+	s.mu.Unlock()
+	theirs := false // their schemas came
+	for range 4 {   // hello, delta, hello: no exchange that can succeed takes longer
 		var next *Message
-		for r, err := range c.exchange(ctx, m) {
+		sent, err := s.Send(ctx, m)
+		if err != nil {
+			return false, err
+		}
+		for r, err := range c.exchange(ctx, s, sent) {
 			if err != nil {
 				return false, err
 			}
-			if r.Message.Intent == IntentSync && r.Message.Op == OpRegistry {
-				c.session.mu.Lock()
-				next, err = c.session.exchange(r.Message)
-				synced = c.session.synced
-				c.session.mu.Unlock()
+			if e := ErrorOf(r); e != nil {
+				return false, e
+			}
+			if r.Intent == IntentSync && r.Op == OpRegistry {
+				_, delta := r.Params.Get("delta")
+				theirs = theirs || delta
+				s.mu.Lock()
+				next, err = s.exchange(r)
+				s.mu.Unlock()
 				if err != nil {
 					return false, err
 				}
 			}
+		}
+		if _, ours := m.Params.Get("delta"); next == nil && ours && theirs {
+			// Both have the schemas of both, and who has the last word is not
+			// told so.
+			s.mu.Lock()
+			s.synced = true
+			s.mu.Unlock()
 		}
 		if next == nil {
 			break
 		}
 		m = next
 	}
-	return synced, nil
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.synced, nil
 }
 
 // Do sends a message and yields the messages that answer it; an error frame is the
-// error that ends it, and so is no answer in time ([ErrTimeout]). A frame that is
-// refused for a reason that passes is sent again with a new id and number, up to
-// three times in all and never after its time to live; a transaction only if it
-// has a transaction_id (D29). It is ranged over once. Leaving the loop early, and
-// the end of ctx, end the request.
+// error that ends it, and so is no answer in time ([ErrTimeout]) and the end of the
+// chain ([ErrCancelled]). A frame that is refused for a reason that passes is sent
+// again with a new id and number, up to three times in all and never after its
+// time to live; a transaction only if it has a transaction_id (D29). It is ranged
+// over once. Leaving the loop early, and the end of ctx, end the request.
+//
+// The loop must not wait for another exchange of the same client, unless that has
+// more than one session (see [ClientOptions]).
 func (c *Client) Do(ctx context.Context, m *Message) iter.Seq2[*Message, error] {
-	return func(yield func(*Message, error) bool) {
-		started := time.Now()
-		delays := backoff.Backoff{Base: 500 * time.Millisecond, Max: 8 * time.Second, Jitter: 0.2}
-		for try := 1; ; try++ {
-			var failed error
-			for r, err := range c.exchange(ctx, m) {
-				if err == nil {
-					if e := ErrorOf(r.Message); e != nil {
-						err = e
-					}
+	return retryPolicy{c.opts.Tries, c.log}.run(ctx, m, func(m *Message, chain *string) iter.Seq2[*Message, error] {
+		return func(yield func(*Message, error) bool) {
+			s := c.running(m)
+			if s == nil {
+				var err error
+				if s, err = c.take(ctx); err != nil {
+					yield(nil, err)
+					return
 				}
-				if err != nil {
-					failed = err
-					break
-				}
-				try = c.opts.Tries // what was yielded cannot be taken back
-				if !yield(r.Message, nil) {
+				defer func() { c.free <- s }()
+			}
+			sent, err := s.Send(ctx, m)
+			if err != nil {
+				yield(nil, err)
+				return
+			}
+			if sent.Dropped {
+				yield(nil, ErrCancelled)
+				return
+			}
+			*chain = sent.Message.Chain()
+			for r, err := range c.exchange(ctx, s, sent) {
+				if !yield(r, err) || err != nil {
 					return
 				}
 			}
-			if failed == nil {
-				return
-			}
-			delay := delays.Delay(try)
-			ttl := time.Duration(0)
-			if m.Meta != nil {
-				ttl = time.Duration(m.Meta.TTL.N) * time.Second
-			}
-			if !c.again(ctx, m, failed, try) || ttl > 0 && time.Since(started)+delay > ttl {
-				yield(nil, failed)
-				return
-			}
-			c.log.Info("accp: trying again", "intent", string(m.Intent), "op", m.Op, "try", try, "err", failed)
-			select {
-			case <-time.After(delay):
-			case <-ctx.Done():
-				yield(nil, &Error{Code: ErrTimeout, Message: "no time for another try", Cause: errors.Join(ctx.Err(), failed)})
-				return
-			}
-			m = c.sameChain(m)
 		}
-	}
-}
-
-// again reports whether a failure is worth another try.
-func (c *Client) again(ctx context.Context, m *Message, err error, try int) bool {
-	var e *Error
-	if try >= c.opts.Tries || ctx.Err() != nil || !errors.As(err, &e) || !e.Code.Info().Retryable {
-		return false
-	}
-	if m.Schema() == SchemaTx || m.Schema() == "transaction" {
-		tx := builtin().byCode[SchemaTx]
-		for _, p := range m.Params {
-			if tx.full(p.Key) == "transaction_id" {
-				return true
-			}
-		}
-		return false
-	}
-	return true
-}
-
-// sameChain returns m for another try: in the chain of the first one (D29).
-func (c *Client) sameChain(m *Message) *Message {
-	if m.Meta != nil && m.Meta.CID != "" {
-		return m
-	}
-	c.session.mu.Lock()
-	first := c.session.lastChain
-	c.session.mu.Unlock()
-	out := m.clone()
-	if out.Meta == nil {
-		out.Meta = &Meta{}
-	}
-	out.Meta.CID = first
-	return out
+	})
 }
 
 // Call sends a message and returns the last one of the answers to it, or nil if it
@@ -215,34 +228,110 @@ func (c *Client) Stream(ctx context.Context, m *Message) iter.Seq2[Value, error]
 	return streamOf(c.Do(ctx, m))
 }
 
-// exchange sends a message once and yields what the session makes of the answers.
-func (c *Client) exchange(ctx context.Context, m *Message) iter.Seq2[*Received, error] {
-	return func(yield func(*Received, error) bool) {
-		select {
-		case <-c.turn:
-		case <-ctx.Done():
-			yield(nil, &Error{Code: ErrTimeout, Message: "another exchange is running", Cause: ctx.Err()})
-			return
-		}
-		defer func() { c.turn <- struct{}{} }()
-		sent, err := c.session.Send(ctx, m)
-		if err != nil {
-			yield(nil, err)
-			return
-		}
-		if sent.Dropped {
-			yield(nil, fail(ErrTimeout, "the chain was cancelled"))
-			return
-		}
-		c.session.mu.Lock()
-		c.session.lastChain = sent.Message.Chain()
-		c.session.mu.Unlock()
-		for i, frame := range sent.Frames {
-			for r, err := range c.post(ctx, frame) {
-				if i < len(sent.Frames)-1 && err == nil && r.Message.Intent == IntentAck {
-					continue // of a part
+// Sync makes state the shared state of the session: it sends the difference to the
+// last one (ACCP-098), nothing if there is none, and the whole state if the peer
+// missed an earlier difference (D46). A client of several sessions has no shared
+// state.
+func (c *Client) Sync(ctx context.Context, state Params) error {
+	if len(c.all) > 1 {
+		return errors.New("accp: a client of several sessions has no shared state")
+	}
+	s, err := c.take(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { c.free <- s }()
+	sent, err := s.Sync(ctx, state)
+	for again := true; err == nil && len(sent.Frames) > 0; again = false {
+		err = nil
+		for r, rerr := range c.exchange(ctx, s, sent) {
+			if rerr == nil {
+				if e := ErrorOf(r); e != nil {
+					rerr = e
 				}
-				if !yield(r, err) || err != nil {
+			}
+			if rerr != nil {
+				err = rerr
+				break
+			}
+		}
+		if !again || !errors.Is(err, ErrSequenceGap) && !errors.Is(err, ErrDuplicate) {
+			return err
+		}
+		sent, err = s.Snapshot(ctx)
+	}
+	return err
+}
+
+// running returns the session in which the chain runs that m cancels, or nil. A
+// cancel does not wait for its turn, since it ends the exchange that would have to
+// end first.
+func (c *Client) running(m *Message) *Session {
+	if m.Intent != IntentCancel || m.Meta == nil {
+		return nil
+	}
+	for _, s := range c.all {
+		s.mu.Lock()
+		_, ok := s.running[m.Meta.CID]
+		s.mu.Unlock()
+		if ok {
+			return s
+		}
+	}
+	return nil
+}
+
+// take waits for a session that no exchange uses.
+func (c *Client) take(ctx context.Context) (*Session, error) {
+	select {
+	case s := <-c.free:
+		return s, nil
+	default:
+	}
+	timer := time.NewTimer(c.opts.Timeout)
+	defer timer.Stop()
+	select {
+	case s := <-c.free:
+		return s, nil
+	case <-timer.C:
+		return nil, fail(ErrTimeout, "another exchange is running")
+	case <-ctx.Done():
+		return nil, &Error{Code: ErrTimeout, Message: "another exchange is running", Cause: ctx.Err()}
+	}
+}
+
+// exchange sends the frames of a message and yields the messages that answer it.
+// Its end is that of the chain as well.
+func (c *Client) exchange(ctx context.Context, s *Session, sent *Sent) iter.Seq2[*Message, error] {
+	return func(yield func(*Message, error) bool) {
+		chain := sent.Message.Chain()
+		outer := ctx
+		if sent.Message.Intent != IntentCancel {
+			var done context.CancelFunc
+			ctx, done = s.Watch(ctx, chain)
+			defer done()
+		}
+		for i, frame := range sent.Frames {
+			for r, err := range c.post(ctx, s, frame) {
+				if err != nil {
+					if ctx.Err() != nil && outer.Err() == nil {
+						err = ErrCancelled
+					}
+					yield(nil, err)
+					return
+				}
+				m := r.Message
+				switch {
+				case i < len(sent.Frames)-1 && m.Intent == IntentAck:
+					continue // of a part
+				case m.Meta.CID != "" && m.Meta.CID != chain && m.Intent != IntentFail:
+					c.log.Info("accp: message that answers nothing", "intent", string(m.Intent), "op", m.Op)
+					continue
+				case r.Outcome == Cancel:
+					yield(nil, ErrCancelled)
+					return
+				}
+				if !yield(m, nil) {
 					return
 				}
 			}
@@ -252,8 +341,8 @@ func (c *Client) exchange(ctx context.Context, m *Message) iter.Seq2[*Received, 
 
 var errStatus = errors.New("accp: unexpected HTTP answer")
 
-// post sends one frame and yields what comes back.
-func (c *Client) post(ctx context.Context, frame []byte) iter.Seq2[*Received, error] {
+// post sends one frame and yields what the session makes of what comes back.
+func (c *Client) post(ctx context.Context, s *Session, frame []byte) iter.Seq2[*Received, error] {
 	return func(yield func(*Received, error) bool) {
 		ctx, cancel := context.WithCancelCause(ctx)
 		defer cancel(nil)
@@ -271,7 +360,7 @@ func (c *Client) post(ctx context.Context, frame []byte) iter.Seq2[*Received, er
 			if err == io.EOF {
 				return
 			}
-			timer.Stop() // the first frame came in time
+			timer.Stop() // what the session and the caller do is not the peer's time
 			if err != nil {
 				if ctx.Err() != nil || !errors.Is(err, ErrParse) || errors.Is(err, io.ErrUnexpectedEOF) {
 					err = &Error{Code: ErrTimeout, Message: "the answer was cut off", Cause: errors.Join(ErrTruncated, err, context.Cause(ctx))}
@@ -279,17 +368,17 @@ func (c *Client) post(ctx context.Context, frame []byte) iter.Seq2[*Received, er
 				yield(nil, err)
 				return
 			}
-			r, err := c.session.Receive(ctx, answer)
+			r, err := s.Receive(ctx, answer)
 			if err != nil {
 				yield(nil, err)
 				return
 			}
-			if r.Outcome == Dropped || r.Outcome == Pending {
-				continue
+			if r.Outcome == Delivered || r.Outcome == Cancel {
+				if !yield(r, nil) {
+					return
+				}
 			}
-			if !yield(r, nil) {
-				return
-			}
+			timer.Reset(c.opts.Timeout)
 		}
 	}
 }
@@ -300,9 +389,7 @@ func (c *Client) open(ctx context.Context, frame []byte) (io.ReadCloser, error) 
 	if err != nil {
 		return nil, err
 	}
-	for k, v := range c.opts.Header {
-		req.Header[k] = v
-	}
+	maps.Copy(req.Header, c.opts.Header)
 	req.Header.Set("Content-Type", MediaType)
 	req.Header.Set("Accept", MediaType)
 	res, err := c.http.Do(req)
@@ -312,6 +399,9 @@ func (c *Client) open(ctx context.Context, frame []byte) (io.ReadCloser, error) 
 	switch {
 	case res.StatusCode == http.StatusNoContent:
 	case isMediaType(res.Header.Get("Content-Type")): // an error frame under any status (D53)
+	case res.StatusCode == http.StatusTooManyRequests, res.StatusCode >= http.StatusBadGateway && res.StatusCode <= http.StatusGatewayTimeout:
+		res.Body.Close() // of something between here and the peer, or of a peer that closes
+		return nil, &Error{Code: ErrTimeout, Message: "no answer", Cause: fmt.Errorf("%w: status %d", errStatus, res.StatusCode)}
 	default:
 		res.Body.Close()
 		return nil, fmt.Errorf("%w: status %d, type %.80q", errStatus, res.StatusCode, res.Header.Get("Content-Type"))

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"iter"
 	"net/http"
-	"sync"
 	"time"
 
 	"github.com/coder/websocket"
@@ -26,7 +25,7 @@ type DialOptions struct {
 	// by the rules of [Server.Handle] without handlers. Its sessions are not used.
 	Handlers *Server
 
-	// HTTPClient opens the connection. Nil means [http.DefaultClient].
+	// HTTPClient opens the connection. Nil means one that follows no redirect.
 	HTTPClient *http.Client
 
 	// Header is sent with the opening request.
@@ -35,13 +34,16 @@ type DialOptions struct {
 	// Heartbeat is the interval of pings. Zero means 30 s.
 	Heartbeat time.Duration
 
-	// Timeout is how long a call waits for the next message when its context
-	// sets no deadline. Zero means 30 s.
+	// Timeout is how long a call waits for the next message. Zero means 30 s.
 	Timeout time.Duration
+
+	// Tries is how often [Conn.Do] sends a message if the answer is an error
+	// that is worth another try. Zero means 3 (D29).
+	Tries int
 }
 
 // A Conn is the client's side of a WebSocket connection. Its methods may be called
-// from several goroutines, and calls run side by side.
+// from several goroutines, and calls run side by side. It must be closed.
 type Conn struct {
 	c    *wsConn
 	opts DialOptions
@@ -49,7 +51,7 @@ type Conn struct {
 }
 
 // Dial opens a connection to a WebSocket URL as agent self and begins the session
-// with the own registry.
+// with the own registry. The context is for opening only.
 func Dial(ctx context.Context, url, self string, opts *DialOptions) (*Conn, error) {
 	var o DialOptions
 	if opts != nil {
@@ -60,6 +62,12 @@ func Dial(ctx context.Context, url, self string, opts *DialOptions) (*Conn, erro
 	}
 	if o.Timeout <= 0 {
 		o.Timeout = 30 * time.Second
+	}
+	if o.Tries <= 0 {
+		o.Tries = 3
+	}
+	if o.HTTPClient == nil {
+		o.HTTPClient = &http.Client{CheckRedirect: noRedirect}
 	}
 	server, err := o.Handlers.forClient(self, &o)
 	if err != nil {
@@ -76,7 +84,7 @@ func Dial(ctx context.Context, url, self string, opts *DialOptions) (*Conn, erro
 		return nil, &Error{Code: ErrTimeout, Message: "no connection", Cause: err}
 	}
 	c := newConn(context.Background(), ws, server)
-	c.session, c.calls = session, &callTable{open: map[string]*call{}}
+	c.session, c.calls = session, &callTable{open: map[string]*call{}, parts: map[string]*call{}}
 	conn := &Conn{c: c, opts: o, done: make(chan struct{})}
 	go func() {
 		defer close(conn.done)
@@ -96,7 +104,7 @@ func Dial(ctx context.Context, url, self string, opts *DialOptions) (*Conn, erro
 
 // forClient returns a server with the handlers of s for one connection.
 func (s *Server) forClient(self string, o *DialOptions) (*Server, error) {
-	so := ServerOptions{Session: o.Session, Heartbeat: o.Heartbeat}
+	so := ServerOptions{Session: o.Session, Heartbeat: o.Heartbeat, Logger: o.Session.Logger}
 	if s != nil {
 		so.Logger, so.MaxPending, so.WriteTimeout = s.opts.Logger, s.opts.MaxPending, s.opts.WriteTimeout
 	}
@@ -119,9 +127,25 @@ func (c *Conn) Session() *Session { return c.c.session }
 // Done is closed when the connection has ended.
 func (c *Conn) Done() <-chan struct{} { return c.done }
 
-// Close ends the connection and waits until that is done. Calls that wait get
-// [ErrTimeout].
+// Err returns why the connection ended: nil while it has not, or after [Conn.Close],
+// else an error from which [websocket.CloseStatus] tells the code that the peer gave.
+func (c *Conn) Err() error {
+	select {
+	case <-c.done:
+		if err := c.c.why(); !errors.Is(err, errConnClosed) {
+			return err
+		}
+		return nil
+	default:
+		return nil
+	}
+}
+
+// Close ends the connection and waits until that is done and no handler runs any
+// more, so a handler must not call it. Calls that wait get [ErrTimeout]. It may be
+// called more than once.
 func (c *Conn) Close() error {
+	c.c.because(errConnClosed)
 	c.c.finish(websocket.StatusNormalClosure, "")
 	c.c.cancel()
 	<-c.done
@@ -130,65 +154,160 @@ func (c *Conn) Close() error {
 
 // Send sends a message and waits for nothing.
 func (c *Conn) Send(ctx context.Context, m *Message) (*Sent, error) {
-	return c.c.post(ctx, c.c.session, m, nil)
+	return c.c.post(ctx, func() (*Sent, error) { return c.c.session.Send(ctx, m) })
+}
+
+// Sync makes state the shared state of the session: it sends the difference to the
+// last one (ACCP-098), nothing if there is none, and the whole state if the peer
+// missed an earlier difference (D46).
+func (c *Conn) Sync(ctx context.Context, state Params) error {
+	session := c.c.session
+	_, err := lastOf(noFail(c.do(ctx, IntentSync, "", new(string), func() (*Sent, error) { return session.Sync(ctx, state) })))
+	if errors.Is(err, ErrSequenceGap) || errors.Is(err, ErrDuplicate) {
+		_, err = lastOf(noFail(c.do(ctx, IntentSync, "", new(string), func() (*Sent, error) { return session.Snapshot(ctx) })))
+	}
+	return err
 }
 
 // Do sends a message and yields what the peer answers to its chain: any number of
 // ack, wait, esc and stream messages and then the last one, which is done, end, a
 // final chunk, or for an intent that asks for no result the ack. An error frame is
 // the error that ends it, as is a lost connection or no message in time
-// ([ErrTimeout]). It is ranged over once. Leaving the loop early, and the end of
-// ctx, cancel the chain at the peer.
+// ([ErrTimeout]), and the end of the chain ([ErrCancelled]). What may pass is tried
+// again as by [Client.Do]. It is ranged over once. Leaving the loop early, and the
+// end of ctx, cancel the chain at the peer.
+//
+// A cancel is sent and not waited for; it ends the calls of its chain.
 func (c *Conn) Do(ctx context.Context, m *Message) iter.Seq2[*Message, error] {
-	return func(yield func(*Message, error) bool) {
-		var k *call
-		chain := ""
-		sent, err := c.c.post(ctx, c.c.session, m, func(s *Sent) {
-			if !s.Dropped {
-				chain = s.Message.Chain()
-				k = c.c.calls.add(chain)
-			}
-		})
-		if err != nil {
-			c.c.calls.remove(chain)
-			yield(nil, err)
-			return
-		}
-		if sent.Dropped {
-			yield(nil, fail(ErrTimeout, "the chain was cancelled"))
-			return
-		}
-		defer c.c.calls.remove(chain)
-		for {
-			r, err := k.next(ctx, c.opts.Timeout)
-			if err != nil {
-				if ctx.Err() != nil {
-					c.abort(m, chain)
-				}
+	if m.Intent == IntentCancel {
+		return func(yield func(*Message, error) bool) {
+			if _, err := c.Send(ctx, m); err != nil {
 				yield(nil, err)
-				return
 			}
-			if e := ErrorOf(r.Message); e != nil {
-				yield(nil, e)
-				return
+		}
+	}
+	return func(yield func(*Message, error) bool) {
+		chain := ""
+		policy := retryPolicy{c.opts.Tries, c.c.s.log}
+		for r, err := range policy.run(ctx, m, func(m *Message, name *string) iter.Seq2[*Message, error] {
+			cid := ""
+			if m.Meta != nil {
+				cid = m.Meta.CID
 			}
-			if !yield(r.Message, nil) {
-				if !last(m.Intent, r.Message) {
-					c.abort(m, chain)
+			return func(yield func(*Message, error) bool) {
+				for r, err := range c.do(ctx, m.Intent, cid, name, func() (*Sent, error) { return c.c.session.Send(ctx, m) }) {
+					chain = *name
+					if !yield(r, err) {
+						return
+					}
 				}
-				return
 			}
-			if last(m.Intent, r.Message) {
+		}) {
+			var e *Error
+			if errors.As(err, &e) && e.Code == ErrTimeout && !e.Remote && chain != "" && ctx.Err() == nil {
+				c.abort(m.Op, chain) // no try is left, so late answers are not welcome any more
+			}
+			if !yield(r, err) {
 				return
 			}
 		}
 	}
 }
 
-// abort tells the peer that nobody waits any more.
-func (c *Conn) abort(m *Message, chain string) {
-	_, err := c.Send(context.Background(), &Message{Intent: IntentCancel, Op: m.Op, Meta: &Meta{CID: chain}})
-	c.c.report(err)
+// noFail turns an error frame into the error that it is.
+func noFail(seq iter.Seq2[*Message, error]) iter.Seq2[*Message, error] {
+	return func(yield func(*Message, error) bool) {
+		for m, err := range seq {
+			if err == nil {
+				if e := ErrorOf(m); e != nil {
+					m, err = nil, e
+				}
+			}
+			if !yield(m, err) {
+				return
+			}
+		}
+	}
+}
+
+// do sends what send returns, a message with this intent and cid, and yields the
+// answers to it. It stores its chain in name before it yields.
+func (c *Conn) do(ctx context.Context, intent Intent, cid string, name *string, send func() (*Sent, error)) iter.Seq2[*Message, error] {
+	return func(yield func(*Message, error) bool) {
+		session, outer := c.c.session, ctx
+		var k *call
+		sent, err := c.c.post(ctx, func() (*Sent, error) {
+			if cid != "" && c.c.calls.has(cid) {
+				return nil, errSameChain
+			}
+			sent, err := send()
+			if err == nil && len(sent.Frames) > 0 {
+				// The call waits before its message is on its way.
+				k = c.c.calls.add(sent.Message.Chain(), sent.more)
+			}
+			return sent, err
+		})
+		if k != nil {
+			defer c.c.calls.remove(k)
+		}
+		switch {
+		case err == nil && sent.Dropped:
+			err = ErrCancelled
+		case err == nil && k == nil:
+			return // nothing to send
+		}
+		if err != nil {
+			yield(nil, err)
+			return
+		}
+		chain, op := sent.Message.Chain(), sent.Message.Op
+		*name = chain
+		ctx, done := session.Watch(ctx, chain)
+		defer done()
+		// Every part but the last is answered by an ack, in a chain of its own
+		// unless the message names one.
+		skip := len(sent.Frames) - 1
+		if sent.Message.Meta.CID == "" {
+			skip = min(skip, 1)
+		}
+		finished := false
+		defer func() {
+			if !finished {
+				c.abort(op, chain)
+			}
+		}()
+		for {
+			r, err := k.next(ctx, c.opts.Timeout)
+			switch {
+			case err == nil && r.Outcome == Cancel, err != nil && ctx.Err() != nil && outer.Err() == nil:
+				finished = true
+				yield(nil, ErrCancelled)
+				return
+			case err != nil:
+				// Another try may follow, to which late answers are welcome.
+				finished = outer.Err() == nil && !errors.Is(err, errSlow)
+				yield(nil, err)
+				return
+			case skip > 0 && r.Message.Intent == IntentAck:
+				skip--
+				continue
+			}
+			finished = last(intent, r.Message)
+			if !yield(r.Message, nil) || finished {
+				return
+			}
+		}
+	}
+}
+
+// abort tells the peer that nobody waits any more, if it can still be told.
+func (c *Conn) abort(op, chain string) {
+	ctx, cancel := context.WithTimeout(context.Background(), c.c.s.opts.WriteTimeout)
+	defer cancel()
+	_, err := c.Send(ctx, &Message{Intent: IntentCancel, Op: op, Meta: &Meta{CID: chain}})
+	if !errors.Is(err, errConnClosed) {
+		c.c.report(err)
+	}
 }
 
 // Call sends a message and returns the last one of the answers to it.
@@ -213,149 +332,4 @@ func last(asked Intent, m *Message) bool {
 		return asked != IntentReq && asked != IntentQry
 	}
 	return false
-}
-
-func lastOf(seq iter.Seq2[*Message, error]) (*Message, error) {
-	var m *Message
-	for x, err := range seq {
-		if err != nil {
-			return nil, err
-		}
-		m = x
-	}
-	return m, nil
-}
-
-// ErrTruncated reports a stream that ended before its final chunk.
-var ErrTruncated = errors.New("accp: stream ended early")
-
-// streamOf puts the chunks among messages in order. The end of a stream in the
-// last position of the messages may have come before chunks that it overtook, so
-// only a complete stream ends well.
-func streamOf(seq iter.Seq2[*Message, error]) iter.Seq2[Value, error] {
-	return func(yield func(Value, error) bool) {
-		var streams Streams
-		done := false
-		for m, err := range seq {
-			if err != nil {
-				yield(Value{}, err)
-				return
-			}
-			if m.Intent != IntentStream && m.Intent != IntentEnd || m.Intent == IntentEnd && done {
-				continue
-			}
-			chunks, err := streams.Add(m)
-			if err != nil {
-				yield(Value{}, err)
-				return
-			}
-			for _, v := range chunks.Data {
-				if !yield(v, nil) {
-					return
-				}
-			}
-			done = done || chunks.Done
-		}
-		if !done {
-			yield(Value{}, ErrTruncated)
-		}
-	}
-}
-
-// A callTable holds the calls of a connection that wait for answers, by chain. A
-// nil table has none.
-type callTable struct {
-	mu     sync.Mutex
-	open   map[string]*call
-	closed bool
-}
-
-// A call waits for the messages of one chain.
-type call struct {
-	in   chan *Received
-	over chan struct{} // closed when nothing more will come
-	once sync.Once
-	slow bool // set before over is closed
-}
-
-func (t *callTable) add(chain string) *call {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	k := &call{in: make(chan *Received, callQueue), over: make(chan struct{})}
-	if t.closed {
-		close(k.over)
-		return k
-	}
-	t.open[chain] = k
-	return k
-}
-
-func (t *callTable) remove(chain string) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	delete(t.open, chain)
-}
-
-func (t *callTable) close() {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.closed = true
-	for _, k := range t.open {
-		k.once.Do(func() { close(k.over) })
-	}
-}
-
-// deliver gives a message to the call that waits for it, and reports whether there
-// is one. A call whose reader does not keep up is given up.
-func (t *callTable) deliver(r *Received) bool {
-	if t == nil {
-		return false
-	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	k, ok := t.open[r.Message.Chain()]
-	if !ok {
-		return false
-	}
-	select {
-	case k.in <- r:
-	default:
-		k.once.Do(func() {
-			k.slow = true
-			close(k.over)
-		})
-	}
-	return true
-}
-
-func (k *call) next(ctx context.Context, timeout time.Duration) (*Received, error) {
-	select { // what came goes before the end
-	case r := <-k.in:
-		return r, nil
-	default:
-	}
-	var timer <-chan time.Time
-	if _, ok := ctx.Deadline(); !ok {
-		t := time.NewTimer(timeout)
-		defer t.Stop()
-		timer = t.C
-	}
-	select {
-	case r := <-k.in:
-		return r, nil
-	case <-timer:
-		return nil, fail(ErrTimeout, "no answer in time")
-	case <-ctx.Done():
-		return nil, &Error{Code: ErrTimeout, Message: "no answer in time", Cause: ctx.Err()}
-	case <-k.over:
-	}
-	select {
-	case r := <-k.in:
-		return r, nil
-	default:
-	}
-	if k.slow {
-		return nil, fail(ErrInternal, "answers came faster than they were read")
-	}
-	return nil, &Error{Code: ErrTimeout, Message: "connection lost", Cause: errConnClosed}
 }

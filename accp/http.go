@@ -8,6 +8,8 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"strconv"
+	"time"
 )
 
 // ServeHTTP answers requests for [FramesPath], and for [WebSocketPath] if they
@@ -19,13 +21,23 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case WebSocketPath:
 		s.ServeWebSocket(w, r)
 	default:
+		s.boundBody(w, r)
 		w.WriteHeader(http.StatusNotFound)
+	}
+}
+
+// boundBody gives the body its time to arrive, be it read here or thrown away by
+// net/http. A transport without deadlines is served without.
+func (s *Server) boundBody(w http.ResponseWriter, r *http.Request) {
+	if r.ContentLength != 0 {
+		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(s.opts.BodyTimeout))
 	}
 }
 
 // ServeFrames answers a request whose body is one frame, whatever its path
 // (ACCP-153 to ACCP-156, D53).
 func (s *Server) ServeFrames(w http.ResponseWriter, r *http.Request) {
+	s.boundBody(w, r)
 	if r.Method != http.MethodPost {
 		w.Header().Set("Allow", http.MethodPost)
 		w.WriteHeader(http.StatusMethodNotAllowed)
@@ -43,9 +55,13 @@ func (s *Server) ServeFrames(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if err != nil {
+		w.Header().Set("Connection", "close") // where the next request begins is not known
 		w.WriteHeader(http.StatusBadRequest)
 		return
 	}
+	// The work may take longer than the body did. After a failure the deadline
+	// stays: net/http reads on before it answers.
+	_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
 	if frame, ok := bytes.CutSuffix(body, []byte("\n")); ok {
 		body = bytes.TrimSuffix(frame, []byte("\r"))
 	}
@@ -64,7 +80,7 @@ func (s *Server) ServeFrames(w http.ResponseWriter, r *http.Request) {
 func (s *Server) serveBody(w http.ResponseWriter, r *http.Request, frame []byte) {
 	ctx, cancel := mergeDone(r.Context(), s.ctx)
 	defer cancel()
-	out := &httpAnswer{w: w, control: http.NewResponseController(w)}
+	out := &httpAnswer{w: w, control: http.NewResponseController(w), timeout: s.opts.WriteTimeout}
 	e := &exchange{}
 	e.out = func(session *Session, m *Message) error {
 		sent, err := session.Send(ctx, m)
@@ -81,6 +97,7 @@ func (s *Server) serveBody(w http.ResponseWriter, r *http.Request, frame []byte)
 			err = s.refuse(e, err, frame)
 		}
 	} else {
+		defer s.release(e.session)
 		err = s.serve(ctx, e, frame)
 	}
 	if err != nil {
@@ -90,7 +107,7 @@ func (s *Server) serveBody(w http.ResponseWriter, r *http.Request, frame []byte)
 }
 
 // sessionFor finds the session that a frame belongs to, and asks whether the
-// request may use it.
+// request may use it. Who gets one releases it.
 func (s *Server) sessionFor(r *http.Request, frame []byte) (*Session, error) {
 	c := Codec{Lenient: s.opts.Session.Lenient, Limits: s.opts.Session.Limits}
 	m, err := c.Parse(frame)
@@ -110,14 +127,18 @@ func (s *Server) sessionFor(r *http.Request, frame []byte) (*Session, error) {
 
 // httpAnswer is the answer to one request: nothing (204), or frames. The first
 // frame waits for the handler to end, so that an error after it can still set the
-// status; the chunks of streams do not.
+// status; the chunks of streams do not. A peer that does not read is cut off.
 type httpAnswer struct {
 	w       http.ResponseWriter
 	control *http.ResponseController
+	timeout time.Duration
 	waiting [][]byte
+	bytes   int // that wait
 	status  int
 	started bool
 }
+
+const maxWaiting = 64 << 10 // bytes of an answer that wait for the handler to end
 
 func (a *httpAnswer) write(frames [][]byte, failed, flush bool) error {
 	if len(frames) == 0 {
@@ -129,11 +150,21 @@ func (a *httpAnswer) write(frames [][]byte, failed, flush bool) error {
 			a.status = http.StatusBadRequest // every error frame comes with 400 (D53)
 		}
 	}
-	a.waiting = append(a.waiting, frames...)
-	if !flush {
+	for _, f := range frames {
+		a.waiting = append(a.waiting, f)
+		a.bytes += len(f) + 1
+	}
+	if !flush && a.bytes <= maxWaiting {
 		return nil
 	}
-	if err := a.flush(); err != nil {
+	return a.flush()
+}
+
+// flush sends what waits, in its time.
+func (a *httpAnswer) flush() error {
+	_ = a.control.SetWriteDeadline(time.Now().Add(a.timeout))
+	defer func() { _ = a.control.SetWriteDeadline(time.Time{}) }()
+	if err := a.put(); err != nil {
 		return err
 	}
 	if err := a.control.Flush(); err != nil && !errors.Is(err, http.ErrNotSupported) {
@@ -142,32 +173,36 @@ func (a *httpAnswer) write(frames [][]byte, failed, flush bool) error {
 	return nil
 }
 
-func (a *httpAnswer) flush() error {
+func (a *httpAnswer) put() error {
 	if !a.started {
 		a.started = true
 		a.w.Header().Set("Content-Type", MediaType)
 		a.w.Header().Set("X-Content-Type-Options", "nosniff")
 		a.w.WriteHeader(a.status)
 	}
+	out := make([]byte, 0, a.bytes)
 	for _, f := range a.waiting {
-		if _, err := a.w.Write(append(f, '\n')); err != nil {
-			return err
-		}
+		out = append(append(out, f...), '\n')
 	}
-	a.waiting = nil
-	return nil
+	a.waiting, a.bytes = nil, 0
+	_, err := a.w.Write(out)
+	return err
 }
 
 func (a *httpAnswer) finish(broken bool) {
-	if len(a.waiting) > 0 || a.started {
-		if err := a.flush(); err == nil {
-			return
-		}
-		broken = true
+	var err error
+	switch {
+	case broken, len(a.waiting) == 0:
+	case a.started:
+		err = a.flush()
+	default: // all of it, in one piece that net/http has room for
+		a.w.Header().Set("Content-Length", strconv.Itoa(a.bytes))
+		err = a.put()
 	}
 	switch {
-	case a.started:
+	case a.started && (broken || err != nil):
 		panic(http.ErrAbortHandler) // so that the peer sees a cut stream and not a finished one
+	case a.started:
 	case broken:
 		a.w.WriteHeader(http.StatusInternalServerError)
 	default:

@@ -27,6 +27,8 @@ type Sent struct {
 
 	// CheckpointErr is why a checkpoint that was due could not be made.
 	CheckpointErr error
+
+	more []string // message ids of the frames after the first
 }
 
 // Send gives a message its envelope and encodes it, as one frame or, if that is
@@ -123,6 +125,8 @@ func (s *Session) emit(ctx context.Context, m *Message, p prepared, groups [][]i
 			sent := *m
 			sent.Meta = s.envelope(m, mid(frame, at), seq, 0, 0)
 			res.Message = &sent
+		} else {
+			res.more = append(res.more, mid(frame, at))
 		}
 	}
 	for i, frame := range res.Frames {

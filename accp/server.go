@@ -43,8 +43,11 @@ type Reply struct {
 
 	mu   sync.Mutex
 	sent int
+	over bool // the handler returned
 	out  func(*Session, *Message) error
 }
+
+var errReplyOver = errors.New("accp: the handler has returned")
 
 // Send sends a message in the chain of the one that is answered. It may be called
 // several times; stream chunks are on their way when it returns. After the chain
@@ -55,6 +58,9 @@ func (w *Reply) Send(m *Message) error {
 	answer(out, w.to.Message)
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if w.over {
+		return errReplyOver
+	}
 	w.sent++
 	return w.out(w.session, out)
 }
@@ -88,17 +94,22 @@ type ServerOptions struct {
 	// for SessionIdle, else it is refused with [ErrInternal].
 	MaxSessions int
 
-	// SessionIdle is how long a session is kept after its last frame. Zero means
-	// an hour. A session that is dropped forgets its numbers and replays.
+	// SessionIdle is how long a session is kept after its last frame, or the end
+	// of its connection. Zero means an hour. A session that is dropped forgets
+	// its numbers and replays, unless they lie in a Store of its own.
 	SessionIdle time.Duration
 
 	// Heartbeat is the interval of pings on WebSocket connections. Zero means
 	// 30 s; a peer that sends nothing for two intervals is dropped (D56).
 	Heartbeat time.Duration
 
-	// WriteTimeout is how long one frame may take to be written to a WebSocket
-	// connection before that is cut. Zero means 10 s.
+	// WriteTimeout is how long one frame may take to be written before the
+	// connection is cut. Zero means 10 s.
 	WriteTimeout time.Duration
+
+	// BodyTimeout is how long the body of a request may take to arrive. Zero
+	// means 30 s.
+	BodyTimeout time.Duration
 
 	// MaxPending bounds how many messages of one WebSocket connection are
 	// handled at the same time; the reader waits. Zero means 64.
@@ -147,6 +158,7 @@ type route struct {
 type kept struct {
 	session *Session
 	used    time.Time
+	uses    int // requests and connections that it serves now
 }
 
 // NewServer returns a server that answers as agent self.
@@ -169,6 +181,9 @@ func NewServer(self string, opts *ServerOptions) (*Server, error) {
 	}
 	if s.opts.WriteTimeout <= 0 {
 		s.opts.WriteTimeout = 10 * time.Second
+	}
+	if s.opts.BodyTimeout <= 0 {
+		s.opts.BodyTimeout = 30 * time.Second
 	}
 	if s.opts.MaxPending <= 0 {
 		s.opts.MaxPending = 64
@@ -313,6 +328,9 @@ func (s *Server) dispatch(ctx context.Context, e *exchange, r *Received, frame [
 	}
 	w := &Reply{session: e.session, to: r, out: e.out}
 	err := s.call(ctx, w, m)
+	w.mu.Lock()
+	w.over = true // what it left behind has nobody to answer any more
+	w.mu.Unlock()
 	if err != nil {
 		var perr *Error
 		var code Code
@@ -326,7 +344,9 @@ func (s *Server) dispatch(ctx context.Context, e *exchange, r *Received, frame [
 		return e.sendError(err, m)
 	}
 	if w.sent == 0 && m.Intent != IntentAck && m.Intent != IntentPong && m.Intent != IntentPing {
-		return w.Send(&Message{Intent: IntentAck, Op: m.Op})
+		out := &Message{Intent: IntentAck, Op: m.Op}
+		answer(out, m)
+		return e.out(e.session, out)
 	}
 	return nil
 }
@@ -366,7 +386,8 @@ func (s *Session) negotiateWith(ctx context.Context, r *Received, out func(*Sess
 	return true, out(s, reply)
 }
 
-// session returns the session of an id, making it if it is new.
+// session returns the session of an id, making it if it is new. It is kept at
+// least until it is released.
 func (s *Server) session(id string) (*Session, error) {
 	if id == "" {
 		return NewSession(s.self, "", &s.opts.Session)
@@ -377,6 +398,7 @@ func (s *Server) session(id string) (*Session, error) {
 	if el, ok := s.sessions[id]; ok {
 		k := el.Value.(*kept)
 		k.used = now
+		k.uses++
 		s.order.MoveToBack(el)
 		return k.session, nil
 	}
@@ -384,6 +406,11 @@ func (s *Server) session(id string) (*Session, error) {
 		k := el.Value.(*kept)
 		if now.Sub(k.used) < s.opts.SessionIdle {
 			break
+		}
+		if k.uses > 0 { // a connection that lives long
+			k.used = now
+			s.order.MoveToBack(el)
+			continue
 		}
 		s.order.Remove(el)
 		delete(s.sessions, k.session.id)
@@ -395,8 +422,20 @@ func (s *Server) session(id string) (*Session, error) {
 	if err != nil {
 		return nil, err
 	}
-	s.sessions[id] = s.order.PushBack(&kept{session: session, used: now})
+	s.sessions[id] = s.order.PushBack(&kept{session: session, used: now, uses: 1})
 	return session, nil
+}
+
+// release ends the use of a session.
+func (s *Server) release(session *Session) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if el, ok := s.sessions[session.id]; ok && el.Value.(*kept).session == session {
+		k := el.Value.(*kept)
+		k.uses--
+		k.used = time.Now()
+		s.order.MoveToBack(el)
+	}
 }
 
 // Session returns the session with this id, and whether it is kept.

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/coder/websocket"
@@ -17,12 +18,9 @@ import (
 // know it (D56).
 const Subprotocol = "accp.v1"
 
-const (
-	outQueue  = 256 // frames that wait to be written to a connection; then senders wait
-	callQueue = 256 // messages that wait for the reader of a call; then the call is given up
-)
+var errSilent = errors.New("accp: the peer was silent for too long")
 
-var errConnClosed = errors.New("accp: connection closed")
+const outQueue = 256 // frames that wait to be written to a connection; then senders wait
 
 // A wsConn is one WebSocket connection, of either side. Its goroutines are the
 // reader (the caller of run), the writer, the watch, and one for each message that
@@ -41,17 +39,21 @@ type wsConn struct {
 	once   sync.Once
 	opened chan struct{} // closed when the session is established
 
-	mu     sync.Mutex // serializes numbering and queueing, so that frames go out in order
-	queue  chan []byte
-	ended  bool // nothing more is queued
-	heard  time.Time
+	turn   chan struct{} // holds a token while nobody numbers and queues, so that frames go out in order
+	queue  chan []byte   // written to and closed by who has the turn
+	over   atomic.Bool   // nothing more is queued
+	heard  atomic.Int64  // when the last message came, in Unix nanoseconds
 	wrote  chan struct{} // closed when the writer ended
 	closed sync.Once
+
+	mu    sync.Mutex
+	cause error // why the connection ended; guarded by mu
 }
 
 // ServeWebSocket opens a connection and serves it until it ends, whatever the path
 // (ACCP-157 to ACCP-159, D56).
 func (s *Server) ServeWebSocket(w http.ResponseWriter, r *http.Request) {
+	s.boundBody(w, r)
 	if !s.begin() {
 		w.WriteHeader(http.StatusServiceUnavailable)
 		return
@@ -78,13 +80,20 @@ func (s *Server) ServeWebSocket(w http.ResponseWriter, r *http.Request) {
 		defer s.mu.Unlock()
 		delete(s.conns, c)
 	}()
+	defer func() {
+		if c.session != nil {
+			s.release(c.session)
+		}
+	}()
 	c.run(func(frame []byte) bool { return c.open(r, frame) })
 }
 
 func newConn(ctx context.Context, ws *websocket.Conn, s *Server) *wsConn {
 	c := &wsConn{ws: ws, s: s, queue: make(chan []byte, outQueue), wrote: make(chan struct{}),
 		slots: make(chan struct{}, s.opts.MaxPending), stop: make(chan struct{}), opened: make(chan struct{}),
-		heard: time.Now()}
+		turn: make(chan struct{}, 1)}
+	c.turn <- struct{}{}
+	c.heard.Store(time.Now().UnixNano())
 	c.ctx, c.cancel = context.WithCancel(ctx)
 	ws.SetReadLimit(int64(s.opts.Session.Limits.withDefaults().Frame))
 	return c
@@ -104,14 +113,12 @@ func (c *wsConn) run(first func([]byte) bool) {
 		typ, data, err := c.ws.Read(c.ctx)
 		if err != nil {
 			c.s.log.Debug("accp: connection ends", "err", err)
+			c.because(err)
 			break
 		}
-		c.mu.Lock()
-		c.heard = time.Now()
-		over := c.ended
-		c.mu.Unlock()
+		c.heard.Store(time.Now().UnixNano())
 		switch {
-		case over: // only the closing handshake is awaited
+		case c.over.Load(): // only the closing handshake is awaited
 		case typ != websocket.MessageText:
 			c.finish(websocket.StatusUnsupportedData, "text only")
 		case opened:
@@ -175,7 +182,7 @@ func (c *wsConn) open(r *http.Request, frame []byte) bool {
 func (c *wsConn) receive(frame []byte) {
 	e := &exchange{session: c.session, out: c.send}
 	r, err := c.session.Receive(c.ctx, frame)
-	if err == nil && r.Outcome != Dropped && r.Outcome != Pending && c.calls.deliver(r) {
+	if err == nil && r.Outcome != Dropped && r.Outcome != Pending && c.calls.deliver(r, len(frame)) {
 		return
 	}
 	if err != nil {
@@ -216,32 +223,51 @@ func (s *Server) handles(m *Message) bool {
 	return s.handlers[route{m.Intent, m.Op}] != nil || s.handlers[route{m.Intent, ""}] != nil
 }
 
+// because keeps the first reason why the connection ended.
+func (c *wsConn) because(err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.cause == nil {
+		c.cause = err
+	}
+}
+
+func (c *wsConn) why() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.cause
+}
+
 // send numbers a message and queues its frames. It waits while the queue is full.
 func (c *wsConn) send(session *Session, m *Message) error {
-	_, err := c.post(c.ctx, session, m, nil)
+	_, err := c.post(c.ctx, func() (*Sent, error) { return session.Send(c.ctx, m) })
 	return err
 }
 
-// post is send for callers that need to know what was sent before the answer can
-// come; they are told by registered.
-func (c *wsConn) post(ctx context.Context, session *Session, m *Message, registered func(*Sent)) (*Sent, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.ended {
+// post queues the frames that make returns, in the order of their numbers. Once they
+// have numbers they are queued whatever becomes of ctx: a number that is missing
+// would make the peer refuse the next one.
+func (c *wsConn) post(ctx context.Context, make func() (*Sent, error)) (*Sent, error) {
+	select {
+	case <-c.turn:
+	case <-ctx.Done():
+		return nil, &Error{Code: ErrTimeout, Message: "the connection does not take more", Cause: ctx.Err()}
+	case <-c.ctx.Done():
 		return nil, errConnClosed
 	}
-	sent, err := session.Send(ctx, m)
+	defer func() { c.turn <- struct{}{} }()
+	if c.over.Load() {
+		return nil, errConnClosed
+	}
+	sent, err := make()
 	if err != nil {
 		return nil, err
-	}
-	if registered != nil {
-		registered(sent)
 	}
 	for _, f := range sent.Frames {
 		select {
 		case c.queue <- f:
 		case <-c.ctx.Done():
-			return nil, errConnClosed
+			return sent, errConnClosed
 		}
 	}
 	return sent, nil
@@ -255,6 +281,7 @@ func (c *wsConn) write() {
 		err := c.ws.Write(ctx, websocket.MessageText, f)
 		cancel()
 		if err != nil {
+			c.because(err)
 			c.cancel()
 			for range c.queue { // so that nobody waits for room
 			}
@@ -284,10 +311,8 @@ func (c *wsConn) watch() {
 	for {
 		select {
 		case <-tick.C:
-			c.mu.Lock()
-			silent := time.Since(c.heard) >= 2*interval
-			c.mu.Unlock()
-			if silent {
+			if time.Now().UnixNano()-c.heard.Load() >= int64(2*interval) {
+				c.because(errSilent)
 				c.finish(websocket.StatusGoingAway, "silent")
 				return
 			}
@@ -314,10 +339,10 @@ func (c *wsConn) shutdown() { c.once.Do(func() { close(c.stop) }) }
 // finish writes what is queued and closes the connection.
 func (c *wsConn) finish(code websocket.StatusCode, reason string) {
 	c.closed.Do(func() {
-		c.mu.Lock()
-		c.ended = true
+		<-c.turn
+		c.over.Store(true)
 		close(c.queue)
-		c.mu.Unlock()
+		c.turn <- struct{}{}
 		<-c.wrote
 		_ = c.ws.Close(code, reason)
 	})
