@@ -132,6 +132,10 @@ type InboxOptions struct {
 	// MaxBytes bounds an envelope. Zero means [DefaultMaxBytes].
 	MaxBytes int
 
+	// BodyTimeout is how long the body of a request may take to arrive. Zero means
+	// DefaultBodyTimeout. The ReadTimeout of the [http.Server] goes before it.
+	BodyTimeout time.Duration
+
 	// Secret, if set, must be shown by whoever pushes directly.
 	Secret string
 
@@ -183,6 +187,9 @@ func NewInbox(id *Identity, h Handler, opts *InboxOptions) (*Inbox, error) {
 	}
 	if o.HandlerTimeout <= 0 {
 		o.HandlerTimeout = time.Minute
+	}
+	if o.BodyTimeout <= 0 {
+		o.BodyTimeout = DefaultBodyTimeout
 	}
 	in.resolver = o.Resolver
 	if in.resolver == nil {
@@ -456,6 +463,7 @@ func (in *Inbox) call(ctx context.Context, d *Delivery) (err error) {
 // ServeHTTP takes one pushed envelope, whatever the path (7.2), and answers with
 // the codes of 9.2.
 func (in *Inbox) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	boundBody(w, r, in.opts.BodyTimeout)
 	data, err := in.pushed(w, r)
 	if err != nil {
 		var e *Error
@@ -482,7 +490,7 @@ func (in *Inbox) pushed(w http.ResponseWriter, r *http.Request) ([]byte, error) 
 	if in.opts.Secret != "" && !secretMatches(r.Header.Get(secretHeader), in.opts.Secret) {
 		return nil, ErrUnauthorized.err("the secret is missing or wrong")
 	}
-	data, err := readBody(r, in.opts.MaxBytes)
+	data, err := takeBody(w, r, in.opts.MaxBytes)
 	if err != nil {
 		return nil, err
 	}

@@ -107,6 +107,10 @@ type RelayOptions struct {
 	// days.
 	TTL time.Duration
 
+	// BodyTimeout is how long the body of a request may take to arrive. Zero means
+	// DefaultBodyTimeout. The ReadTimeout of the [http.Server] goes before it.
+	BodyTimeout time.Duration
+
 	// Logger receives what no answer reports, such as a store that fails. Nil is
 	// silent.
 	Logger *slog.Logger
@@ -162,6 +166,9 @@ func NewRelay(opts *RelayOptions) *Relay {
 	if o.MaxStreams <= 0 {
 		o.MaxStreams = 1000
 	}
+	if o.BodyTimeout <= 0 {
+		o.BodyTimeout = DefaultBodyTimeout
+	}
 	if o.TTL <= 0 {
 		o.TTL = 7 * 24 * time.Hour
 	}
@@ -195,6 +202,7 @@ type route struct {
 // ServeHTTP answers one request. The checks come in this order: path, method,
 // secret, recipient, and then what the operation looks at.
 func (r *Relay) ServeHTTP(w http.ResponseWriter, req *http.Request) {
+	boundBody(w, req, r.opts.BodyTimeout)
 	rt, ok := parseRoute(req.URL.EscapedPath())
 	if !ok {
 		writeError(w, ErrNotFound.err("no such path"))
@@ -310,7 +318,7 @@ func fromLoopback(req *http.Request) bool {
 }
 
 func (r *Relay) servePush(w http.ResponseWriter, req *http.Request, to *recipient) error {
-	data, err := readBody(req, r.opts.MaxBytes)
+	data, err := takeBody(w, req, r.opts.MaxBytes)
 	if err != nil {
 		return err
 	}
@@ -470,7 +478,7 @@ func (r *Relay) serveDeployedPull(w http.ResponseWriter, req *http.Request, to *
 }
 
 func (r *Relay) serveAck(w http.ResponseWriter, req *http.Request, to *recipient) error {
-	data, err := readBody(req, maxAnswer)
+	data, err := takeBody(w, req, maxAnswer)
 	if err != nil {
 		return err
 	}

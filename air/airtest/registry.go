@@ -162,6 +162,7 @@ func refuse(status int, text string) *refusal { return &refusal{status, object{"
 
 // ServeHTTP answers the requests of the public API, under /api/v1/.
 func (r *Registry) ServeHTTP(w http.ResponseWriter, req *http.Request) {
+	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(time.Minute)) // not every transport has deadlines
 	body, err := io.ReadAll(http.MaxBytesReader(w, req.Body, 64<<10))
 	if err != nil {
 		http.Error(w, "the request is too large", http.StatusRequestEntityTooLarge)
