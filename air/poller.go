@@ -70,7 +70,16 @@ type Poller struct {
 	cursor string     // of the next pull; guarded by turn
 	auto   bool       // not yet known which dialect; guarded by turn
 	plain  bool       // DialectDeployed; guarded by turn
+
+	refusedCursor string // the relay answered 400 to it; guarded by turn
+	refusals      int    // how often in a row; guarded by turn
 }
+
+// maxRefusals is how often a relay may refuse a cursor before the poller starts over
+// without one. A relay that lost its cursors, or the mailbox moved to another one,
+// would otherwise be asked in vain for ever: a pull that fails leaves the cursor as
+// it is (AIR-D63).
+const maxRefusals = 3
 
 // NewPoller returns a poller of the mailbox at an endpoint, which is the address
 // that others push to. It does no I/O.
@@ -133,7 +142,9 @@ type drain struct {
 }
 
 // Drain fetches, handles and acknowledges until the relay has no more, and returns
-// how long to wait before the next time.
+// how long to wait before the next time. A relay that refuses a cursor three times
+// in a row is asked without one the next time, as after a restart: it then hands
+// out again what was not acknowledged, and the inbox knows what it has seen.
 func (p *Poller) Drain(ctx context.Context) (next time.Duration, err error) {
 	p.turn.Lock()
 	defer p.turn.Unlock()
@@ -152,6 +163,10 @@ func (p *Poller) Drain(ctx context.Context) (next time.Duration, err error) {
 			p.cursor = asked
 			if before.unsettled {
 				p.cursor = before.back
+			}
+			if p.refusals >= maxRefusals {
+				p.log.WarnContext(ctx, "air: the relay refuses the cursor; starting over", "endpoint", p.endpoint.URL, "cursor", p.refusedCursor)
+				p.cursor, p.refusals = "", 0
 			}
 			var limited *Error
 			if errors.As(err, &limited) && limited.Code == ErrRateLimited && limited.RetryAfter > 0 {
@@ -222,7 +237,16 @@ func (p *Poller) pull(ctx context.Context, since string) (*page, error) {
 		return nil, fmt.Errorf("air: pulling: %w", err)
 	}
 	if res.Status != http.StatusOK {
+		if res.Status == http.StatusBadRequest && since != "" {
+			if p.refusedCursor != since {
+				p.refusedCursor, p.refusals = since, 0
+			}
+			p.refusals++
+		}
 		return nil, p.refused("pulling", res)
+	}
+	if since == p.refusedCursor {
+		p.refusals = 0
 	}
 	pg, err := parsePage(res.Body, p.plain)
 	if err != nil {

@@ -524,3 +524,40 @@ func FuzzRelayRequest(f *testing.F) {
 		require.True(t, json.Valid(rec.Body.Bytes()), "%q", rec.Body)
 	})
 }
+
+// A relay that has lost its mail does not know the cursor any more and answers 400
+// (AIR-D62), and a pull that fails leaves the cursor as it is (AIR-D63). The poller
+// gives such a cursor up in the end, as a restart would.
+func TestPollerRelayLostCursor(t *testing.T) {
+	w := newWorld(t, &air.RelayOptions{PageSize: 2})
+	alice, bob := w.join(t, 1), w.join(t, 2)
+	client := w.client(t, alice, air.ClientOptions{})
+	in := w.inbox(t, bob, air.InboxOptions{})
+	for range 3 {
+		_, err := client.Send(t.Context(), &air.Draft{To: bob.DID(), Body: offer(1)}, nil)
+		require.NoError(t, err)
+	}
+	w.setFail(func(r *http.Request) error {
+		if r.URL.Query().Has("since") {
+			return errors.New("the network is down")
+		}
+		return nil
+	})
+	_, err := in.poller.Drain(t.Context())
+	require.ErrorContains(t, err, "network")
+	require.Equal(t, 2, in.count())
+	w.setFail(nil)
+
+	fresh := air.NewRelay(&air.RelayOptions{OpenInboxes: true})
+	defer fresh.Close()
+	w.relay = fresh
+	_, err = client.Send(t.Context(), &air.Draft{To: bob.DID(), Body: offer(1)}, nil)
+	require.NoError(t, err)
+	for range 3 {
+		_, err = in.poller.Drain(t.Context())
+		require.ErrorIs(t, err, air.ErrBadRequest)
+		require.Equal(t, 2, in.count())
+	}
+	require.Equal(t, 1, in.drain(t))
+	require.Equal(t, 0, in.drain(t))
+}
