@@ -1,0 +1,218 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package natsstore
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/fivewire/fivewire/store"
+)
+
+// Headers of messages of a store.
+const (
+	lifeHeader = "Fivewire-TTL" // nanoseconds from the moment it was stored; absent: for ever
+	goneHeader = "Fivewire-Deleted"
+)
+
+// A key is the last message of its subject, and its revision is the number of
+// that message. A deletion is a message too, so that the condition of every
+// write is checked against what the leader has accepted before; it and what
+// expired are removed by the servers.
+
+func (s *Store) keySubject(key string) string {
+	return string(appendTokens([]byte(s.kv.prefix+"k."), key))
+}
+
+// expires returns when m expires; zero for never.
+func (m *stored) expires() int64 {
+	text := m.header.Get(lifeHeader)
+	if text == "" {
+		return 0
+	}
+	ttl, err := strconv.ParseInt(text, 10, 64)
+	if err != nil || ttl <= 0 {
+		return m.at // a hand has been at it
+	}
+	return after(m.at, time.Duration(ttl))
+}
+
+// isThere reports whether m is a key that is neither deleted nor expired.
+func (s *Store) isThere(m *stored) bool {
+	return m != nil && m.header.Get(goneHeader) == "" && alive(m.expires(), s.clock.now())
+}
+
+func alive(expires, now int64) bool { return expires == 0 || now < expires }
+
+func lifeOf(ttl time.Duration) nats.Header {
+	h := nats.Header{}
+	if ttl != 0 {
+		h[lifeHeader] = []string{strconv.FormatInt(int64(ttl), 10)}
+	}
+	return h
+}
+
+// entry is m as the caller sees it.
+func (s *Store) entry(key string, m *stored) store.Entry {
+	expires := m.expires()
+	s.entries.put(m.seq, expires)
+	return store.Entry{Key: key, Value: m.value, Revision: store.Revision(m.seq), Expires: moment(expires)}
+}
+
+// enter checks what all methods check, and lets the call in.
+func (s *Store) enter(ctx context.Context, what, name string) (context.Context, func(), error) {
+	if err := ctx.Err(); err != nil {
+		return nil, nil, err
+	}
+	if err := checkName(what, name); err != nil {
+		return nil, nil, err
+	}
+	return s.begin(ctx)
+}
+
+// enterWrite is enter for what stores a value.
+func (s *Store) enterWrite(ctx context.Context, what, name string, value []byte, ttl time.Duration) (context.Context, func(), error) {
+	if err := ctx.Err(); err != nil {
+		return nil, nil, err
+	}
+	if err := checkName(what, name); err != nil {
+		return nil, nil, err
+	}
+	if err := s.checkValue(value); err != nil {
+		return nil, nil, err
+	}
+	if err := checkTTL(ttl); err != nil {
+		return nil, nil, err
+	}
+	return s.begin(ctx)
+}
+
+// put writes the message of a key.
+func (s *Store) put(ctx context.Context, subject string, value []byte, ttl time.Duration, last uint64) (store.Revision, error) {
+	h := lifeOf(ttl)
+	if ttl != 0 {
+		h[ttlHeader] = []string{serverTTL(ttl)}
+	}
+	// It expires later than this by the way to the servers; what the cache
+	// takes for expired is looked at again.
+	expires := after(s.clock.now(), ttl)
+	seq, err := s.publish(ctx, s.kv, subject, h, value, condition{subject, last})
+	if err != nil {
+		return 0, err
+	}
+	s.entries.put(seq, expires)
+	return store.Revision(seq), nil
+}
+
+// Get implements [store.KV].
+func (s *Store) Get(ctx context.Context, key string) (store.Entry, error) {
+	ctx, end, err := s.enter(ctx, "key", key)
+	if err != nil {
+		return store.Entry{}, err
+	}
+	defer end()
+	m, err := s.fetch(ctx, s.kv, lastOf(s.keySubject(key)))
+	if err != nil {
+		return store.Entry{}, err
+	}
+	if !s.isThere(m) {
+		return store.Entry{}, store.ErrNotFound
+	}
+	return s.entry(key, m), nil
+}
+
+// Create implements [store.KV].
+func (s *Store) Create(ctx context.Context, key string, value []byte, ttl time.Duration) (store.Revision, error) {
+	ctx, end, err := s.enterWrite(ctx, "key", key, value, ttl)
+	if err != nil {
+		return 0, err
+	}
+	defer end()
+	subject := s.keySubject(key)
+	last := uint64(0) // most keys that are created were never there
+	for {
+		rev, err := s.put(ctx, subject, value, ttl, last)
+		if !errors.Is(err, errConflict) {
+			return rev, err
+		}
+		m, err := s.fetch(ctx, s.kv, lastOf(subject))
+		if err != nil {
+			return 0, err
+		}
+		if s.isThere(m) {
+			return 0, store.ErrExists
+		}
+		last = 0
+		if m != nil { // deleted or expired
+			last = m.seq
+		}
+	}
+}
+
+// Update implements [store.KV].
+func (s *Store) Update(ctx context.Context, key string, value []byte, rev store.Revision, ttl time.Duration) (store.Revision, error) {
+	ctx, end, err := s.enterWrite(ctx, "key", key, value, ttl)
+	if err != nil {
+		return 0, err
+	}
+	defer end()
+	subject := s.keySubject(key)
+	if expires, known := s.entries.get(uint64(rev)); !known || !alive(expires, s.clock.now()) || rev == 0 {
+		if err := s.at(ctx, subject, rev); err != nil {
+			return 0, err
+		}
+	}
+	next, err := s.put(ctx, subject, value, ttl, uint64(rev))
+	if !errors.Is(err, errConflict) {
+		return next, err
+	}
+	if err := s.at(ctx, subject, rev); err != nil {
+		return 0, err
+	}
+	return 0, store.ErrConflict
+}
+
+// at checks that the key of subject is there at that revision.
+func (s *Store) at(ctx context.Context, subject string, rev store.Revision) error {
+	m, err := s.fetch(ctx, s.kv, lastOf(subject))
+	switch {
+	case err != nil:
+		return err
+	case !s.isThere(m):
+		return store.ErrNotFound
+	case m.seq != uint64(rev):
+		return store.ErrConflict
+	}
+	return nil
+}
+
+// Delete implements [store.KV].
+func (s *Store) Delete(ctx context.Context, key string, rev store.Revision) error {
+	ctx, end, err := s.enter(ctx, "key", key)
+	if err != nil {
+		return err
+	}
+	defer end()
+	subject := s.keySubject(key)
+	for {
+		m, err := s.fetch(ctx, s.kv, lastOf(subject))
+		switch {
+		case err != nil:
+			return err
+		case !s.isThere(m):
+			return nil
+		case rev != 0 && m.seq != uint64(rev):
+			return store.ErrConflict
+		}
+		h := nats.Header{goneHeader: {"1"}, ttlHeader: {strconv.Itoa(ttlGrace)}}
+		_, err = s.publish(ctx, s.kv, subject, h, nil, condition{subject, m.seq})
+		if !errors.Is(err, errConflict) {
+			return err
+		}
+	}
+}

@@ -1,0 +1,417 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package natsstore
+
+import (
+	"context"
+	"encoding/base64"
+	"errors"
+	"math"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/fivewire/fivewire/store"
+)
+
+// A record is a message, and its position is the number of that message. The
+// subjects of a stream:
+//
+//	r.<stream>.<id>  the record with that id; those without id share one subject
+//	a.<stream>.<id>  what is left of an acknowledged record whose id is still known
+//	                 for a time: nothing without a ttl gets there
+//	m.<stream>       what Expire said, see expiry
+//
+// Append of an id demands that nothing matches *.<stream>.<id>, so that the
+// record is its own proof against a second one: there is no moment at which one
+// is stored and the other not. What is written under a. is written before the
+// record goes, and what the servers check is what their leader has stored.
+
+const (
+	idHeader  = "Fivewire-ID"    // base64
+	seqHeader = "Fivewire-Seq"   // under a.: the position of the record
+	atHeader  = "Fivewire-Until" // under a.: when the id is forgotten, later Expires aside
+
+	noID = "-" // instead of the digest of an id
+
+	defaultRead = 100
+	batchMost   = 256
+	batchBytes  = 8 << 20
+	ackAtOnce   = 32
+)
+
+// A recordFact is what a record was given when it was appended.
+type recordFact struct {
+	stream, id string // digests
+	own        int64  // when it expires if Expire says nothing; 0 never
+}
+
+func (s *Store) factOf(m *stored) recordFact {
+	rest := strings.TrimPrefix(m.subject, s.log.prefix+"r.")
+	stream, id, _ := strings.Cut(rest, ".")
+	return recordFact{stream, id, m.expires()}
+}
+
+// A mark is what is known of an id: its position, and when it is forgotten if
+// Expire says nothing.
+type mark struct {
+	at  uint64 // number of the message
+	seq uint64 // position of the record
+	own int64
+}
+
+func (s *Store) markOf(m *stored) *mark {
+	if m == nil {
+		return nil
+	}
+	if strings.HasPrefix(m.subject, s.log.prefix+"r.") {
+		return &mark{m.seq, m.seq, m.expires()}
+	}
+	seq, err := strconv.ParseUint(m.header.Get(seqHeader), 10, 64)
+	own, err2 := strconv.ParseInt(m.header.Get(atHeader), 10, 64)
+	if err != nil || err2 != nil {
+		return &mark{m.seq, m.seq, 1} // a hand has been at it
+	}
+	return &mark{m.seq, seq, own}
+}
+
+// Append implements [store.Log].
+func (s *Store) Append(ctx context.Context, stream, id string, value []byte, ttl time.Duration) (uint64, error) {
+	if err := ctx.Err(); err != nil {
+		return 0, err
+	}
+	if err := checkText("id", id); err != nil {
+		return 0, err
+	}
+	ctx, end, err := s.enterWrite(ctx, "stream name", stream, value, ttl)
+	if err != nil {
+		return 0, err
+	}
+	defer end()
+	name, h, token := digest(stream), lifeOf(ttl), noID
+	var c condition
+	if id != "" {
+		token = digest(id)
+		h[idHeader] = []string{base64.StdEncoding.EncodeToString([]byte(id))}
+		c.subject = s.log.prefix + "*." + name + "." + token
+	}
+	for {
+		seq, err := s.publish(ctx, s.log, s.log.prefix+"r."+name+"."+token, h, value, c)
+		if !errors.Is(err, errConflict) {
+			if err == nil {
+				s.records.put(seq, recordFact{name, token, after(s.clock.now(), ttl)})
+			}
+			return seq, err
+		}
+		known, last, err := s.known(ctx, name, token)
+		if err != nil {
+			return 0, err
+		}
+		if known != 0 {
+			return known, store.ErrDuplicate
+		}
+		c.seq = last
+	}
+}
+
+// known returns the position that the stream knows the id of, or zero, and the
+// number of the last message about it.
+func (s *Store) known(ctx context.Context, stream, id string) (seq, last uint64, err error) {
+	var record, acked *stored
+	var lives lifetimes
+	err = together(
+		func() (err error) {
+			record, err = s.fetch(ctx, s.log, lastOf(s.log.prefix+"r."+stream+"."+id))
+			return err
+		},
+		func() (err error) {
+			acked, err = s.fetch(ctx, s.log, lastOf(s.log.prefix+"a."+stream+"."+id))
+			return err
+		},
+		func() (err error) { lives, err = s.lifetimes(ctx, stream); return err },
+	)
+	if err != nil {
+		return 0, 0, err
+	}
+	now := s.clock.now()
+	for _, k := range []*mark{s.markOf(record), s.markOf(acked)} {
+		if k == nil {
+			continue
+		}
+		last = max(last, k.at)
+		if alive(lives.expiry(k.at, k.own), now) {
+			seq = k.seq
+		}
+	}
+	return seq, last, nil
+}
+
+// together runs all of f at once and returns the first error of them.
+func together(f ...func() error) error {
+	faults := make([]error, len(f))
+	var wg sync.WaitGroup
+	for i := range f[1:] {
+		wg.Go(func() { faults[i+1] = f[i+1]() })
+	}
+	faults[0] = f[0]()
+	wg.Wait()
+	for _, err := range faults {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Read implements [store.Log].
+func (s *Store) Read(ctx context.Context, stream string, after uint64, limit int) ([]store.Record, error) {
+	ctx, end, err := s.enter(ctx, "stream name", stream)
+	if err != nil {
+		return nil, err
+	}
+	defer end()
+	if limit < 1 {
+		limit = defaultRead
+	}
+	return s.read(ctx, digest(stream), after, limit)
+}
+
+func (s *Store) read(ctx context.Context, stream string, after uint64, limit int) ([]store.Record, error) {
+	if after == math.MaxUint64 {
+		return nil, nil
+	}
+	filter := s.log.prefix + "r." + stream + ".*"
+	var records []store.Record
+	for first := true; ; first = false {
+		var lives lifetimes
+		var page []*stored
+		var more bool
+		most := min(limit-len(records), batchMost)
+		get := func() (err error) {
+			page, more, err = s.page(ctx, filter, after+1, most)
+			return err
+		}
+		// What Expire said is looked at with every page, since it may have been
+		// said meanwhile.
+		if err := together(get, func() (err error) { lives, err = s.lifetimes(ctx, stream); return err }); err != nil {
+			return nil, err
+		}
+		if first && len(page) == 0 {
+			return nil, nil
+		}
+		now := s.clock.now()
+		for _, m := range page {
+			after = m.seq
+			fact := s.factOf(m)
+			expires := lives.expiry(m.seq, fact.own)
+			if !alive(expires, now) {
+				continue
+			}
+			s.records.put(m.seq, fact)
+			id, err := base64.StdEncoding.DecodeString(m.header.Get(idHeader))
+			if err != nil {
+				continue // none of ours
+			}
+			records = append(records, store.Record{Seq: m.seq, ID: string(id), Value: m.value, Time: moment(m.at), Expires: moment(expires)})
+		}
+		if !more || len(records) >= limit || after == math.MaxUint64 {
+			return records, nil
+		}
+	}
+}
+
+// page returns up to most messages that match filter, from the number seq on,
+// and whether there may be more.
+func (s *Store) page(ctx context.Context, filter string, seq uint64, most int) (page []*stored, more bool, err error) {
+	err = s.persist(ctx, func(ctx context.Context) (err error) {
+		switch {
+		case most == 1:
+			var m *stored
+			if m, err = s.get(ctx, s.log, query{seq: seq, next: filter}); m != nil {
+				page, more = []*stored{m}, true
+			}
+		case s.log.alone.Load():
+			page, more, err = s.batch(ctx, filter, seq, most)
+		default:
+			page, more, err = s.walk(ctx, filter, seq, most)
+		}
+		return err
+	})
+	return page, more, err
+}
+
+// batch has one server send many messages for one request.
+func (s *Store) batch(ctx context.Context, filter string, seq uint64, most int) (page []*stored, more bool, err error) {
+	inbox := s.nc.NewRespInbox()
+	sub, err := s.nc.SubscribeSync(inbox)
+	if err != nil {
+		return nil, false, temporary(err)
+	}
+	defer func() { _ = sub.Unsubscribe() }()
+	msg := &nats.Msg{Subject: "$JS.API.DIRECT.GET." + s.log.name, Reply: inbox, Data: query{seq: seq, next: filter}.body(most)}
+	if err := s.nc.PublishMsg(msg); err != nil {
+		return nil, false, temporary(err)
+	}
+	last := uint64(0)
+	for {
+		res, err := sub.NextMsgWithContext(ctx)
+		if err != nil {
+			return nil, false, temporary(err)
+		}
+		status := res.Header.Get("Status")
+		if status == "404" {
+			return nil, false, nil
+		}
+		// Each message tells which one came before it, so that none is missing.
+		if before := res.Header.Get("Nats-Last-Sequence"); before != strconv.FormatUint(last, 10) {
+			return nil, false, retry{errors.New("natsstore: a message of a batch is missing")}
+		}
+		if status == "204" {
+			return page, res.Header.Get("Nats-Num-Pending") != "0", nil
+		}
+		m, err := direct(res)
+		if err != nil || m == nil {
+			return nil, false, err
+		}
+		page, last = append(page, m), m.seq
+	}
+}
+
+// walk asks the leader for one message after the other. Where the messages of a
+// stream follow each other closely, it asks for several numbers at once: the
+// answers to "the first from n on" for neighbouring n are together all there is.
+func (s *Store) walk(ctx context.Context, filter string, seq uint64, most int) (page []*stored, more bool, err error) {
+	for width := 1; len(page) < most; {
+		width = min(width, most-len(page), 32)
+		if uint64(width) > math.MaxUint64-seq {
+			width = 1
+		}
+		found := make([]*stored, width)
+		ask := make([]func() error, width)
+		for i := range ask {
+			ask[i] = func() (err error) {
+				found[i], err = s.get(ctx, s.log, query{seq: seq + uint64(i), next: filter})
+				return err
+			}
+		}
+		if err := together(ask...); err != nil {
+			return nil, false, err
+		}
+		fresh := 0
+		for _, m := range found {
+			if m == nil || m.seq < seq {
+				continue
+			}
+			page, seq = append(page, m), m.seq+1
+			fresh++
+			if seq == 0 {
+				return page, false, nil
+			}
+		}
+		if found[width-1] == nil {
+			return page, false, nil
+		}
+		if fresh*2 >= width {
+			width *= 2
+		} else {
+			width = max(1, width/2)
+		}
+	}
+	return page, true, nil
+}
+
+// Ack implements [store.Log].
+func (s *Store) Ack(ctx context.Context, stream string, seqs ...uint64) error {
+	ctx, end, err := s.enter(ctx, "stream name", stream)
+	if err != nil {
+		return err
+	}
+	defer end()
+	name := digest(stream)
+	for len(seqs) > 0 {
+		n := min(len(seqs), ackAtOnce)
+		acks := make([]func() error, n)
+		for i, seq := range seqs[:n] {
+			acks[i] = func() error { return s.ack(ctx, name, seq) }
+		}
+		if err := together(acks...); err != nil {
+			return err
+		}
+		seqs = seqs[n:]
+	}
+	return nil
+}
+
+func (s *Store) ack(ctx context.Context, stream string, seq uint64) error {
+	if seq == 0 {
+		return nil
+	}
+	fact, known := s.records.get(seq)
+	if !known {
+		m, err := s.fetch(ctx, s.log, query{seq: seq})
+		if m == nil || err != nil || !strings.HasPrefix(m.subject, s.log.prefix+"r.") {
+			return err
+		}
+		fact = s.factOf(m)
+		s.records.put(seq, fact)
+	}
+	if fact.stream != stream {
+		return nil
+	}
+	if fact.id != noID {
+		if err := s.keepID(ctx, fact, seq); err != nil {
+			return err
+		}
+	}
+	return s.remove(ctx, s.log, seq)
+}
+
+// keepID lets the id of a record outlive it, if it has a ttl.
+func (s *Store) keepID(ctx context.Context, fact recordFact, seq uint64) error {
+	var m *stored
+	var l lifetimes
+	err := together(
+		func() (err error) { m, err = s.fetch(ctx, s.log, query{seq: seq}); return err },
+		func() (err error) { l, err = s.lifetimes(ctx, fact.stream); return err },
+	)
+	if err != nil || m == nil {
+		return err
+	}
+	subject := s.log.prefix + "a." + fact.stream + "." + fact.id
+	for last := uint64(0); ; {
+		until := l.expiry(seq, m.expires())
+		if until == 0 || !alive(until, s.clock.now()) {
+			return nil
+		}
+		h := nats.Header{seqHeader: {strconv.FormatUint(seq, 10)}, atHeader: {strconv.FormatInt(until, 10)}}
+		mine, err := s.publish(ctx, s.log, subject, h, nil, condition{subject, last})
+		switch {
+		case err == nil:
+			// An Expire that came in between knows nothing of what was written
+			// after it.
+			said := l.seq
+			if l, err = s.lifetimes(ctx, fact.stream); err != nil || l.seq == said {
+				return err
+			}
+			last = mine
+			continue
+		case !errors.Is(err, errConflict):
+			return err
+		}
+		other, err := s.fetch(ctx, s.log, lastOf(subject))
+		if err != nil {
+			return err
+		}
+		last = 0
+		if other != nil {
+			if s.markOf(other).seq >= seq {
+				return nil // another Ack of the record was here, or the id is in use again
+			}
+			last = other.seq
+		}
+	}
+}

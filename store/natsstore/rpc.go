@@ -1,0 +1,413 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package natsstore
+
+import (
+	"context"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strconv"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/nats-io/nuid"
+
+	"github.com/fivewire/fivewire/internal/strictjson"
+	"github.com/fivewire/fivewire/store"
+)
+
+// Error codes of the JetStream API that mean something here.
+const (
+	codeNotAvailable   = 10008 // no leader now
+	codeNoMessage      = 10037
+	codeNoSequence     = 10043
+	codeTooLong        = 10054
+	codeDeleteFailed   = 10057
+	codeWrongLast      = 10071
+	codeIDInProcess    = 10158
+	codeWrongLastNow   = 10164 // another write of the subject is in process
+	attemptTimeout     = 2 * time.Second
+	requestHeader      = "Nats-Msg-Id"
+	expectSeqHeader    = "Nats-Expected-Last-Subject-Sequence"
+	expectSubjHeader   = "Nats-Expected-Last-Subject-Sequence-Subject"
+	expectStreamHeader = "Nats-Expected-Stream"
+	ttlHeader          = "Nats-TTL"
+	rollupHeader       = "Nats-Rollup"
+)
+
+// errConflict is the answer of the servers to a write whose condition fails.
+var errConflict = errors.New("natsstore: condition failed")
+
+// An apiError is an answer of JetStream.
+type apiError struct {
+	code   int
+	status int
+	text   string
+}
+
+func (e *apiError) Error() string { return fmt.Sprintf("%s (%d)", e.text, e.code) }
+
+// retry marks an error after which another attempt may succeed.
+type retry struct{ error }
+
+func (r retry) Unwrap() error { return r.error }
+
+// temporary marks err if it is the kind that passes when a server comes back or
+// a leader is found.
+func temporary(err error) error {
+	if err == nil {
+		return nil
+	}
+	var api *apiError
+	var js *jetstream.APIError
+	switch {
+	case errors.As(err, &api) && (api.status == 503 && api.code == codeNotAvailable || api.code == codeIDInProcess || api.code == codeWrongLastNow),
+		errors.As(err, &js) && js.Code == 503 && js.ErrorCode == codeNotAvailable,
+		errors.Is(err, nats.ErrNoResponders), errors.Is(err, jetstream.ErrNoStreamResponse), errors.Is(err, nats.ErrTimeout),
+		errors.Is(err, nats.ErrReconnectBufExceeded), errors.Is(err, nats.ErrDisconnected), errors.Is(err, nats.ErrStaleConnection),
+		errors.Is(err, nats.ErrConnectionReconnecting), errors.Is(err, context.DeadlineExceeded):
+		return retry{err}
+	}
+	return err
+}
+
+// persist calls f until it succeeds, fails for good, or the time is up. Each
+// attempt has a context of its own.
+func (s *Store) persist(ctx context.Context, f func(ctx context.Context) error) error {
+	deadline := time.Now().Add(s.opts.Timeout)
+	for pause := 2 * time.Millisecond; ; pause = min(2*pause, 250*time.Millisecond) {
+		attempt, cancel := context.WithTimeout(ctx, attemptTimeout)
+		err := f(attempt)
+		cancel()
+		if ctx.Err() != nil && err != nil {
+			return cause(ctx)
+		}
+		var again retry
+		switch {
+		case errors.Is(err, nats.ErrConnectionClosed):
+			return fmt.Errorf("%w: %w", store.ErrClosed, err)
+		case !errors.As(err, &again):
+			return err
+		case time.Now().After(deadline):
+			return fmt.Errorf("natsstore: no answer for %v: %w", s.opts.Timeout, again.error)
+		}
+		select {
+		case <-ctx.Done():
+			return cause(ctx)
+		case <-time.After(pause/2 + rand.N(pause)):
+		}
+	}
+}
+
+// cause tells the end of a call by its context from that by Close.
+func cause(ctx context.Context) error {
+	if err := context.Cause(ctx); errors.Is(err, store.ErrClosed) {
+		return err
+	}
+	return ctx.Err()
+}
+
+// ask sends one request and returns the answer, if it is not an error.
+func (s *Store) ask(ctx context.Context, msg *nats.Msg) (strictjson.Value, error) {
+	res, err := s.nc.RequestMsgWithContext(ctx, msg)
+	if err != nil {
+		return nil, temporary(err)
+	}
+	v, err := strictjson.Check(res.Data, strictjson.Options{})
+	if err != nil {
+		return nil, fmt.Errorf("natsstore: answer of the server: %w", err)
+	}
+	if e := v.Get("error"); !e.Absent() {
+		api := &apiError{code: number[int](e.Get("err_code")), status: number[int](e.Get("code"))}
+		api.text, _ = e.Get("description").Text()
+		return nil, temporary(api)
+	}
+	return v, nil
+}
+
+// number reads a number of the API; zero if there is none.
+func number[T int | uint64](v strictjson.Value) T {
+	n, _ := strconv.ParseUint(string(v), 10, 64)
+	return T(n)
+}
+
+// call is ask with the retries, for requests that may be repeated.
+func (s *Store) call(ctx context.Context, subject string, body []byte) (v strictjson.Value, err error) {
+	err = s.persist(ctx, func(ctx context.Context) (err error) {
+		v, err = s.ask(ctx, &nats.Msg{Subject: subject, Data: body})
+		return err
+	})
+	return v, err
+}
+
+// hasCode reports an answer with one of these codes.
+func hasCode(err error, codes ...int) bool {
+	var api *apiError
+	if !errors.As(err, &api) {
+		return false
+	}
+	for _, code := range codes {
+		if api.code == code {
+			return true
+		}
+	}
+	return false
+}
+
+// A condition says what a write demands of what is there.
+type condition struct {
+	subject string // that is looked at; empty for none
+	seq     uint64 // of the last message there; 0 for none
+}
+
+// publish stores one message and returns its number, or errConflict. It is
+// repeated until an answer comes: the servers know the id of the message, so
+// that it is stored once.
+func (s *Store) publish(ctx context.Context, a *area, subject string, header nats.Header, value []byte, c condition) (uint64, error) {
+	id := nuid.Next()
+	if header == nil {
+		header = nats.Header{}
+	}
+	header[requestHeader] = []string{id}
+	header[expectStreamHeader] = []string{a.name}
+	if c.subject != "" {
+		header[expectSeqHeader] = []string{strconv.FormatUint(c.seq, 10)}
+		if c.subject != subject {
+			header[expectSubjHeader] = []string{c.subject}
+		}
+	}
+	msg := &nats.Msg{Subject: subject, Header: header, Data: value}
+	var seq uint64
+	unclear := false // an attempt got no answer
+	err := s.persist(ctx, func(ctx context.Context) error {
+		v, err := s.ask(ctx, msg)
+		switch {
+		case err == nil:
+			seq = number[uint64](v.Get("seq"))
+			return nil
+		case hasCode(err, codeWrongLast) && unclear:
+			// Perhaps it was the earlier attempt that changed what is there.
+			last, err := s.get(ctx, a, lastOf(subject))
+			switch {
+			case err != nil:
+				return err
+			case last != nil && last.header.Get(requestHeader) == id:
+				seq = last.seq
+				return nil
+			}
+			return errors.New("natsstore: the write got no answer, and another one followed: it may have been made or not")
+		case hasCode(err, codeWrongLast):
+			return errConflict
+		case hasCode(err, codeTooLong):
+			return fmt.Errorf("%w: %w", store.ErrInvalid, err)
+		}
+		if !hasCode(err, codeIDInProcess, codeWrongLastNow, codeNotAvailable) {
+			unclear = true
+		}
+		return err
+	})
+	return seq, err
+}
+
+// A stored is a message of an area.
+type stored struct {
+	subject string
+	seq     uint64
+	at      int64 // when it was stored, by the clock of the servers
+	header  nats.Header
+	value   []byte
+}
+
+// A query says which message is wanted.
+type query struct {
+	seq        uint64 // that number, or the first from there with next
+	last, next string // subjects
+}
+
+func lastOf(subject string) query { return query{last: subject} }
+
+func (q query) body(batch int) []byte {
+	b := []byte{'{'}
+	if q.last != "" {
+		b = append(b, `"last_by_subj":`...)
+		b = strictjson.AppendString(b, q.last)
+		return append(b, '}')
+	}
+	b = append(b, `"seq":`...)
+	b = strconv.AppendUint(b, q.seq, 10)
+	if q.next != "" {
+		b = append(b, `,"next_by_subj":`...)
+		b = strictjson.AppendString(b, q.next)
+	}
+	if batch > 0 {
+		b = append(b, `,"batch":`...)
+		b = strconv.AppendInt(b, int64(batch), 10)
+		b = append(b, `,"max_bytes":`...)
+		b = strconv.AppendInt(b, batchBytes, 10)
+	}
+	return append(b, '}')
+}
+
+// fetch is get with the retries.
+func (s *Store) fetch(ctx context.Context, a *area, q query) (m *stored, err error) {
+	err = s.persist(ctx, func(ctx context.Context) (err error) {
+		m, err = s.get(ctx, a, q)
+		return err
+	})
+	return m, err
+}
+
+// get returns a message, or nil if there is none. It asks the leader, unless one
+// server is all there is: what a replica knows may be old.
+func (s *Store) get(ctx context.Context, a *area, q query) (*stored, error) {
+	if a.alone.Load() {
+		res, err := s.nc.RequestWithContext(ctx, "$JS.API.DIRECT.GET."+a.name, q.body(0))
+		if err != nil {
+			return nil, temporary(err)
+		}
+		return direct(res)
+	}
+	v, err := s.ask(ctx, &nats.Msg{Subject: "$JS.API.STREAM.MSG.GET." + a.name, Data: q.body(0)})
+	if hasCode(err, codeNoMessage) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	return message(v.Get("message"))
+}
+
+// direct reads the answer to the direct way of reading.
+func direct(res *nats.Msg) (*stored, error) {
+	switch status := res.Header.Get("Status"); status {
+	case "":
+	case "404":
+		return nil, nil
+	default:
+		return nil, fmt.Errorf("natsstore: answer of the server: status %s", status)
+	}
+	m := &stored{subject: res.Header.Get(nats.JSSubject), header: res.Header, value: res.Data}
+	at, err := time.Parse(time.RFC3339Nano, res.Header.Get(nats.JSTimeStamp))
+	if err != nil {
+		return nil, fmt.Errorf("natsstore: answer of the server: %w", err)
+	}
+	m.at = at.UnixNano()
+	m.seq, err = strconv.ParseUint(res.Header.Get(nats.JSSequence), 10, 64)
+	if err != nil {
+		return nil, fmt.Errorf("natsstore: answer of the server: %w", err)
+	}
+	return m, nil
+}
+
+// message reads a message as the leader tells it.
+func message(v strictjson.Value) (*stored, error) {
+	m := &stored{seq: number[uint64](v.Get("seq"))}
+	m.subject, _ = v.Get("subject").Text()
+	text, _ := v.Get("time").Text()
+	at, err := time.Parse(time.RFC3339Nano, text)
+	if err != nil {
+		return nil, fmt.Errorf("natsstore: answer of the server: %w", err)
+	}
+	m.at = at.UnixNano()
+	if m.value, err = bytesOf(v.Get("data")); err != nil {
+		return nil, err
+	}
+	header, err := bytesOf(v.Get("hdrs"))
+	if err != nil {
+		return nil, err
+	}
+	if len(header) > 0 {
+		if m.header, err = nats.DecodeHeadersMsg(header); err != nil {
+			return nil, fmt.Errorf("natsstore: answer of the server: %w", err)
+		}
+	}
+	return m, nil
+}
+
+func bytesOf(v strictjson.Value) ([]byte, error) {
+	if v.Absent() {
+		return nil, nil
+	}
+	if len(v) < 2 || v[0] != '"' {
+		return nil, errors.New("natsstore: answer of the server: no text where bytes belong")
+	}
+	// Base64 has nothing that JSON escapes.
+	text := v[1 : len(v)-1]
+	out := make([]byte, base64.StdEncoding.DecodedLen(len(text)))
+	n, err := base64.StdEncoding.Decode(out, text)
+	if err != nil {
+		return nil, fmt.Errorf("natsstore: answer of the server: %w", err)
+	}
+	return out[:n], nil
+}
+
+// An areaInfo is what the leader of an area says about it.
+type areaInfo struct {
+	now      int64 // the clock of the leader
+	replicas int
+	lastSeq  uint64
+	total    int // subjects that match
+	limit    int // subjects that one answer names at most
+	subjects []string
+}
+
+// info asks the leader for the state of a, with the subjects that match filter
+// from the offset on, if it is not empty.
+func (s *Store) info(ctx context.Context, a *area, filter string, offset int) (*areaInfo, error) {
+	var body []byte
+	if filter != "" {
+		body = append(body, `{"subjects_filter":`...)
+		body = strictjson.AppendString(body, filter)
+		body = append(body, `,"offset":`...)
+		body = strconv.AppendInt(body, int64(offset), 10)
+		body = append(body, '}')
+	}
+	v, err := s.call(ctx, "$JS.API.STREAM.INFO."+a.name, body)
+	if err != nil {
+		return nil, fmt.Errorf("natsstore: stream %s: %w", a.name, err)
+	}
+	text, _ := v.Get("ts").Text()
+	now, err := time.Parse(time.RFC3339Nano, text)
+	if err != nil {
+		return nil, fmt.Errorf("natsstore: answer of the server: %w", err)
+	}
+	state := v.Get("state")
+	i := &areaInfo{
+		now:      now.UnixNano(),
+		replicas: number[int](v.Get("config").Get("num_replicas")),
+		lastSeq:  number[uint64](state.Get("last_seq")),
+		total:    number[int](v.Get("total")),
+		limit:    number[int](v.Get("limit")),
+	}
+	for m := state.Get("subjects").Members(); m.Next(); {
+		i.subjects = append(i.subjects, string(m.Name))
+	}
+	return i, nil
+}
+
+// remove deletes the message with that number. That it is gone already is fine.
+func (s *Store) remove(ctx context.Context, a *area, seq uint64) error {
+	_, err := s.call(ctx, "$JS.API.STREAM.MSG.DELETE."+a.name, fmt.Appendf(nil, `{"seq":%d,"no_erase":true}`, seq))
+	if hasCode(err, codeNoMessage, codeNoSequence, codeDeleteFailed) {
+		// Whatever the words, what counts is whether it is there.
+		m, getErr := s.fetch(ctx, a, query{seq: seq})
+		if getErr != nil {
+			return getErr
+		}
+		if m == nil {
+			return nil
+		}
+	}
+	return err
+}
+
+// purge removes what matches filter and has a number below seq.
+func (s *Store) purge(ctx context.Context, a *area, filter string, seq uint64) error {
+	body := strictjson.AppendString([]byte(`{"filter":`), filter)
+	_, err := s.call(ctx, "$JS.API.STREAM.PURGE."+a.name, fmt.Appendf(body, `,"seq":%d}`, seq))
+	return err
+}

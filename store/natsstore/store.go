@@ -1,0 +1,354 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package natsstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"regexp"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/fivewire/fivewire/store"
+)
+
+// Options adjusts a [Store]. The zero value is right for production.
+type Options struct {
+	// Name tells several stores on the same servers apart. It begins the names
+	// of streams and subjects, and consists of letters, digits, - and _. Empty
+	// means "fivewire".
+	Name string
+
+	// Replicas is how many servers keep each byte. Zero keeps what is there;
+	// a new store then gets 3 in a cluster and 1 on a single server.
+	Replicas int
+
+	// Timeout bounds how long one call tries to reach the servers, the choice
+	// of a new leader included. Zero means 20 seconds; the most is 45.
+	Timeout time.Duration
+
+	// Sweep is how often one of the processes that share the store removes
+	// records that expired. Zero means 10 minutes, a negative one never.
+	Sweep time.Duration
+
+	// NATS are further options of the connection that Open makes: credentials,
+	// TLS, the handlers of the user.
+	NATS []nats.Option
+
+	// Logger receives what no error reports, such as a failed sweep. Nil is
+	// silent.
+	Logger *slog.Logger
+}
+
+const (
+	// dedupeWindow is how long the servers know the id of a message that was
+	// sent. A call gives up well before, so that what it repeats is known.
+	dedupeWindow = time.Minute
+	maxTimeout   = 45 * time.Second
+
+	// overhead is what the headers of a message take at most.
+	overhead = 4 << 10
+
+	// closeGrace is how long Close waits for calls that run.
+	closeGrace = 5 * time.Second
+)
+
+var validName = regexp.MustCompile(`^[A-Za-z0-9_-]{1,64}$`)
+
+// A Store keeps its state in NATS JetStream. [Open] or [New] makes one. All its
+// methods may be called from any number of goroutines, and any number of
+// processes may open the same store.
+type Store struct {
+	nc    *nats.Conn
+	owned bool
+	opts  Options
+	js    jetstream.JetStream
+
+	kv, log    *area
+	wakePrefix string
+	clock      clock
+	entries    facts[int64]      // when a revision expires; 0 never
+	records    facts[recordFact] // what a position was given
+	wakes      wakes
+
+	mu     sync.Mutex
+	closed bool           // guarded by mu
+	calls  sync.WaitGroup // calls that run; Add under mu only while not closed
+
+	life context.Context // of this store, not of a call: ended by Close
+	stop context.CancelFunc
+	work sync.WaitGroup // goroutines of the store
+}
+
+var _ store.Store = (*Store)(nil)
+
+// An area is one JetStream stream.
+type area struct {
+	name   string // of the JetStream stream
+	prefix string // of its subjects, with the last dot
+
+	// alone says that one server keeps the area. Then every read from it is
+	// current, and the faster way of reading may be used; else only the leader
+	// may be asked.
+	alone atomic.Bool
+}
+
+// Open connects to the servers at url, a list divided by commas, and opens the
+// store there. Close ends the connection.
+func Open(ctx context.Context, url string, opts *Options) (*Store, error) {
+	var o []nats.Option
+	if opts != nil {
+		o = opts.NATS
+	}
+	nc, err := nats.Connect(url, append(Defaults(), o...)...)
+	if err != nil {
+		return nil, fmt.Errorf("natsstore: connect: %w", err)
+	}
+	s, err := New(ctx, nc, opts)
+	if err != nil {
+		nc.Close()
+		return nil, err
+	}
+	s.owned = true
+	return s, nil
+}
+
+// Defaults are the options with which Open connects, for those who connect
+// themselves: it never gives up to reconnect, notices a dead server within
+// seconds, and keeps nothing back to be sent later, when its caller has long
+// been told that it failed.
+func Defaults() []nats.Option {
+	return []nats.Option{
+		nats.Name("fivewire store"),
+		nats.MaxReconnects(-1),
+		nats.ReconnectWait(100 * time.Millisecond),
+		nats.ReconnectJitter(100*time.Millisecond, 300*time.Millisecond),
+		nats.ReconnectBufSize(-1),
+		nats.PingInterval(3 * time.Second),
+		nats.MaxPingsOutstanding(2),
+		nats.Timeout(3 * time.Second),
+	}
+}
+
+// New opens the store on the servers of nc, which stays the caller's: Close
+// leaves it open. The options of [Defaults] suit it best.
+func New(ctx context.Context, nc *nats.Conn, opts *Options) (*Store, error) {
+	s := &Store{nc: nc}
+	if opts != nil {
+		s.opts = *opts
+	}
+	if s.opts.Name == "" {
+		s.opts.Name = "fivewire"
+	}
+	if !validName.MatchString(s.opts.Name) {
+		return nil, fmt.Errorf("natsstore: name %q: %w", s.opts.Name, store.ErrInvalid)
+	}
+	if s.opts.Timeout <= 0 {
+		s.opts.Timeout = 20 * time.Second
+	}
+	s.opts.Timeout = min(s.opts.Timeout, maxTimeout)
+	if s.opts.Sweep == 0 {
+		s.opts.Sweep = 10 * time.Minute
+	}
+	if s.opts.Logger == nil {
+		s.opts.Logger = slog.New(slog.DiscardHandler)
+	}
+	js, err := jetstream.New(nc)
+	if err != nil {
+		return nil, fmt.Errorf("natsstore: %w", err)
+	}
+	s.js = js
+	s.kv = &area{name: s.opts.Name + "_kv", prefix: s.opts.Name + ".kv."}
+	s.log = &area{name: s.opts.Name + "_log", prefix: s.opts.Name + ".log."}
+	s.wakePrefix = s.opts.Name + ".wake."
+	if err := s.setUp(ctx); err != nil {
+		return nil, err
+	}
+	s.life, s.stop = context.WithCancel(context.Background())
+	if err := s.wakes.start(s); err != nil {
+		s.stop()
+		return nil, fmt.Errorf("natsstore: %w", err)
+	}
+	s.work.Go(s.attend)
+	return s, nil
+}
+
+// setUp makes the two streams, or takes them as they are.
+func (s *Store) setUp(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, s.opts.Timeout)
+	defer cancel()
+	for _, cfg := range []jetstream.StreamConfig{
+		{
+			Name:              s.kv.name,
+			Description:       "Fivewire: values under keys",
+			Subjects:          []string{s.kv.prefix + ">"},
+			MaxMsgsPerSubject: 1,
+		},
+		{
+			Name:              s.log.name,
+			Description:       "Fivewire: logs",
+			Subjects:          []string{s.log.prefix + ">"},
+			MaxMsgsPerSubject: -1,
+			AllowRollup:       true,
+			// Who waits listens to what the leader says once it has stored a record.
+			RePublish: &jetstream.RePublish{
+				Source:      s.log.prefix + "r.*.*",
+				Destination: s.wakePrefix + "{{wildcard(1)}}",
+				HeadersOnly: true,
+			},
+		},
+	} {
+		cfg.Storage = jetstream.FileStorage
+		cfg.Discard = jetstream.DiscardNew // what is full refuses, and forgets nothing
+		cfg.Duplicates = dedupeWindow
+		cfg.AllowMsgTTL = true
+		cfg.AllowDirect = true
+		if err := s.setUpStream(ctx, cfg); err != nil {
+			return fmt.Errorf("natsstore: stream %s: %w", cfg.Name, err)
+		}
+	}
+	if err := s.look(ctx); err != nil {
+		return err
+	}
+	return s.setClock(ctx, 5)
+}
+
+func (s *Store) setUpStream(ctx context.Context, cfg jetstream.StreamConfig) error {
+	return s.persist(ctx, func(ctx context.Context) error {
+		old, err := s.js.Stream(ctx, cfg.Name)
+		switch {
+		case err == nil:
+			return s.adopt(ctx, old.CachedInfo().Config, cfg)
+		case !errors.Is(err, jetstream.ErrStreamNotFound):
+			return temporary(err)
+		}
+		if cfg.Replicas = s.opts.Replicas; cfg.Replicas == 0 {
+			if cfg.Replicas = 1; s.nc.ConnectedClusterName() != "" {
+				cfg.Replicas = 3
+			}
+		}
+		_, err = s.js.CreateStream(ctx, cfg)
+		if errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) { // another process was faster
+			return retry{err}
+		}
+		return temporary(err)
+	})
+}
+
+// adopt takes a stream that is there, if it is one of ours.
+func (s *Store) adopt(ctx context.Context, old, want jetstream.StreamConfig) error {
+	if old.MaxMsgsPerSubject != want.MaxMsgsPerSubject || !old.AllowMsgTTL || !old.AllowDirect || old.AllowRollup != want.AllowRollup ||
+		len(old.Subjects) != 1 || old.Subjects[0] != want.Subjects[0] || old.Duplicates < dedupeWindow || old.Discard != want.Discard ||
+		old.MaxAge != 0 || (old.RePublish == nil) != (want.RePublish == nil) {
+		return fmt.Errorf("there is one that is none of a store: %w", store.ErrInvalid)
+	}
+	if s.opts.Replicas == 0 || s.opts.Replicas == old.Replicas {
+		return nil
+	}
+	old.Replicas = s.opts.Replicas
+	_, err := s.js.UpdateStream(ctx, old)
+	return temporary(err)
+}
+
+// look notes how many servers keep each area.
+func (s *Store) look(ctx context.Context) error {
+	for _, a := range []*area{s.kv, s.log} {
+		info, err := s.info(ctx, a, "", 0)
+		if err != nil {
+			return err
+		}
+		a.alone.Store(info.replicas == 1)
+	}
+	return nil
+}
+
+// MaxValue returns how long a value may be: what the servers take in one
+// message, with a little less for its headers.
+func (s *Store) MaxValue() int {
+	return max(0, min(store.MaxValue, int(s.nc.MaxPayload())-overhead))
+}
+
+// Close ends the store: calls that run may finish for a few seconds, those that
+// wait end with [store.ErrClosed], and every later one gets that at once. It
+// returns when no goroutine of the store is left, and may be called again.
+func (s *Store) Close() error {
+	s.mu.Lock()
+	already := s.closed
+	s.closed = true
+	s.mu.Unlock()
+	if already {
+		<-s.life.Done()
+		s.work.Wait()
+		return nil
+	}
+	s.wakes.close()
+	cut := time.AfterFunc(closeGrace, s.stop)
+	s.calls.Wait()
+	cut.Stop()
+	s.stop()
+	s.work.Wait()
+	if s.owned {
+		s.nc.Close()
+	}
+	return nil
+}
+
+// begin lets a call in. Its context also ends with the store, and after Timeout.
+func (s *Store) begin(ctx context.Context) (context.Context, func(), error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return nil, nil, store.ErrClosed
+	}
+	s.calls.Add(1)
+	ctx, cancel := context.WithCancelCause(ctx)
+	unhook := context.AfterFunc(s.life, func() { cancel(store.ErrClosed) })
+	return ctx, func() {
+		unhook()
+		cancel(nil)
+		s.calls.Done()
+	}, nil
+}
+
+// attend does what comes again and again: compare the clocks, see whether the
+// number of replicas was changed, let go what nobody waits for, sweep.
+func (s *Store) attend() {
+	tick := time.NewTicker(5 * time.Second)
+	defer tick.Stop()
+	looked, swept := time.Now(), time.Now()
+	var sweep <-chan time.Time
+	if s.opts.Sweep > 0 && s.opts.Sweep < time.Second*5 {
+		t := time.NewTicker(s.opts.Sweep)
+		defer t.Stop()
+		sweep = t.C
+	}
+	for {
+		select {
+		case <-s.life.Done():
+			return
+		case <-sweep:
+			s.trySweep()
+			swept = time.Now()
+		case <-tick.C:
+			s.wakes.tidy()
+			if time.Since(looked) >= time.Minute {
+				if err := errors.Join(s.look(s.life), s.setClock(s.life, 3)); err != nil {
+					s.opts.Logger.Debug("natsstore: look", "err", err)
+				}
+				looked = time.Now()
+			}
+			if s.opts.Sweep > 0 && time.Since(swept) >= s.opts.Sweep {
+				took := s.trySweep()
+				// A sweep of a very large store may take a fiftieth of the time.
+				swept = time.Now().Add(max(0, 50*took-s.opts.Sweep))
+			}
+		}
+	}
+}

@@ -1,0 +1,101 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package natsstore_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/stretchr/testify/require"
+
+	"github.com/fivewire/fivewire/store"
+	"github.com/fivewire/fivewire/store/natsstore"
+	"github.com/fivewire/fivewire/store/natsstore/embedded"
+	"github.com/fivewire/fivewire/store/storetest"
+)
+
+// names gives every test a store of its own on servers that they share.
+var names atomic.Int64
+
+func newName() string { return fmt.Sprint("t", names.Add(1)) }
+
+// An opened is a store with what is needed to open it again.
+type opened struct {
+	*natsstore.Store
+	name    string
+	connect func(t *testing.T) *nats.Conn
+}
+
+func open(t *testing.T, name string, replicas int, connect func(t *testing.T) *nats.Conn) *opened {
+	t.Helper()
+	nc := connect(t)
+	s, err := natsstore.New(context.Background(), nc, &natsstore.Options{Name: name, Replicas: replicas})
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		require.NoError(t, s.Close())
+		nc.Close()
+	})
+	return &opened{s, name, connect}
+}
+
+// suite runs the tests of all engines on the servers that connect leads to.
+func suite(t *testing.T, replicas int, connect func(t *testing.T) *nats.Conn) {
+	// Streams cost what their folders do, and most tests need but an empty one:
+	// so they share a few, each a part of its own.
+	again := func(t *testing.T, s store.Store) store.Store {
+		old := s.(*opened)
+		return open(t, old.name, replicas, old.connect)
+	}
+	storetest.Suite{
+		MaxValue: maxValue(t, connect),
+		Peer:     again,
+		Reopen: func(t *testing.T, s store.Store) store.Store {
+			require.NoError(t, s.(*opened).Close())
+			return again(t, s)
+		},
+	}.Run(t, func(t *testing.T) store.Store {
+		s := open(t, newName(), replicas, connect)
+		t.Cleanup(func() {
+			nc := connect(t)
+			defer nc.Close()
+			for _, area := range []string{"_kv", "_log"} {
+				_, err := nc.Request("$JS.API.STREAM.DELETE."+s.name+area, nil, 10*time.Second)
+				require.NoError(t, err)
+			}
+		})
+		return s
+	})
+}
+
+func maxValue(t *testing.T, connect func(t *testing.T) *nats.Conn) int {
+	nc := connect(t)
+	defer nc.Close()
+	return int(nc.MaxPayload()) - 4<<10
+}
+
+func startEmbedded(t *testing.T, opts *embedded.Options) *embedded.Server {
+	t.Helper()
+	srv, err := embedded.Start(t.TempDir(), opts)
+	require.NoError(t, err)
+	t.Cleanup(srv.Shutdown)
+	return srv
+}
+
+func TestEmbeddedSuite(t *testing.T) {
+	srv := startEmbedded(t, nil)
+	suite(t, 0, func(t *testing.T) *nats.Conn {
+		nc, err := srv.Conn()
+		require.NoError(t, err)
+		return nc
+	})
+}
+
+var _ = strings.Repeat
+var _ sync.Mutex

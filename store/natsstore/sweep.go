@@ -1,0 +1,172 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package natsstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+const (
+	sweepBatch = 500
+	sweepMost  = 20_000 // what one pass remembers before it removes it
+)
+
+// trySweep sweeps unless another process does, and returns how long it took.
+func (s *Store) trySweep() time.Duration {
+	began := time.Now()
+	if !s.lease() {
+		return 0
+	}
+	n, err := s.sweep(s.life)
+	took := time.Since(began)
+	if err != nil && s.life.Err() == nil {
+		s.opts.Logger.Warn("natsstore: sweep", "err", err)
+	} else if n > 0 {
+		s.opts.Logger.Debug("natsstore: swept", "removed", n, "took", took)
+	}
+	return took
+}
+
+// lease makes sure that one process sweeps at a time. Two at once would do
+// nothing wrong, only twice the work.
+func (s *Store) lease() bool {
+	subject, life := s.kv.prefix+"sweep", max(s.opts.Sweep/2, time.Second)
+	m, err := s.fetch(s.life, s.kv, lastOf(subject))
+	if err != nil || s.isThere(m) {
+		return false
+	}
+	last := uint64(0)
+	if m != nil {
+		last = m.seq
+	}
+	_, err = s.put(s.life, subject, nil, life, last)
+	return err == nil
+}
+
+// A find is what a sweep has found in one stream.
+type find struct {
+	dead   []*mark // by their own ttl
+	marked uint64  // number of the message under m.; 0 if there is none
+}
+
+// sweep goes once through all that the logs hold and removes what is dead. What
+// it goes through may be the state of a replica and old, so that what it finds
+// is only what it asks the leader about.
+func (s *Store) sweep(ctx context.Context) (removed int, err error) {
+	info, err := s.info(ctx, s.log, "", 0)
+	if err != nil {
+		return 0, err
+	}
+	consumer, err := s.js.OrderedConsumer(ctx, s.log.name, jetstream.OrderedConsumerConfig{
+		HeadersOnly:       true,
+		InactiveThreshold: time.Minute,
+	})
+	if err != nil {
+		return 0, fmt.Errorf("natsstore: sweep: %w", err)
+	}
+	finds, n := map[string]*find{}, 0
+	flush := func() error {
+		for stream, f := range finds {
+			gone, err := s.bury(ctx, stream, f)
+			if removed += gone; err != nil {
+				return err
+			}
+		}
+		clear(finds)
+		n = 0
+		return nil
+	}
+	now := s.clock.now()
+	for last := uint64(0); last < info.lastSeq; {
+		batch, err := consumer.Fetch(sweepBatch, jetstream.FetchMaxWait(time.Second))
+		if err != nil {
+			return removed, fmt.Errorf("natsstore: sweep: %w", err)
+		}
+		got, pending := 0, uint64(0)
+		for msg := range batch.Messages() {
+			meta, err := msg.Metadata()
+			if err != nil {
+				return removed, fmt.Errorf("natsstore: sweep: %w", err)
+			}
+			got, pending, last = got+1, meta.NumPending, meta.Sequence.Stream
+			m := &stored{subject: msg.Subject(), seq: last, at: meta.Timestamp.UnixNano(), header: msg.Headers()}
+			n += s.find(finds, m, now)
+		}
+		if err := batch.Error(); err != nil && !errors.Is(err, context.DeadlineExceeded) {
+			return removed, fmt.Errorf("natsstore: sweep: %w", err)
+		}
+		if n >= sweepMost {
+			if err := flush(); err != nil {
+				return removed, err
+			}
+		}
+		if ctx.Err() != nil {
+			return removed, ctx.Err()
+		}
+		if got == 0 || pending == 0 {
+			break
+		}
+	}
+	return removed, flush()
+}
+
+// find notes m if it may have to go, and returns how much it noted.
+func (s *Store) find(finds map[string]*find, m *stored, now int64) int {
+	kind, rest, _ := strings.Cut(strings.TrimPrefix(m.subject, s.log.prefix), ".")
+	stream, _, _ := strings.Cut(rest, ".")
+	f := finds[stream]
+	if f == nil {
+		f = &find{}
+	}
+	switch kind {
+	case "m":
+		f.marked = m.seq
+	case "r", "a":
+		k := s.markOf(m)
+		if alive(k.own, now) {
+			return 0
+		}
+		f.dead = append(f.dead, k)
+	default:
+		return 0
+	}
+	finds[stream] = f
+	return 1
+}
+
+// bury removes what is dead in one stream.
+func (s *Store) bury(ctx context.Context, stream string, f *find) (removed int, err error) {
+	l, err := s.lifetimes(ctx, stream)
+	if err != nil {
+		return 0, err
+	}
+	now := s.clock.now()
+	if n := len(l.steps); n > 0 && l.steps[n-1].until <= now {
+		if err := s.clear(ctx, stream, l.seq); err != nil {
+			return 0, err
+		}
+		l, removed = lifetimes{}, 1
+	}
+	var gone []func() error
+	for _, k := range f.dead {
+		if !alive(l.expiry(k.at, k.own), now) {
+			gone = append(gone, func() error { return s.remove(ctx, s.log, k.at) })
+		}
+	}
+	for len(gone) > 0 {
+		n := min(len(gone), ackAtOnce)
+		if err := together(gone[:n]...); err != nil {
+			return removed, err
+		}
+		removed += n
+		gone = gone[n:]
+	}
+	return removed, nil
+}
