@@ -125,15 +125,25 @@ func TestReconnectWaits(t *testing.T) {
 	for s := range local.Sessions() {
 		require.NoError(t, s.Close())
 	}
-	delete(servers, "box") // nothing reads it at the moment
-	for i := range 5 {
-		_, err = r.ResourceRead(t.Context(), &mcp.ResourceReadRequest{URI: "box:///a", ServerID: "box"}, nil)
-		require.Error(t, err, i)
+	status := func() string {
+		list, err := r.ServerList(t.Context(), nil, nil)
+		require.NoError(t, err)
+		info, err := a2e.DecodeInto[mcp.ServerInfo](list.Servers[0], "")
+		require.NoError(t, err)
+		return info.Status
 	}
-	list, err := r.ServerList(t.Context(), nil, nil)
-	require.NoError(t, err)
-	require.Len(t, list.Servers, 1)
-	require.NotContains(t, string(list.Servers[0]), `"ready"`)
+	require.Eventually(t, func() bool { return status() == mcp.StatusDisconnected }, 10*time.Second, time.Millisecond)
+	delete(servers, "box") // nothing reads it at the moment
+	read := func() error {
+		_, err := r.ResourceRead(t.Context(), &mcp.ResourceReadRequest{URI: "box:///a", ServerID: "box"}, nil)
+		return err
+	}
+	require.ErrorIs(t, read(), a2e.ErrMCPServerUnavailable)
+	require.Equal(t, mcp.StatusError, status())
+	servers["box"] = local
+	require.ErrorIs(t, read(), a2e.ErrMCPServerUnavailable, "not tried again so soon")
+	require.Eventually(t, func() bool { return read() == nil }, 10*time.Second, 50*time.Millisecond)
+	require.Equal(t, mcp.StatusReady, status())
 }
 
 // What children may do wrong: nothing hangs, nothing grows, nothing is left.

@@ -32,12 +32,17 @@ func (c *Connector) httpClient(config *mcp.ServerConfig) (*http.Client, error) {
 		return nil, misfit("config.url")
 	}
 	t := c.guard.Transport()
-	if config.Timeout > 0 { // the head of an answer may come as late as the answer
-		t.ResponseHeaderTimeout = seconds(config.Timeout)
+	t.ResponseHeaderTimeout = 0 // the head of an answer may come as late as the answer
+	if config.Timeout > 0 {
+		t.ResponseHeaderTimeout = seconds(config.Timeout) + headerGrace
 	}
 	return &http.Client{CheckRedirect: netguard.NoRedirect, Transport: &roundTripper{next: t, origin: u, headers: config.Headers.Map(),
 		most: int64(c.opts.MaxMessage)}}, nil
 }
+
+// headerGrace lets the time limit of a call come first: the end of a call is
+// told to the server, the end of an HTTP request is not.
+const headerGrace = 10 * time.Second
 
 func seconds(n int64) time.Duration {
 	return time.Duration(min(n, int64(24*time.Hour/time.Second))) * time.Second
