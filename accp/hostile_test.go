@@ -1,0 +1,713 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package accp_test
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/coder/websocket"
+	"github.com/stretchr/testify/require"
+
+	"github.com/fivewire/fivewire/accp"
+)
+
+// A body that does not come does not hold the connection, also where nothing of it
+// is looked at.
+func TestSlowBodies(t *testing.T) {
+	d := newDesk(t, &accp.ServerOptions{BodyTimeout: 300 * time.Millisecond})
+	addr := strings.TrimPrefix(d.ts.URL, "http://")
+	var conns []net.Conn
+	for _, start := range []string{
+		"POST /accp/v1/frames HTTP/1.1\r\nContent-Type: application/accp\r\nContent-Length: 1000",
+		"POST /accp/v1/frames HTTP/1.1\r\nContent-Type: application/accp\r\nTransfer-Encoding: chunked",
+		"POST /accp/v1/frames HTTP/1.1\r\nContent-Type: text/plain\r\nContent-Length: 1000",
+		"PUT /accp/v1/frames HTTP/1.1\r\nContent-Type: application/accp\r\nContent-Length: 1000",
+		"POST /elsewhere HTTP/1.1\r\nContent-Length: 1000",
+		"POST /accp/v1/ws HTTP/1.1\r\nContent-Length: 1000",
+	} {
+		c, err := net.Dial("tcp", addr)
+		require.NoError(t, err)
+		defer c.Close()
+		_, err = fmt.Fprintf(c, "%s\r\nHost: x\r\n\r\n@a>req", start)
+		require.NoError(t, err)
+		conns = append(conns, c)
+	}
+	for i, c := range conns {
+		require.NoError(t, c.SetReadDeadline(time.Now().Add(20*time.Second)))
+		_, err := io.Copy(io.Discard, c)
+		if err != nil {
+			require.NotErrorIs(t, err, os.ErrDeadlineExceeded, "%d: the server keeps the connection", i)
+		}
+	}
+	// A handler may take longer than a body.
+	d.HandleFunc("req", "long", func(ctx context.Context, w *accp.Reply, m *accp.Message) error {
+		select {
+		case <-time.After(600 * time.Millisecond):
+			return w.Result(nil)
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	})
+	m, err := d.http(t, nil).Call(t.Context(), msg("req", "long"))
+	require.NoError(t, err)
+	require.Equal(t, accp.IntentDone, m.Intent)
+}
+
+// A reader of a stream that stops reading is cut off, over both bindings, and the
+// handler learns of it.
+func TestPeersThatDoNotRead(t *testing.T) {
+	ended := make(chan error, 1)
+	d := newDesk(t, &accp.ServerOptions{WriteTimeout: 200 * time.Millisecond, Session: accp.SessionOptions{NoBudget: true}})
+	d.HandleFunc("req", "flood", func(ctx context.Context, w *accp.Reply, m *accp.Message) error {
+		for i := int64(0); ; i++ {
+			if err := w.Send(chunk(m.Op, i, 1<<40, accp.String(strings.Repeat("x", 60000)))); err != nil {
+				ended <- err
+				return err
+			}
+		}
+	})
+	addr := strings.TrimPrefix(d.ts.URL, "http://")
+	f := string(frame("req:flood{}", 1))
+	wait := func() {
+		select {
+		case err := <-ended:
+			require.Error(t, err)
+		case <-time.After(20 * time.Second):
+			t.Fatal("the handler goes on")
+		}
+	}
+	c, err := net.Dial("tcp", addr)
+	require.NoError(t, err)
+	defer c.Close()
+	_, err = fmt.Fprintf(c, "POST /accp/v1/frames HTTP/1.1\r\nHost: x\r\nContent-Type: application/accp\r\nContent-Length: %d\r\n\r\n%s", len(f), f)
+	require.NoError(t, err)
+	wait()
+
+	ws, _, err := websocket.Dial(t.Context(), "ws://"+addr+accp.WebSocketPath, &websocket.DialOptions{HTTPClient: d.client})
+	require.NoError(t, err)
+	defer func() { _ = ws.CloseNow() }()
+	r := accp.NewRegistry()
+	require.NoError(t, ws.Write(t.Context(), websocket.MessageText, frame("sync:registry{hash:"+r.Hash()[:12]+"|v:1}", 1)))
+	// Its answer has number 2.
+	require.NoError(t, ws.Write(t.Context(), websocket.MessageText, frame("req:flood{}", 3)))
+	wait()
+}
+
+// Two ends that both send much more than they read get through, as long as they
+// read at all.
+func TestMutualFlood(t *testing.T) {
+	d := newDesk(t, nil)
+	var got sync.WaitGroup
+	h, err := accp.NewServer("client", nil)
+	require.NoError(t, err)
+	h.HandleFunc("done", "", func(context.Context, *accp.Reply, *accp.Message) error { return nil })
+	d.HandleFunc("req", "flood", func(ctx context.Context, w *accp.Reply, m *accp.Message) error {
+		for range 800 {
+			if err := w.Send(msg("wait", "flood", text("note", strings.Repeat("y", 200)))); err != nil {
+				return err
+			}
+		}
+		return w.Result(nil)
+	})
+	c := d.dial(t, &accp.DialOptions{Handlers: h})
+	for range 4 {
+		got.Go(func() {
+			n := 0
+			for m, err := range c.Do(t.Context(), msg("req", "flood")) {
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				n++
+				_ = m
+			}
+			if n != 801 {
+				t.Errorf("%d messages", n)
+			}
+		})
+		got.Go(func() {
+			for range 800 {
+				if _, err := c.Send(t.Context(), msg("done", "note", text("note", strings.Repeat("x", 200)))); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	got.Wait()
+	require.NoError(t, h.Close(t.Context()))
+}
+
+// What a hostile server answers is an error to its client, in time and with bounded
+// memory.
+func TestHostileAnswers(t *testing.T) {
+	var mu sync.Mutex
+	var script func(w http.ResponseWriter, r *http.Request, seq int64) // guarded by mu
+	set := func(f func(w http.ResponseWriter, r *http.Request, seq int64)) {
+		mu.Lock()
+		defer mu.Unlock()
+		script = f
+	}
+	ts := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		var c accp.Codec
+		m, err := c.Parse(body)
+		if err != nil {
+			w.WriteHeader(http.StatusTeapot)
+			return
+		}
+		w.Header().Set("Content-Type", accp.MediaType)
+		mu.Lock()
+		answer := script
+		mu.Unlock()
+		answer(w, r, m.Meta.Seq.N+1)
+	}))
+	defer ts.Close()
+	hc := &http.Client{Transport: &http.Transport{}, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	defer hc.CloseIdleConnections()
+	call := func(sid string) error {
+		c, err := accp.NewClient(ts.URL, "client", &accp.ClientOptions{HTTPClient: hc, SessionID: sid, Timeout: 300 * time.Millisecond, Tries: 1})
+		require.NoError(t, err)
+		_, err = c.Call(t.Context(), msg("req", "x"))
+		return err
+	}
+	put := func(s string) func(http.ResponseWriter, *http.Request, int64) {
+		return func(w http.ResponseWriter, _ *http.Request, seq int64) {
+			_, _ = io.WriteString(w, strings.ReplaceAll(s, "SEQ", fmt.Sprint(seq)))
+		}
+	}
+	meta := fmt.Sprintf("[mid:0000000000ff,seq:SEQ,ts:%d", time.Now().Unix())
+	tests := []struct {
+		name   string
+		answer func(http.ResponseWriter, *http.Request, int64)
+		code   accp.Code // empty: no error of the protocol
+	}{
+		{"junk", put("junk"), accp.ErrParse},
+		{"bad frame", put("@a>b:c{k}[" + meta), accp.ErrParse},
+		{"no envelope", put("@a>done:x{}"), accp.ErrParse},
+		{"other session", put("@a>done:x{}" + meta + ",sid:other]"), accp.ErrPolicyDenied},
+		{"gap", put("@a>done:x{}[mid:0000000000ff,seq:77,ts:1]"), accp.ErrSequenceGap},
+		{"cut off", put("@a>done:x{k:"), accp.ErrTimeout},
+		{"too long", put("@a>done:x{k:" + strings.Repeat("a", 70000) + "}" + meta + "]"), accp.ErrParse},
+		{"error frame under 200", put("@a>fail:error{code:E5001|schema:ER}" + meta + "]"), accp.ErrPolicyDenied},
+		{"no answer", func(_ http.ResponseWriter, r *http.Request, _ int64) { <-r.Context().Done() }, accp.ErrTimeout},
+		{"blank lines for ever", func(w http.ResponseWriter, r *http.Request, _ int64) {
+			for r.Context().Err() == nil {
+				_, _ = io.WriteString(w, "\n\n\n\n")
+				_ = http.NewResponseController(w).Flush()
+			}
+		}, accp.ErrTimeout},
+		{"stalls in the frame", func(w http.ResponseWriter, r *http.Request, _ int64) {
+			_, _ = io.WriteString(w, "@a>done:x{k:")
+			_ = http.NewResponseController(w).Flush()
+			<-r.Context().Done()
+		}, accp.ErrTimeout},
+		{"stalls after an ack", func(w http.ResponseWriter, r *http.Request, seq int64) {
+			put("@a>ack:x{}"+meta+"]\n")(w, r, seq)
+			_ = http.NewResponseController(w).Flush()
+			<-r.Context().Done()
+		}, accp.ErrTimeout},
+		{"breaks off", func(http.ResponseWriter, *http.Request, int64) { panic(http.ErrAbortHandler) }, accp.ErrTimeout},
+		{"busy", func(w http.ResponseWriter, _ *http.Request, _ int64) {
+			w.Header().Set("Content-Type", "text/html")
+			w.WriteHeader(http.StatusServiceUnavailable)
+		}, accp.ErrTimeout},
+		{"a page", func(w http.ResponseWriter, _ *http.Request, _ int64) { w.Header().Set("Content-Type", "text/html") }, ""},
+		{"redirect", func(w http.ResponseWriter, r *http.Request, _ int64) {
+			w.Header().Set("Content-Type", "text/html")
+			http.Redirect(w, r, "/", http.StatusTemporaryRedirect)
+		}, ""},
+	}
+	for i, tt := range tests {
+		set(tt.answer)
+		begun := time.Now()
+		err := call(fmt.Sprint("s", i))
+		require.Error(t, err, tt.name)
+		if tt.code != "" {
+			require.ErrorIs(t, err, tt.code, tt.name)
+		} else {
+			var e *accp.Error
+			require.False(t, errors.As(err, &e), "%s: %v", tt.name, err)
+		}
+		require.Less(t, time.Since(begun), 5*time.Second, tt.name)
+	}
+	// A message of another chain answers nothing, and nobody sees it.
+	set(put("@a>done:x{k:1}" + meta + ",cid:foreign]"))
+	c, err := accp.NewClient(ts.URL, "client", &accp.ClientOptions{HTTPClient: hc})
+	require.NoError(t, err)
+	m, err := c.Call(t.Context(), msg("req", "x"))
+	require.NoError(t, err)
+	require.Nil(t, m)
+	// The peer cancels the chain.
+	set(put("@a>cancel:x{}" + meta + ",cid:c1]"))
+	q := msg("req", "x")
+	q.Meta = &accp.Meta{CID: "c1"}
+	c, err = accp.NewClient(ts.URL, "client", &accp.ClientOptions{HTTPClient: hc})
+	require.NoError(t, err)
+	_, err = c.Call(t.Context(), q)
+	require.ErrorIs(t, err, accp.ErrCancelled)
+}
+
+// pipe is a network inside a synctest bubble.
+type pipe struct {
+	conns chan net.Conn
+	done  chan struct{}
+	once  sync.Once
+}
+
+func newPipe() *pipe { return &pipe{conns: make(chan net.Conn), done: make(chan struct{})} }
+
+func (p *pipe) Accept() (net.Conn, error) {
+	select {
+	case c := <-p.conns:
+		return c, nil
+	case <-p.done:
+		return nil, net.ErrClosed
+	}
+}
+
+func (p *pipe) Close() error {
+	p.once.Do(func() { close(p.done) })
+	return nil
+}
+
+func (p *pipe) Addr() net.Addr { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 80} }
+
+func (p *pipe) client() *http.Client {
+	return &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		here, there := net.Pipe()
+		select {
+		case p.conns <- there:
+			return here, nil
+		case <-p.done:
+			return nil, net.ErrClosed
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}}}
+}
+
+// serve runs a handler on the pipe until the function it returns is called.
+func (p *pipe) serve(h http.Handler) (stop func()) {
+	hs := &http.Server{Handler: h}
+	served := make(chan struct{})
+	go func() {
+		defer close(served)
+		_ = hs.Serve(p)
+	}()
+	return func() {
+		_ = hs.Close()
+		<-served
+	}
+}
+
+// Both sides keep an idle connection alive by pings (ACCP-159, ACCP-D50, ACCP-D56),
+// and give up a silent one.
+func TestHeartbeat(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPipe()
+		s, err := accp.NewServer("server", nil)
+		require.NoError(t, err)
+		stop := p.serve(s)
+		c, err := accp.Dial(t.Context(), "ws://x"+accp.WebSocketPath, "client", &accp.DialOptions{HTTPClient: p.client()})
+		require.NoError(t, err)
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		select {
+		case <-c.Done():
+			t.Fatal(c.Err())
+		default:
+		}
+		st := c.Session().Stats()
+		require.InDelta(t, 240, st.Received, 6, "pings and pongs, each way")
+		b, err := c.Session().Budget(t.Context())
+		require.NoError(t, err)
+		require.Less(t, b.Hot.Used, 200, "only the hellos")
+		require.NoError(t, c.Err())
+		require.NoError(t, c.Close())
+		require.NoError(t, c.Close())
+		require.NoError(t, c.Err(), "the own end is no error")
+		_, err = c.Call(t.Context(), msg("req", "x"))
+		require.Error(t, err)
+		require.NoError(t, s.Close(t.Context()))
+		stop()
+	})
+	synctest.Test(t, func(t *testing.T) { // a server that says nothing
+		p := newPipe()
+		stop := p.serve(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			ws, err := websocket.Accept(w, r, nil)
+			if err != nil {
+				return
+			}
+			for err == nil {
+				_, _, err = ws.Read(context.Background())
+			}
+		}))
+		c, err := accp.Dial(t.Context(), "ws://x/", "client", &accp.DialOptions{HTTPClient: p.client()})
+		require.NoError(t, err)
+		begun := time.Now()
+		_, err = c.Call(t.Context(), msg("req", "x"))
+		require.ErrorIs(t, err, accp.ErrTimeout)
+		<-c.Done()
+		require.ErrorContains(t, c.Err(), "silent")
+		require.LessOrEqual(t, time.Since(begun), 3*time.Minute)
+		require.NoError(t, c.Close())
+		stop()
+	})
+}
+
+// What a hostile server does on a connection ends calls with an error.
+func TestHostileConnections(t *testing.T) {
+	run := func(name string, talk func(ctx context.Context, ws *websocket.Conn), check func(c *accp.Conn, err error)) {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				p := newPipe()
+				stop := p.serve(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+					ws, err := websocket.Accept(w, r, nil)
+					if err == nil {
+						_, _, _ = ws.Read(context.Background()) // the hello
+						_, _, _ = ws.Read(context.Background()) // the request
+						talk(context.Background(), ws)
+						_ = ws.CloseNow()
+					}
+				}))
+				c, err := accp.Dial(t.Context(), "ws://x/", "client", &accp.DialOptions{HTTPClient: p.client(), Tries: 1})
+				require.NoError(t, err)
+				q := msg("req", "x")
+				q.Meta = &accp.Meta{CID: "c1"}
+				_, err = c.Call(t.Context(), q)
+				check(c, err)
+				require.NoError(t, c.Close())
+				stop()
+			})
+		})
+	}
+	lost := func(c *accp.Conn, err error) {
+		require.ErrorIs(t, err, accp.ErrTimeout)
+		<-c.Done()
+		require.Error(t, c.Err())
+	}
+	run("closes", func(ctx context.Context, ws *websocket.Conn) { _ = ws.Close(websocket.StatusPolicyViolation, "no") },
+		func(c *accp.Conn, err error) {
+			lost(c, err)
+			require.Equal(t, websocket.StatusPolicyViolation, websocket.CloseStatus(c.Err()))
+		})
+	run("vanishes", func(context.Context, *websocket.Conn) {}, lost)
+	run("binary", func(ctx context.Context, ws *websocket.Conn) {
+		_ = ws.Write(ctx, websocket.MessageBinary, []byte("x"))
+		_, _, _ = ws.Read(ctx)
+	}, lost)
+	run("oversize", func(ctx context.Context, ws *websocket.Conn) {
+		_ = ws.Write(ctx, websocket.MessageText, make([]byte, 1<<20))
+	}, lost)
+	write := func(ctx context.Context, ws *websocket.Conn, body string, seq int64) {
+		f := fmt.Sprintf("@a>%s[mid:%012x,seq:%d,ts:%d,cid:c1]", body, seq, seq, time.Now().Unix())
+		_ = ws.Write(ctx, websocket.MessageText, []byte(f))
+	}
+	run("junk, then an answer", func(ctx context.Context, ws *websocket.Conn) {
+		_ = ws.Write(ctx, websocket.MessageText, []byte("junk"))
+		_, _, _ = ws.Read(ctx) // refused
+		write(ctx, ws, "done:x{}", 3)
+		_, _, _ = ws.Read(ctx)
+	}, func(c *accp.Conn, err error) { require.NoError(t, err) })
+	run("cancels", func(ctx context.Context, ws *websocket.Conn) {
+		write(ctx, ws, "cancel:x{}", 3)
+		_, _, _ = ws.Read(ctx)
+	}, func(c *accp.Conn, err error) { require.ErrorIs(t, err, accp.ErrCancelled) })
+	run("fails", func(ctx context.Context, ws *websocket.Conn) {
+		write(ctx, ws, "fail:error{code:E2003|schema:ER}", 3)
+		_, _, _ = ws.Read(ctx)
+	}, func(c *accp.Conn, err error) { require.ErrorIs(t, err, accp.ErrBudgetExceeded) })
+}
+
+// A server that sends the client from one address to the next is not followed.
+func TestDialFollowsNoRedirect(t *testing.T) {
+	n := 0
+	var ts *httptest.Server
+	ts = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		n++
+		http.Redirect(w, r, ts.URL, http.StatusTemporaryRedirect)
+	}))
+	defer ts.Close()
+	_, err := accp.Dial(t.Context(), "ws"+strings.TrimPrefix(ts.URL, "http"), "a", nil)
+	require.ErrorIs(t, err, accp.ErrTimeout)
+	require.Equal(t, 1, n)
+	http.DefaultTransport.(*http.Transport).CloseIdleConnections()
+}
+
+// A reader that does not keep up is told so, and the connection lives on.
+func TestSlowReaderOfACall(t *testing.T) {
+	d := newDesk(t, nil)
+	c := d.dial(t, nil)
+	n := 0
+	var last error
+	for _, err := range c.Do(t.Context(), msg("req", "count", accp.Param{Key: "n", Value: accp.Int(20000)})) {
+		if err != nil {
+			last = err
+			break
+		}
+		if n == 0 {
+			require.Eventually(t, func() bool { return c.Session().Stats().Received > 5000 }, 20*time.Second, time.Millisecond)
+		}
+		n++
+	}
+	require.ErrorContains(t, last, "faster")
+	require.Greater(t, n, 4000)
+	_, err := c.Call(t.Context(), msg("req", "echo"))
+	require.NoError(t, err)
+}
+
+// Two calls of one chain at a time would take each other's answers.
+func TestOneCallOfAChain(t *testing.T) {
+	d := newDesk(t, nil)
+	c := d.dial(t, nil)
+	q := msg("req", "slow")
+	q.Meta = &accp.Meta{CID: "c1"}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() {
+		_, err := c.Call(ctx, q)
+		done <- err
+	}()
+	<-d.began
+	_, err := c.Call(t.Context(), q)
+	require.ErrorContains(t, err, "another call")
+	cancel()
+	require.ErrorIs(t, <-done, context.Canceled)
+	_, err = c.Call(t.Context(), msg("req", "echo"))
+	require.NoError(t, err, "no number is missing")
+}
+
+// Close answers what runs, refuses what comes, and cuts off what takes too long.
+func TestClose(t *testing.T) {
+	release := make(chan struct{})
+	d := newDesk(t, nil)
+	running := make(chan struct{}, 2)
+	d.HandleFunc("req", "wait", func(ctx context.Context, w *accp.Reply, m *accp.Message) error {
+		running <- struct{}{}
+		<-release
+		return w.Result(nil)
+	})
+	h, c := d.http(t, &accp.ClientOptions{Tries: 1}), d.dial(t, nil)
+	got := make(chan error, 2)
+	for _, x := range []caller{h, c} {
+		go func() {
+			_, err := x.Call(t.Context(), msg("req", "wait"))
+			got <- err
+		}()
+	}
+	<-running
+	<-running
+	closed := make(chan error)
+	go func() { closed <- d.Close(t.Context()) }()
+	require.Eventually(t, func() bool {
+		_, err := d.http(t, &accp.ClientOptions{Tries: 1}).Call(t.Context(), msg("req", "echo"))
+		return err != nil
+	}, 10*time.Second, time.Millisecond)
+	close(release)
+	require.NoError(t, <-got)
+	require.NoError(t, <-got)
+	require.NoError(t, <-closed)
+	<-c.Done()
+	require.Equal(t, websocket.StatusGoingAway, websocket.CloseStatus(c.Err()))
+	_, err := accp.Dial(t.Context(), "ws"+strings.TrimPrefix(d.ts.URL, "http")+accp.WebSocketPath, "x", &accp.DialOptions{HTTPClient: d.client})
+	require.ErrorIs(t, err, accp.ErrTimeout)
+
+	d = newDesk(t, nil)
+	for _, x := range []caller{d.http(t, &accp.ClientOptions{Tries: 1}), d.dial(t, &accp.DialOptions{Tries: 1})} {
+		go func() {
+			_, err := x.Call(t.Context(), msg("req", "slow"))
+			got <- err
+		}()
+	}
+	<-d.began
+	<-d.began
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	require.ErrorIs(t, d.Close(ctx), context.DeadlineExceeded)
+	require.Error(t, <-got)
+	require.Error(t, <-got)
+}
+
+// A reply is over when its handler has returned.
+func TestReplyAfterReturn(t *testing.T) {
+	kept := make(chan *accp.Reply, 1)
+	d := newDesk(t, nil)
+	d.HandleFunc("req", "keep", func(_ context.Context, w *accp.Reply, m *accp.Message) error {
+		kept <- w
+		require.Equal(t, m, w.Received().Message)
+		require.NotNil(t, w.Session())
+		return nil
+	})
+	m, err := d.http(t, nil).Call(t.Context(), msg("req", "keep"))
+	require.NoError(t, err)
+	require.Equal(t, accp.IntentAck, m.Intent)
+	require.Error(t, (<-kept).Result(nil))
+}
+
+// Sessions are bounded, those in use stay, and a sid is a name and no secret
+// (ACCP-D55).
+func TestServerSessions(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, err := accp.NewServer("server", &accp.ServerOptions{MaxSessions: 2, SessionIdle: time.Minute,
+			Authorize: func(r *http.Request, sid string) error {
+				if sid != r.Header.Get("User") && r.Header.Get("User") != "admin" {
+					return errors.New("not yours")
+				}
+				return nil
+			}})
+		require.NoError(t, err)
+		n := map[string]int64{}
+		post := func(user, sid string) string {
+			n[sid]++
+			f := frame("ack:x{}", n[sid], "sid:"+sid)
+			r := httptest.NewRequest(http.MethodPost, accp.FramesPath, strings.NewReader(string(f)))
+			r.Header.Set("Content-Type", "Application/ACCP; charset=utf-8")
+			r.Header.Set("User", user)
+			w := httptest.NewRecorder()
+			s.ServeHTTP(w, r)
+			return fmt.Sprint(w.Code, " ", w.Body)
+		}
+		require.Equal(t, "204 ", post("a", "a"))
+		require.Contains(t, post("a", "b"), "code:E5001")
+		require.Equal(t, "204 ", post("b", "b"))
+		require.Contains(t, post("c", "c"), "code:E9999", "there is no room")
+		time.Sleep(59 * time.Second)
+		require.Equal(t, "204 ", post("a", "a"))
+		time.Sleep(2 * time.Second)
+		require.Equal(t, "204 ", post("c", "c"), "b was idle")
+		_, ok := s.Session("b")
+		require.False(t, ok)
+		_, ok = s.Session("a")
+		require.True(t, ok)
+		r := httptest.NewRequest(http.MethodPost, accp.FramesPath, strings.NewReader(string(frame("req:x{}", 41))))
+		r.Header.Set("Content-Type", accp.MediaType)
+		w := httptest.NewRecorder()
+		s.ServeHTTP(w, r)
+		require.Contains(t, w.Body.String(), "seq:42", "a request without sid is a session of its own")
+		require.NotContains(t, w.Body.String(), "sid:")
+		require.NoError(t, s.Close(t.Context()))
+	})
+	synctest.Test(t, func(t *testing.T) { // a connection keeps its session
+		s, err := accp.NewServer("server", &accp.ServerOptions{MaxSessions: 1, SessionIdle: time.Minute})
+		require.NoError(t, err)
+		p := newPipe()
+		stop := p.serve(s)
+		c, err := accp.Dial(t.Context(), "ws://x"+accp.WebSocketPath, "client", &accp.DialOptions{HTTPClient: p.client(), SessionID: "w"})
+		require.NoError(t, err)
+		time.Sleep(time.Hour)
+		h, err := accp.NewClient("http://x"+accp.FramesPath, "client", &accp.ClientOptions{HTTPClient: p.client(), Tries: 1})
+		require.NoError(t, err)
+		_, err = h.Call(t.Context(), msg("ping", "heartbeat"))
+		require.ErrorIs(t, err, accp.ErrInternal)
+		require.NoError(t, c.Close())
+		time.Sleep(2 * time.Minute)
+		_, err = h.Call(t.Context(), msg("ping", "heartbeat"))
+		require.NoError(t, err)
+		require.NoError(t, s.Close(t.Context()))
+		stop()
+	})
+}
+
+// The rules of HTTP come before any frame (ACCP-153, ACCP-154, ACCP-155, ACCP-167,
+// ACCP-D53): nothing answers them but a status.
+func TestHTTPRules(t *testing.T) {
+	d := newDesk(t, nil)
+	do := func(method, path, typ, body string) *http.Response {
+		r, err := http.NewRequestWithContext(t.Context(), method, d.ts.URL+path, strings.NewReader(body))
+		require.NoError(t, err)
+		r.Header.Set("Content-Type", typ)
+		res, err := d.client.Do(r)
+		require.NoError(t, err)
+		t.Cleanup(func() { res.Body.Close() })
+		return res
+	}
+	ok := string(frame("req:echo{}", 1))
+	require.Equal(t, 404, do("POST", "/accp/v1/frame", accp.MediaType, ok).StatusCode)
+	res := do("GET", accp.FramesPath, accp.MediaType, "")
+	require.Equal(t, 405, res.StatusCode)
+	require.Equal(t, "POST", res.Header.Get("Allow"))
+	for _, typ := range []string{"", "text/plain", "application/accp+json", "application/json"} {
+		require.Equal(t, 415, do("POST", accp.FramesPath, typ, ok).StatusCode, typ)
+	}
+	for _, n := range []int{65537, 65539, 1 << 20} {
+		require.Equal(t, 413, do("POST", accp.FramesPath, accp.MediaType, strings.Repeat("a", n)).StatusCode)
+	}
+	require.Equal(t, 413, do("POST", accp.FramesPath, accp.MediaType, strings.Repeat("a", 65537)+"\n").StatusCode)
+	for _, end := range []string{"", "\n", "\r\n"} {
+		res = do("POST", accp.FramesPath, accp.MediaType, strings.Replace(ok, "req", "ping", 1)+end)
+		require.Equal(t, 200, res.StatusCode)
+		require.Equal(t, accp.MediaType, res.Header.Get("Content-Type"))
+		line, err := bufio.NewReader(res.Body).ReadString('\n')
+		require.NoError(t, err)
+		require.Contains(t, line, "@server>pong:echo{}[")
+	}
+	res = do("POST", accp.FramesPath, accp.MediaType, ok+"\n\n")
+	require.Equal(t, 400, res.StatusCode)
+	require.Equal(t, accp.MediaType, res.Header.Get("Content-Type"))
+	body, err := io.ReadAll(res.Body)
+	require.NoError(t, err)
+	require.Contains(t, string(body), "fail:error{code:E1001|msg:parse_error|retry:false|schema:ER}")
+}
+
+// Middleware sees every message that is handled, the first outermost.
+func TestMiddleware(t *testing.T) {
+	d := newDesk(t, nil)
+	var mu sync.Mutex
+	var seen []string
+	note := func(name string) accp.Middleware {
+		return func(next accp.Handler) accp.Handler {
+			return accp.HandlerFunc(func(ctx context.Context, w *accp.Reply, m *accp.Message) error {
+				mu.Lock()
+				seen = append(seen, name+" "+string(m.Intent))
+				mu.Unlock()
+				return next.ServeACCP(ctx, w, m)
+			})
+		}
+	}
+	d.Use(note("outer"), note("inner"))
+	_, err := d.http(t, nil).Call(t.Context(), msg("req", "echo"))
+	require.NoError(t, err)
+	mu.Lock()
+	defer mu.Unlock()
+	require.Equal(t, []string{"outer req", "inner req"}, seen)
+}
+
+// Both sides of a connection may ask.
+func TestServerAsksClient(t *testing.T) {
+	h, err := accp.NewServer("client", nil)
+	require.NoError(t, err)
+	h.HandleFunc("req", "confirm", func(_ context.Context, w *accp.Reply, m *accp.Message) error {
+		return w.Result(accp.Params{text("answer", "yes")})
+	})
+	h.Use(func(next accp.Handler) accp.Handler { return next })
+	answered := make(chan string, 1)
+	d := newDesk(t, nil)
+	d.HandleFunc("req", "start", func(_ context.Context, w *accp.Reply, m *accp.Message) error {
+		return w.Send(msg("req", "confirm"))
+	})
+	d.HandleFunc("done", "confirm", func(_ context.Context, w *accp.Reply, m *accp.Message) error {
+		answered <- m.Params.Text("answer")
+		return nil
+	})
+	c := d.dial(t, &accp.DialOptions{Handlers: h})
+	sent, err := c.Send(t.Context(), msg("req", "start"))
+	require.NoError(t, err)
+	require.Len(t, sent.Frames, 1)
+	require.Equal(t, "yes", <-answered)
+	require.NoError(t, h.Close(t.Context()))
+}
