@@ -48,7 +48,13 @@ type HTTPOptions struct {
 
 	// WriteTimeout is how long a reader may take nothing. Zero means 30 seconds.
 	WriteTimeout time.Duration
+
+	// BodyTimeout is how long the body of a request may take to arrive. Zero
+	// means 60 seconds.
+	BodyTimeout time.Duration
 }
+
+const defaultBodyTimeout = 60 * time.Second
 
 // An HTTPHandler serves a [Host] over HTTP with server-sent events (D-41): POST
 // /session, POST /send, GET /stream, GET /health and DELETE /session.
@@ -87,11 +93,15 @@ func NewHTTPHandler(h *Host, opts *HTTPOptions) *HTTPHandler {
 	if x.opts.HeartBeat == 0 {
 		x.opts.HeartBeat = 15 * time.Second
 	}
+	if x.opts.BodyTimeout <= 0 {
+		x.opts.BodyTimeout = defaultBodyTimeout
+	}
 	return x
 }
 
 // ServeHTTP serves one request.
 func (x *HTTPHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	boundBody(w, r, x.opts.BodyTimeout)
 	if detail := x.forbidden(r); detail != "" {
 		writeDetail(w, http.StatusForbidden, detail)
 		return
@@ -126,6 +136,15 @@ func (x *HTTPHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		writeJSON(w, http.StatusOK, `{"status":"ok"}`)
 	default:
 		writeDetail(w, http.StatusNotFound, "Not Found")
+	}
+}
+
+// boundBody gives a body its time to arrive, be it read here or thrown away by
+// net/http, which has no limit of its own for that. A transport without
+// deadlines is served without.
+func boundBody(w http.ResponseWriter, r *http.Request, d time.Duration) {
+	if r.ContentLength != 0 {
+		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(d))
 	}
 }
 
@@ -284,9 +303,11 @@ func (x *HTTPHandler) send(w http.ResponseWriter, r *http.Request) {
 	var large *http.MaxBytesError
 	switch {
 	case errors.As(err, &large), most > 0 && len(bytes.TrimSuffix(data, []byte{'\n'})) > most:
+		w.Header().Set("Connection", "close")
 		writeDetail(w, http.StatusRequestEntityTooLarge, "Message too large")
 		return
 	case err != nil:
+		w.Header().Set("Connection", "close") // where the next request begins is not known
 		writeDetail(w, http.StatusBadRequest, "Incomplete body")
 		return
 	}
@@ -316,6 +337,11 @@ func (x *HTTPHandler) send(w http.ResponseWriter, r *http.Request) {
 }
 
 func (x *HTTPHandler) stream(w http.ResponseWriter, r *http.Request) {
+	if r.ContentLength != 0 { // the deadline of a body would end the stream
+		w.Header().Set("Connection", "close")
+		writeDetail(w, http.StatusBadRequest, "Unexpected body")
+		return
+	}
 	hs := x.find(w, r, true)
 	if hs == nil {
 		return

@@ -24,6 +24,7 @@ const Subprotocol = "a2e.v1"
 // [websocket.AcceptOptions].
 func WebSocketHandler(h *Host, originPatterns ...string) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		boundBody(w, r, defaultBodyTimeout) // of what is no handshake; a connection that is taken over has no deadline
 		conn, err := websocket.Accept(w, r, &websocket.AcceptOptions{Subprotocols: []string{Subprotocol}, OriginPatterns: originPatterns})
 		if err != nil {
 			return // Accept has answered
