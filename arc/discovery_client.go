@@ -225,6 +225,12 @@ func (d *Discovery) infos(ctx context.Context, endpoint *url.URL) ([]AgentInfo, 
 	if second != nil {
 		return nil, errors.Join(err, second)
 	}
+	for i := range infos {
+		// Routers of the Python SDK know their own root only, not where they are mounted.
+		if infos[i].Endpoint == "/" {
+			infos[i].Endpoint = path + "/"
+		}
+	}
 	return infos, nil
 }
 

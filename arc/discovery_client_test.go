@@ -71,6 +71,8 @@ func TestDiscoveryPlaces(t *testing.T) {
 			[]string{"GET https://h.test/agent-info"}, "https://h.test/v1/arc"},
 		{"under it", "https://h.test/arc", map[string]reaction{"https://h.test/arc/info": doc(single)},
 			[]string{"GET https://h.test/agent-info", "GET https://h.test/arc/info"}, "https://h.test/v1/arc"},
+		{"under it, as a router has it", "https://h.test/v2/arc", map[string]reaction{"https://h.test/v2/arc/info": doc(`{"router":"r","endpoints":{"arc":"/"},"registeredAgents":{"x":{}}}`)},
+			[]string{"GET https://h.test/v2/agent-info", "GET https://h.test/v2/arc/info"}, "https://h.test/v2/arc/"},
 		{"beside is something else", "https://h.test/arc", map[string]reaction{"https://h.test/agent-info": doc(`{"hello":1}`), "https://h.test/arc/info": doc(single)},
 			[]string{"GET https://h.test/agent-info", "GET https://h.test/arc/info"}, "https://h.test/v1/arc"},
 		{"nowhere", "https://h.test/arc", nil, []string{"GET https://h.test/agent-info", "GET https://h.test/arc/info"}, ""},
