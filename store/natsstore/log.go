@@ -301,19 +301,20 @@ func (s *Store) walk(ctx context.Context, filter string, seq uint64, most int) (
 		if err := together(ask...); err != nil {
 			return nil, false, err
 		}
-		fresh := 0
-		for _, m := range found {
-			if m == nil || m.seq < seq {
-				continue
+		// The answers are of different moments: each is taken only for what it
+		// was asked, the first after the one taken before. What is below an
+		// answer was there before it, so that this misses nothing.
+		fresh, from := 0, seq
+		for seq-from < uint64(width) {
+			m := found[seq-from]
+			if m == nil {
+				return page, false, nil
 			}
 			page, seq = append(page, m), m.seq+1
 			fresh++
 			if seq == 0 {
 				return page, false, nil
 			}
-		}
-		if found[width-1] == nil {
-			return page, false, nil
 		}
 		if fresh*2 >= width {
 			width *= 2

@@ -6,8 +6,6 @@ package natsstore_test
 import (
 	"context"
 	"fmt"
-	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -47,8 +45,7 @@ func open(t *testing.T, name string, replicas int, connect func(t *testing.T) *n
 
 // suite runs the tests of all engines on the servers that connect leads to.
 func suite(t *testing.T, replicas int, connect func(t *testing.T) *nats.Conn) {
-	// Streams cost what their folders do, and most tests need but an empty one:
-	// so they share a few, each a part of its own.
+	name := newName()
 	again := func(t *testing.T, s store.Store) store.Store {
 		old := s.(*opened)
 		return open(t, old.name, replicas, old.connect)
@@ -61,12 +58,13 @@ func suite(t *testing.T, replicas int, connect func(t *testing.T) *nats.Conn) {
 			return again(t, s)
 		},
 	}.Run(t, func(t *testing.T) store.Store {
-		s := open(t, newName(), replicas, connect)
+		// To make streams anew for each test would take most of the time.
+		s := open(t, name, replicas, connect)
 		t.Cleanup(func() {
 			nc := connect(t)
 			defer nc.Close()
 			for _, area := range []string{"_kv", "_log"} {
-				_, err := nc.Request("$JS.API.STREAM.DELETE."+s.name+area, nil, 10*time.Second)
+				_, err := nc.Request("$JS.API.STREAM.PURGE."+name+area, nil, 10*time.Second)
 				require.NoError(t, err)
 			}
 		})
@@ -89,6 +87,7 @@ func startEmbedded(t *testing.T, opts *embedded.Options) *embedded.Server {
 }
 
 func TestEmbeddedSuite(t *testing.T) {
+	t.Parallel()
 	srv := startEmbedded(t, nil)
 	suite(t, 0, func(t *testing.T) *nats.Conn {
 		nc, err := srv.Conn()
@@ -97,5 +96,3 @@ func TestEmbeddedSuite(t *testing.T) {
 	})
 }
 
-var _ = strings.Repeat
-var _ sync.Mutex

@@ -21,6 +21,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/url"
 	"os"
 	"path/filepath"
 	"sync"
@@ -38,6 +39,10 @@ type Options struct {
 	// Listen is an address like "127.0.0.1:4222" where other processes may
 	// connect, without a password: protect it. Empty means none.
 	Listen string
+
+	// Cluster makes the server one of several that keep the data together. Nil
+	// means that it is alone.
+	Cluster *Cluster
 
 	// SyncInterval is how often the disk is told to keep what was written. Zero
 	// means always, before the call returns. With any other a power loss may
@@ -58,6 +63,24 @@ type Options struct {
 
 	// Log receives what the server says. Nil is silent.
 	Log server.Logger
+}
+
+// A Cluster says how a server reaches the others of its cluster. Three servers
+// keep what they hold while any two of them are there.
+type Cluster struct {
+	// Node is the name of this server, which no other has.
+	Node string
+
+	// Name is that of the cluster. Empty means "fivewire".
+	Name string
+
+	// Listen is the address where the other servers connect. It has no
+	// password: protect it.
+	Listen string
+
+	// Peers are the addresses of the others, as host:port. That of this server
+	// may be among them.
+	Peers []string
 }
 
 // A Server is a NATS server in this process.
@@ -90,6 +113,7 @@ func Start(dir string, opts *Options) (*Server, error) {
 	if o.MaxPayload < 0 || o.MaxPayload > 64<<20 {
 		return nil, fmt.Errorf("embedded: MaxPayload of %d", o.MaxPayload)
 	}
+	var err error
 	so := &server.Options{
 		ServerName: "fivewire-embedded",
 		DontListen: true,
@@ -107,16 +131,14 @@ func Start(dir string, opts *Options) (*Server, error) {
 		so.SyncInterval = o.SyncInterval
 	}
 	if o.Listen != "" {
-		addr, err := net.ResolveTCPAddr("tcp", o.Listen)
-		if err != nil {
-			return nil, fmt.Errorf("embedded: %w", err)
+		so.DontListen = false
+		if so.Host, so.Port, err = address(o.Listen); err != nil {
+			return nil, err
 		}
-		so.DontListen, so.Host, so.Port = false, addr.IP.String(), addr.Port
-		if addr.IP == nil {
-			so.Host = "0.0.0.0"
-		}
-		if so.Port == 0 {
-			so.Port = server.RANDOM_PORT
+	}
+	if o.Cluster != nil {
+		if err := o.Cluster.set(so); err != nil {
+			return nil, err
 		}
 	}
 	if o.Configure != nil {
@@ -145,6 +167,37 @@ func Start(dir string, opts *Options) (*Server, error) {
 		return nil, fmt.Errorf("embedded: the server cannot use the folder %s", dir)
 	}
 	return s, nil
+}
+
+func address(listen string) (host string, port int, err error) {
+	addr, err := net.ResolveTCPAddr("tcp", listen)
+	if err != nil {
+		return "", 0, fmt.Errorf("embedded: %w", err)
+	}
+	if host = "0.0.0.0"; addr.IP != nil {
+		host = addr.IP.String()
+	}
+	if port = addr.Port; port == 0 {
+		port = server.RANDOM_PORT
+	}
+	return host, port, nil
+}
+
+func (c *Cluster) set(so *server.Options) (err error) {
+	if c.Node == "" {
+		return errors.New("embedded: a server of a cluster needs a name")
+	}
+	so.ServerName = c.Node
+	if so.Cluster.Name = c.Name; c.Name == "" {
+		so.Cluster.Name = "fivewire"
+	}
+	if so.Cluster.Host, so.Cluster.Port, err = address(c.Listen); err != nil {
+		return err
+	}
+	for _, peer := range c.Peers {
+		so.Routes = append(so.Routes, &url.URL{Scheme: "nats", Host: peer})
+	}
+	return nil
 }
 
 // lockFolder keeps two servers from writing the same files. The lock ends with

@@ -1,0 +1,120 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package natsstore_test
+
+import (
+	"fmt"
+	"net"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/stretchr/testify/require"
+
+	"github.com/fivewire/fivewire/store/natsstore"
+	"github.com/fivewire/fivewire/store/natsstore/embedded"
+)
+
+// A cluster is three servers in this process.
+type cluster struct {
+	dirs    [3]string
+	clients [3]string // addresses for clients
+	routes  []string
+
+	mu    sync.Mutex
+	nodes [3]*embedded.Server // guarded by mu; nil while stopped
+}
+
+func startCluster(t *testing.T) *cluster {
+	t.Helper()
+	c := &cluster{}
+	for i := range c.nodes {
+		c.dirs[i], c.clients[i] = t.TempDir(), freeAddress(t)
+		c.routes = append(c.routes, freeAddress(t))
+	}
+	var wg sync.WaitGroup
+	for i := range c.nodes {
+		wg.Go(func() { c.start(t, i) })
+	}
+	wg.Wait()
+	t.Cleanup(func() {
+		for i := range c.nodes {
+			wg.Go(func() { c.stop(i) })
+		}
+		wg.Wait()
+	})
+	c.ready(t)
+	return c
+}
+
+func freeAddress(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer func() { _ = l.Close() }()
+	return l.Addr().String()
+}
+
+func (c *cluster) start(t *testing.T, i int) {
+	srv, err := embedded.Start(c.dirs[i], &embedded.Options{
+		Listen:  c.clients[i],
+		Cluster: &embedded.Cluster{Node: fmt.Sprint("node-", i), Listen: c.routes[i], Peers: c.routes},
+	})
+	if err != nil {
+		t.Errorf("node %d: %v", i, err)
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.nodes[i] = srv
+}
+
+func (c *cluster) stop(i int) {
+	c.mu.Lock()
+	srv := c.nodes[i]
+	c.nodes[i] = nil
+	c.mu.Unlock()
+	if srv != nil {
+		srv.Shutdown()
+	}
+}
+
+// url names the clients' addresses, that of node i first.
+func (c *cluster) url(i int) string {
+	return fmt.Sprintf("nats://%s,nats://%s,nats://%s", c.clients[i%3], c.clients[(i+1)%3], c.clients[(i+2)%3])
+}
+
+func (c *cluster) connect(t *testing.T, i int) *nats.Conn {
+	t.Helper()
+	nc, err := nats.Connect(c.url(i), append(natsstore.Defaults(), nats.DontRandomize())...)
+	require.NoError(t, err)
+	return nc
+}
+
+// ready waits until the servers have found each other.
+func (c *cluster) ready(t *testing.T) {
+	t.Helper()
+	nc := c.connect(t, 0)
+	defer nc.Close()
+	js, err := jetstream.New(nc)
+	require.NoError(t, err)
+	require.Eventually(t, func() bool {
+		_, err := js.CreateOrUpdateStream(t.Context(), jetstream.StreamConfig{Name: "ready", Subjects: []string{"ready"}, Replicas: 3, Storage: jetstream.MemoryStorage})
+		return err == nil
+	}, time.Minute, 50*time.Millisecond)
+	require.NoError(t, js.DeleteStream(t.Context(), "ready"))
+}
+
+func TestClusterSuite(t *testing.T) {
+	t.Parallel()
+	c := startCluster(t)
+	n := 0
+	suite(t, 0, func(t *testing.T) *nats.Conn {
+		n++ // the handles of one store are at different servers
+		return c.connect(t, n)
+	})
+}
+
