@@ -8,11 +8,14 @@ import (
 	"context"
 	"crypto/ecdh"
 	"crypto/ed25519"
+	"crypto/sha256"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -257,29 +260,97 @@ func BenchmarkPairReplayWindow(b *testing.B) {
 	}
 }
 
+// A queue is what a relay does for one mailbox, below HTTP.
+type queue struct {
+	boxes *boxes
+	box   string
+	m     *mail
+	ids   []string
+	n     uint64
+}
+
+func newQueue(t testing.TB, relay *Relay, box string) *queue {
+	m, err := parseMail(signedSample(t, 1<<10, false))
+	require.NoError(t, err)
+	return &queue{boxes: &relay.boxes, box: box, m: m, ids: []string{m.id}}
+}
+
+// cycle pushes an envelope, pulls and acknowledges it.
+func (q *queue) cycle() error {
+	ctx := context.Background()
+	q.n++
+	binary.BigEndian.PutUint64(q.m.data[20:], q.n) // other bytes, so that it is stored again
+	if _, err := q.boxes.push(ctx, q.box, q.m); err != nil {
+		return err
+	}
+	list, _, err := q.boxes.pull(ctx, q.box, 0, 1)
+	if err != nil || len(list) != 1 {
+		return fmt.Errorf("pulled %d: %w", len(list), err)
+	}
+	if k, err := q.boxes.ack(ctx, q.box, q.ids); err != nil || k != 1 {
+		return fmt.Errorf("acknowledged %d: %w", k, err)
+	}
+	return nil
+}
+
 func BenchmarkRelayQueue(b *testing.B) {
 	b.Run("store=memory/lib=sdk", func(b *testing.B) {
-		relay := NewRelay(&RelayOptions{OpenInboxes: true})
-		data := signedSample(b, 1<<10, false)
-		ctx := context.Background()
-		m, err := parseMail(data)
-		require.NoError(b, err)
-		ids := []string{m.id}
-		n := uint64(0)
+		q := newQueue(b, NewRelay(nil), "box")
 		loop(b, func() {
-			n++
-			binary.BigEndian.PutUint64(data[20:], n) // other bytes, so that it is stored again
-			if _, err := relay.boxes.push(ctx, "box", m); err != nil {
+			if err := q.cycle(); err != nil {
 				b.Fatal(err)
-			}
-			list, _, err := relay.boxes.pull(ctx, "box", 0, 1)
-			if err != nil || len(list) != 1 {
-				b.Fatal(err)
-			}
-			if k, err := relay.boxes.ack(ctx, "box", ids); err != nil || k != 1 {
-				b.Fatal(k, err)
 			}
 		})
+	})
+}
+
+// mapQueue is the floor of queues: it copies what it is given and knows nothing of
+// duplicates, of what was handed out, or of any end.
+type mapQueue struct {
+	mu sync.Mutex
+	n  int64
+	q  []mapItem
+}
+
+type mapItem struct {
+	id   int64
+	body []byte
+}
+
+func (m *mapQueue) cycle(body []byte) {
+	item := mapItem{body: bytes.Clone(body)}
+	m.mu.Lock()
+	m.n++
+	item.id = m.n
+	m.q = append(m.q, item)
+	m.mu.Unlock()
+	m.mu.Lock()
+	item = m.q[0]
+	m.mu.Unlock()
+	m.mu.Lock()
+	for i, it := range m.q {
+		if it.id == item.id {
+			m.q = slices.Delete(m.q, i, i+1)
+			break
+		}
+	}
+	m.mu.Unlock()
+}
+
+func BenchmarkPairRelayQueue(b *testing.B) {
+	b.Run("store=memory/lib=sdk", func(b *testing.B) {
+		q := newQueue(b, NewRelay(&RelayOptions{TTL: time.Second}), "box")
+		var floor mapQueue
+		pair.Ratio(b, pair.Loop(func() {
+			if err := q.cycle(); err != nil {
+				panic(err)
+			}
+		}), pair.Loop(func() { floor.cycle(q.m.data) }))
+	})
+	b.Run("op=hash", func(b *testing.B) { // the part that a queue without D61 has not
+		q := newQueue(b, NewRelay(nil), "box")
+		var floor mapQueue
+		pair.Ratio(b, pair.Loop(func() { sha256.Sum256(q.m.data) }), pair.Loop(func() { floor.cycle(q.m.data) }))
 	})
 }
 
@@ -331,7 +402,7 @@ func TestAllocations(t *testing.T) {
 	sealed, err := Seal(pub, bind, body)
 	require.NoError(t, err)
 	dst := make([]byte, 0, 64<<10)
-	w := &ReplayWindow{}
+	w, q := &ReplayWindow{}, newQueue(t, NewRelay(nil), "box")
 	until, n := time.Now().Add(time.Hour), 0
 	tests := []struct {
 		name string
@@ -344,6 +415,7 @@ func TestAllocations(t *testing.T) {
 		{"sign, appending", 2, func() { _, err = AppendSigned(dst, body, priv, FormSpec) }},
 		{"seal", 9, func() { _, err = Seal(pub, bind, body) }},
 		{"open", 5, func() { _, err = box.Open(bind, sealed) }},
+		{"queue cycle", 4, func() { err = errors.Join(err, q.cycle()) }},
 		{"replay", 0, func() { n++; err = w.Record("from", "thread", "known", "known", until) }},
 	}
 	for _, tt := range tests {

@@ -62,15 +62,20 @@ func parseMail(data []byte) (*mail, error) {
 	return &mail{id: e.ID, from: e.From, to: e.To, data: data}, nil
 }
 
-// record is how a mail is stored.
-func (m *mail) record() []byte {
-	b := make([]byte, 0, len(m.id)+len(m.from)+len(m.data)+8)
+// record appends how a mail is stored.
+func (m *mail) record(b []byte) []byte {
 	for _, s := range []string{m.id, m.from} {
 		b = binary.AppendUvarint(b, uint64(len(s)))
 		b = append(b, s...)
 	}
 	return append(b, m.data...)
 }
+
+// records are buffers for what is being stored; a store copies it.
+var records = sync.Pool{New: func() any { return new([]byte) }}
+
+// maxRecord is the largest buffer that is kept.
+const maxRecord = 2 * DefaultMaxBytes
 
 // parseRecord reads a stored mail. Its id and from are read by open only, since a
 // pull of the specification does not need them.
@@ -86,6 +91,12 @@ func parseRecord(rec store.Record) (m mail, err error) {
 	m.head, m.data = rec.Value[:len(rec.Value)-len(b)], b
 	m.seq, m.queued = rec.Seq, rec.Time
 	return m, nil
+}
+
+// mailOf reads a record that parseRecord has read before.
+func mailOf(rec store.Record) *mail {
+	m, _ := parseRecord(rec)
+	return &m
 }
 
 // open fills in id and from.
@@ -117,6 +128,11 @@ type boxes struct {
 	ttl   time.Duration
 	max   int
 
+	// private tells that nobody else can see the store and that it ends with this
+	// process. What only others would ask for, or a process that comes after this
+	// one, need not be in it then.
+	private bool
+
 	mu   sync.Mutex
 	open map[string]*mailbox // by AIR ID; guarded by mu
 }
@@ -133,6 +149,8 @@ type mailbox struct {
 	handed spans               // positions that were handed out
 	rev    store.Revision      // of handed in the store; 0: not there
 	read   bool                // handed was read from the store
+	known  known               // only if the store is private; otherwise it knows
+	found  []uint64            // for use by ack
 }
 
 const (
@@ -161,14 +179,24 @@ func (b *boxes) get(box string) *mailbox {
 // push stores an envelope. The same bytes again are stored once (AIR-D61).
 func (b *boxes) push(ctx context.Context, box string, m *mail) (uint64, error) {
 	mb := b.get(box)
-	if err := b.room(ctx, box, mb); err != nil {
+	hash := sha256.Sum256(m.data)
+	sum := replayKey(hash[:16]) // half of it is enough: nobody finds other bytes with the same half
+	buf := records.Get().(*[]byte)
+	record := m.record((*buf)[:0])
+	defer func() {
+		if cap(record) <= maxRecord {
+			*buf = record
+			records.Put(buf)
+		}
+	}()
+	if b.private {
+		return b.keep(ctx, mb, m.id, sum, record)
+	}
+	if err := b.checkRoom(ctx, mb); err != nil {
 		return 0, err
 	}
 	// Not under the lock, so that a durable store can write several at once.
-	sum := sha256.Sum256(m.data)
-	var id [32]byte // half of it is enough: nobody finds other bytes with the same half
-	hex.Encode(id[:], sum[:16])
-	seq, err := b.store.Append(ctx, mb.stream, string(id[:]), m.record(), b.ttl)
+	seq, err := b.store.Append(ctx, mb.stream, hex.EncodeToString(sum[:]), record, b.ttl)
 	if errors.Is(err, store.ErrDuplicate) {
 		return seq, nil
 	}
@@ -183,18 +211,45 @@ func (b *boxes) push(ctx context.Context, box string, m *mail) (uint64, error) {
 	return seq, nil
 }
 
-// room refuses an envelope for a mailbox that is full. What is being pushed at the
-// same moment does not count, so there can be a few more than the limit.
-func (b *boxes) room(ctx context.Context, box string, mb *mailbox) error {
+// keep stores an envelope in a private store.
+func (b *boxes) keep(ctx context.Context, mb *mailbox, id string, sum replayKey, record []byte) (uint64, error) {
 	mb.mu.Lock()
 	defer mb.mu.Unlock()
-	if err := b.catchUp(ctx, box, mb, false); err != nil {
-		return err
+	now := time.Now()
+	if err := b.room(ctx, mb, now); err != nil {
+		return 0, err
+	}
+	if seq, ok := mb.known.seq(sum, now.UnixMilli()); ok {
+		return seq, nil
+	}
+	seq, err := b.store.Append(ctx, mb.stream, "", record, b.ttl)
+	if err != nil {
+		return 0, ErrRelay.because("", err)
+	}
+	mb.known.add(sum, seq, now.Add(b.ttl).UnixMilli())
+	mb.add(id, seq)
+	return seq, nil
+}
+
+func (b *boxes) checkRoom(ctx context.Context, mb *mailbox) error {
+	mb.mu.Lock()
+	defer mb.mu.Unlock()
+	return b.room(ctx, mb, time.Now())
+}
+
+// room refuses an envelope for a mailbox that is full. What is being pushed to a
+// durable store at the same moment does not count, so there can be a few more than
+// the limit.
+func (b *boxes) room(ctx context.Context, mb *mailbox, now time.Time) error {
+	if mb.seqs == nil || now.Sub(mb.built) > boxMaxAge {
+		if err := b.rebuild(ctx, mb); err != nil {
+			return err
+		}
 	}
 	if len(mb.seqs) < b.max {
 		return nil
 	}
-	if err := b.catchUp(ctx, box, mb, true); err != nil {
+	if err := b.rebuild(ctx, mb); err != nil {
 		return err
 	}
 	if len(mb.seqs) >= b.max {
@@ -219,19 +274,16 @@ func (mb *mailbox) add(id string, seq uint64) {
 	mb.seqs[id] = seq
 }
 
-// catchUp builds the index the first time, and from time to time, so that it
+// rebuild builds the index: the first time, and from time to time, so that it
 // forgets what has expired in the store.
-func (b *boxes) catchUp(ctx context.Context, box string, mb *mailbox, again bool) error {
-	if mb.seqs == nil || again || time.Since(mb.built) > boxMaxAge {
-		mb.seqs, mb.others, mb.last, mb.built = make(map[string]uint64), nil, 0, time.Now()
-		return b.scan(ctx, box, mb)
-	}
-	return nil
+func (b *boxes) rebuild(ctx context.Context, mb *mailbox) error {
+	mb.seqs, mb.others, mb.last, mb.built = make(map[string]uint64), nil, 0, time.Now()
+	return b.scan(ctx, mb)
 }
 
 // scan adds what came after the last position that it looked at, by other
 // processes for example.
-func (b *boxes) scan(ctx context.Context, box string, mb *mailbox) error {
+func (b *boxes) scan(ctx context.Context, mb *mailbox) error {
 	for {
 		recs, err := b.store.Read(ctx, mb.stream, mb.last, scanPage)
 		if err != nil {
@@ -253,9 +305,9 @@ func (b *boxes) scan(ctx context.Context, box string, mb *mailbox) error {
 	}
 }
 
-// pull returns envelopes after a position and takes note that they were handed
-// out, and whether there are more.
-func (b *boxes) pull(ctx context.Context, box string, after uint64, limit int) ([]mail, bool, error) {
+// pull returns envelopes after a position, for parseRecord, and takes note that they
+// were handed out, and whether there are more.
+func (b *boxes) pull(ctx context.Context, box string, after uint64, limit int) ([]store.Record, bool, error) {
 	mb := b.get(box)
 	recs, err := b.store.Read(ctx, mb.stream, after, limit+1)
 	if err != nil {
@@ -268,23 +320,26 @@ func (b *boxes) pull(ctx context.Context, box string, after uint64, limit int) (
 	if len(recs) == 0 {
 		return nil, false, nil
 	}
-	list := make([]mail, len(recs))
-	for i, rec := range recs {
-		if list[i], err = parseRecord(rec); err != nil {
+	for _, rec := range recs {
+		if _, err = parseRecord(rec); err != nil {
 			return nil, false, ErrRelay.because("", err)
 		}
 	}
 	mb.mu.Lock()
 	defer mb.mu.Unlock()
-	err = b.hand(ctx, box, mb, span{after + 1, recs[len(recs)-1].Seq})
-	return list, more, err
+	s := span{after + 1, recs[len(recs)-1].Seq}
+	if b.private {
+		mb.handed = mb.handed.grow(s)
+		return recs, more, nil
+	}
+	return recs, more, b.hand(ctx, mb, s)
 }
 
 // hand notes in the store that a span of positions was handed out. What is
 // missing in it was acknowledged before, since positions become visible in order.
-func (b *boxes) hand(ctx context.Context, box string, mb *mailbox, s span) error {
+func (b *boxes) hand(ctx context.Context, mb *mailbox, s span) error {
 	for {
-		if err := b.readHanded(ctx, box, mb, false); err != nil {
+		if err := b.readHanded(ctx, mb, false); err != nil {
 			return err
 		}
 		if mb.handed.covers(s) {
@@ -310,8 +365,8 @@ func (b *boxes) hand(ctx context.Context, box string, mb *mailbox, s span) error
 	}
 }
 
-func (b *boxes) readHanded(ctx context.Context, box string, mb *mailbox, again bool) error {
-	if mb.read && !again {
+func (b *boxes) readHanded(ctx context.Context, mb *mailbox, again bool) error {
+	if b.private || mb.read && !again {
 		return nil
 	}
 	e, err := b.store.Get(ctx, mb.spans)
@@ -339,13 +394,13 @@ func (b *boxes) issued(ctx context.Context, box string, seq uint64, before bool)
 	known := func() bool {
 		return mb.handed.covers(span{seq, seq}) || before && len(mb.handed) > 0 && seq < mb.handed[len(mb.handed)-1].to
 	}
-	if err := b.readHanded(ctx, box, mb, false); err != nil {
+	if err := b.readHanded(ctx, mb, false); err != nil {
 		return false, err
 	}
 	if known() {
 		return true, nil
 	}
-	err := b.readHanded(ctx, box, mb, true)
+	err := b.readHanded(ctx, mb, true)
 	return known(), err
 }
 
@@ -355,21 +410,24 @@ func (b *boxes) ack(ctx context.Context, box string, ids []string) (int, error) 
 	mb := b.get(box)
 	mb.mu.Lock()
 	defer mb.mu.Unlock()
-	if err := b.catchUp(ctx, box, mb, false); err != nil {
+	if mb.seqs == nil {
+		if err := b.rebuild(ctx, mb); err != nil {
+			return 0, err
+		}
+	}
+	if err := b.readHanded(ctx, mb, false); err != nil {
 		return 0, err
 	}
-	if err := b.readHanded(ctx, box, mb, false); err != nil {
-		return 0, err
-	}
-	fresh := false // what is not known may be what other processes did
+	fresh := b.private // what is not known may be what other processes did
 	refresh := func() error {
 		if fresh {
 			return nil
 		}
 		fresh = true
-		return errors.Join(b.scan(ctx, box, mb), b.readHanded(ctx, box, mb, true))
+		return errors.Join(b.scan(ctx, mb), b.readHanded(ctx, mb, true))
 	}
-	seqs := make([]uint64, 0, len(ids))
+	seqs := mb.found[:0]
+	defer func() { mb.found = seqs[:0] }()
 	acked := 0
 	for _, id := range ids {
 		before := len(seqs)
@@ -467,6 +525,15 @@ func (s spans) with(x span) spans {
 		out = append(out, x)
 	}
 	return out
+}
+
+// grow is with, in the memory of s where that is enough.
+func (s spans) grow(x span) spans {
+	if n := len(s); n > 0 && s[n-1].from <= x.from && x.from <= s[n-1].to+1 {
+		s[n-1].to = max(s[n-1].to, x.to)
+		return s
+	}
+	return s.with(x)
 }
 
 func (s spans) bytes() []byte {

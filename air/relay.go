@@ -148,7 +148,8 @@ func NewRelay(opts *RelayOptions) *Relay {
 		r.opts = *opts
 	}
 	o := &r.opts
-	if o.Store == nil {
+	private := o.Store == nil
+	if private {
 		o.Store = store.NewMemory()
 	}
 	if o.RateLimit == 0 {
@@ -173,7 +174,7 @@ func NewRelay(opts *RelayOptions) *Relay {
 		o.TTL = 7 * 24 * time.Hour
 	}
 	r.log = logger(o.Logger)
-	r.boxes = boxes{store: o.Store, ttl: o.TTL, max: o.MaxQueued, open: make(map[string]*mailbox)}
+	r.boxes = boxes{store: o.Store, private: private, ttl: o.TTL, max: o.MaxQueued, open: make(map[string]*mailbox)}
 	r.rate = rateLimiter{limit: o.RateLimit, start: time.Now()}
 	return r
 }
@@ -411,19 +412,19 @@ func (r *Relay) servePull(w http.ResponseWriter, req *http.Request, to *recipien
 		return err
 	}
 	size := 64
-	for _, m := range mail {
-		size += len(m.data) + 1
+	for _, rec := range mail {
+		size += len(rec.Value)
 	}
 	body := append(make([]byte, 0, size), `{"envelopes":[`...)
-	for i, m := range mail {
+	for i, rec := range mail {
 		if i > 0 {
 			body = append(body, ',')
 		}
-		body = append(body, m.data...)
+		body = append(body, mailOf(rec).data...)
 	}
 	cursor := endCursor
 	if more {
-		cursor = "c" + strconv.FormatUint(mail[len(mail)-1].seq, 10)
+		cursor = "c" + strconv.FormatUint(mail[len(mail)-1].Seq, 10)
 	}
 	body = append(append(append(body, `],"cursor":"`...), cursor...), `","has_more":`...)
 	writeJSON(w, http.StatusOK, append(strconv.AppendBool(body, more), '}'))
@@ -464,12 +465,12 @@ func (r *Relay) serveDeployedPull(w http.ResponseWriter, req *http.Request, to *
 	}
 	body := strictjson.AppendString([]byte(`{"recipient_did":`), did)
 	body = append(body, `,"messages":[`...)
-	for i, m := range mail {
+	for i, rec := range mail {
 		if i > 0 {
 			body = append(body, ',')
 		}
-		body = m.appendMessage(body)
-		after = m.seq
+		body = mailOf(rec).appendMessage(body)
+		after = rec.Seq
 	}
 	body = strconv.AppendUint(append(body, `],"cursor":`...), after, 10)
 	body = strconv.AppendBool(append(body, `,"has_more":`...), more)

@@ -66,11 +66,11 @@ func (r *Relay) sendPage(ctx context.Context, out *sse.Writer, to *recipient, af
 	if err != nil {
 		return after, err
 	}
-	for _, m := range mail {
-		if err := out.Send(ctx, "envelope", "", m.appendMessage(nil)); err != nil {
+	for _, rec := range mail {
+		if err := out.Send(ctx, "envelope", "", mailOf(rec).appendMessage(nil)); err != nil {
 			return after, err
 		}
-		after = m.seq
+		after = rec.Seq
 	}
 	if len(mail) == 0 {
 		return after, r.boxes.wait(ctx, to.airID, after)

@@ -460,7 +460,9 @@ func TestRefusedRegistrations(t *testing.T) {
 		require.Nil(t, r)
 	}
 	require.Zero(t, w.count())
-	w.before = func(*http.Request) (*http.Response, error) { return answer(201, `{"air_id":"AIR-0000-0000-0000","name":"x"}`), nil }
+	w.before = func(*http.Request) (*http.Response, error) {
+		return answer(201, `{"air_id":"AIR-0000-0000-0000","name":"x"}`), nil
+	}
 	r, err := c.Register(t.Context(), &registry.RegisterParams{Name: "x", CreatorDID: "d"})
 	require.ErrorIs(t, err, air.ErrBadDocument)
 	require.Equal(t, "AIR-0000-0000-0000", r.AIRID, "what was made must not be lost")
