@@ -1,0 +1,480 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package sqlstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"math/rand/v2"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/fivewire/fivewire/store"
+)
+
+const (
+	postgresVersion = 1 // of the tables
+
+	// Classes and codes of errors of PostgreSQL.
+	pgSerialization = "40001"
+	pgDeadlock      = "40P01"
+
+	retries = 10 // of a statement that lost against another, or met a broken connection
+)
+
+// schemaName is what a schema may be called: it stands in statements and in
+// texts in statements.
+var schemaName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,62}$`)
+
+// postgres is the engine on PostgreSQL. Time is that of the server alone, so
+// that the clocks of its clients may differ.
+type postgres struct {
+	opts    *Options
+	ctx     context.Context // of the store
+	waits   *waiters
+	pool    *pgxpool.Pool
+	schema  string // quoted
+	channel string // of notifications
+	appends *combiner[*pgAppend]
+	sql     map[string]string // statements, by name
+}
+
+// alive is the condition for what has not expired. The time is that at which
+// the statement came, after it got the locks of those before it.
+const alive = `(expires IS NULL OR expires > statement_timestamp())`
+
+// lasting is when what gets the ttl in a parameter expires.
+func lasting(parameter string) string {
+	return `CASE WHEN ` + parameter + `::bigint = 0 THEN NULL ELSE statement_timestamp() + ` + parameter + `::bigint * interval '1 microsecond' END`
+}
+
+func postgresSQL(schema string) map[string]string {
+	statements := map[string]string{
+		"get": `SELECT value, rev, expires FROM {schema}.entries WHERE key = $1 AND ` + alive,
+
+		// A key that is there is looked at first: to meet it when inserting would
+		// lock it and write to the disk. What comes in between is met when inserting.
+		"create": `WITH new AS (
+			INSERT INTO {schema}.entries AS e (key, rev, expires, value)
+			SELECT $1, nextval('{schema}.positions'), ` + lasting("$3") + `, $2
+			WHERE NOT EXISTS (SELECT FROM {schema}.entries WHERE key = $1 AND ` + alive + `)
+			ON CONFLICT (key) DO UPDATE SET rev = excluded.rev, expires = excluded.expires, value = excluded.value
+			WHERE e.expires <= statement_timestamp()
+			RETURNING rev)
+		SELECT rev FROM new`,
+
+		// These two say in the second column which revision they saw, if any. If that
+		// is the one asked for, but nothing was changed, somebody was faster.
+		"update": `WITH new AS (
+			UPDATE {schema}.entries SET rev = nextval('{schema}.positions'), expires = ` + lasting("$4") + `, value = $2
+			WHERE key = $1 AND rev = $3 AND ` + alive + ` RETURNING rev)
+		SELECT coalesce((SELECT rev FROM new), 0), coalesce((SELECT rev FROM {schema}.entries WHERE key = $1 AND ` + alive + `), 0)`,
+		"delete": `WITH old AS (DELETE FROM {schema}.entries WHERE key = $1 AND rev = $2 RETURNING rev)
+		SELECT coalesce((SELECT rev FROM old), 0), coalesce((SELECT rev FROM {schema}.entries WHERE key = $1 AND ` + alive + `), 0)`,
+		"remove": `DELETE FROM {schema}.entries WHERE key = $1`,
+
+		"page": `SELECT value, rev, expires, key FROM {schema}.entries WHERE key >= $1 AND key < $2 AND ` + alive + ` ORDER BY key LIMIT $3`,
+
+		// The lock makes positions of one stream visible in their order: whoever has
+		// it has taken no position yet, and keeps it until the record is visible. It
+		// is a statement of its own, so that the next one sees all that was
+		// committed before.
+		"lock": `SELECT pg_advisory_xact_lock($1)`,
+		"append": `WITH known AS (
+			SELECT seq FROM {schema}.ids WHERE stream = $1 AND id = $2 AND $2 <> '' AND ` + alive + `),
+		new AS (
+			INSERT INTO {schema}.records (stream, seq, id, time, expires, value)
+			SELECT $1, nextval('{schema}.positions'), $2, statement_timestamp(), ` + lasting("$4") + `, $3
+			WHERE NOT EXISTS (SELECT FROM known) RETURNING seq, expires),
+		noted AS (
+			INSERT INTO {schema}.ids (stream, id, seq, expires)
+			SELECT $1, $2, seq, expires FROM new WHERE $2 <> ''
+			ON CONFLICT (stream, id) DO UPDATE SET seq = excluded.seq, expires = excluded.expires)
+		SELECT seq, 1 FROM new UNION ALL SELECT seq, 0 FROM known`,
+
+		// To notify takes a lock of the whole database until the end of the
+		// transaction; in that of the record, no two could be written to the disk at
+		// once.
+		"notify": `SELECT set_config('synchronous_commit', 'off', true), pg_notify($1, $2)`,
+
+		"read": `SELECT value, seq, id, time, expires FROM {schema}.records WHERE stream = $1 AND seq > $2 AND ` + alive + ` ORDER BY seq LIMIT $3`,
+		"has":  `SELECT 1 FROM {schema}.records WHERE stream = $1 AND seq > $2 AND ` + alive + ` ORDER BY seq LIMIT 1`,
+		"ack": `WITH gone AS (
+			DELETE FROM {schema}.records WHERE stream = $1 AND seq = ANY($2) RETURNING seq, id)
+		DELETE FROM {schema}.ids i USING gone WHERE i.stream = $1 AND i.id = gone.id AND i.seq = gone.seq AND i.expires IS NULL`,
+		"expire": `WITH r AS (
+			UPDATE {schema}.records SET expires = ` + lasting("$2") + ` WHERE stream = $1 AND ` + alive + `)
+		UPDATE {schema}.ids SET expires = ` + lasting("$2") + ` WHERE stream = $1 AND ` + alive,
+		"empty": `WITH r AS (DELETE FROM {schema}.records WHERE stream = $1) DELETE FROM {schema}.ids WHERE stream = $1`,
+	}
+	for table, key := range map[string]string{"entries": "key", "records": "stream, seq", "ids": "stream, id"} {
+		// What another process is at is left to it.
+		statements["sweep "+table] = fmt.Sprintf(`WITH old AS (
+			SELECT %[2]s FROM {schema}.%[1]s WHERE expires <= statement_timestamp() LIMIT %[3]d FOR UPDATE SKIP LOCKED)
+		DELETE FROM {schema}.%[1]s t WHERE (%[2]s) IN (SELECT %[2]s FROM old) AND expires <= statement_timestamp()`, table, key, sweepMost)
+	}
+	for name, text := range statements {
+		statements[name] = strings.ReplaceAll(text, "{schema}", schema)
+	}
+	return statements
+}
+
+// hash is a number for a name: for locks and channels, where two names that
+// share one do no harm.
+func hash(parts ...string) int64 {
+	h := fnv.New64a()
+	for _, part := range parts {
+		_, _ = h.Write([]byte(part)) // it never fails
+		_, _ = h.Write([]byte{0})
+	}
+	return int64(h.Sum64())
+}
+
+func openPostgres(ctx, life context.Context, database string, o *Options, waits *waiters) (engine, error) {
+	if !schemaName.MatchString(o.Schema) {
+		return nil, fmt.Errorf("%w: schema %.70q", store.ErrInvalid, o.Schema)
+	}
+	config, err := pgxpool.ParseConfig(database)
+	if err != nil {
+		return nil, err // without the password: pgx takes that out
+	}
+	switch {
+	case o.MaxConns > 0:
+		config.MaxConns = int32(min(o.MaxConns, 1<<20))
+	case !strings.Contains(database, "pool_max_conns"):
+		config.MaxConns = defaultConns
+	}
+	p := &postgres{
+		opts: o, ctx: life, waits: waits, schema: pgx.Identifier{o.Schema}.Sanitize(),
+		channel: fmt.Sprintf("fivewire_%016x", uint64(hash("channel", o.Schema))),
+	}
+	p.sql = postgresSQL(p.schema)
+	p.appends = newCombiner(p.appendAll)
+	if err := p.migrate(ctx, config.ConnConfig); err != nil {
+		return nil, err
+	}
+	config.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
+		if err := p.setUp(ctx, conn); err != nil {
+			return err
+		}
+		for _, name := range []string{"lock", "append", "notify"} {
+			if _, err := conn.Prepare(ctx, "fivewire_"+name, p.sql[name]); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	if p.pool, err = pgxpool.NewWithConfig(life, config); err != nil {
+		return nil, err
+	}
+	if err := p.pool.Ping(ctx); err != nil {
+		p.pool.Close()
+		return nil, err
+	}
+	return p, nil
+}
+
+// setUp makes a session what the statements rely on, whatever is the default of
+// the server, the database or the role.
+func (p *postgres) setUp(ctx context.Context, conn *pgx.Conn) error {
+	durable := `SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'`
+	if p.opts.Relaxed {
+		durable = `SELECT set_config('synchronous_commit', 'off', false)`
+	}
+	// With a snapshot for the whole transaction, what the lock waits for would not be seen.
+	_, err := conn.Exec(ctx, `SET default_transaction_isolation = 'read committed'; SET bytea_output = 'hex'; `+durable)
+	return err
+}
+
+// migrate creates or updates the tables.
+func (p *postgres) migrate(ctx context.Context, config *pgx.ConnConfig) (err error) {
+	conn, err := pgx.ConnectConfig(ctx, config.Copy())
+	if err != nil {
+		return err
+	}
+	defer conn.Close(context.WithoutCancel(ctx))
+	var encoding string
+	if err := conn.QueryRow(ctx, `SELECT current_setting('server_encoding')`).Scan(&encoding); err != nil {
+		return err
+	}
+	if encoding != "UTF8" {
+		return fmt.Errorf("the database has the encoding %s, not UTF8", encoding)
+	}
+	if version, err := p.version(ctx, conn); err != nil || version == postgresVersion {
+		return err // without a lock, and without the right to create anything
+	}
+	tx, err := conn.Begin(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }() // nothing after Commit
+	if _, err := tx.Exec(ctx, `SELECT pg_advisory_xact_lock($1)`, hash("migrate", p.opts.Schema)); err != nil {
+		return err
+	}
+	if err := p.locks(ctx, config); err != nil {
+		return err
+	}
+	if _, err := tx.Exec(ctx, `CREATE SCHEMA IF NOT EXISTS `+p.schema); err != nil {
+		return err
+	}
+	if _, err := tx.Exec(ctx, `CREATE TABLE IF NOT EXISTS `+p.schema+`.migrations (version integer PRIMARY KEY, applied timestamptz NOT NULL DEFAULT now())`); err != nil {
+		return err
+	}
+	version, err := p.version(ctx, tx)
+	if err != nil {
+		return err
+	}
+	for version < postgresVersion {
+		version++
+		text, err := migration("postgres", version)
+		if err != nil {
+			return err
+		}
+		if _, err := tx.Exec(ctx, strings.ReplaceAll(text, "{schema}", p.schema)); err != nil {
+			return fmt.Errorf("migration %d: %w", version, err)
+		}
+		if _, err := tx.Exec(ctx, `INSERT INTO `+p.schema+`.migrations (version) VALUES ($1)`, version); err != nil {
+			return err
+		}
+	}
+	return tx.Commit(ctx)
+}
+
+// locks makes sure that a lock that this session holds keeps others out. There
+// are databases that speak the protocol and only pretend.
+func (p *postgres) locks(ctx context.Context, config *pgx.ConnConfig) error {
+	other, err := pgx.ConnectConfig(ctx, config.Copy())
+	if err != nil {
+		return err
+	}
+	defer other.Close(context.WithoutCancel(ctx))
+	var got bool
+	if err := other.QueryRow(ctx, `SELECT pg_try_advisory_xact_lock($1)`, hash("migrate", p.opts.Schema)).Scan(&got); err != nil {
+		return err
+	}
+	if got {
+		return errors.New("the database has no advisory locks, without which records appear out of order")
+	}
+	return nil
+}
+
+// version returns that of the tables, 0 if there are none.
+func (p *postgres) version(ctx context.Context, db interface {
+	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
+}) (version int, err error) {
+	var there bool
+	err = db.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_tables WHERE schemaname = $1 AND tablename = 'migrations')`, p.opts.Schema).Scan(&there)
+	if err != nil || !there {
+		return 0, err
+	}
+	if err := db.QueryRow(ctx, `SELECT coalesce(max(version), 0) FROM `+p.schema+`.migrations`).Scan(&version); err != nil {
+		return 0, err
+	}
+	if version > postgresVersion {
+		return 0, fmt.Errorf("the tables are of version %d, made by a later version of this package, which knows %d", version, postgresVersion)
+	}
+	return version, nil
+}
+
+func (p *postgres) close() error {
+	p.appends.wait()
+	p.pool.Close()
+	return nil
+}
+
+// retry repeats do after errors that say that it has changed nothing: it lost
+// against another transaction, or was never sent. What only reads is repeated
+// after a broken connection too, such as those that a restart of the server
+// leaves in the pool.
+func retry(ctx context.Context, reads bool, do func() error) error {
+	for n := 1; ; n++ {
+		err := do()
+		var answer *pgconn.PgError
+		switch {
+		case err == nil || n == retries || ctx.Err() != nil:
+			return err
+		case errors.As(err, &answer):
+			if lost(answer) || reads && ending(answer) {
+				break
+			}
+			return err
+		case pgconn.SafeToRetry(err):
+		case reads && !noLonger(err) && !errors.Is(err, pgx.ErrNoRows) && !isStore(err):
+		default:
+			return err
+		}
+		select {
+		case <-time.After(time.Duration(n) * (time.Millisecond + rand.N(9*time.Millisecond))):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// lost tells whether a transaction was undone for the sake of another.
+func lost(err *pgconn.PgError) bool {
+	return err.Code == pgSerialization || err.Code == pgDeadlock
+}
+
+// ending tells whether the server is going down or coming up.
+func ending(err *pgconn.PgError) bool {
+	return strings.HasPrefix(err.Code, "57P0")
+}
+
+func (p *postgres) get(ctx context.Context, key string) (store.Entry, error) {
+	e := store.Entry{Key: key}
+	err := retry(ctx, true, func() error {
+		var expires *time.Time
+		err := p.pool.QueryRow(ctx, p.sql["get"], key).Scan(&e.Value, &e.Revision, &expires)
+		e.Expires = timeOf(expires)
+		return err
+	})
+	if errors.Is(err, pgx.ErrNoRows) {
+		err = store.ErrNotFound
+	}
+	if err != nil {
+		return store.Entry{}, err
+	}
+	return e, nil
+}
+
+func timeOf(t *time.Time) time.Time {
+	if t == nil {
+		return time.Time{}
+	}
+	return *t
+}
+
+func (p *postgres) create(ctx context.Context, key string, value []byte, ttl int64) (store.Revision, error) {
+	var rev int64
+	err := retry(ctx, false, func() error {
+		return p.pool.QueryRow(ctx, p.sql["create"], key, notNil(value), ttl).Scan(&rev)
+	})
+	if errors.Is(err, pgx.ErrNoRows) {
+		err = store.ErrExists
+	}
+	return store.Revision(rev), err
+}
+
+// notNil keeps an empty value from being null.
+func notNil(value []byte) []byte {
+	if value == nil {
+		return []byte{}
+	}
+	return value
+}
+
+func (p *postgres) update(ctx context.Context, key string, value []byte, rev, ttl int64) (store.Revision, error) {
+	next, err := p.change(ctx, rev, store.ErrNotFound, p.sql["update"], key, notNil(value), rev, ttl)
+	return store.Revision(next), err
+}
+
+func (p *postgres) delete(ctx context.Context, key string, rev int64) error {
+	if rev == 0 {
+		return retry(ctx, false, func() error {
+			_, err := p.pool.Exec(ctx, p.sql["remove"], key)
+			return err
+		})
+	}
+	_, err := p.change(ctx, rev, nil, p.sql["delete"], key, rev)
+	return err
+}
+
+// change runs a compare-and-set.
+func (p *postgres) change(ctx context.Context, rev int64, absent error, text string, args ...any) (int64, error) {
+	for {
+		var done, seen int64
+		err := retry(ctx, false, func() error {
+			return p.pool.QueryRow(ctx, text, args...).Scan(&done, &seen)
+		})
+		switch {
+		case err != nil:
+			return 0, err
+		case done != 0:
+			return done, nil
+		case seen == 0:
+			return 0, absent
+		case seen != rev:
+			return 0, store.ErrConflict
+		}
+		// It was changed or removed after the statement began to look. No
+		// revision comes back, so that the next look says which.
+	}
+}
+
+func (p *postgres) page(ctx context.Context, from, to string, limit int) ([]store.Entry, error) {
+	return query(ctx, p, "page", func(rows pgx.CollectableRow) (e store.Entry, err error) {
+		var expires *time.Time
+		err = rows.Scan(&e.Value, &e.Revision, &expires, &e.Key)
+		e.Expires = timeOf(expires)
+		return e, err
+	}, from, to, limit)
+}
+
+// query returns all rows of a statement that only reads.
+func query[T any](ctx context.Context, p *postgres, name string, row pgx.RowToFunc[T], args ...any) ([]T, error) {
+	var all []T
+	err := retry(ctx, true, func() error {
+		rows, err := p.pool.Query(ctx, p.sql[name], args...)
+		if err != nil {
+			return err
+		}
+		all, err = pgx.CollectRows(rows, row)
+		return err
+	})
+	return all, err
+}
+
+func (p *postgres) read(ctx context.Context, stream string, after int64, limit int) ([]store.Record, error) {
+	return query(ctx, p, "read", func(rows pgx.CollectableRow) (r store.Record, err error) {
+		var expires *time.Time
+		err = rows.Scan(&r.Value, &r.Seq, &r.ID, &r.Time, &expires)
+		r.Expires = timeOf(expires)
+		return r, err
+	}, stream, after, limit)
+}
+
+func (p *postgres) has(ctx context.Context, stream string, after int64) (bool, error) {
+	rows, err := query(ctx, p, "has", pgx.RowTo[int32], stream, after)
+	return len(rows) > 0, err
+}
+
+func (p *postgres) ack(ctx context.Context, stream string, seqs []int64) error {
+	slices.Sort(seqs)
+	return retry(ctx, false, func() error {
+		_, err := p.pool.Exec(ctx, p.sql["ack"], stream, seqs)
+		return err
+	})
+}
+
+func (p *postgres) expire(ctx context.Context, stream string, ttl int64) error {
+	return retry(ctx, false, func() error {
+		var err error
+		if ttl == 0 {
+			_, err = p.pool.Exec(ctx, p.sql["empty"], stream)
+		} else {
+			_, err = p.pool.Exec(ctx, p.sql["expire"], stream, ttl)
+		}
+		return err
+	})
+}
+
+func (p *postgres) sweep(ctx context.Context) (more bool, err error) {
+	for _, table := range []string{"entries", "records", "ids"} {
+		tag, err := p.pool.Exec(ctx, p.sql["sweep "+table])
+		if err != nil {
+			return false, err
+		}
+		more = more || tag.RowsAffected() == sweepMost
+	}
+	return more, nil
+}

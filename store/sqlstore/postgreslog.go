@@ -1,0 +1,211 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package sqlstore
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/fivewire/fivewire/store"
+)
+
+// A pgAppend is one Append and its answer.
+type pgAppend struct {
+	id    string
+	value []byte
+	ttl   int64
+
+	seq   uint64
+	added bool // else the id was known
+}
+
+func (p *postgres) append(ctx context.Context, stream, id string, value []byte, ttl int64) (uint64, error) {
+	a := &pgAppend{id: id, value: bytes.Clone(notNil(value)), ttl: ttl}
+	a, err := p.appends.do(ctx, p.ctx, stream, len(value), a)
+	switch {
+	case err != nil:
+		return 0, err
+	case !a.added:
+		return a.seq, store.ErrDuplicate
+	}
+	return a.seq, nil
+}
+
+// appendAll adds to one stream, in one transaction: the stream is locked until
+// its end, so that those who came meanwhile would wait for the disk one by one.
+func (p *postgres) appendAll(ctx context.Context, stream string, tasks []*task[*pgAppend]) {
+	fail := func(tasks []*task[*pgAppend], err error) {
+		for _, t := range tasks {
+			t.err = err
+		}
+	}
+	err := retry(ctx, false, func() error { return p.pipeline(ctx, stream, tasks) })
+	var answer *pgconn.PgError
+	if err == nil || len(tasks) == 1 || !errors.As(err, &answer) || ending(answer) {
+		fail(tasks, err)
+		return
+	}
+	// The server refused one of them and undid all. The others must not suffer.
+	for i := range tasks {
+		one := tasks[i : i+1]
+		fail(one, retry(ctx, false, func() error { return p.pipeline(ctx, stream, one) }))
+	}
+}
+
+// pipeline sends everything at once: the transaction, and a second one that
+// tells those who wait. So the server has both even if this process ends before
+// it has the answer.
+func (p *postgres) pipeline(ctx context.Context, stream string, tasks []*task[*pgAppend]) error {
+	conn, err := p.pool.Acquire(ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.Release()
+	pipe := conn.Conn().PgConn().StartPipeline(ctx)
+	const text, binary = 0, 1
+	number := func(n int64) []byte { return strconv.AppendInt(nil, n, 10) }
+	pipe.SendQueryPrepared("fivewire_lock", [][]byte{number(hash("stream", p.opts.Schema, stream))}, nil, nil)
+	for _, t := range tasks {
+		pipe.SendQueryPrepared("fivewire_append", [][]byte{[]byte(stream), []byte(t.of.id), t.of.value, number(t.of.ttl)}, []int16{text, text, binary, text}, nil)
+	}
+	pipe.SendPipelineSync()
+	pipe.SendQueryPrepared("fivewire_notify", [][]byte{[]byte(p.channel), []byte(stream)}, nil, nil)
+	pipe.SendPipelineSync()
+	err = pipe.Flush()
+	if err == nil {
+		err = answers(pipe, tasks)
+	}
+	if closing := pipe.Close(); err == nil && closing != nil {
+		// The records are there. Who waits for them looks again in a while.
+		p.opts.Logger.WarnContext(ctx, "sqlstore: notification fails", "err", closing)
+	}
+	return err
+}
+
+// answers reads what came back for the first of the two transactions. It must
+// not say yes before it has read that this one was committed.
+func answers(pipe *pgconn.Pipeline, tasks []*task[*pgAppend]) error {
+	for i := -1; ; {
+		results, err := pipe.GetResults()
+		if err != nil {
+			return err
+		}
+		switch r := results.(type) {
+		case *pgconn.PipelineSync:
+			if i != len(tasks) {
+				return fmt.Errorf("%d answers to %d appends", i, len(tasks))
+			}
+			return nil
+		case *pgconn.ResultReader:
+			for r.NextRow() {
+				if values := r.Values(); i >= 0 && i < len(tasks) && len(values) == 2 {
+					a := tasks[i].of
+					if a.seq, err = strconv.ParseUint(string(values[0]), 10, 64); err != nil {
+						return err
+					}
+					a.added = string(values[1]) == "1"
+				}
+			}
+			if _, err := r.Close(); err != nil {
+				return err
+			}
+			i++
+		default:
+			return fmt.Errorf("unexpected %T in the pipeline", results)
+		}
+	}
+}
+
+const (
+	listenIdle  = 15 * time.Second // until a silent connection is tried
+	listenPing  = 5 * time.Second  // until it counts as broken
+	listenAgain = time.Second      // until the next attempt to connect, at most
+)
+
+// watch listens for what is appended. Every connection that had to be made anew
+// may have missed something, so all who wait look then.
+func (p *postgres) watch(ctx context.Context) {
+	every := p.opts.Poll
+	if every <= 0 {
+		every = 5 * time.Second
+	}
+	polling, stop := context.WithCancel(ctx)
+	polled := make(chan struct{})
+	go func() {
+		defer close(polled)
+		ticker := time.NewTicker(every)
+		defer ticker.Stop()
+		for {
+			select {
+			case <-ticker.C:
+				p.waits.wakeAll()
+			case <-polling.Done():
+				return
+			}
+		}
+	}()
+	defer func() {
+		stop()
+		<-polled
+	}()
+	pause := 10 * time.Millisecond
+	for ctx.Err() == nil {
+		began := time.Now()
+		err := p.listen(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		p.opts.Logger.WarnContext(ctx, "sqlstore: listener fails and will try again", "err", err)
+		if time.Since(began) > listenAgain {
+			pause = 10 * time.Millisecond
+		}
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+		}
+		pause = min(2*pause, listenAgain)
+	}
+}
+
+// listen returns when its connection breaks or ctx ends.
+func (p *postgres) listen(ctx context.Context) error {
+	conn, err := pgx.ConnectConfig(ctx, p.pool.Config().ConnConfig.Copy())
+	if err != nil {
+		return err
+	}
+	defer func() {
+		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+		defer cancel()
+		_ = conn.Close(closing)
+	}()
+	if _, err := conn.Exec(ctx, `LISTEN `+p.channel); err != nil {
+		return err
+	}
+	p.waits.wakeAll()
+	for {
+		idle, cancel := context.WithTimeout(ctx, listenIdle)
+		n, err := conn.WaitForNotification(idle)
+		cancel()
+		switch {
+		case err == nil:
+			p.waits.wake(n.Payload)
+		case pgconn.Timeout(err) && ctx.Err() == nil && !conn.IsClosed():
+			alive, cancel := context.WithTimeout(ctx, listenPing)
+			err := conn.Ping(alive)
+			cancel()
+			if err != nil {
+				return err
+			}
+		default:
+			return err
+		}
+	}
+}
