@@ -207,7 +207,7 @@ func (s *Session) handle(c *Call) (body any, err error) {
 	}()
 	for i := range c.routes {
 		r := &c.routes[i]
-		state, err := s.stateOf(r.plugin)
+		state, err := s.stateOf(c.ctx, r.plugin)
 		if err != nil {
 			return nil, err
 		}
@@ -226,25 +226,59 @@ func (s *Session) handle(c *Call) (body any, err error) {
 	return nil, unsupported(c.Message.Type)
 }
 
+// A pluginState is what a plugin keeps for a session.
+type pluginState struct {
+	ready chan struct{} // closed with value or err set
+	value any
+	err   error
+}
+
 // stateOf returns the state of a plugin for this session, making it at first use.
-func (s *Session) stateOf(p *Plugin) (any, error) {
+func (s *Session) stateOf(ctx context.Context, p *Plugin) (any, error) {
 	if p.Open == nil {
 		return nil, nil
 	}
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	if state, ok := s.states[p]; ok {
-		return state, nil
-	}
-	if s.state == stateClosed {
+	state := s.states[p]
+	switch {
+	case state != nil:
+		s.mu.Unlock()
+	case s.state == stateClosed:
+		s.mu.Unlock()
 		return nil, ErrClosed
+	default:
+		state = &pluginState{ready: make(chan struct{})}
+		s.states[p] = state
+		s.mu.Unlock()
+		s.openState(ctx, p, state)
 	}
-	state, err := p.Open(s)
-	if err != nil {
-		return nil, err
+	select {
+	case <-state.ready:
+		return state.value, state.err
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
 	}
-	s.states[p] = state
-	return state, nil
+}
+
+// openState makes a state. One that fails is forgotten, so that the next request
+// tries again.
+func (s *Session) openState(ctx context.Context, p *Plugin, state *pluginState) {
+	defer close(state.ready)
+	defer func() {
+		if state.err != nil {
+			s.mu.Lock()
+			delete(s.states, p)
+			s.mu.Unlock()
+		}
+	}()
+	state.err = errors.New("a2e: the plugin panicked") // unless it gets to the end
+	value, err := p.Open(s)
+	if err == nil {
+		if err = s.restore(ctx, p, value); err != nil && p.Close != nil {
+			p.Close(value)
+		}
+	}
+	state.value, state.err = value, err
 }
 
 // wireError turns what a handler returned into what the agent reads.
@@ -453,6 +487,9 @@ func (s *Session) close() {
 		s.timer.Stop()
 	}
 	s.cancel()
+	if s.snapshotKey != "" {
+		s.host.saves.begin(s.snapshotKey)
+	}
 	s.out.finish()
 	s.host.forget(s)
 	go s.cleanUp()
@@ -462,9 +499,17 @@ func (s *Session) close() {
 func (s *Session) cleanUp() {
 	defer close(s.finished)
 	s.work.Wait()
+	if s.snapshotKey != "" {
+		ctx, cancel := context.WithTimeout(context.Background(), snapshotTime)
+		if err := s.SaveSnapshots(ctx); err != nil {
+			s.host.log.Error("a2e: snapshots cannot be saved", "session_id", s.id, "err", err)
+		}
+		cancel()
+		s.host.saves.end(s.snapshotKey)
+	}
 	for p, state := range s.states {
 		if p.Close != nil {
-			p.Close(state)
+			p.Close(state.value)
 		}
 	}
 }

@@ -30,7 +30,8 @@
 // Each namespace is a package of its own below this one, with its messages, a
 // typed client and a plugin that does the real thing: tools, toolkits, memory,
 // proc, env, learn, skills, chains, mcp, planning and subagents. Package
-// catalogue joins the types of all of them.
+// catalogue joins the types of all of them. The nested module mcpbridge connects
+// package mcp to real MCP servers.
 //
 // # Models
 //
@@ -59,11 +60,15 @@
 // spelling of the companion list. The extension "cancel" is offered to agents
 // that ask for it; nobody else sees anything of it.
 //
+// # Snapshots
+//
+// States of plugins end with their session, unless the host keeps snapshots
+// ([HostOptions.Snapshots]): then plans and episodes, and whatever a [Plugin]
+// of one's own saves, are there again for the next session of the same agent.
+// Memories, feedback and experiences are in a store anyway.
+//
 // # Not yet
 //
-// The bridge of package mcp needs a Connector, and one for the official MCP SDK
-// is not here (A2E-122 for real servers). Snapshots can be kept (A2E-148), but the
-// plugins of this module do not save themselves, and there are no modes
-// (A2E-149). Record and replay, the tamper-evident audit chain and the
-// capability firewall of the reference are not here either.
+// Record and replay, the tamper-evident audit chain and the capability firewall
+// of the reference are not here.
 package a2e

@@ -62,6 +62,20 @@ type HostOptions struct {
 	// AuditID stands in audit records as session id in place of the session's own.
 	AuditID string
 
+	// Snapshots keeps the states of plugins that can save themselves, such as
+	// plans, from one session of an agent to the next. Nil keeps nothing with
+	// the host.
+	Snapshots *Snapshots
+
+	// SnapshotMode says which plugins use Snapshots. Empty means SnapshotHost.
+	SnapshotMode SnapshotMode
+
+	// SnapshotKey says whose snapshots a session uses, "" for nobody's. Nil means
+	// the agent's id, which any agent with a valid token may claim: where
+	// agents do not trust each other, make it from the Principal. Of
+	// sessions with one key at one time, the last to end wins.
+	SnapshotKey func(s *Session) string
+
 	// WriteStall cuts a session off whose agent takes nothing for so long. Zero
 	// means 30 seconds, negative never.
 	WriteStall time.Duration
@@ -88,6 +102,7 @@ type Host struct {
 	closed   bool                  // no more sessions
 	sessions map[*Session]struct{} // guarded by mu
 	dropped  atomic.Uint64
+	saves    saving
 }
 
 // NewHost returns a host without plugins.

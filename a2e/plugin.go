@@ -109,6 +109,10 @@ type Plugin struct {
 	// nothing else.
 	Open func(s *Session) (any, error)
 
+	// Snapshot keeps states from one session of an agent to the next. Nil means
+	// that they end with their session.
+	Snapshot *PluginSnapshot
+
 	// Close ends the state of a session, once no handler runs any more.
 	Close func(state any)
 }

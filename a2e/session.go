@@ -52,8 +52,10 @@ type Session struct {
 	held      map[string]bool // what running calls work on
 	answered  idRing
 	waiters   map[string]chan *Message // requests of the host by their ids
-	states    map[*Plugin]any
-	timer     *time.Timer // handshake or drain
+	states    map[*Plugin]*pluginState
+	// whose snapshots the states are, "" if none is kept
+	snapshotKey string
+	timer       *time.Timer // handshake or drain
 }
 
 // answeredIDs is how many ids of answered requests are remembered (D-13).
@@ -61,7 +63,7 @@ const answeredIDs = 1024
 
 func startSession(h *Host, out sink) *Session {
 	s := &Session{host: h, out: out, finished: make(chan struct{}), calls: map[string]*Call{}, held: map[string]bool{},
-		waiters: map[string]chan *Message{}, states: map[*Plugin]any{}}
+		waiters: map[string]chan *Message{}, states: map[*Plugin]*pluginState{}}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.mu.Lock() // the timer may fire at once
 	defer s.mu.Unlock()

@@ -9,6 +9,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
+	"sync"
+	"time"
 
 	"github.com/fivewire/fivewire/internal/strictjson"
 	"github.com/fivewire/fivewire/store"
@@ -23,6 +26,182 @@ type Snapshots struct {
 
 // NewSnapshots returns snapshots in kv.
 func NewSnapshots(kv store.KV) *Snapshots { return &Snapshots{kv: kv} }
+
+// A SnapshotMode says who keeps the states of plugins (A2E-149).
+type SnapshotMode string
+
+// Modes of snapshots.
+const (
+	// SnapshotHost keeps all of them with the host.
+	SnapshotHost SnapshotMode = "host"
+
+	// SnapshotPlugin keeps those of plugins that have a place of their own, there.
+	SnapshotPlugin SnapshotMode = "plugin"
+
+	// SnapshotHybrid keeps them where the plugin says, and those of plugins that
+	// say nothing with the host.
+	SnapshotHybrid SnapshotMode = "hybrid"
+)
+
+// A PluginSnapshot lets the states of a plugin outlive their sessions: what Save
+// returns when a session ends is given to Restore in the next session of the
+// same agent (A2E-148).
+type PluginSnapshot struct {
+	// Save returns a state as a JSON object, or nil if there is nothing to
+	// keep; then what was kept is removed. It may run beside handlers.
+	Save func(ctx context.Context, state any) (json.RawMessage, error)
+
+	// Restore fills a state that Open has just made. With an error the plugin
+	// serves nothing in this session, so that nothing is overwritten.
+	Restore func(ctx context.Context, state any, object json.RawMessage) error
+
+	// Own is where the plugin wants its snapshots to be kept; see [SnapshotMode].
+	Own *Snapshots
+}
+
+// snapshotTime bounds how long the end of a session waits for its store.
+const snapshotTime = 10 * time.Second
+
+// snapshotsOf returns where the states of a plugin are kept, or nil.
+func (h *Host) snapshotsOf(p *Plugin) *Snapshots {
+	switch {
+	case p.Snapshot == nil || p.Snapshot.Save == nil || p.Snapshot.Restore == nil:
+		return nil
+	case h.opts.SnapshotMode == SnapshotPlugin, h.opts.SnapshotMode == SnapshotHybrid && p.Snapshot.Own != nil:
+		return p.Snapshot.Own
+	}
+	return h.opts.Snapshots
+}
+
+// restore fills a fresh state with what an earlier session left.
+func (s *Session) restore(ctx context.Context, p *Plugin, state any) error {
+	kept := s.host.snapshotsOf(p)
+	if kept == nil {
+		return nil
+	}
+	key := s.AgentID()
+	if s.host.opts.SnapshotKey != nil {
+		key = s.host.opts.SnapshotKey(s)
+	}
+	if key == "" {
+		return nil
+	}
+	if err := s.host.saves.wait(ctx, key); err != nil { // a session that is just ending
+		return err
+	}
+	object, err := kept.Load(ctx, p.Name, key)
+	if err == nil {
+		err = p.Snapshot.Restore(ctx, state, object)
+	}
+	if err != nil && !errors.Is(err, store.ErrNotFound) {
+		s.host.log.Error("a2e: snapshot cannot be restored", "plugin", p.Name, "err", err)
+		return reasoned(ErrRuntime, ReasonInternal, "the state of the last session cannot be restored")
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.state == stateClosed { // nobody waits for what it would leave
+		return ErrClosed
+	}
+	s.snapshotKey = key
+	return nil
+}
+
+// SaveSnapshots keeps the states of all plugins that can be saved now, as the
+// end of the session does.
+func (s *Session) SaveSnapshots(ctx context.Context) error {
+	return s.eachSnapshot(func(p *Plugin, kept *Snapshots, key string, state any) error {
+		object, err := p.Snapshot.Save(ctx, state)
+		switch {
+		case err != nil:
+			return fmt.Errorf("a2e: snapshot of %s: %w", p.Name, err)
+		case object == nil:
+			return kept.Delete(ctx, p.Name, key)
+		}
+		return kept.Save(ctx, p.Name, key, object)
+	})
+}
+
+// ClearSnapshots removes what earlier sessions of the agent left. The states of
+// this one stay as they are, and are kept when it ends.
+func (s *Session) ClearSnapshots(ctx context.Context) error {
+	return s.eachSnapshot(func(p *Plugin, kept *Snapshots, key string, _ any) error {
+		return kept.Delete(ctx, p.Name, key)
+	})
+}
+
+// eachSnapshot calls f for the states of the session that can be saved.
+func (s *Session) eachSnapshot(f func(p *Plugin, kept *Snapshots, key string, state any) error) error {
+	s.mu.Lock()
+	key, states := s.snapshotKey, maps.Clone(s.states)
+	s.mu.Unlock()
+	if key == "" {
+		return nil
+	}
+	var errs []error
+	for p, state := range states {
+		kept := s.host.snapshotsOf(p)
+		if kept == nil {
+			continue
+		}
+		select {
+		case <-state.ready:
+		default:
+			continue // not open yet
+		}
+		if state.err == nil {
+			errs = append(errs, f(p, kept, key, state.value))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// saving counts the sessions of each key that are ending, so that the next one
+// finds what they leave. The zero value is empty.
+type saving struct {
+	mu    sync.Mutex
+	gates map[string]*gate
+}
+
+type gate struct {
+	n    int
+	free chan struct{}
+}
+
+func (g *saving) begin(key string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.gates == nil {
+		g.gates = map[string]*gate{}
+	}
+	if g.gates[key] == nil {
+		g.gates[key] = &gate{free: make(chan struct{})}
+	}
+	g.gates[key].n++
+}
+
+func (g *saving) end(key string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.gates[key].n--; g.gates[key].n == 0 {
+		close(g.gates[key].free)
+		delete(g.gates, key)
+	}
+}
+
+func (g *saving) wait(ctx context.Context, key string) error {
+	g.mu.Lock()
+	gate := g.gates[key]
+	g.mu.Unlock()
+	if gate == nil {
+		return nil
+	}
+	select {
+	case <-gate.free:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
 
 // key spells plugin and key so that no key can get out of its plugin, whatever
 // engine stands behind.

@@ -78,6 +78,26 @@ func (c *counting) Observe(context.Context) (*Observation, error) { return c.see
 
 func (c *counting) Close() error { return nil }
 
+// savedCount is an episode between two sessions.
+type savedCount struct {
+	Goal int64 `a2e:"goal"`
+	N    int64 `a2e:"count"`
+}
+
+// Save returns the count and the goal.
+func (c *counting) Save(context.Context) (json.RawMessage, error) {
+	return a2e.EncodeObject(&savedCount{Goal: c.goal, N: c.n})
+}
+
+// Restore goes on where an episode was saved.
+func (Counter) Restore(_ context.Context, saved json.RawMessage) (Episode, error) {
+	in, err := a2e.DecodeInto[savedCount](saved, "")
+	if err != nil {
+		return nil, err
+	}
+	return &counting{goal: in.Goal, n: in.N}, nil
+}
+
 // Render returns the count as text.
 func (c *counting) Render(_ context.Context, mode string) (json.RawMessage, error) {
 	if mode != "text" {

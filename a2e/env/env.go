@@ -47,7 +47,18 @@ type (
 	Planner interface {
 		Plan(ctx context.Context, state json.RawMessage) ([]Action, error)
 	}
+
+	// A Restorer goes on with an episode that a [Saver] has saved.
+	Restorer interface {
+		Restore(ctx context.Context, saved json.RawMessage) (Episode, error)
+	}
 )
+
+// A Saver is an [Episode] that can be saved as a JSON object. If its environment
+// is a [Restorer], it outlives the session where the host keeps snapshots.
+type Saver interface {
+	Save(ctx context.Context) (json.RawMessage, error)
+}
 
 // A Renderer is an [Episode] that can be looked at.
 type Renderer interface {
@@ -98,8 +109,9 @@ func NewPlugin(environments map[string]Environment, opts *Options) *a2e.Plugin {
 	setDefault(&g.opts.MaxTransitions, 1000)
 	return &a2e.Plugin{
 		Name: g.opts.Name, Capability: Capability, Types: Types(),
-		Open:  func(*a2e.Session) (any, error) { return &room{episodes: map[string]*episode{}}, nil },
-		Close: func(state any) { state.(*room).close() },
+		Snapshot: &a2e.PluginSnapshot{Save: g.save, Restore: g.restore},
+		Open:     func(*a2e.Session) (any, error) { return &room{episodes: map[string]*episode{}}, nil },
+		Close:    func(state any) { state.(*room).close() },
 		Routes: []a2e.Route{
 			a2e.NewRoute("env/reset/req", g.reset),
 			a2e.NewRoute("env/step/req", g.step),
@@ -134,8 +146,9 @@ type room struct {
 }
 
 type episode struct {
-	id  string
-	env Environment
+	id   string
+	name string // of the environment
+	env  Environment
 
 	mu    sync.Mutex // held while the environment works
 	run   Episode
@@ -193,7 +206,7 @@ func (g *gym) reset(ctx context.Context, call *a2e.Call, r *ResetRequest) (*Rese
 		return nil, a2e.NewError(a2e.ErrResetDenied, "too many open episodes").With("env_name", clip(r.EnvName))
 	}
 	all.made++
-	e := &episode{id: "ep-" + strconv.Itoa(all.made), env: env}
+	e := &episode{id: "ep-" + strconv.Itoa(all.made), name: r.EnvName, env: env}
 	all.mu.Unlock()
 	run, obs, err := env.Reset(ctx, r)
 	if err != nil {

@@ -27,7 +27,8 @@ type Options struct {
 // columns are those of a plan that names none (A2E-129).
 func columns() []string { return []string{"backlog", "todo", "in_progress", "done"} }
 
-// NewPlugin returns a plugin that keeps plans for the time of a session.
+// NewPlugin returns a plugin that keeps plans for the time of a session, and from
+// one session to the next where the host keeps snapshots (A2E-148).
 func NewPlugin(opts *Options) *a2e.Plugin {
 	p := &planner{}
 	if opts != nil {
@@ -44,7 +45,8 @@ func NewPlugin(opts *Options) *a2e.Plugin {
 	}
 	return &a2e.Plugin{
 		Name: p.opts.Name, Capability: Capability, Types: Types(),
-		Open: func(*a2e.Session) (any, error) { return &desk{}, nil },
+		Open:     func(*a2e.Session) (any, error) { return &desk{}, nil },
+		Snapshot: &a2e.PluginSnapshot{Save: save, Restore: restore},
 		Routes: []a2e.Route{
 			a2e.NewRoute("planning/plan/create", p.create),
 			a2e.NewRoute("planning/plan/list", p.list),

@@ -1,0 +1,105 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package env
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/fivewire/fivewire/a2e"
+)
+
+// What a snapshot of the episodes of a session holds (A2E-148).
+type (
+	savedRoom struct {
+		Made     int64             `a2e:"made"`
+		Episodes []savedEpisode    `a2e:"episodes"`
+		Recorded []savedTransition `a2e:"recorded"`
+	}
+
+	savedEpisode struct {
+		ID    string          `a2e:"episode_id,required"`
+		Env   string          `a2e:"env_name,required"`
+		Steps int64           `a2e:"steps"`
+		Done  bool            `a2e:"done"`
+		Last  json.RawMessage `a2e:"last,object"`
+		Run   json.RawMessage `a2e:"run,object,required"`
+	}
+
+	savedTransition struct {
+		Episode string          `a2e:"episode_id"`
+		Text    json.RawMessage `a2e:"text,object,required"`
+	}
+)
+
+// save keeps the episodes that can be saved, and what was recorded.
+func (g *gym) save(ctx context.Context, state any) (json.RawMessage, error) {
+	r := state.(*room)
+	r.mu.Lock()
+	out := &savedRoom{Made: int64(r.made)}
+	for _, t := range r.recorded {
+		out.Recorded = append(out.Recorded, savedTransition{t.episode, t.text})
+	}
+	open := slices.SortedFunc(maps.Values(r.episodes), func(a, b *episode) int { return cmp.Compare(a.id, b.id) })
+	r.mu.Unlock()
+	for _, e := range open {
+		kept, err := e.save(ctx)
+		if err != nil {
+			return nil, err
+		}
+		if kept != nil {
+			out.Episodes = append(out.Episodes, *kept)
+		}
+	}
+	if len(out.Episodes) == 0 && len(out.Recorded) == 0 {
+		return nil, nil
+	}
+	return a2e.EncodeObject(out)
+}
+
+// save returns nil for an episode that ends with its session.
+func (e *episode) save(ctx context.Context) (*savedEpisode, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	saver, ok := e.run.(Saver)
+	if _, back := e.env.(Restorer); !ok || !back {
+		return nil, nil
+	}
+	run, err := saver.Save(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("env: %s: %w", e.name, err)
+	}
+	return &savedEpisode{e.id, e.name, e.steps, e.done, e.last, run}, nil
+}
+
+// restore goes on with the episodes whose environments are still there.
+func (g *gym) restore(ctx context.Context, state any, object json.RawMessage) error {
+	in, err := a2e.DecodeInto[savedRoom](object, "")
+	if err != nil {
+		return err
+	}
+	r := state.(*room)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.made = int(in.Made)
+	for _, t := range in.Recorded {
+		r.recorded = append(r.recorded, transition{t.Episode, t.Text})
+	}
+	for _, kept := range in.Episodes {
+		restorer, ok := g.environments[kept.Env].(Restorer)
+		if !ok {
+			continue
+		}
+		run, err := restorer.Restore(ctx, kept.Run)
+		if err != nil {
+			return fmt.Errorf("env: %s: %w", kept.Env, err)
+		}
+		r.episodes[kept.ID] = &episode{id: kept.ID, name: kept.Env, env: g.environments[kept.Env], run: run, steps: kept.Steps, done: kept.Done, last: kept.Last}
+	}
+	return nil
+}

@@ -1,0 +1,240 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package a2e_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/fivewire/fivewire/a2e"
+	"github.com/fivewire/fivewire/a2e/env"
+	"github.com/fivewire/fivewire/a2e/planning"
+	"github.com/fivewire/fivewire/store"
+)
+
+// notes is a plugin whose state is one text. It counts what it is asked.
+type notes struct {
+	Text string `a2e:"text"`
+}
+
+type note struct{ text string }
+
+type noteRequest struct {
+	Text string `a2e:"text"`
+}
+
+type noteResponse struct {
+	ReqID  string `a2e:"req_id"`
+	Before string `a2e:"before"`
+}
+
+func notesPlugin(own *a2e.Snapshots) *a2e.Plugin {
+	return &a2e.Plugin{Name: "notes", Capability: "notes",
+		Open: func(s *a2e.Session) (any, error) {
+			_ = s.AgentID() // may be asked here
+			return &note{}, nil
+		},
+		Snapshot: &a2e.PluginSnapshot{Own: own,
+			Save: func(_ context.Context, state any) (json.RawMessage, error) {
+				switch text := state.(*note).text; text {
+				case "":
+					return nil, nil
+				case "unsaveable":
+					return nil, errors.New("cannot be saved")
+				default:
+					return a2e.EncodeObject(&notes{text})
+				}
+			},
+			Restore: func(_ context.Context, state any, object json.RawMessage) error {
+				kept, err := a2e.DecodeInto[notes](object, "")
+				if err != nil {
+					return err
+				}
+				if kept.Text == "unloadable" {
+					return errors.New("cannot be restored")
+				}
+				state.(*note).text = kept.Text
+				return nil
+			}},
+		Routes: []a2e.Route{a2e.NewRoute("notes/write/req", func(_ context.Context, call *a2e.Call, r *noteRequest) (*noteResponse, error) {
+			n := call.State().(*note)
+			before := n.text
+			n.text = r.Text
+			return &noteResponse{Before: before}, nil
+		})},
+	}
+}
+
+// visit is one session of an agent that writes a note and returns the one before.
+func visit(t *testing.T, h *a2e.Host, agent, text string) (string, error) {
+	x, y := a2e.Pipe()
+	served := make(chan error, 1)
+	go func() { served <- h.Serve(context.Background(), y) }()
+	defer func() { <-served }()
+	c := a2e.NewClient(x, &a2e.ClientOptions{AgentID: agent, Capabilities: []string{"notes"}, Types: []a2e.Type{a2e.TypeOf[noteResponse]("notes/write/resp")}})
+	defer c.Close()
+	_, err := c.Connect(t.Context())
+	require.NoError(t, err)
+	resp, err := a2e.Ask[noteResponse](t.Context(), c, "notes/write/req", &noteRequest{text}, nil)
+	if err != nil {
+		return "", err
+	}
+	return resp.Before, nil
+}
+
+// Each mode keeps states where it says (A2E-148, A2E-149).
+func TestSnapshotModes(t *testing.T) {
+	for _, tt := range []struct {
+		mode           a2e.SnapshotMode
+		own            bool
+		atHost, atOwn  bool
+		rememberedNext string
+	}{
+		{"", false, true, false, "first"},
+		{a2e.SnapshotHost, true, true, false, "first"},
+		{a2e.SnapshotPlugin, true, false, true, "first"},
+		{a2e.SnapshotPlugin, false, false, false, ""},
+		{a2e.SnapshotHybrid, true, false, true, "first"},
+		{a2e.SnapshotHybrid, false, true, false, "first"},
+	} {
+		t.Run(string(tt.mode), func(t *testing.T) {
+			atHost, atOwn := a2e.NewSnapshots(store.NewMemory()), a2e.NewSnapshots(store.NewMemory())
+			var own *a2e.Snapshots
+			if tt.own {
+				own = atOwn
+			}
+			h := a2e.NewHost(&a2e.HostOptions{Snapshots: atHost, SnapshotMode: tt.mode}).Add(notesPlugin(own))
+			before, err := visit(t, h, "ann", "first")
+			require.NoError(t, err)
+			require.Empty(t, before)
+			before, err = visit(t, h, "ann", "second")
+			require.NoError(t, err)
+			require.Equal(t, tt.rememberedNext, before, "a session finds what the one before left, however soon it comes")
+			before, err = visit(t, h, "bob", "other")
+			require.NoError(t, err)
+			require.Empty(t, before, "another agent finds nothing")
+			_, err = atHost.Load(t.Context(), "notes", "ann")
+			require.Equal(t, tt.atHost, err == nil)
+			_, err = atOwn.Load(t.Context(), "notes", "ann")
+			require.Equal(t, tt.atOwn, err == nil)
+			_, err = visit(t, h, "ann", "")
+			require.NoError(t, err)
+			_, err = atHost.Load(t.Context(), "notes", "ann")
+			require.ErrorIs(t, err, store.ErrNotFound, "what is empty is not kept")
+		})
+	}
+}
+
+// What cannot be restored is not overwritten, and what cannot be saved does not
+// hold up the end of the session (A2E-148).
+func TestSnapshotFaults(t *testing.T) {
+	kept := a2e.NewSnapshots(store.NewMemory())
+	h := a2e.NewHost(&a2e.HostOptions{Snapshots: kept}).Add(notesPlugin(nil))
+	_, err := visit(t, h, "ann", "unloadable")
+	require.NoError(t, err)
+	for range 2 {
+		_, err = visit(t, h, "ann", "new")
+		require.ErrorIs(t, err, a2e.ErrRuntime)
+	}
+	object, err := kept.Load(t.Context(), "notes", "ann")
+	require.NoError(t, err)
+	require.JSONEq(t, `{"text":"unloadable"}`, string(object))
+	require.NoError(t, kept.Delete(t.Context(), "notes", "ann"))
+	_, err = visit(t, h, "ann", "good")
+	require.NoError(t, err)
+	_, err = visit(t, h, "ann", "unsaveable")
+	require.NoError(t, err)
+	before, err := visit(t, h, "ann", "x")
+	require.NoError(t, err)
+	require.Equal(t, "good", before, "the one before is still there")
+	secretive := a2e.NewHost(&a2e.HostOptions{Snapshots: kept, SnapshotKey: func(*a2e.Session) string { return "" }}).Add(notesPlugin(nil))
+	before, err = visit(t, secretive, "ann", "y")
+	require.NoError(t, err)
+	require.Empty(t, before)
+}
+
+// A session can be saved and cleared while it lasts (A2E-148).
+func TestSnapshotNow(t *testing.T) {
+	kept := a2e.NewSnapshots(store.NewMemory())
+	h := a2e.NewHost(&a2e.HostOptions{Snapshots: kept, SnapshotKey: func(s *a2e.Session) string { return "team" }})
+	h.Add(notesPlugin(nil)).Add(&a2e.Plugin{Name: "keeper", Capability: "notes", Routes: []a2e.Route{
+		a2e.NewRoute("notes/keep/req", func(ctx context.Context, call *a2e.Call, _ *noteRequest) (*noteResponse, error) {
+			return nil, call.Session.SaveSnapshots(ctx)
+		}),
+		a2e.NewRoute("notes/clear/req", func(ctx context.Context, call *a2e.Call, _ *noteRequest) (*noteResponse, error) {
+			return nil, call.Session.ClearSnapshots(ctx)
+		}),
+	}})
+	c := connect(t, h, "notes")
+	for _, step := range []string{"notes/keep/req", "notes/write/req", "notes/keep/req"} {
+		_, err := c.Do(t.Context(), step, &noteRequest{"now"}, nil)
+		require.NoError(t, err)
+	}
+	object, err := kept.Load(t.Context(), "notes", "team")
+	require.NoError(t, err)
+	require.JSONEq(t, `{"text":"now"}`, string(object))
+	_, err = c.Do(t.Context(), "notes/clear/req", &noteRequest{}, nil)
+	require.NoError(t, err)
+	_, err = kept.Load(t.Context(), "notes", "team")
+	require.ErrorIs(t, err, store.ErrNotFound)
+}
+
+func connect(t *testing.T, h *a2e.Host, caps ...string) *a2e.Client {
+	x, y := a2e.Pipe()
+	serve(t, h, y)
+	c := a2e.NewClient(x, &a2e.ClientOptions{AgentID: "ann", Capabilities: caps, Types: append(planning.Types(), env.Types()...)})
+	t.Cleanup(func() { require.NoError(t, c.Close()) })
+	_, err := c.Connect(t.Context())
+	require.NoError(t, err)
+	return c
+}
+
+// Plans and episodes outlive their sessions (A2E-148).
+func TestPluginsSaveThemselves(t *testing.T) {
+	kept := a2e.NewSnapshots(store.NewMemory())
+	h := func() *a2e.Host { // a new process each time
+		return a2e.NewHost(&a2e.HostOptions{Snapshots: kept}).Add(planning.NewPlugin(nil)).
+			Add(env.NewPlugin(map[string]env.Environment{"counter": env.Counter{}}, nil))
+	}
+	c := connect(t, h(), "planning", "env")
+	ask := func(msgType string, body any) string {
+		m, err := c.Do(t.Context(), msgType, body, nil)
+		require.NoError(t, err)
+		text, err := (&a2e.Codec{}).Append(nil, m)
+		require.NoError(t, err)
+		return string(text)
+	}
+	ask("planning/plan/create", &planning.PlanCreateRequest{Name: "p", Columns: []string{"a", "b"}})
+	ask("planning/task/add", &planning.TaskAddRequest{PlanID: "plan-1", Title: "t", Deps: []string{"x"}, Metadata: json.RawMessage(`{"n":123456789012345678901}`)})
+	reset := a2e.New[env.ResetRequest]()
+	reset.EnvName = "counter"
+	ask("env/reset/req", reset)
+	step := &env.StepRequest{EpisodeID: "ep-1", Action: json.RawMessage(`{"action_type":"inc","payload":{"amount":4}}`)}
+	ask("env/step/req", step)
+	before := ask("planning/plan/board", &planning.PlanBoardRequest{})
+	require.NoError(t, c.Close())
+	require.Eventually(t, func() bool { // another host does not wait for the end of this session
+		_, err1 := kept.Load(t.Context(), "env", "ann")
+		_, err2 := kept.Load(t.Context(), "planning", "ann")
+		return err1 == nil && err2 == nil
+	}, 10*time.Second, time.Millisecond)
+	object, err := kept.Load(t.Context(), "planning", "ann")
+	require.NoError(t, err)
+	require.Contains(t, string(object), "123456789012345678901")
+
+	c = connect(t, h(), "planning", "env")
+	after := ask("planning/plan/board", &planning.PlanBoardRequest{})
+	_, before, _ = strings.Cut(before, `"boards":`)
+	_, after, _ = strings.Cut(after, `"boards":`)
+	require.Equal(t, before, after)
+	require.Contains(t, ask("planning/task/add", &planning.TaskAddRequest{PlanID: "plan-1", Title: "u"}), `"task_id":"task-2"`)
+	require.Contains(t, ask("env/step/req", step), `{"count":8}`)
+	require.Contains(t, ask("env/exp/list/req", a2e.New[env.ExpListRequest]()), `"next_state":{"count":4}`)
+}
