@@ -31,7 +31,9 @@ type Fact struct {
 
 // A Summarizer writes the summary of a checkpoint, for instance with a model. It
 // should answer within maxTokens; if it does not, or fails, the summary is made
-// without it and nothing is lost (D43).
+// without it and nothing is lost (D43). It must return when ctx ends, after ten
+// seconds at the latest; while it does not, it is not asked again. It must not send
+// or receive frames of the session, which wait for it.
 type Summarizer interface {
 	Summarize(ctx context.Context, facts []Fact, frames []string, maxTokens int) (string, error)
 }
@@ -117,14 +119,21 @@ func (s *Session) remember(ctx context.Context, f hotFrame) (*Checkpoint, error)
 // and hot state becomes a reference to the summary. If the store fails, hot state
 // stays as it was and the error is [ErrInternal].
 func (s *Session) Checkpoint(ctx context.Context) (*Checkpoint, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	leave, err := s.enter(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
 	return s.checkpoint(ctx, []string{"phase"})
 }
 
 func (s *Session) checkpoint(ctx context.Context, trigger []string) (*Checkpoint, error) {
+	before := s.made
+	if err := s.change(ctx, func() error { s.made++; return nil }); err != nil {
+		return nil, err
+	}
 	cp := &Checkpoint{TokensBefore: s.hotUsed}
-	cp.ID = "cp" + strconv.Itoa(len(s.checkpoints)+1)
+	cp.ID = "cp" + strconv.FormatInt(s.made, 10)
 	cp.Trigger, cp.Frames = trigger, len(s.hot)
 	cp.Facts = extractFacts(s.hot)
 	frames := make([]string, len(s.hot))
@@ -158,8 +167,14 @@ func (s *Session) checkpoint(ctx context.Context, trigger []string) (*Checkpoint
 			if !errors.As(err, &perr) || perr.Code != ErrInternal {
 				err = &Error{Code: ErrInternal, Message: "writing a checkpoint", Cause: err}
 			}
+			if !s.durable() {
+				s.made = before
+			}
 			return nil, err
 		}
+	}
+	if err := s.saveInfo(ctx, &cp.CheckpointInfo); err != nil {
+		return nil, err
 	}
 	s.checkpoints = append(s.checkpoints, cp.CheckpointInfo)
 	s.hot = nil
@@ -194,9 +209,20 @@ func (s *Session) summarize(ctx context.Context, facts []Fact, frames []string) 
 	return summary, nil
 }
 
+var errSummarizing = errors.New("accp: the summarizer is still busy with an earlier checkpoint")
+
 // ask calls the summarizer and stops waiting when ctx ends, even if the
-// summarizer does not. Its panic is an error.
+// summarizer does not; until it does, it is not called again, so that at most one
+// call is left behind. Its panic is an error. Meanwhile other frames wait (e.5), but
+// everything else that the session offers can be used.
 func (s *Session) ask(ctx context.Context, facts []Fact, frames []string) (string, error) {
+	s.mu.Unlock()
+	defer s.mu.Lock()
+	select {
+	case <-s.summing:
+	default:
+		return "", errSummarizing
+	}
 	type answer struct {
 		text string
 		err  error
@@ -208,6 +234,7 @@ func (s *Session) ask(ctx context.Context, facts []Fact, frames []string) (strin
 			if p := recover(); p != nil {
 				a.err = fmt.Errorf("accp: summarizer panicked: %v", p)
 			}
+			s.summing <- struct{}{}
 			done <- a
 		}()
 		a.text, a.err = s.opts.Summarizer.Summarize(ctx, slices.Clone(facts), slices.Clone(frames), summaryMax)

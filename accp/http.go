@@ -138,7 +138,7 @@ type httpAnswer struct {
 	started bool
 }
 
-const maxWaiting = 64 << 10 // bytes of an answer that wait for the handler to end
+const maxHeld = 64 << 10 // bytes of an answer that wait for the handler to end
 
 func (a *httpAnswer) write(frames [][]byte, failed, flush bool) error {
 	if len(frames) == 0 {
@@ -154,7 +154,7 @@ func (a *httpAnswer) write(frames [][]byte, failed, flush bool) error {
 		a.waiting = append(a.waiting, f)
 		a.bytes += len(f) + 1
 	}
-	if !flush && a.bytes <= maxWaiting {
+	if !flush && a.bytes <= maxHeld {
 		return nil
 	}
 	return a.flush()

@@ -14,8 +14,11 @@ const shortHash = 12 // digits of the registry hash that are sent (D47)
 // Hello returns the frame that announces the registry, with which a session
 // begins (ACCP-113).
 func (s *Session) Hello(ctx context.Context) (*Sent, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	leave, err := s.enter(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
 	return s.hello(ctx)
 }
 
@@ -52,8 +55,11 @@ type Negotiated struct {
 // not; the custom schemas of the peer are taken over first (D48). A frame that is
 // no sync:registry is [ErrInvalidIntent].
 func (s *Session) Negotiate(ctx context.Context, frame []byte) (*Negotiated, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	leave, err := s.enter(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
 	r, err := s.receive(ctx, frame)
 	if err != nil {
 		return nil, err
@@ -64,8 +70,11 @@ func (s *Session) Negotiate(ctx context.Context, frame []byte) (*Negotiated, err
 // NegotiateReceived is like [Session.Negotiate] for a frame that was received
 // already.
 func (s *Session) NegotiateReceived(ctx context.Context, r *Received) (*Negotiated, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	leave, err := s.enter(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
 	return s.negotiate(ctx, r)
 }
 
@@ -133,32 +142,40 @@ func (s *Session) announced(m *Message) (string, error) {
 // to the last one (ACCP-098), or no frame if there is none. Nulls in state count
 // as absent.
 func (s *Session) Sync(ctx context.Context, state Params) (*Sent, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	leave, err := s.enter(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
 	next := Apply(nil, state)
-	delta := Diff(s.state, next)
-	if len(delta) == 0 {
-		return &Sent{}, nil
-	}
-	sent, err := s.send(ctx, &Message{Intent: IntentSync, Op: OpState, Params: Params{
-		{"version", Int(s.version + 1)},
-		{"delta", Value{kind: KindMap, list: delta}},
-	}})
-	if err == nil {
-		s.state, s.version, s.versioned = next, s.version+1, true
-	}
-	return sent, err
+	return s.sendWith(ctx, func() (*Message, func() error, error) {
+		delta := Diff(s.state, next)
+		if len(delta) == 0 {
+			return nil, nil, nil
+		}
+		version := s.version + 1
+		m := &Message{Intent: IntentSync, Op: OpState, Params: Params{
+			{"version", Int(version)},
+			{"delta", Value{kind: KindMap, list: delta}},
+		}}
+		return m, func() error { return s.setState(version, next) }, nil
+	})
 }
 
 // Snapshot returns the frame that sends the whole state, for a peer that asked
 // for it with qry:state (D46).
 func (s *Session) Snapshot(ctx context.Context) (*Sent, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.send(ctx, &Message{Intent: IntentSync, Op: OpState, Params: Params{
-		{"version", Int(s.version)},
-		{"state", Value{kind: KindMap, list: s.state}},
-	}})
+	leave, err := s.enter(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
+	return s.sendWith(ctx, func() (*Message, func() error, error) {
+		return &Message{Intent: IntentSync, Op: OpState, Params: Params{
+			{"version", Int(s.version)},
+			{"state", Value{kind: KindMap, list: s.state}},
+		}}, nil, nil
+	})
 }
 
 // errorMessage returns the error frame for err (D52). If m is not nil, the frame

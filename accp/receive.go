@@ -5,6 +5,7 @@ package accp
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"time"
 )
@@ -46,8 +47,11 @@ type Received struct {
 // (D27). An [*Error] means that the frame is refused and how to answer it (see
 // [Session.ErrorReply]); nothing of it is used then but its number.
 func (s *Session) Receive(ctx context.Context, frame []byte) (*Received, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	leave, err := s.enter(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
 	return s.receive(ctx, frame)
 }
 
@@ -93,20 +97,10 @@ func (s *Session) process(ctx context.Context, frame []byte) (*Received, error) 
 	if ahead := s.opts.MaxFuture; ahead > 0 && meta.TS.N > now+int64(ahead/time.Second) {
 		return nil, fail(ErrPolicyDenied, "ts lies too far ahead")
 	}
-	seen := s.seen.has(meta.MID)
-	if expired(meta, now) {
-		if !seen && s.inOrder(m.From, meta.Seq.N, false) {
-			s.inOrder(m.From, meta.Seq.N, true)
-		}
-		s.seen.add(meta.MID, struct{}{})
+	if drop, err := s.claim(ctx, m, now); err != nil {
+		return nil, err
+	} else if drop {
 		return &Received{Outcome: Dropped, Reason: "ttl"}, nil
-	}
-	if seen {
-		return nil, fail(ErrDuplicate, "mid was seen before")
-	}
-	s.seen.add(meta.MID, struct{}{})
-	if !s.inOrder(m.From, meta.Seq.N, true) {
-		return nil, fail(ErrSequenceGap, "seq %d", meta.Seq.N)
 	}
 	in := incoming{m: m, text: string(frame), tokens: f.measure(s.opts.Counter).Total}
 	r := &Received{}
@@ -117,6 +111,37 @@ func (s *Session) process(ctx context.Context, frame []byte) (*Received, error) 
 	}
 	s.stats.DroppedParts += int64(r.DroppedParts)
 	return s.deliver(ctx, in, r)
+}
+
+// claim uses up the message id and the number of a frame, if it may have them. It
+// reports whether the time of the frame is over.
+func (s *Session) claim(ctx context.Context, m *Message, now int64) (drop bool, err error) {
+	meta := m.Meta
+	id := markOf(meta.MID)
+	var refused error
+	err = s.change(ctx, func() error {
+		seen := s.seen.has(id)
+		drop, refused = expired(meta, now), nil
+		switch {
+		case drop && seen:
+			return errUnchanged
+		case drop:
+			if s.inOrder(m.From, meta.Seq.N, false) {
+				s.inOrder(m.From, meta.Seq.N, true)
+			}
+		case seen:
+			refused = fail(ErrDuplicate, "mid was seen before")
+			return errUnchanged
+		case !s.inOrder(m.From, meta.Seq.N, true):
+			refused = fail(ErrSequenceGap, "seq %d", meta.Seq.N)
+		}
+		s.seen.add(id)
+		return nil
+	})
+	if err != nil && !errors.Is(err, errUnchanged) {
+		return false, err
+	}
+	return drop, refused
 }
 
 // expired reports whether the time of a frame is over (D23).
@@ -137,7 +162,7 @@ func (s *Session) deliver(ctx context.Context, in incoming, r *Received) (*Recei
 	if m.Intent == IntentCancel && m.Meta.CID == "" {
 		return nil, fail(ErrParse, "cancel without cid")
 	}
-	if s.cancelled.has(m.Chain()) {
+	if s.cancelled.has(markOf(m.Chain())) {
 		return &Received{Outcome: Dropped, Reason: "cancelled"}, nil
 	}
 	if len(s.hot) >= maxHotFrames {
@@ -173,12 +198,18 @@ func (s *Session) deliver(ctx context.Context, in incoming, r *Received) (*Recei
 	}
 	s.warn(m)
 	if m.Intent == IntentSync && m.Op == OpState {
-		if err := s.applyState(m); err != nil {
+		if err := s.change(ctx, func() error { return s.applyState(m) }); err != nil {
 			return nil, err
 		}
 	}
 	if m.Intent == IntentCancel {
-		s.cancel(m.Chain())
+		err := s.change(ctx, func() error {
+			s.cancel(m.Chain())
+			return nil
+		})
+		if err != nil {
+			return nil, err
+		}
 		r.Outcome = Cancel
 	} else {
 		r.Outcome = Delivered
@@ -335,16 +366,13 @@ func (s *Session) applyState(m *Message) error {
 	case hasState && snapshot.count() > maxState, hasDelta && delta.count()+(&Value{list: s.state}).count() > maxState:
 		return fail(ErrBudgetExceeded, "the state is too large")
 	case hasState:
-		s.state = Apply(nil, snapshot.list) // a state holds no nulls
+		return s.setState(v, Apply(nil, snapshot.list)) // a state holds no nulls
 	case s.versioned && v <= s.version:
 		return fail(ErrDuplicate, "state version %d after %d", v, s.version)
 	case s.versioned && v-1 != s.version:
 		return fail(ErrSequenceGap, "state version %d after %d", v, s.version)
-	default:
-		s.state = Apply(s.state, delta.list)
 	}
-	s.version, s.versioned = v, true
-	return nil
+	return s.setState(v, Apply(s.state, delta.list))
 }
 
 // State returns the shared state and its version, 0 before the first one.

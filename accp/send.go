@@ -5,9 +5,12 @@ package accp
 
 import (
 	"context"
+	"errors"
 	"strconv"
 	"time"
 	"unicode/utf8"
+
+	"github.com/fivewire/fivewire/store"
 )
 
 // A Sent is what became of a message to be sent.
@@ -37,12 +40,40 @@ type Sent struct {
 // part; anything else is [ErrInvalidType]. A message without From is from this
 // side. After an error no number is used up.
 func (s *Session) Send(ctx context.Context, m *Message) (*Sent, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	leave, err := s.enter(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
 	return s.send(ctx, m)
 }
 
 func (s *Session) send(ctx context.Context, m *Message) (*Sent, error) {
+	return s.sendWith(ctx, func() (*Message, func() error, error) { return m, nil, nil })
+}
+
+// sendWith sends the message that make returns, together with what follows for the
+// session. Both happen or neither.
+func (s *Session) sendWith(ctx context.Context, make func() (*Message, func() error, error)) (*Sent, error) {
+	for {
+		if err := s.refresh(ctx); err != nil {
+			return nil, err
+		}
+		m, change, err := make()
+		if err != nil {
+			return nil, err
+		}
+		if m == nil {
+			return &Sent{}, nil
+		}
+		sent, err := s.sendOnce(ctx, m, change)
+		if !errors.Is(err, store.ErrConflict) {
+			return sent, err
+		}
+	}
+}
+
+func (s *Session) sendOnce(ctx context.Context, m *Message, change func() error) (*Sent, error) {
 	out := m.clone()
 	if out.From == "" {
 		out.From = s.self
@@ -60,7 +91,7 @@ func (s *Session) send(ctx context.Context, m *Message) (*Sent, error) {
 	if len(s.hot) >= maxHotFrames {
 		return nil, fail(ErrInternal, "hot state is full and no checkpoint could be made")
 	}
-	if meta.CID != "" && s.cancelled.has(meta.CID) && out.Intent != IntentAck && out.Intent != IntentCancel {
+	if meta.CID != "" && s.cancelled.has(markOf(meta.CID)) && out.Intent != IntentAck && out.Intent != IntentCancel {
 		s.stats.Cancelled++
 		s.log.Debug("accp: message of a cancelled chain not sent", "session", s.id, "chain", meta.CID)
 		return &Sent{Dropped: true}, nil
@@ -99,12 +130,12 @@ func (s *Session) send(ctx context.Context, m *Message) (*Sent, error) {
 	if err != nil {
 		return nil, err
 	}
-	return s.emit(ctx, &named, p, groups, seq)
+	return s.emit(ctx, &named, p, groups, seq, change)
 }
 
 // emit writes the frames of a message whose params are packed in groups of
 // indices.
-func (s *Session) emit(ctx context.Context, m *Message, p prepared, groups [][]int, seq int64) (*Sent, error) {
+func (s *Session) emit(ctx context.Context, m *Message, p prepared, groups [][]int, seq int64, change func() error) (*Sent, error) {
 	res := &Sent{}
 	text := ""
 	tokens := 0
@@ -129,15 +160,23 @@ func (s *Session) emit(ctx context.Context, m *Message, p prepared, groups [][]i
 			res.more = append(res.more, mid(frame, at))
 		}
 	}
-	for i, frame := range res.Frames {
-		s.sentSeq(m.From, seq+int64(i))
+	if change != nil {
+		if err := change(); err != nil {
+			return nil, err
+		}
+	}
+	s.sentSeq(m.From, seq+int64(len(groups))-1)
+	if m.Intent == IntentCancel {
+		s.cancel(m.Meta.CID)
+	}
+	if err := s.commit(ctx); err != nil {
+		return nil, err
+	}
+	for _, frame := range res.Frames {
 		s.logFrame("out", frame)
 	}
 	s.stats.Sent += int64(len(res.Frames))
 	s.stats.TokensOut += int64(tokens)
-	if m.Intent == IntentCancel {
-		s.cancel(m.Meta.CID)
-	}
 	res.Checkpoint, res.CheckpointErr = s.remember(ctx, hotFrame{msg: res.Message, schema: p.schema, text: text, tokens: tokens})
 	return res, nil
 }
@@ -368,8 +407,11 @@ func rounded(v Value) Value {
 // The code is that of err, or [ErrInternal]; nothing else of it is sent. The
 // answer names the chain of the frame if its envelope could be read.
 func (s *Session) ErrorReply(ctx context.Context, err error, frame []byte) (*Sent, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	leave, lerr := s.enter(ctx)
+	if lerr != nil {
+		return nil, lerr
+	}
+	defer leave()
 	m, perr := s.codec.Parse(frame)
 	if perr == nil {
 		perr = s.codec.CheckEnvelope(m)

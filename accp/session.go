@@ -9,6 +9,7 @@ import (
 	"encoding/hex"
 	"log/slog"
 	"math"
+	"strings"
 	"sync"
 	"time"
 
@@ -39,8 +40,13 @@ type SessionOptions struct {
 	// built-in ones.
 	Registry *Registry
 
-	// Store keeps the tiers: $ctx, $warm and $cold. Nil means memory that ends
-	// with the session.
+	// Store keeps what the session must not lose: the tiers $ctx, $warm and
+	// $cold, and in a record by the session id and the name of this side the
+	// numbers, the window of replays, the cancelled chains, what is known about
+	// the checkpoints and the shared state. A session of the same id goes on
+	// where this one ended, and several at the same time, in one process or
+	// many, agree on all of it. Frames that hot state holds are in memory only.
+	// Nil means memory that ends with the session; so does an empty session id.
 	Store store.KV
 
 	// Shared, if set, is a store that the peers can read too. Long texts are
@@ -99,18 +105,32 @@ type Session struct {
 	opts SessionOptions
 	log  *slog.Logger
 
-	mu        sync.Mutex // guards everything below
-	codec     Codec
-	registry  *Registry
-	started   bool
-	high      int64 // M of D24
-	last      fifo[int64]
-	seen      fifo[struct{}]
-	cancelled fifo[struct{}]
-	running   map[string]map[*running]struct{} // by chain
-	parts     *partGroup
-	grants    map[string]bool // sessions whose references may be resolved (D59)
-	profiles  []Profile
+	memory  func() store.KV // of a session without store
+	frames  chan struct{}   // holds a token while no frame is processed, so that they take turns
+	summing chan struct{}   // holds a token while no summarizer runs
+
+	mu       sync.Mutex // guards everything below
+	codec    Codec
+	registry *Registry
+
+	started     bool
+	high        int64 // M of D24
+	last        fifo[int64]
+	seen        window
+	cancelled   window
+	made        int64          // checkpoints, perhaps unfinished
+	rev         store.Revision // of the record that this was read from or written to
+	loaded      bool           // the record was read
+	dirty       bool           // it must be read again
+	seenPages   int64          // pages in the store
+	cancelPages int64
+	seenDone    int64 // marks in the store
+	cancelDone  int64
+
+	running  map[string]map[*running]struct{} // by chain
+	parts    *partGroup
+	grants   map[string]bool // sessions whose references may be resolved (D59)
+	profiles []Profile
 
 	hot         []hotFrame
 	hotRef      string // that reference
@@ -120,9 +140,9 @@ type Session struct {
 	version   int64 // of the shared state, if versioned
 	versioned bool
 	state     Params
+	stateText []byte // its canonical text; empty before the first
 
 	helloSent, deltaSent, synced bool
-	lastChain                    string // of the last message that a client sent
 
 	stats Stats
 }
@@ -146,15 +166,16 @@ type Stats struct {
 // NewSession returns a session in which agent self takes part. The id goes into
 // every frame that is sent, unless it is empty; frames of another id are refused.
 func NewSession(self, id string, opts *SessionOptions) (*Session, error) {
-	s := &Session{self: self, id: id, running: map[string]map[*running]struct{}{}, grants: map[string]bool{}}
+	s := &Session{self: self, id: id, running: map[string]map[*running]struct{}{}, grants: map[string]bool{},
+		frames: make(chan struct{}, 1), summing: make(chan struct{}, 1),
+		memory: sync.OnceValue(func() store.KV { return store.NewMemory() })}
+	s.frames <- struct{}{}
+	s.summing <- struct{}{}
 	if opts != nil {
 		s.opts = *opts
 	}
 	if !validName(self) {
 		return nil, fail(ErrParse, "invalid agent-id %.80q", self)
-	}
-	if s.opts.Store == nil {
-		s.opts.Store = store.NewMemory()
 	}
 	if s.opts.Counter == nil {
 		s.opts.Counter = Approx{}
@@ -170,6 +191,25 @@ func NewSession(self, id string, opts *SessionOptions) (*Session, error) {
 	s.codec = Codec{Lenient: s.opts.Lenient, Portable: s.opts.Portable, Limits: s.opts.Limits, Registry: s.registry}
 	s.seen.max, s.cancelled.max, s.last.max = maxSeen, maxCancelled, maxSenders
 	return s, nil
+}
+
+// enter waits until no other frame is processed, and locks the session. The function
+// it returns ends both.
+func (s *Session) enter(ctx context.Context) (leave func(), err error) {
+	select {
+	case <-s.frames:
+	default:
+		select {
+		case <-s.frames:
+		case <-ctx.Done():
+			return nil, &Error{Code: ErrInternal, Message: "another frame is processed", Cause: ctx.Err()}
+		}
+	}
+	s.mu.Lock()
+	return func() {
+		s.mu.Unlock()
+		s.frames <- struct{}{}
+	}, nil
 }
 
 // newID returns 48 random bits in hex.
@@ -216,7 +256,7 @@ func (s *Session) Authorize(id string) {
 func (s *Session) Cancelled(chain string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.cancelled.has(chain)
+	return s.cancelled.has(markOf(chain))
 }
 
 // Watch returns a context that ends when ctx does or the chain is cancelled
@@ -224,9 +264,10 @@ func (s *Session) Cancelled(chain string) bool {
 func (s *Session) Watch(ctx context.Context, chain string) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(ctx)
 	r := &running{cancel: cancel}
+	chain = strings.Clone(chain)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.cancelled.has(chain) {
+	if s.cancelled.has(markOf(chain)) {
 		cancel()
 		return ctx, cancel
 	}
@@ -247,7 +288,7 @@ func (s *Session) Watch(ctx context.Context, chain string) (context.Context, con
 
 // cancel ends a chain for good.
 func (s *Session) cancel(chain string) {
-	s.cancelled.add(chain, struct{}{})
+	s.cancelled.add(markOf(chain))
 	for r := range s.running[chain] {
 		r.cancel()
 	}
@@ -297,38 +338,4 @@ func (s *Session) inOrder(from string, n int64, use bool) bool {
 		s.last.add(from, n)
 	}
 	return ok
-}
-
-// fifo is a map that forgets its oldest entries.
-type fifo[V any] struct {
-	max  int
-	m    map[string]V
-	ring []string
-	at   int
-}
-
-func (f *fifo[V]) has(key string) bool {
-	_, ok := f.m[key]
-	return ok
-}
-
-func (f *fifo[V]) get(key string) (V, bool) {
-	v, ok := f.m[key]
-	return v, ok
-}
-
-func (f *fifo[V]) add(key string, v V) {
-	if f.m == nil {
-		f.m = map[string]V{}
-	}
-	if _, ok := f.m[key]; !ok {
-		if len(f.ring) < f.max {
-			f.ring = append(f.ring, key)
-		} else {
-			delete(f.m, f.ring[f.at])
-			f.ring[f.at] = key
-			f.at = (f.at + 1) % f.max
-		}
-	}
-	f.m[key] = v
 }

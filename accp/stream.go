@@ -6,12 +6,15 @@ package accp
 import (
 	"maps"
 	"math"
+	"slices"
+	"strings"
 )
 
 const (
-	maxBuffered = 1024  // chunks of one stream that wait for earlier ones (D60)
-	maxStreams  = 1024  // streams that are open at the same time
-	maxEnded    = 65536 // ended streams that are remembered
+	maxBuffered = 1024     // chunks of one stream that wait for earlier ones (D60)
+	maxStreams  = 1024     // streams that are open at the same time
+	maxEnded    = 65536    // ended streams that are remembered
+	maxWaiting  = 16 << 20 // bytes of all streams that wait
 )
 
 // Streams puts the chunks of streams in order, each stream by its correlation id
@@ -19,7 +22,8 @@ const (
 // goroutine.
 type Streams struct {
 	open  map[string]*assembly
-	ended fifo[struct{}]
+	ended window
+	bytes int // that wait
 }
 
 // An assembly is one open stream.
@@ -28,6 +32,7 @@ type assembly struct {
 	highest int64 // index that was seen; -1 before the first
 	total   int64 // -1 if unknown
 	buffer  map[int64]Value
+	bytes   int // in buffer, and of the id
 }
 
 // Chunks is what can be processed after a frame of a stream.
@@ -40,9 +45,10 @@ type Chunks struct {
 // chunk that contradicts earlier ones is [ErrInvalidType]; an index that was seen
 // before, and any chunk after the end, [ErrDuplicate]; an end while chunks are
 // missing [ErrSequenceGap], after which the stream is gone; more than 1,024 chunks
-// that wait [ErrBudgetExceeded]. A refused chunk leaves its stream as it was.
+// of a stream, or 16 MiB of all, that wait [ErrBudgetExceeded]. A refused chunk leaves its stream as it was.
 func (s *Streams) Add(m *Message) (Chunks, error) {
 	s.ended.max = maxEnded
+	const overhead = 128 // of an open stream
 	switch {
 	case m.Meta == nil || m.Meta.CID == "":
 		return Chunks{}, fail(ErrParse, "stream chunk without cid")
@@ -60,7 +66,7 @@ func (s *Streams) Add(m *Message) (Chunks, error) {
 		}
 		return Chunks{Done: true}, nil
 	}
-	if s.ended.has(cid) {
+	if s.ended.has(markOf(cid)) {
 		return Chunks{}, fail(ErrDuplicate, "chunk after the end of the stream")
 	}
 	if a == nil {
@@ -70,16 +76,27 @@ func (s *Streams) Add(m *Message) (Chunks, error) {
 	if err != nil {
 		return Chunks{}, err
 	}
+	size := 0
+	if next.index != a.next {
+		size = next.data.size()
+	}
 	if s.open[cid] == nil {
-		if len(s.open) >= maxStreams {
-			return Chunks{}, fail(ErrBudgetExceeded, "too many open streams")
-		}
+		size += len(cid) + overhead
+	}
+	switch {
+	case s.bytes+size > maxWaiting && next.index != a.next, s.open[cid] == nil && len(s.open) >= maxStreams:
+		return Chunks{}, fail(ErrBudgetExceeded, "too much waits for earlier chunks")
+	case s.open[cid] == nil:
 		if s.open == nil {
 			s.open = map[string]*assembly{}
 		}
-		s.open[cid] = a
+		s.open[strings.Clone(cid)] = a
+		a.bytes = len(cid) + overhead
+		s.bytes += a.bytes
 	}
+	before := a.bytes
 	out := a.add(next)
+	s.bytes += a.bytes - before
 	if out.Done {
 		s.end(cid)
 	}
@@ -87,21 +104,19 @@ func (s *Streams) Add(m *Message) (Chunks, error) {
 }
 
 func (s *Streams) end(cid string) {
+	if a := s.open[cid]; a != nil {
+		s.bytes -= a.bytes
+	}
 	delete(s.open, cid)
-	s.ended.add(cid, struct{}{})
+	s.ended.add(markOf(cid))
 }
 
 // Open returns how many streams are not complete.
 func (s *Streams) Open() int { return len(s.open) }
 
-// OpenIDs returns the correlation ids of the streams that are not complete.
-func (s *Streams) OpenIDs() []string {
-	var ids []string
-	for id := range maps.Keys(s.open) {
-		ids = append(ids, id)
-	}
-	return ids
-}
+// OpenIDs returns the correlation ids of the streams that are not complete, in
+// ascending order.
+func (s *Streams) OpenIDs() []string { return slices.Sorted(maps.Keys(s.open)) }
 
 // A chunk is one that was checked.
 type chunk struct {
@@ -161,20 +176,47 @@ func (a *assembly) check(p Params) (chunk, error) {
 func (a *assembly) add(c chunk) Chunks {
 	a.total = c.total
 	a.highest = max(a.highest, c.index)
-	if a.buffer == nil {
-		a.buffer = map[int64]Value{}
+	if c.index != a.next {
+		if a.buffer == nil {
+			a.buffer = map[int64]Value{}
+		}
+		v := c.data.detached()
+		a.buffer[c.index] = v
+		a.bytes += v.size()
+		return Chunks{}
 	}
-	a.buffer[c.index] = c.data
-	var out Chunks
-	for {
+	out := Chunks{Data: []Value{c.data}}
+	for a.next++; ; a.next++ {
 		v, ok := a.buffer[a.next]
 		if !ok {
 			break
 		}
 		delete(a.buffer, a.next)
+		a.bytes -= v.size()
 		out.Data = append(out.Data, v)
-		a.next++
 	}
 	out.Done = a.total >= 0 && a.next == a.total
 	return out
+}
+
+// size returns about how many bytes v takes.
+func (v *Value) size() int {
+	n := 64 + len(v.text)
+	for i := range v.list {
+		n += len(v.list[i].Key) + v.list[i].Value.size()
+	}
+	return n
+}
+
+// detached returns v without the memory of the frame that it came in.
+func (v Value) detached() Value {
+	v.text = strings.Clone(v.text)
+	if v.list != nil {
+		list := make([]Param, len(v.list))
+		for i, p := range v.list {
+			list[i] = Param{strings.Clone(p.Key), p.Value.detached()}
+		}
+		v.list = list
+	}
+	return v
 }

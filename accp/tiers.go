@@ -46,8 +46,14 @@ type tier struct {
 	prefix string
 }
 
-func (s *Session) private() tier { return tier{s.opts.Store, "accp/"} }
-func (s *Session) shared() tier  { return tier{s.opts.Shared, "accp-shared/"} }
+func (s *Session) private() tier {
+	if s.durable() {
+		return tier{s.opts.Store, "accp/"}
+	}
+	return tier{s.memory(), "accp/"} // nobody else may see what has no name
+}
+
+func (s *Session) shared() tier { return tier{s.opts.Shared, "accp-shared/"} }
 
 // space returns the prefix of the keys of one session.
 func (t tier) space(sid string, scope Scope) string {

@@ -1,0 +1,372 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package accp
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"strconv"
+	"strings"
+
+	"github.com/fivewire/fivewire/store"
+)
+
+// This file keeps what a session must not forget when its process ends, and what
+// processes that share it must agree on: numbers, replays, cancelled chains, the
+// count of checkpoints and the shared state. It lies in the store of the session,
+// if that was given one, in one record that changes by compare-and-set. Only the
+// newest marks of the windows are in the record; older ones lie in pages beside it.
+
+const pageSize = 256 // marks of a page
+
+var (
+	errRecord    = errors.New("accp: malformed session record")
+	errUnchanged = errors.New("accp: nothing to write")
+)
+
+// durable reports whether the session keeps a record.
+func (s *Session) durable() bool { return s.opts.Store != nil && s.id != "" }
+
+func (s *Session) recordKey() string {
+	return s.private().space(s.id, "session") + s.self
+}
+
+func (s *Session) pageKey(window string, page int64) string {
+	return s.recordKey() + "/" + window + "/" + strconv.FormatInt(page, 10)
+}
+
+// refresh takes over what other processes, or an earlier one, made of the session.
+func (s *Session) refresh(ctx context.Context) error {
+	if !s.durable() || s.loaded && !s.dirty {
+		return nil // if others changed it, commit will be told
+	}
+	e, err := s.opts.Store.Get(ctx, s.recordKey())
+	switch {
+	case errors.Is(err, store.ErrNotFound):
+		if s.loaded { // it was removed, or never written
+			s.forget()
+		}
+		s.loaded = true
+		return nil
+	case err != nil:
+		return &Error{Code: ErrInternal, Message: "reading the session", Cause: err}
+	}
+	if err := s.load(ctx, e.Value); err != nil {
+		s.dirty = true
+		return &Error{Code: ErrInternal, Message: "reading the session", Cause: err}
+	}
+	s.rev, s.dirty, s.loaded = e.Revision, false, true
+	s.seenDone, s.cancelDone = s.seen.count, s.cancelled.count
+	for chain, list := range s.running {
+		if s.cancelled.has(markOf(chain)) {
+			for r := range list {
+				r.cancel()
+			}
+			delete(s.running, chain)
+		}
+	}
+	return nil
+}
+
+// forget makes the session a new one.
+func (s *Session) forget() {
+	s.rev, s.dirty, s.started, s.high = 0, false, false, 0
+	s.last = fifo[int64]{max: maxSenders}
+	s.seen, s.cancelled = window{max: maxSeen}, window{max: maxCancelled}
+	s.seenPages, s.cancelPages, s.seenDone, s.cancelDone = 0, 0, 0, 0
+	s.made, s.checkpoints = 0, nil
+	s.version, s.versioned, s.state, s.stateText = 0, false, nil, nil
+}
+
+// commit writes what changed since refresh. [store.ErrConflict] means that somebody
+// else was faster: the caller refreshes and decides again.
+func (s *Session) commit(ctx context.Context) error {
+	if !s.durable() {
+		return nil
+	}
+	s.dirty = true // until the store says otherwise
+	seenPages, err := s.pages(ctx, "seen", &s.seen, s.seenPages)
+	if err != nil {
+		return err
+	}
+	cancelPages, err := s.pages(ctx, "cancelled", &s.cancelled, s.cancelPages)
+	if err != nil {
+		return err
+	}
+	data := s.appendRecord(nil, seenPages, cancelPages)
+	var rev store.Revision
+	if s.rev == 0 {
+		rev, err = s.opts.Store.Create(ctx, s.recordKey(), data, 0)
+	} else {
+		rev, err = s.opts.Store.Update(ctx, s.recordKey(), data, s.rev, 0)
+	}
+	switch {
+	case errors.Is(err, store.ErrExists), errors.Is(err, store.ErrConflict), errors.Is(err, store.ErrNotFound):
+		return store.ErrConflict
+	case err != nil:
+		return &Error{Code: ErrInternal, Message: "writing the session", Cause: err}
+	}
+	s.rev, s.dirty = rev, false
+	s.seenPages, s.cancelPages = seenPages, cancelPages
+	s.seenDone, s.cancelDone = s.seen.count, s.cancelled.count
+	return nil
+}
+
+// pages writes the pages that can leave the record, and returns how many there
+// are then. The newest page stays: its marks may not be those that the store will
+// accept, while all of the one before are in the record that is there.
+func (s *Session) pages(ctx context.Context, name string, w *window, written int64) (int64, error) {
+	for ; w.count-written*pageSize >= 2*pageSize; written++ {
+		data := binary.BigEndian.AppendUint64(nil, uint64(written))
+		for _, m := range w.from(written * pageSize)[:pageSize] {
+			data = append(data, m[:]...)
+		}
+		key := s.pageKey(name, written%(int64(w.max)/pageSize))
+		if err := overwrite(ctx, s.opts.Store, key, data); err != nil {
+			return written, &Error{Code: ErrInternal, Message: "writing the session", Cause: err}
+		}
+	}
+	return written, nil
+}
+
+// overwrite puts a value under a key, whatever is there.
+func overwrite(ctx context.Context, kv store.KV, key string, data []byte) error {
+	for {
+		_, err := kv.Create(ctx, key, data, 0)
+		if !errors.Is(err, store.ErrExists) {
+			return err
+		}
+		e, err := kv.Get(ctx, key)
+		if err == nil {
+			_, err = kv.Update(ctx, key, data, e.Revision, 0)
+		}
+		if !errors.Is(err, store.ErrNotFound) && !errors.Is(err, store.ErrConflict) {
+			return err // somebody else changed it if it is one of these; every round somebody succeeds
+		}
+	}
+}
+
+const recordVersion = 1
+
+func (s *Session) appendRecord(b []byte, seenPages, cancelPages int64) []byte {
+	b = append(b, recordVersion, flag(s.started), flag(s.versioned))
+	b = binary.AppendUvarint(b, uint64(s.high))
+	b = binary.AppendUvarint(b, uint64(s.made))
+	b = binary.AppendUvarint(b, uint64(s.version))
+	keys := s.last.keys()
+	b = binary.AppendUvarint(b, uint64(len(keys)))
+	for _, k := range keys {
+		n, _ := s.last.get(k)
+		b = binary.AppendUvarint(b, uint64(len(k)))
+		b = append(b, k...)
+		b = binary.AppendUvarint(b, uint64(n))
+	}
+	for _, w := range []struct {
+		*window
+		pages int64
+	}{{&s.seen, seenPages}, {&s.cancelled, cancelPages}} {
+		b = binary.AppendUvarint(b, uint64(w.count))
+		b = binary.AppendUvarint(b, uint64(w.pages))
+		for _, m := range w.from(w.pages * pageSize) {
+			b = append(b, m[:]...)
+		}
+	}
+	return append(b, s.stateText...)
+}
+
+func flag(b bool) byte {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// load takes a record over. What it finds malformed leaves the session as it was,
+// but for what the next load sets again.
+func (s *Session) load(ctx context.Context, data []byte) error {
+	r := recordReader{data: data}
+	if v := r.take(3); r.bad || v[0] != recordVersion {
+		return errRecord
+	} else {
+		s.started, s.versioned = v[1] == 1, v[2] == 1
+	}
+	s.high, s.made, s.version = r.number(), r.number(), r.number()
+	s.last = fifo[int64]{max: maxSenders}
+	for n := r.number(); n > 0 && !r.bad; n-- {
+		name := string(r.take(r.number()))
+		s.last.add(name, r.number())
+	}
+	for _, w := range []struct {
+		name      string
+		win       *window
+		pages     *int64
+		committed int64
+	}{{"seen", &s.seen, &s.seenPages, s.seenDone}, {"cancelled", &s.cancelled, &s.cancelPages, s.cancelDone}} {
+		count, pages := r.number(), r.number()
+		if r.bad || pages > count/pageSize || count-pages*pageSize > int64(len(r.data))/16 {
+			return errRecord
+		}
+		marks := make([]mark, count-pages*pageSize)
+		for i := range marks {
+			copy(marks[i][:], r.take(16))
+		}
+		// What this side added since its last commit was not accepted, so that
+		// is taken back first. If it then has all that is in pages, only what
+		// is in the record is new.
+		old := w.win.from(0)
+		if back := w.win.count - w.committed; back > 0 && back <= int64(len(old)) {
+			old = old[:int64(len(old))-back]
+		}
+		if from := pages * pageSize; s.loaded && w.committed >= from && w.committed <= count {
+			marks = marks[w.committed-from:]
+		} else {
+			var err error
+			if old, err = s.readPages(ctx, w.name, pages, int64(w.win.max)/pageSize); err != nil {
+				return err
+			}
+		}
+		w.win.reset(append(old, marks...), count)
+		*w.pages = pages
+	}
+	if r.bad {
+		return errRecord
+	}
+	s.state, s.stateText = nil, nil
+	if len(r.data) > 0 {
+		v, err := storedCodec().ParseValue(r.data)
+		if err != nil {
+			return errRecord
+		}
+		s.state, s.stateText = v.Entries(), r.data
+	}
+	return s.loadCheckpoints(ctx)
+}
+
+// readPages returns the marks of the pages before number n, as far as they are
+// kept and there.
+func (s *Session) readPages(ctx context.Context, name string, n, most int64) ([]mark, error) {
+	var out []mark
+	for page := max(0, n-most); page < n; page++ {
+		e, err := s.opts.Store.Get(ctx, s.pageKey(name, page%most))
+		if errors.Is(err, store.ErrNotFound) {
+			out = out[:0] // marks follow one another without a gap
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		if len(e.Value) != 8+16*pageSize || int64(binary.BigEndian.Uint64(e.Value)) != page {
+			out = out[:0]
+			continue
+		}
+		for i := range pageSize {
+			out = append(out, mark(e.Value[8+16*i:]))
+		}
+	}
+	return out, nil
+}
+
+type recordReader struct {
+	data []byte
+	bad  bool
+}
+
+func (r *recordReader) take(n int64) []byte {
+	if r.bad || n < 0 || n > int64(len(r.data)) {
+		r.bad = true
+		return make([]byte, min(max(n, 0), 16))
+	}
+	out := r.data[:n]
+	r.data = r.data[n:]
+	return out
+}
+
+func (r *recordReader) number() int64 {
+	v, n := binary.Uvarint(r.data)
+	if r.bad || n <= 0 || int64(v) < 0 {
+		r.bad = true
+		return 0
+	}
+	r.data = r.data[n:]
+	return int64(v)
+}
+
+// change makes a change of the record, deciding again as often as somebody else
+// changes it at the same time.
+func (s *Session) change(ctx context.Context, decide func() error) error {
+	for {
+		if err := s.refresh(ctx); err != nil {
+			return err
+		}
+		if err := decide(); err != nil {
+			return err
+		}
+		if err := s.commit(ctx); !errors.Is(err, store.ErrConflict) {
+			return err
+		}
+	}
+}
+
+// setState makes p the shared state.
+func (s *Session) setState(version int64, p Params) error {
+	text, err := storedCodec().AppendValue(nil, Value{kind: KindMap, list: p})
+	if err != nil {
+		return err
+	}
+	s.version, s.versioned, s.state, s.stateText = version, true, p, text
+	return nil
+}
+
+const scopeInfo Scope = "info" // of checkpoints; no reference leads there
+
+// saveInfo keeps what is known about a checkpoint beside its entries.
+func (s *Session) saveInfo(ctx context.Context, cp *CheckpointInfo) error {
+	if !s.durable() {
+		return nil
+	}
+	trigger := make([]Value, len(cp.Trigger))
+	for i, t := range cp.Trigger {
+		trigger[i] = String(t)
+	}
+	return s.private().put(ctx, s.id, scopeInfo, cp.ID, Map(Param{"frames", Int(int64(cp.Frames))},
+		Param{"summary", String(cp.Summary)}, Param{"tokens", Int(int64(cp.SummaryTokens))}, Param{"trigger", Array(trigger...)}), 0)
+}
+
+// loadCheckpoints reads what is known about checkpoints that others made.
+func (s *Session) loadCheckpoints(ctx context.Context) error {
+	known := int64(0)
+	if n := len(s.checkpoints); n > 0 {
+		known, _ = strconv.ParseInt(strings.TrimPrefix(s.checkpoints[n-1].ID, "cp"), 10, 64)
+	}
+	for n := known + 1; n <= s.made; n++ {
+		id := "cp" + strconv.FormatInt(n, 10)
+		v, err := s.private().get(ctx, s.id, scopeInfo, id)
+		if errors.Is(err, ErrRefNotFound) {
+			continue // not finished, or never
+		}
+		if err != nil {
+			return err
+		}
+		p := v.Entries()
+		info := CheckpointInfo{ID: id, Summary: p.Text("summary")}
+		number := func(key string) int {
+			v, _ := p.Get(key)
+			n, _ := v.Int()
+			return int(n)
+		}
+		info.Frames, info.SummaryTokens = number("frames"), number("tokens")
+		trigger, _ := p.Get("trigger")
+		for _, t := range trigger.Elements() {
+			name, _ := t.Text()
+			info.Trigger = append(info.Trigger, name)
+		}
+		s.checkpoints = append(s.checkpoints, info)
+		if len(s.hot) == 0 {
+			s.hotRef = "$warm." + id
+			s.hotUsed = s.opts.Counter.Count(s.hotRef)
+		}
+	}
+	return nil
+}
