@@ -50,6 +50,9 @@ func (p *preparation) run(name string) error {
 }
 
 func TestMain(m *testing.M) {
+	if os.Getenv("FIVEWIRE_INTEROP_CHILD") == "a2e" {
+		os.Exit(serveA2EHost())
+	}
 	flag.Parse()
 	if mandatory && flag.Lookup("test.run").Value.String() == "" {
 		for name, p := range preparations { // side by side: one waits for the network while another compiles

@@ -35,7 +35,8 @@ async def _serve(ops):
     async for request in _lines():
         op = request.pop("op")
         try:
-            result = ops[op](**request)
+            f = ops[op]
+            result = f(**request) if inspect.iscoroutinefunction(f) else await asyncio.to_thread(f, **request)
             if inspect.isawaitable(result):
                 result = await result
             answer = {"ok": result}
