@@ -1,0 +1,338 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package accp_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/fivewire/fivewire/accp"
+	"github.com/fivewire/fivewire/store"
+)
+
+// A session that begins again with the same store goes on where it ended: numbers,
+// replays, cancelled chains, checkpoints, shared state (ACCP-066, ACCP-067,
+// ACCP-D24, ACCP-D26, ACCP-D28, ACCP-D45).
+func TestSessionSurvives(t *testing.T) {
+	kv := store.NewMemory()
+	open := func() *accp.Session { return session(t, &accp.SessionOptions{Store: kv}) }
+	s := open()
+	first := frame("req:a{k:1}", 1)
+	receive(t, s, first)
+	receive(t, s, frame("cancel:a{}", 2, "cid:c1"))
+	receive(t, s, frame("sync:state{v:7|delta:{phase:plan}}", 3))
+	_, err := s.Send(t.Context(), msg("done", "a", text("result", "good")))
+	require.NoError(t, err)
+	_, err = s.Sync(t.Context(), accp.Params{text("phase", "run")})
+	require.NoError(t, err)
+	cp := s.Checkpoints()
+	require.Len(t, cp, 1)
+	require.Equal(t, "cp1", cp[0].ID)
+
+	s = open()
+	_, err = s.Receive(t.Context(), first)
+	require.ErrorIs(t, err, accp.ErrDuplicate)
+	require.Equal(t, cp, s.Checkpoints())
+	lines, _ := s.Context(1000)
+	require.Contains(t, strings.Join(lines, "\n"), "result=good")
+	require.Equal(t, "cancelled", receive(t, s, frame("req:a{}", 6, "cid:c1")).Reason)
+	require.True(t, s.Cancelled("c1"))
+	_, err = s.Receive(t.Context(), frame("req:a{}", 3))
+	require.ErrorIs(t, err, accp.ErrDuplicate)
+	_, err = s.Receive(t.Context(), frame("req:a{}", 99))
+	require.ErrorIs(t, err, accp.ErrSequenceGap)
+	v, state := s.State()
+	require.EqualValues(t, 8, v)
+	require.Equal(t, "run", state.Text("phase"))
+	sent, err := s.Send(t.Context(), msg("done", "b", text("result", "better")))
+	require.NoError(t, err)
+	require.EqualValues(t, 100, sent.Message.Meta.Seq.N)
+	require.Equal(t, "cp2", sent.Checkpoint.ID, "the summary of cp1 is not written over")
+	got, err := s.Get(t.Context(), "warm.cp1")
+	require.NoError(t, err)
+	require.True(t, got.Equal(accp.String(cp[0].Summary)))
+
+	// Another side, or another id, has numbers of its own; a session without id
+	// leaves nothing behind.
+	other, err := accp.NewSession("other", "s1", &accp.SessionOptions{Store: kv})
+	require.NoError(t, err)
+	sent, err = other.Send(t.Context(), msg("req", "a"))
+	require.NoError(t, err)
+	require.EqualValues(t, 1, sent.Message.Meta.Seq.N)
+	for range 2 {
+		none, err := accp.NewSession("server", "", &accp.SessionOptions{Store: kv})
+		require.NoError(t, err)
+		sent, err = none.Send(t.Context(), msg("req", "a"))
+		require.NoError(t, err)
+		require.EqualValues(t, 1, sent.Message.Meta.Seq.N)
+		require.NoError(t, none.Put(t.Context(), accp.ScopeCold, "k", accp.Int(1), 0))
+		none, err = accp.NewSession("server", "", &accp.SessionOptions{Store: kv})
+		require.NoError(t, err)
+		_, err = none.Get(t.Context(), "cold.k")
+		require.ErrorIs(t, err, accp.ErrRefNotFound, "what has no name is nobody else's (ACCP-133)")
+	}
+}
+
+// The window of replays is the same after a restart, also where it is larger than
+// the record.
+func TestReplayWindowSurvives(t *testing.T) {
+	kv := store.NewMemory()
+	open := func() *accp.Session {
+		return session(t, &accp.SessionOptions{Store: kv, SeqPerSender: true, NoAutoCheckpoint: true})
+	}
+	s := open()
+	const n = 66000 // more than the 65,536 that are remembered
+	for i := int64(1); i <= n; i++ {
+		receive(t, s, frame("ping:heartbeat{}", i))
+		if i%20011 == 0 {
+			s = open()
+		}
+	}
+	s = open()
+	code := func(i int64) error {
+		// From another sender any number is in order, so only the id is refused.
+		f := strings.Replace(string(frame("ping:heartbeat{}", i)), "@a>", fmt.Sprintf("@b%d>", i), 1)
+		_, err := s.Receive(t.Context(), []byte(f))
+		return err
+	}
+	for _, i := range []int64{n, n - 1, n - 255, n - 256, n - 257, n - 511, n - 512, n - 513, n - 1000, n - 65535 + 8, 500} {
+		require.ErrorIs(t, code(i), accp.ErrDuplicate, "%d", i)
+	}
+	require.NoError(t, code(100), "older than the window")
+}
+
+// Sessions of one id in several processes agree: every number is given once, every
+// frame is taken once.
+func TestSessionInSeveralProcesses(t *testing.T) {
+	kv := store.NewMemory()
+	var all []*accp.Session
+	for range 4 {
+		all = append(all, session(t, &accp.SessionOptions{Store: kv, NoAutoCheckpoint: true}))
+	}
+	var mu sync.Mutex
+	seqs := map[int64]int{}
+	var wg sync.WaitGroup
+	for _, s := range all {
+		wg.Go(func() {
+			for range 100 {
+				sent, err := s.Send(t.Context(), msg("ping", "heartbeat"))
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				mu.Lock()
+				seqs[sent.Message.Meta.Seq.N]++
+				mu.Unlock()
+			}
+		})
+	}
+	wg.Wait()
+	require.Len(t, seqs, 400)
+	for n := int64(1); n <= 400; n++ {
+		require.Equal(t, 1, seqs[n], n)
+	}
+	for i := int64(401); i < 600; i++ {
+		var taken atomic.Int32
+		f := frame("ping:heartbeat{}", i)
+		for _, s := range all {
+			wg.Go(func() {
+				if _, err := s.Receive(t.Context(), f); err == nil {
+					taken.Add(1)
+				} else if !errors.Is(err, accp.ErrDuplicate) {
+					t.Error(err)
+				}
+			})
+		}
+		wg.Wait()
+		require.EqualValues(t, 1, taken.Load())
+	}
+	// A cancel that one takes ends the work in the others, with their next frame.
+	ctx, done := all[0].Watch(t.Context(), "c1")
+	defer done()
+	receive(t, all[1], frame("cancel:a{}", 600, "cid:c1"))
+	receive(t, all[0], frame("ping:heartbeat{}", 601))
+	require.ErrorIs(t, ctx.Err(), context.Canceled)
+	// Checkpoints have names of their own.
+	for i, s := range all {
+		cp, err := s.Checkpoint(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, fmt.Sprint("cp", i+1), cp.ID)
+	}
+	// Deltas one after the other, whoever takes them.
+	for i := int64(1); i <= 20; i++ {
+		receive(t, all[i%4], frame(fmt.Sprintf("sync:state{v:%d|delta:{n:%d}}", i, i), 601+i))
+	}
+	v, _ := all[0].State()
+	require.EqualValues(t, 20, v)
+}
+
+// flaky is a store that fails when told to.
+type flaky struct {
+	store.KV
+	fail atomic.Bool
+	fits func(key string) bool // which keys fail; nil: all
+}
+
+var errBroken = errors.New("the disk is full")
+
+func (f *flaky) broken(key string) bool { return f.fail.Load() && (f.fits == nil || f.fits(key)) }
+
+func (f *flaky) Get(ctx context.Context, key string) (store.Entry, error) {
+	if f.broken(key) {
+		return store.Entry{}, errBroken
+	}
+	return f.KV.Get(ctx, key)
+}
+
+func (f *flaky) Create(ctx context.Context, key string, value []byte, ttl time.Duration) (store.Revision, error) {
+	if f.broken(key) {
+		return 0, errBroken
+	}
+	return f.KV.Create(ctx, key, value, ttl)
+}
+
+func (f *flaky) Update(ctx context.Context, key string, value []byte, rev store.Revision, ttl time.Duration) (store.Revision, error) {
+	if f.broken(key) {
+		return 0, errBroken
+	}
+	return f.KV.Update(ctx, key, value, rev, ttl)
+}
+
+func (f *flaky) List(ctx context.Context, prefix string) iter.Seq2[store.Entry, error] {
+	if f.broken(prefix) {
+		return func(yield func(store.Entry, error) bool) { yield(store.Entry{}, errBroken) }
+	}
+	return f.KV.List(ctx, prefix)
+}
+
+// While the store fails nothing is used up, and afterwards nothing is lost.
+func TestStoreFails(t *testing.T) {
+	kv := &flaky{KV: store.NewMemory()}
+	s := session(t, &accp.SessionOptions{Store: kv})
+	receive(t, s, frame("req:a{k:1}", 1))
+	kv.fail.Store(true)
+	f := frame("req:a{l:2}", 2)
+	for range 3 {
+		_, err := s.Receive(t.Context(), f)
+		require.ErrorIs(t, err, accp.ErrInternal)
+		require.ErrorIs(t, err, errBroken)
+		_, err = s.Send(t.Context(), msg("req", "a"))
+		require.ErrorIs(t, err, accp.ErrInternal)
+		_, err = s.Sync(t.Context(), accp.Params{text("k", "v")})
+		require.ErrorIs(t, err, accp.ErrInternal)
+		_, err = s.Checkpoint(t.Context())
+		require.ErrorIs(t, err, accp.ErrInternal)
+		_, err = s.Get(t.Context(), "cold.x")
+		require.ErrorIs(t, err, accp.ErrInternal)
+		_, err = s.Budget(t.Context())
+		require.ErrorIs(t, err, accp.ErrInternal)
+		require.ErrorIs(t, s.Put(t.Context(), accp.ScopeCold, "x", accp.Int(1), 0), accp.ErrInternal)
+	}
+	kv.fail.Store(false)
+	receive(t, s, f)
+	sent, err := s.Sync(t.Context(), accp.Params{text("k", "v")})
+	require.NoError(t, err)
+	require.EqualValues(t, 3, sent.Message.Meta.Seq.N)
+	v, _ := s.State()
+	require.EqualValues(t, 1, v)
+
+	// Only the entries of a checkpoint fail: hot state stays (e.5).
+	kv.fits = func(key string) bool { return strings.Contains(key, "/warm/") }
+	kv.fail.Store(true)
+	before, err := s.Budget(t.Context())
+	require.NoError(t, err)
+	_, err = s.Checkpoint(t.Context())
+	require.ErrorIs(t, err, accp.ErrInternal)
+	after, err := s.Budget(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, before.Hot, after.Hot)
+	r := receive(t, s, frame("done:a{m:3}", 4))
+	require.ErrorIs(t, r.CheckpointErr, errBroken, "the message is delivered all the same")
+	kv.fail.Store(false)
+	cp, err := s.Checkpoint(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, 4, cp.Frames)
+	require.Contains(t, cp.Summary, "a:a.k=1")
+	require.Contains(t, cp.Summary, "a:a.m=3")
+}
+
+// A record that was damaged is an error, and nothing is used.
+func TestDamagedRecord(t *testing.T) {
+	kv := store.NewMemory()
+	s := session(t, &accp.SessionOptions{Store: kv})
+	for i := int64(1); i < 5; i++ {
+		receive(t, s, frame("req:a{k:1}", i))
+	}
+	receive(t, s, frame("sync:state{v:1|delta:{k:v}}", 5))
+	const key = "accp/s1/session/server"
+	e, err := kv.Get(t.Context(), key)
+	require.NoError(t, err)
+	good := e.Value
+	rev := e.Revision
+	n := 0
+	for cut := range good {
+		rev, err = kv.Update(t.Context(), key, good[:cut], rev, 0)
+		require.NoError(t, err)
+		fresh := session(t, &accp.SessionOptions{Store: kv})
+		if _, err := fresh.Send(t.Context(), msg("ping", "x")); err != nil {
+			require.ErrorIs(t, err, accp.ErrInternal)
+			n++
+			continue
+		}
+		// All but the state is there: that is a record without one.
+		e, err := kv.Get(t.Context(), key)
+		require.NoError(t, err)
+		rev = e.Revision
+	}
+	require.GreaterOrEqual(t, n, len(good)-2)
+	_, err = kv.Update(t.Context(), key, []byte("\x02garbage"), rev, 0)
+	require.NoError(t, err)
+	_, err = session(t, &accp.SessionOptions{Store: kv}).Receive(t.Context(), frame("req:a{}", 6))
+	require.ErrorIs(t, err, accp.ErrInternal)
+	require.NoError(t, kv.Delete(t.Context(), key, 0))
+	_, err = s.Send(t.Context(), msg("ping", "x"))
+	require.NoError(t, err, "a record that was removed begins anew")
+}
+
+// What a session remembers of its peers does not grow with what they send: ids are
+// kept as marks, without the frames that they came in.
+func TestMemoryOfASession(t *testing.T) {
+	s := session(t, &accp.SessionOptions{Lenient: true, NoAutoCheckpoint: true, NoBudget: true})
+	var streams accp.Streams
+	var before, after runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&before)
+	long := strings.Repeat("x", 30000)
+	var c accp.Codec
+	for i := int64(1); i <= 400; i++ {
+		f := fmt.Sprintf("@a>cancel:b{k:%s}[mid:%s%d,seq:%d,cid:%s%d]", long[:20000], long, i, i, long[:10000], i)
+		_, err := s.Receive(t.Context(), []byte(f))
+		require.NoError(t, err)
+		m, err := c.Decode(fmt.Appendf(nil, "@a>stream:b{schema:ST|idx:0|tot:1|done:true|d:%s}[cid:%s%d]", long, long, i))
+		require.NoError(t, err)
+		_, err = streams.Add(m)
+		require.NoError(t, err)
+		if i%100 == 0 { // hot state is bounded by checkpoints, which are off here
+			_, err = s.Checkpoint(t.Context())
+			require.NoError(t, err)
+		}
+	}
+	runtime.GC()
+	runtime.ReadMemStats(&after)
+	// The frames lie in cold state: that is what is left, and nothing more.
+	kept := int64(400 * 60000)
+	require.Less(t, int64(after.HeapAlloc)-int64(before.HeapAlloc), kept*3/2)
+	runtime.KeepAlive(s)
+	runtime.KeepAlive(&streams)
+}
