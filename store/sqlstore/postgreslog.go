@@ -156,16 +156,16 @@ func (p *postgres) watch(ctx context.Context) {
 		stop()
 		<-polled
 	}()
-	pause := 10 * time.Millisecond
+	const shortest = 10 * time.Millisecond
+	pause := shortest
 	for ctx.Err() == nil {
-		began := time.Now()
-		err := p.listen(ctx)
+		listened, err := p.listen(ctx)
 		if ctx.Err() != nil {
 			return
 		}
 		p.opts.Logger.WarnContext(ctx, "sqlstore: listener fails and will try again", "err", err)
-		if time.Since(began) > listenAgain {
-			pause = 10 * time.Millisecond
+		if listened {
+			pause = shortest
 		}
 		select {
 		case <-time.After(pause):
@@ -175,11 +175,11 @@ func (p *postgres) watch(ctx context.Context) {
 	}
 }
 
-// listen returns when its connection breaks or ctx ends.
-func (p *postgres) listen(ctx context.Context) error {
+// listen returns when its connection breaks or ctx ends, and whether it had one.
+func (p *postgres) listen(ctx context.Context) (listened bool, err error) {
 	conn, err := pgx.ConnectConfig(ctx, p.pool.Config().ConnConfig.Copy())
 	if err != nil {
-		return err
+		return false, err
 	}
 	defer func() {
 		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
@@ -187,7 +187,7 @@ func (p *postgres) listen(ctx context.Context) error {
 		_ = conn.Close(closing)
 	}()
 	if _, err := conn.Exec(ctx, `LISTEN `+p.channel); err != nil {
-		return err
+		return false, err
 	}
 	p.waits.wakeAll()
 	for {
@@ -202,10 +202,10 @@ func (p *postgres) listen(ctx context.Context) error {
 			err := conn.Ping(alive)
 			cancel()
 			if err != nil {
-				return err
+				return true, err
 			}
 		default:
-			return err
+			return true, err
 		}
 	}
 }

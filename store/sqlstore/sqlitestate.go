@@ -278,7 +278,7 @@ const newsMost = 1000
 func (s *sqliteDB) watch(ctx context.Context) {
 	every := s.opts.Poll
 	if every <= 0 {
-		every = 10 * time.Millisecond
+		every = 5 * time.Millisecond
 	}
 	ticker := time.NewTicker(every)
 	defer ticker.Stop()

@@ -40,7 +40,7 @@ type Options struct {
 	Sweep time.Duration
 
 	// Poll is how often Wait looks for records that nobody told it of. Zero
-	// means 10 ms for SQLite, where that is how it learns of the records of
+	// means 5 ms for SQLite, where that is how it learns of the records of
 	// other processes, and 5 seconds for PostgreSQL, which tells it, except when
 	// a connection breaks at the wrong moment or a pooler between swallows
 	// notifications.

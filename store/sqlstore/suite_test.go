@@ -92,8 +92,9 @@ func each(t *testing.T, test func(t *testing.T, d *database)) {
 
 func TestSuite(t *testing.T) {
 	each(t, func(t *testing.T, d *database) {
+		t.Parallel() // it mostly waits, for the disk and for things to expire
 		create := sqlite
-		if t.Name() == "TestSuite/PostgreSQL" {
+		if d.opts.Schema != "" {
 			create = postgres
 		}
 		var databases sync.Map // by store
@@ -116,4 +117,7 @@ func TestSuite(t *testing.T) {
 	})
 }
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	storetest.CrashMain(openCrashed)
+	goleak.VerifyTestMain(m)
+}

@@ -1,0 +1,254 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package sqlstore_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/url"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/fivewire/fivewire/store"
+	"github.com/fivewire/fivewire/store/sqlstore"
+	"github.com/fivewire/fivewire/store/storetest"
+)
+
+// crashEnv says how many rounds the tests with killed processes take. A few
+// are enough to see that nothing is broken, 50 to believe it.
+const crashEnv = "FIVEWIRE_CRASH_ROUNDS"
+
+func crashRounds(t *testing.T, few int) int {
+	t.Helper()
+	text := os.Getenv(crashEnv)
+	if text == "" {
+		return few
+	}
+	n, err := strconv.Atoi(text)
+	require.NoError(t, err, crashEnv)
+	return n
+}
+
+// forWorkers is the database as a text.
+func (d *database) forWorkers() string { return d.opts.Schema + " " + d.url }
+
+// openCrashed opens it in a worker.
+func openCrashed(ctx context.Context, text string) (store.Store, error) {
+	text, lying := strings.CutPrefix(text, "lying ")
+	schema, url, _ := strings.Cut(text, " ")
+	s, err := sqlstore.Open(ctx, url, &sqlstore.Options{Schema: schema})
+	if err != nil {
+		return nil, err
+	}
+	if lying {
+		return &liar{Store: s}, nil
+	}
+	return s, nil
+}
+
+// A liar acknowledges what it does a little later, as engines do whose users
+// want them fast.
+type liar struct {
+	store.Store
+}
+
+func (l *liar) Update(ctx context.Context, key string, value []byte, rev store.Revision, ttl time.Duration) (store.Revision, error) {
+	if rand.N(4) == 0 {
+		return rev + 1_000_000, nil
+	}
+	return l.Store.Update(ctx, key, value, rev, ttl)
+}
+
+func TestKilled(t *testing.T) {
+	each(t, func(t *testing.T, d *database) {
+		crash := storetest.Crash{Database: d.forWorkers(), Rounds: crashRounds(t, 8)}
+		require.NoError(t, crash.Run(t.Context(), d.open(t)))
+	})
+}
+
+// TestKilledLiar shows that the test before would notice.
+func TestKilledLiar(t *testing.T) {
+	d := sqlite(t)
+	crash := storetest.Crash{Database: "lying " + d.forWorkers(), Rounds: 5}
+	require.ErrorContains(t, crash.Run(t.Context(), d.open(t)), "increments were acknowledged")
+}
+
+// TestServerRestarted stops the server under the workers, now in order and now
+// at once, which is what a power loss is to its processes.
+func TestServerRestarted(t *testing.T) {
+	d := postgres(t)
+	control := os.Getenv(postgresCtl)
+	if control == "" {
+		t.Skipf("needs to stop PostgreSQL: %s is not set", postgresCtl)
+	}
+	s := d.open(t)
+	waiting := make(chan error, 1)
+	go func() { waiting <- s.Wait(t.Context(), "waited for", 0) }()
+	crash := storetest.Crash{
+		Database: d.forWorkers(),
+		Rounds:   crashRounds(t, 3),
+		Disturb: func(ctx context.Context, round int) error {
+			return errors.Join(
+				exec.CommandContext(ctx, control, []string{"stop", "kill"}[round%2]).Run(),
+				exec.CommandContext(ctx, control, "start").Run())
+		},
+	}
+	require.NoError(t, crash.Run(t.Context(), s))
+
+	// Who waited through all that still waits.
+	select {
+	case err := <-waiting:
+		require.NoError(t, err, "Wait ended")
+		t.Fatal("Wait returned although nothing is there")
+	default:
+	}
+	_, err := d.open(t).Append(t.Context(), "waited for", "", nil, 0)
+	require.NoError(t, err)
+	require.NoError(t, <-waiting)
+}
+
+// A cutter stands between a client and a server, and cuts their connections
+// in the middle of what is said.
+type cutter struct {
+	listener net.Listener
+	server   string
+	wg       sync.WaitGroup
+
+	mu    sync.Mutex
+	conns map[net.Conn]bool
+	cut   int // so many more pieces are cut in halves
+}
+
+// newCutter returns one before the server of the URL, and the URL through it.
+func newCutter(t *testing.T, database string) (*cutter, string) {
+	t.Helper()
+	u, err := url.Parse(database)
+	require.NoError(t, err)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	c := &cutter{listener: l, server: u.Host, conns: map[net.Conn]bool{}}
+	c.wg.Go(c.serve)
+	t.Cleanup(func() {
+		_ = l.Close()
+		c.cutAll()
+		c.wg.Wait()
+	})
+	u.Host = l.Addr().String()
+	return c, u.String()
+}
+
+func (c *cutter) serve() {
+	for {
+		client, err := c.listener.Accept()
+		if err != nil {
+			return
+		}
+		server, err := net.Dial("tcp", c.server)
+		if err != nil {
+			_ = client.Close()
+			continue
+		}
+		c.mu.Lock()
+		c.conns[client], c.conns[server] = true, true
+		c.mu.Unlock()
+		c.wg.Go(func() { c.copy(client, server) })
+		c.wg.Go(func() { c.copy(server, client) })
+	}
+}
+
+func (c *cutter) copy(from, to net.Conn) {
+	defer from.Close()
+	defer to.Close()
+	piece := make([]byte, 16<<10)
+	for {
+		n, err := from.Read(piece)
+		if err != nil {
+			return
+		}
+		c.mu.Lock()
+		cut := c.cut > 0
+		if cut {
+			c.cut--
+		}
+		c.mu.Unlock()
+		if cut {
+			_, _ = to.Write(piece[:rand.N(n)])
+			return
+		}
+		if _, err := to.Write(piece[:n]); err != nil {
+			return
+		}
+	}
+}
+
+func (c *cutter) cutNext(n int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.cut += n
+}
+
+func (c *cutter) cutAll() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for conn := range c.conns {
+		_ = conn.Close()
+	}
+	clear(c.conns)
+}
+
+func TestConnectionsCut(t *testing.T) {
+	d := postgres(t)
+	c, through := newCutter(t, d.url)
+	cut := &database{url: through, opts: d.opts}
+	s := d.open(t)
+	var cuts int
+	crash := storetest.Crash{
+		Database: cut.forWorkers(),
+		Rounds:   crashRounds(t, 6),
+		Life:     200 * time.Millisecond,
+		Disturb: func(context.Context, int) error {
+			for range 20 {
+				c.cutNext(1)
+				cuts++
+				time.Sleep(rand.N(8 * time.Millisecond))
+			}
+			c.cutAll()
+			return nil
+		},
+	}
+	require.NoError(t, crash.Run(t.Context(), s))
+	t.Logf("%d connections cut", cuts)
+}
+
+// TestWaitThroughCut: the connection that listens breaks, and what was appended
+// meanwhile is found all the same.
+func TestWaitThroughCut(t *testing.T) {
+	d := postgres(t)
+	c, through := newCutter(t, d.url)
+	s := (&database{url: through, opts: sqlstore.Options{Schema: d.opts.Schema, Poll: time.Hour}}).open(t)
+	other := d.open(t)
+	after := uint64(0)
+	for range 20 {
+		waiting := make(chan error, 1)
+		go func() { waiting <- s.Wait(t.Context(), "s", after) }()
+		time.Sleep(rand.N(5 * time.Millisecond))
+		c.cutAll()
+		seq, err := other.Append(t.Context(), "s", "", nil, 0)
+		require.NoError(t, err)
+		require.NoError(t, <-waiting)
+		after = seq
+	}
+}
+
+var _ io.Closer = (*sqlstore.Store)(nil)

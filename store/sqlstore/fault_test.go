@@ -1,0 +1,438 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package sqlstore_test
+
+import (
+	"bytes"
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
+	_ "modernc.org/sqlite"
+
+	"github.com/fivewire/fivewire/store"
+	"github.com/fivewire/fivewire/store/sqlstore"
+)
+
+func TestOpenRefuses(t *testing.T) {
+	for _, name := range []string{"", "sqlite:", ":memory:", "sqlite::memory:", "mysql://localhost/x"} {
+		_, err := sqlstore.Open(t.Context(), name, nil)
+		require.ErrorIs(t, err, store.ErrInvalid, "%q", name)
+	}
+	_, err := sqlstore.Open(t.Context(), "postgres://127.0.0.1:1/x", &sqlstore.Options{Schema: `x"; DROP TABLE y; --`})
+	require.ErrorIs(t, err, store.ErrInvalid)
+	_, err = sqlstore.Open(t.Context(), "postgres://somebody:secret@127.0.0.1:1/x?connect_timeout=1", nil)
+	require.Error(t, err)
+	require.NotContains(t, err.Error(), "secret")
+	_, err = sqlstore.Open(t.Context(), filepath.Join(t.TempDir(), "no folder", "x.db"), nil)
+	require.Error(t, err)
+
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err = sqlstore.Open(ctx, sqlite(t).url, nil)
+	require.ErrorIs(t, err, context.Canceled)
+}
+
+func TestOpenNames(t *testing.T) {
+	folder := t.TempDir()
+	t.Chdir(folder)
+	for name, file := range map[string]string{
+		"a.db": "a.db", "sqlite:b.db": "b.db", "sqlite://" + folder + "/c.db": "c.db", folder + "/d.db": "d.db", "e?mode=memory": "e?mode=memory",
+	} {
+		s, err := sqlstore.Open(t.Context(), name, nil)
+		require.NoError(t, err, name)
+		_, err = s.Create(t.Context(), "k", nil, 0)
+		require.NoError(t, err, name)
+		require.NoError(t, s.Close())
+		require.FileExists(t, filepath.Join(folder, file))
+	}
+}
+
+// TestOpenAtOnce: many open a new database at once, and one of them makes the
+// tables.
+func TestOpenAtOnce(t *testing.T) {
+	each(t, func(t *testing.T, d *database) {
+		const n = 8
+		var stores [n]*sqlstore.Store
+		var errs [n]error
+		var wg sync.WaitGroup
+		for i := range n {
+			wg.Go(func() {
+				opts := d.opts
+				stores[i], errs[i] = sqlstore.Open(t.Context(), d.url, &opts)
+			})
+		}
+		wg.Wait()
+		require.NoError(t, errors.Join(errs[:]...))
+		for i, s := range stores {
+			_, err := s.Append(t.Context(), "s", "", fmt.Append(nil, i), 0)
+			require.NoError(t, err)
+			records, err := stores[n-1-i].Read(t.Context(), "s", 0, 0)
+			require.NoError(t, err)
+			require.Len(t, records, i+1)
+		}
+		for _, s := range stores {
+			require.NoError(t, s.Close())
+		}
+	})
+}
+
+// exec runs statements on the file beside the store.
+func execSQLite(t *testing.T, d *database, text string) {
+	t.Helper()
+	path := strings.NewReplacer("%", "%25", "?", "%3f", "#", "%23").Replace(d.url)
+	db, err := sql.Open("sqlite", "file:"+path)
+	require.NoError(t, err)
+	defer db.Close()
+	_, err = db.Exec(text)
+	require.NoError(t, err)
+}
+
+func TestOpenOthers(t *testing.T) {
+	d := sqlite(t)
+	execSQLite(t, d, "CREATE TABLE theirs (x)")
+	_, err := sqlstore.Open(t.Context(), d.url, nil)
+	require.ErrorContains(t, err, "database of something else")
+
+	require.NoError(t, os.WriteFile(d.url, bytes.Repeat([]byte("no database "), 1000), 0o600))
+	_, err = sqlstore.Open(t.Context(), d.url, nil)
+	require.Error(t, err)
+}
+
+func TestOpenLater(t *testing.T) {
+	each(t, func(t *testing.T, d *database) {
+		require.NoError(t, d.open(t).Close())
+		if d.opts.Schema == "" {
+			execSQLite(t, d, "PRAGMA user_version = 1000")
+		} else {
+			d.exec(t, "INSERT INTO "+d.opts.Schema+".migrations (version) VALUES (1000)")
+		}
+		opts := d.opts
+		_, err := sqlstore.Open(t.Context(), d.url, &opts)
+		require.ErrorContains(t, err, "later version")
+	})
+}
+
+func TestClose(t *testing.T) {
+	each(t, func(t *testing.T, d *database) {
+		s := d.open(t)
+		waiting := make(chan error, 1)
+		go func() { waiting <- s.Wait(t.Context(), "s", 0) }()
+		_, err := s.Create(t.Context(), "k", nil, 0)
+		require.NoError(t, err)
+
+		// Close within a loop over the store, while others write.
+		var wg sync.WaitGroup
+		var written atomic.Int64
+		for i := range 4 {
+			wg.Go(func() {
+				for n := 0; ; n++ {
+					if _, err := s.Append(t.Context(), "busy", "", nil, 0); err != nil {
+						if !errors.Is(err, store.ErrClosed) {
+							t.Errorf("writer %d: %v", i, err)
+						}
+						return
+					}
+					written.Add(1)
+				}
+			})
+		}
+		for written.Load() < 20 {
+			time.Sleep(time.Millisecond)
+		}
+		for _, err := range s.List(t.Context(), "") {
+			require.NoError(t, err)
+			require.NoError(t, s.Close())
+		}
+		wg.Wait()
+		require.ErrorIs(t, <-waiting, store.ErrClosed)
+		require.NoError(t, s.Close())
+		_, err = s.Get(t.Context(), "k")
+		require.ErrorIs(t, err, store.ErrClosed)
+		for _, err := range s.List(t.Context(), "") {
+			require.ErrorIs(t, err, store.ErrClosed)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		_, err = s.Get(ctx, "k")
+		require.ErrorIs(t, err, context.Canceled)
+
+		records, err := d.open(t).Read(t.Context(), "busy", 0, 1_000_000)
+		require.NoError(t, err)
+		require.Len(t, records, int(written.Load()))
+	})
+}
+
+// TestSweep: what expired leaves the tables, several processes at work on it.
+func TestSweep(t *testing.T) {
+	each(t, func(t *testing.T, d *database) {
+		d.opts.Sweep = 50 * time.Millisecond
+		s := d.open(t)
+		for range 2 {
+			d.open(t)
+		}
+		const n = 1200 // more than one sweep takes at once
+		var wg sync.WaitGroup
+		for i := range 16 {
+			wg.Go(func() {
+				for j := i; j < n; j += 16 {
+					_, err := s.Create(t.Context(), fmt.Sprint("k-", j), nil, time.Millisecond)
+					if err == nil {
+						_, err = s.Append(t.Context(), "s", fmt.Sprint("id-", j), nil, time.Millisecond)
+					}
+					if err != nil {
+						t.Error(err)
+					}
+				}
+			})
+		}
+		wg.Wait()
+		_, err := s.Create(t.Context(), "stays", nil, time.Hour)
+		require.NoError(t, err)
+		_, err = s.Append(t.Context(), "s", "stays", nil, 0)
+		require.NoError(t, err)
+		require.Eventually(t, func() bool { return d.rows(t) == "1 1 1" }, 20*time.Second, 20*time.Millisecond)
+	})
+}
+
+// rows counts what is in the tables.
+func (d *database) rows(t *testing.T) (counts string) {
+	t.Helper()
+	const text = `SELECT (SELECT count(*) FROM %[1]sentries) || ' ' || (SELECT count(*) FROM %[1]srecords) || ' ' || (SELECT count(*) FROM %[1]sids)`
+	if d.opts.Schema != "" {
+		conn, err := pgx.Connect(t.Context(), d.url)
+		require.NoError(t, err)
+		defer conn.Close(context.Background())
+		require.NoError(t, conn.QueryRow(t.Context(), fmt.Sprintf(text, d.opts.Schema+".")).Scan(&counts))
+		return counts
+	}
+	path := strings.NewReplacer("%", "%25", "?", "%3f", "#", "%23").Replace(d.url)
+	db, err := sql.Open("sqlite", "file:"+path+"?_pragma=busy_timeout(5000)")
+	require.NoError(t, err)
+	defer db.Close()
+	require.NoError(t, db.QueryRow(fmt.Sprintf(text, "")).Scan(&counts))
+	return counts
+}
+
+// TestReplayIsCheap: what changes nothing writes nothing to the disk, or a flood
+// of what was seen before would be as dear as what is new.
+func TestReplayIsCheap(t *testing.T) {
+	d := sqlite(t)
+	s := d.open(t)
+	_, err := s.Create(t.Context(), "k", nil, 0)
+	require.NoError(t, err)
+	_, err = s.Append(t.Context(), "s", "id", nil, 0)
+	require.NoError(t, err)
+	before, err := os.ReadFile(d.url + "-wal")
+	require.NoError(t, err)
+	for range 10 {
+		_, err = s.Create(t.Context(), "k", nil, 0)
+		require.ErrorIs(t, err, store.ErrExists)
+		_, err = s.Append(t.Context(), "s", "id", nil, 0)
+		require.ErrorIs(t, err, store.ErrDuplicate)
+		_, err = s.Update(t.Context(), "k", nil, 1000, 0)
+		require.ErrorIs(t, err, store.ErrConflict)
+	}
+	later, err := os.ReadFile(d.url + "-wal")
+	require.NoError(t, err)
+	require.True(t, bytes.Equal(before, later), "the log of the database changed")
+}
+
+// TestClockOfAnother: a client of PostgreSQL whose clock is decades behind, as
+// in a bubble of testing/synctest, agrees with the others on what has expired.
+func TestClockOfAnother(t *testing.T) {
+	d := postgres(t)
+	here := d.open(t)
+	synctest.Test(t, func(t *testing.T) {
+		there, err := sqlstore.Open(context.Background(), d.url, &d.opts)
+		require.NoError(t, err)
+		ctx := context.Background()
+		require.Less(t, time.Now().Year(), 2020)
+		_, err = there.Create(ctx, "k", nil, time.Hour)
+		require.NoError(t, err)
+		seq, err := there.Append(ctx, "s", "id", nil, time.Hour)
+		require.NoError(t, err)
+		e, err := there.Get(ctx, "k")
+		require.NoError(t, err)
+		require.Greater(t, e.Expires.Year(), 2020)
+		records, err := there.Read(ctx, "s", seq-1, 1)
+		require.NoError(t, err)
+		require.Len(t, records, 1)
+		require.Greater(t, records[0].Time.Year(), 2020)
+		require.NoError(t, there.Close())
+	})
+	_, err := here.Create(t.Context(), "k", nil, time.Hour)
+	require.ErrorIs(t, err, store.ErrExists)
+	_, err = here.Append(t.Context(), "s", "id", nil, time.Hour)
+	require.ErrorIs(t, err, store.ErrDuplicate)
+}
+
+// smallDisk is a folder on a file system of its own, of so many MiB. It can be
+// made read-only.
+func smallDisk(t *testing.T, size int) (folder string, readOnly func()) {
+	t.Helper()
+	folder = t.TempDir()
+	if err := syscall.Mount("tmpfs", folder, "tmpfs", 0, fmt.Sprintf("size=%dm", size)); err != nil {
+		t.Skipf("needs to mount a small disk, which is for root: %v", err)
+	}
+	t.Cleanup(func() { require.NoError(t, syscall.Unmount(folder, 0)) })
+	return folder, func() {
+		require.NoError(t, syscall.Mount("tmpfs", folder, "tmpfs", syscall.MS_REMOUNT|syscall.MS_RDONLY, fmt.Sprintf("size=%dm", size)))
+	}
+}
+
+// TestFullDisk: a write that does not fit fails, all that was acknowledged stays,
+// and once there is room things go on.
+func TestFullDisk(t *testing.T) {
+	folder, _ := smallDisk(t, 8)
+	d := &database{url: filepath.Join(folder, "state.db")}
+	s, err := sqlstore.Open(t.Context(), d.url, nil)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = s.Close() }) // before the disk is taken away
+	ballast := filepath.Join(folder, "ballast")
+	require.NoError(t, os.WriteFile(ballast, make([]byte, 5<<20), 0o600))
+	stored := map[string]store.Revision{}
+	var failed error
+	var mu sync.Mutex
+	var wg sync.WaitGroup
+	for i := range 4 {
+		wg.Go(func() {
+			for n := 0; ; n++ {
+				key := fmt.Sprint("k-", i, "-", n)
+				rev, err := s.Create(t.Context(), key, make([]byte, 10_000), 0)
+				mu.Lock()
+				if err != nil {
+					failed = err
+					mu.Unlock()
+					return
+				}
+				stored[key] = rev
+				mu.Unlock()
+			}
+		})
+	}
+	wg.Wait()
+	require.ErrorContains(t, failed, "full")
+	require.NotEmpty(t, stored)
+	check := func(s *sqlstore.Store) {
+		n := 0
+		for e, err := range s.List(t.Context(), "k-") {
+			require.NoError(t, err)
+			require.Equal(t, stored[e.Key], e.Revision, e.Key)
+			n++
+		}
+		require.Len(t, stored, n)
+	}
+	check(s)
+	require.NoError(t, os.Remove(ballast))
+	for i := range 20 {
+		key := fmt.Sprint("k-later-", i)
+		stored[key], err = s.Create(t.Context(), key, make([]byte, 10_000), 0)
+		require.NoError(t, err)
+	}
+	check(s)
+	require.NoError(t, s.Close())
+	again, err := sqlstore.Open(t.Context(), d.url, nil)
+	require.NoError(t, err)
+	check(again)
+	require.NoError(t, again.Close())
+}
+
+// TestReadOnlyDisk: writes fail, and say so, but nothing hangs.
+func TestReadOnlyDisk(t *testing.T) {
+	folder, readOnly := smallDisk(t, 8)
+	url := filepath.Join(folder, "state.db")
+	s, err := sqlstore.Open(t.Context(), url, nil)
+	require.NoError(t, err)
+	rev, err := s.Create(t.Context(), "k", []byte("x"), 0)
+	require.NoError(t, err)
+	require.NoError(t, s.Close())
+	readOnly()
+	s, err = sqlstore.Open(t.Context(), url, nil)
+	if err != nil {
+		require.NotErrorIs(t, err, store.ErrInvalid)
+		return // SQLite needs to write even to read
+	}
+	defer s.Close()
+	_, err = s.Create(t.Context(), "new", nil, 0)
+	require.ErrorContains(t, err, "readonly")
+	_, err = s.Append(t.Context(), "s", "", nil, 0)
+	require.ErrorContains(t, err, "readonly")
+	require.Error(t, s.Delete(t.Context(), "k", rev))
+	e, err := s.Get(t.Context(), "k")
+	require.NoError(t, err)
+	require.Equal(t, "x", string(e.Value))
+}
+
+// TestBusy: who writes beside others waits for them, and not for ever.
+func TestBusy(t *testing.T) {
+	d := sqlite(t)
+	d.opts.Busy = 50 * time.Millisecond
+	s := d.open(t)
+	path := strings.NewReplacer("%", "%25", "?", "%3f", "#", "%23").Replace(d.url)
+	db, err := sql.Open("sqlite", "file:"+path)
+	require.NoError(t, err)
+	defer db.Close()
+	conn, err := db.Conn(t.Context())
+	require.NoError(t, err)
+	defer conn.Close()
+	_, err = conn.ExecContext(t.Context(), "BEGIN IMMEDIATE")
+	require.NoError(t, err)
+	_, err = s.Create(t.Context(), "k", nil, 0)
+	require.ErrorContains(t, err, "locked")
+
+	// The context of the caller ends earlier.
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	_, err = s.Create(ctx, "k", nil, 0)
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+
+	// Readers are not concerned, and afterwards it goes on.
+	_, err = s.Get(t.Context(), "k")
+	require.ErrorIs(t, err, store.ErrNotFound)
+	_, err = conn.ExecContext(t.Context(), "ROLLBACK")
+	require.NoError(t, err)
+	_, err = s.Create(t.Context(), "k", nil, 0)
+	require.NoError(t, err)
+}
+
+// TestTwoBusyProcesses: two stores that write without a pause both get on.
+func TestTwoBusyProcesses(t *testing.T) {
+	each(t, func(t *testing.T, d *database) {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		var written [2]atomic.Int64
+		var wg sync.WaitGroup
+		for i := range written {
+			s := d.open(t)
+			for range 8 {
+				wg.Go(func() {
+					for ctx.Err() == nil {
+						if _, err := s.Append(t.Context(), "s", "", nil, 0); err != nil {
+							t.Error(err)
+							return
+						}
+						written[i].Add(1)
+					}
+				})
+			}
+		}
+		wg.Wait()
+		a, b := written[0].Load(), written[1].Load()
+		t.Logf("%d and %d writes", a, b)
+		require.Greater(t, min(a, b), max(a, b)/20, "one of two processes starves")
+	})
+}
