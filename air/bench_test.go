@@ -17,6 +17,7 @@ import (
 	"net/http/httptest"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -218,12 +219,12 @@ func BenchmarkPairSealedBox(b *testing.B) {
 // oldest, without looking at any clock.
 type mapRing struct {
 	mu   sync.Mutex
-	m    map[[16]byte]struct{}
-	ring [10000][16]byte
+	m    map[[32]byte]struct{}
+	ring [10000][32]byte
 	i    int
 }
 
-func (r *mapRing) add(k [16]byte) {
+func (r *mapRing) add(k [32]byte) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if _, dup := r.m[k]; !dup {
@@ -237,23 +238,28 @@ func (r *mapRing) add(k [16]byte) {
 }
 
 func BenchmarkPairReplayWindow(b *testing.B) {
-	keys := make([]due, 40000)
+	keys, whole := make([]due, 40000), make([][32]byte, 40000)
 	for i := range keys {
 		keys[i] = replayKeys("from", "thread", fmt.Sprint(i), fmt.Sprint(i))
+		whole[i] = sha256.Sum256(fmt.Append(nil, i))
 	}
 	for _, callers := range []int{1, 64} {
 		b.Run(fmt.Sprintf("callers=%d/lib=sdk", callers), func(b *testing.B) {
-			r := &mapRing{m: make(map[[16]byte]struct{})}
+			r := &mapRing{m: make(map[[32]byte]struct{})}
 			w := &ReplayWindow{PerThread: 1 << 30, Total: 1 << 30}
 			start := time.Unix(1e9, 0)
 			// The clock of the window is that of its callers: an entry ends after
-			// 10,000 others, as in the ring.
-			pair.RatioCallers(b, callers, func(seq int64) error {
-				now := start.Add(time.Duration(seq) * time.Millisecond)
-				_ = w.record(keys[seq%int64(len(keys))], now.Add(9*time.Second), now, true)
+			// 10,000 others, as in the ring. It does not stand still between batches.
+			var n, m atomic.Int64
+			pair.RatioCallers(b, callers, func(int64) error {
+				i := n.Add(1)
+				now := start.Add(time.Duration(i) * time.Millisecond)
+				if err := w.record(keys[i%int64(len(keys))], now.Add(9*time.Second), now, true); err != nil && callers == 1 {
+					return err
+				}
 				return nil
-			}, func(seq int64) error {
-				r.add(keys[seq%int64(len(keys))].triple)
+			}, func(int64) error {
+				r.add(whole[m.Add(1)%int64(len(keys))])
 				return nil
 			})
 		})

@@ -25,12 +25,14 @@ type ReplayWindow struct {
 	Total     int // entries altogether; zero means DefaultReplayCapacity
 
 	mu      sync.Mutex
-	seen    map[replayKey]int64   // until when, in Unix milliseconds
-	threads map[replayKey]*thread // those with live entries
-	due     map[int64]*bucket     // what ends in a second, by that second
-	oldest  int64                 // no bucket is older; 0: there is none
-	last    *bucket               // the one used last, which is mostly the next one too
-	free    []*bucket             // empty ones, to be used again
+	seen    replayTable       // triples and ids: the index of their entry, and one
+	names   replayTable       // threads with live entries: their index, and one
+	entries slab[entry]       // envelopes
+	threads slab[thread]      // those in names
+	due     map[int64]*bucket // what ends in a second, by that second
+	oldest  int64             // no bucket is older; 0: there is none
+	last    *bucket           // the one used last, which is mostly the next one too
+	free    []*bucket         // empty ones, to be used again
 }
 
 type replayKey [16]byte
@@ -47,13 +49,42 @@ type thread struct {
 
 type entry struct {
 	triple, id replayKey
-	thread     *thread
+	until      int64 // in Unix milliseconds
+	thread     uint32
 }
 
 type bucket struct {
 	second  int64
-	entries []entry
+	entries []uint32
 }
+
+// A slab holds things by their index, and uses the place of what was given back
+// again.
+type slab[T any] struct {
+	all  []T
+	free []uint32
+}
+
+func (s *slab[T]) add(v T) uint32 {
+	if n := len(s.free); n > 0 {
+		i := s.free[n-1]
+		s.free = s.free[:n-1]
+		s.all[i] = v
+		return i
+	}
+	s.all = append(s.all, v)
+	return uint32(len(s.all) - 1)
+}
+
+// remove gives a place back, and all of them when nothing is left.
+func (s *slab[T]) remove(i uint32) {
+	s.free = append(s.free, i)
+	if len(s.free) == len(s.all) && len(s.all) > 1024 {
+		s.all, s.free = nil, nil
+	}
+}
+
+func (s *slab[T]) len() int { return len(s.all) - len(s.free) }
 
 // hashKey is half of SHA-256: two inputs with the same 128 bits are not to be
 // found, and those are enough to tell envelopes apart.
@@ -106,34 +137,52 @@ func (w *ReplayWindow) record(k due, until, now time.Time, limited bool) error {
 	end, at := until.UnixMilli(), now.UnixMilli()
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.seen == nil {
-		w.seen, w.threads, w.due = make(map[replayKey]int64), make(map[replayKey]*thread), make(map[int64]*bucket)
+	if w.due == nil {
+		w.due = make(map[int64]*bucket)
+		w.seen.start()
+		w.names.start()
 	}
 	w.expire(at)
-	t1, ok1 := w.seen[k.triple]
-	t2, ok2 := w.seen[k.id]
-	switch {
-	case ok1 && t1 >= at || ok2 && t2 >= at:
-		return errReplayed
-	case ok1 || ok2:
+	p1, s1 := w.seen.slot(&k.triple)
+	p2, s2 := w.seen.slot(&k.id)
+	if s1.value|s2.value != 0 {
+		if w.alive(s1.value, at) || w.alive(s2.value, at) {
+			return errReplayed
+		}
 		w.sweep(at)
+		s1 = nil
 	}
-	th := w.threads[k.thread]
-	if full := func() bool { return th != nil && th.live >= perThread || len(w.seen) >= 2*total }; limited && full() {
+	th := w.names.get(&k.thread)
+	if full := func() bool {
+		return th != 0 && w.threads.all[th-1].live >= perThread || w.entries.len() >= total
+	}; limited && full() {
 		w.sweep(at)
-		if th = w.threads[k.thread]; full() {
+		s1 = nil
+		if th = w.names.get(&k.thread); full() {
 			return errExhausted
 		}
 	}
-	if th == nil {
-		th = &thread{key: k.thread}
-		w.threads[k.thread] = th
+	if th == 0 {
+		th = w.threads.add(thread{key: k.thread}) + 1
+		w.names.put(&k.thread, th)
 	}
-	th.live++
-	w.seen[k.triple], w.seen[k.id] = end, end
+	w.threads.all[th-1].live++
+	i := w.entries.add(entry{k.triple, k.id, end, th - 1})
+	if s1 != nil && s1 != s2 {
+		p1.set(s1, &k.triple, i+1)
+		p2.set(s2, &k.id, i+1)
+	} else { // the slots moved, or it is the same one
+		w.seen.put(&k.triple, i+1)
+		w.seen.put(&k.id, i+1)
+	}
 	b := w.bucketOf(end/1000 + 1)
-	b.entries = append(b.entries, entry{k.triple, k.id, th})
+	b.entries = append(b.entries, i)
 	return nil
+}
+
+// alive reports whether a number in seen is that of an entry that has not ended.
+func (w *ReplayWindow) alive(n uint32, at int64) bool {
+	return n != 0 && w.entries.all[n-1].until >= at
 }
 
 // bucketOf returns the bucket of what ends before that second.
@@ -167,11 +216,11 @@ func (w *ReplayWindow) sweep(now int64) {
 		return
 	}
 	kept := b.entries[:0]
-	for _, e := range b.entries {
-		if w.seen[e.triple] < now {
-			w.drop(&e)
+	for _, i := range b.entries {
+		if w.alive(i+1, now) {
+			kept = append(kept, i)
 		} else {
-			kept = append(kept, e)
+			w.drop(i)
 		}
 	}
 	b.entries = kept
@@ -205,14 +254,13 @@ func (w *ReplayWindow) expire(now int64) {
 
 // end removes a bucket and all that is in it.
 func (w *ReplayWindow) end(b *bucket) {
-	for i := range b.entries {
-		w.drop(&b.entries[i])
+	for _, i := range b.entries {
+		w.drop(i)
 	}
 	delete(w.due, b.second)
 	if w.last == b {
 		w.last = nil
 	}
-	clear(b.entries)
 	b.entries = b.entries[:0]
 	if len(w.free) < 64 {
 		w.free = append(w.free, b)
@@ -220,34 +268,38 @@ func (w *ReplayWindow) end(b *bucket) {
 }
 
 // drop forgets an entry; its bucket is the caller's matter.
-func (w *ReplayWindow) drop(e *entry) {
-	delete(w.seen, e.triple)
-	delete(w.seen, e.id)
-	if e.thread.live--; e.thread.live == 0 {
-		delete(w.threads, e.thread.key)
+func (w *ReplayWindow) drop(i uint32) {
+	e := &w.entries.all[i]
+	w.seen.remove(&e.triple)
+	w.seen.remove(&e.id)
+	th := &w.threads.all[e.thread]
+	if th.live--; th.live == 0 {
+		w.names.remove(&th.key)
+		w.threads.remove(e.thread)
 	}
+	w.entries.remove(i)
 }
 
 func (w *ReplayWindow) forget(k due) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	end, ok := w.seen[k.triple]
-	if !ok {
+	n := w.seen.get(&k.triple)
+	if n == 0 {
 		return
 	}
-	b := w.due[end/1000+1]
+	b := w.due[w.entries.all[n-1].until/1000+1]
 	for i := len(b.entries) - 1; i >= 0; i-- { // it is near the end
-		if b.entries[i].triple == k.triple {
-			w.drop(&b.entries[i])
+		if b.entries[i] == n-1 {
 			b.entries = slices.Delete(b.entries, i, i+1)
-			return
+			break
 		}
 	}
+	w.drop(n - 1)
 }
 
 // Len returns how many envelopes are remembered.
 func (w *ReplayWindow) Len() int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return len(w.seen) / 2
+	return w.entries.len()
 }
