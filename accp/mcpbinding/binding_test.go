@@ -1,0 +1,466 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package mcpbinding_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/fivewire/fivewire/accp"
+	"github.com/fivewire/fivewire/accp/mcpbinding"
+)
+
+// stdioFlag makes this test program a server over its standard input and output.
+const stdioFlag = "FIVEWIRE_MCP_STDIO"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(stdioFlag) != "" {
+		d, err := newDesk()
+		if err == nil {
+			err = d.mcp.Run(context.Background(), &mcp.StdioTransport{})
+		}
+		if err != nil && !errors.Is(err, context.Canceled) {
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	goleak.VerifyTestMain(m)
+}
+
+// A desk is an agent with tools, behind a server of MCP.
+type desk struct {
+	agent     *accp.Server
+	mcp       *mcp.Server
+	cancelled chan struct{} // gets a value when the tool wait was cancelled
+}
+
+var metric = accp.Schema{Name: "metric", Code: "MX", Version: 1, Fields: []string{"name", "level"}, Abbr: map[string]string{"lv": "level"}}
+
+func newDesk() (*desk, error) {
+	registry := accp.NewRegistry()
+	if err := registry.Register(metric); err != nil {
+		return nil, err
+	}
+	agent, err := accp.NewServer("desk", &accp.ServerOptions{
+		Session: accp.SessionOptions{Registry: registry},
+		Authorize: func(r *http.Request, sid string) error {
+			if sid == "forbidden" {
+				return errors.New("not yours")
+			}
+			return nil
+		},
+	})
+	if err != nil {
+		return nil, err
+	}
+	d := &desk{agent: agent, cancelled: make(chan struct{}, 1)}
+	agent.Handle(accp.IntentReq, accp.OpTool, accp.Tools(map[string]accp.Tool{
+		"echo": func(_ context.Context, args accp.Params) (accp.Value, error) { return accp.Map(args...), nil },
+		"boom": func(context.Context, accp.Params) (accp.Value, error) {
+			return accp.Null(), errors.New("secret path /var/lib")
+		},
+		"deny": func(context.Context, accp.Params) (accp.Value, error) { return accp.Null(), accp.ErrPolicyDenied },
+		"wait": func(ctx context.Context, _ accp.Params) (accp.Value, error) {
+			<-ctx.Done()
+			d.cancelled <- struct{}{}
+			return accp.Null(), ctx.Err()
+		},
+	}))
+	instructions, err := mcpbinding.Instructions("desk", registry)
+	if err != nil {
+		return nil, err
+	}
+	d.mcp = mcp.NewServer(&mcp.Implementation{Name: "desk", Version: "1"}, &mcp.ServerOptions{Instructions: "Be kind.\n" + instructions})
+	for _, name := range []string{"echo", "boom", "deny", "wait", "unhandled"} {
+		mcpbinding.AddTools(d.mcp, agent, &mcp.Tool{Name: name, InputSchema: json.RawMessage(`{"type":"object"}`)})
+	}
+	return d, nil
+}
+
+// An over is a transport between a client and a desk.
+type over struct {
+	name    string
+	connect func(t *testing.T, server *mcp.Server) *mcp.ClientSession
+}
+
+var inMemory = over{"in memory", func(t *testing.T, server *mcp.Server) *mcp.ClientSession {
+	here, there := mcp.NewInMemoryTransports()
+	ss, err := server.Connect(t.Context(), there, nil)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = ss.Wait() })
+	return dial(t, here)
+}}
+
+var overHTTP = over{"HTTP", func(t *testing.T, server *mcp.Server) *mcp.ClientSession {
+	web := httptest.NewServer(mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return server }, nil))
+	client := &http.Client{Transport: &http.Transport{}}
+	t.Cleanup(func() {
+		client.CloseIdleConnections()
+		web.Close()
+	})
+	return dial(t, &mcp.StreamableClientTransport{Endpoint: web.URL, HTTPClient: client})
+}}
+
+var overStdio = over{"stdio", func(t *testing.T, _ *mcp.Server) *mcp.ClientSession {
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), stdioFlag+"=1")
+	return dial(t, &mcp.CommandTransport{Command: cmd})
+}}
+
+func dial(t *testing.T, transport mcp.Transport) *mcp.ClientSession {
+	client := mcp.NewClient(&mcp.Implementation{Name: "planner agent", Version: "1"}, nil)
+	cs, err := client.Connect(t.Context(), transport, nil)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = cs.Close() })
+	return cs
+}
+
+func call(t *testing.T, name string, arguments accp.Value) *accp.Message {
+	m, err := accp.NewMessage(accp.IntentReq, accp.OpTool, accp.SchemaTool, accp.ToolCall{Name: name, Arguments: arguments})
+	require.NoError(t, err)
+	return m
+}
+
+// The binding works over each transport of the SDK (ACCP-160).
+func TestConversation(t *testing.T) {
+	for _, o := range []over{inMemory, overHTTP, overStdio} {
+		t.Run(o.name, func(t *testing.T) {
+			d, err := newDesk()
+			require.NoError(t, err)
+			cs := o.connect(t, d.mcp)
+			c, err := mcpbinding.NewClient(cs, "planner", &accp.ClientOptions{SessionID: "s1"})
+			require.NoError(t, err)
+
+			// ACCP-163: what the instructions announce is taken over.
+			synced, err := c.Hello(t.Context())
+			require.NoError(t, err)
+			require.True(t, synced)
+			_, known := c.Session().Registry().Schema("MX")
+			require.True(t, known)
+
+			// ACCP-162, ACCP-140: the result is a done:tool frame in the chain of the request.
+			dec, err := accp.Decimal("3.141592")
+			require.NoError(t, err)
+			arguments := accp.Map(
+				accp.Param{Key: "text", Value: accp.String("two words, and | more\n")},
+				accp.Param{Key: "big", Value: accp.Int(9007199254740993)},
+				accp.Param{Key: "dec", Value: dec},
+				accp.Param{Key: "list", Value: accp.Array(accp.Null(), accp.Bool(true))})
+			for i := range 3 {
+				answer, err := c.Call(t.Context(), call(t, "echo", arguments))
+				require.NoError(t, err)
+				require.Equal(t, accp.IntentDone, answer.Intent)
+				require.Equal(t, "desk", answer.From)
+				require.Equal(t, accp.SchemaTool, answer.Schema())
+				require.NotEmpty(t, answer.Meta.CID)
+				require.Equal(t, "s1", answer.Meta.SID)
+				require.EqualValues(t, 2*i+3, answer.Meta.Seq.N) // hello was the first
+				result, _ := answer.Params.Get("result")
+				require.True(t, result.Equal(arguments), "%v", result)
+			}
+			require.NotEmpty(t, c.Session().Checkpoints()) // each done makes one
+
+			// ACCP-141: errors come as codes, and nothing else of them comes.
+			for name, want := range map[string]error{"boom": accp.ErrToolExecFailed, "deny": accp.ErrPolicyDenied, "unhandled": accp.ErrToolNotFound, "missing": accp.ErrToolNotFound} {
+				c, err := mcpbinding.NewClient(cs, "planner", &accp.ClientOptions{Tries: 1})
+				require.NoError(t, err)
+				_, err = c.Call(t.Context(), call(t, name, accp.Map()))
+				require.ErrorIs(t, err, want, name)
+				require.NotContains(t, err.Error(), "secret")
+			}
+
+			// A frame in the resources of the server: only where it is in this process.
+			if o.name == overStdio.name {
+				return
+			}
+			sent, err := c.Session().Send(t.Context(), &accp.Message{Intent: accp.IntentDone, Op: accp.OpAnalyze})
+			require.NoError(t, err)
+			uri, err := mcpbinding.AddFrame(d.mcp, sent.Frames[0])
+			require.NoError(t, err)
+			require.Equal(t, "accp://frames/"+sent.Message.Meta.MID, uri)
+			read, err := mcpbinding.ReadFrame(t.Context(), cs, uri)
+			require.NoError(t, err)
+			require.Equal(t, string(sent.Frames[0]), string(read))
+			_, err = mcpbinding.ReadFrame(t.Context(), cs, "accp://frames/000000000000")
+			require.Error(t, err)
+		})
+	}
+}
+
+// A call that is given up is cancelled at the tool.
+func TestCancel(t *testing.T) {
+	for _, o := range []over{inMemory, overHTTP} {
+		t.Run(o.name, func(t *testing.T) {
+			d, err := newDesk()
+			require.NoError(t, err)
+			c, err := mcpbinding.NewClient(o.connect(t, d.mcp), "planner", nil)
+			require.NoError(t, err)
+			ctx, cancel := context.WithCancel(t.Context())
+			time.AfterFunc(50*time.Millisecond, cancel)
+			_, err = c.Call(ctx, call(t, "wait", accp.Map()))
+			require.ErrorIs(t, err, accp.ErrTimeout)
+			require.ErrorIs(t, err, context.Canceled)
+			select {
+			case <-d.cancelled:
+			case <-time.After(10 * time.Second):
+				t.Fatal("the tool goes on")
+			}
+		})
+	}
+}
+
+// A connection that is lost is a missing answer.
+func TestLostConnection(t *testing.T) {
+	d, err := newDesk()
+	require.NoError(t, err)
+	cs := inMemory.connect(t, d.mcp)
+	c, err := mcpbinding.NewClient(cs, "planner", &accp.ClientOptions{Tries: 1})
+	require.NoError(t, err)
+	require.NoError(t, cs.Close())
+	_, err = c.Call(t.Context(), call(t, "echo", accp.Map()))
+	require.ErrorIs(t, err, accp.ErrTimeout)
+}
+
+// An ordinary client of MCP, which knows nothing of ACCP, gets frames as resources.
+func TestOrdinaryClient(t *testing.T) {
+	d, err := newDesk()
+	require.NoError(t, err)
+	cs := inMemory.connect(t, d.mcp)
+	res, err := cs.CallTool(t.Context(), &mcp.CallToolParams{Name: "echo", Arguments: map[string]any{"n": 1}})
+	require.NoError(t, err)
+	require.False(t, res.IsError)
+	require.Len(t, res.Content, 1) // D57
+	e := res.Content[0].(*mcp.EmbeddedResource)
+	require.Equal(t, accp.MediaType, e.Resource.MIMEType) // ACCP-161
+	require.True(t, strings.HasPrefix(e.Resource.Text, "@desk>done:tool{res:{n:1}"), e.Resource.Text)
+	m, err := new(accp.Codec).DecodeEnvelope(mcpbinding.Frames(res)[0])
+	require.NoError(t, err)
+	require.Equal(t, "accp://frames/"+m.Meta.MID, e.Resource.URI)
+	require.Empty(t, m.Meta.SID) // a session of its own
+
+	res, err = cs.CallTool(t.Context(), &mcp.CallToolParams{Name: "boom"})
+	require.NoError(t, err)
+	require.True(t, res.IsError)
+	fail, err := new(accp.Codec).Decode(mcpbinding.Frames(res)[0])
+	require.NoError(t, err)
+	require.Equal(t, accp.ErrToolExecFailed, accp.ErrorOf(fail).Code)
+
+	// What does not fit a frame is refused, with the connection in order.
+	deep := map[string]any{}
+	for range 9 {
+		deep = map[string]any{"d": deep}
+	}
+	for _, p := range []*mcp.CallToolParams{
+		{Name: "echo", Arguments: deep},
+		{Name: "echo", Arguments: map[string]any{"two words": 1}},
+		{Name: "echo", Arguments: map[string]any{"big": strings.Repeat("x", 70000)}},
+		{Name: "echo", Arguments: json.RawMessage(`{"a":1,"a":2}`)},
+		{Name: "echo", Meta: mcp.Meta{"accp/frame": "no frame"}},
+		{Name: "echo", Meta: mcp.Meta{"accp/frame": "@a>req:tool{}"}},
+	} {
+		_, err := cs.CallTool(t.Context(), p)
+		require.Error(t, err, "%v", p)
+	}
+	_, err = cs.CallTool(t.Context(), &mcp.CallToolParams{Name: "echo"})
+	require.NoError(t, err)
+}
+
+// The envelope of the caller counts: replays, the time to live, and who may use
+// which session.
+func TestEnvelope(t *testing.T) {
+	d, err := newDesk()
+	require.NoError(t, err)
+	cs := inMemory.connect(t, d.mcp)
+	with := func(meta string) (*mcp.CallToolResult, error) {
+		return cs.CallTool(t.Context(), &mcp.CallToolParams{Name: "echo", Meta: mcp.Meta{"accp/frame": "@planner>req:tool{}[" + meta + "]"}})
+	}
+	code := func(meta string) accp.Code {
+		res, err := with(meta)
+		require.NoError(t, err)
+		m, err := new(accp.Codec).Decode(mcpbinding.Frames(res)[0])
+		require.NoError(t, err)
+		require.Equal(t, res.IsError, m.Intent == accp.IntentFail)
+		if e := accp.ErrorOf(m); e != nil {
+			return e.Code
+		}
+		return ""
+	}
+	require.Empty(t, code("mid:00000000000a,seq:1,ts:1714000000,sid:s9"))
+	require.Equal(t, accp.ErrDuplicate, code("mid:00000000000a,seq:2,ts:1714000000,sid:s9"))
+	require.Equal(t, accp.ErrSequenceGap, code("mid:00000000000b,seq:900,ts:1714000000,sid:s9"))
+	require.Equal(t, accp.ErrPolicyDenied, code("mid:00000000000c,seq:1,ts:1714000000,sid:forbidden"))
+	_, err = with("mid:00000000000d,seq:1,ts:1714000000,ttl:1") // long over
+	require.ErrorContains(t, err, "no answer")
+}
+
+// References in arguments are resolved in the session of the caller (ACCP-133, D57).
+func TestReferences(t *testing.T) {
+	d, err := newDesk()
+	require.NoError(t, err)
+	c, err := mcpbinding.NewClient(inMemory.connect(t, d.mcp), "planner", nil)
+	require.NoError(t, err)
+	require.NoError(t, c.Session().Put(t.Context(), accp.ScopeCold, "table", accp.String("1,2,3"), 0))
+	nested := func(ref string) accp.Value {
+		return accp.Map(accp.Param{Key: "in", Value: accp.Array(accp.Map(accp.Param{Key: "t", Value: accp.Ref(ref)}))})
+	}
+	answer, err := c.Call(t.Context(), call(t, "echo", nested("cold.table")))
+	require.NoError(t, err)
+	result, _ := answer.Params.Get("result")
+	raw, err := result.AppendJSON(nil)
+	require.NoError(t, err)
+	require.JSONEq(t, `{"in":[{"t":"1,2,3"}]}`, string(raw))
+	_, err = c.Call(t.Context(), call(t, "echo", nested("cold.nothing")))
+	require.ErrorIs(t, err, accp.ErrRefNotFound)
+	_, err = c.Call(t.Context(), call(t, "echo", nested("cold.other.table")))
+	require.ErrorIs(t, err, accp.ErrUnauthorizedRef)
+	_, err = c.Call(t.Context(), call(t, "echo", accp.Int(1)))
+	require.ErrorIs(t, err, accp.ErrToolSchema)
+}
+
+// Servers of MCP that know nothing of ACCP answer too.
+func TestOrdinaryServer(t *testing.T) {
+	server := mcp.NewServer(&mcp.Implementation{Name: "calc server", Version: "1"}, nil)
+	server.AddTool(&mcp.Tool{Name: "double", InputSchema: json.RawMessage(`{"type":"object"}`)}, func(_ context.Context, r *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
+		if string(r.Params.Arguments) != `{"n":9007199254740993}` {
+			return nil, errors.New("wrong arguments")
+		}
+		const result = `{"double":18014398509481986}`
+		return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: result}}, StructuredContent: json.RawMessage(result)}, nil
+	})
+	mcp.AddTool(server, &mcp.Tool{Name: "say"}, func(context.Context, *mcp.CallToolRequest, struct{}) (*mcp.CallToolResult, any, error) {
+		return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: "two words"}}}, nil, nil
+	})
+	mcp.AddTool(server, &mcp.Tool{Name: "picture"}, func(context.Context, *mcp.CallToolRequest, struct{}) (*mcp.CallToolResult, any, error) {
+		return &mcp.CallToolResult{Content: []mcp.Content{&mcp.ImageContent{MIMEType: "image/png", Data: []byte{1}}}}, nil, nil
+	})
+	mcp.AddTool(server, &mcp.Tool{Name: "fails"}, func(context.Context, *mcp.CallToolRequest, struct{}) (*mcp.CallToolResult, any, error) {
+		return nil, nil, errors.New("the file is gone")
+	})
+	mcp.AddTool(server, &mcp.Tool{Name: "huge"}, func(context.Context, *mcp.CallToolRequest, struct{}) (*mcp.CallToolResult, any, error) {
+		return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: strings.Repeat("x", 1<<17)}}}, nil, nil
+	})
+	cs := inMemory.connect(t, server)
+	c, err := mcpbinding.NewClient(cs, "planner", &accp.ClientOptions{Tries: 1})
+	require.NoError(t, err)
+	synced, err := c.Hello(t.Context())
+	require.NoError(t, err)
+	require.False(t, synced)
+
+	number := accp.Map(accp.Param{Key: "n", Value: accp.Int(9007199254740993)})
+	for name, want := range map[string]string{"double": `{"double":18014398509481986}`, "say": `"two words"`, "picture": `[{"type":"image","mimeType":"image/png","data":"AQ=="}]`} {
+		arguments := accp.Map()
+		if name == "double" {
+			arguments = number
+		}
+		answer, err := c.Call(t.Context(), call(t, name, arguments))
+		require.NoError(t, err, name)
+		require.Equal(t, "calc_server", answer.From)
+		require.Equal(t, name, answer.Params.Text("tool_name"))
+		require.Equal(t, c.Session().ID(), answer.Meta.SID)
+		result, _ := answer.Params.Get("result")
+		raw, err := result.AppendJSON(nil)
+		require.NoError(t, err)
+		require.JSONEq(t, want, string(raw))
+		if name == "double" {
+			require.Equal(t, want, string(raw)) // exactly
+		}
+	}
+
+	var perr *accp.Error
+	_, err = c.Call(t.Context(), call(t, "fails", accp.Map()))
+	require.ErrorAs(t, err, &perr)
+	require.Equal(t, accp.ErrToolExecFailed, perr.Code)
+	require.Equal(t, "the file is gone", perr.Message) // the model has to see it
+	_, err = c.Call(t.Context(), call(t, "huge", accp.Map()))
+	require.ErrorIs(t, err, accp.ErrToolExecFailed)
+	_, err = c.Call(t.Context(), call(t, "nowhere", accp.Map()))
+	require.ErrorIs(t, err, accp.ErrToolNotFound)
+	_, err = c.Call(t.Context(), &accp.Message{Intent: accp.IntentReq, Op: accp.OpPlan})
+	require.ErrorIs(t, err, accp.ErrInvalidIntent)
+	ack, err := c.Call(t.Context(), &accp.Message{Intent: accp.IntentCancel, Op: accp.OpTool, Meta: &accp.Meta{CID: "000000000001"}})
+	require.NoError(t, err)
+	require.Nil(t, ack) // which belongs to the chain that has just ended
+}
+
+// A server that has no tools at all, and one that refuses what it cannot use.
+func TestRefusals(t *testing.T) {
+	server := mcp.NewServer(&mcp.Implementation{Name: "picky", Version: "1"}, nil)
+	c, err := mcpbinding.NewClient(inMemory.connect(t, server), "planner", &accp.ClientOptions{Tries: 1, Session: accp.SessionOptions{SeqPerSender: true}})
+	require.NoError(t, err)
+	for range 2 { // the answers count for themselves
+		_, err = c.Call(t.Context(), call(t, "any", accp.Map()))
+		require.ErrorIs(t, err, accp.ErrToolNotFound)
+	}
+
+	d, err := newDesk()
+	require.NoError(t, err)
+	c, err = mcpbinding.NewClient(inMemory.connect(t, d.mcp), "planner", &accp.ClientOptions{Tries: 1})
+	require.NoError(t, err)
+	_, err = c.Call(t.Context(), call(t, "echo", accp.Map(accp.Param{Key: "k", Value: accp.Map()})))
+	require.NoError(t, err)
+}
+
+// Each side of a session may count its own frames (D24).
+func TestSeqPerSender(t *testing.T) {
+	options := accp.SessionOptions{SeqPerSender: true}
+	agent, err := accp.NewServer("desk", &accp.ServerOptions{Session: options})
+	require.NoError(t, err)
+	agent.Handle(accp.IntentReq, accp.OpTool, accp.Tools(map[string]accp.Tool{
+		"echo": func(_ context.Context, args accp.Params) (accp.Value, error) { return accp.Map(args...), nil },
+	}))
+	instructions, err := mcpbinding.Instructions("desk", nil)
+	require.NoError(t, err)
+	server := mcp.NewServer(&mcp.Implementation{Name: "x", Version: "1"}, &mcp.ServerOptions{Instructions: instructions})
+	mcpbinding.AddTools(server, agent, &mcp.Tool{Name: "echo", InputSchema: json.RawMessage(`{"type":"object"}`)})
+	c, err := mcpbinding.NewClient(inMemory.connect(t, server), "planner", &accp.ClientOptions{Session: options})
+	require.NoError(t, err)
+	synced, err := c.Hello(t.Context())
+	require.NoError(t, err)
+	require.True(t, synced)
+	for range 3 {
+		_, err := c.Call(t.Context(), call(t, "echo", accp.Map()))
+		require.NoError(t, err)
+	}
+}
+
+func TestFramesAreChecked(t *testing.T) {
+	_, err := mcpbinding.Contents([]byte("@a>req:plan{}"))
+	require.ErrorIs(t, err, accp.ErrParse) // no envelope
+	_, err = mcpbinding.Result([]byte("nonsense"))
+	require.ErrorIs(t, err, accp.ErrParse)
+	_, err = mcpbinding.AddFrame(mcp.NewServer(&mcp.Implementation{Name: "x"}, nil), []byte("nonsense"))
+	require.ErrorIs(t, err, accp.ErrParse)
+	_, err = mcpbinding.Instructions("not a name", nil)
+	require.ErrorIs(t, err, accp.ErrParse)
+
+	server := mcp.NewServer(&mcp.Implementation{Name: "x", Version: "1"}, nil)
+	add := func(uri, mime, text string) {
+		server.AddResource(&mcp.Resource{URI: uri, Name: uri}, func(context.Context, *mcp.ReadResourceRequest) (*mcp.ReadResourceResult, error) {
+			return &mcp.ReadResourceResult{Contents: []*mcp.ResourceContents{{URI: uri, MIMEType: mime, Text: text}}}, nil
+		})
+	}
+	add("accp://frames/plain", "text/plain", "@a>req:plan{}")
+	add("accp://frames/bad", accp.MediaType, "@a>req")
+	add("accp://frames/good", "Application/ACCP; charset=utf-8", "@a>req:plan{}")
+	cs := inMemory.connect(t, server)
+	_, err = mcpbinding.ReadFrame(t.Context(), cs, "accp://frames/plain")
+	require.ErrorIs(t, err, accp.ErrInvalidType)
+	_, err = mcpbinding.ReadFrame(t.Context(), cs, "accp://frames/bad")
+	require.ErrorIs(t, err, accp.ErrParse)
+	frame, err := mcpbinding.ReadFrame(t.Context(), cs, "accp://frames/good")
+	require.NoError(t, err)
+	require.Equal(t, "@a>req:plan{}", string(frame))
+}

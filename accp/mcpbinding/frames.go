@@ -1,0 +1,164 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package mcpbinding
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/fivewire/fivewire/accp"
+)
+
+// Contents returns a frame, which must have its envelope, as the contents of a
+// resource (ACCP-161).
+func Contents(frame []byte) (*mcp.ResourceContents, error) {
+	r, err := accp.ToMCPResource(frame)
+	if err != nil {
+		return nil, err
+	}
+	return &mcp.ResourceContents{URI: r.URI, MIMEType: r.MIMEType, Text: r.Text}, nil
+}
+
+// Result returns frames as the result of a tool call, each as one embedded
+// resource. The result is an error if the last frame is a fail frame (D57).
+func Result(frames ...[]byte) (*mcp.CallToolResult, error) {
+	res := &mcp.CallToolResult{Content: []mcp.Content{}}
+	for _, f := range frames {
+		r, err := accp.ToMCPResult(f)
+		if err != nil {
+			return nil, err
+		}
+		c := r.Content[0].Resource
+		res.Content = append(res.Content, &mcp.EmbeddedResource{Resource: &mcp.ResourceContents{URI: c.URI, MIMEType: c.MIMEType, Text: c.Text}})
+		res.IsError = r.IsError
+	}
+	return res, nil
+}
+
+// Frames returns the frames in a tool result, as they came: none if the server
+// does not speak ACCP.
+func Frames(res *mcp.CallToolResult) (frames [][]byte) {
+	for _, c := range res.Content {
+		if e, ok := c.(*mcp.EmbeddedResource); ok && e.Resource != nil && isFrame(e.Resource) {
+			frames = append(frames, text(e.Resource))
+		}
+	}
+	return frames
+}
+
+func isFrame(c *mcp.ResourceContents) bool {
+	t, _, _ := strings.Cut(c.MIMEType, ";")
+	return strings.EqualFold(strings.TrimSpace(t), accp.MediaType)
+}
+
+func text(c *mcp.ResourceContents) []byte {
+	if c.Text == "" {
+		return c.Blob
+	}
+	return []byte(c.Text)
+}
+
+// AddFrame adds a frame, which must have its envelope, to the resources of a server
+// and returns its URI, accp://frames/ and the message id. It stays there until it
+// is removed with [mcp.Server.RemoveResources].
+func AddFrame(to *mcp.Server, frame []byte) (uri string, err error) {
+	c, err := Contents(frame)
+	if err != nil {
+		return "", err
+	}
+	m, err := new(accp.Codec).Parse(frame)
+	if err != nil {
+		return "", err
+	}
+	to.AddResource(&mcp.Resource{
+		URI: c.URI, MIMEType: c.MIMEType, Size: int64(len(frame)),
+		Name: string(m.Intent) + ":" + m.Op + " of " + m.From,
+	}, func(context.Context, *mcp.ReadResourceRequest) (*mcp.ReadResourceResult, error) {
+		return &mcp.ReadResourceResult{Contents: []*mcp.ResourceContents{c}}, nil
+	})
+	return c.URI, nil
+}
+
+// ReadFrame reads a frame from the resources of a server. A resource that is no
+// frame is [accp.ErrInvalidType] or the error of the grammar.
+func ReadFrame(ctx context.Context, session *mcp.ClientSession, uri string) ([]byte, error) {
+	res, err := session.ReadResource(ctx, &mcp.ReadResourceParams{URI: uri})
+	if err != nil {
+		return nil, fmt.Errorf("accp: reading %s: %w", uri, err)
+	}
+	for _, c := range res.Contents {
+		if isFrame(c) {
+			frame := text(c)
+			if _, err := new(accp.Codec).Parse(frame); err != nil {
+				return nil, err
+			}
+			return frame, nil
+		}
+	}
+	return nil, &accp.Error{Code: accp.ErrInvalidType, Message: "the resource holds no frame"}
+}
+
+// Instructions returns a text for [mcp.ServerOptions] that announces the registry
+// of agent self in a sync:registry frame, with its custom schemas if there are any
+// (ACCP-163). A nil registry has the built-in schemas only.
+func Instructions(self string, registry *accp.Registry) (string, error) {
+	if registry == nil {
+		registry = accp.NewRegistry()
+	}
+	m := &accp.Message{From: self, Intent: accp.IntentSync, Op: accp.OpRegistry, Meta: envelope(0), Params: accp.Params{
+		{Key: "version", Value: accp.Int(registry.Version())},
+		{Key: "hash", Value: accp.String(registry.Hash()[:12])},
+	}}
+	if len(registry.Codes()) > 0 {
+		m.Params = append(m.Params, accp.Param{Key: "delta", Value: registry.Delta()})
+	}
+	frame, err := new(accp.Codec).Encode(m)
+	if err != nil {
+		return "", err
+	}
+	return "Tool results are ACCP frames: @sender>intent:operation{key:value|...}[metadata].\n" + string(frame), nil
+}
+
+// hello returns the sync:registry frame in instructions, or nil.
+func hello(instructions string) []byte {
+	for line := range strings.Lines(instructions) {
+		line = strings.TrimSpace(line)
+		m, err := new(accp.Codec).Parse([]byte(line))
+		if err == nil && m.Intent == accp.IntentSync && m.Op == accp.OpRegistry {
+			return []byte(line)
+		}
+	}
+	return nil
+}
+
+// envelope returns the metadata of a frame that begins a session of its own.
+func envelope(seq int64) *accp.Meta {
+	return &accp.Meta{MID: newID(), Seq: accp.Num(seq), TS: accp.Num(max(0, time.Now().Unix()))}
+}
+
+// codeOf returns the code of an error.
+func codeOf(err error) accp.Code {
+	var e *accp.Error
+	var code accp.Code
+	switch {
+	case errors.As(err, &e):
+		return e.Code
+	case errors.As(err, &code):
+		return code
+	}
+	return accp.ErrInternal
+}
+
+func newID() string {
+	var b [6]byte
+	rand.Read(b[:])
+	return hex.EncodeToString(b[:])
+}
