@@ -117,4 +117,3 @@ func TestClusterSuite(t *testing.T) {
 		return c.connect(t, n)
 	})
 }
-

@@ -4,16 +4,26 @@
 package natsstore_test
 
 import (
+	"flag"
+	"os"
 	"testing"
 
 	"go.uber.org/goleak"
+
+	"github.com/fivewire/fivewire/internal/race"
 )
 
 func TestMain(m *testing.M) {
 	if child() {
 		return
 	}
+	flag.Parse()
+	if race.Enabled && os.Getenv("FIVEWIRE_LONG") == "" {
+		// The servers are in this process, and slow under the race detector:
+		// the same tests, with fewer rounds each.
+		if err := flag.Set("test.short", "true"); err != nil {
+			panic(err)
+		}
+	}
 	goleak.VerifyTestMain(m)
 }
-
-func child() bool { return false }

@@ -95,4 +95,3 @@ func TestEmbeddedSuite(t *testing.T) {
 		return nc
 	})
 }
-

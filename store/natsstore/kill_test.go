@@ -1,0 +1,203 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package natsstore_test
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/fivewire/fivewire/store"
+	"github.com/fivewire/fivewire/store/natsstore/embedded"
+)
+
+const (
+	childDir   = "NATSSTORE_TEST_DIR" // makes this program the one that is killed
+	childRound = "NATSSTORE_TEST_ROUND"
+)
+
+// child writes to a store until it is killed, and says what was acknowledged.
+func child() bool {
+	dir, round := os.Getenv(childDir), os.Getenv(childRound)
+	if dir == "" {
+		return false
+	}
+	ctx := context.Background()
+	s, err := embedded.Open(ctx, dir, nil)
+	if err != nil {
+		fmt.Println("failed", err)
+		return true
+	}
+	var mu sync.Mutex
+	say := func(words ...any) { // a line is written whole or not at all
+		mu.Lock()
+		defer mu.Unlock()
+		_, _ = os.Stdout.WriteString(fmt.Sprintln(words...))
+	}
+	must := func(err error) {
+		if err != nil {
+			say("failed", err)
+			os.Exit(1)
+		}
+	}
+	for i := range 3 {
+		go func() {
+			for n := 0; ; n++ {
+				name := fmt.Sprintf("%s-%d-%d", round, i, n)
+				rev, err := s.Create(ctx, "key/"+name, []byte(name), 0)
+				must(err)
+				say("created", name)
+				switch n % 3 {
+				case 0:
+					_, err = s.Update(ctx, "key/"+name, []byte("updated"), rev, time.Hour)
+					must(err)
+					say("updated", name)
+				case 1:
+					must(s.Delete(ctx, "key/"+name, rev))
+					say("deleted", name)
+				}
+				seq, err := s.Append(ctx, "queue", name, []byte(name), time.Hour)
+				must(err)
+				say("appended", name, seq)
+				if n%2 == 0 {
+					must(s.Ack(ctx, "queue", seq))
+					say("acked", name)
+				}
+				for {
+					e, err := s.Get(ctx, "n")
+					if errors.Is(err, store.ErrNotFound) {
+						_, err = s.Create(ctx, "n", []byte("1"), 0)
+					} else {
+						must(err)
+						was, _ := strconv.Atoi(string(e.Value))
+						_, err = s.Update(ctx, "n", []byte(strconv.Itoa(was+1)), e.Revision, 0)
+					}
+					if err == nil {
+						break
+					}
+					if !errors.Is(err, store.ErrConflict) && !errors.Is(err, store.ErrExists) {
+						must(err)
+					}
+				}
+				say("counted", name)
+			}
+		}()
+	}
+	select {}
+}
+
+// TestKilled kills a process with its embedded server at random moments and
+// looks what is left.
+func TestKilled(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	said := map[string]map[string]string{} // by verb, then by name
+	for _, verb := range []string{"created", "updated", "deleted", "appended", "acked", "counted"} {
+		said[verb] = map[string]string{}
+	}
+	most := 0 // the counter may be ahead of what was said, by one for each that was at it
+	for round := range roundsOf(3) {
+		cmd := exec.Command(os.Args[0], "-test.run=^$")
+		cmd.Env = append(os.Environ(), childDir+"="+dir, childRound+"="+strconv.Itoa(round))
+		out, err := cmd.StdoutPipe()
+		require.NoError(t, err)
+		cmd.Stderr = os.Stderr
+		require.NoError(t, cmd.Start())
+		lines := bufio.NewScanner(out)
+		kill := sync.OnceFunc(func() {
+			time.AfterFunc(rand.N(400*time.Millisecond), func() { _ = cmd.Process.Kill() })
+		})
+		if round%5 == 4 { // also while it starts
+			kill()
+		}
+		for lines.Scan() {
+			kill() // the first line says that it is at work
+			words := strings.Fields(lines.Text())
+			require.NotEqual(t, "failed", words[0], lines.Text())
+			said[words[0]][words[1]] = words[len(words)-1]
+		}
+		require.Error(t, cmd.Wait()) // killed
+		most = max(most, len(said["counted"])) + 3
+		checkKilled(t, dir, said, most)
+	}
+	t.Logf("%d keys, %d records, counted to %d", len(said["created"]), len(said["appended"]), len(said["counted"]))
+}
+
+func checkKilled(t *testing.T, dir string, said map[string]map[string]string, most int) {
+	t.Helper()
+	s, err := embedded.Open(t.Context(), dir, nil)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, s.Close()) }()
+	ctx := t.Context()
+	there := map[string]string{}
+	for e, err := range s.List(ctx, "key/") {
+		require.NoError(t, err)
+		there[strings.TrimPrefix(e.Key, "key/")] = string(e.Value)
+	}
+	for name := range said["created"] {
+		value, ok := there[name]
+		n, _ := strconv.Atoi(name[strings.LastIndexByte(name, '-')+1:])
+		switch {
+		case said["deleted"][name] != "":
+			require.False(t, ok, "%s was deleted", name)
+		case said["updated"][name] != "":
+			require.Equal(t, "updated", value, name)
+		case n%3 == 0: // perhaps updated
+			require.Contains(t, []string{name, "updated"}, value, name)
+		case n%3 == 1: // perhaps deleted
+			require.Contains(t, []string{name, ""}, value, name)
+		default:
+			require.Equal(t, name, value)
+		}
+	}
+	queue := map[string][]store.Record{}
+	for after := uint64(0); ; {
+		records, err := s.Read(ctx, "queue", after, 1000)
+		require.NoError(t, err)
+		if len(records) == 0 {
+			break
+		}
+		for _, r := range records {
+			queue[r.ID] = append(queue[r.ID], r)
+			after = r.Seq
+		}
+	}
+	for name, seq := range said["appended"] {
+		n, _ := strconv.Atoi(name[strings.LastIndexByte(name, '-')+1:])
+		switch got := queue[name]; {
+		case said["acked"][name] != "":
+			require.Empty(t, got, "%s was acknowledged", name)
+		case n%2 == 1:
+			require.Len(t, got, 1, name)
+			require.Equal(t, seq, fmt.Sprint(got[0].Seq))
+		default: // perhaps acknowledged
+			require.LessOrEqual(t, len(got), 1, name)
+		}
+		got, err := s.Append(ctx, "queue", name, nil, 0)
+		require.ErrorIs(t, err, store.ErrDuplicate, name)
+		require.Equal(t, seq, fmt.Sprint(got))
+	}
+	for id, records := range queue {
+		require.Len(t, records, 1, id)
+	}
+	if len(said["counted"]) > 0 {
+		e, err := s.Get(ctx, "n")
+		require.NoError(t, err)
+		n, err := strconv.Atoi(string(e.Value))
+		require.NoError(t, err)
+		require.GreaterOrEqual(t, n, len(said["counted"]))
+		require.LessOrEqual(t, n, most)
+	}
+}
