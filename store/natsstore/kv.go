@@ -211,6 +211,12 @@ func (s *Store) Delete(ctx context.Context, key string, rev store.Revision) erro
 		}
 		h := nats.Header{goneHeader: {"1"}, ttlHeader: {strconv.Itoa(ttlGrace)}}
 		_, err = s.publish(ctx, s.kv, subject, h, nil, condition{subject, m.seq})
+		if hasCode(err, codeResources, codeStorage, codeMemory, codeStoreFailed) {
+			// No room even for that. To remove the message itself needs none,
+			// but says nothing to an Update that the leader has let in a moment
+			// ago; in a store this full there is none.
+			return s.remove(ctx, s.kv, m.seq)
+		}
 		if !errors.Is(err, errConflict) {
 			return err
 		}

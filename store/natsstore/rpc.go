@@ -23,11 +23,15 @@ import (
 // Error codes of the JetStream API that mean something here.
 const (
 	codeNotAvailable   = 10008 // no leader now
+	codeResources      = 10023
+	codeMemory         = 10028
 	codeNoMessage      = 10037
 	codeNoSequence     = 10043
+	codeStorage        = 10047
 	codeTooLong        = 10054
 	codeDeleteFailed   = 10057
 	codeWrongLast      = 10071
+	codeStoreFailed    = 10077
 	codeIDInProcess    = 10158
 	codeWrongLastNow   = 10164 // another write of the subject is in process
 	attemptTimeout     = 2 * time.Second

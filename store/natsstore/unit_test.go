@@ -1,0 +1,131 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package natsstore
+
+import (
+	"math"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestTokens(t *testing.T) {
+	for key, want := range map[string]string{
+		"a":       "a",
+		"a/b":     "a.b",
+		"/":       "=.=",
+		"//a/":    "=.=.a.=",
+		"a.b":     "a=2Eb",
+		"=":       "=3D",
+		"*>":      "=2A=3E",
+		" \t\n":   "=20=09=0A",
+		"\u00e9":  "=C3=A9",
+		"$KV":     "=24KV",
+		"did:x:1": "did:x:1",
+	} {
+		got := string(appendTokens(nil, key))
+		require.Equal(t, want, got)
+		back, ok := keyOf(got)
+		require.True(t, ok)
+		require.Equal(t, key, back)
+	}
+	for _, bad := range []string{"", "a..b", ".", "a.", "=2", "a=", "=2e", "=ZZ", "a=3"} {
+		_, ok := keyOf(bad)
+		require.False(t, ok, bad)
+	}
+	require.Equal(t, "", folder("a"))
+	require.Equal(t, "a.", folder("a/b"))
+	require.Equal(t, "a.b.", folder("a/b/"))
+	require.Equal(t, "=.", folder("/"))
+}
+
+func FuzzTokens(f *testing.F) {
+	for _, s := range []string{"", "a", "a/b", "/", "=", ".", "\x00\xff", "a=2Fb", "a=/"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, key string) {
+		tokens := string(appendTokens([]byte("x."), key))
+		if slices.Contains(strings.Split(tokens, "."), "") || strings.ContainsAny(tokens, " *>\t\r\n\x00") {
+			t.Fatalf("%q is no subject", tokens)
+		}
+		if len(tokens) > 3*len(key)+3 {
+			t.Fatalf("%d bytes become %d", len(key), len(tokens))
+		}
+		back, ok := keyOf(tokens[2:])
+		if !ok || back != key {
+			t.Fatalf("%q comes back as %q", key, back)
+		}
+	})
+}
+
+func TestLifetimes(t *testing.T) {
+	l := lifetimes{steps: []step{{seq: 10, at: 100, until: 200}, {seq: 20, at: 150, until: 160}, {seq: 30, at: 300, until: 400}}}
+	for _, tt := range []struct {
+		what string
+		seq  uint64
+		own  int64
+		want int64
+	}{
+		{"dead before the first", 5, 90, 90},
+		{"dead at the moment of the first", 5, 100, 100},
+		{"for ever, shortened twice, dead before the third", 5, 0, 160},
+		{"between the first and the second, dead before", 15, 140, 140},
+		{"between the first and the second", 15, 155, 160},
+		{"after the second, dead before the third", 25, 299, 299},
+		{"after the second, extended", 25, 301, 400},
+		{"after all", 35, 1000, 1000},
+		{"after all, for ever", 35, 0, 0},
+	} {
+		require.Equal(t, tt.want, l.expiry(tt.seq, tt.own), tt.what)
+	}
+	all := lifetimes{steps: []step{{seq: 10, at: math.MinInt64, until: 200}}}
+	require.EqualValues(t, 200, all.expiry(5, 1), "none was dead, whatever its own ttl says")
+
+	m := &stored{seq: 40, at: 500, value: l.bytes()}
+	back := lifetimesOf(m)
+	require.Equal(t, append(l.steps, step{40, 500, 500}), back.steps)
+}
+
+func TestClock(t *testing.T) {
+	now := time.Unix(1_000_000, 0)
+	offset, fault := offsetOf(now, now.Add(10*time.Millisecond), now.Add(7*time.Millisecond).UnixNano())
+	require.Zero(t, offset, "the way explains the difference")
+	require.EqualValues(t, 5*time.Millisecond+1, fault)
+	offset, _ = offsetOf(now, now.Add(10*time.Millisecond), now.Add(time.Hour).UnixNano())
+	require.InDelta(t, float64(time.Hour), float64(offset), float64(6*time.Millisecond))
+
+	require.EqualValues(t, 0, after(5, 0))
+	require.EqualValues(t, math.MaxInt64, after(5, math.MaxInt64))
+	require.Equal(t, "11", serverTTL(1))
+	require.Equal(t, "12", serverTTL(time.Second+1))
+	require.Equal(t, "never", serverTTL(math.MaxInt64))
+}
+
+func TestFacts(t *testing.T) {
+	var f facts[int]
+	for i := range uint64(3 * factsMost) {
+		f.put(i, int(i))
+		if v, ok := f.get(i - min(i, factsMost-1)); !ok || v != int(i-min(i, factsMost-1)) {
+			t.Fatalf("%d is forgotten after %d", i-min(i, factsMost-1), i)
+		}
+	}
+	require.LessOrEqual(t, len(f.now)+len(f.old), 2*factsMost)
+	_, ok := f.get(1)
+	require.False(t, ok)
+}
+
+// TestServerNotLinked: who uses a cluster does not link the server.
+func TestServerNotLinked(t *testing.T) {
+	out, err := exec.Command("go", "list", "-deps", ".").Output()
+	require.NoError(t, err)
+	deps := strings.Fields(string(out))
+	require.Contains(t, deps, "github.com/nats-io/nats.go")
+	for _, dep := range deps {
+		require.NotContains(t, dep, "nats-server")
+	}
+}
