@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/fivewire/fivewire/internal/randid"
+	"github.com/fivewire/fivewire/store"
 )
 
 // HostOptions adjusts a [Host]. The zero value is right for production.
@@ -90,6 +91,26 @@ type HostOptions struct {
 	// connection. Zero means 16.
 	MaxBadFrames int
 
+	// Store keeps the sessions, the outcomes of calls and the owners of runtime
+	// ids, so that they outlive the Host and several Hosts can share them: each
+	// needs an ID of its own, and a Host that is started again should have its
+	// old one. Nil keeps them in this process. See the package documentation.
+	Store store.Store
+
+	// StoreTimeout bounds each access to the store. Zero means 5 seconds.
+	StoreTimeout time.Duration
+
+	// Lease is how long after its last sign of life a Host is thought to be
+	// alive by others that share its store. What it was running is judged
+	// after that. Zero means 15 seconds.
+	Lease time.Duration
+
+	// MaxRecorded bounds the outcomes that are kept in this process, in bytes;
+	// each counts for 1 KiB besides its payload. Beyond it the oldest lose
+	// their payloads, so that a repeat gets not_retained; when that is not
+	// enough, new calls are refused as overloaded. Zero means 512 MiB.
+	MaxRecorded int64
+
 	// RetainChunks bounds the chunks kept of one call for those who repeat it,
 	// in bytes. Zero means 1 MiB (D-22).
 	RetainChunks int
@@ -160,6 +181,11 @@ func (o *HostOptions) fill() {
 	def(&o.GoneAfter, 30*time.Second)
 	def(&o.ForgetAfter, 24*time.Hour)
 	def(&o.WriteTimeout, 30*time.Second)
+	def(&o.StoreTimeout, 5*time.Second)
+	def(&o.Lease, 15*time.Second)
+	if o.MaxRecorded <= 0 {
+		o.MaxRecorded = 512 << 20
+	}
 	num(&o.MaxLiveSessions, 100_000)
 	num(&o.MaxMessage, DefaultMaxMessage)
 	num(&o.MaxBadFrames, 16)
@@ -183,11 +209,12 @@ func (o *HostOptions) fill() {
 // Runtimes and clients, and checks, authorises, routes and records every call.
 // All its methods may be called from several goroutines.
 type Host struct {
-	opts HostOptions
-	auth Authorizer
-	ctx  context.Context // of the hooks; ends with Close
-	stop context.CancelFunc
-	wg   sync.WaitGroup // connections
+	opts  HostOptions
+	auth  Authorizer
+	ctx   context.Context // of the hooks; ends with Close
+	state *state          // nil without a store
+	stop  context.CancelFunc
+	wg    sync.WaitGroup // connections
 
 	mu       sync.Mutex // guards everything below, and the state of all parts
 	closed   bool
@@ -201,6 +228,9 @@ type Host struct {
 	sessions sessionTable
 	calls    map[string]*hostCall // held, running, or ended unanswered; by invocation id
 	ended    callQueue            // ended calls in that order
+	bulky    *hostCall            // the first of ended that may have a payload
+	recorded int64                // size of ended
+	lastEnd  chan struct{}        // see claim; since the lock was taken
 	stats    Stats
 	events   []*AuditEvent // to be told after unlock
 	overs    []sessionOver // likewise, to the Remote
@@ -254,6 +284,11 @@ func NewHost(m *Manifest, auth Authorizer, opts *HostOptions) (*Host, error) {
 	h.sessions.init()
 	h.endedAt = timer{index: -1, fire: timerCall(func(now time.Time) { h.forgetCalls(now) })}
 	h.ctx, h.stop = context.WithCancel(context.Background())
+	if h.opts.Store != nil {
+		h.state = newState(h)
+		h.wg.Add(1)
+		go h.state.run()
+	}
 	if h.opts.Remote != nil {
 		h.offersChanged = make(chan struct{})
 		h.probe = &session{h: h, id: randid.New("offers-"), kind: probeSession, reg: h.standing}
@@ -355,7 +390,7 @@ func (h *Host) unlock() {
 	}
 	h.noteOffers()
 	events, overs := h.events, h.overs
-	h.events, h.overs = nil, nil
+	h.events, h.overs, h.lastEnd = nil, nil, nil
 	h.mu.Unlock()
 	for _, o := range overs {
 		_ = h.guard("Remote.SessionOver", func() error {

@@ -14,8 +14,10 @@ import (
 type callState int
 
 const (
-	callHeld callState = iota
+	callClaiming callState = iota // see claimCall; only with a store
+	callHeld
 	callRunning
+	callEnding // its outcome is being recorded; only with a store
 	callDone
 )
 
@@ -34,10 +36,12 @@ type hostCall struct {
 	corr     string // of the first request
 
 	state      callState
+	claim      *claim    // nil without a store
 	rt         *hostConn // once dispatched
 	failedOver bool
 	attempt    int           // of another Host, see [ForwardedCall]
 	tried      []Offer       // that refused it
+	open       bool          // ended without the final message of the Runtime
 	answered   bool          // the final message of the Runtime came
 	limit      time.Duration // allotted time
 	asm        Assembler
@@ -52,6 +56,7 @@ type hostCall struct {
 	seq                 uint64    // in the session, in order of arrival
 	prev, next          *hostCall // in the list of active calls of the session
 	later               *hostCall // in the queue of ended calls
+	size                int       // of what is recorded
 }
 
 // An attachment is a connection that waits for a call.
@@ -152,34 +157,47 @@ func (h *Host) toolCall(hc *hostConn, m *ToolCall) {
 	}
 	if err == nil {
 		err = h.admitCall(hc, s, m, unfit)
-	}
-	if err != nil {
+	} else {
 		h.refused(hc, m, c, err, now)
 		return
 	}
-	rt, err := h.place(s, c, pin, nil)
-	if err != nil && (err.Reason() == ReasonOverloaded || !s.outstanding(pin)) {
+	// What the store knows of the call goes before everything that is wrong with
+	// it now (D-23).
+	stored := h.state != nil && s.kind == ownSession && hc.peer == nil
+	if err != nil && (!stored || hc.waiting[m.InvocationID] != nil) {
 		h.refused(hc, m, c, err, now)
 		return
+	}
+	var rt *hostConn
+	if !stored {
+		if rt, err = h.place(s, c, pin, nil); err != nil && (err.Reason() == ReasonOverloaded || !s.outstanding(pin)) {
+			h.refused(hc, m, c, err, now)
+			return
+		}
 	}
 	call := &hostCall{
 		h: h, s: s, contract: c, id: m.InvocationID, pin: pin, toolName: m.ToolName, params: m.Parameters, normal: normal,
-		metadata: m.Metadata, corr: m.CorrelationID, limit: h.limit(c, m),
+		metadata: m.Metadata, corr: m.CorrelationID, limit: h.limit(c, m), state: callHeld,
 	}
 	if hc.peer != nil {
-		call.attempt = hc.peer.Attempt
+		call.attempt, call.toolName = hc.peer.Attempt, hc.peer.ToolName
 	}
 	call.deadline = timer{index: -1, fire: (*callDeadline)(call)}
 	call.gap = timer{index: -1, fire: (*callGap)(call)}
 	call.gone = timer{index: -1, fire: (*callGone)(call)}
 	s.calls[call.id] = call
-	h.calls[call.id] = call
+	if h.calls[call.id] == nil { // else it is only looked for in the store
+		h.calls[call.id] = call
+	}
 	s.active.push(call)
 	s.flights++
 	h.stats.InFlight++
 	h.slide(s, now)
 	h.attach(hc, call, m)
-	if rt != nil {
+	switch {
+	case stored:
+		h.claimCall(call, err)
+	case rt != nil:
 		h.dispatch(call, rt, now)
 	}
 }
@@ -195,7 +213,7 @@ func (h *Host) admitCall(hc *hostConn, s *session, m *ToolCall, unfit error) *Er
 	if m.ResumeFrom > 0 || hc.peer != nil && hc.peer.Join {
 		return formFault(ReasonUnknownInvocation, "", "there is no such call to resume")
 	}
-	if h.draining || h.opts.MaxCallsPerSession > 0 && s.flights >= h.opts.MaxCallsPerSession {
+	if h.draining || h.recorded > h.opts.MaxRecorded || h.opts.MaxCallsPerSession > 0 && s.flights >= h.opts.MaxCallsPerSession {
 		return errOverloaded()
 	}
 	return nil
@@ -226,6 +244,7 @@ func (h *Host) limit(c *contract, m *ToolCall) time.Duration {
 func (h *Host) slide(s *session, now time.Time) {
 	if h.opts.SlidingTTL {
 		h.timers.set(&s.expiry, now.Add(s.ttl))
+		h.prolong(s)
 	}
 }
 
@@ -258,45 +277,65 @@ func (h *Host) refuseCall(hc *hostConn, id string, header Header, err *Error) {
 
 // repeat is the second coming of an invocation id in its session (D-22).
 func (h *Host) repeat(hc *hostConn, c *hostCall, m *ToolCall) *Error {
-	if c.toolName != m.ToolName || !equalJSON(strictjson.Value(c.params), strictjson.Value(m.Parameters)) {
-		return formFault(ReasonInvocationIDReused, "", "the invocation id was used for another call")
+	name := m.ToolName
+	if hc.peer != nil {
+		name = hc.peer.ToolName
+	}
+	if c.toolName != name || !equalJSON(strictjson.Value(c.params), strictjson.Value(m.Parameters)) {
+		return errReused()
 	}
 	if hc.waiting[c.id] != nil {
 		h.dropped(hc, m, "a repeat on the same connection")
 		return nil
 	}
-	if c.state == callDone && c.result != nil {
-		out := *c.result
-		out.Header = Header{CorrelationID: m.CorrelationID}
-		h.send(hc, &out)
+	if c.state == callDone {
+		h.replay(&attachment{hc: hc, c: c, corr: m.CorrelationID, from: m.ResumeFrom, collect: m.Collect})
 		return nil
 	}
-	from := m.ResumeFrom
-	var last *StreamChunk
-	if n := len(c.chunks); n > 0 {
-		last = c.chunks[n-1]
-	}
-	if c.state == callDone {
-		from = min(from, last.ChunkID) // at least the final chunk
-		if m.Collect && last.Error != nil {
-			from = last.ChunkID // the parts are dropped anyway
-		}
-	}
-	if last != nil && from < c.chunks[0].ChunkID || last == nil && c.asm.Expected() > from {
-		return NewError(ErrInternal, ReasonNotRetained, "the beginning of the stream is not kept any more")
+	if n := len(c.chunks); n > 0 && m.ResumeFrom < c.chunks[0].ChunkID || n == 0 && c.asm.Expected() > m.ResumeFrom {
+		return errNotRetained()
 	}
 	a := h.attach(hc, c, m)
 	for _, chunk := range c.chunks {
-		if chunk.ChunkID >= from {
+		if chunk.ChunkID >= m.ResumeFrom {
 			a.replayed++
 			h.forward(a, chunk)
 		}
 	}
-	if c.state == callDone {
-		delete(hc.waiting, c.id)
-		c.at = nil
-	}
 	return nil
+}
+
+// replay gives somebody the recorded outcome of a call.
+func (h *Host) replay(a *attachment) {
+	c := a.c
+	if c.result != nil {
+		out := *c.result
+		out.Header = Header{CorrelationID: a.corr}
+		h.send(a.hc, &out)
+		return
+	}
+	last := c.chunks[len(c.chunks)-1]
+	from := min(a.from, last.ChunkID) // at least the final chunk
+	if a.collect && last.Error != nil {
+		from = last.ChunkID // the parts are dropped anyway
+	}
+	if from < c.chunks[0].ChunkID {
+		h.send(a.hc, &ToolResult{InvocationID: c.id, Error: errNotRetained(), Header: Header{CorrelationID: a.corr}})
+		return
+	}
+	for _, chunk := range c.chunks {
+		if chunk.ChunkID >= from {
+			h.forward(a, chunk)
+		}
+	}
+}
+
+func errReused() *Error {
+	return formFault(ReasonInvocationIDReused, "", "the invocation id was used for another call")
+}
+
+func errNotRetained() *Error {
+	return NewError(ErrInternal, ReasonNotRetained, "what the call yielded is not kept any more")
 }
 
 func (h *Host) attach(hc *hostConn, c *hostCall, m *ToolCall) *attachment {
@@ -384,9 +423,17 @@ func (h *Host) judgeCall(c *hostCall, now time.Time) {
 	case err == nil:
 		h.dispatch(c, rt, now)
 	case err.Reason() == ReasonOverloaded || !c.s.outstanding(c.pin):
-		h.stats.Refused++
-		h.finish(c, err, "", false, now)
+		h.turnDown(c, err, now)
 	}
+}
+
+// turnDown ends a call that does not run.
+func (h *Host) turnDown(c *hostCall, err *Error, now time.Time) {
+	h.stats.Refused++
+	if h.opts.Audit != nil {
+		h.audit(now, c.event("call.refused", err), nil)
+	}
+	h.finish(c, err, "", false, now)
 }
 
 // lost deals with a call whose Runtime is gone (D-24).
@@ -424,27 +471,17 @@ func (h *Host) toolResult(hc *hostConn, m *ToolResult, now time.Time) {
 		h.fail(c, err, "", now)
 		return
 	}
-	c.result = m
-	for i, a := range c.at {
-		out := m
-		if i > 0 {
-			again := *m
-			out = &again
-		}
-		out.Header = Header{CorrelationID: a.corr}
-		h.send(a.hc, out)
-	}
-	h.conclude(c, m.Error, true, now)
+	h.end(c, ending{result: m, err: m.Error, record: true}, now)
 }
 
 // answerFor returns the running call that a Runtime may answer, or nil.
 func (h *Host) answerFor(hc *hostConn, m Message, id string, final bool) *hostCall {
 	c := h.calls[id]
-	if c == nil || c.rt != hc || c.state == callHeld {
+	if c == nil || c.rt != hc || c.state < callRunning {
 		h.dropped(hc, m, "not a call of this Runtime")
 		return nil
 	}
-	if c.state == callDone {
+	if c.state > callRunning {
 		if final { // the id is free for other sessions now
 			delete(h.calls, id)
 			delete(hc.unanswered, id)
@@ -464,32 +501,48 @@ func (h *Host) fail(c *hostCall, err *Error, cancel string, now time.Time) {
 // chunk, else as the final chunk (D-28). The Runtime is told why if it wants to
 // know (D-32).
 func (h *Host) finish(c *hostCall, err *Error, cancel string, record bool, now time.Time) {
+	e := ending{err: err, record: record}
 	if c.asm.Expected() > 0 {
-		m := &StreamChunk{InvocationID: c.id, ChunkID: c.asm.Expected(), Error: err, IsFinal: true}
-		h.retain(c, m)
-		for _, a := range c.at {
-			h.forward(a, m)
-		}
+		e.chunk = &StreamChunk{InvocationID: c.id, ChunkID: c.asm.Expected(), Error: err, IsFinal: true}
 	} else {
-		c.result = &ToolResult{InvocationID: c.id, Error: err}
-		for _, a := range c.at {
-			if a.hc.peer != nil && !record { // it did not run: the other Host may try elsewhere
-				h.send(a.hc, &ErrorMessage{Err: err})
-				continue
-			}
-			h.send(a.hc, &ToolResult{InvocationID: c.id, Error: err, Header: Header{CorrelationID: a.corr}})
-		}
+		e.result = &ToolResult{InvocationID: c.id, Error: err}
 	}
 	if c.state == callRunning && c.rt.remote != nil {
 		c.rt.remote.cancel(&ForwardCancelled{cmp.Or(cancel, "cancelled")})
 	} else if cancel != "" && c.state == callRunning && c.rt.can(CapCancellation) {
 		h.send(c.rt, &CancelCall{InvocationID: c.id, SessionID: c.s.id, Reason: cancel, Header: Header{CorrelationID: c.corr}})
 	}
-	h.conclude(c, err, record, now)
+	h.end(c, e, now)
 }
 
-// conclude takes a call whose end is sent out of the tables of calls in flight.
-func (h *Host) conclude(c *hostCall, err *Error, record bool, now time.Time) {
+// announceEnd tells those who wait how a call ended.
+func (h *Host) announceEnd(c *hostCall, e ending, now time.Time) {
+	if e.chunk != nil {
+		h.retain(c, e.chunk)
+		for _, a := range c.at {
+			h.forward(a, e.chunk)
+		}
+	} else {
+		c.result = e.result
+		for i, a := range c.at {
+			if a.hc.peer != nil && !e.record { // it did not run: the other Host may try elsewhere
+				h.send(a.hc, &ErrorMessage{Err: e.err})
+				continue
+			}
+			out := e.result
+			if i > 0 || c.claim != nil { // with a claim it may be being written
+				again := *out
+				out = &again
+			}
+			out.Header = Header{CorrelationID: a.corr}
+			h.send(a.hc, out)
+		}
+	}
+	h.leave(c, e.record, now)
+}
+
+// settle is the end of a call for its Runtime.
+func (h *Host) settle(c *hostCall, err *Error, now time.Time) {
 	h.timers.stop(&c.deadline)
 	h.timers.stop(&c.gap)
 	h.timers.stop(&c.gone)
@@ -508,10 +561,17 @@ func (h *Host) conclude(c *hostCall, err *Error, record bool, now time.Time) {
 			h.audit(now, c.event("call.done", err), nil)
 		}
 	}
-	if !open {
+	if c.open = open; !open && h.calls[c.id] == c {
 		delete(h.calls, c.id)
 	}
-	c.state, c.endedAt = callDone, now
+}
+
+// leave takes a call whose end is sent out of the tables of calls in flight.
+func (h *Host) leave(c *hostCall, record bool, now time.Time) {
+	if c.claim != nil && c.claim.announced != nil {
+		close(c.claim.announced)
+	}
+	c.state, c.endedAt, c.claim = callDone, now, nil
 	c.s.active.remove(c)
 	c.s.flights--
 	h.stats.InFlight--
@@ -521,13 +581,15 @@ func (h *Host) conclude(c *hostCall, err *Error, record bool, now time.Time) {
 	}
 	c.at, c.normal, c.metadata, c.asm = nil, nil, nil, Assembler{}
 	if !record || c.s.over {
-		delete(c.s.calls, c.id)
+		if c.s.calls[c.id] == c {
+			delete(c.s.calls, c.id)
+		}
 		c.chunks, c.result, c.params = nil, nil, nil
-		if !open {
+		if !c.open {
 			return
 		}
 	}
-	h.ended.push(c)
+	h.recordHere(c)
 	if h.endedAt.index < 0 {
 		h.timers.set(&h.endedAt, now.Add(h.opts.RecordFor))
 	}
@@ -542,6 +604,10 @@ func (h *Host) forgetCalls(now time.Time) {
 			return
 		}
 		h.ended.pop()
+		h.recorded -= int64(c.size)
+		if h.bulky == c {
+			h.bulky = h.ended.first
+		}
 		if c.s.calls[c.id] == c {
 			delete(c.s.calls, c.id)
 		}
@@ -552,13 +618,41 @@ func (h *Host) forgetCalls(now time.Time) {
 	}
 }
 
+// recordCost is what an outcome costs besides its payload, about.
+const recordCost = 1 << 10
+
+// recordHere keeps the outcome of a call. If there is too much already, the
+// payloads of the oldest are given up: that they ran stays known (D-22).
+func (h *Host) recordHere(c *hostCall) {
+	c.size = recordCost + len(c.params) + c.retained
+	if c.result != nil {
+		c.size += len(c.result.Payload) + len(c.result.RuntimeMetadata)
+	}
+	h.ended.push(c)
+	h.recorded += int64(c.size)
+	if h.bulky == nil {
+		h.bulky = c
+	}
+	for h.recorded > h.opts.MaxRecorded && h.bulky != nil {
+		old := h.bulky
+		h.bulky = old.later
+		if old.result != nil && len(old.result.Payload)+len(old.result.RuntimeMetadata) == 0 || old.result == nil && old.chunks == nil {
+			continue
+		}
+		small := recordCost + len(old.params)
+		h.recorded -= int64(old.size - small)
+		old.size, old.retained, old.chunks = small, 0, nil
+		old.result = &ToolResult{InvocationID: old.id, Error: errNotRetained()}
+	}
+}
+
 // cancelCall ends a call for its client (D-32). What is wrong is ignored.
 func (h *Host) cancelCall(hc *hostConn, m *CancelCall, now time.Time) {
 	if hc.identity == nil && !h.opts.AllowAnonymous {
 		return
 	}
 	if s := h.own(hc, m.SessionID); s != nil {
-		if c := s.calls[m.InvocationID]; c != nil && c.state != callDone {
+		if c := s.calls[m.InvocationID]; c != nil && c.state < callEnding {
 			h.fail(c, NewError(ErrExecutionFailed, ReasonCancelled, "the call was cancelled"), "cancelled", now)
 			return
 		}
@@ -582,7 +676,7 @@ func (h *Host) detach(a *attachment, now time.Time) {
 			break
 		}
 	}
-	if len(a.c.at) == 0 && a.c.state != callDone {
+	if len(a.c.at) == 0 && a.c.state < callEnding {
 		h.timers.set(&a.c.gone, now.Add(h.opts.GoneAfter))
 	}
 }

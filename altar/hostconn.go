@@ -288,6 +288,10 @@ func (h *Host) handle(hc *hostConn, m Message, bad *DecodeError) bool {
 		return h.handleBad(hc, bad)
 	}
 	hc.bad = 0
+	if h.state != nil && (hc.identity != nil || h.opts.AllowAnonymous) && !h.prepare(hc, m) {
+		h.unavailable(hc, m)
+		return !h.isOver(hc)
+	}
 	switch m := m.(type) {
 	case *ToolCall:
 		h.toolCall(hc, m)

@@ -44,6 +44,10 @@ func (h *Host) announce(hc *hostConn, m *AnnounceRuntime) {
 			err = h.refusal("AuthorizeRuntime", fault, ReasonNotARuntime, "the caller may not announce a Runtime")
 		}
 	}
+	mine := true
+	if err == nil && h.state != nil {
+		mine, err = h.storeOwner(hc, m)
+	}
 
 	now := h.lock()
 	defer h.unlock()
@@ -58,7 +62,7 @@ func (h *Host) announce(hc *hostConn, m *AnnounceRuntime) {
 			err = fault.(*Error)
 		case h.manifest.reserved(m.RuntimeID):
 			err = NewError(ErrInvalidParameters, ReasonReservedRuntimeID, "the names of this Runtime would be ambiguous")
-		case own != nil && own.principal != hc.identity.principal():
+		case !mine || own != nil && own.principal != hc.identity.principal():
 			err = NewError(ErrAuthorizationFailed, ReasonRuntimeIDTaken, "the runtime id belongs to another identity")
 		}
 	}
@@ -143,6 +147,9 @@ func (h *Host) runtimeGone(hc *hostConn, now time.Time) {
 	h.order = slices.DeleteFunc(h.order, func(o *hostConn) bool { return o == hc })
 	if own := h.runtimes[hc.runtimeID]; own != nil && own.conn == hc {
 		own.conn = nil
+		if h.state != nil {
+			h.background(func() { h.state.holdOwner(hc.runtimeID, 0) })
+		}
 		h.timers.set(&own.forget, now.Add(h.opts.ForgetAfter))
 	}
 	for id, c := range hc.unanswered {

@@ -32,6 +32,8 @@ type session struct {
 	ttl       time.Duration
 	kind      sessionKind
 	forwarded bool // calls of it went to other Hosts
+	saving    bool // its end is being written to the store
+	unsaved   bool // and has changed meanwhile
 	over      bool
 	expiry    timer
 
@@ -59,6 +61,10 @@ func (a *asked) fired(now time.Time) {
 
 // fired is the expiry of a session.
 func (s *session) fired(now time.Time) {
+	if h := s.h; h.state != nil && h.opts.SlidingTTL && s.kind == ownSession && !h.closed {
+		h.background(func() { h.expire(s) })
+		return
+	}
 	s.h.endSession(s, "expired", ReasonSessionExpired, now)
 }
 
@@ -211,16 +217,10 @@ func (h *Host) createSession(hc *hostConn, m *CreateSession) {
 		h.answer(hc, m, err)
 		return
 	}
-	id := m.SessionID
-	if id == "" || !validIdentifier(id) || h.sessions.used(id, now) {
-		id = h.opts.NewSessionID()
-		for tries := 0; h.sessions.used(id, now) || !validIdentifier(id); tries++ {
-			if tries > 1<<20 {
-				h.answer(hc, m, NewError(ErrInternal, "", "the Host has no free session id"))
-				return
-			}
-			id = h.opts.NewSessionID()
-		}
+	id := h.freeSessionID(m.SessionID, now)
+	if id == "" {
+		h.answer(hc, m, NewError(ErrInternal, "", "the Host has no free session id"))
+		return
 	}
 	ttl := min(h.opts.DefaultTTL, h.opts.MaxTTL)
 	if m.TTLSeconds > 0 {
@@ -229,17 +229,49 @@ func (h *Host) createSession(hc *hostConn, m *CreateSession) {
 			ttl = time.Duration(m.TTLSeconds) * time.Second
 		}
 	}
-	s := h.newSession(id, p, ttl, now)
-	s.info = SessionInfo{ID: id, Metadata: m.Metadata}
-	if security != nil {
-		s.info.Security = *security
+	if h.state != nil {
+		r := &sessionRecord{Name: p.name, Tenant: p.tenant, TTL: int64(ttl), Expires: now.Add(ttl).UnixNano(), Security: security, Metadata: m.Metadata}
+		h.unlock()
+		var fault error
+		id, fault = h.storeSession(id, r)
+		h.lock()
+		switch {
+		case fault != nil:
+			h.state.logError("a session could not be stored", fault)
+			h.answer(hc, m, NewError(ErrInternal, "", "the Host cannot store the session"))
+			return
+		case hc.over:
+			return
+		}
 	}
-	h.sessions.add(s)
+	s := h.sessions.byID[id] // a client may have used it already, see summon
+	if s == nil {
+		s = h.newSession(id, p, ttl, now)
+		s.info = SessionInfo{ID: id, Metadata: m.Metadata}
+		if security != nil {
+			s.info.Security = *security
+		}
+		h.sessions.add(s)
+	}
 	h.reply(hc, m, &SessionCreated{SessionID: id, TTLSeconds: int64(ttl / time.Second)})
 	if h.opts.Audit != nil {
 		h.audit(now, &AuditEvent{Kind: "session.created", SessionID: id, CorrelationID: m.CorrelationID}, hc.identity)
 	}
 	h.askAll(s, now)
+}
+
+// freeSessionID returns the id that is wished for, or another one if that cannot
+// be (D-18). It returns nothing if it finds none.
+func (h *Host) freeSessionID(wish string, now time.Time) string {
+	if wish != "" && validIdentifier(wish) && !h.sessions.used(wish, now) {
+		return wish
+	}
+	for range 1 << 20 {
+		if id := h.opts.NewSessionID(); validIdentifier(id) && !h.sessions.used(id, now) {
+			return id
+		}
+	}
+	return ""
 }
 
 // newSession makes a session without entering it anywhere.
@@ -298,6 +330,10 @@ func (h *Host) endSession(s *session, how string, reason Reason, now time.Time) 
 	h.sessions.remove(s, now.Add(h.opts.ForgetAfter))
 	err := NewError(ErrSessionInvalid, reason, "the session is over")
 	for c := s.active.first; c != nil; c = s.active.first {
+		if c.state == callEnding { // it ended before; there is no need to record it any more
+			h.announceEnd(c, c.claim.end, now)
+			continue
+		}
 		h.fail(c, err, string(reason), now)
 	}
 	for _, a := range s.asked {

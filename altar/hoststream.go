@@ -58,6 +58,10 @@ func (h *Host) accepted(c *hostCall, now time.Time) {
 // deliver forwards a chunk that is due, and ends the call if it is the last.
 func (h *Host) deliver(c *hostCall, m *StreamChunk, now time.Time) {
 	m.Header = Header{}
+	if m.IsFinal {
+		h.end(c, ending{chunk: m, err: m.Error, record: true}, now)
+		return
+	}
 	h.retain(c, m)
 	for i := 0; i < len(c.at); {
 		a := c.at[i]
@@ -66,9 +70,6 @@ func (h *Host) deliver(c *hostCall, m *StreamChunk, now time.Time) {
 		}
 		h.forward(a, m)
 		i++
-	}
-	if m.IsFinal {
-		h.conclude(c, m.Error, true, now)
 	}
 }
 
@@ -89,7 +90,7 @@ func (h *Host) retain(c *hostCall, m *StreamChunk) {
 // slow ends the stream of a client that does not read (D-28), and reports
 // whether it did.
 func (h *Host) slow(a *attachment, m *StreamChunk, now time.Time) bool {
-	if a.collect || m.IsFinal || a.hc.out.len() < a.hc.limit+a.replayed {
+	if a.collect || a.hc.out.len() < a.hc.limit+a.replayed {
 		return false
 	}
 	err := NewError(ErrInternal, ReasonSlowConsumer, "the client does not read the stream")

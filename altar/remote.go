@@ -14,7 +14,7 @@ import (
 
 // A Remote reaches the Runtimes that are connected to other Hosts, so that a
 // client of one Host can call the tools of all. It is asked only where no
-// Runtime of this Host can take a call. What it carries, over a message broker
+// Runtime of this Host can take a call at once. What it carries, over a message broker
 // or otherwise, are calls that one Host has validated and authorised: the Hosts
 // that it connects trust each other, have the same contracts, and each has an
 // ID of its own.
@@ -59,6 +59,7 @@ type ForwardedCall struct {
 	HostID        string // that forwards it
 	RuntimeID     string // that is to run it
 	Contract      string
+	ToolName      string // as the client wrote it
 	InvocationID  string
 	SessionID     string
 	SessionTTL    time.Duration // what is left of the session
@@ -137,7 +138,7 @@ func (h *Host) forwardCall(c *hostCall, rt *hostConn, now time.Time) {
 	rt.remote.cancel = cancel
 	c.s.forwarded = true
 	call := &ForwardedCall{
-		HostID: h.opts.ID, RuntimeID: rt.runtimeID, Contract: c.contract.Name, InvocationID: c.id,
+		HostID: h.opts.ID, RuntimeID: rt.runtimeID, Contract: c.contract.Name, ToolName: c.toolName, InvocationID: c.id,
 		SessionID: c.s.id, SessionTTL: c.s.expiry.due.Sub(now), Principal: c.s.principal.name, Tenant: c.s.principal.tenant,
 		Parameters: c.normal, Metadata: c.metadata, CorrelationID: c.corr, Timeout: max(time.Millisecond, c.deadline.due.Sub(now)),
 	}
@@ -174,7 +175,7 @@ func (h *Host) runForward(ctx context.Context, c *hostCall, rt *hostConn, call *
 	now := h.lock()
 	defer h.unlock()
 	rt.alive = false
-	if h.calls[c.id] == c && c.state == callDone {
+	if h.calls[c.id] == c && c.state > callRunning {
 		delete(h.calls, c.id)
 	}
 	if c.state != callRunning || c.rt != rt {
@@ -193,8 +194,7 @@ func (h *Host) runForward(ctx context.Context, c *hostCall, rt *hostConn, call *
 	} else if c.failedOver {
 		h.fail(c, errDisconnected(), "", now)
 	} else {
-		h.stats.Refused++
-		h.finish(c, refused, "", false, now)
+		h.turnDown(c, refused, now)
 	}
 }
 
@@ -327,7 +327,7 @@ func (h *Host) cancelForwarded(hc *hostConn, reason string) {
 	now := h.lock()
 	defer h.unlock()
 	for _, a := range sortedWaiting(hc.waiting) {
-		if a.c.state != callDone {
+		if a.c.state < callEnding {
 			h.fail(a.c, NewError(ErrExecutionFailed, ReasonCancelled, "the call was cancelled"), reason, now)
 		}
 	}

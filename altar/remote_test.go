@@ -231,6 +231,7 @@ func TestRemoteRouting(t *testing.T) {
 		m.attach(t, "c", testRuntime("rc", nil))
 		sess, err := m.client(t, "a").CreateSession(t.Context(), nil)
 		require.NoError(t, err)
+		synctest.Wait() // ra has said what it can do
 		who := func() string {
 			id, err := Call[string](t.Context(), sess, "get", map[string]string{"key": "k"})
 			require.NoError(t, err)

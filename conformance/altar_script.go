@@ -22,6 +22,7 @@ import (
 	"github.com/fivewire/fivewire/altar"
 	"github.com/fivewire/fivewire/internal/sse"
 	"github.com/fivewire/fivewire/internal/strictjson"
+	"github.com/fivewire/fivewire/store"
 )
 
 // altarStart is where the clock of the altar scripts begins.
@@ -83,10 +84,13 @@ type altarConn struct {
 }
 
 func altarHostScript(t *testing.T, in *Input) (Answer, error) {
-	return Script{Start: altarStart, Open: openAltarHost}.Run(t, in)
+	return Script{Start: altarStart, Open: func(t *testing.T, in *Input) (Step, error) {
+		return openAltarHost(t, in, nil)
+	}}.Run(t, in)
 }
 
-func openAltarHost(t *testing.T, in *Input) (Step, error) {
+// openAltarHost starts the fixture. A nil store keeps its state in the process.
+func openAltarHost(t *testing.T, in *Input, state store.Store) (Step, error) {
 	o := in.ObjectOr("options")
 	version, level := o.StringOr("version", ""), o.IntOr("level", 2)
 	m, err := altar.ParseManifest([]byte(altarManifest))
@@ -98,7 +102,7 @@ func openAltarHost(t *testing.T, in *Input) (Step, error) {
 	}
 	sessions := 0
 	opts := &altar.HostOptions{
-		ID: "host-1", Version: version, Level: level, MaxMessage: 65536, MaxTTL: 2 * time.Hour, MaxSessions: 8,
+		ID: "host-1", Store: state, Version: version, Level: level, MaxMessage: 65536, MaxTTL: 2 * time.Hour, MaxSessions: 8,
 		Authenticator: altar.AuthenticatorFunc(altarBearer),
 		NewSessionID: func() string {
 			sessions++

@@ -1,0 +1,209 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package altar
+
+import (
+	"errors"
+	"time"
+
+	"github.com/fivewire/fivewire/store"
+)
+
+// summon fetches the session of a request from the store, if it is not here: it
+// was made by another Host, or by this one in an earlier life. For a client that
+// is also done if it is here for the calls of another Host. It reports whether the
+// store could say.
+func (h *Host) summon(id string, client bool) bool {
+	if h.state == nil || id == "" || id == AllSessions {
+		return true
+	}
+	now := h.lock()
+	s := h.sessions.byID[id]
+	known := s != nil && (s.kind != guestSession || !client) || s == nil && h.sessions.used(id, now)
+	h.unlock()
+	if known {
+		return true
+	}
+	r, _, err := h.state.session(id)
+	if err != nil {
+		h.state.logError("a session could not be read", err)
+		return false
+	}
+	if r == nil {
+		return true
+	}
+	now = h.lock()
+	defer h.unlock()
+	p, expires := principal{r.Tenant, r.Name}, time.Unix(0, r.Expires)
+	s = h.sessions.byID[id]
+	switch {
+	case s != nil && s.kind == guestSession && s.principal == p:
+		// Calls of it were forwarded to this Host; now its clients come, too.
+		h.sessions.remove(s, now)
+		s.kind = ownSession
+		h.sessions.add(s)
+		h.timers.set(&s.expiry, expires)
+	case s != nil || h.sessions.used(id, now):
+		return true // somebody else was faster
+	case h.roomForSession() != nil:
+		return false
+	default:
+		s = h.newSession(id, p, expires.Sub(now), now)
+		h.sessions.add(s)
+		h.askAll(s, now)
+	}
+	s.ttl = time.Duration(r.TTL)
+	s.info.Metadata = r.Metadata
+	if r.Security != nil {
+		s.info.Security = *r.Security
+	}
+	return true
+}
+
+// sessionOf returns the session that a message needs.
+func sessionOf(m Message) string {
+	switch m := m.(type) {
+	case *ToolCall:
+		return m.SessionID
+	case *DestroySession:
+		return m.SessionID
+	case *ListTools:
+		return m.SessionID
+	case *CancelCall:
+		return m.SessionID
+	case *FulfillTools:
+		return m.SessionID
+	}
+	return ""
+}
+
+// unavailable answers a message whose session could not be read.
+func (h *Host) unavailable(hc *hostConn, m Message) {
+	now := h.lock()
+	defer h.unlock()
+	err := NewError(ErrInternal, "", "the Host cannot read its sessions")
+	switch m := m.(type) {
+	case *ToolCall:
+		h.refused(hc, m, nil, err, now)
+	case *CancelCall:
+		h.dropped(hc, m, "the session cannot be read")
+	default:
+		h.answer(hc, m, err)
+	}
+}
+
+// store puts a new session into the store under an id that is free, which it
+// returns.
+func (h *Host) storeSession(id string, r *sessionRecord) (string, error) {
+	for range 1000 {
+		err := h.state.putSession(id, r)
+		if !errors.Is(err, store.ErrExists) {
+			return id, err
+		}
+		now := h.lock()
+		id = h.freeSessionID("", now)
+		h.unlock()
+		if id == "" {
+			break
+		}
+	}
+	return "", errors.New("altar: no session id is free")
+}
+
+// destroyStored ends a session in the store before it ends here, and reports
+// whether that worked.
+func (h *Host) destroyStored(hc *hostConn, m *DestroySession) bool {
+	h.lock()
+	s := h.own(hc, m.SessionID)
+	h.unlock()
+	if s == nil || hc.role == roleRuntime {
+		return true // refused, anyway
+	}
+	err := h.state.endSession(m.SessionID)
+	if err != nil {
+		h.state.logError("a session could not be ended", err)
+	}
+	return err == nil
+}
+
+// destroyedElsewhere ends a session that was destroyed at another Host.
+func (h *Host) destroyedElsewhere(id string) {
+	now := h.lock()
+	defer h.unlock()
+	if s := h.sessions.byID[id]; s != nil && s.kind == ownSession {
+		h.endSession(s, "destroyed", ReasonSessionDestroyed, now)
+	}
+}
+
+// prolong writes the new end of a session that slides. Only one write is under
+// way at a time, and the last one has the last word.
+func (h *Host) prolong(s *session) {
+	if h.state == nil || s.kind != ownSession {
+		return
+	}
+	if s.saving {
+		s.unsaved = true
+		return
+	}
+	s.saving = true
+	h.background(func() {
+		for again := true; again; {
+			h.mu.Lock()
+			s.unsaved = false
+			due := s.expiry.due
+			h.mu.Unlock()
+			if err := h.state.changeSession(s.id, func(r *sessionRecord) { r.Expires = max(r.Expires, due.UnixNano()) }); err != nil {
+				h.state.logError("a session could not be prolonged", err)
+			}
+			h.mu.Lock()
+			again = s.unsaved
+			s.saving = again
+			h.mu.Unlock()
+		}
+	})
+}
+
+// expire ends a session whose time is over, unless it was used at another Host
+// meanwhile.
+func (h *Host) expire(s *session) {
+	r, _, err := h.state.session(s.id)
+	now := h.lock()
+	defer h.unlock()
+	switch {
+	case s.over || s.expiry.index >= 0:
+	case err == nil && r != nil && time.Unix(0, r.Expires).After(now):
+		h.timers.set(&s.expiry, time.Unix(0, r.Expires))
+	default:
+		h.endSession(s, "expired", ReasonSessionExpired, now)
+	}
+}
+
+// prepare does what a message needs of the store before it is handled, and
+// reports whether that was possible.
+func (h *Host) prepare(hc *hostConn, m Message) bool {
+	if !h.summon(sessionOf(m), hc.role != roleRuntime) {
+		return false
+	}
+	if d, ok := m.(*DestroySession); ok {
+		return h.destroyStored(hc, d)
+	}
+	return true
+}
+
+// storeOwner makes a runtime id that of its Runtime in the store, unless it will
+// be refused for another reason, and reports whether it is (D-16).
+func (h *Host) storeOwner(hc *hostConn, m *AnnounceRuntime) (bool, *Error) {
+	h.lock()
+	refused := h.manifest.reserved(m.RuntimeID)
+	h.unlock()
+	if _, err := Negotiate(h.opts.Version, m.ProtocolVersion); err != nil || refused {
+		return true, nil
+	}
+	mine, err := h.state.own(m.RuntimeID, hc.identity.principal())
+	if err != nil {
+		h.state.logError("the owner of a Runtime could not be recorded", err)
+		return false, NewError(ErrInternal, "", "the Host cannot read who owns the runtime id")
+	}
+	return mine, nil
+}

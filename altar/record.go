@@ -1,0 +1,182 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package altar
+
+import (
+	"bytes"
+	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"math/big"
+	"slices"
+	"strconv"
+
+	"github.com/fivewire/fivewire/internal/strictjson"
+)
+
+// What a Host keeps in its store: a line of its own as JSON and behind it, line by
+// line, messages as they go on the wire.
+
+// A callRecord is what is kept of a call: first the intent to run it, in the end
+// its outcome (D-22).
+type callRecord struct {
+	Host     string `json:"host"`     // that runs it, or did
+	Instance string `json:"instance"` // of that Host, see state.instance
+	Tool     string `json:"tool"`     // tool_name as it came
+	Digest   string `json:"digest"`   // of the parameters as they came, see digest
+	Attempt  int    `json:"attempt"`  // 1 after a failover
+	Ended    bool   `json:"ended"`
+
+	result *ToolResult    // the outcome, or
+	chunks []*StreamChunk // those that are retained
+}
+
+// A sessionRecord is what is kept of a session. It outlives it, so that its id is
+// not used again too soon (D-18).
+type sessionRecord struct {
+	Name     string            `json:"name"` // of the principal
+	Tenant   string            `json:"tenant"`
+	TTL      int64             `json:"ttl"`     // in nanoseconds
+	Expires  int64             `json:"expires"` // likewise, since 1970
+	Over     bool              `json:"over"`
+	Security *SecurityContext  `json:"security"`
+	Metadata map[string]string `json:"metadata"`
+}
+
+// An ownerRecord says who a runtime id belongs to (D-16).
+type ownerRecord struct {
+	Name   string `json:"name"`
+	Tenant string `json:"tenant"`
+}
+
+var errBadRecord = errors.New("altar: the store holds something else than a Host put there")
+
+func readRecord(line []byte, into any) error {
+	v, err := strictjson.Check(line, strictjson.Options{MaxDepth: maxDepth})
+	if err == nil {
+		err = strictjson.Decode(v, into)
+	}
+	if err != nil {
+		return errors.Join(errBadRecord, err)
+	}
+	return nil
+}
+
+func (r *callRecord) encode() ([]byte, error) {
+	out := append(make([]byte, 0, 256), `{"host":`...)
+	out = appendString(out, r.Host)
+	out = appendString(append(out, `,"instance":`...), r.Instance)
+	out = appendString(append(out, `,"tool":`...), r.Tool)
+	out = appendString(append(out, `,"digest":`...), r.Digest)
+	out = strconv.AppendInt(append(out, `,"attempt":`...), int64(r.Attempt), 10)
+	out = strconv.AppendBool(append(out, `,"ended":`...), r.Ended)
+	out = append(out, '}')
+	var err error
+	if r.result != nil {
+		if out, err = appendMessage(append(out, '\n'), r.result, true); err != nil {
+			return nil, err
+		}
+	}
+	for _, c := range r.chunks {
+		if out, err = appendMessage(append(out, '\n'), c, true); err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
+}
+
+func readCallRecord(data []byte) (*callRecord, error) {
+	line, rest, _ := bytes.Cut(data, []byte{'\n'})
+	r := &callRecord{}
+	if err := readRecord(line, r); err != nil {
+		return nil, err
+	}
+	for len(rest) > 0 {
+		line, rest, _ = bytes.Cut(rest, []byte{'\n'})
+		m, err := Decode(line, &DecodeOptions{MaxBytes: len(line)})
+		if err != nil {
+			return nil, errors.Join(errBadRecord, err)
+		}
+		switch m := m.(type) {
+		case *ToolResult:
+			r.result = m
+		case *StreamChunk:
+			r.chunks = append(r.chunks, m)
+		}
+	}
+	if n := len(r.chunks); r.Ended && r.result == nil && (n == 0 || !r.chunks[n-1].IsFinal) {
+		return nil, errBadRecord
+	}
+	return r, nil
+}
+
+// digest identifies parameters: two that are equal JSON, numbers compared exactly
+// and members in any order, have the same one (D-22).
+func digest(params json.RawMessage) string {
+	sum := sha256.Sum256(appendIdentity(make([]byte, 0, len(params)+16), strictjson.Value(params)))
+	return hex.EncodeToString(sum[:])
+}
+
+// appendIdentity appends a text that is the same for equal values only.
+func appendIdentity(dst []byte, v strictjson.Value) []byte {
+	switch v.Kind() {
+	case '"':
+		text, _ := v.TextBytes()
+		return strictjson.AppendString(dst, text)
+	case '0':
+		return appendNumberIdentity(dst, v)
+	case '[':
+		dst = append(dst, '[')
+		for e := v.Elements(); e.Next(); {
+			dst = append(appendIdentity(dst, e.Value), ',')
+		}
+		return append(dst, ']')
+	case '{':
+		type member struct {
+			name  string
+			value strictjson.Value
+		}
+		var members []member
+		for m := v.Members(); m.Next(); {
+			members = append(members, member{string(m.Name), m.Value})
+		}
+		slices.SortFunc(members, func(a, b member) int { return cmp.Compare(a.name, b.name) })
+		dst = append(dst, '{')
+		for _, m := range members {
+			dst = append(strictjson.AppendString(dst, m.name), ':')
+			dst = append(appendIdentity(dst, m.value), ',')
+		}
+		return append(dst, '}')
+	}
+	return append(dst, bytes.TrimSpace(v)...) // true, false, null
+}
+
+// appendNumberIdentity appends a number as its significant digits and a power of
+// ten.
+func appendNumberIdentity(dst []byte, v strictjson.Value) []byte {
+	text := bytes.TrimSpace(v)
+	mantissa, power, _ := bytes.Cut(bytes.ToLower(text), []byte{'e'})
+	if len(power) > 1024 {
+		return append(dst, text...) // as for EqualNumbers
+	}
+	mantissa, negative := bytes.CutPrefix(mantissa, []byte{'-'})
+	whole, fraction, _ := bytes.Cut(mantissa, []byte{'.'})
+	digits := append(bytes.Clone(whole), fraction...)
+	digits = bytes.TrimLeft(digits, "0")
+	trimmed := bytes.TrimRight(digits, "0")
+	if len(trimmed) == 0 {
+		return append(dst, '0')
+	}
+	exponent := new(big.Int)
+	if len(power) > 0 {
+		exponent.SetString(string(bytes.TrimPrefix(power, []byte{'+'})), 10)
+	}
+	exponent.Add(exponent, big.NewInt(int64(len(digits)-len(trimmed)-len(fraction))))
+	if negative {
+		dst = append(dst, '-')
+	}
+	return exponent.Append(append(append(dst, trimmed...), 'e'), 10)
+}

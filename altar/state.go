@@ -1,0 +1,339 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package altar
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/fivewire/fivewire/internal/randid"
+	"github.com/fivewire/fivewire/internal/strictjson"
+	"github.com/fivewire/fivewire/store"
+)
+
+// overStream tells all Hosts of a store which sessions were destroyed.
+const (
+	overStream = "altar/over"
+	overTTL    = time.Hour
+)
+
+func sessionKey(id string) string              { return "altar/session/" + id }
+func callKey(session, call string) string      { return "altar/call/" + session + "/" + call }
+func ownerKey(runtimeID string) string         { return "altar/runtime/" + runtimeID }
+func hostKey(hostID string) string             { return "altar/host/" + hostID }
+func (s *state) logError(what string, e error) { s.h.opts.Logger.Error("altar: "+what, "err", e) }
+
+// A state is what a Host keeps in a store that outlives it. None of its methods
+// is called with the lock of the Host held.
+type state struct {
+	h *Host
+	// instance tells this Host from others, earlier ones of the same ID
+	// included.
+	instance string
+
+	mu     sync.Mutex
+	begun  bool           // the lease was written; guarded by mu
+	fenced bool           // another Host has the same ID; guarded by mu
+	lease  store.Revision // guarded by mu
+	cursor uint64         // in overStream; guarded by mu
+	wake   chan struct{}  // closed by begin
+}
+
+func newState(h *Host) *state {
+	return &state{h: h, instance: randid.New(""), wake: make(chan struct{})}
+}
+
+func (s *state) db() store.Store { return s.h.opts.Store }
+
+func (s *state) context() (context.Context, context.CancelFunc) {
+	return context.WithTimeout(s.h.ctx, s.h.opts.StoreTimeout)
+}
+
+var errFenced = errors.New("altar: another Host with the same ID uses the same store")
+
+// begin makes this Host known to the others, before it does anything else with
+// the store.
+func (s *state) begin(ctx context.Context) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.fenced {
+		return errFenced
+	}
+	if s.begun {
+		return nil
+	}
+	// What ended before we have any session does not concern us.
+	for {
+		list, err := s.db().Read(ctx, overStream, s.cursor, 1000)
+		if err != nil {
+			return err
+		}
+		if len(list) == 0 {
+			break
+		}
+		s.cursor = list[len(list)-1].Seq
+	}
+	for {
+		e, err := s.db().Get(ctx, hostKey(s.h.opts.ID))
+		switch {
+		case errors.Is(err, store.ErrNotFound):
+			s.lease, err = s.db().Create(ctx, hostKey(s.h.opts.ID), []byte(s.instance), s.h.opts.Lease)
+		case err == nil: // an earlier one, or one that is to be replaced by this
+			s.lease, err = s.db().Update(ctx, hostKey(s.h.opts.ID), []byte(s.instance), e.Revision, s.h.opts.Lease)
+		}
+		if err == nil {
+			break
+		}
+		if !changed(err) {
+			return err
+		}
+	}
+	s.begun = true
+	close(s.wake)
+	return nil
+}
+
+// changed tells that somebody else was faster.
+func changed(err error) bool {
+	return errors.Is(err, store.ErrExists) || errors.Is(err, store.ErrConflict) || errors.Is(err, store.ErrNotFound)
+}
+
+// run keeps the lease and hears of sessions until the Host is closed.
+func (s *state) run() {
+	defer s.h.wg.Done()
+	ctx := s.h.ctx
+	select {
+	case <-s.wake:
+	case <-ctx.Done():
+		return
+	}
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	wg.Go(func() { s.listen(ctx) })
+	renew, owners := time.NewTicker(s.h.opts.Lease/3), time.NewTicker(s.h.opts.ForgetAfter/4)
+	defer renew.Stop()
+	defer owners.Stop()
+	for {
+		select {
+		case <-renew.C:
+			s.renew()
+		case <-owners.C:
+			for _, id := range s.h.Runtimes() {
+				s.holdOwner(id, s.h.opts.ForgetAfter/4)
+			}
+		case <-ctx.Done():
+			s.leave()
+			return
+		}
+	}
+}
+
+func (s *state) renew() {
+	ctx, cancel := s.context()
+	defer cancel()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	key := hostKey(s.h.opts.ID)
+	rev, err := s.db().Update(ctx, key, []byte(s.instance), s.lease, s.h.opts.Lease)
+	if errors.Is(err, store.ErrNotFound) { // too late; somebody may have thought us dead
+		rev, err = s.db().Create(ctx, key, []byte(s.instance), s.h.opts.Lease)
+	}
+	if errors.Is(err, store.ErrConflict) || errors.Is(err, store.ErrExists) {
+		// Perhaps it was this Host, and the answer got lost.
+		var e store.Entry
+		if e, err = s.db().Get(ctx, key); err == nil {
+			if rev = e.Revision; string(e.Value) != s.instance {
+				s.fenced = true
+				err = errFenced
+			}
+		}
+	}
+	if err == nil {
+		s.lease, s.fenced = rev, false
+	} else if s.h.ctx.Err() == nil {
+		s.logError("the Host cannot renew its lease", err)
+	}
+}
+
+// leave gives the lease up, so that what this Host left can be judged at once.
+func (s *state) leave() {
+	ctx, cancel := context.WithTimeout(context.Background(), s.h.opts.StoreTimeout)
+	defer cancel()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.db().Delete(ctx, hostKey(s.h.opts.ID), s.lease); err != nil && !changed(err) {
+		s.logError("the Host cannot give up its lease", err)
+	}
+}
+
+// alive tells whether the Host that has a call may still run it.
+func (s *state) alive(ctx context.Context, r *callRecord) (bool, error) {
+	if r.Instance == s.instance {
+		return false, nil // this Host would know
+	}
+	e, err := s.db().Get(ctx, hostKey(r.Host))
+	if errors.Is(err, store.ErrNotFound) {
+		return false, nil
+	}
+	return err == nil && string(e.Value) == r.Instance, err
+}
+
+// listen hears of sessions that other Hosts destroyed.
+func (s *state) listen(ctx context.Context) {
+	s.mu.Lock()
+	after := s.cursor
+	s.mu.Unlock()
+	for ctx.Err() == nil {
+		err := s.db().Wait(ctx, overStream, after)
+		var list []store.Record
+		if err == nil {
+			list, err = s.db().Read(ctx, overStream, after, 100)
+		}
+		for _, rec := range list {
+			after = rec.Seq
+			if instance, id, ok := strings.Cut(string(rec.Value), " "); ok && instance != s.instance {
+				s.h.destroyedElsewhere(id)
+			}
+		}
+		if err != nil && ctx.Err() == nil {
+			s.logError("the Host cannot hear of sessions that end", err)
+			t := time.NewTimer(time.Second) // an engine that fails at once must not keep us busy
+			select {
+			case <-t.C:
+			case <-ctx.Done():
+			}
+			t.Stop()
+		}
+	}
+}
+
+// putSession keeps a new session. The id may be taken: [store.ErrExists].
+func (s *state) putSession(id string, r *sessionRecord) error {
+	ctx, cancel := s.context()
+	defer cancel()
+	if err := s.begin(ctx); err != nil {
+		return err
+	}
+	value, err := strictjson.Encode(r)
+	if err == nil {
+		_, err = s.db().Create(ctx, sessionKey(id), value, time.Duration(r.TTL)+s.h.opts.ForgetAfter)
+	}
+	return err
+}
+
+// session returns a live session, or nil.
+func (s *state) session(id string) (*sessionRecord, store.Revision, error) {
+	if !validIdentifier(id) {
+		return nil, 0, nil
+	}
+	ctx, cancel := s.context()
+	defer cancel()
+	if err := s.begin(ctx); err != nil {
+		return nil, 0, err
+	}
+	e, err := s.db().Get(ctx, sessionKey(id))
+	if errors.Is(err, store.ErrNotFound) {
+		return nil, 0, nil
+	}
+	if err != nil {
+		return nil, 0, err
+	}
+	r := &sessionRecord{}
+	if err := readRecord(e.Value, r); err != nil {
+		return nil, 0, err
+	}
+	if r.Over || !time.Now().Before(time.Unix(0, r.Expires)) {
+		return nil, 0, nil
+	}
+	return r, e.Revision, nil
+}
+
+// changeSession rewrites the record of a live session. It does nothing if there
+// is none.
+func (s *state) changeSession(id string, change func(r *sessionRecord)) error {
+	for {
+		r, rev, err := s.session(id)
+		if r == nil || err != nil {
+			return err
+		}
+		change(r)
+		value, err := strictjson.Encode(r)
+		if err != nil {
+			return err
+		}
+		ctx, cancel := s.context()
+		_, err = s.db().Update(ctx, sessionKey(id), value, rev, max(time.Until(time.Unix(0, r.Expires)), 0)+s.h.opts.ForgetAfter)
+		cancel()
+		if err == nil || !changed(err) {
+			return err
+		}
+	}
+}
+
+// endSession marks a session as over and tells the other Hosts.
+func (s *state) endSession(id string) error {
+	err := s.changeSession(id, func(r *sessionRecord) {
+		r.Over, r.Expires = true, time.Now().UnixNano()
+	})
+	if err != nil {
+		return err
+	}
+	ctx, cancel := s.context()
+	defer cancel()
+	_, err = s.db().Append(ctx, overStream, "", []byte(s.instance+" "+id), overTTL)
+	return err
+}
+
+// own makes a runtime id that of a principal, and reports false if it is
+// another's (D-16).
+func (s *state) own(runtimeID string, p principal) (bool, error) {
+	ctx, cancel := s.context()
+	defer cancel()
+	if err := s.begin(ctx); err != nil {
+		return false, err
+	}
+	ttl := s.h.opts.ForgetAfter + s.h.opts.ForgetAfter/2
+	value, err := strictjson.Encode(&ownerRecord{p.name, p.tenant})
+	for err == nil {
+		if _, err = s.db().Create(ctx, ownerKey(runtimeID), value, ttl); err == nil {
+			return true, nil
+		}
+		if !errors.Is(err, store.ErrExists) {
+			break
+		}
+		var e store.Entry
+		if e, err = s.db().Get(ctx, ownerKey(runtimeID)); err == nil {
+			var r ownerRecord
+			if err = readRecord(e.Value, &r); err != nil {
+				break
+			}
+			if (principal{r.Tenant, r.Name}) != p {
+				return false, nil
+			}
+			if _, err = s.db().Update(ctx, ownerKey(runtimeID), value, e.Revision, ttl); err == nil {
+				return true, nil
+			}
+		}
+		if changed(err) {
+			err = nil
+		}
+	}
+	return false, err
+}
+
+// holdOwner makes the owner of a runtime id keep it for ForgetAfter and a while.
+func (s *state) holdOwner(runtimeID string, more time.Duration) {
+	ctx, cancel := s.context()
+	defer cancel()
+	e, err := s.db().Get(ctx, ownerKey(runtimeID))
+	if err == nil {
+		_, err = s.db().Update(ctx, ownerKey(runtimeID), e.Value, e.Revision, s.h.opts.ForgetAfter+more)
+	}
+	if err != nil && !changed(err) && s.h.ctx.Err() == nil {
+		s.logError("the owner of a Runtime could not be recorded", err)
+	}
+}

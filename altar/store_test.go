@@ -1,0 +1,700 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package altar
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"github.com/fivewire/fivewire/internal/strictjson"
+	"github.com/fivewire/fivewire/store"
+)
+
+// A faulty store fails, or is slow, where a test wants it to.
+type faulty struct {
+	store.Store
+	mu    sync.Mutex
+	fault func(op, key string) error
+	delay time.Duration
+}
+
+func (f *faulty) at(ctx context.Context, op, key string) error {
+	f.mu.Lock()
+	fault, delay := f.fault, f.delay
+	f.mu.Unlock()
+	if delay > 0 {
+		select {
+		case <-time.After(delay):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	if fault != nil {
+		return fault(op, key)
+	}
+	return nil
+}
+
+func (f *faulty) set(fault func(op, key string) error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.fault = fault
+}
+
+var errDown = errors.New("the store is down")
+
+func (f *faulty) Get(ctx context.Context, key string) (store.Entry, error) {
+	if err := f.at(ctx, "get", key); err != nil {
+		return store.Entry{}, err
+	}
+	return f.Store.Get(ctx, key)
+}
+
+func (f *faulty) Create(ctx context.Context, key string, v []byte, ttl time.Duration) (store.Revision, error) {
+	if err := f.at(ctx, "create", key); err != nil {
+		return 0, err
+	}
+	return f.Store.Create(ctx, key, v, ttl)
+}
+
+func (f *faulty) Update(ctx context.Context, key string, v []byte, rev store.Revision, ttl time.Duration) (store.Revision, error) {
+	if err := f.at(ctx, "update", key); err != nil {
+		return 0, err
+	}
+	return f.Store.Update(ctx, key, v, rev, ttl)
+}
+
+func (f *faulty) Delete(ctx context.Context, key string, rev store.Revision) error {
+	if err := f.at(ctx, "delete", key); err != nil {
+		return err
+	}
+	return f.Store.Delete(ctx, key, rev)
+}
+
+// A life is one run of a Host on a store, with a Runtime and a client.
+type life struct {
+	t    *testing.T
+	h    *Host
+	runs *atomic.Int64
+	own  *faulty // its way to the store
+}
+
+// live starts a Host of an ID on a store that is shared. Its Runtime counts the
+// calls that it runs, all lives of a test together.
+func live(t *testing.T, st store.Store, id string, runs *atomic.Int64, opts HostOptions) *life {
+	f := &faulty{Store: st}
+	opts.ID, opts.Store = id, f
+	l := &life{t: t, h: testHost(t, &opts), runs: runs, own: f}
+	rt := testRuntime("r-"+id, nil)
+	add := rt.names["math/add"].tool
+	count := func(tool Tool) Tool {
+		return ToolFunc(func(ctx context.Context, call *ToolCall) (any, error) {
+			runs.Add(1)
+			return tool.CallTool(ctx, call)
+		})
+	}
+	rt.names["math/add"].tool = count(add)
+	rt.names["wait"].tool = count(rt.names["wait"].tool)
+	rt.names["get"].tool = ToolFunc(func(ctx context.Context, call *ToolCall) (any, error) {
+		runs.Add(1)
+		t := time.NewTimer(10 * time.Second)
+		defer t.Stop()
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+		}
+		return id, ctx.Err()
+	})
+	conn, err := l.h.Dial(testService)
+	require.NoError(t, err)
+	done := make(chan struct{})
+	ctx, stop := context.WithCancel(context.Background())
+	go func() {
+		defer close(done)
+		_ = rt.Run(ctx, conn)
+	}()
+	t.Cleanup(func() { _ = conn.Close(); stop(); <-done })
+	synctest.Wait()
+	return l
+}
+
+// die cuts the Host off from the store, as a crash does, and closes it then.
+func (l *life) die() {
+	l.own.set(func(string, string) error { return errDown })
+	require.NoError(l.t, l.h.Close())
+}
+
+func call(id, tool, params string) *ToolCall {
+	return &ToolCall{InvocationID: id, SessionID: "s", ToolName: tool, Parameters: json.RawMessage(params)}
+}
+
+// ALT-073, D-22, D-24: a Host that is started again has its sessions, the
+// outcomes of its calls and the owners of runtime ids; calls in flight have
+// failed, unless they may run again.
+func TestRestart(t *testing.T) {
+	for _, heir := range []string{"h", "other"} {
+		t.Run(heir, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				st, runs := store.NewMemory(), new(atomic.Int64)
+				a := live(t, st, "h", runs, HostOptions{})
+				w := connect(t, a.h, testUser)
+				w.send(&CreateSession{SessionID: "s", TTLSeconds: 600, Metadata: map[string]string{"k": "v"}})
+				created := next[*SessionCreated](w)
+				require.Equal(t, int64(600), created.TTLSeconds)
+				w.send(&CreateSession{SessionID: "gone"})
+				next[*SessionCreated](w)
+				w.send(&DestroySession{SessionID: "gone"})
+				next[*SessionDestroyed](w)
+				w.send(call("done", "math/add", `{"a":1,"b":2}`))
+				require.Equal(t, json.RawMessage("3"), next[*ToolResult](w).Payload)
+				w.send(call("stream", "count", `{"n":3}`))
+				for range 4 {
+					next[*StreamChunk](w)
+				}
+				w.send(call("flight", "wait", `{"ms":5000}`))
+				w.send(call("pinned", "r-h/get", `{"key":"k"}`))
+				w.send(call("again", "get", `{"key":"k"}`))
+				w.send(call("ticks", "ticks", `{}`))
+				synctest.Wait()
+				require.Equal(t, int64(4), runs.Load())
+				a.die()
+
+				b := live(t, st, heir, runs, HostOptions{})
+				w = connect(t, b.h, testUser)
+				w.send(call("done", "math/add", `{"b":2.0,"a":1}`))
+				require.Equal(t, json.RawMessage("3"), next[*ToolResult](w).Payload)
+				w.send(call("done", "math/add", `{"a":1,"b":3}`))
+				require.ErrorIs(t, next[*ToolResult](w).Error, ReasonInvocationIDReused)
+				w.send(call("done", "math/add", `{"a":1}`))
+				require.ErrorIs(t, next[*ToolResult](w).Error, ReasonInvocationIDReused, "before the parameters are judged")
+				w.send(&ToolCall{InvocationID: "stream", SessionID: "s", ToolName: "count", Parameters: json.RawMessage(`{"n":3}`), ResumeFrom: 2})
+				require.Equal(t, int64(2), next[*StreamChunk](w).ChunkID)
+				require.True(t, next[*StreamChunk](w).IsFinal)
+				w.send(&ToolCall{InvocationID: "new", SessionID: "s", ToolName: "count", Parameters: json.RawMessage(`{"n":3}`), ResumeFrom: 2})
+				require.ErrorIs(t, next[*ToolResult](w).Error, ReasonUnknownInvocation)
+
+				begun := time.Now()
+				for _, c := range []*ToolCall{call("flight", "wait", `{"ms":5000}`), call("pinned", "r-h/get", `{"key":"k"}`), call("ticks", "ticks", `{}`)} {
+					w.send(c)
+					require.ErrorIs(t, next[*ToolResult](w).Error, ReasonDisconnected)
+				}
+				if heir == "h" {
+					require.Zero(t, time.Since(begun), "nobody else can be it")
+				} else {
+					require.Less(t, time.Since(begun), 16*time.Second, "the lease is over")
+				}
+				require.Equal(t, int64(4), runs.Load(), "nothing ran")
+				w.send(call("again", "get", `{"key":"k"}`))
+				require.Equal(t, json.RawMessage(`"`+heir+`"`), next[*ToolResult](w).Payload)
+				require.Equal(t, int64(5), runs.Load())
+
+				w.send(call("x", "fail", `{}`))
+				w.send(&ListTools{SessionID: "gone"})
+				for range 2 { // in any order
+					m, err := w.conn.Receive()
+					require.NoError(t, err)
+					if e, ok := m.(*ErrorMessage); ok {
+						require.ErrorIs(t, e.Err, ReasonUnknownSession)
+					} else {
+						require.ErrorIs(t, m.(*ToolResult).Error, ErrExecutionFailed)
+					}
+				}
+				for _, id := range []string{"s", "gone"} {
+					w.send(&CreateSession{SessionID: id})
+					require.NotEqual(t, id, next[*SessionCreated](w).SessionID)
+				}
+				thief := connect(t, b.h, &Identity{Name: "thief"})
+				thief.send(call("done", "math/add", `{"a":1,"b":2}`))
+				require.ErrorIs(t, next[*ToolResult](thief).Error, ReasonUnknownSession)
+				thief = connect(t, b.h, &Identity{Name: "thief"})
+				_ = thief.conn.Send(&AnnounceRuntime{RuntimeID: "r-h", ProtocolVersion: ProtocolVersion})
+				require.ErrorIs(t, next[*ErrorMessage](thief).Err, ReasonRuntimeIDTaken)
+				b.h.lock()
+				require.Equal(t, "v", b.h.sessions.byID["s"].info.Metadata["k"])
+				b.h.unlock()
+
+				time.Sleep(10 * time.Minute)
+				w.send(call("late", "math/add", `{"a":1,"b":2}`))
+				require.ErrorIs(t, next[*ToolResult](w).Error, ReasonUnknownSession, "its time is over")
+			})
+		})
+	}
+}
+
+// Two Hosts on one store get the same calls at the same time: each runs once, and
+// both clients get the outcome.
+func TestTwoHostsRace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		st, runs := store.NewMemory(), new(atomic.Int64)
+		lives := []*life{live(t, st, "a", runs, HostOptions{}), live(t, st, "b", runs, HostOptions{})}
+		var wires []*wire
+		for _, l := range lives {
+			wires = append(wires, connect(t, l.h, testUser))
+		}
+		wires[0].session("s")
+		const n = 200
+		var wg sync.WaitGroup
+		for _, w := range wires {
+			wg.Go(func() {
+				for i := range n {
+					w.send(call(fmt.Sprint("i", i), "math/add", fmt.Sprintf(`{"a":%d,"b":1}`, i)))
+				}
+			})
+			wg.Go(func() {
+				got := make(map[string]string)
+				for range n {
+					r := next[*ToolResult](w)
+					if r.Error != nil {
+						t.Error(r.Error)
+					}
+					got[r.InvocationID] = string(r.Payload)
+				}
+				for i := range n {
+					if got[fmt.Sprint("i", i)] != fmt.Sprint(i+1) {
+						t.Error(i, got[fmt.Sprint("i", i)])
+					}
+				}
+			})
+		}
+		wg.Wait()
+		require.Equal(t, int64(n), runs.Load())
+	})
+}
+
+// A repeat at another Host waits for the outcome; it can be given up there, and
+// the call goes on.
+func TestRepeatAtOtherHost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		st, runs := store.NewMemory(), new(atomic.Int64)
+		a, b := live(t, st, "a", runs, HostOptions{}), live(t, st, "b", runs, HostOptions{})
+		wa, wb := connect(t, a.h, testUser), connect(t, b.h, testUser)
+		wa.session("s")
+		wait := call("i", "wait", `{"ms":20000}`)
+		wa.send(wait)
+		synctest.Wait()
+		wb.send(wait)
+		wb.send(call("i", "wait", `{"ms":1}`))
+		require.ErrorIs(t, next[*ErrorMessage](wb).Err, ReasonInvocationIDReused)
+		time.Sleep(time.Second)
+		wb.send(&CancelCall{InvocationID: "i", SessionID: "s"})
+		require.ErrorIs(t, next[*ToolResult](wb).Error, ReasonCancelled)
+		wb.send(wait)
+		require.Equal(t, json.RawMessage(`"waited"`), next[*ToolResult](wa).Payload)
+		require.Equal(t, json.RawMessage(`"waited"`), next[*ToolResult](wb).Payload)
+		require.Equal(t, int64(1), runs.Load())
+		require.Zero(t, b.h.Stats().InFlight)
+
+		// The other Host dies while somebody waits.
+		wait = call("j", "wait", `{"ms":50000}`)
+		wa.send(wait)
+		synctest.Wait()
+		wb.send(wait)
+		synctest.Wait()
+		a.die()
+		require.ErrorIs(t, next[*ToolResult](wb).Error, ReasonDisconnected)
+		require.Equal(t, int64(2), runs.Load())
+	})
+}
+
+// D-19: a session that is destroyed at one Host is over at all of them.
+func TestDestroyedElsewhere(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		st, runs := store.NewMemory(), new(atomic.Int64)
+		a, b := live(t, st, "a", runs, HostOptions{}), live(t, st, "b", runs, HostOptions{})
+		wa, wb := connect(t, a.h, testUser), connect(t, b.h, testUser)
+		wa.session("s")
+		wb.send(call("i", "wait", `{"ms":20000}`))
+		wa.send(call("j", "math/add", `{"a":1,"b":2}`))
+		next[*ToolResult](wa)
+		synctest.Wait()
+		wb2 := connect(t, b.h, testUser)
+		wb2.send(&DestroySession{SessionID: "s"})
+		require.Equal(t, "destroyed", next[*SessionDestroyed](wb2).Reason)
+		require.ErrorIs(t, next[*ToolResult](wb).Error, ReasonSessionDestroyed)
+		synctest.Wait()
+		require.Empty(t, a.h.Sessions())
+		wa.send(call("k", "math/add", `{"a":1,"b":2}`))
+		require.ErrorIs(t, next[*ToolResult](wa).Error, ReasonUnknownSession)
+	})
+}
+
+// D-19, sliding: use at one Host prolongs the session at the other.
+func TestSlidingElsewhere(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		st, runs := store.NewMemory(), new(atomic.Int64)
+		opts := HostOptions{SlidingTTL: true, DefaultTTL: time.Minute}
+		a, b := live(t, st, "a", runs, opts), live(t, st, "b", runs, opts)
+		wa, wb := connect(t, a.h, testUser), connect(t, b.h, testUser)
+		wa.session("s")
+		for i := range 5 {
+			w := []*wire{wa, wb}[i%2]
+			time.Sleep(50 * time.Second)
+			w.send(call(fmt.Sprint("i", i), "math/add", `{"a":1,"b":2}`))
+			require.Nil(t, next[*ToolResult](w).Error)
+		}
+		time.Sleep(61 * time.Second)
+		for _, w := range []*wire{wa, wb} {
+			w.send(call("late", "math/add", `{"a":1,"b":2}`))
+			require.ErrorIs(t, next[*ToolResult](w).Error, ReasonUnknownSession)
+		}
+	})
+}
+
+// What the store cannot take does not run; what ran is answered.
+func TestStoreFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		st, runs := store.NewMemory(), new(atomic.Int64)
+		a := live(t, st, "a", runs, HostOptions{StoreTimeout: time.Second})
+		w := connect(t, a.h, testUser)
+		down := func(op, prefix string) {
+			a.own.set(func(o, key string) error {
+				if (op == "" || op == o) && strings.HasPrefix(key, prefix) {
+					return errDown
+				}
+				return nil
+			})
+		}
+		down("", "altar/session")
+		w.send(&CreateSession{SessionID: "s"})
+		require.ErrorIs(t, next[*ErrorMessage](w).Err, ErrInternal)
+		w.send(call("i", "math/add", `{"a":1,"b":2}`))
+		require.ErrorIs(t, next[*ToolResult](w).Error, ErrInternal)
+		w.send(&ListTools{SessionID: "s"})
+		require.ErrorIs(t, next[*ErrorMessage](w).Err, ErrInternal)
+		w.send(&CancelCall{SessionID: "s", InvocationID: "i"})
+		a.own.set(nil)
+		w.session("s")
+
+		down("create", "altar/call")
+		w.send(call("i", "math/add", `{"a":1,"b":2}`))
+		require.ErrorIs(t, next[*ToolResult](w).Error, ErrInternal)
+		require.Zero(t, runs.Load())
+		a.own.set(nil)
+		w.send(call("i", "math/add", `{"a":1,"b":2}`))
+		require.Equal(t, json.RawMessage("3"), next[*ToolResult](w).Payload)
+
+		down("update", "altar/call")
+		w.send(call("j", "math/add", `{"a":1,"b":2}`))
+		require.Equal(t, json.RawMessage("3"), next[*ToolResult](w).Payload)
+		require.Equal(t, int64(2), runs.Load())
+		w.send(call("j", "math/add", `{"a":1,"b":2}`))
+		require.Equal(t, json.RawMessage("3"), next[*ToolResult](w).Payload)
+		down("", "altar/session")
+		w.send(&DestroySession{SessionID: "s"})
+		require.ErrorIs(t, next[*ErrorMessage](w).Err, ErrInternal)
+		require.Equal(t, []string{"s"}, a.h.Sessions(), "it lives on")
+		a.own.set(nil)
+		time.Sleep(6 * time.Minute)
+		w.send(call("j", "math/add", `{"a":1,"b":2}`))
+		require.ErrorIs(t, next[*ToolResult](w).Error, ReasonDisconnected, "that it ran is known, its outcome is not")
+		require.Equal(t, int64(2), runs.Load())
+
+		down("", "altar/runtime")
+		rt := connect(t, a.h, testService)
+		_ = rt.conn.Send(&AnnounceRuntime{RuntimeID: "r", ProtocolVersion: ProtocolVersion})
+		require.ErrorIs(t, next[*ErrorMessage](rt).Err, ErrInternal)
+	})
+}
+
+// An outcome that is too large for the engine is not kept, but that the call ran
+// is.
+func TestStoreTooSmall(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		st, runs := store.NewMemory(), new(atomic.Int64)
+		a := live(t, st, "h", runs, HostOptions{})
+		a.own.set(func(op, key string) error {
+			if op == "update" && strings.HasPrefix(key, "altar/call") {
+				a.own.set(nil)
+				return store.ErrInvalid
+			}
+			return nil
+		})
+		w := connect(t, a.h, testUser)
+		w.session("s")
+		w.send(call("i", "math/add", `{"a":1,"b":2}`))
+		require.Equal(t, json.RawMessage("3"), next[*ToolResult](w).Payload)
+		a.die()
+		b := live(t, st, "h", runs, HostOptions{})
+		w = connect(t, b.h, testUser)
+		w.send(call("i", "math/add", `{"a":1,"b":2}`))
+		require.ErrorIs(t, next[*ToolResult](w).Error, ReasonNotRetained)
+		require.Equal(t, int64(1), runs.Load())
+	})
+}
+
+// A slow store holds up nobody but those who wait for it: calls of one connection
+// are recorded at the same time.
+func TestStoreSlow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		st, runs := store.NewMemory(), new(atomic.Int64)
+		a := live(t, st, "a", runs, HostOptions{})
+		w := connect(t, a.h, testUser)
+		w.session("s")
+		a.own.mu.Lock()
+		a.own.delay = 100 * time.Millisecond
+		a.own.mu.Unlock()
+		begun := time.Now()
+		for i := range 100 {
+			w.send(call(fmt.Sprint(i), "math/add", `{"a":1,"b":2}`))
+		}
+		w.send(&Ping{})
+		next[*Pong](w)
+		require.Zero(t, time.Since(begun))
+		w.send(call("held", "wait", `{"ms":1000}`))
+		w.send(&CancelCall{SessionID: "s", InvocationID: "held"}) // before it is claimed
+		for range 101 {
+			if r := next[*ToolResult](w); r.InvocationID == "held" {
+				require.ErrorIs(t, r.Error, ReasonCancelled)
+			} else {
+				require.Nil(t, r.Error)
+			}
+		}
+		require.Equal(t, 200*time.Millisecond, time.Since(begun))
+		require.Equal(t, int64(100), runs.Load())
+		w.send(call("held", "wait", `{"ms":1000}`))
+		require.ErrorIs(t, next[*ToolResult](w).Error, ReasonCancelled, "it is recorded")
+
+		// A session ends while calls are claimed and recorded.
+		w.send(call("x", "math/add", `{"a":1,"b":2}`))
+		time.Sleep(150 * time.Millisecond)
+		w.send(call("y", "math/add", `{"a":1,"b":2}`))
+		a.h.destroyedElsewhere("s")
+		require.Nil(t, next[*ToolResult](w).Error, "it had ended before")
+		require.ErrorIs(t, next[*ToolResult](w).Error, ReasonSessionDestroyed)
+		require.Equal(t, int64(101), runs.Load())
+		time.Sleep(6 * time.Minute)
+		require.Zero(t, a.h.Stats().InFlight)
+		require.Zero(t, a.h.Stats().Recorded)
+	})
+}
+
+// A Host that was thought dead says what was said for it.
+func TestThoughtDead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		st, runs := store.NewMemory(), new(atomic.Int64)
+		a, b := live(t, st, "a", runs, HostOptions{}), live(t, st, "b", runs, HostOptions{})
+		wa, wb := connect(t, a.h, testUser), connect(t, b.h, testUser)
+		wa.session("s")
+		wa.send(call("i", "wait", `{"ms":40000}`))
+		wa.send(call("j", "get", `{"key":"k"}`))
+		synctest.Wait()
+		a.own.set(func(_, key string) error {
+			if strings.HasPrefix(key, "altar/host") {
+				return errDown
+			}
+			return nil
+		})
+		time.Sleep(5 * time.Second)
+		nextGet := make(chan *ToolResult, 1)
+		go func() { nextGet <- next[*ToolResult](wa) }()
+		time.Sleep(20 * time.Second)
+		require.Equal(t, json.RawMessage(`"a"`), (<-nextGet).Payload)
+		wb.send(call("i", "wait", `{"ms":40000}`))
+		require.ErrorIs(t, next[*ToolResult](wb).Error, ReasonDisconnected)
+		a.own.set(nil)
+		require.ErrorIs(t, next[*ToolResult](wa).Error, ReasonDisconnected, "both say the same")
+		require.Equal(t, int64(2), runs.Load())
+	})
+}
+
+// Two Hosts of the same ID: the older one takes no calls any more.
+func TestFenced(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		st, runs := store.NewMemory(), new(atomic.Int64)
+		a := live(t, st, "h", runs, HostOptions{})
+		wa := connect(t, a.h, testUser)
+		wa.session("s")
+		b := live(t, st, "h", runs, HostOptions{})
+		wb := connect(t, b.h, testUser)
+		wb.send(call("i", "math/add", `{"a":1,"b":2}`))
+		require.Nil(t, next[*ToolResult](wb).Error)
+		time.Sleep(6 * time.Second)
+		wa.send(call("j", "math/add", `{"a":1,"b":2}`))
+		require.ErrorIs(t, next[*ToolResult](wa).Error, ErrInternal)
+		wa.send(&CreateSession{})
+		require.ErrorIs(t, next[*ErrorMessage](wa).Err, ErrInternal)
+		wb.send(call("j", "math/add", `{"a":1,"b":2}`))
+		require.Nil(t, next[*ToolResult](wb).Error)
+		require.NoError(t, b.h.Close())
+		time.Sleep(time.Minute)
+		wa.send(call("k", "math/add", `{"a":1,"b":2}`))
+		require.Nil(t, next[*ToolResult](wa).Error, "it is alone again")
+	})
+}
+
+// D-16: an owner keeps its runtime id while it is connected and for a day.
+func TestOwnersStored(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		st, runs := store.NewMemory(), new(atomic.Int64)
+		a, b := live(t, st, "a", runs, HostOptions{}), live(t, st, "b", runs, HostOptions{})
+		try := func() *Error {
+			w := connect(t, b.h, &Identity{Name: "thief"})
+			_ = w.conn.Send(&AnnounceRuntime{RuntimeID: "r-a", ProtocolVersion: ProtocolVersion})
+			m, err := w.conn.Receive()
+			require.NoError(t, err)
+			if e, ok := m.(*ErrorMessage); ok {
+				return e.Err
+			}
+			return nil
+		}
+		time.Sleep(100 * time.Hour)
+		require.ErrorIs(t, try(), ReasonRuntimeIDTaken)
+		a.h.lock()
+		rt := a.h.order[0]
+		a.h.unlock()
+		rt.cut()
+		time.Sleep(23 * time.Hour)
+		require.ErrorIs(t, try(), ReasonRuntimeIDTaken)
+		time.Sleep(2 * time.Hour)
+		require.Nil(t, try())
+	})
+}
+
+// What stands in the store is not trusted.
+func TestStoreGarbage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		st, runs := store.NewMemory(), new(atomic.Int64)
+		a := live(t, st, "a", runs, HostOptions{})
+		w := connect(t, a.h, testUser)
+		w.session("s")
+		for i, garbage := range []string{"", "[]", "{", `{"ended":true}`, `{"ended":true}` + "\n{", `{"ended":1}`} {
+			id := fmt.Sprint("i", i)
+			_, err := st.Create(t.Context(), callKey("s", id), []byte(garbage), 0)
+			require.NoError(t, err)
+			w.send(call(id, "math/add", `{"a":1,"b":2}`))
+			require.ErrorIs(t, next[*ToolResult](w).Error, ErrInternal, garbage)
+		}
+		_, err := st.Create(t.Context(), sessionKey("g"), []byte("{"), 0)
+		require.NoError(t, err)
+		w.send(&ListTools{SessionID: "g"})
+		require.ErrorIs(t, next[*ErrorMessage](w).Err, ErrInternal)
+		_, err = st.Create(t.Context(), ownerKey("r"), []byte("{"), 0)
+		require.NoError(t, err)
+		rt := connect(t, a.h, testService)
+		_ = rt.conn.Send(&AnnounceRuntime{RuntimeID: "r", ProtocolVersion: ProtocolVersion})
+		require.ErrorIs(t, next[*ErrorMessage](rt).Err, ErrInternal)
+		require.Zero(t, runs.Load())
+	})
+}
+
+// A session whose calls come from another Host, and whose clients come, too.
+func TestGuestBecomesOwn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		st := store.NewMemory()
+		m := newMesh(t, HostOptions{Store: st}, "a", "b")
+		m.attach(t, "b", testRuntime("rb", nil))
+		wa, wb := connect(t, m.hosts["a"], testUser), connect(t, m.hosts["b"], testUser)
+		wa.session("s")
+		wa.send(call("i", "wait", `{"ms":1000}`))
+		synctest.Wait()
+		require.Zero(t, m.hosts["b"].Stats().Sessions)
+		wb.send(call("i", "wait", `{"ms":1000}`)) // that is what runs here
+		require.Equal(t, json.RawMessage(`"waited"`), next[*ToolResult](wa).Payload)
+		require.Equal(t, json.RawMessage(`"waited"`), next[*ToolResult](wb).Payload)
+		require.Equal(t, 1, m.hosts["b"].Stats().Sessions)
+		require.Equal(t, uint64(1), m.hosts["b"].Stats().Dispatched)
+		m.empty(t)
+	})
+}
+
+// The live sessions of all callers together are bounded, and so is what is kept
+// of calls that ended (D-22, D-35).
+func TestBounds(t *testing.T) { synctest.Test(t, testBounds) }
+
+func testBounds(t *testing.T) {
+	h := testHost(t, &HostOptions{MaxLiveSessions: 2, MaxRecorded: 64 << 10})
+	rt := NewRuntime("r1", &RuntimeOptions{Standing: true})
+	big := strings.Repeat("x", 16<<10)
+	rt.Handle("math/add", ToolFunc(func(context.Context, *ToolCall) (any, error) { return big, nil }))
+	conn, err := h.Dial(testService)
+	require.NoError(t, err)
+	done := make(chan struct{})
+	go func() { defer close(done); _ = rt.Run(context.Background(), conn) }()
+	t.Cleanup(func() { _ = conn.Close(); <-done })
+	synctest.Wait()
+	w := connect(t, h, testUser)
+	w.session("s")
+	w.session("s2")
+	connect(t, h, &Identity{Name: "else"}).send(&CreateSession{})
+	w.send(&CreateSession{})
+	require.ErrorIs(t, next[*ErrorMessage](w).Err, ReasonQuotaExceeded)
+
+	refused := 0
+	for i := range 100 {
+		w.send(call(fmt.Sprint(i), "math/add", `{"a":1,"b":2}`))
+		r := next[*ToolResult](w)
+		if r.Error != nil {
+			require.ErrorIs(t, r.Error, ReasonOverloaded)
+			refused++
+		}
+		h.lock()
+		require.LessOrEqual(t, h.recorded, int64(64<<10+18<<10))
+		h.unlock()
+	}
+	require.NotZero(t, refused)
+	w.send(call("0", "math/add", `{"a":1,"b":2}`))
+	require.ErrorIs(t, next[*ToolResult](w).Error, ReasonNotRetained, "it does not run again")
+	require.Equal(t, uint64(100-refused), h.Stats().Dispatched)
+}
+
+// What is written of a call can be read again.
+func TestCallRecord(t *testing.T) {
+	for _, r := range []*callRecord{
+		{Host: "h \"1\"", Instance: "i", Tool: "a/b", Digest: "d"},
+		{Host: "h", Instance: "i", Tool: "t", Digest: "d", Attempt: 1, Ended: true, result: &ToolResult{InvocationID: "i", Payload: json.RawMessage(`{"a":[1]}`)}},
+		{Ended: true, result: &ToolResult{InvocationID: "i", Error: errDisconnected()}},
+		{Ended: true, chunks: []*StreamChunk{{InvocationID: "i", Payload: json.RawMessage(`1`)}, {InvocationID: "i", ChunkID: 1, IsFinal: true}}},
+	} {
+		data, err := r.encode()
+		require.NoError(t, err)
+		again, err := readCallRecord(data)
+		require.NoError(t, err)
+		data2, err := again.encode()
+		require.NoError(t, err)
+		require.Equal(t, string(data), string(data2))
+		require.Equal(t, r.Ended, again.Ended)
+		require.Len(t, again.chunks, len(r.chunks))
+	}
+}
+
+// Two parameters have the same digest if and only if they are equal (D-22).
+func TestDigest(t *testing.T) {
+	same := [][]string{
+		{`{"a":1,"b":[true,null]}`, `{ "b" : [true, null], "a":1.0 }`, `{"\u0061":10e-1,"b":[true,null]}`},
+		{`{"a":0}`, `{"a":-0}`, `{"a":0e999999999}`, `{"a":0.000}`},
+		{`{"a":100}`, `{"a":1e2}`, `{"a":1E+2}`, `{"a":0.1e3}`},
+		{`{"a":"1"}`}, {`{"a":[1,2]}`}, {`{"a":[12]}`}, {`{"a":[2,1]}`}, {`{"a":-100}`}, {`{"a":1e999999999}`}, {`{"a":1e-999999999}`},
+		{`{"a":9007199254740993}`}, {`{"a":9007199254740992}`}, {`{"a":{}}`}, {`{"a":[]}`}, {`{"a":null}`}, {`{}`}, {`{"a":false}`},
+	}
+	seen := make(map[string]int)
+	for i, group := range same {
+		for _, text := range group {
+			d := digest(json.RawMessage(text))
+			if k, ok := seen[d]; ok {
+				require.Equal(t, k, i, text)
+			}
+			require.Equal(t, digest(json.RawMessage(group[0])), d, text)
+			seen[d] = i
+		}
+	}
+	numbers := rapid.SampledFrom([]string{"0", "-0", "1", "10", "1e1", "1.0", "100e-1", "-1", "0.1", "1e-1", "10.0e-2", "-0.0e5", "5e-324", "123456789012345678901234567890"})
+	rapid.Check(t, func(t *rapid.T) {
+		text := func(label string) string {
+			return fmt.Sprintf(`{"x":%s,"y":[%s,"%s"]}`, numbers.Draw(t, label), numbers.Draw(t, label), rapid.SampledFrom([]string{"", "a"}).Draw(t, label))
+		}
+		a, b := text("a"), text("b")
+		require.Equal(t, equalJSON(strictjson.Value(a), strictjson.Value(b)), digest(json.RawMessage(a)) == digest(json.RawMessage(b)), "%s %s", a, b)
+	})
+}
