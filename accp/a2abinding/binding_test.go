@@ -1,0 +1,444 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package a2abinding_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/a2aproject/a2a-go/a2a"
+	"github.com/a2aproject/a2a-go/a2aclient"
+	"github.com/a2aproject/a2a-go/a2agrpc"
+	"github.com/a2aproject/a2a-go/a2asrv"
+	"github.com/a2aproject/a2a-go/a2asrv/eventqueue"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/test/bufconn"
+
+	"github.com/fivewire/fivewire/accp"
+	"github.com/fivewire/fivewire/accp/a2abinding"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+var metric = accp.Schema{Name: "metric", Code: "MX", Version: 1, Fields: []string{"name", "level"}}
+
+// A desk is an agent behind a handler of the SDK.
+type desk struct {
+	agent     *accp.Server
+	handler   a2asrv.RequestHandler
+	cancelled chan struct{} // gets a value when a handler's context ended
+}
+
+func newDesk(t *testing.T) *desk {
+	registry := accp.NewRegistry()
+	require.NoError(t, registry.Register(metric))
+	agent, err := accp.NewServer("desk", &accp.ServerOptions{
+		Session: accp.SessionOptions{Registry: registry},
+		Authorize: func(r *http.Request, sid string) error {
+			if sid == "forbidden" && r.Header.Get("X-Key") != "right" {
+				return errors.New("not yours")
+			}
+			return nil
+		},
+	})
+	require.NoError(t, err)
+	d := &desk{agent: agent, cancelled: make(chan struct{}, 8)}
+	agent.HandleFunc(accp.IntentReq, accp.OpAnalyze, func(_ context.Context, w *accp.Reply, m *accp.Message) error {
+		data, _ := m.Params.Get("data")
+		return w.Result(accp.Params{{Key: "findings", Value: data}})
+	})
+	agent.HandleFunc(accp.IntentReq, accp.OpGenerate, func(ctx context.Context, w *accp.Reply, m *accp.Message) error {
+		words := strings.Fields(m.Params.Text("data"))
+		for i, word := range words {
+			chunk, err := accp.NewMessage(accp.IntentStream, m.Op, accp.SchemaStream, accp.Chunk{Index: int64(i), Data: accp.String(word), Final: i == len(words)-1})
+			if err != nil {
+				return err
+			}
+			if err := w.Send(chunk); err != nil {
+				return err
+			}
+			if word == "hold" {
+				<-ctx.Done()
+				d.cancelled <- struct{}{}
+				return ctx.Err()
+			}
+		}
+		return nil
+	})
+	agent.HandleFunc(accp.IntentReq, accp.OpApprove, func(_ context.Context, w *accp.Reply, _ *accp.Message) error {
+		if err := w.Send(&accp.Message{Intent: accp.IntentAck, Op: accp.OpApprove}); err != nil {
+			return err
+		}
+		return w.Send(&accp.Message{Intent: accp.IntentWait, Op: accp.OpApprove, Params: accp.Params{{Key: "reason", Value: accp.String("signature")}}})
+	})
+	agent.HandleFunc(accp.IntentReq, accp.OpNotify, func(context.Context, *accp.Reply, *accp.Message) error { return nil })
+	agent.HandleFunc(accp.IntentReq, accp.OpReject, func(context.Context, *accp.Reply, *accp.Message) error { return accp.ErrPolicyDenied })
+	agent.HandleFunc(accp.IntentReq, accp.OpExecute, func(context.Context, *accp.Reply, *accp.Message) error {
+		return errors.New("secret path /var/lib")
+	})
+	d.handler = a2asrv.NewHandler(a2abinding.NewExecutor(agent))
+	return d
+}
+
+// An over is a transport between a client and a desk.
+type over struct {
+	name    string
+	connect func(t *testing.T, handler a2asrv.RequestHandler) *a2aclient.Client
+}
+
+var overHTTP = over{"JSON-RPC", func(t *testing.T, handler a2asrv.RequestHandler) *a2aclient.Client {
+	web := httptest.NewServer(a2asrv.NewJSONRPCHandler(handler))
+	hc := &http.Client{Transport: &http.Transport{}}
+	c, err := a2aclient.NewFromEndpoints(t.Context(), []a2a.AgentInterface{{URL: web.URL, Transport: a2a.TransportProtocolJSONRPC}}, a2aclient.WithJSONRPCTransport(hc))
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		_ = c.Destroy()
+		hc.CloseIdleConnections()
+		web.Close()
+	})
+	return c
+}}
+
+// overGRPC is the SDK's gRPC transport over a pipe in memory.
+var overGRPC = over{"gRPC", func(t *testing.T, handler a2asrv.RequestHandler) *a2aclient.Client {
+	pipe := bufconn.Listen(1 << 20)
+	server := grpc.NewServer()
+	a2agrpc.NewHandler(handler).RegisterWith(server)
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(pipe) }()
+	c, err := a2aclient.NewFromEndpoints(t.Context(), []a2a.AgentInterface{{URL: "passthrough:///pipe", Transport: a2a.TransportProtocolGRPC}},
+		a2aclient.WithGRPCTransport(grpc.WithTransportCredentials(insecure.NewCredentials()),
+			grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return pipe.DialContext(ctx) })))
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		_ = c.Destroy()
+		server.Stop()
+		<-served
+	})
+	return c
+}}
+
+var transports = []over{overHTTP, overGRPC}
+
+func request(op, data string) *accp.Message {
+	return &accp.Message{Intent: accp.IntentReq, Op: op, Params: accp.Params{{Key: "data", Value: accp.String(data)}}}
+}
+
+// The binding works over each transport of the SDK (ACCP-160, ACCP-164).
+func TestConversation(t *testing.T) {
+	for _, o := range transports {
+		t.Run(o.name, func(t *testing.T) {
+			d := newDesk(t)
+			c, err := a2abinding.NewClient(o.connect(t, d.handler), "planner", &accp.ClientOptions{SessionID: "s1", Tries: 1})
+			require.NoError(t, err)
+
+			// The registries are exchanged as over any transport: frames of all intents
+			// pass.
+			synced, err := c.Hello(t.Context())
+			require.NoError(t, err)
+			require.True(t, synced)
+			_, known := c.Session().Registry().Schema("MX")
+			require.True(t, known)
+
+			// ACCP-165: req creates a task, done completes it.
+			for range 3 {
+				text := "two words, a | and 한글 🙂\nmore"
+				answer, err := c.Call(t.Context(), request(accp.OpAnalyze, text))
+				require.NoError(t, err)
+				require.Equal(t, accp.IntentDone, answer.Intent)
+				require.Equal(t, text, answer.Params.Text("findings"))
+				require.Equal(t, "s1", answer.Meta.SID)
+			}
+			require.NotEmpty(t, c.Session().Checkpoints())
+
+			// ACCP-166, ACCP-150: chunks arrive one by one and in order.
+			var words []string
+			for v, err := range c.Stream(t.Context(), request(accp.OpGenerate, "a b c d")) {
+				require.NoError(t, err)
+				word, _ := v.Text()
+				words = append(words, word)
+			}
+			require.Equal(t, []string{"a", "b", "c", "d"}, words)
+
+			// What comes after an ack.
+			answer, err := c.Call(t.Context(), request(accp.OpApprove, "x"))
+			require.NoError(t, err)
+			require.Equal(t, accp.IntentWait, answer.Intent)
+			answer, err = c.Call(t.Context(), request(accp.OpNotify, "x"))
+			require.NoError(t, err)
+			require.Equal(t, accp.IntentAck, answer.Intent)
+			answer, err = c.Call(t.Context(), &accp.Message{Intent: accp.IntentPing, Op: accp.OpHeartbeat})
+			require.NoError(t, err)
+			require.Equal(t, accp.IntentPong, answer.Intent)
+			answer, err = c.Call(t.Context(), &accp.Message{Intent: accp.IntentAck, Op: accp.OpAnalyze, Meta: &accp.Meta{CID: "000000000001"}})
+			require.NoError(t, err)
+			require.Nil(t, answer) // nothing answers an ack
+
+			for op, want := range map[string]error{accp.OpReject: accp.ErrPolicyDenied, accp.OpExecute: accp.ErrInternal, "unheard": accp.ErrInvalidIntent} {
+				_, err = c.Call(t.Context(), request(op, "x"))
+				require.ErrorIs(t, err, want, op)
+				require.NotContains(t, err.Error(), "secret")
+			}
+		})
+	}
+}
+
+// A message that is split makes one task, with its last part.
+func TestParts(t *testing.T) {
+	d := newDesk(t)
+	c, err := a2abinding.NewClient(overHTTP.connect(t, d.handler), "planner", nil)
+	require.NoError(t, err)
+	m := request(accp.OpAnalyze, "x")
+	for i := range 12 {
+		m.Params = append(m.Params, accp.Param{Key: fmt.Sprintf("k%d", i), Value: accp.String(strings.Repeat("long words ", 6))})
+	}
+	answer, err := c.Call(t.Context(), m)
+	require.NoError(t, err)
+	require.Equal(t, "x", answer.Params.Text("findings"))
+	require.Greater(t, c.Session().Stats().Sent, int64(1))
+}
+
+// A call that is left, or whose context ends, cancels the task and so the handler.
+func TestCancel(t *testing.T) {
+	for _, o := range transports {
+		t.Run(o.name, func(t *testing.T) {
+			d := newDesk(t)
+			client := o.connect(t, d.handler)
+			ended := func() {
+				t.Helper()
+				select {
+				case <-d.cancelled:
+				case <-time.After(10 * time.Second):
+					t.Fatal("the handler goes on")
+				}
+			}
+			c, err := a2abinding.NewClient(client, "planner", &accp.ClientOptions{Tries: 1})
+			require.NoError(t, err)
+			for v, err := range c.Stream(t.Context(), request(accp.OpGenerate, "one hold")) {
+				require.NoError(t, err)
+				if word, _ := v.Text(); word == "hold" {
+					break
+				}
+			}
+			ended()
+
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			for _, err := range c.Stream(ctx, request(accp.OpGenerate, "hold")) {
+				cancel()
+				if err != nil {
+					require.ErrorIs(t, err, context.Canceled)
+				}
+			}
+			ended()
+
+			// Any client of A2A can cancel the task.
+			frame := newFrame(t, "s7", 1, request(accp.OpGenerate, "hold"))
+			var id a2a.TaskID
+			for event, err := range client.SendStreamingMessage(t.Context(), &a2a.MessageSendParams{Message: a2a.NewMessage(a2a.MessageRoleUser, frame)}) {
+				require.NoError(t, err)
+				switch e := event.(type) {
+				case *a2a.TaskArtifactUpdateEvent:
+					id = e.TaskID
+					task, err := client.CancelTask(t.Context(), &a2a.TaskIDParams{ID: id})
+					require.NoError(t, err)
+					require.Equal(t, a2a.TaskStateCanceled, task.Status.State)
+				case *a2a.TaskStatusUpdateEvent:
+					if e.Final {
+						require.Equal(t, a2a.TaskStateCanceled, e.Status.State)
+					}
+				}
+			}
+			require.NotEmpty(t, id)
+			ended()
+		})
+	}
+}
+
+// newFrame writes a frame of a session that nobody else keeps.
+func newFrame(t *testing.T, sid string, seq int64, m *accp.Message) a2a.Part {
+	t.Helper()
+	out := *m
+	out.From = "someone"
+	meta := accp.Meta{MID: fmt.Sprintf("%012x", seq), Seq: accp.Num(seq), TS: accp.Num(1714000000), SID: sid}
+	if m.Meta != nil {
+		meta.CID, meta.TTL, meta.Ext = m.Meta.CID, m.Meta.TTL, m.Meta.Ext
+	}
+	out.Meta = &meta
+	frame, err := new(accp.Codec).Encode(&out)
+	require.NoError(t, err)
+	p, err := a2abinding.Part(frame)
+	require.NoError(t, err)
+	return p
+}
+
+// An ordinary client of A2A sees tasks in the states that the frames stand for
+// (ACCP-165, D58).
+func TestOrdinaryClient(t *testing.T) {
+	d := newDesk(t)
+	client := overHTTP.connect(t, d.handler)
+	seq := int64(0)
+	send := func(m *accp.Message) (a2a.SendMessageResult, error) {
+		seq++
+		return client.SendMessage(t.Context(), &a2a.MessageSendParams{Message: a2a.NewMessage(a2a.MessageRoleUser, newFrame(t, "", seq, m))})
+	}
+	states := map[string]a2a.TaskState{
+		accp.OpAnalyze: a2a.TaskStateCompleted, accp.OpApprove: a2a.TaskStateInputRequired, accp.OpNotify: a2a.TaskStateWorking,
+		accp.OpReject: a2a.TaskStateFailed, accp.OpGenerate: a2a.TaskStateCompleted, "unheard": a2a.TaskStateFailed,
+	}
+	for op, want := range states {
+		res, err := send(request(op, "a b c"))
+		require.NoError(t, err, op)
+		task, ok := res.(*a2a.Task)
+		require.True(t, ok, op)
+		require.Equal(t, want, task.Status.State, op)
+		if op == accp.OpGenerate {
+			// ACCP-166: one part for each chunk, in one artifact.
+			require.Len(t, task.Artifacts, 1)
+			frames := a2abinding.Frames(task.Artifacts[0].Parts)
+			require.Len(t, frames, 3)
+			require.Len(t, task.Artifacts[0].Parts, 3)
+			for i, f := range frames {
+				m, err := new(accp.Codec).Decode(f)
+				require.NoError(t, err)
+				require.Equal(t, accp.IntentStream, m.Intent)
+				index, _ := m.Params.Get("chunk_index")
+				n, _ := index.Int()
+				require.EqualValues(t, i, n)
+			}
+			continue
+		}
+		frames := a2abinding.Frames(task.Status.Message.Parts)
+		require.Len(t, frames, 1, op)
+		require.Len(t, task.Status.Message.Parts, 1) // ACCP-164
+		m, err := new(accp.Codec).DecodeEnvelope(frames[0])
+		require.NoError(t, err)
+		require.Equal(t, string(want), m.Intent.A2AState(), op)
+	}
+
+	// A frame that is no request makes no task.
+	res, err := send(&accp.Message{Intent: accp.IntentPing, Op: accp.OpHeartbeat})
+	require.NoError(t, err)
+	require.IsType(t, &a2a.Message{}, res)
+	require.Len(t, a2abinding.Frames(res.(*a2a.Message).Parts), 1)
+
+	// A request whose time is over is dropped, and one in bad form is answered.
+	late := request(accp.OpAnalyze, "x")
+	late.Meta = &accp.Meta{TTL: accp.Num(1)}
+	res, err = send(late)
+	require.NoError(t, err)
+	require.Equal(t, a2a.TaskStateCanceled, res.(*a2a.Task).Status.State)
+	res, err = client.SendMessage(t.Context(), &a2a.MessageSendParams{Message: a2a.NewMessage(a2a.MessageRoleUser,
+		a2a.TextPart{Text: "no frame", Metadata: map[string]any{"contentType": "Application/ACCP; x=y"}})})
+	require.NoError(t, err)
+	m, err := new(accp.Codec).Decode(a2abinding.Frames(res.(*a2a.Message).Parts)[0])
+	require.NoError(t, err)
+	require.Equal(t, accp.ErrParse, accp.ErrorOf(m).Code)
+	res, err = client.SendMessage(t.Context(), &a2a.MessageSendParams{Message: a2a.NewMessage(a2a.MessageRoleUser, newFrame(t, "forbidden", 1, request(accp.OpAnalyze, "x")))})
+	require.NoError(t, err)
+	m, err = new(accp.Codec).Decode(a2abinding.Frames(res.(*a2a.Task).Status.Message.Parts)[0])
+	require.NoError(t, err)
+	require.Equal(t, accp.ErrPolicyDenied, accp.ErrorOf(m).Code)
+
+	// Another content is refused.
+	for _, p := range []a2a.Part{
+		a2a.TextPart{Text: "@a>req:plan{}"},
+		a2a.TextPart{Text: "@a>req:plan{}", Metadata: map[string]any{"mimeType": "text/plain"}},
+		a2a.DataPart{Data: map[string]any{"mimeType": accp.MediaType}},
+	} {
+		_, err = client.SendMessage(t.Context(), &a2a.MessageSendParams{Message: a2a.NewMessage(a2a.MessageRoleUser, p)})
+		require.Error(t, err)
+	}
+	_, err = a2abinding.Part([]byte("no frame"))
+	require.ErrorIs(t, err, accp.ErrParse)
+}
+
+// An executor of A2A that knows nothing of ACCP.
+type foreign struct {
+	execute func(ctx context.Context, req *a2asrv.RequestContext, queue eventqueue.Queue) error
+}
+
+func (f foreign) Execute(ctx context.Context, req *a2asrv.RequestContext, queue eventqueue.Queue) error {
+	return f.execute(ctx, req, queue)
+}
+
+func (f foreign) Cancel(context.Context, *a2asrv.RequestContext, eventqueue.Queue) error {
+	return a2a.ErrTaskNotCancelable
+}
+
+func TestForeignAgents(t *testing.T) {
+	final := func(state a2a.TaskState, parts ...a2a.Part) func(context.Context, *a2asrv.RequestContext, eventqueue.Queue) error {
+		return func(ctx context.Context, req *a2asrv.RequestContext, q eventqueue.Queue) error {
+			if err := q.Write(ctx, a2a.NewSubmittedTask(req, req.Message)); err != nil {
+				return err
+			}
+			var m *a2a.Message
+			if parts != nil {
+				m = a2a.NewMessageForTask(a2a.MessageRoleAgent, req, parts...)
+			}
+			event := a2a.NewStatusUpdateEvent(req, state, m)
+			event.Final = true
+			return q.Write(ctx, event)
+		}
+	}
+	for name, tt := range map[string]struct {
+		execute func(ctx context.Context, req *a2asrv.RequestContext, queue eventqueue.Queue) error
+		want    error
+	}{
+		"text": {func(ctx context.Context, _ *a2asrv.RequestContext, q eventqueue.Queue) error {
+			return q.Write(ctx, a2a.NewMessage(a2a.MessageRoleAgent, a2a.TextPart{Text: "hello"}))
+		}, accp.ErrInvalidType},
+		"text in a task":       {final(a2a.TaskStateCompleted, a2a.TextPart{Text: "hello"}), accp.ErrInvalidType},
+		"completed":            {final(a2a.TaskStateCompleted), accp.ErrInvalidType},
+		"failed":               {final(a2a.TaskStateFailed), accp.ErrInternal},
+		"rejected":             {final(a2a.TaskStateRejected), accp.ErrPolicyDenied},
+		"wants authentication": {final(a2a.TaskStateAuthRequired), accp.ErrPolicyDenied},
+		"canceled":             {final(a2a.TaskStateCanceled), accp.ErrInternal},
+		"bad frame": {final(a2a.TaskStateCompleted, a2a.TextPart{Text: "@a>done", Metadata: map[string]any{"mimeType": accp.MediaType}}),
+			accp.ErrParse},
+		"unsupported": {func(context.Context, *a2asrv.RequestContext, eventqueue.Queue) error {
+			return a2a.ErrUnsupportedOperation
+		}, accp.ErrInvalidIntent},
+		"content": {func(context.Context, *a2asrv.RequestContext, eventqueue.Queue) error {
+			return a2a.ErrUnsupportedContentType
+		}, accp.ErrInvalidType},
+	} {
+		t.Run(name, func(t *testing.T) {
+			client := overHTTP.connect(t, a2asrv.NewHandler(foreign{tt.execute}))
+			for _, perSender := range []bool{false, true} {
+				c, err := a2abinding.NewClient(client, "planner", &accp.ClientOptions{Tries: 1, Timeout: 5 * time.Second, Session: accp.SessionOptions{SeqPerSender: perSender}})
+				require.NoError(t, err)
+				for range 2 {
+					_, err = c.Call(t.Context(), request(accp.OpAnalyze, "x"))
+					require.ErrorIs(t, err, tt.want)
+				}
+				answer, err := c.Call(t.Context(), &accp.Message{Intent: accp.IntentFail, Op: accp.OpAnalyze})
+				require.True(t, err != nil || answer == nil)
+			}
+		})
+	}
+}
+
+// An agent that nobody can reach is a missing answer.
+func TestLostConnection(t *testing.T) {
+	web := httptest.NewServer(http.NotFoundHandler())
+	web.Close()
+	client, err := a2aclient.NewFromEndpoints(t.Context(), []a2a.AgentInterface{{URL: web.URL, Transport: a2a.TransportProtocolJSONRPC}})
+	require.NoError(t, err)
+	c, err := a2abinding.NewClient(client, "planner", &accp.ClientOptions{Tries: 1})
+	require.NoError(t, err)
+	_, err = c.Call(t.Context(), request(accp.OpAnalyze, "x"))
+	require.ErrorIs(t, err, accp.ErrTimeout)
+	require.NoError(t, client.Destroy())
+}

@@ -1,0 +1,265 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package a2abinding
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/a2aproject/a2a-go/a2a"
+	"github.com/a2aproject/a2a-go/a2aclient"
+
+	"github.com/fivewire/fivewire/accp"
+)
+
+// NewClient returns a client that sends frames to an A2A agent as agent self. The A2A
+// client stays the caller's to destroy. HTTPClient and Header of the options are
+// not used. Errors are those of the frames, and:
+//
+//   - an answer that holds no frame is [accp.ErrInvalidType],
+//   - a task that ended without one is [accp.ErrInternal], or [accp.ErrPolicyDenied]
+//     if it was rejected or wants to know who asks,
+//   - what the agent refuses as no method of its own is [accp.ErrInvalidIntent], as
+//     malformed [accp.ErrParse],
+//   - a lost connection is [accp.ErrTimeout].
+//
+// Leaving a call before its end, and the end of its context, cancel the task.
+func NewClient(client *a2aclient.Client, self string, opts *accp.ClientOptions) (*accp.Client, error) {
+	var o accp.ClientOptions
+	if opts != nil {
+		o = *opts
+	}
+	t := &transport{a2a: client, perSender: o.Session.SeqPerSender, codec: accp.Codec{Lenient: o.Session.Lenient, Limits: o.Session.Limits}}
+	o.HTTPClient = &http.Client{Transport: t}
+	o.Header = nil
+	return accp.NewClient("http://a2a.invalid"+accp.FramesPath, self, &o)
+}
+
+// A transport answers the frames that an [accp.Client] posts by way of A2A. It opens no
+// connection of its own.
+type transport struct {
+	a2a       *a2aclient.Client
+	codec     accp.Codec
+	perSender bool
+
+	mu      sync.Mutex
+	context string // A2A's name of the conversation, as the agent gave it
+	last    int64  // number of the last frame that was written for the agent, if it counts its own
+}
+
+// RoundTrip sends one frame. The answers arrive while the body is read.
+func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
+	frame, err := io.ReadAll(r.Body)
+	r.Body.Close()
+	if err != nil {
+		return nil, err
+	}
+	m, err := t.codec.Parse(frame)
+	if err != nil {
+		return nil, err // cannot be: the session wrote it
+	}
+	message := a2a.NewMessage(a2a.MessageRoleUser, part(frame))
+	t.mu.Lock()
+	message.ContextID = t.context
+	t.mu.Unlock()
+	b := &body{t: t, ctx: r.Context(), m: m, seen: map[string]bool{}}
+	b.next, b.stop = iter.Pull2(t.a2a.SendStreamingMessage(r.Context(), &a2a.MessageSendParams{Message: message}))
+	return &http.Response{
+		StatusCode: http.StatusOK, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1, Request: r,
+		Header: http.Header{"Content-Type": {accp.MediaType}}, Body: b,
+	}, nil
+}
+
+// A body reads the frames that answer m, one a line.
+type body struct {
+	t    *transport
+	ctx  context.Context
+	m    *accp.Message
+	next func() (a2a.Event, error, bool)
+	stop func()
+
+	buf      []byte
+	seen     map[string]bool // frames, as a task repeats what its events said
+	events   int
+	other    bool // something came that was no frame
+	task     a2a.TaskID
+	state    a2a.TaskState // of the task
+	finished bool
+	err      error
+}
+
+func (b *body) Read(p []byte) (int, error) {
+	for len(b.buf) == 0 && b.err == nil {
+		b.fill()
+	}
+	if len(b.buf) > 0 {
+		n := copy(p, b.buf)
+		b.buf = b.buf[n:]
+		return n, nil
+	}
+	return 0, b.err
+}
+
+// fill takes the next event.
+func (b *body) fill() {
+	event, err, ok := b.next()
+	switch {
+	case !ok:
+		b.finished, b.err = true, io.EOF
+		b.close()
+	case err != nil:
+		b.err = err
+		if code := codeOf(err); code != "" && b.ctx.Err() == nil {
+			b.finished, b.err = true, io.EOF
+			b.fail(code, "")
+		}
+	default:
+		b.events++
+		b.event(event)
+	}
+}
+
+func (b *body) event(event a2a.Event) {
+	switch e := event.(type) {
+	case *a2a.Message:
+		b.conversation(e.ContextID)
+		b.parts(e.Parts)
+		b.finished = true // a message is all there is
+	case *a2a.Task:
+		b.conversation(e.ContextID)
+		b.task, b.state = e.ID, e.Status.State
+		for _, artifact := range e.Artifacts {
+			b.parts(artifact.Parts)
+		}
+		b.status(e.Status)
+	case *a2a.TaskStatusUpdateEvent:
+		b.conversation(e.ContextID)
+		b.task, b.state = e.TaskID, e.Status.State
+		b.status(e.Status)
+		b.finished = b.finished || e.Final
+	case *a2a.TaskArtifactUpdateEvent:
+		b.task = e.TaskID
+		if e.Artifact != nil {
+			b.parts(e.Artifact.Parts)
+		}
+	}
+}
+
+func (b *body) conversation(id string) {
+	if id != "" {
+		b.t.mu.Lock()
+		b.t.context = id
+		b.t.mu.Unlock()
+	}
+}
+
+func (b *body) status(s a2a.TaskStatus) {
+	if s.Message != nil {
+		b.parts(s.Message.Parts)
+	}
+	b.finished = b.finished || s.State.Terminal()
+}
+
+func (b *body) parts(parts a2a.ContentParts) {
+	frames := Frames(parts)
+	b.other = b.other || len(frames) < len(parts)
+	for _, f := range frames {
+		if key := string(f); !b.seen[key] {
+			b.seen[key] = true
+			b.buf = append(append(b.buf, f...), '\n')
+		}
+	}
+}
+
+// close says what the end of the events means if they held no frame.
+func (b *body) close() {
+	switch {
+	case len(b.seen) > 0 || b.ctx.Err() != nil:
+	case b.other:
+		b.fail(accp.ErrInvalidType, "the answer holds no frame")
+	case b.task == "" && b.events > 0: // an empty message: nothing answers the frame
+	case b.state == a2a.TaskStateRejected, b.state == a2a.TaskStateAuthRequired:
+		b.fail(accp.ErrPolicyDenied, "the task is "+string(b.state))
+	case b.state == a2a.TaskStateCompleted, b.state == a2a.TaskStateInputRequired:
+		b.fail(accp.ErrInvalidType, "the answer holds no frame")
+	default:
+		b.fail(accp.ErrInternal, "the task is "+string(b.state))
+	}
+}
+
+// Close ends the call, and its task if that is not finished.
+func (b *body) Close() error {
+	b.stop()
+	if b.finished || b.task == "" {
+		return nil
+	}
+	b.finished = true
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(b.ctx), 5*time.Second)
+	defer cancel()
+	_, err := b.t.a2a.CancelTask(ctx, &a2a.TaskIDParams{ID: b.task})
+	if err != nil && !errors.Is(err, a2a.ErrTaskNotCancelable) && !errors.Is(err, a2a.ErrTaskNotFound) {
+		return fmt.Errorf("accp: cancelling task %s: %w", b.task, err)
+	}
+	return nil
+}
+
+// codeOf returns the code that an error of A2A stands for, or "" if it is none.
+func codeOf(err error) accp.Code {
+	for _, c := range []struct {
+		err  error
+		code accp.Code
+	}{
+		{a2a.ErrUnsupportedContentType, accp.ErrInvalidType},
+		{a2a.ErrInvalidAgentResponse, accp.ErrInvalidType},
+		{a2a.ErrParseError, accp.ErrParse},
+		{a2a.ErrInvalidRequest, accp.ErrParse},
+		{a2a.ErrInvalidParams, accp.ErrParse},
+		{a2a.ErrMethodNotFound, accp.ErrInvalidIntent},
+		{a2a.ErrUnsupportedOperation, accp.ErrInvalidIntent},
+		{a2a.ErrInternalError, accp.ErrInternal},
+		{a2a.ErrServerError, accp.ErrInternal},
+	} {
+		if errors.Is(err, c.err) {
+			return c.code
+		}
+	}
+	return ""
+}
+
+// fail writes an error frame in the name of the agent. Errors are never answered to
+// fail frames (D52).
+func (b *body) fail(code accp.Code, detail string) {
+	if b.m.Intent == accp.IntentFail {
+		return
+	}
+	info := code.Info()
+	if detail == "" {
+		detail = strings.ToLower(info.Name)
+	}
+	seq := b.m.Meta.Seq.N + 1
+	if b.t.perSender {
+		b.t.mu.Lock()
+		b.t.last++
+		seq = b.t.last
+		b.t.mu.Unlock()
+	}
+	frame, err := b.t.codec.Encode(&accp.Message{From: "a2a", Intent: accp.IntentFail, Op: accp.OpError, Meta: envelope(b.m, seq), Params: accp.Params{
+		{Key: "code", Value: accp.String(string(code))},
+		{Key: "message", Value: accp.String(detail)},
+		{Key: "retryable", Value: accp.Bool(info.Retryable)},
+		{Key: "schema", Value: accp.String(accp.SchemaError)},
+	}})
+	if err != nil {
+		b.err = err
+		return
+	}
+	b.buf = append(append(b.buf, frame...), '\n')
+}

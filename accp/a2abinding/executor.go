@@ -1,0 +1,216 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package a2abinding
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"net/http"
+
+	"github.com/a2aproject/a2a-go/a2a"
+	"github.com/a2aproject/a2a-go/a2asrv"
+	"github.com/a2aproject/a2a-go/a2asrv/eventqueue"
+
+	"github.com/fivewire/fivewire/accp"
+)
+
+// An Executor answers A2A messages that hold frames. It may be used by several
+// goroutines, and holds nothing between calls: sessions are those of the agent.
+type Executor struct{ agent *accp.Server }
+
+var _ a2asrv.AgentExecutor = (*Executor)(nil)
+
+// NewExecutor returns an executor that agent answers for. Its sessions, limits,
+// middleware and Authorize are in force; the request that Authorize sees has the
+// header of the A2A request, and its context that of the SDK, in which
+// [a2asrv.CallContextFrom] finds the user.
+func NewExecutor(agent *accp.Server) *Executor { return &Executor{agent: agent} }
+
+// Execute answers the frames of a message. A message without any is
+// [a2a.ErrUnsupportedContentType].
+func (e *Executor) Execute(ctx context.Context, req *a2asrv.RequestContext, queue eventqueue.Queue) error {
+	if req.Message == nil {
+		return fmt.Errorf("accp: no message: %w", a2a.ErrInvalidParams)
+	}
+	frames := Frames(req.Message.Parts)
+	if len(frames) == 0 {
+		return fmt.Errorf("accp: the message holds no frame: %w", a2a.ErrUnsupportedContentType)
+	}
+	out := &answer{ctx: ctx, req: req, queue: queue}
+	c := accp.Codec{Lenient: true} // only to see what kind of frame it is
+	for _, f := range frames {
+		if m, err := c.Parse(f); err == nil && opensTask(m) && !out.task {
+			out.task = true
+			if req.StoredTask == nil {
+				out.write(a2a.NewStatusUpdateEvent(req, a2a.TaskStateSubmitted, nil))
+			}
+		}
+	}
+	for _, f := range frames {
+		e.serve(ctx, f, out)
+	}
+	return out.finish()
+}
+
+// Cancel ends a task. The SDK then ends the context of its execution, and so that
+// of the handler.
+func (e *Executor) Cancel(ctx context.Context, req *a2asrv.RequestContext, queue eventqueue.Queue) error {
+	event := a2a.NewStatusUpdateEvent(req, a2a.TaskStateCanceled, nil)
+	event.Final = true
+	return queue.Write(ctx, event)
+}
+
+// serve gives one frame to the agent. An answer that is cut off shows in out.
+func (e *Executor) serve(ctx context.Context, frame []byte, out *answer) {
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, "a2a://"+accp.FramesPath, bytes.NewReader(frame))
+	if err != nil {
+		out.broken = true
+		return
+	}
+	if call, ok := a2asrv.CallContextFrom(ctx); ok && call.RequestMeta() != nil {
+		for k, v := range call.RequestMeta().List() {
+			r.Header[http.CanonicalHeaderKey(k)] = v
+		}
+	}
+	r.Header.Set("Content-Type", accp.MediaType)
+	out.header, out.status = http.Header{}, 0
+	defer func() {
+		switch p := recover(); p {
+		case nil:
+		case http.ErrAbortHandler:
+			out.broken = true
+		default:
+			panic(p)
+		}
+	}()
+	e.agent.ServeFrames(out, r)
+	switch out.status {
+	case http.StatusOK, http.StatusBadRequest, http.StatusNoContent:
+	default:
+		out.broken = true
+	}
+}
+
+// An answer turns the frames that an agent writes, one a line, into events of A2A.
+type answer struct {
+	ctx   context.Context
+	req   *a2asrv.RequestContext
+	queue eventqueue.Queue
+	task  bool // a task is running; else all goes into one message
+
+	header http.Header
+	status int
+	line   []byte // the beginning of a frame
+
+	parts    a2a.ContentParts           // for the message
+	artifact a2a.ArtifactID             // of the chunks
+	last     *a2a.TaskStatusUpdateEvent // held back, as it may have to be final
+	frames   int
+	broken   bool
+	err      error
+}
+
+func (a *answer) Header() http.Header { return a.header }
+
+func (a *answer) WriteHeader(status int) {
+	if a.status == 0 {
+		a.status = status
+	}
+}
+
+func (a *answer) Write(p []byte) (int, error) {
+	a.WriteHeader(http.StatusOK)
+	a.line = append(a.line, p...)
+	for {
+		frame, rest, ok := bytes.Cut(a.line, []byte{'\n'})
+		if !ok {
+			return len(p), a.err
+		}
+		a.frame(frame)
+		a.line = bytes.Clone(rest)
+	}
+}
+
+// frame takes one frame of the agent.
+func (a *answer) frame(frame []byte) {
+	a.frames++
+	if !a.task {
+		a.parts = append(a.parts, part(frame))
+		return
+	}
+	m, err := new(accp.Codec).Decode(frame)
+	if err != nil {
+		m = &accp.Message{} // one with a schema of its own; it is passed on all the same
+	}
+	if m.Intent == accp.IntentStream {
+		a.release()
+		event := a2a.NewArtifactEvent(a.req, part(frame))
+		if a.artifact != "" {
+			event = a2a.NewArtifactUpdateEvent(a.req, a.artifact, part(frame))
+		}
+		a.artifact = event.Artifact.ID
+		final, _ := m.Params.Get("is_final")
+		event.LastChunk, _ = final.Bool()
+		a.write(event) // at once: someone is reading along
+		return
+	}
+	a.release()
+	state := a2a.TaskState(m.Intent.A2AState())
+	if state == a2a.TaskStateUnspecified || state == a2a.TaskStateSubmitted {
+		state = a2a.TaskStateWorking
+	}
+	a.last = a2a.NewStatusUpdateEvent(a.req, state, a2a.NewMessageForTask(a2a.MessageRoleAgent, a.req, part(frame)))
+}
+
+// release writes the status that was held back.
+func (a *answer) release() {
+	if a.last != nil {
+		// The task goes on, whatever the frame said.
+		if a.last.Status.State.Terminal() {
+			a.last.Status.State = a2a.TaskStateWorking
+		}
+		a.write(a.last)
+		a.last = nil
+	}
+}
+
+func (a *answer) write(event a2a.Event) {
+	if a.err == nil {
+		a.err = a.queue.Write(a.ctx, event)
+	}
+}
+
+// finish says that no more will come, and how the task stands.
+func (a *answer) finish() error {
+	if a.err != nil {
+		return a.err
+	}
+	if !a.task {
+		if a.broken {
+			return fmt.Errorf("accp: the agent cannot answer: %w", a2a.ErrInternalError)
+		}
+		if a.parts == nil {
+			a.parts = a2a.ContentParts{} // nothing answers it, which A2A cannot say otherwise
+		}
+		a.write(a2a.NewMessage(a2a.MessageRoleAgent, a.parts...))
+		return a.err
+	}
+	event := a.last
+	if event == nil {
+		state := a2a.TaskStateCompleted // a stream that has ended
+		switch {
+		case a.broken:
+			state = a2a.TaskStateFailed
+		case a.frames == 0: // its chain was cancelled, or its time was over
+			state = a2a.TaskStateCanceled
+		}
+		event = a2a.NewStatusUpdateEvent(a.req, state, nil)
+	} else if a.broken {
+		event.Status.State = a2a.TaskStateFailed
+	}
+	event.Final = true
+	a.write(event)
+	return a.err
+}

@@ -1,0 +1,88 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package a2abinding
+
+import (
+	"crypto/rand"
+	"encoding/hex"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/a2aproject/a2a-go/a2a"
+
+	"github.com/fivewire/fivewire/accp"
+)
+
+// Part returns a frame, which must satisfy the grammar, as the part of a message or an
+// artifact (ACCP-164).
+func Part(frame []byte) (a2a.Part, error) {
+	var f accp.Frame
+	if err := new(accp.Codec).ParseFrame(frame, &f); err != nil {
+		return nil, err
+	}
+	return part(frame), nil
+}
+
+func part(frame []byte) a2a.Part {
+	return a2a.TextPart{Text: string(frame), Metadata: map[string]any{"mimeType": accp.MediaType}}
+}
+
+// Frames returns the frames among the parts of a message or an artifact, as they
+// came. Parts of other media types are passed over.
+func Frames(parts a2a.ContentParts) (frames [][]byte) {
+	for _, p := range parts {
+		var t a2a.TextPart
+		switch p := p.(type) {
+		case a2a.TextPart:
+			t = p
+		case *a2a.TextPart:
+			t = *p
+		default:
+			continue
+		}
+		for _, key := range []string{"mimeType", "contentType"} {
+			if typ, ok := t.Metadata[key].(string); ok {
+				if isFrame(typ) {
+					frames = append(frames, []byte(t.Text))
+				}
+				break // the first one that is there decides
+			}
+		}
+	}
+	return frames
+}
+
+func isFrame(contentType string) bool {
+	t, _, _ := strings.Cut(contentType, ";")
+	return strings.EqualFold(strings.TrimSpace(t), accp.MediaType)
+}
+
+// opensTask reports whether a frame begins a task: a req frame does, unless it is a
+// part of a message and further parts are to come.
+func opensTask(m *accp.Message) bool {
+	if m.Intent != accp.IntentReq {
+		return false
+	}
+	if m.Meta != nil {
+		i, n, split := strings.Cut(m.Meta.Ext.Text("part"), "/")
+		if split {
+			a, err1 := strconv.Atoi(i)
+			b, err2 := strconv.Atoi(n)
+			return err1 == nil && err2 == nil && a == b
+		}
+	}
+	return true
+}
+
+// envelope returns the metadata of a frame that answers m.
+func envelope(m *accp.Message, seq int64) *accp.Meta {
+	var id [6]byte
+	rand.Read(id[:])
+	meta := &accp.Meta{MID: hex.EncodeToString(id[:]), Seq: accp.Num(seq), TS: accp.Num(max(0, time.Now().Unix())), CID: m.Chain(), SID: m.Meta.SID}
+	if m.Meta.CID != "" {
+		meta.AID = m.Meta.MID
+	}
+	return meta
+}
