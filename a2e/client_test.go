@@ -288,7 +288,7 @@ func TestHTTPReconnect(t *testing.T) {
 		inner.ServeHTTP(w, r)
 	}))
 	t.Cleanup(web.Close)
-	tr := transport{name: "http", dial: func(t *testing.T, _ *a2e.Host) io.ReadWriteCloser {
+	tr := transport{name: "http", dial: func(_ context.Context, t *testing.T, _ *a2e.Host) io.ReadWriteCloser {
 		conn, err := a2e.DialHTTP(t.Context(), web.URL, nil)
 		require.NoError(t, err)
 		return conn

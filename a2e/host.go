@@ -262,6 +262,7 @@ func (h *Host) Serve(ctx context.Context, rw io.ReadWriteCloser) error {
 		<-out.done
 		return err
 	}
+	out.onBroken(s.abort)
 	stop := context.AfterFunc(ctx, func() { s.abort(); out.kill() })
 	defer stop()
 	err = s.read(rw)

@@ -31,6 +31,7 @@ type outbox struct {
 	dead     bool          // nothing more can go
 	wake     chan struct{} // tells the writer; holds one token
 	room     chan struct{} // closed when there is room again; nil if nobody waits
+	broken   func()        // called once if the stream takes nothing any more; may be nil
 
 	done chan struct{} // closed when the writer has ended
 }
@@ -98,8 +99,17 @@ func (o *outbox) kill() {
 	o.dead = true
 	o.pending = nil
 	o.mu.Unlock()
-	_ = o.w.Close()
+	o.abandon()
 	o.signal()
+}
+
+// abandon ends the stream without a goodbye that nobody would read.
+func (o *outbox) abandon() {
+	if w, ok := o.w.(interface{ abandon() }); ok {
+		w.abandon()
+		return
+	}
+	_ = o.w.Close()
 }
 
 func (o *outbox) run() {
@@ -112,7 +122,7 @@ func (o *outbox) run() {
 		}
 		timer := (*time.Timer)(nil)
 		if o.stall > 0 {
-			timer = time.AfterFunc(o.stall, func() { _ = o.w.Close() })
+			timer = time.AfterFunc(o.stall, o.abandon)
 		}
 		_, err := o.w.Write(batch)
 		if timer != nil {
@@ -122,13 +132,26 @@ func (o *outbox) run() {
 		if cap(batch) <= outboxSpare {
 			o.spare = batch[:0]
 		}
+		broken := func() {}
 		if err != nil {
+			if o.broken != nil && !o.dead {
+				broken = o.broken
+			}
 			o.dead = true
 			o.pending = nil
 		}
 		o.makeRoom()
 		o.mu.Unlock()
+		broken()
 	}
+}
+
+// onBroken calls f if the peer takes nothing any more: whoever works for it
+// can stop.
+func (o *outbox) onBroken(f func()) {
+	o.mu.Lock()
+	o.broken = f
+	o.mu.Unlock()
 }
 
 // next waits for lines to write.

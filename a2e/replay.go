@@ -9,15 +9,23 @@ import (
 	"sync"
 )
 
+// Bounds on what a [replay] holds, beside those on how many messages.
+const (
+	replayKept   = 8 << 20  // bytes, above which no messages are kept that were taken
+	replayUnread = 64 << 20 // bytes not taken, above which the session ends
+)
+
 // A replay keeps the messages of an HTTP session: those that no reader has taken
 // yet, and the last ones that were taken, for readers that lost them (D-42).
 type replay struct {
-	keep     int    // so many are kept at least
+	keep     int    // so many are kept at least, if they are not long
 	most     int    // more than so many unread end the session
 	overflow func() // ends it
 
 	mu       sync.Mutex
 	lines    [][]byte
+	bytes    int // of all lines
+	fresh    int // of those that were not taken
 	first    uint64 // id of lines[0]; ids begin at 1
 	unread   uint64 // id of the first that was not taken
 	finished bool
@@ -51,19 +59,22 @@ func (r *replay) put(line []byte) {
 	if r.finished || r.over {
 		return
 	}
-	if int(r.next()-r.unread) >= r.most {
+	if int(r.next()-r.unread) >= r.most || r.fresh > 0 && r.fresh+len(line) > replayUnread {
 		r.over = true
 		go r.overflow() // it takes the lock of the session, which is held here
 		return
 	}
 	r.lines = append(r.lines, bytes.Clone(line))
+	r.bytes += len(line)
+	r.fresh += len(line)
 	r.trim()
 	r.changed()
 }
 
 // trim forgets what was taken and is too old.
 func (r *replay) trim() {
-	for len(r.lines) > r.keep && r.first < r.unread {
+	for (len(r.lines) > r.keep || r.bytes > replayKept) && r.first < r.unread {
+		r.bytes -= len(r.lines[0])
 		r.lines[0] = nil
 		r.lines = r.lines[1:]
 		r.first++
@@ -73,7 +84,7 @@ func (r *replay) trim() {
 func (r *replay) wait(ctx context.Context) error {
 	for {
 		r.mu.Lock()
-		if int(r.next()-r.unread) < r.keep || r.finished || r.over {
+		if int(r.next()-r.unread) < r.keep && r.fresh < outboxRoom || r.finished || r.over {
 			r.mu.Unlock()
 			return nil
 		}
@@ -98,8 +109,9 @@ func (r *replay) finish() {
 func (r *replay) rewind(after uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if after+1 < r.unread {
-		r.unread = max(after+1, r.first)
+	for after+1 < r.unread && r.first < r.unread {
+		r.unread--
+		r.fresh += len(r.lines[r.unread-r.first])
 	}
 }
 
@@ -122,6 +134,7 @@ func (r *replay) took(id uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if id == r.unread {
+		r.fresh -= len(r.lines[id-r.first])
 		r.unread++
 		r.trim()
 		r.changed()

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/http"
 	"net/http/httptest"
 	"os"
 	"os/exec"
@@ -29,71 +30,69 @@ import (
 // the test.
 type transport struct {
 	name string
-	dial func(t *testing.T, h *a2e.Host) io.ReadWriteCloser
+	dial func(ctx context.Context, t *testing.T, h *a2e.Host) io.ReadWriteCloser
 }
 
 func transports() []transport {
 	return []transport{
-		{"memory", func(t *testing.T, h *a2e.Host) io.ReadWriteCloser {
+		{"memory", func(ctx context.Context, t *testing.T, h *a2e.Host) io.ReadWriteCloser {
 			agent, host := a2e.Pipe()
-			serve(t, h, host)
+			serveUntil(ctx, t, h, host)
 			return agent
 		}},
-		{"net.Pipe", func(t *testing.T, h *a2e.Host) io.ReadWriteCloser {
+		{"net.Pipe", func(ctx context.Context, t *testing.T, h *a2e.Host) io.ReadWriteCloser {
 			agent, host := net.Pipe()
-			serve(t, h, host)
+			serveUntil(ctx, t, h, host)
 			return agent
 		}},
-		{"os.Pipe", func(t *testing.T, h *a2e.Host) io.ReadWriteCloser {
+		{"os.Pipe", func(ctx context.Context, t *testing.T, h *a2e.Host) io.ReadWriteCloser {
 			r1, w1, err := os.Pipe()
 			require.NoError(t, err)
 			r2, w2, err := os.Pipe()
 			require.NoError(t, err)
-			serve(t, h, a2e.Join(r1, w2))
+			serveUntil(ctx, t, h, a2e.Join(r1, w2))
 			return a2e.Join(r2, w1)
 		}},
-		{"tcp", func(t *testing.T, h *a2e.Host) io.ReadWriteCloser {
+		{"tcp", func(ctx context.Context, t *testing.T, h *a2e.Host) io.ReadWriteCloser {
 			l, err := net.Listen("tcp", "127.0.0.1:0")
 			require.NoError(t, err)
-			listen(t, h, l)
+			listen(ctx, t, h, l)
 			conn, err := net.Dial("tcp", l.Addr().String())
 			require.NoError(t, err)
 			return conn
 		}},
-		{"unix", func(t *testing.T, h *a2e.Host) io.ReadWriteCloser {
+		{"unix", func(ctx context.Context, t *testing.T, h *a2e.Host) io.ReadWriteCloser {
 			l, err := net.Listen("unix", filepath.Join(t.TempDir(), "a2e"))
 			require.NoError(t, err)
-			listen(t, h, l)
+			listen(ctx, t, h, l)
 			conn, err := net.Dial("unix", l.Addr().String())
 			require.NoError(t, err)
 			return conn
 		}},
-		{"tls", func(t *testing.T, h *a2e.Host) io.ReadWriteCloser {
+		{"tls", func(ctx context.Context, t *testing.T, h *a2e.Host) io.ReadWriteCloser {
 			web := httptest.NewUnstartedServer(nil) // for its certificate
 			web.StartTLS()
 			t.Cleanup(web.Close)
 			l, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{Certificates: web.TLS.Certificates})
 			require.NoError(t, err)
-			listen(t, h, l)
+			listen(ctx, t, h, l)
 			conn, err := tls.Dial("tcp", l.Addr().String(), &tls.Config{InsecureSkipVerify: true})
 			require.NoError(t, err)
 			return conn
 		}},
-		{"http", func(t *testing.T, h *a2e.Host) io.ReadWriteCloser {
-			web := httptest.NewServer(a2e.NewHTTPHandler(h, nil))
-			t.Cleanup(web.Close)
+		{"http", func(ctx context.Context, t *testing.T, h *a2e.Host) io.ReadWriteCloser {
+			web := webServer(ctx, t, a2e.NewHTTPHandler(h, nil))
 			conn, err := a2e.DialHTTP(t.Context(), web.URL, nil)
 			require.NoError(t, err)
 			return conn
 		}},
-		{"websocket", func(t *testing.T, h *a2e.Host) io.ReadWriteCloser {
-			web := httptest.NewServer(a2e.WebSocketHandler(h))
-			t.Cleanup(web.Close)
+		{"websocket", func(ctx context.Context, t *testing.T, h *a2e.Host) io.ReadWriteCloser {
+			web := webServer(ctx, t, a2e.WebSocketHandler(h))
 			conn, err := a2e.DialWebSocket(t.Context(), "ws"+web.URL[4:], nil)
 			require.NoError(t, err)
 			return conn
 		}},
-		{"child", func(t *testing.T, _ *a2e.Host) io.ReadWriteCloser {
+		{"child", func(_ context.Context, t *testing.T, _ *a2e.Host) io.ReadWriteCloser {
 			exe, err := os.Executable()
 			require.NoError(t, err)
 			cmd := exec.Command(exe)
@@ -105,14 +104,56 @@ func transports() []transport {
 	}
 }
 
+// webServer serves h until ctx ends, which cuts all connections.
+func webServer(ctx context.Context, t *testing.T, h http.Handler) *httptest.Server {
+	web := httptest.NewUnstartedServer(h)
+	l := &cuttable{Listener: web.Listener}
+	web.Listener = l
+	web.Start()
+	t.Cleanup(web.Close)
+	stop := context.AfterFunc(ctx, l.cut)
+	t.Cleanup(func() { stop() })
+	return web
+}
+
+// cuttable is a listener that can cut the connections it accepted.
+type cuttable struct {
+	net.Listener
+	mu    sync.Mutex
+	conns []net.Conn
+}
+
+func (l *cuttable) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	if err == nil {
+		l.mu.Lock()
+		l.conns = append(l.conns, c)
+		l.mu.Unlock()
+	}
+	return c, err
+}
+
+func (l *cuttable) cut() {
+	_ = l.Close()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, c := range l.conns {
+		_ = c.Close()
+	}
+}
+
 func serve(t *testing.T, h *a2e.Host, rw io.ReadWriteCloser) {
+	serveUntil(context.Background(), t, h, rw)
+}
+
+func serveUntil(ctx context.Context, t *testing.T, h *a2e.Host, rw io.ReadWriteCloser) {
 	done := make(chan struct{})
-	go func() { defer close(done); _ = h.Serve(context.Background(), rw) }()
+	go func() { defer close(done); _ = h.Serve(ctx, rw) }()
 	t.Cleanup(func() { <-done })
 }
 
-func listen(t *testing.T, h *a2e.Host, l net.Listener) {
-	ctx, cancel := context.WithCancel(context.Background())
+func listen(ctx context.Context, t *testing.T, h *a2e.Host, l net.Listener) {
+	ctx, cancel := context.WithCancel(ctx)
 	done := make(chan struct{})
 	go func() { defer close(done); _ = h.ServeListener(ctx, l) }()
 	t.Cleanup(func() { cancel(); <-done })
@@ -154,7 +195,11 @@ func echoHost() *a2e.Host {
 // prints a line that is no message.
 func childHost() {
 	fmt.Println("HOST READY")
-	_ = echoHost().Serve(context.Background(), a2e.Stdio())
+	h := echoHost()
+	if os.Getenv("A2E_TEST_HOST") == "load" {
+		h = loadHost()
+	}
+	_ = h.Serve(context.Background(), a2e.Stdio())
 }
 
 func dial(t *testing.T, tr transport, h *a2e.Host, opts *a2e.ClientOptions) *a2e.Client {
@@ -163,7 +208,7 @@ func dial(t *testing.T, tr transport, h *a2e.Host, opts *a2e.ClientOptions) *a2e
 		o = *opts
 	}
 	o.Token, o.Capabilities, o.Types = "s3cret", []string{"tools"}, tools.Types()
-	c := a2e.NewClient(tr.dial(t, h), &o)
+	c := a2e.NewClient(tr.dial(context.Background(), t, h), &o)
 	t.Cleanup(func() { require.NoError(t, c.Close()) })
 	_, err := c.Connect(t.Context())
 	require.NoError(t, err)
@@ -233,32 +278,4 @@ func fill(n int) []byte {
 		b[i] = 'a' + byte(i%26)
 	}
 	return b
-}
-
-// A thousand calls at once over one session: every answer finds its call.
-func TestLoad(t *testing.T) {
-	if testing.Short() {
-		t.Skip("short")
-	}
-	for _, tr := range transports() {
-		t.Run(tr.name, func(t *testing.T) {
-			calls := 1000
-			if tr.name == "http" || tr.name == "tls" {
-				calls = 300 // each is a request of its own; the race detector makes it slow
-			}
-			c := dial(t, tr, echoHost(), nil)
-			var all sync.WaitGroup
-			for i := range calls {
-				all.Go(func() {
-					n := strconv.Itoa(i)
-					got, events, err := echo(t.Context(), c, "echo", n, i%4 == 0)
-					if err != nil || got != `{"n":`+n+`}` || i%4 == 0 && events != 3 {
-						t.Errorf("call %d: %q, %d events, %v", i, got, events, err)
-					}
-				})
-			}
-			all.Wait()
-			require.Zero(t, c.Dropped())
-		})
-	}
 }

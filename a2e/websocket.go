@@ -101,7 +101,8 @@ func (s *socket) readError(err error) error {
 	case websocket.StatusNormalClosure, websocket.StatusGoingAway:
 		return io.EOF
 	}
-	return err
+	// Nobody said goodbye, and there is no half of a connection left to answer on.
+	return fmt.Errorf("%w: %v", io.ErrUnexpectedEOF, err)
 }
 
 func (s *socket) Write(b []byte) (int, error) {
@@ -113,6 +114,14 @@ func (s *socket) Write(b []byte) (int, error) {
 		n += len(line)
 	}
 	return n, nil
+}
+
+// abandon ends the connection without a word, for a peer that does not read.
+func (s *socket) abandon() {
+	s.once.Do(func() {
+		_ = s.conn.CloseNow()
+		s.cancel()
+	})
 }
 
 // Close sends a close frame if it can and waits a little for the answer to it.

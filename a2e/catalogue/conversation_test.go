@@ -362,7 +362,7 @@ func talkToDeployedHost(t *testing.T, opts a2e.ClientOptions, talk func(string) 
 		require.NoError(t, err)
 		delete(last, "version") // it stays, behind the members of the model
 		delete(last, "req_id")
-	delete(last, "id")
+		delete(last, "id")
 		require.NoError(t, grown(known(last), parsed(t, string(text)), "answer"), "line %d: %s", x.number, text)
 	}
 	require.Zero(t, c.Dropped())

@@ -1,0 +1,213 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package a2e_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/fivewire/fivewire/a2e"
+	"github.com/fivewire/fivewire/a2e/tools"
+)
+
+// loadCalls is how many calls are under way at once over one session.
+const loadCalls = 1000
+
+// loadHost runs a thousand calls at a time. Its tool "rank" answers none of them
+// before the last one has come, and then the last one first.
+func loadHost() *a2e.Host {
+	var mu sync.Mutex
+	gates := map[int64]chan struct{}{}
+	gate := func(n int64) chan struct{} {
+		mu.Lock()
+		defer mu.Unlock()
+		if gates[n] == nil {
+			gates[n] = make(chan struct{})
+		}
+		return gates[n]
+	}
+	var arrived atomic.Int64
+	set := tools.NewSet(nil)
+	tools.AddFunc(set, "rank", "", func(ctx context.Context, call *a2e.Call, in struct {
+		N int64 `json:"n"`
+	}) (int64, error) {
+		if err := call.Emit(a2e.EventProgress, map[string]int{"pct": 0}); err != nil {
+			return 0, err
+		}
+		if arrived.Add(1) == loadCalls {
+			close(gate(loadCalls))
+		}
+		select {
+		case <-gate(in.N + 1):
+		case <-ctx.Done():
+			return 0, context.Cause(ctx)
+		}
+		defer close(gate(in.N))
+		return in.N, call.Emit(a2e.EventProgress, map[string]int{"pct": 100})
+	}, nil)
+	d := a2e.New[tools.Definition]()
+	d.Name = "wait"
+	set.Add(tools.Tool{Definition: *d, Run: func(ctx context.Context, _ *a2e.Call, _ json.RawMessage) (any, error) {
+		if arrived.Add(1) == loadCalls {
+			close(gate(loadCalls))
+		}
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}})
+	ready := a2e.New[tools.Definition]()
+	ready.Name = "ready"
+	set.Add(tools.Tool{Definition: *ready, Run: func(ctx context.Context, _ *a2e.Call, _ json.RawMessage) (any, error) {
+		select {
+		case <-gate(loadCalls):
+			return nil, nil
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}})
+	return a2e.NewHost(&a2e.HostOptions{Tokens: []string{"s3cret"}, Limits: a2e.Limits{MaxParallel: loadCalls + 1, ReplayEvents: 4 * loadCalls}}).
+		Add(set.Plugin())
+}
+
+// A thousand calls run at once over one session, and are answered in the reverse
+// order, with events of all of them in between: every answer and every event
+// finds its call, on every transport.
+func TestLoad(t *testing.T) {
+	t.Setenv("A2E_TEST_HOST", "load")
+	for _, tr := range transports() {
+		t.Run(tr.name, func(t *testing.T) {
+			c := dial(t, tr, loadHost(), nil)
+			var all sync.WaitGroup
+			for i := range loadCalls {
+				all.Go(func() {
+					n := strconv.Itoa(i)
+					got, events, err := echo(t.Context(), c, "rank", n, true)
+					if err != nil || got != n || events != 2 {
+						t.Errorf("call %d: %q, %d events, %v", i, got, events, err)
+					}
+				})
+			}
+			all.Wait()
+			require.Zero(t, c.Dropped())
+		})
+	}
+}
+
+// A host that is killed with a thousand calls under way fails every one of them,
+// soon and with an error that says so, and leaves nothing behind.
+func TestLoadHostKilled(t *testing.T) {
+	t.Setenv("A2E_TEST_HOST", "load")
+	for _, tr := range transports() {
+		t.Run(tr.name, func(t *testing.T) {
+			before := runtime.NumGoroutine()
+			ctx, kill := context.WithCancel(t.Context())
+			defer kill()
+			h := loadHost()
+			rw := tr.dial(ctx, t, h)
+			c := a2e.NewClient(rw, &a2e.ClientOptions{Token: "s3cret", Capabilities: []string{"tools"}, Types: tools.Types(), CloseWait: time.Second})
+			_, err := c.Connect(t.Context())
+			require.NoError(t, err)
+			var all sync.WaitGroup
+			for i := range loadCalls {
+				all.Go(func() {
+					r := a2e.New[tools.CallRequest]()
+					r.ToolName, r.Arguments, r.Timeout = "wait", json.RawMessage(`{}`), 60
+					_, err := c.Do(t.Context(), "tool/call/req", r, nil)
+					if !errors.Is(err, a2e.ErrClosed) && !errors.Is(err, a2e.ErrTimeout) { // cut off, or answered at the last moment
+						t.Errorf("call %d: %v", i, err)
+					}
+				})
+			}
+			_, _, err = echo(t.Context(), c, "ready", "0", false)
+			require.NoError(t, err)
+			if child, ok := rw.(*a2e.Command); ok {
+				p, err := os.FindProcess(child.PID())
+				require.NoError(t, err)
+				require.NoError(t, p.Kill())
+			} else {
+				kill()
+			}
+			if tr.name == "http" { // a client cannot tell a host that is away from one that is gone
+				require.NoError(t, c.Close())
+				require.NoError(t, h.Close())
+			}
+			all.Wait()
+			require.NoError(t, c.Close())
+			_, _, err = echo(t.Context(), c, "ready", "0", false)
+			require.ErrorIs(t, err, a2e.ErrClosed)
+			require.Eventually(t, func() bool { return len(h.Sessions()) == 0 && runtime.NumGoroutine() <= before+10 },
+				10*time.Second, 5*time.Millisecond)
+		})
+	}
+}
+
+// An agent that floods its session with calls and stops reading costs the host no
+// more than the bounds, holds nobody else up, and is cut off in time.
+func TestLoadSilentAgent(t *testing.T) {
+	big := strings.Repeat("x", 100_000)
+	for _, tr := range transports() {
+		if tr.name == "child" {
+			continue // its memory is not ours
+		}
+		t.Run(tr.name, func(t *testing.T) {
+			set := tools.NewSet(nil)
+			tools.AddFunc(set, "big", "", func(context.Context, *a2e.Call, struct{}) (string, error) { return big, nil }, nil)
+			tools.AddFunc(set, "flood", "", func(ctx context.Context, call *a2e.Call, _ struct{}) (any, error) {
+				for {
+					if err := call.Emit(a2e.EventLog, map[string]string{"message": big}); err != nil {
+						return nil, err
+					}
+				}
+			}, nil)
+			h := a2e.NewHost(&a2e.HostOptions{Tokens: []string{"s3cret"}, WriteStall: 300 * time.Millisecond,
+				Limits: a2e.Limits{SessionIdle: time.Second}}).Add(set.Plugin())
+			defer h.Close()
+			runtime.GC()
+			var before, after runtime.MemStats
+			runtime.ReadMemStats(&before)
+			rw := tr.dial(t.Context(), t, h)
+			sent := make(chan struct{})
+			go func() {
+				defer close(sent)
+				if _, err := io.WriteString(rw, message("handshake/req", "h", `,"auth_token":"s3cret","agent_caps":["tools"]`)+"\n"); err != nil {
+					return
+				}
+				for i := range 1000 {
+					tool := []string{"big", "flood"}[i%2]
+					line := message("tool/call/req", fmt.Sprint("c", i), `,"tool_name":"`+tool+`","arguments":{},"streaming":true,"timeout":60`)
+					if _, err := io.WriteString(rw, line+"\n"); err != nil {
+						return
+					}
+				}
+			}()
+			require.Eventually(t, func() bool { return len(h.Sessions()) == 1 }, 10*time.Second, time.Millisecond)
+			other := dial(t, transports()[0], h, nil)
+			for range 20 {
+				_, _, err := echo(t.Context(), other, "big", "0", false)
+				require.NoError(t, err, "others are served")
+			}
+			runtime.GC()
+			runtime.ReadMemStats(&after)
+			require.Less(t, int64(after.HeapAlloc)-int64(before.HeapAlloc), int64(64<<20))
+			if tr.name == "http" {
+				require.NoError(t, rw.Close()) // a session that nobody reads waits for a reader, and expires
+			}
+			require.Eventually(t, func() bool { return len(h.Sessions()) == 1 }, 20*time.Second, 5*time.Millisecond, "it is cut off")
+			_ = rw.Close() // it may complain that nobody is there to say goodbye to
+			<-sent
+		})
+	}
+}
