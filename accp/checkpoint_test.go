@@ -90,7 +90,8 @@ func TestPipelineOfAppendixA(t *testing.T) {
 	})
 }
 
-// The five triggers (ACCP-089 to ACCP-093, ACCP-075, ACCP-076): done, hot state above
+// The five triggers (ACCP-089, ACCP-090, ACCP-091, ACCP-092, ACCP-093, ACCP-075,
+// ACCP-076): done, hot state above
 // 400 tokens, handoff, phase boundary, comp. What is due together makes one
 // checkpoint, which includes the frame.
 func TestTriggers(t *testing.T) {
@@ -158,7 +159,7 @@ func TestTriggers(t *testing.T) {
 	})
 }
 
-// The six steps (ACCP-094 to ACCP-097, ACCP-118): freeze, facts, summary, warm,
+// The six steps (ACCP-094, ACCP-095, ACCP-096, ACCP-097, ACCP-118, ACCP-119): freeze, facts, summary, warm,
 // cold, reset.
 func TestSixSteps(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

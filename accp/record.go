@@ -74,7 +74,7 @@ func (s *Session) refresh(ctx context.Context) error {
 func (s *Session) forget() {
 	s.rev, s.dirty, s.started, s.high = 0, false, false, 0
 	s.last = fifo[int64]{max: maxSenders}
-	s.seen, s.cancelled = window{max: maxSeen}, window{max: maxCancelled}
+	s.seen, s.cancelled = window{max: s.seen.max}, window{max: s.cancelled.max}
 	s.seenPages, s.cancelPages, s.seenDone, s.cancelDone = 0, 0, 0, 0
 	s.made, s.checkpoints = 0, nil
 	s.version, s.versioned, s.state, s.stateText = 0, false, nil, nil

@@ -23,7 +23,7 @@ import (
 
 // A session that begins again with the same store goes on where it ended: numbers,
 // replays, cancelled chains, checkpoints, shared state (ACCP-066, ACCP-067,
-// ACCP-D24, ACCP-D26, ACCP-D28, ACCP-D45).
+// ACCP-096, ACCP-D24, ACCP-D26, ACCP-D28, ACCP-D45).
 func TestSessionSurvives(t *testing.T) {
 	kv := store.NewMemory()
 	open := func() *accp.Session { return session(t, &accp.SessionOptions{Store: kv}) }
@@ -89,27 +89,29 @@ func TestSessionSurvives(t *testing.T) {
 func TestReplayWindowSurvives(t *testing.T) {
 	kv := store.NewMemory()
 	open := func() *accp.Session {
-		return session(t, &accp.SessionOptions{Store: kv, SeqPerSender: true, NoAutoCheckpoint: true})
+		s := session(t, &accp.SessionOptions{Store: kv, SeqPerSender: true, NoAutoCheckpoint: true})
+		accp.SetReplayWindow(s, 1024)
+		return s
 	}
 	s := open()
-	const n = 66000 // more than the 65,536 that are remembered
+	const n = 5000
 	for i := int64(1); i <= n; i++ {
 		receive(t, s, frame("ping:heartbeat{}", i))
-		if i%20011 == 0 {
+		if i%777 == 0 {
 			s = open()
 		}
 	}
-	s = open()
 	code := func(i int64) error {
 		// From another sender any number is in order, so only the id is refused.
 		f := strings.Replace(string(frame("ping:heartbeat{}", i)), "@a>", fmt.Sprintf("@b%d>", i), 1)
 		_, err := s.Receive(t.Context(), []byte(f))
 		return err
 	}
-	for _, i := range []int64{n, n - 1, n - 255, n - 256, n - 257, n - 511, n - 512, n - 513, n - 1000, n - 65535 + 8, 500} {
+	for i := int64(n); i > n-1024+256; i-- { // a page that is written over may hold the oldest
+		s = open()
 		require.ErrorIs(t, code(i), accp.ErrDuplicate, "%d", i)
 	}
-	require.NoError(t, code(100), "older than the window")
+	require.NoError(t, code(n-1024), "older than the window")
 }
 
 // Sessions of one id in several processes agree: every number is given once, every
@@ -315,7 +317,7 @@ func TestMemoryOfASession(t *testing.T) {
 	runtime.ReadMemStats(&before)
 	long := strings.Repeat("x", 30000)
 	var c accp.Codec
-	for i := int64(1); i <= 400; i++ {
+	for i := int64(1); i <= 150; i++ {
 		f := fmt.Sprintf("@a>cancel:b{k:%s}[mid:%s%d,seq:%d,cid:%s%d]", long[:20000], long, i, i, long[:10000], i)
 		_, err := s.Receive(t.Context(), []byte(f))
 		require.NoError(t, err)
@@ -331,7 +333,7 @@ func TestMemoryOfASession(t *testing.T) {
 	runtime.GC()
 	runtime.ReadMemStats(&after)
 	// The frames lie in cold state: that is what is left, and nothing more.
-	kept := int64(400 * 60000)
+	kept := int64(150 * 60000)
 	require.Less(t, int64(after.HeapAlloc)-int64(before.HeapAlloc), kept*3/2)
 	runtime.KeepAlive(s)
 	runtime.KeepAlive(&streams)

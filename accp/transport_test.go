@@ -447,7 +447,7 @@ func TestLoad(t *testing.T) {
 		var wg sync.WaitGroup
 		for w := range workers {
 			wg.Go(func() {
-				for i := range 50 {
+				for i := range 25 {
 					want := fmt.Sprint(w, "-", i)
 					m, err := c.Call(t.Context(), msg("req", "echo", text("k", want)))
 					if err != nil || m.Params.Text("k") != want {
@@ -464,7 +464,7 @@ func TestLoad(t *testing.T) {
 	t.Run("websocket", func(t *testing.T) { run(t, d.dial(t, nil), 32) })
 	t.Run("connections", func(t *testing.T) {
 		var wg sync.WaitGroup
-		for range 10 {
+		for range 5 {
 			wg.Go(func() { run(t, d.dial(t, nil), 4) })
 		}
 		wg.Wait()
@@ -472,7 +472,7 @@ func TestLoad(t *testing.T) {
 	t.Run("flood", func(t *testing.T) { // far more in flight than the queues hold
 		c := d.dial(t, nil)
 		var wg sync.WaitGroup
-		for range 2000 {
+		for range 1000 {
 			wg.Go(func() {
 				if _, err := c.Call(t.Context(), msg("done", "work", text("note", strings.Repeat("x", 300)))); err != nil {
 					t.Error(err)
