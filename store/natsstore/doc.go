@@ -55,10 +55,11 @@
 // folder of its prefix: a folder is what ends with a slash. Values are fetched
 // while the loop runs.
 //
-// Expired keys are removed by the servers some seconds after they are gone.
-// Expired records are removed by one of the processes every ten minutes
-// (Options.Sweep); if none runs, they stay. A sweep reads the headers of all
-// records, and takes at most a fiftieth of the time.
+// A key that was created with a ttl and expires without having been changed is
+// removed by the servers some seconds later. Other expired keys, and expired
+// records, are removed by one of the processes every ten minutes
+// (Options.Sweep); if none runs, they stay. A sweep reads the headers of all that
+// is there, and takes at most a fiftieth of the time.
 //
 // # How it is kept
 //

@@ -22,8 +22,12 @@ const (
 
 // A key is the last message of its subject, and its revision is the number of
 // that message. A deletion is a message too, so that the condition of every
-// write is checked against what the leader has accepted before; it and what
-// expired are removed by the servers.
+// write is checked against what the leader has accepted before.
+//
+// A message that replaces another removes it once it is stored. Should a server
+// be killed in between, both are there, and the older must not be seen when the
+// newer has had its day. So the servers remove by its ttl only what replaced
+// nothing; all else goes by purges, which take what is older along.
 
 func (s *Store) keySubject(key string) string {
 	return string(appendTokens([]byte(s.kv.prefix+"k."), key))
@@ -95,7 +99,10 @@ func (s *Store) enterWrite(ctx context.Context, what, name string, value []byte,
 // put writes the message of a key.
 func (s *Store) put(ctx context.Context, subject string, value []byte, ttl time.Duration, last uint64) (store.Revision, error) {
 	h := lifeOf(ttl)
-	if ttl != 0 {
+	switch {
+	case last != 0:
+		h[rollupHeader] = []string{"sub"}
+	case ttl != 0:
 		h[ttlHeader] = []string{serverTTL(ttl)}
 	}
 	// It expires later than this by the way to the servers; what the cache
@@ -209,15 +216,20 @@ func (s *Store) Delete(ctx context.Context, key string, rev store.Revision) erro
 		case rev != 0 && m.seq != uint64(rev):
 			return store.ErrConflict
 		}
-		h := nats.Header{goneHeader: {"1"}, ttlHeader: {strconv.Itoa(ttlGrace)}}
-		_, err = s.publish(ctx, s.kv, subject, h, nil, condition{subject, m.seq})
-		if hasCode(err, codeResources, codeStorage, codeMemory, codeStoreFailed) {
+		h := nats.Header{goneHeader: {"1"}, rollupHeader: {"sub"}}
+		seq, err := s.publish(ctx, s.kv, subject, h, nil, condition{subject, m.seq})
+		switch {
+		case err == nil:
+			// The key is gone; what says so may go too. A sweep does it if this
+			// gets lost.
+			_ = s.nc.PublishMsg(&nats.Msg{Subject: purgeAPI + s.kv.name, Reply: s.nc.NewRespInbox(), Data: purgeBody(subject, seq+1)})
+			return nil
+		case hasCode(err, codeResources, codeStorage, codeMemory, codeStoreFailed):
 			// No room even for that. To remove the message itself needs none,
 			// but says nothing to an Update that the leader has let in a moment
 			// ago; in a store this full there is none.
-			return s.remove(ctx, s.kv, m.seq)
-		}
-		if !errors.Is(err, errConflict) {
+			return s.purge(ctx, s.kv, subject, m.seq+1)
+		case !errors.Is(err, errConflict):
 			return err
 		}
 	}

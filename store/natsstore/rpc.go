@@ -409,9 +409,15 @@ func (s *Store) remove(ctx context.Context, a *area, seq uint64) error {
 	return err
 }
 
+const purgeAPI = "$JS.API.STREAM.PURGE."
+
 // purge removes what matches filter and has a number below seq.
 func (s *Store) purge(ctx context.Context, a *area, filter string, seq uint64) error {
-	body := strictjson.AppendString([]byte(`{"filter":`), filter)
-	_, err := s.call(ctx, "$JS.API.STREAM.PURGE."+a.name, fmt.Appendf(body, `,"seq":%d}`, seq))
+	_, err := s.call(ctx, purgeAPI+a.name, purgeBody(filter, seq))
 	return err
+}
+
+func purgeBody(filter string, seq uint64) []byte {
+	body := strictjson.AppendString([]byte(`{"filter":`), filter)
+	return fmt.Appendf(body, `,"seq":%d}`, seq)
 }

@@ -186,17 +186,14 @@ func (s *Store) setUp(ctx context.Context) error {
 	defer cancel()
 	for _, cfg := range []jetstream.StreamConfig{
 		{
-			Name:              s.kv.name,
-			Description:       "Fivewire: values under keys",
-			Subjects:          []string{s.kv.prefix + ">"},
-			MaxMsgsPerSubject: 1,
+			Name:        s.kv.name,
+			Description: "Fivewire: values under keys",
+			Subjects:    []string{s.kv.prefix + ">"},
 		},
 		{
-			Name:              s.log.name,
-			Description:       "Fivewire: logs",
-			Subjects:          []string{s.log.prefix + ">"},
-			MaxMsgsPerSubject: -1,
-			AllowRollup:       true,
+			Name:        s.log.name,
+			Description: "Fivewire: logs",
+			Subjects:    []string{s.log.prefix + ">"},
 			// Who waits listens to what the leader says once it has stored a record.
 			RePublish: &jetstream.RePublish{
 				Source:      s.log.prefix + "r.*.*",
@@ -207,6 +204,10 @@ func (s *Store) setUp(ctx context.Context) error {
 	} {
 		cfg.Storage = jetstream.FileStorage
 		cfg.Discard = jetstream.DiscardNew // what is full refuses, and forgets nothing
+		// What a limit removes may come back when a server was killed: it leaves
+		// no trace on the disk. What a rollup or a purge removes stays away.
+		cfg.MaxMsgsPerSubject = -1
+		cfg.AllowRollup = true
 		cfg.Duplicates = dedupeWindow
 		cfg.AllowMsgTTL = true
 		cfg.AllowDirect = true

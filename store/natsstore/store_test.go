@@ -208,10 +208,14 @@ func TestDeletedGo(t *testing.T) {
 	if testing.Short() {
 		t.Skip("waits for the servers to remove what expired, which they do after ten seconds")
 	}
-	s, nc := openOn(t, startEmbedded(t, fast), nil)
+	s, nc := openOn(t, startEmbedded(t, fast), &natsstore.Options{Sweep: 100 * time.Millisecond})
 	ctx := t.Context()
 	for i := range 10 {
-		_, err := s.Create(ctx, fmt.Sprint("deleted-", i), nil, 0)
+		rev, err := s.Create(ctx, fmt.Sprint("replaced-", i), nil, 0)
+		require.NoError(t, err)
+		_, err = s.Update(ctx, fmt.Sprint("replaced-", i), nil, rev, time.Millisecond)
+		require.NoError(t, err)
+		_, err = s.Create(ctx, fmt.Sprint("deleted-", i), nil, 0)
 		require.NoError(t, err)
 		require.NoError(t, s.Delete(ctx, fmt.Sprint("deleted-", i), 0))
 		_, err = s.Create(ctx, fmt.Sprint("mortal-", i), nil, time.Millisecond)
@@ -219,7 +223,8 @@ func TestDeletedGo(t *testing.T) {
 	}
 	_, err := s.Create(ctx, "kept", nil, 0)
 	require.NoError(t, err)
-	require.Eventually(t, func() bool { return messages(t, nc, "fivewire_kv") == 1 }, time.Minute, 100*time.Millisecond)
+	// That one, and what tells who sweeps.
+	require.Eventually(t, func() bool { return messages(t, nc, "fivewire_kv") <= 2 }, time.Minute, 100*time.Millisecond)
 }
 
 // TestManyKeys lists more keys than the server names in one answer.

@@ -24,7 +24,12 @@ func (s *Store) trySweep() time.Duration {
 	if !s.lease() {
 		return 0
 	}
-	n, err := s.sweep(s.life)
+	n, err := s.sweepLogs(s.life)
+	if err == nil {
+		var keys int
+		keys, err = s.sweepKeys(s.life)
+		n += keys
+	}
 	took := time.Since(began)
 	if err != nil && s.life.Err() == nil {
 		s.opts.Logger.Warn("natsstore: sweep", "err", err)
@@ -52,26 +57,56 @@ func (s *Store) lease() bool {
 
 // A find is what a sweep has found in one stream.
 type find struct {
-	dead   []*mark // by their own ttl
-	marked uint64  // number of the message under m.; 0 if there is none
+	dead []*mark // by their own ttl
 }
 
-// sweep goes once through all that the logs hold and removes what is dead. What
-// it goes through may be the state of a replica and old, so that what it finds
-// is only what it asks the leader about.
-func (s *Store) sweep(ctx context.Context) (removed int, err error) {
-	info, err := s.info(ctx, s.log, "", 0)
+// scan calls f for what an area holds, without the values. It may be the state of
+// a replica, and old.
+func (s *Store) scan(ctx context.Context, a *area, f func(m *stored) error) error {
+	info, err := s.info(ctx, a, "", 0)
 	if err != nil {
-		return 0, err
+		return err
 	}
-	consumer, err := s.js.OrderedConsumer(ctx, s.log.name, jetstream.OrderedConsumerConfig{
+	consumer, err := s.js.OrderedConsumer(ctx, a.name, jetstream.OrderedConsumerConfig{
 		HeadersOnly:       true,
 		InactiveThreshold: time.Minute,
 	})
 	if err != nil {
-		return 0, fmt.Errorf("natsstore: sweep: %w", err)
+		return fmt.Errorf("natsstore: sweep: %w", err)
 	}
-	finds, n := map[string]*find{}, 0
+	for last := uint64(0); last < info.lastSeq; {
+		batch, err := consumer.Fetch(sweepBatch, jetstream.FetchMaxWait(time.Second))
+		if err != nil {
+			return fmt.Errorf("natsstore: sweep: %w", err)
+		}
+		got, pending := 0, uint64(0)
+		var fault error
+		for msg := range batch.Messages() { // to its end, or its goroutine stays
+			meta, err := msg.Metadata()
+			if fault != nil || err != nil {
+				fault = errors.Join(fault, err)
+				continue
+			}
+			got, pending, last = got+1, meta.NumPending, meta.Sequence.Stream
+			fault = f(&stored{subject: msg.Subject(), seq: last, at: meta.Timestamp.UnixNano(), header: msg.Headers()})
+		}
+		if err := batch.Error(); err != nil && !errors.Is(err, context.DeadlineExceeded) {
+			fault = errors.Join(fault, err)
+		}
+		if fault = errors.Join(fault, ctx.Err()); fault != nil {
+			return fmt.Errorf("natsstore: sweep: %w", fault)
+		}
+		if got == 0 || pending == 0 {
+			break
+		}
+	}
+	return nil
+}
+
+// sweepLogs goes once through all that the logs hold and removes what is dead.
+// What it finds is only what it asks the leader about.
+func (s *Store) sweepLogs(ctx context.Context) (removed int, err error) {
+	finds, n, now := map[string]*find{}, 0, s.clock.now()
 	flush := func() error {
 		for stream, f := range finds {
 			gone, err := s.bury(ctx, stream, f)
@@ -83,38 +118,41 @@ func (s *Store) sweep(ctx context.Context) (removed int, err error) {
 		n = 0
 		return nil
 	}
-	now := s.clock.now()
-	for last := uint64(0); last < info.lastSeq; {
-		batch, err := consumer.Fetch(sweepBatch, jetstream.FetchMaxWait(time.Second))
-		if err != nil {
-			return removed, fmt.Errorf("natsstore: sweep: %w", err)
+	err = s.scan(ctx, s.log, func(m *stored) error {
+		if n += s.find(finds, m, now); n < sweepMost {
+			return nil
 		}
-		got, pending := 0, uint64(0)
-		for msg := range batch.Messages() {
-			meta, err := msg.Metadata()
-			if err != nil {
-				return removed, fmt.Errorf("natsstore: sweep: %w", err)
-			}
-			got, pending, last = got+1, meta.NumPending, meta.Sequence.Stream
-			m := &stored{subject: msg.Subject(), seq: last, at: meta.Timestamp.UnixNano(), header: msg.Headers()}
-			n += s.find(finds, m, now)
-		}
-		if err := batch.Error(); err != nil && !errors.Is(err, context.DeadlineExceeded) {
-			return removed, fmt.Errorf("natsstore: sweep: %w", err)
-		}
-		if n >= sweepMost {
-			if err := flush(); err != nil {
-				return removed, err
-			}
-		}
-		if ctx.Err() != nil {
-			return removed, ctx.Err()
-		}
-		if got == 0 || pending == 0 {
-			break
-		}
+		return flush()
+	})
+	if err == nil {
+		err = flush()
 	}
-	return removed, flush()
+	return removed, err
+}
+
+// sweepKeys removes the keys that are deleted or expired and that the servers do
+// not remove. A message that is dead stays so, and what is newer is left alone.
+func (s *Store) sweepKeys(ctx context.Context) (removed int, err error) {
+	var gone []func() error
+	flush := func() error {
+		defer func() { gone = gone[:0] }()
+		removed += len(gone)
+		return together(gone...)
+	}
+	err = s.scan(ctx, s.kv, func(m *stored) error {
+		if s.isThere(m) || m.header.Get(ttlHeader) != "" {
+			return nil
+		}
+		gone = append(gone, func() error { return s.purge(ctx, s.kv, m.subject, m.seq+1) })
+		if len(gone) < ackAtOnce {
+			return nil
+		}
+		return flush()
+	})
+	if err == nil && len(gone) > 0 {
+		err = flush()
+	}
+	return removed, err
 }
 
 // find notes m if it may have to go, and returns how much it noted.
@@ -126,8 +164,7 @@ func (s *Store) find(finds map[string]*find, m *stored, now int64) int {
 		f = &find{}
 	}
 	switch kind {
-	case "m":
-		f.marked = m.seq
+	case "m": // enough to look
 	case "r", "a":
 		k := s.markOf(m)
 		if alive(k.own, now) {
