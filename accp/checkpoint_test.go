@@ -243,7 +243,9 @@ func TestCheckpointOfParts(t *testing.T) {
 // The default summary (ACCP-095, ACCP-D42): the newest facts first, a long value cut
 // to its longest prefix, a line that does not fit skipped and older ones still tried.
 func TestDefaultSummary(t *testing.T) {
-	fact := func(key, value string) accp.Fact { return accp.Fact{Entity: "a", Relationship: "o." + key, Value: value} }
+	fact := func(key, value string) accp.Fact {
+		return accp.Fact{Entity: "a", Relationship: "o." + key, Value: value}
+	}
 	require.Empty(t, accp.DefaultSummary(nil, nil))
 	require.Equal(t, "a:o.k=v", accp.DefaultSummary([]accp.Fact{fact("k", "v")}, nil))
 	words := strings.Repeat("abcdef ", 60)
@@ -311,7 +313,9 @@ func TestSummarizer(t *testing.T) {
 		failures := map[string]func(context.Context, []accp.Fact, []string, int) (string, error){
 			"error": func(context.Context, []accp.Fact, []string, int) (string, error) { return "", errors.New("no model") },
 			"panic": func(context.Context, []accp.Fact, []string, int) (string, error) { panic("oops") },
-			"long":  func(context.Context, []accp.Fact, []string, int) (string, error) { return strings.Repeat("word ", 200), nil },
+			"long": func(context.Context, []accp.Fact, []string, int) (string, error) {
+				return strings.Repeat("word ", 200), nil
+			},
 			"bytes": func(context.Context, []accp.Fact, []string, int) (string, error) { return "\xff", nil },
 			"slow": func(ctx context.Context, _ []accp.Fact, _ []string, _ int) (string, error) {
 				<-ctx.Done()
