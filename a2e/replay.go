@@ -24,8 +24,8 @@ type replay struct {
 
 	mu       sync.Mutex
 	lines    [][]byte
-	bytes    int // of all lines
-	fresh    int // of those that were not taken
+	bytes    int    // of all lines
+	fresh    int    // of those that were not taken
 	first    uint64 // id of lines[0]; ids begin at 1
 	unread   uint64 // id of the first that was not taken
 	finished bool
