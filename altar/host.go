@@ -139,6 +139,10 @@ type HostOptions struct {
 	// connection is closed. Zero means 30 seconds.
 	WriteTimeout time.Duration
 
+	// BodyTimeout is how long the body of an HTTP request may take to arrive.
+	// Zero means 30 seconds.
+	BodyTimeout time.Duration
+
 	// Heartbeat makes the Host ping Runtimes that can answer, this often, and
 	// close those from which nothing came three times as long (D-36). Zero
 	// means never.
@@ -181,6 +185,7 @@ func (o *HostOptions) fill() {
 	def(&o.GoneAfter, 30*time.Second)
 	def(&o.ForgetAfter, 24*time.Hour)
 	def(&o.WriteTimeout, 30*time.Second)
+	def(&o.BodyTimeout, 30*time.Second)
 	def(&o.StoreTimeout, 5*time.Second)
 	def(&o.Lease, 15*time.Second)
 	if o.MaxRecorded <= 0 {

@@ -30,6 +30,11 @@ const (
 // ServeHTTP answers clients at [PathMessages] and upgrades clients and Runtimes
 // at [PathWebSocket].
 func (h *Host) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if r.ContentLength != 0 {
+		// The body has its time to arrive, also where the answer goes out before
+		// it came: net/http reads on then. Not every writer has a deadline.
+		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(h.opts.BodyTimeout))
+	}
 	switch r.URL.Path {
 	case PathMessages:
 		h.serveMessage(w, r)
@@ -84,16 +89,25 @@ func (h *Host) serveMessage(w http.ResponseWriter, r *http.Request) {
 		h.httpError(w, Header{}, formFault(ReasonNotAcceptable, "", "none of the accepted media types is available"))
 		return
 	}
+	if r.ContentLength > int64(h.opts.MaxMessage) {
+		w.Header().Set("Connection", "close") // what follows would have to be read first
+		h.httpError(w, Header{}, frameError(ReasonMessageTooLarge).Err)
+		return
+	}
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, int64(h.opts.MaxMessage)))
 	var tooLarge *http.MaxBytesError
 	switch {
 	case errors.As(err, &tooLarge):
 		h.httpError(w, Header{}, frameError(ReasonMessageTooLarge).Err)
 		return
-	case err != nil: // the client is gone, or its chunks are broken
+	case err != nil: // the client is gone, too slow, or its chunks are broken
+		w.Header().Set("Connection", "close") // where the next request begins is not known
 		h.httpError(w, Header{}, frameError(ReasonMalformedJSON).Err)
 		return
 	}
+	// The call may take longer than the body did. After a failure the deadline
+	// stays.
+	_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
 	h.exchange(w, r, id, body, kind)
 }
 
