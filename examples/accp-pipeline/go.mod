@@ -1,0 +1,21 @@
+module github.com/fivewire/fivewire/examples/accp-pipeline
+
+go 1.26.0
+
+require (
+	github.com/fivewire/fivewire v0.0.0
+	github.com/fivewire/fivewire/accp/tokenizer v0.0.0
+	github.com/stretchr/testify v1.12.1
+	go.uber.org/goleak v1.3.0
+)
+
+require (
+	github.com/coder/websocket v1.8.15 // indirect
+	github.com/go-json-experiment/json v0.0.0-20260820222146-c27c302e5fc3 // indirect
+	go.yaml.in/yaml/v3 v3.0.5 // indirect
+)
+
+replace (
+	github.com/fivewire/fivewire => ../..
+	github.com/fivewire/fivewire/accp/tokenizer => ../../accp/tokenizer
+)
