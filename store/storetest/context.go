@@ -49,9 +49,11 @@ func testEndedContext(e *env) {
 // never a list that only looks complete.
 func testListCancelled(e *env) {
 	n := rounds(1200)
+	var keys []string
 	for i := range n {
-		e.create(fmt.Sprintf("key-%05d", i), "x", 0)
+		keys = append(keys, fmt.Sprintf("key-%05d", i))
 	}
+	e.createAll(keys)
 	ctx, cancel := context.WithCancel(e.ctx)
 	defer cancel()
 	seen := 0

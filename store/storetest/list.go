@@ -19,6 +19,8 @@ var listTests = []test{
 	{"Prefix", testListPrefix},
 	{"Entries", testListEntries},
 	{"Many", testListMany},
+	{"LongPrefix", testListLongPrefix},
+	{"BigValues", testListBigValues},
 	{"Break", testListBreak},
 	{"CallsInside", testListCallsInside},
 	{"WhileWriting", testListWhileWriting},
@@ -71,25 +73,80 @@ func testListEntries(e *env) {
 
 func testListMany(e *env) {
 	n := rounds(2000)
-	var want []string
+	var want, all []string
 	for i := range n {
-		key := fmt.Sprintf("many/%06d", i)
-		want = append(want, key)
-		e.create(fmt.Sprintf("many/%06d", (i*7919)%n), "x", 0) // 7919 is prime and no divisor of n
-		e.create(fmt.Sprintf("neighbour/%06d", i), "x", 0)
+		want = append(want, fmt.Sprintf("many/%06d", i))
+		all = append(all, fmt.Sprintf("many/%06d", (i*7919)%n), fmt.Sprintf("neighbour/%06d", i)) // 7919 is prime and no divisor of n
 	}
+	e.createAll(all)
 	sameAll(e, "List", e.keys("many/"), want)
 	same(e, "length of the whole", len(e.keys("")), 2*n)
-	for i := range n {
-		if i%3 != 0 {
-			e.delete(want[i], 0)
+	e.together(8, func(caller int) {
+		for i := caller; i < n; i += 8 {
+			if i%3 == 0 {
+				continue
+			}
+			if err := e.s.Delete(e.ctx, want[i], 0); err != nil {
+				e.Errorf("Delete: %v", err)
+			}
 		}
-	}
+	})
 	var left []string
 	for i := 0; i < n; i += 3 {
 		left = append(left, want[i])
 	}
 	sameAll(e, "List after deletions", e.keys("many/"), left)
+}
+
+// testListLongPrefix lists by prefixes as long as keys get, of letters whose
+// successor is easily got wrong, among neighbours on both sides.
+func testListLongPrefix(e *env) {
+	longest := store.MaxKey - e.behind
+	var all []string
+	for _, letter := range []string{"a", "\x7f", "\u07ff", "\ud7ff", "\ue000", "\uffff", "\U0010ffff"} {
+		long := strings.Repeat(letter, (longest-1)/len(letter))
+		all = append(all, letter, long, long+"z", long[:len(long)-len(letter)], long[:len(long)-len(letter)]+"\x01")
+	}
+	e.createAll(all)
+	slices.Sort(all)
+	for _, prefix := range all {
+		var want []string
+		for _, key := range all {
+			if strings.HasPrefix(key, prefix) {
+				want = append(want, key)
+			}
+		}
+		if got := e.keys(prefix); !slices.Equal(got, want) {
+			e.Errorf("List of a prefix of %d bytes that begins with %q: %d keys, want %d", len(prefix), short(prefix), len(got), len(want))
+		}
+	}
+}
+
+// testListBigValues: a page of entries must not be a page of memory of any size,
+// nor end the list where it does.
+func testListBigValues(e *env) {
+	size := min(e.MaxValue, 512<<10)
+	value := make([]byte, size)
+	var want []string
+	for i := range 30 {
+		key := fmt.Sprintf("k/%02d", i)
+		want = append(want, key)
+		if i%3 == 2 {
+			e.create(key, "small", 0)
+			continue
+		}
+		_, err := e.s.Create(e.ctx, key, value, 0)
+		e.no("Create", err)
+	}
+	var got []string
+	for entry, err := range e.s.List(e.ctx, "k/") {
+		e.no("List", err)
+		got = append(got, entry.Key)
+		if n := len(entry.Value); n != size && n != len("small") {
+			e.Errorf("value of %d bytes, want %d", n, size)
+		}
+	}
+	sameAll(e, "List of big values", got, want)
 }
 
 func testListBreak(e *env) {
@@ -144,10 +201,9 @@ func testListWhileWriting(e *env) {
 	n := rounds(400)
 	var stable []string
 	for i := range n {
-		key := fmt.Sprintf("k/%05d", i*2)
-		stable = append(stable, key)
-		e.create(key, "0", 0)
+		stable = append(stable, fmt.Sprintf("k/%05d", i*2))
 	}
+	e.createAll(stable)
 	ctx, stop := context.WithCancel(e.ctx)
 	var listed atomic.Int32
 	e.together(4, func(i int) {

@@ -4,6 +4,7 @@
 package storetest
 
 import (
+	"fmt"
 	"time"
 
 	"github.com/fivewire/fivewire/store"
@@ -13,6 +14,7 @@ var reopenTests = []test{
 	{"KV", testReopenKV},
 	{"Log", testReopenLog},
 	{"Expiry", testReopenExpiry},
+	{"Again", testReopenAgain},
 }
 
 // reopen ends the store and opens it anew.
@@ -93,4 +95,34 @@ func testReopenExpiry(e *env) {
 	e.absent("k")
 	e.holds("s")
 	e.append("s", "id", "x", 0)
+}
+
+// testReopenAgain reopens often, with one who reads on from where he was and
+// one who counts: nothing begins anew, and nothing comes twice.
+func testReopenAgain(e *env) {
+	var after uint64
+	var seqs []uint64
+	e.create("n", "0", 0)
+	revisions := map[store.Revision]bool{}
+	for i := range rounds(8) {
+		entry := e.get("n")
+		same(e, "count", string(entry.Value), fmt.Sprint(i))
+		if revisions[entry.Revision] {
+			e.Errorf("revision %d came twice", entry.Revision)
+		}
+		revisions[entry.Revision] = true
+		e.update("n", fmt.Sprint(i+1), entry.Revision, 0)
+		seqs = append(seqs, e.append("s", fmt.Sprint("id-", i), "x", time.Hour))
+		e.ack("s", e.append("s", "", "gone", 0))
+		e.reopen()
+		done := e.waits(e.ctx, e.s, "s", after)
+		e.wakes("record from before", done)
+		records := e.read("s", after, 10)
+		if len(records) != 1 || records[0].Seq != seqs[i] {
+			e.Fatalf("Read after %d returns %v, want the record at %d", after, records, seqs[i])
+		}
+		after = records[0].Seq
+		e.known("s", "id-0", seqs[0])
+	}
+	e.holds("s", seqs...)
 }

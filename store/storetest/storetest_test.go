@@ -118,3 +118,7 @@ func TestFaults(t *testing.T) {
 		})
 	}
 }
+
+func BenchmarkMemory(b *testing.B) {
+	Benchmark(b, func(*testing.B) store.Store { return store.NewMemory() })
+}
