@@ -15,7 +15,7 @@ import (
 
 // completeProtocols are those of which every requirement must be proved by a
 // vector or named by a Go test of the package.
-var completeProtocols = []string{"a2e", "air", "altar", "arc"}
+var completeProtocols = []string{"a2e", "accp", "air", "altar", "arc"}
 
 // TestRequirements prints what no vector and no Go test proves.
 func TestRequirements(t *testing.T) {
