@@ -30,7 +30,7 @@ func main() {
 
 // run shows one protocol after the other.
 func run(ctx context.Context, out io.Writer) error {
-	for _, show := range []func(context.Context, io.Writer) error{showARC, showAIR, showA2E, showALTAR} {
+	for _, show := range []func(context.Context, io.Writer) error{showARC, showAIR, showA2E, showALTAR, showACCP} {
 		if err := show(ctx, out); err != nil {
 			return err
 		}

@@ -30,6 +30,13 @@ func TestRun(t *testing.T) {
 		"text/upper answers HELLO",
 		"text/words sends three",
 		"refused: /txet: unknown_parameter",
+		"frame   @planner>req:schedule{pri:high|task:impl_auth_module|who:dev_team}",
+		"answer  2 + 3 = 5",
+		"E4003 TOOL_SCHEMA_MISMATCH",
+		"sent    {analysis:done}",
+		"context planner:state.",
+		"research:analyze.findings.churn=+3.2%",
+		"state 2: analysis is done",
 	} {
 		require.Contains(t, out.String(), want)
 	}
