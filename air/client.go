@@ -11,6 +11,7 @@ import (
 	"log/slog"
 	"math"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 
@@ -66,6 +67,10 @@ type ClientOptions struct {
 	// KeyPolicy, if set, is asked before a body is sealed to a key.
 	KeyPolicy KeyPolicy
 
+	// Middleware wraps Send, and with it SendAll and negotiations, the first
+	// outermost. What Deliver and Resend push was signed before and passes by.
+	Middleware []SendMiddleware
+
 	// Logger receives what no error reports, such as retries. Nil is silent.
 	Logger *slog.Logger
 }
@@ -78,6 +83,7 @@ type Client struct {
 	resolver *Resolver
 	http     *http.Client
 	log      *slog.Logger
+	sender   Sender // send with the middleware around it
 
 	mu       sync.Mutex
 	verified bool // the registry has our key; guarded by mu
@@ -106,6 +112,10 @@ func NewClient(id *Identity, opts *ClientOptions) (*Client, error) {
 		}
 	}
 	c.http = web.Client(o.HTTPClient, c.resolver.opts.AllowLoopback, c.resolver.opts.AllowPrivate)
+	c.sender = SenderFunc(c.send)
+	for _, m := range slices.Backward(o.Middleware) {
+		c.sender = m(c.sender)
+	}
 	return c, nil
 }
 
@@ -139,6 +149,10 @@ func (r *Receipt) Delivered() bool { return r.Status == http.StatusOK }
 // moved on meanwhile, because an answer crossed it, there is a receipt beside the
 // error.
 func (c *Client) Send(ctx context.Context, draft *Draft, opts *SendOptions) (*Receipt, error) {
+	return c.sender.Send(ctx, draft, opts)
+}
+
+func (c *Client) send(ctx context.Context, draft *Draft, opts *SendOptions) (*Receipt, error) {
 	d := *draft
 	seal := opts != nil && opts.Seal
 	if c.opts.RequireSealed && !seal {
