@@ -194,6 +194,70 @@ func TestConversation(t *testing.T) {
 	}
 }
 
+// A task that waits goes on with the next frame of its chain, and ends with a cancel.
+func TestWaitingTask(t *testing.T) {
+	d := newDesk(t)
+	d.agent.HandleFunc(accp.IntentReq, accp.OpReview, func(_ context.Context, w *accp.Reply, m *accp.Message) error {
+		if m.Meta.CID == "" {
+			return w.Send(&accp.Message{Intent: accp.IntentWait, Op: m.Op})
+		}
+		return w.Result(accp.Params{{Key: "verdict", Value: accp.String("approved")}})
+	})
+	executor := a2abinding.NewExecutor(d.agent)
+	continued := make(chan a2a.TaskID, 16)
+	client := overHTTP.connect(t, a2asrv.NewHandler(foreign{func(ctx context.Context, req *a2asrv.RequestContext, q eventqueue.Queue) error {
+		if req.StoredTask != nil {
+			continued <- req.TaskID
+		}
+		return executor.Execute(ctx, req, q)
+	}}))
+	c, err := a2abinding.NewClient(client, "planner", nil)
+	require.NoError(t, err)
+	var tasks []a2a.TaskID
+	for _, then := range []*accp.Message{
+		{Intent: accp.IntentReq, Op: accp.OpReview},
+		{Intent: accp.IntentCancel, Op: accp.OpReview},
+	} {
+		wait, err := c.Call(t.Context(), &accp.Message{Intent: accp.IntentReq, Op: accp.OpReview})
+		require.NoError(t, err)
+		require.Equal(t, accp.IntentWait, wait.Intent)
+		then.Meta = &accp.Meta{CID: wait.Meta.CID}
+		answer, err := c.Call(t.Context(), then)
+		require.NoError(t, err)
+		if then.Intent == accp.IntentReq {
+			require.Equal(t, accp.IntentDone, answer.Intent)
+			require.Equal(t, wait.Meta.CID, answer.Meta.CID)
+		}
+		id := <-continued
+		task, err := client.GetTask(t.Context(), &a2a.TaskQueryParams{ID: id})
+		require.NoError(t, err)
+		require.True(t, task.Status.State.Terminal())
+	}
+
+	// As a client of A2A sees it: one task, from its beginning to its end.
+	for i, last := range []*accp.Message{
+		{Intent: accp.IntentReq, Op: accp.OpReview, Meta: &accp.Meta{CID: "000000000001"}},
+		{Intent: accp.IntentCancel, Op: accp.OpReview, Meta: &accp.Meta{CID: "000000000001"}},
+	} {
+		sid := fmt.Sprintf("s%d", 20+i)
+		send := func(m *a2a.Message) *a2a.Task {
+			res, err := client.SendMessage(t.Context(), &a2a.MessageSendParams{Message: m})
+			require.NoError(t, err)
+			task, ok := res.(*a2a.Task)
+			require.True(t, ok)
+			return task
+		}
+		first := send(a2a.NewMessage(a2a.MessageRoleUser, newFrame(t, sid, 1, &accp.Message{Intent: accp.IntentReq, Op: accp.OpReview})))
+		require.Equal(t, a2a.TaskStateInputRequired, first.Status.State)
+		second := send(a2a.NewMessageForTask(a2a.MessageRoleUser, first, newFrame(t, sid, 3, last)))
+		require.Equal(t, first.ID, second.ID)
+		want := map[accp.Intent]a2a.TaskState{accp.IntentReq: a2a.TaskStateCompleted, accp.IntentCancel: a2a.TaskStateCanceled}[last.Intent]
+		require.Equal(t, want, second.Status.State)
+		tasks = append(tasks, second.ID)
+	}
+	require.NotEqual(t, tasks[0], tasks[1])
+}
+
 // A message that is split makes one task, with its last part.
 func TestParts(t *testing.T) {
 	d := newDesk(t)

@@ -37,7 +37,7 @@ func NewClient(client *a2aclient.Client, self string, opts *accp.ClientOptions) 
 	if opts != nil {
 		o = *opts
 	}
-	t := &transport{a2a: client, perSender: o.Session.SeqPerSender, codec: accp.Codec{Lenient: o.Session.Lenient, Limits: o.Session.Limits}}
+	t := &transport{a2a: client, open: map[string]a2a.TaskID{}, perSender: o.Session.SeqPerSender, codec: accp.Codec{Lenient: o.Session.Lenient, Limits: o.Session.Limits}}
 	o.HTTPClient = &http.Client{Transport: t}
 	o.Header = nil
 	return accp.NewClient("http://a2a.invalid"+accp.FramesPath, self, &o)
@@ -51,8 +51,9 @@ type transport struct {
 	perSender bool
 
 	mu      sync.Mutex
-	context string // A2A's name of the conversation, as the agent gave it
-	last    int64  // number of the last frame that was written for the agent, if it counts its own
+	context string                // A2A's name of the conversation, as the agent gave it
+	open    map[string]a2a.TaskID // tasks that wait, by the chain of their request
+	last    int64                 // number of the last frame that was written for the agent, if it counts its own
 }
 
 // RoundTrip sends one frame. The answers arrive while the body is read.
@@ -68,7 +69,7 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 	message := a2a.NewMessage(a2a.MessageRoleUser, part(frame))
 	t.mu.Lock()
-	message.ContextID = t.context
+	message.ContextID, message.TaskID = t.context, t.open[m.Chain()]
 	t.mu.Unlock()
 	b := &body{t: t, ctx: r.Context(), m: m, seen: map[string]bool{}}
 	b.next, b.stop = iter.Pull2(t.a2a.SendStreamingMessage(r.Context(), &a2a.MessageSendParams{Message: message}))
@@ -76,6 +77,27 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 		StatusCode: http.StatusOK, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1, Request: r,
 		Header: http.Header{"Content-Type": {accp.MediaType}}, Body: b,
 	}, nil
+}
+
+// maxOpen bounds how many waiting tasks are remembered. A frame in the chain of one
+// that is forgotten begins a task of its own.
+const maxOpen = 1024
+
+// keep remembers whether the task of a chain waits for more.
+func (t *transport) keep(chain string, task a2a.TaskID, state a2a.TaskState) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.open, chain)
+	if task == "" || state.Terminal() {
+		return
+	}
+	for old := range t.open {
+		if len(t.open) < maxOpen {
+			break
+		}
+		delete(t.open, old)
+	}
+	t.open[chain] = task
 }
 
 // A body reads the frames that answer m, one a line.
@@ -199,6 +221,7 @@ func (b *body) close() {
 func (b *body) Close() error {
 	b.stop()
 	if b.finished || b.task == "" {
+		b.t.keep(b.m.Chain(), b.task, b.state)
 		return nil
 	}
 	b.finished = true

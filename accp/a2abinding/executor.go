@@ -39,13 +39,17 @@ func (e *Executor) Execute(ctx context.Context, req *a2asrv.RequestContext, queu
 		return fmt.Errorf("accp: the message holds no frame: %w", a2a.ErrUnsupportedContentType)
 	}
 	out := &answer{ctx: ctx, req: req, queue: queue}
-	c := accp.Codec{Lenient: true} // only to see what kind of frame it is
+	c := accp.Codec{Lenient: true}   // only to see what kind of frame it is
+	out.task = req.StoredTask != nil // which waits for this frame, whatever it is
 	for _, f := range frames {
-		if m, err := c.Parse(f); err == nil && opensTask(m) && !out.task {
+		m, err := c.Parse(f)
+		if err != nil {
+			continue // the agent says what is wrong
+		}
+		out.cancel = out.cancel || m.Intent == accp.IntentCancel
+		if opensTask(m) && !out.task {
 			out.task = true
-			if req.StoredTask == nil {
-				out.write(a2a.NewStatusUpdateEvent(req, a2a.TaskStateSubmitted, nil))
-			}
+			out.write(a2a.NewStatusUpdateEvent(req, a2a.TaskStateSubmitted, nil))
 		}
 	}
 	for _, f := range frames {
@@ -95,10 +99,11 @@ func (e *Executor) serve(ctx context.Context, frame []byte, out *answer) {
 
 // An answer turns the frames that an agent writes, one a line, into events of A2A.
 type answer struct {
-	ctx   context.Context
-	req   *a2asrv.RequestContext
-	queue eventqueue.Queue
-	task  bool // a task is running; else all goes into one message
+	ctx    context.Context
+	req    *a2asrv.RequestContext
+	queue  eventqueue.Queue
+	task   bool // a task is running; else all goes into one message
+	cancel bool // one of the frames cancels it
 
 	header http.Header
 	status int
@@ -209,6 +214,9 @@ func (a *answer) finish() error {
 		event = a2a.NewStatusUpdateEvent(a.req, state, nil)
 	} else if a.broken {
 		event.Status.State = a2a.TaskStateFailed
+	}
+	if a.cancel && event.Status.State != a2a.TaskStateFailed {
+		event.Status.State = a2a.TaskStateCanceled
 	}
 	event.Final = true
 	a.write(event)
