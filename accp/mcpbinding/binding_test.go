@@ -21,6 +21,7 @@ import (
 
 	"github.com/fivewire/fivewire/accp"
 	"github.com/fivewire/fivewire/accp/mcpbinding"
+	"github.com/fivewire/fivewire/store"
 )
 
 // stdioFlag makes this test program a server over its standard input and output.
@@ -433,6 +434,91 @@ func TestSeqPerSender(t *testing.T) {
 	for range 3 {
 		_, err := c.Call(t.Context(), call(t, "echo", accp.Map()))
 		require.NoError(t, err)
+	}
+}
+
+// A handler may answer with several frames: each is one item of the result, and the
+// last one tells how it went.
+func TestSeveralFrames(t *testing.T) {
+	agent, err := accp.NewServer("desk", nil)
+	require.NoError(t, err)
+	agent.HandleFunc(accp.IntentReq, accp.OpTool, func(_ context.Context, w *accp.Reply, m *accp.Message) error {
+		for i := range 3 {
+			chunk, err := accp.NewMessage(accp.IntentStream, m.Op, accp.SchemaStream, accp.Chunk{Index: int64(i), Data: accp.Int(int64(i)), Final: i == 2})
+			if err != nil {
+				return err
+			}
+			if err := w.Send(chunk); err != nil {
+				return err
+			}
+		}
+		if m.Params.Text("tool_name") == "fails" {
+			return accp.ErrToolExecFailed
+		}
+		return nil
+	})
+	server := mcp.NewServer(&mcp.Implementation{Name: "x", Version: "1"}, nil)
+	for _, name := range []string{"counts", "fails"} {
+		mcpbinding.AddTools(server, agent, &mcp.Tool{Name: name, InputSchema: json.RawMessage(`{"type":"object"}`)})
+	}
+	cs := inMemory.connect(t, server)
+	res, err := cs.CallTool(t.Context(), &mcp.CallToolParams{Name: "counts"})
+	require.NoError(t, err)
+	require.False(t, res.IsError)
+	require.Len(t, mcpbinding.Frames(res), 3)
+	res, err = cs.CallTool(t.Context(), &mcp.CallToolParams{Name: "fails"})
+	require.NoError(t, err)
+	require.True(t, res.IsError)
+	require.Len(t, mcpbinding.Frames(res), 4)
+
+	c, err := mcpbinding.NewClient(cs, "planner", &accp.ClientOptions{Tries: 1})
+	require.NoError(t, err)
+	n := 0
+	for v, err := range c.Stream(t.Context(), call(t, "counts", accp.Map())) {
+		require.NoError(t, err)
+		got, _ := v.Int()
+		require.EqualValues(t, n, got)
+		n++
+	}
+	require.Equal(t, 3, n)
+	var last error
+	for _, err := range c.Do(t.Context(), call(t, "fails", accp.Map())) {
+		last = err
+	}
+	require.ErrorIs(t, last, accp.ErrToolExecFailed)
+}
+
+// Long results need sessions that may send them: inline, or to a store that both
+// sides read (D37).
+func TestLongResults(t *testing.T) {
+	long := strings.Repeat("a long text that costs many tokens ", 60)
+	shared := store.NewMemory()
+	for name, tt := range map[string]struct {
+		options accp.SessionOptions
+		want    error
+	}{
+		"by default":   {accp.SessionOptions{}, accp.ErrBudgetExceeded},
+		"inline":       {accp.SessionOptions{NoBudget: true}, nil},
+		"by reference": {accp.SessionOptions{Shared: shared}, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			agent, err := accp.NewServer("desk", &accp.ServerOptions{Session: tt.options})
+			require.NoError(t, err)
+			agent.Handle(accp.IntentReq, accp.OpTool, accp.Tools(map[string]accp.Tool{
+				"tell": func(context.Context, accp.Params) (accp.Value, error) { return accp.String(long), nil },
+			}))
+			server := mcp.NewServer(&mcp.Implementation{Name: "x", Version: "1"}, nil)
+			mcpbinding.AddTools(server, agent, &mcp.Tool{Name: "tell", InputSchema: json.RawMessage(`{"type":"object"}`)})
+			c, err := mcpbinding.NewClient(inMemory.connect(t, server), "planner", &accp.ClientOptions{Tries: 1, Session: tt.options})
+			require.NoError(t, err)
+			answer, err := c.Call(t.Context(), call(t, "tell", accp.Map()))
+			if tt.want != nil {
+				require.ErrorIs(t, err, tt.want)
+				return
+			}
+			require.NoError(t, err)
+			require.Equal(t, long, answer.Params.Text("result"))
+		})
 	}
 }
 

@@ -31,6 +31,11 @@
 // _meta["accp/frame"]. A server that does not know this ignores it, and a request
 // without it is a session of its own.
 //
+// Both sessions keep the token limits of ACCP: a result, or arguments, of more than
+// about 200 tokens are refused with [accp.ErrBudgetExceeded] unless the session has a
+// shared store or NoBudget is set in its options. What servers without ACCP answer is
+// not limited by tokens.
+//
 // MCP has no place for frames other than these. [accp.Client] gets
 // [accp.ErrInvalidIntent] for what is not req:tool, sync:registry or cancel.
 package mcpbinding

@@ -6,6 +6,7 @@ package main
 import (
 	"fmt"
 	"io"
+	"os"
 	"regexp"
 	"strconv"
 	"strings"
@@ -43,6 +44,12 @@ func TestRun(t *testing.T) {
 		require.NoError(t, err)
 		require.Greater(t, n, 30)
 	}
+
+	// The README of package accp says so too.
+	readme, err := os.ReadFile("../../accp/README.md")
+	require.NoError(t, err)
+	require.Contains(t, strings.Join(strings.Fields(string(readme)), " "),
+		fmt.Sprintf("takes %s percent fewer tokens than text and %s percent fewer than JSON", m[1], m[2]))
 
 	// The totals are those of the rows.
 	var sum [4]int

@@ -1,0 +1,64 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package mcpbinding_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log"
+	"strings"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/fivewire/fivewire/accp"
+	"github.com/fivewire/fivewire/accp/mcpbinding"
+)
+
+// An agent with a tool stands behind an MCP server, and another agent calls it.
+func Example() {
+	ctx := context.Background()
+	agent, err := accp.NewServer("desk", nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	agent.Handle(accp.IntentReq, accp.OpTool, accp.Tools(map[string]accp.Tool{
+		"shout": func(_ context.Context, args accp.Params) (accp.Value, error) {
+			return accp.String(strings.ToUpper(args.Text("text"))), nil
+		},
+	}))
+	server := mcp.NewServer(&mcp.Implementation{Name: "desk", Version: "1.0.0"}, nil)
+	mcpbinding.AddTools(server, agent, &mcp.Tool{
+		Name:        "shout",
+		InputSchema: json.RawMessage(`{"type":"object","properties":{"text":{"type":"string"}}}`),
+	})
+
+	here, there := mcp.NewInMemoryTransports() // or stdio, or HTTP
+	if _, err := server.Connect(ctx, there, nil); err != nil {
+		log.Fatal(err)
+	}
+	session, err := mcp.NewClient(&mcp.Implementation{Name: "planner", Version: "1.0.0"}, nil).Connect(ctx, here, nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer session.Close()
+
+	client, err := mcpbinding.NewClient(session, "planner", nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	call, err := accp.NewMessage(accp.IntentReq, accp.OpTool, accp.SchemaTool, accp.ToolCall{
+		Name:      "shout",
+		Arguments: accp.Map(accp.Param{Key: "text", Value: accp.String("hello")}),
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	answer, err := client.Call(ctx, call)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(answer.From, answer.Intent, answer.Params.Text("result"))
+	// Output: desk done HELLO
+}
