@@ -216,11 +216,11 @@ func (b *boxes) keep(ctx context.Context, mb *mailbox, id string, sum replayKey,
 	mb.mu.Lock()
 	defer mb.mu.Unlock()
 	now := time.Now()
-	if err := b.room(ctx, mb, now); err != nil {
-		return 0, err
-	}
 	if seq, ok := mb.known.seq(sum, now.UnixMilli()); ok {
 		return seq, nil
+	}
+	if err := b.room(ctx, mb, now); err != nil {
+		return 0, err
 	}
 	seq, err := b.store.Append(ctx, mb.stream, "", record, b.ttl)
 	if err != nil {

@@ -126,52 +126,70 @@ func TestRelayRefuses(t *testing.T) {
 // Envelopes come again until they are acknowledged, byte for byte, and only what
 // was handed out can be acknowledged (AIR-092..094, AIR-096, AIR-D61, AIR-D62).
 func TestRelayRedelivers(t *testing.T) {
-	w := newWorld(t, &air.RelayOptions{RateLimit: -1})
-	alice, bob := w.join(t, 1), w.join(t, 2)
-	box := "/inbox/" + bob.AIRID()
-	var mails [][]byte
-	for range 5 {
-		mails = append(mails, append([]byte(" \n"), signedOffer(t, alice, bob.DID(), nil)...))
-		push(t, w.relay, bob.AIRID(), mails[len(mails)-1])
-	}
-	push(t, w.relay, bob.AIRID(), mails[0]) // the same bytes are stored once
-	first := pull(t, w.relay, box+"/pull?limit=2")
-	require.True(t, first.HasMore)
-	require.Len(t, first.Envelopes, 2)
-	status, body, _ := do(t, w.relay, "POST", box+"/ack", ackBody(idOf(t, mails[1]), idOf(t, mails[4]), "unknown"))
-	require.Equal(t, 200, status)
-	require.JSONEq(t, `{"status":"acked","acked_count":1,"requested":3}`, body)
-	rest := pull(t, w.relay, box+"/pull?since="+first.Cursor)
-	require.False(t, rest.HasMore)
-	require.Len(t, rest.Envelopes, 3)
-	again := pull(t, w.relay, box+"/pull?since="+rest.Cursor)
-	require.Len(t, again.Envelopes, 4)
-	for i, want := range []int{0, 2, 3, 4} {
-		require.Equal(t, strings.TrimSpace(string(mails[want])), string(again.Envelopes[i]))
-	}
-	push(t, w.relay, bob.AIRID(), mails[1]) // acknowledged, still known
-	require.Len(t, pull(t, w.relay, box+"/pull").Envelopes, 4)
+	eachStore(t, func(t *testing.T, st func() store.Store) {
+		w := newWorld(t, &air.RelayOptions{RateLimit: -1, Store: st()})
+		alice, bob := w.join(t, 1), w.join(t, 2)
+		box := "/inbox/" + bob.AIRID()
+		var mails [][]byte
+		for range 5 {
+			mails = append(mails, append([]byte(" \n"), signedOffer(t, alice, bob.DID(), nil)...))
+			push(t, w.relay, bob.AIRID(), mails[len(mails)-1])
+		}
+		push(t, w.relay, bob.AIRID(), mails[0]) // the same bytes are stored once
+		first := pull(t, w.relay, box+"/pull?limit=2")
+		require.True(t, first.HasMore)
+		require.Len(t, first.Envelopes, 2)
+		status, body, _ := do(t, w.relay, "POST", box+"/ack", ackBody(idOf(t, mails[1]), idOf(t, mails[4]), "unknown"))
+		require.Equal(t, 200, status)
+		require.JSONEq(t, `{"status":"acked","acked_count":1,"requested":3}`, body)
+		rest := pull(t, w.relay, box+"/pull?since="+first.Cursor)
+		require.False(t, rest.HasMore)
+		require.Len(t, rest.Envelopes, 3)
+		again := pull(t, w.relay, box+"/pull?since="+rest.Cursor)
+		require.Len(t, again.Envelopes, 4)
+		for i, want := range []int{0, 2, 3, 4} {
+			require.Equal(t, strings.TrimSpace(string(mails[want])), string(again.Envelopes[i]))
+		}
+		push(t, w.relay, bob.AIRID(), mails[1]) // acknowledged, still known
+		require.Len(t, pull(t, w.relay, box+"/pull").Envelopes, 4)
 
-	// Another envelope may not keep one out by taking its id.
-	twin := append([]byte("\t"), mails[0]...)
-	push(t, w.relay, bob.AIRID(), twin)
-	require.Len(t, pull(t, w.relay, box+"/pull").Envelopes, 5)
-	status, body, _ = do(t, w.relay, "POST", "/ack/"+bob.DID(), ackBody(idOf(t, twin)))
-	require.Equal(t, 200, status)
-	require.Contains(t, body, `"acked_count":1`)
-	require.Len(t, pull(t, w.relay, box+"/pull").Envelopes, 3)
+		// Another envelope may not keep one out by taking its id.
+		twin := append([]byte("\t"), mails[0]...)
+		push(t, w.relay, bob.AIRID(), twin)
+		require.Len(t, pull(t, w.relay, box+"/pull").Envelopes, 5)
+		status, body, _ = do(t, w.relay, "POST", "/ack/"+bob.DID(), ackBody(idOf(t, twin)))
+		require.Equal(t, 200, status)
+		require.Contains(t, body, `"acked_count":1`)
+		require.Len(t, pull(t, w.relay, box+"/pull").Envelopes, 3)
+	})
+}
+
+// eachStore runs a test with mail in the memory of the relay alone, and in a store
+// that others might see.
+func eachStore(t *testing.T, test func(t *testing.T, st func() store.Store)) {
+	t.Run("private", func(t *testing.T) { test(t, func() store.Store { return nil }) })
+	t.Run("shared", func(t *testing.T) { test(t, func() store.Store { return store.NewMemory() }) })
 }
 
 // What was not acknowledged goes after its time, counted from queueing (AIR-D64).
 func TestRelayForgets(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, nil)
-		alice, bob := w.join(t, 1), w.join(t, 2)
-		push(t, w.relay, bob.AIRID(), signedOffer(t, alice, bob.DID(), nil))
-		time.Sleep(7*24*time.Hour - time.Second)
-		require.Len(t, pull(t, w.relay, "/inbox/"+bob.AIRID()+"/pull").Envelopes, 1)
-		time.Sleep(2 * time.Second)
-		require.Empty(t, pull(t, w.relay, "/inbox/"+bob.AIRID()+"/pull").Envelopes)
+	eachStore(t, func(t *testing.T, st func() store.Store) {
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld(t, &air.RelayOptions{Store: st(), MaxQueued: 2})
+			alice, bob := w.join(t, 1), w.join(t, 2)
+			data := signedOffer(t, alice, bob.DID(), nil)
+			box := "/inbox/" + bob.AIRID() + "/pull"
+			push(t, w.relay, bob.AIRID(), data)
+			time.Sleep(7*24*time.Hour - time.Second)
+			require.Len(t, pull(t, w.relay, box).Envelopes, 1)
+			push(t, w.relay, bob.AIRID(), data) // known to the end
+			push(t, w.relay, bob.AIRID(), signedOffer(t, alice, bob.DID(), nil))
+			require.Len(t, pull(t, w.relay, box).Envelopes, 2)
+			time.Sleep(2 * time.Second)
+			require.Len(t, pull(t, w.relay, box).Envelopes, 1)
+			push(t, w.relay, bob.AIRID(), data) // and then there is room, and it is new
+			require.Len(t, pull(t, w.relay, box).Envelopes, 2)
+		})
 	})
 }
 
@@ -265,18 +283,20 @@ func TestRelayRateLimit(t *testing.T) {
 }
 
 func TestMailboxIsFull(t *testing.T) {
-	w := newWorld(t, &air.RelayOptions{MaxQueued: 2, RateLimit: -1})
-	alice, bob := w.join(t, 1), w.join(t, 2)
-	first := signedOffer(t, alice, bob.DID(), nil)
-	push(t, w.relay, bob.AIRID(), first)
-	push(t, w.relay, bob.AIRID(), signedOffer(t, alice, bob.DID(), nil))
-	third := string(signedOffer(t, alice, bob.DID(), nil))
-	status, _, h := do(t, w.relay, "POST", "/inbox/"+bob.AIRID(), third)
-	require.Equal(t, 429, status)
-	require.NotEmpty(t, h.Get("Retry-After"))
-	pull(t, w.relay, "/inbox/"+bob.AIRID()+"/pull")
-	do(t, w.relay, "POST", "/ack/"+bob.AIRID(), ackBody(idOf(t, first)))
-	push(t, w.relay, bob.AIRID(), []byte(third))
+	eachStore(t, func(t *testing.T, st func() store.Store) {
+		w := newWorld(t, &air.RelayOptions{MaxQueued: 2, RateLimit: -1, Store: st()})
+		alice, bob := w.join(t, 1), w.join(t, 2)
+		first := signedOffer(t, alice, bob.DID(), nil)
+		push(t, w.relay, bob.AIRID(), first)
+		push(t, w.relay, bob.AIRID(), signedOffer(t, alice, bob.DID(), nil))
+		third := string(signedOffer(t, alice, bob.DID(), nil))
+		status, _, h := do(t, w.relay, "POST", "/inbox/"+bob.AIRID(), third)
+		require.Equal(t, 429, status)
+		require.NotEmpty(t, h.Get("Retry-After"))
+		pull(t, w.relay, "/inbox/"+bob.AIRID()+"/pull")
+		do(t, w.relay, "POST", "/ack/"+bob.AIRID(), ackBody(idOf(t, first)))
+		push(t, w.relay, bob.AIRID(), []byte(third))
+	})
 }
 
 func TestRelayStoreFails(t *testing.T) {
