@@ -20,7 +20,8 @@ type CallStream struct {
 	ended bool
 	err   error
 	out   []json.RawMessage
-	first int // of out
+	first int                // of out
+	one   [1]json.RawMessage // room for the payloads of most calls
 
 	result *ToolResult // what ended the call, if it was one
 }
@@ -48,7 +49,7 @@ func (s *CallStream) Add(m Message, now time.Time) bool {
 		if m.Error != nil {
 			s.err = m.Error
 		} else {
-			s.out = append(s.out, m.Payload)
+			s.push(m.Payload)
 		}
 		return true
 	}
@@ -81,7 +82,7 @@ func (s *CallStream) deliver(c *StreamChunk) {
 	case c.Error != nil:
 		s.fail(c.Error)
 	case c.Payload != nil:
-		s.out = append(s.out, c.Payload)
+		s.push(c.Payload)
 	}
 	if c.IsFinal {
 		s.ended = true
@@ -112,6 +113,13 @@ func (s *CallStream) Gap(now time.Time) (until time.Time) {
 		return time.Time{}
 	}
 	return until
+}
+
+func (s *CallStream) push(payload json.RawMessage) {
+	if s.out == nil {
+		s.out = s.one[:0]
+	}
+	s.out = append(s.out, payload)
 }
 
 func (s *CallStream) fail(err error) {

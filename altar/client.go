@@ -154,7 +154,7 @@ func (c *Client) open(a *attempt) {
 	}
 	l := &clientLink{link: newLink(conn, c.opts.Logger), requests: make(map[string]chan Message)}
 	c.link = l
-	if !l.inProcess {
+	if l.direct == nil {
 		c.wg.Go(l.write)
 	}
 	c.wg.Go(func() { c.read(l) })

@@ -53,13 +53,13 @@ func decodePayload(payload json.RawMessage, dst any) error {
 // A pendingCall is a call in flight of a client.
 type pendingCall struct {
 	c      *Client
-	call   *ToolCall
+	call   ToolCall
 	seq    uint64
 	sent   bool          // guarded by the lock of the client
 	notify chan struct{} // has room for one
 
 	mu     sync.Mutex
-	stream *CallStream
+	stream CallStream
 	err    error // of this side; the call is over
 	limit  int   // of payloads that wait
 }
@@ -97,7 +97,7 @@ func (p *pendingCall) abort(err error) {
 func (p *pendingCall) message() *ToolCall {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	m := *p.call
+	m := p.call
 	if !m.Collect {
 		m.ResumeFrom = p.stream.Expected()
 	}
@@ -144,13 +144,17 @@ func (s *Session) start(ctx context.Context, tool string, params any, o *CallOpt
 	if opts.InvocationID == "" {
 		opts.InvocationID = randid.UUID4()
 	}
-	call := &ToolCall{InvocationID: opts.InvocationID, SessionID: s.id, ToolName: tool, Metadata: opts.Metadata, Collect: collect,
+	c := s.c
+	p := &pendingCall{c: c, notify: make(chan struct{}, 1), stream: CallStream{id: opts.InvocationID}, limit: c.opts.StreamBuffer}
+	call := &p.call
+	*call = ToolCall{InvocationID: opts.InvocationID, SessionID: s.id, ToolName: tool, Metadata: opts.Metadata, Collect: collect,
 		Header: Header{RequestID: opts.InvocationID, CorrelationID: opts.CorrelationID}}
 	if opts.Timeout > 0 {
 		call.TimeoutMS = max(1, opts.Timeout.Milliseconds())
 	}
-	call.Parameters = json.RawMessage("{}")
-	if params != nil {
+	if params == nil {
+		call.Parameters = json.RawMessage("{}")
+	} else {
 		text, err := encodeJSON(params)
 		if err != nil {
 			return nil, fmt.Errorf("altar: parameters: %w", err)
@@ -158,14 +162,14 @@ func (s *Session) start(ctx context.Context, tool string, params any, o *CallOpt
 		call.Parameters = text
 	}
 	// What cannot be sent, or would be refused without its id, is never answered.
-	switch _, bad, err := vet(call); {
-	case err != nil:
-		return nil, err
-	case bad != nil:
-		return nil, bad.Err
+	if !sound(call) {
+		switch _, bad, err := vet(call); {
+		case err != nil:
+			return nil, err
+		case bad != nil:
+			return nil, bad.Err
+		}
 	}
-	c := s.c
-	p := &pendingCall{c: c, call: call, notify: make(chan struct{}, 1), stream: NewCallStream(opts.InvocationID), limit: c.opts.StreamBuffer}
 	l, err := c.connect(ctx)
 	if err != nil {
 		return nil, err

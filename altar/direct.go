@@ -39,8 +39,30 @@ func (d *direct) Send(m Message) error {
 	if err != nil {
 		return err
 	}
+	return d.pass(own, bad)
+}
+
+// sendOwn is Send for a message of this package that nobody else has: it is
+// checked and handed over as it is.
+func (d *direct) sendOwn(m Message) error {
+	switch m := m.(type) {
+	case *ToolCall: // checked by its Session
+		return d.pass(m, nil)
+	case *ToolResult: // its JSON was checked by its Runtime
+		if m.Error == nil {
+			return d.pass(m, nil)
+		}
+	case *StreamChunk:
+		if m.Error == nil {
+			return d.pass(m, nil)
+		}
+	}
+	return d.Send(m)
+}
+
+func (d *direct) pass(m Message, bad *DecodeError) error {
 	d.hc.out.waitRoom(d.hc.limit)
-	if !d.hc.h.handle(d.hc, own, bad) {
+	if !d.hc.h.handle(d.hc, m, bad) {
 		return ErrClosed
 	}
 	return nil
@@ -51,23 +73,33 @@ func (d *direct) Close() error {
 	return nil
 }
 
-// vet returns a message as [Decode] would after [Append].
-func vet(m Message) (Message, *DecodeError, error) {
+// sound tells whether a message certainly stays as it is when it is written and
+// read. It knows the messages that are many.
+func sound(m Message) bool {
 	switch m := m.(type) {
 	case *ToolCall:
-		if m.SessionID != "" && m.ToolName != "" && validInvocationID(m.InvocationID) && vetHeader(m.Header) && m.Metadata == nil &&
-			utf8.ValidString(m.SessionID) && utf8.ValidString(m.ToolName) && m.TimeoutMS >= 0 && m.ResumeFrom >= 0 && vetJSON(m.Parameters, true) {
-			own := *m
-			return &own, nil, nil
-		}
+		return m.SessionID != "" && m.ToolName != "" && validInvocationID(m.InvocationID) && vetHeader(m.Header) && m.Metadata == nil &&
+			utf8.ValidString(m.SessionID) && utf8.ValidString(m.ToolName) && m.TimeoutMS >= 0 && m.ResumeFrom >= 0 && vetJSON(m.Parameters, true)
 	case *ToolResult:
-		if m.Error == nil && validInvocationID(m.InvocationID) && vetHeader(m.Header) && vetJSON(m.Payload, false) &&
-			(len(m.RuntimeMetadata) == 0 || vetJSON(m.RuntimeMetadata, true)) {
+		return m.Error == nil && validInvocationID(m.InvocationID) && vetHeader(m.Header) && vetJSON(m.Payload, false) &&
+			(len(m.RuntimeMetadata) == 0 || vetJSON(m.RuntimeMetadata, true))
+	case *StreamChunk:
+		return m.Error == nil && m.ChunkID >= 0 && validInvocationID(m.InvocationID) && vetHeader(m.Header) && vetJSON(m.Payload, false)
+	}
+	return false
+}
+
+// vet returns a message as [Decode] would after [Append].
+func vet(m Message) (Message, *DecodeError, error) {
+	if sound(m) {
+		switch m := m.(type) {
+		case *ToolCall:
 			own := *m
 			return &own, nil, nil
-		}
-	case *StreamChunk:
-		if m.Error == nil && m.ChunkID >= 0 && validInvocationID(m.InvocationID) && vetHeader(m.Header) && vetJSON(m.Payload, false) {
+		case *ToolResult:
+			own := *m
+			return &own, nil, nil
+		case *StreamChunk:
 			own := *m
 			return &own, nil, nil
 		}

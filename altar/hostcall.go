@@ -46,6 +46,8 @@ type hostCall struct {
 	limit      time.Duration // allotted time
 	asm        Assembler
 	at         []*attachment
+	first      attachment // the first of at, and the list with it alone
+	firstAt    [1]*attachment
 
 	chunks   []*StreamChunk // delivered and retained, the last ones
 	retained int            // their size
@@ -126,7 +128,7 @@ func (h *Host) toolCall(hc *hostConn, m *ToolCall) {
 	request := CallRequest{Identity: hc.identity, Session: s.info, Contract: c.Contract, RuntimeID: pin}
 	h.unlock()
 
-	normal, unfit := c.check.appendChecked(nil, strictjson.Value(m.Parameters))
+	normal, unfit := c.check.appendChecked(make([]byte, 0, len(m.Parameters)+16), strictjson.Value(m.Parameters))
 	if unfit == nil {
 		request.Parameters = normal
 	}
@@ -339,7 +341,13 @@ func errNotRetained() *Error {
 }
 
 func (h *Host) attach(hc *hostConn, c *hostCall, m *ToolCall) *attachment {
-	a := &attachment{hc: hc, c: c, corr: m.CorrelationID, from: m.ResumeFrom, collect: m.Collect}
+	a := &c.first
+	if a.c != nil {
+		a = &attachment{}
+	} else {
+		c.at = c.firstAt[:0]
+	}
+	*a = attachment{hc: hc, c: c, corr: m.CorrelationID, from: m.ResumeFrom, collect: m.Collect}
 	if hc.waiting == nil {
 		hc.waiting = make(map[string]*attachment)
 	}
@@ -579,7 +587,8 @@ func (h *Host) leave(c *hostCall, record bool, now time.Time) {
 	for _, a := range c.at {
 		delete(a.hc.waiting, c.id)
 	}
-	c.at, c.normal, c.metadata, c.asm = nil, nil, nil, Assembler{}
+	c.at, c.firstAt[0], c.normal, c.metadata, c.asm = nil, nil, nil, nil, Assembler{}
+	c.first.hc, c.first.parts = nil, nil
 	if !record || c.s.over {
 		if c.s.calls[c.id] == c {
 			delete(c.s.calls, c.id)

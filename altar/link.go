@@ -16,24 +16,24 @@ const linkQueue = 256
 // A link is the sending side of a Runtime or a client: a queue with a goroutine
 // that empties it, so that who reads never waits for who writes.
 type link struct {
-	conn Conn
-	out  *outbox
-	log  *slog.Logger
+	conn   Conn
+	direct *direct // conn, if it is in this process: there is no queue then
+	out    *outbox
+	log    *slog.Logger
 
-	inProcess bool
-	sending   sync.Mutex // instead of the queue, in process
+	sending sync.Mutex // instead of the queue, in process
 }
 
 func newLink(conn Conn, log *slog.Logger) *link {
 	l := &link{conn: conn, out: newOutbox(), log: log}
-	_, l.inProcess = conn.(*direct)
+	l.direct, _ = conn.(*direct)
 	return l
 }
 
 // send queues a message. It waits while the queue is full, but not longer than
 // ctx lasts.
 func (l *link) send(ctx context.Context, m Message) {
-	if !l.inProcess {
+	if l.direct == nil {
 		l.out.waitRoomContext(ctx, linkQueue)
 	}
 	l.post(m)
@@ -41,10 +41,10 @@ func (l *link) send(ctx context.Context, m Message) {
 
 // post queues a message without waiting.
 func (l *link) post(m Message) {
-	if l.inProcess {
+	if l.direct != nil {
 		l.sending.Lock()
 		defer l.sending.Unlock()
-		l.sent(l.conn.Send(m))
+		l.sent(l.direct.sendOwn(m))
 		return
 	}
 	l.out.put(m)

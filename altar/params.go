@@ -170,9 +170,14 @@ func (n *normalizer) object(o *object, v strictjson.Value) {
 		values = make([]strictjson.Value, len(o.fields))
 	}
 	var unknown []string
+	hint := 0 // most callers keep to the order of the contract
 	for m := v.Members(); m.Next(); {
-		if i := o.find(m.Name); i >= 0 {
+		if hint < len(o.fields) && o.fields[hint].name == string(m.Name) {
+			values[hint] = m.Value
+			hint++
+		} else if i := o.find(m.Name); i >= 0 {
 			values[i] = m.Value
+			hint = i + 1
 		} else if !n.opts.StripUnknown {
 			unknown = append(unknown, string(m.Name))
 		}

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/fivewire/fivewire/internal/randid"
@@ -20,6 +21,8 @@ type runtimeSession struct {
 	*link
 	r     *Runtime
 	slots chan struct{} // nil: no bound
+	jobs  chan job      // to goroutines that have nothing to do
+	idle  atomic.Int32  // how many there are
 
 	// of the goroutine that reads
 	wasReady bool
@@ -36,7 +39,7 @@ type runtimeSession struct {
 }
 
 func (r *Runtime) session(conn Conn) *runtimeSession {
-	s := &runtimeSession{link: newLink(conn, r.opts.Logger), r: r, calls: make(map[string]*runtimeCall), drained: make(chan struct{})}
+	s := &runtimeSession{link: newLink(conn, r.opts.Logger), r: r, jobs: make(chan job), calls: make(map[string]*runtimeCall), drained: make(chan struct{})}
 	if r.opts.MaxConcurrent > 0 {
 		s.slots = make(chan struct{}, r.opts.MaxConcurrent)
 	}
@@ -322,7 +325,41 @@ func (s *runtimeSession) call(m *ToolCall) {
 	s.mu.Lock()
 	s.calls[m.InvocationID] = c
 	s.mu.Unlock()
-	s.wg.Go(func() { s.execute(ctx, c) })
+	select {
+	case s.jobs <- job{ctx, c}:
+	default:
+		s.wg.Add(1)
+		go s.work(job{ctx, c})
+	}
+}
+
+// A job is a call that is to be run.
+type job struct {
+	ctx context.Context
+	c   *runtimeCall
+}
+
+// maxIdle bounds the goroutines of a session that wait for calls. Those that stay
+// have the stack already that a call needs.
+const maxIdle = 16
+
+// work runs one call after the other as long as the session lasts.
+func (s *runtimeSession) work(j job) {
+	defer s.wg.Done()
+	for {
+		s.execute(j.ctx, j.c)
+		if s.idle.Add(1) > maxIdle {
+			s.idle.Add(-1)
+			return
+		}
+		j = job{} // holds nothing while it waits
+		select {
+		case j = <-s.jobs:
+			s.idle.Add(-1)
+		case <-s.ctx.Done():
+			return
+		}
+	}
 }
 
 func (s *runtimeSession) execute(ctx context.Context, c *runtimeCall) {

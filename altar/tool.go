@@ -115,6 +115,7 @@ type runtimeCall struct {
 	start  time.Time
 	limit  time.Duration
 	timer  *time.Timer // of a stream with a limit
+	out    ChunkWriter
 }
 
 var errCancelled = errors.New("altar: the call was cancelled")
@@ -129,7 +130,11 @@ func encodeJSON(v any) ([]byte, error) {
 
 // encode writes a value of a tool as JSON that may be sent.
 func (c *runtimeCall) encode(v any) (json.RawMessage, error) {
-	out, err := encodeJSON(v)
+	var err error
+	out, ready := v.(json.RawMessage) // the tool has parted with it
+	if ready = ready && len(out) > 0; !ready {
+		out, err = encodeJSON(v)
+	}
 	if err == nil {
 		_, err = strictjson.Check(out, strictjson.Options{MaxDepth: maxDepth - 1})
 	}
@@ -144,15 +149,9 @@ func (c *runtimeCall) encode(v any) (json.RawMessage, error) {
 
 // run runs the tool and sends how it ended.
 func (c *runtimeCall) run(ctx context.Context) {
-	out := &ChunkWriter{ctx: ctx, call: c}
-	var result any
-	err := c.protect(func() (err error) {
-		if c.tool.stream != nil {
-			return c.tool.stream.StreamTool(ctx, c.m, out)
-		}
-		result, err = c.tool.tool.CallTool(ctx, c.m)
-		return err
-	})
+	out := &c.out
+	out.ctx, out.call = ctx, c
+	result, err := c.invoke(ctx)
 	var payload json.RawMessage
 	if err == nil && c.tool.stream == nil {
 		payload, err = c.encode(result)
@@ -171,21 +170,25 @@ func (c *runtimeCall) run(ctx context.Context) {
 		if err != nil {
 			m.Error = c.failure(ctx, err)
 		}
-		m.RuntimeMetadata = appendInt([]byte(`{"execution_time_ms":`), time.Since(c.start).Milliseconds())
+		m.RuntimeMetadata = appendInt(append(make([]byte, 0, 32), `{"execution_time_ms":`...), time.Since(c.start).Milliseconds())
 		m.RuntimeMetadata = append(m.RuntimeMetadata, '}')
 		c.s.send(ctx, m)
 	}
 	out.closed = true
 }
 
-func (c *runtimeCall) protect(f func() error) (err error) {
+// invoke runs the tool, and turns a panic into an error (D-34).
+func (c *runtimeCall) invoke(ctx context.Context) (result any, err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			c.s.r.panicked(c.tool.name, p)
 			err = NewError(ErrExecutionFailed, ReasonPanic, "the tool failed unexpectedly")
 		}
 	}()
-	return f()
+	if c.tool.stream != nil {
+		return nil, c.tool.stream.StreamTool(ctx, c.m, &c.out)
+	}
+	return c.tool.tool.CallTool(ctx, c.m)
 }
 
 // failure returns an error of a tool as it is sent.

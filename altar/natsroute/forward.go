@@ -1,0 +1,282 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package natsroute
+
+import (
+	"context"
+	"errors"
+	"iter"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/fivewire/fivewire/altar"
+)
+
+// joinMost is how often a lost call is looked for before it counts as lost.
+const joinMost = 20
+
+// Forward implements [altar.Remote]. A call is sent once. What gets lost on the
+// way back is asked for again, by joining the call where it runs, until the
+// other Host is given up.
+func (r *Router) Forward(ctx context.Context, to altar.Offer, call *altar.ForwardedCall) iter.Seq2[altar.Message, error] {
+	return func(yield func(altar.Message, error) bool) {
+		f := &forwarding{r: r, to: to, call: *call, yield: yield}
+		for tries := 0; ; tries++ {
+			progress := f.got
+			err := f.run(ctx)
+			var refused *altar.Error
+			switch {
+			case f.over:
+				return
+			case ctx.Err() != nil:
+				yield(nil, context.Cause(ctx))
+				return
+			case errors.As(err, &refused) && !f.call.Join, errors.Is(err, errGone), errors.Is(err, errEnded):
+				yield(nil, err)
+				return
+			}
+			if f.got > progress {
+				tries = 0
+			}
+			if tries == joinMost || refused != nil {
+				yield(nil, errLost)
+				return
+			}
+			r.opts.Logger.Debug("natsroute: joining a call again", "host", to.HostID, "err", err)
+			f.call.Join = true
+			select {
+			case <-ctx.Done():
+			case <-time.After(r.opts.Heartbeat / 4):
+			}
+		}
+	}
+}
+
+// A forwarding is one call on its way.
+type forwarding struct {
+	r     *Router
+	to    altar.Offer
+	call  altar.ForwardedCall
+	yield func(altar.Message, error) bool
+	got   int  // messages of all attempts
+	over  bool // nothing is to be yielded any more
+}
+
+// run sends the call and takes in the answer, until that is over or lost.
+func (f *forwarding) run(ctx context.Context) error {
+	r := f.r
+	gone := r.peerGone(f.to.HostID)
+	if gone == nil {
+		if f.call.Join {
+			return errGone
+		}
+		return unavailable()
+	}
+	body, err := r.encodeCall(&f.call)
+	if err != nil {
+		return unavailable()
+	}
+	if int64(len(body)) > r.nc.MaxPayload() {
+		return altar.NewError(altar.ErrInvalidParameters, altar.ReasonInvalidValue, "the parameters are too long to be forwarded")
+	}
+	// Room for the window, and for the signs of life while the loop is busy.
+	in := make(chan *nats.Msg, r.opts.Window+256)
+	inbox := r.nc.NewInbox()
+	sub, err := r.nc.ChanSubscribe(inbox, in)
+	if err != nil {
+		return unavailable()
+	}
+	defer func() { _ = sub.Unsubscribe() }() // fails only with the connection
+	if err := r.nc.PublishMsg(&nats.Msg{Subject: r.callSubject(f.to.HostID), Reply: inbox, Data: body}); err != nil {
+		return unavailable() // it has not been sent
+	}
+	a := &answer{forwarding: f, in: in, gone: gone}
+	defer a.end()
+	return a.read(ctx)
+}
+
+// unavailable refuses a call that was not sent.
+func unavailable() *altar.Error {
+	return altar.NewError(altar.ErrRuntimeUnavailable, altar.ReasonDisconnected, "the host of the runtime cannot be reached")
+}
+
+// An answer is what comes back for one attempt.
+type answer struct {
+	*forwarding
+	in      chan *nats.Msg
+	gone    <-chan struct{}
+	control string
+	count   uint64 // content frames taken in
+	used    atomic.Uint64
+	parts   []byte
+	quit    chan struct{} // ends the signs of life
+	quiet   chan struct{} // closed when they have ended
+}
+
+func (a *answer) read(ctx context.Context) error {
+	r := a.r
+	patience := silence * r.opts.Heartbeat
+	timer := time.NewTimer(patience)
+	defer timer.Stop()
+	for {
+		select {
+		case m := <-a.in:
+			timer.Reset(patience)
+			if done, err := a.take(m); done || err != nil {
+				return err
+			}
+		case <-timer.C:
+			return errLost
+		case <-a.gone:
+			if r.life.Err() != nil {
+				return errEnded
+			}
+			return errGone
+		case <-ctx.Done():
+			a.cancel(altar.CancelReason(ctx))
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// take takes in one frame, and reports whether the answer is over.
+func (a *answer) take(m *nats.Msg) (done bool, err error) {
+	if m.Header.Get("Status") == "503" { // nobody listens there
+		if a.call.Join {
+			return true, errLost
+		}
+		return true, unavailable()
+	}
+	kind := m.Header.Get(kindHeader)
+	count, ok := countOf(m)
+	content := kind == framePart || kind == frameMessage || kind == frameRefused
+	switch want := a.count; {
+	case !ok, content && count != want+1, !content && count != want:
+		return true, errLost // something is missing
+	case content:
+		a.count++
+	}
+	switch kind {
+	case frameOpen:
+		a.open(m.Reply)
+	case framePart, frameMessage:
+		if len(a.parts)+len(m.Data) > a.r.opts.MaxMessage {
+			a.over = true
+			a.yield(nil, errLost)
+			return true, nil
+		}
+		if a.parts = append(a.parts, m.Data...); kind == framePart {
+			a.consumed()
+			return false, nil
+		}
+		text := a.parts
+		a.parts = nil
+		msg, err := altar.Decode(text, nil)
+		if err != nil {
+			return true, errLost
+		}
+		return a.message(msg), nil
+	case frameRefused:
+		msg, err := altar.Decode(m.Data, nil)
+		e, ok := msg.(*altar.ErrorMessage)
+		if err != nil || !ok {
+			return true, errLost
+		}
+		return true, e.Err
+	case frameLost, frameEnd:
+		return true, errLost
+	}
+	return false, nil
+}
+
+// message hands one message on, and reports whether it was the last.
+func (a *answer) message(m altar.Message) (done bool) {
+	last := true
+	if c, ok := m.(*altar.StreamChunk); ok {
+		if c.ChunkID < a.call.ResumeFrom {
+			a.consumed()
+			return false // before what was asked for
+		}
+		a.call.ResumeFrom = c.ChunkID + 1
+		last = c.IsFinal
+	}
+	a.got++
+	more := a.yield(m, nil)
+	a.consumed()
+	a.over = last || !more
+	return a.over
+}
+
+func (a *answer) consumed() {
+	if n := a.used.Add(1); int(n)%max(1, a.r.opts.Window/2) == 0 {
+		a.sign()
+	}
+}
+
+// open begins to show that this side is alive.
+func (a *answer) open(control string) {
+	if a.control != "" || control == "" {
+		return
+	}
+	a.control, a.quit, a.quiet = control, make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(a.quiet)
+		tick := time.NewTicker(a.r.opts.Heartbeat)
+		defer tick.Stop()
+		for {
+			select {
+			case <-a.quit:
+				return
+			case <-tick.C:
+				a.sign()
+			}
+		}
+	}()
+}
+
+func (a *answer) end() {
+	if a.quit != nil {
+		close(a.quit)
+		<-a.quiet
+	}
+}
+
+// sign shows that this side is alive, and how much it has consumed.
+func (a *answer) sign() {
+	m := frame(a.control, controlAlive, a.used.Load())
+	if err := a.r.nc.PublishMsg(m); err != nil {
+		a.r.opts.Logger.Debug("natsroute: sign of life", "err", err)
+	}
+}
+
+// cancel tells the other Host to end the call. If that does not get through, it
+// ends there like one whose client has gone.
+func (a *answer) cancel(reason string) {
+	if a.control == "" {
+		// It may just have arrived: its first frame tells where to say it.
+		select {
+		case m := <-a.in:
+			if m.Header.Get(kindHeader) != frameOpen {
+				return
+			}
+			a.control = m.Reply
+		case <-time.After(a.r.opts.Heartbeat):
+			return
+		}
+	}
+	if reason == "" {
+		return
+	}
+	m := &nats.Msg{Subject: a.control, Header: nats.Header{
+		kindHeader: {controlCancel}, reasonHeader: {reason}, countHeader: {strconv.FormatUint(a.used.Load(), 10)},
+	}}
+	for range 3 {
+		if _, err := a.r.nc.RequestMsg(m, a.r.opts.Heartbeat); err == nil || errors.Is(err, nats.ErrNoResponders) {
+			return
+		}
+	}
+}

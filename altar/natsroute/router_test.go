@@ -1,0 +1,412 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package natsroute_test
+
+import (
+	"context"
+	"errors"
+	"net"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/fivewire/fivewire/altar"
+	"github.com/fivewire/fivewire/altar/natsroute"
+)
+
+func TestMain(m *testing.M) {
+	if child() {
+		return
+	}
+	goleak.VerifyTestMain(m)
+}
+
+const manifest = `{"contracts":[
+	{"name":"math/add","parameters":[{"name":"a","type":"integer","required":true},{"name":"b","type":"integer","required":true}]},
+	{"name":"once","parameters":[{"name":"key","type":"string","required":true}]},
+	{"name":"echo","parameters":[{"name":"text","type":"string","required":true}]},
+	{"name":"fail"},
+	{"name":"hang","timeout_ms":60000},
+	{"name":"count","streaming":true,"timeout_ms":60000,"parameters":[{"name":"n","type":"integer","required":true}]}]}`
+
+type addIn struct {
+	A int64 `json:"a"`
+	B int64 `json:"b"`
+}
+
+type countIn struct {
+	N int64 `json:"n"`
+}
+
+type echoIn struct {
+	Text string `json:"text"`
+}
+
+// A testRuntime has all tools and knows what was done to it.
+type testRuntime struct {
+	*altar.Runtime
+	hanging, cancelled, sent atomic.Int64
+}
+
+func newRuntime(id string) *testRuntime {
+	rt := &testRuntime{Runtime: altar.NewRuntime(id, nil)}
+	altar.AddTool(rt.Runtime, "math/add", func(_ context.Context, in addIn) (int64, error) { return in.A + in.B, nil })
+	altar.AddTool(rt.Runtime, "echo", func(_ context.Context, in echoIn) (string, error) { return in.Text, nil })
+	rt.Handle("fail", altar.ToolFunc(func(context.Context, *altar.ToolCall) (any, error) { return nil, errors.New("disk full") }))
+	rt.Handle("hang", altar.ToolFunc(func(ctx context.Context, _ *altar.ToolCall) (any, error) {
+		rt.hanging.Add(1)
+		<-ctx.Done()
+		rt.cancelled.Add(1)
+		return nil, ctx.Err()
+	}))
+	altar.AddStreamTool(rt.Runtime, "count", func(_ context.Context, in countIn, out *altar.ChunkWriter) error {
+		for i := range in.N {
+			if err := out.Send(i); err != nil {
+				return err
+			}
+			rt.sent.Add(1)
+		}
+		return nil
+	})
+	return rt
+}
+
+func startServer(t *testing.T) *server.Server {
+	t.Helper()
+	srv, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: server.RANDOM_PORT, NoSigs: true, NoLog: true})
+	require.NoError(t, err)
+	srv.Start()
+	require.True(t, srv.ReadyForConnections(10*time.Second))
+	t.Cleanup(func() { srv.Shutdown(); srv.WaitForShutdown() })
+	return srv
+}
+
+func connect(t *testing.T, url string) *nats.Conn {
+	t.Helper()
+	nc, err := nats.Connect(url, nats.MaxReconnects(-1), nats.ReconnectWait(20*time.Millisecond), nats.ReconnectBufSize(-1), nats.IgnoreDiscoveredServers())
+	require.NoError(t, err)
+	t.Cleanup(nc.Close)
+	return nc
+}
+
+const beat = 100 * time.Millisecond
+
+// A host is a Host with its Router, as one process has them.
+type host struct {
+	*altar.Host
+	router *natsroute.Router
+	stop   func() // as the process would end
+}
+
+func startHost(t *testing.T, url, id string, opts *natsroute.Options) *host {
+	t.Helper()
+	o := natsroute.Options{Heartbeat: beat}
+	if opts != nil {
+		o = *opts
+		o.Heartbeat = beat
+	}
+	nc := connect(t, url)
+	r, err := natsroute.New(nc, &o)
+	require.NoError(t, err)
+	m, err := altar.ParseManifest([]byte(manifest))
+	require.NoError(t, err)
+	h, err := altar.NewHost(m, altar.AuthorizerFunc(altar.AllowAll), &altar.HostOptions{ID: id, Remote: r})
+	require.NoError(t, err)
+	served := make(chan error, 1)
+	go func() { served <- r.Serve(context.Background(), h, id) }()
+	stop := sync.OnceFunc(func() {
+		require.NoError(t, h.Close())
+		require.NoError(t, <-served)
+		require.NoError(t, r.Close())
+	})
+	t.Cleanup(stop)
+	return &host{h, r, stop}
+}
+
+// attach connects a Runtime, and returns what disconnects it.
+func (h *host) attach(t *testing.T, rt *altar.Runtime) (detach func()) {
+	t.Helper()
+	conn, err := h.Dial(&altar.Identity{Name: "service", Tenant: "acme"})
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() { defer close(done); _ = rt.Run(ctx, conn) }()
+	detach = func() { cancel(); <-done }
+	t.Cleanup(detach)
+	return detach
+}
+
+func (h *host) session(t *testing.T) *altar.Session {
+	t.Helper()
+	c := altar.NewClient(func(context.Context) (altar.Conn, error) {
+		return h.Dial(&altar.Identity{Name: "user", Tenant: "acme"})
+	}, nil)
+	t.Cleanup(func() { _ = c.Close() })
+	s, err := c.CreateSession(context.Background(), nil)
+	require.NoError(t, err)
+	return s
+}
+
+// offered waits until the Host knows of so many Runtimes for a contract.
+func (h *host) offered(t *testing.T, contract string, n int) {
+	t.Helper()
+	require.Eventually(t, func() bool { return len(h.router.Offers(contract)) == n }, 20*time.Second, 5*time.Millisecond)
+}
+
+func TestCalls(t *testing.T) {
+	srv := startServer(t)
+	a, b := startHost(t, srv.ClientURL(), "host a", nil), startHost(t, srv.ClientURL(), "b.*>", nil)
+	rt := newRuntime("calc")
+	b.attach(t, rt.Runtime)
+	a.offered(t, "math/add", 1)
+	s := a.session(t)
+	for i := range int64(50) {
+		sum, err := altar.Call[int64](t.Context(), s, "math/add", addIn{i, 1})
+		require.NoError(t, err)
+		require.Equal(t, i+1, sum)
+	}
+	require.EqualValues(t, 50, b.Stats().Dispatched)
+
+	// What a tool refuses comes back as it would from a Runtime of one's own.
+	_, err := s.Call(t.Context(), "fail", nil, nil)
+	require.ErrorIs(t, err, altar.ErrExecutionFailed)
+	_, err = s.Call(t.Context(), "math/add", map[string]any{"a": "x"}, nil)
+	require.ErrorIs(t, err, altar.ErrInvalidParameters)
+	_, err = s.Call(t.Context(), "nothing", nil, nil)
+	require.ErrorIs(t, err, altar.ErrToolNotFound)
+	require.EqualValues(t, 51, b.Stats().Dispatched)
+}
+
+// Answers longer than a message of NATS come in pieces; parameters do not.
+func TestLong(t *testing.T) {
+	srv := startServer(t)
+	a, b := startHost(t, srv.ClientURL(), "a", nil), startHost(t, srv.ClientURL(), "b", nil)
+	rt := altar.NewRuntime("long", nil)
+	altar.AddTool(rt, "echo", func(_ context.Context, in echoIn) (string, error) { return strings.Repeat(in.Text, 3<<20), nil })
+	b.attach(t, rt)
+	a.offered(t, "echo", 1)
+	s := a.session(t)
+	text, err := altar.Call[string](t.Context(), s, "echo", echoIn{"x"})
+	require.NoError(t, err)
+	require.Equal(t, strings.Repeat("x", 3<<20), text)
+	_, err = altar.Call[string](t.Context(), s, "echo", echoIn{strings.Repeat("x", 2<<20)})
+	require.ErrorIs(t, err, altar.ErrInvalidParameters)
+}
+
+func TestStreams(t *testing.T) {
+	srv := startServer(t)
+	a := startHost(t, srv.ClientURL(), "a", &natsroute.Options{Window: 8})
+	b := startHost(t, srv.ClientURL(), "b", nil)
+	rt := newRuntime("counter")
+	b.attach(t, rt.Runtime)
+	a.offered(t, "count", 1)
+	s := a.session(t)
+	var wg sync.WaitGroup
+	for range 4 {
+		wg.Go(func() {
+			want := int64(0)
+			for n, err := range altar.Stream[int64](t.Context(), s, "count", countIn{2000}) {
+				if err != nil || n != want {
+					t.Errorf("got %d and error %v, want %d", n, err, want)
+					return
+				}
+				want++
+			}
+			if want != 2000 {
+				t.Errorf("%d chunks, want 2000", want)
+			}
+		})
+	}
+	wg.Wait()
+}
+
+func TestCancel(t *testing.T) {
+	srv := startServer(t)
+	a, b := startHost(t, srv.ClientURL(), "a", nil), startHost(t, srv.ClientURL(), "b", nil)
+	rt := newRuntime("hangs")
+	b.attach(t, rt.Runtime)
+	a.offered(t, "hang", 1)
+	s := a.session(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { _, err := s.Call(ctx, "hang", nil, nil); done <- err }()
+	require.Eventually(t, func() bool { return rt.hanging.Load() == 1 }, 20*time.Second, time.Millisecond)
+	cancel()
+	require.Error(t, <-done)
+	require.Eventually(t, func() bool { return rt.cancelled.Load() == 1 }, 20*time.Second, time.Millisecond)
+
+	// A session that ends takes its calls along.
+	go func() { _, err := s.Call(t.Context(), "hang", nil, nil); done <- err }()
+	require.Eventually(t, func() bool { return rt.hanging.Load() == 2 }, 20*time.Second, time.Millisecond)
+	require.NoError(t, s.Destroy(t.Context()))
+	require.Error(t, <-done)
+	require.Eventually(t, func() bool { return rt.cancelled.Load() == 2 }, 20*time.Second, time.Millisecond)
+}
+
+// Offers come and go with Runtimes and Hosts, and a call goes where one is left.
+func TestOffers(t *testing.T) {
+	srv := startServer(t)
+	a, b, c := startHost(t, srv.ClientURL(), "a", nil), startHost(t, srv.ClientURL(), "b", nil), startHost(t, srv.ClientURL(), "c", nil)
+	detach := b.attach(t, newRuntime("rb").Runtime)
+	c.attach(t, newRuntime("rc").Runtime)
+	a.offered(t, "math/add", 2)
+	s := a.session(t)
+	add := func() {
+		t.Helper()
+		sum, err := altar.Call[int64](t.Context(), s, "math/add", addIn{1, 2})
+		require.NoError(t, err)
+		require.EqualValues(t, 3, sum)
+	}
+	for range 10 {
+		add()
+	}
+	require.EqualValues(t, 5, b.Stats().Dispatched)
+	require.EqualValues(t, 5, c.Stats().Dispatched)
+	detach()
+	a.offered(t, "math/add", 1)
+	add()
+	c.stop()
+	a.offered(t, "math/add", 0)
+	_, err := s.Call(t.Context(), "math/add", addIn{1, 2}, nil)
+	require.ErrorIs(t, err, altar.ErrRuntimeUnavailable)
+	b.attach(t, newRuntime("rb").Runtime)
+	a.offered(t, "math/add", 1)
+	add()
+
+	// Who comes later learns what there is.
+	d := startHost(t, srv.ClientURL(), "d", nil)
+	d.offered(t, "math/add", 1)
+}
+
+// A cutter is a proxy in front of the server that cuts connections.
+type cutter struct {
+	l  net.Listener
+	wg sync.WaitGroup
+
+	mu    sync.Mutex
+	conns []net.Conn // guarded by mu
+}
+
+func newCutter(t *testing.T, to string) *cutter {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	c := &cutter{l: l}
+	c.wg.Go(func() {
+		for {
+			in, err := l.Accept()
+			if err != nil {
+				return
+			}
+			out, err := net.Dial("tcp", to)
+			if err != nil {
+				_ = in.Close()
+				continue
+			}
+			c.mu.Lock()
+			c.conns = append(c.conns, in, out)
+			c.mu.Unlock()
+			for from, to := range map[net.Conn]net.Conn{in: out, out: in} {
+				c.wg.Go(func() {
+					buf := make([]byte, 4096)
+					for {
+						n, err := from.Read(buf)
+						if _, wrong := to.Write(buf[:n]); wrong != nil || err != nil {
+							break
+						}
+					}
+					_, _ = to.Close(), from.Close()
+				})
+			}
+		}
+	})
+	t.Cleanup(func() {
+		_ = l.Close()
+		c.cut()
+		c.wg.Wait()
+	})
+	return c
+}
+
+func (c *cutter) cut() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, conn := range c.conns {
+		_ = conn.Close()
+	}
+	c.conns = nil
+}
+
+// A stream whose connection is cut on either side goes on where it was, and the
+// tool has run once.
+func TestCut(t *testing.T) {
+	srv := startServer(t)
+	for name, side := range map[string]int{"Caller": 0, "Runner": 1} {
+		t.Run(name, func(t *testing.T) {
+			cut := newCutter(t, srv.Addr().String())
+			urls := []string{srv.ClientURL(), srv.ClientURL()}
+			urls[side] = "nats://" + cut.l.Addr().String()
+			o := &natsroute.Options{Name: name}
+			a, b := startHost(t, urls[0], "a", o), startHost(t, urls[1], "b", o)
+			var runs atomic.Int64
+			rt := altar.NewRuntime("slow", nil)
+			altar.AddStreamTool(rt, "count", func(ctx context.Context, in countIn, out *altar.ChunkWriter) error {
+				runs.Add(1)
+				tick := time.NewTicker(time.Millisecond)
+				defer tick.Stop()
+				for i := range in.N {
+					select {
+					case <-tick.C:
+					case <-ctx.Done():
+						return ctx.Err()
+					}
+					if err := out.Send(i); err != nil {
+						return err
+					}
+				}
+				return nil
+			})
+			b.attach(t, rt)
+			a.offered(t, "count", 1)
+			s := a.session(t)
+			want, cuts := int64(0), 0
+			for n, err := range altar.Stream[int64](t.Context(), s, "count", countIn{600}) {
+				require.NoError(t, err)
+				require.Equal(t, want, n)
+				if want++; want%150 == 0 && cuts < 3 {
+					cuts++
+					cut.cut()
+				}
+			}
+			require.EqualValues(t, 600, want)
+			require.EqualValues(t, 1, runs.Load())
+		})
+	}
+}
+
+func TestBadMessages(t *testing.T) {
+	srv := startServer(t)
+	a, b := startHost(t, srv.ClientURL(), "a", nil), startHost(t, srv.ClientURL(), "b", nil)
+	b.attach(t, newRuntime("calc").Runtime)
+	a.offered(t, "math/add", 1)
+	nc := connect(t, srv.ClientURL())
+	for _, subject := range []string{"altar.offers", "altar.hello", "altar.over", "altar.call.Yg"} {
+		for _, body := range []string{"", "{", "null", "[]", `{"host":5}`, `{"host":"a","host":"b"}`, `{"window":-1}`, `{"window":9,"max_payload":5}`, strings.Repeat("[", 1000)} {
+			require.NoError(t, nc.PublishMsg(&nats.Msg{Subject: subject, Reply: nc.NewInbox(), Data: []byte(body)}))
+		}
+	}
+	require.NoError(t, nc.Flush())
+	sum, err := altar.Call[int64](t.Context(), a.session(t), "math/add", addIn{1, 2})
+	require.NoError(t, err)
+	require.EqualValues(t, 3, sum)
+	_, err = natsroute.New(nc, &natsroute.Options{Name: "a.b"})
+	require.Error(t, err)
+}

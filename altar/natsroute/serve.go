@@ -1,0 +1,310 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package natsroute
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nuid"
+
+	"github.com/fivewire/fivewire/altar"
+	"github.com/fivewire/fivewire/internal/strictjson"
+)
+
+// errCaller ends the hold that a caller has on a call, not the call.
+var errCaller = errors.New("natsroute: the host that forwarded the call is silent")
+
+// Serve offers the Runtimes of a Host to the others and runs the calls that they
+// forward, until ctx ends or the Host is closed, and returns when the last has
+// ended. The Host has this Router as its Remote, and hostID as its ID. A Host
+// that is shut down first finishes what it was given.
+func (r *Router) Serve(ctx context.Context, h *altar.Host, hostID string) error {
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	defer context.AfterFunc(r.life, stop)()
+	s := &server{r: r, h: h, id: hostID, boot: nuid.Next(), again: make(chan struct{}, 1)}
+	calls, heard := make(chan *nats.Msg, 1024), make(chan *nats.Msg, 1024)
+	// Two processes with the ID of one Host are a mistake. A queue group makes
+	// sure that even then a call reaches one of them.
+	callSub, err := r.nc.ChanQueueSubscribe(r.callSubject(hostID), "host", calls)
+	if err != nil {
+		return fmt.Errorf("natsroute: %w", err)
+	}
+	defer func() { _ = callSub.Unsubscribe() }()
+	for _, what := range []string{"over", "hello"} {
+		sub, err := r.nc.ChanSubscribe(r.subject(what), heard)
+		if err != nil {
+			return fmt.Errorf("natsroute: %w", err)
+		}
+		defer func() { _ = sub.Unsubscribe() }()
+	}
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer s.bye()
+	wg.Go(func() {
+		defer stop()
+		s.watch(ctx)
+	})
+	wg.Go(func() { s.announce(ctx) })
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case m := <-calls:
+			wg.Go(func() { s.serve(ctx, m) })
+		case m := <-heard:
+			s.hear(m)
+		}
+	}
+}
+
+// A server is one Host that is offered to others.
+type server struct {
+	r    *Router
+	h    *altar.Host
+	id   string
+	boot string
+
+	again chan struct{} // asks for a full announcement
+
+	mu     sync.Mutex
+	turn   uint64    // guarded by mu
+	offers []offered // guarded by mu
+}
+
+// watch keeps the offers up to date until the Host is closed.
+func (s *server) watch(ctx context.Context) {
+	for offers := range s.h.Offers(ctx) {
+		list := make([]offered, 0, len(offers))
+		for _, o := range offers {
+			list = append(list, offered{o.RuntimeID, o.Contracts})
+		}
+		s.mu.Lock()
+		s.turn++
+		s.offers = list
+		s.mu.Unlock()
+		s.ask()
+	}
+}
+
+func (s *server) ask() {
+	select {
+	case s.again <- struct{}{}:
+	default:
+	}
+}
+
+func (s *server) announce(ctx context.Context) {
+	tick := time.NewTicker(s.r.opts.Heartbeat)
+	defer tick.Stop()
+	for {
+		full := false
+		select {
+		case <-ctx.Done():
+			return
+		case <-s.again:
+			full = true
+		case <-tick.C:
+		}
+		s.mu.Lock()
+		a := &announcement{Host: s.id, Boot: s.boot, Turn: s.turn, Full: full}
+		if full {
+			a.Offers = s.offers
+		}
+		s.mu.Unlock()
+		s.say(a)
+	}
+}
+
+func (s *server) bye() { s.say(&announcement{Host: s.id, Boot: s.boot, Bye: true}) }
+
+func (s *server) say(a *announcement) {
+	body, err := strictjson.Encode(a)
+	if err == nil {
+		err = s.r.nc.Publish(s.r.subject("offers"), body)
+	}
+	if err != nil {
+		s.r.opts.Logger.Warn("natsroute: announce", "err", err)
+	}
+}
+
+func (s *server) hear(m *nats.Msg) {
+	if m.Subject == s.r.subject("hello") {
+		s.ask()
+		return
+	}
+	var o over
+	if err := decode(m.Data, &o); err != nil {
+		s.r.opts.Logger.Warn("natsroute: session over", "err", err)
+		return
+	}
+	s.h.EndForwarded(o.Session, o.Reason)
+}
+
+// serve runs one call.
+func (s *server) serve(ctx context.Context, m *nats.Msg) {
+	if m.Reply == "" {
+		return
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var q request
+	if err := decode(m.Data, &q); err != nil || q.Window < 1 {
+		s.r.opts.Logger.Warn("natsroute: call", "err", err)
+		return // the sender does not speak this
+	}
+	c := &caller{r: s.r, to: m.Reply, window: uint64(q.Window), cancel: cancel, room: make(chan struct{}, 1)}
+	if c.most = int(min(q.MaxPayload, s.r.nc.MaxPayload())) - frameRoom; c.most <= 0 {
+		return
+	}
+	in := make(chan *nats.Msg, 64)
+	control := s.r.nc.NewInbox()
+	sub, err := s.r.nc.ChanSubscribe(control, in)
+	if err != nil {
+		return
+	}
+	defer func() { _ = sub.Unsubscribe() }()
+	open := frame(c.to, frameOpen, 0)
+	open.Reply = control
+	c.publish(open)
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	quit := make(chan struct{})
+	defer close(quit)
+	wg.Go(func() { c.control(in, quit) })
+	for msg, err := range s.h.ServeForwarded(ctx, q.call()) {
+		if err != nil {
+			c.fail(err)
+			return
+		}
+		c.send(ctx, msg)
+	}
+	c.publish(frame(c.to, frameEnd, c.sent()))
+}
+
+// A caller is the Host that forwarded a call.
+type caller struct {
+	r      *Router
+	to     string
+	window uint64
+	most   int // bytes of one frame
+	cancel context.CancelCauseFunc
+	room   chan struct{} // something was consumed
+
+	mu    sync.Mutex // so that counts go out in order
+	count uint64     // content frames sent; guarded by mu
+	used  uint64     // content frames consumed over there; guarded by mu
+}
+
+func (c *caller) publish(m *nats.Msg) {
+	if err := c.r.nc.PublishMsg(m); err != nil { // it will be missed
+		c.r.opts.Logger.Debug("natsroute: answer", "err", err)
+	}
+}
+
+func (c *caller) sent() uint64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.count
+}
+
+// control takes in what the caller says, and shows that this side is alive.
+func (c *caller) control(in <-chan *nats.Msg, quit <-chan struct{}) {
+	tick := time.NewTicker(c.r.opts.Heartbeat)
+	defer tick.Stop()
+	heard := time.Now()
+	for {
+		select {
+		case <-quit:
+			return
+		case <-tick.C:
+			if time.Since(heard) > silence*c.r.opts.Heartbeat {
+				c.cancel(errCaller)
+				return
+			}
+			c.mu.Lock()
+			c.publish(frame(c.to, frameAlive, c.count))
+			c.mu.Unlock()
+		case m := <-in:
+			heard = time.Now()
+			if m.Header.Get(kindHeader) == controlCancel {
+				c.cancel(&altar.ForwardCancelled{Reason: m.Header.Get(reasonHeader)})
+				_ = m.Respond(nil)
+				continue
+			}
+			if n, ok := countOf(m); ok {
+				c.mu.Lock()
+				c.used = max(c.used, min(n, c.count))
+				c.mu.Unlock()
+				select {
+				case c.room <- struct{}{}:
+				default:
+				}
+			}
+		}
+	}
+}
+
+// send sends one message, in as many frames as it takes, and waits until the
+// caller has room for each. When ctx has ended it sends nothing: the loop that
+// it is called from ends next.
+func (c *caller) send(ctx context.Context, m altar.Message) {
+	text, err := altar.Append(nil, m)
+	if err != nil {
+		c.r.opts.Logger.Error("natsroute: answer", "err", err)
+		return
+	}
+	for {
+		kind, n := frameMessage, len(text)
+		if n > c.most {
+			kind, n = framePart, c.most
+		}
+		if !c.content(ctx, kind, text[:n]) || kind == frameMessage {
+			return
+		}
+		text = text[n:]
+	}
+}
+
+func (c *caller) content(ctx context.Context, kind string, data []byte) bool {
+	for {
+		if ctx.Err() != nil {
+			return false
+		}
+		c.mu.Lock()
+		if c.count-c.used < c.window {
+			c.count++
+			m := frame(c.to, kind, c.count)
+			m.Data = data
+			c.publish(m)
+			c.mu.Unlock()
+			return true
+		}
+		c.mu.Unlock()
+		select {
+		case <-c.room:
+		case <-ctx.Done():
+		}
+	}
+}
+
+// fail ends the answer without a final message.
+func (c *caller) fail(err error) {
+	var refused *altar.Error
+	if !errors.As(err, &refused) {
+		c.publish(frame(c.to, frameLost, c.sent()))
+		return
+	}
+	text, err := altar.Append(nil, &altar.ErrorMessage{Err: refused})
+	if err != nil || len(text) > c.most {
+		c.publish(frame(c.to, frameLost, c.sent()))
+		return
+	}
+	c.content(context.Background(), frameRefused, text)
+}
