@@ -4,6 +4,7 @@ go 1.26.0
 
 require (
 	github.com/fivewire/fivewire v0.0.0
+	github.com/fivewire/fivewire/accp/tokenizer v0.0.0
 	github.com/fivewire/fivewire/arc/oauth v0.0.0
 	github.com/stretchr/testify v1.12.1
 	golang.org/x/text v0.43.0
@@ -16,6 +17,7 @@ require (
 	github.com/go-jose/go-jose/v4 v4.1.8 // indirect
 	github.com/go-json-experiment/json v0.0.0-20260820222146-c27c302e5fc3 // indirect
 	github.com/google/jsonschema-go v0.4.3 // indirect
+	github.com/mr-tron/base58 v1.3.0 // indirect
 	go.yaml.in/yaml/v3 v3.0.5 // indirect
 	golang.org/x/crypto v0.58.0 // indirect
 	golang.org/x/oauth2 v0.37.0 // indirect
@@ -26,5 +28,9 @@ require (
 
 replace (
 	github.com/fivewire/fivewire => ../..
+	github.com/fivewire/fivewire/a2e/mcpbridge => ../../a2e/mcpbridge
+	github.com/fivewire/fivewire/accp/a2abinding => ../../accp/a2abinding
+	github.com/fivewire/fivewire/accp/mcpbinding => ../../accp/mcpbinding
+	github.com/fivewire/fivewire/accp/tokenizer => ../../accp/tokenizer
 	github.com/fivewire/fivewire/arc/oauth => ../../arc/oauth
 )
