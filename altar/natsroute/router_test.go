@@ -118,7 +118,7 @@ func startHost(t *testing.T, url, id string, opts *natsroute.Options) *host {
 	require.NoError(t, err)
 	m, err := altar.ParseManifest([]byte(manifest))
 	require.NoError(t, err)
-	h, err := altar.NewHost(m, altar.AuthorizerFunc(altar.AllowAll), &altar.HostOptions{ID: id, Remote: r})
+	h, err := altar.NewHost(m, altar.AuthorizerFunc(altar.AllowAll), &altar.HostOptions{ID: id, Remote: r, ClientQueue: 16384})
 	require.NoError(t, err)
 	served := make(chan error, 1)
 	go func() { served <- r.Serve(context.Background(), h, id) }()
@@ -228,6 +228,39 @@ func TestStreams(t *testing.T) {
 	wg.Wait()
 }
 
+// No more than the window is under way to a Host that does not take it in.
+func TestWindow(t *testing.T) {
+	srv := startServer(t)
+	a := startHost(t, srv.ClientURL(), "a", &natsroute.Options{Window: 8})
+	b := startHost(t, srv.ClientURL(), "b", nil)
+	b.attach(t, newRuntime("counter").Runtime)
+	a.offered(t, "count", 1)
+	nc := connect(t, srv.ClientURL())
+	var frames atomic.Int64
+	sub, err := nc.Subscribe(nats.InboxPrefix+">", func(m *nats.Msg) {
+		if m.Header.Get("Altar-Frame") == "message" {
+			frames.Add(1)
+		}
+	})
+	require.NoError(t, err)
+	defer func() { _ = sub.Unsubscribe() }()
+	require.NoError(t, nc.Flush())
+	read := int64(0)
+	for m, err := range a.router.Forward(t.Context(), a.router.Offers("count")[0], &altar.ForwardedCall{
+		HostID: "a", RuntimeID: "counter", Contract: "count", InvocationID: "i-1", SessionID: "s-1", SessionTTL: time.Minute,
+		Principal: "user", Tenant: "acme", Parameters: []byte(`{"n":100}`), Timeout: time.Minute,
+	}) {
+		require.NoError(t, err)
+		require.IsType(t, (*altar.StreamChunk)(nil), m)
+		if read++; read%20 == 0 { // long enough for all the rest to come, were there no window
+			time.Sleep(2 * beat)
+		}
+		require.NoError(t, nc.Flush())
+		require.LessOrEqual(t, frames.Load(), read+8)
+	}
+	require.EqualValues(t, 101, read)
+}
+
 func TestCancel(t *testing.T) {
 	srv := startServer(t)
 	a, b := startHost(t, srv.ClientURL(), "a", nil), startHost(t, srv.ClientURL(), "b", nil)
@@ -276,7 +309,7 @@ func TestOffers(t *testing.T) {
 	c.stop()
 	a.offered(t, "math/add", 0)
 	_, err := s.Call(t.Context(), "math/add", addIn{1, 2}, nil)
-	require.ErrorIs(t, err, altar.ErrRuntimeUnavailable)
+	require.ErrorIs(t, err, altar.ErrToolNotFound)
 	b.attach(t, newRuntime("rb").Runtime)
 	a.offered(t, "math/add", 1)
 	add()
