@@ -21,6 +21,8 @@ type DecodeOptions struct {
 	// Strict refuses what Decode otherwise repairs (D-26, D-27): whatever
 	// [Append] would not emit. It is for testing other implementations.
 	Strict bool
+
+	recent *recentTexts
 }
 
 // A DecodeError reports a frame that is no proper message. It carries what could
@@ -76,7 +78,7 @@ func Decode(frame []byte, opts *DecodeOptions) (Message, error) {
 	if reason != "" {
 		return nil, frameError(reason)
 	}
-	d := decoder{strict: o.Strict}
+	d := decoder{strict: o.Strict, recent: o.recent}
 	m, err := d.message(v)
 	if err != nil {
 		return nil, err
@@ -141,6 +143,7 @@ func fieldIndex(name []byte) int {
 // A decoder reads the fields of one message. The first fault stays.
 type decoder struct {
 	strict bool
+	recent *recentTexts // nil outside connections
 	fields [fieldCount]strictjson.Value
 	reason Reason
 	path   string

@@ -38,11 +38,50 @@ func (d *decoder) text(field int, required bool) string {
 	if v == nil {
 		return ""
 	}
-	s, ok := v.Text()
+	b, ok := v.TextBytes()
 	if !ok {
 		d.fail(ReasonWrongType, "/"+fieldNames[field])
 	}
-	return s
+	switch field {
+	case fType:
+		return nameOf(b)
+	case fStatus: // of which there are two
+		switch string(b) {
+		case "success":
+			return "success"
+		case "error":
+			return "error"
+		}
+	}
+	return d.recent.text(field, b)
+}
+
+// recentTexts are the last texts of a connection, by field: most messages repeat
+// some of those before, which need no memory of their own then. It is for one
+// goroutine.
+type recentTexts [fieldCount]string
+
+// maxRecent bounds the texts that are kept.
+const maxRecent = 256
+
+func (r *recentTexts) text(field int, b []byte) string {
+	if r == nil || len(b) > maxRecent {
+		return string(b)
+	}
+	if r[field] != string(b) {
+		r[field] = string(b)
+	}
+	return r[field]
+}
+
+// nameOf returns the name of a message.
+func nameOf(b []byte) string {
+	for _, name := range [...]string{"StreamChunk", "ToolCall", "ToolResult", "CancelCall", "Ping", "Pong"} {
+		if name == string(b) {
+			return name
+		}
+	}
+	return string(b)
 }
 
 func (d *decoder) textID(field int) string {

@@ -106,6 +106,7 @@ type ndjson struct {
 	frames *FrameReader
 	max    int
 	out    []byte // reused by Send
+	recent recentTexts
 
 	closing sync.Once
 	closed  error
@@ -118,7 +119,7 @@ func (c *ndjson) Receive() (Message, error) {
 	}
 	own := make([]byte, len(frame)) // the message keeps it
 	copy(own, frame)
-	return Decode(own, &DecodeOptions{MaxBytes: c.max})
+	return Decode(own, &DecodeOptions{MaxBytes: c.max, recent: &c.recent})
 }
 
 func (c *ndjson) Send(m Message) error { return c.send(false, m) }

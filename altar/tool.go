@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"time"
+	"unicode/utf8"
 
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
@@ -124,6 +125,16 @@ var errCancelled = errors.New("altar: the call was cancelled")
 func encodeJSON(v any) ([]byte, error) {
 	if text, ok := v.(json.RawMessage); ok && len(text) > 0 {
 		return bytes.Clone(text), nil
+	}
+	switch v := v.(type) { // what streams are made of, mostly
+	case string:
+		if utf8.ValidString(v) {
+			return appendString(make([]byte, 0, len(v)+2), v), nil
+		}
+	case int64:
+		return appendInt(make([]byte, 0, 8), v), nil
+	case int:
+		return appendInt(make([]byte, 0, 8), int64(v)), nil
 	}
 	return strictjson.Encode(v)
 }

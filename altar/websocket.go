@@ -90,6 +90,8 @@ type wsConn struct {
 	ctx context.Context // ends with Close
 	end context.CancelFunc
 
+	recent recentTexts // for Receive
+
 	mu  sync.Mutex // guards out
 	out []byte
 }
@@ -117,7 +119,7 @@ func (w *wsConn) Receive() (Message, error) {
 		_ = w.c.Close(websocket.StatusUnsupportedData, "text frames only")
 		return nil, fmt.Errorf("altar: receive: a binary frame: %w", ErrClosed)
 	}
-	return Decode(data, &DecodeOptions{MaxBytes: w.max})
+	return Decode(data, &DecodeOptions{MaxBytes: w.max, recent: &w.recent})
 }
 
 func (w *wsConn) Send(m Message) error { return w.send(m, false) }
