@@ -581,3 +581,32 @@ func TestPollerRelayLostCursor(t *testing.T) {
 	require.Equal(t, 1, in.drain(t))
 	require.Equal(t, 0, in.drain(t))
 }
+
+// A poll comes every five seconds, give or take a fifth (AIR-101, AIR-102).
+func TestPollerInterval(t *testing.T) {
+	w := newWorld(t, nil)
+	bob := w.join(t, 1)
+	in := w.inbox(t, bob, air.InboxOptions{})
+	for _, tt := range []struct {
+		interval time.Duration
+		random   float64
+		want     time.Duration
+	}{{0, 0, 4 * time.Second}, {0, 0.5, 5 * time.Second}, {0, 0.75, 5500 * time.Millisecond}, {time.Second, 0, 800 * time.Millisecond}} {
+		p, err := air.NewPoller(in.Inbox, w.endpoint(bob), &air.PollerOptions{HTTPClient: w.http(), Interval: tt.interval, Random: func() float64 { return tt.random }})
+		require.NoError(t, err)
+		next, err := p.Drain(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, tt.want, next)
+	}
+	p, err := air.NewPoller(in.Inbox, w.endpoint(bob), &air.PollerOptions{HTTPClient: w.http()})
+	require.NoError(t, err)
+	seen := make(map[time.Duration]bool)
+	for range 20 {
+		next, err := p.Drain(t.Context())
+		require.NoError(t, err)
+		require.GreaterOrEqual(t, next, 4*time.Second)
+		require.LessOrEqual(t, next, 6*time.Second)
+		seen[next] = true
+	}
+	require.Greater(t, len(seen), 1)
+}

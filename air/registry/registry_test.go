@@ -497,3 +497,58 @@ func TestTime(t *testing.T) {
 	_, ok := registry.Time("soon").Time()
 	require.False(t, ok)
 }
+
+// Whatever the registry answers, a call returns something or refuses in terms of
+// the package, and keeps the text that it read.
+func FuzzAnswer(f *testing.F) {
+	for _, seed := range []string{
+		`{"air_id":"AIR-0000-0000-0000","name":"x","creator":{"did":"d"},"trust_score":null,"components":{"security":1},"created":"2026-05-28 09:00:00"}`,
+		`{"agents":[{"air_id":"x","trust_score":5}],"total":1}`, `{"error":"x","retry_after_seconds":3}`, `{"total_score":1e400}`, `[]`, `{"a":1,"a":2}`, `{"attestations":[{"weight":0.5,"revoked_at":null}]}`,
+	} {
+		f.Add(200, []byte(seed))
+		f.Add(429, []byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, status int, body []byte) {
+		if status < 200 || status > 499 {
+			status = 200
+		}
+		hc := &http.Client{Transport: roundTrip(func(*http.Request) (*http.Response, error) {
+			return &http.Response{StatusCode: status, Body: io.NopCloser(bytes.NewReader(body)), Header: http.Header{}}, nil
+		})}
+		c, err := registry.NewClient(&registry.Options{HTTPClient: hc, MaxRetryAfter: time.Nanosecond})
+		require.NoError(t, err)
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		if status == http.StatusTooManyRequests {
+			cancel() // what follows is not waited for
+		}
+		const id = "AIR-0000-0000-0000"
+		check := func(err error, text []byte) {
+			if err == nil {
+				require.Equal(t, strings.TrimSpace(string(body)), strings.TrimSpace(string(text)))
+				return
+			}
+			var e *air.Error
+			require.ErrorAs(t, err, &e)
+		}
+		if a, err := c.Agent(ctx, id); err == nil {
+			check(nil, a.JSON)
+		} else {
+			check(err, nil)
+		}
+		if p, err := c.List(ctx, 1, 0); err == nil {
+			check(nil, p.JSON)
+		} else {
+			check(err, nil)
+		}
+		if a, err := c.Attestations(ctx, id); err == nil {
+			check(nil, a.JSON)
+		} else {
+			check(err, nil)
+		}
+		_, err = c.Document(ctx, id)
+		if err != nil {
+			check(err, nil)
+		}
+	})
+}
