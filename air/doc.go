@@ -32,6 +32,9 @@
 //	...
 //	err = poller.Run(ctx)
 //
+// To register an agent, to look others up and to change a key, there is package
+// [github.com/fivewire/fivewire/air/registry].
+//
 // A [Relay] is a handler too. A [Negotiation] makes the moves of one side of a
 // thread. Below all that, [Canonicalize], [Sign], [Verify], [Seal] and
 // [BoxKey.Open] work on raw JSON and can be used alone.
@@ -87,10 +90,31 @@
 // Pushing to a mailbox of the [Relay] that holds 10,000 envelopes is answered with
 // 429 Rate Limited.
 //
+// A relay that refuses a cursor three times in a row is asked without one, since a
+// pull that fails leaves the cursor as it is and the poller would otherwise ask in
+// vain for ever (AIR-D62, AIR-D63). That is what a restart of the poller does.
+//
+// # Speed
+//
+// Ratios measured in turns on two shared cores; the benchmarks are in the package.
+// Canonical JSON takes 0.65 to 0.89 of the plainest code that does the whole job (and
+// is 2.8 to 4.2 times as fast as jsontext and 12 to 15 times as fast as gowebpki/jcs),
+// verifying an envelope of 1 KB 1.07 to 1.09 of Ed25519 alone, signing 1.08. A push
+// over HTTP takes 1.2 to 1.3 of a handler that stores nothing. Missed are:
+//
+//   - [ReplayWindow]: 1.6 of a map with a ring instead of 1.5, because it keeps two
+//     names of each envelope and the map one; 1.2 to 1.8 times as fast as golang-lru
+//     instead of 2, for the same reason; 64 callers do 0.65 of what one does instead
+//     of 0.8, behind one lock of 0.1 µs for what takes 50 µs to verify.
+//   - The queue of a relay in memory: 500,000 cycles a second are reached, but that
+//     is 3.6 instead of 3 of a slice behind a lock. A third of it is the hash that
+//     tells a second copy (AIR-D61).
+//   - On a store that syncs every change: 1.47 instead of 1.3 of two synced writes,
+//     since what was handed out is a third one (AIR-D62), for other processes; 2.1
+//     instead of 2 without syncing. 16 callers do 5.9 times as much as one.
+//
 // # Not yet
 //
-// The registry's API for registering, checking names and rotating keys: the
-// specification does not give its fields (AIR-163). There is no codec for the
-// messages of rooms, no probe of peers, no lint and no export of transcripts, and
-// no middleware around the client.
+// There is no codec for the messages of rooms, whose fields nobody has written down,
+// no probe of peers, no lint and no export of transcripts.
 package air
