@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"io"
 	"iter"
 	"net/http"
@@ -71,7 +72,7 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	t.mu.Lock()
 	message.ContextID, message.TaskID = t.context, t.open[m.Chain()]
 	t.mu.Unlock()
-	b := &body{t: t, ctx: r.Context(), m: m, seen: map[string]bool{}}
+	b := &body{t: t, ctx: r.Context(), m: m, seen: map[uint64]struct{}{}}
 	b.next, b.stop = iter.Pull2(t.a2a.SendStreamingMessage(r.Context(), &a2a.MessageSendParams{Message: message}))
 	return &http.Response{
 		StatusCode: http.StatusOK, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1, Request: r,
@@ -100,6 +101,8 @@ func (t *transport) keep(chain string, task a2a.TaskID, state a2a.TaskState) {
 	t.open[chain] = task
 }
 
+var seed = maphash.MakeSeed() // never changes
+
 // A body reads the frames that answer m, one a line.
 type body struct {
 	t    *transport
@@ -109,7 +112,7 @@ type body struct {
 	stop func()
 
 	buf      []byte
-	seen     map[string]bool // frames, as a task repeats what its events said
+	seen     map[uint64]struct{} // frames by their hash, as a task repeats what its events said
 	events   int
 	other    bool // something came that was no frame
 	task     a2a.TaskID
@@ -194,8 +197,9 @@ func (b *body) parts(parts a2a.ContentParts) {
 	frames := Frames(parts)
 	b.other = b.other || len(frames) < len(parts)
 	for _, f := range frames {
-		if key := string(f); !b.seen[key] {
-			b.seen[key] = true
+		key := maphash.Bytes(seed, f)
+		if _, ok := b.seen[key]; !ok {
+			b.seen[key] = struct{}{}
 			b.buf = append(append(b.buf, f...), '\n')
 		}
 	}
@@ -267,7 +271,9 @@ func (b *body) fail(code accp.Code, detail string) {
 	if detail == "" {
 		detail = strings.ToLower(info.Name)
 	}
-	seq := b.m.Meta.Seq.N + 1
+	// Not the next number, as everywhere else: the agent does not know of this frame,
+	// and would find a gap before the next one that it gets.
+	seq := b.m.Meta.Seq.N
 	if b.t.perSender {
 		b.t.mu.Lock()
 		b.t.last++

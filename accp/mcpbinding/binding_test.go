@@ -331,6 +331,69 @@ func TestReferences(t *testing.T) {
 	require.ErrorIs(t, err, accp.ErrToolSchema)
 }
 
+// What is answered on this side, and calls that the server or the caller breaks off,
+// leave no gap in the numbers that the agent sees: the next call works at once.
+func TestNumbersHaveNoGaps(t *testing.T) {
+	for _, perSender := range []bool{false, true} {
+		options := accp.SessionOptions{SeqPerSender: perSender}
+		agent, err := accp.NewServer("desk", &accp.ServerOptions{Session: options})
+		require.NoError(t, err)
+		agent.Handle(accp.IntentReq, accp.OpTool, accp.Tools(map[string]accp.Tool{
+			"echo": func(_ context.Context, args accp.Params) (accp.Value, error) { return accp.Map(args...), nil },
+			"boom": func(context.Context, accp.Params) (accp.Value, error) { return accp.Null(), accp.ErrPolicyDenied },
+		}))
+		server := mcp.NewServer(&mcp.Implementation{Name: "x", Version: "1"}, nil)
+		for _, name := range []string{"echo", "boom"} {
+			mcpbinding.AddTools(server, agent, &mcp.Tool{Name: name, InputSchema: json.RawMessage(`{"type":"object"}`)})
+		}
+		c, err := mcpbinding.NewClient(inMemory.connect(t, server), "planner", &accp.ClientOptions{Session: options, Tries: 1})
+		require.NoError(t, err)
+		works := func() {
+			t.Helper()
+			answer, err := c.Call(t.Context(), call(t, "echo", accp.Map()))
+			require.NoError(t, err)
+			require.Equal(t, "desk", answer.From)
+		}
+		works()
+		for range 3 {
+			for _, m := range []*accp.Message{
+				call(t, "nowhere", accp.Map()),
+				call(t, "boom", accp.Map()),
+				call(t, "echo", accp.Map(accp.Param{Key: "r", Value: accp.Ref("cold.nothing")})),
+				{Intent: accp.IntentReq, Op: accp.OpPlan},
+			} {
+				_, err := c.Call(t.Context(), m)
+				require.Error(t, err)
+				require.NotErrorIs(t, err, accp.ErrSequenceGap)
+			}
+			_, err := c.Hello(t.Context())
+			require.NoError(t, err)
+		}
+		works()
+		works()
+	}
+}
+
+// A call that is split for its tokens arrives whole.
+func TestParts(t *testing.T) {
+	d, err := newDesk()
+	require.NoError(t, err)
+	c, err := mcpbinding.NewClient(inMemory.connect(t, d.mcp), "planner", &accp.ClientOptions{Tries: 1})
+	require.NoError(t, err)
+	for range 2 {
+		m := call(t, "echo", accp.Map(accp.Param{Key: "k", Value: accp.Int(7)}))
+		for _, key := range []string{"why1", "why2", "why3"} {
+			m.Params = append(m.Params, accp.Param{Key: key, Value: accp.String(strings.Repeat("because of it ", 10))})
+		}
+		before := c.Session().Stats().Sent
+		answer, err := c.Call(t.Context(), m)
+		require.NoError(t, err)
+		result, _ := answer.Params.Get("result")
+		require.Equal(t, 1, result.Len())
+		require.Greater(t, c.Session().Stats().Sent-before, int64(1))
+	}
+}
+
 // Servers of MCP that know nothing of ACCP answer too.
 func TestOrdinaryServer(t *testing.T) {
 	server := mcp.NewServer(&mcp.Implementation{Name: "calc server", Version: "1"}, nil)

@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"strconv"
 	"strings"
 	"sync"
 
@@ -39,7 +40,7 @@ func NewClient(session *mcp.ClientSession, self string, opts *accp.ClientOptions
 	if opts != nil {
 		o = *opts
 	}
-	t := &transport{mcp: session, perSender: o.Session.SeqPerSender, codec: accp.Codec{Lenient: o.Session.Lenient, Limits: o.Session.Limits}}
+	t := &transport{mcp: session, last: map[string]int64{}, perSender: o.Session.SeqPerSender, codec: accp.Codec{Lenient: o.Session.Lenient, Limits: o.Session.Limits}}
 	o.HTTPClient = &http.Client{Transport: t}
 	o.Header = nil
 	c, err := accp.NewClient("http://mcp.invalid"+accp.FramesPath, self, &o)
@@ -60,8 +61,10 @@ type transport struct {
 	perSender bool
 
 	mu    sync.Mutex
-	last  int64 // number of the last frame that was written for the server, if it counts its own
-	greet bool  // its registry was given out
+	last  map[string]int64 // the number of the last frame written in a name, if each counts its own
+	greet bool             // the registry of the server was given out
+	next  int64            // the number that the agent behind the server expects, 0 if any
+	parts *accp.Message    // of which all came so far, with the metadata of the first
 }
 
 // RoundTrip answers one frame.
@@ -92,6 +95,13 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 
 // answer returns the frames that answer m. Its error means that there are none.
 func (t *transport) answer(ctx context.Context, m *accp.Message) (frames [][]byte, failed bool, err error) {
+	if i, n := partOf(m); n > 0 {
+		whole := t.join(m, i, n)
+		if whole == nil {
+			return t.own(m, local, &accp.Message{Intent: accp.IntentAck, Op: m.Op})
+		}
+		m = whole
+	}
 	switch {
 	case m.Intent == accp.IntentReq && m.Op == accp.OpTool:
 		return t.call(ctx, m)
@@ -101,9 +111,46 @@ func (t *transport) answer(ctx context.Context, m *accp.Message) (frames [][]byt
 		}
 		fallthrough
 	case m.Intent == accp.IntentCancel: // MCP cancels a call when its context ends
-		return t.own(m, &accp.Message{Intent: accp.IntentAck, Op: m.Op})
+		return t.own(m, local, &accp.Message{Intent: accp.IntentAck, Op: m.Op})
 	}
-	return t.fail(m, accp.ErrInvalidIntent, "")
+	return t.fail(m, local, accp.ErrInvalidIntent, "")
+}
+
+// partOf returns which part of a split message m is, or zeros (D38).
+func partOf(m *accp.Message) (i, n int) {
+	a, b, ok := strings.Cut(m.Meta.Ext.Text("part"), "/")
+	if !ok {
+		return 0, 0
+	}
+	i, _ = strconv.Atoi(a)
+	n, _ = strconv.Atoi(b)
+	return i, n
+}
+
+// join keeps the parts of a message, which one client sends one after the other, and
+// returns it when it is complete. MCP has no limit of its own for calls.
+func (t *transport) join(m *accp.Message, i, n int) *accp.Message {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if i == 1 || t.parts == nil {
+		first, meta := *m, *m.Meta
+		first.Params, first.Meta, meta.Ext = nil, &meta, nil
+		for _, p := range m.Meta.Ext {
+			if p.Key != "part" {
+				meta.Ext = append(meta.Ext, p)
+			}
+		}
+		t.parts = &first
+	}
+	for _, p := range m.Params {
+		t.parts.Params = t.parts.Params.Set(p.Key, p.Value) // schema stands in each part
+	}
+	if i < n {
+		return nil
+	}
+	whole := t.parts
+	t.parts = nil
+	return whole
 }
 
 // registry returns the frame in the instructions of the server, once.
@@ -124,13 +171,13 @@ func (t *transport) registry() []byte {
 func (t *transport) call(ctx context.Context, m *accp.Message) ([][]byte, bool, error) {
 	params, err := t.resolve(ctx, m.Params)
 	if err != nil {
-		return t.fail(m, codeOf(err), "")
+		return t.fail(m, local, codeOf(err), "")
 	}
 	called := *m
 	called.Params = params
 	name, arguments, err := accp.CallOf(&called)
 	if err != nil {
-		return t.fail(m, codeOf(err), "")
+		return t.fail(m, local, codeOf(err), "")
 	}
 	rest := *m
 	rest.Params = nil
@@ -139,24 +186,57 @@ func (t *transport) call(ctx context.Context, m *accp.Message) ([][]byte, bool, 
 			rest.Params = append(rest.Params, p)
 		}
 	}
+	// The agent sees the calls only, and not what was answered here: it gets
+	// numbers of its own that have no gaps. What it answers is in order here too,
+	// since it cannot have counted further than this side.
+	t.mu.Lock()
+	if t.next == 0 {
+		t.next = m.Meta.Seq.N
+	}
+	meta := *m.Meta
+	meta.Seq = accp.Num(t.next)
+	t.mu.Unlock()
+	rest.Meta = &meta
 	head, err := t.codec.Encode(&rest)
 	if err != nil {
-		return t.fail(m, codeOf(err), "")
+		return t.fail(m, local, codeOf(err), "")
 	}
 	res, err := t.mcp.CallTool(ctx, &mcp.CallToolParams{Name: name, Arguments: arguments, Meta: mcp.Meta{frameKey: string(head)}})
 	var rpc *jsonrpc.Error
+	if !errors.As(err, &rpc) { // else the agent has not seen it
+		t.mu.Lock()
+		t.next++
+		t.mu.Unlock()
+	}
 	switch {
 	case ctx.Err() != nil:
 		return nil, false, ctx.Err()
-	case errors.As(err, &rpc):
-		return t.fail(m, t.refusal(ctx, rpc, name), rpc.Message)
+	case rpc != nil:
+		return t.fail(m, local, t.refusal(ctx, rpc, name), rpc.Message)
 	case err != nil:
 		return nil, false, fmt.Errorf("accp: tools/call: %w", err)
 	}
 	if frames := Frames(res); len(frames) > 0 {
+		t.heard(frames[len(frames)-1])
 		return frames, res.IsError && len(frames) == 1, nil
 	}
 	return t.plain(m, res)
+}
+
+// maxFrames bounds how many answers to one call are believed.
+const maxFrames = 1 << 16
+
+// heard notes how far the agent has counted, if both sides share their numbers.
+func (t *transport) heard(frame []byte) {
+	m, err := t.codec.Parse(frame)
+	if err != nil || m.Meta == nil || t.perSender {
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if n := m.Meta.Seq.N; n >= t.next && n-t.next < maxFrames {
+		t.next = n + 1
+	}
 }
 
 // resolve replaces the references in the arguments. Of all else they stay: it is not
@@ -233,10 +313,10 @@ func (t *transport) plain(m *accp.Message, res *mcp.CallToolResult) ([][]byte, b
 		}
 	}
 	if res.IsError {
-		return t.fail(m, accp.ErrToolExecFailed, strings.Join(texts, "\n"))
+		return t.fail(m, t.name(), accp.ErrToolExecFailed, strings.Join(texts, "\n"))
 	}
 	if res.NeedsInput() {
-		return t.fail(m, accp.ErrToolExecFailed, "the tool asks for input")
+		return t.fail(m, t.name(), accp.ErrToolExecFailed, "the tool asks for input")
 	}
 	var value accp.Value
 	var err error
@@ -255,7 +335,7 @@ func (t *transport) plain(m *accp.Message, res *mcp.CallToolResult) ([][]byte, b
 	}
 	if err == nil {
 		var frames [][]byte
-		frames, failed, ferr := t.own(m, &accp.Message{Intent: accp.IntentDone, Op: accp.OpTool, Params: accp.Params{
+		frames, failed, ferr := t.own(m, t.name(), &accp.Message{Intent: accp.IntentDone, Op: accp.OpTool, Params: accp.Params{
 			{Key: "schema", Value: accp.String(accp.SchemaTool)},
 			{Key: "tool_name", Value: accp.String(m.Params.Text("tool_name"))},
 			{Key: "result", Value: value},
@@ -265,7 +345,7 @@ func (t *transport) plain(m *accp.Message, res *mcp.CallToolResult) ([][]byte, b
 		}
 		err = ferr
 	}
-	return t.fail(m, accp.ErrToolExecFailed, "the result does not fit a frame: "+err.Error())
+	return t.fail(m, t.name(), accp.ErrToolExecFailed, "the result does not fit a frame: "+err.Error())
 }
 
 // fromAny makes a value of what the SDK read from JSON.
@@ -282,7 +362,7 @@ const maxDetail = 400
 
 // fail writes an error frame. What went wrong is the server's own word, which models
 // need to see; without one it is the name of the code.
-func (t *transport) fail(m *accp.Message, code accp.Code, detail string) ([][]byte, bool, error) {
+func (t *transport) fail(m *accp.Message, from string, code accp.Code, detail string) ([][]byte, bool, error) {
 	info := code.Info()
 	if detail == "" {
 		detail = strings.ToLower(info.Name)
@@ -290,7 +370,7 @@ func (t *transport) fail(m *accp.Message, code accp.Code, detail string) ([][]by
 	if len(detail) > maxDetail {
 		detail = strings.ToValidUTF8(detail[:maxDetail], "") + "…"
 	}
-	frames, _, err := t.own(m, &accp.Message{Intent: accp.IntentFail, Op: accp.OpError, Params: accp.Params{
+	frames, _, err := t.own(m, from, &accp.Message{Intent: accp.IntentFail, Op: accp.OpError, Params: accp.Params{
 		{Key: "code", Value: accp.String(string(code))},
 		{Key: "message", Value: accp.String(strings.ToValidUTF8(detail, "�"))},
 		{Key: "retryable", Value: accp.Bool(info.Retryable)},
@@ -299,23 +379,27 @@ func (t *transport) fail(m *accp.Message, code accp.Code, detail string) ([][]by
 	return frames, true, err
 }
 
-// own writes a frame in the name of the server, which answers m.
-func (t *transport) own(m, out *accp.Message) ([][]byte, bool, error) {
-	out.From = "mcp"
+// local is the name in which this side answers what does not reach the server.
+const local = "mcp"
+
+// name returns the agent-id of a server that does not speak ACCP.
+func (t *transport) name() string {
 	if init := t.mcp.InitializeResult(); init != nil && init.ServerInfo != nil {
-		if f := hello(init.Instructions); f != nil {
-			if h, err := t.codec.Parse(f); err == nil {
-				out.From = h.From // the agent behind the server
-			}
-		} else if id := agentID(init.ServerInfo.Name); id != "" {
-			out.From = id
+		if id := agentID(init.ServerInfo.Name); id != "" {
+			return id
 		}
 	}
+	return local
+}
+
+// own writes a frame that answers m.
+func (t *transport) own(m *accp.Message, from string, out *accp.Message) ([][]byte, bool, error) {
+	out.From = from
 	seq := m.Meta.Seq.N + 1
 	if t.perSender {
 		t.mu.Lock()
-		t.last++
-		seq = t.last
+		t.last[from]++
+		seq = t.last[from]
 		t.mu.Unlock()
 	}
 	out.Meta = envelope(seq)
