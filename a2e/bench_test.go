@@ -233,3 +233,19 @@ func BenchmarkPairPipeCall(b *testing.B) {
 		}
 	}
 }
+
+func BenchmarkPipeCall(b *testing.B) {
+	agent, host := net.Pipe()
+	go func() { _ = echoHost().Serve(context.Background(), host) }()
+	c := a2e.NewClient(agent, &a2e.ClientOptions{Token: "s3cret", Capabilities: []string{"tools"}, Types: tools.Types()})
+	defer c.Close()
+	_, err := c.Connect(context.Background())
+	require.NoError(b, err)
+	b.ReportAllocs()
+	for b.Loop() {
+		r := &tools.CallRequest{ToolName: "echo", Arguments: json.RawMessage(`{"seq":1}`), Timeout: 30}
+		if _, err := c.Do(context.Background(), "tool/call/req", r, nil); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

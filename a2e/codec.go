@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"unsafe"
 
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
@@ -98,10 +99,11 @@ func (c *Codec) decode(line []byte) (*Message, *Error) {
 	if most := c.maxBytes(); most > 0 && len(line) > most {
 		return nil, reasoned(ErrInvalidMessage, ReasonTooLarge, "message is longer than "+strconv.Itoa(most)+" bytes")
 	}
-	v, err := strictjson.Check(line, strictjson.Options{MaxDepth: c.maxDepth()})
+	var room [usualMembers]strictjson.Span
+	v, _, spans, err := strictjson.Survey(line, strictjson.Options{MaxDepth: c.maxDepth()}, room[:0])
 	if err != nil && c.ReadNonFinite {
 		line = dropNonFinite(line)
-		v, err = strictjson.Check(line, strictjson.Options{MaxDepth: c.maxDepth()})
+		v, _, spans, err = strictjson.Survey(line, strictjson.Options{MaxDepth: c.maxDepth()}, room[:0])
 	}
 	if err != nil {
 		return nil, textFault(line, c.maxDepth())
@@ -109,12 +111,16 @@ func (c *Codec) decode(line []byte) (*Message, *Error) {
 	if !v.IsObject() {
 		return nil, reasoned(ErrInvalidMessage, ReasonNotObject, "message is not an object")
 	}
-	return c.message(v)
+	return c.message(v, spans)
 }
 
+// usualMembers is how many members of an object are found without an allocation.
+const usualMembers = 24
+
 // message reads a checked object.
-func (c *Codec) message(v strictjson.Value) (*Message, *Error) {
-	e := readEnvelope(v)
+func (c *Codec) message(v strictjson.Value, spans []strictjson.Span) (*Message, *Error) {
+	var e envelope
+	e.read(v, spans)
 	m := &Message{}
 	if err := e.check(m, c.Strict); err != nil {
 		err.ReqID, err.refID = e.usableID(), e.text(e.reqID)
@@ -133,7 +139,7 @@ func (c *Codec) message(v strictjson.Value) (*Message, *Error) {
 	}
 	body := reflect.New(m.typ.plan.typ)
 	m.typ.plan.defaults(body.Elem())
-	if ft := m.typ.plan.decode(decoderOf(c.Strict), v, body.Elem(), &m.Extra); ft != nil {
+	if ft := m.typ.plan.decode(decoderOf(c.Strict), v, spans, body.UnsafePointer(), &m.Extra); ft != nil {
 		err := ft.err()
 		err.ReqID, err.refID, err.msgType = m.ID, e.text(e.reqID), m.Type
 		return nil, err
@@ -147,24 +153,33 @@ type envelope struct {
 	a2e, version, typ, id, ts, reqID strictjson.Value
 }
 
-func readEnvelope(v strictjson.Value) (e envelope) {
-	for w := v.Members(); w.Next(); {
-		switch string(w.Name) {
+func (e *envelope) read(v strictjson.Value, spans []strictjson.Span) {
+	for i := range spans {
+		value := v[spans[i].Value:spans[i].ValueEnd:spans[i].ValueEnd]
+		switch string(nameOf(v, &spans[i])) {
 		case "a2e":
-			e.a2e = w.Value
+			e.a2e = value
 		case "version":
-			e.version = w.Value
+			e.version = value
 		case "type":
-			e.typ = w.Value
+			e.typ = value
 		case "id":
-			e.id = w.Value
+			e.id = value
 		case "ts":
-			e.ts = w.Value
+			e.ts = value
 		case "req_id":
-			e.reqID = w.Value
+			e.reqID = value
 		}
 	}
-	return e
+}
+
+// nameOf returns the text of the name of a member.
+func nameOf(v strictjson.Value, s *strictjson.Span) []byte {
+	if !s.Escaped {
+		return v[s.Name+1 : s.NameEnd-1]
+	}
+	name, _ := v[s.Name:s.NameEnd].TextBytes()
+	return name
 }
 
 func (e *envelope) text(v strictjson.Value) string {
@@ -279,30 +294,37 @@ func encodeMessage(e *encoder, m *Message, emitVersion bool) *fault {
 	if m.ID == "" || len(m.ID) > maxName {
 		return (&fault{reason: ReasonValue}).in("id")
 	}
-	e.dst = append(e.dst, '{')
 	if m.Body == nil {
+		e.dst = append(e.dst, '{')
 		return encodeGeneric(e, m, emitVersion)
 	}
-	e.dst = append(e.dst, `"a2e":"1.0"`...)
+	e.dst = append(e.dst, `{"a2e":"1.0"`...)
 	if emitVersion && m.Extra.Get("version") == nil {
 		e.dst = append(e.dst, `,"version":"1.0"`...)
 	}
-	for _, name := range [...]string{"type", "id", "ts"} {
-		if ft := e.base(name, m); ft != nil {
-			return ft
-		}
+	e.dst = append(e.dst, `,"type":`...)
+	if ft := e.text(m.Type); ft != nil {
+		return ft.in("type")
 	}
+	e.dst = append(e.dst, `,"id":`...)
+	if ft := e.text(m.ID); ft != nil {
+		return ft.in("id")
+	}
+	if !isNumber(m.TS) {
+		return (&fault{reason: ReasonValue}).in("ts")
+	}
+	e.dst = append(append(e.dst, `,"ts":`...), m.TS...)
 	body := reflect.ValueOf(m.Body)
 	if body.Kind() != reflect.Pointer || body.IsNil() {
 		return (&fault{reason: ReasonType}).in("body")
 	}
 	p := planOf(body.Type().Elem())
-	if ft := p.encode(e, body.Elem()); ft != nil {
+	if ft := p.encode(e, body.UnsafePointer()); ft != nil {
 		return ft
 	}
 	for w := m.Extra.text.Members(); w.Next(); {
 		if !isEnvelope(w.Name) && p.find(w.Name, 0) < 0 {
-			e.key(append(appendCompact(nil, w.Key, e.ascii), ':'))
+			e.key(append(appendCompact([]byte{','}, w.Key, e.ascii), ':'))
 			e.dst = appendCompact(e.dst, w.Value, e.ascii)
 		}
 	}
@@ -356,7 +378,7 @@ func encodeGeneric(e *encoder, m *Message, emitVersion bool) *fault {
 			}
 			continue
 		}
-		e.key(append(appendCompact(nil, w.Key, e.ascii), ':'))
+		e.key(append(appendCompact([]byte{','}, w.Key, e.ascii), ':'))
 		e.dst = appendCompact(e.dst, w.Value, e.ascii)
 	}
 	e.dst = append(e.dst, '}')
@@ -400,7 +422,9 @@ func decodeNested(d *decoder, v strictjson.Value, dst reflect.Value) *fault {
 		return mistyped()
 	}
 	m := dst.Addr().Interface().(*Message)
-	e := readEnvelope(v)
+	var e envelope
+	spans := v.Spans(nil)
+	e.read(v, spans)
 	if err := e.check(m, d.strict); err != nil {
 		if err.Code == ErrVersionMismatch {
 			return &fault{field: "a2e", reason: ReasonValue}
@@ -408,7 +432,7 @@ func decodeNested(d *decoder, v strictjson.Value, dst reflect.Value) *fault {
 		return &fault{field: err.Field, reason: err.Reason}
 	}
 	body := New[EventBody]()
-	if ft := planOf(reflect.TypeFor[EventBody]()).decode(d, v, reflect.ValueOf(body).Elem(), &m.Extra); ft != nil {
+	if ft := planOf(reflect.TypeFor[EventBody]()).decode(d, v, spans, unsafe.Pointer(body), &m.Extra); ft != nil {
 		return ft
 	}
 	m.Body = body

@@ -171,7 +171,7 @@ func (g *generator) object(b []byte, p *plan, top bool) []byte {
 		}
 		member(f.name, g.field(f, p.typ.FieldByIndex(f.index).Type))
 	}
-	if !top && p.extra == nil {
+	if !top && !p.keeps {
 		return b
 	}
 	for i := range g.IntN(3) {

@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"unsafe"
 
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
@@ -35,14 +36,18 @@ import (
 type plan struct {
 	typ    reflect.Type
 	fields []*field
-	extra  []int // where unknown members are kept, nil if nowhere
-	check  bool  // some field has the option check
+	extra  uintptr // where unknown members are kept
+	keeps  bool    // they are kept
+	check  bool    // some field has the option check
 }
 
 type field struct {
 	name   string
-	prefix []byte // the name as written, with quotes and colon
+	prefix []byte // the name as written, with a comma, quotes and a colon
 	index  []int
+	typ    reflect.Type
+	offset uintptr // of the field in its struct
+	kind   fieldKind
 	value  valueCoder
 
 	required, nullable, null, object, check bool
@@ -50,6 +55,38 @@ type field struct {
 	def                                     string
 	min, max                                *float64
 	alt                                     string
+}
+
+// A fieldKind marks the fields of a few types, which most are of: they are read and
+// written without reflection. What it means for a value is said by the coders of
+// the same type; a test holds the two to each other.
+type fieldKind uint8
+
+const (
+	otherField fieldKind = iota
+	stringField
+	intField
+	boolField
+	rawField    // any JSON
+	objectField // a JSON object as raw text
+)
+
+func kindOfField(f *field) fieldKind {
+	switch {
+	case f.alt != "" || f.min != nil || f.max != nil || f.check:
+		return otherField
+	case f.typ == reflect.TypeFor[string]():
+		return stringField
+	case f.typ == reflect.TypeFor[int64]():
+		return intField
+	case f.typ == reflect.TypeFor[bool]():
+		return boolField
+	case f.typ == reflect.TypeFor[json.RawMessage]() && f.object:
+		return objectField
+	case f.typ == reflect.TypeFor[json.RawMessage]():
+		return rawField
+	}
+	return otherField
 }
 
 // A fault is a member that does not fit, by its path below the value at hand.
@@ -110,7 +147,7 @@ func compile(t reflect.Type, building map[reflect.Type]*plan) *plan {
 	building[t] = p
 	for _, sf := range reflect.VisibleFields(t) {
 		if sf.Type == reflect.TypeFor[Members]() && sf.Tag.Get("a2e") == "" {
-			p.extra = sf.Index
+			p.extra, p.keeps = offsetOf(t, sf.Index), true
 			continue
 		}
 		tag, ok := sf.Tag.Lookup("a2e")
@@ -119,6 +156,8 @@ func compile(t reflect.Type, building map[reflect.Type]*plan) *plan {
 		}
 		f := newField(t, sf, tag)
 		f.value = coderOf(sf.Type, f, building)
+		f.typ, f.offset = sf.Type, offsetOf(t, sf.Index)
+		f.kind = kindOfField(f)
 		if f.check {
 			p.check = true
 			if !reflect.PointerTo(t).Implements(reflect.TypeFor[checker]()) {
@@ -133,6 +172,19 @@ func compile(t reflect.Type, building map[reflect.Type]*plan) *plan {
 	return p
 }
 
+// offsetOf returns where a field lies in a struct or in one that is embedded in it.
+func offsetOf(t reflect.Type, index []int) (offset uintptr) {
+	for _, i := range index {
+		if t.Kind() != reflect.Struct {
+			panic(fmt.Sprintf("a2e: a model embeds %v, which is no struct", t))
+		}
+		f := t.Field(i)
+		offset += f.Offset
+		t = f.Type
+	}
+	return offset
+}
+
 const maxFields = 32
 
 func newField(t reflect.Type, sf reflect.StructField, tag string) *field {
@@ -141,7 +193,7 @@ func newField(t reflect.Type, sf reflect.StructField, tag string) *field {
 	if f.name == "" {
 		panic(fmt.Sprintf("a2e: %v.%s: the tag names no member", t, sf.Name))
 	}
-	f.prefix = append(strictjson.AppendString(nil, f.name), ':')
+	f.prefix = append(strictjson.AppendString([]byte{','}, f.name), ':')
 	for _, option := range parts[1:] {
 		key, value, _ := strings.Cut(option, "=")
 		switch key {
@@ -191,46 +243,63 @@ func (p *plan) find(name []byte, guess int) int {
 	return -1
 }
 
-// decode reads an object into the struct dst. With top, dst is the body of a
-// message: the members of the envelope are passed over, and unknown ones go to
-// top. Else they go to the struct itself.
-func (p *plan) decode(d *decoder, v strictjson.Value, dst reflect.Value, top *Members) *fault {
+// decode reads an object, whose members stand at spans if they are known, into
+// the struct at dst. With top, that is the body of a message: the members of
+// the envelope are passed over, and unknown ones go to top. Else they go to the
+// struct itself.
+func (p *plan) decode(d *decoder, v strictjson.Value, spans []strictjson.Span, dst unsafe.Pointer, top *Members) *fault {
 	if !v.IsObject() {
 		return mistyped()
 	}
-	var values [maxFields]strictjson.Value
+	var room [usualMembers]strictjson.Span
+	if spans == nil {
+		spans = v.Spans(room[:0])
+	}
+	var found [maxFields]int32 // one more than the number of the span
 	var extra []byte
 	guess := 0
-	for m := v.Members(); m.Next(); {
-		if i := p.find(m.Name, guess); i >= 0 {
-			values[i], guess = m.Value, i+1
+	for k := range spans {
+		s := &spans[k]
+		name := nameOf(v, s)
+		if i := p.find(name, guess); i >= 0 {
+			found[i], guess = int32(k)+1, i+1
 			continue
 		}
-		if top == nil && p.extra == nil || top != nil && isEnvelope(m.Name) {
+		if top == nil && !p.keeps || top != nil && isEnvelope(name) {
 			continue
 		}
 		if extra == nil {
 			extra = []byte{'{'}
 		}
-		extra = appendMember(extra, m.Key, m.Value)
+		extra = appendMember(extra, v[s.Name:s.NameEnd], v[s.Value:s.ValueEnd])
 	}
 	for i, f := range p.fields {
-		if ft := f.decode(d, values[i], f.in(dst)); ft != nil {
+		var value strictjson.Value
+		if k := found[i]; k > 0 {
+			s := &spans[k-1]
+			value = v[s.Value:s.ValueEnd:s.ValueEnd]
+		}
+		if ft := f.decode(d, value, unsafe.Add(dst, f.offset)); ft != nil {
 			return ft.in(f.name)
 		}
 		if f.check {
-			if path, reason := dst.Addr().Interface().(checker).CheckMember(f.name); reason != "" {
+			if path, reason := p.checker(dst).CheckMember(f.name); reason != "" {
 				return (&fault{field: path, reason: reason}).in(f.name)
 			}
 		}
 	}
 	if extra != nil {
 		if top == nil {
-			top = dst.FieldByIndex(p.extra).Addr().Interface().(*Members)
+			top = (*Members)(unsafe.Add(dst, p.extra))
 		}
 		*top = Members{text: append(extra, '}')}
 	}
 	return nil
+}
+
+// checker returns the struct at v as what it can be asked.
+func (p *plan) checker(v unsafe.Pointer) checker {
+	return reflect.NewAt(p.typ, v).Interface().(checker)
 }
 
 func isEnvelope(name []byte) bool {
@@ -249,7 +318,7 @@ func (f *field) in(v reflect.Value) reflect.Value {
 	return v.FieldByIndex(f.index)
 }
 
-func (f *field) decode(d *decoder, v strictjson.Value, dst reflect.Value) *fault {
+func (f *field) decode(d *decoder, v strictjson.Value, dst unsafe.Pointer) *fault {
 	if f.alt != "" {
 		v = f.other(v)
 	}
@@ -259,10 +328,41 @@ func (f *field) decode(d *decoder, v strictjson.Value, dst reflect.Value) *fault
 		}
 		return nil // dst has its default already
 	}
-	if ft := f.value.decode(d, v, dst); ft != nil {
+	switch f.kind {
+	case stringField:
+		s, ok := textOf(v)
+		if !ok {
+			return mistyped()
+		}
+		*(*string)(dst) = s
+		return nil
+	case intField:
+		if n, ok := v.Int(); ok {
+			*(*int64)(dst) = n
+			return nil
+		}
+	case boolField:
+		b, ok := v.Bool()
+		if !ok {
+			return mistyped()
+		}
+		*(*bool)(dst) = b
+		return nil
+	case objectField:
+		if !v.IsObject() {
+			return mistyped()
+		}
+		*(*json.RawMessage)(dst) = json.RawMessage(v)
+		return nil
+	case rawField:
+		*(*json.RawMessage)(dst) = json.RawMessage(v)
+		return nil
+	}
+	value := reflect.NewAt(f.typ, dst).Elem()
+	if ft := f.value.decode(d, v, value); ft != nil {
 		return ft
 	}
-	if (f.min != nil || f.max != nil) && !f.within(dst) {
+	if (f.min != nil || f.max != nil) && !f.within(value) {
 		return badValue()
 	}
 	return nil
@@ -304,26 +404,42 @@ func isFilled(v strictjson.Value) bool {
 	return m.Next()
 }
 
-// encode appends the members of the struct src to an object that is open in
-// e.dst and has members already.
-func (p *plan) encode(e *encoder, src reflect.Value) *fault {
+// encode appends the members of the struct at src to an object that is open in
+// e.dst.
+func (p *plan) encode(e *encoder, src unsafe.Pointer) *fault {
 	for _, f := range p.fields {
-		ft := f.encode(e, f.in(src))
-		if ft == nil {
-			ft = f.checked(src)
+		ft := f.encode(e, unsafe.Add(src, f.offset))
+		if ft == nil && f.check {
+			if path, reason := p.checker(src).CheckMember(f.name); reason != "" {
+				ft = &fault{field: path, reason: reason}
+			}
 		}
 		if ft != nil {
 			return ft.in(f.name)
 		}
 	}
-	if p.extra != nil {
-		e.members(src.FieldByIndex(p.extra).Interface().(Members), p)
+	if p.keeps {
+		e.members(*(*Members)(unsafe.Add(src, p.extra)), p)
 	}
 	return nil
 }
 
-func (f *field) encode(e *encoder, src reflect.Value) *fault {
-	unset := f.unset(src)
+func (f *field) encode(e *encoder, src unsafe.Pointer) *fault {
+	switch f.kind {
+	case stringField:
+		e.key(f.prefix)
+		return e.text(*(*string)(src))
+	case intField:
+		e.key(f.prefix)
+		e.dst = strconv.AppendInt(e.dst, *(*int64)(src), 10)
+		return nil
+	case boolField:
+		e.key(f.prefix)
+		e.dst = strconv.AppendBool(e.dst, *(*bool)(src))
+		return nil
+	}
+	value := reflect.NewAt(f.typ, src).Elem()
+	unset := f.unset(value)
 	if unset && (f.nullable || f.null) {
 		if f.null {
 			e.key(f.prefix)
@@ -340,22 +456,11 @@ func (f *field) encode(e *encoder, src reflect.Value) *fault {
 		return nil
 	}
 	e.key(f.prefix)
-	if ft := f.value.encode(e, src); ft != nil {
+	if ft := f.value.encode(e, value); ft != nil {
 		return ft
 	}
-	if (f.min != nil || f.max != nil) && !f.within(src) {
+	if (f.min != nil || f.max != nil) && !f.within(value) {
 		return badValue()
-	}
-	return nil
-}
-
-// checked asks the struct that holds the field, as decoding does.
-func (f *field) checked(src reflect.Value) *fault {
-	if !f.check {
-		return nil
-	}
-	if path, reason := addressable(src).Interface().(checker).CheckMember(f.name); reason != "" {
-		return &fault{field: path, reason: reason}
 	}
 	return nil
 }
@@ -419,7 +524,7 @@ func DecodeInto[T any](object json.RawMessage, prefix string) (*T, error) {
 		return nil, violation(prefix, ReasonType)
 	}
 	dst := New[T]()
-	if ft := planOf(reflect.TypeFor[T]()).decode(&decoder{}, v, reflect.ValueOf(dst).Elem(), nil); ft != nil {
+	if ft := planOf(reflect.TypeFor[T]()).decode(&decoder{}, v, nil, unsafe.Pointer(dst), nil); ft != nil {
 		if prefix != "" {
 			ft = ft.in(prefix)
 		}
@@ -432,7 +537,7 @@ func DecodeInto[T any](object json.RawMessage, prefix string) (*T, error) {
 // [DecodeInto].
 func EncodeObject[T any](model *T) (json.RawMessage, error) {
 	e := &encoder{dst: []byte{'{'}}
-	if ft := planOf(reflect.TypeFor[T]()).encode(e, reflect.ValueOf(model).Elem()); ft != nil {
+	if ft := planOf(reflect.TypeFor[T]()).encode(e, unsafe.Pointer(model)); ft != nil {
 		return nil, ft.err()
 	}
 	return slices.Clip(append(e.dst, '}')), nil

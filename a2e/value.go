@@ -39,11 +39,11 @@ type encoder struct {
 	ascii bool
 }
 
-// key begins a member. The object is empty so far if its bracket is the last
-// byte: no value ends in one.
+// key begins a member, whose prefix is a comma, its name and a colon. The object is
+// empty so far if its bracket is the last byte: no value ends in one.
 func (e *encoder) key(prefix []byte) {
-	if e.dst[len(e.dst)-1] != '{' {
-		e.dst = append(e.dst, ',')
+	if e.dst[len(e.dst)-1] == '{' {
+		prefix = prefix[1:]
 	}
 	e.dst = append(e.dst, prefix...)
 }
@@ -55,7 +55,7 @@ func (e *encoder) members(m Members, p *plan) {
 		if p != nil && p.find(w.Name, 0) >= 0 {
 			continue
 		}
-		e.key(append(appendCompact(nil, w.Key, e.ascii), ':'))
+		e.key(append(appendCompact([]byte{','}, w.Key, e.ascii), ':'))
 		e.dst = appendCompact(e.dst, w.Value, e.ascii)
 	}
 }
@@ -72,11 +72,15 @@ func (e *encoder) text(s string) *fault {
 
 // raw appends JSON text that the caller made.
 func (e *encoder) raw(raw []byte) *fault {
-	v, err := strictjson.Check(raw, strictjson.Options{MaxDepth: 10000})
-	if err != nil {
+	v, shape, _, err := strictjson.Survey(raw, strictjson.Options{MaxDepth: 10000}, nil)
+	switch {
+	case err != nil:
 		return badValue()
+	case shape.Compact && shape.Plain && !e.ascii:
+		e.dst = append(e.dst, v...)
+	default:
+		e.dst = appendCompact(e.dst, v, e.ascii)
 	}
-	e.dst = appendCompact(e.dst, v, e.ascii)
 	return nil
 }
 
@@ -123,11 +127,11 @@ func coderOf(t reflect.Type, f *field, building map[reflect.Type]*plan) valueCod
 			return valueCoder{
 				func(d *decoder, v strictjson.Value, dst reflect.Value) *fault {
 					p.defaults(dst)
-					return p.decode(d, v, dst, nil)
+					return p.decode(d, v, nil, dst.Addr().UnsafePointer(), nil)
 				},
 				func(e *encoder, src reflect.Value) *fault {
 					e.dst = append(e.dst, '{')
-					if ft := p.encode(e, src); ft != nil {
+					if ft := p.encode(e, addressable(src).UnsafePointer()); ft != nil {
 						return ft
 					}
 					e.dst = append(e.dst, '}')

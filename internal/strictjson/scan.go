@@ -27,17 +27,17 @@ type Span struct {
 }
 
 // Survey is [Check] that tells more in the same pass: the shape of the text, and,
-// if it is an object, its members in order, appended to spans. Texts of 4 GiB and
-// more are too large for it.
+// if it is an object and spans is not nil, its members in order, appended to spans.
+// Texts of 4 GiB and more are too large for it.
 func Survey(data []byte, o Options, spans []Span) (Value, Shape, []Span, error) {
 	if o.MaxBytes <= 0 || len(data) <= o.MaxBytes {
 		limit := o.MaxDepth
 		if limit <= 0 {
 			limit = defaultDepth
 		}
-		s := scanner{limit: min(limit, jsontextDepth), spans: spans, survey: true}
-		if start, end := s.all(data); end >= 0 {
-			return Value(data[start:end]), Shape{Compact: !s.spaced, Plain: !s.escaped && !s.wide}, s.spans, nil
+		s := scanner{limit: min(limit, jsontextDepth)}
+		if found, start, end := s.all(data, spans); end >= 0 {
+			return Value(data[start:end]), Shape{Compact: !s.spaced, Plain: !s.escaped && !s.wide}, found, nil
 		}
 	}
 	if len(data) > math.MaxUint32 {
@@ -47,11 +47,15 @@ func Survey(data []byte, o Options, spans []Span) (Value, Shape, []Span, error) 
 	if err != nil {
 		return nil, Shape{}, spans, err
 	}
-	return v, Shape{}, spansOf(v, spans), nil
+	if spans != nil {
+		spans = v.Spans(spans)
+	}
+	return v, Shape{}, spans, nil
 }
 
-// spansOf walks over a checked object.
-func spansOf(v Value, spans []Span) []Span {
+// Spans appends where the members of an object stand to spans. Of any other value
+// there are none.
+func (v Value) Spans(spans []Span) []Span {
 	if !v.IsObject() {
 		return spans
 	}
@@ -73,7 +77,7 @@ func spansOf(v Value, spans []Span) []Span {
 // say yes: to objects with many members, and to names with escapes.
 func surelyValid(data []byte, limit int) bool {
 	s := scanner{limit: limit}
-	_, end := s.all(data)
+	_, _, end := s.all(data, nil)
 	return end >= 0
 }
 
@@ -84,9 +88,7 @@ const maxCompared = 32
 // A scanner goes over a text once. What it accepts, jsontext accepts too: the
 // fuzz test holds it to that.
 type scanner struct {
-	limit  int
-	survey bool   // keep the members of the outermost object
-	spans  []Span // of it
+	limit int
 
 	spaced, escaped, wide bool // what was met
 
@@ -98,21 +100,25 @@ type scanner struct {
 type name struct{ start, end uint32 }
 
 // all returns where the only value of data begins and ends, end -1 if data is not
-// surely valid.
-func (s *scanner) all(data []byte) (start, end int) {
+// surely valid. If spans is not nil, it gets the members of an object.
+func (s *scanner) all(data []byte, spans []Span) (found []Span, start, end int) {
 	if len(data) > math.MaxInt32 { // names are noted by short numbers
-		return 0, -1
+		return nil, 0, -1
 	}
 	start = space(data, 0)
-	if end = s.value(data, start, 0, start); end < 0 || space(data, end) != len(data) {
-		return 0, -1
+	if spans != nil && start < len(data) && data[start] == '{' {
+		spans, end = s.object(data, start, 1, spans, start)
+	} else {
+		end = s.value(data, start, 0)
 	}
-	return start, end
+	if end < 0 || space(data, end) != len(data) {
+		return nil, 0, -1
+	}
+	return spans, start, end
 }
 
-// value returns the index just past the value at b[i], or -1. Base is where the
-// whole text begins, which spans are counted from.
-func (s *scanner) value(b []byte, i, depth, base int) int {
+// value returns the index just past the value at b[i], or -1.
+func (s *scanner) value(b []byte, i, depth int) int {
 	if i >= len(b) {
 		return -1
 	}
@@ -121,7 +127,8 @@ func (s *scanner) value(b []byte, i, depth, base int) int {
 		end, _ := s.text(b, i)
 		return end
 	case '{':
-		return s.object(b, i, depth+1, base)
+		_, end := s.object(b, i, depth+1, nil, 0)
+		return end
 	case '[':
 		return s.array(b, i, depth+1)
 	case 't':
@@ -151,47 +158,47 @@ func (s *scanner) skip(b []byte, i int) int {
 	return j
 }
 
-func (s *scanner) object(b []byte, i, depth, base int) int {
+// object returns the index just past the object at b[i], or -1. If spans is not
+// nil, it gets the members, counted from base.
+func (s *scanner) object(b []byte, i, depth int, spans []Span, base int) ([]Span, int) {
 	if depth > s.limit {
-		return -1
+		return nil, -1
 	}
 	first := s.top // the names behind it are this object's; nothing is noted after a fault
-	keep := s.survey && depth == 1
+	keep := spans != nil
 	if i = s.skip(b, i+1); i < len(b) && b[i] == '}' {
-		return i + 1
+		return spans, i + 1
 	}
 	for {
 		if i >= len(b) || b[i] != '"' {
-			return -1
+			return nil, -1
 		}
+		start := i
 		end, plain := s.text(b, i)
-		if end < 0 || !plain || !s.fresh(b, name{uint32(i) + 1, uint32(end) - 1}, first) {
-			return -1
+		if end < 0 || !plain || !s.fresh(b, name{uint32(start) + 1, uint32(end) - 1}, first) {
+			return nil, -1
 		}
-		span := Span{Name: uint32(i - base), NameEnd: uint32(end - base)}
 		if i = s.skip(b, end); i >= len(b) || b[i] != ':' {
-			return -1
+			return nil, -1
 		}
-		i = s.skip(b, i+1)
-		span.Value = uint32(i - base)
-		if i = s.value(b, i, depth, base); i < 0 {
-			return -1
+		value := s.skip(b, i+1)
+		if i = s.value(b, value, depth); i < 0 {
+			return nil, -1
 		}
 		if keep {
-			span.ValueEnd = uint32(i - base)
-			s.spans = append(s.spans, span)
+			spans = append(spans, Span{Name: uint32(start - base), NameEnd: uint32(end - base), Value: uint32(value - base), ValueEnd: uint32(i - base)})
 		}
 		if i = s.skip(b, i); i >= len(b) {
-			return -1
+			return nil, -1
 		}
 		switch b[i] {
 		case '}':
 			s.top = first
-			return i + 1
+			return spans, i + 1
 		case ',':
 			i = s.skip(b, i+1)
 		default:
-			return -1
+			return nil, -1
 		}
 	}
 }
@@ -221,7 +228,7 @@ func (s *scanner) array(b []byte, i, depth int) int {
 		return i + 1
 	}
 	for {
-		if i = s.value(b, i, depth, 0); i < 0 {
+		if i = s.value(b, i, depth); i < 0 {
 			return -1
 		}
 		if i = s.skip(b, i); i >= len(b) {

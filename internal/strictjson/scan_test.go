@@ -41,7 +41,7 @@ func holdScan(t *testing.T, data []byte) {
 		require.True(t, valid(data, false), "%q", data)
 		require.LessOrEqual(t, depth(data, limit), limit, "%q", data)
 	}
-	v, shape, spans, err := Survey(data, Options{MaxDepth: limit}, nil)
+	v, shape, spans, err := Survey(data, Options{MaxDepth: limit}, []Span{})
 	w, err2 := Check(data, Options{MaxDepth: limit})
 	require.Equal(t, err2, err, "%q", data)
 	require.Equal(t, w, v, "%q", data)
@@ -74,17 +74,21 @@ func TestSurvey(t *testing.T) {
 	for _, text := range scanTexts() {
 		holdScan(t, []byte(text))
 	}
-	_, shape, spans, err := Survey([]byte(` {"a":1,"b":["x"]} `), Options{}, nil)
+	_, shape, spans, err := Survey([]byte(` {"a":1,"b":["x"]} `), Options{}, []Span{})
 	require.NoError(t, err)
 	require.Equal(t, Shape{Compact: true, Plain: true}, shape)
 	require.Equal(t, []Span{{Name: 1, NameEnd: 4, Value: 5, ValueEnd: 6}, {Name: 7, NameEnd: 10, Value: 11, ValueEnd: 16}}, spans)
-	_, shape, _, err = Survey([]byte(`{"a": "é"}`), Options{}, nil)
+	_, shape, _, err = Survey([]byte(`{"a": "é"}`), Options{}, []Span{})
 	require.NoError(t, err)
 	require.Equal(t, Shape{}, shape)
-	_, _, spans, err = Survey([]byte(`{"\u0061":1}`), Options{}, nil)
+	_, _, spans, err = Survey([]byte(`{"\u0061":1}`), Options{}, []Span{})
 	require.NoError(t, err)
 	require.Equal(t, []Span{{Name: 1, NameEnd: 9, Value: 10, ValueEnd: 11, Escaped: true}}, spans)
-	_, _, _, err = Survey([]byte(`{}`), Options{MaxBytes: 1}, nil)
+	_, shape, spans, err = Survey([]byte(`{"a":1}`), Options{}, nil)
+	require.NoError(t, err)
+	require.True(t, shape.Plain)
+	require.Nil(t, spans, "not asked for")
+	_, _, _, err = Survey([]byte(`{}`), Options{MaxBytes: 1}, []Span{})
 	require.ErrorAs(t, err, new(*Error))
 }
 
@@ -98,6 +102,16 @@ func TestSurelyValid(t *testing.T) {
 	require.True(t, surelyValid([]byte(deep), jsontextDepth))
 	require.True(t, valid([]byte(deep), false))
 	require.False(t, surelyValid([]byte("["+deep+"]"), jsontextDepth))
+}
+
+func TestSurveyAllocates(t *testing.T) {
+	text := []byte(`{"a":1,"b":{"c":"d"},"e":[1,2]}`)
+	require.Zero(t, testing.AllocsPerRun(100, func() {
+		var room [8]Span
+		if _, _, spans, err := Survey(text, Options{}, room[:0]); err != nil || len(spans) != 3 {
+			panic(err)
+		}
+	}))
 }
 
 func FuzzSurvey(f *testing.F) {
