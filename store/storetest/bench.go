@@ -91,7 +91,7 @@ func Benchmark(b *testing.B, open func(b *testing.B) store.Store) {
 			return func(c, i int) error {
 				got, err := s.Read(ctx, "filled", seqs[(i*7919+c)%(records-11)], 10)
 				if err == nil && len(got) != 10 {
-					err = fmt.Errorf("Read returns %d records, want 10", len(got))
+					err = fmt.Errorf("read: %d records, want 10", len(got))
 				}
 				return err
 			}

@@ -419,7 +419,7 @@ func (k *crashCheck) checkLog(ctx context.Context, turns map[string]int) error {
 	for {
 		records, err := k.s.Read(ctx, crashLog, after, 1000)
 		if err != nil {
-			return fmt.Errorf("Read: %w", err)
+			return fmt.Errorf("read: %w", err)
 		}
 		for _, r := range records {
 			if r.Seq <= after {
@@ -466,7 +466,7 @@ func (k *crashCheck) checkLog(ctx context.Context, turns map[string]int) error {
 func (k *crashCheck) checkCounter(ctx context.Context) error {
 	e, err := k.s.Get(ctx, crashCounter)
 	if err != nil {
-		return fmt.Errorf("Get: %w", err)
+		return fmt.Errorf("get: %w", err)
 	}
 	var count int
 	if _, err := fmt.Sscan(string(e.Value), &count); err != nil {
@@ -482,7 +482,7 @@ func (k *crashCheck) checkClaims(ctx context.Context, round string, claims map[s
 	prefix := "crash/claim/" + round + "/"
 	for e, err := range k.s.List(ctx, prefix) {
 		if err != nil {
-			return fmt.Errorf("List: %w", err)
+			return fmt.Errorf("list: %w", err)
 		}
 		n := strings.TrimPrefix(e.Key, prefix)
 		if winner, acknowledged := claims[n]; acknowledged && winner != string(e.Value) {
@@ -501,7 +501,7 @@ func (k *crashCheck) checkQueue(ctx context.Context, pushed, acked []uint64) err
 	for after := uint64(0); ; {
 		records, err := k.s.Read(ctx, crashQueue, after, 1000)
 		if err != nil {
-			return fmt.Errorf("Read: %w", err)
+			return fmt.Errorf("read: %w", err)
 		}
 		for _, r := range records {
 			there[r.Seq] = true
