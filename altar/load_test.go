@@ -99,3 +99,90 @@ func TestLoad(t *testing.T) {
 	require.Equal(t, uint64(calls), st.Succeeded)
 	s.empty(t)
 }
+
+// A session that keeps a Host busy with all it has delays another one no more
+// than its share: whoever waits for one answer at a time gets as many in a moment
+// as each of the callers of the busy one. Thousands of calls in flight that do
+// not end, and a stream that is not read, change nothing of that.
+func TestFairness(t *testing.T) {
+	release := make(chan struct{})
+	var all []*Runtime
+	for i := range 5 {
+		rt := testRuntime(fmt.Sprintf("r%d", i), &RuntimeOptions{Standing: true})
+		rt.names["fail"].tool = ToolFunc(func(ctx context.Context, _ *ToolCall) (any, error) {
+			select {
+			case <-release:
+			case <-ctx.Done():
+			}
+			return nil, ctx.Err()
+		})
+		rt.names["ticks"].stream = StreamFunc(func(ctx context.Context, _ *ToolCall, out *ChunkWriter) error {
+			for ctx.Err() == nil {
+				if err := out.Send("tick"); err != nil {
+					return err
+				}
+			}
+			return ctx.Err()
+		})
+		all = append(all, rt)
+	}
+	s := start(t, pipeTransport, &HostOptions{CallTimeout: time.Minute, GoneAfter: time.Millisecond}, all...)
+	lazy, err := s.dial(testUser)(t.Context())
+	require.NoError(t, err)
+	require.NoError(t, lazy.Send(&CreateSession{SessionID: "lazy"}))
+	require.NoError(t, lazy.Send(&ToolCall{InvocationID: "lazy", SessionID: "lazy", ToolName: "ticks"}))
+
+	busy, err := s.c.CreateSession(t.Context(), nil)
+	require.NoError(t, err)
+	const stuck, callers, calls = 2000, 64, 300
+	var wg sync.WaitGroup
+	for range stuck {
+		wg.Go(func() {
+			if _, err := busy.Call(t.Context(), "fail", nil, nil); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	for s.h.Stats().InFlight < stuck {
+		time.Sleep(time.Millisecond)
+	}
+	var answered atomic.Int64
+	over := make(chan struct{})
+	for range callers {
+		wg.Go(func() {
+			for {
+				select {
+				case <-over:
+					return
+				default:
+				}
+				if _, err := Call[int64](t.Context(), busy, "math/add", addIn{1, 2}); err != nil {
+					t.Error(err)
+					return
+				}
+				answered.Add(1)
+			}
+		})
+	}
+	other := NewClient(s.dial(testUser), nil)
+	quiet, err := other.CreateSession(t.Context(), nil)
+	require.NoError(t, err)
+	for answered.Load() < callers && !t.Failed() {
+		time.Sleep(time.Millisecond)
+	}
+	before, begun := answered.Load(), time.Now()
+	for range calls {
+		_, err := Call[int64](t.Context(), quiet, "math/add", addIn{1, 2})
+		require.NoError(t, err)
+	}
+	each := float64(answered.Load()-before) / callers
+	t.Logf("%d calls in %v, while each of %d other callers made %.0f", calls, time.Since(begun), callers, each)
+	require.Less(t, each, 5.0*calls)
+	require.GreaterOrEqual(t, s.h.Stats().InFlight, stuck)
+	close(over)
+	close(release)
+	wg.Wait()
+	require.NoError(t, other.Close())
+	require.NoError(t, lazy.Close())
+	s.empty(t)
+}
