@@ -106,10 +106,21 @@ func TestBatch(t *testing.T) {
 	db := s.engine.(*sqliteDB)
 
 	// The writer is held until all are in the queue.
-	db.writing.Lock()
+	held, release := make(chan bool), make(chan bool)
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		err := db.write(ctx, 0, func(*tx) error {
+			held <- true
+			<-release
+			return nil
+		})
+		if err != nil {
+			t.Error(err)
+		}
+	})
+	<-held
 	const n = 20
 	var errs [n]error
-	var wg sync.WaitGroup
 	for i := range n {
 		wg.Go(func() {
 			errs[i] = db.write(ctx, 1, func(t *tx) error {
@@ -124,13 +135,18 @@ func TestBatch(t *testing.T) {
 			})
 		})
 	}
-	require.Eventually(t, func() bool {
+	all := func() bool {
 		db.queue.mu.Lock()
 		defer db.queue.mu.Unlock()
-		return len(db.queue.queues[""]) >= n-1 // the first may have been taken
-	}, 10*time.Second, time.Millisecond)
-	db.writing.Unlock()
+		return len(db.queue.queues[""]) == n
+	}
+	for deadline := time.Now().Add(30 * time.Second); !all() && time.Now().Before(deadline); {
+		time.Sleep(time.Millisecond)
+	}
+	complete := all()
+	close(release)
 	wg.Wait()
+	require.True(t, complete, "the tasks are not in the queue")
 	var want []string
 	for i, err := range errs {
 		if i%7 == 3 {
