@@ -413,6 +413,9 @@ func TestOrdinaryServer(t *testing.T) {
 	mcp.AddTool(server, &mcp.Tool{Name: "fails"}, func(context.Context, *mcp.CallToolRequest, struct{}) (*mcp.CallToolResult, any, error) {
 		return nil, nil, errors.New("the file is gone")
 	})
+	mcp.AddTool(server, &mcp.Tool{Name: "picky"}, func(context.Context, *mcp.CallToolRequest, struct{}) (*mcp.CallToolResult, any, error) {
+		return nil, nil, errors.New("MCP error -32602: Input validation error") // as the TypeScript SDK refuses
+	})
 	mcp.AddTool(server, &mcp.Tool{Name: "huge"}, func(context.Context, *mcp.CallToolRequest, struct{}) (*mcp.CallToolResult, any, error) {
 		return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: strings.Repeat("x", 1<<17)}}}, nil, nil
 	})
@@ -448,6 +451,8 @@ func TestOrdinaryServer(t *testing.T) {
 	require.ErrorAs(t, err, &perr)
 	require.Equal(t, accp.ErrToolExecFailed, perr.Code)
 	require.Equal(t, "the file is gone", perr.Message) // the model has to see it
+	_, err = c.Call(t.Context(), call(t, "picky", accp.Map()))
+	require.ErrorIs(t, err, accp.ErrToolSchema)
 	_, err = c.Call(t.Context(), call(t, "huge", accp.Map()))
 	require.ErrorIs(t, err, accp.ErrToolExecFailed)
 	_, err = c.Call(t.Context(), call(t, "nowhere", accp.Map()))

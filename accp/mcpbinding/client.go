@@ -220,7 +220,7 @@ func (t *transport) call(ctx context.Context, m *accp.Message) ([][]byte, bool, 
 		t.heard(frames[len(frames)-1])
 		return frames, res.IsError && len(frames) == 1, nil
 	}
-	return t.plain(m, res)
+	return t.plain(ctx, m, res)
 }
 
 // maxFrames bounds how many answers to one call are believed.
@@ -305,7 +305,7 @@ func (t *transport) refusal(ctx context.Context, e *jsonrpc.Error, name string) 
 
 // plain writes the frame for a result of a server that does not speak ACCP: the
 // structured content, else the text, else the content as it is.
-func (t *transport) plain(m *accp.Message, res *mcp.CallToolResult) ([][]byte, bool, error) {
+func (t *transport) plain(ctx context.Context, m *accp.Message, res *mcp.CallToolResult) ([][]byte, bool, error) {
 	var texts []string
 	for _, c := range res.Content {
 		if c, ok := c.(*mcp.TextContent); ok {
@@ -313,7 +313,12 @@ func (t *transport) plain(m *accp.Message, res *mcp.CallToolResult) ([][]byte, b
 		}
 	}
 	if res.IsError {
-		return t.fail(m, t.name(), accp.ErrToolExecFailed, strings.Join(texts, "\n"))
+		text, code := strings.Join(texts, "\n"), accp.ErrToolExecFailed
+		// The TypeScript SDK says in a result what others say in an error of the protocol.
+		if strings.HasPrefix(text, "MCP error -32602: ") {
+			code = t.refusal(ctx, &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams}, m.Params.Text("tool_name"))
+		}
+		return t.fail(m, t.name(), code, text)
 	}
 	if res.NeedsInput() {
 		return t.fail(m, t.name(), accp.ErrToolExecFailed, "the tool asks for input")
