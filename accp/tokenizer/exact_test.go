@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"unicode"
@@ -30,7 +31,7 @@ type vocabulary struct {
 	name    string
 	count   accp.TokenCounter
 	oracle  oracle.Codec
-	arbiter *tiktoken.Tiktoken
+	arbiter func() *tiktoken.Tiktoken
 	asked   *atomic.Int64 // how often the arbiter decided
 }
 
@@ -42,19 +43,37 @@ var rules = map[string]string{
 	"cl100k_base": `(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`,
 }
 
-func vocabularies(t testing.TB) []vocabulary {
-	t.Helper()
+// Loading takes a while, so it is done once, and that of the arbiters only if they
+// are asked.
+var loaded = sync.OnceValues(func() ([]vocabulary, error) {
 	out := []vocabulary{{name: "o200k_base", count: o200k.Counter{}}, {name: "cl100k_base", count: cl100k.Counter{}}}
 	for i := range out {
-		c, err := oracle.Get(oracle.Encoding(out[i].name))
-		require.NoError(t, err)
-		ranks, err := loader.NewOfflineLoader().LoadTiktokenBpe(out[i].name + ".tiktoken")
-		require.NoError(t, err)
-		core, err := tiktoken.NewCoreBPE(ranks, nil, rules[out[i].name])
-		require.NoError(t, err)
-		out[i].oracle, out[i].arbiter, out[i].asked = c, tiktoken.NewTiktoken(core, nil, nil), new(atomic.Int64)
+		v := &out[i]
+		c, err := oracle.Get(oracle.Encoding(v.name))
+		if err != nil {
+			return nil, err
+		}
+		v.oracle, v.asked = c, new(atomic.Int64)
+		v.arbiter = sync.OnceValue(func() *tiktoken.Tiktoken {
+			ranks, err := loader.NewOfflineLoader().LoadTiktokenBpe(v.name + ".tiktoken")
+			if err != nil {
+				panic(err)
+			}
+			core, err := tiktoken.NewCoreBPE(ranks, nil, rules[v.name])
+			if err != nil {
+				panic(err)
+			}
+			return tiktoken.NewTiktoken(core, nil, nil)
+		})
 	}
-	return out
+	return out, nil
+})
+
+func vocabularies(t testing.TB) []vocabulary {
+	t.Helper()
+	v, err := loaded()
+	require.NoError(t, err)
+	return v
 }
 
 // check compares our count with that of the first implementation. Where they
@@ -68,7 +87,7 @@ func (v *vocabulary) check(t *testing.T, text string) {
 	got := v.count.Count(text)
 	if got != want {
 		v.asked.Add(1)
-		want = len(v.arbiter.EncodeOrdinary(text))
+		want = len(v.arbiter().EncodeOrdinary(text))
 	}
 	if got != want {
 		t.Fatalf("%s: %d tokens, want %d, in %.2000q", v.name, got, want, text)
@@ -228,7 +247,7 @@ func TestExact(t *testing.T) {
 		t.Run(v.name, func(t *testing.T) {
 			t.Parallel()
 			tokens := tokensOf(t, v.name)
-			total := 0
+			total, asked := 0, v.asked.Load()
 			for i, k := range kinds(tokens) {
 				r := rand.New(rand.NewPCG(uint64(i), 1))
 				for range each {
@@ -237,7 +256,7 @@ func TestExact(t *testing.T) {
 				}
 			}
 			require.GreaterOrEqual(t, total, 10000)
-			require.Less(t, v.asked.Load(), int64(total/100))
+			require.Less(t, v.asked.Load()-asked, int64(total/50))
 		})
 	}
 }
@@ -286,12 +305,12 @@ func TestClasses(t *testing.T) {
 func TestExactLongPieces(t *testing.T) {
 	for _, v := range vocabularies(t) {
 		for _, unit := range []string{"a", "ab", "=", " ", "中", "🙂", "\u0301", "xyzzy", "\xff"} {
-			for _, n := range []int{47, 48, 49, 50, 127, 128, 129, 1000, 30000} {
+			for _, n := range []int{47, 48, 49, 50, 127, 128, 129, 1000, 10000} {
 				v.check(t, strings.Repeat(unit, n))
 			}
 		}
 		r := rand.New(rand.NewPCG(7, 7))
-		letters := make([]byte, 50000)
+		letters := make([]byte, 20000)
 		for i := range letters {
 			letters[i] = 'a' + byte(r.IntN(26))
 		}
