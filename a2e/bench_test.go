@@ -249,3 +249,14 @@ func BenchmarkPipeCall(b *testing.B) {
 		}
 	}
 }
+
+func BenchmarkWrite300B(b *testing.B) {
+	codec := a2e.NewCodec(tools.Types()...)
+	m, err := codec.Decode(bytes.TrimSuffix(benchLines(1, true), []byte{'\n'}))
+	require.NoError(b, err)
+	var buf []byte
+	b.ReportAllocs()
+	for b.Loop() {
+		buf, _ = codec.Append(buf[:0], m)
+	}
+}

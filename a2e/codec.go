@@ -267,11 +267,16 @@ func isHexID(s string) bool {
 // Append appends the message as one line without line feed. Every error is an
 // [*Error]; dst is then returned as it was.
 func (c *Codec) Append(dst []byte, m *Message) ([]byte, error) {
-	e := encoder{dst: dst, ascii: c.ASCII}
-	if err := c.encode(&e, m); err != nil {
+	e := encoders.Get().(*encoder)
+	e.dst, e.ascii = dst, c.ASCII
+	err := c.encode(e, m)
+	out := e.dst
+	e.dst = nil
+	encoders.Put(e)
+	if err != nil {
 		return dst, err
 	}
-	return e.dst, nil
+	return out, nil
 }
 
 func (c *Codec) encode(e *encoder, m *Message) error {
@@ -318,7 +323,12 @@ func encodeMessage(e *encoder, m *Message, emitVersion bool) *fault {
 	if body.Kind() != reflect.Pointer || body.IsNil() {
 		return (&fault{reason: ReasonType}).in("body")
 	}
-	p := planOf(body.Type().Elem())
+	var p *plan
+	if t := body.Type().Elem(); m.typ != nil && m.typ.plan.typ == t {
+		p = m.typ.plan
+	} else {
+		p = planOf(t)
+	}
 	if ft := p.encode(e, body.UnsafePointer()); ft != nil {
 		return ft
 	}

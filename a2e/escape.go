@@ -4,8 +4,11 @@
 package a2e
 
 import (
+	"encoding/binary"
+	"math/bits"
 	"unicode/utf16"
 	"unicode/utf8"
+	"unsafe"
 
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
@@ -16,14 +19,20 @@ const hexDigits = "0123456789abcdef"
 // whether s is valid UTF-8: what is not, cannot be sent (D-10). The separators
 // U+0085, U+2028 and U+2029 are escaped because deployed readers of event
 // streams take them for line ends.
-func appendString[T ~string | ~[]byte](dst []byte, s T, ascii bool) ([]byte, bool) {
+func appendString(dst []byte, s string, ascii bool) ([]byte, bool) {
+	return appendText(dst, unsafe.Slice(unsafe.StringData(s), len(s)), ascii) // which only reads it
+}
+
+// appendText is appendString for bytes.
+func appendText(dst, s []byte, ascii bool) ([]byte, bool) {
 	dst = append(dst, '"')
 	start := 0
-	for i := 0; i < len(s); {
+	for i := usual(s); i < len(s); {
 		c := s[i]
 		if c < utf8.RuneSelf {
 			if c >= ' ' && c != '"' && c != '\\' && (c != 0x7f || !ascii) {
 				i++
+				i += usual(s[i:])
 				continue
 			}
 			dst = append(dst, s[start:i]...)
@@ -47,7 +56,7 @@ func appendString[T ~string | ~[]byte](dst []byte, s T, ascii bool) ([]byte, boo
 			start = i
 			continue
 		}
-		r, n := decodeRune(s, i)
+		r, n := utf8.DecodeRune(s[i:])
 		if r == utf8.RuneError && n == 1 {
 			return dst, false
 		}
@@ -67,9 +76,27 @@ func appendString[T ~string | ~[]byte](dst []byte, s T, ascii bool) ([]byte, boo
 	return append(dst, '"'), true
 }
 
-func decodeRune[T ~string | ~[]byte](s T, i int) (rune, int) {
-	var b [utf8.UTFMax]byte
-	return utf8.DecodeRune(b[:copy(b[:], s[i:min(i+utf8.UTFMax, len(s))])])
+// The lowest and the highest bit of each of eight bytes.
+const (
+	lows  = 0x0101010101010101
+	highs = 0x8080808080808080
+)
+
+// usual returns how many bytes at the beginning of s surely are written as they
+// are: ASCII from blank to tilde without quote and backslash. It looks at eight
+// at a time; the bits of m above the lowest may lie, and it does not look at them.
+func usual(s []byte) int {
+	i := 0
+	for ; i+8 <= len(s); i += 8 {
+		w := binary.LittleEndian.Uint64(s[i:])
+		q, e := w^(lows*'"'), w^(lows*'\\')
+		d := w ^ (lows * 0x7f)
+		m := ((q-lows)&^q | (e-lows)&^e | (d-lows)&^d | (w-lows*' ')&^w | w) & highs
+		if m != 0 {
+			return i + bits.TrailingZeros64(m)/8
+		}
+	}
+	return i
 }
 
 func appendEscape(dst []byte, r rune) []byte {
@@ -89,7 +116,7 @@ func appendCompact(dst []byte, v strictjson.Value, ascii bool) []byte {
 				dst = append(dst, v[i:end]...)
 			} else {
 				text, _ := v[i:end].TextBytes()
-				dst, _ = appendString(dst, text, ascii) // checked text is valid UTF-8
+				dst, _ = appendText(dst, text, ascii) // checked text is valid UTF-8
 			}
 			i = end
 		default:

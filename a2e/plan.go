@@ -437,6 +437,11 @@ func (f *field) encode(e *encoder, src unsafe.Pointer) *fault {
 		e.key(f.prefix)
 		e.dst = strconv.AppendBool(e.dst, *(*bool)(src))
 		return nil
+	case objectField:
+		if raw := *(*json.RawMessage)(src); raw != nil {
+			e.key(f.prefix)
+			return e.object(raw)
+		}
 	}
 	value := reflect.NewAt(f.typ, src).Elem()
 	unset := f.unset(value)

@@ -9,6 +9,7 @@ import (
 	"math"
 	"reflect"
 	"strconv"
+	"sync"
 	"unsafe"
 
 	"github.com/fivewire/fivewire/internal/strictjson"
@@ -38,6 +39,10 @@ type encoder struct {
 	dst   []byte
 	ascii bool
 }
+
+// encoders are used again: coders are called through pointers, so that each
+// encoder would be an allocation.
+var encoders = sync.Pool{New: func() any { return new(encoder) }}
 
 // key begins a member, whose prefix is a comma, its name and a colon. The object is
 // empty so far if its bracket is the last byte: no value ends in one.
@@ -174,12 +179,17 @@ func decodeRawObject(d *decoder, v strictjson.Value, dst reflect.Value) *fault {
 }
 
 func encodeRawObject(e *encoder, src reflect.Value) *fault {
-	mark := len(e.dst)
 	if src.IsNil() {
 		e.dst = append(e.dst, "{}"...)
 		return nil
 	}
-	if ft := e.raw(src.Bytes()); ft != nil {
+	return e.object(src.Bytes())
+}
+
+// object appends JSON text that must be an object.
+func (e *encoder) object(raw []byte) *fault {
+	mark := len(e.dst)
+	if ft := e.raw(raw); ft != nil {
 		return ft
 	}
 	if e.dst[mark] != '{' {
