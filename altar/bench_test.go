@@ -7,6 +7,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/fivewire/fivewire/internal/bench/floor"
 	"github.com/fivewire/fivewire/internal/bench/pair"
+	"github.com/fivewire/fivewire/store"
 )
 
 const benchContract = `{"name":"t","parameters":[{"name":"customer","type":"string","required":true},{"name":"amount","type":"integer","required":true},
@@ -81,10 +83,14 @@ func channelCalls(b *testing.B) func(int64) error {
 // One call from client to Runtime and back. The ratio is to three goroutines
 // that talk over channels.
 func BenchmarkProxyCall(b *testing.B) {
-	for _, tr := range []transport{{"direct", directTransport}, {"mem", pipeTransport}} {
+	for _, tr := range []transport{{"direct", directTransport}, {"mem", pipeTransport}, {"direct/store=memory", directTransport}} {
 		rt := NewRuntime("r1", &RuntimeOptions{Standing: true})
 		rt.Handle("math/add", ToolFunc(func(_ context.Context, call *ToolCall) (any, error) { return call.Parameters, nil }))
-		s := start(b, tr.dial, &HostOptions{RecordFor: time.Second, CallTimeout: time.Hour}, rt)
+		opts := &HostOptions{RecordFor: time.Second, CallTimeout: time.Hour}
+		if strings.HasSuffix(tr.name, "memory") {
+			opts.Store = store.NewMemory()
+		}
+		s := start(b, tr.dial, opts, rt)
 		sess, err := s.c.CreateSession(b.Context(), nil)
 		require.NoError(b, err)
 		params := json.RawMessage(`{"a":1,"b":2}`)

@@ -44,6 +44,39 @@
 // does no harm. [Client] relies on that when it loses its connection: it
 // repeats calls in flight, and streams go on where they stopped.
 //
+// # State that outlives a Host
+//
+// A Host with a [store.Store] in its options keeps there what must outlive it:
+// sessions, the owners of runtime ids, and for each call first the intent to run
+// it and then its outcome. The intent is written before the Runtime gets the call
+// and can only be written once; the outcome is written before the client gets it.
+// So a Host that is started again knows its sessions and outcomes, several Hosts
+// on one store share them, and none of them runs a call that another one has
+// begun. Whoever repeats a call at another Host waits for its outcome there.
+//
+// A Host tells others by a lease that it lives. The calls of one that does not
+// have failed with RUNTIME_UNAVAILABLE disconnected, as if their Runtimes had
+// gone, unless their contract says that they may run again. A Host that is
+// started again should have the ID that it had: then its calls are judged at
+// once, and not when its lease is over. Two Hosts must never have the same ID at
+// the same time; the older one notices and takes no more calls.
+//
+// What a store cannot take is not run: the caller gets INTERNAL_ERROR and may try
+// again. What ran is answered, whether its outcome could be recorded or not; if
+// not, a repeat that comes when the Host has forgotten it fails, and nothing runs
+// twice. Streams are recorded when they end. A session that is destroyed at one
+// Host ends at the others as soon as they hear of it, which takes as long as
+// [store.Log] takes to wake them. Quotas count for each Host alone.
+//
+// Without a store all of this stays in the process and costs nothing.
+//
+// # Many Hosts
+//
+// A [Remote] in the options lets a Host use the Runtimes of others: calls that no
+// Runtime of its own can take are forwarded, with their chunks on the way back,
+// cancellation, and the guarantee that no call runs twice. Hosts that share a
+// store and a Remote are one Host with many doors.
+//
 // # JSON
 //
 // Integers are exact over all 64 bits, binary is base64, a number that is no
@@ -66,12 +99,13 @@
 //
 // # Not yet
 //
-// The state of a Host lives in its memory: sessions, recorded outcomes and the
-// owners of runtime ids end with the process. After a restart every old session
-// is unknown, so that no repeated call can run a second time.
+// There is no credit-based flow control, there are no calls from tools to other
+// tools, and there is no command line.
 //
-// Verifiers for JSON Web Tokens stand behind [TokenVerifier], without one that
-// fetches keys. There are no result contracts, no credit-based flow control, no
-// circuit breaker, no interceptors, no calls from tools to other tools, and no
-// command line.
+// Goals of speed that are missed, on 2 cores: validating parameters takes 7 times
+// as long as scanning them (goal 3), most of which is the strict reading of JSON.
+// A call in one process takes 13 to 17 times as long as three goroutines that
+// talk over channels (goal 3), and 18 allocations (goal 6); over two byte streams
+// 35 (goal 28). A stream in one process takes 13 to 18 times as long as a channel
+// (goal 4), and 2.3 allocations a chunk (goal 1).
 package altar

@@ -698,3 +698,66 @@ func TestDigest(t *testing.T) {
 		require.Equal(t, equalJSON(strictjson.Value(a), strictjson.Value(b)), digest(json.RawMessage(a)) == digest(json.RawMessage(b)), "%s %s", a, b)
 	})
 }
+
+// A Host is started again while a client and a Runtime use it: both come back, the
+// session lives on, what was in flight ends once, and nothing runs twice.
+func TestClientSurvivesRestart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		st := store.NewMemory()
+		var mu sync.Mutex
+		var h *Host
+		boot := func() *Host {
+			mu.Lock()
+			defer mu.Unlock()
+			h = testHost(t, &HostOptions{ID: "h", Store: st})
+			return h
+		}
+		dial := func(id *Identity) Dialer {
+			return func(ctx context.Context) (Conn, error) {
+				mu.Lock()
+				defer mu.Unlock()
+				return h.Dial(id)
+			}
+		}
+		first := boot()
+		rt := testRuntime("r1", nil)
+		var runs atomic.Int64
+		slow := rt.names["wait"].tool
+		rt.names["wait"].tool = ToolFunc(func(ctx context.Context, call *ToolCall) (any, error) {
+			runs.Add(1)
+			return slow.CallTool(ctx, call)
+		})
+		ctx, stop := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- rt.RunDialer(ctx, dial(testService)) }()
+		c := NewClient(dial(testUser), nil)
+		sess, err := c.CreateSession(ctx, nil)
+		require.NoError(t, err)
+		got, err := sess.Call(ctx, "wait", waitIn{10}, &CallOptions{InvocationID: "before"})
+		require.NoError(t, err)
+		require.Equal(t, `"waited"`, string(got.Payload))
+		flight := make(chan error, 1)
+		go func() {
+			_, err := sess.Call(ctx, "wait", waitIn{50_000}, &CallOptions{InvocationID: "flight"})
+			flight <- err
+		}()
+		synctest.Wait()
+		require.NoError(t, first.Close())
+		time.Sleep(time.Second)
+		boot()
+		require.ErrorIs(t, <-flight, ReasonDisconnected)
+		require.Equal(t, int64(2), runs.Load())
+		got, err = sess.Call(ctx, "wait", waitIn{10}, &CallOptions{InvocationID: "before"})
+		require.NoError(t, err)
+		require.Equal(t, `"waited"`, string(got.Payload))
+		require.Equal(t, int64(2), runs.Load(), "it is what was recorded")
+		time.Sleep(time.Minute) // the Runtime is back
+		sum, err := Call[int64](ctx, sess, "math/add", addIn{1, 2})
+		require.NoError(t, err)
+		require.Equal(t, int64(3), sum)
+		require.NoError(t, sess.Destroy(ctx))
+		require.NoError(t, c.Close())
+		stop()
+		require.NoError(t, <-done)
+	})
+}
