@@ -4,8 +4,11 @@ go 1.26.0
 
 require (
 	github.com/fivewire/fivewire v0.0.0
+	github.com/fivewire/fivewire/a2e/mcpbridge v0.0.0-00010101000000-000000000000
+	github.com/fivewire/fivewire/accp/mcpbinding v0.0.0-00010101000000-000000000000
 	github.com/fivewire/fivewire/accp/tokenizer v0.0.0
 	github.com/fivewire/fivewire/arc/oauth v0.0.0
+	github.com/modelcontextprotocol/go-sdk v1.8.0
 	github.com/stretchr/testify v1.12.1
 	golang.org/x/text v0.43.0
 )
@@ -18,6 +21,9 @@ require (
 	github.com/go-json-experiment/json v0.0.0-20260820222146-c27c302e5fc3 // indirect
 	github.com/google/jsonschema-go v0.4.3 // indirect
 	github.com/mr-tron/base58 v1.3.0 // indirect
+	github.com/segmentio/asm v1.1.3 // indirect
+	github.com/segmentio/encoding v0.5.4 // indirect
+	github.com/yosida95/uritemplate/v3 v3.0.2 // indirect
 	go.yaml.in/yaml/v3 v3.0.5 // indirect
 	golang.org/x/crypto v0.58.0 // indirect
 	golang.org/x/oauth2 v0.37.0 // indirect

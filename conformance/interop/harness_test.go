@@ -50,8 +50,11 @@ func (p *preparation) run(name string) error {
 }
 
 func TestMain(m *testing.M) {
-	if os.Getenv("FIVEWIRE_INTEROP_CHILD") == "a2e" {
+	switch os.Getenv("FIVEWIRE_INTEROP_CHILD") { // peers start this program as a server of theirs
+	case "a2e":
 		os.Exit(serveA2EHost())
+	case "mcp":
+		os.Exit(serveMCPDesk())
 	}
 	flag.Parse()
 	if mandatory && flag.Lookup("test.run").Value.String() == "" {
