@@ -11,8 +11,8 @@ import { z } from 'zod';
 const server = new McpServer({ name: 'ts-desk', version: '1.0.0' });
 let seq = 0;
 
-// value writes a text: what the grammar needs for itself gets a backslash, and a space is an underscore.
-const value = (s) => s.replace(/[\\|{}[\],:_]/g, '\\$&').replaceAll(' ', '_');
+// value writes a text: what the grammar needs for itself gets a backslash, and after a first \_ spaces are underscores.
+const value = (s) => '\\_' + s.replace(/[\\|{}[\],:_]/g, '\\$&').replaceAll(' ', '_');
 
 // frame answers the request whose frame came along.
 function frame(request, params) {
