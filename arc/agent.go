@@ -39,6 +39,7 @@ type Call struct {
 	Path []string
 
 	out    *exchange // what the answer needs
+	task   string    // the id of the task that it begins; empty for a new one
 	entry  *agentEntry
 	method *methodEntry
 }

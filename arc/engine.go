@@ -189,9 +189,12 @@ func (e *taskEngine) create(ctx context.Context, call *Call) (any, error) {
 		return nil, err
 	}
 	ctx = context.WithoutCancel(ctx) // a caller that left does not leave half a task
-	st := &taskState{id: randid.New("task-"), agent: call.Agent, principal: call.principalID(),
+	st := &taskState{id: call.task, agent: call.Agent, principal: call.principalID(),
 		requestAgent: call.RequestAgent, traceID: call.TraceID, status: TaskSubmitted, created: at, updated: at,
 		priority: p.Priority, metadata: p.Metadata, messages: 1, events: 1, instance: e.s.opts.Instance}
+	if st.id == "" {
+		st.id = randid.New("task-")
+	}
 	item, err := messageItem(p.InitialMessage)
 	defer item.free()
 	if err != nil {
@@ -206,6 +209,11 @@ func (e *taskEngine) create(ctx context.Context, call *Call) (any, error) {
 	t := e.acquire(st.id)
 	t.mu.Lock()
 	rev, err := e.db.Create(ctx, t.key(), w.b, 0)
+	if call.task != "" && errors.Is(err, store.ErrExists) {
+		defer e.release(t)
+		defer t.mu.Unlock()
+		return e.begun(ctx, t, item.b)
+	}
 	if err == nil {
 		_, err = e.db.Append(ctx, t.items(), "", item.b, 0)
 	}
@@ -227,6 +235,27 @@ func (e *taskEngine) create(ctx context.Context, call *Call) (any, error) {
 	t.mu.Unlock()
 	return answer, nil
 }
+
+// begun answers a request that began a task at a process which died before it
+// answered. The task is there; whoever recovers it has it run or fail. It is
+// called with the lock of the task held.
+func (e *taskEngine) begun(ctx context.Context, t *liveTask, first []byte) (any, error) {
+	ok, err := e.load(ctx, t, true)
+	if err != nil || !ok {
+		return nil, errors.Join(err, errTaskGone)
+	}
+	records, err := e.db.Read(ctx, t.items(), 0, 1)
+	if err == nil && len(records) == 0 && !t.state.status.Final() {
+		_, err = e.db.Append(ctx, t.items(), "", first, 0)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return t.state.accepted(), nil
+}
+
+// errTaskGone reports a task that was there a moment ago.
+var errTaskGone = errors.New("arc: the task is gone")
 
 // start begins to run a task, whose reference it takes over. It is called with
 // the lock of the task held, and with a context that never ends.

@@ -15,11 +15,7 @@ import (
 
 // Processes that share a store tell each other that they live, and of what they
 // did to tasks that another one runs.
-const (
-	leaseTTL   = 30 * time.Second
-	leaseRenew = 10 * time.Second
-	toldTTL    = time.Hour
-)
+const toldTTL = time.Hour
 
 func leaseKey(instance string) string   { return "arc/instance/" + instance }
 func toldStream(instance string) string { return "arc/told/" + instance }
@@ -79,7 +75,7 @@ func (e *taskEngine) leave() {
 }
 
 func (e *taskEngine) keepLease(ctx context.Context) {
-	tick := time.NewTicker(leaseRenew)
+	tick := time.NewTicker(e.s.opts.Lease / 3)
 	defer tick.Stop()
 	for {
 		select {
@@ -95,11 +91,11 @@ func (e *taskEngine) keepLease(ctx context.Context) {
 func (e *taskEngine) renew(ctx context.Context) {
 	key := leaseKey(e.s.opts.Instance)
 	for {
-		_, err := e.db.Create(ctx, key, nil, leaseTTL)
+		_, err := e.db.Create(ctx, key, nil, e.s.opts.Lease)
 		if errors.Is(err, store.ErrExists) {
 			var entry store.Entry
 			if entry, err = e.db.Get(ctx, key); err == nil {
-				_, err = e.db.Update(ctx, key, nil, entry.Revision, leaseTTL)
+				_, err = e.db.Update(ctx, key, nil, entry.Revision, e.s.opts.Lease)
 			}
 			if errors.Is(err, store.ErrConflict) || errors.Is(err, store.ErrNotFound) {
 				continue
@@ -110,6 +106,20 @@ func (e *taskEngine) renew(ctx context.Context) {
 		}
 		return
 	}
+}
+
+// gone reports whether a process that had something to do is there no more. What
+// stands in the store under the name of this one is of an earlier life, or else
+// known here.
+func (e *taskEngine) gone(ctx context.Context, instance string) (bool, error) {
+	if instance == e.s.opts.Instance {
+		return true, nil
+	}
+	_, err := e.db.Get(ctx, leaseKey(instance))
+	if errors.Is(err, store.ErrNotFound) {
+		return true, nil
+	}
+	return false, err
 }
 
 // What one process tells another about a task.
@@ -204,7 +214,7 @@ func (e *taskEngine) hear(ctx context.Context, record []byte) {
 //
 // Call it once after all agents are registered. A process is gone when it was
 // shut down, when a new one of the same [ServerOptions.Instance] calls Recover, or
-// half a minute after it was last seen; where several processes share a store,
+// [ServerOptions.Lease] after it was last seen; where several processes share a store,
 // call it every now and then. Tasks of agents that are not registered here are
 // left alone.
 func (s *Server) Recover(ctx context.Context) (int, error) {
@@ -220,12 +230,11 @@ func (s *Server) Recover(ctx context.Context) (int, error) {
 		if d, known := dead[instance]; known {
 			return d, nil
 		}
-		_, err := s.opts.Store.Get(ctx, leaseKey(instance))
-		if err != nil && !errors.Is(err, store.ErrNotFound) {
-			return false, err
+		gone, err := e.gone(ctx, instance)
+		if err == nil {
+			dead[instance] = gone
 		}
-		dead[instance] = err != nil
-		return err != nil, nil
+		return gone, err
 	}
 	for entry, err := range s.opts.Store.List(ctx, taskPrefix) {
 		if err != nil {

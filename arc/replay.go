@@ -8,9 +8,11 @@ import (
 	"context"
 	"errors"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
+	"github.com/fivewire/fivewire/internal/randid"
 	"github.com/fivewire/fivewire/internal/strictjson"
 	"github.com/fivewire/fivewire/store"
 )
@@ -26,9 +28,23 @@ type replays struct {
 	running map[string]chan struct{} // by key, closed when answered; guarded by mu
 }
 
-// pendingTTL is how long a request that was not answered, because its process
-// died, keeps others of the same id waiting.
+// pendingTTL is how long a request that was not answered keeps others of the same
+// id waiting at most. If its process died they need not wait: it says which one.
 const pendingTTL = time.Minute
+
+// pending is what stands for an answer until it is there: the process that gives
+// it, and the id of the task that the request begins, if it begins one. Who takes
+// over from a process that died uses that id again, so that a task which was
+// begun is found and not begun twice.
+func pending(instance, task string) []byte { return []byte("?" + instance + "\n" + task) }
+
+func readPending(b []byte) (instance, task string, ok bool) {
+	text, ok := strings.CutPrefix(string(b), "?")
+	if !ok {
+		return "", "", false
+	}
+	return strings.Cut(text, "\n")
+}
 
 func newReplays(db store.KV, window time.Duration) *replays {
 	return &replays{db: db, window: window, running: map[string]chan struct{}{}}
@@ -64,13 +80,14 @@ func (r *replays) do(ctx context.Context, s *Server, x *exchange, run func() *An
 		close(r.running[key])
 		delete(r.running, key)
 	}()
-	a, rev, err := r.claim(ctx, key)
+	a, rev, task, err := r.claim(ctx, s, key)
 	if err != nil {
 		return s.failure(x, s.internal(ctx, &x.call, err))
 	}
 	if a != nil {
 		return a
 	}
+	x.call.task = task
 	a = run()
 	free := context.WithoutCancel(ctx)
 	if a.Error != nil && ctx.Err() != nil {
@@ -86,28 +103,46 @@ func (r *replays) do(ctx context.Context, s *Server, x *exchange, run func() *An
 	return a
 }
 
-// claim returns the answer that is there, or makes the caller the one to give it.
-func (r *replays) claim(ctx context.Context, key string) (*Answer, store.Revision, error) {
+// claim returns the answer that is there, or makes the caller the one to give it,
+// and then names the task that it may begin.
+func (r *replays) claim(ctx context.Context, s *Server, key string) (*Answer, store.Revision, string, error) {
+	s.tasks.announce() // or others take this process for dead
+	task := randid.New("task-")
 	for {
-		rev, err := r.db.Create(ctx, key, nil, pendingTTL)
+		rev, err := r.db.Create(ctx, key, pending(s.opts.Instance, task), pendingTTL)
 		if !errors.Is(err, store.ErrExists) {
-			return nil, rev, err
+			return nil, rev, task, err
 		}
 		entry, err := r.db.Get(ctx, key)
-		switch {
-		case errors.Is(err, store.ErrNotFound):
+		if errors.Is(err, store.ErrNotFound) {
 			continue
-		case err != nil:
-			return nil, 0, err
-		case len(entry.Value) > 0:
+		}
+		if err != nil {
+			return nil, 0, "", err
+		}
+		other, begun, ok := readPending(entry.Value)
+		if !ok && len(entry.Value) > 0 {
 			a, err := readAnswer(entry.Value)
-			return a, 0, err
+			return a, 0, "", err
+		}
+		if ok {
+			gone, err := s.tasks.gone(ctx, other)
+			if err != nil {
+				return nil, 0, "", err
+			}
+			if gone {
+				rev, err := r.db.Update(ctx, key, pending(s.opts.Instance, begun), entry.Revision, pendingTTL)
+				if errors.Is(err, store.ErrConflict) || errors.Is(err, store.ErrNotFound) {
+					continue
+				}
+				return nil, rev, begun, err
+			}
 		}
 		// Another process is at it.
 		select {
 		case <-time.After(50 * time.Millisecond):
 		case <-ctx.Done():
-			return nil, 0, context.Cause(ctx)
+			return nil, 0, "", context.Cause(ctx)
 		}
 	}
 }

@@ -30,6 +30,7 @@ const (
 	DefaultMaxTaskItems          = 100_000
 	DefaultMaxSubscriptions      = 32
 	DefaultResumeWindow          = 5 * time.Minute
+	DefaultLease                 = 30 * time.Second
 )
 
 // MethodCapabilities is the method that answers with the agent's info where
@@ -53,6 +54,11 @@ type ServerOptions struct {
 	// of a process that is gone are taken over by [Server.Recover], at once if
 	// the new process has the same name. Empty means a random name.
 	Instance string
+
+	// Lease is how long after its last sign of life a process that shares the
+	// Store is thought to be alive. It shows itself three times as often, and
+	// what it was doing may be taken over afterwards. Zero means DefaultLease.
+	Lease time.Duration
 
 	// Logger receives what callers must not read, such as the cause of an
 	// internal error, and what fails in the background. Nil is silent.
@@ -232,6 +238,7 @@ func NewServer(opts *ServerOptions) *Server {
 		o.Store = store.NewMemory()
 	}
 	o.Instance = or(o.Instance, randid.New("node-"))
+	o.Lease = max(or(o.Lease, DefaultLease), time.Millisecond)
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}

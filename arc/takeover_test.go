@@ -1,0 +1,64 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package arc_test
+
+import (
+	"context"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/fivewire/fivewire/arc"
+	"github.com/fivewire/fivewire/store"
+)
+
+// diesAnswering is the store of a process that dies when it has done what a
+// request asks for and is about to keep the answer.
+type diesAnswering struct{ crashStore }
+
+func (d *diesAnswering) Update(ctx context.Context, key string, value []byte, rev store.Revision, ttl time.Duration) (store.Revision, error) {
+	if strings.HasPrefix(key, "arc/answer/") {
+		d.crash()
+	}
+	return d.crashStore.Update(ctx, key, value, rev, ttl)
+}
+
+// A process dies between a task.create and its answer. The client asks again, and
+// another process answers with the task that is there, which runs once.
+func TestCreateTakenOver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		db := store.NewMemory()
+		var runs atomic.Int32
+		start := func(s store.Store) *arc.Server {
+			srv := newServer(t, &arc.ServerOptions{Store: s, Idempotency: 10 * time.Minute, RerunTasks: true, Lease: 3 * time.Second})
+			srv.HandleTasks("a-01", arc.TaskFunc(func(ctx context.Context, run *arc.TaskRun) error {
+				if run.Recovered() {
+					runs.Add(1)
+				} else {
+					<-ctx.Done() // the process dies before it gets far
+				}
+				return nil
+			}))
+			return srv
+		}
+		dying := &diesAnswering{crashStore{Store: db}}
+		a, b := start(dying), start(db)
+		create := func(s *arc.Server, text string) string { return createTask(t, s, "a-01", text) }
+		first, asked := create(a, "x"), time.Now()
+		require.Equal(t, first, create(b, "x"))
+		require.Less(t, time.Since(asked), 4*time.Second, "no longer than the dead one counts as alive")
+		n, err := b.Recover(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, 1, n)
+		synctest.Wait()
+		require.EqualValues(t, 1, runs.Load())
+		require.Equal(t, arc.TaskCompleted, taskOf(t, b, "a-01", first).Status)
+		require.Equal(t, first, create(b, "x"))
+		require.NotEqual(t, first, create(b, "y"))
+	})
+}
