@@ -7,34 +7,54 @@ import (
 	"encoding/json"
 	"reflect"
 	"time"
+	"unsafe"
 )
+
+// bodyField returns the field of the body that holds the member of that name and
+// where it lies, or nil.
+func bodyField(m *Message, name string) (*field, unsafe.Pointer) {
+	body := reflect.ValueOf(m.Body)
+	if body.Kind() != reflect.Pointer || body.IsNil() {
+		return nil, nil
+	}
+	for _, f := range planOfBody(m, body).fields {
+		if f.name == name {
+			return f, unsafe.Add(body.UnsafePointer(), f.offset)
+		}
+	}
+	return nil, nil
+}
+
+// planOfBody is planOf for the body of a message, without the look-up where it
+// was read as its type.
+func planOfBody(m *Message, body reflect.Value) *plan {
+	t := body.Type().Elem()
+	if m.typ != nil && m.typ.plan.typ == t {
+		return m.typ.plan
+	}
+	return planOf(t)
+}
 
 // memberOf returns the field of the body that holds the member of that name, or
 // the zero Value. Members that mean the same everywhere are found this way in
 // the models of users too.
 func memberOf(m *Message, name string) reflect.Value {
-	body := reflect.ValueOf(m.Body)
-	if body.Kind() != reflect.Pointer || body.IsNil() {
+	f, p := bodyField(m, name)
+	if f == nil {
 		return reflect.Value{}
 	}
-	p := planOf(body.Type().Elem())
-	for _, f := range p.fields {
-		if f.name == name {
-			return body.Elem().FieldByIndex(f.index)
-		}
-	}
-	return reflect.Value{}
+	return reflect.NewAt(f.typ, p).Elem()
 }
 
 // setMember sets a text member of the body if it is empty and reports whether
 // the body has it.
 func setMember(body any, name, value string) bool {
-	v := memberOf(&Message{Body: body}, name)
-	if !v.IsValid() || v.Kind() != reflect.String {
+	f, p := bodyField(&Message{Body: body}, name)
+	if f == nil || f.typ.Kind() != reflect.String {
 		return false
 	}
-	if v.Len() == 0 {
-		v.SetString(value)
+	if text := (*string)(p); *text == "" {
+		*text = value
 	}
 	return true
 }
@@ -42,8 +62,8 @@ func setMember(body any, name, value string) bool {
 // wantsEvents reports whether a request asks for events (A2E-070). One that
 // cannot ask does not want any.
 func wantsEvents(m *Message) bool {
-	v := memberOf(m, "streaming")
-	return v.IsValid() && v.Kind() == reflect.Bool && v.Bool()
+	f, p := bodyField(m, "streaming")
+	return f != nil && f.typ.Kind() == reflect.Bool && *(*bool)(p)
 }
 
 // A timeLimited request says how long its call may take (D-28).
@@ -63,6 +83,9 @@ func timeLimit(m *Message) time.Duration {
 // orderKeys returns what a request works on that must not be worked on by two at
 // a time (D-27).
 func orderKeys(m *Message) []string {
+	if body := reflect.ValueOf(m.Body); m.Extra.text == nil && body.Kind() == reflect.Pointer && !body.IsNil() && !planOfBody(m, body).ordered {
+		return nil
+	}
 	var keys []string
 	for _, name := range [...]string{"memory_id", "plan_id", "episode_id"} {
 		if s := textMember(m, name); s != "" {
@@ -87,16 +110,15 @@ func orderKeys(m *Message) []string {
 // textMember returns a member of the body or of the unknown members, if it is a
 // string, nullable or not.
 func textMember(m *Message, name string) string {
-	v := memberOf(m, name)
-	if !v.IsValid() {
+	f, p := bodyField(m, name)
+	switch {
+	case f == nil:
 		s, _ := m.Extra.Text(name)
 		return s
-	}
-	switch s := v.Interface().(type) {
-	case string:
-		return s
-	case *string:
-		if s != nil {
+	case f.typ.Kind() == reflect.String:
+		return *(*string)(p)
+	case f.typ == reflect.TypeFor[*string]():
+		if s := *(**string)(p); s != nil {
 			return *s
 		}
 	}

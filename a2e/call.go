@@ -36,10 +36,10 @@ type Call struct {
 
 	state atomic.Pointer[any] // of the plugin that handles it at the moment
 
+	ctx callContext
+
 	// guarded by the session's mu
-	cancel   context.CancelCauseFunc
-	ctx      context.Context
-	timer    *time.Timer
+	deadline time.Time
 	started  bool
 	answered bool
 	seq      int64
@@ -70,6 +70,14 @@ func (c *Call) State() any {
 		return *p
 	}
 	return nil
+}
+
+func (c *Call) setState(state any) {
+	if state == nil {
+		c.state.Store(nil)
+		return
+	}
+	c.state.Store(&state)
 }
 
 // Emit sends an event about the call, in the event type of its namespace, with
@@ -105,7 +113,7 @@ func (c *Call) EmitBody(msgType string, body func(seq int64) any) error {
 
 func (c *Call) emit(msgType string, body func(seq int64) any) error {
 	s := c.Session
-	if err := s.out.wait(c.ctx); err != nil {
+	if err := s.out.wait(&c.ctx); err != nil {
 		return err
 	}
 	s.mu.Lock()
@@ -148,12 +156,31 @@ func (s *Session) enqueue(c *Call) {
 	if limit <= 0 || limit > limits.MaxTimeout {
 		limit = limits.MaxTimeout
 	}
-	c.ctx, c.cancel = context.WithCancelCause(s.ctx)
-	c.timer = time.AfterFunc(limit, func() { s.overdue(c) })
+	c.ctx.parent = s.ctx
+	c.deadline = c.arrived.Add(limit)
+	s.wakeAt(c.deadline)
 	s.calls[c.key] = c
 	s.arrivals = append(s.arrivals, c)
+	if canRun {
+		s.begin(c)
+		return
+	}
 	s.queue = append(s.queue, c)
 	s.schedule()
+}
+
+// wakeAt makes the clock of the session strike at a time, or earlier. There is one
+// for all calls: nearly all of them are answered long before their time is over.
+func (s *Session) wakeAt(t time.Time) {
+	if !s.due.IsZero() && !t.Before(s.due) {
+		return
+	}
+	s.due = t
+	if s.clock == nil {
+		s.clock = time.AfterFunc(time.Until(t), s.overdue)
+		return
+	}
+	s.clock.Reset(time.Until(t))
 }
 
 func (s *Session) blocked(c *Call) bool {
@@ -169,14 +196,18 @@ func (s *Session) schedule() {
 		}
 		s.queue[0] = nil
 		s.queue = s.queue[1:]
-		c.started = true
-		s.running++
-		for _, key := range c.keys {
-			s.held[key] = true
-		}
-		s.work.Add(1)
-		go s.run(c)
+		s.begin(c)
 	}
+}
+
+func (s *Session) begin(c *Call) {
+	c.started = true
+	s.running++
+	for _, key := range c.keys {
+		s.held[key] = true
+	}
+	s.work.Add(1)
+	go s.run(c)
 }
 
 func (s *Session) run(c *Call) {
@@ -207,12 +238,12 @@ func (s *Session) handle(c *Call) (body any, err error) {
 	}()
 	for i := range c.routes {
 		r := &c.routes[i]
-		state, err := s.stateOf(c.ctx, r.plugin)
+		state, err := s.stateOf(&c.ctx, r.plugin)
 		if err != nil {
 			return nil, err
 		}
-		c.state.Store(&state)
-		body, err := r.handler.Handle(c.ctx, c)
+		c.setState(state)
+		body, err := r.handler.Handle(&c.ctx, c)
 		if !errors.Is(err, ErrPass) {
 			return body, err
 		}
@@ -341,9 +372,11 @@ func (s *Session) fail(c *Call, err *Error) {
 	out := 0
 	if !c.silent {
 		out = s.send(errorMessage(err))
-		record := newAudit(s.auditID(), c.Message, c.arrived, c.in, out)
-		record.failed(string(err.Code))
-		s.audit(record)
+		if s.audited() {
+			record := newAudit(s.auditID(), c.Message, c.arrived, c.in, out)
+			record.failed(string(err.Code))
+			s.audit(record)
+		}
 	}
 	s.settle(c)
 }
@@ -358,15 +391,16 @@ func (s *Session) answer(c *Call, m *Message) {
 		return
 	}
 	s.out.put(line)
-	s.audit(newAudit(s.auditID(), c.Message, c.arrived, c.in, len(line)))
+	if s.audited() {
+		s.audit(newAudit(s.auditID(), c.Message, c.arrived, c.in, len(line)))
+	}
 	s.settle(c)
 }
 
 // settle takes an answered call out of the books. It is called with mu held.
 func (s *Session) settle(c *Call) {
 	c.answered = true
-	c.timer.Stop()
-	c.cancel(ErrClosed)
+	c.ctx.end(ErrClosed)
 	delete(s.calls, c.key)
 	if i := slices.Index(s.arrivals, c); i >= 0 {
 		s.arrivals = slices.Delete(s.arrivals, i, i+1)
@@ -389,17 +423,24 @@ func (s *Session) settle(c *Call) {
 	s.schedule()
 }
 
-// overdue answers a call whose time limit is over (D-28).
-func (s *Session) overdue(c *Call) {
+// overdue answers the calls whose time limit is over (D-28).
+func (s *Session) overdue() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if c.answered {
-		return
+	s.due = time.Time{}
+	now := time.Now()
+	for _, c := range slices.Clone(s.arrivals) {
+		if c.answered || c.deadline.After(now) {
+			continue
+		}
+		err := reasoned(ErrTimeout, ReasonDeadline, "the time limit of the call is over")
+		err.Capability = c.capability
+		c.ctx.end(context.DeadlineExceeded)
+		s.fail(c, err)
 	}
-	err := reasoned(ErrTimeout, ReasonDeadline, "the time limit of the call is over")
-	err.Capability = c.capability
-	c.cancel(context.DeadlineExceeded)
-	s.fail(c, err)
+	for _, c := range s.arrivals { // of a closed session there are none
+		s.wakeAt(c.deadline)
+	}
 }
 
 // cancelCall serves the cancel extension.
@@ -409,7 +450,7 @@ func (s *Session) cancelCall(m *Message) {
 	if c == nil {
 		return
 	}
-	c.cancel(context.Canceled)
+	c.ctx.end(context.Canceled)
 	err := NewError(ErrCancelled, "cancelled by the agent")
 	err.Capability = c.capability
 	s.fail(c, err)
@@ -485,6 +526,9 @@ func (s *Session) close() {
 	s.state = stateClosed
 	if s.timer != nil {
 		s.timer.Stop()
+	}
+	if s.clock != nil {
+		s.clock.Stop()
 	}
 	s.cancel()
 	if s.snapshotKey != "" {

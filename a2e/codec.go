@@ -323,12 +323,7 @@ func encodeMessage(e *encoder, m *Message, emitVersion bool) *fault {
 	if body.Kind() != reflect.Pointer || body.IsNil() {
 		return (&fault{reason: ReasonType}).in("body")
 	}
-	var p *plan
-	if t := body.Type().Elem(); m.typ != nil && m.typ.plan.typ == t {
-		p = m.typ.plan
-	} else {
-		p = planOf(t)
-	}
+	p := planOfBody(m, body)
 	if ft := p.encode(e, body.UnsafePointer()); ft != nil {
 		return ft
 	}

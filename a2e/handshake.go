@@ -136,7 +136,7 @@ func (s *Session) auditID() string {
 
 // audit hands a record out. A sink that panics fails nothing (A2E-145).
 func (s *Session) audit(r AuditRecord) {
-	if s.host.opts.Audit == nil {
+	if !s.audited() {
 		return
 	}
 	defer func() {
@@ -146,3 +146,6 @@ func (s *Session) audit(r AuditRecord) {
 	}()
 	s.host.opts.Audit(r)
 }
+
+// audited reports whether anybody wants the records.
+func (s *Session) audited() bool { return s.host.opts.Audit != nil }

@@ -38,7 +38,9 @@ type plan struct {
 	fields []*field
 	extra  uintptr // where unknown members are kept
 	keeps  bool    // they are kept
-	check  bool    // some field has the option check
+	// some field names what messages are put in order by, see orderKeys
+	ordered bool
+	check   bool // some field has the option check
 }
 
 type field struct {
@@ -158,6 +160,10 @@ func compile(t reflect.Type, building map[reflect.Type]*plan) *plan {
 		f.value = coderOf(sf.Type, f, building)
 		f.typ, f.offset = sf.Type, offsetOf(t, sf.Index)
 		f.kind = kindOfField(f)
+		switch f.name {
+		case "memory_id", "plan_id", "episode_id", "episode_ids", "proc_id":
+			p.ordered = true
+		}
 		if f.check {
 			p.check = true
 			if !reflect.PointerTo(t).Implements(reflect.TypeFor[checker]()) {

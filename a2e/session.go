@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"context"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 )
@@ -56,6 +57,8 @@ type Session struct {
 	// whose snapshots the states are, "" if none is kept
 	snapshotKey string
 	timer       *time.Timer // handshake or drain
+	clock       *time.Timer // for the time limits of calls
+	due         time.Time   // when it strikes, or zero
 }
 
 // answeredIDs is how many ids of answered requests are remembered (D-13).
@@ -310,6 +313,7 @@ func (r *idRing) add(id string) {
 	if r.has(id) {
 		return
 	}
+	id = strings.Clone(id) // it shares the memory of its whole message
 	if len(r.ring) < answeredIDs {
 		r.ring = append(r.ring, id)
 	} else {
