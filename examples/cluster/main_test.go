@@ -31,7 +31,7 @@ func TestRun(t *testing.T) {
 		t.Fatalf("no tally without loss:\n%s", out.String())
 	}
 	for _, f := range found {
-		if n, err := strconv.Atoi(f[2]); err != nil || n < 30 || f[2] != f[3] {
+		if n, err := strconv.Atoi(f[2]); err != nil || n < 10 || f[2] != f[3] {
 			t.Errorf("%s: %s sent, %s answered", f[1], f[2], f[3])
 		}
 	}
