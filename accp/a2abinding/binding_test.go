@@ -214,11 +214,18 @@ func TestWaitingTask(t *testing.T) {
 	c, err := a2abinding.NewClient(client, "planner", nil)
 	require.NoError(t, err)
 	var tasks []a2a.TaskID
-	for _, then := range []*accp.Message{
+	for i, then := range []*accp.Message{
 		{Intent: accp.IntentReq, Op: accp.OpReview},
 		{Intent: accp.IntentCancel, Op: accp.OpReview},
+		{Intent: accp.IntentReq, Op: accp.OpReview},
 	} {
-		wait, err := c.Call(t.Context(), &accp.Message{Intent: accp.IntentReq, Op: accp.OpReview})
+		first := &accp.Message{Intent: accp.IntentReq, Op: accp.OpReview}
+		if i == 2 { // in parts
+			for k := range 6 {
+				first.Params = append(first.Params, accp.Param{Key: fmt.Sprintf("k%d", k), Value: accp.String(strings.Repeat("long words ", 8))})
+			}
+		}
+		wait, err := c.Call(t.Context(), first)
 		require.NoError(t, err)
 		require.Equal(t, accp.IntentWait, wait.Intent)
 		then.Meta = &accp.Meta{CID: wait.Meta.CID}

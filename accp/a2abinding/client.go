@@ -54,6 +54,7 @@ type transport struct {
 	mu      sync.Mutex
 	context string                // A2A's name of the conversation, as the agent gave it
 	open    map[string]a2a.TaskID // tasks that wait, by the chain of their request
+	split   string                // the chain of the last frame
 	last    int64                 // number of the last frame that was written for the agent, if it counts its own
 }
 
@@ -70,9 +71,14 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 	message := a2a.NewMessage(a2a.MessageRoleUser, part(frame))
 	t.mu.Lock()
-	message.ContextID, message.TaskID = t.context, t.open[m.Chain()]
+	chain := m.Chain()
+	if i, _ := partOf(m); i > 1 && m.Meta.CID == "" {
+		chain = t.split // that of the first part, which has just been sent
+	}
+	t.split = chain
+	message.ContextID, message.TaskID = t.context, t.open[chain]
 	t.mu.Unlock()
-	b := &body{t: t, ctx: r.Context(), m: m, seen: map[uint64]struct{}{}}
+	b := &body{t: t, ctx: r.Context(), m: m, chain: chain, seen: map[uint64]struct{}{}}
 	b.next, b.stop = iter.Pull2(t.a2a.SendStreamingMessage(r.Context(), &a2a.MessageSendParams{Message: message}))
 	return &http.Response{
 		StatusCode: http.StatusOK, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1, Request: r,
@@ -105,11 +111,12 @@ var seed = maphash.MakeSeed() // never changes
 
 // A body reads the frames that answer m, one a line.
 type body struct {
-	t    *transport
-	ctx  context.Context
-	m    *accp.Message
-	next func() (a2a.Event, error, bool)
-	stop func()
+	t     *transport
+	ctx   context.Context
+	m     *accp.Message
+	chain string
+	next  func() (a2a.Event, error, bool)
+	stop  func()
 
 	buf      []byte
 	seen     map[uint64]struct{} // frames by their hash, as a task repeats what its events said
@@ -225,7 +232,7 @@ func (b *body) close() {
 func (b *body) Close() error {
 	b.stop()
 	if b.finished || b.task == "" {
-		b.t.keep(b.m.Chain(), b.task, b.state)
+		b.t.keep(b.chain, b.task, b.state)
 		return nil
 	}
 	b.finished = true

@@ -65,15 +65,22 @@ func opensTask(m *accp.Message) bool {
 	if m.Intent != accp.IntentReq {
 		return false
 	}
-	if m.Meta != nil {
-		i, n, split := strings.Cut(m.Meta.Ext.Text("part"), "/")
-		if split {
-			a, err1 := strconv.Atoi(i)
-			b, err2 := strconv.Atoi(n)
-			return err1 == nil && err2 == nil && a == b
-		}
+	i, n := partOf(m)
+	return i == n
+}
+
+// partOf returns which part of a split message m is, or zeros (D38).
+func partOf(m *accp.Message) (i, n int) {
+	if m.Meta == nil {
+		return 0, 0
 	}
-	return true
+	a, b, ok := strings.Cut(m.Meta.Ext.Text("part"), "/")
+	if !ok {
+		return 0, 0
+	}
+	i, _ = strconv.Atoi(a)
+	n, _ = strconv.Atoi(b)
+	return i, n
 }
 
 // envelope returns the metadata of a frame that answers m.

@@ -1,0 +1,65 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package mcpbinding_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"testing"
+
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+	"github.com/stretchr/testify/require"
+
+	"github.com/fivewire/fivewire/accp"
+	"github.com/fivewire/fivewire/accp/mcpbinding"
+)
+
+// Whatever a client sends, it is refused in MCP's own terms or answered by frames;
+// arguments that were accepted come back as they were.
+func FuzzHandler(f *testing.F) {
+	agent, err := accp.NewServer("desk", &accp.ServerOptions{Session: accp.SessionOptions{NoBudget: true}})
+	require.NoError(f, err)
+	agent.Handle(accp.IntentReq, accp.OpTool, accp.Tools(map[string]accp.Tool{
+		"echo": func(_ context.Context, args accp.Params) (accp.Value, error) { return accp.Map(args...), nil },
+	}))
+	handler := mcpbinding.Handler(agent)
+	f.Add("echo", `{"a":1,"b":[true,null,"x y"],"c":{"d":1.5}}`, "")
+	f.Add("echo", `{"a":9007199254740993}`, "@planner>req:tool{pri:high}[mid:00000000000a,seq:1,ts:1714000000]")
+	f.Add("none", `{}`, "@planner>cancel:tool{}[mid:00000000000a,seq:1,ts:1714000000,cid:x]")
+	f.Add("echo", `[1]`, "@a>req:tool{}")
+	f.Add("two words", `{"a":1,"a":2}`, "\x00")
+	f.Fuzz(func(t *testing.T, name, arguments, head string) {
+		req := &mcp.CallToolRequest{Params: &mcp.CallToolParamsRaw{Name: name, Arguments: json.RawMessage(arguments)}}
+		if head != "" {
+			req.Params.Meta = mcp.Meta{"accp/frame": head}
+		}
+		res, err := handler(t.Context(), req)
+		if err != nil {
+			var rpc *jsonrpc.Error
+			require.True(t, errors.As(err, &rpc), "%v", err)
+			return
+		}
+		frames := mcpbinding.Frames(res)
+		require.Len(t, res.Content, len(frames))
+		require.Len(t, frames, 1)
+		m, err := new(accp.Codec).DecodeEnvelope(frames[0])
+		require.NoError(t, err)
+		require.Equal(t, m.Intent == accp.IntentFail, res.IsError)
+		if m.Intent == accp.IntentDone {
+			sent, err := accp.FromJSON([]byte(arguments))
+			if arguments == "" {
+				sent, err = accp.Map(), nil
+			}
+			require.NoError(t, err)
+			want, err := new(accp.Codec).AppendValue(nil, sent)
+			require.NoError(t, err)
+			result, _ := m.Params.Get("result")
+			got, err := new(accp.Codec).AppendValue(nil, result)
+			require.NoError(t, err)
+			require.Equal(t, string(want), string(got))
+		}
+	})
+}
