@@ -4,6 +4,7 @@
 package natsstore_test
 
 import (
+	"context"
 	"fmt"
 	"net"
 	"sync"
@@ -28,7 +29,7 @@ type cluster struct {
 	nodes [3]*embedded.Server // guarded by mu; nil while stopped
 }
 
-func startCluster(t *testing.T) *cluster {
+func startCluster(t testing.TB) *cluster {
 	t.Helper()
 	c := &cluster{}
 	for i := range c.nodes {
@@ -50,7 +51,7 @@ func startCluster(t *testing.T) *cluster {
 	return c
 }
 
-func freeAddress(t *testing.T) string {
+func freeAddress(t testing.TB) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -58,7 +59,7 @@ func freeAddress(t *testing.T) string {
 	return l.Addr().String()
 }
 
-func (c *cluster) start(t *testing.T, i int) {
+func (c *cluster) start(t testing.TB, i int) {
 	srv, err := embedded.Start(c.dirs[i], &embedded.Options{
 		Listen:  c.clients[i],
 		Cluster: &embedded.Cluster{Node: fmt.Sprint("node-", i), Listen: c.routes[i], Peers: c.routes},
@@ -87,7 +88,7 @@ func (c *cluster) url(i int) string {
 	return fmt.Sprintf("nats://%s,nats://%s,nats://%s", c.clients[i%3], c.clients[(i+1)%3], c.clients[(i+2)%3])
 }
 
-func (c *cluster) connect(t *testing.T, i int) *nats.Conn {
+func (c *cluster) connect(t testing.TB, i int) *nats.Conn {
 	t.Helper()
 	nc, err := nats.Connect(c.url(i), append(natsstore.Defaults(), nats.DontRandomize())...)
 	require.NoError(t, err)
@@ -95,17 +96,17 @@ func (c *cluster) connect(t *testing.T, i int) *nats.Conn {
 }
 
 // ready waits until the servers have found each other.
-func (c *cluster) ready(t *testing.T) {
+func (c *cluster) ready(t testing.TB) {
 	t.Helper()
 	nc := c.connect(t, 0)
 	defer nc.Close()
 	js, err := jetstream.New(nc)
 	require.NoError(t, err)
 	require.Eventually(t, func() bool {
-		_, err := js.CreateOrUpdateStream(t.Context(), jetstream.StreamConfig{Name: "ready", Subjects: []string{"ready"}, Replicas: 3, Storage: jetstream.MemoryStorage})
+		_, err := js.CreateOrUpdateStream(context.Background(), jetstream.StreamConfig{Name: "ready", Subjects: []string{"ready"}, Replicas: 3, Storage: jetstream.MemoryStorage})
 		return err == nil
 	}, time.Minute, 50*time.Millisecond)
-	require.NoError(t, js.DeleteStream(t.Context(), "ready"))
+	require.NoError(t, js.DeleteStream(context.Background(), "ready"))
 }
 
 func TestClusterSuite(t *testing.T) {

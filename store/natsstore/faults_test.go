@@ -20,6 +20,7 @@ import (
 	"github.com/fivewire/fivewire/store"
 	"github.com/fivewire/fivewire/store/natsstore"
 	"github.com/fivewire/fivewire/store/natsstore/embedded"
+	"github.com/fivewire/fivewire/store/storetest"
 )
 
 // roundsOf says how often a fault is injected: few times, or as often as the
@@ -163,4 +164,29 @@ func testCut(t *testing.T, first, second string) {
 	stop()
 	<-ran
 	tr.check(t, stores[1])
+}
+
+// TestProcessesKilled kills processes that work on a cluster, of which a server
+// stops and starts meanwhile.
+func TestProcessesKilled(t *testing.T) {
+	t.Parallel()
+	c := startCluster(t)
+	// The streams are made before: a worker killed in the middle of that would
+	// leave the next one to do it.
+	s, err := natsstore.Open(t.Context(), c.url(0), nil)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, s.Close()) }()
+	crash := storetest.Crash{
+		Database: c.url(0),
+		Rounds:   roundsOf(3),
+		Life:     400 * time.Millisecond,
+		Disturb: func(_ context.Context, round int) error {
+			if round%3 == 1 {
+				c.stop(round % 2)
+				c.start(t, round%2)
+			}
+			return nil
+		},
+	}
+	require.NoError(t, crash.Run(t.Context(), s))
 }

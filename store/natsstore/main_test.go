@@ -4,6 +4,7 @@
 package natsstore_test
 
 import (
+	"context"
 	"flag"
 	"os"
 	"testing"
@@ -11,9 +12,13 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/fivewire/fivewire/internal/race"
+	"github.com/fivewire/fivewire/store"
+	"github.com/fivewire/fivewire/store/natsstore"
+	"github.com/fivewire/fivewire/store/storetest"
 )
 
 func TestMain(m *testing.M) {
+	storetest.CrashMain(func(ctx context.Context, url string) (store.Store, error) { return natsstore.Open(ctx, url, nil) })
 	if child() {
 		return
 	}
