@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 
 	"github.com/fivewire/fivewire/air"
 )
@@ -37,7 +38,9 @@ const nextSuffix = ".next"
 // The new key is on the disk, in a file beside path, before the registry hears
 // of it, and takes its place only when the registry's DID document names it. So
 // whenever the process dies, no key is lost that others were told to use; calling
-// RotateKey again finishes what was begun.
+// RotateKey again finishes what was begun. Where the system knows advisory locks,
+// calls for files in one folder wait for each other, also those of other processes;
+// elsewhere there must be one at a time.
 //
 // On success clients and inboxes have to be made anew with the identity that is
 // returned. Peers may have a document with the old key for up to 70 seconds: their
@@ -46,6 +49,11 @@ const nextSuffix = ".next"
 //
 // The published registry answers [ErrKeyFixed]: see the package documentation.
 func (c *Client) RotateKey(ctx context.Context, path, secret string) (*air.Identity, error) {
+	unlock, err := lockFolder(ctx, filepath.Dir(path))
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
 	old, err := air.LoadIdentity(path)
 	if err != nil {
 		return nil, err

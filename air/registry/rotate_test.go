@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -204,6 +205,54 @@ func TestRotateInterrupted(t *testing.T) {
 			onlyFile(t, path)
 		}
 	})
+}
+
+// Calls for one file wait for each other: no key that the registry was given is
+// overwritten by another one.
+func TestRotateConcurrently(t *testing.T) {
+	w := &wire{}
+	w.KeyUpdates = true
+	c := w.client(t)
+	path, old, secret := saved(t, c)
+	var mu sync.Mutex
+	seen := map[string]bool{old.Public().String(): true}
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			id, err := c.RotateKey(t.Context(), path, secret)
+			require.NoError(t, err)
+			mu.Lock()
+			defer mu.Unlock()
+			require.False(t, seen[id.Public().String()])
+			seen[id.Public().String()] = true
+		})
+	}
+	wg.Wait()
+	last := load(t, path)
+	require.True(t, seen[last.Public().String()])
+	require.True(t, published(t, c, old).Equal(last.Public()), "the file and the registry agree")
+	onlyFile(t, path)
+
+	// Whoever gives up waiting changes nothing.
+	began, end := make(chan struct{}), make(chan struct{})
+	w.before = func(r *http.Request) (*http.Response, error) {
+		if r.Method == http.MethodPut {
+			close(began)
+			<-end
+		}
+		return nil, nil
+	}
+	wg.Go(func() {
+		_, err := c.RotateKey(t.Context(), path, secret)
+		require.NoError(t, err)
+	})
+	<-began
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err := c.RotateKey(ctx, path, secret)
+	require.ErrorIs(t, err, context.Canceled)
+	close(end)
+	wg.Wait()
 }
 
 // A refusal of a second call says nothing about the first one: its key stays.

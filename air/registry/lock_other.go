@@ -1,0 +1,11 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build !unix || aix || solaris
+
+package registry
+
+import "context"
+
+// lockFolder does nothing where there are no advisory locks.
+func lockFolder(context.Context, string) (unlock func(), err error) { return func() {}, nil }
