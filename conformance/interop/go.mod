@@ -3,9 +3,11 @@ module github.com/fivewire/fivewire/conformance/interop
 go 1.26.0
 
 require (
+	github.com/a2aproject/a2a-go v0.3.3
 	github.com/fivewire/fivewire v0.0.0
-	github.com/fivewire/fivewire/a2e/mcpbridge v0.0.0-00010101000000-000000000000
-	github.com/fivewire/fivewire/accp/mcpbinding v0.0.0-00010101000000-000000000000
+	github.com/fivewire/fivewire/a2e/mcpbridge v0.0.0
+	github.com/fivewire/fivewire/accp/a2abinding v0.0.0
+	github.com/fivewire/fivewire/accp/mcpbinding v0.0.0
 	github.com/fivewire/fivewire/accp/tokenizer v0.0.0
 	github.com/fivewire/fivewire/arc/oauth v0.0.0
 	github.com/modelcontextprotocol/go-sdk v1.8.0
@@ -20,16 +22,22 @@ require (
 	github.com/go-jose/go-jose/v4 v4.1.8 // indirect
 	github.com/go-json-experiment/json v0.0.0-20260820222146-c27c302e5fc3 // indirect
 	github.com/google/jsonschema-go v0.4.3 // indirect
+	github.com/google/uuid v1.6.0 // indirect
 	github.com/mr-tron/base58 v1.3.0 // indirect
 	github.com/segmentio/asm v1.1.3 // indirect
 	github.com/segmentio/encoding v0.5.4 // indirect
 	github.com/yosida95/uritemplate/v3 v3.0.2 // indirect
 	go.yaml.in/yaml/v3 v3.0.5 // indirect
 	golang.org/x/crypto v0.58.0 // indirect
+	golang.org/x/net v0.60.0 // indirect
 	golang.org/x/oauth2 v0.37.0 // indirect
 	golang.org/x/sync v0.24.0 // indirect
 	golang.org/x/sys v0.49.0 // indirect
 	golang.org/x/time v0.16.0 // indirect
+	google.golang.org/genproto/googleapis/api v0.0.0-20250715232539-7130f93afb79 // indirect
+	google.golang.org/genproto/googleapis/rpc v0.0.0-20250715232539-7130f93afb79 // indirect
+	google.golang.org/grpc v1.73.0 // indirect
+	google.golang.org/protobuf v1.36.6 // indirect
 )
 
 replace (
