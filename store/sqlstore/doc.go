@@ -50,8 +50,8 @@
 // All times are those of the server, so the clocks of its clients may differ.
 // Wait listens on one more connection for notifications; after that one broke,
 // everybody who waits looks anew. Calls that only read are repeated after a
-// broken connection. A call that writes is repeated only if it is certain that
-// it changed nothing; else it returns the error, and nothing is known about it,
+// broken connection, for as long as Options.Outage. A call that writes is
+// repeated only if it is certain that it changed nothing; else it returns the error, and nothing is known about it,
 // as with any engine: an Append with an id can safely be tried again.
 //
 // Records of one stream are added one transaction after the other, which is

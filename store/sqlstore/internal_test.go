@@ -16,6 +16,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
@@ -223,17 +224,29 @@ func TestCombiner(t *testing.T) {
 func TestRetry(t *testing.T) {
 	calls := 0
 	boom := errors.New("boom")
-	require.ErrorIs(t, retry(t.Context(), false, func() error { calls++; return boom }), boom)
+	require.ErrorIs(t, retry(t.Context(), false, time.Minute, func() error { calls++; return boom }), boom)
 	require.Equal(t, 1, calls, "a write of which nothing is known was repeated")
 	calls = 0
-	require.NoError(t, retry(t.Context(), true, func() error {
+	require.NoError(t, retry(t.Context(), true, time.Minute, func() error {
 		if calls++; calls < 3 {
 			return boom
 		}
 		return nil
 	}))
+	require.ErrorIs(t, retry(t.Context(), true, 0, func() error { return boom }), boom, "without patience")
+
+	// What is certain to have changed nothing is tried again, but not for ever.
+	calls = 0
+	deadlock := &pgconn.PgError{Code: pgDeadlock}
+	require.ErrorIs(t, retry(t.Context(), false, 0, func() error { calls++; return deadlock }), deadlock)
+	require.Equal(t, retries, calls)
+	calls = 0
+	other := &pgconn.PgError{Code: "23505"}
+	require.ErrorIs(t, retry(t.Context(), true, time.Minute, func() error { calls++; return other }), other)
+	require.Equal(t, 1, calls)
+
 	ctx, cancel := context.WithCancel(t.Context())
 	calls = 0
-	require.Error(t, retry(ctx, true, func() error { calls++; cancel(); return boom }))
+	require.Error(t, retry(ctx, true, time.Minute, func() error { calls++; cancel(); return boom }))
 	require.Equal(t, 1, calls)
 }

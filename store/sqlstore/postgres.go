@@ -28,7 +28,7 @@ const (
 	pgSerialization = "40001"
 	pgDeadlock      = "40P01"
 
-	retries = 10 // of a statement that lost against another, or met a broken connection
+	retries = 10 // of a statement that loses against others
 )
 
 // schemaName is what a schema may be called: it stands in statements and in
@@ -294,26 +294,32 @@ func (p *postgres) close() error {
 // retry repeats do after errors that say that it has changed nothing: it lost
 // against another transaction, or was never sent. What only reads is repeated
 // after a broken connection too, such as those that a restart of the server
-// leaves in the pool.
-func retry(ctx context.Context, reads bool, do func() error) error {
+// leaves in the pool. A server that is not there is waited for.
+func retry(ctx context.Context, reads bool, patience time.Duration, do func() error) error {
+	begun := time.Now()
 	for n := 1; ; n++ {
 		err := do()
+		if err == nil || ctx.Err() != nil {
+			return err
+		}
 		var answer *pgconn.PgError
-		switch {
-		case err == nil || n == retries || ctx.Err() != nil:
-			return err
-		case errors.As(err, &answer):
-			if lost(answer) || reads && ending(answer) {
-				break
-			}
-			return err
-		case pgconn.SafeToRetry(err):
-		case reads && !noLonger(err) && !errors.Is(err, pgx.ErrNoRows) && !isStore(err):
-		default:
+		var connecting *pgconn.ConnectError
+		again := false
+		switch refused := errors.As(err, &answer); {
+		case errors.As(err, &connecting):
+			again = (!refused || ending(answer)) && time.Since(begun) < patience // else the password is wrong
+		case refused && lost(answer):
+			again = n < retries
+		case refused:
+			again = reads && ending(answer) && time.Since(begun) < patience
+		case pgconn.SafeToRetry(err), reads && !noLonger(err) && !errors.Is(err, pgx.ErrNoRows):
+			again = time.Since(begun) < patience
+		}
+		if !again {
 			return err
 		}
 		select {
-		case <-time.After(time.Duration(n) * (time.Millisecond + rand.N(9*time.Millisecond))):
+		case <-time.After(time.Duration(min(n, 25)) * (time.Millisecond + rand.N(9*time.Millisecond))):
 		case <-ctx.Done():
 			return ctx.Err()
 		}
@@ -332,7 +338,7 @@ func ending(err *pgconn.PgError) bool {
 
 func (p *postgres) get(ctx context.Context, key string) (store.Entry, error) {
 	e := store.Entry{Key: key}
-	err := retry(ctx, true, func() error {
+	err := retry(ctx, true, p.opts.Outage, func() error {
 		var expires *time.Time
 		err := p.pool.QueryRow(ctx, p.sql["get"], key).Scan(&e.Value, &e.Revision, &expires)
 		e.Expires = timeOf(expires)
@@ -356,7 +362,7 @@ func timeOf(t *time.Time) time.Time {
 
 func (p *postgres) create(ctx context.Context, key string, value []byte, ttl int64) (store.Revision, error) {
 	var rev int64
-	err := retry(ctx, false, func() error {
+	err := retry(ctx, false, p.opts.Outage, func() error {
 		return p.pool.QueryRow(ctx, p.sql["create"], key, notNil(value), ttl).Scan(&rev)
 	})
 	if errors.Is(err, pgx.ErrNoRows) {
@@ -380,7 +386,7 @@ func (p *postgres) update(ctx context.Context, key string, value []byte, rev, tt
 
 func (p *postgres) delete(ctx context.Context, key string, rev int64) error {
 	if rev == 0 {
-		return retry(ctx, false, func() error {
+		return retry(ctx, false, p.opts.Outage, func() error {
 			_, err := p.pool.Exec(ctx, p.sql["remove"], key)
 			return err
 		})
@@ -393,7 +399,7 @@ func (p *postgres) delete(ctx context.Context, key string, rev int64) error {
 func (p *postgres) change(ctx context.Context, rev int64, absent error, text string, args ...any) (int64, error) {
 	for {
 		var done, seen int64
-		err := retry(ctx, false, func() error {
+		err := retry(ctx, false, p.opts.Outage, func() error {
 			return p.pool.QueryRow(ctx, text, args...).Scan(&done, &seen)
 		})
 		switch {
@@ -423,7 +429,7 @@ func (p *postgres) page(ctx context.Context, from, to string, limit int) ([]stor
 // query returns all rows of a statement that only reads.
 func query[T any](ctx context.Context, p *postgres, name string, row pgx.RowToFunc[T], args ...any) ([]T, error) {
 	var all []T
-	err := retry(ctx, true, func() error {
+	err := retry(ctx, true, p.opts.Outage, func() error {
 		rows, err := p.pool.Query(ctx, p.sql[name], args...)
 		if err != nil {
 			return err
@@ -450,14 +456,14 @@ func (p *postgres) has(ctx context.Context, stream string, after int64) (bool, e
 
 func (p *postgres) ack(ctx context.Context, stream string, seqs []int64) error {
 	slices.Sort(seqs)
-	return retry(ctx, false, func() error {
+	return retry(ctx, false, p.opts.Outage, func() error {
 		_, err := p.pool.Exec(ctx, p.sql["ack"], stream, seqs)
 		return err
 	})
 }
 
 func (p *postgres) expire(ctx context.Context, stream string, ttl int64) error {
-	return retry(ctx, false, func() error {
+	return retry(ctx, false, p.opts.Outage, func() error {
 		var err error
 		if ttl == 0 {
 			_, err = p.pool.Exec(ctx, p.sql["empty"], stream)

@@ -47,7 +47,7 @@ func (p *postgres) appendAll(ctx context.Context, stream string, tasks []*task[*
 			t.err = err
 		}
 	}
-	err := retry(ctx, false, func() error { return p.pipeline(ctx, stream, tasks) })
+	err := retry(ctx, false, p.opts.Outage, func() error { return p.pipeline(ctx, stream, tasks) })
 	var answer *pgconn.PgError
 	if err == nil || len(tasks) == 1 || !errors.As(err, &answer) || ending(answer) {
 		fail(tasks, err)
@@ -56,7 +56,7 @@ func (p *postgres) appendAll(ctx context.Context, stream string, tasks []*task[*
 	// The server refused one of them and undid all. The others must not suffer.
 	for i := range tasks {
 		one := tasks[i : i+1]
-		fail(one, retry(ctx, false, func() error { return p.pipeline(ctx, stream, one) }))
+		fail(one, retry(ctx, false, p.opts.Outage, func() error { return p.pipeline(ctx, stream, one) }))
 	}
 }
 

@@ -50,6 +50,10 @@ type Options struct {
 	// theirs before it fails. Zero means 30 seconds.
 	Busy time.Duration
 
+	// Outage is how long a call waits for a PostgreSQL that cannot be reached,
+	// as far as it is certain that nothing is done twice. Zero means 15 seconds.
+	Outage time.Duration
+
 	// Logger is told what no call reports: a sweep or a listener that fails and
 	// tries again. Nil is silent.
 	Logger *slog.Logger
@@ -62,6 +66,7 @@ const (
 	defaultConns  = 16
 	defaultSweep  = 30 * time.Second
 	defaultBusy   = 30 * time.Second
+	defaultOutage = 15 * time.Second
 	defaultRead   = 100 // what Read takes for a limit below 1
 	sweepMost     = 500 // rows that one transaction of a sweep removes from a table
 	listFirst     = 8   // entries on the first page of List
@@ -136,6 +141,9 @@ func Open(ctx context.Context, database string, opts *Options) (*Store, error) {
 	}
 	if o.Busy <= 0 {
 		o.Busy = defaultBusy
+	}
+	if o.Outage <= 0 {
+		o.Outage = defaultOutage
 	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
