@@ -23,6 +23,11 @@ type AuditEvent struct {
 	CorrelationID string
 	Contract      string
 	Error         *Error // why not; of "call.done" how it failed
+
+	// Of "call.done": how long the call took since it was dispatched first, and
+	// how many chunks it had.
+	Took   time.Duration
+	Chunks int64
 }
 
 // Stats are counters of a [Host] and the sizes of its tables.

@@ -54,6 +54,20 @@ type HostOptions struct {
 	// Router chooses between Runtimes. Nil means round robin (D-24).
 	Router Router
 
+	// Returns says what the results of contracts must be, or each chunk of those
+	// that stream, by the name of the contract. The name of such a parameter
+	// does not matter. What does not fit is stopped with INTERNAL_ERROR
+	// invalid_result. It is not part of the manifest, and nobody is told of it.
+	Returns map[string]Parameter
+
+	// TripAfter is after how many failures in a row a Runtime gets no calls for
+	// TripFor; then one call shows whether it is well again. A failure is a
+	// call that took too long, or that was not answered properly. Calls that
+	// name the Runtime are not kept away. Zero means never; TripFor, 10
+	// seconds.
+	TripAfter int
+	TripFor   time.Duration
+
 	// Remote reaches the Runtimes of other Hosts. Nil means that there are
 	// none.
 	Remote Remote
@@ -185,6 +199,7 @@ func (o *HostOptions) fill() {
 	def(&o.GoneAfter, 30*time.Second)
 	def(&o.ForgetAfter, 24*time.Hour)
 	def(&o.WriteTimeout, 30*time.Second)
+	def(&o.TripFor, 10*time.Second)
 	def(&o.BodyTimeout, 30*time.Second)
 	def(&o.StoreTimeout, 5*time.Second)
 	def(&o.Lease, 15*time.Second)
@@ -259,7 +274,8 @@ type contracts struct {
 
 type contract struct {
 	*Contract
-	check *Validator
+	check   *Validator
+	returns *field // nil: anything
 }
 
 // NewHost returns a Host that trusts the contracts of a manifest and lets auth
@@ -322,7 +338,11 @@ func (h *Host) load(m *Manifest) (*contracts, error) {
 		if err != nil {
 			return nil, err
 		}
-		made := &contract{Contract: &own, check: v}
+		returns, err := h.loadReturns(own.Name)
+		if err != nil {
+			return nil, err
+		}
+		made := &contract{Contract: &own, check: v, returns: returns}
 		out.list = append(out.list, made)
 		out.byName[own.Name] = made
 	}

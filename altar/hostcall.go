@@ -44,6 +44,7 @@ type hostCall struct {
 	open       bool          // ended without the final message of the Runtime
 	answered   bool          // the final message of the Runtime came
 	limit      time.Duration // allotted time
+	begun      time.Time     // dispatched first
 	asm        Assembler
 	at         []*attachment
 	first      attachment // the first of at, and the list with it alone
@@ -367,7 +368,11 @@ func (h *Host) dispatch(c *hostCall, rt *hostConn, now time.Time) {
 	}
 	c.state, c.rt, c.asm = callRunning, rt, Assembler{}
 	rt.running++
+	rt.breaker.begin(c)
 	h.stats.Dispatched++
+	if c.begun.IsZero() {
+		c.begun = now
+	}
 	if c.deadline.index < 0 {
 		h.timers.set(&c.deadline, now.Add(c.limit))
 	}
@@ -557,6 +562,9 @@ func (h *Host) settle(c *hostCall, err *Error, now time.Time) {
 	open := false // the Runtime still owes a final message
 	if c.state == callRunning {
 		c.rt.running--
+		if h.opts.TripAfter > 0 {
+			c.rt.breaker.end(c, err, h.opts.TripAfter, h.opts.TripFor, now)
+		}
 		if err == nil {
 			h.stats.Succeeded++
 		} else {
@@ -566,7 +574,9 @@ func (h *Host) settle(c *hostCall, err *Error, now time.Time) {
 			c.rt.unanswered[c.id] = c
 		}
 		if h.opts.Audit != nil {
-			h.audit(now, c.event("call.done", err), nil)
+			e := c.event("call.done", err)
+			e.Took, e.Chunks = now.Sub(c.begun), c.asm.Expected()
+			h.audit(now, e, nil)
 		}
 	}
 	if c.open = open; !open && h.calls[c.id] == c {

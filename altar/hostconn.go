@@ -46,6 +46,7 @@ type hostConn struct {
 	alive        bool // announced and connected
 	standing     bool // sent a "*" fulfilment
 	running      int  // calls
+	breaker      breaker
 	unanswered   map[string]*hostCall
 	heartbeat    timer
 	heard        time.Time
@@ -304,8 +305,18 @@ func (h *Host) handle(hc *hostConn, m Message, bad *DecodeError) bool {
 	case *CreateSession:
 		h.createSession(hc, m)
 	default:
+		var stray bool
+		var id string
+		if h.opts.Returns != nil && hc.runtimeID != "" {
+			id, stray = h.stray(hc, m)
+		}
 		now := h.lock()
-		if !hc.over {
+		switch {
+		case hc.over:
+		case stray:
+			hc.heard = now
+			h.strayed(hc, id, now)
+		default:
 			hc.heard = now
 			h.simple(hc, m, now)
 		}

@@ -182,10 +182,10 @@ func (h *Host) route(s *session, c *contract, pin string) (*hostConn, *Error) {
 		return nil, errNotFulfilled()
 	}
 	free := n
-	if h.opts.MaxCallsPerRuntime > 0 || h.opts.Router != nil {
+	if h.opts.MaxCallsPerRuntime > 0 || h.opts.Router != nil || h.opts.TripAfter > 0 {
 		free = 0
 		for _, g := range list {
-			if g.rt.alive && !h.overloaded(g.rt) {
+			if g.rt.alive && !h.avoided(g.rt) {
 				free++
 			}
 		}
@@ -204,7 +204,7 @@ func (h *Host) route(s *session, c *contract, pin string) (*hostConn, *Error) {
 				continue
 			}
 			if i == 0 {
-				if h.overloaded(g.rt) {
+				if h.avoided(g.rt) {
 					break
 				}
 				return g.rt, nil
@@ -220,7 +220,7 @@ func (h *Host) route(s *session, c *contract, pin string) (*hostConn, *Error) {
 		}
 	}
 	for i := range rest {
-		if rt := rest[(int(k%uint64(n))+i)%n]; !h.overloaded(rt) {
+		if rt := rest[(int(k%uint64(n))+i)%n]; !h.avoided(rt) {
 			return rt, nil
 		}
 	}
@@ -231,7 +231,7 @@ func (h *Host) custom(s *session, c *contract, list []registration, k uint64) *h
 	var conns []*hostConn
 	var candidates []Candidate
 	for _, g := range list {
-		if g.rt.alive && !h.overloaded(g.rt) {
+		if g.rt.alive && !h.avoided(g.rt) {
 			conns = append(conns, g.rt)
 			candidates = append(candidates, Candidate{g.rt.runtimeID, g.rt.running})
 		}
@@ -249,6 +249,11 @@ func (h *Host) custom(s *session, c *contract, list []registration, k uint64) *h
 
 func (h *Host) overloaded(rt *hostConn) bool {
 	return h.opts.MaxCallsPerRuntime > 0 && rt.running >= h.opts.MaxCallsPerRuntime || rt.out.len() >= h.opts.RuntimeQueue
+}
+
+// avoided tells whether calls that do not name a Runtime should go elsewhere.
+func (h *Host) avoided(rt *hostConn) bool {
+	return h.overloaded(rt) || h.opts.TripAfter > 0 && rt.breaker.open(time.Now())
 }
 
 func errRuntimeDown() *Error {

@@ -201,8 +201,13 @@ func (h *Host) runForward(ctx context.Context, c *hostCall, rt *hostConn, call *
 // forwardedAnswer takes in one message from another Host, and reports whether
 // more may come.
 func (h *Host) forwardedAnswer(c *hostCall, rt *hostConn, m Message) bool {
+	_, stray := h.stray(rt, m)
 	now := h.lock()
 	defer h.unlock()
+	if stray {
+		h.strayed(rt, c.id, now)
+		return false
+	}
 	switch m := m.(type) {
 	case *ToolResult:
 		if m.InvocationID != c.id {

@@ -69,10 +69,12 @@ type RuntimeOptions struct {
 // A Runtime offers tools to a Host (ALT-011). Tools are added before the first
 // Run; Run may be called for several connections, one after the other.
 type Runtime struct {
-	id    string
-	opts  RuntimeOptions
-	tools []*runtimeTool
-	names map[string]*runtimeTool
+	id     string
+	opts   RuntimeOptions
+	tools  []*runtimeTool
+	use    []func(next Tool) Tool
+	stream []func(next StreamTool) StreamTool
+	names  map[string]*runtimeTool
 }
 
 type runtimeTool struct {
@@ -134,8 +136,43 @@ func (r *Runtime) add(t *runtimeTool, c *Contract) {
 		}
 		t.check = v
 	}
+	for _, m := range r.use {
+		t.wrap(m)
+	}
+	for _, m := range r.stream {
+		t.wrapStream(m)
+	}
 	r.tools = append(r.tools, t)
 	r.names[t.name] = t
+}
+
+// Use puts a middleware around all tools with one result, those that are added
+// later included. The one that came last is asked first.
+func (r *Runtime) Use(m func(next Tool) Tool) {
+	r.use = append(r.use, m)
+	for _, t := range r.tools {
+		t.wrap(m)
+	}
+}
+
+// UseStream is Use for the tools that answer in chunks.
+func (r *Runtime) UseStream(m func(next StreamTool) StreamTool) {
+	r.stream = append(r.stream, m)
+	for _, t := range r.tools {
+		t.wrapStream(m)
+	}
+}
+
+func (t *runtimeTool) wrap(m func(next Tool) Tool) {
+	if t.tool != nil {
+		t.tool = m(t.tool)
+	}
+}
+
+func (t *runtimeTool) wrapStream(m func(next StreamTool) StreamTool) {
+	if t.stream != nil {
+		t.stream = m(t.stream)
+	}
 }
 
 func (r *Runtime) find(name string) *runtimeTool {

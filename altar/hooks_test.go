@@ -1,0 +1,221 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package altar
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// What a Runtime answers must be what the Host's operator says it is, if it says
+// so: results, and every chunk of a stream.
+func TestReturns(t *testing.T) {
+	for _, over := range []transport{{"direct", directTransport}, {"pipe", pipeTransport}} {
+		t.Run(over.name, func(t *testing.T) {
+			rt := testRuntime("r1", &RuntimeOptions{Standing: true})
+			rt.names["fail"].tool = ToolFunc(func(context.Context, *ToolCall) (any, error) {
+				return map[string]any{"id": 1, "secret": "x"}, nil
+			})
+			rt.names["get"].tool = ToolFunc(func(context.Context, *ToolCall) (any, error) {
+				return map[string]any{"id": 1}, nil
+			})
+			rt.names["count"].stream = StreamFunc(func(_ context.Context, call *ToolCall, out *ChunkWriter) error {
+				return errors.Join(out.Send(1), out.Send("two"), out.Send(3))
+			})
+			id := Parameter{Type: "object", Properties: []Parameter{{Name: "id", Type: "integer", Required: true}}}
+			s := start(t, over.dial, &HostOptions{Returns: map[string]Parameter{
+				"math/add": {Type: "integer"}, "fail": id, "get": id, "count": {Type: "integer"}}}, rt)
+			sess, err := s.c.CreateSession(t.Context(), nil)
+			require.NoError(t, err)
+			_, err = Call[int64](t.Context(), sess, "math/add", addIn{1, 2})
+			require.NoError(t, err)
+			_, err = sess.Call(t.Context(), "get", map[string]string{"key": "k"}, nil)
+			require.NoError(t, err)
+			_, err = sess.Call(t.Context(), "fail", nil, nil)
+			require.ErrorIs(t, err, ReasonInvalidResult)
+			var got []string
+			for payload, err := range sess.Stream(t.Context(), "count", countIn{1}, nil) {
+				if err != nil {
+					require.ErrorIs(t, err, ReasonInvalidResult)
+					got = append(got, "error")
+					break
+				}
+				got = append(got, string(payload))
+			}
+			require.Equal(t, []string{"1", "error"}, got)
+			_, err = sess.Call(t.Context(), "wait", waitIn{1}, nil) // nothing is said of it
+			require.NoError(t, err)
+		})
+	}
+	m, err := ParseManifest([]byte(testManifest))
+	require.NoError(t, err)
+	_, err = NewHost(m, AuthorizerFunc(AllowAll), &HostOptions{Returns: map[string]Parameter{"fail": {Type: "any"}}})
+	require.ErrorContains(t, err, "what fail returns")
+}
+
+// The same of what comes from another Host.
+func TestReturnsRemote(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMesh(t, HostOptions{}, "a", "b")
+		m.hosts["a"].manifest.byName["math/add"].returns = &field{base: String}
+		m.attach(t, "b", testRuntime("rb", nil))
+		sess, err := m.client(t, "a").CreateSession(t.Context(), nil)
+		require.NoError(t, err)
+		_, err = Call[int64](t.Context(), sess, "math/add", addIn{1, 2})
+		require.ErrorIs(t, err, ReasonInvalidResult)
+		m.empty(t)
+	})
+}
+
+// ALT-142: a Runtime that fails one call after the other gets none for a while,
+// and then one that shows whether it is well again.
+func TestTripped(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := testHost(t, &HostOptions{TripAfter: 3, TripFor: time.Minute, CallTimeout: time.Second})
+		sick := attachRuntime(t, h, testService, "sick", "math/add")
+		well := attachRuntime(t, h, testService, "well", "math/add")
+		w := connect(t, h, testUser)
+		w.session("s")
+		var mu sync.Mutex
+		got := map[string]int{}
+		var fails bool
+		serve := func(rt *wire, name string) {
+			for {
+				m, err := rt.conn.Receive()
+				if err != nil {
+					return
+				}
+				call, ok := m.(*ToolCall)
+				if !ok {
+					continue
+				}
+				mu.Lock()
+				got[name]++
+				bad := fails && name == "sick"
+				mu.Unlock()
+				if !bad {
+					_ = rt.conn.Send(&ToolResult{InvocationID: call.InvocationID, Payload: json.RawMessage("1")})
+				}
+			}
+		}
+		go serve(sick, "sick")
+		go serve(well, "well")
+		n := 0
+		one := func(tool string) *Error {
+			n++
+			w.send(&ToolCall{InvocationID: fmt.Sprint(n), SessionID: "s", ToolName: tool, Parameters: json.RawMessage(`{"a":1,"b":2}`)})
+			return next[*ToolResult](w).Error
+		}
+		count := func(calls int) (sickly int) {
+			mu.Lock()
+			before := got["sick"]
+			mu.Unlock()
+			for range calls {
+				_ = one("math/add")
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			return got["sick"] - before
+		}
+		require.Equal(t, 5, count(10))
+		mu.Lock()
+		fails = true
+		mu.Unlock()
+		require.Equal(t, 3, count(20), "three failures, then nothing")
+		require.ErrorIs(t, one("sick/math/add"), ErrExecutionTimeout, "who names it gets it")
+		time.Sleep(time.Minute)
+		require.Equal(t, 1, count(20), "one to see")
+		mu.Lock()
+		fails = false
+		mu.Unlock()
+		time.Sleep(time.Minute)
+		require.GreaterOrEqual(t, count(20), 9, "it is well again")
+
+		// When there is nobody else, the caller learns that there is no room.
+		require.NoError(t, well.conn.Close())
+		mu.Lock()
+		fails = true
+		mu.Unlock()
+		for range 3 {
+			require.ErrorIs(t, one("math/add"), ErrExecutionTimeout)
+		}
+		require.ErrorIs(t, one("math/add"), ErrRuntimeUnavailable)
+	})
+}
+
+// Middleware stands around all tools, whenever they are added.
+func TestUse(t *testing.T) {
+	var mu sync.Mutex
+	var seen []string
+	note := func(s string) {
+		mu.Lock()
+		defer mu.Unlock()
+		seen = append(seen, s)
+	}
+	layer := func(name string) func(Tool) Tool {
+		return func(next Tool) Tool {
+			return ToolFunc(func(ctx context.Context, call *ToolCall) (any, error) {
+				note(name + " " + call.ToolName)
+				return next.CallTool(ctx, call)
+			})
+		}
+	}
+	rt := NewRuntime("r1", &RuntimeOptions{Standing: true})
+	rt.Use(layer("inner"))
+	AddTool(rt, "math/add", func(_ context.Context, in addIn) (int64, error) { return in.A + in.B, nil })
+	rt.Use(layer("outer"))
+	AddStreamTool(rt, "count", func(_ context.Context, in countIn, out *ChunkWriter) error { return out.Send(in.N) })
+	rt.UseStream(func(next StreamTool) StreamTool {
+		return StreamFunc(func(ctx context.Context, call *ToolCall, out *ChunkWriter) error {
+			note("stream " + call.ToolName)
+			return next.StreamTool(ctx, call, out)
+		})
+	})
+	s := start(t, directTransport, nil, rt)
+	sess, err := s.c.CreateSession(t.Context(), nil)
+	require.NoError(t, err)
+	_, err = Call[int64](t.Context(), sess, "math/add", addIn{1, 2})
+	require.NoError(t, err)
+	for _, err := range Stream[int64](t.Context(), sess, "count", countIn{7}) {
+		require.NoError(t, err)
+	}
+	require.Equal(t, []string{"outer r1/math/add", "inner r1/math/add", "stream r1/count"}, seen)
+}
+
+// ALT-003, ALT-008: what a call took can be measured.
+func TestAuditMeasures(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var mu sync.Mutex
+		var done []*AuditEvent
+		m := newMesh(t, HostOptions{Audit: func(e *AuditEvent) {
+			mu.Lock()
+			defer mu.Unlock()
+			if e.Kind == "call.done" {
+				done = append(done, e)
+			}
+		}}, "a")
+		m.attach(t, "a", testRuntime("ra", nil))
+		sess, err := m.client(t, "a").CreateSession(t.Context(), nil)
+		require.NoError(t, err)
+		_, err = Call[string](t.Context(), sess, "wait", waitIn{1500})
+		require.NoError(t, err)
+		for _, err := range Stream[int64](t.Context(), sess, "count", countIn{5}) {
+			require.NoError(t, err)
+		}
+		synctest.Wait() // the hook is told after the client
+		mu.Lock()
+		defer mu.Unlock()
+		require.Len(t, done, 2)
+		require.Equal(t, 1500*time.Millisecond, done[0].Took)
+		require.Equal(t, int64(6), done[1].Chunks)
+	})
+}
