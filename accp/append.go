@@ -26,8 +26,7 @@ func (c *Codec) AppendFrame(dst []byte, m *Message) ([]byte, error) {
 
 // AppendValue appends the canonical text of v, as it stands in a payload.
 func (c *Codec) AppendValue(dst []byte, v Value) ([]byte, error) {
-	limits := c.Limits.withDefaults()
-	e := encoder{c: c, dst: dst, limits: &limits}
+	e := encoder{c: c, dst: dst, limits: c.Limits.withDefaults()}
 	e.value(&v, 0)
 	if err := e.result(0); err != nil {
 		return dst, err
@@ -40,7 +39,7 @@ func (c *Codec) AppendValue(dst []byte, v Value) ([]byte, error) {
 type encoder struct {
 	c      *Codec
 	dst    []byte
-	limits *Limits
+	limits Limits
 	values int
 	bad    *Error // ErrParse
 	intent bool
@@ -79,8 +78,7 @@ type cut struct{ start, body, meta, end int }
 // appendFrame writes a frame. Keys, if given, are those to write the params
 // under; a param whose key is empty is left out.
 func (c *Codec) appendFrame(dst []byte, m *Message, keys []string) ([]byte, cut, error) {
-	limits := c.Limits.withDefaults()
-	e := encoder{c: c, dst: dst, limits: &limits}
+	e := encoder{c: c, dst: dst, limits: c.Limits.withDefaults()}
 	at := cut{start: len(dst)}
 	e.dst = append(e.dst, '@')
 	e.name(m.From, "agent-id")
@@ -96,7 +94,7 @@ func (c *Codec) appendFrame(dst []byte, m *Message, keys []string) ([]byte, cut,
 	e.dst = append(e.dst, ':')
 	e.name(m.Op, "operation")
 	e.dst = append(e.dst, '{')
-	e.params(m.Params, keys, '|', 0, limits.Params)
+	e.params(m.Params, keys, '|', 0, e.limits.Params)
 	e.dst = append(e.dst, '}')
 	at.meta = len(e.dst)
 	if !m.Meta.empty() {
@@ -260,16 +258,11 @@ func (e *encoder) decimal(s string) {
 // text writes a string. With mark set it stays one even if it looks like another
 // type; the strings of the envelope need no mark (D20).
 func (e *encoder) text(s string, mark bool) {
-	plain, space := true, false
-	for i := 0; i < len(s); i++ {
-		if class[s[i]]&cPlain == 0 {
-			plain = false
-			if s[i] == ' ' {
-				space = true
-			}
-		}
+	i := 0
+	for i < len(s) && class[s[i]]&cPlain != 0 {
+		i++
 	}
-	if plain && s != "" {
+	if i == len(s) && s != "" {
 		if mark && !e.c.Portable {
 			if c := s[0]; (c <= '9' || c == 't' || c == 'f' || c == 'n') && looksTyped(s) {
 				e.dst = append(e.dst, `\e`...)
@@ -286,10 +279,16 @@ func (e *encoder) text(s string, mark bool) {
 		e.dst = append(e.dst, `\e`...)
 		return
 	}
+	space := strings.IndexByte(s[i:], ' ') >= 0
 	if space {
 		e.dst = append(e.dst, `\_`...)
 	}
-	for i := 0; i < len(s); {
+	if !space {
+		e.dst = append(e.dst, s[:i]...)
+	} else {
+		i = 0 // in front of it there may be underscores
+	}
+	for i < len(s) {
 		c := s[i]
 		if c >= utf8.RuneSelf {
 			r, n := utf8.DecodeRuneInString(s[i:])

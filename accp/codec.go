@@ -5,6 +5,7 @@ package accp
 
 import (
 	"strings"
+	"sync"
 	"unsafe"
 )
 
@@ -23,6 +24,9 @@ type Limits struct {
 const maxParts = 64 // frames that a message may be split into (D38)
 
 func (l Limits) withDefaults() Limits {
+	if l == (Limits{}) {
+		return Limits{Frame: 65536, Depth: 5, Params: 256, Meta: 32, Values: 4096, Name: maxName, Number: 128}
+	}
 	def := func(v *int, d, most int) {
 		if *v <= 0 {
 			*v = d
@@ -81,13 +85,25 @@ type Codec struct {
 // absent, and the envelope may lack fields. Every error is an [*Error]. The
 // message shares no memory with frame.
 func (c *Codec) Parse(frame []byte) (*Message, error) {
-	var buf [40]node
-	var f Frame
-	f.nodes = buf[:0]
-	if err := c.parse(frame, &f); err != nil {
+	f := takeFrame()
+	defer f.giveBack()
+	if err := c.parse(frame, f); err != nil {
 		return nil, err
 	}
 	return f.Message(), nil
+}
+
+// frames holds frames for those who need one for a moment.
+var frames = sync.Pool{New: func() any { return new(Frame) }}
+
+func takeFrame() *Frame { return frames.Get().(*Frame) }
+
+// giveBack makes f free for others, unless it grew large.
+func (f *Frame) giveBack() {
+	if cap(f.nodes) <= 1024 {
+		f.src = nil
+		frames.Put(f)
+	}
 }
 
 // ParseFrame reads exactly one frame into f, without allocating if f was used
@@ -102,8 +118,7 @@ func (c *Codec) ParseFrame(data []byte, f *Frame) error {
 
 func (c *Codec) parse(data []byte, f *Frame) *Error {
 	*f = Frame{src: data, nodes: f.nodes[:0], lenient: c.Lenient, mid: -1, cid: -1, aid: -1, sid: -1}
-	limits := c.Limits.withDefaults()
-	p := parser{f: f, s: data, lenient: c.Lenient, places: c.anyPlaces, name: cName, limits: &limits}
+	p := parser{f: f, s: data, lenient: c.Lenient, places: c.anyPlaces, name: cName, limits: c.Limits.withDefaults()}
 	if c.Lenient {
 		p.name |= cNameExt
 	}
@@ -120,7 +135,7 @@ func (c *Codec) parse(data []byte, f *Frame) *Error {
 func (c *Codec) ParseValue(text []byte) (Value, error) {
 	f := Frame{src: text, mid: -1, cid: -1, aid: -1, sid: -1}
 	limits := c.Limits.withDefaults()
-	p := parser{f: &f, s: text, lenient: c.Lenient, places: c.anyPlaces, name: cName, limits: &limits}
+	p := parser{f: &f, s: text, lenient: c.Lenient, places: c.anyPlaces, name: cName, limits: limits}
 	if c.Lenient {
 		p.name |= cNameExt
 	}
@@ -138,47 +153,54 @@ func (c *Codec) ParseValue(text []byte) (Value, error) {
 	if p.late != "" {
 		return Value{}, failAt(p.late, p.lateAt, p.lateIs)
 	}
-	b := newBuilder(&f)
-	return b.value(0), nil
+	b := newBuilder(&f, len(f.nodes))
+	var v Value
+	b.value(&v, 0)
+	return v, nil
 }
 
-// A builder turns the nodes of a frame into values. All texts share one buffer
-// that is never longer than the frame, all lists one slab.
+// A builder turns the nodes of a frame into values. All texts are parts of one copy
+// of the frame, all lists of one slab.
 type builder struct {
 	f    *Frame
 	text []byte
 	slab []Param
 }
 
-func newBuilder(f *Frame) builder {
-	return builder{f: f, text: make([]byte, 0, len(f.src)), slab: make([]Param, len(f.nodes))}
+// newBuilder returns a builder for at most so many values.
+func newBuilder(f *Frame, values int) builder {
+	b := builder{f: f, text: append([]byte(nil), f.src...)}
+	if values > 0 {
+		b.slab = make([]Param, values)
+	}
+	return b
 }
 
-// str copies text into the buffer.
-func (b *builder) str(s []byte) string {
-	if len(s) == 0 {
+// str returns the text from one place of the frame to another.
+func (b *builder) str(from, to int32) string {
+	if from == to {
 		return ""
 	}
-	at := len(b.text)
-	b.text = append(b.text, s...)
-	return view(b.text[at:])
+	return view(b.text[from:to])
 }
 
 // view returns bytes that never change again as a string.
 func view(s []byte) string { return unsafe.String(unsafe.SliceData(s), len(s)) }
 
+// unescaped returns the text of an escaped string. It is never longer than what it
+// is written as, and takes the place of that in the copy.
 func (b *builder) unescaped(n *node) string {
-	at := len(b.text)
-	b.text = appendUnescaped(b.text, b.f.src[n.val:n.end], n.form)
-	if len(b.text) == at {
+	out := appendUnescaped(b.text[n.val:n.val], b.f.src[n.val:n.end], n.form)
+	if len(out) == 0 {
 		return ""
 	}
-	return view(b.text[at:])
+	return view(out)
 }
 
-func (b *builder) value(i int32) Value {
+// value makes v, which is zero, the value of node i.
+func (b *builder) value(v *Value, i int32) {
 	n := &b.f.nodes[i]
-	v := Value{kind: n.kind}
+	v.kind = n.kind
 	switch n.kind {
 	case KindNull:
 	case KindBool:
@@ -193,10 +215,10 @@ func (b *builder) value(i int32) Value {
 		if n.form == negZero {
 			v.text = "0"
 		} else {
-			v.text = b.str(b.f.src[n.val:n.end])
+			v.text = b.str(n.val, n.end)
 		}
 	case KindDecimal:
-		v.text = b.str(b.f.src[n.val:n.end])
+		v.text = b.str(n.val, n.end)
 		if n.form == cutZeros {
 			v.text = trimDecimal(v.text)
 		}
@@ -207,9 +229,8 @@ func (b *builder) value(i int32) Value {
 		}
 		fallthrough
 	default:
-		v.text = b.str(b.f.src[n.val:n.end])
+		v.text = b.str(n.val, n.end)
 	}
-	return v
 }
 
 // list builds the count siblings that begin with node i.
@@ -221,7 +242,8 @@ func (b *builder) list(i, count int32) []Param {
 	b.slab = b.slab[count:]
 	for k := range out {
 		n := &b.f.nodes[i]
-		out[k] = Param{Key: b.str(b.f.src[n.key:n.keyEnd]), Value: b.value(i)}
+		out[k].Key = b.str(n.key, n.keyEnd)
+		b.value(&out[k].Value, i)
 		i += 1 + n.span
 	}
 	return out
@@ -234,10 +256,14 @@ func (f *Frame) Message() *Message {
 		meta Meta
 	}{}
 	m := &both.msg
-	b := newBuilder(f)
-	m.From = b.str(f.From())
+	values := int(f.first) // those of the metadata come behind
+	if f.ext > 0 {
+		values = len(f.nodes)
+	}
+	b := newBuilder(f, values)
+	m.From = b.str(f.from[0], f.from[1])
 	m.Intent = intern(f.Intent())
-	m.Op = b.str(f.Op())
+	m.Op = b.str(f.op[0], f.op[1])
 	m.Params = b.list(0, f.params)
 	if !f.hasMeta {
 		return m
@@ -257,7 +283,8 @@ func (f *Frame) Message() *Message {
 		for i, k := f.first, f.metaCount; k > 0; k-- {
 			n := &f.nodes[i]
 			if key := f.src[n.key:n.keyEnd]; !f.envelope(i, key) {
-				ext = append(ext, Param{Key: b.str(key), Value: b.value(i)})
+				ext = append(ext, Param{Key: b.str(n.key, n.keyEnd)})
+				b.value(&ext[len(ext)-1].Value, i)
 			}
 			i += 1 + n.span
 		}
@@ -286,11 +313,11 @@ func (b *builder) metaText(i int32) string {
 	if n.form != asIs {
 		return b.unescaped(n)
 	}
-	return b.str(b.f.src[n.val:n.end])
+	return b.str(n.val, n.end)
 }
 
 func intern(s []byte) Intent {
-	switch i := Intent(s); i { // the known ones need no memory of their own
+	switch Intent(s) { // the known ones need no memory of their own
 	case IntentReq:
 		return IntentReq
 	case IntentDone:
@@ -320,7 +347,7 @@ func intern(s []byte) Intent {
 	case IntentPong:
 		return IntentPong
 	default:
-		return i
+		return Intent(s)
 	}
 }
 

@@ -73,6 +73,17 @@ func (f *Frame) Raw(key string) (text []byte, kind Kind, ok bool) {
 	return nil, 0, false
 }
 
+// add returns a new node at the end, in which anything may stand.
+func (f *Frame) add() *node {
+	n := len(f.nodes)
+	if n < cap(f.nodes) {
+		f.nodes = f.nodes[:n+1]
+	} else {
+		f.nodes = append(f.nodes, node{})
+	}
+	return &f.nodes[n]
+}
+
 // site says what ends a value, and which delimiters are ordinary in it.
 type site uint8
 
@@ -93,7 +104,7 @@ type parser struct {
 	lenient bool
 	places  bool // accept any number of decimal places; for what the package stored itself
 	name    uint8
-	limits  *Limits
+	limits  Limits
 	values  int
 	depth   int
 
@@ -235,19 +246,25 @@ func (p *parser) pairs(in site, sep, end byte, limit int) (count int32, ok bool)
 			return 0, p.fault(start, "too many pairs")
 		}
 		me := len(p.f.nodes)
+		// A field of the envelope that comes twice is noticed by itself.
+		counts := true
 		if in == inMeta {
+			ext := p.f.ext
 			ok = p.metaField(at)
+			counts = p.f.ext != ext
 		} else {
 			ok = p.value(in, at)
 		}
 		if !ok {
 			return 0, false
 		}
-		if ordered && last >= 0 {
-			a, b := &p.f.nodes[last], &p.f.nodes[me]
-			ordered = string(p.s[a.key:a.keyEnd]) < string(p.s[b.key:b.keyEnd])
+		if counts {
+			if ordered && last >= 0 {
+				a, b := &p.f.nodes[last], &p.f.nodes[me]
+				ordered = string(p.s[a.key:a.keyEnd]) < string(p.s[b.key:b.keyEnd])
+			}
+			last = me
 		}
-		last = me
 		p.space()
 		switch {
 		case p.i >= len(p.s):
@@ -318,7 +335,7 @@ func (p *parser) value(in site, key [2]int32) bool {
 func (p *parser) container(open byte, key [2]int32) bool {
 	me := len(p.f.nodes)
 	start := p.i
-	p.f.nodes = append(p.f.nodes, node{key: key[0], keyEnd: key[1], val: int32(start)})
+	*p.f.add() = node{key: key[0], keyEnd: key[1], val: int32(start)}
 	p.i++
 	p.depth++
 	p.space()
@@ -411,7 +428,7 @@ func (p *parser) pair() bool {
 	}
 	p.i++
 	p.space()
-	p.f.nodes = append(p.f.nodes, node{val: int32(start), kind: KindMap, kids: 1, form: pairInMap})
+	*p.f.add() = node{val: int32(start), kind: KindMap, kids: 1, form: pairInMap}
 	p.depth++
 	if !p.value(inArray, key) {
 		return false

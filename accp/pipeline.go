@@ -53,18 +53,16 @@ func (c *Codec) prepare(m *Message, keys []string) (prepared, error) {
 		}
 	}
 	for i := range out.m.Params {
-		full := s.full(out.m.Params[i].Key)
-		k := full
-		if !c.LongKeys {
-			k = s.short(full)
+		f := s.look(out.m.Params[i].Key)
+		k := f.short
+		if c.LongKeys {
+			k = f.full
 		}
-		if !c.KeepDefaults && s != nil && full != keySchema {
-			if d, ok := s.Defaults.Get(full); ok && d.Equal(out.m.Params[i].Value) {
-				if c.repeated(s, out.m.Params, i, full) {
-					return prepared{}, fail(ErrParse, "key %s given twice", full)
-				}
-				k = ""
+		if f.def > 0 && !c.KeepDefaults && s.Defaults[f.def-1].Value.Equal(out.m.Params[i].Value) {
+			if c.repeated(s, out.m.Params, i, f) {
+				return prepared{}, fail(ErrParse, "key %s given twice", f.full)
 			}
+			k = ""
 		}
 		keys = append(keys, k)
 	}
@@ -74,9 +72,10 @@ func (c *Codec) prepare(m *Message, keys []string) (prepared, error) {
 
 // repeated reports whether a key that is about to be left out stands there under
 // another spelling too (D13). Keys that are written are compared by the encoder.
-func (c *Codec) repeated(s *compiled, params Params, i int, full string) bool {
+func (c *Codec) repeated(s *compiled, params Params, i int, f keyForm) bool {
+	global := globalShort(f.full)
 	for j := range params {
-		if j != i && s.full(params[j].Key) == full {
+		if k := params[j].Key; j != i && (k == f.full || k == f.short || k == global) && s.full(k) == f.full {
 			return true
 		}
 	}
@@ -249,7 +248,7 @@ func checkTypes(s *compiled, params Params, sending bool) (Params, error) {
 			}
 		}
 	}
-	if s.custom {
+	if s.custom || s.Code != SchemaTx && s.Code != SchemaStream && s.Code != SchemaError {
 		return out, nil
 	}
 	code := false

@@ -79,10 +79,9 @@ func (s *Session) receive(ctx context.Context, frame []byte) (*Received, error) 
 }
 
 func (s *Session) process(ctx context.Context, frame []byte) (*Received, error) {
-	var buf [40]node
-	var f Frame
-	f.nodes = buf[:0]
-	if err := s.codec.parse(frame, &f); err != nil {
+	f := takeFrame()
+	defer f.giveBack()
+	if err := s.codec.parse(frame, f); err != nil {
 		return nil, err
 	}
 	m := f.Message()

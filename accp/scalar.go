@@ -61,7 +61,8 @@ func (p *parser) scalar(in site, key [2]int32, raw bool) bool {
 		return p.fault(i, "expected a value")
 	}
 	p.i = i
-	nd := node{key: key[0], keyEnd: key[1], val: int32(start), end: int32(i), kind: KindString, form: fm}
+	nd := p.f.add()
+	*nd = node{key: key[0], keyEnd: key[1], val: int32(start), end: int32(i), kind: KindString, form: fm}
 	text := s[start:i]
 	switch {
 	case fm != asIs:
@@ -83,7 +84,7 @@ func (p *parser) scalar(in site, key [2]int32, raw bool) bool {
 		}
 	case raw:
 	case first <= '9' && (first >= '0' || first == '-'):
-		if !p.number(text, start, &nd) {
+		if !p.number(text, start, nd) {
 			return false
 		}
 	case first == 't' && string(text) == "true", first == 'f' && string(text) == "false":
@@ -91,7 +92,6 @@ func (p *parser) scalar(in site, key [2]int32, raw bool) bool {
 	case p.lenient && first == 'n' && string(text) == "null":
 		nd.kind = KindNull // L5
 	}
-	p.f.nodes = append(p.f.nodes, nd)
 	return true
 }
 

@@ -295,6 +295,14 @@ type compiled struct {
 	Schema
 	abbr   []abbreviation
 	custom bool
+	keys   map[string]keyForm // of the fields and abbreviations
+}
+
+// A keyForm is what there is to know about a key: both forms, and one more than the
+// place of its default.
+type keyForm struct {
+	full, short string
+	def         int
 }
 
 type abbreviation struct{ short, full string }
@@ -305,8 +313,44 @@ func compile(s Schema, custom bool) *compiled {
 		c.abbr = append(c.abbr, abbreviation{short, full})
 	}
 	slices.SortFunc(c.abbr, func(a, b abbreviation) int { return strings.Compare(a.short, b.short) })
+	c.keys = make(map[string]keyForm, len(c.Fields)+2*len(c.abbr))
+	learn := func(key string) {
+		f := keyForm{full: c.fullOf(key)}
+		f.short = c.shortOf(f.full)
+		f.def = 1 + c.Defaults.index(f.full)
+		c.keys[key] = f
+	}
+	for _, f := range c.Fields {
+		learn(f)
+	}
+	for _, a := range c.abbr {
+		learn(a.short)
+		learn(a.full)
+	}
 	return c
 }
+
+// look returns what there is to know about a key in either form; the schema may
+// be nil.
+func (s *compiled) look(key string) keyForm {
+	if s != nil {
+		if f, ok := s.keys[key]; ok {
+			return f
+		}
+	}
+	f := keyForm{full: s.fullOf(key)}
+	f.short = s.shortOf(f.full)
+	if s != nil {
+		f.def = 1 + s.Defaults.index(f.full)
+	}
+	return f
+}
+
+// full returns the full form of a key; the schema may be nil.
+func (s *compiled) full(key string) string { return s.look(key).full }
+
+// short returns the form of a full key to be sent.
+func (s *compiled) short(full string) string { return s.look(full).short }
 
 // owns reports whether key is a field of the schema or the full name of one of
 // its abbreviations. Such a name is never taken for an abbreviation (D30).
@@ -322,8 +366,8 @@ func (s *compiled) owns(key string) bool {
 	return false
 }
 
-// full returns the full form of a key; the schema may be nil.
-func (s *compiled) full(key string) string {
+// fullOf is full, worked out.
+func (s *compiled) fullOf(key string) string {
 	if key == keySchema {
 		return key
 	}
@@ -343,8 +387,8 @@ func (s *compiled) full(key string) string {
 	return key
 }
 
-// short returns the form of a full key to be sent.
-func (s *compiled) short(full string) string {
+// shortOf is short, worked out.
+func (s *compiled) shortOf(full string) string {
 	if full == keySchema {
 		return full
 	}

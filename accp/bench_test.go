@@ -1,0 +1,163 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package accp_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/fivewire/fivewire/accp"
+	"github.com/fivewire/fivewire/internal/bench/pair"
+	"github.com/fivewire/fivewire/internal/race"
+)
+
+const benchMeta = "[mid:49679033e07c,seq:3,ts:1714000000,cid:corr123,sid:abc-session]"
+
+// The messages of the benchmarks, in canonical form.
+var benchFrames = []struct{ name, frame string }{
+	{"schedule", `@planner>req:schedule{pri:high|task:impl_auth_module|when:sprint_14|who:dev_team}` + benchMeta},
+	{"findings", `@research>done:analyze{d:q3_sales|f:[rev\:-12%QoQ,ent_seg\:declining,churn\:+3.2%]|nx:strategy/plan}` + benchMeta},
+	{"toolcall", `@orchestrator>req:tool{args:{max:5,q:ACCP}|cache:false|pri:urgent|retry:3|schema:TC|tool:web_search}` + benchMeta},
+	{"transaction", `@payments>req:transaction{acc:acct_9876|amt:142.5|retryable:true|schema:TX|txn:txn_001}` + benchMeta},
+}
+
+const benchTask = `@planner>req:schedule{asgn:dev_team|dead:sprint_14|schema:TA|task:impl_auth_module}` + benchMeta
+
+func TestFloor(t *testing.T) {
+	var f floorFrame
+	for _, s := range benchFrames {
+		require.NoError(t, floorParse([]byte(s.frame), &f))
+		require.Equal(t, s.frame, string(f.Append(nil)))
+		var c accp.Codec
+		out, err := c.Canonical([]byte(s.frame))
+		require.NoError(t, err)
+		require.Equal(t, s.frame, string(out), "the samples are canonical")
+	}
+	for _, s := range []string{``, `@a>b:c`, `@a>b:c{k}`, `@a>b:c{k:}`, `@a>b:c{k:[1,2}`, `@a>b:c{k:v}x`, `@a>b:c{k:\x}`} {
+		require.Error(t, floorParse([]byte(s), &f), s)
+	}
+}
+
+// benchOps are what the rows of the benchmarks do with a sample: each beside the
+// floor that it is compared with.
+func benchOps(t testing.TB, frame string) map[string]struct{ sdk, floor func() } {
+	in := []byte(frame)
+	var c accp.Codec
+	var f accp.Frame
+	var ff floorFrame
+	var out, base []byte
+	m, err := c.Parse(in)
+	require.NoError(t, err)
+	full, err := c.Decode(in)
+	require.NoError(t, err)
+	require.NoError(t, floorParse(in, &ff))
+	parse := func() { _ = floorParse(in, &ff) }
+	write := func() { base = ff.Append(base[:0]) }
+	return map[string]struct{ sdk, floor func() }{
+		"op=decode":        {func() { err = c.ParseFrame(in, &f) }, parse},
+		"op=decodeMessage": {func() { m, err = c.Parse(in) }, parse},
+		"op=encode":        {func() { out, err = c.AppendFrame(out[:0], m) }, write},
+		"op=encodeMessage": {func() { out, err = c.AppendEncode(out[:0], full) }, write},
+	}
+}
+
+func BenchmarkCodec(b *testing.B) {
+	for _, s := range benchFrames {
+		for op, f := range benchOps(b, s.frame) {
+			for lib, f := range map[string]func(){"sdk": f.sdk, "floor": f.floor} {
+				b.Run(op+"/msg="+s.name+"/lib="+lib, func(b *testing.B) {
+					b.ReportAllocs()
+					b.SetBytes(int64(len(s.frame)))
+					for b.Loop() {
+						f()
+					}
+				})
+			}
+		}
+	}
+}
+
+func BenchmarkPairCodec(b *testing.B) {
+	for _, s := range benchFrames {
+		for op, f := range benchOps(b, s.frame) {
+			b.Run(op+"/msg="+s.name+"/lib=sdk", func(b *testing.B) { pair.Ratio(b, pair.Loop(f.sdk), pair.Loop(f.floor)) })
+		}
+	}
+}
+
+// BenchmarkExpand decodes a message of a schema with its keys in full and its
+// defaults filled in.
+func BenchmarkExpand(b *testing.B) {
+	var c accp.Codec
+	in := []byte(benchTask)
+	b.Run("schema=TA/lib=sdk", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			_, _ = c.Decode(in)
+		}
+	})
+}
+
+// BenchmarkPairExpand compares that with decoding alone: the goal is 2.
+func BenchmarkPairExpand(b *testing.B) {
+	var c accp.Codec
+	in := []byte(benchTask)
+	b.Run("schema=TA/lib=sdk", func(b *testing.B) {
+		pair.Ratio(b, pair.Loop(func() { _, _ = c.Decode(in) }), pair.Loop(func() { _, _ = c.Parse(in) }))
+	})
+}
+
+// BenchmarkCount counts by the estimate; real vocabularies are counted in the
+// package tokenizer.
+func BenchmarkCount(b *testing.B) {
+	for _, s := range []struct{ name, text string }{{"frame", benchFrames[0].frame}, {"nl2KB", strings.Repeat("Please schedule the task, please. ", 62)}} {
+		b.Run("text="+s.name+"/lib=approx", func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				accp.Approx{}.Count(s.text)
+			}
+		})
+	}
+}
+
+// BenchmarkReceive is a whole step of a session: checks, hot state, checkpoints.
+func BenchmarkReceive(b *testing.B) {
+	a, err := accp.NewSession("a", "s1", nil)
+	require.NoError(b, err)
+	s, err := accp.NewSession("b", "s1", nil)
+	require.NoError(b, err)
+	m := msg("req", "schedule", text("task", "impl_auth_module"), text("priority", "high"))
+	b.ReportAllocs()
+	for b.Loop() {
+		sent, err := a.Send(b.Context(), m)
+		if err == nil {
+			_, err = s.Receive(b.Context(), sent.Frames[0])
+		}
+		if err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+// Allocations are exact, so their goals are tests.
+func TestAllocations(t *testing.T) {
+	if race.Enabled {
+		t.Skip("the race detector allocates")
+	}
+	most := map[string]float64{"op=decode": 0, "op=decodeMessage": 3, "op=encode": 0, "op=encodeMessage": 0}
+	for _, s := range benchFrames {
+		for op, f := range benchOps(t, s.frame) {
+			f.sdk()
+			require.LessOrEqual(t, testing.AllocsPerRun(200, f.sdk), most[op], "%s %s", op, s.name)
+		}
+	}
+	var c accp.Codec
+	in := []byte(benchTask)
+	parse := testing.AllocsPerRun(200, func() { _, _ = c.Parse(in) })
+	decode := testing.AllocsPerRun(200, func() { _, _ = c.Decode(in) })
+	require.LessOrEqual(t, decode-parse, 2.0, "expanding a message of a schema")
+	require.Zero(t, testing.AllocsPerRun(200, func() { accp.Approx{}.Count(benchTask) }))
+}
