@@ -20,6 +20,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/fivewire/fivewire/store"
+	"github.com/fivewire/fivewire/store/natsstore"
 	"github.com/fivewire/fivewire/store/natsstore/embedded"
 )
 
@@ -35,7 +36,7 @@ func child() bool {
 		return false
 	}
 	ctx := context.Background()
-	s, err := embedded.Open(ctx, dir, nil)
+	s, err := embedded.Open(ctx, dir, &natsstore.Options{Sweep: 50 * time.Millisecond})
 	if err != nil {
 		fmt.Println("failed", err)
 		return true
@@ -51,6 +52,11 @@ func child() bool {
 			say("failed", err)
 			os.Exit(1)
 		}
+	}
+	if round == onlyGone {
+		must(leaveGone(ctx, s.Store))
+		say("ready")
+		select {}
 	}
 	for i := range 3 {
 		go func() {
@@ -96,6 +102,73 @@ func child() bool {
 		}()
 	}
 	select {}
+}
+
+// onlyGone is the round of a child that leaves nothing behind.
+const onlyGone = "gone"
+
+// leaveGone makes keys and records that have several versions, or several uses,
+// and sees all of them go.
+func leaveGone(ctx context.Context, s *natsstore.Store) error {
+	const ttl = 20 * time.Millisecond
+	for i := range 20 {
+		key := fmt.Sprint("key/", i)
+		rev, err := s.Create(ctx, key, []byte("old"), 0)
+		for range 3 {
+			if err == nil {
+				rev, err = s.Update(ctx, key, []byte("newer"), rev, time.Hour)
+			}
+		}
+		if err == nil && i%2 == 0 {
+			_, err = s.Update(ctx, key, []byte("newest"), rev, ttl)
+		} else if err == nil {
+			err = s.Delete(ctx, key, 0)
+		}
+		for range 3 {
+			if err == nil {
+				_, err = s.Append(ctx, "log", fmt.Sprint(i), nil, ttl)
+				time.Sleep(2 * ttl)
+			}
+		}
+		if err != nil {
+			return err
+		}
+	}
+	for { // until it is gone from the servers too, but for what tells who sweeps
+		info, err := natsstore.Messages(ctx, s)
+		if err != nil || info <= 1 {
+			return err
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+}
+
+// TestGoneStaysGone: what was replaced, and what replaced it, do not come back
+// when the process is killed after they went.
+func TestGoneStaysGone(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	cmd := exec.Command(os.Args[0], "-test.run=^$")
+	cmd.Env = append(os.Environ(), childDir+"="+dir, childRound+"="+onlyGone)
+	out, err := cmd.StdoutPipe()
+	require.NoError(t, err)
+	cmd.Stderr = os.Stderr
+	require.NoError(t, cmd.Start())
+	line, err := bufio.NewReader(out).ReadString('\n')
+	require.NoError(t, err)
+	require.NoError(t, cmd.Process.Kill())
+	_ = cmd.Wait()
+	require.Equal(t, "ready\n", line)
+	s, err := embedded.Open(t.Context(), dir, nil)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, s.Close()) }()
+	for e, err := range s.List(t.Context(), "") {
+		require.NoError(t, err)
+		t.Errorf("%s is back: %s", e.Key, e.Value)
+	}
+	records, err := s.Read(t.Context(), "log", 0, 1000)
+	require.NoError(t, err)
+	require.Empty(t, records)
 }
 
 // TestKilled kills a process with its embedded server at random moments and

@@ -1,0 +1,18 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package natsstore
+
+import "context"
+
+// Messages is how many messages of a store the servers hold.
+func Messages(ctx context.Context, s *Store) (n int, err error) {
+	for _, a := range []*area{s.kv, s.log} {
+		v, err := s.call(ctx, "$JS.API.STREAM.INFO."+a.name, nil)
+		if err != nil {
+			return 0, err
+		}
+		n += number[int](v.Get("state").Get("messages"))
+	}
+	return n, nil
+}
