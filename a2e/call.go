@@ -77,7 +77,8 @@ func (c *Call) setState(state any) {
 		c.state.Store(nil)
 		return
 	}
-	c.state.Store(&state)
+	kept := state // so that only this one is on the heap
+	c.state.Store(&kept)
 }
 
 // Emit sends an event about the call, in the event type of its namespace, with
@@ -122,12 +123,13 @@ func (c *Call) emit(msgType string, body func(seq int64) any) error {
 		return ErrClosed
 	}
 	m := NewMessage(msgType, body(c.seq))
-	line, err := s.host.codec.Append(nil, m)
+	line, err := s.host.codec.line(m)
 	if err != nil {
 		return err
 	}
 	c.seq++
-	s.out.put(line)
+	s.out.put(*line)
+	freeLine(line)
 	return nil
 }
 
@@ -382,7 +384,7 @@ func (s *Session) fail(c *Call, err *Error) {
 }
 
 func (s *Session) answer(c *Call, m *Message) {
-	line, err := s.host.codec.Append(nil, m)
+	line, err := s.host.codec.line(m)
 	if err != nil {
 		s.host.log.Error("a2e: answer cannot be encoded", "type", m.Type, "err", err)
 		e := reasoned(ErrRuntime, ReasonInternal, "internal error")
@@ -390,10 +392,11 @@ func (s *Session) answer(c *Call, m *Message) {
 		s.fail(c, e)
 		return
 	}
-	s.out.put(line)
+	s.out.put(*line)
 	if s.audited() {
-		s.audit(newAudit(s.auditID(), c.Message, c.arrived, c.in, len(line)))
+		s.audit(newAudit(s.auditID(), c.Message, c.arrived, c.in, len(*line)))
 	}
+	freeLine(line)
 	s.settle(c)
 }
 

@@ -98,6 +98,7 @@ type Client struct {
 	ended   chan struct{}  // closed when the reader has ended
 	work    sync.WaitGroup // handlers of host requests
 	workers chan struct{}
+	timers  sync.Pool // of calls, *time.Timer
 
 	dropped atomic.Uint64
 
@@ -364,12 +365,16 @@ func (c *Client) Shutdown(ctx context.Context) error {
 		} else if n := len(c.waiting); n > 0 {
 			last = c.waiting[n-1]
 		}
+		var done <-chan struct{}
+		if last != nil {
+			done = last.whenDone()
+		}
 		c.mu.Unlock()
 		if last == nil {
 			return c.Close()
 		}
 		select {
-		case <-last.done:
+		case <-done:
 		case <-ctx.Done():
 			return errors.Join(ctx.Err(), c.Close())
 		}

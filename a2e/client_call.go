@@ -46,21 +46,38 @@ type RetryPolicy struct {
 
 // A pending call waits for its slot, its events and its answer.
 type pending struct {
-	msg  *Message
-	line []byte
-	want string // canonical type of the answer, "" if any will do
-	free bool   // it takes no slot: handshake and ping
+	msg  stamped
+	line *[]byte // until it is sent
+	want string  // canonical type of the answer, "" if any will do
+	free bool    // it takes no slot: handshake and ping
 
-	// guarded by the client's mu until done is closed
+	// guarded by the client's mu until ended is set
 	events []Event // not taken yet
 	seen   []Event // taken; as many as may wait, for the error that may come
 	seq    Sequence
 	answer *Message
 	err    error
 	ended  bool
+	done   chan struct{} // closed at the end; nil if nobody asked for it
 
-	notify chan struct{} // holds one token: there are events
-	done   chan struct{} // closed with answer or err set
+	wake chan struct{} // holds one token: there are events, or the end has come
+}
+
+// signal wakes who waits for the call.
+func (p *pending) signal() {
+	select {
+	case p.wake <- struct{}{}:
+	default:
+	}
+}
+
+// whenDone returns a channel that is closed when the call has ended. It is called
+// with the client's mu held, for a call that has not.
+func (p *pending) whenDone() <-chan struct{} {
+	if p.done == nil {
+		p.done = make(chan struct{})
+	}
+	return p.done
 }
 
 // Do sends a request and returns its answer. An error of the host is an
@@ -144,7 +161,7 @@ func (c *Client) Stream(ctx context.Context, msgType string, body any, opts *Cal
 	}
 	s.p, s.err = c.newPending(msgType, body)
 	if s.err == nil {
-		s.ctx, s.cancel = context.WithTimeout(ctx, deadlineOf(s.p.msg, timeout))
+		s.ctx, s.cancel = context.WithTimeout(ctx, deadlineOf(&s.p.msg.Message, timeout))
 		s.err = c.begun(s.p)
 	}
 	return s
@@ -160,27 +177,22 @@ func (s *Stream) Events() iter.Seq2[Event, error] {
 			return
 		}
 		for {
-			for _, ev := range s.c.takeEvents(s.p) {
+			events, ended := s.c.takeEvents(s.p)
+			for _, ev := range events {
 				if !yield(ev, nil) {
 					s.cancel()
 					s.c.abandon(s.p, context.Canceled)
 					return
 				}
 			}
-			select {
-			case <-s.p.notify:
-				continue
-			case <-s.p.done:
-				for _, ev := range s.c.takeEvents(s.p) {
-					if !yield(ev, nil) {
-						s.cancel()
-						return
-					}
-				}
+			if ended {
 				if _, err := s.Answer(); err != nil {
 					yield(Event{}, err)
 				}
 				return
+			}
+			select {
+			case <-s.p.wake:
 			case <-s.ctx.Done():
 				s.c.abandon(s.p, context.Cause(s.ctx))
 			}
@@ -195,15 +207,11 @@ func (s *Stream) Answer() (*Message, error) {
 	}
 	defer s.cancel()
 	for {
-		select {
-		case <-s.p.done:
+		if _, ended := s.c.takeEvents(s.p); ended {
 			return s.p.answer, s.p.err
-		default:
 		}
 		select {
-		case <-s.p.done:
-		case <-s.p.notify:
-			s.c.takeEvents(s.p)
+		case <-s.p.wake:
 		case <-s.ctx.Done():
 			s.c.abandon(s.p, context.Cause(s.ctx))
 		}
@@ -222,21 +230,22 @@ func deadlineOf(m *Message, timeout time.Duration) time.Duration {
 }
 
 func (c *Client) newPending(msgType string, body any) (*pending, error) {
-	p := &pending{msg: NewMessage(msgType, body), notify: make(chan struct{}, 1), done: make(chan struct{})}
+	p := &pending{wake: make(chan struct{}, 1)}
+	p.msg.stamp(msgType, body)
 	if g, ok := body.(Members); ok {
 		p.msg.Body, p.msg.Extra = nil, g
 	}
-	want := ResponseType(msgType)
-	if t := c.codec.Types.Lookup(msgType); t != nil && CanonicalType(msgType) == msgType {
-		want = t.Response
+	if t := c.codec.Types.Lookup(msgType); t != nil && t.Name == msgType {
+		p.want = CanonicalType(t.Response)
+	} else {
+		p.want = CanonicalType(ResponseType(msgType))
 	}
 	switch msgType {
 	case TypeHandshakeRequest, TypePing:
 		p.free = true
 	}
-	p.want = CanonicalType(want)
 	var err error
-	p.line, err = c.codec.Append(nil, p.msg)
+	p.line, err = c.codec.line(&p.msg.Message)
 	return p, err
 }
 
@@ -245,30 +254,43 @@ func (c *Client) roundTrip(ctx context.Context, msgType string, body any, o *Cal
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, deadlineOf(p.msg, o.Timeout))
-	defer cancel()
+	timer := c.timer(deadlineOf(&p.msg.Message, o.Timeout))
+	defer c.freeTimer(timer)
 	if err := c.begun(p); err != nil {
 		return nil, err
 	}
 	for {
 		select {
-		case <-p.done:
-			for _, ev := range c.takeEvents(p) {
+		case <-p.wake:
+			events, ended := c.takeEvents(p)
+			for _, ev := range events {
 				if o.OnEvent != nil {
 					o.OnEvent(ev)
 				}
 			}
-			return p.answer, p.err
-		case <-p.notify:
-			for _, ev := range c.takeEvents(p) {
-				if o.OnEvent != nil {
-					o.OnEvent(ev)
-				}
+			if ended {
+				return p.answer, p.err
 			}
+		case <-timer.C:
+			c.abandon(p, context.DeadlineExceeded)
 		case <-ctx.Done():
 			c.abandon(p, context.Cause(ctx))
 		}
 	}
+}
+
+// timer returns a timer, one that was used before if there is one.
+func (c *Client) timer(d time.Duration) *time.Timer {
+	if t, ok := c.timers.Get().(*time.Timer); ok {
+		t.Reset(d)
+		return t
+	}
+	return time.NewTimer(d)
+}
+
+func (c *Client) freeTimer(t *time.Timer) {
+	t.Stop()
+	c.timers.Put(t)
 }
 
 // Send sends a message without waiting for anything: an event, or a request whose
@@ -278,11 +300,12 @@ func (c *Client) Send(ctx context.Context, msgType string, body any) error {
 	if err != nil {
 		return err
 	}
+	defer freeLine(p.line)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch c.state {
 	case clientReady:
-		c.out.put(p.line)
+		c.out.put(*p.line)
 		return ctx.Err()
 	case clientClosed:
 		return ErrClosed
@@ -301,6 +324,11 @@ func (c *Client) begun(p *pending) error {
 		return ErrNotConnected
 	}
 	if p.free {
+		c.sendCall(p)
+		return nil
+	}
+	if len(c.waiting) == 0 && c.inFlight < c.parallel {
+		c.inFlight++
 		c.sendCall(p)
 		return nil
 	}
@@ -323,20 +351,22 @@ func (c *Client) admit() {
 func (c *Client) sendCall(p *pending) {
 	c.calls[p.msg.ID] = p
 	c.order = append(c.order, p)
-	c.out.put(p.line)
+	c.out.put(*p.line)
+	freeLine(p.line)
 	p.line = nil
 }
 
-// takeEvents returns the events that arrived since it was called last.
-func (c *Client) takeEvents(p *pending) []Event {
+// takeEvents returns the events that arrived since it was called last, and
+// whether the call has ended.
+func (c *Client) takeEvents(p *pending) (events []Event, ended bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	events := p.events
+	events = p.events
 	p.events = nil
 	if room := c.opts.MaxEvents - len(p.seen); room > 0 {
 		p.seen = append(p.seen, events[:min(room, len(events))]...)
 	}
-	return events
+	return events, p.ended
 }
 
 // abandon ends a call on this side (D-38).
@@ -360,13 +390,8 @@ func (c *Client) finish(p *pending, answer *Message, err error) {
 		return
 	}
 	p.ended, p.answer, p.err = true, answer, err
-	var e *Error
-	if errors.As(err, &e) {
-		e.Events = append(slices.Clone(p.seen), p.events...)
-		if e.Remote && errors.Is(e, ErrUnsupported) {
-			namespace, _, _ := strings.Cut(p.msg.Type, "/")
-			c.lacking[namespace] = true
-		}
+	if err != nil {
+		c.noteFault(p, err)
 	}
 	if c.calls[p.msg.ID] == p {
 		delete(c.calls, p.msg.ID)
@@ -379,6 +404,24 @@ func (c *Client) finish(p *pending, answer *Message, err error) {
 	} else if i := slices.Index(c.waiting, p); i >= 0 {
 		c.waiting = slices.Delete(c.waiting, i, i+1)
 	}
-	close(p.done)
+	freeLine(p.line) // of one that was never sent
+	p.line = nil
+	if p.done != nil {
+		close(p.done)
+	}
+	p.signal()
 	c.admit()
+}
+
+// noteFault completes the error that a call ends with.
+func (c *Client) noteFault(p *pending, err error) {
+	var e *Error
+	if !errors.As(err, &e) {
+		return
+	}
+	e.Events = append(slices.Clone(p.seen), p.events...)
+	if e.Remote && errors.Is(e, ErrUnsupported) {
+		namespace, _, _ := strings.Cut(p.msg.Type, "/")
+		c.lacking[namespace] = true
+	}
 }

@@ -38,9 +38,7 @@ func (c *Client) readLines() error {
 	in := NewLineReader(c.rw, c.codec)
 	for {
 		line, err := in.next()
-		var e *Error
-		switch {
-		case err == nil:
+		if err == nil {
 			if line = c.denoise(line); line == nil {
 				continue
 			}
@@ -50,6 +48,10 @@ func (c *Client) readLines() error {
 				continue
 			}
 			c.take(m)
+			continue
+		}
+		var e *Error
+		switch {
 		case errors.As(err, &e):
 			if c.opts.SkipNoise && e.Reason != ReasonTooLarge {
 				continue
@@ -181,10 +183,7 @@ func (c *Client) event(p *pending, m *Message) {
 		return
 	}
 	p.events = append(p.events, Event{Message: m, Order: p.seq.Next(eventInfo(m).Seq)})
-	select {
-	case p.notify <- struct{}{}:
-	default:
-	}
+	p.signal()
 }
 
 func (c *Client) pushersOf(m *Message) []*pusher {

@@ -279,6 +279,27 @@ func (c *Codec) Append(dst []byte, m *Message) ([]byte, error) {
 	return out, nil
 }
 
+// lineBuffers hold lines between writing and sending: whoever takes a line copies
+// it.
+var lineBuffers = sync.Pool{New: func() any { return new([]byte) }}
+
+// line encodes a message into a buffer, to be given back to freeLine.
+func (c *Codec) line(m *Message) (*[]byte, error) {
+	b := lineBuffers.Get().(*[]byte)
+	var err error
+	if *b, err = c.Append((*b)[:0], m); err != nil {
+		lineBuffers.Put(b)
+		return nil, err
+	}
+	return b, nil
+}
+
+func freeLine(b *[]byte) {
+	if b != nil && cap(*b) <= outboxSpare {
+		lineBuffers.Put(b)
+	}
+}
+
 func (c *Codec) encode(e *encoder, m *Message) error {
 	start := len(e.dst)
 	if ft := encodeMessage(e, m, c.EmitVersion); ft != nil {

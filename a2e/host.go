@@ -280,15 +280,18 @@ func (s *Session) read(r io.Reader) error {
 	in := NewLineReader(r, s.host.codec)
 	for {
 		line, err := in.next()
-		var e *Error
-		switch {
-		case s.isClosed():
+		if s.isClosed() {
 			return nil
-		case err == nil:
+		}
+		if err == nil {
 			if err := s.out.wait(s.ctx); err != nil { // an agent that does not read is not read from
 				return nil
 			}
 			s.feed(line)
+			continue
+		}
+		var e *Error
+		switch {
 		case errors.As(err, &e):
 			s.refuse(e)
 		case isEnd(err):

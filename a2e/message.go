@@ -4,9 +4,12 @@
 package a2e
 
 import (
+	"crypto/rand"
+	"encoding/hex"
 	"encoding/json"
 	"strconv"
 	"time"
+	"unsafe"
 
 	"github.com/fivewire/fivewire/internal/randid"
 )
@@ -38,7 +41,26 @@ type Message struct {
 // NewMessage returns a message with a new id and the present time. The body is a
 // pointer to a model, or nil.
 func NewMessage(msgType string, body any) *Message {
-	return &Message{Type: msgType, ID: NewID(), TS: timestamp(time.Now()), Body: body}
+	s := &stamped{}
+	s.stamp(msgType, body)
+	return &s.Message
+}
+
+// A stamped message holds the text of its id and its time itself, so that the
+// three of them are one allocation. It must not be copied.
+type stamped struct {
+	Message
+	id [32]byte
+	ts [24]byte
+}
+
+func (s *stamped) stamp(msgType string, body any) {
+	var b [16]byte
+	_, _ = rand.Read(b[:]) // never fails
+	b[6], b[8] = b[6]&0x0f|0x40, b[8]&0x3f|0x80
+	hex.Encode(s.id[:], b[:])
+	ts := appendTimestamp(s.ts[:0], time.Now())
+	s.Message = Message{Type: msgType, ID: unsafe.String(&s.id[0], len(s.id)), TS: json.Number(unsafe.String(&ts[0], len(ts))), Body: body}
 }
 
 // Time returns the time of the message, to the precision that a [time.Time] and
@@ -63,12 +85,11 @@ func (m *Message) ReqID() string {
 // NewID returns a message id: 32 hex digits of a random UUID.
 func NewID() string { return randid.UUID4Hex() }
 
-// timestamp writes a time as seconds with at most microseconds, zeros trimmed
-// (A2E-013). It does not go through a float.
-func timestamp(t time.Time) json.Number {
-	var buf [32]byte
+// appendTimestamp writes a time as seconds with at most microseconds, zeros
+// trimmed (A2E-013). It does not go through a float.
+func appendTimestamp(b []byte, t time.Time) []byte {
 	micros := t.UnixMicro()
-	b := strconv.AppendInt(buf[:0], micros/1e6, 10)
+	b = strconv.AppendInt(b, micros/1e6, 10)
 	if rest := micros % 1e6; rest > 0 {
 		b = append(b, '.')
 		for scale := int64(1e5); rest > 0; scale /= 10 {
@@ -76,7 +97,7 @@ func timestamp(t time.Time) json.Number {
 			rest %= scale
 		}
 	}
-	return json.Number(b)
+	return b
 }
 
 // Seconds returns t as Unix seconds, as the members created_at and the like

@@ -115,13 +115,16 @@ func (o *outbox) abandon() {
 func (o *outbox) run() {
 	defer close(o.done)
 	defer o.w.Close()
+	var timer *time.Timer // strikes when a write call takes too long
 	for {
 		batch, ok := o.next()
 		if !ok {
 			return
 		}
-		timer := (*time.Timer)(nil)
-		if o.stall > 0 {
+		switch {
+		case timer != nil:
+			timer.Reset(o.stall)
+		case o.stall > 0:
 			timer = time.AfterFunc(o.stall, o.abandon)
 		}
 		_, err := o.w.Write(batch)
