@@ -34,7 +34,8 @@ const DefaultBodyTimeout = time.Minute
 
 // boundBody gives the body of a request its time to arrive, be it read by the
 // handler or thrown away by net/http after a refusal. The ReadTimeout of a server
-// that has one stands. A transport without deadlines is served without.
+// that has one stands. Once a body has arrived, net/http lifts its deadline, so a
+// handler may take longer. A transport without deadlines is served without.
 func boundBody(w http.ResponseWriter, r *http.Request, timeout time.Duration) {
 	if r.ContentLength != 0 && !hasReadTimeout(r) {
 		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(timeout))
@@ -44,16 +45,6 @@ func boundBody(w http.ResponseWriter, r *http.Request, timeout time.Duration) {
 func hasReadTimeout(r *http.Request) bool {
 	srv, ok := r.Context().Value(http.ServerContextKey).(*http.Server)
 	return ok && srv.ReadTimeout > 0
-}
-
-// takeBody reads a request up to limit bytes. Once it has arrived, its deadline is
-// lifted: net/http would end the context of a handler that takes longer.
-func takeBody(w http.ResponseWriter, r *http.Request, limit int) ([]byte, error) {
-	data, err := readBody(r, limit)
-	if err == nil && r.ContentLength != 0 && !hasReadTimeout(r) {
-		_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
-	}
-	return data, err
 }
 
 // readBody reads a request up to limit bytes.

@@ -490,7 +490,7 @@ func (in *Inbox) pushed(w http.ResponseWriter, r *http.Request) ([]byte, error) 
 	if in.opts.Secret != "" && !secretMatches(r.Header.Get(secretHeader), in.opts.Secret) {
 		return nil, ErrUnauthorized.err("the secret is missing or wrong")
 	}
-	data, err := takeBody(w, r, in.opts.MaxBytes)
+	data, err := readBody(r, in.opts.MaxBytes)
 	if err != nil {
 		return nil, err
 	}

@@ -319,7 +319,7 @@ func fromLoopback(req *http.Request) bool {
 }
 
 func (r *Relay) servePush(w http.ResponseWriter, req *http.Request, to *recipient) error {
-	data, err := takeBody(w, req, r.opts.MaxBytes)
+	data, err := readBody(req, r.opts.MaxBytes)
 	if err != nil {
 		return err
 	}
@@ -479,7 +479,7 @@ func (r *Relay) serveDeployedPull(w http.ResponseWriter, req *http.Request, to *
 }
 
 func (r *Relay) serveAck(w http.ResponseWriter, req *http.Request, to *recipient) error {
-	data, err := takeBody(w, req, maxAnswer)
+	data, err := readBody(req, maxAnswer)
 	if err != nil {
 		return err
 	}

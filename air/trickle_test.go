@@ -4,6 +4,7 @@
 package air_test
 
 import (
+	"bufio"
 	"context"
 	"io"
 	"net"
@@ -87,7 +88,7 @@ func TestSlowHandlerAfterBody(t *testing.T) {
 		}
 	}), &air.InboxOptions{Resolver: w.resolver(t), BodyTimeout: 50 * time.Millisecond})
 	require.NoError(t, err)
-	for _, timeout := range []time.Duration{0, 20 * time.Second} { // of the server
+	for _, timeout := range []time.Duration{0, 50 * time.Millisecond, 20 * time.Second} { // of the server
 		srv := httptest.NewUnstartedServer(in)
 		srv.Config.ReadTimeout = timeout
 		srv.Start()
@@ -101,4 +102,34 @@ func TestSlowHandlerAfterBody(t *testing.T) {
 		}
 		srv.Close()
 	}
+}
+
+// A stream outlives the ReadTimeout of the server, which is for requests.
+func TestStreamOutlivesReadTimeout(t *testing.T) {
+	relay := air.NewRelay(nil)
+	defer relay.Close()
+	srv := httptest.NewUnstartedServer(relay)
+	srv.Config.ReadTimeout = 50 * time.Millisecond
+	srv.Start()
+	defer srv.Close()
+	w := newWorld(t, nil)
+	alice, bob := w.join(t, 1), w.join(t, 2)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, srv.URL+"/pull/"+bob.AIRID()+"?stream=1", nil)
+	require.NoError(t, err)
+	res, err := srv.Client().Do(req)
+	require.NoError(t, err)
+	defer res.Body.Close()
+	time.Sleep(200 * time.Millisecond) // the timeout is over
+	data := signedOffer(t, alice, bob.DID(), nil)
+	push(t, relay, bob.AIRID(), data)
+	lines := bufio.NewScanner(res.Body)
+	for lines.Scan() {
+		if strings.HasPrefix(lines.Text(), "data:") {
+			require.Contains(t, lines.Text(), idOf(t, data))
+			return
+		}
+	}
+	t.Fatal("the stream ended: ", lines.Err())
 }
