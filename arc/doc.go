@@ -45,7 +45,12 @@
 //
 // Tasks, chats, subscriptions and what is to be sent to webhooks are kept in
 // [ServerOptions.Store], by default in memory. With a store that outlives the
-// process, [Server.Recover] takes up after a restart what was interrupted.
+// process, [Server.Recover] takes up after a restart what was interrupted. Several
+// processes may share one, behind a proxy that gives each request to any of them;
+// each then calls Recover every now and then, and takes over what a process was
+// doing that has been silent for [ServerOptions.Lease]. With
+// [ServerOptions.Idempotency] a request whose process died may be sent again, and a
+// task that it had begun is not begun twice.
 //
 // # Conformance
 //
