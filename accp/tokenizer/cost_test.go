@@ -55,8 +55,9 @@ func TestCountAllocatesNothing(t *testing.T) {
 	}
 }
 
-// Sixteen times the text takes at most a few times sixteen times as long, also
-// where nothing tells where a piece could end.
+// Sixteen times the text takes nothing near 256 times as long, also where nothing
+// tells where a piece could end. Caches and neighbours on the machine make it more
+// than sixteen times.
 func TestCountIsNearLinear(t *testing.T) {
 	n := 1 << 14
 	if race.Enabled {
@@ -74,7 +75,7 @@ func TestCountIsNearLinear(t *testing.T) {
 	for _, unit := range []string{"a", "=", " ", "\n", "中", "\u0301", "🙂", "qz", "'", "A", "\r\n\t", " \u0301", "Aʰ"} {
 		short := max(fastest(strings.Repeat(unit, n)), 100*time.Microsecond)
 		long := fastest(strings.Repeat(unit, 16*n))
-		require.Less(t, long, 16*4*short, "%q", unit)
+		require.Less(t, long, 16*8*short, "%q", unit)
 	}
 }
 

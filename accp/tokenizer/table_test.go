@@ -387,6 +387,20 @@ func TestREADMEProse(t *testing.T) {
 		require.Contains(t, readme, want)
 	}
 	require.Negative(t, slices.Min(envelope))
+
+	// How far the estimate is off, over all the frames.
+	estimated, exact := 0, 0
+	for _, s := range all {
+		frames := []string{s.Frame, s.FrameWithEnvelope}
+		for _, hop := range s.Hops {
+			frames = append(frames, hop.Frame)
+		}
+		for _, f := range frames {
+			estimated, exact = estimated+accp.Approx{}.Count(f), exact+c.Count(f)
+		}
+	}
+	t.Logf("the estimate is %.3f of the exact count", float64(estimated)/float64(exact))
+	require.InDelta(t, 1.06, float64(estimated)/float64(exact), 0.04)
 	require.Equal(t, c.Count("priority"), c.Count("pri"))
 }
 

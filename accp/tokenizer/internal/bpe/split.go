@@ -12,7 +12,7 @@ import (
 // character.
 type Class uint8
 
-// The classes. Those up to Mark are of letters and of what may stand among them.
+// The classes.
 const (
 	Other    Class = iota // neither letter nor number nor white space, nor a mark
 	Upper                 // Lu, Lt
