@@ -266,6 +266,35 @@ func BenchmarkPairReplayWindow(b *testing.B) {
 	}
 }
 
+// What callers see: the names are hashed outside of the lock, so many callers are
+// not slower than one, which is the base.
+func BenchmarkPairReplayWindowCallers(b *testing.B) {
+	w := &ReplayWindow{PerThread: 1 << 30, Total: 1 << 30}
+	var n atomic.Int64
+	record := func() {
+		i := n.Add(1)
+		var nonce [8]byte
+		binary.BigEndian.PutUint64(nonce[:], uint64(i))
+		// An entry lives for a moment, so that the window stays small.
+		if err := w.Record("did:wba:example.org:agents:AIR-A1B2-C3D4-E5F6", "thread", string(nonce[:]), string(nonce[:]), time.Now().Add(20*time.Millisecond)); err != nil {
+			panic(err)
+		}
+	}
+	b.Run("callers=64/lib=sdk", func(b *testing.B) {
+		pair.Ratio(b, func(n int) {
+			var wg sync.WaitGroup
+			for i := range 64 {
+				wg.Go(func() {
+					for k := i; k < n; k += 64 {
+						record()
+					}
+				})
+			}
+			wg.Wait()
+		}, pair.Loop(record))
+	})
+}
+
 // A queue is what a relay does for one mailbox, below HTTP.
 type queue struct {
 	boxes *boxes

@@ -89,7 +89,7 @@ func (s *slab[T]) len() int { return len(s.all) - len(s.free) }
 // hashKey is half of SHA-256: two inputs with the same 128 bits are not to be
 // found, and those are enough to tell envelopes apart.
 func hashKey(kind byte, a, b, c string) replayKey {
-	var room [1024]byte
+	var room [384]byte // enough for what is usual
 	t := append(room[:0], kind)
 	t = append(append(t, a...), 0)
 	t = append(append(t, b...), 0)
