@@ -290,7 +290,7 @@ func TestCancel(t *testing.T) {
 				t.Helper()
 				select {
 				case <-d.cancelled:
-				case <-time.After(10 * time.Second):
+				case <-time.After(30 * time.Second):
 					t.Fatal("the handler goes on")
 				}
 			}
@@ -488,7 +488,7 @@ func TestForeignAgents(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			client := overHTTP.connect(t, a2asrv.NewHandler(foreign{tt.execute}))
 			for _, perSender := range []bool{false, true} {
-				c, err := a2abinding.NewClient(client, "planner", &accp.ClientOptions{Tries: 1, Timeout: 5 * time.Second, Session: accp.SessionOptions{SeqPerSender: perSender}})
+				c, err := a2abinding.NewClient(client, "planner", &accp.ClientOptions{Tries: 1, Session: accp.SessionOptions{SeqPerSender: perSender}})
 				require.NoError(t, err)
 				for range 2 {
 					_, err = c.Call(t.Context(), request(accp.OpAnalyze, "x"))

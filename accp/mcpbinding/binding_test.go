@@ -45,7 +45,8 @@ func TestMain(m *testing.M) {
 type desk struct {
 	agent     *accp.Server
 	mcp       *mcp.Server
-	cancelled chan struct{} // gets a value when the tool wait was cancelled
+	started   chan struct{} // gets a value when the tool wait begins
+	cancelled chan struct{} // and when it was cancelled
 }
 
 var metric = accp.Schema{Name: "metric", Code: "MX", Version: 1, Fields: []string{"name", "level"}, Abbr: map[string]string{"lv": "level"}}
@@ -67,7 +68,7 @@ func newDesk() (*desk, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := &desk{agent: agent, cancelled: make(chan struct{}, 1)}
+	d := &desk{agent: agent, started: make(chan struct{}, 1), cancelled: make(chan struct{}, 1)}
 	agent.Handle(accp.IntentReq, accp.OpTool, accp.Tools(map[string]accp.Tool{
 		"echo": func(_ context.Context, args accp.Params) (accp.Value, error) { return accp.Map(args...), nil },
 		"boom": func(context.Context, accp.Params) (accp.Value, error) {
@@ -75,6 +76,7 @@ func newDesk() (*desk, error) {
 		},
 		"deny": func(context.Context, accp.Params) (accp.Value, error) { return accp.Null(), accp.ErrPolicyDenied },
 		"wait": func(ctx context.Context, _ accp.Params) (accp.Value, error) {
+			d.started <- struct{}{}
 			<-ctx.Done()
 			d.cancelled <- struct{}{}
 			return accp.Null(), ctx.Err()
@@ -210,13 +212,17 @@ func TestCancel(t *testing.T) {
 			c, err := mcpbinding.NewClient(o.connect(t, d.mcp), "planner", nil)
 			require.NoError(t, err)
 			ctx, cancel := context.WithCancel(t.Context())
-			time.AfterFunc(50*time.Millisecond, cancel)
+			defer cancel()
+			go func() {
+				<-d.started
+				cancel()
+			}()
 			_, err = c.Call(ctx, call(t, "wait", accp.Map()))
 			require.ErrorIs(t, err, accp.ErrTimeout)
 			require.ErrorIs(t, err, context.Canceled)
 			select {
 			case <-d.cancelled:
-			case <-time.After(10 * time.Second):
+			case <-time.After(30 * time.Second):
 				t.Fatal("the tool goes on")
 			}
 		})
