@@ -250,7 +250,7 @@ type Host struct {
 	ended    callQueue            // ended calls in that order
 	bulky    *hostCall            // the first of ended that may have a payload
 	recorded int64                // size of ended
-	lastEnd  chan struct{}        // see claim; since the lock was taken
+	lastEnd  *claim               // that ended last since the lock was taken
 	stats    Stats
 	events   []*AuditEvent // to be told after unlock
 	overs    []sessionOver // likewise, to the Remote

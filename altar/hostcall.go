@@ -586,8 +586,11 @@ func (h *Host) settle(c *hostCall, err *Error, now time.Time) {
 
 // leave takes a call whose end is sent out of the tables of calls in flight.
 func (h *Host) leave(c *hostCall, record bool, now time.Time) {
-	if c.claim != nil && c.claim.announced != nil {
-		close(c.claim.announced)
+	if cl := c.claim; cl != nil {
+		cl.left = true
+		if cl.announced != nil {
+			close(cl.announced)
+		}
 	}
 	c.state, c.endedAt, c.claim = callDone, now, nil
 	c.s.active.remove(c)

@@ -31,11 +31,15 @@ type claim struct {
 	keep    time.Duration // how long the intent is kept: as long as the call may run
 	params  json.RawMessage
 	digest  string         // of its parameters
+	key     string         // of its record
 	rev     store.Revision // of the record, once it is written
 	end     ending         // how the call ends, once the claim is no more pending
 
-	// What ends at one moment is announced in the order in which it ended.
+	// What ends at one moment is announced in the order in which it ended:
+	// announced is closed then, after is that of the one before. There are none
+	// for calls that end alone.
 	after, announced chan struct{}
+	left             bool // announced or not, it has ended
 }
 
 func errStore() *Error {
@@ -70,10 +74,16 @@ func (h *Host) end(c *hostCall, e ending, now time.Time) {
 	}
 	cl := c.claim
 	c.state, cl.end = callEnding, e
-	cl.after, cl.announced = h.lastEnd, make(chan struct{})
-	h.lastEnd = cl.announced
+	if before := h.lastEnd; before != nil && !before.left {
+		if before.announced == nil {
+			before.announced = make(chan struct{})
+		}
+		cl.after = before.announced
+	}
+	h.lastEnd = cl
 	if !cl.pending { // else takeClaim goes on
-		h.background(func() { h.recordEnd(c, cl) })
+		h.wg.Add(1) // the Host is not closed
+		go h.recordEnd(c, cl)
 	}
 }
 
@@ -86,11 +96,16 @@ func (h *Host) claimCall(c *hostCall, refusal *Error) {
 		cl.keep = max(time.Until(c.s.expiry.due), 0) + h.opts.RecordFor
 	}
 	c.claim = cl
-	h.background(func() { h.takeClaim(c, cl) })
+	if !h.closed { // else everything ends
+		h.wg.Add(1)
+		go h.takeClaim(c, cl)
+	}
 }
 
 // takeClaim is the rest of claimCall, without the lock.
 func (h *Host) takeClaim(c *hostCall, cl *claim) {
+	defer h.wg.Done()
+	cl.key = callKey(c.s.id, c.id)
 	cl.digest = digest(cl.params)
 	cl.params = nil
 	pause := backoff.Backoff{Base: 10 * time.Millisecond, Max: 250 * time.Millisecond, Jitter: 0.2}
@@ -152,7 +167,10 @@ func (h *Host) granted(c *hostCall, cl *claim, rev store.Revision, again bool) {
 		c.state, c.failedOver = callHeld, again
 		h.judgeCall(c, now)
 	case callEnding:
-		h.background(func() { h.recordEnd(c, cl) })
+		if !h.closed {
+			h.wg.Add(1)
+			go h.recordEnd(c, cl)
+		}
 	}
 }
 
@@ -183,6 +201,7 @@ func (h *Host) announceRecorded(c *hostCall, r *callRecord, now time.Time) {
 // fails keeps nobody from the outcome: the intent in the store is enough that
 // the call never runs again.
 func (h *Host) recordEnd(c *hostCall, cl *claim) {
+	defer h.wg.Done()
 	other, err := h.state.record(c, cl)
 	if err != nil {
 		h.opts.Logger.Error("altar: the outcome of a call could not be recorded", "session", c.s.id, "invocation", c.id, "err", err)
@@ -215,7 +234,7 @@ func (s *state) claim(c *hostCall, cl *claim) (*callRecord, store.Revision, erro
 	if err := s.begin(ctx); err != nil {
 		return nil, 0, err
 	}
-	key := callKey(c.s.id, c.id)
+	key := cl.key
 	mine := &callRecord{Host: s.h.opts.ID, Instance: s.instance, Tool: c.toolName, Digest: cl.digest}
 	for {
 		if cl.refusal == nil {
@@ -281,7 +300,7 @@ func (s *state) record(c *hostCall, cl *claim) (*callRecord, error) {
 	pause := backoff.Backoff{Base: 20 * time.Millisecond, Max: time.Second, Jitter: 0.2}
 	ctx, cancel := s.context()
 	defer cancel()
-	key, small := callKey(c.s.id, c.id), false
+	key, small := cl.key, false
 	for attempt := 1; err == nil; attempt++ {
 		if cl.end.record {
 			_, err = s.db().Update(ctx, key, value, cl.rev, s.h.opts.RecordFor)

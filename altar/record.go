@@ -116,8 +116,9 @@ func readCallRecord(data []byte) (*callRecord, error) {
 // digest identifies parameters: two that are equal JSON, numbers compared exactly
 // and members in any order, have the same one (D-22).
 func digest(params json.RawMessage) string {
-	sum := sha256.Sum256(appendIdentity(make([]byte, 0, len(params)+16), strictjson.Value(params)))
-	return hex.EncodeToString(sum[:])
+	sum := sha256.Sum256(appendIdentity(make([]byte, 0, 2*len(params)+16), strictjson.Value(params)))
+	var text [2 * sha256.Size]byte
+	return string(hex.AppendEncode(text[:0], sum[:]))
 }
 
 // appendIdentity appends a text that is the same for equal values only.
@@ -158,25 +159,33 @@ func appendIdentity(dst []byte, v strictjson.Value) []byte {
 // ten.
 func appendNumberIdentity(dst []byte, v strictjson.Value) []byte {
 	text := bytes.TrimSpace(v)
-	mantissa, power, _ := bytes.Cut(bytes.ToLower(text), []byte{'e'})
+	mantissa, power := text, []byte(nil)
+	if i := bytes.IndexAny(text, "eE"); i >= 0 {
+		mantissa, power = text[:i], text[i+1:]
+	}
 	if len(power) > 1024 {
 		return append(dst, text...) // as for EqualNumbers
 	}
 	mantissa, negative := bytes.CutPrefix(mantissa, []byte{'-'})
 	whole, fraction, _ := bytes.Cut(mantissa, []byte{'.'})
-	digits := append(bytes.Clone(whole), fraction...)
+	digits := whole
+	if len(fraction) > 0 {
+		digits = append(bytes.Clone(whole), fraction...)
+	}
 	digits = bytes.TrimLeft(digits, "0")
 	trimmed := bytes.TrimRight(digits, "0")
 	if len(trimmed) == 0 {
 		return append(dst, '0')
 	}
-	exponent := new(big.Int)
-	if len(power) > 0 {
-		exponent.SetString(string(bytes.TrimPrefix(power, []byte{'+'})), 10)
-	}
-	exponent.Add(exponent, big.NewInt(int64(len(digits)-len(trimmed)-len(fraction))))
 	if negative {
 		dst = append(dst, '-')
 	}
-	return exponent.Append(append(append(dst, trimmed...), 'e'), 10)
+	dst = append(append(dst, trimmed...), 'e')
+	if len(power) == 0 {
+		return appendInt(dst, int64(len(digits)-len(trimmed)-len(fraction)))
+	}
+	exponent := new(big.Int)
+	exponent.SetString(string(bytes.TrimPrefix(power, []byte{'+'})), 10)
+	exponent.Add(exponent, big.NewInt(int64(len(digits)-len(trimmed)-len(fraction))))
+	return exponent.Append(dst, 10)
 }
