@@ -142,9 +142,9 @@ func (l *logged) cycle(body []byte) error {
 	return errors.Join(err, l.write([]byte("a12345678")))
 }
 
-func fileQueues(b testing.TB, sync bool, callers int) (s *fileStore, each func(seq int64) error) {
+func fileQueues(b testing.TB, sync, alone bool, callers int) (s *fileStore, each func(seq int64) error) {
 	s = openFileStore(b, sync)
-	relay := NewRelay(&RelayOptions{Store: s, MaxQueued: 1 << 30})
+	relay := NewRelay(&RelayOptions{Store: s, Alone: alone, MaxQueued: 1 << 30})
 	free := make(chan *queue, callers)
 	for i := range callers {
 		free <- newQueue(b, relay, fmt.Sprint("box", i))
@@ -159,15 +159,17 @@ func fileQueues(b testing.TB, sync bool, callers int) (s *fileStore, each func(s
 func BenchmarkPairRelayQueueFile(b *testing.B) {
 	for _, sync := range []bool{false, true} {
 		for _, callers := range []int{1, 16} {
-			b.Run(fmt.Sprintf("store=file/sync=%t/callers=%d/lib=sdk", sync, callers), func(b *testing.B) {
-				f, err := os.Create(filepath.Join(b.TempDir(), "floor"))
-				require.NoError(b, err)
-				defer f.Close()
-				floor := &logged{f: f, sync: sync}
-				_, each := fileQueues(b, sync, callers)
-				body := signedSample(b, 1<<10, false)
-				pair.RatioCallers(b, callers, each, func(int64) error { return floor.cycle(body) })
-			})
+			for _, alone := range []bool{false, true} {
+				b.Run(fmt.Sprintf("store=file/sync=%t/callers=%d/alone=%t/lib=sdk", sync, callers, alone), func(b *testing.B) {
+					f, err := os.Create(filepath.Join(b.TempDir(), "floor"))
+					require.NoError(b, err)
+					defer f.Close()
+					floor := &logged{f: f, sync: sync}
+					_, each := fileQueues(b, sync, alone, callers)
+					body := signedSample(b, 1<<10, false)
+					pair.RatioCallers(b, callers, each, func(int64) error { return floor.cycle(body) })
+				})
+			}
 		}
 	}
 }
@@ -176,7 +178,7 @@ func BenchmarkRelayQueueFile(b *testing.B) {
 	for _, sync := range []bool{false, true} {
 		for _, callers := range []int{1, 16} {
 			b.Run(fmt.Sprintf("store=file/sync=%t/callers=%d/lib=sdk", sync, callers), func(b *testing.B) {
-				_, each := fileQueues(b, sync, callers)
+				_, each := fileQueues(b, sync, true, callers)
 				var n atomic.Int64
 				b.SetParallelism(max(1, callers/2))
 				b.ReportAllocs()
@@ -203,7 +205,7 @@ func BenchmarkRelayQueueFile(b *testing.B) {
 // What comes while the file is being synced shares one sync (the queue of the relay
 // holds no lock meanwhile).
 func TestFileStoreGroups(t *testing.T) {
-	s, each := fileQueues(t, true, 8)
+	s, each := fileQueues(t, true, false, 8)
 	var wg sync.WaitGroup
 	for range 8 {
 		wg.Go(func() {

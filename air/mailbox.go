@@ -133,6 +133,10 @@ type boxes struct {
 	// one, need not be in it then.
 	private bool
 
+	// alone tells that no other process uses the store at the same time, so that
+	// nobody else asks for what was handed out.
+	alone bool
+
 	mu   sync.Mutex
 	open map[string]*mailbox // by AIR ID; guarded by mu
 }
@@ -328,7 +332,7 @@ func (b *boxes) pull(ctx context.Context, box string, after uint64, limit int) (
 	mb.mu.Lock()
 	defer mb.mu.Unlock()
 	s := span{after + 1, recs[len(recs)-1].Seq}
-	if b.private {
+	if b.alone {
 		mb.handed = mb.handed.grow(s)
 		return recs, more, nil
 	}
@@ -366,7 +370,7 @@ func (b *boxes) hand(ctx context.Context, mb *mailbox, s span) error {
 }
 
 func (b *boxes) readHanded(ctx context.Context, mb *mailbox, again bool) error {
-	if b.private || mb.read && !again {
+	if b.alone || mb.read && !again {
 		return nil
 	}
 	e, err := b.store.Get(ctx, mb.spans)

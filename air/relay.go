@@ -69,6 +69,12 @@ type RelayOptions struct {
 	// restart loses.
 	Store store.Store
 
+	// Alone tells that no other relay uses the Store at the same time. What was
+	// handed out is then not written down, which spares one of three writes for
+	// each envelope; after a restart, an acknowledgement counts once the envelope
+	// has been handed out again.
+	Alone bool
+
 	// Directory knows the recipients. Nil means that every AIR ID has a mailbox.
 	Directory Directory
 
@@ -174,7 +180,7 @@ func NewRelay(opts *RelayOptions) *Relay {
 		o.TTL = 7 * 24 * time.Hour
 	}
 	r.log = logger(o.Logger)
-	r.boxes = boxes{store: o.Store, private: private, ttl: o.TTL, max: o.MaxQueued, open: make(map[string]*mailbox)}
+	r.boxes = boxes{store: o.Store, private: private, alone: private || o.Alone, ttl: o.TTL, max: o.MaxQueued, open: make(map[string]*mailbox)}
 	r.rate = rateLimiter{limit: o.RateLimit, start: time.Now()}
 	return r
 }

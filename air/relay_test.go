@@ -193,6 +193,34 @@ func TestRelayForgets(t *testing.T) {
 	})
 }
 
+// A relay that is alone with its store writes down only what it keeps: an
+// acknowledgement of what was handed out before a restart counts once it was handed
+// out again.
+func TestRelayAlone(t *testing.T) {
+	st := store.NewMemory()
+	one := newWorld(t, &air.RelayOptions{Store: st, Alone: true})
+	alice, bob := one.join(t, 1), one.join(t, 2)
+	box := "/inbox/" + bob.AIRID()
+	data := signedOffer(t, alice, bob.DID(), nil)
+	push(t, one.relay, bob.AIRID(), data)
+	require.Len(t, pull(t, one.relay, box+"/pull").Envelopes, 1)
+	ack := func(w *world) string {
+		status, body, _ := do(t, w.relay, "POST", box+"/ack", ackBody(idOf(t, data)))
+		require.Equal(t, 200, status)
+		return body
+	}
+	for e, err := range st.List(t.Context(), "") {
+		require.NoError(t, err)
+		t.Errorf("%s was written", e.Key)
+	}
+	two := newWorld(t, &air.RelayOptions{Store: st, Alone: true}) // the next process
+	require.Contains(t, ack(two), `"acked_count":0`)
+	push(t, two.relay, bob.AIRID(), data)
+	require.Len(t, pull(t, two.relay, box+"/pull").Envelopes, 1)
+	require.Contains(t, ack(two), `"acked_count":1`)
+	require.Empty(t, pull(t, two.relay, box+"/pull").Envelopes)
+}
+
 // Two relays on one store are one relay, and a new process knows what the old one
 // handed out.
 func TestRelaysShareAStore(t *testing.T) {
