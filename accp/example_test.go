@@ -1,0 +1,264 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package accp_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log"
+	"net/http/httptest"
+	"strings"
+
+	"github.com/fivewire/fivewire/accp"
+)
+
+func ExampleCodec() {
+	var c accp.Codec
+	m := &accp.Message{From: "planner", Intent: accp.IntentReq, Op: accp.OpSchedule, Params: accp.Params{
+		{Key: "schema", Value: accp.String(accp.SchemaTask)},
+		{Key: "assignee", Value: accp.String("dev_team")},
+		{Key: "task", Value: accp.String("write the login page")},
+		{Key: "priority", Value: accp.String("medium")}, // the default of the schema
+	}}
+	frame, err := c.Encode(m)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(string(frame))
+
+	back, err := c.Decode(frame)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(back.Params.Text("task"), back.Params.Text("priority"))
+	// Output:
+	// @planner>req:schedule{asgn:dev_team|schema:TA|task:\_write_the_login_page}
+	// write the login page medium
+}
+
+// A model wrote a frame by the examples of the draft, which do not keep to its
+// grammar. The repaired form can be sent, or given back to the model.
+func ExampleCodec_Repair() {
+	var c accp.Codec
+	frame := []byte(`@research>done:analyze{d:q3_sales|f:[rev:-12%QoQ,churn:+3.2%]|nx:@strategy:plan}`)
+	_, err := c.Decode(frame)
+	fmt.Println(errors.Is(err, accp.ErrParse))
+	fmt.Println(string(c.Repair(frame)))
+	// Output:
+	// true
+	// @research>done:analyze{d:q3_sales|f:[{rev:-12%QoQ},{churn:+3.2%}]|nx:\@strategy\:plan}
+}
+
+// Structs with tags become messages, and a schema of their own makes those short.
+func ExampleSchemaOf() {
+	type Report struct {
+		Revenue string `accp:"revenue,dec,abbr=rev"` // an exact decimal
+		Region  string `accp:"region,default=emea"`
+	}
+	schema, err := accp.SchemaOf("report", "RP", 1, Report{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	registry := accp.NewRegistry()
+	if err := registry.Register(schema); err != nil {
+		log.Fatal(err)
+	}
+	c := accp.Codec{Registry: registry}
+	m, err := accp.NewMessage(accp.IntentDone, accp.OpAnalyze, "RP", Report{Revenue: "1250.50", Region: "emea"})
+	if err != nil {
+		log.Fatal(err)
+	}
+	m.From = "analyst"
+	frame, err := c.Encode(m)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(string(frame))
+
+	back, err := c.Decode(frame)
+	if err != nil {
+		log.Fatal(err)
+	}
+	var r Report
+	if err := accp.Unmarshal(back.Params, &r); err != nil {
+		log.Fatal(err)
+	}
+	fmt.Printf("%+v\n", r)
+	// Output:
+	// @analyst>done:analyze{rev:1250.5|schema:RP}
+	// {Revenue:1250.5 Region:emea}
+}
+
+// Two sides of a session. The second one refuses what was sent before, and keeps a
+// summary of what it saw.
+func ExampleSession() {
+	ctx := context.Background()
+	planner, err := accp.NewSession("planner", "s1", nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	worker, err := accp.NewSession("worker", "s1", nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	sent, err := planner.Send(ctx, &accp.Message{Intent: accp.IntentDone, Op: accp.OpPlan, Params: accp.Params{
+		{Key: "steps", Value: accp.Int(3)},
+		{Key: "owner", Value: accp.String("dev")},
+	}})
+	if err != nil {
+		log.Fatal(err)
+	}
+	got, err := worker.Receive(ctx, sent.Frames[0])
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(accp.Render(got.Wire))
+	fmt.Println(got.Checkpoint.ID, got.Checkpoint.Summary)
+
+	_, err = worker.Receive(ctx, sent.Frames[0])
+	fmt.Println(errors.Is(err, accp.ErrDuplicate))
+	// Output:
+	// [planner] complete plan
+	// owner: "dev"
+	// steps: 3
+	// cp1 planner:plan.owner=dev;planner:plan.steps=3
+	// true
+}
+
+// Only what changed travels.
+func ExampleSession_Sync() {
+	ctx := context.Background()
+	s, err := accp.NewSession("planner", "s1", nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	state := accp.Params{{Key: "phase", Value: accp.String("plan")}, {Key: "budget", Value: accp.Int(40)}}
+	for range 2 {
+		sent, err := s.Sync(ctx, state)
+		if err != nil {
+			log.Fatal(err)
+		}
+		body, _, _ := strings.Cut(string(sent.Frames[0]), "[")
+		fmt.Println(body)
+		state = state.Set("phase", accp.String("run"))
+	}
+	// Output:
+	// @planner>sync:state{delta:{budget:40,phase:plan}|v:1}
+	// @planner>sync:state{delta:{phase:run}|v:2}
+}
+
+func ExampleClient() {
+	ctx := context.Background()
+	s, err := accp.NewServer("weather", nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	s.HandleFunc(accp.IntentQry, accp.OpLookup, func(_ context.Context, w *accp.Reply, m *accp.Message) error {
+		return w.Result(accp.Params{{Key: "city", Value: accp.String(m.Params.Text("query"))}, {Key: "sky", Value: accp.String("clear")}})
+	})
+	ts := httptest.NewServer(s)
+	defer ts.Close()
+	defer s.Close(ctx)
+
+	c, err := accp.NewClient(ts.URL+accp.FramesPath, "planner", &accp.ClientOptions{HTTPClient: ts.Client()})
+	if err != nil {
+		log.Fatal(err)
+	}
+	m, err := c.Call(ctx, &accp.Message{Intent: accp.IntentQry, Op: accp.OpLookup, Params: accp.Params{
+		{Key: "query", Value: accp.String("Oslo")},
+	}})
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(m.From, m.Params.Text("city"), m.Params.Text("sky"))
+
+	_, err = c.Call(ctx, &accp.Message{Intent: accp.IntentReq, Op: accp.OpPurge})
+	fmt.Println(errors.Is(err, accp.ErrInvalidIntent))
+	// Output:
+	// weather Oslo clear
+	// true
+}
+
+// A stream over a WebSocket connection, word by word.
+func ExampleDial() {
+	ctx := context.Background()
+	s, err := accp.NewServer("writer", nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	s.HandleFunc(accp.IntentReq, accp.OpGenerate, func(_ context.Context, w *accp.Reply, m *accp.Message) error {
+		words := strings.Fields(m.Params.Text("data"))
+		for i, word := range words {
+			chunk, err := accp.NewMessage(accp.IntentStream, m.Op, accp.SchemaStream,
+				accp.Chunk{Index: int64(i), Data: accp.String(word), Final: i == len(words)-1})
+			if err != nil {
+				return err
+			}
+			if err := w.Send(chunk); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	ts := httptest.NewServer(s)
+	defer ts.Close()
+	defer s.Close(ctx)
+
+	c, err := accp.Dial(ctx, "ws"+strings.TrimPrefix(ts.URL, "http")+accp.WebSocketPath, "planner", &accp.DialOptions{HTTPClient: ts.Client()})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer c.Close()
+	for v, err := range c.Stream(ctx, &accp.Message{Intent: accp.IntentReq, Op: accp.OpGenerate, Params: accp.Params{
+		{Key: "data", Value: accp.String("three short words")},
+	}}) {
+		if err != nil {
+			log.Fatal(err)
+		}
+		word, _ := v.Text()
+		fmt.Println(word)
+	}
+	// Output:
+	// three
+	// short
+	// words
+}
+
+func ExampleTools() {
+	ctx := context.Background()
+	s, err := accp.NewServer("calc", nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	s.Handle(accp.IntentReq, accp.OpTool, accp.Tools(map[string]accp.Tool{
+		"add": func(_ context.Context, args accp.Params) (accp.Value, error) {
+			var in struct{ A, B int64 }
+			if err := accp.Unmarshal(args, &in); err != nil {
+				return accp.Value{}, err
+			}
+			return accp.Int(in.A + in.B), nil
+		},
+	}))
+	ts := httptest.NewServer(s)
+	defer ts.Close()
+	defer s.Close(ctx)
+
+	c, err := accp.NewClient(ts.URL+accp.FramesPath, "planner", &accp.ClientOptions{HTTPClient: ts.Client()})
+	if err != nil {
+		log.Fatal(err)
+	}
+	call, err := accp.NewMessage(accp.IntentReq, accp.OpTool, accp.SchemaTool, accp.ToolCall{Name: "add",
+		Arguments: accp.Map(accp.Param{Key: "a", Value: accp.Int(40)}, accp.Param{Key: "b", Value: accp.Int(2)})})
+	if err != nil {
+		log.Fatal(err)
+	}
+	m, err := c.Call(ctx, call)
+	if err != nil {
+		log.Fatal(err)
+	}
+	result, _ := m.Params.Get("result")
+	fmt.Println(result.Int())
+	// Output: 42 true
+}
