@@ -235,18 +235,29 @@ func BenchmarkPairPipeCall(b *testing.B) {
 }
 
 func BenchmarkPipeCall(b *testing.B) {
-	agent, host := net.Pipe()
-	go func() { _ = echoHost().Serve(context.Background(), host) }()
-	c := a2e.NewClient(agent, &a2e.ClientOptions{Token: "s3cret", Capabilities: []string{"tools"}, Types: tools.Types()})
-	defer c.Close()
-	_, err := c.Connect(context.Background())
-	require.NoError(b, err)
-	b.ReportAllocs()
-	for b.Loop() {
-		r := &tools.CallRequest{ToolName: "echo", Arguments: json.RawMessage(`{"seq":1}`), Timeout: 30}
-		if _, err := c.Do(context.Background(), "tool/call/req", r, nil); err != nil {
-			b.Fatal(err)
-		}
+	for _, callers := range []int{1, 64} {
+		b.Run(fmt.Sprintf("over=mem/lib=sdk/callers=%d", callers), func(b *testing.B) {
+			agent, host := net.Pipe()
+			go func() { _ = echoHost().Serve(context.Background(), host) }()
+			c := a2e.NewClient(agent, &a2e.ClientOptions{Token: "s3cret", Capabilities: []string{"tools"}, Types: tools.Types()})
+			defer c.Close()
+			_, err := c.Connect(context.Background())
+			require.NoError(b, err)
+			b.ReportAllocs()
+			var all sync.WaitGroup
+			b.ResetTimer()
+			for k := range callers {
+				all.Go(func() {
+					for i := k; i < b.N; i += callers {
+						r := &tools.CallRequest{ToolName: "echo", Arguments: json.RawMessage(`{"seq":1}`), Timeout: 30}
+						if _, err := c.Do(context.Background(), "tool/call/req", r, nil); err != nil {
+							panic(err)
+						}
+					}
+				})
+			}
+			all.Wait()
+		})
 	}
 }
 

@@ -208,17 +208,51 @@ func (s *Session) begin(c *Call) {
 	for _, key := range c.keys {
 		s.held[key] = true
 	}
-	s.work.Add(1)
-	go s.run(c)
+	select {
+	case s.todo <- c:
+	default:
+		s.work.Add(1)
+		go s.worker(c)
+	}
+}
+
+// maxIdle is how many workers of a session wait for the next call. They are used
+// again for their stacks: a new one would have to grow its own.
+const maxIdle = 4
+
+// worker runs a call, and more if they come soon enough.
+func (s *Session) worker(c *Call) {
+	defer s.work.Done()
+	for {
+		s.run(c)
+		if s.idle.Add(1) > maxIdle {
+			s.idle.Add(-1)
+			return
+		}
+		select {
+		case c = <-s.todo:
+			s.idle.Add(-1)
+		case <-s.ctx.Done():
+			return
+		}
+	}
 }
 
 func (s *Session) run(c *Call) {
-	defer s.work.Done()
 	body, err := s.handle(c)
+	if s.conclude(c, body, err) {
+		s.out.help()
+	}
+}
+
+// conclude answers a call with what its handler returned, and reports whether
+// nobody else is at work.
+func (s *Session) conclude(c *Call, body any, err error) (alone bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	alone = s.running <= 1
 	if c.answered {
-		return
+		return alone
 	}
 	switch {
 	case c.silent, err == nil && (body == NoAnswer || c.mayPass && body == nil):
@@ -228,6 +262,7 @@ func (s *Session) run(c *Call) {
 	default:
 		s.answer(c, s.response(c, body))
 	}
+	return alone
 }
 
 // handle asks the plugins in turn (D-34).
@@ -392,7 +427,11 @@ func (s *Session) answer(c *Call, m *Message) {
 		s.fail(c, e)
 		return
 	}
-	s.out.put(*line)
+	if s.running > 1 { // more answers come soon, for one write call
+		s.out.put(*line)
+	} else {
+		s.out.leave(*line)
+	}
 	if s.audited() {
 		s.audit(newAudit(s.auditID(), c.Message, c.arrived, c.in, len(*line)))
 	}

@@ -109,9 +109,8 @@ type Client struct {
 	lacking   map[string]bool // namespaces that the host does not serve
 	parallel  int
 	inFlight  int
-	waiting   []*pending          // for a slot, in order
-	calls     map[string]*pending // sent, by id
-	order     []*pending          // the same in order of sending
+	waiting   []*pending // for a slot, in order
+	calls     callTable  // sent
 	pushers   map[string][]*pusher
 	anyPush   []*pusher
 	handlers  map[string]func(ctx context.Context, m *Message) (any, error)
@@ -134,7 +133,7 @@ type pusher struct{ fn func(m *Message) }
 // NewClient returns a client that speaks over rw and owns it from now on. It
 // does no I/O before [Client.Connect].
 func NewClient(rw io.ReadWriteCloser, opts *ClientOptions) *Client {
-	c := &Client{rw: rw, ended: make(chan struct{}), calls: map[string]*pending{}, caps: map[string]Capability{},
+	c := &Client{rw: rw, ended: make(chan struct{}), calls: newCallTable(), caps: map[string]Capability{},
 		lacking: map[string]bool{}, pushers: map[string][]*pusher{}, workers: make(chan struct{}, 16),
 		handlers: map[string]func(context.Context, *Message) (any, error){}}
 	if opts != nil {
@@ -359,10 +358,8 @@ func (c *Client) Close() error {
 func (c *Client) Shutdown(ctx context.Context) error {
 	for {
 		c.mu.Lock()
-		var last *pending
-		if n := len(c.order); n > 0 {
-			last = c.order[n-1]
-		} else if n := len(c.waiting); n > 0 {
+		last := c.calls.last
+		if n := len(c.waiting); n > 0 && last == nil {
 			last = c.waiting[n-1]
 		}
 		var done <-chan struct{}
@@ -386,7 +383,7 @@ func (c *Client) shut(err error, polite bool) {
 	c.mu.Lock()
 	already := c.state == clientClosed
 	c.state = clientClosed
-	calls := append(slices.Clone(c.order), c.waiting...)
+	calls := append(slices.Collect(c.calls.all()), c.waiting...)
 	for _, p := range calls {
 		c.finish(p, nil, wrapClosed(err))
 	}

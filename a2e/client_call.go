@@ -49,7 +49,9 @@ type pending struct {
 	msg  stamped
 	line *[]byte // until it is sent
 	want string  // canonical type of the answer, "" if any will do
-	free bool    // it takes no slot: handshake and ping
+
+	before, after *pending // of the callTable
+	free          bool     // it takes no slot: handshake and ping
 
 	// guarded by the client's mu until ended is set
 	events []Event // not taken yet
@@ -349,8 +351,7 @@ func (c *Client) admit() {
 }
 
 func (c *Client) sendCall(p *pending) {
-	c.calls[p.msg.ID] = p
-	c.order = append(c.order, p)
+	c.calls.add(p)
 	c.out.put(*p.line)
 	freeLine(p.line)
 	p.line = nil
@@ -376,7 +377,7 @@ func (c *Client) abandon(p *pending, err error) {
 	if p.ended {
 		return
 	}
-	if c.calls[p.msg.ID] != nil && slices.Contains(c.peer.Features, FeatureCancel) && c.state == clientReady {
+	if c.calls.get(p.msg.ID) != nil && slices.Contains(c.peer.Features, FeatureCancel) && c.state == clientReady {
 		if line, err := c.codec.Append(nil, NewMessage(typeCancel, &Cancel{ReqID: p.msg.ID})); err == nil {
 			c.out.put(line)
 		}
@@ -393,11 +394,7 @@ func (c *Client) finish(p *pending, answer *Message, err error) {
 	if err != nil {
 		c.noteFault(p, err)
 	}
-	if c.calls[p.msg.ID] == p {
-		delete(c.calls, p.msg.ID)
-		if i := slices.Index(c.order, p); i >= 0 {
-			c.order = slices.Delete(c.order, i, i+1)
-		}
+	if c.calls.remove(p) {
 		if !p.free {
 			c.inFlight--
 		}

@@ -19,7 +19,7 @@ func (c *Client) read() {
 	err := c.readLines()
 	c.mu.Lock()
 	c.state = clientClosed
-	for _, p := range append(slices.Clone(c.order), c.waiting...) {
+	for _, p := range append(slices.Collect(c.calls.all()), c.waiting...) {
 		c.finish(p, nil, closedBy(err))
 	}
 	c.mu.Unlock()
@@ -90,7 +90,7 @@ func (c *Client) reject(err *Error) {
 	c.reply(errorMessage(err))
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if p := c.calls[err.refID]; p != nil && err.refID != "" && c.kind(err.msgType) != KindEvent {
+	if p := c.calls.get(err.refID); p != nil && err.refID != "" && c.kind(err.msgType) != KindEvent {
 		c.finish(p, nil, fmt.Errorf("%w: %w", ErrBadResponse, err))
 	}
 }
@@ -124,7 +124,7 @@ func (c *Client) take(m *Message) {
 	}
 	reqID := m.ReqID()
 	c.mu.Lock()
-	p := c.calls[reqID]
+	p := c.calls.get(reqID)
 	if reqID == "" {
 		p = nil
 	}
@@ -168,7 +168,7 @@ func (c *Client) guess(m *Message) *pending {
 	default:
 		return nil
 	}
-	for _, p := range c.order {
+	for p := range c.calls.all() {
 		if p.want == CanonicalType(m.Type) {
 			return p
 		}

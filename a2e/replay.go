@@ -71,6 +71,9 @@ func (r *replay) put(line []byte) {
 	r.changed()
 }
 
+func (r *replay) leave(line []byte) { r.put(line) }
+func (r *replay) help()             {}
+
 // trim forgets what was taken and is too old.
 func (r *replay) trim() {
 	for (len(r.lines) > r.keep || r.bytes > replayKept) && r.first < r.unread {

@@ -9,12 +9,15 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
 // A sink takes the lines that a session sends.
 type sink interface {
 	put(line []byte)                // never blocks
+	leave(line []byte)              // the same, for who calls help next
+	help()                          // may block while the agent does not read
 	wait(ctx context.Context) error // returns when there is room
 	finish()                        // nothing more comes
 }
@@ -36,6 +39,8 @@ type Session struct {
 	cancel   context.CancelFunc
 	finished chan struct{} // closed when no goroutine of the session is left
 	work     sync.WaitGroup
+	todo     chan *Call   // to workers that wait for one
+	idle     atomic.Int32 // how many do
 
 	mu        sync.Mutex // guards everything below
 	state     sessionState
@@ -66,7 +71,7 @@ const answeredIDs = 1024
 
 func startSession(h *Host, out sink) *Session {
 	s := &Session{host: h, out: out, finished: make(chan struct{}), calls: map[string]*Call{}, held: map[string]bool{},
-		waiters: map[string]chan *Message{}, states: map[*Plugin]*pluginState{}}
+		waiters: map[string]chan *Message{}, states: map[*Plugin]*pluginState{}, todo: make(chan *Call)}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.mu.Lock() // the timer may fire at once
 	defer s.mu.Unlock()
