@@ -99,6 +99,7 @@ type Client struct {
 	work    sync.WaitGroup // handlers of host requests
 	workers chan struct{}
 	timers  sync.Pool // of calls, *time.Timer
+	wakes   sync.Pool // of calls, chan struct{}
 
 	dropped atomic.Uint64
 

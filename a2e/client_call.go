@@ -232,7 +232,7 @@ func deadlineOf(m *Message, timeout time.Duration) time.Duration {
 }
 
 func (c *Client) newPending(msgType string, body any) (*pending, error) {
-	p := &pending{wake: make(chan struct{}, 1)}
+	p := &pending{wake: c.wake()}
 	p.msg.stamp(msgType, body)
 	if g, ok := body.(Members); ok {
 		p.msg.Body, p.msg.Extra = nil, g
@@ -258,6 +258,7 @@ func (c *Client) roundTrip(ctx context.Context, msgType string, body any, o *Cal
 	}
 	timer := c.timer(deadlineOf(&p.msg.Message, o.Timeout))
 	defer c.freeTimer(timer)
+	defer c.freeWake(p)
 	if err := c.begun(p); err != nil {
 		return nil, err
 	}
@@ -279,6 +280,24 @@ func (c *Client) roundTrip(ctx context.Context, msgType string, body any, o *Cal
 			c.abandon(p, context.Cause(ctx))
 		}
 	}
+}
+
+// wake returns a channel for one token, one that was used before if there is one.
+func (c *Client) wake() chan struct{} {
+	if w, ok := c.wakes.Get().(chan struct{}); ok {
+		return w
+	}
+	return make(chan struct{}, 1)
+}
+
+// freeWake gives the channel of a call back that has ended, or was never begun:
+// nobody signals it any more.
+func (c *Client) freeWake(p *pending) {
+	select {
+	case <-p.wake:
+	default:
+	}
+	c.wakes.Put(p.wake)
 }
 
 // timer returns a timer, one that was used before if there is one.

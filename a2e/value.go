@@ -124,7 +124,7 @@ func coderOf(t reflect.Type, f *field, building map[reflect.Type]*plan) valueCod
 		if t.Elem().Kind() != reflect.Uint8 {
 			elem := &field{object: f.object}
 			f.object = false // it speaks of the elements
-			return listCoder(t, coderOf(t.Elem(), elem, building))
+			return listCoder(t, coderOf(t.Elem(), elem, building), f.nullable || f.null)
 		}
 	case reflect.Struct:
 		if isModel(t) {
@@ -368,7 +368,7 @@ func pointerCoder(t reflect.Type, elem valueCoder) valueCoder {
 	}
 }
 
-func listCoder(t reflect.Type, elem valueCoder) valueCoder {
+func listCoder(t reflect.Type, elem valueCoder, nullable bool) valueCoder {
 	return valueCoder{
 		func(d *decoder, v strictjson.Value, dst reflect.Value) *fault {
 			if !v.IsArray() {
@@ -377,6 +377,9 @@ func listCoder(t reflect.Type, elem valueCoder) valueCoder {
 			n := 0
 			for w := v.Elements(); w.Next(); {
 				n++
+			}
+			if n == 0 && !nullable {
+				return nil // it has no elements already
 			}
 			list := reflect.MakeSlice(t, n, n)
 			i := 0

@@ -180,49 +180,63 @@ func (s *Set) lookup(ctx context.Context, call *a2e.Call, name string) *Tool {
 }
 
 func (s *Set) call(ctx context.Context, call *a2e.Call, r *CallRequest) (*CallResponse, error) {
-	result, err := s.Run(ctx, call, r.ToolName, r.Arguments)
-	if err != nil {
+	answer := &struct { // one allocation for what goes out together
+		CallResponse
+		at float64
+	}{}
+	if err := s.run(ctx, call, r.ToolName, r.Arguments, &answer.Data); err != nil {
 		return nil, err
 	}
-	now := a2e.Seconds(time.Now())
-	return &CallResponse{Data: *result, CreatedAt: &now}, nil
+	answer.at = a2e.Seconds(time.Now())
+	answer.CreatedAt = &answer.at
+	return &answer.CallResponse, nil
 }
 
 // Run calls a tool by its name, as a call request does: with the policy, the
 // check of the arguments and the clock around it. Chains run tools this way.
 func (s *Set) Run(ctx context.Context, call *a2e.Call, name string, arguments json.RawMessage) (*Result, error) {
+	result := &Result{}
+	if err := s.run(ctx, call, name, arguments, result); err != nil {
+		return nil, err
+	}
+	return result, nil
+}
+
+// run is Run into a result.
+func (s *Set) run(ctx context.Context, call *a2e.Call, name string, arguments json.RawMessage, result *Result) error {
 	t := s.lookup(ctx, call, name)
 	if t == nil {
-		return nil, failure(a2e.ErrUnknownTool, name, "there is no such tool")
+		return failure(a2e.ErrUnknownTool, name, "there is no such tool")
 	}
 	if s.opts.Allow != nil && !s.opts.Allow(ctx, call, &t.Definition, arguments) {
-		return nil, failure(a2e.ErrToolDenied, name, "the tool is not allowed here")
+		return failure(a2e.ErrToolDenied, name, "the tool is not allowed here")
 	}
 	if err := CheckArguments(t.Definition.InputParameters, arguments); err != nil {
-		return nil, err
+		return err
 	}
 	start := time.Now()
 	out, err := t.Run(ctx, call, arguments)
 	if err != nil {
-		return nil, t.wireError(err)
+		return t.wireError(err)
 	}
-	if result, ok := out.(*Result); ok && result != nil {
+	if complete, ok := out.(*Result); ok && complete != nil {
+		*result = *complete
 		if result.ToolName == "" {
 			result.ToolName = name
 		}
-		return result, nil
+		return nil
 	}
-	result := &Result{Success: true, ToolName: name, DurationMs: time.Since(start).Milliseconds()}
+	*result = Result{Success: true, ToolName: name, DurationMs: time.Since(start).Milliseconds()}
 	switch out := out.(type) {
 	case nil:
 	case json.RawMessage:
 		result.Data = out
 	default:
 		if result.Data, err = strictjson.Encode(out); err != nil {
-			return nil, fmt.Errorf("tools: the result of %q: %w", name, err)
+			return fmt.Errorf("tools: the result of %q: %w", name, err)
 		}
 	}
-	return result, nil
+	return nil
 }
 
 func failure(code a2e.Code, name, text string) *a2e.Error {
