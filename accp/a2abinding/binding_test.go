@@ -435,6 +435,37 @@ func TestOrdinaryClient(t *testing.T) {
 	require.ErrorIs(t, err, accp.ErrParse)
 }
 
+// withKey sends a header along.
+type withKey struct{ next http.RoundTripper }
+
+func (k withKey) RoundTrip(r *http.Request) (*http.Response, error) {
+	r = r.Clone(r.Context())
+	r.Header.Set("X-Key", "right")
+	return k.next.RoundTrip(r)
+}
+
+// Who may use a session is decided by what the transport knows of the caller (D55).
+func TestAuthorize(t *testing.T) {
+	d := newDesk(t)
+	web := httptest.NewServer(a2abinding.PassHeader(a2asrv.NewJSONRPCHandler(d.handler)))
+	defer web.Close()
+	plain := &http.Transport{}
+	defer plain.CloseIdleConnections()
+	for _, tt := range []struct {
+		transport http.RoundTripper
+		want      error
+	}{{plain, accp.ErrPolicyDenied}, {withKey{plain}, nil}} {
+		client, err := a2aclient.NewFromEndpoints(t.Context(), []a2a.AgentInterface{{URL: web.URL, Transport: a2a.TransportProtocolJSONRPC}},
+			a2aclient.WithJSONRPCTransport(&http.Client{Transport: tt.transport}))
+		require.NoError(t, err)
+		c, err := a2abinding.NewClient(client, "planner", &accp.ClientOptions{SessionID: "forbidden"})
+		require.NoError(t, err)
+		_, err = c.Call(t.Context(), request(accp.OpAnalyze, "x"))
+		require.ErrorIs(t, err, tt.want)
+		require.NoError(t, client.Destroy())
+	}
+}
+
 // An executor of A2A that knows nothing of ACCP.
 type foreign struct {
 	execute func(ctx context.Context, req *a2asrv.RequestContext, queue eventqueue.Queue) error

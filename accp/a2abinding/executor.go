@@ -23,10 +23,20 @@ type Executor struct{ agent *accp.Server }
 var _ a2asrv.AgentExecutor = (*Executor)(nil)
 
 // NewExecutor returns an executor that agent answers for. Its sessions, limits,
-// middleware and Authorize are in force; the request that Authorize sees has the
-// header of the A2A request, and its context that of the SDK, in which
-// [a2asrv.CallContextFrom] finds the user.
+// middleware and Authorize are in force. The request that Authorize sees has the
+// context of the SDK, in which [a2asrv.CallContextFrom] finds the user, and what that
+// knows of the request as its header: the metadata of a gRPC request, but of an HTTP
+// request nothing, unless the handler of the SDK is wrapped by [PassHeader].
 func NewExecutor(agent *accp.Server) *Executor { return &Executor{agent: agent} }
+
+// PassHeader wraps the JSON-RPC handler of the SDK, which by itself keeps the header of
+// a request from the agent.
+func PassHeader(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		ctx, _ := a2asrv.WithCallContext(r.Context(), a2asrv.NewRequestMeta(r.Header))
+		next.ServeHTTP(w, r.WithContext(ctx))
+	})
+}
 
 // Execute answers the frames of a message. A message without any is
 // [a2a.ErrUnsupportedContentType].

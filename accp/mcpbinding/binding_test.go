@@ -59,7 +59,7 @@ func newDesk() (*desk, error) {
 	agent, err := accp.NewServer("desk", &accp.ServerOptions{
 		Session: accp.SessionOptions{Registry: registry},
 		Authorize: func(r *http.Request, sid string) error {
-			if sid == "forbidden" {
+			if sid == "forbidden" && r.Header.Get("X-Key") != "right" {
 				return errors.New("not yours")
 			}
 			return nil
@@ -311,6 +311,35 @@ func TestEnvelope(t *testing.T) {
 	require.Equal(t, accp.ErrPolicyDenied, code("mid:00000000000c,seq:1,ts:1714000000,sid:forbidden"))
 	_, err = with("mid:00000000000d,seq:1,ts:1714000000,ttl:1") // long over
 	require.ErrorContains(t, err, "no answer")
+}
+
+// withKey sends a header along.
+type withKey struct{ next http.RoundTripper }
+
+func (k withKey) RoundTrip(r *http.Request) (*http.Response, error) {
+	r = r.Clone(r.Context())
+	r.Header.Set("X-Key", "right")
+	return k.next.RoundTrip(r)
+}
+
+// Who may use a session is decided by what the transport knows of the caller (D55).
+func TestAuthorize(t *testing.T) {
+	d, err := newDesk()
+	require.NoError(t, err)
+	web := httptest.NewServer(mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return d.mcp }, nil))
+	t.Cleanup(web.Close)
+	plain := &http.Transport{}
+	t.Cleanup(plain.CloseIdleConnections)
+	for _, tt := range []struct {
+		transport http.RoundTripper
+		want      error
+	}{{plain, accp.ErrPolicyDenied}, {withKey{plain}, nil}} {
+		cs := dial(t, &mcp.StreamableClientTransport{Endpoint: web.URL, HTTPClient: &http.Client{Transport: tt.transport}})
+		c, err := mcpbinding.NewClient(cs, "planner", &accp.ClientOptions{SessionID: "forbidden"})
+		require.NoError(t, err)
+		_, err = c.Call(t.Context(), call(t, "echo", accp.Map()))
+		require.ErrorIs(t, err, tt.want)
+	}
 }
 
 // References in arguments are resolved in the session of the caller (ACCP-133, D57).
