@@ -5,24 +5,84 @@
 // draft-benzing-accp-00: compact text frames that say what JSON or a sentence
 // would take more tokens for, and sessions that keep context in tiers.
 //
-// A [Codec] reads and writes frames; its zero value is ready for use. A [Session]
-// numbers, checks and answers them, exchanges registries, keeps hot, warm and cold
-// context and makes checkpoints. [Server] and [Client] carry frames over HTTP,
-// and [Dial] and the server over WebSocket.
+// A [Codec] reads and writes frames; its zero value is ready for use:
+//
+//	var c accp.Codec
+//	frame, err := c.Encode(&accp.Message{From: "planner", Intent: accp.IntentReq, Op: accp.OpSchedule,
+//		Params: accp.Params{{Key: "task", Value: accp.String("login page")}}})
+//	// @planner>req:schedule{task:\_login_page}
+//	...
+//	m, err := c.Decode(frame)
+//
+// A [Session] numbers, checks and orders frames, exchanges registries of schemas,
+// keeps hot, warm and cold context and makes checkpoints of it. [Server], [Client] and
+// [Dial] carry sessions over HTTP and WebSocket:
+//
+//	client, err := accp.NewClient("https://agents.example"+accp.FramesPath, "planner", nil)
+//	...
+//	for word, err := range client.Stream(ctx, m) {
+//
+// Each step of the way can be used alone: [Codec.Parse] and [Codec.Format] work on the
+// grammar only, [Registry], [Diff], [Apply], [Streams], [Scanner] and [MeasureFrame] need no
+// session. [Marshal], [Unmarshal] and [SchemaOf] turn structs into messages.
+//
+// # Tokens
+//
+// A session counts tokens with [Approx], which needs no vocabulary and lies 2 to 10
+// percent above o200k_base on frames. The module accp/tokenizer beside this package
+// counts exactly. A frame alone saves less than the draft says: measured with
+// o200k_base, the draft's own messages take 40 to 54 percent fewer tokens than a
+// sentence and 11 to 34 percent fewer than compact JSON, without the envelope, which
+// costs 33 tokens. What the draft claims is reached by checkpoints, references and
+// deltas over a session: 80 percent over ten hops.
+//
+// # State
+//
+// With [SessionOptions].Store set, a session goes on after a restart and may be served
+// by several processes: numbers, replays, cancelled chains, checkpoints, the shared
+// state and the tiers lie there. A frame costs one write of a few kilobytes, and of
+// the shared state, which is part of the record.
+//
+// # Trust
+//
+// What a peer writes can never end its frame early, hide characters or reach the state
+// of another session, but it can talk to the model that reads it: use [Render], which
+// marks who says what, and treat it as untrusted. A session id is a name and no
+// secret; [ServerOptions].Authorize decides who may use it.
+//
+// # Conformance
+//
+// Level 3, as proved by the suites of package conformance; every requirement of the
+// reference is named by a vector or a test.
 //
 // # Deviations
 //
 // The draft's examples do not agree with its grammar everywhere. What is written
-// keeps to the strict grammar; a lenient reader accepts every example.
+// keeps to the strict grammar; a lenient reader ([Codec].Lenient) accepts every example.
+// What the grammar cannot say, such as spaces, is escaped in a way that a peer which
+// knows the draft only does not understand; [Codec].Portable writes for such a peer,
+// with loss. Metadata key part and the params state and abbr are additions.
+//
+// HTTP does not keep the order that a session needs, so exchanges of one [Client] take
+// turns, or run side by side in sessions of their own.
+//
+// # Speed
+//
+// Measured in turns with the simplest code that does the job (see the benchmarks
+// named Pair), medians of four messages on a shared machine of two cores: a frame is
+// parsed into memory used before in 2.0 to 2.5 times the time, without allocating
+// (goal: 2), into a new message in 3.6 to 4.2 times the time with 3 allocations
+// (goal: 3 and 3), and written in 3.4 to 4.7 times the time without allocating. The
+// goal for writing, 1.3, is missed for good: the floor copies text that it does not
+// look at, while here every byte is checked for what must be escaped and every key
+// for its order. Filling in the defaults of a schema costs 0.6 of parsing (goal: 1)
+// and 1 allocation.
 //
 // # Not yet
 //
-// The package passes the vectors of its suites in package conformance, and is not
-// finished beyond them: [Client] and [Dial] have not been run by any test. Sequence
-// numbers and the replay window are in memory, also where the tiers are not. Missing
-// are: tests by requirement for the tiers,
-// checkpoints, profiles and bindings; tokenizers (a [TokenCounter] of your own, or
-// [LoadBPE] with a vocabulary of your own, can be used); the bindings to the
-// official SDKs of MCP and A2A; examples; benchmarks, and the table of tokens for
-// the scenarios of the draft's appendix A. Do not rely on the API staying as it is.
+// Three things are in the memory of the process even if the session has a store: the
+// frames of hot state that no checkpoint covers, a message of which parts are missing,
+// and schemas that a peer sent, which has to greet again. What a session put into its
+// store is never removed from there. Trace ids, counters of tokens saved against JSON,
+// and replaying a session from its cold state are left to the application.
 package accp
