@@ -194,7 +194,7 @@ func relayChild() error {
 		return err
 	}
 	fmt.Println(l.Addr())
-	return http.Serve(l, air.NewRelay(&air.RelayOptions{Store: j, RateLimit: -1, PageSize: 7}))
+	return http.Serve(l, air.NewRelay(&air.RelayOptions{Store: j, RateLimit: -1, PageSize: 7, Alone: os.Getenv("AIR_TEST_ALONE") != ""}))
 }
 
 // actStream is where the inbox of the crash test acts. The id of the envelope is
@@ -265,8 +265,13 @@ func killChild(t *testing.T, cmd *exec.Cmd) {
 // envelope, while both are killed at random moments (AIR-096, AIR-116).
 func TestKilledAtRandom(t *testing.T) {
 	if testing.Short() {
-		t.Skip("starts 40 processes")
+		t.Skip("starts 80 processes")
 	}
+	t.Run("shared", func(t *testing.T) { killAtRandom(t) })
+	t.Run("alone", func(t *testing.T) { killAtRandom(t, "AIR_TEST_ALONE=yes") })
+}
+
+func killAtRandom(t *testing.T, relayEnv ...string) {
 	dir := t.TempDir()
 	registry := &airtest.Registry{}
 	reg := httptest.NewServer(registry)
@@ -299,7 +304,7 @@ func TestKilledAtRandom(t *testing.T) {
 	require.NoError(t, air.SaveIdentity(identity, bob))
 	relayFile, inboxFile := filepath.Join(dir, "relay"), filepath.Join(dir, "inbox")
 	startRelay := func() *exec.Cmd {
-		cmd, addr := startChild(t, "relay", relayFile)
+		cmd, addr := startChild(t, "relay", relayFile, relayEnv...)
 		current.Store(addr)
 		return cmd
 	}
