@@ -1,0 +1,109 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package engines
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/fivewire/fivewire/a2e"
+	"github.com/fivewire/fivewire/a2e/catalogue"
+	"github.com/fivewire/fivewire/a2e/memory"
+	"github.com/fivewire/fivewire/store"
+)
+
+// remember returns an agent's memory at a host of its own.
+func remember(t *testing.T, s store.Store, name string) (*memory.Client, string) {
+	h := a2e.NewHost(nil).Add(memory.NewPlugin(&memory.Options{Store: store.Sub(s, "a2e/")}))
+	near, far := a2e.Pipe()
+	served := make(chan error, 1)
+	go func() { served <- h.Serve(context.Background(), far) }()
+	c := a2e.NewClient(near, &a2e.ClientOptions{AgentID: name, Types: catalogue.Types(), Capabilities: h.Capabilities()})
+	t.Cleanup(func() {
+		require.NoError(t, c.Close())
+		<-served
+	})
+	_, err := c.Connect(t.Context())
+	require.NoError(t, err)
+	m, err := memory.NewClient(c)
+	require.NoError(t, err)
+	r := a2e.New[memory.InitRequest]()
+	r.Scope = a2e.Object[string]{{Name: "user", Value: "u1"}}
+	resp, err := m.Init(t.Context(), r, nil)
+	require.NoError(t, err)
+	require.True(t, resp.Success)
+	return m, resp.MemoryID
+}
+
+// TestA2EMemory: what agents store at several hosts at once is all there, at each
+// of them: episodic memory for the agent, semantic memory for everybody.
+func TestA2EMemory(t *testing.T) {
+	each(t, func(t *testing.T, p *place) {
+		const hosts, entries = 3, 10
+		var wg sync.WaitGroup
+		for i := range hosts {
+			name := fmt.Sprint("agent-", i%2)
+			m, id := remember(t, p.open(t), name)
+			wg.Go(func() {
+				for j := range entries {
+					for _, tier := range []string{"episodic", "semantic"} {
+						resp, err := m.Store(t.Context(), &memory.StoreRequest{MemoryID: id, Entries: []json.RawMessage{
+							json.RawMessage(fmt.Sprintf(`{"key":{"host":%d,"n":%d},"content":"x","tier":%q}`, i, j, tier))}}, nil)
+						if err != nil || len(resp.Stored) != 1 {
+							t.Errorf("host %d: stored %v, %v", i, resp, err)
+						}
+					}
+				}
+			})
+		}
+		wg.Wait()
+		for name, want := range map[string]int64{"agent-0": (2 + hosts) * entries, "agent-1": (1 + hosts) * entries, "nobody": hosts * entries} {
+			m, id := remember(t, p.open(t), name)
+			r := a2e.New[memory.RetrieveRequest]()
+			r.MemoryID = id
+			resp, err := m.Retrieve(t.Context(), r, nil)
+			require.NoError(t, err)
+			require.Equal(t, want, resp.Total, name)
+		}
+	})
+}
+
+// TestA2ESnapshots: what a plugin saved at one host is found at another, and of
+// several who save at once one is the last.
+func TestA2ESnapshots(t *testing.T) {
+	each(t, func(t *testing.T, p *place) {
+		ctx := t.Context()
+		const hosts = 4
+		var snapshots [hosts]*a2e.Snapshots
+		for i := range snapshots {
+			snapshots[i] = a2e.NewSnapshots(p.open(t))
+		}
+		require.NoError(t, snapshots[0].Save(ctx, "planner", "s1", json.RawMessage(`{"plan":1}`)))
+		got, err := snapshots[1].Load(ctx, "planner", "s1")
+		require.NoError(t, err)
+		require.JSONEq(t, `{"plan":1}`, string(got))
+		var wg sync.WaitGroup
+		for i, s := range snapshots {
+			wg.Go(func() {
+				for n := range 10 {
+					if err := s.Save(ctx, "planner", "s1", json.RawMessage(fmt.Sprintf(`{"host":%d,"n":%d}`, i, n))); err != nil {
+						t.Error(err)
+					}
+				}
+			})
+		}
+		wg.Wait()
+		got, err = snapshots[0].Load(ctx, "planner", "s1")
+		require.NoError(t, err)
+		require.Regexp(t, `^\{"host":[0-3],"n":9\}$`, string(got))
+		require.NoError(t, snapshots[2].Delete(ctx, "planner", "s1"))
+		_, err = snapshots[3].Load(ctx, "planner", "s1")
+		require.ErrorIs(t, err, store.ErrNotFound)
+	})
+}

@@ -1,0 +1,218 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package engines
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/fivewire/fivewire/air"
+	"github.com/fivewire/fivewire/air/airtest"
+	"github.com/fivewire/fivewire/store"
+)
+
+func airID(n int) string { return fmt.Sprintf("AIR-TEST-0000-%04d", n) }
+
+func relay(s store.Store) *air.Relay {
+	return air.NewRelay(&air.RelayOptions{Store: store.Sub(s, "relay/"), RateLimit: -1, PageSize: 7})
+}
+
+func relayChild(_ context.Context, s store.Store) error {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return err
+	}
+	fmt.Println(l.Addr())
+	return http.Serve(l, relay(s))
+}
+
+// A world has two agents, and a registry that knows them.
+type world struct {
+	registry   *airtest.Registry
+	url        string
+	alice, bob *air.Identity
+}
+
+func newWorld(t *testing.T) *world {
+	w := &world{registry: &airtest.Registry{}}
+	ts := httptest.NewServer(w.registry)
+	t.Cleanup(ts.Close)
+	w.url = ts.URL
+	var err error
+	w.alice, err = air.GenerateIdentity(airtest.DID(airID(1)))
+	require.NoError(t, err)
+	w.bob, err = air.GenerateIdentity(airtest.DID(airID(2)))
+	require.NoError(t, err)
+	w.registry.Put(w.alice, "")
+	return w
+}
+
+// offer is a signed envelope from alice to bob.
+func (w *world) offer(t *testing.T) []byte {
+	d := &air.Draft{ID: air.NewID(), From: w.alice.DID(), To: w.bob.DID(), Sent: time.Now(), ThreadID: air.NewID(), Nonce: air.NewNonce(),
+		Body: &air.Offer{Description: "a chart", Price: air.Cents(5, "USD"), Expires: time.Now().Add(time.Hour)}}
+	e, err := air.Compose(d, w.alice.Signer(), nil)
+	require.NoError(t, err)
+	return e.Wire()
+}
+
+// push returns the status of the relay, zero for none.
+func (w *world) push(base string, envelope []byte) int {
+	res, err := http.Post(base+"/inbox/"+w.bob.AIRID(), "application/json", bytes.NewReader(envelope))
+	if err != nil {
+		return 0
+	}
+	defer res.Body.Close()
+	return res.StatusCode
+}
+
+// poller is a recipient: it acts on what comes, once for each id.
+func (w *world) poller(t *testing.T, s store.Store, endpoint string, calls *atomic.Int64) *air.Poller {
+	resolver, err := air.NewResolver(&air.ResolverOptions{Registry: w.url, AllowLoopback: true})
+	require.NoError(t, err)
+	in, err := air.NewInbox(w.bob, air.HandlerFunc(func(ctx context.Context, d *air.Delivery) error {
+		calls.Add(1)
+		_, err := s.Append(ctx, "acts", d.Envelope.ID, []byte(d.Envelope.ID), time.Hour)
+		if errors.Is(err, store.ErrDuplicate) && d.Again {
+			return nil
+		}
+		return err
+	}), &air.InboxOptions{Resolver: resolver, Store: store.Sub(s, "inbox/")})
+	require.NoError(t, err)
+	p, err := air.NewPoller(in, endpoint, &air.PollerOptions{AllowLoopback: true, Interval: 5 * time.Millisecond})
+	require.NoError(t, err)
+	return p
+}
+
+// run lets it work until the test or the returned function ends it.
+func run(t *testing.T, p *air.Poller) (stop func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = p.Run(ctx)
+	}()
+	var once sync.Once
+	stop = func() { once.Do(func() { cancel(); <-done }) }
+	t.Cleanup(stop)
+	return stop
+}
+
+// TestAIRRelays: two relays serve one inbox, and two recipients share one replay
+// window: each envelope is handed to the application once, wherever it was pushed
+// and however often.
+func TestAIRRelays(t *testing.T) {
+	each(t, func(t *testing.T, p *place) {
+		w := newWorld(t)
+		var bases [2]string
+		for i := range bases {
+			r := relay(p.open(t))
+			ts := httptest.NewServer(r)
+			t.Cleanup(ts.Close)
+			bases[i] = ts.URL
+		}
+		w.registry.Put(w.bob, bases[0]+"/inbox/"+w.bob.AIRID())
+		var calls atomic.Int64
+		s := p.open(t)
+		for i := range bases {
+			run(t, w.poller(t, p.open(t), bases[i]+"/inbox/"+w.bob.AIRID(), &calls))
+		}
+		const n = 60
+		var pushing sync.WaitGroup
+		for i := range 3 {
+			pushing.Go(func() {
+				for j := range n / 3 {
+					envelope := w.offer(t)
+					for k := range 2 { // and its copy at the other relay
+						if status := w.push(bases[(i+j+k)%2], envelope); status != http.StatusAccepted && status != http.StatusOK && status != http.StatusConflict {
+							t.Errorf("push: status %d", status)
+						}
+					}
+				}
+			})
+		}
+		pushing.Wait()
+		soon(t, "all arrive", func() bool { return len(count(t, s, "acts")) == n })
+		time.Sleep(50 * time.Millisecond) // room for a second call to show
+		require.EqualValues(t, n, calls.Load(), "calls of the application")
+	})
+}
+
+// TestAIRKilled kills relays while mail comes in: what was confirmed arrives, and
+// is acted on once.
+func TestAIRKilled(t *testing.T) {
+	eachShared(t, func(t *testing.T, p *place) {
+		w := newWorld(t)
+		f := newFront(t)
+		w.registry.Put(w.bob, f.URL+"/inbox/"+w.bob.AIRID())
+		relays := []*child{p.start(t, "relay"), p.start(t, "relay")}
+		f.put(relays[0].address)
+		s := p.open(t)
+		var calls atomic.Int64
+		for range 2 {
+			run(t, w.poller(t, p.open(t), f.URL+"/inbox/"+w.bob.AIRID(), &calls))
+		}
+		stop := make(chan struct{})
+		var mu sync.Mutex
+		confirmed := map[string]bool{}
+		var pushing sync.WaitGroup
+		for range 2 {
+			pushing.Go(func() {
+				for {
+					select {
+					case <-stop:
+						return
+					default:
+					}
+					envelope := w.offer(t)
+					if w.push(f.URL, envelope) == http.StatusAccepted {
+						e, err := air.Decode(envelope, nil)
+						if err != nil {
+							t.Error(err)
+							return
+						}
+						mu.Lock()
+						confirmed[e.ID] = true
+						mu.Unlock()
+					}
+				}
+			})
+		}
+		for round := range crashRounds(t, 4) {
+			time.Sleep(50*time.Millisecond + rand.N(100*time.Millisecond))
+			dies, lives := round%2, 1-round%2
+			relays[dies].kill()
+			f.put(relays[lives].address)
+			relays[dies] = p.start(t, "relay")
+		}
+		close(stop)
+		pushing.Wait()
+		require.NotEmpty(t, confirmed)
+		soon(t, "all that was confirmed arrives", func() bool {
+			acts := count(t, s, "acts")
+			for id := range confirmed {
+				if acts[id] != 1 {
+					return false
+				}
+			}
+			return true
+		})
+		for id, n := range count(t, s, "acts") {
+			require.Equal(t, 1, n, "envelope %s", id)
+		}
+		t.Logf("%d envelopes confirmed, %d calls of the application", len(confirmed), calls.Load())
+	})
+}

@@ -1,0 +1,263 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package engines
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
+
+	"github.com/fivewire/fivewire/store"
+	"github.com/fivewire/fivewire/store/natsstore"
+	"github.com/fivewire/fivewire/store/natsstore/embedded"
+	"github.com/fivewire/fivewire/store/sqlstore"
+)
+
+// A place is where the state of one test is.
+type place struct {
+	memory store.Store // if it is in this process
+	name   string      // else: what openPlace opens, in this process or another
+}
+
+// open opens it once more, until the end of the test.
+func (p *place) open(t *testing.T) store.Store {
+	t.Helper()
+	if p.memory != nil {
+		return p.memory
+	}
+	s, err := openPlace(t.Context(), p.name)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, s.(io.Closer).Close()) })
+	return s
+}
+
+func openPlace(ctx context.Context, name string) (store.Store, error) {
+	kind, rest, _ := strings.Cut(name, " ")
+	switch kind {
+	case "sqlite":
+		return sqlstore.Open(ctx, rest, nil)
+	case "postgres":
+		schema, url, _ := strings.Cut(rest, " ")
+		return sqlstore.Open(ctx, url, &sqlstore.Options{Schema: schema})
+	case "nats":
+		return natsstore.Open(ctx, rest, nil)
+	}
+	return nil, errors.New("no engine of that name")
+}
+
+// engines are what every test runs on.
+var engines = []struct {
+	name   string
+	shared bool // by processes
+	create func(t *testing.T) *place
+}{
+	{"Memory", false, func(*testing.T) *place { return &place{memory: store.NewMemory()} }},
+	{"SQLite", true, func(t *testing.T) *place { return &place{name: "sqlite " + filepath.Join(t.TempDir(), "state.db")} }},
+	{"PostgreSQL", true, postgres},
+	{"NATS", true, func(t *testing.T) *place {
+		srv, err := embedded.Start(t.TempDir(), &embedded.Options{Listen: "127.0.0.1:0"})
+		require.NoError(t, err)
+		t.Cleanup(srv.Shutdown)
+		return &place{name: "nats " + srv.URL()}
+	}},
+}
+
+const postgresEnv = "FIVEWIRE_POSTGRES"
+
+func postgres(t *testing.T) *place {
+	url := os.Getenv(postgresEnv)
+	if url == "" {
+		t.Skipf("needs PostgreSQL: %s is not set; eval \"$(.ci/postgres start)\" starts one and sets it", postgresEnv)
+	}
+	schema := fmt.Sprintf("test_%016x", rand.Uint64())
+	t.Cleanup(func() {
+		conn, err := pgx.Connect(context.Background(), url)
+		require.NoError(t, err)
+		defer conn.Close(context.Background())
+		_, err = conn.Exec(context.Background(), "DROP SCHEMA IF EXISTS "+schema+" CASCADE")
+		require.NoError(t, err)
+	})
+	return &place{name: "postgres " + schema + " " + url}
+}
+
+// each runs a test on every engine.
+func each(t *testing.T, test func(t *testing.T, p *place)) {
+	for _, e := range engines {
+		t.Run(e.name, func(t *testing.T) { test(t, e.create(t)) })
+	}
+}
+
+// eachShared runs a test on every engine that processes share.
+func eachShared(t *testing.T, test func(t *testing.T, p *place)) {
+	for _, e := range engines {
+		if e.shared {
+			t.Run(e.name, func(t *testing.T) { test(t, e.create(t)) })
+		}
+	}
+}
+
+// soon waits for what has to happen.
+func soon(t *testing.T, what string, happened func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(30 * time.Second); !happened(); time.Sleep(5 * time.Millisecond) {
+		require.True(t, time.Now().Before(deadline), "does not happen: %s", what)
+	}
+}
+
+// A front is what stands before the instances of a service: a request goes to
+// the instance that is in front, and is cut off when that goes away.
+type front struct {
+	*httptest.Server
+	instance  atomic.Value // string: its address
+	transport *http.Transport
+}
+
+func newFront(t *testing.T) *front {
+	f := &front{transport: &http.Transport{}}
+	f.Server = httptest.NewServer(f)
+	t.Cleanup(func() {
+		f.CloseClientConnections()
+		f.Close()
+		f.transport.CloseIdleConnections()
+	})
+	return f
+}
+
+// put puts another instance in front.
+func (f *front) put(address string) { f.instance.Store(address) }
+
+func (f *front) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		panic(http.ErrAbortHandler)
+	}
+	u := url.URL{Scheme: "http", Host: f.instance.Load().(string), Path: r.URL.Path, RawQuery: r.URL.RawQuery}
+	req, err := http.NewRequestWithContext(r.Context(), r.Method, u.String(), bytes.NewReader(body))
+	if err != nil {
+		panic(http.ErrAbortHandler)
+	}
+	req.Header = r.Header.Clone()
+	res, err := f.transport.RoundTrip(req)
+	if err != nil {
+		panic(http.ErrAbortHandler)
+	}
+	defer res.Body.Close()
+	for name, values := range res.Header {
+		w.Header()[name] = values
+	}
+	w.WriteHeader(res.StatusCode)
+	piece := make([]byte, 4096)
+	for {
+		n, err := res.Body.Read(piece)
+		if n > 0 {
+			_, _ = w.Write(piece[:n])
+			_ = http.NewResponseController(w).Flush()
+		}
+		if errors.Is(err, io.EOF) {
+			return
+		}
+		if err != nil {
+			panic(http.ErrAbortHandler)
+		}
+	}
+}
+
+const (
+	childEnv = "ENGINES_CHILD"
+	placeEnv = "ENGINES_PLACE"
+	crashEnv = "FIVEWIRE_CRASH_ROUNDS" // how often processes are killed
+)
+
+func crashRounds(t *testing.T, few int) int {
+	text := os.Getenv(crashEnv)
+	if text == "" {
+		return few
+	}
+	n, err := strconv.Atoi(text)
+	require.NoError(t, err, crashEnv)
+	return n
+}
+
+// childOf returns a service that tests run as a process: it serves on a store and
+// prints its address.
+func childOf(role string) func(ctx context.Context, s store.Store) error {
+	switch role {
+	case "arc":
+		return arcChild
+	case "relay":
+		return relayChild
+	}
+	return func(context.Context, store.Store) error { return errors.New("no such service") }
+}
+
+func TestMain(m *testing.M) {
+	role := os.Getenv(childEnv)
+	if role == "" {
+		os.Exit(m.Run())
+	}
+	go func() { // the end of the test is that of its processes
+		_, _ = io.Copy(io.Discard, os.Stdin)
+		os.Exit(1)
+	}()
+	ctx := context.Background()
+	s, err := openPlace(ctx, os.Getenv(placeEnv))
+	if err == nil {
+		err = childOf(role)(ctx, s)
+	}
+	fmt.Fprintln(os.Stderr, role, "ended:", err)
+	os.Exit(1)
+}
+
+// A child is a service in a process of its own.
+type child struct {
+	cmd     *exec.Cmd
+	stdin   io.Closer
+	address string
+	once    sync.Once
+}
+
+func (p *place) start(t *testing.T, role string) *child {
+	t.Helper()
+	c := &child{cmd: exec.Command(os.Args[0])}
+	c.cmd.Env = append(os.Environ(), childEnv+"="+role, placeEnv+"="+p.name)
+	c.cmd.Stderr = os.Stderr
+	out, err := c.cmd.StdoutPipe()
+	require.NoError(t, err)
+	c.stdin, err = c.cmd.StdinPipe()
+	require.NoError(t, err)
+	require.NoError(t, c.cmd.Start())
+	t.Cleanup(c.kill)
+	line, err := bufio.NewReader(out).ReadString('\n')
+	require.NoError(t, err, "the %s does not start", role)
+	c.address = strings.TrimSpace(line)
+	return c
+}
+
+// kill ends it the hard way.
+func (c *child) kill() {
+	c.once.Do(func() {
+		_ = c.cmd.Process.Kill()
+		_ = c.cmd.Wait()
+		_ = c.stdin.Close()
+	})
+}
