@@ -5,6 +5,7 @@ package a2abinding_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
@@ -528,6 +529,56 @@ func TestForeignAgents(t *testing.T) {
 				answer, err := c.Call(t.Context(), &accp.Message{Intent: accp.IntentFail, Op: accp.OpAnalyze})
 				require.True(t, err != nil || answer == nil)
 			}
+		})
+	}
+}
+
+// A stream of events that breaks off is never taken for one that has ended.
+func TestCutStream(t *testing.T) {
+	chunk := newFrame(t, "", 2, &accp.Message{Intent: accp.IntentStream, Op: accp.OpGenerate, Meta: &accp.Meta{CID: "c"}, Params: accp.Params{
+		{Key: "schema", Value: accp.String(accp.SchemaStream)}, {Key: "chunk_index", Value: accp.Int(0)}, {Key: "data", Value: accp.String("one")}}})
+	info := &a2a.Task{ID: "t1", ContextID: "c1"}
+	for name, abort := range map[string]bool{"ends": false, "breaks": true} {
+		t.Run(name, func(t *testing.T) {
+			cancelled := make(chan struct{}, 1)
+			web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				var call struct {
+					ID     any
+					Method string
+				}
+				if json.NewDecoder(r.Body).Decode(&call) != nil || call.Method == "tasks/cancel" {
+					cancelled <- struct{}{}
+					w.WriteHeader(http.StatusInternalServerError)
+					return
+				}
+				w.Header().Set("Content-Type", "text/event-stream")
+				for _, e := range []any{a2a.NewStatusUpdateEvent(info, a2a.TaskStateSubmitted, nil), a2a.NewArtifactEvent(info, chunk)} {
+					b, err := json.Marshal(map[string]any{"jsonrpc": "2.0", "id": call.ID, "result": e})
+					if err != nil {
+						panic(err)
+					}
+					_, _ = fmt.Fprintf(w, "data: %s\n\n", b)
+				}
+				_ = http.NewResponseController(w).Flush()
+				if abort {
+					panic(http.ErrAbortHandler)
+				}
+			}))
+			defer web.Close()
+			plain := &http.Transport{}
+			defer plain.CloseIdleConnections()
+			client, err := a2aclient.NewFromEndpoints(t.Context(), []a2a.AgentInterface{{URL: web.URL, Transport: a2a.TransportProtocolJSONRPC}},
+				a2aclient.WithJSONRPCTransport(&http.Client{Transport: plain}))
+			require.NoError(t, err)
+			c, err := a2abinding.NewClient(client, "planner", &accp.ClientOptions{Tries: 1, Session: accp.SessionOptions{}})
+			require.NoError(t, err)
+			var last error
+			for _, err := range c.Do(t.Context(), request(accp.OpGenerate, "x")) {
+				last = err
+			}
+			require.ErrorIs(t, last, accp.ErrTimeout)
+			<-cancelled // nobody will read what the task says
+			require.NoError(t, client.Destroy())
 		})
 	}
 }

@@ -144,6 +144,8 @@ func (b *body) Read(p []byte) (int, error) {
 func (b *body) fill() {
 	event, err, ok := b.next()
 	switch {
+	case !ok && b.cut():
+		b.err = io.ErrUnexpectedEOF
 	case !ok:
 		b.finished, b.err = true, io.EOF
 		b.close()
@@ -159,6 +161,12 @@ func (b *body) fill() {
 	}
 }
 
+// cut reports whether the events ended before the task did. An agent that does not
+// stream answers with one task, which may be left working.
+func (b *body) cut() bool {
+	return b.task != "" && !b.finished && !(b.events == 1 && b.state == a2a.TaskStateWorking)
+}
+
 func (b *body) event(event a2a.Event) {
 	switch e := event.(type) {
 	case *a2a.Message:
@@ -172,6 +180,7 @@ func (b *body) event(event a2a.Event) {
 			b.parts(artifact.Parts)
 		}
 		b.status(e.Status)
+		b.finished = b.finished || b.state == a2a.TaskStateInputRequired || b.state == a2a.TaskStateAuthRequired
 	case *a2a.TaskStatusUpdateEvent:
 		b.conversation(e.ContextID)
 		b.task, b.state = e.TaskID, e.Status.State
