@@ -92,7 +92,7 @@ func TestAllocs(t *testing.T) {
 		t.Skip("the race detector empties pools")
 	}
 	codec := a2e.NewCodec(tools.Types()...)
-	for known, most := range map[bool]float64{true: 3, false: 2} {
+	for known, most := range map[bool]float64{true: 2, false: 1} {
 		line := bytes.TrimSuffix(benchLines(1, known), []byte{'\n'})
 		require.LessOrEqual(t, testing.AllocsPerRun(200, func() {
 			if _, err := codec.Decode(line); err != nil {

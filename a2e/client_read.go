@@ -42,7 +42,7 @@ func (c *Client) readLines() error {
 			if line = c.denoise(line); line == nil {
 				continue
 			}
-			m, err := c.codec.decode(bytes.Clone(line))
+			m, err := c.codec.decode(line)
 			if err != nil {
 				c.reject(err)
 				continue

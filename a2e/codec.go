@@ -87,18 +87,38 @@ var baseRegistry = sync.OnceValue(func() *Registry { return NewRegistry() })
 // and every error is an [*Error] whose ReqID is the id of the message, if that
 // could be found out.
 func (c *Codec) Decode(line []byte) (*Message, error) {
-	m, err := c.decode(bytes.Clone(line))
+	m, err := c.decode(line)
 	if err != nil {
 		return nil, err
 	}
 	return m, nil
 }
 
-// decode is Decode for a line that the message may keep.
+// A kept message has room for the line that it was read from, so that the two are
+// one allocation where the line is not long.
+type kept struct {
+	Message
+	line [keptLine]byte
+}
+
+const keptLine = 416 // makes 512 bytes in all
+
+// keep returns a new message and a copy of the line that it was read from.
+func keep(line []byte) (*Message, []byte) {
+	if len(line) > keptLine {
+		return &Message{}, bytes.Clone(line)
+	}
+	k := &kept{}
+	n := copy(k.line[:], line)
+	return &k.Message, k.line[:n:n]
+}
+
+// decode is Decode with errors of their own type.
 func (c *Codec) decode(line []byte) (*Message, *Error) {
 	if most := c.maxBytes(); most > 0 && len(line) > most {
 		return nil, reasoned(ErrInvalidMessage, ReasonTooLarge, "message is longer than "+strconv.Itoa(most)+" bytes")
 	}
+	m, line := keep(line)
 	var room [usualMembers]strictjson.Span
 	v, _, spans, err := strictjson.Survey(line, strictjson.Options{MaxDepth: c.maxDepth()}, room[:0])
 	if err != nil && c.ReadNonFinite {
@@ -111,28 +131,27 @@ func (c *Codec) decode(line []byte) (*Message, *Error) {
 	if !v.IsObject() {
 		return nil, reasoned(ErrInvalidMessage, ReasonNotObject, "message is not an object")
 	}
-	return c.message(v, spans)
+	return m, c.message(m, v, spans)
 }
 
 // usualMembers is how many members of an object are found without an allocation.
 const usualMembers = 24
 
-// message reads a checked object.
-func (c *Codec) message(v strictjson.Value, spans []strictjson.Span) (*Message, *Error) {
+// message reads a checked object into m.
+func (c *Codec) message(m *Message, v strictjson.Value, spans []strictjson.Span) *Error {
 	var e envelope
 	e.read(v, spans)
-	m := &Message{}
 	if err := e.check(m, c.Strict); err != nil {
 		err.ReqID, err.refID = e.usableID(), e.text(e.reqID)
 		if err.msgType == "" {
 			err.msgType = e.text(e.typ)
 		}
-		return nil, err
+		return err
 	}
 	m.typ = c.registry().lookup(m.Type, c.Host)
 	if m.typ == nil {
 		m.Extra = Members{text: v}
-		return m, nil
+		return nil
 	}
 	if m.Type == m.typ.Name {
 		m.Type = m.typ.Name // forget the copy in the line
@@ -142,10 +161,10 @@ func (c *Codec) message(v strictjson.Value, spans []strictjson.Span) (*Message, 
 	if ft := m.typ.plan.decode(decoderOf(c.Strict), v, spans, body.UnsafePointer(), &m.Extra); ft != nil {
 		err := ft.err()
 		err.ReqID, err.refID, err.msgType = m.ID, e.text(e.reqID), m.Type
-		return nil, err
+		return err
 	}
 	m.Body = body.Interface()
-	return m, nil
+	return nil
 }
 
 // An envelope are the base members as they stand in an object.

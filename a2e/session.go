@@ -4,7 +4,6 @@
 package a2e
 
 import (
-	"bytes"
 	"context"
 	"slices"
 	"strings"
@@ -105,7 +104,7 @@ func (s *Session) isClosed() bool { s.mu.Lock(); defer s.mu.Unlock(); return s.s
 // feed takes one line of the agent. It is called by one goroutine at a time.
 func (s *Session) feed(line []byte) {
 	arrived := time.Now()
-	m, err := s.host.codec.decode(bytes.Clone(line))
+	m, err := s.host.codec.decode(line)
 	if err != nil {
 		s.refuseLine(err, arrived, len(line))
 		return
