@@ -7,6 +7,9 @@
 //
 //	s, err := sqlstore.Open(ctx, "state.db", nil)
 //	s, err := sqlstore.Open(ctx, "postgres://user:password@db.example/agents", nil)
+//	...
+//	defer s.Close()
+//	srv := arc.NewServer(&arc.ServerOptions{Store: s})
 //
 // # What survives
 //
@@ -27,7 +30,7 @@
 //
 // Several stores and several processes on one machine may use one file at once,
 // on a local disk: network file systems do not lock as SQLite needs it. The
-// database is in WAL mode, so readers and the writer do not wait for each
+// file is readable for its owner only if Open makes it. The database is in WAL mode, so readers and the writer do not wait for each
 // other. Of writers there is one at a time; the calls of one process that write
 // at the same time share a transaction, and so one write to the disk. Between
 // processes they take turns, and who gets none within Options.Busy fails.
@@ -64,4 +67,12 @@
 // by one. What expired is absent at once, and leaves the tables in a sweep in
 // the background, whose work all processes share. Values may have the full
 // length of store.MaxValue. Times are exact to a microsecond.
+//
+// # Not yet
+//
+// Tested on Linux only: SQLite works elsewhere too, but no kill and no full disk
+// was tried there. Of PostgreSQL only version 15 was tried, and no failover to a
+// replica. What is in the tables is never made smaller on the disk than what it
+// once was: that is VACUUM's work, which PostgreSQL does by itself in part, and
+// SQLite only when told.
 package sqlstore

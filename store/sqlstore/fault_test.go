@@ -46,6 +46,19 @@ func TestOpenRefuses(t *testing.T) {
 	require.ErrorIs(t, err, context.Canceled)
 }
 
+// TestFileMode: nobody else reads the state of agents.
+func TestFileMode(t *testing.T) {
+	d := sqlite(t)
+	s := d.open(t)
+	_, err := s.Create(t.Context(), "k", nil, 0)
+	require.NoError(t, err)
+	for _, beside := range []string{"", "-wal", "-shm"} {
+		info, err := os.Stat(d.url + beside)
+		require.NoError(t, err)
+		require.Equal(t, os.FileMode(0o600), info.Mode().Perm(), beside)
+	}
+}
+
 func TestOpenNames(t *testing.T) {
 	folder := t.TempDir()
 	t.Chdir(folder)

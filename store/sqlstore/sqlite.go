@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/url"
+	"os"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -68,6 +69,11 @@ func openSQLite(ctx, life context.Context, path string, o *Options, waits *waite
 	}
 	if path, err = filepath.Abs(strings.TrimPrefix(path, "//")); err != nil {
 		return nil, err
+	}
+	// The state of agents is nobody else's business, and SQLite would let all read
+	// a new file. Those beside it get the same mode. An error is better told below.
+	if f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600); err == nil {
+		_ = f.Close()
 	}
 	synchronous := "synchronous(FULL)"
 	if o.Relaxed {
