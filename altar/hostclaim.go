@@ -199,7 +199,8 @@ func (h *Host) announceRecorded(c *hostCall, r *callRecord, now time.Time) {
 
 // recordEnd writes the outcome of a call and announces it then. A store that
 // fails keeps nobody from the outcome: the intent in the store is enough that
-// the call never runs again.
+// the call never runs again. But those who repeat it at other Hosts wait, so it
+// is tried again for as long as the outcome is kept here.
 func (h *Host) recordEnd(c *hostCall, cl *claim) {
 	defer h.wg.Done()
 	other, err := h.state.record(c, cl)
@@ -213,13 +214,21 @@ func (h *Host) recordEnd(c *hostCall, cl *claim) {
 		}
 	}
 	now := h.lock()
-	defer h.unlock()
+	over := c.s.over
 	switch {
 	case c.state != callEnding: // the session is over
 	case other != nil: // we were thought dead, and this was said to those who asked
 		h.announceRecorded(c, other, now)
 	default:
 		h.announceEnd(c, cl.end, now)
+	}
+	h.unlock()
+	pause := backoff.Backoff{Base: 100 * time.Millisecond, Max: 5 * time.Second, Jitter: 0.2}
+	for attempt := 1; err != nil && !over && time.Since(now) < h.opts.RecordFor; attempt++ {
+		if pause.Wait(h.ctx, attempt) != nil {
+			return
+		}
+		_, err = h.state.record(c, cl)
 	}
 }
 

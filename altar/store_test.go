@@ -391,15 +391,33 @@ func TestStoreFails(t *testing.T) {
 		require.Equal(t, int64(2), runs.Load())
 		w.send(call("j", "math/add", `{"a":1,"b":2}`))
 		require.Equal(t, json.RawMessage("3"), next[*ToolResult](w).Payload)
-		down("", "altar/session")
+		a.own.set(func(op, key string) error {
+			if op == "update" && !strings.HasPrefix(key, "altar/host") {
+				return errDown
+			}
+			return nil
+		})
 		w.send(&DestroySession{SessionID: "s"})
 		require.ErrorIs(t, next[*ErrorMessage](w).Err, ErrInternal)
 		require.Equal(t, []string{"s"}, a.h.Sessions(), "it lives on")
-		a.own.set(nil)
 		time.Sleep(6 * time.Minute)
+		a.own.set(nil)
 		w.send(call("j", "math/add", `{"a":1,"b":2}`))
 		require.ErrorIs(t, next[*ToolResult](w).Error, ReasonDisconnected, "that it ran is known, its outcome is not")
 		require.Equal(t, int64(2), runs.Load())
+
+		// Who repeats a call at another Host gets its outcome when the store is
+		// back.
+		b := live(t, st, "b", runs, HostOptions{})
+		wb := connect(t, b.h, testUser)
+		down("update", "altar/call")
+		w.send(call("k", "math/add", `{"a":1,"b":2}`))
+		require.Equal(t, json.RawMessage("3"), next[*ToolResult](w).Payload)
+		wb.send(call("k", "math/add", `{"a":1,"b":2}`))
+		time.Sleep(time.Minute)
+		a.own.set(nil)
+		require.Equal(t, json.RawMessage("3"), next[*ToolResult](wb).Payload)
+		require.Equal(t, int64(3), runs.Load())
 
 		down("", "altar/runtime")
 		rt := connect(t, a.h, testService)
