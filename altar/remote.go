@@ -81,6 +81,7 @@ type ForwardedCall struct {
 // ends. Its reason is one of those of CancelCall (D-32).
 type ForwardCancelled struct{ Reason string }
 
+// Error tells why.
 func (e *ForwardCancelled) Error() string { return "altar: the call was cancelled: " + e.Reason }
 
 // CancelReason returns why a forwarded call was cancelled, or nothing if ctx has
