@@ -1,0 +1,61 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package fivewire_test
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// A program that imports arc alone takes in none of the modules that the nested
+// ones bring: neither into the program nor into the list of modules that the go
+// command loads for it.
+func TestUserOfOnePackage(t *testing.T) {
+	root, err := os.Getwd()
+	require.NoError(t, err)
+	sums, err := os.ReadFile("go.sum")
+	require.NoError(t, err)
+	dir := t.TempDir()
+	for name, text := range map[string]string{
+		"go.mod":  "module user\n\ngo 1.26.0\n\nrequire " + module + " v0.0.0\n\nreplace " + module + " => " + root + "\n",
+		"go.sum":  string(sums),
+		"main.go": "package main\n\nimport \"" + module + "/arc\"\n\nfunc main() { arc.NewServer(nil) }\n",
+	} {
+		require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o666))
+	}
+	run := func(args ...string) string {
+		cmd := exec.Command("go", args...)
+		cmd.Dir = dir
+		cmd.Env = append(os.Environ(), "GOWORK=off", "GOFLAGS=-mod=mod")
+		cmd.Stderr = os.Stderr
+		out, err := cmd.Output()
+		require.NoError(t, err, "go %s", strings.Join(args, " "))
+		return string(out)
+	}
+
+	program := filepath.Join(dir, "user.exe")
+	run("build", "-o", program, ".")
+	var linked []string
+	for _, m := range regexp.MustCompile(`(?m)^\s+dep\s+(\S+)`).FindAllStringSubmatch(run("version", "-m", program), -1) {
+		linked = append(linked, m[1])
+	}
+	require.Contains(t, linked, module)
+	for _, m := range linked {
+		require.True(t, m == module || slices.Contains(requirements, m), "a program that uses arc holds %s", m)
+	}
+
+	loaded := strings.Fields(run("list", "-m", "-f", "{{.Path}}", "all"))
+	require.Contains(t, loaded, module)
+	engines := regexp.MustCompile(`nats-io|sqlite|jackc|modernc|wazero|modelcontextprotocol|a2aproject|go-oidc|oauth2|tiktoken`)
+	for _, m := range loaded {
+		require.NotRegexp(t, engines, m, "a program that uses arc loads it")
+	}
+}
