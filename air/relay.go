@@ -72,7 +72,8 @@ type RelayOptions struct {
 	// Alone tells that no other relay uses the Store at the same time. What was
 	// handed out is then not written down, which spares one of three writes for
 	// each envelope; after a restart, an acknowledgement counts once the envelope
-	// has been handed out again.
+	// has been handed out again, and the cursor of a round that was under way is
+	// refused, so that the round begins anew.
 	Alone bool
 
 	// Directory knows the recipients. Nil means that every AIR ID has a mailbox.
