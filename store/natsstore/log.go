@@ -40,6 +40,7 @@ const (
 
 	defaultRead = 100
 	batchMost   = 256
+	walkMost    = 32 // below that a batch costs more than it saves
 	batchBytes  = 8 << 20
 	ackAtOnce   = 32
 )
@@ -234,7 +235,7 @@ func (s *Store) page(ctx context.Context, filter string, seq uint64, most int) (
 			if m, err = s.get(ctx, s.log, query{seq: seq, next: filter}); m != nil {
 				page, more = []*stored{m}, true
 			}
-		case s.log.alone.Load():
+		case s.log.alone.Load() && most > walkMost:
 			page, more, err = s.batch(ctx, filter, seq, most)
 		default:
 			page, more, err = s.walk(ctx, filter, seq, most)
@@ -285,7 +286,7 @@ func (s *Store) batch(ctx context.Context, filter string, seq uint64, most int) 
 // stream follow each other closely, it asks for several numbers at once: the
 // answers to "the first from n on" for neighbouring n are together all there is.
 func (s *Store) walk(ctx context.Context, filter string, seq uint64, most int) (page []*stored, more bool, err error) {
-	for width := 1; len(page) < most; {
+	for width := 2; len(page) < most; {
 		width = min(width, most-len(page), 32)
 		if uint64(width) > math.MaxUint64-seq {
 			width = 1
