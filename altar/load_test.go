@@ -14,13 +14,24 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/fivewire/fivewire/internal/race"
+	"github.com/fivewire/fivewire/store"
 )
 
 // Ten thousand calls in flight through one Host with fifty Runtimes: every call
 // ends once, the memory is bounded, no session waits for another, and a stream
 // that nobody reads holds up nobody.
 func TestLoad(t *testing.T) {
+	t.Run("no store", func(t *testing.T) { load(t, nil) })
+	t.Run("store", func(t *testing.T) { load(t, store.NewMemory()) })
+}
+
+func load(t *testing.T, state store.Store) {
 	calls, runtimes, sessions := 10_000, 50, 20
+	if race.Enabled && state != nil {
+		calls = 2000
+	}
 	if testing.Short() {
 		calls, runtimes = 1000, 10
 	}
@@ -48,7 +59,7 @@ func TestLoad(t *testing.T) {
 		}))
 		all = append(all, rt)
 	}
-	s := start(t, directTransport, &HostOptions{CallTimeout: time.Minute, GoneAfter: time.Millisecond}, all...)
+	s := start(t, directTransport, &HostOptions{CallTimeout: time.Minute, GoneAfter: time.Millisecond, Store: state}, all...)
 	var before, after runtime.MemStats
 	runtime.GC()
 	runtime.ReadMemStats(&before)
