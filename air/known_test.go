@@ -19,7 +19,7 @@ func TestKnownAgainstModel(t *testing.T) {
 		model := make(map[replayKey]entry)
 		now, ttl := int64(1000), int64(50)
 		seq := uint64(0)
-		for range rapid.IntRange(1, 2000).Draw(t, "n") {
+		for range rapid.IntRange(1, 800).Draw(t, "n") {
 			now += rapid.Int64Range(0, 3).Draw(t, "pause")
 			var sum replayKey
 			binary.BigEndian.PutUint16(sum[:], rapid.Uint16Range(0, 300).Draw(t, "sum"))
@@ -47,7 +47,7 @@ func TestSpansModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var shared, private spans
 		model := make(map[uint64]bool)
-		for range rapid.IntRange(1, 30).Draw(t, "steps") {
+		for range rapid.IntRange(1, 12).Draw(t, "steps") {
 			from := rapid.Uint64Range(1, 40).Draw(t, "from")
 			x := span{from, from + rapid.Uint64Range(0, 8).Draw(t, "length")}
 			if !shared.covers(x) {

@@ -104,7 +104,7 @@ func TestReplayTableModel(t *testing.T) {
 		table.start()
 		model := make(map[replayKey]uint32)
 		crowded := rapid.Bool().Draw(t, "crowded")
-		for i := range rapid.IntRange(1, 400).Draw(t, "steps") {
+		for i := range rapid.IntRange(1, 200).Draw(t, "steps") {
 			var k replayKey
 			k[0] = byte(rapid.IntRange(0, 60).Draw(t, "name"))
 			if crowded {
