@@ -4,5 +4,9 @@
 package accp
 
 // SetReplayWindow makes the window of replays of a new session smaller, so that
-// tests can fill it.
-func SetReplayWindow(s *Session, n int) { s.seen.max = n }
+// tests can fill it. It returns how large it was.
+func SetReplayWindow(s *Session, n int) int {
+	was := s.seen.max
+	s.seen.max = n
+	return was
+}

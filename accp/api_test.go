@@ -1,0 +1,144 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package accp_test
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/fivewire/fivewire/accp"
+)
+
+// The JSON form of values and messages tells all types apart.
+func TestJSONForm(t *testing.T) {
+	in := `{"from":"a","intent":"req","op":"x","payload":{"n":null,"b":true,"i":12345678901234567890,"d":{"$dec":"1.5"},"s":"é","r":{"$ref":"ctx.k"},"l":[1,[]],"m":{"k":{}}},` +
+		`"meta":{"mid":"49679033e07c","seq":1,"ts":2,"cid":"c","aid":"m","sid":"s","ttl":3,"trace":"t"}}`
+	var m accp.Message
+	require.NoError(t, m.UnmarshalJSON([]byte(in)))
+	out, err := json.Marshal(&m)
+	require.NoError(t, err)
+	require.JSONEq(t, in, string(out))
+	params, err := json.Marshal(m.Params)
+	require.NoError(t, err)
+	var p accp.Params
+	require.NoError(t, p.UnmarshalJSON(params))
+	require.True(t, p.Equal(m.Params))
+	v, err := json.Marshal(accp.Map(m.Params...))
+	require.NoError(t, err)
+	require.JSONEq(t, string(params), string(v))
+	for _, bad := range []string{`[]`, `5`, `{"a":`, `{"a":1,"a":2}`, `{"a":{"$dec":"x"}}`, `{"a":{"$ref":5}}`} {
+		require.Error(t, p.UnmarshalJSON([]byte(bad)), bad)
+	}
+	for _, bad := range []string{`[]`, `{"from":1}`, `{"from":"a","intent":"req","op":"x","payload":[]}`,
+		`{"from":"a","intent":"req","op":"x","meta":{"seq":"1"}}`, `{"from":"a","intent":"req","op":"x","meta":{"seq":-1}}`, `{`} {
+		require.Error(t, new(accp.Message).UnmarshalJSON([]byte(bad)), bad)
+	}
+}
+
+func TestValueAccess(t *testing.T) {
+	d, err := accp.Decimal("-0.10")
+	require.NoError(t, err)
+	r, ok := d.Rat()
+	require.True(t, ok)
+	require.Equal(t, "-1/10", r.String())
+	_, ok = accp.String("1").Rat()
+	require.False(t, ok)
+	_, ok = accp.String("ctx.k").Ref()
+	require.False(t, ok)
+	ref, ok := accp.Ref("ctx.k").Ref()
+	require.True(t, ok)
+	require.Equal(t, "ctx.k", ref)
+	require.Nil(t, accp.Array(accp.Int(1)).Entries())
+	require.True(t, accp.Null().IsNull())
+	_, err = accp.Decimal("1e5")
+	require.ErrorIs(t, err, accp.ErrInvalidType)
+	n := 0
+	for range accp.Map(text("a", "b")).Elements() {
+		n++
+	}
+	require.Zero(t, n)
+	for in, want := range map[string]string{"1.2345675": "1.234568", "1.2345665": "1.234566", "-0.0000004": "0.0", "007.10": "7.1", "5": "5.0",
+		"999999.9999999": "1000000.0", "0.00000050000000000000001": "0.000001"} {
+		got, err := accp.CanonicalDecimal(in, false)
+		require.NoError(t, err)
+		require.Equal(t, want, got)
+	}
+	_, err = accp.CanonicalDecimal("1.2345675", true)
+	require.ErrorIs(t, err, accp.ErrInvalidType)
+	_, err = accp.CanonicalDecimal("x", false)
+	require.ErrorIs(t, err, accp.ErrInvalidType)
+}
+
+// A frame can be looked at without building a message, its memory used again.
+func TestFrameAccess(t *testing.T) {
+	var c accp.Codec
+	var f accp.Frame
+	require.NoError(t, c.ParseFrame([]byte(`@a>req:tool{args:{x:[1,2]}|tool:w\:b|n:-1.5}[mid:49679033e07c,seq:1,ts:2]`), &f))
+	require.Equal(t, 3, f.Len())
+	for key, want := range map[string]string{"args": "{x:[1,2]}", "tool": `w\:b`, "n": "-1.5"} {
+		got, _, ok := f.Raw(key)
+		require.True(t, ok)
+		require.Equal(t, want, string(got))
+	}
+	_, kind, _ := f.Raw("n")
+	require.Equal(t, accp.KindDecimal, kind)
+	_, _, ok := f.Raw("x")
+	require.False(t, ok, "a key of a map is no param")
+	_, _, ok = f.Raw("mid")
+	require.False(t, ok)
+	m := f.Message()
+	require.NoError(t, c.ParseFrame([]byte(`@b>done:y{}`), &f))
+	require.Equal(t, "w:b", m.Params.Text("tool"), "a message does not change with its frame")
+	require.Zero(t, f.Len())
+	require.Error(t, c.ParseFrame([]byte(`@b>done:y{`), &f))
+
+	text := []byte("@a>req:x{k:first|l:\\u{41}b}[mid:49679033E07C,seq:1,ts:2,trace:\\_a_b]")
+	m, err := c.Parse(text)
+	require.NoError(t, err)
+	for i := range text {
+		text[i] = '#'
+	}
+	require.Equal(t, []string{"first", "Ab", "49679033e07c", "a b"}, []string{m.Params.Text("k"), m.Params.Text("l"), m.Meta.MID, m.Meta.Ext.Text("trace")})
+}
+
+// Decoding with the envelope checks it, and the chain where one is needed (ACCP-046,
+// ACCP-D19, ACCP-D22).
+func TestDecodeEnvelope(t *testing.T) {
+	var c accp.Codec
+	meta := "[mid:49679033e07c,seq:1,ts:2]"
+	m, err := c.DecodeEnvelope([]byte("@a>req:schedule{schema:TA|t:x}" + meta))
+	require.NoError(t, err)
+	require.Equal(t, "medium", m.Params.Text("priority"))
+	for frame, code := range map[string]accp.Code{
+		"junk": accp.ErrParse, "@a>req:x{}": accp.ErrParse, "@a>req:x{}[mid:49679033e07c,ts:2]": accp.ErrParse,
+		"@a>req:x{}[mid:49679033e07c,seq:2]": accp.ErrParse, "@a>req:x{}[mid:4967,seq:1,ts:2]": accp.ErrInvalidType,
+		"@a>req:x{schema:ZZ}" + meta: accp.ErrUnknownSchema, "@a>req:x{amt:x|schema:TX}" + meta: accp.ErrInvalidType,
+		"@a>end:x{schema:ST}" + meta: accp.ErrParse, "@a>cancel:x{}" + meta: accp.ErrParse,
+	} {
+		_, err := c.DecodeEnvelope([]byte(frame))
+		require.ErrorIs(t, err, code, frame)
+	}
+}
+
+func TestSessionAccess(t *testing.T) {
+	s := session(t, nil)
+	require.Equal(t, []string{"server", "s1"}, []string{s.Self(), s.ID()})
+	_, err := s.Register(accp.Schema{Code: "x"})
+	require.ErrorIs(t, err, accp.ErrInvalidType)
+	hello, err := s.Hello(t.Context())
+	require.NoError(t, err)
+	other, err := accp.NewSession("other", "s1", nil)
+	require.NoError(t, err)
+	r := receive(t, other, hello.Frames[0])
+	n, err := other.NegotiateReceived(t.Context(), r)
+	require.NoError(t, err)
+	require.True(t, n.Synced)
+	require.NotNil(t, n.Reply)
+	r = receive(t, s, []byte(strings.Replace(string(n.Reply.Frames[0]), "sync:registry", "ack:x", 1)))
+	_, err = s.NegotiateReceived(t.Context(), r)
+	require.ErrorIs(t, err, accp.ErrInvalidIntent)
+}
