@@ -556,7 +556,8 @@ func TestFenced(t *testing.T) {
 func TestOwnersStored(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st, runs := store.NewMemory(), new(atomic.Int64)
-		a, b := live(t, st, "a", runs, HostOptions{}), live(t, st, "b", runs, HostOptions{})
+		opts := HostOptions{Lease: time.Hour}
+		a, b := live(t, st, "a", runs, opts), live(t, st, "b", runs, opts)
 		try := func() *Error {
 			w := connect(t, b.h, &Identity{Name: "thief"})
 			_ = w.conn.Send(&AnnounceRuntime{RuntimeID: "r-a", ProtocolVersion: ProtocolVersion})
