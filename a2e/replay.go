@@ -108,10 +108,15 @@ func (r *replay) finish() {
 	r.changed()
 }
 
-// rewind makes what came after an id be read again, as far as it is kept.
+// rewind makes what came after an id be read again, as far as it is kept. The
+// reader has that one itself, even if the connection on which it got it was
+// replaced before its handler could say so.
 func (r *replay) rewind(after uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if after == r.unread && r.unread < r.next() {
+		r.take()
+	}
 	for after+1 < r.unread && r.first < r.unread {
 		r.unread--
 		r.fresh += len(r.lines[r.unread-r.first])
@@ -137,11 +142,15 @@ func (r *replay) took(id uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if id == r.unread {
-		r.fresh -= len(r.lines[id-r.first])
-		r.unread++
-		r.trim()
-		r.changed()
+		r.take()
 	}
+}
+
+func (r *replay) take() {
+	r.fresh -= len(r.lines[r.unread-r.first])
+	r.unread++
+	r.trim()
+	r.changed()
 }
 
 // drained reports whether nothing is left to read and nothing will come.
