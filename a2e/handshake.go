@@ -5,6 +5,7 @@ package a2e
 
 import (
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/fivewire/fivewire/internal/randid"
@@ -70,13 +71,14 @@ func (s *Session) handshake(m *Message, arrived time.Time, in int) {
 	for _, name := range r.AgentCaps {
 		if isFeature(name) {
 			if !slices.Contains(features, name) {
-				features = append(features, name)
+				features = append(features, strings.Clone(name))
 			}
 			continue
 		}
 		asked = true
 		name = capabilityAlias(name)
 		if p := s.host.plugin(name); p != nil && !accepted[name] {
+			name = p.Capability // not the text of the message
 			accepted[name] = true
 			caps = append(caps, Capability{Capability: name, Enabled: true, Metadata: p.metadata()})
 		}
@@ -88,7 +90,7 @@ func (s *Session) handshake(m *Message, arrived time.Time, in int) {
 	if s.state == stateNew {
 		s.state = stateActive
 		s.id = randid.UUID4Hex()
-		s.agentID = r.AgentID
+		s.agentID = strings.Clone(r.AgentID) // the session does not keep the message
 		if s.timer != nil {
 			s.timer.Stop()
 		}
