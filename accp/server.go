@@ -21,7 +21,9 @@ import (
 //
 // An error that is an [*Error] or a [Code] is sent to the peer as it stands;
 // any other is logged, and the peer learns of an internal error only. A handler
-// that sends nothing and returns nil is answered for with ack.
+// that sends nothing and returns nil is answered for with ack, which says that the
+// message came and not that the work is done: whoever asked with req or qry over a
+// connection goes on waiting for a result.
 type Handler interface {
 	ServeACCP(ctx context.Context, w *Reply, m *Message) error
 }
@@ -91,7 +93,8 @@ type ServerOptions struct {
 
 	// MaxSessions bounds how many sessions are kept. Zero means 10,000. A new
 	// one takes the place of the one that was idle for longest, if that was
-	// for SessionIdle, else it is refused with [ErrInternal].
+	// for SessionIdle, else it is refused with [ErrInternal]. A session that took
+	// 65,536 frames holds about 3.5 MB for its window of replays.
 	MaxSessions int
 
 	// SessionIdle is how long a session is kept after its last frame, or the end
