@@ -61,6 +61,25 @@
 // (Options.Sweep); if none runs, they stay. A sweep reads the headers of all that
 // is there, and takes at most a fiftieth of the time.
 //
+// # Measured
+//
+// With "go test -bench . -benchtime 500x" on two cores shared with other work,
+// values of 1 KB, best of seven; calls in a second, and the time in which half of
+// them and 99 of a hundred were answered, in milliseconds. "cluster" is three
+// servers on that one machine and its one disk, which always syncs.
+//
+//	             embedded, 1 caller     embedded, 16          cluster, 1           cluster, 16
+//	create        1771  0.22 / 6.8      1313  8.2 / 42        872  0.91 / 6.4      4576  3.1 / 11
+//	get          37868  0.02 / 0.14    55752  0.02 / 4.3     9887  0.08 / 0.51    16049  0.85 / 3.6
+//	update        2715  0.35 / 0.59     3065  5.2 / 10       1431  0.64 / 1.0     10923  1.4 / 2.2
+//	append        3127  0.25 / 3.0      3492  3.6 / 21        767  0.90 / 8.8      5093  3.1 / 4.7
+//	  one log     1914  0.27 / 3.5      2128  5.4 / 39        701  0.92 / 11       5528  2.4 / 8.3
+//	read 10       2948  0.24 / 3.2      3352  3.4 / 20       1115  0.72 / 3.3       890   13 / 55
+//
+// The embedded server syncs the disk once for each write, so that more callers do
+// not write faster; the log of a cluster is synced once for many. Reads from a
+// cluster all go to one leader.
+//
 // # How it is kept
 //
 // Two JetStream streams, named after Options.Name: one with a subject for each
