@@ -114,7 +114,7 @@ func TestA2AJavaScriptServers(t *testing.T) {
 	ask := func(kind string) (*accp.Message, error) {
 		var url string
 		p.into(&url, request{"op": "listen", "kind": kind})
-		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 		defer cancel()
 		card, err := agentcard.DefaultResolver.Resolve(ctx, url)
 		require.NoError(t, err)

@@ -61,14 +61,15 @@ func serveA2EHost() int {
 }
 
 type a2eAnswer struct {
-	Messages []json.RawMessage `json:"messages"`
-	End      bool              `json:"end"`
+	Messages   []json.RawMessage `json:"messages"`
+	End        bool              `json:"end"`
+	Violations []string          `json:"violations"`
 }
 
 // last returns the last message of an answer without what differs from run to run.
 func (a *a2eAnswer) last(t *testing.T, vary ...string) string {
 	t.Helper()
-	require.NotEmpty(t, a.Messages, "end: %v", a.End)
+	require.NotEmpty(t, a.Messages, "end: %v %q", a.End, a.Violations)
 	return shape(t, a.Messages[len(a.Messages)-1], append(vary, "id", "ts", "req_id", "created_at", "duration_ms", "session_id", "message", "memory_id")...)
 }
 
@@ -115,7 +116,7 @@ func a2eAgent(t *testing.T, p *peer, http bool) {
 	}
 	fault := func(a *a2eAnswer) string {
 		t.Helper()
-		require.NotEmpty(t, a.Messages, "end: %v", a.End)
+		require.NotEmpty(t, a.Messages, "end: %v %q", a.End, a.Violations)
 		var e struct {
 			Type, Code string
 			Detail     json.RawMessage

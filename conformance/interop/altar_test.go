@@ -294,7 +294,7 @@ func TestAltarAtPythonHost(t *testing.T) {
 			canceled := altarRuntime(t, dial)
 			c := altar.NewClient(dial, nil)
 			defer c.Close()
-			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 			defer cancel()
 			require.NoError(t, c.Ping(ctx))
 			var s *altar.Session

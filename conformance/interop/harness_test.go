@@ -201,7 +201,7 @@ func (p *peer) try(r request) (json.RawMessage, *fault) {
 		}
 		require.NoError(p.t, json.Unmarshal(line, &a), "%s", line)
 		return a.OK, a.Error
-	case <-time.After(60 * time.Second):
+	case <-time.After(2 * time.Minute):
 		require.FailNow(p.t, "no answer in time", "%s to %v", p.name, r["op"])
 		return nil, nil
 	}
@@ -269,7 +269,7 @@ func shape(t testing.TB, data []byte, vary ...string) string {
 }
 
 const (
-	waitFor = 10 * time.Second
+	waitFor = 30 * time.Second
 	tick    = 10 * time.Millisecond
 )
 

@@ -152,7 +152,7 @@ func mcpCall(t *testing.T, c *accp.Client, name string, args ...accp.Param) (*ac
 	t.Helper()
 	m, err := accp.NewMessage(accp.IntentReq, accp.OpTool, accp.SchemaTool, accp.ToolCall{Name: name, Arguments: accp.Map(args...)})
 	require.NoError(t, err)
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	return c.Call(ctx, m)
 }

@@ -106,5 +106,5 @@ func TestTokens(t *testing.T) {
 
 // unassigned tells whether a character has no meaning in Unicode 15.0.
 func unassigned(r rune) bool {
-	return !unicode.In(r, unicode.L, unicode.M, unicode.N, unicode.P, unicode.S, unicode.Z, unicode.C)
+	return !unicode.In(r, unicode.L, unicode.M, unicode.N, unicode.P, unicode.S, unicode.Z, unicode.Cc, unicode.Cf, unicode.Co, unicode.Cs)
 }

@@ -74,6 +74,8 @@ class Web:
             name, data = "", b""
             try:
                 for line in r:
+                    if not line.endswith(b"\n"):
+                        break  # cut in the middle
                     if line == b"\n":
                         if data:
                             self.last = name
@@ -87,7 +89,7 @@ class Web:
                         data = line[6:-1]
                     elif not line.startswith(b":"):
                         raise Violation("a line of the stream: %r" % line)
-            except (OSError, ValueError, AttributeError):
+            except (OSError, ValueError, AttributeError, http.client.HTTPException):
                 pass  # cut, by break_off or by the host
 
     def break_off(self):
@@ -114,8 +116,8 @@ class Agent:
                 m = decode(line[:-1])
                 order.see(m)
                 self.inbox.put(m)
-        except Violation as e:
-            self.violations.append(str(e))
+        except Exception as e:
+            self.violations.append(repr(e))
         self.inbox.put(None)
 
 
@@ -139,7 +141,7 @@ def until(a, req):
     while True:
         m = a.inbox.get(timeout=20)
         if m is None:
-            return {"messages": out, "end": True}
+            return {"messages": out, "end": True, "violations": a.violations}
         out.append(m)
         if m.get("req_id") == req and not m["type"].endswith("/event"):
             return {"messages": out, "end": False}
