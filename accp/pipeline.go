@@ -256,7 +256,7 @@ func checkTypes(s *compiled, params Params, sending bool) (Params, error) {
 		v := params[i].Value
 		key := params[i].Key
 		if sending {
-			key = s.full(key)
+			key = typedKey(s.Code, key)
 		}
 		switch s.Code {
 		case SchemaTx:
@@ -302,6 +302,23 @@ func checkTypes(s *compiled, params Params, sending bool) (Params, error) {
 		return nil, fail(ErrInvalidType, "an error frame needs a code")
 	}
 	return out, nil
+}
+
+// typedKey returns the full form of the keys that checkTypes looks at.
+func typedKey(code, key string) string {
+	switch {
+	case code == SchemaTx && key == "amt":
+		return "amount"
+	case code == SchemaStream && key == "idx":
+		return "chunk_index"
+	case code == SchemaStream && key == "tot":
+		return "total_chunks"
+	case code == SchemaStream && key == "done":
+		return "is_final"
+	case code == SchemaError && key == "retry":
+		return "retryable"
+	}
+	return key
 }
 
 func dot(s string) int {

@@ -333,6 +333,9 @@ func compile(s Schema, custom bool) *compiled {
 // look returns what there is to know about a key in either form; the schema may
 // be nil.
 func (s *compiled) look(key string) keyForm {
+	if key == keySchema {
+		return keyForm{full: key, short: key}
+	}
 	if s != nil {
 		if f, ok := s.keys[key]; ok {
 			return f
