@@ -749,6 +749,7 @@ func TestClientSurvivesRestart(t *testing.T) {
 		ctx, stop := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() { done <- rt.RunDialer(ctx, dial(testService)) }()
+		synctest.Wait() // it is connected
 		c := NewClient(dial(testUser), nil)
 		sess, err := c.CreateSession(ctx, nil)
 		require.NoError(t, err)
