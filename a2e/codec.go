@@ -120,10 +120,10 @@ func (c *Codec) decode(line []byte) (*Message, *Error) {
 	}
 	m, line := keep(line)
 	var room [usualMembers]strictjson.Span
-	v, _, spans, err := strictjson.Survey(line, strictjson.Options{MaxDepth: c.maxDepth()}, room[:0])
+	v, shape, spans, err := strictjson.Survey(line, strictjson.Options{MaxDepth: c.maxDepth()}, room[:0])
 	if err != nil && c.ReadNonFinite {
 		line = dropNonFinite(line)
-		v, _, spans, err = strictjson.Survey(line, strictjson.Options{MaxDepth: c.maxDepth()}, room[:0])
+		v, shape, spans, err = strictjson.Survey(line, strictjson.Options{MaxDepth: c.maxDepth()}, room[:0])
 	}
 	if err != nil {
 		return nil, textFault(line, c.maxDepth())
@@ -131,17 +131,17 @@ func (c *Codec) decode(line []byte) (*Message, *Error) {
 	if !v.IsObject() {
 		return nil, reasoned(ErrInvalidMessage, ReasonNotObject, "message is not an object")
 	}
-	return m, c.message(m, v, spans)
+	return m, c.message(m, v, spans, decoderOf(c.Strict, shape.Plain))
 }
 
 // usualMembers is how many members of an object are found without an allocation.
 const usualMembers = 24
 
 // message reads a checked object into m.
-func (c *Codec) message(m *Message, v strictjson.Value, spans []strictjson.Span) *Error {
+func (c *Codec) message(m *Message, v strictjson.Value, spans []strictjson.Span, d *decoder) *Error {
 	var e envelope
 	e.read(v, spans)
-	if err := e.check(m, c.Strict); err != nil {
+	if err := e.check(m, d); err != nil {
 		err.ReqID, err.refID = e.usableID(), e.text(e.reqID)
 		if err.msgType == "" {
 			err.msgType = e.text(e.typ)
@@ -158,7 +158,7 @@ func (c *Codec) message(m *Message, v strictjson.Value, spans []strictjson.Span)
 	}
 	body := reflect.New(m.typ.plan.typ)
 	m.typ.plan.defaults(body.Elem())
-	if ft := m.typ.plan.decode(decoderOf(c.Strict), v, spans, body.UnsafePointer(), &m.Extra); ft != nil {
+	if ft := m.typ.plan.decode(d, v, spans, body.UnsafePointer(), &m.Extra); ft != nil {
 		err := ft.err()
 		err.ReqID, err.refID, err.msgType = m.ID, e.text(e.reqID), m.Type
 		return err
@@ -215,12 +215,13 @@ func (e *envelope) usableID() string {
 }
 
 // check validates the base members in their order and sets the fields of m.
-func (e *envelope) check(m *Message, strict bool) *Error {
+func (e *envelope) check(m *Message, d *decoder) *Error {
+	strict := d.strict
 	version := e.a2e
 	if version == nil && !strict {
 		version = e.version // D-01
 	}
-	switch text, ok := textOf(version); {
+	switch text, ok := d.text(version); {
 	case version == nil, version.Kind() == 'n':
 		return violation("a2e", ReasonRequired)
 	case !ok:
@@ -229,10 +230,10 @@ func (e *envelope) check(m *Message, strict bool) *Error {
 		return NewError(ErrVersionMismatch, "protocol version is not "+Version)
 	}
 	var reason string
-	if m.Type, reason = shortText(e.typ); reason != "" {
+	if m.Type, reason = d.shortText(e.typ); reason != "" {
 		return violation("type", reason)
 	}
-	if m.ID, reason = shortText(e.id); reason != "" {
+	if m.ID, reason = d.shortText(e.id); reason != "" {
 		return violation("id", reason)
 	}
 	if strict && !isHexID(m.ID) {
@@ -255,11 +256,11 @@ func (e *envelope) check(m *Message, strict bool) *Error {
 	return nil
 }
 
-func shortText(v strictjson.Value) (text, reason string) {
+func (d *decoder) shortText(v strictjson.Value) (text, reason string) {
 	if v.Absent() {
 		return "", ReasonRequired
 	}
-	text, ok := textOf(v)
+	text, ok := d.text(v)
 	switch {
 	case !ok:
 		return "", ReasonType
@@ -470,7 +471,7 @@ func decodeNested(d *decoder, v strictjson.Value, dst reflect.Value) *fault {
 	var e envelope
 	spans := v.Spans(nil)
 	e.read(v, spans)
-	if err := e.check(m, d.strict); err != nil {
+	if err := e.check(m, d); err != nil {
 		if err.Code == ErrVersionMismatch {
 			return &fault{field: "a2e", reason: ReasonValue}
 		}

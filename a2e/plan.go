@@ -336,7 +336,7 @@ func (f *field) decode(d *decoder, v strictjson.Value, dst unsafe.Pointer) *faul
 	}
 	switch f.kind {
 	case stringField:
-		s, ok := textOf(v)
+		s, ok := d.text(v)
 		if !ok {
 			return mistyped()
 		}

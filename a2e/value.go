@@ -18,21 +18,31 @@ import (
 // A decoder is what the values of one message share while it is read.
 type decoder struct {
 	strict bool
+	plain  bool // no string has an escape
 }
 
-// decoderOf returns the decoder of a mode. There are only two, and they do not
-// change.
-func decoderOf(strict bool) *decoder {
+// decoders are all that there are. They do not change.
+var decoders = [2][2]decoder{{{}, {plain: true}}, {{strict: true}, {strict: true, plain: true}}}
+
+// decoderOf returns the decoder of a mode and a shape.
+func decoderOf(strict, plain bool) *decoder {
+	d := &decoders[0]
 	if strict {
-		return &strictDecoder
+		d = &decoders[1]
 	}
-	return &compatDecoder
+	if plain {
+		return &d[1]
+	}
+	return &d[0]
 }
 
-var (
-	strictDecoder = decoder{strict: true}
-	compatDecoder = decoder{}
-)
+// text is textOf without the look for escapes where there are none.
+func (d *decoder) text(v strictjson.Value) (string, bool) {
+	if d.plain && len(v) > 2 && v[0] == '"' {
+		return unsafe.String(&v[1], len(v)-2), true
+	}
+	return textOf(v)
+}
 
 // An encoder is what the values of one message share while it is written.
 type encoder struct {
@@ -198,8 +208,8 @@ func (e *encoder) object(raw []byte) *fault {
 	return nil
 }
 
-func decodeString(_ *decoder, v strictjson.Value, dst reflect.Value) *fault {
-	s, ok := textOf(v)
+func decodeString(d *decoder, v strictjson.Value, dst reflect.Value) *fault {
+	s, ok := d.text(v)
 	if !ok {
 		return mistyped()
 	}
