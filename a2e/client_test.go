@@ -149,6 +149,7 @@ func TestRetry(t *testing.T) {
 // Events can be taken one by one; leaving the loop ends the call; a reader that
 // is too slow fails it rather than lose any.
 func TestStream(t *testing.T) {
+	t.Parallel() // it waits most of the time
 	c := dial(t, transports()[0], echoHost(), &a2e.ClientOptions{MaxEvents: 5})
 	begin := func(tool string) *a2e.Stream {
 		r := a2e.New[tools.CallRequest]()
@@ -265,6 +266,7 @@ func TestNoise(t *testing.T) {
 // The stream of an HTTP session breaks and comes back without loss (A2E-137,
 // A2E-138, D-13, D-42).
 func TestHTTPReconnect(t *testing.T) {
+	t.Parallel() // it waits most of the time
 	if testing.Short() {
 		t.Skip("waits for a reconnect")
 	}

@@ -20,6 +20,7 @@ import (
 
 // Transports are made from configuration values (A2E-141).
 func TestTransportConfig(t *testing.T) {
+	t.Parallel() // it waits most of the time
 	web := httptest.NewServer(a2e.NewHTTPHandler(echoHost(), nil))
 	t.Cleanup(web.Close)
 	exe, err := os.Executable()

@@ -22,6 +22,7 @@ import (
 // Whoever trickles a body is cut off in time, also where nothing of the body is
 // looked at, and does not hold up others (A2E-153).
 func TestTrickledBodies(t *testing.T) {
+	t.Parallel() // it waits most of the time
 	h := echoHost()
 	web := httptest.NewServer(a2e.NewHTTPHandler(h, &a2e.HTTPOptions{BodyTimeout: 300 * time.Millisecond}))
 	defer web.Close()
