@@ -71,17 +71,17 @@
 //
 // Measured in turns with hand-written code that does the least that the job
 // allows (benchmarks Pair...), on two shared cores; in brackets the goal. Reading a
-// message of 300 bytes takes 2.5 to 3.0 times as long as splitting and validating
-// it (2.2), with 2 allocations; one of an unknown type 1.8 to 2.4 times (1.2), with
+// message of 300 bytes takes 2.4 to 3.2 times as long as splitting and validating
+// it (2.2), with 2 allocations; one of an unknown type 1.6 to 2.4 times (1.2), with
 // 1: equal names, which the base does not look for, are found in the same pass.
-// Writing one takes 11 times as long as appending its text unchecked (2), without
+// Writing one takes 10 to 12 times as long as appending its text unchecked (2), without
 // allocation: half of it is the check that text is UTF-8 and raw JSON is JSON. A
 // call within the process takes 4 to 5 times as long as the least one (2.0), over
-// pipes of the system 2.0 to 2.3 times with one caller (1.8) and 3.5 to 6 times with
+// pipes of the system 2.0 to 2.8 times with one caller (1.8) and 3.5 to 6 times with
 // 64 (2.2), with at most 14 allocations on both ends together; a call crosses
 // two goroutines more, those that write for the client and that run the handler,
 // so that neither a slow host nor a slow handler holds up anybody else. Finding
-// the call of an answer takes 1.3 times a map and a ring (1.5), without allocation.
+// the call of an answer takes 1.3 to 1.5 times a map and a ring (1.5), without allocation.
 //
 // # Not yet
 //
