@@ -222,16 +222,6 @@ func (h *Host) admitCall(hc *hostConn, s *session, m *ToolCall, unfit error) *Er
 	return nil
 }
 
-// superseded drops the outcome of a forwarded call of which another attempt
-// comes, and reports whether it did.
-func (h *Host) superseded(hc *hostConn, c *hostCall) bool {
-	if hc.peer == nil || hc.peer.Attempt <= c.attempt || c.state != callDone {
-		return false
-	}
-	delete(c.s.calls, c.id)
-	return true
-}
-
 func (h *Host) limit(c *contract, m *ToolCall) time.Duration {
 	limit := c.Timeout
 	if limit == 0 {
@@ -276,69 +266,6 @@ func (h *Host) refuseCall(hc *hostConn, id string, header Header, err *Error) {
 		return
 	}
 	h.send(hc, &ToolResult{InvocationID: id, Error: err, Header: Header{CorrelationID: header.CorrelationID}})
-}
-
-// repeat is the second coming of an invocation id in its session (D-22).
-func (h *Host) repeat(hc *hostConn, c *hostCall, m *ToolCall) *Error {
-	name := m.ToolName
-	if hc.peer != nil {
-		name = hc.peer.ToolName
-	}
-	if c.toolName != name || !equalJSON(strictjson.Value(c.params), strictjson.Value(m.Parameters)) {
-		return errReused()
-	}
-	if hc.waiting[c.id] != nil {
-		h.dropped(hc, m, "a repeat on the same connection")
-		return nil
-	}
-	if c.state == callDone {
-		h.replay(&attachment{hc: hc, c: c, corr: m.CorrelationID, from: m.ResumeFrom, collect: m.Collect})
-		return nil
-	}
-	if n := len(c.chunks); n > 0 && m.ResumeFrom < c.chunks[0].ChunkID || n == 0 && c.asm.Expected() > m.ResumeFrom {
-		return errNotRetained()
-	}
-	a := h.attach(hc, c, m)
-	for _, chunk := range c.chunks {
-		if chunk.ChunkID >= m.ResumeFrom {
-			a.replayed++
-			h.forward(a, chunk)
-		}
-	}
-	return nil
-}
-
-// replay gives somebody the recorded outcome of a call.
-func (h *Host) replay(a *attachment) {
-	c := a.c
-	if c.result != nil {
-		out := *c.result
-		out.Header = Header{CorrelationID: a.corr}
-		h.send(a.hc, &out)
-		return
-	}
-	last := c.chunks[len(c.chunks)-1]
-	from := min(a.from, last.ChunkID) // at least the final chunk
-	if a.collect && last.Error != nil {
-		from = last.ChunkID // the parts are dropped anyway
-	}
-	if from < c.chunks[0].ChunkID {
-		h.send(a.hc, &ToolResult{InvocationID: c.id, Error: errNotRetained(), Header: Header{CorrelationID: a.corr}})
-		return
-	}
-	for _, chunk := range c.chunks {
-		if chunk.ChunkID >= from {
-			h.forward(a, chunk)
-		}
-	}
-}
-
-func errReused() *Error {
-	return formFault(ReasonInvocationIDReused, "", "the invocation id was used for another call")
-}
-
-func errNotRetained() *Error {
-	return NewError(ErrInternal, ReasonNotRetained, "what the call yielded is not kept any more")
 }
 
 func (h *Host) attach(hc *hostConn, c *hostCall, m *ToolCall) *attachment {
@@ -614,57 +541,6 @@ func (h *Host) leave(c *hostCall, record bool, now time.Time) {
 	h.recordHere(c)
 	if h.endedAt.index < 0 {
 		h.timers.set(&h.endedAt, now.Add(h.opts.RecordFor))
-	}
-}
-
-// forgetCalls drops outcomes and invocation ids that were kept long enough.
-func (h *Host) forgetCalls(now time.Time) {
-	for c := h.ended.first; c != nil; c = h.ended.first {
-		due := c.endedAt.Add(h.opts.RecordFor)
-		if now.Before(due) {
-			h.timers.set(&h.endedAt, due)
-			return
-		}
-		h.ended.pop()
-		h.recorded -= int64(c.size)
-		if h.bulky == c {
-			h.bulky = h.ended.first
-		}
-		if c.s.calls[c.id] == c {
-			delete(c.s.calls, c.id)
-		}
-		if h.calls[c.id] == c {
-			delete(h.calls, c.id)
-			delete(c.rt.unanswered, c.id)
-		}
-	}
-}
-
-// recordCost is what an outcome costs besides its payload, about.
-const recordCost = 1 << 10
-
-// recordHere keeps the outcome of a call. If there is too much already, the
-// payloads of the oldest are given up: that they ran stays known (D-22).
-func (h *Host) recordHere(c *hostCall) {
-	c.size = recordCost + len(c.params) + c.retained
-	if c.result != nil {
-		c.size += len(c.result.Payload) + len(c.result.RuntimeMetadata)
-	}
-	h.ended.push(c)
-	h.recorded += int64(c.size)
-	if h.bulky == nil {
-		h.bulky = c
-	}
-	for h.recorded > h.opts.MaxRecorded && h.bulky != nil {
-		old := h.bulky
-		h.bulky = old.later
-		if old.result != nil && len(old.result.Payload)+len(old.result.RuntimeMetadata) == 0 || old.result == nil && old.chunks == nil {
-			continue
-		}
-		small := recordCost + len(old.params)
-		h.recorded -= int64(old.size - small)
-		old.size, old.retained, old.chunks = small, 0, nil
-		old.result = &ToolResult{InvocationID: old.id, Error: errNotRetained()}
 	}
 }
 
