@@ -61,8 +61,9 @@ func freeAddress(t testing.TB) string {
 
 func (c *cluster) start(t testing.TB, i int) {
 	srv, err := embedded.Start(c.dirs[i], &embedded.Options{
-		Listen:  c.clients[i],
-		Cluster: &embedded.Cluster{Node: fmt.Sprint("node-", i), Listen: c.routes[i], Peers: c.routes},
+		Listen:     c.clients[i],
+		MaxPayload: 1 << 20, // as servers have it by default
+		Cluster:    &embedded.Cluster{Node: fmt.Sprint("node-", i), Listen: c.routes[i], Peers: c.routes},
 	})
 	if err != nil {
 		t.Errorf("node %d: %v", i, err)

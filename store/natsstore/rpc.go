@@ -34,7 +34,6 @@ const (
 	codeStoreFailed    = 10077
 	codeIDInProcess    = 10158
 	codeWrongLastNow   = 10164 // another write of the subject is in process
-	attemptTimeout     = 2 * time.Second
 	requestHeader      = "Nats-Msg-Id"
 	expectSeqHeader    = "Nats-Expected-Last-Subject-Sequence"
 	expectSubjHeader   = "Nats-Expected-Last-Subject-Sequence-Subject"
@@ -79,13 +78,20 @@ func temporary(err error) error {
 	return err
 }
 
+// attemptTimeout is how long the first attempt of a call may take. It is short,
+// since the answer of a server that has just died never comes.
+const attemptTimeout = 2 * time.Second
+
 // persist calls f until it succeeds, fails for good, or the time is up. Each
 // attempt has a context of its own.
 func (s *Store) persist(ctx context.Context, f func(ctx context.Context) error) error {
-	deadline := time.Now().Add(s.opts.Timeout)
+	deadline, patience := time.Now().Add(s.opts.Timeout), attemptTimeout
 	for pause := 2 * time.Millisecond; ; pause = min(2*pause, 250*time.Millisecond) {
-		attempt, cancel := context.WithTimeout(ctx, attemptTimeout)
+		attempt, cancel := context.WithTimeout(ctx, patience)
 		err := f(attempt)
+		if attempt.Err() != nil { // a long value on a slow way needs longer
+			patience *= 2
+		}
 		cancel()
 		if ctx.Err() != nil && err != nil {
 			return cause(ctx)
