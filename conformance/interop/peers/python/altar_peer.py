@@ -45,6 +45,10 @@ class Lines:
         return line[:-1]
 
     def close(self):
+        try:
+            self.sock.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            pass  # it is closed already
         self.sock.close()
 
 
@@ -284,6 +288,7 @@ class Host:
                     for inv, (client, at) in list(self.calls.items()):
                         if at == runtime:
                             self.finish(inv, {"code": "RUNTIME_UNAVAILABLE", "message": "gone", "details": {"reason": "disconnected"}})
+            link.close()
 
     def finish(self, inv, error):
         client, _ = self.calls.pop(inv)
