@@ -85,12 +85,14 @@ func (t *liveTask) bothKeys() string {
 // where nobody else writes it but by taking part in the game of revisions. It is
 // called with the lock of the task held. It returns false if there is none.
 func (e *taskEngine) load(ctx context.Context, t *liveTask, again bool) (bool, error) {
-	if t.state != nil && !again && t.run != nil {
+	if t.state != nil && !again && e.runs(t) {
 		return true, nil
 	}
 	entry, err := e.db.Get(ctx, t.key())
 	if errors.Is(err, store.ErrNotFound) {
-		t.state = nil
+		if t.run == nil { // or else its work still looks at it
+			t.state = nil
+		}
 		return false, nil
 	}
 	if err != nil {
@@ -315,7 +317,7 @@ func (e *taskEngine) send(ctx context.Context, call *Call) (any, error) {
 	if err := e.apply(context.WithoutCancel(ctx), t, &change); err != nil {
 		return nil, err
 	}
-	if t.run != nil {
+	if e.runs(t) {
 		t.run.deliver(p.Message)
 	} else {
 		e.tell(ctx, t, toldInput, p.Message)
@@ -338,7 +340,7 @@ func (e *taskEngine) cancel(ctx context.Context, call *Call) (any, error) {
 	if err := e.apply(context.WithoutCancel(ctx), t, &change); err != nil {
 		return nil, err
 	}
-	if t.run == nil {
+	if !e.runs(t) {
 		e.tell(ctx, t, toldCancel, nil)
 	}
 	return t.state.canceled(), nil
@@ -430,6 +432,7 @@ type change struct {
 	required string // the input that is needed
 	fault    *Error // why it failed
 	expected time.Duration
+	byRun    bool // the work of the task asks for it, which may have lost the task
 }
 
 // errTaskFull reports a task with too many items.
@@ -452,6 +455,12 @@ func (e *taskEngine) apply(ctx context.Context, t *liveTask, c *change) error {
 		return err
 	}
 	for {
+		if c.byRun && t.state.instance != e.s.opts.Instance {
+			if t.run != nil {
+				t.run.cancel(errTakenOver)
+			}
+			return errTakenOver
+		}
 		old := t.state
 		to, events, err := old.status.Next(c.action)
 		if err != nil {
@@ -487,6 +496,16 @@ func (e *taskEngine) apply(ctx context.Context, t *liveTask, c *change) error {
 			return idFault(ErrTaskNotFound, "taskId", old.id)
 		}
 	}
+}
+
+// errTakenOver is what a handler sees whose task now runs in another process,
+// which took this one for dead.
+var errTakenOver = errors.New("arc: the task was taken over by another process")
+
+// runs reports whether a task runs in this process. It is called with the lock of
+// the task held.
+func (e *taskEngine) runs(t *liveTask) bool {
+	return t.run != nil && t.state.instance == e.s.opts.Instance
 }
 
 // after is the state after a change.

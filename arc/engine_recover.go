@@ -252,7 +252,7 @@ func (s *Server) Recover(ctx context.Context) (int, error) {
 		if !gone {
 			continue
 		}
-		took, err := e.recoverTask(ctx, st.id)
+		took, err := e.recoverTask(ctx, st.id, st.instance)
 		if err != nil {
 			return n, fmt.Errorf("arc: recover: task %s: %w", st.id, err)
 		}
@@ -263,8 +263,8 @@ func (s *Server) Recover(ctx context.Context) (int, error) {
 	return n, s.recoverOutbox(ctx, isDead)
 }
 
-// recoverTask takes over one task.
-func (e *taskEngine) recoverTask(ctx context.Context, id string) (bool, error) {
+// recoverTask takes over one task from a process that is gone.
+func (e *taskEngine) recoverTask(ctx context.Context, id, from string) (bool, error) {
 	t := e.acquire(id)
 	kept := false
 	defer func() {
@@ -276,6 +276,9 @@ func (e *taskEngine) recoverTask(ctx context.Context, id string) (bool, error) {
 	defer t.mu.Unlock()
 	if ok, err := e.load(ctx, t, true); !ok || t.run != nil {
 		return false, err
+	}
+	if t.state.instance != from {
+		return false, nil // another process was faster
 	}
 	if t.state.status.Final() {
 		// Its end may have been kept and not told.

@@ -178,6 +178,7 @@ func (r *TaskRun) apply(ctx context.Context, c *change) error {
 	if ctx.Done() != nil {
 		ctx = context.WithoutCancel(ctx)
 	}
+	c.byRun = true
 	return r.engine.apply(ctx, r.task, c)
 }
 
@@ -238,16 +239,19 @@ func (r *TaskRun) finish(ctx, base context.Context, err error) {
 	if err != nil && errors.Is(context.Cause(ctx), errServerClosed) {
 		return // the next server decides
 	}
-	c := change{action: TaskComplete, at: now()}
+	c := change{action: TaskComplete, at: now(), byRun: true}
 	if err == nil {
 		if err = r.engine.apply(base, r.task, &c); err == nil || r.task.state.status.Final() {
 			return
 		}
+		if errors.Is(err, errTakenOver) {
+			return // its work there decides
+		}
 		err = fmt.Errorf("arc: the handler of task %s returned while it was %s: %w", r.task.id, r.task.state.status, err)
 		err = errors.New(err.Error()) // a fault of the handler, not one to be sent
 	}
-	c = change{action: TaskFail, at: now(), fault: r.engine.s.faultOf(base, &r.call, err)}
-	if err := r.engine.apply(base, r.task, &c); err != nil && !r.task.state.status.Final() {
+	c = change{action: TaskFail, at: now(), byRun: true, fault: r.engine.s.faultOf(base, &r.call, err)}
+	if err := r.engine.apply(base, r.task, &c); err != nil && !errors.Is(err, errTakenOver) && !r.task.state.status.Final() {
 		r.engine.s.opts.Logger.ErrorContext(base, "arc: cannot keep the end of a task", "task", r.task.id, "error", err)
 	}
 }

@@ -69,7 +69,7 @@ func (e *taskEngine) subscribe(ctx context.Context, call *Call) (any, error) {
 	} else {
 		// A copy: who reads the list may still hold the old one.
 		t.subs = append(slices.Clip(slices.Clone(subs)), sub)
-		if t.run == nil {
+		if !e.runs(t) {
 			e.tell(ctx, t, toldSubscribers, nil)
 		}
 	}

@@ -5,6 +5,7 @@ package arc_test
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -61,4 +62,59 @@ func TestCreateTakenOver(t *testing.T) {
 		require.Equal(t, first, create(b, "x"))
 		require.NotEqual(t, first, create(b, "y"))
 	})
+}
+
+// A process seems dead, because its lease is gone, and lives: another one has
+// taken its task over. What the first one's work still does to the task has no
+// effect, and its end is not the task's.
+func TestTakenFromTheLiving(t *testing.T) {
+	for name, seen := range map[string]error{"returns nil": nil, "returns an error": errors.New("lost")} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				db := store.NewMemory()
+				const seemsDead = "arc/instance/first"
+				begun, goOn := make(chan struct{}), make(chan struct{})
+				added := make(chan error, 1)
+				a := newServer(t, &arc.ServerOptions{Store: db, Instance: "first", RerunTasks: true})
+				a.HandleTasks("a-01", arc.TaskFunc(func(ctx context.Context, run *arc.TaskRun) error {
+					close(begun)
+					select {
+					case <-goOn:
+					case <-ctx.Done():
+					}
+					added <- run.AddMessage(ctx, arc.AgentText("too late"))
+					<-ctx.Done()
+					return seen
+				}))
+				again := make(chan struct{})
+				b := newServer(t, &arc.ServerOptions{Store: db, Instance: "second", RerunTasks: true})
+				b.HandleTasks("a-01", arc.TaskFunc(func(ctx context.Context, run *arc.TaskRun) error {
+					select {
+					case <-again:
+					case <-ctx.Done():
+					}
+					return run.AddMessage(ctx, arc.AgentText("in time"))
+				}))
+				id := createTask(t, a, "a-01", "x")
+				<-begun
+				require.NoError(t, db.Delete(t.Context(), seemsDead, 0))
+				n, err := b.Recover(t.Context())
+				require.NoError(t, err)
+				require.Equal(t, 1, n)
+
+				close(goOn)
+				require.ErrorContains(t, <-added, "taken over")
+				synctest.Wait() // the first handler has returned
+				require.Equal(t, arc.TaskWorking, taskOf(t, a, "a-01", id).Status)
+				close(again)
+				synctest.Wait()
+				for _, s := range []*arc.Server{a, b} {
+					task := taskOf(t, s, "a-01", id)
+					require.Equal(t, arc.TaskCompleted, task.Status)
+					require.Len(t, task.Messages, 2)
+					require.Equal(t, "in time", task.Messages[1].Text())
+				}
+			})
+		})
+	}
 }
