@@ -131,7 +131,7 @@ func nodeCommand(t testing.TB, program string, args ...string) *exec.Cmd {
 		require.NoError(t, err)
 		require.NoError(t, os.WriteFile(filepath.Join(run, filepath.Base(f)), text, 0o600))
 	}
-	return exec.Command("node", append([]string{filepath.Join(run, program)}, args...)...)
+	return exec.Command(filepath.Join(peersDir(), "bin", "node"), append([]string{filepath.Join(run, program)}, args...)...)
 }
 
 // start runs a peer until the test ends, and shows what it complained about if the test failed.

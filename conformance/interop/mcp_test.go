@@ -145,7 +145,7 @@ func TestMCPTypeScriptClient(t *testing.T) {
 // everything is the command of the reference server of MCP, which has a bit of all.
 func everything(t *testing.T, args ...string) []string {
 	t.Helper()
-	return append([]string{"node", filepath.Join(peers(t, "node"), "node", "node_modules", "@modelcontextprotocol", "server-everything", "dist", "index.js")}, args...)
+	return append([]string{filepath.Join(peersDir(), "bin", "node"), filepath.Join(peers(t, "node"), "node", "node_modules", "@modelcontextprotocol", "server-everything", "dist", "index.js")}, args...)
 }
 
 func mcpCall(t *testing.T, c *accp.Client, name string, args ...accp.Param) (*accp.Message, error) {
