@@ -76,7 +76,7 @@ func (f *forwarding) run(ctx context.Context) error {
 		}
 		return unavailable()
 	}
-	body, err := r.encodeCall(&f.call)
+	body, err := encodeCall(&f.call, r.opts.Window, r.nc.MaxPayload())
 	if err != nil {
 		return unavailable()
 	}

@@ -55,6 +55,7 @@ type request struct {
 	Host        string            `json:"host"`
 	Runtime     string            `json:"runtime"`
 	Contract    string            `json:"contract"`
+	Tool        string            `json:"tool"`
 	Invocation  string            `json:"invocation"`
 	Session     string            `json:"session"`
 	SessionTTL  int64             `json:"session_ttl_ns"`
@@ -71,18 +72,18 @@ type request struct {
 	MaxPayload  int64             `json:"max_payload"`
 }
 
-func (r *Router) encodeCall(c *altar.ForwardedCall) ([]byte, error) {
+func encodeCall(c *altar.ForwardedCall, window int, maxPayload int64) ([]byte, error) {
 	return strictjson.Encode(&request{
-		Host: c.HostID, Runtime: c.RuntimeID, Contract: c.Contract, Invocation: c.InvocationID, Session: c.SessionID,
+		Host: c.HostID, Runtime: c.RuntimeID, Contract: c.Contract, Tool: c.ToolName, Invocation: c.InvocationID, Session: c.SessionID,
 		SessionTTL: int64(c.SessionTTL), Principal: c.Principal, Tenant: c.Tenant, Parameters: c.Parameters, Metadata: c.Metadata,
 		Correlation: c.CorrelationID, Timeout: int64(c.Timeout), Attempt: c.Attempt, Join: c.Join, ResumeFrom: c.ResumeFrom,
-		Window: r.opts.Window, MaxPayload: r.nc.MaxPayload(),
+		Window: window, MaxPayload: maxPayload,
 	})
 }
 
 func (q *request) call() *altar.ForwardedCall {
 	return &altar.ForwardedCall{
-		HostID: q.Host, RuntimeID: q.Runtime, Contract: q.Contract, InvocationID: q.Invocation, SessionID: q.Session,
+		HostID: q.Host, RuntimeID: q.Runtime, Contract: q.Contract, ToolName: q.Tool, InvocationID: q.Invocation, SessionID: q.Session,
 		SessionTTL: time.Duration(q.SessionTTL), Principal: q.Principal, Tenant: q.Tenant, Parameters: q.Parameters, Metadata: q.Metadata,
 		CorrelationID: q.Correlation, Timeout: time.Duration(q.Timeout), Attempt: q.Attempt, Join: q.Join, ResumeFrom: q.ResumeFrom,
 	}
