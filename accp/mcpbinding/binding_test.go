@@ -451,6 +451,9 @@ func TestOrdinaryServer(t *testing.T) {
 	mcp.AddTool(server, &mcp.Tool{Name: "picky"}, func(context.Context, *mcp.CallToolRequest, struct{}) (*mcp.CallToolResult, any, error) {
 		return nil, nil, errors.New("MCP error -32602: Input validation error") // as the TypeScript SDK refuses
 	})
+	mcp.AddTool(server, &mcp.Tool{Name: "typed"}, func(context.Context, *mcp.CallToolRequest, struct{ N string }) (*mcp.CallToolResult, any, error) {
+		return nil, nil, errors.New("called with what it does not take") // the Go SDK refuses before
+	})
 	mcp.AddTool(server, &mcp.Tool{Name: "huge"}, func(context.Context, *mcp.CallToolRequest, struct{}) (*mcp.CallToolResult, any, error) {
 		return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: strings.Repeat("x", 1<<17)}}}, nil, nil
 	})
@@ -487,6 +490,8 @@ func TestOrdinaryServer(t *testing.T) {
 	require.Equal(t, accp.ErrToolExecFailed, perr.Code)
 	require.Equal(t, "the file is gone", perr.Message) // the model has to see it
 	_, err = c.Call(t.Context(), call(t, "picky", accp.Map()))
+	require.ErrorIs(t, err, accp.ErrToolSchema)
+	_, err = c.Call(t.Context(), call(t, "typed", number))
 	require.ErrorIs(t, err, accp.ErrToolSchema)
 	_, err = c.Call(t.Context(), call(t, "huge", accp.Map()))
 	require.ErrorIs(t, err, accp.ErrToolExecFailed)

@@ -314,8 +314,8 @@ func (t *transport) plain(ctx context.Context, m *accp.Message, res *mcp.CallToo
 	}
 	if res.IsError {
 		text, code := strings.Join(texts, "\n"), accp.ErrToolExecFailed
-		// The TypeScript SDK says in a result what others say in an error of the protocol.
-		if strings.HasPrefix(text, "MCP error -32602: ") {
+		// The SDKs say in a result what others say in an error of the protocol: TypeScript, and Go.
+		if strings.HasPrefix(text, "MCP error -32602: ") || strings.HasPrefix(text, `validating "arguments": `) {
 			code = t.refusal(ctx, &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams}, m.Params.Text("tool_name"))
 		}
 		return t.fail(m, t.name(), code, text)

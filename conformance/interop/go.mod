@@ -48,3 +48,10 @@ replace (
 	github.com/fivewire/fivewire/accp/tokenizer => ../../accp/tokenizer
 	github.com/fivewire/fivewire/arc/oauth => ../../arc/oauth
 )
+
+tool (
+	github.com/a2aproject/a2a-go/examples/helloworld/client
+	github.com/a2aproject/a2a-go/examples/helloworld/server/jsonrpc
+	github.com/modelcontextprotocol/go-sdk/examples/client/listfeatures
+	github.com/modelcontextprotocol/go-sdk/examples/server/everything
+)

@@ -1,0 +1,112 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package interop_test
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/a2aproject/a2a-go/a2aclient"
+	"github.com/a2aproject/a2a-go/a2aclient/agentcard"
+	"github.com/stretchr/testify/require"
+
+	"github.com/fivewire/fivewire/accp"
+	"github.com/fivewire/fivewire/accp/a2abinding"
+)
+
+// The programs that the official Go SDKs of MCP and A2A show as examples, as they are.
+
+const (
+	mcpExamples = "github.com/modelcontextprotocol/go-sdk/examples/"
+	a2aExamples = "github.com/a2aproject/a2a-go/examples/helloworld/"
+)
+
+// example builds a program of another module, at the version of go.mod.
+func example(t *testing.T, pkg string) string {
+	t.Helper()
+	bin := filepath.Join(t.TempDir(), "example")
+	out, err := exec.Command("go", "build", "-o", bin, pkg).CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	return bin
+}
+
+func TestMCPGoServer(t *testing.T) {
+	t.Parallel()
+	c := mcpConnect(t, exec.Command(example(t, mcpExamples+"server/everything")))
+	name := accp.Param{Key: "name", Value: accp.String("Grüße {x}, 😀")}
+	for _, tool := range []string{"greet", "greet (structured)"} {
+		m, err := mcpCall(t, c, tool, name)
+		require.NoError(t, err)
+		require.Equal(t, accp.IntentDone, m.Intent)
+		require.Contains(t, fmt.Sprint(m.Params), "Hi Grüße {x}, 😀")
+	}
+	_, err := mcpCall(t, c, "none", name)
+	require.ErrorIs(t, err, accp.ErrToolNotFound)
+	_, err = mcpCall(t, c, "greet", accp.Param{Key: "name", Value: accp.Int(1)})
+	require.ErrorIs(t, err, accp.ErrToolSchema)
+}
+
+func TestMCPGoClient(t *testing.T) {
+	t.Parallel()
+	self, err := os.Executable()
+	require.NoError(t, err)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, example(t, mcpExamples+"client/listfeatures"), self)
+	cmd.Env = append(os.Environ(), "FIVEWIRE_INTEROP_CHILD=mcp")
+	out, err := cmd.CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	require.Contains(t, string(out), "tools:\n\tboom\n\techo\n")
+	require.Contains(t, string(out), "resources:\n")
+}
+
+// The A2A examples say hello in plain text, which is no frame: each side gets told so.
+func TestA2AGoServer(t *testing.T) {
+	t.Parallel()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	port := l.Addr().(*net.TCPAddr).Port
+	require.NoError(t, l.Close())
+	cmd := exec.Command(example(t, a2aExamples+"server/jsonrpc"), fmt.Sprintf("-port=%d", port))
+	var said complaints
+	cmd.Stderr = &said
+	require.NoError(t, cmd.Start())
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	url := fmt.Sprintf("http://127.0.0.1:%d", port)
+	require.Eventually(t, func() bool {
+		_, err := agentcard.DefaultResolver.Resolve(ctx, url)
+		return err == nil
+	}, 30*time.Second, 5*tick, "%s", &said)
+	card, err := agentcard.DefaultResolver.Resolve(ctx, url)
+	require.NoError(t, err)
+	ac, err := a2aclient.NewFromCard(ctx, card, a2aclient.WithJSONRPCTransport(http.DefaultClient))
+	require.NoError(t, err)
+	defer func() { _ = ac.Destroy() }()
+	c, err := a2abinding.NewClient(ac, "planner", nil)
+	require.NoError(t, err)
+	_, err = c.Call(ctx, &accp.Message{Intent: accp.IntentReq, Op: accp.OpClassify, Params: accp.Params{{Key: "data", Value: accp.String("i88")}}})
+	require.ErrorIs(t, err, accp.ErrInvalidType)
+}
+
+func TestA2AGoClient(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	out, err := exec.CommandContext(ctx, example(t, a2aExamples+"client"), "-card-url="+a2aDesk(t)).CombinedOutput()
+	require.Error(t, err)
+	require.Contains(t, string(out), "Failed to send a message: ")
+	require.Contains(t, string(out), "incompatible content types")
+}
