@@ -151,6 +151,52 @@ func TestAIRRelays(t *testing.T) {
 	})
 }
 
+// TestAIRThreads: two processes of one agent share its negotiations. Each sees what
+// the other did, and of two moves at the same time one is made and sent.
+func TestAIRThreads(t *testing.T) {
+	each(t, func(t *testing.T, p *place) {
+		ctx := t.Context()
+		w := newWorld(t)
+		ts := httptest.NewServer(relay(store.NewMemory()))
+		t.Cleanup(ts.Close)
+		w.registry.Put(w.bob, ts.URL+"/inbox/"+w.bob.AIRID())
+		var clients [2]*air.Client
+		for i := range clients {
+			resolver, err := air.NewResolver(&air.ResolverOptions{Registry: w.url, AllowLoopback: true})
+			require.NoError(t, err)
+			threads := air.NewThreads(w.alice.DID(), &air.ThreadsOptions{Store: store.Sub(p.open(t), "threads/")})
+			clients[i], err = air.NewClient(w.alice, &air.ClientOptions{Resolver: resolver, Threads: threads, SkipVerifySelf: true})
+			require.NoError(t, err)
+		}
+		for range 10 {
+			first := clients[0].Negotiate(w.bob.DID(), "", false)
+			_, err := first.Offer(ctx, "a chart", air.Cents(5, "USD"), time.Now().Add(time.Hour))
+			require.NoError(t, err)
+			second := clients[1].Negotiate(w.bob.DID(), first.ThreadID(), false)
+			th, err := second.Thread(ctx)
+			require.NoError(t, err)
+			require.Len(t, th.Moves, 1)
+
+			var errs [2]error
+			var wg sync.WaitGroup
+			for i, n := range []*air.Negotiation{first, second} {
+				wg.Go(func() { _, errs[i] = n.Withdraw(ctx, "changed my mind") })
+			}
+			wg.Wait()
+			if errs[0] != nil {
+				errs[0], errs[1] = errs[1], errs[0]
+			}
+			require.NoError(t, errs[0], "one of the two moves is made")
+			require.True(t, errors.Is(errs[1], air.ErrThreadClosed) || errors.Is(errs[1], air.ErrConflict), "the other is refused: %v", errs[1])
+			for _, n := range []*air.Negotiation{first, second} {
+				th, err := n.Thread(ctx)
+				require.NoError(t, err)
+				require.Equal(t, air.ThreadWithdrawn, th.State)
+			}
+		}
+	})
+}
+
 // TestAIRKilled kills relays while mail comes in: what was confirmed arrives, and
 // is acted on once.
 func TestAIRKilled(t *testing.T) {
