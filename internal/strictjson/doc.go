@@ -22,5 +22,8 @@
 //
 // The grammar, the search for duplicate names and the quoting are those of the
 // jsontext package, which is about to become part of the standard library. As
-// its API may still change, jsontext.go is the only file that knows it.
+// its API may still change, jsontext.go is the only file that knows it. It decides
+// about every text that a scanner of this package (scan.go) does not find valid at
+// first glance; a fuzz test holds the scanner to finding nothing valid that
+// jsontext refuses.
 package strictjson
