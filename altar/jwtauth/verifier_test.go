@@ -26,6 +26,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/fivewire/fivewire/altar"
+	"github.com/fivewire/fivewire/internal/sparing"
 )
 
 // login is an authorization server with keys that can be changed.
@@ -57,7 +58,7 @@ func newLogin(t *testing.T) *login {
 			http.Error(w, "down", http.StatusBadGateway)
 			return
 		case l.huge.Load():
-			_, _ = w.Write([]byte(strings.Repeat(" ", maxDocument+1)))
+			_, _ = w.Write([]byte(strings.Repeat(" ", sparing.MaxDocument+1)))
 			return
 		}
 		l.mu.Lock()

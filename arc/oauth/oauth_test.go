@@ -193,22 +193,3 @@ func TestTokenSource(t *testing.T) {
 	_, err = NewTokenSource(ClientCredentials{})
 	require.Error(t, err)
 }
-
-func TestSparing(t *testing.T) {
-	calls := 0
-	big := &sparing{pause: time.Hour, next: roundTrip(func(*http.Request) (*http.Response, error) {
-		calls++
-		w := httptest.NewRecorder()
-		w.WriteString(strings.Repeat("x", maxDocument+1))
-		return w.Result(), nil
-	})}
-	for range 3 {
-		_, err := (&http.Client{Transport: big}).Get("https://login.example/keys")
-		require.ErrorIs(t, err, errDocumentTooLarge)
-	}
-	require.Equal(t, 1, calls)
-}
-
-type roundTrip func(*http.Request) (*http.Response, error)
-
-func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }

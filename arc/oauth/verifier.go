@@ -17,6 +17,7 @@ import (
 	"github.com/coreos/go-oidc/v3/oidc"
 
 	"github.com/fivewire/fivewire/arc"
+	"github.com/fivewire/fivewire/internal/sparing"
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
 
@@ -94,7 +95,7 @@ func NewVerifier(issuers []Issuer, opts *VerifierOptions) (*Verifier, error) {
 			}
 		}
 		client := *o.HTTPClient
-		client.Transport = &sparing{next: client.Transport, pause: o.MinRefresh}
+		client.Transport = &sparing.Transport{Next: client.Transport, Pause: o.MinRefresh}
 		v.issuers[i.URL] = &issuer{Issuer: i, client: &client}
 	}
 	return v, nil
