@@ -10,9 +10,11 @@ import (
 	"unicode/utf8"
 )
 
-// checkText refuses what [MaxKey] and its neighbours rule out. The text itself
-// is left out of the error: it may be long and it may be a secret.
-func checkText(what, s string) error {
+// CheckText is for engines. It refuses an id or a prefix that [MaxKey] and its
+// neighbours rule out, with [ErrInvalid]; what says in the error which argument it
+// is. The text itself is left out of the error: it may be long and it may be a
+// secret.
+func CheckText(what, s string) error {
 	switch {
 	case len(s) > MaxKey:
 		return fmt.Errorf("%w: %s of %d bytes, over %d", ErrInvalid, what, len(s), MaxKey)
@@ -24,12 +26,12 @@ func checkText(what, s string) error {
 	return nil
 }
 
-// checkName is checkText for what must not be empty: keys and stream names.
-func checkName(what, s string) error {
+// CheckName is [CheckText] for what must not be empty: keys and stream names.
+func CheckName(what, s string) error {
 	if s == "" {
 		return fmt.Errorf("%w: empty %s", ErrInvalid, what)
 	}
-	return checkText(what, s)
+	return CheckText(what, s)
 }
 
 func checkValue(value []byte) error {
@@ -39,9 +41,10 @@ func checkValue(value []byte) error {
 	return nil
 }
 
-// checkTTL refuses a negative ttl. It is mostly a deadline that has passed, and
-// one more nanosecond of it would have meant for ever.
-func checkTTL(ttl time.Duration) error {
+// CheckTTL is for engines. It refuses a negative ttl, with [ErrInvalid]: that is
+// mostly a deadline that has passed, and one more nanosecond of it would have
+// meant for ever.
+func CheckTTL(ttl time.Duration) error {
 	if ttl < 0 {
 		return fmt.Errorf("%w: negative ttl %v", ErrInvalid, ttl)
 	}

@@ -139,7 +139,7 @@ func (m *Memory) Append(ctx context.Context, stream, id string, value []byte, tt
 	if err := checkWrite(ctx, "stream name", stream, value, ttl); err != nil {
 		return 0, err
 	}
-	if err := checkText("id", id); err != nil {
+	if err := CheckText("id", id); err != nil {
 		return 0, err
 	}
 	value = bytes.Clone(value)
@@ -313,7 +313,7 @@ func (m *Memory) Expire(ctx context.Context, stream string, ttl time.Duration) e
 	if err := checkRead(ctx, stream); err != nil {
 		return err
 	}
-	if err := checkTTL(ttl); err != nil {
+	if err := CheckTTL(ttl); err != nil {
 		return err
 	}
 	s := m.logOf(stream)
@@ -362,5 +362,5 @@ func checkRead(ctx context.Context, stream string) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	return checkName("stream name", stream)
+	return CheckName("stream name", stream)
 }

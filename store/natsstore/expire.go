@@ -10,6 +10,8 @@ import (
 	"math"
 	"strconv"
 	"time"
+
+	"github.com/fivewire/fivewire/store"
 )
 
 // Expire writes one message, under m. It holds for what has a lower number: so
@@ -92,7 +94,7 @@ func (s *Store) Expire(ctx context.Context, stream string, ttl time.Duration) er
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	if err := checkTTL(ttl); err != nil {
+	if err := store.CheckTTL(ttl); err != nil {
 		return err
 	}
 	ctx, end, err := s.enter(ctx, "stream name", stream)

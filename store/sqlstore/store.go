@@ -243,7 +243,7 @@ func (s *Store) Get(ctx context.Context, key string) (store.Entry, error) {
 		return store.Entry{}, err
 	}
 	defer end()
-	if err := checkName("key", key); err != nil {
+	if err := store.CheckName("key", key); err != nil {
 		return store.Entry{}, err
 	}
 	e, err := s.engine.get(in, key)
@@ -285,7 +285,7 @@ func (s *Store) Delete(ctx context.Context, key string, rev store.Revision) erro
 		return err
 	}
 	defer end()
-	if err := checkName("key", key); err != nil {
+	if err := store.CheckName("key", key); err != nil {
 		return err
 	}
 	return s.fault(ctx, "delete", s.engine.delete(in, key, revision(rev)))
@@ -334,7 +334,7 @@ func (s *Store) page(ctx context.Context, prefix, from, to string, limit int) ([
 		return nil, err
 	}
 	defer end()
-	if err := checkText("prefix", prefix); err != nil {
+	if err := store.CheckText("prefix", prefix); err != nil {
 		return nil, err
 	}
 	entries, err := s.engine.page(in, from, to, limit)
@@ -351,7 +351,7 @@ func (s *Store) Append(ctx context.Context, stream, id string, value []byte, ttl
 	if err := checkWrite("stream name", stream, value, ttl); err != nil {
 		return 0, err
 	}
-	if err := checkText("id", id); err != nil {
+	if err := store.CheckText("id", id); err != nil {
 		return 0, err
 	}
 	seq, err := s.engine.append(in, stream, id, value, micros(ttl))
@@ -368,7 +368,7 @@ func (s *Store) Read(ctx context.Context, stream string, after uint64, limit int
 		return nil, err
 	}
 	defer end()
-	if err := checkName("stream name", stream); err != nil {
+	if err := store.CheckName("stream name", stream); err != nil {
 		return nil, err
 	}
 	if limit < 1 {
@@ -388,7 +388,7 @@ func (s *Store) Ack(ctx context.Context, stream string, seqs ...uint64) error {
 		return err
 	}
 	defer end()
-	if err := checkName("stream name", stream); err != nil {
+	if err := store.CheckName("stream name", stream); err != nil {
 		return err
 	}
 	known := make([]int64, 0, len(seqs))
@@ -410,7 +410,7 @@ func (s *Store) Wait(ctx context.Context, stream string, after uint64) error {
 		return err
 	}
 	defer end()
-	if err := checkName("stream name", stream); err != nil {
+	if err := store.CheckName("stream name", stream); err != nil {
 		return err
 	}
 	for {
@@ -441,10 +441,10 @@ func (s *Store) Expire(ctx context.Context, stream string, ttl time.Duration) er
 		return err
 	}
 	defer end()
-	if err := checkName("stream name", stream); err != nil {
+	if err := store.CheckName("stream name", stream); err != nil {
 		return err
 	}
-	if err := checkTTL(ttl); err != nil {
+	if err := store.CheckTTL(ttl); err != nil {
 		return err
 	}
 	return s.fault(ctx, "expire", s.engine.expire(in, stream, micros(ttl)))
