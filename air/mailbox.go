@@ -422,13 +422,11 @@ func (b *boxes) ack(ctx context.Context, box string, ids []string) (int, error) 
 	if err := b.readHanded(ctx, mb, false); err != nil {
 		return 0, err
 	}
-	fresh := b.private // what is not known may be what other processes did
-	refresh := func() error {
-		if fresh {
-			return nil
+	if !b.private && !mb.knows(ids) { // that may be what other processes did
+		// Before anything is removed, or it would be found again.
+		if err := errors.Join(b.scan(ctx, mb), b.readHanded(ctx, mb, true)); err != nil {
+			return 0, err
 		}
-		fresh = true
-		return errors.Join(b.scan(ctx, mb), b.readHanded(ctx, mb, true))
 	}
 	seqs := mb.found[:0]
 	defer func() { mb.found = seqs[:0] }()
@@ -436,12 +434,7 @@ func (b *boxes) ack(ctx context.Context, box string, ids []string) (int, error) 
 	for _, id := range ids {
 		before := len(seqs)
 		if seqs = mb.find(seqs, id); len(seqs) == before {
-			if err := refresh(); err != nil {
-				return 0, err
-			}
-			if seqs = mb.find(seqs, id); len(seqs) == before {
-				continue
-			}
+			continue
 		}
 		acked++
 		mb.remove(id)
@@ -454,6 +447,16 @@ func (b *boxes) ack(ctx context.Context, box string, ids []string) (int, error) 
 		return 0, ErrRelay.because("", err)
 	}
 	return acked, nil
+}
+
+// knows reports whether something was handed out with each of the ids.
+func (mb *mailbox) knows(ids []string) bool {
+	for _, id := range ids {
+		if len(mb.find(mb.found[:0], id)) == 0 {
+			return false
+		}
+	}
+	return true
 }
 
 // find appends the handed-out positions of an id.

@@ -236,12 +236,14 @@ func TestRelaysShareAStore(t *testing.T) {
 		push(t, []*world{one, two}[i%2].relay, bob.AIRID(), data)
 	}
 	a := pull(t, one.relay, box+"/pull?limit=4")
-	status, body, _ := do(t, two.relay, "POST", box+"/ack", ackBody(ids...))
-	require.Equal(t, 200, status)
-	require.Contains(t, body, `"acked_count":4`)
+	for _, n := range []string{"4", "0"} { // a relay has seen some of them only in the store
+		status, body, _ := do(t, two.relay, "POST", box+"/ack", ackBody(ids...))
+		require.Equal(t, 200, status)
+		require.Contains(t, body, `"acked_count":`+n)
+	}
 	require.Len(t, pull(t, two.relay, box+"/pull?since="+a.Cursor).Envelopes, 2)
 	three := newWorld(t, &air.RelayOptions{Store: st})
-	_, body, _ = do(t, three.relay, "POST", box+"/ack", ackBody(ids...))
+	_, body, _ := do(t, three.relay, "POST", box+"/ack", ackBody(ids...))
 	require.Contains(t, body, `"acked_count":2`)
 	require.Empty(t, pull(t, one.relay, box+"/pull").Envelopes)
 }
