@@ -169,10 +169,14 @@ func unavailable(err error) error {
 
 // claimsOf reads the claims of a token that is not verified yet.
 func claimsOf(token string) (strictjson.Value, error) {
-	if len(token) > maxToken || strings.Count(token, ".") != 2 {
+	// Compact form only. The JSON form, which the library would take too, may hold
+	// full stops wherever its sender likes, so that other claims than the signed
+	// ones would be read here.
+	parts := strings.Split(token, ".")
+	if len(token) > maxToken || len(parts) != 3 || strings.ContainsFunc(token, foreign) {
 		return nil, invalid("not a signed JWT")
 	}
-	text, err := base64.RawURLEncoding.DecodeString(strings.Split(token, ".")[1])
+	text, err := base64.RawURLEncoding.DecodeString(parts[1])
 	if err != nil {
 		return nil, invalid("not a signed JWT")
 	}
@@ -181,6 +185,11 @@ func claimsOf(token string) (strictjson.Value, error) {
 		return nil, invalid("the claims are no JSON object")
 	}
 	return claims, nil
+}
+
+// foreign reports whether a JWT in compact form does not have r.
+func foreign(r rune) bool {
+	return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && r != '-' && r != '_' && r != '.'
 }
 
 // issuer is an [Issuer] with its keys.

@@ -126,6 +126,25 @@ func TestVerifier(t *testing.T) {
 	require.LessOrEqual(t, l.fetched.Load(), int32(1), "forged tokens do not become requests to the issuer")
 }
 
+// A signature in its JSON form may carry whatever else somebody writes into it,
+// two full stops with other claims between them included: whom the token stands
+// for must be read from what is signed.
+func TestClaimsBesideTheSignedOnes(t *testing.T) {
+	l := newLogin(t)
+	v, err := NewVerifier([]Issuer{{URL: l.URL, Audience: "arc"}}, nil)
+	require.NoError(t, err)
+	own := l.sign(t, l.key, jose.ES256, nil)
+	_, err = v.VerifyToken(t.Context(), own)
+	require.NoError(t, err)
+	parts := strings.Split(own, ".")
+	other := base64.RawURLEncoding.EncodeToString([]byte(`{"iss":"` + l.URL + `","sub":"admin","scope":"` + arc.ScopesFullProcessor + `"}`))
+	text, err := json.Marshal(map[string]string{"payload": parts[1], "protected": parts[0], "signature": parts[2], "x": "." + other + "."})
+	require.NoError(t, err)
+	p, err := v.VerifyToken(t.Context(), string(text))
+	require.Nil(t, p)
+	require.ErrorIs(t, err, arc.ErrTokenInvalid)
+}
+
 func unsigned(l *login) string {
 	return "eyJhbGciOiJub25lIn0." + base64.RawURLEncoding.EncodeToString([]byte(`{"iss":"`+l.URL+`","sub":"x","aud":"arc","exp":9999999999}`)) + "."
 }
