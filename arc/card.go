@@ -17,8 +17,9 @@ import (
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
 
-// CardPath is where an agent card lies under its endpoint.
-const CardPath = "/.well-known/a2a-agent-card.json"
+// AgentCardPath is where, below the endpoint, an agent card is served and looked
+// for.
+const AgentCardPath = "/.well-known/a2a-agent-card.json"
 
 // An AgentCard presents an agent to people and to registries. It is not part of
 // the specification; deployed peers publish it in two shapes, and
@@ -243,7 +244,7 @@ func (d *Discovery) Card(ctx context.Context, endpoint string) (*AgentCard, erro
 		}
 		ctx, cancel := context.WithTimeoutCause(ctx, d.opts.Timeout, ErrTimeout)
 		defer cancel()
-		data, err := d.get(ctx, u, strings.TrimSuffix(u.Path, "/")+CardPath)
+		data, err := d.get(ctx, u, strings.TrimSuffix(u.Path, "/")+AgentCardPath)
 		if err != nil {
 			if ctx.Err() != nil {
 				err = context.Cause(ctx)

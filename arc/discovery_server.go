@@ -12,9 +12,6 @@ import (
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
 
-// AgentCardPath is where, below the endpoint, an agent card is served.
-const AgentCardPath = "/.well-known/a2a-agent-card.json"
-
 // serveDiscovery answers what is not ARC but plain HTTP beside it (ARC-060). It
 // reports whether the path is one of its own.
 func (s *Server) serveDiscovery(w http.ResponseWriter, r *http.Request) bool {
