@@ -115,7 +115,7 @@ type agent struct {
 	status string
 	steps  int // tasks so far
 	cancel context.CancelFunc
-	done   chan struct{} // closed when it does nothing
+	done   chan struct{} // closed when its runner has returned; nil before the first task
 	result json.RawMessage
 	err    string
 }
@@ -162,6 +162,20 @@ func (k *keeper) add(c *crew, config Config, parentID string) (*agent, error) {
 	return a, nil
 }
 
+// busy reports whether the runner works for the agent, which it may do for a while
+// after the task was cancelled.
+func (a *agent) busy() bool {
+	if a.done == nil {
+		return false
+	}
+	select {
+	case <-a.done:
+		return false
+	default:
+		return true
+	}
+}
+
 // begin lets an agent do a task.
 func (k *keeper) begin(c *crew, id string, task *Task) (*agent, error) {
 	c.mu.Lock()
@@ -173,8 +187,8 @@ func (k *keeper) begin(c *crew, id string, task *Task) (*agent, error) {
 	switch {
 	case c.closed || a.status == StatusTerminated:
 		return nil, fault("terminated", "the subagent has ended")
-	case a.status == StatusRunning:
-		return nil, fault("busy", "the subagent has a task")
+	case a.busy():
+		return nil, fault("busy", "the subagent has a task, or has not come to the end of one that was cancelled")
 	case a.config.MaxSteps > 0 && int64(a.steps) >= a.config.MaxSteps:
 		return nil, fault("max_steps", "the subagent has done all it may")
 	}

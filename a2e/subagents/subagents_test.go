@@ -27,6 +27,10 @@ func connect(t *testing.T) (*subagents.Client, *a2e.Client) {
 		case "wait":
 			<-ctx.Done()
 			return nil, ctx.Err()
+		case "linger":
+			<-ctx.Done()
+			time.Sleep(time.Minute)
+			return json.RawMessage(`{"late":true}`), nil
 		case "fail":
 			return nil, errors.New("internal text")
 		case "say":
@@ -151,5 +155,33 @@ func TestTree(t *testing.T) {
 		require.Equal(t, root.SubagentID, *list.Subagents[1].ParentAgentID)
 		require.Equal(t, subagents.StatusTerminated, list.Subagents[1].Status)
 		require.NoError(t, c.SubagentCancel(ctx, &subagents.SubagentCancelRequest{SubagentID: "nobody"}))
+	})
+}
+
+// A cancelled subagent whose runner takes its time gets no other task meanwhile, and
+// its late result counts for nothing.
+func TestTaskAfterCancel(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, _ := connect(t)
+		ctx := t.Context()
+		id := spawn(t, c, "one")
+		delegate := func(task string) error {
+			_, err := c.Delegate(ctx, &subagents.DelegateRequest{SubagentID: id, TaskName: task}, nil)
+			return err
+		}
+		await := func() *subagents.AwaitResponse {
+			got, err := c.Await(ctx, &subagents.AwaitRequest{SubagentID: id}, nil)
+			require.NoError(t, err)
+			return got
+		}
+		require.NoError(t, delegate("linger"))
+		synctest.Wait()
+		require.NoError(t, c.SubagentCancel(ctx, &subagents.SubagentCancelRequest{SubagentID: id}))
+		require.ErrorContains(t, delegate("work"), "busy")
+		got := await()
+		require.Equal(t, subagents.StatusCancelled, got.Status)
+		require.Nil(t, got.Result)
+		require.NoError(t, delegate("work"))
+		require.JSONEq(t, `{"by":"one"}`, string(await().Result))
 	})
 }
