@@ -39,7 +39,8 @@ const (
 )
 
 func (req *Request) decode(data []byte) *Error {
-	v, err := checkJSON(data)
+	var room [usualMembers]strictjson.Span
+	v, spans, err := surveyJSON(data, room[:0])
 	if err != nil {
 		return jsonFault(err)
 	}
@@ -47,27 +48,28 @@ func (req *Request) decode(data []byte) *Error {
 		return &Error{Code: ErrInvalidRequest, Message: "Invalid request: not a JSON object"}
 	}
 	var in [inRequest]strictjson.Value
-	for m := v.Members(); m.Next(); {
-		switch string(m.Name) {
+	for i := range spans {
+		name, value := memberOf(v, &spans[i])
+		switch string(name) {
 		case "arc":
-			in[inARC] = m.Value
+			in[inARC] = value
 		case "id":
-			in[inID] = m.Value
+			in[inID] = value
 		case "method":
-			in[inMethod] = m.Value
+			in[inMethod] = value
 		case "requestAgent":
-			in[inRequestAgent] = m.Value
+			in[inRequestAgent] = value
 		case "targetAgent":
-			in[inTargetAgent] = m.Value
+			in[inTargetAgent] = value
 		case "params":
-			in[inParams] = m.Value
+			in[inParams] = value
 		case "traceId":
-			in[inTraceID] = m.Value
+			in[inTraceID] = value
 		default:
 			if req.Extra == nil {
 				req.Extra = Extra{}
 			}
-			req.Extra[string(m.Name)] = bytes.Clone(json.RawMessage(m.Value))
+			req.Extra[string(name)] = bytes.Clone(json.RawMessage(value))
 		}
 	}
 	// All texts of the envelope share one string, which is one allocation and
@@ -335,7 +337,8 @@ func DecodeResponse(data []byte, id ID) (*Response, error) {
 }
 
 func (res *Response) decode(data []byte, id ID) error {
-	v, err := checkJSON(data)
+	var room [usualMembers]strictjson.Span
+	v, spans, err := surveyJSON(data, room[:0])
 	if err != nil {
 		var e *strictjson.Error
 		if errors.As(err, &e) && (e.Kind == strictjson.Duplicate || e.Kind == strictjson.Depth) {
@@ -348,27 +351,28 @@ func (res *Response) decode(data []byte, id ID) error {
 	}
 	var version, rawID, result, fault strictjson.Value
 	var names [3]strictjson.Value
-	for m := v.Members(); m.Next(); {
-		switch string(m.Name) {
+	for i := range spans {
+		name, value := memberOf(v, &spans[i])
+		switch string(name) {
 		case "arc":
-			version = m.Value
+			version = value
 		case "id":
-			rawID = m.Value
+			rawID = value
 		case "responseAgent":
-			names[0] = m.Value
+			names[0] = value
 		case "targetAgent":
-			names[1] = m.Value
+			names[1] = value
 		case "traceId":
-			names[2] = m.Value
+			names[2] = value
 		case "result":
-			result = m.Value
+			result = value
 		case "error":
-			fault = m.Value
+			fault = value
 		default:
 			if res.Extra == nil {
 				res.Extra = Extra{}
 			}
-			res.Extra[string(m.Name)] = bytes.Clone(json.RawMessage(m.Value))
+			res.Extra[string(name)] = bytes.Clone(json.RawMessage(value))
 		}
 	}
 	invalid := func(why string) error { return fmt.Errorf("%w: %s", ErrInvalidResponse, why) }

@@ -21,6 +21,25 @@ func checkJSON(text []byte) (strictjson.Value, error) {
 	return strictjson.Check(text, strictjson.Options{MaxDepth: maxDepth, LoneSurrogates: true})
 }
 
+// usualMembers is how many members of an envelope are found without an allocation.
+const usualMembers = 12
+
+// surveyJSON is checkJSON that also tells where the members stand, so that they
+// need not be looked for again.
+func surveyJSON(text []byte, spans []strictjson.Span) (strictjson.Value, []strictjson.Span, error) {
+	v, _, spans, err := strictjson.Survey(text, strictjson.Options{MaxDepth: maxDepth, LoneSurrogates: true}, spans)
+	return v, spans, err
+}
+
+// memberOf returns the name and the value of a member.
+func memberOf(v strictjson.Value, s *strictjson.Span) (name []byte, value strictjson.Value) {
+	name, value = v[s.Name+1:s.NameEnd-1], v[s.Value:s.ValueEnd:s.ValueEnd]
+	if s.Escaped {
+		name, _ = v[s.Name:s.NameEnd].TextBytes()
+	}
+	return name, value
+}
+
 // A reader turns checked JSON into messages. A strict one checks what a request
 // must be and remembers the first fault; a lenient one, for what peers answer,
 // takes what fits and keeps the rest as [Extra]. Nothing it returns shares memory
