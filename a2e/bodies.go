@@ -46,17 +46,24 @@ func memberOf(m *Message, name string) reflect.Value {
 	return reflect.NewAt(f.typ, p).Elem()
 }
 
-// setMember sets a text member of the body if it is empty and reports whether
-// the body has it.
-func setMember(body any, name, value string) bool {
+// setMember sets a text member of the body if it has it and it is empty.
+func setMember(body any, name, value string) {
 	f, p := bodyField(&Message{Body: body}, name)
 	if f == nil || f.typ.Kind() != reflect.String {
-		return false
+		return
 	}
 	if text := (*string)(p); *text == "" {
 		*text = value
 	}
-	return true
+}
+
+// setReqID makes a message name the request that it answers (A2E-034).
+func setReqID(m *Message, id string) {
+	if f, p := bodyField(m, "req_id"); f != nil && f.typ.Kind() == reflect.String {
+		*(*string)(p) = id
+		return
+	}
+	_ = m.Extra.Set("req_id", id)
 }
 
 // wantsEvents reports whether a request asks for events (A2E-070). One that

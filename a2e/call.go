@@ -139,7 +139,7 @@ func (s *Session) enqueue(c *Call) {
 	c.key = c.Message.ID
 	if c.silent {
 		s.events++
-		c.key = "\x00" + strconv.FormatUint(s.events, 10) // events share no ids with requests
+		c.key = "\xff" + strconv.FormatUint(s.events, 10) // no id of a request, which is valid UTF-8
 	} else {
 		c.keys = orderKeys(c.Message)
 	}
@@ -193,7 +193,7 @@ func (s *Session) blocked(c *Call) bool {
 func (s *Session) schedule() {
 	for len(s.queue) > 0 && s.running < s.host.limits.MaxParallel {
 		c := s.queue[0]
-		if s.blocked(c) {
+		if s.blocked(c) || !c.deadline.After(time.Now()) { // the clock is about to answer it
 			return
 		}
 		s.queue[0] = nil
@@ -342,11 +342,24 @@ func (s *Session) openState(ctx context.Context, p *Plugin, state *pluginState) 
 	state.err = errors.New("a2e: the plugin panicked") // unless it gets to the end
 	value, err := p.Open(s)
 	if err == nil {
-		if err = s.restore(ctx, p, value); err != nil && p.Close != nil {
-			p.Close(value)
+		if err = s.restore(ctx, p, value); err != nil {
+			s.closeState(p, value)
 		}
 	}
 	state.value, state.err = value, err
+}
+
+// closeState ends a state. A plugin that panics is nobody else's concern.
+func (s *Session) closeState(p *Plugin, value any) {
+	if p.Close == nil {
+		return
+	}
+	defer func() {
+		if e := recover(); e != nil {
+			s.host.log.Error("a2e: plugin panicked", "plugin", p.Name, "panic", e, "stack", string(debug.Stack()))
+		}
+	}()
+	p.Close(value)
 }
 
 // wireError turns what a handler returned into what the agent reads.
@@ -388,9 +401,7 @@ func (s *Session) response(c *Call, body any) *Message {
 		name = c.Message.Type + "/resp"
 	}
 	m := NewMessage(name, body)
-	if !setMember(body, "req_id", c.Message.ID) {
-		_ = m.Extra.Set("req_id", c.Message.ID)
-	}
+	setReqID(m, c.Message.ID)
 	return m
 }
 
@@ -471,8 +482,10 @@ func (s *Session) overdue() {
 	defer s.mu.Unlock()
 	s.due = time.Time{}
 	now := time.Now()
+	over := func(c *Call) bool { return !c.deadline.After(now) }
+	s.queue = slices.DeleteFunc(s.queue, over) // so that none of them starts in between
 	for _, c := range slices.Clone(s.arrivals) {
-		if c.answered || c.deadline.After(now) {
+		if c.answered || !over(c) {
 			continue
 		}
 		err := reasoned(ErrTimeout, ReasonDeadline, "the time limit of the call is over")
@@ -584,6 +597,7 @@ func (s *Session) close() {
 // cleanUp waits for the handlers and closes the states of the plugins.
 func (s *Session) cleanUp() {
 	defer close(s.finished)
+	defer s.host.gone(s)
 	s.work.Wait()
 	if s.snapshotKey != "" {
 		ctx, cancel := context.WithTimeout(context.Background(), snapshotTime)
@@ -594,8 +608,6 @@ func (s *Session) cleanUp() {
 		s.host.saves.end(s.snapshotKey)
 	}
 	for p, state := range s.states {
-		if p.Close != nil {
-			p.Close(state.value)
-		}
+		s.closeState(p, state.value)
 	}
 }

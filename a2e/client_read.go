@@ -273,9 +273,7 @@ func (c *Client) answerTo(m *Message, body any) *Message {
 	for _, name := range [...]string{"server_id", "mcp_request_id"} {
 		setMember(body, name, textMember(m, name))
 	}
-	if !setMember(body, "req_id", m.ID) {
-		_ = answer.Extra.Set("req_id", m.ID)
-	}
+	setReqID(answer, m.ID)
 	return answer
 }
 

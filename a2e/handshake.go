@@ -116,7 +116,7 @@ func (s *Session) refuseHandshake(m *Message, reason string, arrived time.Time, 
 	}
 	s.attempts++
 	if most := s.host.limits.MaxHandshakeAttempts; most > 0 && s.attempts >= most {
-		s.close()
+		s.startDrain(0) // there is work where requests are served without handshake
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -101,13 +102,14 @@ type Host struct {
 	serving  bool                  // no more plugins
 	closed   bool                  // no more sessions
 	sessions map[*Session]struct{} // guarded by mu
+	ending   map[*Session]struct{} // those whose handlers and states have not ended; guarded by mu
 	dropped  atomic.Uint64
 	saves    saving
 }
 
 // NewHost returns a host without plugins.
 func NewHost(opts *HostOptions) *Host {
-	h := &Host{started: time.Now(), routes: map[string][]boundRoute{}, sessions: map[*Session]struct{}{}}
+	h := &Host{started: time.Now(), routes: map[string][]boundRoute{}, sessions: map[*Session]struct{}{}, ending: map[*Session]struct{}{}}
 	if opts != nil {
 		h.opts = *opts
 	}
@@ -244,10 +246,27 @@ func (h *Host) newSession(out sink) (*Session, error) {
 
 var errTooManySessions = errors.New("a2e: too many sessions")
 
+// forget makes room for another session when s was closed.
 func (h *Host) forget(s *Session) {
 	h.mu.Lock()
 	delete(h.sessions, s)
+	h.ending[s] = struct{}{}
 	h.mu.Unlock()
+}
+
+// gone is called when nothing of s is left.
+func (h *Host) gone(s *Session) {
+	h.mu.Lock()
+	delete(h.ending, s)
+	h.mu.Unlock()
+}
+
+// shut lets no session in any more and returns those that are not gone.
+func (h *Host) shut() []*Session {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.closed = true
+	return slices.AppendSeq(slices.Collect(maps.Keys(h.sessions)), maps.Keys(h.ending))
 }
 
 // Serve runs one session over a byte stream, such as a network connection or a
@@ -310,21 +329,14 @@ func (h *Host) Dropped() uint64 { return h.dropped.Load() }
 func (h *Host) Sessions() []*Session {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	list := make([]*Session, 0, len(h.sessions))
-	for s := range h.sessions {
-		list = append(list, s)
-	}
-	return list
+	return slices.Collect(maps.Keys(h.sessions))
 }
 
 // Shutdown ends the host gracefully: no new sessions, no new requests, the work
 // in flight is drained until ctx ends, which cuts the rest off. It returns when
 // all sessions are gone.
 func (h *Host) Shutdown(ctx context.Context) error {
-	h.mu.Lock()
-	h.closed = true
-	h.mu.Unlock()
-	list := h.Sessions()
+	list := h.shut()
 	for _, s := range list {
 		s.drain(h.limits.MaxDrain)
 	}
@@ -344,10 +356,7 @@ func (h *Host) Shutdown(ctx context.Context) error {
 // Close ends the host at once: every unfinished request is answered with a
 // timeout. It returns when all sessions are gone.
 func (h *Host) Close() error {
-	h.mu.Lock()
-	h.closed = true
-	h.mu.Unlock()
-	for _, s := range h.Sessions() {
+	for _, s := range h.shut() {
 		s.drain(0)
 		<-s.finished
 	}

@@ -149,10 +149,20 @@ func (s *Session) eachSnapshot(f func(p *Plugin, kept *Snapshots, key string, st
 			continue // not open yet
 		}
 		if state.err == nil {
-			errs = append(errs, f(p, kept, key, state.value))
+			errs = append(errs, calmly(func() error { return f(p, kept, key, state.value) }))
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// calmly makes an error of a panic.
+func calmly(f func() error) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("a2e: the plugin panicked: %v", p)
+		}
+	}()
+	return f()
 }
 
 // saving counts the sessions of each key that are ending, so that the next one

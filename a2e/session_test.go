@@ -1,0 +1,193 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package a2e_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/fivewire/fivewire/a2e"
+	"github.com/fivewire/fivewire/a2e/internal/a2etest"
+	"github.com/fivewire/fivewire/store"
+)
+
+// sleeping is a host whose requests take some time and notice when it is over.
+// The returned function tells which of them began.
+func sleeping(opts *a2e.HostOptions) (*a2e.Host, func() []string) {
+	var mu sync.Mutex
+	var began []string
+	h := a2e.NewHost(opts).Add(&a2e.Plugin{Name: "demo", Capability: "demo", Routes: []a2e.Route{
+		a2e.NewRoute("demo/sleep/req", func(ctx context.Context, call *a2e.Call, r *sleep) (*struct{}, error) {
+			mu.Lock()
+			began = append(began, call.ID())
+			mu.Unlock()
+			select {
+			case <-time.After(time.Duration(r.Ms) * time.Millisecond):
+			case <-ctx.Done():
+			}
+			return nil, nil
+		})}})
+	return h, func() []string {
+		synctest.Wait()
+		mu.Lock()
+		defer mu.Unlock()
+		return append([]string(nil), began...)
+	}
+}
+
+type sleep struct {
+	Ms      int64 `a2e:"ms"`
+	Timeout int64 `a2e:"timeout,default=30"`
+}
+
+func (s *sleep) TimeLimit() time.Duration { return time.Duration(s.Timeout) * time.Second }
+
+// A call that waits when its time is over never starts, even if the one before it
+// is over at the same moment (D-28).
+func TestOverdueCallsNeverStart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h, began := sleeping(&a2e.HostOptions{Limits: a2e.Limits{MaxParallel: 1}})
+		r := open(t, h)
+		r.shake(`"demo"`)
+		for i := range 3 {
+			r.send(message("demo/sleep/req", fmt.Sprint(i), `,"ms":60000,"timeout":5`))
+		}
+		for i := range 3 {
+			m := r.next()
+			require.Equal(t, fmt.Sprint(i), m.ReqID())
+			require.Equal(t, a2e.ReasonDeadline, wireError(t, m).Reason)
+		}
+		require.Equal(t, []string{"0"}, began())
+		r.send(message("demo/sleep/req", "3", `,"ms":1`))
+		require.Equal(t, "demo/sleep/resp", r.next().Type)
+	})
+}
+
+// A session that ends by its third refused handshake leaves no request without
+// answer and starts none, where requests are served before the handshake (D-21,
+// D-22).
+func TestRefusedHandshakesEndWork(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h, began := sleeping(&a2e.HostOptions{WithoutHandshake: true, Limits: a2e.Limits{MaxParallel: 1}})
+		r := open(t, h)
+		r.send(message("demo/sleep/req", "0", `,"ms":60000`))
+		r.send(message("demo/sleep/req", "1", `,"ms":60000`))
+		for range 3 {
+			r.shake(`"nothing"`)
+		}
+		for i := range 2 {
+			m := r.next()
+			require.Equal(t, fmt.Sprint(i), m.ReqID())
+			require.Equal(t, a2e.ReasonShutdown, wireError(t, m).Reason)
+		}
+		_, err := r.in.ReadByte()
+		require.Error(t, err)
+		require.Equal(t, []string{"0"}, began())
+	})
+}
+
+// No id of a request is that of an event in the books of the session.
+func TestEventsShareNoIDs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		release := make(chan struct{})
+		h, began := sleeping(nil)
+		h.Add(&a2e.Plugin{Name: "more", Capability: "demo", Routes: []a2e.Route{
+			a2e.NewEventRoute("demo/note/event", func(context.Context, *a2e.Call, *a2e.EventBody) error { <-release; return nil })}})
+		r := open(t, h)
+		r.shake(`"demo","cancel"`)
+		r.send(message("demo/note/event", "e", ""))
+		for _, id := range []string{`\u00001`, `\ufffd1`, `1`} {
+			r.send(message("demo/sleep/req", id, `,"ms":1`))
+			require.Equal(t, "demo/sleep/resp", r.next().Type)
+			r.send(message("invoke/cancel", "c", `,"req_id":"`+id+`"`))
+		}
+		require.Len(t, began(), 3)
+		close(release)
+	})
+}
+
+// Close and Shutdown wait for sessions that have just ended and whose handlers and
+// states have not.
+func TestHostWaitsForEndedSessions(t *testing.T) {
+	for name, stop := range map[string]func(*a2e.Host) error{
+		"close":    (*a2e.Host).Close,
+		"shutdown": func(h *a2e.Host) error { return h.Shutdown(context.Background()) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var closed atomic.Bool
+				h := a2e.NewHost(nil).Add(&a2e.Plugin{Name: "demo", Capability: "demo",
+					Open:  func(*a2e.Session) (any, error) { return "state", nil },
+					Close: func(any) { time.Sleep(time.Second); closed.Store(true) },
+					Routes: []a2e.Route{a2e.NewRoute("demo/stay/req", func(context.Context, *a2e.Call, *struct{}) (*struct{}, error) {
+						time.Sleep(time.Minute) // whatever becomes of its context
+						return nil, nil
+					})}})
+				r := open(t, h)
+				r.shake(`"demo"`)
+				r.send(message("demo/stay/req", "0", ""))
+				synctest.Wait()
+				r.send(message("shutdown", "1", `,"timeout":0`))
+				require.Equal(t, a2e.ReasonShutdown, wireError(t, r.next()).Reason)
+				synctest.Wait()
+				require.Empty(t, h.Sessions())
+				require.NoError(t, stop(h))
+				require.True(t, closed.Load())
+			})
+		})
+	}
+}
+
+// A plugin that panics where no request is at hand harms neither the host nor the
+// other plugins (D-51).
+func TestPluginsPanicAtTheEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var closed atomic.Int32
+		plugin := func(name string, panics bool) *a2e.Plugin {
+			return &a2e.Plugin{Name: name, Capability: "demo",
+				Open: func(*a2e.Session) (any, error) { return name, nil },
+				Close: func(any) {
+					closed.Add(1)
+					if panics {
+						panic("as told")
+					}
+				},
+				Snapshot: &a2e.PluginSnapshot{
+					Save:    func(context.Context, any) (json.RawMessage, error) { panic("as told") },
+					Restore: func(context.Context, any, json.RawMessage) error { return nil },
+				},
+				Routes: []a2e.Route{a2e.NewRoute("demo/"+name+"/req", func(context.Context, *a2e.Call, *struct{}) (*struct{}, error) { return nil, nil })}}
+		}
+		h := a2e.NewHost(&a2e.HostOptions{Snapshots: a2e.NewSnapshots(store.NewMemory())}).Add(plugin("one", true)).Add(plugin("two", true))
+		c := a2etest.Connect(t, h, nil)
+		for _, name := range []string{"one", "two"} {
+			_, err := c.Do(t.Context(), "demo/"+name+"/req", &struct{}{}, nil)
+			require.NoError(t, err)
+		}
+		require.NoError(t, c.Close())
+		require.NoError(t, h.Close())
+		require.EqualValues(t, 2, closed.Load())
+	})
+}
+
+// The id of a request stands in its answer, whatever a handler left there.
+func TestAnswersNameTheirRequest(t *testing.T) {
+	type told struct {
+		ReqID string `a2e:"req_id"`
+	}
+	h := a2e.NewHost(nil).Add(&a2e.Plugin{Name: "demo", Capability: "demo", Routes: []a2e.Route{
+		a2e.NewRoute("demo/told/req", func(context.Context, *a2e.Call, *struct{}) (*told, error) { return &told{ReqID: "of another"}, nil })}})
+	r := open(t, h)
+	r.shake(`"demo"`)
+	r.send(message("demo/told/req", "mine", ""))
+	require.Equal(t, "mine", r.next().ReqID())
+}
