@@ -95,10 +95,10 @@ func (j *chatJob) attend(ctx context.Context) func() {
 	}
 	var timer *time.Timer
 	timer = time.AfterFunc(every, func() {
-		if !s.begin(true) {
+		if !s.begin(partOf) {
 			return
 		}
-		defer s.work.Done()
+		defer s.end(partOf)
 		j.chat.mu.Lock()
 		defer j.chat.mu.Unlock()
 		if !j.over {

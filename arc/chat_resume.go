@@ -95,7 +95,7 @@ func (t *streamTable) serve(ctx context.Context, j *chatJob) (any, error) {
 	if _, err := t.db.Create(ctx, streamKey(run.token), []byte(streamOwner(j.call)), t.s.opts.ResumeWindow+time.Hour); err != nil {
 		return drop(err)
 	}
-	if !t.s.begin(true) {
+	if !t.s.begin(partOf) {
 		return drop(errServerClosed)
 	}
 	workCtx, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
@@ -112,7 +112,7 @@ func (t *streamTable) serve(ctx context.Context, j *chatJob) (any, error) {
 	t.runs[run.token] = run
 	t.mu.Unlock()
 	go func() {
-		defer t.s.work.Done()
+		defer t.s.end(partOf)
 		defer stop()
 		defer cancel(context.Canceled)
 		sink := &logSink{t: t, token: run.token}

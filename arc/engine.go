@@ -272,7 +272,7 @@ func (e *taskEngine) start(ctx context.Context, t *liveTask, call *Call, initial
 	runCtx, cancel := context.WithCancelCause(base)
 	run.cancel, run.over = cancel, runCtx.Done()
 	t.run = run
-	e.s.begin(true) // the call that starts it is counted, so this cannot fail
+	e.s.begin(partOf) // the call that starts it is counted, so this cannot fail
 	go run.do(runCtx, base, call.entry)
 }
 

@@ -218,10 +218,10 @@ func (e *taskEngine) hear(ctx context.Context, record []byte) {
 // call it every now and then. Tasks of agents that are not registered here are
 // left alone.
 func (s *Server) Recover(ctx context.Context) (int, error) {
-	if !s.begin(false) {
+	if !s.begin(newWork) {
 		return 0, errServerClosed
 	}
-	defer s.work.Done()
+	defer s.end(newWork)
 	e := s.tasks
 	e.announce()
 	n := 0

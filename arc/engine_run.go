@@ -185,7 +185,7 @@ func (r *TaskRun) apply(ctx context.Context, c *change) error {
 // do is the goroutine of a task. The context base is what ctx is but never ends.
 func (r *TaskRun) do(ctx, base context.Context, entry *agentEntry) {
 	e := r.engine
-	defer e.s.work.Done()
+	defer e.s.end(partOf)
 	if r.placed {
 		defer e.s.registry.router.Done(r.call.Agent)
 	}

@@ -177,7 +177,7 @@ func (o *outbox) wake(sub *subscription, tell func(*sender)) {
 	defer o.mu.Unlock()
 	sn := o.senders[sub.ID]
 	if sn == nil {
-		if !o.s.begin(true) {
+		if !o.s.begin(partOf) {
 			return // cut off: Recover of the next server sends it
 		}
 		sn = &sender{sub: sub}
@@ -190,7 +190,7 @@ func (o *outbox) wake(sub *subscription, tell func(*sender)) {
 
 // run sends what waits, in order, and ends when nothing does.
 func (o *outbox) run(sn *sender) {
-	defer o.s.work.Done()
+	defer o.s.end(partOf)
 	ctx := o.s.ctx
 	for {
 		o.mu.Lock()

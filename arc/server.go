@@ -213,12 +213,15 @@ type Server struct {
 	replays  *replays
 	streams  *streamTable
 
-	ctx    context.Context // ends when the server is cut off
-	cut    context.CancelCauseFunc
-	mu     sync.Mutex     // guards draining, and adding to work against waiting
-	work   sync.WaitGroup // calls, tasks and deliveries
-	closed bool           // no new work; guarded by mu
-	idle   chan struct{}  // closed when work is done; made by Shutdown
+	ctx context.Context // ends when the server is cut off
+	cut context.CancelCauseFunc
+
+	mu     sync.Mutex    // guards all that follows
+	busy   int           // calls, tasks and deliveries that are going on
+	asking int           // those of them that are questions about work
+	closed bool          // no new work
+	over   bool          // no more questions either: there is nothing left to ask about
+	idle   chan struct{} // closed when nothing goes on any more; made by Shutdown
 }
 
 // errServerClosed is the cause of contexts that end because the server does.
@@ -289,16 +292,52 @@ func (s *Server) HTTPServer(addr string) *http.Server {
 		ErrorLog: slog.NewLogLogger(s.opts.Logger.Handler(), slog.LevelWarn)}
 }
 
-// begin counts a piece of work that [Server.Shutdown] waits for. It fails once
-// the server has been shut down, unless the work belongs to some that is there.
-func (s *Server) begin(already bool) bool {
+// A kind of work says until when a server that is shut down takes it.
+type kind uint8
+
+const (
+	newWork  kind = iota // not at all
+	question             // as long as there is work to ask about
+	partOf               // as long as the work goes on that it belongs to
+)
+
+// begin counts a piece of work that [Server.Shutdown] waits for, until end. It
+// fails if the server does not take it any more.
+func (s *Server) begin(k kind) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.closed && !already || s.idle != nil && isClosed(s.idle) {
+	if k == newWork && s.closed || k == question && s.over || s.idle != nil && isClosed(s.idle) {
 		return false
 	}
-	s.work.Add(1)
+	s.busy++
+	if k == question {
+		s.asking++
+	}
 	return true
+}
+
+func (s *Server) end(k kind) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.busy--
+	if k == question {
+		s.asking--
+	}
+	s.settle()
+}
+
+// settle notices that the work of a closed server is done. Those who go on asking
+// do not keep it open. It is called with mu held.
+func (s *Server) settle() {
+	if !s.closed {
+		return
+	}
+	if s.busy == s.asking {
+		s.over = true
+	}
+	if s.over && s.busy == 0 && !isClosed(s.idle) {
+		close(s.idle)
+	}
 }
 
 func isClosed(c <-chan struct{}) bool {
@@ -330,11 +369,8 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	s.closed = true
 	if s.idle == nil {
 		s.idle = make(chan struct{})
-		go func(idle chan struct{}) {
-			s.work.Wait()
-			close(idle)
-		}(s.idle)
 	}
+	s.settle()
 	idle := s.idle
 	s.mu.Unlock()
 	var err error

@@ -153,11 +153,15 @@ func (s *Server) serve(ctx context.Context, x *exchange, principal *Principal) *
 		return s.failure(x, methodFault(call.TargetAgent, call.Method))
 	}
 	follows := followsUp(call.Method)
-	if !s.begin(follows) {
+	k := newWork
+	if follows {
+		k = question
+	}
+	if !s.begin(k) {
 		x.retryAfter = 5 * time.Second
 		return s.failure(x, agentFault(ErrAgentNotAvailable, call.TargetAgent))
 	}
-	defer s.work.Done()
+	defer s.end(k)
 	call.entry, call.method = entry, method
 	if done, fault := s.place(ctx, call, follows); fault != nil {
 		return s.failure(x, fault)
