@@ -57,19 +57,24 @@ type Client struct {
 	link    *clientLink // nil: not connected
 	dialing *attempt    // not nil: a dial is under way
 	calls   map[string]*pendingCall
-	retries bool // a goroutine tries to reconnect
+	retries bool      // a goroutine tries to reconnect
+	down    time.Time // since when calls wait for a Host that says something; zero: they do not
+	tries   int       // connections and attempts since then
+	cause   error     // why the last one failed or was lost
 	seq     uint64
 }
 
 // A clientLink is one connection with the requests that were sent over it.
 type clientLink struct {
 	*link
+	opened   time.Time
 	requests map[string]chan Message // by request id; guarded by the lock of the client
 }
 
 type attempt struct {
 	done chan struct{}
-	err  error // once done
+	link *clientLink // once done; it may be lost by now
+	err  error
 }
 
 // NewClient returns a client that connects when it first has to. It does no I/O.
@@ -105,34 +110,31 @@ func (c *Client) Close() error {
 	return nil
 }
 
-// connect returns the connection, making it if there is none.
+// connect returns the connection, making it if there is none. It may be lost
+// already.
 func (c *Client) connect(ctx context.Context) (*clientLink, error) {
-	for {
-		c.mu.Lock()
-		switch {
-		case c.closed:
-			c.mu.Unlock()
-			return nil, ErrClosed
-		case c.link != nil:
-			l := c.link
-			c.mu.Unlock()
-			return l, nil
-		}
-		a := c.dialing
-		if a == nil {
-			a = &attempt{done: make(chan struct{})}
-			c.dialing = a
-			c.wg.Go(func() { c.open(a) })
-		}
+	c.mu.Lock()
+	switch {
+	case c.closed:
 		c.mu.Unlock()
-		select {
-		case <-a.done:
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		}
-		if a.err != nil {
-			return nil, a.err
-		}
+		return nil, ErrClosed
+	case c.link != nil:
+		l := c.link
+		c.mu.Unlock()
+		return l, nil
+	}
+	a := c.dialing
+	if a == nil {
+		a = &attempt{done: make(chan struct{})}
+		c.dialing = a
+		c.wg.Go(func() { c.open(a) })
+	}
+	c.mu.Unlock()
+	select {
+	case <-a.done:
+		return a.link, a.err
+	case <-ctx.Done():
+		return nil, ctx.Err()
 	}
 }
 
@@ -152,8 +154,8 @@ func (c *Client) open(a *attempt) {
 		a.err = fmt.Errorf("altar: connect: %w", err)
 		return
 	}
-	l := &clientLink{link: newLink(conn, c.opts.Logger), requests: make(map[string]chan Message)}
-	c.link = l
+	l := &clientLink{link: newLink(conn, c.opts.Logger), opened: time.Now(), requests: make(map[string]chan Message)}
+	c.link, a.link = l, l
 	if l.direct == nil {
 		c.wg.Go(l.write)
 	}
@@ -169,6 +171,9 @@ func (c *Client) open(a *attempt) {
 		c.wg.Go(func() { // sending may wait, the lock may not
 			for _, p := range again {
 				l.send(c.ctx, p.message())
+				if c.abandoned(p) { // a CancelCall may have gone before
+					l.post(p.cancellation())
+				}
 			}
 		})
 	}
@@ -176,8 +181,14 @@ func (c *Client) open(a *attempt) {
 
 // read takes in what comes until the connection ends.
 func (c *Client) read(l *clientLink) {
-	for {
+	for heard := false; ; {
 		m, err := l.conn.Receive()
+		if !heard && err == nil {
+			heard = true
+			c.mu.Lock()
+			c.down, c.tries = time.Time{}, 0
+			c.mu.Unlock()
+		}
 		if err == nil {
 			c.take(l, m)
 			continue
@@ -207,34 +218,81 @@ func (c *Client) lost(l *clientLink, err error) {
 		return
 	}
 	c.opts.Logger.Info("altar: connection lost", "err", err, "calls", len(c.calls))
-	if len(c.calls) > 0 && !c.retries {
-		c.retries = true
-		c.wg.Go(c.reconnect)
+	if c.cause = err; len(c.calls) == 0 || time.Since(l.opened) >= reconnectPause {
+		c.down, c.tries = time.Time{}, 0 // it was well for a while
+	}
+	if len(c.calls) > 0 {
+		c.retry()
 	}
 }
 
-// reconnect tries to get the calls in flight to their end.
-func (c *Client) reconnect() {
-	pause := backoff.Backoff{Base: 50 * time.Millisecond, Max: 5 * time.Second, Jitter: 0.3}
-	ctx, cancel := context.WithTimeout(c.ctx, c.opts.Reconnect)
-	defer cancel()
-	for attempt := 1; ; attempt++ {
-		_, err := c.connect(ctx)
-		c.mu.Lock()
-		switch {
-		case err == nil || len(c.calls) == 0 || c.closed:
-			c.retries = false
-			c.mu.Unlock()
-			return
-		case ctx.Err() != nil:
-			c.retries = false
-			c.failCalls(fmt.Errorf("%w: %w", ErrDisconnected, err))
-			c.mu.Unlock()
-			return
-		}
-		c.mu.Unlock()
-		_ = pause.Wait(ctx, attempt)
+// reconnectPause is the longest pause between two attempts to connect.
+const reconnectPause = 5 * time.Second
+
+// retry has the connection made anew, unless that is under way. It is called with
+// the lock held.
+func (c *Client) retry() {
+	if c.retries {
+		return
 	}
+	c.retries = true
+	if c.down.IsZero() {
+		c.down = time.Now()
+	}
+	c.wg.Go(c.reconnect)
+}
+
+// reconnect tries to get the calls in flight to their end. A connection on which
+// nothing comes is no better than none: who takes connections only to drop them
+// is asked ever more seldom, and not for ever.
+func (c *Client) reconnect() {
+	pause := backoff.Backoff{Base: 50 * time.Millisecond, Max: reconnectPause, Jitter: 0.3}
+	c.mu.Lock()
+	ctx, cancel := context.WithDeadline(c.ctx, c.down.Add(c.opts.Reconnect))
+	c.mu.Unlock()
+	defer cancel()
+	for {
+		c.mu.Lock()
+		c.tries++
+		attempt := c.tries
+		c.mu.Unlock()
+		if attempt > 1 {
+			_ = pause.Wait(ctx, attempt-1)
+		}
+		var err error
+		if ctx.Err() == nil {
+			_, err = c.connect(ctx)
+		}
+		c.mu.Lock()
+		if err != nil && ctx.Err() == nil {
+			c.cause = err
+		}
+		switch {
+		case len(c.calls) == 0 || c.closed:
+			c.down, c.tries = time.Time{}, 0
+		case c.link != nil: // and if it is lost again, who loses it sees that nobody tries
+		case ctx.Err() != nil:
+			c.down, c.tries = time.Time{}, 0
+			c.failCalls(fmt.Errorf("%w: %w", ErrDisconnected, c.cause))
+		default:
+			c.mu.Unlock()
+			continue
+		}
+		c.retries = false
+		c.mu.Unlock()
+		return
+	}
+}
+
+// abandoned tells whether nobody waits any more for a call that has not ended.
+func (c *Client) abandoned(p *pendingCall) bool {
+	c.mu.Lock()
+	waited := c.calls[p.call.InvocationID] == p
+	c.mu.Unlock()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	done, _ := p.stream.End()
+	return !waited && !done
 }
 
 // failCalls ends all calls with an error of this side. It is called with the

@@ -190,9 +190,8 @@ func (s *Session) start(ctx context.Context, tool string, params any, o *CallOpt
 	if c.link != l { // lost meanwhile: whoever connects repeats the call
 		if c.link != nil {
 			l = c.link
-		} else if !c.retries {
-			c.retries = true
-			c.wg.Go(c.reconnect)
+		} else {
+			c.retry()
 		}
 	}
 	c.mu.Unlock()
@@ -213,8 +212,12 @@ func (p *pendingCall) finish() {
 	done, _ := p.stream.End()
 	p.mu.Unlock()
 	if !done && l != nil {
-		l.post(&CancelCall{InvocationID: p.call.InvocationID, SessionID: p.call.SessionID})
+		l.post(p.cancellation())
 	}
+}
+
+func (p *pendingCall) cancellation() *CancelCall {
+	return &CancelCall{InvocationID: p.call.InvocationID, SessionID: p.call.SessionID}
 }
 
 // Call runs a tool and waits for its result (ALT-114). Params is a struct or a

@@ -28,7 +28,8 @@ type runtimeSession struct {
 	wasReady bool
 
 	mu       sync.Mutex
-	calls    map[string]*runtimeCall
+	calls    map[string]*runtimeCall // by invocation id
+	running  int
 	ready    bool
 	draining bool
 	withdraw string        // request id of the withdrawal
@@ -121,7 +122,7 @@ func (s *runtimeSession) drain(ctx context.Context, ended chan struct{}) {
 
 // checkDrained is called with mu held.
 func (s *runtimeSession) checkDrained() {
-	if s.draining && s.withdraw == "" && len(s.calls) == 0 {
+	if s.draining && s.withdraw == "" && s.running == 0 {
 		select {
 		case <-s.drained:
 		default:
@@ -290,9 +291,10 @@ func (s *runtimeSession) call(m *ToolCall) {
 		s.post(&ToolResult{InvocationID: m.InvocationID, Error: e, Header: Header{CorrelationID: m.CorrelationID}})
 	}
 	s.mu.Lock()
-	running, n := s.calls[m.InvocationID] != nil, len(s.calls)
+	before, n := s.calls[m.InvocationID], s.running
+	repeat := before != nil && !before.answered
 	s.mu.Unlock()
-	if running {
+	if repeat {
 		s.ignored(m, "a repeat of a running call")
 		return
 	}
@@ -324,6 +326,7 @@ func (s *runtimeSession) call(m *ToolCall) {
 	}
 	s.mu.Lock()
 	s.calls[m.InvocationID] = c
+	s.running++
 	s.mu.Unlock()
 	select {
 	case s.jobs <- job{ctx, c}:
@@ -369,7 +372,10 @@ func (s *runtimeSession) execute(ctx context.Context, c *runtimeCall) {
 			c.timer.Stop()
 		}
 		s.mu.Lock()
-		delete(s.calls, c.m.InvocationID)
+		if s.calls[c.m.InvocationID] == c {
+			delete(s.calls, c.m.InvocationID)
+		}
+		s.running--
 		s.checkDrained()
 		s.mu.Unlock()
 	}()
@@ -378,7 +384,7 @@ func (s *runtimeSession) execute(ctx context.Context, c *runtimeCall) {
 		case s.slots <- struct{}{}:
 			defer func() { <-s.slots }()
 		case <-ctx.Done():
-			s.send(ctx, &ToolResult{InvocationID: c.m.InvocationID, Error: c.failure(ctx, ctx.Err()), Header: Header{CorrelationID: c.m.CorrelationID}})
+			c.answer(ctx, &ToolResult{InvocationID: c.m.InvocationID, Error: c.failure(ctx, ctx.Err()), Header: Header{CorrelationID: c.m.CorrelationID}})
 			return
 		}
 	}

@@ -104,7 +104,11 @@ func (w *ChunkWriter) write(c *StreamChunk) {
 	if w.call.timer != nil {
 		w.call.timer.Reset(w.call.limit) // the clock of the Host starts anew, too (D-25)
 	}
-	w.call.s.send(w.ctx, c)
+	if c.IsFinal {
+		w.call.answer(w.ctx, c)
+	} else {
+		w.call.s.send(w.ctx, c)
+	}
 }
 
 // A runtimeCall is one call that a Runtime runs.
@@ -117,6 +121,17 @@ type runtimeCall struct {
 	limit  time.Duration
 	timer  *time.Timer // of a stream with a limit
 	out    ChunkWriter
+
+	answered bool // guarded by the lock of the session
+}
+
+// answer sends the final message of a call. From then on its id may come again,
+// from another session, even before the tool is done here.
+func (c *runtimeCall) answer(ctx context.Context, m Message) {
+	c.s.mu.Lock()
+	c.answered = true
+	c.s.mu.Unlock()
+	c.s.send(ctx, m)
 }
 
 var errCancelled = errors.New("altar: the call was cancelled")
@@ -183,7 +198,7 @@ func (c *runtimeCall) run(ctx context.Context) {
 		}
 		m.RuntimeMetadata = appendInt(append(make([]byte, 0, 32), `{"execution_time_ms":`...), time.Since(c.start).Milliseconds())
 		m.RuntimeMetadata = append(m.RuntimeMetadata, '}')
-		c.s.send(ctx, m)
+		c.answer(ctx, m)
 	}
 	out.closed = true
 }

@@ -1,0 +1,184 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package altar
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// A scripted is the connection of a client whose other end is a function of a
+// test.
+type scripted struct {
+	sent func(m Message) // may block
+	in   chan Message
+	once sync.Once
+	gone chan struct{}
+}
+
+func newScripted(sent func(m Message)) *scripted {
+	return &scripted{sent: sent, in: make(chan Message, 16), gone: make(chan struct{})}
+}
+
+func (s *scripted) Send(m Message) error {
+	s.sent(m)
+	return nil
+}
+
+func (s *scripted) Receive() (Message, error) {
+	select {
+	case m := <-s.in:
+		return m, nil
+	case <-s.gone:
+		return nil, io.EOF
+	}
+}
+
+func (s *scripted) Close() error {
+	s.once.Do(func() { close(s.gone) })
+	return nil
+}
+
+// A Host that takes connections only to drop them is not asked without a pause,
+// and calls do not wait for it longer than for one that takes none.
+func TestClientOfDroppingHost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		dials := 0
+		c := NewClient(func(context.Context) (Conn, error) {
+			dials++
+			conn := newScripted(func(Message) {})
+			return conn, conn.Close()
+		}, nil)
+		defer func() { require.NoError(t, c.Close()) }()
+		for range 2 {
+			dials = 0
+			begun := time.Now()
+			ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+			_, err := c.Session("s").Call(ctx, "tool", nil, nil)
+			cancel()
+			require.ErrorIs(t, err, ErrDisconnected)
+			require.ErrorIs(t, err, io.EOF, "why the last connection was lost")
+			require.InDelta(t, 25, time.Since(begun).Seconds(), 1)
+			require.Less(t, dials, 20)
+			synctest.Wait()
+		}
+	})
+}
+
+// A connection that is lost at the moment at which it is made is made again.
+func TestClientLosesNewConnection(t *testing.T) {
+	for range 200 {
+		synctest.Test(t, func(t *testing.T) {
+			var dials atomic.Int32
+			c := NewClient(func(context.Context) (Conn, error) {
+				n := dials.Add(1)
+				var conn *scripted
+				conn = newScripted(func(m Message) {
+					if call, ok := m.(*ToolCall); ok && n == 5 {
+						conn.in <- &ToolResult{InvocationID: call.InvocationID}
+					}
+				})
+				if n < 5 {
+					_ = conn.Close()
+				}
+				return conn, nil
+			}, nil)
+			defer func() { require.NoError(t, c.Close()) }()
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			_, err := c.Session("s").Call(ctx, "tool", nil, nil)
+			require.NoError(t, err, "dialled %d times", dials.Load())
+		})
+	}
+}
+
+// A call that waits for a Host that is silent after a new connection has its full
+// time to find another one.
+func TestClientLosesSilentConnection(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		dials := 0
+		c := NewClient(func(context.Context) (Conn, error) {
+			dials++
+			n := dials
+			var conn *scripted
+			conn = newScripted(func(m Message) {
+				if call, ok := m.(*ToolCall); ok && n == 3 {
+					conn.in <- &ToolResult{InvocationID: call.InvocationID}
+				}
+			})
+			if n < 3 {
+				time.AfterFunc(time.Minute, func() { _ = conn.Close() })
+			}
+			return conn, nil
+		}, nil)
+		defer func() { require.NoError(t, c.Close()) }()
+		begun := time.Now()
+		_, err := c.Session("s").Call(t.Context(), "tool", nil, nil)
+		require.NoError(t, err)
+		require.Equal(t, 2*time.Minute, time.Since(begun))
+	})
+}
+
+// D-32: a call that is cancelled while it waits to be repeated over a new
+// connection does not run after all.
+func TestClientCancelsRepeat(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var mu sync.Mutex
+		last := map[string]string{} // by invocation id
+		gate := make(chan struct{})
+		conns := make(chan *scripted, 2)
+		first := true
+		c := NewClient(func(context.Context) (Conn, error) {
+			blocked := !first
+			first = false
+			conn := newScripted(func(m Message) {
+				if blocked {
+					<-gate
+				}
+				mu.Lock()
+				defer mu.Unlock()
+				switch m := m.(type) {
+				case *ToolCall:
+					last[m.InvocationID] = m.Type()
+				case *CancelCall:
+					last[m.InvocationID] = m.Type()
+				}
+			})
+			conns <- conn
+			return conn, nil
+		}, nil)
+		defer func() { require.NoError(t, c.Close()) }()
+		ctx, cancel := context.WithCancel(t.Context())
+		var wg sync.WaitGroup
+		const calls = 2*linkQueue + 10 // the last ones have to wait
+		for i := range calls {
+			wg.Go(func() {
+				_, err := c.Session("s").Call(ctx, "tool", nil, &CallOptions{InvocationID: fmt.Sprint(i)})
+				require.ErrorIs(t, err, context.Canceled)
+			})
+		}
+		synctest.Wait()
+		require.Len(t, last, calls)
+		clear(last)
+		require.NoError(t, (<-conns).Close())
+		<-conns
+		synctest.Wait()
+		cancel()
+		wg.Wait()
+		close(gate)
+		synctest.Wait()
+		require.Len(t, last, calls)
+		for id, typ := range last {
+			require.Equal(t, "CancelCall", typ, id)
+		}
+	})
+}

@@ -1,0 +1,75 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package altar
+
+import (
+	"context"
+	"encoding/json"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+
+	"github.com/stretchr/testify/require"
+)
+
+// D-22: once a call is answered its id is free for other sessions, and the Runtime
+// takes the next call of that id for a new one, also while it is still busy with
+// having answered the first.
+func TestRuntimeTakesIDAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var once sync.Once
+		answered, ran := make(chan struct{}), make(chan string, 2)
+		rt := NewRuntime("r1", nil)
+		rt.Handle("math/add", ToolFunc(func(_ context.Context, call *ToolCall) (any, error) {
+			ran <- call.SessionID
+			return 3, nil
+		}))
+		s := start(t, directTransport, &HostOptions{Audit: func(e *AuditEvent) {
+			if e.Kind == "call.done" { // the Runtime is told this by its own answer
+				once.Do(func() { <-answered })
+			}
+		}}, rt)
+		w := connect(t, s.h, testUser)
+		for _, session := range []string{"s1", "s2"} {
+			w.session(session)
+		}
+		synctest.Wait()
+		w.send(add("i", "s1"))
+		require.Equal(t, json.RawMessage("3"), next[*ToolResult](w).Payload)
+		w.send(add("i", "s2"))
+		require.Equal(t, "s1", <-ran)
+		require.Equal(t, "s2", <-ran)
+		close(answered)
+		require.Equal(t, json.RawMessage("3"), next[*ToolResult](w).Payload)
+	})
+}
+
+// The same for a tool that goes on after its final chunk.
+func TestRuntimeTakesIDAgainAfterChunk(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		goOn := make(chan struct{})
+		var runs atomic.Int32
+		rt := NewRuntime("r1", nil)
+		rt.HandleStream("count", StreamFunc(func(_ context.Context, _ *ToolCall, out *ChunkWriter) error {
+			defer runs.Add(-1)
+			runs.Add(1)
+			err := out.SendFinal(1)
+			<-goOn
+			return err
+		}))
+		s := start(t, pipeTransport, nil, rt)
+		w := connect(t, s.h, testUser)
+		for _, session := range []string{"s1", "s2", "s3"} {
+			w.session(session)
+			w.send(&ToolCall{InvocationID: "i", SessionID: session, ToolName: "count", Parameters: json.RawMessage(`{"n":1}`)})
+			synctest.Wait()
+			require.True(t, next[*StreamChunk](w).IsFinal, session)
+		}
+		require.Equal(t, int32(3), runs.Load())
+		close(goOn)
+		synctest.Wait()
+		require.Zero(t, runs.Load())
+	})
+}
