@@ -23,7 +23,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/fivewire/fivewire/arc"
-	"github.com/fivewire/fivewire/internal/tokens"
 )
 
 // login is an authorization server.
@@ -119,7 +118,7 @@ func TestVerifier(t *testing.T) {
 		"claims no JSON":   {"e30.e30x.e30", arc.ErrTokenInvalid},
 		"claims no Base64": {"e30.*.e30", arc.ErrTokenInvalid},
 		"unsigned":         {unsigned(l), arc.ErrTokenInvalid},
-		"endless":          {strings.Repeat("a.", tokens.MaxToken), arc.ErrTokenInvalid},
+		"endless":          {strings.Repeat("a.", maxToken), arc.ErrTokenInvalid},
 	} {
 		_, err := v.VerifyToken(t.Context(), tt.token)
 		require.ErrorIs(t, err, tt.want, name)
