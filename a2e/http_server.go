@@ -74,9 +74,13 @@ type httpSession struct {
 
 	mu     sync.Mutex // guards everything below
 	reader context.CancelFunc
-	turn   *struct{}   // identifies the reader
+	turn   *turn       // identifies the reader
 	gone   *time.Timer // idle, or closed and never read
 }
+
+// A turn identifies a reader by its address, so it must not be empty: pointers to
+// nothing may be equal.
+type turn struct{ _ byte }
 
 // NewHTTPHandler returns a handler that serves h.
 func NewHTTPHandler(h *Host, opts *HTTPOptions) *HTTPHandler {
@@ -214,19 +218,45 @@ func (x *HTTPHandler) create(w http.ResponseWriter) {
 	x.mu.Lock()
 	x.sessions[hs.secret] = hs
 	x.mu.Unlock()
-	if d := limits.SessionIdle; d > 0 {
-		hs.mu.Lock()
-		hs.gone = time.AfterFunc(d, func() { x.idle(hs) })
-		hs.mu.Unlock()
+	if limits.SessionIdle > 0 {
+		x.expire(hs)
 	}
+	context.AfterFunc(s.ctx, func() { x.closed(hs) })
 	writeJSON(w, http.StatusOK, `{"session_id":"`+hs.secret+`"}`)
+}
+
+// expire ends a session when nobody has used it for a while.
+func (x *HTTPHandler) expire(hs *httpSession) {
+	hs.mu.Lock()
+	defer hs.mu.Unlock()
+	if hs.gone == nil {
+		hs.gone = time.AfterFunc(x.patience(), func() { x.idle(hs) })
+	}
+}
+
+// patience is how long a session is kept that nobody uses. One that was closed is
+// not kept for ever even if others are.
+func (x *HTTPHandler) patience() time.Duration {
+	if d := x.host.limits.SessionIdle; d > 0 {
+		return d
+	}
+	return defaultIdle
+}
+
+// closed forgets a session that has ended, at once if nothing is left to read.
+func (x *HTTPHandler) closed(hs *httpSession) {
+	if hs.isClosed() && hs.replay.drained() { // it is as soon as its lock is free
+		x.forget(hs)
+		return
+	}
+	x.expire(hs)
 }
 
 // idle ends a session that nobody used for too long.
 func (x *HTTPHandler) idle(hs *httpSession) {
 	hs.mu.Lock()
 	if hs.reader != nil {
-		hs.gone.Reset(x.host.limits.SessionIdle)
+		hs.gone.Reset(x.patience())
 		hs.mu.Unlock()
 		return
 	}
@@ -266,10 +296,40 @@ func (x *HTTPHandler) find(w http.ResponseWriter, r *http.Request, reading bool)
 	}
 	hs.mu.Lock()
 	if hs.gone != nil {
-		hs.gone.Reset(x.host.limits.SessionIdle)
+		hs.gone.Reset(x.patience())
 	}
 	hs.mu.Unlock()
 	return hs
+}
+
+// attach makes a new reader that of the session, which closes the older one, and
+// lets it begin after the event that it names. The reader is told from others by
+// what it gets.
+func (hs *httpSession) attach(cancel context.CancelFunc, lastEventID string) *turn {
+	t := &turn{}
+	hs.mu.Lock()
+	defer hs.mu.Unlock()
+	if hs.reader != nil {
+		hs.reader()
+	}
+	hs.reader, hs.turn = cancel, t
+	if last, err := strconv.ParseUint(lastEventID, 10, 63); err == nil {
+		hs.replay.rewind(last)
+	}
+	return t
+}
+
+// took says that a reader was sent the line of that id, and reports whether it is
+// still that of the session. What was sent to another one does not count: the
+// new one may have asked for it again.
+func (hs *httpSession) took(t *turn, id uint64) bool {
+	hs.mu.Lock()
+	defer hs.mu.Unlock()
+	if hs.turn != t {
+		return false
+	}
+	hs.replay.took(id)
+	return true
 }
 
 func (x *HTTPHandler) drop(w http.ResponseWriter, r *http.Request) {
@@ -348,26 +408,17 @@ func (x *HTTPHandler) stream(w http.ResponseWriter, r *http.Request) {
 	}
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()
-	turn := &struct{}{}
-	hs.mu.Lock()
-	if hs.reader != nil {
-		hs.reader() // a new reader closes the older one
-	}
-	hs.reader, hs.turn = cancel, turn
-	hs.mu.Unlock()
+	t := hs.attach(cancel, r.Header.Get("Last-Event-ID"))
 	defer func() {
 		hs.mu.Lock()
-		if hs.turn == turn {
+		if hs.turn == t {
 			hs.reader, hs.turn = nil, nil
 			if hs.gone != nil {
-				hs.gone.Reset(x.host.limits.SessionIdle)
+				hs.gone.Reset(x.patience())
 			}
 		}
 		hs.mu.Unlock()
 	}()
-	if last, err := strconv.ParseUint(r.Header.Get("Last-Event-ID"), 10, 63); err == nil {
-		hs.replay.rewind(last)
-	}
 	h := w.Header()
 	h.Set("Cache-Control", "no-cache")
 	h.Set("X-Accel-Buffering", "no")
@@ -384,16 +435,9 @@ func (x *HTTPHandler) stream(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 		if wait == nil {
-			if out.Send(ctx, "", strconv.FormatUint(id, 10), line) != nil {
+			if out.Send(ctx, "", strconv.FormatUint(id, 10), line) != nil || !hs.took(t, id) {
 				return
 			}
-			hs.mu.Lock()
-			mine := hs.turn == turn
-			hs.mu.Unlock()
-			if !mine {
-				return
-			}
-			hs.replay.took(id)
 			continue
 		}
 		select {

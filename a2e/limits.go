@@ -29,6 +29,8 @@ type Limits struct {
 	ReplayEvents         int           // messages kept for HTTP readers that come back: 256
 }
 
+const defaultIdle = 15 * time.Minute
+
 func (l Limits) withDefaults() Limits {
 	set(&l.MaxMessageBytes, defaultMaxMessage)
 	set(&l.MaxDepth, defaultDepth)
@@ -39,7 +41,7 @@ func (l Limits) withDefaults() Limits {
 	set(&l.MaxSessions, 1024)
 	set(&l.MaxHandshakeAttempts, 3)
 	set(&l.HandshakeTimeout, 30*time.Second)
-	set(&l.SessionIdle, 15*time.Minute)
+	set(&l.SessionIdle, defaultIdle)
 	set(&l.ReplayEvents, 256)
 	l.MaxParallel = max(l.MaxParallel, 1)
 	l.MaxQueue = max(l.MaxQueue, 0)

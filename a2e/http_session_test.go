@@ -1,0 +1,63 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package a2e
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// A message that an older reader was sent does not count as taken once there is a
+// new one, which may have asked for it again.
+func TestReaderTakesOver(t *testing.T) {
+	hs := &httpSession{replay: newReplay(4, 4)}
+	hs.replay.put([]byte("one"))
+	hs.replay.put([]byte("two"))
+	cut := false
+	first := hs.attach(func() { cut = true }, "")
+	id, line, _, _ := hs.replay.peek()
+	require.Equal(t, "one", string(line))
+	second := hs.attach(func() {}, "0")
+	require.True(t, cut)
+	require.False(t, hs.took(first, id))
+	again, line, _, _ := hs.replay.peek()
+	require.Equal(t, "one", string(line), "the new reader has not got it")
+	require.True(t, hs.took(second, again))
+	_, line, _, _ = hs.replay.peek()
+	require.Equal(t, "two", string(line))
+}
+
+// Nothing is kept of sessions that end without ever being read: at once if there
+// is nothing to read, and after a while even where sessions may be idle for ever
+// (A2E-153).
+func TestClosedSessionsAreForgotten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := NewHost(&HostOptions{Limits: Limits{SessionIdle: -1}})
+		x := NewHTTPHandler(h, nil)
+		create := func() {
+			w := httptest.NewRecorder()
+			x.ServeHTTP(w, httptest.NewRequest(http.MethodPost, "/session", nil))
+			require.Equal(t, http.StatusOK, w.Code)
+		}
+		kept := func() int { synctest.Wait(); x.mu.Lock(); defer x.mu.Unlock(); return len(x.sessions) }
+		create()
+		create()
+		require.Equal(t, 2, kept())
+		for _, s := range h.Sessions() {
+			s.mu.Lock()
+			s.send(NewMessage(TypePong, &Pong{})) // something to read
+			s.mu.Unlock()
+			break
+		}
+		time.Sleep(30 * time.Second) // nobody shakes hands
+		require.Equal(t, 1, kept())
+		time.Sleep(15 * time.Minute)
+		require.Zero(t, kept())
+	})
+}
