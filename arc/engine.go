@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -101,9 +102,43 @@ func (e *taskEngine) load(ctx context.Context, t *liveTask, again bool) (bool, e
 	if t.state != nil && t.rev == entry.Revision {
 		return true, nil
 	}
-	t.state, err = decodeTask(entry.Value)
-	t.rev = entry.Revision
-	return err == nil, err
+	st, err := decodeTask(entry.Value)
+	if err == nil {
+		err = e.keepFirst(ctx, t, st)
+	}
+	if err != nil {
+		return false, err
+	}
+	t.state, t.rev = st, entry.Revision
+	return true, nil
+}
+
+// firstID is the id of the first message among the items: it is added once,
+// whoever gets there first.
+const firstID = "first"
+
+// keepFirst puts the message that a new task begins with among its items. The
+// process that created the task does so too, unless it died in between.
+func (e *taskEngine) keepFirst(ctx context.Context, t *liveTask, st *taskState) error {
+	if st.first == nil {
+		return nil
+	}
+	w := newReady()
+	defer w.free()
+	w.b = append(append(w.b, itemMessage), st.first...)
+	return e.appendFirst(ctx, t, st, w.b)
+}
+
+func (e *taskEngine) appendFirst(ctx context.Context, t *liveTask, st *taskState, item []byte) error {
+	id := ""
+	if e.s.shared { // or else the lock of the task is enough
+		id = firstID
+	}
+	_, err := e.db.Append(ctx, t.items(), id, item, 0)
+	if err == nil || errors.Is(err, store.ErrDuplicate) {
+		st.first, err = nil, nil
+	}
+	return err
 }
 
 // save writes a changed state. After a conflict, somebody else has changed the
@@ -202,6 +237,7 @@ func (e *taskEngine) create(ctx context.Context, call *Call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
+	st.first = item.b[1:]
 	w := newReady()
 	defer w.free()
 	if st.write(&w.writer); w.err != nil {
@@ -214,13 +250,16 @@ func (e *taskEngine) create(ctx context.Context, call *Call) (any, error) {
 	if call.task != "" && errors.Is(err, store.ErrExists) {
 		defer e.release(t)
 		defer t.mu.Unlock()
-		return e.begun(ctx, t, item.b)
+		return e.begun(ctx, t)
 	}
 	if err == nil {
-		_, err = e.db.Append(ctx, t.items(), "", item.b, 0)
-	}
-	if err == nil {
-		err = e.s.bindWork(ctx, call, "taskId", st.id)
+		err = e.appendFirst(ctx, t, st, item.b)
+		if err == nil {
+			err = e.s.bindWork(ctx, call, "taskId", st.id)
+		}
+		if err != nil { // nobody learns of this task
+			err = errors.Join(err, e.db.Delete(ctx, t.key(), rev), e.db.Expire(ctx, t.items(), 0))
+		}
 	}
 	if err != nil {
 		t.mu.Unlock()
@@ -241,17 +280,10 @@ func (e *taskEngine) create(ctx context.Context, call *Call) (any, error) {
 // begun answers a request that began a task at a process which died before it
 // answered. The task is there; whoever recovers it has it run or fail. It is
 // called with the lock of the task held.
-func (e *taskEngine) begun(ctx context.Context, t *liveTask, first []byte) (any, error) {
+func (e *taskEngine) begun(ctx context.Context, t *liveTask) (any, error) {
 	ok, err := e.load(ctx, t, true)
 	if err != nil || !ok {
 		return nil, errors.Join(err, errTaskGone)
-	}
-	records, err := e.db.Read(ctx, t.items(), 0, 1)
-	if err == nil && len(records) == 0 && !t.state.status.Final() {
-		_, err = e.db.Append(ctx, t.items(), "", first, 0)
-	}
-	if err != nil {
-		return nil, err
 	}
 	return t.state.accepted(), nil
 }
@@ -365,7 +397,7 @@ func (e *taskEngine) info(ctx context.Context, call *Call) (any, error) {
 	e.done(t)
 	var messages, artifacts []store.Record
 	if stream != "" {
-		if messages, artifacts, err = e.items(ctx, stream, st); err != nil {
+		if messages, artifacts, err = e.items(ctx, stream); err != nil {
 			return nil, err
 		}
 	}
@@ -376,26 +408,25 @@ func (e *taskEngine) info(ctx context.Context, call *Call) (any, error) {
 const itemPage = 256
 
 // items reads the messages and artifacts of a task.
-func (e *taskEngine) items(ctx context.Context, stream string, st *taskState) (messages, artifacts []store.Record, err error) {
+func (e *taskEngine) items(ctx context.Context, stream string) (messages, artifacts []store.Record, err error) {
 	var after uint64
 	for {
 		page, err := e.db.Read(ctx, stream, after, itemPage)
 		if err != nil {
 			return nil, nil, err
 		}
-		if after == 0 && st.artifacts == 0 && len(page) <= st.messages {
-			messages = page // the usual case without copying
+		if after == 0 && !slices.ContainsFunc(page, isArtifact) {
+			messages = page[:len(page):len(page)] // the usual case without copying
 			if len(page) < itemPage {
 				return messages, nil, nil
 			}
-			messages = messages[:len(messages):len(messages)]
 			after = page[len(page)-1].Seq
 			continue
 		}
 		for _, r := range page {
-			if len(r.Value) > 0 && r.Value[0] == itemArtifact {
+			if isArtifact(r) {
 				artifacts = append(artifacts, r)
-			} else if len(r.Value) > 0 {
+			} else {
 				messages = append(messages, r)
 			}
 		}
@@ -405,6 +436,8 @@ func (e *taskEngine) items(ctx context.Context, stream string, st *taskState) (m
 		after = page[len(page)-1].Seq
 	}
 }
+
+func isArtifact(r store.Record) bool { return len(r.Value) > 0 && r.Value[0] == itemArtifact }
 
 // messageItem is a message as the store keeps it.
 func messageItem(m *Message) (*ready, error) {

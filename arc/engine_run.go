@@ -82,7 +82,7 @@ func (r *TaskRun) state() *taskState {
 // Task returns everything about the task, as task.info would.
 func (r *TaskRun) Task(ctx context.Context) (*Task, error) {
 	st := r.state()
-	messages, artifacts, err := r.engine.items(ctx, taskItems(st.id), st)
+	messages, artifacts, err := r.engine.items(ctx, taskItems(st.id))
 	if err != nil {
 		return nil, fmt.Errorf("arc: task: %w", err)
 	}

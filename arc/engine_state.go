@@ -37,6 +37,11 @@ type taskState struct {
 	artifacts    int
 	events       uint64 // how many there were; numbers the notifications
 	instance     string // the process that runs it
+
+	// first is the message that the task begins with, until the state is written
+	// again: a task is created by one write, and whoever finds it can put its
+	// message where the others will be.
+	first json.RawMessage
 }
 
 // The keys of a task in the store.
@@ -87,6 +92,10 @@ func (st *taskState) write(w *writer) {
 	w.number("artifacts", int64(st.artifacts))
 	w.number("events", int64(st.events))
 	w.optText("instance", st.instance)
+	if st.first != nil { // written by us, or read from here
+		w.key("first")
+		w.b = append(w.b, st.first...)
+	}
 	w.close()
 }
 
@@ -138,7 +147,8 @@ func decodeTask(b []byte) (*taskState, error) {
 		previous: TaskStatus(r.text("previous")), created: r.moment("created"), updated: r.moment("updated"),
 		paused: r.moment("paused"), ended: r.moment("ended"), reason: r.text("reason"), canceledBy: r.text("canceledBy"),
 		priority: Priority(r.text("priority")), metadata: raw(r.v.Get("metadata")), messages: int(r.number("messages")),
-		artifacts: int(r.number("artifacts")), events: uint64(r.number("events")), instance: r.text("instance")}
+		artifacts: int(r.number("artifacts")), events: uint64(r.number("events")), instance: r.text("instance"),
+		first: raw(r.v.Get("first"))}
 	if e := r.v.Get("error"); !e.Absent() {
 		st.fault, _ = decodeError(e)
 	}

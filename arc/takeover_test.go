@@ -64,6 +64,91 @@ func TestCreateTakenOver(t *testing.T) {
 	})
 }
 
+// diesCreating is the store of a process that dies when it has begun a task and
+// is about to keep its first message.
+type diesCreating struct{ crashStore }
+
+func (d *diesCreating) Append(ctx context.Context, stream, id string, value []byte, ttl time.Duration) (uint64, error) {
+	if strings.HasPrefix(stream, "arc/items/") {
+		d.crash()
+	}
+	return d.crashStore.Append(ctx, stream, id, value, ttl)
+}
+
+// A process dies in the middle of a task.create: the task is whole from the first
+// write on.
+func TestCreateCutShort(t *testing.T) {
+	for _, rerun := range []bool{false, true} {
+		for _, asked := range []bool{false, true} { // before or after it is recovered
+			synctest.Test(t, func(t *testing.T) {
+				db := store.NewMemory()
+				start := func(s store.Store) *arc.Server {
+					srv := newServer(t, &arc.ServerOptions{Store: s, Idempotency: 10 * time.Minute, RerunTasks: rerun, Lease: 3 * time.Second})
+					srv.HandleTasks("a-01", arc.TaskFunc(func(ctx context.Context, run *arc.TaskRun) error {
+						return run.AddMessage(ctx, arc.AgentText("did "+run.Message().Text()))
+					}))
+					return srv
+				}
+				request := call("task.create", "a-01", `{"initialMessage":`+hello("x")+`}`)
+				fault(t, post(start(&diesCreating{crashStore{Store: db}}), request), arc.ErrInternal)
+				time.Sleep(4 * time.Second)
+				b := start(db)
+				id := ""
+				create := func() { id = result(t, post(b, request), "task.create").Task.ID }
+				if asked {
+					create()
+				}
+				n, err := b.Recover(t.Context())
+				require.NoError(t, err)
+				require.Equal(t, 1, n)
+				synctest.Wait()
+				if !asked {
+					create()
+				}
+				task := taskOf(t, b, "a-01", id)
+				require.Equal(t, "x", task.Messages[0].Text())
+				if rerun {
+					require.Equal(t, arc.TaskCompleted, task.Status)
+					require.Len(t, task.Messages, 2)
+					require.Equal(t, "did x", task.Messages[1].Text())
+				} else {
+					require.Equal(t, arc.TaskFailed, task.Status)
+					require.Len(t, task.Messages, 1)
+				}
+			})
+		}
+	}
+}
+
+// A task whose creation fails is not there.
+func TestCreateFails(t *testing.T) {
+	db := &failsOnce{Store: store.NewMemory(), stream: "arc/items/"}
+	s := newServer(t, &arc.ServerOptions{Store: db, RerunTasks: true})
+	s.HandleTasks("a-01", arc.TaskFunc(func(context.Context, *arc.TaskRun) error { panic("it was not created") }))
+	fault(t, post(s, call("task.create", "a-01", `{"initialMessage":`+hello("x")+`}`)), arc.ErrInternal)
+	n, err := s.Recover(t.Context())
+	require.NoError(t, err)
+	require.Zero(t, n)
+	for e, err := range db.List(t.Context(), "arc/task/") {
+		require.NoError(t, err)
+		t.Errorf("left behind: %s", e.Key)
+	}
+}
+
+// failsOnce is a store whose first Append to some streams fails.
+type failsOnce struct {
+	store.Store
+	stream string
+	failed atomic.Bool
+}
+
+func (f *failsOnce) Append(ctx context.Context, stream, id string, value []byte, ttl time.Duration) (uint64, error) {
+	if strings.HasPrefix(stream, f.stream) && !f.failed.Swap(true) {
+		return 0, errors.New("the store is away")
+	}
+	return f.Store.Append(ctx, stream, id, value, ttl)
+}
+
 // A process seems dead, because its lease is gone, and lives: another one has
 // taken its task over. What the first one's work still does to the task has no
 // effect, and its end is not the task's.
