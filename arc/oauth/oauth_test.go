@@ -5,52 +5,122 @@ package oauth
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"encoding/base64"
 	"encoding/json"
 	"errors"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
-	"github.com/go-jose/go-jose/v4"
 	"github.com/stretchr/testify/require"
 
 	"github.com/fivewire/fivewire/arc"
+	"github.com/fivewire/fivewire/internal/tokens/tokenstest"
 )
 
-// login is an authorization server.
+const home = "https://login.example"
+
+// A token becomes a principal with all that it says (D-52, D-53).
+func TestPrincipal(t *testing.T) {
+	var net tokenstest.Network
+	key := tokenstest.NewKey(t, "k1")
+	login := tokenstest.NewIssuer(&net, home, key)
+	v, err := NewVerifier([]Issuer{{URL: home, Audience: "api"}}, &VerifierOptions{HTTPClient: net.Client()})
+	require.NoError(t, err)
+	verify := func(more map[string]any) (*arc.Principal, error) {
+		return v.VerifyToken(t.Context(), key.Sign(nil, login.Claims(more)))
+	}
+	p, err := verify(map[string]any{"agent_id": "planner-01", "scope": arc.ScopesTaskCaller, "n": json.Number("9007199254740993")})
+	require.NoError(t, err)
+	require.Equal(t, "caller", p.ID)
+	require.Equal(t, "planner-01", p.AgentID)
+	require.Equal(t, []string{arc.ScopeTaskController, arc.ScopeAgentCaller}, p.Scopes)
+	require.Contains(t, string(p.Claims), "9007199254740993")
+
+	for _, free := range []map[string]any{nil, {"agent_id": json.RawMessage("null")}} {
+		p, err = verify(free)
+		require.NoError(t, err)
+		require.Empty(t, p.AgentID)
+		require.Empty(t, p.Scopes)
+	}
+	for _, bad := range []map[string]any{
+		{"agent_id": 7}, {"agent_id": ""}, {"agent_id": []string{"planner-01"}}, {"agent_id": false}, // bound, but to whom?
+		{"sub": nil}, {"sub": ""}, {"sub": 7}, {"sub": json.RawMessage("null")},
+	} {
+		p, err = verify(bad)
+		require.Nil(t, p, bad)
+		require.ErrorIs(t, err, arc.ErrTokenInvalid, bad)
+	}
+
+	v, err = NewVerifier([]Issuer{{URL: home, KeysURL: home + "/keys"}}, &VerifierOptions{HTTPClient: net.Client(), Principal: func(claims json.RawMessage) (*arc.Principal, error) {
+		return nil, errors.New("seen " + string(claims)[:1])
+	}})
+	require.NoError(t, err)
+	_, err = verify(map[string]any{"sub": nil})
+	require.EqualError(t, err, "seen {")
+}
+
+// A server that lets in who has a token, and asks for a scope and the agent that
+// the token is bound to (ARC-168, ARC-163, D-53, D-54).
+func TestServer(t *testing.T) {
+	var net tokenstest.Network
+	key := tokenstest.NewKey(t, "k1")
+	login := tokenstest.NewIssuer(&net, home, key)
+	v, err := NewVerifier([]Issuer{{URL: home, Audience: "api"}}, &VerifierOptions{HTTPClient: net.Client()})
+	require.NoError(t, err)
+	srv := arc.NewServer(&arc.ServerOptions{Verifier: v})
+	srv.HandleTasks("writer-01", arc.TaskFunc(func(ctx context.Context, run *arc.TaskRun) error { return nil }))
+	ts := httptest.NewServer(srv)
+	defer ts.Close()
+	defer func() { require.NoError(t, srv.Shutdown(context.Background())) }()
+	try := func(token string) error {
+		c, err := arc.NewClient(ts.URL+"/arc", "planner-01", &arc.ClientOptions{Tokens: arc.TokenFunc(func(context.Context, string) (string, error) { return token, nil })})
+		require.NoError(t, err)
+		_, err = c.CreateTask(t.Context(), "writer-01", &arc.CreateTaskParams{InitialMessage: arc.UserText("x")})
+		return err
+	}
+	sign := func(more map[string]any) string {
+		all := map[string]any{"scope": arc.ScopesTaskCaller}
+		maps.Copy(all, more)
+		return key.Sign(nil, login.Claims(all))
+	}
+	token := sign(nil)
+	require.NoError(t, try(token))
+	require.NoError(t, try(sign(map[string]any{"agent_id": "planner-01"})))
+	require.ErrorIs(t, try(sign(map[string]any{"agent_id": "planner-02"})), arc.ErrAgentAuthenticationFailed)
+	require.ErrorIs(t, try(sign(map[string]any{"scope": arc.ScopeAgentCaller})), arc.ErrInsufficientScope)
+	require.ErrorIs(t, try(sign(map[string]any{"exp": 1})), arc.ErrTokenExpired)
+	require.ErrorIs(t, try(token[:len(token)-4]), arc.ErrTokenInvalid)
+
+	// Other claims than the signed ones, in a form of signature that HTTP carries as well as the other.
+	parts := strings.Split(token, ".")
+	text, err := json.Marshal(map[string]string{"payload": parts[1], "protected": parts[0], "signature": parts[2],
+		"x": "." + strings.Split(tokenstest.NewKey(t, "k1").Sign(nil, login.Claims(map[string]any{"sub": "admin", "scope": arc.ScopesTaskCaller})), ".")[1] + "."})
+	require.NoError(t, err)
+	require.ErrorIs(t, try(string(text)), arc.ErrTokenInvalid)
+
+	// Nobody knows whether this one is valid: not the fault of the token.
+	login.Down(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusBadGateway) })
+	v, err = NewVerifier([]Issuer{{URL: home, Audience: "api"}}, &VerifierOptions{HTTPClient: net.Client()})
+	require.NoError(t, err)
+	_, err = v.VerifyToken(t.Context(), token)
+	require.ErrorContains(t, err, "discovery of "+home)
+	require.NotErrorIs(t, err, arc.ErrTokenInvalid)
+}
+
+// login gives tokens away for client credentials.
 type login struct {
 	*httptest.Server
-	key     *ecdsa.PrivateKey
-	fetched atomic.Int32
-	issued  atomic.Int32
-	broken  atomic.Bool
+	issued atomic.Int32
 }
 
 func newLogin(t *testing.T) *login {
 	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	require.NoError(t, err)
-	l := &login{key: key}
+	l := &login{}
 	mux := http.NewServeMux()
-	mux.HandleFunc("/.well-known/openid-configuration", func(w http.ResponseWriter, _ *http.Request) {
-		json.NewEncoder(w).Encode(map[string]any{"issuer": l.URL, "jwks_uri": l.URL + "/keys"})
-	})
-	mux.HandleFunc("/keys", func(w http.ResponseWriter, _ *http.Request) {
-		l.fetched.Add(1)
-		if l.broken.Load() {
-			http.Error(w, "down", http.StatusBadGateway)
-			return
-		}
-		json.NewEncoder(w).Encode(jose.JSONWebKeySet{Keys: []jose.JSONWebKey{{Key: key.Public(), KeyID: "k1", Algorithm: "ES256"}}})
-	})
 	mux.HandleFunc("/token", func(w http.ResponseWriter, r *http.Request) {
 		l.issued.Add(1)
 		id, secret, _ := r.BasicAuth()
@@ -59,128 +129,11 @@ func newLogin(t *testing.T) *login {
 			return
 		}
 		w.Header().Set("Content-Type", "application/json")
-		json.NewEncoder(w).Encode(map[string]any{"access_token": "tok", "token_type": "Bearer", "expires_in": 3600})
+		_ = json.NewEncoder(w).Encode(map[string]any{"access_token": "tok", "token_type": "Bearer", "expires_in": 3600})
 	})
 	l.Server = httptest.NewServer(mux)
 	t.Cleanup(l.Close)
 	return l
-}
-
-// sign makes a token of claims over the usual ones.
-func (l *login) sign(t *testing.T, key any, alg jose.SignatureAlgorithm, claims map[string]any) string {
-	t.Helper()
-	all := map[string]any{"iss": l.URL, "aud": "arc", "sub": "planner", "exp": time.Now().Add(time.Hour).Unix(), "scope": arc.ScopesTaskCaller}
-	for k, v := range claims {
-		if v == nil {
-			delete(all, k)
-		} else {
-			all[k] = v
-		}
-	}
-	text, err := json.Marshal(all)
-	require.NoError(t, err)
-	s, err := jose.NewSigner(jose.SigningKey{Algorithm: alg, Key: key}, (&jose.SignerOptions{}).WithHeader("kid", "k1"))
-	require.NoError(t, err)
-	signed, err := s.Sign(text)
-	require.NoError(t, err)
-	token, err := signed.CompactSerialize()
-	require.NoError(t, err)
-	return token
-}
-
-// ARC-168, D-52 to D-54: what a token must be.
-func TestVerifier(t *testing.T) {
-	l := newLogin(t)
-	v, err := NewVerifier([]Issuer{{URL: l.URL, Audience: "arc"}}, nil)
-	require.NoError(t, err)
-	p, err := v.VerifyToken(t.Context(), l.sign(t, l.key, jose.ES256, map[string]any{"agent_id": "planner-01", "n": json.Number("9007199254740993")}))
-	require.NoError(t, err)
-	require.Equal(t, "planner", p.ID)
-	require.Equal(t, "planner-01", p.AgentID)
-	require.Equal(t, []string{arc.ScopeTaskController, arc.ScopeAgentCaller}, p.Scopes)
-	require.Contains(t, string(p.Claims), "9007199254740993")
-
-	other, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	require.NoError(t, err)
-	for name, tt := range map[string]struct {
-		token string
-		want  error
-	}{
-		"expired":          {l.sign(t, l.key, jose.ES256, map[string]any{"exp": time.Now().Add(-time.Hour).Unix()}), arc.ErrTokenExpired},
-		"not yet":          {l.sign(t, l.key, jose.ES256, map[string]any{"nbf": time.Now().Add(time.Hour).Unix()}), arc.ErrTokenInvalid},
-		"other audience":   {l.sign(t, l.key, jose.ES256, map[string]any{"aud": "elsewhere"}), arc.ErrTokenInvalid},
-		"other issuer":     {l.sign(t, l.key, jose.ES256, map[string]any{"iss": "https://other.example"}), arc.ErrTokenInvalid},
-		"no subject":       {l.sign(t, l.key, jose.ES256, map[string]any{"sub": nil}), arc.ErrTokenInvalid},
-		"no end":           {l.sign(t, l.key, jose.ES256, map[string]any{"exp": nil}), arc.ErrTokenExpired},
-		"forged":           {l.sign(t, other, jose.ES256, nil), arc.ErrTokenInvalid},
-		"symmetric":        {l.sign(t, []byte(strings.Repeat("k", 32)), jose.HS256, nil), arc.ErrTokenInvalid},
-		"no JWT":           {"opaque", arc.ErrTokenInvalid},
-		"claims no JSON":   {"e30.e30x.e30", arc.ErrTokenInvalid},
-		"claims no Base64": {"e30.*.e30", arc.ErrTokenInvalid},
-		"unsigned":         {unsigned(l), arc.ErrTokenInvalid},
-		"endless":          {strings.Repeat("a.", maxToken), arc.ErrTokenInvalid},
-	} {
-		_, err := v.VerifyToken(t.Context(), tt.token)
-		require.ErrorIs(t, err, tt.want, name)
-	}
-	require.LessOrEqual(t, l.fetched.Load(), int32(1), "forged tokens do not become requests to the issuer")
-}
-
-// A signature in its JSON form may carry whatever else somebody writes into it,
-// two full stops with other claims between them included: whom the token stands
-// for must be read from what is signed.
-func TestClaimsBesideTheSignedOnes(t *testing.T) {
-	l := newLogin(t)
-	v, err := NewVerifier([]Issuer{{URL: l.URL, Audience: "arc"}}, nil)
-	require.NoError(t, err)
-	own := l.sign(t, l.key, jose.ES256, nil)
-	_, err = v.VerifyToken(t.Context(), own)
-	require.NoError(t, err)
-	parts := strings.Split(own, ".")
-	other := base64.RawURLEncoding.EncodeToString([]byte(`{"iss":"` + l.URL + `","sub":"admin","scope":"` + arc.ScopesFullProcessor + `"}`))
-	text, err := json.Marshal(map[string]string{"payload": parts[1], "protected": parts[0], "signature": parts[2], "x": "." + other + "."})
-	require.NoError(t, err)
-	p, err := v.VerifyToken(t.Context(), string(text))
-	require.Nil(t, p)
-	require.ErrorIs(t, err, arc.ErrTokenInvalid)
-}
-
-func unsigned(l *login) string {
-	return "eyJhbGciOiJub25lIn0." + base64.RawURLEncoding.EncodeToString([]byte(`{"iss":"`+l.URL+`","sub":"x","aud":"arc","exp":9999999999}`)) + "."
-}
-
-func TestVerifierKeysDown(t *testing.T) {
-	l := newLogin(t)
-	l.broken.Store(true)
-	v, err := NewVerifier([]Issuer{{URL: l.URL, Audience: "arc", KeysURL: l.URL + "/keys"}, {URL: "https://second.example", KeysURL: "https://second.example/keys"}}, &VerifierOptions{MinRefresh: time.Nanosecond})
-	require.NoError(t, err)
-	token := l.sign(t, l.key, jose.ES256, nil)
-	_, err = v.VerifyToken(t.Context(), token)
-	require.Error(t, err)
-	require.NotErrorIs(t, err, arc.ErrTokenInvalid, "nobody knows whether it is")
-	l.broken.Store(false)
-	p, err := v.VerifyToken(t.Context(), token)
-	require.NoError(t, err)
-	require.Equal(t, l.URL+" planner", p.ID, "two issuers may know two people of one name")
-
-	gone, err := NewVerifier([]Issuer{{URL: l.URL + "/nowhere"}}, nil)
-	require.NoError(t, err)
-	_, err = gone.VerifyToken(t.Context(), l.sign(t, l.key, jose.ES256, map[string]any{"iss": l.URL + "/nowhere"}))
-	require.ErrorContains(t, err, "discovery")
-}
-
-func TestVerifierOptions(t *testing.T) {
-	for _, bad := range [][]Issuer{nil, {{}}, {{URL: "a"}, {URL: "a"}}, {{URL: "a", Algorithms: []string{"HS256"}}}, {{URL: "a", Algorithms: []string{"none"}}}} {
-		_, err := NewVerifier(bad, nil)
-		require.Error(t, err)
-	}
-	l := newLogin(t)
-	v, err := NewVerifier([]Issuer{{URL: l.URL}}, &VerifierOptions{Principal: func(claims json.RawMessage) (*arc.Principal, error) {
-		return nil, errors.New("seen " + string(claims)[:1])
-	}})
-	require.NoError(t, err)
-	_, err = v.VerifyToken(t.Context(), l.sign(t, l.key, jose.ES256, nil))
-	require.EqualError(t, err, "seen {")
 }
 
 func TestTokenSource(t *testing.T) {

@@ -8,10 +8,14 @@ package sparing
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"sync"
 	"time"
+
+	"github.com/fivewire/fivewire/internal/strictjson"
 )
 
 // MaxDocument bounds a discovery document or a key set in bytes.
@@ -20,16 +24,22 @@ const MaxDocument = 1 << 20
 // ErrTooLarge reports an answer of more than [MaxDocument] bytes.
 var ErrTooLarge = errors.New("document over the size limit")
 
+// ErrNotJSON reports a document that is not one JSON text, or one that may be
+// read in two ways.
+var ErrNotJSON = errors.New("document is not JSON")
+
 // Transport asks for a URL once in a while only, and answers what it knows in
 // between. Keys are fetched whenever a signature matches none, so without it
 // forged tokens would become requests to the issuer. Several goroutines may use
-// it; those who ask at the same time wait for one request.
+// it; those who ask at the same time wait for one request. So requests carry no
+// context of a caller, whose end would be an answer to all; they do carry a
+// deadline, and that it passed is an answer like others.
 type Transport struct {
 	Next  http.RoundTripper // nil means the default transport
 	Pause time.Duration     // between two requests for one URL
 
 	mu    sync.Mutex
-	known map[string]*answer // by URL, of which there are two; guarded by mu
+	known map[string]*answer // by URL, none older than a pause when one is added; guarded by mu
 }
 
 type answer struct {
@@ -49,12 +59,12 @@ func (s *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	a := s.known[url]
 	if a == nil || time.Since(a.at) >= s.Pause {
 		a = s.fetch(req)
-		if req.Context().Err() == nil { // a caller who went away proves nothing
-			if s.known == nil {
-				s.known = map[string]*answer{}
-			}
-			s.known[url] = a
+		if s.known == nil {
+			s.known = map[string]*answer{}
 		}
+		// An issuer may redirect to another URL each time.
+		maps.DeleteFunc(s.known, func(_ string, old *answer) bool { return time.Since(old.at) >= s.Pause })
+		s.known[url] = a
 	}
 	if a.err != nil {
 		return nil, a.err
@@ -68,7 +78,8 @@ func (s *Transport) fetch(req *http.Request) *answer {
 	if next == nil {
 		next = http.DefaultTransport
 	}
-	a := &answer{at: time.Now()}
+	a := &answer{}
+	defer func() { a.at = time.Now() }() // a pause after the answer, which may have taken long
 	res, err := next.RoundTrip(req)
 	if err != nil {
 		a.err = err
@@ -77,8 +88,14 @@ func (s *Transport) fetch(req *http.Request) *answer {
 	defer res.Body.Close()
 	a.status, a.header = res.StatusCode, res.Header
 	a.body, a.err = io.ReadAll(io.LimitReader(res.Body, MaxDocument+1))
-	if a.err == nil && len(a.body) > MaxDocument {
+	switch {
+	case a.err != nil:
+	case len(a.body) > MaxDocument:
 		a.err = ErrTooLarge
+	case a.status == http.StatusOK:
+		if _, err := strictjson.Check(a.body, strictjson.Options{MaxDepth: 32}); err != nil {
+			a.err = fmt.Errorf("%w: %w", ErrNotJSON, err)
+		}
 	}
 	return a
 }

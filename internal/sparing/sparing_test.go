@@ -5,6 +5,7 @@ package sparing
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -77,5 +78,67 @@ func TestPause(t *testing.T) {
 		fault = nil
 		get("/a")
 		require.Equal(t, 4, calls)
+	})
+}
+
+// TestNotJSON: a document that is none, or may be read in two ways, is an error;
+// of other answers nobody reads the body.
+func TestNotJSON(t *testing.T) {
+	for _, body := range []string{"", "<html>", `{"keys":[],"keys":[]}`, `{} {}`, "{\"a\":\"\xff\"}", strings.Repeat("[", 33) + strings.Repeat("]", 33)} {
+		status := http.StatusOK
+		client := &http.Client{Transport: &Transport{Next: roundTrip(func(*http.Request) (*http.Response, error) {
+			w := httptest.NewRecorder()
+			w.WriteHeader(status)
+			w.WriteString(body)
+			return w.Result(), nil
+		})}}
+		_, err := client.Get("https://login.example/keys")
+		require.ErrorIs(t, err, ErrNotJSON, body)
+		status = http.StatusNotFound
+		res, err := client.Get("https://login.example/keys")
+		require.NoError(t, err, body)
+		require.Equal(t, http.StatusNotFound, res.StatusCode)
+	}
+}
+
+// TestHanging: that an issuer does not answer is an answer, from the end of the
+// attempt on.
+func TestHanging(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		calls := 0
+		client := &http.Client{Timeout: 10 * time.Second, Transport: &Transport{Pause: time.Minute, Next: roundTrip(func(r *http.Request) (*http.Response, error) {
+			calls++
+			<-r.Context().Done()
+			return nil, r.Context().Err()
+		})}}
+		get := func() {
+			t.Helper()
+			_, err := client.Get("https://login.example/keys")
+			require.Error(t, err)
+		}
+		get()
+		time.Sleep(59 * time.Second)
+		get()
+		require.Equal(t, 1, calls)
+		time.Sleep(time.Second)
+		get()
+		require.Equal(t, 2, calls)
+	})
+}
+
+// TestForgets: answers that are of no use any more are not kept.
+func TestForgets(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &Transport{Pause: time.Minute, Next: roundTrip(func(*http.Request) (*http.Response, error) {
+			w := httptest.NewRecorder()
+			w.WriteString("{}")
+			return w.Result(), nil
+		})}
+		for n := range 100 {
+			_, err := (&http.Client{Transport: s}).Get(fmt.Sprint("https://login.example/keys?signature=", n))
+			require.NoError(t, err)
+			time.Sleep(20 * time.Second)
+		}
+		require.LessOrEqual(t, len(s.known), 3)
 	})
 }
