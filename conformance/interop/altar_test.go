@@ -107,7 +107,9 @@ func TestAltarPythonAtOurHost(t *testing.T) {
 				ask(`{"type":"CreateSession","security_context":{"principal_id":"bob"}}`))
 			require.Equal(t, `{"error":{"code":"INVALID_PARAMETERS","details":{"path":"/ttl_seconds","reason":"invalid_value"},"message":"*"},"type":"Error"}`,
 				ask(`{"type":"CreateSession","ttl_seconds":1.5}`))
-			require.Contains(t, ask(`{"type":"ListTools","session_id":"s1"}`), `"runtimes":["py-1"],"streaming":true}`)
+			require.Eventually(t, func() bool { // what a Runtime fulfils comes after its announcement
+				return strings.Contains(ask(`{"type":"ListTools","session_id":"s1"}`), `"runtimes":["py-1"],"streaming":true}`)
+			}, waitFor, tick)
 
 			n := 0
 			call := func(tool, params, more string) []json.RawMessage {
