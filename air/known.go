@@ -3,6 +3,8 @@
 
 package air
 
+import "time"
+
 // A known is what a mailbox remembers of the envelopes it was given, to store the
 // same bytes once (AIR-D61), when the mail is in the memory of its relay alone. It
 // holds no pointers, so that the garbage collector passes over it however much
@@ -18,27 +20,38 @@ type known struct {
 
 type knownUntil struct {
 	sum   replayKey
-	until int64 // inclusive, in Unix milliseconds
+	until int64 // from then on it is forgotten; in Unix nanoseconds
 }
 
 const knownChunk = 256
 
-// seq returns where an envelope is or was.
-func (k *known) seq(sum replayKey, now int64) (uint64, bool) {
-	for len(k.order) > 0 && k.order[0][k.head].until < now {
+// forget drops what has ended.
+func (k *known) forget(now time.Time) {
+	for at := now.UnixNano(); len(k.order) > 0 && k.order[0][k.head].until <= at; {
 		delete(k.seqs, k.order[0][k.head].sum)
 		if k.head++; k.head == len(k.order[0]) {
 			k.order[0] = nil // so that it can go
 			k.order, k.head = k.order[1:], 0
 		}
 	}
+}
+
+// empty reports whether nothing is remembered any more.
+func (k *known) empty(now time.Time) bool {
+	k.forget(now)
+	return len(k.order) == 0
+}
+
+// seq returns where an envelope is or was.
+func (k *known) seq(sum replayKey, now time.Time) (uint64, bool) {
+	k.forget(now)
 	seq, ok := k.seqs[sum]
 	return seq, ok
 }
 
 // add remembers an envelope that is not known yet. The times do not fall from call
 // to call.
-func (k *known) add(sum replayKey, seq uint64, until int64) {
+func (k *known) add(sum replayKey, seq uint64, until time.Time) {
 	if k.seqs == nil {
 		k.seqs = make(map[replayKey]uint64)
 	}
@@ -51,5 +64,5 @@ func (k *known) add(sum replayKey, seq uint64, until int64) {
 		k.order = append(k.order, make([]knownUntil, 0, knownChunk))
 	}
 	last := &k.order[len(k.order)-1]
-	*last = append(*last, knownUntil{sum, until})
+	*last = append(*last, knownUntil{sum, until.UnixNano()})
 }

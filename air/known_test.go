@@ -5,10 +5,15 @@ package air
 
 import (
 	"encoding/binary"
+	"fmt"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
+
+	"github.com/fivewire/fivewire/store"
 )
 
 // What is known is what a plain map with times says.
@@ -24,19 +29,19 @@ func TestKnownAgainstModel(t *testing.T) {
 			var sum replayKey
 			binary.BigEndian.PutUint16(sum[:], rapid.Uint16Range(0, 300).Draw(t, "sum"))
 			for s, e := range model {
-				if e.until < now {
+				if e.until <= now {
 					delete(model, s)
 				}
 			}
 			want, ok := model[sum]
-			got, known := k.seq(sum, now)
+			got, known := k.seq(sum, time.Unix(0, now))
 			require.Equal(t, ok, known)
 			require.Equal(t, uint64(want.seq), got)
 			require.Len(t, k.seqs, len(model))
 			if !ok {
 				seq++
 				model[sum] = entry{int64(seq), now + ttl}
-				k.add(sum, seq, now+ttl)
+				k.add(sum, seq, time.Unix(0, now+ttl))
 			}
 		}
 	})
@@ -83,4 +88,45 @@ func TestSpansModel(t *testing.T) {
 		_, err := parseSpans(damaged)
 		require.Error(t, err)
 	}
+}
+
+// Too many mailboxes make room for each other, but one that is the only place where
+// something is remembered stays as long as that is needed (AIR-D61). Whoever got hold
+// of one before it was closed goes on with the one that took its place.
+func TestMailboxesMakeRoom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &boxes{store: store.NewMemory(), private: true, alone: true, ttl: time.Hour, max: 10, most: 3, open: make(map[string]*mailbox)}
+		visit := func() {
+			for i := range 50 {
+				_, _, err := b.pull(t.Context(), fmt.Sprint("empty", i), 0, 1)
+				require.NoError(t, err)
+				require.LessOrEqual(t, len(b.open), 3)
+			}
+		}
+		m := &mail{id: "id", from: "from", data: []byte("data")}
+		first, err := b.push(t.Context(), "box", m)
+		require.NoError(t, err)
+		recs, _, err := b.pull(t.Context(), "box", 0, 1)
+		require.NoError(t, err)
+		require.Len(t, recs, 1)
+		visit()
+		n, err := b.ack(t.Context(), "box", []string{"id"})
+		require.NoError(t, err)
+		require.Equal(t, 1, n)
+		visit()
+		again, err := b.push(t.Context(), "box", m)
+		require.NoError(t, err)
+		require.Equal(t, first, again)
+		old := b.get("box")
+		time.Sleep(time.Hour)
+		visit()
+		require.NotContains(t, b.open, "box")
+		require.True(t, old.closed)
+		mb := b.lock("box")
+		require.NotSame(t, old, mb)
+		mb.mu.Unlock()
+		again, err = b.push(t.Context(), "box", m)
+		require.NoError(t, err)
+		require.NotEqual(t, first, again)
+	})
 }

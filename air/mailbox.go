@@ -4,6 +4,7 @@
 package air
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/base64"
@@ -11,6 +12,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -137,19 +139,27 @@ type boxes struct {
 	// nobody else asks for what was handed out.
 	alone bool
 
+	most int // mailboxes that are open; 0 means maxBoxes
+
 	mu   sync.Mutex
 	open map[string]*mailbox // by AIR ID; guarded by mu
 }
 
-// A mailbox knows where the envelopes of one recipient are.
+// A mailbox knows where the envelopes of one recipient are. Its index never lacks
+// what is in the store, but for what others did since it looked; it may have what
+// is not there any more, because it expired or others acknowledged it.
 type mailbox struct {
 	stream, spans string // names in the store
 
 	mu     sync.Mutex
-	seqs   map[string]uint64   // positions by envelope id; guarded by mu
+	closed bool                // no longer in boxes.open; guarded by mu, as all that follows
+	seqs   map[string]uint64   // positions by envelope id
 	others map[string][]uint64 // further ones of an id that was used again (AIR-D61)
+	count  int                 // positions in both
+	pushed int                 // how many of them were added since the last scan
 	last   uint64              // nothing up to here is missing from seqs
 	built  time.Time           // when seqs was begun
+	ends   time.Time           // nothing in seqs expires before
 	handed spans               // positions that were handed out
 	rev    store.Revision      // of handed in the store; 0: not there
 	read   bool                // handed was read from the store
@@ -159,7 +169,8 @@ type mailbox struct {
 
 const (
 	maxBoxes  = 100_000
-	boxMaxAge = time.Hour // after which the index forgets what expired in the store
+	boxMaxAge = time.Hour   // after which the index forgets what expired in the store
+	fullAge   = time.Second // after which one that is full looks what others made room for
 	scanPage  = 500
 )
 
@@ -168,21 +179,51 @@ func (b *boxes) get(box string) *mailbox {
 	defer b.mu.Unlock()
 	m, ok := b.open[box]
 	if !ok {
-		for name := range b.open {
-			if len(b.open) < maxBoxes {
-				break
-			}
-			delete(b.open, name) // whoever still has it goes on; the store decides
-		}
+		b.makeRoom()
 		m = &mailbox{stream: "air/mail/" + box, spans: "air/handed/" + box}
 		b.open[box] = m
 	}
 	return m
 }
 
+// makeRoom closes one of a few mailboxes, where there are too many of them. One in a
+// private store that remembers something stays: nobody else does, and it takes less
+// than its mail.
+func (b *boxes) makeRoom() {
+	most, looked := b.most, 0
+	if most == 0 {
+		most = maxBoxes
+	}
+	for name, m := range b.open {
+		if len(b.open) < most || looked == 8 {
+			return
+		}
+		looked++
+		if !m.mu.TryLock() {
+			continue
+		}
+		if !b.private || m.known.empty(time.Now()) {
+			m.closed = true
+			delete(b.open, name)
+		}
+		m.mu.Unlock()
+	}
+}
+
+// lock returns a mailbox for the caller to unlock.
+func (b *boxes) lock(box string) *mailbox {
+	for {
+		mb := b.get(box)
+		mb.mu.Lock()
+		if !mb.closed {
+			return mb
+		}
+		mb.mu.Unlock() // closed in between
+	}
+}
+
 // push stores an envelope. The same bytes again are stored once (AIR-D61).
 func (b *boxes) push(ctx context.Context, box string, m *mail) (uint64, error) {
-	mb := b.get(box)
 	hash := sha256.Sum256(m.data)
 	sum := replayKey(hash[:16]) // half of it is enough: nobody finds other bytes with the same half
 	buf := records.Get().(*[]byte)
@@ -194,33 +235,36 @@ func (b *boxes) push(ctx context.Context, box string, m *mail) (uint64, error) {
 		}
 	}()
 	if b.private {
-		return b.keep(ctx, mb, m.id, sum, record)
+		return b.keep(ctx, box, m.id, sum, record)
 	}
-	if err := b.checkRoom(ctx, mb); err != nil {
-		return 0, err
+	stream, seq, err := b.checkRoom(ctx, box, m)
+	if err != nil || seq != 0 {
+		return seq, err
 	}
+	ends := time.Now().Add(b.ttl)
 	// Not under the lock, so that a durable store can write several at once.
-	seq, err := b.store.Append(ctx, mb.stream, hex.EncodeToString(sum[:]), record, b.ttl)
+	seq, err = b.store.Append(ctx, stream, hex.EncodeToString(sum[:]), record, b.ttl)
 	if errors.Is(err, store.ErrDuplicate) {
 		return seq, nil
 	}
 	if err != nil {
 		return 0, ErrRelay.because("", err)
 	}
-	mb.mu.Lock()
+	mb := b.lock(box)
 	defer mb.mu.Unlock()
 	if mb.seqs != nil && seq > mb.last { // otherwise a scan has seen it, or will
-		mb.add(m.id, seq)
+		mb.add(m.id, seq, ends)
+		mb.pushed++
 	}
 	return seq, nil
 }
 
 // keep stores an envelope in a private store.
-func (b *boxes) keep(ctx context.Context, mb *mailbox, id string, sum replayKey, record []byte) (uint64, error) {
-	mb.mu.Lock()
+func (b *boxes) keep(ctx context.Context, box, id string, sum replayKey, record []byte) (uint64, error) {
+	mb := b.lock(box)
 	defer mb.mu.Unlock()
 	now := time.Now()
-	if seq, ok := mb.known.seq(sum, now.UnixMilli()); ok {
+	if seq, ok := mb.known.seq(sum, now); ok {
 		return seq, nil
 	}
 	if err := b.room(ctx, mb, now); err != nil {
@@ -230,40 +274,80 @@ func (b *boxes) keep(ctx context.Context, mb *mailbox, id string, sum replayKey,
 	if err != nil {
 		return 0, ErrRelay.because("", err)
 	}
-	mb.known.add(sum, seq, now.Add(b.ttl).UnixMilli())
-	mb.add(id, seq)
+	mb.known.add(sum, seq, now.Add(b.ttl))
+	mb.add(id, seq, now.Add(b.ttl))
 	return seq, nil
 }
 
-func (b *boxes) checkRoom(ctx context.Context, mb *mailbox) error {
-	mb.mu.Lock()
+// checkRoom returns the stream of a mailbox that has room, or the position of an
+// envelope that a full one has already, which need not be stored.
+func (b *boxes) checkRoom(ctx context.Context, box string, m *mail) (stream string, seq uint64, err error) {
+	mb := b.lock(box)
 	defer mb.mu.Unlock()
-	return b.room(ctx, mb, time.Now())
+	err = b.room(ctx, mb, time.Now())
+	if isCode(err, ErrRateLimited) {
+		if seq, found := b.same(ctx, mb, m); found {
+			return mb.stream, seq, nil
+		}
+	}
+	return mb.stream, 0, err
 }
 
-// room refuses an envelope for a mailbox that is full. What is being pushed to a
-// durable store at the same moment does not count, so there can be a few more than
-// the limit.
+// same looks for an envelope among those with its id, but not among so many that
+// they must be an attack.
+func (b *boxes) same(ctx context.Context, mb *mailbox, m *mail) (uint64, bool) {
+	seqs := append([]uint64{mb.seqs[m.id]}, mb.others[m.id]...)
+	for _, seq := range seqs[:min(len(seqs), 8)] {
+		if seq == 0 {
+			continue
+		}
+		recs, err := b.store.Read(ctx, mb.stream, seq-1, 1)
+		if err != nil || len(recs) == 0 {
+			continue
+		}
+		if old, err := parseRecord(recs[0]); err == nil && bytes.Equal(old.data, m.data) {
+			return old.seq, true
+		}
+	}
+	return 0, false
+}
+
+// room refuses an envelope for a mailbox that is full. What is being pushed at the
+// same moment, to a durable store or through other relays, does not count, so there
+// can be a few more than the limit.
 func (b *boxes) room(ctx context.Context, mb *mailbox, now time.Time) error {
 	if mb.seqs == nil || now.Sub(mb.built) > boxMaxAge {
 		if err := b.rebuild(ctx, mb); err != nil {
 			return err
 		}
 	}
-	if len(mb.seqs) < b.max {
+	if !b.alone && mb.pushed >= b.max/32 { // from time to time, since others push too
+		if err := b.scan(ctx, mb); err != nil {
+			return err
+		}
+	}
+	if mb.count < b.max {
 		return nil
 	}
-	if err := b.rebuild(ctx, mb); err != nil {
-		return err
+	// Building the index again reads the whole mailbox: not for every envelope that is
+	// refused.
+	if b.alone && !now.Before(mb.ends) || !b.alone && now.Sub(mb.built) >= fullAge {
+		if err := b.rebuild(ctx, mb); err != nil {
+			return err
+		}
 	}
-	if len(mb.seqs) >= b.max {
+	if mb.count >= b.max {
 		return &Error{Code: ErrRateLimited, Detail: "the mailbox is full", RetryAfter: time.Minute}
 	}
 	return nil
 }
 
-func (mb *mailbox) add(id string, seq uint64) {
-	if old, ok := mb.seqs[id]; ok && old != seq {
+func (mb *mailbox) add(id string, seq uint64, ends time.Time) {
+	if mb.count == 0 || ends.Before(mb.ends) {
+		mb.ends = ends
+	}
+	old, ok := mb.seqs[id]
+	if ok && old != seq {
 		if mb.others == nil {
 			mb.others = make(map[string][]uint64)
 		}
@@ -273,15 +357,20 @@ func (mb *mailbox) add(id string, seq uint64) {
 			}
 		}
 		mb.others[id] = append(mb.others[id], seq)
+		mb.count++
 		return
 	}
-	mb.seqs[id] = seq
+	if !ok {
+		mb.seqs[id] = seq
+		mb.count++
+	}
 }
 
 // rebuild builds the index: the first time, and from time to time, so that it
 // forgets what has expired in the store.
 func (b *boxes) rebuild(ctx context.Context, mb *mailbox) error {
-	mb.seqs, mb.others, mb.last, mb.built = make(map[string]uint64), nil, 0, time.Now()
+	mb.seqs, mb.others, mb.count = make(map[string]uint64), nil, 0
+	mb.last, mb.built = 0, time.Now()
 	return b.scan(ctx, mb)
 }
 
@@ -300,9 +389,10 @@ func (b *boxes) scan(ctx context.Context, mb *mailbox) error {
 				return ErrRelay.because("", err)
 			}
 			m.open()
-			mb.add(m.id, rec.Seq)
+			mb.add(m.id, rec.Seq, rec.Expires)
 			mb.last = rec.Seq
 		}
+		mb.pushed = 0
 		if len(recs) < scanPage {
 			return nil
 		}
@@ -312,8 +402,7 @@ func (b *boxes) scan(ctx context.Context, mb *mailbox) error {
 // pull returns envelopes after a position, for parseRecord, and takes note that they
 // were handed out, and whether there are more.
 func (b *boxes) pull(ctx context.Context, box string, after uint64, limit int) ([]store.Record, bool, error) {
-	mb := b.get(box)
-	recs, err := b.store.Read(ctx, mb.stream, after, limit+1)
+	recs, err := b.store.Read(ctx, b.get(box).stream, after, limit+1)
 	if err != nil {
 		return nil, false, ErrRelay.because("", err)
 	}
@@ -329,7 +418,7 @@ func (b *boxes) pull(ctx context.Context, box string, after uint64, limit int) (
 			return nil, false, ErrRelay.because("", err)
 		}
 	}
-	mb.mu.Lock()
+	mb := b.lock(box)
 	defer mb.mu.Unlock()
 	s := span{after + 1, recs[len(recs)-1].Seq}
 	if b.alone {
@@ -392,8 +481,7 @@ func (b *boxes) readHanded(ctx context.Context, mb *mailbox, again bool) error {
 // issued reports whether a page can have ended at this position: it was handed
 // out, or with before set, something behind it was.
 func (b *boxes) issued(ctx context.Context, box string, seq uint64, before bool) (bool, error) {
-	mb := b.get(box)
-	mb.mu.Lock()
+	mb := b.lock(box)
 	defer mb.mu.Unlock()
 	known := func() bool {
 		return mb.handed.covers(span{seq, seq}) || before && len(mb.handed) > 0 && seq < mb.handed[len(mb.handed)-1].to
@@ -409,22 +497,18 @@ func (b *boxes) issued(ctx context.Context, box string, seq uint64, before bool)
 }
 
 // ack removes what was handed out with one of these ids, and returns how many of
-// the ids led to something.
+// the ids led to something. Of several relays that are asked at the same moment,
+// more than one may count the same.
 func (b *boxes) ack(ctx context.Context, box string, ids []string) (int, error) {
-	mb := b.get(box)
-	mb.mu.Lock()
+	mb := b.lock(box)
 	defer mb.mu.Unlock()
-	if mb.seqs == nil {
-		if err := b.rebuild(ctx, mb); err != nil {
-			return 0, err
-		}
-	}
-	if err := b.readHanded(ctx, mb, false); err != nil {
+	if err := b.update(ctx, mb, ids); err != nil {
 		return 0, err
 	}
-	if !b.private && !mb.knows(ids) { // that may be what other processes did
-		// Before anything is removed, or it would be found again.
-		if err := errors.Join(b.scan(ctx, mb), b.readHanded(ctx, mb, true)); err != nil {
+	var there []uint64
+	if !b.alone {
+		var err error
+		if there, err = b.there(ctx, mb, ids); err != nil {
 			return 0, err
 		}
 	}
@@ -436,8 +520,10 @@ func (b *boxes) ack(ctx context.Context, box string, ids []string) (int, error) 
 		if seqs = mb.find(seqs, id); len(seqs) == before {
 			continue
 		}
-		acked++
 		mb.remove(id)
+		if b.alone || slices.ContainsFunc(seqs[before:], func(seq uint64) bool { return contains(there, seq) }) {
+			acked++
+		}
 	}
 	if len(seqs) == 0 {
 		return 0, nil
@@ -447,6 +533,58 @@ func (b *boxes) ack(ctx context.Context, box string, ids []string) (int, error) 
 		return 0, ErrRelay.because("", err)
 	}
 	return acked, nil
+}
+
+// update makes sure that the index has what is to be acknowledged. That must be
+// before anything is removed from it, or it would be found again.
+func (b *boxes) update(ctx context.Context, mb *mailbox, ids []string) error {
+	if mb.seqs == nil || b.alone && mb.count > 0 && !time.Now().Before(mb.ends) {
+		if err := b.rebuild(ctx, mb); err != nil {
+			return err
+		}
+	}
+	if b.private || b.alone && mb.knows(ids) {
+		return nil
+	}
+	// One may have been pushed a moment ago, or other processes may have done it.
+	return errors.Join(b.scan(ctx, mb), b.readHanded(ctx, mb, true))
+}
+
+func contains(sorted []uint64, seq uint64) bool {
+	_, found := slices.BinarySearch(sorted, seq)
+	return found
+}
+
+// there returns where, of what was handed out with one of these ids, there still is
+// something: others may have acknowledged it, and its time may be over.
+func (b *boxes) there(ctx context.Context, mb *mailbox, ids []string) (there []uint64, err error) {
+	var seqs []uint64
+	for _, id := range ids {
+		seqs = mb.find(seqs, id)
+	}
+	slices.Sort(seqs)
+	seqs = slices.Compact(seqs)
+	for most := len(seqs); len(seqs) > 0; {
+		recs, err := b.store.Read(ctx, mb.stream, seqs[0]-1, min(most, len(seqs)))
+		if err != nil {
+			return nil, ErrRelay.because("", err)
+		}
+		if len(recs) == 0 {
+			break
+		}
+		before := len(there)
+		for _, rec := range recs {
+			i, found := slices.BinarySearch(seqs, rec.Seq)
+			if found {
+				there = append(there, rec.Seq)
+				i++
+			}
+			seqs = seqs[i:]
+		}
+		// Mostly they stand together, but if not, not everything between them is read.
+		most = 2*(len(there)-before) + 1
+	}
+	return there, nil
 }
 
 // knows reports whether something was handed out with each of the ids.
@@ -476,6 +614,7 @@ func (mb *mailbox) find(found []uint64, id string) []uint64 {
 func (mb *mailbox) remove(id string) {
 	if len(mb.others[id]) == 0 {
 		delete(mb.seqs, id)
+		mb.count--
 		return
 	}
 	var kept []uint64
@@ -484,10 +623,11 @@ func (mb *mailbox) remove(id string) {
 			kept = append(kept, seq)
 		}
 	}
+	mb.count -= 1 + len(mb.others[id])
 	delete(mb.seqs, id)
 	delete(mb.others, id)
 	for _, seq := range kept {
-		mb.add(id, seq)
+		mb.add(id, seq, mb.ends)
 	}
 }
 

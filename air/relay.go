@@ -92,8 +92,8 @@ type RelayOptions struct {
 	// can pull and acknowledge can make mail disappear (AIR-D64).
 	OpenInboxes bool
 
-	// RateLimit bounds the pushes of one sender in a minute. Zero means 100,
-	// less than zero no bound.
+	// RateLimit bounds the pushes of one sender in a minute, as each relay counts
+	// them. Zero means 100, less than zero no bound.
 	RateLimit int
 
 	// PageSize is how many envelopes a pull hands out that names no limit. Zero
@@ -104,7 +104,9 @@ type RelayOptions struct {
 	MaxBytes int
 
 	// MaxQueued bounds the envelopes in one mailbox; what comes beyond is refused
-	// with 429. Zero means 10,000.
+	// with 429. What is being pushed at the same moment does not count, and other
+	// relays of the Store are heard of a little later, so there can be a few percent
+	// more. Zero means 10,000.
 	MaxQueued int
 
 	// MaxStreams bounds the streams that are open at a time. Zero means 1,000.

@@ -5,6 +5,7 @@ package air_test
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -14,6 +15,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -246,6 +248,81 @@ func TestRelaysShareAStore(t *testing.T) {
 	_, body, _ := do(t, three.relay, "POST", box+"/ack", ackBody(ids...))
 	require.Contains(t, body, `"acked_count":2`)
 	require.Empty(t, pull(t, one.relay, box+"/pull").Envelopes)
+}
+
+// An id that was used again through another relay is acknowledged as if all had come
+// through one (AIR-D61), and what another relay acknowledged does not count again.
+func TestRelaysShareAnID(t *testing.T) {
+	st := store.NewMemory()
+	one := newWorld(t, &air.RelayOptions{Store: st})
+	two := newWorld(t, &air.RelayOptions{Store: st})
+	alice, bob := one.join(t, 1), one.join(t, 2)
+	box := "/inbox/" + bob.AIRID()
+	data := signedOffer(t, alice, bob.DID(), nil)
+	push(t, one.relay, bob.AIRID(), data)
+	pull(t, one.relay, box+"/pull")
+	push(t, two.relay, bob.AIRID(), append([]byte(" "), data...))
+	require.Len(t, pull(t, two.relay, box+"/pull").Envelopes, 2)
+	for i, h := range []http.Handler{one.relay, two.relay} {
+		_, body, _ := do(t, h, "POST", box+"/ack", ackBody(idOf(t, data)))
+		require.Contains(t, body, fmt.Sprintf(`"acked_count":%d`, 1-i))
+		require.Empty(t, pull(t, h, box+"/pull").Envelopes)
+	}
+}
+
+// A counting store counts how much was read.
+type counting struct {
+	store.Store
+	records atomic.Int64
+}
+
+func (c *counting) Read(ctx context.Context, stream string, after uint64, limit int) ([]store.Record, error) {
+	recs, err := c.Store.Read(ctx, stream, after, limit)
+	c.records.Add(int64(len(recs)))
+	return recs, err
+}
+
+// Whoever pushes to a full mailbox does not make the relay read all of it each time,
+// and an acknowledgement does not read what stands between. All limits hold if every
+// envelope has the same id.
+func TestMailboxIsReadSparingly(t *testing.T) {
+	for _, sameID := range []bool{false, true} {
+		for _, alone := range []bool{false, true} {
+			st := &counting{Store: store.NewMemory()}
+			const most = 100
+			w := newWorld(t, &air.RelayOptions{Store: st, Alone: alone, MaxQueued: most, RateLimit: -1})
+			alice, bob := w.join(t, 1), w.join(t, 2)
+			box := "/inbox/" + bob.AIRID()
+			base := signedOffer(t, alice, bob.DID(), nil)
+			id := idOf(t, base)
+			idAt := func(n int) string {
+				if sameID {
+					return id
+				}
+				return id[:len(id)-4] + fmt.Sprint(1000+n)
+			}
+			envelope := func(n int) []byte {
+				return append(bytes.Repeat([]byte(" "), n), strings.Replace(string(base), id, idAt(n), 1)...)
+			}
+			for i := range most {
+				push(t, w.relay, bob.AIRID(), envelope(i))
+			}
+			st.records.Store(0)
+			for i := range most {
+				status, _, _ := do(t, w.relay, "POST", box, string(envelope(most+i)))
+				require.Equal(t, 429, status)
+			}
+			require.LessOrEqual(t, st.records.Load(), int64(10*most))
+			if sameID {
+				continue
+			}
+			require.Len(t, pull(t, w.relay, box+"/pull?limit=200").Envelopes, most)
+			st.records.Store(0)
+			_, body, _ := do(t, w.relay, "POST", box+"/ack", ackBody(idAt(1), idAt(50), idAt(51), idAt(98)))
+			require.Contains(t, body, `"acked_count":4`)
+			require.LessOrEqual(t, st.records.Load(), int64(20))
+		}
+	}
 }
 
 // Nobody else reads or deletes mail (AIR-D64, AIR-091).

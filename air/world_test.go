@@ -16,6 +16,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
+	"pgregory.net/rapid"
 
 	"github.com/fivewire/fivewire/air"
 	"github.com/fivewire/fivewire/air/airtest"
@@ -207,7 +208,7 @@ func signedOffer(t testing.TB, from *air.Identity, to string, change func(*air.D
 }
 
 // do sends one request to a handler.
-func do(t testing.TB, h http.Handler, method, path, body string, headers ...string) (int, string, http.Header) {
+func do(t rapid.TB, h http.Handler, method, path, body string, headers ...string) (int, string, http.Header) {
 	t.Helper()
 	req, err := http.NewRequest(method, "http://relay.example"+path, strings.NewReader(body))
 	require.NoError(t, err)
