@@ -8,8 +8,9 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
 	"time"
+
+	"github.com/fivewire/fivewire/store"
 )
 
 // Budgets of the tiers, in tokens (ACCP-086, ACCP-087, ACCP-090, ACCP-095).
@@ -111,7 +112,11 @@ func (s *Session) remember(ctx context.Context, f hotFrame) (*Checkpoint, error)
 	if due == nil {
 		return early, nil
 	}
-	return s.checkpoint(ctx, due)
+	cp, err := s.checkpoint(ctx, due)
+	if err != nil {
+		return early, err
+	}
+	return cp, nil
 }
 
 // Checkpoint makes a checkpoint at a phase boundary (ACCP-092): facts are taken
@@ -128,12 +133,10 @@ func (s *Session) Checkpoint(ctx context.Context) (*Checkpoint, error) {
 }
 
 func (s *Session) checkpoint(ctx context.Context, trigger []string) (*Checkpoint, error) {
-	before := s.made
 	if err := s.change(ctx, func() error { s.made++; return nil }); err != nil {
 		return nil, err
 	}
 	cp := &Checkpoint{TokensBefore: s.hotUsed}
-	cp.ID = "cp" + strconv.FormatInt(s.made, 10)
 	cp.Trigger, cp.Frames = trigger, len(s.hot)
 	cp.Facts = extractFacts(s.hot)
 	frames := make([]string, len(s.hot))
@@ -151,40 +154,84 @@ func (s *Session) checkpoint(ctx context.Context, trigger []string) (*Checkpoint
 	for i, f := range frames {
 		raw[i] = String(f)
 	}
+	n, err := s.claimCheckpoint(ctx, Array(facts...))
+	if err != nil {
+		return nil, inStore(err)
+	}
+	cp.ID = checkpointID(n)
+	until, _ := expiry(s.opts.Keep)
 	t := s.private()
+	if err := t.put(ctx, s.id, ScopeCold, cp.ID, Array(raw...), s.opts.Keep); err != nil {
+		return nil, inStore(err)
+	}
 	// Warm comes last: once its summary is there, all it stands for is.
-	for _, e := range []struct {
-		scope Scope
-		key   string
-		value Value
-	}{
-		{ScopeCold, cp.ID + "_facts", Array(facts...)},
-		{ScopeCold, cp.ID, Array(raw...)},
-		{ScopeWarm, cp.ID, String(cp.Summary)},
-	} {
-		if err := t.put(ctx, s.id, e.scope, e.key, e.value, 0); err != nil {
-			var perr *Error
-			if !errors.As(err, &perr) || perr.Code != ErrInternal {
-				err = &Error{Code: ErrInternal, Message: "writing a checkpoint", Cause: err}
-			}
-			if !s.durable() {
-				s.made = before
-			}
-			return nil, err
-		}
+	if err := t.put(ctx, s.id, ScopeWarm, cp.ID, String(cp.Summary), s.opts.Keep); err != nil {
+		return nil, inStore(err)
 	}
 	if err := s.saveInfo(ctx, &cp.CheckpointInfo); err != nil {
-		return nil, err
+		return nil, inStore(err)
 	}
-	s.checkpoints = append(s.checkpoints, cp.CheckpointInfo)
+	s.learn(knownCheckpoint{cp.CheckpointInfo, n, until})
+	s.looked = max(s.looked, n)
 	s.hot = nil
-	s.hotRef = "$warm." + cp.ID
-	s.hotUsed = s.opts.Counter.Count(s.hotRef)
+	s.refer(n)
 	cp.TokensAfter = s.hotUsed
 	s.stats.Checkpoints++
 	s.log.Debug("accp: checkpoint", "session", s.id, "id", cp.ID, "trigger", trigger,
 		"before", cp.TokensBefore, "after", cp.TokensAfter, "summaryErr", cp.SummarizeErr)
 	return cp, nil
+}
+
+// room reports as [ErrInternal] that hot state is full, after trying to make a
+// checkpoint. What answers, ends or keeps alive is let pass for as long again.
+func (s *Session) room(ctx context.Context, intent Intent) error {
+	if len(s.hot) < maxHotFrames {
+		return nil
+	}
+	if !s.opts.NoAutoCheckpoint {
+		if _, err := s.checkpoint(ctx, []string{"hot_tokens"}); err == nil {
+			return nil
+		}
+	}
+	switch intent {
+	case IntentPing, IntentPong:
+		return nil
+	case IntentAck, IntentFail, IntentCancel:
+		if len(s.hot) < 2*maxHotFrames {
+			return nil
+		}
+	}
+	return fail(ErrInternal, "hot state is full and no checkpoint could be made")
+}
+
+// claimCheckpoint writes the facts of a checkpoint under the next number that is
+// free, and returns that. Another side of the session that has the same store may
+// have taken some (ids are those of the session, D40).
+func (s *Session) claimCheckpoint(ctx context.Context, facts Value) (int64, error) {
+	for {
+		n := s.made
+		err := s.private().create(ctx, s.id, ScopeCold, checkpointID(n)+"_facts", facts, s.opts.Keep)
+		if !errors.Is(err, store.ErrExists) {
+			return n, err
+		}
+		highest, err := s.highestCheckpoint(ctx)
+		if err != nil {
+			return 0, err
+		}
+		if err := s.change(ctx, func() error { s.made = max(s.made, highest) + 1; return nil }); err != nil {
+			return 0, err
+		}
+	}
+}
+
+// inStore makes the error of a store, or of a value that does not go into it, an
+// internal one.
+func inStore(err error) error {
+	var perr *Error
+	if !errors.As(err, &perr) || perr.Code != ErrInternal {
+		err = &Error{Code: ErrInternal, Message: "writing a checkpoint", Cause: err}
+	}
+	return err
 }
 
 // summarize asks the summarizer, and falls back to the facts (D43).
@@ -370,8 +417,11 @@ type ColdBudget struct{ Entries, Max int }
 func (s *Session) Budget(ctx context.Context) (*TokenBudget, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.ended.Load() {
+		return nil, errEnded()
+	}
 	b := &TokenBudget{Hot: HotBudget{Used: s.hotUsed, Trigger: hotTrigger, Max: hotMax}}
-	for _, cp := range s.checkpoints {
+	for _, cp := range s.infos() {
 		b.Warm = append(b.Warm, WarmBudget{ID: cp.ID, Used: cp.SummaryTokens, Max: warmMax})
 	}
 	n, err := s.private().count(ctx, s.id, ScopeCold)
@@ -384,9 +434,9 @@ func (s *Session) Budget(ctx context.Context) (*TokenBudget, error) {
 	return b, err
 }
 
-// Checkpoints returns the checkpoints made so far.
+// Checkpoints returns the checkpoints made so far that have not expired.
 func (s *Session) Checkpoints() []CheckpointInfo {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return slices.Clone(s.checkpoints)
+	return s.infos()
 }

@@ -112,6 +112,16 @@ func noRedirect(*http.Request, []*http.Request) error { return http.ErrUseLastRe
 // Session returns the session of the client; of several, the first one.
 func (c *Client) Session() *Session { return c.session }
 
+// End ends the sessions of the client (see [Session.End]), each when no exchange
+// uses it any more.
+func (c *Client) End(ctx context.Context, opts *EndOptions) error {
+	var errs []error
+	for _, s := range c.all {
+		errs = append(errs, s.End(ctx, opts))
+	}
+	return errors.Join(errs...)
+}
+
 // Hello exchanges the registries and reports whether both sides then have the same
 // schemas (ACCP-113 to ACCP-115), in every session of the client.
 func (c *Client) Hello(ctx context.Context) (synced bool, err error) {
@@ -154,7 +164,7 @@ func (c *Client) hello(ctx context.Context, s *Session) (synced bool, err error)
 				_, delta := r.Params.Get("delta")
 				theirs = theirs || delta
 				s.mu.Lock()
-				next, err = s.exchange(r)
+				next, _, err = s.exchange(r)
 				s.mu.Unlock()
 				if err != nil {
 					return false, err

@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"unicode/utf8"
 )
@@ -169,8 +170,8 @@ func (s *Session) Context(maxTokens int) (lines []string, tokens int) {
 	for i := len(s.hot) - 1; i >= 0; i-- {
 		all = append(all, s.hot[i].text)
 	}
-	for i := len(s.checkpoints) - 1; i >= 0; i-- {
-		if t := s.checkpoints[i].Summary; t != "" {
+	for _, cp := range slices.Backward(s.infos()) {
+		if t := cp.Summary; t != "" {
 			all = append(all, t)
 		}
 	}

@@ -6,6 +6,7 @@ package accp
 import (
 	"context"
 	"errors"
+	"math"
 	"strings"
 )
 
@@ -81,12 +82,13 @@ func (s *Session) NegotiateReceived(ctx context.Context, r *Received) (*Negotiat
 func (s *Session) negotiate(ctx context.Context, r *Received) (*Negotiated, error) {
 	n := &Negotiated{Received: r}
 	if r.Outcome == Delivered {
-		reply, err := s.exchange(r.Message)
+		reply, undo, err := s.exchange(r.Message)
 		if err != nil {
 			return nil, err
 		}
 		if reply != nil {
 			if n.Reply, err = s.send(ctx, reply); err != nil {
+				undo()
 				return nil, err
 			}
 		}
@@ -95,30 +97,31 @@ func (s *Session) negotiate(ctx context.Context, r *Received) (*Negotiated, erro
 	return n, nil
 }
 
-// exchange takes a sync:registry message and returns what to send, or nil.
-func (s *Session) exchange(m *Message) (*Message, error) {
+// exchange takes a sync:registry message and returns what to send, or nil. What is
+// sent once a session counts as sent then; if that fails, undo takes it back.
+func (s *Session) exchange(m *Message) (reply *Message, undo func(), err error) {
 	if m.Intent != IntentSync || m.Op != OpRegistry {
-		return nil, fail(ErrInvalidIntent, "not a sync:registry frame")
+		return nil, nil, fail(ErrInvalidIntent, "not a sync:registry frame")
 	}
 	hash, err := s.announced(m)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if delta, ok := m.Params.Get("delta"); ok {
 		if err := s.registry.Merge(delta, hash); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 	}
 	s.synced = sameHash(s.registry.Hash(), hash)
 	switch {
 	case s.synced && !s.helloSent:
 		s.helloSent = true
-		return s.registryMessage(false), nil
+		return s.registryMessage(false), func() { s.helloSent = false }, nil
 	case !s.synced && !s.deltaSent:
 		s.deltaSent = true
-		return s.registryMessage(true), nil
+		return s.registryMessage(true), func() { s.deltaSent = false }, nil
 	}
-	return nil, nil
+	return nil, nil, nil
 }
 
 // announced returns the hash in a sync:registry message.
@@ -148,10 +151,14 @@ func (s *Session) Sync(ctx context.Context, state Params) (*Sent, error) {
 	}
 	defer leave()
 	next := Apply(nil, state)
+	s.dirty = true // that nothing changed must be true of the state as it is now
 	return s.sendWith(ctx, func() (*Message, func() error, error) {
 		delta := Diff(s.state, next)
 		if len(delta) == 0 {
 			return nil, nil, nil
+		}
+		if s.version == math.MaxInt64 {
+			return nil, nil, fail(ErrInternal, "the versions of the shared state are used up")
 		}
 		version := s.version + 1
 		m := &Message{Intent: IntentSync, Op: OpState, Params: Params{

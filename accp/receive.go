@@ -164,8 +164,8 @@ func (s *Session) deliver(ctx context.Context, in incoming, r *Received) (*Recei
 	if s.cancelled.has(markOf(m.Chain())) {
 		return &Received{Outcome: Dropped, Reason: "cancelled"}, nil
 	}
-	if len(s.hot) >= maxHotFrames {
-		return nil, fail(ErrInternal, "hot state is full and no checkpoint could be made")
+	if err := s.room(ctx, m.Intent); err != nil {
+		return nil, err
 	}
 	schema, err := s.codec.expand(m)
 	if err != nil {
@@ -203,12 +203,13 @@ func (s *Session) deliver(ctx context.Context, in incoming, r *Received) (*Recei
 	}
 	if m.Intent == IntentCancel {
 		err := s.change(ctx, func() error {
-			s.cancel(m.Chain())
+			s.cancelled.add(markOf(m.Chain()))
 			return nil
 		})
 		if err != nil {
 			return nil, err
 		}
+		s.stop(m.Chain())
 		r.Outcome = Cancel
 	} else {
 		r.Outcome = Delivered

@@ -5,10 +5,12 @@ package accp
 
 import (
 	"context"
+	"crypto/rand"
 	"encoding/binary"
 	"errors"
+	"math"
 	"strconv"
-	"strings"
+	"time"
 
 	"github.com/fivewire/fivewire/store"
 )
@@ -53,31 +55,53 @@ func (s *Session) refresh(ctx context.Context) error {
 	case err != nil:
 		return &Error{Code: ErrInternal, Message: "reading the session", Cause: err}
 	}
+	if life, ok := lifeOf(e.Value); ok && s.loaded && life != s.life {
+		s.forget() // it was removed, and made anew by somebody else
+		s.loaded = false
+	}
 	if err := s.load(ctx, e.Value); err != nil {
 		s.dirty = true
 		return &Error{Code: ErrInternal, Message: "reading the session", Cause: err}
 	}
 	s.rev, s.dirty, s.loaded = e.Revision, false, true
 	s.seenDone, s.cancelDone = s.seen.count, s.cancelled.count
-	for chain, list := range s.running {
+	for chain := range s.running {
 		if s.cancelled.has(markOf(chain)) {
-			for r := range list {
-				r.cancel()
-			}
-			delete(s.running, chain)
+			s.stop(chain)
 		}
 	}
 	return nil
 }
 
+// Refresh takes over what other processes, or an earlier one, made of the session.
+// Every frame that is sent or received does that by itself, so this is for who
+// asks for [Session.State], [Session.Context], [Session.Checkpoints],
+// [Session.Cancelled] or [Session.Budget] before, and for who waits in
+// [Session.Watch] for a cancel that another process takes. Without a Store it does
+// nothing.
+func (s *Session) Refresh(ctx context.Context) error {
+	leave, err := s.enter(ctx)
+	if err != nil {
+		return err
+	}
+	defer leave()
+	s.dirty = true
+	return s.refresh(ctx)
+}
+
 // forget makes the session a new one.
 func (s *Session) forget() {
+	s.life, s.pagesAt = life{}, 0
 	s.rev, s.dirty, s.started, s.high = 0, false, false, 0
 	s.last = fifo[int64]{max: maxSenders}
 	s.seen, s.cancelled = window{max: s.seen.max}, window{max: s.cancelled.max}
 	s.seenPages, s.cancelPages, s.seenDone, s.cancelDone = 0, 0, 0, 0
-	s.made, s.checkpoints = 0, nil
+	s.made, s.looked, s.missing, s.checkpoints = 0, 0, nil, nil
 	s.version, s.versioned, s.state, s.stateText = 0, false, nil, nil
+	s.hotAt, s.hotUsed = 0, 0
+	for _, f := range s.hot {
+		s.hotUsed += f.tokens
+	}
 }
 
 // commit writes what changed since refresh. [store.ErrConflict] means that somebody
@@ -87,6 +111,12 @@ func (s *Session) commit(ctx context.Context) error {
 		return nil
 	}
 	s.dirty = true // until the store says otherwise
+	if s.rev == 0 && s.life == (life{}) {
+		rand.Read(s.life[:])
+	}
+	if err := s.renewPages(ctx); err != nil {
+		return err
+	}
 	seenPages, err := s.pages(ctx, "seen", &s.seen, s.seenPages)
 	if err != nil {
 		return err
@@ -98,9 +128,9 @@ func (s *Session) commit(ctx context.Context) error {
 	data := s.appendRecord(nil, seenPages, cancelPages)
 	var rev store.Revision
 	if s.rev == 0 {
-		rev, err = s.opts.Store.Create(ctx, s.recordKey(), data, 0)
+		rev, err = s.opts.Store.Create(ctx, s.recordKey(), data, s.keepRecord())
 	} else {
-		rev, err = s.opts.Store.Update(ctx, s.recordKey(), data, s.rev, 0)
+		rev, err = s.opts.Store.Update(ctx, s.recordKey(), data, s.rev, s.keepRecord())
 	}
 	switch {
 	case errors.Is(err, store.ErrExists), errors.Is(err, store.ErrConflict), errors.Is(err, store.ErrNotFound):
@@ -119,28 +149,105 @@ func (s *Session) commit(ctx context.Context) error {
 // accept, while all of the one before are in the record that is there.
 func (s *Session) pages(ctx context.Context, name string, w *window, written int64) (int64, error) {
 	for ; w.count-written*pageSize >= 2*pageSize; written++ {
-		data := binary.BigEndian.AppendUint64(nil, uint64(written))
-		for _, m := range w.from(written * pageSize)[:pageSize] {
-			data = append(data, m[:]...)
-		}
-		key := s.pageKey(name, written%(int64(w.max)/pageSize))
-		if err := overwrite(ctx, s.opts.Store, key, data); err != nil {
-			return written, &Error{Code: ErrInternal, Message: "writing the session", Cause: err}
+		if err := s.writePage(ctx, name, w, written); err != nil {
+			return written, err
 		}
 	}
 	return written, nil
 }
 
+// writePage writes a page, unless a later one lies in its place already: then this
+// side knows too little of the session, which is [store.ErrConflict].
+func (s *Session) writePage(ctx context.Context, name string, w *window, page int64) error {
+	data := binary.BigEndian.AppendUint64(append([]byte(nil), s.life[:]...), uint64(page))
+	for _, m := range w.from(page * pageSize)[:pageSize] {
+		data = append(data, m[:]...)
+	}
+	key := s.pageKey(name, page%(int64(w.max)/pageSize))
+	ttl := time.Duration(0)
+	if s.opts.Keep > 0 {
+		ttl = saturated(s.opts.Keep, s.keepRecord())
+	}
+	err := replace(ctx, s.opts.Store, key, data, ttl, func(old []byte) error {
+		if n, ok := s.pageOf(old); ok && n > page {
+			return store.ErrConflict
+		}
+		return nil
+	})
+	if err != nil && !errors.Is(err, store.ErrConflict) {
+		err = &Error{Code: ErrInternal, Message: "writing the session", Cause: err}
+	}
+	return err
+}
+
+const pageHead = 8 + 8 // the life of the record and the number of the page
+
+// pageOf returns the number of a page, if it is one of this record.
+func (s *Session) pageOf(data []byte) (int64, bool) {
+	if len(data) != pageHead+16*pageSize || life(data) != s.life {
+		return 0, false
+	}
+	return int64(binary.BigEndian.Uint64(data[8:])), true
+}
+
+// keepRecord returns how long the record lives after a frame. What else the session
+// stored before that frame is gone by then, so that a later session of the same
+// name finds nothing of this one.
+func (s *Session) keepRecord() time.Duration {
+	if s.opts.Keep <= 0 {
+		return 0
+	}
+	return saturated(s.opts.Keep, 2*expiredFor)
+}
+
+func saturated(a, b time.Duration) time.Duration {
+	if a > math.MaxInt64-b {
+		return math.MaxInt64
+	}
+	return a + b
+}
+
+// renewPages writes the pages again before they expire, since each is written once
+// and has to live as long as the record: they are kept for Keep longer, and here
+// renewed when half of that is over.
+func (s *Session) renewPages(ctx context.Context) error {
+	now := time.Now().UnixMilli()
+	if s.opts.Keep <= 0 || s.pagesAt != 0 && now-s.pagesAt < s.opts.Keep.Milliseconds()/2 {
+		return nil
+	}
+	for _, w := range []struct {
+		name string
+		*window
+		pages int64
+	}{{"seen", &s.seen, s.seenPages}, {"cancelled", &s.cancelled, s.cancelPages}} {
+		for page := max(0, (w.count-int64(len(w.ring))+pageSize-1)/pageSize); page < w.pages; page++ {
+			if err := s.writePage(ctx, w.name, w.window, page); err != nil {
+				return err
+			}
+		}
+	}
+	s.pagesAt = now
+	return nil
+}
+
 // overwrite puts a value under a key, whatever is there.
-func overwrite(ctx context.Context, kv store.KV, key string, data []byte) error {
+func overwrite(ctx context.Context, kv store.KV, key string, data []byte, ttl time.Duration) error {
+	return replace(ctx, kv, key, data, ttl, func([]byte) error { return nil })
+}
+
+// replace puts a value under a key, unless may has an error about what is there.
+func replace(ctx context.Context, kv store.KV, key string, data []byte, ttl time.Duration, may func(old []byte) error) error {
 	for {
-		_, err := kv.Create(ctx, key, data, 0)
+		_, err := kv.Create(ctx, key, data, ttl)
 		if !errors.Is(err, store.ErrExists) {
 			return err
 		}
 		e, err := kv.Get(ctx, key)
 		if err == nil {
-			_, err = kv.Update(ctx, key, data, e.Revision, 0)
+			if err := may(e.Value); err != nil {
+				return err
+			}
+			_, err = kv.Update(ctx, key, data, e.Revision, ttl)
 		}
 		if !errors.Is(err, store.ErrNotFound) && !errors.Is(err, store.ErrConflict) {
 			return err // somebody else changed it if it is one of these; every round somebody succeeds
@@ -148,13 +255,27 @@ func overwrite(ctx context.Context, kv store.KV, key string, data []byte) error 
 	}
 }
 
-const recordVersion = 1
+const recordVersion = 2
+
+// A life tells a record from one of the same name that was removed.
+type life [8]byte
+
+// lifeOf returns the life of a record, if it has one.
+func lifeOf(data []byte) (l life, ok bool) {
+	if len(data) < 1+len(l) || data[0] != recordVersion {
+		return l, false
+	}
+	return life(data[1:]), true
+}
 
 func (s *Session) appendRecord(b []byte, seenPages, cancelPages int64) []byte {
-	b = append(b, recordVersion, flag(s.started), flag(s.versioned))
+	b = append(b, recordVersion)
+	b = append(b, s.life[:]...)
+	b = append(b, flag(s.started), flag(s.versioned))
+	b = binary.AppendUvarint(b, uint64(s.pagesAt))
 	b = binary.AppendUvarint(b, uint64(s.high))
 	b = binary.AppendUvarint(b, uint64(s.made))
-	b = binary.AppendUvarint(b, uint64(s.version))
+	b = binary.AppendVarint(b, s.version) // of a peer, which may begin below zero
 	keys := s.last.keys()
 	b = binary.AppendUvarint(b, uint64(len(keys)))
 	for _, k := range keys {
@@ -187,12 +308,13 @@ func flag(b bool) byte {
 // but for what the next load sets again.
 func (s *Session) load(ctx context.Context, data []byte) error {
 	r := recordReader{data: data}
-	if v := r.take(3); r.bad || v[0] != recordVersion {
+	if v := r.take(1); r.bad || v[0] != recordVersion {
 		return errRecord
-	} else {
-		s.started, s.versioned = v[1] == 1, v[2] == 1
 	}
-	s.high, s.made, s.version = r.number(), r.number(), r.number()
+	copy(s.life[:], r.take(int64(len(s.life))))
+	flags := r.take(2)
+	s.started, s.versioned = flags[0] == 1, flags[1] == 1
+	s.pagesAt, s.high, s.made, s.version = r.number(), r.number(), r.number(), r.signed()
 	s.last = fifo[int64]{max: maxSenders}
 	for n := r.number(); n > 0 && !r.bad; n-- {
 		name := string(r.take(r.number()))
@@ -257,12 +379,12 @@ func (s *Session) readPages(ctx context.Context, name string, n, most int64) ([]
 		if err != nil {
 			return nil, err
 		}
-		if len(e.Value) != 8+16*pageSize || int64(binary.BigEndian.Uint64(e.Value)) != page {
+		if n, ok := s.pageOf(e.Value); !ok || n != page {
 			out = out[:0]
 			continue
 		}
 		for i := range pageSize {
-			out = append(out, mark(e.Value[8+16*i:]))
+			out = append(out, mark(e.Value[pageHead+16*i:]))
 		}
 	}
 	return out, nil
@@ -281,6 +403,16 @@ func (r *recordReader) take(n int64) []byte {
 	out := r.data[:n]
 	r.data = r.data[n:]
 	return out
+}
+
+func (r *recordReader) signed() int64 {
+	v, n := binary.Varint(r.data)
+	if r.bad || n <= 0 {
+		r.bad = true
+		return 0
+	}
+	r.data = r.data[n:]
+	return v
 }
 
 func (r *recordReader) number() int64 {
@@ -316,57 +448,5 @@ func (s *Session) setState(version int64, p Params) error {
 		return err
 	}
 	s.version, s.versioned, s.state, s.stateText = version, true, p, text
-	return nil
-}
-
-const scopeInfo Scope = "info" // of checkpoints; no reference leads there
-
-// saveInfo keeps what is known about a checkpoint beside its entries.
-func (s *Session) saveInfo(ctx context.Context, cp *CheckpointInfo) error {
-	if !s.durable() {
-		return nil
-	}
-	trigger := make([]Value, len(cp.Trigger))
-	for i, t := range cp.Trigger {
-		trigger[i] = String(t)
-	}
-	return s.private().put(ctx, s.id, scopeInfo, cp.ID, Map(Param{"frames", Int(int64(cp.Frames))},
-		Param{"summary", String(cp.Summary)}, Param{"tokens", Int(int64(cp.SummaryTokens))}, Param{"trigger", Array(trigger...)}), 0)
-}
-
-// loadCheckpoints reads what is known about checkpoints that others made.
-func (s *Session) loadCheckpoints(ctx context.Context) error {
-	known := int64(0)
-	if n := len(s.checkpoints); n > 0 {
-		known, _ = strconv.ParseInt(strings.TrimPrefix(s.checkpoints[n-1].ID, "cp"), 10, 64)
-	}
-	for n := known + 1; n <= s.made; n++ {
-		id := "cp" + strconv.FormatInt(n, 10)
-		v, err := s.private().get(ctx, s.id, scopeInfo, id)
-		if errors.Is(err, ErrRefNotFound) {
-			continue // not finished, or never
-		}
-		if err != nil {
-			return err
-		}
-		p := v.Entries()
-		info := CheckpointInfo{ID: id, Summary: p.Text("summary")}
-		number := func(key string) int {
-			v, _ := p.Get(key)
-			n, _ := v.Int()
-			return int(n)
-		}
-		info.Frames, info.SummaryTokens = number("frames"), number("tokens")
-		trigger, _ := p.Get("trigger")
-		for _, t := range trigger.Elements() {
-			name, _ := t.Text()
-			info.Trigger = append(info.Trigger, name)
-		}
-		s.checkpoints = append(s.checkpoints, info)
-		if len(s.hot) == 0 {
-			s.hotRef = "$warm." + id
-			s.hotUsed = s.opts.Counter.Count(s.hotRef)
-		}
-	}
 	return nil
 }

@@ -64,7 +64,7 @@ func (s *Session) sendWith(ctx context.Context, make func() (*Message, func() er
 			return nil, err
 		}
 		if m == nil {
-			return &Sent{}, nil
+			return &Sent{}, nil // as the caller saw to it that refresh looks
 		}
 		sent, err := s.sendOnce(ctx, m, change)
 		if !errors.Is(err, store.ErrConflict) {
@@ -88,8 +88,8 @@ func (s *Session) sendOnce(ctx context.Context, m *Message, change func() error)
 	if _, ok := meta.Ext.Get("part"); ok {
 		return nil, fail(ErrInvalidType, "part is set by the session")
 	}
-	if len(s.hot) >= maxHotFrames {
-		return nil, fail(ErrInternal, "hot state is full and no checkpoint could be made")
+	if err := s.room(ctx, out.Intent); err != nil {
+		return nil, err
 	}
 	if meta.CID != "" && s.cancelled.has(markOf(meta.CID)) && out.Intent != IntentAck && out.Intent != IntentCancel {
 		s.stats.Cancelled++
@@ -167,10 +167,13 @@ func (s *Session) emit(ctx context.Context, m *Message, p prepared, groups [][]i
 	}
 	s.sentSeq(m.From, seq+int64(len(groups))-1)
 	if m.Intent == IntentCancel {
-		s.cancel(m.Meta.CID)
+		s.cancelled.add(markOf(m.Meta.CID))
 	}
 	if err := s.commit(ctx); err != nil {
 		return nil, err
+	}
+	if m.Intent == IntentCancel {
+		s.stop(m.Meta.CID)
 	}
 	for _, frame := range res.Frames {
 		s.logFrame("out", frame)
@@ -373,18 +376,37 @@ func (s *Session) moveOut(ctx context.Context, v Value) (Value, error) {
 	t := s.shared()
 	for n := firstDigit; n <= len(d); n += 4 {
 		key := "h" + d[:n]
-		old, err := t.get(ctx, s.id, ScopeCold, key)
-		if err == nil && !old.Equal(v) {
-			continue // another value with the same first digits
-		}
+		mine, err := s.share(ctx, t, key, v)
 		if err != nil {
-			if err := t.put(ctx, s.id, ScopeCold, key, v, 0); err != nil {
-				return Value{}, err
-			}
+			return Value{}, err
 		}
-		return Ref("cold." + key), nil
+		if mine {
+			return Ref("cold." + key), nil
+		}
 	}
 	return Value{}, fail(ErrInternal, "no free key in the shared store")
+}
+
+// share sees to it that a value lies under a key, and reports whether it can: the
+// key may be that of another value with the same first digits. Peers do the same at
+// the same time, so only what has expired is written over.
+func (s *Session) share(ctx context.Context, t tier, key string, v Value) (bool, error) {
+	for {
+		old, until, err := t.getUntil(ctx, s.id, ScopeCold, key)
+		switch {
+		case err == nil && !old.Equal(v):
+			return false, nil
+		case err == nil && (until == 0 || s.opts.Keep > 0 && until-time.Now().UnixMilli() > s.opts.Keep.Milliseconds()/2):
+			return true, nil
+		case err == nil, errors.Is(err, ErrRefExpired): // one that expires soon is renewed
+			return true, t.put(ctx, s.id, ScopeCold, key, v, s.opts.Keep)
+		case !errors.Is(err, ErrRefNotFound):
+			return false, err
+		}
+		if err := t.create(ctx, s.id, ScopeCold, key, v, s.opts.Keep); !errors.Is(err, store.ErrExists) {
+			return err == nil, err
+		}
+	}
 }
 
 // rounded returns v with its decimals as they would be sent.

@@ -381,12 +381,17 @@ func (s *Server) acknowledge(e *exchange, frame []byte) error {
 // there was something to send.
 func (s *Session) negotiateWith(ctx context.Context, r *Received, out func(*Session, *Message) error) (bool, error) {
 	s.mu.Lock()
-	reply, err := s.exchange(r.Message)
+	reply, undo, err := s.exchange(r.Message)
 	s.mu.Unlock()
 	if err != nil || reply == nil {
 		return false, err
 	}
-	return true, out(s, reply)
+	if err = out(s, reply); err != nil {
+		s.mu.Lock()
+		undo()
+		s.mu.Unlock()
+	}
+	return true, err
 }
 
 // session returns the session of an id, making it if it is new. It is kept at
@@ -400,11 +405,17 @@ func (s *Server) session(id string) (*Session, error) {
 	now := time.Now()
 	if el, ok := s.sessions[id]; ok {
 		k := el.Value.(*kept)
-		k.used = now
-		k.uses++
-		s.order.MoveToBack(el)
-		return k.session, nil
+		if !k.session.ended.Load() {
+			k.used = now
+			k.uses++
+			s.order.MoveToBack(el)
+			return k.session, nil
+		}
+		s.order.Remove(el) // the name begins anew
+		delete(s.sessions, id)
 	}
+	var dropped []*Session
+	defer func() { s.settle(dropped) }()
 	for el := s.order.Front(); el != nil; el = s.order.Front() {
 		k := el.Value.(*kept)
 		if now.Sub(k.used) < s.opts.SessionIdle {
@@ -417,6 +428,7 @@ func (s *Server) session(id string) (*Session, error) {
 		}
 		s.order.Remove(el)
 		delete(s.sessions, k.session.id)
+		dropped = append(dropped, k.session)
 	}
 	if len(s.sessions) >= s.opts.MaxSessions {
 		return nil, fail(ErrInternal, "too many sessions")
@@ -427,6 +439,28 @@ func (s *Server) session(id string) (*Session, error) {
 	}
 	s.sessions[id] = s.order.PushBack(&kept{session: session, used: now, uses: 1})
 	return session, nil
+}
+
+// settle makes checkpoints of sessions that are dropped, so that what their hot
+// state holds is in their store. Who calls it holds the lock and is counted; so is
+// the work, and Close waits for it.
+func (s *Server) settle(dropped []*Session) {
+	if s.opts.Session.Store == nil || len(dropped) == 0 {
+		return
+	}
+	s.active++
+	go func() {
+		defer s.end()
+		for _, session := range dropped {
+			s.settleOne(s.ctx, session)
+		}
+	}()
+}
+
+func (s *Server) settleOne(ctx context.Context, session *Session) {
+	if err := session.settle(ctx); err != nil && !errors.Is(err, ErrEnded) {
+		s.log.Warn("accp: no last checkpoint, so the frames since the one before are in no history", "session", session.id, "err", err)
+	}
 }
 
 // release ends the use of a session.
@@ -441,7 +475,9 @@ func (s *Server) release(session *Session) {
 	}
 }
 
-// Session returns the session with this id, and whether it is kept.
+// Session returns the session with this id, and whether it is kept. After
+// [Session.End] the next frame of that name begins a new one; connections of the
+// session are closed with their next frame.
 func (s *Server) Session(id string) (*Session, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -473,8 +509,9 @@ func (s *Server) end() {
 }
 
 // Close stops taking requests, waits until those that run have been answered and
-// WebSocket connections are closed, and returns. When ctx ends first, what still
-// runs is cut off, and the error is that of ctx. It may be called more than once.
+// WebSocket connections are closed, makes the last checkpoint of sessions that have a
+// Store, one after the other, and returns. When ctx ends first, what still runs is cut
+// off, and the error is that of ctx. It may be called more than once.
 func (s *Server) Close(ctx context.Context) error {
 	s.mu.Lock()
 	if !s.closing {
@@ -491,10 +528,30 @@ func (s *Server) Close(ctx context.Context) error {
 	defer s.stop()
 	select {
 	case <-s.idle:
-		return nil
+		return s.settleAll(ctx)
 	case <-ctx.Done():
 	}
 	s.stop()
 	<-s.idle
 	return ctx.Err()
+}
+
+// settleAll makes the last checkpoints, as many as there is time for.
+func (s *Server) settleAll(ctx context.Context) error {
+	if s.opts.Session.Store == nil {
+		return nil
+	}
+	s.mu.Lock()
+	var all []*Session
+	for el := s.order.Front(); el != nil; el = el.Next() {
+		all = append(all, el.Value.(*kept).session)
+	}
+	s.mu.Unlock()
+	for _, session := range all {
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		s.settleOne(ctx, session)
+	}
+	return nil
 }

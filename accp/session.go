@@ -11,6 +11,7 @@ import (
 	"math"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/fivewire/fivewire/store"
@@ -45,13 +46,25 @@ type SessionOptions struct {
 	// numbers, the window of replays, the cancelled chains, what is known about
 	// the checkpoints and the shared state. A session of the same id goes on
 	// where this one ended, and several at the same time, in one process or
-	// many, agree on all of it. Frames that hot state holds are in memory only.
-	// Nil means memory that ends with the session; so does an empty session id.
+	// many, agree on all of it. Sides that share a store share its tiers. Frames
+	// that hot state holds are in memory only. Nil means memory that ends with
+	// the session; so does an empty session id.
 	Store store.KV
+
+	// Keep is how long what the session stores is kept: the entries of a
+	// checkpoint, texts that are moved to Shared and what is [Session.Put]
+	// without a time of its own for that long after they were written, a
+	// reference to them being [ErrRefExpired] from then on; numbers, replays,
+	// cancelled chains and the shared state for two days more after the last
+	// frame, so that nothing of them is there any more when the name begins
+	// anew. All sides of a session should agree on it. Zero keeps everything
+	// until [Session.End].
+	Keep time.Duration
 
 	// Shared, if set, is a store that the peers can read too. Long texts are
 	// then moved there and sent as references, and so are params that do not
-	// fit a frame (D35, D37). Nil sends everything inline.
+	// fit a frame (D35, D37). Nil sends everything inline; so does an empty
+	// session id, under which anybody could find them.
 	Shared store.KV
 
 	// Counter counts tokens. Nil means [Approx].
@@ -67,6 +80,8 @@ type SessionOptions struct {
 	SeqPerSender bool
 
 	// NoAutoCheckpoint makes checkpoints only when [Session.Checkpoint] is called.
+	// After 4,096 messages without one, others than ack, fail, cancel and
+	// heartbeats are refused with [ErrInternal].
 	NoAutoCheckpoint bool
 
 	// NoBudget sends frames however many tokens they have.
@@ -98,7 +113,8 @@ type SessionOptions struct {
 // goroutines; frames are processed one after the other.
 //
 // A session holds no connection and starts no goroutine; it is done when nobody
-// refers to it any more. What it put into a store stays there.
+// refers to it any more. What it put into a store stays there until [Session.End]
+// or for [SessionOptions].Keep.
 type Session struct {
 	self string
 	id   string
@@ -108,6 +124,7 @@ type Session struct {
 	memory  func() store.KV // of a session without store
 	frames  chan struct{}   // holds a token while no frame is processed, so that they take turns
 	summing chan struct{}   // holds a token while no summarizer runs
+	ended   atomic.Bool     // set while frames and mu are held
 
 	mu       sync.Mutex // guards everything below
 	codec    Codec
@@ -119,6 +136,10 @@ type Session struct {
 	seen        window
 	cancelled   window
 	made        int64          // checkpoints, perhaps unfinished
+	looked      int64          // checkpoints that were looked for in the store
+	missing     []int64        // those of them that were not there
+	life        life           // of the record
+	pagesAt     int64          // when all pages were written, in Unix milliseconds, if they expire
 	rev         store.Revision // of the record that this was read from or written to
 	loaded      bool           // the record was read
 	dirty       bool           // it must be read again
@@ -133,9 +154,9 @@ type Session struct {
 	profiles []Profile
 
 	hot         []hotFrame
-	hotRef      string // that reference
+	hotAt       int64 // the checkpoint that hot state refers to
 	hotUsed     int
-	checkpoints []CheckpointInfo
+	checkpoints []knownCheckpoint // in ascending order
 
 	version   int64 // of the shared state, if versioned
 	versioned bool
@@ -187,15 +208,27 @@ func NewSession(self, id string, opts *SessionOptions) (*Session, error) {
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	}
+	if id == "" {
+		s.opts.Shared = nil
+	}
 	s.registry = s.opts.Registry.clone()
 	s.codec = Codec{Lenient: s.opts.Lenient, Portable: s.opts.Portable, Limits: s.opts.Limits, Registry: s.registry}
 	s.seen.max, s.cancelled.max, s.last.max = maxSeen, maxCancelled, maxSenders
 	return s, nil
 }
 
-// enter waits until no other frame is processed, and locks the session. The function
-// it returns ends both.
+// enter waits until no other frame is processed, and locks the session, unless that
+// has ended. The function it returns ends both.
 func (s *Session) enter(ctx context.Context) (leave func(), err error) {
+	if leave, err = s.turn(ctx); err == nil && s.ended.Load() {
+		leave()
+		return nil, errEnded()
+	}
+	return leave, err
+}
+
+// turn is enter for a session that may have ended.
+func (s *Session) turn(ctx context.Context) (leave func(), err error) {
 	select {
 	case <-s.frames:
 	default:
@@ -267,7 +300,7 @@ func (s *Session) Watch(ctx context.Context, chain string) (context.Context, con
 	chain = strings.Clone(chain)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.cancelled.has(markOf(chain)) {
+	if s.cancelled.has(markOf(chain)) || s.ended.Load() {
 		cancel()
 		return ctx, cancel
 	}
@@ -286,9 +319,8 @@ func (s *Session) Watch(ctx context.Context, chain string) (context.Context, con
 	}
 }
 
-// cancel ends a chain for good.
-func (s *Session) cancel(chain string) {
-	s.cancelled.add(markOf(chain))
+// stop ends the work of a chain that was cancelled.
+func (s *Session) stop(chain string) {
 	for r := range s.running[chain] {
 		r.cancel()
 	}

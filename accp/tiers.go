@@ -9,6 +9,7 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"errors"
+	"math"
 	"net/url"
 	"strings"
 	"time"
@@ -55,73 +56,96 @@ func (s *Session) private() tier {
 
 func (s *Session) shared() tier { return tier{s.opts.Shared, "accp-shared/"} }
 
-// space returns the prefix of the keys of one session.
-func (t tier) space(sid string, scope Scope) string {
+// root returns the prefix of the keys of one session.
+func (t tier) root(sid string) string {
 	name := url.PathEscape(sid)
 	if len(name) > 256 {
 		sum := sha256.Sum256([]byte(sid))
-		name = "%" + hex.EncodeToString(sum[:]) // no escaped name begins with % and a letter pair and goes on like this
+		name = "%x" + hex.EncodeToString(sum[:]) // in an escaped name two hex digits follow every %
 	}
-	return t.prefix + name + "/" + string(scope) + "/"
+	return t.prefix + name + "/"
 }
 
+// space returns the prefix of the keys of one tier of a session.
+func (t tier) space(sid string, scope Scope) string { return t.root(sid) + string(scope) + "/" }
+
 func (t tier) get(ctx context.Context, sid string, scope Scope, key string) (Value, error) {
+	v, _, err := t.getUntil(ctx, sid, scope, key)
+	return v, err
+}
+
+// getUntil is get that tells when the entry expires as well.
+func (t tier) getUntil(ctx context.Context, sid string, scope Scope, key string) (Value, int64, error) {
 	e, err := t.kv.Get(ctx, t.space(sid, scope)+key)
 	switch {
 	case errors.Is(err, store.ErrNotFound), errors.Is(err, store.ErrInvalid):
-		return Value{}, fail(ErrRefNotFound, "$%s.%s", scope, key)
+		return Value{}, 0, fail(ErrRefNotFound, "$%s.%s", scope, key)
 	case err != nil:
-		return Value{}, &Error{Code: ErrInternal, Message: "reading the store", Cause: err}
+		return Value{}, 0, &Error{Code: ErrInternal, Message: "reading the store", Cause: err}
 	}
 	return t.decode(e.Value, scope, key)
 }
 
-func (t tier) decode(data []byte, scope Scope, key string) (Value, error) {
+func (t tier) decode(data []byte, scope Scope, key string) (v Value, until int64, err error) {
 	if len(data) < 8 {
-		return Value{}, fail(ErrInternal, "malformed entry $%s.%s", scope, key)
+		return Value{}, 0, fail(ErrInternal, "malformed entry $%s.%s", scope, key)
 	}
-	if until := int64(binary.BigEndian.Uint64(data)); until != 0 && time.Now().UnixMilli() >= until {
-		return Value{}, fail(ErrRefExpired, "$%s.%s", scope, key)
+	until = int64(binary.BigEndian.Uint64(data))
+	if past(until) {
+		return Value{}, until, fail(ErrRefExpired, "$%s.%s", scope, key)
 	}
-	c := storedCodec()
-	v, err := c.ParseValue(data[8:])
+	v, err = storedCodec().ParseValue(data[8:])
 	if err != nil {
-		return Value{}, &Error{Code: ErrInternal, Message: "malformed entry", Cause: err}
+		return Value{}, 0, &Error{Code: ErrInternal, Message: "malformed entry", Cause: err}
 	}
-	return v, nil
+	return v, until, nil
 }
 
-func (t tier) put(ctx context.Context, sid string, scope Scope, key string, v Value, ttl time.Duration) error {
-	var until uint64
-	if ttl > 0 {
-		until = uint64(time.Now().Add(ttl).UnixMilli())
-		ttl += expiredFor
+// past reports whether a time in Unix milliseconds is over; 0 never is.
+func past(until int64) bool { return until != 0 && time.Now().UnixMilli() >= until }
+
+// expiry returns when an entry expires that is written now, in Unix milliseconds, or
+// 0, and how long the store has to keep it.
+func expiry(ttl time.Duration) (until int64, kept time.Duration) {
+	if ttl <= 0 {
+		return 0, ttl
 	}
-	c := storedCodec()
-	data, err := c.AppendValue(binary.BigEndian.AppendUint64(nil, until), v)
+	if ttl > math.MaxInt64-2*expiredFor {
+		ttl = math.MaxInt64 - 2*expiredFor
+	}
+	return time.Now().Add(ttl).UnixMilli(), ttl + expiredFor
+}
+
+// entry returns what lies in the store for v.
+func entry(v Value, until int64) ([]byte, error) {
+	return storedCodec().AppendValue(binary.BigEndian.AppendUint64(nil, uint64(until)), v)
+}
+
+// put writes an entry, whatever is there.
+func (t tier) put(ctx context.Context, sid string, scope Scope, key string, v Value, ttl time.Duration) error {
+	until, kept := expiry(ttl)
+	data, err := entry(v, until)
 	if err != nil {
 		return err
 	}
-	full := t.space(sid, scope) + key
-	for {
-		_, err := t.kv.Create(ctx, full, data, ttl)
-		if err == nil {
-			return nil
-		}
-		if errors.Is(err, store.ErrExists) {
-			var e store.Entry
-			if e, err = t.kv.Get(ctx, full); err == nil {
-				_, err = t.kv.Update(ctx, full, data, e.Revision, ttl)
-			}
-			if err == nil {
-				return nil
-			}
-			if errors.Is(err, store.ErrNotFound) || errors.Is(err, store.ErrConflict) {
-				continue // somebody else changed it; every round somebody succeeds
-			}
-		}
+	if err := overwrite(ctx, t.kv, t.space(sid, scope)+key, data, kept); err != nil {
 		return &Error{Code: ErrInternal, Message: "writing the store", Cause: err}
 	}
+	return nil
+}
+
+// create writes an entry unless there is one; then it returns [store.ErrExists].
+func (t tier) create(ctx context.Context, sid string, scope Scope, key string, v Value, ttl time.Duration) error {
+	until, kept := expiry(ttl)
+	data, err := entry(v, until)
+	if err != nil {
+		return err
+	}
+	_, err = t.kv.Create(ctx, t.space(sid, scope)+key, data, kept)
+	if err != nil && !errors.Is(err, store.ErrExists) {
+		err = &Error{Code: ErrInternal, Message: "writing the store", Cause: err}
+	}
+	return err
 }
 
 // count returns how many entries of a session have not expired.
@@ -131,22 +155,27 @@ func (t tier) count(ctx context.Context, sid string, scope Scope) (int, error) {
 		if err != nil {
 			return 0, &Error{Code: ErrInternal, Message: "listing the store", Cause: err}
 		}
-		if until := int64(0); len(e.Value) >= 8 {
-			until = int64(binary.BigEndian.Uint64(e.Value))
-			if until == 0 || time.Now().UnixMilli() < until {
-				n++
-			}
+		if len(e.Value) >= 8 && !past(int64(binary.BigEndian.Uint64(e.Value))) {
+			n++
 		}
 	}
 	return n, nil
 }
 
-// Put keeps a value under $scope.key, for ttl or, if that is zero, for ever. The
-// key is one name of letters, digits and underscores; any other is
-// [ErrInvalidType].
+// Put keeps a value under $scope.key, for ttl or, if that is zero, as long as
+// [SessionOptions].Keep says. The key is one name of letters, digits and
+// underscores; any other is [ErrInvalidType].
 func (s *Session) Put(ctx context.Context, scope Scope, key string, v Value, ttl time.Duration) error {
 	if !scope.valid() || !validName(key) {
 		return fail(ErrInvalidType, "cannot put $%.20s.%.80s", scope, key)
+	}
+	if ttl == 0 {
+		ttl = s.opts.Keep
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ended.Load() {
+		return errEnded()
 	}
 	return s.private().put(ctx, s.id, scope, key, v, ttl)
 }
@@ -157,6 +186,9 @@ func (s *Session) Put(ctx context.Context, scope Scope, key string, v Value, ttl
 func (s *Session) Get(ctx context.Context, ref string) (Value, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.ended.Load() {
+		return Value{}, errEnded()
+	}
 	return s.resolveRef(ctx, ref)
 }
 
@@ -229,12 +261,28 @@ func addressed(key string, v Value) bool {
 	return err == nil && len(key) >= 9 && strings.HasPrefix("h"+d, key)
 }
 
+// maxResolved is how many bytes the references of one message may lead to, a value
+// that is named several times counted once. Else a frame of a few kilobytes could
+// make gigabytes of what the peer sent before (ACCP-137).
+const maxResolved = store.MaxValue + 1<<20
+
+// A resolver replaces the references of one message.
+type resolver struct {
+	s     *Session
+	known map[string]Value
+	bytes int
+}
+
 // resolveAll replaces the references in params, at any depth. Changed is false if
 // there were none. The param schema never is one (D32).
 func (s *Session) resolveAll(ctx context.Context, params Params) (out Params, changed bool, err error) {
+	return (&resolver{s: s}).all(ctx, params)
+}
+
+func (r *resolver) all(ctx context.Context, params Params) (out Params, changed bool, err error) {
 	out = params
 	for i := range params {
-		v, diff, err := s.resolveIn(ctx, params[i].Value)
+		v, diff, err := r.in(ctx, params[i].Value)
 		if err != nil {
 			return nil, false, err
 		}
@@ -249,13 +297,26 @@ func (s *Session) resolveAll(ctx context.Context, params Params) (out Params, ch
 	return out, changed, nil
 }
 
-func (s *Session) resolveIn(ctx context.Context, v Value) (Value, bool, error) {
+func (r *resolver) in(ctx context.Context, v Value) (Value, bool, error) {
 	switch v.kind {
 	case KindRef:
-		v, err := s.resolveRef(ctx, v.text)
-		return v, true, err
+		if known, ok := r.known[v.text]; ok {
+			return known, true, nil
+		}
+		found, err := r.s.resolveRef(ctx, v.text)
+		if err != nil {
+			return Value{}, false, err
+		}
+		if r.bytes += found.size(); r.bytes > maxResolved {
+			return Value{}, false, fail(ErrBudgetExceeded, "the references lead to more than a message may hold")
+		}
+		if r.known == nil {
+			r.known = map[string]Value{}
+		}
+		r.known[v.text] = found
+		return found, true, nil
 	case KindArray, KindMap:
-		list, changed, err := s.resolveAll(ctx, v.list)
+		list, changed, err := r.all(ctx, v.list)
 		if err != nil || !changed {
 			return v, false, err
 		}

@@ -185,6 +185,11 @@ func (c *wsConn) receive(frame []byte) {
 	if err == nil && r.Outcome != Dropped && r.Outcome != Pending && c.calls.deliver(r, len(frame)) {
 		return
 	}
+	if errors.Is(err, ErrEnded) {
+		c.because(err)
+		c.finish(websocket.StatusGoingAway, "the session has ended")
+		return
+	}
 	if err != nil {
 		c.report(c.s.refuse(e, err, frame))
 		return
@@ -316,7 +321,13 @@ func (c *wsConn) watch() {
 				c.finish(websocket.StatusGoingAway, "silent")
 				return
 			}
-			c.report(c.send(c.session, &Message{Intent: IntentPing, Op: OpHeartbeat}))
+			err := c.send(c.session, &Message{Intent: IntentPing, Op: OpHeartbeat})
+			if errors.Is(err, ErrEnded) {
+				c.because(err)
+				c.finish(websocket.StatusGoingAway, "the session has ended")
+				return
+			}
+			c.report(err)
 		case <-c.stop:
 			for range cap(c.slots) { // what runs is answered first, and nothing new begins
 				select {

@@ -1,0 +1,364 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package accp_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/fivewire/fivewire/accp"
+	"github.com/fivewire/fivewire/store"
+)
+
+// A session that ended leaves nothing behind, and its name begins anew (ACCP-D28:
+// final until the session ends).
+func TestEnd(t *testing.T) {
+	kv, shared := store.NewMemory(), store.NewMemory()
+	opts := &accp.SessionOptions{Store: kv, Shared: shared}
+	s := session(t, opts)
+	accp.SetReplayWindow(s, 1024)
+	for i := int64(1); i <= 600; i++ { // enough for pages
+		receive(t, s, frame("ping:heartbeat{}", i))
+	}
+	receive(t, s, frame("done:a{k:v}", 601))
+	receive(t, s, frame("cancel:a{}", 602, "cid:c1"))
+	receive(t, s, frame("req:a{k:v}", 603))
+	sent, err := s.Send(t.Context(), msg("req", "a", text("long", strings.Repeat("x", 60))))
+	require.NoError(t, err)
+	_, err = s.Sync(t.Context(), accp.Params{text("k", "v")})
+	require.NoError(t, err)
+	require.NoError(t, s.Put(t.Context(), accp.ScopeHot, "mine", accp.Int(1), time.Hour))
+	neighbour, err := accp.NewSession("server", "s1/x", opts)
+	require.NoError(t, err)
+	require.NoError(t, neighbour.Put(t.Context(), accp.ScopeCold, "k", accp.Int(1), 0))
+	require.Greater(t, len(keysOf(t, kv)), 7)
+	ctx, done := s.Watch(t.Context(), "c2")
+	defer done()
+
+	require.NoError(t, s.End(t.Context(), nil))
+	require.Error(t, ctx.Err(), "work of its chains ends")
+	require.Len(t, keysOf(t, kv), 1, "what is left is the neighbour's")
+	require.Len(t, keysOf(t, shared), 1, "other sides may still need it")
+	for name, err := range map[string]error{
+		"receive":    second(s.Receive(t.Context(), frame("ping:heartbeat{}", 700))),
+		"send":       second(s.Send(t.Context(), msg("ping", "heartbeat"))),
+		"sync":       second(s.Sync(t.Context(), nil)),
+		"hello":      second(s.Hello(t.Context())),
+		"negotiate":  second(s.Negotiate(t.Context(), frame("ping:heartbeat{}", 700))),
+		"checkpoint": second(s.Checkpoint(t.Context())),
+		"reply":      second(s.ErrorReply(t.Context(), accp.ErrInternal, sent.Frames[0])),
+		"get":        second(s.Get(t.Context(), "ctx.mine")),
+		"budget":     second(s.Budget(t.Context())),
+		"put":        s.Put(t.Context(), accp.ScopeHot, "mine", accp.Int(1), 0),
+		"refresh":    s.Refresh(t.Context()),
+	} {
+		require.ErrorIs(t, err, accp.ErrEnded, name)
+		require.ErrorIs(t, err, accp.ErrInternal, name)
+	}
+	ctx, done = s.Watch(t.Context(), "c3")
+	defer done()
+	require.Error(t, ctx.Err())
+	require.Empty(t, s.Checkpoints())
+	require.Len(t, keysOf(t, kv), 1)
+	require.NoError(t, s.End(t.Context(), &accp.EndOptions{Shared: true}), "more than once")
+	require.Empty(t, keysOf(t, shared))
+
+	s = session(t, opts)
+	receive(t, s, frame("ping:heartbeat{}", 1))
+	require.False(t, s.Cancelled("c1"))
+	sent, err = s.Send(t.Context(), msg("done", "a"))
+	require.NoError(t, err)
+	require.EqualValues(t, 2, sent.Message.Meta.Seq.N)
+	require.Equal(t, "cp1", sent.Checkpoint.ID)
+	_, err = s.Get(t.Context(), "ctx.mine")
+	require.ErrorIs(t, err, accp.ErrRefNotFound)
+
+	// Without a store of its own a session just forgets.
+	s = session(t, nil)
+	require.NoError(t, s.Put(t.Context(), accp.ScopeHot, "mine", accp.Int(1), 0))
+	require.NoError(t, s.End(t.Context(), nil))
+	_, err = s.Get(t.Context(), "ctx.mine")
+	require.ErrorIs(t, err, accp.ErrEnded)
+}
+
+func second[T any](_ T, err error) error { return err }
+
+// The tiers belong to all sides of the session that share a store; the last one
+// takes them along, in whatever order they end.
+func TestEndOfSeveralSides(t *testing.T) {
+	for range 20 {
+		kv := store.NewMemory()
+		var sides []*accp.Session
+		for _, self := range []string{"one", "one1", "two"} {
+			s, err := accp.NewSession(self, "s1", &accp.SessionOptions{Store: kv})
+			require.NoError(t, err)
+			_, err = s.Send(t.Context(), msg("done", "a", text("k", self)))
+			require.NoError(t, err)
+			sides = append(sides, s)
+		}
+		require.NoError(t, sides[0].End(t.Context(), nil))
+		for _, id := range []string{"cp1", "cp2", "cp3"} {
+			_, err := sides[1].Get(t.Context(), "warm."+id)
+			require.NoError(t, err)
+		}
+		again, err := accp.NewSession("one1", "s1", &accp.SessionOptions{Store: kv})
+		require.NoError(t, err)
+		require.NoError(t, again.Refresh(t.Context()))
+		require.Len(t, again.Checkpoints(), 1)
+		var wg sync.WaitGroup
+		for _, s := range sides[1:] {
+			wg.Go(func() {
+				if err := s.End(t.Context(), nil); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		wg.Wait()
+		require.Empty(t, keysOf(t, kv))
+	}
+}
+
+// An end that the store interrupts is repeated until it is done, also after a
+// restart.
+func TestEndThatFails(t *testing.T) {
+	deletes := 0
+	kv := store.NewMemory()
+	m := &meddler{KV: kv, before: func(op, key string) error {
+		if op == "delete" {
+			if deletes++; deletes%3 == 0 {
+				return errBroken
+			}
+		}
+		return nil
+	}}
+	opts := &accp.SessionOptions{Store: m}
+	s := session(t, opts)
+	receive(t, s, frame("done:a{k:v}", 1))
+	n := 0
+	for ; ; n++ {
+		before := len(keysOf(t, kv))
+		err := s.End(t.Context(), nil)
+		if err == nil {
+			break
+		}
+		require.ErrorIs(t, err, errBroken)
+		require.Less(t, len(keysOf(t, kv)), before)
+		s = session(t, opts)
+	}
+	require.Positive(t, n)
+	require.Empty(t, keysOf(t, kv))
+}
+
+// What a session stores is kept for as long as it is told, and then is gone; a
+// reference is told that it came too late (ACCP-054, ACCP-D36).
+func TestKeep(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		kv, shared := store.NewMemory(), store.NewMemory()
+		opts := &accp.SessionOptions{Store: kv, Shared: shared, Keep: time.Hour}
+		s := session(t, opts)
+		long := strings.Repeat("x", 60)
+		var n int64
+		next := func(body string) *accp.Received {
+			n++
+			return receive(t, s, frame(body, n))
+		}
+		next("done:a{k:v}")
+		sent, err := s.Send(t.Context(), msg("req", "a", text("long", long)))
+		require.NoError(t, err)
+		n++
+		ref, ok := sent.Message.Params[0].Value.Ref()
+		require.True(t, ok)
+		require.NoError(t, s.Put(t.Context(), accp.ScopeCold, "k", accp.Int(1), 0))
+		require.NoError(t, s.Put(t.Context(), accp.ScopeCold, "longer", accp.Int(1), 3*time.Hour))
+		require.Len(t, s.Checkpoints(), 1)
+
+		time.Sleep(40 * time.Minute)
+		next("done:a{k:w}")
+		_, err = s.Send(t.Context(), msg("req", "a", text("long", long)))
+		require.NoError(t, err)
+		n++
+		time.Sleep(30 * time.Minute)
+		s = session(t, opts) // what has expired does not keep a session from being read
+		for _, late := range []string{"cold.k", "warm.cp1", "cold.cp1", "cold.cp1_facts"} {
+			_, err := s.Get(t.Context(), late)
+			require.ErrorIs(t, err, accp.ErrRefExpired, late)
+		}
+		for _, here := range []string{"cold.longer", "warm.cp2", "cold.cp2", "cold.cp2_facts", ref} {
+			_, err := s.Get(t.Context(), here)
+			require.NoError(t, err, here)
+		}
+		require.NoError(t, s.Refresh(t.Context()))
+		cps := s.Checkpoints()
+		require.Len(t, cps, 1)
+		require.Equal(t, "cp2", cps[0].ID)
+		lines, _ := s.Context(1000)
+		require.Equal(t, []string{cps[0].Summary}, lines)
+		time.Sleep(30 * time.Minute)
+		require.Empty(t, s.Checkpoints())
+		lines, _ = s.Context(1000)
+		require.Empty(t, lines)
+		_, err = s.Get(t.Context(), ref)
+		require.ErrorIs(t, err, accp.ErrRefExpired)
+
+		// The session itself goes on for two days after its last frame.
+		time.Sleep(47 * time.Hour)
+		s = session(t, opts)
+		_, err = s.Receive(t.Context(), frame("ping:heartbeat{}", 1))
+		require.ErrorIs(t, err, accp.ErrDuplicate)
+		next("ping:heartbeat{}")
+		time.Sleep(49*time.Hour + time.Second)
+		require.Empty(t, keysOf(t, shared))
+		require.Empty(t, keysOf(t, kv), "nothing is left for a later session of the same name")
+		s, n = session(t, opts), 0
+		require.Equal(t, "cp1", next("done:a{}").Checkpoint.ID)
+	})
+}
+
+// The window of replays lives as long as its session, though its pages are written
+// once, and not for ever.
+func TestKeepOfTheWindow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		kv := store.NewMemory()
+		open := func() *accp.Session {
+			s := session(t, &accp.SessionOptions{Store: kv, SeqPerSender: true, NoAutoCheckpoint: true, Keep: time.Hour})
+			accp.SetReplayWindow(s, 1024)
+			return s
+		}
+		s := open()
+		n := int64(0)
+		for range 1000 {
+			n++
+			receive(t, s, frame("ping:heartbeat{}", n))
+		}
+		for i := range 20 { // ten days, in which no page is full
+			time.Sleep(12 * time.Hour)
+			n++
+			if i%3 == 0 {
+				s = open()
+			}
+			receive(t, s, frame("ping:heartbeat{}", n))
+		}
+		s = open()
+		for i := int64(1); i <= n; i++ {
+			f := strings.Replace(string(frame("ping:heartbeat{}", i)), "@a>", fmt.Sprintf("@b%d>", i), 1)
+			_, err := s.Receive(t.Context(), []byte(f))
+			require.ErrorIs(t, err, accp.ErrDuplicate, "%d", i)
+		}
+		time.Sleep(52 * time.Hour)
+		require.Empty(t, keysOf(t, kv))
+	})
+}
+
+// A server that drops a session which was idle, and one that closes, makes a last
+// checkpoint, so that the store has all of its history.
+func TestServerKeepsHistory(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		kv := store.NewMemory()
+		s, err := accp.NewServer("server", &accp.ServerOptions{SessionIdle: time.Minute, Session: accp.SessionOptions{Store: kv}})
+		require.NoError(t, err)
+		post := func(sid string, n int64) {
+			r := httptest.NewRequest(http.MethodPost, accp.FramesPath, strings.NewReader(string(frame("wait:x{k:"+sid+"}", n, "sid:"+sid))))
+			r.Header.Set("Content-Type", accp.MediaType)
+			w := httptest.NewRecorder()
+			s.ServeHTTP(w, r)
+			require.Equal(t, http.StatusOK, w.Code)
+		}
+		history := func(sid string) string {
+			again, err := accp.NewSession("server", sid, &accp.SessionOptions{Store: kv})
+			require.NoError(t, err)
+			v, err := again.Get(t.Context(), "cold.cp1")
+			if errors.Is(err, accp.ErrRefNotFound) {
+				return ""
+			}
+			require.NoError(t, err)
+			return accp.Render(&accp.Message{Params: accp.Params{{Key: "v", Value: v}}})
+		}
+		post("first", 1)
+		time.Sleep(2 * time.Minute)
+		post("second", 1)
+		synctest.Wait()
+		require.Contains(t, history("first"), "k:first")
+		require.Empty(t, history("second"))
+		require.NoError(t, s.Close(t.Context()))
+		require.Contains(t, history("second"), "k:second")
+		require.NoError(t, s.Close(t.Context()))
+	})
+	// A store that fails, or no time, loses it, and Close says so.
+	kv := &flaky{KV: store.NewMemory()}
+	s, err := accp.NewServer("server", &accp.ServerOptions{Session: accp.SessionOptions{Store: kv}})
+	require.NoError(t, err)
+	r := httptest.NewRequest(http.MethodPost, accp.FramesPath, strings.NewReader(string(frame("wait:x{}", 1, "sid:a"))))
+	r.Header.Set("Content-Type", accp.MediaType)
+	s.ServeHTTP(httptest.NewRecorder(), r)
+	kv.fail.Store(true)
+	require.NoError(t, s.Close(t.Context()), "it is logged")
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	require.ErrorIs(t, s.Close(ctx), context.Canceled)
+}
+
+// After its end a session is served anew over HTTP, and its connections close.
+func TestEndOfServedSessions(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, err := accp.NewServer("server", nil)
+		require.NoError(t, err)
+		p := newPipe()
+		stop := p.serve(s)
+		open := func() *accp.Client {
+			c, err := accp.NewClient("http://x"+accp.FramesPath, "client", &accp.ClientOptions{HTTPClient: p.client(), Tries: 1, SessionID: "h", Parallel: 2})
+			require.NoError(t, err)
+			return c
+		}
+		c := open()
+		_, err = c.Call(t.Context(), msg("ping", "heartbeat"))
+		require.NoError(t, err)
+		old, ok := s.Session("h")
+		require.True(t, ok)
+		require.NoError(t, old.End(t.Context(), nil))
+		require.NoError(t, c.End(t.Context(), nil))
+		_, err = c.Call(t.Context(), msg("ping", "heartbeat"))
+		require.ErrorIs(t, err, accp.ErrEnded)
+		pong, err := open().Call(t.Context(), msg("ping", "heartbeat"))
+		require.NoError(t, err)
+		require.EqualValues(t, 2, pong.Meta.Seq.N)
+		anew, _ := s.Session("h")
+		require.NotSame(t, old, anew)
+
+		for _, own := range []bool{false, true} {
+			conn, err := accp.Dial(t.Context(), "ws://x"+accp.WebSocketPath, "client", &accp.DialOptions{HTTPClient: p.client(), SessionID: "w"})
+			require.NoError(t, err)
+			_, err = conn.Call(t.Context(), msg("ping", "heartbeat"))
+			require.NoError(t, err)
+			ended, _ := s.Session("w")
+			if own {
+				ended = conn.Session()
+			}
+			require.NoError(t, ended.End(t.Context(), nil))
+			time.Sleep(31 * time.Second) // a ping of either side
+			synctest.Wait()
+			select {
+			case <-conn.Done():
+			default:
+				t.Fatal("the connection is still there")
+			}
+			require.NoError(t, conn.Close())
+			if own { // the server's side is as it was
+				s, _ := s.Session("w")
+				require.NoError(t, s.End(t.Context(), nil))
+			}
+		}
+		require.NoError(t, s.Close(t.Context()))
+		stop()
+	})
+}

@@ -1,0 +1,177 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package accp
+
+import (
+	"context"
+	"errors"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// scopeInfo holds what is known about checkpoints, beside their entries. No
+// reference leads there. Sides of a session that share a store have different ones.
+func (s *Session) scopeInfo() Scope { return Scope("info/" + s.self) }
+
+// A knownCheckpoint is one that was made and has not expired when it was read.
+type knownCheckpoint struct {
+	CheckpointInfo
+	n     int64 // of its id
+	until int64 // when its entries expire, in Unix milliseconds; 0: never
+}
+
+const (
+	maxMissing = 64 // checkpoints that are looked for again
+	listFrom   = 16 // unknown checkpoints from which on they are listed
+)
+
+func checkpointID(n int64) string { return "cp" + strconv.FormatInt(n, 10) }
+
+// saveInfo keeps what is known about a checkpoint.
+func (s *Session) saveInfo(ctx context.Context, cp *CheckpointInfo) error {
+	if !s.durable() {
+		return nil
+	}
+	trigger := make([]Value, len(cp.Trigger))
+	for i, t := range cp.Trigger {
+		trigger[i] = String(t)
+	}
+	return s.private().put(ctx, s.id, s.scopeInfo(), cp.ID, Map(Param{"frames", Int(int64(cp.Frames))},
+		Param{"summary", String(cp.Summary)}, Param{"tokens", Int(int64(cp.SummaryTokens))}, Param{"trigger", Array(trigger...)}), s.opts.Keep)
+}
+
+// learn adds a checkpoint to those that are known, in the order of their numbers.
+func (s *Session) learn(k knownCheckpoint) {
+	s.checkpoints = slices.DeleteFunc(s.checkpoints, func(o knownCheckpoint) bool { return past(o.until) })
+	at, found := slices.BinarySearchFunc(s.checkpoints, k.n, func(o knownCheckpoint, n int64) int { return int(max(-1, min(1, o.n-n))) })
+	if !found {
+		s.checkpoints = slices.Insert(s.checkpoints, at, k)
+	}
+}
+
+// loadCheckpoints reads what is known about checkpoints that others made. One that
+// is being made while this looks is found the next time.
+func (s *Session) loadCheckpoints(ctx context.Context) error {
+	var missing []int64
+	found := func(n int64, v Value, until int64, err error) error {
+		switch {
+		case errors.Is(err, ErrRefExpired):
+			return nil
+		case errors.Is(err, ErrRefNotFound):
+			missing = append(missing, n) // not finished, or never
+			return nil
+		case err != nil:
+			return err
+		}
+		s.learn(knownCheckpoint{infoOf(n, v), n, until})
+		if len(s.hot) == 0 && n >= s.hotAt {
+			s.refer(n)
+		}
+		return nil
+	}
+	look := slices.Clone(s.missing)
+	if s.made-s.looked < listFrom {
+		for n := s.looked + 1; n <= s.made; n++ {
+			look = append(look, n)
+		}
+	} else {
+		listed, err := s.listCheckpoints(ctx, found)
+		if err != nil {
+			return err
+		}
+		for n := max(s.looked, s.made-maxMissing) + 1; n <= s.made; n++ {
+			if !listed[n] {
+				missing = append(missing, n)
+			}
+		}
+	}
+	for _, n := range look {
+		v, until, err := s.private().getUntil(ctx, s.id, s.scopeInfo(), checkpointID(n))
+		if err := found(n, v, until, err); err != nil {
+			return err
+		}
+	}
+	slices.Sort(missing)
+	s.missing = missing[max(0, len(missing)-maxMissing):]
+	s.looked = s.made
+	return nil
+}
+
+// listCheckpoints reads all that come after those looked for, in any order.
+func (s *Session) listCheckpoints(ctx context.Context, found func(int64, Value, int64, error) error) (map[int64]bool, error) {
+	t := s.private()
+	prefix := t.space(s.id, s.scopeInfo()) + "cp"
+	listed := map[int64]bool{}
+	for e, err := range t.kv.List(ctx, prefix) {
+		if err != nil {
+			return nil, err
+		}
+		n, perr := strconv.ParseInt(strings.TrimPrefix(e.Key, prefix), 10, 64)
+		if perr != nil || n <= s.looked || n > s.made {
+			continue
+		}
+		listed[n] = true
+		v, until, err := t.decode(e.Value, s.scopeInfo(), checkpointID(n))
+		if err := found(n, v, until, err); err != nil {
+			return nil, err
+		}
+	}
+	return listed, nil
+}
+
+// highestCheckpoint returns the highest number of the checkpoints of the session,
+// whoever made them.
+func (s *Session) highestCheckpoint(ctx context.Context) (int64, error) {
+	highest := int64(0)
+	t := s.private()
+	for _, scope := range []Scope{ScopeWarm, ScopeCold} { // cold: those that were not finished
+		prefix := t.space(s.id, scope) + "cp"
+		for e, err := range t.kv.List(ctx, prefix) {
+			if err != nil {
+				return 0, err
+			}
+			digits, _ := strings.CutSuffix(strings.TrimPrefix(e.Key, prefix), "_facts")
+			if n, err := strconv.ParseInt(digits, 10, 64); err == nil && n < math.MaxInt64 {
+				highest = max(highest, n)
+			}
+		}
+	}
+	return highest, nil
+}
+
+func infoOf(n int64, v Value) CheckpointInfo {
+	p := v.Entries()
+	info := CheckpointInfo{ID: checkpointID(n), Summary: p.Text("summary")}
+	number := func(key string) int {
+		v, _ := p.Get(key)
+		n, _ := v.Int()
+		return int(n)
+	}
+	info.Frames, info.SummaryTokens = number("frames"), number("tokens")
+	trigger, _ := p.Get("trigger")
+	for _, t := range trigger.Elements() {
+		name, _ := t.Text()
+		info.Trigger = append(info.Trigger, name)
+	}
+	return info
+}
+
+// refer makes hot state the reference to a checkpoint.
+func (s *Session) refer(n int64) {
+	s.hotAt = n
+	s.hotUsed = s.opts.Counter.Count("$warm." + checkpointID(n))
+}
+
+// infos returns the checkpoints that have not expired.
+func (s *Session) infos() []CheckpointInfo {
+	var out []CheckpointInfo
+	for _, k := range s.checkpoints {
+		if !past(k.until) {
+			out = append(out, k.CheckpointInfo)
+		}
+	}
+	return out
+}
