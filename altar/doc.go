@@ -64,11 +64,12 @@
 // What a store cannot take is not run: the caller gets INTERNAL_ERROR and may try
 // again. What ran is answered, whether its outcome could be recorded or not; that
 // is tried again for some minutes, and a repeat that comes when the Host has
-// forgotten the outcome fails. Nothing runs twice. Streams are recorded when they end. A session that is destroyed at one
-// Host ends at the others as soon as they hear of it, which takes as long as
-// [store.Log] takes to wake them. Quotas count for each Host alone. The intent of
-// a call whose Host died is kept until its session is over, or for ever in
-// sessions that slide.
+// forgotten the outcome fails. Nothing runs twice. Streams are recorded when they
+// end. A session that is destroyed at one Host ends at the others as soon as they
+// hear of it, which takes as long as [store.Log] takes to wake them. Quotas count
+// for each Host alone. The intent of a call whose Host died is kept until its
+// session is over; in sessions that slide until the outcome would be forgotten,
+// had the call taken all the time that it was allowed.
 //
 // Without a store all of this stays in the process and costs nothing.
 //

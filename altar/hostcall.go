@@ -303,6 +303,7 @@ func (h *Host) dispatch(c *hostCall, rt *hostConn, now time.Time) {
 	if c.deadline.index < 0 {
 		h.timers.set(&c.deadline, now.Add(c.limit))
 	}
+	h.renewIntent(c, now)
 	if rt.remote != nil {
 		h.forwardCall(c, rt, now)
 	} else {

@@ -28,7 +28,8 @@ type ending struct {
 type claim struct {
 	pending bool          // it is being written, or that of another Host is waited for
 	refusal *Error        // what the call gets unless it is a repeat
-	keep    time.Duration // how long the intent is kept: as long as the call may run
+	keep    time.Duration // how long the intent is kept, see keepIntent
+	written time.Time     // when it was written last
 	params  json.RawMessage
 	digest  string         // of its parameters
 	key     string         // of its record
@@ -90,15 +91,61 @@ func (h *Host) end(c *hostCall, e ending, now time.Time) {
 // claimCall finds out in the store whether a call is a repeat, and writes down
 // that it will run, before it does. It is called with the lock held.
 func (h *Host) claimCall(c *hostCall, refusal *Error) {
+	now := time.Now()
 	c.state = callClaiming
-	cl := &claim{pending: true, refusal: refusal, params: c.params}
-	if !h.opts.SlidingTTL { // else nobody knows
-		cl.keep = max(time.Until(c.s.expiry.due), 0) + h.opts.RecordFor
-	}
+	cl := &claim{pending: true, refusal: refusal, params: c.params, keep: h.keepIntent(c, now), written: now}
 	c.claim = cl
 	if !h.closed { // else everything ends
 		h.wg.Add(1)
 		go h.takeClaim(c, cl)
+	}
+}
+
+// keepIntent returns how long the intent to run a call is kept. Should the Host die
+// the call has failed, and what is recorded is kept for RecordFor after the end
+// (D-22): no call runs longer than its session, nor than its allotted time from
+// its dispatch or from its last chunk. Where sessions slide only the latter is
+// known; renewIntent goes on from there.
+func (h *Host) keepIntent(c *hostCall, now time.Time) time.Duration {
+	if !h.opts.SlidingTTL {
+		return max(c.s.expiry.due.Sub(now), 0) + h.opts.RecordFor
+	}
+	return holdFor + c.limit + h.opts.Lease + 2*h.opts.RecordFor
+}
+
+// renewIntent writes the intent of a call anew that goes on for long in a session
+// that slides, so that it is always kept for RecordFor after the call could have
+// ended. It is called with the lock held, at each dispatch and each chunk.
+func (h *Host) renewIntent(c *hostCall, now time.Time) {
+	cl := c.claim
+	if cl == nil || cl.pending || !h.opts.SlidingTTL || now.Sub(cl.written) < h.opts.RecordFor || h.closed {
+		return
+	}
+	cl.pending, cl.written = true, now // who ends the call waits until it is written
+	attempt := 0
+	if c.failedOver {
+		attempt = 1
+	}
+	h.wg.Add(1)
+	go func() {
+		defer h.wg.Done()
+		rev, err := h.state.renewIntent(c, cl, attempt)
+		if err != nil {
+			h.opts.Logger.Error("altar: the intent to run a call could not be renewed", "session", c.s.id, "invocation", c.id, "err", err)
+			rev = cl.rev
+		}
+		h.lock()
+		defer h.unlock()
+		h.written(c, cl, rev)
+	}()
+}
+
+// written notes that a claim is not pending any more.
+func (h *Host) written(c *hostCall, cl *claim, rev store.Revision) {
+	cl.pending, cl.rev = false, rev
+	if c.state == callEnding && !h.closed {
+		h.wg.Add(1)
+		go h.recordEnd(c, cl)
 	}
 }
 
@@ -161,16 +208,10 @@ func (h *Host) claimed(c *hostCall, err *Error) {
 func (h *Host) granted(c *hostCall, cl *claim, rev store.Revision, again bool) {
 	now := h.lock()
 	defer h.unlock()
-	cl.pending, cl.rev = false, rev
-	switch c.state {
-	case callClaiming:
+	h.written(c, cl, rev)
+	if c.state == callClaiming {
 		c.state, c.failedOver = callHeld, again
 		h.judgeCall(c, now)
-	case callEnding:
-		if !h.closed {
-			h.wg.Add(1)
-			go h.recordEnd(c, cl)
-		}
 	}
 }
 
@@ -185,16 +226,16 @@ func (h *Host) adopt(c *hostCall, r *callRecord) {
 	default:
 		return // the session is over
 	}
-	h.announceRecorded(c, r, now)
+	h.announceRecorded(c, r, false, now) // the store forgets it when it is time
 }
 
 // announceRecorded ends a call with the outcome that the store has.
-func (h *Host) announceRecorded(c *hostCall, r *callRecord, now time.Time) {
+func (h *Host) announceRecorded(c *hostCall, r *callRecord, record bool, now time.Time) {
 	c.result, c.chunks = r.result, r.chunks
 	for _, a := range c.at {
 		h.replay(a)
 	}
-	h.leave(c, true, now)
+	h.leave(c, record, now)
 }
 
 // recordEnd writes the outcome of a call and announces it then. A store that
@@ -218,7 +259,7 @@ func (h *Host) recordEnd(c *hostCall, cl *claim) {
 	switch {
 	case c.state != callEnding: // the session is over
 	case other != nil: // we were thought dead, and this was said to those who asked
-		h.announceRecorded(c, other, now)
+		h.announceRecorded(c, other, true, now)
 	default:
 		h.announceEnd(c, cl.end, now)
 	}
@@ -294,6 +335,34 @@ func (s *state) claim(c *hostCall, cl *claim) (*callRecord, store.Revision, erro
 	}
 }
 
+// renewIntent writes the intent to run a call anew, so that it is kept for as long
+// as it was first. If it got lost meanwhile it is made again, unless another Host
+// was faster.
+func (s *state) renewIntent(c *hostCall, cl *claim, attempt int) (store.Revision, error) {
+	ctx, cancel := s.context()
+	defer cancel()
+	r := &callRecord{Host: s.h.opts.ID, Instance: s.instance, Tool: c.toolName, Digest: cl.digest, Attempt: attempt}
+	value, err := r.encode()
+	if err != nil {
+		return 0, err
+	}
+	for rev := cl.rev; ; {
+		written, err := s.db().Update(ctx, cl.key, value, rev, cl.keep)
+		switch {
+		case errors.Is(err, store.ErrNotFound):
+			return s.db().Create(ctx, cl.key, value, cl.keep)
+		case !errors.Is(err, store.ErrConflict):
+			return written, err
+		}
+		// Perhaps it was this Host, and the answer got lost.
+		_, own, lost := s.judged(ctx, cl.key, nil)
+		if own == 0 || lost != nil {
+			return 0, errors.Join(err, lost)
+		}
+		rev = own
+	}
+}
+
 // record writes the outcome of a call, or takes its claim back if there is
 // nothing to record. If another Host has judged the call meanwhile, its outcome
 // is the one that counts.
@@ -320,7 +389,13 @@ func (s *state) record(c *hostCall, cl *claim) (*callRecord, error) {
 		case err == nil:
 			return nil, nil
 		case errors.Is(err, store.ErrConflict):
-			return s.judged(ctx, key, value)
+			other, rev, err := s.judged(ctx, key, value)
+			if rev == 0 || err != nil || !cl.end.record {
+				return other, err
+			}
+			cl.rev = rev // of a renewal of which no answer came
+			attempt = 0
+			continue
 		case errors.Is(err, store.ErrNotFound):
 			return nil, nil // it was kept long enough
 		case errors.Is(err, store.ErrInvalid) && !small:
@@ -338,15 +413,21 @@ func (s *state) record(c *hostCall, cl *claim) (*callRecord, error) {
 	return nil, err
 }
 
-// judged returns the outcome that another Host wrote.
-func (s *state) judged(ctx context.Context, key string, mine []byte) (*callRecord, error) {
+// judged returns the outcome that another Host wrote, or the revision of the intent
+// if it is still that of this Host.
+func (s *state) judged(ctx context.Context, key string, mine []byte) (*callRecord, store.Revision, error) {
 	e, err := s.db().Get(ctx, key)
 	if err != nil || string(e.Value) == string(mine) { // written after all
-		return nil, err
+		return nil, 0, err
 	}
 	r, err := readCallRecord(e.Value)
-	if err != nil || !r.Ended {
-		return nil, err
+	switch {
+	case err != nil:
+		return nil, 0, err
+	case r.Ended:
+		return r, 0, nil
+	case r.Instance == s.instance:
+		return nil, e.Revision, nil
 	}
-	return r, nil
+	return nil, 0, nil
 }

@@ -119,10 +119,53 @@ type sessionTable struct {
 
 	ended map[string]time.Time // when it is forgotten
 	queue []string             // of ended, in that order
+
+	coming int              // own sessions that are being stored
+	looks  map[string]*look // that are being read from or written to the store
+}
+
+// A look is what happens to a session while the store is asked about it.
+type look struct {
+	n         int // how many ask
+	destroyed bool
+}
+
+// lookFor begins a look at a session that is not here yet.
+func (t *sessionTable) lookFor(id string) *look {
+	l := t.looks[id]
+	if l == nil {
+		l = &look{}
+		t.looks[id] = l
+	}
+	l.n++
+	return l
+}
+
+// looked ends a look, and reports whether the session was destroyed meanwhile.
+func (t *sessionTable) looked(id string, l *look) (destroyed bool) {
+	if l.n--; l.n == 0 {
+		delete(t.looks, id)
+	}
+	return l.destroyed
+}
+
+// reserve counts a session of a principal that is being stored, so that many at
+// once do not exceed a quota.
+func (t *sessionTable) reserve(p principal) {
+	t.perOwner[p]++
+	t.coming++
+}
+
+func (t *sessionTable) unreserve(p principal) {
+	t.coming--
+	if t.perOwner[p]--; t.perOwner[p] == 0 {
+		delete(t.perOwner, p)
+	}
 }
 
 func (t *sessionTable) init() {
 	t.byID = make(map[string]*session)
+	t.looks = make(map[string]*look)
 	t.perOwner = make(map[principal]int)
 	t.ended = make(map[string]time.Time)
 }
@@ -229,12 +272,16 @@ func (h *Host) createSession(hc *hostConn, m *CreateSession) {
 			ttl = time.Duration(m.TTLSeconds) * time.Second
 		}
 	}
+	begun := now
 	if h.state != nil {
 		r := &sessionRecord{Name: p.name, Tenant: p.tenant, TTL: int64(ttl), Expires: now.Add(ttl).UnixNano(), Security: security, Metadata: m.Metadata}
+		h.sessions.reserve(p)
 		h.unlock()
-		var fault error
-		id, fault = h.storeSession(id, r)
-		h.lock()
+		stored, l, fault := h.storeSession(id, r)
+		now = h.lock()
+		h.sessions.unreserve(p)
+		id = stored
+		destroyed := l != nil && h.sessions.looked(id, l)
 		switch {
 		case fault != nil:
 			h.state.logError("a session could not be stored", fault)
@@ -242,11 +289,14 @@ func (h *Host) createSession(hc *hostConn, m *CreateSession) {
 			return
 		case hc.over:
 			return
+		case destroyed: // at another Host, by somebody who knew its id
+			h.reply(hc, m, &SessionCreated{SessionID: id, TTLSeconds: int64(ttl / time.Second)})
+			return
 		}
 	}
 	s := h.sessions.byID[id] // a client may have used it already, see summon
 	if s == nil {
-		s = h.newSession(id, p, ttl, now)
+		s = h.newSession(id, p, ttl, begun)
 		s.info = SessionInfo{ID: id, Metadata: m.Metadata}
 		if security != nil {
 			s.info.Security = *security
@@ -285,7 +335,7 @@ func (h *Host) newSession(id string, p principal, ttl time.Duration, now time.Ti
 
 // roomForSession tells why there is no room for one more session.
 func (h *Host) roomForSession() *Error {
-	if len(h.sessions.byID) >= h.opts.MaxLiveSessions {
+	if len(h.sessions.byID)+h.sessions.coming >= h.opts.MaxLiveSessions {
 		return NewError(ErrAuthorizationFailed, ReasonQuotaExceeded, "there are too many sessions")
 	}
 	return nil

@@ -21,20 +21,23 @@ func (h *Host) summon(id string, client bool) bool {
 	now := h.lock()
 	s := h.sessions.byID[id]
 	known := s != nil && (s.kind != guestSession || !client) || s == nil && h.sessions.used(id, now)
-	h.unlock()
 	if known {
+		h.unlock()
 		return true
 	}
+	l := h.sessions.lookFor(id)
+	h.unlock()
 	r, _, err := h.state.session(id)
+	now = h.lock()
+	defer h.unlock()
+	destroyed := h.sessions.looked(id, l)
 	if err != nil {
 		h.state.logError("a session could not be read", err)
 		return false
 	}
-	if r == nil {
+	if r == nil || destroyed {
 		return true
 	}
-	now = h.lock()
-	defer h.unlock()
 	p, expires := principal{r.Tenant, r.Name}, time.Unix(0, r.Expires)
 	s = h.sessions.byID[id]
 	switch {
@@ -93,22 +96,25 @@ func (h *Host) unavailable(hc *hostConn, m Message) {
 	}
 }
 
-// store puts a new session into the store under an id that is free, which it
-// returns.
-func (h *Host) storeSession(id string, r *sessionRecord) (string, error) {
+// storeSession puts a new session into the store under an id that is free, which
+// it returns with a look at it that has begun before.
+func (h *Host) storeSession(id string, r *sessionRecord) (stored string, l *look, err error) {
 	for range 1000 {
-		err := h.state.putSession(id, r)
-		if !errors.Is(err, store.ErrExists) {
-			return id, err
+		h.lock()
+		l = h.sessions.lookFor(id)
+		h.unlock()
+		if err = h.state.putSession(id, r); !errors.Is(err, store.ErrExists) {
+			return id, l, err
 		}
 		now := h.lock()
+		h.sessions.looked(id, l)
 		id = h.freeSessionID("", now)
 		h.unlock()
 		if id == "" {
 			break
 		}
 	}
-	return "", errors.New("altar: no session id is free")
+	return "", nil, errors.New("altar: no session id is free")
 }
 
 // destroyStored ends a session in the store before it ends here, and reports
@@ -131,6 +137,9 @@ func (h *Host) destroyStored(hc *hostConn, m *DestroySession) bool {
 func (h *Host) destroyedElsewhere(id string) {
 	now := h.lock()
 	defer h.unlock()
+	if look := h.sessions.looks[id]; look != nil {
+		look.destroyed = true // what is being read may be older
+	}
 	if s := h.sessions.byID[id]; s != nil && s.kind == ownSession {
 		h.endSession(s, "destroyed", ReasonSessionDestroyed, now)
 	}

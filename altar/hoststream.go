@@ -53,6 +53,7 @@ func (h *Host) streamChunk(hc *hostConn, m *StreamChunk, now time.Time) {
 func (h *Host) accepted(c *hostCall, now time.Time) {
 	h.stats.Chunks++
 	h.timers.set(&c.deadline, now.Add(c.limit))
+	h.renewIntent(c, now)
 }
 
 // deliver forwards a chunk that is due, and ends the call if it is the last.

@@ -27,6 +27,7 @@ type faulty struct {
 	store.Store
 	mu    sync.Mutex
 	fault func(op, key string) error
+	after func(op, key string) error // done, but the answer is lost
 	delay time.Duration
 }
 
@@ -47,6 +48,23 @@ func (f *faulty) at(ctx context.Context, op, key string) error {
 	return nil
 }
 
+// done is called when something was done.
+func (f *faulty) done(op, key string) error {
+	f.mu.Lock()
+	after := f.after
+	f.mu.Unlock()
+	if after != nil {
+		return after(op, key)
+	}
+	return nil
+}
+
+func (f *faulty) lose(after func(op, key string) error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.after = after
+}
+
 func (f *faulty) set(fault func(op, key string) error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -59,21 +77,24 @@ func (f *faulty) Get(ctx context.Context, key string) (store.Entry, error) {
 	if err := f.at(ctx, "get", key); err != nil {
 		return store.Entry{}, err
 	}
-	return f.Store.Get(ctx, key)
+	e, err := f.Store.Get(ctx, key)
+	return e, errors.Join(err, f.done("get", key))
 }
 
 func (f *faulty) Create(ctx context.Context, key string, v []byte, ttl time.Duration) (store.Revision, error) {
 	if err := f.at(ctx, "create", key); err != nil {
 		return 0, err
 	}
-	return f.Store.Create(ctx, key, v, ttl)
+	rev, err := f.Store.Create(ctx, key, v, ttl)
+	return rev, errors.Join(err, f.done("create", key))
 }
 
 func (f *faulty) Update(ctx context.Context, key string, v []byte, rev store.Revision, ttl time.Duration) (store.Revision, error) {
 	if err := f.at(ctx, "update", key); err != nil {
 		return 0, err
 	}
-	return f.Store.Update(ctx, key, v, rev, ttl)
+	rev, err := f.Store.Update(ctx, key, v, rev, ttl)
+	return rev, errors.Join(err, f.done("update", key))
 }
 
 func (f *faulty) Delete(ctx context.Context, key string, rev store.Revision) error {

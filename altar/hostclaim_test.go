@@ -1,0 +1,225 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package altar
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/fivewire/fivewire/store"
+)
+
+// intents returns when what the store holds of calls expires, by session and
+// invocation id.
+func intents(t *testing.T, st store.Store) map[string]time.Time {
+	all := map[string]time.Time{}
+	for e, err := range st.List(t.Context(), "altar/call/") {
+		require.NoError(t, err)
+		all[strings.TrimPrefix(e.Key, "altar/call/")] = e.Expires
+	}
+	return all
+}
+
+// D-22: what is known of a call whose Host died is forgotten in the end, also
+// where nobody knows when its session ends, but not before an outcome would be.
+func TestIntentsExpire(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		st, runs := store.NewMemory(), new(atomic.Int64)
+		opts := HostOptions{SlidingTTL: true}
+		a := live(t, st, "a", runs, opts)
+		w := connect(t, a.h, testUser)
+		w.session("s")
+		w.session("ended")
+		begun := time.Now()
+		w.send(call("i", "wait", `{"ms":50000}`))
+		w.send(call("left", "wait", `{"ms":50000}`))
+		w.send(&ToolCall{InvocationID: "j", SessionID: "ended", ToolName: "wait", Parameters: json.RawMessage(`{"ms":50000}`)})
+		synctest.Wait()
+		require.Len(t, intents(t, st), 3)
+		w.send(&DestroySession{SessionID: "ended"})
+		synctest.Wait()
+		a.die()
+		for id, expires := range intents(t, st) {
+			// A minute is what the contract allows.
+			require.Greater(t, expires.Sub(begun), time.Minute+5*time.Minute, id)
+			require.Less(t, expires.Sub(begun), 15*time.Minute, id)
+		}
+
+		b := live(t, st, "b", runs, opts)
+		w = connect(t, b.h, testUser)
+		time.Sleep(time.Minute + 5*time.Minute)
+		w.send(call("i", "wait", `{"ms":50000}`))
+		require.ErrorIs(t, next[*ToolResult](w).Error, ReasonDisconnected, "it may have run until now")
+		time.Sleep(9 * time.Minute)
+		require.Empty(t, intents(t, st))
+		for _, id := range []string{"i", "left"} {
+			w.send(call(id, "wait", `{"ms":1}`)) // other parameters
+			require.Nil(t, next[*ToolResult](w).Error, "the id is new")
+		}
+	})
+}
+
+// The same for streams, which have no end as long as chunks come: what is known of
+// them is kept all the time.
+func TestIntentOfLongStream(t *testing.T) {
+	for name, fault := range map[string]func(op, key string) error{
+		"": nil,
+		"answers lost": func(op, key string) error {
+			if op == "update" && strings.HasPrefix(key, "altar/call/") {
+				return errDown
+			}
+			return nil
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				st, runs := store.NewMemory(), new(atomic.Int64)
+				opts := HostOptions{SlidingTTL: true, RecordFor: 20 * time.Second}
+				a, b := live(t, st, "a", runs, opts), live(t, st, "b", runs, opts)
+				wa, wb := connect(t, a.h, testUser), connect(t, b.h, testUser)
+				wa.session("s")
+				ticks := &ToolCall{InvocationID: "i", SessionID: "s", ToolName: "ticks", Parameters: json.RawMessage(`{}`), Collect: true}
+				for i, id := range []string{"i", "j", "k"} {
+					own := *ticks
+					own.InvocationID = id
+					wa.send(&own)
+					synctest.Wait()
+					require.Len(t, intents(t, st), i+1)
+				}
+				a.own.lose(fault)
+				for n := range 4 {
+					time.Sleep(2 * time.Minute)
+					wb.send(&ToolCall{InvocationID: fmt.Sprint(n), SessionID: "s", ToolName: "math/add", Parameters: json.RawMessage(`{"a":1,"b":2}`)})
+					require.Nil(t, next[*ToolResult](wb).Error, "so that the session lives")
+					for _, id := range []string{"i", "j", "k"} {
+						expires, ok := intents(t, st)["s/"+id]
+						require.True(t, ok)
+						require.Greater(t, time.Until(expires), time.Minute+20*time.Second)
+						require.Less(t, time.Until(expires), 2*time.Minute)
+					}
+				}
+				a.own.lose(nil)
+				runs.Store(0)
+
+				// One ends, one is repeated elsewhere, and then the Host dies.
+				wa.send(&CancelCall{InvocationID: "i", SessionID: "s"})
+				require.ErrorIs(t, next[*ToolResult](wa).Error, ReasonCancelled)
+				wb.send(ticks)
+				require.ErrorIs(t, next[*ToolResult](wb).Error, ReasonCancelled)
+				again := *ticks
+				again.InvocationID = "j"
+				wb.send(&again)
+				synctest.Wait()
+				a.die()
+				require.ErrorIs(t, next[*ToolResult](wb).Error, ReasonDisconnected)
+				time.Sleep(2 * time.Minute)
+				require.Empty(t, intents(t, st))
+			})
+		})
+	}
+}
+
+// D-22: an outcome that another Host had is forgotten everywhere at the same time.
+func TestAdoptedOutcomeExpires(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		st, runs := store.NewMemory(), new(atomic.Int64)
+		a, b := live(t, st, "a", runs, HostOptions{}), live(t, st, "b", runs, HostOptions{})
+		wa, wb := connect(t, a.h, testUser), connect(t, b.h, testUser)
+		wa.session("s")
+		c := call("i", "math/add", `{"a":1,"b":2}`)
+		wa.send(c)
+		require.Nil(t, next[*ToolResult](wa).Error)
+		time.Sleep(4 * time.Minute)
+		wb.send(c)
+		require.Nil(t, next[*ToolResult](wb).Error)
+		require.Equal(t, int64(1), runs.Load())
+		time.Sleep(2 * time.Minute)
+		wb.send(call("i", "math/add", `{"a":1,"b":3}`))
+		require.Equal(t, json.RawMessage("4"), next[*ToolResult](wb).Payload, "the id is new")
+		require.Equal(t, int64(2), runs.Load())
+	})
+}
+
+// D-19: a session that is destroyed while another Host reads or writes it in the
+// store does not live on there.
+func TestDestroyedWhileRead(t *testing.T) {
+	for _, read := range []bool{true, false} {
+		t.Run(fmt.Sprint("read=", read), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				st, runs := store.NewMemory(), new(atomic.Int64)
+				a, b := live(t, st, "a", runs, HostOptions{}), live(t, st, "b", runs, HostOptions{})
+				wa, wb := connect(t, a.h, testUser), connect(t, b.h, testUser)
+				wa.session("other")
+				wb.send(call("x", "math/add", `{"a":1,"b":2}`)) // listens from now on
+				next[*ToolResult](wb)
+				if read {
+					wa.session("s")
+				}
+				gate := make(chan struct{})
+				b.own.lose(func(_, key string) error {
+					if key == "altar/session/s" {
+						<-gate
+					}
+					return nil
+				})
+				go func() {
+					if read {
+						_ = wb.conn.Send(call("i", "math/add", `{"a":1,"b":2}`))
+					} else {
+						_ = wb.conn.Send(&CreateSession{SessionID: "s"})
+					}
+				}()
+				synctest.Wait()
+				wa.send(&DestroySession{SessionID: "s"})
+				next[*SessionDestroyed](wa)
+				synctest.Wait()
+				close(gate)
+				if read {
+					require.ErrorIs(t, next[*ToolResult](wb).Error, ReasonUnknownSession)
+				} else {
+					next[*SessionCreated](wb)
+				}
+				synctest.Wait()
+				require.NotContains(t, b.h.Sessions(), "s")
+				require.Empty(t, b.h.sessions.looks)
+			})
+		})
+	}
+}
+
+// D-35: many who create sessions at once get no more than one after the other.
+func TestSessionQuotaWithStore(t *testing.T) {
+	for _, opts := range []HostOptions{{MaxSessions: 3}, {MaxLiveSessions: 3}} {
+		synctest.Test(t, func(t *testing.T) {
+			a := live(t, store.NewMemory(), "a", new(atomic.Int64), opts)
+			a.own.delay = time.Second
+			wires := make([]*wire, 10)
+			for i := range wires {
+				wires[i] = connect(t, a.h, testUser)
+				go func() { _ = wires[i].conn.Send(&CreateSession{}) }()
+			}
+			created := 0
+			for _, w := range wires {
+				m, err := w.conn.Receive()
+				require.NoError(t, err)
+				if e, ok := m.(*ErrorMessage); ok {
+					require.ErrorIs(t, e.Err, ReasonQuotaExceeded)
+				} else {
+					created++
+				}
+			}
+			require.Equal(t, 3, created)
+			require.Len(t, a.h.Sessions(), 3)
+			require.Zero(t, a.h.sessions.coming)
+			require.Equal(t, 3, a.h.sessions.perOwner[testUser.principal()])
+		})
+	}
+}
