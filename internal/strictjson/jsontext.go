@@ -12,6 +12,7 @@ import (
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
+	jsonv1 "github.com/go-json-experiment/json/v1"
 )
 
 // valid reports whether data is one value without duplicate names. It is the
@@ -114,6 +115,16 @@ var exact = json.WithUnmarshalers(json.JoinUnmarshalers(
 	}),
 ))
 
+// rules are those of encoding/json, but names match exactly. By rules of its own the
+// package can read no Duration, no list into an array of another length, and no
+// struct that has anything wrong with the tag of a single field.
+var rules = json.JoinOptions(
+	jsonv1.DefaultOptionsV1(),
+	json.MatchCaseInsensitiveNames(false),
+	jsontext.AllowInvalidUTF8(true),
+	exact,
+)
+
 // Decode stores a checked value in what dst points to, by the rules of
 // encoding/json with two differences: names of members match fields only
 // exactly, and a number that meets an empty interface becomes a [stdjson.Number],
@@ -122,7 +133,7 @@ func Decode(v Value, dst any) error {
 	if p := reflect.ValueOf(dst); p.Kind() != reflect.Pointer || p.IsNil() {
 		return errors.New("strictjson: the target of Decode is not a pointer")
 	}
-	return json.Unmarshal(v, dst, exact, jsontext.AllowInvalidUTF8(true))
+	return json.Unmarshal(v, dst, rules)
 }
 
 // Encode returns v as JSON by the rules of encoding/json, without the escaping
