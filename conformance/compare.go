@@ -118,7 +118,11 @@ func (c *comparison) plain(path string, want strictjson.Value, have got) {
 		}
 		return
 	}
-	c.differ(path, string(want), string(have.text()))
+	wanted := string(want)
+	if text, ok := want.Text(); ok && matcher.MatchString(text) {
+		wanted += " (there are matchers in json and jsonSubset only)"
+	}
+	c.differ(path, wanted, string(have.text()))
 }
 
 func (c *comparison) header(path string, want strictjson.Value, have Headers) {
@@ -198,12 +202,25 @@ func (c *comparison) json(path string, want, have strictjson.Value, subset bool)
 	}
 }
 
-// match compares a string of json, which may be a matcher.
+var (
+	// matcher is what stands for a value that is not fixed.
+	matcher = regexp.MustCompile(`^\$(?:any|string|number|time|(set|get):(.+))$`)
+
+	// misspelt is text that was most likely meant to be a matcher.
+	misspelt = regexp.MustCompile(`^\$[A-Za-z]+(?::|$)`)
+)
+
+// match compares a string of json, which may be a matcher. Anything else is text,
+// whatever it looks like.
 func (c *comparison) match(path, want string, raw, have strictjson.Value) {
 	text, isText := have.Text()
 	ok := false
 	wanted := string(raw)
-	switch verb, name, _ := strings.Cut(want, ":"); {
+	verb, name := "", ""
+	if m := matcher.FindStringSubmatch(want); m != nil {
+		verb, name = m[1], m[2]
+	}
+	switch {
 	case want == "$any":
 		return
 	case want == "$string":
@@ -212,11 +229,11 @@ func (c *comparison) match(path, want string, raw, have strictjson.Value) {
 		ok = have.Kind() == '0'
 	case want == "$time":
 		ok = isText && isTimestamp(text)
-	case verb == "$set":
+	case verb == "set":
 		if ok = isText && text != ""; ok {
 			c.memory[name] = text
 		}
-	case verb == "$get":
+	case verb == "get":
 		known, remembered := c.memory[name]
 		ok = isText && remembered && text == known
 		if remembered {
@@ -226,6 +243,9 @@ func (c *comparison) match(path, want string, raw, have strictjson.Value) {
 		}
 	default:
 		ok = isText && text == want
+		if misspelt.MatchString(want) {
+			wanted += " (not a matcher)"
+		}
 	}
 	if !ok {
 		c.differ(path, wanted, string(have))

@@ -81,7 +81,7 @@ func TestCompare(t *testing.T) {
 		{name: "pointers", want: `{"a":true,"b":null}`, answer: Answer{"a": yes(true), "b": (*bool)(nil)}},
 		{name: "integers", want: `{"a":18446744073709551615,"b":-9223372036854775808,"c":7}`, answer: Answer{"a": uint64(math.MaxUint64), "b": int64(math.MinInt64), "c": json.Number("7")}},
 		{name: "integers that a float takes for equal", want: `{"a":9007199254740993}`, answer: Answer{"a": 9007199254740992}, diffs: []string{`want.a: want 9007199254740993, got 9007199254740992`}},
-		{name: "no matchers outside json", want: `{"a":"$string"}`, answer: Answer{"a": "x"}, diffs: []string{`want.a: want "$string", got "x"`}},
+		{name: "no matchers outside json", want: `{"a":"$string"}`, answer: Answer{"a": "x"}, diffs: []string{`want.a: want "$string" (there are matchers in json and jsonSubset only), got "x"`}},
 		{name: "matcher as text", want: `{"a":"$string"}`, answer: Answer{"a": "$string"}},
 		{name: "nested json", want: `{"out":[{"json":{"a":"$any"}},{"jsonSubset":{"b":1}}]}`, answer: Answer{"out": []Answer{{"json": raw(`{"a":[]}`)}, {"json": raw(`{"b":1,"c":2}`)}}}},
 		{name: "nested json differs", want: `{"out":[{"json":{"b":1}}]}`, answer: Answer{"out": []Answer{{"json": raw(`{"b":1,"c":2}`)}}}, diffs: []string{`want.out[0].json.c: want (absent), got 2`}},
@@ -181,6 +181,27 @@ func TestCompareJSON(t *testing.T) {
 			require.Equal(t, tt.result == differ, len(subset) > 0, subset)
 		})
 	}
+}
+
+// A matcher that is misspelt, or stands where there are none, is text like any
+// other, and the message says so.
+func TestCompareHints(t *testing.T) {
+	answer := Answer{"json": raw(`{"a":"x"}`), "text": "x"}
+	for want, diff := range map[string]string{
+		`{"json":{"a":"$sting"},"text":"x"}`:    `want.json.a: want "$sting" (not a matcher), got "x"`,
+		`{"json":{"a":"$set"},"text":"x"}`:      `want.json.a: want "$set" (not a matcher), got "x"`,
+		`{"json":{"a":"$set:"},"text":"x"}`:     `want.json.a: want "$set:" (not a matcher), got "x"`,
+		`{"json":{"a":"$get:"},"text":"x"}`:     `want.json.a: want "$get:" (not a matcher), got "x"`,
+		`{"json":{"a":"$any:NAME"},"text":"x"}`: `want.json.a: want "$any:NAME" (not a matcher), got "x"`,
+		`{"json":{"a":"$ 5"},"text":"x"}`:       `want.json.a: want "$ 5", got "x"`,
+		`{"json":{"a":"x"},"text":"$string"}`:   `want.text: want "$string" (there are matchers in json and jsonSubset only), got "x"`,
+		`{"json":{"a":"x"},"text":"$set:NAME"}`: `want.text: want "$set:NAME" (there are matchers in json and jsonSubset only), got "x"`,
+		`{"json":{"a":"x"},"text":"$5"}`:        `want.text: want "$5", got "x"`,
+	} {
+		require.Equal(t, []string{diff}, compared(t, want, answer, nil))
+	}
+	// What reads like one is text still.
+	require.Empty(t, compared(t, `{"json":{"a":"$set","b":"$sting"},"text":"$string"}`, Answer{"json": raw(`{"a":"$set","b":"$sting"}`), "text": "$string"}, nil))
 }
 
 func TestCompareRemembersAcrossAnswers(t *testing.T) {

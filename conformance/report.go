@@ -137,12 +137,9 @@ func (r *Report) Protocols() []ProtocolReport {
 // Write writes the report to a file, in the format that its name ends in: .txt,
 // .json, .xml (JUnit) or .html.
 func (r *Report) Write(file string) error {
-	formats := map[string]func(io.Writer) error{
-		".txt": r.WriteText, ".json": r.WriteJSON, ".xml": r.WriteJUnit, ".html": r.WriteHTML,
-	}
-	write, ok := formats[strings.ToLower(filepath.Ext(file))]
-	if !ok {
-		return fmt.Errorf("conformance: report %s: the name must end in .txt, .json, .xml or .html", file)
+	write, err := r.format(file)
+	if err != nil {
+		return err
 	}
 	f, err := os.Create(file)
 	if err != nil {
@@ -156,6 +153,18 @@ func (r *Report) Write(file string) error {
 		return fmt.Errorf("conformance: report %s: %w", file, err)
 	}
 	return nil
+}
+
+// format returns what writes the format that the name of a file ends in.
+func (r *Report) format(file string) (func(io.Writer) error, error) {
+	formats := map[string]func(io.Writer) error{
+		".txt": r.WriteText, ".json": r.WriteJSON, ".xml": r.WriteJUnit, ".html": r.WriteHTML,
+	}
+	write, ok := formats[strings.ToLower(filepath.Ext(file))]
+	if !ok {
+		return nil, fmt.Errorf("conformance: report %s: the name must end in .txt, .json, .xml or .html", file)
+	}
+	return write, nil
 }
 
 // WriteText writes a table of protocols and suites, and the cases that did not

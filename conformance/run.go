@@ -23,8 +23,9 @@ type Options struct {
 }
 
 // Run runs every case of the set as a subtest <protocol>/<suite>/<id> of t and
-// returns what came out. It fails t for every fault of the set and if there is
-// no case at all. A case of a protocol that is not among protocols fails.
+// returns what came out. It fails t for every fault of the set, and if no case has
+// run: because there is none, or because -run and -skip leave none. A case of a
+// protocol that is not among protocols fails.
 func Run(t *testing.T, set *Set, protocols []Protocol, opts *Options) *Report {
 	t.Helper()
 	var known []KnownFailure
@@ -64,6 +65,12 @@ func Run(t *testing.T, set *Set, protocols []Protocol, opts *Options) *Report {
 				})
 			}
 		})
+	}
+	if len(r.Results) == 0 && len(set.cases) > 0 {
+		// A misspelt name in -run must not look like success.
+		fault := fmt.Sprintf("none of the %d cases has run: -run or -skip leaves none of them", len(set.cases))
+		r.Faults = append(r.Faults, fault)
+		t.Error(fault)
 	}
 	r.Seconds = time.Since(r.Started).Seconds()
 	return r

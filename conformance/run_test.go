@@ -212,6 +212,8 @@ func TestExecuteScript(t *testing.T) {
 			"want":{"steps":[{},{},{"out":["a"]},{}]}`},
 		{name: "the clock keeps what a step waited", op: "script", rest: `"in":{"steps":[{"do":"sleep"},{"do":"time"}]},"want":{"steps":[{},{"json":"2024-01-15T10:31:00Z"}]}`},
 		{name: "at before the clock", op: "script", rest: `"in":{"steps":[{"do":"sleep"},{"do":"time","at":1000}]},"want":{"steps":[{},{"json":"$time"}]}`, message: "in.steps[1].at: lies 59s before the clock"},
+		{name: "at below zero", op: "script", rest: `"in":{"steps":[{"do":"time","at":-1}]},"want":{"steps":[{"json":"$time"}]}`, message: "in.steps[0].at: want 0 to"},
+		{name: "at so late that its nanoseconds begin anew", op: "script", rest: `"in":{"steps":[{"do":"time","at":18446744073710}]},"want":{"steps":[{"json":"$time"}]}`, message: "in.steps[0].at: want 0 to"},
 		{name: "at no number", op: "script", rest: `"in":{"steps":[{"do":"time","at":"1"}]},"want":{"steps":[{"json":"$time"}]}`, message: `in.steps[0].at: want an integer, not "1"`},
 		{name: "remembered", op: "script", rest: `"in":{"prefix":"t","steps":[{"do":"new"},{"do":"new"},{"do":"say","wire":"x${a}y${b}${OWN}"},{"do":"say","wire":"$get:b"}]},
 			"want":{"steps":[{"json":"$set:a"},{"json":"$set:b"},{"text":"xt-1yt-2${OWN}"},{"text":"t-2"}]}`},
@@ -347,8 +349,14 @@ func TestRunFails(t *testing.T) {
 	require.Equal(t, 1, written.Failed)
 	require.Equal(t, "x", written.Protocols[0].Suites[0].Suite)
 
-	_, err = run("^TestVectors$/^nothing$", "", "-report", filepath.Join(dir, "report.doc"))
+	out, err = run("^TestVectors$/^arc$/^x$", at("op"), "-report", filepath.Join(dir, "report.doc"))
 	require.Error(t, err)
+	require.Contains(t, out, "the name must end in .txt, .json, .xml or .html")
+	require.NotContains(t, out, "arc-x-001", "this is said before the vectors run")
+
+	out, err = run("^TestVectors$/^arc$/^streem$", "")
+	require.Error(t, err)
+	require.Contains(t, out, "cases has run: -run or -skip leaves none")
 }
 
 // TestOpThatEndsTheTest shows that an operation that calls FailNow still leaves

@@ -41,6 +41,9 @@ type Script struct {
 	Open func(t *testing.T, in *Input) (Step, error)
 }
 
+// maxAt is a century in milliseconds. Some more of them are a negative Duration.
+const maxAt = 100 * 366 * 24 * 3600 * 1000
+
 // A Step runs one step of a script and returns its answer, which is compared at
 // once with the same step of want.steps. The clock stands where the member "at"
 // wants it (milliseconds since the start; without it the clock stays), and
@@ -96,7 +99,11 @@ func (s Script) run(t *testing.T, in *Input, steps []*Input, wanted []strictjson
 			return err
 		}
 		if sin.Has("at") {
-			due := start.Add(time.Duration(sin.Int("at")) * time.Millisecond)
+			ms := sin.Int("at")
+			if ms < 0 || ms > maxAt {
+				return fmt.Errorf("%s.at: want 0 to %d milliseconds, not %d", at, maxAt, ms)
+			}
+			due := start.Add(time.Duration(ms) * time.Millisecond)
 			wait := time.Until(due)
 			if wait < 0 {
 				return fmt.Errorf("%s.at: lies %v before the clock", at, -wait)

@@ -115,8 +115,8 @@ func (s *Set) fault(format string, args ...any) {
 }
 
 // load reads a folder. Everything in it that is not a vector file in its place
-// is a fault, but for hidden files, for files without the name of a vector file
-// (such as a README), and for what skip names.
+// is a fault, but for hidden files, for files that do not look like a vector file
+// by their name (such as a README), and for what skip names.
 func load(fsys fs.FS, name string, skip ...string) *Set {
 	s := &Set{}
 	entries, err := fs.ReadDir(fsys, ".")
@@ -138,7 +138,7 @@ func load(fsys fs.FS, name string, skip ...string) *Set {
 			s.fault("%s: a vector file must stand in the folder of its protocol", path.Join(name, e.Name()))
 		}
 	}
-	if len(s.cases) == 0 {
+	if len(s.cases) == 0 && len(s.faults) == 0 {
 		s.fault("%s: there are no vectors", name)
 	}
 	s.refuseRepeated()
@@ -152,7 +152,7 @@ func (s *Set) readProtocol(fsys fs.FS, name, protocol string) {
 		s.fault("%s: %w", name, err)
 		return
 	}
-	files := 0
+	files, before := 0, len(s.faults)
 	for _, e := range entries {
 		if hidden(e.Name()) {
 			continue
@@ -167,9 +167,11 @@ func (s *Set) readProtocol(fsys fs.FS, name, protocol string) {
 		case isVectorFile(e.Name()):
 			files++
 			s.readFile(fsys, name, file)
+		case strings.Contains(strings.ToLower(e.Name()), ".json"):
+			s.fault("%s: the name of a vector file ends in .json", path.Join(name, file))
 		}
 	}
-	if files == 0 {
+	if files == 0 && len(s.faults) == before {
 		s.fault("%s: there are no vectors", folder)
 	}
 }
@@ -193,7 +195,15 @@ func (s *Set) readFile(fsys fs.FS, name, file string) {
 		return
 	}
 	v, err := strictjson.Check(data, strictjson.Options{MaxDepth: maxDepth})
-	if err != nil {
+	switch {
+	case err == nil:
+	case bytes.HasPrefix(data, []byte("\ufeff")):
+		s.fault("%s: begins with a byte order mark; a vector file has none", source)
+		return
+	case len(bytes.TrimSpace(data)) == 0:
+		s.fault("%s: the file is empty", source)
+		return
+	default:
 		s.faults = append(s.faults, positioned(source, data, err))
 		return
 	}

@@ -70,6 +70,11 @@ func TestLoadFaults(t *testing.T) {
 		{name: "a level too low", files: map[string]string{"fake/sub/demo.json": vectorFile(oneCase)}, fault: "mine/fake/sub: a folder below"},
 		{name: "bad JSON", files: map[string]string{"fake/demo.json": "{\n  \"format\": 1,\n  oops\n}"}, fault: "mine/fake/demo.json:3:3: not valid JSON"},
 		{name: "bad UTF-8", files: map[string]string{"fake/demo.json": vectorFile("\"\xff\"")}, fault: "not valid UTF-8"},
+		{name: "byte order mark", files: map[string]string{"fake/demo.json": "\ufeff" + vectorFile(oneCase)}, fault: "mine/fake/demo.json: begins with a byte order mark"},
+		{name: "two bytes a character", files: map[string]string{"fake/demo.json": "\xff\xfe{\x00}\x00"}, fault: "mine/fake/demo.json:1:1: not valid UTF-8"},
+		{name: "empty file", files: map[string]string{"fake/demo.json": " \n"}, fault: "mine/fake/demo.json: the file is empty"},
+		{name: "another ending", files: map[string]string{"fake/demo.json": vectorFile(oneCase), "fake/more.json.bak": ""}, fault: "mine/fake/more.json.bak: the name of a vector file ends in .json"},
+		{name: "lines", files: map[string]string{"fake/demo.json": vectorFile(oneCase), "fake/more.JSONL": ""}, fault: "mine/fake/more.JSONL: the name of a vector file ends in .json"},
 		{name: "trailing data", files: map[string]string{"fake/demo.json": vectorFile(oneCase) + "{}"}, fault: "more than one value"},
 		{name: "lone surrogate", files: edit(`"in":{}`, `"in":{"wire":"\ud800"}`), fault: "not valid JSON"},
 		{name: "duplicate name in json", files: edit(`"want":{}`, `"want":{"json":{"a":1,"a":1}}`), fault: "member name given twice (in /cases/0/want/json/a)"},
@@ -109,6 +114,20 @@ func TestLoadFaults(t *testing.T) {
 			require.NotEmpty(t, s.Faults())
 			require.Contains(t, fmt.Sprint(s.Faults()), tt.fault)
 		})
+	}
+}
+
+// One mistake is reported once.
+func TestLoadFaultsOnce(t *testing.T) {
+	for _, files := range []map[string]string{
+		{"fake/demo.json": "{"},
+		{"fake/demo.json": vectorFile()},
+		{"fake/demo.json": vectorFile("7")},
+		{"demo.json": vectorFile(oneCase)},
+		{"fake/sub/demo.json": vectorFile(oneCase)},
+		{"fake/README.md": ""},
+	} {
+		require.Len(t, Load(folder(files), "mine").Faults(), 1, files)
 	}
 }
 

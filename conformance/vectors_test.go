@@ -32,6 +32,10 @@ func TestMain(m *testing.M) {
 // CONFORMANCE_VECTORS and -vectors name, and writes the reports that -report
 // asks for.
 func TestVectors(t *testing.T) {
+	for _, file := range reportFlag {
+		_, err := (&Report{}).format(file) // before the work, not after it
+		require.NoError(t, err)
+	}
 	known, err := KnownFailures()
 	require.NoError(t, err)
 	further := append([]string{os.Getenv("CONFORMANCE_VECTORS")}, vectorsFlag...)
