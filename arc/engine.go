@@ -82,9 +82,10 @@ func (t *liveTask) bothKeys() string {
 	return t.keys
 }
 
-// load reads the state from the store, unless the task runs in this process,
-// where nobody else writes it but by taking part in the game of revisions. It is
-// called with the lock of the task held. It returns false if there is none.
+// load reads the state from the store, unless the task runs in this process, whose
+// copy is then good enough for a change: a save fails if another process was
+// faster. It is called with the lock of the task held. It returns false if there
+// is none.
 func (e *taskEngine) load(ctx context.Context, t *liveTask, again bool) (bool, error) {
 	if t.state != nil && !again && e.runs(t) {
 		return true, nil
@@ -109,7 +110,15 @@ func (e *taskEngine) load(ctx context.Context, t *liveTask, again bool) (bool, e
 	if err != nil {
 		return false, err
 	}
+	if t.state != nil && t.state.followed != st.followed {
+		t.subs = nil // somebody subscribed at another process
+	}
 	t.state, t.rev = st, entry.Revision
+	if t.run != nil && st.status.Final() {
+		t.run.cancel(taskOver(st.status))
+	} else if t.run != nil && st.instance != e.s.opts.Instance {
+		t.run.cancel(errTakenOver)
+	}
 	return true, nil
 }
 
@@ -294,7 +303,8 @@ var errTaskGone = errors.New("arc: the task is gone")
 // start begins to run a task, whose reference it takes over. It is called with
 // the lock of the task held, and with a context that never ends.
 func (e *taskEngine) start(ctx context.Context, t *liveTask, call *Call, initial *Message, recovered bool) {
-	run := &TaskRun{engine: e, task: t, call: *call, initial: initial, recovered: recovered, input: make(chan *Message, 1)}
+	run := &TaskRun{engine: e, task: t, call: *call, initial: initial, recovered: recovered, input: make(chan *Message, 1),
+		heard: t.state.input}
 	if call.out != nil {
 		call.out.keeps, run.placed = true, true
 	}
@@ -313,7 +323,7 @@ func (e *taskEngine) start(ctx context.Context, t *liveTask, call *Call, initial
 func (e *taskEngine) own(ctx context.Context, call *Call, id string) (*liveTask, error) {
 	t := e.acquire(id)
 	t.mu.Lock()
-	ok, err := e.load(ctx, t, false)
+	ok, err := e.load(ctx, t, e.s.shared) // what another process has answered holds here
 	if ok && t.state.agent == call.Agent && t.state.principal == call.principalID() {
 		return t, nil
 	}
@@ -350,9 +360,9 @@ func (e *taskEngine) send(ctx context.Context, call *Call) (any, error) {
 		return nil, err
 	}
 	if e.runs(t) {
-		t.run.deliver(p.Message)
+		t.run.deliver(t.state.input, p.Message)
 	} else {
-		e.tell(ctx, t, toldInput, p.Message)
+		e.tell(ctx, t)
 	}
 	return ackOf("Message received"), nil
 }
@@ -373,7 +383,7 @@ func (e *taskEngine) cancel(ctx context.Context, call *Call) (any, error) {
 		return nil, err
 	}
 	if !e.runs(t) {
-		e.tell(ctx, t, toldCancel, nil)
+		e.tell(ctx, t)
 	}
 	return t.state.canceled(), nil
 }
@@ -489,9 +499,6 @@ func (e *taskEngine) apply(ctx context.Context, t *liveTask, c *change) error {
 	}
 	for {
 		if c.byRun && t.state.instance != e.s.opts.Instance {
-			if t.run != nil {
-				t.run.cancel(errTakenOver)
-			}
 			return errTakenOver
 		}
 		old := t.state
@@ -509,6 +516,9 @@ func (e *taskEngine) apply(ctx context.Context, t *liveTask, c *change) error {
 		if item != nil {
 			if seq, err = e.db.Append(ctx, t.items(), "", item.b, 0); err != nil {
 				return err
+			}
+			if c.action == TaskSend {
+				next.input = seq
 			}
 		}
 		err = e.save(ctx, t, next)

@@ -77,10 +77,13 @@ func (e *taskEngine) leave() {
 func (e *taskEngine) keepLease(ctx context.Context) {
 	tick := time.NewTicker(e.s.opts.Lease / 3)
 	defer tick.Stop()
-	for {
+	for n := 1; ; n++ {
 		select {
 		case <-tick.C:
 			e.renew(ctx)
+			if n%3 == 0 {
+				e.lookAtAll(ctx)
+			}
 		case <-ctx.Done():
 			return
 		}
@@ -122,33 +125,16 @@ func (e *taskEngine) gone(ctx context.Context, instance string) (bool, error) {
 	return false, err
 }
 
-// What one process tells another about a task.
-const (
-	toldInput       = "input"
-	toldCancel      = "cancel"
-	toldSubscribers = "subscribers"
-)
-
-// tell lets the process that runs a task know that the task has changed. It is
-// called with the lock of the task held.
-func (e *taskEngine) tell(ctx context.Context, t *liveTask, what string, m *Message) {
+// tell lets the process that runs a task know at once that the task has changed.
+// If this is lost, it looks by itself before long. It is called with the lock of
+// the task held.
+func (e *taskEngine) tell(ctx context.Context, t *liveTask) {
 	if !e.s.shared || t.state.instance == e.s.opts.Instance {
 		return
 	}
-	b, err := encode(func(w *writer) {
-		w.open()
-		w.text("task", t.id)
-		w.text("what", what)
-		if m != nil {
-			w.messageOf("message", m)
-		}
-		w.close()
-	})
-	if err == nil {
-		_, err = e.db.Append(ctx, toldStream(t.state.instance), "", b, toldTTL)
-	}
+	_, err := e.db.Append(ctx, toldStream(t.state.instance), "", []byte(t.id), toldTTL)
 	if err != nil {
-		e.s.opts.Logger.ErrorContext(ctx, "arc: cannot tell the process of a task", "task", t.id, "error", err)
+		e.s.opts.Logger.WarnContext(ctx, "arc: cannot tell the process of a task", "task", t.id, "error", err)
 	}
 }
 
@@ -162,7 +148,7 @@ func (e *taskEngine) listen(ctx context.Context) {
 			records, err = e.db.Read(ctx, stream, 0, itemPage)
 		}
 		for _, rec := range records {
-			e.hear(ctx, rec.Value)
+			e.hear(ctx, string(rec.Value))
 			if err == nil {
 				err = e.db.Ack(ctx, stream, rec.Seq)
 			}
@@ -177,34 +163,62 @@ func (e *taskEngine) listen(ctx context.Context) {
 	}
 }
 
-func (e *taskEngine) hear(ctx context.Context, record []byte) {
-	r, err := readStored(record)
-	if err != nil {
-		return
-	}
-	t := e.acquire(r.text("task"))
+// hear looks at a task again, of which another process says that it changed.
+func (e *taskEngine) hear(ctx context.Context, id string) {
+	t := e.acquire(id)
 	defer e.release(t)
+	e.lookAgain(ctx, t)
+}
+
+// lookAtAll looks at all tasks again that run here: what another process has to
+// tell of them may have got lost with it.
+func (e *taskEngine) lookAtAll(ctx context.Context) {
+	e.mu.Lock()
+	all := make([]*liveTask, 0, len(e.live))
+	for _, t := range e.live {
+		t.refs++
+		all = append(all, t)
+	}
+	e.mu.Unlock()
+	for _, t := range all {
+		if ctx.Err() == nil {
+			e.lookAgain(ctx, t)
+		}
+		e.release(t)
+	}
+}
+
+// lookAgain tells the work of a task what other processes did to the task.
+func (e *taskEngine) lookAgain(ctx context.Context, t *liveTask) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.run == nil {
 		return
 	}
-	if ok, err := e.load(ctx, t, true); !ok {
+	ok, err := e.load(ctx, t, true)
+	if ok {
+		err = e.giveInput(ctx, t)
+	}
+	if err != nil && ctx.Err() == nil {
 		e.s.opts.Logger.ErrorContext(ctx, "arc: cannot read a task again", "task", t.id, "error", err)
-		return
 	}
-	switch r.text("what") {
-	case toldInput:
-		lenient := reader{lenient: true}
-		if m := lenient.message(r.v.Get("message")); m != nil {
-			t.run.deliver(m)
-		}
-	case toldSubscribers:
-		t.subs = nil
+}
+
+// giveInput gives the work of a task the message that another process took for
+// it. It is called with the lock of the task held.
+func (e *taskEngine) giveInput(ctx context.Context, t *liveTask) error {
+	if !e.runs(t) || t.state.input <= t.run.heard {
+		return nil
 	}
-	if t.state.status.Final() {
-		t.run.cancel(taskOver(t.state.status))
+	records, err := e.db.Read(ctx, t.items(), t.state.input-1, 1)
+	if err != nil || len(records) == 0 || records[0].Seq != t.state.input {
+		return err
 	}
+	m, err := itemOf(records[0])
+	if err == nil && m != nil {
+		t.run.deliver(t.state.input, m)
+	}
+	return err
 }
 
 // Recover takes over what a process that is gone has left in the store: tasks
@@ -326,10 +340,18 @@ func (e *taskEngine) recoverTask(ctx context.Context, id, from string) (bool, er
 // firstMessage returns what a task began with, or nil if it is not there.
 func (e *taskEngine) firstMessage(ctx context.Context, st *taskState) (*Message, error) {
 	records, err := e.db.Read(ctx, taskItems(st.id), 0, 1)
-	if err != nil || len(records) == 0 || len(records[0].Value) == 0 {
+	if err != nil || len(records) == 0 {
 		return nil, err
 	}
-	v, err := checkJSON(records[0].Value[1:])
+	return itemOf(records[0])
+}
+
+// itemOf reads a message of a task.
+func itemOf(rec store.Record) (*Message, error) {
+	if len(rec.Value) == 0 {
+		return nil, nil
+	}
+	v, err := checkJSON(rec.Value[1:])
 	if err != nil {
 		return nil, err
 	}

@@ -47,6 +47,7 @@ type TaskRun struct {
 	initial   *Message
 	recovered bool
 	input     chan *Message // from task.send
+	heard     uint64        // where the last of them stood; guarded by task.mu
 	over      <-chan struct{}
 	cancel    context.CancelCauseFunc
 }
@@ -147,7 +148,7 @@ func (r *TaskRun) RequireInput(ctx context.Context, required string) (*Message, 
 	case <-r.over:
 	case <-ctx.Done():
 	}
-	err := r.apply(ctx, &change{action: TaskResume, at: now()})
+	err := r.resume(ctx)
 	select {
 	case m := <-r.input: // it came at the last moment
 		return m, nil
@@ -159,9 +160,23 @@ func (r *TaskRun) RequireInput(ctx context.Context, required string) (*Message, 
 	return nil, context.Cause(ctx)
 }
 
-// deliver hands the message of a task.send to RequireInput. The machine lets
-// one pass for each call of that.
-func (r *TaskRun) deliver(m *Message) {
+// resume goes on without input. If another process has just taken some, the task
+// goes on already, and that is there now.
+func (r *TaskRun) resume(ctx context.Context) error {
+	err := r.apply(ctx, &change{action: TaskResume, at: now()})
+	if err == nil {
+		return nil
+	}
+	r.task.mu.Lock()
+	defer r.task.mu.Unlock()
+	return errors.Join(err, r.engine.giveInput(context.WithoutCancel(ctx), r.task))
+}
+
+// deliver hands the message of a task.send, which stands at a position among the
+// items, to RequireInput. The machine lets one pass for each call of that. It is
+// called with the lock of the task held.
+func (r *TaskRun) deliver(at uint64, m *Message) {
+	r.heard = at
 	select {
 	case r.input <- m:
 	default:

@@ -37,6 +37,8 @@ type taskState struct {
 	artifacts    int
 	events       uint64 // how many there were; numbers the notifications
 	instance     string // the process that runs it
+	input        uint64 // where the last message of a task.send stands among the items
+	followed     uint64 // how often somebody subscribed
 
 	// first is the message that the task begins with, until the state is written
 	// again: a task is created by one write, and whoever finds it can put its
@@ -58,6 +60,12 @@ const (
 func (w *writer) number(name string, n int64) {
 	w.key(name)
 	w.b = appendInt(w.b, n)
+}
+
+func (w *writer) optCount(name string, n uint64) {
+	if n > 0 {
+		w.number(name, int64(n))
+	}
 }
 
 func (w *writer) moment(name string, t time.Time) {
@@ -92,6 +100,8 @@ func (st *taskState) write(w *writer) {
 	w.number("artifacts", int64(st.artifacts))
 	w.number("events", int64(st.events))
 	w.optText("instance", st.instance)
+	w.optCount("input", st.input)
+	w.optCount("followed", st.followed)
 	if st.first != nil { // written by us, or read from here
 		w.key("first")
 		w.b = append(w.b, st.first...)
@@ -148,7 +158,7 @@ func decodeTask(b []byte) (*taskState, error) {
 		paused: r.moment("paused"), ended: r.moment("ended"), reason: r.text("reason"), canceledBy: r.text("canceledBy"),
 		priority: Priority(r.text("priority")), metadata: raw(r.v.Get("metadata")), messages: int(r.number("messages")),
 		artifacts: int(r.number("artifacts")), events: uint64(r.number("events")), instance: r.text("instance"),
-		first: raw(r.v.Get("first"))}
+		input: uint64(r.number("input")), followed: uint64(r.number("followed")), first: raw(r.v.Get("first"))}
 	if e := r.v.Get("error"); !e.Absent() {
 		st.fault, _ = decodeError(e)
 	}

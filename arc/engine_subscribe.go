@@ -5,9 +5,11 @@ package arc
 
 import (
 	"context"
+	"errors"
 	"slices"
 
 	"github.com/fivewire/fivewire/internal/randid"
+	"github.com/fivewire/fivewire/store"
 )
 
 // subscribe registers a webhook for a task.
@@ -56,6 +58,12 @@ func (e *taskEngine) subscribe(ctx context.Context, call *Call) (any, error) {
 	if sub.rev, err = e.db.Create(ctx, subKey(t.id, sub.ID), b, e.s.outbox.retention()); err != nil {
 		return nil, err
 	}
+	if !final {
+		if final, err = e.follow(ctx, t, sub); err != nil {
+			return nil, errors.Join(err, e.db.Delete(ctx, subKey(t.id, sub.ID), 0))
+		}
+		sub.Active = !final
+	}
 	if final {
 		events, first := t.state.lastEvents()
 		for i, n := range events {
@@ -66,15 +74,37 @@ func (e *taskEngine) subscribe(ctx context.Context, call *Call) (any, error) {
 			}
 		}
 		e.s.outbox.finish(sub)
-	} else {
-		// A copy: who reads the list may still hold the old one.
-		t.subs = append(slices.Clip(slices.Clone(subs)), sub)
-		if !e.runs(t) {
-			e.tell(ctx, t, toldSubscribers, nil)
-		}
 	}
 	b, err = subscriptionResult(&sub.Subscription)
 	return &ready{writer{b: b}}, err
+}
+
+// follow makes everybody who changes a task look for its subscribers, of whom there
+// is a new one: each change comes either before this one, which then sees it, or
+// after it. It returns true if the task is over by then.
+func (e *taskEngine) follow(ctx context.Context, t *liveTask, sub *subscription) (over bool, err error) {
+	for {
+		next := *t.state
+		next.followed++
+		err := e.save(ctx, t, &next)
+		if err == nil {
+			if t.subs != nil { // a copy: who reads the list may still hold the old one
+				t.subs = append(slices.Clip(slices.Clone(t.subs)), sub)
+			}
+			return false, nil
+		}
+		if !errors.Is(err, store.ErrConflict) {
+			return false, err
+		}
+		switch ok, err := e.load(ctx, t, true); {
+		case err != nil:
+			return false, err
+		case !ok:
+			return false, idFault(ErrTaskNotFound, "taskId", t.id)
+		case t.state.status.Final():
+			return true, nil
+		}
+	}
 }
 
 // staticSubs are the webhooks of the configuration as they follow one task.
