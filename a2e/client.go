@@ -163,8 +163,9 @@ func NewClient(rw io.ReadWriteCloser, opts *ClientOptions) *Client {
 }
 
 // Connect shakes hands with the host. It fails with a [*HandshakeError] if the
-// host refuses, and the client is closed then. A second Connect asks for the
-// same capabilities again.
+// host refuses. A client whose first handshake fails, in whatever way, is closed
+// then. A second Connect asks for the same capabilities again; if it fails, the
+// session goes on as it was.
 func (c *Client) Connect(ctx context.Context) (*HandshakeResponse, error) {
 	return c.Handshake(ctx, &HandshakeRequest{AgentID: c.opts.AgentID, AgentCaps: c.opts.Capabilities, AuthToken: c.opts.Token})
 }
@@ -183,25 +184,29 @@ func (c *Client) Handshake(ctx context.Context, r *HandshakeRequest) (*Handshake
 	c.start.Do(c.begin)
 	answer, err := c.roundTrip(ctx, TypeHandshakeRequest, r, &CallOptions{Timeout: handshakeTimeout})
 	if err != nil {
-		c.shut(fmt.Errorf("a2e: handshake: %w", err), false)
-		return nil, fmt.Errorf("a2e: handshake: %w", err)
+		return nil, c.failed(fmt.Errorf("a2e: handshake: %w", err))
 	}
 	resp, ok := answer.Body.(*HandshakeResponse)
-	if !ok {
-		return nil, ErrUnexpectedResponse
-	}
-	if !resp.OK {
-		refused := &HandshakeError{Reason: resp.Reason}
-		c.mu.Lock()
-		first := c.state != clientReady
-		c.mu.Unlock()
-		if first {
-			c.shut(refused, false)
-		}
-		return nil, refused
+	switch {
+	case !ok:
+		return nil, c.failed(ErrUnexpectedResponse)
+	case !resp.OK:
+		return nil, c.failed(&HandshakeError{Reason: resp.Reason})
 	}
 	c.accept(answer, resp)
 	return resp, nil
+}
+
+// failed ends the client after a handshake that failed, unless one before was good:
+// then the session is what it was (D-24).
+func (c *Client) failed(err error) error {
+	c.mu.Lock()
+	first := c.state != clientReady
+	c.mu.Unlock()
+	if first {
+		c.shut(err, false)
+	}
+	return err
 }
 
 func (c *Client) accept(answer *Message, resp *HandshakeResponse) {

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -114,7 +115,7 @@ func (c *Client) Do(ctx context.Context, msgType string, body any, opts *CallOpt
 		}
 		c.log.Info("a2e: call is repeated", "type", msgType, "err", err)
 		if e.Code == ErrTimeout {
-			raiseTimeout(body)
+			body = raiseTimeout(body)
 		}
 		if waitErr := wait.Wait(ctx, i+1); waitErr != nil {
 			return nil, err
@@ -122,12 +123,17 @@ func (c *Client) Do(ctx context.Context, msgType string, body any, opts *CallOpt
 	}
 }
 
-// raiseTimeout doubles the time limit that a request names, as one that ran out
-// of time will do so again.
-func raiseTimeout(body any) {
-	if v := memberOf(&Message{Body: body}, "timeout"); v.IsValid() && v.CanInt() && v.Int() > 0 && v.Int() < 1<<30 {
-		v.SetInt(2 * v.Int())
+// raiseTimeout returns a request with twice the time limit that it names, as one
+// that ran out of time will do so again. The request itself stays as it is.
+func raiseTimeout(body any) any {
+	if v := memberOf(&Message{Body: body}, "timeout"); !v.IsValid() || !v.CanInt() || v.Int() <= 0 || v.Int() >= 1<<30 {
+		return body
 	}
+	own := reflect.New(reflect.TypeOf(body).Elem())
+	own.Elem().Set(reflect.ValueOf(body).Elem())
+	v := memberOf(&Message{Body: own.Interface()}, "timeout")
+	v.SetInt(2 * v.Int())
+	return own.Interface()
 }
 
 // Ask is [Client.Do] with the model of the answer.
@@ -156,7 +162,10 @@ type Stream struct {
 // answer comes from [Stream.Answer]. Whether a host sends events depends on the
 // member streaming of the request.
 func (c *Client) Stream(ctx context.Context, msgType string, body any, opts *CallOptions) *Stream {
-	s := &Stream{c: c}
+	s := &Stream{c: c, err: context.Cause(ctx)}
+	if s.err != nil {
+		return s
+	}
 	timeout := time.Duration(0)
 	if opts != nil {
 		timeout = opts.Timeout
@@ -252,6 +261,9 @@ func (c *Client) newPending(msgType string, body any) (*pending, error) {
 }
 
 func (c *Client) roundTrip(ctx context.Context, msgType string, body any, o *CallOptions) (*Message, error) {
+	if ctx.Err() != nil { // nothing is sent of what nobody waits for
+		return nil, context.Cause(ctx)
+	}
 	p, err := c.newPending(msgType, body)
 	if err != nil {
 		return nil, err
@@ -314,20 +326,38 @@ func (c *Client) freeTimer(t *time.Timer) {
 	c.timers.Put(t)
 }
 
-// Send sends a message without waiting for anything: an event, or a request whose
-// answer is of no interest and will be counted as dropped.
+// Send sends a message without waiting for an answer: an event, or a request whose
+// answer is of no interest and will be counted as dropped. It waits while the
+// host does not read.
 func (c *Client) Send(ctx context.Context, msgType string, body any) error {
 	p, err := c.newPending(msgType, body)
 	if err != nil {
 		return err
 	}
 	defer freeLine(p.line)
+	if err := c.ready(); err != nil {
+		return err
+	}
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	if err := c.out.wait(ctx); err != nil {
+		return err
+	}
+	if err := c.ready(); err != nil { // it may have ended meanwhile
+		return err
+	}
+	c.out.put(*p.line)
+	return nil
+}
+
+// ready returns why nothing can be sent, or nil.
+func (c *Client) ready() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch c.state {
 	case clientReady:
-		c.out.put(*p.line)
-		return ctx.Err()
+		return nil
 	case clientClosed:
 		return ErrClosed
 	}

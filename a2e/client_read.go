@@ -83,11 +83,11 @@ func (c *Client) denoise(line []byte) []byte {
 // reject answers a message that cannot be decoded, and fails the call that it
 // belongs to (D-37).
 func (c *Client) reject(err *Error) {
-	if err.msgType == TypeError {
+	if err.msgType == TypeError { // which gets no answer
 		c.dropped.Add(1)
-		return
+	} else {
+		c.reply(errorMessage(err))
 	}
-	c.reply(errorMessage(err))
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if p := c.calls.get(err.refID); p != nil && err.refID != "" && c.kind(err.msgType) != KindEvent {

@@ -116,11 +116,13 @@ func (w rewriting) Read(b []byte) (int, error) {
 func TestRetry(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		calls := 0
+		var limits []int64
 		rw := fakeHost(t, func(m *a2e.Message) []string {
 			if m.Type == "handshake/req" {
 				return []string{message("handshake/resp", "r", `,"req_id":"`+m.ID+`"`)}
 			}
 			calls++
+			limits = append(limits, m.Body.(*tools.CallRequest).Timeout)
 			code, retryable := "timeout", "true"
 			if calls == 3 {
 				code, retryable = "tool_error", "false"
@@ -138,7 +140,8 @@ func TestRetry(t *testing.T) {
 		require.ErrorIs(t, err, a2e.ErrTool)
 		require.Equal(t, 3, calls)
 		require.Equal(t, 3*time.Second, time.Since(start), "1 and 2 seconds")
-		require.EqualValues(t, 4, r.Timeout, "a timeout raises the time")
+		require.Equal(t, []int64{1, 2, 4}, limits, "a timeout raises the time")
+		require.EqualValues(t, 1, r.Timeout, "the request is the caller's")
 		calls = 0
 		_, err = c.Do(t.Context(), "tool/call/req", r, &a2e.CallOptions{Retry: &a2e.RetryPolicy{}})
 		require.ErrorIs(t, err, a2e.ErrTimeout)
@@ -442,4 +445,108 @@ func TestEventsOfError(t *testing.T) {
 	require.ErrorAs(t, err, &e)
 	require.Len(t, e.Events, 3)
 	require.EqualValues(t, 2, e.Events[2].Info().Seq)
+}
+
+// connected returns a client that shook hands with a host of which nothing else is
+// heard, and what it writes.
+func connected(t *testing.T, answer func(m *a2e.Message) []string) *a2e.Client {
+	c := a2e.NewClient(fakeHost(t, func(m *a2e.Message) []string {
+		if m.Type == "handshake/req" {
+			return []string{message("handshake/resp", "h", `,"req_id":"`+m.ID+`","session_id":"s","max_parallel":4,"ok":true`)}
+		}
+		return answer(m)
+	}), &a2e.ClientOptions{Types: catalogue.Types()})
+	t.Cleanup(func() { _ = c.Close() })
+	_, err := c.Connect(t.Context())
+	require.NoError(t, err)
+	return c
+}
+
+// Of a call whose context is over nothing is sent: the host might act on it.
+func TestNothingIsSentInVain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var heard atomic.Int32
+		c := connected(t, func(*a2e.Message) []string { heard.Add(1); return nil })
+		over, cancel := context.WithCancelCause(t.Context())
+		why := errors.New("why")
+		cancel(why)
+		_, err := c.Do(over, "tool/list/req", &tools.ListRequest{}, nil)
+		require.ErrorIs(t, err, why)
+		_, err = c.Stream(over, "tool/list/req", &tools.ListRequest{}, nil).Answer()
+		require.ErrorIs(t, err, why)
+		for _, err := range c.Stream(over, "tool/list/req", &tools.ListRequest{}, nil).Events() {
+			require.ErrorIs(t, err, why)
+		}
+		require.ErrorIs(t, c.Send(over, "demo/note/event", nil), why)
+		synctest.Wait()
+		require.Zero(t, heard.Load())
+	})
+}
+
+// Sending without waiting for an answer waits for a host that does not read, so
+// that nothing piles up.
+func TestSendWaitsForTheHost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		block := make(chan struct{})
+		c := connected(t, func(*a2e.Message) []string { <-block; return nil })
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		text, err := json.Marshal(strings.Repeat("x", 60_000))
+		require.NoError(t, err)
+		var members a2e.Members
+		require.NoError(t, members.Set("text", json.RawMessage(text)))
+		sent := 0
+		for ; err == nil; sent++ {
+			err = c.Send(ctx, "demo/note/event", members)
+		}
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		require.Less(t, sent*60_000, 4<<20)
+		close(block)
+	})
+}
+
+// A second handshake that fails leaves the session and its calls as they are (D-24).
+func TestSecondHandshakeFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		shaken := false
+		c := a2e.NewClient(fakeHost(t, func(m *a2e.Message) []string {
+			if m.Type == "handshake/req" && shaken {
+				return nil
+			}
+			if m.Type == "handshake/req" {
+				shaken = true
+				return []string{message("handshake/resp", "h", `,"req_id":"`+m.ID+`","max_parallel":4`)}
+			}
+			return []string{message("tool/list/resp", "a", `,"req_id":"`+m.ID+`"`)}
+		}), &a2e.ClientOptions{Types: catalogue.Types()})
+		defer c.Close()
+		_, err := c.Connect(t.Context())
+		require.NoError(t, err)
+		_, err = c.Connect(t.Context())
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		_, err = c.Do(t.Context(), "tool/list/req", &tools.ListRequest{}, nil)
+		require.NoError(t, err)
+	})
+}
+
+// An invalid error fails the call that it names, and is not answered (D-37).
+func TestInvalidErrorFailsItsCall(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		answered := false
+		c := connected(t, func(m *a2e.Message) []string {
+			if m.Type == "error" {
+				answered = true
+				return nil
+			}
+			return []string{message("error", "e", `,"req_id":"`+m.ID+`"`)} // without code
+		})
+		start := time.Now()
+		_, err := c.Do(t.Context(), "tool/list/req", &tools.ListRequest{}, nil)
+		require.ErrorIs(t, err, a2e.ErrBadResponse)
+		require.ErrorIs(t, err, a2e.ErrSchemaViolation)
+		require.Zero(t, time.Since(start))
+		require.EqualValues(t, 1, c.Dropped())
+		synctest.Wait()
+		require.False(t, answered)
+	})
 }

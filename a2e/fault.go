@@ -39,6 +39,7 @@ type scanner struct {
 	text     []byte
 	at       int
 	maxDepth int
+	repeats  bool // repeated names are nothing to stop at
 }
 
 func (s *scanner) space() {
@@ -102,7 +103,7 @@ func (s *scanner) object(depth int) string {
 		if reason != "" {
 			return reason
 		}
-		if names[name] {
+		if names[name] && !s.repeats {
 			return ReasonDuplicateKey
 		}
 		names[name] = true

@@ -82,15 +82,22 @@ func complete(text []byte) bool {
 	if err == nil {
 		return v.IsObject()
 	}
-	e := textFault(text, 10000)
-	if e.Reason != ReasonDuplicateKey && e.Reason != ReasonTooDeep {
+	s := scanner{text: text, maxDepth: 10000, repeats: true}
+	if s.space(); s.peek() != '{' {
 		return false
 	}
-	return balanced(text)
+	switch s.value(0) {
+	case "":
+		s.space()
+		return s.at == len(text)
+	case ReasonTooDeep:
+		return balanced(text)
+	}
+	return false
 }
 
-// balanced reports whether the brackets of a text close, for texts that are
-// refused for another reason than their syntax.
+// balanced reports whether the brackets of a text close, for texts that are nested
+// too deep to be looked at in any other way.
 func balanced(text []byte) bool {
 	depth := 0
 	for i := 0; i < len(text); {

@@ -3,7 +3,10 @@
 
 package a2e
 
-import "context"
+import (
+	"context"
+	"fmt"
+)
 
 // Push sends a message to the agent that belongs to no answer: an event of a
 // process, a change of an environment. It waits while the agent does not read.
@@ -24,15 +27,22 @@ func (s *Session) Push(ctx context.Context, msgType string, body any) error {
 	return nil
 }
 
+// A reply is what an agent answered to a request of the host.
+type reply struct {
+	answer *Message
+	err    error // why it is none
+}
+
 // Request asks the agent something and waits for the answer (D-39). An error
-// message is returned as an [*Error].
+// message is returned as an [*Error], an answer that violates the protocol as
+// [ErrBadResponse].
 func (s *Session) Request(ctx context.Context, msgType string, body any) (*Message, error) {
 	m := NewMessage(msgType, body)
 	line, err := s.host.codec.Append(nil, m)
 	if err != nil {
 		return nil, err
 	}
-	waiter := make(chan *Message, 1)
+	waiter := make(chan reply, 1)
 	s.mu.Lock()
 	if s.state == stateClosed {
 		s.mu.Unlock()
@@ -47,7 +57,11 @@ func (s *Session) Request(ctx context.Context, msgType string, body any) (*Messa
 		s.mu.Unlock()
 	}()
 	select {
-	case answer := <-waiter:
+	case got := <-waiter:
+		answer := got.answer
+		if got.err != nil {
+			return nil, fmt.Errorf("%w: %w", ErrBadResponse, got.err)
+		}
 		if b, ok := answer.Body.(*ErrorBody); ok {
 			return nil, b.received()
 		}

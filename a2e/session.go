@@ -56,7 +56,7 @@ type Session struct {
 	events    uint64          // how many events were handled
 	held      map[string]bool // what running calls work on
 	answered  idRing
-	waiters   map[string]chan *Message // requests of the host by their ids
+	waiters   map[string]chan reply // requests of the host by their ids
 	states    map[*Plugin]*pluginState
 	// whose snapshots the states are, "" if none is kept
 	snapshotKey string
@@ -70,7 +70,7 @@ const answeredIDs = 1024
 
 func startSession(h *Host, out sink) *Session {
 	s := &Session{host: h, out: out, finished: make(chan struct{}), calls: map[string]*Call{}, held: map[string]bool{},
-		waiters: map[string]chan *Message{}, states: map[*Plugin]*pluginState{}, todo: make(chan *Call)}
+		waiters: map[string]chan reply{}, states: map[*Plugin]*pluginState{}, todo: make(chan *Call)}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.mu.Lock() // the timer may fire at once
 	defer s.mu.Unlock()
@@ -138,7 +138,12 @@ func (s *Session) refuseLine(err *Error, arrived time.Time, in int) {
 	}
 	if err.msgType != "" {
 		switch s.kind(err.msgType) {
-		case KindResponse, KindError, KindEvent:
+		case KindResponse, KindError:
+			if !s.replied(err.refID, reply{err: err}) {
+				s.host.dropped.Add(1)
+			}
+			return
+		case KindEvent:
 			s.host.dropped.Add(1)
 			return
 		}
@@ -273,13 +278,9 @@ func (s *Session) accepted(capability string) bool {
 func (s *Session) unanswerable(m *Message) {
 	kind := s.kind(m.Type)
 	if kind == KindResponse || kind == KindError {
-		reqID := m.ReqID()
-		if waiter := s.waiters[reqID]; waiter != nil {
-			delete(s.waiters, reqID)
-			waiter <- m // has room for one
-			return
+		if !s.replied(m.ReqID(), reply{answer: m}) {
+			s.host.dropped.Add(1)
 		}
-		s.host.dropped.Add(1)
 		return
 	}
 	if s.state != stateActive && !(s.state == stateNew && s.host.open()) {
@@ -296,6 +297,17 @@ func (s *Session) unanswerable(m *Message) {
 	}
 	call := &Call{Message: m, Session: s, arrived: time.Now(), routes: routes, silent: true, capability: s.capabilityOf(m)}
 	s.enqueue(call)
+}
+
+// replied hands a reply to who waits for it, if anybody does.
+func (s *Session) replied(reqID string, r reply) bool {
+	waiter := s.waiters[reqID]
+	if waiter == nil {
+		return false
+	}
+	delete(s.waiters, reqID)
+	waiter <- r // has room for one
+	return true
 }
 
 // An idRing remembers the last ids that were added.

@@ -17,6 +17,7 @@ import (
 
 	"github.com/fivewire/fivewire/a2e"
 	"github.com/fivewire/fivewire/a2e/internal/a2etest"
+	"github.com/fivewire/fivewire/a2e/mcp"
 	"github.com/fivewire/fivewire/store"
 )
 
@@ -190,4 +191,30 @@ func TestAnswersNameTheirRequest(t *testing.T) {
 	r.shake(`"demo"`)
 	r.send(message("demo/told/req", "mine", ""))
 	require.Equal(t, "mine", r.next().ReqID())
+}
+
+// A host that asks its agent is told at once that the answer is invalid (D-37).
+func TestInvalidAnswerToTheHost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		failed := make(chan error, 1)
+		h := a2e.NewHost(nil).Add(mcp.NewBridge(nil, nil).Plugin()).Add(&a2e.Plugin{Name: "demo", Capability: "demo", Routes: []a2e.Route{
+			a2e.NewRoute("demo/back/req", func(ctx context.Context, call *a2e.Call, _ *struct{}) (*struct{}, error) {
+				_, err := call.Session.Request(ctx, "mcp/sample/req", &mcp.SampleRequest{})
+				failed <- err
+				return nil, nil
+			})}})
+		r := open(t, h)
+		r.shake(`"demo","mcp"`)
+		for _, answer := range []string{"mcp/sample/resp", "error"} {
+			start := time.Now()
+			r.send(message("demo/back/req", answer, ""))
+			asked := r.next()
+			require.Equal(t, "mcp/sample/req", asked.Type)
+			r.send(message(answer, "a", `,"req_id":"`+asked.ID+`","role":7`))
+			require.ErrorIs(t, <-failed, a2e.ErrBadResponse)
+			require.Zero(t, time.Since(start))
+			require.Equal(t, "demo/back/resp", r.next().Type)
+		}
+		require.Zero(t, h.Dropped())
+	})
 }
