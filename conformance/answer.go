@@ -240,8 +240,9 @@ func (g got) append(dst []byte) []byte {
 }
 
 // clip shortens a text for a message.
-func clip(s string) string {
-	const most = 400
+func clip(s string) string { return shorten(s, 400) }
+
+func shorten(s string, most int) string {
 	if len(s) <= most {
 		return s
 	}

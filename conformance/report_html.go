@@ -32,7 +32,7 @@ func (r *Report) WriteHTML(w io.Writer) error {
 			}
 			return fmt.Sprintf("%.0f s", seconds)
 		},
-		"raw":      func(text []byte) string { return string(text) },
+		"raw":      func(text []byte) string { return shorten(string(text), maxShown) },
 		"passed":   func(s Status) bool { return s == Passed },
 		"isFailed": func(s Status) bool { return s == Failed },
 	}).Parse(reportPage)
@@ -41,6 +41,10 @@ func (r *Report) WriteHTML(w io.Writer) error {
 	}
 	return page.Execute(w, r)
 }
+
+// maxShown bounds one text on the page, which a browser has to open; the report in
+// JSON has all of it.
+const maxShown = 64 << 10
 
 // percent never rounds up to 100.
 func percent(part, whole int) string {

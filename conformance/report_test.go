@@ -151,6 +151,16 @@ func TestWriteHTML(t *testing.T) {
 	require.Contains(t, b.String(), "100.0 % of 1 case passed")
 }
 
+// A page must stay small enough to be opened, however large a vector is.
+func TestWriteHTMLShortens(t *testing.T) {
+	long := json.RawMessage(`"` + strings.Repeat("x", 10<<20) + `"`)
+	r := &Report{Results: []Result{{ID: "a-b-001", Protocol: "a", Suite: "b", Status: Failed, In: long, Want: long, Got: []json.RawMessage{long}}}}
+	var b strings.Builder
+	require.NoError(t, r.WriteHTML(&b))
+	require.Less(t, b.Len(), 1<<20)
+	require.Contains(t, b.String(), "(10485762 bytes)")
+}
+
 func TestPercent(t *testing.T) {
 	require.Equal(t, "99.9", percent(9999, 10000), "nearly all is not all")
 	require.Equal(t, "100.0", percent(3, 3))

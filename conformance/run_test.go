@@ -331,7 +331,7 @@ func TestRunFails(t *testing.T) {
 	require.Error(t, err)
 	require.Contains(t, out, "empty: there are no vectors")
 	require.Contains(t, out, "x.json:1:2: not valid JSON")
-	require.Contains(t, out, at("gone")+": open")
+	require.Contains(t, out, at("gone")+": no such file")
 
 	report := filepath.Join(dir, "report.json")
 	out, err = run("^TestVectors$/^arc$/^x$", at("op"), "-report", report)

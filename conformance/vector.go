@@ -121,7 +121,7 @@ func load(fsys fs.FS, name string, skip ...string) *Set {
 	s := &Set{}
 	entries, err := fs.ReadDir(fsys, ".")
 	if err != nil {
-		s.fault("%s: %w", name, err)
+		s.fault("%s: %w", name, cause(err))
 		return s
 	}
 	for _, e := range entries {
@@ -174,6 +174,14 @@ func (s *Set) readProtocol(fsys fs.FS, name, protocol string) {
 	if files == 0 && len(s.faults) == before {
 		s.fault("%s: there are no vectors", folder)
 	}
+}
+
+// cause leaves out of an error the path that is relative to the folder.
+func cause(err error) error {
+	if e, ok := errors.AsType[*fs.PathError](err); ok {
+		return e.Err
+	}
+	return err
 }
 
 func hidden(name string) bool       { return strings.HasPrefix(name, ".") }
