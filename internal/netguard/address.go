@@ -35,8 +35,11 @@ func loopback(addr netip.Addr) bool {
 }
 
 // embedded returns the IPv4 address that a router or the system would make of
-// addr, or addr itself.
+// addr, or addr itself, without its zone: where an address leads does not depend
+// on that, and [netip] takes no address with a zone for the unspecified one or for
+// a part of a prefix.
 func embedded(addr netip.Addr) netip.Addr {
+	addr = addr.WithZone("")
 	if translated.Contains(addr) {
 		b := addr.As16()
 		return netip.AddrFrom4([4]byte(b[12:]))

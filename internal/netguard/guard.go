@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -96,9 +97,10 @@ func (g *Guard) Addr(addr netip.Addr) error {
 // address that does not. An IPv6 address may stand in brackets; one final dot
 // is ignored.
 //
-// Names under localhost, local and internal do not pass, nor do the other ways
-// of writing an IPv4 address that some resolvers know, such as 2130706433,
-// 0x7f.1 or 127.0.0.01.
+// Names with an empty label never pass: no host has one, but some resolvers take
+// 127.0.0.1.. for an address. Names under localhost, local and internal do not
+// pass, nor do the other ways of writing an IPv4 address that some resolvers know,
+// such as 2130706433, 0x7f.1 or 127.0.0.01.
 func (g *Guard) Host(host string) error {
 	name, addr := parse(host)
 	if addr.IsValid() {
@@ -106,7 +108,7 @@ func (g *Guard) Host(host string) error {
 	}
 	var allowed bool
 	switch {
-	case name == "":
+	case slices.Contains(strings.Split(name, "."), ""): // no name
 	case under(name, "localhost"):
 		allowed = g != nil && g.AllowLoopback
 	case under(name, "local"), under(name, "internal"), numeric(name):
@@ -258,8 +260,6 @@ func numeric(name string) bool {
 		digits := "0123456789"
 		if hex, ok := strings.CutPrefix(label, "0x"); ok {
 			label, digits = hex, "0123456789abcdef"
-		} else if label == "" {
-			return false
 		}
 		if strings.Trim(label, digits) != "" {
 			return false

@@ -59,6 +59,11 @@ func TestHost(t *testing.T) {
 		{"1.2.3.4.5", p, ReasonHost},
 		{"256.1.1.1", p, ReasonHost},
 		{"0x", p, ReasonHost},
+		{"127.0.0.1..", none, ReasonHost}, // some take it for 127.0.0.1
+		{"localhost..", none, ReasonHost},
+		{".localhost", none, ReasonHost},
+		{"a..example", none, ReasonHost},
+		{"..", none, ReasonHost},
 		{"", none, ReasonHost},
 		{".", none, ReasonHost},
 		{"127.0.0.1", l, ReasonAddress},
@@ -73,6 +78,12 @@ func TestHost(t *testing.T) {
 		{"224.0.0.1", p, ReasonAddress},
 		{"[fe80::1%eth0]", p, ReasonAddress},
 		{"[fd00::1]", p, ReasonAddress},
+		{"[::1%lo]", l, ReasonAddress},
+		{"[::ffff:127.0.0.1%lo]", l, ReasonAddress},
+		{"[64:ff9b::127.0.0.1%lo]", l, ReasonAddress},
+		{"[::%lo]", lp, ReasonAddress}, // leads to ::1, as :: does
+		{"[64:ff9b::10.0.0.1%eth0]", p, ReasonAddress},
+		{"[2606:4700::1%eth0]", p, ReasonAddress},
 		{"0.0.0.0", lp, ReasonAddress},
 		{"0.0.0.1", lp, ReasonAddress},
 		{"[::]", lp, ReasonAddress},
@@ -198,7 +209,9 @@ func TestTransport(t *testing.T) {
 		require.Equal(t, http.StatusFound, res.StatusCode)
 		require.Equal(t, 1, asked)
 	})
-	for _, url := range []string{"http://127.0.0.1:", "http://[::1]:", "http://localhost:", "http://0.0.0.0:", "http://2130706433:", "http://rebound.example:", "http://second.example:"} {
+	for _, url := range []string{"http://127.0.0.1:", "http://[::1]:", "http://localhost:", "http://0.0.0.0:", "http://2130706433:", "http://rebound.example:", "http://second.example:",
+		// What net/http makes of these is an address or localhost.
+		"http://127。0。0。1:", "http://１２７.0.0.1:", "http://ｌｏｃａｌｈｏｓｔ:", "http://local\u00adhost:", "http://127.0.0.1.:", "http://LOCALHOST.:"} {
 		t.Run(url, func(t *testing.T) {
 			_, err := get(t, &Guard{Lookup: names}, url+port)
 			require.ErrorIs(t, err, ErrForbidden)
