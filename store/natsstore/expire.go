@@ -19,6 +19,12 @@ import (
 // touched. What was said earlier is part of the message, since a record that
 // was dead by then does not come back.
 
+// Such a message outlives what it ended, for longer than any call takes: a call
+// may have looked for one before it was written, and write what is left of an
+// acknowledged record after all else was removed. And it is looked at before
+// what it is about: who then finds something that is not there any more finds
+// it as it was when the call began.
+
 // A step is one Expire.
 type step struct {
 	seq   uint64 // it holds for what is below
@@ -32,6 +38,10 @@ const (
 	// stepsMost is how many steps one message holds. Before there are more,
 	// what is dead is removed, and nothing needs to be known of it any longer.
 	stepsMost = 8
+
+	// expireLingers is for how long at least a message is kept that has ended
+	// everything: several times as long as a call goes on.
+	expireLingers = 5 * time.Minute
 )
 
 // lifetimes are the steps of a stream, in order.
@@ -127,7 +137,7 @@ func (s *Store) Expire(ctx context.Context, stream string, ttl time.Duration) er
 		case err != nil:
 			return err
 		case ttl == 0:
-			return s.clear(ctx, name, seq)
+			return s.clearBelow(ctx, name, seq)
 		}
 		return nil
 	}
@@ -144,14 +154,8 @@ func (s *Store) empty(ctx context.Context, stream string) (bool, error) {
 	return true, nil
 }
 
-// clear removes what the message under m. with that number ended, and then that.
-func (s *Store) clear(ctx context.Context, stream string, seq uint64) error {
-	if err := s.clearBelow(ctx, stream, seq); err != nil {
-		return err
-	}
-	return s.remove(ctx, s.log, seq)
-}
-
+// clearBelow removes what has a lower number than the message under m. that has
+// ended it.
 func (s *Store) clearBelow(ctx context.Context, stream string, seq uint64) error {
 	for _, kind := range []string{"r.", "a."} {
 		if err := s.purge(ctx, s.log, s.log.prefix+kind+stream+".*", seq); err != nil {
@@ -169,32 +173,45 @@ func (s *Store) settle(ctx context.Context, stream string, l lifetimes) (lifetim
 		return l, nil
 	}
 	last := l.steps[len(l.steps)-1]
+	one := []step{{seq: last.seq, at: math.MinInt64, until: last.until}}
 	if last.until <= now { // and so is all below it
-		l.steps = nil
+		l.steps = one
 		return l, s.clearBelow(ctx, stream, last.seq)
 	}
 	if len(l.steps) < stepsMost {
 		return l, nil
 	}
 	for _, kind := range []string{"r.", "a."} {
-		for seq := uint64(1); seq < last.seq; {
-			page, more, err := s.page(ctx, s.log.prefix+kind+stream+".*", seq, batchMost)
-			if err != nil {
-				return l, err
-			}
-			for _, m := range page {
-				seq = m.seq + 1
-				if k := s.markOf(m); !alive(l.expiry(k.at, k.own), now) {
-					if err := s.remove(ctx, s.log, m.seq); err != nil {
-						return l, err
-					}
-				}
-			}
-			if !more {
-				break
-			}
+		if err := s.bury(ctx, stream, kind, l, 1, now); err != nil {
+			return l, err
 		}
 	}
-	l.steps = []step{{seq: last.seq, at: math.MinInt64, until: last.until}}
+	l.steps = one
 	return l, nil
+}
+
+// bury removes what is dead in one stream, of one kind and from that number on.
+// Of records it is enough to look at those that l says something about; what is
+// left of one may have been written later.
+func (s *Store) bury(ctx context.Context, stream, kind string, l lifetimes, seq uint64, now int64) error {
+	for {
+		page, more, err := s.page(ctx, s.log.prefix+kind+stream+".*", seq, batchMost)
+		if err != nil {
+			return err
+		}
+		for _, m := range page {
+			if kind == "r." && m.seq > l.seq {
+				return nil
+			}
+			seq = m.seq + 1
+			if k := s.markOf(m); !alive(l.expiry(k.seq, k.own), now) {
+				if err := s.remove(ctx, s.log, m.seq); err != nil {
+					return err
+				}
+			}
+		}
+		if !more {
+			return nil
+		}
+	}
 }

@@ -3,7 +3,16 @@
 
 package natsstore
 
-import "context"
+import (
+	"context"
+	"time"
+)
+
+// Forgets lets a store forget what Expire said once that is over for so long.
+func Forgets(opts *Options, after time.Duration) *Options {
+	opts.lingers = after
+	return opts
+}
 
 // Messages is how many messages of a store the servers hold.
 func Messages(ctx context.Context, s *Store) (n int, err error) {

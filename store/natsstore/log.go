@@ -23,8 +23,11 @@ import (
 //
 //	r.<stream>.<id>  the record with that id; those without id share one subject
 //	a.<stream>.<id>  what is left of an acknowledged record whose id is still known
-//	                 for a time: nothing without a ttl gets there
-//	m.<stream>       what Expire said, see expiry
+//	                 for a time: nothing without a ttl gets there. What Expire said
+//	                 holds for it as for the record, so that it makes no difference
+//	                 which of Ack and Expire wrote first
+//	m.<stream>       what Expire said, see expiry; who needs it looks there first,
+//	                 and at the records then, see lifetimes
 //
 // Append of an id demands that nothing matches *.<stream>.<id>, so that the
 // record is its own proof against a second one: there is no moment at which one
@@ -34,7 +37,7 @@ import (
 const (
 	idHeader  = "Fivewire-ID"    // base64
 	seqHeader = "Fivewire-Seq"   // under a.: the position of the record
-	atHeader  = "Fivewire-Until" // under a.: when the id is forgotten, later Expires aside
+	atHeader  = "Fivewire-Until" // under a.: when the id is forgotten, other Expires aside
 
 	noID = "-" // instead of the digest of an id
 
@@ -122,8 +125,11 @@ func (s *Store) Append(ctx context.Context, stream, id string, value []byte, ttl
 // known returns the position that the stream knows the id of, or zero, and the
 // number of the last message about it.
 func (s *Store) known(ctx context.Context, stream, id string) (seq, last uint64, err error) {
+	lives, err := s.lifetimes(ctx, stream)
+	if err != nil {
+		return 0, 0, err
+	}
 	var record, acked *stored
-	var lives lifetimes
 	err = together(
 		func() (err error) {
 			record, err = s.fetch(ctx, s.log, lastOf(s.log.prefix+"r."+stream+"."+id))
@@ -133,7 +139,6 @@ func (s *Store) known(ctx context.Context, stream, id string) (seq, last uint64,
 			acked, err = s.fetch(ctx, s.log, lastOf(s.log.prefix+"a."+stream+"."+id))
 			return err
 		},
-		func() (err error) { lives, err = s.lifetimes(ctx, stream); return err },
 	)
 	if err != nil {
 		return 0, 0, err
@@ -144,7 +149,7 @@ func (s *Store) known(ctx context.Context, stream, id string) (seq, last uint64,
 			continue
 		}
 		last = max(last, k.at)
-		if alive(lives.expiry(k.at, k.own), now) {
+		if alive(lives.expiry(k.seq, k.own), now) {
 			seq = k.seq
 		}
 	}
@@ -187,22 +192,15 @@ func (s *Store) read(ctx context.Context, stream string, after uint64, limit int
 	}
 	filter := s.log.prefix + "r." + stream + ".*"
 	var records []store.Record
-	for first := true; ; first = false {
-		var lives lifetimes
-		var page []*stored
-		var more bool
-		most := min(limit-len(records), batchMost)
-		get := func() (err error) {
-			page, more, err = s.page(ctx, filter, after+1, most)
-			return err
-		}
-		// What Expire said is looked at with every page, since it may have been
-		// said meanwhile.
-		if err := together(get, func() (err error) { lives, err = s.lifetimes(ctx, stream); return err }); err != nil {
+	for {
+		// With every page, since it may have been said meanwhile.
+		lives, err := s.lifetimes(ctx, stream)
+		if err != nil {
 			return nil, err
 		}
-		if first && len(page) == 0 {
-			return nil, nil
+		page, more, err := s.page(ctx, filter, after+1, min(limit-len(records), batchMost))
+		if err != nil {
+			return nil, err
 		}
 		now := s.clock.now()
 		for _, m := range page {
@@ -374,46 +372,26 @@ func (s *Store) ack(ctx context.Context, stream string, seq uint64) error {
 
 // keepID lets the id of a record outlive it, if it has a ttl.
 func (s *Store) keepID(ctx context.Context, fact recordFact, seq uint64) error {
-	var m *stored
-	var l lifetimes
-	err := together(
-		func() (err error) { m, err = s.fetch(ctx, s.log, query{seq: seq}); return err },
-		func() (err error) { l, err = s.lifetimes(ctx, fact.stream); return err },
-	)
+	l, err := s.lifetimes(ctx, fact.stream)
+	if err != nil {
+		return err
+	}
+	m, err := s.fetch(ctx, s.log, query{seq: seq})
 	if err != nil || m == nil {
 		return err
 	}
-	subject := s.log.prefix + "a." + fact.stream + "." + fact.id
-	for last := uint64(0); ; {
-		until := l.expiry(seq, m.expires())
-		if until == 0 || !alive(until, s.clock.now()) {
-			return nil
-		}
-		h := nats.Header{seqHeader: {strconv.FormatUint(seq, 10)}, atHeader: {strconv.FormatInt(until, 10)}}
-		mine, err := s.publish(ctx, s.log, subject, h, nil, condition{subject, last})
-		switch {
-		case err == nil:
-			// An Expire that came in between knows nothing of what was written
-			// after it.
-			said := l.seq
-			if l, err = s.lifetimes(ctx, fact.stream); err != nil || l.seq == said {
-				return err
-			}
-			last = mine
-			continue
-		case !errors.Is(err, errConflict):
-			return err
-		}
-		other, err := s.fetch(ctx, s.log, lastOf(subject))
-		if err != nil {
-			return err
-		}
-		last = 0
-		if other != nil {
-			if s.markOf(other).seq >= seq {
-				return nil // another Ack of the record was here, or the id is in use again
-			}
-			last = other.seq
-		}
+	until := l.expiry(seq, m.expires())
+	if until == 0 || !alive(until, s.clock.now()) {
+		return nil
 	}
+	h := nats.Header{seqHeader: {strconv.FormatUint(seq, 10)}, atHeader: {strconv.FormatInt(until, 10)}}
+	subject := fact.stream + "." + fact.id
+	// Only while the record is the last that was said of the id: who comes late
+	// must not speak of one that others have acknowledged, when the id may be in
+	// use again.
+	_, err = s.publish(ctx, s.log, s.log.prefix+"a."+subject, h, nil, condition{s.log.prefix + "*." + subject, seq})
+	if errors.Is(err, errConflict) {
+		return nil
+	}
+	return err
 }

@@ -45,6 +45,9 @@ type Options struct {
 	// Logger receives what no error reports, such as a failed sweep. Nil is
 	// silent.
 	Logger *slog.Logger
+
+	// lingers is expireLingers, or less in tests.
+	lingers time.Duration
 }
 
 const (
@@ -159,6 +162,9 @@ func New(ctx context.Context, nc *nats.Conn, opts *Options) (*Store, error) {
 	}
 	if s.opts.Logger == nil {
 		s.opts.Logger = slog.New(slog.DiscardHandler)
+	}
+	if s.opts.lingers == 0 {
+		s.opts.lingers = expireLingers
 	}
 	js, err := jetstream.New(nc)
 	if err != nil {
@@ -301,7 +307,7 @@ func (s *Store) Close() error {
 	return nil
 }
 
-// begin lets a call in. Its context also ends with the store, and after Timeout.
+// begin lets a call in. Its context also ends with the store.
 func (s *Store) begin(ctx context.Context) (context.Context, func(), error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

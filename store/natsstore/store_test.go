@@ -156,7 +156,7 @@ func TestSweep(t *testing.T) {
 
 	// Two processes share the work.
 	for range 2 {
-		openOn(t, srv, &natsstore.Options{Sweep: 200 * time.Millisecond})
+		openOn(t, srv, natsstore.Forgets(&natsstore.Options{Sweep: 200 * time.Millisecond}, time.Millisecond))
 	}
 	// Those extended, what extends them, and the one kept.
 	want := uint64(len(extended) + 2)

@@ -109,7 +109,7 @@ func (s *Store) sweepLogs(ctx context.Context) (removed int, err error) {
 	finds, n, now := map[string]*find{}, 0, s.clock.now()
 	flush := func() error {
 		for stream, f := range finds {
-			gone, err := s.bury(ctx, stream, f)
+			gone, err := s.sweepStream(ctx, stream, f)
 			if removed += gone; err != nil {
 				return err
 			}
@@ -178,22 +178,31 @@ func (s *Store) find(finds map[string]*find, m *stored, now int64) int {
 	return 1
 }
 
-// bury removes what is dead in one stream.
-func (s *Store) bury(ctx context.Context, stream string, f *find) (removed int, err error) {
+// sweepStream removes what is dead in one stream.
+func (s *Store) sweepStream(ctx context.Context, stream string, f *find) (removed int, err error) {
 	l, err := s.lifetimes(ctx, stream)
 	if err != nil {
 		return 0, err
 	}
 	now := s.clock.now()
 	if n := len(l.steps); n > 0 && l.steps[n-1].until <= now {
-		if err := s.clear(ctx, stream, l.seq); err != nil {
+		if err := s.clearBelow(ctx, stream, l.seq); err != nil {
 			return 0, err
 		}
-		l, removed = lifetimes{}, 1
+		if l.steps[n-1].at <= now-int64(s.opts.lingers) {
+			// Nobody is left who does not know of it.
+			if err := s.bury(ctx, stream, "a.", l, l.seq, now); err != nil {
+				return removed, err
+			}
+			if err := s.remove(ctx, s.log, l.seq); err != nil {
+				return removed, err
+			}
+			removed++
+		}
 	}
 	var gone []func() error
 	for _, k := range f.dead {
-		if !alive(l.expiry(k.at, k.own), now) {
+		if !alive(l.expiry(k.seq, k.own), now) {
 			gone = append(gone, func() error { return s.remove(ctx, s.log, k.at) })
 		}
 	}

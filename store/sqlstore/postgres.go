@@ -111,10 +111,13 @@ func postgresSQL(schema string) map[string]string {
 		"ack": `WITH gone AS (
 			DELETE FROM {schema}.records WHERE stream = $1 AND seq = ANY($2) RETURNING seq, id)
 		DELETE FROM {schema}.ids i USING gone WHERE i.stream = $1 AND i.id = gone.id AND i.seq = gone.seq AND i.expires IS NULL`,
+
+		// Records come first, as in ack, or the two would wait for each other.
 		"expire": `WITH r AS (
-			UPDATE {schema}.records SET expires = ` + lasting("$2") + ` WHERE stream = $1 AND ` + alive + `)
-		UPDATE {schema}.ids SET expires = ` + lasting("$2") + ` WHERE stream = $1 AND ` + alive,
-		"empty": `WITH r AS (DELETE FROM {schema}.records WHERE stream = $1) DELETE FROM {schema}.ids WHERE stream = $1`,
+			UPDATE {schema}.records SET expires = ` + lasting("$2") + ` WHERE stream = $1 AND ` + alive + ` RETURNING seq)
+		UPDATE {schema}.ids SET expires = ` + lasting("$2") + ` WHERE (SELECT count(*) FROM r) >= 0 AND stream = $1 AND ` + alive,
+		"empty": `WITH r AS (DELETE FROM {schema}.records WHERE stream = $1 RETURNING seq)
+		DELETE FROM {schema}.ids WHERE (SELECT count(*) FROM r) >= 0 AND stream = $1`,
 	}
 	for table, key := range map[string]string{"entries": "key", "records": "stream, seq", "ids": "stream, id"} {
 		// What another process is at is left to it.
@@ -462,17 +465,27 @@ func (p *postgres) ack(ctx context.Context, stream string, seqs []int64) error {
 	})
 }
 
+// expire has the lock of the stream, as append has. Without it, what is appended
+// while the statement waits for another would be left out although the rest goes
+// later, and of an id used again the old record would count.
 func (p *postgres) expire(ctx context.Context, stream string, ttl int64) error {
+	text, args := p.sql["expire"], []any{stream, ttl}
+	if ttl == 0 {
+		text, args = p.sql["empty"], args[:1]
+	}
 	return retry(ctx, false, p.opts.Outage, func() error {
-		var err error
-		if ttl == 0 {
-			_, err = p.pool.Exec(ctx, p.sql["empty"], stream)
-		} else {
-			_, err = p.pool.Exec(ctx, p.sql["expire"], stream, ttl)
-		}
-		return err
+		return pgx.BeginFunc(ctx, p.pool, func(tx pgx.Tx) error {
+			if _, err := tx.Exec(ctx, p.sql["lock"], p.lockOf(stream)); err != nil {
+				return err
+			}
+			_, err := tx.Exec(ctx, text, args...)
+			return err
+		})
 	})
 }
+
+// lockOf is the number of the lock of a stream.
+func (p *postgres) lockOf(stream string) int64 { return hash("stream", p.opts.Schema, stream) }
 
 func (p *postgres) sweep(ctx context.Context) (more bool, err error) {
 	for _, table := range []string{"entries", "records", "ids"} {

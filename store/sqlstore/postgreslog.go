@@ -72,7 +72,7 @@ func (p *postgres) pipeline(ctx context.Context, stream string, tasks []*task[*p
 	pipe := conn.Conn().PgConn().StartPipeline(ctx)
 	const text, binary = 0, 1
 	number := func(n int64) []byte { return strconv.AppendInt(nil, n, 10) }
-	pipe.SendQueryPrepared("fivewire_lock", [][]byte{number(hash("stream", p.opts.Schema, stream))}, nil, nil)
+	pipe.SendQueryPrepared("fivewire_lock", [][]byte{number(p.lockOf(stream))}, nil, nil)
 	for _, t := range tasks {
 		pipe.SendQueryPrepared("fivewire_append", [][]byte{[]byte(stream), []byte(t.of.id), t.of.value, number(t.of.ttl)}, []int16{text, text, binary, text}, nil)
 	}

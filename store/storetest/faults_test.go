@@ -39,7 +39,7 @@ var faults = []fault{
 	{name: "update ignores revision", make: func(s store.Store) store.Store { return lostUpdate{s} },
 		fails: []string{"KV/Update", "KV/UpdateRace", "KV/Counter", "KV/Revisions", "Model/Random"}},
 	{name: "update looks, then writes", make: func(s store.Store) store.Store { return racyUpdate{s} },
-		fails: []string{"KV/UpdateRace", "KV/Counter"}},
+		fails: []string{"KV/UpdateRace", "KV/Counter", "Model/Concurrent"}},
 	{name: "update creates", make: func(s store.Store) store.Store { return updateCreates{s} },
 		fails: []string{"KV/Update", "KV/Delete", "KV/ExpiredIsAbsent"}},
 	{name: "update at zero forces", make: func(s store.Store) store.Store { return updateForces{s} },
@@ -137,6 +137,8 @@ var faults = []fault{
 		fails: []string{"Log/Expire", "Log/ExpireNow", "Log/Positions", "IDs/Expire", "IDs/ExpireLater"}},
 	{name: "expire leaves ids", make: func(s store.Store) store.Store { return expireLeavesIDs{s} },
 		fails: []string{"IDs/Expire", "Model/Random"}},
+	{name: "ack writes what is left when all is gone", make: func(s store.Store) store.Store { return lateAck{s} },
+		fails: []string{"Model/Concurrent"}},
 	{name: "expire only shortens", make: func(s store.Store) store.Store { return expireShortens{s} },
 		fails: []string{"Log/Expire", "IDs/ExpireLater"}},
 	{name: "expire for what comes", make: func(s store.Store) store.Store { return &expireSticks{Store: s, ttl: map[string]time.Duration{}} },
@@ -986,6 +988,23 @@ func (s expireLeavesIDs) Expire(ctx context.Context, stream string, ttl time.Dur
 		}
 	}
 	return nil
+}
+
+// lateAck keeps the ids of what it acknowledges in a step of its own.
+type lateAck struct{ store.Store }
+
+func (s lateAck) Ack(ctx context.Context, stream string, seqs ...uint64) error {
+	records, _ := s.Read(ctx, stream, 0, 1000)
+	err := s.Store.Ack(ctx, stream, seqs...)
+	time.Sleep(5)
+	for _, r := range records {
+		if err == nil && slices.Contains(seqs, r.Seq) && r.ID != "" && !r.Expires.IsZero() {
+			if seq, err := s.Append(ctx, stream, r.ID, nil, remaining(r.Expires)); err == nil {
+				_ = s.Store.Ack(ctx, stream, seq)
+			}
+		}
+	}
+	return err
 }
 
 type expireShortens struct{ store.Store }

@@ -17,6 +17,7 @@ import (
 
 var modelTests = []test{
 	{"Random", testRandom},
+	{"Concurrent", testConcurrent},
 }
 
 // A model is a store that is too simple to be wrong: it forgets nothing and
