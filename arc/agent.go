@@ -14,6 +14,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/fivewire/fivewire/internal/randid"
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
 
@@ -39,7 +40,8 @@ type Call struct {
 	Path []string
 
 	out    *exchange // what the answer needs
-	task   string    // the id of the task that it begins; empty for a new one
+	mark   string    // names the request, where repeated ones are known; see replays
+	again  bool      // it may have been done, in whole or in part
 	entry  *agentEntry
 	method *methodEntry
 }
@@ -56,6 +58,15 @@ func (c *Call) Decode(dst any) error {
 			Details: fieldError(ErrInvalidParams, "params", "has another shape than expected").Details}
 	}
 	return nil
+}
+
+// id makes the id of something that the call begins: the same one for the same
+// request.
+func (c *Call) id(prefix string) string {
+	if c.mark == "" {
+		return randid.New(prefix)
+	}
+	return prefix + c.mark
 }
 
 type callKey struct{}

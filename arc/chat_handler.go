@@ -55,12 +55,13 @@ type ChatTurn struct {
 
 	table *chatTable
 	chat  *liveChat
+	mark  string // of the request
 }
 
 // History returns the messages of the chat before this one, those of both
 // sides. For a stateless chat there are none.
 func (t *ChatTurn) History(ctx context.Context) ([]Message, error) {
-	return t.table.history(ctx, t.chat)
+	return t.table.history(ctx, t.chat, t.mark)
 }
 
 // Pause lets the chat be PAUSED after this answer, until the caller's next

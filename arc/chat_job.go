@@ -7,6 +7,8 @@ import (
 	"context"
 	"errors"
 	"time"
+
+	"github.com/fivewire/fivewire/store"
 )
 
 // A chatJob is the answering of one message: it has the turn in its chat.
@@ -26,6 +28,12 @@ type chatJob struct {
 
 // serve answers, in one piece or as a stream.
 func (j *chatJob) serve(ctx context.Context) (any, error) {
+	if j.call.again && !j.stateless {
+		reply, err := j.answered(ctx)
+		if reply != nil || err != nil {
+			return j.repeat(reply, err)
+		}
+	}
 	if !j.stream || !j.call.out.streams() { // a transport without streams gets it all at once
 		return j.answer(ctx, nil)
 	}
@@ -33,6 +41,54 @@ func (j *chatJob) serve(ctx context.Context) (any, error) {
 		return j.table.s.streams.serve(ctx, j)
 	}
 	return j.answer(ctx, j.call.out.begin())
+}
+
+// The messages of a request that may be repeated bear its mark in their ids.
+const (
+	markSaid  = "/said"
+	markReply = "/reply"
+)
+
+// answered returns what the message was answered with by a process that died
+// before it had sent it, or nil.
+func (j *chatJob) answered(ctx context.Context) (*Message, error) {
+	var after uint64
+	for {
+		page, err := j.table.db.Read(ctx, chatItems(j.chat.key), after, itemPage)
+		if err != nil {
+			return nil, err
+		}
+		for _, rec := range page {
+			if after = rec.Seq; rec.ID == j.call.mark+markReply {
+				v, err := checkJSON(rec.Value)
+				if err != nil {
+					return nil, err
+				}
+				lenient := reader{lenient: true}
+				return lenient.message(v), nil
+			}
+		}
+		if len(page) < itemPage {
+			return nil, nil
+		}
+	}
+}
+
+// repeat answers with what is there, and gives the turn on.
+func (j *chatJob) repeat(reply *Message, err error) (any, error) {
+	lc := j.chat
+	defer j.table.release(lc)
+	lc.mu.Lock()
+	defer lc.mu.Unlock()
+	lc.starting = false
+	lc.pass()
+	switch {
+	case err != nil:
+		return nil, err
+	case lc.state == nil:
+		return nil, idFault(ErrChatNotFound, "chatId", j.id)
+	}
+	return lc.state.result(reply, !j.first)
 }
 
 // answer runs the handler and gives the turn on. With a sink, the result is nil,
@@ -50,7 +106,7 @@ func (j *chatJob) answer(ctx context.Context, sink EventSink) (any, error) {
 			out.most = -1 // nobody will ask for it
 		}
 	}
-	turn := &ChatTurn{ChatID: j.id, Message: j.said, First: j.first, Stream: sink != nil, table: c, chat: lc}
+	turn := &ChatTurn{ChatID: j.id, Message: j.said, First: j.first, Stream: sink != nil, table: c, chat: lc, mark: j.call.mark}
 	lc.mu.Lock()
 	lc.pause = false
 	if !j.stateless {
@@ -127,22 +183,30 @@ func (j *chatJob) keep(ctx context.Context) error {
 		return nil
 	}
 	if j.fresh != nil && j.chat.state == nil {
-		if err := j.table.save(ctx, j.chat, j.fresh); err != nil {
+		if err := j.table.s.bindWork(ctx, j.call, "chatId", j.id); err != nil {
 			return err
 		}
-		if err := j.table.s.bindWork(ctx, j.call, "chatId", j.id); err != nil {
+		if err := j.table.save(ctx, j.chat, j.fresh); err != nil {
 			return err
 		}
 	}
 	j.kept = true
-	return j.remember(ctx, j.said)
+	return j.remember(ctx, j.said, markSaid)
 }
 
 // remember adds a message to the history.
-func (j *chatJob) remember(ctx context.Context, m *Message) error {
+func (j *chatJob) remember(ctx context.Context, m *Message, what string) error {
 	b, err := encode(func(w *writer) { w.message(m) })
-	if err == nil {
-		_, err = j.table.db.Append(ctx, chatItems(j.chat.key), "", b, j.table.itemLife())
+	if err != nil {
+		return err
+	}
+	id := ""
+	if j.call.mark != "" {
+		id = j.call.mark + what
+	}
+	_, err = j.table.db.Append(ctx, chatItems(j.chat.key), id, b, j.table.itemLife())
+	if errors.Is(err, store.ErrDuplicate) {
+		err = nil // kept by a process that died before it had answered
 	}
 	return err
 }
@@ -195,11 +259,11 @@ func (j *chatJob) commit(ctx context.Context, reply *Message) (*chatState, error
 	if err := j.keep(ctx); err != nil {
 		return nil, err
 	}
-	if err := j.remember(ctx, reply); err != nil {
+	if err := j.remember(ctx, reply, markReply); err != nil {
 		return nil, err
 	}
 	if j.chat.state == nil {
-		return nil, ErrChatNotFound // it has lapsed under our hands
+		return nil, idFault(ErrChatNotFound, "chatId", j.id) // it has lapsed under our hands
 	}
 	next := *j.chat.state
 	next.updated = now()
@@ -226,7 +290,7 @@ func (j *chatJob) fail(ctx context.Context, sink EventSink, out *ChatWriter, rep
 		// What was streamed stays, and so does the chat.
 		keepErr := j.keep(ctx)
 		if keepErr == nil && out.pieces > 0 {
-			keepErr = j.remember(ctx, reply)
+			keepErr = j.remember(ctx, reply, markReply)
 		}
 		if keepErr != nil {
 			s.opts.Logger.ErrorContext(ctx, "arc: cannot keep what was said in a chat", "error", keepErr)

@@ -11,7 +11,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/fivewire/fivewire/internal/randid"
 	"github.com/fivewire/fivewire/store"
 )
 
@@ -38,6 +37,8 @@ type chatState struct {
 	renewed  time.Time // when the messages got their time to live
 	reason   string
 	metadata json.RawMessage
+	mark     string // of the request that began the chat
+	endMark  string // of the one that ended it
 }
 
 // A liveChat is a chat that is being talked in.
@@ -102,6 +103,8 @@ func (st *chatState) write(w *writer) {
 	w.moment("renewed", st.renewed)
 	w.optText("reason", st.reason)
 	w.optRaw("metadata", st.metadata)
+	w.optText("mark", st.mark)
+	w.optText("endMark", st.endMark)
 	w.close()
 }
 
@@ -111,7 +114,8 @@ func decodeChat(b []byte) (*chatState, error) {
 		return nil, err
 	}
 	return &chatState{id: r.text("id"), status: ChatStatus(r.text("status")), created: r.moment("created"),
-		updated: r.moment("updated"), closed: r.moment("closed"), renewed: r.moment("renewed"), reason: r.text("reason"), metadata: raw(r.v.Get("metadata"))}, nil
+		updated: r.moment("updated"), closed: r.moment("closed"), renewed: r.moment("renewed"), reason: r.text("reason"), metadata: raw(r.v.Get("metadata")),
+		mark: r.text("mark"), endMark: r.text("endMark")}, nil
 }
 
 // load reads the chat from the store. It is called with the lock held.
@@ -160,7 +164,7 @@ func (c *chatTable) save(ctx context.Context, lc *liveChat, next *chatState) err
 	} else {
 		lc.rev, err = c.db.Update(ctx, chatKey(lc.key), w.b, lc.rev, ttl)
 		if errors.Is(err, store.ErrNotFound) {
-			err = ErrChatNotFound // nobody has talked for too long
+			err = idFault(ErrChatNotFound, "chatId", next.id) // nobody has talked for too long
 		}
 	}
 	if err == nil {
@@ -228,7 +232,10 @@ func (c *chatTable) start(ctx context.Context, call *Call) (any, error) {
 		return c.s.streams.resume(ctx, call)
 	}
 	j := &chatJob{table: c, call: call, first: true, stateless: call.entry.StatelessChats, said: p.InitialMessage, stream: p.Stream}
-	j.fresh = &chatState{id: or(p.ChatID, randid.New("chat-")), status: ChatActive, created: at, updated: at, metadata: p.Metadata}
+	j.fresh = &chatState{id: p.ChatID, status: ChatActive, created: at, updated: at, metadata: p.Metadata, mark: call.mark}
+	if p.ChatID == "" {
+		j.fresh.id = call.id("chat-")
+	}
 	j.id = j.fresh.id
 	if j.stateless {
 		j.chat = &liveChat{} // nobody else will ever find it
@@ -252,6 +259,10 @@ func (j *chatJob) reserve(ctx context.Context) error {
 	}
 	if err := j.table.load(ctx, lc); err != nil {
 		return err
+	}
+	if j.call.again && lc.state != nil && lc.state.mark == j.call.mark {
+		lc.starting, lc.busy = true, true // the chat is the one that this request began
+		return nil
 	}
 	if fault := lc.state.refuses(j.id, ChatStart); fault != nil {
 		return fault
@@ -370,12 +381,15 @@ func (c *chatTable) end(ctx context.Context, call *Call) (any, error) {
 		if err := c.load(ctx, lc); err != nil {
 			return nil, err
 		}
+		if call.again && lc.state != nil && lc.state.status == ChatClosed && lc.state.endMark == call.mark {
+			return lc.state.result(nil, true)
+		}
 		if fault := lc.state.refuses(p.ChatID, ChatEnd); fault != nil {
 			return nil, fault
 		}
 		at := now()
 		next := *lc.state
-		next.status, next.updated, next.closed, next.reason = ChatClosed, at, at, p.Reason
+		next.status, next.updated, next.closed, next.reason, next.endMark = ChatClosed, at, at, p.Reason, call.mark
 		err := c.save(ctx, lc, &next)
 		if errors.Is(err, store.ErrConflict) {
 			continue
@@ -419,8 +433,9 @@ func (st *chatState) result(m *Message, updated bool) (any, error) {
 	return w, w.err
 }
 
-// history reads what was said in a chat.
-func (c *chatTable) history(ctx context.Context, lc *liveChat) ([]Message, error) {
+// history reads what was said in a chat before the message of a request, which may
+// be there already if the request is repeated.
+func (c *chatTable) history(ctx context.Context, lc *liveChat, mark string) ([]Message, error) {
 	list := []Message{}
 	if lc.key == "" { // nothing is kept of a stateless chat
 		return list, nil
@@ -433,6 +448,10 @@ func (c *chatTable) history(ctx context.Context, lc *liveChat) ([]Message, error
 			return nil, err
 		}
 		for _, rec := range page {
+			after = rec.Seq
+			if mark != "" && rec.ID == mark+markSaid {
+				continue
+			}
 			v, err := checkJSON(rec.Value)
 			if err != nil {
 				return nil, err
@@ -440,7 +459,6 @@ func (c *chatTable) history(ctx context.Context, lc *liveChat) ([]Message, error
 			if m := lenient.message(v); m != nil {
 				list = append(list, *m)
 			}
-			after = rec.Seq
 		}
 		if len(page) < itemPage {
 			return list, nil

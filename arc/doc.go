@@ -48,9 +48,16 @@
 // process, [Server.Recover] takes up after a restart what was interrupted. Several
 // processes may share one, behind a proxy that gives each request to any of them;
 // each then calls Recover every now and then, and takes over what a process was
-// doing that has been silent for [ServerOptions.Lease]. With
-// [ServerOptions.Idempotency] a request whose process died may be sent again, and a
-// task that it had begun is not begun twice.
+// doing that has been silent for [ServerOptions.Lease]. The calls of one chat have
+// to reach one process at a time.
+//
+// With [ServerOptions.Idempotency] a request may be sent again after its process
+// died (D-48), and what it did to tasks, chats and subscriptions is not done twice:
+// a task.create finds its task, a task.send its input, a chat.message its answer if
+// that was kept. What is not ours to keep may happen again: the handler of a chat
+// whose answer was not kept, and that of a method of your own, are called once more.
+// Streamed answers are not kept at all, and a request counts as being answered for
+// as long as answers are kept, a minute at least.
 //
 // # Conformance
 //

@@ -11,7 +11,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/fivewire/fivewire/internal/randid"
 	"github.com/fivewire/fivewire/internal/strictjson"
 	"github.com/fivewire/fivewire/store"
 )
@@ -235,12 +234,9 @@ func (e *taskEngine) create(ctx context.Context, call *Call) (any, error) {
 		return nil, err
 	}
 	ctx = context.WithoutCancel(ctx) // a caller that left does not leave half a task
-	st := &taskState{id: call.task, agent: call.Agent, principal: call.principalID(),
+	st := &taskState{id: call.id("task-"), agent: call.Agent, principal: call.principalID(),
 		requestAgent: call.RequestAgent, traceID: call.TraceID, status: TaskSubmitted, created: at, updated: at,
 		priority: p.Priority, metadata: p.Metadata, messages: 1, events: 1, instance: e.s.opts.Instance}
-	if st.id == "" {
-		st.id = randid.New("task-")
-	}
 	item, err := messageItem(p.InitialMessage)
 	defer item.free()
 	if err != nil {
@@ -256,7 +252,7 @@ func (e *taskEngine) create(ctx context.Context, call *Call) (any, error) {
 	t := e.acquire(st.id)
 	t.mu.Lock()
 	rev, err := e.db.Create(ctx, t.key(), w.b, 0)
-	if call.task != "" && errors.Is(err, store.ErrExists) {
+	if call.again && errors.Is(err, store.ErrExists) {
 		defer e.release(t)
 		defer t.mu.Unlock()
 		return e.begun(ctx, t)
@@ -355,16 +351,44 @@ func (e *taskEngine) send(ctx context.Context, call *Call) (any, error) {
 		return nil, err
 	}
 	defer e.done(t)
-	change := change{action: TaskSend, at: at, message: p.Message}
-	if err := e.apply(context.WithoutCancel(ctx), t, &change); err != nil {
-		return nil, err
+	change := change{action: TaskSend, at: at, message: p.Message, mark: call.mark}
+	done := false
+	if call.again {
+		if done, err = e.sent(ctx, t, call.mark); err != nil {
+			return nil, err
+		}
 	}
-	if e.runs(t) {
+	if !done {
+		if err := e.apply(context.WithoutCancel(ctx), t, &change); err != nil {
+			return nil, err
+		}
+	}
+	if e.runs(t) && !done {
 		t.run.deliver(t.state.input, p.Message)
 	} else {
 		e.tell(ctx, t)
 	}
 	return ackOf("Message received"), nil
+}
+
+// sent reports whether a task has the input of a request that is repeated. Its
+// message bears the mark of the request.
+func (e *taskEngine) sent(ctx context.Context, t *liveTask, mark string) (bool, error) {
+	var after uint64
+	for {
+		page, err := e.db.Read(ctx, t.items(), after, itemPage)
+		if err != nil {
+			return false, err
+		}
+		for _, r := range page {
+			if after = r.Seq; r.ID == mark {
+				return after <= t.state.input, nil
+			}
+		}
+		if len(page) < itemPage {
+			return false, nil
+		}
+	}
 }
 
 // cancel ends a task at once; it does not wait for the work to stop (D-46).
@@ -378,7 +402,10 @@ func (e *taskEngine) cancel(ctx context.Context, call *Call) (any, error) {
 		return nil, err
 	}
 	defer e.done(t)
-	change := change{action: TaskCancel, at: now(), reason: p.Reason, by: call.RequestAgent}
+	if call.again && t.state.status == TaskCanceled && t.state.mark == call.mark {
+		return t.state.canceled(), nil
+	}
+	change := change{action: TaskCancel, at: now(), reason: p.Reason, by: call.RequestAgent, mark: call.mark}
 	if err := e.apply(context.WithoutCancel(ctx), t, &change); err != nil {
 		return nil, err
 	}
@@ -472,6 +499,7 @@ type change struct {
 	artifact *Artifact
 	reason   string // of a cancel or a pause
 	by       string // who cancels
+	mark     string // of the request
 	required string // the input that is needed
 	fault    *Error // why it failed
 	expected time.Duration
@@ -514,7 +542,8 @@ func (e *taskEngine) apply(ctx context.Context, t *liveTask, c *change) error {
 		next.events += uint64(len(events))
 		var seq uint64
 		if item != nil {
-			if seq, err = e.db.Append(ctx, t.items(), "", item.b, 0); err != nil {
+			seq, err = e.db.Append(ctx, t.items(), c.mark, item.b, 0)
+			if err != nil && !errors.Is(err, store.ErrDuplicate) { // else the process died that began this
 				return err
 			}
 			if c.action == TaskSend {
@@ -569,7 +598,7 @@ func (st *taskState) after(to TaskStatus, c *change) *taskState {
 	case TaskInputRequired:
 		next.paused = c.at
 	case TaskCompleted, TaskFailed, TaskCanceled:
-		next.ended, next.reason, next.canceledBy, next.fault = c.at, c.reason, c.by, c.fault
+		next.ended, next.reason, next.canceledBy, next.mark, next.fault = c.at, c.reason, c.by, c.mark, c.fault
 		if c.fault != nil {
 			next.reason = c.fault.Message
 		}

@@ -162,7 +162,6 @@ func (e *taskEngine) subscriptions(ctx context.Context, t *liveTask) ([]*subscri
 			return subs, err
 		}
 		if sub.Active {
-			sub.rev = entry.Revision
 			subs = append(subs, sub)
 		}
 	}

@@ -30,6 +30,7 @@ type taskState struct {
 	ended        time.Time
 	reason       string
 	canceledBy   string
+	mark         string // of the request that canceled it
 	fault        *Error
 	priority     Priority
 	metadata     json.RawMessage
@@ -90,6 +91,7 @@ func (st *taskState) write(w *writer) {
 	w.moment("ended", st.ended)
 	w.optText("reason", st.reason)
 	w.optText("canceledBy", st.canceledBy)
+	w.optText("mark", st.mark)
 	if st.fault != nil {
 		w.key("error")
 		w.error(st.fault)
@@ -155,7 +157,7 @@ func decodeTask(b []byte) (*taskState, error) {
 	st := &taskState{id: r.text("id"), agent: r.text("agent"), principal: r.text("principal"),
 		requestAgent: r.text("requestAgent"), traceID: r.text("traceId"), status: TaskStatus(r.text("status")),
 		previous: TaskStatus(r.text("previous")), created: r.moment("created"), updated: r.moment("updated"),
-		paused: r.moment("paused"), ended: r.moment("ended"), reason: r.text("reason"), canceledBy: r.text("canceledBy"),
+		paused: r.moment("paused"), ended: r.moment("ended"), reason: r.text("reason"), canceledBy: r.text("canceledBy"), mark: r.text("mark"),
 		priority: Priority(r.text("priority")), metadata: raw(r.v.Get("metadata")), messages: int(r.number("messages")),
 		artifacts: int(r.number("artifacts")), events: uint64(r.number("events")), instance: r.text("instance"),
 		input: uint64(r.number("input")), followed: uint64(r.number("followed")), first: raw(r.v.Get("first"))}

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"slices"
 
-	"github.com/fivewire/fivewire/internal/randid"
 	"github.com/fivewire/fivewire/store"
 )
 
@@ -41,13 +40,13 @@ func (e *taskEngine) subscribe(ctx context.Context, call *Call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	if len(subs) >= e.s.opts.MaxSubscriptions+len(e.s.opts.Webhooks) {
+	if !call.again && len(subs) >= e.s.opts.MaxSubscriptions+len(e.s.opts.Webhooks) {
 		return nil, &Error{Code: ErrPermissionDenied, Message: "Too many subscriptions",
 			Details: idFault(ErrPermissionDenied, "taskId", p.TaskID).Details}
 	}
 	final := t.state.status.Final()
 	sub := &subscription{agent: call.Agent, target: call.RequestAgent, traceID: or(t.state.traceID, call.TraceID), instance: e.s.opts.Instance}
-	sub.Subscription = Subscription{ID: randid.New("sub-"), TaskID: t.id, CallbackURL: p.CallbackURL, Events: p.Events,
+	sub.Subscription = Subscription{ID: call.id("sub-"), TaskID: t.id, CallbackURL: p.CallbackURL, Events: p.Events,
 		CreatedAt: TimestampOf(now()), Active: !final}
 	stored := *sub
 	stored.Active = true // until what is owed is sent
@@ -55,7 +54,11 @@ func (e *taskEngine) subscribe(ctx context.Context, call *Call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	if sub.rev, err = e.db.Create(ctx, subKey(t.id, sub.ID), b, e.s.outbox.retention()); err != nil {
+	_, err = e.db.Create(ctx, subKey(t.id, sub.ID), b, e.s.outbox.retention())
+	if call.again && errors.Is(err, store.ErrExists) {
+		err = e.readAgain(ctx, sub)
+	}
+	if err != nil {
 		return nil, err
 	}
 	if !final {
@@ -77,6 +80,22 @@ func (e *taskEngine) subscribe(ctx context.Context, call *Call) (any, error) {
 	}
 	b, err = subscriptionResult(&sub.Subscription)
 	return &ready{writer{b: b}}, err
+}
+
+// readAgain takes from the store what a subscription is that the same request has
+// made already.
+func (e *taskEngine) readAgain(ctx context.Context, sub *subscription) error {
+	entry, err := e.db.Get(ctx, subKey(sub.TaskID, sub.ID))
+	if err != nil {
+		return err
+	}
+	stored, err := decodeSubscription(entry.Value)
+	if err != nil {
+		return err
+	}
+	stored.Active = sub.Active
+	*sub = *stored
+	return nil
 }
 
 // follow makes everybody who changes a task look for its subscribers, of whom there

@@ -30,7 +30,6 @@ type subscription struct {
 	target   string // the subscriber's requestAgent
 	traceID  string
 	static   bool // belongs to the server's configuration, not to one task
-	rev      store.Revision
 	instance string
 }
 

@@ -28,17 +28,17 @@ type replays struct {
 	running map[string]chan struct{} // by key, closed when answered; guarded by mu
 }
 
-// pendingTTL is how long a request that was not answered keeps others of the same
-// id waiting at most. If its process died they need not wait: it says which one.
+// pendingTTL is how long a request that is being answered keeps others of the same
+// id waiting at least. If its process died they need not wait: it says which one.
 const pendingTTL = time.Minute
 
 // pending is what stands for an answer until it is there: the process that gives
-// it, and the id of the task that the request begins, if it begins one. Who takes
-// over from a process that died uses that id again, so that a task which was
-// begun is found and not begun twice.
-func pending(instance, task string) []byte { return []byte("?" + instance + "\n" + task) }
+// it, and the mark of the request. Who takes over from a process that died has the
+// same mark, and so finds what was done: the mark is in the id of a task, chat or
+// subscription, stands beside messages, and in a task or chat that was ended.
+func pending(instance, mark string) []byte { return []byte("?" + instance + "\n" + mark) }
 
-func readPending(b []byte) (instance, task string, ok bool) {
+func readPending(b []byte) (instance, mark string, ok bool) {
 	text, ok := strings.CutPrefix(string(b), "?")
 	if !ok {
 		return "", "", false
@@ -80,14 +80,13 @@ func (r *replays) do(ctx context.Context, s *Server, x *exchange, run func() *An
 		close(r.running[key])
 		delete(r.running, key)
 	}()
-	a, rev, task, err := r.claim(ctx, s, key)
+	a, rev, err := r.claim(ctx, s, &x.call, key)
 	if err != nil {
 		return s.failure(x, s.internal(ctx, &x.call, err))
 	}
 	if a != nil {
 		return a
 	}
-	x.call.task = task
 	a = run()
 	free := context.WithoutCancel(ctx)
 	if a.Error != nil && ctx.Err() != nil {
@@ -104,45 +103,47 @@ func (r *replays) do(ctx context.Context, s *Server, x *exchange, run func() *An
 }
 
 // claim returns the answer that is there, or makes the caller the one to give it,
-// and then names the task that it may begin.
-func (r *replays) claim(ctx context.Context, s *Server, key string) (*Answer, store.Revision, string, error) {
+// and then marks the call.
+func (r *replays) claim(ctx context.Context, s *Server, call *Call, key string) (*Answer, store.Revision, error) {
 	s.tasks.announce() // or others take this process for dead
-	task := randid.New("task-")
+	mark, ttl := randid.New(""), max(r.window, pendingTTL)
 	for {
-		rev, err := r.db.Create(ctx, key, pending(s.opts.Instance, task), pendingTTL)
+		rev, err := r.db.Create(ctx, key, pending(s.opts.Instance, mark), ttl)
 		if !errors.Is(err, store.ErrExists) {
-			return nil, rev, task, err
+			call.mark = mark
+			return nil, rev, err
 		}
 		entry, err := r.db.Get(ctx, key)
 		if errors.Is(err, store.ErrNotFound) {
 			continue
 		}
 		if err != nil {
-			return nil, 0, "", err
+			return nil, 0, err
 		}
 		other, begun, ok := readPending(entry.Value)
 		if !ok && len(entry.Value) > 0 {
 			a, err := readAnswer(entry.Value)
-			return a, 0, "", err
+			return a, 0, err
 		}
 		if ok {
 			gone, err := s.tasks.gone(ctx, other)
 			if err != nil {
-				return nil, 0, "", err
+				return nil, 0, err
 			}
 			if gone {
-				rev, err := r.db.Update(ctx, key, pending(s.opts.Instance, begun), entry.Revision, pendingTTL)
+				rev, err := r.db.Update(ctx, key, pending(s.opts.Instance, begun), entry.Revision, ttl)
 				if errors.Is(err, store.ErrConflict) || errors.Is(err, store.ErrNotFound) {
 					continue
 				}
-				return nil, rev, begun, err
+				call.mark, call.again = begun, true
+				return nil, rev, err
 			}
 		}
 		// Another process is at it.
 		select {
 		case <-time.After(50 * time.Millisecond):
 		case <-ctx.Done():
-			return nil, 0, "", context.Cause(ctx)
+			return nil, 0, context.Cause(ctx)
 		}
 	}
 }

@@ -294,7 +294,10 @@ func (s *Server) bindWork(ctx context.Context, call *Call, kind, id string) erro
 	if call.Agent == call.TargetAgent || id == "" {
 		return nil
 	}
-	_, err := s.registry.router.bind(ctx, call.TargetAgent, groupKey(call, kind, id), call.Agent)
+	owner, err := s.registry.router.bind(ctx, call.TargetAgent, groupKey(call, kind, id), call.Agent)
+	if err == nil && owner != call.Agent && kind == "chatId" {
+		return chatTaken() // another instance was faster
+	}
 	return err
 }
 

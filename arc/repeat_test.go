@@ -1,0 +1,253 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package arc_test
+
+import (
+	"context"
+	"fmt"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/fivewire/fivewire/arc"
+	"github.com/fivewire/fivewire/store"
+)
+
+// dies is the store of a process that dies before a change of some keys or
+// streams, once it may.
+type dies struct {
+	crashStore
+	at  string
+	now atomic.Bool
+}
+
+func (d *dies) look(name string) {
+	if d.now.Load() && strings.HasPrefix(name, d.at) {
+		d.crash()
+	}
+}
+
+func (d *dies) Update(ctx context.Context, key string, value []byte, rev store.Revision, ttl time.Duration) (store.Revision, error) {
+	d.look(key)
+	return d.crashStore.Update(ctx, key, value, rev, ttl)
+}
+
+func (d *dies) Create(ctx context.Context, key string, value []byte, ttl time.Duration) (store.Revision, error) {
+	if d.at != inAnswer { // where that is when the answer is kept
+		d.look(key)
+	}
+	return d.crashStore.Create(ctx, key, value, ttl)
+}
+
+func (d *dies) Append(ctx context.Context, stream, id string, value []byte, ttl time.Duration) (uint64, error) {
+	d.look(stream)
+	return d.crashStore.Append(ctx, stream, id, value, ttl)
+}
+
+// A repeater has a process that runs what there is to run, one that dies while it
+// answers a request, and one that gets the request again (D-48).
+type repeater struct {
+	db    store.Store
+	runs  *arc.Server // and answers without a memory for requests
+	dying *arc.Server
+	dead  *dies
+	again *arc.Server
+	hooks *hooks
+	chats atomic.Int32 // messages that the handler of chats answered
+}
+
+func newRepeater(t *testing.T, diesAt string) *repeater {
+	r := &repeater{db: store.NewMemory(), hooks: &hooks{once: true}}
+	start := func(db store.Store, window time.Duration) *arc.Server {
+		s := newServer(t, &arc.ServerOptions{Store: db, Idempotency: window, Lease: 3 * time.Second, Webhook: r.hooks.options()})
+		s.Register(arc.Agent{AgentInfo: arc.AgentInfo{AgentID: "a-01"},
+			Tasks: arc.TaskFunc(func(ctx context.Context, run *arc.TaskRun) error {
+				for range 2 {
+					if _, err := run.RequireInput(ctx, "more"); err != nil {
+						return err
+					}
+				}
+				return nil
+			}),
+			Chats: arc.ReplyFunc(func(ctx context.Context, turn *arc.ChatTurn) (*arc.Message, error) {
+				said, err := turn.History(ctx)
+				if err != nil {
+					return nil, err
+				}
+				return arc.AgentText(fmt.Sprintf("answer %d after %d", r.chats.Add(1), len(said))), nil
+			})})
+		return s
+	}
+	r.dead = &dies{crashStore: crashStore{Store: r.db}, at: diesAt}
+	r.runs, r.dying, r.again = start(r.db, 0), start(r.dead, 10*time.Minute), start(r.db, 10*time.Minute)
+	return r
+}
+
+// twice sends a request to the process that dies and then to the other one.
+func (r *repeater) twice(method, params string) (first, second *httptest.ResponseRecorder) {
+	r.dead.now.Store(true)
+	first = post(r.dying, call(method, "a-01", params))
+	synctest.Wait()
+	time.Sleep(4 * time.Second) // its lease is over
+	second = post(r.again, call(method, "a-01", params))
+	synctest.Wait()
+	return first, second
+}
+
+const (
+	inAnswer = "arc/answer/"
+	inTask   = "arc/task/"
+	inSub    = "arc/sub/"
+	inSaid   = "arc/said/"
+)
+
+func TestRepeatedSend(t *testing.T) {
+	for _, at := range []string{inAnswer, inTask, "arc/items/"} {
+		synctest.Test(t, func(t *testing.T) {
+			r := newRepeater(t, at)
+			id := createTask(t, r.runs, "a-01", "x")
+			synctest.Wait()
+			_, again := r.twice("task.send", fmt.Sprintf(`{"taskId":%q,"message":%s}`, id, hello("tea")))
+			result(t, again, "task.send")
+			time.Sleep(4 * time.Second)
+			task := taskOf(t, r.runs, "a-01", id)
+			require.Equal(t, arc.TaskInputRequired, task.Status, "it waits for the second input")
+			require.Len(t, task.Messages, 2)
+			require.Equal(t, "tea", task.Messages[1].Text())
+		})
+	}
+}
+
+func TestRepeatedCancel(t *testing.T) {
+	for _, at := range []string{inAnswer, inTask} {
+		synctest.Test(t, func(t *testing.T) {
+			r := newRepeater(t, at)
+			id := createTask(t, r.runs, "a-01", "x")
+			synctest.Wait()
+			first, again := r.twice("task.cancel", fmt.Sprintf(`{"taskId":%q,"reason":"no more"}`, id))
+			require.Equal(t, arc.TaskCanceled, result(t, again, "task.cancel").Task.Status)
+			if at == inAnswer {
+				require.Equal(t, first.Body.String(), again.Body.String())
+			}
+			require.Equal(t, -42003, int(fault(t, post(r.runs, call("task.cancel", "a-01", fmt.Sprintf(`{"taskId":%q}`, id))), arc.ErrTaskAlreadyCanceled).Code))
+		})
+	}
+}
+
+func TestRepeatedSubscribe(t *testing.T) {
+	for _, at := range []string{inAnswer, inTask, inSub} {
+		for _, over := range []bool{false, true} {
+			synctest.Test(t, func(t *testing.T) {
+				r := newRepeater(t, at)
+				id := createTask(t, r.runs, "a-01", "x")
+				synctest.Wait()
+				end := func() {
+					require.Nil(t, cancelTask(r.runs, "a-01", id).Error)
+					synctest.Wait()
+				}
+				if over {
+					end()
+				}
+				first, again := r.twice("task.subscribe", fmt.Sprintf(`{"taskId":%q,"callbackUrl":"https://one.test/","events":["TASK_CANCELED"]}`, id))
+				sub := result(t, again, "task.subscribe").Subscription
+				require.Equal(t, !over, sub.Active)
+				if at == inAnswer {
+					require.Equal(t, first.Body.String(), again.Body.String())
+				}
+				n := 0
+				for _, err := range r.db.List(t.Context(), "arc/sub/"+id) {
+					require.NoError(t, err)
+					n++
+				}
+				require.Equal(t, 1, n)
+				if !over {
+					end()
+				}
+				require.Equal(t, []string{"one.test TASK_CANCELED CANCELED"}, r.hooks.take())
+			})
+		}
+	}
+}
+
+func TestRepeatedChat(t *testing.T) {
+	history := func(t *testing.T, r *repeater, id string) string {
+		answer := result(t, post(r.runs, call("chat.message", "a-01", fmt.Sprintf(`{"chatId":%q,"message":%s}`, id, hello("?")))), "chat.message")
+		return answer.Chat.Message.Text()
+	}
+	for at, want := range map[string]string{
+		inAnswer:    "answer 1 after 0", // what the dead one answered
+		inSaid:      "answer 2 after 0", // it died with it
+		"arc/chat/": "answer 2 after 0",
+	} {
+		for _, chosen := range []string{"", `"chatId":"c-1",`} {
+			synctest.Test(t, func(t *testing.T) {
+				r := newRepeater(t, at)
+				first, again := r.twice("chat.start", fmt.Sprintf(`{%s"initialMessage":%s}`, chosen, hello("hi")))
+				chat := result(t, again, "chat.start").Chat
+				require.Equal(t, want, chat.Message.Text())
+				if at == inAnswer {
+					require.Equal(t, first.Body.String(), again.Body.String())
+				}
+				require.Contains(t, history(t, r, chat.ID), "after 2")
+			})
+		}
+		synctest.Test(t, func(t *testing.T) {
+			r := newRepeater(t, at)
+			id := result(t, post(r.runs, call("chat.start", "a-01", `{"initialMessage":`+hello("hi")+`}`)), "chat.start").Chat.ID
+			_, again := r.twice("chat.message", fmt.Sprintf(`{"chatId":%q,"message":%s}`, id, hello("and?")))
+			text := result(t, again, "chat.message").Chat.Message.Text()
+			require.Contains(t, text, "after 2")
+			if at != inSaid {
+				require.Equal(t, "answer 2 after 2", text, "what was kept is answered again")
+			}
+			require.Contains(t, history(t, r, id), "after 4")
+		})
+	}
+}
+
+func TestRepeatedChatEnd(t *testing.T) {
+	for _, at := range []string{inAnswer, "arc/chat/"} {
+		synctest.Test(t, func(t *testing.T) {
+			r := newRepeater(t, at)
+			id := result(t, post(r.runs, call("chat.start", "a-01", `{"initialMessage":`+hello("hi")+`}`)), "chat.start").Chat.ID
+			first, again := r.twice("chat.end", fmt.Sprintf(`{"chatId":%q,"reason":"enough"}`, id))
+			require.Equal(t, arc.ChatClosed, result(t, again, "chat.end").Chat.Status)
+			if at == inAnswer {
+				require.Equal(t, first.Body.String(), again.Body.String())
+			}
+			fault(t, post(r.runs, call("chat.end", "a-01", fmt.Sprintf(`{"chatId":%q}`, id))), arc.ErrChatAlreadyClosed)
+		})
+	}
+}
+
+// A request that takes long is not done twice because another process gets it
+// again meanwhile.
+func TestRepeatedWhileAnswered(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		db := store.NewMemory()
+		var runs atomic.Int32
+		var servers []*arc.Server
+		for range 2 {
+			s := newServer(t, &arc.ServerOptions{Store: db, Idempotency: 10 * time.Minute})
+			s.Handle("a-01", "long.work", arc.HandlerFunc(func(ctx context.Context, _ *arc.Call) (any, error) {
+				runs.Add(1)
+				time.Sleep(3 * time.Minute)
+				return map[string]int32{"run": runs.Load()}, nil
+			}))
+			servers = append(servers, s)
+		}
+		answers := make(chan string, 2)
+		ask := func(s *arc.Server) { answers <- post(s, call("long.work", "a-01", "{}")).Body.String() }
+		go ask(servers[0])
+		time.Sleep(2 * time.Minute)
+		go ask(servers[1])
+		require.Equal(t, <-answers, <-answers)
+		require.EqualValues(t, 1, runs.Load())
+	})
+}
