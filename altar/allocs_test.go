@@ -35,8 +35,8 @@ func TestAllocs(t *testing.T) {
 		transport
 		call, stream float64
 	}{
-		{transport{"direct", directTransport}, 22, 260},
-		{transport{"mem", pipeTransport}, 40, 750},
+		{transport{"direct", directTransport}, 15, 135},
+		{transport{"mem", pipeTransport}, 27, 550},
 	} {
 		rt := testRuntime("r1", &RuntimeOptions{Standing: true})
 		rt.names["math/add"].tool = ToolFunc(func(_ context.Context, call *ToolCall) (any, error) { return call.Parameters, nil })
@@ -44,11 +44,12 @@ func TestAllocs(t *testing.T) {
 		sess, err := s.c.CreateSession(t.Context(), nil)
 		require.NoError(t, err)
 		params := json.RawMessage(`{"a":1,"b":2}`)
-		allocs := testing.AllocsPerRun(500, func() {
+		allocs := testing.AllocsPerRun(5000, func() {
 			if _, err := sess.Call(t.Context(), "math/add", params, nil); err != nil {
 				panic(err)
 			}
 		})
+		t.Logf("a call over %s: %v", tt.name, allocs)
 		require.LessOrEqual(t, allocs, tt.call, "a call over %s", tt.name)
 		allocs = testing.AllocsPerRun(50, func() {
 			n := 0
@@ -62,6 +63,7 @@ func TestAllocs(t *testing.T) {
 				panic(n)
 			}
 		})
+		t.Logf("a stream of 100 over %s: %v", tt.name, allocs)
 		require.LessOrEqual(t, allocs, tt.stream, "a stream of 100 over %s", tt.name)
 	}
 }

@@ -52,6 +52,8 @@ type Client struct {
 	stop context.CancelFunc
 	wg   sync.WaitGroup
 
+	notify sync.Pool // of those of calls, with room for one
+
 	mu      sync.Mutex
 	closed  bool
 	link    *clientLink // nil: not connected

@@ -145,7 +145,11 @@ func (s *Session) start(ctx context.Context, tool string, params any, o *CallOpt
 		opts.InvocationID = randid.UUID4()
 	}
 	c := s.c
-	p := &pendingCall{c: c, notify: make(chan struct{}, 1), stream: CallStream{id: opts.InvocationID}, limit: c.opts.StreamBuffer}
+	notify, ok := c.notify.Get().(chan struct{})
+	if !ok {
+		notify = make(chan struct{}, 1)
+	}
+	p := &pendingCall{c: c, notify: notify, stream: CallStream{id: opts.InvocationID}, limit: c.opts.StreamBuffer}
 	call := &p.call
 	*call = ToolCall{InvocationID: opts.InvocationID, SessionID: s.id, ToolName: tool, Metadata: opts.Metadata, Collect: collect,
 		Header: Header{RequestID: opts.InvocationID, CorrelationID: opts.CorrelationID}}
@@ -155,7 +159,7 @@ func (s *Session) start(ctx context.Context, tool string, params any, o *CallOpt
 	if params == nil {
 		call.Parameters = json.RawMessage("{}")
 	} else {
-		text, err := encodeJSON(params)
+		text, err := encodeJSON(nil, params)
 		if err != nil {
 			return nil, fmt.Errorf("altar: parameters: %w", err)
 		}
@@ -208,6 +212,7 @@ func (p *pendingCall) finish() {
 	}
 	l := c.link
 	c.mu.Unlock()
+	c.notify.Put(p.notify) // who still signals it wakes another call for nothing
 	p.mu.Lock()
 	done, _ := p.stream.End()
 	p.mu.Unlock()

@@ -89,7 +89,12 @@ func (d *decoder) textID(field int) string {
 	if v == nil {
 		return ""
 	}
-	s, ok := v.Text()
+	slot := field
+	if field == fRequestID {
+		slot = fInvocationID // a Client sends it as both
+	}
+	b, ok := v.TextBytes()
+	s := d.recent.text(slot, b)
 	switch {
 	case !ok:
 		d.fail(ReasonWrongType, "/"+fieldNames[field])
@@ -160,7 +165,11 @@ func (d *decoder) textList(v strictjson.Value, path string) []string {
 }
 
 func (d *decoder) textMap(field int) map[string]string {
-	return d.textObject(d.get(field, false), "/"+fieldNames[field])
+	v := d.get(field, false)
+	if v == nil {
+		return nil
+	}
+	return d.textObject(v, "/"+fieldNames[field])
 }
 
 func (d *decoder) textObject(v strictjson.Value, path string) map[string]string {

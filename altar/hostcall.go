@@ -7,8 +7,6 @@ import (
 	"cmp"
 	"encoding/json"
 	"time"
-
-	"github.com/fivewire/fivewire/internal/strictjson"
 )
 
 type callState int
@@ -129,7 +127,7 @@ func (h *Host) toolCall(hc *hostConn, m *ToolCall) {
 	request := CallRequest{Identity: hc.identity, Session: s.info, Contract: c.Contract, RuntimeID: pin}
 	h.unlock()
 
-	normal, unfit := c.check.appendChecked(make([]byte, 0, len(m.Parameters)+16), strictjson.Value(m.Parameters))
+	normal, unfit := c.check.normalized(m.Parameters)
 	if unfit == nil {
 		request.Parameters = normal
 	}

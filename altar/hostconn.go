@@ -183,24 +183,16 @@ func (hc *hostConn) write() {
 			break
 		}
 		watch.Reset(hc.h.opts.WriteTimeout)
-		var err error
 		if single {
-			err = batch.sendBatch(buf)
+			lost = hc.sent(batch.sendBatch(buf))
 		} else {
 			for _, m := range buf {
-				var unsendable *Error
-				if sent := hc.conn.Send(m); sent != nil && !errors.As(err, &unsendable) {
-					err = sent
-				}
+				lost = hc.sent(hc.conn.Send(m)) || lost
 			}
 		}
 		watch.Stop()
 		clear(buf)
-		var unsendable *Error
-		if errors.As(err, &unsendable) {
-			hc.h.opts.Logger.Error("altar: a message could not be sent", "err", err)
-		} else if err != nil {
-			lost = true
+		if lost {
 			break
 		}
 	}
@@ -212,6 +204,19 @@ func (hc *hostConn) write() {
 		return // the reader sees the end
 	}
 	hc.cut()
+}
+
+// sent deals with an error of sending, and reports whether the connection is lost.
+func (hc *hostConn) sent(err error) bool {
+	if err == nil {
+		return false
+	}
+	var unsendable *Error
+	if errors.As(err, &unsendable) {
+		hc.h.opts.Logger.Error("altar: a message could not be sent", "err", err)
+		return false
+	}
+	return true
 }
 
 // cut ends the connection from this side at once.

@@ -59,7 +59,7 @@ func load(t *testing.T, state store.Store) {
 		}))
 		all = append(all, rt)
 	}
-	s := start(t, directTransport, &HostOptions{CallTimeout: time.Minute, GoneAfter: time.Millisecond, Store: state}, all...)
+	s := start(t, directTransport, &HostOptions{CallTimeout: time.Hour, GoneAfter: time.Millisecond, Store: state}, all...)
 	var before, after runtime.MemStats
 	runtime.GC()
 	runtime.ReadMemStats(&before)

@@ -4,9 +4,12 @@
 package altar
 
 import (
+	"bytes"
+	"encoding/json"
 	"math"
 	"slices"
 	"strconv"
+	"sync"
 
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
@@ -14,8 +17,9 @@ import (
 // A Validator checks parameters against a contract and brings them into the one
 // form that Runtimes receive. It may be used by several goroutines.
 type Validator struct {
-	root object
-	opts ValidatorOptions
+	root    object
+	opts    ValidatorOptions
+	scratch sync.Pool // of *[]byte, see normalized
 }
 
 // ValidatorOptions adjusts a [Validator]. The zero value is right for production.
@@ -119,6 +123,25 @@ func (v *Validator) appendChecked(dst []byte, params strictjson.Value) ([]byte, 
 		return dst, paramsError(n.faults)
 	}
 	return n.dst, nil
+}
+
+// normalized is appendChecked to nothing. Most parameters come in their normal form
+// and need no memory of their own: they are returned as they are.
+func (v *Validator) normalized(params json.RawMessage) (json.RawMessage, error) {
+	buf, ok := v.scratch.Get().(*[]byte)
+	if !ok {
+		buf = new([]byte)
+	}
+	out, err := v.appendChecked((*buf)[:0], strictjson.Value(params))
+	normal := params
+	if err == nil && !bytes.Equal(out, params) {
+		normal = bytes.Clone(out)
+	}
+	if cap(out) <= 64<<10 {
+		*buf = out
+		v.scratch.Put(buf)
+	}
+	return normal, err
 }
 
 type normalizer struct {

@@ -4,6 +4,7 @@
 package altar
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -13,7 +14,6 @@ import (
 	"time"
 
 	"github.com/fivewire/fivewire/internal/randid"
-	"github.com/fivewire/fivewire/internal/strictjson"
 )
 
 // A runtimeSession is the Runtime's side of one connection (section e).
@@ -304,14 +304,16 @@ func (s *runtimeSession) call(m *ToolCall) {
 		return
 	}
 	if t.check != nil {
-		normal, err := t.check.appendChecked(nil, strictjson.Value(m.Parameters))
+		normal, err := t.check.normalized(m.Parameters)
 		if err != nil {
 			refuse(err.(*Error))
 			return
 		}
-		own := *m
-		own.Parameters = normal
-		m = &own
+		if !bytes.Equal(normal, m.Parameters) {
+			own := *m
+			own.Parameters = normal
+			m = &own
+		}
 	}
 	if s.slots != nil && n >= s.r.opts.MaxConcurrent+s.r.opts.MaxWaiting {
 		refuse(errOverloaded())

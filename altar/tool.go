@@ -9,13 +9,15 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 	"unicode/utf8"
 
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
 
-// A Tool answers calls with one result. It is called from several goroutines.
+// A Tool answers calls with one result. It is called from several goroutines. The
+// call must not be changed.
 //
 // The result is written as JSON by the rules of encoding/json; bytes become
 // base64. An [*Error] with one of the eight codes is sent as it stands; the text
@@ -89,11 +91,16 @@ func (w *ChunkWriter) send(v any, final bool) error {
 	if w.ctx.Err() != nil {
 		return context.Cause(w.ctx)
 	}
-	payload, err := w.call.encode(v)
+	var one struct { // with its payload, if that is as short as most are
+		StreamChunk
+		text [32]byte
+	}
+	payload, err := w.call.encode(one.text[:0], v)
 	if err != nil {
 		return err
 	}
-	w.write(&StreamChunk{InvocationID: w.call.m.InvocationID, ChunkID: w.next, Payload: payload, IsFinal: final})
+	one.StreamChunk = StreamChunk{InvocationID: w.call.m.InvocationID, ChunkID: w.next, Payload: payload, IsFinal: final}
+	w.write(&one.StreamChunk)
 	return nil
 }
 
@@ -136,30 +143,31 @@ func (c *runtimeCall) answer(ctx context.Context, m Message) {
 
 var errCancelled = errors.New("altar: the call was cancelled")
 
-// encodeJSON is [strictjson.Encode], but takes JSON as it is.
-func encodeJSON(v any) ([]byte, error) {
+// encodeJSON is [strictjson.Encode], but takes JSON as it is. The text is appended
+// to short, or stands on its own if it is long.
+func encodeJSON(short []byte, v any) ([]byte, error) {
 	if text, ok := v.(json.RawMessage); ok && len(text) > 0 {
 		return bytes.Clone(text), nil
 	}
 	switch v := v.(type) { // what streams are made of, mostly
 	case string:
 		if utf8.ValidString(v) {
-			return appendString(make([]byte, 0, len(v)+2), v), nil
+			return appendString(slices.Grow(short, len(v)+2), v), nil
 		}
 	case int64:
-		return appendInt(make([]byte, 0, 8), v), nil
+		return appendInt(short, v), nil
 	case int:
-		return appendInt(make([]byte, 0, 8), int64(v)), nil
+		return appendInt(short, int64(v)), nil
 	}
 	return strictjson.Encode(v)
 }
 
-// encode writes a value of a tool as JSON that may be sent.
-func (c *runtimeCall) encode(v any) (json.RawMessage, error) {
+// encode writes a value of a tool as JSON that may be sent. See encodeJSON.
+func (c *runtimeCall) encode(short []byte, v any) (json.RawMessage, error) {
 	var err error
 	out, ready := v.(json.RawMessage) // the tool has parted with it
 	if ready = ready && len(out) > 0; !ready {
-		out, err = encodeJSON(v)
+		out, err = encodeJSON(short, v)
 	}
 	if err == nil {
 		_, err = strictjson.Check(out, strictjson.Options{MaxDepth: maxDepth - 1})
@@ -180,7 +188,7 @@ func (c *runtimeCall) run(ctx context.Context) {
 	result, err := c.invoke(ctx)
 	var payload json.RawMessage
 	if err == nil && c.tool.stream == nil {
-		payload, err = c.encode(result)
+		payload, err = c.encode(nil, result)
 	}
 	switch {
 	case out.closed:
@@ -192,11 +200,16 @@ func (c *runtimeCall) run(ctx context.Context) {
 	case err != nil && out.next > 0:
 		out.write(&StreamChunk{InvocationID: c.m.InvocationID, ChunkID: out.next, Error: c.failure(ctx, err), IsFinal: true})
 	default:
-		m := &ToolResult{InvocationID: c.m.InvocationID, Payload: payload, Header: Header{CorrelationID: c.m.CorrelationID}}
+		var one struct { // with what belongs to it
+			ToolResult
+			meta [48]byte
+		}
+		m := &one.ToolResult
+		*m = ToolResult{InvocationID: c.m.InvocationID, Payload: payload, Header: Header{CorrelationID: c.m.CorrelationID}}
 		if err != nil {
 			m.Error = c.failure(ctx, err)
 		}
-		m.RuntimeMetadata = appendInt(append(make([]byte, 0, 32), `{"execution_time_ms":`...), time.Since(c.start).Milliseconds())
+		m.RuntimeMetadata = appendInt(append(one.meta[:0], `{"execution_time_ms":`...), time.Since(c.start).Milliseconds())
 		m.RuntimeMetadata = append(m.RuntimeMetadata, '}')
 		c.answer(ctx, m)
 	}

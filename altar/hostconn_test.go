@@ -1,0 +1,54 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package altar
+
+import (
+	"io"
+	"testing"
+	"testing/synctest"
+
+	"github.com/stretchr/testify/require"
+)
+
+// failing is a connection whose sending fails.
+type failing struct {
+	*scripted
+	send func(m Message) error
+}
+
+func (f failing) Send(m Message) error { return f.send(m) }
+
+// A message that cannot be sent ends no connection, and hides no loss of one that
+// comes right behind it.
+func TestUnsendableThenLost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := testHost(t, nil)
+		sends, gate := 0, make(chan struct{})
+		conn := failing{scripted: newScripted(nil)}
+		conn.send = func(Message) error {
+			sends++
+			switch sends {
+			case 1: // while the others are queued
+				<-gate
+				return nil
+			case 2, 4:
+				return NewError(ErrInternal, "", "a message that cannot be sent")
+			case 3:
+				return nil
+			}
+			return io.ErrClosedPipe
+		}
+		served := make(chan error, 1)
+		go func() { served <- h.Serve(t.Context(), conn, testUser) }()
+		for range 5 {
+			conn.in <- &Ping{}
+			synctest.Wait()
+		}
+		require.Empty(t, served)
+		close(gate)
+		synctest.Wait()
+		require.Len(t, served, 1, "the connection is lost")
+		require.Equal(t, 5, sends)
+	})
+}
