@@ -35,3 +35,27 @@ func TestREADME(t *testing.T) {
 	out, err := exec.Command("go", append([]string{"vet"}, packages...)...).CombinedOutput()
 	require.NoError(t, err, "%s", out)
 }
+
+// What the README and its neighbours point to is there, and no example is left out.
+func TestLinks(t *testing.T) {
+	links := make(map[string]bool)
+	for _, file := range []string{"README.md", "CONTRIBUTING.md", "CHANGELOG.md", "conformance/README.md"} {
+		text, err := os.ReadFile(file)
+		require.NoError(t, err)
+		for _, m := range regexp.MustCompile(`\]\(([^)#]+)[^)]*\)`).FindAllStringSubmatch(string(text), -1) {
+			if strings.Contains(m[1], "://") {
+				continue
+			}
+			to := filepath.Join(filepath.Dir(file), filepath.FromSlash(m[1]))
+			links[filepath.ToSlash(to)] = true
+			_, err := os.Stat(to)
+			require.NoError(t, err, "%s points to %s", file, m[1])
+		}
+	}
+	examples, err := filepath.Glob("examples/*")
+	require.NoError(t, err)
+	require.NotEmpty(t, examples)
+	for _, dir := range examples {
+		require.True(t, links[filepath.ToSlash(dir)], "the README does not name %s", dir)
+	}
+}
