@@ -31,7 +31,8 @@ type claims struct {
 	lease  time.Duration
 
 	mu     sync.Mutex
-	loaded bool // the window holds what the store held at the start; guarded by mu
+	loaded bool                        // the window holds what the store held at the start; guarded by mu
+	active map[replayKey]chan struct{} // triples and ids that are being handled; closed in the end; guarded by mu
 }
 
 // A claim is a triple in the store.
@@ -81,35 +82,91 @@ func parseClaim(b []byte) (c claim, ok bool) {
 type held struct {
 	c      *claims
 	claim  claim
-	rev    store.Revision
+	ended  chan struct{}
+	rev    store.Revision // of the triple
+	idRev  store.Revision
 	retake bool // somebody else began with it and died
 }
 
-// errElsewhere reports an envelope that another process is handling right now: it
-// is a replay, but nobody knows yet how it ends.
-var errElsewhere = errors.New("another process is handling the envelope")
+// errElsewhere reports a copy of an envelope that is being handled right now: it
+// is a replay, but nobody knows yet how the first one ends.
+var errElsewhere = errors.New("another copy of the envelope is being handled")
 
-func (c *claims) take(ctx context.Context, e *Envelope, until time.Time) (*held, error) {
+// errLost reports a claim that another process took over, because it had ended.
+var errLost = errors.New("air: another process has taken the envelope over")
+
+// take claims an envelope. With wait it waits for a copy that this process is
+// handling, and takes over if that fails.
+func (c *claims) take(ctx context.Context, e *Envelope, until time.Time, wait bool) (*held, error) {
 	h := &held{c: c, claim: claim{keys: replayKeys(e.From, e.ThreadID, e.Nonce, e.ID), until: until.UnixMilli(), owner: c.owner}}
-	if c.kv == nil {
-		return h, exhausted(e, c.window.record(h.claim.keys, until, time.Now(), true))
+	if c.kv != nil {
+		if err := c.load(ctx); err != nil {
+			return nil, err
+		}
 	}
-	if err := c.load(ctx); err != nil {
-		return nil, err
-	}
-	if err := c.window.record(h.claim.keys, until, time.Now(), true); err != nil {
-		if err == error(errReplayed) {
+	for {
+		other, err := c.begin(h, until)
+		switch {
+		case err == nil && c.kv == nil:
+			return h, nil
+		case err == nil:
+			if err := h.store(ctx); err != nil {
+				return nil, err
+			}
+			return h, nil
+		case other == nil && err == error(errReplayed):
 			return nil, c.replayed(ctx, h)
+		case other == nil:
+			return nil, exhausted(e, err)
+		case !wait:
+			return nil, ErrReplay.because(errReplayed.Detail, errElsewhere)
 		}
-		return nil, exhausted(e, err)
-	}
-	if err := h.store(ctx); err != nil {
-		if !errors.Is(err, ErrReplay) || errors.Is(err, errElsewhere) {
-			c.window.forget(h.claim.keys)
+		select {
+		case <-other:
+		case <-ctx.Done():
+			return nil, ErrReplay.because(errReplayed.Detail, errElsewhere)
 		}
-		return nil, err
 	}
-	return h, nil
+}
+
+// begin claims an envelope within this process. If a copy, or another envelope with
+// its id, is being handled, it returns what is closed in the end.
+func (c *claims) begin(h *held, until time.Time) (other chan struct{}, err error) {
+	k := &h.claim.keys
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err = c.window.record(*k, until, time.Now(), true); err != nil {
+		if err != error(errReplayed) {
+			return nil, err
+		}
+		if other = c.active[k.triple]; other == nil {
+			other = c.active[k.id]
+		}
+		return other, err
+	}
+	if c.active == nil {
+		c.active = make(map[replayKey]chan struct{})
+	}
+	h.ended = make(chan struct{})
+	c.active[k.triple], c.active[k.id] = h.ended, h.ended
+	return nil, nil
+}
+
+// end ends what begin began. What is to be forgotten is so for everybody at the same
+// moment.
+func (h *held) end(forget bool) {
+	c, k := h.c, &h.claim.keys
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if forget {
+		c.window.forget(*k)
+	}
+	for _, name := range []replayKey{k.triple, k.id} {
+		if c.active[name] == h.ended {
+			delete(c.active, name)
+		}
+	}
+	close(h.ended)
 }
 
 func exhausted(e *Envelope, err error) error {
@@ -125,11 +182,21 @@ func exhausted(e *Envelope, err error) error {
 // replayed tells a finished replay from one whose first copy is still being
 // handled, or was left behind by a process that died.
 func (c *claims) replayed(ctx context.Context, h *held) error {
-	old, _, err := c.get(ctx, h.key('n', h.claim.keys.triple))
-	if err == nil && old.exists && !old.done {
-		return ErrReplay.because(errReplayed.Detail, errElsewhere)
+	if c.kv == nil {
+		return replayed()
 	}
-	return replayed()
+	key := h.key('n', h.claim.keys.triple)
+	old, rev, err := c.get(ctx, key)
+	if err != nil || !old.exists || old.done {
+		return replayed() // the window knows enough
+	}
+	if old.owner == c.owner { // handled, but that could not be written down
+		old.done = true
+		if _, err := c.kv.Update(ctx, key, old.bytes(), rev, ttlOf(old.until)); err == nil {
+			return replayed()
+		}
+	}
+	return ErrReplay.because(errReplayed.Detail, errElsewhere)
 }
 
 // replayed returns a new error, because callers may keep and change theirs.
@@ -155,83 +222,151 @@ func (c *claims) get(ctx context.Context, key string) (claim, store.Revision, er
 	return old, e.Revision, nil
 }
 
-// store writes the triple and then the id.
+// store claims the triple and then the id for all processes. What is begun is
+// finished even if the caller goes meanwhile, or it would have to be taken back.
 func (h *held) store(ctx context.Context) error {
-	now := time.Now()
-	h.claim.lease = now.Add(h.c.lease).UnixMilli()
-	rev, retake, err := h.put(ctx, h.key('n', h.claim.keys.triple), now)
+	err := ctx.Err()
+	var seen *claim
+	if err == nil {
+		seen, err = h.put(context.WithoutCancel(ctx))
+	}
+	if err == nil && seen == nil {
+		return nil
+	}
+	h.end(true)
 	if err != nil {
 		return err
 	}
-	h.rev, h.retake = rev, retake
-	if _, _, err := h.put(ctx, h.key('i', h.claim.keys.id), now); err != nil {
-		return errors.Join(err, h.delete(ctx, h.key('n', h.claim.keys.triple)))
+	if !seen.done {
+		return ErrReplay.because(errReplayed.Detail, errElsewhere)
 	}
-	return nil
+	// What was seen is known from now on, but not what it was seen with.
+	_ = h.c.window.record(seen.keys, time.UnixMilli(seen.until), time.Now(), false)
+	return replayed()
 }
 
-// put writes one of the two keys unless a live entry stands there.
-func (h *held) put(ctx context.Context, key string, now time.Time) (rev store.Revision, retake bool, err error) {
+// put writes the two keys, or returns what stands in the way.
+func (h *held) put(ctx context.Context) (seen *claim, err error) {
+	now := time.Now()
+	h.claim.lease = now.Add(h.c.lease).UnixMilli()
+	triple := h.key('n', h.claim.keys.triple)
+	if h.rev, seen, err = h.putKey(ctx, triple, now); err != nil || seen != nil {
+		return seen, err
+	}
+	if h.idRev, seen, err = h.putKey(ctx, h.key('i', h.claim.keys.id), now); err != nil || seen != nil {
+		return seen, errors.Join(err, h.delete(ctx, triple, h.rev))
+	}
+	return nil, nil
+}
+
+// ttlOf is how long an entry is kept in the store: one second longer than it lives.
+// Whether it does is told by its own time, not by the store's clock.
+func ttlOf(until int64) time.Duration {
+	return max(0, time.Until(time.UnixMilli(until))) + time.Second
+}
+
+// putKey writes one of the two keys unless another envelope stands there, or the
+// same one that is being handled or done.
+func (h *held) putKey(ctx context.Context, key string, now time.Time) (rev store.Revision, seen *claim, err error) {
 	value := h.claim.bytes()
-	// One second longer than the entry lives: whether it does is told by its own
-	// time, not by the store's clock.
-	ttl := time.Duration(h.claim.until-now.UnixMilli())*time.Millisecond + time.Second
 	for {
-		rev, err = h.c.kv.Create(ctx, key, value, ttl)
+		rev, err = h.c.kv.Create(ctx, key, value, ttlOf(h.claim.until))
 		if !errors.Is(err, store.ErrExists) {
-			return rev, retake, err
+			return rev, nil, err
 		}
 		old, oldRev, err := h.c.get(ctx, key)
 		if err != nil {
-			return 0, false, err
+			return 0, nil, err
 		}
 		if !old.exists {
 			continue
 		}
-		switch {
-		case old.until < now.UnixMilli(): // no longer alive
-		case old.keys != h.claim.keys || old.done:
-			return 0, false, replayed()
-		case old.owner != h.c.owner && old.lease >= now.UnixMilli() && key[len(h.c.prefix)] == 'n':
-			return 0, false, ErrReplay.because(errReplayed.Detail, errElsewhere)
-		default:
-			retake = true
+		seen, err := h.seen(ctx, key, &old, now)
+		if err != nil || seen != nil {
+			return 0, seen, err
 		}
-		rev, err = h.c.kv.Update(ctx, key, value, oldRev, ttl)
+		rev, err = h.c.kv.Update(ctx, key, value, oldRev, ttlOf(h.claim.until))
 		if !errors.Is(err, store.ErrConflict) && !errors.Is(err, store.ErrNotFound) {
-			return rev, retake, err
+			if key[len(h.c.prefix)] == 'n' && old.until >= now.UnixMilli() {
+				h.retake = true
+			}
+			return rev, nil, err
 		}
 	}
 }
 
-func (h *held) delete(ctx context.Context, key string) error {
-	return h.c.kv.Delete(ctx, key, 0)
+// seen returns what of an entry stands in the way, nil if it may be replaced.
+func (h *held) seen(ctx context.Context, key string, old *claim, now time.Time) (*claim, error) {
+	switch {
+	case old.until < now.UnixMilli(): // no longer alive
+		return nil, nil
+	case old.keys == h.claim.keys && !old.done:
+		if key[len(h.c.prefix)] == 'n' && old.owner != h.c.owner && old.lease >= now.UnixMilli() {
+			return old, nil
+		}
+		return nil, nil // left behind
+	case old.done || old.keys.triple == h.claim.keys.triple:
+		return old, nil
+	}
+	// Another envelope with this id. How that ended is told by its triple; if that is
+	// gone, it was taken back.
+	first, _, err := h.c.get(ctx, h.key('n', old.keys.triple))
+	if err != nil || !first.exists || first.keys != old.keys {
+		return nil, err
+	}
+	return &first, nil
+}
+
+func (h *held) delete(ctx context.Context, key string, rev store.Revision) error {
+	err := h.c.kv.Delete(ctx, key, rev)
+	if errors.Is(err, store.ErrConflict) {
+		return nil // somebody else's by now
+	}
+	return err
 }
 
 // commit makes the claim final. Nothing may undo it, so it outlives the caller's
 // context.
 func (h *held) commit(ctx context.Context) error {
+	defer h.end(false)
 	if h.c.kv == nil {
 		return nil
 	}
 	h.claim.done = true
-	ttl := time.Until(time.UnixMilli(h.claim.until)) + time.Second
 	ctx = context.WithoutCancel(ctx)
-	_, err := h.c.kv.Update(ctx, h.key('n', h.claim.keys.triple), h.claim.bytes(), h.rev, max(ttl, time.Second))
+	_, err := h.c.kv.Update(ctx, h.key('n', h.claim.keys.triple), h.claim.bytes(), h.rev, ttlOf(h.claim.until))
 	if err != nil {
 		return fmt.Errorf("air: recording a nonce: %w", err)
 	}
 	return nil
 }
 
+// renew makes sure that nobody has taken the claim over, and that nobody does while
+// what was done under it is being undone. Otherwise it returns errLost.
+func (h *held) renew(ctx context.Context) error {
+	if h.c.kv == nil {
+		return nil
+	}
+	h.claim.lease = time.Now().Add(h.c.lease).UnixMilli()
+	rev, err := h.c.kv.Update(context.WithoutCancel(ctx), h.key('n', h.claim.keys.triple), h.claim.bytes(), h.rev, ttlOf(h.claim.until))
+	switch {
+	case errors.Is(err, store.ErrConflict), errors.Is(err, store.ErrNotFound):
+		return errLost
+	case err != nil:
+		return fmt.Errorf("air: taking a nonce back: %w", err)
+	}
+	h.rev = rev
+	return nil
+}
+
 // rollback forgets the claim, so that a retry is handled.
 func (h *held) rollback(ctx context.Context) error {
-	h.c.window.forget(h.claim.keys)
+	defer h.end(true)
 	if h.c.kv == nil {
 		return nil
 	}
 	ctx = context.WithoutCancel(ctx)
-	return errors.Join(h.delete(ctx, h.key('i', h.claim.keys.id)), h.delete(ctx, h.key('n', h.claim.keys.triple)))
+	return errors.Join(h.delete(ctx, h.key('i', h.claim.keys.id), h.idRev), h.delete(ctx, h.key('n', h.claim.keys.triple), h.rev))
 }
 
 // load fills the window from the store, once: finished entries only, because an

@@ -57,7 +57,8 @@ type ClientOptions struct {
 	MaxBytes int
 
 	// Threads, if set, keeps the negotiations: what does not fit is refused before
-	// it is signed, and what was sent counts once it is delivered (AIR-D56).
+	// it is signed, and what was sent counts once it is delivered (AIR-D56). Of what
+	// Resend delivers, a sealed body does not count: nobody here can open it.
 	Threads *Threads
 
 	// Outbox, if set, keeps the envelopes whose delivery failed; see
@@ -178,7 +179,8 @@ func (c *Client) send(ctx context.Context, draft *Draft, opts *SendOptions) (*Re
 	if env.ambiguous {
 		return nil, errAmbiguous()
 	}
-	if err := c.checkThread(ctx, env, d.Body); err != nil {
+	body := moveOf(d.Body)
+	if err := c.checkThread(ctx, env, body); err != nil {
 		return nil, err
 	}
 	r, err := c.deliver(ctx, env, env.Wire(), func(ctx context.Context) (*Envelope, error) {
@@ -192,12 +194,17 @@ func (c *Client) send(ctx context.Context, draft *Draft, opts *SendOptions) (*Re
 	if err != nil {
 		return nil, c.preserve(ctx, err)
 	}
-	if c.opts.Threads != nil && isNegotiation(d.Body.BodyType()) {
-		if _, _, err := c.opts.Threads.apply(ctx, r.Envelope, Self, d.Body); err != nil {
-			return r, fmt.Errorf("air: delivered, but the thread has moved on: %w", err)
+	return r, c.applyThread(ctx, r.Envelope, body)
+}
+
+// moveOf returns a body that was given as JSON as what it is to a thread.
+func moveOf(b Body) Body {
+	if raw, ok := b.(*Raw); ok {
+		if parsed, err := ParseBody(raw.JSON, ProfileDeployed); err == nil {
+			return parsed
 		}
 	}
-	return r, nil
+	return b
 }
 
 func errAmbiguous() error {
@@ -272,11 +279,26 @@ func (c *Client) checkThread(ctx context.Context, e *Envelope, body Body) error 
 	if err != nil {
 		return ErrRelay.because("the thread could not be loaded", err)
 	}
+	if th.applied(Self, sumOf(e)) {
+		return nil // it is delivered once more
+	}
 	return th.Apply(Self, e.ID, e.InReplyTo, body)
 }
 
+// applyThread counts what was delivered.
+func (c *Client) applyThread(ctx context.Context, e *Envelope, body Body) error {
+	if c.opts.Threads == nil || !isNegotiation(body.BodyType()) {
+		return nil
+	}
+	if _, _, err := c.opts.Threads.apply(context.WithoutCancel(ctx), e, Self, body); err != nil {
+		return fmt.Errorf("air: delivered, but the thread has moved on: %w", err)
+	}
+	return nil
+}
+
 // Deliver pushes the bytes of a signed envelope as they are to the agent it is
-// addressed to. It serves to send again what an earlier delivery gave back.
+// addressed to. It serves to send again what an earlier delivery gave back. What it
+// delivers of a negotiation counts as with [Client.Send], unless it is sealed.
 func (c *Client) Deliver(ctx context.Context, envelope []byte) (*Receipt, error) {
 	env, err := Decode(envelope, &DecodeOptions{Profile: c.opts.Profile, Bodies: []string{AnyBody}, MaxBytes: c.opts.MaxBytes})
 	if err != nil {
@@ -288,11 +310,20 @@ func (c *Client) Deliver(ctx context.Context, envelope []byte) (*Receipt, error)
 	if env.ambiguous {
 		return nil, errAmbiguous()
 	}
+	own := env.From == c.id.did
+	if own {
+		if err := c.checkThread(ctx, env, env.Body()); err != nil {
+			return nil, err
+		}
+	}
 	r, err := c.deliver(ctx, env, envelope, nil)
 	if err != nil {
 		return nil, c.preserve(ctx, err)
 	}
-	return r, nil
+	if own {
+		err = c.applyThread(ctx, env, env.Body())
+	}
+	return r, err
 }
 
 // deliver is the table of deliveries (section e). The function again makes a

@@ -320,6 +320,59 @@ func TestResolver(t *testing.T) {
 	})
 }
 
+type transportFunc func(*http.Request) (*http.Response, error)
+
+func (f transportFunc) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// A document that was on its way when it was invalidated is not what anybody gets who
+// asks after that, nor is it kept (AIR-028, AIR-059).
+func TestInvalidateWhileFetching(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, nil)
+		alice := w.join(t, 1)
+		r, err := air.NewResolver(&air.ResolverOptions{HTTPClient: &http.Client{Transport: transportFunc(func(req *http.Request) (*http.Response, error) {
+			res, err := w.RoundTrip(req)
+			time.Sleep(time.Second)
+			return res, err
+		})}})
+		require.NoError(t, err)
+		key := func() string {
+			doc, err := r.Resolve(t.Context(), alice.DID())
+			require.NoError(t, err)
+			k, err := doc.SigningKey(alice.DID())
+			require.NoError(t, err)
+			return k.String()
+		}
+		var wg sync.WaitGroup
+		for range 2 {
+			wg.Go(func() { require.Equal(t, alice.Public().String(), key()) })
+		}
+		synctest.Wait()
+		next, err := alice.Rotate(bytes.Repeat([]byte{9}, 32))
+		require.NoError(t, err)
+		w.registry.Put(next, w.endpoint(next))
+		r.Invalidate(alice.AIRID())
+		wg.Go(func() { require.Equal(t, next.Public().String(), key()) })
+		time.Sleep(500 * time.Millisecond)
+		require.Equal(t, next.Public().String(), key())
+		wg.Wait()
+		require.Equal(t, next.Public().String(), key())
+		require.Equal(t, 2, w.registry.Lookups())
+	})
+}
+
+// A key that is unpinned while it is being compared is pinned anew.
+func TestUnpinWhileChecking(t *testing.T) {
+	w := newWorld(t, nil)
+	alice, bob := w.join(t, 1), w.join(t, 2)
+	kv := &hooked{KV: store.NewMemory(), created: func() {}}
+	require.NoError(t, air.PinKeys(kv).CheckKey(t.Context(), "did", alice.Public()))
+	require.ErrorIs(t, air.PinKeys(kv).CheckKey(t.Context(), "did", bob.Public()), air.ErrKeyChanged)
+	kv.created = func() { require.NoError(t, air.Unpin(t.Context(), kv.KV, "did")); kv.created = func() {} }
+	require.NoError(t, air.PinKeys(kv).CheckKey(t.Context(), "did", bob.Public()))
+	require.ErrorIs(t, air.PinKeys(kv).CheckKey(t.Context(), "did", alice.Public()), air.ErrKeyChanged)
+}
+
 // Two agents negotiate through the relay, with every rule of 8.2 and 8.3 on the way
 // (AIR-006..008, AIR-103..106, AIR-109..112, AIR-D51..D53, AIR-D56).
 func TestNegotiation(t *testing.T) {

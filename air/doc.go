@@ -65,6 +65,11 @@
 // may take. A handler that must act exactly once makes what it does depend on
 // the id of the envelope, as a key in the same store for example.
 //
+// While one copy of an envelope is being handled, nobody is told that another one is a
+// replay, since a sender takes that for a success: one that is pushed waits, or is
+// answered 500 Relay Error if it came to another process; one that is pulled is not
+// acknowledged.
+//
 // # Conformance
 //
 // The label is draft-1-candidate, which [Conformance] returns: section 13 of the

@@ -244,6 +244,11 @@ func (in *Inbox) Receive(ctx context.Context, data []byte, pulled bool) *Outcome
 		o.Final = false
 	case ErrReplay:
 		o.Final = !errors.Is(e, errElsewhere)
+		if !o.Final && !pulled {
+			// A sender takes a replay for a success (AIR-D46), which nobody can promise yet.
+			e = ErrRelay.because(errElsewhere.Error(), e)
+			o.Err = e
+		}
 	}
 	in.log.DebugContext(ctx, "air: envelope not delivered", "code", e.Code, "err", e, "pulled", pulled)
 	if in.opts.OnRejected != nil {
@@ -277,7 +282,7 @@ func (in *Inbox) receive(ctx context.Context, data []byte, pulled bool) (*Envelo
 	if age := now.Sub(env.Sent); age > window || age < -maxSkew {
 		return env, nil, ErrStaleTimestamp.err("the timestamp is too far from the recipient's clock")
 	}
-	h, err := in.claims.take(ctx, env, env.Sent.Add(max(maxAge, o.PullMaxAge)))
+	h, err := in.claims.take(ctx, env, env.Sent.Add(max(maxAge, o.PullMaxAge)), !pulled)
 	if err != nil {
 		return env, nil, err
 	}
@@ -391,7 +396,7 @@ func (in *Inbox) hand(ctx context.Context, d *Delivery, h *held) error {
 		if env.From == in.id.did {
 			by = Self // a thread with oneself (AIR-D72)
 		}
-		before, after, err = in.threads.apply(ctx, env, by, d.Body)
+		before, after, err = in.threads.apply(context.WithoutCancel(ctx), env, by, d.Body)
 		var refused *Error
 		switch {
 		case errors.As(err, &refused):
@@ -410,7 +415,11 @@ func (in *Inbox) hand(ctx context.Context, d *Delivery, h *held) error {
 		return settle(answer, h.commit(ctx)) // the application has decided
 	}
 	if d.Thread != nil {
-		err = errors.Join(err, in.threads.revert(context.WithoutCancel(ctx), env, before))
+		lost := h.renew(ctx)
+		if lost == nil {
+			lost = in.threads.revert(context.WithoutCancel(ctx), env, before)
+		}
+		err = errors.Join(err, lost)
 	}
 	in.log.WarnContext(ctx, "air: handler failed", "id", env.ID, "err", err)
 	return settle(ErrRelay.because("", err), h.rollback(ctx))

@@ -35,15 +35,20 @@ var ErrKeyChanged = errors.New("air: the key of the agent has changed")
 // every other one with [ErrKeyChanged], until [Unpin] forgets it.
 func PinKeys(kv store.KV) KeyPolicy {
 	return KeyPolicyFunc(func(ctx context.Context, did string, key *PublicKey) error {
-		_, err := kv.Create(ctx, pinPrefix+did, key.ed, 0)
-		if !errors.Is(err, store.ErrExists) {
+		for {
+			_, err := kv.Create(ctx, pinPrefix+did, key.ed, 0)
+			if !errors.Is(err, store.ErrExists) {
+				return err
+			}
+			e, err := kv.Get(ctx, pinPrefix+did)
+			switch {
+			case errors.Is(err, store.ErrNotFound):
+				continue // unpinned in between
+			case err == nil && string(e.Value) != string(key.ed):
+				return fmt.Errorf("%w: %s", ErrKeyChanged, did)
+			}
 			return err
 		}
-		e, err := kv.Get(ctx, pinPrefix+did)
-		if err == nil && string(e.Value) != string(key.ed) {
-			err = fmt.Errorf("%w: %s", ErrKeyChanged, did)
-		}
-		return err
 	})
 }
 

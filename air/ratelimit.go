@@ -28,10 +28,10 @@ func (l *rateLimiter) allow(sender string) error {
 	if l.limit < 0 {
 		return nil
 	}
-	passed := time.Since(l.start)
-	minute := int64(passed / time.Minute)
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	passed := time.Since(l.start) // under the lock, so that no minute comes twice
+	minute := int64(passed / time.Minute)
 	if l.counts == nil || minute != l.minute {
 		l.counts, l.minute = make(map[string]int), minute
 	}

@@ -145,10 +145,12 @@ func (r *Resolver) Resolve(ctx context.Context, did string) (*Document, error) {
 	return e.doc, err
 }
 
-// Invalidate forgets the document of an agent (AIR-028).
+// Invalidate forgets the document of an agent (AIR-028). What is being fetched at
+// that moment may be as old, so that is not used by anybody who asks later.
 func (r *Resolver) Invalidate(airID string) {
 	r.mu.Lock()
 	delete(r.entries, airID)
+	delete(r.flights, airID)
 	r.mu.Unlock()
 }
 
@@ -191,8 +193,12 @@ func (r *Resolver) resolve(ctx context.Context, did string, notBefore time.Time)
 func (r *Resolver) fly(ctx context.Context, airID string, f *flight) {
 	defer func() {
 		r.mu.Lock()
-		delete(r.flights, airID)
+		current := r.flights[airID] == f
+		if current {
+			delete(r.flights, airID)
+		}
 		switch {
+		case !current: // invalidated meanwhile
 		case f.err == nil && f.entry.doc != nil:
 			r.insert(airID, f.entry)
 		case errors.Is(f.err, ErrNotFound):

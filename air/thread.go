@@ -35,7 +35,13 @@ type Move struct {
 	ID    string
 	By    Party
 	Price Money
+
+	sum messageSum
 }
+
+// A messageSum tells messages with the same id apart. That of a move which was
+// applied by [Thread.Apply] alone is zero.
+type messageSum [16]byte
 
 // maxMoves bounds the memory of one thread.
 const maxMoves = 1000
@@ -54,8 +60,9 @@ type Thread struct {
 	Agreed Money
 
 	// Last is the id of the message that was applied last.
-	Last   string
-	lastBy Party
+	Last    string
+	lastBy  Party
+	lastSum messageSum
 }
 
 // Outstanding returns the move that waits for an answer, nil if there is none.
@@ -92,7 +99,7 @@ var effects = map[string]effect{
 // not part of a negotiation changes nothing.
 func (t *Thread) Apply(by Party, id, inReplyTo string, body Body) error {
 	e, ok := effects[body.BodyType()]
-	if !ok {
+	if _, raw := body.(*Raw); raw || !ok {
 		return nil
 	}
 	if t.State.Closed() {

@@ -103,6 +103,13 @@ func (t *Threads) change(ctx context.Context, threadID, peer string, f func(*Thr
 	}
 }
 
+// sumOf is the same for an envelope only. Another one may have its id: ids are
+// compared for as long as nonces are remembered, and threads live longer.
+func sumOf(e *Envelope) messageSum {
+	h := sha256.Sum256([]byte(e.text))
+	return messageSum(h[:])
+}
+
 // apply applies a message of the envelope e. One that this agent applied already
 // when it sent it, or before a crash, counts once.
 func (t *Threads) apply(ctx context.Context, e *Envelope, by Party, body Body) (before, after Thread, err error) {
@@ -110,14 +117,19 @@ func (t *Threads) apply(ctx context.Context, e *Envelope, by Party, body Body) (
 	if by == Self {
 		peer = e.To
 	}
+	sum := sumOf(e)
 	return t.change(ctx, e.ThreadID, peer, func(th *Thread) error {
-		if th.applied(by, e.ID) {
+		if th.applied(by, sum) {
 			return nil
 		}
+		moves := len(th.Moves)
 		if err := th.Apply(by, e.ID, e.InReplyTo, body); err != nil {
 			return err
 		}
-		th.lastBy = by
+		th.lastBy, th.lastSum = by, sum
+		if len(th.Moves) > moves {
+			th.Moves[moves].sum = sum
+		}
 		return nil
 	})
 }
@@ -125,8 +137,9 @@ func (t *Threads) apply(ctx context.Context, e *Envelope, by Party, body Body) (
 // revert takes a message back whose handling failed, unless something followed
 // it.
 func (t *Threads) revert(ctx context.Context, e *Envelope, before Thread) error {
+	sum := sumOf(e)
 	_, _, err := t.change(ctx, e.ThreadID, e.From, func(th *Thread) error {
-		if th.Last == e.ID {
+		if th.lastSum == sum {
 			*th = before
 		}
 		return nil
@@ -134,12 +147,12 @@ func (t *Threads) revert(ctx context.Context, e *Envelope, before Thread) error 
 	return err
 }
 
-func (th *Thread) applied(by Party, id string) bool {
-	if th.Last == id && th.lastBy == by {
+func (th *Thread) applied(by Party, sum messageSum) bool {
+	if th.lastSum == sum && th.lastBy == by {
 		return true
 	}
 	for i := range th.Moves {
-		if th.Moves[i].ID == id && th.Moves[i].By == by {
+		if th.Moves[i].sum == sum && th.Moves[i].By == by {
 			return true
 		}
 	}
@@ -152,6 +165,7 @@ func marshalThread(t *Thread) []byte {
 	b = strictjson.AppendString(b, t.Last)
 	b = append(b, `,"by":`...)
 	b = strictjson.AppendString(b, string(t.lastBy))
+	b = t.lastSum.appendJSON(b)
 	if t.State == ThreadAccepted {
 		b = t.Agreed.appendJSON(append(b, `,"agreed":`...))
 	}
@@ -162,9 +176,21 @@ func marshalThread(t *Thread) []byte {
 		}
 		b = strictjson.AppendString(append(b, `{"id":`...), m.ID)
 		b = strictjson.AppendString(append(b, `,"by":`...), string(m.By))
-		b = append(m.Price.appendJSON(append(b, `,"price":`...)), '}')
+		b = m.Price.appendJSON(append(b, `,"price":`...))
+		b = append(m.sum.appendJSON(b), '}')
 	}
 	return append(b, "]}"...)
+}
+
+func (s messageSum) appendJSON(b []byte) []byte {
+	return append(hex.AppendEncode(append(b, `,"sum":"`...), s[:]), '"')
+}
+
+func parseSum(text string) (s messageSum) {
+	if b, err := hex.DecodeString(text); err == nil && len(b) == len(s) {
+		s = messageSum(b)
+	}
+	return s
 }
 
 func unmarshalThread(text []byte) (Thread, error) {
@@ -173,11 +199,11 @@ func unmarshalThread(text []byte) (Thread, error) {
 		return Thread{}, fmt.Errorf("air: the stored thread is damaged: %w", err)
 	}
 	str := func(v strictjson.Value) string { s, _ := v.Text(); return s }
-	t := Thread{State: ThreadState(str(v.Get("state"))), Last: str(v.Get("last")), lastBy: Party(str(v.Get("by")))}
+	t := Thread{State: ThreadState(str(v.Get("state"))), Last: str(v.Get("last")), lastBy: Party(str(v.Get("by"))), lastSum: parseSum(str(v.Get("sum")))}
 	t.Agreed, _ = parseMoney(string(v.Get("agreed")))
 	for e := v.Get("moves").Elements(); e.Next(); {
 		price, _ := parseMoney(string(e.Value.Get("price")))
-		t.Moves = append(t.Moves, Move{ID: str(e.Value.Get("id")), By: Party(str(e.Value.Get("by"))), Price: price})
+		t.Moves = append(t.Moves, Move{ID: str(e.Value.Get("id")), By: Party(str(e.Value.Get("by"))), Price: price, sum: parseSum(str(e.Value.Get("sum")))})
 	}
 	return t, nil
 }

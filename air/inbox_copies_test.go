@@ -1,0 +1,282 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package air_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"github.com/fivewire/fivewire/air"
+	"github.com/fivewire/fivewire/store"
+)
+
+// A slow handler tells when it is called and returns what it is told.
+type slow struct {
+	called chan *air.Delivery
+	answer chan error
+}
+
+func (h *slow) Deliver(_ context.Context, d *air.Delivery) error {
+	h.called <- d
+	return <-h.answer
+}
+
+func (w *world) slowInbox(t *testing.T, id *air.Identity, kv store.KV) (*air.Inbox, *slow) {
+	t.Helper()
+	h := &slow{make(chan *air.Delivery, 10), make(chan error)}
+	in, err := air.NewInbox(id, h, &air.InboxOptions{Resolver: w.resolver(t), Store: kv, HandlerTimeout: 10 * time.Second})
+	require.NoError(t, err)
+	return in, h
+}
+
+var errHandler = errors.New("the handler failed")
+
+// Nobody is told that an envelope is a replay, for good, before its first copy has
+// been handled: that can still fail, and then this was the one to deliver (AIR-085,
+// AIR-D46, AIR-D58).
+func TestCopyOfAFailure(t *testing.T) {
+	for _, durable := range []bool{false, true} {
+		t.Run(fmt.Sprint("durable ", durable), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t, nil)
+				alice, bob := w.join(t, 1), w.join(t, 2)
+				var kv store.KV
+				if durable {
+					kv = store.NewMemory()
+				}
+				in, h := w.slowInbox(t, bob, kv)
+				data := signedOffer(t, alice, bob.DID(), nil)
+				id := idOf(t, data)
+				twin := signedOffer(t, alice, bob.DID(), func(d *air.Draft) { d.ID = id })
+				var first, second *air.Outcome
+				var wg sync.WaitGroup
+				wg.Go(func() { first = in.Receive(context.Background(), data, false) })
+				<-h.called
+				for _, copied := range [][]byte{data, twin} {
+					o := in.Receive(t.Context(), copied, true) // will be pulled again
+					require.ErrorIs(t, o.Err, air.ErrReplay)
+					require.False(t, o.Final)
+				}
+				gone, cancel := context.WithTimeout(t.Context(), time.Second)
+				defer cancel()
+				o := in.Receive(gone, data, false)
+				require.ErrorIs(t, o.Err, air.ErrReplay)
+				require.Equal(t, http.StatusInternalServerError, o.Err.Status())
+				wg.Go(func() { second = in.Receive(context.Background(), data, false) })
+				synctest.Wait()
+				h.answer <- errHandler
+				<-h.called // the second copy takes over
+				h.answer <- nil
+				wg.Wait()
+				require.ErrorIs(t, first.Err, air.ErrRelay)
+				require.Nil(t, second.Err)
+				for _, copied := range [][]byte{data, twin} {
+					o := in.Receive(t.Context(), copied, false)
+					require.Equal(t, http.StatusConflict, o.Err.Status())
+					require.True(t, o.Final)
+				}
+			})
+		})
+	}
+}
+
+// The same between processes: an envelope whose id another one is just using may
+// still be the one to deliver.
+func TestCopyInAnotherProcess(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, nil)
+		alice, bob := w.join(t, 1), w.join(t, 2)
+		kv := store.NewMemory()
+		one, h := w.slowInbox(t, bob, kv)
+		two := w.inbox(t, bob, air.InboxOptions{Store: kv})
+		thread, nonce := air.NewID(), air.NewNonce()
+		data := signedOffer(t, alice, bob.DID(), func(d *air.Draft) { d.ThreadID, d.Nonce = thread, nonce })
+		id := idOf(t, data)
+		sameID := signedOffer(t, alice, bob.DID(), func(d *air.Draft) { d.ID = id })
+		sameNonce := signedOffer(t, alice, bob.DID(), func(d *air.Draft) { d.ThreadID, d.Nonce = thread, nonce })
+		for _, copied := range [][]byte{sameID, sameNonce} {
+			var wg sync.WaitGroup
+			wg.Go(func() { one.Receive(context.Background(), data, true) })
+			<-h.called
+			for _, c := range [][]byte{data, sameID, sameNonce} {
+				require.False(t, two.Receive(t.Context(), c, true).Final)
+				require.Equal(t, 500, two.Receive(t.Context(), c, false).Err.Status())
+			}
+			h.answer <- errHandler
+			wg.Wait()
+			two.fail(errHandler)
+			require.ErrorIs(t, two.Receive(t.Context(), copied, true).Err, errHandler) // it came to the handler
+		}
+	})
+}
+
+// A process that comes back after its claim has been taken over undoes nothing of
+// what the other one did.
+func TestLateFailure(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, nil)
+		alice, bob := w.join(t, 1), w.join(t, 2)
+		kv := store.NewMemory()
+		late, h := w.slowInbox(t, bob, kv)
+		data := signedOffer(t, alice, bob.DID(), nil)
+		var wg sync.WaitGroup
+		var o *air.Outcome
+		wg.Go(func() { o = late.Receive(context.Background(), data, true) })
+		<-h.called
+		time.Sleep(20 * time.Second)
+		next := w.inbox(t, bob, air.InboxOptions{Store: kv})
+		require.True(t, next.Receive(t.Context(), data, true).Delivery.Again)
+		h.answer <- errHandler
+		wg.Wait()
+		require.ErrorIs(t, o.Err, errHandler)
+		require.False(t, o.Final)
+		third := w.inbox(t, bob, air.InboxOptions{Store: kv})
+		for _, in := range []*air.Inbox{late, next.Inbox, third.Inbox} {
+			o := in.Receive(t.Context(), data, true)
+			require.ErrorIs(t, o.Err, air.ErrReplay)
+			require.True(t, o.Final)
+		}
+		e, err := air.Decode(data, nil)
+		require.NoError(t, err)
+		th, err := third.Threads().Get(t.Context(), e.ThreadID, alice.DID())
+		require.NoError(t, err)
+		require.Equal(t, air.ThreadOffered, th.State)
+	})
+}
+
+// What was handled but could not be written down is written down with the next copy.
+func TestCommitFails(t *testing.T) {
+	w := newWorld(t, nil)
+	alice, bob := w.join(t, 1), w.join(t, 2)
+	b := &broken{Store: store.NewMemory()}
+	in := w.inbox(t, bob, air.InboxOptions{Store: b, Bodies: []string{"note"}})
+	data := signedOffer(t, alice, bob.DID(), func(d *air.Draft) { d.Body = &air.Raw{Type: "note", JSON: []byte(`{"type":"note"}`)} })
+	in.fail(air.ErrUnsupportedBody)
+	b.set("update", true)
+	for range 2 {
+		o := in.Receive(t.Context(), data, true)
+		require.Error(t, o.Err)
+		require.False(t, o.Final)
+	}
+	b.set("update", false)
+	o := in.Receive(t.Context(), data, true)
+	require.ErrorIs(t, o.Err, air.ErrReplay)
+	require.True(t, o.Final)
+	o = w.inbox(t, bob, air.InboxOptions{Store: b, Bodies: []string{"note"}}).Receive(t.Context(), data, true)
+	require.ErrorIs(t, o.Err, air.ErrReplay)
+	require.True(t, o.Final)
+}
+
+// A caller that goes while its envelope is being claimed leaves no half of it.
+func TestCallerGoes(t *testing.T) {
+	w := newWorld(t, nil)
+	alice, bob := w.join(t, 1), w.join(t, 2)
+	ctx, cancel := context.WithCancel(t.Context())
+	kv := &hooked{KV: store.NewMemory(), created: cancel}
+	one := w.inbox(t, bob, air.InboxOptions{Store: kv})
+	one.fail(errHandler)
+	data := signedOffer(t, alice, bob.DID(), nil)
+	require.NotNil(t, one.Receive(ctx, data, false).Err)
+	two := w.inbox(t, bob, air.InboxOptions{Store: kv})
+	o := two.Receive(t.Context(), data, false)
+	require.Nil(t, o.Err)
+	require.False(t, o.Delivery.Again)
+}
+
+// A hooked store tells of every Create.
+type hooked struct {
+	store.KV
+	created func()
+}
+
+func (h *hooked) Create(ctx context.Context, key string, value []byte, ttl time.Duration) (store.Revision, error) {
+	rev, err := h.KV.Create(ctx, key, value, ttl)
+	h.created()
+	return rev, err
+}
+
+// However many processes share a store, and whatever they saw before, each of them
+// takes an envelope for a replay if and only if one with its triple or its id was
+// handled; nothing else is remembered (AIR-085, AIR-113..116, AIR-D43, AIR-D58).
+func TestInboxesAgainstModel(t *testing.T) {
+	w := newWorld(t, nil)
+	bob := w.join(t, 2)
+	var ids, nonces, threads []string
+	for range 3 {
+		ids, nonces = append(ids, air.NewID()), append(nonces, air.NewNonce())
+	}
+	for range 2 {
+		threads = append(threads, air.NewID())
+	}
+	senders := []*air.Identity{w.join(t, 3), w.join(t, 4)}
+	checkInVirtualTime(t, func(rt *rapid.T) {
+		kv := store.NewMemory()
+		resolver, err := air.NewResolver(&air.ResolverOptions{HTTPClient: w.http()})
+		require.NoError(rt, err)
+		var answer error
+		var handled bool
+		start := func() *air.Inbox {
+			in, err := air.NewInbox(bob, air.HandlerFunc(func(_ context.Context, d *air.Delivery) error {
+				require.False(rt, d.Again)
+				handled = true
+				return answer
+			}), &air.InboxOptions{Resolver: resolver, Store: kv, Bodies: []string{air.AnyBody}})
+			require.NoError(rt, err)
+			return in
+		}
+		inboxes := make([]*air.Inbox, rapid.IntRange(1, 3).Draw(rt, "inboxes"))
+		for i := range inboxes {
+			inboxes[i] = start()
+		}
+		seen := make(map[string]time.Time) // what is remembered until then
+		rt.Repeat(map[string]func(*rapid.T){
+			"receive": func(rt *rapid.T) {
+				pick := func(name string, n int) int { return rapid.IntRange(0, n-1).Draw(rt, name) }
+				from := senders[pick("sender", 2)]
+				d := &air.Draft{From: from.DID(), To: bob.DID(), ID: ids[pick("id", 3)], Nonce: nonces[pick("nonce", 3)], ThreadID: threads[pick("thread", 2)]}
+				d.Sent = time.Now().Add(-time.Duration(pick("age", 4)) * 100 * time.Second)
+				d.Body = &air.Raw{Type: "note", JSON: []byte(`{"type":"note"}`)}
+				e, err := air.Compose(d, from.Signer(), &air.ComposeOptions{Bodies: []string{air.AnyBody}})
+				require.NoError(rt, err)
+				triple, id := d.From+" "+d.ThreadID+" "+d.Nonce, d.From+" "+d.ID
+				known := false
+				for _, name := range []string{triple, id} {
+					until, ok := seen[name]
+					known = known || ok && !time.Now().After(until)
+				}
+				handled, answer = false, []error{nil, errHandler, air.ErrUnsupportedBody}[pick("answer", 3)]
+				o := inboxes[pick("inbox", len(inboxes))].Receive(context.Background(), e.Wire(), rapid.Bool().Draw(rt, "pulled"))
+				require.Equal(rt, !known, handled)
+				if known {
+					require.ErrorIs(rt, o.Err, air.ErrReplay)
+					require.Equal(rt, http.StatusConflict, o.Err.Status())
+					require.True(rt, o.Final)
+					return
+				}
+				require.Equal(rt, answer == nil, o.Err == nil)
+				if errors.Is(answer, errHandler) {
+					require.False(rt, o.Final)
+					return
+				}
+				require.True(rt, o.Final)
+				seen[triple], seen[id] = d.Sent.Add(300*time.Second), d.Sent.Add(300*time.Second)
+			},
+			"time passes": func(rt *rapid.T) {
+				time.Sleep(time.Duration(rapid.IntRange(1, 4).Draw(rt, "hundreds")) * 100 * time.Second)
+			},
+			"a process is started anew": func(rt *rapid.T) {
+				inboxes[rapid.IntRange(0, len(inboxes)-1).Draw(rt, "inbox")] = start()
+			},
+		})
+	})
+}

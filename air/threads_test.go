@@ -1,0 +1,97 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package air_test
+
+import (
+	"errors"
+	"net/http"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/fivewire/fivewire/air"
+	"github.com/fivewire/fivewire/store"
+)
+
+// An id that was used before opens no way around the rules of a thread, also after
+// the time for which ids are remembered (AIR-104, AIR-105, AIR-D50).
+func TestThreadsKnowMessagesNotIDs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, nil)
+		alice, bob := w.join(t, 1), w.join(t, 2)
+		in := w.inbox(t, bob, air.InboxOptions{Store: store.NewMemory()})
+		thread, offered, declined := air.NewID(), air.NewID(), air.NewID()
+		send := func(id, reply string, body air.Body) error {
+			o := in.Receive(t.Context(), signedOffer(t, alice, bob.DID(), func(d *air.Draft) {
+				d.ThreadID, d.ID, d.InReplyTo, d.Body = thread, id, reply, body
+			}), false)
+			if o.Err != nil {
+				return o.Err
+			}
+			return nil
+		}
+		require.NoError(t, send(offered, "", offer(5)))
+		time.Sleep(6 * time.Minute)
+		require.ErrorIs(t, send(offered, offered, &air.Accept{Price: air.Cents(1, "USD")}), air.ErrNotYourMove)
+		time.Sleep(6 * time.Minute)
+		require.NoError(t, send(declined, "", &air.Withdraw{WithdrawnID: offered}))
+		for _, id := range []string{offered, declined} {
+			time.Sleep(6 * time.Minute)
+			require.ErrorIs(t, send(id, offered, &air.Accept{Price: air.Cents(1, "USD")}), air.ErrThreadClosed)
+		}
+		require.Equal(t, 2, in.count())
+	})
+}
+
+// A message counts when it is delivered, also if that takes a second try, and whether
+// its body was given as a value or as JSON (AIR-D56).
+func TestThreadsCountWhatIsResent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, nil)
+		alice, bob := w.join(t, 1), w.join(t, 2)
+		threads := air.NewThreads(alice.DID(), nil)
+		c := w.client(t, alice, air.ClientOptions{Threads: threads, Outbox: store.NewMemory()})
+		raw := &air.Raw{Type: "Offer", JSON: []byte(`{"type":"Offer","description":"","price":{"amount_cents":7,"currency":"USD"},"expires_at":"2030-01-01T00:00:00.000Z"}`)}
+		for i, body := range []air.Body{offer(7), raw} {
+			thread := air.NewID()
+			state := func() *air.Thread {
+				th, err := threads.Get(t.Context(), thread, bob.DID())
+				require.NoError(t, err)
+				return &th
+			}
+			if i == 0 {
+				w.setFail(func(r *http.Request) error {
+					if r.Method == http.MethodPost {
+						return errors.New("the line is cut")
+					}
+					return nil
+				})
+			}
+			_, err := c.Send(t.Context(), &air.Draft{To: bob.DID(), ThreadID: thread, Body: body}, nil)
+			if i == 0 {
+				require.ErrorIs(t, err, air.ErrDeliveryFailed)
+				require.Equal(t, air.ThreadPending, state().State)
+				w.setFail(nil)
+				n, err := c.Resend(t.Context())
+				require.NoError(t, err)
+				require.Equal(t, 1, n)
+			} else {
+				require.NoError(t, err)
+			}
+			require.Equal(t, air.ThreadOffered, state().State)
+			require.Equal(t, air.Cents(7, "USD"), state().Outstanding().Price)
+		}
+		r, err := c.Send(t.Context(), &air.Draft{To: bob.DID(), Body: offer(7)}, nil)
+		require.NoError(t, err)
+		_, err = c.Deliver(t.Context(), r.Envelope.Wire()) // once more, which changes nothing
+		require.NoError(t, err)
+		second, err := air.Compose(&air.Draft{ID: air.NewID(), From: alice.DID(), To: bob.DID(), Sent: time.Now(), ThreadID: r.Envelope.ThreadID,
+			Nonce: air.NewNonce(), Body: offer(8)}, alice.Signer(), nil)
+		require.NoError(t, err)
+		_, err = c.Deliver(t.Context(), second.Wire())
+		require.ErrorIs(t, err, air.ErrConflict)
+	})
+}
