@@ -38,6 +38,9 @@ const longest = time.Duration(1 << 62)
 // Delay returns how long to wait after that many attempts, the first being 1. A
 // number below 1 counts as 1.
 func (b Backoff) Delay(attempt int) time.Duration {
+	if b.Base <= 0 { // below, 0 times infinity would be no number, and waiting for ever
+		return 0
+	}
 	limit := longest
 	if b.Max > 0 {
 		limit = min(limit, b.Max)
@@ -51,7 +54,7 @@ func (b Backoff) Delay(attempt int) time.Duration {
 	}
 	d := limit
 	if f := float64(b.Base) * math.Pow(factor, float64(max(attempt, 1)-1)); f < float64(limit) {
-		d = max(0, time.Duration(f))
+		d = time.Duration(f)
 	}
 	if b.Jitter > 0 {
 		d += time.Duration(min(b.Jitter, 1) * (2*rand.Float64() - 1) * float64(d))

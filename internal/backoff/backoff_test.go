@@ -44,6 +44,14 @@ func TestDelay(t *testing.T) {
 			require.Equal(t, tt.want[0], tt.b.Delay(-5))
 		})
 	}
+	// After some thousand attempts the factor is beyond all numbers; nothing times
+	// that is still nothing.
+	for _, attempt := range []int{1024, 1025, 1_000_000, math.MaxInt} {
+		require.Zero(t, Backoff{}.Delay(attempt))
+		require.Zero(t, Backoff{Max: s, Jitter: 1}.Delay(attempt))
+		require.Zero(t, Backoff{Base: -s}.Delay(attempt))
+		require.Zero(t, Backoff{Factor: math.Inf(1)}.Delay(attempt))
+	}
 	require.Equal(t, longest, Backoff{Base: s}.Delay(math.MaxInt))
 	require.Equal(t, longest, Backoff{Base: s, Factor: math.Inf(1)}.Delay(2))
 	require.Equal(t, time.Minute, Backoff{Base: s, Max: time.Minute}.Delay(math.MaxInt))
