@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/fivewire/fivewire/internal/backoff"
 	"github.com/fivewire/fivewire/internal/strictjson"
 	"github.com/fivewire/fivewire/store"
 )
@@ -187,10 +188,12 @@ func (o *outbox) wake(sub *subscription, tell func(*sender)) {
 	tell(sn)
 }
 
-// run sends what waits, in order, and ends when nothing does.
+// run sends what waits, in order, and ends when nothing does. While the store fails
+// it tries again, until the server is shut down: what waits there has nobody else.
 func (o *outbox) run(sn *sender) {
 	defer o.s.end(partOf)
 	ctx := o.s.ctx
+	wait, failures := backoff.Backoff{Base: time.Second, Max: time.Minute, Jitter: 0.2}, 0
 	for {
 		o.mu.Lock()
 		if !sn.again || ctx.Err() != nil {
@@ -204,7 +207,17 @@ func (o *outbox) run(sn *sender) {
 		}
 		sn.again = false
 		o.mu.Unlock()
-		if !o.drain(ctx, sn) {
+		more, err := o.drain(ctx, sn)
+		if failures++; err == nil {
+			failures = 0
+		} else if ctx.Err() == nil {
+			o.s.opts.Logger.ErrorContext(ctx, "arc: cannot read or empty the outbox", "subscription", sn.sub.ID, "error", err)
+		}
+		if failures > 0 && !o.s.draining() && wait.Wait(ctx, failures) == nil {
+			o.mu.Lock()
+			sn.again = true
+			o.mu.Unlock()
+		} else if !more {
 			o.mu.Lock()
 			delete(o.senders, sn.sub.ID)
 			o.mu.Unlock()
@@ -213,36 +226,33 @@ func (o *outbox) run(sn *sender) {
 	}
 }
 
-// drain sends what the stream holds. It returns false if the sender must stop.
-func (o *outbox) drain(ctx context.Context, sn *sender) bool {
+// drain sends what the stream holds. It returns false if the sender must stop,
+// or an error of the store.
+func (o *outbox) drain(ctx context.Context, sn *sender) (more bool, err error) {
 	for {
 		records, err := o.db.Read(ctx, outStream(sn.sub.ID), 0, 16)
 		if err != nil {
-			if ctx.Err() == nil {
-				o.s.opts.Logger.ErrorContext(ctx, "arc: cannot read the outbox", "subscription", sn.sub.ID, "error", err)
-			}
-			return false
+			return false, err
 		}
 		if len(records) == 0 {
-			return true
+			return true, nil
 		}
 		for _, rec := range records {
 			switch o.deliver(ctx, sn.sub, rec.Value) {
 			case outcomeStopped:
-				return false
+				return false, nil
 			case outcomeGone:
 				if err := o.db.Expire(ctx, outStream(sn.sub.ID), 0); err != nil {
 					o.s.opts.Logger.ErrorContext(ctx, "arc: cannot empty the outbox", "subscription", sn.sub.ID, "error", err)
 				}
 				if !sn.sub.static {
 					o.deactivate(ctx, sn.sub)
-					return false
+					return false, nil
 				}
-				return true
+				return true, nil
 			}
 			if err := o.db.Ack(ctx, outStream(sn.sub.ID), rec.Seq); err != nil {
-				o.s.opts.Logger.ErrorContext(ctx, "arc: cannot acknowledge a notification", "subscription", sn.sub.ID, "error", err)
-				return false
+				return false, err
 			}
 			o.mu.Lock()
 			sn.waiting = max(sn.waiting-1, 0)

@@ -1,0 +1,127 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package arc_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/fivewire/fivewire/arc"
+	"github.com/fivewire/fivewire/arc/arctest"
+	"github.com/fivewire/fivewire/store"
+)
+
+// lapses is a store whose outbox fails for a while: the first times that it is
+// read and emptied.
+type lapses struct {
+	store.Store
+	reads, acks atomic.Int32 // how often still
+}
+
+var errLapse = errors.New("the store is away")
+
+func (l *lapses) Read(ctx context.Context, stream string, after uint64, limit int) ([]store.Record, error) {
+	if strings.HasPrefix(stream, "arc/out/") && l.reads.Add(-1) >= 0 {
+		return nil, errLapse
+	}
+	return l.Store.Read(ctx, stream, after, limit)
+}
+
+func (l *lapses) Ack(ctx context.Context, stream string, seqs ...uint64) error {
+	if strings.HasPrefix(stream, "arc/out/") && l.acks.Add(-1) >= 0 {
+		return errLapse
+	}
+	return l.Store.Ack(ctx, stream, seqs...)
+}
+
+// What is to be sent is sent when the store is there again, and the subscription
+// then ends as it should, with nobody giving a sign.
+func TestOutboxOutlivesTheStore(t *testing.T) {
+	for name, acks := range map[string]bool{"while reading": false, "while emptying": true} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				db := &lapses{Store: store.NewMemory()}
+				h := &hooks{once: true}
+				s := newServer(t, &arc.ServerOptions{Store: db, Webhook: h.options()})
+				s.HandleTasks("a-01", arctest.Task(arctest.Hang()))
+				id := createTask(t, s, "a-01", "x")
+				sub := subscribe(t, s, "a-01", id, "https://one.test/", `["TASK_CANCELED","STATUS_CHANGE"]`)
+				if acks {
+					db.acks.Store(3)
+				} else {
+					db.reads.Store(3)
+				}
+				require.Nil(t, cancelTask(s, "a-01", id).Error)
+				time.Sleep(time.Minute)
+				synctest.Wait()
+				got := h.take()
+				require.Equal(t, []string{"one.test TASK_CANCELED CANCELED", "one.test STATUS_CHANGE CANCELED"}, got[len(got)-2:])
+				entry, err := db.Get(t.Context(), "arc/sub/"+id+"/"+sub.ID)
+				require.NoError(t, err)
+				require.Contains(t, string(entry.Value), `"active":false`)
+			})
+		})
+	}
+}
+
+// A server whose store is away does not wait for it when it is shut down.
+func TestShutdownWithoutStore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		db := &lapses{Store: store.NewMemory()}
+		db.reads.Store(1 << 30)
+		s := arc.NewServer(&arc.ServerOptions{Store: db, Webhook: (&hooks{}).options()})
+		s.HandleTasks("a-01", arctest.Task(arctest.Hang()))
+		id := createTask(t, s, "a-01", "x")
+		subscribe(t, s, "a-01", id, "https://one.test/", `["TASK_CANCELED"]`)
+		require.Nil(t, cancelTask(s, "a-01", id).Error)
+		synctest.Wait()
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+		defer cancel()
+		require.NoError(t, s.Shutdown(ctx))
+	})
+}
+
+// Two callers, or one twice, begin a chat of the same id in a group at the same
+// time: one of them has it, the other is refused (D-34), whichever instances they
+// met.
+func TestSameChatInGroup(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer(t, nil)
+		var begun sync.WaitGroup
+		begun.Add(2)
+		for _, id := range []string{"a-01", "a-02"} {
+			s.Register(arc.Agent{AgentInfo: arc.AgentInfo{AgentID: id}, Group: "g",
+				Chats: arc.ReplyFunc(func(_ context.Context, turn *arc.ChatTurn) (*arc.Message, error) {
+					if turn.First {
+						begun.Done()
+						begun.Wait() // both are at it
+					}
+					return arc.AgentText(id), nil
+				})})
+		}
+		answers := make(chan *arc.Response, 2)
+		for range 2 {
+			go func() {
+				answers <- answer(t, post(s, call("chat.start", "g", `{"chatId":"c","initialMessage":`+hello("x")+`}`)))
+			}()
+		}
+		first, second := <-answers, <-answers
+		if first.Error != nil {
+			first, second = second, first
+		}
+		require.Nil(t, first.Error)
+		require.NotNil(t, second.Error)
+		require.Equal(t, arc.ErrInvalidParams, second.Error.Code)
+		next := answer(t, post(s, call("chat.message", "g", `{"chatId":"c","message":`+hello("y")+`}`)))
+		require.Equal(t, first.ResponseAgent, next.ResponseAgent)
+	})
+}
