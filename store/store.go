@@ -65,11 +65,15 @@ type Entry struct {
 //
 // A ttl says how long the entry lives from now on; zero means for ever, and a
 // negative one is refused with [ErrInvalid]. A key that expired is absent in
-// every respect.
+// every respect. That is judged when a call begins or later: a change that began
+// before the expiry of what it changes may come to be seen after it.
 //
 // A context that ended before the call makes every method return its error and
 // do nothing. If it ends during a call that returns its error, the change may
-// have been made or not.
+// have been made or not, or may be made yet: what is on its way to a database
+// cannot be called back. The same is true of a call that fails for want of an
+// answer. Who has to know tries the change again, with the revision or the id
+// that makes it happen once; to look is not enough.
 //
 // Values are copied: an engine keeps no reference to a slice it was given.
 type KV interface {
@@ -130,11 +134,14 @@ type Log interface {
 	// Read returns up to limit records after the position after, in order,
 	// without those that are acknowledged or expired. It does not wait: no
 	// records and no error means there are none now. A limit below 1
-	// means 100.
+	// means 100. What is acknowledged while Read runs may be among the records
+	// or not, each one for itself.
 	Read(ctx context.Context, stream string, after uint64, limit int) ([]Record, error)
 
-	// Ack removes records from the stream for good. A position that is unknown
-	// or acknowledged already is no error.
+	// Ack removes records from the stream for good, several in any order. A
+	// position that is unknown or acknowledged already is no error. Of an Expire
+	// at the same time it may know or not when it decides whether an id stays
+	// known.
 	Ack(ctx context.Context, stream string, seqs ...uint64) error
 
 	// Wait returns nil as soon as Read with the same arguments would return

@@ -86,5 +86,7 @@
 // key, of which the last message counts, and one for all logs. Nothing else may
 // write to them. Both refuse new messages when they are full, and forget
 // nothing. An administrator may change the number of their replicas, their
-// placement and their size.
+// placement and their size. Who makes one replica three gives processes that are
+// running two minutes to notice: until then they may read from one of the new
+// replicas, which may lag behind.
 package natsstore

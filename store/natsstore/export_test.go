@@ -5,8 +5,19 @@ package natsstore
 
 import (
 	"context"
+	"strconv"
 	"time"
+
+	"github.com/nats-io/nats.go"
 )
+
+// LeaveID writes what is left of an acknowledged record, as an Ack does that
+// looked at it some time before.
+func LeaveID(ctx context.Context, s *Store, stream, id string, seq uint64, until time.Time) error {
+	h := nats.Header{seqHeader: {strconv.FormatUint(seq, 10)}, atHeader: {strconv.FormatInt(until.UnixNano(), 10)}}
+	_, err := s.publish(ctx, s.log, s.log.prefix+"a."+digest(stream)+"."+digest(id), h, nil, condition{})
+	return err
+}
 
 // Forgets lets a store forget what Expire said once that is over for so long.
 func Forgets(opts *Options, after time.Duration) *Options {

@@ -170,6 +170,52 @@ func TestSweep(t *testing.T) {
 	require.Equal(t, kept, records[0].Seq)
 }
 
+// TestAckAfterExpire: an Ack that has looked before an Expire and writes after it
+// brings no id back, neither at once nor when nothing is known of the Expire any
+// more.
+func TestAckAfterExpire(t *testing.T) {
+	t.Parallel()
+	srv := startEmbedded(t, fast)
+	s, nc := openOn(t, srv, &natsstore.Options{Sweep: -1})
+	ctx := t.Context()
+	var seqs []uint64
+	for i := range 4 {
+		seq, err := s.Append(ctx, "s", fmt.Sprint(i), nil, time.Hour)
+		require.NoError(t, err)
+		seqs = append(seqs, seq)
+	}
+	require.NoError(t, s.Expire(ctx, "s", 0))
+	for i, seq := range seqs {
+		require.NoError(t, natsstore.LeaveID(ctx, s, "s", fmt.Sprint(i), seq, time.Now().Add(time.Hour)))
+	}
+	require.EqualValues(t, 5, messages(t, nc, "fivewire_log"), "with what says that all has ended")
+	_, err := s.Append(ctx, "s", "0", nil, 0)
+	require.NoError(t, err)
+
+	openOn(t, srv, natsstore.Forgets(&natsstore.Options{Sweep: 100 * time.Millisecond}, time.Millisecond))
+	require.Eventually(t, func() bool { return messages(t, nc, "fivewire_log") == 1 }, time.Minute, 20*time.Millisecond)
+	for i := 1; i < len(seqs); i++ {
+		_, err := s.Append(ctx, "s", fmt.Sprint(i), nil, 0)
+		require.NoError(t, err)
+	}
+	_, err = s.Append(ctx, "s", "0", nil, 0)
+	require.ErrorIs(t, err, store.ErrDuplicate)
+
+	// Several Expires are one message, which says the same when it is made shorter.
+	for i, ttl := range []time.Duration{time.Hour, time.Millisecond} {
+		_, err := s.Append(ctx, "t", fmt.Sprint(i), nil, time.Hour)
+		require.NoError(t, err)
+		require.NoError(t, s.Expire(ctx, "t", ttl))
+	}
+	seq, err := s.Append(ctx, "t", "later", nil, time.Hour)
+	require.NoError(t, err)
+	time.Sleep(10 * time.Millisecond) // beyond the ttl of those before
+	require.NoError(t, s.Expire(ctx, "t", time.Hour))
+	require.NoError(t, natsstore.LeaveID(ctx, s, "t", "0", seq-2, time.Now().Add(time.Hour)))
+	_, err = s.Append(ctx, "t", "0", nil, 0)
+	require.NoError(t, err)
+}
+
 // TestExpireOften: what a stream remembers of many Expires is bounded, and they
 // hold nevertheless.
 func TestExpireOften(t *testing.T) {

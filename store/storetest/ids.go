@@ -23,6 +23,8 @@ var idTests = []test{
 	{"TTLOfFirst", testTTLOfFirst},
 	{"Expire", testExpireIDs},
 	{"ExpireLater", testExpireIDsLater},
+	{"ExpireWhileAcked", testExpireWhileAcked},
+	{"ExpireWhileUsedAgain", testExpireWhileUsedAgain},
 }
 
 func testDuplicate(e *env) {
@@ -202,5 +204,64 @@ func testExpireIDsLater(e *env) {
 	e.holds("gone", stays)
 	if e.isKnown("gone", "id", gone) {
 		e.Error("Expire brought back an expired id")
+	}
+}
+
+// testExpireWhileAcked: whichever comes first, an id is not known when a record
+// was acknowledged and all was ended.
+func testExpireWhileAcked(e *env) {
+	for round := range rounds(40) {
+		stream := fmt.Sprint("s-", round)
+		var seqs []uint64
+		for i := range 3 {
+			seqs = append(seqs, e.append(stream, fmt.Sprint("id-", i), "x", time.Hour))
+		}
+		e.together(len(seqs)+1, func(i int) {
+			err := error(nil)
+			if i < len(seqs) {
+				err = e.at(i).Ack(e.ctx, stream, seqs[i])
+			} else {
+				err = e.at(i).Expire(e.ctx, stream, 0)
+			}
+			if err != nil {
+				e.Errorf("Ack or Expire: %v", err)
+			}
+		})
+		e.holds(stream)
+		for i, seq := range seqs {
+			if e.isKnown(stream, fmt.Sprint("id-", i), seq) {
+				e.Fatalf("round %d: id of a record is known after Ack and Expire", round)
+			}
+		}
+	}
+}
+
+// testExpireWhileUsedAgain: of a record and its id, which was in use before, not
+// one goes without the other.
+func testExpireWhileUsedAgain(e *env) {
+	n := rounds(40)
+	name := func(i int) string { return fmt.Sprint("s-", i) }
+	e.together(n, func(i int) {
+		if _, err := e.s.Append(e.ctx, name(i), "id", nil, time.Millisecond); err != nil {
+			e.Errorf("Append: %v", err)
+		}
+	})
+	e.outlive(time.Millisecond)
+	for i := range n {
+		var seq uint64
+		e.together(2, func(who int) {
+			err := error(nil)
+			if who == 0 {
+				seq, err = e.s.Append(e.ctx, name(i), "id", nil, time.Hour)
+			} else {
+				err = e.peer.Expire(e.ctx, name(i), 0)
+			}
+			if err != nil {
+				e.Errorf("Append or Expire: %v", err)
+			}
+		})
+		if is := e.isRead(name(i), seq); e.isKnown(name(i), "id", seq) != is {
+			e.Fatalf("stream %d: record is there: %v, and its id known: %v", i, is, !is)
+		}
 	}
 }
