@@ -7,9 +7,11 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"io"
 	"maps"
 	"net/http"
 	"net/http/httptest"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -164,4 +166,23 @@ func TestTokenSource(t *testing.T) {
 	require.NotContains(t, err.Error(), "wrong")
 	_, err = NewTokenSource(ClientCredentials{})
 	require.Error(t, err)
+}
+
+// A secret stays with the server that it is for.
+func TestTokenSourceFollowsNoRedirect(t *testing.T) {
+	asked := make(chan string, 10)
+	other := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		asked <- r.Header.Get("Authorization") + string(body)
+	}))
+	defer other.Close()
+	for _, status := range []int{http.StatusFound, http.StatusSeeOther, http.StatusTemporaryRedirect, http.StatusPermanentRedirect} {
+		first := httptest.NewServer(http.RedirectHandler(other.URL, status))
+		defer first.Close()
+		s, err := NewTokenSource(ClientCredentials{ClientID: "agent", ClientSecret: "pass", TokenURL: first.URL})
+		require.NoError(t, err)
+		_, err = s.Token(t.Context(), "any")
+		require.ErrorContains(t, err, strconv.Itoa(status))
+		require.Empty(t, asked)
+	}
 }

@@ -24,7 +24,8 @@ type ClientCredentials struct {
 	Scopes       []string // such as those in arc.ScopesTaskCaller, one by one
 	Audience     string   // sent as the parameter audience, which some issuers want; empty sends none
 
-	// HTTPClient asks for tokens. Nil means one with a timeout of 10 s.
+	// HTTPClient asks for tokens. Nil means one with a timeout of 10 s that follows
+	// no redirect: what it sends are secrets.
 	HTTPClient *http.Client
 }
 
@@ -37,7 +38,9 @@ func NewTokenSource(c ClientCredentials) (*arc.RefreshingTokens, error) {
 	}
 	client := c.HTTPClient
 	if client == nil {
-		client = &http.Client{Timeout: 10 * time.Second}
+		client = &http.Client{Timeout: 10 * time.Second, CheckRedirect: func(*http.Request, []*http.Request) error {
+			return http.ErrUseLastResponse
+		}}
 	}
 	config := clientcredentials.Config{ClientID: c.ClientID, ClientSecret: c.ClientSecret, TokenURL: c.TokenURL, Scopes: c.Scopes}
 	if c.Audience != "" {

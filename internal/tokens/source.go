@@ -92,8 +92,6 @@ func (k *keys) verify(ctx context.Context, token string) ([]byte, error) {
 	seen := &witness{KeySet: set}
 	err = k.lib.Check(ctx, k.issuer, seen, token)
 	switch {
-	case seen.fault != nil && ctx.Err() != nil:
-		return nil, context.Cause(ctx)
 	case seen.fault != nil:
 		return nil, fmt.Errorf("keys of %s: %w", k.issuer.URL, brief{seen.fault})
 	case errors.Is(err, Expired):

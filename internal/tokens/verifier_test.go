@@ -180,6 +180,38 @@ func TestMaxAge(t *testing.T) {
 	})
 }
 
+// Keys that were asked for before the present ones do not take their place when
+// they come late.
+func TestRenewedTooLate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var net tokenstest.Network
+		i := tokenstest.NewIssuer(&net, "https://login.example")
+		published, delay := "one two", time.Duration(0)
+		i.Handle(tokenstest.KeysPath, func(w http.ResponseWriter, _ *http.Request) {
+			text, wait := `"`+published+`"`, delay
+			time.Sleep(wait)
+			_, _ = io.WriteString(w, text)
+		})
+		v := verifier(t, &net, library{}, tokens.Options{})
+		_, err := v.Verify(t.Context(), token(mine, "one"))
+		require.NoError(t, err)
+		delay = 9 * time.Second
+		time.Sleep(time.Hour - time.Second)
+		_, err = v.Verify(t.Context(), token(mine, "one"))
+		require.NoError(t, err)
+		synctest.Wait()
+		published, delay = "two", 0
+		time.Sleep(2 * time.Second)
+		for range 3 {
+			_, err = v.Verify(t.Context(), token(mine, "two"))
+			require.NoError(t, err)
+			_, err = v.Verify(t.Context(), token(mine, "one"))
+			require.ErrorAs(t, err, new(tokens.Invalid))
+			time.Sleep(10 * time.Second)
+		}
+	})
+}
+
 // Claims that are read before anybody looks at a signature never panic, and are
 // those of the part that is signed.
 func FuzzVerify(f *testing.F) {
