@@ -12,7 +12,6 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -46,12 +45,8 @@ func TestSlowBodies(t *testing.T) {
 		require.NoError(t, err)
 		conns = append(conns, c)
 	}
-	for i, c := range conns {
-		require.NoError(t, c.SetReadDeadline(time.Now().Add(20*time.Second)))
-		_, err := io.Copy(io.Discard, c)
-		if err != nil {
-			require.NotErrorIs(t, err, os.ErrDeadlineExceeded, "%d: the server keeps the connection", i)
-		}
+	for _, c := range conns {
+		_, _ = io.Copy(io.Discard, c) // until the server gives the connection up
 	}
 	// A handler may take longer than a body.
 	d.HandleFunc("req", "long", func(ctx context.Context, w *accp.Reply, m *accp.Message) error {
@@ -82,20 +77,13 @@ func TestPeersThatDoNotRead(t *testing.T) {
 	})
 	addr := strings.TrimPrefix(d.ts.URL, "http://")
 	f := string(frame("req:flood{}", 1))
-	wait := func() {
-		select {
-		case err := <-ended:
-			require.Error(t, err)
-		case <-time.After(20 * time.Second):
-			t.Fatal("the handler goes on")
-		}
-	}
 	c, err := net.Dial("tcp", addr)
 	require.NoError(t, err)
 	defer c.Close()
+	require.NoError(t, c.(*net.TCPConn).SetReadBuffer(64<<10)) // less to fill
 	_, err = fmt.Fprintf(c, "POST /accp/v1/frames HTTP/1.1\r\nHost: x\r\nContent-Type: application/accp\r\nContent-Length: %d\r\n\r\n%s", len(f), f)
 	require.NoError(t, err)
-	wait()
+	require.Error(t, <-ended)
 
 	ws, _, err := websocket.Dial(t.Context(), "ws://"+addr+accp.WebSocketPath, &websocket.DialOptions{HTTPClient: d.client})
 	require.NoError(t, err)
@@ -104,7 +92,7 @@ func TestPeersThatDoNotRead(t *testing.T) {
 	require.NoError(t, ws.Write(t.Context(), websocket.MessageText, frame("sync:registry{hash:"+r.Hash()[:12]+"|v:1}", 1)))
 	// Its answer has number 2.
 	require.NoError(t, ws.Write(t.Context(), websocket.MessageText, frame("req:flood{}", 3)))
-	wait()
+	require.Error(t, <-ended)
 }
 
 // Two ends that both send much more than they read get through, as long as they
@@ -463,7 +451,7 @@ func TestSlowReaderOfACall(t *testing.T) {
 			break
 		}
 		if n == 0 {
-			require.Eventually(t, func() bool { return c.Session().Stats().Received > 5000 }, 20*time.Second, time.Millisecond)
+			until(func() bool { return c.Session().Stats().Received > 5000 })
 		}
 		n++
 	}
@@ -516,10 +504,10 @@ func TestClose(t *testing.T) {
 	<-running
 	closed := make(chan error)
 	go func() { closed <- d.Close(t.Context()) }()
-	require.Eventually(t, func() bool {
+	until(func() bool {
 		_, err := d.http(t, &accp.ClientOptions{Tries: 1}).Call(t.Context(), msg("req", "echo"))
 		return err != nil
-	}, 10*time.Second, time.Millisecond)
+	})
 	close(release)
 	require.NoError(t, <-got)
 	require.NoError(t, <-got)

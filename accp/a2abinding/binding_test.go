@@ -13,7 +13,6 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/a2aproject/a2a-go/a2a"
 	"github.com/a2aproject/a2a-go/a2aclient"
@@ -289,11 +288,7 @@ func TestCancel(t *testing.T) {
 			client := o.connect(t, d.handler)
 			ended := func() {
 				t.Helper()
-				select {
-				case <-d.cancelled:
-				case <-time.After(30 * time.Second):
-					t.Fatal("the handler goes on")
-				}
+				<-d.cancelled
 			}
 			c, err := a2abinding.NewClient(client, "planner", &accp.ClientOptions{Tries: 1})
 			require.NoError(t, err)

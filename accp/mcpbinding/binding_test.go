@@ -13,7 +13,6 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 	"github.com/stretchr/testify/require"
@@ -220,11 +219,7 @@ func TestCancel(t *testing.T) {
 			_, err = c.Call(ctx, call(t, "wait", accp.Map()))
 			require.ErrorIs(t, err, accp.ErrTimeout)
 			require.ErrorIs(t, err, context.Canceled)
-			select {
-			case <-d.cancelled:
-			case <-time.After(30 * time.Second):
-				t.Fatal("the tool goes on")
-			}
+			<-d.cancelled
 		})
 	}
 }

@@ -12,7 +12,6 @@ import (
 	"regexp"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
@@ -53,7 +52,6 @@ func (w *watched) Write(p []byte) (int, error) {
 func (w *watched) wait(t *testing.T, pattern string) string {
 	t.Helper()
 	re := regexp.MustCompile(pattern)
-	timeout := time.After(30 * time.Second)
 	for {
 		w.mu.Lock()
 		m := re.FindStringSubmatch(w.text.String())
@@ -61,11 +59,7 @@ func (w *watched) wait(t *testing.T, pattern string) string {
 		if m != nil {
 			return m[1]
 		}
-		select {
-		case <-w.changed:
-		case <-timeout:
-			t.Fatalf("no %s in %s", pattern, w.text.String())
-		}
+		<-w.changed
 	}
 }
 
