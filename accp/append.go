@@ -26,19 +26,18 @@ func (c *Codec) AppendFrame(dst []byte, m *Message) ([]byte, error) {
 
 // AppendValue appends the canonical text of v, as it stands in a payload.
 func (c *Codec) AppendValue(dst []byte, v Value) ([]byte, error) {
-	e := encoder{c: c, dst: dst, limits: c.Limits.withDefaults()}
-	e.value(&v, 0)
-	if err := e.result(0); err != nil {
+	e := encoder{c: c, limits: c.Limits.withDefaults()}
+	out := e.value(dst, &v, 0)
+	if err := e.result(len(out)); err != nil {
 		return dst, err
 	}
-	return e.dst, nil
+	return out, nil
 }
 
-// An encoder appends to dst. Like in the parser, faults of the grammar go before
-// an unknown intent and that before a wrong type.
+// An encoder appends to what its methods are given. Like in the parser, faults of
+// the grammar go before an unknown intent and that before a wrong type.
 type encoder struct {
 	c      *Codec
-	dst    []byte
 	limits Limits
 	values int
 	bad    *Error // ErrParse
@@ -58,7 +57,8 @@ func (e *encoder) wrongType(what string) {
 	}
 }
 
-func (e *encoder) result(start int) error {
+// result returns the first fault, or that of a text of this size.
+func (e *encoder) result(size int) error {
 	switch {
 	case e.bad != nil:
 		return e.bad
@@ -66,7 +66,7 @@ func (e *encoder) result(start int) error {
 		return &Error{Code: ErrInvalidIntent, Message: "unknown intent"}
 	case e.typ != nil:
 		return e.typ
-	case len(e.dst)-start > e.limits.Frame:
+	case size > e.limits.Frame:
 		return &Error{Code: ErrParse, Message: "frame too long"}
 	}
 	return nil
@@ -78,33 +78,29 @@ type cut struct{ start, body, meta, end int }
 // appendFrame writes a frame. Keys, if given, are those to write the params
 // under; a param whose key is empty is left out.
 func (c *Codec) appendFrame(dst []byte, m *Message, keys []string) ([]byte, cut, error) {
-	e := encoder{c: c, dst: dst, limits: c.Limits.withDefaults()}
+	e := encoder{c: c, limits: c.Limits.withDefaults()}
 	at := cut{start: len(dst)}
-	e.dst = append(e.dst, '@')
-	e.name(m.From, "agent-id")
-	e.dst = append(e.dst, '>')
+	out := e.name(append(dst, '@'), m.From, "agent-id")
 	if !m.Intent.Valid() {
 		if !alpha(string(m.Intent)) {
 			e.fault("malformed intent")
 		}
 		e.intent = true
 	}
-	e.dst = append(e.dst, m.Intent...)
-	at.body = len(e.dst)
-	e.dst = append(e.dst, ':')
-	e.name(m.Op, "operation")
-	e.dst = append(e.dst, '{')
-	e.params(m.Params, keys, '|', 0, e.limits.Params)
-	e.dst = append(e.dst, '}')
-	at.meta = len(e.dst)
+	out = append(append(out, '>'), m.Intent...)
+	at.body = len(out)
+	out = e.name(append(out, ':'), m.Op, "operation")
+	out = e.params(append(out, '{'), m.Params, keys, '|', 0, e.limits.Params)
+	out = append(out, '}')
+	at.meta = len(out)
 	if !m.Meta.empty() {
-		e.meta(m.Meta)
+		out = e.meta(out, m.Meta)
 	}
-	at.end = len(e.dst)
-	if err := e.result(at.start); err != nil {
+	at.end = len(out)
+	if err := e.result(at.end - at.start); err != nil {
 		return dst, at, err
 	}
-	return e.dst, at, nil
+	return out, at, nil
 }
 
 func alpha(s string) bool {
@@ -119,19 +115,61 @@ func alpha(s string) bool {
 	return true
 }
 
-func (e *encoder) name(s, what string) {
+func (e *encoder) name(dst []byte, s, what string) []byte {
 	if !validName(s) {
 		e.fault("invalid " + what)
 	}
-	e.dst = append(e.dst, s...)
+	return append(dst, s...)
 }
 
 // params writes key:value pairs in ascending order of the keys.
-func (e *encoder) params(list Params, keys []string, sep byte, depth, limit int) {
+func (e *encoder) params(dst []byte, list Params, keys []string, sep byte, depth, limit int) []byte {
 	if len(list) > limit {
 		e.fault("too many pairs")
-		return
+		return dst
 	}
+	if !ascending(list, keys) {
+		return e.unsorted(dst, list, keys, sep, depth)
+	}
+	first := true
+	for i := range list {
+		k := list[i].Key
+		if keys != nil {
+			if k = keys[i]; k == "" {
+				continue
+			}
+		}
+		if !first {
+			dst = append(dst, sep)
+		}
+		first = false
+		dst = e.name(dst, k, "key")
+		dst = e.value(append(dst, ':'), &list[i].Value, depth)
+	}
+	return dst
+}
+
+// ascending reports whether the keys that are written stand in their order, none
+// twice.
+func ascending(list Params, keys []string) bool {
+	last := ""
+	for i := range list {
+		k := list[i].Key
+		if keys != nil {
+			if k = keys[i]; k == "" {
+				continue
+			}
+		}
+		if k <= last && i > 0 {
+			return false
+		}
+		last = k
+	}
+	return true
+}
+
+// unsorted is params for a list in any order.
+func (e *encoder) unsorted(dst []byte, list Params, keys []string, sep byte, depth int) []byte {
 	var buf [24]int32
 	order := buf[:0]
 	if len(list) > len(buf) {
@@ -143,150 +181,127 @@ func (e *encoder) params(list Params, keys []string, sep byte, depth, limit int)
 		}
 		return list[i].Key
 	}
-	sorted := true
 	for i := range list {
-		k := key(int32(i))
-		if k == "" && keys != nil {
-			continue
+		if keys == nil || keys[i] != "" {
+			order = append(order, int32(i))
 		}
-		if n := len(order); n > 0 && sorted {
-			sorted = key(order[n-1]) < k
-		}
-		order = append(order, int32(i))
 	}
-	if !sorted {
-		if len(order) <= 12 { // few: without allocating
-			for i := 1; i < len(order); i++ {
-				for j := i; j > 0 && key(order[j]) < key(order[j-1]); j-- {
-					order[j], order[j-1] = order[j-1], order[j]
-				}
+	if len(order) <= 12 { // few: without allocating
+		for i := 1; i < len(order); i++ {
+			for j := i; j > 0 && key(order[j]) < key(order[j-1]); j-- {
+				order[j], order[j-1] = order[j-1], order[j]
 			}
-		} else {
-			slices.SortFunc(order, func(a, b int32) int {
-				switch x, y := key(a), key(b); {
-				case x < y:
-					return -1
-				case x > y:
-					return 1
-				}
-				return 0
-			})
 		}
+	} else {
+		slices.SortFunc(order, func(a, b int32) int { return strings.Compare(key(a), key(b)) })
 	}
 	for n, i := range order {
 		k := key(i)
 		if n > 0 {
-			e.dst = append(e.dst, sep)
+			dst = append(dst, sep)
 			if key(order[n-1]) == k {
 				e.fault("key given twice")
 			}
 		}
-		e.name(k, "key")
-		e.dst = append(e.dst, ':')
-		e.value(&list[i].Value, depth)
+		dst = e.name(dst, k, "key")
+		dst = e.value(append(dst, ':'), &list[i].Value, depth)
 	}
+	return dst
 }
 
-func (e *encoder) value(v *Value, depth int) {
+func (e *encoder) value(dst []byte, v *Value, depth int) []byte {
 	if e.values++; e.values > e.limits.Values {
 		e.fault("too many values")
-		return
+		return dst
 	}
 	if depth > e.limits.Depth {
 		e.fault("nested too deep")
-		return
+		return dst
 	}
 	switch v.kind {
 	case KindNull:
-		e.dst = append(e.dst, '~')
+		dst = append(dst, '~')
 	case KindBool:
-		e.dst = append(e.dst, v.text...)
+		dst = append(dst, v.text...)
 	case KindInt:
-		e.number(v.text)
+		dst = e.number(dst, v.text)
 	case KindDecimal:
-		e.decimal(v.text)
+		dst = e.decimal(dst, v.text)
 	case KindString:
-		e.text(v.text, true)
+		dst = e.text(dst, v.text, true)
 	case KindRef:
 		if !validRef(v.text) {
 			e.wrongType("malformed reference")
 		}
-		e.dst = append(e.dst, '$')
-		e.dst = append(e.dst, v.text...)
+		dst = append(append(dst, '$'), v.text...)
 	case KindArray:
-		e.dst = append(e.dst, '[')
+		dst = append(dst, '[')
 		for i := range v.list {
 			if i > 0 {
-				e.dst = append(e.dst, ',')
+				dst = append(dst, ',')
 			}
-			e.value(&v.list[i].Value, depth+1)
+			dst = e.value(dst, &v.list[i].Value, depth+1)
 			if e.bad != nil {
 				break
 			}
 		}
-		e.dst = append(e.dst, ']')
+		dst = append(dst, ']')
 	case KindMap:
-		e.dst = append(e.dst, '{')
-		e.params(v.list, nil, ',', depth+1, e.limits.Values)
-		e.dst = append(e.dst, '}')
+		dst = e.params(append(dst, '{'), v.list, nil, ',', depth+1, e.limits.Values)
+		dst = append(dst, '}')
 	}
+	return dst
 }
 
-func (e *encoder) number(s string) {
+func (e *encoder) number(dst []byte, s string) []byte {
 	if len(s) > e.limits.Number {
 		e.fault("number too long")
 	}
-	e.dst = append(e.dst, s...)
+	return append(dst, s...)
 }
 
-func (e *encoder) decimal(s string) {
-	if e.c.anyPlaces {
-		e.number(s)
-		return
-	}
-	if len(s)-strings.IndexByte(s, '.')-1 <= decimalPlaces { // no rounding
-		e.number(s)
-		return
+func (e *encoder) decimal(dst []byte, s string) []byte {
+	if e.c.anyPlaces || len(s)-strings.IndexByte(s, '.')-1 <= decimalPlaces { // no rounding
+		return e.number(dst, s)
 	}
 	text, lost := roundDecimal(s)
 	if lost && e.c.ExactDecimals {
 		e.wrongType("more than six decimal places")
 	}
-	e.number(text)
+	return e.number(dst, text)
 }
 
 // text writes a string. With mark set it stays one even if it looks like another
 // type; the strings of the envelope need no mark (D20).
-func (e *encoder) text(s string, mark bool) {
+func (e *encoder) text(dst []byte, s string, mark bool) []byte {
 	i := 0
 	for i < len(s) && class[s[i]]&cPlain != 0 {
 		i++
 	}
-	if i == len(s) && s != "" {
+	switch {
+	case i == len(s) && s != "":
 		if mark && !e.c.Portable {
 			if c := s[0]; (c <= '9' || c == 't' || c == 'f' || c == 'n') && looksTyped(s) {
-				e.dst = append(e.dst, `\e`...)
+				dst = append(dst, `\e`...)
 			}
 		}
-		e.dst = append(e.dst, s...)
-		return
+		return append(dst, s...)
+	case e.c.Portable:
+		return e.portable(dst, s)
+	case s == "":
+		return append(dst, `\e`...)
 	}
-	if e.c.Portable {
-		e.portable(s)
-		return
-	}
-	if s == "" {
-		e.dst = append(e.dst, `\e`...)
-		return
-	}
+	return e.escaped(dst, s, i)
+}
+
+// escaped writes a string whose first so many bytes only are plain.
+func (e *encoder) escaped(dst []byte, s string, i int) []byte {
 	space := strings.IndexByte(s[i:], ' ') >= 0
 	if space {
-		e.dst = append(e.dst, `\_`...)
-	}
-	if !space {
-		e.dst = append(e.dst, s[:i]...)
-	} else {
+		dst = append(dst, `\_`...)
 		i = 0 // in front of it there may be underscores
+	} else {
+		dst = append(dst, s[:i]...)
 	}
 	for i < len(s) {
 		c := s[i]
@@ -296,9 +311,9 @@ func (e *encoder) text(s string, mark bool) {
 			case r == utf8.RuneError && n == 1:
 				e.wrongType("string is not UTF-8")
 			case hidden(r):
-				e.escape(r)
+				dst = appendEscape(dst, r)
 			default:
-				e.dst = append(e.dst, s[i:i+n]...)
+				dst = append(dst, s[i:i+n]...)
 			}
 			i += n
 			continue
@@ -306,113 +321,117 @@ func (e *encoder) text(s string, mark bool) {
 		i++
 		switch {
 		case c == '_' && space:
-			e.dst = append(e.dst, '\\', '_')
+			dst = append(dst, '\\', '_')
 		case class[c]&cPlain != 0:
-			e.dst = append(e.dst, c)
+			dst = append(dst, c)
 		case class[c]&cDelim != 0:
-			e.dst = append(e.dst, '\\', c)
+			dst = append(dst, '\\', c)
 		case c == ' ':
-			e.dst = append(e.dst, '_')
+			dst = append(dst, '_')
 		case c == '\n':
-			e.dst = append(e.dst, '\\', 'n')
+			dst = append(dst, '\\', 'n')
 		case c == '\r':
-			e.dst = append(e.dst, '\\', 'r')
+			dst = append(dst, '\\', 'r')
 		case c == '\t':
-			e.dst = append(e.dst, '\\', 't')
+			dst = append(dst, '\\', 't')
 		default:
-			e.escape(rune(c))
+			dst = appendEscape(dst, rune(c))
 		}
 	}
+	return dst
 }
 
-func (e *encoder) escape(r rune) {
-	e.dst = append(e.dst, `\u{`...)
-	start := len(e.dst)
-	e.dst = strconv.AppendUint(e.dst, uint64(r), 16)
-	for i := start; i < len(e.dst); i++ {
-		if e.dst[i] >= 'a' {
-			e.dst[i] -= 'a' - 'A'
+func appendEscape(dst []byte, r rune) []byte {
+	dst = append(dst, `\u{`...)
+	start := len(dst)
+	dst = strconv.AppendUint(dst, uint64(r), 16)
+	for i := start; i < len(dst); i++ {
+		if dst[i] >= 'a' {
+			dst[i] -= 'a' - 'A'
 		}
 	}
-	e.dst = append(e.dst, '}')
+	return append(dst, '}')
 }
 
 // portable writes a string for peers that know delimiters' escapes only (D03).
-func (e *encoder) portable(s string) {
+func (e *encoder) portable(dst []byte, s string) []byte {
 	if s == "" {
 		e.wrongType("the empty string has no portable form")
 	}
 	for i := 0; i < len(s); i++ {
 		switch c := s[i]; {
 		case c == ' ':
-			e.dst = append(e.dst, '_')
+			dst = append(dst, '_')
 		case class[c]&cPlain != 0:
-			e.dst = append(e.dst, c)
+			dst = append(dst, c)
 		case class[c]&cDelim != 0:
-			e.dst = append(e.dst, '\\', c)
+			dst = append(dst, '\\', c)
 		default:
 			e.wrongType("character without portable form")
 		}
 	}
+	return dst
 }
 
-// meta writes the metadata block.
-func (e *encoder) meta(m *Meta) {
-	open := byte('[')
+// meta writes the metadata block, of which something is set. Every field begins
+// with the comma before it, the first one of which becomes the bracket.
+func (e *encoder) meta(dst []byte, m *Meta) []byte {
+	start := len(dst)
 	count := len(m.Ext)
-	next := func(name string) {
-		e.dst = append(e.dst, open)
-		open = ','
-		e.dst = append(e.dst, name...)
-		e.dst = append(e.dst, ':')
+	if m.MID != "" {
 		count++
-		e.values++
-	}
-	str := func(name, s string) {
-		if s != "" {
-			next(name)
-			e.text(s, false)
+		mid := m.MID
+		if hasUpper(mid) && isHex12(mid) {
+			mid = strings.ToLower(mid) // D21
 		}
+		dst = e.text(append(dst, ",mid:"...), mid, false)
 	}
-	num := func(name string, n Number) {
-		if n.Set {
-			next(name)
-			if n.N < 0 {
-				e.wrongType("negative number in the metadata")
-			}
-			e.dst = strconv.AppendInt(e.dst, n.N, 10)
-		}
+	if m.Seq.Set {
+		count++
+		dst = e.integer(append(dst, ",seq:"...), m.Seq.N)
 	}
-	mid := m.MID
-	if isHex12(mid) && hasUpper(mid) {
-		b := []byte(mid)
-		for i := range b {
-			if b[i] >= 'A' && b[i] <= 'F' {
-				b[i] |= 0x20
-			}
-		}
-		mid = string(b) // D21
+	if m.TS.Set {
+		count++
+		dst = e.integer(append(dst, ",ts:"...), m.TS.N)
 	}
-	str("mid", mid)
-	num("seq", m.Seq)
-	num("ts", m.TS)
-	str("cid", m.CID)
-	str("aid", m.AID)
-	str("sid", m.SID)
-	num("ttl", m.TTL)
+	if m.CID != "" {
+		count++
+		dst = e.text(append(dst, ",cid:"...), m.CID, false)
+	}
+	if m.AID != "" {
+		count++
+		dst = e.text(append(dst, ",aid:"...), m.AID, false)
+	}
+	if m.SID != "" {
+		count++
+		dst = e.text(append(dst, ",sid:"...), m.SID, false)
+	}
+	if m.TTL.Set {
+		count++
+		dst = e.integer(append(dst, ",ttl:"...), m.TTL.N)
+	}
+	e.values += count - len(m.Ext)
 	if len(m.Ext) > 0 {
 		for i := range m.Ext {
 			if metaField([]byte(m.Ext[i].Key), false) != 0 {
 				e.fault("metadata field given twice")
 			}
 		}
-		e.dst = append(e.dst, open)
-		e.params(m.Ext, nil, ',', 0, e.limits.Meta)
+		dst = e.params(append(dst, ','), m.Ext, nil, ',', 0, e.limits.Meta)
 	}
 	if count > e.limits.Meta {
 		e.fault("too many metadata fields")
 	}
-	e.dst = append(e.dst, ']')
+	dst[start] = '['
+	return append(dst, ']')
+}
+
+// integer writes a number of the envelope.
+func (e *encoder) integer(dst []byte, n int64) []byte {
+	if n < 0 {
+		e.wrongType("negative number in the metadata")
+	}
+	return strconv.AppendInt(dst, n, 10)
 }
 
 func hasUpper(s string) bool {
