@@ -108,6 +108,22 @@ func TestWalk(t *testing.T) {
 	require.True(t, v.Get("f").IsArray())
 }
 
+// What is nested is not gone over once more for each level that it is in.
+func TestAnyIsLinear(t *testing.T) {
+	cost := func(levels int) time.Duration {
+		text := strings.Repeat("[", levels) + strings.Repeat(" ", 1<<20) + "1" + strings.Repeat("]", levels)
+		v := check(t, text)
+		least := time.Hour
+		for range 5 {
+			began := time.Now()
+			v.Any()
+			least = min(least, time.Since(began))
+		}
+		return least
+	}
+	require.Less(t, cost(127), 20*cost(1))
+}
+
 func TestScalars(t *testing.T) {
 	s, ok := check(t, `"é\ud83d\ude00\ud800\n"`).Text()
 	require.True(t, ok)

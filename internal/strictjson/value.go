@@ -108,31 +108,62 @@ func (v Value) Int() (int64, bool) {
 }
 
 // Any returns v as the types of encoding/json: nil, bool, string, []any,
-// map[string]any, and [stdjson.Number] for numbers, so that they stay exact.
+// map[string]any, and [stdjson.Number] for numbers, so that they stay exact. It goes
+// over the text once, however deep that is.
 func (v Value) Any() any {
-	switch v.Kind() {
-	case '{':
+	if len(v) == 0 {
+		return nil
+	}
+	a, _ := anyAt(v, 0)
+	return a
+}
+
+// anyAt returns the value that begins at s[i], and where it ends.
+func anyAt(s Value, i int) (any, int) {
+	switch {
+	case i >= len(s):
+		return nil, i
+	case s[i] == '{':
 		o := map[string]any{}
-		for m := v.Members(); m.Next(); {
-			o[string(m.Name)] = m.Value.Any()
+		for i = space(s, i+1); i < len(s) && !closing(s[i]); i = following(s, i) {
+			end := stringEnd(s, i)
+			name := string(unquoted(s[i:end]))
+			o[name], i = anyAt(s, space(s, space(s, end)+1)) // behind the colon
 		}
-		return o
-	case '[':
+		return o, min(i+1, len(s))
+	case s[i] == '[':
 		a := []any{}
-		for e := v.Elements(); e.Next(); {
-			a = append(a, e.Value.Any())
+		for i = space(s, i+1); i < len(s) && !closing(s[i]); i = following(s, i) {
+			var e any
+			e, i = anyAt(s, i)
+			a = append(a, e)
 		}
-		return a
+		return a, min(i+1, len(s))
+	}
+	end := valueEnd(s, i)
+	v := s[i:end]
+	switch v.Kind() {
 	case '"':
-		s, _ := v.Text()
-		return s
+		text, _ := v.Text()
+		return text, end
 	case '0':
-		return stdjson.Number(v)
+		return stdjson.Number(v), end
 	case 't', 'f':
 		b, _ := v.Bool()
-		return b
+		return b, end
 	}
-	return nil
+	return nil, end
+}
+
+func closing(c byte) bool { return c == '}' || c == ']' }
+
+// following returns where the part after the one that ends at s[i] begins, or where
+// what holds them ends.
+func following(s []byte, i int) int {
+	if i = space(s, i); i < len(s) && s[i] == ',' {
+		i = space(s, i+1)
+	}
+	return i
 }
 
 // Get returns the member of an object with that name, or nil.
@@ -217,7 +248,7 @@ func next(s []byte) int {
 	if i < len(s) && s[i] == ',' {
 		i = space(s, i+1)
 	}
-	if i >= len(s) || s[i] == '}' || s[i] == ']' {
+	if i >= len(s) || closing(s[i]) {
 		return -1
 	}
 	return i
