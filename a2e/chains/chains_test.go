@@ -180,6 +180,9 @@ func TestExpressions(t *testing.T) {
 		"$.a.n == 12345678901234567": true, "$.a.n > 12345678901234566": true, "$.a.n < 12345678901234567": false,
 		"$.a.n >= 1.5": true, "$.a.n <= 1e400": true, "$.a.s == 'x y'": true, "$.a.s == x y": true, `$.a.s != "x y"`: false,
 		"$.a.s > a": true, "$.a.s > 1": false, "$.a.ok >= true": false,
+		`$.a.s > "a==b"`: true, `$.a.s != "=="`: true, `"a==b" == $.a.s`: false, `'x y' == $.a.s`: true, `"\">" < "<"`: true,
+		"$.a.n > 12345678901234566.5": true, "$.a.n < 12345678901234567.5": true,
+		"100000000000000000000001 > 100000000000000000000000": true, "1e22 <= 9999999999999999999999": false, "1e99999 > 1": true,
 	} {
 		got, err := chains.Holds(condition, scope)
 		require.NoError(t, err)

@@ -6,6 +6,7 @@ package chains
 import (
 	"cmp"
 	"encoding/json"
+	"math/big"
 	"strconv"
 	"strings"
 
@@ -81,13 +82,35 @@ func Holds(condition string, scope json.RawMessage) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	for _, operator := range [...]string{"==", "!=", ">=", "<=", ">", "<"} {
-		left, right, ok := strings.Cut(condition, operator)
-		if ok {
-			return compare(operand(root, left), operand(root, right), operator), nil
+	left, operator, right := split(condition)
+	if operator == "" {
+		return truth(operand(root, condition)), nil
+	}
+	return compare(operand(root, left), operand(root, right), operator), nil
+}
+
+// split finds the first operator of a condition that does not stand in quotes.
+func split(condition string) (left, operator, right string) {
+	var quote byte
+	for i := 0; i < len(condition); i++ {
+		switch c := condition[i]; {
+		case quote != 0:
+			if c == '\\' && quote == '"' {
+				i++
+			} else if c == quote {
+				quote = 0
+			}
+		case (c == '"' || c == '\'') && strings.TrimSpace(condition[:i]) == "":
+			quote = c // a text on the left
+		default:
+			for _, op := range [...]string{"==", "!=", ">=", "<=", ">", "<"} {
+				if strings.HasPrefix(condition[i:], op) {
+					return condition[:i], op, condition[i+len(op):]
+				}
+			}
 		}
 	}
-	return truth(operand(root, condition)), nil
+	return condition, "", ""
 }
 
 func operand(root strictjson.Value, text string) strictjson.Value {
@@ -133,16 +156,37 @@ func compare(a, b strictjson.Value, operator string) bool {
 	return order < 0
 }
 
-// compareNumbers is exact for integers of 64 bits.
+// compareNumbers is exact for all numbers but those of more than 1000 digits.
 func compareNumbers(a, b strictjson.Value) int {
 	x, ok1 := a.Int()
 	y, ok2 := b.Int()
 	if ok1 && ok2 {
 		return cmp.Compare(x, y)
 	}
+	if isShort(a) && isShort(b) {
+		r, ok1 := new(big.Rat).SetString(string(a))
+		s, ok2 := new(big.Rat).SetString(string(b))
+		if ok1 && ok2 {
+			return r.Cmp(s)
+		}
+	}
 	f, _ := json.Number(a).Float64()
 	g, _ := json.Number(b).Float64()
 	return cmp.Compare(f, g)
+}
+
+// isShort reports whether a number can be written out without an exponent in not
+// much more than 1000 digits.
+func isShort(v strictjson.Value) bool {
+	if len(v) > 1000 {
+		return false
+	}
+	i := strings.IndexAny(string(v), "eE")
+	if i < 0 {
+		return true
+	}
+	exp, err := strconv.Atoi(string(v[i+1:]))
+	return err == nil && -1000 <= exp && exp <= 1000
 }
 
 // truth is false for null, false, 0 and what is empty.

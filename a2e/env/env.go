@@ -212,6 +212,10 @@ func (g *gym) reset(ctx context.Context, call *a2e.Call, r *ResetRequest) (*Rese
 	if err != nil {
 		return nil, err
 	}
+	if ctx.Err() != nil { // it was answered already, and nobody knows of the episode
+		_ = run.Close()
+		return nil, context.Cause(ctx)
+	}
 	e.run = run
 	e.fill(obs)
 	all.mu.Lock()
@@ -407,17 +411,15 @@ func (g *gym) batch(ctx context.Context, call *a2e.Call, r *BatchStepRequest) (*
 	}
 	resp := &BatchStepResponse{Results: []json.RawMessage{}}
 	for i, id := range r.EpisodeIDs {
+		if ctx.Err() != nil {
+			return nil, context.Cause(ctx)
+		}
 		m := a2e.NewMessage("env/step/resp", nil)
 		obs, err := g.stepOne(ctx, call, id, r.Actions[i], "actions["+strconv.Itoa(i)+"]")
-		var e *a2e.Error
-		switch {
-		case err == nil:
+		if err == nil {
 			m.Body = &StepResponse{ReqID: call.ID(), Obs: *obs}
-		case errors.As(err, &e):
-			m.Type = a2e.TypeError
-			m.Body = &a2e.ErrorBody{ReqID: call.ID(), Code: string(e.Code), Message: e.Message, CapabilityName: Capability}
-		default:
-			return nil, err
+		} else {
+			m.Type, m.Body = a2e.TypeError, failed(call, err)
 		}
 		raw, err := (&a2e.Codec{}).Append(nil, m)
 		if err != nil {
@@ -426,6 +428,23 @@ func (g *gym) batch(ctx context.Context, call *a2e.Call, r *BatchStepRequest) (*
 		resp.Results = append(resp.Results, raw)
 	}
 	return resp, nil
+}
+
+// failed tells of a step that failed as the answer to a single one would.
+func failed(call *a2e.Call, err error) *a2e.ErrorBody {
+	e := a2e.NewError(a2e.ErrRuntime, "the handler failed")
+	var wire *a2e.Error
+	if errors.As(err, &wire) {
+		own := *wire
+		e = &own
+	}
+	if e.Field != "" {
+		e = e.With("field", e.Field)
+	}
+	if e.Reason != "" {
+		e = e.With("reason", e.Reason)
+	}
+	return &a2e.ErrorBody{ReqID: call.ID(), Code: string(e.Code), Message: e.Message, Detail: e.Detail, Retryable: e.Retryable, CapabilityName: Capability}
 }
 
 func (g *gym) experience(_ context.Context, call *a2e.Call, r *ExpListRequest) (*ExpListResponse, error) {

@@ -6,7 +6,9 @@ package env_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
@@ -120,4 +122,59 @@ func TestBatchAndLimits(t *testing.T) {
 	require.ErrorIs(t, err, a2e.ErrResetDenied)
 	_, err = c.Reset(t.Context(), &env.ResetRequest{EnvName: "nope"}, nil)
 	require.ErrorIs(t, err, a2e.ErrResetDenied)
+}
+
+type moody struct{ closed chan struct{} }
+
+func (m *moody) Reset(ctx context.Context, r *env.ResetRequest) (env.Episode, *env.Observation, error) {
+	if r.Seed != nil {
+		<-ctx.Done()
+	}
+	return m, &env.Observation{State: json.RawMessage("{}")}, nil
+}
+
+func (m *moody) Step(_ context.Context, a *env.Action) (*env.Observation, error) {
+	if a.ActionType == "fail" {
+		return nil, errors.New("secret")
+	}
+	return &env.Observation{State: json.RawMessage("{}")}, nil
+}
+
+func (m *moody) Observe(context.Context) (*env.Observation, error) { return nil, errors.New("no") }
+
+func (m *moody) Close() error { close(m.closed); return nil }
+
+// A step of a batch that fails in a way of its own leaves the others what they are,
+// and tells why like a single one would (A2E-105).
+func TestBatchWithFailures(t *testing.T) {
+	c, err := env.NewClient(a2etest.Connect(t, a2e.NewHost(nil).Add(env.NewPlugin(map[string]env.Environment{
+		"moody": &moody{make(chan struct{})}, "counter": env.Counter{}}, nil)), nil))
+	require.NoError(t, err)
+	reset(t, c, "moody", "{}")
+	reset(t, c, "counter", `{"start":10}`)
+	resp, err := c.BatchStep(t.Context(), &env.BatchStepRequest{EpisodeIDs: []string{"ep-1", "ep-1", "ep-2"},
+		Actions: []json.RawMessage{json.RawMessage(`{"action_type":"go"}`), json.RawMessage(`{"action_type":"fail"}`), json.RawMessage(`{"action_type":"inc"}`)}}, nil)
+	require.NoError(t, err)
+	require.Len(t, resp.Results, 3)
+	require.Contains(t, string(resp.Results[0]), `"env/step/resp"`)
+	require.Contains(t, string(resp.Results[1]), `"runtime_error"`)
+	require.NotContains(t, string(resp.Results[1]), "secret")
+	require.Contains(t, string(resp.Results[2]), `"reason":"episode_done"`)
+}
+
+// An episode whose reset took too long is closed: nobody got to know of it.
+func TestLateReset(t *testing.T) {
+	m := &moody{make(chan struct{})}
+	client := a2etest.Connect(t, a2e.NewHost(nil).Add(env.NewPlugin(map[string]env.Environment{"moody": m}, nil)),
+		&a2e.ClientOptions{Capabilities: []string{"env", a2e.FeatureCancel}})
+	c, err := env.NewClient(client)
+	require.NoError(t, err)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	seed := int64(1)
+	r := a2e.New[env.ResetRequest]()
+	r.EnvName, r.Seed = "moody", &seed
+	_, err = c.Reset(ctx, r, nil)
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	<-m.closed
 }

@@ -10,6 +10,7 @@ import (
 	"maps"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -125,7 +126,11 @@ type refinement struct {
 	applied int64
 }
 
-func (k *keeper) keep(ctx context.Context, stream, id string, v json.RawMessage) error {
+// keep records what stands at position i of a request, once if the request is made
+// again. Agents choose the ids of their requests, so that those of two sessions
+// may be equal.
+func (k *keeper) keep(ctx context.Context, stream string, call *a2e.Call, i int, v json.RawMessage) error {
+	id := call.Session.ID() + "/" + call.ID() + "/" + strconv.Itoa(i)
 	if len(id) > store.MaxKey {
 		id = ""
 	}
@@ -148,7 +153,7 @@ func (k *keeper) feedback(ctx context.Context, call *a2e.Call, r *FeedbackReques
 		if err != nil {
 			return nil, err
 		}
-		if err := k.keep(ctx, FeedbackStream, call.ID()+"/"+strconv.Itoa(i), raw); err != nil {
+		if err := k.keep(ctx, FeedbackStream, call, i, raw); err != nil {
 			return nil, err
 		}
 		resp.Recorded++
@@ -169,7 +174,7 @@ func (k *keeper) experience(ctx context.Context, call *a2e.Call, r *ExperienceRe
 		if err != nil {
 			return nil, err
 		}
-		if err := k.keep(ctx, ExperienceStream, call.ID()+"/"+strconv.Itoa(i), raw); err != nil {
+		if err := k.keep(ctx, ExperienceStream, call, i, raw); err != nil {
 			return nil, err
 		}
 		resp.Stored++
@@ -306,6 +311,7 @@ type stat struct {
 const (
 	keepRecent    = 200
 	maxComponents = 1000 // names come from agents
+	maxName       = 256
 )
 
 // Middleware counts the calls of a host. The component of a tool or skill call is
@@ -329,10 +335,13 @@ func (r *Recorder) at(name string) *stat {
 	if r.stats == nil {
 		r.stats = map[string]*stat{}
 	}
+	if len(name) > maxName {
+		return nil // no tool of anybody
+	}
 	s := r.stats[name]
 	if s == nil && len(r.stats) < maxComponents {
 		s = &stat{}
-		r.stats[name] = s
+		r.stats[strings.Clone(name)] = s // without the message that it is part of
 	}
 	return s
 }

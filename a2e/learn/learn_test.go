@@ -4,9 +4,11 @@
 package learn_test
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
+	"io"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -142,4 +144,31 @@ func TestRefinement(t *testing.T) {
 	require.ErrorIs(t, err, a2e.ErrRuntime)
 	_, err = c.Adapt(ctx, nil, nil)
 	require.ErrorIs(t, err, a2e.ErrUnsupported)
+}
+
+// Two agents may choose the same ids for their requests: what both say is kept.
+func TestEqualIDsOfTwoSessions(t *testing.T) {
+	kept := store.NewMemory()
+	h := a2e.NewHost(nil).Add(learn.NewPlugin(&learn.Options{Store: kept}))
+	for range 2 {
+		agent, host := a2e.Pipe()
+		served := make(chan error, 1)
+		go func() { served <- h.Serve(context.Background(), host) }()
+		in := bufio.NewReader(agent)
+		for _, line := range []string{
+			`{"a2e":"1.0","type":"handshake/req","id":"h","ts":1,"agent_id":"t","agent_caps":["learning"]}`,
+			`{"a2e":"1.0","type":"learn/experience/req","id":"a1b2c3","ts":1,"experiences":[{}]}`,
+		} {
+			_, err := io.WriteString(agent, line+"\n")
+			require.NoError(t, err)
+			answer, err := in.ReadString('\n')
+			require.NoError(t, err)
+			require.NotContains(t, answer, `"type":"error"`)
+		}
+		require.NoError(t, agent.Close())
+		<-served
+	}
+	list, err := kept.Read(t.Context(), learn.ExperienceStream, 0, 10)
+	require.NoError(t, err)
+	require.Len(t, list, 2)
 }

@@ -321,33 +321,52 @@ func (s *server) allowed(uri string) bool {
 
 // resources lists those of one server by pages, or the first pages of all.
 func (b *Bridge) resources(ctx context.Context, call *a2e.Call, q *ResourceListRequest) (*ResourceListResponse, error) {
-	list, err := call.State().(*rack).some(q.ServerID)
+	list, next, err := pages(call, q.ServerID, func(s *server) ([]Resource, string, error) {
+		found, next, err := s.Resources(ctx, q.Cursor)
+		found = slices.DeleteFunc(slices.Clone(found), func(r Resource) bool { return !s.allowed(r.URI) })
+		for i := range found {
+			found[i].ServerID = s.config.ServerID
+		}
+		return found, next, err
+	})
 	if err != nil {
 		return nil, err
 	}
-	resp := &ResourceListResponse{}
-	for _, s := range list {
-		found, next, err := s.Resources(ctx, q.Cursor)
-		if q.ServerID == "" && errors.Is(err, a2e.ErrMCPCapabilityMissing) {
+	return &ResourceListResponse{Resources: list, NextCursor: next}, nil
+}
+
+// pages lists what one server has by pages, or the first pages of all.
+func pages[T any](call *a2e.Call, id string, page func(*server) (found []T, next string, err error)) (list []json.RawMessage, next string, err error) {
+	servers, err := call.State().(*rack).some(id)
+	if err != nil {
+		return nil, "", err
+	}
+	for _, s := range servers {
+		found, after, err := page(s)
+		if id == "" && errors.Is(err, a2e.ErrMCPCapabilityMissing) {
 			continue // one of several that has none
 		}
 		if err != nil {
-			return nil, transportError(err)
+			return nil, "", transportError(err)
 		}
-		if len(list) == 1 {
-			resp.NextCursor = next
+		if len(servers) == 1 {
+			next = after
 		}
-		for i := range found {
-			found[i].ServerID = s.config.ServerID
-			if !s.allowed(found[i].URI) {
-				continue
-			}
-			if resp.Resources, err = appendObject(resp.Resources, &found[i]); err != nil {
-				return nil, err
-			}
+		if list, err = appendObjects(list, found); err != nil {
+			return nil, "", err
 		}
 	}
-	return resp, nil
+	return list, next, nil
+}
+
+func appendObjects[T any](list []json.RawMessage, found []T) ([]json.RawMessage, error) {
+	for i := range found {
+		var err error
+		if list, err = appendObject(list, &found[i]); err != nil {
+			return nil, err
+		}
+	}
+	return list, nil
 }
 
 func transportError(err error) error {
@@ -389,12 +408,8 @@ func (b *Bridge) read(ctx context.Context, call *a2e.Call, q *ResourceReadReques
 		return nil, err
 	}
 	resp.ServerID = s.config.ServerID
-	for i := range contents {
-		if resp.Contents, err = appendObject(resp.Contents, &contents[i]); err != nil {
-			return nil, err
-		}
-	}
-	return resp, nil
+	resp.Contents, err = appendObjects(nil, contents)
+	return resp, err
 }
 
 func (b *Bridge) subscribe(ctx context.Context, call *a2e.Call, q *ResourceSubscribeRequest) (*ResourceSubscribeResponse, error) {
@@ -411,30 +426,18 @@ func (b *Bridge) subscribe(ctx context.Context, call *a2e.Call, q *ResourceSubsc
 }
 
 func (b *Bridge) prompts(ctx context.Context, call *a2e.Call, q *PromptListRequest) (*PromptListResponse, error) {
-	list, err := call.State().(*rack).some(q.ServerID)
+	list, next, err := pages(call, q.ServerID, func(s *server) ([]Prompt, string, error) {
+		found, next, err := s.Prompts(ctx, q.Cursor)
+		found = slices.Clone(found)
+		for i := range found {
+			found[i].ServerID = s.config.ServerID
+		}
+		return found, next, err
+	})
 	if err != nil {
 		return nil, err
 	}
-	resp := &PromptListResponse{}
-	for _, s := range list {
-		found, next, err := s.Prompts(ctx, q.Cursor)
-		if q.ServerID == "" && errors.Is(err, a2e.ErrMCPCapabilityMissing) {
-			continue // one of several that has none
-		}
-		if err != nil {
-			return nil, transportError(err)
-		}
-		if len(list) == 1 {
-			resp.NextCursor = next
-		}
-		for i := range found {
-			found[i].ServerID = s.config.ServerID
-			if resp.Prompts, err = appendObject(resp.Prompts, &found[i]); err != nil {
-				return nil, err
-			}
-		}
-	}
-	return resp, nil
+	return &PromptListResponse{Prompts: list, NextCursor: next}, nil
 }
 
 func (b *Bridge) prompt(ctx context.Context, call *a2e.Call, q *PromptGetRequest) (*PromptGetResponse, error) {
@@ -448,10 +451,6 @@ func (b *Bridge) prompt(ctx context.Context, call *a2e.Call, q *PromptGetRequest
 		return nil, err
 	}
 	resp.ServerID = s.config.ServerID
-	for i := range messages {
-		if resp.Messages, err = appendObject(resp.Messages, &messages[i]); err != nil {
-			return nil, err
-		}
-	}
-	return resp, nil
+	resp.Messages, err = appendObjects(nil, messages)
+	return resp, err
 }

@@ -20,7 +20,7 @@ import (
 
 // client makes the MCP client of a connection. It hands notifications on
 // (A2E-126) and asks the agent what the server asks it (A2E-127, A2E-128).
-func (s *server) client() *sdk.Client {
+func (s *server) client(heard *acks) *sdk.Client {
 	o := &sdk.ClientOptions{
 		Capabilities: &sdk.ClientCapabilities{},
 		ToolListChangedHandler: func(_ context.Context, r *sdk.ToolListChangedRequest) {
@@ -54,6 +54,9 @@ func (s *server) client() *sdk.Client {
 		return func(ctx context.Context, method string, req sdk.Request) (sdk.Result, error) {
 			if method == "roots/list" && !s.c.opts.NoRoots {
 				return s.roots(ctx)
+			}
+			if p, ok := req.GetParams().(*sdk.SubscriptionsAcknowledgedParams); ok {
+				heard.note(p)
 			}
 			return next(ctx, method, req)
 		}

@@ -45,6 +45,7 @@ type server struct {
 type link struct {
 	*sdk.ClientSession
 	changes atomic.Uint64 // how often its tools changed
+	acks    *acks
 
 	mu    sync.Mutex // guards everything below
 	tools []*sdk.Tool
@@ -87,7 +88,8 @@ func (s *server) open(ctx context.Context) error {
 	// The context in which the SDK connects is that of the whole connection.
 	life, end := context.WithCancel(s.ctx)
 	stop := context.AfterFunc(ctx, end)
-	session, err := s.client().Connect(life, t, &sdk.ClientSessionOptions{ProtocolVersion: s.c.opts.ProtocolVersion})
+	heard := &acks{}
+	session, err := s.client(heard).Connect(life, t, &sdk.ClientSessionOptions{ProtocolVersion: s.c.opts.ProtocolVersion})
 	if err == nil && !stop() {
 		_ = session.Close()
 		err = context.Cause(ctx)
@@ -97,7 +99,7 @@ func (s *server) open(ctx context.Context) error {
 		free()
 		return fmt.Errorf("mcpbridge: connect: %w", err)
 	}
-	l := &link{ClientSession: session}
+	l := &link{ClientSession: session, acks: heard}
 	s.mu.Lock()
 	if s.closed {
 		s.mu.Unlock()
@@ -334,9 +336,68 @@ func (s *server) ReadResource(ctx context.Context, uri string) ([]mcp.ResourceCo
 func (s *server) Subscribe(ctx context.Context, uri string) error {
 	_, err := ask(ctx, s, a2e.ErrMCPResourceNotFound, func(c *sdk.ServerCapabilities) bool { return c.Resources != nil && c.Resources.Subscribe },
 		func(ctx context.Context, l *link) (struct{}, error) {
-			return struct{}{}, l.Subscribe(ctx, &sdk.SubscribeParams{URI: uri})
+			acked := l.acks.of(uri)
+			if err := l.Subscribe(ctx, &sdk.SubscribeParams{URI: uri}); err != nil || !listens(l) {
+				return struct{}{}, err
+			}
+			ctx, cancel := context.WithTimeout(ctx, s.c.opts.ConnectTimeout)
+			defer cancel()
+			select {
+			case <-acked:
+				return struct{}{}, nil
+			case <-ctx.Done():
+				return struct{}{}, context.Cause(ctx)
+			}
 		})
 	return err
+}
+
+// listens reports whether subscriptions of a connection are streams that the server
+// acknowledges, for which the SDK does not wait.
+func listens(l *link) bool {
+	init := l.InitializeResult()
+	return init != nil && init.ProtocolVersion >= "2026-07-28"
+}
+
+// acks are the subscriptions of one connection that the server has acknowledged or
+// is to acknowledge. What changes before that it does not tell.
+type acks struct {
+	mu    sync.Mutex
+	byURI map[string]chan struct{} // closed when the server has
+}
+
+// of returns a channel that is closed when the server has acknowledged a
+// subscription.
+func (a *acks) of(uri string) <-chan struct{} {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.byURI == nil {
+		a.byURI = map[string]chan struct{}{}
+	}
+	if a.byURI[uri] == nil {
+		a.byURI[uri] = make(chan struct{})
+	}
+	return a.byURI[uri]
+}
+
+// note takes an acknowledgement of the server.
+func (a *acks) note(p *sdk.SubscriptionsAcknowledgedParams) {
+	if p == nil {
+		return
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, uri := range p.Notifications.ResourceSubscriptions {
+		acked := a.byURI[uri]
+		if acked == nil {
+			continue // nobody asked for it
+		}
+		select {
+		case <-acked:
+		default:
+			close(acked)
+		}
+	}
 }
 
 func (s *server) Prompts(ctx context.Context, cursor string) ([]mcp.Prompt, string, error) {

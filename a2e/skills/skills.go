@@ -58,9 +58,15 @@ const maxEvents = 1000
 // Emit sends an event, if the agent asked for events, and keeps it for the
 // result (A2E-115).
 func (r *Run) Emit(kind string, data any) error {
-	raw, err := strictjson.Encode(data)
-	if err != nil {
-		return err
+	raw := json.RawMessage("{}")
+	if data != nil {
+		var err error
+		if raw, err = strictjson.Encode(data); err != nil {
+			return err
+		}
+	}
+	if raw[0] != '{' {
+		return fmt.Errorf("skills: %T is not an object", data)
 	}
 	r.mu.Lock()
 	if len(r.events) < maxEvents {
@@ -68,7 +74,7 @@ func (r *Run) Emit(kind string, data any) error {
 			&a2e.EventBody{Kind: kind, ReqID: r.Call.ID(), Data: raw, Seq: int64(len(r.events))}))
 	}
 	r.mu.Unlock()
-	return r.Call.Emit(kind, json.RawMessage(raw))
+	return r.Call.Emit(kind, raw)
 }
 
 // Options adjusts a [Set]. The zero value is right for production.
@@ -219,8 +225,12 @@ func (s *Set) run(ctx context.Context, call *a2e.Call, r *CallRequest) (*Result,
 		wire.Cause = err
 		return nil, wire
 	}
-	result, ok := out.(*Result)
-	if !ok || result == nil {
+	var result *Result
+	if complete, ok := out.(*Result); ok && complete != nil {
+		own := *complete // which may be the result of other calls too
+		result = &own
+		result.Events = slices.Clip(result.Events)
+	} else {
 		result = &Result{Success: true, DurationMs: time.Since(start).Milliseconds()}
 		switch out := out.(type) {
 		case nil:

@@ -124,3 +124,30 @@ func TestExecute(t *testing.T) {
 			Run: func(context.Context, *skills.Run) (any, error) { return nil, nil }})
 	})
 }
+
+// A result that a skill hands out again and again stays as it is, and events may
+// have no data (A2E-115).
+func TestSharedResult(t *testing.T) {
+	shared := &skills.Result{Success: true, Events: make([]a2e.Message, 0, 8)}
+	set := skills.NewSet(nil)
+	set.Add(skills.Skill{Definition: skills.Definition{Name: "cached"}, Run: func(_ context.Context, r *skills.Run) (any, error) {
+		if err := r.Emit(a2e.EventStatus, nil); err != nil {
+			return nil, err
+		}
+		if err := r.Emit(a2e.EventStatus, "no object"); err == nil {
+			return nil, errors.New("an event with data that are no object was taken")
+		}
+		return shared, nil
+	}})
+	c, err := skills.NewClient(a2etest.Connect(t, a2e.NewHost(nil).Add(set.Plugin()), nil))
+	require.NoError(t, err)
+	for range 2 {
+		r := a2e.New[skills.CallRequest]()
+		r.Name = "cached"
+		resp, err := c.Call(t.Context(), r, nil)
+		require.NoError(t, err)
+		require.Len(t, resp.Data.Events, 1)
+		require.JSONEq(t, `{}`, string(resp.Data.Events[0].Body.(*a2e.EventBody).Data))
+	}
+	require.Empty(t, shared.Events)
+}

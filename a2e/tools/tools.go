@@ -162,7 +162,8 @@ func (s *Set) session(ctx context.Context, call *a2e.Call) []Tool {
 	if s.opts.Session == nil {
 		return nil
 	}
-	return slices.DeleteFunc(s.opts.Session(ctx, call), func(t Tool) bool {
+	own := slices.Clone(s.opts.Session(ctx, call)) // which may be the same list each time
+	return slices.DeleteFunc(own, func(t Tool) bool {
 		return t.Run == nil || s.tool(t.Definition.Name) != nil
 	})
 }
@@ -292,7 +293,8 @@ func AddFunc[In, Out any](s *Set, name, description string, fn func(ctx context.
 	}
 	d := a2e.New[Definition]()
 	d.Name, d.Description = name, description
-	for _, p := range parametersOf(own) {
+	known := parametersOf(own)
+	for _, p := range known {
 		d.InputParameters = append(d.InputParameters, p.Value)
 	}
 	if change != nil {
@@ -303,7 +305,7 @@ func AddFunc[In, Out any](s *Set, name, description string, fn func(ctx context.
 		if err != nil {
 			return nil, refuse("arguments", a2e.ReasonType)
 		}
-		v = withoutNulls(v, d.InputParameters)
+		v = withoutNulls(v, known)
 		if err := resolved.Validate(schema.Instance(v)); err != nil {
 			return nil, refuse("arguments", a2e.ReasonValue)
 		}
@@ -360,22 +362,21 @@ func parametersOf(schema *jsonschema.Schema) a2e.Object[Parameter] {
 	return list
 }
 
-// withoutNulls leaves out arguments that are null, because that means absent.
-func withoutNulls(v strictjson.Value, parameters []Parameter) strictjson.Value {
+// withoutNulls leaves out arguments that are null, at every depth that has
+// parameters, because that means absent (D-32).
+func withoutNulls(v strictjson.Value, parameters a2e.Object[Parameter]) strictjson.Value {
 	out := []byte{'{'}
-	found := false
 	for m := v.Members(); m.Next(); {
-		if m.Value.Kind() == 'n' && slices.ContainsFunc(parameters, func(p Parameter) bool { return p.Name == string(m.Name) }) {
-			found = true
+		value := m.Value
+		if p, ok := parameters.Get(string(m.Name)); ok && value.Kind() == 'n' {
 			continue
+		} else if ok && value.IsObject() && len(p.Properties) > 0 {
+			value = withoutNulls(value, p.Properties)
 		}
 		if len(out) > 1 {
 			out = append(out, ',')
 		}
-		out = append(append(append(out, m.Key...), ':'), m.Value...)
-	}
-	if !found {
-		return v
+		out = append(append(append(out, m.Key...), ':'), value...)
 	}
 	return append(out, '}')
 }

@@ -150,3 +150,43 @@ func TestResultErr(t *testing.T) {
 	require.ErrorContains(t, err, "broken")
 	require.NoError(t, (&tools.Result{Success: true}).Err())
 }
+
+// The tools of a session may be the same list each time: it is not changed.
+func TestSessionToolsStay(t *testing.T) {
+	run := func(context.Context, *a2e.Call, json.RawMessage) (any, error) { return nil, nil }
+	own := func(name string) tools.Tool { return tools.Tool{Definition: tools.Definition{Name: name}, Run: run} }
+	list := []tools.Tool{own("taken"), own("mine")}
+	set := tools.NewSet(&tools.Options{Session: func(context.Context, *a2e.Call) []tools.Tool { return list }})
+	set.Add(own("taken"))
+	c, err := tools.NewClient(a2etest.Connect(t, a2e.NewHost(nil).Add(set.Plugin()), nil))
+	require.NoError(t, err)
+	for range 2 {
+		resp, err := c.List(t.Context(), nil, nil)
+		require.NoError(t, err)
+		require.Len(t, resp.Tools, 2)
+	}
+	require.Equal(t, "taken", list[0].Definition.Name)
+	require.Equal(t, "mine", list[1].Definition.Name)
+}
+
+// Null means absent at every depth of the parameters (D-32), and is kept where
+// there are none.
+func TestNestedNulls(t *testing.T) {
+	type inner struct {
+		N int             `json:"n,omitempty"`
+		X json.RawMessage `json:"x,omitempty"`
+	}
+	type input struct {
+		In   inner          `json:"in"`
+		Free map[string]any `json:"free,omitempty"`
+	}
+	set := tools.NewSet(nil)
+	tools.AddFunc(set, "nested", "Takes an object", func(_ context.Context, _ *a2e.Call, in input) (input, error) { return in, nil }, nil)
+	c, err := tools.NewClient(a2etest.Connect(t, a2e.NewHost(nil).Add(set.Plugin()), nil))
+	require.NoError(t, err)
+	r := a2e.New[tools.CallRequest]()
+	r.ToolName, r.Arguments = "nested", json.RawMessage(`{"in":{"n":null},"free":{"a":null}}`)
+	resp, err := c.Call(t.Context(), r, nil)
+	require.NoError(t, err)
+	require.JSONEq(t, `{"in":{},"free":{"a":null}}`, string(resp.Data.Data))
+}
