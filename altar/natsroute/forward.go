@@ -119,18 +119,20 @@ type answer struct {
 
 func (a *answer) read(ctx context.Context) error {
 	r := a.r
-	patience := silence * r.opts.Heartbeat
-	timer := time.NewTimer(patience)
-	defer timer.Stop()
+	tick := time.NewTicker(r.opts.Heartbeat)
+	defer tick.Stop()
+	missed := 0
 	for {
 		select {
 		case m := <-a.in:
-			timer.Reset(patience)
+			missed = 0
 			if done, err := a.take(m); done || err != nil {
 				return err
 			}
-		case <-timer.C:
-			return errLost
+		case <-tick.C:
+			if missed++; missed > silence {
+				return errLost
+			}
 		case <-a.gone:
 			if r.life.Err() != nil {
 				return errEnded
@@ -151,6 +153,7 @@ func (a *answer) take(m *nats.Msg) (done bool, err error) {
 		}
 		return true, unavailable()
 	}
+	a.r.alive(a.to.HostID)
 	kind := m.Header.Get(kindHeader)
 	count, ok := countOf(m)
 	content := kind == framePart || kind == frameMessage || kind == frameRefused

@@ -105,7 +105,7 @@ func TestProcessKilled(t *testing.T) {
 	srv := startServer(t)
 	file := t.TempDir() + "/ran"
 	require.NoError(t, os.WriteFile(file, nil, 0o600))
-	a := startHost(t, srv.ClientURL(), "a", nil)
+	a := startHost(t, srv.ClientURL(), "a", &natsroute.Options{Heartbeat: beat})
 	kill := startChild(t, srv.ClientURL(), "b", file)
 	startChild(t, srv.ClientURL(), "c", file)
 	a.offered(t, "once", 2)

@@ -43,7 +43,10 @@ type Options struct {
 	Logger *slog.Logger
 }
 
-const silence = 4 // heartbeats
+// silence is after how many heartbeats without a sign of life somebody is given
+// up. They are counted as they come and not by the clock: to a process that stood
+// still for a while, for whatever reason, it was not the others that were silent.
+const silence = 4
 
 var validName = regexp.MustCompile(`^[A-Za-z0-9_-]{1,64}$`)
 
@@ -69,7 +72,7 @@ type peer struct {
 	offers []altar.Offer // in order of Runtime ids
 	boot   string        // of that process
 	turn   uint64        // rises with every change of the offers
-	seen   time.Time
+	missed int           // heartbeats
 	gone   chan struct{} // closed when it is given up
 }
 
@@ -172,13 +175,22 @@ func (r *Router) listen(heard <-chan *nats.Msg) {
 		case <-tick.C:
 			r.mu.Lock()
 			for id, p := range r.peers {
-				if time.Since(p.seen) > silence*r.opts.Heartbeat {
+				if p.missed++; p.missed > silence {
 					r.opts.Logger.Info("natsroute: a host is silent", "host", id)
 					r.giveUp(id)
 				}
 			}
 			r.mu.Unlock()
 		}
+	}
+}
+
+// alive notes a sign of life besides announcements, which may be stuck behind it.
+func (r *Router) alive(id string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if p := r.peers[id]; p != nil {
+		p.missed = 0
 	}
 }
 
@@ -208,7 +220,7 @@ func (r *Router) hear(a *announcement) {
 		p = &peer{boot: a.Boot, gone: make(chan struct{})}
 		r.peers[a.Host] = p
 	}
-	p.seen = time.Now()
+	p.missed = 0
 	if !a.Full || a.Turn < p.turn {
 		return
 	}

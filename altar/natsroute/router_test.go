@@ -6,6 +6,7 @@ package natsroute_test
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"net"
 	"strings"
 	"sync"
@@ -97,6 +98,7 @@ func connect(t *testing.T, url string) *nats.Conn {
 	return nc
 }
 
+// beat is the heartbeat of tests in which somebody is silent.
 const beat = 100 * time.Millisecond
 
 // A host is a Host with its Router, as one process has them.
@@ -108,13 +110,8 @@ type host struct {
 
 func startHost(t *testing.T, url, id string, opts *natsroute.Options) *host {
 	t.Helper()
-	o := natsroute.Options{Heartbeat: beat}
-	if opts != nil {
-		o = *opts
-		o.Heartbeat = beat
-	}
 	nc := connect(t, url)
-	r, err := natsroute.New(nc, &o)
+	r, err := natsroute.New(nc, opts)
 	require.NoError(t, err)
 	m, err := altar.ParseManifest([]byte(manifest))
 	require.NoError(t, err)
@@ -423,6 +420,59 @@ func TestCut(t *testing.T) {
 			require.EqualValues(t, 1, runs.Load())
 		})
 	}
+}
+
+// A staller stands still at a warning, with all that is behind it, until it is let
+// go.
+type staller struct {
+	slog.Handler
+	stalled, goOn chan struct{}
+	silent        atomic.Int64 // hosts that were given up
+}
+
+func (s *staller) Enabled(context.Context, slog.Level) bool { return true }
+
+func (s *staller) Handle(_ context.Context, r slog.Record) error {
+	switch {
+	case r.Level == slog.LevelWarn:
+		s.stalled <- struct{}{}
+		<-s.goOn
+	case strings.Contains(r.Message, "silent"):
+		s.silent.Add(1)
+	}
+	return nil
+}
+
+// A process that stood still does not take the others for dead, whose signs of
+// life it has not read yet.
+func TestStalled(t *testing.T) {
+	srv := startServer(t)
+	st := &staller{stalled: make(chan struct{}), goOn: make(chan struct{})}
+	a := startHost(t, srv.ClientURL(), "a", &natsroute.Options{Heartbeat: beat, Logger: slog.New(st)})
+	b := startHost(t, srv.ClientURL(), "b", &natsroute.Options{Heartbeat: beat})
+	b.attach(t, newRuntime("rb").Runtime)
+	a.offered(t, "math/add", 1)
+	nc := connect(t, srv.ClientURL())
+	signs := make(chan *nats.Msg, 1024)
+	sub, err := nc.ChanSubscribe("altar.offers", signs)
+	require.NoError(t, err)
+	defer func() { _ = sub.Unsubscribe() }()
+	await := func(n int) {
+		for n > 0 {
+			if m := <-signs; strings.Contains(string(m.Data), `"host":"b"`) {
+				n--
+			}
+		}
+	}
+	for range 5 {
+		require.NoError(t, nc.Publish("altar.offers", []byte("no announcement")))
+		<-st.stalled
+		await(6)
+		st.goOn <- struct{}{}
+		await(2)
+		require.Len(t, a.router.Offers("math/add"), 1)
+	}
+	require.Zero(t, st.silent.Load())
 }
 
 func TestBadMessages(t *testing.T) {

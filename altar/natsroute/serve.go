@@ -218,13 +218,13 @@ func (c *caller) sent() uint64 {
 func (c *caller) control(in <-chan *nats.Msg, quit <-chan struct{}) {
 	tick := time.NewTicker(c.r.opts.Heartbeat)
 	defer tick.Stop()
-	heard := time.Now()
+	missed := 0
 	for {
 		select {
 		case <-quit:
 			return
 		case <-tick.C:
-			if time.Since(heard) > silence*c.r.opts.Heartbeat {
+			if missed++; missed > silence {
 				c.cancel(errCaller)
 				return
 			}
@@ -232,7 +232,7 @@ func (c *caller) control(in <-chan *nats.Msg, quit <-chan struct{}) {
 			c.publish(frame(c.to, frameAlive, c.count))
 			c.mu.Unlock()
 		case m := <-in:
-			heard = time.Now()
+			missed = 0
 			if m.Header.Get(kindHeader) == controlCancel {
 				c.cancel(&altar.ForwardCancelled{Reason: m.Header.Get(reasonHeader)})
 				_ = m.Respond(nil)
