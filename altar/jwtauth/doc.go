@@ -20,4 +20,9 @@
 //
 // It is a module of its own, so that programs without it do not download what it
 // stands on.
+//
+// # Not yet
+//
+// Tokens that are bound to a key of their owner (RFC 8705, RFC 9449) pass as
+// bearer tokens: the owner is not asked for a proof.
 package jwtauth

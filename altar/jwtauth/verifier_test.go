@@ -174,3 +174,41 @@ func TestHost(t *testing.T) {
 	require.ErrorIs(t, try(key.Sign(nil, login.Claims(map[string]any{"blocked": true}))), altar.ReasonUnauthenticated)
 	require.ErrorIs(t, try(key.Sign(nil, login.Claims(map[string]any{"aud": "x"}))), altar.ReasonUnauthenticated)
 }
+
+// Whatever header and claims somebody thinks of, no token passes that the key of
+// the issuer has not signed, and none that another reader could understand as one
+// for somebody else.
+func FuzzVerifyToken(f *testing.F) {
+	const claims = `{"iss":"` + home + `","aud":"api","sub":"caller","exp":99999999999}`
+	for _, header := range []string{`{"alg":"ES256","kid":"k1"}`, `{"alg":"none"}`, `{"alg":"HS256","kid":"k1"}`, `{"alg":"ES256","jwk":{"kty":"EC"}}`, `{"alg":"ES256","crit":["b64"],"b64":false}`} {
+		f.Add(header, claims, true)
+		f.Add(header, claims, false)
+	}
+	f.Add(`{"alg":"ES256","kid":"k1"}`, `{"iss":"`+home+`","aud":["x","api"],"sub":"caller","exp":1,"Exp":99999999999,"nbf":0}`, true)
+	var net tokenstest.Network
+	key, thief := tokenstest.NewKey(f, "k1"), tokenstest.NewKey(f, "k1")
+	tokenstest.NewIssuer(&net, home, key)
+	v, err := NewVerifier([]Issuer{{URL: home, Audience: "api", KeysURL: home + "/keys"}}, &VerifierOptions{HTTPClient: net.Client(), MaxAge: 24 * time.Hour})
+	require.NoError(f, err)
+	f.Fuzz(func(t *testing.T, header, claims string, own bool) {
+		by := thief
+		if own {
+			by = key
+		}
+		id, err := v.VerifyToken(t.Context(), by.Sign(header, claims))
+		if err != nil {
+			require.Nil(t, id)
+			require.ErrorIs(t, err, ErrInvalid)
+			return
+		}
+		require.True(t, own)
+		var read struct {
+			Iss, Sub string
+			Exp      float64
+		}
+		require.NoError(t, json.Unmarshal([]byte(claims), &read))
+		require.Equal(t, home, read.Iss)
+		require.Greater(t, read.Exp, float64(time.Now().Unix()-1))
+		require.NotEmpty(t, id.Name)
+	})
+}

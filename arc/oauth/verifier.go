@@ -47,7 +47,8 @@ type VerifierOptions struct {
 
 	// MinRefresh bounds how often the keys of an issuer are fetched, which
 	// otherwise any caller with a forged token could cause. A key that is new
-	// may take as long to be known. Zero means 30 seconds.
+	// may take as long to be known, and an issuer that was down as long to be
+	// asked again. Zero means 30 seconds.
 	MinRefresh time.Duration
 
 	// MaxAge is for how long keys are believed after they were fetched, so that
@@ -87,7 +88,8 @@ func NewVerifier(issuers []Issuer, opts *VerifierOptions) (*Verifier, error) {
 }
 
 // VerifyToken checks the signature, the issuer, the audience and the times of a
-// token. It returns [arc.ErrTokenExpired] or [arc.ErrTokenInvalid], wrapped, for
+// token: one may come up to five minutes before its nbf claim, since clocks
+// differ, and not a moment after its exp. It returns [arc.ErrTokenExpired] or [arc.ErrTokenInvalid], wrapped, for
 // a token that is none, and another error when the keys cannot be had.
 func (v *Verifier) VerifyToken(ctx context.Context, token string) (*arc.Principal, error) {
 	t, err := v.tokens.Verify(ctx, token)

@@ -41,6 +41,11 @@ func read(token string) (claims strictjson.Value, err error) {
 			}
 		}
 	}
+	for _, name := range [...]string{"exp", "nbf"} {
+		if v := claims.Get(name); !v.Absent() && v.Kind() != '0' {
+			return nil, Invalid(name + " is no number") // encoding/json takes a text of digits for one
+		}
+	}
 	return claims, nil
 }
 

@@ -100,6 +100,9 @@ func New(issuers []Issuer, o Options, lib Library) (*Verifier, error) {
 		if i.URL == "" || v.issuers[i.URL] != nil {
 			return nil, fmt.Errorf("issuer %q is empty or given twice", i.URL)
 		}
+		if strings.Contains(i.URL, " ") { // which ends it in a subject
+			return nil, fmt.Errorf("issuer %q is no URL", i.URL)
+		}
 		if i.Algorithms = slices.Clone(i.Algorithms); len(i.Algorithms) == 0 {
 			i.Algorithms = algorithms[:]
 		}

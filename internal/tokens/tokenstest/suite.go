@@ -204,7 +204,7 @@ func testClaims(t *testing.T, start Start) {
 		{"aud": nil}, {"aud": []string{}}, {"aud": ""}, {"aud": "API"}, {"aud": "api "}, {"aud": "apis"}, {"aud": many}, {"aud": "x api"},
 		{"aud": map[string]any{"api": "api"}}, {"aud": []any{[]any{"api"}}}, {"aud": 1},
 		{"iss": nil}, {"iss": ""}, {"iss": home + "/"}, {"iss": strings.ToUpper(home)}, {"iss": []string{home}}, {"iss": away},
-		{"exp": "soon"}, {"exp": json.RawMessage("null")}, {"exp": []int64{at(time.Hour)}}, {"exp": true}, {"exp": map[string]any{}},
+		{"exp": "soon"}, {"exp": json.RawMessage("null")}, {"exp": []int64{at(time.Hour)}}, {"exp": true}, {"exp": map[string]any{}}, {"exp": fmt.Sprint(at(time.Hour))}, {"nbf": "0"},
 		{"nbf": at(6 * time.Minute)}, {"nbf": "now"},
 		{"EXP": at(time.Hour), "exp": at(-time.Hour)}, {"Exp": at(time.Hour), "exp": nil}, {"AUD": "api", "aud": "x"}, {"Iss": home}, {"NBF": 0},
 		{"deep": json.RawMessage(strings.Repeat("[", 40) + strings.Repeat("]", 40))},
@@ -645,7 +645,7 @@ func testConcurrency(t *testing.T, start Start) {
 
 // What no verifier is made of.
 func testRefused(t *testing.T, start Start) {
-	for _, bad := range [][]tokens.Issuer{nil, {{}}, {{URL: "a"}, {URL: "a"}}, {{URL: "a", Algorithms: []string{"HS256"}}}, {{URL: "a", Algorithms: []string{"none"}}},
+	for _, bad := range [][]tokens.Issuer{nil, {{}}, {{URL: "a"}, {URL: "a"}}, {{URL: "a"}, {URL: "a b"}}, {{URL: "a", Algorithms: []string{"HS256"}}}, {{URL: "a", Algorithms: []string{"none"}}},
 		{{URL: "a", Algorithms: []string{"ES256", "hs256"}}}, {{URL: "a", Algorithms: []string{""}}}} {
 		_, err := start(bad, tokens.Options{})
 		require.Error(t, err)
