@@ -7,22 +7,11 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"slices"
 	"time"
 
 	"github.com/fivewire/fivewire/internal/backoff"
 	"github.com/fivewire/fivewire/store"
 )
-
-// An ending is how a call ends: with a result, or with the last chunk of a
-// stream.
-type ending struct {
-	result *ToolResult
-	chunk  *StreamChunk
-	err    *Error         // of either
-	record bool           // it can be had again (D-22)
-	before []*StreamChunk // that are retained besides, for the store
-}
 
 // A claim is what a call has in the store.
 type claim struct {
@@ -58,34 +47,6 @@ func (h *Host) background(f func()) {
 		defer h.wg.Done()
 		f()
 	}()
-}
-
-// end ends a call: its Runtime is done with it at once, those who wait for it
-// learn of it when the outcome is recorded.
-func (h *Host) end(c *hostCall, e ending, now time.Time) {
-	h.settle(c, e.err, now)
-	if c.claim == nil || c.s.over || h.closed {
-		h.announceEnd(c, e, now)
-		return
-	}
-	if e.chunk != nil {
-		e.before = slices.Clone(c.chunks)
-	} else {
-		e.result.Header = Header{}
-	}
-	cl := c.claim
-	c.state, cl.end = callEnding, e
-	if before := h.lastEnd; before != nil && !before.left {
-		if before.announced == nil {
-			before.announced = make(chan struct{})
-		}
-		cl.after = before.announced
-	}
-	h.lastEnd = cl
-	if !cl.pending { // else takeClaim goes on
-		h.wg.Add(1) // the Host is not closed
-		go h.recordEnd(c, cl)
-	}
 }
 
 // claimCall finds out in the store whether a call is a repeat, and writes down
