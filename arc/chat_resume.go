@@ -182,10 +182,9 @@ func (t *streamTable) follow(ctx context.Context, x *exchange, run *streamRun, t
 	t.attend(run, 1)
 	defer t.attend(run, -1)
 	sink := x.begin()
-	waitCtx, stop := context.WithTimeout(ctx, t.s.opts.ResumeWindow) // for a run that is elsewhere and died
+	waitCtx, stop := context.WithCancel(ctx)
+	defer stop()
 	if run != nil {
-		stop()
-		waitCtx, stop = context.WithCancel(ctx)
 		go func() {
 			select {
 			case <-run.done:
@@ -194,7 +193,6 @@ func (t *streamTable) follow(ctx context.Context, x *exchange, run *streamRun, t
 			stop()
 		}()
 	}
-	defer stop()
 	for {
 		ended := run != nil && isClosed(run.done) // before the last look
 		records, err := t.db.Read(ctx, streamLog(token), after, itemPage)
@@ -220,7 +218,7 @@ func (t *streamTable) follow(ctx context.Context, x *exchange, run *streamRun, t
 		case ended:
 			return nil, t.broken(ctx, x, sink, or(run.err, errNoReader))
 		}
-		if err := t.db.Wait(waitCtx, streamLog(token), after); err != nil {
+		if err := t.wait(waitCtx, run, token, after); err != nil {
 			switch {
 			case ctx.Err() != nil:
 				x.streamed = true
@@ -232,6 +230,17 @@ func (t *streamTable) follow(ctx context.Context, x *exchange, run *streamRun, t
 			}
 		}
 	}
+}
+
+// wait waits for more of a stream. A run that is in another process has died if it
+// is silent for long.
+func (t *streamTable) wait(ctx context.Context, run *streamRun, token string, after uint64) error {
+	if run == nil {
+		var stop context.CancelFunc
+		ctx, stop = context.WithTimeout(ctx, t.s.opts.ResumeWindow)
+		defer stop()
+	}
+	return t.db.Wait(ctx, streamLog(token), after)
 }
 
 // broken answers with an error: plain if nothing was sent, else in the stream.

@@ -237,6 +237,9 @@ func (c *chatTable) start(ctx context.Context, call *Call) (any, error) {
 		j.fresh.id = call.id("chat-")
 	}
 	j.id = j.fresh.id
+	if err := c.s.backToOwner(ctx, call, j.id); err != nil {
+		return nil, err
+	}
 	if j.stateless {
 		j.chat = &liveChat{} // nobody else will ever find it
 		return j.serve(ctx)

@@ -19,6 +19,7 @@ import (
 
 	"github.com/fivewire/fivewire/arc"
 	"github.com/fivewire/fivewire/arc/arctest"
+	"github.com/fivewire/fivewire/store"
 	"github.com/stretchr/testify/require"
 )
 
@@ -398,6 +399,39 @@ func TestResume(t *testing.T) {
 		time.Sleep(2 * time.Hour)
 		res = open(t, t.Context(), mem, body, "Last-Event-ID", ev.ID)
 		require.Equal(t, arc.MediaType, res.Header.Get("Content-Type"))
+	})
+}
+
+// A stream goes on at another process for as long as it lasts, not for the time
+// that a stream may be silent.
+func TestResumeElsewhere(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		db := store.NewMemory()
+		var mems []*arctest.Server
+		for range 2 {
+			s := arc.NewServer(&arc.ServerOptions{Resumable: true, ResumeWindow: time.Minute, Store: db})
+			s.HandleChats("a-01", arc.ChatFunc(func(ctx context.Context, turn *arc.ChatTurn, out *arc.ChatWriter) error {
+				for i := range 5 {
+					if err := out.Send(fmt.Sprint(i)); err != nil {
+						return err
+					}
+					time.Sleep(50 * time.Second)
+				}
+				return nil
+			}))
+			mems = append(mems, arctest.Serve(t, s))
+		}
+		body := streamed("a-01", "c", "x")
+		r := arc.NewStreamReader(open(t, t.Context(), mems[0], body).Body, nil)
+		ev, err := r.Next()
+		require.NoError(t, err)
+		var reading sync.WaitGroup
+		defer reading.Wait()
+		reading.Go(func() { _, _, _ = readStream(r) })
+		text, last, err := readStream(arc.NewStreamReader(open(t, t.Context(), mems[1], body, "Last-Event-ID", ev.ID).Body, nil))
+		require.NoError(t, err)
+		require.Equal(t, "1234", text)
+		require.True(t, last.Done)
 	})
 }
 

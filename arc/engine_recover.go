@@ -288,6 +288,9 @@ func (e *taskEngine) recoverTask(ctx context.Context, id, from string) (bool, er
 	}()
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	if e.s.ctx.Err() != nil {
+		return false, errServerClosed // what runs no more is for the next server
+	}
 	if ok, err := e.load(ctx, t, true); !ok || t.run != nil {
 		return false, err
 	}

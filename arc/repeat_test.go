@@ -211,6 +211,32 @@ func TestRepeatedChat(t *testing.T) {
 	}
 }
 
+// The instance of a group that began the chat answers again, though it is another
+// one's turn.
+func TestRepeatedInGroup(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		db := store.NewMemory()
+		dead := &dies{crashStore: crashStore{Store: db}, at: inAnswer}
+		var servers []*arc.Server
+		for _, db := range []store.Store{dead, db} {
+			s := newServer(t, &arc.ServerOptions{Store: db, Idempotency: 10 * time.Minute, Lease: 3 * time.Second})
+			for _, id := range []string{"a-01", "a-02"} {
+				s.Register(arc.Agent{AgentInfo: arc.AgentInfo{AgentID: id}, Group: "g",
+					Chats: arc.ReplyFunc(func(context.Context, *arc.ChatTurn) (*arc.Message, error) { return arc.AgentText(id), nil })})
+			}
+			servers = append(servers, s)
+		}
+		start := func(s *arc.Server, text string) *httptest.ResponseRecorder {
+			return post(s, call("chat.start", "g", `{"initialMessage":`+hello(text)+`}`))
+		}
+		start(servers[1], "it is now the turn of the other one")
+		dead.now.Store(true)
+		first := start(servers[0], "x")
+		time.Sleep(4 * time.Second)
+		require.Equal(t, first.Body.String(), start(servers[1], "x").Body.String())
+	})
+}
+
 func TestRepeatedChatEnd(t *testing.T) {
 	for _, at := range []string{inAnswer, "arc/chat/"} {
 		synctest.Test(t, func(t *testing.T) {

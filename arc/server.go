@@ -157,7 +157,9 @@ type ServerOptions struct {
 	// Resumable puts ids on the events of streams, and lets a client whose
 	// connection broke go on reading by sending the request again with the header
 	// Last-Event-ID. The handler then goes on without a reader for up to
-	// ResumeWindow, zero meaning DefaultResumeWindow.
+	// ResumeWindow, zero meaning DefaultResumeWindow. Of several processes that
+	// share the Store each can go on with a stream, but only readers of the one
+	// that runs the handler keep it going.
 	Resumable    bool
 	ResumeWindow time.Duration
 

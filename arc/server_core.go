@@ -301,6 +301,22 @@ func (s *Server) bindWork(ctx context.Context, call *Call, kind, id string) erro
 	return err
 }
 
+// backToOwner lets the instance of a group go on that began the chat of a request
+// which is repeated.
+func (s *Server) backToOwner(ctx context.Context, call *Call, chatID string) error {
+	if !call.again || call.Agent == call.TargetAgent {
+		return nil
+	}
+	owner, err := s.boundTo(ctx, call, "chatId", chatID)
+	if err != nil || owner == "" || owner == call.Agent {
+		return err
+	}
+	if e := s.registry.lookup(owner); e != nil && e.Chats != nil {
+		call.Agent, call.entry, call.out.agent = owner, e, owner
+	}
+	return nil
+}
+
 // answer runs the handler, or repeats what it answered before.
 func (s *Server) answer(ctx context.Context, x *exchange) *Answer {
 	if s.replays != nil && !x.mayStream() {

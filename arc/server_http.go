@@ -257,9 +257,19 @@ func mediaTypeFor(h http.Header) []string {
 	if len(list) == 0 || list[0] == MediaType {
 		return headerARC
 	}
-	accept := strings.ToLower(strings.Join(list, ","))
-	if strings.Contains(accept, "application/json") && !strings.Contains(accept, MediaType) &&
-		!strings.Contains(accept, "application/*") && !strings.Contains(accept, "*/*") {
+	json := false
+	for _, line := range list {
+		for media := range strings.SplitSeq(line, ",") {
+			media, _, _ = strings.Cut(media, ";")
+			switch strings.ToLower(strings.TrimSpace(media)) {
+			case MediaType, "application/*", "*/*":
+				return headerARC
+			case "application/json":
+				json = true
+			}
+		}
+	}
+	if json {
 		return headerJSON
 	}
 	return headerARC

@@ -191,13 +191,15 @@ func TestMediaTypes(t *testing.T) {
 	require.Equal(t, 415, post(s, body, "Content-Encoding", "gzip").Code)
 	require.Equal(t, 200, post(s, body, "Content-Encoding", "identity").Code)
 	for accept, want := range map[string]string{
-		"":                                       arc.MediaType,
-		"text/html":                              arc.MediaType,
-		"application/json":                       "application/json",
-		"Application/JSON;q=1":                   "application/json",
-		"application/arc+json, application/json": arc.MediaType,
-		"application/json, */*":                  arc.MediaType,
-		"application/*, application/json":        arc.MediaType,
+		"":                            arc.MediaType,
+		"text/html":                   arc.MediaType,
+		"application/json":            "application/json",
+		"Application/JSON;q=1":        "application/json",
+		"application/json-patch+json": arc.MediaType,
+		"application/json, x/application/arc+json": "application/json",
+		"application/arc+json, application/json":   arc.MediaType,
+		"application/json, */*":                    arc.MediaType,
+		"application/*, application/json":          arc.MediaType,
 	} {
 		require.Equal(t, want, post(s, body, "Accept", accept).Header().Get("Content-Type"), accept)
 	}

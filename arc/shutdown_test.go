@@ -6,17 +6,61 @@ package arc_test
 import (
 	"context"
 	"fmt"
+	"iter"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/fivewire/fivewire/arc"
+	"github.com/fivewire/fivewire/arc/arctest"
+	"github.com/fivewire/fivewire/store"
 )
+
+// A server that is cut off takes nothing over any more, not even from itself.
+func TestRecoverWhileClosing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		list := make(chan struct{})
+		db := &slowList{Store: store.NewMemory(), goOn: list}
+		s := arc.NewServer(&arc.ServerOptions{Store: db})
+		s.HandleTasks("a-01", arctest.Task(arctest.Hang()))
+		id := createTask(t, s, "a-01", "x")
+		synctest.Wait()
+		recovered := make(chan error)
+		go func() {
+			_, err := s.Recover(t.Context())
+			recovered <- err
+		}()
+		synctest.Wait()
+		closed := make(chan error)
+		go func() { closed <- s.Close() }()
+		synctest.Wait()
+		close(list)
+		require.Error(t, <-recovered)
+		require.NoError(t, <-closed)
+		next := newServer(t, &arc.ServerOptions{Store: db.Store})
+		next.HandleTasks("a-01", arctest.Task(arctest.Hang()))
+		require.Equal(t, arc.TaskWorking, taskOf(t, next, "a-01", id).Status)
+	})
+}
+
+// slowList is a store whose lists take a while.
+type slowList struct {
+	store.Store
+	goOn chan struct{}
+}
+
+func (s *slowList) List(ctx context.Context, prefix string) iter.Seq2[store.Entry, error] {
+	return func(yield func(store.Entry, error) bool) {
+		<-s.goOn
+		s.Store.List(ctx, prefix)(yield)
+	}
+}
 
 // Callers ask about a task while the server is shut down. Each of them is
 // answered or refused, and when Shutdown has returned nothing is being done.
