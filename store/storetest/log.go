@@ -234,11 +234,12 @@ func testAck(e *env) {
 	e.ack("never seen", 1, 2, 3)
 
 	var many []uint64
-	for range 500 {
+	n := rounds(500)
+	for range n {
 		many = append(many, e.append("s", "", "x", 0))
 	}
-	e.ack("s", many[100:400]...)
-	e.holds("s", append(slices.Clone(many[:100]), many[400:]...)...)
+	e.ack("s", many[n/5:n/5*4]...)
+	e.holds("s", append(slices.Clone(many[:n/5]), many[n/5*4:]...)...)
 	slices.Reverse(many)
 	e.ack("s", many...)
 	e.holds("s")
