@@ -27,8 +27,8 @@
 // Nothing is passed over in silence. All of this fails the run: a folder without
 // vectors, a file that does not follow the format, a field, an operation, a
 // protocol or a member of the input that nobody knows, an id with two contents,
-// a run without cases, and a case that passes although it is listed in
-// testdata/known-failures.json.
+// a run without cases, also if it is -run that leaves none, and a case that passes
+// although it is listed in testdata/known-failures.json.
 //
 // TestRequirements tells which requirements of each protocol are named by
 // vectors, which by Go tests only, and which by nothing.
