@@ -6,10 +6,13 @@
 package proc_test
 
 import (
+	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -21,7 +24,27 @@ import (
 	"github.com/fivewire/fivewire/a2e/proc"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+// escape makes the test binary a program that leaves a process behind which is not in
+// its group and holds its outputs.
+const escape = "A2E_PROC_ESCAPE"
+
+// sleep is how long that stays.
+const sleep = time.Minute
+
+func TestMain(m *testing.M) {
+	if os.Getenv(escape) != "" {
+		left := exec.Command("/bin/sleep", fmt.Sprint(sleep.Seconds()))
+		left.Stdout, left.Stderr = os.Stdout, os.Stderr
+		left.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+		if err := left.Start(); err != nil {
+			fmt.Println(err)
+			os.Exit(1)
+		}
+		fmt.Println("left", left.Process.Pid)
+		select {}
+	}
+	goleak.VerifyTestMain(m)
+}
 
 // watch collects the events of processes.
 type watch struct {
@@ -204,4 +227,37 @@ func TestDenied(t *testing.T) {
 	require.Error(t, err)
 	_, err = proc.NewPlugin(&proc.Options{Roots: []string{"/no/such/folder"}})
 	require.Error(t, err)
+}
+
+// A process that got out of the group keeps neither a kill nor the end of the
+// session waiting by the outputs that it holds (A2E-099, A2E-101, D-52).
+func TestEscapedProcess(t *testing.T) {
+	exe, err := os.Executable()
+	require.NoError(t, err)
+	start := time.Now()
+	for _, kill := range []bool{false, true} {
+		t.Run(fmt.Sprintf("kill=%t", kill), func(t *testing.T) {
+			var left int
+			t.Cleanup(func() {
+				if left > 1 {
+					_ = syscall.Kill(left, syscall.SIGKILL)
+				}
+			}) // after the session has ended
+			c, w, _ := connect(t, &proc.Options{Allow: []string{exe}})
+			started := spawn(t, c, &proc.SpawnRequest{Cmd: []string{exe}, Env: a2e.Object[string]{{Name: escape, Value: "1"}}})
+			w.until(t, "stdout", "left")
+			w.mu.Lock()
+			text := string(w.events[0].Data)
+			w.mu.Unlock()
+			_, err := fmt.Sscanf(text, `{"text":"left %d`, &left)
+			require.NoError(t, err)
+			require.Greater(t, left, 1)
+			if kill {
+				_, err := c.Kill(t.Context(), &proc.KillRequest{ProcID: started.ProcID, Signal: "SIGKILL"}, nil)
+				require.NoError(t, err)
+				w.until(t, "killed", "code")
+			}
+		})
+	}
+	require.Less(t, time.Since(start), sleep/2, "nobody waited for what was left")
 }

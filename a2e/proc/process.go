@@ -23,6 +23,10 @@ import (
 // maxChunk bounds the text of one event.
 const maxChunk = 64 << 10
 
+// afterKill is how long the outputs of a killed process stay open for what it left
+// behind. A process that got out of its group may hold them as long as it likes.
+const afterKill = time.Second
+
 // A process is one that an agent has started.
 type process struct {
 	id      string
@@ -157,8 +161,16 @@ func (p *process) stop(cause, signal string) {
 		p.cause = cause
 	}
 	p.mu.Unlock()
-	if running {
-		_ = signalGroup(p.cmd, signal)
+	if !running {
+		return
+	}
+	_ = signalGroup(p.cmd, signal)
+	if signal == "SIGKILL" {
+		_ = p.cmd.Process.Kill() // it may have joined another group
+		time.AfterFunc(afterKill, func() {
+			_ = p.outputs[0].Close()
+			_ = p.outputs[1].Close()
+		})
 	}
 }
 
@@ -171,7 +183,13 @@ func (p *process) write(ctx context.Context, data string, eof bool) error {
 	defer p.writing.Unlock()
 	if d, ok := p.in.(interface{ SetWriteDeadline(time.Time) error }); ok {
 		_ = d.SetWriteDeadline(time.Time{})
-		defer context.AfterFunc(ctx, func() { _ = d.SetWriteDeadline(time.Now()) })()
+		cut := make(chan struct{})
+		stop := context.AfterFunc(ctx, func() { defer close(cut); _ = d.SetWriteDeadline(time.Now()) })
+		defer func() {
+			if !stop() {
+				<-cut // else it might cut the next write
+			}
+		}()
 	}
 	if _, err := io.WriteString(p.in, data); err != nil {
 		return err
