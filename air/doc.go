@@ -118,7 +118,8 @@
 // On a store that syncs every change in groups, the queue of a relay that is
 // [RelayOptions].Alone takes 0.9 to 1.1 of two synced writes, and 1.8 of two writes
 // without syncing; 16 callers do seven times as much as one. A relay that shares its
-// store also writes down what it hands out (AIR-D62), which makes that 1.5 and 2.1.
+// store also writes down what it hands out (AIR-D62) and looks what others did to what
+// it acknowledges, which makes that 1.5 and 2.4.
 //
 // # Not yet
 //

@@ -7,121 +7,14 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
-	"encoding/base64"
-	"encoding/binary"
 	"encoding/hex"
 	"errors"
-	"fmt"
 	"slices"
-	"strconv"
 	"sync"
 	"time"
 
-	"github.com/fivewire/fivewire/internal/strictjson"
 	"github.com/fivewire/fivewire/store"
 )
-
-// A mail is an envelope as a relay knows it: a few fields and the bytes as they
-// came.
-type mail struct {
-	id, from, to string
-	head         []byte // of a stored mail: id and from, each after its length
-	data         []byte
-	seq          uint64
-	queued       time.Time
-}
-
-// parseMail checks what a relay checks: the top-level fields as in interop, and
-// the inside of the body only for what makes it JSON (section g).
-func parseMail(data []byte) (*mail, error) {
-	c := getCanon()
-	defer putCanon(c)
-	c.envelope = true
-	out, ok := c.append(c.out[:0], data)
-	c.out = out
-	if err := c.refuse(ok); err != nil {
-		return nil, err
-	}
-	if !c.object {
-		return nil, ErrInvalidEnvelope.err("not an object")
-	}
-	for i, m := range c.top {
-		if i != c.sigAt && string(out[m.ke+1:m.ve]) == "null" && string(out[m.ks:m.ke]) != `"in_reply_to"` {
-			return nil, ErrNullForbidden.err("null is not allowed")
-		}
-	}
-	e := Envelope{text: string(out)}
-	if err := e.readFields(fields{e.text, c.top}, c, ProfileInterop); err != nil {
-		return nil, err
-	}
-	body := fields{e.text[e.bodyAt:e.bodyEnd], c.body}
-	if _, ok := body.str("type"); !ok {
-		return nil, ErrInvalidEnvelope.err("the body has no type")
-	}
-	if e.Signature == "" {
-		return nil, ErrInvalidEnvelope.err("signature is missing")
-	}
-	return &mail{id: e.ID, from: e.From, to: e.To, data: data}, nil
-}
-
-// record appends how a mail is stored.
-func (m *mail) record(b []byte) []byte {
-	for _, s := range []string{m.id, m.from} {
-		b = binary.AppendUvarint(b, uint64(len(s)))
-		b = append(b, s...)
-	}
-	return append(b, m.data...)
-}
-
-// records are buffers for what is being stored; a store copies it.
-var records = sync.Pool{New: func() any { return new([]byte) }}
-
-// maxRecord is the largest buffer that is kept.
-const maxRecord = 2 * DefaultMaxBytes
-
-// parseRecord reads a stored mail. Its id and from are read by open only, since a
-// pull of the specification does not need them.
-func parseRecord(rec store.Record) (m mail, err error) {
-	b := rec.Value
-	for range 2 {
-		n, k := binary.Uvarint(b)
-		if k <= 0 || uint64(len(b)-k) < n {
-			return m, errors.New("air: a stored envelope is damaged")
-		}
-		b = b[k+int(n):]
-	}
-	m.head, m.data = rec.Value[:len(rec.Value)-len(b)], b
-	m.seq, m.queued = rec.Seq, rec.Time
-	return m, nil
-}
-
-// mailOf reads a record that parseRecord has read before.
-func mailOf(rec store.Record) *mail {
-	m, _ := parseRecord(rec)
-	return &m
-}
-
-// open fills in id and from.
-func (m *mail) open() {
-	b := m.head
-	for _, s := range []*string{&m.id, &m.from} {
-		n, k := binary.Uvarint(b)
-		*s = string(b[k : k+int(n)])
-		b = b[k+int(n):]
-	}
-}
-
-// appendMessage appends the message object of the deployed relay.
-func (m *mail) appendMessage(b []byte) []byte {
-	m.open()
-	b = strconv.AppendUint(append(b, `{"seq":`...), m.seq, 10)
-	b = strictjson.AppendString(append(b, `,"sender_did":`...), m.from)
-	b = strictjson.AppendString(append(b, `,"envelope_id":`...), m.id)
-	b = append(b, `,"envelope_b64":"`...)
-	b = base64.StdEncoding.AppendEncode(b, m.data)
-	b = strconv.AppendInt(append(b, `","queued_at":`...), m.queued.Unix(), 10)
-	return append(b, '}')
-}
 
 // boxes are the mailboxes of a relay. The mail itself is in the store; here is only
 // what finds it faster, and everything here can be had from the store again.
@@ -211,14 +104,17 @@ func (b *boxes) makeRoom() {
 }
 
 // lock returns a mailbox for the caller to unlock.
-func (b *boxes) lock(box string) *mailbox {
+func (b *boxes) lock(box string) *mailbox { return b.lockOr(b.get(box), box) }
+
+// lockOr locks a mailbox that get has returned, or what took its place.
+func (b *boxes) lockOr(mb *mailbox, box string) *mailbox {
 	for {
-		mb := b.get(box)
 		mb.mu.Lock()
 		if !mb.closed {
 			return mb
 		}
-		mb.mu.Unlock() // closed in between
+		mb.mu.Unlock()
+		mb = b.get(box)
 	}
 }
 
@@ -402,7 +298,8 @@ func (b *boxes) scan(ctx context.Context, mb *mailbox) error {
 // pull returns envelopes after a position, for parseRecord, and takes note that they
 // were handed out, and whether there are more.
 func (b *boxes) pull(ctx context.Context, box string, after uint64, limit int) ([]store.Record, bool, error) {
-	recs, err := b.store.Read(ctx, b.get(box).stream, after, limit+1)
+	mb := b.get(box)
+	recs, err := b.store.Read(ctx, mb.stream, after, limit+1)
 	if err != nil {
 		return nil, false, ErrRelay.because("", err)
 	}
@@ -418,7 +315,7 @@ func (b *boxes) pull(ctx context.Context, box string, after uint64, limit int) (
 			return nil, false, ErrRelay.because("", err)
 		}
 	}
-	mb := b.lock(box)
+	mb = b.lockOr(mb, box)
 	defer mb.mu.Unlock()
 	s := span{after + 1, recs[len(recs)-1].Seq}
 	if b.alone {
@@ -633,77 +530,4 @@ func (mb *mailbox) remove(id string) {
 
 func (b *boxes) wait(ctx context.Context, box string, after uint64) error {
 	return b.store.Wait(ctx, b.get(box).stream, after)
-}
-
-// A span is a run of positions, both ends included; spans are several, in order
-// and apart.
-type (
-	span  struct{ from, to uint64 }
-	spans []span
-)
-
-func (s spans) covers(x span) bool {
-	for i := len(s) - 1; i >= 0; i-- { // mostly the last one
-		if s[i].from <= x.from {
-			return x.to <= s[i].to
-		}
-	}
-	return false
-}
-
-// with returns the union with x.
-func (s spans) with(x span) spans {
-	var out spans
-	for _, y := range s {
-		switch {
-		case y.to+1 < x.from:
-			out = append(out, y)
-		case x.to+1 < y.from:
-			if x.to != 0 {
-				out = append(out, x)
-				x = span{1<<64 - 1, 0}
-			}
-			out = append(out, y)
-		default:
-			x = span{min(x.from, y.from), max(x.to, y.to)}
-		}
-	}
-	if x.to != 0 {
-		out = append(out, x)
-	}
-	return out
-}
-
-// grow is with, in the memory of s where that is enough.
-func (s spans) grow(x span) spans {
-	if n := len(s); n > 0 && s[n-1].from <= x.from && x.from <= s[n-1].to+1 {
-		s[n-1].to = max(s[n-1].to, x.to)
-		return s
-	}
-	return s.with(x)
-}
-
-func (s spans) bytes() []byte {
-	b := make([]byte, 0, 2*len(s)*binary.MaxVarintLen64)
-	for _, x := range s {
-		b = binary.AppendUvarint(b, x.from)
-		b = binary.AppendUvarint(b, x.to)
-	}
-	return b
-}
-
-func parseSpans(b []byte) (s spans, err error) {
-	for len(b) > 0 {
-		from, n := binary.Uvarint(b)
-		if n <= 0 {
-			return nil, fmt.Errorf("air: stored positions are damaged")
-		}
-		to, k := binary.Uvarint(b[n:])
-		if k <= 0 || to < from {
-			return nil, fmt.Errorf("air: stored positions are damaged")
-		}
-		s = append(s, span{from, to})
-		b = b[n+k:]
-	}
-	return s, nil
 }
