@@ -6,8 +6,11 @@ package arc_test
 import (
 	"context"
 	"errors"
+	"io"
+	"net"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -30,6 +33,39 @@ func between(t *testing.T, srv *arc.Server, opts *arc.ClientOptions) *arc.Client
 	c, err := arc.NewClient(at.URL, "planner-01", &o)
 	require.NoError(t, err)
 	return c
+}
+
+// A complete stream leaves its connection for the next one, though its end comes
+// apart from the done event.
+func TestClientStreamKeepsConnection(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		at := arctest.Serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			_, _ = io.ReadAll(r.Body)
+			w.Header().Set("Content-Type", arc.MediaTypeStream)
+			_, _ = io.WriteString(w, "event: done\ndata: {\"chatId\":\"c\",\"status\":\"ACTIVE\",\"done\":true}\n\n")
+			w.(http.Flusher).Flush()
+			time.Sleep(50 * time.Millisecond)
+		}))
+		var conns atomic.Int32
+		transport := at.Client.Transport.(*http.Transport)
+		dial := transport.DialContext
+		transport.DialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
+			conns.Add(1)
+			return dial(ctx, network, addr)
+		}
+		c, err := arc.NewClient(at.URL, "a", &arc.ClientOptions{HTTPClient: at.Client})
+		require.NoError(t, err)
+		for range 5 {
+			for ev, err := range c.StreamStartChat(t.Context(), "b", &arc.StartChatParams{InitialMessage: arc.UserText("x")}) {
+				require.NoError(t, err)
+				if ev.Done {
+					break
+				}
+			}
+			synctest.Wait()
+		}
+		require.EqualValues(t, 1, conns.Load())
+	})
 }
 
 // A task from its creation over its question to its result, followed by Wait.

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"iter"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -254,38 +253,6 @@ func TestClientStreamLeave(t *testing.T) {
 		}
 	})
 	<-ended
-}
-
-// A complete stream leaves its connection for the next one.
-func TestClientStreamKeepsConnection(t *testing.T) {
-	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
-	var conns atomic.Int32
-	srv := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		_, _ = io.ReadAll(r.Body)
-		w.Header().Set("Content-Type", MediaTypeStream)
-		_, _ = io.WriteString(w, doneEvent)
-		w.(http.Flusher).Flush()
-		time.Sleep(time.Millisecond) // so that the end comes apart from the done event
-	}))
-	srv.Config.ConnState = func(_ net.Conn, s http.ConnState) {
-		if s == http.StateNew {
-			conns.Add(1)
-		}
-	}
-	srv.Start()
-	defer srv.Close()
-	c, err := NewClient(srv.URL, "a", nil)
-	require.NoError(t, err)
-	defer c.Close()
-	for range 5 {
-		for ev, err := range startStream(c, t.Context()) {
-			require.NoError(t, err)
-			if ev.Done {
-				break
-			}
-		}
-	}
-	require.EqualValues(t, 1, conns.Load())
 }
 
 func withID(id, event string) string { return strings.Replace(event, "\n", "\nid: "+id+"\n", 1) }
