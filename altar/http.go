@@ -234,6 +234,7 @@ func (h *Host) httpMessage(w http.ResponseWriter, m Message) {
 		w.WriteHeader(http.StatusInternalServerError)
 		return
 	}
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(h.opts.WriteTimeout)) // not every writer has one
 	w.Header().Set("Content-Type", typeJSON)
 	w.Header().Set("Content-Length", strconv.Itoa(len(out)))
 	w.WriteHeader(status)

@@ -4,6 +4,9 @@
 package altar
 
 import (
+	"context"
+	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -110,3 +113,72 @@ func TestBodyTooLarge(t *testing.T) {
 	defer func() { _ = res.Body.Close() }()
 	require.Equal(t, http.StatusRequestEntityTooLarge, res.StatusCode)
 }
+
+// A client that does not read its answer does not keep the Host busy for ever, and
+// one that does can go on using its connection.
+func TestUnreadAnswer(t *testing.T) {
+	rt := NewRuntime("r1", &RuntimeOptions{Standing: true, MaxMessage: 128 << 20})
+	rt.Handle("get", ToolFunc(func(context.Context, *ToolCall) (any, error) { return strings.Repeat("x", 64<<20), nil }))
+	s := start(t, directTransport, &HostOptions{WriteTimeout: 200 * time.Millisecond, MaxMessage: 128 << 20}, rt)
+	ts := server(t, s.h)
+	w := connect(t, s.h, testUser)
+	w.session("s")
+	conn, err := net.Dial("tcp", ts.Listener.Addr().String())
+	require.NoError(t, err)
+	defer func() { require.NoError(t, conn.Close()) }()
+	require.NoError(t, conn.(*net.TCPConn).SetReadBuffer(4096))
+	body := `{"type":"ToolCall","invocation_id":"i","session_id":"s","tool_name":"get","parameters":{"key":"k"}}`
+	_, err = fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\n%s: key-user\r\nContent-Length: %d\r\n\r\n%s",
+		PathMessages, APIKeyHeader, len(body), body)
+	require.NoError(t, err)
+	busy := func() int {
+		s.h.lock()
+		defer s.h.unlock()
+		n := 0
+		for hc := range s.h.conns {
+			if hc.conn == nil && !hc.inProcess {
+				n++
+			}
+		}
+		return n
+	}
+	require.Eventually(t, func() bool { return s.h.Stats().Succeeded == 1 }, time.Minute, time.Millisecond)
+	require.Eventually(t, func() bool { return busy() == 0 }, time.Minute, time.Millisecond)
+
+	for range 2 {
+		_, answer := post(t, ts, `{"type":"Ping"}`)
+		require.JSONEq(t, `{"type":"Pong"}`, answer)
+		time.Sleep(300 * time.Millisecond) // longer than the first answer had
+	}
+}
+
+// What is sent while the connection is being closed goes out or is refused, and
+// nothing of it outlives Close.
+func TestSendWhileClosing(t *testing.T) {
+	client := &http.Client{Transport: roundTripper(func(r *http.Request) (*http.Response, error) {
+		<-r.Context().Done()
+		return nil, r.Context().Err()
+	})}
+	for range 300 {
+		c := NewHTTP("http://host", &HTTPOptions{Client: client})
+		var wg sync.WaitGroup
+		for range 3 {
+			wg.Go(func() {
+				if err := c.Send(&Ping{}); err != nil && !errors.Is(err, ErrClosed) {
+					t.Error(err)
+				}
+			})
+		}
+		wg.Go(func() {
+			if err := c.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+		wg.Wait()
+		require.ErrorIs(t, c.Send(&Ping{}), ErrClosed)
+	}
+}
+
+type roundTripper func(r *http.Request) (*http.Response, error)
+
+func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }

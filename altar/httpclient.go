@@ -60,11 +60,11 @@ type httpConn struct {
 	opts HTTPOptions
 	ctx  context.Context // ends with Close
 	stop context.CancelFunc
-	wg   sync.WaitGroup
 	in   chan received
 
-	once   sync.Once
-	err    error // once failed is closed
+	mu     sync.Mutex     // so that nothing is sent behind Close
+	wg     sync.WaitGroup // of requests; grows with mu held, and not once failed is closed
+	err    error          // once failed is closed
 	failed chan struct{}
 }
 
@@ -83,11 +83,13 @@ func (c *httpConn) Receive() (Message, error) {
 }
 
 func (c *httpConn) fail(err error) {
-	c.once.Do(func() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.err == nil {
 		c.err = err
 		c.stop()
 		close(c.failed)
-	})
+	}
 }
 
 // Close ends all requests and waits for their goroutines.
@@ -102,10 +104,10 @@ func (c *httpConn) Send(m Message) error {
 	if err != nil {
 		return err
 	}
-	select {
-	case <-c.failed:
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.err != nil {
 		return c.err
-	default:
 	}
 	c.wg.Go(func() {
 		if err := c.exchange(m, body); err != nil {
