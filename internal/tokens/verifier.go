@@ -104,7 +104,7 @@ func New(issuers []Issuer, o Options, lib Library) (*Verifier, error) {
 			return nil, fmt.Errorf("issuer %q is no URL", i.URL)
 		}
 		if i.Algorithms = slices.Clone(i.Algorithms); len(i.Algorithms) == 0 {
-			i.Algorithms = algorithms[:]
+			i.Algorithms = slices.Clone(algorithms[:])
 		}
 		for _, a := range i.Algorithms {
 			if !slices.Contains(algorithms[:], a) {
