@@ -302,35 +302,35 @@ func TestStrangersLeaveNothing(t *testing.T) {
 }
 
 func TestEventsAreOrdered(t *testing.T) {
-	h := &hooks{}
-	s := newServer(t, &arc.ServerOptions{Webhook: h.options()})
-	s.HandleTasks("a-01", arc.TaskFunc(func(ctx context.Context, run *arc.TaskRun) error {
-		if _, err := run.RequireInput(ctx, "go"); err != nil {
-			return err
-		}
-		var wg sync.WaitGroup
-		for range 8 {
-			wg.Go(func() {
-				for range 50 {
-					if err := run.Progress(ctx, "p"); err != nil {
-						t.Error(err)
+	synctest.Test(t, func(t *testing.T) {
+		h := &hooks{}
+		s := newServer(t, &arc.ServerOptions{Webhook: h.options()})
+		s.HandleTasks("a-01", arc.TaskFunc(func(ctx context.Context, run *arc.TaskRun) error {
+			if _, err := run.RequireInput(ctx, "go"); err != nil {
+				return err
+			}
+			var wg sync.WaitGroup
+			for range 8 {
+				wg.Go(func() {
+					for range 50 {
+						if err := run.Progress(ctx, "p"); err != nil {
+							t.Error(err)
+						}
 					}
-				}
-			})
-		}
-		wg.Wait()
-		return nil
-	}))
-	id := createTask(t, s, "a-01", "x")
-	require.Eventually(t, func() bool { return taskOf(t, s, "a-01", id).Status == arc.TaskInputRequired }, 5*time.Second, time.Millisecond)
-	subscribe(t, s, "a-01", id, "https://one.test/", `["NEW_MESSAGE","TASK_COMPLETED","TASK_RESUMED"]`)
-	require.Nil(t, send(s, "a-01", id, "go").Error)
-	var got []string
-	require.Eventually(t, func() bool {
-		got = append(got, h.take()...)
-		return len(got) == 403
-	}, 10*time.Second, 5*time.Millisecond)
-	require.Equal(t, "one.test TASK_RESUMED WORKING", got[1])
-	require.Equal(t, "one.test TASK_COMPLETED COMPLETED", got[402])
-	require.Equal(t, 401, bytes.Count([]byte(strings.Join(got, "\n")), []byte("NEW_MESSAGE")))
+				})
+			}
+			wg.Wait()
+			return nil
+		}))
+		id := createTask(t, s, "a-01", "x")
+		synctest.Wait()
+		subscribe(t, s, "a-01", id, "https://one.test/", `["NEW_MESSAGE","TASK_COMPLETED","TASK_RESUMED"]`)
+		require.Nil(t, send(s, "a-01", id, "go").Error)
+		synctest.Wait()
+		got := h.take()
+		require.Len(t, got, 403)
+		require.Equal(t, "one.test TASK_RESUMED WORKING", got[1])
+		require.Equal(t, "one.test TASK_COMPLETED COMPLETED", got[402])
+		require.Equal(t, 401, bytes.Count([]byte(strings.Join(got, "\n")), []byte("NEW_MESSAGE")))
+	})
 }
