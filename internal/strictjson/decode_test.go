@@ -51,8 +51,9 @@ type everything struct {
 	Raw      *stdjson.RawMessage `json:"raw"`
 	Plain    string
 	Odd      string `json:"odd name,omitempty,unknown"`
-	Dash     string `json:"-,"`
-	Left     string `json:"-"`
+	//lint:ignore SA5008 encoding/json takes it for the name "-", which the package below does not like
+	Dash string `json:"-,"`
+	Left string `json:"-"`
 }
 
 type Embedded struct {
