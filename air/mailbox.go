@@ -65,6 +65,7 @@ const (
 	boxMaxAge = time.Hour   // after which the index forgets what expired in the store
 	fullAge   = time.Second // after which one that is full looks what others made room for
 	scanPage  = 500
+	therePage = 64 // as these are read for their positions only
 )
 
 func (b *boxes) get(box string) *mailbox {
@@ -461,7 +462,7 @@ func (b *boxes) there(ctx context.Context, mb *mailbox, ids []string) (there []u
 	}
 	slices.Sort(seqs)
 	seqs = slices.Compact(seqs)
-	for most := len(seqs); len(seqs) > 0; {
+	for most := therePage; len(seqs) > 0; {
 		recs, err := b.store.Read(ctx, mb.stream, seqs[0]-1, min(most, len(seqs)))
 		if err != nil {
 			return nil, ErrRelay.because("", err)
@@ -479,7 +480,7 @@ func (b *boxes) there(ctx context.Context, mb *mailbox, ids []string) (there []u
 			seqs = seqs[i:]
 		}
 		// Mostly they stand together, but if not, not everything between them is read.
-		most = 2*(len(there)-before) + 1
+		most = min(2*(len(there)-before)+1, therePage)
 	}
 	return there, nil
 }

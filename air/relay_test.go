@@ -286,43 +286,52 @@ func (c *counting) Read(ctx context.Context, stream string, after uint64, limit 
 // and an acknowledgement does not read what stands between. All limits hold if every
 // envelope has the same id.
 func TestMailboxIsReadSparingly(t *testing.T) {
-	for _, sameID := range []bool{false, true} {
-		for _, alone := range []bool{false, true} {
-			st := &counting{Store: store.NewMemory()}
-			const most = 100
-			w := newWorld(t, &air.RelayOptions{Store: st, Alone: alone, MaxQueued: most, RateLimit: -1})
-			alice, bob := w.join(t, 1), w.join(t, 2)
-			box := "/inbox/" + bob.AIRID()
-			base := signedOffer(t, alice, bob.DID(), nil)
-			id := idOf(t, base)
-			idAt := func(n int) string {
-				if sameID {
-					return id
+	synctest.Test(t, func(t *testing.T) { // however slow the machine is
+		for _, sameID := range []bool{false, true} {
+			for _, alone := range []bool{false, true} {
+				st := &counting{Store: store.NewMemory()}
+				const most = 100
+				w := newWorld(t, &air.RelayOptions{Store: st, Alone: alone, MaxQueued: most, RateLimit: -1})
+				alice, bob := w.join(t, 1), w.join(t, 2)
+				box := "/inbox/" + bob.AIRID()
+				base := signedOffer(t, alice, bob.DID(), nil)
+				id := idOf(t, base)
+				idAt := func(n int) string {
+					if sameID {
+						return id
+					}
+					return id[:len(id)-4] + fmt.Sprint(1000+n)
 				}
-				return id[:len(id)-4] + fmt.Sprint(1000+n)
+				envelope := func(n int) []byte {
+					return append(bytes.Repeat([]byte(" "), n), strings.Replace(string(base), id, idAt(n), 1)...)
+				}
+				for i := range most {
+					push(t, w.relay, bob.AIRID(), envelope(i))
+				}
+				st.records.Store(0)
+				for i := range most {
+					status, _, _ := do(t, w.relay, "POST", box, string(envelope(most+i)))
+					require.Equal(t, 429, status)
+				}
+				require.LessOrEqual(t, st.records.Load(), int64(10*most))
+				if sameID {
+					continue
+				}
+				require.Len(t, pull(t, w.relay, box+"/pull?limit=200").Envelopes, most)
+				st.records.Store(0)
+				_, body, _ := do(t, w.relay, "POST", box+"/ack", ackBody(idAt(1), idAt(50), idAt(51), idAt(98)))
+				require.Contains(t, body, `"acked_count":4`)
+				require.LessOrEqual(t, st.records.Load(), int64(20))
+				var all []string
+				for i := range most {
+					all = append(all, idAt(i))
+				}
+				_, body, _ = do(t, w.relay, "POST", box+"/ack", ackBody(all...))
+				require.Contains(t, body, `"acked_count":96`)
+				require.Empty(t, pull(t, w.relay, box+"/pull").Envelopes)
 			}
-			envelope := func(n int) []byte {
-				return append(bytes.Repeat([]byte(" "), n), strings.Replace(string(base), id, idAt(n), 1)...)
-			}
-			for i := range most {
-				push(t, w.relay, bob.AIRID(), envelope(i))
-			}
-			st.records.Store(0)
-			for i := range most {
-				status, _, _ := do(t, w.relay, "POST", box, string(envelope(most+i)))
-				require.Equal(t, 429, status)
-			}
-			require.LessOrEqual(t, st.records.Load(), int64(10*most))
-			if sameID {
-				continue
-			}
-			require.Len(t, pull(t, w.relay, box+"/pull?limit=200").Envelopes, most)
-			st.records.Store(0)
-			_, body, _ := do(t, w.relay, "POST", box+"/ack", ackBody(idAt(1), idAt(50), idAt(51), idAt(98)))
-			require.Contains(t, body, `"acked_count":4`)
-			require.LessOrEqual(t, st.records.Load(), int64(20))
 		}
-	}
+	})
 }
 
 // Nobody else reads or deletes mail (AIR-D64, AIR-091).
