@@ -365,7 +365,8 @@ func TestLocked(t *testing.T) {
 func TestUnreachable(t *testing.T) {
 	t.Parallel()
 	srv := startEmbedded(t, fast)
-	s, _ := openOn(t, srv, &natsstore.Options{Timeout: 300 * time.Millisecond})
+	s, _ := openOn(t, srv, &natsstore.Options{Sweep: -1})
+	natsstore.GivesUpAfter(s, 300*time.Millisecond)
 	srv.Shutdown()
 	_, err := s.Create(t.Context(), "k", nil, 0)
 	require.ErrorContains(t, err, "no answer for 300ms")

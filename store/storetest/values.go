@@ -40,12 +40,27 @@ func testNames(e *env) {
 	names := oddNames(store.MaxKey - e.behind)
 	seqs := map[string]uint64{}
 	for _, name := range names {
-		e.create(name, "key "+name, 0)
-		e.append(name, "", "record "+name, 0)
 		// An id has no prefix, so that it may be as long as ever.
 		seqs[name] = e.append("ids", name, "id "+name, 0)
 	}
-	for _, name := range names {
+	// Several at once, since there are some thousand calls in all of this.
+	each := func(do func(i int, name string)) {
+		e.Helper()
+		const callers = 8
+		e.together(callers, func(i int) {
+			for ; i < len(names); i += callers {
+				do(i, names[i])
+			}
+		})
+		if e.Failed() {
+			e.FailNow()
+		}
+	}
+	each(func(_ int, name string) {
+		e.create(name, "key "+name, 0)
+		e.append(name, "", "record "+name, 0)
+	})
+	each(func(_ int, name string) {
 		if entry := e.get(name); entry.Key != name || string(entry.Value) != "key "+name {
 			e.Errorf("key %q: got %q with value %q", name, entry.Key, entry.Value)
 		}
@@ -63,7 +78,7 @@ func testNames(e *env) {
 		if got := e.keys(name); !slices.Equal(got, want) {
 			e.Errorf("List of %q: got %q, want %q", name, got, want)
 		}
-	}
+	})
 	var ids []string
 	for _, r := range e.read("ids", 0, 10_000) {
 		ids = append(ids, r.ID)
@@ -77,29 +92,31 @@ func testNames(e *env) {
 	}
 	// Half of them go. Who takes one for another loses one of the other half, the
 	// neighbours being alike.
-	var left []string
-	for i, name := range names {
-		if i%2 == 1 {
-			left = append(left, name)
-			continue
-		}
+	remove := func(name string) {
 		e.delete(name, 0)
 		e.absent(name)
 		e.expire(name, 0)
 		e.holds(name)
 	}
-	for _, name := range left {
-		same(e, "records of a stream that stays", len(e.read(name, 0, 10)), 1)
+	var left []string
+	for i := 1; i < len(names); i += 2 {
+		left = append(left, names[i])
 	}
+	each(func(i int, name string) {
+		if i%2 == 0 {
+			remove(name)
+		}
+	})
 	sorted = slices.Sorted(slices.Values(left))
 	if got := e.keys(""); !slices.Equal(got, sorted) {
 		e.Errorf("List when half is deleted: got %q, want %q", got, sorted)
 	}
-	for _, name := range left {
-		e.delete(name, 0)
-		e.expire(name, 0)
-		e.holds(name)
-	}
+	each(func(i int, name string) {
+		if i%2 == 1 {
+			same(e, "records of a stream that stays", len(e.read(name, 0, 10)), 1)
+			remove(name)
+		}
+	})
 	sameAll(e, "List when all is deleted", e.keys(""), nil)
 }
 
