@@ -45,12 +45,12 @@
 // cancel that another process took, [Session.Refresh] looks. [Session.End] removes
 // what a session stored, and with [SessionOptions].Keep it expires.
 //
-// What lies in memory only is hot state: the frames since the last checkpoint, at most
+// What lies in memory only is hot state: the frames since the last checkpoint, about
 // 500 tokens of them, as the context of a model does that they are for. Whatever an ack
 // confirms, which is the receipt, is in the store before the ack is sent: the message id
 // and the number, so that no repeat is taken, a cancelled chain, a delta of the shared
-// state, and of a done or esc the checkpoint that it triggers. A process that dies
-// therefore loses nothing of the protocol's state, and the messages themselves have
+// state, and of a done or esc the checkpoint that it triggers,
+// unless [Received].CheckpointErr says otherwise. A process that dies therefore loses nothing of the protocol's state, and the messages themselves have
 // reached their handlers; but those frames are missing in the history and in later
 // summaries. A [Server] that closes, or drops an idle session, makes a last checkpoint
 // and loses none. A message of which parts are missing is lost with the process too;

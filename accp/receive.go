@@ -162,7 +162,8 @@ func (s *Session) deliver(ctx context.Context, in incoming, r *Received) (*Recei
 		return nil, fail(ErrParse, "cancel without cid")
 	}
 	if s.cancelled.has(markOf(m.Chain())) {
-		return &Received{Outcome: Dropped, Reason: "cancelled"}, nil
+		r.Outcome, r.Reason = Dropped, "cancelled"
+		return r, nil
 	}
 	if err := s.room(ctx, m.Intent); err != nil {
 		return nil, err

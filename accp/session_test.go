@@ -637,3 +637,17 @@ func TestSessionConcurrency(t *testing.T) {
 	require.Len(t, seqs, 400)
 	require.EqualValues(t, 400, s.Stats().Refused)
 }
+
+// A frame that is dropped ends an open message of parts like any other, and says so
+// (ACCP-D28, ACCP-D38).
+func TestDroppedFrameEndsParts(t *testing.T) {
+	s := session(t, nil)
+	receive(t, s, frame("cancel:a{}", 1, "cid:gone"))
+	receive(t, s, frame("req:x{k:1}", 2, "part:1/3"))
+	receive(t, s, frame("req:x{l:1}", 3, "part:2/3"))
+	r := receive(t, s, frame("req:y{}", 4, "cid:gone"))
+	require.Equal(t, accp.Dropped, r.Outcome)
+	require.Equal(t, "cancelled", r.Reason)
+	require.Equal(t, 2, r.DroppedParts)
+	require.EqualValues(t, 2, s.Stats().DroppedParts)
+}
