@@ -315,7 +315,13 @@ func equal(a, b strictjson.Value, numbers func(a, b strictjson.Value) bool) bool
 	return true // the kind says it all: true, false, null
 }
 
-var reference = regexp.MustCompile(`\$\{([A-Za-z0-9_]+)\}`)
+var (
+	reference = regexp.MustCompile(`\$\{([^{}]+)\}`)
+
+	// usual is what names are made of as a rule. Of others it cannot be said that
+	// they are one that nothing has remembered; they may just be text.
+	usual = regexp.MustCompile(`^[A-Za-z0-9_.-]+$`)
+)
 
 // fill replaces what a step takes from the answers before it: strings that are
 // exactly $get:NAME, and ${NAME} in any string. Names in own are left to the
@@ -385,7 +391,7 @@ func (m memory) fillText(text string, own []string) (string, error) {
 	filled := reference.ReplaceAllStringFunc(text, func(ref string) string {
 		name := ref[2 : len(ref)-1]
 		known, ok := m[name]
-		if !ok && !slices.Contains(own, name) && missing == nil {
+		if !ok && usual.MatchString(name) && !slices.Contains(own, name) && missing == nil {
 			missing = fmt.Errorf("nothing is remembered under %q", name)
 		}
 		if !ok {

@@ -245,7 +245,7 @@ func TestAnswerText(t *testing.T) {
 }
 
 func TestFill(t *testing.T) {
-	mem := memory{"t": "a\"1", "c_2": "${t}"}
+	mem := memory{"t": "a\"1", "c_2": "${t}", "task-1.id": "T", "the name": "N"}
 	tests := []struct{ in, want, err string }{
 		{in: `{"a":"$get:t"}`, want: `{"a":"a\"1"}`},
 		{in: `{"a":"x${t}y${c_2}"}`, want: `{"a":"xa\"1y${t}"}`}, // what was put in is not looked at again
@@ -253,6 +253,8 @@ func TestFill(t *testing.T) {
 		{in: `"\u0024{t}"`, want: `"a\"1"`},
 		{in: `"${ID}"`, want: `"${ID}"`},
 		{in: `"$ $get $get: t ${} ${a b} $t"`, want: `"$ $get $get: t ${} ${a b} $t"`},
+		{in: `{"a":"${task-1.id} ${the name}","b":"$get:the name"}`, want: `{"a":"T N","b":"N"}`}, // $set takes any name
+		{in: `{"a":"${task-2.id}"}`, err: `step.a: nothing is remembered under "task-2.id"`},
 		{in: `{"${t}":1}`, want: `{"${t}":1}`},
 		{in: `"plain \u00e9 \/"`, want: `"plain \u00e9 \/"`},
 		{in: `{"a":["$get:no"]}`, err: `step.a[0]: nothing is remembered under "no"`},
