@@ -19,6 +19,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/coder/websocket"
 	"github.com/stretchr/testify/require"
 
 	"github.com/fivewire/fivewire/a2e"
@@ -153,10 +154,10 @@ func TestRetry(t *testing.T) {
 // is too slow fails it rather than lose any.
 func TestStream(t *testing.T) {
 	t.Parallel() // it waits most of the time
-	c := dial(t, transports()[0], echoHost(), &a2e.ClientOptions{MaxEvents: 5})
+	c := dial(t, transports()[0], echoHost(), &a2e.ClientOptions{MaxEvents: 5, CloseWait: time.Second})
 	begin := func(tool string) *a2e.Stream {
 		r := a2e.New[tools.CallRequest]()
-		r.ToolName, r.Arguments, r.Streaming, r.Timeout = tool, json.RawMessage(`{}`), true, 3
+		r.ToolName, r.Arguments, r.Streaming, r.Timeout = tool, json.RawMessage(`{}`), true, 60
 		return c.Stream(t.Context(), "tool/call/req", r, nil)
 	}
 	s := begin("echo")
@@ -173,8 +174,10 @@ func TestStream(t *testing.T) {
 	for range begin("echo").Events() {
 		break
 	}
+	before := c.Dropped()
 	slow := begin("flood")
-	time.Sleep(700 * time.Millisecond)
+	require.Eventually(t, func() bool { return c.Dropped() > before+10 }, time.Minute, time.Millisecond,
+		"events of the call come late, so it has ended; of the one before there are fewer")
 	var last error
 	for _, err := range slow.Events() {
 		last = err
@@ -549,4 +552,50 @@ func TestInvalidErrorFailsItsCall(t *testing.T) {
 		synctest.Wait()
 		require.False(t, answered)
 	})
+}
+
+// A message of the host that is too large for the client is passed over, also where
+// the stream is opened again behind what was read (D-06, D-42).
+func TestTooLargeOverHTTP(t *testing.T) {
+	h := echoHost()
+	defer h.Close()
+	web := httptest.NewServer(a2e.NewHTTPHandler(h, nil))
+	defer web.Close()
+	conn, err := a2e.DialHTTP(t.Context(), web.URL, &a2e.HTTPDialOptions{MaxBytes: 10_000})
+	require.NoError(t, err)
+	c := a2e.NewClient(conn, &a2e.ClientOptions{Token: "s3cret", Capabilities: []string{"tools"}, Types: tools.Types()})
+	defer c.Close()
+	_, err = c.Connect(t.Context())
+	require.NoError(t, err)
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	_, _, err = echo(ctx, c, "echo", `"`+strings.Repeat("x", 20_000)+`"`, false)
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	got, _, err := echo(t.Context(), c, "echo", "7", false)
+	require.NoError(t, err)
+	require.JSONEq(t, `{"n":7}`, got)
+}
+
+// A web page whose name stands for this machine gets no WebSocket either; what is no
+// page, or is allowed, does.
+func TestRebindingOverWebSocket(t *testing.T) {
+	dial := func(origin string, patterns ...string) error {
+		h := a2e.NewHost(nil)
+		web := httptest.NewServer(a2e.WebSocketHandler(h, patterns...))
+		defer web.Close()
+		o := &websocket.DialOptions{Host: "evil.example:80", HTTPHeader: http.Header{}}
+		if origin != "" {
+			o.HTTPHeader.Set("Origin", origin)
+		}
+		conn, err := a2e.DialWebSocket(t.Context(), web.URL, o)
+		if err == nil {
+			require.NoError(t, conn.Close())
+		}
+		require.NoError(t, h.Close())
+		return err
+	}
+	require.ErrorContains(t, dial("http://evil.example:80"), "403")
+	require.NoError(t, dial(""))
+	require.NoError(t, dial("http://evil.example:80", "https://*.example"))
+	require.NoError(t, dial("http://evil.example:80", "EVIL.example:80"))
 }

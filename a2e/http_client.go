@@ -13,12 +13,14 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/fivewire/fivewire/internal/backoff"
 	"github.com/fivewire/fivewire/internal/netguard"
+	"github.com/fivewire/fivewire/internal/sse"
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
 
@@ -209,6 +211,14 @@ func (c *httpConn) follow() {
 	last := ""
 	for attempt := 1; ; attempt++ {
 		opened, err := c.readStream(&last)
+		if errors.Is(err, sse.ErrTooLarge) {
+			// It would come again and again (D-06). Where ids are numbers, they count
+			// the messages (D-42).
+			c.opts.Logger.Warn("a2e: a message of the host is too large and is passed over", "after", last)
+			if n, bad := strconv.ParseUint("0"+last, 10, 63); bad == nil {
+				last = strconv.FormatUint(n+1, 10)
+			}
+		}
 		switch {
 		case c.ctx.Err() != nil || errors.Is(err, errSessionGone):
 			return

@@ -180,20 +180,27 @@ func (x *HTTPHandler) forbidden(r *http.Request) string {
 			}
 		}
 	}
+	if name, foreign := foreignHost(r); foreign &&
+		!slices.ContainsFunc(x.opts.AllowHosts, func(a string) bool { return strings.EqualFold(a, name) || strings.EqualFold(a, r.Host) }) {
+		return "Host not allowed"
+	}
+	return ""
+}
+
+// foreignHost returns the name under which this host was asked, and whether that is
+// none of its own although the connection came in on a loopback address: what a
+// web page does whose name was made to stand for that address.
+func foreignHost(r *http.Request) (name string, foreign bool) {
 	local, ok := r.Context().Value(http.LocalAddrContextKey).(net.Addr)
 	if !ok || !isLoopback(local) {
-		return ""
+		return "", false
 	}
-	name := r.Host
+	name = r.Host
 	if host, _, err := net.SplitHostPort(name); err == nil {
 		name = host
 	}
 	name = strings.TrimSuffix(strings.TrimPrefix(name, "["), "]")
-	if name == "localhost" || netguard.Loopback(name) && !strings.HasSuffix(name, ".localhost") ||
-		slices.ContainsFunc(x.opts.AllowHosts, func(a string) bool { return strings.EqualFold(a, name) || strings.EqualFold(a, r.Host) }) {
-		return ""
-	}
-	return "Host not allowed"
+	return name, name != "localhost" && (!netguard.Loopback(name) || strings.HasSuffix(name, ".localhost"))
 }
 
 func isLoopback(a net.Addr) bool {

@@ -10,6 +10,8 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"path"
+	"strings"
 	"sync"
 
 	"github.com/coder/websocket"
@@ -21,10 +23,16 @@ const Subprotocol = "a2e.v1"
 
 // WebSocketHandler serves each WebSocket connection as one session of h. Pages
 // of other origins are refused unless one of the patterns allows them; see
-// [websocket.AcceptOptions].
+// [websocket.AcceptOptions]. On loopback connections so are pages that ask
+// under a name that is not this machine's, unless a pattern fits that name: this
+// stops DNS rebinding.
 func WebSocketHandler(h *Host, originPatterns ...string) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		boundBody(w, r, defaultBodyTimeout) // of what is no handshake; a connection that is taken over has no deadline
+		if name, foreign := foreignHost(r); foreign && r.Header.Get("Origin") != "" && !fitsHost(originPatterns, name, r.Host) {
+			writeDetail(w, http.StatusForbidden, "Host not allowed")
+			return
+		}
 		conn, err := websocket.Accept(w, r, &websocket.AcceptOptions{Subprotocols: []string{Subprotocol}, OriginPatterns: originPatterns})
 		if err != nil {
 			return // Accept has answered
@@ -33,6 +41,22 @@ func WebSocketHandler(h *Host, originPatterns ...string) http.Handler {
 			h.log.Info("a2e: websocket failed", "err", err)
 		}
 	})
+}
+
+// fitsHost reports whether one of the patterns, their schemes left aside, fits one of
+// the names.
+func fitsHost(patterns []string, names ...string) bool {
+	for _, pattern := range patterns {
+		if _, host, ok := strings.Cut(pattern, "://"); ok {
+			pattern = host
+		}
+		for _, name := range names {
+			if fits, err := path.Match(strings.ToLower(pattern), strings.ToLower(name)); err == nil && fits {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // DialWebSocket connects to a host over WebSocket, for [NewClient]. Nil options
