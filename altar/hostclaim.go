@@ -21,6 +21,8 @@ type claim struct {
 	written time.Time     // when it was written last
 	params  json.RawMessage
 	digest  string         // of its parameters
+	number  int64          // of this claim in the store
+	unsure  bool           // it may have been written, nobody knows
 	key     string         // of its record
 	rev     store.Revision // of the record, once it is written
 	end     ending         // how the call ends, once the claim is no more pending
@@ -116,6 +118,7 @@ func (h *Host) takeClaim(c *hostCall, cl *claim) {
 	cl.key = callKey(c.s.id, c.id)
 	cl.digest = digest(cl.params)
 	cl.params = nil
+	cl.number = h.state.claims.Add(1)
 	pause := backoff.Backoff{Base: 10 * time.Millisecond, Max: 250 * time.Millisecond, Jitter: 0.2}
 	for attempt := 1; ; attempt++ {
 		r, rev, err := h.state.claim(c, cl)
@@ -123,6 +126,9 @@ func (h *Host) takeClaim(c *hostCall, cl *claim) {
 		case err != nil:
 			h.opts.Logger.Error("altar: a call could not be claimed", "err", err)
 			h.claimed(c, errStore())
+			if cl.unsure {
+				h.state.unclaim(cl)
+			}
 			return
 		case r == nil && rev == 0: // there is no such call, and there will not be
 			h.claimed(c, cl.refusal)
@@ -246,7 +252,7 @@ func (s *state) claim(c *hostCall, cl *claim) (*callRecord, store.Revision, erro
 		return nil, 0, err
 	}
 	key := cl.key
-	mine := &callRecord{Host: s.h.opts.ID, Instance: s.instance, Tool: c.toolName, Digest: cl.digest}
+	mine := &callRecord{Host: s.h.opts.ID, Instance: s.instance, Tool: c.toolName, Digest: cl.digest, Claim: cl.number}
 	for {
 		if cl.refusal == nil {
 			value, err := mine.encode()
@@ -255,6 +261,7 @@ func (s *state) claim(c *hostCall, cl *claim) (*callRecord, store.Revision, erro
 			}
 			rev, err := s.db().Create(ctx, key, value, cl.keep)
 			if !errors.Is(err, store.ErrExists) {
+				cl.unsure = err != nil
 				return nil, rev, err
 			}
 		}
@@ -291,9 +298,39 @@ func (s *state) claim(c *hostCall, cl *claim) (*callRecord, store.Revision, erro
 			return &next, rev, nil
 		}
 		if !changed(err) {
+			cl.unsure = true
 			return nil, 0, err
 		}
 	}
+}
+
+// unclaim takes back a claim that may have been written although the store said
+// otherwise, or nothing: its call did not run, and who asks for it again shall not
+// wait for it.
+func (s *state) unclaim(cl *claim) {
+	pause := backoff.Backoff{Base: 50 * time.Millisecond, Max: 5 * time.Second, Jitter: 0.2}
+	begun := time.Now()
+	for attempt := 1; time.Since(begun) < s.h.opts.Lease; attempt++ {
+		if pause.Wait(s.h.ctx, attempt) != nil || s.tryUnclaim(cl) {
+			return
+		}
+	}
+}
+
+// tryUnclaim reports whether the claim is certainly not there any more. One that
+// is not there may still come.
+func (s *state) tryUnclaim(cl *claim) bool {
+	ctx, cancel := s.context()
+	defer cancel()
+	e, err := s.db().Get(ctx, cl.key)
+	if err != nil {
+		return false
+	}
+	r, err := readCallRecord(e.Value)
+	if err != nil || r.Ended || r.Instance != s.instance || r.Claim != cl.number {
+		return true // another one's
+	}
+	return s.db().Delete(ctx, cl.key, e.Revision) == nil
 }
 
 // renewIntent writes the intent to run a call anew, so that it is kept for as long
@@ -302,7 +339,7 @@ func (s *state) claim(c *hostCall, cl *claim) (*callRecord, store.Revision, erro
 func (s *state) renewIntent(c *hostCall, cl *claim, attempt int) (store.Revision, error) {
 	ctx, cancel := s.context()
 	defer cancel()
-	r := &callRecord{Host: s.h.opts.ID, Instance: s.instance, Tool: c.toolName, Digest: cl.digest, Attempt: attempt}
+	r := &callRecord{Host: s.h.opts.ID, Instance: s.instance, Tool: c.toolName, Digest: cl.digest, Attempt: attempt, Claim: cl.number}
 	value, err := r.encode()
 	if err != nil {
 		return 0, err

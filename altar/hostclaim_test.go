@@ -223,3 +223,34 @@ func TestSessionQuotaWithStore(t *testing.T) {
 		})
 	}
 }
+
+// What a store cannot take can be asked for again, also where it has taken it all
+// the same and only its answer got lost: it has not run.
+func TestClaimWithoutAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		st, runs := store.NewMemory(), new(atomic.Int64)
+		a, b := live(t, st, "a", runs, HostOptions{}), live(t, st, "b", runs, HostOptions{})
+		wa, wb := connect(t, a.h, testUser), connect(t, b.h, testUser)
+		wa.session("s")
+		for i, w := range []*wire{wa, wb} {
+			c := call(fmt.Sprint("i", i), "math/add", `{"a":1,"b":2}`)
+			a.own.lose(func(op, key string) error {
+				if op == "create" && strings.HasPrefix(key, "altar/call/") {
+					return errDown
+				}
+				return nil
+			})
+			wa.send(c)
+			require.ErrorIs(t, next[*ToolResult](wa).Error, ErrInternal)
+			require.Len(t, intents(t, st), i+1, "it is there")
+			a.own.lose(nil)
+			time.Sleep(time.Second)
+			require.Len(t, intents(t, st), i)
+			begun := time.Now()
+			w.send(c)
+			require.Equal(t, json.RawMessage("3"), next[*ToolResult](w).Payload)
+			require.Zero(t, time.Since(begun))
+			require.Equal(t, int64(i+1), runs.Load())
+		}
+	})
+}

@@ -29,6 +29,7 @@ type callRecord struct {
 	Digest   string `json:"digest"`   // of the parameters as they came, see digest
 	Attempt  int    `json:"attempt"`  // 1 after a failover
 	Ended    bool   `json:"ended"`
+	Claim    int64  `json:"claim"` // tells claims of one instance apart
 
 	result *ToolResult    // the outcome, or
 	chunks []*StreamChunk // those that are retained
@@ -73,6 +74,7 @@ func (r *callRecord) encode() ([]byte, error) {
 	out = appendString(append(out, `,"digest":`...), r.Digest)
 	out = strconv.AppendInt(append(out, `,"attempt":`...), int64(r.Attempt), 10)
 	out = strconv.AppendBool(append(out, `,"ended":`...), r.Ended)
+	out = strconv.AppendInt(append(out, `,"claim":`...), r.Claim, 10)
 	out = append(out, '}')
 	var err error
 	if r.result != nil {

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/fivewire/fivewire/internal/randid"
@@ -34,6 +35,7 @@ type state struct {
 	// instance tells this Host from others, earlier ones of the same ID
 	// included.
 	instance string
+	claims   atomic.Int64 // numbers them
 
 	mu     sync.Mutex
 	begun  bool           // the lease was written; guarded by mu
