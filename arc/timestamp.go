@@ -54,7 +54,10 @@ func parseTimestamp(s string) (time.Time, error) {
 	if rest[0] == '-' {
 		offset = -offset
 	}
-	return t.Add(-offset), nil
+	if t = t.Add(-offset); t.Year() < 0 || t.Year() > 9999 {
+		return time.Time{}, errTimestamp // in UTC it has no such text
+	}
+	return t, nil
 }
 
 func isDigit(c byte) bool { return c-'0' < 10 }
