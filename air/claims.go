@@ -249,12 +249,11 @@ func (h *held) store(ctx context.Context) error {
 func (h *held) put(ctx context.Context) (seen *claim, err error) {
 	now := time.Now()
 	h.claim.lease = now.Add(h.c.lease).UnixMilli()
-	triple := h.key('n', h.claim.keys.triple)
-	if h.rev, seen, err = h.putKey(ctx, triple, now); err != nil || seen != nil {
+	if h.rev, seen, err = h.putKey(ctx, h.key('n', h.claim.keys.triple), now); err != nil || seen != nil {
 		return seen, err
 	}
 	if h.idRev, seen, err = h.putKey(ctx, h.key('i', h.claim.keys.id), now); err != nil || seen != nil {
-		return seen, errors.Join(err, h.delete(ctx, triple, h.rev))
+		return seen, errors.Join(err, h.drop(ctx))
 	}
 	return nil, nil
 }
@@ -317,10 +316,27 @@ func (h *held) seen(ctx context.Context, key string, old *claim, now time.Time) 
 	return &first, nil
 }
 
-func (h *held) delete(ctx context.Context, key string, rev store.Revision) error {
-	err := h.c.kv.Delete(ctx, key, rev)
-	if errors.Is(err, store.ErrConflict) {
-		return nil // somebody else's by now
+// drop takes the keys back, unless they are somebody else's by now. Those of an
+// envelope that somebody began with before stay, for anybody to take over: that it
+// may have been handled must not be forgotten.
+func (h *held) drop(ctx context.Context) error {
+	triple := h.key('n', h.claim.keys.triple)
+	if h.retake {
+		h.claim.lease = 0
+		_, err := h.c.kv.Update(ctx, triple, h.claim.bytes(), h.rev, ttlOf(h.claim.until))
+		return unlessLost(err)
+	}
+	var err error
+	if h.idRev != 0 {
+		err = unlessLost(h.c.kv.Delete(ctx, h.key('i', h.claim.keys.id), h.idRev))
+	}
+	return errors.Join(err, unlessLost(h.c.kv.Delete(ctx, triple, h.rev)))
+}
+
+// unlessLost is err, but nil if that only says that somebody else changed the key.
+func unlessLost(err error) error {
+	if errors.Is(err, store.ErrConflict) || errors.Is(err, store.ErrNotFound) {
+		return nil
 	}
 	return err
 }
@@ -365,8 +381,7 @@ func (h *held) rollback(ctx context.Context) error {
 	if h.c.kv == nil {
 		return nil
 	}
-	ctx = context.WithoutCancel(ctx)
-	return errors.Join(h.delete(ctx, h.key('i', h.claim.keys.id), h.idRev), h.delete(ctx, h.key('n', h.claim.keys.triple), h.rev))
+	return h.drop(context.WithoutCancel(ctx))
 }
 
 // load fills the window from the store, once: finished entries only, because an

@@ -154,6 +154,33 @@ func TestLateFailure(t *testing.T) {
 	})
 }
 
+// That a process died over an envelope is told until somebody has handled it, however
+// often that fails, and nobody waits for those who failed.
+func TestAgainIsNotForgotten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, nil)
+		alice, bob := w.join(t, 1), w.join(t, 2)
+		kv := store.NewMemory()
+		dying, h := w.slowInbox(t, bob, kv)
+		data := signedOffer(t, alice, bob.DID(), nil)
+		var wg sync.WaitGroup
+		wg.Go(func() { dying.Receive(context.Background(), data, true) })
+		<-h.called
+		time.Sleep(20 * time.Second)
+		for _, fails := range []bool{true, true, false} {
+			next := w.inbox(t, bob, air.InboxOptions{Store: kv})
+			if fails {
+				next.fail(errHandler)
+				require.False(t, next.Receive(t.Context(), data, true).Final)
+				continue
+			}
+			require.True(t, next.Receive(t.Context(), data, true).Delivery.Again)
+		}
+		h.answer <- nil
+		wg.Wait()
+	})
+}
+
 // What was handled but could not be written down is written down with the next copy.
 func TestCommitFails(t *testing.T) {
 	w := newWorld(t, nil)
@@ -278,5 +305,114 @@ func TestInboxesAgainstModel(t *testing.T) {
 				inboxes[rapid.IntRange(0, len(inboxes)-1).Draw(rt, "inbox")] = start()
 			},
 		})
+	})
+}
+
+// A flaky store fails as its plan says: before or after it has done what it was
+// asked.
+type flaky struct {
+	store.KV
+	plan []int // 0: no failure, 1: before, 2: after
+}
+
+func (f *flaky) next() (fault int) {
+	if len(f.plan) > 0 {
+		fault, f.plan = f.plan[0], f.plan[1:]
+	}
+	return fault
+}
+
+// do does an operation, as planned.
+func (f *flaky) do(op func() error) error {
+	fault := f.next()
+	if fault == 1 {
+		return errDisk
+	}
+	err := op()
+	if fault == 2 {
+		return errDisk
+	}
+	return err
+}
+
+func (f *flaky) Get(ctx context.Context, key string) (e store.Entry, err error) {
+	err = f.do(func() (err error) { e, err = f.KV.Get(ctx, key); return err })
+	return e, err
+}
+
+func (f *flaky) Create(ctx context.Context, key string, value []byte, ttl time.Duration) (rev store.Revision, err error) {
+	err = f.do(func() (err error) { rev, err = f.KV.Create(ctx, key, value, ttl); return err })
+	return rev, err
+}
+
+func (f *flaky) Update(ctx context.Context, key string, value []byte, old store.Revision, ttl time.Duration) (rev store.Revision, err error) {
+	err = f.do(func() (err error) { rev, err = f.KV.Update(ctx, key, value, old, ttl); return err })
+	return rev, err
+}
+
+func (f *flaky) Delete(ctx context.Context, key string, rev store.Revision) error {
+	return f.do(func() error { return f.KV.Delete(ctx, key, rev) })
+}
+
+// Whatever fails in the store, and wherever, no pulled envelope is given up before it
+// was handled, each is handled in the end, and one that may have been before says so
+// (AIR-116, AIR-D63).
+func TestInboxesWithFaults(t *testing.T) {
+	w := newWorld(t, nil)
+	alice, bob := w.join(t, 1), w.join(t, 2)
+	checkInVirtualTime(t, func(rt *rapid.T) {
+		kv := &flaky{KV: store.NewMemory()}
+		resolver, err := air.NewResolver(&air.ResolverOptions{HTTPClient: w.http()})
+		require.NoError(rt, err)
+		var answer error
+		handled := make(map[string]int)
+		start := func() *air.Inbox {
+			in, err := air.NewInbox(bob, air.HandlerFunc(func(_ context.Context, d *air.Delivery) error {
+				if handled[d.Envelope.ID] > 0 {
+					require.True(rt, d.Again)
+				}
+				if answer == nil {
+					handled[d.Envelope.ID]++
+				}
+				return answer
+			}), &air.InboxOptions{Resolver: resolver, Store: kv, PullMaxAge: 24 * time.Hour})
+			require.NoError(rt, err)
+			return in
+		}
+		inboxes := []*air.Inbox{start(), start()}
+		var mail [][]byte
+		for range 3 {
+			d := &air.Draft{ID: air.NewID(), From: alice.DID(), To: bob.DID(), Sent: time.Now(), ThreadID: air.NewID(), Nonce: air.NewNonce(), Body: offer(5)}
+			e, err := air.Compose(d, alice.Signer(), nil)
+			require.NoError(rt, err)
+			mail = append(mail, e.Wire())
+		}
+		receive := func(i, k int) bool {
+			o := inboxes[i].Receive(context.Background(), mail[k], true)
+			if o.Final {
+				require.NotZero(rt, handled[idOf(t, mail[k])])
+			}
+			return o.Final
+		}
+		rt.Repeat(map[string]func(*rapid.T){
+			"receive": func(rt *rapid.T) {
+				kv.plan = rapid.SliceOfN(rapid.SampledFrom([]int{0, 0, 0, 1, 2}), 0, 8).Draw(rt, "plan")
+				answer = rapid.SampledFrom([]error{nil, errHandler}).Draw(rt, "answer")
+				receive(rapid.IntRange(0, 1).Draw(rt, "inbox"), rapid.IntRange(0, 2).Draw(rt, "mail"))
+				kv.plan = nil
+			},
+			"time passes": func(rt *rapid.T) { time.Sleep(30 * time.Second) },
+			"a process is started anew": func(rt *rapid.T) {
+				inboxes[rapid.IntRange(0, 1).Draw(rt, "inbox")] = start()
+			},
+		})
+		answer = nil
+		time.Sleep(2 * time.Minute)
+		for k := range mail {
+			for i := range inboxes {
+				require.True(rt, receive(i, k))
+			}
+			require.NotZero(rt, handled[idOf(t, mail[k])])
+		}
 	})
 }
