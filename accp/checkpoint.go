@@ -185,7 +185,7 @@ func (s *Session) checkpoint(ctx context.Context, trigger []string) (*Checkpoint
 // room reports as [ErrInternal] that hot state is full, after trying to make a
 // checkpoint. What answers, ends or keeps alive is let pass for as long again.
 func (s *Session) room(ctx context.Context, intent Intent) error {
-	if len(s.hot) < maxHotFrames {
+	if len(s.hot) < s.hotLimit {
 		return nil
 	}
 	if !s.opts.NoAutoCheckpoint {
@@ -197,7 +197,7 @@ func (s *Session) room(ctx context.Context, intent Intent) error {
 	case IntentPing, IntentPong:
 		return nil
 	case IntentAck, IntentFail, IntentCancel:
-		if len(s.hot) < 2*maxHotFrames {
+		if len(s.hot) < 2*s.hotLimit {
 			return nil
 		}
 	}

@@ -116,7 +116,12 @@ func (c *Client) Session() *Session { return c.session }
 // uses it any more.
 func (c *Client) End(ctx context.Context, opts *EndOptions) error {
 	var errs []error
-	for _, s := range c.all {
+	for range c.all {
+		s, err := c.take(ctx)
+		if err != nil {
+			return errors.Join(append(errs, err)...)
+		}
+		defer func() { c.free <- s }() // when all have ended, so that each does once
 		errs = append(errs, s.End(ctx, opts))
 	}
 	return errors.Join(errs...)

@@ -326,6 +326,13 @@ func TestEndOfServedSessions(t *testing.T) {
 		old, ok := s.Session("h")
 		require.True(t, ok)
 		require.NoError(t, old.End(t.Context(), nil))
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		for _, err := range c.Do(t.Context(), msg("ping", "heartbeat")) { // an exchange that runs
+			require.NoError(t, err)
+			cancel()
+			require.ErrorIs(t, c.End(ctx, nil), context.Canceled, "one of two is in use")
+		}
 		require.NoError(t, c.End(t.Context(), nil))
 		_, err = c.Call(t.Context(), msg("ping", "heartbeat"))
 		require.ErrorIs(t, err, accp.ErrEnded)

@@ -10,3 +10,6 @@ func SetReplayWindow(s *Session, n int) int {
 	s.seen.max = n
 	return was
 }
+
+// SetHotLimit makes hot state of a session smaller, so that tests can fill it.
+func SetHotLimit(s *Session, n int) { s.hotLimit = n }

@@ -156,6 +156,7 @@ type Session struct {
 	hot         []hotFrame
 	hotAt       int64 // the checkpoint that hot state refers to
 	hotUsed     int
+	hotLimit    int               // messages
 	checkpoints []knownCheckpoint // in ascending order
 
 	version   int64 // of the shared state, if versioned
@@ -213,7 +214,7 @@ func NewSession(self, id string, opts *SessionOptions) (*Session, error) {
 	}
 	s.registry = s.opts.Registry.clone()
 	s.codec = Codec{Lenient: s.opts.Lenient, Portable: s.opts.Portable, Limits: s.opts.Limits, Registry: s.registry}
-	s.seen.max, s.cancelled.max, s.last.max = maxSeen, maxCancelled, maxSenders
+	s.seen.max, s.cancelled.max, s.last.max, s.hotLimit = maxSeen, maxCancelled, maxSenders, maxHotFrames
 	return s, nil
 }
 
