@@ -79,6 +79,11 @@ func (h *Host) superseded(hc *hostConn, c *hostCall) bool {
 		return false
 	}
 	delete(c.s.calls, c.id)
+	if c.open { // a late answer is not mistaken for that of another Runtime
+		c.open = false
+		delete(h.calls, c.id)
+		delete(c.rt.unanswered, c.id)
+	}
 	return true
 }
 

@@ -396,6 +396,38 @@ func TestServeForwardedJoinsOnly(t *testing.T) {
 	})
 }
 
+// D-24: another attempt at a call is not confused with one that was never answered
+// here.
+func TestServeForwardedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMesh(t, HostOptions{}, "a", "b")
+		h := m.hosts["b"]
+		silent, well := attachRuntime(t, h, testService, "r1", "get"), attachRuntime(t, h, testService, "r2", "get")
+		call := &ForwardedCall{HostID: "a", RuntimeID: "r1", Contract: "get", InvocationID: "i", SessionID: "s",
+			SessionTTL: time.Hour, Parameters: json.RawMessage(`{"key":"k"}`), Timeout: time.Second}
+		for r, err := range h.ServeForwarded(t.Context(), call) {
+			require.NoError(t, err)
+			require.ErrorIs(t, r.(*ToolResult).Error, ErrExecutionTimeout)
+		}
+		again := *call
+		again.RuntimeID, again.Attempt = "r2", 1
+		go func() {
+			m, err := well.conn.Receive()
+			for err == nil && m.Type() != "ToolCall" {
+				m, err = well.conn.Receive()
+			}
+			_ = silent.conn.Send(&ToolResult{InvocationID: "i", Payload: json.RawMessage("1")}) // too late
+			_ = well.conn.Send(&ToolResult{InvocationID: "i", Payload: json.RawMessage("2")})
+		}()
+		for r, err := range h.ServeForwarded(t.Context(), &again) {
+			require.NoError(t, err)
+			require.Nil(t, r.(*ToolResult).Error)
+			require.Equal(t, json.RawMessage("2"), r.(*ToolResult).Payload)
+		}
+		m.empty(t)
+	})
+}
+
 // A Host that goes away leaves its calls at the other for a while; then they are
 // cancelled (D-33).
 func TestServeForwardedLeft(t *testing.T) {
