@@ -75,7 +75,9 @@
 // it (2.2), with 2 allocations; one of an unknown type 1.6 to 2.4 times (1.2), with
 // 1: equal names, which the base does not look for, are found in the same pass.
 // Writing one takes 10 to 12 times as long as appending its text unchecked (2), without
-// allocation: half of it is the check that text is UTF-8 and raw JSON is JSON. A
+// allocation: more than half of it is the check that text is UTF-8 and raw JSON is
+// JSON. What was read here is checked again when it is written, because a part of
+// raw JSON that was read need not be JSON, and nothing tells the part from the whole. A
 // call within the process takes 4 to 5 times as long as the least one (2.0), over
 // pipes of the system 2.0 to 2.8 times with one caller (1.8) and 3.5 to 6 times with
 // 64 (2.2), with at most 14 allocations on both ends together; a call crosses

@@ -7,6 +7,7 @@ import (
 	"context"
 
 	"github.com/fivewire/fivewire/a2e"
+	"github.com/fivewire/fivewire/a2e/internal/wire"
 )
 
 // A Client asks a host for its chains. Its methods may be called from several
@@ -25,12 +26,5 @@ func NewClient(c *a2e.Client) (*Client, error) {
 
 // Run sends "chain/req" and returns the answer.
 func (c *Client) Run(ctx context.Context, r *Request, opts *a2e.CallOptions) (*Response, error) {
-	return a2e.Ask[Response](ctx, c.client, "chain/req", orNew(r), opts)
-}
-
-func orNew[T any](r *T) *T {
-	if r == nil {
-		return a2e.New[T]()
-	}
-	return r
+	return a2e.Ask[Response](ctx, c.client, "chain/req", wire.OrNew(r), opts)
 }

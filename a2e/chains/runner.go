@@ -13,12 +13,13 @@ import (
 	"time"
 
 	"github.com/fivewire/fivewire/a2e"
+	"github.com/fivewire/fivewire/a2e/internal/wire"
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
 
 // TimeLimit returns the time limit that the request asks for.
 func (r *Request) TimeLimit() time.Duration {
-	return time.Duration(min(r.Timeout, int64(1<<62/time.Second))) * time.Second
+	return wire.Seconds(r.Timeout)
 }
 
 // An Executor does the work of a node: it runs the tool, skill or program of that

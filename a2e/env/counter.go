@@ -11,6 +11,7 @@ import (
 	"strconv"
 
 	"github.com/fivewire/fivewire/a2e"
+	"github.com/fivewire/fivewire/a2e/internal/wire"
 )
 
 // Counter is the smallest environment: a number that the action "inc" raises by
@@ -101,7 +102,7 @@ func (Counter) Restore(_ context.Context, saved json.RawMessage) (Episode, error
 // Render returns the count as text.
 func (c *counting) Render(_ context.Context, mode string) (json.RawMessage, error) {
 	if mode != "text" {
-		return nil, fmt.Errorf("mode %q cannot be drawn", clip(mode))
+		return nil, fmt.Errorf("mode %q cannot be drawn", wire.Clip(mode))
 	}
 	return json.RawMessage(strconv.Quote(strconv.FormatInt(c.n, 10))), nil
 }

@@ -8,11 +8,11 @@ import (
 	"encoding/json"
 	"errors"
 	"strconv"
-	"strings"
 	"sync"
 	"time"
 
 	"github.com/fivewire/fivewire/a2e"
+	"github.com/fivewire/fivewire/a2e/internal/wire"
 )
 
 // An Environment is something that agents act in, such as a game or a simulated
@@ -67,14 +67,7 @@ type Renderer interface {
 
 // UnknownAction is the error of a step with an action that does not exist.
 func UnknownAction(actionType string) error {
-	return a2e.NewError(a2e.ErrUnknownAction, "the environment knows no such action").With("action_type", clip(actionType))
-}
-
-func clip(s string) string {
-	if len(s) > 200 {
-		return strings.ToValidUTF8(s[:200], "")
-	}
-	return s
+	return a2e.NewError(a2e.ErrUnknownAction, "the environment knows no such action").With("action_type", wire.Clip(actionType))
 }
 
 // Options adjusts the plugin. The zero value is right for production.
@@ -175,7 +168,7 @@ func (g *gym) environment(name string) (Environment, error) {
 	if e := g.environments[name]; e != nil {
 		return e, nil
 	}
-	return nil, a2e.NewError(a2e.ErrResetDenied, "there is no such environment").With("env_name", clip(name))
+	return nil, a2e.NewError(a2e.ErrResetDenied, "there is no such environment").With("env_name", wire.Clip(name))
 }
 
 func find(call *a2e.Call, id string) (*episode, error) {
@@ -203,7 +196,7 @@ func (g *gym) reset(ctx context.Context, call *a2e.Call, r *ResetRequest) (*Rese
 	all.mu.Lock()
 	if len(all.episodes) >= g.opts.MaxEpisodes {
 		all.mu.Unlock()
-		return nil, a2e.NewError(a2e.ErrResetDenied, "too many open episodes").With("env_name", clip(r.EnvName))
+		return nil, a2e.NewError(a2e.ErrResetDenied, "too many open episodes").With("env_name", wire.Clip(r.EnvName))
 	}
 	all.made++
 	e := &episode{id: "ep-" + strconv.Itoa(all.made), name: r.EnvName, env: env}

@@ -7,6 +7,7 @@ import (
 	"context"
 
 	"github.com/fivewire/fivewire/a2e"
+	"github.com/fivewire/fivewire/a2e/internal/wire"
 )
 
 // A Client asks a host for its learning. Its methods may be called from several
@@ -25,52 +26,45 @@ func NewClient(c *a2e.Client) (*Client, error) {
 
 // Feedback sends "learn/feedback/req" and returns the answer.
 func (c *Client) Feedback(ctx context.Context, r *FeedbackRequest, opts *a2e.CallOptions) (*FeedbackResponse, error) {
-	return a2e.Ask[FeedbackResponse](ctx, c.client, "learn/feedback/req", orNew(r), opts)
+	return a2e.Ask[FeedbackResponse](ctx, c.client, "learn/feedback/req", wire.OrNew(r), opts)
 }
 
 // Experience sends "learn/experience/req" and returns the answer.
 func (c *Client) Experience(ctx context.Context, r *ExperienceRequest, opts *a2e.CallOptions) (*ExperienceResponse, error) {
-	return a2e.Ask[ExperienceResponse](ctx, c.client, "learn/experience/req", orNew(r), opts)
+	return a2e.Ask[ExperienceResponse](ctx, c.client, "learn/experience/req", wire.OrNew(r), opts)
 }
 
 // Adapt sends "learn/adapt/req" and returns the answer.
 func (c *Client) Adapt(ctx context.Context, r *AdaptRequest, opts *a2e.CallOptions) (*AdaptResponse, error) {
-	return a2e.Ask[AdaptResponse](ctx, c.client, "learn/adapt/req", orNew(r), opts)
+	return a2e.Ask[AdaptResponse](ctx, c.client, "learn/adapt/req", wire.OrNew(r), opts)
 }
 
 // Stats sends "learn/stats/req" and returns the answer.
 func (c *Client) Stats(ctx context.Context, r *StatsRequest, opts *a2e.CallOptions) (*StatsResponse, error) {
-	return a2e.Ask[StatsResponse](ctx, c.client, "learn/stats/req", orNew(r), opts)
+	return a2e.Ask[StatsResponse](ctx, c.client, "learn/stats/req", wire.OrNew(r), opts)
 }
 
 // RefinementPlan sends "learn/refinement/plan/req" and returns the answer.
 func (c *Client) RefinementPlan(ctx context.Context, r *RefinementPlanRequest, opts *a2e.CallOptions) (*RefinementPlanResponse, error) {
-	return a2e.Ask[RefinementPlanResponse](ctx, c.client, "learn/refinement/plan/req", orNew(r), opts)
+	return a2e.Ask[RefinementPlanResponse](ctx, c.client, "learn/refinement/plan/req", wire.OrNew(r), opts)
 }
 
 // RefinementReview sends "learn/refinement/review/req" and returns the answer.
 func (c *Client) RefinementReview(ctx context.Context, r *RefinementReviewRequest, opts *a2e.CallOptions) (*RefinementReviewResponse, error) {
-	return a2e.Ask[RefinementReviewResponse](ctx, c.client, "learn/refinement/review/req", orNew(r), opts)
+	return a2e.Ask[RefinementReviewResponse](ctx, c.client, "learn/refinement/review/req", wire.OrNew(r), opts)
 }
 
 // RefinementApply sends "learn/refinement/apply/req" and returns the answer.
 func (c *Client) RefinementApply(ctx context.Context, r *RefinementApplyRequest, opts *a2e.CallOptions) (*RefinementApplyResponse, error) {
-	return a2e.Ask[RefinementApplyResponse](ctx, c.client, "learn/refinement/apply/req", orNew(r), opts)
+	return a2e.Ask[RefinementApplyResponse](ctx, c.client, "learn/refinement/apply/req", wire.OrNew(r), opts)
 }
 
 // RefinementRollback sends "learn/refinement/rollback/req" and returns the answer.
 func (c *Client) RefinementRollback(ctx context.Context, r *RefinementRollbackRequest, opts *a2e.CallOptions) (*RefinementRollbackResponse, error) {
-	return a2e.Ask[RefinementRollbackResponse](ctx, c.client, "learn/refinement/rollback/req", orNew(r), opts)
+	return a2e.Ask[RefinementRollbackResponse](ctx, c.client, "learn/refinement/rollback/req", wire.OrNew(r), opts)
 }
 
 // RefinementHistory sends "learn/refinement/history/req" and returns the answer.
 func (c *Client) RefinementHistory(ctx context.Context, r *RefinementHistoryRequest, opts *a2e.CallOptions) (*RefinementHistoryResponse, error) {
-	return a2e.Ask[RefinementHistoryResponse](ctx, c.client, "learn/refinement/history/req", orNew(r), opts)
-}
-
-func orNew[T any](r *T) *T {
-	if r == nil {
-		return a2e.New[T]()
-	}
-	return r
+	return a2e.Ask[RefinementHistoryResponse](ctx, c.client, "learn/refinement/history/req", wire.OrNew(r), opts)
 }

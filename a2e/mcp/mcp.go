@@ -8,11 +8,11 @@ import (
 	"encoding/json"
 	"errors"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
 	"github.com/fivewire/fivewire/a2e"
+	"github.com/fivewire/fivewire/a2e/internal/wire"
 	"github.com/fivewire/fivewire/a2e/tools"
 )
 
@@ -202,10 +202,7 @@ func (r *rack) close() {
 }
 
 func notFound(id string) error {
-	if len(id) > 200 {
-		id = strings.ToValidUTF8(id[:200], "")
-	}
-	return a2e.NewError(a2e.ErrMCPServerNotFound, "there is no such MCP server").With("server_id", id)
+	return a2e.NewError(a2e.ErrMCPServerNotFound, "there is no such MCP server").With("server_id", wire.Clip(id))
 }
 
 // some returns the server of that id, or all of them if it is empty.

@@ -7,6 +7,7 @@ import (
 	"context"
 
 	"github.com/fivewire/fivewire/a2e"
+	"github.com/fivewire/fivewire/a2e/internal/wire"
 )
 
 // A Client asks a host for its memory. Its methods may be called from several
@@ -25,27 +26,20 @@ func NewClient(c *a2e.Client) (*Client, error) {
 
 // Init sends "memory/init/req" and returns the answer.
 func (c *Client) Init(ctx context.Context, r *InitRequest, opts *a2e.CallOptions) (*InitResponse, error) {
-	return a2e.Ask[InitResponse](ctx, c.client, "memory/init/req", orNew(r), opts)
+	return a2e.Ask[InitResponse](ctx, c.client, "memory/init/req", wire.OrNew(r), opts)
 }
 
 // Store sends "memory/store/req" and returns the answer.
 func (c *Client) Store(ctx context.Context, r *StoreRequest, opts *a2e.CallOptions) (*StoreResponse, error) {
-	return a2e.Ask[StoreResponse](ctx, c.client, "memory/store/req", orNew(r), opts)
+	return a2e.Ask[StoreResponse](ctx, c.client, "memory/store/req", wire.OrNew(r), opts)
 }
 
 // Retrieve sends "memory/retrieve/req" and returns the answer.
 func (c *Client) Retrieve(ctx context.Context, r *RetrieveRequest, opts *a2e.CallOptions) (*RetrieveResponse, error) {
-	return a2e.Ask[RetrieveResponse](ctx, c.client, "memory/retrieve/req", orNew(r), opts)
+	return a2e.Ask[RetrieveResponse](ctx, c.client, "memory/retrieve/req", wire.OrNew(r), opts)
 }
 
 // Forget sends "memory/forget/req" and returns the answer.
 func (c *Client) Forget(ctx context.Context, r *ForgetRequest, opts *a2e.CallOptions) (*ForgetResponse, error) {
-	return a2e.Ask[ForgetResponse](ctx, c.client, "memory/forget/req", orNew(r), opts)
-}
-
-func orNew[T any](r *T) *T {
-	if r == nil {
-		return a2e.New[T]()
-	}
-	return r
+	return a2e.Ask[ForgetResponse](ctx, c.client, "memory/forget/req", wire.OrNew(r), opts)
 }

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/fivewire/fivewire/a2e"
+	"github.com/fivewire/fivewire/a2e/internal/wire"
 	"github.com/fivewire/fivewire/internal/strictjson"
 	"github.com/fivewire/fivewire/store"
 )
@@ -141,10 +142,7 @@ func (k *keeper) find(call *a2e.Call, id string) (func(tier string) shelf, error
 	text, ok := strings.CutPrefix(id, "mem-")
 	n, err := strconv.Atoi(text)
 	if !ok || err != nil || n < 1 || n > len(m.list) || strconv.Itoa(n) != text {
-		if len(id) > 200 {
-			id = strings.ToValidUTF8(id[:200], "")
-		}
-		return nil, a2e.NewError(a2e.ErrMemoryNotFound, "there is no such memory").With("memory_id", id)
+		return nil, a2e.NewError(a2e.ErrMemoryNotFound, "there is no such memory").With("memory_id", wire.Clip(id))
 	}
 	which := m.list[n-1]
 	return func(tier string) shelf {

@@ -7,6 +7,7 @@ import (
 	"context"
 
 	"github.com/fivewire/fivewire/a2e"
+	"github.com/fivewire/fivewire/a2e/internal/wire"
 )
 
 // A Client asks a host for its processes. Its methods may be called from several
@@ -25,7 +26,7 @@ func NewClient(c *a2e.Client) (*Client, error) {
 
 // Spawn sends "proc/spawn/req" and returns the answer.
 func (c *Client) Spawn(ctx context.Context, r *SpawnRequest, opts *a2e.CallOptions) (*SpawnResponse, error) {
-	copied := *orNew(r)
+	copied := *wire.OrNew(r)
 	if copied.SessionID == "" {
 		copied.SessionID = c.client.SessionID()
 	}
@@ -34,22 +35,15 @@ func (c *Client) Spawn(ctx context.Context, r *SpawnRequest, opts *a2e.CallOptio
 
 // Write sends "proc/write/req" and returns the answer.
 func (c *Client) Write(ctx context.Context, r *WriteRequest, opts *a2e.CallOptions) (*WriteResponse, error) {
-	return a2e.Ask[WriteResponse](ctx, c.client, "proc/write/req", orNew(r), opts)
+	return a2e.Ask[WriteResponse](ctx, c.client, "proc/write/req", wire.OrNew(r), opts)
 }
 
 // Kill sends "proc/kill/req" and returns the answer.
 func (c *Client) Kill(ctx context.Context, r *KillRequest, opts *a2e.CallOptions) (*KillResponse, error) {
-	return a2e.Ask[KillResponse](ctx, c.client, "proc/kill/req", orNew(r), opts)
+	return a2e.Ask[KillResponse](ctx, c.client, "proc/kill/req", wire.OrNew(r), opts)
 }
 
 // Status sends "proc/status/req" and returns the answer.
 func (c *Client) Status(ctx context.Context, r *StatusRequest, opts *a2e.CallOptions) (*StatusResponse, error) {
-	return a2e.Ask[StatusResponse](ctx, c.client, "proc/status/req", orNew(r), opts)
-}
-
-func orNew[T any](r *T) *T {
-	if r == nil {
-		return a2e.New[T]()
-	}
-	return r
+	return a2e.Ask[StatusResponse](ctx, c.client, "proc/status/req", wire.OrNew(r), opts)
 }

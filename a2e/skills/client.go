@@ -7,6 +7,7 @@ import (
 	"context"
 
 	"github.com/fivewire/fivewire/a2e"
+	"github.com/fivewire/fivewire/a2e/internal/wire"
 )
 
 // A Client asks a host for its skills. Its methods may be called from several
@@ -25,17 +26,10 @@ func NewClient(c *a2e.Client) (*Client, error) {
 
 // Discover sends "skill/discover/req" and returns the answer.
 func (c *Client) Discover(ctx context.Context, r *DiscoverRequest, opts *a2e.CallOptions) (*DiscoverResponse, error) {
-	return a2e.Ask[DiscoverResponse](ctx, c.client, "skill/discover/req", orNew(r), opts)
+	return a2e.Ask[DiscoverResponse](ctx, c.client, "skill/discover/req", wire.OrNew(r), opts)
 }
 
 // Call sends "skill/call/req" and returns the answer.
 func (c *Client) Call(ctx context.Context, r *CallRequest, opts *a2e.CallOptions) (*CallResponse, error) {
-	return a2e.Ask[CallResponse](ctx, c.client, "skill/call/req", orNew(r), opts)
-}
-
-func orNew[T any](r *T) *T {
-	if r == nil {
-		return a2e.New[T]()
-	}
-	return r
+	return a2e.Ask[CallResponse](ctx, c.client, "skill/call/req", wire.OrNew(r), opts)
 }

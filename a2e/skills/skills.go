@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -17,12 +16,13 @@ import (
 
 	"github.com/fivewire/fivewire/a2e"
 	"github.com/fivewire/fivewire/a2e/internal/schema"
+	"github.com/fivewire/fivewire/a2e/internal/wire"
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
 
 // TimeLimit returns the time limit that the request asks for.
 func (c *CallRequest) TimeLimit() time.Duration {
-	return time.Duration(min(c.Timeout, int64(1<<62/time.Second))) * time.Second
+	return wire.Seconds(c.Timeout)
 }
 
 // Statuses of a [Definition].
@@ -175,10 +175,7 @@ func (s *Set) discover(_ context.Context, _ *a2e.Call, r *DiscoverRequest) (*Dis
 }
 
 func failure(code a2e.Code, name, text string) *a2e.Error {
-	if len(name) > 200 {
-		name = strings.ToValidUTF8(name[:200], "")
-	}
-	err := a2e.NewError(code, text).With("name", name)
+	err := a2e.NewError(code, text).With("name", wire.Clip(name))
 	err.Capability = Capability
 	return err
 }

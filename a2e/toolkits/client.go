@@ -7,6 +7,7 @@ import (
 	"context"
 
 	"github.com/fivewire/fivewire/a2e"
+	"github.com/fivewire/fivewire/a2e/internal/wire"
 )
 
 // A Client asks a host for its toolkits. Its methods may be called from several
@@ -25,17 +26,10 @@ func NewClient(c *a2e.Client) (*Client, error) {
 
 // List sends "toolkit/list/req" and returns the answer.
 func (c *Client) List(ctx context.Context, r *ListRequest, opts *a2e.CallOptions) (*ListResponse, error) {
-	return a2e.Ask[ListResponse](ctx, c.client, "toolkit/list/req", orNew(r), opts)
+	return a2e.Ask[ListResponse](ctx, c.client, "toolkit/list/req", wire.OrNew(r), opts)
 }
 
 // Configure sends "toolkit/configure/req" and returns the answer.
 func (c *Client) Configure(ctx context.Context, r *ConfigureRequest, opts *a2e.CallOptions) (*ConfigureResponse, error) {
-	return a2e.Ask[ConfigureResponse](ctx, c.client, "toolkit/configure/req", orNew(r), opts)
-}
-
-func orNew[T any](r *T) *T {
-	if r == nil {
-		return a2e.New[T]()
-	}
-	return r
+	return a2e.Ask[ConfigureResponse](ctx, c.client, "toolkit/configure/req", wire.OrNew(r), opts)
 }

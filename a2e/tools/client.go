@@ -7,6 +7,7 @@ import (
 	"context"
 
 	"github.com/fivewire/fivewire/a2e"
+	"github.com/fivewire/fivewire/a2e/internal/wire"
 )
 
 // A Client asks a host for its tools. Its methods may be called from several
@@ -25,17 +26,10 @@ func NewClient(c *a2e.Client) (*Client, error) {
 
 // List sends "tool/list/req" and returns the answer.
 func (c *Client) List(ctx context.Context, r *ListRequest, opts *a2e.CallOptions) (*ListResponse, error) {
-	return a2e.Ask[ListResponse](ctx, c.client, "tool/list/req", orNew(r), opts)
+	return a2e.Ask[ListResponse](ctx, c.client, "tool/list/req", wire.OrNew(r), opts)
 }
 
 // Call sends "tool/call/req" and returns the answer.
 func (c *Client) Call(ctx context.Context, r *CallRequest, opts *a2e.CallOptions) (*CallResponse, error) {
-	return a2e.Ask[CallResponse](ctx, c.client, "tool/call/req", orNew(r), opts)
-}
-
-func orNew[T any](r *T) *T {
-	if r == nil {
-		return a2e.New[T]()
-	}
-	return r
+	return a2e.Ask[CallResponse](ctx, c.client, "tool/call/req", wire.OrNew(r), opts)
 }

@@ -18,12 +18,13 @@ import (
 
 	"github.com/fivewire/fivewire/a2e"
 	"github.com/fivewire/fivewire/a2e/internal/schema"
+	"github.com/fivewire/fivewire/a2e/internal/wire"
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
 
 // TimeLimit returns the time limit that the request asks for.
 func (c *CallRequest) TimeLimit() time.Duration {
-	return time.Duration(min(c.Timeout, int64(1<<62/time.Second))) * time.Second
+	return wire.Seconds(c.Timeout)
 }
 
 // Err returns nil if the tool succeeded, else an [*a2e.Error] with its error and
@@ -241,16 +242,9 @@ func (s *Set) run(ctx context.Context, call *a2e.Call, name string, arguments js
 }
 
 func failure(code a2e.Code, name, text string) *a2e.Error {
-	err := a2e.NewError(code, text).With("tool_name", clip(name))
+	err := a2e.NewError(code, text).With("tool_name", wire.Clip(name))
 	err.Capability = Capability
 	return err
-}
-
-func clip(name string) string {
-	if len(name) > 200 {
-		return strings.ToValidUTF8(name[:200], "")
-	}
-	return name
 }
 
 // wireError is tool_error, to be retried if the tool may be (D-30), unless the
