@@ -51,6 +51,11 @@
 // doing that has been silent for [ServerOptions.Lease]. The calls of one chat have
 // to reach one process at a time.
 //
+// Subscribers are told at least once of what happened to a task and was put into the
+// outbox, which is done as soon as the task is written. Of what a process did not
+// get to put there before it died, Recover makes up for the end of a task, for all
+// but [ServerOptions.Webhooks].
+//
 // With [ServerOptions.Idempotency] a request may be sent again after its process
 // died (D-48), and what it did to tasks, chats and subscriptions is not done twice:
 // a task.create finds its task, a task.send its input, a chat.message its answer if
