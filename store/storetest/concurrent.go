@@ -24,7 +24,7 @@ import (
 func testConcurrent(e *env) {
 	episodes := rounds(24)
 	if e.Virtual { // and so fast
-		episodes *= 25
+		episodes *= 12
 	}
 	for n := range episodes {
 		random := rand.New(rand.NewPCG(e.Seed, uint64(n)))

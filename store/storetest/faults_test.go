@@ -777,7 +777,7 @@ func (s *appearLate) Append(ctx context.Context, stream, id string, value []byte
 	}
 	s.mu.Unlock()
 	if late {
-		time.Sleep(5 * time.Nanosecond)
+		time.Sleep(30 * time.Nanosecond)
 		s.mu.Lock()
 		delete(s.hidden, seq)
 		s.mu.Unlock()
@@ -996,7 +996,7 @@ type lateAck struct{ store.Store }
 func (s lateAck) Ack(ctx context.Context, stream string, seqs ...uint64) error {
 	records, _ := s.Read(ctx, stream, 0, 1000)
 	err := s.Store.Ack(ctx, stream, seqs...)
-	time.Sleep(5 * time.Nanosecond)
+	time.Sleep(30 * time.Nanosecond)
 	for _, r := range records {
 		if err == nil && slices.Contains(seqs, r.Seq) && r.ID != "" && !r.Expires.IsZero() {
 			if seq, err := s.Append(ctx, stream, r.ID, nil, remaining(r.Expires)); err == nil {
