@@ -116,7 +116,10 @@ func alpha(s string) bool {
 }
 
 func (e *encoder) name(dst []byte, s, what string) []byte {
-	if !validName(s) {
+	switch {
+	case s == "":
+		e.fault("no " + what)
+	case !validName(s):
 		e.fault("invalid " + what)
 	}
 	return append(dst, s...)

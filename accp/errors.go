@@ -170,6 +170,8 @@ func fail(c Code, format string, args ...any) *Error {
 	return &Error{Code: c, Message: fmt.Sprintf(format, args...)}
 }
 
+func errNoMessage() error { return fail(ErrInvalidType, "no message") }
+
 func failAt(c Code, offset int, message string) *Error {
 	return &Error{Code: c, Offset: offset, Located: true, Message: message}
 }

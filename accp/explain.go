@@ -73,13 +73,16 @@ func (c *Codec) explain(frame []byte, redact func(string, Value) Value, counter 
 	return b.String()
 }
 
+var quoteMarks = strings.NewReplacer(`\`, `\\`, `"`, `\"`)
+
 // explainValue writes a value for people.
 func explainValue(v Value) string {
 	switch v.kind {
 	case KindNull:
 		return "null"
 	case KindString:
-		return `"` + visible(v.text) + `"`
+		// A quotation mark inside would let a value pass for the parameters after it.
+		return `"` + visible(quoteMarks.Replace(v.text)) + `"`
 	case KindRef:
 		return "$" + visible(v.text)
 	case KindArray, KindMap:

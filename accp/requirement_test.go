@@ -640,6 +640,8 @@ func TestRender(t *testing.T) {
 	got := accp.Render(m)
 	require.Equal(t, "[evil] complete x\nbad: \"\uFFFD\"\nlist: [1, null, $cold.h1]\nmap: {k: \"v\"}\n"+
 		`z: "a\u{A}b \u{202E}\u{200B} \u{1B}[31m"`, got)
+	m = &accp.Message{From: "evil", Intent: "done", Op: "x", Params: accp.Params{text("city", `Bern" days: "3\`)}}
+	require.Equal(t, `[evil] complete x`+"\n"+`city: "Bern\" days: \"3\\"`, accp.Render(m), "one value is one value")
 }
 
 // Explain tells people what a frame says, and how a nearly right one is written

@@ -31,6 +31,10 @@ type retryPolicy struct {
 // the chain that it sent it in.
 func (p retryPolicy) run(ctx context.Context, m *Message, once func(m *Message, chain *string) iter.Seq2[*Message, error]) iter.Seq2[*Message, error] {
 	return func(yield func(*Message, error) bool) {
+		if m == nil {
+			yield(nil, errNoMessage())
+			return
+		}
 		started := time.Now()
 		delays := backoff.Backoff{Base: 500 * time.Millisecond, Max: 8 * time.Second, Jitter: 0.2}
 		for try := 1; ; try++ {

@@ -40,6 +40,9 @@ type Sent struct {
 // part; anything else is [ErrInvalidType]. A message without From is from this
 // side. After an error no number is used up.
 func (s *Session) Send(ctx context.Context, m *Message) (*Sent, error) {
+	if m == nil {
+		return nil, errNoMessage()
+	}
 	leave, err := s.enter(ctx)
 	if err != nil {
 		return nil, err

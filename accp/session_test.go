@@ -651,3 +651,17 @@ func TestDroppedFrameEndsParts(t *testing.T) {
 	require.Equal(t, 2, r.DroppedParts)
 	require.EqualValues(t, 2, s.Stats().DroppedParts)
 }
+
+// A message that is forgotten, or half of one, is an error that says so.
+func TestNoMessage(t *testing.T) {
+	s, err := accp.NewSession("a", "s", nil)
+	require.NoError(t, err)
+	_, err = s.Send(t.Context(), nil)
+	require.ErrorContains(t, err, "no message")
+	_, err = s.Send(t.Context(), &accp.Message{Intent: accp.IntentDone})
+	require.ErrorContains(t, err, "no operation")
+	c, err := accp.NewClient("http://127.0.0.1:1/", "a", nil)
+	require.NoError(t, err)
+	_, err = c.Call(t.Context(), nil)
+	require.ErrorContains(t, err, "no message")
+}
