@@ -82,7 +82,7 @@ func (c *Call) setState(state any) {
 }
 
 // Emit sends an event about the call, in the event type of its namespace, with
-// data by the rules of encoding/json. It does nothing if the agent did not ask for
+// data, a map or a struct, by the rules of encoding/json. It does nothing if the agent did not ask for
 // events, and waits while the agent does not read. After the answer it returns
 // [ErrClosed].
 func (c *Call) Emit(kind string, data any) error {

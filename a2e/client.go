@@ -28,7 +28,8 @@ type ClientOptions struct {
 	// AgentID names the agent. Empty means a random name.
 	AgentID string
 
-	// Capabilities are those to ask for, and feature flags.
+	// Capabilities are those to ask for, and feature flags. What is not asked for
+	// cannot be called; without any, that is every plug-in.
 	Capabilities []string
 
 	// Token is the shared secret.

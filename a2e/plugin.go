@@ -172,7 +172,7 @@ func toObject(v any) (json.RawMessage, error) {
 		return nil, err
 	}
 	if len(raw) == 0 || raw[0] != '{' {
-		return nil, fmt.Errorf("a2e: %T is not an object", v)
+		return nil, fmt.Errorf("a2e: data must be a JSON object, and a %T is none", v)
 	}
 	return raw, nil
 }

@@ -233,7 +233,7 @@ func (s *Session) take(m *Message, arrived time.Time, in int) {
 		refuse(reasoned(ErrInvalidMessage, ReasonUnknownType, "nobody here knows this type").With("type", clip(m.Type, 200)), "")
 		return
 	case call.capability != "" && !s.accepted(call.capability):
-		refuse(reasoned(ErrCapabilityMissing, ReasonNotNegotiated, "the capability was not negotiated"), call.capability)
+		refuse(reasoned(ErrCapabilityMissing, ReasonNotNegotiated, "the capability "+clip(call.capability, 100)+" was not negotiated; the agent asks for it in its handshake"), call.capability)
 		return
 	}
 	if id := textMember(m, "session_id"); id != "" && id != s.id {

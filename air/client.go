@@ -97,6 +97,12 @@ func NewClient(id *Identity, opts *ClientOptions) (*Client, error) {
 		c.opts = *opts
 	}
 	o := &c.opts
+	if id == nil {
+		return nil, errors.New("air: a client needs an identity")
+	}
+	if err := o.Profile.check(); err != nil {
+		return nil, err
+	}
 	o.Profile = o.Profile.or(ProfileSpec)
 	if o.MaxRetryAfter == 0 {
 		o.MaxRetryAfter = 5 * time.Minute

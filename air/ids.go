@@ -6,7 +6,9 @@ package air
 import (
 	"crypto/rand"
 	"encoding/base64"
+	"fmt"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -32,6 +34,19 @@ func (p Profile) or(def Profile) Profile {
 		return def
 	}
 	return p
+}
+
+// checkWord refuses what is none of the words that an option may be: the option
+// would be taken for the laxest one.
+func checkWord[T ~string](what string, word T, words ...T) error {
+	if word == "" || slices.Contains(words, word) {
+		return nil
+	}
+	return fmt.Errorf("air: unknown %s %q", what, string(word))
+}
+
+func (p Profile) check() error {
+	return checkWord("profile", p, ProfileSpec, ProfileInterop, ProfileDeployed)
 }
 
 // CheckAIRID returns [ErrBadAIRID] for anything but AIR-XXXX-XXXX-XXXX with

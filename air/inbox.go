@@ -178,6 +178,12 @@ func NewInbox(id *Identity, h Handler, opts *InboxOptions) (*Inbox, error) {
 		in.opts = *opts
 	}
 	o := &in.opts
+	if id == nil || h == nil {
+		return nil, errors.New("air: an inbox needs an identity and a handler")
+	}
+	if err := errors.Join(o.Profile.check(), checkWord("choice of forms", o.Accept, AcceptBoth, AcceptSpec, AcceptDeployed)); err != nil {
+		return nil, err
+	}
 	o.Profile = o.Profile.or(ProfileInterop)
 	if o.Accept == "" {
 		o.Accept = o.Profile.accepts()

@@ -89,6 +89,9 @@ func NewPoller(in *Inbox, endpoint string, opts *PollerOptions) (*Poller, error)
 		p.opts = *opts
 	}
 	o := &p.opts
+	if err := checkWord("dialect", o.Dialect, DialectSpec, DialectDeployed, DialectAuto); err != nil {
+		return nil, err
+	}
 	eo := &EndpointOptions{AllowLoopback: o.AllowLoopback, AllowPrivate: o.AllowPrivate, Dialect: o.Dialect}
 	var err error
 	if p.endpoint, err = ParseEndpoint(endpoint, eo); err != nil {

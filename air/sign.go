@@ -32,6 +32,10 @@ const (
 	AcceptDeployed AcceptForms = "deployed"
 )
 
+// A word that is none of these verifies nothing.
+func (a AcceptForms) spec() bool     { return a == "" || a == AcceptBoth || a == AcceptSpec }
+func (a AcceptForms) deployed() bool { return a == "" || a == AcceptBoth || a == AcceptDeployed }
+
 // signedForm is the form in which a profile signs.
 func (p Profile) signedForm() Form {
 	if p == ProfileDeployed {
@@ -42,10 +46,10 @@ func (p Profile) signedForm() Form {
 
 // accepts is what a profile verifies (AIR-D27).
 func (p Profile) accepts() AcceptForms {
-	if p == ProfileSpec {
-		return AcceptSpec
+	if p == ProfileInterop || p == ProfileDeployed {
+		return AcceptBoth
 	}
-	return AcceptBoth
+	return AcceptSpec
 }
 
 // SigningInput returns the bytes that are signed for a JSON object, whatever
@@ -221,10 +225,10 @@ func Verify(envelope []byte, key *PublicKey, accept AcceptForms) (Form, error) {
 	if err := decodeSignature(&sig, c.sig[1:len(c.sig)-1]); err != nil {
 		return "", err
 	}
-	if accept != AcceptDeployed && ed25519.Verify(key.ed, c.out, sig[:]) {
+	if accept.spec() && ed25519.Verify(key.ed, c.out, sig[:]) {
 		return FormSpec, nil
 	}
-	if accept != AcceptSpec {
+	if accept.deployed() {
 		c.form = c.appendForm(c.form[:0], c.out, FormDeployed)
 		if ed25519.Verify(key.ed, c.form, sig[:]) {
 			return FormDeployed, nil
@@ -242,13 +246,13 @@ func (e *Envelope) Verify(key *PublicKey, accept AcceptForms) (Form, error) {
 	}
 	c := getCanon()
 	defer putCanon(c)
-	if accept != AcceptDeployed {
+	if accept.spec() {
 		c.form = append(c.form[:0], e.text...)
 		if ed25519.Verify(key.ed, c.form, sig[:]) {
 			return FormSpec, nil
 		}
 	}
-	if accept != AcceptSpec {
+	if accept.deployed() {
 		c.form = appendWithout(c.form[:0], e.text, e.sigPrev, e.sigNext, e.sigAt, e.sigEnd)
 		if ed25519.Verify(key.ed, c.form, sig[:]) {
 			return FormDeployed, nil

@@ -79,8 +79,12 @@ type attempt struct {
 	err  error
 }
 
-// NewClient returns a client that connects when it first has to. It does no I/O.
+// NewClient returns a client that connects when it first has to. It does no I/O. It
+// panics without a Dialer.
 func NewClient(dial Dialer, opts *ClientOptions) *Client {
+	if dial == nil {
+		panic("altar: NewClient without a Dialer")
+	}
 	c := &Client{dial: dial, calls: make(map[string]*pendingCall)}
 	if opts != nil {
 		c.opts = *opts

@@ -68,7 +68,8 @@ type contract struct {
 }
 
 // NewHost returns a Host that trusts the contracts of a manifest and lets auth
-// decide about every call. It fails if the manifest is not valid.
+// decide about every call. It fails if the manifest is not valid, and without auth:
+// [AuthorizeRoles] and [AuthorizerFunc] make one, and [AllowAll] is one.
 func NewHost(m *Manifest, auth Authorizer, opts *HostOptions) (*Host, error) {
 	if auth == nil {
 		return nil, errors.New("altar: a Host needs an Authorizer")

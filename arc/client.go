@@ -94,8 +94,8 @@ type ClientOptions struct {
 // answer is an [*HTTPError]; an answer that cannot be used wraps [ErrNotJSON],
 // [ErrVersionMismatch], [ErrInvalidResponse], [ErrIDMismatch], [ErrInvalidResult],
 // [ErrTooLarge] or [ErrRedirect]; one that does not come in time wraps
-// [ErrTimeout]. A request that a server would refuse is refused here, with the
-// same [*Error].
+// [ErrTimeout]. A request that no server could read is refused here, with the same
+// [*Error].
 type Client struct {
 	opts     ClientOptions
 	endpoint *url.URL
@@ -111,8 +111,8 @@ type Client struct {
 	contentType, accept, acceptStream []string
 }
 
-// NewClient returns a client that asks the endpoint in the name of agent self.
-// It does no I/O. Plain http is accepted for this machine only (ARC-001).
+// NewClient returns a client that asks the endpoint in the name of agent self. The
+// endpoint is used as it is: the path of most, "/arc", is part of it. It does no I/O. Plain http is accepted for this machine only (ARC-001).
 func NewClient(endpoint, self string, opts *ClientOptions) (*Client, error) {
 	c := &Client{self: self, contentType: []string{MediaType},
 		accept:       []string{MediaType + ", application/json"},

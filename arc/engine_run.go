@@ -37,8 +37,8 @@ type TaskEstimator interface {
 }
 
 // A TaskRun is a task at work. Its methods may be called from several
-// goroutines, and fail with the error of e.1 once the task is over: for a
-// canceled one that is [ErrTaskAlreadyCanceled].
+// goroutines, and fail once the task is over: for a canceled one with
+// [ErrTaskAlreadyCanceled], for a completed one with [ErrTaskAlreadyCompleted].
 type TaskRun struct {
 	engine    *taskEngine
 	task      *liveTask

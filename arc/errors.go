@@ -239,6 +239,9 @@ func (e *Error) Error() string {
 	if m == "" {
 		m = e.Code.Message()
 	}
+	if f := e.Field(); f != "" { // from the peer
+		return fmt.Sprintf("arc: %s (%d) at %.100q", m, int64(e.Code), f)
+	}
 	return fmt.Sprintf("arc: %s (%d)", m, int64(e.Code))
 }
 

@@ -12,6 +12,7 @@ import (
 	"errors"
 	"maps"
 	"net/http"
+	"slices"
 	"testing"
 	"time"
 
@@ -105,7 +106,7 @@ func airCanonicalize(in *Input) (Answer, error) {
 }
 
 func airSign(in *Input) (Answer, error) {
-	envelope, key, form := in.Wire("envelope"), airSeed(in, "seedHex"), air.Form(in.StringOr("form", "spec"))
+	envelope, key, form := in.Wire("envelope"), airSeed(in, "seedHex"), airWord(in, "form", air.FormSpec, air.FormDeployed)
 	if err := in.Err(); err != nil {
 		return nil, err
 	}
@@ -131,8 +132,25 @@ func airSign(in *Input) (Answer, error) {
 	}.OnlyNamed(), nil
 }
 
+// airWord returns an option that is one of a few words, the first unless it is given.
+func airWord[T ~string](in *Input, member string, words ...T) T {
+	w := T(in.StringOr(member, string(words[0])))
+	if !slices.Contains(words, w) {
+		in.Fail(member, "unknown: %s", string(w))
+	}
+	return w
+}
+
+// airProfile returns the profile, or def unless it is given.
+func airProfile(in *Input, def air.Profile) air.Profile {
+	if !in.Has("profile") {
+		return def
+	}
+	return airWord(in, "profile", air.ProfileSpec, air.ProfileInterop, air.ProfileDeployed)
+}
+
 func airVerify(in *Input) (Answer, error) {
-	envelope, text, accept := in.Wire("envelope"), in.String("publicKey"), air.AcceptForms(in.StringOr("accept", "both"))
+	envelope, text, accept := in.Wire("envelope"), in.String("publicKey"), airWord(in, "accept", air.AcceptBoth, air.AcceptSpec, air.AcceptDeployed)
 	if err := in.Err(); err != nil {
 		return nil, err
 	}
@@ -146,7 +164,7 @@ func airVerify(in *Input) (Answer, error) {
 
 func airValidate(in *Input) (Answer, error) {
 	e, err := air.Decode(in.Wire("envelope"), &air.DecodeOptions{
-		Profile: air.Profile(in.StringOr("profile", "")),
+		Profile: airProfile(in, ""),
 		Bodies:  in.StringsOr("bodies"),
 	})
 	if err != nil {
@@ -162,7 +180,7 @@ func airCompose(in *Input) (Answer, error) {
 		ThreadID: in.String("threadId"), Nonce: in.String("nonce"), InReplyTo: airOptional(in, "inReplyTo"),
 		Body: &air.Raw{JSON: in.Wire("body")},
 	}
-	opts := &air.ComposeOptions{Profile: air.Profile(in.StringOr("profile", "")), Bodies: in.StringsOr("bodies")}
+	opts := &air.ComposeOptions{Profile: airProfile(in, ""), Bodies: in.StringsOr("bodies")}
 	if err := in.Err(); err != nil {
 		return nil, err
 	}
@@ -223,12 +241,12 @@ func airToX25519(in *Input) (Answer, error) {
 
 func airID(in *Input) (Answer, error) {
 	id := in.String("text")
-	in.StringOr("profile", "") // the same in all of them
+	airProfile(in, "") // the same in all of them
 	return Answer{"airId": id}, air.CheckAIRID(id)
 }
 
 func airDID(in *Input) (Answer, error) {
-	d, err := air.ParseDID(in.String("text"), air.Profile(in.StringOr("profile", "")))
+	d, err := air.ParseDID(in.String("text"), airProfile(in, ""))
 	return Answer{"airId": d.AIRID, "host": d.Host}.OnlyNamed(), err
 }
 
@@ -239,7 +257,7 @@ func airDocumentURL(in *Input) (Answer, error) {
 
 func airDiscover(in *Input) (Answer, error) {
 	opts := &air.EndpointOptions{
-		Dialect:       air.Dialect(in.StringOr("dialect", "")),
+		Dialect:       airWord(in, "dialect", air.DialectSpec, air.DialectDeployed, air.DialectAuto),
 		AllowLoopback: in.Bool("allowLoopback"),
 		AllowPrivate:  in.Bool("allowPrivate"),
 	}

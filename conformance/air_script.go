@@ -241,7 +241,7 @@ func airOpenReceiver(fixture *Input) (*airReceiver, error) {
 		retired = append(retired, seed)
 	}
 	r.opts = air.InboxOptions{
-		Profile:        air.Profile(fixture.StringOr("profile", "interop")),
+		Profile:        airProfile(fixture, air.ProfileInterop),
 		Bodies:         fixture.StringsOr("bodies"),
 		ReplayCapacity: fixture.IntOr("replayCapacity", 0),
 		Store:          r.kv,
@@ -361,7 +361,7 @@ func airSendScript(_ *testing.T, _, fixture *Input) (Step, error) {
 	}
 	client, err := air.NewClient(id, &air.ClientOptions{
 		Resolver: resolver, HTTPClient: &http.Client{Transport: peer}, SkipVerifySelf: true,
-		Profile: air.Profile(fixture.StringOr("profile", "")), AgentSecret: fixture.StringOr("agentSecret", ""),
+		Profile: airProfile(fixture, ""), AgentSecret: fixture.StringOr("agentSecret", ""),
 	})
 	if err != nil {
 		return nil, err
@@ -397,7 +397,7 @@ func airPollScript(_ *testing.T, _, fixture *Input) (Step, error) {
 	}
 	peer := &airPeer{}
 	poller, err := air.NewPoller(r.inbox, fixture.String("endpoint"), &air.PollerOptions{
-		Dialect: air.Dialect(fixture.StringOr("dialect", "")), AgentSecret: fixture.StringOr("agentSecret", ""),
+		Dialect: airWord(fixture, "dialect", air.DialectSpec, air.DialectDeployed, air.DialectAuto), AgentSecret: fixture.StringOr("agentSecret", ""),
 		HTTPClient: &http.Client{Transport: peer}, Random: middle,
 	})
 	if err != nil {

@@ -1,0 +1,40 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package air_test
+
+import (
+	"context"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/fivewire/fivewire/air"
+)
+
+// An option that is misspelt is refused, and not taken for the laxest choice.
+func TestMisspeltOptions(t *testing.T) {
+	var w world
+	alice := w.join(t, 1)
+	h := air.HandlerFunc(func(context.Context, *air.Delivery) error { return nil })
+	_, err := air.NewClient(alice, &air.ClientOptions{Profile: "Spec"})
+	require.ErrorContains(t, err, `unknown profile "Spec"`)
+	_, err = air.NewInbox(alice, h, &air.InboxOptions{Profile: "specs"})
+	require.ErrorContains(t, err, `unknown profile "specs"`)
+	_, err = air.NewInbox(alice, h, &air.InboxOptions{Accept: "spek"})
+	require.ErrorContains(t, err, `unknown choice of forms "spek"`)
+	in, err := air.NewInbox(alice, h, nil)
+	require.NoError(t, err)
+	_, err = air.NewPoller(in, "https://relay.example/inbox/x", &air.PollerOptions{Dialect: "deploy"})
+	require.ErrorContains(t, err, `unknown dialect "deploy"`)
+	_, err = air.NewClient(nil, nil)
+	require.ErrorContains(t, err, "needs an identity")
+	_, err = air.NewInbox(alice, nil, nil)
+	require.ErrorContains(t, err, "needs an identity and a handler")
+
+	signed := signedOffer(t, alice, alice.DID(), nil)
+	_, err = air.Verify(signed, alice.Public(), air.AcceptBoth)
+	require.NoError(t, err)
+	_, err = air.Verify(signed, alice.Public(), "spek")
+	require.ErrorIs(t, err, air.ErrBadSignature)
+}
