@@ -31,8 +31,8 @@ type claims struct {
 	lease  time.Duration
 
 	mu     sync.Mutex
-	loaded bool                        // the window holds what the store held at the start; guarded by mu
-	active map[replayKey]chan struct{} // triples and ids that are being handled; closed in the end; guarded by mu
+	loaded bool                // the window holds what the store held at the start; guarded by mu
+	active map[replayKey]*held // by triple and by id, what is being handled; guarded by mu
 }
 
 // A claim is a triple in the store.
@@ -82,10 +82,12 @@ func parseClaim(b []byte) (c claim, ok bool) {
 type held struct {
 	c      *claims
 	claim  claim
-	ended  chan struct{}
 	rev    store.Revision // of the triple
 	idRev  store.Revision
 	retake bool // somebody else began with it and died
+
+	ended     chan struct{} // closed in the end
+	forgotten bool          // nothing came of it; to be read once ended is closed
 }
 
 // errElsewhere reports a copy of an envelope that is being handled right now: it
@@ -96,7 +98,7 @@ var errElsewhere = errors.New("another copy of the envelope is being handled")
 var errLost = errors.New("air: another process has taken the envelope over")
 
 // take claims an envelope. With wait it waits for a copy that this process is
-// handling, and takes over if that fails.
+// handling, but no longer than a handler may take, and takes over if that fails.
 func (c *claims) take(ctx context.Context, e *Envelope, until time.Time, wait bool) (*held, error) {
 	h := &held{c: c, claim: claim{keys: replayKeys(e.From, e.ThreadID, e.Nonce, e.ID), until: until.UnixMilli(), owner: c.owner}}
 	if c.kv != nil {
@@ -104,6 +106,7 @@ func (c *claims) take(ctx context.Context, e *Envelope, until time.Time, wait bo
 			return nil, err
 		}
 	}
+	var late <-chan time.Time
 	for {
 		other, err := c.begin(h, until)
 		switch {
@@ -121,8 +124,16 @@ func (c *claims) take(ctx context.Context, e *Envelope, until time.Time, wait bo
 		case !wait:
 			return nil, ErrReplay.because(errReplayed.Detail, errElsewhere)
 		}
+		if late == nil {
+			late = time.After(c.lease)
+		}
 		select {
-		case <-other:
+		case <-other.ended:
+			if !other.forgotten { // even if its time is over by now
+				return nil, c.replayed(ctx, h)
+			}
+		case <-late:
+			return nil, ErrReplay.because(errReplayed.Detail, errElsewhere)
 		case <-ctx.Done():
 			return nil, ErrReplay.because(errReplayed.Detail, errElsewhere)
 		}
@@ -130,12 +141,16 @@ func (c *claims) take(ctx context.Context, e *Envelope, until time.Time, wait bo
 }
 
 // begin claims an envelope within this process. If a copy, or another envelope with
-// its id, is being handled, it returns what is closed in the end.
-func (c *claims) begin(h *held, until time.Time) (other chan struct{}, err error) {
+// its id, is being handled, it returns that.
+func (c *claims) begin(h *held, until time.Time) (other *held, err error) {
 	k := &h.claim.keys
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if err = c.window.record(*k, until, time.Now(), true); err != nil {
+	now := time.Now()
+	if now.UnixMilli() > until.UnixMilli() {
+		return nil, stale() // since the clock was checked; a copy that was handled is forgotten
+	}
+	if err = c.window.record(*k, until, now, true); err != nil {
 		if err != error(errReplayed) {
 			return nil, err
 		}
@@ -145,10 +160,10 @@ func (c *claims) begin(h *held, until time.Time) (other chan struct{}, err error
 		return other, err
 	}
 	if c.active == nil {
-		c.active = make(map[replayKey]chan struct{})
+		c.active = make(map[replayKey]*held)
 	}
 	h.ended = make(chan struct{})
-	c.active[k.triple], c.active[k.id] = h.ended, h.ended
+	c.active[k.triple], c.active[k.id] = h, h
 	return nil, nil
 }
 
@@ -162,10 +177,11 @@ func (h *held) end(forget bool) {
 		c.window.forget(*k)
 	}
 	for _, name := range []replayKey{k.triple, k.id} {
-		if c.active[name] == h.ended {
+		if c.active[name] == h {
 			delete(c.active, name)
 		}
 	}
+	h.forgotten = forget
 	close(h.ended)
 }
 

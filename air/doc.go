@@ -66,9 +66,9 @@
 // the id of the envelope, as a key in the same store for example.
 //
 // While one copy of an envelope is being handled, nobody is told that another one is a
-// replay, since a sender takes that for a success: one that is pushed waits, or is
-// answered 500 Relay Error if it came to another process; one that is pulled is not
-// acknowledged.
+// replay, since a sender takes that for a success: one that is pushed waits, but no
+// longer than a handler may take, and is answered 500 Relay Error after that or if it
+// came to another process; one that is pulled is not acknowledged.
 //
 // # Conformance
 //

@@ -286,7 +286,7 @@ func (in *Inbox) receive(ctx context.Context, data []byte, pulled bool) (*Envelo
 	}
 	now := time.Now()
 	if age := now.Sub(env.Sent); age > window || age < -maxSkew {
-		return env, nil, ErrStaleTimestamp.err("the timestamp is too far from the recipient's clock")
+		return env, nil, stale()
 	}
 	h, err := in.claims.take(ctx, env, env.Sent.Add(max(maxAge, o.PullMaxAge)), !pulled)
 	if err != nil {
@@ -300,6 +300,10 @@ func (in *Inbox) receive(ctx context.Context, data []byte, pulled bool) (*Envelo
 		return env, nil, settle(err, h.commit(ctx))
 	}
 	return env, d, in.hand(ctx, d, h)
+}
+
+func stale() *Error {
+	return ErrStaleTimestamp.err("the timestamp is too far from the recipient's clock")
 }
 
 // verify looks the sender up and checks the signature. From is used for nothing

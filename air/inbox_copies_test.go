@@ -90,6 +90,76 @@ func TestCopyOfAFailure(t *testing.T) {
 	}
 }
 
+// A copy that came in time but waited until nothing of it is remembered any more is
+// not handled for that reason: neither a second time, nor beside another copy that
+// waited too (AIR-085, AIR-D43).
+func TestCopyWaitsTooLong(t *testing.T) {
+	for _, durable := range []bool{false, true} {
+		for answer, want := range map[error]air.Code{nil: air.ErrReplay, errHandler: air.ErrStaleTimestamp} {
+			t.Run(fmt.Sprint("durable ", durable, " ", want), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					w := newWorld(t, nil)
+					alice, bob := w.join(t, 1), w.join(t, 2)
+					var kv store.KV
+					if durable {
+						kv = store.NewMemory()
+					}
+					in, h := w.slowInbox(t, bob, kv)
+					data := signedOffer(t, alice, bob.DID(), func(d *air.Draft) { d.Sent = time.Now().Add(-299 * time.Second) })
+					var wg sync.WaitGroup
+					wg.Go(func() { in.Receive(context.Background(), data, false) })
+					<-h.called
+					var copies [2]*air.Outcome
+					for i := range copies {
+						wg.Go(func() { copies[i] = in.Receive(context.Background(), data, false) })
+					}
+					synctest.Wait()
+					time.Sleep(2 * time.Second)
+					h.answer <- answer
+					close(h.answer) // should there be more calls
+					wg.Wait()
+					require.Empty(t, h.called)
+					for _, o := range copies {
+						require.ErrorIs(t, o.Err, want)
+						require.Equal(t, http.StatusConflict, o.Err.Status())
+						require.True(t, o.Final)
+					}
+				})
+			})
+		}
+	}
+}
+
+// A copy waits no longer than a handler may take, although the handler takes longer
+// and one copy after the other fails: no caller can be held for ever.
+func TestCopyDoesNotWaitForEver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, nil)
+		alice, bob := w.join(t, 1), w.join(t, 2)
+		in, h := w.slowInbox(t, bob, nil)
+		data := signedOffer(t, alice, bob.DID(), nil)
+		var wg sync.WaitGroup
+		wg.Go(func() { in.Receive(context.Background(), data, false) })
+		<-h.called
+		start := time.Now()
+		ended := make(chan *air.Outcome, 2)
+		for range 2 {
+			wg.Go(func() { ended <- in.Receive(context.Background(), data, false) })
+		}
+		synctest.Wait()
+		time.Sleep(8 * time.Second)
+		h.answer <- errHandler
+		<-h.called // one of them takes over, and the handler hangs
+		o := <-ended
+		require.Equal(t, http.StatusInternalServerError, o.Err.Status())
+		require.False(t, o.Final)
+		require.Equal(t, 15*time.Second, time.Since(start))
+		h.answer <- nil
+		wg.Wait()
+		require.Nil(t, (<-ended).Err)
+	})
+}
+
 // The same between processes: an envelope whose id another one is just using may
 // still be the one to deliver.
 func TestCopyInAnotherProcess(t *testing.T) {
