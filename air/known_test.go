@@ -130,3 +130,28 @@ func TestMailboxesMakeRoom(t *testing.T) {
 		require.NotEqual(t, first, again)
 	})
 }
+
+// A relay to which nobody pushes does not keep for ever what others pushed and
+// acknowledged.
+func TestIndexForgetsWhatOthersDid(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		st := store.NewMemory()
+		one := &boxes{store: st, ttl: 24 * time.Hour, max: 1000, open: make(map[string]*mailbox)}
+		two := &boxes{store: st, ttl: 24 * time.Hour, max: 1000, open: make(map[string]*mailbox)}
+		for i := range 150 {
+			id := fmt.Sprint("id", i)
+			_, err := one.push(t.Context(), "box", &mail{id: id, from: "from", data: []byte(id)})
+			require.NoError(t, err)
+			n, err := two.ack(t.Context(), "box", []string{"other"})
+			require.NoError(t, err)
+			require.Zero(t, n)
+			_, _, err = one.pull(t.Context(), "box", 0, 1)
+			require.NoError(t, err)
+			n, err = one.ack(t.Context(), "box", []string{id})
+			require.NoError(t, err)
+			require.Equal(t, 1, n)
+			time.Sleep(time.Minute)
+		}
+		require.LessOrEqual(t, len(two.open["box"].seqs), 62)
+	})
+}

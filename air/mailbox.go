@@ -436,7 +436,8 @@ func (b *boxes) ack(ctx context.Context, box string, ids []string) (int, error) 
 // update makes sure that the index has what is to be acknowledged. That must be
 // before anything is removed from it, or it would be found again.
 func (b *boxes) update(ctx context.Context, mb *mailbox, ids []string) error {
-	if mb.seqs == nil || b.alone && mb.count > 0 && !time.Now().Before(mb.ends) {
+	now := time.Now()
+	if mb.seqs == nil || b.alone && mb.count > 0 && !now.Before(mb.ends) || !b.alone && now.Sub(mb.built) > boxMaxAge {
 		if err := b.rebuild(ctx, mb); err != nil {
 			return err
 		}
