@@ -125,6 +125,9 @@ func (h *Host) takeClaim(c *hostCall, cl *claim) {
 		switch {
 		case err != nil:
 			h.opts.Logger.Error("altar: a call could not be claimed", "err", err)
+			if cl.unsure { // before anybody is told to try again
+				h.state.doubts.Store(cl.number, true)
+			}
 			h.claimed(c, errStore())
 			if cl.unsure {
 				h.state.unclaim(cl)
@@ -283,10 +286,16 @@ func (s *state) claim(c *hostCall, cl *claim) (*callRecord, store.Revision, erro
 			return r, 0, err
 		}
 		next, ttl := *r, s.h.opts.RecordFor
-		if cl.refusal == nil && c.contract.Idempotent && !c.contract.Streaming && c.pin == "" && r.Attempt == 0 {
+		switch idle := s.doubted(r); {
+		case idle && cl.refusal == nil:
+			next, ttl = *mine, cl.keep
+			next.Attempt = r.Attempt
+		case idle && r.Attempt == 0:
+			return nil, 0, nil // unclaim takes it back
+		case cl.refusal == nil && c.contract.Idempotent && !c.contract.Streaming && c.pin == "" && r.Attempt == 0:
 			next, ttl = *mine, cl.keep
 			next.Attempt = 1
-		} else {
+		default:
 			next.Ended, next.result = true, &ToolResult{InvocationID: c.id, Error: errDisconnected()}
 		}
 		value, err := next.encode()
@@ -294,20 +303,29 @@ func (s *state) claim(c *hostCall, cl *claim) (*callRecord, store.Revision, erro
 			return nil, 0, err
 		}
 		rev, err := s.db().Update(ctx, key, value, e.Revision, ttl)
-		if err == nil {
+		switch {
+		case err == nil && !next.Ended && next.Attempt == 0:
+			return nil, rev, nil
+		case err == nil:
 			return &next, rev, nil
-		}
-		if !changed(err) {
+		case !changed(err):
 			cl.unsure = true
 			return nil, 0, err
 		}
 	}
 }
 
+// doubted tells whether a record is a claim of this Host whose call did not run.
+func (s *state) doubted(r *callRecord) bool {
+	_, ok := s.doubts.Load(r.Claim)
+	return ok && r.Instance == s.instance
+}
+
 // unclaim takes back a claim that may have been written although the store said
 // otherwise, or nothing: its call did not run, and who asks for it again shall not
 // wait for it.
 func (s *state) unclaim(cl *claim) {
+	defer s.doubts.Delete(cl.number)
 	pause := backoff.Backoff{Base: 50 * time.Millisecond, Max: 5 * time.Second, Jitter: 0.2}
 	begun := time.Now()
 	for attempt := 1; time.Since(begun) < s.h.opts.Lease; attempt++ {

@@ -195,6 +195,31 @@ func TestDestroyedWhileRead(t *testing.T) {
 	}
 }
 
+// The same at the Host that writes it, for a client that guesses the id.
+func TestDestroyedWhileWritten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := live(t, store.NewMemory(), "a", new(atomic.Int64), HostOptions{})
+		w, other := connect(t, a.h, testUser), connect(t, a.h, testUser)
+		gate := make(chan struct{})
+		a.own.lose(func(op, key string) error {
+			if op == "create" && key == "altar/session/s" {
+				<-gate
+			}
+			return nil
+		})
+		go func() { _ = w.conn.Send(&CreateSession{SessionID: "s"}) }()
+		synctest.Wait()
+		other.send(&DestroySession{SessionID: "s"})
+		next[*SessionDestroyed](other)
+		close(gate)
+		next[*SessionCreated](w)
+		require.NotContains(t, a.h.Sessions(), "s")
+		require.Empty(t, a.h.sessions.looks)
+		other.send(call("i", "math/add", `{"a":1,"b":2}`))
+		require.ErrorIs(t, next[*ToolResult](other).Error, ReasonUnknownSession)
+	})
+}
+
 // D-35: many who create sessions at once get no more than one after the other.
 func TestSessionQuotaWithStore(t *testing.T) {
 	for _, opts := range []HostOptions{{MaxSessions: 3}, {MaxLiveSessions: 3}} {
@@ -253,4 +278,49 @@ func TestClaimWithoutAnswer(t *testing.T) {
 			require.Equal(t, int64(i+1), runs.Load())
 		}
 	})
+}
+
+// The same for who asks again at once.
+func TestClaimWithoutAnswerAtOnce(t *testing.T) {
+	for _, tool := range []string{"math/add", "get"} {
+		t.Run(tool, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				st, runs := store.NewMemory(), new(atomic.Int64)
+				a := live(t, st, "a", runs, HostOptions{})
+				w := connect(t, a.h, testUser)
+				w.session("s")
+				c := call("i", tool, `{"a":1,"b":2}`)
+				if tool == "get" {
+					c = call("i", tool, `{"key":"k"}`)
+				}
+				lost := 0
+				a.own.lose(func(op, key string) error {
+					if strings.HasPrefix(key, "altar/call/") && (op == "create" && lost == 0 || op == "update" && lost == 1) {
+						lost++
+						return errDown
+					}
+					return nil
+				})
+				for range 2 { // the second finds what the first left, and leaves the same
+					w.send(c)
+					require.ErrorIs(t, next[*ToolResult](w).Error, ErrInternal)
+					require.Len(t, intents(t, st), 1)
+				}
+				resume := *c
+				resume.ResumeFrom = 1
+				w.send(&resume)
+				require.ErrorIs(t, next[*ToolResult](w).Error, ReasonUnknownInvocation, "it did not run")
+				w.send(c)
+				require.Nil(t, next[*ToolResult](w).Error)
+				require.Equal(t, int64(1), runs.Load())
+				time.Sleep(time.Minute)
+				require.Len(t, intents(t, st), 1, "the outcome is not taken back")
+				_, doubts := a.h.state.doubts.Load(int64(1))
+				require.False(t, doubts)
+				w.send(c)
+				require.Nil(t, next[*ToolResult](w).Error)
+				require.Equal(t, int64(1), runs.Load())
+			})
+		})
+	}
 }

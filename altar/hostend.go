@@ -100,7 +100,7 @@ func (h *Host) end(c *hostCall, e ending, now time.Time) {
 		cl.after = before.announced
 	}
 	h.lastEnd = cl
-	if !cl.pending { // else takeClaim goes on
+	if !cl.pending { // else who writes it goes on
 		h.wg.Add(1) // the Host is not closed
 		go h.recordEnd(c, cl)
 	}

@@ -81,8 +81,10 @@ func (h *Host) superseded(hc *hostConn, c *hostCall) bool {
 	delete(c.s.calls, c.id)
 	if c.open { // a late answer is not mistaken for that of another Runtime
 		c.open = false
-		delete(h.calls, c.id)
-		delete(c.rt.unanswered, c.id)
+		if h.calls[c.id] == c { // else it came, and the id may be that of another call
+			delete(h.calls, c.id)
+			delete(c.rt.unanswered, c.id)
+		}
 	}
 	return true
 }

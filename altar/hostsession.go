@@ -289,7 +289,7 @@ func (h *Host) createSession(hc *hostConn, m *CreateSession) {
 			return
 		case hc.over:
 			return
-		case destroyed: // at another Host, by somebody who knew its id
+		case destroyed || h.sessions.byID[id] == nil && h.sessions.used(id, now): // by somebody who knew its id
 			h.reply(hc, m, &SessionCreated{SessionID: id, TTLSeconds: int64(ttl / time.Second)})
 			return
 		}

@@ -428,6 +428,33 @@ func TestServeForwardedAgain(t *testing.T) {
 	})
 }
 
+// D-22: another attempt leaves a call of another session alone that got the id
+// after the first one was answered, too late.
+func TestServeForwardedAgainElsewhere(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMesh(t, HostOptions{}, "a", "b")
+		h := m.hosts["b"]
+		rt := attachRuntime(t, h, testService, "r1", "get")
+		call := &ForwardedCall{HostID: "a", RuntimeID: "r1", Contract: "get", InvocationID: "i", SessionID: "s",
+			SessionTTL: time.Hour, Parameters: json.RawMessage(`{"key":"k"}`), Timeout: time.Second}
+		for r, err := range h.ServeForwarded(t.Context(), call) {
+			require.NoError(t, err)
+			require.ErrorIs(t, r.(*ToolResult).Error, ErrExecutionTimeout)
+		}
+		rt.send(&ToolResult{InvocationID: "i", Payload: json.RawMessage("1")})
+		w := connect(t, h, testUser)
+		w.session("own")
+		w.send(&ToolCall{InvocationID: "i", SessionID: "own", ToolName: "get", Parameters: json.RawMessage(`{"key":"k"}`)})
+		again := *call
+		again.Attempt = 1
+		for _, err := range h.ServeForwarded(t.Context(), &again) {
+			require.ErrorIs(t, err, ReasonInvocationIDInUse)
+		}
+		rt.send(&ToolResult{InvocationID: "i", Payload: json.RawMessage("2")})
+		require.Equal(t, json.RawMessage("2"), next[*ToolResult](w).Payload)
+	})
+}
+
 // A Host that goes away leaves its calls at the other for a while; then they are
 // cancelled (D-33).
 func TestServeForwardedLeft(t *testing.T) {

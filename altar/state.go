@@ -35,7 +35,8 @@ type state struct {
 	// instance tells this Host from others, earlier ones of the same ID
 	// included.
 	instance string
-	claims   atomic.Int64 // numbers them
+	claims   atomic.Int64 // numbers those of calls
+	doubts   sync.Map     // numbers of those that may be in the store although their call did not run
 
 	mu     sync.Mutex
 	begun  bool           // the lease was written; guarded by mu
