@@ -47,7 +47,7 @@ type CallRequest struct {
 	RuntimeID string
 
 	// Parameters are those that would be dispatched, in normal form; nil if
-	// they do not fit the contract, and for Listing.
+	// they do not fit the contract, and for Listing. They must not be changed.
 	Parameters json.RawMessage
 
 	// Listing asks whether the tool may be shown to the caller (D-31).

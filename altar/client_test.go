@@ -182,3 +182,34 @@ func TestClientCancelsRepeat(t *testing.T) {
 		}
 	})
 }
+
+// What a caller does with its options after its call does not reach the tool, which
+// may still run.
+func TestClientKeepsMetadata(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		began, goOn, seen := make(chan struct{}), make(chan struct{}), make(chan string, 1)
+		rt := NewRuntime("r1", nil)
+		rt.Handle("get", ToolFunc(func(_ context.Context, call *ToolCall) (any, error) {
+			close(began)
+			<-goOn
+			seen <- call.Metadata["k"]
+			return nil, nil
+		}))
+		s := start(t, directTransport, nil, rt)
+		sess, err := s.c.CreateSession(t.Context(), nil)
+		require.NoError(t, err)
+		ctx, cancel := context.WithCancel(t.Context())
+		meta := map[string]string{"k": "before"}
+		ended := make(chan error, 1)
+		go func() {
+			_, err := sess.Call(ctx, "get", map[string]string{"key": "k"}, &CallOptions{Metadata: meta})
+			ended <- err
+		}()
+		<-began
+		cancel()
+		require.ErrorIs(t, <-ended, context.Canceled)
+		meta["k"] = "after"
+		close(goOn)
+		require.Equal(t, "before", <-seen)
+	})
+}

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"iter"
+	"maps"
 	"sync"
 	"time"
 
@@ -30,7 +31,8 @@ type CallOptions struct {
 	Metadata      map[string]string
 }
 
-// A Result is the outcome of a call that succeeded.
+// A Result is the outcome of a call that succeeded. Its JSON must not be changed:
+// in one process the Host has the same memory, see [Host.Dial].
 type Result struct {
 	Payload         json.RawMessage
 	RuntimeMetadata json.RawMessage // a JSON object, or nil
@@ -151,7 +153,7 @@ func (s *Session) start(ctx context.Context, tool string, params any, o *CallOpt
 	}
 	p := &pendingCall{c: c, notify: notify, stream: CallStream{id: opts.InvocationID}, limit: c.opts.StreamBuffer}
 	call := &p.call
-	*call = ToolCall{InvocationID: opts.InvocationID, SessionID: s.id, ToolName: tool, Metadata: opts.Metadata, Collect: collect,
+	*call = ToolCall{InvocationID: opts.InvocationID, SessionID: s.id, ToolName: tool, Metadata: maps.Clone(opts.Metadata), Collect: collect,
 		Header: Header{RequestID: opts.InvocationID, CorrelationID: opts.CorrelationID}}
 	if opts.Timeout > 0 {
 		call.TimeoutMS = max(1, opts.Timeout.Milliseconds())
@@ -254,8 +256,8 @@ func (s *Session) Call(ctx context.Context, tool string, params any, opts *CallO
 // Stream runs a tool and yields its payloads as they come (ALT-118); those of
 // a tool that does not stream are its one result. The sequence can be ranged
 // over once. An error comes once and last; leaving the loop cancels the call.
-// A connection lost on the way is made anew, and the stream goes on where it
-// stopped.
+// The payloads must not be changed, see [Result]. A connection lost on the way is
+// made anew, and the stream goes on where it stopped.
 func (s *Session) Stream(ctx context.Context, tool string, params any, opts *CallOptions) iter.Seq2[json.RawMessage, error] {
 	return func(yield func(json.RawMessage, error) bool) {
 		p, err := s.start(ctx, tool, params, opts, false)

@@ -13,8 +13,9 @@ import (
 
 // Dial returns the peer's end of a connection inside this process, for a Runtime
 // or a client with that identity. Messages are checked as if they came over a
-// wire, but they are not written out. Send handles a message before it returns,
-// hooks included.
+// wire, but they are not written out: their JSON is shared by the sender, the Host,
+// which keeps it for repeats, and the receivers, and none of them may change it.
+// Send handles a message before it returns, hooks included.
 func (h *Host) Dial(id *Identity) (Conn, error) {
 	hc, err := h.admit(nil, id)
 	if err != nil {

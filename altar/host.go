@@ -69,7 +69,7 @@ type contract struct {
 
 // NewHost returns a Host that trusts the contracts of a manifest and lets auth
 // decide about every call. It fails if the manifest is not valid, and without auth:
-// [AuthorizeRoles] and [AuthorizerFunc] make one, and [AllowAll] is one.
+// [AuthorizeRoles] makes one, and [AuthorizerFunc] of a function such as [AllowAll].
 func NewHost(m *Manifest, auth Authorizer, opts *HostOptions) (*Host, error) {
 	if auth == nil {
 		return nil, errors.New("altar: a Host needs an Authorizer")
