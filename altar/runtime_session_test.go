@@ -73,3 +73,30 @@ func TestRuntimeTakesIDAgainAfterChunk(t *testing.T) {
 		require.Zero(t, runs.Load())
 	})
 }
+
+type panics struct{}
+
+func (panics) MarshalJSON() ([]byte, error) { panic("a secret") }
+
+// D-34: the methods of what a tool returns are part of it.
+func TestToolReturnsPanic(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rt := NewRuntime("r1", nil)
+		rt.Handle("get", ToolFunc(func(context.Context, *ToolCall) (any, error) { return panics{}, nil }))
+		rt.Handle("fail", ToolFunc(func(context.Context, *ToolCall) (any, error) { return nil, (*Error)(nil) }))
+		rt.HandleStream("count", StreamFunc(func(_ context.Context, _ *ToolCall, out *ChunkWriter) error {
+			if err := out.Send(0); err != nil {
+				return err
+			}
+			return (*Error)(nil)
+		}))
+		s := start(t, directTransport, nil, rt)
+		sess, err := s.c.CreateSession(t.Context(), nil)
+		require.NoError(t, err)
+		for tool, params := range map[string]string{"get": `{"key":"k"}`, "fail": `{}`, "count": `{"n":1}`} {
+			_, err := sess.Call(t.Context(), tool, json.RawMessage(params), nil)
+			require.ErrorIs(t, err, ReasonPanic, tool)
+			require.NotContains(t, err.Error(), "secret")
+		}
+	})
+}

@@ -185,11 +185,7 @@ func (c *runtimeCall) encode(short []byte, v any) (json.RawMessage, error) {
 func (c *runtimeCall) run(ctx context.Context) {
 	out := &c.out
 	out.ctx, out.call = ctx, c
-	result, err := c.invoke(ctx)
-	var payload json.RawMessage
-	if err == nil && c.tool.stream == nil {
-		payload, err = c.encode(nil, result)
-	}
+	payload, err := c.invoke(ctx)
 	switch {
 	case out.closed:
 		if err != nil {
@@ -216,18 +212,25 @@ func (c *runtimeCall) run(ctx context.Context) {
 	out.closed = true
 }
 
-// invoke runs the tool, and turns a panic into an error (D-34).
-func (c *runtimeCall) invoke(ctx context.Context) (result any, err error) {
+// invoke runs the tool, and turns a panic into an error (D-34), also one of the
+// methods of what the tool returned.
+func (c *runtimeCall) invoke(ctx context.Context) (payload json.RawMessage, err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			c.s.r.panicked(c.tool.name, p)
-			err = NewError(ErrExecutionFailed, ReasonPanic, "the tool failed unexpectedly")
+			payload, err = nil, NewError(ErrExecutionFailed, ReasonPanic, "the tool failed unexpectedly")
 		}
 	}()
+	var result any
 	if c.tool.stream != nil {
-		return nil, c.tool.stream.StreamTool(ctx, c.m, &c.out)
+		err = c.tool.stream.StreamTool(ctx, c.m, &c.out)
+	} else if result, err = c.tool.tool.CallTool(ctx, c.m); err == nil {
+		return c.encode(nil, result)
 	}
-	return c.tool.tool.CallTool(ctx, c.m)
+	if err != nil {
+		_ = err.Error() // a nil pointer in an error, say, panics here or nowhere
+	}
+	return nil, err
 }
 
 // failure returns an error of a tool as it is sent.
