@@ -114,8 +114,7 @@ func TestBodyTooLarge(t *testing.T) {
 	require.Equal(t, http.StatusRequestEntityTooLarge, res.StatusCode)
 }
 
-// A client that does not read its answer does not keep the Host busy for ever, and
-// one that does can go on using its connection.
+// A client that does not read its answer does not keep the Host busy for ever.
 func TestUnreadAnswer(t *testing.T) {
 	rt := NewRuntime("r1", &RuntimeOptions{Standing: true, MaxMessage: 128 << 20})
 	rt.Handle("get", ToolFunc(func(context.Context, *ToolCall) (any, error) { return strings.Repeat("x", 64<<20), nil }))
@@ -144,12 +143,6 @@ func TestUnreadAnswer(t *testing.T) {
 	}
 	require.Eventually(t, func() bool { return s.h.Stats().Succeeded == 1 }, time.Minute, time.Millisecond)
 	require.Eventually(t, func() bool { return busy() == 0 }, time.Minute, time.Millisecond)
-
-	for range 2 {
-		_, answer := post(t, ts, `{"type":"Ping"}`)
-		require.JSONEq(t, `{"type":"Pong"}`, answer)
-		time.Sleep(300 * time.Millisecond) // longer than the first answer had
-	}
 }
 
 // What is sent while the connection is being closed goes out or is refused, and
