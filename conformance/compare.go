@@ -319,8 +319,9 @@ var (
 	reference = regexp.MustCompile(`\$\{([^{}]+)\}`)
 
 	// usual is what names are made of as a rule. Of others it cannot be said that
-	// they are one that nothing has remembered; they may just be text.
-	usual = regexp.MustCompile(`^[A-Za-z0-9_.-]+$`)
+	// they are one that nothing has remembered; they may just be text, such as
+	// the ${user.name} of a template.
+	usual = regexp.MustCompile(`^[A-Za-z0-9_]+$`)
 )
 
 // fill replaces what a step takes from the answers before it: strings that are

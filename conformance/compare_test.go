@@ -253,8 +253,8 @@ func TestFill(t *testing.T) {
 		{in: `"\u0024{t}"`, want: `"a\"1"`},
 		{in: `"${ID}"`, want: `"${ID}"`},
 		{in: `"$ $get $get: t ${} ${a b} $t"`, want: `"$ $get $get: t ${} ${a b} $t"`},
-		{in: `{"a":"${task-1.id} ${the name}","b":"$get:the name"}`, want: `{"a":"T N","b":"N"}`}, // $set takes any name
-		{in: `{"a":"${task-2.id}"}`, err: `step.a: nothing is remembered under "task-2.id"`},
+		{in: `{"a":"${task-1.id} ${the name}","b":"$get:the name"}`, want: `{"a":"T N","b":"N"}`},                // $set takes any name
+		{in: `{"a":"${task-2.id} ${user.name} ${jndi:x}"}`, want: `{"a":"${task-2.id} ${user.name} ${jndi:x}"}`}, // nor is this more than text
 		{in: `{"${t}":1}`, want: `{"${t}":1}`},
 		{in: `"plain \u00e9 \/"`, want: `"plain \u00e9 \/"`},
 		{in: `{"a":["$get:no"]}`, err: `step.a[0]: nothing is remembered under "no"`},
