@@ -286,7 +286,7 @@ func airInboxScript(_ *testing.T, _, fixture *Input) (Step, error) {
 			return Answer{}, r.restart()
 		}
 		r.last, r.rejected = nil, nil
-		data, via := in.Wire("deliver"), in.StringOr("via", "push")
+		data, via := in.Wire("deliver"), airWord(in, "via", "push", "pull")
 		a := Answer{}
 		if via == "pull" {
 			a["acked"] = r.inbox.Receive(context.Background(), data, true).Final
