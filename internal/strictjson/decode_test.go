@@ -65,8 +65,8 @@ type Pointed struct {
 	G int
 }
 
-// What encoding/json reads into a type, Decode does as well, with its two
-// exceptions: names match exactly and numbers stay exact. The two differ in more
+// What encoding/json reads into a type, Decode does as well, with the exceptions
+// that it names; the main ones are that names match exactly and numbers stay exact. The two differ in more
 // in the package that Decode stands on, where a Duration has no form at all.
 func TestDecodeLikeEncodingJSON(t *testing.T) {
 	for _, text := range []string{

@@ -126,9 +126,12 @@ var rules = json.JoinOptions(
 )
 
 // Decode stores a checked value in what dst points to, by the rules of
-// encoding/json with two differences: names of members match fields only
-// exactly, and a number that meets an empty interface becomes a [stdjson.Number],
-// so that it stays exact. The error tells what did not fit, and where.
+// encoding/json with these differences: names of members match fields only
+// exactly; a number that meets an any becomes a [stdjson.Number], so that it stays
+// exact; a [stdjson.Number] takes no string; and an any gets a new value, also
+// where it holds a pointer. A named type whose underlying type is any is left to
+// encoding/json, which makes a float64 of numbers. The error tells what did not
+// fit, and where.
 func Decode(v Value, dst any) error {
 	if p := reflect.ValueOf(dst); p.Kind() != reflect.Pointer || p.IsNil() {
 		return errors.New("strictjson: the target of Decode is not a pointer")

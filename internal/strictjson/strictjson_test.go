@@ -113,15 +113,17 @@ func TestAnyIsLinear(t *testing.T) {
 	cost := func(levels int) time.Duration {
 		text := strings.Repeat("[", levels) + strings.Repeat(" ", 1<<20) + "1" + strings.Repeat("]", levels)
 		v := check(t, text)
-		least := time.Hour
-		for range 5 {
-			began := time.Now()
-			v.Any()
-			least = min(least, time.Since(began))
-		}
-		return least
+		began := time.Now()
+		v.Any()
+		return time.Since(began)
 	}
-	require.Less(t, cost(127), 20*cost(1))
+	// A busy machine can make any one of these take long, but not all of them.
+	for range 50 {
+		if cost(127) < 20*cost(1) {
+			return
+		}
+	}
+	t.Fatal("127 levels cost more than 20 times as much as one")
 }
 
 func TestScalars(t *testing.T) {
