@@ -97,23 +97,20 @@ func (s *Session) remember(ctx context.Context, f hotFrame) (*Checkpoint, error)
 		return nil, nil
 	}
 	var due []string
-	if intent == IntentDone {
-		due = append(due, "done")
-	}
-	if s.hotUsed > hotTrigger {
-		due = append(due, "hot_tokens")
-	}
-	if intent == IntentEsc {
-		due = append(due, "esc")
-	}
-	if intent == IntentComp {
-		due = append(due, "comp")
+	for _, t := range []struct {
+		name string
+		now  bool
+	}{{"done", intent == IntentDone}, {"hot_tokens", s.hotUsed > hotTrigger}, {"esc", intent == IntentEsc}, {"comp", intent == IntentComp}} {
+		if t.now || slices.Contains(s.owed, t.name) {
+			due = append(due, t.name)
+		}
 	}
 	if due == nil {
 		return early, nil
 	}
 	cp, err := s.checkpoint(ctx, due)
 	if err != nil {
+		s.owed = due // the next frame tries again
 		return early, err
 	}
 	return cp, nil
@@ -173,7 +170,7 @@ func (s *Session) checkpoint(ctx context.Context, trigger []string) (*Checkpoint
 	}
 	s.learn(knownCheckpoint{cp.CheckpointInfo, n, until})
 	s.looked = max(s.looked, n)
-	s.hot = nil
+	s.hot, s.owed = nil, nil
 	s.refer(n)
 	cp.TokensAfter = s.hotUsed
 	s.stats.Checkpoints++
@@ -204,19 +201,23 @@ func (s *Session) room(ctx context.Context, intent Intent) error {
 	return fail(ErrInternal, "hot state is full and no checkpoint could be made")
 }
 
+const claimsBeforeList = 4 // numbers that are tried before all are listed
+
 // claimCheckpoint writes the facts of a checkpoint under the next number that is
 // free, and returns that. Another side of the session that has the same store may
 // have taken some (ids are those of the session, D40).
 func (s *Session) claimCheckpoint(ctx context.Context, facts Value) (int64, error) {
-	for {
+	for try := 1; ; try++ {
 		n := s.made
 		err := s.private().create(ctx, s.id, ScopeCold, checkpointID(n)+"_facts", facts, s.opts.Keep)
 		if !errors.Is(err, store.ErrExists) {
 			return n, err
 		}
-		highest, err := s.highestCheckpoint(ctx)
-		if err != nil {
-			return 0, err
+		highest := n
+		if try%claimsBeforeList == 0 { // far behind: else each checkpoint would cost a look at all
+			if highest, err = s.highestCheckpoint(ctx); err != nil {
+				return 0, err
+			}
 		}
 		if err := s.change(ctx, func() error { s.made = max(s.made, highest) + 1; return nil }); err != nil {
 			return 0, err

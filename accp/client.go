@@ -61,6 +61,7 @@ type Client struct {
 	log      *slog.Logger
 	all      []*Session
 	free     chan *Session // those that no exchange uses
+	unsure   bool          // the peer may not have the shared state; used by who has the only session
 }
 
 // NewClient returns a client of the endpoint, an http or https URL that usually
@@ -149,10 +150,20 @@ func (c *Client) Hello(ctx context.Context) (synced bool, err error) {
 func (c *Client) hello(ctx context.Context, s *Session) (synced bool, err error) {
 	s.mu.Lock()
 	s.helloSent = true
-	m := s.registryMessage(false)
+	was := s.deltaSent
+	owed := s.differs && !was // an earlier exchange broke off after their answer
+	s.deltaSent = was || owed
+	m := s.registryMessage(owed)
 	s.mu.Unlock()
-	theirs := false // their schemas came
-	for range 4 {   // hello, delta, hello: no exchange that can succeed takes longer
+	defer func() {
+		if err != nil { // nobody knows what came
+			s.mu.Lock()
+			s.deltaSent = was
+			s.mu.Unlock()
+		}
+	}()
+	theirs := owed // their schemas came
+	for range 4 {  // hello, delta, hello: no exchange that can succeed takes longer
 		var next *Message
 		sent, err := s.Send(ctx, m)
 		if err != nil {
@@ -247,7 +258,7 @@ func (c *Client) Stream(ctx context.Context, m *Message) iter.Seq2[Value, error]
 // last one (ACCP-098), nothing if there is none, and the whole state if the peer
 // missed an earlier difference (D46). A client of several sessions has no shared
 // state.
-func (c *Client) Sync(ctx context.Context, state Params) error {
+func (c *Client) Sync(ctx context.Context, state Params) (err error) {
 	if len(c.all) > 1 {
 		return errors.New("accp: a client of several sessions has no shared state")
 	}
@@ -257,6 +268,13 @@ func (c *Client) Sync(ctx context.Context, state Params) error {
 	}
 	defer func() { c.free <- s }()
 	sent, err := s.Sync(ctx, state)
+	if err == nil && len(sent.Frames) == 0 && c.unsure {
+		sent, err = s.Snapshot(ctx)
+	}
+	if err != nil || len(sent.Frames) == 0 {
+		return err
+	}
+	defer func() { c.unsure = err != nil }()
 	for again := true; err == nil && len(sent.Frames) > 0; again = false {
 		err = nil
 		for r, rerr := range c.exchange(ctx, s, sent) {

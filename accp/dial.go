@@ -8,6 +8,7 @@ import (
 	"errors"
 	"iter"
 	"net/http"
+	"sync/atomic"
 	"time"
 
 	"github.com/coder/websocket"
@@ -48,6 +49,8 @@ type Conn struct {
 	c    *wsConn
 	opts DialOptions
 	done chan struct{}
+
+	unsure atomic.Bool // the peer may not have the shared state
 }
 
 // Dial opens a connection to a WebSocket URL as agent self and begins the session
@@ -161,10 +164,22 @@ func (c *Conn) Send(ctx context.Context, m *Message) (*Sent, error) {
 // last one (ACCP-098), nothing if there is none, and the whole state if the peer
 // missed an earlier difference (D46).
 func (c *Conn) Sync(ctx context.Context, state Params) error {
-	session := c.c.session
-	_, err := lastOf(noFail(c.do(ctx, IntentSync, "", new(string), func() (*Sent, error) { return session.Sync(ctx, state) })))
+	session, nothing := c.c.session, false
+	_, err := lastOf(noFail(c.do(ctx, IntentSync, "", new(string), func() (*Sent, error) {
+		sent, err := session.Sync(ctx, state)
+		if err == nil && len(sent.Frames) == 0 {
+			if c.unsure.Load() {
+				return session.Snapshot(ctx)
+			}
+			nothing = true
+		}
+		return sent, err
+	})))
 	if errors.Is(err, ErrSequenceGap) || errors.Is(err, ErrDuplicate) {
 		_, err = lastOf(noFail(c.do(ctx, IntentSync, "", new(string), func() (*Sent, error) { return session.Snapshot(ctx) })))
+	}
+	if !nothing {
+		c.unsure.Store(err != nil)
 	}
 	return err
 }
@@ -179,7 +194,7 @@ func (c *Conn) Sync(ctx context.Context, state Params) error {
 //
 // A cancel is sent and not waited for; it ends the calls of its chain.
 func (c *Conn) Do(ctx context.Context, m *Message) iter.Seq2[*Message, error] {
-	if m.Intent == IntentCancel {
+	if m != nil && m.Intent == IntentCancel {
 		return func(yield func(*Message, error) bool) {
 			if _, err := c.Send(ctx, m); err != nil {
 				yield(nil, err)

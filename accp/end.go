@@ -30,7 +30,7 @@ type EndOptions struct {
 // stored is removed, numbers and replays included, so that the name begins anew.
 // The tiers stay as long as another side of the session has a record in the same
 // store; the last one to end takes them along. Hot state is gone without another
-// checkpoint.
+// checkpoint. A handler that ends its session answers before.
 //
 // From then on every method that processes frames or reaches the store returns
 // [ErrEnded]. After an error End can be called again, also on a new session of the
@@ -43,10 +43,12 @@ func (s *Session) End(ctx context.Context, opts *EndOptions) error {
 	}
 	defer leave()
 	s.ended.Store(true)
-	for chain := range s.running {
-		s.stop(chain)
-	}
-	s.parts, s.hot = nil, nil
+	defer func() { // at last, since ctx may be that of one of its chains
+		for chain := range s.running {
+			s.stop(chain)
+		}
+	}()
+	s.parts, s.hot, s.owed = nil, nil, nil
 	s.forget()
 	if opts != nil && opts.Shared && s.opts.Shared != nil {
 		if err := removeAll(ctx, s.opts.Shared, s.shared().root(s.id)); err != nil {

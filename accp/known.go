@@ -4,12 +4,14 @@
 package accp
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"math"
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 )
 
 // scopeInfo holds what is known about checkpoints, beside their entries. No
@@ -23,9 +25,16 @@ type knownCheckpoint struct {
 	until int64 // when its entries expire, in Unix milliseconds; 0: never
 }
 
+// A sought checkpoint was not there: it is being made, or is that of another side.
+type sought struct {
+	n     int64
+	until time.Time // the first look after that is the last one
+}
+
 const (
-	maxMissing = 64 // checkpoints that are looked for again
-	listFrom   = 16 // unknown checkpoints from which on they are listed
+	maxMissing = 64              // checkpoints that are looked for again
+	seekFor    = 2 * time.Minute // each of them, which is longer than making one takes
+	listFrom   = 16              // unknown checkpoints from which on they are listed
 )
 
 func checkpointID(n int64) string { return "cp" + strconv.FormatInt(n, 10) }
@@ -46,7 +55,7 @@ func (s *Session) saveInfo(ctx context.Context, cp *CheckpointInfo) error {
 // learn adds a checkpoint to those that are known, in the order of their numbers.
 func (s *Session) learn(k knownCheckpoint) {
 	s.checkpoints = slices.DeleteFunc(s.checkpoints, func(o knownCheckpoint) bool { return past(o.until) })
-	at, found := slices.BinarySearchFunc(s.checkpoints, k.n, func(o knownCheckpoint, n int64) int { return int(max(-1, min(1, o.n-n))) })
+	at, found := slices.BinarySearchFunc(s.checkpoints, k.n, func(o knownCheckpoint, n int64) int { return cmp.Compare(o.n, n) })
 	if !found {
 		s.checkpoints = slices.Insert(s.checkpoints, at, k)
 	}
@@ -55,13 +64,12 @@ func (s *Session) learn(k knownCheckpoint) {
 // loadCheckpoints reads what is known about checkpoints that others made. One that
 // is being made while this looks is found the next time.
 func (s *Session) loadCheckpoints(ctx context.Context) error {
-	var missing []int64
+	now := time.Now()
+	look, missing := slices.Clone(s.missing), []sought(nil)
+	giveUp := now.Add(seekFor)
 	found := func(n int64, v Value, until int64, err error) error {
 		switch {
 		case errors.Is(err, ErrRefExpired):
-			return nil
-		case errors.Is(err, ErrRefNotFound):
-			missing = append(missing, n) // not finished, or never
 			return nil
 		case err != nil:
 			return err
@@ -72,10 +80,9 @@ func (s *Session) loadCheckpoints(ctx context.Context) error {
 		}
 		return nil
 	}
-	look := slices.Clone(s.missing)
 	if s.made-s.looked < listFrom {
 		for n := s.looked + 1; n <= s.made; n++ {
-			look = append(look, n)
+			look = append(look, sought{n, giveUp})
 		}
 	} else {
 		listed, err := s.listCheckpoints(ctx, found)
@@ -84,17 +91,23 @@ func (s *Session) loadCheckpoints(ctx context.Context) error {
 		}
 		for n := max(s.looked, s.made-maxMissing) + 1; n <= s.made; n++ {
 			if !listed[n] {
-				missing = append(missing, n)
+				missing = append(missing, sought{n, giveUp})
 			}
 		}
 	}
-	for _, n := range look {
-		v, until, err := s.private().getUntil(ctx, s.id, s.scopeInfo(), checkpointID(n))
-		if err := found(n, v, until, err); err != nil {
+	for _, x := range look {
+		v, until, err := s.private().getUntil(ctx, s.id, s.scopeInfo(), checkpointID(x.n))
+		if errors.Is(err, ErrRefNotFound) {
+			if now.Before(x.until) {
+				missing = append(missing, x)
+			}
+			continue
+		}
+		if err := found(x.n, v, until, err); err != nil {
 			return err
 		}
 	}
-	slices.Sort(missing)
+	slices.SortFunc(missing, func(a, b sought) int { return cmp.Compare(a.n, b.n) })
 	s.missing = missing[max(0, len(missing)-maxMissing):]
 	s.looked = s.made
 	return nil

@@ -113,6 +113,7 @@ func (s *Session) exchange(m *Message) (reply *Message, undo func(), err error) 
 		}
 	}
 	s.synced = sameHash(s.registry.Hash(), hash)
+	s.differs = !s.synced
 	switch {
 	case s.synced && !s.helloSent:
 		s.helloSent = true
@@ -152,7 +153,7 @@ func (s *Session) Sync(ctx context.Context, state Params) (*Sent, error) {
 	defer leave()
 	next := Apply(nil, state)
 	s.dirty = true // that nothing changed must be true of the state as it is now
-	return s.sendWith(ctx, func() (*Message, func() error, error) {
+	return s.sendWith(ctx, IntentSync, func() (*Message, func() error, error) {
 		delta := Diff(s.state, next)
 		if len(delta) == 0 {
 			return nil, nil, nil
@@ -177,7 +178,7 @@ func (s *Session) Snapshot(ctx context.Context) (*Sent, error) {
 		return nil, err
 	}
 	defer leave()
-	return s.sendWith(ctx, func() (*Message, func() error, error) {
+	return s.sendWith(ctx, IntentSync, func() (*Message, func() error, error) {
 		return &Message{Intent: IntentSync, Op: OpState, Params: Params{
 			{"version", Int(s.version)},
 			{"state", Value{kind: KindMap, list: s.state}},

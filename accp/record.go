@@ -8,6 +8,7 @@ import (
 	"crypto/rand"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"math"
 	"strconv"
 	"time"
@@ -308,8 +309,10 @@ func flag(b bool) byte {
 // but for what the next load sets again.
 func (s *Session) load(ctx context.Context, data []byte) error {
 	r := recordReader{data: data}
-	if v := r.take(1); r.bad || v[0] != recordVersion {
+	if v := r.take(1); r.bad {
 		return errRecord
+	} else if v[0] != recordVersion {
+		return fmt.Errorf("accp: session record of format %d, which is not %d", v[0], recordVersion)
 	}
 	copy(s.life[:], r.take(int64(len(s.life))))
 	flags := r.take(2)

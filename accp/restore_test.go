@@ -8,6 +8,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"iter"
 	"math"
 	"net/url"
 	"strings"
@@ -415,4 +416,59 @@ func TestHotStateThatIsFull(t *testing.T) {
 	cp := s.Checkpoints()
 	require.Len(t, cp, 1)
 	require.Equal(t, 202, cp[0].Frames, "nothing was lost")
+}
+
+// counted is a store that counts what is read from it.
+type counted struct {
+	store.KV
+	gets, lists int
+}
+
+func (c *counted) Get(ctx context.Context, key string) (store.Entry, error) {
+	c.gets++
+	return c.KV.Get(ctx, key)
+}
+
+func (c *counted) List(ctx context.Context, prefix string) iter.Seq2[store.Entry, error] {
+	c.lists++
+	return c.KV.List(ctx, prefix)
+}
+
+// Two sides that have a store in common and make checkpoints in turns do not list
+// all of them for each, and processes of one side do not look for ever for those of
+// the other.
+func TestCostOfSeveralSides(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		kv := &counted{KV: store.NewMemory()}
+		side := func(self string) *accp.Session {
+			s, err := accp.NewSession(self, "s1", &accp.SessionOptions{Store: kv})
+			require.NoError(t, err)
+			return s
+		}
+		one, two, again := side("one"), side("two"), side("one")
+		for range 12 {
+			for _, s := range []*accp.Session{one, two, again} {
+				_, err := s.Checkpoint(t.Context())
+				require.NoError(t, err)
+			}
+		}
+		require.Zero(t, kv.lists)
+		require.Len(t, two.Checkpoints(), 12)
+		for _, s := range []*accp.Session{one, again} {
+			require.NoError(t, s.Refresh(t.Context()))
+			require.Len(t, s.Checkpoints(), 24)
+		}
+		time.Sleep(time.Hour)
+		for _, s := range []*accp.Session{one, again} {
+			require.NoError(t, s.Refresh(t.Context()), "the last look")
+		}
+		for range 4 {
+			for _, s := range []*accp.Session{one, again} {
+				kv.gets = 0
+				_, err := s.Send(t.Context(), msg("ping", "heartbeat"))
+				require.NoError(t, err)
+				require.LessOrEqual(t, kv.gets, 1)
+			}
+		}
+	})
 }

@@ -6,6 +6,7 @@ package accp
 import (
 	"context"
 	"errors"
+	"math"
 	"strconv"
 	"time"
 	"unicode/utf8"
@@ -52,13 +53,17 @@ func (s *Session) Send(ctx context.Context, m *Message) (*Sent, error) {
 }
 
 func (s *Session) send(ctx context.Context, m *Message) (*Sent, error) {
-	return s.sendWith(ctx, func() (*Message, func() error, error) { return m, nil, nil })
+	return s.sendWith(ctx, m.Intent, func() (*Message, func() error, error) { return m, nil, nil })
 }
 
-// sendWith sends the message that make returns, together with what follows for the
-// session. Both happen or neither.
-func (s *Session) sendWith(ctx context.Context, make func() (*Message, func() error, error)) (*Sent, error) {
+// sendWith sends the message with this intent that make returns, together with what
+// follows for the session. Both happen or neither.
+func (s *Session) sendWith(ctx context.Context, intent Intent, make func() (*Message, func() error, error)) (*Sent, error) {
 	for {
+		// First, since it may bring in what others did, which make has to see.
+		if err := s.room(ctx, intent); err != nil {
+			return nil, err
+		}
 		if err := s.refresh(ctx); err != nil {
 			return nil, err
 		}
@@ -90,9 +95,6 @@ func (s *Session) sendOnce(ctx context.Context, m *Message, change func() error)
 	}
 	if _, ok := meta.Ext.Get("part"); ok {
 		return nil, fail(ErrInvalidType, "part is set by the session")
-	}
-	if err := s.room(ctx, out.Intent); err != nil {
-		return nil, err
 	}
 	if meta.CID != "" && s.cancelled.has(markOf(meta.CID)) && out.Intent != IntentAck && out.Intent != IntentCancel {
 		s.stats.Cancelled++
@@ -132,6 +134,9 @@ func (s *Session) sendOnce(ctx context.Context, m *Message, change func() error)
 	groups, err := s.pack(ctx, &named, p, seq)
 	if err != nil {
 		return nil, err
+	}
+	if int64(len(groups)-1) > math.MaxInt64-seq {
+		return nil, errNoNumber()
 	}
 	return s.emit(ctx, &named, p, groups, seq, change)
 }
@@ -236,7 +241,7 @@ const (
 func (s *Session) fits(m *Message, p prepared, group []int, seq int64, alone bool) (bool, error) {
 	part, of := 1, 1
 	if !alone {
-		part, of, seq = maxParts, maxParts, seq+maxParts-1
+		part, of, seq = maxParts, maxParts, min(seq, math.MaxInt64-maxParts+1)+maxParts-1
 	}
 	c := s.codec
 	c.Limits.Frame = 1 << 30 // what is too long for one frame may do in several

@@ -56,6 +56,9 @@ var errReplyOver = errors.New("accp: the handler has returned")
 // was cancelled nothing is sent, which is no error. The correlation and causation
 // ids are set here.
 func (w *Reply) Send(m *Message) error {
+	if m == nil {
+		return errNoMessage()
+	}
 	out := m.clone()
 	answer(out, w.to.Message)
 	w.mu.Lock()
@@ -293,12 +296,21 @@ func (s *Server) refuse(e *exchange, err error, frame []byte) error {
 }
 
 // sendError sends an error in the chain of m, or in none if the name of that does
-// not fit a frame.
+// not fit a frame. If the session can send nothing any more, the error is a first
+// frame without session (D52).
 func (e *exchange) sendError(err error, m *Message) error {
-	serr := e.out(e.session, errorMessage(err, m))
+	session := e.session
+	serr := e.out(session, errorMessage(err, m))
+	if errors.Is(serr, errUsedUp) || errors.Is(serr, ErrEnded) {
+		var nerr error
+		if session, nerr = NewSession(session.self, "", &session.opts); nerr != nil {
+			return nerr // cannot be: the name served already
+		}
+		serr = e.out(session, errorMessage(err, m))
+	}
 	var perr *Error
 	if m != nil && errors.As(serr, &perr) && !perr.Remote {
-		serr = e.out(e.session, errorMessage(err, nil))
+		serr = e.out(session, errorMessage(err, nil))
 	}
 	return serr
 }
@@ -311,6 +323,9 @@ func (s *Server) dispatch(ctx context.Context, e *exchange, r *Received, frame [
 		return s.acknowledge(e, frame)
 	}
 	m := r.Message
+	if err := e.session.canAnswer(); err != nil && m.Intent != IntentAck && m.Intent != IntentPong && m.Intent != IntentFail {
+		return s.refuse(e, err, frame) // before work is done that nobody would hear of
+	}
 	if m.Intent == IntentSync && m.Op == OpRegistry {
 		n, err := e.session.negotiateWith(ctx, r, e.out)
 		if err != nil {
@@ -347,11 +362,25 @@ func (s *Server) dispatch(ctx context.Context, e *exchange, r *Received, frame [
 		return e.sendError(err, m)
 	}
 	if w.sent == 0 && m.Intent != IntentAck && m.Intent != IntentPong && m.Intent != IntentPing {
-		out := &Message{Intent: IntentAck, Op: m.Op}
-		answer(out, m)
-		return e.out(e.session, out)
+		return e.ack(m)
 	}
 	return nil
+}
+
+// ack answers m by ack, or by the error that prevents it.
+func (e *exchange) ack(m *Message) error {
+	out := &Message{Intent: IntentAck, Op: m.Op}
+	answer(out, m)
+	err := e.out(e.session, out)
+	var perr *Error
+	if !errors.As(err, &perr) || perr.Remote {
+		return err
+	}
+	if m.Intent == IntentFail {
+		return nil
+	}
+	e.failed = true
+	return e.sendError(err, m)
 }
 
 // call runs the handler; its panic is an internal error and nothing else is harmed.
@@ -372,9 +401,7 @@ func (s *Server) acknowledge(e *exchange, frame []byte) error {
 	if err != nil {
 		return err // cannot be: the session took it
 	}
-	out := &Message{Intent: IntentAck, Op: m.Op}
-	answer(out, m)
-	return e.out(e.session, out)
+	return e.ack(m)
 }
 
 // negotiateWith answers a sync:registry message through out, and reports whether
@@ -452,15 +479,18 @@ func (s *Server) settle(dropped []*Session) {
 	go func() {
 		defer s.end()
 		for _, session := range dropped {
-			s.settleOne(s.ctx, session)
+			_ = s.settleOne(s.ctx, session) // it was logged
 		}
 	}()
 }
 
-func (s *Server) settleOne(ctx context.Context, session *Session) {
-	if err := session.settle(ctx); err != nil && !errors.Is(err, ErrEnded) {
-		s.log.Warn("accp: no last checkpoint, so the frames since the one before are in no history", "session", session.id, "err", err)
+func (s *Server) settleOne(ctx context.Context, session *Session) error {
+	err := session.settle(ctx)
+	if err == nil || errors.Is(err, ErrEnded) {
+		return nil
 	}
+	s.log.Warn("accp: no last checkpoint, so the frames since the one before are in no history", "session", session.id, "err", err)
+	return err
 }
 
 // release ends the use of a session.
@@ -551,7 +581,9 @@ func (s *Server) settleAll(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		s.settleOne(ctx, session)
+		if s.settleOne(ctx, session) != nil && ctx.Err() != nil {
+			return ctx.Err()
+		}
 	}
 	return nil
 }

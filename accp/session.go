@@ -7,6 +7,7 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/hex"
+	"errors"
 	"log/slog"
 	"math"
 	"strings"
@@ -137,7 +138,7 @@ type Session struct {
 	cancelled   window
 	made        int64          // checkpoints, perhaps unfinished
 	looked      int64          // checkpoints that were looked for in the store
-	missing     []int64        // those of them that were not there
+	missing     []sought       // those of them that were not there
 	life        life           // of the record
 	pagesAt     int64          // when all pages were written, in Unix milliseconds, if they expire
 	rev         store.Revision // of the record that this was read from or written to
@@ -156,6 +157,7 @@ type Session struct {
 	hot         []hotFrame
 	hotAt       int64 // the checkpoint that hot state refers to
 	hotUsed     int
+	owed        []string          // triggers of a checkpoint that failed
 	hotLimit    int               // messages
 	checkpoints []knownCheckpoint // in ascending order
 
@@ -165,6 +167,7 @@ type Session struct {
 	stateText []byte // its canonical text; empty before the first
 
 	helloSent, deltaSent, synced bool
+	differs                      bool // what the peer announced last
 
 	stats Stats
 }
@@ -334,10 +337,25 @@ func (s *Session) next(from string) (int64, error) {
 	if s.opts.SeqPerSender {
 		n, _ = s.last.get(from)
 	}
-	if n > math.MaxInt64-maxParts {
-		return 0, fail(ErrInternal, "the sequence numbers of the session are used up")
+	if n == math.MaxInt64 {
+		return 0, errNoNumber()
 	}
 	return n + 1, nil
+}
+
+// errUsedUp reports that a session has no number for a frame any more (D20).
+var errUsedUp = errors.New("accp: the sequence numbers of the session are used up")
+
+func errNoNumber() error {
+	return &Error{Code: ErrInternal, Message: "no sequence number is left", Cause: errUsedUp}
+}
+
+// canAnswer returns an error if the session has no number for an answer.
+func (s *Session) canAnswer() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	_, err := s.next(s.self)
+	return err
 }
 
 // sentSeq records the number of a frame that was sent.

@@ -1,0 +1,247 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package accp_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/fivewire/fivewire/accp"
+	"github.com/fivewire/fivewire/store"
+)
+
+// The numbers of a session end at 2^63-1 (ACCP-D20). A request whose answer would
+// need a higher one is answered as without a session (ACCP-D52, ACCP-D53), and its
+// work is not begun.
+func TestNumbersThatEnd(t *testing.T) {
+	s, err := accp.NewServer("server", nil)
+	require.NoError(t, err)
+	calls := 0
+	s.HandleFunc("req", "work", func(_ context.Context, w *accp.Reply, _ *accp.Message) error {
+		calls++
+		return w.Result(nil)
+	})
+	post := func(f []byte) (int, string) {
+		r := httptest.NewRequest(http.MethodPost, accp.FramesPath, strings.NewReader(string(f)))
+		r.Header.Set("Content-Type", accp.MediaType)
+		w := httptest.NewRecorder()
+		s.ServeHTTP(w, r)
+		return w.Code, strings.TrimSuffix(w.Body.String(), "\n")
+	}
+	code, body := post(lastFrame("req:work{}", math.MaxInt64-1, "cid:c1"))
+	require.Equal(t, http.StatusOK, code)
+	require.Contains(t, body, ",seq:9223372036854775807,")
+	require.Equal(t, 1, calls)
+
+	for _, sid := range []string{"", "sid:s1"} {
+		more := []string{"cid:c1"}
+		if sid != "" {
+			more = append(more, sid)
+		}
+		for i, f := range []string{"req:work{}", "req:nobody{}", "sync:registry{hash:abcdef|v:9}", "done:work{}"} {
+			// A session takes its first frame with any number, and none after it.
+			code, body := post(lastFrame(f, math.MaxInt64, more...))
+			require.Equal(t, http.StatusBadRequest, code, f)
+			want := "@server>fail:error{code:E9999|msg:internal_error|retry:true|schema:ER}[mid:"
+			if sid != "" && i > 0 {
+				want = "@server>fail:error{code:E3002|msg:duplicate|retry:false|schema:ER}[mid:"
+			}
+			require.True(t, strings.HasPrefix(body, want), "%s: %s", f, body)
+			require.Regexp(t, `,seq:1,ts:[0-9]+,cid:c1,aid:[0-9a-f]{12}\]$`, body, f)
+		}
+	}
+	require.Equal(t, 1, calls, "no work for which there is no answer")
+	code, body = post(lastFrame("fail:error{code:E9999|schema:ER}", math.MaxInt64))
+	require.Equal(t, http.StatusNoContent, code, "errors are never answered to fail frames")
+	require.Empty(t, body)
+	code, _ = post(lastFrame("ack:work{}", math.MaxInt64))
+	require.Equal(t, http.StatusNoContent, code)
+	code, _ = post(lastFrame("cancel:work{}", math.MaxInt64, "cid:c1"))
+	require.Equal(t, http.StatusNoContent, code, "no error goes into a chain that has ended (ACCP-D28)")
+	code, body = post(lastFrame("req:work{k:1}", math.MaxInt64, "part:1/2"))
+	require.Equal(t, http.StatusBadRequest, code)
+	require.Contains(t, body, "code:E9999")
+	require.NoError(t, s.Close(t.Context()))
+}
+
+// lastFrame is frame for the highest numbers.
+func lastFrame(body string, seq int64, more ...string) []byte {
+	meta := fmt.Sprintf("mid:%012x,seq:%d,ts:%d", math.MaxInt64-seq, seq, time.Now().Unix())
+	return []byte("@a>" + body + "[" + strings.Join(append([]string{meta}, more...), ",") + "]")
+}
+
+// A message of several frames needs a number for each (ACCP-D38).
+func TestPartsAtTheLastNumbers(t *testing.T) {
+	for left := range int64(4) {
+		s := session(t, nil)
+		receive(t, s, lastFrame("ping:heartbeat{}", math.MaxInt64-left))
+		long := func(k string) accp.Param { return text(k, strings.Repeat("abcdef ", 90)) }
+		sent, err := s.Send(t.Context(), msg("req", "a", long("k"), long("l")))
+		if left < 2 {
+			require.ErrorIs(t, err, accp.ErrInternal, "%d left", left)
+			continue
+		}
+		require.NoError(t, err)
+		require.Len(t, sent.Frames, 2)
+		require.Contains(t, string(sent.Frames[1]), fmt.Sprintf(",seq:%d,", int64(math.MaxInt64)-left+2))
+	}
+}
+
+// A receipt that does not fit a frame, since the chain has so long a name, is an
+// error frame without that name.
+func TestAckThatDoesNotFit(t *testing.T) {
+	s, err := accp.NewServer("server", &accp.ServerOptions{Session: accp.SessionOptions{Lenient: true}})
+	require.NoError(t, err)
+	f := "@a>done:x{}[mid:" + strings.Repeat("m", 32700) + ",seq:1,cid:"
+	f += strings.Repeat("c", 65535-len(f)) + "]"
+	r := httptest.NewRequest(http.MethodPost, accp.FramesPath, strings.NewReader(f))
+	r.Header.Set("Content-Type", accp.MediaType)
+	w := httptest.NewRecorder()
+	s.ServeHTTP(w, r)
+	require.Equal(t, http.StatusBadRequest, w.Code)
+	require.Contains(t, w.Body.String(), "@server>fail:error{code:E1001|")
+	require.NoError(t, s.Close(t.Context()))
+}
+
+// What cannot be answered any more since its session has ended is told so in a frame.
+func TestAnswerAfterTheEnd(t *testing.T) {
+	kv := store.NewMemory()
+	s, err := accp.NewServer("server", &accp.ServerOptions{Session: accp.SessionOptions{Store: kv}})
+	require.NoError(t, err)
+	for _, op := range []string{"silent", "polite"} {
+		s.HandleFunc("req", op, func(ctx context.Context, w *accp.Reply, _ *accp.Message) error {
+			if op == "polite" {
+				if err := w.Result(nil); err != nil {
+					return err
+				}
+			}
+			return w.Session().End(ctx, nil)
+		})
+	}
+	post := func(f []byte) *httptest.ResponseRecorder {
+		r := httptest.NewRequest(http.MethodPost, accp.FramesPath, strings.NewReader(string(f)))
+		r.Header.Set("Content-Type", accp.MediaType)
+		w := httptest.NewRecorder()
+		s.ServeHTTP(w, r)
+		return w
+	}
+	w := post(frame("req:silent{}", 5, "sid:s1"))
+	require.Equal(t, http.StatusBadRequest, w.Code)
+	require.Regexp(t, `^@server>fail:error\{code:E9999\|.*,seq:1,ts:[0-9]+,cid:[0-9a-f]{12}\]\n$`, w.Body.String())
+	require.Empty(t, keysOf(t, kv), "though the context of the handler ends with the session")
+	w = post(frame("req:polite{}", 5, "sid:s1"))
+	require.Equal(t, http.StatusOK, w.Code, w.Body.String())
+	require.Contains(t, w.Body.String(), ",seq:6,", "the name began anew, and what was answered before the end is sent")
+	require.NoError(t, s.Close(t.Context()))
+	require.Empty(t, keysOf(t, kv))
+}
+
+// A reply that is forgotten is an error of the handler.
+func TestNoReply(t *testing.T) {
+	d := newDesk(t, nil)
+	said := make(chan error, 1)
+	d.HandleFunc("req", "nothing", func(_ context.Context, w *accp.Reply, _ *accp.Message) error {
+		said <- w.Send(nil)
+		return nil
+	})
+	_, err := d.http(t, nil).Call(t.Context(), msg("req", "nothing"))
+	require.NoError(t, err)
+	require.ErrorContains(t, <-said, "no message")
+	_, err = d.dial(t, nil).Call(t.Context(), nil)
+	require.ErrorContains(t, err, "no message")
+}
+
+// losing loses the requests that it is told to.
+type losing struct {
+	http.RoundTripper
+	lose atomic.Int64 // the one with this number, counted from now
+	late atomic.Bool  // after the server had it
+}
+
+var errLost = errors.New("the line is cut")
+
+func (l *losing) RoundTrip(r *http.Request) (*http.Response, error) {
+	if l.lose.Add(-1) != 0 {
+		return l.RoundTripper.RoundTrip(r)
+	}
+	if l.late.Load() {
+		res, err := l.RoundTripper.RoundTrip(r)
+		if err != nil {
+			return nil, err
+		}
+		res.Body.Close()
+	}
+	return nil, errLost
+}
+
+// An exchange of registries that broke off is finished by the next one, wherever it
+// broke off (ACCP-D48, e.6).
+func TestHelloAgain(t *testing.T) {
+	for lost := int64(1); lost <= 3; lost++ {
+		for _, late := range []bool{false, true} {
+			t.Run(fmt.Sprint(lost, late), func(t *testing.T) {
+				d := newDesk(t, nil)
+				line := &losing{RoundTripper: d.client.Transport}
+				line.late.Store(late)
+				r := accp.NewRegistry()
+				require.NoError(t, r.Register(accp.Schema{Code: "NO", Name: "note", Version: 1, Fields: []string{"text"}}))
+				c := d.http(t, &accp.ClientOptions{SessionID: "h1", HTTPClient: &http.Client{Transport: line}, Session: accp.SessionOptions{Registry: r}})
+				line.lose.Store(lost)
+				synced, err := c.Hello(t.Context())
+				if line.lose.Load() > 0 {
+					require.NoError(t, err)
+					require.True(t, synced)
+					return // there are not so many requests
+				}
+				require.ErrorIs(t, err, errLost)
+				if synced, err = c.Hello(t.Context()); errors.Is(err, accp.ErrSequenceGap) {
+					synced, err = c.Hello(t.Context()) // the peer missed a number
+				}
+				require.NoError(t, err)
+				if lost == 1 && late {
+					require.False(t, synced, "the peer sends its schemas once, and they are lost")
+					return
+				}
+				require.True(t, synced)
+				s, ok := d.Session("h1")
+				require.True(t, ok)
+				require.Equal(t, r.Hash(), s.Registry().Hash())
+			})
+		}
+	}
+}
+
+// A state that may not have come is sent again, though this side has it already
+// (ACCP-D46).
+func TestSyncAgain(t *testing.T) {
+	d := newDesk(t, nil)
+	line := &losing{RoundTripper: d.client.Transport}
+	c := d.http(t, &accp.ClientOptions{SessionID: "h1", HTTPClient: &http.Client{Transport: line}})
+	want := accp.Params{text("phase", "plan")}
+	require.NoError(t, c.Sync(t.Context(), accp.Params{text("phase", "begin")}))
+	line.lose.Store(1)
+	require.ErrorIs(t, c.Sync(t.Context(), want), errLost)
+	err := c.Sync(t.Context(), want)
+	if errors.Is(err, accp.ErrSequenceGap) {
+		err = c.Sync(t.Context(), want)
+	}
+	require.NoError(t, err)
+	s, ok := d.Session("h1")
+	require.True(t, ok)
+	_, state := s.State()
+	require.Equal(t, "plan", state.Text("phase"))
+	sent := c.Session().Stats().Sent
+	require.NoError(t, c.Sync(t.Context(), want))
+	require.Equal(t, sent, c.Session().Stats().Sent, "nothing to send")
+}
