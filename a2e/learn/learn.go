@@ -128,10 +128,11 @@ type refinement struct {
 
 // keep records what stands at position i of a request, once if the request is made
 // again. Agents choose the ids of their requests, so that those of two sessions
-// may be equal.
+// may be equal; a session without handshake has no id that would tell it apart.
 func (k *keeper) keep(ctx context.Context, stream string, call *a2e.Call, i int, v json.RawMessage) error {
-	id := call.Session.ID() + "/" + call.ID() + "/" + strconv.Itoa(i)
-	if len(id) > store.MaxKey {
+	session := call.Session.ID()
+	id := session + "/" + call.ID() + "/" + strconv.Itoa(i)
+	if session == "" || len(id) > store.MaxKey {
 		id = ""
 	}
 	_, err := k.opts.Store.Append(ctx, stream, id, v, k.opts.Keep)

@@ -146,29 +146,33 @@ func TestRefinement(t *testing.T) {
 	require.ErrorIs(t, err, a2e.ErrUnsupported)
 }
 
-// Two agents may choose the same ids for their requests: what both say is kept.
+// Two agents may choose the same ids for their requests: what both say is kept, with
+// handshakes or without.
 func TestEqualIDsOfTwoSessions(t *testing.T) {
-	kept := store.NewMemory()
-	h := a2e.NewHost(nil).Add(learn.NewPlugin(&learn.Options{Store: kept}))
-	for range 2 {
-		agent, host := a2e.Pipe()
-		served := make(chan error, 1)
-		go func() { served <- h.Serve(context.Background(), host) }()
-		in := bufio.NewReader(agent)
-		for _, line := range []string{
-			`{"a2e":"1.0","type":"handshake/req","id":"h","ts":1,"agent_id":"t","agent_caps":["learning"]}`,
-			`{"a2e":"1.0","type":"learn/experience/req","id":"a1b2c3","ts":1,"experiences":[{}]}`,
-		} {
-			_, err := io.WriteString(agent, line+"\n")
+	const shake = `{"a2e":"1.0","type":"handshake/req","id":"h","ts":1,"agent_id":"t","agent_caps":["learning"]}`
+	const tell = `{"a2e":"1.0","type":"learn/experience/req","id":"a1b2c3","ts":1,"experiences":[{}]}`
+	for name, lines := range map[string][]string{"handshake": {shake, tell}, "none": {tell}} {
+		t.Run(name, func(t *testing.T) {
+			kept := store.NewMemory()
+			h := a2e.NewHost(&a2e.HostOptions{WithoutHandshake: name == "none"}).Add(learn.NewPlugin(&learn.Options{Store: kept}))
+			for range 2 {
+				agent, host := a2e.Pipe()
+				served := make(chan error, 1)
+				go func() { served <- h.Serve(context.Background(), host) }()
+				in := bufio.NewReader(agent)
+				for _, line := range lines {
+					_, err := io.WriteString(agent, line+"\n")
+					require.NoError(t, err)
+					answer, err := in.ReadString('\n')
+					require.NoError(t, err)
+					require.NotContains(t, answer, `"type":"error"`)
+				}
+				require.NoError(t, agent.Close())
+				<-served
+			}
+			list, err := kept.Read(t.Context(), learn.ExperienceStream, 0, 10)
 			require.NoError(t, err)
-			answer, err := in.ReadString('\n')
-			require.NoError(t, err)
-			require.NotContains(t, answer, `"type":"error"`)
-		}
-		require.NoError(t, agent.Close())
-		<-served
+			require.Len(t, list, 2)
+		})
 	}
-	list, err := kept.Read(t.Context(), learn.ExperienceStream, 0, 10)
-	require.NoError(t, err)
-	require.Len(t, list, 2)
 }
