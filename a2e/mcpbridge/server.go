@@ -336,8 +336,11 @@ func (s *server) ReadResource(ctx context.Context, uri string) ([]mcp.ResourceCo
 func (s *server) Subscribe(ctx context.Context, uri string) error {
 	_, err := ask(ctx, s, a2e.ErrMCPResourceNotFound, func(c *sdk.ServerCapabilities) bool { return c.Resources != nil && c.Resources.Subscribe },
 		func(ctx context.Context, l *link) (struct{}, error) {
+			if !listens(l) {
+				return struct{}{}, l.Subscribe(ctx, &sdk.SubscribeParams{URI: uri})
+			}
 			acked := l.acks.of(uri)
-			if err := l.Subscribe(ctx, &sdk.SubscribeParams{URI: uri}); err != nil || !listens(l) {
+			if err := l.Subscribe(ctx, &sdk.SubscribeParams{URI: uri}); err != nil {
 				return struct{}{}, err
 			}
 			ctx, cancel := context.WithTimeout(ctx, s.c.opts.ConnectTimeout)
