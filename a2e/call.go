@@ -341,12 +341,16 @@ func (s *Session) openState(ctx context.Context, p *Plugin, state *pluginState) 
 	}()
 	state.err = errors.New("a2e: the plugin panicked") // unless it gets to the end
 	value, err := p.Open(s)
-	if err == nil {
-		if err = s.restore(ctx, p, value); err != nil {
+	if err != nil {
+		state.err = err
+		return
+	}
+	defer func() {
+		if state.err != nil { // or it panicked
 			s.closeState(p, value)
 		}
-	}
-	state.value, state.err = value, err
+	}()
+	state.value, state.err = value, s.restore(ctx, p, value)
 }
 
 // closeState ends a state. A plugin that panics is nobody else's concern.

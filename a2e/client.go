@@ -29,7 +29,7 @@ type ClientOptions struct {
 	AgentID string
 
 	// Capabilities are those to ask for, and feature flags. What is not asked for
-	// cannot be called; without any, that is every plug-in.
+	// cannot be called, so without any no plugin can.
 	Capabilities []string
 
 	// Token is the shared secret.

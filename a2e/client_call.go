@@ -173,7 +173,9 @@ func (c *Client) Stream(ctx context.Context, msgType string, body any, opts *Cal
 	s.p, s.err = c.newPending(msgType, body)
 	if s.err == nil {
 		s.ctx, s.cancel = context.WithTimeout(ctx, deadlineOf(&s.p.msg.Message, timeout))
-		s.err = c.begun(s.p)
+		if s.err = c.begun(s.p); s.err != nil {
+			s.cancel()
+		}
 	}
 	return s
 }

@@ -486,6 +486,30 @@ func TestNothingIsSentInVain(t *testing.T) {
 	})
 }
 
+// watched is a context that notices when nobody listens to its end any more.
+type watched struct {
+	context.Context
+	done  chan struct{}
+	freed *atomic.Bool
+}
+
+func (w watched) Done() <-chan struct{} { return w.done }
+
+func (w watched) AfterFunc(func()) (stop func() bool) {
+	return func() bool { w.freed.Store(true); return true }
+}
+
+// A stream that could not begin holds on to nothing.
+func TestStreamThatNeverBegan(t *testing.T) {
+	agent, _ := a2e.Pipe()
+	c := a2e.NewClient(agent, nil)
+	var freed atomic.Bool
+	_, err := c.Stream(watched{t.Context(), make(chan struct{}), &freed}, "demo/ask/req", nil, nil).Answer()
+	require.ErrorIs(t, err, a2e.ErrNotConnected)
+	require.True(t, freed.Load())
+	require.NoError(t, c.Close())
+}
+
 // Sending without waiting for an answer waits for a host that does not read, so
 // that nothing piles up.
 func TestSendWaitsForTheHost(t *testing.T) {

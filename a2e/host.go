@@ -340,24 +340,25 @@ func (h *Host) Shutdown(ctx context.Context) error {
 	for _, s := range list {
 		s.drain(h.limits.MaxDrain)
 	}
-	var err error
 	for _, s := range list {
 		select {
 		case <-s.finished:
 		case <-ctx.Done():
-			err = ctx.Err()
-			s.abort()
-			<-s.finished
+			_ = h.Close() // never fails
+			return ctx.Err()
 		}
 	}
-	return err
+	return nil
 }
 
 // Close ends the host at once: every unfinished request is answered with a
 // timeout. It returns when all sessions are gone.
 func (h *Host) Close() error {
-	for _, s := range h.shut() {
-		s.drain(0)
+	list := h.shut()
+	for _, s := range list {
+		s.abort()
+	}
+	for _, s := range list {
 		<-s.finished
 	}
 	return nil

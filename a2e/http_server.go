@@ -76,6 +76,7 @@ type httpSession struct {
 	reader context.CancelFunc
 	turn   *turn       // identifies the reader
 	gone   *time.Timer // idle, or closed and never read
+	over   bool        // forgotten: no timer holds it any more
 }
 
 // A turn identifies a reader by its address, so it must not be empty: pointers to
@@ -236,7 +237,7 @@ func (x *HTTPHandler) create(w http.ResponseWriter) {
 func (x *HTTPHandler) expire(hs *httpSession) {
 	hs.mu.Lock()
 	defer hs.mu.Unlock()
-	if hs.gone == nil {
+	if hs.gone == nil && !hs.over {
 		hs.gone = time.AfterFunc(x.patience(), func() { x.idle(hs) })
 	}
 }
@@ -262,7 +263,7 @@ func (x *HTTPHandler) closed(hs *httpSession) {
 // idle ends a session that nobody used for too long.
 func (x *HTTPHandler) idle(hs *httpSession) {
 	hs.mu.Lock()
-	if hs.reader != nil {
+	if hs.reader != nil && !hs.over {
 		hs.gone.Reset(x.patience())
 		hs.mu.Unlock()
 		return
@@ -277,10 +278,12 @@ func (x *HTTPHandler) forget(hs *httpSession) {
 	delete(x.sessions, hs.secret)
 	x.mu.Unlock()
 	hs.mu.Lock()
+	defer hs.mu.Unlock()
+	hs.over = true
 	if hs.gone != nil {
 		hs.gone.Stop()
+		hs.gone = nil
 	}
-	hs.mu.Unlock()
 }
 
 // find returns the session of a request, or answers that there is none. A closed

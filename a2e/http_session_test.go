@@ -6,6 +6,7 @@ package a2e
 import (
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -59,5 +60,29 @@ func TestClosedSessionsAreForgotten(t *testing.T) {
 		require.Equal(t, 1, kept())
 		time.Sleep(15 * time.Minute)
 		require.Zero(t, kept())
+	})
+}
+
+// Nor is anything kept of a session that was read to its end.
+func TestReadSessionsAreForgotten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		x := NewHTTPHandler(NewHost(nil), nil)
+		ask := func(method, path, secret, body string) {
+			r := httptest.NewRequest(method, path, strings.NewReader(body))
+			r.Header.Set(sessionHeader, secret)
+			w := httptest.NewRecorder()
+			x.ServeHTTP(w, r)
+			require.Equal(t, http.StatusOK, w.Code)
+		}
+		ask(http.MethodPost, "/session", "", "")
+		require.Len(t, x.sessions, 1)
+		for secret, hs := range x.sessions {
+			ask(http.MethodPost, "/send", secret, `{"a2e":"1.0","type":"ping","id":"p","ts":1}`)
+			ask(http.MethodPost, "/send", secret, `{"a2e":"1.0","type":"shutdown","id":"s","ts":1}`)
+			ask(http.MethodGet, "/stream", secret, "")
+			synctest.Wait()
+			require.Nil(t, hs.gone, "a timer keeps it")
+		}
+		require.Empty(t, x.sessions)
 	})
 }

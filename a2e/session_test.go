@@ -6,6 +6,7 @@ package a2e_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -178,6 +179,72 @@ func TestPluginsPanicAtTheEnd(t *testing.T) {
 		require.NoError(t, h.Close())
 		require.EqualValues(t, 2, closed.Load())
 	})
+}
+
+// A state that a snapshot cannot be restored into is closed, whatever the plugin does
+// about it (A2E-148).
+func TestRestorePanics(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		opened, closed := 0, 0
+		kept := a2e.NewSnapshots(store.NewMemory())
+		require.NoError(t, kept.Save(t.Context(), "demo", "key", json.RawMessage("{}")))
+		h := a2e.NewHost(&a2e.HostOptions{Snapshots: kept, SnapshotKey: func(*a2e.Session) string { return "key" }}).Add(&a2e.Plugin{
+			Name: "demo", Capability: "demo",
+			Open:  func(*a2e.Session) (any, error) { opened++; return "state", nil },
+			Close: func(any) { closed++ },
+			Snapshot: &a2e.PluginSnapshot{
+				Save:    func(context.Context, any) (json.RawMessage, error) { return nil, nil },
+				Restore: func(context.Context, any, json.RawMessage) error { panic("as told") },
+			},
+			Routes: []a2e.Route{a2e.NewRoute("demo/ask/req", func(context.Context, *a2e.Call, *struct{}) (*struct{}, error) { return nil, nil })}})
+		c := a2etest.Connect(t, h, nil)
+		for range 2 {
+			_, err := c.Do(t.Context(), "demo/ask/req", &struct{}{}, nil)
+			require.ErrorIs(t, err, a2e.ErrRuntime)
+		}
+		require.NoError(t, c.Close())
+		require.NoError(t, h.Close())
+		require.Equal(t, 2, opened)
+		require.Equal(t, 2, closed)
+		_, err := kept.Load(t.Context(), "demo", "key")
+		require.NoError(t, err, "nothing is overwritten")
+	})
+}
+
+// The end of a host ends all sessions at once: none of them waits for the handlers of
+// another.
+func TestHostEndsAllSessionsAtOnce(t *testing.T) {
+	for name, stop := range map[string]func(*a2e.Host) error{
+		"close": (*a2e.Host).Close,
+		"shutdown": func(h *a2e.Host) error {
+			ctx, cancel := context.WithCancel(context.Background())
+			cancel()
+			if err := h.Shutdown(ctx); !errors.Is(err, context.Canceled) {
+				return fmt.Errorf("shutdown: %w", err)
+			}
+			return nil
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				h := a2e.NewHost(nil).Add(&a2e.Plugin{Name: "demo", Capability: "demo", Routes: []a2e.Route{
+					a2e.NewRoute("demo/tidy/req", func(ctx context.Context, _ *a2e.Call, _ *struct{}) (*struct{}, error) {
+						<-ctx.Done()
+						time.Sleep(time.Minute)
+						return nil, nil
+					})}})
+				for range 3 {
+					r := open(t, h)
+					r.shake(`"demo"`)
+					r.send(message("demo/tidy/req", "0", ""))
+				}
+				synctest.Wait()
+				start := time.Now()
+				require.NoError(t, stop(h))
+				require.Equal(t, time.Minute, time.Since(start))
+			})
+		})
+	}
 }
 
 // The id of a request stands in its answer, whatever a handler left there.
