@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -421,8 +422,11 @@ type Session struct {
 func (c *Client) CreateSession(ctx context.Context, p *CreateSessionParams) (*Session, error) {
 	m := &CreateSession{}
 	if p != nil {
-		m = &CreateSession{SessionID: p.ID, TTLSeconds: int64((p.TTL + time.Second - 1) / time.Second), SecurityContext: p.SecurityContext,
-			Metadata: p.Metadata, Header: Header{CorrelationID: p.CorrelationID}}
+		m = &CreateSession{SessionID: p.ID, TTLSeconds: int64((p.TTL + time.Second - 1) / time.Second),
+			Metadata: maps.Clone(p.Metadata), Header: Header{CorrelationID: p.CorrelationID}}
+		if wish := p.SecurityContext; wish != nil {
+			m.SecurityContext = &SecurityContext{PrincipalID: wish.PrincipalID, TenantID: wish.TenantID, Claims: maps.Clone(wish.Claims)}
+		}
 	}
 	got, err := c.request(ctx, m)
 	if err != nil {

@@ -213,3 +213,34 @@ func TestClientKeepsMetadata(t *testing.T) {
 		require.Equal(t, "before", <-seen)
 	})
 }
+
+// The same for what waits to be sent.
+func TestClientKeepsSessionParams(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		goOn := make(chan struct{})
+		var sent *CreateSession
+		conn := newScripted(func(m Message) {
+			<-goOn
+			if m, ok := m.(*CreateSession); ok {
+				sent = m
+			}
+		})
+		c := NewClient(func(context.Context) (Conn, error) { return conn, nil }, nil)
+		defer func() { require.NoError(t, c.Close()) }()
+		ctx, cancel := context.WithCancel(t.Context())
+		p := &CreateSessionParams{Metadata: map[string]string{"k": "before"}, SecurityContext: &SecurityContext{Claims: map[string]string{"k": "before"}}}
+		ended := make(chan error, 1)
+		go func() {
+			_, err := c.CreateSession(ctx, p)
+			ended <- err
+		}()
+		synctest.Wait()
+		cancel()
+		require.ErrorIs(t, <-ended, context.Canceled)
+		p.Metadata["k"], p.SecurityContext.Claims["k"], p.SecurityContext.TenantID = "after", "after", "after"
+		close(goOn)
+		synctest.Wait()
+		require.Equal(t, map[string]string{"k": "before"}, sent.Metadata)
+		require.Equal(t, &SecurityContext{Claims: map[string]string{"k": "before"}}, sent.SecurityContext)
+	})
+}
