@@ -52,9 +52,13 @@ func (s *Session) saveInfo(ctx context.Context, cp *CheckpointInfo) error {
 		Param{"summary", String(cp.Summary)}, Param{"tokens", Int(int64(cp.SummaryTokens))}, Param{"trigger", Array(trigger...)}), s.opts.Keep)
 }
 
-// learn adds a checkpoint to those that are known, in the order of their numbers.
+// learn adds a checkpoint to those that are known, in the order of their numbers. The
+// oldest are forgotten when they expire; all of them are not looked at each time.
 func (s *Session) learn(k knownCheckpoint) {
-	s.checkpoints = slices.DeleteFunc(s.checkpoints, func(o knownCheckpoint) bool { return past(o.until) })
+	for len(s.checkpoints) > 0 && past(s.checkpoints[0].until) {
+		s.checkpoints[0] = knownCheckpoint{}
+		s.checkpoints = s.checkpoints[1:]
+	}
 	at, found := slices.BinarySearchFunc(s.checkpoints, k.n, func(o knownCheckpoint, n int64) int { return cmp.Compare(o.n, n) })
 	if !found {
 		s.checkpoints = slices.Insert(s.checkpoints, at, k)
