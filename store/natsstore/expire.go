@@ -47,8 +47,14 @@ const (
 // lifetimes are the steps of a stream, in order.
 type lifetimes struct {
 	seq   uint64 // of the message; 0 if there is none
+	now   int64  // a moment before they were looked at
 	steps []step
 }
+
+// alive reports whether what has that position and its own expiry is alive. What
+// was dead before the steps were looked at is dead for good. At any later moment
+// it may be that another Expire has saved it in time.
+func (l lifetimes) alive(seq uint64, own int64) bool { return alive(l.expiry(seq, own), l.now) }
 
 // expiry returns when what has that position and its own expiry expires.
 func (l lifetimes) expiry(seq uint64, own int64) int64 {
@@ -65,11 +71,14 @@ func (l lifetimes) expiry(seq uint64, own int64) int64 {
 }
 
 func (s *Store) lifetimes(ctx context.Context, stream string) (lifetimes, error) {
+	now := s.clock.now()
 	m, err := s.fetch(ctx, s.log, lastOf(s.log.prefix+"m."+stream))
 	if err != nil || m == nil {
-		return lifetimes{}, err
+		return lifetimes{now: now}, err
 	}
-	return lifetimesOf(m), nil
+	l := lifetimesOf(m)
+	l.now = now
+	return l, nil
 }
 
 func lifetimesOf(m *stored) lifetimes {
@@ -168,13 +177,12 @@ func (s *Store) clearBelow(ctx context.Context, stream string, seq uint64) error
 // settle removes what is dead by the steps of a stream, as far as that makes
 // them shorter, and returns those that still matter.
 func (s *Store) settle(ctx context.Context, stream string, l lifetimes) (lifetimes, error) {
-	now := s.clock.now()
 	if len(l.steps) == 0 {
 		return l, nil
 	}
 	last := l.steps[len(l.steps)-1]
 	one := []step{{seq: last.seq, at: math.MinInt64, until: last.until}}
-	if last.until <= now { // and so is all below it
+	if last.until <= l.now { // and so is all below it
 		l.steps = one
 		return l, s.clearBelow(ctx, stream, last.seq)
 	}
@@ -182,7 +190,7 @@ func (s *Store) settle(ctx context.Context, stream string, l lifetimes) (lifetim
 		return l, nil
 	}
 	for _, kind := range []string{"r.", "a."} {
-		if err := s.bury(ctx, stream, kind, l, 1, now); err != nil {
+		if err := s.bury(ctx, stream, kind, l, 1); err != nil {
 			return l, err
 		}
 	}
@@ -193,7 +201,7 @@ func (s *Store) settle(ctx context.Context, stream string, l lifetimes) (lifetim
 // bury removes what is dead in one stream, of one kind and from that number on.
 // Of records it is enough to look at those that l says something about; what is
 // left of one may have been written later.
-func (s *Store) bury(ctx context.Context, stream, kind string, l lifetimes, seq uint64, now int64) error {
+func (s *Store) bury(ctx context.Context, stream, kind string, l lifetimes, seq uint64) error {
 	for {
 		page, more, err := s.page(ctx, s.log.prefix+kind+stream+".*", seq, batchMost)
 		if err != nil {
@@ -204,7 +212,7 @@ func (s *Store) bury(ctx context.Context, stream, kind string, l lifetimes, seq 
 				return nil
 			}
 			seq = m.seq + 1
-			if k := s.markOf(m); !alive(l.expiry(k.seq, k.own), now) {
+			if k := s.markOf(m); !l.alive(k.seq, k.own) {
 				if err := s.remove(ctx, s.log, m.seq); err != nil {
 					return err
 				}

@@ -46,9 +46,11 @@ func (m *stored) expires() int64 {
 	return after(m.at, time.Duration(ttl))
 }
 
-// isThere reports whether m is a key that is neither deleted nor expired.
-func (s *Store) isThere(m *stored) bool {
-	return m != nil && m.header.Get(goneHeader) == "" && alive(m.expires(), s.clock.now())
+// isThere reports whether m is a key that is neither deleted nor expired. The
+// moment is one before m was looked at: at any later one it may be that it has
+// expired, but that what replaced it in time has not.
+func isThere(m *stored, now int64) bool {
+	return m != nil && m.header.Get(goneHeader) == "" && alive(m.expires(), now)
 }
 
 func alive(expires, now int64) bool { return expires == 0 || now < expires }
@@ -123,11 +125,12 @@ func (s *Store) Get(ctx context.Context, key string) (store.Entry, error) {
 		return store.Entry{}, err
 	}
 	defer end()
+	now := s.clock.now()
 	m, err := s.fetch(ctx, s.kv, lastOf(s.keySubject(key)))
 	if err != nil {
 		return store.Entry{}, err
 	}
-	if !s.isThere(m) {
+	if !isThere(m, now) {
 		return store.Entry{}, store.ErrNotFound
 	}
 	return s.entry(key, m), nil
@@ -147,11 +150,12 @@ func (s *Store) Create(ctx context.Context, key string, value []byte, ttl time.D
 		if !errors.Is(err, errConflict) {
 			return rev, err
 		}
+		now := s.clock.now()
 		m, err := s.fetch(ctx, s.kv, lastOf(subject))
 		if err != nil {
 			return 0, err
 		}
-		if s.isThere(m) {
+		if isThere(m, now) {
 			return 0, store.ErrExists
 		}
 		last = 0
@@ -186,11 +190,12 @@ func (s *Store) Update(ctx context.Context, key string, value []byte, rev store.
 
 // at checks that the key of subject is there at that revision.
 func (s *Store) at(ctx context.Context, subject string, rev store.Revision) error {
+	now := s.clock.now()
 	m, err := s.fetch(ctx, s.kv, lastOf(subject))
 	switch {
 	case err != nil:
 		return err
-	case !s.isThere(m):
+	case !isThere(m, now):
 		return store.ErrNotFound
 	case m.seq != uint64(rev):
 		return store.ErrConflict
@@ -207,11 +212,12 @@ func (s *Store) Delete(ctx context.Context, key string, rev store.Revision) erro
 	defer end()
 	subject := s.keySubject(key)
 	for {
+		now := s.clock.now()
 		m, err := s.fetch(ctx, s.kv, lastOf(subject))
 		switch {
 		case err != nil:
 			return err
-		case !s.isThere(m):
+		case !isThere(m, now):
 			return nil
 		case rev != 0 && m.seq != uint64(rev):
 			return store.ErrConflict

@@ -120,6 +120,7 @@ func (s *Store) entriesOf(ctx context.Context, keys []string) ([]store.Entry, er
 	found := make([]*stored, len(keys))
 	faults := make([]error, len(keys))
 	var wg sync.WaitGroup
+	now := s.clock.now()
 	for i, key := range keys {
 		wg.Go(func() { found[i], faults[i] = s.fetch(ctx, s.kv, lastOf(s.keySubject(key))) })
 	}
@@ -129,7 +130,7 @@ func (s *Store) entriesOf(ctx context.Context, keys []string) ([]store.Entry, er
 		if faults[i] != nil {
 			return entries, faults[i]
 		}
-		if s.isThere(m) {
+		if isThere(m, now) {
 			entries = append(entries, s.entry(keys[i], m))
 		}
 	}

@@ -143,13 +143,12 @@ func (s *Store) known(ctx context.Context, stream, id string) (seq, last uint64,
 	if err != nil {
 		return 0, 0, err
 	}
-	now := s.clock.now()
 	for _, k := range []*mark{s.markOf(record), s.markOf(acked)} {
 		if k == nil {
 			continue
 		}
 		last = max(last, k.at)
-		if alive(lives.expiry(k.seq, k.own), now) {
+		if lives.alive(k.seq, k.own) {
 			seq = k.seq
 		}
 	}
@@ -202,12 +201,11 @@ func (s *Store) read(ctx context.Context, stream string, after uint64, limit int
 		if err != nil {
 			return nil, err
 		}
-		now := s.clock.now()
 		for _, m := range page {
 			after = m.seq
 			fact := s.factOf(m)
 			expires := lives.expiry(m.seq, fact.own)
-			if !alive(expires, now) {
+			if !alive(expires, lives.now) {
 				continue
 			}
 			s.records.put(m.seq, fact)
@@ -381,7 +379,7 @@ func (s *Store) keepID(ctx context.Context, fact recordFact, seq uint64) error {
 		return err
 	}
 	until := l.expiry(seq, m.expires())
-	if until == 0 || !alive(until, s.clock.now()) {
+	if until == 0 || !alive(until, l.now) {
 		return nil
 	}
 	h := nats.Header{seqHeader: {strconv.FormatUint(seq, 10)}, atHeader: {strconv.FormatInt(until, 10)}}

@@ -192,8 +192,9 @@ func TestAckAfterExpire(t *testing.T) {
 	_, err := s.Append(ctx, "s", "0", nil, 0)
 	require.NoError(t, err)
 
-	openOn(t, srv, natsstore.Forgets(&natsstore.Options{Sweep: 100 * time.Millisecond}, time.Millisecond))
+	sweeper, _ := openOn(t, srv, natsstore.Forgets(&natsstore.Options{Sweep: 100 * time.Millisecond}, time.Millisecond))
 	require.Eventually(t, func() bool { return messages(t, nc, "fivewire_log") == 1 }, time.Minute, 20*time.Millisecond)
+	require.NoError(t, sweeper.Close()) // it would forget what comes next while that matters
 	for i := 1; i < len(seqs); i++ {
 		_, err := s.Append(ctx, "s", fmt.Sprint(i), nil, 0)
 		require.NoError(t, err)

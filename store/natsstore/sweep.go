@@ -43,8 +43,9 @@ func (s *Store) trySweep() time.Duration {
 // nothing wrong, only twice the work.
 func (s *Store) lease() bool {
 	subject, life := s.kv.prefix+"sweep", max(s.opts.Sweep/2, time.Second)
+	now := s.clock.now()
 	m, err := s.fetch(s.life, s.kv, lastOf(subject))
-	if err != nil || s.isThere(m) {
+	if err != nil || isThere(m, now) {
 		return false
 	}
 	last := uint64(0)
@@ -140,7 +141,7 @@ func (s *Store) sweepKeys(ctx context.Context) (removed int, err error) {
 		return together(gone...)
 	}
 	err = s.scan(ctx, s.kv, func(m *stored) error {
-		if s.isThere(m) || m.header.Get(ttlHeader) != "" {
+		if isThere(m, s.clock.now()) || m.header.Get(ttlHeader) != "" {
 			return nil
 		}
 		gone = append(gone, func() error { return s.purge(ctx, s.kv, m.subject, m.seq+1) })
@@ -184,14 +185,13 @@ func (s *Store) sweepStream(ctx context.Context, stream string, f *find) (remove
 	if err != nil {
 		return 0, err
 	}
-	now := s.clock.now()
-	if n := len(l.steps); n > 0 && l.steps[n-1].until <= now {
+	if n := len(l.steps); n > 0 && l.steps[n-1].until <= l.now {
 		if err := s.clearBelow(ctx, stream, l.seq); err != nil {
 			return 0, err
 		}
-		if l.steps[n-1].at <= now-int64(s.opts.lingers) {
+		if l.steps[n-1].at <= l.now-int64(s.opts.lingers) {
 			// Nobody is left who does not know of it.
-			if err := s.bury(ctx, stream, "a.", l, l.seq, now); err != nil {
+			if err := s.bury(ctx, stream, "a.", l, l.seq); err != nil {
 				return removed, err
 			}
 			if err := s.remove(ctx, s.log, l.seq); err != nil {
@@ -202,7 +202,7 @@ func (s *Store) sweepStream(ctx context.Context, stream string, f *find) (remove
 	}
 	var gone []func() error
 	for _, k := range f.dead {
-		if !alive(l.expiry(k.seq, k.own), now) {
+		if !l.alive(k.seq, k.own) {
 			gone = append(gone, func() error { return s.remove(ctx, s.log, k.at) })
 		}
 	}
