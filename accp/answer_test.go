@@ -13,6 +13,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -244,4 +245,85 @@ func TestSyncAgain(t *testing.T) {
 	sent := c.Session().Stats().Sent
 	require.NoError(t, c.Sync(t.Context(), want))
 	require.Equal(t, sent, c.Session().Stats().Sent, "nothing to send")
+}
+
+// Close says that there was no time for a last checkpoint, also of the last session.
+func TestCloseWithoutTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, err := accp.NewServer("server", &accp.ServerOptions{Session: accp.SessionOptions{Store: store.NewMemory(),
+			Summarizer: accp.SummarizerFunc(func(ctx context.Context, _ []accp.Fact, _ []string, _ int) (string, error) {
+				<-ctx.Done()
+				return "", ctx.Err()
+			})}})
+		require.NoError(t, err)
+		r := httptest.NewRequest(http.MethodPost, accp.FramesPath, strings.NewReader(string(frame("wait:x{}", 1, "sid:a"))))
+		r.Header.Set("Content-Type", accp.MediaType)
+		s.ServeHTTP(httptest.NewRecorder(), r)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		require.ErrorIs(t, s.Close(ctx), context.DeadlineExceeded)
+		require.NoError(t, s.Close(t.Context()), "with time it is made")
+	})
+}
+
+// What makes room in a full hot state may bring in the state that another process
+// set meanwhile; the next difference is one to that.
+func TestSyncThatMakesRoom(t *testing.T) {
+	kv := &flaky{KV: store.NewMemory(), fits: func(key string) bool { return strings.Contains(key, "/cold/") }}
+	other := session(t, &accp.SessionOptions{Store: kv, NoAutoCheckpoint: true})
+	m := &meddler{KV: kv, before: func(string, string) error { return nil }}
+	s := session(t, &accp.SessionOptions{Store: m})
+	accp.SetHotLimit(s, 2)
+	kv.fail.Store(true)
+	receive(t, s, frame("ack:x{}", 1))
+	receive(t, s, frame("ack:x{}", 2))
+	kv.fail.Store(false)
+	m.before = func(string, string) error {
+		m.before = func(string, string) error { return nil }
+		_, err := other.Sync(t.Context(), accp.Params{text("theirs", "x")})
+		return err
+	}
+	sent, err := s.Sync(t.Context(), accp.Params{text("ours", "x")})
+	require.NoError(t, err)
+	require.Contains(t, string(sent.Frames[0]), "{delta:{ours:x,theirs:~}|v:2}")
+}
+
+// The same over a connection.
+func TestSyncAgainOverAConnection(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, err := accp.NewServer("server", nil)
+		require.NoError(t, err)
+		silent := true
+		s.HandleFunc("sync", "state", func(ctx context.Context, _ *accp.Reply, _ *accp.Message) error {
+			if silent {
+				silent = false
+				time.Sleep(2 * time.Second)
+			}
+			return nil
+		})
+		p := newPipe()
+		stop := p.serve(s)
+		conn, err := accp.Dial(t.Context(), "ws://x"+accp.WebSocketPath, "client", &accp.DialOptions{HTTPClient: p.client(), SessionID: "w", Timeout: time.Second})
+		require.NoError(t, err)
+		synctest.Wait()
+		want := accp.Params{text("phase", "plan")}
+		frames := func() (n int64, err error) {
+			before := conn.Session().Stats().Sent
+			err = conn.Sync(t.Context(), want)
+			return conn.Session().Stats().Sent - before, err
+		}
+		n, err := frames()
+		require.EqualValues(t, 1, n)
+		require.ErrorIs(t, err, accp.ErrTimeout)
+		time.Sleep(2 * time.Second)
+		n, err = frames()
+		require.NoError(t, err)
+		require.EqualValues(t, 1, n, "it may not have come")
+		n, err = frames()
+		require.NoError(t, err)
+		require.Zero(t, n)
+		require.NoError(t, conn.Close())
+		require.NoError(t, s.Close(t.Context()))
+		stop()
+	})
 }
