@@ -154,7 +154,7 @@ func TestRetry(t *testing.T) {
 // is too slow fails it rather than lose any.
 func TestStream(t *testing.T) {
 	t.Parallel() // it waits most of the time
-	c := dial(t, transports()[0], echoHost(), &a2e.ClientOptions{MaxEvents: 5, CloseWait: time.Second})
+	c := dial(t, transports()[0], echoHost(), &a2e.ClientOptions{MaxEvents: 5, CloseWait: 50 * time.Millisecond})
 	begin := func(tool string) *a2e.Stream {
 		r := a2e.New[tools.CallRequest]()
 		r.ToolName, r.Arguments, r.Streaming, r.Timeout = tool, json.RawMessage(`{}`), true, 60
@@ -581,13 +581,14 @@ func TestInvalidErrorFailsItsCall(t *testing.T) {
 // A message of the host that is too large for the client is passed over, also where
 // the stream is opened again behind what was read (D-06, D-42).
 func TestTooLargeOverHTTP(t *testing.T) {
+	t.Parallel() // it waits most of the time
 	h := echoHost()
 	defer h.Close()
 	web := httptest.NewServer(a2e.NewHTTPHandler(h, nil))
 	defer web.Close()
 	conn, err := a2e.DialHTTP(t.Context(), web.URL, &a2e.HTTPDialOptions{MaxBytes: 10_000})
 	require.NoError(t, err)
-	c := a2e.NewClient(conn, &a2e.ClientOptions{Token: "s3cret", Capabilities: []string{"tools"}, Types: tools.Types()})
+	c := a2e.NewClient(conn, &a2e.ClientOptions{Token: "s3cret", Capabilities: []string{"tools"}, Types: tools.Types(), CloseWait: 50 * time.Millisecond})
 	defer c.Close()
 	_, err = c.Connect(t.Context())
 	require.NoError(t, err)

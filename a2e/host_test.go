@@ -120,23 +120,29 @@ func TestSlowAgent(t *testing.T) {
 		require.ErrorIs(t, err, io.EOF)
 		require.Equal(t, 30*time.Second, time.Since(start))
 	})
-	h := echoHost()
-	r := open(t, h)
-	require.Equal(t, "handshake/resp", r.shake(`"tools"`).Type)
-	before := len(h.Sessions())
-	require.Equal(t, 1, before)
-	// The flood fills the pipe and then the room of the session; memory stays
-	// bounded while the handler waits. Reading on shows that nothing was lost.
-	r.send(message("tool/call/req", "f", `,"tool_name":"flood","arguments":{},"streaming":true,"timeout":1`))
-	time.Sleep(100 * time.Millisecond)
-	for i := int64(0); ; i++ {
-		m := r.next()
-		if m.Type == a2e.TypeError {
-			require.ErrorIs(t, wireError(t, m), a2e.ErrTimeout)
-			break
+	synctest.Test(t, func(t *testing.T) {
+		h := echoHost()
+		r := open(t, h)
+		require.Equal(t, "handshake/resp", r.shake(`"tools"`).Type)
+		before := len(h.Sessions())
+		require.Equal(t, 1, before)
+		// The flood fills the pipe and then the room of the session; memory stays
+		// bounded while the handler waits. Reading on shows that nothing was lost.
+		r.send(message("tool/call/req", "f", `,"tool_name":"flood","arguments":{},"streaming":true,"timeout":1`))
+		time.Sleep(100 * time.Millisecond)
+		for i := int64(0); ; i++ {
+			if i == 200 { // many times what there is room for
+				time.Sleep(time.Second)
+			}
+			m := r.next()
+			if m.Type == a2e.TypeError {
+				require.ErrorIs(t, wireError(t, m), a2e.ErrTimeout)
+				require.Greater(t, i, int64(200))
+				break
+			}
+			require.Equal(t, i, m.Body.(*a2e.EventBody).Seq)
 		}
-		require.Equal(t, i, m.Body.(*a2e.EventBody).Seq)
-	}
+	})
 }
 
 // Exclusive plugins keep their requests, others pass them on (A2E-055, A2E-056,

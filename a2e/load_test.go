@@ -89,7 +89,7 @@ func TestLoad(t *testing.T) {
 	t.Setenv("A2E_TEST_HOST", "load")
 	for _, tr := range transports() {
 		t.Run(tr.name, func(t *testing.T) {
-			c := dial(t, tr, loadHost(), nil)
+			c := dial(t, tr, loadHost(), &a2e.ClientOptions{CloseWait: 50 * time.Millisecond})
 			var all sync.WaitGroup
 			for i := range loadCalls {
 				all.Go(func() {
@@ -117,7 +117,7 @@ func TestLoadHostKilled(t *testing.T) {
 			defer kill()
 			h := loadHost()
 			rw := tr.dial(ctx, t, h)
-			c := a2e.NewClient(rw, &a2e.ClientOptions{Token: "s3cret", Capabilities: []string{"tools"}, Types: tools.Types(), CloseWait: time.Second})
+			c := a2e.NewClient(rw, &a2e.ClientOptions{Token: "s3cret", Capabilities: []string{"tools"}, Types: tools.Types(), CloseWait: 50 * time.Millisecond})
 			_, err := c.Connect(t.Context())
 			require.NoError(t, err)
 			var all sync.WaitGroup
@@ -154,55 +154,69 @@ func TestLoadHostKilled(t *testing.T) {
 	}
 }
 
-// An agent that floods its session with calls and stops reading costs the host no
-// more than the bounds, holds nobody else up, and is cut off in time.
-func TestLoadSilentAgent(t *testing.T) {
+// A silentAgent has a host whose answers and events are long, and floods it with calls
+// without ever reading.
+type silentAgent struct {
+	host *a2e.Host
+	rw   io.ReadWriteCloser
+	sent chan struct{} // closed when it could send nothing more
+}
+
+func newSilentAgent(t *testing.T, stall time.Duration) *silentAgent {
 	big := strings.Repeat("x", 100_000)
+	set := tools.NewSet(nil)
+	tools.AddFunc(set, "big", "", func(context.Context, *a2e.Call, struct{}) (string, error) { return big, nil }, nil)
+	tools.AddFunc(set, "flood", "", func(ctx context.Context, call *a2e.Call, _ struct{}) (any, error) {
+		for {
+			if err := call.Emit(a2e.EventLog, map[string]string{"message": big}); err != nil {
+				return nil, err
+			}
+		}
+	}, nil)
+	a := &silentAgent{sent: make(chan struct{}), host: a2e.NewHost(&a2e.HostOptions{Tokens: []string{"s3cret"}, WriteStall: stall,
+		Limits: a2e.Limits{SessionIdle: time.Second}}).Add(set.Plugin())}
+	t.Cleanup(func() { require.NoError(t, a.host.Close()) })
+	return a
+}
+
+func (a *silentAgent) flood(t *testing.T, tr transport) {
+	a.rw = tr.dial(t.Context(), t, a.host)
+	go func() {
+		defer close(a.sent)
+		if _, err := io.WriteString(a.rw, message("handshake/req", "h", `,"auth_token":"s3cret","agent_caps":["tools"]`)+"\n"); err != nil {
+			return
+		}
+		for i := range 1000 {
+			tool := []string{"big", "flood"}[i%2]
+			line := message("tool/call/req", fmt.Sprint("c", i), `,"tool_name":"`+tool+`","arguments":{},"streaming":true,"timeout":60`)
+			if _, err := io.WriteString(a.rw, line+"\n"); err != nil {
+				return
+			}
+		}
+	}()
+	require.Eventually(t, func() bool { return len(a.host.Sessions()) == 1 }, 10*time.Second, time.Millisecond)
+}
+
+// end closes the connection, which may complain that nobody is there to say goodbye to.
+func (a *silentAgent) end() {
+	_ = a.rw.Close()
+	<-a.sent
+}
+
+// An agent that floods its session with calls and stops reading costs the host no
+// more than the bounds, and holds nobody else up.
+func TestLoadSilentAgent(t *testing.T) {
 	for _, tr := range transports() {
 		if tr.name == "child" {
 			continue // its memory is not ours
 		}
 		t.Run(tr.name, func(t *testing.T) {
-			set := tools.NewSet(nil)
-			tools.AddFunc(set, "big", "", func(context.Context, *a2e.Call, struct{}) (string, error) { return big, nil }, nil)
-			tools.AddFunc(set, "flood", "", func(ctx context.Context, call *a2e.Call, _ struct{}) (any, error) {
-				for {
-					if err := call.Emit(a2e.EventLog, map[string]string{"message": big}); err != nil {
-						return nil, err
-					}
-				}
-			}, nil)
-			host := func(stall time.Duration) *a2e.Host {
-				h := a2e.NewHost(&a2e.HostOptions{Tokens: []string{"s3cret"}, WriteStall: stall,
-					Limits: a2e.Limits{SessionIdle: time.Second}}).Add(set.Plugin())
-				t.Cleanup(func() { require.NoError(t, h.Close()) })
-				return h
-			}
-			flood := func(h *a2e.Host) (rw io.ReadWriteCloser, sent chan struct{}) {
-				rw = tr.dial(t.Context(), t, h)
-				sent = make(chan struct{})
-				go func() {
-					defer close(sent)
-					if _, err := io.WriteString(rw, message("handshake/req", "h", `,"auth_token":"s3cret","agent_caps":["tools"]`)+"\n"); err != nil {
-						return
-					}
-					for i := range 1000 {
-						tool := []string{"big", "flood"}[i%2]
-						line := message("tool/call/req", fmt.Sprint("c", i), `,"tool_name":"`+tool+`","arguments":{},"streaming":true,"timeout":60`)
-						if _, err := io.WriteString(rw, line+"\n"); err != nil {
-							return
-						}
-					}
-				}()
-				require.Eventually(t, func() bool { return len(h.Sessions()) == 1 }, 10*time.Second, time.Millisecond)
-				return rw, sent
-			}
-			h := host(-1) // a limit would be that of the other agent too, however loaded the machine is
+			a := newSilentAgent(t, -1) // a limit would be that of the other agent too, however loaded the machine is
 			runtime.GC()
 			var before, after runtime.MemStats
 			runtime.ReadMemStats(&before)
-			rw, sent := flood(h)
-			other := dial(t, transports()[0], h, nil)
+			a.flood(t, tr)
+			other := dial(t, transports()[0], a.host, nil)
 			for range 20 {
 				_, _, err := echo(t.Context(), other, "big", "0", false)
 				require.NoError(t, err, "others are served")
@@ -210,16 +224,26 @@ func TestLoadSilentAgent(t *testing.T) {
 			runtime.GC()
 			runtime.ReadMemStats(&after)
 			require.Less(t, int64(after.HeapAlloc)-int64(before.HeapAlloc), int64(64<<20))
-			_ = rw.Close() // it may complain that nobody is there to say goodbye to
-			<-sent
-			h = host(300 * time.Millisecond)
-			rw, sent = flood(h)
+			a.end()
+		})
+	}
+}
+
+// Such an agent is cut off in time.
+func TestSilentAgentIsCutOff(t *testing.T) {
+	for _, tr := range transports() {
+		if tr.name == "child" {
+			continue // its sessions are not ours
+		}
+		t.Run(tr.name, func(t *testing.T) {
+			t.Parallel() // it waits most of the time
+			a := newSilentAgent(t, 300*time.Millisecond)
+			a.flood(t, tr)
 			if tr.name == "http" {
-				require.NoError(t, rw.Close()) // a session that nobody reads waits for a reader, and expires
+				require.NoError(t, a.rw.Close()) // a session that nobody reads waits for a reader, and expires
 			}
-			require.Eventually(t, func() bool { return len(h.Sessions()) == 0 }, 20*time.Second, 5*time.Millisecond, "it is cut off")
-			_ = rw.Close()
-			<-sent
+			require.Eventually(t, func() bool { return len(a.host.Sessions()) == 0 }, 20*time.Second, 5*time.Millisecond, "it is cut off")
+			a.end()
 		})
 	}
 }

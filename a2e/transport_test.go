@@ -176,10 +176,17 @@ func echoHost() *a2e.Host {
 	}})
 	wait := a2e.New[tools.Definition]()
 	wait.Name = "wait"
+	enough, end := context.WithCancel(context.Background())
 	set.Add(tools.Tool{Definition: *wait, Run: func(ctx context.Context, _ *a2e.Call, _ json.RawMessage) (any, error) {
-		<-ctx.Done()
+		select {
+		case <-ctx.Done():
+		case <-enough.Done():
+		}
 		return nil, ctx.Err()
 	}})
+	stop := a2e.New[tools.Definition]()
+	stop.Name = "enough"
+	set.Add(tools.Tool{Definition: *stop, Run: func(context.Context, *a2e.Call, json.RawMessage) (any, error) { end(); return nil, nil }})
 	flood := a2e.New[tools.Definition]()
 	flood.Name = "flood"
 	set.Add(tools.Tool{Definition: *flood, Run: func(ctx context.Context, call *a2e.Call, _ json.RawMessage) (any, error) {
@@ -271,6 +278,8 @@ func TestTransports(t *testing.T) {
 			require.ErrorIs(t, err, context.DeadlineExceeded)
 			_, _, err = c.Ping(t.Context())
 			require.NoError(t, err, "a cancelled call leaves the session alone (D-38)")
+			_, _, err = echo(t.Context(), c, "enough", "1", false)
+			require.NoError(t, err, "so that closing does not wait for it")
 		})
 	}
 }
