@@ -54,11 +54,10 @@ type episode struct {
 	values  atomic.Int64 // so that each value is written once
 	latency atomic.Int64 // of the calls, about
 
-	mu      sync.Mutex // guards what follows
-	told    []told
-	revs    []store.Revision // seen somewhere
-	seqs    []uint64
-	unclear int
+	mu   sync.Mutex // guards what follows
+	told []told
+	revs []store.Revision // seen somewhere
+	seqs []uint64
 }
 
 // A told is a call with its answer.
@@ -228,7 +227,6 @@ func (ep *episode) do(s store.Store, c told, patience time.Duration) {
 func (ep *episode) note(c told) {
 	ep.told = append(ep.told, c)
 	if c.done == never {
-		ep.unclear++
 		return
 	}
 	switch c.kind {
@@ -539,6 +537,8 @@ func (ep *episode) explainStream() {
 					// A cursor has passed it, so that it must not appear any more.
 					one.what = fmt.Sprintf("Read passes %d, %s", r.seq, r.value)
 					one.act = func(now streamState) (streamState, bool) { return now, n <= now.last && flags(now, n)&recordIs == 0 }
+				case r.call > c.done:
+					continue // it could not be there
 				default:
 					one.what = fmt.Sprintf("Read misses %d, %s", r.seq, r.value)
 					one.act = func(now streamState) (streamState, bool) { return now, flags(now, n)&recordIs == 0 }

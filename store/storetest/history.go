@@ -29,8 +29,9 @@ type event[S comparable] struct {
 
 const never = math.MaxInt64
 
-// searchMost bounds how many states a search looks at.
-const searchMost = 1 << 20
+// searchMost bounds how many states a search looks at, and so its time and
+// memory. Histories of an engine, sound or not, take some hundreds at most.
+const searchMost = 1 << 17
 
 // explain looks for an order of the events in which each happened at one moment
 // between its call and its return. It returns nothing if there is one, and
@@ -47,14 +48,22 @@ func explain[S comparable](first S, events []event[S]) (trouble string) {
 	if s.from(first, make([]byte, (len(events)+7)/8), 0) {
 		return ""
 	}
-	if s.left == 0 {
-		return fmt.Sprintf("gave up after %d states", searchMost)
-	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "no order of these explains them; at most %d of %d were in their place (marked +):\n", s.most, s.due)
+	if s.left == 0 {
+		fmt.Fprintf(&b, "gave up to look for an order of these after %d states", searchMost)
+	} else {
+		b.WriteString("no order of these explains them")
+	}
+	fmt.Fprintf(&b, "; at most %d of %d were in their place (marked +):\n", s.most, s.due)
+	is := func(i int) bool { return s.best[i/8]>>(i%8)&1 == 1 }
+	limit := s.limit(is)
 	for i, ev := range events {
+		if ev.call > limit { // and so was not to be tried yet
+			fmt.Fprintf(&b, "and %d that came later\n", len(events)-i)
+			break
+		}
 		mark, done := ' ', fmt.Sprint(ev.done)
-		if s.best[i/8]>>(i%8)&1 == 1 {
+		if is(i) {
 			mark = '+'
 		}
 		if ev.done == never {

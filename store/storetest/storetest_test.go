@@ -26,6 +26,7 @@ func TestMemory(t *testing.T) {
 }
 
 func TestMemoryInRealTime(t *testing.T) {
+	t.Parallel() // it mostly waits
 	if testing.Short() {
 		t.Skip("waits for the clock")
 	}
@@ -89,6 +90,7 @@ func runFaulty(t *testing.T, which string) (failed map[string]bool, out string) 
 
 // TestFaults proves that the suite notices what it is for.
 func TestFaults(t *testing.T) {
+	t.Parallel()
 	failedOfAll, outOfAll := runFaulty(t, "all")
 	require.True(t, strings.Contains(outOfAll, "--- PASS: TestFaulty/sound "), "the suite does not get to its end: %s", outOfAll[max(0, len(outOfAll)-4000):])
 	for _, f := range faults {
