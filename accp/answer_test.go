@@ -327,3 +327,37 @@ func TestSyncAgainOverAConnection(t *testing.T) {
 		stop()
 	})
 }
+
+// While the store fails, and with a session that may no longer be used, the client
+// learns which error it is, though that has no place in the order of the session.
+func TestErrorsWithoutSession(t *testing.T) {
+	kv := &flaky{KV: store.NewMemory()}
+	denied := false
+	d := newDesk(t, &accp.ServerOptions{Session: accp.SessionOptions{Store: kv}, Authorize: func(*http.Request, string) error {
+		if denied {
+			return errors.New("not any more")
+		}
+		return nil
+	}})
+	c := d.http(t, &accp.ClientOptions{Tries: 1})
+	call := func() error {
+		_, err := c.Call(t.Context(), msg("ping", "heartbeat"))
+		return err
+	}
+	refused := func(code accp.Code) {
+		t.Helper()
+		var e *accp.Error
+		require.ErrorAs(t, call(), &e)
+		require.Equal(t, code, e.Code)
+		require.True(t, e.Remote)
+	}
+	require.NoError(t, call())
+	kv.fail.Store(true)
+	refused(accp.ErrInternal)
+	kv.fail.Store(false)
+	denied = true
+	refused(accp.ErrPolicyDenied)
+	denied = false
+	refused(accp.ErrSequenceGap) // of the frames that were not taken
+	require.NoError(t, call())
+}

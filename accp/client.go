@@ -402,6 +402,11 @@ func (c *Client) post(ctx context.Context, s *Session, frame []byte) iter.Seq2[*
 				return
 			}
 			r, err := s.Receive(ctx, answer)
+			if errors.Is(err, ErrSequenceGap) {
+				if e := withoutSession(&s.codec, answer); e != nil {
+					err = e
+				}
+			}
 			if err != nil {
 				yield(nil, err)
 				return
@@ -414,6 +419,17 @@ func (c *Client) post(ctx context.Context, s *Session, frame []byte) iter.Seq2[*
 			timer.Reset(c.opts.Timeout)
 		}
 	}
+}
+
+// withoutSession returns what an error frame says that belongs to no session, or nil
+// if frame is none. It comes from a server that cannot use the session, and so has no
+// place in its order (D52).
+func withoutSession(c *Codec, frame []byte) *Error {
+	m, err := c.Decode(frame)
+	if err != nil || m.Meta == nil || m.Meta.SID != "" {
+		return nil
+	}
+	return ErrorOf(m)
 }
 
 // open sends the request and returns the body of the answer.

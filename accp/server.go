@@ -296,12 +296,13 @@ func (s *Server) refuse(e *exchange, err error, frame []byte) error {
 }
 
 // sendError sends an error in the chain of m, or in none if the name of that does
-// not fit a frame. If the session can send nothing any more, the error is a first
-// frame without session (D52).
+// not fit a frame. If the session can send nothing, since it has ended or its store
+// fails, the error is a first frame without session (D52): errors must be readable
+// also then (D35).
 func (e *exchange) sendError(err error, m *Message) error {
 	session := e.session
 	serr := e.out(session, errorMessage(err, m))
-	if errors.Is(serr, errUsedUp) || errors.Is(serr, ErrEnded) {
+	if errors.Is(serr, ErrInternal) {
 		var nerr error
 		if session, nerr = NewSession(session.self, "", &session.opts); nerr != nil {
 			return nerr // cannot be: the name served already

@@ -7,7 +7,6 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/hex"
-	"errors"
 	"log/slog"
 	"math"
 	"strings"
@@ -343,11 +342,9 @@ func (s *Session) next(from string) (int64, error) {
 	return n + 1, nil
 }
 
-// errUsedUp reports that a session has no number for a frame any more (D20).
-var errUsedUp = errors.New("accp: the sequence numbers of the session are used up")
-
+// errNoNumber reports that a session has no number for a frame any more (D20).
 func errNoNumber() error {
-	return &Error{Code: ErrInternal, Message: "no sequence number is left", Cause: errUsedUp}
+	return fail(ErrInternal, "the sequence numbers of the session are used up")
 }
 
 // canAnswer returns an error if the session has no number for an answer.
