@@ -158,7 +158,7 @@ func testBytes(e *env) {
 func testBig(e *env) {
 	sizes := []int{1 << 20}
 	if testing.Short() {
-		sizes = append(sizes, 8<<20)
+		sizes = append(sizes, 2<<20)
 	} else {
 		sizes = append(sizes, store.MaxValue)
 	}
