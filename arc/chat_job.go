@@ -22,17 +22,15 @@ type chatJob struct {
 	stateless bool
 	said      *Message
 	stream    bool
-	kept      bool // what was said is in the store
-	over      bool // the turn is; guarded by the lock of the chat
+	reply     *Message // what a repeated request was answered with before, or nil
+	kept      bool     // what was said is in the store
+	over      bool     // the turn is; guarded by the lock of the chat
 }
 
 // serve answers, in one piece or as a stream.
 func (j *chatJob) serve(ctx context.Context) (any, error) {
-	if j.call.again && !j.stateless {
-		reply, err := j.answered(ctx)
-		if reply != nil || err != nil {
-			return j.repeat(reply, err)
-		}
+	if j.reply != nil {
+		return j.repeat()
 	}
 	if !j.stream || !j.call.out.streams() { // a transport without streams gets it all at once
 		return j.answer(ctx, nil)
@@ -75,20 +73,17 @@ func (j *chatJob) answered(ctx context.Context) (*Message, error) {
 }
 
 // repeat answers with what is there, and gives the turn on.
-func (j *chatJob) repeat(reply *Message, err error) (any, error) {
+func (j *chatJob) repeat() (any, error) {
 	lc := j.chat
 	defer j.table.release(lc)
 	lc.mu.Lock()
 	defer lc.mu.Unlock()
 	lc.starting = false
 	lc.pass()
-	switch {
-	case err != nil:
-		return nil, err
-	case lc.state == nil:
+	if lc.state == nil {
 		return nil, idFault(ErrChatNotFound, "chatId", j.id)
 	}
-	return lc.state.result(reply, !j.first)
+	return lc.state.result(j.reply, !j.first)
 }
 
 // answer runs the handler and gives the turn on. With a sink, the result is nil,

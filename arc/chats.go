@@ -264,8 +264,16 @@ func (j *chatJob) reserve(ctx context.Context) error {
 		return err
 	}
 	if j.call.again && lc.state != nil && lc.state.mark == j.call.mark {
-		lc.starting, lc.busy = true, true // the chat is the one that this request began
-		return nil
+		// The chat is the one that this request began, and others may talk in it.
+		if err := j.await(ctx); err != nil {
+			return err
+		}
+		var err error
+		if j.reply, err = j.answered(ctx); err != nil {
+			lc.pass()
+		}
+		lc.starting = err == nil
+		return err
 	}
 	if fault := lc.state.refuses(j.id, ChatStart); fault != nil {
 		return fault
@@ -307,20 +315,17 @@ func (j *chatJob) take(ctx context.Context) error {
 			return fault
 		}
 	}
-	if lc.busy {
-		if len(lc.waiting) >= c.s.opts.MaxWaiting {
-			return idFault(ErrChatBufferOverflow, "chatId", j.id)
-		}
-		if err := lc.wait(ctx, j.id); err != nil {
-			return err
-		}
+	if err := j.await(ctx); err != nil {
+		return err
 	}
-	lc.busy = true
 	err := c.load(ctx, lc)
 	if fault := lc.state.refuses(j.id, ChatMessage); err == nil && fault != nil {
 		err = fault
 	}
-	if err == nil && lc.state.status == ChatPaused {
+	if err == nil && j.call.again {
+		j.reply, err = j.answered(ctx)
+	}
+	if err == nil && j.reply == nil && lc.state.status == ChatPaused {
 		next := *lc.state
 		next.status, next.updated = ChatActive, now()
 		err = c.save(ctx, lc, &next)
@@ -329,6 +334,22 @@ func (j *chatJob) take(ctx context.Context) error {
 		lc.pass()
 	}
 	return err
+}
+
+// await takes the turn, after those who wait for it. It is called with the lock
+// held and lets go of it while waiting.
+func (j *chatJob) await(ctx context.Context) error {
+	lc := j.chat
+	if lc.busy {
+		if len(lc.waiting) >= j.table.s.opts.MaxWaiting {
+			return idFault(ErrChatBufferOverflow, "chatId", j.id)
+		}
+		if err := lc.wait(ctx, j.id); err != nil {
+			return err
+		}
+	}
+	lc.busy = true
+	return nil
 }
 
 // wait waits for the turn. It is called with the lock held and lets go of it

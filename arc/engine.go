@@ -226,7 +226,7 @@ func (e *taskEngine) create(ctx context.Context, call *Call) (any, error) {
 	if call.again && errors.Is(err, store.ErrExists) {
 		defer e.release(t)
 		defer t.mu.Unlock()
-		return e.begun(ctx, t)
+		return e.begun(ctx, t, call)
 	}
 	if err == nil {
 		err = e.appendFirst(ctx, t, st, item.b)
@@ -256,11 +256,12 @@ func (e *taskEngine) create(ctx context.Context, call *Call) (any, error) {
 // begun answers a request that began a task at a process which died before it
 // answered. The task is there; whoever recovers it has it run or fail. It is
 // called with the lock of the task held.
-func (e *taskEngine) begun(ctx context.Context, t *liveTask) (any, error) {
+func (e *taskEngine) begun(ctx context.Context, t *liveTask, call *Call) (any, error) {
 	ok, err := e.load(ctx, t, true)
 	if err != nil || !ok {
 		return nil, errors.Join(err, errTaskGone)
 	}
+	call.out.agent = t.state.agent // of a group, the instance that has the task (D-04)
 	return t.state.accepted(), nil
 }
 

@@ -44,7 +44,8 @@ func (e *taskEngine) announce() {
 	p.stop, p.done = stop, make(chan struct{})
 	e.renew(ctx)
 	var wg sync.WaitGroup
-	wg.Go(func() { e.keepLease(ctx) })
+	wg.Go(func() { regularly(ctx, e.s.opts.Lease/3, e.renew) })
+	wg.Go(func() { regularly(ctx, e.s.opts.Lease, e.lookAtAll) }) // by itself: it may take longer than a lease
 	wg.Go(func() { e.listen(ctx) })
 	go func() {
 		wg.Wait()
@@ -74,16 +75,14 @@ func (e *taskEngine) leave() {
 	}
 }
 
-func (e *taskEngine) keepLease(ctx context.Context) {
-	tick := time.NewTicker(e.s.opts.Lease / 3)
+// regularly does something again and again until ctx ends.
+func regularly(ctx context.Context, d time.Duration, do func(context.Context)) {
+	tick := time.NewTicker(d)
 	defer tick.Stop()
-	for n := 1; ; n++ {
+	for {
 		select {
 		case <-tick.C:
-			e.renew(ctx)
-			if n%3 == 0 {
-				e.lookAtAll(ctx)
-			}
+			do(ctx)
 		case <-ctx.Done():
 			return
 		}

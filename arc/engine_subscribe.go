@@ -56,6 +56,7 @@ func (e *taskEngine) subscribe(ctx context.Context, call *Call) (any, error) {
 	}
 	_, err = e.db.Create(ctx, subKey(t.id, sub.ID), b, e.s.outbox.retention())
 	if call.again && errors.Is(err, store.ErrExists) {
+		t.subs = nil // where it is already
 		err = e.readAgain(ctx, sub)
 	}
 	if err != nil {

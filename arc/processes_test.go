@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -14,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/fivewire/fivewire/arc"
+	"github.com/fivewire/fivewire/arc/arctest"
 	"github.com/fivewire/fivewire/store"
 )
 
@@ -211,4 +213,46 @@ func TestSubscribeElsewhere(t *testing.T) {
 			})
 		})
 	}
+}
+
+// slowTasks is the store of a process to which it takes a second to read a task.
+type slowTasks struct {
+	store.Store
+	slow atomic.Bool
+}
+
+func (s *slowTasks) Get(ctx context.Context, key string) (store.Entry, error) {
+	if s.slow.Load() && strings.HasPrefix(key, "arc/task/") {
+		time.Sleep(time.Second)
+	}
+	return s.Store.Get(ctx, key)
+}
+
+// A process that takes long to look at all of its tasks counts as alive meanwhile.
+func TestLeaseWhileLooking(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		db := store.NewMemory()
+		slow := &slowTasks{Store: db}
+		var servers []*arc.Server
+		for _, s := range []store.Store{slow, db} {
+			srv := newServer(t, &arc.ServerOptions{Store: s, Lease: 3 * time.Second})
+			srv.HandleTasks("a-01", arctest.Task(arctest.Hang()))
+			servers = append(servers, srv)
+		}
+		for range 10 {
+			createTask(t, servers[0], "a-01", "x")
+		}
+		synctest.Wait()
+		slow.slow.Store(true)
+		defer func() { // before the first server is closed: nobody waits for a mutex in virtual time
+			slow.slow.Store(false)
+			time.Sleep(2 * time.Second)
+		}()
+		for range 20 {
+			time.Sleep(time.Second)
+			n, err := servers[1].Recover(t.Context())
+			require.NoError(t, err)
+			require.Zero(t, n)
+		}
+	})
 }

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -16,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/fivewire/fivewire/arc"
+	"github.com/fivewire/fivewire/arc/arctest"
 	"github.com/fivewire/fivewire/store"
 )
 
@@ -237,6 +239,120 @@ func TestRepeatedInGroup(t *testing.T) {
 	})
 }
 
+// So does the instance that has the task of a repeated task.create: who processed
+// the request does not change (D-04).
+func TestRepeatedCreateInGroup(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		servers, dead := twoForRepeats(t, inAnswer, func(s *arc.Server) {
+			for _, id := range []string{"a-01", "a-02"} {
+				s.Register(arc.Agent{AgentInfo: arc.AgentInfo{AgentID: id}, Group: "g", Tasks: arctest.Task(arctest.Hang())})
+			}
+		})
+		create := func(s *arc.Server, text string) *arc.Response {
+			return answer(t, post(s, call("task.create", "g", `{"initialMessage":`+hello(text)+`}`)))
+		}
+		create(servers[1], "it is now the turn of the other one")
+		dead.now.Store(true)
+		first := create(servers[0], "x")
+		synctest.Wait()
+		time.Sleep(4 * time.Second)
+		second := create(servers[1], "x")
+		require.Nil(t, second.Error)
+		require.Equal(t, first.ResponseAgent, second.ResponseAgent)
+	})
+}
+
+// twoForRepeats returns two servers of one store that know repeated requests, the
+// first of which dies when it is told so.
+func twoForRepeats(t *testing.T, diesAt string, register func(*arc.Server)) ([]*arc.Server, *dies) {
+	db := store.NewMemory()
+	dead := &dies{crashStore: crashStore{Store: db}, at: diesAt}
+	var servers []*arc.Server
+	for _, db := range []store.Store{dead, db} {
+		s := newServer(t, &arc.ServerOptions{Store: db, Idempotency: 10 * time.Minute, Lease: 3 * time.Second,
+			MaxSubscriptions: 2, Webhook: (&hooks{}).options()})
+		register(s)
+		servers = append(servers, s)
+	}
+	return servers, dead
+}
+
+// A repeated subscription counts once at the process that runs the task, too.
+func TestRepeatedSubscribeCounts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		servers, dead := twoForRepeats(t, inAnswer, func(s *arc.Server) { s.HandleTasks("a-01", arctest.Task(arctest.Hang())) })
+		id := createTask(t, servers[1], "a-01", "x")
+		synctest.Wait()
+		request := call("task.subscribe", "a-01", fmt.Sprintf(`{"taskId":%q,"callbackUrl":"https://one.test/","events":["TASK_CANCELED"]}`, id))
+		dead.now.Store(true)
+		post(servers[0], request)
+		time.Sleep(4 * time.Second)
+		result(t, post(servers[1], request), "task.subscribe")
+		subscribe(t, servers[1], "a-01", id, "https://two.test/", `["TASK_CANCELED"]`)
+	})
+}
+
+// A chat that an answer has paused stays so when the request is repeated.
+func TestRepeatedPause(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		servers, dead := twoForRepeats(t, inAnswer, func(s *arc.Server) {
+			s.HandleChats("a-01", arc.ReplyFunc(func(_ context.Context, turn *arc.ChatTurn) (*arc.Message, error) {
+				turn.Pause()
+				return arc.AgentText("later"), nil
+			}))
+		})
+		result(t, post(servers[1], call("chat.start", "a-01", `{"chatId":"c","initialMessage":`+hello("hi")+`}`)), "chat.start")
+		request := call("chat.message", "a-01", `{"chatId":"c","message":`+hello("and?")+`}`)
+		dead.now.Store(true)
+		first := post(servers[0], request)
+		time.Sleep(4 * time.Second)
+		second := post(servers[1], request)
+		require.Equal(t, arc.ChatPaused, result(t, second, "chat.message").Chat.Status)
+		require.Equal(t, first.Body.String(), second.Body.String())
+	})
+}
+
+// A repeated chat.start takes its turn in the chat that it began: it does not
+// answer while another message is being answered, nor let others do so (D-46).
+func TestRepeatedStartTakesTurn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var now, most atomic.Int32
+		goOn := make(chan struct{})
+		servers, dead := twoForRepeats(t, inAnswer, func(s *arc.Server) {
+			s.HandleChats("a-01", arc.ReplyFunc(func(_ context.Context, turn *arc.ChatTurn) (*arc.Message, error) {
+				if n := now.Add(1); n > most.Load() {
+					most.Store(n)
+				}
+				defer now.Add(-1)
+				if !turn.First {
+					<-goOn
+				}
+				return arc.AgentText("yes"), nil
+			}))
+		})
+		dead.now.Store(true)
+		request := call("chat.start", "a-01", `{"chatId":"c","initialMessage":`+hello("hi")+`}`)
+		first := post(servers[0], request).Body.String()
+		time.Sleep(4 * time.Second)
+		var done sync.WaitGroup
+		message := func(text string) {
+			done.Go(func() {
+				post(servers[1], call("chat.message", "a-01", `{"chatId":"c","message":`+hello(text)+`}`))
+			})
+			synctest.Wait()
+		}
+		message("one")
+		again := make(chan string, 1)
+		done.Go(func() { again <- post(servers[1], request).Body.String() })
+		synctest.Wait()
+		message("two")
+		close(goOn)
+		done.Wait()
+		require.EqualValues(t, 1, most.Load())
+		require.Equal(t, first, <-again)
+	})
+}
+
 func TestRepeatedChatEnd(t *testing.T) {
 	for _, at := range []string{inAnswer, "arc/chat/"} {
 		synctest.Test(t, func(t *testing.T) {
@@ -275,5 +391,26 @@ func TestRepeatedWhileAnswered(t *testing.T) {
 		go ask(servers[1])
 		require.Equal(t, <-answers, <-answers)
 		require.EqualValues(t, 1, runs.Load())
+	})
+}
+
+// A server that is cut off does not wait for what another process is answering.
+func TestCutOffWhileRepeated(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		servers, _ := twoForRepeats(t, inAnswer, func(s *arc.Server) {
+			s.Handle("a-01", "long.work", arc.HandlerFunc(func(context.Context, *arc.Call) (any, error) {
+				time.Sleep(5 * time.Minute)
+				return nil, nil
+			}))
+		})
+		var asking sync.WaitGroup
+		for _, s := range servers {
+			asking.Go(func() { post(s, call("long.work", "a-01", "{}")) })
+			synctest.Wait()
+		}
+		began := time.Now()
+		require.NoError(t, servers[1].Close())
+		require.Less(t, time.Since(began), time.Second)
+		asking.Wait()
 	})
 }

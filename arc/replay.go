@@ -144,6 +144,8 @@ func (r *replays) claim(ctx context.Context, s *Server, call *Call, key string) 
 		case <-time.After(50 * time.Millisecond):
 		case <-ctx.Done():
 			return nil, 0, context.Cause(ctx)
+		case <-s.ctx.Done():
+			return nil, 0, errServerClosed
 		}
 	}
 }
