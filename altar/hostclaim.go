@@ -58,10 +58,7 @@ func (h *Host) claimCall(c *hostCall, refusal *Error) {
 	c.state = callClaiming
 	cl := &claim{pending: true, refusal: refusal, params: c.params, keep: h.keepIntent(c, now), written: now}
 	c.claim = cl
-	if !h.closed { // else everything ends
-		h.wg.Add(1)
-		go h.takeClaim(c, cl)
-	}
+	h.background(func() { h.takeClaim(c, cl) })
 }
 
 // keepIntent returns how long the intent to run a call is kept. Should the Host die
@@ -89,9 +86,7 @@ func (h *Host) renewIntent(c *hostCall, now time.Time) {
 	if c.failedOver {
 		attempt = 1
 	}
-	h.wg.Add(1)
-	go func() {
-		defer h.wg.Done()
+	h.background(func() {
 		rev, err := h.state.renewIntent(c, cl, attempt)
 		if err != nil {
 			h.opts.Logger.Error("altar: the intent to run a call could not be renewed", "session", c.s.id, "invocation", c.id, "err", err)
@@ -100,21 +95,19 @@ func (h *Host) renewIntent(c *hostCall, now time.Time) {
 		h.lock()
 		defer h.unlock()
 		h.written(c, cl, rev)
-	}()
+	})
 }
 
 // written notes that a claim is not pending any more.
 func (h *Host) written(c *hostCall, cl *claim, rev store.Revision) {
 	cl.pending, cl.rev = false, rev
-	if c.state == callEnding && !h.closed {
-		h.wg.Add(1)
-		go h.recordEnd(c, cl)
+	if c.state == callEnding {
+		h.background(func() { h.recordEnd(c, cl) })
 	}
 }
 
 // takeClaim is the rest of claimCall, without the lock.
 func (h *Host) takeClaim(c *hostCall, cl *claim) {
-	defer h.wg.Done()
 	cl.key = callKey(c.s.id, c.id)
 	cl.digest = digest(cl.params)
 	cl.params = nil
@@ -213,7 +206,6 @@ func (h *Host) announceRecorded(c *hostCall, r *callRecord, record bool, now tim
 // the call never runs again. But those who repeat it at other Hosts wait, so it
 // is tried again for as long as the outcome is kept here.
 func (h *Host) recordEnd(c *hostCall, cl *claim) {
-	defer h.wg.Done()
 	other, err := h.state.record(c, cl)
 	if err != nil {
 		h.opts.Logger.Error("altar: the outcome of a call could not be recorded", "session", c.s.id, "invocation", c.id, "err", err)

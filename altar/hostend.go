@@ -101,8 +101,7 @@ func (h *Host) end(c *hostCall, e ending, now time.Time) {
 	}
 	h.lastEnd = cl
 	if !cl.pending { // else who writes it goes on
-		h.wg.Add(1) // the Host is not closed
-		go h.recordEnd(c, cl)
+		h.background(func() { h.recordEnd(c, cl) })
 	}
 }
 
