@@ -6,7 +6,6 @@ package air_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net/http"
 	"sync"
 	"testing"
@@ -45,66 +44,56 @@ var errHandler = errors.New("the handler failed")
 // been handled: that can still fail, and then this was the one to deliver (AIR-085,
 // AIR-D46, AIR-D58).
 func TestCopyOfAFailure(t *testing.T) {
-	for _, durable := range []bool{false, true} {
-		t.Run(fmt.Sprint("durable ", durable), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				w := newWorld(t, nil)
-				alice, bob := w.join(t, 1), w.join(t, 2)
-				var kv store.KV
-				if durable {
-					kv = store.NewMemory()
-				}
-				in, h := w.slowInbox(t, bob, kv)
-				data := signedOffer(t, alice, bob.DID(), nil)
-				id := idOf(t, data)
-				twin := signedOffer(t, alice, bob.DID(), func(d *air.Draft) { d.ID = id })
-				var first, second *air.Outcome
-				var wg sync.WaitGroup
-				wg.Go(func() { first = in.Receive(context.Background(), data, false) })
-				<-h.called
-				for _, copied := range [][]byte{data, twin} {
-					o := in.Receive(t.Context(), copied, true) // will be pulled again
-					require.ErrorIs(t, o.Err, air.ErrReplay)
-					require.False(t, o.Final)
-				}
-				gone, cancel := context.WithTimeout(t.Context(), time.Second)
-				defer cancel()
-				o := in.Receive(gone, data, false)
+	eachStore(t, func(t *testing.T, st func() store.Store) {
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld(t, nil)
+			alice, bob := w.join(t, 1), w.join(t, 2)
+			in, h := w.slowInbox(t, bob, st())
+			data := signedOffer(t, alice, bob.DID(), nil)
+			id := idOf(t, data)
+			twin := signedOffer(t, alice, bob.DID(), func(d *air.Draft) { d.ID = id })
+			var first, second *air.Outcome
+			var wg sync.WaitGroup
+			wg.Go(func() { first = in.Receive(context.Background(), data, false) })
+			<-h.called
+			for _, copied := range [][]byte{data, twin} {
+				o := in.Receive(t.Context(), copied, true) // will be pulled again
 				require.ErrorIs(t, o.Err, air.ErrReplay)
-				require.Equal(t, http.StatusInternalServerError, o.Err.Status())
-				wg.Go(func() { second = in.Receive(context.Background(), data, false) })
-				synctest.Wait()
-				h.answer <- errHandler
-				<-h.called // the second copy takes over
-				h.answer <- nil
-				wg.Wait()
-				require.ErrorIs(t, first.Err, air.ErrRelay)
-				require.Nil(t, second.Err)
-				for _, copied := range [][]byte{data, twin} {
-					o := in.Receive(t.Context(), copied, false)
-					require.Equal(t, http.StatusConflict, o.Err.Status())
-					require.True(t, o.Final)
-				}
-			})
+				require.False(t, o.Final)
+			}
+			gone, cancel := context.WithTimeout(t.Context(), time.Second)
+			defer cancel()
+			o := in.Receive(gone, data, false)
+			require.ErrorIs(t, o.Err, air.ErrReplay)
+			require.Equal(t, http.StatusInternalServerError, o.Err.Status())
+			wg.Go(func() { second = in.Receive(context.Background(), data, false) })
+			synctest.Wait()
+			h.answer <- errHandler
+			<-h.called // the second copy takes over
+			h.answer <- nil
+			wg.Wait()
+			require.ErrorIs(t, first.Err, air.ErrRelay)
+			require.Nil(t, second.Err)
+			for _, copied := range [][]byte{data, twin} {
+				o := in.Receive(t.Context(), copied, false)
+				require.Equal(t, http.StatusConflict, o.Err.Status())
+				require.True(t, o.Final)
+			}
 		})
-	}
+	})
 }
 
 // A copy that came in time but waited until nothing of it is remembered any more is
 // not handled for that reason: neither a second time, nor beside another copy that
 // waited too (AIR-085, AIR-D43).
 func TestCopyWaitsTooLong(t *testing.T) {
-	for _, durable := range []bool{false, true} {
+	eachStore(t, func(t *testing.T, st func() store.Store) {
 		for answer, want := range map[error]air.Code{nil: air.ErrReplay, errHandler: air.ErrStaleTimestamp} {
-			t.Run(fmt.Sprint("durable ", durable, " ", want), func(t *testing.T) {
+			t.Run(string(want), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					w := newWorld(t, nil)
 					alice, bob := w.join(t, 1), w.join(t, 2)
-					var kv store.KV
-					if durable {
-						kv = store.NewMemory()
-					}
-					in, h := w.slowInbox(t, bob, kv)
+					in, h := w.slowInbox(t, bob, st())
 					data := signedOffer(t, alice, bob.DID(), func(d *air.Draft) { d.Sent = time.Now().Add(-299 * time.Second) })
 					var wg sync.WaitGroup
 					wg.Go(func() { in.Receive(context.Background(), data, false) })
@@ -127,7 +116,7 @@ func TestCopyWaitsTooLong(t *testing.T) {
 				})
 			})
 		}
-	}
+	})
 }
 
 // A copy waits no longer than a handler may take, although the handler takes longer

@@ -166,7 +166,7 @@ func TestRelayRedelivers(t *testing.T) {
 	})
 }
 
-// eachStore runs a test with mail in the memory of the relay alone, and in a store
+// eachStore runs a test with state in the memory of its owner alone, and in a store
 // that others might see.
 func eachStore(t *testing.T, test func(t *testing.T, st func() store.Store)) {
 	t.Run("private", func(t *testing.T) { test(t, func() store.Store { return nil }) })
