@@ -301,7 +301,7 @@ func (h *held) putKey(ctx context.Context, key string, now time.Time) (rev store
 			return 0, seen, err
 		}
 		rev, err = h.c.kv.Update(ctx, key, value, oldRev, ttlOf(h.claim.until))
-		if !errors.Is(err, store.ErrConflict) && !errors.Is(err, store.ErrNotFound) {
+		if err == nil || unlessLost(err) != nil {
 			if key[len(h.c.prefix)] == 'n' && old.until >= now.UnixMilli() {
 				h.retake = true
 			}
@@ -336,17 +336,24 @@ func (h *held) seen(ctx context.Context, key string, old *claim, now time.Time) 
 // envelope that somebody began with before stay, for anybody to take over: that it
 // may have been handled must not be forgotten.
 func (h *held) drop(ctx context.Context) error {
-	triple := h.key('n', h.claim.keys.triple)
 	if h.retake {
 		h.claim.lease = 0
-		_, err := h.c.kv.Update(ctx, triple, h.claim.bytes(), h.rev, ttlOf(h.claim.until))
-		return unlessLost(err)
+		return unlessLost(h.update(ctx))
 	}
 	var err error
 	if h.idRev != 0 {
 		err = unlessLost(h.c.kv.Delete(ctx, h.key('i', h.claim.keys.id), h.idRev))
 	}
-	return errors.Join(err, unlessLost(h.c.kv.Delete(ctx, triple, h.rev)))
+	return errors.Join(err, unlessLost(h.c.kv.Delete(ctx, h.key('n', h.claim.keys.triple), h.rev)))
+}
+
+// update writes the triple anew, unless somebody else has changed it.
+func (h *held) update(ctx context.Context) error {
+	rev, err := h.c.kv.Update(ctx, h.key('n', h.claim.keys.triple), h.claim.bytes(), h.rev, ttlOf(h.claim.until))
+	if err == nil {
+		h.rev = rev
+	}
+	return err
 }
 
 // unlessLost is err, but nil if that only says that somebody else changed the key.
@@ -365,9 +372,7 @@ func (h *held) commit(ctx context.Context) error {
 		return nil
 	}
 	h.claim.done = true
-	ctx = context.WithoutCancel(ctx)
-	_, err := h.c.kv.Update(ctx, h.key('n', h.claim.keys.triple), h.claim.bytes(), h.rev, ttlOf(h.claim.until))
-	if err != nil {
+	if err := h.update(context.WithoutCancel(ctx)); err != nil {
 		return fmt.Errorf("air: recording a nonce: %w", err)
 	}
 	return nil
@@ -380,15 +385,14 @@ func (h *held) renew(ctx context.Context) error {
 		return nil
 	}
 	h.claim.lease = time.Now().Add(h.c.lease).UnixMilli()
-	rev, err := h.c.kv.Update(context.WithoutCancel(ctx), h.key('n', h.claim.keys.triple), h.claim.bytes(), h.rev, ttlOf(h.claim.until))
+	err := h.update(context.WithoutCancel(ctx))
 	switch {
-	case errors.Is(err, store.ErrConflict), errors.Is(err, store.ErrNotFound):
+	case err == nil:
+		return nil
+	case unlessLost(err) == nil:
 		return errLost
-	case err != nil:
-		return fmt.Errorf("air: taking a nonce back: %w", err)
 	}
-	h.rev = rev
-	return nil
+	return fmt.Errorf("air: taking a nonce back: %w", err)
 }
 
 // rollback forgets the claim, so that a retry is handled.
