@@ -10,11 +10,11 @@ import (
 	"unicode/utf8"
 )
 
-// CheckText is for engines. It refuses an id or a prefix that [MaxKey] and its
+// ValidateID is for engines. It refuses an id or a prefix that [MaxKey] and its
 // neighbours rule out, with [ErrInvalid]; what says in the error which argument it
 // is. The text itself is left out of the error: it may be long and it may be a
 // secret.
-func CheckText(what, s string) error {
+func ValidateID(what, s string) error {
 	switch {
 	case len(s) > MaxKey:
 		return fmt.Errorf("%w: %s of %d bytes, over %d", ErrInvalid, what, len(s), MaxKey)
@@ -26,12 +26,12 @@ func CheckText(what, s string) error {
 	return nil
 }
 
-// CheckName is [CheckText] for what must not be empty: keys and stream names.
-func CheckName(what, s string) error {
+// ValidateName is [ValidateID] for what must not be empty: keys and stream names.
+func ValidateName(what, s string) error {
 	if s == "" {
 		return fmt.Errorf("%w: empty %s", ErrInvalid, what)
 	}
-	return CheckText(what, s)
+	return ValidateID(what, s)
 }
 
 func checkValue(value []byte) error {
@@ -41,10 +41,10 @@ func checkValue(value []byte) error {
 	return nil
 }
 
-// CheckTTL is for engines. It refuses a negative ttl, with [ErrInvalid]: that is
+// ValidateTTL is for engines. It refuses a negative ttl, with [ErrInvalid]: that is
 // mostly a deadline that has passed, and one more nanosecond of it would have
 // meant for ever.
-func CheckTTL(ttl time.Duration) error {
+func ValidateTTL(ttl time.Duration) error {
 	if ttl < 0 {
 		return fmt.Errorf("%w: negative ttl %v", ErrInvalid, ttl)
 	}

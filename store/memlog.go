@@ -139,7 +139,7 @@ func (m *Memory) Append(ctx context.Context, stream, id string, value []byte, tt
 	if err := checkWrite(ctx, "stream name", stream, value, ttl); err != nil {
 		return 0, err
 	}
-	if err := CheckText("id", id); err != nil {
+	if err := ValidateID("id", id); err != nil {
 		return 0, err
 	}
 	value = bytes.Clone(value)
@@ -313,7 +313,7 @@ func (m *Memory) Expire(ctx context.Context, stream string, ttl time.Duration) e
 	if err := checkRead(ctx, stream); err != nil {
 		return err
 	}
-	if err := CheckTTL(ttl); err != nil {
+	if err := ValidateTTL(ttl); err != nil {
 		return err
 	}
 	s := m.logOf(stream)
@@ -362,5 +362,5 @@ func checkRead(ctx context.Context, stream string) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	return CheckName("stream name", stream)
+	return ValidateName("stream name", stream)
 }

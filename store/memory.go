@@ -179,7 +179,7 @@ func (m *Memory) Get(ctx context.Context, key string) (Entry, error) {
 	if err := ctx.Err(); err != nil {
 		return Entry{}, err
 	}
-	if err := CheckName("key", key); err != nil {
+	if err := ValidateName("key", key); err != nil {
 		return Entry{}, err
 	}
 	s, now := m.kvOf(key), time.Now()
@@ -240,7 +240,7 @@ func (m *Memory) Delete(ctx context.Context, key string, rev Revision) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	if err := CheckName("key", key); err != nil {
+	if err := ValidateName("key", key); err != nil {
 		return err
 	}
 	s, now := m.kvOf(key), time.Now()
@@ -261,7 +261,7 @@ func (m *Memory) Delete(ctx context.Context, key string, rev Revision) error {
 // List implements [KV].
 func (m *Memory) List(ctx context.Context, prefix string) iter.Seq2[Entry, error] {
 	return func(yield func(Entry, error) bool) {
-		if err := CheckText("prefix", prefix); err != nil {
+		if err := ValidateID("prefix", prefix); err != nil {
 			yield(Entry{}, err)
 			return
 		}
@@ -339,11 +339,11 @@ func checkWrite(ctx context.Context, what, name string, value []byte, ttl time.D
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	if err := CheckName(what, name); err != nil {
+	if err := ValidateName(what, name); err != nil {
 		return err
 	}
 	if err := checkValue(value); err != nil {
 		return err
 	}
-	return CheckTTL(ttl)
+	return ValidateTTL(ttl)
 }

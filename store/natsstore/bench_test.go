@@ -27,7 +27,7 @@ func BenchmarkStore(b *testing.B) {
 	b.Run("engine=cluster", func(b *testing.B) {
 		c := startCluster(b)
 		storetest.Benchmark(b, func(b *testing.B) store.Store {
-			s, err := natsstore.Open(context.Background(), c.url(0), &natsstore.Options{Name: newName()})
+			s, err := natsstore.Open(context.Background(), c.url(0), &natsstore.Options{StreamPrefix: newName()})
 			require.NoError(b, err)
 			b.Cleanup(func() { require.NoError(b, s.Close()) })
 			return s

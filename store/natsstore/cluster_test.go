@@ -91,7 +91,7 @@ func (c *cluster) url(i int) string {
 
 func (c *cluster) connect(t testing.TB, i int) *nats.Conn {
 	t.Helper()
-	nc, err := nats.Connect(c.url(i), append(natsstore.Defaults(), nats.DontRandomize())...)
+	nc, err := nats.Connect(c.url(i), append(natsstore.DefaultConnOptions(), nats.DontRandomize())...)
 	require.NoError(t, err)
 	return nc
 }

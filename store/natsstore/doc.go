@@ -35,7 +35,7 @@
 // it. It cannot store anything then, so what is decided by Create, Update, Delete
 // with a revision, or Append with an id is right in any case.
 //
-// A call that gets no answer is repeated until Options.Timeout has passed. The
+// A call that gets no answer is repeated until Options.CallTimeout has passed. The
 // servers recognise what they have stored before, so that nothing is done twice.
 // In the rare case that an answer was lost and another caller changed the same
 // key since, the call fails and says that it may have taken effect.
@@ -58,7 +58,7 @@
 // A key that was created with a ttl and expires without having been changed is
 // removed by the servers some seconds later. Other expired keys, and expired
 // records, are removed by one of the processes every ten minutes
-// (Options.Sweep); if none runs, they stay. A sweep reads the headers of all that
+// (Options.SweepInterval); if none runs, they stay. A sweep reads the headers of all that
 // is there, and takes at most a fiftieth of the time.
 //
 // # Measured
@@ -82,7 +82,7 @@
 //
 // # How it is kept
 //
-// Two JetStream streams, named after Options.Name: one with a subject for each
+// Two JetStream streams, named after Options.StreamPrefix: one with a subject for each
 // key, of which the last message counts, and one for all logs. Nothing else may
 // write to them. Both refuse new messages when they are full, and forget
 // nothing. An administrator may change the number of their replicas, their

@@ -113,7 +113,7 @@ func (s *Store) Expire(ctx context.Context, stream string, ttl time.Duration) er
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	if err := store.CheckTTL(ttl); err != nil {
+	if err := store.ValidateTTL(ttl); err != nil {
 		return err
 	}
 	ctx, end, err := s.enter(ctx, "stream name", stream)

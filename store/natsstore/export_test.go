@@ -11,9 +11,9 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// GivesUpAfter sets Options.Timeout of a store that nobody uses yet. To open one
+// GivesUpAfter sets Options.CallTimeout of a store that nobody uses yet. To open one
 // with a short time is a matter of luck.
-func GivesUpAfter(s *Store, d time.Duration) { s.opts.Timeout = d }
+func GivesUpAfter(s *Store, d time.Duration) { s.opts.CallTimeout = d }
 
 // LeaveID writes what is left of an acknowledged record, as an Ack does that
 // looked at it some time before.

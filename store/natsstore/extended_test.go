@@ -134,7 +134,7 @@ func TestExtendedMeanwhile(t *testing.T) {
 		}, []string{"old", "record"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			opts := natsstore.Options{Name: tt.name, Sweep: -1}
+			opts := natsstore.Options{StreamPrefix: tt.name, SweepInterval: -1}
 			other, _ := openOn(t, srv, &opts)
 			rev, err := other.Create(ctx, "k", []byte("old"), time.Hour)
 			require.NoError(t, err)
@@ -143,7 +143,7 @@ func TestExtendedMeanwhile(t *testing.T) {
 			require.NoError(t, other.Expire(ctx, "s", time.Hour)) // says what holds already
 
 			h := &holder{}
-			opts.NATS = []nats.Option{nats.SetCustomDialer(h)}
+			opts.ConnOptions = []nats.Option{nats.SetCustomDialer(h)}
 			s, err := natsstore.Open(ctx, srv.URL(), &opts)
 			require.NoError(t, err)
 			defer func() { require.NoError(t, s.Close()) }()

@@ -146,7 +146,7 @@ func testCut(t *testing.T, first, second string) {
 	cut := newCutter(t, first)
 	var stores []store.Store
 	for _, addr := range []string{cut.l.Addr().String(), second} {
-		s, err := natsstore.Open(t.Context(), "nats://"+addr, &natsstore.Options{NATS: []nats.Option{nats.IgnoreDiscoveredServers()}})
+		s, err := natsstore.Open(t.Context(), "nats://"+addr, &natsstore.Options{ConnOptions: []nats.Option{nats.IgnoreDiscoveredServers()}})
 		require.NoError(t, err)
 		defer func() { require.NoError(t, s.Close()) }()
 		stores = append(stores, s)
@@ -176,11 +176,11 @@ func TestProcessesKilled(t *testing.T) {
 	s, err := natsstore.Open(t.Context(), c.url(0), nil)
 	require.NoError(t, err)
 	defer func() { require.NoError(t, s.Close()) }()
-	crash := storetest.Crash{
-		Database: c.url(0),
-		Rounds:   roundsOf(3),
-		Life:     400 * time.Millisecond,
-		Disturb: func(_ context.Context, round int) error {
+	crash := storetest.CrashTest{
+		Database:       c.url(0),
+		Rounds:         roundsOf(3),
+		WorkerLifetime: 400 * time.Millisecond,
+		InjectFault: func(_ context.Context, round int) error {
 			if round%3 == 1 {
 				c.stop(round % 2)
 				c.start(t, round%2)

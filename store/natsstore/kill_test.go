@@ -36,7 +36,7 @@ func child() bool {
 		return false
 	}
 	ctx := context.Background()
-	s, err := embedded.Open(ctx, dir, &natsstore.Options{Sweep: 50 * time.Millisecond})
+	s, err := embedded.Open(ctx, dir, &natsstore.Options{SweepInterval: 50 * time.Millisecond})
 	if err != nil {
 		fmt.Println("failed", err)
 		return true

@@ -75,7 +75,7 @@ func (s *Store) enter(ctx context.Context, what, name string) (context.Context, 
 	if err := ctx.Err(); err != nil {
 		return nil, nil, err
 	}
-	if err := store.CheckName(what, name); err != nil {
+	if err := store.ValidateName(what, name); err != nil {
 		return nil, nil, err
 	}
 	return s.begin(ctx)
@@ -86,13 +86,13 @@ func (s *Store) enterWrite(ctx context.Context, what, name string, value []byte,
 	if err := ctx.Err(); err != nil {
 		return nil, nil, err
 	}
-	if err := store.CheckName(what, name); err != nil {
+	if err := store.ValidateName(what, name); err != nil {
 		return nil, nil, err
 	}
 	if err := s.checkValue(value); err != nil {
 		return nil, nil, err
 	}
-	if err := store.CheckTTL(ttl); err != nil {
+	if err := store.ValidateTTL(ttl); err != nil {
 		return nil, nil, err
 	}
 	return s.begin(ctx)

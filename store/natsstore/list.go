@@ -31,7 +31,7 @@ func (s *Store) List(ctx context.Context, prefix string) iter.Seq2[store.Entry, 
 			yield(store.Entry{}, err)
 			return
 		}
-		if err := store.CheckText("prefix", prefix); err != nil {
+		if err := store.ValidateID("prefix", prefix); err != nil {
 			yield(store.Entry{}, err)
 			return
 		}

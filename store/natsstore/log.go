@@ -88,7 +88,7 @@ func (s *Store) Append(ctx context.Context, stream, id string, value []byte, ttl
 	if err := ctx.Err(); err != nil {
 		return 0, err
 	}
-	if err := store.CheckText("id", id); err != nil {
+	if err := store.ValidateID("id", id); err != nil {
 		return 0, err
 	}
 	ctx, end, err := s.enterWrite(ctx, "stream name", stream, value, ttl)

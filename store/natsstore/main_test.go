@@ -18,7 +18,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	storetest.CrashMain(func(ctx context.Context, url string) (store.Store, error) { return natsstore.Open(ctx, url, nil) })
+	storetest.CrashWorkerMain(func(ctx context.Context, url string) (store.Store, error) { return natsstore.Open(ctx, url, nil) })
 	if child() {
 		return
 	}

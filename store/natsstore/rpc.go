@@ -85,7 +85,7 @@ const attemptTimeout = 2 * time.Second
 // persist calls f until it succeeds, fails for good, or the time is up. Each
 // attempt has a context of its own.
 func (s *Store) persist(ctx context.Context, f func(ctx context.Context) error) error {
-	deadline, patience := time.Now().Add(s.opts.Timeout), attemptTimeout
+	deadline, patience := time.Now().Add(s.opts.CallTimeout), attemptTimeout
 	for pause := 2 * time.Millisecond; ; pause = min(2*pause, 250*time.Millisecond) {
 		attempt, cancel := context.WithTimeout(ctx, patience)
 		err := f(attempt)
@@ -103,7 +103,7 @@ func (s *Store) persist(ctx context.Context, f func(ctx context.Context) error) 
 		case !errors.As(err, &again):
 			return err
 		case time.Now().After(deadline):
-			return fmt.Errorf("natsstore: no answer for %v: %w", s.opts.Timeout, again.error)
+			return fmt.Errorf("natsstore: no answer for %v: %w", s.opts.CallTimeout, again.error)
 		}
 		select {
 		case <-ctx.Done():

@@ -21,26 +21,26 @@ import (
 
 // Options adjusts a [Store]. The zero value is right for production.
 type Options struct {
-	// Name tells several stores on the same servers apart. It begins the names
+	// StreamPrefix tells several stores on the same servers apart. It begins the names
 	// of streams and subjects, and consists of letters, digits, - and _. Empty
 	// means "fivewire".
-	Name string
+	StreamPrefix string
 
 	// Replicas is how many servers keep each byte. Zero keeps what is there;
 	// a new store then gets 3 in a cluster and 1 on a single server.
 	Replicas int
 
-	// Timeout bounds how long one call tries to reach the servers, the choice
+	// CallTimeout bounds how long one call tries to reach the servers, the choice
 	// of a new leader included. Zero means 20 seconds; the most is 45.
-	Timeout time.Duration
+	CallTimeout time.Duration
 
-	// Sweep is how often one of the processes that share the store removes
+	// SweepInterval is how often one of the processes that share the store removes
 	// records that expired. Zero means 10 minutes, a negative one never.
-	Sweep time.Duration
+	SweepInterval time.Duration
 
-	// NATS are further options of the connection that Open makes: credentials,
+	// ConnOptions are further options of the connection that Open makes: credentials,
 	// TLS, the handlers of the user.
-	NATS []nats.Option
+	ConnOptions []nats.Option
 
 	// Logger receives what no error reports, such as a failed sweep. Nil is
 	// silent.
@@ -108,9 +108,9 @@ type area struct {
 func Open(ctx context.Context, url string, opts *Options) (*Store, error) {
 	var o []nats.Option
 	if opts != nil {
-		o = opts.NATS
+		o = opts.ConnOptions
 	}
-	nc, err := nats.Connect(url, append(Defaults(), o...)...)
+	nc, err := nats.Connect(url, append(DefaultConnOptions(), o...)...)
 	if err != nil {
 		return nil, fmt.Errorf("natsstore: connect: %w", err)
 	}
@@ -123,11 +123,11 @@ func Open(ctx context.Context, url string, opts *Options) (*Store, error) {
 	return s, nil
 }
 
-// Defaults are the options with which Open connects, for those who connect
+// DefaultConnOptions are the options with which Open connects, for those who connect
 // themselves: it never gives up to reconnect, notices a dead server within
 // seconds, and keeps nothing back to be sent later, when its caller has long
 // been told that it failed.
-func Defaults() []nats.Option {
+func DefaultConnOptions() []nats.Option {
 	return []nats.Option{
 		nats.Name("fivewire store"),
 		nats.MaxReconnects(-1),
@@ -141,24 +141,24 @@ func Defaults() []nats.Option {
 }
 
 // New opens the store on the servers of nc, which stays the caller's: Close
-// leaves it open. The options of [Defaults] suit it best.
+// leaves it open. The options of [DefaultConnOptions] suit it best.
 func New(ctx context.Context, nc *nats.Conn, opts *Options) (*Store, error) {
 	s := &Store{nc: nc}
 	if opts != nil {
 		s.opts = *opts
 	}
-	if s.opts.Name == "" {
-		s.opts.Name = "fivewire"
+	if s.opts.StreamPrefix == "" {
+		s.opts.StreamPrefix = "fivewire"
 	}
-	if !validName.MatchString(s.opts.Name) {
-		return nil, fmt.Errorf("natsstore: name %q: %w", s.opts.Name, store.ErrInvalid)
+	if !validName.MatchString(s.opts.StreamPrefix) {
+		return nil, fmt.Errorf("natsstore: name %q: %w", s.opts.StreamPrefix, store.ErrInvalid)
 	}
-	if s.opts.Timeout <= 0 {
-		s.opts.Timeout = 20 * time.Second
+	if s.opts.CallTimeout <= 0 {
+		s.opts.CallTimeout = 20 * time.Second
 	}
-	s.opts.Timeout = min(s.opts.Timeout, maxTimeout)
-	if s.opts.Sweep == 0 {
-		s.opts.Sweep = 10 * time.Minute
+	s.opts.CallTimeout = min(s.opts.CallTimeout, maxTimeout)
+	if s.opts.SweepInterval == 0 {
+		s.opts.SweepInterval = 10 * time.Minute
 	}
 	if s.opts.Logger == nil {
 		s.opts.Logger = slog.New(slog.DiscardHandler)
@@ -171,9 +171,9 @@ func New(ctx context.Context, nc *nats.Conn, opts *Options) (*Store, error) {
 		return nil, fmt.Errorf("natsstore: %w", err)
 	}
 	s.js = js
-	s.kv = &area{name: s.opts.Name + "_kv", prefix: s.opts.Name + ".kv."}
-	s.log = &area{name: s.opts.Name + "_log", prefix: s.opts.Name + ".log."}
-	s.wakePrefix = s.opts.Name + ".wake."
+	s.kv = &area{name: s.opts.StreamPrefix + "_kv", prefix: s.opts.StreamPrefix + ".kv."}
+	s.log = &area{name: s.opts.StreamPrefix + "_log", prefix: s.opts.StreamPrefix + ".log."}
+	s.wakePrefix = s.opts.StreamPrefix + ".wake."
 	if err := s.setUp(ctx); err != nil {
 		return nil, err
 	}
@@ -188,7 +188,7 @@ func New(ctx context.Context, nc *nats.Conn, opts *Options) (*Store, error) {
 
 // setUp makes the two streams, or takes them as they are.
 func (s *Store) setUp(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, s.opts.Timeout)
+	ctx, cancel := context.WithTimeout(ctx, s.opts.CallTimeout)
 	defer cancel()
 	for _, cfg := range []jetstream.StreamConfig{
 		{
@@ -331,8 +331,8 @@ func (s *Store) attend() {
 	defer tick.Stop()
 	looked, swept := time.Now(), time.Now()
 	var sweep <-chan time.Time
-	if s.opts.Sweep > 0 && s.opts.Sweep < time.Second*5 {
-		t := time.NewTicker(s.opts.Sweep)
+	if s.opts.SweepInterval > 0 && s.opts.SweepInterval < time.Second*5 {
+		t := time.NewTicker(s.opts.SweepInterval)
 		defer t.Stop()
 		sweep = t.C
 	}
@@ -351,10 +351,10 @@ func (s *Store) attend() {
 				}
 				looked = time.Now()
 			}
-			if s.opts.Sweep > 0 && time.Since(swept) >= s.opts.Sweep {
+			if s.opts.SweepInterval > 0 && time.Since(swept) >= s.opts.SweepInterval {
 				took := s.trySweep()
 				// A sweep of a very large store may take a fiftieth of the time.
-				swept = time.Now().Add(max(0, 50*took-s.opts.Sweep))
+				swept = time.Now().Add(max(0, 50*took-s.opts.SweepInterval))
 			}
 		}
 	}

@@ -73,14 +73,14 @@ func TestClose(t *testing.T) {
 
 func TestNames(t *testing.T) {
 	srv := startEmbedded(t, fast)
-	a, nc := openOn(t, srv, &natsstore.Options{Name: "a"})
-	b, _ := openOn(t, srv, &natsstore.Options{Name: "b"})
+	a, nc := openOn(t, srv, &natsstore.Options{StreamPrefix: "a"})
+	b, _ := openOn(t, srv, &natsstore.Options{StreamPrefix: "b"})
 	_, err := a.Create(t.Context(), "k", []byte("a"), 0)
 	require.NoError(t, err)
 	_, err = b.Get(t.Context(), "k")
 	require.ErrorIs(t, err, store.ErrNotFound)
 	for _, name := range []string{"a.b", "a b", "*", strings.Repeat("a", 65)} {
-		_, err := natsstore.New(t.Context(), nc, &natsstore.Options{Name: name})
+		_, err := natsstore.New(t.Context(), nc, &natsstore.Options{StreamPrefix: name})
 		require.ErrorIs(t, err, store.ErrInvalid, name)
 	}
 
@@ -89,11 +89,11 @@ func TestNames(t *testing.T) {
 	require.NoError(t, err)
 	_, err = js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "c_kv", Subjects: []string{"c.kv.>"}})
 	require.NoError(t, err)
-	_, err = natsstore.New(t.Context(), nc, &natsstore.Options{Name: "c"})
+	_, err = natsstore.New(t.Context(), nc, &natsstore.Options{StreamPrefix: "c"})
 	require.ErrorIs(t, err, store.ErrInvalid)
 
 	// Three replicas need three servers.
-	_, err = natsstore.New(t.Context(), nc, &natsstore.Options{Name: "d", Replicas: 3})
+	_, err = natsstore.New(t.Context(), nc, &natsstore.Options{StreamPrefix: "d", Replicas: 3})
 	require.Error(t, err)
 }
 
@@ -131,7 +131,7 @@ func messages(t *testing.T, nc *nats.Conn, name string) uint64 {
 func TestSweep(t *testing.T) {
 	t.Parallel()
 	srv := startEmbedded(t, fast)
-	s, nc := openOn(t, srv, &natsstore.Options{Sweep: -1})
+	s, nc := openOn(t, srv, &natsstore.Options{SweepInterval: -1})
 	ctx := t.Context()
 	const ttl = 50 * time.Millisecond
 	for i := range 40 {
@@ -156,7 +156,7 @@ func TestSweep(t *testing.T) {
 
 	// Two processes share the work.
 	for range 2 {
-		openOn(t, srv, natsstore.Forgets(&natsstore.Options{Sweep: 200 * time.Millisecond}, time.Millisecond))
+		openOn(t, srv, natsstore.Forgets(&natsstore.Options{SweepInterval: 200 * time.Millisecond}, time.Millisecond))
 	}
 	// Those extended, what extends them, and the one kept.
 	want := uint64(len(extended) + 2)
@@ -176,7 +176,7 @@ func TestSweep(t *testing.T) {
 func TestAckAfterExpire(t *testing.T) {
 	t.Parallel()
 	srv := startEmbedded(t, fast)
-	s, nc := openOn(t, srv, &natsstore.Options{Sweep: -1})
+	s, nc := openOn(t, srv, &natsstore.Options{SweepInterval: -1})
 	ctx := t.Context()
 	var seqs []uint64
 	for i := range 4 {
@@ -192,7 +192,7 @@ func TestAckAfterExpire(t *testing.T) {
 	_, err := s.Append(ctx, "s", "0", nil, 0)
 	require.NoError(t, err)
 
-	sweeper, _ := openOn(t, srv, natsstore.Forgets(&natsstore.Options{Sweep: 100 * time.Millisecond}, time.Millisecond))
+	sweeper, _ := openOn(t, srv, natsstore.Forgets(&natsstore.Options{SweepInterval: 100 * time.Millisecond}, time.Millisecond))
 	require.Eventually(t, func() bool { return messages(t, nc, "fivewire_log") == 1 }, time.Minute, 20*time.Millisecond)
 	require.NoError(t, sweeper.Close()) // it would forget what comes next while that matters
 	for i := 1; i < len(seqs); i++ {
@@ -259,7 +259,7 @@ func TestDeletedGo(t *testing.T) {
 	if testing.Short() {
 		t.Skip("waits for the servers to remove what expired, which they do after ten seconds")
 	}
-	s, nc := openOn(t, startEmbedded(t, fast), &natsstore.Options{Sweep: 100 * time.Millisecond})
+	s, nc := openOn(t, startEmbedded(t, fast), &natsstore.Options{SweepInterval: 100 * time.Millisecond})
 	ctx := t.Context()
 	for i := range 10 {
 		rev, err := s.Create(ctx, fmt.Sprint("replaced-", i), nil, 0)
@@ -366,7 +366,7 @@ func TestLocked(t *testing.T) {
 func TestUnreachable(t *testing.T) {
 	t.Parallel()
 	srv := startEmbedded(t, fast)
-	s, _ := openOn(t, srv, &natsstore.Options{Sweep: -1})
+	s, _ := openOn(t, srv, &natsstore.Options{SweepInterval: -1})
 	natsstore.GivesUpAfter(s, 300*time.Millisecond)
 	srv.Shutdown()
 	_, err := s.Create(t.Context(), "k", nil, 0)

@@ -34,7 +34,7 @@ type opened struct {
 func open(t *testing.T, name string, replicas int, connect func(t *testing.T) *nats.Conn) *opened {
 	t.Helper()
 	nc := connect(t)
-	s, err := natsstore.New(context.Background(), nc, &natsstore.Options{Name: name, Replicas: replicas})
+	s, err := natsstore.New(context.Background(), nc, &natsstore.Options{StreamPrefix: name, Replicas: replicas})
 	require.NoError(t, err)
 	t.Cleanup(func() {
 		require.NoError(t, s.Close())

@@ -42,7 +42,7 @@ func (s *Store) trySweep() time.Duration {
 // lease makes sure that one process sweeps at a time. Two at once would do
 // nothing wrong, only twice the work.
 func (s *Store) lease() bool {
-	subject, life := s.kv.prefix+"sweep", max(s.opts.Sweep/2, time.Second)
+	subject, life := s.kv.prefix+"sweep", max(s.opts.SweepInterval/2, time.Second)
 	now := s.clock.now()
 	m, err := s.fetch(s.life, s.kv, lastOf(subject))
 	if err != nil || isThere(m, now) {

@@ -16,7 +16,7 @@ func BenchmarkStore(b *testing.B) {
 			b.Run("engine="+e.name+name, func(b *testing.B) {
 				storetest.Benchmark(b, func(b *testing.B) store.Store {
 					d := e.create(b)
-					d.opts.Relaxed = relaxed
+					d.opts.AsyncCommit = relaxed
 					return d.open(b)
 				})
 			})

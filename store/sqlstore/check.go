@@ -13,13 +13,13 @@ import (
 )
 
 func checkWrite(what, name string, value []byte, ttl time.Duration) error {
-	if err := store.CheckName(what, name); err != nil {
+	if err := store.ValidateName(what, name); err != nil {
 		return err
 	}
 	if len(value) > store.MaxValue {
 		return fmt.Errorf("%w: value of %d bytes, over %d", store.ErrInvalid, len(value), store.MaxValue)
 	}
-	return store.CheckTTL(ttl)
+	return store.ValidateTTL(ttl)
 }
 
 // micros is ttl in the unit of both databases, rounded up so that nothing that

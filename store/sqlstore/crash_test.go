@@ -72,7 +72,7 @@ func (l *liar) Update(ctx context.Context, key string, value []byte, rev store.R
 
 func TestKilled(t *testing.T) {
 	each(t, func(t *testing.T, d *database) {
-		crash := storetest.Crash{Database: d.forWorkers(), Rounds: crashRounds(t, 8)}
+		crash := storetest.CrashTest{Database: d.forWorkers(), Rounds: crashRounds(t, 8)}
 		require.NoError(t, crash.Run(t.Context(), d.open(t)))
 	})
 }
@@ -80,7 +80,7 @@ func TestKilled(t *testing.T) {
 // TestKilledLiar shows that the test before would notice.
 func TestKilledLiar(t *testing.T) {
 	d := sqlite(t)
-	crash := storetest.Crash{Database: "lying " + d.forWorkers(), Rounds: 5}
+	crash := storetest.CrashTest{Database: "lying " + d.forWorkers(), Rounds: 5}
 	require.ErrorContains(t, crash.Run(t.Context(), d.open(t)), "increments were acknowledged")
 }
 
@@ -95,10 +95,10 @@ func TestServerRestarted(t *testing.T) {
 	s := d.open(t)
 	waiting := make(chan error, 1)
 	go func() { waiting <- s.Wait(t.Context(), "waited for", 0) }()
-	crash := storetest.Crash{
+	crash := storetest.CrashTest{
 		Database: d.forWorkers(),
 		Rounds:   crashRounds(t, 3),
-		Disturb: func(ctx context.Context, round int) error {
+		InjectFault: func(ctx context.Context, round int) error {
 			return errors.Join(
 				exec.CommandContext(ctx, control, []string{"stop", "kill"}[round%2]).Run(),
 				exec.CommandContext(ctx, control, "start").Run())
@@ -213,11 +213,11 @@ func TestConnectionsCut(t *testing.T) {
 	cut := &database{url: through, opts: d.opts}
 	s := d.open(t)
 	var cuts int
-	crash := storetest.Crash{
-		Database: cut.forWorkers(),
-		Rounds:   crashRounds(t, 6),
-		Life:     200 * time.Millisecond,
-		Disturb: func(context.Context, int) error {
+	crash := storetest.CrashTest{
+		Database:       cut.forWorkers(),
+		Rounds:         crashRounds(t, 6),
+		WorkerLifetime: 200 * time.Millisecond,
+		InjectFault: func(context.Context, int) error {
 			for range 20 {
 				c.cutNext(1)
 				cuts++
@@ -236,7 +236,7 @@ func TestConnectionsCut(t *testing.T) {
 func TestWaitThroughCut(t *testing.T) {
 	d := postgres(t)
 	c, through := newCutter(t, d.url)
-	s := (&database{url: through, opts: sqlstore.Options{Schema: d.opts.Schema, Poll: time.Hour}}).open(t)
+	s := (&database{url: through, opts: sqlstore.Options{Schema: d.opts.Schema, PollInterval: time.Hour}}).open(t)
 	other := d.open(t)
 	after := uint64(0)
 	for range 20 {

@@ -18,7 +18,7 @@
 // loss of the disk it does not survive. With PostgreSQL, what was acknowledged
 // survives the end of every client and of the server, and a power loss; the
 // loss of a node as far as the server is set up to wait for its replicas
-// (synchronous_standby_names). Options.Relaxed gives up the power loss, and
+// (synchronous_standby_names). Options.AsyncCommit gives up the power loss, and
 // nothing else, for speed.
 //
 // That is the default whatever else is configured: SQLite runs with
@@ -33,7 +33,7 @@
 // file is readable for its owner only if Open makes it. The database is in WAL mode, so readers and the writer do not wait for each
 // other. Of writers there is one at a time; the calls of one process that write
 // at the same time share a transaction, and so one write to the disk. Between
-// processes they take turns, and who gets none within Options.Busy fails.
+// processes they take turns, and who gets none within Options.BusyTimeout fails.
 //
 // Wait learns of what its own process appends at once, and of the rest by
 // looking every few milliseconds while somebody waits. Times of expiry are by
@@ -53,7 +53,7 @@
 // All times are those of the server, so the clocks of its clients may differ.
 // Wait listens on one more connection for notifications; after that one broke,
 // everybody who waits looks anew. Calls that only read are repeated after a
-// broken connection, for as long as Options.Outage. A call that writes is
+// broken connection, for as long as Options.OutageTimeout. A call that writes is
 // repeated only if it is certain that it changed nothing; else it returns the error, and nothing is known about it,
 // as with any engine: an Append with an id can safely be tried again.
 //

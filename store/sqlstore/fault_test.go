@@ -192,7 +192,7 @@ func TestClose(t *testing.T) {
 // TestSweep: what expired leaves the tables, several processes at work on it.
 func TestSweep(t *testing.T) {
 	each(t, func(t *testing.T, d *database) {
-		d.opts.Sweep = 50 * time.Millisecond
+		d.opts.SweepInterval = 50 * time.Millisecond
 		s := d.open(t)
 		for range 2 {
 			d.open(t)
@@ -393,7 +393,7 @@ func TestReadOnlyDisk(t *testing.T) {
 // TestBusy: who writes beside others waits for them, and not for ever.
 func TestBusy(t *testing.T) {
 	d := sqlite(t)
-	d.opts.Busy = 50 * time.Millisecond
+	d.opts.BusyTimeout = 50 * time.Millisecond
 	s := d.open(t)
 	path := strings.NewReplacer("%", "%25", "?", "%3f", "#", "%23").Replace(d.url)
 	db, err := sql.Open("sqlite", "file:"+path)

@@ -56,10 +56,10 @@ func TestClockSetBack(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "state.db")
 	var ahead atomic.Int64
 	clock := func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }
-	one, err := Open(ctx, path, &Options{now: clock, Sweep: 20 * time.Millisecond})
+	one, err := Open(ctx, path, &Options{now: clock, SweepInterval: 20 * time.Millisecond})
 	require.NoError(t, err)
 	defer one.Close()
-	two, err := Open(ctx, path, &Options{Sweep: time.Hour})
+	two, err := Open(ctx, path, &Options{SweepInterval: time.Hour})
 	require.NoError(t, err)
 	defer two.Close()
 

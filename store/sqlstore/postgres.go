@@ -190,7 +190,7 @@ func openPostgres(ctx, life context.Context, database string, o *Options, waits 
 // the server, the database or the role.
 func (p *postgres) setUp(ctx context.Context, conn *pgx.Conn) error {
 	durable := `SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'`
-	if p.opts.Relaxed {
+	if p.opts.AsyncCommit {
 		durable = `SELECT set_config('synchronous_commit', 'off', false)`
 	}
 	// With a snapshot for the whole transaction, what the lock waits for would not be seen.
@@ -341,7 +341,7 @@ func ending(err *pgconn.PgError) bool {
 
 func (p *postgres) get(ctx context.Context, key string) (store.Entry, error) {
 	e := store.Entry{Key: key}
-	err := retry(ctx, true, p.opts.Outage, func() error {
+	err := retry(ctx, true, p.opts.OutageTimeout, func() error {
 		var expires *time.Time
 		err := p.pool.QueryRow(ctx, p.sql["get"], key).Scan(&e.Value, &e.Revision, &expires)
 		e.Expires = timeOf(expires)
@@ -365,7 +365,7 @@ func timeOf(t *time.Time) time.Time {
 
 func (p *postgres) create(ctx context.Context, key string, value []byte, ttl int64) (store.Revision, error) {
 	var rev int64
-	err := retry(ctx, false, p.opts.Outage, func() error {
+	err := retry(ctx, false, p.opts.OutageTimeout, func() error {
 		return p.pool.QueryRow(ctx, p.sql["create"], key, notNil(value), ttl).Scan(&rev)
 	})
 	if errors.Is(err, pgx.ErrNoRows) {
@@ -389,7 +389,7 @@ func (p *postgres) update(ctx context.Context, key string, value []byte, rev, tt
 
 func (p *postgres) delete(ctx context.Context, key string, rev int64) error {
 	if rev == 0 {
-		return retry(ctx, false, p.opts.Outage, func() error {
+		return retry(ctx, false, p.opts.OutageTimeout, func() error {
 			_, err := p.pool.Exec(ctx, p.sql["remove"], key)
 			return err
 		})
@@ -402,7 +402,7 @@ func (p *postgres) delete(ctx context.Context, key string, rev int64) error {
 func (p *postgres) change(ctx context.Context, rev int64, absent error, text string, args ...any) (int64, error) {
 	for {
 		var done, seen int64
-		err := retry(ctx, false, p.opts.Outage, func() error {
+		err := retry(ctx, false, p.opts.OutageTimeout, func() error {
 			return p.pool.QueryRow(ctx, text, args...).Scan(&done, &seen)
 		})
 		switch {
@@ -432,7 +432,7 @@ func (p *postgres) page(ctx context.Context, from, to string, limit int) ([]stor
 // query returns all rows of a statement that only reads.
 func query[T any](ctx context.Context, p *postgres, name string, row pgx.RowToFunc[T], args ...any) ([]T, error) {
 	var all []T
-	err := retry(ctx, true, p.opts.Outage, func() error {
+	err := retry(ctx, true, p.opts.OutageTimeout, func() error {
 		rows, err := p.pool.Query(ctx, p.sql[name], args...)
 		if err != nil {
 			return err
@@ -459,7 +459,7 @@ func (p *postgres) has(ctx context.Context, stream string, after int64) (bool, e
 
 func (p *postgres) ack(ctx context.Context, stream string, seqs []int64) error {
 	slices.Sort(seqs)
-	return retry(ctx, false, p.opts.Outage, func() error {
+	return retry(ctx, false, p.opts.OutageTimeout, func() error {
 		_, err := p.pool.Exec(ctx, p.sql["ack"], stream, seqs)
 		return err
 	})
@@ -473,7 +473,7 @@ func (p *postgres) expire(ctx context.Context, stream string, ttl int64) error {
 	if ttl == 0 {
 		text, args = p.sql["empty"], args[:1]
 	}
-	return retry(ctx, false, p.opts.Outage, func() error {
+	return retry(ctx, false, p.opts.OutageTimeout, func() error {
 		return pgx.BeginFunc(ctx, p.pool, func(tx pgx.Tx) error {
 			if _, err := tx.Exec(ctx, p.sql["lock"], p.lockOf(stream)); err != nil {
 				return err

@@ -47,7 +47,7 @@ func (p *postgres) appendAll(ctx context.Context, stream string, tasks []*task[*
 			t.err = err
 		}
 	}
-	err := retry(ctx, false, p.opts.Outage, func() error { return p.pipeline(ctx, stream, tasks) })
+	err := retry(ctx, false, p.opts.OutageTimeout, func() error { return p.pipeline(ctx, stream, tasks) })
 	var answer *pgconn.PgError
 	if err == nil || len(tasks) == 1 || !errors.As(err, &answer) || ending(answer) {
 		fail(tasks, err)
@@ -56,7 +56,7 @@ func (p *postgres) appendAll(ctx context.Context, stream string, tasks []*task[*
 	// The server refused one of them and undid all. The others must not suffer.
 	for i := range tasks {
 		one := tasks[i : i+1]
-		fail(one, retry(ctx, false, p.opts.Outage, func() error { return p.pipeline(ctx, stream, one) }))
+		fail(one, retry(ctx, false, p.opts.OutageTimeout, func() error { return p.pipeline(ctx, stream, one) }))
 	}
 }
 
@@ -133,7 +133,7 @@ const (
 // watch listens for what is appended. Every connection that had to be made anew
 // may have missed something, so all who wait look then.
 func (p *postgres) watch(ctx context.Context) {
-	every := p.opts.Poll
+	every := p.opts.PollInterval
 	if every <= 0 {
 		every = 5 * time.Second
 	}

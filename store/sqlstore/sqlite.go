@@ -76,7 +76,7 @@ func openSQLite(ctx, life context.Context, path string, o *Options, waits *waite
 		_ = f.Close()
 	}
 	synchronous := "synchronous(FULL)"
-	if o.Relaxed {
+	if o.AsyncCommit {
 		synchronous = "synchronous(NORMAL)"
 	}
 	query := url.Values{"_pragma": {
@@ -130,7 +130,7 @@ func openSQLite(ctx, life context.Context, path string, o *Options, waits *waite
 func (s *sqliteDB) patiently(ctx context.Context, do func() error) error {
 	for begun := time.Now(); ; {
 		err := do()
-		if err == nil || !isSQLite(err, sqliteBusy) || time.Since(begun) > s.opts.Busy {
+		if err == nil || !isSQLite(err, sqliteBusy) || time.Since(begun) > s.opts.BusyTimeout {
 			return err
 		}
 		// Short and random: who waits longer between two looks waits longest.

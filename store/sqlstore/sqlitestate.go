@@ -247,7 +247,7 @@ func (s *sqliteDB) sweep(ctx context.Context) (more bool, err error) {
 			return err
 		}
 		// A time to come is that of a clock that was set back.
-		if recent := s.opts.Sweep.Microseconds() / 2; swept <= t.now && swept > t.now-recent {
+		if recent := s.opts.SweepInterval.Microseconds() / 2; swept <= t.now && swept > t.now-recent {
 			return nil
 		}
 		for _, table := range []string{"entries", "records", "ids"} {
@@ -276,7 +276,7 @@ const newsMost = 1000
 // watch looks for records of other processes while somebody waits. Positions
 // rise in the order of transactions, so what is new stands at the end.
 func (s *sqliteDB) watch(ctx context.Context) {
-	every := s.opts.Poll
+	every := s.opts.PollInterval
 	if every <= 0 {
 		every = 5 * time.Millisecond
 	}

@@ -20,10 +20,10 @@ import (
 
 // Options adjusts a [Store]. The zero value is right for production.
 type Options struct {
-	// Relaxed acknowledges writes before they are on the disk: some times
+	// AsyncCommit acknowledges writes before they are on the disk: some times
 	// faster, and a power loss, or a crash of the machine, takes the last
 	// moments along. The end of this process still takes nothing.
-	Relaxed bool
+	AsyncCommit bool
 
 	// Schema is where PostgreSQL keeps the tables. It is created if it is
 	// absent. Stores of different schemas have nothing in common. Empty means
@@ -35,24 +35,24 @@ type Options struct {
 	// pool_max_conns in the URL says, else 16.
 	MaxConns int
 
-	// Sweep is how often what has expired is removed from the disk. It is
+	// SweepInterval is how often what has expired is removed from the disk. It is
 	// absent for every call before that. Zero means 30 seconds.
-	Sweep time.Duration
+	SweepInterval time.Duration
 
-	// Poll is how often Wait looks for records that nobody told it of. Zero
+	// PollInterval is how often Wait looks for records that nobody told it of. Zero
 	// means 5 ms for SQLite, where that is how it learns of the records of
 	// other processes, and 5 seconds for PostgreSQL, which tells it, except when
 	// a connection breaks at the wrong moment or a pooler between swallows
 	// notifications.
-	Poll time.Duration
+	PollInterval time.Duration
 
-	// Busy is how long a write to SQLite waits for other processes to finish
+	// BusyTimeout is how long a write to SQLite waits for other processes to finish
 	// theirs before it fails. Zero means 30 seconds.
-	Busy time.Duration
+	BusyTimeout time.Duration
 
-	// Outage is how long a call waits for a PostgreSQL that cannot be reached,
+	// OutageTimeout is how long a call waits for a PostgreSQL that cannot be reached,
 	// as far as it is certain that nothing is done twice. Zero means 15 seconds.
-	Outage time.Duration
+	OutageTimeout time.Duration
 
 	// Logger is told what no call reports: a sweep or a listener that fails and
 	// tries again. Nil is silent.
@@ -136,14 +136,14 @@ func Open(ctx context.Context, database string, opts *Options) (*Store, error) {
 	if o.Schema == "" {
 		o.Schema = "fivewire"
 	}
-	if o.Sweep <= 0 {
-		o.Sweep = defaultSweep
+	if o.SweepInterval <= 0 {
+		o.SweepInterval = defaultSweep
 	}
-	if o.Busy <= 0 {
-		o.Busy = defaultBusy
+	if o.BusyTimeout <= 0 {
+		o.BusyTimeout = defaultBusy
 	}
-	if o.Outage <= 0 {
-		o.Outage = defaultOutage
+	if o.OutageTimeout <= 0 {
+		o.OutageTimeout = defaultOutage
 	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
@@ -175,7 +175,7 @@ func Open(ctx context.Context, database string, opts *Options) (*Store, error) {
 		stop()
 	})
 	s.back.Go(func() { s.engine.watch(back) })
-	s.back.Go(func() { s.sweep(back, o.Sweep) })
+	s.back.Go(func() { s.sweep(back, o.SweepInterval) })
 	return s, nil
 }
 
@@ -243,7 +243,7 @@ func (s *Store) Get(ctx context.Context, key string) (store.Entry, error) {
 		return store.Entry{}, err
 	}
 	defer end()
-	if err := store.CheckName("key", key); err != nil {
+	if err := store.ValidateName("key", key); err != nil {
 		return store.Entry{}, err
 	}
 	e, err := s.engine.get(in, key)
@@ -285,7 +285,7 @@ func (s *Store) Delete(ctx context.Context, key string, rev store.Revision) erro
 		return err
 	}
 	defer end()
-	if err := store.CheckName("key", key); err != nil {
+	if err := store.ValidateName("key", key); err != nil {
 		return err
 	}
 	return s.fault(ctx, "delete", s.engine.delete(in, key, revision(rev)))
@@ -334,7 +334,7 @@ func (s *Store) page(ctx context.Context, prefix, from, to string, limit int) ([
 		return nil, err
 	}
 	defer end()
-	if err := store.CheckText("prefix", prefix); err != nil {
+	if err := store.ValidateID("prefix", prefix); err != nil {
 		return nil, err
 	}
 	entries, err := s.engine.page(in, from, to, limit)
@@ -351,7 +351,7 @@ func (s *Store) Append(ctx context.Context, stream, id string, value []byte, ttl
 	if err := checkWrite("stream name", stream, value, ttl); err != nil {
 		return 0, err
 	}
-	if err := store.CheckText("id", id); err != nil {
+	if err := store.ValidateID("id", id); err != nil {
 		return 0, err
 	}
 	seq, err := s.engine.append(in, stream, id, value, micros(ttl))
@@ -368,7 +368,7 @@ func (s *Store) Read(ctx context.Context, stream string, after uint64, limit int
 		return nil, err
 	}
 	defer end()
-	if err := store.CheckName("stream name", stream); err != nil {
+	if err := store.ValidateName("stream name", stream); err != nil {
 		return nil, err
 	}
 	if limit < 1 {
@@ -388,7 +388,7 @@ func (s *Store) Ack(ctx context.Context, stream string, seqs ...uint64) error {
 		return err
 	}
 	defer end()
-	if err := store.CheckName("stream name", stream); err != nil {
+	if err := store.ValidateName("stream name", stream); err != nil {
 		return err
 	}
 	known := make([]int64, 0, len(seqs))
@@ -410,7 +410,7 @@ func (s *Store) Wait(ctx context.Context, stream string, after uint64) error {
 		return err
 	}
 	defer end()
-	if err := store.CheckName("stream name", stream); err != nil {
+	if err := store.ValidateName("stream name", stream); err != nil {
 		return err
 	}
 	for {
@@ -441,10 +441,10 @@ func (s *Store) Expire(ctx context.Context, stream string, ttl time.Duration) er
 		return err
 	}
 	defer end()
-	if err := store.CheckName("stream name", stream); err != nil {
+	if err := store.ValidateName("stream name", stream); err != nil {
 		return err
 	}
-	if err := store.CheckTTL(ttl); err != nil {
+	if err := store.ValidateTTL(ttl); err != nil {
 		return err
 	}
 	return s.fault(ctx, "expire", s.engine.expire(in, stream, micros(ttl)))

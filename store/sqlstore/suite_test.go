@@ -118,6 +118,6 @@ func TestSuite(t *testing.T) {
 }
 
 func TestMain(m *testing.M) {
-	storetest.CrashMain(openCrashed)
+	storetest.CrashWorkerMain(openCrashed)
 	goleak.VerifyTestMain(m)
 }

@@ -19,16 +19,16 @@ import (
 	"github.com/fivewire/fivewire/store"
 )
 
-// A Crash tests an engine with processes that work on one database at once and
+// A CrashTest tests an engine with processes that work on one database at once and
 // are killed at random moments, and checks that nothing acknowledged is lost
 // and nothing done twice. The processes are the test binary itself, which has to
-// call [CrashMain] first in its TestMain.
+// call [CrashWorkerMain] first in its TestMain.
 //
 // What the workers do: they append to one log and to one queue, take from the
 // queue, count up one key, and compete for others. Whoever checks knows what
 // they were told to be done, and that each may have done one thing more.
-type Crash struct {
-	// Database is what workers hand to the open of CrashMain.
+type CrashTest struct {
+	// Database is what workers hand to the open of CrashWorkerMain.
 	Database string
 
 	// Rounds is how often workers are started and killed. Zero means 5.
@@ -37,14 +37,14 @@ type Crash struct {
 	// Workers is how many work at once. Zero means 2.
 	Workers int
 
-	// Life is how long a worker works at most before it is killed. Zero means 100 ms.
-	Life time.Duration
+	// WorkerLifetime is how long a worker works at most before it is killed. Zero means 100 ms.
+	WorkerLifetime time.Duration
 
-	// Disturb is called in every round while the workers work, and does what the
+	// InjectFault is called in every round while the workers work, and does what the
 	// database should survive besides: it restarts the server, or cuts
 	// connections. Workers then may meet errors, and try again; without Disturb
 	// an error fails the test. When it returns, the database works.
-	Disturb func(ctx context.Context, round int) error
+	InjectFault func(ctx context.Context, round int) error
 }
 
 const (
@@ -56,9 +56,9 @@ const (
 	crashCounter = "crash/counter"
 )
 
-// CrashMain returns at once in a process that is no worker. Else it works on
+// CrashWorkerMain returns at once in a process that is no worker. Else it works on
 // the store that open returns until it is killed.
-func CrashMain(open func(ctx context.Context, database string) (store.Store, error)) {
+func CrashWorkerMain(open func(ctx context.Context, database string) (store.Store, error)) {
 	database, name := os.Getenv(crashDatabase), os.Getenv(crashName)
 	if name == "" {
 		return
@@ -179,15 +179,15 @@ func (w *crashWorker) turn(ctx context.Context, n int) {
 
 // Run does it. The store s is on the same database, and stays alive. An error
 // says what was lost or done twice, or that a worker failed.
-func (c Crash) Run(ctx context.Context, s store.Store) error {
+func (c CrashTest) Run(ctx context.Context, s store.Store) error {
 	if c.Rounds == 0 {
 		c.Rounds = 5
 	}
 	if c.Workers == 0 {
 		c.Workers = 2
 	}
-	if c.Life == 0 {
-		c.Life = 100 * time.Millisecond
+	if c.WorkerLifetime == 0 {
+		c.WorkerLifetime = 100 * time.Millisecond
 	}
 	k := &crashCheck{c: c, s: s, log: map[uint64]string{}, did: map[uint64]string{}}
 	if _, err := s.Create(ctx, crashCounter, []byte("0"), 0); err != nil {
@@ -229,7 +229,7 @@ func (c Crash) Run(ctx context.Context, s store.Store) error {
 
 // A crashCheck knows what has to be in the database.
 type crashCheck struct {
-	c Crash
+	c CrashTest
 	s store.Store
 
 	log            map[uint64]string // acknowledged records by position
@@ -241,7 +241,7 @@ type crashCheck struct {
 // retry does it again as long as a broken connection may be the reason.
 func (k *crashCheck) retry(do func() (uint64, error)) (n uint64, err error) {
 	for range 40 {
-		if n, err = do(); err == nil || k.c.Disturb == nil || errors.Is(err, store.ErrDuplicate) {
+		if n, err = do(); err == nil || k.c.InjectFault == nil || errors.Is(err, store.ErrDuplicate) {
 			return n, err
 		}
 		time.Sleep(25 * time.Millisecond)
@@ -345,16 +345,16 @@ func (k *crashCheck) round(ctx context.Context, round int) error {
 			return fmt.Errorf("worker %s does not get to work", r.name)
 		}
 	}
-	if k.c.Disturb != nil {
-		time.Sleep(rand.N(k.c.Life / 2))
-		if err := k.c.Disturb(ctx, round); err != nil {
+	if k.c.InjectFault != nil {
+		time.Sleep(rand.N(k.c.WorkerLifetime / 2))
+		if err := k.c.InjectFault(ctx, round); err != nil {
 			return err
 		}
 	}
 	var killing sync.WaitGroup
 	for _, r := range reports {
 		killing.Go(func() {
-			time.Sleep(rand.N(k.c.Life))
+			time.Sleep(rand.N(k.c.WorkerLifetime))
 			_ = r.cmd.Process.Kill()
 			<-r.ended
 		})
@@ -374,7 +374,7 @@ func (k *crashCheck) check(ctx context.Context, round string, reports []*crashRe
 			_, _ = fmt.Sscan(line[1], &n)
 			switch line[0] {
 			case "!":
-				if k.c.Disturb == nil {
+				if k.c.InjectFault == nil {
 					return fmt.Errorf("worker %s failed: %s", r.name, line[1])
 				}
 			case "log":

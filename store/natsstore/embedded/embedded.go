@@ -218,9 +218,9 @@ func lockFolder(dir string) (*os.File, error) {
 }
 
 // Conn connects to the server, within the process. The options of
-// [natsstore.Defaults] come before opts.
+// [natsstore.DefaultConnOptions] come before opts.
 func (s *Server) Conn(opts ...nats.Option) (*nats.Conn, error) {
-	all := append(natsstore.Defaults(), nats.InProcessServer(s.srv))
+	all := append(natsstore.DefaultConnOptions(), nats.InProcessServer(s.srv))
 	nc, err := nats.Connect("", append(all, opts...)...)
 	if err != nil {
 		return nil, fmt.Errorf("embedded: %w", err)
@@ -272,7 +272,7 @@ func Open(ctx context.Context, dir string, opts *natsstore.Options) (*Store, err
 func (s *Server) Open(ctx context.Context, opts *natsstore.Options) (*Store, error) {
 	var o []nats.Option
 	if opts != nil {
-		o = opts.NATS
+		o = opts.ConnOptions
 	}
 	nc, err := s.Conn(o...)
 	if err != nil {
