@@ -13,7 +13,7 @@ import (
 // An AuditRecord tells of one handshake or one answered request (D-45). It holds
 // no payload and no secret.
 type AuditRecord struct {
-	TS            float64 `a2e:"ts"` // Unix seconds of the answer
+	Time          float64 `a2e:"ts"` // Unix seconds of the answer
 	SessionID     string  `a2e:"session_id"`
 	ReqID         string  `a2e:"req_id"`
 	CorrelationID string  `a2e:"correlation_id"`
@@ -26,7 +26,7 @@ type AuditRecord struct {
 }
 
 // MarshalJSON returns the record as the wire catalogue spells it.
-func (r *AuditRecord) MarshalJSON() ([]byte, error) { return EncodeObject(r) }
+func (r *AuditRecord) MarshalJSON() ([]byte, error) { return EncodeModel(r) }
 
 // AuditLog returns an audit sink that writes each record as one line of JSON to
 // w. What cannot be written is lost and logged: auditing never fails a request
@@ -52,7 +52,7 @@ func AuditLog(w io.Writer, logger *slog.Logger) func(AuditRecord) {
 // newAudit fills in a record for the answer to a message.
 func newAudit(sessionID string, m *Message, arrived time.Time, in, out int) AuditRecord {
 	now := time.Now()
-	r := AuditRecord{TS: Seconds(now), SessionID: sessionID, ReqID: m.ID, CorrelationID: m.ID, Success: true,
+	r := AuditRecord{Time: Seconds(now), SessionID: sessionID, ReqID: m.ID, CorrelationID: m.ID, Success: true,
 		DurationMs: now.Sub(arrived).Milliseconds(), InputBytes: int64(in), OutputBytes: int64(out), Type: m.Type}
 	if c := correlation(m); c != "" {
 		r.CorrelationID = c

@@ -124,7 +124,7 @@ func TestCallAllocs(t *testing.T) {
 	require.NoError(t, err)
 	r := &tools.CallRequest{ToolName: "echo", Arguments: json.RawMessage(`{"seq":1}`), Timeout: 30}
 	require.LessOrEqual(t, testing.AllocsPerRun(2000, func() {
-		if _, err := c.Do(context.Background(), "tool/call/req", r, nil); err != nil {
+		if _, err := c.Call(context.Background(), "tool/call/req", r, nil); err != nil {
 			panic(err)
 		}
 	}), 14.0)
@@ -246,7 +246,7 @@ func BenchmarkPairPipeCall(b *testing.B) {
 				require.NoError(b, err)
 				pair.RatioCallers(b, callers, func(seq int64) error {
 					r := &tools.CallRequest{ToolName: "echo", Arguments: json.RawMessage(`{"seq":` + strconv.FormatInt(seq, 10) + `}`), Timeout: 30}
-					_, err := c.Do(context.Background(), "tool/call/req", r, nil)
+					_, err := c.Call(context.Background(), "tool/call/req", r, nil)
 					return err
 				}, base.call)
 			})
@@ -270,7 +270,7 @@ func BenchmarkPipeCall(b *testing.B) {
 				all.Go(func() {
 					for i := k; i < b.N; i += callers {
 						r := &tools.CallRequest{ToolName: "echo", Arguments: json.RawMessage(`{"seq":1}`), Timeout: 30}
-						if _, err := c.Do(context.Background(), "tool/call/req", r, nil); err != nil {
+						if _, err := c.Call(context.Background(), "tool/call/req", r, nil); err != nil {
 							panic(err)
 						}
 					}

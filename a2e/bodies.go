@@ -141,8 +141,8 @@ func errorMessage(err *Error) *Message {
 // detail returns the detail object with field and reason in it.
 func (e *Error) detail() json.RawMessage {
 	var m Members
-	if len(e.Detail) > 0 {
-		if parsed, err := ParseMembers(e.Detail); err == nil {
+	if len(e.Details) > 0 {
+		if parsed, err := ParseMembers(e.Details); err == nil {
 			m = parsed
 		}
 	}
@@ -158,19 +158,19 @@ func (e *Error) detail() json.RawMessage {
 
 // With adds a member to the detail of the error and returns the error.
 func (e *Error) With(name string, value any) *Error {
-	m, err := ParseMembers(e.Detail)
+	m, err := ParseMembers(e.Details)
 	if err != nil {
 		m = Members{}
 	}
 	if m.Set(name, value) == nil {
-		e.Detail, _ = m.MarshalJSON()
+		e.Details, _ = m.MarshalJSON()
 	}
 	return e
 }
 
 // received returns the error that an error message of the peer tells of.
 func (b *ErrorBody) received() *Error {
-	e := &Error{Code: Code(b.Code), Message: b.Message, Detail: b.Detail, Retryable: b.Retryable,
+	e := &Error{Code: Code(b.Code), Message: b.Message, Details: b.Detail, Retryable: b.Retryable,
 		Capability: b.CapabilityName, ReqID: b.ReqID, Remote: true}
 	if m, err := ParseMembers(b.Detail); err == nil {
 		e.Field, _ = m.Text("field")

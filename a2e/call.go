@@ -14,9 +14,9 @@ import (
 	"time"
 )
 
-// NoAnswer is returned by a handler of a request that is answered on failure
+// NoResponse is returned by a handler of a request that is answered on failure
 // only, such as SUBAGENT_CANCEL_REQ.
-const NoAnswer = noAnswer(true)
+const NoResponse = noAnswer(true)
 
 type noAnswer bool
 
@@ -57,15 +57,15 @@ func (c *Call) CorrelationID() string {
 	return c.Message.ID
 }
 
-// Text returns a member of the message that is a string, by its name on the
+// StringMember returns a member of the message that is a string, by its name on the
 // wire, or "".
-func (c *Call) Text(name string) string { return textMember(c.Message, name) }
+func (c *Call) StringMember(name string) string { return textMember(c.Message, name) }
 
 // Streaming reports whether the agent asked for events.
 func (c *Call) Streaming() bool { return wantsEvents(c.Message) }
 
-// State returns the state of the handling plugin for this session.
-func (c *Call) State() any {
+// PluginState returns the state of the handling plugin for this session.
+func (c *Call) PluginState() any {
 	if p := c.state.Load(); p != nil {
 		return *p
 	}
@@ -143,8 +143,8 @@ func (s *Session) enqueue(c *Call) {
 	} else {
 		c.keys = orderKeys(c.Message)
 	}
-	canRun := len(s.queue) == 0 && s.running < limits.MaxParallel && !s.blocked(c)
-	if !canRun && len(s.queue) >= limits.MaxQueue {
+	canRun := len(s.queue) == 0 && s.running < limits.MaxConcurrent && !s.blocked(c)
+	if !canRun && len(s.queue) >= limits.QueueLimit {
 		if c.silent {
 			s.host.dropped.Add(1)
 			return
@@ -155,8 +155,8 @@ func (s *Session) enqueue(c *Call) {
 		return
 	}
 	limit := timeLimit(c.Message)
-	if limit <= 0 || limit > limits.MaxTimeout {
-		limit = limits.MaxTimeout
+	if limit <= 0 || limit > limits.MaxCallTimeout {
+		limit = limits.MaxCallTimeout
 	}
 	c.ctx.parent = s.ctx
 	c.deadline = c.arrived.Add(limit)
@@ -191,7 +191,7 @@ func (s *Session) blocked(c *Call) bool {
 
 // schedule starts what can start, strictly in the order of arrival (D-27).
 func (s *Session) schedule() {
-	for len(s.queue) > 0 && s.running < s.host.limits.MaxParallel {
+	for len(s.queue) > 0 && s.running < s.host.limits.MaxConcurrent {
 		c := s.queue[0]
 		if s.blocked(c) || !c.deadline.After(time.Now()) { // the clock is about to answer it
 			return
@@ -255,7 +255,7 @@ func (s *Session) conclude(c *Call, body any, err error) (alone bool) {
 		return alone
 	}
 	switch {
-	case c.silent, err == nil && (body == NoAnswer || c.mayPass && body == nil):
+	case c.silent, err == nil && (body == NoResponse || c.mayPass && body == nil):
 		s.settle(c)
 	case err != nil:
 		s.fail(c, s.wireError(c, err))
@@ -280,8 +280,8 @@ func (s *Session) handle(c *Call) (body any, err error) {
 			return nil, err
 		}
 		c.setState(state)
-		body, err := r.handler.Handle(&c.ctx, c)
-		if !errors.Is(err, ErrPass) {
+		body, err := r.handler.ServeA2E(&c.ctx, c)
+		if !errors.Is(err, ErrNextPlugin) {
 			return body, err
 		}
 		if r.plugin.Exclusive && i == 0 {
@@ -399,7 +399,7 @@ func (s *Session) response(c *Call, body any) *Message {
 		name = c.Message.typ.Response
 	case name == "env/plan/resp": // asked in the type of the answer (D-20)
 	default:
-		name = ResponseType(name)
+		name = responseType(name)
 	}
 	if name == "" {
 		name = c.Message.Type + "/resp"

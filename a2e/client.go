@@ -40,32 +40,32 @@ type ClientOptions struct {
 	Types []Type
 
 	// Limits on what the host sends; see [Codec].
-	MaxBytes, MaxDepth int
+	MaxMessage, MaxDepth int
 
 	// Strict refuses what the default mode concedes; see [Codec.Strict].
 	Strict bool
 
-	// ASCII, EmitVersion and ReadNonFinite are those of [Codec].
-	ASCII, EmitVersion, ReadNonFinite bool
+	// EscapeNonASCII, EmitVersion and ReadNonFinite are those of [Codec].
+	EscapeNonASCII, WriteVersion, AllowNonFinite bool
 
-	// SkipNoise passes over lines that do not begin with a bracket, for
+	// SkipNonJSON passes over lines that do not begin with a bracket, for
 	// hosts that print on their standard output (D-43).
-	SkipNoise bool
+	SkipNonJSON bool
 
-	// LinePrefix is taken off the lines that have it, with SkipNoise.
-	LinePrefix string
+	// StripPrefix is taken off the lines that have it, with SkipNoise.
+	StripPrefix string
 
-	// MaxEvents bounds the events of a call that nobody has taken yet. A call
+	// QueueLimit bounds the events of a call that nobody has taken yet. A call
 	// above it fails with [ErrSlowReader]. Zero means 1024.
-	MaxEvents int
+	QueueLimit int
 
-	// CloseWait bounds how long Close waits for the host to end the
+	// CloseTimeout bounds how long Close waits for the host to end the
 	// connection. Zero means 10 seconds.
-	CloseWait time.Duration
+	CloseTimeout time.Duration
 
-	// WriteStall closes the connection if the host takes nothing for so long.
+	// WriteTimeout closes the connection if the host takes nothing for so long.
 	// Zero means 30 seconds, negative never.
-	WriteStall time.Duration
+	WriteTimeout time.Duration
 
 	// Logger receives what no error reports. Nil is silent.
 	Logger *slog.Logger
@@ -116,12 +116,12 @@ type Client struct {
 	pushers   map[string][]*pusher
 	anyPush   []*pusher
 	handlers  map[string]func(ctx context.Context, m *Message) (any, error)
-	peer      Peer
+	peer      PeerInfo
 	welcome   *Message
 }
 
-// A Peer is what the client noticed about its host.
-type Peer struct {
+// A PeerInfo is what the client noticed about its host.
+type PeerInfo struct {
 	// VersionMember says that the host writes version in place of a2e, as the
 	// public Python SDK does.
 	VersionMember bool
@@ -144,21 +144,21 @@ func NewClient(rw io.ReadWriteCloser, opts *ClientOptions) *Client {
 	if c.opts.AgentID == "" {
 		c.opts.AgentID = "agent-" + NewID()[:8]
 	}
-	if c.opts.MaxEvents <= 0 {
-		c.opts.MaxEvents = 1024
+	if c.opts.QueueLimit <= 0 {
+		c.opts.QueueLimit = 1024
 	}
-	if c.opts.CloseWait == 0 {
-		c.opts.CloseWait = 10 * time.Second
+	if c.opts.CloseTimeout == 0 {
+		c.opts.CloseTimeout = 10 * time.Second
 	}
-	if n, ok := rw.(interface{ noise() (bool, string) }); ok && !c.opts.SkipNoise {
-		c.opts.SkipNoise, c.opts.LinePrefix = n.noise()
+	if n, ok := rw.(interface{ noise() (bool, string) }); ok && !c.opts.SkipNonJSON {
+		c.opts.SkipNonJSON, c.opts.StripPrefix = n.noise()
 	}
 	c.log = c.opts.Logger
 	if c.log == nil {
 		c.log = slog.New(slog.DiscardHandler)
 	}
-	c.codec = &Codec{Types: NewRegistry(c.opts.Types...), Strict: c.opts.Strict, MaxBytes: c.opts.MaxBytes,
-		MaxDepth: c.opts.MaxDepth, ASCII: c.opts.ASCII, EmitVersion: c.opts.EmitVersion, ReadNonFinite: c.opts.ReadNonFinite}
+	c.codec = &Codec{Types: NewRegistry(c.opts.Types...), Strict: c.opts.Strict, MaxMessage: c.opts.MaxMessage,
+		MaxDepth: c.opts.MaxDepth, EscapeNonASCII: c.opts.EscapeNonASCII, WriteVersion: c.opts.WriteVersion, AllowNonFinite: c.opts.AllowNonFinite}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	return c
 }
@@ -226,7 +226,7 @@ func (c *Client) accept(answer *Message, resp *HandshakeResponse) {
 			c.caps[cap.Capability] = cap
 		}
 	}
-	c.peer = Peer{VersionMember: answer.Extra.Get("version") != nil}
+	c.peer = PeerInfo{VersionMember: answer.Extra.Get("version") != nil}
 	if v := answer.Extra.text.Get("features"); v.IsArray() {
 		for e := v.Elements(); e.Next(); {
 			if s, ok := e.Value.Text(); ok {
@@ -238,18 +238,18 @@ func (c *Client) accept(answer *Message, resp *HandshakeResponse) {
 }
 
 func (c *Client) begin() {
-	c.out = newOutbox(c.rw, c.opts.WriteStall)
+	c.out = newOutbox(c.rw, c.opts.WriteTimeout)
 	go c.read()
 }
 
-// Welcome returns the host's last answer to a handshake as it came, or nil.
-func (c *Client) Welcome() *Message { c.mu.Lock(); defer c.mu.Unlock(); return c.welcome }
+// HandshakeMessage returns the host's last answer to a handshake as it came, or nil.
+func (c *Client) HandshakeMessage() *Message { c.mu.Lock(); defer c.mu.Unlock(); return c.welcome }
 
 // SessionID returns the id that the host gave the session.
 func (c *Client) SessionID() string { c.mu.Lock(); defer c.mu.Unlock(); return c.sessionID }
 
-// Has reports whether a capability was accepted and is enabled.
-func (c *Client) Has(capability string) bool {
+// HasCapability reports whether a capability was accepted and is enabled.
+func (c *Client) HasCapability(capability string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	_, ok := c.caps[capability]
@@ -264,17 +264,17 @@ func (c *Client) Capability(name string) (Capability, bool) {
 	return cap, ok
 }
 
-// Serves reports whether the host has not yet said of a namespace, the first
+// Supports reports whether the host has not yet said of a namespace, the first
 // segment of a type, that it does not know it. The base types and skill are
 // what every host of the older Skill Call Protocol serves (D-50).
-func (c *Client) Serves(namespace string) bool {
+func (c *Client) Supports(namespace string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return !c.lacking[namespace]
 }
 
-// Peer returns what the client noticed about its host.
-func (c *Client) Peer() Peer { c.mu.Lock(); defer c.mu.Unlock(); return c.peer }
+// PeerInfo returns what the client noticed about its host.
+func (c *Client) PeerInfo() PeerInfo { c.mu.Lock(); defer c.mu.Unlock(); return c.peer }
 
 // Registry returns the client's types, which may be extended at any time.
 func (c *Client) Registry() *Registry { return c.codec.Types }
@@ -289,7 +289,7 @@ func (c *Client) Done() <-chan struct{} { return c.ctx.Done() }
 // Ping asks the host whether it is there and returns how long the answer took.
 func (c *Client) Ping(ctx context.Context) (time.Duration, *Pong, error) {
 	start := time.Now()
-	m, err := c.Do(ctx, TypePing, &Ping{}, &CallOptions{Timeout: pingTimeout})
+	m, err := c.Call(ctx, TypePing, &Ping{}, &CallOptions{Timeout: pingTimeout})
 	if err != nil {
 		return 0, nil, err
 	}
@@ -317,9 +317,9 @@ func (c *Client) OnPush(msgType string, fn func(m *Message)) (remove func()) {
 	}
 }
 
-// OnAny calls fn for messages that no other function takes. It is otherwise like
+// OnMessage calls fn for messages that no other function takes. It is otherwise like
 // OnPush.
-func (c *Client) OnAny(fn func(m *Message)) (remove func()) {
+func (c *Client) OnMessage(fn func(m *Message)) (remove func()) {
 	p := &pusher{fn: fn}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -405,7 +405,7 @@ func (c *Client) shut(err error, polite bool) {
 			if line, err := c.codec.Append(nil, NewMessage(TypeShutdown, New[Shutdown]())); err == nil {
 				c.out.put(line)
 			}
-			timer := time.NewTimer(c.opts.CloseWait)
+			timer := time.NewTimer(c.opts.CloseTimeout)
 			defer timer.Stop()
 			select {
 			case <-c.ended:

@@ -37,8 +37,8 @@ type CallOptions struct {
 
 // A RetryPolicy says how often and how fast a call is repeated (A2E-066).
 type RetryPolicy struct {
-	// Attempts is how often the call is made at most. Zero means 3.
-	Attempts int
+	// MaxAttempts is how often the call is made at most. Zero means 3.
+	MaxAttempts int
 
 	// Base is the first delay, doubled each time up to Max. Zero means 1
 	// second, and 30 seconds.
@@ -83,12 +83,12 @@ func (p *pending) whenDone() <-chan struct{} {
 	return p.done
 }
 
-// Do sends a request and returns its answer. An error of the host is an
+// Call sends a request and returns its answer. An error of the host is an
 // [*Error] with Remote set, an answer that violates the protocol is
-// [ErrBadResponse], one of another type [ErrUnexpectedResponse], the end of the
+// [ErrInvalidResponse], one of another type [ErrUnexpectedResponse], the end of the
 // connection [ErrClosed]. If ctx ends, so does the call, and its later answer is
 // dropped; a host that knows how is told to stop working on it.
-func (c *Client) Do(ctx context.Context, msgType string, body any, opts *CallOptions) (*Message, error) {
+func (c *Client) Call(ctx context.Context, msgType string, body any, opts *CallOptions) (*Message, error) {
 	var o CallOptions
 	if opts != nil {
 		o = *opts
@@ -96,7 +96,7 @@ func (c *Client) Do(ctx context.Context, msgType string, body any, opts *CallOpt
 	if o.Retry == nil || !o.Idempotent {
 		return c.roundTrip(ctx, msgType, body, &o)
 	}
-	attempts, wait := o.Retry.Attempts, backoff.Backoff{Base: o.Retry.Base, Max: o.Retry.Max}
+	attempts, wait := o.Retry.MaxAttempts, backoff.Backoff{Base: o.Retry.Base, Max: o.Retry.Max}
 	if attempts <= 0 {
 		attempts = 3
 	}
@@ -136,9 +136,9 @@ func raiseTimeout(body any) any {
 	return own.Interface()
 }
 
-// Ask is [Client.Do] with the model of the answer.
-func Ask[Resp any](ctx context.Context, c *Client, msgType string, body any, opts *CallOptions) (*Resp, error) {
-	m, err := c.Do(ctx, msgType, body, opts)
+// CallAs is [Client.Call] with the model of the answer.
+func CallAs[Resp any](ctx context.Context, c *Client, msgType string, body any, opts *CallOptions) (*Resp, error) {
+	m, err := c.Call(ctx, msgType, body, opts)
 	if err != nil {
 		return nil, err
 	}
@@ -251,7 +251,7 @@ func (c *Client) newPending(msgType string, body any) (*pending, error) {
 	if t := c.codec.Types.Lookup(msgType); t != nil && t.Name == msgType {
 		p.want = CanonicalType(t.Response)
 	} else {
-		p.want = CanonicalType(ResponseType(msgType))
+		p.want = CanonicalType(responseType(msgType))
 	}
 	switch msgType {
 	case TypeHandshakeRequest, TypePing:
@@ -415,7 +415,7 @@ func (c *Client) takeEvents(p *pending) (events []Event, ended bool) {
 	defer c.mu.Unlock()
 	events = p.events
 	p.events = nil
-	if room := c.opts.MaxEvents - len(p.seen); room > 0 {
+	if room := c.opts.QueueLimit - len(p.seen); room > 0 {
 		p.seen = append(p.seen, events[:min(room, len(events))]...)
 	}
 	return events, p.ended

@@ -53,7 +53,7 @@ func (c *Client) readLines() error {
 		var e *Error
 		switch {
 		case errors.As(err, &e):
-			if c.opts.SkipNoise && e.Reason != ReasonTooLarge {
+			if c.opts.SkipNonJSON && e.Reason != ReasonTooLarge {
 				continue
 			}
 			c.reject(e)
@@ -68,11 +68,11 @@ func (c *Client) readLines() error {
 // denoise takes the prefix off a line, and returns nil for what is no message
 // (D-43).
 func (c *Client) denoise(line []byte) []byte {
-	if !c.opts.SkipNoise {
+	if !c.opts.SkipNonJSON {
 		return line
 	}
 	line = bytes.TrimLeft(line, " \t")
-	line = bytes.TrimPrefix(line, []byte(c.opts.LinePrefix))
+	line = bytes.TrimPrefix(line, []byte(c.opts.StripPrefix))
 	if line = bytes.TrimLeft(line, " \t"); len(line) > 0 && line[0] == '{' {
 		return line
 	}
@@ -91,7 +91,7 @@ func (c *Client) reject(err *Error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if p := c.calls.get(err.refID); p != nil && err.refID != "" && c.kind(err.msgType) != KindEvent {
-		c.finish(p, nil, fmt.Errorf("%w: %w", ErrBadResponse, err))
+		c.finish(p, nil, fmt.Errorf("%w: %w", ErrInvalidResponse, err))
 	}
 }
 
@@ -178,7 +178,7 @@ func (c *Client) guess(m *Message) *pending {
 
 // event hands an event to its call. It is called with mu held.
 func (c *Client) event(p *pending, m *Message) {
-	if len(p.events) >= c.opts.MaxEvents {
+	if len(p.events) >= c.opts.QueueLimit {
 		c.finish(p, nil, ErrSlowReader)
 		return
 	}
@@ -266,7 +266,7 @@ func (c *Client) handled(fn func(context.Context, *Message) (any, error), m *Mes
 
 // answerTo makes the answer to a request of the host, with what it repeats.
 func (c *Client) answerTo(m *Message, body any) *Message {
-	answer := NewMessage(ResponseType(m.Type), body)
+	answer := NewMessage(responseType(m.Type), body)
 	if t := m.typ; t != nil && t.Name == m.Type && t.Response != "" {
 		answer.Type = t.Response
 	}

@@ -84,21 +84,21 @@ func TestDeployedHost(t *testing.T) {
 	defer c.Close()
 	_, err := c.Connect(t.Context())
 	require.NoError(t, err)
-	require.True(t, c.Peer().VersionMember)
-	require.True(t, c.Has("tools"))
-	require.False(t, c.Has("proc"), "enabled:false is absent (A2E-052, A2E-059)")
+	require.True(t, c.PeerInfo().VersionMember)
+	require.True(t, c.HasCapability("tools"))
+	require.False(t, c.HasCapability("proc"), "enabled:false is absent (A2E-052, A2E-059)")
 	got, events, err := echo(t.Context(), c, "t", "1", true)
 	require.NoError(t, err)
 	require.Equal(t, `"\u00e9"`, got)
 	require.Zero(t, events, "the number is the clock's")
-	closed, err := a2e.Ask[env.CloseResponse](t.Context(), c, "env/close/req", &env.CloseRequest{EpisodeID: "e"}, nil)
+	closed, err := a2e.CallAs[env.CloseResponse](t.Context(), c, "env/close/req", &env.CloseRequest{EpisodeID: "e"}, nil)
 	require.NoError(t, err)
 	require.True(t, closed.Closed)
-	require.True(t, c.Serves("env"))
-	_, err = c.Do(t.Context(), "env/space/req", &env.SpaceRequest{EnvName: "x"}, nil)
+	require.True(t, c.Supports("env"))
+	_, err = c.Call(t.Context(), "env/space/req", &env.SpaceRequest{EnvName: "x"}, nil)
 	require.ErrorIs(t, err, a2e.ErrUnsupported)
-	require.False(t, c.Serves("env"), "the client remembers what is not served (A2E-002, D-50)")
-	require.NotNil(t, c.Welcome())
+	require.False(t, c.Supports("env"), "the client remembers what is not served (A2E-002, D-50)")
+	require.NotNil(t, c.HandshakeMessage())
 }
 
 // rewriting lets a test write messages over several lines.
@@ -137,14 +137,14 @@ func TestRetry(t *testing.T) {
 		start := time.Now()
 		r := a2e.New[tools.CallRequest]()
 		r.ToolName, r.Arguments, r.Timeout = "t", json.RawMessage(`{}`), 1
-		_, err = c.Do(t.Context(), "tool/call/req", r, &a2e.CallOptions{Idempotent: true, Retry: &a2e.RetryPolicy{Attempts: 5}})
+		_, err = c.Call(t.Context(), "tool/call/req", r, &a2e.CallOptions{Idempotent: true, Retry: &a2e.RetryPolicy{MaxAttempts: 5}})
 		require.ErrorIs(t, err, a2e.ErrTool)
 		require.Equal(t, 3, calls)
 		require.Equal(t, 3*time.Second, time.Since(start), "1 and 2 seconds")
 		require.Equal(t, []int64{1, 2, 4}, limits, "a timeout raises the time")
 		require.EqualValues(t, 1, r.Timeout, "the request is the caller's")
 		calls = 0
-		_, err = c.Do(t.Context(), "tool/call/req", r, &a2e.CallOptions{Retry: &a2e.RetryPolicy{}})
+		_, err = c.Call(t.Context(), "tool/call/req", r, &a2e.CallOptions{Retry: &a2e.RetryPolicy{}})
 		require.ErrorIs(t, err, a2e.ErrTimeout)
 		require.Equal(t, 1, calls)
 	})
@@ -154,7 +154,7 @@ func TestRetry(t *testing.T) {
 // is too slow fails it rather than lose any.
 func TestStream(t *testing.T) {
 	t.Parallel() // it waits most of the time
-	c := dial(t, transports()[0], echoHost(), &a2e.ClientOptions{MaxEvents: 5, CloseWait: 50 * time.Millisecond})
+	c := dial(t, transports()[0], echoHost(), &a2e.ClientOptions{QueueLimit: 5, CloseTimeout: 50 * time.Millisecond})
 	begin := func(tool string) *a2e.Stream {
 		r := a2e.New[tools.CallRequest]()
 		r.ToolName, r.Arguments, r.Streaming, r.Timeout = tool, json.RawMessage(`{}`), true, 60
@@ -164,7 +164,7 @@ func TestStream(t *testing.T) {
 	n := 0
 	for ev, err := range s.Events() {
 		require.NoError(t, err)
-		require.EqualValues(t, n, ev.Info().Seq)
+		require.EqualValues(t, n, ev.Header().Seq)
 		n++
 	}
 	require.Equal(t, 3, n)
@@ -234,19 +234,19 @@ func TestHostDies(t *testing.T) {
 func TestClientShutdown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := a2e.NewHost(nil)
-		h.Add(&a2e.Plugin{Name: "demo", Capability: "demo", Routes: []a2e.Route{
+		h.AddPlugin(&a2e.Plugin{Name: "demo", Capability: "demo", Routes: []a2e.Route{
 			a2e.NewRoute("demo/slow/req", func(context.Context, *a2e.Call, *struct{}) (*struct{}, error) {
 				time.Sleep(20 * time.Second)
 				return nil, nil
 			})}})
 		c := a2etest.Connect(t, h, nil)
 		got := make(chan error, 1)
-		go func() { _, err := c.Do(t.Context(), "demo/slow/req", &struct{}{}, nil); got <- err }()
+		go func() { _, err := c.Call(t.Context(), "demo/slow/req", &struct{}{}, nil); got <- err }()
 		synctest.Wait()
 		require.NoError(t, c.Shutdown(t.Context()))
 		require.NoError(t, <-got)
 		c = a2etest.Connect(t, h, nil)
-		go func() { _, err := c.Do(t.Context(), "demo/slow/req", &struct{}{}, nil); got <- err }()
+		go func() { _, err := c.Call(t.Context(), "demo/slow/req", &struct{}{}, nil); got <- err }()
 		synctest.Wait()
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
@@ -262,7 +262,7 @@ func TestNoise(t *testing.T) {
 	rw := fakeHost(t, func(m *a2e.Message) []string {
 		return []string{"Traceback: \xff", "line: " + message("handshake/resp", "r", `,"req_id":"`+m.ID+`"`), "line: goodbye"}
 	})
-	c := a2e.NewClient(rw, &a2e.ClientOptions{SkipNoise: true, LinePrefix: "line: ", Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	c := a2e.NewClient(rw, &a2e.ClientOptions{SkipNonJSON: true, StripPrefix: "line: ", Logger: slog.New(slog.NewTextHandler(&log, nil))})
 	_, err := c.Connect(t.Context())
 	require.NoError(t, err)
 	require.NoError(t, c.Close())
@@ -276,7 +276,7 @@ func TestHTTPReconnect(t *testing.T) {
 	if testing.Short() {
 		t.Skip("waits for a reconnect")
 	}
-	inner := a2e.NewHTTPHandler(echoHost(), &a2e.HTTPOptions{HeartBeat: time.Second})
+	inner := a2e.NewHTTPHandler(echoHost(), &a2e.HTTPHandlerOptions{Heartbeat: time.Second})
 	var streams, posts atomic.Int64
 	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
@@ -330,8 +330,8 @@ func TestDialHTTPRefuses(t *testing.T) {
 // Pages of other origins and rebound names stay out; sessions are counted and
 // dropped (D-41, A2E-134, A2E-135).
 func TestHTTPServer(t *testing.T) {
-	h := a2e.NewHost(&a2e.HostOptions{Limits: a2e.Limits{MaxSessions: 1, MaxMessageBytes: 1000}})
-	web := httptest.NewServer(a2e.NewHTTPHandler(h, &a2e.HTTPOptions{AllowOrigins: []string{"https://app.example"}}))
+	h := a2e.NewHost(&a2e.HostOptions{Limits: a2e.Limits{MaxSessions: 1, MaxMessage: 1000}})
+	web := httptest.NewServer(a2e.NewHTTPHandler(h, &a2e.HTTPHandlerOptions{AllowedOrigins: []string{"https://app.example"}}))
 	defer web.Close()
 	do := func(method, path, body string, change func(*http.Request)) (int, string) {
 		r, err := http.NewRequest(method, web.URL+path, strings.NewReader(body))
@@ -389,7 +389,7 @@ func TestHTTPServer(t *testing.T) {
 // A session that nobody uses, or that nobody reads, ends (D-40, D-42).
 func TestHTTPSessionEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h := a2e.NewHost(&a2e.HostOptions{Limits: a2e.Limits{SessionIdle: time.Minute, HandshakeTimeout: -1, ReplayEvents: 2, MaxQueue: 1}})
+		h := a2e.NewHost(&a2e.HostOptions{Limits: a2e.Limits{SessionIdle: time.Minute, HandshakeTimeout: -1, MaxReplayEvents: 2, QueueLimit: 1}})
 		handler := a2e.NewHTTPHandler(h, nil)
 		do := func(method, path, secret, body string) (int, string) {
 			r := httptest.NewRequest(method, path, strings.NewReader(body))
@@ -434,7 +434,7 @@ func TestHTTPSessionEnds(t *testing.T) {
 // The error of a call tells which events came before it (A2E-067).
 func TestEventsOfError(t *testing.T) {
 	set := tools.NewSet(nil)
-	tools.AddFunc(set, "try", "", func(_ context.Context, call *a2e.Call, _ struct{}) (any, error) {
+	tools.AddTool(set, "try", "", func(_ context.Context, call *a2e.Call, _ struct{}) (any, error) {
 		for range 3 {
 			if err := call.Emit(a2e.EventLog, map[string]string{"message": "trying"}); err != nil {
 				return nil, err
@@ -442,12 +442,12 @@ func TestEventsOfError(t *testing.T) {
 		}
 		return nil, errors.New("in vain")
 	}, nil)
-	c := a2etest.Connect(t, a2e.NewHost(nil).Add(set.Plugin()), nil)
+	c := a2etest.Connect(t, a2e.NewHost(nil).AddPlugin(set.Plugin()), nil)
 	_, _, err := echo(t.Context(), c, "try", "1", true)
 	var e *a2e.Error
 	require.ErrorAs(t, err, &e)
 	require.Len(t, e.Events, 3)
-	require.EqualValues(t, 2, e.Events[2].Info().Seq)
+	require.EqualValues(t, 2, e.Events[2].Header().Seq)
 }
 
 // connected returns a client that shook hands with a host of which nothing else is
@@ -473,7 +473,7 @@ func TestNothingIsSentInVain(t *testing.T) {
 		over, cancel := context.WithCancelCause(t.Context())
 		why := errors.New("why")
 		cancel(why)
-		_, err := c.Do(over, "tool/list/req", &tools.ListRequest{}, nil)
+		_, err := c.Call(over, "tool/list/req", &tools.ListRequest{}, nil)
 		require.ErrorIs(t, err, why)
 		_, err = c.Stream(over, "tool/list/req", &tools.ListRequest{}, nil).Answer()
 		require.ErrorIs(t, err, why)
@@ -551,7 +551,7 @@ func TestSecondHandshakeFails(t *testing.T) {
 		require.NoError(t, err)
 		_, err = c.Connect(t.Context())
 		require.ErrorIs(t, err, context.DeadlineExceeded)
-		_, err = c.Do(t.Context(), "tool/list/req", &tools.ListRequest{}, nil)
+		_, err = c.Call(t.Context(), "tool/list/req", &tools.ListRequest{}, nil)
 		require.NoError(t, err)
 	})
 }
@@ -568,8 +568,8 @@ func TestInvalidErrorFailsItsCall(t *testing.T) {
 			return []string{message("error", "e", `,"req_id":"`+m.ID+`"`)} // without code
 		})
 		start := time.Now()
-		_, err := c.Do(t.Context(), "tool/list/req", &tools.ListRequest{}, nil)
-		require.ErrorIs(t, err, a2e.ErrBadResponse)
+		_, err := c.Call(t.Context(), "tool/list/req", &tools.ListRequest{}, nil)
+		require.ErrorIs(t, err, a2e.ErrInvalidResponse)
 		require.ErrorIs(t, err, a2e.ErrSchemaViolation)
 		require.Zero(t, time.Since(start))
 		require.EqualValues(t, 1, c.Dropped())
@@ -586,9 +586,9 @@ func TestTooLargeOverHTTP(t *testing.T) {
 	defer h.Close()
 	web := httptest.NewServer(a2e.NewHTTPHandler(h, nil))
 	defer web.Close()
-	conn, err := a2e.DialHTTP(t.Context(), web.URL, &a2e.HTTPDialOptions{MaxBytes: 10_000})
+	conn, err := a2e.DialHTTP(t.Context(), web.URL, &a2e.HTTPDialOptions{MaxMessage: 10_000})
 	require.NoError(t, err)
-	c := a2e.NewClient(conn, &a2e.ClientOptions{Token: "s3cret", Capabilities: []string{"tools"}, Types: tools.Types(), CloseWait: 50 * time.Millisecond})
+	c := a2e.NewClient(conn, &a2e.ClientOptions{Token: "s3cret", Capabilities: []string{"tools"}, Types: tools.Types(), CloseTimeout: 50 * time.Millisecond})
 	defer c.Close()
 	_, err = c.Connect(t.Context())
 	require.NoError(t, err)

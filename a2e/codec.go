@@ -36,30 +36,30 @@ type Codec struct {
 	// direction are taken for what is meant (D-20).
 	Host bool
 
-	// MaxBytes bounds a line. Zero means 16 MiB, negative no bound.
-	MaxBytes int
+	// MaxMessage bounds a line. Zero means 16 MiB, negative no bound.
+	MaxMessage int
 
 	// MaxDepth bounds the nesting; the message itself is 1. Zero means 256.
 	MaxDepth int
 
-	// ASCII writes everything above U+007E as escapes.
-	ASCII bool
+	// EscapeNonASCII writes everything above U+007E as escapes.
+	EscapeNonASCII bool
 
-	// EmitVersion writes "version":"1.0" beside a2e, for peers that look at it.
-	EmitVersion bool
+	// WriteVersion writes "version":"1.0" beside a2e, for peers that look at it.
+	WriteVersion bool
 
-	// ReadNonFinite reads NaN, Infinity and -Infinity as null.
-	ReadNonFinite bool
+	// AllowNonFinite reads NaN, Infinity and -Infinity as null.
+	AllowNonFinite bool
 }
 
 func (c *Codec) maxBytes() int {
 	switch {
-	case c.MaxBytes == 0:
+	case c.MaxMessage == 0:
 		return defaultMaxMessage
-	case c.MaxBytes < 0:
+	case c.MaxMessage < 0:
 		return 0
 	}
-	return c.MaxBytes
+	return c.MaxMessage
 }
 
 func (c *Codec) maxDepth() int {
@@ -121,7 +121,7 @@ func (c *Codec) decode(line []byte) (*Message, *Error) {
 	m, line := keep(line)
 	var room [usualMembers]strictjson.Span
 	v, shape, spans, err := strictjson.Survey(line, strictjson.Options{MaxDepth: c.maxDepth()}, room[:0])
-	if err != nil && c.ReadNonFinite {
+	if err != nil && c.AllowNonFinite {
 		line = dropNonFinite(line)
 		v, shape, spans, err = strictjson.Survey(line, strictjson.Options{MaxDepth: c.maxDepth()}, room[:0])
 	}
@@ -226,8 +226,8 @@ func (e *envelope) check(m *Message, d *decoder) *Error {
 		return violation("a2e", ReasonRequired)
 	case !ok:
 		return violation("a2e", ReasonType)
-	case text != Version:
-		return NewError(ErrVersionMismatch, "protocol version is not "+Version)
+	case text != ProtocolVersion:
+		return NewError(ErrVersionMismatch, "protocol version is not "+ProtocolVersion)
 	}
 	var reason string
 	if m.Type, reason = d.shortText(e.typ); reason != "" {
@@ -288,7 +288,7 @@ func isHexID(s string) bool {
 // [*Error]; dst is then returned as it was.
 func (c *Codec) Append(dst []byte, m *Message) ([]byte, error) {
 	e := encoders.Get().(*encoder)
-	e.dst, e.ascii = dst, c.ASCII
+	e.dst, e.ascii = dst, c.EscapeNonASCII
 	err := c.encode(e, m)
 	out := e.dst
 	e.dst = nil
@@ -322,7 +322,7 @@ func freeLine(b *[]byte) {
 
 func (c *Codec) encode(e *encoder, m *Message) error {
 	start := len(e.dst)
-	if ft := encodeMessage(e, m, c.EmitVersion); ft != nil {
+	if ft := encodeMessage(e, m, c.WriteVersion); ft != nil {
 		return ft.err()
 	}
 	if most := c.maxBytes(); most > 0 && len(e.dst)-start > most {

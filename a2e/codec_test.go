@@ -77,7 +77,7 @@ func TestAppendRefuses(t *testing.T) {
 		_, err := codec.Append(nil, bad(func(r *tools.CallRequest) { r.Arguments = json.RawMessage(arguments) }))
 		require.ErrorIs(t, err, a2e.ErrSchemaViolation, arguments)
 	}
-	small := &a2e.Codec{MaxBytes: 50}
+	small := &a2e.Codec{MaxMessage: 50}
 	_, err := small.Append(nil, a2e.NewMessage(a2e.TypePing, nil))
 	require.ErrorIs(t, err, a2e.ErrInvalidMessage)
 }
@@ -121,7 +121,7 @@ func TestReadNonFinite(t *testing.T) {
 	line := []byte(`{"a2e":"1.0","type":"memory/retrieve/resp","id":"NaN","ts":1,"entries":[{"s":NaN,"t":[-Infinity,Infinity]}]}`)
 	_, err := codec.Decode(line)
 	require.ErrorIs(t, err, a2e.ErrParse)
-	codec.ReadNonFinite = true
+	codec.AllowNonFinite = true
 	m, err := codec.Decode(line)
 	require.NoError(t, err)
 	require.Equal(t, "NaN", m.ID)
@@ -151,7 +151,7 @@ func TestNull(t *testing.T) {
 }
 
 func TestEmitVersion(t *testing.T) {
-	codec := &a2e.Codec{EmitVersion: true}
+	codec := &a2e.Codec{WriteVersion: true}
 	line, err := codec.Append(nil, &a2e.Message{Type: "ping", ID: "i", TS: "1", Body: &a2e.Ping{}})
 	require.NoError(t, err)
 	require.Equal(t, `{"a2e":"1.0","version":"1.0","type":"ping","id":"i","ts":1}`, string(line))
@@ -304,20 +304,20 @@ func TestUserModel(t *testing.T) {
 		Extra a2e.Members
 	}
 	type model struct {
-		Map   map[string]any     `a2e:"map,nullable"`
-		When  time.Time          `a2e:"when"`
-		Inner *inner             `a2e:"inner,nullable"`
-		Many  a2e.Object[inner]  `a2e:"many"`
-		List  []inner            `a2e:"list"`
-		Flag  *bool              `a2e:"flag,null"`
-		Num   *float64           `a2e:"num,nullable"`
-		Raws  []json.RawMessage  `a2e:"raws"`
-		Deep  a2e.Object[string] `a2e:"deep,nullable"`
-		Plain struct{ X int }    `a2e:"plain"`
+		Map   map[string]any            `a2e:"map,nullable"`
+		When  time.Time                 `a2e:"when"`
+		Inner *inner                    `a2e:"inner,nullable"`
+		Many  a2e.OrderedObject[inner]  `a2e:"many"`
+		List  []inner                   `a2e:"list"`
+		Flag  *bool                     `a2e:"flag,null"`
+		Num   *float64                  `a2e:"num,nullable"`
+		Raws  []json.RawMessage         `a2e:"raws"`
+		Deep  a2e.OrderedObject[string] `a2e:"deep,nullable"`
+		Plain struct{ X int }           `a2e:"plain"`
 	}
 	text := `{"map":{"a":12345678901234567890},"when":"2026-01-02T03:04:05Z","inner":{"n":1,"more":[1.0]},"many":{"b":{"n":2},"a":{"n":3}},` +
 		`"list":[{"n":4}],"flag":null,"num":1.5,"raws":[null,{"x":1e5}],"deep":{"z":"1","a":"2"},"plain":{"X":1}}`
-	m, err := a2e.DecodeInto[model](json.RawMessage(text), "m")
+	m, err := a2e.DecodeModel[model](json.RawMessage(text), "m")
 	require.NoError(t, err)
 	require.Equal(t, json.Number("12345678901234567890"), m.Map["a"])
 	got, ok := m.Many.Get("a")
@@ -326,18 +326,18 @@ func TestUserModel(t *testing.T) {
 	_, ok = m.Many.Get("c")
 	require.False(t, ok)
 	require.Equal(t, map[string]string{"z": "1", "a": "2"}, m.Deep.Map())
-	out, err := a2e.EncodeObject(m)
+	out, err := a2e.EncodeModel(m)
 	require.NoError(t, err)
 	require.Equal(t, text, string(out))
 	for bad, field := range map[string]string{`{"inner":{}}`: "m.inner.n", `{"many":{"b":{}}}`: "m.many.b.n", `{"list":[{"n":1},7]}`: "m.list[1]",
 		`{"map":7}`: "m.map", `{"when":"x"}`: "m.when", `{"many":7}`: "m.many", `{"deep":{"a":7}}`: "m.deep.a", `[]`: "m", `{`: "m", `{"list":{}}`: "m.list",
 		`{"flag":"x"}`: "m.flag"} {
-		_, err := a2e.DecodeInto[model](json.RawMessage(bad), "m")
+		_, err := a2e.DecodeModel[model](json.RawMessage(bad), "m")
 		var e *a2e.Error
 		require.ErrorAs(t, err, &e, bad)
 		require.Equal(t, field, e.Field)
 	}
-	_, err = a2e.EncodeObject(&model{Map: map[string]any{"f": func() {}}})
+	_, err = a2e.EncodeModel(&model{Map: map[string]any{"f": func() {}}})
 	require.Error(t, err)
 }
 
@@ -386,7 +386,7 @@ func TestErrors(t *testing.T) {
 	e := a2e.Errorf(a2e.ErrTool, "reading: %w", io.ErrUnexpectedEOF).With("path", "x").With("n", 1)
 	require.ErrorIs(t, e, io.ErrUnexpectedEOF)
 	require.ErrorIs(t, e, a2e.ErrTool)
-	require.JSONEq(t, `{"path":"x","n":1}`, string(e.Detail))
+	require.JSONEq(t, `{"path":"x","n":1}`, string(e.Details))
 	require.True(t, e.Retryable)
 	require.Equal(t, "a2e: tool_error: reading: unexpected EOF", e.Error())
 	require.Equal(t, "a2e: parse_error", a2e.ErrParse.Error())
@@ -406,8 +406,8 @@ func TestParseLimits(t *testing.T) {
 	l, rest, err := a2e.ParseLimits([]byte(`{"max_message_bytes":0,"max_parallel":2,"max_queue":0,"max_depth":9,"max_sessions":3,"max_handshake_attempts":4,
 		"replay_events":5,"max_timeout_seconds":6,"max_drain_seconds":7,"handshake_timeout_seconds":8,"session_idle_seconds":9,"max_workers":16,"own":{"x":1}}`))
 	require.NoError(t, err)
-	require.Equal(t, a2e.Limits{MaxMessageBytes: -1, MaxParallel: 2, MaxQueue: -1, MaxDepth: 9, MaxSessions: 3, MaxHandshakeAttempts: 4, ReplayEvents: 5,
-		MaxTimeout: 6 * time.Second, MaxDrain: 7 * time.Second, HandshakeTimeout: 8 * time.Second, SessionIdle: 9 * time.Second}, l)
+	require.Equal(t, a2e.Limits{MaxMessage: -1, MaxConcurrent: 2, QueueLimit: -1, MaxDepth: 9, MaxSessions: 3, MaxHandshakeAttempts: 4, MaxReplayEvents: 5,
+		MaxCallTimeout: 6 * time.Second, MaxDrain: 7 * time.Second, HandshakeTimeout: 8 * time.Second, SessionIdle: 9 * time.Second}, l)
 	require.Equal(t, 2, rest.Len(), "keys that mean nothing here are kept (A2E-036)")
 	for _, bad := range []string{`[]`, `{"max_queue":"1"}`, `{"max_queue":-1}`, `{"max_queue":1.5}`} {
 		_, _, err := a2e.ParseLimits([]byte(bad))

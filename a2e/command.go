@@ -19,14 +19,14 @@ type CommandOptions struct {
 	// discards it; it is read in any case, so that the child never blocks.
 	Logger *slog.Logger
 
-	// LinePrefix is taken off lines that have it. Hosts made with the public
+	// StripPrefix is taken off lines that have it. Hosts made with the public
 	// Python SDK print their messages behind "line: ".
-	LinePrefix string
+	StripPrefix string
 
-	// Grace is how long the child may take to end after its input was closed,
+	// CloseTimeout is how long the child may take to end after its input was closed,
 	// and Kill how long after it was told to terminate. Zero means 3 and 2
 	// seconds.
-	Grace, Kill time.Duration
+	CloseTimeout, KillTimeout time.Duration
 }
 
 // A Command is a host that runs as a child process and speaks over its standard
@@ -52,11 +52,11 @@ func StartCommand(cmd *exec.Cmd, opts *CommandOptions) (*Command, error) {
 	if opts != nil {
 		c.opts = *opts
 	}
-	if c.opts.Grace <= 0 {
-		c.opts.Grace = 3 * time.Second
+	if c.opts.CloseTimeout <= 0 {
+		c.opts.CloseTimeout = 3 * time.Second
 	}
-	if c.opts.Kill <= 0 {
-		c.opts.Kill = 2 * time.Second
+	if c.opts.KillTimeout <= 0 {
+		c.opts.KillTimeout = 2 * time.Second
 	}
 	ownGroup(cmd)
 	var err error
@@ -95,7 +95,7 @@ func drainStderr(r io.Reader, log *slog.Logger) {
 	}
 }
 
-func (c *Command) noise() (bool, string) { return true, c.opts.LinePrefix }
+func (c *Command) noise() (bool, string) { return true, c.opts.StripPrefix }
 
 // Read reads what the child writes.
 func (c *Command) Read(b []byte) (int, error) { return c.out.Read(b) }
@@ -119,7 +119,7 @@ func (c *Command) Close() error {
 		for _, step := range []struct {
 			wait time.Duration
 			then func(*exec.Cmd) error
-		}{{c.opts.Grace, terminate}, {c.opts.Kill, kill}} {
+		}{{c.opts.CloseTimeout, terminate}, {c.opts.KillTimeout, kill}} {
 			timer := time.NewTimer(step.wait)
 			select {
 			case c.err = <-ended:

@@ -12,13 +12,13 @@ import (
 )
 
 // A TransportConfig says how to reach a host, as a value that can be read from a
-// configuration with [DecodeInto] (A2E-141).
+// configuration with [DecodeModel] (A2E-141).
 type TransportConfig struct {
-	Type    string         `a2e:"type,required"` // http, direct, subprocess or its alias stdio
-	URL     string         `a2e:"url"`           // of http
-	Command []string       `a2e:"command"`       // of subprocess: program and arguments
-	Cwd     string         `a2e:"cwd"`
-	Env     Object[string] `a2e:"env"` // beside that of this process
+	Type    string                `a2e:"type,required"` // http, direct, subprocess or its alias stdio
+	URL     string                `a2e:"url"`           // of http
+	Command []string              `a2e:"command"`       // of subprocess: program and arguments
+	Cwd     string                `a2e:"cwd"`
+	Env     OrderedObject[string] `a2e:"env"` // beside that of this process
 
 	// Host serves connections of type direct.
 	Host *Host

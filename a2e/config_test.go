@@ -29,7 +29,7 @@ func TestTransportConfig(t *testing.T) {
 	require.NoError(t, err)
 	for _, text := range []string{`{"type":"direct"}`, `{"type":"http","url":"` + web.URL + `"}`,
 		`{"type":"stdio","command":[` + string(quoted) + `],"env":{"A2E_TEST_CHILD":"host"}}`} {
-		config, err := a2e.DecodeInto[a2e.TransportConfig](json.RawMessage(text), "transport")
+		config, err := a2e.DecodeModel[a2e.TransportConfig](json.RawMessage(text), "transport")
 		require.NoError(t, err)
 		config.Host = echoHost()
 		rw, err := config.Dial(t.Context())
@@ -43,12 +43,12 @@ func TestTransportConfig(t *testing.T) {
 	}
 	for _, text := range []string{`{"type":"direct"}`, `{"type":"carrier pigeon"}`, `{"type":"subprocess"}`, `{"type":"http"}`,
 		`{"type":"subprocess","command":["/no/such/program"]}`} {
-		config, err := a2e.DecodeInto[a2e.TransportConfig](json.RawMessage(text), "transport")
+		config, err := a2e.DecodeModel[a2e.TransportConfig](json.RawMessage(text), "transport")
 		require.NoError(t, err)
 		_, err = config.Dial(t.Context())
 		require.Error(t, err, text)
 	}
-	_, err = a2e.DecodeInto[a2e.TransportConfig](json.RawMessage(`{}`), "transport")
+	_, err = a2e.DecodeModel[a2e.TransportConfig](json.RawMessage(`{}`), "transport")
 	require.ErrorContains(t, err, "transport.type")
 }
 
@@ -76,7 +76,7 @@ func TestSnapshots(t *testing.T) {
 // is a value of types and handlers (A2E-040).
 func TestEnvPush(t *testing.T) {
 	for _, asked := range []bool{false, true} {
-		h := a2e.NewHost(nil).Add(env.NewPlugin(nil, nil))
+		h := a2e.NewHost(nil).AddPlugin(env.NewPlugin(nil, nil))
 		caps := []string{"env"}
 		if asked {
 			caps = append(caps, a2e.FeatureEnvPush)
@@ -84,7 +84,7 @@ func TestEnvPush(t *testing.T) {
 		c := a2etest.Connect(t, h, &a2e.ClientOptions{Capabilities: caps})
 		got := make(chan *a2e.Message, 1)
 		c.OnPush("env/state/push", func(m *a2e.Message) { got <- m })
-		require.NoError(t, env.Push(t.Context(), h.Sessions()[0], &env.StatePush{EpisodeID: "e", EventType: "status", Delta: json.RawMessage(`{"x":1}`)}))
+		require.NoError(t, env.PushState(t.Context(), h.Sessions()[0], &env.StatePush{EpisodeID: "e", EventType: "status", Delta: json.RawMessage(`{"x":1}`)}))
 		_, _, err := c.Ping(t.Context())
 		require.NoError(t, err)
 		require.Len(t, got, map[bool]int{true: 1}[asked])

@@ -9,7 +9,7 @@
 // WebSocket. A tool is a Go function:
 //
 //	set := tools.NewSet(nil)
-//	tools.AddFunc(set, "add", "Add two integers",
+//	tools.AddTool(set, "add", "Add two integers",
 //		func(ctx context.Context, call *a2e.Call, in struct{ A, B int64 }) (int64, error) {
 //			return in.A + in.B, nil
 //		}, nil)
@@ -38,7 +38,7 @@
 // A message is an envelope and a body, a struct whose fields have a2e tags. A
 // struct literal says exactly what it holds, zeros included; [New] gives one
 // with the defaults of the catalogue. Types of one's own work like published
-// ones: see [TypeOf], [NewRoute] and [Ask]. Messages of unknown types are kept
+// ones: see [TypeOf], [NewRoute] and [CallAs]. Messages of unknown types are kept
 // as they came, exact numbers and the order of their members included.
 //
 // # Transports

@@ -129,9 +129,9 @@ var (
 	// ErrClosed reports use after the end of the session.
 	ErrClosed = errors.New("a2e: session closed")
 
-	// ErrBadResponse reports an answer that violates the protocol. The
+	// ErrInvalidResponse reports an answer that violates the protocol. The
 	// violation, an [*Error], is wrapped with it.
-	ErrBadResponse = errors.New("a2e: invalid answer")
+	ErrInvalidResponse = errors.New("a2e: invalid answer")
 
 	// ErrUnexpectedResponse reports an answer of another type than the
 	// request asks for.
@@ -141,9 +141,9 @@ var (
 	// says that it does not know or not serve a type (D-17).
 	ErrUnsupported = errors.New("a2e: not supported by the peer")
 
-	// ErrPass is returned by a handler that leaves the request to the next
+	// ErrNextPlugin is returned by a handler that leaves the request to the next
 	// plugin for its type (D-34).
-	ErrPass = errors.New("a2e: passed on")
+	ErrNextPlugin = errors.New("a2e: passed on")
 
 	// ErrTruncated reports a stream of bytes that ended inside a message.
 	ErrTruncated = fmt.Errorf("a2e: stream ended inside a message: %w", io.ErrUnexpectedEOF)
@@ -159,9 +159,9 @@ type Error struct {
 	Field  string
 	Reason string
 
-	// Detail is the detail object that is sent, beside Field and Reason. Of a
+	// Details is the detail object that is sent, beside Field and Reason. Of a
 	// received error it is the whole object.
-	Detail json.RawMessage
+	Details json.RawMessage
 
 	Retryable  bool
 	Capability string // the capability concerned, or empty
@@ -215,9 +215,9 @@ func violation(field, reason string) *Error {
 	return &Error{Code: ErrSchemaViolation, Message: clip(field, 120) + " " + text, Field: field, Reason: reason}
 }
 
-// Violation returns the schema violation of one member; field is its path and
+// SchemaViolation returns the schema violation of one member; field is its path and
 // reason one of [ReasonRequired], [ReasonType] and [ReasonValue].
-func Violation(field, reason string) *Error { return violation(field, reason) }
+func SchemaViolation(field, reason string) *Error { return violation(field, reason) }
 
 // reasoned returns an error that says why in its detail.
 func reasoned(code Code, reason, message string) *Error {
@@ -268,10 +268,10 @@ func (e *HandshakeError) Error() string { return "a2e: handshake refused: " + cl
 
 // Reasons of a refused handshake (A2E-050).
 const (
-	RefusedAuth    = "auth_failed"
-	RefusedVersion = "version_mismatch"
-	RefusedNoCaps  = "no_caps"
-	RefusedServer  = "server_error"
+	RejectAuthFailed      = "auth_failed"
+	RejectVersionMismatch = "version_mismatch"
+	RejectNoCaps          = "no_caps"
+	RejectServerError     = "server_error"
 )
 
 // clip bounds what is repeated of an input in a text (D-51).

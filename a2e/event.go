@@ -10,10 +10,10 @@ type Order string
 
 // The orders of events.
 const (
-	InOrder   Order = "ok"      // the first one, or one more than the highest so far
-	AfterGap  Order = "gap"     // larger than that
-	Repeated  Order = "repeat"  // the highest so far again
-	Regressed Order = "regress" // smaller
+	OrderOK      Order = "ok"      // the first one, or one more than the highest so far
+	OrderGap     Order = "gap"     // larger than that
+	OrderRepeat  Order = "repeat"  // the highest so far again
+	OrderRegress Order = "regress" // smaller
 )
 
 // A Sequence labels the numbers of the events of one request. The zero value is
@@ -28,17 +28,17 @@ func (s *Sequence) Next(seq int64) Order {
 	switch {
 	case !s.begun:
 		s.begun, s.last = true, seq
-		return InOrder
+		return OrderOK
 	case seq == s.last:
-		return Repeated
+		return OrderRepeat
 	case seq < s.last:
-		return Regressed
+		return OrderRegress
 	case seq-1 == s.last:
 		s.last = seq
-		return InOrder
+		return OrderOK
 	}
 	s.last = seq
-	return AfterGap
+	return OrderGap
 }
 
 // An Event is an event as it arrived at the agent.
@@ -47,9 +47,9 @@ type Event struct {
 	Order Order
 }
 
-// Info returns what every event holds, whatever its type. Of an event of an
+// Header returns what every event holds, whatever its type. Of an event of an
 // unknown type only what is well-formed is filled in.
-func (e Event) Info() EventBody { return eventInfo(e.Message) }
+func (e Event) Header() EventBody { return eventInfo(e.Message) }
 
 func eventInfo(m *Message) EventBody {
 	if b, ok := m.Body.(interface{ EventInfo() EventBody }); ok {

@@ -36,7 +36,7 @@ func Lossless(m *Message, in, out []byte) error {
 }
 
 func losslessMessage(p *plan, in, out strictjson.Value) error {
-	if text, _ := out.Get("a2e").Text(); text != Version {
+	if text, _ := out.Get("a2e").Text(); text != ProtocolVersion {
 		return fmt.Errorf("a2e is %q", text)
 	}
 	for _, name := range []string{"type", "id", "ts"} {

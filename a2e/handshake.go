@@ -48,7 +48,7 @@ func (s *Session) handshake(m *Message, arrived time.Time, in int) {
 		return // not reached: the type is a base type
 	}
 	if s.state == stateDraining {
-		s.refuseHandshake(m, RefusedServer, arrived, in)
+		s.refuseHandshake(m, RejectServerError, arrived, in)
 		return
 	}
 	s.mu.Unlock() // an authenticator may take its time
@@ -58,10 +58,10 @@ func (s *Session) handshake(m *Message, arrived time.Time, in int) {
 	case s.state == stateClosed:
 		return
 	case s.state == stateDraining:
-		s.refuseHandshake(m, RefusedServer, arrived, in)
+		s.refuseHandshake(m, RejectServerError, arrived, in)
 		return
 	case !good, s.state == stateActive && r.AgentID != s.agentID:
-		s.refuseHandshake(m, RefusedAuth, arrived, in)
+		s.refuseHandshake(m, RejectAuthFailed, arrived, in)
 		return
 	}
 	var caps []Capability
@@ -84,7 +84,7 @@ func (s *Session) handshake(m *Message, arrived time.Time, in int) {
 		}
 	}
 	if asked && len(caps) == 0 {
-		s.refuseHandshake(m, RefusedNoCaps, arrived, in)
+		s.refuseHandshake(m, RejectNoCaps, arrived, in)
 		return
 	}
 	if s.state == stateNew {
@@ -97,7 +97,7 @@ func (s *Session) handshake(m *Message, arrived time.Time, in int) {
 	}
 	s.caps, s.features, s.principal = accepted, features, principal
 	answer := NewMessage(TypeHandshakeResponse, &HandshakeResponse{ReqID: m.ID, SessionID: s.id, AcceptedCaps: caps,
-		MaxParallel: int64(s.host.limits.MaxParallel), OK: true})
+		MaxParallel: int64(s.host.limits.MaxConcurrent), OK: true})
 	if slices.Contains(features, FeatureCancel) {
 		_ = answer.Extra.Set("features", []string{FeatureCancel})
 	}
@@ -130,8 +130,8 @@ func (s *Session) handshakeOver() {
 }
 
 func (s *Session) auditID() string {
-	if s.id != "" && s.host.opts.AuditID != "" {
-		return s.host.opts.AuditID
+	if s.id != "" && s.host.opts.AuditSessionID != "" {
+		return s.host.opts.AuditSessionID
 	}
 	return s.id
 }

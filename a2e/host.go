@@ -40,9 +40,9 @@ type HostOptions struct {
 	// capabilities. It has no effect with Tokens or an Authenticator.
 	WithoutHandshake bool
 
-	// CatchAll gets the messages whose types nobody knows, events included. It
+	// Fallback gets the messages whose types nobody knows, events included. It
 	// may answer requests, or return nil and nil for no answer.
-	CatchAll Handler
+	Fallback Handler
 
 	// Middleware wraps every handler, the first one outermost.
 	Middleware []Middleware
@@ -53,15 +53,15 @@ type HostOptions struct {
 	// Strict refuses what the default mode concedes; see [Codec.Strict].
 	Strict bool
 
-	// ASCII and EmitVersion change what is written; see [Codec].
-	ASCII, EmitVersion bool
+	// EscapeNonASCII and EmitVersion change what is written; see [Codec].
+	EscapeNonASCII, WriteVersion bool
 
 	// Audit receives a record for each handshake and answered request. It is
 	// called in the order of the answers of a session and must not block.
 	Audit func(AuditRecord)
 
-	// AuditID stands in audit records as session id in place of the session's own.
-	AuditID string
+	// AuditSessionID stands in audit records as session id in place of the session's own.
+	AuditSessionID string
 
 	// Snapshots keeps the states of plugins that can save themselves, such as
 	// plans, from one session of an agent to the next. Nil keeps nothing with
@@ -121,10 +121,10 @@ func NewHost(opts *HostOptions) *Host {
 	for _, token := range h.opts.Tokens {
 		h.tokens = append(h.tokens, sha256.Sum256([]byte(token)))
 	}
-	h.codec = &Codec{Types: NewRegistry(), Host: true, Strict: h.opts.Strict, MaxBytes: h.limits.MaxMessageBytes,
-		MaxDepth: h.limits.MaxDepth, ASCII: h.opts.ASCII, EmitVersion: h.opts.EmitVersion}
-	if h.opts.CatchAll != nil {
-		h.catchAll = h.wrap(h.opts.CatchAll)
+	h.codec = &Codec{Types: NewRegistry(), Host: true, Strict: h.opts.Strict, MaxMessage: h.limits.MaxMessage,
+		MaxDepth: h.limits.MaxDepth, EscapeNonASCII: h.opts.EscapeNonASCII, WriteVersion: h.opts.WriteVersion}
+	if h.opts.Fallback != nil {
+		h.catchAll = h.wrap(h.opts.Fallback)
 	}
 	return h
 }
@@ -136,10 +136,10 @@ func (h *Host) wrap(next Handler) Handler {
 	return next
 }
 
-// Add adds a plugin. Mistakes such as two plugins of one name, a type with two
+// AddPlugin adds a plugin. Mistakes such as two plugins of one name, a type with two
 // models or a base type panic: only a program can make them. So does adding
 // after the first session.
-func (h *Host) Add(p *Plugin) *Host {
+func (h *Host) AddPlugin(p *Plugin) *Host {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.serving {

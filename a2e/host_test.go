@@ -75,7 +75,7 @@ func wireError(t *testing.T, m *a2e.Message) *a2e.Error {
 // A hostile agent gets its errors and costs no more than the limits (A2E-035,
 // A2E-152, A2E-153, D-06, D-07, D-08).
 func TestHostileAgent(t *testing.T) {
-	h := a2e.NewHost(&a2e.HostOptions{Tokens: []string{"s3cret"}, Limits: a2e.Limits{MaxMessageBytes: 100_000}})
+	h := a2e.NewHost(&a2e.HostOptions{Tokens: []string{"s3cret"}, Limits: a2e.Limits{MaxMessage: 100_000}})
 	r := open(t, h)
 	go func() { // an endless line, then a good one
 		part := strings.Repeat("x", 64<<10)
@@ -164,7 +164,7 @@ func TestPlugins(t *testing.T) {
 				mu.Lock()
 				around = append(around, name)
 				mu.Unlock()
-				return next.Handle(ctx, call)
+				return next.ServeA2E(ctx, call)
 			})
 		}
 	}
@@ -172,25 +172,25 @@ func TestPlugins(t *testing.T) {
 		var meta a2e.Members
 		require.NoError(t, meta.Set("region", "north"))
 		h := a2e.NewHost(&a2e.HostOptions{Middleware: []a2e.Middleware{middleware("outer"), middleware("inner")}})
-		h.Add(&a2e.Plugin{Name: "low", Capability: "demo", Routes: route("low", nil)})
-		h.Add(&a2e.Plugin{Name: "high", Capability: "demo", Priority: 5, Exclusive: exclusive, Metadata: meta, Routes: route("", a2e.ErrPass)})
+		h.AddPlugin(&a2e.Plugin{Name: "low", Capability: "demo", Routes: route("low", nil)})
+		h.AddPlugin(&a2e.Plugin{Name: "high", Capability: "demo", Priority: 5, Exclusive: exclusive, Metadata: meta, Routes: route("", a2e.ErrNextPlugin)})
 		return a2etest.Connect(t, h, &a2e.ClientOptions{Types: []a2e.Type{a2e.TypeOf[told]("demo/who/resp")}})
 	}
 	c := host(false)
-	got, err := a2e.Ask[told](t.Context(), c, "demo/who/req", &ask{}, nil)
+	got, err := a2e.CallAs[told](t.Context(), c, "demo/who/req", &ask{}, nil)
 	require.NoError(t, err)
 	require.Equal(t, "low", got.Who)
 	require.Equal(t, []string{"outer", "inner", "outer", "inner"}, around)
 	capability, ok := c.Capability("demo")
 	require.True(t, ok)
 	require.JSONEq(t, `{"name":"high","type":"demo","priority":5,"exclusive":false,"region":"north"}`, string(capability.Metadata))
-	_, err = a2e.Ask[told](t.Context(), host(true), "demo/who/req", &ask{}, nil)
+	_, err = a2e.CallAs[told](t.Context(), host(true), "demo/who/req", &ask{}, nil)
 	require.ErrorIs(t, err, a2e.ErrUnsupported)
 	require.Panics(t, func() {
-		a2e.NewHost(nil).Add(&a2e.Plugin{Name: "a"}).Add(&a2e.Plugin{Name: "a"})
+		a2e.NewHost(nil).AddPlugin(&a2e.Plugin{Name: "a"}).AddPlugin(&a2e.Plugin{Name: "a"})
 	})
 	require.Panics(t, func() {
-		a2e.NewHost(nil).Add(&a2e.Plugin{Name: "a", Types: []a2e.Type{a2e.TypeOf[ask]("ping")}})
+		a2e.NewHost(nil).AddPlugin(&a2e.Plugin{Name: "a", Types: []a2e.Type{a2e.TypeOf[ask]("ping")}})
 	})
 }
 
@@ -202,7 +202,7 @@ func TestHandlerErrors(t *testing.T) {
 	}
 	var log bytes.Buffer
 	h := a2e.NewHost(&a2e.HostOptions{Logger: slog.New(slog.NewTextHandler(&log, nil))})
-	h.Add(&a2e.Plugin{Name: "demo", Capability: "demo", Routes: []a2e.Route{
+	h.AddPlugin(&a2e.Plugin{Name: "demo", Capability: "demo", Routes: []a2e.Route{
 		a2e.NewRoute("demo/ask/req", func(_ context.Context, _ *a2e.Call, r *ask) (*ask, error) {
 			switch r.How {
 			case "panic":
@@ -218,16 +218,16 @@ func TestHandlerErrors(t *testing.T) {
 		})}})
 	c := a2etest.Connect(t, h, nil)
 	for how, want := range map[string]string{"panic": "runtime_error", "error": "runtime_error", "wire": "my_code", "bad": "runtime_error"} {
-		_, err := c.Do(t.Context(), "demo/ask/req", &ask{How: how}, nil)
+		_, err := c.Call(t.Context(), "demo/ask/req", &ask{How: how}, nil)
 		var e *a2e.Error
 		require.ErrorAs(t, err, &e)
 		require.Equal(t, want, string(e.Code))
 		require.True(t, e.Remote)
 		require.Equal(t, "demo", e.Capability)
-		require.NotContains(t, e.Error()+string(e.Detail), "/etc")
+		require.NotContains(t, e.Error()+string(e.Details), "/etc")
 	}
 	require.Contains(t, log.String(), "/etc/secret")
-	m, err := c.Do(t.Context(), "demo/ask/req", &ask{}, nil)
+	m, err := c.Call(t.Context(), "demo/ask/req", &ask{}, nil)
 	require.NoError(t, err)
 	require.Equal(t, "demo/ask/resp", m.Type)
 }
@@ -242,8 +242,8 @@ func TestOrder(t *testing.T) {
 		}
 		var mu sync.Mutex
 		var log []string
-		h := a2e.NewHost(&a2e.HostOptions{Limits: a2e.Limits{MaxQueue: 2}})
-		h.Add(&a2e.Plugin{Name: "demo", Capability: "demo", Routes: []a2e.Route{
+		h := a2e.NewHost(&a2e.HostOptions{Limits: a2e.Limits{QueueLimit: 2}})
+		h.AddPlugin(&a2e.Plugin{Name: "demo", Capability: "demo", Routes: []a2e.Route{
 			a2e.NewRoute("demo/step/req", func(_ context.Context, call *a2e.Call, r *step) (*struct{}, error) {
 				note := func(s string) { mu.Lock(); log = append(log, s+call.ID()); mu.Unlock() }
 				note("+")
@@ -273,21 +273,21 @@ func TestHostRequests(t *testing.T) {
 	failed := make(chan error, 4)
 	type ask struct{}
 	h := a2e.NewHost(nil)
-	h.Add(&a2e.Plugin{Name: "demo", Capability: "demo", Routes: []a2e.Route{
+	h.AddPlugin(&a2e.Plugin{Name: "demo", Capability: "demo", Routes: []a2e.Route{
 		a2e.NewRoute("demo/back/req", func(ctx context.Context, call *a2e.Call, _ *ask) (*ask, error) {
-			m, err := call.Session.Request(ctx, "mcp/root/list/req", nil)
+			m, err := call.Session.Call(ctx, "mcp/root/list/req", nil)
 			asked <- m
 			failed <- err
-			_, err = call.Session.Request(ctx, "demo/unknown/req", nil)
+			_, err = call.Session.Call(ctx, "demo/unknown/req", nil)
 			failed <- err
-			_, err = call.Session.Request(ctx, "mcp/sample/req", nil)
+			_, err = call.Session.Call(ctx, "mcp/sample/req", nil)
 			failed <- err
-			return nil, call.Session.Push(ctx, "demo/note/push", &a2e.EventBody{Kind: "x"})
+			return nil, call.Session.Send(ctx, "demo/note/push", &a2e.EventBody{Kind: "x"})
 		})}})
 	c := a2etest.Connect(t, h, nil)
 	pushed := make(chan *a2e.Message, 1)
 	remove := c.OnPush("demo/note/push", func(m *a2e.Message) { pushed <- m })
-	_, err := c.Do(t.Context(), "demo/back/req", &ask{}, nil)
+	_, err := c.Call(t.Context(), "demo/back/req", &ask{}, nil)
 	require.NoError(t, err)
 	require.Equal(t, "mcp/root/list/resp", (<-asked).Type)
 	require.NoError(t, <-failed)
@@ -300,8 +300,8 @@ func TestHostRequests(t *testing.T) {
 	c.Handle("mcp/root/list/req", func(context.Context, *a2e.Message) (any, error) { panic("as told") })
 	c.Handle("mcp/sample/req", nil)
 	any := make(chan *a2e.Message, 1)
-	removeAny := c.OnAny(func(m *a2e.Message) { any <- m })
-	_, err = c.Do(t.Context(), "demo/back/req", &ask{}, nil)
+	removeAny := c.OnMessage(func(m *a2e.Message) { any <- m })
+	_, err = c.Call(t.Context(), "demo/back/req", &ask{}, nil)
 	require.NoError(t, err)
 	<-asked
 	require.ErrorIs(t, <-failed, a2e.ErrRuntime)
@@ -315,7 +315,7 @@ func TestHostShutdown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		type ask struct{}
 		h := a2e.NewHost(nil)
-		h.Add(&a2e.Plugin{Name: "demo", Capability: "demo", Routes: []a2e.Route{
+		h.AddPlugin(&a2e.Plugin{Name: "demo", Capability: "demo", Routes: []a2e.Route{
 			a2e.NewRoute("demo/slow/req", func(ctx context.Context, _ *a2e.Call, _ *ask) (*ask, error) {
 				select {
 				case <-time.After(3 * time.Second):
@@ -326,7 +326,7 @@ func TestHostShutdown(t *testing.T) {
 		c := a2etest.Connect(t, h, nil)
 		var call sync.WaitGroup
 		call.Go(func() {
-			_, err := c.Do(t.Context(), "demo/slow/req", &ask{}, nil)
+			_, err := c.Call(t.Context(), "demo/slow/req", &ask{}, nil)
 			require.NoError(t, err)
 		})
 		synctest.Wait()
@@ -337,11 +337,11 @@ func TestHostShutdown(t *testing.T) {
 		<-c.Done()
 
 		h2 := a2e.NewHost(nil)
-		h2.Add(&a2e.Plugin{Name: "demo", Capability: "demo", Routes: []a2e.Route{
+		h2.AddPlugin(&a2e.Plugin{Name: "demo", Capability: "demo", Routes: []a2e.Route{
 			a2e.NewRoute("demo/slow/req", func(ctx context.Context, _ *a2e.Call, _ *ask) (*ask, error) { <-ctx.Done(); return nil, nil })}})
 		c = a2etest.Connect(t, h2, nil)
 		call.Go(func() {
-			_, err := c.Do(t.Context(), "demo/slow/req", &ask{}, nil)
+			_, err := c.Call(t.Context(), "demo/slow/req", &ask{}, nil)
 			require.ErrorIs(t, err, a2e.ErrTimeout)
 		})
 		synctest.Wait()
@@ -365,13 +365,13 @@ func TestAuthenticator(t *testing.T) {
 		return nil, errors.New("who are you")
 	}, Tokens: []string{"not asked"}, WithoutHandshake: true})
 	who := make(chan a2e.Principal, 1)
-	h.Add(&a2e.Plugin{Name: "demo", Capability: "demo", Routes: []a2e.Route{
+	h.AddPlugin(&a2e.Plugin{Name: "demo", Capability: "demo", Routes: []a2e.Route{
 		a2e.NewRoute("demo/who/req", func(_ context.Context, call *a2e.Call, _ *struct{}) (*struct{}, error) {
 			who <- call.Session.Principal()
 			return nil, nil
 		})}})
 	c := a2etest.Connect(t, h, &a2e.ClientOptions{Token: "good"})
-	_, err := c.Do(t.Context(), "demo/who/req", &struct{}{}, nil)
+	_, err := c.Call(t.Context(), "demo/who/req", &struct{}{}, nil)
 	require.NoError(t, err)
 	require.Equal(t, a2e.Principal("ann"), <-who)
 	for _, token := range []string{"bad", "panic"} {
@@ -381,7 +381,7 @@ func TestAuthenticator(t *testing.T) {
 		_, err := c.Connect(t.Context())
 		var refused *a2e.HandshakeError
 		require.ErrorAs(t, err, &refused)
-		require.Equal(t, a2e.RefusedAuth, refused.Reason)
+		require.Equal(t, a2e.RejectAuthFailed, refused.Reason)
 		_, err = c.Connect(t.Context())
 		require.ErrorIs(t, err, a2e.ErrClosed)
 	}
@@ -391,9 +391,9 @@ func TestAuthenticator(t *testing.T) {
 // (A2E-144, A2E-145, A2E-146, A2E-147).
 func TestAuditLog(t *testing.T) {
 	var out bytes.Buffer
-	h := a2e.NewHost(&a2e.HostOptions{Audit: a2e.AuditLog(&out, nil), AuditID: "host-1"}).Add(tools.NewSet(nil).Plugin())
+	h := a2e.NewHost(&a2e.HostOptions{Audit: a2e.AuditLog(&out, nil), AuditSessionID: "host-1"}).AddPlugin(tools.NewSet(nil).Plugin())
 	c := a2etest.Connect(t, h, nil)
-	_, err := c.Do(t.Context(), "tool/list/req", &tools.ListRequest{}, nil)
+	_, err := c.Call(t.Context(), "tool/list/req", &tools.ListRequest{}, nil)
 	require.NoError(t, err)
 	require.NoError(t, c.Close())
 	require.NoError(t, h.Close())
@@ -410,9 +410,9 @@ func TestAuditLog(t *testing.T) {
 	require.Nil(t, record.ErrorCode)
 	sink := a2e.AuditLog(failing{}, nil)
 	sink(a2e.AuditRecord{})
-	h = a2e.NewHost(&a2e.HostOptions{Audit: func(a2e.AuditRecord) { panic("full") }}).Add(tools.NewSet(nil).Plugin())
+	h = a2e.NewHost(&a2e.HostOptions{Audit: func(a2e.AuditRecord) { panic("full") }}).AddPlugin(tools.NewSet(nil).Plugin())
 	c = a2etest.Connect(t, h, nil)
-	_, err = c.Do(t.Context(), "tool/list/req", &tools.ListRequest{}, nil)
+	_, err = c.Call(t.Context(), "tool/list/req", &tools.ListRequest{}, nil)
 	require.NoError(t, err)
 }
 
@@ -424,7 +424,7 @@ func (failing) Write([]byte) (int, error) { return 0, io.ErrShortWrite }
 func TestCancelExtension(t *testing.T) {
 	begun, stopped := make(chan struct{}), make(chan error, 1)
 	h := a2e.NewHost(nil)
-	h.Add(&a2e.Plugin{Name: "demo", Capability: "demo", Routes: []a2e.Route{
+	h.AddPlugin(&a2e.Plugin{Name: "demo", Capability: "demo", Routes: []a2e.Route{
 		a2e.NewRoute("demo/wait/req", func(ctx context.Context, _ *a2e.Call, _ *struct{}) (*struct{}, error) {
 			close(begun)
 			<-ctx.Done()
@@ -432,11 +432,11 @@ func TestCancelExtension(t *testing.T) {
 			return nil, nil
 		})}})
 	c := a2etest.Connect(t, h, &a2e.ClientOptions{Capabilities: []string{"demo", a2e.FeatureCancel}})
-	require.Equal(t, []string{"cancel"}, c.Peer().Features)
+	require.Equal(t, []string{"cancel"}, c.PeerInfo().Features)
 	ctx, cancel := context.WithCancelCause(t.Context())
 	enough := errors.New("enough")
 	go func() { <-begun; cancel(enough) }()
-	_, err := c.Do(ctx, "demo/wait/req", &struct{}{}, nil)
+	_, err := c.Call(ctx, "demo/wait/req", &struct{}{}, nil)
 	require.ErrorIs(t, err, enough)
 	require.ErrorIs(t, <-stopped, context.Canceled)
 }
@@ -445,11 +445,11 @@ func TestCancelExtension(t *testing.T) {
 // all others (D-16).
 func TestEventsFromAgents(t *testing.T) {
 	got := make(chan string, 3)
-	h := a2e.NewHost(&a2e.HostOptions{CatchAll: a2e.HandlerFunc(func(_ context.Context, call *a2e.Call) (any, error) {
+	h := a2e.NewHost(&a2e.HostOptions{Fallback: a2e.HandlerFunc(func(_ context.Context, call *a2e.Call) (any, error) {
 		got <- call.Message.Type
 		return nil, nil
 	})})
-	h.Add(&a2e.Plugin{Name: "demo", Capability: "demo", Routes: []a2e.Route{
+	h.AddPlugin(&a2e.Plugin{Name: "demo", Capability: "demo", Routes: []a2e.Route{
 		a2e.NewEventRoute("demo/note/event", func(_ context.Context, call *a2e.Call, e *a2e.EventBody) error {
 			got <- e.Kind + call.CorrelationID()
 			return errors.New("nobody hears this")

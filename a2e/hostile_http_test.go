@@ -24,7 +24,7 @@ import (
 func TestTrickledBodies(t *testing.T) {
 	t.Parallel() // it waits most of the time
 	h := echoHost()
-	web := httptest.NewServer(a2e.NewHTTPHandler(h, &a2e.HTTPOptions{BodyTimeout: 300 * time.Millisecond}))
+	web := httptest.NewServer(a2e.NewHTTPHandler(h, &a2e.HTTPHandlerOptions{ReadTimeout: 300 * time.Millisecond}))
 	defer web.Close()
 	defer h.Close()
 	addr := web.Listener.Addr().String()

@@ -33,16 +33,16 @@ type HTTPDialOptions struct {
 	// Header goes with every request, for authorization in front of the host.
 	Header http.Header
 
-	// AllowPlaintext permits http to hosts that are not this one. The token
+	// AllowInsecure permits http to hosts that are not this one. The token
 	// of the handshake can be read on the way then (A2E-154).
-	AllowPlaintext bool
+	AllowInsecure bool
 
 	// SendPath and StreamPath replace /send and /stream.
 	SendPath, StreamPath string
 
-	// MaxBytes bounds a message of the host. Zero means 16 MiB, negative no
+	// MaxMessage bounds a message of the host. Zero means 16 MiB, negative no
 	// bound.
-	MaxBytes int
+	MaxMessage int
 
 	// Logger receives failed attempts. Nil is silent.
 	Logger *slog.Logger
@@ -67,7 +67,7 @@ func DialHTTP(ctx context.Context, base string, opts *HTTPDialOptions) (io.ReadW
 	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
 		return nil, fmt.Errorf("a2e: dial http: %q is no http or https URL", clip(base, 200))
 	}
-	if u.Scheme == "http" && !netguard.Loopback(u.Hostname()) && !c.opts.AllowPlaintext {
+	if u.Scheme == "http" && !netguard.Loopback(u.Hostname()) && !c.opts.AllowInsecure {
 		return nil, fmt.Errorf("a2e: dial http: plain http to %s would show the token to everybody on the way", u.Hostname())
 	}
 	c.base = strings.TrimSuffix(base, "/")
@@ -254,7 +254,7 @@ func (c *httpConn) readStream(last *string) (opened bool, err error) {
 	case resp.StatusCode != http.StatusOK:
 		return false, fmt.Errorf("the host answered %s", resp.Status)
 	}
-	in := NewEventReader(resp.Body, &Codec{MaxBytes: c.opts.MaxBytes})
+	in := NewEventReader(resp.Body, &Codec{MaxMessage: c.opts.MaxMessage})
 	for {
 		data, err := in.Next()
 		if err != nil {

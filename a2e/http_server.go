@@ -27,31 +27,31 @@ import (
 // sessionHeader carries the secret of an HTTP session (A2E-135).
 const sessionHeader = "X-Session-Id"
 
-// HTTPOptions adjusts the HTTP side of a [Host]. The zero value is right for
+// HTTPHandlerOptions adjusts the HTTP side of a [Host]. The zero value is right for
 // production.
-type HTTPOptions struct {
+type HTTPHandlerOptions struct {
 	// SendPath and StreamPath replace /send and /stream.
 	SendPath, StreamPath string
 
-	// AllowHosts are further names under which the host may be asked on a
+	// AllowedHosts are further names under which the host may be asked on a
 	// loopback connection. Anything else but localhost and loopback addresses
 	// is refused there, which stops DNS rebinding.
-	AllowHosts []string
+	AllowedHosts []string
 
-	// AllowOrigins are the origins of web pages that may ask, such as
+	// AllowedOrigins are the origins of web pages that may ask, such as
 	// "https://app.example", beside those of the host itself.
-	AllowOrigins []string
+	AllowedOrigins []string
 
-	// HeartBeat is how long a stream may be silent. Zero means 15 seconds,
+	// Heartbeat is how long a stream may be silent. Zero means 15 seconds,
 	// negative for ever.
-	HeartBeat time.Duration
+	Heartbeat time.Duration
 
 	// WriteTimeout is how long a reader may take nothing. Zero means 30 seconds.
 	WriteTimeout time.Duration
 
-	// BodyTimeout is how long the body of a request may take to arrive. Zero
+	// ReadTimeout is how long the body of a request may take to arrive. Zero
 	// means 60 seconds.
-	BodyTimeout time.Duration
+	ReadTimeout time.Duration
 }
 
 const defaultBodyTimeout = 60 * time.Second
@@ -60,7 +60,7 @@ const defaultBodyTimeout = 60 * time.Second
 // /session, POST /send, GET /stream, GET /health and DELETE /session.
 type HTTPHandler struct {
 	host *Host
-	opts HTTPOptions
+	opts HTTPHandlerOptions
 
 	mu       sync.Mutex
 	sessions map[string]*httpSession // by the secret
@@ -84,7 +84,7 @@ type httpSession struct {
 type turn struct{ _ byte }
 
 // NewHTTPHandler returns a handler that serves h.
-func NewHTTPHandler(h *Host, opts *HTTPOptions) *HTTPHandler {
+func NewHTTPHandler(h *Host, opts *HTTPHandlerOptions) *HTTPHandler {
 	x := &HTTPHandler{host: h, sessions: map[string]*httpSession{}}
 	if opts != nil {
 		x.opts = *opts
@@ -95,18 +95,18 @@ func NewHTTPHandler(h *Host, opts *HTTPOptions) *HTTPHandler {
 	if x.opts.StreamPath == "" {
 		x.opts.StreamPath = "/stream"
 	}
-	if x.opts.HeartBeat == 0 {
-		x.opts.HeartBeat = 15 * time.Second
+	if x.opts.Heartbeat == 0 {
+		x.opts.Heartbeat = 15 * time.Second
 	}
-	if x.opts.BodyTimeout <= 0 {
-		x.opts.BodyTimeout = defaultBodyTimeout
+	if x.opts.ReadTimeout <= 0 {
+		x.opts.ReadTimeout = defaultBodyTimeout
 	}
 	return x
 }
 
 // ServeHTTP serves one request.
 func (x *HTTPHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	boundBody(w, r, x.opts.BodyTimeout)
+	boundBody(w, r, x.opts.ReadTimeout)
 	if detail := x.forbidden(r); detail != "" {
 		writeDetail(w, http.StatusForbidden, detail)
 		return
@@ -176,13 +176,13 @@ func (x *HTTPHandler) forbidden(r *http.Request) string {
 		for _, origin := range origins {
 			u, err := url.Parse(origin)
 			own := err == nil && u.Host != "" && strings.EqualFold(u.Host, r.Host)
-			if !own && !slices.Contains(x.opts.AllowOrigins, origin) {
+			if !own && !slices.Contains(x.opts.AllowedOrigins, origin) {
 				return "Origin not allowed"
 			}
 		}
 	}
 	if name, foreign := foreignHost(r); foreign &&
-		!slices.ContainsFunc(x.opts.AllowHosts, func(a string) bool { return strings.EqualFold(a, name) || strings.EqualFold(a, r.Host) }) {
+		!slices.ContainsFunc(x.opts.AllowedHosts, func(a string) bool { return strings.EqualFold(a, name) || strings.EqualFold(a, r.Host) }) {
 		return "Host not allowed"
 	}
 	return ""
@@ -211,7 +211,7 @@ func isLoopback(a net.Addr) bool {
 
 func (x *HTTPHandler) create(w http.ResponseWriter) {
 	limits := &x.host.limits
-	hs := &httpSession{secret: randid.UUID4Hex(), replay: newReplay(limits.ReplayEvents, limits.MaxQueue)}
+	hs := &httpSession{secret: randid.UUID4Hex(), replay: newReplay(limits.MaxReplayEvents, limits.QueueLimit)}
 	s, err := x.host.newSession(hs.replay)
 	if err != nil {
 		detail := "Too many sessions"
@@ -433,7 +433,7 @@ func (x *HTTPHandler) stream(w http.ResponseWriter, r *http.Request) {
 	h.Set("Cache-Control", "no-cache")
 	h.Set("X-Accel-Buffering", "no")
 	out := sse.NewWriter(w, &sse.WriterOptions{ContentType: "text/event-stream; charset=utf-8",
-		WriteTimeout: x.opts.WriteTimeout, KeepAlive: max(x.opts.HeartBeat, 0), KeepAliveText: "hb"})
+		WriteTimeout: x.opts.WriteTimeout, KeepAlive: max(x.opts.Heartbeat, 0), KeepAliveText: "hb"})
 	defer out.Close()
 	if out.Start() != nil {
 		return

@@ -16,38 +16,38 @@ import (
 // zero value stands for the default. Where "none" is said, a negative value
 // switches the limit off.
 type Limits struct {
-	MaxMessageBytes      int           // 16 MiB; none
+	MaxMessage           int           // 16 MiB; none
 	MaxDepth             int           // 256
-	MaxParallel          int           // running requests of a session: 4
-	MaxQueue             int           // waiting requests of a session: 64; negative: no queue
-	MaxTimeout           time.Duration // of one request: an hour
+	MaxConcurrent        int           // running requests of a session: 4
+	QueueLimit           int           // waiting requests of a session: 64; negative: no queue
+	MaxCallTimeout       time.Duration // of one request: an hour
 	MaxDrain             time.Duration // of a shutdown: a minute
 	MaxSessions          int           // 1024; none
 	MaxHandshakeAttempts int           // 3; none
 	HandshakeTimeout     time.Duration // 30 seconds; none
 	SessionIdle          time.Duration // of an HTTP session: 15 minutes; none
-	ReplayEvents         int           // messages kept for HTTP readers that come back: 256
+	MaxReplayEvents      int           // messages kept for HTTP readers that come back: 256
 }
 
 const defaultIdle = 15 * time.Minute
 
 func (l Limits) withDefaults() Limits {
-	set(&l.MaxMessageBytes, defaultMaxMessage)
+	set(&l.MaxMessage, defaultMaxMessage)
 	set(&l.MaxDepth, defaultDepth)
-	set(&l.MaxParallel, 4)
-	set(&l.MaxQueue, 64)
-	set(&l.MaxTimeout, time.Hour)
+	set(&l.MaxConcurrent, 4)
+	set(&l.QueueLimit, 64)
+	set(&l.MaxCallTimeout, time.Hour)
 	set(&l.MaxDrain, time.Minute)
 	set(&l.MaxSessions, 1024)
 	set(&l.MaxHandshakeAttempts, 3)
 	set(&l.HandshakeTimeout, 30*time.Second)
 	set(&l.SessionIdle, defaultIdle)
-	set(&l.ReplayEvents, 256)
-	l.MaxParallel = max(l.MaxParallel, 1)
-	l.MaxQueue = max(l.MaxQueue, 0)
-	l.ReplayEvents = max(l.ReplayEvents, 1)
-	if l.MaxTimeout < 0 {
-		l.MaxTimeout = time.Hour
+	set(&l.MaxReplayEvents, 256)
+	l.MaxConcurrent = max(l.MaxConcurrent, 1)
+	l.QueueLimit = max(l.QueueLimit, 0)
+	l.MaxReplayEvents = max(l.MaxReplayEvents, 1)
+	if l.MaxCallTimeout < 0 {
+		l.MaxCallTimeout = time.Hour
 	}
 	l.MaxDrain = max(l.MaxDrain, 0)
 	return l
@@ -84,7 +84,7 @@ func ParseLimits(object []byte) (Limits, Members, error) {
 		switch {
 		case seconds != nil:
 			*seconds = time.Duration(n) * time.Second
-		case n == 0 && count == &l.MaxMessageBytes, n == 0 && count == &l.MaxQueue:
+		case n == 0 && count == &l.MaxMessage, n == 0 && count == &l.QueueLimit:
 			*count = -1
 		default:
 			*count = int(n)
@@ -96,21 +96,21 @@ func ParseLimits(object []byte) (Limits, Members, error) {
 func (l *Limits) key(name string) (count *int, seconds *time.Duration) {
 	switch name {
 	case "max_message_bytes":
-		return &l.MaxMessageBytes, nil
+		return &l.MaxMessage, nil
 	case "max_depth":
 		return &l.MaxDepth, nil
 	case "max_parallel":
-		return &l.MaxParallel, nil
+		return &l.MaxConcurrent, nil
 	case "max_queue":
-		return &l.MaxQueue, nil
+		return &l.QueueLimit, nil
 	case "max_sessions":
 		return &l.MaxSessions, nil
 	case "max_handshake_attempts":
 		return &l.MaxHandshakeAttempts, nil
 	case "replay_events":
-		return &l.ReplayEvents, nil
+		return &l.MaxReplayEvents, nil
 	case "max_timeout_seconds":
-		return nil, &l.MaxTimeout
+		return nil, &l.MaxCallTimeout
 	case "max_drain_seconds":
 		return nil, &l.MaxDrain
 	case "handshake_timeout_seconds":

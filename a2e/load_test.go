@@ -42,7 +42,7 @@ func loadHost() *a2e.Host {
 	}
 	var arrived atomic.Int64
 	set := tools.NewSet(nil)
-	tools.AddFunc(set, "rank", "", func(ctx context.Context, call *a2e.Call, in struct {
+	tools.AddTool(set, "rank", "", func(ctx context.Context, call *a2e.Call, in struct {
 		N int64 `json:"n"`
 	}) (int64, error) {
 		if err := call.Emit(a2e.EventProgress, map[string]int{"pct": 0}); err != nil {
@@ -78,8 +78,8 @@ func loadHost() *a2e.Host {
 			return nil, ctx.Err()
 		}
 	}})
-	return a2e.NewHost(&a2e.HostOptions{Tokens: []string{"s3cret"}, Limits: a2e.Limits{MaxParallel: loadCalls + 1, ReplayEvents: 4 * loadCalls}}).
-		Add(set.Plugin())
+	return a2e.NewHost(&a2e.HostOptions{Tokens: []string{"s3cret"}, Limits: a2e.Limits{MaxConcurrent: loadCalls + 1, MaxReplayEvents: 4 * loadCalls}}).
+		AddPlugin(set.Plugin())
 }
 
 // A thousand calls run at once over one session, and are answered in the reverse
@@ -89,7 +89,7 @@ func TestLoad(t *testing.T) {
 	t.Setenv("A2E_TEST_HOST", "load")
 	for _, tr := range transports() {
 		t.Run(tr.name, func(t *testing.T) {
-			c := dial(t, tr, loadHost(), &a2e.ClientOptions{CloseWait: 50 * time.Millisecond})
+			c := dial(t, tr, loadHost(), &a2e.ClientOptions{CloseTimeout: 50 * time.Millisecond})
 			var all sync.WaitGroup
 			for i := range loadCalls {
 				all.Go(func() {
@@ -117,7 +117,7 @@ func TestLoadHostKilled(t *testing.T) {
 			defer kill()
 			h := loadHost()
 			rw := tr.dial(ctx, t, h)
-			c := a2e.NewClient(rw, &a2e.ClientOptions{Token: "s3cret", Capabilities: []string{"tools"}, Types: tools.Types(), CloseWait: 50 * time.Millisecond})
+			c := a2e.NewClient(rw, &a2e.ClientOptions{Token: "s3cret", Capabilities: []string{"tools"}, Types: tools.Types(), CloseTimeout: 50 * time.Millisecond})
 			_, err := c.Connect(t.Context())
 			require.NoError(t, err)
 			var all sync.WaitGroup
@@ -125,7 +125,7 @@ func TestLoadHostKilled(t *testing.T) {
 				all.Go(func() {
 					r := a2e.New[tools.CallRequest]()
 					r.ToolName, r.Arguments, r.Timeout = "wait", json.RawMessage(`{}`), 60
-					_, err := c.Do(t.Context(), "tool/call/req", r, nil)
+					_, err := c.Call(t.Context(), "tool/call/req", r, nil)
 					if !errors.Is(err, a2e.ErrClosed) && !errors.Is(err, a2e.ErrTimeout) { // cut off, or answered at the last moment
 						t.Errorf("call %d: %v", i, err)
 					}
@@ -165,8 +165,8 @@ type silentAgent struct {
 func newSilentAgent(t *testing.T, stall time.Duration) *silentAgent {
 	big := strings.Repeat("x", 100_000)
 	set := tools.NewSet(nil)
-	tools.AddFunc(set, "big", "", func(context.Context, *a2e.Call, struct{}) (string, error) { return big, nil }, nil)
-	tools.AddFunc(set, "flood", "", func(ctx context.Context, call *a2e.Call, _ struct{}) (any, error) {
+	tools.AddTool(set, "big", "", func(context.Context, *a2e.Call, struct{}) (string, error) { return big, nil }, nil)
+	tools.AddTool(set, "flood", "", func(ctx context.Context, call *a2e.Call, _ struct{}) (any, error) {
 		for {
 			if err := call.Emit(a2e.EventLog, map[string]string{"message": big}); err != nil {
 				return nil, err
@@ -174,7 +174,7 @@ func newSilentAgent(t *testing.T, stall time.Duration) *silentAgent {
 		}
 	}, nil)
 	a := &silentAgent{sent: make(chan struct{}), host: a2e.NewHost(&a2e.HostOptions{Tokens: []string{"s3cret"}, WriteStall: stall,
-		Limits: a2e.Limits{SessionIdle: time.Second}}).Add(set.Plugin())}
+		Limits: a2e.Limits{SessionIdle: time.Second}}).AddPlugin(set.Plugin())}
 	t.Cleanup(func() { require.NoError(t, a.host.Close()) })
 	return a
 }

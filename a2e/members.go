@@ -105,18 +105,18 @@ func appendMember(dst, key, value []byte) []byte {
 	return append(dst, value...)
 }
 
-// An Object is a JSON object whose members are all of one type, in the order of
+// An OrderedObject is a JSON object whose members are all of one type, in the order of
 // the text.
-type Object[T any] []Member[T]
+type OrderedObject[T any] []Member[T]
 
-// A Member is one member of an [Object].
+// A Member is one member of an [OrderedObject].
 type Member[T any] struct {
 	Name  string
 	Value T
 }
 
 // Get returns the value of the member of that name, and whether there is one.
-func (o Object[T]) Get(name string) (value T, ok bool) {
+func (o OrderedObject[T]) Get(name string) (value T, ok bool) {
 	for i := range o {
 		if o[i].Name == name {
 			return o[i].Value, true
@@ -126,7 +126,7 @@ func (o Object[T]) Get(name string) (value T, ok bool) {
 }
 
 // Map returns the members without their order.
-func (o Object[T]) Map() map[string]T {
+func (o OrderedObject[T]) Map() map[string]T {
 	m := make(map[string]T, len(o))
 	for i := range o {
 		m[o[i].Name] = o[i].Value

@@ -14,8 +14,8 @@ import (
 	"github.com/fivewire/fivewire/internal/randid"
 )
 
-// Version is the protocol version that every message names.
-const Version = "1.0"
+// ProtocolVersion is the protocol version that every message names.
+const ProtocolVersion = "1.0"
 
 // A Message is one message of the protocol: the envelope and what its type adds.
 //
@@ -151,9 +151,9 @@ type EventBody struct {
 // RequestID returns ReqID.
 func (b *EventBody) RequestID() string { return b.ReqID }
 
-// EventInfo returns a copy. Models of events have this method, so that all
+// Header returns a copy. Models of events have this method, so that all
 // events can be looked at alike.
-func (b *EventBody) EventInfo() EventBody { return *b }
+func (b *EventBody) Header() EventBody { return *b }
 
 // Ping asks whether the other side is there.
 type Ping struct{}

@@ -525,11 +525,11 @@ func New[T any]() *T {
 	return v
 }
 
-// DecodeInto reads one JSON object into a model, a struct whose fields have a2e
+// DecodeModel reads one JSON object into a model, a struct whose fields have a2e
 // tags, by the rules of the catalogue: required members, types, defaults. The
 // path of the error begins with prefix. It is for the parts of messages that
 // are free-form on the wire but have a model all the same.
-func DecodeInto[T any](object json.RawMessage, prefix string) (*T, error) {
+func DecodeModel[T any](object json.RawMessage, prefix string) (*T, error) {
 	v, err := strictjson.Check(object, strictjson.Options{MaxDepth: defaultDepth})
 	if err != nil {
 		return nil, violation(prefix, ReasonType)
@@ -544,9 +544,9 @@ func DecodeInto[T any](object json.RawMessage, prefix string) (*T, error) {
 	return dst, nil
 }
 
-// EncodeObject writes a model as one JSON object. It is the counterpart of
-// [DecodeInto].
-func EncodeObject[T any](model *T) (json.RawMessage, error) {
+// EncodeModel writes a model as one JSON object. It is the counterpart of
+// [DecodeModel].
+func EncodeModel[T any](model *T) (json.RawMessage, error) {
 	e := &encoder{dst: []byte{'{'}}
 	if ft := planOf(reflect.TypeFor[T]()).encode(e, unsafe.Pointer(model)); ft != nil {
 		return nil, ft.err()

@@ -17,21 +17,21 @@ import (
 // model of the response type, whose ReqID is filled in; or a complete answer
 // as a [*Message]; or an error.
 //
-// An [*Error] is sent as it stands; [ErrPass] leaves the request to the next
+// An [*Error] is sent as it stands; [ErrNextPlugin] leaves the request to the next
 // plugin; every other error is sent as the general error of the namespace, and
 // its text with it. A panic is answered with runtime_error and goes to the log.
 //
 // The context ends with the time limit of the request, with the session, and
 // when the agent cancels. What a handler returns after that is discarded.
 type Handler interface {
-	Handle(ctx context.Context, call *Call) (any, error)
+	ServeA2E(ctx context.Context, call *Call) (any, error)
 }
 
 // A HandlerFunc is a function as a [Handler].
 type HandlerFunc func(ctx context.Context, call *Call) (any, error)
 
-// Handle calls f.
-func (f HandlerFunc) Handle(ctx context.Context, call *Call) (any, error) { return f(ctx, call) }
+// ServeA2E calls f.
+func (f HandlerFunc) ServeA2E(ctx context.Context, call *Call) (any, error) { return f(ctx, call) }
 
 // A Middleware wraps the handlers of a host: for tracing, rate limits, policy.
 type Middleware func(next Handler) Handler
@@ -105,7 +105,7 @@ type Plugin struct {
 	Routes []Route
 
 	// Open makes the plugin's state for a session, at the first request
-	// that gets to it; see [Call.State]. Nil means no state. Sessions share
+	// that gets to it; see [Call.PluginState]. Nil means no state. Sessions share
 	// nothing else.
 	Open func(s *Session) (any, error)
 

@@ -8,9 +8,9 @@ import (
 	"fmt"
 )
 
-// Push sends a message to the agent that belongs to no answer: an event of a
+// Send sends a message to the agent that belongs to no answer: an event of a
 // process, a change of an environment. It waits while the agent does not read.
-func (s *Session) Push(ctx context.Context, msgType string, body any) error {
+func (s *Session) Send(ctx context.Context, msgType string, body any) error {
 	if err := s.out.wait(ctx); err != nil {
 		return err
 	}
@@ -33,10 +33,10 @@ type reply struct {
 	err    error // why it is none
 }
 
-// Request asks the agent something and waits for the answer (D-39). An error
+// Call asks the agent something and waits for the answer (D-39). An error
 // message is returned as an [*Error], an answer that violates the protocol as
-// [ErrBadResponse].
-func (s *Session) Request(ctx context.Context, msgType string, body any) (*Message, error) {
+// [ErrInvalidResponse].
+func (s *Session) Call(ctx context.Context, msgType string, body any) (*Message, error) {
 	m := NewMessage(msgType, body)
 	line, err := s.host.codec.Append(nil, m)
 	if err != nil {
@@ -60,12 +60,12 @@ func (s *Session) Request(ctx context.Context, msgType string, body any) (*Messa
 	case got := <-waiter:
 		answer := got.answer
 		if got.err != nil {
-			return nil, fmt.Errorf("%w: %w", ErrBadResponse, got.err)
+			return nil, fmt.Errorf("%w: %w", ErrInvalidResponse, got.err)
 		}
 		if b, ok := answer.Body.(*ErrorBody); ok {
 			return nil, b.received()
 		}
-		if want := ResponseType(msgType); want != "" && hostReading(CanonicalType(answer.Type)) != CanonicalType(want) {
+		if want := responseType(msgType); want != "" && hostReading(CanonicalType(answer.Type)) != CanonicalType(want) {
 			return nil, ErrUnexpectedResponse
 		}
 		return answer, nil

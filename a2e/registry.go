@@ -29,8 +29,8 @@ func TypeOf[T any](name string) Type {
 	return Type{
 		Name:       name,
 		Kind:       KindOf(name),
-		Response:   ResponseType(name),
-		Capability: CapabilityOf(name),
+		Response:   responseType(name),
+		Capability: capabilityOf(name),
 		plan:       planOf(reflect.TypeFor[T]()),
 	}
 }

@@ -17,8 +17,8 @@ import (
 // What a session remembers of its messages does not keep them: strings of a
 // message share the memory of its whole line (A2E-153).
 func TestSessionKeepsNoMessages(t *testing.T) {
-	h := NewHost(&HostOptions{CatchAll: HandlerFunc(func(context.Context, *Call) (any, error) { return nil, errors.New("no") })})
-	h.Add(&Plugin{Name: "p", Capability: "demo"})
+	h := NewHost(&HostOptions{Fallback: HandlerFunc(func(context.Context, *Call) (any, error) { return nil, errors.New("no") })})
+	h.AddPlugin(&Plugin{Name: "p", Capability: "demo"})
 	s, err := h.newSession(nowhere{})
 	require.NoError(t, err)
 	pad := strings.Repeat("x", 1<<20)
@@ -31,8 +31,8 @@ func TestSessionKeepsNoMessages(t *testing.T) {
 	before := heap()
 	s.feed([]byte(`{"a2e":"1.0","type":"handshake/req","id":"h","ts":1,"agent_id":"ann","agent_caps":["cancel","demo"],"pad":"` + pad + `"}`))
 	require.Equal(t, "ann", s.AgentID())
-	require.True(t, s.Has("cancel"))
-	require.True(t, s.Has("demo"))
+	require.True(t, s.HasCapability("cancel"))
+	require.True(t, s.HasCapability("demo"))
 	for i := range 50 {
 		s.feed([]byte(`{"a2e":"1.0","type":"gadget/use/req","id":"` + strings.Repeat("i", i+1) + `","ts":1,"pad":"` + pad + `"}`))
 	}

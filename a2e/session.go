@@ -89,8 +89,8 @@ func (s *Session) AgentID() string { s.mu.Lock(); defer s.mu.Unlock(); return s.
 // Principal returns what the authenticator said.
 func (s *Session) Principal() Principal { s.mu.Lock(); defer s.mu.Unlock(); return s.principal }
 
-// Has reports whether a capability was accepted, or a feature flag asked for.
-func (s *Session) Has(name string) bool {
+// HasCapability reports whether a capability was accepted, or a feature flag asked for.
+func (s *Session) HasCapability(name string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.caps[name] || slices.Contains(s.features, name)
@@ -133,7 +133,7 @@ func (s *Session) refuseLine(err *Error, arrived time.Time, in int) {
 	}
 	if err.Code == ErrVersionMismatch && err.msgType == TypeHandshakeRequest {
 		m := &Message{Type: err.msgType, ID: err.ReqID}
-		s.refuseHandshake(m, RefusedVersion, arrived, in)
+		s.refuseHandshake(m, RejectVersionMismatch, arrived, in)
 		return
 	}
 	if err.msgType != "" {
@@ -264,7 +264,7 @@ func (s *Session) capabilityOf(m *Message) string {
 	if m.typ != nil && m.typ.Capability != "" {
 		return m.typ.Capability
 	}
-	return CapabilityOf(s.typeName(m))
+	return capabilityOf(s.typeName(m))
 }
 
 func (s *Session) accepted(capability string) bool {
@@ -291,7 +291,7 @@ func (s *Session) unanswerable(m *Message) {
 	if len(routes) == 0 && m.typ == nil && !catalogued(s.typeName(m)) && s.host.catchAll != nil {
 		routes = []boundRoute{{plugin: &Plugin{}, handler: s.host.catchAll}}
 	}
-	if len(routes) == 0 || s.capabilityOf(m) != "" && !s.accepted(s.capabilityOf(m)) || len(s.calls) > s.host.limits.MaxQueue+s.host.limits.MaxParallel {
+	if len(routes) == 0 || s.capabilityOf(m) != "" && !s.accepted(s.capabilityOf(m)) || len(s.calls) > s.host.limits.QueueLimit+s.host.limits.MaxConcurrent {
 		s.host.dropped.Add(1)
 		return
 	}

@@ -27,7 +27,7 @@ import (
 func sleeping(opts *a2e.HostOptions) (*a2e.Host, func() []string) {
 	var mu sync.Mutex
 	var began []string
-	h := a2e.NewHost(opts).Add(&a2e.Plugin{Name: "demo", Capability: "demo", Routes: []a2e.Route{
+	h := a2e.NewHost(opts).AddPlugin(&a2e.Plugin{Name: "demo", Capability: "demo", Routes: []a2e.Route{
 		a2e.NewRoute("demo/sleep/req", func(ctx context.Context, call *a2e.Call, r *sleep) (*struct{}, error) {
 			mu.Lock()
 			began = append(began, call.ID())
@@ -57,7 +57,7 @@ func (s *sleep) TimeLimit() time.Duration { return time.Duration(s.Timeout) * ti
 // is over at the same moment (D-28).
 func TestOverdueCallsNeverStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h, began := sleeping(&a2e.HostOptions{Limits: a2e.Limits{MaxParallel: 1}})
+		h, began := sleeping(&a2e.HostOptions{Limits: a2e.Limits{MaxConcurrent: 1}})
 		r := open(t, h)
 		r.shake(`"demo"`)
 		for i := range 3 {
@@ -79,7 +79,7 @@ func TestOverdueCallsNeverStart(t *testing.T) {
 // D-22).
 func TestRefusedHandshakesEndWork(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h, began := sleeping(&a2e.HostOptions{WithoutHandshake: true, Limits: a2e.Limits{MaxParallel: 1}})
+		h, began := sleeping(&a2e.HostOptions{WithoutHandshake: true, Limits: a2e.Limits{MaxConcurrent: 1}})
 		r := open(t, h)
 		r.send(message("demo/sleep/req", "0", `,"ms":60000`))
 		r.send(message("demo/sleep/req", "1", `,"ms":60000`))
@@ -102,7 +102,7 @@ func TestEventsShareNoIDs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		release := make(chan struct{})
 		h, began := sleeping(nil)
-		h.Add(&a2e.Plugin{Name: "more", Capability: "demo", Routes: []a2e.Route{
+		h.AddPlugin(&a2e.Plugin{Name: "more", Capability: "demo", Routes: []a2e.Route{
 			a2e.NewEventRoute("demo/note/event", func(context.Context, *a2e.Call, *a2e.EventBody) error { <-release; return nil })}})
 		r := open(t, h)
 		r.shake(`"demo","cancel"`)
@@ -127,7 +127,7 @@ func TestHostWaitsForEndedSessions(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var closed atomic.Bool
-				h := a2e.NewHost(nil).Add(&a2e.Plugin{Name: "demo", Capability: "demo",
+				h := a2e.NewHost(nil).AddPlugin(&a2e.Plugin{Name: "demo", Capability: "demo",
 					Open:  func(*a2e.Session) (any, error) { return "state", nil },
 					Close: func(any) { time.Sleep(time.Second); closed.Store(true) },
 					Routes: []a2e.Route{a2e.NewRoute("demo/stay/req", func(context.Context, *a2e.Call, *struct{}) (*struct{}, error) {
@@ -169,10 +169,10 @@ func TestPluginsPanicAtTheEnd(t *testing.T) {
 				},
 				Routes: []a2e.Route{a2e.NewRoute("demo/"+name+"/req", func(context.Context, *a2e.Call, *struct{}) (*struct{}, error) { return nil, nil })}}
 		}
-		h := a2e.NewHost(&a2e.HostOptions{Snapshots: a2e.NewSnapshots(store.NewMemory())}).Add(plugin("one", true)).Add(plugin("two", true))
+		h := a2e.NewHost(&a2e.HostOptions{Snapshots: a2e.NewSnapshots(store.NewMemory())}).AddPlugin(plugin("one", true)).AddPlugin(plugin("two", true))
 		c := a2etest.Connect(t, h, nil)
 		for _, name := range []string{"one", "two"} {
-			_, err := c.Do(t.Context(), "demo/"+name+"/req", &struct{}{}, nil)
+			_, err := c.Call(t.Context(), "demo/"+name+"/req", &struct{}{}, nil)
 			require.NoError(t, err)
 		}
 		require.NoError(t, c.Close())
@@ -188,7 +188,7 @@ func TestRestorePanics(t *testing.T) {
 		opened, closed := 0, 0
 		kept := a2e.NewSnapshots(store.NewMemory())
 		require.NoError(t, kept.Save(t.Context(), "demo", "key", json.RawMessage("{}")))
-		h := a2e.NewHost(&a2e.HostOptions{Snapshots: kept, SnapshotKey: func(*a2e.Session) string { return "key" }}).Add(&a2e.Plugin{
+		h := a2e.NewHost(&a2e.HostOptions{Snapshots: kept, SnapshotKey: func(*a2e.Session) string { return "key" }}).AddPlugin(&a2e.Plugin{
 			Name: "demo", Capability: "demo",
 			Open:  func(*a2e.Session) (any, error) { opened++; return "state", nil },
 			Close: func(any) { closed++ },
@@ -199,7 +199,7 @@ func TestRestorePanics(t *testing.T) {
 			Routes: []a2e.Route{a2e.NewRoute("demo/ask/req", func(context.Context, *a2e.Call, *struct{}) (*struct{}, error) { return nil, nil })}})
 		c := a2etest.Connect(t, h, nil)
 		for range 2 {
-			_, err := c.Do(t.Context(), "demo/ask/req", &struct{}{}, nil)
+			_, err := c.Call(t.Context(), "demo/ask/req", &struct{}{}, nil)
 			require.ErrorIs(t, err, a2e.ErrRuntime)
 		}
 		require.NoError(t, c.Close())
@@ -227,7 +227,7 @@ func TestHostEndsAllSessionsAtOnce(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				h := a2e.NewHost(nil).Add(&a2e.Plugin{Name: "demo", Capability: "demo", Routes: []a2e.Route{
+				h := a2e.NewHost(nil).AddPlugin(&a2e.Plugin{Name: "demo", Capability: "demo", Routes: []a2e.Route{
 					a2e.NewRoute("demo/tidy/req", func(ctx context.Context, _ *a2e.Call, _ *struct{}) (*struct{}, error) {
 						<-ctx.Done()
 						time.Sleep(time.Minute)
@@ -252,7 +252,7 @@ func TestAnswersNameTheirRequest(t *testing.T) {
 	type told struct {
 		ReqID string `a2e:"req_id"`
 	}
-	h := a2e.NewHost(nil).Add(&a2e.Plugin{Name: "demo", Capability: "demo", Routes: []a2e.Route{
+	h := a2e.NewHost(nil).AddPlugin(&a2e.Plugin{Name: "demo", Capability: "demo", Routes: []a2e.Route{
 		a2e.NewRoute("demo/told/req", func(context.Context, *a2e.Call, *struct{}) (*told, error) { return &told{ReqID: "of another"}, nil })}})
 	r := open(t, h)
 	r.shake(`"demo"`)
@@ -264,9 +264,9 @@ func TestAnswersNameTheirRequest(t *testing.T) {
 func TestInvalidAnswerToTheHost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		failed := make(chan error, 1)
-		h := a2e.NewHost(nil).Add(mcp.NewBridge(nil, nil).Plugin()).Add(&a2e.Plugin{Name: "demo", Capability: "demo", Routes: []a2e.Route{
+		h := a2e.NewHost(nil).AddPlugin(mcp.NewBridge(nil, nil).Plugin()).AddPlugin(&a2e.Plugin{Name: "demo", Capability: "demo", Routes: []a2e.Route{
 			a2e.NewRoute("demo/back/req", func(ctx context.Context, call *a2e.Call, _ *struct{}) (*struct{}, error) {
-				_, err := call.Session.Request(ctx, "mcp/sample/req", &mcp.SampleRequest{})
+				_, err := call.Session.Call(ctx, "mcp/sample/req", &mcp.SampleRequest{})
 				failed <- err
 				return nil, nil
 			})}})
@@ -278,7 +278,7 @@ func TestInvalidAnswerToTheHost(t *testing.T) {
 			asked := r.next()
 			require.Equal(t, "mcp/sample/req", asked.Type)
 			r.send(message(answer, "a", `,"req_id":"`+asked.ID+`","role":7`))
-			require.ErrorIs(t, <-failed, a2e.ErrBadResponse)
+			require.ErrorIs(t, <-failed, a2e.ErrInvalidResponse)
 			require.Zero(t, time.Since(start))
 			require.Equal(t, "demo/back/resp", r.next().Type)
 		}

@@ -55,8 +55,8 @@ type PluginSnapshot struct {
 	// serves nothing in this session, so that nothing is overwritten.
 	Restore func(ctx context.Context, state any, object json.RawMessage) error
 
-	// Own is where the plugin wants its snapshots to be kept; see [SnapshotMode].
-	Own *Snapshots
+	// Store is where the plugin wants its snapshots to be kept; see [SnapshotMode].
+	Store *Snapshots
 }
 
 // snapshotTime bounds how long the end of a session waits for its store.
@@ -67,8 +67,8 @@ func (h *Host) snapshotsOf(p *Plugin) *Snapshots {
 	switch {
 	case p.Snapshot == nil || p.Snapshot.Save == nil || p.Snapshot.Restore == nil:
 		return nil
-	case h.opts.SnapshotMode == SnapshotPlugin, h.opts.SnapshotMode == SnapshotHybrid && p.Snapshot.Own != nil:
-		return p.Snapshot.Own
+	case h.opts.SnapshotMode == SnapshotPlugin, h.opts.SnapshotMode == SnapshotHybrid && p.Snapshot.Store != nil:
+		return p.Snapshot.Store
 	}
 	return h.opts.Snapshots
 }
@@ -121,9 +121,9 @@ func (s *Session) SaveSnapshots(ctx context.Context) error {
 	})
 }
 
-// ClearSnapshots removes what earlier sessions of the agent left. The states of
+// DeleteSnapshots removes what earlier sessions of the agent left. The states of
 // this one stay as they are, and are kept when it ends.
-func (s *Session) ClearSnapshots(ctx context.Context) error {
+func (s *Session) DeleteSnapshots(ctx context.Context) error {
 	return s.eachSnapshot(func(p *Plugin, kept *Snapshots, key string, _ any) error {
 		return kept.Delete(ctx, p.Name, key)
 	})

@@ -41,7 +41,7 @@ func notesPlugin(own *a2e.Snapshots) *a2e.Plugin {
 			_ = s.AgentID() // may be asked here
 			return &note{}, nil
 		},
-		Snapshot: &a2e.PluginSnapshot{Own: own,
+		Snapshot: &a2e.PluginSnapshot{Store: own,
 			Save: func(_ context.Context, state any) (json.RawMessage, error) {
 				switch text := state.(*note).text; text {
 				case "":
@@ -49,11 +49,11 @@ func notesPlugin(own *a2e.Snapshots) *a2e.Plugin {
 				case "unsaveable":
 					return nil, errors.New("cannot be saved")
 				default:
-					return a2e.EncodeObject(&notes{text})
+					return a2e.EncodeModel(&notes{text})
 				}
 			},
 			Restore: func(_ context.Context, state any, object json.RawMessage) error {
-				kept, err := a2e.DecodeInto[notes](object, "")
+				kept, err := a2e.DecodeModel[notes](object, "")
 				if err != nil {
 					return err
 				}
@@ -64,7 +64,7 @@ func notesPlugin(own *a2e.Snapshots) *a2e.Plugin {
 				return nil
 			}},
 		Routes: []a2e.Route{a2e.NewRoute("notes/write/req", func(_ context.Context, call *a2e.Call, r *noteRequest) (*noteResponse, error) {
-			n := call.State().(*note)
+			n := call.PluginState().(*note)
 			before := n.text
 			n.text = r.Text
 			return &noteResponse{Before: before}, nil
@@ -82,7 +82,7 @@ func visit(t *testing.T, h *a2e.Host, agent, text string) (string, error) {
 	defer c.Close()
 	_, err := c.Connect(t.Context())
 	require.NoError(t, err)
-	resp, err := a2e.Ask[noteResponse](t.Context(), c, "notes/write/req", &noteRequest{text}, nil)
+	resp, err := a2e.CallAs[noteResponse](t.Context(), c, "notes/write/req", &noteRequest{text}, nil)
 	if err != nil {
 		return "", err
 	}
@@ -110,7 +110,7 @@ func TestSnapshotModes(t *testing.T) {
 			if tt.own {
 				own = atOwn
 			}
-			h := a2e.NewHost(&a2e.HostOptions{Snapshots: atHost, SnapshotMode: tt.mode}).Add(notesPlugin(own))
+			h := a2e.NewHost(&a2e.HostOptions{Snapshots: atHost, SnapshotMode: tt.mode}).AddPlugin(notesPlugin(own))
 			before, err := visit(t, h, "ann", "first")
 			require.NoError(t, err)
 			require.Empty(t, before)
@@ -136,7 +136,7 @@ func TestSnapshotModes(t *testing.T) {
 // hold up the end of the session (A2E-148).
 func TestSnapshotFaults(t *testing.T) {
 	kept := a2e.NewSnapshots(store.NewMemory())
-	h := a2e.NewHost(&a2e.HostOptions{Snapshots: kept}).Add(notesPlugin(nil))
+	h := a2e.NewHost(&a2e.HostOptions{Snapshots: kept}).AddPlugin(notesPlugin(nil))
 	_, err := visit(t, h, "ann", "unloadable")
 	require.NoError(t, err)
 	for range 2 {
@@ -154,7 +154,7 @@ func TestSnapshotFaults(t *testing.T) {
 	before, err := visit(t, h, "ann", "x")
 	require.NoError(t, err)
 	require.Equal(t, "good", before, "the one before is still there")
-	secretive := a2e.NewHost(&a2e.HostOptions{Snapshots: kept, SnapshotKey: func(*a2e.Session) string { return "" }}).Add(notesPlugin(nil))
+	secretive := a2e.NewHost(&a2e.HostOptions{Snapshots: kept, SnapshotKey: func(*a2e.Session) string { return "" }}).AddPlugin(notesPlugin(nil))
 	before, err = visit(t, secretive, "ann", "y")
 	require.NoError(t, err)
 	require.Empty(t, before)
@@ -164,23 +164,23 @@ func TestSnapshotFaults(t *testing.T) {
 func TestSnapshotNow(t *testing.T) {
 	kept := a2e.NewSnapshots(store.NewMemory())
 	h := a2e.NewHost(&a2e.HostOptions{Snapshots: kept, SnapshotKey: func(s *a2e.Session) string { return "team" }})
-	h.Add(notesPlugin(nil)).Add(&a2e.Plugin{Name: "keeper", Capability: "notes", Routes: []a2e.Route{
+	h.AddPlugin(notesPlugin(nil)).AddPlugin(&a2e.Plugin{Name: "keeper", Capability: "notes", Routes: []a2e.Route{
 		a2e.NewRoute("notes/keep/req", func(ctx context.Context, call *a2e.Call, _ *noteRequest) (*noteResponse, error) {
 			return nil, call.Session.SaveSnapshots(ctx)
 		}),
 		a2e.NewRoute("notes/clear/req", func(ctx context.Context, call *a2e.Call, _ *noteRequest) (*noteResponse, error) {
-			return nil, call.Session.ClearSnapshots(ctx)
+			return nil, call.Session.DeleteSnapshots(ctx)
 		}),
 	}})
 	c := connect(t, h, "notes")
 	for _, step := range []string{"notes/keep/req", "notes/write/req", "notes/keep/req"} {
-		_, err := c.Do(t.Context(), step, &noteRequest{"now"}, nil)
+		_, err := c.Call(t.Context(), step, &noteRequest{"now"}, nil)
 		require.NoError(t, err)
 	}
 	object, err := kept.Load(t.Context(), "notes", "team")
 	require.NoError(t, err)
 	require.JSONEq(t, `{"text":"now"}`, string(object))
-	_, err = c.Do(t.Context(), "notes/clear/req", &noteRequest{}, nil)
+	_, err = c.Call(t.Context(), "notes/clear/req", &noteRequest{}, nil)
 	require.NoError(t, err)
 	_, err = kept.Load(t.Context(), "notes", "team")
 	require.ErrorIs(t, err, store.ErrNotFound)
@@ -200,12 +200,12 @@ func connect(t *testing.T, h *a2e.Host, caps ...string) *a2e.Client {
 func TestPluginsSaveThemselves(t *testing.T) {
 	kept := a2e.NewSnapshots(store.NewMemory())
 	h := func() *a2e.Host { // a new process each time
-		return a2e.NewHost(&a2e.HostOptions{Snapshots: kept}).Add(planning.NewPlugin(nil)).
-			Add(env.NewPlugin(map[string]env.Environment{"counter": env.Counter{}}, nil))
+		return a2e.NewHost(&a2e.HostOptions{Snapshots: kept}).AddPlugin(planning.NewPlugin(nil)).
+			AddPlugin(env.NewPlugin(map[string]env.Environment{"counter": env.Counter{}}, nil))
 	}
 	c := connect(t, h(), "planning", "env")
 	ask := func(msgType string, body any) string {
-		m, err := c.Do(t.Context(), msgType, body, nil)
+		m, err := c.Call(t.Context(), msgType, body, nil)
 		require.NoError(t, err)
 		text, err := (&a2e.Codec{}).Append(nil, m)
 		require.NoError(t, err)

@@ -198,7 +198,7 @@ func echoHost() *a2e.Host {
 		}
 		return nil, ctx.Err()
 	}})
-	return a2e.NewHost(&a2e.HostOptions{Tokens: []string{"s3cret"}, Limits: a2e.Limits{MaxParallel: 64, MaxQueue: 1000, ReplayEvents: 5000}}).Add(set.Plugin())
+	return a2e.NewHost(&a2e.HostOptions{Tokens: []string{"s3cret"}, Limits: a2e.Limits{MaxConcurrent: 64, QueueLimit: 1000, MaxReplayEvents: 5000}}).AddPlugin(set.Plugin())
 }
 
 // childHost is what the test binary does as a child: it serves its parent, and
@@ -232,8 +232,8 @@ func echo(ctx context.Context, c *a2e.Client, tool, n string, streaming bool) (s
 		r.Timeout = 1 // so that closing does not wait for it long
 	}
 	events := 0
-	resp, err := a2e.Ask[tools.CallResponse](ctx, c, "tool/call/req", r, &a2e.CallOptions{OnEvent: func(e a2e.Event) {
-		if e.Order == a2e.InOrder && e.Info().Seq == int64(events) {
+	resp, err := a2e.CallAs[tools.CallResponse](ctx, c, "tool/call/req", r, &a2e.CallOptions{OnEvent: func(e a2e.Event) {
+		if e.Order == a2e.OrderOK && e.Header().Seq == int64(events) {
 			events++
 		}
 	}})
@@ -251,7 +251,7 @@ func TestTransports(t *testing.T) {
 		t.Run(tr.name, func(t *testing.T) {
 			t.Parallel()
 			c := dial(t, tr, echoHost(), nil)
-			require.True(t, c.Has("tools"))
+			require.True(t, c.HasCapability("tools"))
 			require.NotEmpty(t, c.SessionID())
 			_, pong, err := c.Ping(t.Context())
 			require.NoError(t, err)

@@ -53,8 +53,8 @@ const typeCancel = "invoke/cancel"
 // maxName bounds type strings and message ids in bytes (D-13, D-14).
 const maxName = 256
 
-// A TypeName is a type string taken apart.
-type TypeName struct {
+// A typeName is a type string taken apart.
+type typeName struct {
 	Namespace string // the first segment
 	Verb      string // what lies between, joined by "/"
 	Suffix    string // req, resp, event or push as third or later segment, else empty
@@ -64,8 +64,8 @@ type TypeName struct {
 
 // ParseType takes a type string apart. Every string can be taken apart: what is
 // a legal name for a type of one's own, [ValidType] tells.
-func ParseType(name string) TypeName {
-	t := TypeName{Kind: KindOf(name), Response: ResponseType(name)}
+func ParseType(name string) typeName {
+	t := typeName{Kind: KindOf(name), Response: responseType(name)}
 	rest := ""
 	t.Namespace, rest, _ = strings.Cut(name, "/")
 	if rest == "" {
@@ -130,12 +130,12 @@ func KindOf(name string) Kind {
 // plainRequest reports whether name is a request of the catalogue that does not
 // end in req: those of planning and multi_agent.
 func plainRequest(name string) bool {
-	return (strings.HasPrefix(name, "planning/") || strings.HasPrefix(name, "multi_agent/")) && CapabilityOf(name) != ""
+	return (strings.HasPrefix(name, "planning/") || strings.HasPrefix(name, "multi_agent/")) && capabilityOf(name) != ""
 }
 
-// ResponseType returns the type that answers a request type, or "" if it has
+// responseType returns the type that answers a request type, or "" if it has
 // none or name is no request.
-func ResponseType(name string) string {
+func responseType(name string) string {
 	if name == TypePing {
 		return TypePong
 	}
@@ -171,9 +171,9 @@ func ValidType(name string) bool {
 	return !empty
 }
 
-// CapabilityOf returns the capability that a type of the published namespaces
+// capabilityOf returns the capability that a type of the published namespaces
 // belongs to, or "" for base types and types that are not in the catalogue.
-func CapabilityOf(name string) string {
+func capabilityOf(name string) string {
 	if !catalogued(CanonicalType(name)) {
 		return ""
 	}

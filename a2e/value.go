@@ -417,20 +417,20 @@ func listCoder(t reflect.Type, elem valueCoder, nullable bool) valueCoder {
 	}
 }
 
-// members is how objectCoder gets at the type parameter of an [Object].
+// members is how objectCoder gets at the type parameter of an [OrderedObject].
 type members interface {
 	elemType() reflect.Type
 	add(name string, value reflect.Value)
 	each(func(name string, value reflect.Value) *fault) *fault
 }
 
-func (o *Object[T]) elemType() reflect.Type { return reflect.TypeFor[T]() }
+func (o *OrderedObject[T]) elemType() reflect.Type { return reflect.TypeFor[T]() }
 
-func (o *Object[T]) add(name string, value reflect.Value) {
+func (o *OrderedObject[T]) add(name string, value reflect.Value) {
 	*o = append(*o, Member[T]{Name: name, Value: *value.Addr().Interface().(*T)})
 }
 
-func (o *Object[T]) each(f func(string, reflect.Value) *fault) *fault {
+func (o *OrderedObject[T]) each(f func(string, reflect.Value) *fault) *fault {
 	for i := range *o {
 		if ft := f((*o)[i].Name, reflect.ValueOf(&(*o)[i].Value).Elem()); ft != nil {
 			return ft
@@ -510,4 +510,4 @@ func encodeOther(e *encoder, src reflect.Value) *fault {
 	return e.raw(raw)
 }
 
-var _ members = (*Object[string])(nil)
+var _ members = (*OrderedObject[string])(nil)

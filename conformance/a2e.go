@@ -51,7 +51,7 @@ func a2eCodec(in *Input) *a2e.Codec {
 		in.Fail("mode", "unknown mode %q", mode)
 	}
 	limits := in.ObjectOr("limits")
-	c.MaxBytes = limits.IntOr("maxBytes", 0)
+	c.MaxMessage = limits.IntOr("maxBytes", 0)
 	c.MaxDepth = limits.IntOr("maxDepth", 0)
 	return c
 }
@@ -148,13 +148,13 @@ func a2eMessage(c *a2e.Codec, msgType, id string, ts, fields json.RawMessage) (*
 
 func a2eEncode(_ *testing.T, in *Input) (Answer, error) {
 	c := a2e.NewCodec(catalogue.Types()...)
-	c.ASCII = in.Bool("ascii")
+	c.EscapeNonASCII = in.Bool("ascii")
 	msgType, id, ts, fields := in.String("type"), in.String("id"), in.Raw("ts"), in.Raw("fields")
 	if in.Err() != nil {
 		return nil, in.Err()
 	}
 	if !a2e.ValidType(msgType) {
-		return nil, a2eRefused(a2e.Violation("type", a2e.ReasonValue))
+		return nil, a2eRefused(a2e.SchemaViolation("type", a2e.ReasonValue))
 	}
 	m, err := a2eMessage(c, msgType, id, ts, fields)
 	if err != nil {
@@ -197,7 +197,7 @@ func a2eEventOrder(_ *testing.T, in *Input) (Answer, error) {
 // a2eModel decodes an object of a vector as a model. What is wrong there is a
 // fault of the vector.
 func a2eModel[T any](in *Input, name string, raw json.RawMessage) *T {
-	v, err := a2e.DecodeInto[T](raw, name)
+	v, err := a2e.DecodeModel[T](raw, name)
 	if err != nil {
 		in.Fail(name, "%v", err)
 		return new(T)
@@ -214,7 +214,7 @@ func a2eToolArgs(_ *testing.T, in *Input) (Answer, error) {
 	if in.Err() != nil {
 		return nil, in.Err()
 	}
-	if err := tools.CheckArguments(parameters, arguments); err != nil {
+	if err := tools.ValidateArguments(parameters, arguments); err != nil {
 		return nil, a2eRefused(err)
 	}
 	return Answer{}, nil
@@ -227,7 +227,7 @@ func a2eToolSearch(_ *testing.T, in *Input) (Answer, error) {
 	}
 	request := a2eModel[tools.ListRequest](in, "request", in.Raw("request"))
 	names := []string{}
-	for _, t := range tools.Search(list, request) {
+	for _, t := range tools.FilterDefinitions(list, request) {
 		names = append(names, t.Name)
 	}
 	return Answer{"names": names}, nil
@@ -241,7 +241,7 @@ func a2eChainCheck(_ *testing.T, in *Input) (Answer, error) {
 		return nil, a2eRefused(err)
 	}
 	request := m.Body.(*chains.Request)
-	if err := chains.Check(request.Nodes, request.EntryNode); err != nil {
+	if err := chains.Validate(request.Nodes, request.EntryNode); err != nil {
 		return nil, a2eRefused(err)
 	}
 	return Answer{}, nil

@@ -38,7 +38,7 @@ type a2eClient struct {
 
 func a2eClientScript(t *testing.T, in *Input) (Step, error) {
 	o := in.ObjectOr("client")
-	opts := &a2e.ClientOptions{Types: catalogue.Types(), WriteStall: -1}
+	opts := &a2e.ClientOptions{Types: catalogue.Types(), WriteTimeout: -1}
 	switch mode := o.StringOr("mode", "compat"); mode {
 	case "compat":
 	case "strict":
@@ -52,7 +52,7 @@ func a2eClientScript(t *testing.T, in *Input) (Step, error) {
 	x.client.Handle("mcp/root/list/req", func(context.Context, *a2e.Message) (any, error) {
 		return &mcp.RootListResponse{Roots: []json.RawMessage{json.RawMessage(`{"uri":"file:///project","name":"project"}`)}}, nil
 	})
-	x.client.OnAny(func(m *a2e.Message) {
+	x.client.OnMessage(func(m *a2e.Message) {
 		x.note(&x.push, Answer{"json": x.text(m)})
 	})
 	x.work.Go(func() { x.out.read(host) })
@@ -88,7 +88,7 @@ func (x *a2eClient) step(step *Input) (Answer, error) {
 		r := &a2e.HandshakeRequest{AgentID: c.String("agent_id"), AgentCaps: c.Strings("agent_caps"), AuthToken: c.String("auth_token")}
 		x.work.Go(func() {
 			_, err := x.client.Handshake(context.Background(), r)
-			x.ended("connect", x.client.Welcome(), err)
+			x.ended("connect", x.client.HandshakeMessage(), err)
 		})
 	case step.Has("call"):
 		x.call(step.Object("call"))
@@ -96,7 +96,7 @@ func (x *a2eClient) step(step *Input) (Answer, error) {
 		name := step.Object("ping").String("name")
 		ctx := x.context(name)
 		x.work.Go(func() {
-			m, err := x.client.Do(ctx, a2e.TypePing, &a2e.Ping{}, &a2e.CallOptions{Timeout: 5 * time.Second})
+			m, err := x.client.Call(ctx, a2e.TypePing, &a2e.Ping{}, &a2e.CallOptions{Timeout: 5 * time.Second})
 			x.ended(name, m, err)
 		})
 	case step.Has("cancel"):
@@ -161,7 +161,7 @@ func (x *a2eClient) call(c *Input) {
 	}
 	ctx := x.context(name)
 	x.work.Go(func() {
-		m, err := x.client.Do(ctx, msgType, body, opts)
+		m, err := x.client.Call(ctx, msgType, body, opts)
 		x.ended(name, m, err)
 	})
 }
@@ -183,7 +183,7 @@ func a2eLocal(err error) Answer {
 	switch {
 	case errors.As(err, &refused):
 		a["code"], a["reason"] = "handshake_rejected", refused.Reason
-	case errors.Is(err, a2e.ErrBadResponse):
+	case errors.Is(err, a2e.ErrInvalidResponse):
 		a["code"] = "bad_response"
 		if isWire {
 			a["wire"] = string(wire.Code)

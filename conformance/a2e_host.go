@@ -66,11 +66,11 @@ func a2eHost(in *Input) (*a2e.Host, *a2eAudit) {
 		caps = []string{"tools", "memory", "env", "test"}
 	}
 	limits := o.ObjectOr("limits")
-	opts.Limits = a2e.Limits{HandshakeTimeout: -1, SessionIdle: -1, MaxParallel: o.IntOr("maxParallel", 4),
-		MaxQueue: o.IntOr("maxQueue", 64), MaxSessions: o.IntOr("maxSessions", 1024),
-		MaxMessageBytes: limits.IntOr("maxBytes", 0), MaxDepth: limits.IntOr("maxDepth", 0)}
-	if opts.Limits.MaxQueue == 0 {
-		opts.Limits.MaxQueue = -1
+	opts.Limits = a2e.Limits{HandshakeTimeout: -1, SessionIdle: -1, MaxConcurrent: o.IntOr("maxParallel", 4),
+		QueueLimit: o.IntOr("maxQueue", 64), MaxSessions: o.IntOr("maxSessions", 1024),
+		MaxMessage: limits.IntOr("maxBytes", 0), MaxDepth: limits.IntOr("maxDepth", 0)}
+	if opts.Limits.QueueLimit == 0 {
+		opts.Limits.QueueLimit = -1
 	}
 	switch mode := o.StringOr("mode", "compat"); mode {
 	case "compat":
@@ -80,15 +80,15 @@ func a2eHost(in *Input) (*a2e.Host, *a2eAudit) {
 		o.Fail("mode", "unknown mode %q", mode)
 	}
 	if o.Bool("catchAll") {
-		opts.CatchAll = a2e.HandlerFunc(a2eCatchAll)
+		opts.Fallback = a2e.HandlerFunc(a2eCatchAll)
 	}
 	h := a2e.NewHost(opts)
 	for _, name := range caps {
 		switch name {
 		case "tools":
-			h.Add(a2eTools().Plugin())
+			h.AddPlugin(a2eTools().Plugin())
 		case "memory":
-			h.Add(a2ememory.NewPlugin(nil))
+			h.AddPlugin(a2ememory.NewPlugin(nil))
 		case "env":
 			p := env.NewPlugin(map[string]env.Environment{"counter": env.Counter{}}, nil)
 			p.Routes = slices.DeleteFunc(p.Routes, func(r a2e.Route) bool {
@@ -98,13 +98,13 @@ func a2eHost(in *Input) (*a2e.Host, *a2eAudit) {
 				}
 				return true
 			})
-			h.Add(p)
+			h.AddPlugin(p)
 		case "test":
 			for _, p := range a2eDemo() {
-				h.Add(p)
+				h.AddPlugin(p)
 			}
 		default:
-			h.Add(&a2e.Plugin{Name: name, Capability: name})
+			h.AddPlugin(&a2e.Plugin{Name: name, Capability: name})
 		}
 	}
 	if err := h.Registry().Add(catalogue.Types()...); err != nil {
@@ -149,7 +149,7 @@ func a2eDemo() []*a2e.Plugin {
 	greet := func(only, greeting string) a2e.Route {
 		return a2e.NewRoute("demo/greet/req", func(_ context.Context, _ *a2e.Call, r *a2eGreetRequest) (*a2eGreetResponse, error) {
 			if only != "" && r.Name != only {
-				return nil, a2e.ErrPass
+				return nil, a2e.ErrNextPlugin
 			}
 			return &a2eGreetResponse{Text: greeting + r.Name}, nil
 		})
@@ -165,7 +165,7 @@ func a2eDemo() []*a2e.Plugin {
 
 // a2eTools are the tools of the fixture host.
 func a2eTools() *tools.Set {
-	s := tools.NewSet(&tools.Options{Allow: func(_ context.Context, _ *a2e.Call, t *tools.Definition, _ json.RawMessage) bool {
+	s := tools.NewSet(&tools.Options{Authorizer: func(_ context.Context, _ *a2e.Call, t *tools.Definition, _ json.RawMessage) bool {
 		return t.Name != "secret"
 	}})
 	add := func(name, description string, idempotent bool, tags string, parameters []tools.Parameter,

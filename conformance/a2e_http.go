@@ -26,7 +26,7 @@ func a2eHTTPScript(t *testing.T, in *Input) (Step, error) {
 	if err := in.Err(); err != nil {
 		return nil, err
 	}
-	handler := a2e.NewHTTPHandler(h, &a2e.HTTPOptions{AllowHosts: []string{"a2e.test"}, HeartBeat: -1})
+	handler := a2e.NewHTTPHandler(h, &a2e.HTTPHandlerOptions{AllowedHosts: []string{"a2e.test"}, Heartbeat: -1})
 	t.Cleanup(func() { _ = h.Close() })
 	return func(step *Input) (Answer, error) {
 		switch {

@@ -56,7 +56,7 @@ func TestDeployedDialect(t *testing.T) {
 			require.NotNil(t, m.Body, m.Type)
 			namespace, _, _ := strings.Cut(m.Type, "/")
 			seen[namespace] = true
-			codec.ASCII, codec.EmitVersion = true, true
+			codec.EscapeNonASCII, codec.WriteVersion = true, true
 			out, err := codec.Append(nil, m)
 			require.NoError(t, err)
 			again, err := codec.Decode(out)

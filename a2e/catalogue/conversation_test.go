@@ -141,33 +141,33 @@ func parsed(t *testing.T, text string) map[string]any {
 func conversationHost(t *testing.T, opts a2e.HostOptions) *a2e.Host {
 	bridge := mcp.NewBridge(mcp.ConnectorFunc(func(context.Context, *a2e.Session, *mcp.ServerConfig, func(string, json.RawMessage)) (mcp.Server, error) {
 		return files{}, nil
-	}), &mcp.Options{AllowServer: func(*a2e.Session, *mcp.ServerConfig) bool { return true }})
-	set := tools.NewSet(&tools.Options{Session: bridge.Tools})
-	tools.AddFunc(set, "echo", "Gibt zurück", func(_ context.Context, call *a2e.Call, in struct {
+	}), &mcp.Options{Authorizer: func(*a2e.Session, *mcp.ServerConfig) bool { return true }})
+	set := tools.NewSet(&tools.Options{SessionTools: bridge.Tools})
+	tools.AddTool(set, "echo", "Gibt zurück", func(_ context.Context, call *a2e.Call, in struct {
 		Text string `json:"text"`
 	}) (any, error) {
 		return in, call.Emit(a2e.EventProgress, map[string]int{"pct": 50})
 	}, nil)
-	tools.AddFunc(set, "fail", "", func(context.Context, *a2e.Call, struct{}) (any, error) { return nil, errors.New("boom") }, nil)
-	tools.AddFunc(set, "ask", "", func(ctx context.Context, call *a2e.Call, _ struct{}) (any, error) {
-		m, err := call.Session.Request(ctx, "mcp/root/list/req", &mcp.RootListRequest{ServerID: "fs", MCPRequestID: "7"})
+	tools.AddTool(set, "fail", "", func(context.Context, *a2e.Call, struct{}) (any, error) { return nil, errors.New("boom") }, nil)
+	tools.AddTool(set, "ask", "", func(ctx context.Context, call *a2e.Call, _ struct{}) (any, error) {
+		m, err := call.Session.Call(ctx, "mcp/root/list/req", &mcp.RootListRequest{ServerID: "fs", MCPRequestID: "7"})
 		if err != nil {
 			return nil, err
 		}
-		root, err := a2e.DecodeInto[mcp.Root](m.Body.(*mcp.RootListResponse).Roots[0], "")
+		root, err := a2e.DecodeModel[mcp.Root](m.Body.(*mcp.RootListResponse).Roots[0], "")
 		if err != nil {
 			return nil, err
 		}
 		q := a2e.New[mcp.SampleRequest]()
 		q.ServerID, q.MCPRequestID = "fs", "8"
-		if m, err = call.Session.Request(ctx, "mcp/sample/req", q); err != nil {
+		if m, err = call.Session.Call(ctx, "mcp/sample/req", q); err != nil {
 			return nil, err
 		}
 		return map[string]string{"root": root.URI, "model": m.Body.(*mcp.SampleResponse).Model}, nil
 	}, nil)
 	kits, err := toolkits.NewPlugin("", toolkits.Toolkit{Definition: toolkits.Definition{Name: "web", Tools: []string{"search"}}})
 	require.NoError(t, err)
-	procs, err := proc.NewPlugin(&proc.Options{Allow: []string{"cat"}})
+	procs, err := proc.NewPlugin(&proc.Options{AllowedCommands: []string{"cat"}})
 	require.NoError(t, err)
 	skill := skills.NewSet(nil)
 	d := a2e.New[skills.Definition]()
@@ -179,10 +179,10 @@ func conversationHost(t *testing.T, opts a2e.HostOptions) *a2e.Host {
 		return json.RawMessage(`{"answer":1}`), nil
 	})
 	opts.Tokens = []string{"s3cret"}
-	h := a2e.NewHost(&opts).Add(set.Plugin()).Add(kits).Add(memory.NewPlugin(nil)).Add(procs).
-		Add(env.NewPlugin(map[string]env.Environment{"counter": env.Counter{}}, nil)).Add(learn.NewPlugin(nil)).Add(skill.Plugin()).
-		Add(chains.NewPlugin(&chains.Options{Tool: set.Execute})).Add(bridge.Plugin()).Add(planning.NewPlugin(nil)).
-		Add(subagents.NewPlugin(run, nil))
+	h := a2e.NewHost(&opts).AddPlugin(set.Plugin()).AddPlugin(kits).AddPlugin(memory.NewPlugin(nil)).AddPlugin(procs).
+		AddPlugin(env.NewPlugin(map[string]env.Environment{"counter": env.Counter{}}, nil)).AddPlugin(learn.NewPlugin(nil)).AddPlugin(skill.Plugin()).
+		AddPlugin(chains.NewPlugin(&chains.Options{Tool: set.Execute})).AddPlugin(bridge.Plugin()).AddPlugin(planning.NewPlugin(nil)).
+		AddPlugin(subagents.NewPlugin(run, nil))
 	return h
 }
 
@@ -205,7 +205,7 @@ func (files) Close() error { return nil }
 // understood, in every namespace and profile, and answered with what its models
 // need (P-01, P-02, P-03, P-11, P-12, P-14, P-15, P-21, P-30).
 func TestConversationHostRole(t *testing.T) {
-	for name, opts := range map[string]a2e.HostOptions{"plain": {}, "version and ASCII": {EmitVersion: true, ASCII: true}} {
+	for name, opts := range map[string]a2e.HostOptions{"plain": {}, "version and ASCII": {WriteVersion: true, EscapeNonASCII: true}} {
 		t.Run(name, func(t *testing.T) {
 			agent, host := a2e.Pipe()
 			served := make(chan error, 1)
@@ -224,7 +224,7 @@ func TestConversationHostRole(t *testing.T) {
 					require.NoError(t, err, "line %d", x.number)
 					m := parsed(t, string(line))
 					require.Equal(t, "1.0", m["a2e"])
-					if opts.ASCII {
+					if opts.EscapeNonASCII {
 						require.Equal(t, "1.0", m["version"])
 						require.Equal(t, -1, bytes.IndexFunc(line, func(r rune) bool { return r > 0x7e }), "%s", line)
 					}
@@ -290,9 +290,9 @@ func TestConversationAgentRole(t *testing.T) {
 		opts a2e.ClientOptions
 		talk func(line string) string
 	}{
-		"plain":             {a2e.ClientOptions{ReadNonFinite: true}, func(line string) string { return line }},
-		"version and ASCII": {a2e.ClientOptions{ReadNonFinite: true, ASCII: true, EmitVersion: true}, func(line string) string { return line }},
-		"noisy": {a2e.ClientOptions{ReadNonFinite: true, SkipNoise: true, LinePrefix: "line: "}, func(line string) string {
+		"plain":             {a2e.ClientOptions{AllowNonFinite: true}, func(line string) string { return line }},
+		"version and ASCII": {a2e.ClientOptions{AllowNonFinite: true, EscapeNonASCII: true, WriteVersion: true}, func(line string) string { return line }},
+		"noisy": {a2e.ClientOptions{AllowNonFinite: true, SkipNonJSON: true, StripPrefix: "line: "}, func(line string) string {
 			return "A2E_SUBPROCESS_HOST_READY\nline: " + line + "\nsent"
 		}},
 	} {
@@ -324,8 +324,8 @@ func talkToDeployedHost(t *testing.T, opts a2e.ClientOptions, talk func(string) 
 		if r, ok := m.Body.(*a2e.HandshakeRequest); ok {
 			_, err = c.Handshake(t.Context(), r)
 			require.NoError(t, err)
-			require.True(t, c.Peer().VersionMember)
-			require.True(t, c.Has("env"))
+			require.True(t, c.PeerInfo().VersionMember)
+			require.True(t, c.HasCapability("env"))
 			continue
 		}
 		msgType, body := m.Type, m.Body
@@ -340,7 +340,7 @@ func talkToDeployedHost(t *testing.T, opts a2e.ClientOptions, talk func(string) 
 			}
 		}
 		seen := 0
-		answer, err := c.Do(t.Context(), msgType, body, &a2e.CallOptions{OnEvent: func(e a2e.Event) {
+		answer, err := c.Call(t.Context(), msgType, body, &a2e.CallOptions{OnEvent: func(e a2e.Event) {
 			seen++
 			require.NotNil(t, e.Body)
 		}})
@@ -403,14 +403,14 @@ func playHost(rw io.ReadWriteCloser, turn <-chan *exchange, opts a2e.ClientOptio
 		if err != nil {
 			return nil, err
 		}
-		if opts.ASCII && bytes.IndexFunc(line, func(r rune) bool { return r > 0x7e }) >= 0 {
+		if opts.EscapeNonASCII && bytes.IndexFunc(line, func(r rune) bool { return r > 0x7e }) >= 0 {
 			return nil, fmt.Errorf("not ASCII: %s", line)
 		}
 		var m map[string]any
 		if err := json.Unmarshal(line, &m); err != nil {
 			return nil, err
 		}
-		if opts.EmitVersion != (m["version"] == "1.0") {
+		if opts.WriteVersion != (m["version"] == "1.0") {
 			return nil, fmt.Errorf("version: %s", line)
 		}
 		return m, nil

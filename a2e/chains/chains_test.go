@@ -22,7 +22,7 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func connect(t *testing.T) *chains.Client {
-	h := a2e.NewHost(nil).Add(chains.NewPlugin(&chains.Options{MaxItems: 3, MaxNodes: 10,
+	h := a2e.NewHost(nil).AddPlugin(chains.NewPlugin(&chains.Options{MaxItems: 3, MaxNodes: 10,
 		Tool: func(ctx context.Context, _ *a2e.Call, name string, input json.RawMessage) (json.RawMessage, error) {
 			switch name {
 			case "fail":
@@ -46,7 +46,7 @@ func connect(t *testing.T) *chains.Client {
 
 func node(id, name, next string, change func(*chains.Node)) chains.Node {
 	n := a2e.New[chains.Node]()
-	n.NodeID, n.Kind, n.Name, n.NextNode = id, chains.KindTool, name, next
+	n.NodeID, n.Kind, n.Name, n.NextNode = id, chains.NodeTool, name, next
 	if change != nil {
 		change(n)
 	}
@@ -71,9 +71,9 @@ func TestRun(t *testing.T) {
 	resp, err := run(t, c, `{"list":[1,2,3],"go":true}`, &events,
 		node("first", "echo", "choose", func(n *chains.Node) { n.InputMap = json.RawMessage(`{"all":"$.list","word":"x","deep":"$.list.1"}`) }),
 		node("choose", "", "", func(n *chains.Node) {
-			n.Kind, n.Condition, n.TrueNode, n.FalseNode = chains.KindBranch, "$.go == true", "each", "never"
+			n.Kind, n.Condition, n.TrueNode, n.FalseNode = chains.NodeBranch, "$.go == true", "each", "never"
 		}),
-		node("each", "", "", func(n *chains.Node) { n.Kind, n.ItemsPath, n.MapNode = chains.KindMap, "$.first.all", "one" }),
+		node("each", "", "", func(n *chains.Node) { n.Kind, n.ItemsPath, n.MapNode = chains.NodeMap, "$.first.all", "one" }),
 		node("one", "echo", "", func(n *chains.Node) { n.InputMap = json.RawMessage(`{"v":"$.item"}`) }),
 		node("never", "fail", "", nil))
 	require.NoError(t, err)
@@ -86,7 +86,7 @@ func TestRun(t *testing.T) {
 		body := e.Message.Body.(*chains.Event)
 		require.EqualValues(t, i, body.Seq)
 		require.Equal(t, []string{"start", "done"}[i%2], body.Phase)
-		require.Equal(t, e.Info().ReqID, resp.ReqID)
+		require.Equal(t, e.Header().ReqID, resp.ReqID)
 	}
 }
 
@@ -107,7 +107,7 @@ func TestOnError(t *testing.T) {
 	require.NoError(t, err)
 	require.JSONEq(t, `{"literal":1}`, string(resp.FinalOutput))
 	require.Equal(t, "error", events[1].Message.Body.(*chains.Event).Phase)
-	resp, err = run(t, c, `{}`, nil, node("a", "", "", func(n *chains.Node) { n.Kind = chains.KindSkill }))
+	resp, err = run(t, c, `{}`, nil, node("a", "", "", func(n *chains.Node) { n.Kind = chains.NodeSkill }))
 	require.NoError(t, err)
 	require.Contains(t, string(resp.Error), "chain_node_error")
 }
@@ -116,13 +116,13 @@ func TestMapFails(t *testing.T) {
 	c := connect(t)
 	each := func(path, tool string) []chains.Node {
 		return []chains.Node{
-			node("each", "", "", func(n *chains.Node) { n.Kind, n.ItemsPath, n.MapNode = chains.KindMap, path, "one" }),
+			node("each", "", "", func(n *chains.Node) { n.Kind, n.ItemsPath, n.MapNode = chains.NodeMap, path, "one" }),
 			node("one", tool, "", nil),
 		}
 	}
 	for _, nodes := range [][]chains.Node{each("$.none", "echo"), each("$.long", "echo"), each("$.list", "panic"), each("$.list", "fail"),
-		{node("each", "", "", func(n *chains.Node) { n.Kind, n.ItemsPath, n.MapNode = chains.KindMap, "$.list", "one" }),
-			node("one", "", "", func(n *chains.Node) { n.Kind = chains.KindBranch })}} {
+		{node("each", "", "", func(n *chains.Node) { n.Kind, n.ItemsPath, n.MapNode = chains.NodeMap, "$.list", "one" }),
+			node("one", "", "", func(n *chains.Node) { n.Kind = chains.NodeBranch })}} {
 		resp, err := run(t, c, `{"list":[1,2],"long":[1,2,3,4]}`, nil, nodes...)
 		require.NoError(t, err)
 		require.False(t, resp.Success)
@@ -171,7 +171,7 @@ func TestExpressions(t *testing.T) {
 	for expression, want := range map[string]string{
 		`"$.a.l.1.k"`: `1`, `"$.a.l.9"`: `null`, `"$.a.x.y"`: `null`, `"$"`: string(scope), `"plain"`: `"plain"`, `"$x"`: `"$x"`, `7`: `7`,
 	} {
-		got, err := chains.Evaluate(json.RawMessage(expression), scope)
+		got, err := chains.EvaluateExpression(json.RawMessage(expression), scope)
 		require.NoError(t, err)
 		require.JSONEq(t, want, string(got), expression)
 	}
@@ -184,7 +184,7 @@ func TestExpressions(t *testing.T) {
 		"$.a.n > 12345678901234566.5": true, "$.a.n < 12345678901234567.5": true,
 		"100000000000000000000001 > 100000000000000000000000": true, "1e22 <= 9999999999999999999999": false, "1e99999 > 1": true,
 	} {
-		got, err := chains.Holds(condition, scope)
+		got, err := chains.EvaluateCondition(condition, scope)
 		require.NoError(t, err)
 		require.Equal(t, want, got, condition)
 	}

@@ -11,11 +11,11 @@ import (
 
 // Kinds of a [Node] (A2E-117).
 const (
-	KindSkill  = "skill"
-	KindTool   = "tool"
-	KindProc   = "proc"
-	KindBranch = "branch"
-	KindMap    = "map"
+	NodeSkill  = "skill"
+	NodeTool   = "tool"
+	NodeProc   = "proc"
+	NodeBranch = "branch"
+	NodeMap    = "map"
 )
 
 // Values of [Node.OnError] beside the id of a node (A2E-120).
@@ -24,10 +24,10 @@ const (
 	OnErrorSkip  = "skip"
 )
 
-// Check looks at the structure of a chain before anything runs (D-48): first at
+// Validate looks at the structure of a chain before anything runs (D-48): first at
 // each node, then at the entry, then at the references between nodes, all of
 // which are edges that must not form a cycle. Every error is an [*a2e.Error].
-func Check(nodes []Node, entry string) error {
+func Validate(nodes []Node, entry string) error {
 	index := make(map[string]int, len(nodes))
 	for i := range nodes {
 		n := &nodes[i]
@@ -36,8 +36,8 @@ func Check(nodes []Node, entry string) error {
 		}
 		index[n.NodeID] = i
 		switch n.Kind {
-		case KindSkill, KindTool, KindProc, KindBranch:
-		case KindMap:
+		case NodeSkill, NodeTool, NodeProc, NodeBranch:
+		case NodeMap:
 			if n.MapNode == "" {
 				return refuse(i, "map_node", a2e.ReasonRequired)
 			}
@@ -46,7 +46,7 @@ func Check(nodes []Node, entry string) error {
 		}
 	}
 	if _, ok := index[entry]; !ok {
-		err := a2e.Violation("entry_node", a2e.ReasonValue)
+		err := a2e.SchemaViolation("entry_node", a2e.ReasonValue)
 		err.Capability = Capability
 		return err
 	}
@@ -69,7 +69,7 @@ func Check(nodes []Node, entry string) error {
 }
 
 func refuse(i int, field, reason string) error {
-	err := a2e.Violation(fmt.Sprintf("nodes[%d].%s", i, field), reason)
+	err := a2e.SchemaViolation(fmt.Sprintf("nodes[%d].%s", i, field), reason)
 	err.Capability = Capability
 	return err
 }

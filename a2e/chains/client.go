@@ -26,5 +26,5 @@ func NewClient(c *a2e.Client) (*Client, error) {
 
 // Run sends "chain/req" and returns the answer.
 func (c *Client) Run(ctx context.Context, r *Request, opts *a2e.CallOptions) (*Response, error) {
-	return a2e.Ask[Response](ctx, c.client, "chain/req", wire.OrNew(r), opts)
+	return a2e.CallAs[Response](ctx, c.client, "chain/req", wire.OrNew(r), opts)
 }

@@ -14,11 +14,11 @@ import (
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
 
-// Evaluate is the built-in expression language (D-48): "$" is the whole scope and
+// EvaluateExpression is the built-in expression language (D-48): "$" is the whole scope and
 // "$.a.b" a path into it, through objects by name and lists by position. What a
 // path does not find is null. Everything else is a literal: a string that does
 // not begin with "$", or any other JSON value.
-func Evaluate(expression, scope json.RawMessage) (json.RawMessage, error) {
+func EvaluateExpression(expression, scope json.RawMessage) (json.RawMessage, error) {
 	v, err := strictjson.Check(expression, strictjson.Options{MaxDepth: 10000})
 	if err != nil {
 		return nil, err
@@ -68,12 +68,12 @@ func element(v strictjson.Value, position string) strictjson.Value {
 	return nil
 }
 
-// Holds reports whether a condition of a branch holds: a path compared with a
+// EvaluateCondition reports whether a condition of a branch holds: a path compared with a
 // literal by one of == != >= <= > <, or the truth of a path. The empty
 // condition holds. Literals are JSON; what is none counts as text, quotes of
 // either kind around it taken off. Only numbers with numbers and texts with
 // texts have an order.
-func Holds(condition string, scope json.RawMessage) (bool, error) {
+func EvaluateCondition(condition string, scope json.RawMessage) (bool, error) {
 	condition = strings.TrimSpace(condition)
 	if condition == "" {
 		return true, nil

@@ -35,9 +35,9 @@ type Options struct {
 	// Tool, Skill and Proc run the nodes of these kinds.
 	Tool, Skill, Proc Executor
 
-	// Evaluate replaces the built-in expression language, by JMESPath for
+	// Evaluator replaces the built-in expression language, by JMESPath for
 	// example.
-	Evaluate func(expression, scope json.RawMessage) (json.RawMessage, error)
+	Evaluator func(expression, scope json.RawMessage) (json.RawMessage, error)
 
 	// MaxNodes bounds a chain; zero means 1000.
 	MaxNodes int
@@ -45,8 +45,8 @@ type Options struct {
 	// MaxItems bounds the items of a map node; zero means 1000.
 	MaxItems int
 
-	// Parallel is how many items of a map node run at a time; zero means 4.
-	Parallel int
+	// MaxConcurrent is how many items of a map node run at a time; zero means 4.
+	MaxConcurrent int
 }
 
 // NewPlugin returns a plugin that runs chains.
@@ -58,10 +58,10 @@ func NewPlugin(opts *Options) *a2e.Plugin {
 	if r.opts.Name == "" {
 		r.opts.Name = Capability
 	}
-	if r.opts.Evaluate == nil {
-		r.opts.Evaluate = Evaluate
+	if r.opts.Evaluator == nil {
+		r.opts.Evaluator = EvaluateExpression
 	}
-	for v, def := range map[*int]int{&r.opts.MaxNodes: 1000, &r.opts.MaxItems: 1000, &r.opts.Parallel: 4} {
+	for v, def := range map[*int]int{&r.opts.MaxNodes: 1000, &r.opts.MaxItems: 1000, &r.opts.MaxConcurrent: 4} {
 		if *v <= 0 {
 			*v = def
 		}
@@ -85,9 +85,9 @@ type chain struct {
 
 func (r *runner) run(ctx context.Context, call *a2e.Call, req *Request) (*Response, error) {
 	if len(req.Nodes) > r.opts.MaxNodes {
-		return nil, a2e.Violation("nodes", a2e.ReasonValue)
+		return nil, a2e.SchemaViolation("nodes", a2e.ReasonValue)
 	}
-	if err := Check(req.Nodes, req.EntryNode); err != nil {
+	if err := Validate(req.Nodes, req.EntryNode); err != nil {
 		return nil, err
 	}
 	start := time.Now()
@@ -98,7 +98,7 @@ func (r *runner) run(ctx context.Context, call *a2e.Call, req *Request) (*Respon
 	if req.InitialInput != nil {
 		m, err := a2e.ParseMembers(req.InitialInput)
 		if err != nil {
-			return nil, a2e.Violation("initial_input", a2e.ReasonType)
+			return nil, a2e.SchemaViolation("initial_input", a2e.ReasonType)
 		}
 		c.scope = m
 	}
@@ -180,8 +180,8 @@ func (c *chain) scopeText() json.RawMessage {
 // execute runs a node and says which one comes next.
 func (c *chain) execute(ctx context.Context, n *Node) (output json.RawMessage, next string, err error) {
 	switch n.Kind {
-	case KindBranch:
-		ok, err := Holds(n.Condition, c.scopeText())
+	case NodeBranch:
+		ok, err := EvaluateCondition(n.Condition, c.scopeText())
 		if err != nil {
 			return nil, "", err
 		}
@@ -189,7 +189,7 @@ func (c *chain) execute(ctx context.Context, n *Node) (output json.RawMessage, n
 			return json.RawMessage("true"), n.TrueNode, nil
 		}
 		return json.RawMessage("false"), n.FalseNode, nil
-	case KindMap:
+	case NodeMap:
 		output, err = c.mapItems(ctx, n)
 		return output, n.NextNode, err
 	}
@@ -204,11 +204,11 @@ func (c *chain) execute(ctx context.Context, n *Node) (output json.RawMessage, n
 func (c *chain) work(ctx context.Context, n *Node, input json.RawMessage) (json.RawMessage, error) {
 	var f Executor
 	switch n.Kind {
-	case KindTool:
+	case NodeTool:
 		f = c.opts.Tool
-	case KindSkill:
+	case NodeSkill:
 		f = c.opts.Skill
-	case KindProc:
+	case NodeProc:
 		f = c.opts.Proc
 	}
 	if f == nil {
@@ -237,7 +237,7 @@ func (c *chain) input(n *Node, scope, def json.RawMessage) (json.RawMessage, err
 	}
 	var input a2e.Members
 	for name, expression := range expressions.All() {
-		value, err := c.opts.Evaluate(expression, scope)
+		value, err := c.opts.Evaluator(expression, scope)
 		if err != nil {
 			return nil, err
 		}
@@ -259,7 +259,7 @@ func orEmpty(raw json.RawMessage) json.RawMessage {
 // list of the outputs in the order of the items.
 func (c *chain) mapItems(ctx context.Context, n *Node) (json.RawMessage, error) {
 	path := strictjson.AppendString(nil, n.ItemsPath)
-	list, err := c.opts.Evaluate(path, c.scopeText())
+	list, err := c.opts.Evaluator(path, c.scopeText())
 	if err != nil {
 		return nil, err
 	}
@@ -275,14 +275,14 @@ func (c *chain) mapItems(ctx context.Context, n *Node) (json.RawMessage, error) 
 		return nil, a2e.NewError(a2e.ErrChainNode, "the list has too many items")
 	}
 	node := c.nodes[n.MapNode]
-	if node.Kind == KindBranch || node.Kind == KindMap {
+	if node.Kind == NodeBranch || node.Kind == NodeMap {
 		return nil, a2e.NewError(a2e.ErrChainNode, "only nodes that do something can be mapped")
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	outputs := make([]json.RawMessage, len(items))
 	errs := make([]error, len(items))
-	slots := make(chan struct{}, c.opts.Parallel)
+	slots := make(chan struct{}, c.opts.MaxConcurrent)
 	var all sync.WaitGroup
 	for i := range items {
 		slots <- struct{}{}

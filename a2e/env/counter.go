@@ -26,7 +26,7 @@ func (c Counter) Reset(_ context.Context, r *ResetRequest) (Episode, *Observatio
 	options := a2e.New[counterOptions]()
 	if r.Options != nil {
 		var err error
-		if options, err = a2e.DecodeInto[counterOptions](r.Options, "options"); err != nil {
+		if options, err = a2e.DecodeModel[counterOptions](r.Options, "options"); err != nil {
 			return nil, nil, err
 		}
 	}
@@ -58,17 +58,17 @@ func (c *counting) see(reward *float64) *Observation {
 
 func (c *counting) Step(_ context.Context, a *Action) (*Observation, error) {
 	if a.ActionType != "inc" {
-		return nil, UnknownAction(a.ActionType)
+		return nil, UnknownActionError(a.ActionType)
 	}
 	in := a2e.New[counterPayload]()
 	if a.Payload != nil {
 		var err error
-		if in, err = a2e.DecodeInto[counterPayload](a.Payload, "action.payload"); err != nil {
+		if in, err = a2e.DecodeModel[counterPayload](a.Payload, "action.payload"); err != nil {
 			return nil, err
 		}
 	}
 	if in.Amount > 0 && c.n > math.MaxInt64-in.Amount || in.Amount < 0 && c.n < math.MinInt64-in.Amount {
-		return nil, a2e.Violation("action.payload.amount", a2e.ReasonValue)
+		return nil, a2e.SchemaViolation("action.payload.amount", a2e.ReasonValue)
 	}
 	c.n += in.Amount
 	reward := float64(in.Amount)
@@ -87,12 +87,12 @@ type savedCount struct {
 
 // Save returns the count and the goal.
 func (c *counting) Save(context.Context) (json.RawMessage, error) {
-	return a2e.EncodeObject(&savedCount{Goal: c.goal, N: c.n})
+	return a2e.EncodeModel(&savedCount{Goal: c.goal, N: c.n})
 }
 
 // Restore goes on where an episode was saved.
 func (Counter) Restore(_ context.Context, saved json.RawMessage) (Episode, error) {
-	in, err := a2e.DecodeInto[savedCount](saved, "")
+	in, err := a2e.DecodeModel[savedCount](saved, "")
 	if err != nil {
 		return nil, err
 	}

@@ -26,7 +26,7 @@ type Environment interface {
 // An Episode is one run of an environment. Its methods are called from one
 // goroutine at a time.
 type Episode interface {
-	// Step does an action. An action that it does not know is [UnknownAction].
+	// Step does an action. An action that it does not know is [UnknownActionError].
 	Step(ctx context.Context, a *Action) (*Observation, error)
 
 	// Observe returns what can be seen now.
@@ -38,8 +38,8 @@ type Episode interface {
 
 // What an [Environment] may also be able to do.
 type (
-	// A Spacer describes actions and states as JSON Schemas.
-	Spacer interface {
+	// A SpaceProvider describes actions and states as JSON Schemas.
+	SpaceProvider interface {
 		Space(ctx context.Context) (actionSpace, stateSchema json.RawMessage, err error)
 	}
 
@@ -48,15 +48,15 @@ type (
 		Plan(ctx context.Context, state json.RawMessage) ([]Action, error)
 	}
 
-	// A Restorer goes on with an episode that a [Saver] has saved.
-	Restorer interface {
+	// A SnapshotRestorer goes on with an episode that a [SnapshotSaver] has saved.
+	SnapshotRestorer interface {
 		Restore(ctx context.Context, saved json.RawMessage) (Episode, error)
 	}
 )
 
-// A Saver is an [Episode] that can be saved as a JSON object. If its environment
-// is a [Restorer], it outlives the session where the host keeps snapshots.
-type Saver interface {
+// A SnapshotSaver is an [Episode] that can be saved as a JSON object. If its environment
+// is a [SnapshotRestorer], it outlives the session where the host keeps snapshots.
+type SnapshotSaver interface {
 	Save(ctx context.Context) (json.RawMessage, error)
 }
 
@@ -65,8 +65,8 @@ type Renderer interface {
 	Render(ctx context.Context, mode string) (json.RawMessage, error)
 }
 
-// UnknownAction is the error of a step with an action that does not exist.
-func UnknownAction(actionType string) error {
+// UnknownActionError is the error of a step with an action that does not exist.
+func UnknownActionError(actionType string) error {
 	return a2e.NewError(a2e.ErrUnknownAction, "the environment knows no such action").With("action_type", wire.Clip(actionType))
 }
 
@@ -172,7 +172,7 @@ func (g *gym) environment(name string) (Environment, error) {
 }
 
 func find(call *a2e.Call, id string) (*episode, error) {
-	r := call.State().(*room)
+	r := call.PluginState().(*room)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if e := r.episodes[id]; e != nil {
@@ -192,7 +192,7 @@ func (g *gym) reset(ctx context.Context, call *a2e.Call, r *ResetRequest) (*Rese
 	if err != nil {
 		return nil, err
 	}
-	all := call.State().(*room)
+	all := call.PluginState().(*room)
 	all.mu.Lock()
 	if len(all.episodes) >= g.opts.MaxEpisodes {
 		all.mu.Unlock()
@@ -246,7 +246,7 @@ func (g *gym) stepOne(ctx context.Context, call *a2e.Call, id string, raw json.R
 	if err != nil {
 		return nil, err
 	}
-	action, err := a2e.DecodeInto[Action](raw, path)
+	action, err := a2e.DecodeModel[Action](raw, path)
 	if err != nil {
 		return nil, err
 	}
@@ -262,7 +262,7 @@ func (g *gym) stepOne(ctx context.Context, call *a2e.Call, id string, raw json.R
 	}
 	e.steps++
 	e.fill(obs)
-	g.record(call.State().(*room), e, before, raw, obs)
+	g.record(call.PluginState().(*room), e, before, raw, obs)
 	return obs, nil
 }
 
@@ -317,7 +317,7 @@ func (g *gym) close(_ context.Context, call *a2e.Call, r *CloseRequest) (*CloseR
 	if err != nil {
 		return nil, err
 	}
-	all := call.State().(*room)
+	all := call.PluginState().(*room)
 	all.mu.Lock()
 	delete(all.episodes, e.id)
 	all.mu.Unlock()
@@ -334,9 +334,9 @@ func (g *gym) space(ctx context.Context, _ *a2e.Call, r *SpaceRequest) (*SpaceRe
 	if err != nil {
 		return nil, err
 	}
-	spacer, ok := env.(Spacer)
+	spacer, ok := env.(SpaceProvider)
 	if !ok {
-		return nil, a2e.ErrPass
+		return nil, a2e.ErrNextPlugin
 	}
 	actions, states, err := spacer.Space(ctx)
 	if err != nil {
@@ -352,7 +352,7 @@ func (g *gym) render(ctx context.Context, call *a2e.Call, r *RenderRequest) (*Re
 	}
 	renderer, ok := e.run.(Renderer)
 	if !ok {
-		return nil, a2e.ErrPass
+		return nil, a2e.ErrNextPlugin
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -365,7 +365,7 @@ func (g *gym) render(ctx context.Context, call *a2e.Call, r *RenderRequest) (*Re
 
 func (g *gym) plan(ctx context.Context, call *a2e.Call, r *PlanRequest) (*PlanResponse, error) {
 	if r.EpisodeID == nil {
-		return nil, a2e.Violation("episode_id", a2e.ReasonRequired)
+		return nil, a2e.SchemaViolation("episode_id", a2e.ReasonRequired)
 	}
 	e, err := find(call, *r.EpisodeID)
 	if err != nil {
@@ -373,7 +373,7 @@ func (g *gym) plan(ctx context.Context, call *a2e.Call, r *PlanRequest) (*PlanRe
 	}
 	planner, ok := e.env.(Planner)
 	if !ok {
-		return nil, a2e.ErrPass
+		return nil, a2e.ErrNextPlugin
 	}
 	e.mu.Lock()
 	state := e.last
@@ -387,7 +387,7 @@ func (g *gym) plan(ctx context.Context, call *a2e.Call, r *PlanRequest) (*PlanRe
 	}
 	resp := &PlanResponse{}
 	for i := range actions {
-		raw, err := a2e.EncodeObject(&actions[i])
+		raw, err := a2e.EncodeModel(&actions[i])
 		if err != nil {
 			return nil, err
 		}
@@ -400,7 +400,7 @@ func (g *gym) plan(ctx context.Context, call *a2e.Call, r *PlanRequest) (*PlanRe
 // its place as an error message, so that results and episodes pair up.
 func (g *gym) batch(ctx context.Context, call *a2e.Call, r *BatchStepRequest) (*BatchStepResponse, error) {
 	if len(r.EpisodeIDs) > g.opts.MaxBatch {
-		return nil, a2e.Violation("episode_ids", a2e.ReasonValue)
+		return nil, a2e.SchemaViolation("episode_ids", a2e.ReasonValue)
 	}
 	resp := &BatchStepResponse{Results: []json.RawMessage{}}
 	for i, id := range r.EpisodeIDs {
@@ -437,11 +437,11 @@ func failed(call *a2e.Call, err error) *a2e.ErrorBody {
 	if e.Reason != "" {
 		e = e.With("reason", e.Reason)
 	}
-	return &a2e.ErrorBody{ReqID: call.ID(), Code: string(e.Code), Message: e.Message, Detail: e.Detail, Retryable: e.Retryable, CapabilityName: Capability}
+	return &a2e.ErrorBody{ReqID: call.ID(), Code: string(e.Code), Message: e.Message, Detail: e.Details, Retryable: e.Retryable, CapabilityName: Capability}
 }
 
 func (g *gym) experience(_ context.Context, call *a2e.Call, r *ExpListRequest) (*ExpListResponse, error) {
-	all := call.State().(*room)
+	all := call.PluginState().(*room)
 	all.mu.Lock()
 	defer all.mu.Unlock()
 	resp := &ExpListResponse{}

@@ -27,7 +27,7 @@ func (planned) Plan(context.Context, json.RawMessage) ([]env.Action, error) {
 }
 
 func connect(t *testing.T) *env.Client {
-	h := a2e.NewHost(nil).Add(env.NewPlugin(map[string]env.Environment{"counter": env.Counter{}, "planned": planned{}},
+	h := a2e.NewHost(nil).AddPlugin(env.NewPlugin(map[string]env.Environment{"counter": env.Counter{}, "planned": planned{}},
 		&env.Options{MaxEpisodes: 3, MaxBatch: 2, MaxTransitions: 2}))
 	c, err := env.NewClient(a2etest.Connect(t, h, nil))
 	require.NoError(t, err)
@@ -57,7 +57,7 @@ func TestEpisode(t *testing.T) {
 	_, err = step(`{"action_type":"jump"}`)
 	require.ErrorAs(t, err, &e)
 	require.ErrorIs(t, err, a2e.ErrUnknownAction)
-	require.JSONEq(t, `{"action_type":"jump"}`, string(e.Detail))
+	require.JSONEq(t, `{"action_type":"jump"}`, string(e.Details))
 	_, err = step(`{"payload":{}}`)
 	require.ErrorAs(t, err, &e)
 	require.Equal(t, "action.action_type", e.Field)
@@ -65,10 +65,10 @@ func TestEpisode(t *testing.T) {
 	require.ErrorAs(t, err, &e)
 	require.Equal(t, "action.payload.amount", e.Field)
 
-	plan, err := c.Plan(t.Context(), &env.PlanRequest{EpisodeID: &obs.EpisodeID}, nil)
+	plan, err := c.GetPlan(t.Context(), &env.PlanRequest{EpisodeID: &obs.EpisodeID}, nil)
 	require.ErrorIs(t, err, a2e.ErrUnsupported, "this environment has no plans: %v", plan)
 	other := reset(t, c, "planned", `{}`)
-	plan, err = c.Plan(t.Context(), &env.PlanRequest{EpisodeID: &other.EpisodeID}, nil)
+	plan, err = c.GetPlan(t.Context(), &env.PlanRequest{EpisodeID: &other.EpisodeID}, nil)
 	require.NoError(t, err)
 	require.Len(t, plan.SuggestedActions, 1)
 
@@ -78,7 +78,7 @@ func TestEpisode(t *testing.T) {
 	seen, err := c.Observe(t.Context(), &env.ObserveRequest{EpisodeID: obs.EpisodeID}, nil)
 	require.NoError(t, err)
 	require.EqualValues(t, 0, *seen.Obs.Reward)
-	space, err := c.Space(t.Context(), &env.SpaceRequest{EnvName: "counter"}, nil)
+	space, err := c.GetSpace(t.Context(), &env.SpaceRequest{EnvName: "counter"}, nil)
 	require.NoError(t, err)
 	require.JSONEq(t, `{"type":"object"}`, string(space.ActionSpace))
 
@@ -89,7 +89,7 @@ func TestEpisode(t *testing.T) {
 	require.ErrorAs(t, err, &e)
 	require.Equal(t, "episode_done", e.Reason)
 	require.False(t, e.Retryable)
-	list, err := c.ExpList(t.Context(), &env.ExpListRequest{EpisodeID: obs.EpisodeID, Limit: 10}, nil)
+	list, err := c.ListExperience(t.Context(), &env.ExpListRequest{EpisodeID: obs.EpisodeID, Limit: 10}, nil)
 	require.NoError(t, err)
 	require.Len(t, list.Episodes, 2)
 	require.Contains(t, string(list.Episodes[1]), `"next_state":{"count":13}`)
@@ -147,7 +147,7 @@ func (m *moody) Close() error { close(m.closed); return nil }
 // A step of a batch that fails in a way of its own leaves the others what they are,
 // and tells why like a single one would (A2E-105).
 func TestBatchWithFailures(t *testing.T) {
-	c, err := env.NewClient(a2etest.Connect(t, a2e.NewHost(nil).Add(env.NewPlugin(map[string]env.Environment{
+	c, err := env.NewClient(a2etest.Connect(t, a2e.NewHost(nil).AddPlugin(env.NewPlugin(map[string]env.Environment{
 		"moody": &moody{closed: make(chan struct{})}, "counter": env.Counter{}}, nil)), nil))
 	require.NoError(t, err)
 	reset(t, c, "moody", "{}")
@@ -165,7 +165,7 @@ func TestBatchWithFailures(t *testing.T) {
 // An episode whose reset took too long is closed: nobody got to know of it.
 func TestLateReset(t *testing.T) {
 	m := &moody{make(chan struct{}), make(chan struct{})}
-	client := a2etest.Connect(t, a2e.NewHost(nil).Add(env.NewPlugin(map[string]env.Environment{"moody": m}, nil)),
+	client := a2etest.Connect(t, a2e.NewHost(nil).AddPlugin(env.NewPlugin(map[string]env.Environment{"moody": m}, nil)),
 		&a2e.ClientOptions{Capabilities: []string{"env", a2e.FeatureCancel}})
 	c, err := env.NewClient(client)
 	require.NoError(t, err)

@@ -9,12 +9,12 @@ import (
 	"github.com/fivewire/fivewire/a2e"
 )
 
-// Push tells an agent what changed in an episode without its doing. Agents that
+// PushState tells an agent what changed in an episode without its doing. Agents that
 // did not ask for that, by the flag env_push in their handshake, are told
 // nothing (A2E-106).
-func Push(ctx context.Context, s *a2e.Session, change *StatePush) error {
-	if !s.Has(a2e.FeatureEnvPush) {
+func PushState(ctx context.Context, s *a2e.Session, change *StatePush) error {
+	if !s.HasCapability(a2e.FeatureEnvPush) {
 		return nil
 	}
-	return s.Push(ctx, "env/state/push", change)
+	return s.Send(ctx, "env/state/push", change)
 }

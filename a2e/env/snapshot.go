@@ -59,15 +59,15 @@ func (g *gym) save(ctx context.Context, state any) (json.RawMessage, error) {
 	if len(out.Episodes) == 0 && len(out.Recorded) == 0 {
 		return nil, nil
 	}
-	return a2e.EncodeObject(out)
+	return a2e.EncodeModel(out)
 }
 
 // save returns nil for an episode that ends with its session.
 func (e *episode) save(ctx context.Context) (*savedEpisode, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	saver, ok := e.run.(Saver)
-	if _, back := e.env.(Restorer); !ok || !back {
+	saver, ok := e.run.(SnapshotSaver)
+	if _, back := e.env.(SnapshotRestorer); !ok || !back {
 		return nil, nil
 	}
 	run, err := saver.Save(ctx)
@@ -79,7 +79,7 @@ func (e *episode) save(ctx context.Context) (*savedEpisode, error) {
 
 // restore goes on with the episodes whose environments are still there.
 func (g *gym) restore(ctx context.Context, state any, object json.RawMessage) error {
-	in, err := a2e.DecodeInto[savedRoom](object, "")
+	in, err := a2e.DecodeModel[savedRoom](object, "")
 	if err != nil {
 		return err
 	}
@@ -91,7 +91,7 @@ func (g *gym) restore(ctx context.Context, state any, object json.RawMessage) er
 		r.recorded = append(r.recorded, transition{t.Episode, t.Text})
 	}
 	for _, kept := range in.Episodes {
-		restorer, ok := g.environments[kept.Env].(Restorer)
+		restorer, ok := g.environments[kept.Env].(SnapshotRestorer)
 		if !ok {
 			continue
 		}

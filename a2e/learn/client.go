@@ -24,47 +24,47 @@ func NewClient(c *a2e.Client) (*Client, error) {
 	return &Client{client: c}, nil
 }
 
-// Feedback sends "learn/feedback/req" and returns the answer.
-func (c *Client) Feedback(ctx context.Context, r *FeedbackRequest, opts *a2e.CallOptions) (*FeedbackResponse, error) {
-	return a2e.Ask[FeedbackResponse](ctx, c.client, "learn/feedback/req", wire.OrNew(r), opts)
+// RecordFeedback sends "learn/feedback/req" and returns the answer.
+func (c *Client) RecordFeedback(ctx context.Context, r *FeedbackRequest, opts *a2e.CallOptions) (*FeedbackResponse, error) {
+	return a2e.CallAs[FeedbackResponse](ctx, c.client, "learn/feedback/req", wire.OrNew(r), opts)
 }
 
-// Experience sends "learn/experience/req" and returns the answer.
-func (c *Client) Experience(ctx context.Context, r *ExperienceRequest, opts *a2e.CallOptions) (*ExperienceResponse, error) {
-	return a2e.Ask[ExperienceResponse](ctx, c.client, "learn/experience/req", wire.OrNew(r), opts)
+// RecordExperience sends "learn/experience/req" and returns the answer.
+func (c *Client) RecordExperience(ctx context.Context, r *ExperienceRequest, opts *a2e.CallOptions) (*ExperienceResponse, error) {
+	return a2e.CallAs[ExperienceResponse](ctx, c.client, "learn/experience/req", wire.OrNew(r), opts)
 }
 
 // Adapt sends "learn/adapt/req" and returns the answer.
 func (c *Client) Adapt(ctx context.Context, r *AdaptRequest, opts *a2e.CallOptions) (*AdaptResponse, error) {
-	return a2e.Ask[AdaptResponse](ctx, c.client, "learn/adapt/req", wire.OrNew(r), opts)
+	return a2e.CallAs[AdaptResponse](ctx, c.client, "learn/adapt/req", wire.OrNew(r), opts)
 }
 
-// Stats sends "learn/stats/req" and returns the answer.
-func (c *Client) Stats(ctx context.Context, r *StatsRequest, opts *a2e.CallOptions) (*StatsResponse, error) {
-	return a2e.Ask[StatsResponse](ctx, c.client, "learn/stats/req", wire.OrNew(r), opts)
+// GetStats sends "learn/stats/req" and returns the answer.
+func (c *Client) GetStats(ctx context.Context, r *StatsRequest, opts *a2e.CallOptions) (*StatsResponse, error) {
+	return a2e.CallAs[StatsResponse](ctx, c.client, "learn/stats/req", wire.OrNew(r), opts)
 }
 
-// RefinementPlan sends "learn/refinement/plan/req" and returns the answer.
-func (c *Client) RefinementPlan(ctx context.Context, r *RefinementPlanRequest, opts *a2e.CallOptions) (*RefinementPlanResponse, error) {
-	return a2e.Ask[RefinementPlanResponse](ctx, c.client, "learn/refinement/plan/req", wire.OrNew(r), opts)
+// PlanRefinement sends "learn/refinement/plan/req" and returns the answer.
+func (c *Client) PlanRefinement(ctx context.Context, r *RefinementPlanRequest, opts *a2e.CallOptions) (*RefinementPlanResponse, error) {
+	return a2e.CallAs[RefinementPlanResponse](ctx, c.client, "learn/refinement/plan/req", wire.OrNew(r), opts)
 }
 
-// RefinementReview sends "learn/refinement/review/req" and returns the answer.
-func (c *Client) RefinementReview(ctx context.Context, r *RefinementReviewRequest, opts *a2e.CallOptions) (*RefinementReviewResponse, error) {
-	return a2e.Ask[RefinementReviewResponse](ctx, c.client, "learn/refinement/review/req", wire.OrNew(r), opts)
+// ReviewRefinement sends "learn/refinement/review/req" and returns the answer.
+func (c *Client) ReviewRefinement(ctx context.Context, r *RefinementReviewRequest, opts *a2e.CallOptions) (*RefinementReviewResponse, error) {
+	return a2e.CallAs[RefinementReviewResponse](ctx, c.client, "learn/refinement/review/req", wire.OrNew(r), opts)
 }
 
-// RefinementApply sends "learn/refinement/apply/req" and returns the answer.
-func (c *Client) RefinementApply(ctx context.Context, r *RefinementApplyRequest, opts *a2e.CallOptions) (*RefinementApplyResponse, error) {
-	return a2e.Ask[RefinementApplyResponse](ctx, c.client, "learn/refinement/apply/req", wire.OrNew(r), opts)
+// ApplyRefinement sends "learn/refinement/apply/req" and returns the answer.
+func (c *Client) ApplyRefinement(ctx context.Context, r *RefinementApplyRequest, opts *a2e.CallOptions) (*RefinementApplyResponse, error) {
+	return a2e.CallAs[RefinementApplyResponse](ctx, c.client, "learn/refinement/apply/req", wire.OrNew(r), opts)
 }
 
-// RefinementRollback sends "learn/refinement/rollback/req" and returns the answer.
-func (c *Client) RefinementRollback(ctx context.Context, r *RefinementRollbackRequest, opts *a2e.CallOptions) (*RefinementRollbackResponse, error) {
-	return a2e.Ask[RefinementRollbackResponse](ctx, c.client, "learn/refinement/rollback/req", wire.OrNew(r), opts)
+// RollbackRefinement sends "learn/refinement/rollback/req" and returns the answer.
+func (c *Client) RollbackRefinement(ctx context.Context, r *RefinementRollbackRequest, opts *a2e.CallOptions) (*RefinementRollbackResponse, error) {
+	return a2e.CallAs[RefinementRollbackResponse](ctx, c.client, "learn/refinement/rollback/req", wire.OrNew(r), opts)
 }
 
-// RefinementHistory sends "learn/refinement/history/req" and returns the answer.
-func (c *Client) RefinementHistory(ctx context.Context, r *RefinementHistoryRequest, opts *a2e.CallOptions) (*RefinementHistoryResponse, error) {
-	return a2e.Ask[RefinementHistoryResponse](ctx, c.client, "learn/refinement/history/req", wire.OrNew(r), opts)
+// ListRefinements sends "learn/refinement/history/req" and returns the answer.
+func (c *Client) ListRefinements(ctx context.Context, r *RefinementHistoryRequest, opts *a2e.CallOptions) (*RefinementHistoryResponse, error) {
+	return a2e.CallAs[RefinementHistoryResponse](ctx, c.client, "learn/refinement/history/req", wire.OrNew(r), opts)
 }

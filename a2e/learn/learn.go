@@ -46,8 +46,8 @@ type Options struct {
 	// "a2e/learn/". Nil means memory of the process.
 	Store store.Log
 
-	// Keep is how long; zero means 30 days.
-	Keep time.Duration
+	// Retention is how long; zero means 30 days.
+	Retention time.Duration
 
 	// Adapter and Refiner serve the requests of these kinds, which are
 	// unsupported without them.
@@ -83,8 +83,8 @@ func NewPlugin(opts *Options) *a2e.Plugin {
 	if k.opts.Store == nil {
 		k.opts.Store = store.NewMemory()
 	}
-	if k.opts.Keep <= 0 {
-		k.opts.Keep = 30 * 24 * time.Hour
+	if k.opts.Retention <= 0 {
+		k.opts.Retention = 30 * 24 * time.Hour
 	}
 	if k.opts.MaxBatch <= 0 {
 		k.opts.MaxBatch = 1000
@@ -135,22 +135,22 @@ func (k *keeper) keep(ctx context.Context, stream string, call *a2e.Call, i int,
 	if session == "" || len(id) > store.MaxKey {
 		id = ""
 	}
-	_, err := k.opts.Store.Append(ctx, stream, id, v, k.opts.Keep)
+	_, err := k.opts.Store.Append(ctx, stream, id, v, k.opts.Retention)
 	return err
 }
 
 func (k *keeper) feedback(ctx context.Context, call *a2e.Call, r *FeedbackRequest) (*FeedbackResponse, error) {
 	if len(r.Feedbacks) > k.opts.MaxBatch {
-		return nil, a2e.Violation("feedbacks", a2e.ReasonValue)
+		return nil, a2e.SchemaViolation("feedbacks", a2e.ReasonValue)
 	}
 	for i := range r.Feedbacks {
 		if r.Feedbacks[i].Source == "env" && !k.opts.AllowEnvSource {
-			return nil, a2e.Violation("feedbacks["+strconv.Itoa(i)+"].source", a2e.ReasonValue)
+			return nil, a2e.SchemaViolation("feedbacks["+strconv.Itoa(i)+"].source", a2e.ReasonValue)
 		}
 	}
 	resp := &FeedbackResponse{}
 	for i := range r.Feedbacks {
-		raw, err := a2e.EncodeObject(&r.Feedbacks[i])
+		raw, err := a2e.EncodeModel(&r.Feedbacks[i])
 		if err != nil {
 			return nil, err
 		}
@@ -167,11 +167,11 @@ func (k *keeper) feedback(ctx context.Context, call *a2e.Call, r *FeedbackReques
 
 func (k *keeper) experience(ctx context.Context, call *a2e.Call, r *ExperienceRequest) (*ExperienceResponse, error) {
 	if len(r.Experiences) > k.opts.MaxBatch {
-		return nil, a2e.Violation("experiences", a2e.ReasonValue)
+		return nil, a2e.SchemaViolation("experiences", a2e.ReasonValue)
 	}
 	resp := &ExperienceResponse{}
 	for i := range r.Experiences {
-		raw, err := a2e.EncodeObject(&r.Experiences[i])
+		raw, err := a2e.EncodeModel(&r.Experiences[i])
 		if err != nil {
 			return nil, err
 		}
@@ -185,12 +185,12 @@ func (k *keeper) experience(ctx context.Context, call *a2e.Call, r *ExperienceRe
 
 func (k *keeper) adapt(ctx context.Context, _ *a2e.Call, r *AdaptRequest) (*AdaptResponse, error) {
 	if k.opts.Adapter == nil {
-		return nil, a2e.ErrPass
+		return nil, a2e.ErrNextPlugin
 	}
 	switch r.Strategy {
 	case "ppo", "ucb1", "epsilon_greedy", "softmax", "custom":
 	default:
-		return nil, a2e.Violation("strategy", a2e.ReasonValue)
+		return nil, a2e.SchemaViolation("strategy", a2e.ReasonValue)
 	}
 	message, err := k.opts.Adapter.Adapt(ctx, r.ComponentName, r.Strategy)
 	if err != nil {
@@ -207,7 +207,7 @@ func (k *keeper) stats(_ context.Context, _ *a2e.Call, r *StatsRequest) (*StatsR
 
 func (k *keeper) plan(ctx context.Context, _ *a2e.Call, r *RefinementPlanRequest) (*RefinementPlanResponse, error) {
 	if k.opts.Refiner == nil {
-		return nil, a2e.ErrPass
+		return nil, a2e.ErrNextPlugin
 	}
 	proposals, err := k.opts.Refiner.Plan(ctx, r.ComponentName, r.Scope)
 	if err != nil {
@@ -222,14 +222,14 @@ func (k *keeper) plan(ctx context.Context, _ *a2e.Call, r *RefinementPlanRequest
 
 func (k *keeper) review(ctx context.Context, _ *a2e.Call, r *RefinementReviewRequest) (*RefinementReviewResponse, error) {
 	if k.opts.Refiner == nil {
-		return nil, a2e.ErrPass
+		return nil, a2e.ErrNextPlugin
 	}
 	return k.opts.Refiner.Review(ctx, r.Proposal)
 }
 
 func (k *keeper) apply(ctx context.Context, _ *a2e.Call, r *RefinementApplyRequest) (*RefinementApplyResponse, error) {
 	if k.opts.Refiner == nil {
-		return nil, a2e.ErrPass
+		return nil, a2e.ErrNextPlugin
 	}
 	applied, failed, undo, err := k.opts.Refiner.Apply(ctx, r.Proposal)
 	if err != nil {
@@ -250,7 +250,7 @@ func (k *keeper) apply(ctx context.Context, _ *a2e.Call, r *RefinementApplyReque
 
 func (k *keeper) rollback(ctx context.Context, _ *a2e.Call, r *RefinementRollbackRequest) (*RefinementRollbackResponse, error) {
 	if k.opts.Refiner == nil {
-		return nil, a2e.ErrPass
+		return nil, a2e.ErrNextPlugin
 	}
 	resp := &RefinementRollbackResponse{RefinementID: r.RefinementID}
 	k.mu.Lock()
@@ -281,7 +281,7 @@ func (k *keeper) rollback(ctx context.Context, _ *a2e.Call, r *RefinementRollbac
 
 func (k *keeper) history(context.Context, *a2e.Call, *RefinementHistoryRequest) (*RefinementHistoryResponse, error) {
 	if k.opts.Refiner == nil {
-		return nil, a2e.ErrPass
+		return nil, a2e.ErrNextPlugin
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -320,11 +320,11 @@ const (
 func (r *Recorder) Middleware(next a2e.Handler) a2e.Handler {
 	return a2e.HandlerFunc(func(ctx context.Context, call *a2e.Call) (any, error) {
 		start := time.Now()
-		answer, err := next.Handle(ctx, call)
+		answer, err := next.ServeA2E(ctx, call)
 		name := call.Message.Type
-		if s := call.Text("tool_name"); s != "" {
+		if s := call.StringMember("tool_name"); s != "" {
 			name = s
-		} else if s := call.Text("name"); s != "" && name == "skill/call/req" {
+		} else if s := call.StringMember("name"); s != "" && name == "skill/call/req" {
 			name = s
 		}
 		r.add(name, time.Since(start), err)
@@ -405,7 +405,7 @@ func (r *Recorder) records(component string) ([]json.RawMessage, error) {
 		if s.rated > 0 {
 			p.AvgScore = s.scores / s.rated
 		}
-		raw, err := a2e.EncodeObject(p)
+		raw, err := a2e.EncodeModel(p)
 		if err != nil {
 			return nil, err
 		}

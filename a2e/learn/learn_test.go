@@ -53,7 +53,7 @@ func connect(t *testing.T, opts *learn.Options) *learn.Client {
 	if opts.Recorder != nil {
 		o.Middleware = []a2e.Middleware{opts.Recorder.Middleware}
 	}
-	c, err := learn.NewClient(a2etest.Connect(t, a2e.NewHost(o).Add(learn.NewPlugin(opts)), nil))
+	c, err := learn.NewClient(a2etest.Connect(t, a2e.NewHost(o).AddPlugin(learn.NewPlugin(opts)), nil))
 	require.NoError(t, err)
 	return c
 }
@@ -74,7 +74,7 @@ func TestRecord(t *testing.T) {
 	r := &refiner{}
 	c := connect(t, &learn.Options{Store: kv, Recorder: &learn.Recorder{}, Adapter: r, MaxBatch: 2})
 	ctx := t.Context()
-	resp, err := c.Feedback(ctx, feedback(nil), nil)
+	resp, err := c.RecordFeedback(ctx, feedback(nil), nil)
 	require.NoError(t, err)
 	require.EqualValues(t, 1, resp.Recorded)
 	require.InDelta(t, 0.5, *resp.NewScore, 0)
@@ -83,7 +83,7 @@ func TestRecord(t *testing.T) {
 		func(f *learn.Feedback) { f.Score = 1.5 },
 		func(f *learn.Feedback) { f.Confidence = -1 },
 	} {
-		_, err = c.Feedback(ctx, feedback(change), nil)
+		_, err = c.RecordFeedback(ctx, feedback(change), nil)
 		require.ErrorIs(t, err, a2e.ErrSchemaViolation)
 	}
 	// What the client's own check would not even send, the host refuses too: see
@@ -91,15 +91,15 @@ func TestRecord(t *testing.T) {
 	records, err := kv.Read(ctx, learn.FeedbackStream, 0, 0)
 	require.NoError(t, err)
 	require.Len(t, records, 1)
-	stored, err := c.Experience(ctx, &learn.ExperienceRequest{Experiences: []learn.Experience{{Reward: 1}, {Step: 2}}}, nil)
+	stored, err := c.RecordExperience(ctx, &learn.ExperienceRequest{Experiences: []learn.Experience{{Reward: 1}, {Step: 2}}}, nil)
 	require.NoError(t, err)
 	require.EqualValues(t, 2, stored.Stored)
-	_, err = c.Experience(ctx, &learn.ExperienceRequest{Experiences: make([]learn.Experience, 3)}, nil)
+	_, err = c.RecordExperience(ctx, &learn.ExperienceRequest{Experiences: make([]learn.Experience, 3)}, nil)
 	require.ErrorIs(t, err, a2e.ErrSchemaViolation)
-	stats, err := c.Stats(ctx, &learn.StatsRequest{ComponentName: "learn/experience/req"}, nil)
+	stats, err := c.GetStats(ctx, &learn.StatsRequest{ComponentName: "learn/experience/req"}, nil)
 	require.NoError(t, err)
 	require.Len(t, stats.Components, 1)
-	p, err := a2e.DecodeInto[learn.PerformanceRecord](stats.Components[0], "")
+	p, err := a2e.DecodeModel[learn.PerformanceRecord](stats.Components[0], "")
 	require.NoError(t, err)
 	require.EqualValues(t, 2, p.CallsTotal)
 	require.EqualValues(t, 1, p.CallsFailed)
@@ -108,7 +108,7 @@ func TestRecord(t *testing.T) {
 	require.Equal(t, "x by ppo", adapted.Message)
 	_, err = c.Adapt(ctx, &learn.AdaptRequest{Strategy: "magic"}, nil)
 	require.ErrorIs(t, err, a2e.ErrSchemaViolation)
-	_, err = c.RefinementPlan(ctx, nil, nil)
+	_, err = c.PlanRefinement(ctx, nil, nil)
 	require.ErrorIs(t, err, a2e.ErrUnsupported)
 }
 
@@ -117,30 +117,30 @@ func TestRefinement(t *testing.T) {
 	r := &refiner{value: 1}
 	c := connect(t, &learn.Options{Refiner: r})
 	ctx := t.Context()
-	plan, err := c.RefinementPlan(ctx, nil, nil)
+	plan, err := c.PlanRefinement(ctx, nil, nil)
 	require.NoError(t, err)
 	require.Equal(t, "ready", plan.Status)
-	empty, err := c.RefinementPlan(ctx, &learn.RefinementPlanRequest{ComponentName: "none"}, nil)
+	empty, err := c.PlanRefinement(ctx, &learn.RefinementPlanRequest{ComponentName: "none"}, nil)
 	require.NoError(t, err)
 	require.Equal(t, "empty", empty.Status)
-	review, err := c.RefinementReview(ctx, &learn.RefinementReviewRequest{Proposal: plan.Proposals[0]}, nil)
+	review, err := c.ReviewRefinement(ctx, &learn.RefinementReviewRequest{Proposal: plan.Proposals[0]}, nil)
 	require.NoError(t, err)
 	require.True(t, review.Approved)
-	applied, err := c.RefinementApply(ctx, &learn.RefinementApplyRequest{Proposal: plan.Proposals[0]}, nil)
+	applied, err := c.ApplyRefinement(ctx, &learn.RefinementApplyRequest{Proposal: plan.Proposals[0]}, nil)
 	require.NoError(t, err)
 	require.True(t, applied.RollbackAvailable)
 	require.Equal(t, 2, r.value)
-	back, err := c.RefinementRollback(ctx, &learn.RefinementRollbackRequest{RefinementID: applied.RefinementID}, nil)
+	back, err := c.RollbackRefinement(ctx, &learn.RefinementRollbackRequest{RefinementID: applied.RefinementID}, nil)
 	require.NoError(t, err)
 	require.True(t, back.RolledBack)
 	require.Equal(t, 1, r.value)
-	back, err = c.RefinementRollback(ctx, &learn.RefinementRollbackRequest{RefinementID: applied.RefinementID}, nil)
+	back, err = c.RollbackRefinement(ctx, &learn.RefinementRollbackRequest{RefinementID: applied.RefinementID}, nil)
 	require.NoError(t, err)
 	require.False(t, back.RolledBack)
-	history, err := c.RefinementHistory(ctx, nil, nil)
+	history, err := c.ListRefinements(ctx, nil, nil)
 	require.NoError(t, err)
 	require.Contains(t, string(history.Entries[0]), `"rolled_back":true`)
-	_, err = c.RefinementApply(ctx, nil, nil)
+	_, err = c.ApplyRefinement(ctx, nil, nil)
 	require.ErrorIs(t, err, a2e.ErrRuntime)
 	_, err = c.Adapt(ctx, nil, nil)
 	require.ErrorIs(t, err, a2e.ErrUnsupported)
@@ -154,7 +154,7 @@ func TestEqualIDsOfTwoSessions(t *testing.T) {
 	for name, lines := range map[string][]string{"handshake": {shake, tell}, "none": {tell}} {
 		t.Run(name, func(t *testing.T) {
 			kept := store.NewMemory()
-			h := a2e.NewHost(&a2e.HostOptions{WithoutHandshake: name == "none"}).Add(learn.NewPlugin(&learn.Options{Store: kept}))
+			h := a2e.NewHost(&a2e.HostOptions{WithoutHandshake: name == "none"}).AddPlugin(learn.NewPlugin(&learn.Options{Store: kept}))
 			for range 2 {
 				agent, host := a2e.Pipe()
 				served := make(chan error, 1)

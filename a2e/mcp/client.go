@@ -24,42 +24,42 @@ func NewClient(c *a2e.Client) (*Client, error) {
 	return &Client{client: c}, nil
 }
 
-// ServerList sends "mcp/server/list/req" and returns the answer.
-func (c *Client) ServerList(ctx context.Context, r *ServerListRequest, opts *a2e.CallOptions) (*ServerListResponse, error) {
-	return a2e.Ask[ServerListResponse](ctx, c.client, "mcp/server/list/req", wire.OrNew(r), opts)
+// ListServers sends "mcp/server/list/req" and returns the answer.
+func (c *Client) ListServers(ctx context.Context, r *ServerListRequest, opts *a2e.CallOptions) (*ServerListResponse, error) {
+	return a2e.CallAs[ServerListResponse](ctx, c.client, "mcp/server/list/req", wire.OrNew(r), opts)
 }
 
-// ServerRegister sends "mcp/server/register/req" and returns the answer.
-func (c *Client) ServerRegister(ctx context.Context, r *ServerRegisterRequest, opts *a2e.CallOptions) (*ServerRegisterResponse, error) {
-	return a2e.Ask[ServerRegisterResponse](ctx, c.client, "mcp/server/register/req", wire.OrNew(r), opts)
+// RegisterServer sends "mcp/server/register/req" and returns the answer.
+func (c *Client) RegisterServer(ctx context.Context, r *ServerRegisterRequest, opts *a2e.CallOptions) (*ServerRegisterResponse, error) {
+	return a2e.CallAs[ServerRegisterResponse](ctx, c.client, "mcp/server/register/req", wire.OrNew(r), opts)
 }
 
-// ServerUnregister sends "mcp/server/unregister/req" and returns the answer.
-func (c *Client) ServerUnregister(ctx context.Context, r *ServerUnregisterRequest, opts *a2e.CallOptions) (*ServerUnregisterResponse, error) {
-	return a2e.Ask[ServerUnregisterResponse](ctx, c.client, "mcp/server/unregister/req", wire.OrNew(r), opts)
+// UnregisterServer sends "mcp/server/unregister/req" and returns the answer.
+func (c *Client) UnregisterServer(ctx context.Context, r *ServerUnregisterRequest, opts *a2e.CallOptions) (*ServerUnregisterResponse, error) {
+	return a2e.CallAs[ServerUnregisterResponse](ctx, c.client, "mcp/server/unregister/req", wire.OrNew(r), opts)
 }
 
-// ResourceList sends "mcp/resource/list/req" and returns the answer.
-func (c *Client) ResourceList(ctx context.Context, r *ResourceListRequest, opts *a2e.CallOptions) (*ResourceListResponse, error) {
-	return a2e.Ask[ResourceListResponse](ctx, c.client, "mcp/resource/list/req", wire.OrNew(r), opts)
+// ListResources sends "mcp/resource/list/req" and returns the answer.
+func (c *Client) ListResources(ctx context.Context, r *ResourceListRequest, opts *a2e.CallOptions) (*ResourceListResponse, error) {
+	return a2e.CallAs[ResourceListResponse](ctx, c.client, "mcp/resource/list/req", wire.OrNew(r), opts)
 }
 
-// ResourceRead sends "mcp/resource/read/req" and returns the answer.
-func (c *Client) ResourceRead(ctx context.Context, r *ResourceReadRequest, opts *a2e.CallOptions) (*ResourceReadResponse, error) {
-	return a2e.Ask[ResourceReadResponse](ctx, c.client, "mcp/resource/read/req", wire.OrNew(r), opts)
+// ReadResource sends "mcp/resource/read/req" and returns the answer.
+func (c *Client) ReadResource(ctx context.Context, r *ResourceReadRequest, opts *a2e.CallOptions) (*ResourceReadResponse, error) {
+	return a2e.CallAs[ResourceReadResponse](ctx, c.client, "mcp/resource/read/req", wire.OrNew(r), opts)
 }
 
-// ResourceSubscribe sends "mcp/resource/subscribe/req" and returns the answer.
-func (c *Client) ResourceSubscribe(ctx context.Context, r *ResourceSubscribeRequest, opts *a2e.CallOptions) (*ResourceSubscribeResponse, error) {
-	return a2e.Ask[ResourceSubscribeResponse](ctx, c.client, "mcp/resource/subscribe/req", wire.OrNew(r), opts)
+// SubscribeResource sends "mcp/resource/subscribe/req" and returns the answer.
+func (c *Client) SubscribeResource(ctx context.Context, r *ResourceSubscribeRequest, opts *a2e.CallOptions) (*ResourceSubscribeResponse, error) {
+	return a2e.CallAs[ResourceSubscribeResponse](ctx, c.client, "mcp/resource/subscribe/req", wire.OrNew(r), opts)
 }
 
-// PromptList sends "mcp/prompt/list/req" and returns the answer.
-func (c *Client) PromptList(ctx context.Context, r *PromptListRequest, opts *a2e.CallOptions) (*PromptListResponse, error) {
-	return a2e.Ask[PromptListResponse](ctx, c.client, "mcp/prompt/list/req", wire.OrNew(r), opts)
+// ListPrompts sends "mcp/prompt/list/req" and returns the answer.
+func (c *Client) ListPrompts(ctx context.Context, r *PromptListRequest, opts *a2e.CallOptions) (*PromptListResponse, error) {
+	return a2e.CallAs[PromptListResponse](ctx, c.client, "mcp/prompt/list/req", wire.OrNew(r), opts)
 }
 
-// PromptGet sends "mcp/prompt/get/req" and returns the answer.
-func (c *Client) PromptGet(ctx context.Context, r *PromptGetRequest, opts *a2e.CallOptions) (*PromptGetResponse, error) {
-	return a2e.Ask[PromptGetResponse](ctx, c.client, "mcp/prompt/get/req", wire.OrNew(r), opts)
+// GetPrompt sends "mcp/prompt/get/req" and returns the answer.
+func (c *Client) GetPrompt(ctx context.Context, r *PromptGetRequest, opts *a2e.CallOptions) (*PromptGetResponse, error) {
+	return a2e.CallAs[PromptGetResponse](ctx, c.client, "mcp/prompt/get/req", wire.OrNew(r), opts)
 }

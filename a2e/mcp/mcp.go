@@ -62,8 +62,8 @@ type Options struct {
 	// Name is the name of the plugin. Empty means "mcp".
 	Name string
 
-	// AllowServer decides about each registration.
-	AllowServer func(s *a2e.Session, config *ServerConfig) bool
+	// Authorizer decides about each registration.
+	Authorizer func(s *a2e.Session, config *ServerConfig) bool
 
 	// MaxServers bounds the servers of a session; zero means 8.
 	MaxServers int
@@ -219,7 +219,7 @@ func (r *rack) some(id string) ([]*server, error) {
 }
 
 func (b *Bridge) list(_ context.Context, call *a2e.Call, q *ServerListRequest) (*ServerListResponse, error) {
-	list, err := call.State().(*rack).some("")
+	list, err := call.PluginState().(*rack).some("")
 	if err != nil {
 		return nil, err
 	}
@@ -237,26 +237,26 @@ func (b *Bridge) list(_ context.Context, call *a2e.Call, q *ServerListRequest) (
 }
 
 func appendObject[T any](list []json.RawMessage, v *T) ([]json.RawMessage, error) {
-	raw, err := a2e.EncodeObject(v)
+	raw, err := a2e.EncodeModel(v)
 	return append(list, raw), err
 }
 
 func (b *Bridge) register(ctx context.Context, call *a2e.Call, q *ServerRegisterRequest) (*ServerRegisterResponse, error) {
-	config, err := a2e.DecodeInto[ServerConfig](q.Config, "config")
+	config, err := a2e.DecodeModel[ServerConfig](q.Config, "config")
 	if err != nil {
 		return nil, err
 	}
 	if config.ServerID == "" {
 		config.ServerID = a2e.NewID()[:8]
 	}
-	r := call.State().(*rack)
+	r := call.PluginState().(*rack)
 	r.mu.Lock()
 	n := len(r.servers)
 	taken := slices.ContainsFunc(r.servers, func(s *server) bool { return s.config.ServerID == config.ServerID })
 	r.mu.Unlock()
 	refuse := func(text string) (*ServerRegisterResponse, error) { return &ServerRegisterResponse{Error: text}, nil }
 	switch {
-	case b.opts.AllowServer == nil || !b.opts.AllowServer(call.Session, config):
+	case b.opts.Authorizer == nil || !b.opts.Authorizer(call.Session, config):
 		return refuse("the server is not allowed here")
 	case taken:
 		return refuse("there is a server of this id")
@@ -265,7 +265,7 @@ func (b *Bridge) register(ctx context.Context, call *a2e.Call, q *ServerRegister
 	}
 	session := call.Session
 	connected, err := b.connector.Connect(ctx, session, config, func(method string, params json.RawMessage) {
-		_ = session.Push(session.Context(), "mcp/server/push", &ServerPush{ServerID: config.ServerID, Method: method, Params: params})
+		_ = session.Send(session.Context(), "mcp/server/push", &ServerPush{ServerID: config.ServerID, Method: method, Params: params})
 	})
 	if err != nil {
 		var e *a2e.Error
@@ -293,12 +293,12 @@ func (b *Bridge) register(ctx context.Context, call *a2e.Call, q *ServerRegister
 		return refuse("too many servers")
 	}
 	info := s.info()
-	raw, err := a2e.EncodeObject(&info)
+	raw, err := a2e.EncodeModel(&info)
 	return &ServerRegisterResponse{OK: true, Server: raw}, err
 }
 
 func (b *Bridge) unregister(_ context.Context, call *a2e.Call, q *ServerUnregisterRequest) (*ServerUnregisterResponse, error) {
-	r := call.State().(*rack)
+	r := call.PluginState().(*rack)
 	r.mu.Lock()
 	i := slices.IndexFunc(r.servers, func(s *server) bool { return s.config.ServerID == q.ServerID })
 	if i < 0 {
@@ -334,7 +334,7 @@ func (b *Bridge) resources(ctx context.Context, call *a2e.Call, q *ResourceListR
 
 // pages lists what one server has by pages, or the first pages of all.
 func pages[T any](call *a2e.Call, id string, page func(*server) (found []T, next string, err error)) (list []json.RawMessage, next string, err error) {
-	servers, err := call.State().(*rack).some(id)
+	servers, err := call.PluginState().(*rack).some(id)
 	if err != nil {
 		return nil, "", err
 	}
@@ -378,7 +378,7 @@ func transportError(err error) error {
 
 // one asks the servers in turn and returns the first that has what is wanted.
 func one(call *a2e.Call, id string, try func(*server) error) (*server, error) {
-	list, err := call.State().(*rack).some(id)
+	list, err := call.PluginState().(*rack).some(id)
 	if err != nil {
 		return nil, err
 	}

@@ -223,18 +223,18 @@ func (r *RootListResponse) RequestID() string { return r.ReqID }
 
 // A ServerConfig says how to reach an MCP server; it may hold credentials and must not be logged.
 type ServerConfig struct {
-	ServerID          string             `a2e:"server_id"`
-	Name              string             `a2e:"name"`
-	Transport         string             `a2e:"transport,default=stdio"`
-	Cmd               []string           `a2e:"cmd"`
-	Cwd               string             `a2e:"cwd"`
-	Env               a2e.Object[string] `a2e:"env"`
-	URL               string             `a2e:"url"`
-	Headers           a2e.Object[string] `a2e:"headers"`
-	Timeout           int64              `a2e:"timeout,default=300,min=0"` // seconds
-	AutoReconnect     bool               `a2e:"auto_reconnect,default=true"`
-	ToolAllowList     []string           `a2e:"tool_allow_list"`
-	ResourceAllowList []string           `a2e:"resource_allow_list"`
+	ServerID          string                    `a2e:"server_id"`
+	Name              string                    `a2e:"name"`
+	Transport         string                    `a2e:"transport,default=stdio"`
+	Cmd               []string                  `a2e:"cmd"`
+	Cwd               string                    `a2e:"cwd"`
+	Env               a2e.OrderedObject[string] `a2e:"env"`
+	URL               string                    `a2e:"url"`
+	Headers           a2e.OrderedObject[string] `a2e:"headers"`
+	Timeout           int64                     `a2e:"timeout,default=300,min=0"` // seconds
+	AutoReconnect     bool                      `a2e:"auto_reconnect,default=true"`
+	ToolAllowList     []string                  `a2e:"tool_allow_list"`
+	ResourceAllowList []string                  `a2e:"resource_allow_list"`
 
 	Extra a2e.Members // what the catalogue does not name
 }

@@ -43,16 +43,16 @@ func (s *server) client(heard *acks) *sdk.Client {
 			s.progress(r.Params)
 		},
 	}
-	if !s.c.opts.NoSampling {
+	if !s.c.opts.DisableSampling {
 		o.CreateMessageHandler = s.sample
 	}
-	if !s.c.opts.NoRoots {
+	if !s.c.opts.DisableRoots {
 		o.Capabilities.RootsV2 = &sdk.RootCapabilities{}
 	}
-	c := sdk.NewClient(&sdk.Implementation{Name: "fivewire-a2e", Version: a2e.Version}, o)
+	c := sdk.NewClient(&sdk.Implementation{Name: "fivewire-a2e", Version: a2e.ProtocolVersion}, o)
 	c.AddReceivingMiddleware(func(next sdk.MethodHandler) sdk.MethodHandler {
 		return func(ctx context.Context, method string, req sdk.Request) (sdk.Result, error) {
-			if method == "roots/list" && !s.c.opts.NoRoots {
+			if method == "roots/list" && !s.c.opts.DisableRoots {
 				return s.roots(ctx)
 			}
 			if p, ok := req.GetParams().(*sdk.SubscriptionsAcknowledgedParams); ok {
@@ -96,7 +96,7 @@ func (s *server) sample(ctx context.Context, r *sdk.CreateMessageRequest) (*sdk.
 	}
 	q.ModelPreferences = objectOf(p.ModelPreferences)
 	q.Metadata = objectOf(p.Metadata)
-	answer, err := s.session.Request(ctx, "mcp/sample/req", q)
+	answer, err := s.session.Call(ctx, "mcp/sample/req", q)
 	if err != nil {
 		return nil, err
 	}
@@ -132,7 +132,7 @@ func objectOf(v any) json.RawMessage {
 func (s *server) roots(ctx context.Context) (*sdk.ListRootsResult, error) {
 	ctx, done := s.within(ctx)
 	defer done()
-	answer, err := s.session.Request(ctx, "mcp/root/list/req", &mcp.RootListRequest{ServerID: s.config.ServerID, MCPRequestID: a2e.NewID()})
+	answer, err := s.session.Call(ctx, "mcp/root/list/req", &mcp.RootListRequest{ServerID: s.config.ServerID, MCPRequestID: a2e.NewID()})
 	if err != nil {
 		return nil, err
 	}
@@ -142,7 +142,7 @@ func (s *server) roots(ctx context.Context) (*sdk.ListRootsResult, error) {
 	}
 	result := &sdk.ListRootsResult{Roots: []*sdk.Root{}}
 	for _, raw := range resp.Roots {
-		root, err := a2e.DecodeInto[mcp.Root](raw, "roots")
+		root, err := a2e.DecodeModel[mcp.Root](raw, "roots")
 		if err != nil {
 			return nil, err
 		}

@@ -175,9 +175,9 @@ func newRig(t *testing.T, opts *mcpbridge.Options) *rig {
 	if testing.Verbose() {
 		o.Logger = slog.New(slog.NewTextHandler(t.Output(), nil))
 	}
-	bridge := mcp.NewBridge(mcpbridge.NewConnector(&o), &mcp.Options{AllowServer: func(*a2e.Session, *mcp.ServerConfig) bool { return true }})
-	set := tools.NewSet(&tools.Options{Session: bridge.Tools})
-	host := a2e.NewHost(nil).Add(bridge.Plugin()).Add(set.Plugin())
+	bridge := mcp.NewBridge(mcpbridge.NewConnector(&o), &mcp.Options{Authorizer: func(*a2e.Session, *mcp.ServerConfig) bool { return true }})
+	set := tools.NewSet(&tools.Options{SessionTools: bridge.Tools})
+	host := a2e.NewHost(nil).AddPlugin(bridge.Plugin()).AddPlugin(set.Plugin())
 	x, y := a2e.Pipe()
 	served := make(chan error, 1)
 	go func() { served <- host.Serve(context.Background(), y) }()
@@ -200,7 +200,7 @@ func newRig(t *testing.T, opts *mcpbridge.Options) *rig {
 func (r *rig) register(t *testing.T, config any) (*mcp.ServerRegisterResponse, error) {
 	raw, err := json.Marshal(config)
 	require.NoError(t, err)
-	return r.ServerRegister(t.Context(), &mcp.ServerRegisterRequest{Config: raw}, nil)
+	return r.RegisterServer(t.Context(), &mcp.ServerRegisterRequest{Config: raw}, nil)
 }
 
 func (r *rig) call(ctx context.Context, tool, arguments string, opts *a2e.CallOptions) (*tools.Result, error) {
@@ -283,7 +283,7 @@ func TestServers(t *testing.T) {
 			resp, err := r.register(t, config)
 			require.NoError(t, err)
 			require.True(t, resp.OK, resp.Error)
-			info, err := a2e.DecodeInto[mcp.ServerInfo](resp.Server, "server")
+			info, err := a2e.DecodeModel[mcp.ServerInfo](resp.Server, "server")
 			require.NoError(t, err)
 			require.Equal(t, "ready", info.Status)
 			require.Equal(t, "box", info.ServerName)
@@ -330,28 +330,28 @@ func TestServers(t *testing.T) {
 			_, err = r.call(ctx, "box__none", `{}`, nil)
 			require.ErrorIs(t, err, a2e.ErrUnknownTool)
 
-			resources, err := r.ResourceList(ctx, nil, nil)
+			resources, err := r.ListResources(ctx, nil, nil)
 			require.NoError(t, err)
 			require.Len(t, resources.Resources, 2)
 			require.JSONEq(t, `{"uri":"box:///a","name":"a","description":"","mime_type":"text/plain","server_id":"box",`+
 				`"annotations":{"priority":1},"title":"The first","size":5}`, string(resources.Resources[0]))
-			read, err := r.ResourceRead(ctx, &mcp.ResourceReadRequest{URI: "box:///a"}, nil)
+			read, err := r.ReadResource(ctx, &mcp.ResourceReadRequest{URI: "box:///a"}, nil)
 			require.NoError(t, err)
 			require.JSONEq(t, `{"uri":"box:///a","mime_type":"text/plain","text":"hello","blob":"","type":"text"}`, string(read.Contents[0]))
-			read, err = r.ResourceRead(ctx, &mcp.ResourceReadRequest{URI: "box:///b", ServerID: "box"}, nil)
+			read, err = r.ReadResource(ctx, &mcp.ResourceReadRequest{URI: "box:///b", ServerID: "box"}, nil)
 			require.NoError(t, err)
 			require.JSONEq(t, `{"uri":"box:///b","mime_type":"application/octet-stream","text":"","blob":"AAE=","type":"blob"}`, string(read.Contents[0]))
-			_, err = r.ResourceRead(ctx, &mcp.ResourceReadRequest{URI: "box:///none"}, nil)
+			_, err = r.ReadResource(ctx, &mcp.ResourceReadRequest{URI: "box:///none"}, nil)
 			require.ErrorIs(t, err, a2e.ErrMCPResourceNotFound)
-			prompts, err := r.PromptList(ctx, nil, nil)
+			prompts, err := r.ListPrompts(ctx, nil, nil)
 			require.NoError(t, err)
 			require.JSONEq(t, `{"name":"greet","description":"Say hello","server_id":"box","arguments":[{"name":"name","required":true}],"title":"Greeting"}`,
 				string(prompts.Prompts[0]))
-			prompt, err := r.PromptGet(ctx, &mcp.PromptGetRequest{Name: "greet", Arguments: json.RawMessage(`{"name":"Ann","n":1}`)}, nil)
+			prompt, err := r.GetPrompt(ctx, &mcp.PromptGetRequest{Name: "greet", Arguments: json.RawMessage(`{"name":"Ann","n":1}`)}, nil)
 			require.NoError(t, err)
 			require.Equal(t, "a greeting", prompt.Description)
 			require.JSONEq(t, `{"role":"user","content":{"type":"text","text":"Hello Ann"}}`, string(prompt.Messages[0]))
-			_, err = r.PromptGet(ctx, &mcp.PromptGetRequest{Name: "none"}, nil)
+			_, err = r.GetPrompt(ctx, &mcp.PromptGetRequest{Name: "none"}, nil)
 			require.ErrorIs(t, err, a2e.ErrMCPPromptNotFound)
 
 			var all sync.WaitGroup
@@ -365,7 +365,7 @@ func TestServers(t *testing.T) {
 				})
 			}
 			all.Wait()
-			gone, err := r.ServerUnregister(ctx, &mcp.ServerUnregisterRequest{ServerID: "box"}, nil)
+			gone, err := r.UnregisterServer(ctx, &mcp.ServerUnregisterRequest{ServerID: "box"}, nil)
 			require.NoError(t, err)
 			require.True(t, gone.OK)
 			_, err = r.call(ctx, "box__echo", `{}`, nil)
@@ -386,9 +386,9 @@ func TestNotifications(t *testing.T) {
 			require.NoError(t, err)
 			seen := 0
 			_, err = r.call(ctx, "box__steps", `{}`, &a2e.CallOptions{OnEvent: func(e a2e.Event) {
-				require.Equal(t, a2e.InOrder, e.Order)
+				require.Equal(t, a2e.OrderOK, e.Order)
 				seen++
-				require.JSONEq(t, fmt.Sprintf(`{"pct":%d,"progress":%d,"total":4,"message":"on it"}`, 25*seen, seen), string(e.Info().Data))
+				require.JSONEq(t, fmt.Sprintf(`{"pct":%d,"progress":%d,"total":4,"message":"on it"}`, 25*seen, seen), string(e.Header().Data))
 			}})
 			require.NoError(t, err)
 			for seen < 3 { // the SDK hands them on beside the result; what comes after that is no event of the call any more
@@ -402,7 +402,7 @@ func TestNotifications(t *testing.T) {
 			got, err := r.call(ctx, "box__grown", `{}`, nil)
 			require.NoError(t, err)
 			require.Equal(t, `"I am new"`, string(got.Summary))
-			sub, err := r.ResourceSubscribe(ctx, &mcp.ResourceSubscribeRequest{URI: "box:///a"}, nil)
+			sub, err := r.SubscribeResource(ctx, &mcp.ResourceSubscribeRequest{URI: "box:///a"}, nil)
 			require.NoError(t, err)
 			require.True(t, sub.OK)
 			_, err = r.call(ctx, "box__touch", `{}`, nil)

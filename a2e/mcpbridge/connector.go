@@ -23,10 +23,10 @@ type Options struct {
 	// the names that configurations give them.
 	Servers map[string]*sdk.Server
 
-	// Environment names the variables of this process that children get beside
+	// InheritedEnv names the variables of this process that children get beside
 	// those of their configuration. Nil means what they need to run at all:
 	// PATH, HOME, USER, LOGNAME, SHELL, TERM and their like.
-	Environment []string
+	InheritedEnv []string
 
 	// AllowLoopback and AllowPrivate let configurations name addresses of this
 	// host and of private networks.
@@ -39,20 +39,20 @@ type Options struct {
 	// counted and, of tools, offered. Zero means 1000.
 	MaxItems int
 
-	// ConnectTimeout bounds how long connecting may take. Zero means 30 seconds.
-	ConnectTimeout time.Duration
+	// DialTimeout bounds how long connecting may take. Zero means 30 seconds.
+	DialTimeout time.Duration
 
-	// WriteStall cuts a child off that takes nothing for so long. Zero means
+	// WriteTimeout cuts a child off that takes nothing for so long. Zero means
 	// 30 seconds.
-	WriteStall time.Duration
+	WriteTimeout time.Duration
 
 	// ProtocolVersion is the MCP version to begin with. Empty means the latest
 	// one of the SDK, which falls back by itself.
 	ProtocolVersion string
 
-	// NoSampling and NoRoots keep servers from asking the agent for answers of
+	// DisableSampling and NoRoots keep servers from asking the agent for answers of
 	// its model, and for the places where they may work.
-	NoSampling, NoRoots bool
+	DisableSampling, DisableRoots bool
 
 	// Logger receives what servers print and why connections fail. Nil is
 	// silent. It never gets headers or environments.
@@ -75,8 +75,8 @@ func NewConnector(opts *Options) *Connector {
 	if opts != nil {
 		c.opts = *opts
 	}
-	if c.opts.Environment == nil {
-		c.opts.Environment = []string{"PATH", "HOME", "USER", "LOGNAME", "SHELL", "TERM", "TMPDIR", "LANG",
+	if c.opts.InheritedEnv == nil {
+		c.opts.InheritedEnv = []string{"PATH", "HOME", "USER", "LOGNAME", "SHELL", "TERM", "TMPDIR", "LANG",
 			"SYSTEMROOT", "SYSTEMDRIVE", "TEMP", "TMP", "USERPROFILE", "APPDATA", "LOCALAPPDATA", "PATHEXT", "COMSPEC"}
 	}
 	if c.opts.MaxMessage <= 0 {
@@ -85,11 +85,11 @@ func NewConnector(opts *Options) *Connector {
 	if c.opts.MaxItems <= 0 {
 		c.opts.MaxItems = 1000
 	}
-	if c.opts.ConnectTimeout <= 0 {
-		c.opts.ConnectTimeout = 30 * time.Second
+	if c.opts.DialTimeout <= 0 {
+		c.opts.DialTimeout = 30 * time.Second
 	}
-	if c.opts.WriteStall <= 0 {
-		c.opts.WriteStall = 30 * time.Second
+	if c.opts.WriteTimeout <= 0 {
+		c.opts.WriteTimeout = 30 * time.Second
 	}
 	c.guard = &netguard.Guard{AllowLoopback: c.opts.AllowLoopback, AllowPrivate: c.opts.AllowPrivate}
 	c.log = c.opts.Logger

@@ -72,7 +72,7 @@ func TestCloseInTheMiddle(t *testing.T) {
 		failed <- err
 	}()
 	require.Equal(t, "began", <-hung)
-	gone, err := r.ServerUnregister(t.Context(), &mcp.ServerUnregisterRequest{ServerID: "box"}, nil)
+	gone, err := r.UnregisterServer(t.Context(), &mcp.ServerUnregisterRequest{ServerID: "box"}, nil)
 	require.NoError(t, err)
 	require.True(t, gone.OK)
 	require.Error(t, <-failed)
@@ -95,10 +95,10 @@ func TestServerDeath(t *testing.T) {
 			require.Equal(t, a2e.ErrMCPTransport, e.Code)
 			require.True(t, e.Retryable)
 			require.Eventually(t, func() bool {
-				list, err := r.ServerList(t.Context(), &mcp.ServerListRequest{StatusFilter: mcp.StatusDisconnected}, nil)
+				list, err := r.ListServers(t.Context(), &mcp.ServerListRequest{StatusFilter: mcp.StatusDisconnected}, nil)
 				return err == nil && len(list.Servers) == 1
 			}, 10*time.Second, 5*time.Millisecond)
-			read, err := r.ResourceRead(t.Context(), &mcp.ResourceReadRequest{URI: "box:///a"}, nil)
+			read, err := r.ReadResource(t.Context(), &mcp.ResourceReadRequest{URI: "box:///a"}, nil)
 			if !again {
 				require.ErrorIs(t, err, a2e.ErrMCPServerUnavailable)
 				return
@@ -108,7 +108,7 @@ func TestServerDeath(t *testing.T) {
 			got, err := r.call(t.Context(), "box__echo", `{"x":1}`, nil)
 			require.NoError(t, err)
 			require.JSONEq(t, `{"x":1}`, string(got.Data))
-			list, err := r.ServerList(t.Context(), &mcp.ServerListRequest{StatusFilter: mcp.StatusReady}, nil)
+			list, err := r.ListServers(t.Context(), &mcp.ServerListRequest{StatusFilter: mcp.StatusReady}, nil)
 			require.NoError(t, err)
 			require.Len(t, list.Servers, 1)
 		})
@@ -126,16 +126,16 @@ func TestReconnectWaits(t *testing.T) {
 		require.NoError(t, s.Close())
 	}
 	status := func() string {
-		list, err := r.ServerList(t.Context(), nil, nil)
+		list, err := r.ListServers(t.Context(), nil, nil)
 		require.NoError(t, err)
-		info, err := a2e.DecodeInto[mcp.ServerInfo](list.Servers[0], "")
+		info, err := a2e.DecodeModel[mcp.ServerInfo](list.Servers[0], "")
 		require.NoError(t, err)
 		return info.Status
 	}
 	require.Eventually(t, func() bool { return status() == mcp.StatusDisconnected }, 10*time.Second, time.Millisecond)
 	delete(servers, "box") // nothing reads it at the moment
 	read := func() error {
-		_, err := r.ResourceRead(t.Context(), &mcp.ResourceReadRequest{URI: "box:///a", ServerID: "box"}, nil)
+		_, err := r.ReadResource(t.Context(), &mcp.ResourceReadRequest{URI: "box:///a", ServerID: "box"}, nil)
 		return err
 	}
 	require.ErrorIs(t, read(), a2e.ErrMCPServerUnavailable)
@@ -151,7 +151,7 @@ func TestHostileChildren(t *testing.T) {
 	for kind, most := range map[string]time.Duration{"twins": 20 * time.Second, "endless": 20 * time.Second, "silent": 20 * time.Second} {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()
-			r := newRig(t, &mcpbridge.Options{MaxMessage: 1 << 20, ConnectTimeout: 2 * time.Second})
+			r := newRig(t, &mcpbridge.Options{MaxMessage: 1 << 20, DialTimeout: 2 * time.Second})
 			start := time.Now()
 			_, err := r.register(t, childConfig(t, kind))
 			require.ErrorIs(t, err, a2e.ErrMCPServerUnavailable)
@@ -208,7 +208,7 @@ func TestHeadersStayHome(t *testing.T) {
 		<-r.Context().Done()
 	}))
 	defer web.Close()
-	r := newRig(t, &mcpbridge.Options{AllowLoopback: true, ConnectTimeout: time.Second})
+	r := newRig(t, &mcpbridge.Options{AllowLoopback: true, DialTimeout: time.Second})
 	_, err := r.register(t, map[string]any{"transport": "sse", "url": web.URL, "headers": map[string]string{"X-Key": "k"}})
 	require.Error(t, err)
 	select {
@@ -232,7 +232,7 @@ func TestHostileHTTP(t *testing.T) {
 				_, _ = w.Write([]byte(body))
 			}))
 			defer web.Close()
-			r := newRig(t, &mcpbridge.Options{AllowLoopback: true, MaxMessage: 1 << 20, ConnectTimeout: 2 * time.Second})
+			r := newRig(t, &mcpbridge.Options{AllowLoopback: true, MaxMessage: 1 << 20, DialTimeout: 2 * time.Second})
 			_, err := r.register(t, map[string]any{"transport": "http", "url": web.URL})
 			require.ErrorIs(t, err, a2e.ErrMCPServerUnavailable)
 		})
@@ -269,7 +269,7 @@ func TestAskingTheAgent(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, `"file:///home/project"`, string(got.Summary))
 
-	opts.NoSampling, opts.NoRoots = true, true
+	opts.DisableSampling, opts.DisableRoots = true, true
 	r = newRig(t, opts)
 	_, err = r.register(t, config)
 	require.NoError(t, err)
@@ -286,15 +286,15 @@ func TestMissingCapabilities(t *testing.T) {
 		require.NoError(t, err)
 		require.True(t, resp.OK)
 	}
-	list, err := r.ResourceList(t.Context(), nil, nil)
+	list, err := r.ListResources(t.Context(), nil, nil)
 	require.NoError(t, err)
 	require.Len(t, list.Resources, 2)
-	prompts, err := r.PromptList(t.Context(), nil, nil)
+	prompts, err := r.ListPrompts(t.Context(), nil, nil)
 	require.NoError(t, err)
 	require.Len(t, prompts.Prompts, 1)
-	_, err = r.ResourceList(t.Context(), &mcp.ResourceListRequest{ServerID: "bare"}, nil)
+	_, err = r.ListResources(t.Context(), &mcp.ResourceListRequest{ServerID: "bare"}, nil)
 	require.ErrorIs(t, err, a2e.ErrMCPCapabilityMissing)
-	_, err = r.PromptList(t.Context(), &mcp.PromptListRequest{ServerID: "bare"}, nil)
+	_, err = r.ListPrompts(t.Context(), &mcp.PromptListRequest{ServerID: "bare"}, nil)
 	require.ErrorIs(t, err, a2e.ErrMCPCapabilityMissing)
 	all, err := r.tools.List(t.Context(), nil, nil)
 	require.NoError(t, err)

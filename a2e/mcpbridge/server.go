@@ -79,7 +79,7 @@ func (s *server) notify(method string, params any) {
 
 // open connects. It is called by one goroutine at a time.
 func (s *server) open(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, s.c.opts.ConnectTimeout)
+	ctx, cancel := context.WithTimeout(ctx, s.c.opts.DialTimeout)
 	defer cancel()
 	t, free, err := s.c.transport(s.config)
 	if err != nil {
@@ -343,7 +343,7 @@ func (s *server) Subscribe(ctx context.Context, uri string) error {
 			if err := l.Subscribe(ctx, &sdk.SubscribeParams{URI: uri}); err != nil {
 				return struct{}{}, err
 			}
-			ctx, cancel := context.WithTimeout(ctx, s.c.opts.ConnectTimeout)
+			ctx, cancel := context.WithTimeout(ctx, s.c.opts.DialTimeout)
 			defer cancel()
 			select {
 			case <-acked:

@@ -23,7 +23,7 @@ import (
 // of the configuration, which win.
 func (c *Connector) environment(config *mcp.ServerConfig) []string {
 	env := []string{} // never nil, which would mean all
-	for _, name := range c.opts.Environment {
+	for _, name := range c.opts.InheritedEnv {
 		if value, ok := os.LookupEnv(name); ok {
 			env = append(env, name+"="+value)
 		}
@@ -47,7 +47,7 @@ func startChild(cmd *exec.Cmd, c *Connector) (*child, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &child{cmd: p, stall: c.opts.WriteStall, out: &messages{
+	return &child{cmd: p, stall: c.opts.WriteTimeout, out: &messages{
 		in: lines.NewReader(p, c.opts.MaxMessage), close: p.Close, log: c.log}}, nil
 }
 

@@ -26,20 +26,20 @@ func NewClient(c *a2e.Client) (*Client, error) {
 
 // Init sends "memory/init/req" and returns the answer.
 func (c *Client) Init(ctx context.Context, r *InitRequest, opts *a2e.CallOptions) (*InitResponse, error) {
-	return a2e.Ask[InitResponse](ctx, c.client, "memory/init/req", wire.OrNew(r), opts)
+	return a2e.CallAs[InitResponse](ctx, c.client, "memory/init/req", wire.OrNew(r), opts)
 }
 
 // Store sends "memory/store/req" and returns the answer.
 func (c *Client) Store(ctx context.Context, r *StoreRequest, opts *a2e.CallOptions) (*StoreResponse, error) {
-	return a2e.Ask[StoreResponse](ctx, c.client, "memory/store/req", wire.OrNew(r), opts)
+	return a2e.CallAs[StoreResponse](ctx, c.client, "memory/store/req", wire.OrNew(r), opts)
 }
 
 // Retrieve sends "memory/retrieve/req" and returns the answer.
 func (c *Client) Retrieve(ctx context.Context, r *RetrieveRequest, opts *a2e.CallOptions) (*RetrieveResponse, error) {
-	return a2e.Ask[RetrieveResponse](ctx, c.client, "memory/retrieve/req", wire.OrNew(r), opts)
+	return a2e.CallAs[RetrieveResponse](ctx, c.client, "memory/retrieve/req", wire.OrNew(r), opts)
 }
 
 // Forget sends "memory/forget/req" and returns the answer.
 func (c *Client) Forget(ctx context.Context, r *ForgetRequest, opts *a2e.CallOptions) (*ForgetResponse, error) {
-	return a2e.Ask[ForgetResponse](ctx, c.client, "memory/forget/req", wire.OrNew(r), opts)
+	return a2e.CallAs[ForgetResponse](ctx, c.client, "memory/forget/req", wire.OrNew(r), opts)
 }

@@ -49,13 +49,13 @@ type Options struct {
 	// MaxMemories bounds the memories that a session opens; zero means 100.
 	MaxMemories int
 
-	// Owner says whose the episodic tier is. Nil means the agent id of the
+	// OwnerID says whose the episodic tier is. Nil means the agent id of the
 	// session, which an agent chooses freely unless an authenticator checks it.
-	Owner func(s *a2e.Session) string
+	OwnerID func(s *a2e.Session) string
 
-	// Match decides whether an entry fits a query. Nil means that every word
+	// Matcher decides whether an entry fits a query. Nil means that every word
 	// of the query stands in its content, key or tags, ignoring case.
-	Match func(e *Entry, query string) bool
+	Matcher func(e *Entry, query string) bool
 }
 
 // NewPlugin returns a plugin that keeps memories in three tiers (D-46).
@@ -73,16 +73,16 @@ func NewPlugin(opts *Options) *a2e.Plugin {
 	setDefault(&k.opts.MaxEntries, 10000)
 	setDefault(&k.opts.MaxBytes, 8<<20)
 	setDefault(&k.opts.MaxMemories, 100)
-	if k.opts.Owner == nil {
-		k.opts.Owner = (*a2e.Session).AgentID
+	if k.opts.OwnerID == nil {
+		k.opts.OwnerID = (*a2e.Session).AgentID
 	}
-	if k.opts.Match == nil {
-		k.opts.Match = matches
+	if k.opts.Matcher == nil {
+		k.opts.Matcher = matches
 	}
 	return &a2e.Plugin{
 		Name: k.opts.Name, Capability: Capability, Types: Types(),
 		Open: func(s *a2e.Session) (any, error) {
-			return &memories{working: store.NewMemory(), owner: sync.OnceValue(func() string { return k.opts.Owner(s) })}, nil
+			return &memories{working: store.NewMemory(), owner: sync.OnceValue(func() string { return k.opts.OwnerID(s) })}, nil
 		},
 		Routes: []a2e.Route{
 			a2e.NewRoute("memory/init/req", k.init),
@@ -113,7 +113,7 @@ type memories struct {
 type memory struct{ namespace, scope string }
 
 func (k *keeper) init(_ context.Context, call *a2e.Call, r *InitRequest) (*InitResponse, error) {
-	m := call.State().(*memories)
+	m := call.PluginState().(*memories)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if len(m.list) >= k.opts.MaxMemories {
@@ -124,7 +124,7 @@ func (k *keeper) init(_ context.Context, call *a2e.Call, r *InitRequest) (*InitR
 }
 
 // scopeText is the same for equal scopes, whatever their order.
-func scopeText(scope a2e.Object[string]) string {
+func scopeText(scope a2e.OrderedObject[string]) string {
 	sorted := slices.Clone(scope)
 	slices.SortFunc(sorted, func(a, b a2e.Member[string]) int { return strings.Compare(a.Name, b.Name) })
 	var b strings.Builder
@@ -136,7 +136,7 @@ func scopeText(scope a2e.Object[string]) string {
 
 // find returns where a tier of a memory is kept.
 func (k *keeper) find(call *a2e.Call, id string) (func(tier string) shelf, error) {
-	m := call.State().(*memories)
+	m := call.PluginState().(*memories)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	text, ok := strings.CutPrefix(id, "mem-")
@@ -166,12 +166,12 @@ func (k *keeper) store(ctx context.Context, call *a2e.Call, r *StoreRequest) (*S
 	resp := &StoreResponse{}
 	good := map[string][]record{}
 	for i, raw := range r.Entries {
-		e, err := a2e.DecodeInto[Entry](raw, "")
+		e, err := a2e.DecodeModel[Entry](raw, "")
 		if err == nil && !slices.Contains(tiers[:], e.Tier) {
-			err = a2e.Violation("tier", a2e.ReasonValue)
+			err = a2e.SchemaViolation("tier", a2e.ReasonValue)
 		}
 		if err == nil && e.TTL < 0 {
-			err = a2e.Violation("ttl", a2e.ReasonValue)
+			err = a2e.SchemaViolation("ttl", a2e.ReasonValue)
 		}
 		if err != nil {
 			var v *a2e.Error
@@ -225,12 +225,12 @@ func (k *keeper) retrieve(ctx context.Context, call *a2e.Call, r *RetrieveReques
 		for i := range list {
 			e := &list[i].Entry
 			if len(r.Keys) > 0 && !hasKey(r.Keys, e.Key) || len(r.Tags) > 0 && !overlap(r.Tags, e.Tags) ||
-				e.Score < r.MinScore || r.Query != "" && !k.opts.Match(e, r.Query) {
+				e.Score < r.MinScore || r.Query != "" && !k.opts.Matcher(e, r.Query) {
 				continue
 			}
 			resp.Total++
 			if int64(len(resp.Entries)) < r.Limit {
-				raw, err := a2e.EncodeObject(e)
+				raw, err := a2e.EncodeModel(e)
 				if err != nil {
 					return nil, err
 				}
@@ -310,7 +310,7 @@ func (s shelf) read(ctx context.Context) ([]record, store.Revision, error) {
 	now := time.Now().UnixMicro()
 	var list []record
 	for e := v.Elements(); e.Next(); {
-		rec, err := a2e.DecodeInto[record](json.RawMessage(e.Value), "")
+		rec, err := a2e.DecodeModel[record](json.RawMessage(e.Value), "")
 		if err != nil {
 			return nil, 0, fmt.Errorf("memory: stored entry: %w", err)
 		}
@@ -331,7 +331,7 @@ func (s shelf) change(ctx context.Context, edit func([]record) []record) error {
 		list = edit(list)
 		out := []byte{'['}
 		for i := range list {
-			raw, err := a2e.EncodeObject(&list[i])
+			raw, err := a2e.EncodeModel(&list[i])
 			if err != nil {
 				return err
 			}

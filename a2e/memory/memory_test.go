@@ -26,11 +26,11 @@ func connect(t *testing.T, kv store.KV, agent string, opts *memory.Options) (*me
 		o = *opts
 		o.Store = kv
 	}
-	c := a2etest.Connect(t, a2e.NewHost(nil).Add(memory.NewPlugin(&o)), &a2e.ClientOptions{AgentID: agent})
+	c := a2etest.Connect(t, a2e.NewHost(nil).AddPlugin(memory.NewPlugin(&o)), &a2e.ClientOptions{AgentID: agent})
 	m, err := memory.NewClient(c)
 	require.NoError(t, err)
 	r := a2e.New[memory.InitRequest]()
-	r.Scope = a2e.Object[string]{{Name: "user", Value: "u1"}}
+	r.Scope = a2e.OrderedObject[string]{{Name: "user", Value: "u1"}}
 	resp, err := m.Init(t.Context(), r, nil)
 	require.NoError(t, err)
 	require.True(t, resp.Success)

@@ -28,9 +28,9 @@ func Types() []a2e.Type {
 
 // An InitRequest is the message "memory/init/req".
 type InitRequest struct {
-	Namespace string             `a2e:"namespace,default=default"`
-	Scope     a2e.Object[string] `a2e:"scope"`
-	Metadata  json.RawMessage    `a2e:"metadata,object"`
+	Namespace string                    `a2e:"namespace,default=default"`
+	Scope     a2e.OrderedObject[string] `a2e:"scope"`
+	Metadata  json.RawMessage           `a2e:"metadata,object"`
 }
 
 // An InitResponse is the message "memory/init/resp".

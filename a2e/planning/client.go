@@ -24,32 +24,32 @@ func NewClient(c *a2e.Client) (*Client, error) {
 	return &Client{client: c}, nil
 }
 
-// PlanCreate sends "planning/plan/create" and returns the answer.
-func (c *Client) PlanCreate(ctx context.Context, r *PlanCreateRequest, opts *a2e.CallOptions) (*PlanCreateResponse, error) {
-	return a2e.Ask[PlanCreateResponse](ctx, c.client, "planning/plan/create", wire.OrNew(r), opts)
+// CreatePlan sends "planning/plan/create" and returns the answer.
+func (c *Client) CreatePlan(ctx context.Context, r *PlanCreateRequest, opts *a2e.CallOptions) (*PlanCreateResponse, error) {
+	return a2e.CallAs[PlanCreateResponse](ctx, c.client, "planning/plan/create", wire.OrNew(r), opts)
 }
 
-// PlanList sends "planning/plan/list" and returns the answer.
-func (c *Client) PlanList(ctx context.Context, r *PlanListRequest, opts *a2e.CallOptions) (*PlanListResponse, error) {
-	return a2e.Ask[PlanListResponse](ctx, c.client, "planning/plan/list", wire.OrNew(r), opts)
+// ListPlans sends "planning/plan/list" and returns the answer.
+func (c *Client) ListPlans(ctx context.Context, r *PlanListRequest, opts *a2e.CallOptions) (*PlanListResponse, error) {
+	return a2e.CallAs[PlanListResponse](ctx, c.client, "planning/plan/list", wire.OrNew(r), opts)
 }
 
-// TaskAdd sends "planning/task/add" and returns the answer.
-func (c *Client) TaskAdd(ctx context.Context, r *TaskAddRequest, opts *a2e.CallOptions) (*TaskAddResponse, error) {
-	return a2e.Ask[TaskAddResponse](ctx, c.client, "planning/task/add", wire.OrNew(r), opts)
+// AddTask sends "planning/task/add" and returns the answer.
+func (c *Client) AddTask(ctx context.Context, r *TaskAddRequest, opts *a2e.CallOptions) (*TaskAddResponse, error) {
+	return a2e.CallAs[TaskAddResponse](ctx, c.client, "planning/task/add", wire.OrNew(r), opts)
 }
 
-// TaskUpdate sends "planning/task/update" and returns the answer.
-func (c *Client) TaskUpdate(ctx context.Context, r *TaskUpdateRequest, opts *a2e.CallOptions) (*TaskUpdateResponse, error) {
-	return a2e.Ask[TaskUpdateResponse](ctx, c.client, "planning/task/update", wire.OrNew(r), opts)
+// UpdateTask sends "planning/task/update" and returns the answer.
+func (c *Client) UpdateTask(ctx context.Context, r *TaskUpdateRequest, opts *a2e.CallOptions) (*TaskUpdateResponse, error) {
+	return a2e.CallAs[TaskUpdateResponse](ctx, c.client, "planning/task/update", wire.OrNew(r), opts)
 }
 
-// TaskList sends "planning/task/list" and returns the answer.
-func (c *Client) TaskList(ctx context.Context, r *TaskListRequest, opts *a2e.CallOptions) (*TaskListResponse, error) {
-	return a2e.Ask[TaskListResponse](ctx, c.client, "planning/task/list", wire.OrNew(r), opts)
+// ListTasks sends "planning/task/list" and returns the answer.
+func (c *Client) ListTasks(ctx context.Context, r *TaskListRequest, opts *a2e.CallOptions) (*TaskListResponse, error) {
+	return a2e.CallAs[TaskListResponse](ctx, c.client, "planning/task/list", wire.OrNew(r), opts)
 }
 
-// PlanBoard sends "planning/plan/board" and returns the answer.
-func (c *Client) PlanBoard(ctx context.Context, r *PlanBoardRequest, opts *a2e.CallOptions) (*PlanBoardResponse, error) {
-	return a2e.Ask[PlanBoardResponse](ctx, c.client, "planning/plan/board", wire.OrNew(r), opts)
+// GetBoard sends "planning/plan/board" and returns the answer.
+func (c *Client) GetBoard(ctx context.Context, r *PlanBoardRequest, opts *a2e.CallOptions) (*PlanBoardResponse, error) {
+	return a2e.CallAs[PlanBoardResponse](ctx, c.client, "planning/plan/board", wire.OrNew(r), opts)
 }

@@ -80,7 +80,7 @@ type task struct {
 }
 
 func open(call *a2e.Call) (*desk, func()) {
-	d := call.State().(*desk)
+	d := call.PluginState().(*desk)
 	d.mu.Lock()
 	return d, d.mu.Unlock
 }

@@ -50,11 +50,11 @@ func save(_ context.Context, state any) (json.RawMessage, error) {
 		}
 		out.Plans = append(out.Plans, kept)
 	}
-	return a2e.EncodeObject(out)
+	return a2e.EncodeModel(out)
 }
 
 func restore(_ context.Context, state any, object json.RawMessage) error {
-	in, err := a2e.DecodeInto[savedDesk](object, "")
+	in, err := a2e.DecodeModel[savedDesk](object, "")
 	if err != nil {
 		return err
 	}

@@ -30,20 +30,20 @@ func (c *Client) Spawn(ctx context.Context, r *SpawnRequest, opts *a2e.CallOptio
 	if copied.SessionID == "" {
 		copied.SessionID = c.client.SessionID()
 	}
-	return a2e.Ask[SpawnResponse](ctx, c.client, "proc/spawn/req", &copied, opts)
+	return a2e.CallAs[SpawnResponse](ctx, c.client, "proc/spawn/req", &copied, opts)
 }
 
 // Write sends "proc/write/req" and returns the answer.
 func (c *Client) Write(ctx context.Context, r *WriteRequest, opts *a2e.CallOptions) (*WriteResponse, error) {
-	return a2e.Ask[WriteResponse](ctx, c.client, "proc/write/req", wire.OrNew(r), opts)
+	return a2e.CallAs[WriteResponse](ctx, c.client, "proc/write/req", wire.OrNew(r), opts)
 }
 
 // Kill sends "proc/kill/req" and returns the answer.
 func (c *Client) Kill(ctx context.Context, r *KillRequest, opts *a2e.CallOptions) (*KillResponse, error) {
-	return a2e.Ask[KillResponse](ctx, c.client, "proc/kill/req", wire.OrNew(r), opts)
+	return a2e.CallAs[KillResponse](ctx, c.client, "proc/kill/req", wire.OrNew(r), opts)
 }
 
-// Status sends "proc/status/req" and returns the answer.
-func (c *Client) Status(ctx context.Context, r *StatusRequest, opts *a2e.CallOptions) (*StatusResponse, error) {
-	return a2e.Ask[StatusResponse](ctx, c.client, "proc/status/req", wire.OrNew(r), opts)
+// GetStatus sends "proc/status/req" and returns the answer.
+func (c *Client) GetStatus(ctx context.Context, r *StatusRequest, opts *a2e.CallOptions) (*StatusResponse, error) {
+	return a2e.CallAs[StatusResponse](ctx, c.client, "proc/status/req", wire.OrNew(r), opts)
 }

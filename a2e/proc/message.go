@@ -29,12 +29,12 @@ func Types() []a2e.Type {
 
 // A SpawnRequest is the message "proc/spawn/req".
 type SpawnRequest struct {
-	SessionID string             `a2e:"session_id"` // of the handshake; empty for the one at hand
-	Cmd       []string           `a2e:"cmd"`
-	Cwd       string             `a2e:"cwd"`
-	Env       a2e.Object[string] `a2e:"env"`
-	StdinMode string             `a2e:"stdin_mode,default=pipe"`
-	Timeout   int64              `a2e:"timeout,min=0"` // seconds
+	SessionID string                    `a2e:"session_id"` // of the handshake; empty for the one at hand
+	Cmd       []string                  `a2e:"cmd"`
+	Cwd       string                    `a2e:"cwd"`
+	Env       a2e.OrderedObject[string] `a2e:"env"`
+	StdinMode string                    `a2e:"stdin_mode,default=pipe"`
+	Timeout   int64                     `a2e:"timeout,min=0"` // seconds
 }
 
 // A SpawnResponse is the message "proc/spawn/resp".

@@ -32,19 +32,19 @@ type Options struct {
 	// Name is the name of the plugin. Empty means "proc".
 	Name string
 
-	// Allow lists the programs that may be run, as agents name them. Each is
+	// AllowedCommands lists the programs that may be run, as agents name them. Each is
 	// resolved once, when the plugin is made, to an absolute path; one that
 	// is not found is an error then. There is no shell but one that is listed.
-	Allow []string
+	AllowedCommands []string
 
-	// Roots are the folders in which processes may work, symbolic links
+	// AllowedDirs are the folders in which processes may work, symbolic links
 	// resolved. An empty cwd means the first. None means a process may only
 	// work in the folder of the host, with an empty cwd.
-	Roots []string
+	AllowedDirs []string
 
-	// PassEnv names variables of the host that processes see beside those of
+	// InheritedEnv names variables of the host that processes see beside those of
 	// the request.
-	PassEnv []string
+	InheritedEnv []string
 
 	// MaxProcesses bounds the running processes of a session; zero means 10.
 	MaxProcesses int
@@ -73,7 +73,7 @@ func NewPlugin(opts *Options) (*a2e.Plugin, error) {
 	if m.opts.MaxLifetime <= 0 {
 		m.opts.MaxLifetime = time.Hour
 	}
-	for _, name := range m.opts.Allow {
+	for _, name := range m.opts.AllowedCommands {
 		path, err := exec.LookPath(name)
 		if err == nil {
 			path, err = filepath.Abs(path)
@@ -83,7 +83,7 @@ func NewPlugin(opts *Options) (*a2e.Plugin, error) {
 		}
 		m.paths[name] = path
 	}
-	for _, root := range m.opts.Roots {
+	for _, root := range m.opts.AllowedDirs {
 		real, err := filepath.Abs(root)
 		if err == nil {
 			real, err = filepath.EvalSymlinks(real)
@@ -135,7 +135,7 @@ func (m *manager) spawn(ctx context.Context, call *a2e.Call, r *SpawnRequest) (*
 	if err != nil {
 		return nil, err
 	}
-	g := call.State().(*group)
+	g := call.PluginState().(*group)
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	running := 0
@@ -171,7 +171,7 @@ func (m *manager) spawn(ctx context.Context, call *a2e.Call, r *SpawnRequest) (*
 // command makes the command of a request, or says why it must not be.
 func (m *manager) command(r *SpawnRequest) (*exec.Cmd, error) {
 	if len(r.Cmd) == 0 || r.Cmd[0] == "" {
-		return nil, a2e.Violation("cmd", a2e.ReasonRequired)
+		return nil, a2e.SchemaViolation("cmd", a2e.ReasonRequired)
 	}
 	path, ok := m.paths[r.Cmd[0]]
 	if !ok {
@@ -181,7 +181,7 @@ func (m *manager) command(r *SpawnRequest) (*exec.Cmd, error) {
 	}
 	for i, arg := range r.Cmd {
 		if strings.IndexByte(arg, 0) >= 0 {
-			return nil, a2e.Violation(fmt.Sprintf("cmd[%d]", i), a2e.ReasonValue)
+			return nil, a2e.SchemaViolation(fmt.Sprintf("cmd[%d]", i), a2e.ReasonValue)
 		}
 	}
 	dir, err := m.folder(r.Cwd)
@@ -189,14 +189,14 @@ func (m *manager) command(r *SpawnRequest) (*exec.Cmd, error) {
 		return nil, err
 	}
 	cmd := &exec.Cmd{Path: path, Args: r.Cmd, Dir: dir, Env: []string{}}
-	for _, name := range m.opts.PassEnv {
+	for _, name := range m.opts.InheritedEnv {
 		if value, ok := os.LookupEnv(name); ok {
 			cmd.Env = append(cmd.Env, name+"="+value)
 		}
 	}
 	for _, v := range r.Env {
 		if v.Name == "" || strings.ContainsAny(v.Name, "=\x00") || strings.IndexByte(v.Value, 0) >= 0 {
-			return nil, a2e.Violation("env", a2e.ReasonValue)
+			return nil, a2e.SchemaViolation("env", a2e.ReasonValue)
 		}
 		cmd.Env = append(cmd.Env, v.Name+"="+v.Value)
 	}
@@ -242,7 +242,7 @@ func (g *group) forget() {
 }
 
 func find(call *a2e.Call, id string) (*process, error) {
-	g := call.State().(*group)
+	g := call.PluginState().(*group)
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if p := g.byID[id]; p != nil {
@@ -282,7 +282,7 @@ func (m *manager) kill(_ context.Context, call *a2e.Call, r *KillRequest) (*Kill
 	switch r.Signal {
 	case "SIGTERM", "SIGKILL", "SIGINT":
 	default:
-		return nil, a2e.Violation("signal", a2e.ReasonValue)
+		return nil, a2e.SchemaViolation("signal", a2e.ReasonValue)
 	}
 	p, err := find(call, r.ProcID)
 	if err != nil {
@@ -307,7 +307,7 @@ func (m *manager) kill(_ context.Context, call *a2e.Call, r *KillRequest) (*Kill
 func (m *manager) status(_ context.Context, call *a2e.Call) (any, error) {
 	r, ok := call.Message.Body.(*StatusRequest)
 	if !ok {
-		return nil, a2e.ErrPass
+		return nil, a2e.ErrNextPlugin
 	}
 	if r.ProcID != "" {
 		p, err := find(call, r.ProcID)
@@ -322,7 +322,7 @@ func (m *manager) status(_ context.Context, call *a2e.Call) (any, error) {
 		}
 		return answer, answer.Extra.Set("procs", []json.RawMessage{raw})
 	}
-	g := call.State().(*group)
+	g := call.PluginState().(*group)
 	g.mu.Lock()
 	list := slices.Clone(g.order)
 	g.mu.Unlock()

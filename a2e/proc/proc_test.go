@@ -56,7 +56,7 @@ type watch struct {
 func connect(t *testing.T, opts *proc.Options) (*proc.Client, *watch, *a2e.Client) {
 	p, err := proc.NewPlugin(opts)
 	require.NoError(t, err)
-	client := a2etest.Connect(t, a2e.NewHost(nil).Add(p), nil)
+	client := a2etest.Connect(t, a2e.NewHost(nil).AddPlugin(p), nil)
 	w := &watch{more: make(chan struct{}, 1000)}
 	client.OnPush("proc/read/event", func(m *a2e.Message) {
 		w.mu.Lock()
@@ -103,7 +103,7 @@ func spawn(t *testing.T, c *proc.Client, r *proc.SpawnRequest) *proc.SpawnRespon
 // A process reads, writes and ends (A2E-095, A2E-097, A2E-098, A2E-100). Its
 // events may come before the answer to the spawn and then belong to that call.
 func TestProcess(t *testing.T) {
-	c, w, _ := connect(t, &proc.Options{Allow: []string{"cat", "sh"}, PassEnv: []string{"PATH"}})
+	c, w, _ := connect(t, &proc.Options{AllowedCommands: []string{"cat", "sh"}, InheritedEnv: []string{"PATH"}})
 	p := spawn(t, c, &proc.SpawnRequest{Cmd: []string{"cat"}, StdinMode: "pipe"})
 	wrote, err := c.Write(t.Context(), &proc.WriteRequest{ProcID: p.ProcID, Data: "hällo\n"}, nil)
 	require.NoError(t, err)
@@ -114,16 +114,16 @@ func TestProcess(t *testing.T) {
 	require.True(t, wrote.OK)
 	w.until(t, "stdout", `"code":0`)
 	require.Eventually(t, func() bool {
-		status, err := c.Status(t.Context(), &proc.StatusRequest{ProcID: p.ProcID}, nil)
+		status, err := c.GetStatus(t.Context(), &proc.StatusRequest{ProcID: p.ProcID}, nil)
 		return err == nil && status.Status == proc.StateStopped
 	}, 10*time.Second, time.Millisecond)
 	_, err = c.Write(t.Context(), &proc.WriteRequest{ProcID: p.ProcID, Data: "x"}, nil)
 	require.ErrorIs(t, err, a2e.ErrProcDead)
 	_, err = c.Kill(t.Context(), &proc.KillRequest{ProcID: p.ProcID, Signal: "SIGKILL"}, nil)
 	require.ErrorIs(t, err, a2e.ErrProcDead)
-	_, err = c.Status(t.Context(), &proc.StatusRequest{ProcID: "proc-9"}, nil)
+	_, err = c.GetStatus(t.Context(), &proc.StatusRequest{ProcID: "proc-9"}, nil)
 	require.ErrorIs(t, err, a2e.ErrUnknownProc)
-	all, err := c.Status(t.Context(), nil, nil)
+	all, err := c.GetStatus(t.Context(), nil, nil)
 	require.NoError(t, err)
 	require.Equal(t, "ok", all.Status)
 }
@@ -131,9 +131,9 @@ func TestProcess(t *testing.T) {
 // Output that is no text, errors and the environment.
 func TestOutput(t *testing.T) {
 	t.Setenv("A2E_SECRET", "x")
-	c, w, _ := connect(t, &proc.Options{Allow: []string{"sh"}})
+	c, w, _ := connect(t, &proc.Options{AllowedCommands: []string{"sh"}})
 	spawn(t, c, &proc.SpawnRequest{Cmd: []string{"sh", "-c", `read go; printf '\377\n'; echo "[$A2E_SECRET$OWN]" >&2; exit 3`},
-		Env: a2e.Object[string]{{Name: "OWN", Value: "mine"}}, StdinMode: "pipe"})
+		Env: a2e.OrderedObject[string]{{Name: "OWN", Value: "mine"}}, StdinMode: "pipe"})
 	_, err := c.Write(t.Context(), &proc.WriteRequest{ProcID: "proc-1", Data: "go\n"}, nil)
 	require.NoError(t, err)
 	w.until(t, "stderr", "[mine]")
@@ -144,7 +144,7 @@ func TestOutput(t *testing.T) {
 // Killing ends the whole group; time limits and the end of the session too
 // (A2E-099, A2E-101, A2E-108, D-52).
 func TestKill(t *testing.T) {
-	c, w, client := connect(t, &proc.Options{Allow: []string{"sleep"}, MaxProcesses: 2})
+	c, w, client := connect(t, &proc.Options{AllowedCommands: []string{"sleep"}, MaxProcesses: 2})
 	p := spawn(t, c, &proc.SpawnRequest{Cmd: []string{"sleep", "100"}, StdinMode: "null"})
 	q := spawn(t, c, &proc.SpawnRequest{Cmd: []string{"sleep", "100"}, Timeout: 1})
 	_, err := c.Spawn(t.Context(), &proc.SpawnRequest{Cmd: []string{"sleep", "1"}}, nil)
@@ -159,7 +159,7 @@ func TestKill(t *testing.T) {
 	require.True(t, killed.OK)
 	require.Equal(t, proc.StateStopped, killed.State)
 	require.Eventually(t, func() bool {
-		status, err := c.Status(t.Context(), &proc.StatusRequest{ProcID: q.ProcID}, nil)
+		status, err := c.GetStatus(t.Context(), &proc.StatusRequest{ProcID: q.ProcID}, nil)
 		return err == nil && status.Status == proc.StateTimedOut
 	}, 10*time.Second, 20*time.Millisecond)
 	w.mu.Lock()
@@ -194,7 +194,7 @@ func TestDenied(t *testing.T) {
 	root := t.TempDir()
 	require.NoError(t, os.Symlink("/", filepath.Join(root, "out")))
 	require.NoError(t, os.Mkdir(filepath.Join(root, "in"), 0o700))
-	c, w, _ := connect(t, &proc.Options{Allow: []string{"pwd"}, Roots: []string{root}})
+	c, w, _ := connect(t, &proc.Options{AllowedCommands: []string{"pwd"}, AllowedDirs: []string{root}})
 	for _, r := range []*proc.SpawnRequest{
 		{Cmd: []string{"sh", "-c", "true"}},
 		{Cmd: []string{"/bin/pwd"}},
@@ -209,23 +209,23 @@ func TestDenied(t *testing.T) {
 	for _, r := range []*proc.SpawnRequest{
 		{},
 		{Cmd: []string{"pwd", "a\x00b"}},
-		{Cmd: []string{"pwd"}, Env: a2e.Object[string]{{Name: "A=B", Value: "1"}}},
+		{Cmd: []string{"pwd"}, Env: a2e.OrderedObject[string]{{Name: "A=B", Value: "1"}}},
 	} {
 		_, err := c.Spawn(t.Context(), r, nil)
 		require.ErrorIs(t, err, a2e.ErrSchemaViolation)
 	}
 	spawn(t, c, &proc.SpawnRequest{Cmd: []string{"pwd"}, Cwd: "in"})
 	require.Eventually(t, func() bool {
-		s, err := c.Status(t.Context(), &proc.StatusRequest{ProcID: "proc-1"}, nil)
+		s, err := c.GetStatus(t.Context(), &proc.StatusRequest{ProcID: "proc-1"}, nil)
 		return err == nil && s.Status == proc.StateStopped
 	}, 10*time.Second, time.Millisecond)
 	_ = w
 	none, _, _ := connect(t, nil)
 	_, err := none.Spawn(t.Context(), &proc.SpawnRequest{Cmd: []string{"ls"}}, nil)
 	require.ErrorIs(t, err, a2e.ErrUnauthorized)
-	_, err = proc.NewPlugin(&proc.Options{Allow: []string{"no-such-program-here"}})
+	_, err = proc.NewPlugin(&proc.Options{AllowedCommands: []string{"no-such-program-here"}})
 	require.Error(t, err)
-	_, err = proc.NewPlugin(&proc.Options{Roots: []string{"/no/such/folder"}})
+	_, err = proc.NewPlugin(&proc.Options{AllowedDirs: []string{"/no/such/folder"}})
 	require.Error(t, err)
 }
 
@@ -243,8 +243,8 @@ func TestEscapedProcess(t *testing.T) {
 					_ = syscall.Kill(left, syscall.SIGKILL)
 				}
 			}) // after the session has ended
-			c, w, _ := connect(t, &proc.Options{Allow: []string{exe}})
-			started := spawn(t, c, &proc.SpawnRequest{Cmd: []string{exe}, Env: a2e.Object[string]{{Name: escape, Value: "1"}}})
+			c, w, _ := connect(t, &proc.Options{AllowedCommands: []string{exe}})
+			started := spawn(t, c, &proc.SpawnRequest{Cmd: []string{exe}, Env: a2e.OrderedObject[string]{{Name: escape, Value: "1"}}})
 			w.until(t, "stdout", "left")
 			w.mu.Lock()
 			text := string(w.events[0].Data)

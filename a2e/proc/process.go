@@ -138,7 +138,7 @@ func (p *process) push(stream string, data any) {
 	if err != nil {
 		return
 	}
-	_ = p.group.session.Push(p.group.session.Context(), "proc/read/event", &ReadEvent{Kind: a2e.EventStatus, ReqID: p.reqID,
+	_ = p.group.session.Send(p.group.session.Context(), "proc/read/event", &ReadEvent{Kind: a2e.EventStatus, ReqID: p.reqID,
 		Data: raw, Seq: seq, ProcID: p.id, StreamType: stream}) // a session that is gone needs no events
 }
 
@@ -203,6 +203,6 @@ func (p *process) write(ctx context.Context, data string, eof bool) error {
 // describe returns the process as a [Status].
 func (p *process) describe() (json.RawMessage, error) {
 	state, code := p.now()
-	return a2e.EncodeObject(&Status{ProcID: p.id, Cmd: p.text, State: state, PID: int64(p.cmd.Process.Pid), ExitCode: code,
+	return a2e.EncodeModel(&Status{ProcID: p.id, Cmd: p.text, State: state, PID: int64(p.cmd.Process.Pid), ExitCode: code,
 		StartedAt: a2e.Seconds(p.began)})
 }

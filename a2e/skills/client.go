@@ -26,10 +26,10 @@ func NewClient(c *a2e.Client) (*Client, error) {
 
 // Discover sends "skill/discover/req" and returns the answer.
 func (c *Client) Discover(ctx context.Context, r *DiscoverRequest, opts *a2e.CallOptions) (*DiscoverResponse, error) {
-	return a2e.Ask[DiscoverResponse](ctx, c.client, "skill/discover/req", wire.OrNew(r), opts)
+	return a2e.CallAs[DiscoverResponse](ctx, c.client, "skill/discover/req", wire.OrNew(r), opts)
 }
 
 // Call sends "skill/call/req" and returns the answer.
 func (c *Client) Call(ctx context.Context, r *CallRequest, opts *a2e.CallOptions) (*CallResponse, error) {
-	return a2e.Ask[CallResponse](ctx, c.client, "skill/call/req", wire.OrNew(r), opts)
+	return a2e.CallAs[CallResponse](ctx, c.client, "skill/call/req", wire.OrNew(r), opts)
 }

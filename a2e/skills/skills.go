@@ -82,9 +82,9 @@ type Options struct {
 	// Name is the name of the plugin. Empty means "skills".
 	Name string
 
-	// AllowOverride decides whether a call may bring its own model and
+	// OverrideAuthorizer decides whether a call may bring its own model and
 	// credentials. Nil refuses that.
-	AllowOverride func(ctx context.Context, call *a2e.Call, c *LLMConfig) bool
+	OverrideAuthorizer func(ctx context.Context, call *a2e.Call, c *LLMConfig) bool
 }
 
 // A Set holds skills and serves them as a plugin.
@@ -196,7 +196,7 @@ func (s *Set) run(ctx context.Context, call *a2e.Call, r *CallRequest) (*Result,
 	if e == nil || e.Definition.Status != StatusPublished {
 		return nil, failure(a2e.ErrUnknownSkill, r.Name, "there is no such skill")
 	}
-	if r.LLMOverride != nil && (s.opts.AllowOverride == nil || !s.opts.AllowOverride(ctx, call, r.LLMOverride)) {
+	if r.LLMOverride != nil && (s.opts.OverrideAuthorizer == nil || !s.opts.OverrideAuthorizer(ctx, call, r.LLMOverride)) {
 		err := failure(a2e.ErrUnauthorized, r.Name, "the model cannot be chosen here")
 		err.Field, err.Reason = "llm_override", "not_allowed"
 		return nil, err
@@ -206,7 +206,7 @@ func (s *Set) run(ctx context.Context, call *a2e.Call, r *CallRequest) (*Result,
 		arguments = json.RawMessage("{}")
 	}
 	if e.input != nil && !schema.Fits(e.input, arguments) {
-		err := a2e.Violation("arguments", a2e.ReasonValue)
+		err := a2e.SchemaViolation("arguments", a2e.ReasonValue)
 		err.Capability = Capability
 		return nil, err
 	}

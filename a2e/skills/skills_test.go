@@ -21,7 +21,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func newSet() *skills.Set {
 	category := "text"
-	set := skills.NewSet(&skills.Options{AllowOverride: func(_ context.Context, _ *a2e.Call, c *skills.LLMConfig) bool {
+	set := skills.NewSet(&skills.Options{OverrideAuthorizer: func(_ context.Context, _ *a2e.Call, c *skills.LLMConfig) bool {
 		return c.ProviderName == "good"
 	}})
 	set.Add(skills.Skill{
@@ -53,8 +53,8 @@ func newSet() *skills.Set {
 // Discovery, calls, events in the stream and in the result (A2E-113, A2E-114,
 // A2E-115), and no credentials on the wire (A2E-151).
 func TestSkills(t *testing.T) {
-	client := a2etest.Connect(t, a2e.NewHost(nil).Add(newSet().Plugin()), &a2e.ClientOptions{Capabilities: []string{"skills"}})
-	require.True(t, client.Has("skill"), "the alias is answered canonically (D-23)")
+	client := a2etest.Connect(t, a2e.NewHost(nil).AddPlugin(newSet().Plugin()), &a2e.ClientOptions{Capabilities: []string{"skills"}})
+	require.True(t, client.HasCapability("skill"), "the alias is answered canonically (D-23)")
 	c, err := skills.NewClient(client)
 	require.NoError(t, err)
 	ctx := t.Context()
@@ -139,7 +139,7 @@ func TestSharedResult(t *testing.T) {
 		}
 		return shared, nil
 	}})
-	c, err := skills.NewClient(a2etest.Connect(t, a2e.NewHost(nil).Add(set.Plugin()), nil))
+	c, err := skills.NewClient(a2etest.Connect(t, a2e.NewHost(nil).AddPlugin(set.Plugin()), nil))
 	require.NoError(t, err)
 	for range 2 {
 		r := a2e.New[skills.CallRequest]()

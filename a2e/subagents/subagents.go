@@ -53,8 +53,8 @@ type Options struct {
 	// MaxDepth bounds how deep subagents have subagents; zero means 4.
 	MaxDepth int
 
-	// MaxTime bounds one task; zero means 10 minutes. A config may ask for less.
-	MaxTime time.Duration
+	// MaxRunTime bounds one task; zero means 10 minutes. A config may ask for less.
+	MaxRunTime time.Duration
 }
 
 // NewPlugin returns a plugin that serves both families of messages, with
@@ -73,8 +73,8 @@ func NewPlugin(runner Runner, opts *Options) *a2e.Plugin {
 	if k.opts.MaxDepth <= 0 {
 		k.opts.MaxDepth = 4
 	}
-	if k.opts.MaxTime <= 0 {
-		k.opts.MaxTime = 10 * time.Minute
+	if k.opts.MaxRunTime <= 0 {
+		k.opts.MaxRunTime = 10 * time.Minute
 	}
 	return &a2e.Plugin{
 		Name: k.opts.Name, Capability: Capability, Types: Types(),
@@ -192,7 +192,7 @@ func (k *keeper) begin(c *crew, id string, task *Task) (*agent, error) {
 	case a.config.MaxSteps > 0 && int64(a.steps) >= a.config.MaxSteps:
 		return nil, fault("max_steps", "the subagent has done all it may")
 	}
-	limit := k.opts.MaxTime
+	limit := k.opts.MaxRunTime
 	if s := a.config.TimeoutSeconds; s > 0 && s < int64(limit/time.Second) {
 		limit = time.Duration(s) * time.Second
 	}
@@ -301,7 +301,7 @@ func (c *crew) wait(ctx context.Context, id string) (agent, error) {
 func (k *keeper) spawn(_ context.Context, call *a2e.Call, r *SpawnRequest) (*SpawnResponse, error) {
 	config := *a2e.New[Config]()
 	config.Name, config.Role, config.Model, config.MaxSteps, config.Metadata = r.Name, &r.Role, r.Model, r.MaxSteps, r.Metadata
-	a, err := k.add(call.State().(*crew), config, "")
+	a, err := k.add(call.PluginState().(*crew), config, "")
 	if err != nil {
 		return nil, err
 	}
@@ -309,7 +309,7 @@ func (k *keeper) spawn(_ context.Context, call *a2e.Call, r *SpawnRequest) (*Spa
 }
 
 func (k *keeper) delegate(_ context.Context, call *a2e.Call, r *DelegateRequest) (*DelegateResponse, error) {
-	_, err := k.begin(call.State().(*crew), r.SubagentID, &Task{Name: r.TaskName, Instruction: r.Instruction, SuccessCriteria: r.SuccessCriteria})
+	_, err := k.begin(call.PluginState().(*crew), r.SubagentID, &Task{Name: r.TaskName, Instruction: r.Instruction, SuccessCriteria: r.SuccessCriteria})
 	if err != nil {
 		return nil, err
 	}
@@ -317,7 +317,7 @@ func (k *keeper) delegate(_ context.Context, call *a2e.Call, r *DelegateRequest)
 }
 
 func (k *keeper) await(ctx context.Context, call *a2e.Call, r *AwaitRequest) (*AwaitResponse, error) {
-	a, err := call.State().(*crew).wait(ctx, r.SubagentID)
+	a, err := call.PluginState().(*crew).wait(ctx, r.SubagentID)
 	if err != nil {
 		return nil, err
 	}
@@ -333,8 +333,8 @@ func textOrNil(s string) *string {
 
 func (k *keeper) list(_ context.Context, call *a2e.Call, _ *ListRequest) (*ListResponse, error) {
 	resp := &ListResponse{}
-	for _, info := range call.State().(*crew).infos() {
-		raw, err := a2e.EncodeObject(&info)
+	for _, info := range call.PluginState().(*crew).infos() {
+		raw, err := a2e.EncodeModel(&info)
 		if err != nil {
 			return nil, err
 		}
@@ -358,7 +358,7 @@ func (c *crew) infos() []Info {
 }
 
 func (k *keeper) terminate(_ context.Context, call *a2e.Call, r *TerminateRequest) (*TerminateResponse, error) {
-	if err := call.State().(*crew).stop(r.SubagentID, StatusTerminated); err != nil {
+	if err := call.PluginState().(*crew).stop(r.SubagentID, StatusTerminated); err != nil {
 		return nil, err
 	}
 	return &TerminateResponse{Success: true, SubagentID: r.SubagentID}, nil

@@ -42,7 +42,7 @@ func connect(t *testing.T) (*subagents.Client, *a2e.Client) {
 		}
 		return json.RawMessage(`{"by":"` + agent.Name + `"}`), nil
 	})
-	client := a2etest.Connect(t, a2e.NewHost(nil).Add(subagents.NewPlugin(runner, &subagents.Options{MaxAgents: 4, MaxDepth: 2})), nil)
+	client := a2etest.Connect(t, a2e.NewHost(nil).AddPlugin(subagents.NewPlugin(runner, &subagents.Options{MaxAgents: 4, MaxDepth: 2})), nil)
 	c, err := subagents.NewClient(client)
 	require.NoError(t, err)
 	return c, client
@@ -121,7 +121,7 @@ func TestTree(t *testing.T) {
 		make := func(parent *string) (*subagents.SubagentSpawnResponse, error) {
 			config := *a2e.New[subagents.Config]()
 			config.Name, config.Model = "n", "m"
-			return c.SubagentSpawn(ctx, &subagents.SubagentSpawnRequest{Agent: config, ParentAgentID: parent}, nil)
+			return c.SpawnSubagent(ctx, &subagents.SubagentSpawnRequest{Agent: config, ParentAgentID: parent}, nil)
 		}
 		root, err := make(nil)
 		require.NoError(t, err)
@@ -130,31 +130,31 @@ func TestTree(t *testing.T) {
 		_, err = make(&child.SubagentID)
 		require.ErrorContains(t, err, "too_deep")
 		for _, id := range []string{root.SubagentID, child.SubagentID} {
-			_, err = c.SubagentDelegate(ctx, &subagents.SubagentDelegateRequest{SubagentID: id, Task: subagents.Task{Name: "wait"}}, nil)
+			_, err = c.DelegateSubagent(ctx, &subagents.SubagentDelegateRequest{SubagentID: id, Task: subagents.Task{Name: "wait"}}, nil)
 			require.NoError(t, err)
 		}
-		require.NoError(t, c.SubagentCancel(ctx, &subagents.SubagentCancelRequest{SubagentID: root.SubagentID}))
-		got, err := c.SubagentAwait(ctx, &subagents.SubagentAwaitRequest{SubagentID: child.SubagentID}, nil)
+		require.NoError(t, c.CancelSubagent(ctx, &subagents.SubagentCancelRequest{SubagentID: root.SubagentID}))
+		got, err := c.AwaitSubagent(ctx, &subagents.SubagentAwaitRequest{SubagentID: child.SubagentID}, nil)
 		require.NoError(t, err)
 		require.Equal(t, subagents.StatusCancelled, got.Status)
 		synctest.Wait()
 		require.Len(t, events, 1)
 		require.JSONEq(t, `{"status":"CANCELLED"}`, string(events[0].Content))
-		_, err = c.SubagentDelegate(ctx, &subagents.SubagentDelegateRequest{SubagentID: child.SubagentID, Task: subagents.Task{Name: "work"}}, nil)
+		_, err = c.DelegateSubagent(ctx, &subagents.SubagentDelegateRequest{SubagentID: child.SubagentID, Task: subagents.Task{Name: "work"}}, nil)
 		require.NoError(t, err)
-		_, err = c.SubagentAwait(ctx, &subagents.SubagentAwaitRequest{SubagentID: child.SubagentID}, nil)
+		_, err = c.AwaitSubagent(ctx, &subagents.SubagentAwaitRequest{SubagentID: child.SubagentID}, nil)
 		require.NoError(t, err)
-		merged, err := c.SubagentMerge(ctx, &subagents.SubagentMergeRequest{SubagentIDs: []string{root.SubagentID, child.SubagentID}}, nil)
+		merged, err := c.MergeSubagents(ctx, &subagents.SubagentMergeRequest{SubagentIDs: []string{root.SubagentID, child.SubagentID}}, nil)
 		require.NoError(t, err)
 		require.JSONEq(t, `{"`+root.SubagentID+`":null,"`+child.SubagentID+`":{"by":"n"}}`, string(merged.MergedResult))
-		require.NoError(t, c.SubagentTerminate(ctx, &subagents.SubagentTerminateRequest{SubagentID: child.SubagentID}))
+		require.NoError(t, c.TerminateSubagent(ctx, &subagents.SubagentTerminateRequest{SubagentID: child.SubagentID}))
 		synctest.Wait()
-		list, err := c.SubagentList(ctx, nil, nil)
+		list, err := c.ListSubagents(ctx, nil, nil)
 		require.NoError(t, err)
 		require.Len(t, list.Subagents, 2)
 		require.Equal(t, root.SubagentID, *list.Subagents[1].ParentAgentID)
 		require.Equal(t, subagents.StatusTerminated, list.Subagents[1].Status)
-		require.NoError(t, c.SubagentCancel(ctx, &subagents.SubagentCancelRequest{SubagentID: "nobody"}))
+		require.NoError(t, c.CancelSubagent(ctx, &subagents.SubagentCancelRequest{SubagentID: "nobody"}))
 	})
 }
 
@@ -176,7 +176,7 @@ func TestTaskAfterCancel(t *testing.T) {
 		}
 		require.NoError(t, delegate("linger"))
 		synctest.Wait()
-		require.NoError(t, c.SubagentCancel(ctx, &subagents.SubagentCancelRequest{SubagentID: id}))
+		require.NoError(t, c.CancelSubagent(ctx, &subagents.SubagentCancelRequest{SubagentID: id}))
 		require.ErrorContains(t, delegate("work"), "busy")
 		got := await()
 		require.Equal(t, subagents.StatusCancelled, got.Status)

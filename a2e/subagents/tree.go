@@ -33,12 +33,12 @@ func quiet[Req any](name string, fn func(c *crew, r *Req) error) a2e.Route {
 	return a2e.Route{Type: a2e.TypeOf[Req](name), Handler: a2e.HandlerFunc(func(_ context.Context, call *a2e.Call) (any, error) {
 		r, ok := call.Message.Body.(*Req)
 		if !ok {
-			return nil, a2e.ErrPass
+			return nil, a2e.ErrNextPlugin
 		}
-		if err := fn(call.State().(*crew), r); err != nil {
+		if err := fn(call.PluginState().(*crew), r); err != nil {
 			return nil, err
 		}
-		return a2e.NoAnswer, nil
+		return a2e.NoResponse, nil
 	})}
 }
 
@@ -47,7 +47,7 @@ func (c *crew) report(id, status string) error {
 	if err := c.stop(id, status); err != nil {
 		return err
 	}
-	return c.session.Push(c.session.Context(), "SUBAGENT_EVENT",
+	return c.session.Send(c.session.Context(), "SUBAGENT_EVENT",
 		&SubagentEvent{SubagentID: id, Event: "status", Content: json.RawMessage(`{"status":"` + status + `"}`)})
 }
 
@@ -56,7 +56,7 @@ func (k *keeper) treeSpawn(_ context.Context, call *a2e.Call, r *SubagentSpawnRe
 	if r.ParentAgentID != nil {
 		parent = *r.ParentAgentID
 	}
-	a, err := k.add(call.State().(*crew), r.Agent, parent)
+	a, err := k.add(call.PluginState().(*crew), r.Agent, parent)
 	if err != nil {
 		return nil, err
 	}
@@ -64,14 +64,14 @@ func (k *keeper) treeSpawn(_ context.Context, call *a2e.Call, r *SubagentSpawnRe
 }
 
 func (k *keeper) treeDelegate(_ context.Context, call *a2e.Call, r *SubagentDelegateRequest) (*SubagentDelegateResponse, error) {
-	if _, err := k.begin(call.State().(*crew), r.SubagentID, &r.Task); err != nil {
+	if _, err := k.begin(call.PluginState().(*crew), r.SubagentID, &r.Task); err != nil {
 		return nil, err
 	}
 	return &SubagentDelegateResponse{Accepted: true, Status: StatusRunning}, nil
 }
 
 func (k *keeper) treeAwait(ctx context.Context, call *a2e.Call, r *SubagentAwaitRequest) (*SubagentAwaitResponse, error) {
-	a, err := call.State().(*crew).wait(ctx, r.SubagentID)
+	a, err := call.PluginState().(*crew).wait(ctx, r.SubagentID)
 	if err != nil {
 		return nil, err
 	}
@@ -79,13 +79,13 @@ func (k *keeper) treeAwait(ctx context.Context, call *a2e.Call, r *SubagentAwait
 }
 
 func (k *keeper) treeList(_ context.Context, call *a2e.Call, _ *SubagentListRequest) (*SubagentListResponse, error) {
-	return &SubagentListResponse{Subagents: call.State().(*crew).infos()}, nil
+	return &SubagentListResponse{Subagents: call.PluginState().(*crew).infos()}, nil
 }
 
 // treeMerge joins the results of subagents as an object by their ids. The other
 // strategies need a model and are the runner's own.
 func (k *keeper) treeMerge(_ context.Context, call *a2e.Call, r *SubagentMergeRequest) (*SubagentMergeResponse, error) {
-	c := call.State().(*crew)
+	c := call.PluginState().(*crew)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var merged a2e.Members

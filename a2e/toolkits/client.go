@@ -26,10 +26,10 @@ func NewClient(c *a2e.Client) (*Client, error) {
 
 // List sends "toolkit/list/req" and returns the answer.
 func (c *Client) List(ctx context.Context, r *ListRequest, opts *a2e.CallOptions) (*ListResponse, error) {
-	return a2e.Ask[ListResponse](ctx, c.client, "toolkit/list/req", wire.OrNew(r), opts)
+	return a2e.CallAs[ListResponse](ctx, c.client, "toolkit/list/req", wire.OrNew(r), opts)
 }
 
 // Configure sends "toolkit/configure/req" and returns the answer.
 func (c *Client) Configure(ctx context.Context, r *ConfigureRequest, opts *a2e.CallOptions) (*ConfigureResponse, error) {
-	return a2e.Ask[ConfigureResponse](ctx, c.client, "toolkit/configure/req", wire.OrNew(r), opts)
+	return a2e.CallAs[ConfigureResponse](ctx, c.client, "toolkit/configure/req", wire.OrNew(r), opts)
 }

@@ -36,8 +36,8 @@ type Toolkit struct {
 	Configure func(ctx context.Context, s *a2e.Session, config json.RawMessage) error
 }
 
-// ErrPartial makes the answer say that a configuration was accepted in part.
-var ErrPartial = errors.New("toolkits: configured in part")
+// ErrPartialConfig makes the answer say that a configuration was accepted in part.
+var ErrPartialConfig = errors.New("toolkits: configured in part")
 
 // NewPlugin returns a plugin that lists and configures toolkits. Configurations
 // are never logged. It fails if a schema is none.
@@ -80,7 +80,7 @@ type configured struct {
 }
 
 func (b *box) list(_ context.Context, call *a2e.Call, r *ListRequest) (*ListResponse, error) {
-	c := call.State().(*configured)
+	c := call.PluginState().(*configured)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	resp := &ListResponse{}
@@ -135,7 +135,7 @@ func (b *box) configure(ctx context.Context, call *a2e.Call, r *ConfigureRequest
 		err := k.Configure(ctx, call.Session, config)
 		var e *a2e.Error
 		switch {
-		case errors.Is(err, ErrPartial):
+		case errors.Is(err, ErrPartialConfig):
 			status = StatusPartial
 		case errors.As(err, &e):
 			return answer(StatusError, e.Message)
@@ -143,7 +143,7 @@ func (b *box) configure(ctx context.Context, call *a2e.Call, r *ConfigureRequest
 			return answer(StatusError, "the configuration failed")
 		}
 	}
-	c := call.State().(*configured)
+	c := call.PluginState().(*configured)
 	c.mu.Lock()
 	c.names[k.Definition.Name] = true
 	c.mu.Unlock()

@@ -30,7 +30,7 @@ func TestToolkits(t *testing.T) {
 		Configure: func(_ context.Context, _ *a2e.Session, config json.RawMessage) error {
 			switch {
 			case bytes.Contains(config, []byte("half")):
-				return toolkits.ErrPartial
+				return toolkits.ErrPartialConfig
 			case bytes.Contains(config, []byte("refuse")):
 				return a2e.NewError(a2e.ErrUnauthorized, "key is not valid")
 			case bytes.Contains(config, []byte("crash")):
@@ -40,7 +40,7 @@ func TestToolkits(t *testing.T) {
 		}}, toolkits.Toolkit{Definition: toolkits.Definition{Name: "free"}})
 	require.NoError(t, err)
 	var log bytes.Buffer
-	h := a2e.NewHost(&a2e.HostOptions{Logger: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))}).Add(p)
+	h := a2e.NewHost(&a2e.HostOptions{Logger: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))}).AddPlugin(p)
 	client := a2etest.Connect(t, h, nil)
 	c, err := toolkits.NewClient(client)
 	require.NoError(t, err)

@@ -12,10 +12,10 @@ import (
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
 
-// CheckArguments holds the arguments of a call against the parameters of a tool
+// ValidateArguments holds the arguments of a call against the parameters of a tool
 // (D-32). Arguments that no parameter names pass. The error is an [*a2e.Error]
 // with a field below "arguments".
-func CheckArguments(parameters []Parameter, arguments json.RawMessage) error {
+func ValidateArguments(parameters []Parameter, arguments json.RawMessage) error {
 	v, err := strictjson.Check(arguments, strictjson.Options{MaxDepth: 10000})
 	if err != nil || !v.IsObject() {
 		return refuse("arguments", a2e.ReasonType)
@@ -29,7 +29,7 @@ func CheckArguments(parameters []Parameter, arguments json.RawMessage) error {
 }
 
 func refuse(field, reason string) error {
-	err := a2e.Violation(field, reason)
+	err := a2e.SchemaViolation(field, reason)
 	err.Capability = Capability
 	return err
 }
@@ -83,8 +83,8 @@ func enumText(v strictjson.Value) string {
 	return string(strictjson.AppendCompact(nil, v))
 }
 
-// Search returns the tools that a list request asks for, in their order (D-33).
-func Search(list []Definition, r *ListRequest) []Definition {
+// FilterDefinitions returns the tools that a list request asks for, in their order (D-33).
+func FilterDefinitions(list []Definition, r *ListRequest) []Definition {
 	var found []Definition
 	query := strings.ToLower(r.Query)
 	for i := range list {

@@ -26,10 +26,10 @@ func NewClient(c *a2e.Client) (*Client, error) {
 
 // List sends "tool/list/req" and returns the answer.
 func (c *Client) List(ctx context.Context, r *ListRequest, opts *a2e.CallOptions) (*ListResponse, error) {
-	return a2e.Ask[ListResponse](ctx, c.client, "tool/list/req", wire.OrNew(r), opts)
+	return a2e.CallAs[ListResponse](ctx, c.client, "tool/list/req", wire.OrNew(r), opts)
 }
 
 // Call sends "tool/call/req" and returns the answer.
 func (c *Client) Call(ctx context.Context, r *CallRequest, opts *a2e.CallOptions) (*CallResponse, error) {
-	return a2e.Ask[CallResponse](ctx, c.client, "tool/call/req", wire.OrNew(r), opts)
+	return a2e.CallAs[CallResponse](ctx, c.client, "tool/call/req", wire.OrNew(r), opts)
 }

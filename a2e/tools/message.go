@@ -78,12 +78,12 @@ type Definition struct {
 
 // A Parameter describes one argument or result of a tool, in a subset of JSON Schema.
 type Parameter struct {
-	Name        string                `a2e:"name,required"`
-	Type        string                `a2e:"type,required"`
-	Description string                `a2e:"description,required"`
-	Required    bool                  `a2e:"required"`
-	Enum        []string              `a2e:"enum,nullable"`
-	Properties  a2e.Object[Parameter] `a2e:"properties,nullable"`
+	Name        string                       `a2e:"name,required"`
+	Type        string                       `a2e:"type,required"`
+	Description string                       `a2e:"description,required"`
+	Required    bool                         `a2e:"required"`
+	Enum        []string                     `a2e:"enum,nullable"`
+	Properties  a2e.OrderedObject[Parameter] `a2e:"properties,nullable"`
 
 	Extra a2e.Members // what the catalogue does not name
 }

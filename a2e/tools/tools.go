@@ -61,17 +61,17 @@ type Options struct {
 	// Name is the name of the plugin. Empty means "tools".
 	Name string
 
-	// Allow decides about each call before it runs. False is tool_denied. Nil
+	// Authorizer decides about each call before it runs. False is tool_denied. Nil
 	// allows every tool.
-	Allow func(ctx context.Context, call *a2e.Call, tool *Definition, arguments json.RawMessage) bool
+	Authorizer func(ctx context.Context, call *a2e.Call, tool *Definition, arguments json.RawMessage) bool
 
-	// Session returns further tools of the session that a call belongs to, such
+	// SessionTools returns further tools of the session that a call belongs to, such
 	// as those of its MCP servers. They come after the tools of the set, whose
 	// names they cannot take over.
-	Session func(ctx context.Context, call *a2e.Call) []Tool
+	SessionTools func(ctx context.Context, call *a2e.Call) []Tool
 
-	// Search replaces the search of a list request, for better ranking.
-	Search func(list []Definition, r *ListRequest) []Definition
+	// Searcher replaces the search of a list request, for better ranking.
+	Searcher func(list []Definition, r *ListRequest) []Definition
 }
 
 // A Set holds tools and serves them as a plugin. Its methods may be called from
@@ -93,8 +93,8 @@ func NewSet(opts *Options) *Set {
 	if s.opts.Name == "" {
 		s.opts.Name = Capability
 	}
-	if s.opts.Search == nil {
-		s.opts.Search = Search
+	if s.opts.Searcher == nil {
+		s.opts.Searcher = FilterDefinitions
 	}
 	return s
 }
@@ -155,15 +155,15 @@ func (s *Set) list(ctx context.Context, call *a2e.Call, r *ListRequest) (*ListRe
 	for _, t := range s.session(ctx, call) {
 		all = append(all, t.Definition)
 	}
-	return &ListResponse{Tools: s.opts.Search(all, r)}, nil
+	return &ListResponse{Tools: s.opts.Searcher(all, r)}, nil
 }
 
 // session returns the further tools of a session.
 func (s *Set) session(ctx context.Context, call *a2e.Call) []Tool {
-	if s.opts.Session == nil {
+	if s.opts.SessionTools == nil {
 		return nil
 	}
-	own := slices.Clone(s.opts.Session(ctx, call)) // which may be the same list each time
+	own := slices.Clone(s.opts.SessionTools(ctx, call)) // which may be the same list each time
 	return slices.DeleteFunc(own, func(t Tool) bool {
 		return t.Run == nil || s.tool(t.Definition.Name) != nil
 	})
@@ -210,10 +210,10 @@ func (s *Set) run(ctx context.Context, call *a2e.Call, name string, arguments js
 	if t == nil {
 		return failure(a2e.ErrUnknownTool, name, "there is no such tool")
 	}
-	if s.opts.Allow != nil && !s.opts.Allow(ctx, call, &t.Definition, arguments) {
+	if s.opts.Authorizer != nil && !s.opts.Authorizer(ctx, call, &t.Definition, arguments) {
 		return failure(a2e.ErrToolDenied, name, "the tool is not allowed here")
 	}
-	if err := CheckArguments(t.Definition.InputParameters, arguments); err != nil {
+	if err := ValidateArguments(t.Definition.InputParameters, arguments); err != nil {
 		return err
 	}
 	start := time.Now()
@@ -251,7 +251,7 @@ func failure(code a2e.Code, name, text string) *a2e.Error {
 // tool says itself what it is.
 func (t *Tool) wireError(err error) error {
 	var e *a2e.Error
-	if errors.As(err, &e) || errors.Is(err, a2e.ErrPass) {
+	if errors.As(err, &e) || errors.Is(err, a2e.ErrNextPlugin) {
 		return err
 	}
 	text := err.Error()
@@ -264,11 +264,11 @@ func (t *Tool) wireError(err error) error {
 	return e
 }
 
-// AddFunc adds a Go function as a tool. The parameters come from the fields of
+// AddTool adds a Go function as a tool. The parameters come from the fields of
 // the struct In, by their json tags and jsonschema descriptions; arguments are
 // held against the whole schema of In, and numbers stay exact in fields of type
 // [json.Number]. More about the tool is said by change, if it is not nil.
-func AddFunc[In, Out any](s *Set, name, description string, fn func(ctx context.Context, call *a2e.Call, in In) (Out, error),
+func AddTool[In, Out any](s *Set, name, description string, fn func(ctx context.Context, call *a2e.Call, in In) (Out, error),
 	change func(*Definition)) {
 	own, err := jsonschema.For[In](&jsonschema.ForOptions{TypeSchemas: map[reflect.Type]*jsonschema.Schema{
 		reflect.TypeFor[json.Number]():     {Type: "number"},
@@ -317,7 +317,7 @@ func AddFunc[In, Out any](s *Set, name, description string, fn func(ctx context.
 
 // parametersOf turns the properties of a schema into parameters, in the order
 // in which the struct has them.
-func parametersOf(schema *jsonschema.Schema) a2e.Object[Parameter] {
+func parametersOf(schema *jsonschema.Schema) a2e.OrderedObject[Parameter] {
 	names := slices.Clone(schema.PropertyOrder)
 	if len(names) == 0 {
 		for name := range schema.Properties {
@@ -325,7 +325,7 @@ func parametersOf(schema *jsonschema.Schema) a2e.Object[Parameter] {
 		}
 		slices.Sort(names)
 	}
-	var list a2e.Object[Parameter]
+	var list a2e.OrderedObject[Parameter]
 	for _, name := range names {
 		property := schema.Properties[name]
 		if property == nil {
@@ -358,7 +358,7 @@ func parametersOf(schema *jsonschema.Schema) a2e.Object[Parameter] {
 
 // withoutNulls leaves out arguments that are null, at every depth that has
 // parameters, because that means absent (D-32).
-func withoutNulls(v strictjson.Value, parameters a2e.Object[Parameter]) strictjson.Value {
+func withoutNulls(v strictjson.Value, parameters a2e.OrderedObject[Parameter]) strictjson.Value {
 	out := []byte{'{'}
 	for m := v.Members(); m.Next(); {
 		value := m.Value

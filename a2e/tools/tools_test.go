@@ -34,18 +34,18 @@ type addOut struct {
 }
 
 func newHost(t *testing.T) (*tools.Set, *tools.Client) {
-	set := tools.NewSet(&tools.Options{Allow: func(_ context.Context, call *a2e.Call, d *tools.Definition, _ json.RawMessage) bool {
+	set := tools.NewSet(&tools.Options{Authorizer: func(_ context.Context, call *a2e.Call, d *tools.Definition, _ json.RawMessage) bool {
 		return d.Name != "secret"
 	}})
-	tools.AddFunc(set, "add", "Add numbers", func(_ context.Context, call *a2e.Call, in addIn) (addOut, error) {
+	tools.AddTool(set, "add", "Add numbers", func(_ context.Context, call *a2e.Call, in addIn) (addOut, error) {
 		if in.B == 13 {
 			return addOut{}, errors.New("unlucky")
 		}
 		return addOut{Sum: in.A.String() + "+" + string(rune('0'+in.B)), Mode: in.Mode}, call.Emit(a2e.EventProgress, map[string]int{"pct": 100})
 	}, func(d *tools.Definition) { d.Tags = []string{"Math"}; d.Idempotent = true })
-	tools.AddFunc(set, "secret", "Hidden", func(context.Context, *a2e.Call, struct{}) (any, error) { return nil, nil },
+	tools.AddTool(set, "secret", "Hidden", func(context.Context, *a2e.Call, struct{}) (any, error) { return nil, nil },
 		func(d *tools.Definition) { d.DeferLoading = true })
-	c := a2etest.Connect(t, a2e.NewHost(nil).Add(set.Plugin()), nil)
+	c := a2etest.Connect(t, a2e.NewHost(nil).AddPlugin(set.Plugin()), nil)
 	client, err := tools.NewClient(c)
 	require.NoError(t, err)
 	return set, client
@@ -77,7 +77,7 @@ func TestAddFunc(t *testing.T) {
 	require.JSONEq(t, `{"sum":"123456789012345678901234567890+2","mode":""}`, string(resp.Data.Data))
 	require.NotNil(t, resp.CreatedAt)
 	require.Len(t, events, 1)
-	require.Equal(t, "progress", events[0].Info().Kind)
+	require.Equal(t, "progress", events[0].Header().Kind)
 	_, events, err = call(`{"a":1,"b":2}`, false)
 	require.NoError(t, err)
 	require.Empty(t, events)
@@ -137,10 +137,10 @@ func TestSearchKind(t *testing.T) {
 	var with a2e.Members
 	require.NoError(t, with.Set("kind", "shell"))
 	list := []tools.Definition{{Name: "a", Extra: with}, {Name: "b"}}
-	found := tools.Search(list, &tools.ListRequest{FilterKind: "web"})
+	found := tools.FilterDefinitions(list, &tools.ListRequest{FilterKind: "web"})
 	require.Len(t, found, 1, "tools without a kind pass (D-33)")
 	require.Equal(t, "b", found[0].Name)
-	require.Len(t, tools.Search(list, &tools.ListRequest{FilterKind: "shell"}), 2)
+	require.Len(t, tools.FilterDefinitions(list, &tools.ListRequest{FilterKind: "shell"}), 2)
 }
 
 func TestResultErr(t *testing.T) {
@@ -156,9 +156,9 @@ func TestSessionToolsStay(t *testing.T) {
 	run := func(context.Context, *a2e.Call, json.RawMessage) (any, error) { return nil, nil }
 	own := func(name string) tools.Tool { return tools.Tool{Definition: tools.Definition{Name: name}, Run: run} }
 	list := []tools.Tool{own("taken"), own("mine")}
-	set := tools.NewSet(&tools.Options{Session: func(context.Context, *a2e.Call) []tools.Tool { return list }})
+	set := tools.NewSet(&tools.Options{SessionTools: func(context.Context, *a2e.Call) []tools.Tool { return list }})
 	set.Add(own("taken"))
-	c, err := tools.NewClient(a2etest.Connect(t, a2e.NewHost(nil).Add(set.Plugin()), nil))
+	c, err := tools.NewClient(a2etest.Connect(t, a2e.NewHost(nil).AddPlugin(set.Plugin()), nil))
 	require.NoError(t, err)
 	for range 2 {
 		resp, err := c.List(t.Context(), nil, nil)
@@ -181,8 +181,8 @@ func TestNestedNulls(t *testing.T) {
 		Free map[string]any `json:"free,omitempty"`
 	}
 	set := tools.NewSet(nil)
-	tools.AddFunc(set, "nested", "Takes an object", func(_ context.Context, _ *a2e.Call, in input) (input, error) { return in, nil }, nil)
-	c, err := tools.NewClient(a2etest.Connect(t, a2e.NewHost(nil).Add(set.Plugin()), nil))
+	tools.AddTool(set, "nested", "Takes an object", func(_ context.Context, _ *a2e.Call, in input) (input, error) { return in, nil }, nil)
+	c, err := tools.NewClient(a2etest.Connect(t, a2e.NewHost(nil).AddPlugin(set.Plugin()), nil))
 	require.NoError(t, err)
 	r := a2e.New[tools.CallRequest]()
 	r.ToolName, r.Arguments = "nested", json.RawMessage(`{"in":{"n":null},"free":{"a":null}}`)

@@ -20,7 +20,7 @@ import (
 
 // remember returns an agent's memory at a host of its own.
 func remember(t *testing.T, s store.Store, name string) (*memory.Client, string) {
-	h := a2e.NewHost(nil).Add(memory.NewPlugin(&memory.Options{Store: store.Sub(s, "a2e/")}))
+	h := a2e.NewHost(nil).AddPlugin(memory.NewPlugin(&memory.Options{Store: store.Sub(s, "a2e/")}))
 	near, far := a2e.Pipe()
 	served := make(chan error, 1)
 	go func() { served <- h.Serve(context.Background(), far) }()
@@ -34,7 +34,7 @@ func remember(t *testing.T, s store.Store, name string) (*memory.Client, string)
 	m, err := memory.NewClient(c)
 	require.NoError(t, err)
 	r := a2e.New[memory.InitRequest]()
-	r.Scope = a2e.Object[string]{{Name: "user", Value: "u1"}}
+	r.Scope = a2e.OrderedObject[string]{{Name: "user", Value: "u1"}}
 	resp, err := m.Init(t.Context(), r, nil)
 	require.NoError(t, err)
 	require.True(t, resp.Success)

@@ -30,10 +30,10 @@ import (
 
 func a2eHost() *a2e.Host {
 	set := tools.NewSet(nil)
-	tools.AddFunc(set, "add", "Adds", func(_ context.Context, _ *a2e.Call, in struct{ A, B int64 }) (int64, error) {
+	tools.AddTool(set, "add", "Adds", func(_ context.Context, _ *a2e.Call, in struct{ A, B int64 }) (int64, error) {
 		return in.A + in.B, nil
 	}, nil)
-	tools.AddFunc(set, "say", "Says it back", func(_ context.Context, call *a2e.Call, in struct{ Text string }) (string, error) {
+	tools.AddTool(set, "say", "Says it back", func(_ context.Context, call *a2e.Call, in struct{ Text string }) (string, error) {
 		for i, word := range strings.Split(in.Text, " ") {
 			if err := call.Emit("progress", map[string]any{"pct": i, "message": word}); err != nil {
 				return "", err
@@ -44,11 +44,11 @@ func a2eHost() *a2e.Host {
 		}
 		return in.Text, nil
 	}, nil)
-	tools.AddFunc(set, "wait", "Waits", func(ctx context.Context, _ *a2e.Call, _ struct{}) (string, error) {
+	tools.AddTool(set, "wait", "Waits", func(ctx context.Context, _ *a2e.Call, _ struct{}) (string, error) {
 		<-ctx.Done()
 		return "", ctx.Err()
 	}, nil)
-	return a2e.NewHost(&a2e.HostOptions{Tokens: []string{"secret"}}).Add(set.Plugin()).Add(memory.NewPlugin(nil))
+	return a2e.NewHost(&a2e.HostOptions{Tokens: []string{"secret"}}).AddPlugin(set.Plugin()).AddPlugin(memory.NewPlugin(nil))
 }
 
 // serveA2EHost is what the test binary does as the child of the Python agent.
@@ -274,7 +274,7 @@ func a2eClient(t *testing.T, http bool, dial func() io.ReadWriteCloser) {
 	_, err := stranger.Connect(ctx)
 	var refused *a2e.HandshakeError
 	require.ErrorAs(t, err, &refused)
-	require.Equal(t, a2e.RefusedAuth, refused.Reason)
+	require.Equal(t, a2e.RejectAuthFailed, refused.Reason)
 	_ = stranger.Close()
 
 	c := a2e.NewClient(dial(), &a2e.ClientOptions{Token: "secret", AgentID: "go-agent", Capabilities: []string{"tools", "memory"}})
@@ -282,8 +282,8 @@ func a2eClient(t *testing.T, http bool, dial func() io.ReadWriteCloser) {
 	hello, err := c.Connect(ctx)
 	require.NoError(t, err)
 	require.EqualValues(t, 2, hello.MaxParallel)
-	require.True(t, c.Has("tools"))
-	require.False(t, c.Has("memory"))
+	require.True(t, c.HasCapability("tools"))
+	require.False(t, c.HasCapability("memory"))
 	_, pong, err := c.Ping(ctx)
 	require.NoError(t, err)
 	require.GreaterOrEqual(t, pong.UptimeSeconds, 0.0)
@@ -311,7 +311,7 @@ func a2eClient(t *testing.T, http bool, dial func() io.ReadWriteCloser) {
 	out, err = call("say", `{"text":"Grüße 😀 \u2028 \u0085 cut"}`, true, func(ev a2e.Event) {
 		require.EqualValues(t, "ok", fmt.Sprint(ev.Order))
 		var d struct{ Message string }
-		require.NoError(t, json.Unmarshal(ev.Info().Data, &d))
+		require.NoError(t, json.Unmarshal(ev.Header().Data, &d))
 		words = append(words, d.Message)
 	})
 	require.NoError(t, err, "over HTTP the stream was cut between, and read on from where it was")
@@ -323,13 +323,13 @@ func a2eClient(t *testing.T, http bool, dial func() io.ReadWriteCloser) {
 	require.ErrorAs(t, err, &e)
 	require.True(t, e.Remote && e.Retryable)
 	require.Equal(t, "tool_error it failed tools", string(e.Code)+" "+e.Message+" "+e.Capability)
-	require.Equal(t, `{"why":["a",1]}`, shape(t, e.Detail))
+	require.Equal(t, `{"why":["a",1]}`, shape(t, e.Details))
 	out, err = call("say", `{"text":"unsuccessful"}`, false, nil)
 	require.NoError(t, err)
 	require.ErrorIs(t, out.Data.Err(), a2e.Code("tool_error"))
 	_, err = call("none", `{}`, false, nil)
 	require.ErrorIs(t, err, a2e.Code("unknown_tool"))
-	_, err = c.Do(ctx, "demo/greet/req", nil, nil)
+	_, err = c.Call(ctx, "demo/greet/req", nil, nil)
 	require.ErrorIs(t, err, a2e.ErrUnsupported)
 
 	var wg sync.WaitGroup

@@ -96,7 +96,7 @@ func callTool(ctx context.Context, out io.Writer, c *a2e.Client) error {
 	r.ToolName, r.Streaming = "count_words", true
 	r.Arguments = json.RawMessage(`{"text":"one small step"}`)
 	resp, err := client.Call(ctx, r, &a2e.CallOptions{OnEvent: func(e a2e.Event) {
-		fmt.Fprintf(out, "event: %s %s\n", e.Info().Kind, e.Info().Data)
+		fmt.Fprintf(out, "event: %s %s\n", e.Header().Kind, e.Header().Data)
 	}})
 	if err != nil {
 		return err
@@ -130,7 +130,7 @@ func remember(ctx context.Context, out io.Writer, c *a2e.Client) error {
 		return err
 	}
 	for _, raw := range found.Entries {
-		e, err := a2e.DecodeInto[memory.Entry](raw, "entry")
+		e, err := a2e.DecodeModel[memory.Entry](raw, "entry")
 		if err != nil {
 			return err
 		}
@@ -166,7 +166,7 @@ func process(ctx context.Context, out io.Writer, c *a2e.Client) error {
 		select {
 		case e := <-events:
 			fmt.Fprintf(out, "%s: %s\n", e.StreamType, e.Data)
-			end, err := a2e.DecodeInto[ending](e.Data, "data")
+			end, err := a2e.DecodeModel[ending](e.Data, "data")
 			if err != nil {
 				return err
 			}

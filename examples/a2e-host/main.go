@@ -68,12 +68,12 @@ func countWords(_ context.Context, call *a2e.Call, in CountIn) (CountOut, error)
 // newHost puts the plugins together.
 func newHost(token string, logger *slog.Logger) (*a2e.Host, error) {
 	set := tools.NewSet(nil)
-	tools.AddFunc(set, "count_words", "Count the words and letters of a text", countWords,
+	tools.AddTool(set, "count_words", "Count the words and letters of a text", countWords,
 		func(d *tools.Definition) { d.Tags, d.Idempotent = []string{"text"}, true })
 
 	// Processes are denied by default: this host lets agents run "echo", in the
 	// folder of the host, and nothing else.
-	processes, err := proc.NewPlugin(&proc.Options{Allow: []string{"echo"}})
+	processes, err := proc.NewPlugin(&proc.Options{AllowedCommands: []string{"echo"}})
 	if err != nil {
 		return nil, err
 	}
@@ -81,7 +81,7 @@ func newHost(token string, logger *slog.Logger) (*a2e.Host, error) {
 	if token != "" {
 		opts.Tokens = []string{token}
 	}
-	return a2e.NewHost(opts).Add(set.Plugin()).Add(memory.NewPlugin(nil)).Add(processes), nil
+	return a2e.NewHost(opts).AddPlugin(set.Plugin()).AddPlugin(memory.NewPlugin(nil)).AddPlugin(processes), nil
 }
 
 func run(ctx context.Context, address, token string, logger *slog.Logger) error {

@@ -25,14 +25,14 @@ func showA2E(ctx context.Context, out io.Writer) (err error) {
 	heading(out, "A tool that tells of its progress, and a memory")
 
 	set := tools.NewSet(nil)
-	tools.AddFunc(set, "count_words", "Count the words of a text",
+	tools.AddTool(set, "count_words", "Count the words of a text",
 		func(_ context.Context, call *a2e.Call, in struct{ Text string }) (int, error) {
 			if err := call.Emit(a2e.EventProgress, map[string]any{"pct": 50}); err != nil {
 				return 0, err
 			}
 			return len(strings.Fields(in.Text)), nil
 		}, nil)
-	host := a2e.NewHost(&a2e.HostOptions{Tokens: []string{"let me in"}}).Add(set.Plugin()).Add(memory.NewPlugin(nil))
+	host := a2e.NewHost(&a2e.HostOptions{Tokens: []string{"let me in"}}).AddPlugin(set.Plugin()).AddPlugin(memory.NewPlugin(nil))
 
 	l, err := net.Listen("tcp", "localhost:0")
 	if err != nil {
@@ -73,7 +73,7 @@ func useTool(ctx context.Context, out io.Writer, agent *a2e.Client) error {
 	request.ToolName, request.Streaming = "count_words", true
 	request.Arguments = json.RawMessage(`{"Text":"one small step"}`)
 	answer, err := client.Call(ctx, request, &a2e.CallOptions{OnEvent: func(e a2e.Event) {
-		fmt.Fprintf(out, "event   %s %s\n", e.Info().Kind, e.Info().Data)
+		fmt.Fprintf(out, "event   %s %s\n", e.Header().Kind, e.Header().Data)
 	}})
 	if err != nil {
 		return err
@@ -107,7 +107,7 @@ func useMemory(ctx context.Context, out io.Writer, agent *a2e.Client) error {
 		return err
 	}
 	for _, raw := range found.Entries {
-		entry, err := a2e.DecodeInto[memory.Entry](raw, "entry")
+		entry, err := a2e.DecodeModel[memory.Entry](raw, "entry")
 		if err != nil {
 			return err
 		}
