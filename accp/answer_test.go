@@ -29,9 +29,9 @@ func TestNumbersThatEnd(t *testing.T) {
 	s, err := accp.NewServer("server", nil)
 	require.NoError(t, err)
 	calls := 0
-	s.HandleFunc("req", "work", func(_ context.Context, w *accp.Reply, _ *accp.Message) error {
+	s.HandleFunc("req", "work", func(_ context.Context, w *accp.ReplyWriter, _ *accp.Message) error {
 		calls++
-		return w.Result(nil)
+		return w.SendResult(nil)
 	})
 	post := func(f []byte) (int, string) {
 		r := httptest.NewRequest(http.MethodPost, accp.FramesPath, strings.NewReader(string(f)))
@@ -121,9 +121,9 @@ func TestAnswerAfterTheEnd(t *testing.T) {
 	s, err := accp.NewServer("server", &accp.ServerOptions{Session: accp.SessionOptions{Store: kv}})
 	require.NoError(t, err)
 	for _, op := range []string{"silent", "polite"} {
-		s.HandleFunc("req", op, func(ctx context.Context, w *accp.Reply, _ *accp.Message) error {
+		s.HandleFunc("req", op, func(ctx context.Context, w *accp.ReplyWriter, _ *accp.Message) error {
 			if op == "polite" {
-				if err := w.Result(nil); err != nil {
+				if err := w.SendResult(nil); err != nil {
 					return err
 				}
 			}
@@ -152,7 +152,7 @@ func TestAnswerAfterTheEnd(t *testing.T) {
 func TestNoReply(t *testing.T) {
 	d := newDesk(t, nil)
 	said := make(chan error, 1)
-	d.HandleFunc("req", "nothing", func(_ context.Context, w *accp.Reply, _ *accp.Message) error {
+	d.HandleFunc("req", "nothing", func(_ context.Context, w *accp.ReplyWriter, _ *accp.Message) error {
 		said <- w.Send(nil)
 		return nil
 	})
@@ -199,15 +199,15 @@ func TestHelloAgain(t *testing.T) {
 				require.NoError(t, r.Register(accp.Schema{Code: "NO", Name: "note", Version: 1, Fields: []string{"text"}}))
 				c := d.http(t, &accp.ClientOptions{SessionID: "h1", HTTPClient: &http.Client{Transport: line}, Session: accp.SessionOptions{Registry: r}})
 				line.lose.Store(lost)
-				synced, err := c.Hello(t.Context())
+				synced, err := c.SyncRegistry(t.Context())
 				if line.lose.Load() > 0 {
 					require.NoError(t, err)
 					require.True(t, synced)
 					return // there are not so many requests
 				}
 				require.ErrorIs(t, err, errLost)
-				if synced, err = c.Hello(t.Context()); errors.Is(err, accp.ErrSequenceGap) {
-					synced, err = c.Hello(t.Context()) // the peer missed a number
+				if synced, err = c.SyncRegistry(t.Context()); errors.Is(err, accp.ErrSequenceGap) {
+					synced, err = c.SyncRegistry(t.Context()) // the peer missed a number
 				}
 				require.NoError(t, err)
 				if lost == 1 && late {
@@ -270,7 +270,7 @@ func TestCloseWithoutTime(t *testing.T) {
 // set meanwhile; the next difference is one to that.
 func TestSyncThatMakesRoom(t *testing.T) {
 	kv := &flaky{KV: store.NewMemory(), fits: func(key string) bool { return strings.Contains(key, "/cold/") }}
-	other := session(t, &accp.SessionOptions{Store: kv, NoAutoCheckpoint: true})
+	other := session(t, &accp.SessionOptions{Store: kv, DisableAutoCheckpoint: true})
 	m := &meddler{KV: kv, before: func(string, string) error { return nil }}
 	s := session(t, &accp.SessionOptions{Store: m})
 	accp.SetHotLimit(s, 2)
@@ -294,7 +294,7 @@ func TestSyncAgainOverAConnection(t *testing.T) {
 		s, err := accp.NewServer("server", nil)
 		require.NoError(t, err)
 		silent := true
-		s.HandleFunc("sync", "state", func(ctx context.Context, _ *accp.Reply, _ *accp.Message) error {
+		s.HandleFunc("sync", "state", func(ctx context.Context, _ *accp.ReplyWriter, _ *accp.Message) error {
 			if silent {
 				silent = false
 				time.Sleep(2 * time.Second)

@@ -77,7 +77,7 @@ func TestValueAccess(t *testing.T) {
 func TestFrameAccess(t *testing.T) {
 	var c accp.Codec
 	var f accp.Frame
-	require.NoError(t, c.ParseFrame([]byte(`@a>req:tool{args:{x:[1,2]}|tool:w\:b|n:-1.5}[mid:49679033e07c,seq:1,ts:2]`), &f))
+	require.NoError(t, c.DecodeFrame([]byte(`@a>req:tool{args:{x:[1,2]}|tool:w\:b|n:-1.5}[mid:49679033e07c,seq:1,ts:2]`), &f))
 	require.Equal(t, 3, f.Len())
 	for key, want := range map[string]string{"args": "{x:[1,2]}", "tool": `w\:b`, "n": "-1.5"} {
 		got, _, ok := f.Raw(key)
@@ -91,13 +91,13 @@ func TestFrameAccess(t *testing.T) {
 	_, _, ok = f.Raw("mid")
 	require.False(t, ok)
 	m := f.Message()
-	require.NoError(t, c.ParseFrame([]byte(`@b>done:y{}`), &f))
+	require.NoError(t, c.DecodeFrame([]byte(`@b>done:y{}`), &f))
 	require.Equal(t, "w:b", m.Params.Text("tool"), "a message does not change with its frame")
 	require.Zero(t, f.Len())
-	require.Error(t, c.ParseFrame([]byte(`@b>done:y{`), &f))
+	require.Error(t, c.DecodeFrame([]byte(`@b>done:y{`), &f))
 
 	text := []byte("@a>req:x{k:first|l:\\u{41}b}[mid:49679033E07C,seq:1,ts:2,trace:\\_a_b]")
-	m, err := c.Parse(text)
+	m, err := c.DecodeRaw(text)
 	require.NoError(t, err)
 	for i := range text {
 		text[i] = '#'
@@ -126,10 +126,10 @@ func TestDecodeEnvelope(t *testing.T) {
 
 func TestSessionAccess(t *testing.T) {
 	s := session(t, nil)
-	require.Equal(t, []string{"server", "s1"}, []string{s.Self(), s.ID()})
+	require.Equal(t, []string{"server", "s1"}, []string{s.AgentID(), s.ID()})
 	_, err := s.Register(accp.Schema{Code: "x"})
 	require.ErrorIs(t, err, accp.ErrInvalidType)
-	hello, err := s.Hello(t.Context())
+	hello, err := s.AnnounceRegistry(t.Context())
 	require.NoError(t, err)
 	other, err := accp.NewSession("other", "s1", nil)
 	require.NoError(t, err)

@@ -13,10 +13,10 @@ import (
 // Format writes m as one frame in canonical form, with the keys as given: params
 // and the keys of maps ascending, metadata in the order of the envelope (D12).
 // Every error is an [*Error].
-func (c *Codec) Format(m *Message) ([]byte, error) { return c.AppendFrame(nil, m) }
+func (c *Codec) Format(m *Message) ([]byte, error) { return c.AppendRaw(nil, m) }
 
-// AppendFrame is like [Codec.Format] and appends to dst.
-func (c *Codec) AppendFrame(dst []byte, m *Message) ([]byte, error) {
+// AppendRaw is like [Codec.Format] and appends to dst.
+func (c *Codec) AppendRaw(dst []byte, m *Message) ([]byte, error) {
 	out, _, err := c.appendFrame(dst, m, nil)
 	if err != nil {
 		return dst, err
@@ -26,7 +26,7 @@ func (c *Codec) AppendFrame(dst []byte, m *Message) ([]byte, error) {
 
 // AppendValue appends the canonical text of v, as it stands in a payload.
 func (c *Codec) AppendValue(dst []byte, v Value) ([]byte, error) {
-	e := encoder{c: c, limits: c.Limits.withDefaults()}
+	e := encoder{c: c, limits: c.FrameLimits.withDefaults()}
 	out := e.value(dst, &v, 0)
 	if err := e.result(len(out)); err != nil {
 		return dst, err
@@ -38,7 +38,7 @@ func (c *Codec) AppendValue(dst []byte, v Value) ([]byte, error) {
 // the grammar go before an unknown intent and that before a wrong type.
 type encoder struct {
 	c      *Codec
-	limits Limits
+	limits FrameLimits
 	values int
 	bad    *Error // ErrParse
 	intent bool
@@ -66,7 +66,7 @@ func (e *encoder) result(size int) error {
 		return &Error{Code: ErrInvalidIntent, Message: "unknown intent"}
 	case e.typ != nil:
 		return e.typ
-	case size > e.limits.Frame:
+	case size > e.limits.MaxFrame:
 		return &Error{Code: ErrParse, Message: "frame too long"}
 	}
 	return nil
@@ -78,7 +78,7 @@ type cut struct{ start, body, meta, end int }
 // appendFrame writes a frame. Keys, if given, are those to write the params
 // under; a param whose key is empty is left out.
 func (c *Codec) appendFrame(dst []byte, m *Message, keys []string) ([]byte, cut, error) {
-	e := encoder{c: c, limits: c.Limits.withDefaults()}
+	e := encoder{c: c, limits: c.FrameLimits.withDefaults()}
 	at := cut{start: len(dst)}
 	out := e.name(append(dst, '@'), m.From, "agent-id")
 	if !m.Intent.Valid() {
@@ -90,7 +90,7 @@ func (c *Codec) appendFrame(dst []byte, m *Message, keys []string) ([]byte, cut,
 	out = append(append(out, '>'), m.Intent...)
 	at.body = len(out)
 	out = e.name(append(out, ':'), m.Op, "operation")
-	out = e.params(append(out, '{'), m.Params, keys, '|', 0, e.limits.Params)
+	out = e.params(append(out, '{'), m.Params, keys, '|', 0, e.limits.MaxParams)
 	out = append(out, '}')
 	at.meta = len(out)
 	if !m.Meta.empty() {
@@ -213,11 +213,11 @@ func (e *encoder) unsorted(dst []byte, list Params, keys []string, sep byte, dep
 }
 
 func (e *encoder) value(dst []byte, v *Value, depth int) []byte {
-	if e.values++; e.values > e.limits.Values {
+	if e.values++; e.values > e.limits.MaxValues {
 		e.fault("too many values")
 		return dst
 	}
-	if depth > e.limits.Depth {
+	if depth > e.limits.MaxDepth {
 		e.fault("nested too deep")
 		return dst
 	}
@@ -250,14 +250,14 @@ func (e *encoder) value(dst []byte, v *Value, depth int) []byte {
 		}
 		dst = append(dst, ']')
 	case KindMap:
-		dst = e.params(append(dst, '{'), v.list, nil, ',', depth+1, e.limits.Values)
+		dst = e.params(append(dst, '{'), v.list, nil, ',', depth+1, e.limits.MaxValues)
 		dst = append(dst, '}')
 	}
 	return dst
 }
 
 func (e *encoder) number(dst []byte, s string) []byte {
-	if len(s) > e.limits.Number {
+	if len(s) > e.limits.MaxNumber {
 		e.fault("number too long")
 	}
 	return append(dst, s...)
@@ -268,7 +268,7 @@ func (e *encoder) decimal(dst []byte, s string) []byte {
 		return e.number(dst, s)
 	}
 	text, lost := roundDecimal(s)
-	if lost && e.c.ExactDecimals {
+	if lost && e.c.RejectRounding {
 		e.wrongType("more than six decimal places")
 	}
 	return e.number(dst, text)
@@ -420,9 +420,9 @@ func (e *encoder) meta(dst []byte, m *Meta) []byte {
 				e.fault("metadata field given twice")
 			}
 		}
-		dst = e.params(append(dst, ','), m.Ext, nil, ',', 0, e.limits.Meta)
+		dst = e.params(append(dst, ','), m.Ext, nil, ',', 0, e.limits.MaxMeta)
 	}
-	if count > e.limits.Meta {
+	if count > e.limits.MaxMeta {
 		e.fault("too many metadata fields")
 	}
 	dst[start] = '['

@@ -49,7 +49,7 @@ func benchOps(t testing.TB, frame string) map[string]struct{ sdk, floor func() }
 	var f accp.Frame
 	var ff floorFrame
 	var out, base []byte
-	m, err := c.Parse(in)
+	m, err := c.DecodeRaw(in)
 	require.NoError(t, err)
 	full, err := c.Decode(in)
 	require.NoError(t, err)
@@ -57,10 +57,10 @@ func benchOps(t testing.TB, frame string) map[string]struct{ sdk, floor func() }
 	parse := func() { _ = floorParse(in, &ff) }
 	write := func() { base = ff.Append(base[:0]) }
 	return map[string]struct{ sdk, floor func() }{
-		"op=decode":        {func() { err = c.ParseFrame(in, &f) }, parse},
-		"op=decodeMessage": {func() { m, err = c.Parse(in) }, parse},
-		"op=encode":        {func() { out, err = c.AppendFrame(out[:0], m) }, write},
-		"op=encodeMessage": {func() { out, err = c.AppendEncode(out[:0], full) }, write},
+		"op=decode":        {func() { err = c.DecodeFrame(in, &f) }, parse},
+		"op=decodeMessage": {func() { m, err = c.DecodeRaw(in) }, parse},
+		"op=encode":        {func() { out, err = c.AppendRaw(out[:0], m) }, write},
+		"op=encodeMessage": {func() { out, err = c.Append(out[:0], full) }, write},
 	}
 }
 
@@ -106,7 +106,7 @@ func BenchmarkPairExpand(b *testing.B) {
 	var c accp.Codec
 	in := []byte(benchTask)
 	b.Run("schema=TA/lib=sdk", func(b *testing.B) {
-		pair.Ratio(b, pair.Loop(func() { _, _ = c.Decode(in) }), pair.Loop(func() { _, _ = c.Parse(in) }))
+		pair.Ratio(b, pair.Loop(func() { _, _ = c.Decode(in) }), pair.Loop(func() { _, _ = c.DecodeRaw(in) }))
 	})
 }
 
@@ -117,7 +117,7 @@ func BenchmarkCount(b *testing.B) {
 		b.Run("text="+s.name+"/lib=approx", func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
-				accp.Approx{}.Count(s.text)
+				accp.ApproxCounter{}.Count(s.text)
 			}
 		})
 	}
@@ -156,8 +156,8 @@ func TestAllocations(t *testing.T) {
 	}
 	var c accp.Codec
 	in := []byte(benchTask)
-	parse := testing.AllocsPerRun(200, func() { _, _ = c.Parse(in) })
+	parse := testing.AllocsPerRun(200, func() { _, _ = c.DecodeRaw(in) })
 	decode := testing.AllocsPerRun(200, func() { _, _ = c.Decode(in) })
 	require.LessOrEqual(t, decode-parse, 2.0, "expanding a message of a schema")
-	require.Zero(t, testing.AllocsPerRun(200, func() { accp.Approx{}.Count(benchTask) }))
+	require.Zero(t, testing.AllocsPerRun(200, func() { accp.ApproxCounter{}.Count(benchTask) }))
 }

@@ -48,9 +48,9 @@ func ToMCPResource(frame []byte) (MCPResource, error) {
 
 func mcpResource(frame []byte) (*Message, MCPResource, error) {
 	var c Codec
-	m, err := c.Parse(frame)
+	m, err := c.DecodeRaw(frame)
 	if err == nil {
-		err = c.CheckEnvelope(m)
+		err = c.ValidateEnvelope(m)
 	}
 	if err != nil {
 		return nil, MCPResource{}, err
@@ -80,11 +80,11 @@ func (c *Codec) ToMCPCall(frame []byte) (name string, arguments json.RawMessage,
 	if err != nil {
 		return "", nil, err
 	}
-	return CallOf(m)
+	return MCPCall(m)
 }
 
-// CallOf is like [Codec.ToMCPCall] for a decoded message.
-func CallOf(m *Message) (name string, arguments json.RawMessage, err error) {
+// MCPCall is like [Codec.ToMCPCall] for a decoded message.
+func MCPCall(m *Message) (name string, arguments json.RawMessage, err error) {
 	if m.Intent != IntentReq || m.Op != OpTool {
 		return "", nil, fail(ErrInvalidIntent, "not a req:tool frame")
 	}
@@ -110,7 +110,7 @@ func CallOf(m *Message) (name string, arguments json.RawMessage, err error) {
 // of that protocol has it (D58). The frame must satisfy the grammar.
 func ToA2APart(frame []byte, version string) (json.RawMessage, error) {
 	var f Frame
-	if err := new(Codec).ParseFrame(frame, &f); err != nil {
+	if err := new(Codec).DecodeFrame(frame, &f); err != nil {
 		return nil, err
 	}
 	switch version {
@@ -145,7 +145,7 @@ func FromA2APart(part []byte) ([]byte, error) {
 		return nil, fail(ErrInvalidType, "the part does not hold a frame")
 	}
 	var f Frame
-	if err := new(Codec).ParseFrame([]byte(text), &f); err != nil {
+	if err := new(Codec).DecodeFrame([]byte(text), &f); err != nil {
 		return nil, err
 	}
 	return []byte(text), nil

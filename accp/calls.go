@@ -45,7 +45,7 @@ type call struct {
 }
 
 type queued struct {
-	r    *Received
+	r    *ReceiveResult
 	size int
 }
 
@@ -93,7 +93,7 @@ func (t *callTable) close() {
 
 // deliver gives a message that came in so many bytes to the call that waits for
 // it, and reports whether there is one.
-func (t *callTable) deliver(r *Received, size int) bool {
+func (t *callTable) deliver(r *ReceiveResult, size int) bool {
 	if t == nil {
 		return false
 	}
@@ -113,7 +113,7 @@ func (t *callTable) deliver(r *Received, size int) bool {
 	return true
 }
 
-func (k *call) put(r *Received, size int) {
+func (k *call) put(r *ReceiveResult, size int) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	switch {
@@ -145,7 +145,7 @@ func (k *call) wake() {
 }
 
 // take returns what came first, then the error.
-func (k *call) take() (*Received, error) {
+func (k *call) take() (*ReceiveResult, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if len(k.queue) == 0 {
@@ -159,7 +159,7 @@ func (k *call) take() (*Received, error) {
 }
 
 // next waits for the next message. What came goes before the end.
-func (k *call) next(ctx context.Context, timeout time.Duration) (*Received, error) {
+func (k *call) next(ctx context.Context, timeout time.Duration) (*ReceiveResult, error) {
 	timer := time.NewTimer(timeout)
 	defer timer.Stop()
 	for {

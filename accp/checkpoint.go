@@ -80,7 +80,7 @@ func (s *Session) remember(ctx context.Context, f hotFrame) (*Checkpoint, error)
 	if intent == IntentPing || intent == IntentPong {
 		return nil, nil
 	}
-	auto := !s.opts.NoAutoCheckpoint
+	auto := !s.opts.DisableAutoCheckpoint
 	var early *Checkpoint
 	if auto && len(s.hot) > 0 && s.hotUsed+f.tokens > hotMax {
 		cp, err := s.checkpoint(ctx, []string{"hot_tokens"})
@@ -141,7 +141,7 @@ func (s *Session) checkpoint(ctx context.Context, trigger []string) (*Checkpoint
 		frames[i] = s.hot[i].text
 	}
 	cp.Summary, cp.SummarizeErr = s.summarize(ctx, cp.Facts, frames)
-	cp.SummaryTokens = s.opts.Counter.Count(cp.Summary)
+	cp.SummaryTokens = s.opts.TokenCounter.Count(cp.Summary)
 
 	facts := make([]Value, len(cp.Facts))
 	for i, f := range cp.Facts {
@@ -156,13 +156,13 @@ func (s *Session) checkpoint(ctx context.Context, trigger []string) (*Checkpoint
 		return nil, inStore(err)
 	}
 	cp.ID = checkpointID(n)
-	until, _ := expiry(s.opts.Keep)
+	until, _ := expiry(s.opts.Retention)
 	t := s.private()
-	if err := t.put(ctx, s.id, ScopeCold, cp.ID, Array(raw...), s.opts.Keep); err != nil {
+	if err := t.put(ctx, s.id, ScopeCold, cp.ID, Array(raw...), s.opts.Retention); err != nil {
 		return nil, inStore(err)
 	}
 	// Warm comes last: once its summary is there, all it stands for is.
-	if err := t.put(ctx, s.id, ScopeWarm, cp.ID, String(cp.Summary), s.opts.Keep); err != nil {
+	if err := t.put(ctx, s.id, ScopeWarm, cp.ID, String(cp.Summary), s.opts.Retention); err != nil {
 		return nil, inStore(err)
 	}
 	if err := s.saveInfo(ctx, &cp.CheckpointInfo); err != nil {
@@ -185,7 +185,7 @@ func (s *Session) room(ctx context.Context, intent Intent) error {
 	if len(s.hot) < s.hotLimit {
 		return nil
 	}
-	if !s.opts.NoAutoCheckpoint {
+	if !s.opts.DisableAutoCheckpoint {
 		if _, err := s.checkpoint(ctx, []string{"hot_tokens"}); err == nil {
 			return nil
 		}
@@ -209,7 +209,7 @@ const claimsBeforeList = 4 // numbers that are tried before all are listed
 func (s *Session) claimCheckpoint(ctx context.Context, facts Value) (int64, error) {
 	for try := 1; ; try++ {
 		n := s.made
-		err := s.private().create(ctx, s.id, ScopeCold, checkpointID(n)+"_facts", facts, s.opts.Keep)
+		err := s.private().create(ctx, s.id, ScopeCold, checkpointID(n)+"_facts", facts, s.opts.Retention)
 		if !errors.Is(err, store.ErrExists) {
 			return n, err
 		}
@@ -238,13 +238,13 @@ func inStore(err error) error {
 // summarize asks the summarizer, and falls back to the facts (D43).
 func (s *Session) summarize(ctx context.Context, facts []Fact, frames []string) (summary string, err error) {
 	if s.opts.Summarizer == nil {
-		return DefaultSummary(facts, s.opts.Counter), nil
+		return DefaultSummary(facts, s.opts.TokenCounter), nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, summaryTimeout)
 	defer cancel()
 	summary, err = s.ask(ctx, facts, frames)
 	if err == nil {
-		if n := s.opts.Counter.Count(summary); n > summaryMax {
+		if n := s.opts.TokenCounter.Count(summary); n > summaryMax {
 			err = fmt.Errorf("accp: summary of %d tokens", n)
 		} else if _, eerr := storedCodec().AppendValue(nil, String(summary)); eerr != nil {
 			err = eerr
@@ -252,7 +252,7 @@ func (s *Session) summarize(ctx context.Context, facts []Fact, frames []string) 
 	}
 	if err != nil {
 		s.log.Warn("accp: summarizer failed", "session", s.id, "err", err)
-		return DefaultSummary(facts, s.opts.Counter), err
+		return DefaultSummary(facts, s.opts.TokenCounter), err
 	}
 	return summary, nil
 }
@@ -350,10 +350,10 @@ func extractFacts(hot []hotFrame) []Fact {
 
 // DefaultSummary returns the newest facts that together have at most 100 tokens,
 // long values cut (D42). It is what a session uses without a [Summarizer]. A nil
-// counter is [Approx].
+// counter is [ApproxCounter].
 func DefaultSummary(facts []Fact, counter TokenCounter) string {
 	if counter == nil {
-		counter = Approx{}
+		counter = ApproxCounter{}
 	}
 	kept := ""
 	for i := len(facts) - 1; i >= 0; i-- {
@@ -426,7 +426,7 @@ func (s *Session) Budget(ctx context.Context) (*TokenBudget, error) {
 		b.Warm = append(b.Warm, WarmBudget{ID: cp.ID, Used: cp.SummaryTokens, Max: warmMax})
 	}
 	n, err := s.private().count(ctx, s.id, ScopeCold)
-	if err == nil && s.opts.Shared != nil {
+	if err == nil && s.opts.SharedStore != nil {
 		var k int
 		k, err = s.shared().count(ctx, s.id, ScopeCold)
 		n += k

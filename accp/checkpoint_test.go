@@ -61,11 +61,11 @@ func TestPipelineOfAppendixA(t *testing.T) {
 		}
 		made := 0
 		for i, hop := range pipeline(t) {
-			lines, tokens := s.Context(1 << 20)
+			lines, tokens := s.ModelContext(1 << 20)
 			lines = append(lines, hop.Frame)
 			require.GreaterOrEqual(t, len(lines), len(hop.Context), "hop %d", i+1)
 			require.Equal(t, hop.Context, lines[len(lines)-len(hop.Context):], "hop %d", i+1)
-			require.Equal(t, accp.Approx{}.Count(strings.Join(lines[:len(lines)-1], "\n")), tokens)
+			require.Equal(t, accp.ApproxCounter{}.Count(strings.Join(lines[:len(lines)-1], "\n")), tokens)
 			r := receive(t, s, []byte(hop.Frame))
 			if r.Message.Intent == accp.IntentDone {
 				made++
@@ -81,10 +81,10 @@ func TestPipelineOfAppendixA(t *testing.T) {
 		}
 		require.Equal(t, made, len(s.Checkpoints()))
 		require.GreaterOrEqual(t, made, 4)
-		lines, tokens := s.Context(150)
+		lines, tokens := s.ModelContext(150)
 		require.LessOrEqual(t, tokens, 150)
 		require.NotEmpty(t, lines)
-		lines, tokens = s.Context(0)
+		lines, tokens = s.ModelContext(0)
 		require.Empty(t, lines)
 		require.Zero(t, tokens)
 	})
@@ -154,7 +154,7 @@ func TestTriggers(t *testing.T) {
 		require.Empty(t, cp.Facts)
 		require.Empty(t, cp.Summary)
 		// None of it without.
-		s = session(t, &accp.SessionOptions{NoAutoCheckpoint: true})
+		s = session(t, &accp.SessionOptions{DisableAutoCheckpoint: true})
 		require.Nil(t, receive(t, s, frame("done:x{"+words(600)+"}", 1)).Checkpoint)
 	})
 }
@@ -163,7 +163,7 @@ func TestTriggers(t *testing.T) {
 // cold, reset.
 func TestSixSteps(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := session(t, &accp.SessionOptions{NoAutoCheckpoint: true})
+		s := session(t, &accp.SessionOptions{DisableAutoCheckpoint: true})
 		frames := []string{
 			string(frame("req:plan{k:1|z:{b:2,a:{c:x}}|e:{}}", 1)),
 			string(frame("ack:plan{ignored:1}", 2)),
@@ -193,21 +193,21 @@ func TestSixSteps(t *testing.T) {
 		require.Equal(t, 3, cp.Frames)
 
 		// Warm and cold state hold the rest, and hot state refers to it.
-		v, err := s.Get(t.Context(), "warm.cp1")
+		v, err := s.Resolve(t.Context(), "warm.cp1")
 		require.NoError(t, err)
 		require.True(t, v.Equal(accp.String(cp.Summary)))
-		v, err = s.Get(t.Context(), "cold.cp1")
+		v, err = s.Resolve(t.Context(), "cold.cp1")
 		require.NoError(t, err)
 		for i, x := range v.Elements() {
 			require.True(t, x.Equal(accp.String(frames[i])), "the frames are there as they came")
 		}
 		require.Equal(t, 3, v.Len())
-		v, err = s.Get(t.Context(), "cold.cp1_facts")
+		v, err = s.Resolve(t.Context(), "cold.cp1_facts")
 		require.NoError(t, err)
 		require.Equal(t, 6, v.Len())
 		after, err := s.Budget(t.Context())
 		require.NoError(t, err)
-		require.Equal(t, accp.Approx{}.Count("$warm.cp1"), after.Hot.Used)
+		require.Equal(t, accp.ApproxCounter{}.Count("$warm.cp1"), after.Hot.Used)
 		require.Equal(t, after.Hot.Used, cp.TokensAfter)
 		require.Equal(t, accp.HotBudget{Used: after.Hot.Used, Trigger: 400, Max: 500}, after.Hot)
 		require.Equal(t, []accp.WarmBudget{{ID: "cp1", Used: cp.SummaryTokens, Max: 200}}, after.Warm)
@@ -219,7 +219,7 @@ func TestSixSteps(t *testing.T) {
 // A split message is one entry of the history, its frames joined by line feeds.
 func TestCheckpointOfParts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := session(t, &accp.SessionOptions{NoAutoCheckpoint: true})
+		s := session(t, &accp.SessionOptions{DisableAutoCheckpoint: true})
 		m := msg("req", "x")
 		for i := range 60 {
 			m.Params = append(m.Params, text(fmt.Sprintf("note%02d", i), "some words about the task at hand"))
@@ -230,7 +230,7 @@ func TestCheckpointOfParts(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, 1, cp.Frames)
 		require.Len(t, cp.Facts, 60)
-		v, err := s.Get(t.Context(), "cold.cp1")
+		v, err := s.Resolve(t.Context(), "cold.cp1")
 		require.NoError(t, err)
 		require.Equal(t, 1, v.Len())
 		for _, x := range v.Elements() {
@@ -252,17 +252,17 @@ func TestDefaultSummary(t *testing.T) {
 	got := accp.DefaultSummary([]accp.Fact{fact("k", words)}, nil)
 	require.True(t, strings.HasPrefix(got, "a:o.k=abcdef"))
 	require.True(t, strings.HasSuffix(got, ".."))
-	n := accp.Approx{}.Count(got)
+	n := accp.ApproxCounter{}.Count(got)
 	require.LessOrEqual(t, n, 25)
 	longer := strings.TrimSuffix(got, "..") + words[len(got)-2-len("a:o.k="):][:1] + ".."
-	require.Greater(t, accp.Approx{}.Count(longer), 25, "the longest prefix that fits")
+	require.Greater(t, accp.ApproxCounter{}.Count(longer), 25, "the longest prefix that fits")
 
 	var facts []accp.Fact
 	for i := range 20 {
 		facts = append(facts, fact(fmt.Sprintf("k%c", 'a'+i), strings.Repeat("abcdef", 5)))
 	}
 	got = accp.DefaultSummary(facts, nil)
-	require.LessOrEqual(t, accp.Approx{}.Count(got), 100)
+	require.LessOrEqual(t, accp.ApproxCounter{}.Count(got), 100)
 	require.True(t, strings.HasSuffix(got, "a:o.kt="+strings.Repeat("abcdef", 5)), "the newest is there")
 	require.NotContains(t, got, "o.ka=")
 
@@ -284,7 +284,7 @@ func TestDefaultSummary(t *testing.T) {
 func TestSummarizer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var do func(ctx context.Context, facts []accp.Fact, frames []string, most int) (string, error)
-		s := session(t, &accp.SessionOptions{NoAutoCheckpoint: true,
+		s := session(t, &accp.SessionOptions{DisableAutoCheckpoint: true,
 			Summarizer: accp.SummarizerFunc(func(ctx context.Context, facts []accp.Fact, frames []string, most int) (string, error) {
 				return do(ctx, facts, frames, most)
 			})})
@@ -344,7 +344,7 @@ func TestSummarizer(t *testing.T) {
 		require.NotZero(t, s.Stats().Received)
 		_, err := s.Budget(t.Context())
 		require.NoError(t, err)
-		require.False(t, s.Cancelled("c"))
+		require.False(t, s.IsCancelled("c"))
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		_, err = s.Receive(ctx, frame("req:x{}", n+1))
 		require.ErrorIs(t, err, accp.ErrInternal)

@@ -26,11 +26,11 @@ type ClientOptions struct {
 	// Session is what the session begins with.
 	Session SessionOptions
 
-	// Parallel is how many exchanges may run at the same time. The frames of a
+	// MaxConcurrent is how many exchanges may run at the same time. The frames of a
 	// session have an order that HTTP does not keep, so each of them has a
 	// session of its own: SessionID, SessionID_2, SessionID_3 and so on. Zero
 	// means 1.
-	Parallel int
+	MaxConcurrent int
 
 	// HTTPClient sends the requests. Nil means one that follows no redirect.
 	HTTPClient *http.Client
@@ -90,7 +90,7 @@ func NewClient(endpoint, self string, opts *ClientOptions) (*Client, error) {
 	if c.log = c.opts.Logger; c.log == nil {
 		c.log = slog.New(slog.DiscardHandler)
 	}
-	n := max(1, c.opts.Parallel)
+	n := max(1, c.opts.MaxConcurrent)
 	c.free = make(chan *Session, n)
 	for i := range n {
 		id := c.opts.SessionID
@@ -113,9 +113,9 @@ func noRedirect(*http.Request, []*http.Request) error { return http.ErrUseLastRe
 // Session returns the session of the client; of several, the first one.
 func (c *Client) Session() *Session { return c.session }
 
-// End ends the sessions of the client (see [Session.End]), each when no exchange
+// EndSession ends the sessions of the client (see [Session.End]), each when no exchange
 // uses it any more.
-func (c *Client) End(ctx context.Context, opts *EndOptions) error {
+func (c *Client) EndSession(ctx context.Context, opts *EndSessionOptions) error {
 	var errs []error
 	for range c.all {
 		s, err := c.take(ctx)
@@ -128,9 +128,9 @@ func (c *Client) End(ctx context.Context, opts *EndOptions) error {
 	return errors.Join(errs...)
 }
 
-// Hello exchanges the registries and reports whether both sides then have the same
+// SyncRegistry exchanges the registries and reports whether both sides then have the same
 // schemas (ACCP-113 to ACCP-115), in every session of the client.
-func (c *Client) Hello(ctx context.Context) (synced bool, err error) {
+func (c *Client) SyncRegistry(ctx context.Context) (synced bool, err error) {
 	synced = true
 	for range c.all {
 		s, err := c.take(ctx)
@@ -173,7 +173,7 @@ func (c *Client) hello(ctx context.Context, s *Session) (synced bool, err error)
 			if err != nil {
 				return false, err
 			}
-			if e := ErrorOf(r); e != nil {
+			if e := ErrorFromMessage(r); e != nil {
 				return false, e
 			}
 			if r.Intent == IntentSync && r.Op == OpRegistry {
@@ -279,7 +279,7 @@ func (c *Client) Sync(ctx context.Context, state Params) (err error) {
 		err = nil
 		for r, rerr := range c.exchange(ctx, s, sent) {
 			if rerr == nil {
-				if e := ErrorOf(r); e != nil {
+				if e := ErrorFromMessage(r); e != nil {
 					rerr = e
 				}
 			}
@@ -335,13 +335,13 @@ func (c *Client) take(ctx context.Context) (*Session, error) {
 
 // exchange sends the frames of a message and yields the messages that answer it.
 // Its end is that of the chain as well.
-func (c *Client) exchange(ctx context.Context, s *Session, sent *Sent) iter.Seq2[*Message, error] {
+func (c *Client) exchange(ctx context.Context, s *Session, sent *SendResult) iter.Seq2[*Message, error] {
 	return func(yield func(*Message, error) bool) {
 		chain := sent.Message.Chain()
 		outer := ctx
 		if sent.Message.Intent != IntentCancel {
 			var done context.CancelFunc
-			ctx, done = s.Watch(ctx, chain)
+			ctx, done = s.ChainContext(ctx, chain)
 			defer done()
 		}
 		for i, frame := range sent.Frames {
@@ -360,7 +360,7 @@ func (c *Client) exchange(ctx context.Context, s *Session, sent *Sent) iter.Seq2
 				case m.Meta.CID != "" && m.Meta.CID != chain && m.Intent != IntentFail:
 					c.log.Info("accp: message that answers nothing", "intent", string(m.Intent), "op", m.Op)
 					continue
-				case r.Outcome == Cancel:
+				case r.Outcome == OutcomeCancelled:
 					yield(nil, ErrCancelled)
 					return
 				}
@@ -375,8 +375,8 @@ func (c *Client) exchange(ctx context.Context, s *Session, sent *Sent) iter.Seq2
 var errStatus = errors.New("accp: unexpected HTTP answer")
 
 // post sends one frame and yields what the session makes of what comes back.
-func (c *Client) post(ctx context.Context, s *Session, frame []byte) iter.Seq2[*Received, error] {
-	return func(yield func(*Received, error) bool) {
+func (c *Client) post(ctx context.Context, s *Session, frame []byte) iter.Seq2[*ReceiveResult, error] {
+	return func(yield func(*ReceiveResult, error) bool) {
 		ctx, cancel := context.WithCancelCause(ctx)
 		defer cancel(nil)
 		timer := time.AfterFunc(c.opts.Timeout, func() { cancel(context.DeadlineExceeded) })
@@ -387,7 +387,7 @@ func (c *Client) post(ctx context.Context, s *Session, frame []byte) iter.Seq2[*
 			return
 		}
 		defer body.Close()
-		frames := NewScanner(body, c.opts.Session.Limits.withDefaults().Frame)
+		frames := NewScanner(body, c.opts.Session.FrameLimits.withDefaults().MaxFrame)
 		for {
 			answer, err := frames.Next()
 			if err == io.EOF {
@@ -411,7 +411,7 @@ func (c *Client) post(ctx context.Context, s *Session, frame []byte) iter.Seq2[*
 				yield(nil, err)
 				return
 			}
-			if r.Outcome == Delivered || r.Outcome == Cancel {
+			if r.Outcome == OutcomeDelivered || r.Outcome == OutcomeCancelled {
 				if !yield(r, nil) {
 					return
 				}
@@ -429,7 +429,7 @@ func withoutSession(c *Codec, frame []byte) *Error {
 	if err != nil || m.Meta == nil || m.Meta.SID != "" {
 		return nil
 	}
-	return ErrorOf(m)
+	return ErrorFromMessage(m)
 }
 
 // open sends the request and returns the body of the answer.

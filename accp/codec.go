@@ -9,23 +9,23 @@ import (
 	"unsafe"
 )
 
-// Limits bound what the parser accepts and the encoder writes (D18). A zero
+// FrameLimits bound what the parser accepts and the encoder writes (D18). A zero
 // field means the default. What exceeds a limit is [ErrParse].
-type Limits struct {
-	Frame  int // bytes of a frame; zero means 65,536
-	Depth  int // arrays and maps around a value; zero means 5, the most is 100
-	Params int // params of a payload; zero means 256
-	Meta   int // metadata fields; zero means 32
-	Values int // values of any kind in a frame; zero means 4,096
-	Name   int // bytes of a name or an intent; zero means 64
-	Number int // characters of a number; zero means 128
+type FrameLimits struct {
+	MaxFrame  int // bytes of a frame; zero means 65,536
+	MaxDepth  int // arrays and maps around a value; zero means 5, the most is 100
+	MaxParams int // params of a payload; zero means 256
+	MaxMeta   int // metadata fields; zero means 32
+	MaxValues int // values of any kind in a frame; zero means 4,096
+	MaxName   int // bytes of a name or an intent; zero means 64
+	MaxNumber int // characters of a number; zero means 128
 }
 
 const maxParts = 64 // frames that a message may be split into (D38)
 
-func (l Limits) withDefaults() Limits {
-	if l == (Limits{}) {
-		return Limits{Frame: 65536, Depth: 5, Params: 256, Meta: 32, Values: 4096, Name: maxName, Number: 128}
+func (l FrameLimits) withDefaults() FrameLimits {
+	if l == (FrameLimits{}) {
+		return FrameLimits{MaxFrame: 65536, MaxDepth: 5, MaxParams: 256, MaxMeta: 32, MaxValues: 4096, MaxName: maxName, MaxNumber: 128}
 	}
 	def := func(v *int, d, most int) {
 		if *v <= 0 {
@@ -33,13 +33,13 @@ func (l Limits) withDefaults() Limits {
 		}
 		*v = min(*v, most)
 	}
-	def(&l.Frame, 65536, 1<<30)
-	def(&l.Depth, 5, 100)
-	def(&l.Params, 256, 1<<30)
-	def(&l.Meta, 32, 1<<30)
-	def(&l.Values, 4096, 1<<30)
-	def(&l.Name, maxName, 1<<30)
-	def(&l.Number, 128, 1<<30)
+	def(&l.MaxFrame, 65536, 1<<30)
+	def(&l.MaxDepth, 5, 100)
+	def(&l.MaxParams, 256, 1<<30)
+	def(&l.MaxMeta, 32, 1<<30)
+	def(&l.MaxValues, 4096, 1<<30)
+	def(&l.MaxName, maxName, 1<<30)
+	def(&l.MaxNumber, 128, 1<<30)
 	return l
 }
 
@@ -47,7 +47,7 @@ func (l Limits) withDefaults() Limits {
 // strict, and knows the built-in schemas. A Codec may be used by several
 // goroutines as long as none changes its fields.
 //
-// [Codec.Parse] and [Codec.Format] work on the grammar alone, with the keys as
+// [Codec.DecodeRaw] and [Codec.Format] work on the grammar alone, with the keys as
 // they stand on the wire. [Codec.Decode] and [Codec.Encode] run the pipelines of
 // section 7 of the draft as far as they need no session.
 type Codec struct {
@@ -61,19 +61,19 @@ type Codec struct {
 	// was (D03).
 	Portable bool
 
-	// ExactDecimals refuses decimals of more than six places instead of
+	// RejectRounding refuses decimals of more than six places instead of
 	// rounding them.
-	ExactDecimals bool
+	RejectRounding bool
 
-	// LongKeys writes keys in full.
-	LongKeys bool
+	// WriteLongKeys writes keys in full.
+	WriteLongKeys bool
 
 	// KeepDefaults writes values that equal the default of their schema too,
 	// and does not fill in defaults when decoding.
 	KeepDefaults bool
 
-	// Limits bound frames; the zero value means those of the draft.
-	Limits Limits
+	// FrameLimits bound frames; the zero value means those of the draft.
+	FrameLimits FrameLimits
 
 	// Registry knows the schemas. Nil means the built-in ones.
 	Registry *Registry
@@ -81,10 +81,10 @@ type Codec struct {
 	anyPlaces bool // decimals keep all their places, for what is stored on this side
 }
 
-// Parse reads exactly one frame. Keys are as they stand there, defaults are
+// DecodeRaw reads exactly one frame. Keys are as they stand there, defaults are
 // absent, and the envelope may lack fields. Every error is an [*Error]. The
 // message shares no memory with frame.
-func (c *Codec) Parse(frame []byte) (*Message, error) {
+func (c *Codec) DecodeRaw(frame []byte) (*Message, error) {
 	f := takeFrame()
 	defer f.giveBack()
 	if err := c.parse(frame, f); err != nil {
@@ -106,10 +106,10 @@ func (f *Frame) giveBack() {
 	}
 }
 
-// ParseFrame reads exactly one frame into f, without allocating if f was used
+// DecodeFrame reads exactly one frame into f, without allocating if f was used
 // before for a frame with as many values. Frame f then refers to data until it
 // is used again.
-func (c *Codec) ParseFrame(data []byte, f *Frame) error {
+func (c *Codec) DecodeFrame(data []byte, f *Frame) error {
 	if err := c.parse(data, f); err != nil {
 		return err
 	}
@@ -118,7 +118,7 @@ func (c *Codec) ParseFrame(data []byte, f *Frame) error {
 
 func (c *Codec) parse(data []byte, f *Frame) *Error {
 	*f = Frame{src: data, nodes: f.nodes[:0], lenient: c.Lenient, mid: -1, cid: -1, aid: -1, sid: -1}
-	p := parser{f: f, s: data, lenient: c.Lenient, places: c.anyPlaces, name: cName, limits: c.Limits.withDefaults()}
+	p := parser{f: f, s: data, lenient: c.Lenient, places: c.anyPlaces, name: cName, limits: c.FrameLimits.withDefaults()}
 	if c.Lenient {
 		p.name |= cNameExt
 	}
@@ -131,16 +131,16 @@ func (c *Codec) parse(data []byte, f *Frame) *Error {
 	return nil
 }
 
-// ParseValue reads the text of one value, written as in a payload.
-func (c *Codec) ParseValue(text []byte) (Value, error) {
+// DecodeValue reads the text of one value, written as in a payload.
+func (c *Codec) DecodeValue(text []byte) (Value, error) {
 	f := Frame{src: text, mid: -1, cid: -1, aid: -1, sid: -1}
-	limits := c.Limits.withDefaults()
+	limits := c.FrameLimits.withDefaults()
 	p := parser{f: &f, s: text, lenient: c.Lenient, places: c.anyPlaces, name: cName, limits: limits}
 	if c.Lenient {
 		p.name |= cNameExt
 	}
-	if len(text) > limits.Frame {
-		return Value{}, failAt(ErrParse, limits.Frame, "value too long")
+	if len(text) > limits.MaxFrame {
+		return Value{}, failAt(ErrParse, limits.MaxFrame, "value too long")
 	}
 	p.space()
 	if !p.value(alone, [2]int32{}) {

@@ -56,7 +56,7 @@ func TestDraftExamples(t *testing.T) { // ACCP-028, ACCP-116, ACCP-117, ACCP-126
 			again, err := strict.Decode(out)
 			require.NoError(t, err, "what is written is strict")
 			require.True(t, m.Equal(again), "%s", out)
-			_, err = strict.Parse([]byte(tt.frame))
+			_, err = strict.DecodeRaw([]byte(tt.frame))
 			require.Equal(t, tt.strict, err == nil, "%v", err)
 		})
 	}
@@ -166,7 +166,7 @@ func TestParseKinds(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.text, func(t *testing.T) {
 			var c accp.Codec
-			v, err := c.ParseValue([]byte(tt.text))
+			v, err := c.DecodeValue([]byte(tt.text))
 			if tt.code != nil {
 				require.ErrorIs(t, err, tt.code)
 				return
@@ -174,7 +174,7 @@ func TestParseKinds(t *testing.T) {
 			require.NoError(t, err)
 			require.Equal(t, tt.kind.String(), v.Kind().String())
 			// A value by itself and one in a frame are the same.
-			m, err := c.Parse([]byte("@a>req:plan{k:" + tt.text + "}"))
+			m, err := c.DecodeRaw([]byte("@a>req:plan{k:" + tt.text + "}"))
 			require.NoError(t, err)
 			inFrame, _ := m.Params.Get("k")
 			require.True(t, v.Equal(inFrame))
@@ -251,7 +251,7 @@ func TestParseFrameForm(t *testing.T) { // ACCP-005, ACCP-008, ACCP-019, ACCP-13
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			var c accp.Codec
-			m, err := c.Parse([]byte(tt.frame))
+			m, err := c.DecodeRaw([]byte(tt.frame))
 			if tt.code != nil {
 				require.ErrorIs(t, err, tt.code)
 				require.Nil(t, m, "nothing of a refused frame is used")
@@ -260,7 +260,7 @@ func TestParseFrameForm(t *testing.T) { // ACCP-005, ACCP-008, ACCP-019, ACCP-13
 			require.NoError(t, err)
 			out, err := c.Format(m)
 			require.NoError(t, err)
-			again, err := c.Parse(out)
+			again, err := c.DecodeRaw(out)
 			require.NoError(t, err)
 			require.True(t, m.Equal(again))
 		})
@@ -275,18 +275,18 @@ func TestDuplicateKeysInLargeMaps(t *testing.T) { // ACCP-D13, ACCP-137
 		fmt.Fprintf(&b, "k%d:1,", i)
 	}
 	var c accp.Codec
-	_, err := c.Parse([]byte(b.String() + "x:1}}"))
+	_, err := c.DecodeRaw([]byte(b.String() + "x:1}}"))
 	require.NoError(t, err)
-	_, err = c.Parse([]byte(b.String() + "k7:1}}"))
+	_, err = c.DecodeRaw([]byte(b.String() + "k7:1}}"))
 	require.ErrorIs(t, err, accp.ErrParse)
 }
 
 func TestParseErrorSaysWhere(t *testing.T) {
 	var c accp.Codec
-	_, err := c.Parse([]byte("@a>req:plan{x:1|y:}"))
+	_, err := c.DecodeRaw([]byte("@a>req:plan{x:1|y:}"))
 	var e *accp.Error
 	require.ErrorAs(t, err, &e)
-	require.True(t, e.Located)
+	require.True(t, e.HasOffset)
 	require.Equal(t, len("@a>req:plan{x:1|y:"), e.Offset)
 }
 
@@ -322,7 +322,7 @@ func TestLenient(t *testing.T) { // ACCP-D15
 	for _, tt := range tests {
 		t.Run(tt.text, func(t *testing.T) {
 			c := accp.Codec{Lenient: true}
-			v, err := c.ParseValue([]byte(tt.text))
+			v, err := c.DecodeValue([]byte(tt.text))
 			var out []byte
 			if err == nil {
 				out, err = c.AppendValue(nil, v)
@@ -338,17 +338,17 @@ func TestLenient(t *testing.T) { // ACCP-D15
 
 func TestLenientMetadata(t *testing.T) { // ACCP-D13, ACCP-D20, ACCP-D21
 	c := accp.Codec{Lenient: true}
-	m, err := c.Parse([]byte("@a>ack:b{}[msg_id:ABCDEF012345,sequence:007,timestamp:05,causation_id:x,ttl:00,more:null]"))
+	m, err := c.DecodeRaw([]byte("@a>ack:b{}[msg_id:ABCDEF012345,sequence:007,timestamp:05,causation_id:x,ttl:00,more:null]"))
 	require.NoError(t, err)
 	require.Equal(t, "abcdef012345", m.Meta.MID)
-	require.Equal(t, accp.Num(7), m.Meta.Seq)
-	require.Equal(t, accp.Num(0), m.Meta.TTL)
+	require.Equal(t, accp.NewOptionalInt(7), m.Meta.Seq)
+	require.Equal(t, accp.NewOptionalInt(0), m.Meta.TTL)
 	v, _ := m.Meta.Ext.Get("more")
 	require.True(t, v.IsNull())
-	_, err = c.Parse([]byte("@a>ack:b{}[mid:a,msg_id:b]"))
+	_, err = c.DecodeRaw([]byte("@a>ack:b{}[mid:a,msg_id:b]"))
 	require.ErrorIs(t, err, accp.ErrParse)
 	strict := accp.Codec{}
-	m, err = strict.Parse([]byte("@a>ack:b{}[mid:a,msg_id:b]"))
+	m, err = strict.DecodeRaw([]byte("@a>ack:b{}[mid:a,msg_id:b]"))
 	require.NoError(t, err, "to the strict reader msg_id is an extension")
 	require.Equal(t, "b", m.Meta.Ext.Text("msg_id"))
 }
@@ -406,7 +406,7 @@ func TestEncodeValues(t *testing.T) {
 			out, err := c.AppendValue(nil, tt.value)
 			require.NoError(t, err)
 			require.Equal(t, tt.want, string(out))
-			back, err := c.ParseValue(out)
+			back, err := c.DecodeValue(out)
 			require.NoError(t, err)
 			require.Equal(t, tt.value.Kind(), back.Kind())
 		})
@@ -448,7 +448,7 @@ func TestEncodeRefuses(t *testing.T) { // ACCP-D18, ACCP-D20
 		{"intent form", &accp.Message{From: "a", Intent: "re:q", Op: "b"}, accp.ErrParse},
 		{"utf-8", one(accp.String("a\xff")), accp.ErrInvalidType},
 		{"reference", one(accp.Ref("a..b")), accp.ErrInvalidType},
-		{"seq", withMeta(accp.Meta{Seq: accp.Num(-1)}), accp.ErrInvalidType},
+		{"seq", withMeta(accp.Meta{Seq: accp.NewOptionalInt(-1)}), accp.ErrInvalidType},
 		{"extension that is a field", withMeta(accp.Meta{MID: "x", Ext: accp.Params{{Key: "seq", Value: accp.Int(1)}}}), accp.ErrParse},
 		{"grammar before type", &accp.Message{From: "-", Intent: "shout", Op: "b", Params: accp.Params{{Key: "k", Value: accp.Ref("")}}}, accp.ErrParse},
 	}
@@ -456,7 +456,7 @@ func TestEncodeRefuses(t *testing.T) { // ACCP-D18, ACCP-D20
 		t.Run(tt.name, func(t *testing.T) {
 			var c accp.Codec
 			dst := []byte("before")
-			out, err := c.AppendFrame(dst, tt.m)
+			out, err := c.AppendRaw(dst, tt.m)
 			require.ErrorIs(t, err, tt.code)
 			require.Equal(t, "before", string(out), "nothing is appended")
 		})
@@ -465,7 +465,7 @@ func TestEncodeRefuses(t *testing.T) { // ACCP-D18, ACCP-D20
 	require.ErrorIs(t, err, accp.ErrInvalidType)
 	_, err = accp.Float(math.Inf(-1))
 	require.ErrorIs(t, err, accp.ErrInvalidType)
-	exact := accp.Codec{ExactDecimals: true}
+	exact := accp.Codec{RejectRounding: true}
 	v, _ := accp.Decimal("0.1234567")
 	_, err = exact.AppendValue(nil, v)
 	require.ErrorIs(t, err, accp.ErrInvalidType)

@@ -22,10 +22,10 @@ import (
 // there.
 func historyOf(t testing.TB, s *accp.Session) map[string]int {
 	t.Helper()
-	require.NoError(t, s.Refresh(t.Context()))
+	require.NoError(t, s.Reload(t.Context()))
 	frames := map[string]int{}
 	for _, cp := range s.Checkpoints() {
-		v, err := s.Get(t.Context(), "cold."+cp.ID)
+		v, err := s.Resolve(t.Context(), "cold."+cp.ID)
 		require.NoError(t, err)
 		require.Equal(t, cp.Frames, v.Len(), cp.ID)
 		for _, f := range v.Elements() {
@@ -81,7 +81,7 @@ func TestCheckpointsWhileFramesArrive(t *testing.T) {
 							t.Error(err)
 							return
 						}
-						s.Context(500)
+						s.ModelContext(500)
 						if _, err := s.Budget(t.Context()); err != nil {
 							t.Error(err)
 							return
@@ -146,7 +146,7 @@ func TestRestoreWhileWriting(t *testing.T) {
 		}
 	})
 	look := func(s *accp.Session, before int64, checkpoints int) (int64, int) {
-		if err := s.Refresh(t.Context()); err != nil {
+		if err := s.Reload(t.Context()); err != nil {
 			t.Error(err)
 			return before, checkpoints
 		}
@@ -155,7 +155,7 @@ func TestRestoreWhileWriting(t *testing.T) {
 		if got, _ := n.Int(); got != version || version > 0 && state.Text("m") != fmt.Sprint(version) || version < before {
 			t.Errorf("version %d after %d, state %v", version, before, state)
 		}
-		if version > 1 && !s.Cancelled(fmt.Sprint("c", version-1)) {
+		if version > 1 && !s.IsCancelled(fmt.Sprint("c", version-1)) {
 			t.Errorf("at version %d chain c%d is not cancelled", version, version-1)
 		}
 		infos := s.Checkpoints()
@@ -164,7 +164,7 @@ func TestRestoreWhileWriting(t *testing.T) {
 		}
 		for _, cp := range infos {
 			for _, ref := range []string{"warm." + cp.ID, "cold." + cp.ID, "cold." + cp.ID + "_facts"} {
-				if _, err := s.Get(t.Context(), ref); err != nil {
+				if _, err := s.Resolve(t.Context(), ref); err != nil {
 					t.Errorf("%s: %v", ref, err)
 				}
 			}
@@ -202,7 +202,7 @@ func TestRestoreWhileWriting(t *testing.T) {
 func TestReferencesAcrossSessions(t *testing.T) {
 	kv, shared := store.NewMemory(), store.NewMemory()
 	open := func(id string) *accp.Session {
-		s, err := accp.NewSession("server", id, &accp.SessionOptions{Store: kv, Shared: shared})
+		s, err := accp.NewSession("server", id, &accp.SessionOptions{Store: kv, SharedStore: shared})
 		require.NoError(t, err)
 		return s
 	}
@@ -225,7 +225,7 @@ func TestReferencesAcrossSessions(t *testing.T) {
 			f := frame("req:a"+fmt.Sprintf(body, "$"+ref), n, "cid:c1")
 			_, err := s.Receive(t.Context(), f)
 			require.ErrorIs(t, err, code, "%s", f)
-			reply, err := s.ErrorReply(t.Context(), err, f)
+			reply, err := s.SendError(t.Context(), err, f)
 			require.NoError(t, err)
 			n++
 			require.NotContains(t, string(reply.Frames[0]), "secret")
@@ -243,7 +243,7 @@ func TestReferencesAcrossSessions(t *testing.T) {
 	refused(accp.ErrRefNotFound, moved) // the same text under the own name
 	refused(accp.ErrRefNotFound, "cold.k")
 
-	s.Authorize("other")
+	s.AllowSession("other")
 	n++
 	r := receive(t, s, frame("req:a{x:[$cold.other.k,$"+named+"]}", n))
 	require.Contains(t, accp.Render(r.Message), "secretsecret")
@@ -251,7 +251,7 @@ func TestReferencesAcrossSessions(t *testing.T) {
 	refused(accp.ErrUnauthorizedRef, "cold.nobody.k")
 	_, err = other.Receive(t.Context(), frame("req:a{x:$cold.s1.k}", 2))
 	require.ErrorIs(t, err, accp.ErrUnauthorizedRef, "leave is given in one direction")
-	require.NoError(t, other.End(t.Context(), &accp.EndOptions{Shared: true}))
+	require.NoError(t, other.End(t.Context(), &accp.EndSessionOptions{DeleteShared: true}))
 	refused(accp.ErrRefNotFound, "cold.other.k")
 	refused(accp.ErrRefNotFound, named)
 

@@ -156,8 +156,8 @@ func (c *Conn) Close() error {
 }
 
 // Send sends a message and waits for nothing.
-func (c *Conn) Send(ctx context.Context, m *Message) (*Sent, error) {
-	return c.c.post(ctx, func() (*Sent, error) { return c.c.session.Send(ctx, m) })
+func (c *Conn) Send(ctx context.Context, m *Message) (*SendResult, error) {
+	return c.c.post(ctx, func() (*SendResult, error) { return c.c.session.Send(ctx, m) })
 }
 
 // Sync makes state the shared state of the session: it sends the difference to the
@@ -165,7 +165,7 @@ func (c *Conn) Send(ctx context.Context, m *Message) (*Sent, error) {
 // missed an earlier difference (D46).
 func (c *Conn) Sync(ctx context.Context, state Params) error {
 	session, nothing := c.c.session, false
-	_, err := lastOf(noFail(c.do(ctx, IntentSync, "", new(string), func() (*Sent, error) {
+	_, err := lastOf(noFail(c.do(ctx, IntentSync, "", new(string), func() (*SendResult, error) {
 		sent, err := session.Sync(ctx, state)
 		if err == nil && len(sent.Frames) == 0 {
 			if c.unsure.Load() {
@@ -176,7 +176,7 @@ func (c *Conn) Sync(ctx context.Context, state Params) error {
 		return sent, err
 	})))
 	if errors.Is(err, ErrSequenceGap) || errors.Is(err, ErrDuplicate) {
-		_, err = lastOf(noFail(c.do(ctx, IntentSync, "", new(string), func() (*Sent, error) { return session.Snapshot(ctx) })))
+		_, err = lastOf(noFail(c.do(ctx, IntentSync, "", new(string), func() (*SendResult, error) { return session.Snapshot(ctx) })))
 	}
 	if !nothing {
 		c.unsure.Store(err != nil)
@@ -210,7 +210,7 @@ func (c *Conn) Do(ctx context.Context, m *Message) iter.Seq2[*Message, error] {
 				cid = m.Meta.CID
 			}
 			return func(yield func(*Message, error) bool) {
-				for r, err := range c.do(ctx, m.Intent, cid, name, func() (*Sent, error) { return c.c.session.Send(ctx, m) }) {
+				for r, err := range c.do(ctx, m.Intent, cid, name, func() (*SendResult, error) { return c.c.session.Send(ctx, m) }) {
 					chain = *name
 					if !yield(r, err) {
 						return
@@ -234,7 +234,7 @@ func noFail(seq iter.Seq2[*Message, error]) iter.Seq2[*Message, error] {
 	return func(yield func(*Message, error) bool) {
 		for m, err := range seq {
 			if err == nil {
-				if e := ErrorOf(m); e != nil {
+				if e := ErrorFromMessage(m); e != nil {
 					m, err = nil, e
 				}
 			}
@@ -247,11 +247,11 @@ func noFail(seq iter.Seq2[*Message, error]) iter.Seq2[*Message, error] {
 
 // do sends what send returns, a message with this intent and cid, and yields the
 // answers to it. It stores its chain in name before it yields.
-func (c *Conn) do(ctx context.Context, intent Intent, cid string, name *string, send func() (*Sent, error)) iter.Seq2[*Message, error] {
+func (c *Conn) do(ctx context.Context, intent Intent, cid string, name *string, send func() (*SendResult, error)) iter.Seq2[*Message, error] {
 	return func(yield func(*Message, error) bool) {
 		session, outer := c.c.session, ctx
 		var k *call
-		sent, err := c.c.post(ctx, func() (*Sent, error) {
+		sent, err := c.c.post(ctx, func() (*SendResult, error) {
 			if cid != "" && c.c.calls.has(cid) {
 				return nil, errSameChain
 			}
@@ -277,7 +277,7 @@ func (c *Conn) do(ctx context.Context, intent Intent, cid string, name *string, 
 		}
 		chain, op := sent.Message.Chain(), sent.Message.Op
 		*name = chain
-		ctx, done := session.Watch(ctx, chain)
+		ctx, done := session.ChainContext(ctx, chain)
 		defer done()
 		// Every part but the last is answered by an ack, in a chain of its own
 		// unless the message names one.
@@ -294,7 +294,7 @@ func (c *Conn) do(ctx context.Context, intent Intent, cid string, name *string, 
 		for {
 			r, err := k.next(ctx, c.opts.Timeout)
 			switch {
-			case err == nil && r.Outcome == Cancel, err != nil && ctx.Err() != nil && outer.Err() == nil:
+			case err == nil && r.Outcome == OutcomeCancelled, err != nil && ctx.Err() != nil && outer.Err() == nil:
 				finished = true
 				yield(nil, ErrCancelled)
 				return

@@ -22,13 +22,13 @@
 //	...
 //	for word, err := range client.Stream(ctx, m) {
 //
-// Each step of the way can be used alone: [Codec.Parse] and [Codec.Format] work on the
-// grammar only, [Registry], [Diff], [Apply], [Streams], [Scanner] and [MeasureFrame] need no
+// Each step of the way can be used alone: [Codec.DecodeRaw] and [Codec.Format] work on the
+// grammar only, [Registry], [Diff], [Apply], [StreamAssembler], [Scanner] and [MeasureFrame] need no
 // session. [Marshal], [Unmarshal] and [SchemaOf] turn structs into messages.
 //
 // # Tokens
 //
-// A session counts tokens with [Approx], which needs no vocabulary and lies 2 to 10
+// A session counts tokens with [ApproxCounter], which needs no vocabulary and lies 2 to 10
 // percent above o200k_base on frames. The module accp/tokenizer beside this package
 // counts exactly. A frame alone saves less than the draft says: measured with
 // o200k_base, the draft's own messages take 40 to 54 percent fewer tokens than a
@@ -42,7 +42,7 @@
 // by several processes: numbers, replays, cancelled chains, checkpoints, the shared
 // state and the tiers lie there. A frame costs one write of a few kilobytes, and of
 // the shared state, which is part of the record. Before its first frame, and to learn of a
-// cancel that another process took, [Session.Refresh] looks. [Session.End] removes
+// cancel that another process took, [Session.Reload] looks. [Session.End] removes
 // what a session stored, and with [SessionOptions].Keep it expires.
 //
 // What lies in memory only is hot state: the frames since the last checkpoint, about
@@ -50,7 +50,7 @@
 // confirms, which is the receipt, is in the store before the ack is sent: the message id
 // and the number, so that no repeat is taken, a cancelled chain, a delta of the shared
 // state, and of a done or esc the checkpoint that it triggers,
-// unless [Received].CheckpointErr says otherwise. A process that dies therefore loses nothing of the protocol's state, and the messages themselves have
+// unless [ReceiveResult].CheckpointErr says otherwise. A process that dies therefore loses nothing of the protocol's state, and the messages themselves have
 // reached their handlers; but those frames are missing in the history and in later
 // summaries. A [Server] that closes, or drops an idle session, makes a last checkpoint
 // and loses none. A message of which parts are missing is lost with the process too;
@@ -98,7 +98,7 @@
 //
 // Even if a session has a store, schemas that a peer sent are in the memory of the
 // process, so it has to greet again after a restart. A cancel ends work in other
-// processes with their next frame or [Session.Refresh], not at once. Trace ids, counters
+// processes with their next frame or [Session.Reload], not at once. Trace ids, counters
 // of tokens saved against JSON, and replaying a session from its cold state are left to
 // the application.
 package accp

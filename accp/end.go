@@ -11,19 +11,19 @@ import (
 	"github.com/fivewire/fivewire/store"
 )
 
-// ErrEnded reports the use of a session after [Session.End].
-var ErrEnded = errors.New("accp: the session has ended")
+// ErrSessionEnded reports the use of a session after [Session.End].
+var ErrSessionEnded = errors.New("accp: the session has ended")
 
 func errEnded() error {
-	return &Error{Code: ErrInternal, Message: "the session has ended", Cause: ErrEnded}
+	return &Error{Code: ErrInternal, Message: "the session has ended", Cause: ErrSessionEnded}
 }
 
-// EndOptions adjusts [Session.End].
-type EndOptions struct {
-	// Shared removes the texts that were moved to the shared store as well,
+// EndSessionOptions adjusts [Session.End].
+type EndSessionOptions struct {
+	// DeleteShared removes the texts that were moved to the shared store as well,
 	// whoever moved them. It is for who knows that no other side needs them any
 	// more; they expire by themselves if [SessionOptions].Keep says so.
-	Shared bool
+	DeleteShared bool
 }
 
 // End ends the session for good: work of its chains is cancelled, and what it
@@ -33,10 +33,10 @@ type EndOptions struct {
 // checkpoint. A handler that ends its session answers before.
 //
 // From then on every method that processes frames or reaches the store returns
-// [ErrEnded]. After an error End can be called again, also on a new session of the
+// [ErrSessionEnded]. After an error End can be called again, also on a new session of the
 // same name after a restart. Other processes that serve the session must have
 // stopped, else they begin it anew.
-func (s *Session) End(ctx context.Context, opts *EndOptions) error {
+func (s *Session) End(ctx context.Context, opts *EndSessionOptions) error {
 	leave, err := s.turn(ctx)
 	if err != nil {
 		return err
@@ -50,8 +50,8 @@ func (s *Session) End(ctx context.Context, opts *EndOptions) error {
 	}()
 	s.parts, s.hot, s.owed = nil, nil, nil
 	s.forget()
-	if opts != nil && opts.Shared && s.opts.Shared != nil {
-		if err := removeAll(ctx, s.opts.Shared, s.shared().root(s.id)); err != nil {
+	if opts != nil && opts.DeleteShared && s.opts.SharedStore != nil {
+		if err := removeAll(ctx, s.opts.SharedStore, s.shared().root(s.id)); err != nil {
 			return err
 		}
 	}
@@ -106,7 +106,7 @@ func (s *Session) settle(ctx context.Context) error {
 		return err
 	}
 	defer leave()
-	if !s.durable() || s.opts.NoAutoCheckpoint || len(s.hot) == 0 {
+	if !s.durable() || s.opts.DisableAutoCheckpoint || len(s.hot) == 0 {
 		return nil
 	}
 	_, err = s.checkpoint(ctx, []string{"phase"})

@@ -25,7 +25,7 @@ import (
 // final until the session ends).
 func TestEnd(t *testing.T) {
 	kv, shared := store.NewMemory(), store.NewMemory()
-	opts := &accp.SessionOptions{Store: kv, Shared: shared}
+	opts := &accp.SessionOptions{Store: kv, SharedStore: shared}
 	s := session(t, opts)
 	accp.SetReplayWindow(s, 1024)
 	for i := int64(1); i <= 600; i++ { // enough for pages
@@ -43,7 +43,7 @@ func TestEnd(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, neighbour.Put(t.Context(), accp.ScopeCold, "k", accp.Int(1), 0))
 	require.Greater(t, len(keysOf(t, kv)), 7)
-	ctx, done := s.Watch(t.Context(), "c2")
+	ctx, done := s.ChainContext(t.Context(), "c2")
 	defer done()
 
 	require.NoError(t, s.End(t.Context(), nil))
@@ -54,42 +54,42 @@ func TestEnd(t *testing.T) {
 		"receive":    second(s.Receive(t.Context(), frame("ping:heartbeat{}", 700))),
 		"send":       second(s.Send(t.Context(), msg("ping", "heartbeat"))),
 		"sync":       second(s.Sync(t.Context(), nil)),
-		"hello":      second(s.Hello(t.Context())),
-		"negotiate":  second(s.Negotiate(t.Context(), frame("ping:heartbeat{}", 700))),
+		"hello":      second(s.AnnounceRegistry(t.Context())),
+		"negotiate":  second(s.ReceiveRegistry(t.Context(), frame("ping:heartbeat{}", 700))),
 		"checkpoint": second(s.Checkpoint(t.Context())),
-		"reply":      second(s.ErrorReply(t.Context(), accp.ErrInternal, sent.Frames[0])),
-		"get":        second(s.Get(t.Context(), "ctx.mine")),
+		"reply":      second(s.SendError(t.Context(), accp.ErrInternal, sent.Frames[0])),
+		"get":        second(s.Resolve(t.Context(), "ctx.mine")),
 		"budget":     second(s.Budget(t.Context())),
 		"put":        s.Put(t.Context(), accp.ScopeHot, "mine", accp.Int(1), 0),
-		"refresh":    s.Refresh(t.Context()),
+		"refresh":    s.Reload(t.Context()),
 	} {
-		require.ErrorIs(t, err, accp.ErrEnded, name)
+		require.ErrorIs(t, err, accp.ErrSessionEnded, name)
 		require.ErrorIs(t, err, accp.ErrInternal, name)
 	}
-	ctx, done = s.Watch(t.Context(), "c3")
+	ctx, done = s.ChainContext(t.Context(), "c3")
 	defer done()
 	require.Error(t, ctx.Err())
 	require.Empty(t, s.Checkpoints())
 	require.Len(t, keysOf(t, kv), 1)
-	require.NoError(t, s.End(t.Context(), &accp.EndOptions{Shared: true}), "more than once")
+	require.NoError(t, s.End(t.Context(), &accp.EndSessionOptions{DeleteShared: true}), "more than once")
 	require.Empty(t, keysOf(t, shared))
 
 	s = session(t, opts)
 	receive(t, s, frame("ping:heartbeat{}", 1))
-	require.False(t, s.Cancelled("c1"))
+	require.False(t, s.IsCancelled("c1"))
 	sent, err = s.Send(t.Context(), msg("done", "a"))
 	require.NoError(t, err)
 	require.EqualValues(t, 2, sent.Message.Meta.Seq.N)
 	require.Equal(t, "cp1", sent.Checkpoint.ID)
-	_, err = s.Get(t.Context(), "ctx.mine")
+	_, err = s.Resolve(t.Context(), "ctx.mine")
 	require.ErrorIs(t, err, accp.ErrRefNotFound)
 
 	// Without a store of its own a session just forgets.
 	s = session(t, nil)
 	require.NoError(t, s.Put(t.Context(), accp.ScopeHot, "mine", accp.Int(1), 0))
 	require.NoError(t, s.End(t.Context(), nil))
-	_, err = s.Get(t.Context(), "ctx.mine")
-	require.ErrorIs(t, err, accp.ErrEnded)
+	_, err = s.Resolve(t.Context(), "ctx.mine")
+	require.ErrorIs(t, err, accp.ErrSessionEnded)
 }
 
 func second[T any](_ T, err error) error { return err }
@@ -109,12 +109,12 @@ func TestEndOfSeveralSides(t *testing.T) {
 		}
 		require.NoError(t, sides[0].End(t.Context(), nil))
 		for _, id := range []string{"cp1", "cp2", "cp3"} {
-			_, err := sides[1].Get(t.Context(), "warm."+id)
+			_, err := sides[1].Resolve(t.Context(), "warm."+id)
 			require.NoError(t, err)
 		}
 		again, err := accp.NewSession("one1", "s1", &accp.SessionOptions{Store: kv})
 		require.NoError(t, err)
-		require.NoError(t, again.Refresh(t.Context()))
+		require.NoError(t, again.Reload(t.Context()))
 		require.Len(t, again.Checkpoints(), 1)
 		var wg sync.WaitGroup
 		for _, s := range sides[1:] {
@@ -165,11 +165,11 @@ func TestEndThatFails(t *testing.T) {
 func TestKeep(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		kv, shared := store.NewMemory(), store.NewMemory()
-		opts := &accp.SessionOptions{Store: kv, Shared: shared, Keep: time.Hour}
+		opts := &accp.SessionOptions{Store: kv, SharedStore: shared, Retention: time.Hour}
 		s := session(t, opts)
 		long := strings.Repeat("x", 60)
 		var n int64
-		next := func(body string) *accp.Received {
+		next := func(body string) *accp.ReceiveResult {
 			n++
 			return receive(t, s, frame(body, n))
 		}
@@ -191,24 +191,24 @@ func TestKeep(t *testing.T) {
 		time.Sleep(30 * time.Minute)
 		s = session(t, opts) // what has expired does not keep a session from being read
 		for _, late := range []string{"cold.k", "warm.cp1", "cold.cp1", "cold.cp1_facts"} {
-			_, err := s.Get(t.Context(), late)
+			_, err := s.Resolve(t.Context(), late)
 			require.ErrorIs(t, err, accp.ErrRefExpired, late)
 		}
 		for _, here := range []string{"cold.longer", "warm.cp2", "cold.cp2", "cold.cp2_facts", ref} {
-			_, err := s.Get(t.Context(), here)
+			_, err := s.Resolve(t.Context(), here)
 			require.NoError(t, err, here)
 		}
-		require.NoError(t, s.Refresh(t.Context()))
+		require.NoError(t, s.Reload(t.Context()))
 		cps := s.Checkpoints()
 		require.Len(t, cps, 1)
 		require.Equal(t, "cp2", cps[0].ID)
-		lines, _ := s.Context(1000)
+		lines, _ := s.ModelContext(1000)
 		require.Equal(t, []string{cps[0].Summary}, lines)
 		time.Sleep(30 * time.Minute)
 		require.Empty(t, s.Checkpoints())
-		lines, _ = s.Context(1000)
+		lines, _ = s.ModelContext(1000)
 		require.Empty(t, lines)
-		_, err = s.Get(t.Context(), ref)
+		_, err = s.Resolve(t.Context(), ref)
 		require.ErrorIs(t, err, accp.ErrRefExpired)
 
 		// The session itself goes on for two days after its last frame.
@@ -231,7 +231,7 @@ func TestKeepOfTheWindow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		kv := store.NewMemory()
 		open := func() *accp.Session {
-			s := session(t, &accp.SessionOptions{Store: kv, SeqPerSender: true, NoAutoCheckpoint: true, Keep: time.Hour})
+			s := session(t, &accp.SessionOptions{Store: kv, SeqPerSender: true, DisableAutoCheckpoint: true, Retention: time.Hour})
 			accp.SetReplayWindow(s, 1024)
 			return s
 		}
@@ -277,7 +277,7 @@ func TestServerKeepsHistory(t *testing.T) {
 		history := func(sid string) string {
 			again, err := accp.NewSession("server", sid, &accp.SessionOptions{Store: kv})
 			require.NoError(t, err)
-			v, err := again.Get(t.Context(), "cold.cp1")
+			v, err := again.Resolve(t.Context(), "cold.cp1")
 			if errors.Is(err, accp.ErrRefNotFound) {
 				return ""
 			}
@@ -316,7 +316,7 @@ func TestEndOfServedSessions(t *testing.T) {
 		p := newPipe()
 		stop := p.serve(s)
 		open := func() *accp.Client {
-			c, err := accp.NewClient("http://x"+accp.FramesPath, "client", &accp.ClientOptions{HTTPClient: p.client(), Tries: 1, SessionID: "h", Parallel: 2})
+			c, err := accp.NewClient("http://x"+accp.FramesPath, "client", &accp.ClientOptions{HTTPClient: p.client(), Tries: 1, SessionID: "h", MaxConcurrent: 2})
 			require.NoError(t, err)
 			return c
 		}
@@ -331,11 +331,11 @@ func TestEndOfServedSessions(t *testing.T) {
 		for _, err := range c.Do(t.Context(), msg("ping", "heartbeat")) { // an exchange that runs
 			require.NoError(t, err)
 			cancel()
-			require.ErrorIs(t, c.End(ctx, nil), context.Canceled, "one of two is in use")
+			require.ErrorIs(t, c.EndSession(ctx, nil), context.Canceled, "one of two is in use")
 		}
-		require.NoError(t, c.End(t.Context(), nil))
+		require.NoError(t, c.EndSession(t.Context(), nil))
 		_, err = c.Call(t.Context(), msg("ping", "heartbeat"))
-		require.ErrorIs(t, err, accp.ErrEnded)
+		require.ErrorIs(t, err, accp.ErrSessionEnded)
 		pong, err := open().Call(t.Context(), msg("ping", "heartbeat"))
 		require.NoError(t, err)
 		require.EqualValues(t, 2, pong.Meta.Seq.N)

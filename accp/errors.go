@@ -126,12 +126,12 @@ func validCode(s string) bool {
 // sent. Only the code goes on the wire, and Message if the server is told to
 // send details; all else stays on this side (D52).
 type Error struct {
-	Code    Code
-	Offset  int    // byte offset in the frame where it was found, if Located
-	Located bool   // whether Offset means something
-	Message string // what is wrong, for logs; from a peer: its message
-	Remote  bool   // it came from the peer in an error frame
-	Cause   error  // for the log on this side; never sent
+	Code      Code
+	Offset    int    // byte offset in the frame where it was found, if Located
+	HasOffset bool   // whether Offset means something
+	Message   string // what is wrong, for logs; from a peer: its message
+	Remote    bool   // it came from the peer in an error frame
+	Cause     error  // for the log on this side; never sent
 }
 
 // Error names the code, what is wrong, and where.
@@ -148,7 +148,7 @@ func (e *Error) Error() string {
 	if e.Message != "" {
 		b.WriteString(": " + e.Message)
 	}
-	if e.Located {
+	if e.HasOffset {
 		fmt.Fprintf(&b, " at byte %d", e.Offset)
 	}
 	if e.Cause != nil {
@@ -173,5 +173,5 @@ func fail(c Code, format string, args ...any) *Error {
 func errNoMessage() error { return fail(ErrInvalidType, "no message") }
 
 func failAt(c Code, offset int, message string) *Error {
-	return &Error{Code: c, Offset: offset, Located: true, Message: message}
+	return &Error{Code: c, Offset: offset, HasOffset: true, Message: message}
 }

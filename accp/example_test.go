@@ -114,7 +114,7 @@ func ExampleSession() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	fmt.Println(accp.Render(got.Wire))
+	fmt.Println(accp.Render(got.Unresolved))
 	fmt.Println(got.Checkpoint.ID, got.Checkpoint.Summary)
 
 	_, err = worker.Receive(ctx, sent.Frames[0])
@@ -155,8 +155,8 @@ func ExampleClient() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	s.HandleFunc(accp.IntentQry, accp.OpLookup, func(_ context.Context, w *accp.Reply, m *accp.Message) error {
-		return w.Result(accp.Params{{Key: "city", Value: accp.String(m.Params.Text("query"))}, {Key: "sky", Value: accp.String("clear")}})
+	s.HandleFunc(accp.IntentQry, accp.OpLookup, func(_ context.Context, w *accp.ReplyWriter, m *accp.Message) error {
+		return w.SendResult(accp.Params{{Key: "city", Value: accp.String(m.Params.Text("query"))}, {Key: "sky", Value: accp.String("clear")}})
 	})
 	ts := httptest.NewServer(s)
 	defer ts.Close()
@@ -188,7 +188,7 @@ func ExampleDial() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	s.HandleFunc(accp.IntentReq, accp.OpGenerate, func(_ context.Context, w *accp.Reply, m *accp.Message) error {
+	s.HandleFunc(accp.IntentReq, accp.OpGenerate, func(_ context.Context, w *accp.ReplyWriter, m *accp.Message) error {
 		words := strings.Fields(m.Params.Text("data"))
 		for i, word := range words {
 			chunk, err := accp.NewMessage(accp.IntentStream, m.Op, accp.SchemaStream,
@@ -226,13 +226,13 @@ func ExampleDial() {
 	// words
 }
 
-func ExampleTools() {
+func ExampleNewToolHandler() {
 	ctx := context.Background()
 	s, err := accp.NewServer("calc", nil)
 	if err != nil {
 		log.Fatal(err)
 	}
-	s.Handle(accp.IntentReq, accp.OpTool, accp.Tools(map[string]accp.Tool{
+	s.Handle(accp.IntentReq, accp.OpTool, accp.NewToolHandler(map[string]accp.ToolFunc{
 		"add": func(_ context.Context, args accp.Params) (accp.Value, error) {
 			var in struct{ A, B int64 }
 			if err := accp.Unmarshal(args, &in); err != nil {

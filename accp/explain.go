@@ -18,7 +18,7 @@ func (s *Session) logFrame(direction string, frame []byte) {
 		return
 	}
 	c := s.codec
-	s.log.Debug("accp: frame "+direction, "session", s.id, "frame", c.explain(frame, s.opts.Redact, s.opts.Counter))
+	s.log.Debug("accp: frame "+direction, "session", s.id, "frame", c.explain(frame, s.opts.Redactor, s.opts.TokenCounter))
 }
 
 // Explain returns what a frame says in several lines, for people (ACCP-131): who
@@ -29,7 +29,7 @@ func (c *Codec) Explain(frame []byte) string { return c.explain(frame, nil, nil)
 
 func (c *Codec) explain(frame []byte, redact func(string, Value) Value, counter TokenCounter) string {
 	var b strings.Builder
-	m, err := c.Parse(frame)
+	m, err := c.DecodeRaw(frame)
 	if err != nil {
 		if redact != nil {
 			return err.Error() // the text may hold what must not be seen
@@ -43,7 +43,7 @@ func (c *Codec) explain(frame []byte, redact func(string, Value) Value, counter 
 	if _, xerr := c.expand(m); xerr != nil {
 		fmt.Fprintf(&b, "schema: %v\n", xerr)
 	}
-	fmt.Fprintf(&b, "%s: %s (%s) %s\n", visible(m.From), m.Intent, m.Intent.Meaning(), visible(m.Op))
+	fmt.Fprintf(&b, "%s: %s (%s) %s\n", visible(m.From), m.Intent, m.Intent.Description(), visible(m.Op))
 	line := func(p Param) {
 		v := p.Value
 		if redact != nil {
@@ -133,7 +133,7 @@ func visible(s string) string {
 func (c *Codec) Repair(frame []byte) []byte {
 	lenient := *c
 	lenient.Lenient = true
-	m, err := lenient.Parse(frame)
+	m, err := lenient.DecodeRaw(frame)
 	if err != nil {
 		return nil
 	}
@@ -146,13 +146,13 @@ func (c *Codec) Repair(frame []byte) []byte {
 
 // Render returns what a message says to a model, in the order of importance of
 // the draft: who says it, what it wants, and its params by their full names. It
-// takes the message with its references ([Received.Wire]), so values of $cold stay
+// takes the message with its references ([ReceiveResult.Unresolved]), so values of $cold stay
 // references and never reach a context (ACCP-125). Everything in it is untrusted
 // text that another party wrote: it is marked with its sender and key, and
 // invisible characters are written out (D64).
 func Render(m *Message) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "[%s] %s %s", visible(m.From), m.Intent.Meaning(), visible(m.Op))
+	fmt.Fprintf(&b, "[%s] %s %s", visible(m.From), m.Intent.Description(), visible(m.Op))
 	for _, p := range m.Params.sorted() {
 		if p.Key != keySchema {
 			fmt.Fprintf(&b, "\n%s: %s", visible(p.Key), explainValue(p.Value))
@@ -161,12 +161,12 @@ func Render(m *Message) string {
 	return b.String()
 }
 
-// Context returns what a model should see of the session, in at most maxTokens
+// ModelContext returns what a model should see of the session, in at most maxTokens
 // tokens by the counter of the session: the frames of hot state, before them the
 // summary that hot state refers to, before that older summaries, as many as fit,
 // the newest first. Values of cold state are never in it. It returns the lines in
 // the order of time and how many tokens they have, joined by line feeds.
-func (s *Session) Context(maxTokens int) (lines []string, tokens int) {
+func (s *Session) ModelContext(maxTokens int) (lines []string, tokens int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var all []string // newest first
@@ -184,7 +184,7 @@ func (s *Session) Context(maxTokens int) (lines []string, tokens int) {
 		if text != "" {
 			next = line + "\n" + text
 		}
-		n := s.opts.Counter.Count(next)
+		n := s.opts.TokenCounter.Count(next)
 		if n > maxTokens {
 			break
 		}

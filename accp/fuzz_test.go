@@ -53,8 +53,8 @@ func FuzzParse(f *testing.F) {
 	seeds(f)
 	f.Fuzz(func(t *testing.T, frame []byte) {
 		strict, lenient := accp.Codec{}, accp.Codec{Lenient: true}
-		lm, lerr := lenient.Parse(frame)
-		m, err := strict.Parse(frame)
+		lm, lerr := lenient.DecodeRaw(frame)
+		m, err := strict.DecodeRaw(frame)
 		if err != nil {
 			var e *accp.Error
 			require.ErrorAs(t, err, &e)
@@ -63,7 +63,7 @@ func FuzzParse(f *testing.F) {
 			require.NoError(t, lerr, "lenient accepts all that strict does")
 			out, err := strict.Format(m)
 			require.NoError(t, err)
-			again, err := strict.Parse(out)
+			again, err := strict.DecodeRaw(out)
 			require.NoError(t, err)
 			require.True(t, m.Equal(again))
 			twice, err := strict.Format(again)
@@ -83,7 +83,7 @@ func FuzzParse(f *testing.F) {
 		if err != nil {
 			return // names that only the lenient reader knows
 		}
-		again, err := strict.Parse(out)
+		again, err := strict.DecodeRaw(out)
 		require.NoError(t, err, "%s", out)
 		twice, err := strict.Format(again)
 		require.NoError(t, err)
@@ -129,7 +129,7 @@ func FuzzScanner(f *testing.F) {
 			require.Equal(t, byte('@'), frame[0])
 		}
 		var c accp.Codec
-		if _, err := c.Parse(wire); err != nil {
+		if _, err := c.DecodeRaw(wire); err != nil {
 			return
 		}
 		s = accp.NewScanner(bytes.NewReader(append(append(append([]byte{}, wire...), wire...), '\n')), 0)
@@ -196,7 +196,7 @@ func messages() *rapid.Generator[*accp.Message] {
 			Op: names().Draw(t, "op"), Params: params(4).Draw(t, "params")}
 		if rapid.Bool().Draw(t, "meta") {
 			m.Meta = &accp.Meta{MID: rapid.StringMatching(`[0-9a-f]{12}`).Draw(t, "mid"),
-				Seq: accp.Num(rapid.Int64Range(0, 1<<62).Draw(t, "seq")), CID: texts().Draw(t, "cid"), SID: texts().Draw(t, "sid")}
+				Seq: accp.NewOptionalInt(rapid.Int64Range(0, 1<<62).Draw(t, "seq")), CID: texts().Draw(t, "cid"), SID: texts().Draw(t, "sid")}
 		}
 		return m
 	})
@@ -210,7 +210,7 @@ func TestEveryMessageSurvives(t *testing.T) {
 		m := messages().Draw(t, "message")
 		frame, err := c.Format(m)
 		require.NoError(t, err)
-		back, err := c.Parse(frame)
+		back, err := c.DecodeRaw(frame)
 		require.NoError(t, err, "%s", frame)
 		require.True(t, m.Equal(back), "%s", frame)
 		shuffled := *m
@@ -222,7 +222,7 @@ func TestEveryMessageSurvives(t *testing.T) {
 			require.False(t, r <= ' ' || r == 0x7f, "no white space in a frame (ACCP-029)")
 		}
 		var f accp.Frame
-		require.NoError(t, c.ParseFrame(frame, &f))
+		require.NoError(t, c.DecodeFrame(frame, &f))
 		require.Equal(t, m.From, string(f.From()))
 		require.Equal(t, string(m.Intent), string(f.Intent()))
 		require.Equal(t, m.Op, string(f.Op()))

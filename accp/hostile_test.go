@@ -49,10 +49,10 @@ func TestSlowBodies(t *testing.T) {
 		_, _ = io.Copy(io.Discard, c) // until the server gives the connection up
 	}
 	// A handler may take longer than a body.
-	d.HandleFunc("req", "long", func(ctx context.Context, w *accp.Reply, m *accp.Message) error {
+	d.HandleFunc("req", "long", func(ctx context.Context, w *accp.ReplyWriter, m *accp.Message) error {
 		select {
 		case <-time.After(600 * time.Millisecond):
-			return w.Result(nil)
+			return w.SendResult(nil)
 		case <-ctx.Done():
 			return ctx.Err()
 		}
@@ -66,8 +66,8 @@ func TestSlowBodies(t *testing.T) {
 // handler learns of it.
 func TestPeersThatDoNotRead(t *testing.T) {
 	ended := make(chan error, 1)
-	d := newDesk(t, &accp.ServerOptions{WriteTimeout: 200 * time.Millisecond, Session: accp.SessionOptions{NoBudget: true}})
-	d.HandleFunc("req", "flood", func(ctx context.Context, w *accp.Reply, m *accp.Message) error {
+	d := newDesk(t, &accp.ServerOptions{WriteTimeout: 200 * time.Millisecond, Session: accp.SessionOptions{DisableBudget: true}})
+	d.HandleFunc("req", "flood", func(ctx context.Context, w *accp.ReplyWriter, m *accp.Message) error {
 		for i := int64(0); ; i++ {
 			if err := w.Send(chunk(m.Op, i, 1<<40, accp.String(strings.Repeat("x", 60000)))); err != nil {
 				ended <- err
@@ -102,14 +102,14 @@ func TestMutualFlood(t *testing.T) {
 	var got sync.WaitGroup
 	h, err := accp.NewServer("client", nil)
 	require.NoError(t, err)
-	h.HandleFunc("done", "", func(context.Context, *accp.Reply, *accp.Message) error { return nil })
-	d.HandleFunc("req", "flood", func(ctx context.Context, w *accp.Reply, m *accp.Message) error {
+	h.HandleFunc("done", "", func(context.Context, *accp.ReplyWriter, *accp.Message) error { return nil })
+	d.HandleFunc("req", "flood", func(ctx context.Context, w *accp.ReplyWriter, m *accp.Message) error {
 		for range 300 {
 			if err := w.Send(msg("wait", "flood", text("note", strings.Repeat("y", 200)))); err != nil {
 				return err
 			}
 		}
-		return w.Result(nil)
+		return w.SendResult(nil)
 	})
 	c := d.dial(t, &accp.DialOptions{Handlers: h})
 	for range 4 {
@@ -153,7 +153,7 @@ func TestHostileAnswers(t *testing.T) {
 	ts := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
 		var c accp.Codec
-		m, err := c.Parse(body)
+		m, err := c.DecodeRaw(body)
 		if err != nil {
 			w.WriteHeader(http.StatusTeapot)
 			return
@@ -487,10 +487,10 @@ func TestClose(t *testing.T) {
 	release := make(chan struct{})
 	d := newDesk(t, nil)
 	running := make(chan struct{}, 2)
-	d.HandleFunc("req", "wait", func(ctx context.Context, w *accp.Reply, m *accp.Message) error {
+	d.HandleFunc("req", "wait", func(ctx context.Context, w *accp.ReplyWriter, m *accp.Message) error {
 		running <- struct{}{}
 		<-release
-		return w.Result(nil)
+		return w.SendResult(nil)
 	})
 	h, c := d.http(t, &accp.ClientOptions{Tries: 1}), d.dial(t, nil)
 	got := make(chan error, 2)
@@ -535,18 +535,18 @@ func TestClose(t *testing.T) {
 
 // A reply is over when its handler has returned.
 func TestReplyAfterReturn(t *testing.T) {
-	kept := make(chan *accp.Reply, 1)
+	kept := make(chan *accp.ReplyWriter, 1)
 	d := newDesk(t, nil)
-	d.HandleFunc("req", "keep", func(_ context.Context, w *accp.Reply, m *accp.Message) error {
+	d.HandleFunc("req", "keep", func(_ context.Context, w *accp.ReplyWriter, m *accp.Message) error {
 		kept <- w
-		require.Equal(t, m, w.Received().Message)
+		require.Equal(t, m, w.ReceiveResult().Message)
 		require.NotNil(t, w.Session())
 		return nil
 	})
 	m, err := d.http(t, nil).Call(t.Context(), msg("req", "keep"))
 	require.NoError(t, err)
 	require.Equal(t, accp.IntentAck, m.Intent)
-	require.Error(t, (<-kept).Result(nil))
+	require.Error(t, (<-kept).SendResult(nil))
 }
 
 // Sessions are bounded, those in use stay, and a sid is a name and no secret
@@ -661,7 +661,7 @@ func TestMiddleware(t *testing.T) {
 	var seen []string
 	note := func(name string) accp.Middleware {
 		return func(next accp.Handler) accp.Handler {
-			return accp.HandlerFunc(func(ctx context.Context, w *accp.Reply, m *accp.Message) error {
+			return accp.HandlerFunc(func(ctx context.Context, w *accp.ReplyWriter, m *accp.Message) error {
 				mu.Lock()
 				seen = append(seen, name+" "+string(m.Intent))
 				mu.Unlock()
@@ -681,16 +681,16 @@ func TestMiddleware(t *testing.T) {
 func TestServerAsksClient(t *testing.T) {
 	h, err := accp.NewServer("client", nil)
 	require.NoError(t, err)
-	h.HandleFunc("req", "confirm", func(_ context.Context, w *accp.Reply, m *accp.Message) error {
-		return w.Result(accp.Params{text("answer", "yes")})
+	h.HandleFunc("req", "confirm", func(_ context.Context, w *accp.ReplyWriter, m *accp.Message) error {
+		return w.SendResult(accp.Params{text("answer", "yes")})
 	})
 	h.Use(func(next accp.Handler) accp.Handler { return next })
 	answered := make(chan string, 1)
 	d := newDesk(t, nil)
-	d.HandleFunc("req", "start", func(_ context.Context, w *accp.Reply, m *accp.Message) error {
+	d.HandleFunc("req", "start", func(_ context.Context, w *accp.ReplyWriter, m *accp.Message) error {
 		return w.Send(msg("req", "confirm"))
 	})
-	d.HandleFunc("done", "confirm", func(_ context.Context, w *accp.Reply, m *accp.Message) error {
+	d.HandleFunc("done", "confirm", func(_ context.Context, w *accp.ReplyWriter, m *accp.Message) error {
 		answered <- m.Params.Text("answer")
 		return nil
 	})

@@ -47,7 +47,7 @@ func (s *Server) ServeFrames(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusUnsupportedMediaType)
 		return
 	}
-	limit := s.opts.Session.Limits.withDefaults().Frame
+	limit := s.opts.Session.FrameLimits.withDefaults().MaxFrame
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, int64(limit)+2))
 	var tooBig *http.MaxBytesError
 	if errors.As(err, &tooBig) {
@@ -109,12 +109,12 @@ func (s *Server) serveBody(w http.ResponseWriter, r *http.Request, frame []byte)
 // sessionFor finds the session that a frame belongs to, and asks whether the
 // request may use it. Who gets one releases it.
 func (s *Server) sessionFor(r *http.Request, frame []byte) (*Session, error) {
-	c := Codec{Lenient: s.opts.Session.Lenient, Limits: s.opts.Session.Limits}
-	m, err := c.Parse(frame)
+	c := Codec{Lenient: s.opts.Session.Lenient, FrameLimits: s.opts.Session.FrameLimits}
+	m, err := c.DecodeRaw(frame)
 	if err != nil {
 		return nil, err
 	}
-	if err := c.CheckEnvelope(m); err != nil {
+	if err := c.ValidateEnvelope(m); err != nil {
 		return nil, err
 	}
 	if sid := m.Meta.SID; sid != "" && s.opts.Authorize != nil {

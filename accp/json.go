@@ -118,7 +118,7 @@ func (m *Meta) params() Params {
 			out = append(out, Param{key, String(s)})
 		}
 	}
-	num := func(key string, n Number) {
+	num := func(key string, n OptionalInt) {
 		if n.Set {
 			out = append(out, Param{key, Int(n.N)})
 		}
@@ -191,12 +191,12 @@ func metaFromAST(j strictjson.Value) (*Meta, error) {
 			*to = s
 			return nil
 		}
-		num := func(to *Number) error {
+		num := func(to *OptionalInt) error {
 			n, ok := f.Value.Int()
 			if !ok || n < 0 || numberForm(f.Value) != KindInt {
 				return fail(ErrInvalidType, "metadata field %s must be an integer from 0 to 2^63-1", name)
 			}
-			*to = Num(n)
+			*to = NewOptionalInt(n)
 			return nil
 		}
 		var err error

@@ -49,7 +49,7 @@ func (s *Session) saveInfo(ctx context.Context, cp *CheckpointInfo) error {
 		trigger[i] = String(t)
 	}
 	return s.private().put(ctx, s.id, s.scopeInfo(), cp.ID, Map(Param{"frames", Int(int64(cp.Frames))},
-		Param{"summary", String(cp.Summary)}, Param{"tokens", Int(int64(cp.SummaryTokens))}, Param{"trigger", Array(trigger...)}), s.opts.Keep)
+		Param{"summary", String(cp.Summary)}, Param{"tokens", Int(int64(cp.SummaryTokens))}, Param{"trigger", Array(trigger...)}), s.opts.Retention)
 }
 
 // learn adds a checkpoint to those that are known, in the order of their numbers. The
@@ -179,7 +179,7 @@ func infoOf(n int64, v Value) CheckpointInfo {
 // refer makes hot state the reference to a checkpoint.
 func (s *Session) refer(n int64) {
 	s.hotAt = n
-	s.hotUsed = s.opts.Counter.Count("$warm." + checkpointID(n))
+	s.hotUsed = s.opts.TokenCounter.Count("$warm." + checkpointID(n))
 }
 
 // infos returns the checkpoints that have not expired.

@@ -26,7 +26,7 @@ func FuzzStrict(f *testing.F) {
 	seeds(f)
 	f.Fuzz(func(t *testing.T, frame []byte) {
 		var c accp.Codec
-		m, err := c.Parse(frame)
+		m, err := c.DecodeRaw(frame)
 		if err != nil {
 			return
 		}
@@ -85,7 +85,7 @@ func TestDecodeEncodes(t *testing.T) {
 			require.True(t, ok && (v.Equal(p.Value) || key == "schema"), "%s: %s", p.Key, frame)
 		}
 		// The other ways of writing mean the same.
-		for _, other := range []accp.Codec{{Registry: custom, LongKeys: true}, {Registry: custom, KeepDefaults: true}} {
+		for _, other := range []accp.Codec{{Registry: custom, WriteLongKeys: true}, {Registry: custom, KeepDefaults: true}} {
 			f, err := other.Encode(full)
 			require.NoError(t, err)
 			back, err := c.Decode(f)
@@ -119,12 +119,12 @@ func hostile(n int) map[string]string {
 // No input costs more than linear time and memory (ACCP-137, ACCP-D18): with the
 // limits of the draft memory is bounded, and without them it follows the input.
 func TestNoInputIsExpensive(t *testing.T) {
-	huge := accp.Limits{Frame: 1 << 30, Depth: 100, Params: 1 << 30, Meta: 1 << 30, Values: 1 << 30, Number: 1 << 30}
+	huge := accp.FrameLimits{MaxFrame: 1 << 30, MaxDepth: 100, MaxParams: 1 << 30, MaxMeta: 1 << 30, MaxValues: 1 << 30, MaxNumber: 1 << 30}
 	for _, lenient := range []bool{false, true} {
 		for _, tt := range []struct {
 			codec accp.Codec
 			n     int
-		}{{accp.Codec{Lenient: lenient}, 64 << 10}, {accp.Codec{Lenient: lenient}, 1 << 20}, {accp.Codec{Lenient: lenient, Limits: huge}, 128 << 10}} {
+		}{{accp.Codec{Lenient: lenient}, 64 << 10}, {accp.Codec{Lenient: lenient}, 1 << 20}, {accp.Codec{Lenient: lenient, FrameLimits: huge}, 128 << 10}} {
 			for name, in := range hostile(tt.n) {
 				frame := []byte(in)
 				var before, after runtime.MemStats
@@ -140,9 +140,9 @@ func TestNoInputIsExpensive(t *testing.T) {
 				used := after.TotalAlloc - before.TotalAlloc
 				require.Less(t, took, time.Minute, "%s: with the square of its length it would be minutes", name)
 				switch {
-				case tt.codec.Limits != huge && tt.n > 1<<16:
+				case tt.codec.FrameLimits != huge && tt.n > 1<<16:
 					require.Less(t, used, uint64(64<<10), "%s: too long, so nothing is allocated for it", name)
-				case tt.codec.Limits != huge:
+				case tt.codec.FrameLimits != huge:
 					require.Less(t, used, uint64(2<<20), name)
 				default: // the largest multiple is that of values of two bytes, decoded and encoded
 					require.Less(t, used, uint64(500*len(frame)), name)

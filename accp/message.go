@@ -41,8 +41,8 @@ func (i Intent) Valid() bool {
 	return false
 }
 
-// Meaning returns the intent in a word or two, for people.
-func (i Intent) Meaning() string {
+// Description returns the intent in a word or two, for people.
+func (i Intent) Description() string {
 	switch i {
 	case IntentReq:
 		return "request"
@@ -167,14 +167,14 @@ func (m *Message) clone() *Message {
 // Meta is the envelope of a frame (ACCP-037 to ACCP-044). Empty strings and unset
 // numbers are absent.
 type Meta struct {
-	MID string // message id, 12 hex digits
-	Seq Number // position in the session
-	TS  Number // Unix seconds
-	CID string // correlation id: the chain that the message belongs to
-	AID string // causation id: the message that caused this one
-	SID string // session id
-	TTL Number // seconds to live; 0 means for ever
-	Ext Params // further keys, kept and sent on (D20)
+	MID string      // message id, 12 hex digits
+	Seq OptionalInt // position in the session
+	TS  OptionalInt // Unix seconds
+	CID string      // correlation id: the chain that the message belongs to
+	AID string      // causation id: the message that caused this one
+	SID string      // session id
+	TTL OptionalInt // seconds to live; 0 means for ever
+	Ext Params      // further keys, kept and sent on (D20)
 }
 
 func (m *Meta) empty() bool {
@@ -182,14 +182,14 @@ func (m *Meta) empty() bool {
 		m.SID == "" && !m.TTL.Set && len(m.Ext) == 0
 }
 
-// A Number is an integer that may be absent. The zero value is.
-type Number struct {
+// A OptionalInt is an integer that may be absent. The zero value is.
+type OptionalInt struct {
 	N   int64 // 0 to 2^63-1
 	Set bool
 }
 
-// Num returns a number that is there.
-func Num(n int64) Number { return Number{N: n, Set: true} }
+// NewOptionalInt returns a number that is there.
+func NewOptionalInt(n int64) OptionalInt { return OptionalInt{N: n, Set: true} }
 
 // parsePart reads the metadata key part of a frame sequence: i/n (D38).
 func parsePart(v Value) (i, n int, ok bool) {

@@ -65,7 +65,7 @@ func (p *parser) metaField(key [2]int32) bool {
 			return false
 		}
 	} else {
-		if p.values++; p.values > p.limits.Values {
+		if p.values++; p.values > p.limits.MaxValues {
 			return p.fault(p.i, "too many values")
 		}
 		if !p.scalar(inMeta, key, true) {
@@ -110,19 +110,19 @@ func (p *parser) emptyText(nd *node) bool {
 	return nd.end-nd.val == 2 && (p.s[nd.val+1] == 'e' || p.s[nd.val+1] == '_')
 }
 
-func (p *parser) metaNumber(at *Number, text []byte, nd *node) bool {
+func (p *parser) metaNumber(at *OptionalInt, text []byte, nd *node) bool {
 	if at.Set {
 		return p.fault(int(nd.key), "metadata field given twice")
 	}
 	at.Set = true
 	if nd.kind != KindString || nd.form != asIs || numberForm(text) != KindInt {
-		if numberForm(text) == KindDecimal && nd.form == asIs && len(text) > p.limits.Number {
+		if numberForm(text) == KindDecimal && nd.form == asIs && len(text) > p.limits.MaxNumber {
 			return p.fault(int(nd.val), "number too long")
 		}
 		p.wrongType(int(nd.val), "metadata field must be an integer")
 		return true
 	}
-	if len(text) > p.limits.Number {
+	if len(text) > p.limits.MaxNumber {
 		return p.fault(int(nd.val), "number too long")
 	}
 	n, err := strconv.ParseInt(string(text), 10, 64)

@@ -12,9 +12,9 @@ import (
 
 const shortHash = 12 // digits of the registry hash that are sent (D47)
 
-// Hello returns the frame that announces the registry, with which a session
+// AnnounceRegistry returns the frame that announces the registry, with which a session
 // begins (ACCP-113).
-func (s *Session) Hello(ctx context.Context) (*Sent, error) {
+func (s *Session) AnnounceRegistry(ctx context.Context) (*SendResult, error) {
 	leave, err := s.enter(ctx)
 	if err != nil {
 		return nil, err
@@ -23,7 +23,7 @@ func (s *Session) Hello(ctx context.Context) (*Sent, error) {
 	return s.hello(ctx)
 }
 
-func (s *Session) hello(ctx context.Context) (*Sent, error) {
+func (s *Session) hello(ctx context.Context) (*SendResult, error) {
 	sent, err := s.send(ctx, s.registryMessage(false))
 	if err == nil {
 		s.helloSent = true
@@ -42,20 +42,20 @@ func (s *Session) registryMessage(delta bool) *Message {
 	return m
 }
 
-// A Negotiated is what a session made of a frame that belongs to the exchange of
+// A NegotiateResult is what a session made of a frame that belongs to the exchange of
 // registries.
-type Negotiated struct {
-	Received *Received
-	Reply    *Sent // nil if there is nothing to send
-	Synced   bool  // both sides have the same schemas
-	Version  int64 // of the registry on this side
+type NegotiateResult struct {
+	Received *ReceiveResult
+	Reply    *SendResult // nil if there is nothing to send
+	Synced   bool        // both sides have the same schemas
+	Version  int64       // of the registry on this side
 }
 
-// Negotiate receives a sync:registry frame and answers it: with the own hello if
+// ReceiveRegistry receives a sync:registry frame and answers it: with the own hello if
 // the hashes agree and none was sent, with the custom schemas, once, if they do
 // not; the custom schemas of the peer are taken over first (D48). A frame that is
 // no sync:registry is [ErrInvalidIntent].
-func (s *Session) Negotiate(ctx context.Context, frame []byte) (*Negotiated, error) {
+func (s *Session) ReceiveRegistry(ctx context.Context, frame []byte) (*NegotiateResult, error) {
 	leave, err := s.enter(ctx)
 	if err != nil {
 		return nil, err
@@ -68,9 +68,9 @@ func (s *Session) Negotiate(ctx context.Context, frame []byte) (*Negotiated, err
 	return s.negotiate(ctx, r)
 }
 
-// NegotiateReceived is like [Session.Negotiate] for a frame that was received
+// NegotiateReceived is like [Session.ReceiveRegistry] for a frame that was received
 // already.
-func (s *Session) NegotiateReceived(ctx context.Context, r *Received) (*Negotiated, error) {
+func (s *Session) NegotiateReceived(ctx context.Context, r *ReceiveResult) (*NegotiateResult, error) {
 	leave, err := s.enter(ctx)
 	if err != nil {
 		return nil, err
@@ -79,9 +79,9 @@ func (s *Session) NegotiateReceived(ctx context.Context, r *Received) (*Negotiat
 	return s.negotiate(ctx, r)
 }
 
-func (s *Session) negotiate(ctx context.Context, r *Received) (*Negotiated, error) {
-	n := &Negotiated{Received: r}
-	if r.Outcome == Delivered {
+func (s *Session) negotiate(ctx context.Context, r *ReceiveResult) (*NegotiateResult, error) {
+	n := &NegotiateResult{Received: r}
+	if r.Outcome == OutcomeDelivered {
 		reply, undo, err := s.exchange(r.Message)
 		if err != nil {
 			return nil, err
@@ -145,7 +145,7 @@ func (s *Session) announced(m *Message) (string, error) {
 // Sync returns the frame that turns the shared state into state: the difference
 // to the last one (ACCP-098), or no frame if there is none. Nulls in state count
 // as absent.
-func (s *Session) Sync(ctx context.Context, state Params) (*Sent, error) {
+func (s *Session) Sync(ctx context.Context, state Params) (*SendResult, error) {
 	leave, err := s.enter(ctx)
 	if err != nil {
 		return nil, err
@@ -172,7 +172,7 @@ func (s *Session) Sync(ctx context.Context, state Params) (*Sent, error) {
 
 // Snapshot returns the frame that sends the whole state, for a peer that asked
 // for it with qry:state (D46).
-func (s *Session) Snapshot(ctx context.Context) (*Sent, error) {
+func (s *Session) Snapshot(ctx context.Context) (*SendResult, error) {
 	leave, err := s.enter(ctx)
 	if err != nil {
 		return nil, err
@@ -229,8 +229,8 @@ func answer(out, m *Message) {
 	}
 }
 
-// ErrorOf returns what an error frame says, or nil if m is none.
-func ErrorOf(m *Message) *Error {
+// ErrorFromMessage returns what an error frame says, or nil if m is none.
+func ErrorFromMessage(m *Message) *Error {
 	if m.Intent != IntentFail || m.Schema() != SchemaError {
 		return nil
 	}

@@ -41,7 +41,7 @@ type Frame struct {
 	first          int32 // the node that the metadata begin with
 	hasMeta        bool
 	lenient        bool
-	seq, ts, ttl   Number
+	seq, ts, ttl   OptionalInt
 	mid, cid, aid  int32 // nodes, -1 if absent
 	sid            int32
 	metaCount, ext int32
@@ -104,7 +104,7 @@ type parser struct {
 	lenient bool
 	places  bool // accept any number of decimal places; for what the package stored itself
 	name    uint8
-	limits  Limits
+	limits  FrameLimits
 	values  int
 	depth   int
 
@@ -156,7 +156,7 @@ func (p *parser) word(mask, stop uint8, at *[2]int32, what string) bool {
 	switch {
 	case i == start:
 		return p.fault(i, "expected "+what)
-	case i-start > p.limits.Name:
+	case i-start > p.limits.MaxName:
 		return p.fault(start, what+" too long")
 	case i == len(p.s) || p.s[i] != stop:
 		return p.fault(i, "expected '"+string(rune(stop))+"' after "+what)
@@ -169,8 +169,8 @@ func (p *parser) word(mask, stop uint8, at *[2]int32, what string) bool {
 // frame reads a whole frame.
 func (p *parser) frame() bool {
 	f := p.f
-	if len(p.s) > p.limits.Frame {
-		return p.fault(p.limits.Frame, "frame too long")
+	if len(p.s) > p.limits.MaxFrame {
+		return p.fault(p.limits.MaxFrame, "frame too long")
 	}
 	p.space()
 	if p.peek() != '@' {
@@ -190,7 +190,7 @@ func (p *parser) frame() bool {
 	if p.peek() == '}' {
 		p.i++
 	} else {
-		n, ok := p.pairs(inPayload, '|', '}', p.limits.Params)
+		n, ok := p.pairs(inPayload, '|', '}', p.limits.MaxParams)
 		if !ok {
 			return false
 		}
@@ -203,7 +203,7 @@ func (p *parser) frame() bool {
 		f.hasMeta = true
 		p.i++
 		p.space()
-		n, ok := p.pairs(inMeta, ',', ']', p.limits.Meta)
+		n, ok := p.pairs(inMeta, ',', ']', p.limits.MaxMeta)
 		if !ok {
 			return false
 		}
@@ -233,7 +233,7 @@ func (p *parser) pairs(in site, sep, end byte, limit int) (count int32, ok bool)
 		switch {
 		case i == start:
 			return 0, p.fault(i, "expected a key")
-		case i-start > p.limits.Name:
+		case i-start > p.limits.MaxName:
 			return 0, p.fault(start, "key too long")
 		case p.i >= len(p.s) || p.s[p.i] != ':':
 			return 0, p.fault(p.i, "expected ':' after the key")
@@ -319,10 +319,10 @@ func (p *parser) duplicate(first int, count int32) int {
 
 // value reads one value and appends its nodes.
 func (p *parser) value(in site, key [2]int32) bool {
-	if p.values++; p.values > p.limits.Values {
+	if p.values++; p.values > p.limits.MaxValues {
 		return p.fault(p.i, "too many values")
 	}
-	if p.depth > p.limits.Depth {
+	if p.depth > p.limits.MaxDepth {
 		return p.fault(p.i, "nested too deep")
 	}
 	c := p.peek()
@@ -344,7 +344,7 @@ func (p *parser) container(open byte, key [2]int32) bool {
 		if p.peek() == '}' {
 			p.i++
 		} else {
-			n, ok := p.pairs(inMap, ',', '}', p.limits.Values)
+			n, ok := p.pairs(inMap, ',', '}', p.limits.MaxValues)
 			if !ok {
 				return false
 			}
@@ -411,10 +411,10 @@ func (p *parser) pairAhead() bool {
 
 // pair reads such an element as a map of one entry.
 func (p *parser) pair() bool {
-	if p.values++; p.values > p.limits.Values {
+	if p.values++; p.values > p.limits.MaxValues {
 		return p.fault(p.i, "too many values")
 	}
-	if p.depth > p.limits.Depth {
+	if p.depth > p.limits.MaxDepth {
 		return p.fault(p.i, "nested too deep")
 	}
 	me := len(p.f.nodes)
@@ -423,7 +423,7 @@ func (p *parser) pair() bool {
 		p.i++
 	}
 	key := [2]int32{int32(start), int32(p.i)}
-	if p.i-start > p.limits.Name {
+	if p.i-start > p.limits.MaxName {
 		return p.fault(start, "key too long")
 	}
 	p.i++

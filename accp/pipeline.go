@@ -10,10 +10,10 @@ package accp
 // out values that equal the defaults and writes the canonical form (steps 1, 2,
 // 4 and 7 of section 7.2 of the draft). A [Session] does the other steps. Every
 // error is an [*Error].
-func (c *Codec) Encode(m *Message) ([]byte, error) { return c.AppendEncode(nil, m) }
+func (c *Codec) Encode(m *Message) ([]byte, error) { return c.Append(nil, m) }
 
-// AppendEncode is like [Codec.Encode] and appends to dst.
-func (c *Codec) AppendEncode(dst []byte, m *Message) ([]byte, error) {
+// Append is like [Codec.Encode] and appends to dst.
+func (c *Codec) Append(dst []byte, m *Message) ([]byte, error) {
 	var buf [24]string
 	p, err := c.prepare(m, buf[:0])
 	if err != nil {
@@ -55,7 +55,7 @@ func (c *Codec) prepare(m *Message, keys []string) (prepared, error) {
 	for i := range out.m.Params {
 		f := s.look(out.m.Params[i].Key)
 		k := f.short
-		if c.LongKeys {
+		if c.WriteLongKeys {
 			k = f.full
 		}
 		if f.def > 0 && !c.KeepDefaults && s.Defaults[f.def-1].Value.Equal(out.m.Params[i].Value) {
@@ -105,7 +105,7 @@ func (c *Codec) resolve(params Params) (*compiled, error) {
 // references). It does not look at the envelope; see [CheckEnvelope]. Every error
 // is an [*Error].
 func (c *Codec) Decode(frame []byte) (*Message, error) {
-	m, err := c.Parse(frame)
+	m, err := c.DecodeRaw(frame)
 	if err != nil {
 		return nil, err
 	}
@@ -122,11 +122,11 @@ func (c *Codec) Decode(frame []byte) (*Message, error) {
 // DecodeEnvelope is like [Codec.Decode] for a frame that must have its envelope,
 // and must name its chain where that is required.
 func (c *Codec) DecodeEnvelope(frame []byte) (*Message, error) {
-	m, err := c.Parse(frame)
+	m, err := c.DecodeRaw(frame)
 	if err != nil {
 		return nil, err
 	}
-	if err := c.CheckEnvelope(m); err != nil {
+	if err := c.ValidateEnvelope(m); err != nil {
 		return nil, err
 	}
 	s, err := c.expand(m)
@@ -136,7 +136,7 @@ func (c *Codec) DecodeEnvelope(frame []byte) (*Message, error) {
 	if err := c.complete(m, s); err != nil {
 		return nil, err
 	}
-	if err := CheckChain(m); err != nil {
+	if err := checkChain(m); err != nil {
 		return nil, err
 	}
 	return m, nil
@@ -248,7 +248,7 @@ func checkTypes(s *compiled, params Params, sending bool) (Params, error) {
 			}
 		}
 	}
-	if s.custom || s.Code != SchemaTx && s.Code != SchemaStream && s.Code != SchemaError {
+	if s.custom || s.Code != SchemaTransaction && s.Code != SchemaStream && s.Code != SchemaError {
 		return out, nil
 	}
 	code := false
@@ -259,7 +259,7 @@ func checkTypes(s *compiled, params Params, sending bool) (Params, error) {
 			key = typedKey(s.Code, key)
 		}
 		switch s.Code {
-		case SchemaTx:
+		case SchemaTransaction:
 			if key != "amount" || v.kind == KindRef {
 				continue
 			}
@@ -307,7 +307,7 @@ func checkTypes(s *compiled, params Params, sending bool) (Params, error) {
 // typedKey returns the full form of the keys that checkTypes looks at.
 func typedKey(code, key string) string {
 	switch {
-	case code == SchemaTx && key == "amt":
+	case code == SchemaTransaction && key == "amt":
 		return "amount"
 	case code == SchemaStream && key == "idx":
 		return "chunk_index"
@@ -330,10 +330,10 @@ func dot(s string) int {
 	return len(s) - 1
 }
 
-// CheckEnvelope checks that m has the envelope that every frame sent needs: mid,
+// ValidateEnvelope checks that m has the envelope that every frame sent needs: mid,
 // seq and ts (D21, D22). The lenient reader accepts any mid, and a missing ts
 // unless there is a time to live.
-func (c *Codec) CheckEnvelope(m *Message) error {
+func (c *Codec) ValidateEnvelope(m *Message) error {
 	meta := m.Meta
 	switch {
 	case meta == nil:
@@ -350,10 +350,10 @@ func (c *Codec) CheckEnvelope(m *Message) error {
 	return nil
 }
 
-// CheckChain checks that a message that must name its chain does: cancel, the
+// checkChain checks that a message that must name its chain does: cancel, the
 // answers of the tool profile and the chunks of a stream (D28, D34). The keys of
 // m are full.
-func CheckChain(m *Message) error {
+func checkChain(m *Message) error {
 	if m.Meta != nil && m.Meta.CID != "" {
 		return nil
 	}

@@ -19,27 +19,27 @@ type Profile struct {
 	// req:tool, done:tool. They are for people; nothing enforces them.
 	Sequences [][]string
 
-	// Check, if set, decides about every message that comes in or goes out,
+	// Validator, if set, decides about every message that comes in or goes out,
 	// with its keys in full. Its error refuses the message.
-	Check func(m *Message) error
+	Validator func(m *Message) error
 }
 
-// Profiles returns the profiles of the draft: chat (CH), tool (TC), transaction
+// BuiltinProfiles returns the profiles of the draft: chat (CH), tool (TC), transaction
 // (TX), streaming (ST) and workflow (TA). Their schemas are built in and what the
 // draft demands of them is always checked, so activating them is never necessary.
-func Profiles() []Profile {
+func BuiltinProfiles() []Profile {
 	return []Profile{
 		{Name: SchemaChat, Sequences: [][]string{{"req:chat", "done:chat"}}},
 		{Name: SchemaTool, Sequences: [][]string{{"req:tool", "done:tool"}, {"req:tool", "fail:error"}}},
-		{Name: SchemaTx, Sequences: [][]string{{"req:transaction", "done:transaction"}}},
+		{Name: SchemaTransaction, Sequences: [][]string{{"req:transaction", "done:transaction"}}},
 		{Name: SchemaStream, Sequences: [][]string{{"stream", "end"}}},
 		{Name: SchemaTask, Sequences: [][]string{{"req:schedule", "done:schedule"}}},
 	}
 }
 
-// Activate adds a profile to the session. If one of its schemas is refused, those
+// AddProfile adds a profile to the session. If one of its schemas is refused, those
 // before it stay registered and the profile is not active.
-func (s *Session) Activate(p Profile) error {
+func (s *Session) AddProfile(p Profile) error {
 	for _, schema := range p.Schemas {
 		if err := s.registry.Register(schema); err != nil {
 			return err
@@ -51,8 +51,8 @@ func (s *Session) Activate(p Profile) error {
 	return nil
 }
 
-// ActiveProfiles returns the names of the profiles that were activated.
-func (s *Session) ActiveProfiles() []string {
+// Profiles returns the names of the profiles that were activated.
+func (s *Session) Profiles() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var names []string
@@ -64,10 +64,10 @@ func (s *Session) ActiveProfiles() []string {
 
 func (s *Session) checkProfiles(m *Message) error {
 	for _, p := range s.profiles {
-		if p.Check == nil {
+		if p.Validator == nil {
 			continue
 		}
-		if err := p.Check(m); err != nil {
+		if err := p.Validator(m); err != nil {
 			var e *Error
 			if errors.As(err, &e) {
 				return e
@@ -137,16 +137,16 @@ func NewMessage(intent Intent, op, schema string, v any) (*Message, error) {
 	return &Message{Intent: intent, Op: op, Params: params}, nil
 }
 
-// A Tool does what a tool call asks for. Arguments are its parameters, in full.
+// A ToolFunc does what a tool call asks for. Arguments are its parameters, in full.
 // An [*Error] or a [Code] is sent as it stands, any other error as
 // [ErrToolExecFailed] (ACCP-141).
-type Tool func(ctx context.Context, arguments Params) (Value, error)
+type ToolFunc func(ctx context.Context, arguments Params) (Value, error)
 
-// Tools returns a handler of req:tool frames. A name that is not among the tools is
+// NewToolHandler returns a handler of req:tool frames. A name that is not among the tools is
 // [ErrToolNotFound]; arguments that are no map, and a name that is no string, are
 // [ErrToolSchema]. The result goes back as done:tool.
-func Tools(tools map[string]Tool) Handler {
-	return HandlerFunc(func(ctx context.Context, w *Reply, m *Message) error {
+func NewToolHandler(tools map[string]ToolFunc) Handler {
+	return HandlerFunc(func(ctx context.Context, w *ReplyWriter, m *Message) error {
 		name, _ := m.Params.Get("tool_name")
 		arguments, there := m.Params.Get("arguments")
 		if name.kind != KindString || there && arguments.kind != KindMap {
@@ -165,6 +165,6 @@ func Tools(tools map[string]Tool) Handler {
 			}
 			return &Error{Code: ErrToolExecFailed, Message: "tool " + name.text, Cause: err}
 		}
-		return w.Result(Params{{"tool_name", name}, {"result", result}, {keySchema, String(SchemaTool)}})
+		return w.SendResult(Params{{"tool_name", name}, {"result", result}, {keySchema, String(SchemaTool)}})
 	})
 }

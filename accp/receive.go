@@ -10,25 +10,25 @@ import (
 	"time"
 )
 
-// An Outcome says what became of a frame that came in.
-type Outcome uint8
+// An ReceiveOutcome says what became of a frame that came in.
+type ReceiveOutcome uint8
 
 // The outcomes of frames that are not refused.
 const (
-	Delivered Outcome = iota + 1 // the message is for the application
-	Cancel                       // as Delivered: the message is a cancel, its chain has ended
-	Dropped                      // nothing to do and nothing to answer
-	Pending                      // one part of a message, others are missing
+	OutcomeDelivered ReceiveOutcome = iota + 1 // the message is for the application
+	OutcomeCancelled                           // as Delivered: the message is a cancel, its chain has ended
+	OutcomeDropped                             // nothing to do and nothing to answer
+	OutcomePending                             // one part of a message, others are missing
 )
 
-// A Received is what a session made of a frame.
-type Received struct {
-	Outcome Outcome
-	Message *Message // Delivered, Cancel: keys in full, references resolved, defaults filled in
-	Wire    *Message // the same with its references, for texts that models read
-	Reason  string   // Dropped: "ttl" or "cancelled"
-	Have    int      // Pending: parts that came
-	Of      int      // Pending: parts there are
+// A ReceiveResult is what a session made of a frame.
+type ReceiveResult struct {
+	Outcome       ReceiveOutcome
+	Message       *Message // Delivered, Cancel: keys in full, references resolved, defaults filled in
+	Unresolved    *Message // the same with its references, for texts that models read
+	Reason        string   // Dropped: "ttl" or "cancelled"
+	PartsReceived int      // Pending: parts that came
+	PartsTotal    int      // Pending: parts there are
 
 	// DroppedParts counts the parts of an earlier message that this frame shows
 	// to be incomplete for good.
@@ -45,8 +45,8 @@ type Received struct {
 // Receive processes one frame: grammar, envelope, session, time to live, replay,
 // order, parts, chain, schema, references, types, state, checkpoint, in this order
 // (D27). An [*Error] means that the frame is refused and how to answer it (see
-// [Session.ErrorReply]); nothing of it is used then but its number.
-func (s *Session) Receive(ctx context.Context, frame []byte) (*Received, error) {
+// [Session.SendError]); nothing of it is used then but its number.
+func (s *Session) Receive(ctx context.Context, frame []byte) (*ReceiveResult, error) {
 	leave, err := s.enter(ctx)
 	if err != nil {
 		return nil, err
@@ -55,37 +55,37 @@ func (s *Session) Receive(ctx context.Context, frame []byte) (*Received, error) 
 	return s.receive(ctx, frame)
 }
 
-func (s *Session) receive(ctx context.Context, frame []byte) (*Received, error) {
+func (s *Session) receive(ctx context.Context, frame []byte) (*ReceiveResult, error) {
 	s.stats.Received++
 	s.logFrame("in", frame)
 	r, err := s.process(ctx, frame)
 	if err != nil {
-		s.stats.Refused++
+		s.stats.Rejected++
 		s.log.Debug("accp: frame refused", "session", s.id, "err", err)
 		return nil, err
 	}
 	switch r.Outcome {
-	case Dropped:
+	case OutcomeDropped:
 		if r.Reason == "ttl" {
 			s.stats.Expired++
 		} else {
 			s.stats.Cancelled++
 		}
 		s.log.Debug("accp: frame dropped", "session", s.id, "reason", r.Reason)
-	case Delivered, Cancel:
+	case OutcomeDelivered, OutcomeCancelled:
 		s.stats.Delivered++
 	}
 	return r, nil
 }
 
-func (s *Session) process(ctx context.Context, frame []byte) (*Received, error) {
+func (s *Session) process(ctx context.Context, frame []byte) (*ReceiveResult, error) {
 	f := takeFrame()
 	defer f.giveBack()
 	if err := s.codec.parse(frame, f); err != nil {
 		return nil, err
 	}
 	m := f.Message()
-	if err := s.codec.CheckEnvelope(m); err != nil {
+	if err := s.codec.ValidateEnvelope(m); err != nil {
 		return nil, err
 	}
 	meta := m.Meta
@@ -93,16 +93,16 @@ func (s *Session) process(ctx context.Context, frame []byte) (*Received, error) 
 		return nil, fail(ErrPolicyDenied, "frame of another session")
 	}
 	now := time.Now().Unix()
-	if ahead := s.opts.MaxFuture; ahead > 0 && meta.TS.N > now+int64(ahead/time.Second) {
+	if ahead := s.opts.MaxClockSkew; ahead > 0 && meta.TS.N > now+int64(ahead/time.Second) {
 		return nil, fail(ErrPolicyDenied, "ts lies too far ahead")
 	}
 	if drop, err := s.claim(ctx, m, now); err != nil {
 		return nil, err
 	} else if drop {
-		return &Received{Outcome: Dropped, Reason: "ttl"}, nil
+		return &ReceiveResult{Outcome: OutcomeDropped, Reason: "ttl"}, nil
 	}
-	in := incoming{m: m, text: string(frame), tokens: f.measure(s.opts.Counter).Total}
-	r := &Received{}
+	in := incoming{m: m, text: string(frame), tokens: f.measure(s.opts.TokenCounter).Total}
+	r := &ReceiveResult{}
 	pending, err := s.join(&in, r)
 	if pending || err != nil {
 		s.stats.DroppedParts += int64(r.DroppedParts)
@@ -156,13 +156,13 @@ type incoming struct {
 }
 
 // deliver does what follows the parts.
-func (s *Session) deliver(ctx context.Context, in incoming, r *Received) (*Received, error) {
+func (s *Session) deliver(ctx context.Context, in incoming, r *ReceiveResult) (*ReceiveResult, error) {
 	m := in.m
 	if m.Intent == IntentCancel && m.Meta.CID == "" {
 		return nil, fail(ErrParse, "cancel without cid")
 	}
 	if s.cancelled.has(markOf(m.Chain())) {
-		r.Outcome, r.Reason = Dropped, "cancelled"
+		r.Outcome, r.Reason = OutcomeDropped, "cancelled"
 		return r, nil
 	}
 	if err := s.room(ctx, m.Intent); err != nil {
@@ -190,7 +190,7 @@ func (s *Session) deliver(ctx context.Context, in incoming, r *Received) (*Recei
 			return nil, err // cannot be: what is checked passed above, references pass
 		}
 	}
-	if err := CheckChain(m); err != nil {
+	if err := checkChain(m); err != nil {
 		return nil, err
 	}
 	if err := s.checkProfiles(m); err != nil {
@@ -211,11 +211,11 @@ func (s *Session) deliver(ctx context.Context, in incoming, r *Received) (*Recei
 			return nil, err
 		}
 		s.stop(m.Chain())
-		r.Outcome = Cancel
+		r.Outcome = OutcomeCancelled
 	} else {
-		r.Outcome = Delivered
+		r.Outcome = OutcomeDelivered
 	}
-	r.Message, r.Wire = m, wire
+	r.Message, r.Unresolved = m, wire
 	s.stats.TokensIn += int64(in.tokens)
 	r.Checkpoint, r.CheckpointErr = s.remember(ctx, hotFrame{msg: wire, schema: schema, text: in.text, tokens: in.tokens})
 	return r, nil
@@ -223,12 +223,12 @@ func (s *Session) deliver(ctx context.Context, in incoming, r *Received) (*Recei
 
 // warn tells about what is most likely wrong.
 func (s *Session) warn(m *Message) {
-	if s.opts.Warn == nil || m.Schema() != SchemaTx {
+	if s.opts.OnWarning == nil || m.Schema() != SchemaTransaction {
 		return
 	}
 	if v, ok := m.Params.Get("currency"); ok {
 		if t, isText := v.Text(); !isText || !currencyForm(t) {
-			s.opts.Warn(m, "currency is not an ISO 4217 code")
+			s.opts.OnWarning(m, "currency is not an ISO 4217 code")
 		}
 	}
 }
@@ -248,7 +248,7 @@ type partGroup struct {
 
 // join handles the key part. It returns pending if the frame waits for others,
 // and puts the whole message into in when the last one came.
-func (s *Session) join(in *incoming, r *Received) (pending bool, err error) {
+func (s *Session) join(in *incoming, r *ReceiveResult) (pending bool, err error) {
 	open := s.parts
 	drop := func() {
 		if s.parts != nil {
@@ -271,7 +271,7 @@ func (s *Session) join(in *incoming, r *Received) (pending bool, err error) {
 		m := in.m.clone()
 		m.Meta.Ext = without(m.Meta.Ext, "part")
 		s.parts = &partGroup{incoming: incoming{m: m, text: in.text, tokens: in.tokens}, next: 2, of: n, seq: in.m.Meta.Seq.N}
-		r.Outcome, r.Have, r.Of = Pending, 1, n
+		r.Outcome, r.PartsReceived, r.PartsTotal = OutcomePending, 1, n
 		return true, nil
 	}
 	if open == nil || i != open.next || n != open.of || !open.continues(in.m) {
@@ -289,7 +289,7 @@ func (s *Session) join(in *incoming, r *Received) (pending bool, err error) {
 	open.next++
 	open.seq = in.m.Meta.Seq.N
 	if i < n {
-		r.Outcome, r.Have, r.Of = Pending, i, n
+		r.Outcome, r.PartsReceived, r.PartsTotal = OutcomePending, i, n
 		return true, nil
 	}
 	*in = open.incoming
@@ -310,13 +310,13 @@ func (g *partGroup) continues(m *Message) bool {
 // addPart adds the params of a part but for its schema, none of whose keys may be
 // there already. The whole keeps to the limits of a frame, but for its bytes.
 func (s *Session) addPart(all, part Params) (Params, bool) {
-	limits := s.opts.Limits.withDefaults()
+	limits := s.opts.FrameLimits.withDefaults()
 	have := indexed(all)
 	for _, p := range part {
 		if p.Key == keySchema {
 			continue
 		}
-		if _, ok := have(p.Key); ok || len(all) >= limits.Params {
+		if _, ok := have(p.Key); ok || len(all) >= limits.MaxParams {
 			return nil, false
 		}
 		all = append(all, p)
@@ -325,7 +325,7 @@ func (s *Session) addPart(all, part Params) (Params, bool) {
 	for i := range all {
 		n += all[i].Value.count()
 	}
-	return all, n <= limits.Values
+	return all, n <= limits.MaxValues
 }
 
 // count returns how many values v consists of.

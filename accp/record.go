@@ -74,13 +74,13 @@ func (s *Session) refresh(ctx context.Context) error {
 	return nil
 }
 
-// Refresh takes over what other processes, or an earlier one, made of the session.
+// Reload takes over what other processes, or an earlier one, made of the session.
 // Every frame that is sent or received does that by itself, so this is for who
-// asks for [Session.State], [Session.Context], [Session.Checkpoints],
-// [Session.Cancelled] or [Session.Budget] before, and for who waits in
-// [Session.Watch] for a cancel that another process takes. Without a Store it does
+// asks for [Session.State], [Session.ModelContext], [Session.Checkpoints],
+// [Session.IsCancelled] or [Session.Budget] before, and for who waits in
+// [Session.ChainContext] for a cancel that another process takes. Without a Store it does
 // nothing.
-func (s *Session) Refresh(ctx context.Context) error {
+func (s *Session) Reload(ctx context.Context) error {
 	leave, err := s.enter(ctx)
 	if err != nil {
 		return err
@@ -166,8 +166,8 @@ func (s *Session) writePage(ctx context.Context, name string, w *window, page in
 	}
 	key := s.pageKey(name, page%(int64(w.max)/pageSize))
 	ttl := time.Duration(0)
-	if s.opts.Keep > 0 {
-		ttl = saturated(s.opts.Keep, s.keepRecord())
+	if s.opts.Retention > 0 {
+		ttl = saturated(s.opts.Retention, s.keepRecord())
 	}
 	err := replace(ctx, s.opts.Store, key, data, ttl, func(old []byte) error {
 		if n, ok := s.pageOf(old); ok && n > page {
@@ -195,10 +195,10 @@ func (s *Session) pageOf(data []byte) (int64, bool) {
 // stored before that frame is gone by then, so that a later session of the same
 // name finds nothing of this one.
 func (s *Session) keepRecord() time.Duration {
-	if s.opts.Keep <= 0 {
+	if s.opts.Retention <= 0 {
 		return 0
 	}
-	return saturated(s.opts.Keep, 2*expiredFor)
+	return saturated(s.opts.Retention, 2*expiredFor)
 }
 
 func saturated(a, b time.Duration) time.Duration {
@@ -213,7 +213,7 @@ func saturated(a, b time.Duration) time.Duration {
 // renewed when half of that is over.
 func (s *Session) renewPages(ctx context.Context) error {
 	now := time.Now().UnixMilli()
-	if s.opts.Keep <= 0 || s.pagesAt != 0 && now-s.pagesAt < s.opts.Keep.Milliseconds()/2 {
+	if s.opts.Retention <= 0 || s.pagesAt != 0 && now-s.pagesAt < s.opts.Retention.Milliseconds()/2 {
 		return nil
 	}
 	for _, w := range []struct {
@@ -360,7 +360,7 @@ func (s *Session) load(ctx context.Context, data []byte) error {
 	}
 	s.state, s.stateText = nil, nil
 	if len(r.data) > 0 {
-		v, err := storedCodec().ParseValue(r.data)
+		v, err := storedCodec().DecodeValue(r.data)
 		if err != nil {
 			return errRecord
 		}

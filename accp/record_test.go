@@ -44,10 +44,10 @@ func TestSessionSurvives(t *testing.T) {
 	_, err = s.Receive(t.Context(), first)
 	require.ErrorIs(t, err, accp.ErrDuplicate)
 	require.Equal(t, cp, s.Checkpoints())
-	lines, _ := s.Context(1000)
+	lines, _ := s.ModelContext(1000)
 	require.Contains(t, strings.Join(lines, "\n"), "result=good")
 	require.Equal(t, "cancelled", receive(t, s, frame("req:a{}", 6, "cid:c1")).Reason)
-	require.True(t, s.Cancelled("c1"))
+	require.True(t, s.IsCancelled("c1"))
 	_, err = s.Receive(t.Context(), frame("req:a{}", 3))
 	require.ErrorIs(t, err, accp.ErrDuplicate)
 	_, err = s.Receive(t.Context(), frame("req:a{}", 99))
@@ -59,7 +59,7 @@ func TestSessionSurvives(t *testing.T) {
 	require.NoError(t, err)
 	require.EqualValues(t, 100, sent.Message.Meta.Seq.N)
 	require.Equal(t, "cp2", sent.Checkpoint.ID, "the summary of cp1 is not written over")
-	got, err := s.Get(t.Context(), "warm.cp1")
+	got, err := s.Resolve(t.Context(), "warm.cp1")
 	require.NoError(t, err)
 	require.True(t, got.Equal(accp.String(cp[0].Summary)))
 
@@ -79,7 +79,7 @@ func TestSessionSurvives(t *testing.T) {
 		require.NoError(t, none.Put(t.Context(), accp.ScopeCold, "k", accp.Int(1), 0))
 		none, err = accp.NewSession("server", "", &accp.SessionOptions{Store: kv})
 		require.NoError(t, err)
-		_, err = none.Get(t.Context(), "cold.k")
+		_, err = none.Resolve(t.Context(), "cold.k")
 		require.ErrorIs(t, err, accp.ErrRefNotFound, "what has no name is nobody else's (ACCP-133)")
 	}
 }
@@ -89,7 +89,7 @@ func TestSessionSurvives(t *testing.T) {
 func TestReplayWindowSurvives(t *testing.T) {
 	kv := store.NewMemory()
 	open := func() *accp.Session {
-		s := session(t, &accp.SessionOptions{Store: kv, SeqPerSender: true, NoAutoCheckpoint: true})
+		s := session(t, &accp.SessionOptions{Store: kv, SeqPerSender: true, DisableAutoCheckpoint: true})
 		accp.SetReplayWindow(s, 1024)
 		return s
 	}
@@ -120,7 +120,7 @@ func TestSessionInSeveralProcesses(t *testing.T) {
 	kv := store.NewMemory()
 	var all []*accp.Session
 	for range 4 {
-		all = append(all, session(t, &accp.SessionOptions{Store: kv, NoAutoCheckpoint: true}))
+		all = append(all, session(t, &accp.SessionOptions{Store: kv, DisableAutoCheckpoint: true}))
 	}
 	var mu sync.Mutex
 	seqs := map[int64]int{}
@@ -160,7 +160,7 @@ func TestSessionInSeveralProcesses(t *testing.T) {
 		require.EqualValues(t, 1, taken.Load())
 	}
 	// A cancel that one takes ends the work in the others, with their next frame.
-	ctx, done := all[0].Watch(t.Context(), "c1")
+	ctx, done := all[0].ChainContext(t.Context(), "c1")
 	defer done()
 	receive(t, all[1], frame("cancel:a{}", 600, "cid:c1"))
 	receive(t, all[0], frame("ping:heartbeat{}", 601))
@@ -235,7 +235,7 @@ func TestStoreFails(t *testing.T) {
 		require.ErrorIs(t, err, accp.ErrInternal)
 		_, err = s.Checkpoint(t.Context())
 		require.ErrorIs(t, err, accp.ErrInternal)
-		_, err = s.Get(t.Context(), "cold.x")
+		_, err = s.Resolve(t.Context(), "cold.x")
 		require.ErrorIs(t, err, accp.ErrInternal)
 		_, err = s.Budget(t.Context())
 		require.ErrorIs(t, err, accp.ErrInternal)
@@ -321,8 +321,8 @@ func TestDamagedRecord(t *testing.T) {
 // What a session remembers of its peers does not grow with what they send: ids are
 // kept as marks, without the frames that they came in.
 func TestMemoryOfASession(t *testing.T) {
-	s := session(t, &accp.SessionOptions{Lenient: true, NoAutoCheckpoint: true, NoBudget: true})
-	var streams accp.Streams
+	s := session(t, &accp.SessionOptions{Lenient: true, DisableAutoCheckpoint: true, DisableBudget: true})
+	var streams accp.StreamAssembler
 	var before, after runtime.MemStats
 	runtime.GC()
 	runtime.ReadMemStats(&before)

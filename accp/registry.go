@@ -78,7 +78,7 @@ func (t *tables) digest() string {
 		list = append(list, Param{code, c.value()})
 	}
 	slices.SortFunc(list, byKey)
-	c := Codec{Limits: Limits{Depth: 100, Values: 1 << 26, Frame: 1 << 30}}
+	c := Codec{FrameLimits: FrameLimits{MaxDepth: 100, MaxValues: 1 << 26, MaxFrame: 1 << 30}}
 	out, err := c.AppendValue(nil, Map(list...))
 	if err != nil {
 		return "" // cannot be: every schema was checked when it was added

@@ -52,10 +52,10 @@ func (r *Registry) MarshalJSON() ([]byte, error) {
 	return append(dst, "}}"...), nil
 }
 
-// ReadSchemas reads a registry document and returns its schemas by ascending
+// DecodeSchemas reads a registry document and returns its schemas by ascending
 // code, checked, but for those that agree with the built-in ones. One that does
 // not agree with the built-in one of its code is [ErrPolicyDenied].
-func ReadSchemas(document []byte) ([]Schema, error) {
+func DecodeSchemas(document []byte) ([]Schema, error) {
 	v, err := strictjson.Check(document, strictjson.Options{MaxDepth: 64})
 	if err != nil {
 		return nil, fmt.Errorf("accp: registry document: %w", err)

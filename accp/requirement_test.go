@@ -52,7 +52,7 @@ func TestScope(t *testing.T) {
 	require.NoError(t, err)
 	r, err := b.Receive(t.Context(), sent.Frames[0])
 	require.NoError(t, err)
-	require.Equal(t, "[a] request plan\ntask: \"auth\"", accp.Render(r.Wire))
+	require.Equal(t, "[a] request plan\ntask: \"auth\"", accp.Render(r.Unresolved))
 }
 
 // The table of error codes (ACCP-048 to ACCP-064): name, family, whether another try
@@ -89,11 +89,11 @@ func TestErrorCodes(t *testing.T) {
 		require.ErrorIs(t, fmt.Errorf("trying: %w", e), tt.code)
 		require.NotErrorIs(t, e, accp.Code("E0000"))
 		require.ErrorContains(t, e, "why")
-		require.ErrorContains(t, &accp.Error{Code: tt.code, Remote: true, Located: true, Offset: 3, Message: "m"}, "peer answered "+tt.text)
+		require.ErrorContains(t, &accp.Error{Code: tt.code, Remote: true, HasOffset: true, Offset: 3, Message: "m"}, "peer answered "+tt.text)
 
 		// As an answer: schema ER with the name in lower case (ACCP-065, ACCP-D52).
 		s := session(t, nil)
-		sent, err := s.ErrorReply(t.Context(), e, frame("req:x{}", 1))
+		sent, err := s.SendError(t.Context(), e, frame("req:x{}", 1))
 		require.NoError(t, err)
 		require.Contains(t, string(sent.Frames[0]),
 			fmt.Sprintf("fail:error{code:%s|msg:%s|retry:%t|schema:ER}", tt.text, strings.ToLower(tt.name), tt.retryable))
@@ -117,8 +117,8 @@ func TestIntents(t *testing.T) {
 		accp.IntentQry, accp.IntentAck, accp.IntentCancel, accp.IntentStream, accp.IntentEnd, accp.IntentPing, accp.IntentPong,
 	} {
 		require.True(t, i.Valid())
-		require.False(t, meanings[i.Meaning()], "each has a meaning of its own")
-		meanings[i.Meaning()] = true
+		require.False(t, meanings[i.Description()], "each has a meaning of its own")
+		meanings[i.Description()] = true
 		m := msg(i, "x")
 		m.From, m.Meta = "a", &accp.Meta{CID: "c"}
 		var c accp.Codec
@@ -131,7 +131,7 @@ func TestIntents(t *testing.T) {
 	require.Len(t, meanings, 14)
 	for _, i := range []accp.Intent{"", "REQ", "request", "done1"} {
 		require.False(t, i.Valid())
-		require.Equal(t, "unknown intent", i.Meaning())
+		require.Equal(t, "unknown intent", i.Description())
 	}
 }
 
@@ -146,9 +146,9 @@ func TestOperations(t *testing.T) {
 		accp.OpError, accp.OpChat, accp.OpTool, accp.OpTransaction, accp.OpInfer, accp.OpHeartbeat, accp.OpCheckpoint}
 	require.Equal(t, core, constants)
 	d := newDesk(t, nil)
-	d.HandleFunc("req", "brew_coffee", func(_ context.Context, w *accp.Reply, m *accp.Message) error { return w.Result(nil) })
-	d.HandleFunc("qry", "", func(_ context.Context, w *accp.Reply, m *accp.Message) error {
-		return w.Result(accp.Params{text("asked", m.Op)})
+	d.HandleFunc("req", "brew_coffee", func(_ context.Context, w *accp.ReplyWriter, m *accp.Message) error { return w.SendResult(nil) })
+	d.HandleFunc("qry", "", func(_ context.Context, w *accp.ReplyWriter, m *accp.Message) error {
+		return w.SendResult(accp.Params{text("asked", m.Op)})
 	})
 	c := d.http(t, nil)
 	_, err := c.Call(t.Context(), msg("req", "brew_coffee"))
@@ -290,7 +290,7 @@ func TestRegistryDocument(t *testing.T) {
 	doc, err := json.Marshal(r)
 	require.NoError(t, err)
 	require.Contains(t, string(doc), `"order":{"code":"OR","version":4,"fields":["item","price","n"],"defaults":{"price":{"$dec":"1.5"},"n":1,"item":{"$ref":"ctx.item"}},"abbr":{"i":"item","p":"price"}}`)
-	schemas, err := accp.ReadSchemas(doc)
+	schemas, err := accp.DecodeSchemas(doc)
 	require.NoError(t, err)
 	require.Len(t, schemas, 2)
 	again := accp.NewRegistry()
@@ -300,7 +300,7 @@ func TestRegistryDocument(t *testing.T) {
 	require.Equal(t, r.Hash(), again.Hash())
 
 	// The draft's own document has no abbreviations.
-	schemas, err = accp.ReadSchemas([]byte(`{"schemas":{"sales_report":{"code":"SR","version":1,"fields":["period","revenue","growth_pct","segments","notes"],"defaults":{"period":"quarterly","segments":[]}},
+	schemas, err = accp.DecodeSchemas([]byte(`{"schemas":{"sales_report":{"code":"SR","version":1,"fields":["period","revenue","growth_pct","segments","notes"],"defaults":{"period":"quarterly","segments":[]}},
 		"task_assignment":{"code":"TA","version":2,"fields":["assignee","task","priority","deadline","deps"],"defaults":{"priority":"medium","deps":[]}}}}`))
 	require.NoError(t, err)
 	require.Empty(t, schemas)
@@ -313,7 +313,7 @@ func TestRegistryDocument(t *testing.T) {
 		`{"schemas":{"a":{"code":"AA","code":"AB"}}}`:                     "",
 		`[`: "",
 	} {
-		_, err := accp.ReadSchemas([]byte(doc))
+		_, err := accp.DecodeSchemas([]byte(doc))
 		require.Error(t, err, doc)
 		if code != "" {
 			require.ErrorIs(t, err, code, doc)
@@ -334,7 +334,7 @@ func TestPipelineOrder(t *testing.T) {
 		sent, err := s.Send(t.Context(), msg("req", "x", text("schema", "TA"), text("priority", "medium"), text("task", "t")))
 		require.NoError(t, err)
 		require.Contains(t, string(sent.Frames[0]), "{schema:TA|task:t}", "4 before 7")
-		require.Equal(t, accp.Approx{}.Count(":x{schema:TA|task:t}"), sent.Budget[0].Body, "5 after 4")
+		require.Equal(t, accp.ApproxCounter{}.Count(":x{schema:TA|task:t}"), sent.Budget[0].Body, "5 after 4")
 		got, err := accp.MeasureFrame(sent.Frames[0], nil)
 		require.NoError(t, err)
 		require.Equal(t, sent.Budget[0], got)
@@ -344,7 +344,7 @@ func TestPipelineOrder(t *testing.T) {
 		require.NoError(t, s.Put(t.Context(), accp.ScopeHot, "p", accp.String("low"), 0))
 		r := receive(t, s, frame("req:x{schema:TA|pri:$ctx.p}", 2))
 		require.Equal(t, "low", r.Message.Params.Text("priority"), "the reference, not the default")
-		ref, _ := r.Wire.Params.Get("priority")
+		ref, _ := r.Unresolved.Params.Get("priority")
 		require.Equal(t, accp.KindRef, ref.Kind())
 	})
 }
@@ -378,15 +378,15 @@ func TestProfiles(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := session(t, nil)
 		var names []string
-		for _, p := range accp.Profiles() {
+		for _, p := range accp.BuiltinProfiles() {
 			require.NotEmpty(t, p.Sequences)
-			require.NoError(t, s.Activate(p))
+			require.NoError(t, s.AddProfile(p))
 			names = append(names, p.Name)
 		}
 		require.Equal(t, []string{"CH", "TC", "TX", "ST", "TA"}, names)
-		require.NoError(t, s.Activate(accp.Profile{Name: "orders",
+		require.NoError(t, s.AddProfile(accp.Profile{Name: "orders",
 			Schemas: []accp.Schema{{Name: "order", Code: "OR", Version: 1, Fields: []string{"n"}}},
-			Check: func(m *accp.Message) error {
+			Validator: func(m *accp.Message) error {
 				v, ok := m.Params.Get("n")
 				n, _ := v.Int()
 				switch {
@@ -399,7 +399,7 @@ func TestProfiles(t *testing.T) {
 				}
 				return nil
 			}}))
-		require.Equal(t, append(names, "orders"), s.ActiveProfiles())
+		require.Equal(t, append(names, "orders"), s.Profiles())
 		receive(t, s, frame("req:order{n:1|schema:OR}", 1))
 		_, err := s.Receive(t.Context(), frame("req:order{n:-1|schema:OR}", 2))
 		require.ErrorIs(t, err, accp.ErrInvalidType)
@@ -407,8 +407,8 @@ func TestProfiles(t *testing.T) {
 		require.ErrorIs(t, err, accp.ErrPolicyDenied)
 		_, err = s.Send(t.Context(), msg("req", "order", text("schema", "OR"), accp.Param{Key: "n", Value: accp.Int(11)}))
 		require.ErrorIs(t, err, accp.ErrPolicyDenied)
-		require.ErrorIs(t, s.Activate(accp.Profile{Name: "bad", Schemas: []accp.Schema{{Code: "x"}}}), accp.ErrInvalidType)
-		require.NotContains(t, s.ActiveProfiles(), "bad")
+		require.ErrorIs(t, s.AddProfile(accp.Profile{Name: "bad", Schemas: []accp.Schema{{Code: "x"}}}), accp.ErrInvalidType)
+		require.NotContains(t, s.Profiles(), "bad")
 	})
 }
 
@@ -416,7 +416,7 @@ func TestProfiles(t *testing.T) {
 // error is an ER frame with the code that fits.
 func TestToolProfile(t *testing.T) {
 	d := newDesk(t, nil)
-	d.Handle("req", "tool", accp.Tools(map[string]accp.Tool{
+	d.Handle("req", "tool", accp.NewToolHandler(map[string]accp.ToolFunc{
 		"double": func(_ context.Context, args accp.Params) (accp.Value, error) {
 			v, _ := args.Get("n")
 			n, ok := v.Int()
@@ -468,7 +468,7 @@ func TestToolProfile(t *testing.T) {
 func TestTransactionProfile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var warned []string
-		s := session(t, &accp.SessionOptions{Warn: func(m *accp.Message, what string) { warned = append(warned, m.Params.Text("currency")) }})
+		s := session(t, &accp.SessionOptions{OnWarning: func(m *accp.Message, what string) { warned = append(warned, m.Params.Text("currency")) }})
 		m, err := accp.NewMessage("req", "transaction", "TX", accp.Transaction{ID: "t1", Amount: "0.10", Currency: "EUR", Account: "acct_1"})
 		require.NoError(t, err)
 		sent, err := s.Send(t.Context(), m)
@@ -749,7 +749,7 @@ func TestBindingData(t *testing.T) {
 		require.Equal(t, state, intent.A2AState(), intent)
 	}
 	s := session(t, nil)
-	hello, err := s.Hello(t.Context())
+	hello, err := s.AnnounceRegistry(t.Context())
 	require.NoError(t, err)
 	require.Contains(t, string(hello.Frames[0]), ">sync:registry{hash:e6ff026ba263|v:1}")
 }
@@ -757,7 +757,7 @@ func TestBindingData(t *testing.T) {
 // Streams are bounded by bytes, not only by count, keep nothing of the frames that
 // chunks came in, and forget nothing too early (ACCP-147, ACCP-150, ACCP-D60).
 func TestStreamBounds(t *testing.T) {
-	var s accp.Streams
+	var s accp.StreamAssembler
 	var c accp.Codec
 	add := func(cid string, idx int, data string) error {
 		m, err := c.Decode(fmt.Appendf(nil, "@a>stream:x{d:%s|idx:%d|schema:ST}[cid:%s]", data, idx, cid))
@@ -775,14 +775,14 @@ func TestStreamBounds(t *testing.T) {
 	require.NoError(t, add("c0", 0, "x"), "the next chunk of a stream always fits, and frees what waits for it")
 	require.NoError(t, add("c0", 300, long))
 	require.Equal(t, []string{"c0", "c1"}, s.OpenIDs())
-	require.Equal(t, 2, s.Open())
+	require.Equal(t, 2, s.Len())
 	for _, cid := range []string{"c0", "c1"} { // ended in spite of what is missing: all of it is freed
 		end := msg("end", "x")
 		end.Meta = &accp.Meta{CID: cid}
 		_, err = s.Add(end)
 		require.ErrorIs(t, err, accp.ErrSequenceGap)
 	}
-	require.Zero(t, s.Open())
+	require.Zero(t, s.Len())
 	for i := range 270 {
 		require.NoError(t, add("c9", i+1, long))
 	}
@@ -799,6 +799,6 @@ func TestFutureIsAccepted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := session(t, nil)
 		f := fmt.Sprintf("@a>req:b{}[mid:00000000fffe,seq:5,ts:%d]", time.Now().Unix()+1e6)
-		require.Equal(t, accp.Delivered, receive(t, s, []byte(f)).Outcome, "ACCP-D23")
+		require.Equal(t, accp.OutcomeDelivered, receive(t, s, []byte(f)).Outcome, "ACCP-D23")
 	})
 }

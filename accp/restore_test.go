@@ -86,7 +86,7 @@ func TestStateVersionsSurvive(t *testing.T) {
 // A frame that names what came before a thousand times is delivered with one copy
 // of it, and refused if it names too much (ACCP-137).
 func TestReferencesThatMultiply(t *testing.T) {
-	s := session(t, &accp.SessionOptions{NoAutoCheckpoint: true})
+	s := session(t, &accp.SessionOptions{DisableAutoCheckpoint: true})
 	big := accp.String(strings.Repeat("x", 4<<20))
 	for i := range 20 {
 		require.NoError(t, s.Put(t.Context(), accp.ScopeCold, fmt.Sprint("k", i), big, 0))
@@ -128,9 +128,9 @@ func TestLongNamesDoNotMeet(t *testing.T) {
 		return s
 	}
 	require.NoError(t, open(long).Put(t.Context(), accp.ScopeCold, "secret", accp.Int(1), 0))
-	_, err := open(short).Get(t.Context(), "cold.secret")
+	_, err := open(short).Resolve(t.Context(), "cold.secret")
 	require.ErrorIs(t, err, accp.ErrRefNotFound)
-	_, err = open(long).Get(t.Context(), "cold.secret")
+	_, err = open(long).Resolve(t.Context(), "cold.secret")
 	require.NoError(t, err)
 }
 
@@ -138,7 +138,7 @@ func TestLongNamesDoNotMeet(t *testing.T) {
 // shared store (ACCP-133).
 func TestNamelessSessionsShareNothing(t *testing.T) {
 	kv := store.NewMemory()
-	s, err := accp.NewSession("a", "", &accp.SessionOptions{Shared: kv})
+	s, err := accp.NewSession("a", "", &accp.SessionOptions{SharedStore: kv})
 	require.NoError(t, err)
 	long := strings.Repeat("x", 60)
 	sent, err := s.Send(t.Context(), msg("req", "b", text("k", long)))
@@ -160,7 +160,7 @@ func TestSharedTextsThatMeet(t *testing.T) {
 		}
 		return nil
 	}}
-	s := session(t, &accp.SessionOptions{Shared: m})
+	s := session(t, &accp.SessionOptions{SharedStore: m})
 	sent, err := s.Send(t.Context(), msg("req", "b", text("k", strings.Repeat("x", 60))))
 	require.NoError(t, err)
 	require.Regexp(t, `\{k:\$cold\.h[0-9a-f]{12}\}`, string(sent.Frames[0]), "a longer address")
@@ -199,7 +199,7 @@ func TestRefresh(t *testing.T) {
 	kv := store.NewMemory()
 	opts := &accp.SessionOptions{Store: kv}
 	s := session(t, opts)
-	require.NoError(t, s.Refresh(t.Context()))
+	require.NoError(t, s.Reload(t.Context()))
 	receive(t, s, frame("sync:state{v:7|delta:{phase:plan}}", 1))
 	receive(t, s, frame("done:a{result:good}", 2))
 	receive(t, s, frame("cancel:a{}", 3, "cid:c1"))
@@ -207,22 +207,22 @@ func TestRefresh(t *testing.T) {
 	require.Len(t, cp, 1)
 
 	fresh := session(t, opts)
-	ctx, done := fresh.Watch(t.Context(), "c1")
+	ctx, done := fresh.ChainContext(t.Context(), "c1")
 	defer done()
-	require.NoError(t, fresh.Refresh(t.Context()))
+	require.NoError(t, fresh.Reload(t.Context()))
 	v, state := fresh.State()
 	require.EqualValues(t, 7, v)
 	require.Equal(t, "plan", state.Text("phase"))
 	require.Equal(t, cp, fresh.Checkpoints())
-	require.True(t, fresh.Cancelled("c1"))
+	require.True(t, fresh.IsCancelled("c1"))
 	require.Error(t, ctx.Err())
-	lines, _ := fresh.Context(1000)
+	lines, _ := fresh.ModelContext(1000)
 	require.Contains(t, strings.Join(lines, "\n"), "result=good")
 
 	broken := &flaky{KV: kv}
 	broken.fail.Store(true)
-	require.ErrorIs(t, session(t, &accp.SessionOptions{Store: broken}).Refresh(t.Context()), accp.ErrInternal)
-	require.NoError(t, session(t, nil).Refresh(t.Context()))
+	require.ErrorIs(t, session(t, &accp.SessionOptions{Store: broken}).Reload(t.Context()), accp.ErrInternal)
+	require.NoError(t, session(t, nil).Reload(t.Context()))
 }
 
 // Sides of a session that share a store make checkpoints beside each other: ids
@@ -245,13 +245,13 @@ func TestCheckpointsOfSeveralSides(t *testing.T) {
 	require.Len(t, made, 4, "%v", made)
 	for id, summary := range made {
 		for _, s := range []*accp.Session{a, b, side("three")} {
-			v, err := s.Get(t.Context(), "warm."+id)
+			v, err := s.Resolve(t.Context(), "warm."+id)
 			require.NoError(t, err)
 			require.True(t, v.Equal(accp.String(summary)), id)
 		}
 	}
 	again := side("one")
-	require.NoError(t, again.Refresh(t.Context()))
+	require.NoError(t, again.Reload(t.Context()))
 	require.Equal(t, a.Checkpoints(), again.Checkpoints(), "each side knows its own")
 	require.Len(t, again.Checkpoints(), 2)
 }
@@ -279,7 +279,7 @@ func TestCheckpointFoundLate(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "cp2", cp.ID)
 	ids := func() (ids []string) {
-		require.NoError(t, other.Refresh(t.Context()))
+		require.NoError(t, other.Reload(t.Context()))
 		for _, cp := range other.Checkpoints() {
 			ids = append(ids, cp.ID)
 		}
@@ -291,7 +291,7 @@ func TestCheckpointFoundLate(t *testing.T) {
 	require.Equal(t, []string{"cp1", "cp2"}, ids())
 	budget, err := other.Budget(t.Context())
 	require.NoError(t, err)
-	require.Equal(t, accp.Approx{}.Count("$warm.cp2"), budget.Hot.Used, "hot state goes on from the newest")
+	require.Equal(t, accp.ApproxCounter{}.Count("$warm.cp2"), budget.Hot.Used, "hot state goes on from the newest")
 	// Many are found at once, and in order.
 	for range 40 {
 		_, err = session(t, &accp.SessionOptions{Store: kv}).Checkpoint(t.Context())
@@ -308,7 +308,7 @@ func TestCheckpointFoundLate(t *testing.T) {
 // old window of replays nothing is left, and all of the new one holds (ACCP-066).
 func TestSessionBegunAnewElsewhere(t *testing.T) {
 	kv := store.NewMemory()
-	opts := &accp.SessionOptions{Store: kv, NoAutoCheckpoint: true}
+	opts := &accp.SessionOptions{Store: kv, DisableAutoCheckpoint: true}
 	old := session(t, opts)
 	for i := int64(1); i <= 20; i++ {
 		receive(t, old, frame("ping:heartbeat{}", i))
@@ -333,7 +333,7 @@ func TestPagesOfASleeper(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		kv := store.NewMemory()
 		open := func() *accp.Session {
-			s := session(t, &accp.SessionOptions{Store: kv, SeqPerSender: true, NoAutoCheckpoint: true, Keep: time.Hour})
+			s := session(t, &accp.SessionOptions{Store: kv, SeqPerSender: true, DisableAutoCheckpoint: true, Retention: time.Hour})
 			accp.SetReplayWindow(s, 1024)
 			return s
 		}
@@ -373,13 +373,13 @@ func TestHelloThatFails(t *testing.T) {
 	hello := func(seq int64) []byte {
 		return frame("sync:registry{hash:"+accp.NewRegistry().Hash()[:12]+"|v:1}", seq)
 	}
-	_, err := s.Negotiate(t.Context(), hello(1))
+	_, err := s.ReceiveRegistry(t.Context(), hello(1))
 	require.ErrorIs(t, err, errBroken)
-	n, err := s.Negotiate(t.Context(), hello(2))
+	n, err := s.ReceiveRegistry(t.Context(), hello(2))
 	require.NoError(t, err)
 	require.NotNil(t, n.Reply, "the hello that the peer waits for")
 	require.True(t, n.Synced)
-	n, err = s.Negotiate(t.Context(), hello(4))
+	n, err = s.ReceiveRegistry(t.Context(), hello(4))
 	require.NoError(t, err)
 	require.Nil(t, n.Reply)
 }
@@ -404,11 +404,11 @@ func TestHotStateThatIsFull(t *testing.T) {
 	_, err = s.Send(t.Context(), msg("req", "a"))
 	require.ErrorIs(t, err, accp.ErrInternal)
 	receive(t, s, next("ping:heartbeat{}"))
-	ctx, done := s.Watch(t.Context(), "c1")
+	ctx, done := s.ChainContext(t.Context(), "c1")
 	defer done()
-	require.Equal(t, accp.Cancel, receive(t, s, next("cancel:a{}", "cid:c1")).Outcome)
+	require.Equal(t, accp.OutcomeCancelled, receive(t, s, next("cancel:a{}", "cid:c1")).Outcome)
 	require.Error(t, ctx.Err())
-	_, err = s.ErrorReply(t.Context(), err, frame("req:a{}", 1))
+	_, err = s.SendError(t.Context(), err, frame("req:a{}", 1))
 	require.NoError(t, err)
 	n++
 	kv.fail.Store(false)
@@ -455,12 +455,12 @@ func TestCostOfSeveralSides(t *testing.T) {
 		require.Zero(t, kv.lists)
 		require.Len(t, two.Checkpoints(), 12)
 		for _, s := range []*accp.Session{one, again} {
-			require.NoError(t, s.Refresh(t.Context()))
+			require.NoError(t, s.Reload(t.Context()))
 			require.Len(t, s.Checkpoints(), 24)
 		}
 		time.Sleep(time.Hour)
 		for _, s := range []*accp.Session{one, again} {
-			require.NoError(t, s.Refresh(t.Context()), "the last look")
+			require.NoError(t, s.Reload(t.Context()), "the last look")
 		}
 		for range 4 {
 			for _, s := range []*accp.Session{one, again} {

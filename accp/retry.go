@@ -42,7 +42,7 @@ func (p retryPolicy) run(ctx context.Context, m *Message, once func(m *Message, 
 			var chain string
 			for r, err := range once(m, &chain) {
 				if err == nil {
-					if e := ErrorOf(r); e != nil {
+					if e := ErrorFromMessage(r); e != nil {
 						err = e
 					}
 				}
@@ -92,8 +92,8 @@ func worthRetry(m *Message, err error) bool {
 	if !errors.As(err, &e) || !e.Code.Info().Retryable || errors.Is(err, ErrCancelled) || errors.Is(err, errConnClosed) {
 		return false
 	}
-	tx := builtin().byCode[SchemaTx]
-	if name := m.Schema(); name != SchemaTx && name != tx.Name {
+	tx := builtin().byCode[SchemaTransaction]
+	if name := m.Schema(); name != SchemaTransaction && name != tx.Name {
 		return true
 	}
 	for _, p := range m.Params {
@@ -134,7 +134,7 @@ func lastOf(seq iter.Seq2[*Message, error]) (*Message, error) {
 // stream.
 func streamOf(seq iter.Seq2[*Message, error]) iter.Seq2[Value, error] {
 	return func(yield func(Value, error) bool) {
-		var streams Streams
+		var streams StreamAssembler
 		done := false
 		for m, err := range seq {
 			if err != nil {

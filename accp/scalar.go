@@ -109,7 +109,7 @@ func (p *parser) number(text []byte, at int, nd *node) bool {
 	if zeros && p.lenient {
 		return true // an identifier (D07, D08)
 	}
-	if len(text) > p.limits.Number {
+	if len(text) > p.limits.MaxNumber {
 		return p.fault(at, "number too long")
 	}
 	nd.kind = k

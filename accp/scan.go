@@ -26,7 +26,7 @@ type Scanner struct {
 // bytes; zero means 65,536.
 func NewScanner(r io.Reader, maxFrame int) *Scanner {
 	if maxFrame <= 0 {
-		maxFrame = Limits{}.withDefaults().Frame
+		maxFrame = FrameLimits{}.withDefaults().MaxFrame
 	}
 	return &Scanner{r: bufio.NewReader(r), max: maxFrame}
 }
@@ -152,7 +152,7 @@ func (s *Scanner) broken(err error, what string) error {
 // error comes once and last.
 func (c *Codec) Frames(r io.Reader) iter.Seq2[*Message, error] {
 	return func(yield func(*Message, error) bool) {
-		s := NewScanner(r, c.Limits.Frame)
+		s := NewScanner(r, c.FrameLimits.MaxFrame)
 		for {
 			frame, err := s.Next()
 			if errors.Is(err, io.EOF) && !errors.Is(err, ErrParse) {

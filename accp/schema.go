@@ -22,13 +22,13 @@ const keySchema = "schema"
 
 // Codes of the built-in schemas.
 const (
-	SchemaChat   = "CH"
-	SchemaTool   = "TC"
-	SchemaTx     = "TX"
-	SchemaStream = "ST"
-	SchemaTask   = "TA"
-	SchemaError  = "ER"
-	SchemaSales  = "SR"
+	SchemaChat        = "CH"
+	SchemaTool        = "TC"
+	SchemaTransaction = "TX"
+	SchemaStream      = "ST"
+	SchemaTask        = "TA"
+	SchemaError       = "ER"
+	SchemaSales       = "SR"
 )
 
 // BuiltinSchemas returns the schemas that every registry holds and that nobody
@@ -42,7 +42,7 @@ func BuiltinSchemas() []Schema {
 			Fields:   []string{"tool_name", "arguments", "result", "status", "error_code"},
 			Defaults: Params{{"status", String("ok")}},
 			Abbr:     map[string]string{"tool": "tool_name", "args": "arguments", "res": "result", "stat": "status"}},
-		{Name: "transaction", Code: SchemaTx, Version: 1,
+		{Name: "transaction", Code: SchemaTransaction, Version: 1,
 			Fields:   []string{"transaction_id", "amount", "currency", "account", "reference", "status", "retryable"},
 			Defaults: Params{{"currency", String("USD")}, {"status", String("pending")}, {"retryable", Bool(false)}},
 			Abbr:     map[string]string{"txn": "transaction_id", "amt": "amount", "acc": "account", "stat": "status"}},
@@ -141,7 +141,7 @@ func (s *Schema) value() Value {
 
 // Canonical returns the canonical text of the schema, without its code (D47).
 func (s *Schema) Canonical() (string, error) {
-	c := Codec{Limits: Limits{Depth: 100, Values: 1 << 20, Frame: 1 << 24}}
+	c := Codec{FrameLimits: FrameLimits{MaxDepth: 100, MaxValues: 1 << 20, MaxFrame: 1 << 24}}
 	out, err := c.AppendValue(nil, s.value())
 	return string(out), err
 }

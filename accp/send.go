@@ -14,8 +14,8 @@ import (
 	"github.com/fivewire/fivewire/store"
 )
 
-// A Sent is what became of a message to be sent.
-type Sent struct {
+// A SendResult is what became of a message to be sent.
+type SendResult struct {
 	Frames  [][]byte // to be sent in this order; none if Dropped
 	Message *Message // the message with its envelope; of several frames, that of the first
 
@@ -40,7 +40,7 @@ type Sent struct {
 // the metadata the caller may set CID, AID, TTL and Ext, and Ext must not hold
 // part; anything else is [ErrInvalidType]. A message without From is from this
 // side. After an error no number is used up.
-func (s *Session) Send(ctx context.Context, m *Message) (*Sent, error) {
+func (s *Session) Send(ctx context.Context, m *Message) (*SendResult, error) {
 	if m == nil {
 		return nil, errNoMessage()
 	}
@@ -52,13 +52,13 @@ func (s *Session) Send(ctx context.Context, m *Message) (*Sent, error) {
 	return s.send(ctx, m)
 }
 
-func (s *Session) send(ctx context.Context, m *Message) (*Sent, error) {
+func (s *Session) send(ctx context.Context, m *Message) (*SendResult, error) {
 	return s.sendWith(ctx, m.Intent, func() (*Message, func() error, error) { return m, nil, nil })
 }
 
 // sendWith sends the message with this intent that make returns, together with what
 // follows for the session. Both happen or neither.
-func (s *Session) sendWith(ctx context.Context, intent Intent, make func() (*Message, func() error, error)) (*Sent, error) {
+func (s *Session) sendWith(ctx context.Context, intent Intent, make func() (*Message, func() error, error)) (*SendResult, error) {
 	for {
 		// First, since it may bring in what others did, which make has to see.
 		if err := s.room(ctx, intent); err != nil {
@@ -72,7 +72,7 @@ func (s *Session) sendWith(ctx context.Context, intent Intent, make func() (*Mes
 			return nil, err
 		}
 		if m == nil {
-			return &Sent{}, nil // as the caller saw to it that refresh looks
+			return &SendResult{}, nil // as the caller saw to it that refresh looks
 		}
 		sent, err := s.sendOnce(ctx, m, change)
 		if !errors.Is(err, store.ErrConflict) {
@@ -81,7 +81,7 @@ func (s *Session) sendWith(ctx context.Context, intent Intent, make func() (*Mes
 	}
 }
 
-func (s *Session) sendOnce(ctx context.Context, m *Message, change func() error) (*Sent, error) {
+func (s *Session) sendOnce(ctx context.Context, m *Message, change func() error) (*SendResult, error) {
 	out := m.clone()
 	if out.From == "" {
 		out.From = s.self
@@ -99,13 +99,13 @@ func (s *Session) sendOnce(ctx context.Context, m *Message, change func() error)
 	if meta.CID != "" && s.cancelled.has(markOf(meta.CID)) && out.Intent != IntentAck && out.Intent != IntentCancel {
 		s.stats.Cancelled++
 		s.log.Debug("accp: message of a cancelled chain not sent", "session", s.id, "chain", meta.CID)
-		return &Sent{Dropped: true}, nil
+		return &SendResult{Dropped: true}, nil
 	}
 	seq, err := s.next(out.From)
 	if err != nil {
 		return nil, err
 	}
-	meta.TS, meta.SID = Num(time.Now().Unix()), s.id
+	meta.TS, meta.SID = NewOptionalInt(time.Now().Unix()), s.id
 	p, err := s.codec.prepare(out, nil)
 	if err != nil {
 		return nil, err
@@ -120,7 +120,7 @@ func (s *Session) sendOnce(ctx context.Context, m *Message, change func() error)
 	}
 	named := *out
 	named.Params = full
-	if err := CheckChain(&named); err != nil {
+	if err := checkChain(&named); err != nil {
 		return nil, err
 	}
 	if err := s.checkProfiles(&named); err != nil {
@@ -143,8 +143,8 @@ func (s *Session) sendOnce(ctx context.Context, m *Message, change func() error)
 
 // emit writes the frames of a message whose params are packed in groups of
 // indices.
-func (s *Session) emit(ctx context.Context, m *Message, p prepared, groups [][]int, seq int64, change func() error) (*Sent, error) {
-	res := &Sent{}
+func (s *Session) emit(ctx context.Context, m *Message, p prepared, groups [][]int, seq int64, change func() error) (*SendResult, error) {
+	res := &SendResult{}
 	text := ""
 	tokens := 0
 	for i, g := range groups {
@@ -152,7 +152,7 @@ func (s *Session) emit(ctx context.Context, m *Message, p prepared, groups [][]i
 		if err != nil {
 			return nil, err
 		}
-		b := measure(frame, at, s.opts.Counter)
+		b := measure(frame, at, s.opts.TokenCounter)
 		tokens += b.Total
 		res.Frames = append(res.Frames, frame)
 		res.Budget = append(res.Budget, b)
@@ -200,7 +200,7 @@ func mid(frame []byte, at cut) string {
 
 func (s *Session) envelope(m *Message, id string, seq int64, part, of int) *Meta {
 	meta := *m.Meta
-	meta.MID, meta.Seq = id, Num(seq)
+	meta.MID, meta.Seq = id, NewOptionalInt(seq)
 	if of > 1 {
 		meta.Ext = append(append(Params(nil), meta.Ext...),
 			Param{"part", String(strconv.Itoa(part) + "/" + strconv.Itoa(of))})
@@ -244,12 +244,12 @@ func (s *Session) fits(m *Message, p prepared, group []int, seq int64, alone boo
 		part, of, seq = maxParts, maxParts, min(seq, math.MaxInt64-maxParts+1)+maxParts-1
 	}
 	c := s.codec
-	c.Limits.Frame = 1 << 30 // what is too long for one frame may do in several
+	c.FrameLimits.MaxFrame = 1 << 30 // what is too long for one frame may do in several
 	frame, at, err := s.write(&c, m, p, group, budgetID, seq, part, of)
 	if err != nil {
 		return false, err
 	}
-	b := measure(frame, at, s.opts.Counter)
+	b := measure(frame, at, s.opts.TokenCounter)
 	return b.Body <= hardBody && b.Total <= hardTotal, nil
 }
 
@@ -265,7 +265,7 @@ func (s *Session) pack(ctx context.Context, m *Message, p prepared, seq int64) (
 	sortByKey(all, p.keys)
 	one := [][]int{all}
 	ok, err := s.fits(m, p, all, seq, true)
-	if err != nil || ok || s.opts.NoBudget || m.Intent == IntentSync && m.Op == OpRegistry {
+	if err != nil || ok || s.opts.DisableBudget || m.Intent == IntentSync && m.Op == OpRegistry {
 		return one, err
 	}
 	if p.schema != nil && p.schema.Code == SchemaError {
@@ -279,7 +279,7 @@ func (s *Session) pack(ctx context.Context, m *Message, p prepared, seq int64) (
 		if ok || m.Params[i].Value.kind == KindRef {
 			continue
 		}
-		if s.opts.Shared == nil {
+		if s.opts.SharedStore == nil {
 			return nil, fail(ErrBudgetExceeded, "param %s does not fit a frame, and there is no shared store", m.Params[i].Key)
 		}
 		ref, err := s.moveOut(ctx, m.Params[i].Value)
@@ -327,7 +327,7 @@ func sortByKey(list []int, keys []string) {
 
 // moveTexts replaces long strings by references (D35, step 3).
 func (s *Session) moveTexts(ctx context.Context, params Params, p prepared) (Params, error) {
-	if s.opts.Shared == nil || p.schema != nil && p.schema.Code == SchemaError {
+	if s.opts.SharedStore == nil || p.schema != nil && p.schema.Code == SchemaError {
 		return params, nil
 	}
 	for i := range params {
@@ -372,7 +372,7 @@ func (s *Session) moveText(ctx context.Context, v Value) (Value, error) {
 // returns the reference to it (D36). Equal values share one entry.
 func (s *Session) moveOut(ctx context.Context, v Value) (Value, error) {
 	c := Codec{Portable: s.codec.Portable}
-	c.Limits = storedCodec().Limits
+	c.FrameLimits = storedCodec().FrameLimits
 	if _, err := c.AppendValue(nil, v); err != nil {
 		return Value{}, err
 	}
@@ -404,14 +404,14 @@ func (s *Session) share(ctx context.Context, t tier, key string, v Value) (bool,
 		switch {
 		case err == nil && !old.Equal(v):
 			return false, nil
-		case err == nil && (until == 0 || s.opts.Keep > 0 && until-time.Now().UnixMilli() > s.opts.Keep.Milliseconds()/2):
+		case err == nil && (until == 0 || s.opts.Retention > 0 && until-time.Now().UnixMilli() > s.opts.Retention.Milliseconds()/2):
 			return true, nil
 		case err == nil, errors.Is(err, ErrRefExpired): // one that expires soon is renewed
-			return true, t.put(ctx, s.id, ScopeCold, key, v, s.opts.Keep)
+			return true, t.put(ctx, s.id, ScopeCold, key, v, s.opts.Retention)
 		case !errors.Is(err, ErrRefNotFound):
 			return false, err
 		}
-		if err := t.create(ctx, s.id, ScopeCold, key, v, s.opts.Keep); !errors.Is(err, store.ErrExists) {
+		if err := t.create(ctx, s.id, ScopeCold, key, v, s.opts.Retention); !errors.Is(err, store.ErrExists) {
 			return err == nil, err
 		}
 	}
@@ -432,32 +432,32 @@ func rounded(v Value) Value {
 	return v
 }
 
-// ErrorReply returns the frames that tell the peer why a frame was refused: none
+// SendError returns the frames that tell the peer why a frame was refused: none
 // if it was a fail frame itself, since errors are never answered to those (D52).
 // The code is that of err, or [ErrInternal]; nothing else of it is sent. The
 // answer names the chain of the frame if its envelope could be read.
-func (s *Session) ErrorReply(ctx context.Context, err error, frame []byte) (*Sent, error) {
+func (s *Session) SendError(ctx context.Context, err error, frame []byte) (*SendResult, error) {
 	leave, lerr := s.enter(ctx)
 	if lerr != nil {
 		return nil, lerr
 	}
 	defer leave()
-	m, perr := s.codec.Parse(frame)
+	m, perr := s.codec.DecodeRaw(frame)
 	if perr == nil {
-		perr = s.codec.CheckEnvelope(m)
+		perr = s.codec.ValidateEnvelope(m)
 	}
 	if perr != nil {
 		return s.send(ctx, errorMessage(err, nil))
 	}
 	if m.Intent == IntentFail {
-		return &Sent{}, nil
+		return &SendResult{}, nil
 	}
 	return s.sendError(ctx, err, m)
 }
 
 // sendError answers m with an error. If its chain is named by so long an id that
 // the answer does not fit a frame, it is not named.
-func (s *Session) sendError(ctx context.Context, err error, m *Message) (*Sent, error) {
+func (s *Session) sendError(ctx context.Context, err error, m *Message) (*SendResult, error) {
 	sent, serr := s.send(ctx, errorMessage(err, m))
 	if serr != nil {
 		sent, serr = s.send(ctx, errorMessage(err, nil))

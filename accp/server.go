@@ -25,23 +25,25 @@ import (
 // message came and not that the work is done: whoever asked with req or qry over a
 // connection goes on waiting for a result.
 type Handler interface {
-	ServeACCP(ctx context.Context, w *Reply, m *Message) error
+	ServeACCP(ctx context.Context, w *ReplyWriter, m *Message) error
 }
 
 // A HandlerFunc is a function that handles messages.
-type HandlerFunc func(ctx context.Context, w *Reply, m *Message) error
+type HandlerFunc func(ctx context.Context, w *ReplyWriter, m *Message) error
 
 // ServeACCP calls f.
-func (f HandlerFunc) ServeACCP(ctx context.Context, w *Reply, m *Message) error { return f(ctx, w, m) }
+func (f HandlerFunc) ServeACCP(ctx context.Context, w *ReplyWriter, m *Message) error {
+	return f(ctx, w, m)
+}
 
 // Middleware wraps handlers.
 type Middleware func(Handler) Handler
 
-// A Reply sends answers to one message. It is valid until the handler returns, and
+// A ReplyWriter sends answers to one message. It is valid until the handler returns, and
 // may be used by several goroutines.
-type Reply struct {
+type ReplyWriter struct {
 	session *Session
-	to      *Received
+	to      *ReceiveResult
 
 	mu   sync.Mutex
 	sent int
@@ -55,7 +57,7 @@ var errReplyOver = errors.New("accp: the handler has returned")
 // several times; stream chunks are on their way when it returns. After the chain
 // was cancelled nothing is sent, which is no error. The correlation and causation
 // ids are set here.
-func (w *Reply) Send(m *Message) error {
+func (w *ReplyWriter) Send(m *Message) error {
 	if m == nil {
 		return errNoMessage()
 	}
@@ -71,14 +73,14 @@ func (w *Reply) Send(m *Message) error {
 }
 
 // Session returns the session of the message.
-func (w *Reply) Session() *Session { return w.session }
+func (w *ReplyWriter) Session() *Session { return w.session }
 
-// Received returns the message with what else the session knows about it.
-func (w *Reply) Received() *Received { return w.to }
+// ReceiveResult returns the message with what else the session knows about it.
+func (w *ReplyWriter) ReceiveResult() *ReceiveResult { return w.to }
 
-// Result sends a done message with these params for the operation that was asked
+// SendResult sends a done message with these params for the operation that was asked
 // for.
-func (w *Reply) Result(params Params) error {
+func (w *ReplyWriter) SendResult(params Params) error {
 	return w.Send(&Message{Intent: IntentDone, Op: w.to.Message.Op, Params: params})
 }
 
@@ -121,9 +123,9 @@ type ServerOptions struct {
 	// handled at the same time; the reader waits. Zero means 64.
 	MaxPending int
 
-	// OriginPatterns are the hosts of browser pages that may open a WebSocket
+	// AllowedOrigins are the hosts of browser pages that may open a WebSocket
 	// connection, besides the host of the server.
-	OriginPatterns []string
+	AllowedOrigins []string
 
 	// Logger gets what peers are not told. Nil is silent.
 	Logger *slog.Logger
@@ -221,7 +223,7 @@ func (s *Server) Handle(intent Intent, op string, h Handler) {
 }
 
 // HandleFunc registers a function.
-func (s *Server) HandleFunc(intent Intent, op string, f func(ctx context.Context, w *Reply, m *Message) error) {
+func (s *Server) HandleFunc(intent Intent, op string, f func(ctx context.Context, w *ReplyWriter, m *Message) error) {
 	s.Handle(intent, op, HandlerFunc(f))
 }
 
@@ -250,7 +252,7 @@ func (s *Server) handler(m *Message) Handler {
 }
 
 // byDefault answers what has no handler (D50, D53).
-func byDefault(_ context.Context, w *Reply, m *Message) error {
+func byDefault(_ context.Context, w *ReplyWriter, m *Message) error {
 	switch m.Intent {
 	case IntentPing:
 		return w.Send(&Message{Intent: IntentPong, Op: m.Op})
@@ -282,10 +284,10 @@ func (s *Server) serve(ctx context.Context, e *exchange, frame []byte) error {
 func (s *Server) refuse(e *exchange, err error, frame []byte) error {
 	s.log.Debug("accp: frame refused", "session", e.session.id, "err", err)
 	e.failed = true
-	c := Codec{Lenient: s.opts.Session.Lenient, Limits: s.opts.Session.Limits}
-	m, perr := c.Parse(frame)
+	c := Codec{Lenient: s.opts.Session.Lenient, FrameLimits: s.opts.Session.FrameLimits}
+	m, perr := c.DecodeRaw(frame)
 	if perr == nil {
-		perr = c.CheckEnvelope(m)
+		perr = c.ValidateEnvelope(m)
 	}
 	if perr != nil {
 		m = nil
@@ -316,11 +318,11 @@ func (e *exchange) sendError(err error, m *Message) error {
 	return serr
 }
 
-func (s *Server) dispatch(ctx context.Context, e *exchange, r *Received, frame []byte) error {
+func (s *Server) dispatch(ctx context.Context, e *exchange, r *ReceiveResult, frame []byte) error {
 	switch r.Outcome {
-	case Dropped:
+	case OutcomeDropped:
 		return nil
-	case Pending:
+	case OutcomePending:
 		return s.acknowledge(e, frame)
 	}
 	m := r.Message
@@ -342,10 +344,10 @@ func (s *Server) dispatch(ctx context.Context, e *exchange, r *Received, frame [
 		// the cancel itself has not.
 	} else {
 		var done context.CancelFunc
-		ctx, done = e.session.Watch(ctx, m.Chain())
+		ctx, done = e.session.ChainContext(ctx, m.Chain())
 		defer done()
 	}
-	w := &Reply{session: e.session, to: r, out: e.out}
+	w := &ReplyWriter{session: e.session, to: r, out: e.out}
 	err := s.call(ctx, w, m)
 	w.mu.Lock()
 	w.over = true // what it left behind has nobody to answer any more
@@ -385,7 +387,7 @@ func (e *exchange) ack(m *Message) error {
 }
 
 // call runs the handler; its panic is an internal error and nothing else is harmed.
-func (s *Server) call(ctx context.Context, w *Reply, m *Message) (err error) {
+func (s *Server) call(ctx context.Context, w *ReplyWriter, m *Message) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			s.log.Error("accp: handler panicked", "intent", string(m.Intent), "op", m.Op, "panic", p, "stack", string(debug.Stack()))
@@ -397,8 +399,8 @@ func (s *Server) call(ctx context.Context, w *Reply, m *Message) (err error) {
 
 // acknowledge answers a frame by ack with its operation.
 func (s *Server) acknowledge(e *exchange, frame []byte) error {
-	c := Codec{Lenient: s.opts.Session.Lenient, Limits: s.opts.Session.Limits}
-	m, err := c.Parse(frame)
+	c := Codec{Lenient: s.opts.Session.Lenient, FrameLimits: s.opts.Session.FrameLimits}
+	m, err := c.DecodeRaw(frame)
 	if err != nil {
 		return err // cannot be: the session took it
 	}
@@ -407,7 +409,7 @@ func (s *Server) acknowledge(e *exchange, frame []byte) error {
 
 // negotiateWith answers a sync:registry message through out, and reports whether
 // there was something to send.
-func (s *Session) negotiateWith(ctx context.Context, r *Received, out func(*Session, *Message) error) (bool, error) {
+func (s *Session) negotiateWith(ctx context.Context, r *ReceiveResult, out func(*Session, *Message) error) (bool, error) {
 	s.mu.Lock()
 	reply, undo, err := s.exchange(r.Message)
 	s.mu.Unlock()
@@ -487,7 +489,7 @@ func (s *Server) settle(dropped []*Session) {
 
 func (s *Server) settleOne(ctx context.Context, session *Session) error {
 	err := session.settle(ctx)
-	if err == nil || errors.Is(err, ErrEnded) {
+	if err == nil || errors.Is(err, ErrSessionEnded) {
 		return nil
 	}
 	s.log.Warn("accp: no last checkpoint, so the frames since the one before are in no history", "session", session.id, "err", err)

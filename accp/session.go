@@ -33,8 +33,8 @@ type SessionOptions struct {
 	// Portable writes frames for peers that know the draft's grammar only.
 	Portable bool
 
-	// Limits bound frames.
-	Limits Limits
+	// FrameLimits bound frames.
+	FrameLimits FrameLimits
 
 	// Registry holds the schemas that the session begins with. It is copied:
 	// what a peer sends is valid for the session only (D49). Nil means the
@@ -51,7 +51,7 @@ type SessionOptions struct {
 	// the session; so does an empty session id.
 	Store store.KV
 
-	// Keep is how long what the session stores is kept: the entries of a
+	// Retention is how long what the session stores is kept: the entries of a
 	// checkpoint, texts that are moved to Shared and what is [Session.Put]
 	// without a time of its own for that long after they were written, a
 	// reference to them being [ErrRefExpired] from then on; numbers, replays,
@@ -59,16 +59,16 @@ type SessionOptions struct {
 	// frame, so that nothing of them is there any more when the name begins
 	// anew. All sides of a session should agree on it. Zero keeps everything
 	// until [Session.End].
-	Keep time.Duration
+	Retention time.Duration
 
-	// Shared, if set, is a store that the peers can read too. Long texts are
+	// SharedStore, if set, is a store that the peers can read too. Long texts are
 	// then moved there and sent as references, and so are params that do not
 	// fit a frame (D35, D37). Nil sends everything inline; so does an empty
 	// session id, under which anybody could find them.
-	Shared store.KV
+	SharedStore store.KV
 
-	// Counter counts tokens. Nil means [Approx].
-	Counter TokenCounter
+	// TokenCounter counts tokens. Nil means [ApproxCounter].
+	TokenCounter TokenCounter
 
 	// Summarizer writes the summaries of checkpoints. Nil means the newest
 	// facts that fit (D42). If it fails, takes longer than ten seconds or writes
@@ -79,17 +79,17 @@ type SessionOptions struct {
 	// sharing the counter of the session (D24).
 	SeqPerSender bool
 
-	// NoAutoCheckpoint makes checkpoints only when [Session.Checkpoint] is called.
+	// DisableAutoCheckpoint makes checkpoints only when [Session.Checkpoint] is called.
 	// After 4,096 messages without one, others than ack, fail, cancel and
 	// heartbeats are refused with [ErrInternal].
-	NoAutoCheckpoint bool
+	DisableAutoCheckpoint bool
 
-	// NoBudget sends frames however many tokens they have.
-	NoBudget bool
+	// DisableBudget sends frames however many tokens they have.
+	DisableBudget bool
 
-	// MaxFuture refuses frames whose time lies further ahead with
+	// MaxClockSkew refuses frames whose time lies further ahead with
 	// [ErrPolicyDenied]. Zero accepts any (D23).
-	MaxFuture time.Duration
+	MaxClockSkew time.Duration
 
 	// NewID makes message ids, 12 lower case hex digits, all different. Nil
 	// takes 48 random bits (ACCP-038).
@@ -99,12 +99,12 @@ type SessionOptions struct {
 	// no error reports. Nil is silent.
 	Logger *slog.Logger
 
-	// Redact, if set, replaces values before they are logged.
-	Redact func(key string, v Value) Value
+	// Redactor, if set, replaces values before they are logged.
+	Redactor func(key string, v Value) Value
 
-	// Warn, if set, is told of what is no error but most likely wrong, such as a
+	// OnWarning, if set, is told of what is no error but most likely wrong, such as a
 	// currency that is no ISO 4217 code (ACCP-146). It must not call the session.
-	Warn func(m *Message, what string)
+	OnWarning func(m *Message, what string)
 }
 
 // A Session is one side of a sequence of frames that belong together. It numbers
@@ -178,7 +178,7 @@ type Stats struct {
 	Sent         int64 // frames sent
 	Received     int64 // frames that came in
 	Delivered    int64 // messages delivered, cancel included
-	Refused      int64 // frames refused with an error
+	Rejected     int64 // frames refused with an error
 	Expired      int64 // frames dropped because their time was over
 	Cancelled    int64 // frames of cancelled chains that were dropped, in or out
 	DroppedParts int64 // frames of sequences that were never completed
@@ -201,8 +201,8 @@ func NewSession(self, id string, opts *SessionOptions) (*Session, error) {
 	if !validName(self) {
 		return nil, fail(ErrParse, "invalid agent-id %.80q", self)
 	}
-	if s.opts.Counter == nil {
-		s.opts.Counter = Approx{}
+	if s.opts.TokenCounter == nil {
+		s.opts.TokenCounter = ApproxCounter{}
 	}
 	if s.opts.NewID == nil {
 		s.opts.NewID = newID
@@ -212,10 +212,10 @@ func NewSession(self, id string, opts *SessionOptions) (*Session, error) {
 		s.log = slog.New(slog.DiscardHandler)
 	}
 	if id == "" {
-		s.opts.Shared = nil
+		s.opts.SharedStore = nil
 	}
 	s.registry = s.opts.Registry.clone()
-	s.codec = Codec{Lenient: s.opts.Lenient, Portable: s.opts.Portable, Limits: s.opts.Limits, Registry: s.registry}
+	s.codec = Codec{Lenient: s.opts.Lenient, Portable: s.opts.Portable, FrameLimits: s.opts.FrameLimits, Registry: s.registry}
 	s.seen.max, s.cancelled.max, s.last.max, s.hotLimit = maxSeen, maxCancelled, maxSenders, maxHotFrames
 	return s, nil
 }
@@ -258,8 +258,8 @@ func newID() string {
 // ID returns the session id.
 func (s *Session) ID() string { return s.id }
 
-// Self returns the agent-id of this side.
-func (s *Session) Self() string { return s.self }
+// AgentID returns the agent-id of this side.
+func (s *Session) AgentID() string { return s.self }
 
 // Register adds a custom schema for this session and returns the version that
 // the registry has then (ACCP-120).
@@ -280,24 +280,24 @@ func (s *Session) Stats() Stats {
 	return s.stats
 }
 
-// Authorize allows frames of this session to refer to state of another one
+// AllowSession allows frames of this session to refer to state of another one
 // (ACCP-134). A session needs no permission for its own.
-func (s *Session) Authorize(id string) {
+func (s *Session) AllowSession(id string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.grants[id] = true
 }
 
-// Cancelled reports whether the chain was cancelled.
-func (s *Session) Cancelled(chain string) bool {
+// IsCancelled reports whether the chain was cancelled.
+func (s *Session) IsCancelled(chain string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.cancelled.has(markOf(chain))
 }
 
-// Watch returns a context that ends when ctx does or the chain is cancelled
+// ChainContext returns a context that ends when ctx does or the chain is cancelled
 // (ACCP-069). The function must be called when the work is done.
-func (s *Session) Watch(ctx context.Context, chain string) (context.Context, context.CancelFunc) {
+func (s *Session) ChainContext(ctx context.Context, chain string) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(ctx)
 	r := &running{cancel: cancel}
 	chain = strings.Clone(chain)

@@ -37,7 +37,7 @@ func frame(body string, seq int64, more ...string) []byte {
 	return []byte("@a>" + body + "[" + meta + "]")
 }
 
-func receive(t testing.TB, s *accp.Session, f []byte) *accp.Received {
+func receive(t testing.TB, s *accp.Session, f []byte) *accp.ReceiveResult {
 	t.Helper()
 	r, err := s.Receive(t.Context(), f)
 	require.NoError(t, err, "%s", f)
@@ -59,7 +59,7 @@ func TestEnvelopeOfWhatIsSent(t *testing.T) {
 		seen := map[string]bool{}
 		for i := range 20 {
 			m := msg(accp.IntentReq, "plan")
-			m.Meta = &accp.Meta{CID: "c1", AID: "m0", TTL: accp.Num(9)}
+			m.Meta = &accp.Meta{CID: "c1", AID: "m0", TTL: accp.NewOptionalInt(9)}
 			sent, err := s.Send(t.Context(), m)
 			require.NoError(t, err)
 			var c accp.Codec
@@ -68,14 +68,14 @@ func TestEnvelopeOfWhatIsSent(t *testing.T) {
 			require.Regexp(t, `^[0-9a-f]{12}$`, got.Meta.MID)
 			require.False(t, seen[got.Meta.MID])
 			seen[got.Meta.MID] = true
-			require.Equal(t, accp.Num(int64(i+1)), got.Meta.Seq)
-			require.Equal(t, accp.Num(time.Now().Unix()), got.Meta.TS)
+			require.Equal(t, accp.NewOptionalInt(int64(i+1)), got.Meta.Seq)
+			require.Equal(t, accp.NewOptionalInt(time.Now().Unix()), got.Meta.TS)
 			require.Equal(t, []string{"c1", "m0", "s1"}, []string{got.Meta.CID, got.Meta.AID, got.Meta.SID})
-			require.Equal(t, accp.Num(9), got.Meta.TTL)
+			require.Equal(t, accp.NewOptionalInt(9), got.Meta.TTL)
 			require.Equal(t, "server", got.From, "the header names the sender (ACCP-D66)")
 			require.True(t, got.Equal(sent.Message))
 		}
-		for _, meta := range []*accp.Meta{{MID: "x"}, {Seq: accp.Num(1)}, {TS: accp.Num(1)}, {SID: "s1"},
+		for _, meta := range []*accp.Meta{{MID: "x"}, {Seq: accp.NewOptionalInt(1)}, {TS: accp.NewOptionalInt(1)}, {SID: "s1"},
 			{Ext: accp.Params{text("part", "1/2")}}} {
 			_, err := s.Send(t.Context(), &accp.Message{Intent: "req", Op: "plan", Meta: meta})
 			require.ErrorIs(t, err, accp.ErrInvalidType)
@@ -182,23 +182,23 @@ func TestSequence(t *testing.T) {
 // word, even a replay, and uses up its number.
 func TestTTL(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := session(t, &accp.SessionOptions{MaxFuture: time.Minute})
+		s := session(t, &accp.SessionOptions{MaxClockSkew: time.Minute})
 		f := frame("req:b{}", 1, "ttl:5")
 		time.Sleep(5 * time.Second)
 		receive(t, s, f)
 		time.Sleep(time.Second)
 		r := receive(t, s, f) // a replay that expired
-		require.Equal(t, accp.Dropped, r.Outcome)
+		require.Equal(t, accp.OutcomeDropped, r.Outcome)
 		require.Equal(t, "ttl", r.Reason)
 		late := frame("req:b{}", 2, "ttl:1")
 		time.Sleep(2 * time.Second)
-		require.Equal(t, accp.Dropped, receive(t, s, late).Outcome)
+		require.Equal(t, accp.OutcomeDropped, receive(t, s, late).Outcome)
 		_, err := s.Receive(t.Context(), frame("req:c{}", 2))
 		require.ErrorIs(t, err, accp.ErrDuplicate, "its mid is remembered")
 		receive(t, s, frame("req:b{}", 3))
 		require.EqualValues(t, 2, s.Stats().Expired)
 		huge := fmt.Sprintf("@a>req:b{}[mid:00000000ffff,seq:4,ts:0,ttl:%d]", int64(math.MaxInt64))
-		require.Equal(t, accp.Delivered, receive(t, s, []byte(huge)).Outcome, "the sum saturates")
+		require.Equal(t, accp.OutcomeDelivered, receive(t, s, []byte(huge)).Outcome, "the sum saturates")
 		ahead := fmt.Sprintf("@a>req:b{}[mid:00000000fffe,seq:5,ts:%d]", time.Now().Unix()+61)
 		_, err = s.Receive(t.Context(), []byte(ahead))
 		require.ErrorIs(t, err, accp.ErrPolicyDenied)
@@ -208,7 +208,7 @@ func TestTTL(t *testing.T) {
 // The window of replays is bounded, and what falls out of it fails the order
 // (ACCP-D26).
 func TestReplayWindow(t *testing.T) {
-	s := session(t, &accp.SessionOptions{NoAutoCheckpoint: true})
+	s := session(t, &accp.SessionOptions{DisableAutoCheckpoint: true})
 	require.Equal(t, 65536, accp.SetReplayWindow(s, 1024), "the window of the draft")
 	first := frame("ping:heartbeat{}", 1)
 	receive(t, s, first)
@@ -226,15 +226,15 @@ func TestReplayWindow(t *testing.T) {
 func TestCancelEndsWork(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := session(t, nil)
-		ctx, done := s.Watch(t.Context(), "c1")
+		ctx, done := s.ChainContext(t.Context(), "c1")
 		defer done()
-		other, done2 := s.Watch(t.Context(), "c2")
+		other, done2 := s.ChainContext(t.Context(), "c2")
 		defer done2()
 		r := receive(t, s, frame("cancel:b{}", 1, "cid:c1"))
-		require.Equal(t, accp.Cancel, r.Outcome)
+		require.Equal(t, accp.OutcomeCancelled, r.Outcome)
 		require.ErrorIs(t, ctx.Err(), context.Canceled)
 		require.NoError(t, other.Err())
-		late, done3 := s.Watch(t.Context(), "c1")
+		late, done3 := s.ChainContext(t.Context(), "c1")
 		defer done3()
 		require.Error(t, late.Err(), "a chain that ended stays so")
 		require.Equal(t, "cancelled", receive(t, s, frame("req:b{}", 2, "cid:c1")).Reason)
@@ -252,11 +252,11 @@ func TestParts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		part := func(body string, seq int64, p string) []byte { return frame(body, seq, "cid:c1", "part:"+p) }
 		s := session(t, nil)
-		require.Equal(t, accp.Pending, receive(t, s, part("req:b{k:1|schema:TA}", 1, "1/3")).Outcome)
+		require.Equal(t, accp.OutcomePending, receive(t, s, part("req:b{k:1|schema:TA}", 1, "1/3")).Outcome)
 		r := receive(t, s, part("req:b{l:2|schema:TA}", 2, "2/3"))
-		require.Equal(t, []int{2, 3}, []int{r.Have, r.Of})
+		require.Equal(t, []int{2, 3}, []int{r.PartsReceived, r.PartsTotal})
 		r = receive(t, s, part("req:b{schema:TA|t:3}", 3, "3/3"))
-		require.Equal(t, accp.Delivered, r.Outcome)
+		require.Equal(t, accp.OutcomeDelivered, r.Outcome)
 		require.Equal(t, int64(1), r.Message.Meta.Seq.N)
 		require.Empty(t, r.Message.Meta.Ext)
 		require.Equal(t, "medium", r.Message.Params.Text("priority"))
@@ -306,10 +306,10 @@ func TestSplitAndJoin(t *testing.T) {
 			require.NotContains(t, budget.Hard, "total")
 			r := receive(t, b, sent.Frames[i])
 			if i < len(sent.Frames)-1 {
-				require.Equal(t, accp.Pending, r.Outcome)
+				require.Equal(t, accp.OutcomePending, r.Outcome)
 				continue
 			}
-			require.Equal(t, accp.Delivered, r.Outcome)
+			require.Equal(t, accp.OutcomeDelivered, r.Outcome)
 			for _, p := range m.Params {
 				v, ok := r.Message.Params.Get(p.Key)
 				require.True(t, ok && v.Equal(p.Value), p.Key)
@@ -318,7 +318,7 @@ func TestSplitAndJoin(t *testing.T) {
 		long := text("k", strings.Repeat("words ", 400))
 		_, err = a.Send(t.Context(), msg("req", "b", long))
 		require.ErrorIs(t, err, accp.ErrBudgetExceeded)
-		none := session(t, &accp.SessionOptions{NoBudget: true})
+		none := session(t, &accp.SessionOptions{DisableBudget: true})
 		sent, err = none.Send(t.Context(), msg("req", "b", long))
 		require.NoError(t, err)
 		require.Len(t, sent.Frames, 1)
@@ -337,7 +337,7 @@ func TestSplitAndJoin(t *testing.T) {
 func TestSharedStore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		shared := store.NewMemory()
-		opts := &accp.SessionOptions{Shared: shared, NoAutoCheckpoint: true}
+		opts := &accp.SessionOptions{SharedStore: shared, DisableAutoCheckpoint: true}
 		a, b := session(t, opts), session(t, opts)
 		long := strings.Repeat("word", 13)
 		m := msg("done", "b", text("x", long), accp.Param{Key: "y", Value: accp.Array(accp.String(long), accp.String("short"))},
@@ -350,10 +350,10 @@ func TestSharedStore(t *testing.T) {
 		require.Equal(t, 1, budget.Cold.Entries, "equal values share one entry")
 		r := receive(t, b, sent.Frames[0])
 		require.Equal(t, long, r.Message.Params.Text("x"))
-		ref, ok := r.Wire.Params[0].Value.Ref()
+		ref, ok := r.Unresolved.Params[0].Value.Ref()
 		require.True(t, ok, "for models it stays a reference (ACCP-088, ACCP-125)")
-		require.NotContains(t, accp.Render(r.Wire), long)
-		require.Contains(t, accp.Render(r.Wire), "$"+ref)
+		require.NotContains(t, accp.Render(r.Unresolved), long)
+		require.Contains(t, accp.Render(r.Unresolved), "$"+ref)
 
 		// Somebody writes another value under that address.
 		key := "accp-shared/s1/cold/" + strings.TrimPrefix(ref, "cold.")
@@ -361,7 +361,7 @@ func TestSharedStore(t *testing.T) {
 		require.NoError(t, err)
 		_, err = shared.Update(t.Context(), key, append(e.Value[:8:8], "other"...), e.Revision, 0)
 		require.NoError(t, err)
-		_, err = b.Get(t.Context(), ref)
+		_, err = b.Resolve(t.Context(), ref)
 		require.ErrorIs(t, err, accp.ErrRefNotFound)
 
 		sent, err = a.Send(t.Context(), msg("done", "b", accp.Param{Key: "list", Value: func() accp.Value {
@@ -398,7 +398,7 @@ func TestReferences(t *testing.T) {
 		put(other, accp.ScopeCold, "k", "theirs", 0)
 		put(odd, accp.ScopeCold, "k", "odd", 0)
 		get := func(s *accp.Session, ref string) string {
-			v, err := s.Get(t.Context(), ref)
+			v, err := s.Resolve(t.Context(), ref)
 			var e *accp.Error
 			if errors.As(err, &e) {
 				return string(e.Code)
@@ -415,7 +415,7 @@ func TestReferences(t *testing.T) {
 		} {
 			require.Equal(t, want, get(s, ref), ref)
 		}
-		s.Authorize("other")
+		s.AllowSession("other")
 		require.Equal(t, "theirs", get(s, "cold.other.k"))
 		require.Equal(t, "E2001", get(s, "cold.other.absent"))
 		time.Sleep(time.Second)
@@ -495,14 +495,14 @@ func TestNegotiation(t *testing.T) {
 				_, err := b.Register(schema(c))
 				require.NoError(t, err)
 			}
-			sent, err := a.Hello(t.Context())
+			sent, err := a.AnnounceRegistry(t.Context())
 			require.NoError(t, err)
 			sides, frames := []*accp.Session{a, b}, sent.Frames
 			synced := [2]bool{}
 			turn := 1
 			rounds := 0
 			for ; len(frames) > 0; rounds++ {
-				n, err := sides[turn].Negotiate(t.Context(), frames[0])
+				n, err := sides[turn].ReceiveRegistry(t.Context(), frames[0])
 				require.NoError(t, err, name)
 				synced[turn] = n.Synced
 				frames = nil
@@ -524,11 +524,11 @@ func TestNegotiation(t *testing.T) {
 			"sync:registry{v:1|hash:abcdef|delta:{}}": accp.ErrPolicyDenied, "sync:registry{v:1|hash:abcdef|delta:[]}": accp.ErrInvalidType,
 			"sync:registry{v:1|hash:123456}": accp.ErrInvalidType, "req:plan{}": accp.ErrInvalidIntent,
 		} {
-			_, err := s.Negotiate(t.Context(), frame(body, s.Stats().Received+1))
+			_, err := s.ReceiveRegistry(t.Context(), frame(body, s.Stats().Received+1))
 			require.ErrorIs(t, err, code, body)
 		}
 		lenient := session(t, &accp.SessionOptions{Lenient: true})
-		n, err := lenient.Negotiate(t.Context(), frame("sync:registry{v:1|hash:123456}", 1))
+		n, err := lenient.ReceiveRegistry(t.Context(), frame("sync:registry{v:1|hash:123456}", 1))
 		require.NoError(t, err)
 		require.False(t, n.Synced)
 	})
@@ -548,29 +548,29 @@ func TestRegistryOfASession(t *testing.T) {
 func TestErrorReply(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := session(t, nil)
-		sent, err := s.ErrorReply(t.Context(), accp.ErrSequenceGap, frame("req:b{}", 7, "cid:c1"))
+		sent, err := s.SendError(t.Context(), accp.ErrSequenceGap, frame("req:b{}", 7, "cid:c1"))
 		require.NoError(t, err)
 		require.Contains(t, string(sent.Frames[0]), "@server>fail:error{code:E3003|msg:sequence_gap|retry:true|schema:ER}")
 		require.Contains(t, string(sent.Frames[0]), "cid:c1,aid:0000000a0007")
 		var c accp.Codec
 		m, err := c.Decode(sent.Frames[0])
 		require.NoError(t, err)
-		e := accp.ErrorOf(m)
+		e := accp.ErrorFromMessage(m)
 		require.ErrorIs(t, e, accp.ErrSequenceGap)
 		require.True(t, e.Remote)
 
 		secret := fmt.Errorf("opening /etc/passwd: %w", errors.New("denied"))
-		sent, err = s.ErrorReply(t.Context(), secret, frame("req:b{}", 7))
+		sent, err = s.SendError(t.Context(), secret, frame("req:b{}", 7))
 		require.NoError(t, err)
 		require.Contains(t, string(sent.Frames[0]), "code:E9999|msg:internal_error|retry:true")
 		require.NotContains(t, string(sent.Frames[0]), "passwd")
-		sent, err = s.ErrorReply(t.Context(), accp.ErrParse, frame("fail:error{code:E1001|schema:ER}", 7))
+		sent, err = s.SendError(t.Context(), accp.ErrParse, frame("fail:error{code:E1001|schema:ER}", 7))
 		require.NoError(t, err)
 		require.Empty(t, sent.Frames)
-		sent, err = s.ErrorReply(t.Context(), accp.ErrParse, []byte("junk"))
+		sent, err = s.SendError(t.Context(), accp.ErrParse, []byte("junk"))
 		require.NoError(t, err)
 		require.NotContains(t, string(sent.Frames[0]), "cid:")
-		sent, err = s.ErrorReply(t.Context(), accp.ErrParse, frame("req:b{}", 7, "cid:"+strings.Repeat("words_", 2000)))
+		sent, err = s.SendError(t.Context(), accp.ErrParse, frame("req:b{}", 7, "cid:"+strings.Repeat("words_", 2000)))
 		require.NoError(t, err)
 		require.NotContains(t, string(sent.Frames[0]), "cid:", "too long to be named")
 	})
@@ -582,7 +582,7 @@ func TestDebugLog(t *testing.T) {
 	var mu sync.Mutex
 	s := session(t, &accp.SessionOptions{
 		Logger: slog.New(slog.NewTextHandler(&syncWriter{&mu, &b}, &slog.HandlerOptions{Level: slog.LevelDebug})),
-		Redact: func(key string, v accp.Value) accp.Value {
+		Redactor: func(key string, v accp.Value) accp.Value {
 			if key == "account" {
 				return accp.String("***")
 			}
@@ -627,7 +627,7 @@ func TestSessionConcurrency(t *testing.T) {
 				mu.Unlock()
 				_, _ = s.Receive(t.Context(), []byte("junk"))
 				_, _ = s.Budget(t.Context())
-				_, _ = s.Context(100)
+				_, _ = s.ModelContext(100)
 				s.State()
 				s.Checkpoints()
 			}
@@ -635,7 +635,7 @@ func TestSessionConcurrency(t *testing.T) {
 	}
 	wg.Wait()
 	require.Len(t, seqs, 400)
-	require.EqualValues(t, 400, s.Stats().Refused)
+	require.EqualValues(t, 400, s.Stats().Rejected)
 }
 
 // A frame that is dropped ends an open message of parts like any other, and says so
@@ -646,7 +646,7 @@ func TestDroppedFrameEndsParts(t *testing.T) {
 	receive(t, s, frame("req:x{k:1}", 2, "part:1/3"))
 	receive(t, s, frame("req:x{l:1}", 3, "part:2/3"))
 	r := receive(t, s, frame("req:y{}", 4, "cid:gone"))
-	require.Equal(t, accp.Dropped, r.Outcome)
+	require.Equal(t, accp.OutcomeDropped, r.Outcome)
 	require.Equal(t, "cancelled", r.Reason)
 	require.Equal(t, 2, r.DroppedParts)
 	require.EqualValues(t, 2, s.Stats().DroppedParts)

@@ -17,10 +17,10 @@ const (
 	maxWaiting  = 16 << 20 // bytes of all streams that wait
 )
 
-// Streams puts the chunks of streams in order, each stream by its correlation id
+// StreamAssembler puts the chunks of streams in order, each stream by its correlation id
 // (ACCP-147 to ACCP-150). The zero value is ready for use. It is for one
 // goroutine.
-type Streams struct {
+type StreamAssembler struct {
 	open  map[string]*assembly
 	ended window
 	bytes int // that wait
@@ -35,8 +35,8 @@ type assembly struct {
 	bytes   int // in buffer, and of the id
 }
 
-// Chunks is what can be processed after a frame of a stream.
-type Chunks struct {
+// AssembledChunks is what can be processed after a frame of a stream.
+type AssembledChunks struct {
 	Data []Value // in the order of their indices
 	Done bool    // the stream is complete
 }
@@ -46,35 +46,35 @@ type Chunks struct {
 // before, and any chunk after the end, [ErrDuplicate]; an end while chunks are
 // missing [ErrSequenceGap], after which the stream is gone; more than 1,024 chunks
 // of a stream, or 16 MiB of all, that wait [ErrBudgetExceeded]. A refused chunk leaves its stream as it was.
-func (s *Streams) Add(m *Message) (Chunks, error) {
+func (s *StreamAssembler) Add(m *Message) (AssembledChunks, error) {
 	s.ended.max = maxEnded
 	const overhead = 128 // of an open stream
 	switch {
 	case m.Meta == nil || m.Meta.CID == "":
-		return Chunks{}, fail(ErrParse, "stream chunk without cid")
+		return AssembledChunks{}, fail(ErrParse, "stream chunk without cid")
 	case m.Intent != IntentStream && m.Intent != IntentEnd:
-		return Chunks{}, fail(ErrInvalidIntent, "not a frame of a stream")
+		return AssembledChunks{}, fail(ErrInvalidIntent, "not a frame of a stream")
 	case m.Intent == IntentStream && m.Schema() != SchemaStream:
-		return Chunks{}, fail(ErrUnknownSchema, "a stream chunk needs schema ST")
+		return AssembledChunks{}, fail(ErrUnknownSchema, "a stream chunk needs schema ST")
 	}
 	cid := m.Meta.CID
 	a := s.open[cid]
 	if m.Intent == IntentEnd {
 		s.end(cid)
 		if a != nil && a.highest >= 0 {
-			return Chunks{}, fail(ErrSequenceGap, "the stream ends although chunks are missing")
+			return AssembledChunks{}, fail(ErrSequenceGap, "the stream ends although chunks are missing")
 		}
-		return Chunks{Done: true}, nil
+		return AssembledChunks{Done: true}, nil
 	}
 	if s.ended.has(markOf(cid)) {
-		return Chunks{}, fail(ErrDuplicate, "chunk after the end of the stream")
+		return AssembledChunks{}, fail(ErrDuplicate, "chunk after the end of the stream")
 	}
 	if a == nil {
 		a = &assembly{highest: -1, total: -1}
 	}
 	next, err := a.check(m.Params)
 	if err != nil {
-		return Chunks{}, err
+		return AssembledChunks{}, err
 	}
 	size := 0
 	if next.index != a.next {
@@ -85,7 +85,7 @@ func (s *Streams) Add(m *Message) (Chunks, error) {
 	}
 	switch {
 	case s.bytes+size > maxWaiting && next.index != a.next, s.open[cid] == nil && len(s.open) >= maxStreams:
-		return Chunks{}, fail(ErrBudgetExceeded, "too much waits for earlier chunks")
+		return AssembledChunks{}, fail(ErrBudgetExceeded, "too much waits for earlier chunks")
 	case s.open[cid] == nil:
 		if s.open == nil {
 			s.open = map[string]*assembly{}
@@ -103,7 +103,7 @@ func (s *Streams) Add(m *Message) (Chunks, error) {
 	return out, nil
 }
 
-func (s *Streams) end(cid string) {
+func (s *StreamAssembler) end(cid string) {
 	if a := s.open[cid]; a != nil {
 		s.bytes -= a.bytes
 	}
@@ -111,12 +111,12 @@ func (s *Streams) end(cid string) {
 	s.ended.add(markOf(cid))
 }
 
-// Open returns how many streams are not complete.
-func (s *Streams) Open() int { return len(s.open) }
+// Len returns how many streams are not complete.
+func (s *StreamAssembler) Len() int { return len(s.open) }
 
 // OpenIDs returns the correlation ids of the streams that are not complete, in
 // ascending order.
-func (s *Streams) OpenIDs() []string { return slices.Sorted(maps.Keys(s.open)) }
+func (s *StreamAssembler) OpenIDs() []string { return slices.Sorted(maps.Keys(s.open)) }
 
 // A chunk is one that was checked.
 type chunk struct {
@@ -173,7 +173,7 @@ func (a *assembly) check(p Params) (chunk, error) {
 	return c, nil
 }
 
-func (a *assembly) add(c chunk) Chunks {
+func (a *assembly) add(c chunk) AssembledChunks {
 	a.total = c.total
 	a.highest = max(a.highest, c.index)
 	if c.index != a.next {
@@ -183,9 +183,9 @@ func (a *assembly) add(c chunk) Chunks {
 		v := c.data.detached()
 		a.buffer[c.index] = v
 		a.bytes += v.size()
-		return Chunks{}
+		return AssembledChunks{}
 	}
-	out := Chunks{Data: []Value{c.data}}
+	out := AssembledChunks{Data: []Value{c.data}}
 	for a.next++; ; a.next++ {
 		v, ok := a.buffer[a.next]
 		if !ok {

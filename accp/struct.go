@@ -319,7 +319,7 @@ func SchemaOf(name, code string, version int64, v any) (Schema, error) {
 			s.Abbr[f.abbr] = f.name
 		}
 		if f.hasDef {
-			d, err := c.ParseValue([]byte(f.def))
+			d, err := c.DecodeValue([]byte(f.def))
 			if err != nil {
 				return Schema{}, fmt.Errorf("accp: default of %s: %w", f.name, err)
 			}

@@ -36,7 +36,7 @@ const expiredFor = 24 * time.Hour
 // storedCodec returns the codec for what lies in a store: exact, and for more
 // than a frame holds.
 func storedCodec() *Codec {
-	return &Codec{anyPlaces: true, Limits: Limits{Frame: store.MaxValue, Depth: 100, Values: 1 << 22, Number: 1 << 20}}
+	return &Codec{anyPlaces: true, FrameLimits: FrameLimits{MaxFrame: store.MaxValue, MaxDepth: 100, MaxValues: 1 << 22, MaxNumber: 1 << 20}}
 }
 
 // A tier reads and writes the entries of sessions in one store. Under each key
@@ -54,7 +54,7 @@ func (s *Session) private() tier {
 	return tier{s.memory(), "accp/"} // nobody else may see what has no name
 }
 
-func (s *Session) shared() tier { return tier{s.opts.Shared, "accp-shared/"} }
+func (s *Session) shared() tier { return tier{s.opts.SharedStore, "accp-shared/"} }
 
 // root returns the prefix of the keys of one session.
 func (t tier) root(sid string) string {
@@ -94,7 +94,7 @@ func (t tier) decode(data []byte, scope Scope, key string) (v Value, until int64
 	if past(until) {
 		return Value{}, until, fail(ErrRefExpired, "$%s.%s", scope, key)
 	}
-	v, err = storedCodec().ParseValue(data[8:])
+	v, err = storedCodec().DecodeValue(data[8:])
 	if err != nil {
 		return Value{}, 0, &Error{Code: ErrInternal, Message: "malformed entry", Cause: err}
 	}
@@ -170,7 +170,7 @@ func (s *Session) Put(ctx context.Context, scope Scope, key string, v Value, ttl
 		return fail(ErrInvalidType, "cannot put $%.20s.%.80s", scope, key)
 	}
 	if ttl == 0 {
-		ttl = s.opts.Keep
+		ttl = s.opts.Retention
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -180,10 +180,10 @@ func (s *Session) Put(ctx context.Context, scope Scope, key string, v Value, ttl
 	return s.private().put(ctx, s.id, scope, key, v, ttl)
 }
 
-// Get returns what a reference leads to; ref is written without the dollar sign.
+// Resolve returns what a reference leads to; ref is written without the dollar sign.
 // The errors are [ErrRefNotFound], [ErrRefExpired], [ErrUnauthorizedRef] and, if
 // the store fails, [ErrInternal].
-func (s *Session) Get(ctx context.Context, ref string) (Value, error) {
+func (s *Session) Resolve(ctx context.Context, ref string) (Value, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.ended.Load() {
@@ -232,7 +232,7 @@ func (s *Session) own(ctx context.Context, scope Scope, key string) (Value, erro
 
 func (s *Session) lookup(ctx context.Context, sid string, scope Scope, key string) (Value, error) {
 	v, err := s.private().get(ctx, sid, scope, key)
-	if scope != ScopeCold || s.opts.Shared == nil || !errors.Is(err, ErrRefNotFound) {
+	if scope != ScopeCold || s.opts.SharedStore == nil || !errors.Is(err, ErrRefNotFound) {
 		return v, err
 	}
 	v, err = s.shared().get(ctx, sid, scope, key)

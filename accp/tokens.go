@@ -17,14 +17,14 @@ type TokenCounterFunc func(text string) int
 // Count calls f.
 func (f TokenCounterFunc) Count(text string) int { return f(text) }
 
-// Approx estimates tokens without a vocabulary, the same everywhere. On frames it
+// ApproxCounter estimates tokens without a vocabulary, the same everywhere. On frames it
 // lies 2 to 10 percent above o200k_base (D39).
-type Approx struct{}
+type ApproxCounter struct{}
 
 // Count counts runs of letters by 6, of digits by 3, of other ASCII by 2, white
 // space as one unless it is a single space, and other characters one by one, or
 // as two above U+FFFF.
-func (Approx) Count(text string) int { return approx(text) }
+func (ApproxCounter) Count(text string) int { return approx(text) }
 
 func approx[T ~string | ~[]byte](s T) int {
 	const (
@@ -96,12 +96,12 @@ type FrameBudget struct {
 }
 
 // MeasureFrame counts the tokens of a frame. Each part is counted by itself, and
-// the total is their sum (D37). A nil counter is [Approx]. A frame that does not
+// the total is their sum (D37). A nil counter is [ApproxCounter]. A frame that does not
 // satisfy the strict grammar is an error.
 func MeasureFrame(frame []byte, counter TokenCounter) (FrameBudget, error) {
 	var c Codec
 	var f Frame
-	if err := c.ParseFrame(frame, &f); err != nil {
+	if err := c.DecodeFrame(frame, &f); err != nil {
 		return FrameBudget{}, err
 	}
 	return f.measure(counter), nil

@@ -39,23 +39,23 @@ func newDesk(t testing.TB, opts *accp.ServerOptions) *desk {
 	s, err := accp.NewServer("server", opts)
 	require.NoError(t, err)
 	d := &desk{Server: s, code: accp.ErrToolExecFailed, began: make(chan struct{}, 10000), ended: make(chan error, 10000)}
-	s.HandleFunc("req", "echo", func(_ context.Context, w *accp.Reply, m *accp.Message) error { return w.Result(m.Params) })
-	s.HandleFunc("req", "flaky", func(_ context.Context, w *accp.Reply, m *accp.Message) error {
+	s.HandleFunc("req", "echo", func(_ context.Context, w *accp.ReplyWriter, m *accp.Message) error { return w.SendResult(m.Params) })
+	s.HandleFunc("req", "flaky", func(_ context.Context, w *accp.ReplyWriter, m *accp.Message) error {
 		d.mu.Lock()
 		defer d.mu.Unlock()
 		if d.failures > 0 {
 			d.failures--
 			return d.code
 		}
-		return w.Result(accp.Params{text("cid", m.Chain()), text("mid", m.Meta.MID)})
+		return w.SendResult(accp.Params{text("cid", m.Chain()), text("mid", m.Meta.MID)})
 	})
-	s.HandleFunc("req", "slow", func(ctx context.Context, w *accp.Reply, m *accp.Message) error {
+	s.HandleFunc("req", "slow", func(ctx context.Context, w *accp.ReplyWriter, m *accp.Message) error {
 		d.began <- struct{}{}
 		<-ctx.Done()
 		d.ended <- context.Cause(ctx)
 		return ctx.Err()
 	})
-	s.HandleFunc("req", "count", func(ctx context.Context, w *accp.Reply, m *accp.Message) error {
+	s.HandleFunc("req", "count", func(ctx context.Context, w *accp.ReplyWriter, m *accp.Message) error {
 		v, _ := m.Params.Get("n")
 		n, _ := v.Int()
 		for i := range n {
@@ -65,11 +65,11 @@ func newDesk(t testing.TB, opts *accp.ServerOptions) *desk {
 		}
 		return nil
 	})
-	s.HandleFunc("req", "cut", func(ctx context.Context, w *accp.Reply, m *accp.Message) error {
+	s.HandleFunc("req", "cut", func(ctx context.Context, w *accp.ReplyWriter, m *accp.Message) error {
 		return w.Send(chunk(m.Op, 0, 2, accp.Int(0)))
 	})
-	s.HandleFunc("req", "panic", func(context.Context, *accp.Reply, *accp.Message) error { panic("secret") })
-	s.HandleFunc("req", "secret", func(context.Context, *accp.Reply, *accp.Message) error {
+	s.HandleFunc("req", "panic", func(context.Context, *accp.ReplyWriter, *accp.Message) error { panic("secret") })
+	s.HandleFunc("req", "secret", func(context.Context, *accp.ReplyWriter, *accp.Message) error {
 		return fmt.Errorf("opening /etc/shadow: %w", errors.New("denied"))
 	})
 	d.ts = httptest.NewServer(s)
@@ -262,7 +262,7 @@ func TestRetries(t *testing.T) {
 		// Never past the time to live.
 		set(10, accp.ErrToolExecFailed)
 		q := msg("req", "flaky")
-		q.Meta = &accp.Meta{TTL: accp.Num(1), CID: "chain1"}
+		q.Meta = &accp.Meta{TTL: accp.NewOptionalInt(1), CID: "chain1"}
 		_, err = c.Call(t.Context(), q)
 		require.Error(t, err) // of the tool, or, on a machine that stands still, of the time to live
 		require.GreaterOrEqual(t, left(), 8, "a third try would come after 1.5 s")
@@ -324,7 +324,7 @@ func TestCancelFrameEndsCall(t *testing.T) {
 func TestLeavingAStream(t *testing.T) {
 	ended := make(chan error, 2)
 	d := newDesk(t, nil)
-	d.HandleFunc("req", "endless", func(ctx context.Context, w *accp.Reply, m *accp.Message) error {
+	d.HandleFunc("req", "endless", func(ctx context.Context, w *accp.ReplyWriter, m *accp.Message) error {
 		for i := int64(0); ; i++ {
 			if err := w.Send(chunk(m.Op, i, 1<<40, accp.Int(i))); err != nil || ctx.Err() != nil {
 				ended <- err
@@ -382,13 +382,13 @@ func TestPartsTravel(t *testing.T) {
 func TestHelloOverBindings(t *testing.T) {
 	d := newDesk(t, nil)
 	schema := accp.Schema{Name: "note", Code: "NO", Version: 1, Fields: []string{"text"}, Abbr: map[string]string{"t": "text"}}
-	c := d.http(t, &accp.ClientOptions{SessionID: "h1", Parallel: 2})
-	synced, err := c.Hello(t.Context())
+	c := d.http(t, &accp.ClientOptions{SessionID: "h1", MaxConcurrent: 2})
+	synced, err := c.SyncRegistry(t.Context())
 	require.NoError(t, err)
 	require.True(t, synced)
 	_, err = c.Session().Register(schema)
 	require.NoError(t, err)
-	synced, err = c.Hello(t.Context())
+	synced, err = c.SyncRegistry(t.Context())
 	require.NoError(t, err)
 	require.True(t, synced)
 	s, ok := d.Session("h1")
@@ -437,7 +437,7 @@ func TestSyncOverBindings(t *testing.T) {
 		_, got = s.State()
 		require.True(t, got.Equal(state))
 	})
-	require.Error(t, d.http(t, &accp.ClientOptions{Parallel: 2}).Sync(t.Context(), nil))
+	require.Error(t, d.http(t, &accp.ClientOptions{MaxConcurrent: 2}).Sync(t.Context(), nil))
 }
 
 // Calls run side by side over one connection, and over HTTP in sessions of their
@@ -461,7 +461,7 @@ func TestLoad(t *testing.T) {
 		wg.Wait()
 	}
 	t.Run("http", func(t *testing.T) { run(t, d.http(t, nil), 8) })
-	t.Run("http parallel", func(t *testing.T) { run(t, d.http(t, &accp.ClientOptions{Parallel: 8}), 8) })
+	t.Run("http parallel", func(t *testing.T) { run(t, d.http(t, &accp.ClientOptions{MaxConcurrent: 8}), 8) })
 	t.Run("websocket", func(t *testing.T) { run(t, d.dial(t, nil), 32) })
 	t.Run("connections", func(t *testing.T) {
 		var wg sync.WaitGroup
@@ -498,7 +498,7 @@ func TestTurns(t *testing.T) {
 		_, err = c.Call(ctx, msg("req", "echo"))
 		require.ErrorIs(t, err, context.Canceled)
 	}
-	c = d.http(t, &accp.ClientOptions{Parallel: 2})
+	c = d.http(t, &accp.ClientOptions{MaxConcurrent: 2})
 	for _, err := range c.Do(t.Context(), msg("req", "echo")) {
 		require.NoError(t, err)
 		_, err := c.Call(t.Context(), msg("req", "echo"))
@@ -526,7 +526,7 @@ func TestConstructorsRefuse(t *testing.T) {
 	require.ErrorIs(t, err, accp.ErrTimeout)
 	s, err := accp.NewServer("a", nil)
 	require.NoError(t, err)
-	h := accp.HandlerFunc(func(context.Context, *accp.Reply, *accp.Message) error { return nil })
+	h := accp.HandlerFunc(func(context.Context, *accp.ReplyWriter, *accp.Message) error { return nil })
 	s.Handle("req", "x", h)
 	require.PanicsWithValue(t, "accp: handler for req:x registered twice", func() { s.Handle("req", "x", h) })
 	require.NoError(t, s.Close(t.Context()))

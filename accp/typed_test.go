@@ -13,7 +13,7 @@ import (
 func TestTypedKeys(t *testing.T) {
 	known := map[string]bool{"amount": true, "chunk_index": true, "total_chunks": true, "is_final": true, "code": true, "retryable": true}
 	n := 0
-	for _, code := range []string{SchemaTx, SchemaStream, SchemaError} {
+	for _, code := range []string{SchemaTransaction, SchemaStream, SchemaError} {
 		s := builtin().byCode[code]
 		for key, form := range s.keys {
 			if known[form.full] {

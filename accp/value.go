@@ -55,7 +55,7 @@ func Bool(b bool) Value { return Value{kind: KindBool, text: strconv.FormatBool(
 func Int(n int64) Value { return Value{kind: KindInt, text: strconv.FormatInt(n, 10)} }
 
 // BigInt returns an integer of any size. On the wire it may have at most as many
-// characters as [Limits] allow.
+// characters as [FrameLimits] allow.
 func BigInt(n *big.Int) Value { return Value{kind: KindInt, text: n.String()} }
 
 // Null returns null, which in a delta removes (ACCP-098).

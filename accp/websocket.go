@@ -60,7 +60,7 @@ func (s *Server) ServeWebSocket(w http.ResponseWriter, r *http.Request) {
 	}
 	defer s.end()
 	ws, err := websocket.Accept(w, r, &websocket.AcceptOptions{
-		Subprotocols: []string{Subprotocol}, OriginPatterns: s.opts.OriginPatterns,
+		Subprotocols: []string{Subprotocol}, OriginPatterns: s.opts.AllowedOrigins,
 	})
 	if err != nil {
 		s.log.Info("accp: no websocket", "err", err)
@@ -95,7 +95,7 @@ func newConn(ctx context.Context, ws *websocket.Conn, s *Server) *wsConn {
 	c.turn <- struct{}{}
 	c.heard.Store(time.Now().UnixNano())
 	c.ctx, c.cancel = context.WithCancel(ctx)
-	ws.SetReadLimit(int64(s.opts.Session.Limits.withDefaults().Frame))
+	ws.SetReadLimit(int64(s.opts.Session.FrameLimits.withDefaults().MaxFrame))
 	return c
 }
 
@@ -150,10 +150,10 @@ func (c *wsConn) open(r *http.Request, frame []byte) bool {
 		}
 		return false
 	}
-	codec := Codec{Lenient: c.s.opts.Session.Lenient, Limits: c.s.opts.Session.Limits}
-	m, err := codec.Parse(frame)
+	codec := Codec{Lenient: c.s.opts.Session.Lenient, FrameLimits: c.s.opts.Session.FrameLimits}
+	m, err := codec.DecodeRaw(frame)
 	if err == nil {
-		err = codec.CheckEnvelope(m)
+		err = codec.ValidateEnvelope(m)
 	}
 	if err == nil && (m.Intent != IntentSync || m.Op != OpRegistry) {
 		err = fail(ErrPolicyDenied, "the first frame must be sync:registry")
@@ -161,14 +161,14 @@ func (c *wsConn) open(r *http.Request, frame []byte) bool {
 	if err == nil {
 		c.session, err = c.s.sessionFor(r, frame)
 	}
-	var in *Received
+	var in *ReceiveResult
 	if err == nil {
 		in, err = c.session.Receive(c.ctx, frame)
 	}
 	if err != nil {
 		return refuse(err)
 	}
-	if in.Outcome != Delivered {
+	if in.Outcome != OutcomeDelivered {
 		return false
 	}
 	if _, err := c.session.negotiateWith(c.ctx, in, c.send); err != nil {
@@ -182,10 +182,10 @@ func (c *wsConn) open(r *http.Request, frame []byte) bool {
 func (c *wsConn) receive(frame []byte) {
 	e := &exchange{session: c.session, out: c.send}
 	r, err := c.session.Receive(c.ctx, frame)
-	if err == nil && r.Outcome != Dropped && r.Outcome != Pending && c.calls.deliver(r, len(frame)) {
+	if err == nil && r.Outcome != OutcomeDropped && r.Outcome != OutcomePending && c.calls.deliver(r, len(frame)) {
 		return
 	}
-	if errors.Is(err, ErrEnded) {
+	if errors.Is(err, ErrSessionEnded) {
 		c.because(err)
 		c.finish(websocket.StatusGoingAway, "the session has ended")
 		return
@@ -245,14 +245,14 @@ func (c *wsConn) why() error {
 
 // send numbers a message and queues its frames. It waits while the queue is full.
 func (c *wsConn) send(session *Session, m *Message) error {
-	_, err := c.post(c.ctx, func() (*Sent, error) { return session.Send(c.ctx, m) })
+	_, err := c.post(c.ctx, func() (*SendResult, error) { return session.Send(c.ctx, m) })
 	return err
 }
 
 // post queues the frames that make returns, in the order of their numbers. Once they
 // have numbers they are queued whatever becomes of ctx: a number that is missing
 // would make the peer refuse the next one.
-func (c *wsConn) post(ctx context.Context, make func() (*Sent, error)) (*Sent, error) {
+func (c *wsConn) post(ctx context.Context, make func() (*SendResult, error)) (*SendResult, error) {
 	select {
 	case <-c.turn:
 	case <-ctx.Done():
@@ -322,7 +322,7 @@ func (c *wsConn) watch() {
 				return
 			}
 			err := c.send(c.session, &Message{Intent: IntentPing, Op: OpHeartbeat})
-			if errors.Is(err, ErrEnded) {
+			if errors.Is(err, ErrSessionEnded) {
 				c.because(err)
 				c.finish(websocket.StatusGoingAway, "the session has ended")
 				return

@@ -138,7 +138,7 @@ func accpSchema(in *Input) (accp.Schema, error) {
 
 func accpParse(_ *testing.T, in *Input) (Answer, error) {
 	c := accp.Codec{Lenient: accpLenient(in)}
-	m, err := c.Parse(accpWire(in, "frame"))
+	m, err := c.DecodeRaw(accpWire(in, "frame"))
 	if err != nil {
 		return nil, accpRefused(err)
 	}
@@ -159,7 +159,7 @@ func accpFormat(_ *testing.T, in *Input) (Answer, error) {
 }
 
 func accpEncode(_ *testing.T, in *Input) (Answer, error) {
-	c := accp.Codec{LongKeys: !in.BoolOr("abbreviate", true), KeepDefaults: !in.BoolOr("defaults", true),
+	c := accp.Codec{WriteLongKeys: !in.BoolOr("abbreviate", true), KeepDefaults: !in.BoolOr("defaults", true),
 		Portable: in.Bool("portable")}
 	m, err := accpJSON[accp.Message](in, "message")
 	r, err2 := accpRegistry(in)
@@ -211,7 +211,7 @@ func accpCanonical(_ *testing.T, in *Input) (Answer, error) {
 
 func accpLiteral(_ *testing.T, in *Input) (Answer, error) {
 	c := accp.Codec{Lenient: accpLenient(in)}
-	v, err := c.ParseValue(accpWire(in, "text"))
+	v, err := c.DecodeValue(accpWire(in, "text"))
 	if err != nil {
 		return nil, accpRefused(err)
 	}
@@ -274,7 +274,7 @@ func accpErrorInfo(_ *testing.T, in *Input) (Answer, error) {
 }
 
 func accpTokens(_ *testing.T, in *Input) (Answer, error) {
-	return Answer{"json": accp.Approx{}.Count(string(accpWire(in, "text")))}, nil
+	return Answer{"json": accp.ApproxCounter{}.Count(string(accpWire(in, "text")))}, nil
 }
 
 func accpFrameBudget(_ *testing.T, in *Input) (Answer, error) {
@@ -302,7 +302,7 @@ func accpScan(_ *testing.T, in *Input) (Answer, error) {
 			return Answer{"frames": frames}, nil
 		}
 		if err == nil {
-			_, err = c.Parse(frame)
+			_, err = c.DecodeRaw(frame)
 		}
 		if err != nil {
 			return nil, accpRefused(err)

@@ -34,7 +34,7 @@ func newACCPDesk() (*accp.Server, error) {
 	return s, nil
 }
 
-func accpChat(_ context.Context, w *accp.Reply, m *accp.Message) error {
+func accpChat(_ context.Context, w *accp.ReplyWriter, m *accp.Message) error {
 	if m.Schema() != accp.SchemaChat {
 		return accp.ErrInvalidIntent
 	}
@@ -49,14 +49,14 @@ func accpChat(_ context.Context, w *accp.Reply, m *accp.Message) error {
 	if !ok {
 		return accp.ErrInvalidType
 	}
-	return w.Result(accp.Params{
+	return w.SendResult(accp.Params{
 		{Key: "content", Value: accp.String("You said: " + content)},
 		{Key: "turn", Value: accp.Int(turn + 1)},
 		{Key: "schema", Value: accp.String(accp.SchemaChat)},
 	})
 }
 
-func accpTool(_ context.Context, w *accp.Reply, m *accp.Message) error {
+func accpTool(_ context.Context, w *accp.ReplyWriter, m *accp.Message) error {
 	if m.Schema() != accp.SchemaTool {
 		return accp.ErrInvalidIntent
 	}
@@ -73,7 +73,7 @@ func accpTool(_ context.Context, w *accp.Reply, m *accp.Message) error {
 	case "boom":
 		return accp.ErrToolExecFailed
 	case "echo":
-		return w.Result(accp.Params{
+		return w.SendResult(accp.Params{
 			{Key: "tool_name", Value: accp.String(name)},
 			{Key: "result", Value: args},
 			{Key: "schema", Value: accp.String(accp.SchemaTool)},
@@ -82,7 +82,7 @@ func accpTool(_ context.Context, w *accp.Reply, m *accp.Message) error {
 	return accp.ErrToolNotFound
 }
 
-func accpGenerate(_ context.Context, w *accp.Reply, m *accp.Message) error {
+func accpGenerate(_ context.Context, w *accp.ReplyWriter, m *accp.Message) error {
 	v, _ := m.Params.Get("data")
 	text, ok := v.Text()
 	if !ok {

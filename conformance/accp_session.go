@@ -35,7 +35,7 @@ func accpStep(a Answer, err error) (Answer, error) {
 	return a, err
 }
 
-func accpFrames(s *accp.Sent) []string {
+func accpFrames(s *accp.SendResult) []string {
 	frames := []string{}
 	if s != nil {
 		for _, f := range s.Frames {
@@ -54,7 +54,7 @@ type accpDesk struct {
 func openACCPSession(_ *testing.T, in *Input) (Step, error) {
 	d := &accpDesk{private: store.NewMemory()}
 	o := accp.SessionOptions{Lenient: accpLenient(in), Store: d.private, NewID: accpIDs("ac"),
-		NoAutoCheckpoint: !in.BoolOr("autoCheckpoint", true)}
+		DisableAutoCheckpoint: !in.BoolOr("autoCheckpoint", true)}
 	switch scope := in.StringOr("seqScope", "session"); scope {
 	case "session":
 	case "sender":
@@ -63,7 +63,7 @@ func openACCPSession(_ *testing.T, in *Input) (Step, error) {
 		in.Fail("seqScope", "unknown scope %q", scope)
 	}
 	if in.BoolOr("store", true) {
-		o.Shared = store.NewMemory()
+		o.SharedStore = store.NewMemory()
 	}
 	r, err := accpRegistry(in)
 	if err != nil {
@@ -74,18 +74,18 @@ func openACCPSession(_ *testing.T, in *Input) (Step, error) {
 	return d.step, err
 }
 
-func accpReceived(r *accp.Received) Answer {
+func accpReceived(r *accp.ReceiveResult) Answer {
 	a := Answer{}
 	switch r.Outcome {
-	case accp.Delivered, accp.Cancel:
+	case accp.OutcomeDelivered, accp.OutcomeCancelled:
 		a["outcome"], a["message"] = "deliver", r.Message
-		if r.Outcome == accp.Cancel {
+		if r.Outcome == accp.OutcomeCancelled {
 			a["outcome"] = "cancel"
 		}
-	case accp.Dropped:
+	case accp.OutcomeDropped:
 		return Answer{"outcome": "drop", "reason": r.Reason}
-	case accp.Pending:
-		a["outcome"], a["have"], a["of"] = "part", r.Have, r.Of
+	case accp.OutcomePending:
+		a["outcome"], a["have"], a["of"] = "part", r.PartsReceived, r.PartsTotal
 	}
 	if r.DroppedParts > 0 {
 		a["droppedParts"] = r.DroppedParts
@@ -117,18 +117,18 @@ func (d *accpDesk) step(in *Input) (Answer, error) {
 		return Answer{"frames": accpFrames(sent)}, nil
 	case "errorReply":
 		code, frame := accp.Code(in.String("code")), accpWire(in, "frame")
-		sent, err := d.s.ErrorReply(ctx, code, frame)
+		sent, err := d.s.SendError(ctx, code, frame)
 		return accpStep(Answer{"frames": accpFrames(sent)}, err)
 	case "put":
 		return d.put(ctx, in)
 	case "get":
-		v, err := d.s.Get(ctx, in.String("ref"))
+		v, err := d.s.Resolve(ctx, in.String("ref"))
 		return accpStep(Answer{"json": v}, err)
 	case "authorize":
-		d.s.Authorize(in.String("sid"))
+		d.s.AllowSession(in.String("sid"))
 		return Answer{"json": true}, nil
 	case "cancelled":
-		return Answer{"json": d.s.Cancelled(in.String("cid"))}, nil
+		return Answer{"json": d.s.IsCancelled(in.String("cid"))}, nil
 	case "checkpoint":
 		cp, err := d.s.Checkpoint(ctx)
 		if err != nil {
@@ -176,10 +176,10 @@ func (d *accpDesk) step(in *Input) (Answer, error) {
 		version, err := d.s.Register(schema)
 		return accpStep(Answer{"json": Answer{"version": version}}, err)
 	case "hello":
-		sent, err := d.s.Hello(ctx)
+		sent, err := d.s.AnnounceRegistry(ctx)
 		return accpStep(Answer{"frames": accpFrames(sent)}, err)
 	case "negotiate":
-		n, err := d.s.Negotiate(ctx, accpWire(in, "frame"))
+		n, err := d.s.ReceiveRegistry(ctx, accpWire(in, "frame"))
 		if err != nil {
 			return accpStep(nil, err)
 		}
@@ -213,7 +213,7 @@ func accpCheckpoint(cp accp.CheckpointInfo) Answer {
 // openACCPStream is the fixture of a stream script.
 func openACCPStream(*testing.T, *Input) (Step, error) {
 	var c accp.Codec
-	var streams accp.Streams
+	var streams accp.StreamAssembler
 	return func(in *Input) (Answer, error) {
 		m, err := c.Decode(accpWire(in, "frame"))
 		if err != nil {

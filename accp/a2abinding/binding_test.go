@@ -54,11 +54,11 @@ func newDesk(t *testing.T) *desk {
 	})
 	require.NoError(t, err)
 	d := &desk{agent: agent, cancelled: make(chan struct{}, 8)}
-	agent.HandleFunc(accp.IntentReq, accp.OpAnalyze, func(_ context.Context, w *accp.Reply, m *accp.Message) error {
+	agent.HandleFunc(accp.IntentReq, accp.OpAnalyze, func(_ context.Context, w *accp.ReplyWriter, m *accp.Message) error {
 		data, _ := m.Params.Get("data")
-		return w.Result(accp.Params{{Key: "findings", Value: data}})
+		return w.SendResult(accp.Params{{Key: "findings", Value: data}})
 	})
-	agent.HandleFunc(accp.IntentReq, accp.OpGenerate, func(ctx context.Context, w *accp.Reply, m *accp.Message) error {
+	agent.HandleFunc(accp.IntentReq, accp.OpGenerate, func(ctx context.Context, w *accp.ReplyWriter, m *accp.Message) error {
 		words := strings.Fields(m.Params.Text("data"))
 		for i, word := range words {
 			chunk, err := accp.NewMessage(accp.IntentStream, m.Op, accp.SchemaStream, accp.Chunk{Index: int64(i), Data: accp.String(word), Final: i == len(words)-1})
@@ -76,15 +76,15 @@ func newDesk(t *testing.T) *desk {
 		}
 		return nil
 	})
-	agent.HandleFunc(accp.IntentReq, accp.OpApprove, func(_ context.Context, w *accp.Reply, _ *accp.Message) error {
+	agent.HandleFunc(accp.IntentReq, accp.OpApprove, func(_ context.Context, w *accp.ReplyWriter, _ *accp.Message) error {
 		if err := w.Send(&accp.Message{Intent: accp.IntentAck, Op: accp.OpApprove}); err != nil {
 			return err
 		}
 		return w.Send(&accp.Message{Intent: accp.IntentWait, Op: accp.OpApprove, Params: accp.Params{{Key: "reason", Value: accp.String("signature")}}})
 	})
-	agent.HandleFunc(accp.IntentReq, accp.OpNotify, func(context.Context, *accp.Reply, *accp.Message) error { return nil })
-	agent.HandleFunc(accp.IntentReq, accp.OpReject, func(context.Context, *accp.Reply, *accp.Message) error { return accp.ErrPolicyDenied })
-	agent.HandleFunc(accp.IntentReq, accp.OpExecute, func(context.Context, *accp.Reply, *accp.Message) error {
+	agent.HandleFunc(accp.IntentReq, accp.OpNotify, func(context.Context, *accp.ReplyWriter, *accp.Message) error { return nil })
+	agent.HandleFunc(accp.IntentReq, accp.OpReject, func(context.Context, *accp.ReplyWriter, *accp.Message) error { return accp.ErrPolicyDenied })
+	agent.HandleFunc(accp.IntentReq, accp.OpExecute, func(context.Context, *accp.ReplyWriter, *accp.Message) error {
 		return errors.New("secret path /var/lib")
 	})
 	d.handler = a2asrv.NewHandler(a2abinding.NewExecutor(agent))
@@ -145,7 +145,7 @@ func TestConversation(t *testing.T) {
 
 			// The registries are exchanged as over any transport: frames of all intents
 			// pass.
-			synced, err := c.Hello(t.Context())
+			synced, err := c.SyncRegistry(t.Context())
 			require.NoError(t, err)
 			require.True(t, synced)
 			_, known := c.Session().Registry().Schema("MX")
@@ -197,11 +197,11 @@ func TestConversation(t *testing.T) {
 // A task that waits goes on with the next frame of its chain, and ends with a cancel.
 func TestWaitingTask(t *testing.T) {
 	d := newDesk(t)
-	d.agent.HandleFunc(accp.IntentReq, accp.OpReview, func(_ context.Context, w *accp.Reply, m *accp.Message) error {
+	d.agent.HandleFunc(accp.IntentReq, accp.OpReview, func(_ context.Context, w *accp.ReplyWriter, m *accp.Message) error {
 		if m.Meta.CID == "" {
 			return w.Send(&accp.Message{Intent: accp.IntentWait, Op: m.Op})
 		}
-		return w.Result(accp.Params{{Key: "verdict", Value: accp.String("approved")}})
+		return w.SendResult(accp.Params{{Key: "verdict", Value: accp.String("approved")}})
 	})
 	executor := a2abinding.NewExecutor(d.agent)
 	continued := make(chan a2a.TaskID, 16)
@@ -338,14 +338,14 @@ func newFrame(t *testing.T, sid string, seq int64, m *accp.Message) a2a.Part {
 	t.Helper()
 	out := *m
 	out.From = "someone"
-	meta := accp.Meta{MID: fmt.Sprintf("%012x", seq), Seq: accp.Num(seq), TS: accp.Num(1714000000), SID: sid}
+	meta := accp.Meta{MID: fmt.Sprintf("%012x", seq), Seq: accp.NewOptionalInt(seq), TS: accp.NewOptionalInt(1714000000), SID: sid}
 	if m.Meta != nil {
 		meta.CID, meta.TTL, meta.Ext = m.Meta.CID, m.Meta.TTL, m.Meta.Ext
 	}
 	out.Meta = &meta
 	frame, err := new(accp.Codec).Encode(&out)
 	require.NoError(t, err)
-	p, err := a2abinding.Part(frame)
+	p, err := a2abinding.FramePart(frame)
 	require.NoError(t, err)
 	return p
 }
@@ -373,7 +373,7 @@ func TestOrdinaryClient(t *testing.T) {
 		if op == accp.OpGenerate {
 			// ACCP-166: one part for each chunk, in one artifact.
 			require.Len(t, task.Artifacts, 1)
-			frames := a2abinding.Frames(task.Artifacts[0].Parts)
+			frames := a2abinding.ExtractFrames(task.Artifacts[0].Parts)
 			require.Len(t, frames, 3)
 			require.Len(t, task.Artifacts[0].Parts, 3)
 			for i, f := range frames {
@@ -386,7 +386,7 @@ func TestOrdinaryClient(t *testing.T) {
 			}
 			continue
 		}
-		frames := a2abinding.Frames(task.Status.Message.Parts)
+		frames := a2abinding.ExtractFrames(task.Status.Message.Parts)
 		require.Len(t, frames, 1, op)
 		require.Len(t, task.Status.Message.Parts, 1) // ACCP-164
 		m, err := new(accp.Codec).DecodeEnvelope(frames[0])
@@ -398,25 +398,25 @@ func TestOrdinaryClient(t *testing.T) {
 	res, err := send(&accp.Message{Intent: accp.IntentPing, Op: accp.OpHeartbeat})
 	require.NoError(t, err)
 	require.IsType(t, &a2a.Message{}, res)
-	require.Len(t, a2abinding.Frames(res.(*a2a.Message).Parts), 1)
+	require.Len(t, a2abinding.ExtractFrames(res.(*a2a.Message).Parts), 1)
 
 	// A request whose time is over is dropped, and one in bad form is answered.
 	late := request(accp.OpAnalyze, "x")
-	late.Meta = &accp.Meta{TTL: accp.Num(1)}
+	late.Meta = &accp.Meta{TTL: accp.NewOptionalInt(1)}
 	res, err = send(late)
 	require.NoError(t, err)
 	require.Equal(t, a2a.TaskStateCanceled, res.(*a2a.Task).Status.State)
 	res, err = client.SendMessage(t.Context(), &a2a.MessageSendParams{Message: a2a.NewMessage(a2a.MessageRoleUser,
 		a2a.TextPart{Text: "no frame", Metadata: map[string]any{"contentType": "Application/ACCP; x=y"}})})
 	require.NoError(t, err)
-	m, err := new(accp.Codec).Decode(a2abinding.Frames(res.(*a2a.Message).Parts)[0])
+	m, err := new(accp.Codec).Decode(a2abinding.ExtractFrames(res.(*a2a.Message).Parts)[0])
 	require.NoError(t, err)
-	require.Equal(t, accp.ErrParse, accp.ErrorOf(m).Code)
+	require.Equal(t, accp.ErrParse, accp.ErrorFromMessage(m).Code)
 	res, err = client.SendMessage(t.Context(), &a2a.MessageSendParams{Message: a2a.NewMessage(a2a.MessageRoleUser, newFrame(t, "forbidden", 1, request(accp.OpAnalyze, "x")))})
 	require.NoError(t, err)
-	m, err = new(accp.Codec).Decode(a2abinding.Frames(res.(*a2a.Task).Status.Message.Parts)[0])
+	m, err = new(accp.Codec).Decode(a2abinding.ExtractFrames(res.(*a2a.Task).Status.Message.Parts)[0])
 	require.NoError(t, err)
-	require.Equal(t, accp.ErrPolicyDenied, accp.ErrorOf(m).Code)
+	require.Equal(t, accp.ErrPolicyDenied, accp.ErrorFromMessage(m).Code)
 
 	// Another content is refused.
 	for _, p := range []a2a.Part{
@@ -427,7 +427,7 @@ func TestOrdinaryClient(t *testing.T) {
 		_, err = client.SendMessage(t.Context(), &a2a.MessageSendParams{Message: a2a.NewMessage(a2a.MessageRoleUser, p)})
 		require.Error(t, err)
 	}
-	_, err = a2abinding.Part([]byte("no frame"))
+	_, err = a2abinding.FramePart([]byte("no frame"))
 	require.ErrorIs(t, err, accp.ErrParse)
 }
 
@@ -443,7 +443,7 @@ func (k withKey) RoundTrip(r *http.Request) (*http.Response, error) {
 // Who may use a session is decided by what the transport knows of the caller (D55).
 func TestAuthorize(t *testing.T) {
 	d := newDesk(t)
-	web := httptest.NewServer(a2abinding.PassHeader(a2asrv.NewJSONRPCHandler(d.handler)))
+	web := httptest.NewServer(a2abinding.ForwardHeader(a2asrv.NewJSONRPCHandler(d.handler)))
 	defer web.Close()
 	plain := &http.Transport{}
 	defer plain.CloseIdleConnections()

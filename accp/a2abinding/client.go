@@ -38,7 +38,7 @@ func NewClient(client *a2aclient.Client, self string, opts *accp.ClientOptions) 
 	if opts != nil {
 		o = *opts
 	}
-	t := &transport{a2a: client, open: map[string]a2a.TaskID{}, perSender: o.Session.SeqPerSender, codec: accp.Codec{Lenient: o.Session.Lenient, Limits: o.Session.Limits}}
+	t := &transport{a2a: client, open: map[string]a2a.TaskID{}, perSender: o.Session.SeqPerSender, codec: accp.Codec{Lenient: o.Session.Lenient, FrameLimits: o.Session.FrameLimits}}
 	o.HTTPClient = &http.Client{Transport: t}
 	o.Header = nil
 	return accp.NewClient("http://a2a.invalid"+accp.FramesPath, self, &o)
@@ -65,7 +65,7 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	if err != nil {
 		return nil, err
 	}
-	m, err := t.codec.Parse(frame)
+	m, err := t.codec.DecodeRaw(frame)
 	if err != nil {
 		return nil, err // cannot be: the session wrote it
 	}
@@ -210,7 +210,7 @@ func (b *body) status(s a2a.TaskStatus) {
 }
 
 func (b *body) parts(parts a2a.ContentParts) {
-	frames := Frames(parts)
+	frames := ExtractFrames(parts)
 	b.other = b.other || len(frames) < len(parts)
 	for _, f := range frames {
 		key := maphash.Bytes(seed, f)

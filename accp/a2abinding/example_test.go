@@ -24,8 +24,8 @@ func Example() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	agent.HandleFunc(accp.IntentReq, accp.OpClassify, func(_ context.Context, w *accp.Reply, m *accp.Message) error {
-		return w.Result(accp.Params{{Key: "class", Value: accp.String("invoice")}})
+	agent.HandleFunc(accp.IntentReq, accp.OpClassify, func(_ context.Context, w *accp.ReplyWriter, m *accp.Message) error {
+		return w.SendResult(accp.Params{{Key: "class", Value: accp.String("invoice")}})
 	})
 	web := httptest.NewServer(a2asrv.NewJSONRPCHandler(a2asrv.NewHandler(a2abinding.NewExecutor(agent))))
 	defer web.Close()

@@ -26,12 +26,12 @@ var _ a2asrv.AgentExecutor = (*Executor)(nil)
 // middleware and Authorize are in force. The request that Authorize sees has the
 // context of the SDK, in which [a2asrv.CallContextFrom] finds the user, and what that
 // knows of the request as its header: the metadata of a gRPC request, but of an HTTP
-// request nothing, unless the handler of the SDK is wrapped by [PassHeader].
+// request nothing, unless the handler of the SDK is wrapped by [ForwardHeader].
 func NewExecutor(agent *accp.Server) *Executor { return &Executor{agent: agent} }
 
-// PassHeader wraps the JSON-RPC handler of the SDK, which by itself keeps the header of
+// ForwardHeader wraps the JSON-RPC handler of the SDK, which by itself keeps the header of
 // a request from the agent.
-func PassHeader(next http.Handler) http.Handler {
+func ForwardHeader(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		ctx, _ := a2asrv.WithCallContext(r.Context(), a2asrv.NewRequestMeta(r.Header))
 		next.ServeHTTP(w, r.WithContext(ctx))
@@ -44,7 +44,7 @@ func (e *Executor) Execute(ctx context.Context, req *a2asrv.RequestContext, queu
 	if req.Message == nil {
 		return fmt.Errorf("accp: no message: %w", a2a.ErrInvalidParams)
 	}
-	frames := Frames(req.Message.Parts)
+	frames := ExtractFrames(req.Message.Parts)
 	if len(frames) == 0 {
 		return fmt.Errorf("accp: the message holds no frame: %w", a2a.ErrUnsupportedContentType)
 	}
@@ -52,7 +52,7 @@ func (e *Executor) Execute(ctx context.Context, req *a2asrv.RequestContext, queu
 	c := accp.Codec{Lenient: true}   // only to see what kind of frame it is
 	out.task = req.StoredTask != nil // which waits for this frame, whatever it is
 	for _, f := range frames {
-		m, err := c.Parse(f)
+		m, err := c.DecodeRaw(f)
 		if err != nil {
 			continue // the agent says what is wrong
 		}

@@ -15,11 +15,11 @@ import (
 	"github.com/fivewire/fivewire/accp"
 )
 
-// Part returns a frame, which must satisfy the grammar, as the part of a message or an
+// FramePart returns a frame, which must satisfy the grammar, as the part of a message or an
 // artifact (ACCP-164).
-func Part(frame []byte) (a2a.Part, error) {
+func FramePart(frame []byte) (a2a.Part, error) {
 	var f accp.Frame
-	if err := new(accp.Codec).ParseFrame(frame, &f); err != nil {
+	if err := new(accp.Codec).DecodeFrame(frame, &f); err != nil {
 		return nil, err
 	}
 	return part(frame), nil
@@ -29,9 +29,9 @@ func part(frame []byte) a2a.Part {
 	return a2a.TextPart{Text: string(frame), Metadata: map[string]any{"mimeType": accp.MediaType}}
 }
 
-// Frames returns the frames among the parts of a message or an artifact, as they
+// ExtractFrames returns the frames among the parts of a message or an artifact, as they
 // came. Parts of other media types are passed over.
-func Frames(parts a2a.ContentParts) (frames [][]byte) {
+func ExtractFrames(parts a2a.ContentParts) (frames [][]byte) {
 	for _, p := range parts {
 		var t a2a.TextPart
 		switch p := p.(type) {
@@ -87,7 +87,7 @@ func partOf(m *accp.Message) (i, n int) {
 func envelope(m *accp.Message, seq int64) *accp.Meta {
 	var id [6]byte
 	rand.Read(id[:])
-	meta := &accp.Meta{MID: hex.EncodeToString(id[:]), Seq: accp.Num(seq), TS: accp.Num(max(0, time.Now().Unix())), CID: m.Chain(), SID: m.Meta.SID}
+	meta := &accp.Meta{MID: hex.EncodeToString(id[:]), Seq: accp.NewOptionalInt(seq), TS: accp.NewOptionalInt(max(0, time.Now().Unix())), CID: m.Chain(), SID: m.Meta.SID}
 	if m.Meta.CID != "" {
 		meta.AID = m.Meta.MID
 	}

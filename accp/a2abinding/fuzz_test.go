@@ -34,8 +34,8 @@ func (q *events) Write(_ context.Context, e a2a.Event) error {
 func FuzzExecute(f *testing.F) {
 	agent, err := accp.NewServer("desk", nil)
 	require.NoError(f, err)
-	agent.HandleFunc(accp.IntentReq, accp.OpAnalyze, func(_ context.Context, w *accp.Reply, m *accp.Message) error {
-		return w.Result(m.Params)
+	agent.HandleFunc(accp.IntentReq, accp.OpAnalyze, func(_ context.Context, w *accp.ReplyWriter, m *accp.Message) error {
+		return w.SendResult(m.Params)
 	})
 	executor := a2abinding.NewExecutor(agent)
 	f.Add([]byte(`[{"kind":"text","text":"@a>req:analyze{d:x}[mid:00000000000a,seq:1,ts:1714000000]","metadata":{"mimeType":"application/accp"}}]`))
@@ -50,7 +50,7 @@ func FuzzExecute(f *testing.F) {
 		q := &events{}
 		req := &a2asrv.RequestContext{Message: a2a.NewMessage(a2a.MessageRoleUser, parts...), TaskID: "t", ContextID: "c"}
 		err := executor.Execute(t.Context(), req, q)
-		if len(a2abinding.Frames(parts)) == 0 {
+		if len(a2abinding.ExtractFrames(parts)) == 0 {
 			require.ErrorIs(t, err, a2a.ErrUnsupportedContentType)
 			return
 		}
@@ -58,7 +58,7 @@ func FuzzExecute(f *testing.F) {
 			require.ErrorIs(t, err, a2a.ErrInternalError)
 			return
 		}
-		all := func(parts a2a.ContentParts) { require.Len(t, a2abinding.Frames(parts), len(parts)) }
+		all := func(parts a2a.ContentParts) { require.Len(t, a2abinding.ExtractFrames(parts), len(parts)) }
 		for i, event := range q.written {
 			last := i == len(q.written)-1
 			switch e := event.(type) {

@@ -68,7 +68,7 @@ func newDesk() (*desk, error) {
 		return nil, err
 	}
 	d := &desk{agent: agent, started: make(chan struct{}, 1), cancelled: make(chan struct{}, 1)}
-	agent.Handle(accp.IntentReq, accp.OpTool, accp.Tools(map[string]accp.Tool{
+	agent.Handle(accp.IntentReq, accp.OpTool, accp.NewToolHandler(map[string]accp.ToolFunc{
 		"echo": func(_ context.Context, args accp.Params) (accp.Value, error) { return accp.Map(args...), nil },
 		"boom": func(context.Context, accp.Params) (accp.Value, error) {
 			return accp.Null(), errors.New("secret path /var/lib")
@@ -147,7 +147,7 @@ func TestConversation(t *testing.T) {
 			require.NoError(t, err)
 
 			// ACCP-163: what the instructions announce is taken over.
-			synced, err := c.Hello(t.Context())
+			synced, err := c.SyncRegistry(t.Context())
 			require.NoError(t, err)
 			require.True(t, synced)
 			_, known := c.Session().Registry().Schema("MX")
@@ -190,7 +190,7 @@ func TestConversation(t *testing.T) {
 			}
 			sent, err := c.Session().Send(t.Context(), &accp.Message{Intent: accp.IntentDone, Op: accp.OpAnalyze})
 			require.NoError(t, err)
-			uri, err := mcpbinding.AddFrame(d.mcp, sent.Frames[0])
+			uri, err := mcpbinding.AddFrameResource(d.mcp, sent.Frames[0])
 			require.NoError(t, err)
 			require.Equal(t, "accp://frames/"+sent.Message.Meta.MID, uri)
 			read, err := mcpbinding.ReadFrame(t.Context(), cs, uri)
@@ -248,7 +248,7 @@ func TestOrdinaryClient(t *testing.T) {
 	e := res.Content[0].(*mcp.EmbeddedResource)
 	require.Equal(t, accp.MediaType, e.Resource.MIMEType) // ACCP-161
 	require.True(t, strings.HasPrefix(e.Resource.Text, "@desk>done:tool{res:{n:1}"), e.Resource.Text)
-	m, err := new(accp.Codec).DecodeEnvelope(mcpbinding.Frames(res)[0])
+	m, err := new(accp.Codec).DecodeEnvelope(mcpbinding.ExtractFrames(res)[0])
 	require.NoError(t, err)
 	require.Equal(t, "accp://frames/"+m.Meta.MID, e.Resource.URI)
 	require.Empty(t, m.Meta.SID) // a session of its own
@@ -256,9 +256,9 @@ func TestOrdinaryClient(t *testing.T) {
 	res, err = cs.CallTool(t.Context(), &mcp.CallToolParams{Name: "boom"})
 	require.NoError(t, err)
 	require.True(t, res.IsError)
-	fail, err := new(accp.Codec).Decode(mcpbinding.Frames(res)[0])
+	fail, err := new(accp.Codec).Decode(mcpbinding.ExtractFrames(res)[0])
 	require.NoError(t, err)
-	require.Equal(t, accp.ErrToolExecFailed, accp.ErrorOf(fail).Code)
+	require.Equal(t, accp.ErrToolExecFailed, accp.ErrorFromMessage(fail).Code)
 
 	// What does not fit a frame is refused, with the connection in order.
 	deep := map[string]any{}
@@ -292,10 +292,10 @@ func TestEnvelope(t *testing.T) {
 	code := func(meta string) accp.Code {
 		res, err := with(meta)
 		require.NoError(t, err)
-		m, err := new(accp.Codec).Decode(mcpbinding.Frames(res)[0])
+		m, err := new(accp.Codec).Decode(mcpbinding.ExtractFrames(res)[0])
 		require.NoError(t, err)
 		require.Equal(t, res.IsError, m.Intent == accp.IntentFail)
-		if e := accp.ErrorOf(m); e != nil {
+		if e := accp.ErrorFromMessage(m); e != nil {
 			return e.Code
 		}
 		return ""
@@ -368,7 +368,7 @@ func TestNumbersHaveNoGaps(t *testing.T) {
 		options := accp.SessionOptions{SeqPerSender: perSender}
 		agent, err := accp.NewServer("desk", &accp.ServerOptions{Session: options})
 		require.NoError(t, err)
-		agent.Handle(accp.IntentReq, accp.OpTool, accp.Tools(map[string]accp.Tool{
+		agent.Handle(accp.IntentReq, accp.OpTool, accp.NewToolHandler(map[string]accp.ToolFunc{
 			"echo": func(_ context.Context, args accp.Params) (accp.Value, error) { return accp.Map(args...), nil },
 			"boom": func(context.Context, accp.Params) (accp.Value, error) { return accp.Null(), accp.ErrPolicyDenied },
 		}))
@@ -396,7 +396,7 @@ func TestNumbersHaveNoGaps(t *testing.T) {
 				require.Error(t, err)
 				require.NotErrorIs(t, err, accp.ErrSequenceGap)
 			}
-			_, err := c.Hello(t.Context())
+			_, err := c.SyncRegistry(t.Context())
 			require.NoError(t, err)
 		}
 		works()
@@ -455,7 +455,7 @@ func TestOrdinaryServer(t *testing.T) {
 	cs := inMemory.connect(t, server)
 	c, err := mcpbinding.NewClient(cs, "planner", &accp.ClientOptions{Tries: 1})
 	require.NoError(t, err)
-	synced, err := c.Hello(t.Context())
+	synced, err := c.SyncRegistry(t.Context())
 	require.NoError(t, err)
 	require.False(t, synced)
 
@@ -522,7 +522,7 @@ func TestSeqPerSender(t *testing.T) {
 	options := accp.SessionOptions{SeqPerSender: true}
 	agent, err := accp.NewServer("desk", &accp.ServerOptions{Session: options})
 	require.NoError(t, err)
-	agent.Handle(accp.IntentReq, accp.OpTool, accp.Tools(map[string]accp.Tool{
+	agent.Handle(accp.IntentReq, accp.OpTool, accp.NewToolHandler(map[string]accp.ToolFunc{
 		"echo": func(_ context.Context, args accp.Params) (accp.Value, error) { return accp.Map(args...), nil },
 	}))
 	instructions, err := mcpbinding.Instructions("desk", nil)
@@ -531,7 +531,7 @@ func TestSeqPerSender(t *testing.T) {
 	mcpbinding.AddTools(server, agent, &mcp.Tool{Name: "echo", InputSchema: json.RawMessage(`{"type":"object"}`)})
 	c, err := mcpbinding.NewClient(inMemory.connect(t, server), "planner", &accp.ClientOptions{Session: options})
 	require.NoError(t, err)
-	synced, err := c.Hello(t.Context())
+	synced, err := c.SyncRegistry(t.Context())
 	require.NoError(t, err)
 	require.True(t, synced)
 	for range 3 {
@@ -545,7 +545,7 @@ func TestSeqPerSender(t *testing.T) {
 func TestSeveralFrames(t *testing.T) {
 	agent, err := accp.NewServer("desk", nil)
 	require.NoError(t, err)
-	agent.HandleFunc(accp.IntentReq, accp.OpTool, func(_ context.Context, w *accp.Reply, m *accp.Message) error {
+	agent.HandleFunc(accp.IntentReq, accp.OpTool, func(_ context.Context, w *accp.ReplyWriter, m *accp.Message) error {
 		for i := range 3 {
 			chunk, err := accp.NewMessage(accp.IntentStream, m.Op, accp.SchemaStream, accp.Chunk{Index: int64(i), Data: accp.Int(int64(i)), Final: i == 2})
 			if err != nil {
@@ -568,11 +568,11 @@ func TestSeveralFrames(t *testing.T) {
 	res, err := cs.CallTool(t.Context(), &mcp.CallToolParams{Name: "counts"})
 	require.NoError(t, err)
 	require.False(t, res.IsError)
-	require.Len(t, mcpbinding.Frames(res), 3)
+	require.Len(t, mcpbinding.ExtractFrames(res), 3)
 	res, err = cs.CallTool(t.Context(), &mcp.CallToolParams{Name: "fails"})
 	require.NoError(t, err)
 	require.True(t, res.IsError)
-	require.Len(t, mcpbinding.Frames(res), 4)
+	require.Len(t, mcpbinding.ExtractFrames(res), 4)
 
 	c, err := mcpbinding.NewClient(cs, "planner", &accp.ClientOptions{Tries: 1})
 	require.NoError(t, err)
@@ -601,13 +601,13 @@ func TestLongResults(t *testing.T) {
 		want    error
 	}{
 		"by default":   {accp.SessionOptions{}, accp.ErrBudgetExceeded},
-		"inline":       {accp.SessionOptions{NoBudget: true}, nil},
-		"by reference": {accp.SessionOptions{Shared: shared}, nil},
+		"inline":       {accp.SessionOptions{DisableBudget: true}, nil},
+		"by reference": {accp.SessionOptions{SharedStore: shared}, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			agent, err := accp.NewServer("desk", &accp.ServerOptions{Session: tt.options})
 			require.NoError(t, err)
-			agent.Handle(accp.IntentReq, accp.OpTool, accp.Tools(map[string]accp.Tool{
+			agent.Handle(accp.IntentReq, accp.OpTool, accp.NewToolHandler(map[string]accp.ToolFunc{
 				"tell": func(context.Context, accp.Params) (accp.Value, error) { return accp.String(long), nil },
 			}))
 			server := mcp.NewServer(&mcp.Implementation{Name: "x", Version: "1"}, nil)
@@ -626,11 +626,11 @@ func TestLongResults(t *testing.T) {
 }
 
 func TestFramesAreChecked(t *testing.T) {
-	_, err := mcpbinding.Contents([]byte("@a>req:plan{}"))
+	_, err := mcpbinding.ResourceContents([]byte("@a>req:plan{}"))
 	require.ErrorIs(t, err, accp.ErrParse) // no envelope
-	_, err = mcpbinding.Result([]byte("nonsense"))
+	_, err = mcpbinding.ToolResult([]byte("nonsense"))
 	require.ErrorIs(t, err, accp.ErrParse)
-	_, err = mcpbinding.AddFrame(mcp.NewServer(&mcp.Implementation{Name: "x"}, nil), []byte("nonsense"))
+	_, err = mcpbinding.AddFrameResource(mcp.NewServer(&mcp.Implementation{Name: "x"}, nil), []byte("nonsense"))
 	require.ErrorIs(t, err, accp.ErrParse)
 	_, err = mcpbinding.Instructions("not a name", nil)
 	require.ErrorIs(t, err, accp.ErrParse)

@@ -33,14 +33,14 @@ import (
 //   - a reference in the arguments that the session cannot resolve is
 //     [accp.ErrRefNotFound] or its relatives, and nothing is sent.
 //
-// A call that is cancelled is cancelled at the server. [accp.Client.Hello] takes over
+// A call that is cancelled is cancelled at the server. [accp.Client.SyncRegistry] takes over
 // what the instructions of the server announce; it comes before the first call.
 func NewClient(session *mcp.ClientSession, self string, opts *accp.ClientOptions) (*accp.Client, error) {
 	var o accp.ClientOptions
 	if opts != nil {
 		o = *opts
 	}
-	t := &transport{mcp: session, last: map[string]int64{}, perSender: o.Session.SeqPerSender, codec: accp.Codec{Lenient: o.Session.Lenient, Limits: o.Session.Limits}}
+	t := &transport{mcp: session, last: map[string]int64{}, perSender: o.Session.SeqPerSender, codec: accp.Codec{Lenient: o.Session.Lenient, FrameLimits: o.Session.FrameLimits}}
 	o.HTTPClient = &http.Client{Transport: t}
 	o.Header = nil
 	c, err := accp.NewClient("http://mcp.invalid"+accp.FramesPath, self, &o)
@@ -175,7 +175,7 @@ func (t *transport) call(ctx context.Context, m *accp.Message) ([][]byte, bool, 
 	}
 	called := *m
 	called.Params = params
-	name, arguments, err := accp.CallOf(&called)
+	name, arguments, err := accp.MCPCall(&called)
 	if err != nil {
 		return t.fail(m, local, codeOf(err), "")
 	}
@@ -194,7 +194,7 @@ func (t *transport) call(ctx context.Context, m *accp.Message) ([][]byte, bool, 
 		t.next = m.Meta.Seq.N
 	}
 	meta := *m.Meta
-	meta.Seq = accp.Num(t.next)
+	meta.Seq = accp.NewOptionalInt(t.next)
 	t.mu.Unlock()
 	rest.Meta = &meta
 	head, err := t.codec.Encode(&rest)
@@ -216,7 +216,7 @@ func (t *transport) call(ctx context.Context, m *accp.Message) ([][]byte, bool, 
 	case err != nil:
 		return nil, false, fmt.Errorf("accp: tools/call: %w", err)
 	}
-	if frames := Frames(res); len(frames) > 0 {
+	if frames := ExtractFrames(res); len(frames) > 0 {
 		t.heard(frames[len(frames)-1])
 		return frames, res.IsError && len(frames) == 1, nil
 	}
@@ -228,7 +228,7 @@ const maxFrames = 1 << 16
 
 // heard notes how far the agent has counted, if both sides share their numbers.
 func (t *transport) heard(frame []byte) {
-	m, err := t.codec.Parse(frame)
+	m, err := t.codec.DecodeRaw(frame)
 	if err != nil || m.Meta == nil || t.perSender {
 		return
 	}
@@ -257,7 +257,7 @@ func (t *transport) resolveIn(ctx context.Context, v accp.Value) (accp.Value, er
 	switch v.Kind() {
 	case accp.KindRef:
 		ref, _ := v.Ref()
-		return t.session.Get(ctx, ref)
+		return t.session.Resolve(ctx, ref)
 	case accp.KindArray:
 		var out []accp.Value
 		for _, e := range v.Elements() {

@@ -9,7 +9,7 @@
 // resource of type application/accp (ACCP-161, ACCP-162):
 //
 //	agent, err := accp.NewServer("desk", nil)
-//	agent.Handle(accp.IntentReq, accp.OpTool, accp.Tools(tools))
+//	agent.Handle(accp.IntentReq, accp.OpTool, accp.NewToolHandler(tools))
 //	server := mcp.NewServer(info, &mcp.ServerOptions{Instructions: instructions})
 //	mcpbinding.AddTools(server, agent, &mcp.Tool{Name: "search", InputSchema: schema})
 //
@@ -21,7 +21,7 @@
 //
 // The registry of the server stands as a sync:registry frame in the instructions,
 // which MCP clients put into the system prompt (ACCP-163); see [Instructions] and
-// [accp.Client.Hello].
+// [accp.Client.SyncRegistry].
 //
 // # What goes over the wire
 //

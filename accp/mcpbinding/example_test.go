@@ -23,7 +23,7 @@ func Example() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	agent.Handle(accp.IntentReq, accp.OpTool, accp.Tools(map[string]accp.Tool{
+	agent.Handle(accp.IntentReq, accp.OpTool, accp.NewToolHandler(map[string]accp.ToolFunc{
 		"shout": func(_ context.Context, args accp.Params) (accp.Value, error) {
 			return accp.String(strings.ToUpper(args.Text("text"))), nil
 		},

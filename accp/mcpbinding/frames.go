@@ -17,9 +17,9 @@ import (
 	"github.com/fivewire/fivewire/accp"
 )
 
-// Contents returns a frame, which must have its envelope, as the contents of a
+// ResourceContents returns a frame, which must have its envelope, as the contents of a
 // resource (ACCP-161).
-func Contents(frame []byte) (*mcp.ResourceContents, error) {
+func ResourceContents(frame []byte) (*mcp.ResourceContents, error) {
 	r, err := accp.ToMCPResource(frame)
 	if err != nil {
 		return nil, err
@@ -27,9 +27,9 @@ func Contents(frame []byte) (*mcp.ResourceContents, error) {
 	return &mcp.ResourceContents{URI: r.URI, MIMEType: r.MIMEType, Text: r.Text}, nil
 }
 
-// Result returns frames as the result of a tool call, each as one embedded
+// ToolResult returns frames as the result of a tool call, each as one embedded
 // resource. The result is an error if the last frame is a fail frame (D57).
-func Result(frames ...[]byte) (*mcp.CallToolResult, error) {
+func ToolResult(frames ...[]byte) (*mcp.CallToolResult, error) {
 	res := &mcp.CallToolResult{Content: []mcp.Content{}}
 	for _, f := range frames {
 		r, err := accp.ToMCPResult(f)
@@ -43,9 +43,9 @@ func Result(frames ...[]byte) (*mcp.CallToolResult, error) {
 	return res, nil
 }
 
-// Frames returns the frames in a tool result, as they came: none if the server
+// ExtractFrames returns the frames in a tool result, as they came: none if the server
 // does not speak ACCP.
-func Frames(res *mcp.CallToolResult) (frames [][]byte) {
+func ExtractFrames(res *mcp.CallToolResult) (frames [][]byte) {
 	for _, c := range res.Content {
 		if e, ok := c.(*mcp.EmbeddedResource); ok && e.Resource != nil && isFrame(e.Resource) {
 			frames = append(frames, text(e.Resource))
@@ -66,15 +66,15 @@ func text(c *mcp.ResourceContents) []byte {
 	return []byte(c.Text)
 }
 
-// AddFrame adds a frame, which must have its envelope, to the resources of a server
+// AddFrameResource adds a frame, which must have its envelope, to the resources of a server
 // and returns its URI, accp://frames/ and the message id. It stays there until it
 // is removed with [mcp.Server.RemoveResources].
-func AddFrame(to *mcp.Server, frame []byte) (uri string, err error) {
-	c, err := Contents(frame)
+func AddFrameResource(to *mcp.Server, frame []byte) (uri string, err error) {
+	c, err := ResourceContents(frame)
 	if err != nil {
 		return "", err
 	}
-	m, err := new(accp.Codec).Parse(frame)
+	m, err := new(accp.Codec).DecodeRaw(frame)
 	if err != nil {
 		return "", err
 	}
@@ -97,7 +97,7 @@ func ReadFrame(ctx context.Context, session *mcp.ClientSession, uri string) ([]b
 	for _, c := range res.Contents {
 		if isFrame(c) {
 			frame := text(c)
-			if _, err := new(accp.Codec).Parse(frame); err != nil {
+			if _, err := new(accp.Codec).DecodeRaw(frame); err != nil {
 				return nil, err
 			}
 			return frame, nil
@@ -131,7 +131,7 @@ func Instructions(self string, registry *accp.Registry) (string, error) {
 func hello(instructions string) []byte {
 	for line := range strings.Lines(instructions) {
 		line = strings.TrimSpace(line)
-		m, err := new(accp.Codec).Parse([]byte(line))
+		m, err := new(accp.Codec).DecodeRaw([]byte(line))
 		if err == nil && m.Intent == accp.IntentSync && m.Op == accp.OpRegistry {
 			return []byte(line)
 		}
@@ -141,7 +141,7 @@ func hello(instructions string) []byte {
 
 // envelope returns the metadata of a frame that begins a session of its own.
 func envelope(seq int64) *accp.Meta {
-	return &accp.Meta{MID: newID(), Seq: accp.Num(seq), TS: accp.Num(max(0, time.Now().Unix()))}
+	return &accp.Meta{MID: newID(), Seq: accp.NewOptionalInt(seq), TS: accp.NewOptionalInt(max(0, time.Now().Unix()))}
 }
 
 // codeOf returns the code of an error.

@@ -20,12 +20,12 @@ import (
 // Whatever a client sends, it is refused in MCP's own terms or answered by frames;
 // arguments that were accepted come back as they were.
 func FuzzHandler(f *testing.F) {
-	agent, err := accp.NewServer("desk", &accp.ServerOptions{Session: accp.SessionOptions{NoBudget: true}})
+	agent, err := accp.NewServer("desk", &accp.ServerOptions{Session: accp.SessionOptions{DisableBudget: true}})
 	require.NoError(f, err)
-	agent.Handle(accp.IntentReq, accp.OpTool, accp.Tools(map[string]accp.Tool{
+	agent.Handle(accp.IntentReq, accp.OpTool, accp.NewToolHandler(map[string]accp.ToolFunc{
 		"echo": func(_ context.Context, args accp.Params) (accp.Value, error) { return accp.Map(args...), nil },
 	}))
-	handler := mcpbinding.Handler(agent)
+	handler := mcpbinding.NewToolHandler(agent)
 	f.Add("echo", `{"a":1,"b":[true,null,"x y"],"c":{"d":1.5}}`, "")
 	f.Add("echo", `{"a":9007199254740993}`, "@planner>req:tool{pri:high}[mid:00000000000a,seq:1,ts:1714000000]")
 	f.Add("none", `{}`, "@planner>cancel:tool{}[mid:00000000000a,seq:1,ts:1714000000,cid:x]")
@@ -42,7 +42,7 @@ func FuzzHandler(f *testing.F) {
 			require.True(t, errors.As(err, &rpc), "%v", err)
 			return
 		}
-		frames := mcpbinding.Frames(res)
+		frames := mcpbinding.ExtractFrames(res)
 		require.Len(t, res.Content, len(frames))
 		require.Len(t, frames, 1)
 		m, err := new(accp.Codec).DecodeEnvelope(frames[0])

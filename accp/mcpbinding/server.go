@@ -21,23 +21,23 @@ import (
 // arguments: its envelope, and further params.
 const frameKey = "accp/frame"
 
-// AddTools adds tools to an MCP server, which agent answers as [Handler] says. It
+// AddTools adds tools to an MCP server, which agent answers as [NewToolHandler] says. It
 // panics if a tool has no input schema of type object, as the SDK does.
 func AddTools(to *mcp.Server, agent *accp.Server, tools ...*mcp.Tool) {
 	for _, t := range tools {
-		to.AddTool(t, Handler(agent))
+		to.AddTool(t, NewToolHandler(agent))
 	}
 }
 
-// Handler returns a handler of MCP tool calls that agent answers: each call is given
-// to it as a req:tool frame, usually for [accp.Tools], and the frames that it
+// NewToolHandler returns a handler of MCP tool calls that agent answers: each call is given
+// to it as a req:tool frame, usually for [accp.NewToolHandler], and the frames that it
 // answers with are the result. A frame of intent fail makes it an error of the
 // tool, so that the model sees it.
 //
 // Sessions, limits and middleware are those of agent. Its Authorize is asked with a
 // request that carries the header of the MCP request; its context ends when the
 // call is cancelled. Arguments are not validated against the schema of the tool.
-func Handler(agent *accp.Server) mcp.ToolHandler {
+func NewToolHandler(agent *accp.Server) mcp.ToolHandler {
 	return func(ctx context.Context, req *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
 		frame, err := requestFrame(req)
 		if err != nil {
@@ -69,7 +69,7 @@ func Handler(agent *accp.Server) mcp.ToolHandler {
 		for s := accp.NewScanner(&w.body, w.body.Len()+1); ; {
 			f, err := s.Next()
 			if err == io.EOF {
-				return Result(frames...)
+				return ToolResult(frames...)
 			}
 			if err != nil {
 				return nil, &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: "accp: the answer was cut off"}

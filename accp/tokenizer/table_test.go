@@ -72,7 +72,7 @@ func (s *scenario) measure(t testing.TB, c accp.TokenCounter) measurement {
 	require.NoError(t, err)
 	require.Equal(t, s.Frame, string(bare))
 	m := *s.Message
-	m.Meta = &accp.Meta{MID: "49679033e07c", Seq: accp.Num(3), TS: accp.Num(1714000000), CID: "49679033e07b", SID: "s1"}
+	m.Meta = &accp.Meta{MID: "49679033e07c", Seq: accp.NewOptionalInt(3), TS: accp.NewOptionalInt(1714000000), CID: "49679033e07b", SID: "s1"}
 	full, err := codec.Encode(&m)
 	require.NoError(t, err)
 	require.Equal(t, s.FrameWithEnvelope, string(full))
@@ -99,7 +99,7 @@ func (s *scenario) measureHops(t testing.TB, c accp.TokenCounter) (sum measureme
 		sum.compact += c.Count(strings.Join(compact, "\n"))
 		sum.frame += countAll(c, frames)
 
-		context, _ := session.Context(1 << 20)
+		context, _ := session.ModelContext(1 << 20)
 		if made := len(session.Checkpoints()); made > 1 {
 			context = context[made-1:] // the newest summary only
 		}
@@ -179,7 +179,7 @@ func choices(t testing.TB) (out []choice) {
 	add("checkpoints", "ten hops: all frames again / summary and the frames since", hops.frame, hops.envelope)
 
 	// Deltas: one of ten fields changes.
-	sender, err := accp.NewSession("planner", "s1", &accp.SessionOptions{NoBudget: true, NewID: fixedIDs()})
+	sender, err := accp.NewSession("planner", "s1", &accp.SessionOptions{DisableBudget: true, NewID: fixedIDs()})
 	require.NoError(t, err)
 	delta, _ := all[3].Message.Params.Get("delta")
 	state := delta.Entries()
@@ -196,7 +196,7 @@ func choices(t testing.TB) (out []choice) {
 	brief := &accp.Message{From: "planner", Intent: accp.IntentReq, Op: accp.OpAnalyze, Params: accp.Params{{Key: "brief", Value: text}, {Key: "who", Value: accp.String("research")}}}
 	inline, err := sender.Send(t.Context(), brief)
 	require.NoError(t, err)
-	sharing, err := accp.NewSession("planner", "s1", &accp.SessionOptions{Shared: store.NewMemory(), NewID: fixedIDs()})
+	sharing, err := accp.NewSession("planner", "s1", &accp.SessionOptions{SharedStore: store.NewMemory(), NewID: fixedIDs()})
 	require.NoError(t, err)
 	stored, err := sharing.Send(t.Context(), brief)
 	require.NoError(t, err)
@@ -205,11 +205,11 @@ func choices(t testing.TB) (out []choice) {
 	// Abbreviations, over the frames of A1 to A4.
 	long, short, jsonShort := 0, 0, 0
 	for _, s := range all[:4] {
-		long += encode(&accp.Codec{LongKeys: true}, s.Message)
+		long += encode(&accp.Codec{WriteLongKeys: true}, s.Message)
 		short += encode(&codec, s.Message)
 		frame, err := codec.Encode(s.Message)
 		require.NoError(t, err)
-		wire, err := codec.Parse(frame) // with the short keys
+		wire, err := codec.DecodeRaw(frame) // with the short keys
 		require.NoError(t, err)
 		payload, err := accp.Map(wire.Params...).AppendJSON(nil)
 		require.NoError(t, err)
@@ -277,7 +277,7 @@ func worseTable(t testing.TB) string {
 		bare, err := codec.Encode(w.m)
 		require.NoError(t, err)
 		m := *w.m
-		m.Meta = &accp.Meta{MID: "49679033e07c", Seq: accp.Num(3), TS: accp.Num(1714000000), CID: "49679033e07b", SID: "s1"}
+		m.Meta = &accp.Meta{MID: "49679033e07c", Seq: accp.NewOptionalInt(3), TS: accp.NewOptionalInt(1714000000), CID: "49679033e07b", SID: "s1"}
 		full, err := codec.Encode(&m)
 		require.NoError(t, err)
 		rows = append(rows, []string{w.text + "<br>`" + strings.ReplaceAll(string(bare), "|", "\\|") + "`", fmt.Sprint(c.Count(w.text)), fmt.Sprint(c.Count(string(bare))), fmt.Sprint(c.Count(string(full)))})
@@ -396,7 +396,7 @@ func TestREADMEProse(t *testing.T) {
 			frames = append(frames, hop.Frame)
 		}
 		for _, f := range frames {
-			estimated, exact = estimated+accp.Approx{}.Count(f), exact+c.Count(f)
+			estimated, exact = estimated+accp.ApproxCounter{}.Count(f), exact+c.Count(f)
 		}
 	}
 	t.Logf("the estimate is %.3f of the exact count", float64(estimated)/float64(exact))

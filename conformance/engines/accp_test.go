@@ -72,7 +72,7 @@ func TestACCPSession(t *testing.T) {
 			require.NoError(t, sessions[i].Put(ctx, scope, fmt.Sprint("k", i), accp.String("shared"), 0))
 		}
 		for i, ref := range []string{"warm.k0", "cold.k1"} {
-			v, err := sessions[2].Get(ctx, ref)
+			v, err := sessions[2].Resolve(ctx, ref)
 			require.NoError(t, err, ref)
 			text, _ := v.Text()
 			require.Equal(t, "shared", text, i)

@@ -27,14 +27,14 @@ func a2aDesk(t *testing.T) string {
 	t.Helper()
 	agent, err := accp.NewServer("desk", nil)
 	require.NoError(t, err)
-	agent.HandleFunc(accp.IntentReq, accp.OpClassify, func(_ context.Context, w *accp.Reply, m *accp.Message) error {
+	agent.HandleFunc(accp.IntentReq, accp.OpClassify, func(_ context.Context, w *accp.ReplyWriter, m *accp.Message) error {
 		if err := w.Send(&accp.Message{Intent: accp.IntentAck, Op: m.Op}); err != nil {
 			return err
 		}
 		if m.Params.Text("data") == "boom" {
 			return accp.ErrPolicyDenied
 		}
-		return w.Result(accp.Params{{Key: "class", Value: accp.String("invoice " + m.Params.Text("data"))}})
+		return w.SendResult(accp.Params{{Key: "class", Value: accp.String("invoice " + m.Params.Text("data"))}})
 	})
 	mux := http.NewServeMux()
 	mux.Handle("/a2a", a2asrv.NewJSONRPCHandler(a2asrv.NewHandler(a2abinding.NewExecutor(agent))))

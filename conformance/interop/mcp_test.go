@@ -37,7 +37,7 @@ func mcpDesk() (*mcp.Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	agent.Handle(accp.IntentReq, accp.OpTool, accp.Tools(map[string]accp.Tool{
+	agent.Handle(accp.IntentReq, accp.OpTool, accp.NewToolHandler(map[string]accp.ToolFunc{
 		"echo": func(_ context.Context, args accp.Params) (accp.Value, error) { return accp.Map(args...), nil },
 		"boom": func(context.Context, accp.Params) (accp.Value, error) {
 			return accp.Null(), errors.New("secret path")
@@ -51,7 +51,7 @@ func mcpDesk() (*mcp.Server, error) {
 	for _, name := range []string{"echo", "boom"} {
 		mcpbinding.AddTools(s, agent, &mcp.Tool{Name: name, InputSchema: json.RawMessage(`{"type":"object"}`)})
 	}
-	_, err = mcpbinding.AddFrame(s, []byte(`@desk>ack:plan{}[mid:49679033e07c,seq:3,ts:1714000000]`))
+	_, err = mcpbinding.AddFrameResource(s, []byte(`@desk>ack:plan{}[mid:49679033e07c,seq:3,ts:1714000000]`))
 	return s, err
 }
 

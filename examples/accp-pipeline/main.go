@@ -66,7 +66,7 @@ func run(ctx context.Context, out io.Writer) error {
 		json.WriteString(said + "\n")
 
 		// What the receiver knows before the frame comes, and the frame.
-		lines, _ := team.sessions[s.to].Context(contextBudget)
+		lines, _ := team.sessions[s.to].ModelContext(contextBudget)
 		sent, received, err := team.say(ctx, s)
 		if err != nil {
 			return fmt.Errorf("step %d: %w", i+1, err)
@@ -101,7 +101,7 @@ func run(ctx context.Context, out io.Writer) error {
 			fmt.Fprintf(out, "      state %d: a delta of %d tokens instead of %d\n", v, count(string(changed)), count(string(whole)))
 		}
 		for _, key := range s.reads {
-			v, _ := received.Wire.Params.Get(key)
+			v, _ := received.Unresolved.Params.Get(key)
 			if ref, ok := v.Ref(); ok {
 				fmt.Fprintf(out, "      %s looks up $%s\n", s.to, ref)
 			}
@@ -138,9 +138,9 @@ func newTeam(names ...string) (*team, error) {
 	shared := store.NewMemory() // any engine of package store will do
 	for _, name := range names {
 		s, err := accp.NewSession(name, "q3", &accp.SessionOptions{
-			Counter: o200k.Counter{},
-			Shared:  shared,
-			NewID:   decimalID,
+			TokenCounter: o200k.Counter{},
+			SharedStore:  shared,
+			NewID:        decimalID,
 		})
 		if err != nil {
 			return nil, err
@@ -160,8 +160,8 @@ func decimalID() string {
 
 // say sends what a step says to the whole team. It returns what went out and what
 // the receiver made of it.
-func (t *team) say(ctx context.Context, s step) (*accp.Sent, *accp.Received, error) {
-	var sent *accp.Sent
+func (t *team) say(ctx context.Context, s step) (*accp.SendResult, *accp.ReceiveResult, error) {
+	var sent *accp.SendResult
 	var err error
 	if s.state != nil {
 		sent, err = t.sessions[s.from].Sync(ctx, s.state)
@@ -171,7 +171,7 @@ func (t *team) say(ctx context.Context, s step) (*accp.Sent, *accp.Received, err
 	if err != nil {
 		return nil, nil, err
 	}
-	var got *accp.Received
+	var got *accp.ReceiveResult
 	for name, session := range t.sessions {
 		if name == s.from {
 			continue

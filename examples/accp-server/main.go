@@ -111,9 +111,9 @@ func newAgent(logger *slog.Logger) (*accp.Server, error) {
 	agent, err := accp.NewServer("desk", &accp.ServerOptions{
 		Logger: logger,
 		Session: accp.SessionOptions{
-			Registry: registry,          // callers learn it when they say hello
-			Store:    store.NewMemory(), // a durable engine keeps context over restarts
-			Warn:     warn(logger),      // such as a currency that nobody knows
+			Registry:  registry,          // callers learn it when they say hello
+			Store:     store.NewMemory(), // a durable engine keeps context over restarts
+			OnWarning: warn(logger),      // such as a currency that nobody knows
 		},
 		Authorize: func(r *http.Request, sid string) error {
 			// A session id is a name and no secret. With many callers, check here that
@@ -131,7 +131,7 @@ func newAgent(logger *slog.Logger) (*accp.Server, error) {
 	agent.HandleFunc(accp.IntentReq, accp.OpGenerate, generate)
 	agent.HandleFunc(accp.IntentQry, accp.OpLookup, lookUp)
 	agent.Handle(accp.IntentReq, accp.OpTransaction, &ledger{done: store.NewMemory()})
-	agent.Handle(accp.IntentReq, accp.OpTool, accp.Tools(map[string]accp.Tool{"count_words": countWords}))
+	agent.Handle(accp.IntentReq, accp.OpTool, accp.NewToolHandler(map[string]accp.ToolFunc{"count_words": countWords}))
 	return agent, nil
 }
 
@@ -140,7 +140,7 @@ func warn(logger *slog.Logger) func(*accp.Message, string) {
 }
 
 // chat answers one message of a conversation.
-func chat(_ context.Context, w *accp.Reply, m *accp.Message) error {
+func chat(_ context.Context, w *accp.ReplyWriter, m *accp.Message) error {
 	var in accp.Chat
 	if err := accp.Unmarshal(m.Params, &in); err != nil {
 		return err
@@ -154,7 +154,7 @@ func chat(_ context.Context, w *accp.Reply, m *accp.Message) error {
 
 // generate streams its answer. Each chunk is on its way when Send returns, and the
 // context ends when the caller has gone or has cancelled.
-func generate(ctx context.Context, w *accp.Reply, m *accp.Message) error {
+func generate(ctx context.Context, w *accp.ReplyWriter, m *accp.Message) error {
 	words := strings.Fields(m.Params.Text("data"))
 	if len(words) == 0 {
 		return accp.ErrInvalidType // a code goes to the caller as it is
@@ -177,7 +177,7 @@ func generate(ctx context.Context, w *accp.Reply, m *accp.Message) error {
 }
 
 // lookUp answers in the agent's own schema.
-func lookUp(_ context.Context, w *accp.Reply, m *accp.Message) error {
+func lookUp(_ context.Context, w *accp.ReplyWriter, m *accp.Message) error {
 	out, err := accp.NewMessage(accp.IntentDone, m.Op, "RR", report{Region: m.Params.Text("query"), Total: "1234567.50", Unit: "EUR"})
 	if err != nil {
 		return err
@@ -199,7 +199,7 @@ func countWords(_ context.Context, args accp.Params) (accp.Value, error) {
 // same when it is sent again.
 type ledger struct{ done store.KV }
 
-func (l *ledger) ServeACCP(ctx context.Context, w *accp.Reply, m *accp.Message) error {
+func (l *ledger) ServeACCP(ctx context.Context, w *accp.ReplyWriter, m *accp.Message) error {
 	var tx accp.Transaction
 	if err := accp.Unmarshal(m.Params, &tx); err != nil {
 		return err
@@ -223,7 +223,7 @@ func (l *ledger) ServeACCP(ctx context.Context, w *accp.Reply, m *accp.Message) 
 		return err // the caller learns of an internal error, the log of this one
 	}
 	tx.Status = status
-	out, err := accp.NewMessage(accp.IntentDone, m.Op, accp.SchemaTx, tx)
+	out, err := accp.NewMessage(accp.IntentDone, m.Op, accp.SchemaTransaction, tx)
 	if err != nil {
 		return err
 	}

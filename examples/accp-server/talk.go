@@ -27,7 +27,7 @@ func talk(ctx context.Context, out io.Writer, url, token string) error {
 	}
 
 	// Both sides know the same schemas afterwards, the agent's own included.
-	synced, err := client.Hello(ctx)
+	synced, err := client.SyncRegistry(ctx)
 	if err != nil {
 		return err
 	}
@@ -54,7 +54,7 @@ func talk(ctx context.Context, out io.Writer, url, token string) error {
 	fmt.Fprintf(out, "report: %s %s %s\n", r.Region, r.Total, r.Unit)
 
 	for range 2 { // the second time it is known
-		pay, err := accp.NewMessage(accp.IntentReq, accp.OpTransaction, accp.SchemaTx, accp.Transaction{ID: "txn_001", Amount: "142.50", Currency: "EUR", Account: "acct_9876"})
+		pay, err := accp.NewMessage(accp.IntentReq, accp.OpTransaction, accp.SchemaTransaction, accp.Transaction{ID: "txn_001", Amount: "142.50", Currency: "EUR", Account: "acct_9876"})
 		if err != nil {
 			return err
 		}

@@ -34,7 +34,7 @@ func showACCP(ctx context.Context, out io.Writer) (err error) {
 	if err != nil {
 		return err
 	}
-	var tokens accp.Approx // an estimate; accp/tokenizer counts exactly
+	var tokens accp.ApproxCounter // an estimate; accp/tokenizer counts exactly
 	fmt.Fprintf(out, "frame   %s\n", frame)
 	fmt.Fprintf(out, "about %d tokens, as JSON about %d\n", tokens.Count(string(frame)), tokens.Count(string(plain)))
 
@@ -42,7 +42,7 @@ func showACCP(ctx context.Context, out io.Writer) (err error) {
 	if err != nil {
 		return err
 	}
-	agent.Handle(accp.IntentReq, accp.OpTool, accp.Tools(map[string]accp.Tool{
+	agent.Handle(accp.IntentReq, accp.OpTool, accp.NewToolHandler(map[string]accp.ToolFunc{
 		"add": func(_ context.Context, args accp.Params) (accp.Value, error) {
 			a, _ := args.Get("a")
 			b, _ := args.Get("b")
@@ -125,7 +125,7 @@ func showContext(ctx context.Context, out io.Writer) error {
 	}
 	// The done frame made a checkpoint on both sides. This is what a model needs to
 	// see of all that was said; the rest is in cold state.
-	lines, _ := planner.Context(500)
+	lines, _ := planner.ModelContext(500)
 	for _, line := range lines {
 		fmt.Fprintf(out, "context %s\n", line)
 	}
