@@ -15,21 +15,21 @@ import (
 // maxAttempts is how often a delivery is tried (7.4).
 const maxAttempts = 5
 
-// An Action is what a sender does after an answer.
-type Action string
+// An action is what a sender does after an answer.
+type action string
 
 // The actions, as the table of deliveries has them (section e).
 const (
-	ActionDelivered Action = "delivered" // nothing more to do
-	ActionRetry     Action = "retry"     // the same again after a delay
-	ActionRefresh   Action = "refresh"   // forget the recipient's document and try once more
-	ActionFail      Action = "fail"      // tell the caller
+	actionDelivered action = "delivered" // nothing more to do
+	actionRetry     action = "retry"     // the same again after a delay
+	actionRefresh   action = "refresh"   // forget the recipient's document and try once more
+	actionFail      action = "fail"      // tell the caller
 )
 
-// A Verdict is what a relay's or a recipient's answer to a pushed envelope means.
-type Verdict struct {
+// A verdict is what a relay's or a recipient's answer to a pushed envelope means.
+type verdict struct {
 	Code     Code // "" if the answer was a success
-	Action   Action
+	Action   action
 	Detail   string
 	AIRID    string // members of the error body
 	ThreadID string
@@ -43,8 +43,8 @@ type Verdict struct {
 // Judge reads an answer. The attempt counts from 1; now serves to read a
 // Retry-After that is a date. The limits of the caller (how long it waits, how
 // often it refreshes) are not looked at.
-func Judge(status int, header http.Header, body []byte, attempt int, now time.Time) Verdict {
-	var v Verdict
+func Judge(status int, header http.Header, body []byte, attempt int, now time.Time) verdict {
+	var v verdict
 	var text string
 	doc, err := strictjson.Check(body, strictjson.Options{MaxDepth: maxDepth})
 	if err != nil {
@@ -57,23 +57,23 @@ func Judge(status int, header http.Header, body []byte, attempt int, now time.Ti
 		v.ThreadID, _ = doc.Get("thread_id").Text()
 	}
 	if status >= 200 && status <= 299 {
-		v.Action = ActionDelivered
+		v.Action = actionDelivered
 		return v
 	}
 	transient := false
 	v.Code, transient = judgeStatus(status, text)
 	switch {
 	case v.Code == ErrStaleKey:
-		v.Action = ActionRefresh
+		v.Action = actionRefresh
 	case v.Code == ErrReplay && attempt >= 2:
-		v.Action = ActionDelivered // the attempt before had arrived (AIR-D46)
+		v.Action = actionDelivered // the attempt before had arrived (AIR-D46)
 	case transient && attempt < maxAttempts:
-		v.Action = ActionRetry
+		v.Action = actionRetry
 		if status == http.StatusTooManyRequests || status == http.StatusServiceUnavailable {
 			v.RetryAfter, v.HasRetryAfter = retryAfter(header, doc, now)
 		}
 	default:
-		v.Action = ActionFail
+		v.Action = actionFail
 	}
 	return v
 }

@@ -83,11 +83,11 @@ func BenchmarkPairCanonical(b *testing.B) {
 
 // What an inbox does for each envelope, but for the look-up, which is cached.
 func verifyWhole(data []byte, key *PublicKey, w *ReplayWindow, n uint64, until time.Time) error {
-	e, err := Decode(data, nil)
+	e, err := DecodeEnvelope(data, nil)
 	if err != nil {
 		return err
 	}
-	if _, err := e.Verify(key, AcceptBoth); err != nil {
+	if _, err := e.Verify(key, FormSetAny); err != nil {
 		return err
 	}
 	var nonce [8]byte
@@ -171,7 +171,7 @@ func BenchmarkPairVerifyEnvelope(b *testing.B) {
 		})
 		b.Run("in="+in.name+"/op=raw/lib=sdk", func(b *testing.B) {
 			pair.Ratio(b, pair.Loop(func() {
-				if _, err := Verify(data, pub, AcceptBoth); err != nil {
+				if _, err := Verify(data, pub, FormSetAny); err != nil {
 					panic(err)
 				}
 			}), base)
@@ -445,8 +445,8 @@ func TestAllocations(t *testing.T) {
 		f    func()
 	}{
 		{"canonical, appending", 0, func() { _, err = AppendCanonical(dst, body) }},
-		{"verify", 0, func() { _, err = Verify(signed1KB(t), pub, AcceptBoth) }},
-		{"decode", 3, func() { _, err = Decode(signed1KB(t), nil) }},
+		{"verify", 0, func() { _, err = Verify(signed1KB(t), pub, FormSetAny) }},
+		{"decode", 3, func() { _, err = DecodeEnvelope(signed1KB(t), nil) }},
 		{"sign, appending", 2, func() { _, err = AppendSigned(dst, body, priv, FormSpec) }},
 		{"seal", 9, func() { _, err = Seal(pub, bind, body) }},
 		{"open", 5, func() { _, err = box.Open(bind, sealed) }},

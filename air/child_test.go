@@ -210,16 +210,16 @@ func inboxChild() error {
 	if err != nil {
 		return err
 	}
-	resolver, err := air.NewResolver(&air.ResolverOptions{Registry: os.Getenv("AIR_TEST_REGISTRY"), AllowLoopback: true})
+	resolver, err := air.NewResolver(&air.ResolverOptions{RegistryURL: os.Getenv("AIR_TEST_REGISTRY"), AllowLoopback: true})
 	if err != nil {
 		return err
 	}
 	in, err := air.NewInbox(id, air.HandlerFunc(func(ctx context.Context, d *air.Delivery) error {
-		if _, err := j.Append(ctx, "calls", "", fmt.Appendf(nil, "%s %t", d.Envelope.ID, d.Again), 0); err != nil {
+		if _, err := j.Append(ctx, "calls", "", fmt.Appendf(nil, "%s %t", d.Envelope.ID, d.Redelivered), 0); err != nil {
 			return err
 		}
 		_, err := j.Append(ctx, actStream, d.Envelope.ID, []byte(d.Envelope.ID), 0)
-		if errors.Is(err, store.ErrDuplicate) && d.Again {
+		if errors.Is(err, store.ErrDuplicate) && d.Redelivered {
 			return nil // it was done before the kill
 		}
 		return err
@@ -227,7 +227,7 @@ func inboxChild() error {
 	if err != nil {
 		return err
 	}
-	p, err := air.NewPoller(in, os.Getenv("AIR_TEST_ENDPOINT"), &air.PollerOptions{AllowLoopback: true, Interval: 5 * time.Millisecond})
+	p, err := air.NewPoller(in, os.Getenv("AIR_TEST_ENDPOINT"), &air.PollerOptions{AllowLoopback: true, PollInterval: 5 * time.Millisecond})
 	if err != nil {
 		return err
 	}
@@ -298,8 +298,8 @@ func killAtRandom(t *testing.T, relayEnv ...string) {
 	require.NoError(t, err)
 	bob, err := air.GenerateIdentity(airtest.DID(airIDOf(2)))
 	require.NoError(t, err)
-	registry.Put(alice, "")
-	registry.Put(bob, front.URL+"/inbox/"+bob.AIRID())
+	registry.Register(alice, "")
+	registry.Register(bob, front.URL+"/inbox/"+bob.AIRID())
 	identity := filepath.Join(dir, "bob.json")
 	require.NoError(t, air.SaveIdentity(identity, bob))
 	relayFile, inboxFile := filepath.Join(dir, "relay"), filepath.Join(dir, "inbox")

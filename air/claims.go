@@ -122,7 +122,7 @@ func (c *claims) take(ctx context.Context, e *Envelope, until time.Time, wait bo
 		case other == nil:
 			return nil, exhausted(e, err)
 		case !wait:
-			return nil, ErrReplay.because(errReplayed.Detail, errElsewhere)
+			return nil, ErrReplay.because(errReplayed.Message, errElsewhere)
 		}
 		if late == nil {
 			late = time.After(c.lease)
@@ -133,9 +133,9 @@ func (c *claims) take(ctx context.Context, e *Envelope, until time.Time, wait bo
 				return nil, c.replayed(ctx, h)
 			}
 		case <-late:
-			return nil, ErrReplay.because(errReplayed.Detail, errElsewhere)
+			return nil, ErrReplay.because(errReplayed.Message, errElsewhere)
 		case <-ctx.Done():
-			return nil, ErrReplay.because(errReplayed.Detail, errElsewhere)
+			return nil, ErrReplay.because(errReplayed.Message, errElsewhere)
 		}
 	}
 }
@@ -187,7 +187,7 @@ func (h *held) end(forget bool) {
 
 func exhausted(e *Envelope, err error) error {
 	if err == error(errExhausted) {
-		return &Error{Code: ErrReplayWindowExhausted, Detail: errExhausted.Detail, ThreadID: e.ThreadID}
+		return &Error{Code: ErrReplayWindowExhausted, Message: errExhausted.Message, ThreadID: e.ThreadID}
 	}
 	if err == error(errReplayed) {
 		return replayed()
@@ -212,11 +212,11 @@ func (c *claims) replayed(ctx context.Context, h *held) error {
 			return replayed()
 		}
 	}
-	return ErrReplay.because(errReplayed.Detail, errElsewhere)
+	return ErrReplay.because(errReplayed.Message, errElsewhere)
 }
 
 // replayed returns a new error, because callers may keep and change theirs.
-func replayed() error { return &Error{Code: ErrReplay, Detail: errReplayed.Detail} }
+func replayed() error { return &Error{Code: ErrReplay, Message: errReplayed.Message} }
 
 func (h *held) key(kind byte, k replayKey) string {
 	return h.c.prefix + string(kind) + "/" + hex.EncodeToString(k[:])
@@ -254,7 +254,7 @@ func (h *held) store(ctx context.Context) error {
 		return err
 	}
 	if !seen.done {
-		return ErrReplay.because(errReplayed.Detail, errElsewhere)
+		return ErrReplay.because(errReplayed.Message, errElsewhere)
 	}
 	// What was seen is known from now on, but not what it was seen with.
 	_ = h.c.window.record(seen.keys, time.UnixMilli(seen.until), time.Now(), false)

@@ -33,9 +33,9 @@ type ClientOptions struct {
 	// Profile is how envelopes are checked and signed. Empty means ProfileSpec.
 	Profile Profile
 
-	// Bodies are the body types that may be sent besides those of the
-	// specification; [AnyBody] stands for all.
-	Bodies []string
+	// BodyTypes are the body types that may be sent besides those of the
+	// specification; [AnyBodyType] stands for all.
+	BodyTypes []string
 
 	// AgentSecret is shown to relays that demand one. Empty means none.
 	AgentSecret string
@@ -44,33 +44,33 @@ type ClientOptions struct {
 	// every relay on the way: see the package documentation.
 	RequireSealed bool
 
-	// SkipVerifySelf leaves out the look-up of the sender's own document before
+	// DisableSelfCheck leaves out the look-up of the sender's own document before
 	// the first envelope, which finds out whether the registry has its key
 	// (AIR-022, AIR-024).
-	SkipVerifySelf bool
+	DisableSelfCheck bool
 
 	// MaxRetryAfter is the longest delay named by an answer that is waited for.
 	// Zero means 5 minutes.
 	MaxRetryAfter time.Duration
 
-	// MaxBytes bounds an envelope. Zero means [DefaultMaxBytes].
-	MaxBytes int
+	// MaxMessage bounds an envelope. Zero means [DefaultMaxBytes].
+	MaxMessage int
 
-	// Threads, if set, keeps the negotiations: what does not fit is refused before
+	// ThreadStore, if set, keeps the negotiations: what does not fit is refused before
 	// it is signed, and what was sent counts once it is delivered (AIR-D56). Of what
 	// Resend delivers, a sealed body does not count: nobody here can open it.
-	Threads *Threads
+	ThreadStore *ThreadStore
 
 	// Outbox, if set, keeps the envelopes whose delivery failed; see
-	// [Client.Failed].
+	// [Client.Outbox].
 	Outbox store.KV
 
 	// KeyPolicy, if set, is asked before a body is sealed to a key.
 	KeyPolicy KeyPolicy
 
-	// Middleware wraps Send, and with it SendAll and negotiations, the first
+	// Interceptors wraps Send, and with it SendAll and negotiations, the first
 	// outermost. What Deliver and Resend push was signed before and passes by.
-	Middleware []SendMiddleware
+	Interceptors []SendMiddleware
 
 	// Logger receives what no error reports, such as retries. Nil is silent.
 	Logger *slog.Logger
@@ -107,8 +107,8 @@ func NewClient(id *Identity, opts *ClientOptions) (*Client, error) {
 	if o.MaxRetryAfter == 0 {
 		o.MaxRetryAfter = 5 * time.Minute
 	}
-	if o.MaxBytes <= 0 {
-		o.MaxBytes = DefaultMaxBytes
+	if o.MaxMessage <= 0 {
+		o.MaxMessage = DefaultMaxBytes
 	}
 	c.log = logger(o.Logger)
 	c.resolver = o.Resolver
@@ -120,7 +120,7 @@ func NewClient(id *Identity, opts *ClientOptions) (*Client, error) {
 	}
 	c.http = web.Client(o.HTTPClient, c.resolver.opts.AllowLoopback, c.resolver.opts.AllowPrivate)
 	c.sender = SenderFunc(c.send)
-	for _, m := range slices.Backward(o.Middleware) {
+	for _, m := range slices.Backward(o.Interceptors) {
 		c.sender = m(c.sender)
 	}
 	return c, nil
@@ -151,7 +151,7 @@ func (r *Receipt) Delivered() bool { return r.Status == http.StatusOK }
 //
 // It returns after 200 or 202, with up to four repetitions after 1, 2, 4 and 8
 // seconds. What the protocol or a peer refuses is an [*Error]; that of a delivery
-// that failed holds the signed envelope for [Client.Deliver]. The outcome of a
+// that failed holds the signed envelope for [Client.SendSigned]. The outcome of a
 // delivery that ctx ended is unknown. If the envelope was delivered but the thread
 // moved on meanwhile, because an answer crossed it, there is a receipt beside the
 // error.
@@ -189,12 +189,12 @@ func (c *Client) send(ctx context.Context, draft *Draft, opts *SendOptions) (*Re
 	if err := c.checkThread(ctx, env, body); err != nil {
 		return nil, err
 	}
-	r, err := c.deliver(ctx, env, env.Wire(), func(ctx context.Context) (*Envelope, error) {
+	r, err := c.deliver(ctx, env, env.Bytes(), func(ctx context.Context) (*Envelope, error) {
 		if !seal {
 			return nil, nil
 		}
 		d := *draft // sealed to the new key and signed with everything fresh (AIR-D42)
-		d.From, d.ThreadID, d.ID, d.Nonce, d.Sent, d.Timestamp = c.id.did, env.ThreadID, "", "", time.Time{}, ""
+		d.From, d.ThreadID, d.ID, d.Nonce, d.Time, d.Timestamp = c.id.did, env.ThreadID, "", "", time.Time{}, ""
 		return c.compose(ctx, &d, true)
 	})
 	if err != nil {
@@ -206,7 +206,7 @@ func (c *Client) send(ctx context.Context, draft *Draft, opts *SendOptions) (*Re
 // moveOf returns a body that was given as JSON as what it is to a thread.
 func moveOf(b Body) Body {
 	if raw, ok := b.(*Raw); ok {
-		if parsed, err := ParseBody(raw.JSON, ProfileDeployed); err == nil {
+		if parsed, err := DecodeBody(raw.JSON, ProfileDeployed); err == nil {
 			return parsed
 		}
 	}
@@ -226,22 +226,22 @@ func (c *Client) compose(ctx context.Context, d *Draft, seal bool) (*Envelope, e
 	if e.Nonce == "" {
 		e.Nonce = NewNonce()
 	}
-	if e.Sent.IsZero() && e.Timestamp == "" {
-		e.Sent = time.Now()
+	if e.Time.IsZero() && e.Timestamp == "" {
+		e.Time = time.Now()
 	}
-	opts := &ComposeOptions{Profile: c.opts.Profile, Bodies: c.opts.Bodies, MaxBytes: c.opts.MaxBytes}
+	opts := &EnvelopeOptions{Profile: c.opts.Profile, BodyTypes: c.opts.BodyTypes, MaxMessage: c.opts.MaxMessage}
 	if seal {
 		body, err := c.seal(ctx, &e)
 		if err != nil {
 			return nil, err
 		}
-		e.Body = &Raw{Type: TypeEncrypted, JSON: body}
+		e.Body = &Raw{Type: BodyTypeEncrypted, JSON: body}
 	}
-	return Compose(&e, c.id.signer, opts)
+	return NewEnvelope(&e, c.id.signer, opts)
 }
 
 func (c *Client) seal(ctx context.Context, d *Draft) ([]byte, error) {
-	if p := c.opts.Profile; p != ProfileDeployed && !knownBody(d.Body.BodyType(), c.opts.Bodies) {
+	if p := c.opts.Profile; p != ProfileDeployed && !knownBody(d.Body.BodyType(), c.opts.BodyTypes) {
 		return nil, ErrUnsupportedBody.err("the body type is not among the client's")
 	}
 	body := d.Body.appendJSON(nil)
@@ -256,7 +256,7 @@ func (c *Client) seal(ctx context.Context, d *Draft) ([]byte, error) {
 		return nil, errAmbiguous()
 	}
 	if isNegotiation(d.Body.BodyType()) {
-		if _, err := ParseBody(body, c.opts.Profile); err != nil {
+		if _, err := DecodeBody(body, c.opts.Profile); err != nil {
 			return nil, err
 		}
 	}
@@ -269,7 +269,7 @@ func (c *Client) seal(ctx context.Context, d *Draft) ([]byte, error) {
 		return nil, err
 	}
 	if c.opts.KeyPolicy != nil {
-		if err := c.opts.KeyPolicy.CheckKey(ctx, d.To, key); err != nil {
+		if err := c.opts.KeyPolicy.AuthorizeKey(ctx, d.To, key); err != nil {
 			return nil, ErrBadKey.because("the key policy refuses the recipient's key", err)
 		}
 	}
@@ -278,35 +278,35 @@ func (c *Client) seal(ctx context.Context, d *Draft) ([]byte, error) {
 
 // checkThread refuses what the state machine would not take (AIR-D56).
 func (c *Client) checkThread(ctx context.Context, e *Envelope, body Body) error {
-	if c.opts.Threads == nil || !isNegotiation(body.BodyType()) {
+	if c.opts.ThreadStore == nil || !isNegotiation(body.BodyType()) {
 		return nil
 	}
-	th, err := c.opts.Threads.Get(ctx, e.ThreadID, e.To)
+	th, err := c.opts.ThreadStore.Get(ctx, e.ThreadID, e.To)
 	if err != nil {
 		return ErrRelay.because("the thread could not be loaded", err)
 	}
-	if th.applied(Self, sumOf(e)) {
+	if th.applied(PartySelf, sumOf(e)) {
 		return nil // it is delivered once more
 	}
-	return th.Apply(Self, e.ID, e.InReplyTo, body)
+	return th.Apply(PartySelf, e.ID, e.InReplyTo, body)
 }
 
 // applyThread counts what was delivered.
 func (c *Client) applyThread(ctx context.Context, e *Envelope, body Body) error {
-	if c.opts.Threads == nil || !isNegotiation(body.BodyType()) {
+	if c.opts.ThreadStore == nil || !isNegotiation(body.BodyType()) {
 		return nil
 	}
-	if _, _, err := c.opts.Threads.apply(context.WithoutCancel(ctx), e, Self, body); err != nil {
+	if _, _, err := c.opts.ThreadStore.apply(context.WithoutCancel(ctx), e, PartySelf, body); err != nil {
 		return fmt.Errorf("air: delivered, but the thread has moved on: %w", err)
 	}
 	return nil
 }
 
-// Deliver pushes the bytes of a signed envelope as they are to the agent it is
+// SendSigned pushes the bytes of a signed envelope as they are to the agent it is
 // addressed to. It serves to send again what an earlier delivery gave back. What it
 // delivers of a negotiation counts as with [Client.Send], unless it is sealed.
-func (c *Client) Deliver(ctx context.Context, envelope []byte) (*Receipt, error) {
-	env, err := Decode(envelope, &DecodeOptions{Profile: c.opts.Profile, Bodies: []string{AnyBody}, MaxBytes: c.opts.MaxBytes})
+func (c *Client) SendSigned(ctx context.Context, envelope []byte) (*Receipt, error) {
+	env, err := DecodeEnvelope(envelope, &DecodeOptions{Profile: c.opts.Profile, BodyTypes: []string{AnyBodyType}, MaxMessage: c.opts.MaxMessage})
 	if err != nil {
 		return nil, err
 	}
@@ -338,26 +338,26 @@ func (c *Client) Deliver(ctx context.Context, envelope []byte) (*Receipt, error)
 func (c *Client) deliver(ctx context.Context, env *Envelope, wire []byte, again func(context.Context) (*Envelope, error)) (*Receipt, error) {
 	r := &Receipt{Envelope: env}
 	fail := func(code Code, detail string, cause error) (*Receipt, error) {
-		return nil, &Error{Code: code, Detail: detail, Cause: cause, Answered: r.Status, Attempts: r.Attempts, Envelope: wire}
+		return nil, &Error{Code: code, Message: detail, Cause: cause, RemoteStatus: r.Status, Attempts: r.Attempts, Envelope: wire}
 	}
 	refreshed := false
 	for {
 		endpoint, err := c.endpoint(ctx, env.To)
 		if err != nil {
 			e := err.(*Error)
-			return fail(e.Code, e.Detail, e.Cause)
+			return fail(e.Code, e.Message, e.Cause)
 		}
 		r.Attempts++
 		res, err := web.Exchange(ctx, c.http, http.MethodPost, endpoint.URL, wire, c.opts.AgentSecret, maxAnswer)
-		var v Verdict
+		var v verdict
 		switch {
 		case ctx.Err() != nil:
 			return fail(ErrDeliveryFailed, "ended before an answer came", ctx.Err())
 		case err != nil:
 			c.log.DebugContext(ctx, "air: push failed", "id", env.ID, "attempt", r.Attempts, "err", err)
-			v = Verdict{Code: ErrBadGateway, Action: ActionRetry}
+			v = verdict{Code: ErrBadGateway, Action: actionRetry}
 			if r.Attempts >= maxAttempts {
-				v.Action = ActionFail
+				v.Action = actionFail
 			}
 		default:
 			r.Status = res.Status
@@ -365,9 +365,9 @@ func (c *Client) deliver(ctx context.Context, env *Envelope, wire []byte, again 
 			c.log.DebugContext(ctx, "air: push answered", "id", env.ID, "attempt", r.Attempts, "status", res.Status, "action", v.Action)
 		}
 		switch v.Action {
-		case ActionDelivered:
+		case actionDelivered:
 			return r, nil
-		case ActionRefresh:
+		case actionRefresh:
 			if refreshed {
 				return fail(ErrStaleKey, "the recipient reports a stale key again", nil)
 			}
@@ -380,13 +380,13 @@ func (c *Client) deliver(ctx context.Context, env *Envelope, wire []byte, again 
 					if !errors.As(err, &e) {
 						e = ErrRelay.because("", err)
 					}
-					return fail(e.Code, e.Detail, e.Cause)
+					return fail(e.Code, e.Message, e.Cause)
 				}
 				if fresh != nil {
-					env, wire, r.Envelope = fresh, fresh.Wire(), fresh
+					env, wire, r.Envelope = fresh, fresh.Bytes(), fresh
 				}
 			}
-		case ActionRetry:
+		case actionRetry:
 			delay := time.Second << (r.Attempts - 1)
 			if v.HasRetryAfter {
 				delay = v.RetryAfter
@@ -431,7 +431,7 @@ func (c *Client) resolveFailed(err error) error {
 
 // verifySelf resolves the sender's own document once and compares the key.
 func (c *Client) verifySelf(ctx context.Context) error {
-	if c.opts.SkipVerifySelf {
+	if c.opts.DisableSelfCheck {
 		return nil
 	}
 	c.mu.Lock()
@@ -465,7 +465,7 @@ func (c *Client) preserve(ctx context.Context, err error) error {
 	if c.opts.Outbox == nil || !errors.As(err, &e) || e.Envelope == nil {
 		return err
 	}
-	env, bad := Decode(e.Envelope, &DecodeOptions{Profile: ProfileDeployed, MaxBytes: math.MaxInt})
+	env, bad := DecodeEnvelope(e.Envelope, &DecodeOptions{Profile: ProfileDeployed, MaxMessage: math.MaxInt})
 	if bad != nil {
 		return err
 	}
@@ -477,8 +477,8 @@ func (c *Client) preserve(ctx context.Context, err error) error {
 	return err
 }
 
-// Failed returns the envelopes in the outbox whose delivery failed.
-func (c *Client) Failed(ctx context.Context) ([][]byte, error) {
+// Outbox returns the envelopes in the outbox whose delivery failed.
+func (c *Client) Outbox(ctx context.Context) ([][]byte, error) {
 	if c.opts.Outbox == nil {
 		return nil, nil
 	}
@@ -503,7 +503,7 @@ func (c *Client) Resend(ctx context.Context) (delivered int, err error) {
 		if err != nil {
 			return delivered, errors.Join(append(errs, err)...)
 		}
-		_, err = c.Deliver(ctx, e.Value)
+		_, err = c.SendSigned(ctx, e.Value)
 		if err == nil {
 			delivered++
 		} else {
@@ -520,18 +520,18 @@ func (c *Client) Resend(ctx context.Context) (delivered int, err error) {
 	return delivered, errors.Join(errs...)
 }
 
-// A Result is what became of one recipient of [Client.SendAll].
-type Result struct {
+// A SendResult is what became of one recipient of [Client.SendEach].
+type SendResult struct {
 	To      string
 	Receipt *Receipt
 	Err     error
 }
 
-// SendAll sends one body to many agents, each in an envelope and a thread of its
+// SendEach sends one body to many agents, each in an envelope and a thread of its
 // own unless the draft names one, at most eight at a time. The results stand in
 // the order of the recipients.
-func (c *Client) SendAll(ctx context.Context, to []string, draft *Draft, opts *SendOptions) []Result {
-	results := make([]Result, len(to))
+func (c *Client) SendEach(ctx context.Context, to []string, draft *Draft, opts *SendOptions) []SendResult {
+	results := make([]SendResult, len(to))
 	slots := make(chan struct{}, 8)
 	var wg sync.WaitGroup
 	for i, did := range to {
@@ -541,7 +541,7 @@ func (c *Client) SendAll(ctx context.Context, to []string, draft *Draft, opts *S
 			d := *draft
 			d.To, d.ID, d.Nonce = did, "", ""
 			r, err := c.Send(ctx, &d, opts)
-			results[i] = Result{To: did, Receipt: r, Err: err}
+			results[i] = SendResult{To: did, Receipt: r, Err: err}
 		})
 	}
 	wg.Wait()

@@ -42,7 +42,7 @@ func TestSend(t *testing.T) {
 		require.Equal(t, "v1", sent.Get("X-A2A-Version"))
 		require.Equal(t, "application/json", sent.Get("Content-Type"))
 		require.Equal(t, "abc", sent.Get("X-Agent-Secret"))
-		require.Contains(t, sent.Get("User-Agent"), air.Conformance())
+		require.Contains(t, sent.Get("User-Agent"), air.ConformanceLabel())
 
 		e := r.Envelope
 		require.Regexp(t, `^[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$`, e.ID)
@@ -50,7 +50,7 @@ func TestSend(t *testing.T) {
 		require.Regexp(t, `^[A-Za-z0-9_-]{22}$`, e.Nonce)
 		require.Equal(t, alice.DID(), e.From)
 		require.Equal(t, air.FormatTime(time.Now()), e.Timestamp)
-		wire := e.Wire()
+		wire := e.Bytes()
 		canonical, err := air.Canonicalize(wire)
 		require.NoError(t, err)
 		require.Equal(t, string(canonical), string(wire))
@@ -80,21 +80,21 @@ func TestSendRefuses(t *testing.T) {
 		{name: "no body", want: air.ErrInvalidEnvelope},
 		{name: "somebody else's name", draft: air.Draft{From: bob.DID(), Body: offer(1)}, want: air.ErrInvalidEnvelope},
 		{name: "description too long", draft: air.Draft{Body: big}, want: air.ErrInvalidEnvelope},
-		{name: "reply without its message", draft: air.Draft{Body: &air.Accept{Price: air.Cents(1, "USD")}}, want: air.ErrInvalidEnvelope},
+		{name: "reply without its message", draft: air.Draft{Body: &air.Accept{Price: air.MinorUnits(1, "USD")}}, want: air.ErrInvalidEnvelope},
 		{name: "Offer as an answer", draft: air.Draft{InReplyTo: air.NewID(), Body: offer(1)}, want: air.ErrInvalidEnvelope},
-		{name: "bad currency", draft: air.Draft{Body: &air.Offer{Price: air.Cents(1, "usd"), Expires: time.Now()}}, want: air.ErrInvalidEnvelope},
+		{name: "bad currency", draft: air.Draft{Body: &air.Offer{Price: air.MinorUnits(1, "usd"), Expires: time.Now()}}, want: air.ErrInvalidEnvelope},
 		{name: "unregistered body", draft: air.Draft{Body: raw(`{"type":"note"}`)}, want: air.ErrUnsupportedBody},
 		{name: "unregistered body, sealed", draft: air.Draft{Body: raw(`{"type":"note"}`)}, seal: true, want: air.ErrUnsupportedBody},
-		{name: "float", draft: air.Draft{Body: raw(`{"type":"note","x":1.5}`)}, opts: air.ClientOptions{Bodies: []string{"note"}}, want: air.ErrFloatForbidden},
-		{name: "null", draft: air.Draft{Body: raw(`{"type":"note","x":null}`)}, opts: air.ClientOptions{Bodies: []string{"note"}}, want: air.ErrNullForbidden},
-		{name: "empty list", draft: air.Draft{Body: raw(`{"type":"note","x":[]}`)}, opts: air.ClientOptions{Bodies: []string{"note"}}, want: air.ErrEmptyArray},
-		{name: "smuggled member", draft: air.Draft{Body: raw(`{"type":"note"},"to":"x"`)}, opts: air.ClientOptions{Bodies: []string{"note"}}, want: air.ErrInvalidJSON},
-		{name: "names that sort differently", draft: air.Draft{Body: raw("{\"type\":\"note\",\"\ue000\":1,\"😀\":2}")}, opts: air.ClientOptions{Bodies: []string{"note"}}, want: air.ErrAmbiguousKeyOrder},
-		{name: "the same, sealed", draft: air.Draft{Body: raw("{\"type\":\"note\",\"x\":{\"\ue000\":1,\"😀\":2}}")}, opts: air.ClientOptions{Bodies: []string{"note"}}, seal: true, want: air.ErrAmbiguousKeyOrder},
-		{name: "too large", draft: air.Draft{Body: offer(1)}, opts: air.ClientOptions{MaxBytes: 100}, want: air.ErrTooLarge},
+		{name: "float", draft: air.Draft{Body: raw(`{"type":"note","x":1.5}`)}, opts: air.ClientOptions{BodyTypes: []string{"note"}}, want: air.ErrFloatForbidden},
+		{name: "null", draft: air.Draft{Body: raw(`{"type":"note","x":null}`)}, opts: air.ClientOptions{BodyTypes: []string{"note"}}, want: air.ErrNullForbidden},
+		{name: "empty list", draft: air.Draft{Body: raw(`{"type":"note","x":[]}`)}, opts: air.ClientOptions{BodyTypes: []string{"note"}}, want: air.ErrEmptyArray},
+		{name: "smuggled member", draft: air.Draft{Body: raw(`{"type":"note"},"to":"x"`)}, opts: air.ClientOptions{BodyTypes: []string{"note"}}, want: air.ErrInvalidJSON},
+		{name: "names that sort differently", draft: air.Draft{Body: raw("{\"type\":\"note\",\"\ue000\":1,\"😀\":2}")}, opts: air.ClientOptions{BodyTypes: []string{"note"}}, want: air.ErrAmbiguousKeyOrder},
+		{name: "the same, sealed", draft: air.Draft{Body: raw("{\"type\":\"note\",\"x\":{\"\ue000\":1,\"😀\":2}}")}, opts: air.ClientOptions{BodyTypes: []string{"note"}}, seal: true, want: air.ErrAmbiguousKeyOrder},
+		{name: "too large", draft: air.Draft{Body: offer(1)}, opts: air.ClientOptions{MaxMessage: 100}, want: air.ErrTooLarge},
 		{name: "in clear", draft: air.Draft{Body: offer(1)}, opts: air.ClientOptions{RequireSealed: true}, want: air.ErrInvalidEnvelope},
 		{name: "not UTF-8", draft: air.Draft{Nonce: "\xff", Body: offer(1)}, want: air.ErrInvalidJSON},
-		{name: "answers an empty thread", draft: air.Draft{InReplyTo: air.NewID(), Body: &air.Decline{}}, opts: air.ClientOptions{Threads: air.NewThreads(alice.DID(), nil)}, want: air.ErrConflict},
+		{name: "answers an empty thread", draft: air.Draft{InReplyTo: air.NewID(), Body: &air.Decline{}}, opts: air.ClientOptions{ThreadStore: air.NewThreads(alice.DID(), nil)}, want: air.ErrConflict},
 		{name: "policy", draft: air.Draft{Body: offer(1)}, seal: true, opts: air.ClientOptions{KeyPolicy: air.KeyPolicyFunc(func(context.Context, string, *air.PublicKey) error { return air.ErrKeyChanged })}, want: air.ErrBadKey},
 	}
 	for _, tt := range tests {
@@ -123,12 +123,12 @@ func TestVerifySelf(t *testing.T) {
 	require.NoError(t, err)
 	_, err = w.client(t, rotated, air.ClientOptions{}).Send(t.Context(), draft, nil)
 	require.ErrorIs(t, err, air.ErrBadKey)
-	_, err = w.client(t, rotated, air.ClientOptions{SkipVerifySelf: true}).Send(t.Context(), draft, nil)
+	_, err = w.client(t, rotated, air.ClientOptions{DisableSelfCheck: true}).Send(t.Context(), draft, nil)
 	require.NoError(t, err)
 	w.registry.PutDocument(stranger.AIRID(), airtest.Document(stranger.DID(), "z", ""))
 	_, err = w.client(t, stranger, air.ClientOptions{}).Send(t.Context(), draft, nil)
 	require.ErrorIs(t, err, air.ErrBadKey)
-	w.registry.Fail(500)
+	w.registry.SetFailure(500)
 	_, err = w.client(t, alice, air.ClientOptions{}).Send(t.Context(), draft, nil)
 	require.ErrorIs(t, err, air.ErrResolveFailed)
 }
@@ -142,7 +142,7 @@ func TestStaleKeyWhenSealing(t *testing.T) {
 		seed := bytes.Repeat([]byte{9}, 32)
 		rotated, err := bob.Rotate(seed)
 		require.NoError(t, err)
-		w.registry.Put(bob, "https://direct.example/")
+		w.registry.Register(bob, "https://direct.example/")
 		c := w.client(t, alice, air.ClientOptions{})
 		in := w.inbox(t, rotated, air.InboxOptions{})
 		w.direct = in
@@ -150,7 +150,7 @@ func TestStaleKeyWhenSealing(t *testing.T) {
 		draft := &air.Draft{To: bob.DID(), Body: offer(5)}
 		w.setFail(func(r *http.Request) error {
 			if r.Method == "POST" {
-				w.registry.Put(rotated, "https://direct.example/")
+				w.registry.Register(rotated, "https://direct.example/")
 				bodies = append(bodies, r.URL.String())
 			}
 			return nil
@@ -166,7 +166,7 @@ func TestStaleKeyWhenSealing(t *testing.T) {
 		require.Equal(t, r.Envelope.ID, in.got[0].Envelope.ID)
 
 		// Pulled mail cannot be answered, so it is opened with the retired key.
-		box, err := air.Seal(bob.Public(), air.Binding{ID: "00000001-0021-4000-9000-026aa6ead519", From: alice.DID(), To: bob.DID(), ThreadID: "00000001-0021-4000-9000-026aa6ead51a"},
+		box, err := air.Seal(bob.PublicKey(), air.Binding{ID: "00000001-0021-4000-9000-026aa6ead519", From: alice.DID(), To: bob.DID(), ThreadID: "00000001-0021-4000-9000-026aa6ead51a"},
 			[]byte(`{"type":"Decline"}`))
 		require.NoError(t, err)
 		in = w.inbox(t, rotated, air.InboxOptions{})
@@ -198,7 +198,7 @@ func TestOutbox(t *testing.T) {
 		var e *air.Error
 		require.ErrorAs(t, err, &e)
 		require.Equal(t, 5, e.Attempts)
-		failed, err := c.Failed(t.Context())
+		failed, err := c.Outbox(t.Context())
 		require.NoError(t, err)
 		require.Equal(t, [][]byte{e.Envelope}, failed)
 		n, err := c.Resend(t.Context())
@@ -208,7 +208,7 @@ func TestOutbox(t *testing.T) {
 		n, err = c.Resend(t.Context())
 		require.NoError(t, err)
 		require.Equal(t, 1, n)
-		failed, err = c.Failed(t.Context())
+		failed, err = c.Outbox(t.Context())
 		require.NoError(t, err)
 		require.Empty(t, failed)
 		require.Equal(t, 1, w.inbox(t, bob, air.InboxOptions{}).drain(t))
@@ -221,29 +221,29 @@ func TestDeliveryLimits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, nil)
 		alice, bob := w.join(t, 1), w.join(t, 2)
-		w.registry.Put(bob, "https://direct.example/")
+		w.registry.Register(bob, "https://direct.example/")
 		w.direct = http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 			rw.Header().Set("Retry-After", "301")
 			rw.WriteHeader(429)
 		})
 		c := w.client(t, alice, air.ClientOptions{})
-		_, err := c.Deliver(t.Context(), signedOffer(t, alice, bob.DID(), nil))
+		_, err := c.SendSigned(t.Context(), signedOffer(t, alice, bob.DID(), nil))
 		var e *air.Error
 		require.ErrorAs(t, err, &e)
 		require.Equal(t, air.ErrRateLimited, e.Code)
 		require.Equal(t, 301*time.Second, e.RetryAfter)
-		require.Equal(t, 429, e.Answered)
+		require.Equal(t, 429, e.RemoteStatus)
 
 		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
 		defer cancel()
 		w.direct = http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) { rw.WriteHeader(500) })
-		_, err = c.Deliver(ctx, signedOffer(t, alice, bob.DID(), nil))
+		_, err = c.SendSigned(ctx, signedOffer(t, alice, bob.DID(), nil))
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 		require.ErrorIs(t, err, air.ErrDeliveryFailed)
 
-		_, err = c.Deliver(t.Context(), []byte(unsigned))
+		_, err = c.SendSigned(t.Context(), []byte(unsigned))
 		require.ErrorIs(t, err, air.ErrBadSignature)
-		_, err = c.Deliver(t.Context(), []byte("{"))
+		_, err = c.SendSigned(t.Context(), []byte("{"))
 		require.ErrorIs(t, err, air.ErrInvalidJSON)
 	})
 }
@@ -254,22 +254,22 @@ func TestResolver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, nil)
 		alice, bob := w.join(t, 1), w.join(t, 2)
-		_, err := air.NewResolver(&air.ResolverOptions{TTL: time.Minute + 1})
+		_, err := air.NewResolver(&air.ResolverOptions{CacheTTL: time.Minute + 1})
 		require.Error(t, err)
-		_, err = air.NewResolver(&air.ResolverOptions{Registry: "http://agentidentityregistry.org"})
+		_, err = air.NewResolver(&air.ResolverOptions{RegistryURL: "http://agentidentityregistry.org"})
 		require.ErrorIs(t, err, air.ErrBadEndpoint)
 		for _, tt := range []struct {
 			random float64
 			ttl    time.Duration
 			life   time.Duration
 		}{{0, 0, 50 * time.Second}, {0.5, 0, time.Minute}, {0.999999999, 0, 70 * time.Second}, {0, 15 * time.Second, 12500 * time.Millisecond}} {
-			r, err := air.NewResolver(&air.ResolverOptions{HTTPClient: w.http(), TTL: tt.ttl, Random: func() float64 { return tt.random }, MaxEntries: 1})
+			r, err := air.NewResolver(&air.ResolverOptions{HTTPClient: w.http(), CacheTTL: tt.ttl, Random: func() float64 { return tt.random }, MaxCacheEntries: 1})
 			require.NoError(t, err)
-			before := w.registry.Lookups()
+			before := w.registry.LookupCount()
 			get := func(id *air.Identity) int {
 				_, err := r.Resolve(t.Context(), id.DID())
 				require.NoError(t, err)
-				return w.registry.Lookups() - before
+				return w.registry.LookupCount() - before
 			}
 			require.Equal(t, 1, get(alice))
 			time.Sleep(tt.life - time.Millisecond)
@@ -284,7 +284,7 @@ func TestResolver(t *testing.T) {
 
 		// Callers at once share a request; one that gives up takes nobody with it.
 		r := w.resolver(t)
-		before := w.registry.Lookups()
+		before := w.registry.LookupCount()
 		w.setFail(func(req *http.Request) error {
 			select {
 			case <-time.After(time.Second):
@@ -314,7 +314,7 @@ func TestResolver(t *testing.T) {
 			require.ErrorIs(t, err, context.DeadlineExceeded)
 		})
 		wg.Wait()
-		require.Equal(t, 1, w.registry.Lookups()-before)
+		require.Equal(t, 1, w.registry.LookupCount()-before)
 		_, err = r.Resolve(t.Context(), "did:wba:x:nobody")
 		require.ErrorIs(t, err, air.ErrNotFound)
 	})
@@ -345,19 +345,19 @@ func TestInvalidateWhileFetching(t *testing.T) {
 		}
 		var wg sync.WaitGroup
 		for range 2 {
-			wg.Go(func() { require.Equal(t, alice.Public().String(), key()) })
+			wg.Go(func() { require.Equal(t, alice.PublicKey().String(), key()) })
 		}
 		synctest.Wait()
 		next, err := alice.Rotate(bytes.Repeat([]byte{9}, 32))
 		require.NoError(t, err)
-		w.registry.Put(next, w.endpoint(next))
+		w.registry.Register(next, w.endpoint(next))
 		r.Invalidate(alice.AIRID())
-		wg.Go(func() { require.Equal(t, next.Public().String(), key()) })
+		wg.Go(func() { require.Equal(t, next.PublicKey().String(), key()) })
 		time.Sleep(500 * time.Millisecond)
-		require.Equal(t, next.Public().String(), key())
+		require.Equal(t, next.PublicKey().String(), key())
 		wg.Wait()
-		require.Equal(t, next.Public().String(), key())
-		require.Equal(t, 2, w.registry.Lookups())
+		require.Equal(t, next.PublicKey().String(), key())
+		require.Equal(t, 2, w.registry.LookupCount())
 	})
 }
 
@@ -366,11 +366,11 @@ func TestUnpinWhileChecking(t *testing.T) {
 	w := newWorld(t, nil)
 	alice, bob := w.join(t, 1), w.join(t, 2)
 	kv := &hooked{KV: store.NewMemory(), created: func() {}}
-	require.NoError(t, air.PinKeys(kv).CheckKey(t.Context(), "did", alice.Public()))
-	require.ErrorIs(t, air.PinKeys(kv).CheckKey(t.Context(), "did", bob.Public()), air.ErrKeyChanged)
-	kv.created = func() { require.NoError(t, air.Unpin(t.Context(), kv.KV, "did")); kv.created = func() {} }
-	require.NoError(t, air.PinKeys(kv).CheckKey(t.Context(), "did", bob.Public()))
-	require.ErrorIs(t, air.PinKeys(kv).CheckKey(t.Context(), "did", alice.Public()), air.ErrKeyChanged)
+	require.NoError(t, air.PinKeys(kv).AuthorizeKey(t.Context(), "did", alice.PublicKey()))
+	require.ErrorIs(t, air.PinKeys(kv).AuthorizeKey(t.Context(), "did", bob.PublicKey()), air.ErrKeyChanged)
+	kv.created = func() { require.NoError(t, air.UnpinKey(t.Context(), kv.KV, "did")); kv.created = func() {} }
+	require.NoError(t, air.PinKeys(kv).AuthorizeKey(t.Context(), "did", bob.PublicKey()))
+	require.ErrorIs(t, air.PinKeys(kv).AuthorizeKey(t.Context(), "did", alice.PublicKey()), air.ErrKeyChanged)
 }
 
 // Two agents negotiate through the relay, with every rule of 8.2 and 8.3 on the way
@@ -380,27 +380,27 @@ func TestNegotiation(t *testing.T) {
 	alice, bob := w.join(t, 1), w.join(t, 2)
 	side := func(id *air.Identity) (*air.Client, *mailroom) {
 		threads := air.NewThreads(id.DID(), nil)
-		return w.client(t, id, air.ClientOptions{Threads: threads}), w.inbox(t, id, air.InboxOptions{Threads: threads})
+		return w.client(t, id, air.ClientOptions{ThreadStore: threads}), w.inbox(t, id, air.InboxOptions{Threads: threads})
 	}
 	ac, ain := side(alice)
 	bc, bin := side(bob)
 	ctx, soon := t.Context(), time.Now().Add(time.Hour)
 
-	a := ac.Negotiate(bob.DID(), "", true)
+	a := ac.NewNegotiation(bob.DID(), "", true)
 	_, err := a.Accept(ctx)
 	require.ErrorIs(t, err, air.ErrConflict)
-	_, err = a.Offer(ctx, "a translation", air.Cents(500, "USD"), soon)
+	_, err = a.Offer(ctx, "a translation", air.MinorUnits(500, "USD"), soon)
 	require.NoError(t, err)
-	_, err = a.Offer(ctx, "again", air.Cents(1, "USD"), soon)
+	_, err = a.Offer(ctx, "again", air.MinorUnits(1, "USD"), soon)
 	require.ErrorIs(t, err, air.ErrConflict)
 	_, err = a.Accept(ctx)
 	require.ErrorIs(t, err, air.ErrNotYourMove)
 	require.Equal(t, 1, bin.drain(t))
-	b := bc.Negotiate(alice.DID(), a.ThreadID(), false)
-	_, err = b.Counter(ctx, "less", air.Cents(300, "USD"), soon)
+	b := bc.NewNegotiation(alice.DID(), a.ThreadID(), false)
+	_, err = b.Counter(ctx, "less", air.MinorUnits(300, "USD"), soon)
 	require.NoError(t, err)
 	require.Equal(t, 1, ain.drain(t))
-	_, err = a.Counter(ctx, "the middle", air.Cents(400, "USD"), soon)
+	_, err = a.Counter(ctx, "the middle", air.MinorUnits(400, "USD"), soon)
 	require.NoError(t, err)
 	require.Equal(t, 1, bin.drain(t))
 	_, err = b.Accept(ctx)
@@ -410,7 +410,7 @@ func TestNegotiation(t *testing.T) {
 		th, err := n.Thread(ctx)
 		require.NoError(t, err)
 		require.Equal(t, air.ThreadAccepted, th.State)
-		require.Equal(t, air.Cents(400, "USD"), th.Agreed)
+		require.Equal(t, air.MinorUnits(400, "USD"), th.Agreed)
 		require.Len(t, th.Moves, 3)
 		require.Nil(t, th.Outstanding())
 		_, err = n.Decline(ctx, "too late")
@@ -418,11 +418,11 @@ func TestNegotiation(t *testing.T) {
 	}
 
 	// Crossing: both act on the same offer; the first received stands.
-	a = ac.Negotiate(bob.DID(), "", false)
-	_, err = a.Offer(ctx, "x", air.Cents(5, "EUR"), soon)
+	a = ac.NewNegotiation(bob.DID(), "", false)
+	_, err = a.Offer(ctx, "x", air.MinorUnits(5, "EUR"), soon)
 	require.NoError(t, err)
 	require.Equal(t, 1, bin.drain(t))
-	b = bc.Negotiate(alice.DID(), a.ThreadID(), false)
+	b = bc.NewNegotiation(alice.DID(), a.ThreadID(), false)
 	_, err = a.Withdraw(ctx, "changed my mind")
 	require.NoError(t, err)
 	_, err = b.Accept(ctx)
@@ -440,8 +440,8 @@ func TestNegotiation(t *testing.T) {
 	require.Equal(t, air.ThreadOffered, bin.got[len(bin.got)-1].Thread.State)
 
 	// In a thread with oneself one can only withdraw (AIR-D72).
-	self := ac.Negotiate(alice.DID(), "", false)
-	_, err = self.Offer(ctx, "to myself", air.Cents(1, "USD"), soon)
+	self := ac.NewNegotiation(alice.DID(), "", false)
+	_, err = self.Offer(ctx, "to myself", air.MinorUnits(1, "USD"), soon)
 	require.NoError(t, err)
 	require.Equal(t, 1, ain.drain(t))
 	_, err = self.Accept(ctx)
@@ -449,7 +449,7 @@ func TestNegotiation(t *testing.T) {
 	_, err = self.Withdraw(ctx, "")
 	require.NoError(t, err)
 
-	_, err = w.client(t, alice, air.ClientOptions{}).Negotiate(bob.DID(), "", false).Offer(ctx, "", air.Cents(1, "USD"), soon)
+	_, err = w.client(t, alice, air.ClientOptions{}).NewNegotiation(bob.DID(), "", false).Offer(ctx, "", air.MinorUnits(1, "USD"), soon)
 	require.Error(t, err)
 }
 
@@ -462,7 +462,7 @@ func TestSendAll(t *testing.T) {
 		to = append(to, w.join(t, 10+i).DID())
 	}
 	to = append(to, airtest.DID(airIDOf(99)))
-	results := w.client(t, alice, air.ClientOptions{}).SendAll(t.Context(), to, &air.Draft{Body: offer(1)}, &air.SendOptions{Seal: true})
+	results := w.client(t, alice, air.ClientOptions{}).SendEach(t.Context(), to, &air.Draft{Body: offer(1)}, &air.SendOptions{Seal: true})
 	for i, r := range results {
 		require.Equal(t, to[i], r.To)
 		if i == 20 {
@@ -481,9 +481,9 @@ func TestDeployedPeers(t *testing.T) {
 	c := w.client(t, alice, air.ClientOptions{Profile: air.ProfileDeployed})
 	r, err := c.Send(t.Context(), &air.Draft{To: bob.DID(), Body: &air.Raw{Type: "text", JSON: []byte(`{"type":"text","text":"hi","x":null,"y":[]}`)}}, nil)
 	require.NoError(t, err)
-	require.Contains(t, string(r.Envelope.Wire()), `"in_reply_to":null`)
+	require.Contains(t, string(r.Envelope.Bytes()), `"in_reply_to":null`)
 	strict := w.inbox(t, bob, air.InboxOptions{})
-	require.ErrorIs(t, strict.Receive(t.Context(), r.Envelope.Wire(), false).Err, air.ErrNullForbidden)
+	require.ErrorIs(t, strict.Receive(t.Context(), r.Envelope.Bytes(), false).Err, air.ErrNullForbidden)
 	in := w.inbox(t, bob, air.InboxOptions{Profile: air.ProfileDeployed})
 	p, err := air.NewPoller(in.Inbox, w.endpoint(bob), &air.PollerOptions{HTTPClient: w.http(), Dialect: air.DialectDeployed})
 	require.NoError(t, err)

@@ -14,8 +14,8 @@ import (
 // says otherwise (AIR-D09).
 const DefaultMaxBytes = 65536
 
-// AnyBody, as a registered body type, stands for all of them.
-const AnyBody = "*"
+// AnyBodyType, as a registered body type, stands for all of them.
+const AnyBodyType = "*"
 
 // An Envelope is a message as it was checked, not as it was written: everything
 // in it is read from the canonical form, which is what the signature covers, so
@@ -28,7 +28,7 @@ type Envelope struct {
 	ID        string
 	From, To  string // DIDs
 	Timestamp string // as written
-	Sent      time.Time
+	Time      time.Time
 	InReplyTo string // "" if absent
 	ThreadID  string
 	Nonce     string
@@ -42,37 +42,37 @@ type Envelope struct {
 	sigPrev, sigNext int32 // where the member before it ends and the one after it begins; -1: none
 }
 
-// DecodeOptions adjusts [Decode]. The zero value is right for receiving.
+// DecodeOptions adjusts [DecodeEnvelope]. The zero value is right for receiving.
 type DecodeOptions struct {
 	// Profile is how strict to be. Empty means ProfileInterop.
 	Profile Profile
 
-	// Bodies are the body types that the application knows besides those of the
-	// specification; [AnyBody] stands for all.
-	Bodies []string
+	// BodyTypes are the body types that the application knows besides those of the
+	// specification; [AnyBodyType] stands for all.
+	BodyTypes []string
 
-	// MaxBytes bounds the envelope. Zero means [DefaultMaxBytes].
-	MaxBytes int
+	// MaxMessage bounds the envelope. Zero means [DefaultMaxBytes].
+	MaxMessage int
 }
 
-// Decode checks a received envelope as far as that is possible without the
+// DecodeEnvelope checks a received envelope as far as that is possible without the
 // sender's key: the first step of 6.2. The error is an [*Error] with the first
 // code that applies, in the order in which the codes are declared. A signature
 // that is absent or null is no error here.
-func Decode(data []byte, opts *DecodeOptions) (*Envelope, error) {
+func DecodeEnvelope(data []byte, opts *DecodeOptions) (*Envelope, error) {
 	var o DecodeOptions
 	if opts != nil {
 		o = *opts
 	}
-	if o.MaxBytes <= 0 {
-		o.MaxBytes = DefaultMaxBytes
+	if o.MaxMessage <= 0 {
+		o.MaxMessage = DefaultMaxBytes
 	}
-	if len(data) > o.MaxBytes {
+	if len(data) > o.MaxMessage {
 		return nil, ErrTooLarge.err("the envelope is too large")
 	}
 	c := getCanon()
 	defer putCanon(c)
-	return c.decode(data, o.Profile.or(ProfileInterop), o.Bodies)
+	return c.decode(data, o.Profile.or(ProfileInterop), o.BodyTypes)
 }
 
 func (c *canon) decode(data []byte, p Profile, bodies []string) (*Envelope, error) {
@@ -109,7 +109,7 @@ func (c *canon) decode(data []byte, p Profile, bodies []string) (*Envelope, erro
 		return nil, ErrUnsupportedBody.err("the body type is not supported here")
 	}
 	switch e.Type {
-	case TypeCounter, TypeAccept, TypeDecline:
+	case BodyTypeCounter, BodyTypeAccept, BodyTypeDecline:
 		if e.InReplyTo == "" {
 			return nil, ErrInvalidEnvelope.err("in_reply_to is missing")
 		}
@@ -121,8 +121,8 @@ func (c *canon) decode(data []byte, p Profile, bodies []string) (*Envelope, erro
 }
 
 func knownBody(bodyType string, registered []string) bool {
-	return isNegotiation(bodyType) || bodyType == TypeEncrypted ||
-		slices.Contains(registered, bodyType) || slices.Contains(registered, AnyBody)
+	return isNegotiation(bodyType) || bodyType == BodyTypeEncrypted ||
+		slices.Contains(registered, bodyType) || slices.Contains(registered, AnyBodyType)
 }
 
 func (e *Envelope) readFields(top fields, c *canon, p Profile) error {
@@ -153,7 +153,7 @@ func (e *Envelope) readFields(top fields, c *canon, p Profile) error {
 			if e.Timestamp, ok = textOf(top.value(m)); !ok {
 				return bad(name)
 			}
-			if e.Sent, ok = parseTime(e.Timestamp, p); !ok {
+			if e.Time, ok = parseTime(e.Timestamp, p); !ok {
 				return bad(name)
 			}
 		case "in_reply_to":
@@ -219,16 +219,16 @@ func (e *Envelope) BodyJSON() []byte { return []byte(e.text[e.bodyAt:e.bodyEnd])
 // Body returns the body as a typed value. In [ProfileDeployed] a body is not
 // checked on receipt; one that has not the form of its type is returned as a [Raw].
 func (e *Envelope) Body() Body {
-	b, err := ParseBody(e.BodyJSON(), ProfileDeployed)
+	b, err := DecodeBody(e.BodyJSON(), ProfileDeployed)
 	if err != nil {
 		return &Raw{Type: e.Type, JSON: e.BodyJSON()}
 	}
 	return b
 }
 
-// AppendWire appends the canonical JSON of the whole envelope with its signature,
+// AppendTo appends the canonical JSON of the whole envelope with its signature,
 // which is what this package sends.
-func (e *Envelope) AppendWire(dst []byte) []byte {
+func (e *Envelope) AppendTo(dst []byte) []byte {
 	if e.sigEnd == 0 || e.Signature == "" {
 		return append(dst, e.text...)
 	}
@@ -237,13 +237,13 @@ func (e *Envelope) AppendWire(dst []byte) []byte {
 	return append(dst, e.text[e.sigEnd:]...)
 }
 
-// Wire is AppendWire to nothing.
-func (e *Envelope) Wire() []byte { return e.AppendWire(nil) }
+// Bytes is AppendWire to nothing.
+func (e *Envelope) Bytes() []byte { return e.AppendTo(nil) }
 
-// ParseBody reads a body and checks it by its type. Strings and names must be as
+// DecodeBody reads a body and checks it by its type. Strings and names must be as
 // [Canonicalize] demands. A type that is not one of the specification's gives a
 // [Raw], whose content nobody has checked.
-func ParseBody(body []byte, p Profile) (Body, error) {
+func DecodeBody(body []byte, p Profile) (Body, error) {
 	c := getCanon()
 	defer putCanon(c)
 	return c.parseBody(body, p, true)
@@ -330,7 +330,7 @@ func (f fields) typed(bodyType string, p Profile, build bool) (Body, error) {
 		return nil, ErrInvalidEnvelope.err("body: " + name + " is missing or malformed")
 	}
 	switch bodyType {
-	case TypeOffer, TypeCounter:
+	case BodyTypeOffer, BodyTypeCounter:
 		description, ok := f.str("description")
 		if !ok || utf8.RuneCountInString(description) > 2048 {
 			return bad("description")
@@ -348,12 +348,12 @@ func (f fields) typed(bodyType string, p Profile, build bool) (Body, error) {
 		case !ok:
 			return bad("expires_at")
 		case !build:
-		case bodyType == TypeOffer:
+		case bodyType == BodyTypeOffer:
 			return &Offer{Description: description, Price: price, Expires: expires}, nil
 		default:
 			return &Counter{Description: description, Price: price, Expires: expires}, nil
 		}
-	case TypeAccept:
+	case BodyTypeAccept:
 		price, ok := parseMoney(f.get("accepted_price"))
 		if !ok {
 			return bad("accepted_price")
@@ -361,25 +361,25 @@ func (f fields) typed(bodyType string, p Profile, build bool) (Body, error) {
 		if build {
 			return &Accept{Price: price}, nil
 		}
-	case TypeDecline, TypeWithdraw:
+	case BodyTypeDecline, BodyTypeWithdraw:
 		reason, ok := f.str("reason")
 		if !ok && f.get("reason") != "" || utf8.RuneCountInString(reason) > 512 {
 			return bad("reason")
 		}
 		id := ""
-		if bodyType == TypeWithdraw {
+		if bodyType == BodyTypeWithdraw {
 			if id, ok = f.str("withdrawn_id"); !ok || !validID(id, p) {
 				return bad("withdrawn_id")
 			}
 		}
 		switch {
 		case !build:
-		case bodyType == TypeDecline:
+		case bodyType == BodyTypeDecline:
 			return &Decline{Reason: reason}, nil
 		default:
 			return &Withdraw{WithdrawnID: id, Reason: reason}, nil
 		}
-	case TypeEncrypted:
+	case BodyTypeEncrypted:
 		if alg, ok := f.str("alg"); !ok || alg != sealSuite {
 			return bad("alg")
 		}

@@ -103,7 +103,7 @@ func TestDecodeProfiles(t *testing.T) {
 			text := strings.Replace(base, tt.old, tt.new, 1)
 			require.True(t, tt.old == "" || text != base)
 			for p, want := range map[air.Profile]air.Code{air.ProfileSpec: tt.spec, air.ProfileInterop: tt.interop, air.ProfileDeployed: tt.deployed} {
-				e, err := air.Decode([]byte(text), &air.DecodeOptions{Profile: p})
+				e, err := air.DecodeEnvelope([]byte(text), &air.DecodeOptions{Profile: p})
 				if want == "" {
 					require.NoError(t, err, p)
 					require.NotNil(t, e.Body())
@@ -114,9 +114,9 @@ func TestDecodeProfiles(t *testing.T) {
 			}
 		})
 	}
-	_, err := air.Decode([]byte(base), &air.DecodeOptions{MaxBytes: len(base) - 1})
+	_, err := air.DecodeEnvelope([]byte(base), &air.DecodeOptions{MaxMessage: len(base) - 1})
 	require.ErrorIs(t, err, air.ErrTooLarge)
-	_, err = air.Decode([]byte(base), &air.DecodeOptions{MaxBytes: len(base)})
+	_, err = air.DecodeEnvelope([]byte(base), &air.DecodeOptions{MaxMessage: len(base)})
 	require.NoError(t, err)
 }
 
@@ -154,21 +154,21 @@ func TestBodiesRoundTrip(t *testing.T) {
 		body := rapid.SampledFrom(bodies).Draw(t, "body")
 		d := &air.Draft{
 			ID: air.NewID(), From: "did:wba:x.example:AIR-AAAA-AAAA-AAAA", To: "did:wba:x.example:a:b:AIR-BBBB-BBBB-BBBB",
-			Sent: at, ThreadID: air.NewID(), Nonce: air.NewNonce(), Body: body,
+			Time: at, ThreadID: air.NewID(), Nonce: air.NewNonce(), Body: body,
 		}
-		if body.BodyType() != air.TypeOffer {
+		if body.BodyType() != air.BodyTypeOffer {
 			d.InReplyTo = air.NewID()
 		}
-		e, err := air.Compose(d, priv, &air.ComposeOptions{Bodies: []string{"note"}})
+		e, err := air.NewEnvelope(d, priv, &air.EnvelopeOptions{BodyTypes: []string{"note"}})
 		if err != nil {
 			t.Fatal(err)
 		}
-		back, err := air.Decode(e.Wire(), &air.DecodeOptions{Profile: air.ProfileSpec, Bodies: []string{"note"}})
+		back, err := air.DecodeEnvelope(e.Bytes(), &air.DecodeOptions{Profile: air.ProfileSpec, BodyTypes: []string{"note"}})
 		if err != nil {
 			t.Fatal(err)
 		}
 		require.Equal(t, body, back.Body())
-		require.Equal(t, at, back.Sent)
+		require.Equal(t, at, back.Time)
 		require.Equal(t, d.InReplyTo, back.InReplyTo)
 		require.Equal(t, e.Binding(), back.Binding())
 	})
@@ -199,7 +199,7 @@ func TestAmount(t *testing.T) {
 	_, ok = big1.Uint64()
 	require.False(t, ok)
 	require.Equal(t, new(big.Int).Lsh(big.NewInt(1), 64), big1.Big())
-	require.Equal(t, "18446744073709551615 EUR", air.Cents(1<<64-1, "EUR").String())
+	require.Equal(t, "18446744073709551615 EUR", air.MinorUnits(1<<64-1, "EUR").String())
 }
 
 // Addresses of inboxes that must not be used, and what is made of good ones
@@ -259,31 +259,31 @@ func TestServiceTypes(t *testing.T) {
 // What goes over the wire of an error, and what does not (AIR-118..120, AIR-123,
 // AIR-124).
 func TestErrors(t *testing.T) {
-	e := &air.Error{Code: air.ErrBadGateway, Detail: "d", AIRID: "a", ThreadID: "t", Cause: errDisk}
-	require.Equal(t, 502, e.Status())
-	require.JSONEq(t, `{"error":"Bad Gateway","detail":"d","air_id":"a","thread_id":"t"}`, string(e.Body()))
+	e := &air.Error{Code: air.ErrBadGateway, Message: "d", AIRID: "a", ThreadID: "t", Cause: errDisk}
+	require.Equal(t, 502, e.HTTPStatus())
+	require.JSONEq(t, `{"error":"Bad Gateway","detail":"d","air_id":"a","thread_id":"t"}`, string(e.HTTPBody()))
 	require.ErrorIs(t, e, errDisk)
 	require.Contains(t, e.Error(), "disk on fire")
 	require.Equal(t, "air: stale_key", air.ErrStaleKey.Error())
-	local := &air.Error{Code: air.ErrDeliveryFailed, Detail: "internal"}
-	require.Equal(t, 500, local.Status())
-	require.JSONEq(t, `{"error":"Relay Error"}`, string(local.Body()))
-	require.Equal(t, "draft-1-candidate", air.Conformance()) // AIR-001, AIR-D66
+	local := &air.Error{Code: air.ErrDeliveryFailed, Message: "internal"}
+	require.Equal(t, 500, local.HTTPStatus())
+	require.JSONEq(t, `{"error":"Relay Error"}`, string(local.HTTPBody()))
+	require.Equal(t, "draft-1-candidate", air.ConformanceLabel()) // AIR-001, AIR-D66
 }
 
 func FuzzDecode(f *testing.F) {
 	vectorInputs(f, func(data []byte) { f.Add(data) })
 	f.Fuzz(func(t *testing.T, data []byte) {
 		for _, p := range []air.Profile{air.ProfileSpec, air.ProfileInterop, air.ProfileDeployed} {
-			opts := &air.DecodeOptions{Profile: p, Bodies: []string{air.AnyBody}}
-			e, err := air.Decode(data, opts)
+			opts := &air.DecodeOptions{Profile: p, BodyTypes: []string{air.AnyBodyType}}
+			e, err := air.DecodeEnvelope(data, opts)
 			if err != nil {
 				var ae *air.Error
 				require.ErrorAs(t, err, &ae)
 				continue
 			}
 			require.NotNil(t, e.Body())
-			again, err := air.Decode(e.Wire(), opts)
+			again, err := air.DecodeEnvelope(e.Bytes(), opts)
 			require.NoError(t, err)
 			require.Equal(t, e, again)
 		}
@@ -293,12 +293,12 @@ func FuzzDecode(f *testing.F) {
 func FuzzDocument(f *testing.F) {
 	vectorInputs(f, func(data []byte) { f.Add(data) })
 	f.Fuzz(func(t *testing.T, data []byte) {
-		d, err := air.ParseDocument(data)
+		d, err := air.DecodeDocument(data)
 		if err != nil {
 			require.ErrorIs(t, err, air.ErrBadDocument)
 			return
 		}
-		again, err := air.ParseDocument(d.JSON())
+		again, err := air.DecodeDocument(d.JSON())
 		require.NoError(t, err)
 		require.Equal(t, d.JSON(), again.JSON())
 		if e, err := d.Inbox(d.ID, nil); err == nil {

@@ -14,7 +14,7 @@ import (
 type Draft struct {
 	ID        string
 	From, To  string // DIDs
-	Sent      time.Time
+	Time      time.Time
 	Timestamp string // Sent in a spelling of the caller's own; empty for the usual one
 	InReplyTo string // "" for none
 	ThreadID  string
@@ -22,29 +22,29 @@ type Draft struct {
 	Body      Body
 }
 
-// ComposeOptions adjusts [Compose].
-type ComposeOptions struct {
+// EnvelopeOptions adjusts [NewEnvelope].
+type EnvelopeOptions struct {
 	// Profile decides about the rules and the form of the signature. Empty means
 	// ProfileSpec.
 	Profile Profile
 
-	// Bodies are the body types besides those of the specification.
-	Bodies []string
+	// BodyTypes are the body types besides those of the specification.
+	BodyTypes []string
 
-	// MaxBytes bounds the envelope. Zero means [DefaultMaxBytes].
-	MaxBytes int
+	// MaxMessage bounds the envelope. Zero means [DefaultMaxBytes].
+	MaxMessage int
 }
 
-// Compose makes a signed envelope out of a complete draft: checked by the
+// NewEnvelope makes a signed envelope out of a complete draft: checked by the
 // profile, signed in its form, in canonical form. In [ProfileSpec] an empty
 // InReplyTo is left out, in [ProfileDeployed] it is sent as null, which is
 // what the peers expect (AIR-D20).
-func Compose(d *Draft, signer crypto.Signer, opts *ComposeOptions) (*Envelope, error) {
+func NewEnvelope(d *Draft, signer crypto.Signer, opts *EnvelopeOptions) (*Envelope, error) {
 	timestamp := d.Timestamp
 	if timestamp == "" {
-		timestamp = FormatTime(d.Sent)
+		timestamp = FormatTime(d.Time)
 	}
-	var o ComposeOptions
+	var o EnvelopeOptions
 	if opts != nil {
 		o = *opts
 	}
@@ -83,16 +83,16 @@ func Compose(d *Draft, signer crypto.Signer, opts *ComposeOptions) (*Envelope, e
 	field("to", d.To)
 	text = append(text, '}')
 
-	e, err := Decode(text, &DecodeOptions{Profile: p, Bodies: o.Bodies, MaxBytes: o.MaxBytes})
+	e, err := DecodeEnvelope(text, &DecodeOptions{Profile: p, BodyTypes: o.BodyTypes, MaxMessage: o.MaxMessage})
 	if err != nil {
 		return nil, err
 	}
-	if p == ProfileSpec && e.Type == TypeOffer && e.InReplyTo != "" {
+	if p == ProfileSpec && e.Type == BodyTypeOffer && e.InReplyTo != "" {
 		return nil, ErrInvalidEnvelope.err("in_reply_to on the first message of a thread (AIR-038)")
 	}
 	wire, err := AppendSigned(nil, text, signer, p.signedForm())
 	if err != nil {
 		return nil, err
 	}
-	return Decode(wire, &DecodeOptions{Profile: p, Bodies: o.Bodies, MaxBytes: o.MaxBytes})
+	return DecodeEnvelope(wire, &DecodeOptions{Profile: p, BodyTypes: o.BodyTypes, MaxMessage: o.MaxMessage})
 }

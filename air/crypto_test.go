@@ -52,17 +52,17 @@ func TestSignedVerifies(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%q: %v", text, err)
 		}
-		if got, err := air.Verify(wire, pub, air.AcceptBoth); err != nil || got != form {
+		if got, err := air.Verify(wire, pub, air.FormSetAny); err != nil || got != form {
 			t.Fatalf("%q: %v, %v", wire, got, err)
 		}
-		other := air.AcceptSpec
+		other := air.FormSetSpec
 		if form == air.FormSpec {
-			other = air.AcceptDeployed
+			other = air.FormSetDeployed
 		}
 		if _, err := air.Verify(wire, pub, other); !errors.Is(err, air.ErrBadSignature) {
 			t.Fatalf("%q verifies in the other form: %v", wire, err)
 		}
-		if _, err := air.Verify(wire, stranger, air.AcceptBoth); !errors.Is(err, air.ErrBadSignature) {
+		if _, err := air.Verify(wire, stranger, air.FormSetAny); !errors.Is(err, air.ErrBadSignature) {
 			t.Fatalf("%q verifies under another key: %v", wire, err)
 		}
 		if _, err := air.Sign(wire, priv, form); !errors.Is(err, air.ErrAlreadySigned) {
@@ -95,10 +95,10 @@ func TestEveryByteCounts(t *testing.T) {
 			for _, flip := range []byte{1, 0x20} {
 				bad := bytes.Clone(wire)
 				bad[i] ^= flip
-				_, err := air.Verify(bad, pub, air.AcceptBoth)
+				_, err := air.Verify(bad, pub, air.FormSetAny)
 				require.Errorf(t, err, "byte %d: %q", i, bad)
 			}
-			_, err := air.Verify(append(bytes.Clone(wire[:i]), wire[i+1:]...), pub, air.AcceptBoth)
+			_, err := air.Verify(append(bytes.Clone(wire[:i]), wire[i+1:]...), pub, air.FormSetAny)
 			require.Errorf(t, err, "without byte %d", i)
 		}
 	}
@@ -113,14 +113,14 @@ func TestWhatIsVerifiedIsWhatIsRead(t *testing.T) {
 	swapped := bytes.Replace(wire, []byte("é"), []byte("e\u0301"), 1)
 	require.NotEqual(t, wire, swapped)
 	for _, data := range [][]byte{wire, swapped} {
-		e, err := air.Decode(data, nil)
+		e, err := air.DecodeEnvelope(data, nil)
 		require.NoError(t, err)
-		form, err := e.Verify(pub, air.AcceptBoth)
+		form, err := e.Verify(pub, air.FormSetAny)
 		require.NoError(t, err)
 		require.Equal(t, air.FormSpec, form)
 		require.Equal(t, "한국 é", e.Body().(*air.Offer).Description)
 		require.Equal(t, "9007199254740993", e.Body().(*air.Offer).Price.Amount.String())
-		require.Equal(t, string(wire), string(e.Wire()))
+		require.Equal(t, string(wire), string(e.Bytes()))
 	}
 }
 
@@ -129,7 +129,7 @@ func TestSignatureText(t *testing.T) {
 	priv, pub := key(t, 1)
 	wire, err := air.Sign([]byte(unsigned), priv, air.FormSpec)
 	require.NoError(t, err)
-	e, err := air.Decode(wire, nil)
+	e, err := air.DecodeEnvelope(wire, nil)
 	require.NoError(t, err)
 	good := e.Signature
 	raw, err := base58.Decode(good[1:])
@@ -140,20 +140,20 @@ func TestSignatureText(t *testing.T) {
 		"z" + base58.Encode(raw[:63]), "z" + base58.Encode(append([]byte{1}, raw...)), good[:5] + "\\u0000" + good[6:],
 	} {
 		text := bytes.Replace(wire, []byte(good), []byte(bad), 1)
-		_, err := air.Verify(text, pub, air.AcceptBoth)
+		_, err := air.Verify(text, pub, air.FormSetAny)
 		require.ErrorIs(t, err, air.ErrBadSignature, bad)
-		e, err := air.Decode(text, nil)
+		e, err := air.DecodeEnvelope(text, nil)
 		require.NoError(t, err)
-		_, err = e.Verify(pub, air.AcceptBoth)
+		_, err = e.Verify(pub, air.FormSetAny)
 		require.ErrorIs(t, err, air.ErrBadSignature, bad)
 	}
 	for _, bad := range []string{"1", "[]", "{}", "true"} {
 		text := bytes.Replace(wire, []byte(`"`+good+`"`), []byte(bad), 1)
-		_, err := air.Verify(text, pub, air.AcceptBoth)
+		_, err := air.Verify(text, pub, air.FormSetAny)
 		require.ErrorIs(t, err, air.ErrInvalidEnvelope, bad)
 		_, err = air.Sign(text, priv, air.FormSpec)
 		require.ErrorIs(t, err, air.ErrAlreadySigned, bad)
-		_, err = air.Decode(text, nil)
+		_, err = air.DecodeEnvelope(text, nil)
 		require.ErrorIs(t, err, air.ErrInvalidEnvelope, bad)
 	}
 }
@@ -174,7 +174,7 @@ func TestSigners(t *testing.T) {
 	priv, pub := key(t, 1)
 	wire, err := air.Sign([]byte(unsigned), hardware{priv}, air.FormSpec)
 	require.NoError(t, err)
-	_, err = air.Verify(wire, pub, air.AcceptSpec)
+	_, err = air.Verify(wire, pub, air.FormSetSpec)
 	require.NoError(t, err)
 	for _, text := range []string{unsigned, "{}"} {
 		_, err = air.Sign([]byte(text), brokenSigner{}, air.FormDeployed)
@@ -187,12 +187,12 @@ func TestVerifyAll(t *testing.T) {
 	_, stranger := key(t, 2)
 	wire, err := air.Sign([]byte(unsigned), priv, air.FormDeployed)
 	require.NoError(t, err)
-	checks := make([]air.Check, 20)
+	checks := make([]air.Verification, 20)
 	for i := range checks {
-		checks[i] = air.Check{Envelope: wire, Key: pub}
+		checks[i] = air.Verification{Envelope: wire, Key: pub}
 	}
 	checks[7].Key, checks[8].Envelope = stranger, []byte("{")
-	air.VerifyAll(t.Context(), checks, air.AcceptBoth)
+	air.VerifyAll(t.Context(), checks, air.FormSetAny)
 	for i, c := range checks {
 		switch i {
 		case 7:
@@ -206,7 +206,7 @@ func TestVerifyAll(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	air.VerifyAll(ctx, checks, air.AcceptBoth)
+	air.VerifyAll(ctx, checks, air.FormSetAny)
 	require.ErrorIs(t, checks[0].Err, context.Canceled)
 }
 
@@ -215,12 +215,12 @@ func TestVerifyAll(t *testing.T) {
 func TestKeysAgreeWithBase58Library(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		raw := rapid.SliceOfN(rapid.Byte(), 32, 32).Draw(t, "key")
-		text := air.EncodeKey(air.X25519Key, raw)
+		text := air.EncodeKey(air.KeyX25519, raw)
 		if want := "z" + base58.Encode(append([]byte{0xec, 1}, raw...)); text != want {
 			t.Fatalf("got %s, want %s", text, want)
 		}
 		raw[31] &= 0x3f // surely reduced
-		back, err := air.DecodeKey(air.X25519Key, air.EncodeKey(air.X25519Key, raw))
+		back, err := air.DecodeKey(air.KeyX25519, air.EncodeKey(air.KeyX25519, raw))
 		if err != nil || !bytes.Equal(back, raw) {
 			t.Fatalf("%v, %v", back, err)
 		}
@@ -230,12 +230,12 @@ func TestKeysAgreeWithBase58Library(t *testing.T) {
 func TestBadKeys(t *testing.T) {
 	_, pub := key(t, 1)
 	good := pub.String()
-	require.Equal(t, "", air.EncodeKey(air.Ed25519Key, make([]byte, 31)))
+	require.Equal(t, "", air.EncodeKey(air.KeyEd25519, make([]byte, 31)))
 	for _, text := range []string{
 		"", "z", good[1:], "m" + good[1:], good + "1", good[:len(good)-1], "z1" + good[1:], good + "0",
-		air.EncodeKey(air.X25519Key, pub.X25519()), "z" + base58.Encode([]byte{0xed, 1}), strings.Repeat("z", 200),
+		air.EncodeKey(air.KeyX25519, pub.X25519()), "z" + base58.Encode([]byte{0xed, 1}), strings.Repeat("z", 200),
 	} {
-		_, err := air.DecodeKey(air.Ed25519Key, text)
+		_, err := air.DecodeKey(air.KeyEd25519, text)
 		require.ErrorIs(t, err, air.ErrBadKey, text)
 		_, err = air.ParsePublicKey(text)
 		require.ErrorIs(t, err, air.ErrBadKey, text)
@@ -256,16 +256,16 @@ func TestBadKeys(t *testing.T) {
 		_, err := air.NewPublicKey(raw)
 		require.ErrorIs(t, err, air.ErrBadKey, name)
 		if len(raw) == 32 {
-			_, err = air.DecodeKey(air.Ed25519Key, air.EncodeKey(air.Ed25519Key, raw))
+			_, err = air.DecodeKey(air.KeyEd25519, air.EncodeKey(air.KeyEd25519, raw))
 			require.ErrorIs(t, err, air.ErrBadKey, name)
 		}
 	}
 	for _, u := range [][]byte{p, append([]byte{0xff}, p[1:]...), append(make([]byte, 31), 0x80)} {
-		_, err := air.DecodeKey(air.X25519Key, air.EncodeKey(air.X25519Key, u))
+		_, err := air.DecodeKey(air.KeyX25519, air.EncodeKey(air.KeyX25519, u))
 		require.ErrorIs(t, err, air.ErrBadKey)
 	}
 	p[0]-- // the largest that is reduced
-	_, err := air.DecodeKey(air.X25519Key, air.EncodeKey(air.X25519Key, p))
+	_, err := air.DecodeKey(air.KeyX25519, air.EncodeKey(air.KeyX25519, p))
 	require.NoError(t, err)
 }
 
@@ -362,7 +362,7 @@ func TestIdentityFile(t *testing.T) {
 	rand.Read(seed)
 	rotated, err := id.Rotate(seed)
 	require.NoError(t, err)
-	require.False(t, rotated.Public().Equal(id.Public()))
+	require.False(t, rotated.PublicKey().Equal(id.PublicKey()))
 	require.NoError(t, air.SaveIdentity(path, id))
 	require.NoError(t, air.SaveIdentity(path, rotated)) // over the old one
 	info, err := os.Stat(path)
@@ -375,7 +375,7 @@ func TestIdentityFile(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, did, back.DID())
 	require.Equal(t, "AIR-A1B2-C3D4-E5F6", back.AIRID())
-	require.True(t, back.Public().Equal(rotated.Public()))
+	require.True(t, back.PublicKey().Equal(rotated.PublicKey()))
 
 	require.NoError(t, os.Chmod(path, 0o644))
 	_, err = air.LoadIdentity(path)
@@ -391,7 +391,7 @@ func TestIdentityFile(t *testing.T) {
 	require.ErrorIs(t, err, os.ErrNotExist)
 
 	priv, _ := key(t, 1)
-	opaque, err := air.NewSignerIdentity(did, hardware{priv})
+	opaque, err := air.NewIdentityFromSigner(did, hardware{priv})
 	require.NoError(t, err)
 	require.Error(t, air.SaveIdentity(path, opaque))
 	_, err = opaque.Rotate(seed)
@@ -407,7 +407,7 @@ func TestIdentityFile(t *testing.T) {
 func FuzzMultibase(f *testing.F) {
 	vectorInputs(f, func(data []byte) { f.Add(string(data)) })
 	f.Fuzz(func(t *testing.T, text string) {
-		for _, kind := range []air.KeyKind{air.Ed25519Key, air.X25519Key} {
+		for _, kind := range []air.KeyKind{air.KeyEd25519, air.KeyX25519} {
 			if raw, err := air.DecodeKey(kind, text); err == nil {
 				require.Equal(t, text, air.EncodeKey(kind, raw)) // one spelling only
 			} else {

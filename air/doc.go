@@ -18,7 +18,7 @@
 //		To: "did:wba:agentidentityregistry.org:agents:AIR-A1B2-C3D4-E5F6",
 //		Body: &air.Offer{
 //			Description: "Translate a page",
-//			Price:       air.Cents(500, "USD"),
+//			Price:       air.MinorUnits(500, "USD"),
 //			Expires:     time.Now().Add(time.Hour),
 //		},
 //	}, &air.SendOptions{Seal: true})
@@ -72,7 +72,7 @@
 //
 // # Conformance
 //
-// The label is draft-1-candidate, which [Conformance] returns: section 13 of the
+// The label is draft-1-candidate, which [ConformanceLabel] returns: section 13 of the
 // specification reserves the name of a version to implementations that its own
 // CI runs, and draft-1 may change before version 1. This package passes all 20
 // published signing vectors and both published sealed-box vectors, and validates

@@ -12,27 +12,27 @@ import (
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
 
-// DefaultRegistry is where documents come from and what relative endpoints are
+// DefaultRegistryURL is where documents come from and what relative endpoints are
 // resolved against (3.3, 3.4).
-const DefaultRegistry = "https://agentidentityregistry.org"
+const DefaultRegistryURL = "https://agentidentityregistry.org"
 
 // Types of services in a DID document.
 const (
-	InboxService      = "A2AInbox"      // names an agent's inbox
-	TrustScoreService = "AIRTrustScore" // tells how far the registry trusts the agent
+	ServiceInbox      = "A2AInbox"      // names an agent's inbox
+	ServiceTrustScore = "AIRTrustScore" // tells how far the registry trusts the agent
 )
 
 // maxDocument bounds a DID document (AIR-D09).
 const maxDocument = 256 << 10
 
 // DocumentURL returns where the document of an agent lives. An empty base means
-// [DefaultRegistry].
+// [DefaultRegistryURL].
 func DocumentURL(base, airID string) (string, error) {
-	if err := CheckAIRID(airID); err != nil {
+	if err := ValidateAIRID(airID); err != nil {
 		return "", err
 	}
 	if base == "" {
-		base = DefaultRegistry
+		base = DefaultRegistryURL
 	}
 	u, err := url.Parse(base)
 	if err != nil || u.Host == "" || u.Scheme != "https" && u.Scheme != "http" {
@@ -49,10 +49,10 @@ type Document struct {
 	inbox strictjson.Value // the first service of type A2AInbox; nil if there is none
 }
 
-// ParseDocument reads a document. One that is not strict JSON, not an object, or
+// DecodeDocument reads a document. One that is not strict JSON, not an object, or
 // larger than 256 KiB is [ErrBadDocument]; what it says is looked at by the
 // methods.
-func ParseDocument(data []byte) (*Document, error) {
+func DecodeDocument(data []byte) (*Document, error) {
 	if len(data) > maxDocument {
 		return nil, ErrBadDocument.err("the document is too large")
 	}
@@ -66,7 +66,7 @@ func ParseDocument(data []byte) (*Document, error) {
 	d := &Document{text: out}
 	d.ID, _ = d.text.Get("id").Text()
 	for s := d.text.Get("service").Elements(); s.Next(); {
-		if t, ok := s.Value.Get("type").Text(); ok && t == InboxService {
+		if t, ok := s.Value.Get("type").Text(); ok && t == ServiceInbox {
 			d.inbox = s.Value
 			break // the first, also when it turns out unusable (AIR-017)
 		}
@@ -153,7 +153,7 @@ func (d *Document) Inbox(did string, opts *EndpointOptions) (Endpoint, error) {
 }
 
 // ParseEndpoint checks an address of an inbox. A relative one belongs to
-// [DefaultRegistry]. The error is [ErrBadEndpoint].
+// [DefaultRegistryURL]. The error is [ErrBadEndpoint].
 func ParseEndpoint(text string, opts *EndpointOptions) (Endpoint, error) {
 	var o EndpointOptions
 	if opts != nil {
@@ -164,7 +164,7 @@ func ParseEndpoint(text string, opts *EndpointOptions) (Endpoint, error) {
 	if err != nil || text == "" || strings.TrimSpace(text) != text {
 		return bad("not a URL")
 	}
-	base, err := url.Parse(DefaultRegistry + "/")
+	base, err := url.Parse(DefaultRegistryURL + "/")
 	if err != nil {
 		return bad("not a URL")
 	}

@@ -70,10 +70,10 @@ const (
 // Error makes a Code an error.
 func (c Code) Error() string { return "air: " + string(c) }
 
-func (c Code) err(detail string) *Error { return &Error{Code: c, Detail: detail} }
+func (c Code) err(detail string) *Error { return &Error{Code: c, Message: detail} }
 
 func (c Code) because(detail string, cause error) *Error {
-	return &Error{Code: c, Detail: detail, Cause: cause}
+	return &Error{Code: c, Message: detail, Cause: cause}
 }
 
 // An Error is a failure in the terms of the protocol: what an inbox or a relay
@@ -81,22 +81,22 @@ func (c Code) because(detail string, cause error) *Error {
 // tested with [errors.Is] and a [Code].
 type Error struct {
 	Code     Code
-	Detail   string // for people; the peer reads it, so it holds no internals
+	Message  string // for people; the peer reads it, so it holds no internals
 	AIRID    string // beside a stale key
 	ThreadID string // beside an exhausted replay window
 	Cause    error  // for the log on this side; never sent
 
-	Answered   int           // the HTTP status a peer answered with; zero if there was none
-	Attempts   int           // how often a delivery was tried
-	RetryAfter time.Duration // the delay a peer or a limiter asked for
-	Envelope   []byte        // the signed envelope of a failed delivery, to be sent later
+	RemoteStatus int           // the HTTP status a peer answered with; zero if there was none
+	Attempts     int           // how often a delivery was tried
+	RetryAfter   time.Duration // the delay a peer or a limiter asked for
+	Envelope     []byte        // the signed envelope of a failed delivery, to be sent later
 }
 
 // Error names the code and the detail.
 func (e *Error) Error() string {
 	text := "air: " + string(e.Code)
-	if e.Detail != "" {
-		text += ": " + e.Detail
+	if e.Message != "" {
+		text += ": " + e.Message
 	}
 	if e.Cause != nil {
 		text += ": " + e.Cause.Error()
@@ -110,8 +110,8 @@ func (e *Error) Is(target error) bool { return target == e.Code }
 // Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Cause }
 
-// Status returns the HTTP status that says this error on the wire.
-func (e *Error) Status() int { s, _ := e.Code.wire(); return s }
+// HTTPStatus returns the HTTP status that says this error on the wire.
+func (e *Error) HTTPStatus() int { s, _ := e.Code.wire(); return s }
 
 // wire returns how a code is told to a peer (9.1, 9.2, section f). What only
 // concerns this side is an internal failure to everybody else.
@@ -153,9 +153,9 @@ func (c Code) wire() (status int, text string) {
 	return http.StatusInternalServerError, "Relay Error"
 }
 
-// Body returns the error body of 9.3. Stale keys and exhausted windows have
+// HTTPBody returns the error body of 9.3. Stale keys and exhausted windows have
 // exactly the two members that 9.2 gives them; internal failures tell nothing.
-func (e *Error) Body() []byte {
+func (e *Error) HTTPBody() []byte {
 	status, text := e.Code.wire()
 	b := strictjson.AppendString([]byte(`{"error":`), text)
 	add := func(name, value string) {
@@ -174,7 +174,7 @@ func (e *Error) Body() []byte {
 		add("thread_id", e.ThreadID)
 	default:
 		if status != http.StatusInternalServerError || e.Code == ErrRelay {
-			add("detail", e.Detail)
+			add("detail", e.Message)
 		}
 		add("air_id", e.AIRID)
 		add("thread_id", e.ThreadID)

@@ -22,11 +22,11 @@ func Example() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	alice, err := net.Join("AIR-A11C-E000-0001")
+	alice, err := net.RegisterAgent("AIR-A11C-E000-0001")
 	if err != nil {
 		log.Fatal(err)
 	}
-	bob, err := net.Join("AIR-B0B0-0000-0002")
+	bob, err := net.RegisterAgent("AIR-B0B0-0000-0002")
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -46,7 +46,7 @@ func Example() {
 
 	_, err = client.Send(ctx, &air.Draft{To: bob.DID(), Body: &air.Offer{
 		Description: "Translate a page",
-		Price:       air.Cents(500, "USD"),
+		Price:       air.MinorUnits(500, "USD"),
 		Expires:     time.Now().Add(time.Hour),
 	}}, &air.SendOptions{Seal: true})
 	if err != nil {
@@ -78,7 +78,7 @@ func ExampleSign() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	form, err := air.Verify(signed, pub, air.AcceptBoth)
+	form, err := air.Verify(signed, pub, air.FormSetAny)
 	fmt.Println(form, err)
 	// Output: spec <nil>
 }

@@ -17,9 +17,9 @@ import (
 	"github.com/fivewire/fivewire/air/internal/web"
 )
 
-// Conformance returns the label that an implementation of this draft may carry
+// ConformanceLabel returns the label that an implementation of this draft may carry
 // until the conformance tests of the specification run it (13.3).
-func Conformance() string { return "draft-1-candidate" }
+func ConformanceLabel() string { return "draft-1-candidate" }
 
 const (
 	secretHeader = web.SecretHeader
@@ -28,9 +28,9 @@ const (
 	maxPull      = 32 << 20 // AIR-D09
 )
 
-// DefaultBodyTimeout is how long the body of a request may take to arrive where the
+// defaultBodyTimeout is how long the body of a request may take to arrive where the
 // options name no time.
-const DefaultBodyTimeout = time.Minute
+const defaultBodyTimeout = time.Minute
 
 // boundBody gives the body of a request its time to arrive, be it read by the
 // handler or thrown away by net/http after a refusal. The ReadTimeout of a server
@@ -98,5 +98,5 @@ func writeError(w http.ResponseWriter, err error) {
 	if e.Code == ErrRateLimited && e.RetryAfter > 0 {
 		w.Header().Set("Retry-After", strconv.FormatInt(int64((e.RetryAfter+time.Second-1)/time.Second), 10))
 	}
-	writeJSON(w, e.Status(), e.Body())
+	writeJSON(w, e.HTTPStatus(), e.HTTPBody())
 }

@@ -36,7 +36,7 @@ func NewIdentity(did string, seed []byte, retired ...[]byte) (*Identity, error) 
 	if len(seed) != ed25519.SeedSize {
 		return nil, ErrBadKey.err("a seed has 32 bytes")
 	}
-	id, err := NewSignerIdentity(did, ed25519.NewKeyFromSeed(seed))
+	id, err := NewIdentityFromSigner(did, ed25519.NewKeyFromSeed(seed))
 	if err != nil {
 		return nil, err
 	}
@@ -55,9 +55,9 @@ func NewIdentity(did string, seed []byte, retired ...[]byte) (*Identity, error) 
 	return id, nil
 }
 
-// NewSignerIdentity makes an identity whose key stays where it is, in hardware
+// NewIdentityFromSigner makes an identity whose key stays where it is, in hardware
 // for example. It cannot open sealed bodies, because that takes the seed.
-func NewSignerIdentity(did string, signer crypto.Signer) (*Identity, error) {
+func NewIdentityFromSigner(did string, signer crypto.Signer) (*Identity, error) {
 	if _, err := ParseDID(did, ProfileDeployed); err != nil {
 		return nil, err
 	}
@@ -85,8 +85,8 @@ func (id *Identity) DID() string { return id.did }
 // AIRID returns the AIR ID, "" if the DID has none.
 func (id *Identity) AIRID() string { return id.airID }
 
-// Public returns the public key.
-func (id *Identity) Public() *PublicKey { return id.public }
+// PublicKey returns the public key.
+func (id *Identity) PublicKey() *PublicKey { return id.public }
 
 // Signer returns the private key as a signer.
 func (id *Identity) Signer() crypto.Signer { return id.signer }

@@ -49,9 +49,9 @@ func (p Profile) check() error {
 	return checkWord("profile", p, ProfileSpec, ProfileInterop, ProfileDeployed)
 }
 
-// CheckAIRID returns [ErrBadAIRID] for anything but AIR-XXXX-XXXX-XXXX with
+// ValidateAIRID returns [ErrBadAIRID] for anything but AIR-XXXX-XXXX-XXXX with
 // groups of digits and upper-case letters (AIR-D30).
-func CheckAIRID(id string) error {
+func ValidateAIRID(id string) error {
 	if !isAIRID(id) {
 		return ErrBadAIRID.err("want AIR-XXXX-XXXX-XXXX")
 	}

@@ -43,13 +43,13 @@ type Delivery struct {
 	// Expired tells that the expires_at of an Offer or a Counter has passed.
 	Expired bool
 
-	// Pulled tells that the envelope came from a relay rather than directly.
-	Pulled bool
+	// FromRelay tells that the envelope came from a relay rather than directly.
+	FromRelay bool
 
-	// Again tells that a process died while it was handling this envelope: whether
+	// Redelivered tells that a process died while it was handling this envelope: whether
 	// the application saw it is not known. Handlers that must act exactly
 	// once make what they do depend on Envelope.ID.
-	Again bool
+	Redelivered bool
 }
 
 // A Handler is the application behind an [Inbox]. It may be called from several
@@ -57,38 +57,38 @@ type Delivery struct {
 // other is a failure: the envelope counts as not received and will be delivered
 // again if its sender or the relay tries again.
 type Handler interface {
-	Deliver(ctx context.Context, d *Delivery) error
+	ServeAIR(ctx context.Context, d *Delivery) error
 }
 
 // HandlerFunc makes a function a [Handler].
 type HandlerFunc func(ctx context.Context, d *Delivery) error
 
-// Deliver calls f.
-func (f HandlerFunc) Deliver(ctx context.Context, d *Delivery) error { return f(ctx, d) }
+// ServeAIR calls f.
+func (f HandlerFunc) ServeAIR(ctx context.Context, d *Delivery) error { return f(ctx, d) }
 
 // Middleware wraps a [Handler], for block lists for example.
 type Middleware func(Handler) Handler
 
-// Block returns a middleware that takes envelopes of certain senders off without
+// BlockSenders returns a middleware that takes envelopes of certain senders off without
 // telling them: blocked is asked for each DID, after the signature has verified.
-func Block(blocked func(did string) bool) Middleware {
+func BlockSenders(blocked func(did string) bool) Middleware {
 	return func(next Handler) Handler {
 		return HandlerFunc(func(ctx context.Context, d *Delivery) error {
 			if blocked(d.Envelope.From) {
 				return nil
 			}
-			return next.Deliver(ctx, d)
+			return next.ServeAIR(ctx, d)
 		})
 	}
 }
 
 // A Rejection is an envelope that was not delivered, for [InboxOptions.OnRejected].
 type Rejection struct {
-	Data     []byte    // nil if it was too large to be read
-	Envelope *Envelope // nil if it could not be decoded
-	Err      *Error
-	Pulled   bool
-	Final    bool // it will not be tried again
+	Data      []byte    // nil if it was too large to be read
+	Envelope  *Envelope // nil if it could not be decoded
+	Err       *Error
+	FromRelay bool
+	Final     bool // it will not be tried again
 }
 
 // InboxOptions adjusts an [Inbox]. The zero value is right for production.
@@ -99,12 +99,12 @@ type InboxOptions struct {
 	// Profile is how envelopes are checked. Empty means ProfileInterop.
 	Profile Profile
 
-	// Accept narrows the forms of signatures. Empty means those of the profile.
-	Accept AcceptForms
+	// SignatureForms narrows the forms of signatures. Empty means those of the profile.
+	SignatureForms FormSet
 
-	// Bodies are the body types that the handler knows besides those of the
-	// specification; [AnyBody] stands for all. They hold for sealed bodies too.
-	Bodies []string
+	// BodyTypes are the body types that the handler knows besides those of the
+	// specification; [AnyBodyType] stands for all. They hold for sealed bodies too.
+	BodyTypes []string
 
 	// Store keeps nonces, ids and threads, so that a restart forgets nothing and
 	// several processes share one inbox. Nil means the memory of this process.
@@ -112,7 +112,7 @@ type InboxOptions struct {
 
 	// Threads keeps the negotiations; share it with the [Client] of the same
 	// agent. Nil means one in Store.
-	Threads *Threads
+	Threads *ThreadStore
 
 	// ReplayCapacity bounds the nonces remembered per sender and thread, as each
 	// process counts them. Zero means DefaultThreadCapacity.
@@ -166,7 +166,7 @@ type Inbox struct {
 	handler  Handler
 	opts     InboxOptions
 	resolver *Resolver
-	threads  *Threads
+	threads  *ThreadStore
 	claims   claims
 	log      *slog.Logger
 }
@@ -181,12 +181,12 @@ func NewInbox(id *Identity, h Handler, opts *InboxOptions) (*Inbox, error) {
 	if id == nil || h == nil {
 		return nil, errors.New("air: an inbox needs an identity and a handler")
 	}
-	if err := errors.Join(o.Profile.check(), checkWord("choice of forms", o.Accept, AcceptBoth, AcceptSpec, AcceptDeployed)); err != nil {
+	if err := errors.Join(o.Profile.check(), checkWord("choice of forms", o.SignatureForms, FormSetAny, FormSetSpec, FormSetDeployed)); err != nil {
 		return nil, err
 	}
 	o.Profile = o.Profile.or(ProfileInterop)
-	if o.Accept == "" {
-		o.Accept = o.Profile.accepts()
+	if o.SignatureForms == "" {
+		o.SignatureForms = o.Profile.accepts()
 	}
 	if o.MaxBytes <= 0 {
 		o.MaxBytes = DefaultMaxBytes
@@ -195,7 +195,7 @@ func NewInbox(id *Identity, h Handler, opts *InboxOptions) (*Inbox, error) {
 		o.HandlerTimeout = time.Minute
 	}
 	if o.BodyTimeout <= 0 {
-		o.BodyTimeout = DefaultBodyTimeout
+		o.BodyTimeout = defaultBodyTimeout
 	}
 	in.resolver = o.Resolver
 	if in.resolver == nil {
@@ -206,7 +206,7 @@ func NewInbox(id *Identity, h Handler, opts *InboxOptions) (*Inbox, error) {
 	}
 	in.threads = o.Threads
 	if in.threads == nil {
-		in.threads = NewThreads(id.did, &ThreadsOptions{Store: o.Store})
+		in.threads = NewThreads(id.did, &ThreadStoreOptions{Store: o.Store})
 	}
 	in.log = logger(o.Logger)
 	in.claims.window.PerThread = o.ReplayCapacity
@@ -220,11 +220,11 @@ func NewInbox(id *Identity, h Handler, opts *InboxOptions) (*Inbox, error) {
 	return in, nil
 }
 
-// Threads returns the negotiations of the inbox.
-func (in *Inbox) Threads() *Threads { return in.threads }
+// ThreadStore returns the negotiations of the inbox.
+func (in *Inbox) ThreadStore() *ThreadStore { return in.threads }
 
-// An Outcome tells what became of a received envelope.
-type Outcome struct {
+// An ReceiveResult tells what became of a received envelope.
+type ReceiveResult struct {
 	Delivery *Delivery // nil unless the handler took it
 	Err      *Error    // why it was not delivered; nil if it was
 
@@ -235,16 +235,16 @@ type Outcome struct {
 
 // Receive runs the steps of 6.2 for one envelope that was pushed directly, or
 // pulled from a relay, and waits for the handler.
-func (in *Inbox) Receive(ctx context.Context, data []byte, pulled bool) *Outcome {
+func (in *Inbox) Receive(ctx context.Context, data []byte, pulled bool) *ReceiveResult {
 	env, d, err := in.receive(ctx, data, pulled)
 	if err == nil {
-		return &Outcome{Delivery: d, Final: true}
+		return &ReceiveResult{Delivery: d, Final: true}
 	}
 	var e *Error
 	if !errors.As(err, &e) {
 		e = ErrRelay.because("", err)
 	}
-	o := &Outcome{Err: e, Final: true}
+	o := &ReceiveResult{Err: e, Final: true}
 	switch e.Code {
 	case ErrBadGateway, ErrRelay, ErrReplayWindowExhausted, ErrStaleKey:
 		o.Final = false
@@ -258,14 +258,14 @@ func (in *Inbox) Receive(ctx context.Context, data []byte, pulled bool) *Outcome
 	}
 	in.log.DebugContext(ctx, "air: envelope not delivered", "code", e.Code, "err", e, "pulled", pulled)
 	if in.opts.OnRejected != nil {
-		in.opts.OnRejected(ctx, &Rejection{Data: data, Envelope: env, Err: e, Pulled: pulled, Final: o.Final})
+		in.opts.OnRejected(ctx, &Rejection{Data: data, Envelope: env, Err: e, FromRelay: pulled, Final: o.Final})
 	}
 	return o
 }
 
 func (in *Inbox) receive(ctx context.Context, data []byte, pulled bool) (*Envelope, *Delivery, error) {
 	o := &in.opts
-	env, err := Decode(data, &DecodeOptions{Profile: o.Profile, Bodies: o.Bodies, MaxBytes: o.MaxBytes})
+	env, err := DecodeEnvelope(data, &DecodeOptions{Profile: o.Profile, BodyTypes: o.BodyTypes, MaxMessage: o.MaxBytes})
 	if err != nil {
 		return nil, nil, err
 	}
@@ -285,14 +285,14 @@ func (in *Inbox) receive(ctx context.Context, data []byte, pulled bool) (*Envelo
 		window = max(window, o.PullMaxAge)
 	}
 	now := time.Now()
-	if age := now.Sub(env.Sent); age > window || age < -maxSkew {
+	if age := now.Sub(env.Time); age > window || age < -maxSkew {
 		return env, nil, stale()
 	}
-	h, err := in.claims.take(ctx, env, env.Sent.Add(max(maxAge, o.PullMaxAge)), !pulled)
+	h, err := in.claims.take(ctx, env, env.Time.Add(max(maxAge, o.PullMaxAge)), !pulled)
 	if err != nil {
 		return env, nil, err
 	}
-	d := &Delivery{Envelope: env, Form: form, Pulled: pulled, Again: h.retake}
+	d := &Delivery{Envelope: env, Form: form, FromRelay: pulled, Redelivered: h.retake}
 	if err := in.unseal(d); err != nil {
 		if isCode(err, ErrStaleKey) {
 			return env, nil, settle(err, h.rollback(ctx)) // nothing is recorded (AIR-D42)
@@ -332,9 +332,9 @@ func (in *Inbox) verifyWith(ctx context.Context, env *Envelope, entry cached) (F
 		}
 		return "", err
 	}
-	form, err := env.Verify(key, in.opts.Accept)
+	form, err := env.Verify(key, in.opts.SignatureForms)
 	if err == nil && in.opts.KeyPolicy != nil {
-		if err := in.opts.KeyPolicy.CheckKey(ctx, env.From, key); err != nil {
+		if err := in.opts.KeyPolicy.AuthorizeKey(ctx, env.From, key); err != nil {
 			return "", ErrBadSignature.because("the sender's key is not trusted", err)
 		}
 	}
@@ -344,7 +344,7 @@ func (in *Inbox) verifyWith(ctx context.Context, env *Envelope, entry cached) (F
 // unseal fills in the body.
 func (in *Inbox) unseal(d *Delivery) error {
 	env := d.Envelope
-	if env.Type != TypeEncrypted {
+	if env.Type != BodyTypeEncrypted {
 		d.Body, d.BodyJSON = env.Body(), env.BodyJSON()
 		return nil
 	}
@@ -352,8 +352,8 @@ func (in *Inbox) unseal(d *Delivery) error {
 	if err != nil {
 		return err
 	}
-	if retired && !d.Pulled {
-		return &Error{Code: ErrStaleKey, Detail: "sealed to a retired key", AIRID: in.id.airID}
+	if retired && !d.FromRelay {
+		return &Error{Code: ErrStaleKey, Message: "sealed to a retired key", AIRID: in.id.airID}
 	}
 	d.Sealed = true
 	d.Body, d.BodyJSON, err = in.parseSealed(env, plain)
@@ -377,15 +377,15 @@ func (in *Inbox) parseSealed(env *Envelope, plain []byte) (Body, []byte, error) 
 			return nil, nil, err
 		}
 		switch bodyType {
-		case TypeCounter, TypeAccept, TypeDecline:
+		case BodyTypeCounter, BodyTypeAccept, BodyTypeDecline:
 			if env.InReplyTo == "" && in.opts.Profile != ProfileDeployed {
 				return nil, nil, ErrInvalidEnvelope.err("in_reply_to is missing")
 			}
 		}
 		return body, out, nil
-	case bodyType == TypeEncrypted:
-	case slices.Contains(in.opts.Bodies, AnyBody),
-		hasType && (in.opts.Profile == ProfileDeployed || slices.Contains(in.opts.Bodies, bodyType)):
+	case bodyType == BodyTypeEncrypted:
+	case slices.Contains(in.opts.BodyTypes, AnyBodyType),
+		hasType && (in.opts.Profile == ProfileDeployed || slices.Contains(in.opts.BodyTypes, bodyType)):
 		return &Raw{Type: bodyType, JSON: out}, out, nil
 	}
 	return nil, nil, ErrUnsupportedBody.err("the body type is not supported here")
@@ -402,9 +402,9 @@ func (in *Inbox) hand(ctx context.Context, d *Delivery, h *held) error {
 		}
 		var after Thread
 		var err error
-		by := Peer
+		by := PartyPeer
 		if env.From == in.id.did {
-			by = Self // a thread with oneself (AIR-D72)
+			by = PartySelf // a thread with oneself (AIR-D72)
 		}
 		before, after, err = in.threads.apply(context.WithoutCancel(ctx), env, by, d.Body)
 		var refused *Error
@@ -421,7 +421,7 @@ func (in *Inbox) hand(ctx context.Context, d *Delivery, h *held) error {
 		return settle(nil, h.commit(ctx))
 	}
 	var answer *Error
-	if errors.As(err, &answer) && answer.Status() < http.StatusInternalServerError {
+	if errors.As(err, &answer) && answer.HTTPStatus() < http.StatusInternalServerError {
 		return settle(answer, h.commit(ctx)) // the application has decided
 	}
 	if d.Thread != nil {
@@ -470,7 +470,7 @@ func (in *Inbox) call(ctx context.Context, d *Delivery) (err error) {
 			err = errors.New("air: the handler panicked")
 		}
 	}()
-	err = in.handler.Deliver(ctx, d)
+	err = in.handler.ServeAIR(ctx, d)
 	var answer *Error
 	var code Code
 	if !errors.As(err, &answer) && errors.As(err, &code) {
@@ -527,6 +527,6 @@ func (in *Inbox) pushed(w http.ResponseWriter, r *http.Request) ([]byte, error) 
 }
 
 // errMethod is told as AIR-D67 says: the table of codes lacks the status.
-var errMethod = &Error{Code: errMethodCode, Detail: "the method is not allowed here"}
+var errMethod = &Error{Code: errMethodCode, Message: "the method is not allowed here"}
 
 const errMethodCode Code = "method_not_allowed"

@@ -25,7 +25,7 @@ type slow struct {
 	answer chan error
 }
 
-func (h *slow) Deliver(_ context.Context, d *air.Delivery) error {
+func (h *slow) ServeAIR(_ context.Context, d *air.Delivery) error {
 	h.called <- d
 	return <-h.answer
 }
@@ -52,7 +52,7 @@ func TestCopyOfAFailure(t *testing.T) {
 			data := signedOffer(t, alice, bob.DID(), nil)
 			id := idOf(t, data)
 			twin := signedOffer(t, alice, bob.DID(), func(d *air.Draft) { d.ID = id })
-			var first, second *air.Outcome
+			var first, second *air.ReceiveResult
 			var wg sync.WaitGroup
 			wg.Go(func() { first = in.Receive(context.Background(), data, false) })
 			<-h.called
@@ -65,7 +65,7 @@ func TestCopyOfAFailure(t *testing.T) {
 			defer cancel()
 			o := in.Receive(gone, data, false)
 			require.ErrorIs(t, o.Err, air.ErrReplay)
-			require.Equal(t, http.StatusInternalServerError, o.Err.Status())
+			require.Equal(t, http.StatusInternalServerError, o.Err.HTTPStatus())
 			wg.Go(func() { second = in.Receive(context.Background(), data, false) })
 			synctest.Wait()
 			h.answer <- errHandler
@@ -76,7 +76,7 @@ func TestCopyOfAFailure(t *testing.T) {
 			require.Nil(t, second.Err)
 			for _, copied := range [][]byte{data, twin} {
 				o := in.Receive(t.Context(), copied, false)
-				require.Equal(t, http.StatusConflict, o.Err.Status())
+				require.Equal(t, http.StatusConflict, o.Err.HTTPStatus())
 				require.True(t, o.Final)
 			}
 		})
@@ -94,11 +94,11 @@ func TestCopyWaitsTooLong(t *testing.T) {
 					w := newWorld(t, nil)
 					alice, bob := w.join(t, 1), w.join(t, 2)
 					in, h := w.slowInbox(t, bob, st())
-					data := signedOffer(t, alice, bob.DID(), func(d *air.Draft) { d.Sent = time.Now().Add(-299 * time.Second) })
+					data := signedOffer(t, alice, bob.DID(), func(d *air.Draft) { d.Time = time.Now().Add(-299 * time.Second) })
 					var wg sync.WaitGroup
 					wg.Go(func() { in.Receive(context.Background(), data, false) })
 					<-h.called
-					var copies [2]*air.Outcome
+					var copies [2]*air.ReceiveResult
 					for i := range copies {
 						wg.Go(func() { copies[i] = in.Receive(context.Background(), data, false) })
 					}
@@ -110,7 +110,7 @@ func TestCopyWaitsTooLong(t *testing.T) {
 					require.Empty(t, h.called)
 					for _, o := range copies {
 						require.ErrorIs(t, o.Err, want)
-						require.Equal(t, http.StatusConflict, o.Err.Status())
+						require.Equal(t, http.StatusConflict, o.Err.HTTPStatus())
 						require.True(t, o.Final)
 					}
 				})
@@ -131,7 +131,7 @@ func TestCopyDoesNotWaitForEver(t *testing.T) {
 		wg.Go(func() { in.Receive(context.Background(), data, false) })
 		<-h.called
 		start := time.Now()
-		ended := make(chan *air.Outcome, 2)
+		ended := make(chan *air.ReceiveResult, 2)
 		for range 2 {
 			wg.Go(func() { ended <- in.Receive(context.Background(), data, false) })
 		}
@@ -140,7 +140,7 @@ func TestCopyDoesNotWaitForEver(t *testing.T) {
 		h.answer <- errHandler
 		<-h.called // one of them takes over, and the handler hangs
 		o := <-ended
-		require.Equal(t, http.StatusInternalServerError, o.Err.Status())
+		require.Equal(t, http.StatusInternalServerError, o.Err.HTTPStatus())
 		require.False(t, o.Final)
 		require.Equal(t, 15*time.Second, time.Since(start))
 		h.answer <- nil
@@ -169,7 +169,7 @@ func TestCopyInAnotherProcess(t *testing.T) {
 			<-h.called
 			for _, c := range [][]byte{data, sameID, sameNonce} {
 				require.False(t, two.Receive(t.Context(), c, true).Final)
-				require.Equal(t, 500, two.Receive(t.Context(), c, false).Err.Status())
+				require.Equal(t, 500, two.Receive(t.Context(), c, false).Err.HTTPStatus())
 			}
 			h.answer <- errHandler
 			wg.Wait()
@@ -189,12 +189,12 @@ func TestLateFailure(t *testing.T) {
 		late, h := w.slowInbox(t, bob, kv)
 		data := signedOffer(t, alice, bob.DID(), nil)
 		var wg sync.WaitGroup
-		var o *air.Outcome
+		var o *air.ReceiveResult
 		wg.Go(func() { o = late.Receive(context.Background(), data, true) })
 		<-h.called
 		time.Sleep(20 * time.Second)
 		next := w.inbox(t, bob, air.InboxOptions{Store: kv})
-		require.True(t, next.Receive(t.Context(), data, true).Delivery.Again)
+		require.True(t, next.Receive(t.Context(), data, true).Delivery.Redelivered)
 		h.answer <- errHandler
 		wg.Wait()
 		require.ErrorIs(t, o.Err, errHandler)
@@ -205,9 +205,9 @@ func TestLateFailure(t *testing.T) {
 			require.ErrorIs(t, o.Err, air.ErrReplay)
 			require.True(t, o.Final)
 		}
-		e, err := air.Decode(data, nil)
+		e, err := air.DecodeEnvelope(data, nil)
 		require.NoError(t, err)
-		th, err := third.Threads().Get(t.Context(), e.ThreadID, alice.DID())
+		th, err := third.ThreadStore().Get(t.Context(), e.ThreadID, alice.DID())
 		require.NoError(t, err)
 		require.Equal(t, air.ThreadOffered, th.State)
 	})
@@ -233,7 +233,7 @@ func TestAgainIsNotForgotten(t *testing.T) {
 				require.False(t, next.Receive(t.Context(), data, true).Final)
 				continue
 			}
-			require.True(t, next.Receive(t.Context(), data, true).Delivery.Again)
+			require.True(t, next.Receive(t.Context(), data, true).Delivery.Redelivered)
 		}
 		h.answer <- nil
 		wg.Wait()
@@ -245,7 +245,7 @@ func TestCommitFails(t *testing.T) {
 	w := newWorld(t, nil)
 	alice, bob := w.join(t, 1), w.join(t, 2)
 	b := &broken{Store: store.NewMemory()}
-	in := w.inbox(t, bob, air.InboxOptions{Store: b, Bodies: []string{"note"}})
+	in := w.inbox(t, bob, air.InboxOptions{Store: b, BodyTypes: []string{"note"}})
 	data := signedOffer(t, alice, bob.DID(), func(d *air.Draft) { d.Body = &air.Raw{Type: "note", JSON: []byte(`{"type":"note"}`)} })
 	in.fail(air.ErrUnsupportedBody)
 	b.set("update", true)
@@ -258,7 +258,7 @@ func TestCommitFails(t *testing.T) {
 	o := in.Receive(t.Context(), data, true)
 	require.ErrorIs(t, o.Err, air.ErrReplay)
 	require.True(t, o.Final)
-	o = w.inbox(t, bob, air.InboxOptions{Store: b, Bodies: []string{"note"}}).Receive(t.Context(), data, true)
+	o = w.inbox(t, bob, air.InboxOptions{Store: b, BodyTypes: []string{"note"}}).Receive(t.Context(), data, true)
 	require.ErrorIs(t, o.Err, air.ErrReplay)
 	require.True(t, o.Final)
 }
@@ -276,7 +276,7 @@ func TestCallerGoes(t *testing.T) {
 	two := w.inbox(t, bob, air.InboxOptions{Store: kv})
 	o := two.Receive(t.Context(), data, false)
 	require.Nil(t, o.Err)
-	require.False(t, o.Delivery.Again)
+	require.False(t, o.Delivery.Redelivered)
 }
 
 // A hooked store tells of every Create.
@@ -313,10 +313,10 @@ func TestInboxesAgainstModel(t *testing.T) {
 		var handled bool
 		start := func() *air.Inbox {
 			in, err := air.NewInbox(bob, air.HandlerFunc(func(_ context.Context, d *air.Delivery) error {
-				require.False(rt, d.Again)
+				require.False(rt, d.Redelivered)
 				handled = true
 				return answer
-			}), &air.InboxOptions{Resolver: resolver, Store: kv, Bodies: []string{air.AnyBody}})
+			}), &air.InboxOptions{Resolver: resolver, Store: kv, BodyTypes: []string{air.AnyBodyType}})
 			require.NoError(rt, err)
 			return in
 		}
@@ -330,9 +330,9 @@ func TestInboxesAgainstModel(t *testing.T) {
 				pick := func(name string, n int) int { return rapid.IntRange(0, n-1).Draw(rt, name) }
 				from := senders[pick("sender", 2)]
 				d := &air.Draft{From: from.DID(), To: bob.DID(), ID: ids[pick("id", 3)], Nonce: nonces[pick("nonce", 3)], ThreadID: threads[pick("thread", 2)]}
-				d.Sent = time.Now().Add(-time.Duration(pick("age", 4)) * 100 * time.Second)
+				d.Time = time.Now().Add(-time.Duration(pick("age", 4)) * 100 * time.Second)
 				d.Body = &air.Raw{Type: "note", JSON: []byte(`{"type":"note"}`)}
-				e, err := air.Compose(d, from.Signer(), &air.ComposeOptions{Bodies: []string{air.AnyBody}})
+				e, err := air.NewEnvelope(d, from.Signer(), &air.EnvelopeOptions{BodyTypes: []string{air.AnyBodyType}})
 				require.NoError(rt, err)
 				triple, id := d.From+" "+d.ThreadID+" "+d.Nonce, d.From+" "+d.ID
 				known := false
@@ -341,11 +341,11 @@ func TestInboxesAgainstModel(t *testing.T) {
 					known = known || ok && !time.Now().After(until)
 				}
 				handled, answer = false, []error{nil, errHandler, air.ErrUnsupportedBody}[pick("answer", 3)]
-				o := inboxes[pick("inbox", len(inboxes))].Receive(context.Background(), e.Wire(), rapid.Bool().Draw(rt, "pulled"))
+				o := inboxes[pick("inbox", len(inboxes))].Receive(context.Background(), e.Bytes(), rapid.Bool().Draw(rt, "pulled"))
 				require.Equal(rt, !known, handled)
 				if known {
 					require.ErrorIs(rt, o.Err, air.ErrReplay)
-					require.Equal(rt, http.StatusConflict, o.Err.Status())
+					require.Equal(rt, http.StatusConflict, o.Err.HTTPStatus())
 					require.True(rt, o.Final)
 					return
 				}
@@ -355,7 +355,7 @@ func TestInboxesAgainstModel(t *testing.T) {
 					return
 				}
 				require.True(rt, o.Final)
-				seen[triple], seen[id] = d.Sent.Add(300*time.Second), d.Sent.Add(300*time.Second)
+				seen[triple], seen[id] = d.Time.Add(300*time.Second), d.Time.Add(300*time.Second)
 			},
 			"time passes": func(rt *rapid.T) {
 				time.Sleep(time.Duration(rapid.IntRange(1, 4).Draw(rt, "hundreds")) * 100 * time.Second)
@@ -428,7 +428,7 @@ func TestInboxesWithFaults(t *testing.T) {
 		start := func() *air.Inbox {
 			in, err := air.NewInbox(bob, air.HandlerFunc(func(_ context.Context, d *air.Delivery) error {
 				if handled[d.Envelope.ID] > 0 {
-					require.True(rt, d.Again)
+					require.True(rt, d.Redelivered)
 				}
 				if answer == nil {
 					handled[d.Envelope.ID]++
@@ -441,10 +441,10 @@ func TestInboxesWithFaults(t *testing.T) {
 		inboxes := []*air.Inbox{start(), start()}
 		var mail [][]byte
 		for range 3 {
-			d := &air.Draft{ID: air.NewID(), From: alice.DID(), To: bob.DID(), Sent: time.Now(), ThreadID: air.NewID(), Nonce: air.NewNonce(), Body: offer(5)}
-			e, err := air.Compose(d, alice.Signer(), nil)
+			d := &air.Draft{ID: air.NewID(), From: alice.DID(), To: bob.DID(), Time: time.Now(), ThreadID: air.NewID(), Nonce: air.NewNonce(), Body: offer(5)}
+			e, err := air.NewEnvelope(d, alice.Signer(), nil)
 			require.NoError(rt, err)
-			mail = append(mail, e.Wire())
+			mail = append(mail, e.Bytes())
 		}
 		receive := func(i, k int) bool {
 			o := inboxes[i].Receive(context.Background(), mail[k], true)

@@ -42,7 +42,7 @@ func TestInboxAnswers(t *testing.T) {
 		require.Equal(t, 413, status)
 		status, _ = post(good, "Content-Type", "application/didcomm-encrypted+json") // AIR-107, AIR-D70
 		require.Equal(t, 400, status)
-		require.Zero(t, w.registry.Lookups())
+		require.Zero(t, w.registry.LookupCount())
 		status, answer = post(good, "Content-Type", "application/json; charset=utf-8")
 		require.Equal(t, 200, status, answer)
 		require.Contains(t, answer, `"status":"delivered"`)
@@ -85,10 +85,10 @@ func TestHandlerErrors(t *testing.T) {
 			}
 			in := w.inbox(t, bob, opts)
 			data := signedOffer(t, alice, bob.DID(), nil)
-			e, err := air.Decode(data, nil)
+			e, err := air.DecodeEnvelope(data, nil)
 			require.NoError(t, err)
 			state := func() air.ThreadState {
-				th, err := in.Threads().Get(t.Context(), e.ThreadID, alice.DID())
+				th, err := in.ThreadStore().Get(t.Context(), e.ThreadID, alice.DID())
 				require.NoError(t, err)
 				return th.State
 			}
@@ -216,7 +216,7 @@ func TestTakingOver(t *testing.T) {
 		time.Sleep(20 * time.Second)
 		o = next.Receive(t.Context(), data, true)
 		require.Nil(t, o.Err)
-		require.True(t, o.Delivery.Again)
+		require.True(t, o.Delivery.Redelivered)
 		require.Equal(t, air.ThreadOffered, o.Delivery.Thread.State)
 		require.True(t, next.Receive(t.Context(), data, true).Final)
 		close(stuck)
@@ -230,9 +230,9 @@ func TestReplayWindowIsFull(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, nil)
 		alice, bob, carol := w.join(t, 1), w.join(t, 2), w.join(t, 3)
-		in := w.inbox(t, bob, air.InboxOptions{ReplayCapacity: 2, Bodies: []string{"note"}})
+		in := w.inbox(t, bob, air.InboxOptions{ReplayCapacity: 2, BodyTypes: []string{"note"}})
 		thread := air.NewID()
-		send := func(from *air.Identity, threadID string) *air.Outcome {
+		send := func(from *air.Identity, threadID string) *air.ReceiveResult {
 			return in.Receive(t.Context(), signedOffer(t, from, bob.DID(), func(d *air.Draft) {
 				d.ThreadID, d.Body = threadID, &air.Raw{Type: "note", JSON: []byte(`{"type":"note"}`)}
 			}), true)
@@ -242,8 +242,8 @@ func TestReplayWindowIsFull(t *testing.T) {
 		require.Nil(t, send(alice, thread).Err)
 		o := send(alice, thread)
 		require.ErrorIs(t, o.Err, air.ErrReplayWindowExhausted)
-		require.JSONEq(t, `{"error":"Replay Window Exhausted","thread_id":"`+thread+`"}`, string(o.Err.Body()))
-		require.Equal(t, 429, o.Err.Status())
+		require.JSONEq(t, `{"error":"Replay Window Exhausted","thread_id":"`+thread+`"}`, string(o.Err.HTTPBody()))
+		require.Equal(t, 429, o.Err.HTTPStatus())
 		require.False(t, o.Final)
 		require.Nil(t, send(carol, thread).Err) // somebody else's thread
 		require.Nil(t, send(alice, air.NewID()).Err)
@@ -264,22 +264,22 @@ func TestSenderRotatesItsKey(t *testing.T) {
 		require.Nil(t, in.Receive(t.Context(), signedOffer(t, alice, bob.DID(), nil), false).Err)
 		rotated, err := alice.Rotate(make([]byte, 32))
 		require.NoError(t, err)
-		w.registry.Put(rotated, "")
+		w.registry.Register(rotated, "")
 		data := signedOffer(t, rotated, bob.DID(), nil)
 		require.ErrorIs(t, in.Receive(t.Context(), data, false).Err, air.ErrBadSignature)
-		require.Equal(t, 1, w.registry.Lookups())
+		require.Equal(t, 1, w.registry.LookupCount())
 		time.Sleep(5 * time.Second)
-		w.registry.Fail(500)
+		w.registry.SetFailure(500)
 		o := in.Receive(t.Context(), data, true)
 		require.ErrorIs(t, o.Err, air.ErrBadGateway)
 		require.False(t, o.Final)
-		w.registry.Fail(0)
+		w.registry.SetFailure(0)
 		require.Nil(t, in.Receive(t.Context(), data, false).Err)
 		old := signedOffer(t, alice, bob.DID(), nil)
 		for range 3 {
 			require.ErrorIs(t, in.Receive(t.Context(), old, false).Err, air.ErrBadSignature)
 		}
-		require.Equal(t, 3, w.registry.Lookups())
+		require.Equal(t, 3, w.registry.LookupCount())
 	})
 }
 
@@ -297,17 +297,17 @@ func TestSenderDocuments(t *testing.T) {
 		require.False(t, o.Final)
 	}
 	for status, want := range map[int]air.Code{404: air.ErrNotFound, 410: air.ErrNotFound, 301: air.ErrBadGateway, 500: air.ErrBadGateway, 204: air.ErrBadGateway} {
-		w.registry.Fail(status)
+		w.registry.SetFailure(status)
 		require.ErrorIs(t, in.Receive(t.Context(), data, true).Err, want, status)
 	}
-	w.registry.Fail(0)
+	w.registry.SetFailure(0)
 	// What can be read is kept, whatever it says, so each of these needs a new cache.
 	did := alice.DID()
 	for _, text := range []string{
 		`{}`, `{"id":1}`, `{"id":"` + bob.DID() + `"}`, `{"id":"` + did + `"}`,
 		`{"id":"` + did + `","verificationMethod":{}}`,
-		`{"id":"` + did + `","verificationMethod":[1,{"id":"other#key-1","publicKeyMultibase":"` + alice.Public().String() + `"}]}`,
-		`{"id":"` + did + `","verificationMethod":[{"id":"#key-1","publicKeyMultibase":"z6Mk"},{"id":"#key-1","publicKeyMultibase":"` + alice.Public().String() + `"}]}`,
+		`{"id":"` + did + `","verificationMethod":[1,{"id":"other#key-1","publicKeyMultibase":"` + alice.PublicKey().String() + `"}]}`,
+		`{"id":"` + did + `","verificationMethod":[{"id":"#key-1","publicKeyMultibase":"z6Mk"},{"id":"#key-1","publicKeyMultibase":"` + alice.PublicKey().String() + `"}]}`,
 		`{"id":"` + did + `","verificationMethod":[{"id":"#key-1"}]}`,
 	} {
 		document(text)
@@ -316,7 +316,7 @@ func TestSenderDocuments(t *testing.T) {
 		require.ErrorIs(t, o.Err, air.ErrNotFound, text)
 		require.True(t, o.Final)
 	}
-	document(`{"id":"` + did + `","verificationMethod":[{"id":"#key-1","publicKeyMultibase":"` + alice.Public().String() + `"}]}`)
+	document(`{"id":"` + did + `","verificationMethod":[{"id":"#key-1","publicKeyMultibase":"` + alice.PublicKey().String() + `"}]}`)
 	require.Nil(t, w.inbox(t, bob, air.InboxOptions{}).Receive(t.Context(), data, true).Err)
 }
 
@@ -351,7 +351,7 @@ func TestExpiredOffers(t *testing.T) {
 	require.Nil(t, o.Err)
 	require.True(t, o.Delivery.Expired)
 	o = w.inbox(t, bob, air.InboxOptions{RejectExpired: true}).Receive(t.Context(), signedOffer(t, alice, bob.DID(), late), false)
-	require.Equal(t, 400, o.Err.Status())
+	require.Equal(t, 400, o.Err.HTTPStatus())
 }
 
 func TestMiddlewareAndKeyPolicy(t *testing.T) {
@@ -363,13 +363,13 @@ func TestMiddlewareAndKeyPolicy(t *testing.T) {
 		return func(next air.Handler) air.Handler {
 			return air.HandlerFunc(func(ctx context.Context, d *air.Delivery) error {
 				order = append(order, name)
-				return next.Deliver(ctx, d)
+				return next.ServeAIR(ctx, d)
 			})
 		}
 	}
 	in := w.inbox(t, bob, air.InboxOptions{
 		KeyPolicy:  air.PinKeys(kv),
-		Middleware: []air.Middleware{note("outer"), air.Block(func(did string) bool { return did == carol.DID() }), note("inner")},
+		Middleware: []air.Middleware{note("outer"), air.BlockSenders(func(did string) bool { return did == carol.DID() }), note("inner")},
 	})
 	require.Nil(t, in.Receive(t.Context(), signedOffer(t, alice, bob.DID(), nil), false).Err)
 	require.Equal(t, []string{"outer", "inner"}, order)
@@ -378,12 +378,12 @@ func TestMiddlewareAndKeyPolicy(t *testing.T) {
 
 	rotated, err := alice.Rotate(make([]byte, 32))
 	require.NoError(t, err)
-	w.registry.Put(rotated, "")
+	w.registry.Register(rotated, "")
 	in = w.inbox(t, bob, air.InboxOptions{KeyPolicy: air.PinKeys(kv)})
 	o := in.Receive(t.Context(), signedOffer(t, rotated, bob.DID(), nil), false)
 	require.ErrorIs(t, o.Err, air.ErrKeyChanged)
-	require.Equal(t, 401, o.Err.Status())
-	require.NoError(t, air.Unpin(t.Context(), kv, alice.DID()))
+	require.Equal(t, 401, o.Err.HTTPStatus())
+	require.NoError(t, air.UnpinKey(t.Context(), kv, alice.DID()))
 	require.Nil(t, in.Receive(t.Context(), signedOffer(t, rotated, bob.DID(), nil), false).Err)
 }
 
@@ -487,9 +487,9 @@ func TestSealedBodies(t *testing.T) {
 	alice, bob := w.join(t, 1), w.join(t, 2)
 	seal := func(body string) []byte {
 		return signedOffer(t, alice, bob.DID(), func(d *air.Draft) {
-			box, err := air.Seal(bob.Public(), air.Binding{ID: d.ID, From: d.From, To: d.To, ThreadID: d.ThreadID}, []byte(body))
+			box, err := air.Seal(bob.PublicKey(), air.Binding{ID: d.ID, From: d.From, To: d.To, ThreadID: d.ThreadID}, []byte(body))
 			require.NoError(t, err)
-			d.Body = &air.Raw{Type: air.TypeEncrypted, JSON: box}
+			d.Body = &air.Raw{Type: air.BodyTypeEncrypted, JSON: box}
 		})
 	}
 	const good = `{"type":"Offer","description":"d","price":{"amount_cents":1,"currency":"USD"},"expires_at":"2036-05-28T10:00:00.000Z"}`
@@ -501,15 +501,15 @@ func TestSealedBodies(t *testing.T) {
 		{body: good},
 		{body: `{"type":"text"}`, want: air.ErrUnsupportedBody},
 		{body: `{"type":"text","list":[],"n":null}`, bodies: []string{"text"}},
-		{body: `{"type":"text"}`, bodies: []string{air.AnyBody}},
+		{body: `{"type":"text"}`, bodies: []string{air.AnyBodyType}},
 		{body: `{"no":"type"}`, bodies: []string{"text"}, want: air.ErrUnsupportedBody},
-		{body: `{"no":"type"}`, bodies: []string{air.AnyBody}},
-		{body: `{"type":"encrypted"}`, bodies: []string{air.AnyBody}, want: air.ErrUnsupportedBody},
-		{body: `{"type":"Offer"}`, bodies: []string{air.AnyBody}, want: air.ErrInvalidEnvelope},
+		{body: `{"no":"type"}`, bodies: []string{air.AnyBodyType}},
+		{body: `{"type":"encrypted"}`, bodies: []string{air.AnyBodyType}, want: air.ErrUnsupportedBody},
+		{body: `{"type":"Offer"}`, bodies: []string{air.AnyBodyType}, want: air.ErrInvalidEnvelope},
 		{body: `{"type":"Decline"}`, want: air.ErrInvalidEnvelope}, // without in_reply_to
 	}
 	for _, tt := range tests {
-		in := w.inbox(t, bob, air.InboxOptions{Bodies: tt.bodies})
+		in := w.inbox(t, bob, air.InboxOptions{BodyTypes: tt.bodies})
 		data := seal(tt.body)
 		o := in.Receive(t.Context(), data, false)
 		if tt.want != "" {

@@ -17,8 +17,8 @@ type KeyKind byte
 
 // The two kinds of keys that the protocol knows.
 const (
-	Ed25519Key KeyKind = 0xed // signs; its text begins with z6Mk
-	X25519Key  KeyKind = 0xec // agrees on secrets; its text begins with z6LS
+	KeyEd25519 KeyKind = 0xed // signs; its text begins with z6Mk
+	KeyX25519  KeyKind = 0xec // agrees on secrets; its text begins with z6LS
 )
 
 // EncodeKey returns the multibase text of a public key: z and the base58btc of
@@ -43,7 +43,7 @@ func DecodeKey(kind KeyKind, text string) ([]byte, error) {
 	if !ok {
 		return nil, ErrBadKey.err("not the multibase text of a key of this kind")
 	}
-	if kind == Ed25519Key {
+	if kind == KeyEd25519 {
 		if _, err := decodePoint(key); err != nil {
 			return nil, err
 		}
@@ -126,7 +126,7 @@ func NewPublicKey(key []byte) (*PublicKey, error) {
 
 // ParsePublicKey reads the multibase text of an Ed25519 key.
 func ParsePublicKey(text string) (*PublicKey, error) {
-	key, ok := decodeMultikey(Ed25519Key, text)
+	key, ok := decodeMultikey(KeyEd25519, text)
 	if !ok {
 		return nil, ErrBadKey.err("not the multibase text of an Ed25519 key")
 	}
@@ -140,7 +140,7 @@ func (k *PublicKey) Bytes() []byte { return append([]byte(nil), k.ed...) }
 func (k *PublicKey) X25519() []byte { return k.x.Bytes() }
 
 // String returns the multibase text.
-func (k *PublicKey) String() string { return EncodeKey(Ed25519Key, k.ed) }
+func (k *PublicKey) String() string { return EncodeKey(KeyEd25519, k.ed) }
 
 // Equal reports whether both are the same key.
 func (k *PublicKey) Equal(o *PublicKey) bool { return o != nil && k.ed.Equal(o.ed) }

@@ -36,23 +36,23 @@ func TestLoad(t *testing.T) {
 	defer net.Close()
 	resolver, err := net.Resolver()
 	require.NoError(t, err)
-	bob, err := net.Join(airIDOf(0))
+	bob, err := net.RegisterAgent(airIDOf(0))
 	require.NoError(t, err)
 	var handled atomic.Int64
 	in, err := air.NewInbox(bob, air.HandlerFunc(func(context.Context, *air.Delivery) error {
 		handled.Add(1)
 		return nil
-	}), &air.InboxOptions{Resolver: resolver, Bodies: []string{"note"}, ReplayCapacity: 1 << 20})
+	}), &air.InboxOptions{Resolver: resolver, BodyTypes: []string{"note"}, ReplayCapacity: 1 << 20})
 	require.NoError(t, err)
-	poller, err := air.NewPoller(in, net.Endpoint(bob), &air.PollerOptions{AllowLoopback: true, Interval: 2 * time.Millisecond})
+	poller, err := air.NewPoller(in, net.Endpoint(bob), &air.PollerOptions{AllowLoopback: true, PollInterval: 2 * time.Millisecond})
 	require.NoError(t, err)
 
 	const senders = 8
 	var clients []*air.Client
 	for i := range senders {
-		id, err := net.Join(airIDOf(1 + i))
+		id, err := net.RegisterAgent(airIDOf(1 + i))
 		require.NoError(t, err)
-		c, err := air.NewClient(id, &air.ClientOptions{Resolver: resolver, Bodies: []string{"note"}})
+		c, err := air.NewClient(id, &air.ClientOptions{Resolver: resolver, BodyTypes: []string{"note"}})
 		require.NoError(t, err)
 		clients = append(clients, c)
 	}

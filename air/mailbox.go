@@ -234,7 +234,7 @@ func (b *boxes) room(ctx context.Context, mb *mailbox, now time.Time) error {
 		}
 	}
 	if mb.count >= b.max {
-		return &Error{Code: ErrRateLimited, Detail: "the mailbox is full", RetryAfter: time.Minute}
+		return &Error{Code: ErrRateLimited, Message: "the mailbox is full", RetryAfter: time.Minute}
 	}
 	return nil
 }

@@ -12,17 +12,17 @@ import (
 
 // Types of the bodies that the specification defines.
 const (
-	TypeOffer     = "Offer"
-	TypeCounter   = "Counter"
-	TypeAccept    = "Accept"
-	TypeDecline   = "Decline"
-	TypeWithdraw  = "Withdraw"
-	TypeEncrypted = "encrypted"
+	BodyTypeOffer     = "Offer"
+	BodyTypeCounter   = "Counter"
+	BodyTypeAccept    = "Accept"
+	BodyTypeDecline   = "Decline"
+	BodyTypeWithdraw  = "Withdraw"
+	BodyTypeEncrypted = "encrypted"
 )
 
 func isNegotiation(bodyType string) bool {
 	switch bodyType {
-	case TypeOffer, TypeCounter, TypeAccept, TypeDecline, TypeWithdraw:
+	case BodyTypeOffer, BodyTypeCounter, BodyTypeAccept, BodyTypeDecline, BodyTypeWithdraw:
 		return true
 	}
 	return false
@@ -82,32 +82,32 @@ type Raw struct {
 }
 
 // BodyType returns "Offer".
-func (*Offer) BodyType() string { return TypeOffer }
+func (*Offer) BodyType() string { return BodyTypeOffer }
 
 // BodyType returns "Counter".
-func (*Counter) BodyType() string { return TypeCounter }
+func (*Counter) BodyType() string { return BodyTypeCounter }
 
 // BodyType returns "Accept".
-func (*Accept) BodyType() string { return TypeAccept }
+func (*Accept) BodyType() string { return BodyTypeAccept }
 
 // BodyType returns "Decline".
-func (*Decline) BodyType() string { return TypeDecline }
+func (*Decline) BodyType() string { return BodyTypeDecline }
 
 // BodyType returns "Withdraw".
-func (*Withdraw) BodyType() string { return TypeWithdraw }
+func (*Withdraw) BodyType() string { return BodyTypeWithdraw }
 
 // BodyType returns "encrypted".
-func (*Encrypted) BodyType() string { return TypeEncrypted }
+func (*Encrypted) BodyType() string { return BodyTypeEncrypted }
 
 // BodyType returns the type that the body names.
 func (b *Raw) BodyType() string { return b.Type }
 
 func (b *Offer) appendJSON(dst []byte) []byte {
-	return appendOffer(dst, TypeOffer, b.Description, b.Price, b.Expires)
+	return appendOffer(dst, BodyTypeOffer, b.Description, b.Price, b.Expires)
 }
 
 func (b *Counter) appendJSON(dst []byte) []byte {
-	return appendOffer(dst, TypeCounter, b.Description, b.Price, b.Expires)
+	return appendOffer(dst, BodyTypeCounter, b.Description, b.Price, b.Expires)
 }
 
 func appendOffer(dst []byte, bodyType, description string, price Money, expires time.Time) []byte {
@@ -163,8 +163,8 @@ type Money struct {
 	Currency string // three upper-case letters of ISO 4217
 }
 
-// Cents returns so many minor units of a currency.
-func Cents(amount uint64, currency string) Money {
+// MinorUnits returns so many minor units of a currency.
+func MinorUnits(amount uint64, currency string) Money {
 	return Money{Amount: NewAmount(amount), Currency: currency}
 }
 

@@ -20,11 +20,11 @@ type Negotiation struct {
 	seal     bool
 }
 
-// Negotiate returns the negotiation with a peer in a thread: a new one if threadID
+// NewNegotiation returns the negotiation with a peer in a thread: a new one if threadID
 // is empty, else one that an envelope has named. The client needs
-// [ClientOptions.Threads], shared with the [Inbox] that hears the answers.
+// [ClientOptions.ThreadStore], shared with the [Inbox] that hears the answers.
 // If seal is set, the moves are sent encrypted.
-func (c *Client) Negotiate(peer, threadID string, seal bool) *Negotiation {
+func (c *Client) NewNegotiation(peer, threadID string, seal bool) *Negotiation {
 	if threadID == "" {
 		threadID = NewID()
 	}
@@ -38,10 +38,10 @@ var errNoThreads = errors.New("air: a Negotiation needs ClientOptions.Threads")
 
 // Thread returns the state of the negotiation.
 func (n *Negotiation) Thread(ctx context.Context) (Thread, error) {
-	if n.client.opts.Threads == nil {
+	if n.client.opts.ThreadStore == nil {
 		return Thread{}, errNoThreads
 	}
-	return n.client.opts.Threads.Get(ctx, n.threadID, n.peer)
+	return n.client.opts.ThreadStore.Get(ctx, n.threadID, n.peer)
 }
 
 // Offer opens the negotiation.
@@ -88,7 +88,7 @@ func (n *Negotiation) answer(ctx context.Context, body func(*Move) Body) (*Recei
 }
 
 func (n *Negotiation) send(ctx context.Context, inReplyTo string, body Body) (*Receipt, error) {
-	if n.client.opts.Threads == nil {
+	if n.client.opts.ThreadStore == nil {
 		return nil, errNoThreads
 	}
 	return n.client.Send(ctx, &Draft{To: n.peer, ThreadID: n.threadID, InReplyTo: inReplyTo, Body: body}, &SendOptions{Seal: n.seal})

@@ -21,7 +21,7 @@ func TestMisspeltOptions(t *testing.T) {
 	require.ErrorContains(t, err, `unknown profile "Spec"`)
 	_, err = air.NewInbox(alice, h, &air.InboxOptions{Profile: "specs"})
 	require.ErrorContains(t, err, `unknown profile "specs"`)
-	_, err = air.NewInbox(alice, h, &air.InboxOptions{Accept: "spek"})
+	_, err = air.NewInbox(alice, h, &air.InboxOptions{SignatureForms: "spek"})
 	require.ErrorContains(t, err, `unknown choice of forms "spek"`)
 	in, err := air.NewInbox(alice, h, nil)
 	require.NoError(t, err)
@@ -33,8 +33,8 @@ func TestMisspeltOptions(t *testing.T) {
 	require.ErrorContains(t, err, "needs an identity and a handler")
 
 	signed := signedOffer(t, alice, alice.DID(), nil)
-	_, err = air.Verify(signed, alice.Public(), air.AcceptBoth)
+	_, err = air.Verify(signed, alice.PublicKey(), air.FormSetAny)
 	require.NoError(t, err)
-	_, err = air.Verify(signed, alice.Public(), "spek")
+	_, err = air.Verify(signed, alice.PublicKey(), "spek")
 	require.ErrorIs(t, err, air.ErrBadSignature)
 }

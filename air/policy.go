@@ -15,16 +15,16 @@ import (
 // registry is the trust anchor of the protocol; a policy serves those who want to
 // notice when it changes its mind.
 type KeyPolicy interface {
-	// CheckKey returns an error to refuse the key of an agent. It may be called
+	// AuthorizeKey returns an error to refuse the key of an agent. It may be called
 	// from several goroutines.
-	CheckKey(ctx context.Context, did string, key *PublicKey) error
+	AuthorizeKey(ctx context.Context, did string, key *PublicKey) error
 }
 
 // KeyPolicyFunc makes a function a [KeyPolicy].
 type KeyPolicyFunc func(ctx context.Context, did string, key *PublicKey) error
 
-// CheckKey calls f.
-func (f KeyPolicyFunc) CheckKey(ctx context.Context, did string, key *PublicKey) error {
+// AuthorizeKey calls f.
+func (f KeyPolicyFunc) AuthorizeKey(ctx context.Context, did string, key *PublicKey) error {
 	return f(ctx, did, key)
 }
 
@@ -32,7 +32,7 @@ func (f KeyPolicyFunc) CheckKey(ctx context.Context, did string, key *PublicKey)
 var ErrKeyChanged = errors.New("air: the key of the agent has changed")
 
 // PinKeys returns a policy that remembers the first key of each agent and refuses
-// every other one with [ErrKeyChanged], until [Unpin] forgets it.
+// every other one with [ErrKeyChanged], until [UnpinKey] forgets it.
 func PinKeys(kv store.KV) KeyPolicy {
 	return KeyPolicyFunc(func(ctx context.Context, did string, key *PublicKey) error {
 		for {
@@ -52,8 +52,8 @@ func PinKeys(kv store.KV) KeyPolicy {
 	})
 }
 
-// Unpin forgets the key of an agent, so that [PinKeys] takes its next one.
-func Unpin(ctx context.Context, kv store.KV, did string) error {
+// UnpinKey forgets the key of an agent, so that [PinKeys] takes its next one.
+func UnpinKey(ctx context.Context, kv store.KV, did string) error {
 	return kv.Delete(ctx, pinPrefix+did, 0)
 }
 

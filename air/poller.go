@@ -35,13 +35,13 @@ type PollerOptions struct {
 	// only. No redirect is followed in any case.
 	HTTPClient *http.Client
 
-	// Interval is the time between two polls, give or take a fifth at random. Zero
+	// PollInterval is the time between two polls, give or take a fifth at random. Zero
 	// means 5 s (7.5).
-	Interval time.Duration
+	PollInterval time.Duration
 
-	// Stream asks a relay of DialectDeployed for its stream of events, so that
+	// EnableStream asks a relay of DialectDeployed for its stream of events, so that
 	// envelopes arrive at once. Where that fails the poller polls.
-	Stream bool
+	EnableStream bool
 
 	// AllowLoopback and AllowPrivate are as in [ResolverOptions].
 	AllowLoopback bool
@@ -106,8 +106,8 @@ func NewPoller(in *Inbox, endpoint string, opts *PollerOptions) (*Poller, error)
 			p.auto = true
 		}
 	}
-	if o.Interval <= 0 {
-		o.Interval = 5 * time.Second
+	if o.PollInterval <= 0 {
+		o.PollInterval = 5 * time.Second
 	}
 	if o.Random == nil {
 		o.Random = rand.Float64
@@ -127,7 +127,7 @@ func (p *Poller) Run(ctx context.Context) error {
 		}
 		if err != nil {
 			p.log.WarnContext(ctx, "air: poll failed", "endpoint", p.endpoint.URL, "err", err)
-		} else if p.opts.Stream {
+		} else if p.opts.EnableStream {
 			if err := p.stream(ctx); ctx.Err() == nil {
 				p.log.DebugContext(ctx, "air: stream ended", "endpoint", p.endpoint.URL, "err", err)
 			}
@@ -151,7 +151,7 @@ type drain struct {
 func (p *Poller) Drain(ctx context.Context) (next time.Duration, err error) {
 	p.turn.Lock()
 	defer p.turn.Unlock()
-	next = p.opts.Interval + time.Duration((2*p.opts.Random()-1)*0.2*float64(p.opts.Interval))
+	next = p.opts.PollInterval + time.Duration((2*p.opts.Random()-1)*0.2*float64(p.opts.PollInterval))
 	var d drain
 	asked := p.cursor
 	for {
@@ -298,7 +298,7 @@ func (p *Poller) ack(ctx context.Context, ids []string) error {
 // refused makes an error of an answer, with the delay of a 429.
 func (p *Poller) refused(what string, res *web.Reply) error {
 	v := Judge(res.Status, res.Header, res.Body, 1, time.Now())
-	e := &Error{Code: v.Code, Detail: fmt.Sprintf("%s: status %d", what, res.Status), Answered: res.Status}
+	e := &Error{Code: v.Code, Message: fmt.Sprintf("%s: status %d", what, res.Status), RemoteStatus: res.Status}
 	if v.Code == "" {
 		e.Code = ErrHTTP // a success other than the one there is
 	}

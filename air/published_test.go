@@ -55,7 +55,7 @@ func TestPublishedSigningVectors(t *testing.T) {
 			seed, err := hex.DecodeString(v.Seed)
 			require.NoError(t, err)
 			key := ed25519.NewKeyFromSeed(seed)
-			require.Equal(t, v.PublicKey, air.EncodeKey(air.Ed25519Key, key.Public().(ed25519.PublicKey)))
+			require.Equal(t, v.PublicKey, air.EncodeKey(air.KeyEd25519, key.Public().(ed25519.PublicKey)))
 			wire, err := air.Sign(v.Envelope, key, air.FormDeployed)
 			require.NoError(t, err)
 			var signed struct{ Signature string }
@@ -63,7 +63,7 @@ func TestPublishedSigningVectors(t *testing.T) {
 			require.Equal(t, v.Signature, signed.Signature)
 			pub, err := air.ParsePublicKey(v.PublicKey)
 			require.NoError(t, err)
-			form, err := air.Verify(wire, pub, air.AcceptBoth)
+			form, err := air.Verify(wire, pub, air.FormSetAny)
 			require.NoError(t, err)
 			require.Equal(t, air.FormDeployed, form)
 		})
@@ -116,10 +116,10 @@ func TestPublishedExamples(t *testing.T) {
 	for _, name := range files {
 		data, err := os.ReadFile(name)
 		require.NoError(t, err)
-		e, err := air.Decode(data, &air.DecodeOptions{Profile: air.ProfileSpec})
+		e, err := air.DecodeEnvelope(data, &air.DecodeOptions{Profile: air.ProfileSpec})
 		require.NoError(t, err, name)
 		want, err := air.Canonicalize(data)
 		require.NoError(t, err)
-		require.Equal(t, string(want), string(e.Wire()), name)
+		require.Equal(t, string(want), string(e.Bytes()), name)
 	}
 }

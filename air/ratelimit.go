@@ -39,7 +39,7 @@ func (l *rateLimiter) allow(sender string) error {
 		sender = ""
 	}
 	if l.counts[sender] >= l.limit {
-		return &Error{Code: ErrRateLimited, Detail: "too many envelopes in this minute", RetryAfter: time.Minute - passed%time.Minute}
+		return &Error{Code: ErrRateLimited, Message: "too many envelopes in this minute", RetryAfter: time.Minute - passed%time.Minute}
 	}
 	l.counts[sender]++
 	return nil

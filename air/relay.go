@@ -21,17 +21,19 @@ import (
 
 // A Directory knows the agents that have a mailbox at a [Relay].
 type Directory interface {
-	// DID returns the DID of the agent with that AIR ID, or [ErrNotFound]. Any
+	// LookupDID returns the DID of the agent with that AIR ID, or [ErrNotFound]. Any
 	// other error is answered as 502 (9.1). It may be called from several
 	// goroutines.
-	DID(ctx context.Context, airID string) (string, error)
+	LookupDID(ctx context.Context, airID string) (string, error)
 }
 
 // DirectoryFunc makes a function a [Directory].
 type DirectoryFunc func(ctx context.Context, airID string) (string, error)
 
-// DID calls f.
-func (f DirectoryFunc) DID(ctx context.Context, airID string) (string, error) { return f(ctx, airID) }
+// LookupDID calls f.
+func (f DirectoryFunc) LookupDID(ctx context.Context, airID string) (string, error) {
+	return f(ctx, airID)
+}
 
 // StaticDirectory returns a directory of the given DIDs.
 func StaticDirectory(dids ...string) Directory {
@@ -177,7 +179,7 @@ func NewRelay(opts *RelayOptions) *Relay {
 		o.MaxStreams = 1000
 	}
 	if o.BodyTimeout <= 0 {
-		o.BodyTimeout = DefaultBodyTimeout
+		o.BodyTimeout = defaultBodyTimeout
 	}
 	if o.TTL <= 0 {
 		o.TTL = 7 * 24 * time.Hour
@@ -236,7 +238,7 @@ func (r *Relay) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	}
 	if err != nil {
 		var e *Error
-		if !errors.As(err, &e) || e.Status() >= http.StatusInternalServerError {
+		if !errors.As(err, &e) || e.HTTPStatus() >= http.StatusInternalServerError {
 			r.log.ErrorContext(req.Context(), "air: relay failed", "path", req.URL.Path, "err", err)
 		}
 		writeError(w, err)
@@ -289,7 +291,7 @@ func (r *Relay) recipient(ctx context.Context, name string) (*recipient, error) 
 	if r.opts.Directory == nil {
 		return to, nil
 	}
-	did, err := r.opts.Directory.DID(ctx, to.airID)
+	did, err := r.opts.Directory.LookupDID(ctx, to.airID)
 	switch {
 	case errors.Is(err, ErrNotFound), err == nil && to.did != "" && to.did != did:
 		return to, ErrNotFound.err("no such mailbox")

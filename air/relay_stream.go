@@ -22,7 +22,7 @@ func (r *Relay) serveStream(w http.ResponseWriter, req *http.Request, to *recipi
 	r.mu.Lock()
 	if r.closed || r.open >= r.opts.MaxStreams {
 		r.mu.Unlock()
-		return &Error{Code: ErrRateLimited, Detail: "too many streams", RetryAfter: 30 * time.Second}
+		return &Error{Code: ErrRateLimited, Message: "too many streams", RetryAfter: 30 * time.Second}
 	}
 	r.open++
 	r.streams.Add(1)

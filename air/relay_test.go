@@ -50,7 +50,7 @@ func push(t testing.TB, h http.Handler, box string, data []byte) {
 
 func idOf(t testing.TB, data []byte) string {
 	t.Helper()
-	e, err := air.Decode(data, &air.DecodeOptions{Profile: air.ProfileDeployed})
+	e, err := air.DecodeEnvelope(data, &air.DecodeOptions{Profile: air.ProfileDeployed})
 	require.NoError(t, err)
 	return e.ID
 }
@@ -451,7 +451,7 @@ func TestRegistryDirectory(t *testing.T) {
 	w.registry.PutDocument(airIDOf(5), airtest.Document(bob.DID(), "z", ""))
 	status, _, _ = do(t, relay, "POST", "/inbox/"+airIDOf(5), "{}")
 	require.Equal(t, 404, status)
-	w.registry.Fail(500)
+	w.registry.SetFailure(500)
 	status, body, _ := do(t, relay, "POST", "/inbox/"+airIDOf(78), "{}")
 	require.Equal(t, 502, status)
 	require.Contains(t, body, `"error":"Bad Gateway"`)
@@ -462,9 +462,9 @@ func TestRegistryDirectory(t *testing.T) {
 func TestRelayStream(t *testing.T) {
 	n := airtest.NewNetwork(&airtest.Options{Relay: air.RelayOptions{RateLimit: -1, MaxStreams: 1}})
 	defer n.Close()
-	alice, err := n.Join(airIDOf(1))
+	alice, err := n.RegisterAgent(airIDOf(1))
 	require.NoError(t, err)
-	bob, err := n.Join(airIDOf(2))
+	bob, err := n.RegisterAgent(airIDOf(2))
 	require.NoError(t, err)
 	push(t, n.Relay, bob.AIRID(), signedOffer(t, alice, bob.DID(), nil))
 	res, err := http.Get(n.RelayURL + "/pull/" + bob.DID() + "?stream=1")
@@ -496,9 +496,9 @@ func TestRelayStream(t *testing.T) {
 func TestPollerStreams(t *testing.T) {
 	n := airtest.NewNetwork(&airtest.Options{Relay: air.RelayOptions{RateLimit: -1}})
 	defer n.Close()
-	alice, err := n.Join(airIDOf(1))
+	alice, err := n.RegisterAgent(airIDOf(1))
 	require.NoError(t, err)
-	bob, err := n.Join(airIDOf(2))
+	bob, err := n.RegisterAgent(airIDOf(2))
 	require.NoError(t, err)
 	resolver, err := n.Resolver()
 	require.NoError(t, err)
@@ -509,7 +509,7 @@ func TestPollerStreams(t *testing.T) {
 	}), &air.InboxOptions{Resolver: resolver})
 	require.NoError(t, err)
 	p, err := air.NewPoller(in, n.Endpoint(bob), &air.PollerOptions{
-		Dialect: air.DialectDeployed, Stream: true, AllowLoopback: true, Interval: 50 * time.Millisecond,
+		Dialect: air.DialectDeployed, EnableStream: true, AllowLoopback: true, PollInterval: 50 * time.Millisecond,
 	})
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -708,7 +708,7 @@ func TestPollerInterval(t *testing.T) {
 		random   float64
 		want     time.Duration
 	}{{0, 0, 4 * time.Second}, {0, 0.5, 5 * time.Second}, {0, 0.75, 5500 * time.Millisecond}, {time.Second, 0, 800 * time.Millisecond}} {
-		p, err := air.NewPoller(in.Inbox, w.endpoint(bob), &air.PollerOptions{HTTPClient: w.http(), Interval: tt.interval, Random: func() float64 { return tt.random }})
+		p, err := air.NewPoller(in.Inbox, w.endpoint(bob), &air.PollerOptions{HTTPClient: w.http(), PollInterval: tt.interval, Random: func() float64 { return tt.random }})
 		require.NoError(t, err)
 		next, err := p.Drain(t.Context())
 		require.NoError(t, err)

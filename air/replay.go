@@ -12,8 +12,8 @@ import (
 
 // ReplayWindow limits that hold where the options name none (8.4, AIR-D43).
 const (
-	DefaultThreadCapacity = 10_000
-	DefaultReplayCapacity = 1_000_000
+	defaultThreadCapacity = 10_000
+	defaultReplayCapacity = 1_000_000
 )
 
 // A ReplayWindow remembers nonces and ids until their envelopes could not pass the
@@ -122,17 +122,17 @@ func (w *ReplayWindow) Forget(from, threadID, nonce, id string) {
 }
 
 var (
-	errReplayed  = &Error{Code: ErrReplay, Detail: "the nonce or the id was seen before"}
-	errExhausted = &Error{Code: ErrReplayWindowExhausted, Detail: "no room for another nonce of this thread"}
+	errReplayed  = &Error{Code: ErrReplay, Message: "the nonce or the id was seen before"}
+	errExhausted = &Error{Code: ErrReplayWindowExhausted, Message: "no room for another nonce of this thread"}
 )
 
 func (w *ReplayWindow) record(k due, until, now time.Time, limited bool) error {
 	perThread, total := w.PerThread, w.Total
 	if perThread <= 0 {
-		perThread = DefaultThreadCapacity
+		perThread = defaultThreadCapacity
 	}
 	if total <= 0 {
-		total = DefaultReplayCapacity
+		total = defaultReplayCapacity
 	}
 	end, at := until.UnixMilli(), now.UnixMilli()
 	w.mu.Lock()

@@ -17,26 +17,26 @@ import (
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
 
-// MaxDocumentTTL is the longest that a document may be used without resolving it
+// maxDocumentTTL is the longest that a document may be used without resolving it
 // again, before jitter (AIR-026).
-const MaxDocumentTTL = 60 * time.Second
+const maxDocumentTTL = 60 * time.Second
 
 // ResolverOptions adjusts a [Resolver]. The zero value is right for production.
 type ResolverOptions struct {
-	// Registry is the base URL of the registry. Empty means [DefaultRegistry].
-	Registry string
+	// RegistryURL is the base URL of the registry. Empty means [DefaultRegistryURL].
+	RegistryURL string
 
 	// HTTPClient fetches the documents. Nil means one that connects to public
 	// addresses only. No redirect is followed in any case.
 	HTTPClient *http.Client
 
-	// TTL is how long a document is used, give or take a sixth at random for each
+	// CacheTTL is how long a document is used, give or take a sixth at random for each
 	// one. Zero means 60 s; 15 s is right where a key must not be trusted longer
 	// (AIR-030). More than [MaxDocumentTTL] is refused.
-	TTL time.Duration
+	CacheTTL time.Duration
 
-	// MaxEntries bounds the cache. Zero means 10,000.
-	MaxEntries int
+	// MaxCacheEntries bounds the cache. Zero means 10,000.
+	MaxCacheEntries int
 
 	// AllowLoopback accepts a registry and inboxes on this machine, for tests.
 	AllowLoopback bool
@@ -97,23 +97,23 @@ func NewResolver(opts *ResolverOptions) (*Resolver, error) {
 		r.opts = *opts
 	}
 	o := &r.opts
-	if o.TTL == 0 {
-		o.TTL = MaxDocumentTTL
+	if o.CacheTTL == 0 {
+		o.CacheTTL = maxDocumentTTL
 	}
-	if o.TTL < 0 || o.TTL > MaxDocumentTTL {
-		return nil, fmt.Errorf("air: a document TTL of %v: at most %v is allowed", o.TTL, MaxDocumentTTL)
+	if o.CacheTTL < 0 || o.CacheTTL > maxDocumentTTL {
+		return nil, fmt.Errorf("air: a document TTL of %v: at most %v is allowed", o.CacheTTL, maxDocumentTTL)
 	}
-	if o.MaxEntries <= 0 {
-		o.MaxEntries = 10000
+	if o.MaxCacheEntries <= 0 {
+		o.MaxCacheEntries = 10000
 	}
 	if o.Random == nil {
 		o.Random = rand.Float64
 	}
-	if _, err := DocumentURL(o.Registry, "AIR-0000-0000-0000"); err != nil {
+	if _, err := DocumentURL(o.RegistryURL, "AIR-0000-0000-0000"); err != nil {
 		return nil, err
 	}
-	if o.Registry != "" {
-		if _, err := ParseEndpoint(o.Registry, r.endpointOptions("")); err != nil {
+	if o.RegistryURL != "" {
+		if _, err := ParseEndpoint(o.RegistryURL, r.endpointOptions("")); err != nil {
 			return nil, err
 		}
 	}
@@ -214,7 +214,7 @@ func (r *Resolver) fly(ctx context.Context, airID string, f *flight) {
 
 // insert makes room if necessary: first by what has expired, then at random.
 func (r *Resolver) insert(airID string, e cached) {
-	if _, ok := r.entries[airID]; !ok && len(r.entries) >= r.opts.MaxEntries {
+	if _, ok := r.entries[airID]; !ok && len(r.entries) >= r.opts.MaxCacheEntries {
 		now := time.Now()
 		for id, old := range r.entries {
 			if !now.Before(old.expires) {
@@ -222,7 +222,7 @@ func (r *Resolver) insert(airID string, e cached) {
 			}
 		}
 		for id := range r.entries {
-			if len(r.entries) < r.opts.MaxEntries {
+			if len(r.entries) < r.opts.MaxCacheEntries {
 				break
 			}
 			delete(r.entries, id)
@@ -233,7 +233,7 @@ func (r *Resolver) insert(airID string, e cached) {
 
 func (r *Resolver) fetch(ctx context.Context, airID string) (cached, error) {
 	var e cached
-	u, err := DocumentURL(r.opts.Registry, airID)
+	u, err := DocumentURL(r.opts.RegistryURL, airID)
 	if err != nil {
 		return e, err
 	}
@@ -250,14 +250,14 @@ func (r *Resolver) fetch(ctx context.Context, airID string) (cached, error) {
 		r.log.DebugContext(ctx, "air: document not fetched", "air_id", airID, "status", res.Status)
 		return e, ErrBadGateway.because("the registry is out of reach", fmt.Errorf("status %d", res.Status))
 	}
-	doc, err := ParseDocument(res.Body)
+	doc, err := DecodeDocument(res.Body)
 	if err != nil {
 		r.log.DebugContext(ctx, "air: document not readable", "air_id", airID, "err", err)
 		return e, ErrBadGateway.because("the registry is out of reach", err)
 	}
 	now := time.Now()
 	// A sixth of the TTL to both sides: 50 to 70 s of 60 (AIR-026, AIR-D59).
-	life := r.opts.TTL + time.Duration((2*r.opts.Random()-1)*float64(r.opts.TTL)/6)
+	life := r.opts.CacheTTL + time.Duration((2*r.opts.Random()-1)*float64(r.opts.CacheTTL)/6)
 	e = cached{doc: doc, fetched: now, expires: now.Add(life), did: doc.ID}
 	e.pub, e.bad = doc.SigningKey(doc.ID)
 	return e, nil
@@ -275,7 +275,7 @@ func (r *Resolver) TrustScore(ctx context.Context, did string) ([]byte, error) {
 	if doc.ID != did {
 		return nil, ErrNotFound.err("the document is that of another agent")
 	}
-	text, ok := doc.Service(TrustScoreService)
+	text, ok := doc.Service(ServiceTrustScore)
 	if !ok {
 		return nil, ErrUnreachable.err("the document names no trust score")
 	}

@@ -98,7 +98,7 @@ func SealWith(random io.Reader, to *PublicKey, b Binding, body []byte) ([]byte, 
 	c.form = aead.Seal(c.form[:0], nonce, out, aad)
 
 	var multikey [34]byte
-	multikey[0], multikey[1] = byte(X25519Key), 1
+	multikey[0], multikey[1] = byte(KeyX25519), 1
 	copy(multikey[2:], epk)
 	enc := base64.RawURLEncoding
 	dst := make([]byte, 0, 192+enc.EncodedLen(len(c.form)))
@@ -142,7 +142,7 @@ func (k *BoxKey) Open(b Binding, body []byte) ([]byte, error) {
 		v := out[m.ke+1 : m.ve]
 		switch string(out[m.ks+1 : m.ke-1]) {
 		case "type":
-			box.known = box.known || string(v) == `"`+TypeEncrypted+`"`
+			box.known = box.known || string(v) == `"`+BodyTypeEncrypted+`"`
 		case "alg":
 			box.suite = string(v) == `"`+sealSuite+`"`
 		case "v":
@@ -179,7 +179,7 @@ func (k *BoxKey) open(c *canon, box *sealed, b Binding) ([]byte, bool) {
 	multikey := &c.multikey
 	epk, ok := plainText(box.epk)
 	if !ok || len(epk) < 2 || epk[0] != 'z' || !decodeBase58(multikey[:], epk[1:]) ||
-		multikey[0] != byte(X25519Key) || multikey[1] != 1 || !reducedX25519(multikey[2:]) {
+		multikey[0] != byte(KeyX25519) || multikey[1] != 1 || !reducedX25519(multikey[2:]) {
 		return nil, false
 	}
 	nonce, ok := decodeBase64(c.str[:0], box.nonce)

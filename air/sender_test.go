@@ -31,7 +31,7 @@ func TestSendMiddleware(t *testing.T) {
 			})
 		}
 	}
-	client := w.client(t, alice, air.ClientOptions{Threads: air.NewThreads(alice.DID(), nil), Middleware: []air.SendMiddleware{note("outer"), note("inner"), func(next air.Sender) air.Sender {
+	client := w.client(t, alice, air.ClientOptions{ThreadStore: air.NewThreads(alice.DID(), nil), Interceptors: []air.SendMiddleware{note("outer"), note("inner"), func(next air.Sender) air.Sender {
 		return air.SenderFunc(func(ctx context.Context, d *air.Draft, _ *air.SendOptions) (*air.Receipt, error) {
 			if o, ok := d.Body.(*air.Offer); ok && o.Description == "too dear" {
 				return nil, errBudget
@@ -46,10 +46,10 @@ func TestSendMiddleware(t *testing.T) {
 	require.Equal(t, 1, in.drain(t))
 	require.True(t, in.got[0].Sealed, "the middleware seals everything")
 
-	n := client.Negotiate(bob.DID(), "", false)
-	_, err = n.Offer(t.Context(), "too dear", air.Cents(1e6, "USD"), time.Now().Add(time.Hour))
+	n := client.NewNegotiation(bob.DID(), "", false)
+	_, err = n.Offer(t.Context(), "too dear", air.MinorUnits(1e6, "USD"), time.Now().Add(time.Hour))
 	require.ErrorIs(t, err, errBudget)
-	for _, r := range client.SendAll(t.Context(), []string{bob.DID()}, &air.Draft{Body: &air.Offer{Description: "too dear"}}, nil) {
+	for _, r := range client.SendEach(t.Context(), []string{bob.DID()}, &air.Draft{Body: &air.Offer{Description: "too dear"}}, nil) {
 		require.ErrorIs(t, r.Err, errBudget)
 	}
 	require.Equal(t, 0, in.drain(t))

@@ -22,19 +22,19 @@ const (
 	FormDeployed Form = "deployed" // without that member
 )
 
-// An AcceptForms says which forms of a signature are verified.
-type AcceptForms string
+// An FormSet says which forms of a signature are verified.
+type FormSet string
 
 // The choices. The empty one means both.
 const (
-	AcceptBoth     AcceptForms = "both"
-	AcceptSpec     AcceptForms = "spec"
-	AcceptDeployed AcceptForms = "deployed"
+	FormSetAny      FormSet = "both"
+	FormSetSpec     FormSet = "spec"
+	FormSetDeployed FormSet = "deployed"
 )
 
 // A word that is none of these verifies nothing.
-func (a AcceptForms) spec() bool     { return a == "" || a == AcceptBoth || a == AcceptSpec }
-func (a AcceptForms) deployed() bool { return a == "" || a == AcceptBoth || a == AcceptDeployed }
+func (a FormSet) spec() bool     { return a == "" || a == FormSetAny || a == FormSetSpec }
+func (a FormSet) deployed() bool { return a == "" || a == FormSetAny || a == FormSetDeployed }
 
 // signedForm is the form in which a profile signs.
 func (p Profile) signedForm() Form {
@@ -45,11 +45,11 @@ func (p Profile) signedForm() Form {
 }
 
 // accepts is what a profile verifies (AIR-D27).
-func (p Profile) accepts() AcceptForms {
+func (p Profile) accepts() FormSet {
 	if p == ProfileInterop || p == ProfileDeployed {
-		return AcceptBoth
+		return FormSetAny
 	}
-	return AcceptSpec
+	return FormSetSpec
 }
 
 // SigningInput returns the bytes that are signed for a JSON object, whatever
@@ -209,7 +209,7 @@ func decodeSignature[T string | []byte](sig *[64]byte, text T) error {
 // returns the form in which it was signed. The error is [ErrBadSignature], one of
 // [Canonicalize], or [ErrInvalidEnvelope] for something that is no object
 // or whose signature is neither a string nor null. It allocates nothing.
-func Verify(envelope []byte, key *PublicKey, accept AcceptForms) (Form, error) {
+func Verify(envelope []byte, key *PublicKey, accept FormSet) (Form, error) {
 	c := getCanon()
 	defer putCanon(c)
 	if err := c.signable(envelope); err != nil {
@@ -239,7 +239,7 @@ func Verify(envelope []byte, key *PublicKey, accept AcceptForms) (Form, error) {
 
 // Verify checks the signature of the envelope and returns the form in which it
 // was signed. The error is [ErrBadSignature].
-func (e *Envelope) Verify(key *PublicKey, accept AcceptForms) (Form, error) {
+func (e *Envelope) Verify(key *PublicKey, accept FormSet) (Form, error) {
 	var sig [64]byte
 	if err := decodeSignature(&sig, e.Signature); err != nil {
 		return "", err
@@ -261,8 +261,8 @@ func (e *Envelope) Verify(key *PublicKey, accept AcceptForms) (Form, error) {
 	return "", ErrBadSignature.err(detailNotVerified)
 }
 
-// A Check is one signature for [VerifyAll] to look at and what came of it.
-type Check struct {
+// A Verification is one signature for [VerifyAll] to look at and what came of it.
+type Verification struct {
 	Envelope []byte
 	Key      *PublicKey
 	Form     Form  // filled in
@@ -272,7 +272,7 @@ type Check struct {
 // VerifyAll verifies many envelopes on all processors and fills in the results.
 // It stops early when ctx ends; the checks that were not made then have the
 // error of ctx.
-func VerifyAll(ctx context.Context, checks []Check, accept AcceptForms) {
+func VerifyAll(ctx context.Context, checks []Verification, accept FormSet) {
 	n := min(runtime.GOMAXPROCS(0), len(checks))
 	var wg sync.WaitGroup
 	for w := range n {

@@ -50,14 +50,14 @@ func TestMembersOfAnEnvelope(t *testing.T) {
 	alice, bob := w.join(t, 1), w.join(t, 2)
 	r, err := w.client(t, alice, air.ClientOptions{}).Send(t.Context(), &air.Draft{To: bob.DID(), Body: offer(1)}, nil)
 	require.NoError(t, err)
-	v, err := strictjson.Check(r.Envelope.Wire(), strictjson.Options{})
+	v, err := strictjson.Check(r.Envelope.Bytes(), strictjson.Options{})
 	require.NoError(t, err)
 	var names []string
 	for m := v.Members(); m.Next(); {
 		names = append(names, string(m.Name))
 	}
 	require.Equal(t, []string{"body", "from", "id", "nonce", "signature", "thread_id", "timestamp", "to"}, names)
-	require.Equal(t, air.TypeOffer, r.Envelope.Type)
+	require.Equal(t, air.BodyTypeOffer, r.Envelope.Type)
 	require.Equal(t, "POST /inbox/"+bob.AIRID(), w.requests[len(w.requests)-1])
 }
 
@@ -67,10 +67,10 @@ func TestBodiesOfOtherProtocols(t *testing.T) {
 	w := newWorld(t, nil)
 	alice, bob := w.join(t, 1), w.join(t, 2)
 	body := &air.Raw{Type: "x.example/ping", JSON: []byte(`{"type":"x.example/ping","n":18446744073709551616}`)}
-	opts := air.ClientOptions{Bodies: []string{"x.example/ping"}}
+	opts := air.ClientOptions{BodyTypes: []string{"x.example/ping"}}
 	_, err := w.client(t, alice, opts).Send(t.Context(), &air.Draft{To: bob.DID(), Body: body}, nil)
 	require.NoError(t, err)
-	in := w.inbox(t, bob, air.InboxOptions{Bodies: []string{"x.example/ping"}})
+	in := w.inbox(t, bob, air.InboxOptions{BodyTypes: []string{"x.example/ping"}})
 	require.Equal(t, 1, in.drain(t))
 	require.Equal(t, `{"n":18446744073709551616,"type":"x.example/ping"}`, string(in.got[0].BodyJSON))
 	require.Nil(t, in.got[0].Thread)
@@ -82,12 +82,12 @@ func TestMovingToAnotherRelay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, nil)
 		alice, bob := w.join(t, 1), w.join(t, 2)
-		d, err := air.ParseDocument(airtest.Document(bob.DID(), bob.Public().String(), w.endpoint(bob)))
+		d, err := air.DecodeDocument(airtest.Document(bob.DID(), bob.PublicKey().String(), w.endpoint(bob)))
 		require.NoError(t, err)
 		require.Equal(t, bob.DID(), d.ID)
 		key, err := d.SigningKey(bob.DID())
 		require.NoError(t, err)
-		require.True(t, key.Equal(bob.Public()))
+		require.True(t, key.Equal(bob.PublicKey()))
 		e, err := d.Inbox(bob.DID(), nil)
 		require.NoError(t, err)
 		require.Equal(t, w.endpoint(bob), e.URL)
@@ -99,7 +99,7 @@ func TestMovingToAnotherRelay(t *testing.T) {
 			return w.requests[len(w.requests)-1]
 		}
 		require.Equal(t, "POST /inbox/"+bob.AIRID(), send())
-		w.registry.Put(bob, "https://other.example/inbox/"+bob.AIRID()+"?new")
+		w.registry.Register(bob, "https://other.example/inbox/"+bob.AIRID()+"?new")
 		require.Equal(t, "POST /inbox/"+bob.AIRID(), send()) // cached
 		time.Sleep(71 * time.Second)
 		require.Equal(t, "POST /inbox/"+bob.AIRID()+"?new", send())
@@ -117,12 +117,12 @@ func TestFromIsNotBelieved(t *testing.T) {
 			asked = append(asked, did)
 			return nil
 		}),
-		Middleware: []air.Middleware{air.Block(func(did string) bool { asked = append(asked, did); return false })},
+		Middleware: []air.Middleware{air.BlockSenders(func(did string) bool { asked = append(asked, did); return false })},
 	})
-	d := &air.Draft{ID: air.NewID(), From: alice.DID(), To: bob.DID(), Sent: time.Now(), ThreadID: air.NewID(), Nonce: air.NewNonce(), Body: offer(1)}
-	forged, err := air.Compose(d, eve.Signer(), nil)
+	d := &air.Draft{ID: air.NewID(), From: alice.DID(), To: bob.DID(), Time: time.Now(), ThreadID: air.NewID(), Nonce: air.NewNonce(), Body: offer(1)}
+	forged, err := air.NewEnvelope(d, eve.Signer(), nil)
 	require.NoError(t, err)
-	require.ErrorIs(t, in.Receive(t.Context(), forged.Wire(), false).Err, air.ErrBadSignature)
+	require.ErrorIs(t, in.Receive(t.Context(), forged.Bytes(), false).Err, air.ErrBadSignature)
 	require.Empty(t, asked)
 	require.Nil(t, in.Receive(t.Context(), signedOffer(t, alice, bob.DID(), nil), false).Err)
 	require.Equal(t, []string{alice.DID(), alice.DID()}, slices.Clip(asked))

@@ -26,14 +26,14 @@ type Party string
 
 // The two parties, seen from one of them.
 const (
-	Self Party = "self"
-	Peer Party = "peer"
+	PartySelf Party = "self"
+	PartyPeer Party = "peer"
 )
 
 // A Move is an Offer or a Counter that was made in a thread.
 type Move struct {
 	ID    string
-	By    Party
+	Party Party
 	Price Money
 
 	sum messageSum
@@ -59,10 +59,10 @@ type Thread struct {
 	// Agreed is the price of a thread in state ThreadAccepted.
 	Agreed Money
 
-	// Last is the id of the message that was applied last.
-	Last    string
-	lastBy  Party
-	lastSum messageSum
+	// LastMessageID is the id of the message that was applied last.
+	LastMessageID string
+	lastBy        Party
+	lastSum       messageSum
 }
 
 // Outstanding returns the move that waits for an answer, nil if there is none.
@@ -83,11 +83,11 @@ type effect struct {
 }
 
 var effects = map[string]effect{
-	TypeOffer:    {pending: ThreadOffered},
-	TypeCounter:  {open: ThreadCountered, names: true, other: true},
-	TypeAccept:   {open: ThreadAccepted, names: true, other: true},
-	TypeDecline:  {open: ThreadDeclined, names: true, other: true},
-	TypeWithdraw: {open: ThreadWithdrawn},
+	BodyTypeOffer:    {pending: ThreadOffered},
+	BodyTypeCounter:  {open: ThreadCountered, names: true, other: true},
+	BodyTypeAccept:   {open: ThreadAccepted, names: true, other: true},
+	BodyTypeDecline:  {open: ThreadDeclined, names: true, other: true},
+	BodyTypeWithdraw: {open: ThreadWithdrawn},
 }
 
 // Apply changes the thread by a message, or leaves it as it is and says why the
@@ -121,21 +121,21 @@ func (t *Thread) Apply(by Party, id, inReplyTo string, body Body) error {
 	if e.names && inReplyTo != o.ID {
 		return ErrConflict.err("in_reply_to is not the outstanding message")
 	}
-	if e.other && by == o.By {
+	if e.other && by == o.Party {
 		return ErrNotYourMove.err("the other party has to answer")
 	}
 	switch b := body.(type) {
 	case *Offer:
-		return t.move(next, Move{ID: id, By: by, Price: b.Price})
+		return t.move(next, Move{ID: id, Party: by, Price: b.Price})
 	case *Counter:
-		return t.move(next, Move{ID: id, By: by, Price: b.Price})
+		return t.move(next, Move{ID: id, Party: by, Price: b.Price})
 	case *Accept:
 		if b.Price != o.Price {
 			return ErrPriceMismatch.err("accepted_price is not the outstanding price")
 		}
 		t.Agreed = b.Price
 	}
-	t.State, t.Last = next, id
+	t.State, t.LastMessageID = next, id
 	return nil
 }
 
@@ -144,7 +144,7 @@ func (t *Thread) move(next ThreadState, m Move) error {
 		return ErrConflict.err("too many moves in one thread")
 	}
 	t.Moves = append(t.Moves[:len(t.Moves):len(t.Moves)], m) // a copy: t may have been copied
-	t.State, t.Last = next, m.ID
+	t.State, t.LastMessageID = next, m.ID
 	return nil
 }
 
@@ -154,7 +154,7 @@ func (t *Thread) mayWithdraw(by Party, id string) error {
 		switch {
 		case m.ID != id:
 			continue
-		case m.By != by:
+		case m.Party != by:
 			return ErrNotYourMove.err("only its sender may withdraw a message")
 		case i < len(t.Moves)-1:
 			return ErrConflict.err("the message to withdraw was superseded")

@@ -15,31 +15,31 @@ import (
 	"github.com/fivewire/fivewire/store"
 )
 
-// ThreadsOptions adjusts [Threads]. The zero value is right for production.
-type ThreadsOptions struct {
+// ThreadStoreOptions adjusts [ThreadStore]. The zero value is right for production.
+type ThreadStoreOptions struct {
 	// Store keeps the threads. Nil means the memory of this process.
 	Store store.KV
 
-	// TTL is how long a thread is remembered after its last message. Zero means 30
+	// Retention is how long a thread is remembered after its last message. Zero means 30
 	// days.
-	TTL time.Duration
+	Retention time.Duration
 }
 
-// Threads are all negotiations of one agent. An [Inbox] and a [Client] of the
+// ThreadStore are all negotiations of one agent. An [Inbox] and a [Client] of the
 // same agent share them, so that what is sent and what is received make one
 // picture. All methods may be called from several goroutines and, where the
 // store spans them, processes.
-type Threads struct {
+type ThreadStore struct {
 	self string
 	kv   store.KV
 	ttl  time.Duration
 }
 
 // NewThreads returns the threads of the agent self, a DID.
-func NewThreads(self string, opts *ThreadsOptions) *Threads {
-	t := &Threads{self: self}
+func NewThreads(self string, opts *ThreadStoreOptions) *ThreadStore {
+	t := &ThreadStore{self: self}
 	if opts != nil {
-		t.kv, t.ttl = opts.Store, opts.TTL
+		t.kv, t.ttl = opts.Store, opts.Retention
 	}
 	if t.kv == nil {
 		t.kv = store.NewMemory()
@@ -52,18 +52,18 @@ func NewThreads(self string, opts *ThreadsOptions) *Threads {
 
 // key names a thread by its id and the two parties: the same id with somebody
 // else is another thread (AIR-D52).
-func (t *Threads) key(threadID, peer string) string {
+func (t *ThreadStore) key(threadID, peer string) string {
 	sum := sha256.Sum256([]byte(t.self + "\x00" + peer + "\x00" + threadID))
 	return "air/thread/" + hex.EncodeToString(sum[:])
 }
 
 // Get returns a thread as it stands. One that nobody has heard of is pending.
-func (t *Threads) Get(ctx context.Context, threadID, peer string) (Thread, error) {
+func (t *ThreadStore) Get(ctx context.Context, threadID, peer string) (Thread, error) {
 	th, _, err := t.load(ctx, t.key(threadID, peer))
 	return th, err
 }
 
-func (t *Threads) load(ctx context.Context, key string) (Thread, store.Revision, error) {
+func (t *ThreadStore) load(ctx context.Context, key string) (Thread, store.Revision, error) {
 	e, err := t.kv.Get(ctx, key)
 	if errors.Is(err, store.ErrNotFound) {
 		return Thread{State: ThreadPending}, 0, nil
@@ -77,7 +77,7 @@ func (t *Threads) load(ctx context.Context, key string) (Thread, store.Revision,
 
 // change applies f to the stored thread until nobody else changed it meanwhile,
 // and returns it as it was and as it is.
-func (t *Threads) change(ctx context.Context, threadID, peer string, f func(*Thread) error) (before, after Thread, err error) {
+func (t *ThreadStore) change(ctx context.Context, threadID, peer string, f func(*Thread) error) (before, after Thread, err error) {
 	key := t.key(threadID, peer)
 	for {
 		th, rev, err := t.load(ctx, key)
@@ -112,9 +112,9 @@ func sumOf(e *Envelope) messageSum {
 
 // apply applies a message of the envelope e. One that this agent applied already
 // when it sent it, or before a crash, counts once.
-func (t *Threads) apply(ctx context.Context, e *Envelope, by Party, body Body) (before, after Thread, err error) {
+func (t *ThreadStore) apply(ctx context.Context, e *Envelope, by Party, body Body) (before, after Thread, err error) {
 	peer := e.From
-	if by == Self {
+	if by == PartySelf {
 		peer = e.To
 	}
 	sum := sumOf(e)
@@ -136,7 +136,7 @@ func (t *Threads) apply(ctx context.Context, e *Envelope, by Party, body Body) (
 
 // revert takes a message back whose handling failed, unless something followed
 // it.
-func (t *Threads) revert(ctx context.Context, e *Envelope, before Thread) error {
+func (t *ThreadStore) revert(ctx context.Context, e *Envelope, before Thread) error {
 	sum := sumOf(e)
 	_, _, err := t.change(ctx, e.ThreadID, e.From, func(th *Thread) error {
 		if th.lastSum == sum {
@@ -152,7 +152,7 @@ func (th *Thread) applied(by Party, sum messageSum) bool {
 		return true
 	}
 	for i := range th.Moves {
-		if th.Moves[i].sum == sum && th.Moves[i].By == by {
+		if th.Moves[i].sum == sum && th.Moves[i].Party == by {
 			return true
 		}
 	}
@@ -162,7 +162,7 @@ func (th *Thread) applied(by Party, sum messageSum) bool {
 func marshalThread(t *Thread) []byte {
 	b := strictjson.AppendString([]byte(`{"state":`), string(t.State))
 	b = append(b, `,"last":`...)
-	b = strictjson.AppendString(b, t.Last)
+	b = strictjson.AppendString(b, t.LastMessageID)
 	b = append(b, `,"by":`...)
 	b = strictjson.AppendString(b, string(t.lastBy))
 	b = t.lastSum.appendJSON(b)
@@ -175,7 +175,7 @@ func marshalThread(t *Thread) []byte {
 			b = append(b, ',')
 		}
 		b = strictjson.AppendString(append(b, `{"id":`...), m.ID)
-		b = strictjson.AppendString(append(b, `,"by":`...), string(m.By))
+		b = strictjson.AppendString(append(b, `,"by":`...), string(m.Party))
 		b = m.Price.appendJSON(append(b, `,"price":`...))
 		b = append(m.sum.appendJSON(b), '}')
 	}
@@ -199,11 +199,11 @@ func unmarshalThread(text []byte) (Thread, error) {
 		return Thread{}, fmt.Errorf("air: the stored thread is damaged: %w", err)
 	}
 	str := func(v strictjson.Value) string { s, _ := v.Text(); return s }
-	t := Thread{State: ThreadState(str(v.Get("state"))), Last: str(v.Get("last")), lastBy: Party(str(v.Get("by"))), lastSum: parseSum(str(v.Get("sum")))}
+	t := Thread{State: ThreadState(str(v.Get("state"))), LastMessageID: str(v.Get("last")), lastBy: Party(str(v.Get("by"))), lastSum: parseSum(str(v.Get("sum")))}
 	t.Agreed, _ = parseMoney(string(v.Get("agreed")))
 	for e := v.Get("moves").Elements(); e.Next(); {
 		price, _ := parseMoney(string(e.Value.Get("price")))
-		t.Moves = append(t.Moves, Move{ID: str(e.Value.Get("id")), By: Party(str(e.Value.Get("by"))), Price: price, sum: parseSum(str(e.Value.Get("sum")))})
+		t.Moves = append(t.Moves, Move{ID: str(e.Value.Get("id")), Party: Party(str(e.Value.Get("by"))), Price: price, sum: parseSum(str(e.Value.Get("sum")))})
 	}
 	return t, nil
 }

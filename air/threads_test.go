@@ -35,12 +35,12 @@ func TestThreadsKnowMessagesNotIDs(t *testing.T) {
 		}
 		require.NoError(t, send(offered, "", offer(5)))
 		time.Sleep(6 * time.Minute)
-		require.ErrorIs(t, send(offered, offered, &air.Accept{Price: air.Cents(1, "USD")}), air.ErrNotYourMove)
+		require.ErrorIs(t, send(offered, offered, &air.Accept{Price: air.MinorUnits(1, "USD")}), air.ErrNotYourMove)
 		time.Sleep(6 * time.Minute)
 		require.NoError(t, send(declined, "", &air.Withdraw{WithdrawnID: offered}))
 		for _, id := range []string{offered, declined} {
 			time.Sleep(6 * time.Minute)
-			require.ErrorIs(t, send(id, offered, &air.Accept{Price: air.Cents(1, "USD")}), air.ErrThreadClosed)
+			require.ErrorIs(t, send(id, offered, &air.Accept{Price: air.MinorUnits(1, "USD")}), air.ErrThreadClosed)
 		}
 		require.Equal(t, 2, in.count())
 	})
@@ -53,7 +53,7 @@ func TestThreadsCountWhatIsResent(t *testing.T) {
 		w := newWorld(t, nil)
 		alice, bob := w.join(t, 1), w.join(t, 2)
 		threads := air.NewThreads(alice.DID(), nil)
-		c := w.client(t, alice, air.ClientOptions{Threads: threads, Outbox: store.NewMemory()})
+		c := w.client(t, alice, air.ClientOptions{ThreadStore: threads, Outbox: store.NewMemory()})
 		raw := &air.Raw{Type: "Offer", JSON: []byte(`{"type":"Offer","description":"","price":{"amount_cents":7,"currency":"USD"},"expires_at":"2030-01-01T00:00:00.000Z"}`)}
 		for i, body := range []air.Body{offer(7), raw} {
 			thread := air.NewID()
@@ -82,16 +82,16 @@ func TestThreadsCountWhatIsResent(t *testing.T) {
 				require.NoError(t, err)
 			}
 			require.Equal(t, air.ThreadOffered, state().State)
-			require.Equal(t, air.Cents(7, "USD"), state().Outstanding().Price)
+			require.Equal(t, air.MinorUnits(7, "USD"), state().Outstanding().Price)
 		}
 		r, err := c.Send(t.Context(), &air.Draft{To: bob.DID(), Body: offer(7)}, nil)
 		require.NoError(t, err)
-		_, err = c.Deliver(t.Context(), r.Envelope.Wire()) // once more, which changes nothing
+		_, err = c.SendSigned(t.Context(), r.Envelope.Bytes()) // once more, which changes nothing
 		require.NoError(t, err)
-		second, err := air.Compose(&air.Draft{ID: air.NewID(), From: alice.DID(), To: bob.DID(), Sent: time.Now(), ThreadID: r.Envelope.ThreadID,
+		second, err := air.NewEnvelope(&air.Draft{ID: air.NewID(), From: alice.DID(), To: bob.DID(), Time: time.Now(), ThreadID: r.Envelope.ThreadID,
 			Nonce: air.NewNonce(), Body: offer(8)}, alice.Signer(), nil)
 		require.NoError(t, err)
-		_, err = c.Deliver(t.Context(), second.Wire())
+		_, err = c.SendSigned(t.Context(), second.Bytes())
 		require.ErrorIs(t, err, air.ErrConflict)
 	})
 }

@@ -101,7 +101,7 @@ func (w *world) join(t *testing.T, n int) *air.Identity {
 	t.Helper()
 	id, err := air.GenerateIdentity(airtest.DID(airIDOf(n)))
 	require.NoError(t, err)
-	w.registry.Put(id, w.endpoint(id))
+	w.registry.Register(id, w.endpoint(id))
 	return id
 }
 
@@ -192,19 +192,19 @@ func (m *mailroom) fail(err error) {
 }
 
 func offer(price uint64) *air.Offer {
-	return &air.Offer{Description: "work", Price: air.Cents(price, "USD"), Expires: time.Now().Add(time.Hour)}
+	return &air.Offer{Description: "work", Price: air.MinorUnits(price, "USD"), Expires: time.Now().Add(time.Hour)}
 }
 
 // signedOffer returns a signed envelope that was never sent.
 func signedOffer(t testing.TB, from *air.Identity, to string, change func(*air.Draft)) []byte {
 	t.Helper()
-	d := &air.Draft{ID: air.NewID(), From: from.DID(), To: to, Sent: time.Now(), ThreadID: air.NewID(), Nonce: air.NewNonce(), Body: offer(5)}
+	d := &air.Draft{ID: air.NewID(), From: from.DID(), To: to, Time: time.Now(), ThreadID: air.NewID(), Nonce: air.NewNonce(), Body: offer(5)}
 	if change != nil {
 		change(d)
 	}
-	e, err := air.Compose(d, from.Signer(), &air.ComposeOptions{Bodies: []string{air.AnyBody}})
+	e, err := air.NewEnvelope(d, from.Signer(), &air.EnvelopeOptions{BodyTypes: []string{air.AnyBodyType}})
 	require.NoError(t, err)
-	return e.Wire()
+	return e.Bytes()
 }
 
 // do sends one request to a handler.

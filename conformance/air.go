@@ -65,10 +65,10 @@ func airFailure(err error) error {
 		return err
 	}
 	var body struct{ Error, Detail string }
-	if err := json.Unmarshal(e.Body(), &body); err != nil {
+	if err := json.Unmarshal(e.HTTPBody(), &body); err != nil {
 		return err
 	}
-	f := &Failure{Code: string(e.Code), Err: err, Fields: Answer{"status": e.Status(), "error": body.Error}}
+	f := &Failure{Code: string(e.Code), Err: err, Fields: Answer{"status": e.HTTPStatus(), "error": body.Error}}
 	if body.Detail != "" {
 		f.Fields["detail"] = body.Detail
 	}
@@ -127,7 +127,7 @@ func airSign(in *Input) (Answer, error) {
 		"canonical": string(canonical),
 		"sha256Hex": hex.EncodeToString(sum[:]),
 		"signature": signed.Signature,
-		"publicKey": air.EncodeKey(air.Ed25519Key, key.Public().(ed25519.PublicKey)),
+		"publicKey": air.EncodeKey(air.KeyEd25519, key.Public().(ed25519.PublicKey)),
 		"wire":      string(wire),
 	}.OnlyNamed(), nil
 }
@@ -150,7 +150,7 @@ func airProfile(in *Input, def air.Profile) air.Profile {
 }
 
 func airVerify(in *Input) (Answer, error) {
-	envelope, text, accept := in.Wire("envelope"), in.String("publicKey"), airWord(in, "accept", air.AcceptBoth, air.AcceptSpec, air.AcceptDeployed)
+	envelope, text, accept := in.Wire("envelope"), in.String("publicKey"), airWord(in, "accept", air.FormSetAny, air.FormSetSpec, air.FormSetDeployed)
 	if err := in.Err(); err != nil {
 		return nil, err
 	}
@@ -163,9 +163,9 @@ func airVerify(in *Input) (Answer, error) {
 }
 
 func airValidate(in *Input) (Answer, error) {
-	e, err := air.Decode(in.Wire("envelope"), &air.DecodeOptions{
-		Profile: airProfile(in, ""),
-		Bodies:  in.StringsOr("bodies"),
+	e, err := air.DecodeEnvelope(in.Wire("envelope"), &air.DecodeOptions{
+		Profile:   airProfile(in, ""),
+		BodyTypes: in.StringsOr("bodies"),
 	})
 	if err != nil {
 		return nil, err
@@ -180,23 +180,23 @@ func airCompose(in *Input) (Answer, error) {
 		ThreadID: in.String("threadId"), Nonce: in.String("nonce"), InReplyTo: airOptional(in, "inReplyTo"),
 		Body: &air.Raw{JSON: in.Wire("body")},
 	}
-	opts := &air.ComposeOptions{Profile: airProfile(in, ""), Bodies: in.StringsOr("bodies")}
+	opts := &air.EnvelopeOptions{Profile: airProfile(in, ""), BodyTypes: in.StringsOr("bodies")}
 	if err := in.Err(); err != nil {
 		return nil, err
 	}
-	e, err := air.Compose(draft, key, opts)
+	e, err := air.NewEnvelope(draft, key, opts)
 	if err != nil {
 		return nil, err
 	}
-	return Answer{"wire": string(e.Wire())}, nil
+	return Answer{"wire": string(e.Bytes())}, nil
 }
 
 func airKind(in *Input) air.KeyKind {
 	switch kind := in.String("kind"); kind {
 	case "ed25519":
-		return air.Ed25519Key
+		return air.KeyEd25519
 	case "x25519":
-		return air.X25519Key
+		return air.KeyX25519
 	default:
 		in.Fail("kind", "unknown: %s", kind)
 		return 0
@@ -225,7 +225,7 @@ func airDerive(in *Input) (Answer, error) {
 	}
 	return Answer{
 		"publicKeyHex":     hex.EncodeToString(pub),
-		"publicKey":        air.EncodeKey(air.Ed25519Key, pub),
+		"publicKey":        air.EncodeKey(air.KeyEd25519, pub),
 		"x25519PrivateHex": hex.EncodeToString(box.Bytes()),
 		"x25519PublicHex":  hex.EncodeToString(box.PublicBytes()),
 	}.OnlyNamed(), nil
@@ -242,7 +242,7 @@ func airToX25519(in *Input) (Answer, error) {
 func airID(in *Input) (Answer, error) {
 	id := in.String("text")
 	airProfile(in, "") // the same in all of them
-	return Answer{"airId": id}, air.CheckAIRID(id)
+	return Answer{"airId": id}, air.ValidateAIRID(id)
 }
 
 func airDID(in *Input) (Answer, error) {
@@ -262,7 +262,7 @@ func airDiscover(in *Input) (Answer, error) {
 		AllowPrivate:  in.Bool("allowPrivate"),
 	}
 	document, did := in.Wire("document"), in.String("did")
-	d, err := air.ParseDocument(document)
+	d, err := air.DecodeDocument(document)
 	if err != nil {
 		return nil, err
 	}
@@ -272,7 +272,7 @@ func airDiscover(in *Input) (Answer, error) {
 
 func airSigningKey(in *Input) (Answer, error) {
 	document, did := in.Wire("document"), in.String("did")
-	d, err := air.ParseDocument(document)
+	d, err := air.DecodeDocument(document)
 	if err != nil {
 		return nil, err
 	}
@@ -331,11 +331,11 @@ func airServiceType(in *Input) (Answer, error) {
 func airErrorEncode(in *Input) (Answer, error) {
 	e := &air.Error{
 		Code:     air.Code(in.String("code")),
-		Detail:   in.StringOr("detail", ""),
+		Message:  in.StringOr("detail", ""),
 		AIRID:    in.StringOr("airId", ""),
 		ThreadID: in.StringOr("threadId", ""),
 	}
-	return Answer{"status": e.Status(), "json": json.RawMessage(e.Body())}.OnlyNamed(), nil
+	return Answer{"status": e.HTTPStatus(), "json": json.RawMessage(e.HTTPBody())}.OnlyNamed(), nil
 }
 
 func airErrorDecode(in *Input) (Answer, error) {

@@ -105,7 +105,7 @@ func (r *airRegistry) step(in *Input) Answer {
 
 func (r *airRegistry) RoundTrip(req *http.Request) (*http.Response, error) {
 	r.lookups++
-	path, ok := strings.CutPrefix(req.URL.String(), air.DefaultRegistry+"/api/v1/agents/")
+	path, ok := strings.CutPrefix(req.URL.String(), air.DefaultRegistryURL+"/api/v1/agents/")
 	id, ok2 := strings.CutSuffix(path, "/did-document")
 	if !ok || !ok2 || req.Method != http.MethodGet || req.Header.Get("X-A2A-Version") != "v1" {
 		return nil, fmt.Errorf("not a request for a document: %s %s", req.Method, req.URL)
@@ -179,8 +179,8 @@ func airCode(err error) (code string, status int, text string) {
 		return "", 0, ""
 	}
 	var body struct{ Error string }
-	_ = json.Unmarshal(e.Body(), &body) // it is the package's own
-	return string(e.Code), e.Status(), body.Error
+	_ = json.Unmarshal(e.HTTPBody(), &body) // it is the package's own
+	return string(e.Code), e.HTTPStatus(), body.Error
 }
 
 func airThreadScript(_ *testing.T, _, fixture *Input) (Step, error) {
@@ -194,7 +194,7 @@ func airThreadScript(_ *testing.T, _, fixture *Input) (Step, error) {
 			th = air.Thread{State: air.ThreadPending}
 		} else {
 			by, id, reply := air.Party(in.String("from")), in.String("id"), airOptional(in, "inReplyTo")
-			body, err := air.ParseBody(in.Wire("body"), air.ProfileInterop)
+			body, err := air.DecodeBody(in.Wire("body"), air.ProfileInterop)
 			if err == nil {
 				err = th.Apply(by, id, reply, body)
 			}
@@ -242,7 +242,7 @@ func airOpenReceiver(fixture *Input) (*airReceiver, error) {
 	}
 	r.opts = air.InboxOptions{
 		Profile:        airProfile(fixture, air.ProfileInterop),
-		Bodies:         fixture.StringsOr("bodies"),
+		BodyTypes:      fixture.StringsOr("bodies"),
 		ReplayCapacity: fixture.IntOr("replayCapacity", 0),
 		Store:          r.kv,
 		OnRejected:     func(_ context.Context, j *air.Rejection) { r.rejected = j },
@@ -360,7 +360,7 @@ func airSendScript(_ *testing.T, _, fixture *Input) (Step, error) {
 		return nil, err
 	}
 	client, err := air.NewClient(id, &air.ClientOptions{
-		Resolver: resolver, HTTPClient: &http.Client{Transport: peer}, SkipVerifySelf: true,
+		Resolver: resolver, HTTPClient: &http.Client{Transport: peer}, DisableSelfCheck: true,
 		Profile: airProfile(fixture, ""), AgentSecret: fixture.StringOr("agentSecret", ""),
 	})
 	if err != nil {
@@ -375,14 +375,14 @@ func airSendScript(_ *testing.T, _, fixture *Input) (Step, error) {
 		if err := in.Err(); err != nil {
 			return nil, err
 		}
-		r, err := client.Deliver(context.Background(), data)
+		r, err := client.SendSigned(context.Background(), data)
 		a := Answer{"lookups": registry.lookups, "requests": peer.requests}
 		var e *air.Error
 		switch {
 		case err == nil:
 			a["result"], a["status"] = "delivered", r.Status
 		case errors.As(err, &e):
-			a["result"], a["status"] = string(e.Code), e.Answered
+			a["result"], a["status"] = string(e.Code), e.RemoteStatus
 		default:
 			return nil, err
 		}

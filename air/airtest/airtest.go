@@ -62,17 +62,17 @@ func (n *Network) Close() {
 // DID returns the DID that an AIR ID has in the registry.
 func DID(airID string) string { return "did:wba:agentidentityregistry.org:agents:" + airID }
 
-// Join makes an agent with a fresh key, with a mailbox at the relay, and
+// RegisterAgent makes an agent with a fresh key, with a mailbox at the relay, and
 // registers it.
-func (n *Network) Join(airID string) (*air.Identity, error) {
-	if err := air.CheckAIRID(airID); err != nil {
+func (n *Network) RegisterAgent(airID string) (*air.Identity, error) {
+	if err := air.ValidateAIRID(airID); err != nil {
 		return nil, err
 	}
 	id, err := air.GenerateIdentity(DID(airID))
 	if err != nil {
 		return nil, err
 	}
-	n.Registry.Put(id, n.Endpoint(id))
+	n.Registry.Register(id, n.Endpoint(id))
 	return id, nil
 }
 
@@ -81,5 +81,5 @@ func (n *Network) Endpoint(id *air.Identity) string { return n.RelayURL + "/inbo
 
 // Resolver returns a new resolver that asks the registry of the network.
 func (n *Network) Resolver() (*air.Resolver, error) {
-	return air.NewResolver(&air.ResolverOptions{Registry: n.RegistryURL, AllowLoopback: true})
+	return air.NewResolver(&air.ResolverOptions{RegistryURL: n.RegistryURL, AllowLoopback: true})
 }

@@ -22,14 +22,14 @@ const (
 )
 
 // standing counts what is said of an agent. Every attester counts as one root.
-func (r *Registry) standing(a *agent) registry.Standing {
-	var s registry.Standing
+func (r *Registry) standing(a *agent) registry.VerifiedStatus {
+	var s registry.VerifiedStatus
 	roots := make(map[string]bool)
 	for _, at := range r.attestations {
 		if at.Subject == a.airID && at.Active {
 			s.Attestations++
 			s.Score += weight
-			roots[at.Root] = true
+			roots[at.AttesterRoot] = true
 		}
 	}
 	s.Roots = len(roots)
@@ -55,8 +55,8 @@ func (r *Registry) attest(subject *agent, secret string, body []byte) (object, *
 	}
 	now := stamp(time.Now())
 	at := &registry.Attestation{ID: int64(len(r.attestations) + 1), Subject: subject.airID, Attester: attester.airID,
-		Root: attester.airID + ".example", Type: text("attestation_type"), Statement: text("statement"), Signature: text("signature_multibase"),
-		SignedAt: registry.Time(text("signed_at")), Trust: score, Tenure: 1, Weight: weight, Created: registry.Time(now), Active: true}
+		AttesterRoot: attester.airID + ".example", Type: text("attestation_type"), Statement: text("statement"), Signature: text("signature_multibase"),
+		SignedAt: registry.Time(text("signed_at")), AttesterTrust: score, Tenure: 1, Weight: weight, Created: registry.Time(now), Active: true}
 	if at.Verify(subject.airID, attester.key) != nil {
 		return nil, refuse(http.StatusBadRequest, "Signature verification failed")
 	}
@@ -85,9 +85,9 @@ func attestation(at *registry.Attestation) object {
 	if at.Revoked != "" {
 		revoked = at.Revoked
 	}
-	return object{"id": at.ID, "attester_air_id": at.Attester, "attester_whois_root": at.Root, "attestation_type": at.Type,
+	return object{"id": at.ID, "attester_air_id": at.Attester, "attester_whois_root": at.AttesterRoot, "attestation_type": at.Type,
 		"statement": at.Statement, "signed_payload": at.Payload, "signature_multibase": at.Signature,
-		"signed_at": at.SignedAt, "attester_trust_at_issue": at.Trust, "tenure_multiplier_at_issue": at.Tenure, "weight": at.Weight,
+		"signed_at": at.SignedAt, "attester_trust_at_issue": at.AttesterTrust, "tenure_multiplier_at_issue": at.Tenure, "weight": at.Weight,
 		"revoked_at": revoked, "is_active": at.Active, "created_at": at.Created}
 }
 

@@ -62,7 +62,7 @@ type agent struct {
 func Document(did, publicKey, endpoint string) []byte {
 	var services []registry.Service
 	if endpoint != "" {
-		services = []registry.Service{{ID: did + "#a2a-inbox", Type: air.InboxService, Endpoint: endpoint}}
+		services = []registry.Service{{ID: did + "#a2a-inbox", Type: air.ServiceInbox, Endpoint: endpoint}}
 	}
 	return document(did, publicKey, services)
 }
@@ -108,14 +108,14 @@ func (r *Registry) put(airID string) *agent {
 	return a
 }
 
-// Put registers an agent, or replaces what is known of it.
-func (r *Registry) Put(id *air.Identity, endpoint string) {
+// Register registers an agent, or replaces what is known of it.
+func (r *Registry) Register(id *air.Identity, endpoint string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	a := r.put(id.AIRID())
-	a.did, a.creator, a.key, a.document, a.services = id.DID(), id.DID(), id.Public(), nil, nil
+	a.did, a.creator, a.key, a.document, a.services = id.DID(), id.DID(), id.PublicKey(), nil, nil
 	if endpoint != "" {
-		a.services = []registry.Service{{ID: id.DID() + "#a2a-inbox", Type: air.InboxService, Endpoint: endpoint}}
+		a.services = []registry.Service{{ID: id.DID() + "#a2a-inbox", Type: air.ServiceInbox, Endpoint: endpoint}}
 	}
 }
 
@@ -138,15 +138,15 @@ func (r *Registry) Secret(airID string) string {
 	return a.secret
 }
 
-// Fail answers every request with a status from now on; zero ends that.
-func (r *Registry) Fail(status int) {
+// SetFailure answers every request with a status from now on; zero ends that.
+func (r *Registry) SetFailure(status int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.status = status
 }
 
-// Lookups returns how many requests for documents came.
-func (r *Registry) Lookups() int {
+// LookupCount returns how many requests for documents came.
+func (r *Registry) LookupCount() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.lookups

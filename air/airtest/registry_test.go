@@ -52,7 +52,7 @@ func TestRegistryAnswers(t *testing.T) {
 		require.Equal(t, 201, status)
 		has(t, m, "air_id", "name", "creator_did", "status", "verification_level", "trust_score", "trust_grade", "created", "agent_secret", "agent_secret_note", "message")
 		require.Equal(t, key, m["public_key"])
-		require.NoError(t, air.CheckAIRID(m["air_id"].(string)))
+		require.NoError(t, air.ValidateAIRID(m["air_id"].(string)))
 		return m["air_id"].(string), m["agent_secret"].(string)
 	}
 	one, _ := register("one")
@@ -76,7 +76,7 @@ func TestRegistryAnswers(t *testing.T) {
 	has(t, m["components"].(map[string]any), "provenance", "behavioral", "transparency", "security", "peer_attestations")
 	_, m, _ = ask(t, r, "GET", "agents/"+one+"/did-document", "", "")
 	has(t, m, "@context", "id", "verificationMethod", "authentication", "assertionMethod", "service")
-	require.Equal(t, 1, r.Lookups())
+	require.Equal(t, 1, r.LookupCount())
 	_, m, _ = ask(t, r, "GET", "agents/check-name?name=two", "", "")
 	require.Equal(t, map[string]any{"name": "two", "exists": true, "count": 1.0, "existing_agents": []any{map[string]any{"air_id": two, "name": "two"}}}, m)
 	status, m, _ = ask(t, r, "PUT", "agents/"+two, `{"description":"new","service_endpoints":[{"type":"A2AInbox","serviceEndpoint":"https://x.example/"}]}`, secret)

@@ -149,13 +149,13 @@ func Decode(raw *air.Raw) (Body, error) {
 	case "withdraw":
 		b = &Withdraw{}
 	default:
-		return nil, &air.Error{Code: air.ErrUnsupportedBody, Detail: "not a body of the deployed peers"}
+		return nil, &air.Error{Code: air.ErrUnsupportedBody, Message: "not a body of the deployed peers"}
 	}
 	v, err := strictjson.Check(raw.JSON, strictjson.Options{MaxDepth: 64})
 	r := reader{v: v, bad: err != nil || !v.IsObject()}
 	b.read(&r)
 	if r.bad {
-		return nil, &air.Error{Code: air.ErrInvalidEnvelope, Detail: "body: not of the form of its type"}
+		return nil, &air.Error{Code: air.ErrInvalidEnvelope, Message: "body: not of the form of its type"}
 	}
 	return b, nil
 }

@@ -24,17 +24,17 @@ func TestRoundTrip(t *testing.T) {
 	for _, b := range []deployed.Body{
 		&deployed.Text{Text: "안녕 \"x\" \u2028"},
 		&deployed.Text{},
-		&deployed.Offer{ItemID: "a", Value: deployed.Value{Money: air.Cents(1000, "USD")}, Note: "n"},
+		&deployed.Offer{ItemID: "a", Value: deployed.Value{Money: air.MinorUnits(1000, "USD")}, Note: "n"},
 		&deployed.Offer{ItemID: "a", Value: deployed.Value{ItemID: "b", Quantity: air.NewAmount(2)}},
 		&deployed.Counter{ItemID: "a", Value: deployed.Value{Money: air.Money{Amount: huge, Currency: "KRW"}}},
 		&deployed.Accept{ItemID: "a"},
 		&deployed.Decline{ItemID: "a", Reason: "r"},
 		&deployed.Withdraw{ItemID: "a"},
 	} {
-		e, err := air.Compose(&air.Draft{
-			ID: "m-1", From: "did:wba:x:AIR-WBA1-ALICE0", To: "did:wba:x:AIR-WBA1-BOB000", Sent: time.Unix(1e9, 0),
+		e, err := air.NewEnvelope(&air.Draft{
+			ID: "m-1", From: "did:wba:x:AIR-WBA1-ALICE0", To: "did:wba:x:AIR-WBA1-BOB000", Time: time.Unix(1e9, 0),
 			ThreadID: "thread-1", Nonce: "n", Body: deployed.Encode(b),
-		}, key, &air.ComposeOptions{Profile: air.ProfileDeployed})
+		}, key, &air.EnvelopeOptions{Profile: air.ProfileDeployed})
 		require.NoError(t, err)
 		back, err := deployed.Decode(e.Body().(*air.Raw))
 		require.NoError(t, err)
@@ -73,7 +73,7 @@ func TestPublishedBodies(t *testing.T) {
 	for _, c := range file.Cases {
 		var env struct{ Body json.RawMessage }
 		require.NoError(t, json.Unmarshal([]byte(c.In.Envelope), &env))
-		body, err := air.ParseBody(env.Body, air.ProfileDeployed)
+		body, err := air.DecodeBody(env.Body, air.ProfileDeployed)
 		require.NoError(t, err)
 		_, err = deployed.Decode(body.(*air.Raw))
 		require.NoError(t, err, string(env.Body))

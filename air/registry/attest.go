@@ -28,21 +28,21 @@ const (
 
 // An Attestation is what one agent says of another, signed by the first.
 type Attestation struct {
-	ID        int64   `json:"id"`
-	Subject   string  `json:"subject_air_id"` // "" in the list of one agent
-	Attester  string  `json:"attester_air_id"`
-	Root      string  `json:"attester_whois_root"`
-	Type      string  `json:"attestation_type"`
-	Statement string  `json:"statement"`
-	Payload   string  `json:"signed_payload"` // "" in the list of recent ones
-	Signature string  `json:"signature_multibase"`
-	SignedAt  Time    `json:"signed_at"`
-	Trust     int     `json:"attester_trust_at_issue"`
-	Tenure    float64 `json:"tenure_multiplier_at_issue"`
-	Weight    float64 `json:"weight"`
-	Created   Time    `json:"created_at"`
-	Revoked   Time    `json:"revoked_at"` // "" unless it was
-	Active    bool    `json:"is_active"`
+	ID            int64   `json:"id"`
+	Subject       string  `json:"subject_air_id"` // "" in the list of one agent
+	Attester      string  `json:"attester_air_id"`
+	AttesterRoot  string  `json:"attester_whois_root"`
+	Type          string  `json:"attestation_type"`
+	Statement     string  `json:"statement"`
+	Payload       string  `json:"signed_payload"` // "" in the list of recent ones
+	Signature     string  `json:"signature_multibase"`
+	SignedAt      Time    `json:"signed_at"`
+	AttesterTrust int     `json:"attester_trust_at_issue"`
+	Tenure        float64 `json:"tenure_multiplier_at_issue"`
+	Weight        float64 `json:"weight"`
+	Created       Time    `json:"created_at"`
+	Revoked       Time    `json:"revoked_at"` // "" unless it was
+	Active        bool    `json:"is_active"`
 }
 
 // Verify checks the signature over the payload with the attester's key, and that
@@ -51,7 +51,7 @@ type Attestation struct {
 func (a *Attestation) Verify(subject string, key *air.PublicKey) error {
 	payload := a.payload(subject)
 	if a.Payload != "" && a.Payload != string(payload) {
-		return &air.Error{Code: air.ErrBadSignature, Detail: "the signed text says something else than the attestation"}
+		return &air.Error{Code: air.ErrBadSignature, Message: "the signed text says something else than the attestation"}
 	}
 	text, ok := strings.CutPrefix(a.Signature, "z")
 	if !ok || len(text) > 90 { // the decoder is quadratic; 64 bytes are 88 characters at most
@@ -65,11 +65,11 @@ func (a *Attestation) Verify(subject string, key *air.PublicKey) error {
 }
 
 func badSignature() error {
-	return &air.Error{Code: air.ErrBadSignature, Detail: "signature does not verify"}
+	return &air.Error{Code: air.ErrBadSignature, Message: "signature does not verify"}
 }
 
-// A Standing is how far a subject is verified after a change.
-type Standing struct {
+// A VerifiedStatus is how far a subject is verified after a change.
+type VerifiedStatus struct {
 	Verified     bool `json:"verified"`
 	Score        int  `json:"verification_score"`
 	Roots        int  `json:"distinct_whois_roots"`
@@ -86,44 +86,44 @@ type AttestParams struct {
 	SignedAt time.Time
 }
 
-// An Attested is an attestation that the registry has accepted.
-type Attested struct {
-	Answer
-	ID       int64    `json:"attestation_id"`
-	Subject  string   `json:"subject_air_id"`
-	Attester string   `json:"attester_air_id"`
-	Type     string   `json:"attestation_type"`
-	SignedAt Time     `json:"signed_at"`
-	Weight   float64  `json:"weight"`
-	Standing Standing `json:"verified_status"` // of the subject
+// An AttestResult is an attestation that the registry has accepted.
+type AttestResult struct {
+	RawResponse
+	ID             int64          `json:"attestation_id"`
+	Subject        string         `json:"subject_air_id"`
+	Attester       string         `json:"attester_air_id"`
+	Type           string         `json:"attestation_type"`
+	SignedAt       Time           `json:"signed_at"`
+	Weight         float64        `json:"weight"`
+	VerifiedStatus VerifiedStatus `json:"verified_status"` // of the subject
 }
 
 // An Attestations is all that was ever said of an agent.
 type Attestations struct {
-	Answer
-	Subject  string        `json:"subject_air_id"`
-	List     []Attestation `json:"attestations"`
-	Total    int           `json:"total"`
-	Active   int           `json:"active"`
-	Standing Standing      `json:"verified_status"`
+	RawResponse
+	Subject        string         `json:"subject_air_id"`
+	List           []Attestation  `json:"attestations"`
+	Total          int            `json:"total"`
+	Active         int            `json:"active"`
+	VerifiedStatus VerifiedStatus `json:"verified_status"`
 }
 
-// A Recent is a part of what was said of anybody lately.
-type Recent struct {
-	Answer
+// A RecentAttestations is a part of what was said of anybody lately.
+type RecentAttestations struct {
+	RawResponse
 	List  []Attestation `json:"attestations"`
 	Total int           `json:"total"`
 	Limit int           `json:"limit"`
 }
 
-// A Revoked is an attestation taken back.
-type Revoked struct {
-	Answer
-	Revoked  bool     `json:"revoked"`
-	ID       int64    `json:"attestation_id"`
-	Subject  string   `json:"subject_air_id"`
-	At       Time     `json:"revoked_at"`
-	Standing Standing `json:"verified_status"`
+// A RevokeResult is an attestation taken back.
+type RevokeResult struct {
+	RawResponse
+	Revoked  bool           `json:"revoked"`
+	ID       int64          `json:"attestation_id"`
+	Subject  string         `json:"subject_air_id"`
+	At       Time           `json:"revoked_at"`
+	Standing VerifiedStatus `json:"verified_status"`
 }
 
 // payload is what the attester signs: canonical JSON of five strings, which are not
@@ -140,8 +140,8 @@ func (a *Attestation) payload(subject string) []byte {
 
 // Attest signs what the agent attester says of another and hands it in. The
 // secret is that of the attester.
-func (c *Client) Attest(ctx context.Context, attester *air.Identity, secret string, p *AttestParams) (*Attested, error) {
-	if err := air.CheckAIRID(p.Subject); err != nil {
+func (c *Client) Attest(ctx context.Context, attester *air.Identity, secret string, p *AttestParams) (*AttestResult, error) {
+	if err := air.ValidateAIRID(p.Subject); err != nil {
 		return nil, err
 	}
 	switch p.Type {
@@ -169,32 +169,32 @@ func (c *Client) Attest(ctx context.Context, attester *air.Identity, secret stri
 	if err != nil {
 		return nil, err
 	}
-	return read[Attested](text)
+	return read[AttestResult](text)
 }
 
-// Attestations returns what was said of an agent, what was taken back included.
-func (c *Client) Attestations(ctx context.Context, airID string) (*Attestations, error) {
+// ListAttestations returns what was said of an agent, what was taken back included.
+func (c *Client) ListAttestations(ctx context.Context, airID string) (*Attestations, error) {
 	return getAgent[Attestations](ctx, c, airID, "/attestations")
 }
 
-// Recent returns what was said of anybody lately. A limit of zero means what the
+// ListRecentAttestations returns what was said of anybody lately. A limit of zero means what the
 // registry thinks right.
-func (c *Client) Recent(ctx context.Context, limit int) (*Recent, error) {
+func (c *Client) ListRecentAttestations(ctx context.Context, limit int) (*RecentAttestations, error) {
 	path := "/attestations/recent"
 	if limit > 0 {
 		path += "?limit=" + strconv.Itoa(limit)
 	}
-	return get[Recent](ctx, c, path)
+	return get[RecentAttestations](ctx, c, path)
 }
 
 // Revoke takes an attestation back. The secret is that of the attester.
-func (c *Client) Revoke(ctx context.Context, subject string, id int64, secret string) (*Revoked, error) {
-	if err := air.CheckAIRID(subject); err != nil {
+func (c *Client) Revoke(ctx context.Context, subject string, id int64, secret string) (*RevokeResult, error) {
+	if err := air.ValidateAIRID(subject); err != nil {
 		return nil, err
 	}
 	text, err := c.do(ctx, http.MethodDelete, "/agents/"+subject+"/attestations/"+strconv.FormatInt(id, 10), nil, secret)
 	if err != nil {
 		return nil, err
 	}
-	return read[Revoked](text)
+	return read[RevokeResult](text)
 }

@@ -24,8 +24,8 @@ import (
 
 // Options adjusts a [Client]. The zero value is right for production.
 type Options struct {
-	// Registry is the base URL. Empty means [air.DefaultRegistry].
-	Registry string
+	// RegistryURL is the base URL. Empty means [air.DefaultRegistryURL].
+	RegistryURL string
 
 	// HTTPClient sends the requests. Nil means one that connects to public
 	// addresses only. No redirect is followed in any case.
@@ -85,19 +85,19 @@ func NewClient(opts *Options) (*Client, error) {
 		c.opts = *opts
 	}
 	o := &c.opts
-	if o.Registry == "" {
-		o.Registry = air.DefaultRegistry
+	if o.RegistryURL == "" {
+		o.RegistryURL = air.DefaultRegistryURL
 	}
-	if _, err := air.DocumentURL(o.Registry, "AIR-0000-0000-0000"); err != nil {
+	if _, err := air.DocumentURL(o.RegistryURL, "AIR-0000-0000-0000"); err != nil {
 		return nil, err
 	}
-	if _, err := air.ParseEndpoint(o.Registry, &air.EndpointOptions{AllowLoopback: o.AllowLoopback, AllowPrivate: o.AllowPrivate}); err != nil {
+	if _, err := air.ParseEndpoint(o.RegistryURL, &air.EndpointOptions{AllowLoopback: o.AllowLoopback, AllowPrivate: o.AllowPrivate}); err != nil {
 		return nil, err
 	}
 	if o.MaxRetryAfter <= 0 {
 		o.MaxRetryAfter = 30 * time.Second
 	}
-	c.base = strings.TrimSuffix(o.Registry, "/") + apiPath
+	c.base = strings.TrimSuffix(o.RegistryURL, "/") + apiPath
 	c.log = o.Logger
 	if c.log == nil {
 		c.log = slog.New(slog.DiscardHandler)
@@ -106,38 +106,38 @@ func NewClient(opts *Options) (*Client, error) {
 	return c, nil
 }
 
-// Health asks whether the registry is alive.
-func (c *Client) Health(ctx context.Context) (*Health, error) {
+// GetHealth asks whether the registry is alive.
+func (c *Client) GetHealth(ctx context.Context) (*Health, error) {
 	return get[Health](ctx, c, "/health")
 }
 
-// Agent looks an agent up.
-func (c *Client) Agent(ctx context.Context, airID string) (*Agent, error) {
+// GetAgent looks an agent up.
+func (c *Client) GetAgent(ctx context.Context, airID string) (*Agent, error) {
 	return getAgent[Agent](ctx, c, airID, "")
 }
 
-// TrustScore returns how far the registry trusts an agent.
-func (c *Client) TrustScore(ctx context.Context, airID string) (*TrustScore, error) {
+// GetTrustScore returns how far the registry trusts an agent.
+func (c *Client) GetTrustScore(ctx context.Context, airID string) (*TrustScore, error) {
 	return getAgent[TrustScore](ctx, c, airID, "/trust-score")
 }
 
-// Document fetches the DID document of an agent, past all caches that can be told
+// GetDocument fetches the DID document of an agent, past all caches that can be told
 // so. To send and to receive, use an [air.Resolver].
-func (c *Client) Document(ctx context.Context, airID string) (*air.Document, error) {
-	if err := air.CheckAIRID(airID); err != nil {
+func (c *Client) GetDocument(ctx context.Context, airID string) (*air.Document, error) {
+	if err := air.ValidateAIRID(airID); err != nil {
 		return nil, err
 	}
 	text, err := c.do(ctx, http.MethodGet, "/agents/"+airID+"/did-document", nil, "")
 	if err != nil {
 		return nil, err
 	}
-	return air.ParseDocument(text)
+	return air.DecodeDocument(text)
 }
 
-// CheckName tells which agents have a name. It is answered for names that nobody
+// LookupName tells which agents have a name. It is answered for names that nobody
 // has, too.
-func (c *Client) CheckName(ctx context.Context, name string) (*Name, error) {
-	return get[Name](ctx, c, "/agents/check-name?name="+url.QueryEscape(name))
+func (c *Client) LookupName(ctx context.Context, name string) (*NameInfo, error) {
+	return get[NameInfo](ctx, c, "/agents/check-name?name="+url.QueryEscape(name))
 }
 
 // List returns a part of the list of agents, those with the best scores first. A
@@ -150,9 +150,9 @@ func (c *Client) List(ctx context.Context, limit, offset int) (*Page, error) {
 	return get[Page](ctx, c, "/agents?"+q.Encode())
 }
 
-// All ranges over all agents, one [Client.List] after the other. An error comes
+// ListAll ranges over all agents, one [Client.List] after the other. An error comes
 // once and last. Agents that are registered meanwhile may be missed or come twice.
-func (c *Client) All(ctx context.Context) iter.Seq2[*Summary, error] {
+func (c *Client) ListAll(ctx context.Context) iter.Seq2[*Summary, error] {
 	return func(yield func(*Summary, error) bool) {
 		for offset := 0; ; {
 			p, err := c.List(ctx, 100, offset)
@@ -212,14 +212,14 @@ func (c *Client) Register(ctx context.Context, p *RegisterParams) (*Registration
 	if err := decode(text, r); err != nil {
 		return r, err
 	}
-	if air.CheckAIRID(r.AIRID) != nil || r.Secret == "" {
-		return r, &air.Error{Code: air.ErrBadDocument, Detail: "the answer to the registration lacks the AIR ID or the secret"}
+	if air.ValidateAIRID(r.AIRID) != nil || r.Secret == "" {
+		return r, &air.Error{Code: air.ErrBadDocument, Message: "the answer to the registration lacks the AIR ID or the secret"}
 	}
 	return r, nil
 }
 
 // Update changes the entry of an agent. The secret is that of its registration.
-func (c *Client) Update(ctx context.Context, airID, secret string, p *UpdateParams) (*Update, error) {
+func (c *Client) Update(ctx context.Context, airID, secret string, p *UpdateParams) (*UpdateResult, error) {
 	b := fields{}
 	b.optional("description", p.Description)
 	b.list("capabilities", p.Capabilities)
@@ -238,8 +238,8 @@ func (c *Client) Update(ctx context.Context, airID, secret string, p *UpdatePara
 	return c.update(ctx, airID, secret, b.json(), attempts)
 }
 
-func (c *Client) update(ctx context.Context, airID, secret string, body []byte, tries int) (*Update, error) {
-	if err := air.CheckAIRID(airID); err != nil {
+func (c *Client) update(ctx context.Context, airID, secret string, body []byte, tries int) (*UpdateResult, error) {
+	if err := air.ValidateAIRID(airID); err != nil {
 		return nil, err
 	}
 	if secret == "" {
@@ -250,7 +250,7 @@ func (c *Client) update(ctx context.Context, airID, secret string, body []byte, 
 	if err != nil {
 		return nil, err
 	}
-	return read[Update](text)
+	return read[UpdateResult](text)
 }
 
 func (c *Client) forget(airID string) {
@@ -262,10 +262,10 @@ func (c *Client) forget(airID string) {
 // keyText is how the registry writes public keys outside of documents.
 func keyText(k *air.PublicKey) string { return base64.RawURLEncoding.EncodeToString(k.Bytes()) }
 
-func invalid(detail string) error { return &air.Error{Code: air.ErrBadRequest, Detail: detail} }
+func invalid(detail string) error { return &air.Error{Code: air.ErrBadRequest, Message: detail} }
 
 func getAgent[T any, P pointer[T]](ctx context.Context, c *Client, airID, path string) (*T, error) {
-	if err := air.CheckAIRID(airID); err != nil {
+	if err := air.ValidateAIRID(airID); err != nil {
 		return nil, err
 	}
 	return get[T, P](ctx, c, "/agents/"+airID+path)
@@ -307,7 +307,7 @@ func (c *Client) doTimes(ctx context.Context, tries int, method, path string, bo
 		if !errors.As(err, &e) || attempt >= tries || e.Code != air.ErrBadGateway && e.Code != air.ErrRateLimited {
 			return nil, err
 		}
-		switch e.Answered {
+		switch e.RemoteStatus {
 		case 0, http.StatusTooManyRequests, http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
 		default:
 			return nil, err
@@ -332,15 +332,15 @@ func (c *Client) try(ctx context.Context, method, path string, body []byte, secr
 	defer cancel()
 	req, err := web.NewRequest(ctx, method, c.base+path, body, secret)
 	if err != nil {
-		return nil, &air.Error{Code: air.ErrBadEndpoint, Detail: "the request could not be made", Cause: err}
+		return nil, &air.Error{Code: air.ErrBadEndpoint, Message: "the request could not be made", Cause: err}
 	}
 	req.Header.Set("Cache-Control", "no-cache")
 	res, err := web.Do(c.http, req, maxAnswer)
 	if errors.Is(err, web.ErrTooLarge) {
-		return nil, &air.Error{Code: air.ErrBadDocument, Detail: "the answer of the registry is too large"}
+		return nil, &air.Error{Code: air.ErrBadDocument, Message: "the answer of the registry is too large"}
 	}
 	if err != nil {
-		return nil, &air.Error{Code: air.ErrBadGateway, Detail: "the registry is out of reach", Cause: err}
+		return nil, &air.Error{Code: air.ErrBadGateway, Message: "the registry is out of reach", Cause: err}
 	}
 	if res.Status < 200 || res.Status > 299 {
 		return nil, refusal(res)
@@ -351,7 +351,7 @@ func (c *Client) try(ctx context.Context, method, path string, body []byte, secr
 // refusal makes an error of an answer: a text for people in error, and sometimes
 // more of it in message and hint.
 func refusal(res *web.Reply) error {
-	e := &air.Error{Answered: res.Status}
+	e := &air.Error{RemoteStatus: res.Status}
 	switch s := res.Status; {
 	case s == http.StatusBadRequest, s == http.StatusUnprocessableEntity:
 		e.Code = air.ErrBadRequest
@@ -374,14 +374,14 @@ func refusal(res *web.Reply) error {
 	if v.HasRetryAfter && (e.Code == air.ErrRateLimited || e.Code == air.ErrBadGateway) {
 		e.RetryAfter = v.RetryAfter
 	}
-	e.Detail = fmt.Sprintf("the registry answers %d", res.Status)
+	e.Message = fmt.Sprintf("the registry answers %d", res.Status)
 	body, err := strictjson.Check(res.Body, strictjson.Options{})
 	if err != nil {
 		return e // not JSON: a proxy on the way, probably
 	}
 	for _, name := range []string{"error", "message", "hint"} {
 		if text, _ := body.Get(name).Text(); text != "" {
-			e.Detail += ": " + text
+			e.Message += ": " + text
 		}
 	}
 	e.AIRID, _ = body.Get("air_id").Text()
@@ -391,7 +391,7 @@ func refusal(res *web.Reply) error {
 // An answer keeps its text.
 type answer interface{ keep([]byte) }
 
-// A pointer to something that embeds [Answer].
+// A pointer to something that embeds [RawResponse].
 type pointer[T any] interface {
 	*T
 	answer
@@ -407,7 +407,7 @@ func decode(text []byte, dst answer) error {
 		err = strictjson.Decode(v, dst)
 	}
 	if err != nil {
-		return &air.Error{Code: air.ErrBadDocument, Detail: "the answer of the registry cannot be read", Cause: err}
+		return &air.Error{Code: air.ErrBadDocument, Message: "the answer of the registry cannot be read", Cause: err}
 	}
 	return nil
 }
@@ -459,7 +459,7 @@ func (f *fields) services(list []Service) error {
 			return err
 		}
 		if s.Endpoint == "" {
-			return &air.Error{Code: air.ErrBadEndpoint, Detail: "a service has no endpoint"}
+			return &air.Error{Code: air.ErrBadEndpoint, Message: "a service has no endpoint"}
 		}
 		if i > 0 {
 			b = append(b, ',')

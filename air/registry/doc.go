@@ -34,6 +34,6 @@
 // key takes a new registration, with a new AIR ID. The specification, however,
 // speaks of keys that are updated, and registries of one's own can allow it.
 // [Client.RotateKey] asks for it in the way that other fields are updated, believes
-// nothing but the DID document, and reports [ErrKeyFixed] where the registry
+// nothing but the DID document, and reports [ErrKeyImmutable] where the registry
 // refuses.
 package registry

@@ -21,7 +21,7 @@ func ExampleClient_Register() {
 	srv := httptest.NewServer(&airtest.Registry{})
 	defer srv.Close()
 	ctx := context.Background()
-	reg, err := registry.NewClient(&registry.Options{Registry: srv.URL, AllowLoopback: true})
+	reg, err := registry.NewClient(&registry.Options{RegistryURL: srv.URL, AllowLoopback: true})
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -33,7 +33,7 @@ func ExampleClient_Register() {
 	}
 	r, err := reg.Register(ctx, &registry.RegisterParams{
 		Name: "Weather", PublicKey: key, Capabilities: []string{"forecast"},
-		Services: []registry.Service{registry.Inbox("https://relay.example/inbox/weather")},
+		Services: []registry.Service{registry.InboxService("https://relay.example/inbox/weather")},
 	})
 	if err != nil {
 		log.Fatal(err)
@@ -42,7 +42,7 @@ func ExampleClient_Register() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	doc, err := reg.Document(ctx, id.AIRID())
+	doc, err := reg.GetDocument(ctx, id.AIRID())
 	if err != nil {
 		log.Fatal(err)
 	}

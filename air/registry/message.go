@@ -23,17 +23,17 @@ func (t Time) Time() (time.Time, bool) {
 	return time.Time{}, false
 }
 
-// An Answer is embedded in what the registry answers.
-type Answer struct {
+// An RawResponse is embedded in what the registry answers.
+type RawResponse struct {
 	// JSON is the whole answer as it came, with members that have no field here.
 	JSON []byte `json:"-"`
 }
 
-func (a *Answer) keep(text []byte) { a.JSON = text }
+func (a *RawResponse) keep(text []byte) { a.JSON = text }
 
 // Health tells that the registry is alive.
 type Health struct {
-	Answer
+	RawResponse
 	Status   string `json:"status"`
 	Version  string `json:"version"`
 	Registry string `json:"registry"`
@@ -51,7 +51,7 @@ type Components struct {
 // A TrustScore is how far the registry trusts an agent. It is never part of an
 // envelope (AIR-005).
 type TrustScore struct {
-	Answer
+	RawResponse
 	AIRID        string     `json:"air_id"`
 	Total        int        `json:"total_score"`
 	Grade        string     `json:"grade"` // from AAA down to C
@@ -92,7 +92,7 @@ type Summary struct {
 
 // An Agent is all that the registry tells of an agent.
 type Agent struct {
-	Answer
+	RawResponse
 	Summary
 	Creator      Creator  `json:"creator"`
 	Capabilities []string `json:"capabilities"`
@@ -112,30 +112,30 @@ type Agent struct {
 
 // A Page is a part of the list of agents.
 type Page struct {
-	Answer
+	RawResponse
 	Agents []Summary `json:"agents"`
 	Total  int       `json:"total"`
 	Limit  int       `json:"limit"`
 	Offset int       `json:"offset"`
 }
 
-// A Name is what the registry knows of a name. Names are not unique: each agent
+// A NameInfo is what the registry knows of a name. Names are not unique: each agent
 // has an AIR ID of its own whatever it is called.
-type Name struct {
-	Answer
-	Name   string  `json:"name"`
-	Exists bool    `json:"exists"`
-	Count  int     `json:"count"`
-	Agents []Named `json:"existing_agents"`
+type NameInfo struct {
+	RawResponse
+	Name   string       `json:"name"`
+	Exists bool         `json:"exists"`
+	Count  int          `json:"count"`
+	Agents []NamedAgent `json:"existing_agents"`
 }
 
-// Named is an agent that has a name.
-type Named struct {
+// NamedAgent is an agent that has a name.
+type NamedAgent struct {
 	AIRID string `json:"air_id"`
 	Name  string `json:"name"`
 }
 
-// A Service is where an agent can be reached for something, an [air.InboxService]
+// A Service is where an agent can be reached for something, an [air.ServiceInbox]
 // for example.
 type Service struct {
 	ID       string `json:"id,omitempty"` // optional
@@ -143,8 +143,10 @@ type Service struct {
 	Endpoint string `json:"serviceEndpoint"`
 }
 
-// Inbox returns the service that makes an agent reachable for envelopes.
-func Inbox(endpoint string) Service { return Service{Type: air.InboxService, Endpoint: endpoint} }
+// ServiceInbox returns the service that makes an agent reachable for envelopes.
+func InboxService(endpoint string) Service {
+	return Service{Type: air.ServiceInbox, Endpoint: endpoint}
+}
 
 // RegisterParams describe a new agent. Name is needed, and either PublicKey, for
 // which the registry makes a DID, or CreatorDID. Empty fields other than the
@@ -169,7 +171,7 @@ type RegisterParams struct {
 
 // A Registration is a new agent.
 type Registration struct {
-	Answer
+	RawResponse
 	AIRID  string `json:"air_id"`
 	Secret string `json:"agent_secret"` // shown only here, needed to change the entry
 	Note   string `json:"agent_secret_note"`
@@ -201,9 +203,9 @@ type UpdateParams struct {
 	Services         []Service
 }
 
-// An Update tells what became of a change.
-type Update struct {
-	Answer
+// An UpdateResult tells what became of a change.
+type UpdateResult struct {
+	RawResponse
 	AIRID      string `json:"air_id"`
 	Fields     int    `json:"updated_fields"` // how many were changed
 	TrustScore int    `json:"trust_score"`

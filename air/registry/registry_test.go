@@ -100,7 +100,7 @@ func register(t *testing.T, c *registry.Client, name string) (*air.Identity, *re
 	t.Helper()
 	seed := newSeed()
 	r, err := c.Register(t.Context(), &registry.RegisterParams{Name: name, PublicKey: publicKey(t, seed),
-		Services: []registry.Service{registry.Inbox("https://relay.example/inbox/" + name)}})
+		Services: []registry.Service{registry.InboxService("https://relay.example/inbox/" + name)}})
 	require.NoError(t, err)
 	id, err := air.NewIdentity(r.DID, seed)
 	require.NoError(t, err)
@@ -117,10 +117,10 @@ func TestRegisterAndLookUp(t *testing.T) {
 	r, err := c.Register(ctx, &registry.RegisterParams{
 		Name: "Weather <\u2028>", Description: "forecasts", PublicKey: publicKey(t, seed), CreatorName: "Ada", CreatorType: "organization",
 		Capabilities: []string{"weather"}, Certifications: []string{}, OpenSource: true, CodeRepository: "https://code.example/",
-		DocumentationURL: "https://docs.example/", Services: []registry.Service{registry.Inbox("https://relay.example/inbox/x")},
+		DocumentationURL: "https://docs.example/", Services: []registry.Service{registry.InboxService("https://relay.example/inbox/x")},
 	})
 	require.NoError(t, err)
-	require.NoError(t, air.CheckAIRID(r.AIRID))
+	require.NoError(t, air.ValidateAIRID(r.AIRID))
 	require.NotEmpty(t, r.Secret)
 	require.True(t, r.Minted)
 	require.Equal(t, airtest.DID(r.AIRID), r.DID)
@@ -139,7 +139,7 @@ func TestRegisterAndLookUp(t *testing.T) {
 	require.Equal(t, "v1", w.requests[0].Header.Get("X-A2A-Version"))
 	require.Equal(t, "https://agentidentityregistry.org/api/v1/agents/register", w.requests[0].URL.String())
 
-	a, err := c.Agent(ctx, r.AIRID)
+	a, err := c.GetAgent(ctx, r.AIRID)
 	require.NoError(t, err)
 	require.Equal(t, r.AIRID, a.AIRID)
 	require.Equal(t, "Weather <\u2028>", a.Name)
@@ -153,7 +153,7 @@ func TestRegisterAndLookUp(t *testing.T) {
 	require.True(t, ok)
 	require.WithinDuration(t, time.Now(), created, time.Minute)
 
-	doc, err := c.Document(ctx, r.AIRID)
+	doc, err := c.GetDocument(ctx, r.AIRID)
 	require.NoError(t, err)
 	key, err := doc.SigningKey(r.DID)
 	require.NoError(t, err)
@@ -162,21 +162,21 @@ func TestRegisterAndLookUp(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "https://relay.example/inbox/x", e.URL)
 
-	score, err := c.TrustScore(ctx, r.AIRID)
+	score, err := c.GetTrustScore(ctx, r.AIRID)
 	require.NoError(t, err)
 	require.Equal(t, r.AIRID, score.AIRID)
 	require.Equal(t, a.TrustScore, score.Total)
 	require.Equal(t, 500, score.Components.Attestations)
 
-	n, err := c.CheckName(ctx, "Weather <\u2028>")
+	n, err := c.LookupName(ctx, "Weather <\u2028>")
 	require.NoError(t, err)
-	require.Equal(t, []registry.Named{{AIRID: r.AIRID, Name: n.Name}}, n.Agents)
-	n, err = c.CheckName(ctx, "a&b=c d")
+	require.Equal(t, []registry.NamedAgent{{AIRID: r.AIRID, Name: n.Name}}, n.Agents)
+	n, err = c.LookupName(ctx, "a&b=c d")
 	require.NoError(t, err)
 	require.False(t, n.Exists)
 	require.Equal(t, "a&b=c d", n.Name)
 
-	h, err := c.Health(ctx)
+	h, err := c.GetHealth(ctx)
 	require.NoError(t, err)
 	require.Equal(t, "ok", h.Status)
 }
@@ -189,7 +189,7 @@ func TestCreatorDID(t *testing.T) {
 	require.False(t, r.Minted)
 	require.Equal(t, "did:key:z6Mk", r.DID)
 	require.NotContains(t, w.bodies[0], "public_key")
-	_, err = c.Document(t.Context(), r.AIRID) // an agent without a key has no document
+	_, err = c.GetDocument(t.Context(), r.AIRID) // an agent without a key has no document
 	require.ErrorIs(t, err, air.ErrNotFound)
 	require.ErrorContains(t, err, "no public key")
 }
@@ -206,10 +206,10 @@ func TestUpdate(t *testing.T) {
 	text := "new"
 	yes := true
 	u, err := c.Update(t.Context(), r.AIRID, r.Secret, &registry.UpdateParams{Description: &text, OpenSource: &yes, CodeRepository: &text,
-		DocumentationURL: &text, Capabilities: []string{}, Certifications: []string{"x"}, Services: []registry.Service{registry.Inbox("https://other.example/i")}})
+		DocumentationURL: &text, Capabilities: []string{}, Certifications: []string{"x"}, Services: []registry.Service{registry.InboxService("https://other.example/i")}})
 	require.NoError(t, err)
 	require.Equal(t, 7, u.Fields)
-	a, err := c.Agent(t.Context(), r.AIRID)
+	a, err := c.GetAgent(t.Context(), r.AIRID)
 	require.NoError(t, err)
 	require.Equal(t, "new", a.Description)
 	require.Empty(t, a.Capabilities)
@@ -263,17 +263,17 @@ func TestList(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, 20, p.Limit)
 	n := 0
-	for a, err := range c.All(t.Context()) {
+	for a, err := range c.ListAll(t.Context()) {
 		require.NoError(t, err)
-		require.NoError(t, air.CheckAIRID(a.AIRID))
+		require.NoError(t, air.ValidateAIRID(a.AIRID))
 		n++
 	}
 	require.Equal(t, 7, n)
-	for range c.All(t.Context()) {
+	for range c.ListAll(t.Context()) {
 		break
 	}
-	w.Fail(http.StatusNotFound)
-	for a, err := range c.All(t.Context()) {
+	w.SetFailure(http.StatusNotFound)
+	for a, err := range c.ListAll(t.Context()) {
 		require.Nil(t, a)
 		require.ErrorIs(t, err, air.ErrNotFound)
 	}
@@ -293,26 +293,26 @@ func TestAttest(t *testing.T) {
 		}
 		a, err := c.Attest(ctx, id, r.Secret, &registry.AttestParams{Subject: subject.AIRID, Type: registry.SafetyReview, Statement: "e\u0301 <\u2028\x7f\n\">"})
 		require.NoError(t, err)
-		require.Equal(t, i == 2, a.Standing.Verified)
+		require.Equal(t, i == 2, a.VerifiedStatus.Verified)
 		secrets = append(secrets, r.Secret)
 	}
-	list, err := c.Attestations(ctx, subject.AIRID)
+	list, err := c.ListAttestations(ctx, subject.AIRID)
 	require.NoError(t, err)
 	require.Equal(t, 3, list.Active)
 	at := list.List[0]
-	require.NoError(t, at.Verify(subject.AIRID, first.Public()))
-	require.ErrorIs(t, at.Verify(first.AIRID(), first.Public()), air.ErrBadSignature)
+	require.NoError(t, at.Verify(subject.AIRID, first.PublicKey()))
+	require.ErrorIs(t, at.Verify(first.AIRID(), first.PublicKey()), air.ErrBadSignature)
 	changed := at
 	changed.Statement = "\u00e9" // another text, although it looks alike
-	require.ErrorIs(t, changed.Verify(subject.AIRID, first.Public()), air.ErrBadSignature)
+	require.ErrorIs(t, changed.Verify(subject.AIRID, first.PublicKey()), air.ErrBadSignature)
 	changed.Payload = ""
-	require.ErrorIs(t, changed.Verify(subject.AIRID, first.Public()), air.ErrBadSignature)
+	require.ErrorIs(t, changed.Verify(subject.AIRID, first.PublicKey()), air.ErrBadSignature)
 	for _, sig := range []string{"", "x", "z0", "z1", "z" + strings.Repeat("1", 100)} {
 		changed = at
 		changed.Signature = sig
-		require.ErrorIs(t, changed.Verify(subject.AIRID, first.Public()), air.ErrBadSignature)
+		require.ErrorIs(t, changed.Verify(subject.AIRID, first.PublicKey()), air.ErrBadSignature)
 	}
-	recent, err := c.Recent(ctx, 2)
+	recent, err := c.ListRecentAttestations(ctx, 2)
 	require.NoError(t, err)
 	require.Len(t, recent.List, 2)
 	require.Equal(t, subject.AIRID, recent.List[0].Subject)
@@ -380,7 +380,7 @@ func TestErrors(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			w := &wire{before: func(*http.Request) (*http.Response, error) { return answer(tt.status, tt.body), nil }}
-			_, err := w.client(t).Health(t.Context())
+			_, err := w.client(t).GetHealth(t.Context())
 			require.ErrorIs(t, err, tt.code)
 			require.ErrorContains(t, err, tt.text)
 			require.Equal(t, 1, w.count(), "a final answer is not asked for again")
@@ -405,7 +405,7 @@ func TestRetries(t *testing.T) {
 		}}
 		c := w.client(t)
 		start := time.Now()
-		_, err := c.Health(t.Context())
+		_, err := c.GetHealth(t.Context())
 		require.NoError(t, err)
 		require.Equal(t, 4, n)
 		took := time.Since(start)
@@ -414,7 +414,7 @@ func TestRetries(t *testing.T) {
 
 		n = -10
 		w.before = func(*http.Request) (*http.Response, error) { n++; return answer(502, ""), nil }
-		_, err = c.Health(t.Context())
+		_, err = c.GetHealth(t.Context())
 		require.ErrorIs(t, err, air.ErrBadGateway)
 		require.Equal(t, -6, n)
 
@@ -425,7 +425,7 @@ func TestRetries(t *testing.T) {
 
 		n = 0
 		w.before = func(*http.Request) (*http.Response, error) { n++; return answer(429, "", "Retry-After", "3600"), nil }
-		_, err = c.Health(t.Context())
+		_, err = c.GetHealth(t.Context())
 		var e *air.Error
 		require.ErrorAs(t, err, &e)
 		require.Equal(t, air.ErrRateLimited, e.Code)
@@ -435,7 +435,7 @@ func TestRetries(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 		defer cancel()
 		w.before = func(*http.Request) (*http.Response, error) { return nil, errors.New("no network") }
-		_, err = c.Health(ctx)
+		_, err = c.GetHealth(ctx)
 		require.ErrorIs(t, err, air.ErrBadGateway)
 	})
 }
@@ -474,14 +474,14 @@ func TestRefusedRegistrations(t *testing.T) {
 
 func TestNewClient(t *testing.T) {
 	for _, base := range []string{"http://registry.example", "https://127.0.0.1", "ftp://x", "nonsense"} {
-		_, err := registry.NewClient(&registry.Options{Registry: base})
+		_, err := registry.NewClient(&registry.Options{RegistryURL: base})
 		require.ErrorIs(t, err, air.ErrBadEndpoint, base)
 	}
 	c, err := registry.NewClient(nil)
 	require.NoError(t, err)
 	for _, err := range []error{
-		second(c.Agent(t.Context(), "x")), second(c.TrustScore(t.Context(), "x")), second(c.Document(t.Context(), "x")),
-		second(c.Attestations(t.Context(), "x")), second(c.Revoke(t.Context(), "x", 1, "s")),
+		second(c.GetAgent(t.Context(), "x")), second(c.GetTrustScore(t.Context(), "x")), second(c.GetDocument(t.Context(), "x")),
+		second(c.ListAttestations(t.Context(), "x")), second(c.Revoke(t.Context(), "x", 1, "s")),
 		second(c.Attest(t.Context(), nil, "s", &registry.AttestParams{})),
 	} {
 		require.ErrorIs(t, err, air.ErrBadAIRID)
@@ -534,7 +534,7 @@ func FuzzAnswer(f *testing.F) {
 			var e *air.Error
 			require.ErrorAs(t, err, &e)
 		}
-		if a, err := c.Agent(ctx, id); err == nil {
+		if a, err := c.GetAgent(ctx, id); err == nil {
 			check(nil, a.JSON)
 		} else {
 			check(err, nil)
@@ -544,12 +544,12 @@ func FuzzAnswer(f *testing.F) {
 		} else {
 			check(err, nil)
 		}
-		if a, err := c.Attestations(ctx, id); err == nil {
+		if a, err := c.ListAttestations(ctx, id); err == nil {
 			check(nil, a.JSON)
 		} else {
 			check(err, nil)
 		}
-		_, err = c.Document(ctx, id)
+		_, err = c.GetDocument(ctx, id)
 		if err != nil {
 			check(err, nil)
 		}

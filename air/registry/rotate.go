@@ -18,9 +18,9 @@ import (
 
 // Reasons why a key was not rotated.
 var (
-	// ErrKeyFixed reports a registry that does not change the keys of agents. The
+	// ErrKeyImmutable reports a registry that does not change the keys of agents. The
 	// identity is what it was.
-	ErrKeyFixed = errors.New("air: the registry does not change the keys of agents")
+	ErrKeyImmutable = errors.New("air: the registry does not change the keys of agents")
 
 	// ErrKeyUnconfirmed reports that nobody knows yet which key the registry has.
 	// Both are kept, and calling RotateKey again goes on with the same new one.
@@ -47,7 +47,7 @@ const nextSuffix = ".next"
 // inboxes look once more when a signature does not verify (AIR-D41), and their
 // clients when the inbox answers Stale Key (AIR-059).
 //
-// The published registry answers [ErrKeyFixed]: see the package documentation.
+// The published registry answers [ErrKeyImmutable]: see the package documentation.
 func (c *Client) RotateKey(ctx context.Context, path, secret string) (*air.Identity, error) {
 	unlock, err := lockFolder(ctx, filepath.Dir(path))
 	if err != nil {
@@ -58,7 +58,7 @@ func (c *Client) RotateKey(ctx context.Context, path, secret string) (*air.Ident
 	if err != nil {
 		return nil, err
 	}
-	if err := air.CheckAIRID(old.AIRID()); err != nil {
+	if err := air.ValidateAIRID(old.AIRID()); err != nil {
 		return nil, err
 	}
 	next, made, err := nextIdentity(path, old)
@@ -68,13 +68,13 @@ func (c *Client) RotateKey(ctx context.Context, path, secret string) (*air.Ident
 	switch has, err := c.keyOf(ctx, old.DID()); {
 	case err != nil:
 		return nil, err
-	case has.Equal(next.Public()): // an earlier call got so far
+	case has.Equal(next.PublicKey()): // an earlier call got so far
 		return c.replace(path, next)
-	case !has.Equal(old.Public()):
-		return nil, &air.Error{Code: air.ErrBadKey, Detail: "the registry has another key for this agent than the file"}
+	case !has.Equal(old.PublicKey()):
+		return nil, &air.Error{Code: air.ErrBadKey, Message: "the registry has another key for this agent than the file"}
 	}
 	f := fields{}
-	f.text("public_key", keyText(next.Public()))
+	f.text("public_key", keyText(next.PublicKey()))
 	u, refused := c.update(ctx, old.AIRID(), secret, f.json(), once)
 	// Only the document tells: an answer may be lost on its way, and a registry that
 	// knows no such field may ignore it.
@@ -82,7 +82,7 @@ func (c *Client) RotateKey(ctx context.Context, path, secret string) (*air.Ident
 	switch {
 	case err != nil:
 		return nil, fmt.Errorf("%w: %w", ErrKeyUnconfirmed, errors.Join(err, refused))
-	case has.Equal(next.Public()):
+	case has.Equal(next.PublicKey()):
 		return c.replace(path, next)
 	case refused != nil && !final(refused), refused == nil && u.Fields != 0:
 		return nil, errors.Join(ErrKeyUnconfirmed, refused)
@@ -97,13 +97,13 @@ func (c *Client) RotateKey(ctx context.Context, path, secret string) (*air.Ident
 	if refused != nil && !errors.Is(refused, air.ErrBadRequest) {
 		return nil, refused
 	}
-	return nil, errors.Join(ErrKeyFixed, refused)
+	return nil, errors.Join(ErrKeyImmutable, refused)
 }
 
 // final reports whether a refusal means that nothing was changed.
 func final(err error) bool {
 	var e *air.Error
-	return errors.As(err, &e) && e.Answered >= 400 && e.Answered < 500
+	return errors.As(err, &e) && e.RemoteStatus >= 400 && e.RemoteStatus < 500
 }
 
 // nextIdentity returns the identity with the new key, which is in a file, and
@@ -132,7 +132,7 @@ func (c *Client) keyOf(ctx context.Context, did string) (*air.PublicKey, error) 
 	if err != nil {
 		return nil, err
 	}
-	doc, err := c.Document(ctx, d.AIRID)
+	doc, err := c.GetDocument(ctx, d.AIRID)
 	if err != nil {
 		return nil, err
 	}

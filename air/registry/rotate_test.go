@@ -41,7 +41,7 @@ func load(t *testing.T, path string) *air.Identity {
 
 func published(t *testing.T, c *registry.Client, id *air.Identity) *air.PublicKey {
 	t.Helper()
-	doc, err := c.Document(t.Context(), id.AIRID())
+	doc, err := c.GetDocument(t.Context(), id.AIRID())
 	require.NoError(t, err)
 	key, err := doc.SigningKey(id.DID())
 	require.NoError(t, err)
@@ -65,14 +65,14 @@ func TestRotateKey(t *testing.T) {
 	path, old, secret := saved(t, c)
 	id, err := c.RotateKey(t.Context(), path, secret)
 	require.NoError(t, err)
-	require.False(t, id.Public().Equal(old.Public()))
-	require.True(t, published(t, c, id).Equal(id.Public()))
-	require.True(t, load(t, path).Public().Equal(id.Public()))
+	require.False(t, id.PublicKey().Equal(old.PublicKey()))
+	require.True(t, published(t, c, id).Equal(id.PublicKey()))
+	require.True(t, load(t, path).PublicKey().Equal(id.PublicKey()))
 	onlyFile(t, path)
 
 	again, err := c.RotateKey(t.Context(), path, secret)
 	require.NoError(t, err)
-	require.False(t, again.Public().Equal(id.Public()))
+	require.False(t, again.PublicKey().Equal(id.PublicKey()))
 }
 
 // The published registry keeps keys: it refuses an update with nothing else in it.
@@ -81,11 +81,11 @@ func TestRotateFixedKey(t *testing.T) {
 	c := w.client(t)
 	path, old, secret := saved(t, c)
 	id, err := c.RotateKey(t.Context(), path, secret)
-	require.ErrorIs(t, err, registry.ErrKeyFixed)
+	require.ErrorIs(t, err, registry.ErrKeyImmutable)
 	require.ErrorIs(t, err, air.ErrBadRequest)
 	require.Nil(t, id)
-	require.True(t, load(t, path).Public().Equal(old.Public()))
-	require.True(t, published(t, c, old).Equal(old.Public()))
+	require.True(t, load(t, path).PublicKey().Equal(old.PublicKey()))
+	require.True(t, published(t, c, old).Equal(old.PublicKey()))
 	onlyFile(t, path)
 
 	// One that knows no such field may also ignore it.
@@ -96,7 +96,7 @@ func TestRotateFixedKey(t *testing.T) {
 		return nil, nil
 	}
 	_, err = c.RotateKey(t.Context(), path, secret)
-	require.ErrorIs(t, err, registry.ErrKeyFixed)
+	require.ErrorIs(t, err, registry.ErrKeyImmutable)
 	onlyFile(t, path)
 }
 
@@ -107,13 +107,13 @@ func TestRotateRefused(t *testing.T) {
 	path, old, secret := saved(t, c)
 	_, err := c.RotateKey(t.Context(), path, "wrong")
 	require.ErrorIs(t, err, air.ErrUnauthorized)
-	require.NotErrorIs(t, err, registry.ErrKeyFixed)
-	require.True(t, load(t, path).Public().Equal(old.Public()))
+	require.NotErrorIs(t, err, registry.ErrKeyImmutable)
+	require.True(t, load(t, path).PublicKey().Equal(old.PublicKey()))
 	onlyFile(t, path)
 
 	other, err := old.Rotate(newSeed())
 	require.NoError(t, err)
-	w.Put(other, "")
+	w.Register(other, "")
 	_, err = c.RotateKey(t.Context(), path, secret)
 	require.ErrorIs(t, err, air.ErrBadKey, "somebody else has changed the key")
 
@@ -190,18 +190,18 @@ func TestRotateInterrupted(t *testing.T) {
 			w.before, w.after = nil, nil
 			if tt.done {
 				require.NoError(t, err, tt.name)
-				require.True(t, published(t, c, old).Equal(id.Public()))
+				require.True(t, published(t, c, old).Equal(id.PublicKey()))
 				onlyFile(t, path)
 				continue
 			}
 			require.ErrorIs(t, err, tt.err, tt.name)
-			require.True(t, load(t, path).Public().Equal(old.Public()))
+			require.True(t, load(t, path).PublicKey().Equal(old.PublicKey()))
 			pending := load(t, path+".next")
 			id, err = c.RotateKey(t.Context(), path, secret)
 			require.NoError(t, err, tt.name)
-			require.True(t, id.Public().Equal(pending.Public()), "%s: not a third key", tt.name)
-			require.True(t, published(t, c, old).Equal(id.Public()))
-			require.True(t, load(t, path).Public().Equal(id.Public()))
+			require.True(t, id.PublicKey().Equal(pending.PublicKey()), "%s: not a third key", tt.name)
+			require.True(t, published(t, c, old).Equal(id.PublicKey()))
+			require.True(t, load(t, path).PublicKey().Equal(id.PublicKey()))
 			onlyFile(t, path)
 		}
 	})
@@ -215,7 +215,7 @@ func TestRotateConcurrently(t *testing.T) {
 	c := w.client(t)
 	path, old, secret := saved(t, c)
 	var mu sync.Mutex
-	seen := map[string]bool{old.Public().String(): true}
+	seen := map[string]bool{old.PublicKey().String(): true}
 	var wg sync.WaitGroup
 	for range 8 {
 		wg.Go(func() {
@@ -223,14 +223,14 @@ func TestRotateConcurrently(t *testing.T) {
 			require.NoError(t, err)
 			mu.Lock()
 			defer mu.Unlock()
-			require.False(t, seen[id.Public().String()])
-			seen[id.Public().String()] = true
+			require.False(t, seen[id.PublicKey().String()])
+			seen[id.PublicKey().String()] = true
 		})
 	}
 	wg.Wait()
 	last := load(t, path)
-	require.True(t, seen[last.Public().String()])
-	require.True(t, published(t, c, old).Equal(last.Public()), "the file and the registry agree")
+	require.True(t, seen[last.PublicKey().String()])
+	require.True(t, published(t, c, old).Equal(last.PublicKey()), "the file and the registry agree")
 	onlyFile(t, path)
 
 	// Whoever gives up waiting changes nothing.
@@ -272,8 +272,8 @@ func TestRotateRefusedLater(t *testing.T) {
 		pending := load(t, path+".next")
 		w.before = nil
 		_, err = c.RotateKey(t.Context(), path, secret)
-		require.ErrorIs(t, err, registry.ErrKeyFixed)
-		require.True(t, load(t, path+".next").Public().Equal(pending.Public()))
+		require.ErrorIs(t, err, registry.ErrKeyImmutable)
+		require.True(t, load(t, path+".next").PublicKey().Equal(pending.PublicKey()))
 	})
 }
 
@@ -307,18 +307,18 @@ func TestMailAcrossRotation(t *testing.T) {
 		require.NoError(t, err)
 		a, _ := register(t, c, "a")
 		path, b, secret := saved(t, c)
-		w.Put(a, "https://a.example/inbox")
-		w.Put(b, "https://b.example/inbox")
+		w.Register(a, "https://a.example/inbox")
+		w.Register(b, "https://b.example/inbox")
 
 		var got []string
 		open := func(id *air.Identity, r *air.Resolver, host string) *air.Client {
 			in, err := air.NewInbox(id, air.HandlerFunc(func(_ context.Context, d *air.Delivery) error {
 				got = append(got, d.Body.BodyType())
 				return nil
-			}), &air.InboxOptions{Resolver: newResolver(), Bodies: []string{"note"}})
+			}), &air.InboxOptions{Resolver: newResolver(), BodyTypes: []string{"note"}})
 			require.NoError(t, err)
 			boxes[host] = in
-			client, err := air.NewClient(id, &air.ClientOptions{Resolver: r, HTTPClient: hc, Bodies: []string{"note"}})
+			client, err := air.NewClient(id, &air.ClientOptions{Resolver: r, HTTPClient: hc, BodyTypes: []string{"note"}})
 			require.NoError(t, err)
 			return client
 		}
@@ -332,7 +332,7 @@ func TestMailAcrossRotation(t *testing.T) {
 		_, err = fromB.Send(t.Context(), note(a), seal)
 		require.NoError(t, err)
 		require.Equal(t, []int{200, 200}, pushes)
-		before := w.Lookups()
+		before := w.LookupCount()
 
 		time.Sleep(10 * time.Second) // both keep the documents for 50 s at least
 		next, err := c.RotateKey(t.Context(), path, secret)
@@ -350,7 +350,7 @@ func TestMailAcrossRotation(t *testing.T) {
 		require.Equal(t, []string{"note", "note"}, got)
 		// Two by the rotation, one by the client of a, one by the inbox of a, and two by the
 		// new inbox and the client of b that had forgotten its own document.
-		require.Equal(t, 6, w.Lookups()-before)
+		require.Equal(t, 6, w.LookupCount()-before)
 	})
 }
 

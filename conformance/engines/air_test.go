@@ -56,17 +56,17 @@ func newWorld(t *testing.T) *world {
 	require.NoError(t, err)
 	w.bob, err = air.GenerateIdentity(airtest.DID(airID(2)))
 	require.NoError(t, err)
-	w.registry.Put(w.alice, "")
+	w.registry.Register(w.alice, "")
 	return w
 }
 
 // offer is a signed envelope from alice to bob.
 func (w *world) offer(t *testing.T) []byte {
-	d := &air.Draft{ID: air.NewID(), From: w.alice.DID(), To: w.bob.DID(), Sent: time.Now(), ThreadID: air.NewID(), Nonce: air.NewNonce(),
-		Body: &air.Offer{Description: "a chart", Price: air.Cents(5, "USD"), Expires: time.Now().Add(time.Hour)}}
-	e, err := air.Compose(d, w.alice.Signer(), nil)
+	d := &air.Draft{ID: air.NewID(), From: w.alice.DID(), To: w.bob.DID(), Time: time.Now(), ThreadID: air.NewID(), Nonce: air.NewNonce(),
+		Body: &air.Offer{Description: "a chart", Price: air.MinorUnits(5, "USD"), Expires: time.Now().Add(time.Hour)}}
+	e, err := air.NewEnvelope(d, w.alice.Signer(), nil)
 	require.NoError(t, err)
-	return e.Wire()
+	return e.Bytes()
 }
 
 // push returns the status of the relay, zero for none.
@@ -81,18 +81,18 @@ func (w *world) push(base string, envelope []byte) int {
 
 // poller is a recipient: it acts on what comes, once for each id.
 func (w *world) poller(t *testing.T, s store.Store, endpoint string, calls *atomic.Int64) *air.Poller {
-	resolver, err := air.NewResolver(&air.ResolverOptions{Registry: w.url, AllowLoopback: true})
+	resolver, err := air.NewResolver(&air.ResolverOptions{RegistryURL: w.url, AllowLoopback: true})
 	require.NoError(t, err)
 	in, err := air.NewInbox(w.bob, air.HandlerFunc(func(ctx context.Context, d *air.Delivery) error {
 		calls.Add(1)
 		_, err := s.Append(ctx, "acts", d.Envelope.ID, []byte(d.Envelope.ID), time.Hour)
-		if errors.Is(err, store.ErrDuplicate) && d.Again {
+		if errors.Is(err, store.ErrDuplicate) && d.Redelivered {
 			return nil
 		}
 		return err
 	}), &air.InboxOptions{Resolver: resolver, Store: store.Sub(s, "inbox/")})
 	require.NoError(t, err)
-	p, err := air.NewPoller(in, endpoint, &air.PollerOptions{AllowLoopback: true, Interval: 5 * time.Millisecond})
+	p, err := air.NewPoller(in, endpoint, &air.PollerOptions{AllowLoopback: true, PollInterval: 5 * time.Millisecond})
 	require.NoError(t, err)
 	return p
 }
@@ -124,7 +124,7 @@ func TestAIRRelays(t *testing.T) {
 			t.Cleanup(ts.Close)
 			bases[i] = ts.URL
 		}
-		w.registry.Put(w.bob, bases[0]+"/inbox/"+w.bob.AIRID())
+		w.registry.Register(w.bob, bases[0]+"/inbox/"+w.bob.AIRID())
 		var calls atomic.Int64
 		s := p.open(t)
 		for i := range bases {
@@ -159,20 +159,20 @@ func TestAIRThreads(t *testing.T) {
 		w := newWorld(t)
 		ts := httptest.NewServer(relay(store.NewMemory()))
 		t.Cleanup(ts.Close)
-		w.registry.Put(w.bob, ts.URL+"/inbox/"+w.bob.AIRID())
+		w.registry.Register(w.bob, ts.URL+"/inbox/"+w.bob.AIRID())
 		var clients [2]*air.Client
 		for i := range clients {
-			resolver, err := air.NewResolver(&air.ResolverOptions{Registry: w.url, AllowLoopback: true})
+			resolver, err := air.NewResolver(&air.ResolverOptions{RegistryURL: w.url, AllowLoopback: true})
 			require.NoError(t, err)
-			threads := air.NewThreads(w.alice.DID(), &air.ThreadsOptions{Store: store.Sub(p.open(t), "threads/")})
-			clients[i], err = air.NewClient(w.alice, &air.ClientOptions{Resolver: resolver, Threads: threads, SkipVerifySelf: true})
+			threads := air.NewThreads(w.alice.DID(), &air.ThreadStoreOptions{Store: store.Sub(p.open(t), "threads/")})
+			clients[i], err = air.NewClient(w.alice, &air.ClientOptions{Resolver: resolver, ThreadStore: threads, DisableSelfCheck: true})
 			require.NoError(t, err)
 		}
 		for range 10 {
-			first := clients[0].Negotiate(w.bob.DID(), "", false)
-			_, err := first.Offer(ctx, "a chart", air.Cents(5, "USD"), time.Now().Add(time.Hour))
+			first := clients[0].NewNegotiation(w.bob.DID(), "", false)
+			_, err := first.Offer(ctx, "a chart", air.MinorUnits(5, "USD"), time.Now().Add(time.Hour))
 			require.NoError(t, err)
-			second := clients[1].Negotiate(w.bob.DID(), first.ThreadID(), false)
+			second := clients[1].NewNegotiation(w.bob.DID(), first.ThreadID(), false)
 			th, err := second.Thread(ctx)
 			require.NoError(t, err)
 			require.Len(t, th.Moves, 1)
@@ -203,7 +203,7 @@ func TestAIRKilled(t *testing.T) {
 	eachShared(t, func(t *testing.T, p *place) {
 		w := newWorld(t)
 		f := newFront(t)
-		w.registry.Put(w.bob, f.URL+"/inbox/"+w.bob.AIRID())
+		w.registry.Register(w.bob, f.URL+"/inbox/"+w.bob.AIRID())
 		relays := []*child{p.start(t, "relay"), p.start(t, "relay")}
 		f.put(relays[0].address)
 		s := p.open(t)
@@ -225,7 +225,7 @@ func TestAIRKilled(t *testing.T) {
 					}
 					envelope := w.offer(t)
 					if w.push(f.URL, envelope) == http.StatusAccepted {
-						e, err := air.Decode(envelope, nil)
+						e, err := air.DecodeEnvelope(envelope, nil)
 						if err != nil {
 							t.Error(err)
 							return

@@ -24,7 +24,7 @@ func TestAIRPythonRegistryClient(t *testing.T) {
 	stand := &airtest.Registry{}
 	ts := httptest.NewServer(stand)
 	defer ts.Close()
-	ours, err := registry.NewClient(&registry.Options{Registry: ts.URL, AllowLoopback: true})
+	ours, err := registry.NewClient(&registry.Options{RegistryURL: ts.URL, AllowLoopback: true})
 	require.NoError(t, err)
 	p := python(t, "air_registry.py")
 	p.do(request{"op": "connect", "url": ts.URL})
@@ -57,17 +57,17 @@ func TestAIRPythonRegistryClient(t *testing.T) {
 	out := call("register_agent", nil, request{"name": "Wetter", "description": "Grüße 😀", "public_key": b64(theirPub.Bytes()), "creator_name": "Example",
 		"capabilities": []string{"weather"}, "open_source": true, "code_repository": "https://example.org/repo"})
 	require.NoError(t, json.Unmarshal(out, &reg), "%s", out)
-	require.NoError(t, air.CheckAIRID(reg.AIRID))
+	require.NoError(t, air.ValidateAIRID(reg.AIRID))
 	require.NotEmpty(t, reg.Secret)
 	require.Equal(t, `true`, member(t, call("check_name", []any{"Wetter"}, nil), "exists"))
 
 	// What Python registered, Go finds: the entry, and the document to verify and to seal with.
-	agent, err := ours.Agent(ctx, reg.AIRID)
+	agent, err := ours.GetAgent(ctx, reg.AIRID)
 	require.NoError(t, err)
 	require.Equal(t, "Wetter", agent.Name)
 	require.Equal(t, []string{"weather"}, agent.Capabilities)
 	require.True(t, agent.Transparency.OpenSource)
-	doc, err := ours.Document(ctx, reg.AIRID)
+	doc, err := ours.GetDocument(ctx, reg.AIRID)
 	require.NoError(t, err)
 	found, err := doc.SigningKey(reg.DID)
 	require.NoError(t, err)
@@ -86,7 +86,7 @@ func TestAIRPythonRegistryClient(t *testing.T) {
 	require.Contains(t, string(call("list_agents", nil, request{"limit": 10})), mine.AIRID)
 
 	call("update_agent", []any{reg.AIRID}, request{"agent_secret": reg.Secret, "description": "changed", "capabilities": []string{"weather", "tide"}})
-	agent, err = ours.Agent(ctx, reg.AIRID)
+	agent, err = ours.GetAgent(ctx, reg.AIRID)
 	require.NoError(t, err)
 	require.Equal(t, []string{"weather", "tide"}, agent.Capabilities)
 	require.Equal(t, "AuthenticationError", fails("update_agent", []any{reg.AIRID}, request{"agent_secret": "wrong", "description": "x"}))
@@ -98,7 +98,7 @@ func TestAIRPythonRegistryClient(t *testing.T) {
 	attest := p.do(request{"op": "call", "method": "attest", "args": []any{mine.AIRID}, "seed": theirSeed, "kwargs": request{
 		"attester_air_id": reg.AIRID, "attestation_type": registry.SafetyReview, "agent_secret": reg.Secret, "statement": "gut: \"ü\" \u2028 😀"}})
 	require.Equal(t, `"`+mine.AIRID+`"`, member(t, attest, "subject_air_id"))
-	all, err := ours.Attestations(ctx, mine.AIRID)
+	all, err := ours.ListAttestations(ctx, mine.AIRID)
 	require.NoError(t, err)
 	require.Len(t, all.List, 1)
 	require.NoError(t, all.List[0].Verify(mine.AIRID, theirPub))
@@ -126,12 +126,12 @@ func TestAIRPythonRegistryClient(t *testing.T) {
 	var id int64
 	require.NoError(t, json.Unmarshal([]byte(member(t, attest, "attestation_id")), &id))
 	call("revoke_attestation", []any{mine.AIRID, id}, request{"agent_secret": reg.Secret})
-	all, err = ours.Attestations(ctx, mine.AIRID)
+	all, err = ours.ListAttestations(ctx, mine.AIRID)
 	require.NoError(t, err)
 	require.False(t, all.List[0].Active)
 
 	// The operator's part is not there, and the client says so itself without a key.
 	require.Equal(t, "AuthenticationError", fails("get_admin_stats", nil, nil))
-	stand.Fail(503)
+	stand.SetFailure(503)
 	require.Equal(t, "ServerError", fails("get_health", nil, nil))
 }

@@ -49,8 +49,8 @@ func open(name string, id *air.Identity, net *airtest.Network, kv store.KV, hc *
 	if err != nil {
 		return nil, err
 	}
-	threads := air.NewThreads(id.DID(), &air.ThreadsOptions{Store: kv})
-	a.client, err = air.NewClient(id, &air.ClientOptions{Resolver: resolver, Threads: threads})
+	threads := air.NewThreads(id.DID(), &air.ThreadStoreOptions{Store: kv})
+	a.client, err = air.NewClient(id, &air.ClientOptions{Resolver: resolver, ThreadStore: threads})
 	if err != nil {
 		return nil, err
 	}
@@ -126,11 +126,11 @@ func run(ctx context.Context, out io.Writer) error {
 	}})
 	defer net.Close()
 	defer http.DefaultTransport.(*http.Transport).CloseIdleConnections()
-	buyerID, err := net.Join("AIR-BUYR-0000-0001")
+	buyerID, err := net.RegisterAgent("AIR-BUYR-0000-0001")
 	if err != nil {
 		return err
 	}
-	sellerID, err := net.Join("AIR-SELL-0000-0002")
+	sellerID, err := net.RegisterAgent("AIR-SELL-0000-0002")
 	if err != nil {
 		return err
 	}
@@ -148,8 +148,8 @@ func run(ctx context.Context, out io.Writer) error {
 	hour := time.Now().Add(time.Hour)
 
 	// The offer is sealed: the relay sees who writes to whom, not what.
-	deal := buyer.client.Negotiate(seller.id.DID(), "", true)
-	if _, err := deal.Offer(ctx, "Translate 500 words to Korean", air.Cents(200, "USD"), hour); err != nil {
+	deal := buyer.client.NewNegotiation(seller.id.DID(), "", true)
+	if _, err := deal.Offer(ctx, "Translate 500 words to Korean", air.MinorUnits(200, "USD"), hour); err != nil {
 		return err
 	}
 	if _, err := seller.poller.Drain(ctx); err != nil {
@@ -157,9 +157,9 @@ func run(ctx context.Context, out io.Writer) error {
 	}
 
 	// The relay changes the price of the answer. The signature tells.
-	answer := seller.client.Negotiate(buyer.id.DID(), seller.last.Envelope.ThreadID, false)
+	answer := seller.client.NewNegotiation(buyer.id.DID(), seller.last.Envelope.ThreadID, false)
 	evil.on.Store(true)
-	receipt, err := answer.Counter(ctx, "With proof-reading", air.Cents(300, "USD"), hour)
+	receipt, err := answer.Counter(ctx, "With proof-reading", air.MinorUnits(300, "USD"), hour)
 	if err != nil {
 		return err
 	}
@@ -170,7 +170,7 @@ func run(ctx context.Context, out io.Writer) error {
 	// An honest relay delivers the same bytes. What was refused left no trace, so
 	// they are no replay.
 	evil.on.Store(false)
-	if _, err := seller.client.Deliver(ctx, receipt.Envelope.Wire()); err != nil {
+	if _, err := seller.client.SendSigned(ctx, receipt.Envelope.Bytes()); err != nil {
 		return err
 	}
 	if _, err := buyer.poller.Drain(ctx); err != nil {
@@ -197,7 +197,7 @@ func run(ctx context.Context, out io.Writer) error {
 	if _, err := seller.poller.Drain(ctx); err != nil {
 		return err
 	}
-	for _, side := range []*air.Negotiation{deal, seller.client.Negotiate(buyer.id.DID(), deal.ThreadID(), false)} {
+	for _, side := range []*air.Negotiation{deal, seller.client.NewNegotiation(buyer.id.DID(), deal.ThreadID(), false)} {
 		th, err := side.Thread(ctx)
 		if err != nil {
 			return err

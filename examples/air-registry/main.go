@@ -52,7 +52,7 @@ func enroll(ctx context.Context, reg *registry.Client, net *airtest.Network, nam
 		return nil, "", err
 	}
 	// The AIR ID is known only now, so the address of the mailbox comes second.
-	_, err = reg.Update(ctx, r.AIRID, r.Secret, &registry.UpdateParams{Services: []registry.Service{registry.Inbox(net.Endpoint(id))}})
+	_, err = reg.Update(ctx, r.AIRID, r.Secret, &registry.UpdateParams{Services: []registry.Service{registry.InboxService(net.Endpoint(id))}})
 	return id, r.Secret, err
 }
 
@@ -65,7 +65,7 @@ func receive(ctx context.Context, id *air.Identity, net *airtest.Network, out io
 	inbox, err := air.NewInbox(id, air.HandlerFunc(func(_ context.Context, d *air.Delivery) error {
 		fmt.Fprintf(out, "weather got %s\n", d.BodyJSON)
 		return nil
-	}), &air.InboxOptions{Resolver: resolver, Bodies: []string{"question"}})
+	}), &air.InboxOptions{Resolver: resolver, BodyTypes: []string{"question"}})
 	if err != nil {
 		return err
 	}
@@ -88,7 +88,7 @@ func run(ctx context.Context, out io.Writer) error {
 	defer os.RemoveAll(dir)
 	file := filepath.Join(dir, "weather.json")
 
-	reg, err := registry.NewClient(&registry.Options{Registry: net.RegistryURL, AllowLoopback: true})
+	reg, err := registry.NewClient(&registry.Options{RegistryURL: net.RegistryURL, AllowLoopback: true})
 	if err != nil {
 		return err
 	}
@@ -100,11 +100,11 @@ func run(ctx context.Context, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	known, err := reg.CheckName(ctx, "weather")
+	known, err := reg.LookupName(ctx, "weather")
 	if err != nil {
 		return err
 	}
-	score, err := reg.TrustScore(ctx, known.Agents[0].AIRID)
+	score, err := reg.GetTrustScore(ctx, known.Agents[0].AIRID)
 	if err != nil {
 		return err
 	}
@@ -116,12 +116,12 @@ func run(ctx context.Context, out io.Writer) error {
 	}); err != nil {
 		return err
 	}
-	said, err := reg.Attestations(ctx, weather.AIRID())
+	said, err := reg.ListAttestations(ctx, weather.AIRID())
 	if err != nil {
 		return err
 	}
 	for _, a := range said.List {
-		if err := a.Verify(weather.AIRID(), courier.Public()); err != nil {
+		if err := a.Verify(weather.AIRID(), courier.PublicKey()); err != nil {
 			return err
 		}
 		fmt.Fprintf(out, "the courier says: %s\n", a.Statement)
@@ -132,7 +132,7 @@ func run(ctx context.Context, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	client, err := air.NewClient(courier, &air.ClientOptions{Resolver: resolver, Bodies: []string{"question"}})
+	client, err := air.NewClient(courier, &air.ClientOptions{Resolver: resolver, BodyTypes: []string{"question"}})
 	if err != nil {
 		return err
 	}
@@ -144,7 +144,7 @@ func run(ctx context.Context, out io.Writer) error {
 	// Before it is read, the key changes. The file holds the new key only once the
 	// registry has it, and the old one besides, so nothing that waits is lost.
 	switch _, err := reg.RotateKey(ctx, file, secret); {
-	case errors.Is(err, registry.ErrKeyFixed):
+	case errors.Is(err, registry.ErrKeyImmutable):
 		return fmt.Errorf("this registry wants a new registration instead: %w", err)
 	case err != nil:
 		return err

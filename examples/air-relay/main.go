@@ -110,16 +110,16 @@ func show(ctx context.Context, relay, pushSecret, inboxSecret string, out io.Wri
 		return err
 	}
 	const bob = "AIR-B0B0-0000-0002"
-	e, err := air.Compose(&air.Draft{
+	e, err := air.NewEnvelope(&air.Draft{
 		ID: "8c5ddaf2-7d2e-4c0b-9d3c-6a1f0a3c7b11", From: alice.DID(), To: "did:wba:agentidentityregistry.org:agents:" + bob,
-		Sent: time.Now(), ThreadID: air.NewID(), Nonce: air.NewNonce(),
-		Body: &air.Offer{Description: "hello", Price: air.Cents(1, "USD"), Expires: time.Now().Add(time.Hour)},
+		Time: time.Now(), ThreadID: air.NewID(), Nonce: air.NewNonce(),
+		Body: &air.Offer{Description: "hello", Price: air.MinorUnits(1, "USD"), Expires: time.Now().Add(time.Hour)},
 	}, alice.Signer(), nil)
 	if err != nil {
 		return err
 	}
 	for _, r := range []struct{ method, path, body, secret string }{
-		{http.MethodPost, "/inbox/" + bob, string(e.Wire()), pushSecret},
+		{http.MethodPost, "/inbox/" + bob, string(e.Bytes()), pushSecret},
 		{http.MethodGet, "/inbox/" + bob + "/pull", "", inboxSecret},
 		{http.MethodPost, "/inbox/" + bob + "/ack", `{"envelope_ids":["` + e.ID + `"]}`, inboxSecret},
 		{http.MethodGet, "/inbox/" + bob + "/pull", "", inboxSecret},
@@ -139,7 +139,7 @@ func show(ctx context.Context, relay, pushSecret, inboxSecret string, out io.Wri
 		if err = errors.Join(err, res.Body.Close()); err != nil {
 			return err
 		}
-		answer = bytes.Replace(answer, e.Wire(), []byte("(the envelope)"), 1)
+		answer = bytes.Replace(answer, e.Bytes(), []byte("(the envelope)"), 1)
 		fmt.Fprintf(out, "%s %s: %d %s\n", r.method, r.path, res.StatusCode, answer)
 	}
 	http.DefaultClient.CloseIdleConnections()

@@ -165,9 +165,9 @@ func (b *mailbox) push(ctx, begin context.Context, from, to string) error {
 	}
 	thread := air.NewID()
 	for n := 0; begin.Err() == nil; n++ {
-		e, err := air.Compose(&air.Draft{
-			From: me.DID(), To: method + to, Sent: time.Now(), ID: air.NewID(), ThreadID: thread, Nonce: air.NewNonce(),
-			Body: &air.Offer{Description: fmt.Sprint("letter ", n), Price: air.Cents(1, "USD"), Expires: time.Now().Add(time.Hour)},
+		e, err := air.NewEnvelope(&air.Draft{
+			From: me.DID(), To: method + to, Time: time.Now(), ID: air.NewID(), ThreadID: thread, Nonce: air.NewNonce(),
+			Body: &air.Offer{Description: fmt.Sprint("letter ", n), Price: air.MinorUnits(1, "USD"), Expires: time.Now().Add(time.Hour)},
 		}, me.Signer(), nil)
 		if err != nil {
 			return err
@@ -177,7 +177,7 @@ func (b *mailbox) push(ctx, begin context.Context, from, to string) error {
 		b.letters[e.ID] = &letter{sent: time.Now()}
 		b.mu.Unlock()
 		// An envelope may be pushed again until the relay says that it has it.
-		if _, err := b.ask(ctx, http.MethodPost, "", e.Wire()); err != nil {
+		if _, err := b.ask(ctx, http.MethodPost, "", e.Bytes()); err != nil {
 			return err
 		}
 		time.Sleep(pause)

@@ -38,16 +38,16 @@ func showAIR(ctx context.Context, out io.Writer) error {
 	}
 
 	// The relay keeps what it cannot read: the offer is sealed.
-	deal := buyer.client.Negotiate(seller.did, "", true)
+	deal := buyer.client.NewNegotiation(seller.did, "", true)
 	hour := time.Now().Add(time.Hour)
-	if _, err := deal.Offer(ctx, "translate 500 words", air.Cents(200, "USD"), hour); err != nil {
+	if _, err := deal.Offer(ctx, "translate 500 words", air.MinorUnits(200, "USD"), hour); err != nil {
 		return err
 	}
 	if _, err := seller.mail.Drain(ctx); err != nil {
 		return err
 	}
-	answer := seller.client.Negotiate(buyer.did, deal.ThreadID(), false)
-	if _, err := answer.Counter(ctx, "with proof-reading", air.Cents(300, "USD"), hour); err != nil {
+	answer := seller.client.NewNegotiation(buyer.did, deal.ThreadID(), false)
+	if _, err := answer.Counter(ctx, "with proof-reading", air.MinorUnits(300, "USD"), hour); err != nil {
 		return err
 	}
 	if _, err := buyer.mail.Drain(ctx); err != nil {
@@ -75,13 +75,13 @@ type airAgent struct {
 }
 
 func joinAIR(name, id string, network *airtest.Network, resolver *air.Resolver, out io.Writer) (*airAgent, error) {
-	identity, err := network.Join(id)
+	identity, err := network.RegisterAgent(id)
 	if err != nil {
 		return nil, err
 	}
 	a := &airAgent{did: identity.DID()}
 	threads := air.NewThreads(a.did, nil) // what is sent and what is received make one picture
-	if a.client, err = air.NewClient(identity, &air.ClientOptions{Resolver: resolver, Threads: threads}); err != nil {
+	if a.client, err = air.NewClient(identity, &air.ClientOptions{Resolver: resolver, ThreadStore: threads}); err != nil {
 		return nil, err
 	}
 	inbox, err := air.NewInbox(identity, air.HandlerFunc(func(_ context.Context, d *air.Delivery) error {
