@@ -103,15 +103,15 @@ func (p *admParser) parameters(v strictjson.Value, path string) []Parameter {
 		return nil
 	}
 	s := p.schema(v, path, 0)
-	if p.err == nil && s.Type != string(Object) {
+	if p.err == nil && s.Type != string(KindObject) {
 		p.fail(ReasonInvalidType, path+"/type")
 	}
 	return s.Properties
 }
 
 var admTypes = map[string]Kind{
-	"STRING": String, "INTEGER": Integer, "NUMBER": Float, "BOOLEAN": Boolean, "OBJECT": Object, "ARRAY": "array",
-	"string": String, "integer": Integer, "number": Float, "boolean": Boolean, "object": Object, "array": "array",
+	"STRING": KindString, "INTEGER": KindInteger, "NUMBER": KindFloat, "BOOLEAN": KindBoolean, "OBJECT": KindObject, "ARRAY": "array",
+	"string": KindString, "integer": KindInteger, "number": KindFloat, "boolean": KindBoolean, "object": KindObject, "array": "array",
 }
 
 var admConstraints = []string{"enum", "format", "minimum", "maximum", "pattern", "min_items", "max_items",
@@ -162,7 +162,7 @@ func (p *admParser) schema(v strictjson.Value, path string, depth int) (out Para
 			p.fail(ReasonPropertiesNotAllowed, path+"/items")
 		}
 	}
-	if kind != Object {
+	if kind != KindObject {
 		for _, name := range []string{"properties", "required"} {
 			if p.get(v, path, name, false) != nil {
 				p.fail(ReasonPropertiesNotAllowed, path+"/"+name)

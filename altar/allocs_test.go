@@ -20,7 +20,7 @@ func TestAllocs(t *testing.T) {
 	if race.Enabled {
 		t.Skip("the race detector allocates")
 	}
-	c, err := ParseContract([]byte(benchContract))
+	c, err := DecodeContract([]byte(benchContract))
 	require.NoError(t, err)
 	v, err := NewValidator(c, nil)
 	require.NoError(t, err)
@@ -38,8 +38,8 @@ func TestAllocs(t *testing.T) {
 		{transport{"direct", directTransport}, 15, 135},
 		{transport{"mem", pipeTransport}, 27, 550},
 	} {
-		rt := testRuntime("r1", &RuntimeOptions{Standing: true})
-		rt.names["math/add"].tool = ToolFunc(func(_ context.Context, call *ToolCall) (any, error) { return call.Parameters, nil })
+		rt := testRuntime("r1", &RuntimeOptions{DisableStanding: true})
+		rt.names["math/add"].tool = HandlerFunc(func(_ context.Context, call *ToolCall) (any, error) { return call.Parameters, nil })
 		s := start(t, tt.dial, &HostOptions{RecordFor: time.Second, CallTimeout: time.Hour}, rt)
 		sess, err := s.c.CreateSession(t.Context(), nil)
 		require.NoError(t, err)

@@ -5,15 +5,15 @@ package altar
 
 import "time"
 
-// An AuditEvent is one decision of a Host.
-type AuditEvent struct {
+// An AuditRecord is one decision of a Host.
+type AuditRecord struct {
 	Time time.Time
 
-	// Kind is one of "runtime.accepted", "runtime.refused", "runtime.gone",
+	// Operation is one of "runtime.accepted", "runtime.refused", "runtime.gone",
 	// "fulfillment.accepted", "fulfillment.refused", "session.created",
 	// "session.refused", "session.over", "call.refused", "call.dispatched",
 	// "call.done".
-	Kind string
+	Operation string
 
 	Principal     string // the name of the identity
 	Tenant        string
@@ -26,25 +26,25 @@ type AuditEvent struct {
 
 	// Of "call.done": how long the call took since it was dispatched first, and
 	// how many chunks it had.
-	Took   time.Duration
-	Chunks int64
+	Duration time.Duration
+	Chunks   int64
 }
 
 // Stats are counters of a [Host] and the sizes of its tables.
 type Stats struct {
-	Connections int
-	Runtimes    int // connected
-	Sessions    int // live
-	InFlight    int // calls held or running
-	Recorded    int // calls whose outcome or invocation id is still kept
+	Connections   int
+	Runtimes      int // connected
+	Sessions      int // live
+	InFlight      int // calls held or running
+	StoredResults int // calls whose outcome or invocation id is still kept
 
-	Dispatched uint64 // calls sent to a Runtime, failovers included
-	Refused    uint64 // calls refused before that
-	Succeeded  uint64
-	Failed     uint64 // dispatched calls that ended with an error
-	Chunks     uint64 // accepted
-	Dropped    uint64 // messages of peers without any effect: late, doubled, unknown
-	BadFrames  uint64
+	Dispatched    uint64 // calls sent to a Runtime, failovers included
+	Rejected      uint64 // calls refused before that
+	Succeeded     uint64
+	Failed        uint64 // dispatched calls that ended with an error
+	Chunks        uint64 // accepted
+	Dropped       uint64 // messages of peers without any effect: late, doubled, unknown
+	InvalidFrames uint64
 }
 
 // Stats returns how the Host is doing.
@@ -55,20 +55,20 @@ func (h *Host) Stats() Stats {
 	s.Connections = len(h.conns)
 	s.Runtimes = len(h.order)
 	s.Sessions = h.sessions.own
-	s.Recorded = h.ended.n
+	s.StoredResults = h.ended.n
 	return s
 }
 
 // audit keeps an event until the lock is given back.
-func (h *Host) audit(now time.Time, e *AuditEvent, id *Identity) {
+func (h *Host) audit(now time.Time, e *AuditRecord, id *Principal) {
 	e.Time = now
 	if id != nil {
-		e.Principal, e.Tenant = id.Name, id.Tenant
+		e.Principal, e.Tenant = id.ID, id.Tenant
 	}
 	h.events = append(h.events, e)
 }
 
-func (h *Host) tell(e *AuditEvent) {
+func (h *Host) tell(e *AuditRecord) {
 	_ = h.guard("Audit", func() error {
 		h.opts.Audit(e)
 		return nil

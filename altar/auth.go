@@ -10,11 +10,11 @@ import (
 	"slices"
 )
 
-// An Identity is who a connection was proved to come from (ALT-136). Tenant and
+// An Principal is who a connection was proved to come from (ALT-136). Tenant and
 // name together are the principal to which sessions and Runtimes belong. It is
 // not changed once a Host has it.
-type Identity struct {
-	Name   string
+type Principal struct {
+	ID     string
 	Tenant string
 	Roles  []string
 
@@ -26,22 +26,22 @@ type Identity struct {
 // principal is the key under which everything of an identity is kept.
 type principal struct{ tenant, name string }
 
-func (id *Identity) principal() principal {
+func (id *Principal) principal() principal {
 	if id == nil {
 		return principal{}
 	}
-	return principal{id.Tenant, id.Name}
+	return principal{id.Tenant, id.ID}
 }
 
-func (id *Identity) grants(claim, value string) bool {
+func (id *Principal) grants(claim, value string) bool {
 	return slices.Contains(id.Claims[claim], value) || claim == "role" && slices.Contains(id.Roles, value)
 }
 
-// A CallRequest is what an [Authorizer] judges (ALT-137, ALT-138).
-type CallRequest struct {
-	Identity *Identity // nil for a caller without one, see HostOptions.AllowAnonymous
-	Session  SessionInfo
-	Contract *Contract
+// A AuthorizeRequest is what an [Authorizer] judges (ALT-137, ALT-138).
+type AuthorizeRequest struct {
+	Principal *Principal // nil for a caller without one, see HostOptions.AllowAnonymous
+	Session   SessionInfo
+	Contract  *Contract
 
 	// RuntimeID is the Runtime that the caller asked for, or empty.
 	RuntimeID string
@@ -50,15 +50,15 @@ type CallRequest struct {
 	// they do not fit the contract, and for Listing. They must not be changed.
 	Parameters json.RawMessage
 
-	// Listing asks whether the tool may be shown to the caller (D-31).
-	Listing bool
+	// ForListing asks whether the tool may be shown to the caller (D-31).
+	ForListing bool
 }
 
 // SessionInfo tells hooks about a session.
 type SessionInfo struct {
-	ID       string
-	Security SecurityContext // the effective one
-	Metadata map[string]string
+	ID              string
+	SecurityContext SecurityContext // the effective one
+	Metadata        map[string]string
 }
 
 // An Authorizer decides whether a call may be made. It is asked for every call,
@@ -67,17 +67,17 @@ type SessionInfo struct {
 // [*Error] is sent as it stands, any other error becomes AUTHORIZATION_FAILED
 // denied and its text stays here.
 type Authorizer interface {
-	AuthorizeCall(ctx context.Context, r *CallRequest) error
+	Authorize(ctx context.Context, r *AuthorizeRequest) error
 }
 
 // AuthorizerFunc makes an [Authorizer] of a function.
-type AuthorizerFunc func(ctx context.Context, r *CallRequest) error
+type AuthorizerFunc func(ctx context.Context, r *AuthorizeRequest) error
 
-// AuthorizeCall calls f.
-func (f AuthorizerFunc) AuthorizeCall(ctx context.Context, r *CallRequest) error { return f(ctx, r) }
+// Authorize calls f.
+func (f AuthorizerFunc) Authorize(ctx context.Context, r *AuthorizeRequest) error { return f(ctx, r) }
 
 // AllowAll is an [AuthorizerFunc] that lets every caller call everything.
-func AllowAll(context.Context, *CallRequest) error { return nil }
+func AllowAll(context.Context, *AuthorizeRequest) error { return nil }
 
 // Denied is the error by which an [Authorizer] says no.
 func Denied() error {
@@ -94,17 +94,17 @@ type RoleRule struct {
 	Roles []string
 }
 
-// AuthorizeRoles returns an [Authorizer] that allows what at least one rule
+// RoleAuthorizer returns an [Authorizer] that allows what at least one rule
 // allows. The roles of a caller are those of its identity or, if the security
 // context of the session claims a role, that one alone (D-21).
-func AuthorizeRoles(rules ...RoleRule) Authorizer {
+func RoleAuthorizer(rules ...RoleRule) Authorizer {
 	rules = slices.Clone(rules)
-	return AuthorizerFunc(func(_ context.Context, r *CallRequest) error {
+	return AuthorizerFunc(func(_ context.Context, r *AuthorizeRequest) error {
 		var roles []string
-		if r.Identity != nil {
-			roles = r.Identity.Roles
+		if r.Principal != nil {
+			roles = r.Principal.Roles
 		}
-		if role, ok := r.Session.Security.Claims["role"]; ok {
+		if role, ok := r.Session.SecurityContext.Claims["role"]; ok {
 			roles = []string{role}
 		}
 		for _, rule := range rules {
@@ -121,16 +121,16 @@ func AuthorizeRoles(rules ...RoleRule) Authorizer {
 
 // A FulfillmentRequest is what HostOptions.AuthorizeFulfillment judges.
 type FulfillmentRequest struct {
-	Identity  *Identity
+	Principal *Principal
 	RuntimeID string
 	SessionID string // or [AllSessions]
 	Contract  *Contract
 }
 
-// ResolveSecurityContext is what a Host does with the security context that a
+// DefaultSecurityContext is what a Host does with the security context that a
 // client wishes for, where HostOptions has nothing else (D-21): it must name
 // the caller itself, and only what the identity grants may be claimed.
-func ResolveSecurityContext(id *Identity, wish *SecurityContext) (*SecurityContext, error) {
+func DefaultSecurityContext(id *Principal, wish *SecurityContext) (*SecurityContext, error) {
 	p := id.principal()
 	out := &SecurityContext{PrincipalID: p.name, TenantID: p.tenant}
 	if wish == nil {

@@ -17,21 +17,21 @@ import (
 // error means that nobody is known; an error, that what the request shows is not
 // valid. The text of the error stays here.
 type Authenticator interface {
-	Authenticate(r *http.Request) (*Identity, error)
+	Authenticate(r *http.Request) (*Principal, error)
 }
 
 // AuthenticatorFunc makes an [Authenticator] of a function.
-type AuthenticatorFunc func(r *http.Request) (*Identity, error)
+type AuthenticatorFunc func(r *http.Request) (*Principal, error)
 
 // Authenticate calls f.
-func (f AuthenticatorFunc) Authenticate(r *http.Request) (*Identity, error) { return f(r) }
+func (f AuthenticatorFunc) Authenticate(r *http.Request) (*Principal, error) { return f(r) }
 
 var errBadCredentials = errors.New("altar: the credentials are not valid")
 
-// AuthenticateAny asks one Authenticator after the other, and takes the first
+// AnyAuthenticator asks one Authenticator after the other, and takes the first
 // answer that is not nil, an error included.
-func AuthenticateAny(list ...Authenticator) Authenticator {
-	return AuthenticatorFunc(func(r *http.Request) (*Identity, error) {
+func AnyAuthenticator(list ...Authenticator) Authenticator {
+	return AuthenticatorFunc(func(r *http.Request) (*Principal, error) {
 		for _, a := range list {
 			if id, err := a.Authenticate(r); id != nil || err != nil {
 				return id, err
@@ -41,23 +41,23 @@ func AuthenticateAny(list ...Authenticator) Authenticator {
 	})
 }
 
-// APIKeyHeader is where [AuthenticateAPIKeys] looks for a key, besides a bearer
+// APIKeyHeader is where [APIKeyAuthenticator] looks for a key, besides a bearer
 // token.
 const APIKeyHeader = "X-Api-Key"
 
-// HashAPIKey returns what [AuthenticateAPIKeys] knows of a key, so that the keys
+// HashAPIKey returns what [APIKeyAuthenticator] knows of a key, so that the keys
 // themselves need not be kept. Keys must be random, of 128 bits or more.
 func HashAPIKey(key string) [sha256.Size]byte { return sha256.Sum256([]byte(key)) }
 
-// AuthenticateAPIKeys returns an [Authenticator] for keys in the header
+// APIKeyAuthenticator returns an [Authenticator] for keys in the header
 // X-Api-Key or as a bearer token. The identities are found by the hash of their
 // key; as only hashes are compared, how long that takes tells nothing.
-func AuthenticateAPIKeys(identities map[[sha256.Size]byte]*Identity) Authenticator {
-	own := make(map[[sha256.Size]byte]*Identity, len(identities))
+func APIKeyAuthenticator(identities map[[sha256.Size]byte]*Principal) Authenticator {
+	own := make(map[[sha256.Size]byte]*Principal, len(identities))
 	for hash, id := range identities {
 		own[hash] = id
 	}
-	return AuthenticatorFunc(func(r *http.Request) (*Identity, error) {
+	return AuthenticatorFunc(func(r *http.Request) (*Principal, error) {
 		key := r.Header.Get(APIKeyHeader)
 		if key == "" {
 			var ok bool
@@ -83,20 +83,20 @@ func bearer(r *http.Request) (token string, ok bool) {
 // issuer, audience and time. The libraries that this takes stay out of this
 // package.
 type TokenVerifier interface {
-	VerifyToken(ctx context.Context, token string) (*Identity, error)
+	VerifyToken(ctx context.Context, token string) (*Principal, error)
 }
 
 // TokenVerifierFunc makes a [TokenVerifier] of a function.
-type TokenVerifierFunc func(ctx context.Context, token string) (*Identity, error)
+type TokenVerifierFunc func(ctx context.Context, token string) (*Principal, error)
 
 // VerifyToken calls f.
-func (f TokenVerifierFunc) VerifyToken(ctx context.Context, token string) (*Identity, error) {
+func (f TokenVerifierFunc) VerifyToken(ctx context.Context, token string) (*Principal, error) {
 	return f(ctx, token)
 }
 
-// AuthenticateTokens returns an [Authenticator] for bearer tokens.
-func AuthenticateTokens(v TokenVerifier) Authenticator {
-	return AuthenticatorFunc(func(r *http.Request) (*Identity, error) {
+// BearerAuthenticator returns an [Authenticator] for bearer tokens.
+func BearerAuthenticator(v TokenVerifier) Authenticator {
+	return AuthenticatorFunc(func(r *http.Request) (*Principal, error) {
 		token, ok := bearer(r)
 		if !ok {
 			return nil, nil
@@ -112,12 +112,12 @@ func AuthenticateTokens(v TokenVerifier) Authenticator {
 	})
 }
 
-// AuthenticateCertificates returns an [Authenticator] for client certificates:
+// CertificateAuthenticator returns an [Authenticator] for client certificates:
 // identify says whose a certificate is, nil meaning nobody's. Only certificates
 // that the TLS server has verified count, so its ClientAuth must be
 // VerifyClientCertIfGiven or RequireAndVerifyClientCert.
-func AuthenticateCertificates(identify func(leaf *x509.Certificate) (*Identity, error)) Authenticator {
-	return AuthenticatorFunc(func(r *http.Request) (*Identity, error) {
+func CertificateAuthenticator(identify func(leaf *x509.Certificate) (*Principal, error)) Authenticator {
+	return AuthenticatorFunc(func(r *http.Request) (*Principal, error) {
 		if r.TLS == nil || len(r.TLS.PeerCertificates) == 0 {
 			return nil, nil
 		}

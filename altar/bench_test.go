@@ -29,7 +29,7 @@ const benchParams = `{"customer":"acme-0042","amount":9007199254740993,"rate":0.
 
 // Validating the parameters of one call. The ratio is to a strict scan.
 func BenchmarkValidateParams(b *testing.B) {
-	c, err := ParseContract([]byte(benchContract))
+	c, err := DecodeContract([]byte(benchContract))
 	require.NoError(b, err)
 	v, err := NewValidator(c, nil)
 	require.NoError(b, err)
@@ -84,8 +84,8 @@ func channelCalls(b *testing.B) func(int64) error {
 // that talk over channels.
 func BenchmarkProxyCall(b *testing.B) {
 	for _, tr := range []transport{{"direct", directTransport}, {"mem", pipeTransport}, {"direct/store=memory", directTransport}} {
-		rt := NewRuntime("r1", &RuntimeOptions{Standing: true})
-		rt.Handle("math/add", ToolFunc(func(_ context.Context, call *ToolCall) (any, error) { return call.Parameters, nil }))
+		rt := NewRuntime("r1", &RuntimeOptions{DisableStanding: true})
+		rt.Handle("math/add", HandlerFunc(func(_ context.Context, call *ToolCall) (any, error) { return call.Parameters, nil }))
 		opts := &HostOptions{RecordFor: time.Second, CallTimeout: time.Hour}
 		if strings.HasSuffix(tr.name, "memory") {
 			opts.Store = store.NewMemory()

@@ -15,7 +15,7 @@ import (
 // it stands alone for clients with a transport of their own.
 type CallStream struct {
 	id    string
-	asm   Assembler
+	asm   assembler
 	begun bool // a chunk was accepted
 	ended bool
 	err   error
@@ -89,7 +89,7 @@ func (s *CallStream) deliver(c *StreamChunk) {
 	}
 }
 
-// Broken takes in a frame that [Decode] refused: if it was a result or a chunk
+// Broken takes in a frame that [DecodeMessage] refused: if it was a result or a chunk
 // of this call, the call fails with INTERNAL_ERROR invalid_result (D-06). It
 // reports whether it was.
 func (s *CallStream) Broken(err error) bool {

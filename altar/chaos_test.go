@@ -101,7 +101,7 @@ func chaos(t *testing.T, seed uint64) {
 		wg.Go(func() {
 			time.Sleep(delay)
 			if i%2 == 0 {
-				got, err := Call[int64](t.Context(), one, "wait", waitIn{int64(1000 + i)})
+				got, err := CallAs[int64](t.Context(), one, "wait", waitIn{int64(1000 + i)})
 				if err != nil {
 					expected(err)
 				} else if good.Add(1); got != int64(1000+i) {
@@ -110,7 +110,7 @@ func chaos(t *testing.T, seed uint64) {
 				return
 			}
 			want := int64(0)
-			for n, err := range Stream[int64](t.Context(), one, "count", countIn{50}) {
+			for n, err := range StreamAs[int64](t.Context(), one, "count", countIn{50}) {
 				if err != nil {
 					expected(err)
 					return
@@ -143,7 +143,7 @@ func chaos(t *testing.T, seed uint64) {
 	time.Sleep(10 * time.Minute)
 	st := s.h.Stats()
 	require.Zero(t, st.InFlight)
-	require.Zero(t, st.Recorded)
+	require.Zero(t, st.StoredResults)
 	s.h.mu.Lock()
 	defer s.h.mu.Unlock()
 	require.Empty(t, s.h.calls)

@@ -27,18 +27,18 @@ var ErrSlowReader = errors.New("altar: the stream is not read fast enough")
 
 // ClientOptions adjusts a [Client]. The zero value is right for production.
 type ClientOptions struct {
-	// Reconnect is how long a call outlives a lost connection: the client
+	// ReconnectTimeout is how long a call outlives a lost connection: the client
 	// dials again and repeats the call under its old id, which never runs it
 	// twice (D-22). Zero means 25 seconds, a little less than a Host waits.
-	Reconnect time.Duration
+	ReconnectTimeout time.Duration
 
 	// DialTimeout bounds one attempt to connect. Zero means 30 seconds.
 	DialTimeout time.Duration
 
-	// StreamBuffer bounds the payloads of a stream that wait to be read. A
+	// QueueLimit bounds the payloads of a stream that wait to be read. A
 	// stream with more is cancelled and ends with [ErrSlowReader], so that it
 	// never holds up the others. Zero means 4096.
-	StreamBuffer int
+	QueueLimit int
 
 	// Logger receives what no error reports. Nil is silent.
 	Logger *slog.Logger
@@ -90,9 +90,9 @@ func NewClient(dial Dialer, opts *ClientOptions) *Client {
 	if opts != nil {
 		c.opts = *opts
 	}
-	c.opts.Reconnect = cmp.Or(max(c.opts.Reconnect, 0), 25*time.Second)
+	c.opts.ReconnectTimeout = cmp.Or(max(c.opts.ReconnectTimeout, 0), 25*time.Second)
 	c.opts.DialTimeout = cmp.Or(max(c.opts.DialTimeout, 0), 30*time.Second)
-	c.opts.StreamBuffer = cmp.Or(max(c.opts.StreamBuffer, 0), 4096)
+	c.opts.QueueLimit = cmp.Or(max(c.opts.QueueLimit, 0), 4096)
 	if c.opts.Logger == nil {
 		c.opts.Logger = slog.New(slog.DiscardHandler)
 	}
@@ -255,7 +255,7 @@ func (c *Client) retry() {
 func (c *Client) reconnect() {
 	pause := backoff.Backoff{Base: 50 * time.Millisecond, Max: reconnectPause, Jitter: 0.3}
 	c.mu.Lock()
-	ctx, cancel := context.WithDeadline(c.ctx, c.down.Add(c.opts.Reconnect))
+	ctx, cancel := context.WithDeadline(c.ctx, c.down.Add(c.opts.ReconnectTimeout))
 	c.mu.Unlock()
 	defer cancel()
 	for {
@@ -460,8 +460,8 @@ func (s *Session) Destroy(ctx context.Context) error {
 	return err
 }
 
-// Tools returns the tools that can be called now (D-31).
-func (s *Session) Tools(ctx context.Context) ([]ListedTool, error) {
+// ListTools returns the tools that can be called now (D-31).
+func (s *Session) ListTools(ctx context.Context) ([]ToolInfo, error) {
 	got, err := s.c.request(ctx, &ListTools{SessionID: s.id})
 	if err != nil {
 		return nil, err

@@ -189,7 +189,7 @@ func TestClientKeepsMetadata(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began, goOn, seen := make(chan struct{}), make(chan struct{}), make(chan string, 1)
 		rt := NewRuntime("r1", nil)
-		rt.Handle("get", ToolFunc(func(_ context.Context, call *ToolCall) (any, error) {
+		rt.Handle("get", HandlerFunc(func(_ context.Context, call *ToolCall) (any, error) {
 			close(began)
 			<-goOn
 			seen <- call.Metadata["k"]

@@ -100,7 +100,7 @@ func (p *pendingCall) message() *ToolCall {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	m := p.call
-	if !m.Collect {
+	if !m.CollectChunks {
 		m.ResumeFrom = p.stream.Expected()
 	}
 	return &m
@@ -151,9 +151,9 @@ func (s *Session) start(ctx context.Context, tool string, params any, o *CallOpt
 	if !ok {
 		notify = make(chan struct{}, 1)
 	}
-	p := &pendingCall{c: c, notify: notify, stream: CallStream{id: opts.InvocationID}, limit: c.opts.StreamBuffer}
+	p := &pendingCall{c: c, notify: notify, stream: CallStream{id: opts.InvocationID}, limit: c.opts.QueueLimit}
 	call := &p.call
-	*call = ToolCall{InvocationID: opts.InvocationID, SessionID: s.id, ToolName: tool, Metadata: maps.Clone(opts.Metadata), Collect: collect,
+	*call = ToolCall{InvocationID: opts.InvocationID, SessionID: s.id, ToolName: tool, Metadata: maps.Clone(opts.Metadata), CollectChunks: collect,
 		Header: Header{RequestID: opts.InvocationID, CorrelationID: opts.CorrelationID}}
 	if opts.Timeout > 0 {
 		call.TimeoutMS = max(1, opts.Timeout.Milliseconds())
@@ -279,8 +279,8 @@ func (s *Session) Stream(ctx context.Context, tool string, params any, opts *Cal
 	}
 }
 
-// Call runs a tool and decodes its result. See [Session.Call].
-func Call[Out any](ctx context.Context, s *Session, tool string, params any) (Out, error) {
+// CallAs runs a tool and decodes its result. See [Session.Call].
+func CallAs[Out any](ctx context.Context, s *Session, tool string, params any) (Out, error) {
 	var out Out
 	r, err := s.Call(ctx, tool, params, nil)
 	if err == nil {
@@ -289,8 +289,8 @@ func Call[Out any](ctx context.Context, s *Session, tool string, params any) (Ou
 	return out, err
 }
 
-// Stream runs a tool and decodes each payload. See [Session.Stream].
-func Stream[Out any](ctx context.Context, s *Session, tool string, params any) iter.Seq2[Out, error] {
+// StreamAs runs a tool and decodes each payload. See [Session.Stream].
+func StreamAs[Out any](ctx context.Context, s *Session, tool string, params any) iter.Seq2[Out, error] {
 	return func(yield func(Out, error) bool) {
 		for payload, err := range s.Stream(ctx, tool, params, nil) {
 			var out Out

@@ -39,7 +39,7 @@ type Contract struct {
 // object (ALT-037 to ALT-041).
 type Parameter struct {
 	Name        string
-	Type        string // see [ParseType]
+	Type        string // see [ParseParamType]
 	Description string
 	Required    bool
 
@@ -58,10 +58,10 @@ type Manifest struct {
 // maxTimeout is the largest timeout_ms of a contract.
 const maxTimeout = 24 * time.Hour
 
-// ParseContract reads one contract. It is strict: a field that is not known is
+// DecodeContract reads one contract. It is strict: a field that is not known is
 // an error, because a misspelt one would silently remove a check (D-12). Every
 // error is a [*ContractError].
-func ParseContract(data []byte) (*Contract, error) {
+func DecodeContract(data []byte) (*Contract, error) {
 	v, reason := check(data, 0)
 	if reason != "" {
 		return nil, &ContractError{Reason: reason}
@@ -74,8 +74,8 @@ func ParseContract(data []byte) (*Contract, error) {
 	return c, nil
 }
 
-// ParseManifest reads a manifest as strictly as [ParseContract].
-func ParseManifest(data []byte) (*Manifest, error) {
+// DecodeManifest reads a manifest as strictly as [DecodeContract].
+func DecodeManifest(data []byte) (*Manifest, error) {
 	v, reason := check(data, 0)
 	if reason != "" {
 		return nil, &ContractError{Reason: reason}
@@ -108,7 +108,7 @@ func ParseManifest(data []byte) (*Manifest, error) {
 func (c *Contract) Validate() error { return c.validate("") }
 
 func (c *Contract) validate(path string) error {
-	_, err := ParseContract(c.appendJSON(nil))
+	_, err := DecodeContract(c.appendJSON(nil))
 	if e, ok := err.(*ContractError); ok {
 		return &ContractError{Reason: e.Reason, Path: path + e.Path}
 	}
@@ -304,7 +304,7 @@ func (p *contractParser) parameter(v strictjson.Value, path string, depth int) P
 		return out
 	}
 	out.Type = text
-	t, err := ParseType(text)
+	t, err := ParseParamType(text)
 	if err != nil {
 		p.fail(err.(*ContractError).Reason, path+"/type")
 		return out
@@ -317,7 +317,7 @@ func (p *contractParser) parameter(v strictjson.Value, path string, depth int) P
 	if p.err == nil {
 		out.Properties = p.parameters(v, path, "properties", depth+t.Dims+1)
 	}
-	if len(out.Properties) > 0 && t.Base != Object {
+	if len(out.Properties) > 0 && t.Base != KindObject {
 		p.fail(ReasonPropertiesNotAllowed, path+"/properties")
 	}
 	return out

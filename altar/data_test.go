@@ -49,7 +49,7 @@ type embedded struct {
 }
 
 func TestContractFor(t *testing.T) {
-	c, err := ContractFor[*everything]("t")
+	c, err := ContractOf[*everything]("t")
 	require.NoError(t, err)
 	people := []Parameter{{Name: "name", Type: "string", Required: true, Description: "how they are called"}, {Name: "age", Type: "integer"}}
 	require.Equal(t, []Parameter{
@@ -69,12 +69,12 @@ func TestContractFor(t *testing.T) {
 		N int `json:",string"`
 	}
 	for _, f := range []func() error{
-		func() error { _, err := ContractFor[loop]("t"); return err },
-		func() error { _, err := ContractFor[bad1]("t"); return err },
-		func() error { _, err := ContractFor[bad2]("t"); return err },
-		func() error { _, err := ContractFor[bad3]("t"); return err },
-		func() error { _, err := ContractFor[int]("t"); return err },
-		func() error { _, err := ContractFor[person]("not a name"); return err },
+		func() error { _, err := ContractOf[loop]("t"); return err },
+		func() error { _, err := ContractOf[bad1]("t"); return err },
+		func() error { _, err := ContractOf[bad2]("t"); return err },
+		func() error { _, err := ContractOf[bad3]("t"); return err },
+		func() error { _, err := ContractOf[int]("t"); return err },
+		func() error { _, err := ContractOf[person]("not a name"); return err },
 	} {
 		require.Error(t, f())
 	}
@@ -93,7 +93,7 @@ func TestValidatedRoundTrip(t *testing.T) {
 		Fs   [][]float64 `json:"fs"`
 		Sub  []person    `json:"sub"`
 	}
-	c, err := ContractFor[in]("t")
+	c, err := ContractOf[in]("t")
 	require.NoError(t, err)
 	v, err := NewValidator(c, nil)
 	require.NoError(t, err)
@@ -128,14 +128,14 @@ func TestFaultsAreBounded(t *testing.T) {
 	_, err = v.Append(nil, []byte(`{"a":[`+strings.Repeat(`"x",`, 1000)+`1],"z":1}`))
 	var e *Error
 	require.ErrorAs(t, err, &e)
-	require.Len(t, e.ParamFaults(), 16)
+	require.Len(t, e.ParamErrors(), 16)
 	var many strings.Builder
 	for i := range 1000 {
 		many.WriteString(`"` + strings.Repeat("k", i+1) + `":1,`)
 	}
 	_, err = v.Append(nil, []byte(`{`+many.String()+`"a":[]}`))
 	require.ErrorAs(t, err, &e)
-	require.Len(t, e.ParamFaults(), 16)
+	require.Len(t, e.ParamErrors(), 16)
 	require.Equal(t, "/k", e.Path())
 	for in, reason := range map[string]Reason{`[]`: ReasonNotAnObject, `{`: ReasonMalformedJSON, `{"a":1,"a":2}`: ReasonDuplicateKey, `{"a":"\ud800"}`: ReasonInvalidUnicode,
 		"{\"a\":\"\xff\"}": ReasonInvalidUnicode, `{"a":` + strings.Repeat("[", 64) + strings.Repeat("]", 64) + `}`: ReasonTooDeep} {
@@ -157,7 +157,7 @@ func TestManyParameters(t *testing.T) {
 		}
 		want += `"` + name + `":true`
 	}
-	v, err := NewValidator(c, &ValidatorOptions{StripUnknown: true})
+	v, err := NewValidator(c, &ValidationOptions{DropUnknown: true})
 	require.NoError(t, err)
 	out, err := v.Append(nil, []byte(in+"}"))
 	require.NoError(t, err)
@@ -194,7 +194,7 @@ func TestContractValidate(t *testing.T) {
 	require.Nil(t, m.Contract("c"))
 	text, err := json.Marshal(m)
 	require.NoError(t, err)
-	again, err := ParseManifest(text)
+	again, err := DecodeManifest(text)
 	require.NoError(t, err)
 	require.Equal(t, m.Version, again.Version)
 	require.Len(t, again.Contracts, 2)
@@ -202,7 +202,7 @@ func TestContractValidate(t *testing.T) {
 	require.ErrorIs(t, err, ReasonInvalidValue)
 	_, err = NewHost(m, nil, nil)
 	require.Error(t, err, "ALT-137: an Authorizer is mandatory")
-	_, err = NewHost(m, AuthorizerFunc(AllowAll), &HostOptions{Version: "one"})
+	_, err = NewHost(m, AuthorizerFunc(AllowAll), &HostOptions{ProtocolVersion: "one"})
 	require.Error(t, err)
 }
 
@@ -223,7 +223,7 @@ func FuzzDecode(f *testing.F) {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, frame []byte) {
-		m, err := Decode(frame, nil)
+		m, err := DecodeMessage(frame, nil)
 		if err != nil {
 			var e *DecodeError
 			require.ErrorAs(t, err, &e)
@@ -231,18 +231,18 @@ func FuzzDecode(f *testing.F) {
 			require.NotEmpty(t, e.Err.Reason())
 			return
 		}
-		out, err := Append(nil, m)
+		out, err := AppendMessage(nil, m)
 		require.NoError(t, err)
 		require.NotContains(t, string(out), "\n")
-		again, err := Decode(out, &DecodeOptions{Strict: true})
+		again, err := DecodeMessage(out, &DecodeOptions{Strict: true})
 		require.NoError(t, err, "what is emitted is strict")
-		out2, err := Append(nil, again)
+		out2, err := AppendMessage(nil, again)
 		require.NoError(t, err)
 		require.Equal(t, string(out), string(out2))
 		own, bad, err := vet(m)
 		require.NoError(t, err)
 		require.Nil(t, bad)
-		out3, err := Append(nil, own)
+		out3, err := AppendMessage(nil, own)
 		require.NoError(t, err)
 		require.Equal(t, string(out), string(out3), "in process as over a wire")
 	})
@@ -250,12 +250,12 @@ func FuzzDecode(f *testing.F) {
 
 // FuzzParams: what is accepted is a fixed point, and nothing panics.
 func FuzzParams(f *testing.F) {
-	c, err := ContractFor[everything]("t")
+	c, err := ContractOf[everything]("t")
 	require.NoError(f, err)
 	for i := range c.Parameters {
 		c.Parameters[i].Required = false
 	}
-	v, err := NewValidator(c, &ValidatorOptions{NonFiniteStrings: true})
+	v, err := NewValidator(c, &ValidationOptions{AllowNonFinite: true})
 	require.NoError(f, err)
 	f.Add([]byte(`{"s":"é\u0041","i":1e2,"f":-0.0,"b":true,"bin":"_-8","grid":[[1.0],[]],"who":{"name":"x","age":null},"free":{"a":[null,1e2]}}`))
 	f.Add([]byte(`{"f":"NaN","i":1e999999999999}`))
@@ -278,10 +278,10 @@ func FuzzContract(f *testing.F) {
 	f.Add([]byte(`{"name":"a/b","parameters":[{"name":"rows","type":"array[array[object]]","properties":[{"name":"x","type":"float","required":true}]}],"timeout_ms":5,"metadata":{"k":1}}`))
 	f.Add([]byte(`{"name":"f","parameters":{"type":"OBJECT","properties":{"m":{"type":"ARRAY","items":{"type":"NUMBER"}}},"required":["m"]}}`))
 	f.Fuzz(func(t *testing.T, in []byte) {
-		c, err := ParseContract(in)
+		c, err := DecodeContract(in)
 		if err == nil {
 			require.NoError(t, c.Validate())
-			again, err := ParseContract(c.appendJSON(nil))
+			again, err := DecodeContract(c.appendJSON(nil))
 			require.NoError(t, err)
 			require.Equal(t, c, again)
 			params, err := FromJSONSchema(JSONSchema(c.Parameters, nil), nil)
@@ -301,7 +301,7 @@ func FuzzContract(f *testing.F) {
 }
 
 func TestJSONSchema(t *testing.T) {
-	c, err := ContractFor[everything]("t")
+	c, err := ContractOf[everything]("t")
 	require.NoError(t, err)
 	s := JSONSchema(c.Parameters, nil)
 	text, err := json.Marshal(s)
@@ -355,7 +355,7 @@ func TestJSONSchema(t *testing.T) {
 func TestModelTools(t *testing.T) {
 	long := strings.Repeat("x", 64)
 	params := []Parameter{{Name: "n", Type: "array[integer]"}, {Name: "o", Type: "object", Properties: []Parameter{{Name: "i", Type: "integer"}}}, {Name: "s", Type: "string"}}
-	tools, names := ModelTools([]ListedTool{{Name: "math/add", Parameters: params}, {Name: "math__add"}, {Name: long + "/a"}, {Name: long + "/b"}, {Name: "v1.2"}}, &SchemaOptions{IntegerStrings: true})
+	tools, names := ModelTools([]ToolInfo{{Name: "math/add", Parameters: params}, {Name: "math__add"}, {Name: long + "/a"}, {Name: long + "/b"}, {Name: "v1.2"}}, &SchemaOptions{IntegerStrings: true})
 	require.Len(t, names, 5)
 	for _, tool := range tools {
 		require.Regexp(t, `^[A-Za-z0-9_-]{1,64}$`, tool.Name)
@@ -440,7 +440,7 @@ func TestErrors(t *testing.T) {
 	require.Equal(t, "altar: INTERNAL_ERROR", ErrInternal.Error())
 	cause := errors.New("cause")
 	require.ErrorIs(t, &Error{Code: ErrInternal, Cause: cause}, cause)
-	require.Nil(t, (&Error{Details: json.RawMessage("{")}).ParamFaults())
+	require.Nil(t, (&Error{Details: json.RawMessage("{")}).ParamErrors())
 	m := &ErrorMessage{Err: e}
 	require.ErrorIs(t, m, ReasonChunkGap)
 	require.Equal(t, e.Error(), m.Error())
@@ -475,13 +475,13 @@ func TestAppendRefuses(t *testing.T) {
 		{&ErrorMessage{}, "/error"},
 		{&AcknowledgeFulfillment{Rejected: []RejectedTool{{}}}, "/rejected_tools/0/error"},
 	} {
-		out, err := Append([]byte("keep"), tt.m)
+		out, err := AppendMessage([]byte("keep"), tt.m)
 		var e *Error
 		require.ErrorAs(t, err, &e)
 		require.Equal(t, tt.path, e.Path())
 		require.Equal(t, "keep", string(out))
 	}
-	out, err := Append(nil, &CreateSession{SecurityContext: &SecurityContext{}})
+	out, err := AppendMessage(nil, &CreateSession{SecurityContext: &SecurityContext{}})
 	require.NoError(t, err)
 	require.Equal(t, `{"type":"CreateSession","security_context":{}}`, string(out))
 	require.True(t, bytes.Equal(appendText(nil, []byte(`{ "a" : "x\\" }`)), []byte(`{"a":"x\\"}`)))
@@ -489,14 +489,14 @@ func TestAppendRefuses(t *testing.T) {
 
 // D-09: not a number and the infinities, where both sides agreed on strings.
 func TestNonFinite(t *testing.T) {
-	on := ValidatorOptions{NonFiniteStrings: true}
+	on := ValidationOptions{AllowNonFinite: true}
 	type in struct {
 		V []NonFinite `json:"v"`
 	}
-	rt := NewRuntime("r1", &RuntimeOptions{Validator: on})
+	rt := NewRuntime("r1", &RuntimeOptions{Validation: on})
 	AddTool(rt, "floats", func(_ context.Context, x in) ([]NonFinite, error) { return x.V, nil })
 	m := &Manifest{Contracts: []*Contract{{Name: "floats", Parameters: []Parameter{{Name: "v", Type: "array[float]", Required: true}}}}}
-	for _, opts := range []*HostOptions{{Validator: on}, nil} {
+	for _, opts := range []*HostOptions{{Validation: on}, nil} {
 		h, err := NewHost(m, AuthorizerFunc(AllowAll), opts)
 		require.NoError(t, err)
 		conn, err := h.Dial(testService)
@@ -511,11 +511,11 @@ func TestNonFinite(t *testing.T) {
 		s, err := c.CreateSession(ctx, nil)
 		require.NoError(t, err)
 		sent := []NonFinite{1.5, NonFinite(math.Inf(1)), NonFinite(math.Inf(-1)), -0.25}
-		got, err := Call[[]NonFinite](ctx, s, "floats", in{sent})
+		got, err := CallAs[[]NonFinite](ctx, s, "floats", in{sent})
 		if opts != nil {
 			require.NoError(t, err)
 			require.Equal(t, sent, got)
-			got, err = Call[[]NonFinite](ctx, s, "floats", in{[]NonFinite{NonFinite(math.NaN())}})
+			got, err = CallAs[[]NonFinite](ctx, s, "floats", in{[]NonFinite{NonFinite(math.NaN())}})
 			require.NoError(t, err)
 			require.True(t, math.IsNaN(float64(got[0])))
 		} else {

@@ -13,13 +13,13 @@ import (
 // (D-06).
 const DefaultMaxMessage = 4 << 20
 
-// DecodeOptions adjusts [Decode]. The zero value is right for production.
+// DecodeOptions adjusts [DecodeMessage]. The zero value is right for production.
 type DecodeOptions struct {
-	MaxBytes int // zero means [DefaultMaxMessage]
-	MaxDepth int // zero means 64
+	MaxMessage int // zero means [DefaultMaxMessage]
+	MaxDepth   int // zero means 64
 
 	// Strict refuses what Decode otherwise repairs (D-26, D-27): whatever
-	// [Append] would not emit. It is for testing other implementations.
+	// [AppendMessage] would not emit. It is for testing other implementations.
 	Strict bool
 
 	recent *recentTexts
@@ -29,7 +29,7 @@ type DecodeOptions struct {
 // be read of it nevertheless, so that it can be answered.
 type DecodeError struct {
 	Err           *Error // INVALID_PARAMETERS with reason and path
-	BadFrame      bool   // the frame as a whole is at fault, not one of its fields
+	InvalidFrame  bool   // the frame as a whole is at fault, not one of its fields
 	Type          string
 	InvocationID  string
 	RequestID     string
@@ -56,22 +56,22 @@ func frameError(reason Reason) *DecodeError {
 	case ReasonDuplicateKey:
 		message = "a member of the message is given twice"
 	}
-	return &DecodeError{Err: formFault(reason, "", message), BadFrame: true}
+	return &DecodeError{Err: formFault(reason, "", message), InvalidFrame: true}
 }
 
-// Decode reads one message (D-01, D-06). The message shares the memory of frame,
+// DecodeMessage reads one message (D-01, D-06). The message shares the memory of frame,
 // which must not be changed any more. Unknown fields are dropped, absent ones
 // get their defaults, and contradictions are settled (D-26 to D-28). Every
 // error is a [*DecodeError].
-func Decode(frame []byte, opts *DecodeOptions) (Message, error) {
+func DecodeMessage(frame []byte, opts *DecodeOptions) (Message, error) {
 	var o DecodeOptions
 	if opts != nil {
 		o = *opts
 	}
-	if o.MaxBytes <= 0 {
-		o.MaxBytes = DefaultMaxMessage
+	if o.MaxMessage <= 0 {
+		o.MaxMessage = DefaultMaxMessage
 	}
-	if len(frame) > o.MaxBytes {
+	if len(frame) > o.MaxMessage {
 		return nil, frameError(ReasonMessageTooLarge)
 	}
 	v, reason := check(frame, o.MaxDepth)
@@ -263,7 +263,7 @@ func (d *decoder) toolCall() Message {
 	}
 	m.Metadata = d.textMap(fMetadata)
 	m.TimeoutMS = d.integer(fTimeoutMS, 1, false)
-	m.Collect = !d.flag(fAcceptStream, true)
+	m.CollectChunks = !d.flag(fAcceptStream, true)
 	m.ResumeFrom = d.integer(fResumeFrom, 0, false)
 	return m
 }

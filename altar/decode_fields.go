@@ -272,10 +272,10 @@ func (d *decoder) rejected() []RejectedTool {
 	return out
 }
 
-func (d *decoder) tools() []ListedTool {
-	out := []ListedTool{}
+func (d *decoder) tools() []ToolInfo {
+	out := []ToolInfo{}
 	d.objects(d.get(fTools, true), "/tools", func(v strictjson.Value, path string) {
-		t := ListedTool{Name: d.memberText(v, path, "name", true), Description: d.memberText(v, path, "description", false)}
+		t := ToolInfo{Name: d.memberText(v, path, "name", true), Description: d.memberText(v, path, "description", false)}
 		t.Parameters = d.parameters(v.Get("parameters"), path+"/parameters")
 		t.Streaming = d.memberFlag(v, path, "streaming")
 		runtimes := v.Get("runtimes")

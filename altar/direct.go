@@ -16,7 +16,7 @@ import (
 // wire, but they are not written out: their JSON is shared by the sender, the Host,
 // which keeps it for repeats, and the receivers, and none of them may change it.
 // Send handles a message before it returns, hooks included.
-func (h *Host) Dial(id *Identity) (Conn, error) {
+func (h *Host) Dial(id *Principal) (Conn, error) {
 	hc, err := h.admit(nil, id)
 	if err != nil {
 		return nil, err
@@ -90,7 +90,7 @@ func sound(m Message) bool {
 	return false
 }
 
-// vet returns a message as [Decode] would after [Append].
+// vet returns a message as [DecodeMessage] would after [AppendMessage].
 func vet(m Message) (Message, *DecodeError, error) {
 	if sound(m) {
 		switch m := m.(type) {
@@ -105,11 +105,11 @@ func vet(m Message) (Message, *DecodeError, error) {
 			return &own, nil, nil
 		}
 	}
-	frame, err := Append(nil, m)
+	frame, err := AppendMessage(nil, m)
 	if err != nil {
 		return nil, nil, err
 	}
-	own, err := Decode(frame, &DecodeOptions{MaxBytes: len(frame)})
+	own, err := DecodeMessage(frame, &DecodeOptions{MaxMessage: len(frame)})
 	if err != nil {
 		return nil, err.(*DecodeError), nil
 	}

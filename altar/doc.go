@@ -8,12 +8,12 @@
 //
 // A [Host] needs contracts and somebody who decides about calls. It is an
 // [net/http.Handler] for clients over HTTP and for everybody over WebSocket;
-// [Host.Serve] takes any other [Conn], such as one of [NewNDJSON]:
+// [Host.Serve] takes any other [Conn], such as one of [NewStreamConn]:
 //
-//	m, err := altar.ParseManifest(manifest)
+//	m, err := altar.DecodeManifest(manifest)
 //	...
-//	host, err := altar.NewHost(m, altar.AuthorizeRoles(rules...), &altar.HostOptions{
-//		Authenticator: altar.AuthenticateAPIKeys(identities),
+//	host, err := altar.NewHost(m, altar.RoleAuthorizer(rules...), &altar.HostOptions{
+//		Authenticator: altar.APIKeyAuthenticator(identities),
 //	})
 //	...
 //	http.ListenAndServeTLS(addr, cert, key, host)
@@ -30,10 +30,10 @@
 //
 //	s, err := altar.NewClient(dial, nil).CreateSession(ctx, nil)
 //	...
-//	sum, err := altar.Call[int64](ctx, s, "math/add", Sum{A: 1, B: 2})
-//	for n, err := range altar.Stream[int64](ctx, s, "count", params) {
+//	sum, err := altar.CallAs[int64](ctx, s, "math/add", Sum{A: 1, B: 2})
+//	for n, err := range altar.StreamAs[int64](ctx, s, "count", params) {
 //
-// The parts can be used alone: [Decode] and [Append] for messages, [Validator]
+// The parts can be used alone: [DecodeMessage] and [AppendMessage] for messages, [Validator]
 // for parameters, [CallStream] for clients with a transport of their own.
 //
 // # Calls happen at most once
@@ -75,7 +75,7 @@
 //
 // # Many Hosts
 //
-// A [Remote] in the options lets a Host use the Runtimes of others: calls that no
+// A [Cluster] in the options lets a Host use the Runtimes of others: calls that no
 // Runtime of its own can take are forwarded, with their chunks on the way back,
 // cancellation, and the guarantee that no call runs twice. Hosts that share a
 // store and a Remote are one Host with many doors.

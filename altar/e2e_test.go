@@ -69,9 +69,9 @@ func testRuntime(id string, opts *RuntimeOptions) *Runtime {
 			return "", ctx.Err()
 		}
 	})
-	rt.Handle("get", ToolFunc(func(_ context.Context, call *ToolCall) (any, error) { return id, nil }))
-	rt.Handle("fail", ToolFunc(func(context.Context, *ToolCall) (any, error) { return nil, errors.New("disk full") }))
-	rt.HandleStream("ticks", StreamFunc(func(ctx context.Context, _ *ToolCall, out *ChunkWriter) error {
+	rt.Handle("get", HandlerFunc(func(_ context.Context, call *ToolCall) (any, error) { return id, nil }))
+	rt.Handle("fail", HandlerFunc(func(context.Context, *ToolCall) (any, error) { return nil, errors.New("disk full") }))
+	rt.HandleStream("ticks", StreamHandlerFunc(func(ctx context.Context, _ *ToolCall, out *ChunkWriter) error {
 		tick := time.NewTicker(100 * time.Millisecond)
 		defer tick.Stop()
 		for i := 0; ; i++ {
@@ -89,13 +89,13 @@ func testRuntime(id string, opts *RuntimeOptions) *Runtime {
 }
 
 var (
-	testUser    = &Identity{Name: "user", Tenant: "acme", Roles: []string{"user"}}
-	testService = &Identity{Name: "service", Tenant: "acme"}
+	testUser    = &Principal{ID: "user", Tenant: "acme", Roles: []string{"user"}}
+	testService = &Principal{ID: "service", Tenant: "acme"}
 )
 
 func testHost(t testing.TB, opts *HostOptions) *Host {
 	t.Helper()
-	m, err := ParseManifest([]byte(testManifest))
+	m, err := DecodeManifest([]byte(testManifest))
 	require.NoError(t, err)
 	h, err := NewHost(m, AuthorizerFunc(AllowAll), opts)
 	require.NoError(t, err)
@@ -106,31 +106,31 @@ func testHost(t testing.TB, opts *HostOptions) *Host {
 // A transport opens connections to a Host in the name of an identity.
 type transport struct {
 	name string
-	dial func(t testing.TB, h *Host) func(id *Identity) Dialer
+	dial func(t testing.TB, h *Host) func(id *Principal) Dialer
 }
 
-func pipeTransport(t testing.TB, h *Host) func(id *Identity) Dialer {
+func pipeTransport(t testing.TB, h *Host) func(id *Principal) Dialer {
 	var wg sync.WaitGroup
 	t.Cleanup(wg.Wait)
-	return func(id *Identity) Dialer {
+	return func(id *Principal) Dialer {
 		return func(context.Context) (Conn, error) {
 			near, far := net.Pipe()
-			wg.Go(func() { _ = h.Serve(context.Background(), NewNDJSON(far, nil), id) })
-			return NewNDJSON(near, nil), nil
+			wg.Go(func() { _ = h.Serve(context.Background(), NewStreamConn(far, nil), id) })
+			return NewStreamConn(near, nil), nil
 		}
 	}
 }
 
-func directTransport(_ testing.TB, h *Host) func(id *Identity) Dialer {
-	return func(id *Identity) Dialer {
+func directTransport(_ testing.TB, h *Host) func(id *Principal) Dialer {
+	return func(id *Principal) Dialer {
 		return func(context.Context) (Conn, error) { return h.Dial(id) }
 	}
 }
 
-func tcpTransport(t testing.TB, h *Host) func(id *Identity) Dialer {
+func tcpTransport(t testing.TB, h *Host) func(id *Principal) Dialer {
 	var wg sync.WaitGroup
 	t.Cleanup(wg.Wait)
-	return func(id *Identity) Dialer {
+	return func(id *Principal) Dialer {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
 		require.NoError(t, err)
 		wg.Go(func() {
@@ -139,7 +139,7 @@ func tcpTransport(t testing.TB, h *Host) func(id *Identity) Dialer {
 				if err != nil {
 					return
 				}
-				wg.Go(func() { _ = h.Serve(context.Background(), NewNDJSON(c, nil), id) })
+				wg.Go(func() { _ = h.Serve(context.Background(), NewStreamConn(c, nil), id) })
 			}
 		})
 		t.Cleanup(func() { _ = l.Close() })
@@ -149,14 +149,14 @@ func tcpTransport(t testing.TB, h *Host) func(id *Identity) Dialer {
 			if err != nil {
 				return nil, err
 			}
-			return NewNDJSON(c, nil), nil
+			return NewStreamConn(c, nil), nil
 		}
 	}
 }
 
 // keys is an Authenticator for the tests: the key is the name.
 func keys() Authenticator {
-	return AuthenticateAPIKeys(map[[32]byte]*Identity{HashAPIKey("key-user"): testUser, HashAPIKey("key-service"): testService})
+	return APIKeyAuthenticator(map[[32]byte]*Principal{HashAPIKey("key-user"): testUser, HashAPIKey("key-service"): testService})
 }
 
 func server(t testing.TB, h *Host) *httptest.Server {
@@ -165,28 +165,28 @@ func server(t testing.TB, h *Host) *httptest.Server {
 	return ts
 }
 
-func keyOf(id *Identity) http.Header { return http.Header{APIKeyHeader: {"key-" + id.Name}} }
+func keyOf(id *Principal) http.Header { return http.Header{APIKeyHeader: {"key-" + id.ID}} }
 
-func webSocketTransport(t testing.TB, h *Host) func(id *Identity) Dialer {
+func webSocketTransport(t testing.TB, h *Host) func(id *Principal) Dialer {
 	ts := server(t, h)
-	return func(id *Identity) Dialer {
+	return func(id *Principal) Dialer {
 		return func(ctx context.Context) (Conn, error) {
-			return DialWebSocket(ctx, ts.URL, &WebSocketOptions{HTTPClient: ts.Client(), Header: keyOf(id)})
+			return DialWebSocket(ctx, ts.URL, &WebSocketDialOptions{HTTPClient: ts.Client(), Header: keyOf(id)})
 		}
 	}
 }
 
 // httpTransport uses HTTP for clients, and pipes for Runtimes, which HTTP does
 // not carry.
-func httpTransport(t testing.TB, h *Host) func(id *Identity) Dialer {
+func httpTransport(t testing.TB, h *Host) func(id *Principal) Dialer {
 	ts := server(t, h)
 	pipes := pipeTransport(t, h)
-	return func(id *Identity) Dialer {
+	return func(id *Principal) Dialer {
 		if id == testService {
 			return pipes(id)
 		}
 		return func(context.Context) (Conn, error) {
-			return NewHTTP(ts.URL, &HTTPOptions{Client: ts.Client(), Header: keyOf(id)}), nil
+			return NewHTTP(ts.URL, &HTTPDialOptions{HTTPClient: ts.Client(), Header: keyOf(id)}), nil
 		}
 	}
 }
@@ -200,12 +200,12 @@ var transports = []transport{
 type system struct {
 	h    *Host
 	c    *Client
-	dial func(id *Identity) Dialer
+	dial func(id *Principal) Dialer
 	stop []context.CancelFunc // of the Runtimes
 	done []chan error
 }
 
-func start(t testing.TB, tr func(testing.TB, *Host) func(*Identity) Dialer, opts *HostOptions, runtimes ...*Runtime) *system {
+func start(t testing.TB, tr func(testing.TB, *Host) func(*Principal) Dialer, opts *HostOptions, runtimes ...*Runtime) *system {
 	t.Helper()
 	var o HostOptions
 	if opts != nil {
@@ -234,7 +234,7 @@ func (s *system) run(t testing.TB, rt *Runtime) {
 	s.stop, s.done = append(s.stop, stop), append(s.done, done)
 	want := len(s.h.Runtimes()) + 1
 	go func() {
-		done <- rt.RunDialer(ctx, s.dial(testService))
+		done <- rt.RunWithReconnect(ctx, s.dial(testService))
 		close(done)
 	}()
 	for range 5000 {
@@ -258,7 +258,7 @@ func TestTransports(t *testing.T) {
 			require.Equal(t, "work", sess.ID())
 			require.Equal(t, time.Minute, sess.TTL())
 
-			sum, err := Call[int64](ctx, sess, "math/add", addIn{math.MaxInt64 - 1, 1})
+			sum, err := CallAs[int64](ctx, sess, "math/add", addIn{math.MaxInt64 - 1, 1})
 			require.NoError(t, err)
 			require.Equal(t, int64(math.MaxInt64), sum)
 
@@ -268,7 +268,7 @@ func TestTransports(t *testing.T) {
 			require.Contains(t, string(r.RuntimeMetadata), "execution_time_ms")
 
 			var got []int64
-			for n, err := range Stream[int64](ctx, sess, "count", countIn{100}) {
+			for n, err := range StreamAs[int64](ctx, sess, "count", countIn{100}) {
 				require.NoError(t, err)
 				got = append(got, n)
 			}
@@ -276,7 +276,7 @@ func TestTransports(t *testing.T) {
 			for i, n := range got {
 				require.Equal(t, int64(i), n)
 			}
-			list, err := Call[[]int64](ctx, sess, "count", countIn{3}) // collected
+			list, err := CallAs[[]int64](ctx, sess, "count", countIn{3}) // collected
 			require.NoError(t, err)
 			require.Equal(t, []int64{0, 1, 2}, list)
 			for n, err := range sess.Stream(ctx, "math/add", addIn{1, 1}, nil) { // a result in place of a stream
@@ -290,11 +290,11 @@ func TestTransports(t *testing.T) {
 			_, err = sess.Call(ctx, "math/add", map[string]any{"a": 1.5, "c": 1}, nil)
 			var e *Error
 			require.ErrorAs(t, err, &e)
-			require.Equal(t, []ParamFault{{"/a", ReasonNotInteger}, {"/b", ReasonMissingRequired}, {"/c", ReasonUnknownParameter}}, e.ParamFaults())
+			require.Equal(t, []ParamError{{"/a", ReasonNotInteger}, {"/b", ReasonMissingRequired}, {"/c", ReasonUnknownParameter}}, e.ParamErrors())
 			_, err = sess.Call(ctx, "nothing", nil, nil)
 			require.ErrorIs(t, err, ReasonUnknownContract)
 
-			tools, err := sess.Tools(ctx)
+			tools, err := sess.ListTools(ctx)
 			require.NoError(t, err)
 			require.Len(t, tools, 6)
 			require.Equal(t, []string{"r1"}, tools[0].Runtimes)
@@ -365,7 +365,7 @@ func TestManyCallsAtOnce(t *testing.T) {
 	errs := make(chan error, 200)
 	for i := range 200 {
 		wg.Go(func() {
-			got, err := Call[int64](t.Context(), sess, "math/add", addIn{int64(i), 1})
+			got, err := CallAs[int64](t.Context(), sess, "math/add", addIn{int64(i), 1})
 			if err == nil && got != int64(i)+1 {
 				err = fmt.Errorf("%d: %d", i, got)
 			}

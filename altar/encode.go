@@ -12,14 +12,14 @@ import (
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
 
-// Append appends a message in the one form in which it goes on the wire: fields
+// AppendMessage appends a message in the one form in which it goes on the wire: fields
 // in the order of the reference, no white space, the least escapes. It refuses
 // what must not be sent (D-26, D-27) with an [*Error] that has reason and path;
 // dst is then returned unchanged.
 //
 // Raw JSON in a message (parameters, payload, details, metadata of a Runtime)
 // must be valid; it is checked here.
-func Append(dst []byte, m Message) ([]byte, error) {
+func AppendMessage(dst []byte, m Message) ([]byte, error) {
 	return appendMessage(dst, m, false)
 }
 
@@ -272,7 +272,7 @@ func (e *encoder) toolCall(m *ToolCall) {
 	}
 	e.metadata(m.Metadata)
 	e.number("timeout_ms", m.TimeoutMS, 1, true)
-	if m.Collect {
+	if m.CollectChunks {
 		e.flag("accept_stream", false)
 	}
 	e.number("resume_from", m.ResumeFrom, 0, true)
@@ -362,7 +362,7 @@ func (e *encoder) rejected(list []RejectedTool) {
 	e.dst = append(e.dst, ']')
 }
 
-func (e *encoder) tools(list []ListedTool) {
+func (e *encoder) tools(list []ToolInfo) {
 	e.key("tools")
 	e.dst = append(e.dst, '[')
 	for i, t := range list {

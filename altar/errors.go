@@ -192,13 +192,13 @@ func (e *Error) Is(target error) bool {
 func (e *Error) Unwrap() error { return e.Cause }
 
 // Reason returns the member reason of the details, or "".
-func (e *Error) Reason() Reason { return Reason(e.Detail("reason")) }
+func (e *Error) Reason() Reason { return Reason(e.StringDetail("reason")) }
 
 // Path returns the member path of the details, a JSON Pointer, or "".
-func (e *Error) Path() string { return e.Detail("path") }
+func (e *Error) Path() string { return e.StringDetail("path") }
 
-// Detail returns a member of the details that is a string, or "".
-func (e *Error) Detail(name string) string {
+// StringDetail returns a member of the details that is a string, or "".
+func (e *Error) StringDetail(name string) string {
 	v, err := strictjson.Check(e.Details, strictjson.Options{})
 	if err != nil {
 		return ""
@@ -253,16 +253,16 @@ func (e *ContractError) Error() string {
 // Unwrap returns the reason.
 func (e *ContractError) Unwrap() error { return e.Reason }
 
-// A ParamFault is one thing that is wrong with parameters.
-type ParamFault struct {
+// A ParamError is one thing that is wrong with parameters.
+type ParamError struct {
 	Path   string // JSON Pointer, relative to the parameters
 	Reason Reason
 }
 
 // String returns path and reason, such as "/text: missing_required".
-func (f ParamFault) String() string { return f.Path + ": " + string(f.Reason) }
+func (f ParamError) String() string { return f.Path + ": " + string(f.Reason) }
 
-func paramsError(faults []ParamFault) *Error {
+func paramsError(faults []ParamError) *Error {
 	first := faults[0]
 	e := formFault(first.Reason, first.Path, "the parameters do not fit the contract: "+first.Path+": "+string(first.Reason))
 	list := []byte{'['}
@@ -279,18 +279,18 @@ func paramsError(faults []ParamFault) *Error {
 	return e.with("errors", append(list, ']'))
 }
 
-// ParamFaults returns all that is wrong with the parameters of a call, from an
+// ParamErrors returns all that is wrong with the parameters of a call, from an
 // error of [Validator.Append] or of a peer.
-func (e *Error) ParamFaults() []ParamFault {
+func (e *Error) ParamErrors() []ParamError {
 	v, err := strictjson.Check(e.Details, strictjson.Options{})
 	if err != nil {
 		return nil
 	}
-	var out []ParamFault
+	var out []ParamError
 	for el := v.Get("errors").Elements(); el.Next(); {
 		path, _ := el.Value.Get("path").Text()
 		reason, _ := el.Value.Get("reason").Text()
-		out = append(out, ParamFault{Path: path, Reason: Reason(reason)})
+		out = append(out, ParamError{Path: path, Reason: Reason(reason)})
 	}
 	return slices.Clip(out)
 }

@@ -27,7 +27,7 @@ type upTo struct {
 
 // Host, Runtime and client in one process.
 func Example() {
-	m, err := altar.ParseManifest([]byte(contracts))
+	m, err := altar.DecodeManifest([]byte(contracts))
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -48,7 +48,7 @@ func Example() {
 		return nil
 	})
 	ctx, stop := context.WithCancel(context.Background())
-	conn, err := host.Dial(&altar.Identity{Name: "calculator"})
+	conn, err := host.Dial(&altar.Principal{ID: "calculator"})
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -58,22 +58,22 @@ func Example() {
 	}
 
 	client := altar.NewClient(func(context.Context) (altar.Conn, error) {
-		return host.Dial(&altar.Identity{Name: "alice"})
+		return host.Dial(&altar.Principal{ID: "alice"})
 	}, nil)
 	defer client.Close()
 	s, err := client.CreateSession(ctx, nil)
 	if err != nil {
 		log.Fatal(err)
 	}
-	three, err := altar.Call[int64](ctx, s, "math/add", sum{1, 2})
+	three, err := altar.CallAs[int64](ctx, s, "math/add", sum{1, 2})
 	fmt.Println(three, err)
-	for n, err := range altar.Stream[int64](ctx, s, "count", upTo{3}) {
+	for n, err := range altar.StreamAs[int64](ctx, s, "count", upTo{3}) {
 		fmt.Println(n, err)
 	}
 	_, err = s.Call(ctx, "math/add", map[string]any{"a": 1.5}, nil)
 	var e *altar.Error
 	if errors.As(err, &e) {
-		fmt.Println(string(e.Code), e.ParamFaults())
+		fmt.Println(string(e.Code), e.ParamErrors())
 	}
 	stop()
 	fmt.Println(<-done)
@@ -88,7 +88,7 @@ func Example() {
 
 // Parameters are checked against a contract and brought into one form.
 func ExampleValidator_Append() {
-	c, err := altar.ParseContract([]byte(`{"name":"pay","parameters":[
+	c, err := altar.DecodeContract([]byte(`{"name":"pay","parameters":[
 		{"name":"cents","type":"integer","required":true},{"name":"receipt","type":"binary"}]}`))
 	if err != nil {
 		log.Fatal(err)

@@ -52,7 +52,7 @@ func runPlugged(t *testing.T, s *system, rt *Runtime) *plug {
 	ctx, stop := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	s.stop, s.done = append(s.stop, stop), append(s.done, done)
-	go func() { done <- rt.RunDialer(ctx, p.Dial); close(done) }()
+	go func() { done <- rt.RunWithReconnect(ctx, p.Dial); close(done) }()
 	synctest.Wait()
 	return p
 }
@@ -81,7 +81,7 @@ func TestRuntimeKilledInCall(t *testing.T) {
 		_, err = sess.Call(t.Context(), "wait", waitIn{1}, nil)
 		require.ErrorIs(t, err, ReasonRuntimeDown)
 		time.Sleep(time.Second) // it dials again
-		got, err := Call[string](t.Context(), sess, "wait", waitIn{1})
+		got, err := CallAs[string](t.Context(), sess, "wait", waitIn{1})
 		require.NoError(t, err)
 		require.Equal(t, "waited", got)
 		require.Equal(t, 2, p.dials())
@@ -115,7 +115,7 @@ func TestFailover(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := start(t, pipeTransport, nil)
 		hang := NewRuntime("r1", nil)
-		hang.Handle("get", ToolFunc(func(ctx context.Context, _ *ToolCall) (any, error) {
+		hang.Handle("get", HandlerFunc(func(ctx context.Context, _ *ToolCall) (any, error) {
 			<-ctx.Done()
 			return nil, ctx.Err()
 		}))
@@ -127,7 +127,7 @@ func TestFailover(t *testing.T) {
 			time.Sleep(time.Second)
 			p.pull()
 		}()
-		got, err := Call[string](t.Context(), sess, "get", map[string]string{"key": "k"})
+		got, err := CallAs[string](t.Context(), sess, "get", map[string]string{"key": "k"})
 		require.NoError(t, err)
 		require.Equal(t, "r2", got)
 		require.Equal(t, uint64(2), s.h.Stats().Dispatched)
@@ -165,12 +165,12 @@ func TestClientReconnects(t *testing.T) {
 			time.Sleep(time.Second)
 			p.pull()
 		}()
-		got, err := Call[string](t.Context(), sess, "wait", waitIn{5000})
+		got, err := CallAs[string](t.Context(), sess, "wait", waitIn{5000})
 		require.NoError(t, err)
 		require.Equal(t, "done", got)
 
 		var numbers []int64
-		for n, err := range Stream[int64](t.Context(), sess, "count", countIn{20}) {
+		for n, err := range StreamAs[int64](t.Context(), sess, "count", countIn{20}) {
 			require.NoError(t, err)
 			numbers = append(numbers, n)
 			if n == 5 || n == 11 {
@@ -227,21 +227,21 @@ func TestHostRestarted(t *testing.T) {
 		var mu sync.Mutex
 		var wg sync.WaitGroup
 		host := testHost(t, nil)
-		dial := func(id *Identity) Dialer {
+		dial := func(id *Principal) Dialer {
 			return func(context.Context) (Conn, error) {
 				mu.Lock()
 				h := host
 				mu.Unlock()
 				near, far := net.Pipe()
-				wg.Go(func() { _ = h.Serve(context.Background(), NewNDJSON(far, nil), id) })
-				return NewNDJSON(near, nil), nil
+				wg.Go(func() { _ = h.Serve(context.Background(), NewStreamConn(far, nil), id) })
+				return NewStreamConn(near, nil), nil
 			}
 		}
 		defer wg.Wait()
 		ctx, stop := context.WithCancel(t.Context())
 		defer stop()
 		rt := testRuntime("r1", nil)
-		wg.Go(func() { _ = rt.RunDialer(ctx, dial(testService)) })
+		wg.Go(func() { _ = rt.RunWithReconnect(ctx, dial(testService)) })
 		synctest.Wait()
 		c := NewClient(dial(testUser), nil)
 		defer func() { require.NoError(t, c.Close()) }()
@@ -324,7 +324,7 @@ func TestSameInvocationFromTwoClients(t *testing.T) {
 		_, err := again.Call(t.Context(), "wait", waitIn{2}, &CallOptions{InvocationID: "i-1"})
 		require.ErrorIs(t, err, ReasonInvocationIDReused)
 		time.Sleep(5*time.Minute + time.Second)
-		require.Zero(t, s.h.Stats().Recorded, "outcomes are forgotten")
+		require.Zero(t, s.h.Stats().StoredResults, "outcomes are forgotten")
 	})
 }
 
@@ -338,14 +338,14 @@ func TestRuntimeDrains(t *testing.T) {
 			s.stop[0]()
 		}()
 		for range 2 { // one at each
-			got, err := Call[string](t.Context(), sess, "wait", waitIn{3000})
+			got, err := CallAs[string](t.Context(), sess, "wait", waitIn{3000})
 			require.NoError(t, err)
 			require.Equal(t, "waited", got)
 		}
 		require.NoError(t, <-s.done[0])
 		require.Equal(t, []string{"r2"}, s.h.Runtimes())
 		for range 5 {
-			_, err := Call[string](t.Context(), sess, "wait", waitIn{1})
+			_, err := CallAs[string](t.Context(), sess, "wait", waitIn{1})
 			require.NoError(t, err)
 		}
 	})
@@ -354,13 +354,13 @@ func TestRuntimeDrains(t *testing.T) {
 // A Runtime that cannot finish its calls in time is cut off.
 func TestRuntimeDrainTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := start(t, pipeTransport, nil, testRuntime("r1", &RuntimeOptions{Drain: time.Second}))
+		s := start(t, pipeTransport, nil, testRuntime("r1", &RuntimeOptions{DrainTimeout: time.Second}))
 		sess := newSession(t, s)
 		go func() {
 			time.Sleep(time.Second)
 			s.stop[0]()
 		}()
-		_, err := Call[string](t.Context(), sess, "wait", waitIn{30_000})
+		_, err := CallAs[string](t.Context(), sess, "wait", waitIn{30_000})
 		require.ErrorIs(t, err, ReasonDisconnected)
 	})
 }
@@ -380,7 +380,7 @@ func TestHostShutdown(t *testing.T) {
 			_, err := sess.Call(t.Context(), "math/add", addIn{1, 2}, nil)
 			require.ErrorIs(t, err, ReasonOverloaded)
 		})
-		got, err := Call[string](t.Context(), sess, "wait", waitIn{3000})
+		got, err := CallAs[string](t.Context(), sess, "wait", waitIn{3000})
 		require.NoError(t, err)
 		require.Equal(t, "waited", got)
 		wg.Wait()
@@ -406,8 +406,8 @@ func TestHeartbeat(t *testing.T) {
 		near, far := net.Pipe()
 		var wg sync.WaitGroup
 		defer wg.Wait()
-		wg.Go(func() { _ = h.Serve(context.Background(), NewNDJSON(far, nil), testService) })
-		conn := NewNDJSON(near, nil)
+		wg.Go(func() { _ = h.Serve(context.Background(), NewStreamConn(far, nil), testService) })
+		conn := NewStreamConn(near, nil)
 		var pings atomic.Int32
 		wg.Go(func() {
 			for {
@@ -435,14 +435,14 @@ func TestHeartbeat(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) { // a silent Host
 		near, far := net.Pipe()
 		go func() { _, _ = io.Copy(io.Discard, far) }()
-		err := testRuntime("r1", &RuntimeOptions{Heartbeat: time.Second}).Run(t.Context(), NewNDJSON(near, nil))
+		err := testRuntime("r1", &RuntimeOptions{Heartbeat: time.Second}).Run(t.Context(), NewStreamConn(near, nil))
 		require.Error(t, err)
 		require.NoError(t, far.Close())
 	})
 	synctest.Test(t, func(t *testing.T) { // one that never accepts
 		near, far := net.Pipe()
 		go func() { _, _ = io.Copy(io.Discard, far) }()
-		err := testRuntime("r1", &RuntimeOptions{Handshake: time.Second}).Run(t.Context(), NewNDJSON(near, nil))
+		err := testRuntime("r1", &RuntimeOptions{HandshakeTimeout: time.Second}).Run(t.Context(), NewStreamConn(near, nil))
 		require.Error(t, err)
 		require.NoError(t, far.Close())
 	})
@@ -488,7 +488,7 @@ func isSlow(m Message) bool {
 // A reader of a stream that does not read is told so, and holds up nobody.
 func TestSlowReader(t *testing.T) {
 	s := start(t, pipeTransport, nil, testRuntime("r1", nil))
-	c := NewClient(s.dial(testUser), &ClientOptions{StreamBuffer: 16})
+	c := NewClient(s.dial(testUser), &ClientOptions{QueueLimit: 16})
 	defer func() { require.NoError(t, c.Close()) }()
 	sess, err := c.CreateSession(t.Context(), nil)
 	require.NoError(t, err)
@@ -496,7 +496,7 @@ func TestSlowReader(t *testing.T) {
 	n := 0
 	for _, err := range sess.Stream(t.Context(), "count", countIn{5000}, nil) {
 		if n++; n == 1 {
-			sum, err := Call[int64](t.Context(), sess, "math/add", addIn{1, 1})
+			sum, err := CallAs[int64](t.Context(), sess, "math/add", addIn{1, 1})
 			require.NoError(t, err)
 			require.Equal(t, int64(2), sum)
 			time.Sleep(50 * time.Millisecond)
@@ -527,7 +527,7 @@ func TestNotRetained(t *testing.T) {
 // D-29: a collected result that does not fit into a message.
 func TestCollectedTooLarge(t *testing.T) {
 	rt := NewRuntime("r1", nil)
-	rt.HandleStream("count", StreamFunc(func(_ context.Context, call *ToolCall, out *ChunkWriter) error {
+	rt.HandleStream("count", StreamHandlerFunc(func(_ context.Context, call *ToolCall, out *ChunkWriter) error {
 		for range 10 {
 			if err := out.Send(json.RawMessage(`"` + string(make([]byte, 0)) + `xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx"`)); err != nil {
 				return err

@@ -21,22 +21,22 @@ import (
 func TestReturns(t *testing.T) {
 	for _, over := range []transport{{"direct", directTransport}, {"pipe", pipeTransport}} {
 		t.Run(over.name, func(t *testing.T) {
-			rt := testRuntime("r1", &RuntimeOptions{Standing: true})
-			rt.names["fail"].tool = ToolFunc(func(context.Context, *ToolCall) (any, error) {
+			rt := testRuntime("r1", &RuntimeOptions{DisableStanding: true})
+			rt.names["fail"].tool = HandlerFunc(func(context.Context, *ToolCall) (any, error) {
 				return map[string]any{"id": 1, "secret": "x"}, nil
 			})
-			rt.names["get"].tool = ToolFunc(func(context.Context, *ToolCall) (any, error) {
+			rt.names["get"].tool = HandlerFunc(func(context.Context, *ToolCall) (any, error) {
 				return map[string]any{"id": 1}, nil
 			})
-			rt.names["count"].stream = StreamFunc(func(_ context.Context, call *ToolCall, out *ChunkWriter) error {
+			rt.names["count"].stream = StreamHandlerFunc(func(_ context.Context, call *ToolCall, out *ChunkWriter) error {
 				return errors.Join(out.Send(1), out.Send("two"), out.Send(3))
 			})
 			id := Parameter{Type: "object", Properties: []Parameter{{Name: "id", Type: "integer", Required: true}}}
-			s := start(t, over.dial, &HostOptions{Returns: map[string]Parameter{
+			s := start(t, over.dial, &HostOptions{ResultTypes: map[string]Parameter{
 				"math/add": {Type: "integer"}, "fail": id, "get": id, "count": {Type: "integer"}}}, rt)
 			sess, err := s.c.CreateSession(t.Context(), nil)
 			require.NoError(t, err)
-			_, err = Call[int64](t.Context(), sess, "math/add", addIn{1, 2})
+			_, err = CallAs[int64](t.Context(), sess, "math/add", addIn{1, 2})
 			require.NoError(t, err)
 			_, err = sess.Call(t.Context(), "get", map[string]string{"key": "k"}, nil)
 			require.NoError(t, err)
@@ -56,9 +56,9 @@ func TestReturns(t *testing.T) {
 			require.NoError(t, err)
 		})
 	}
-	m, err := ParseManifest([]byte(testManifest))
+	m, err := DecodeManifest([]byte(testManifest))
 	require.NoError(t, err)
-	_, err = NewHost(m, AuthorizerFunc(AllowAll), &HostOptions{Returns: map[string]Parameter{"fail": {Type: "any"}}})
+	_, err = NewHost(m, AuthorizerFunc(AllowAll), &HostOptions{ResultTypes: map[string]Parameter{"fail": {Type: "any"}}})
 	require.ErrorContains(t, err, "what fail returns")
 }
 
@@ -66,11 +66,11 @@ func TestReturns(t *testing.T) {
 func TestReturnsRemote(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMesh(t, HostOptions{}, "a", "b")
-		m.hosts["a"].manifest.byName["math/add"].returns = &field{base: String}
+		m.hosts["a"].manifest.byName["math/add"].returns = &field{base: KindString}
 		m.attach(t, "b", testRuntime("rb", nil))
 		sess, err := m.client(t, "a").CreateSession(t.Context(), nil)
 		require.NoError(t, err)
-		_, err = Call[int64](t.Context(), sess, "math/add", addIn{1, 2})
+		_, err = CallAs[int64](t.Context(), sess, "math/add", addIn{1, 2})
 		require.ErrorIs(t, err, ReasonInvalidResult)
 		m.empty(t)
 	})
@@ -161,31 +161,31 @@ func TestUse(t *testing.T) {
 		defer mu.Unlock()
 		seen = append(seen, s)
 	}
-	layer := func(name string) func(Tool) Tool {
-		return func(next Tool) Tool {
-			return ToolFunc(func(ctx context.Context, call *ToolCall) (any, error) {
+	layer := func(name string) func(Handler) Handler {
+		return func(next Handler) Handler {
+			return HandlerFunc(func(ctx context.Context, call *ToolCall) (any, error) {
 				note(name + " " + call.ToolName)
-				return next.CallTool(ctx, call)
+				return next.ServeALTAR(ctx, call)
 			})
 		}
 	}
-	rt := NewRuntime("r1", &RuntimeOptions{Standing: true})
+	rt := NewRuntime("r1", &RuntimeOptions{DisableStanding: true})
 	rt.Use(layer("inner"))
 	AddTool(rt, "math/add", func(_ context.Context, in addIn) (int64, error) { return in.A + in.B, nil })
 	rt.Use(layer("outer"))
 	AddStreamTool(rt, "count", func(_ context.Context, in countIn, out *ChunkWriter) error { return out.Send(in.N) })
-	rt.UseStream(func(next StreamTool) StreamTool {
-		return StreamFunc(func(ctx context.Context, call *ToolCall, out *ChunkWriter) error {
+	rt.UseStream(func(next StreamHandler) StreamHandler {
+		return StreamHandlerFunc(func(ctx context.Context, call *ToolCall, out *ChunkWriter) error {
 			note("stream " + call.ToolName)
-			return next.StreamTool(ctx, call, out)
+			return next.ServeALTARStream(ctx, call, out)
 		})
 	})
 	s := start(t, directTransport, nil, rt)
 	sess, err := s.c.CreateSession(t.Context(), nil)
 	require.NoError(t, err)
-	_, err = Call[int64](t.Context(), sess, "math/add", addIn{1, 2})
+	_, err = CallAs[int64](t.Context(), sess, "math/add", addIn{1, 2})
 	require.NoError(t, err)
-	for _, err := range Stream[int64](t.Context(), sess, "count", countIn{7}) {
+	for _, err := range StreamAs[int64](t.Context(), sess, "count", countIn{7}) {
 		require.NoError(t, err)
 	}
 	require.Equal(t, []string{"outer r1/math/add", "inner r1/math/add", "stream r1/count"}, seen)
@@ -195,27 +195,27 @@ func TestUse(t *testing.T) {
 func TestAuditMeasures(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex
-		var done []*AuditEvent
-		m := newMesh(t, HostOptions{Audit: func(e *AuditEvent) {
+		var done []*AuditRecord
+		m := newMesh(t, HostOptions{Audit: func(e *AuditRecord) {
 			mu.Lock()
 			defer mu.Unlock()
-			if e.Kind == "call.done" {
+			if e.Operation == "call.done" {
 				done = append(done, e)
 			}
 		}}, "a")
 		m.attach(t, "a", testRuntime("ra", nil))
 		sess, err := m.client(t, "a").CreateSession(t.Context(), nil)
 		require.NoError(t, err)
-		_, err = Call[string](t.Context(), sess, "wait", waitIn{1500})
+		_, err = CallAs[string](t.Context(), sess, "wait", waitIn{1500})
 		require.NoError(t, err)
-		for _, err := range Stream[int64](t.Context(), sess, "count", countIn{5}) {
+		for _, err := range StreamAs[int64](t.Context(), sess, "count", countIn{5}) {
 			require.NoError(t, err)
 		}
 		synctest.Wait() // the hook is told after the client
 		mu.Lock()
 		defer mu.Unlock()
 		require.Len(t, done, 2)
-		require.Equal(t, 1500*time.Millisecond, done[0].Took)
+		require.Equal(t, 1500*time.Millisecond, done[0].Duration)
 		require.Equal(t, int64(6), done[1].Chunks)
 	})
 }

@@ -41,8 +41,8 @@ type Host struct {
 	recorded int64                // size of ended
 	lastEnd  *claim               // that ended last since the lock was taken
 	stats    Stats
-	events   []*AuditEvent // to be told after unlock
-	overs    []sessionOver // likewise, to the Remote
+	events   []*AuditRecord // to be told after unlock
+	overs    []sessionOver  // likewise, to the Remote
 
 	probe         *session // in which Runtimes are asked for what they offer to other Hosts
 	handshakes    uint64   // how often a Runtime came or went
@@ -69,7 +69,7 @@ type contract struct {
 
 // NewHost returns a Host that trusts the contracts of a manifest and lets auth
 // decide about every call. It fails if the manifest is not valid, and without auth:
-// [AuthorizeRoles] makes one, and [AuthorizerFunc] of a function such as [AllowAll].
+// [RoleAuthorizer] makes one, and [AuthorizerFunc] of a function such as [AllowAll].
 func NewHost(m *Manifest, auth Authorizer, opts *HostOptions) (*Host, error) {
 	if auth == nil {
 		return nil, errors.New("altar: a Host needs an Authorizer")
@@ -85,8 +85,8 @@ func NewHost(m *Manifest, auth Authorizer, opts *HostOptions) (*Host, error) {
 		h.opts = *opts
 	}
 	h.opts.fill()
-	if _, ok := parseSemver(h.opts.Version); !ok {
-		return nil, fmt.Errorf("altar: %q is not a version", h.opts.Version)
+	if _, ok := parseSemver(h.opts.ProtocolVersion); !ok {
+		return nil, fmt.Errorf("altar: %q is not a version", h.opts.ProtocolVersion)
 	}
 	var err error
 	if h.manifest, err = h.load(m); err != nil {
@@ -100,7 +100,7 @@ func NewHost(m *Manifest, auth Authorizer, opts *HostOptions) (*Host, error) {
 		h.wg.Add(1)
 		go h.state.run()
 	}
-	if h.opts.Remote != nil {
+	if h.opts.Cluster != nil {
 		h.offersChanged = make(chan struct{})
 		h.probe = &session{h: h, id: randid.New("offers-"), kind: probeSession, reg: h.standing}
 		h.probe.expiry = timer{index: -1, fire: h.probe}
@@ -124,7 +124,7 @@ func (h *Host) load(m *Manifest) (*contracts, error) {
 			return nil, &ContractError{Reason: ReasonInvalidValue, Path: pointerIndex("/contracts", i) + "/streaming"}
 		}
 		own := *c
-		v, err := NewValidator(&own, &h.opts.Validator)
+		v, err := NewValidator(&own, &h.opts.Validation)
 		if err != nil {
 			return nil, err
 		}
@@ -151,10 +151,10 @@ func (c *contracts) reserved(id string) bool {
 	return false
 }
 
-// Reload replaces the manifest as a whole, or fails and keeps the old one.
+// ReplaceManifest replaces the manifest as a whole, or fails and keeps the old one.
 // Calls in flight end under their old contract; fulfilments of contracts that
 // are gone are dropped; all Runtimes are asked again for all sessions (D-12).
-func (h *Host) Reload(m *Manifest) error {
+func (h *Host) ReplaceManifest(m *Manifest) error {
 	next, err := h.load(m)
 	if err != nil {
 		return err
@@ -209,7 +209,7 @@ func (h *Host) unlock() {
 	h.mu.Unlock()
 	for _, o := range overs {
 		_ = h.guard("Remote.SessionOver", func() error {
-			h.opts.Remote.SessionOver(o.id, o.how)
+			h.opts.Cluster.SessionEnded(o.id, o.how)
 			return nil
 		})
 	}

@@ -24,7 +24,7 @@ type wire struct {
 	conn Conn
 }
 
-func connect(t testing.TB, h *Host, id *Identity) *wire {
+func connect(t testing.TB, h *Host, id *Principal) *wire {
 	t.Helper()
 	conn, err := h.Dial(id)
 	require.NoError(t, err)
@@ -48,7 +48,7 @@ func next[M Message](w *wire) M {
 }
 
 // attachRuntime makes a wire a Runtime that fulfils tools in all sessions.
-func attachRuntime(t testing.TB, h *Host, id *Identity, runtimeID string, tools ...string) *wire {
+func attachRuntime(t testing.TB, h *Host, id *Principal, runtimeID string, tools ...string) *wire {
 	t.Helper()
 	w := connect(t, h, id)
 	w.send(&AnnounceRuntime{RuntimeID: runtimeID, ProtocolVersion: ProtocolVersion,
@@ -91,7 +91,7 @@ func TestHostContractsRule(t *testing.T) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer func() { _ = near.Close() }()
-	wg.Go(func() { _ = h.Serve(t.Context(), NewNDJSON(far, nil), testService) })
+	wg.Go(func() { _ = h.Serve(t.Context(), NewStreamConn(far, nil), testService) })
 	frames := NewFrameReader(near, 0)
 	for _, line := range []string{
 		`{"type":"AnnounceRuntime","runtime_id":"r","protocol_version":"1.0.0"}`,
@@ -117,16 +117,16 @@ func TestHookPanics(t *testing.T) {
 			panic("a secret")
 		}
 	}
-	m, err := ParseManifest([]byte(testManifest))
+	m, err := DecodeManifest([]byte(testManifest))
 	require.NoError(t, err)
-	h, err := NewHost(m, AuthorizerFunc(func(context.Context, *CallRequest) error { check(); return nil }), &HostOptions{
-		AuthorizeRuntime:     func(context.Context, *Identity, *AnnounceRuntime) error { check(); return nil },
+	h, err := NewHost(m, AuthorizerFunc(func(context.Context, *AuthorizeRequest) error { check(); return nil }), &HostOptions{
+		AuthorizeRuntime:     func(context.Context, *Principal, *AnnounceRuntime) error { check(); return nil },
 		AuthorizeFulfillment: func(context.Context, *FulfillmentRequest) error { check(); return nil },
-		ResolveSecurityContext: func(context.Context, *Identity, *SecurityContext) (*SecurityContext, error) {
+		ResolveSecurityContext: func(context.Context, *Principal, *SecurityContext) (*SecurityContext, error) {
 			check()
 			return nil, nil
 		},
-		Audit:  func(*AuditEvent) { check() },
+		Audit:  func(*AuditRecord) { check() },
 		Router: RouterFunc(func(*RouteRequest, []Candidate) int { check(); return 7 }),
 	})
 	require.NoError(t, err)
@@ -164,10 +164,10 @@ func TestHookPanics(t *testing.T) {
 
 // An error of a hook that is no *Error tells the peer nothing.
 func TestHookErrors(t *testing.T) {
-	m, err := ParseManifest([]byte(testManifest))
+	m, err := DecodeManifest([]byte(testManifest))
 	require.NoError(t, err)
 	var answer error
-	h, err := NewHost(m, AuthorizerFunc(func(context.Context, *CallRequest) error { return answer }), nil)
+	h, err := NewHost(m, AuthorizerFunc(func(context.Context, *AuthorizeRequest) error { return answer }), nil)
 	require.NoError(t, err)
 	defer func() { require.NoError(t, h.Close()) }()
 	c := connect(t, h, testUser)
@@ -193,8 +193,8 @@ func TestReload(t *testing.T) {
 	c.session("s")
 	c.send(add("i", "s"))
 	next[*ToolCall](r)
-	require.Error(t, h.Reload(&Manifest{Contracts: []*Contract{{Name: "x"}, {Name: "x"}}}))
-	require.NoError(t, h.Reload(&Manifest{Contracts: []*Contract{{Name: "get"}, {Name: "new"}}}))
+	require.Error(t, h.ReplaceManifest(&Manifest{Contracts: []*Contract{{Name: "x"}, {Name: "x"}}}))
+	require.NoError(t, h.ReplaceManifest(&Manifest{Contracts: []*Contract{{Name: "get"}, {Name: "new"}}}))
 	require.Equal(t, "s", next[*RequestFulfillment](r).SessionID, "asked again, standing or not")
 	r.send(&FulfillTools{SessionID: "s", ToolNames: []string{"new", "math/add"}})
 	ack := next[*AcknowledgeFulfillment](r)
@@ -242,12 +242,12 @@ func TestQuotas(t *testing.T) {
 
 func TestRouters(t *testing.T) {
 	three := []Candidate{{"a", 2}, {"b", 1}, {"c", 1}}
-	require.Equal(t, 1, RouteRoundRobin(&RouteRequest{Dispatch: 4}, three))
-	require.Equal(t, 1, RouteLeastBusy(&RouteRequest{Dispatch: 0}, three))
-	require.Equal(t, 2, RouteLeastBusy(&RouteRequest{Dispatch: 2}, three))
-	require.Equal(t, 0, RouteSticky(nil, three))
+	require.Equal(t, 1, RoundRobinRouter(&RouteRequest{DispatchCount: 4}, three))
+	require.Equal(t, 1, LeastBusyRouter(&RouteRequest{DispatchCount: 0}, three))
+	require.Equal(t, 2, LeastBusyRouter(&RouteRequest{DispatchCount: 2}, three))
+	require.Equal(t, 0, StickyRouter(nil, three))
 
-	h := testHost(t, &HostOptions{Router: RouterFunc(RouteLeastBusy)})
+	h := testHost(t, &HostOptions{Router: RouterFunc(LeastBusyRouter)})
 	r1 := attachRuntime(t, h, testService, "r1", "math/add")
 	r2 := attachRuntime(t, h, testService, "r2", "math/add")
 	c := connect(t, h, testUser)
@@ -264,9 +264,9 @@ func TestRouters(t *testing.T) {
 
 // ALT-137: roles, narrowed by the security context.
 func TestAuthorizeRoles(t *testing.T) {
-	a := AuthorizeRoles(RoleRule{Tools: "math/*", Roles: []string{"user"}}, RoleRule{Tools: "open"}, RoleRule{Tools: "[", Roles: []string{"user"}})
-	ask := func(tool string, id *Identity, claims map[string]string) error {
-		return a.AuthorizeCall(context.Background(), &CallRequest{Identity: id, Contract: &Contract{Name: tool}, Session: SessionInfo{Security: SecurityContext{Claims: claims}}})
+	a := RoleAuthorizer(RoleRule{Tools: "math/*", Roles: []string{"user"}}, RoleRule{Tools: "open"}, RoleRule{Tools: "[", Roles: []string{"user"}})
+	ask := func(tool string, id *Principal, claims map[string]string) error {
+		return a.Authorize(context.Background(), &AuthorizeRequest{Principal: id, Contract: &Contract{Name: tool}, Session: SessionInfo{SecurityContext: SecurityContext{Claims: claims}}})
 	}
 	require.NoError(t, ask("math/add", testUser, nil))
 	require.NoError(t, ask("open", nil, nil))
@@ -322,10 +322,10 @@ func TestSlidingTTL(t *testing.T) {
 func TestAudit(t *testing.T) {
 	var mu sync.Mutex
 	var kinds []string
-	h := testHost(t, &HostOptions{MaxSessions: 1, Audit: func(e *AuditEvent) {
+	h := testHost(t, &HostOptions{MaxSessions: 1, Audit: func(e *AuditRecord) {
 		mu.Lock()
 		defer mu.Unlock()
-		kinds = append(kinds, e.Kind)
+		kinds = append(kinds, e.Operation)
 		if e.Time.IsZero() {
 			t.Error("no time")
 		}
@@ -354,7 +354,7 @@ func TestWriteTimeout(t *testing.T) {
 		h := testHost(t, &HostOptions{WriteTimeout: time.Second})
 		near, far := net.Pipe()
 		done := make(chan error, 1)
-		go func() { done <- h.Serve(context.Background(), NewNDJSON(far, nil), testUser) }()
+		go func() { done <- h.Serve(context.Background(), NewStreamConn(far, nil), testUser) }()
 		_, err := near.Write([]byte(`{"type":"Ping"}` + "\n"))
 		require.NoError(t, err)
 		time.Sleep(2 * time.Second)
@@ -370,7 +370,7 @@ func TestFloodIsHeldBack(t *testing.T) {
 		h := testHost(t, &HostOptions{ClientQueue: 4, WriteTimeout: time.Hour})
 		near, far := net.Pipe()
 		done := make(chan error, 1)
-		go func() { done <- h.Serve(context.Background(), NewNDJSON(far, nil), testUser) }()
+		go func() { done <- h.Serve(context.Background(), NewStreamConn(far, nil), testUser) }()
 		sent := 0
 		go func() {
 			for {
@@ -407,7 +407,7 @@ func FuzzHost(f *testing.F) {
 		feed := func(w *wire, role string, data []byte) {
 			hc := w.conn.(*direct).hc
 			for line := range strings.SplitSeq(string(data), "\n") {
-				m, err := Decode([]byte(line), nil)
+				m, err := DecodeMessage([]byte(line), nil)
 				bad, ok := decodeError(err)
 				require.True(t, ok)
 				require.True(t, h.handle(hc, m, bad), "%s: %q closed the connection", role, line)
@@ -419,7 +419,7 @@ func FuzzHost(f *testing.F) {
 		feed(c, "client", fromClient)
 		feed(r, "Runtime", fromRuntime)
 		feed(c, "client", fromClient)
-		good := connect(t, h, &Identity{Name: "somebody else"})
+		good := connect(t, h, &Principal{ID: "somebody else"})
 		good.send(&Ping{})
 		next[*Pong](good)
 		st := h.Stats()

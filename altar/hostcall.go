@@ -36,13 +36,13 @@ type hostCall struct {
 	claim      *claim    // nil without a store
 	rt         *hostConn // once dispatched
 	failedOver bool
-	attempt    int           // of another Host, see [ForwardedCall]
-	tried      []Offer       // that refused it
-	open       bool          // ended without the final message of the Runtime
-	answered   bool          // the final message of the Runtime came
-	limit      time.Duration // allotted time
-	begun      time.Time     // dispatched first
-	asm        Assembler
+	attempt    int            // of another Host, see [ForwardedCall]
+	tried      []RuntimeOffer // that refused it
+	open       bool           // ended without the final message of the Runtime
+	answered   bool           // the final message of the Runtime came
+	limit      time.Duration  // allotted time
+	begun      time.Time      // dispatched first
+	asm        assembler
 	at         []*attachment
 	first      attachment // the first of at, and the list with it alone
 	firstAt    [1]*attachment
@@ -123,7 +123,7 @@ func (h *Host) toolCall(hc *hostConn, m *ToolCall) {
 		h.unlock()
 		return
 	}
-	request := CallRequest{Identity: hc.identity, Session: s.info, Contract: c.Contract, RuntimeID: pin}
+	request := AuthorizeRequest{Principal: hc.identity, Session: s.info, Contract: c.Contract, RuntimeID: pin}
 	h.unlock()
 
 	normal, unfit := c.check.normalized(m.Parameters)
@@ -132,7 +132,7 @@ func (h *Host) toolCall(hc *hostConn, m *ToolCall) {
 	}
 	var denied error
 	if hc.peer == nil { // another Host has asked its own
-		denied = h.guard("AuthorizeCall", func() error { return h.auth.AuthorizeCall(h.ctx, &request) })
+		denied = h.guard("AuthorizeCall", func() error { return h.auth.Authorize(h.ctx, &request) })
 	}
 	if denied != nil {
 		err = h.refusal("AuthorizeCall", denied, ReasonDenied, "the caller may not use this tool in this session")
@@ -244,9 +244,9 @@ func (h *Host) refused(hc *hostConn, m *ToolCall, c *contract, err *Error, now t
 	if err == nil || hc.over {
 		return
 	}
-	h.stats.Refused++
+	h.stats.Rejected++
 	if h.opts.Audit != nil {
-		e := &AuditEvent{Kind: "call.refused", SessionID: m.SessionID, InvocationID: m.InvocationID, CorrelationID: m.CorrelationID, Error: err}
+		e := &AuditRecord{Operation: "call.refused", SessionID: m.SessionID, InvocationID: m.InvocationID, CorrelationID: m.CorrelationID, Error: err}
 		if c != nil {
 			e.Contract = c.Name
 		}
@@ -272,7 +272,7 @@ func (h *Host) attach(hc *hostConn, c *hostCall, m *ToolCall) *attachment {
 	} else {
 		c.at = c.firstAt[:0]
 	}
-	*a = attachment{hc: hc, c: c, corr: m.CorrelationID, from: m.ResumeFrom, collect: m.Collect}
+	*a = attachment{hc: hc, c: c, corr: m.CorrelationID, from: m.ResumeFrom, collect: m.CollectChunks}
 	if hc.waiting == nil {
 		hc.waiting = make(map[string]*attachment)
 	}
@@ -290,7 +290,7 @@ func (h *Host) dispatch(c *hostCall, rt *hostConn, now time.Time) {
 		}
 		c.s.counts[c.contract.Name]++
 	}
-	c.state, c.rt, c.asm = callRunning, rt, Assembler{}
+	c.state, c.rt, c.asm = callRunning, rt, assembler{}
 	rt.running++
 	rt.breaker.begin(c)
 	h.stats.Dispatched++
@@ -322,8 +322,8 @@ func (h *Host) sendCall(c *hostCall, rt *hostConn, now time.Time) {
 	h.send(rt, out)
 }
 
-func (c *hostCall) event(kind string, err *Error) *AuditEvent {
-	e := &AuditEvent{Kind: kind, Principal: c.s.principal.name, Tenant: c.s.principal.tenant, SessionID: c.s.id,
+func (c *hostCall) event(kind string, err *Error) *AuditRecord {
+	e := &AuditRecord{Operation: kind, Principal: c.s.principal.name, Tenant: c.s.principal.tenant, SessionID: c.s.id,
 		InvocationID: c.id, CorrelationID: c.corr, Contract: c.contract.Name, Error: err}
 	if c.rt != nil {
 		e.RuntimeID = c.rt.runtimeID
@@ -367,7 +367,7 @@ func (h *Host) judgeCall(c *hostCall, now time.Time) {
 
 // turnDown ends a call that does not run.
 func (h *Host) turnDown(c *hostCall, err *Error, now time.Time) {
-	h.stats.Refused++
+	h.stats.Rejected++
 	if h.opts.Audit != nil {
 		h.audit(now, c.event("call.refused", err), nil)
 	}

@@ -86,7 +86,7 @@ func TestIntentOfLongStream(t *testing.T) {
 				a, b := live(t, st, "a", runs, opts), live(t, st, "b", runs, opts)
 				wa, wb := connect(t, a.h, testUser), connect(t, b.h, testUser)
 				wa.session("s")
-				ticks := &ToolCall{InvocationID: "i", SessionID: "s", ToolName: "ticks", Parameters: json.RawMessage(`{}`), Collect: true}
+				ticks := &ToolCall{InvocationID: "i", SessionID: "s", ToolName: "ticks", Parameters: json.RawMessage(`{}`), CollectChunks: true}
 				for i, id := range []string{"i", "j", "k"} {
 					own := *ticks
 					own.InvocationID = id

@@ -28,7 +28,7 @@ const (
 type hostConn struct {
 	h        *Host
 	conn     Conn // nil for HTTP and in-process connections
-	identity *Identity
+	identity *Principal
 	out      *outbox
 	gone     chan struct{} // closed when the connection is over and forgotten
 
@@ -76,7 +76,7 @@ func isAnswer(typ string) bool {
 }
 
 // admit makes the Host's side of a connection.
-func (h *Host) admit(conn Conn, id *Identity) (*hostConn, error) {
+func (h *Host) admit(conn Conn, id *Principal) (*hostConn, error) {
 	hc := &hostConn{h: h, conn: conn, identity: id, out: newOutbox(), gone: make(chan struct{}), limit: h.opts.ClientQueue}
 	hc.heartbeat = timer{index: -1, fire: timerCall(hc.beat)}
 	h.mu.Lock()
@@ -92,7 +92,7 @@ func (h *Host) admit(conn Conn, id *Identity) (*hostConn, error) {
 // Serve runs one connection of a Runtime or a client until it ends, and closes
 // it (ALT-011). The identity is the one that the transport has verified, nil if
 // there is none (ALT-136). Serve returns nil if the peer closed in good order.
-func (h *Host) Serve(ctx context.Context, conn Conn, id *Identity) error {
+func (h *Host) Serve(ctx context.Context, conn Conn, id *Principal) error {
 	hc, err := h.admit(conn, id)
 	if err != nil {
 		return errors.Join(err, conn.Close())
@@ -312,7 +312,7 @@ func (h *Host) handle(hc *hostConn, m Message, bad *DecodeError) bool {
 	default:
 		var stray bool
 		var id string
-		if h.opts.Returns != nil && hc.runtimeID != "" {
+		if h.opts.ResultTypes != nil && hc.runtimeID != "" {
 			id, stray = h.stray(hc, m)
 		}
 		now := h.lock()
@@ -418,8 +418,8 @@ func (h *Host) handleBad(hc *hostConn, bad *DecodeError) bool {
 	}
 	hc.heard = now
 	header := Header{RequestID: bad.RequestID, CorrelationID: bad.CorrelationID}
-	if bad.BadFrame {
-		h.stats.BadFrames++
+	if bad.InvalidFrame {
+		h.stats.InvalidFrames++
 		switch bad.Err.Reason() {
 		case ReasonMalformedJSON, ReasonNotAnObject, ReasonInvalidUnicode:
 			hc.bad++

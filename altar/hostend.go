@@ -71,7 +71,7 @@ func (h *Host) finish(c *hostCall, err *Error, cancel string, record bool, now t
 		e.result = &ToolResult{InvocationID: c.id, Error: err}
 	}
 	if c.state == callRunning && c.rt.remote != nil {
-		c.rt.remote.cancel(&ForwardCancelled{cmp.Or(cancel, "cancelled")})
+		c.rt.remote.cancel(&ForwardCancelledError{cmp.Or(cancel, "cancelled")})
 	} else if cancel != "" && c.state == callRunning && c.rt.can(CapCancellation) {
 		h.send(c.rt, &CancelCall{InvocationID: c.id, SessionID: c.s.id, Reason: cancel, Header: Header{CorrelationID: c.corr}})
 	}
@@ -152,7 +152,7 @@ func (h *Host) settle(c *hostCall, err *Error, now time.Time) {
 		}
 		if h.opts.Audit != nil {
 			e := c.event("call.done", err)
-			e.Took, e.Chunks = now.Sub(c.begun), c.asm.Expected()
+			e.Duration, e.Chunks = now.Sub(c.begun), c.asm.Expected()
 			h.audit(now, e, nil)
 		}
 	}
@@ -177,7 +177,7 @@ func (h *Host) leave(c *hostCall, record bool, now time.Time) {
 	for _, a := range c.at {
 		delete(a.hc.waiting, c.id)
 	}
-	c.at, c.firstAt[0], c.normal, c.metadata, c.asm = nil, nil, nil, nil, Assembler{}
+	c.at, c.firstAt[0], c.normal, c.metadata, c.asm = nil, nil, nil, nil, assembler{}
 	c.first.hc, c.first.parts = nil, nil
 	if !record || c.s.over {
 		if c.s.calls[c.id] == c {

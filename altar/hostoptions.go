@@ -17,9 +17,9 @@ type HostOptions struct {
 	// ID is the host_id. Empty means a random one (ALT-056).
 	ID string
 
-	// Version is the protocol version that the Host claims. Empty means
+	// ProtocolVersion is the protocol version that the Host claims. Empty means
 	// [ProtocolVersion].
-	Version string
+	ProtocolVersion string
 
 	// Level is the compliance level, 1 or 2 (ALT-020). Zero means 2. At level
 	// 1 no contract may be streaming.
@@ -36,25 +36,25 @@ type HostOptions struct {
 	// AuthorizeRuntime says whether an identity may announce a Runtime. Nil
 	// means that every identity may. An error that is no [*Error] becomes
 	// AUTHORIZATION_FAILED not_a_runtime.
-	AuthorizeRuntime func(ctx context.Context, id *Identity, a *AnnounceRuntime) error
+	AuthorizeRuntime func(ctx context.Context, id *Principal, a *AnnounceRuntime) error
 
 	// AuthorizeFulfillment says whether a Runtime may serve a contract. Nil
 	// means that it may. An error that is no [*Error] becomes
 	// AUTHORIZATION_FAILED not_permitted.
 	AuthorizeFulfillment func(ctx context.Context, r *FulfillmentRequest) error
 
-	// ResolveSecurityContext turns what a client wishes for into what holds.
-	// Nil means [ResolveSecurityContext].
-	ResolveSecurityContext func(ctx context.Context, id *Identity, wish *SecurityContext) (*SecurityContext, error)
+	// DefaultSecurityContext turns what a client wishes for into what holds.
+	// Nil means [DefaultSecurityContext].
+	ResolveSecurityContext func(ctx context.Context, id *Principal, wish *SecurityContext) (*SecurityContext, error)
 
 	// Router chooses between Runtimes. Nil means round robin (D-24).
 	Router Router
 
-	// Returns says what the results of contracts must be, or each chunk of those
+	// ResultTypes says what the results of contracts must be, or each chunk of those
 	// that stream, by the name of the contract. The name of such a parameter
 	// does not matter. What does not fit is stopped with INTERNAL_ERROR
 	// invalid_result. It is not part of the manifest, and nobody is told of it.
-	Returns map[string]Parameter
+	ResultTypes map[string]Parameter
 
 	// TripAfter is after how many failures in a row a Runtime gets no calls for
 	// TripFor; then one call shows whether it is well again. A failure is a
@@ -64,9 +64,9 @@ type HostOptions struct {
 	TripAfter int
 	TripFor   time.Duration
 
-	// Remote reaches the Runtimes of other Hosts. Nil means that there are
+	// Cluster reaches the Runtimes of other Hosts. Nil means that there are
 	// none.
-	Remote Remote
+	Cluster Cluster
 
 	// DefaultTTL and MaxTTL are the lifetimes of sessions (D-19). Zero means an
 	// hour and a day. With SlidingTTL every call prolongs its session.
@@ -90,8 +90,8 @@ type HostOptions struct {
 	// 30 seconds (D-25).
 	CallTimeout time.Duration
 
-	// Validator adjusts how parameters are checked.
-	Validator ValidatorOptions
+	// Validation adjusts how parameters are checked.
+	Validation ValidationOptions
 
 	// MaxMessage bounds a message over HTTP and WebSocket in bytes, and a
 	// collected result everywhere. Zero means [DefaultMaxMessage].
@@ -158,13 +158,13 @@ type HostOptions struct {
 	// means never.
 	Heartbeat time.Duration
 
-	// Origins are patterns of hosts from which browsers may open a WebSocket,
+	// AllowedOrigins are patterns of hosts from which browsers may open a WebSocket,
 	// besides the Host's own (D-04). See [path.Match].
-	Origins []string
+	AllowedOrigins []string
 
 	// Audit is told every decision, by the goroutine that caused it. Nil means
 	// nobody.
-	Audit func(e *AuditEvent)
+	Audit func(e *AuditRecord)
 
 	// Logger receives what no peer is told. Nil is silent.
 	Logger *slog.Logger
@@ -184,8 +184,8 @@ func (o *HostOptions) fill() {
 	if o.ID == "" {
 		o.ID = randid.New("host-")
 	}
-	if o.Version == "" {
-		o.Version = ProtocolVersion
+	if o.ProtocolVersion == "" {
+		o.ProtocolVersion = ProtocolVersion
 	}
 	num(&o.Level, 2)
 	def(&o.DefaultTTL, time.Hour)
@@ -212,8 +212,8 @@ func (o *HostOptions) fill() {
 		o.NewSessionID = func() string { return randid.New("s-") }
 	}
 	if o.ResolveSecurityContext == nil {
-		o.ResolveSecurityContext = func(_ context.Context, id *Identity, wish *SecurityContext) (*SecurityContext, error) {
-			return ResolveSecurityContext(id, wish)
+		o.ResolveSecurityContext = func(_ context.Context, id *Principal, wish *SecurityContext) (*SecurityContext, error) {
+			return DefaultSecurityContext(id, wish)
 		}
 	}
 	if o.Logger == nil {

@@ -23,7 +23,7 @@ func (h *Host) repeat(hc *hostConn, c *hostCall, m *ToolCall) *Error {
 		return nil
 	}
 	if c.state == callDone {
-		h.replay(&attachment{hc: hc, c: c, corr: m.CorrelationID, from: m.ResumeFrom, collect: m.Collect})
+		h.replay(&attachment{hc: hc, c: c, corr: m.CorrelationID, from: m.ResumeFrom, collect: m.CollectChunks})
 		return nil
 	}
 	if n := len(c.chunks); n > 0 && m.ResumeFrom < c.chunks[0].ChunkID || n == 0 && c.asm.Expected() > m.ResumeFrom {

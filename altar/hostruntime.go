@@ -56,7 +56,7 @@ func (h *Host) announce(hc *hostConn, m *AnnounceRuntime) {
 	}
 	own := h.runtimes[m.RuntimeID]
 	if err == nil {
-		_, fault := Negotiate(h.opts.Version, m.ProtocolVersion)
+		_, fault := Negotiate(h.opts.ProtocolVersion, m.ProtocolVersion)
 		switch {
 		case fault != nil:
 			err = fault.(*Error)
@@ -68,7 +68,7 @@ func (h *Host) announce(hc *hostConn, m *AnnounceRuntime) {
 	}
 	if err != nil {
 		if h.opts.Audit != nil {
-			h.audit(now, &AuditEvent{Kind: "runtime.refused", RuntimeID: m.RuntimeID, Error: err}, hc.identity)
+			h.audit(now, &AuditRecord{Operation: "runtime.refused", RuntimeID: m.RuntimeID, Error: err}, hc.identity)
 		}
 		h.refuse(hc, m, err, now)
 		return
@@ -93,9 +93,9 @@ func (h *Host) announce(hc *hostConn, m *AnnounceRuntime) {
 	hc.capabilities = h.agreed(m.Capabilities)
 	h.order = append(h.order, hc)
 	h.handshakes++
-	h.reply(hc, m, &AcknowledgeRuntime{HostID: h.opts.ID, ProtocolVersion: h.opts.Version, Capabilities: hc.capabilities})
+	h.reply(hc, m, &AcknowledgeRuntime{HostID: h.opts.ID, ProtocolVersion: h.opts.ProtocolVersion, Capabilities: hc.capabilities})
 	if h.opts.Audit != nil {
-		h.audit(now, &AuditEvent{Kind: "runtime.accepted", RuntimeID: m.RuntimeID}, hc.identity)
+		h.audit(now, &AuditRecord{Operation: "runtime.accepted", RuntimeID: m.RuntimeID}, hc.identity)
 	}
 	for s := h.sessions.first; s != nil; s = s.next {
 		h.requestFulfillment(hc, s, now)
@@ -172,7 +172,7 @@ func (h *Host) runtimeGone(hc *hostConn, now time.Time) {
 		}
 	}
 	if h.opts.Audit != nil {
-		h.audit(now, &AuditEvent{Kind: "runtime.gone", RuntimeID: hc.runtimeID}, hc.identity)
+		h.audit(now, &AuditRecord{Operation: "runtime.gone", RuntimeID: hc.runtimeID}, hc.identity)
 	}
 }
 

@@ -17,7 +17,7 @@ type sessionKind int
 const (
 	ownSession   sessionKind = iota
 	guestSession             // of another Host, see [Host.ServeForwarded]
-	probeSession             // of the Host itself, see [Host.Offers]
+	probeSession             // of the Host itself, see [Host.RuntimeOffers]
 )
 
 // sessionOver is what other Hosts are told of a session.
@@ -255,7 +255,7 @@ func (h *Host) createSession(hc *hostConn, m *CreateSession) {
 	}
 	if err != nil {
 		if h.opts.Audit != nil {
-			h.audit(now, &AuditEvent{Kind: "session.refused", SessionID: m.SessionID, CorrelationID: m.CorrelationID, Error: err}, hc.identity)
+			h.audit(now, &AuditRecord{Operation: "session.refused", SessionID: m.SessionID, CorrelationID: m.CorrelationID, Error: err}, hc.identity)
 		}
 		h.answer(hc, m, err)
 		return
@@ -299,13 +299,13 @@ func (h *Host) createSession(hc *hostConn, m *CreateSession) {
 		s = h.newSession(id, p, ttl, begun)
 		s.info = SessionInfo{ID: id, Metadata: m.Metadata}
 		if security != nil {
-			s.info.Security = *security
+			s.info.SecurityContext = *security
 		}
 		h.sessions.add(s)
 	}
 	h.reply(hc, m, &SessionCreated{SessionID: id, TTLSeconds: int64(ttl / time.Second)})
 	if h.opts.Audit != nil {
-		h.audit(now, &AuditEvent{Kind: "session.created", SessionID: id, CorrelationID: m.CorrelationID}, hc.identity)
+		h.audit(now, &AuditRecord{Operation: "session.created", SessionID: id, CorrelationID: m.CorrelationID}, hc.identity)
 	}
 	h.askAll(s, now)
 }
@@ -399,7 +399,7 @@ func (h *Host) endSession(s *session, how string, reason Reason, now time.Time) 
 		}
 	}
 	if h.opts.Audit != nil {
-		h.audit(now, &AuditEvent{Kind: "session.over", SessionID: s.id, Principal: s.principal.name, Tenant: s.principal.tenant,
+		h.audit(now, &AuditRecord{Operation: "session.over", SessionID: s.id, Principal: s.principal.name, Tenant: s.principal.tenant,
 			Error: err}, nil)
 	}
 }
@@ -422,7 +422,7 @@ func (h *Host) listTools(hc *hostConn, m *ListTools) {
 				ids = append(ids, g.rt.runtimeID)
 			}
 		}
-		if h.opts.Remote != nil {
+		if h.opts.Cluster != nil {
 			for _, o := range h.offered(c.Name) {
 				if !slices.Contains(ids, o.RuntimeID) {
 					ids = append(ids, o.RuntimeID)
@@ -434,14 +434,14 @@ func (h *Host) listTools(hc *hostConn, m *ListTools) {
 		}
 	}
 	h.unlock()
-	answer := &ToolList{SessionID: s.id, Tools: []ListedTool{}}
+	answer := &ToolList{SessionID: s.id, Tools: []ToolInfo{}}
 	var failed *Error
 	for i, c := range list {
 		err := h.guard("AuthorizeCall", func() error {
-			return h.auth.AuthorizeCall(h.ctx, &CallRequest{Identity: hc.identity, Session: info, Contract: c.Contract, Listing: true})
+			return h.auth.Authorize(h.ctx, &AuthorizeRequest{Principal: hc.identity, Session: info, Contract: c.Contract, ForListing: true})
 		})
 		if err == nil {
-			answer.Tools = append(answer.Tools, ListedTool{Name: c.Name, Description: c.Description, Parameters: c.Parameters,
+			answer.Tools = append(answer.Tools, ToolInfo{Name: c.Name, Description: c.Description, Parameters: c.Parameters,
 				Streaming: c.Streaming, Runtimes: runtimes[i]})
 		} else if e := h.refusal("AuthorizeCall", err, ReasonDenied, "not allowed"); e.Code == ErrInternal {
 			failed = e

@@ -59,7 +59,7 @@ func (h *Host) summon(id string, client bool) bool {
 	s.ttl = time.Duration(r.TTL)
 	s.info.Metadata = r.Metadata
 	if r.Security != nil {
-		s.info.Security = *r.Security
+		s.info.SecurityContext = *r.Security
 	}
 	return true
 }
@@ -206,7 +206,7 @@ func (h *Host) storeOwner(hc *hostConn, m *AnnounceRuntime) (bool, *Error) {
 	h.lock()
 	refused := h.manifest.reserved(m.RuntimeID)
 	h.unlock()
-	if _, err := Negotiate(h.opts.Version, m.ProtocolVersion); err != nil || refused {
+	if _, err := Negotiate(h.opts.ProtocolVersion, m.ProtocolVersion); err != nil || refused {
 		return true, nil
 	}
 	mine, err := h.state.own(m.RuntimeID, hc.identity.principal())

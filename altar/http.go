@@ -17,8 +17,8 @@ import (
 
 // The paths under which a [Host] answers HTTP (D-04, D-05).
 const (
-	PathMessages  = "/altar/v1/messages"
-	PathWebSocket = "/altar/v1/ws"
+	MessagesPath  = "/altar/v1/messages"
+	WebSocketPath = "/altar/v1/ws"
 )
 
 const (
@@ -27,8 +27,8 @@ const (
 	typeSSE    = "text/event-stream"
 )
 
-// ServeHTTP answers clients at [PathMessages] and upgrades clients and Runtimes
-// at [PathWebSocket].
+// ServeHTTP answers clients at [MessagesPath] and upgrades clients and Runtimes
+// at [WebSocketPath].
 func (h *Host) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.ContentLength != 0 {
 		// The body has its time to arrive, also where the answer goes out before
@@ -36,9 +36,9 @@ func (h *Host) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(h.opts.BodyTimeout))
 	}
 	switch r.URL.Path {
-	case PathMessages:
+	case MessagesPath:
 		h.serveMessage(w, r)
-	case PathWebSocket:
+	case WebSocketPath:
 		h.serveWebSocket(w, r)
 	default:
 		http.NotFound(w, r)
@@ -46,7 +46,7 @@ func (h *Host) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // identify asks the Authenticator.
-func (h *Host) identify(r *http.Request) (id *Identity, err error) {
+func (h *Host) identify(r *http.Request) (id *Principal, err error) {
 	if h.opts.Authenticator == nil {
 		return nil, nil
 	}
@@ -131,8 +131,8 @@ func acceptable(header []string) string {
 }
 
 // exchange handles a message and writes what comes back.
-func (h *Host) exchange(w http.ResponseWriter, r *http.Request, id *Identity, body []byte, kind string) {
-	m, err := Decode(body, &DecodeOptions{MaxBytes: h.opts.MaxMessage})
+func (h *Host) exchange(w http.ResponseWriter, r *http.Request, id *Principal, body []byte, kind string) {
+	m, err := DecodeMessage(body, &DecodeOptions{MaxMessage: h.opts.MaxMessage})
 	var bad *DecodeError
 	errors.As(err, &bad)
 	var typ string
@@ -140,7 +140,7 @@ func (h *Host) exchange(w http.ResponseWriter, r *http.Request, id *Identity, bo
 	switch {
 	case bad == nil:
 		typ, header = m.Type(), *m.header()
-	case bad.BadFrame:
+	case bad.InvalidFrame:
 		h.httpError(w, Header{}, bad.Err)
 		return
 	default:
@@ -166,7 +166,7 @@ func (h *Host) exchange(w http.ResponseWriter, r *http.Request, id *Identity, bo
 	if typ != "ToolCall" {
 		kind = typeJSON
 	} else if call, ok := m.(*ToolCall); ok && kind == typeJSON {
-		call.Collect = true
+		call.CollectChunks = true
 	}
 	h.handle(hc, m, bad)
 	if typ == "CancelCall" {

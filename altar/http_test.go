@@ -27,14 +27,14 @@ func TestTricklingBodies(t *testing.T) {
 	const good = "\r\nX-API-Key: key-user\r\nContent-Type: application/json"
 	var wg sync.WaitGroup
 	for _, head := range []string{
-		"POST " + PathMessages + " HTTP/1.1" + good + "\r\nContent-Length: 1000",
-		"POST " + PathMessages + " HTTP/1.1" + good + "\r\nTransfer-Encoding: chunked",
-		"POST " + PathMessages + " HTTP/1.1" + good + "\r\nContent-Length: 100000",
-		"POST " + PathMessages + " HTTP/1.1" + good + "\r\nAccept: text/plain\r\nContent-Length: 1000",
-		"POST " + PathMessages + " HTTP/1.1\r\nX-API-Key: key-user\r\nContent-Length: 1000",
-		"POST " + PathMessages + " HTTP/1.1\r\nContent-Length: 1000",
-		"PUT " + PathMessages + " HTTP/1.1\r\nTransfer-Encoding: chunked",
-		"POST " + PathWebSocket + " HTTP/1.1\r\nContent-Length: 1000",
+		"POST " + MessagesPath + " HTTP/1.1" + good + "\r\nContent-Length: 1000",
+		"POST " + MessagesPath + " HTTP/1.1" + good + "\r\nTransfer-Encoding: chunked",
+		"POST " + MessagesPath + " HTTP/1.1" + good + "\r\nContent-Length: 100000",
+		"POST " + MessagesPath + " HTTP/1.1" + good + "\r\nAccept: text/plain\r\nContent-Length: 1000",
+		"POST " + MessagesPath + " HTTP/1.1\r\nX-API-Key: key-user\r\nContent-Length: 1000",
+		"POST " + MessagesPath + " HTTP/1.1\r\nContent-Length: 1000",
+		"PUT " + MessagesPath + " HTTP/1.1\r\nTransfer-Encoding: chunked",
+		"POST " + WebSocketPath + " HTTP/1.1\r\nContent-Length: 1000",
 		"GET /nowhere HTTP/1.1\r\nContent-Length: 1000",
 	} {
 		for _, trickles := range []bool{false, true} {
@@ -83,14 +83,14 @@ func TestTricklingBodies(t *testing.T) {
 
 // The deadline is that of the body: a call and its stream may take longer.
 func TestSlowCallAfterBody(t *testing.T) {
-	s := start(t, httpTransport, &HostOptions{BodyTimeout: 100 * time.Millisecond}, testRuntime("r1", &RuntimeOptions{Standing: true}))
+	s := start(t, httpTransport, &HostOptions{BodyTimeout: 100 * time.Millisecond}, testRuntime("r1", &RuntimeOptions{DisableStanding: true}))
 	sess, err := s.c.CreateSession(t.Context(), nil)
 	require.NoError(t, err)
-	got, err := Call[string](t.Context(), sess, "wait", waitIn{300})
+	got, err := CallAs[string](t.Context(), sess, "wait", waitIn{300})
 	require.NoError(t, err)
 	require.Equal(t, "waited", got)
 	n := 0
-	for _, err := range Stream[int](t.Context(), sess, "ticks", nil) {
+	for _, err := range StreamAs[int](t.Context(), sess, "ticks", nil) {
 		require.NoError(t, err)
 		if n++; n == 4 {
 			break
@@ -104,7 +104,7 @@ func TestSlowCallAfterBody(t *testing.T) {
 func TestBodyTooLarge(t *testing.T) {
 	h := testHost(t, &HostOptions{Authenticator: keys(), MaxMessage: 4096})
 	ts := server(t, h)
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, ts.URL+PathMessages, strings.NewReader(strings.Repeat(" ", 5000)))
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, ts.URL+MessagesPath, strings.NewReader(strings.Repeat(" ", 5000)))
 	require.NoError(t, err)
 	req.Header.Set("Content-Type", "application/json")
 	req.Header.Set(APIKeyHeader, "key-user")
@@ -116,8 +116,8 @@ func TestBodyTooLarge(t *testing.T) {
 
 // A client that does not read its answer does not keep the Host busy for ever.
 func TestUnreadAnswer(t *testing.T) {
-	rt := NewRuntime("r1", &RuntimeOptions{Standing: true, MaxMessage: 128 << 20})
-	rt.Handle("get", ToolFunc(func(context.Context, *ToolCall) (any, error) { return strings.Repeat("x", 64<<20), nil }))
+	rt := NewRuntime("r1", &RuntimeOptions{DisableStanding: true, MaxMessage: 128 << 20})
+	rt.Handle("get", HandlerFunc(func(context.Context, *ToolCall) (any, error) { return strings.Repeat("x", 64<<20), nil }))
 	s := start(t, directTransport, &HostOptions{WriteTimeout: 200 * time.Millisecond, MaxMessage: 128 << 20}, rt)
 	ts := server(t, s.h)
 	w := connect(t, s.h, testUser)
@@ -128,7 +128,7 @@ func TestUnreadAnswer(t *testing.T) {
 	require.NoError(t, conn.(*net.TCPConn).SetReadBuffer(4096))
 	body := `{"type":"ToolCall","invocation_id":"i","session_id":"s","tool_name":"get","parameters":{"key":"k"}}`
 	_, err = fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\n%s: key-user\r\nContent-Length: %d\r\n\r\n%s",
-		PathMessages, APIKeyHeader, len(body), body)
+		MessagesPath, APIKeyHeader, len(body), body)
 	require.NoError(t, err)
 	busy := func() int {
 		s.h.lock()
@@ -153,7 +153,7 @@ func TestSendWhileClosing(t *testing.T) {
 		return nil, r.Context().Err()
 	})}
 	for range 300 {
-		c := NewHTTP("http://host", &HTTPOptions{Client: client})
+		c := NewHTTP("http://host", &HTTPDialOptions{HTTPClient: client})
 		var wg sync.WaitGroup
 		for range 3 {
 			wg.Go(func() {

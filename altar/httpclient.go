@@ -15,11 +15,11 @@ import (
 	"sync"
 )
 
-// HTTPOptions adjusts [NewHTTP].
-type HTTPOptions struct {
-	// Client sends the requests. Nil means one that follows no redirect, so
+// HTTPDialOptions adjusts [NewHTTP].
+type HTTPDialOptions struct {
+	// HTTPClient sends the requests. Nil means one that follows no redirect, so
 	// that credentials go to this Host only.
-	Client *http.Client
+	HTTPClient *http.Client
 
 	// Header goes with every request, for authentication above all.
 	Header http.Header
@@ -33,16 +33,16 @@ type HTTPOptions struct {
 // request of its own, and streams come as NDJSON. The url is the Host's, without
 // path or with that of the messages. It does no I/O. A request that fails on
 // the way ends the connection, as a lost connection does elsewhere.
-func NewHTTP(url string, opts *HTTPOptions) Conn {
+func NewHTTP(url string, opts *HTTPDialOptions) Conn {
 	c := &httpConn{url: url, in: make(chan received), failed: make(chan struct{})}
 	if opts != nil {
 		c.opts = *opts
 	}
-	if !strings.HasSuffix(c.url, PathMessages) {
-		c.url = strings.TrimSuffix(c.url, "/") + PathMessages
+	if !strings.HasSuffix(c.url, MessagesPath) {
+		c.url = strings.TrimSuffix(c.url, "/") + MessagesPath
 	}
-	if c.opts.Client == nil {
-		c.opts.Client = noRedirects()
+	if c.opts.HTTPClient == nil {
+		c.opts.HTTPClient = noRedirects()
 	}
 	if c.opts.MaxMessage <= 0 {
 		c.opts.MaxMessage = DefaultMaxMessage
@@ -57,7 +57,7 @@ func noRedirects() *http.Client {
 
 type httpConn struct {
 	url  string
-	opts HTTPOptions
+	opts HTTPDialOptions
 	ctx  context.Context // ends with Close
 	stop context.CancelFunc
 	in   chan received
@@ -100,7 +100,7 @@ func (c *httpConn) Close() error {
 }
 
 func (c *httpConn) Send(m Message) error {
-	body, err := Append(nil, m)
+	body, err := AppendMessage(nil, m)
 	if err != nil {
 		return err
 	}
@@ -136,12 +136,12 @@ func (c *httpConn) exchange(m Message, body []byte) error {
 	}
 	r.Header.Set("Content-Type", typeJSON)
 	call, isCall := m.(*ToolCall)
-	if isCall && !call.Collect {
+	if isCall && !call.CollectChunks {
 		r.Header.Set("Accept", typeNDJSON)
 	} else {
 		r.Header.Set("Accept", typeJSON)
 	}
-	res, err := c.opts.Client.Do(r)
+	res, err := c.opts.HTTPClient.Do(r)
 	if err != nil {
 		return err
 	}
@@ -159,7 +159,7 @@ func (c *httpConn) exchange(m Message, body []byte) error {
 		var bad *DecodeError
 		var got Message
 		if err == nil {
-			got, err = Decode(bytes.Clone(frame), &DecodeOptions{MaxBytes: c.opts.MaxMessage})
+			got, err = DecodeMessage(bytes.Clone(frame), &DecodeOptions{MaxMessage: c.opts.MaxMessage})
 		}
 		switch {
 		case errors.As(err, &bad):

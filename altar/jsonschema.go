@@ -62,24 +62,24 @@ func (o *SchemaOptions) object(params []Parameter, closed bool) *jsonschema.Sche
 }
 
 func (o *SchemaOptions) parameter(p *Parameter) *jsonschema.Schema {
-	t, err := ParseType(p.Type)
+	t, err := ParseParamType(p.Type)
 	if err != nil {
 		return &jsonschema.Schema{Description: p.Description} // of a later version: anything goes
 	}
 	var s *jsonschema.Schema
 	switch t.Base {
-	case Integer:
+	case KindInteger:
 		s = &jsonschema.Schema{Type: "integer", Format: "int64"}
 		if o.IntegerStrings {
 			s = &jsonschema.Schema{Types: []string{"integer", "string"}, Format: "int64", Pattern: int64Text}
 		}
-	case Float:
+	case KindFloat:
 		s = &jsonschema.Schema{Type: "number"}
-	case Boolean:
+	case KindBoolean:
 		s = &jsonschema.Schema{Type: "boolean"}
-	case Binary:
+	case KindBinary:
 		s = &jsonschema.Schema{Type: "string", ContentEncoding: base64Encoding}
-	case Object:
+	case KindObject:
 		s = o.object(p.Properties, false)
 	default:
 		s = &jsonschema.Schema{Type: "string"}
@@ -107,7 +107,7 @@ func FromJSONSchema(s *jsonschema.Schema, opts *FromJSONSchemaOptions) ([]Parame
 		r.lossy = opts.Lossy
 	}
 	t, params := r.read(s, "")
-	if r.err == nil && t != string(Object) {
+	if r.err == nil && t != string(KindObject) {
 		r.fail(ReasonInvalidType, "/type")
 	}
 	if r.err != nil {
@@ -148,20 +148,20 @@ func (r *schemaReader) read(s *jsonschema.Schema, path string) (typ string, prop
 	switch kinds[0] {
 	case "string":
 		if s.ContentEncoding == base64Encoding {
-			return string(Binary), nil
+			return string(KindBinary), nil
 		}
-		return string(String), nil
+		return string(KindString), nil
 	case "integer":
-		return string(Integer), nil
+		return string(KindInteger), nil
 	case "number":
-		return string(Float), nil
+		return string(KindFloat), nil
 	case "boolean":
-		return string(Boolean), nil
+		return string(KindBoolean), nil
 	case "array":
 		inner, properties := r.read(s.Items, path+"/items")
 		return "array[" + inner + "]", properties
 	case "object":
-		return string(Object), r.properties(s, path)
+		return string(KindObject), r.properties(s, path)
 	}
 	r.fail(ReasonInvalidType, path+"/type")
 	return "", nil
@@ -228,7 +228,7 @@ type ModelTool struct {
 // ModelTools returns tools as tool-calling APIs want them. Such an API takes
 // names of letters, digits, "_" and "-" only, up to 64, so that contract names
 // are rewritten; contract finds the name again that a call must have.
-func ModelTools(tools []ListedTool, opts *SchemaOptions) (list []ModelTool, contract map[string]string) {
+func ModelTools(tools []ToolInfo, opts *SchemaOptions) (list []ModelTool, contract map[string]string) {
 	contract = make(map[string]string, len(tools))
 	for _, t := range tools {
 		name := strings.NewReplacer("/", "__", ".", "_").Replace(t.Name)
@@ -287,7 +287,7 @@ func appendArgument(dst []byte, f *field, v strictjson.Value) []byte {
 		return append(dst, ']')
 	case v.IsObject() && f.sub != nil:
 		return appendArguments(dst, f.sub, v)
-	case v.Kind() == '"' && f.base == Integer:
+	case v.Kind() == '"' && f.base == KindInteger:
 		if s, _ := v.TextBytes(); int64Pattern.Match(s) {
 			return append(dst, s...)
 		}

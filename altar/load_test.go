@@ -39,7 +39,7 @@ func load(t *testing.T, state store.Store) {
 	var running atomic.Int64
 	var all []*Runtime
 	for i := range runtimes {
-		rt := NewRuntime(fmt.Sprintf("r%d", i), &RuntimeOptions{Standing: true})
+		rt := NewRuntime(fmt.Sprintf("r%d", i), &RuntimeOptions{DisableStanding: true})
 		AddTool(rt, "math/add", func(ctx context.Context, in addIn) (int64, error) {
 			running.Add(1)
 			select {
@@ -49,7 +49,7 @@ func load(t *testing.T, state store.Store) {
 			}
 			return in.A + in.B, nil
 		})
-		rt.HandleStream("ticks", StreamFunc(func(ctx context.Context, _ *ToolCall, out *ChunkWriter) error {
+		rt.HandleStream("ticks", StreamHandlerFunc(func(ctx context.Context, _ *ToolCall, out *ChunkWriter) error {
 			for ctx.Err() == nil {
 				if err := out.Send("tick"); err != nil {
 					return err
@@ -79,7 +79,7 @@ func load(t *testing.T, state store.Store) {
 		require.NoError(t, err)
 		for k := range calls / sessions {
 			wg.Go(func() {
-				got, err := Call[int64](t.Context(), sess, "math/add", addIn{int64(i), int64(k)})
+				got, err := CallAs[int64](t.Context(), sess, "math/add", addIn{int64(i), int64(k)})
 				if err != nil || got != int64(i+k) {
 					t.Errorf("%d %d: %d %v", i, k, got, err)
 				}
@@ -119,15 +119,15 @@ func TestFairness(t *testing.T) {
 	release := make(chan struct{})
 	var all []*Runtime
 	for i := range 5 {
-		rt := testRuntime(fmt.Sprintf("r%d", i), &RuntimeOptions{Standing: true})
-		rt.names["fail"].tool = ToolFunc(func(ctx context.Context, _ *ToolCall) (any, error) {
+		rt := testRuntime(fmt.Sprintf("r%d", i), &RuntimeOptions{DisableStanding: true})
+		rt.names["fail"].tool = HandlerFunc(func(ctx context.Context, _ *ToolCall) (any, error) {
 			select {
 			case <-release:
 			case <-ctx.Done():
 			}
 			return nil, ctx.Err()
 		})
-		rt.names["ticks"].stream = StreamFunc(func(ctx context.Context, _ *ToolCall, out *ChunkWriter) error {
+		rt.names["ticks"].stream = StreamHandlerFunc(func(ctx context.Context, _ *ToolCall, out *ChunkWriter) error {
 			for ctx.Err() == nil {
 				if err := out.Send("tick"); err != nil {
 					return err
@@ -167,7 +167,7 @@ func TestFairness(t *testing.T) {
 					return
 				default:
 				}
-				if _, err := Call[int64](t.Context(), busy, "math/add", addIn{1, 2}); err != nil {
+				if _, err := CallAs[int64](t.Context(), busy, "math/add", addIn{1, 2}); err != nil {
 					t.Error(err)
 					return
 				}
@@ -183,7 +183,7 @@ func TestFairness(t *testing.T) {
 	}
 	before, begun := answered.Load(), time.Now()
 	for range calls {
-		_, err := Call[int64](t.Context(), quiet, "math/add", addIn{1, 2})
+		_, err := CallAs[int64](t.Context(), quiet, "math/add", addIn{1, 2})
 		require.NoError(t, err)
 	}
 	each := float64(answered.Load()-before) / callers

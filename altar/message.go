@@ -127,14 +127,14 @@ type SessionDestroyed struct {
 
 // ToolCall asks for a tool to be run (ALT-070).
 type ToolCall struct {
-	InvocationID string
-	SessionID    string
-	ToolName     string
-	Parameters   json.RawMessage // a JSON object; nil: {}
-	Metadata     map[string]string
-	TimeoutMS    int64 // 0: none
-	Collect      bool  // accept_stream is false: chunks come as one result (D-29)
-	ResumeFrom   int64 // replay chunks from this one (D-22)
+	InvocationID  string
+	SessionID     string
+	ToolName      string
+	Parameters    json.RawMessage // a JSON object; nil: {}
+	Metadata      map[string]string
+	TimeoutMS     int64 // 0: none
+	CollectChunks bool  // accept_stream is false: chunks come as one result (D-29)
+	ResumeFrom    int64 // replay chunks from this one (D-22)
 	Header
 }
 
@@ -166,12 +166,12 @@ type ListTools struct {
 // ToolList answers [ListTools].
 type ToolList struct {
 	SessionID string
-	Tools     []ListedTool
+	Tools     []ToolInfo
 	Header
 }
 
-// A ListedTool is a tool that can be called now.
-type ListedTool struct {
+// A ToolInfo is a tool that can be called now.
+type ToolInfo struct {
 	Name        string
 	Description string
 	Parameters  []Parameter

@@ -68,16 +68,16 @@ func complete(line []byte) bool {
 	return err == nil
 }
 
-// NDJSONOptions adjusts [NewNDJSON].
-type NDJSONOptions struct {
+// StreamConnOptions adjusts [NewStreamConn].
+type StreamConnOptions struct {
 	// MaxMessage bounds a message that comes in, in bytes. Zero means
 	// [DefaultMaxMessage].
 	MaxMessage int
 }
 
-// NewNDJSON returns a connection over a byte stream: TCP, TLS, a Unix socket,
+// NewStreamConn returns a connection over a byte stream: TCP, TLS, a Unix socket,
 // a pipe (D-03). It takes the stream over and closes it.
-func NewNDJSON(rwc io.ReadWriteCloser, opts *NDJSONOptions) Conn {
+func NewStreamConn(rwc io.ReadWriteCloser, opts *StreamConnOptions) Conn {
 	c := &ndjson{rwc: rwc, max: DefaultMaxMessage}
 	if opts != nil && opts.MaxMessage > 0 {
 		c.max = opts.MaxMessage
@@ -86,9 +86,9 @@ func NewNDJSON(rwc io.ReadWriteCloser, opts *NDJSONOptions) Conn {
 	return c
 }
 
-// Stdio joins two one-way streams, such as the standard streams of a program
-// that a Host started, to one for [NewNDJSON].
-func Stdio(in io.ReadCloser, out io.WriteCloser) io.ReadWriteCloser {
+// Join joins two one-way streams, such as the standard streams of a program
+// that a Host started, to one for [NewStreamConn].
+func Join(in io.ReadCloser, out io.WriteCloser) io.ReadWriteCloser {
 	return stdio{in, out}
 }
 
@@ -119,7 +119,7 @@ func (c *ndjson) Receive() (Message, error) {
 	}
 	own := make([]byte, len(frame)) // the message keeps it
 	copy(own, frame)
-	return Decode(own, &DecodeOptions{MaxBytes: c.max, recent: &c.recent})
+	return DecodeMessage(own, &DecodeOptions{MaxMessage: c.max, recent: &c.recent})
 }
 
 func (c *ndjson) Send(m Message) error { return c.send(false, m) }

@@ -18,19 +18,19 @@ import (
 // form that Runtimes receive. It may be used by several goroutines.
 type Validator struct {
 	root    object
-	opts    ValidatorOptions
+	opts    ValidationOptions
 	scratch sync.Pool // of *[]byte, see normalized
 }
 
-// ValidatorOptions adjusts a [Validator]. The zero value is right for production.
-type ValidatorOptions struct {
-	// StripUnknown removes parameters that the contract does not know instead
+// ValidationOptions adjusts a [Validator]. The zero value is right for production.
+type ValidationOptions struct {
+	// DropUnknown removes parameters that the contract does not know instead
 	// of refusing them (D-13).
-	StripUnknown bool
+	DropUnknown bool
 
-	// NonFiniteStrings takes "NaN", "Infinity" and "-Infinity" for parameters
+	// AllowNonFinite takes "NaN", "Infinity" and "-Infinity" for parameters
 	// of type float (D-09).
-	NonFiniteStrings bool
+	AllowNonFinite bool
 }
 
 // An object is one compiled level of parameters.
@@ -57,7 +57,7 @@ const maxFaults = 16
 
 // NewValidator returns a validator for a contract. It fails like
 // [Contract.Validate] for a contract that is not valid.
-func NewValidator(c *Contract, opts *ValidatorOptions) (*Validator, error) {
+func NewValidator(c *Contract, opts *ValidationOptions) (*Validator, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
 	}
@@ -74,7 +74,7 @@ func compile(list []Parameter) *object {
 		o.index = make(map[string]int, len(list))
 	}
 	for i, p := range list {
-		t, _ := ParseType(p.Type) // validated
+		t, _ := ParseParamType(p.Type) // validated
 		f := field{name: p.Name, key: append(appendString(nil, p.Name), ':'), base: t.Base, dims: t.Dims, required: p.Required}
 		if len(p.Properties) > 0 {
 			f.sub = compile(p.Properties)
@@ -145,9 +145,9 @@ func (v *Validator) normalized(params json.RawMessage) (json.RawMessage, error) 
 }
 
 type normalizer struct {
-	opts   ValidatorOptions
+	opts   ValidationOptions
 	dst    []byte
-	faults []ParamFault
+	faults []ParamError
 	steps  [maxTypeDepth + 1]step // where in the parameters the walk stands
 	depth  int
 }
@@ -182,7 +182,7 @@ func (n *normalizer) full() bool { return len(n.faults) >= maxFaults }
 
 func (n *normalizer) fault(reason Reason) {
 	if !n.full() {
-		n.faults = append(n.faults, ParamFault{Path: n.path(), Reason: reason})
+		n.faults = append(n.faults, ParamError{Path: n.path(), Reason: reason})
 	}
 }
 
@@ -201,7 +201,7 @@ func (n *normalizer) object(o *object, v strictjson.Value) {
 		} else if i := o.find(m.Name); i >= 0 {
 			values[i] = m.Value
 			hint = i + 1
-		} else if !n.opts.StripUnknown {
+		} else if !n.opts.DropUnknown {
 			unknown = append(unknown, string(m.Name))
 		}
 	}
@@ -266,25 +266,25 @@ func (n *normalizer) value(f *field, dims int, v strictjson.Value) {
 	}
 	reason := Reason("")
 	switch f.base {
-	case String:
+	case KindString:
 		if v.Kind() == '"' {
 			n.dst = appendValueString(n.dst, v)
 			return
 		}
 		reason = ReasonWrongType
-	case Boolean:
+	case KindBoolean:
 		if _, ok := v.Bool(); ok {
 			n.dst = append(n.dst, v...)
 			return
 		}
 		reason = ReasonWrongType
-	case Integer:
+	case KindInteger:
 		reason = n.integer(v)
-	case Float:
+	case KindFloat:
 		reason = n.float(v)
-	case Binary:
+	case KindBinary:
 		reason = n.binary(v)
-	case Object:
+	case KindObject:
 		switch {
 		case !v.IsObject():
 			reason = ReasonWrongType
@@ -369,7 +369,7 @@ func (n *normalizer) float(v strictjson.Value) Reason {
 		n.dst = appendFloat(n.dst, f)
 		return ""
 	case '"':
-		if n.opts.NonFiniteStrings {
+		if n.opts.AllowNonFinite {
 			switch s, _ := v.TextBytes(); string(s) {
 			case "NaN", "Infinity", "-Infinity":
 				n.dst = appendValueString(n.dst, v)

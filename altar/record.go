@@ -98,7 +98,7 @@ func readCallRecord(data []byte) (*callRecord, error) {
 	}
 	for len(rest) > 0 {
 		line, rest, _ = bytes.Cut(rest, []byte{'\n'})
-		m, err := Decode(line, &DecodeOptions{MaxBytes: len(line)})
+		m, err := DecodeMessage(line, &DecodeOptions{MaxMessage: len(line)})
 		if err != nil {
 			return nil, errors.Join(errBadRecord, err)
 		}

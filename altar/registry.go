@@ -114,9 +114,9 @@ type Candidate struct {
 
 // A RouteRequest is what a [Router] chooses for.
 type RouteRequest struct {
-	SessionID string
-	Contract  string
-	Dispatch  uint64 // calls of this session and contract that were routed before (D-24)
+	SessionID     string
+	Contract      string
+	DispatchCount uint64 // calls of this session and contract that were routed before (D-24)
 }
 
 // A Router chooses a Runtime for a call by bare name. It is called with the lock
@@ -132,16 +132,16 @@ type RouterFunc func(r *RouteRequest, candidates []Candidate) int
 // Route calls f.
 func (f RouterFunc) Route(r *RouteRequest, candidates []Candidate) int { return f(r, candidates) }
 
-// RouteRoundRobin is the [RouterFunc] that a Host uses where no other is named:
+// RoundRobinRouter is the [RouterFunc] that a Host uses where no other is named:
 // each in turn, for each session and contract.
-func RouteRoundRobin(r *RouteRequest, candidates []Candidate) int {
-	return int(r.Dispatch % uint64(len(candidates)))
+func RoundRobinRouter(r *RouteRequest, candidates []Candidate) int {
+	return int(r.DispatchCount % uint64(len(candidates)))
 }
 
-// RouteLeastBusy is a [RouterFunc] that takes the Runtime with the fewest calls
+// LeastBusyRouter is a [RouterFunc] that takes the Runtime with the fewest calls
 // in flight, in turn where several have equally few.
-func RouteLeastBusy(r *RouteRequest, candidates []Candidate) int {
-	start := RouteRoundRobin(r, candidates)
+func LeastBusyRouter(r *RouteRequest, candidates []Candidate) int {
+	start := RoundRobinRouter(r, candidates)
 	best := start
 	for i := range candidates {
 		if k := (start + i) % len(candidates); candidates[k].InFlight < candidates[best].InFlight {
@@ -151,9 +151,9 @@ func RouteLeastBusy(r *RouteRequest, candidates []Candidate) int {
 	return best
 }
 
-// RouteSticky is a [RouterFunc] that stays with the same Runtime for a session
+// StickyRouter is a [RouterFunc] that stays with the same Runtime for a session
 // and contract as long as it is there.
-func RouteSticky(*RouteRequest, []Candidate) int { return 0 }
+func StickyRouter(*RouteRequest, []Candidate) int { return 0 }
 
 // route chooses a connected Runtime for a contract in a session (D-24). The
 // error says why there is none.
@@ -238,7 +238,7 @@ func (h *Host) custom(s *session, c *contract, list []registration, k uint64) *h
 	}
 	i := 0
 	_ = h.guard("Router", func() error {
-		i = h.opts.Router.Route(&RouteRequest{SessionID: s.id, Contract: c.Name, Dispatch: k}, candidates)
+		i = h.opts.Router.Route(&RouteRequest{SessionID: s.id, Contract: c.Name, DispatchCount: k}, candidates)
 		return nil
 	})
 	if i < 0 || i >= len(conns) {
@@ -330,10 +330,10 @@ func (h *Host) fulfill(hc *hostConn, m *FulfillTools) {
 	h.reply(hc, m, ack)
 	if h.opts.Audit != nil {
 		for _, name := range names {
-			h.audit(now, &AuditEvent{Kind: "fulfillment.accepted", RuntimeID: hc.runtimeID, SessionID: m.SessionID, Contract: name}, hc.identity)
+			h.audit(now, &AuditRecord{Operation: "fulfillment.accepted", RuntimeID: hc.runtimeID, SessionID: m.SessionID, Contract: name}, hc.identity)
 		}
 		for _, r := range ack.Rejected {
-			h.audit(now, &AuditEvent{Kind: "fulfillment.refused", RuntimeID: hc.runtimeID, SessionID: m.SessionID, Contract: r.ToolName, Error: r.Error}, hc.identity)
+			h.audit(now, &AuditRecord{Operation: "fulfillment.refused", RuntimeID: hc.runtimeID, SessionID: m.SessionID, Contract: r.ToolName, Error: r.Error}, hc.identity)
 		}
 	}
 	if one != nil {
@@ -359,7 +359,7 @@ func (h *Host) judge(hc *hostConn, sessionID string, manifest *contracts, tool s
 	c := manifest.byName[name]
 	if h.opts.AuthorizeFulfillment != nil {
 		err := h.guard("AuthorizeFulfillment", func() error {
-			return h.opts.AuthorizeFulfillment(h.ctx, &FulfillmentRequest{Identity: hc.identity, RuntimeID: hc.runtimeID, SessionID: sessionID, Contract: c.Contract})
+			return h.opts.AuthorizeFulfillment(h.ctx, &FulfillmentRequest{Principal: hc.identity, RuntimeID: hc.runtimeID, SessionID: sessionID, Contract: c.Contract})
 		})
 		if err != nil {
 			return nil, h.refusal("AuthorizeFulfillment", err, ReasonNotPermitted, "the Runtime may not serve this tool")

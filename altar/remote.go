@@ -12,20 +12,20 @@ import (
 	"time"
 )
 
-// A Remote reaches the Runtimes that are connected to other Hosts, so that a
+// A Cluster reaches the Runtimes that are connected to other Hosts, so that a
 // client of one Host can call the tools of all. It is asked only where no
 // Runtime of this Host can take a call at once. What it carries, over a message broker
 // or otherwise, are calls that one Host has validated and authorised: the Hosts
 // that it connects trust each other, have the same contracts, and each has an
 // ID of its own.
 //
-// The other end of a Remote is [Host.ServeForwarded], [Host.Offers] and
-// [Host.EndForwarded] of the other Host.
-type Remote interface {
+// The other end of a Remote is [Host.ServeForwarded], [Host.RuntimeOffers] and
+// [Host.EndForwardedSession] of the other Host.
+type Cluster interface {
 	// Offers returns the Runtimes of other Hosts that fulfil a contract,
 	// always in the same order. It is called with the lock of the Host held:
 	// it must be quick and must not call the Host.
-	Offers(contract string) []Offer
+	Offers(contract string) []RuntimeOffer
 
 	// Forward has the Host of an offer run a call, and yields what
 	// ServeForwarded yields there: a ToolResult, or the StreamChunks with the
@@ -35,17 +35,17 @@ type Remote interface {
 	//
 	// When ctx ends the call is to be cancelled there; [CancelReason] tells
 	// why. A Remote that loses its connection may ask again with Join set.
-	Forward(ctx context.Context, to Offer, call *ForwardedCall) iter.Seq2[Message, error]
+	Forward(ctx context.Context, to RuntimeOffer, call *ForwardedCall) iter.Seq2[Message, error]
 
-	// SessionOver tells the other Hosts that a session has ended from which
+	// SessionEnded tells the other Hosts that a session has ended from which
 	// calls were forwarded. The reason is "destroyed" or "expired". It must
 	// not wait for anything. If it gets lost, the session ends there when its
 	// lifetime is over.
-	SessionOver(sessionID, reason string)
+	SessionEnded(sessionID, reason string)
 }
 
-// An Offer is a Runtime and what it fulfils.
-type Offer struct {
+// An RuntimeOffer is a Runtime and what it fulfils.
+type RuntimeOffer struct {
 	HostID    string
 	RuntimeID string
 
@@ -77,17 +77,17 @@ type ForwardedCall struct {
 	ResumeFrom int64
 }
 
-// A ForwardCancelled is the cause with which the context of a forwarded call
+// A ForwardCancelledError is the cause with which the context of a forwarded call
 // ends. Its reason is one of those of CancelCall (D-32).
-type ForwardCancelled struct{ Reason string }
+type ForwardCancelledError struct{ Reason string }
 
 // Error tells why.
-func (e *ForwardCancelled) Error() string { return "altar: the call was cancelled: " + e.Reason }
+func (e *ForwardCancelledError) Error() string { return "altar: the call was cancelled: " + e.Reason }
 
 // CancelReason returns why a forwarded call was cancelled, or nothing if ctx has
-// not ended or ended for another reason than [ForwardCancelled].
+// not ended or ended for another reason than [ForwardCancelledError].
 func CancelReason(ctx context.Context) string {
-	var e *ForwardCancelled
+	var e *ForwardCancelledError
 	if errors.As(context.Cause(ctx), &e) {
 		return e.Reason
 	}
@@ -99,19 +99,19 @@ var errNoEnd = errors.New("altar: a forwarded call ended without a final message
 
 // A forwarding is a call of this Host that runs at another.
 type forwarding struct {
-	to     Offer
+	to     RuntimeOffer
 	cancel context.CancelCauseFunc
 }
 
 // place finds who can take a call: a Runtime of this Host or, if there is none,
 // of another. The error says why there is nobody.
-func (h *Host) place(s *session, c *contract, pin string, tried []Offer) (*hostConn, *Error) {
+func (h *Host) place(s *session, c *contract, pin string, tried []RuntimeOffer) (*hostConn, *Error) {
 	rt, err := h.route(s, c, pin)
-	if err == nil || h.opts.Remote == nil || s.kind == guestSession {
+	if err == nil || h.opts.Cluster == nil || s.kind == guestSession {
 		return rt, err
 	}
-	offers := slices.DeleteFunc(h.offered(c.Name), func(o Offer) bool {
-		return pin != "" && o.RuntimeID != pin || slices.ContainsFunc(tried, func(t Offer) bool {
+	offers := slices.DeleteFunc(h.offered(c.Name), func(o RuntimeOffer) bool {
+		return pin != "" && o.RuntimeID != pin || slices.ContainsFunc(tried, func(t RuntimeOffer) bool {
 			return t.HostID == o.HostID && t.RuntimeID == o.RuntimeID
 		})
 	})
@@ -124,13 +124,13 @@ func (h *Host) place(s *session, c *contract, pin string, tried []Offer) (*hostC
 }
 
 // offered asks the Remote.
-func (h *Host) offered(contract string) []Offer {
-	var offers []Offer
+func (h *Host) offered(contract string) []RuntimeOffer {
+	var offers []RuntimeOffer
 	_ = h.guard("Remote.Offers", func() error {
-		offers = h.opts.Remote.Offers(contract)
+		offers = h.opts.Cluster.Offers(contract)
 		return nil
 	})
-	return slices.DeleteFunc(slices.Clone(offers), func(o Offer) bool { return o.HostID == h.opts.ID })
+	return slices.DeleteFunc(slices.Clone(offers), func(o RuntimeOffer) bool { return o.HostID == h.opts.ID })
 }
 
 // forwardCall sends a call to another Host.
@@ -159,7 +159,7 @@ func (h *Host) runForward(ctx context.Context, c *hostCall, rt *hostConn, call *
 	defer rt.remote.cancel(nil)
 	end := errNoEnd
 	failed := h.guard("Remote.Forward", func() error {
-		for m, err := range h.opts.Remote.Forward(ctx, rt.remote.to, call) {
+		for m, err := range h.opts.Cluster.Forward(ctx, rt.remote.to, call) {
 			if err != nil {
 				end = err
 				return nil
@@ -236,7 +236,7 @@ func (h *Host) forwardedAnswer(c *hostCall, rt *hostConn, m Message) bool {
 // same call forwarded again joins the one that runs, or yields its recorded
 // outcome.
 //
-// If ctx ends with a [ForwardCancelled], the call is cancelled. If it ends
+// If ctx ends with a [ForwardCancelledError], the call is cancelled. If it ends
 // otherwise or the loop is left, the call goes on for HostOptions.GoneAfter, so
 // that the other Host can join it.
 func (h *Host) ServeForwarded(ctx context.Context, call *ForwardedCall) iter.Seq2[Message, error] {
@@ -339,9 +339,9 @@ func (h *Host) cancelForwarded(hc *hostConn, reason string) {
 	}
 }
 
-// EndForwarded ends what is left here of a session of another Host; see
-// [Remote]. The reason is "destroyed" or "expired".
-func (h *Host) EndForwarded(sessionID, reason string) {
+// EndForwardedSession ends what is left here of a session of another Host; see
+// [Cluster]. The reason is "destroyed" or "expired".
+func (h *Host) EndForwardedSession(sessionID, reason string) {
 	now := h.lock()
 	defer h.unlock()
 	s := h.sessions.byID[sessionID]
@@ -355,12 +355,12 @@ func (h *Host) EndForwarded(sessionID, reason string) {
 	}
 }
 
-// Offers yields what the connected Runtimes of this Host fulfil, now and
+// RuntimeOffers yields what the connected Runtimes of this Host fulfil, now and
 // whenever it changes, until ctx ends or the Host is closed. It works only if
-// HostOptions.Remote is set: Runtimes are then asked what they fulfil as soon as
+// HostOptions.Cluster is set: Runtimes are then asked what they fulfil as soon as
 // they are connected, in a session of the Host's own.
-func (h *Host) Offers(ctx context.Context) iter.Seq[[]Offer] {
-	return func(yield func([]Offer) bool) {
+func (h *Host) RuntimeOffers(ctx context.Context) iter.Seq[[]RuntimeOffer] {
+	return func(yield func([]RuntimeOffer) bool) {
 		for ctx.Err() == nil {
 			h.lock()
 			list, changed := h.ownOffers(), h.offersChanged
@@ -378,13 +378,13 @@ func (h *Host) Offers(ctx context.Context) iter.Seq[[]Offer] {
 	}
 }
 
-func (h *Host) ownOffers() []Offer {
-	offers := []Offer{}
+func (h *Host) ownOffers() []RuntimeOffer {
+	offers := []RuntimeOffer{}
 	if h.probe == nil {
 		return offers
 	}
 	for _, rt := range h.order {
-		o := Offer{HostID: h.opts.ID, RuntimeID: rt.runtimeID}
+		o := RuntimeOffer{HostID: h.opts.ID, RuntimeID: rt.runtimeID}
 		for _, c := range h.manifest.list {
 			if slices.ContainsFunc(h.probe.reg.byContract[c.Name], func(g registration) bool { return g.rt == rt }) {
 				o.Contracts = append(o.Contracts, c.Name)

@@ -20,12 +20,12 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A mesh connects Hosts in memory, as a message broker would. It is a [Remote]
+// A mesh connects Hosts in memory, as a message broker would. It is a [Cluster]
 // for each of them.
 type mesh struct {
 	mu     sync.Mutex
 	hosts  map[string]*Host
-	offers map[string][]Offer
+	offers map[string][]RuntimeOffer
 
 	// cut is asked before each message whether the connection is lost now.
 	cut   func(call *ForwardedCall, n int) bool
@@ -41,17 +41,17 @@ type meshEnd struct {
 
 // newMesh starts Hosts of these names; they are closed with the test.
 func newMesh(t *testing.T, opts HostOptions, names ...string) *mesh {
-	m := &mesh{hosts: make(map[string]*Host), offers: make(map[string][]Offer)}
+	m := &mesh{hosts: make(map[string]*Host), offers: make(map[string][]RuntimeOffer)}
 	ctx, stop := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
 	t.Cleanup(func() { stop(); wg.Wait() })
 	for _, name := range names {
 		o := opts
-		o.ID, o.Remote = name, &meshEnd{m, name}
+		o.ID, o.Cluster = name, &meshEnd{m, name}
 		h := testHost(t, &o)
 		m.hosts[name] = h
 		wg.Go(func() {
-			for offers := range h.Offers(ctx) {
+			for offers := range h.RuntimeOffers(ctx) {
 				m.mu.Lock()
 				m.offers[name] = offers
 				m.mu.Unlock()
@@ -61,10 +61,10 @@ func newMesh(t *testing.T, opts HostOptions, names ...string) *mesh {
 	return m
 }
 
-func (e *meshEnd) Offers(contract string) []Offer {
+func (e *meshEnd) Offers(contract string) []RuntimeOffer {
 	e.m.mu.Lock()
 	defer e.m.mu.Unlock()
-	var out []Offer
+	var out []RuntimeOffer
 	for _, name := range slices.Sorted(maps.Keys(e.m.offers)) {
 		for _, o := range e.m.offers[name] {
 			if slices.Contains(o.Contracts, contract) {
@@ -75,7 +75,7 @@ func (e *meshEnd) Offers(contract string) []Offer {
 	return out
 }
 
-func (e *meshEnd) Forward(ctx context.Context, to Offer, call *ForwardedCall) iter.Seq2[Message, error] {
+func (e *meshEnd) Forward(ctx context.Context, to RuntimeOffer, call *ForwardedCall) iter.Seq2[Message, error] {
 	return func(yield func(Message, error) bool) {
 		e.m.mu.Lock()
 		h, cut, keep := e.m.hosts[to.HostID], e.m.cut, e.m.keep
@@ -113,13 +113,13 @@ func (e *meshEnd) Forward(ctx context.Context, to Offer, call *ForwardedCall) it
 	}
 }
 
-func (e *meshEnd) SessionOver(id, reason string) {
+func (e *meshEnd) SessionEnded(id, reason string) {
 	e.m.mu.Lock()
 	defer e.m.mu.Unlock()
 	e.m.told = append(e.m.told, id+" "+reason)
 	for name, h := range e.m.hosts {
 		if name != e.id {
-			go h.EndForwarded(id, reason)
+			go h.EndForwardedSession(id, reason)
 		}
 	}
 }
@@ -164,7 +164,7 @@ func TestRemoteCalls(t *testing.T) {
 		m := newMesh(t, HostOptions{}, "a", "b")
 		cancelled := make(chan error, 1)
 		rt := testRuntime("r1", nil)
-		rt.names["wait"].tool = ToolFunc(func(ctx context.Context, _ *ToolCall) (any, error) {
+		rt.names["wait"].tool = HandlerFunc(func(ctx context.Context, _ *ToolCall) (any, error) {
 			<-ctx.Done()
 			cancelled <- ctx.Err()
 			return nil, ctx.Err()
@@ -174,23 +174,23 @@ func TestRemoteCalls(t *testing.T) {
 		sess, err := m.client(t, "a").CreateSession(ctx, &CreateSessionParams{ID: "s"})
 		require.NoError(t, err)
 
-		sum, err := Call[int64](ctx, sess, "math/add", addIn{1, 2})
+		sum, err := CallAs[int64](ctx, sess, "math/add", addIn{1, 2})
 		require.NoError(t, err)
 		require.Equal(t, int64(3), sum)
-		_, err = Call[int64](ctx, sess, "r1/math/add", addIn{1, 2})
+		_, err = CallAs[int64](ctx, sess, "r1/math/add", addIn{1, 2})
 		require.NoError(t, err)
-		_, err = Call[int64](ctx, sess, "r2/math/add", addIn{1, 2})
+		_, err = CallAs[int64](ctx, sess, "r2/math/add", addIn{1, 2})
 		require.ErrorIs(t, err, ReasonNotFulfilled)
-		_, err = Call[int64](ctx, sess, "fail", nil)
+		_, err = CallAs[int64](ctx, sess, "fail", nil)
 		require.ErrorIs(t, err, ErrExecutionFailed)
 
-		tools, err := sess.Tools(ctx)
+		tools, err := sess.ListTools(ctx)
 		require.NoError(t, err)
 		require.Len(t, tools, 6)
 		require.Equal(t, []string{"r1"}, tools[0].Runtimes)
 
 		var got []int64
-		for n, err := range Stream[int64](ctx, sess, "count", countIn{40}) {
+		for n, err := range StreamAs[int64](ctx, sess, "count", countIn{40}) {
 			require.NoError(t, err)
 			got = append(got, n)
 		}
@@ -198,7 +198,7 @@ func TestRemoteCalls(t *testing.T) {
 
 		short, stop := context.WithCancel(ctx)
 		time.AfterFunc(time.Second, stop)
-		_, err = Call[string](short, sess, "wait", waitIn{1})
+		_, err = CallAs[string](short, sess, "wait", waitIn{1})
 		require.ErrorIs(t, err, context.Canceled)
 		require.ErrorIs(t, <-cancelled, context.Canceled)
 
@@ -233,7 +233,7 @@ func TestRemoteRouting(t *testing.T) {
 		require.NoError(t, err)
 		synctest.Wait() // ra has said what it can do
 		who := func() string {
-			id, err := Call[string](t.Context(), sess, "get", map[string]string{"key": "k"})
+			id, err := CallAs[string](t.Context(), sess, "get", map[string]string{"key": "k"})
 			require.NoError(t, err)
 			return id
 		}
@@ -284,14 +284,14 @@ func TestRemoteLost(t *testing.T) {
 		m.cut = func(call *ForwardedCall, n int) bool { return call.RuntimeID == "rb" && lost.Add(1) > 0 }
 		sess, err := m.client(t, "a").CreateSession(t.Context(), nil)
 		require.NoError(t, err)
-		_, err = Call[int64](t.Context(), sess, "math/add", addIn{1, 2})
+		_, err = CallAs[int64](t.Context(), sess, "math/add", addIn{1, 2})
 		require.ErrorIs(t, err, ReasonDisconnected)
-		_, err = Call[string](t.Context(), sess, "get", map[string]string{"key": "k"})
+		_, err = CallAs[string](t.Context(), sess, "get", map[string]string{"key": "k"})
 		require.ErrorIs(t, err, ReasonDisconnected, "nobody else")
 
 		m.attach(t, "c", testRuntime("rc", nil))
 		for range 2 {
-			id, err := Call[string](t.Context(), sess, "get", map[string]string{"key": "k"})
+			id, err := CallAs[string](t.Context(), sess, "get", map[string]string{"key": "k"})
 			require.NoError(t, err)
 			require.Equal(t, "rc", id)
 		}
@@ -333,7 +333,7 @@ func TestRemoteJoin(t *testing.T) {
 		sess, err := m.client(t, "a").CreateSession(t.Context(), nil)
 		require.NoError(t, err)
 		var got []int64
-		for n, err := range Stream[int64](t.Context(), sess, "count", countIn{20}) {
+		for n, err := range StreamAs[int64](t.Context(), sess, "count", countIn{20}) {
 			require.NoError(t, err)
 			got = append(got, n)
 		}

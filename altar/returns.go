@@ -13,7 +13,7 @@ import (
 
 // loadReturns compiles what results of a contract must be.
 func (h *Host) loadReturns(name string) (*field, error) {
-	p, ok := h.opts.Returns[name]
+	p, ok := h.opts.ResultTypes[name]
 	if !ok {
 		return nil, nil
 	}
@@ -55,7 +55,7 @@ func (h *Host) stray(hc *hostConn, m Message) (id string, stray bool) {
 	if err != nil {
 		return id, true
 	}
-	n := normalizer{opts: h.opts.Validator}
+	n := normalizer{opts: h.opts.Validation}
 	n.value(want, want.dims, v)
 	return id, len(n.faults) > 0
 }

@@ -19,9 +19,9 @@ import (
 
 // RuntimeOptions adjusts a [Runtime]. The zero value is right for production.
 type RuntimeOptions struct {
-	// Version is the protocol version that is announced. Empty means
+	// ProtocolVersion is the protocol version that is announced. Empty means
 	// [ProtocolVersion].
-	Version string
+	ProtocolVersion string
 
 	// Level is the compliance level, 1 or 2 (ALT-020). Zero means 2. At level
 	// 1 the tools that stream are not offered.
@@ -30,32 +30,32 @@ type RuntimeOptions struct {
 	// Metadata goes with the announcement.
 	Metadata map[string]string
 
-	// Standing makes the Runtime fulfil its tools for all sessions at once
+	// DisableStanding makes the Runtime fulfil its tools for all sessions at once
 	// (D-15), instead of being asked for each.
-	Standing bool
+	DisableStanding bool
 
 	// MaxConcurrent bounds the calls that run at the same time; more wait in
 	// the order of their coming. Zero means no bound. MaxWaiting bounds those;
 	// more are refused as overloaded. Zero means 1024.
 	MaxConcurrent int
-	MaxWaiting    int
+	QueueLimit    int
 
 	// MaxMessage bounds a result, in bytes. It must not exceed what the Host
 	// takes. Zero means [DefaultMaxMessage].
 	MaxMessage int
 
-	// Validator adjusts how parameters are checked against the contracts of
+	// Validation adjusts how parameters are checked against the contracts of
 	// this side, see [Runtime.HandleContract]. It should be the same as at the
 	// Host.
-	Validator ValidatorOptions
+	Validation ValidationOptions
 
-	// Handshake bounds how long the Host may take to accept the Runtime. Zero
+	// HandshakeTimeout bounds how long the Host may take to accept the Runtime. Zero
 	// means for ever.
-	Handshake time.Duration
+	HandshakeTimeout time.Duration
 
-	// Drain bounds how long calls in flight may take after the context of Run
+	// DrainTimeout bounds how long calls in flight may take after the context of Run
 	// has ended. Zero means 30 seconds.
-	Drain time.Duration
+	DrainTimeout time.Duration
 
 	// Heartbeat makes the Runtime ping the Host this often, and give a
 	// connection up on which nothing came three times as long (D-36). Zero
@@ -72,16 +72,16 @@ type Runtime struct {
 	id     string
 	opts   RuntimeOptions
 	tools  []*runtimeTool
-	use    []func(next Tool) Tool
-	stream []func(next StreamTool) StreamTool
+	use    []func(next Handler) Handler
+	stream []func(next StreamHandler) StreamHandler
 	names  map[string]*runtimeTool
 }
 
 type runtimeTool struct {
 	name   string
 	check  *Validator // nil: the Host's checks are trusted
-	tool   Tool
-	stream StreamTool
+	tool   Handler
+	stream StreamHandler
 }
 
 // NewRuntime returns a Runtime without tools. The id must be unique at the Host;
@@ -91,10 +91,10 @@ func NewRuntime(id string, opts *RuntimeOptions) *Runtime {
 	if opts != nil {
 		r.opts = *opts
 	}
-	r.opts.Version = cmp.Or(r.opts.Version, ProtocolVersion)
+	r.opts.ProtocolVersion = cmp.Or(r.opts.ProtocolVersion, ProtocolVersion)
 	r.opts.MaxMessage = cmp.Or(max(r.opts.MaxMessage, 0), DefaultMaxMessage)
-	r.opts.MaxWaiting = cmp.Or(max(r.opts.MaxWaiting, 0), 1024)
-	r.opts.Drain = cmp.Or(max(r.opts.Drain, 0), 30*time.Second)
+	r.opts.QueueLimit = cmp.Or(max(r.opts.QueueLimit, 0), 1024)
+	r.opts.DrainTimeout = cmp.Or(max(r.opts.DrainTimeout, 0), 30*time.Second)
 	if r.opts.Logger == nil {
 		r.opts.Logger = slog.New(slog.DiscardHandler)
 	}
@@ -103,22 +103,22 @@ func NewRuntime(id string, opts *RuntimeOptions) *Runtime {
 
 // Handle adds a tool that implements the Host's contract of that name. It panics
 // if the name is not one of a contract, or taken.
-func (r *Runtime) Handle(name string, t Tool) { r.add(&runtimeTool{name: name, tool: t}, nil) }
+func (r *Runtime) Handle(name string, t Handler) { r.add(&runtimeTool{name: name, tool: t}, nil) }
 
 // HandleStream adds a tool that answers in chunks.
-func (r *Runtime) HandleStream(name string, t StreamTool) {
+func (r *Runtime) HandleStream(name string, t StreamHandler) {
 	r.add(&runtimeTool{name: name, stream: t}, nil)
 }
 
 // HandleContract adds a tool together with what this side believes its contract
 // to be: parameters that do not fit it never reach the tool. It panics like
 // Handle, and if the contract is not valid.
-func (r *Runtime) HandleContract(c *Contract, t Tool) {
+func (r *Runtime) HandleContract(c *Contract, t Handler) {
 	r.add(&runtimeTool{name: c.Name, tool: t}, c)
 }
 
 // HandleContractStream is HandleContract for a tool that answers in chunks.
-func (r *Runtime) HandleContractStream(c *Contract, t StreamTool) {
+func (r *Runtime) HandleContractStream(c *Contract, t StreamHandler) {
 	r.add(&runtimeTool{name: c.Name, stream: t}, c)
 }
 
@@ -130,7 +130,7 @@ func (r *Runtime) add(t *runtimeTool, c *Contract) {
 		panic(fmt.Sprintf("altar: the tool %q is added twice", t.name))
 	}
 	if c != nil {
-		v, err := NewValidator(c, &r.opts.Validator)
+		v, err := NewValidator(c, &r.opts.Validation)
 		if err != nil {
 			panic(fmt.Sprintf("altar: the contract of tool %q: %v", t.name, err))
 		}
@@ -148,7 +148,7 @@ func (r *Runtime) add(t *runtimeTool, c *Contract) {
 
 // Use puts a middleware around all tools with one result, those that are added
 // later included. The one that came last is asked first.
-func (r *Runtime) Use(m func(next Tool) Tool) {
+func (r *Runtime) Use(m func(next Handler) Handler) {
 	r.use = append(r.use, m)
 	for _, t := range r.tools {
 		t.wrap(m)
@@ -156,20 +156,20 @@ func (r *Runtime) Use(m func(next Tool) Tool) {
 }
 
 // UseStream is Use for the tools that answer in chunks.
-func (r *Runtime) UseStream(m func(next StreamTool) StreamTool) {
+func (r *Runtime) UseStream(m func(next StreamHandler) StreamHandler) {
 	r.stream = append(r.stream, m)
 	for _, t := range r.tools {
 		t.wrapStream(m)
 	}
 }
 
-func (t *runtimeTool) wrap(m func(next Tool) Tool) {
+func (t *runtimeTool) wrap(m func(next Handler) Handler) {
 	if t.tool != nil {
 		t.tool = m(t.tool)
 	}
 }
 
-func (t *runtimeTool) wrapStream(m func(next StreamTool) StreamTool) {
+func (t *runtimeTool) wrapStream(m func(next StreamHandler) StreamHandler) {
 	if t.stream != nil {
 		t.stream = m(t.stream)
 	}
@@ -198,11 +198,11 @@ func sendable(s string) string {
 // A Dialer opens a connection to a Host.
 type Dialer func(ctx context.Context) (Conn, error)
 
-// RunDialer keeps the Runtime connected: it dials, runs, and dials again with
+// RunWithReconnect keeps the Runtime connected: it dials, runs, and dials again with
 // growing pauses whenever the connection is lost (D-24). It returns nil after
 // ctx has ended and the calls in flight are answered, and an [*Error] if the
 // Host refuses the Runtime for another reason than a failure of its own.
-func (r *Runtime) RunDialer(ctx context.Context, dial Dialer) error {
+func (r *Runtime) RunWithReconnect(ctx context.Context, dial Dialer) error {
 	if err := r.checkID(); err != nil {
 		return err
 	}

@@ -58,8 +58,8 @@ func (s *runtimeSession) run(ctx context.Context, wg *sync.WaitGroup) error {
 	if s.r.opts.Heartbeat > 0 {
 		own.Go(func() { s.beat(calls) })
 	}
-	if s.r.opts.Handshake > 0 {
-		t := time.AfterFunc(s.r.opts.Handshake, s.handshakeOver)
+	if s.r.opts.HandshakeTimeout > 0 {
+		t := time.AfterFunc(s.r.opts.HandshakeTimeout, s.handshakeOver)
 		defer t.Stop()
 	}
 	ended := make(chan struct{})
@@ -68,7 +68,7 @@ func (s *runtimeSession) run(ctx context.Context, wg *sync.WaitGroup) error {
 	if s.r.opts.Level == 1 {
 		capabilities = capabilities[1:]
 	}
-	s.post(&AnnounceRuntime{RuntimeID: s.r.id, Language: "go", ProtocolVersion: s.r.opts.Version, Capabilities: capabilities,
+	s.post(&AnnounceRuntime{RuntimeID: s.r.id, Language: "go", ProtocolVersion: s.r.opts.ProtocolVersion, Capabilities: capabilities,
 		Metadata: s.r.opts.Metadata, Header: Header{RequestID: randid.UUID4()}})
 	err := s.read()
 	close(ended)
@@ -103,7 +103,7 @@ func (s *runtimeSession) drain(ctx context.Context, ended chan struct{}) {
 	s.mu.Unlock()
 	if ready {
 		s.post(&FulfillTools{SessionID: AllSessions, ToolNames: []string{}, Replace: true, Header: Header{RequestID: s.withdraw}})
-		t := time.NewTimer(s.r.opts.Drain)
+		t := time.NewTimer(s.r.opts.DrainTimeout)
 		defer t.Stop()
 		select {
 		case <-s.drained:
@@ -189,14 +189,14 @@ func (s *runtimeSession) read() error {
 func (s *runtimeSession) handshake(m Message) error {
 	switch m := m.(type) {
 	case *AcknowledgeRuntime:
-		if _, err := Negotiate(m.ProtocolVersion, s.r.opts.Version); err != nil {
+		if _, err := Negotiate(m.ProtocolVersion, s.r.opts.ProtocolVersion); err != nil {
 			return fmt.Errorf("altar: the Host runs version %q: %w", m.ProtocolVersion, err)
 		}
 		s.mu.Lock()
 		s.ready = true
 		s.mu.Unlock()
 		s.wasReady = true
-		if s.r.opts.Standing {
+		if s.r.opts.DisableStanding {
 			s.fulfill(AllSessions)
 		}
 	case *ErrorMessage:
@@ -315,7 +315,7 @@ func (s *runtimeSession) call(m *ToolCall) {
 			m = &own
 		}
 	}
-	if s.slots != nil && n >= s.r.opts.MaxConcurrent+s.r.opts.MaxWaiting {
+	if s.slots != nil && n >= s.r.opts.MaxConcurrent+s.r.opts.QueueLimit {
 		refuse(errOverloaded())
 		return
 	}

@@ -22,12 +22,12 @@ func TestRuntimeTakesIDAgain(t *testing.T) {
 		var once sync.Once
 		answered, ran := make(chan struct{}), make(chan string, 2)
 		rt := NewRuntime("r1", nil)
-		rt.Handle("math/add", ToolFunc(func(_ context.Context, call *ToolCall) (any, error) {
+		rt.Handle("math/add", HandlerFunc(func(_ context.Context, call *ToolCall) (any, error) {
 			ran <- call.SessionID
 			return 3, nil
 		}))
-		s := start(t, directTransport, &HostOptions{Audit: func(e *AuditEvent) {
-			if e.Kind == "call.done" { // the Runtime is told this by its own answer
+		s := start(t, directTransport, &HostOptions{Audit: func(e *AuditRecord) {
+			if e.Operation == "call.done" { // the Runtime is told this by its own answer
 				once.Do(func() { <-answered })
 			}
 		}}, rt)
@@ -52,10 +52,10 @@ func TestRuntimeTakesIDAgainAfterChunk(t *testing.T) {
 		goOn := make(chan struct{})
 		var runs atomic.Int32
 		rt := NewRuntime("r1", nil)
-		rt.HandleStream("count", StreamFunc(func(_ context.Context, _ *ToolCall, out *ChunkWriter) error {
+		rt.HandleStream("count", StreamHandlerFunc(func(_ context.Context, _ *ToolCall, out *ChunkWriter) error {
 			defer runs.Add(-1)
 			runs.Add(1)
-			err := out.SendFinal(1)
+			err := out.SendLast(1)
 			<-goOn
 			return err
 		}))
@@ -82,9 +82,9 @@ func (panics) MarshalJSON() ([]byte, error) { panic("a secret") }
 func TestToolReturnsPanic(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rt := NewRuntime("r1", nil)
-		rt.Handle("get", ToolFunc(func(context.Context, *ToolCall) (any, error) { return panics{}, nil }))
-		rt.Handle("fail", ToolFunc(func(context.Context, *ToolCall) (any, error) { return nil, (*Error)(nil) }))
-		rt.HandleStream("count", StreamFunc(func(_ context.Context, _ *ToolCall, out *ChunkWriter) error {
+		rt.Handle("get", HandlerFunc(func(context.Context, *ToolCall) (any, error) { return panics{}, nil }))
+		rt.Handle("fail", HandlerFunc(func(context.Context, *ToolCall) (any, error) { return nil, (*Error)(nil) }))
+		rt.HandleStream("count", StreamHandlerFunc(func(_ context.Context, _ *ToolCall, out *ChunkWriter) error {
 			if err := out.Send(0); err != nil {
 				return err
 			}

@@ -66,11 +66,11 @@ func TestConnectionCells(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					h := testHost(t, nil)
 					near, far := net.Pipe()
-					go func() { _ = h.Serve(context.Background(), NewNDJSON(far, nil), testService) }()
+					go func() { _ = h.Serve(context.Background(), NewStreamConn(far, nil), testService) }()
 					var got []string
 					closed := false
 					go func() {
-						for c := NewNDJSON(near, nil); ; {
+						for c := NewStreamConn(near, nil); ; {
 							m, err := c.Receive()
 							if err != nil {
 								closed = true
@@ -261,7 +261,7 @@ func TestCallCells(t *testing.T) {
 		}},
 		{"done", "300 s", "", func(t *testing.T, f *fixture) {
 			time.Sleep(300 * time.Second)
-			require.Zero(t, f.h.Stats().Recorded)
+			require.Zero(t, f.h.Stats().StoredResults)
 			f.c.send(add("i", "s"))
 			next[*ToolCall](f.r)
 		}},
@@ -285,7 +285,7 @@ func TestRuntimeLevel1(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := start(t, pipeTransport, nil, testRuntime("r1", &RuntimeOptions{Level: 1}))
 		sess := newSession(t, s)
-		tools, err := sess.Tools(t.Context())
+		tools, err := sess.ListTools(t.Context())
 		require.NoError(t, err)
 		require.Len(t, tools, 4)
 		for _, tool := range tools {
@@ -297,7 +297,7 @@ func TestRuntimeLevel1(t *testing.T) {
 // What a Runtime does when it is refused, or has more calls than it runs at once.
 func TestRuntimeLimits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := start(t, pipeTransport, nil, testRuntime("r1", &RuntimeOptions{MaxConcurrent: 1, MaxWaiting: 1}))
+		s := start(t, pipeTransport, nil, testRuntime("r1", &RuntimeOptions{MaxConcurrent: 1, QueueLimit: 1}))
 		sess := newSession(t, s)
 		errs := make(chan error, 3)
 		for range 3 {
@@ -315,11 +315,11 @@ func TestRuntimeLimits(t *testing.T) {
 	})
 	synctest.Test(t, func(t *testing.T) {
 		s := start(t, pipeTransport, nil)
-		err := testRuntime("r1", &RuntimeOptions{Version: "3.0.0"}).RunDialer(t.Context(), s.dial(testService))
+		err := testRuntime("r1", &RuntimeOptions{ProtocolVersion: "3.0.0"}).RunWithReconnect(t.Context(), s.dial(testService))
 		require.ErrorIs(t, err, ReasonUnsupportedVersion)
-		err = testRuntime("not an id", nil).RunDialer(context.Background(), func(context.Context) (Conn, error) {
+		err = testRuntime("not an id", nil).RunWithReconnect(context.Background(), func(context.Context) (Conn, error) {
 			near, far := net.Pipe()
-			return NewNDJSON(near, nil), far.Close()
+			return NewStreamConn(near, nil), far.Close()
 		})
 		require.ErrorContains(t, err, "runtime id")
 	})
@@ -331,7 +331,7 @@ func TestRuntimeLimits(t *testing.T) {
 func TestUnsendableResults(t *testing.T) {
 	rt := NewRuntime("r1", &RuntimeOptions{MaxMessage: 2000})
 	var result any
-	rt.Handle("get", ToolFunc(func(context.Context, *ToolCall) (any, error) { return result, nil }))
+	rt.Handle("get", HandlerFunc(func(context.Context, *ToolCall) (any, error) { return result, nil }))
 	s := start(t, pipeTransport, nil, rt)
 	sess, err := s.c.CreateSession(t.Context(), nil)
 	require.NoError(t, err)

@@ -120,15 +120,15 @@ func live(t *testing.T, st store.Store, id string, runs *atomic.Int64, opts Host
 	l := &life{t: t, h: testHost(t, &opts), runs: runs, own: f}
 	rt := testRuntime("r-"+id, nil)
 	add := rt.names["math/add"].tool
-	count := func(tool Tool) Tool {
-		return ToolFunc(func(ctx context.Context, call *ToolCall) (any, error) {
+	count := func(tool Handler) Handler {
+		return HandlerFunc(func(ctx context.Context, call *ToolCall) (any, error) {
 			runs.Add(1)
-			return tool.CallTool(ctx, call)
+			return tool.ServeALTAR(ctx, call)
 		})
 	}
 	rt.names["math/add"].tool = count(add)
 	rt.names["wait"].tool = count(rt.names["wait"].tool)
-	rt.names["get"].tool = ToolFunc(func(ctx context.Context, call *ToolCall) (any, error) {
+	rt.names["get"].tool = HandlerFunc(func(ctx context.Context, call *ToolCall) (any, error) {
 		runs.Add(1)
 		t := time.NewTimer(10 * time.Second)
 		defer t.Stop()
@@ -236,10 +236,10 @@ func TestRestart(t *testing.T) {
 					w.send(&CreateSession{SessionID: id})
 					require.NotEqual(t, id, next[*SessionCreated](w).SessionID)
 				}
-				thief := connect(t, b.h, &Identity{Name: "thief"})
+				thief := connect(t, b.h, &Principal{ID: "thief"})
 				thief.send(call("done", "math/add", `{"a":1,"b":2}`))
 				require.ErrorIs(t, next[*ToolResult](thief).Error, ReasonUnknownSession)
-				thief = connect(t, b.h, &Identity{Name: "thief"})
+				thief = connect(t, b.h, &Principal{ID: "thief"})
 				_ = thief.conn.Send(&AnnounceRuntime{RuntimeID: "r-h", ProtocolVersion: ProtocolVersion})
 				require.ErrorIs(t, next[*ErrorMessage](thief).Err, ReasonRuntimeIDTaken)
 				b.h.lock()
@@ -515,7 +515,7 @@ func TestStoreSlow(t *testing.T) {
 		require.Equal(t, int64(101), runs.Load())
 		time.Sleep(6 * time.Minute)
 		require.Zero(t, a.h.Stats().InFlight)
-		require.Zero(t, a.h.Stats().Recorded)
+		require.Zero(t, a.h.Stats().StoredResults)
 	})
 }
 
@@ -580,7 +580,7 @@ func TestOwnersStored(t *testing.T) {
 		opts := HostOptions{Lease: time.Hour}
 		a, b := live(t, st, "a", runs, opts), live(t, st, "b", runs, opts)
 		try := func() *Error {
-			w := connect(t, b.h, &Identity{Name: "thief"})
+			w := connect(t, b.h, &Principal{ID: "thief"})
 			_ = w.conn.Send(&AnnounceRuntime{RuntimeID: "r-a", ProtocolVersion: ProtocolVersion})
 			m, err := w.conn.Receive()
 			require.NoError(t, err)
@@ -655,9 +655,9 @@ func TestBounds(t *testing.T) { synctest.Test(t, testBounds) }
 
 func testBounds(t *testing.T) {
 	h := testHost(t, &HostOptions{MaxLiveSessions: 2, MaxRecorded: 64 << 10})
-	rt := NewRuntime("r1", &RuntimeOptions{Standing: true})
+	rt := NewRuntime("r1", &RuntimeOptions{DisableStanding: true})
 	big := strings.Repeat("x", 16<<10)
-	rt.Handle("math/add", ToolFunc(func(context.Context, *ToolCall) (any, error) { return big, nil }))
+	rt.Handle("math/add", HandlerFunc(func(context.Context, *ToolCall) (any, error) { return big, nil }))
 	conn, err := h.Dial(testService)
 	require.NoError(t, err)
 	done := make(chan struct{})
@@ -667,7 +667,7 @@ func testBounds(t *testing.T) {
 	w := connect(t, h, testUser)
 	w.session("s")
 	w.session("s2")
-	connect(t, h, &Identity{Name: "else"}).send(&CreateSession{})
+	connect(t, h, &Principal{ID: "else"}).send(&CreateSession{})
 	w.send(&CreateSession{})
 	require.ErrorIs(t, next[*ErrorMessage](w).Err, ReasonQuotaExceeded)
 
@@ -752,7 +752,7 @@ func TestClientSurvivesRestart(t *testing.T) {
 			h = testHost(t, &HostOptions{ID: "h", Store: st})
 			return h
 		}
-		dial := func(id *Identity) Dialer {
+		dial := func(id *Principal) Dialer {
 			return func(ctx context.Context) (Conn, error) {
 				mu.Lock()
 				defer mu.Unlock()
@@ -763,13 +763,13 @@ func TestClientSurvivesRestart(t *testing.T) {
 		rt := testRuntime("r1", nil)
 		var runs atomic.Int64
 		slow := rt.names["wait"].tool
-		rt.names["wait"].tool = ToolFunc(func(ctx context.Context, call *ToolCall) (any, error) {
+		rt.names["wait"].tool = HandlerFunc(func(ctx context.Context, call *ToolCall) (any, error) {
 			runs.Add(1)
-			return slow.CallTool(ctx, call)
+			return slow.ServeALTAR(ctx, call)
 		})
 		ctx, stop := context.WithCancel(t.Context())
 		done := make(chan error, 1)
-		go func() { done <- rt.RunDialer(ctx, dial(testService)) }()
+		go func() { done <- rt.RunWithReconnect(ctx, dial(testService)) }()
 		synctest.Wait() // it is connected
 		c := NewClient(dial(testUser), nil)
 		sess, err := c.CreateSession(ctx, nil)
@@ -793,7 +793,7 @@ func TestClientSurvivesRestart(t *testing.T) {
 		require.Equal(t, `"waited"`, string(got.Payload))
 		require.Equal(t, int64(2), runs.Load(), "it is what was recorded")
 		time.Sleep(time.Minute) // the Runtime is back
-		sum, err := Call[int64](ctx, sess, "math/add", addIn{1, 2})
+		sum, err := CallAs[int64](ctx, sess, "math/add", addIn{1, 2})
 		require.NoError(t, err)
 		require.Equal(t, int64(3), sum)
 		require.NoError(t, sess.Destroy(ctx))

@@ -73,7 +73,7 @@ func storeChaos(t *testing.T, r *rand.Rand) {
 	var mu sync.Mutex
 	runs := map[string]int{}       // by invocation id
 	answers := map[string][]byte{} // of those that were recorded for certain
-	tool := ToolFunc(func(ctx context.Context, call *ToolCall) (any, error) {
+	tool := HandlerFunc(func(ctx context.Context, call *ToolCall) (any, error) {
 		mu.Lock()
 		runs[call.InvocationID]++
 		n := len(runs)
@@ -92,7 +92,7 @@ func storeChaos(t *testing.T, r *rand.Rand) {
 		f := &faulty{Store: st}
 		unsure := &lostOutcomes{ids: map[string]bool{}}
 		w := &ward{own: f, h: testHost(t, &HostOptions{Logger: slog.New(unsure), ID: fmt.Sprint("h", i), Store: f, StoreTimeout: time.Second, Lease: 3 * time.Second})}
-		rt := NewRuntime(fmt.Sprint("r", i), &RuntimeOptions{Standing: true})
+		rt := NewRuntime(fmt.Sprint("r", i), &RuntimeOptions{DisableStanding: true})
 		rt.Handle("math/add", tool)
 		conn, err := w.h.Dial(testService)
 		require.NoError(t, err)

@@ -13,9 +13,9 @@ const (
 	gapWait = time.Second
 )
 
-// An Assembler puts the chunks of one call in order (D-28). The zero value waits
+// An assembler puts the chunks of one call in order (D-28). The zero value waits
 // for chunk 0. It is for one goroutine at a time.
-type Assembler struct {
+type assembler struct {
 	next    int64
 	final   int64 // id of the final chunk, if known
 	known   bool
@@ -34,7 +34,7 @@ type waitingChunk struct {
 // that it is neither too late nor a duplicate. A chunk that is too far ahead is
 // the error INTERNAL_ERROR chunk_gap. What can be delivered then comes from
 // [Assembler.Next].
-func (a *Assembler) Add(c *StreamChunk, now time.Time) (accepted bool, err error) {
+func (a *assembler) Add(c *StreamChunk, now time.Time) (accepted bool, err error) {
 	switch ahead := c.ChunkID - a.next; {
 	case a.done || ahead < 0 || a.known && c.ChunkID > a.final:
 		return false, nil
@@ -58,7 +58,7 @@ func (a *Assembler) Add(c *StreamChunk, now time.Time) (accepted bool, err error
 
 // add is Add for the common case that nothing waits and c is the next chunk: it
 // keeps no ring.
-func (a *Assembler) inOrder(c *StreamChunk) bool {
+func (a *assembler) inOrder(c *StreamChunk) bool {
 	if a.done || a.count > 0 || c.ChunkID != a.next {
 		return false
 	}
@@ -68,7 +68,7 @@ func (a *Assembler) inOrder(c *StreamChunk) bool {
 }
 
 // Next returns the next chunk to deliver, or nil if it has not come yet.
-func (a *Assembler) Next(now time.Time) *StreamChunk {
+func (a *assembler) Next(now time.Time) *StreamChunk {
 	if a.done || a.count == 0 {
 		return nil
 	}
@@ -89,13 +89,13 @@ func (a *Assembler) Next(now time.Time) *StreamChunk {
 }
 
 // Expected returns the id of the next chunk to deliver.
-func (a *Assembler) Expected() int64 { return a.next }
+func (a *assembler) Expected() int64 { return a.next }
 
 // Done reports whether the final chunk was delivered.
-func (a *Assembler) Done() bool { return a.done }
+func (a *assembler) Done() bool { return a.done }
 
 // Waiting reports whether chunks wait for a missing one, and until when.
-func (a *Assembler) Waiting() (until time.Time, waiting bool) {
+func (a *assembler) Waiting() (until time.Time, waiting bool) {
 	if a.count == 0 {
 		return time.Time{}, false
 	}

@@ -16,7 +16,7 @@ import (
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
 
-// A Tool answers calls with one result. It is called from several goroutines. The
+// A Handler answers calls with one result. It is called from several goroutines. The
 // call must not be changed.
 //
 // The result is written as JSON by the rules of encoding/json; bytes become
@@ -24,28 +24,30 @@ import (
 // of any other error is sent as EXECUTION_FAILED, so it must not hold secrets. A
 // panic is caught and its value stays here (D-34). The context ends when the
 // call is cancelled, out of time or nobody's any more.
-type Tool interface {
-	CallTool(ctx context.Context, call *ToolCall) (any, error)
+type Handler interface {
+	ServeALTAR(ctx context.Context, call *ToolCall) (any, error)
 }
 
-// ToolFunc makes a [Tool] of a function.
-type ToolFunc func(ctx context.Context, call *ToolCall) (any, error)
+// HandlerFunc makes a [Handler] of a function.
+type HandlerFunc func(ctx context.Context, call *ToolCall) (any, error)
 
-// CallTool calls f.
-func (f ToolFunc) CallTool(ctx context.Context, call *ToolCall) (any, error) { return f(ctx, call) }
+// ServeALTAR calls f.
+func (f HandlerFunc) ServeALTAR(ctx context.Context, call *ToolCall) (any, error) {
+	return f(ctx, call)
+}
 
-// A StreamTool answers calls in chunks. What is said of [Tool] holds here too.
+// A StreamHandler answers calls in chunks. What is said of [Handler] holds here too.
 // When it returns nil without having sent a final chunk, one without payload is
 // sent for it.
-type StreamTool interface {
-	StreamTool(ctx context.Context, call *ToolCall, out *ChunkWriter) error
+type StreamHandler interface {
+	ServeALTARStream(ctx context.Context, call *ToolCall, out *ChunkWriter) error
 }
 
-// StreamFunc makes a [StreamTool] of a function.
-type StreamFunc func(ctx context.Context, call *ToolCall, out *ChunkWriter) error
+// StreamHandlerFunc makes a [StreamHandler] of a function.
+type StreamHandlerFunc func(ctx context.Context, call *ToolCall, out *ChunkWriter) error
 
-// StreamTool calls f.
-func (f StreamFunc) StreamTool(ctx context.Context, call *ToolCall, out *ChunkWriter) error {
+// ServeALTARStream calls f.
+func (f StreamHandlerFunc) ServeALTARStream(ctx context.Context, call *ToolCall, out *ChunkWriter) error {
 	return f(ctx, call, out)
 }
 
@@ -81,8 +83,8 @@ type ChunkWriter struct {
 // the call is over meanwhile or the value cannot be written as JSON.
 func (w *ChunkWriter) Send(v any) error { return w.send(v, false) }
 
-// SendFinal sends the last part. Nothing can follow.
-func (w *ChunkWriter) SendFinal(v any) error { return w.send(v, true) }
+// SendLast sends the last part. Nothing can follow.
+func (w *ChunkWriter) SendLast(v any) error { return w.send(v, true) }
 
 func (w *ChunkWriter) send(v any, final bool) error {
 	if w.closed {
@@ -223,8 +225,8 @@ func (c *runtimeCall) invoke(ctx context.Context) (payload json.RawMessage, err 
 	}()
 	var result any
 	if c.tool.stream != nil {
-		err = c.tool.stream.StreamTool(ctx, c.m, &c.out)
-	} else if result, err = c.tool.tool.CallTool(ctx, c.m); err == nil {
+		err = c.tool.stream.ServeALTARStream(ctx, c.m, &c.out)
+	} else if result, err = c.tool.tool.ServeALTAR(ctx, c.m); err == nil {
 		return c.encode(nil, result)
 	}
 	if err != nil {

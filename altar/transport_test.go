@@ -30,9 +30,9 @@ import (
 
 // D-04: WebSocket.
 func TestWebSocketRules(t *testing.T) {
-	h := testHost(t, &HostOptions{Authenticator: keys(), MaxMessage: 1000, Origins: []string{"friend.example"}})
+	h := testHost(t, &HostOptions{Authenticator: keys(), MaxMessage: 1000, AllowedOrigins: []string{"friend.example"}})
 	ts := server(t, h)
-	url := "ws" + strings.TrimPrefix(ts.URL, "http") + PathWebSocket
+	url := "ws" + strings.TrimPrefix(ts.URL, "http") + WebSocketPath
 	dial := func(header http.Header, protocols ...string) (*websocket.Conn, *http.Response, error) {
 		return websocket.Dial(t.Context(), url, &websocket.DialOptions{HTTPClient: ts.Client(), HTTPHeader: header, Subprotocols: protocols})
 	}
@@ -117,7 +117,7 @@ func TestWebSocketRules(t *testing.T) {
 
 func post(t *testing.T, ts *httptest.Server, body string, header ...string) (*http.Response, string) {
 	t.Helper()
-	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, ts.URL+PathMessages, strings.NewReader(body))
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, ts.URL+MessagesPath, strings.NewReader(body))
 	require.NoError(t, err)
 	r.Header.Set("Content-Type", "application/json")
 	r.Header.Set("Authorization", "Bearer key-user")
@@ -199,7 +199,9 @@ func TestHTTPConnFailures(t *testing.T) {
 	ts := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { answer(w, r) }))
 	defer ts.Close()
 	client := func() *Client {
-		return NewClient(func(context.Context) (Conn, error) { return NewHTTP(ts.URL, &HTTPOptions{Client: ts.Client()}), nil }, nil)
+		return NewClient(func(context.Context) (Conn, error) {
+			return NewHTTP(ts.URL, &HTTPDialOptions{HTTPClient: ts.Client()}), nil
+		}, nil)
 	}
 	c := client()
 	require.ErrorIs(t, c.Ping(t.Context()), ErrDisconnected)
@@ -214,7 +216,7 @@ func TestHTTPConnFailures(t *testing.T) {
 	require.NoError(t, c.Close())
 	require.ErrorIs(t, c.Ping(t.Context()), ErrClosed)
 
-	conn := NewHTTP(ts.URL+PathMessages, nil)
+	conn := NewHTTP(ts.URL+MessagesPath, nil)
 	require.Error(t, conn.Send(&ToolCall{}), "cannot be sent")
 	require.NoError(t, conn.Close())
 	require.ErrorIs(t, conn.Send(&Ping{}), ErrClosed)
@@ -231,12 +233,12 @@ func TestAuthenticators(t *testing.T) {
 		}
 		return r
 	}
-	a := AuthenticateAny(keys(), AuthenticateTokens(TokenVerifierFunc(func(_ context.Context, token string) (*Identity, error) {
+	a := AnyAuthenticator(keys(), BearerAuthenticator(TokenVerifierFunc(func(_ context.Context, token string) (*Principal, error) {
 		return nil, errors.New("never asked: keys took the token")
 	})))
 	for _, tt := range []struct {
 		name, value string
-		want        *Identity
+		want        *Principal
 		fails       bool
 	}{
 		{"X-Api-Key", "key-user", testUser, false},
@@ -254,7 +256,7 @@ func TestAuthenticators(t *testing.T) {
 		require.Equal(t, tt.fails, err != nil, tt)
 		require.Equal(t, tt.want, got, tt)
 	}
-	tokens := AuthenticateTokens(TokenVerifierFunc(func(_ context.Context, token string) (*Identity, error) {
+	tokens := BearerAuthenticator(TokenVerifierFunc(func(_ context.Context, token string) (*Principal, error) {
 		switch token {
 		case "good":
 			return testUser, nil
@@ -295,7 +297,7 @@ func TestCertificates(t *testing.T) {
 	ca := make("ca", nil)
 	pool := x509.NewCertPool()
 	pool.AddCert(ca)
-	h := testHost(t, &HostOptions{Authenticator: AuthenticateCertificates(func(leaf *x509.Certificate) (*Identity, error) {
+	h := testHost(t, &HostOptions{Authenticator: CertificateAuthenticator(func(leaf *x509.Certificate) (*Principal, error) {
 		if leaf.Subject.CommonName == "service" {
 			return testService, nil
 		}
@@ -312,7 +314,7 @@ func TestCertificates(t *testing.T) {
 		if name != "" {
 			tr.TLSClientConfig.Certificates = []tls.Certificate{{Certificate: [][]byte{make(name, ca).Raw}, PrivateKey: key}}
 		}
-		res, err := (&http.Client{Transport: tr}).Post(ts.URL+PathMessages, "application/json", strings.NewReader(`{"type":"Ping"}`))
+		res, err := (&http.Client{Transport: tr}).Post(ts.URL+MessagesPath, "application/json", strings.NewReader(`{"type":"Ping"}`))
 		require.NoError(t, err)
 		require.Equal(t, status, res.StatusCode, name)
 		_ = res.Body.Close()
@@ -328,7 +330,7 @@ func TestCertificates(t *testing.T) {
 func TestStdio(t *testing.T) {
 	inR, inW := io.Pipe()
 	outR, outW := io.Pipe()
-	a, b := NewNDJSON(Stdio(inR, outW), nil), NewNDJSON(Stdio(outR, inW), &NDJSONOptions{MaxMessage: 100})
+	a, b := NewStreamConn(Join(inR, outW), nil), NewStreamConn(Join(outR, inW), &StreamConnOptions{MaxMessage: 100})
 	go func() { _ = a.Send(&Ping{Header: Header{RequestID: "1"}}) }()
 	m, err := b.Receive()
 	require.NoError(t, err)
@@ -346,7 +348,7 @@ func TestStdio(t *testing.T) {
 // D-03: a stream cut within a message.
 func TestTruncated(t *testing.T) {
 	near, far := net.Pipe()
-	c := NewNDJSON(far, nil)
+	c := NewStreamConn(far, nil)
 	go func() {
 		_, _ = io.WriteString(near, `{"type":"Ping"}`+"\n"+`{"type":`)
 		_ = near.Close()
@@ -389,7 +391,7 @@ func TestGoodbye(t *testing.T) {
 					time.Sleep(time.Millisecond)
 				}
 
-				s.run(t, testRuntime("r2", &RuntimeOptions{Standing: true}))
+				s.run(t, testRuntime("r2", &RuntimeOptions{DisableStanding: true}))
 				for range 10 {
 					go func() {
 						_, err := sess.Call(t.Context(), "wait", waitIn{20}, nil)
@@ -443,7 +445,7 @@ func TestServeCloses(t *testing.T) {
 	c, err := l.Accept()
 	require.NoError(t, err)
 	require.NoError(t, peer.(*net.TCPConn).CloseWrite())
-	require.NoError(t, h.Serve(t.Context(), NewNDJSON(c, nil), testUser))
+	require.NoError(t, h.Serve(t.Context(), NewStreamConn(c, nil), testUser))
 	_, err = c.Write([]byte("x"))
 	require.ErrorIs(t, err, net.ErrClosed)
 	require.NoError(t, peer.Close())

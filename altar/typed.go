@@ -16,10 +16,10 @@ import (
 
 // AddTool adds a tool that takes its parameters as a struct and returns a value
 // that is written as JSON. Its contract is made of the struct (see
-// [ContractFor]), so that what does not fit never reaches f. It panics like
+// [ContractOf]), so that what does not fit never reaches f. It panics like
 // [Runtime.Handle], and if In is no struct that fits a contract.
 func AddTool[In, Out any](r *Runtime, name string, f func(ctx context.Context, in In) (Out, error)) {
-	r.HandleContract(mustContract[In](name, false), ToolFunc(func(ctx context.Context, call *ToolCall) (any, error) {
+	r.HandleContract(mustContract[In](name, false), HandlerFunc(func(ctx context.Context, call *ToolCall) (any, error) {
 		var in In
 		if err := call.Decode(&in); err != nil {
 			return nil, err
@@ -30,7 +30,7 @@ func AddTool[In, Out any](r *Runtime, name string, f func(ctx context.Context, i
 
 // AddStreamTool is [AddTool] for a tool that answers in chunks.
 func AddStreamTool[In any](r *Runtime, name string, f func(ctx context.Context, in In, out *ChunkWriter) error) {
-	r.HandleContractStream(mustContract[In](name, true), StreamFunc(func(ctx context.Context, call *ToolCall, out *ChunkWriter) error {
+	r.HandleContractStream(mustContract[In](name, true), StreamHandlerFunc(func(ctx context.Context, call *ToolCall, out *ChunkWriter) error {
 		var in In
 		if err := call.Decode(&in); err != nil {
 			return err
@@ -40,7 +40,7 @@ func AddStreamTool[In any](r *Runtime, name string, f func(ctx context.Context, 
 }
 
 func mustContract[In any](name string, streaming bool) *Contract {
-	c, err := ContractFor[In](name)
+	c, err := ContractOf[In](name)
 	if err != nil {
 		panic(err.Error())
 	}
@@ -87,7 +87,7 @@ func (f *NonFinite) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// ContractFor returns the contract of a tool whose parameters are the struct In.
+// ContractOf returns the contract of a tool whose parameters are the struct In.
 //
 // A field is a parameter under the name in its json tag, or its own. It is
 // required unless it is a pointer, or omitempty or omitzero. Its description is
@@ -97,7 +97,7 @@ func (f *NonFinite) UnmarshalJSON(data []byte) error {
 // to array, structs to object with properties, maps with string keys and
 // [json.RawMessage] to free-form object. Of a smaller integer than int64, a
 // value that is too large is refused when the parameters are decoded.
-func ContractFor[In any](name string) (*Contract, error) {
+func ContractOf[In any](name string) (*Contract, error) {
 	t := reflect.TypeFor[In]()
 	for t.Kind() == reflect.Pointer {
 		t = t.Elem()
@@ -182,34 +182,34 @@ func goType(t reflect.Type, above []reflect.Type) (string, []Parameter, error) {
 		t = t.Elem()
 	}
 	if t == reflect.TypeFor[json.RawMessage]() {
-		return string(Object), nil, nil
+		return string(KindObject), nil, nil
 	}
 	if reflect.PointerTo(t).Implements(textUnmarshaler) {
-		return string(String), nil, nil
+		return string(KindString), nil, nil
 	}
 	switch t.Kind() {
 	case reflect.String:
-		return string(String), nil, nil
+		return string(KindString), nil, nil
 	case reflect.Bool:
-		return string(Boolean), nil, nil
+		return string(KindBoolean), nil, nil
 	case reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64,
 		reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64:
-		return string(Integer), nil, nil
+		return string(KindInteger), nil, nil
 	case reflect.Float32, reflect.Float64:
-		return string(Float), nil, nil
+		return string(KindFloat), nil, nil
 	case reflect.Slice, reflect.Array:
 		if t.Kind() == reflect.Slice && t.Elem().Kind() == reflect.Uint8 {
-			return string(Binary), nil, nil
+			return string(KindBinary), nil, nil
 		}
 		inner, properties, err := goType(t.Elem(), above)
 		return "array[" + inner + "]", properties, err
 	case reflect.Map:
 		if t.Key().Kind() == reflect.String {
-			return string(Object), nil, nil
+			return string(KindObject), nil, nil
 		}
 	case reflect.Struct:
 		properties, err := structParams(t, above)
-		return string(Object), properties, err
+		return string(KindObject), properties, err
 	}
 	return "", nil, fmt.Errorf("the type %s has no counterpart", t)
 }

@@ -10,27 +10,27 @@ type Kind string
 
 // The primitive types, and object. There are no others (ALT-005).
 const (
-	String  Kind = "string"  // UTF-8 text
-	Integer Kind = "integer" // 64-bit signed
-	Float   Kind = "float"   // 64-bit IEEE 754
-	Boolean Kind = "boolean"
-	Binary  Kind = "binary" // bytes, base64 in JSON
-	Object  Kind = "object"
+	KindString  Kind = "string"  // UTF-8 text
+	KindInteger Kind = "integer" // 64-bit signed
+	KindFloat   Kind = "float"   // 64-bit IEEE 754
+	KindBoolean Kind = "boolean"
+	KindBinary  Kind = "binary" // bytes, base64 in JSON
+	KindObject  Kind = "object"
 )
 
 // maxTypeDepth bounds the depth of a parameter, arrays and properties counted
 // together (D-07).
 const maxTypeDepth = 32
 
-// A Type is the type of a parameter: a base, inside of so many arrays.
-type Type struct {
+// A ParamType is the type of a parameter: a base, inside of so many arrays.
+type ParamType struct {
 	Base Kind
 	Dims int
 }
 
-// ParseType reads a type as it is written in a contract, such as
+// ParseParamType reads a type as it is written in a contract, such as
 // array[integer] (D-07). The errors are invalid_type and too_deep.
-func ParseType(s string) (Type, error) {
+func ParseParamType(s string) (ParamType, error) {
 	rest := s
 	dims := 0
 	for strings.HasPrefix(rest, "array[") {
@@ -39,20 +39,20 @@ func ParseType(s string) (Type, error) {
 	}
 	base, ok := strings.CutSuffix(rest, strings.Repeat("]", dims))
 	if !ok {
-		return Type{}, &ContractError{Reason: ReasonInvalidType}
+		return ParamType{}, &ContractError{Reason: ReasonInvalidType}
 	}
 	switch Kind(base) {
-	case String, Integer, Float, Boolean, Binary, Object:
+	case KindString, KindInteger, KindFloat, KindBoolean, KindBinary, KindObject:
 	default:
-		return Type{}, &ContractError{Reason: ReasonInvalidType}
+		return ParamType{}, &ContractError{Reason: ReasonInvalidType}
 	}
 	if 1+dims > maxTypeDepth {
-		return Type{}, &ContractError{Reason: ReasonTooDeep}
+		return ParamType{}, &ContractError{Reason: ReasonTooDeep}
 	}
-	return Type{Base: Kind(base), Dims: dims}, nil
+	return ParamType{Base: Kind(base), Dims: dims}, nil
 }
 
 // String returns the type as it is written in a contract.
-func (t Type) String() string {
+func (t ParamType) String() string {
 	return strings.Repeat("array[", t.Dims) + string(t.Base) + strings.Repeat("]", t.Dims)
 }

@@ -18,8 +18,8 @@ import (
 // subprotocol is what both sides of a WebSocket must speak (D-04).
 const subprotocol = "altar.v1"
 
-// WebSocketOptions adjusts [DialWebSocket].
-type WebSocketOptions struct {
+// WebSocketDialOptions adjusts [DialWebSocket].
+type WebSocketDialOptions struct {
 	// HTTPClient makes the handshake. Nil means one that follows no redirect, so
 	// that credentials go to this Host only.
 	HTTPClient *http.Client
@@ -33,9 +33,9 @@ type WebSocketOptions struct {
 }
 
 // DialWebSocket connects to a Host, for a Runtime or a client. The context
-// bounds the handshake only. If the url has no path, it is [PathWebSocket].
-func DialWebSocket(ctx context.Context, url string, opts *WebSocketOptions) (Conn, error) {
-	var o WebSocketOptions
+// bounds the handshake only. If the url has no path, it is [WebSocketPath].
+func DialWebSocket(ctx context.Context, url string, opts *WebSocketDialOptions) (Conn, error) {
+	var o WebSocketDialOptions
 	if opts != nil {
 		o = *opts
 	}
@@ -43,7 +43,7 @@ func DialWebSocket(ctx context.Context, url string, opts *WebSocketOptions) (Con
 		o.HTTPClient = noRedirects()
 	}
 	if scheme, rest, ok := strings.Cut(url, "://"); ok && !strings.Contains(strings.TrimSuffix(rest, "/"), "/") {
-		url = scheme + "://" + strings.TrimSuffix(rest, "/") + PathWebSocket
+		url = scheme + "://" + strings.TrimSuffix(rest, "/") + WebSocketPath
 	}
 	c, _, err := websocket.Dial(ctx, url, &websocket.DialOptions{
 		HTTPClient: o.HTTPClient, HTTPHeader: o.Header, Subprotocols: []string{subprotocol},
@@ -68,7 +68,7 @@ func (h *Host) serveWebSocket(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	id, refused := h.identify(r)
-	c, err := websocket.Accept(w, r, &websocket.AcceptOptions{Subprotocols: []string{subprotocol}, OriginPatterns: h.opts.Origins})
+	c, err := websocket.Accept(w, r, &websocket.AcceptOptions{Subprotocols: []string{subprotocol}, OriginPatterns: h.opts.AllowedOrigins})
 	if err != nil {
 		h.opts.Logger.Info("altar: no upgrade to WebSocket", "remote", r.RemoteAddr, "err", err)
 		return // Accept has answered
@@ -119,7 +119,7 @@ func (w *wsConn) Receive() (Message, error) {
 		_ = w.c.Close(websocket.StatusUnsupportedData, "text frames only")
 		return nil, fmt.Errorf("altar: receive: a binary frame: %w", ErrClosed)
 	}
-	return Decode(data, &DecodeOptions{MaxBytes: w.max, recent: &w.recent})
+	return DecodeMessage(data, &DecodeOptions{MaxMessage: w.max, recent: &w.recent})
 }
 
 func (w *wsConn) Send(m Message) error { return w.send(m, false) }

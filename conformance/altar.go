@@ -55,7 +55,7 @@ func altarRefused(err error) error {
 	if p := e.Path(); p != "" {
 		f.Fields["path"] = p
 	}
-	if faults := e.ParamFaults(); faults != nil {
+	if faults := e.ParamErrors(); faults != nil {
 		list := []Answer{}
 		for _, p := range faults {
 			list = append(list, Answer{"path": p.Path, "reason": string(p.Reason)})
@@ -66,7 +66,7 @@ func altarRefused(err error) error {
 }
 
 func altarParseType(_ *testing.T, in *Input) (Answer, error) {
-	t, err := altar.ParseType(in.String("type"))
+	t, err := altar.ParseParamType(in.String("type"))
 	if err != nil {
 		return nil, altarRefused(err)
 	}
@@ -74,7 +74,7 @@ func altarParseType(_ *testing.T, in *Input) (Answer, error) {
 }
 
 func altarValidateContract(_ *testing.T, in *Input) (Answer, error) {
-	c, err := altar.ParseContract(in.Wire("wire"))
+	c, err := altar.DecodeContract(in.Wire("wire"))
 	if err != nil {
 		return nil, altarRefused(err)
 	}
@@ -82,7 +82,7 @@ func altarValidateContract(_ *testing.T, in *Input) (Answer, error) {
 }
 
 func altarValidateManifest(_ *testing.T, in *Input) (Answer, error) {
-	m, err := altar.ParseManifest(in.Wire("wire"))
+	m, err := altar.DecodeManifest(in.Wire("wire"))
 	if err != nil {
 		return nil, altarRefused(err)
 	}
@@ -92,8 +92,8 @@ func altarValidateManifest(_ *testing.T, in *Input) (Answer, error) {
 func altarValidateParams(_ *testing.T, in *Input) (Answer, error) {
 	contract, wire := in.Wire("contract"), in.Wire("wire")
 	o := in.ObjectOr("options")
-	opts := &altar.ValidatorOptions{StripUnknown: o.Bool("strip_unknown"), NonFiniteStrings: o.Bool("non_finite")}
-	c, err := altar.ParseContract(contract)
+	opts := &altar.ValidationOptions{DropUnknown: o.Bool("strip_unknown"), AllowNonFinite: o.Bool("non_finite")}
+	c, err := altar.DecodeContract(contract)
 	if err != nil {
 		return nil, err
 	}
@@ -109,11 +109,11 @@ func altarValidateParams(_ *testing.T, in *Input) (Answer, error) {
 }
 
 func altarDecode(_ *testing.T, in *Input) (Answer, error) {
-	m, err := altar.Decode(in.Wire("wire"), &altar.DecodeOptions{MaxBytes: in.IntOr("max", 0)})
+	m, err := altar.DecodeMessage(in.Wire("wire"), &altar.DecodeOptions{MaxMessage: in.IntOr("max", 0)})
 	if err != nil {
 		return nil, altarRefused(err)
 	}
-	out, err := altar.Append(nil, m)
+	out, err := altar.AppendMessage(nil, m)
 	if err != nil {
 		return nil, err
 	}
@@ -121,11 +121,11 @@ func altarDecode(_ *testing.T, in *Input) (Answer, error) {
 }
 
 func altarEncode(_ *testing.T, in *Input) (Answer, error) {
-	m, err := altar.Decode(in.Raw("message"), &altar.DecodeOptions{Strict: true})
+	m, err := altar.DecodeMessage(in.Raw("message"), &altar.DecodeOptions{Strict: true})
 	if err != nil {
 		return nil, altarRefused(err)
 	}
-	out, err := altar.Append(nil, m)
+	out, err := altar.AppendMessage(nil, m)
 	if err != nil {
 		return nil, altarRefused(err)
 	}
@@ -180,7 +180,7 @@ func altarStreamAssemble(_ *testing.T, in *Input) (Answer, error) {
 	payloads := []json.RawMessage{}
 	now := time.Time{}
 	for _, text := range in.Strings("chunks") {
-		m, err := altar.Decode([]byte(text), nil)
+		m, err := altar.DecodeMessage([]byte(text), nil)
 		if err != nil {
 			s.Broken(err)
 		} else {

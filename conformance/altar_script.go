@@ -46,15 +46,15 @@ const altarManifest = `{"contracts":[
  {"name":"kv/get","description":"Reads a value","idempotent":true,"parameters":[{"name":"key","type":"string","required":true,"description":"key"}]},
  {"name":"add"}]}`
 
-var altarIdentities = map[string]*altar.Identity{
-	"user-1":  {Name: "user-1", Tenant: "acme", Roles: []string{"user", "admin"}},
-	"user-2":  {Name: "user-2", Tenant: "acme", Roles: []string{"user"}},
-	"guest-1": {Name: "guest-1", Tenant: "globex", Roles: []string{"guest"}},
-	"svc-a":   {Name: "svc-a", Tenant: "acme", Roles: []string{"runtime"}},
-	"svc-b":   {Name: "svc-b", Tenant: "acme", Roles: []string{"runtime"}},
+var altarIdentities = map[string]*altar.Principal{
+	"user-1":  {ID: "user-1", Tenant: "acme", Roles: []string{"user", "admin"}},
+	"user-2":  {ID: "user-2", Tenant: "acme", Roles: []string{"user"}},
+	"guest-1": {ID: "guest-1", Tenant: "globex", Roles: []string{"guest"}},
+	"svc-a":   {ID: "svc-a", Tenant: "acme", Roles: []string{"runtime"}},
+	"svc-b":   {ID: "svc-b", Tenant: "acme", Roles: []string{"runtime"}},
 }
 
-func altarIdentity(name string) *altar.Identity {
+func altarIdentity(name string) *altar.Principal {
 	known := altarIdentities[name]
 	if known == nil {
 		return nil
@@ -93,7 +93,7 @@ func altarHostScript(t *testing.T, in *Input) (Answer, error) {
 func openAltarHost(t *testing.T, in *Input, state store.Store) (Step, error) {
 	o := in.ObjectOr("options")
 	version, level := o.StringOr("version", ""), o.IntOr("level", 2)
-	m, err := altar.ParseManifest([]byte(altarManifest))
+	m, err := altar.DecodeManifest([]byte(altarManifest))
 	if err != nil {
 		return nil, err
 	}
@@ -102,20 +102,20 @@ func openAltarHost(t *testing.T, in *Input, state store.Store) (Step, error) {
 	}
 	sessions := 0
 	opts := &altar.HostOptions{
-		ID: "host-1", Store: state, Version: version, Level: level, MaxMessage: 65536, MaxTTL: 2 * time.Hour, MaxSessions: 8,
+		ID: "host-1", Store: state, ProtocolVersion: version, Level: level, MaxMessage: 65536, MaxTTL: 2 * time.Hour, MaxSessions: 8,
 		Authenticator: altar.AuthenticatorFunc(altarBearer),
 		NewSessionID: func() string {
 			sessions++
 			return fmt.Sprintf("sess-%d", sessions)
 		},
-		AuthorizeRuntime: func(_ context.Context, id *altar.Identity, _ *altar.AnnounceRuntime) error {
-			if !strings.HasPrefix(id.Name, "svc-") {
+		AuthorizeRuntime: func(_ context.Context, id *altar.Principal, _ *altar.AnnounceRuntime) error {
+			if !strings.HasPrefix(id.ID, "svc-") {
 				return errors.New("not a service")
 			}
 			return nil
 		},
 		AuthorizeFulfillment: func(_ context.Context, r *altar.FulfillmentRequest) error {
-			if r.Contract.Name == "admin/secret" && r.Identity.Name != "svc-a" {
+			if r.Contract.Name == "admin/secret" && r.Principal.ID != "svc-a" {
 				return errors.New("not its tool")
 			}
 			return nil
@@ -140,7 +140,7 @@ func openAltarHost(t *testing.T, in *Input, state store.Store) (Step, error) {
 	return f.step, nil
 }
 
-func altarBearer(r *http.Request) (*altar.Identity, error) {
+func altarBearer(r *http.Request) (*altar.Principal, error) {
 	token, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer tok-")
 	if !ok {
 		return nil, nil
@@ -149,12 +149,12 @@ func altarBearer(r *http.Request) (*altar.Identity, error) {
 }
 
 // altarAuthorize lets only the effective role admin read secrets.
-func altarAuthorize(_ context.Context, r *altar.CallRequest) error {
+func altarAuthorize(_ context.Context, r *altar.AuthorizeRequest) error {
 	role := ""
-	if len(r.Identity.Roles) > 0 {
-		role = r.Identity.Roles[0]
+	if len(r.Principal.Roles) > 0 {
+		role = r.Principal.Roles[0]
 	}
-	if claim, ok := r.Session.Security.Claims["role"]; ok {
+	if claim, ok := r.Session.SecurityContext.Claims["role"]; ok {
 		role = claim
 	}
 	if r.Contract.Name == "admin/secret" && role != "admin" {
@@ -239,7 +239,7 @@ func (f *altarHost) open(name, identity string) {
 	c := &altarConn{out: toHost, in: fromHost}
 	f.conns[name] = c
 	f.wg.Go(func() {
-		conn := altar.NewNDJSON(altarStream{fromPeer, toPeer}, &altar.NDJSONOptions{MaxMessage: 65536})
+		conn := altar.NewStreamConn(altarStream{fromPeer, toPeer}, &altar.StreamConnOptions{MaxMessage: 65536})
 		_ = f.host.Serve(context.Background(), conn, altarIdentity(identity))
 	})
 	f.wg.Go(func() {
@@ -417,7 +417,7 @@ func (f *altarRuntime) start() {
 	fromRuntime, toHost := io.Pipe()
 	f.out, f.in = toRuntime, fromRuntime
 	f.wg.Go(func() {
-		_ = f.rt.Run(context.Background(), altar.NewNDJSON(altarStream{fromHost, toHost}, nil))
+		_ = f.rt.Run(context.Background(), altar.NewStreamConn(altarStream{fromHost, toHost}, nil))
 	})
 	f.wg.Go(func() {
 		frames := altar.NewFrameReader(fromRuntime, 1<<24)
@@ -438,19 +438,19 @@ func (f *altarRuntime) start() {
 // altarTools adds the tools of the fixture, in their order.
 func altarTools(rt *altar.Runtime) {
 	contract := func(name, parameters string) *altar.Contract {
-		c, err := altar.ParseContract([]byte(`{"name":"` + name + `","parameters":[` + parameters + `]}`))
+		c, err := altar.DecodeContract([]byte(`{"name":"` + name + `","parameters":[` + parameters + `]}`))
 		if err != nil {
 			panic(err) // the texts below are valid
 		}
 		return c
 	}
 	required := func(name, kind string) string { return `{"name":"` + name + `","type":"` + kind + `","required":true}` }
-	one := func(name, param, kind string, f altar.ToolFunc) {
+	one := func(name, param, kind string, f altar.HandlerFunc) {
 		rt.HandleContract(contract(name, required(param, kind)), f)
 	}
 	stream := func(name string, f func(n int64, out *altar.ChunkWriter) error) {
 		rt.HandleContractStream(contract(name, required("n", "integer")),
-			altar.StreamFunc(func(_ context.Context, call *altar.ToolCall, out *altar.ChunkWriter) error {
+			altar.StreamHandlerFunc(func(_ context.Context, call *altar.ToolCall, out *altar.ChunkWriter) error {
 				var in struct {
 					N int64 `json:"n"`
 				}
@@ -468,7 +468,7 @@ func altarTools(rt *altar.Runtime) {
 		}
 		return nil
 	}
-	rt.HandleContract(contract("math/add", required("a", "integer")+","+required("b", "integer")), altar.ToolFunc(altarAdd))
+	rt.HandleContract(contract("math/add", required("a", "integer")+","+required("b", "integer")), altar.HandlerFunc(altarAdd))
 	one("text/echo", "text", "string", func(_ context.Context, call *altar.ToolCall) (any, error) {
 		var in struct {
 			Text string `json:"text"`
@@ -481,7 +481,7 @@ func altarTools(rt *altar.Runtime) {
 		if err := count(n-1, out); err != nil {
 			return err
 		}
-		return out.SendFinal(n - 1)
+		return out.SendLast(n - 1)
 	})
 	stream("stream/fail", func(n int64, out *altar.ChunkWriter) error {
 		if err := count(n, out); err != nil {
@@ -490,7 +490,7 @@ func altarTools(rt *altar.Runtime) {
 		return errors.New("stream broke")
 	})
 	fault := func(name string, f func() error) {
-		rt.HandleContract(contract(name, ""), altar.ToolFunc(func(context.Context, *altar.ToolCall) (any, error) { return nil, f() }))
+		rt.HandleContract(contract(name, ""), altar.HandlerFunc(func(context.Context, *altar.ToolCall) (any, error) { return nil, f() }))
 	}
 	fault("fault/panic", func() error { panic("a secret") })
 	fault("fault/error", func() error { return errors.New("disk full") })

@@ -11,7 +11,7 @@
 //	}}, nil)
 //	...
 //	host, err := altar.NewHost(manifest, authorizer, &altar.HostOptions{
-//		Authenticator: altar.AuthenticateTokens(verifier),
+//		Authenticator: altar.BearerAuthenticator(verifier),
 //	})
 //
 // Keys are fetched when the first token comes, again when a token names one that

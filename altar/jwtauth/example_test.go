@@ -18,7 +18,7 @@ import (
 	"github.com/fivewire/fivewire/altar/jwtauth"
 )
 
-// The verifier goes to [altar.AuthenticateTokens]; this is what it makes of tokens.
+// The verifier goes to [altar.BearerAuthenticator]; this is what it makes of tokens.
 func ExampleNewVerifier() {
 	public, private, err := ed25519.GenerateKey(nil)
 	if err != nil {
@@ -48,11 +48,11 @@ func ExampleNewVerifier() {
 		"exp": time.Now().Add(time.Hour).Unix(),
 	}
 	id, err := verifier.VerifyToken(context.Background(), sign(claims))
-	fmt.Println(id.Name, err)
+	fmt.Println(id.ID, err)
 
 	claims["exp"] = time.Now().Add(-time.Hour).Unix()
 	_, err = verifier.VerifyToken(context.Background(), sign(claims))
-	fmt.Println(errors.Is(err, jwtauth.ErrExpired))
+	fmt.Println(errors.Is(err, jwtauth.ErrTokenExpired))
 	// Output:
 	// alice <nil>
 	// true

@@ -21,7 +21,7 @@ func TestSuite(t *testing.T) {
 		for n, i := range issuers {
 			list[n] = Issuer(i)
 		}
-		v, err := NewVerifier(list, &VerifierOptions{HTTPClient: o.HTTPClient, MinRefresh: o.MinRefresh, MaxAge: o.MaxAge})
+		v, err := NewVerifier(list, &VerifierOptions{HTTPClient: o.HTTPClient, MinRefreshInterval: o.MinRefresh, KeyTTL: o.MaxAge})
 		if err != nil {
 			return nil, err
 		}
@@ -29,9 +29,9 @@ func TestSuite(t *testing.T) {
 			id, err := v.VerifyToken(ctx, token)
 			var e *altar.Error
 			switch {
-			case errors.Is(err, ErrExpired):
+			case errors.Is(err, ErrTokenExpired):
 				return "", tokens.Expired
-			case errors.Is(err, ErrInvalid):
+			case errors.Is(err, ErrTokenInvalid):
 				return "", tokens.Invalid(err.Error())
 			case errors.As(err, &e) && e.Cause != nil:
 				return "", e.Cause
@@ -39,7 +39,7 @@ func TestSuite(t *testing.T) {
 				t.Error("neither of the token nor of the protocol:", err)
 				return "", err
 			}
-			return id.Name, nil
+			return id.ID, nil
 		}, nil
 	})
 }

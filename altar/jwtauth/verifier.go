@@ -45,30 +45,30 @@ type VerifierOptions struct {
 	// error. Nil means a client of its own, and a timeout of zero one of 10 seconds.
 	HTTPClient *http.Client
 
-	// MinRefresh bounds how often the keys of an issuer are fetched, which
+	// MinRefreshInterval bounds how often the keys of an issuer are fetched, which
 	// otherwise any caller with a forged token could cause. A key that is new
 	// may take as long to be known, and an issuer that was down as long to be
 	// asked again. Zero means 30 seconds.
-	MinRefresh time.Duration
+	MinRefreshInterval time.Duration
 
-	// MaxAge is for how long keys are believed after they were fetched, so that
+	// KeyTTL is for how long keys are believed after they were fetched, so that
 	// those that were withdrawn are forgotten. From half of that time on they are
 	// fetched again, and meanwhile the old ones serve. Zero means an hour.
-	MaxAge time.Duration
+	KeyTTL time.Duration
 
-	// Identity makes the identity of the claims of a valid token, a JSON object.
+	// Principal makes the identity of the claims of a valid token, a JSON object.
 	// Nil means: the name is sub, or iss and sub with several issuers; the
 	// tenant is tenant_id; the roles are roles, a list of strings.
-	Identity func(claims json.RawMessage) (*altar.Identity, error)
+	Principal func(claims json.RawMessage) (*altar.Principal, error)
 }
 
 // Errors of tokens, to be tested with [errors.Is].
 var (
-	// ErrInvalid reports a token that proves nothing.
-	ErrInvalid = errors.New("jwtauth: the token is not valid")
+	// ErrTokenInvalid reports a token that proves nothing.
+	ErrTokenInvalid = errors.New("jwtauth: the token is not valid")
 
-	// ErrExpired reports a token whose time is over.
-	ErrExpired = fmt.Errorf("%w any more", ErrInvalid)
+	// ErrTokenExpired reports a token whose time is over.
+	ErrTokenExpired = fmt.Errorf("%w any more", ErrTokenInvalid)
 )
 
 // A Verifier checks bearer tokens that are signed JWTs. It is an
@@ -89,7 +89,7 @@ func NewVerifier(issuers []Issuer, opts *VerifierOptions) (*Verifier, error) {
 		list[n] = tokens.Issuer(i)
 	}
 	var err error
-	if v.tokens, err = tokens.New(list, tokens.Options{HTTPClient: v.opts.HTTPClient, MinRefresh: v.opts.MinRefresh, MaxAge: v.opts.MaxAge}, library{}); err != nil {
+	if v.tokens, err = tokens.New(list, tokens.Options{HTTPClient: v.opts.HTTPClient, MinRefresh: v.opts.MinRefreshInterval, MaxAge: v.opts.KeyTTL}, library{}); err != nil {
 		return nil, fmt.Errorf("jwtauth: %w", err)
 	}
 	return v, nil
@@ -97,27 +97,27 @@ func NewVerifier(issuers []Issuer, opts *VerifierOptions) (*Verifier, error) {
 
 // VerifyToken checks the signature, the issuer, the audience and the times of a
 // token: one may come up to five minutes before its nbf claim, since clocks
-// differ, and not a moment after its exp. It returns [ErrExpired] or [ErrInvalid], wrapped, for a token that is
+// differ, and not a moment after its exp. It returns [ErrTokenExpired] or [ErrTokenInvalid], wrapped, for a token that is
 // not valid. When the keys cannot be had, the error is an [*altar.Error] with
 // INTERNAL_ERROR, so that the caller learns that it may try again.
-func (v *Verifier) VerifyToken(ctx context.Context, token string) (*altar.Identity, error) {
+func (v *Verifier) VerifyToken(ctx context.Context, token string) (*altar.Principal, error) {
 	t, err := v.tokens.Verify(ctx, token)
 	var why tokens.Invalid
 	switch {
 	case errors.Is(err, tokens.Expired):
-		return nil, ErrExpired
+		return nil, ErrTokenExpired
 	case errors.As(err, &why):
 		return nil, invalid(why)
 	case err != nil:
 		e := altar.NewError(altar.ErrInternal, "", "the caller cannot be authenticated now")
 		e.Cause = fmt.Errorf("jwtauth: %w", err)
 		return nil, e
-	case v.opts.Identity != nil:
-		return v.opts.Identity(json.RawMessage(t.Claims))
+	case v.opts.Principal != nil:
+		return v.opts.Principal(json.RawMessage(t.Claims))
 	case t.Subject == "":
 		return nil, invalid("no subject")
 	}
-	id := &altar.Identity{Name: t.Subject}
+	id := &altar.Principal{ID: t.Subject}
 	if tenant := t.Claims.Get("tenant_id"); !tenant.Absent() {
 		var ok bool
 		if id.Tenant, ok = tenant.Text(); !ok { // or all such tenants were one and the same
@@ -134,7 +134,7 @@ func (v *Verifier) VerifyToken(ctx context.Context, token string) (*altar.Identi
 	return id, nil
 }
 
-func invalid(why tokens.Invalid) error { return fmt.Errorf("%w: %s", ErrInvalid, why) }
+func invalid(why tokens.Invalid) error { return fmt.Errorf("%w: %s", ErrTokenInvalid, why) }
 
 // library has go-oidc check tokens.
 type library struct{}

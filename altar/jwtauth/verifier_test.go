@@ -76,17 +76,17 @@ func TestKinds(t *testing.T) {
 		{jose.RS384, "rsa", rsaKey}, {jose.RS512, "rsa", rsaKey}, {jose.PS256, "rsa", rsaKey}, {jose.PS384, "rsa", rsaKey}, {jose.PS512, "rsa", rsaKey}} {
 		id, err := v.VerifyToken(t.Context(), sign(k.alg, k.id, k.key))
 		require.NoError(t, err, k.alg)
-		require.Equal(t, "planner", id.Name)
+		require.Equal(t, "planner", id.ID)
 		for _, other := range []string{"p256", "p384", "p521", "rsa", "ed"} {
 			if other != k.id {
 				_, err = v.VerifyToken(t.Context(), sign(k.alg, other, k.key))
-				require.ErrorIs(t, err, ErrInvalid, "%s under the name of %s", k.alg, other)
+				require.ErrorIs(t, err, ErrTokenInvalid, "%s under the name of %s", k.alg, other)
 			}
 		}
 	}
 	pem := x509.MarshalPKCS1PublicKey(&rsaKey.PublicKey)
 	_, err = v.VerifyToken(t.Context(), sign(jose.HS256, "rsa", pem))
-	require.ErrorIs(t, err, ErrInvalid, "the public key as a secret")
+	require.ErrorIs(t, err, ErrTokenInvalid, "the public key as a secret")
 }
 
 // A token becomes an identity (ALT-136).
@@ -98,12 +98,12 @@ func TestIdentity(t *testing.T) {
 	require.NoError(t, err)
 	for _, tt := range []struct {
 		more map[string]any
-		want *altar.Identity
+		want *altar.Principal
 	}{
-		{nil, &altar.Identity{Name: "caller"}},
-		{map[string]any{"tenant_id": "acme", "roles": []any{"user", 1, "admin"}}, &altar.Identity{Name: "caller", Tenant: "acme", Roles: []string{"user", "admin"}}},
-		{map[string]any{"tenant_id": "", "roles": "admin"}, &altar.Identity{Name: "caller"}},
-		{map[string]any{"tenant_id": json.RawMessage("null"), "roles": map[string]any{"admin": 1}}, &altar.Identity{Name: "caller"}},
+		{nil, &altar.Principal{ID: "caller"}},
+		{map[string]any{"tenant_id": "acme", "roles": []any{"user", 1, "admin"}}, &altar.Principal{ID: "caller", Tenant: "acme", Roles: []string{"user", "admin"}}},
+		{map[string]any{"tenant_id": "", "roles": "admin"}, &altar.Principal{ID: "caller"}},
+		{map[string]any{"tenant_id": json.RawMessage("null"), "roles": map[string]any{"admin": 1}}, &altar.Principal{ID: "caller"}},
 		{map[string]any{"tenant_id": 42}, nil}, // or tenants 42 and 43 were one
 		{map[string]any{"tenant_id": []string{"acme"}}, nil},
 		{map[string]any{"sub": nil}, nil},
@@ -113,13 +113,13 @@ func TestIdentity(t *testing.T) {
 		id, err := v.VerifyToken(t.Context(), key.Sign(nil, login.Claims(tt.more)))
 		require.Equal(t, tt.want, id, tt.more)
 		if tt.want == nil {
-			require.ErrorIs(t, err, ErrInvalid, tt.more)
-			require.NotErrorIs(t, err, ErrExpired, tt.more)
+			require.ErrorIs(t, err, ErrTokenInvalid, tt.more)
+			require.NotErrorIs(t, err, ErrTokenExpired, tt.more)
 		}
 	}
 	_, err = v.VerifyToken(t.Context(), key.Sign(nil, login.Claims(map[string]any{"exp": 1})))
-	require.ErrorIs(t, err, ErrExpired)
-	require.ErrorIs(t, err, ErrInvalid)
+	require.ErrorIs(t, err, ErrTokenExpired)
+	require.ErrorIs(t, err, ErrTokenInvalid)
 }
 
 // When the issuer is down, the caller is told to try again, and not that its
@@ -149,22 +149,22 @@ func TestHost(t *testing.T) {
 	var net tokenstest.Network
 	key := tokenstest.NewKey(t, "k1")
 	login := tokenstest.NewIssuer(&net, home, key)
-	v, err := NewVerifier([]Issuer{{URL: home, Audience: "api"}}, &VerifierOptions{HTTPClient: net.Client(), Identity: func(claims json.RawMessage) (*altar.Identity, error) {
+	v, err := NewVerifier([]Issuer{{URL: home, Audience: "api"}}, &VerifierOptions{HTTPClient: net.Client(), Principal: func(claims json.RawMessage) (*altar.Principal, error) {
 		if strings.Contains(string(claims), "blocked") {
 			return nil, errors.New("blocked")
 		}
-		return &altar.Identity{Name: "n", Roles: []string{"r"}}, nil
+		return &altar.Principal{ID: "n", Roles: []string{"r"}}, nil
 	}})
 	require.NoError(t, err)
-	host, err := altar.NewHost(&altar.Manifest{Contracts: []*altar.Contract{{Name: "t"}}}, altar.AuthorizeRoles(), &altar.HostOptions{
-		Authenticator: altar.AuthenticateTokens(v)})
+	host, err := altar.NewHost(&altar.Manifest{Contracts: []*altar.Contract{{Name: "t"}}}, altar.RoleAuthorizer(), &altar.HostOptions{
+		Authenticator: altar.BearerAuthenticator(v)})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, host.Close()) }()
 	ts := httptest.NewServer(host)
 	defer ts.Close()
 	try := func(token string) error {
 		c := altar.NewClient(func(context.Context) (altar.Conn, error) {
-			return altar.NewHTTP(ts.URL, &altar.HTTPOptions{Header: http.Header{"Authorization": {"Bearer " + token}}}), nil
+			return altar.NewHTTP(ts.URL, &altar.HTTPDialOptions{Header: http.Header{"Authorization": {"Bearer " + token}}}), nil
 		}, nil)
 		defer func() { _ = c.Close() }()
 		_, err := c.CreateSession(t.Context(), nil)
@@ -188,7 +188,7 @@ func FuzzVerifyToken(f *testing.F) {
 	var net tokenstest.Network
 	key, thief := tokenstest.NewKey(f, "k1"), tokenstest.NewKey(f, "k1")
 	tokenstest.NewIssuer(&net, home, key)
-	v, err := NewVerifier([]Issuer{{URL: home, Audience: "api", KeysURL: home + "/keys"}}, &VerifierOptions{HTTPClient: net.Client(), MaxAge: 24 * time.Hour})
+	v, err := NewVerifier([]Issuer{{URL: home, Audience: "api", KeysURL: home + "/keys"}}, &VerifierOptions{HTTPClient: net.Client(), KeyTTL: 24 * time.Hour})
 	require.NoError(f, err)
 	f.Fuzz(func(t *testing.T, header, claims string, own bool) {
 		by := thief
@@ -198,7 +198,7 @@ func FuzzVerifyToken(f *testing.F) {
 		id, err := v.VerifyToken(t.Context(), by.Sign(header, claims))
 		if err != nil {
 			require.Nil(t, id)
-			require.ErrorIs(t, err, ErrInvalid)
+			require.ErrorIs(t, err, ErrTokenInvalid)
 			return
 		}
 		require.True(t, own)
@@ -209,6 +209,6 @@ func FuzzVerifyToken(f *testing.F) {
 		require.NoError(t, json.Unmarshal([]byte(claims), &read))
 		require.Equal(t, home, read.Iss)
 		require.Greater(t, read.Exp, float64(time.Now().Unix()-1))
-		require.NotEmpty(t, id.Name)
+		require.NotEmpty(t, id.ID)
 	})
 }

@@ -6,7 +6,7 @@
 //
 //	nc, err := nats.Connect("nats://a:4222,nats://b:4222,nats://c:4222")
 //	...
-//	router, err := natsroute.New(nc, nil)
+//	router, err := natsroute.NewCluster(nc, nil)
 //	...
 //	host, err := altar.NewHost(manifest, authorizer, &altar.HostOptions{ID: "host-1", Remote: router})
 //	...
@@ -39,7 +39,7 @@
 // # Trust
 //
 // Hosts believe each other who the caller is: only Hosts may publish and
-// subscribe to the subjects that begin with Options.Name, which the permissions
+// subscribe to the subjects that begin with Options.SubjectPrefix, which the permissions
 // of NATS ensure, and the connection should be TLS.
 //
 // # Limits

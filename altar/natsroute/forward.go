@@ -19,10 +19,10 @@ import (
 // joinMost is how often a lost call is looked for before it counts as lost.
 const joinMost = 20
 
-// Forward implements [altar.Remote]. A call is sent once. What gets lost on the
+// Forward implements [altar.Cluster]. A call is sent once. What gets lost on the
 // way back is asked for again, by joining the call where it runs, until the
 // other Host is given up.
-func (r *Router) Forward(ctx context.Context, to altar.Offer, call *altar.ForwardedCall) iter.Seq2[altar.Message, error] {
+func (r *Cluster) Forward(ctx context.Context, to altar.RuntimeOffer, call *altar.ForwardedCall) iter.Seq2[altar.Message, error] {
 	return func(yield func(altar.Message, error) bool) {
 		f := &forwarding{r: r, to: to, call: *call, yield: yield}
 		for tries := 0; ; tries++ {
@@ -58,8 +58,8 @@ func (r *Router) Forward(ctx context.Context, to altar.Offer, call *altar.Forwar
 
 // A forwarding is one call on its way.
 type forwarding struct {
-	r     *Router
-	to    altar.Offer
+	r     *Cluster
+	to    altar.RuntimeOffer
 	call  altar.ForwardedCall
 	yield func(altar.Message, error) bool
 	got   int  // messages of all attempts
@@ -76,7 +76,7 @@ func (f *forwarding) run(ctx context.Context) error {
 		}
 		return unavailable()
 	}
-	body, err := encodeCall(&f.call, r.opts.Window, r.nc.MaxPayload())
+	body, err := encodeCall(&f.call, r.opts.MaxUnacked, r.nc.MaxPayload())
 	if err != nil {
 		return unavailable()
 	}
@@ -84,7 +84,7 @@ func (f *forwarding) run(ctx context.Context) error {
 		return altar.NewError(altar.ErrInvalidParameters, altar.ReasonInvalidValue, "the parameters are too long to be forwarded")
 	}
 	// Room for the window, and for the signs of life while the loop is busy.
-	in := make(chan *nats.Msg, r.opts.Window+256)
+	in := make(chan *nats.Msg, r.opts.MaxUnacked+256)
 	inbox := r.nc.NewInbox()
 	sub, err := r.nc.ChanSubscribe(inbox, in)
 	if err != nil {
@@ -178,13 +178,13 @@ func (a *answer) take(m *nats.Msg) (done bool, err error) {
 		}
 		text := a.parts
 		a.parts = nil
-		msg, err := altar.Decode(text, nil)
+		msg, err := altar.DecodeMessage(text, nil)
 		if err != nil {
 			return true, errLost
 		}
 		return a.message(msg), nil
 	case frameRefused:
-		msg, err := altar.Decode(m.Data, nil)
+		msg, err := altar.DecodeMessage(m.Data, nil)
 		e, ok := msg.(*altar.ErrorMessage)
 		if err != nil || !ok {
 			return true, errLost
@@ -215,7 +215,7 @@ func (a *answer) message(m altar.Message) (done bool) {
 }
 
 func (a *answer) consumed() {
-	if n := a.used.Add(1); int(n)%max(1, a.r.opts.Window/2) == 0 {
+	if n := a.used.Add(1); int(n)%max(1, a.r.opts.MaxUnacked/2) == 0 {
 		a.sign()
 	}
 }

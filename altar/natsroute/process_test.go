@@ -49,11 +49,11 @@ func child() bool {
 	must(err)
 	nc, err := nats.Connect(url)
 	must(err)
-	r, err := natsroute.New(nc, &natsroute.Options{Heartbeat: beat})
+	r, err := natsroute.NewCluster(nc, &natsroute.Options{Heartbeat: beat})
 	must(err)
-	m, err := altar.ParseManifest([]byte(manifest))
+	m, err := altar.DecodeManifest([]byte(manifest))
 	must(err)
-	h, err := altar.NewHost(m, altar.AuthorizerFunc(altar.AllowAll), &altar.HostOptions{ID: id, Remote: r})
+	h, err := altar.NewHost(m, altar.AuthorizerFunc(altar.AllowAll), &altar.HostOptions{ID: id, Cluster: r})
 	must(err)
 	rt := altar.NewRuntime("runtime-"+id, nil)
 	altar.AddTool(rt, "once", func(_ context.Context, in onceIn) (string, error) {
@@ -64,7 +64,7 @@ func child() bool {
 		time.Sleep(5 * time.Millisecond)
 		return id, nil
 	})
-	conn, err := h.Dial(&altar.Identity{Name: "service", Tenant: "acme"})
+	conn, err := h.Dial(&altar.Principal{ID: "service", Tenant: "acme"})
 	must(err)
 	go func() { must(rt.Run(context.Background(), conn)) }()
 	go func() { // ends with its parent, whatever becomes of that
@@ -120,7 +120,7 @@ func TestProcessKilled(t *testing.T) {
 		wg.Go(func() {
 			for n := 0; ctx.Err() == nil; n++ {
 				key := fmt.Sprintf("%d-%d", i, n)
-				id, err := altar.Call[string](t.Context(), s, "once", onceIn{key})
+				id, err := altar.CallAs[string](t.Context(), s, "once", onceIn{key})
 				mu.Lock()
 				switch {
 				case err == nil:

@@ -21,19 +21,19 @@ import (
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
 
-// Options adjusts a [Router]. The zero value is right for production.
+// Options adjusts a [Cluster]. The zero value is right for production.
 type Options struct {
-	// Name tells meshes of Hosts on the same servers apart. It begins all
+	// SubjectPrefix tells meshes of Hosts on the same servers apart. It begins all
 	// subjects, and consists of letters, digits, - and _. Empty means "altar".
-	Name string
+	SubjectPrefix string
 
 	// Heartbeat is how often a Host shows that it is alive, and both sides of a
 	// call that they are. Who is silent for four of them is given up. Zero
 	// means a second.
 	Heartbeat time.Duration
 
-	// Window is how many messages of a stream may be under way. Zero means 64.
-	Window int
+	// MaxUnacked is how many messages of a stream may be under way. Zero means 64.
+	MaxUnacked int
 
 	// MaxMessage bounds one message that is put together from several of NATS,
 	// in bytes. Zero means altar.DefaultMaxMessage.
@@ -50,9 +50,9 @@ const silence = 4
 
 var validName = regexp.MustCompile(`^[A-Za-z0-9_-]{1,64}$`)
 
-// A Router carries calls between Hosts over NATS. It is the Remote of one Host.
+// A Cluster carries calls between Hosts over NATS. It is the Remote of one Host.
 // All its methods may be called from any number of goroutines.
-type Router struct {
+type Cluster struct {
 	nc   *nats.Conn
 	opts Options
 
@@ -65,15 +65,15 @@ type Router struct {
 	once sync.Once
 }
 
-var _ altar.Remote = (*Router)(nil)
+var _ altar.Cluster = (*Cluster)(nil)
 
 // A peer is another Host, as it was last heard of.
 type peer struct {
-	offers []altar.Offer // in order of Runtime ids
-	boot   string        // of that process
-	turn   uint64        // rises with every change of the offers
-	missed int           // heartbeats
-	gone   chan struct{} // closed when it is given up
+	offers []altar.RuntimeOffer // in order of Runtime ids
+	boot   string               // of that process
+	turn   uint64               // rises with every change of the offers
+	missed int                  // heartbeats
+	gone   chan struct{}        // closed when it is given up
 }
 
 // An announcement says what a Host offers.
@@ -91,24 +91,24 @@ type offered struct {
 	Contracts []string `json:"contracts"`
 }
 
-// New returns a Router that listens to what other Hosts offer. The connection
+// NewCluster returns a Router that listens to what other Hosts offer. The connection
 // stays the caller's; Close ends the rest.
-func New(nc *nats.Conn, opts *Options) (*Router, error) {
-	r := &Router{nc: nc, peers: map[string]*peer{}}
+func NewCluster(nc *nats.Conn, opts *Options) (*Cluster, error) {
+	r := &Cluster{nc: nc, peers: map[string]*peer{}}
 	if opts != nil {
 		r.opts = *opts
 	}
-	if r.opts.Name == "" {
-		r.opts.Name = "altar"
+	if r.opts.SubjectPrefix == "" {
+		r.opts.SubjectPrefix = "altar"
 	}
-	if !validName.MatchString(r.opts.Name) {
-		return nil, fmt.Errorf("natsroute: name %q", r.opts.Name)
+	if !validName.MatchString(r.opts.SubjectPrefix) {
+		return nil, fmt.Errorf("natsroute: name %q", r.opts.SubjectPrefix)
 	}
 	if r.opts.Heartbeat <= 0 {
 		r.opts.Heartbeat = time.Second
 	}
-	if r.opts.Window <= 0 {
-		r.opts.Window = 64
+	if r.opts.MaxUnacked <= 0 {
+		r.opts.MaxUnacked = 64
 	}
 	if r.opts.MaxMessage <= 0 {
 		r.opts.MaxMessage = altar.DefaultMaxMessage
@@ -133,27 +133,27 @@ func New(nc *nats.Conn, opts *Options) (*Router, error) {
 
 // Close ends the Router. Calls that run over it end with an error, and it
 // returns when no goroutine of it is left.
-func (r *Router) Close() error {
+func (r *Cluster) Close() error {
 	r.once.Do(r.stop)
 	r.work.Wait()
 	return nil
 }
 
-func (r *Router) subject(what string) string { return r.opts.Name + "." + what }
+func (r *Cluster) subject(what string) string { return r.opts.SubjectPrefix + "." + what }
 
-func (r *Router) callSubject(host string) string {
+func (r *Cluster) callSubject(host string) string {
 	return r.subject("call.") + base64.RawURLEncoding.EncodeToString([]byte(host))
 }
 
 // hello asks all Hosts to say what they offer.
-func (r *Router) hello() {
+func (r *Cluster) hello() {
 	if err := r.nc.Publish(r.subject("hello"), nil); err != nil {
 		r.opts.Logger.Debug("natsroute: hello", "err", err)
 	}
 }
 
 // listen takes in announcements and gives up who is silent.
-func (r *Router) listen(heard <-chan *nats.Msg) {
+func (r *Cluster) listen(heard <-chan *nats.Msg) {
 	tick := time.NewTicker(r.opts.Heartbeat)
 	defer tick.Stop()
 	for {
@@ -186,7 +186,7 @@ func (r *Router) listen(heard <-chan *nats.Msg) {
 }
 
 // alive notes a sign of life besides announcements, which may be stuck behind it.
-func (r *Router) alive(id string) {
+func (r *Cluster) alive(id string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if p := r.peers[id]; p != nil {
@@ -195,14 +195,14 @@ func (r *Router) alive(id string) {
 }
 
 // giveUp forgets a peer. The lock is held.
-func (r *Router) giveUp(id string) {
+func (r *Cluster) giveUp(id string) {
 	if p := r.peers[id]; p != nil {
 		close(p.gone)
 		delete(r.peers, id)
 	}
 }
 
-func (r *Router) hear(a *announcement) {
+func (r *Cluster) hear(a *announcement) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	p := r.peers[a.Host]
@@ -226,15 +226,15 @@ func (r *Router) hear(a *announcement) {
 	}
 	p.turn, p.offers = a.Turn, nil
 	for _, o := range a.Offers {
-		p.offers = append(p.offers, altar.Offer{HostID: a.Host, RuntimeID: o.Runtime, Contracts: o.Contracts})
+		p.offers = append(p.offers, altar.RuntimeOffer{HostID: a.Host, RuntimeID: o.Runtime, Contracts: o.Contracts})
 	}
 }
 
-// Offers implements [altar.Remote].
-func (r *Router) Offers(contract string) []altar.Offer {
+// Offers implements [altar.Cluster].
+func (r *Cluster) Offers(contract string) []altar.RuntimeOffer {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	var all []altar.Offer
+	var all []altar.RuntimeOffer
 	for _, id := range slices.Sorted(maps.Keys(r.peers)) {
 		for _, o := range r.peers[id].offers {
 			if slices.Contains(o.Contracts, contract) {
@@ -247,7 +247,7 @@ func (r *Router) Offers(contract string) []altar.Offer {
 
 // peerGone returns what is closed when a Host is given up, or nil if it is not
 // known.
-func (r *Router) peerGone(id string) <-chan struct{} {
+func (r *Cluster) peerGone(id string) <-chan struct{} {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if p := r.peers[id]; p != nil {
@@ -261,8 +261,8 @@ type over struct {
 	Reason  string `json:"reason"`
 }
 
-// SessionOver implements [altar.Remote].
-func (r *Router) SessionOver(sessionID, reason string) {
+// SessionEnded implements [altar.Cluster].
+func (r *Cluster) SessionEnded(sessionID, reason string) {
 	body, err := strictjson.Encode(over{sessionID, reason})
 	if err == nil {
 		err = r.nc.Publish(r.subject("over"), body)

@@ -61,8 +61,8 @@ func newRuntime(id string) *testRuntime {
 	rt := &testRuntime{Runtime: altar.NewRuntime(id, nil)}
 	altar.AddTool(rt.Runtime, "math/add", func(_ context.Context, in addIn) (int64, error) { return in.A + in.B, nil })
 	altar.AddTool(rt.Runtime, "echo", func(_ context.Context, in echoIn) (string, error) { return in.Text, nil })
-	rt.Handle("fail", altar.ToolFunc(func(context.Context, *altar.ToolCall) (any, error) { return nil, errors.New("disk full") }))
-	rt.Handle("hang", altar.ToolFunc(func(ctx context.Context, _ *altar.ToolCall) (any, error) {
+	rt.Handle("fail", altar.HandlerFunc(func(context.Context, *altar.ToolCall) (any, error) { return nil, errors.New("disk full") }))
+	rt.Handle("hang", altar.HandlerFunc(func(ctx context.Context, _ *altar.ToolCall) (any, error) {
 		rt.hanging.Add(1)
 		<-ctx.Done()
 		rt.cancelled.Add(1)
@@ -104,18 +104,18 @@ const beat = 100 * time.Millisecond
 // A host is a Host with its Router, as one process has them.
 type host struct {
 	*altar.Host
-	router *natsroute.Router
+	router *natsroute.Cluster
 	stop   func() // as the process would end
 }
 
 func startHost(t *testing.T, url, id string, opts *natsroute.Options) *host {
 	t.Helper()
 	nc := connect(t, url)
-	r, err := natsroute.New(nc, opts)
+	r, err := natsroute.NewCluster(nc, opts)
 	require.NoError(t, err)
-	m, err := altar.ParseManifest([]byte(manifest))
+	m, err := altar.DecodeManifest([]byte(manifest))
 	require.NoError(t, err)
-	h, err := altar.NewHost(m, altar.AuthorizerFunc(altar.AllowAll), &altar.HostOptions{ID: id, Remote: r, ClientQueue: 16384})
+	h, err := altar.NewHost(m, altar.AuthorizerFunc(altar.AllowAll), &altar.HostOptions{ID: id, Cluster: r, ClientQueue: 16384})
 	require.NoError(t, err)
 	served := make(chan error, 1)
 	go func() { served <- r.Serve(context.Background(), h, id) }()
@@ -131,7 +131,7 @@ func startHost(t *testing.T, url, id string, opts *natsroute.Options) *host {
 // attach connects a Runtime, and returns what disconnects it.
 func (h *host) attach(t *testing.T, rt *altar.Runtime) (detach func()) {
 	t.Helper()
-	conn, err := h.Dial(&altar.Identity{Name: "service", Tenant: "acme"})
+	conn, err := h.Dial(&altar.Principal{ID: "service", Tenant: "acme"})
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
@@ -144,7 +144,7 @@ func (h *host) attach(t *testing.T, rt *altar.Runtime) (detach func()) {
 func (h *host) session(t *testing.T) *altar.Session {
 	t.Helper()
 	c := altar.NewClient(func(context.Context) (altar.Conn, error) {
-		return h.Dial(&altar.Identity{Name: "user", Tenant: "acme"})
+		return h.Dial(&altar.Principal{ID: "user", Tenant: "acme"})
 	}, nil)
 	t.Cleanup(func() { _ = c.Close() })
 	s, err := c.CreateSession(context.Background(), nil)
@@ -166,7 +166,7 @@ func TestCalls(t *testing.T) {
 	a.offered(t, "math/add", 1)
 	s := a.session(t)
 	for i := range int64(50) {
-		sum, err := altar.Call[int64](t.Context(), s, "math/add", addIn{i, 1})
+		sum, err := altar.CallAs[int64](t.Context(), s, "math/add", addIn{i, 1})
 		require.NoError(t, err)
 		require.Equal(t, i+1, sum)
 	}
@@ -191,16 +191,16 @@ func TestLong(t *testing.T) {
 	b.attach(t, rt)
 	a.offered(t, "echo", 1)
 	s := a.session(t)
-	text, err := altar.Call[string](t.Context(), s, "echo", echoIn{"x"})
+	text, err := altar.CallAs[string](t.Context(), s, "echo", echoIn{"x"})
 	require.NoError(t, err)
 	require.Equal(t, strings.Repeat("x", 3<<20), text)
-	_, err = altar.Call[string](t.Context(), s, "echo", echoIn{strings.Repeat("x", 2<<20)})
+	_, err = altar.CallAs[string](t.Context(), s, "echo", echoIn{strings.Repeat("x", 2<<20)})
 	require.ErrorIs(t, err, altar.ErrInvalidParameters)
 }
 
 func TestStreams(t *testing.T) {
 	srv := startServer(t)
-	a := startHost(t, srv.ClientURL(), "a", &natsroute.Options{Window: 8})
+	a := startHost(t, srv.ClientURL(), "a", &natsroute.Options{MaxUnacked: 8})
 	b := startHost(t, srv.ClientURL(), "b", nil)
 	rt := newRuntime("counter")
 	b.attach(t, rt.Runtime)
@@ -210,7 +210,7 @@ func TestStreams(t *testing.T) {
 	for range 4 {
 		wg.Go(func() {
 			want := int64(0)
-			for n, err := range altar.Stream[int64](t.Context(), s, "count", countIn{2000}) {
+			for n, err := range altar.StreamAs[int64](t.Context(), s, "count", countIn{2000}) {
 				if err != nil || n != want {
 					t.Errorf("got %d and error %v, want %d", n, err, want)
 					return
@@ -228,7 +228,7 @@ func TestStreams(t *testing.T) {
 // No more than the window is under way to a Host that does not take it in.
 func TestWindow(t *testing.T) {
 	srv := startServer(t)
-	a := startHost(t, srv.ClientURL(), "a", &natsroute.Options{Window: 8})
+	a := startHost(t, srv.ClientURL(), "a", &natsroute.Options{MaxUnacked: 8})
 	b := startHost(t, srv.ClientURL(), "b", nil)
 	b.attach(t, newRuntime("counter").Runtime)
 	a.offered(t, "count", 1)
@@ -291,7 +291,7 @@ func TestOffers(t *testing.T) {
 	s := a.session(t)
 	add := func() {
 		t.Helper()
-		sum, err := altar.Call[int64](t.Context(), s, "math/add", addIn{1, 2})
+		sum, err := altar.CallAs[int64](t.Context(), s, "math/add", addIn{1, 2})
 		require.NoError(t, err)
 		require.EqualValues(t, 3, sum)
 	}
@@ -384,7 +384,7 @@ func TestCut(t *testing.T) {
 			cut := newCutter(t, srv.Addr().String())
 			urls := []string{srv.ClientURL(), srv.ClientURL()}
 			urls[side] = "nats://" + cut.l.Addr().String()
-			o := &natsroute.Options{Name: name}
+			o := &natsroute.Options{SubjectPrefix: name}
 			a, b := startHost(t, urls[0], "a", o), startHost(t, urls[1], "b", o)
 			var runs atomic.Int64
 			rt := altar.NewRuntime("slow", nil)
@@ -408,7 +408,7 @@ func TestCut(t *testing.T) {
 			a.offered(t, "count", 1)
 			s := a.session(t)
 			want, cuts := int64(0), 0
-			for n, err := range altar.Stream[int64](t.Context(), s, "count", countIn{600}) {
+			for n, err := range altar.StreamAs[int64](t.Context(), s, "count", countIn{600}) {
 				require.NoError(t, err)
 				require.Equal(t, want, n)
 				if want++; want%150 == 0 && cuts < 3 {
@@ -487,9 +487,9 @@ func TestBadMessages(t *testing.T) {
 		}
 	}
 	require.NoError(t, nc.Flush())
-	sum, err := altar.Call[int64](t.Context(), a.session(t), "math/add", addIn{1, 2})
+	sum, err := altar.CallAs[int64](t.Context(), a.session(t), "math/add", addIn{1, 2})
 	require.NoError(t, err)
 	require.EqualValues(t, 3, sum)
-	_, err = natsroute.New(nc, &natsroute.Options{Name: "a.b"})
+	_, err = natsroute.NewCluster(nc, &natsroute.Options{SubjectPrefix: "a.b"})
 	require.Error(t, err)
 }

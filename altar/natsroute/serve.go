@@ -24,7 +24,7 @@ var errCaller = errors.New("natsroute: the host that forwarded the call is silen
 // forward, until ctx ends or the Host is closed, and returns when the last has
 // ended. The Host has this Router as its Remote, and hostID as its ID. A Host
 // that is shut down first finishes what it was given.
-func (r *Router) Serve(ctx context.Context, h *altar.Host, hostID string) error {
+func (r *Cluster) Serve(ctx context.Context, h *altar.Host, hostID string) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	defer context.AfterFunc(r.life, stop)()
@@ -66,7 +66,7 @@ func (r *Router) Serve(ctx context.Context, h *altar.Host, hostID string) error 
 
 // A server is one Host that is offered to others.
 type server struct {
-	r    *Router
+	r    *Cluster
 	h    *altar.Host
 	id   string
 	boot string
@@ -80,7 +80,7 @@ type server struct {
 
 // watch keeps the offers up to date until the Host is closed.
 func (s *server) watch(ctx context.Context) {
-	for offers := range s.h.Offers(ctx) {
+	for offers := range s.h.RuntimeOffers(ctx) {
 		list := make([]offered, 0, len(offers))
 		for _, o := range offers {
 			list = append(list, offered{o.RuntimeID, o.Contracts})
@@ -144,7 +144,7 @@ func (s *server) hear(m *nats.Msg) {
 		s.r.opts.Logger.Warn("natsroute: session over", "err", err)
 		return
 	}
-	s.h.EndForwarded(o.Session, o.Reason)
+	s.h.EndForwardedSession(o.Session, o.Reason)
 }
 
 // serve runs one call.
@@ -190,7 +190,7 @@ func (s *server) serve(ctx context.Context, m *nats.Msg) {
 
 // A caller is the Host that forwarded a call.
 type caller struct {
-	r      *Router
+	r      *Cluster
 	to     string
 	window uint64
 	most   int // bytes of one frame
@@ -234,7 +234,7 @@ func (c *caller) control(in <-chan *nats.Msg, quit <-chan struct{}) {
 		case m := <-in:
 			missed = 0
 			if m.Header.Get(kindHeader) == controlCancel {
-				c.cancel(&altar.ForwardCancelled{Reason: m.Header.Get(reasonHeader)})
+				c.cancel(&altar.ForwardCancelledError{Reason: m.Header.Get(reasonHeader)})
 				_ = m.Respond(nil)
 				continue
 			}
@@ -255,7 +255,7 @@ func (c *caller) control(in <-chan *nats.Msg, quit <-chan struct{}) {
 // caller has room for each. When ctx has ended it sends nothing: the loop that
 // it is called from ends next.
 func (c *caller) send(ctx context.Context, m altar.Message) {
-	text, err := altar.Append(nil, m)
+	text, err := altar.AppendMessage(nil, m)
 	if err != nil {
 		c.r.opts.Logger.Error("natsroute: answer", "err", err)
 		return
@@ -301,7 +301,7 @@ func (c *caller) fail(err error) {
 		c.publish(frame(c.to, frameLost, c.sent()))
 		return
 	}
-	text, err := altar.Append(nil, &altar.ErrorMessage{Err: refused})
+	text, err := altar.AppendMessage(nil, &altar.ErrorMessage{Err: refused})
 	if err != nil || len(text) > c.most {
 		c.publish(frame(c.to, frameLost, c.sent()))
 		return

@@ -34,7 +34,7 @@ type station struct {
 }
 
 func newStation(t *testing.T, s store.Store, id string, runs *atomic.Int64) *station {
-	m, err := altar.ParseManifest([]byte(contracts))
+	m, err := altar.DecodeManifest([]byte(contracts))
 	require.NoError(t, err)
 	host, err := altar.NewHost(m, altar.AuthorizerFunc(altar.AllowAll), &altar.HostOptions{ID: id, Store: store.Sub(s, "altar/")})
 	require.NoError(t, err)
@@ -44,13 +44,13 @@ func newStation(t *testing.T, s store.Store, id string, runs *atomic.Int64) *sta
 		return in.A + in.B, nil
 	})
 	ctx, stop := context.WithCancel(context.Background())
-	conn, err := host.Dial(&altar.Identity{Name: "calculator"})
+	conn, err := host.Dial(&altar.Principal{ID: "calculator"})
 	require.NoError(t, err)
 	ended := make(chan error, 1)
 	go func() { ended <- rt.Run(ctx, conn) }()
 	soon(t, "the runtime is known", func() bool { return len(host.Runtimes()) == 1 })
 	st := &station{host: host, client: altar.NewClient(func(context.Context) (altar.Conn, error) {
-		return host.Dial(&altar.Identity{Name: "alice"})
+		return host.Dial(&altar.Principal{ID: "alice"})
 	}, nil)}
 	var once sync.Once
 	st.close = func() {

@@ -35,12 +35,12 @@ const altarManifest = `{"version":"1.0.0","contracts":[
 // altarHost serves our Host over TCP, WebSocket and HTTP.
 func altarHost(t *testing.T) (tcp, web string, host *altar.Host) {
 	t.Helper()
-	m, err := altar.ParseManifest([]byte(altarManifest))
+	m, err := altar.DecodeManifest([]byte(altarManifest))
 	require.NoError(t, err)
-	alice := &altar.Identity{Name: "alice", Roles: []string{"user"}}
+	alice := &altar.Principal{ID: "alice", Roles: []string{"user"}}
 	host, err = altar.NewHost(m, altar.AuthorizerFunc(altar.AllowAll), &altar.HostOptions{
 		ID:            "go-host",
-		Authenticator: altar.AuthenticateAPIKeys(map[[sha256.Size]byte]*altar.Identity{altar.HashAPIKey("key"): alice}),
+		Authenticator: altar.APIKeyAuthenticator(map[[sha256.Size]byte]*altar.Principal{altar.HashAPIKey("key"): alice}),
 	})
 	require.NoError(t, err)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -53,7 +53,7 @@ func altarHost(t *testing.T) (tcp, web string, host *altar.Host) {
 			if err != nil {
 				return
 			}
-			served.Go(func() { _ = host.Serve(ctx, altar.NewNDJSON(c, nil), alice) })
+			served.Go(func() { _ = host.Serve(ctx, altar.NewStreamConn(c, nil), alice) })
 		}
 	})
 	ts := httptest.NewServer(host)
@@ -204,7 +204,7 @@ func TestAltarPythonAtOurHost(t *testing.T) {
 func TestAltarPythonOverHTTP(t *testing.T) {
 	t.Parallel()
 	_, web, host := altarHost(t)
-	altarRuntime(t, func(context.Context) (altar.Conn, error) { return host.Dial(&altar.Identity{Name: "tools"}) })
+	altarRuntime(t, func(context.Context) (altar.Conn, error) { return host.Dial(&altar.Principal{ID: "tools"}) })
 	require.Eventually(t, func() bool { return len(host.Runtimes()) == 1 }, waitFor, tick)
 	p := python(t, "altar_peer.py")
 	post := func(message, accept string, headers map[string]string) string {
@@ -236,7 +236,7 @@ func altarRuntime(t *testing.T, dial altar.Dialer) <-chan error {
 	t.Helper()
 	rt := altar.NewRuntime("go-1", nil)
 	canceled := make(chan error, 1)
-	rt.Handle("math/add", altar.ToolFunc(func(_ context.Context, call *altar.ToolCall) (any, error) {
+	rt.Handle("math/add", altar.HandlerFunc(func(_ context.Context, call *altar.ToolCall) (any, error) {
 		var in struct {
 			A int64 `json:"a"`
 			B int64 `json:"b"`
@@ -266,7 +266,7 @@ func altarRuntime(t *testing.T, dial altar.Dialer) <-chan error {
 	})
 	ctx, cancel := context.WithCancel(t.Context())
 	var done sync.WaitGroup
-	done.Go(func() { _ = rt.RunDialer(ctx, dial) })
+	done.Go(func() { _ = rt.RunWithReconnect(ctx, dial) })
 	t.Cleanup(func() {
 		cancel()
 		done.Wait()
@@ -285,13 +285,13 @@ func TestAltarAtPythonHost(t *testing.T) {
 			p.into(&at, request{"op": "host"})
 			dial := func(ctx context.Context) (altar.Conn, error) {
 				if wire == "ws" {
-					return altar.DialWebSocket(ctx, at["ws"], &altar.WebSocketOptions{Header: http.Header{"X-Api-Key": {"key"}}})
+					return altar.DialWebSocket(ctx, at["ws"], &altar.WebSocketDialOptions{Header: http.Header{"X-Api-Key": {"key"}}})
 				}
 				c, err := new(net.Dialer).DialContext(ctx, "tcp", at["tcp"])
 				if err != nil {
 					return nil, err
 				}
-				return altar.NewNDJSON(c, nil), nil
+				return altar.NewStreamConn(c, nil), nil
 			}
 			canceled := altarRuntime(t, dial)
 			c := altar.NewClient(dial, nil)
@@ -300,14 +300,14 @@ func TestAltarAtPythonHost(t *testing.T) {
 			defer cancel()
 			require.NoError(t, c.Ping(ctx))
 			var s *altar.Session
-			var tools []altar.ListedTool
+			var tools []altar.ToolInfo
 			require.Eventually(t, func() bool {
 				var err error
 				s, err = c.CreateSession(ctx, &altar.CreateSessionParams{TTL: 90 * time.Second})
 				require.NoError(t, err)
 				require.Equal(t, 90*time.Second, s.TTL())
 				for range 20 {
-					tools, err = s.Tools(ctx)
+					tools, err = s.ListTools(ctx)
 					require.NoError(t, err)
 					if len(tools) == 2 {
 						return true
@@ -321,7 +321,7 @@ func TestAltarAtPythonHost(t *testing.T) {
 			require.NoError(t, err)
 			require.Equal(t, "9223372036854775807", string(res.Payload))
 			require.Contains(t, string(res.RuntimeMetadata), "execution_time_ms")
-			sum, err := altar.Call[int64](ctx, s, "go-1/math/add", map[string]any{"a": 1, "b": 2})
+			sum, err := altar.CallAs[int64](ctx, s, "go-1/math/add", map[string]any{"a": 1, "b": 2})
 			require.NoError(t, err)
 			require.EqualValues(t, 3, sum)
 			_, err = s.Call(ctx, "math/add", map[string]any{"a": 1, "b": 13}, nil)
@@ -333,14 +333,14 @@ func TestAltarAtPythonHost(t *testing.T) {
 			require.Equal(t, altar.Reason("unknown_contract"), e.Reason())
 
 			var words []string
-			for w, err := range altar.Stream[string](ctx, s, "text/words", map[string]any{"text": "Grüße 😀 \u2028 end"}) {
+			for w, err := range altar.StreamAs[string](ctx, s, "text/words", map[string]any{"text": "Grüße 😀 \u2028 end"}) {
 				require.NoError(t, err)
 				words = append(words, w)
 			}
 			require.Equal(t, []string{"Grüße", "😀", "\u2028", "end"}, words)
 
 			// Leaving a stream cancels its call, all the way to the Runtime.
-			for w, err := range altar.Stream[string](ctx, s, "text/words", map[string]any{"text": "one wait"}) {
+			for w, err := range altar.StreamAs[string](ctx, s, "text/words", map[string]any{"text": "one wait"}) {
 				require.NoError(t, err)
 				require.Equal(t, "one", w)
 				break

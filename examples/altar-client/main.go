@@ -41,7 +41,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	}
 
 	client := altar.NewClient(func(ctx context.Context) (altar.Conn, error) {
-		return altar.DialWebSocket(ctx, *url, &altar.WebSocketOptions{Header: http.Header{altar.APIKeyHeader: {*key}}})
+		return altar.DialWebSocket(ctx, *url, &altar.WebSocketDialOptions{Header: http.Header{altar.APIKeyHeader: {*key}}})
 	}, nil)
 	defer func() { _ = client.Close() }()
 
@@ -52,7 +52,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	}
 	defer func() { _ = session.Destroy(context.WithoutCancel(ctx)) }()
 
-	tools, err := session.Tools(ctx)
+	tools, err := session.ListTools(ctx)
 	if err != nil {
 		return err
 	}
@@ -60,14 +60,14 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 		fmt.Fprintf(out, "tool %s: %s\n", tool.Name, tool.Description)
 	}
 
-	upper, err := altar.Call[string](ctx, session, "text/upper", map[string]string{"text": "hello"})
+	upper, err := altar.CallAs[string](ctx, session, "text/upper", map[string]string{"text": "hello"})
 	if err != nil {
 		return err
 	}
 	fmt.Fprintln(out, "upper:", upper)
 
 	// A lost connection is made anew, and the stream goes on where it stopped.
-	for word, err := range altar.Stream[string](ctx, session, "text/words", map[string]string{"text": "one two three"}) {
+	for word, err := range altar.StreamAs[string](ctx, session, "text/words", map[string]string{"text": "one two three"}) {
 		if err != nil {
 			return err
 		}
@@ -80,7 +80,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	if !errors.As(err, &refused) {
 		return fmt.Errorf("the Host took parameters that are wrong: %w", err)
 	}
-	for _, fault := range refused.ParamFaults() {
+	for _, fault := range refused.ParamErrors() {
 		fmt.Fprintln(out, "fault", fault)
 	}
 	return nil

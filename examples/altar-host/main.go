@@ -62,31 +62,31 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 		defer cancel()
 	}
 
-	contracts, err := altar.ParseManifest(manifest)
+	contracts, err := altar.DecodeManifest(manifest)
 	if err != nil {
 		return err
 	}
 	// Every call is judged: users may use the text tools, operators everything.
-	roles := altar.AuthorizeRoles(
+	roles := altar.RoleAuthorizer(
 		altar.RoleRule{Tools: "text/*", Roles: []string{"user", "operator"}},
 		altar.RoleRule{Tools: "admin/*", Roles: []string{"operator"}},
 	)
 	log := slog.New(slog.NewTextHandler(out, &slog.HandlerOptions{ReplaceAttr: withoutTime}))
 	host, err := altar.NewHost(contracts, roles, &altar.HostOptions{
 		ID: "example-host",
-		Authenticator: altar.AuthenticateAPIKeys(map[[sha256.Size]byte]*altar.Identity{
-			altar.HashAPIKey(*clientKey):  {Name: "alice", Tenant: "example", Roles: []string{"user"}},
-			altar.HashAPIKey(*runtimeKey): {Name: "text-service", Tenant: "example", Roles: []string{"runtime"}},
+		Authenticator: altar.APIKeyAuthenticator(map[[sha256.Size]byte]*altar.Principal{
+			altar.HashAPIKey(*clientKey):  {ID: "alice", Tenant: "example", Roles: []string{"user"}},
+			altar.HashAPIKey(*runtimeKey): {ID: "text-service", Tenant: "example", Roles: []string{"runtime"}},
 		}),
-		AuthorizeRuntime: func(_ context.Context, id *altar.Identity, a *altar.AnnounceRuntime) error {
-			if id.Name != "text-service" {
+		AuthorizeRuntime: func(_ context.Context, id *altar.Principal, a *altar.AnnounceRuntime) error {
+			if id.ID != "text-service" {
 				return errors.New("only the text service brings tools")
 			}
 			return nil
 		},
 		Heartbeat: 10 * time.Second,
-		Audit: func(e *altar.AuditEvent) {
-			log.Info(e.Kind, "principal", e.Principal, "runtime", e.RuntimeID, "contract", e.Contract)
+		Audit: func(e *altar.AuditRecord) {
+			log.Info(e.Operation, "principal", e.Principal, "runtime", e.RuntimeID, "contract", e.Contract)
 		},
 	})
 	if err != nil {

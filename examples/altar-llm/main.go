@@ -58,7 +58,7 @@ type transfer struct {
 }
 
 func run(ctx context.Context, out io.Writer) error {
-	contracts, err := altar.ParseManifest([]byte(manifest))
+	contracts, err := altar.DecodeManifest([]byte(manifest))
 	if err != nil {
 		return err
 	}
@@ -75,13 +75,13 @@ func run(ctx context.Context, out io.Writer) error {
 	altar.AddTool(rt, "bank/transfer", func(_ context.Context, in transfer) (string, error) {
 		return fmt.Sprintf("%d cents to %d, receipt of %d bytes", in.Cents, in.Account, len(in.Receipt)), nil
 	})
-	conn, err := host.Dial(&altar.Identity{Name: "bank"})
+	conn, err := host.Dial(&altar.Principal{ID: "bank"})
 	if err != nil {
 		return err
 	}
 	done := make(chan error, 1)
 	go func() { done <- rt.Run(ctx, conn) }()
-	client := altar.NewClient(func(context.Context) (altar.Conn, error) { return host.Dial(&altar.Identity{Name: "agent"}) }, nil)
+	client := altar.NewClient(func(context.Context) (altar.Conn, error) { return host.Dial(&altar.Principal{ID: "agent"}) }, nil)
 	defer func() { _ = client.Close() }()
 	session, err := client.CreateSession(ctx, nil)
 	if err != nil {
@@ -123,9 +123,9 @@ func run(ctx context.Context, out io.Writer) error {
 }
 
 // listed waits until the Runtime has said what it can do.
-func listed(ctx context.Context, session *altar.Session) ([]altar.ListedTool, error) {
+func listed(ctx context.Context, session *altar.Session) ([]altar.ToolInfo, error) {
 	for {
-		tools, err := session.Tools(ctx)
+		tools, err := session.ListTools(ctx)
 		if err != nil || len(tools) > 0 {
 			return tools, err
 		}
@@ -139,7 +139,7 @@ func answer(ctx context.Context, session *altar.Session, name string, params jso
 	var refused *altar.Error
 	if errors.As(err, &refused) {
 		text := string(refused.Code)
-		for _, fault := range refused.ParamFaults() {
+		for _, fault := range refused.ParamErrors() {
 			text += ", " + fault.String()
 		}
 		return text, nil

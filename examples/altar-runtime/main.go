@@ -57,9 +57,9 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	}
 
 	rt := altar.NewRuntime("text-01", &altar.RuntimeOptions{
-		Standing:  true, // for all sessions alike
-		Heartbeat: 10 * time.Second,
-		Logger:    slog.New(slog.NewTextHandler(out, nil)),
+		DisableStanding: true, // for all sessions alike
+		Heartbeat:       10 * time.Second,
+		Logger:          slog.New(slog.NewTextHandler(out, nil)),
 	})
 	altar.AddTool(rt, "text/upper", func(_ context.Context, in text) (string, error) {
 		return strings.ToUpper(in.Text), nil
@@ -73,7 +73,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 		return nil
 	})
 
-	return rt.RunDialer(ctx, func(ctx context.Context) (altar.Conn, error) {
-		return altar.DialWebSocket(ctx, *url, &altar.WebSocketOptions{Header: http.Header{altar.APIKeyHeader: {*key}}})
+	return rt.RunWithReconnect(ctx, func(ctx context.Context) (altar.Conn, error) {
+		return altar.DialWebSocket(ctx, *url, &altar.WebSocketDialOptions{Header: http.Header{altar.APIKeyHeader: {*key}}})
 	})
 }

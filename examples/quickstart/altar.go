@@ -30,18 +30,18 @@ func showALTAR(ctx context.Context, out io.Writer) (err error) {
 	fmt.Fprintln(out, "\nALTAR: a host that arbitrates between clients and tools")
 	heading(out, "Validated calls, one of them streamed, over WebSocket")
 
-	manifest, err := altar.ParseManifest([]byte(altarManifest))
+	manifest, err := altar.DecodeManifest([]byte(altarManifest))
 	if err != nil {
 		return err
 	}
 	fulfilled := make(chan string, 2)
-	host, err := altar.NewHost(manifest, altar.AuthorizeRoles(altar.RoleRule{Tools: "text/*", Roles: []string{"user"}}), &altar.HostOptions{
-		Authenticator: altar.AuthenticateAPIKeys(map[[sha256.Size]byte]*altar.Identity{
-			altar.HashAPIKey("client key"):  {Name: "you", Tenant: "quickstart", Roles: []string{"user"}},
-			altar.HashAPIKey("runtime key"): {Name: "text-service", Tenant: "quickstart"},
+	host, err := altar.NewHost(manifest, altar.RoleAuthorizer(altar.RoleRule{Tools: "text/*", Roles: []string{"user"}}), &altar.HostOptions{
+		Authenticator: altar.APIKeyAuthenticator(map[[sha256.Size]byte]*altar.Principal{
+			altar.HashAPIKey("client key"):  {ID: "you", Tenant: "quickstart", Roles: []string{"user"}},
+			altar.HashAPIKey("runtime key"): {ID: "text-service", Tenant: "quickstart"},
 		}),
-		Audit: func(e *altar.AuditEvent) {
-			if e.Kind == "fulfillment.accepted" {
+		Audit: func(e *altar.AuditRecord) {
+			if e.Operation == "fulfillment.accepted" {
 				fulfilled <- e.Contract
 			}
 		},
@@ -53,11 +53,11 @@ func showALTAR(ctx context.Context, out io.Writer) (err error) {
 	defer web.Close()
 	dial := func(key string) func(context.Context) (altar.Conn, error) {
 		return func(ctx context.Context) (altar.Conn, error) {
-			return altar.DialWebSocket(ctx, "ws"+strings.TrimPrefix(web.URL, "http"), &altar.WebSocketOptions{Header: http.Header{altar.APIKeyHeader: {key}}})
+			return altar.DialWebSocket(ctx, "ws"+strings.TrimPrefix(web.URL, "http"), &altar.WebSocketDialOptions{Header: http.Header{altar.APIKeyHeader: {key}}})
 		}
 	}
 
-	runtime := altar.NewRuntime("text-01", &altar.RuntimeOptions{Standing: true})
+	runtime := altar.NewRuntime("text-01", &altar.RuntimeOptions{DisableStanding: true})
 	type text struct {
 		Text string `json:"text"`
 	}
@@ -74,7 +74,7 @@ func showALTAR(ctx context.Context, out io.Writer) (err error) {
 	})
 	running, stop := context.WithCancel(ctx)
 	ran := make(chan error, 1)
-	go func() { ran <- runtime.RunDialer(running, dial("runtime key")) }()
+	go func() { ran <- runtime.RunWithReconnect(running, dial("runtime key")) }()
 	defer func() {
 		stop()
 		<-ran
@@ -98,12 +98,12 @@ func showALTAR(ctx context.Context, out io.Writer) (err error) {
 	if err != nil {
 		return err
 	}
-	upper, err := altar.Call[string](ctx, session, "text/upper", text{"hello"})
+	upper, err := altar.CallAs[string](ctx, session, "text/upper", text{"hello"})
 	if err != nil {
 		return err
 	}
 	fmt.Fprintf(out, "text/upper answers %s\n", upper)
-	for word, err := range altar.Stream[string](ctx, session, "text/words", text{"one two three"}) {
+	for word, err := range altar.StreamAs[string](ctx, session, "text/words", text{"one two three"}) {
 		if err != nil {
 			return err
 		}
@@ -114,7 +114,7 @@ func showALTAR(ctx context.Context, out io.Writer) (err error) {
 	if !errors.As(err, &refused) {
 		return fmt.Errorf("the host took wrong parameters: %w", err)
 	}
-	for _, fault := range refused.ParamFaults() {
+	for _, fault := range refused.ParamErrors() {
 		fmt.Fprintln(out, "refused:", fault)
 	}
 	return session.Destroy(ctx)
