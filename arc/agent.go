@@ -35,9 +35,9 @@ type Call struct {
 	// without authentication.
 	Principal *Principal
 
-	// Path lists the agents that the workflow went through so far, if callers
+	// AgentPath lists the agents that the workflow went through so far, if callers
 	// tell (D-65).
-	Path []string
+	AgentPath []string
 
 	out    *exchange // what the answer needs
 	mark   string    // names the request, where repeated ones are known; see replays
@@ -71,9 +71,9 @@ func (c *Call) id(prefix string) string {
 
 type callKey struct{}
 
-// CallFrom returns the call that ctx belongs to, or nil. The context of a
+// CallFromContext returns the call that ctx belongs to, or nil. The context of a
 // handler, of a task and of a chat carries it.
-func CallFrom(ctx context.Context) *Call {
+func CallFromContext(ctx context.Context) *Call {
 	c, _ := ctx.Value(callKey{}).(*Call)
 	return c
 }
@@ -103,14 +103,14 @@ func (c *callCtx) Value(key any) any {
 // An [*Error] is sent as it stands. Any other error, and a panic, is logged, and
 // the caller learns no more than a number to find it in the log (D-56).
 type Handler interface {
-	HandleARC(ctx context.Context, call *Call) (any, error)
+	ServeARC(ctx context.Context, call *Call) (any, error)
 }
 
 // A HandlerFunc is a function that serves as a [Handler].
 type HandlerFunc func(ctx context.Context, call *Call) (any, error)
 
-// HandleARC calls f.
-func (f HandlerFunc) HandleARC(ctx context.Context, call *Call) (any, error) { return f(ctx, call) }
+// ServeARC calls f.
+func (f HandlerFunc) ServeARC(ctx context.Context, call *Call) (any, error) { return f(ctx, call) }
 
 // A Middleware puts something before, after or in place of handlers. Around a
 // streamed chat, the inner handler returns when the stream has ended.
@@ -119,14 +119,14 @@ type Middleware func(Handler) Handler
 // A NotificationHandler takes the task.notification calls that an agent gets as
 // the requester of tasks elsewhere.
 type NotificationHandler interface {
-	HandleNotification(ctx context.Context, n *Notification) error
+	ServeNotification(ctx context.Context, n *Notification) error
 }
 
-// A NotificationFunc is a function that serves as a [NotificationHandler].
-type NotificationFunc func(ctx context.Context, n *Notification) error
+// A NotificationHandlerFunc is a function that serves as a [NotificationHandler].
+type NotificationHandlerFunc func(ctx context.Context, n *Notification) error
 
-// HandleNotification calls f.
-func (f NotificationFunc) HandleNotification(ctx context.Context, n *Notification) error {
+// ServeNotification calls f.
+func (f NotificationHandlerFunc) ServeNotification(ctx context.Context, n *Notification) error {
 	return f(ctx, n)
 }
 
@@ -140,15 +140,15 @@ type Agent struct {
 	// group goes to one of its instances (D-47). Empty means none.
 	Group string
 
-	// Capacity bounds how many calls, tasks in work included, the agent has at
+	// MaxConcurrent bounds how many calls, tasks in work included, the agent has at
 	// a time. Zero means no bound.
-	Capacity int
+	MaxConcurrent int
 
-	// Tasks, Chats and Notifications serve the standard methods; nil leaves
+	// TaskHandler, Chats and Notifications serve the standard methods; nil leaves
 	// them out.
-	Tasks         TaskHandler
-	Chats         ChatHandler
-	Notifications NotificationHandler
+	TaskHandler         TaskHandler
+	ChatHandler         ChatHandler
+	NotificationHandler NotificationHandler
 
 	// StatelessChats makes each chat.start a question of its own: nothing is
 	// kept, and the chat is closed with the answer (D-33).
@@ -158,9 +158,9 @@ type Agent struct {
 	// methods than the fields above give.
 	Methods map[string]Handler
 
-	// Without names standard methods that the fields above would serve, but
+	// ExcludedMethods names standard methods that the fields above would serve, but
 	// that the agent does not offer.
-	Without []string
+	ExcludedMethods []string
 
 	// Middleware wraps all handlers of the agent, the first outermost, inside
 	// that of the server.
@@ -217,25 +217,25 @@ func (s *Server) Register(a Agent) {
 	}
 	e := &agentEntry{Agent: a}
 	methods := map[string]*methodEntry{}
-	if a.Tasks != nil {
+	if a.TaskHandler != nil {
 		for _, m := range taskMethods {
 			methods[m] = s.wrap(e, s.tasks.handler(m), ofTasks)
 		}
 	}
-	if a.Chats != nil {
+	if a.ChatHandler != nil {
 		for _, m := range chatMethods {
 			if m == MethodChatStart || !a.StatelessChats {
 				methods[m] = s.wrap(e, s.chats.handler(m), ofChats)
 			}
 		}
 	}
-	if a.Notifications != nil {
-		methods[MethodTaskNotification] = s.wrap(e, notificationMethod(a.Notifications), other)
+	if a.NotificationHandler != nil {
+		methods[MethodTaskNotification] = s.wrap(e, notificationMethod(a.NotificationHandler), other)
 	}
-	if s.opts.CapabilitiesMethod {
-		methods[MethodCapabilities] = s.wrap(e, s.capabilities(e), other)
+	if s.opts.EnableCapabilities {
+		methods[MethodGetCapabilities] = s.wrap(e, s.capabilities(e), other)
 	}
-	for _, m := range a.Without {
+	for _, m := range a.ExcludedMethods {
 		delete(methods, m)
 	}
 	for m, h := range a.Methods {
@@ -268,12 +268,12 @@ func (s *Server) wrap(e *agentEntry, h Handler, b builtin) *methodEntry {
 
 // HandleTasks registers an agent that serves tasks and nothing else.
 func (s *Server) HandleTasks(agentID string, h TaskHandler) {
-	s.Register(Agent{AgentInfo: AgentInfo{AgentID: agentID}, Tasks: h})
+	s.Register(Agent{AgentInfo: AgentInfo{AgentID: agentID}, TaskHandler: h})
 }
 
 // HandleChats registers an agent that serves chats and nothing else.
 func (s *Server) HandleChats(agentID string, h ChatHandler) {
-	s.Register(Agent{AgentInfo: AgentInfo{AgentID: agentID}, Chats: h})
+	s.Register(Agent{AgentInfo: AgentInfo{AgentID: agentID}, ChatHandler: h})
 }
 
 // Handle adds a handler for one method, a custom one or one of the nine, and
@@ -326,7 +326,7 @@ func notificationMethod(h NotificationHandler) Handler {
 		if r.fault != nil {
 			return nil, r.fault
 		}
-		if err := h.HandleNotification(ctx, n); err != nil {
+		if err := h.ServeNotification(ctx, n); err != nil {
 			return nil, err
 		}
 		return ackOf("Notification received"), nil

@@ -33,7 +33,7 @@ func allocs(t *testing.T, runs int, op func() error) float64 {
 }
 
 func serveMessage(s *arc.Server, method, params string) func() error {
-	in := &arc.Incoming{Data: []byte(call(method, "a-01", params))}
+	in := &arc.ServerRequest{Data: []byte(call(method, "a-01", params))}
 	return func() error {
 		if a := s.ServeMessage(context.Background(), in, nil); a.Error != nil {
 			return a.Error
@@ -58,7 +58,7 @@ func TestHTTPStreamAllocations(t *testing.T) {
 
 func TestTaskInfoAllocations(t *testing.T) {
 	s := newServer(t, nil)
-	s.HandleTasks("a-01", arctest.Task(arctest.Hang()))
+	s.HandleTasks("a-01", arctest.ScriptedTask(arctest.WaitCanceled()))
 	id := createTask(t, s, "a-01", "x")
 	for messages, most := range map[bool]float64{false: 4, true: 5} {
 		params := fmt.Sprintf(`{"taskId":%q,"includeMessages":%v,"includeArtifacts":%v}`, id, messages, messages)
@@ -70,7 +70,7 @@ func TestTaskInfoAllocations(t *testing.T) {
 func TestTaskCreateAllocations(t *testing.T) {
 	s := newServer(t, nil)
 	done := make(chan struct{})
-	s.HandleTasks("a-01", arc.TaskFunc(func(context.Context, *arc.TaskRun) error {
+	s.HandleTasks("a-01", arc.TaskHandlerFunc(func(context.Context, *arc.TaskRun) error {
 		done <- struct{}{}
 		return nil
 	}))

@@ -45,13 +45,13 @@ func BenchmarkPairTaskInfo(b *testing.B) {
 func createOp(b *testing.B) func() error {
 	// Finished tasks go soon, so that the memory stays what it is.
 	s := newServer(b, &arc.ServerOptions{TaskRetention: 100 * time.Millisecond})
-	s.HandleTasks("a-01", arctest.Task())
+	s.HandleTasks("a-01", arctest.ScriptedTask())
 	return serveMessage(s, "task.create", `{"initialMessage":`+hello("x")+`}`)
 }
 
 func infoOp(b *testing.B, messages bool) func() error {
 	s := newServer(b, nil)
-	s.HandleTasks("a-01", arctest.Task(arctest.Hang()))
+	s.HandleTasks("a-01", arctest.ScriptedTask(arctest.WaitCanceled()))
 	id := createTask(b, s, "a-01", "x")
 	return serveMessage(s, "task.info", fmt.Sprintf(`{"taskId":%q,"includeMessages":%v,"includeArtifacts":%v}`, id, messages, messages))
 }
@@ -132,7 +132,7 @@ func BenchmarkTaskEvents(b *testing.B) {
 func eventsOp(tb testing.TB, n int) func() error {
 	s := newServer(tb, nil)
 	done := make(chan struct{})
-	s.HandleTasks("a-01", arc.TaskFunc(func(ctx context.Context, run *arc.TaskRun) error {
+	s.HandleTasks("a-01", arc.TaskHandlerFunc(func(ctx context.Context, run *arc.TaskRun) error {
 		m := arc.AgentText("progress")
 		for range n {
 			if err := run.AddMessage(ctx, m); err != nil {

@@ -43,11 +43,11 @@ func benchServer(tb testing.TB) (client *arc.Client, taskID string) {
 	srv := arc.NewServer(nil)
 	srv.Register(arc.Agent{
 		AgentInfo: arc.AgentInfo{AgentID: "document-processor-03"},
-		Tasks: arc.TaskFunc(func(ctx context.Context, run *arc.TaskRun) error {
-			_, err := run.RequireInput(ctx, "nothing")
+		TaskHandler: arc.TaskHandlerFunc(func(ctx context.Context, run *arc.TaskRun) error {
+			_, err := run.WaitInput(ctx, "nothing")
 			return err
 		}),
-		Chats: arc.ChatFunc(func(_ context.Context, _ *arc.ChatTurn, out *arc.ChatWriter) error {
+		ChatHandler: arc.ChatHandlerFunc(func(_ context.Context, _ *arc.ChatTurn, out *arc.ChatWriter) error {
 			for range benchEvents {
 				if err := out.Send(benchPrompt); err != nil {
 					return err
@@ -78,7 +78,7 @@ func benchServer(tb testing.TB) (client *arc.Client, taskID string) {
 func taskInfo(client *arc.Client, taskID string) func(int64) error {
 	ctx := arc.ContextWithTraceID(context.Background(), "trace_report_20240115_abc123")
 	return func(int64) error {
-		task, err := client.TaskInfo(ctx, "document-processor-03", &arc.TaskInfoParams{TaskID: taskID})
+		task, err := client.GetTask(ctx, "document-processor-03", &arc.TaskInfoParams{TaskID: taskID})
 		if err == nil && task.ID != taskID {
 			err = errors.New("another task")
 		}
@@ -90,7 +90,7 @@ func streamChat(client *arc.Client) func(int64) error {
 	p := &arc.StartChatParams{InitialMessage: arc.UserText("x")}
 	return func(int64) error {
 		n := 0
-		for ev, err := range client.StreamStartChat(context.Background(), "document-processor-03", p) {
+		for ev, err := range client.StreamChat(context.Background(), "document-processor-03", p) {
 			if err != nil {
 				return err
 			}

@@ -17,8 +17,8 @@ import (
 // value is right for production: HTTPS to public addresses. It guards against
 // subscribers that make a server talk to its own network.
 type CallbackPolicy struct {
-	AllowHTTP    bool // plain http too
-	AllowPrivate bool // local names, and addresses that are not public
+	AllowInsecure bool // plain http too
+	AllowPrivate  bool // local names, and addresses that are not public
 }
 
 // A CallbackFault is why a [CallbackPolicy] refuses a URL.
@@ -26,45 +26,45 @@ type CallbackFault string
 
 // The faults, in the order in which they are looked for.
 const (
-	CallbackSyntax   CallbackFault = "syntax"   // not an absolute URL in plain ASCII
-	CallbackScheme   CallbackFault = "scheme"   // neither https nor, where allowed, http
-	CallbackUserinfo CallbackFault = "userinfo" // a user name or password
-	CallbackFragment CallbackFault = "fragment" // a fragment
-	CallbackHost     CallbackFault = "host"     // a local name, or a number that is no address
-	CallbackAddress  CallbackFault = "address"  // an address that is not public
+	callbackSyntax   CallbackFault = "syntax"   // not an absolute URL in plain ASCII
+	callbackScheme   CallbackFault = "scheme"   // neither https nor, where allowed, http
+	callbackUserinfo CallbackFault = "userinfo" // a user name or password
+	callbackFragment CallbackFault = "fragment" // a fragment
+	callbackHost     CallbackFault = "host"     // a local name, or a number that is no address
+	callbackAddress  CallbackFault = "address"  // an address that is not public
 )
 
 // Error names the fault.
 func (f CallbackFault) Error() string { return "arc: callback URL refused: " + string(f) }
 
-// Check returns nil or a [CallbackFault]. The addresses are those that the host's
+// Validate returns nil or a [CallbackFault]. The addresses are those that the host's
 // name resolves to, where they are known; the address that is really dialled has
 // to be checked again.
-func (p CallbackPolicy) Check(rawURL string, addresses ...netip.Addr) error {
+func (p CallbackPolicy) Validate(rawURL string, addresses ...netip.Addr) error {
 	if len(rawURL) > maxCallbackURLLen || strings.ContainsFunc(rawURL, func(r rune) bool { return r <= ' ' || r >= 0x7f || r == '\\' }) {
-		return CallbackSyntax
+		return callbackSyntax
 	}
 	u, err := url.Parse(rawURL)
 	if err != nil || u.Scheme == "" || u.Hostname() == "" {
-		return CallbackSyntax
+		return callbackSyntax
 	}
 	host, bracketed := u.Hostname(), strings.Contains(u.Host, "[")
 	addr, addrErr := netip.ParseAddr(host)
 	if bracketed && (addrErr != nil || addr.Is4()) || !bracketed && strings.ContainsAny(host, "%:") {
-		return CallbackSyntax
+		return callbackSyntax
 	}
 	if port := u.Port(); port != "" {
 		if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
-			return CallbackSyntax
+			return callbackSyntax
 		}
 	}
 	switch {
-	case u.Scheme != "https" && !(p.AllowHTTP && u.Scheme == "http"):
-		return CallbackScheme
+	case u.Scheme != "https" && !(p.AllowInsecure && u.Scheme == "http"):
+		return callbackScheme
 	case u.User != nil:
-		return CallbackUserinfo
+		return callbackUserinfo
 	case strings.Contains(rawURL, "#"):
-		return CallbackFragment
+		return callbackFragment
 	}
 	// One more look is due where the connection is made; see [netguard.Guard].
 	g := p.guard()
@@ -86,7 +86,7 @@ func (p CallbackPolicy) guard() *netguard.Guard {
 func faultOf(err error) CallbackFault {
 	var e *netguard.Error
 	if errors.As(err, &e) && e.Reason == netguard.ReasonHost {
-		return CallbackHost
+		return callbackHost
 	}
-	return CallbackAddress
+	return callbackAddress
 }

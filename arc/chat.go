@@ -9,10 +9,10 @@ type ChatAction string
 // The actions. An agent pauses and resumes a chat; no method does (D-35).
 const (
 	ChatStart   ChatAction = "start"   // chat.start
-	ChatMessage ChatAction = "message" // chat.message
-	ChatPause   ChatAction = "pause"
-	ChatResume  ChatAction = "resume"
-	ChatEnd     ChatAction = "end" // chat.end
+	chatMessage ChatAction = "message" // chat.message
+	chatPause   ChatAction = "pause"
+	chatResume  ChatAction = "resume"
+	chatEnd     ChatAction = "end" // chat.end
 )
 
 // Next returns the state that a chat in state s gets into by an action. The empty
@@ -28,11 +28,11 @@ func (s ChatStatus) Next(a ChatAction) (ChatStatus, error) {
 		return s, ErrChatNotFound
 	case ChatActive, ChatPaused:
 		switch a {
-		case ChatMessage, ChatResume:
+		case chatMessage, chatResume:
 			return ChatActive, nil
-		case ChatPause:
+		case chatPause:
 			return ChatPaused, nil
-		case ChatEnd:
+		case chatEnd:
 			return ChatClosed, nil
 		}
 		return s, ErrInvalidParams

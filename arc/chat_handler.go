@@ -21,23 +21,23 @@ import (
 // the answer; what was streamed before stays with the caller (D-22). The rules
 // for errors are those of a [Handler].
 type ChatHandler interface {
-	Chat(ctx context.Context, turn *ChatTurn, out *ChatWriter) error
+	ServeChat(ctx context.Context, turn *ChatTurn, out *ChatWriter) error
 }
 
-// A ChatFunc is a function that serves as a [ChatHandler].
-type ChatFunc func(ctx context.Context, turn *ChatTurn, out *ChatWriter) error
+// A ChatHandlerFunc is a function that serves as a [ChatHandler].
+type ChatHandlerFunc func(ctx context.Context, turn *ChatTurn, out *ChatWriter) error
 
-// Chat calls f.
-func (f ChatFunc) Chat(ctx context.Context, turn *ChatTurn, out *ChatWriter) error {
+// ServeChat calls f.
+func (f ChatHandlerFunc) ServeChat(ctx context.Context, turn *ChatTurn, out *ChatWriter) error {
 	return f(ctx, turn, out)
 }
 
-// A ReplyFunc is a function that serves as a [ChatHandler] and answers each
+// A ChatReplyFunc is a function that serves as a [ChatHandler] and answers each
 // message as a whole.
-type ReplyFunc func(ctx context.Context, turn *ChatTurn) (*Message, error)
+type ChatReplyFunc func(ctx context.Context, turn *ChatTurn) (*Message, error)
 
-// Chat calls f and writes its answer.
-func (f ReplyFunc) Chat(ctx context.Context, turn *ChatTurn, out *ChatWriter) error {
+// ServeChat calls f and writes its answer.
+func (f ChatReplyFunc) ServeChat(ctx context.Context, turn *ChatTurn, out *ChatWriter) error {
 	m, err := f(ctx, turn)
 	if err == nil && m != nil {
 		err = out.SendMessage(m)
@@ -111,7 +111,7 @@ var errAnswered = errors.New("arc: the message is answered")
 func (w *ChatWriter) Send(text string) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.piece[0] = Part{Type: TypeText, Content: text}
+	w.piece[0] = Part{Type: PartTypeText, Content: text}
 	defer clear(w.piece[:])
 	return w.write(&Message{Role: RoleAgent, Parts: w.piece[:]})
 }
@@ -189,7 +189,7 @@ func (w *ChatWriter) keep(m *Message, role Role) {
 	}
 	for i := range m.Parts {
 		p := &m.Parts[i]
-		if p.Type == TypeText && p.Extra == nil && p.MIMEType == "" && p.Encoding == "" && p.Filename == "" {
+		if p.Type == PartTypeText && p.Extra == nil && p.MIMEType == "" && p.Encoding == "" && p.Filename == "" {
 			w.text.WriteString(p.Content)
 			continue
 		}

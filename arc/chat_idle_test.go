@@ -18,7 +18,7 @@ import (
 
 // counting answers how many messages the chat has so far, after a while.
 func counting(took time.Duration) arc.ChatHandler {
-	return arc.ChatFunc(func(ctx context.Context, turn *arc.ChatTurn, out *arc.ChatWriter) error {
+	return arc.ChatHandlerFunc(func(ctx context.Context, turn *arc.ChatTurn, out *arc.ChatWriter) error {
 		if err := out.Send("so far "); err != nil {
 			return err
 		}
@@ -91,7 +91,7 @@ func TestChatIdleLongTurn(t *testing.T) {
 func TestChatIdleFailedTurn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer(t, &arc.ServerOptions{ChatIdle: time.Hour})
-		s.HandleChats("a-01", arc.ChatFunc(func(_ context.Context, turn *arc.ChatTurn, out *arc.ChatWriter) error {
+		s.HandleChats("a-01", arc.ChatHandlerFunc(func(_ context.Context, turn *arc.ChatTurn, out *arc.ChatWriter) error {
 			if !turn.First {
 				return arc.ErrPermissionDenied
 			}

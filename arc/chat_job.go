@@ -35,7 +35,7 @@ func (j *chatJob) serve(ctx context.Context) (any, error) {
 	if !j.stream || !j.call.out.streams() { // a transport without streams gets it all at once
 		return j.answer(ctx, nil)
 	}
-	if j.table.s.opts.Resumable {
+	if j.table.s.opts.EnableResume {
 		return j.table.s.streams.serve(ctx, j)
 	}
 	return j.answer(ctx, j.call.out.begin())
@@ -128,7 +128,7 @@ func (j *chatJob) answer(ctx context.Context, sink EventSink) (any, error) {
 
 func (j *chatJob) work(ctx context.Context, turn *ChatTurn, out *ChatWriter) (err error) {
 	defer recovered(&err)
-	return j.call.entry.Chats.Chat(ctx, turn, out)
+	return j.call.entry.ChatHandler.ServeChat(ctx, turn, out)
 }
 
 // attend keeps the chat from lapsing as long as it is being answered. It returns
@@ -226,7 +226,7 @@ func (j *chatJob) conclude(ctx context.Context, sink EventSink, out *ChatWriter,
 		return nil, j.fail(ctx, sink, out, reply, err, cut)
 	}
 	if reply.Timestamp == "" && out.most >= 0 { // else nobody sees it
-		reply.Timestamp = TimestampOf(now())
+		reply.Timestamp = NewTimestamp(now())
 	}
 	st, err := j.commit(ctx, reply)
 	if err != nil {
@@ -276,7 +276,7 @@ func (j *chatJob) commit(ctx context.Context, reply *Message) (*chatState, error
 // fail answers with an error: as a plain answer if the stream has not begun,
 // else inside it (D-22, D-23). It is called with the lock of the chat held.
 func (j *chatJob) fail(ctx context.Context, sink EventSink, out *ChatWriter, reply *Message, err error, cut bool) error {
-	if sink == nil || out.pieces == 0 && sink.Abandon() {
+	if sink == nil || out.pieces == 0 && sink.Discard() {
 		return err
 	}
 	j.call.out.streamed = true

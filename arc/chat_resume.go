@@ -76,8 +76,8 @@ func (l *logSink) Send(ctx context.Context, name, _ string, data []byte) error {
 	return err
 }
 
-// Abandon reports whether nothing was written.
-func (l *logSink) Abandon() bool { return !l.began }
+// Discard reports whether nothing was written.
+func (l *logSink) Discard() bool { return !l.began }
 
 // serve runs a job whose stream outlives the connection, and follows it.
 func (t *streamTable) serve(ctx context.Context, j *chatJob) (any, error) {
@@ -131,7 +131,7 @@ func (t *streamTable) serve(ctx context.Context, j *chatJob) (any, error) {
 		}
 		t.mu.Unlock()
 	}()
-	out := CallFrom(ctx).out
+	out := CallFromContext(ctx).out
 	return t.follow(ctx, out, run, run.token, 0)
 }
 
@@ -245,7 +245,7 @@ func (t *streamTable) wait(ctx context.Context, run *streamRun, token string, af
 
 // broken answers with an error: plain if nothing was sent, else in the stream.
 func (t *streamTable) broken(ctx context.Context, x *exchange, sink EventSink, err error) error {
-	if !x.streamed && x.sent == 0 && sink.Abandon() {
+	if !x.streamed && x.sent == 0 && sink.Discard() {
 		return err
 	}
 	x.streamed = true

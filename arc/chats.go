@@ -228,7 +228,7 @@ func (c *chatTable) start(ctx context.Context, call *Call) (any, error) {
 	if err := c.s.admit("initialMessage", p.InitialMessage, at); err != nil {
 		return nil, err
 	}
-	if p.Stream && c.s.opts.Resumable && resumes(call) {
+	if p.Stream && c.s.opts.EnableResume && resumes(call) {
 		return c.s.streams.resume(ctx, call)
 	}
 	j := &chatJob{table: c, call: call, first: true, stateless: call.entry.StatelessChats, said: p.InitialMessage, stream: p.Stream}
@@ -291,7 +291,7 @@ func (c *chatTable) message(ctx context.Context, call *Call) (any, error) {
 	if err := c.s.admit("message", p.Message, now()); err != nil {
 		return nil, err
 	}
-	if p.Stream && c.s.opts.Resumable && resumes(call) {
+	if p.Stream && c.s.opts.EnableResume && resumes(call) {
 		return c.s.streams.resume(ctx, call)
 	}
 	j := &chatJob{table: c, call: call, id: p.ChatID, said: p.Message, stream: p.Stream, chat: c.acquire(c.key(call, p.ChatID))}
@@ -311,7 +311,7 @@ func (j *chatJob) take(ctx context.Context) error {
 		if err := c.load(ctx, lc); err != nil {
 			return err
 		}
-		if fault := lc.state.refuses(j.id, ChatMessage); fault != nil {
+		if fault := lc.state.refuses(j.id, chatMessage); fault != nil {
 			return fault
 		}
 	}
@@ -319,7 +319,7 @@ func (j *chatJob) take(ctx context.Context) error {
 		return err
 	}
 	err := c.load(ctx, lc)
-	if fault := lc.state.refuses(j.id, ChatMessage); err == nil && fault != nil {
+	if fault := lc.state.refuses(j.id, chatMessage); err == nil && fault != nil {
 		err = fault
 	}
 	if err == nil && j.call.again {
@@ -408,7 +408,7 @@ func (c *chatTable) end(ctx context.Context, call *Call) (any, error) {
 		if call.again && lc.state != nil && lc.state.status == ChatClosed && lc.state.endMark == call.mark {
 			return lc.state.result(nil, true)
 		}
-		if fault := lc.state.refuses(p.ChatID, ChatEnd); fault != nil {
+		if fault := lc.state.refuses(p.ChatID, chatEnd); fault != nil {
 			return nil, fault
 		}
 		at := now()

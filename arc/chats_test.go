@@ -58,7 +58,7 @@ func open(t testing.TB, ctx context.Context, mem *arctest.Server, body string, h
 	for i := 0; i < len(headers); i += 2 {
 		req.Header.Set(headers[i], headers[i+1])
 	}
-	res, err := mem.Client.Do(req)
+	res, err := mem.HTTPClient.Do(req)
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = res.Body.Close() })
 	return res
@@ -88,7 +88,7 @@ func readStream(r *arc.StreamReader) (text string, last *arc.ChatEvent, err erro
 func TestChatHistoryAndPause(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer(t, nil)
-		s.HandleChats("a-01", arc.ChatFunc(func(ctx context.Context, turn *arc.ChatTurn, out *arc.ChatWriter) error {
+		s.HandleChats("a-01", arc.ChatHandlerFunc(func(ctx context.Context, turn *arc.ChatTurn, out *arc.ChatWriter) error {
 			history, err := turn.History(ctx)
 			if err != nil {
 				return err
@@ -140,7 +140,7 @@ func TestChatTurns(t *testing.T) {
 		s := newServer(t, nil)
 		var mu sync.Mutex
 		busy, order := 0, []string(nil)
-		s.HandleChats("a-01", arc.ReplyFunc(func(ctx context.Context, turn *arc.ChatTurn) (*arc.Message, error) {
+		s.HandleChats("a-01", arc.ChatReplyFunc(func(ctx context.Context, turn *arc.ChatTurn) (*arc.Message, error) {
 			mu.Lock()
 			busy++
 			require.Equal(t, 1, busy)
@@ -168,7 +168,7 @@ func TestChatTurns(t *testing.T) {
 
 		// Who leaves the queue holds up nobody, and an end wakes all.
 		ctx, leave := context.WithCancel(t.Context())
-		in := &arc.Incoming{Data: []byte(call("chat.message", "a-01", `{"chatId":"c","message":`+hello("x")+`}`))}
+		in := &arc.ServerRequest{Data: []byte(call("chat.message", "a-01", `{"chatId":"c","message":`+hello("x")+`}`))}
 		wg.Go(func() { require.ErrorIs(t, say(s, "a-01", "c", "x").Error, arc.ErrChatAlreadyClosed) })
 		synctest.Wait()
 		wg.Go(func() { require.NotNil(t, s.ServeMessage(ctx, in, nil).Error) })
@@ -188,7 +188,7 @@ func TestChatTurns(t *testing.T) {
 func TestChatStartFails(t *testing.T) {
 	s := newServer(t, nil)
 	fail := true
-	s.HandleChats("a-01", arc.ReplyFunc(func(context.Context, *arc.ChatTurn) (*arc.Message, error) {
+	s.HandleChats("a-01", arc.ChatReplyFunc(func(context.Context, *arc.ChatTurn) (*arc.Message, error) {
 		if fail {
 			return nil, errors.New("no")
 		}
@@ -203,7 +203,7 @@ func TestChatStartFails(t *testing.T) {
 func TestStreamEndedByChatEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := arc.NewServer(nil)
-		s.HandleChats("a-01", arc.ChatFunc(func(ctx context.Context, _ *arc.ChatTurn, out *arc.ChatWriter) error {
+		s.HandleChats("a-01", arc.ChatHandlerFunc(func(ctx context.Context, _ *arc.ChatTurn, out *arc.ChatWriter) error {
 			if err := out.Send("one "); err != nil {
 				return err
 			}
@@ -211,7 +211,7 @@ func TestStreamEndedByChatEnd(t *testing.T) {
 			require.ErrorIs(t, context.Cause(ctx), arc.ErrChatAlreadyClosed)
 			return ctx.Err()
 		}))
-		mem := arctest.Serve(t, s)
+		mem := arctest.NewServer(t, s)
 		res := open(t, t.Context(), mem, streamed("a-01", "c", "x"))
 		r := arc.NewStreamReader(res.Body, nil)
 		ev, err := r.Next()
@@ -229,14 +229,14 @@ func TestStreamEndedByChatEnd(t *testing.T) {
 func TestKeepAlive(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := arc.NewServer(nil)
-		s.HandleChats("a-01", arc.ChatFunc(func(_ context.Context, turn *arc.ChatTurn, out *arc.ChatWriter) error {
+		s.HandleChats("a-01", arc.ChatHandlerFunc(func(_ context.Context, turn *arc.ChatTurn, out *arc.ChatWriter) error {
 			time.Sleep(40 * time.Second)
 			if turn.Message.Text() == "fail" {
 				return arc.Errorf(arc.ErrChatTimeout, "slow")
 			}
 			return out.Send("text")
 		}))
-		mem := arctest.Serve(t, s)
+		mem := arctest.NewServer(t, s)
 		for text, end := range map[string]string{"x": "event: done\n", "fail": "event: error\n"} {
 			begun := time.Now()
 			res := open(t, t.Context(), mem, streamed("a-01", text, text))
@@ -257,7 +257,7 @@ func TestStreamClientVanishes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := arc.NewServer(nil)
 		var end error
-		s.HandleChats("a-01", arc.ChatFunc(func(ctx context.Context, turn *arc.ChatTurn, out *arc.ChatWriter) error {
+		s.HandleChats("a-01", arc.ChatHandlerFunc(func(ctx context.Context, turn *arc.ChatTurn, out *arc.ChatWriter) error {
 			if turn.Message.Text() == "again" {
 				return out.Send("here")
 			}
@@ -268,7 +268,7 @@ func TestStreamClientVanishes(t *testing.T) {
 			end = ctx.Err()
 			return end
 		}))
-		mem := arctest.Serve(t, s)
+		mem := arctest.NewServer(t, s)
 		ctx, leave := context.WithCancel(t.Context())
 		res := open(t, ctx, mem, streamed("a-01", "c", "x"))
 		_, err := bufio.NewReader(res.Body).ReadString('\n')
@@ -286,7 +286,7 @@ func TestSlowReader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := arc.NewServer(&arc.ServerOptions{WriteTimeout: 5 * time.Second})
 		done := make(chan error, 1)
-		s.HandleChats("a-01", arc.ChatFunc(func(_ context.Context, _ *arc.ChatTurn, out *arc.ChatWriter) error {
+		s.HandleChats("a-01", arc.ChatHandlerFunc(func(_ context.Context, _ *arc.ChatTurn, out *arc.ChatWriter) error {
 			for {
 				if err := out.Send(strings.Repeat("x", 1000)); err != nil {
 					done <- err
@@ -294,7 +294,7 @@ func TestSlowReader(t *testing.T) {
 				}
 			}
 		}))
-		mem := arctest.Serve(t, s)
+		mem := arctest.NewServer(t, s)
 		res := open(t, t.Context(), mem, streamed("a-01", "c", "x"))
 		begun := time.Now()
 		require.Error(t, <-done)
@@ -307,8 +307,8 @@ func TestSlowReader(t *testing.T) {
 func TestUnaryWithoutStreams(t *testing.T) {
 	// A transport that cannot stream gets it all at once.
 	s := newServer(t, nil)
-	s.HandleChats("a-01", arctest.Chat("a", "b"))
-	a := s.ServeMessage(t.Context(), &arc.Incoming{Data: []byte(streamed("a-01", "c", "x"))}, nil)
+	s.HandleChats("a-01", arctest.ScriptedChat("a", "b"))
+	a := s.ServeMessage(t.Context(), &arc.ServerRequest{Data: []byte(streamed("a-01", "c", "x"))}, nil)
 	res, err := arc.DecodeResponse(a.Data, "")
 	require.NoError(t, err)
 	require.Equal(t, "ab", chatOf(t, res).Message.Text())
@@ -317,9 +317,9 @@ func TestUnaryWithoutStreams(t *testing.T) {
 func TestWriterFaults(t *testing.T) {
 	s := newServer(t, nil)
 	var kept *arc.ChatWriter
-	s.HandleChats("a-01", arc.ChatFunc(func(_ context.Context, _ *arc.ChatTurn, out *arc.ChatWriter) error {
+	s.HandleChats("a-01", arc.ChatHandlerFunc(func(_ context.Context, _ *arc.ChatTurn, out *arc.ChatWriter) error {
 		kept = out
-		err := out.SendMessage(&arc.Message{Parts: []arc.Part{{Type: arc.TypeData, Data: json.RawMessage(`{`)}}})
+		err := out.SendMessage(&arc.Message{Parts: []arc.Part{{Type: arc.PartTypeData, Data: json.RawMessage(`{`)}}})
 		if err == nil {
 			return nil // a caller without a stream: the answer as a whole fails
 		}
@@ -334,9 +334,9 @@ func TestWriterFaults(t *testing.T) {
 
 func TestLongReply(t *testing.T) {
 	s := newServer(t, &arc.ServerOptions{MaxReply: 10})
-	chat := arctest.Chat("12345", "67890", "1")
+	chat := arctest.ScriptedChat("12345", "67890", "1")
 	s.HandleChats("a-01", chat)
-	s.Register(arc.Agent{AgentInfo: arc.AgentInfo{AgentID: "b-01"}, Chats: chat, StatelessChats: true})
+	s.Register(arc.Agent{AgentInfo: arc.AgentInfo{AgentID: "b-01"}, ChatHandler: chat, StatelessChats: true})
 	require.ErrorIs(t, startChat(s, "a-01", "c", "x").Error, arc.ErrInternal)
 	require.Contains(t, post(s, streamed("a-01", "c", "x")).Body.String(), "event: error")
 	require.Contains(t, post(s, streamed("b-01", "c", "x")).Body.String(), "event: done")
@@ -344,8 +344,8 @@ func TestLongReply(t *testing.T) {
 
 // D-62: the option that refuses messages of role system.
 func TestRefuseSystem(t *testing.T) {
-	s := newServer(t, &arc.ServerOptions{RefuseSystem: true})
-	s.Register(arc.Agent{AgentInfo: arc.AgentInfo{AgentID: "a-01"}, Chats: arctest.Echo(), Tasks: arctest.Task()})
+	s := newServer(t, &arc.ServerOptions{RejectSystemRole: true})
+	s.Register(arc.Agent{AgentInfo: arc.AgentInfo{AgentID: "a-01"}, ChatHandler: arctest.EchoChat(), TaskHandler: arctest.ScriptedTask()})
 	for _, method := range []string{"chat.start", "task.create"} {
 		body := strings.Replace(call(method, "a-01", `{"initialMessage":`+hello("x")+`}`), `"user"`, `"system"`, 1)
 		require.Equal(t, "initialMessage.role", fault(t, post(s, body), arc.ErrInvalidParams).Field())
@@ -354,8 +354,8 @@ func TestRefuseSystem(t *testing.T) {
 
 func TestResume(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := arc.NewServer(&arc.ServerOptions{Resumable: true})
-		s.HandleChats("a-01", arc.ChatFunc(func(ctx context.Context, turn *arc.ChatTurn, out *arc.ChatWriter) error {
+		s := arc.NewServer(&arc.ServerOptions{EnableResume: true})
+		s.HandleChats("a-01", arc.ChatHandlerFunc(func(ctx context.Context, turn *arc.ChatTurn, out *arc.ChatWriter) error {
 			if turn.Message.Text() == "fail" {
 				return arc.Errorf(arc.ErrInvalidChatMessage, "no")
 			}
@@ -370,7 +370,7 @@ func TestResume(t *testing.T) {
 			}
 			return nil
 		}))
-		mem := arctest.Serve(t, s)
+		mem := arctest.NewServer(t, s)
 		body := streamed("a-01", "c", "x")
 		ctx, leave := context.WithCancel(t.Context())
 		r := arc.NewStreamReader(open(t, ctx, mem, body).Body, nil)
@@ -409,8 +409,8 @@ func TestResumeElsewhere(t *testing.T) {
 		db := store.NewMemory()
 		var mems []*arctest.Server
 		for range 2 {
-			s := arc.NewServer(&arc.ServerOptions{Resumable: true, ResumeWindow: time.Minute, Store: db})
-			s.HandleChats("a-01", arc.ChatFunc(func(ctx context.Context, turn *arc.ChatTurn, out *arc.ChatWriter) error {
+			s := arc.NewServer(&arc.ServerOptions{EnableResume: true, ResumeWindow: time.Minute, Store: db})
+			s.HandleChats("a-01", arc.ChatHandlerFunc(func(ctx context.Context, turn *arc.ChatTurn, out *arc.ChatWriter) error {
 				for i := range 5 {
 					if err := out.Send(fmt.Sprint(i)); err != nil {
 						return err
@@ -419,7 +419,7 @@ func TestResumeElsewhere(t *testing.T) {
 				}
 				return nil
 			}))
-			mems = append(mems, arctest.Serve(t, s))
+			mems = append(mems, arctest.NewServer(t, s))
 		}
 		body := streamed("a-01", "c", "x")
 		r := arc.NewStreamReader(open(t, t.Context(), mems[0], body).Body, nil)
@@ -438,15 +438,15 @@ func TestResumeElsewhere(t *testing.T) {
 // A handler whose reader does not come back is ended.
 func TestResumeAbandoned(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := arc.NewServer(&arc.ServerOptions{Resumable: true, ResumeWindow: time.Minute})
+		s := arc.NewServer(&arc.ServerOptions{EnableResume: true, ResumeWindow: time.Minute})
 		var ended time.Time
-		s.HandleChats("a-01", arc.ChatFunc(func(ctx context.Context, _ *arc.ChatTurn, out *arc.ChatWriter) error {
+		s.HandleChats("a-01", arc.ChatHandlerFunc(func(ctx context.Context, _ *arc.ChatTurn, out *arc.ChatWriter) error {
 			_ = out.Send("x")
 			<-ctx.Done()
 			ended = time.Now()
 			return ctx.Err()
 		}))
-		mem := arctest.Serve(t, s)
+		mem := arctest.NewServer(t, s)
 		ctx, leave := context.WithCancel(t.Context())
 		_, err := arc.NewStreamReader(open(t, ctx, mem, streamed("a-01", "c", "x")).Body, nil).Next()
 		require.NoError(t, err)

@@ -26,11 +26,11 @@ type ClientOptions struct {
 	// means one of the client's own, whose connections Close releases.
 	HTTPClient *http.Client
 
-	// Tokens supplies the access token of each request. Nil sends none.
-	Tokens TokenSource
+	// TokenSource supplies the access token of each request. Nil sends none.
+	TokenSource TokenSource
 
-	// AllowHTTP permits plain http to hosts other than this machine (ARC-001).
-	AllowHTTP bool
+	// AllowInsecure permits plain http to hosts other than this machine (ARC-001).
+	AllowInsecure bool
 
 	// Timeout bounds one call, its retries included. Zero means 60 s, less than
 	// zero no bound. Streams have no such bound.
@@ -40,8 +40,8 @@ type ClientOptions struct {
 	// zero no bound.
 	IdleTimeout time.Duration
 
-	// MaxResponse bounds one answer in bytes. Zero means 64 MiB.
-	MaxResponse int64
+	// MaxMessage bounds one answer in bytes. Zero means 64 MiB.
+	MaxMessage int64
 
 	// MaxEvent bounds the data of one event of a stream in bytes. Zero means
 	// 16 MiB.
@@ -51,37 +51,37 @@ type ClientOptions struct {
 	// (D-49). Zero means 2, less than zero never.
 	MaxRetries int
 
-	// Deduplicates states that the server answers a repeated request id with
+	// Idempotent states that the server answers a repeated request id with
 	// the first answer (D-48). Then every method is sent again when a
 	// connection is lost, and not only those that change nothing.
-	Deduplicates bool
+	Idempotent bool
 
 	// MaxRetryAfter, if set, makes the client wait as an answer 429 or 503 asks
 	// for by Retry-After, up to so long, and try again. Such tries count among
 	// MaxRetries.
 	MaxRetryAfter time.Duration
 
-	// Resume, if set, is how often in a row a stream that was cut is taken up
+	// MaxResumes, if set, is how often in a row a stream that was cut is taken up
 	// again after the last event that carried an id. Only for servers that are
 	// known to replay: another one would run the request a second time.
-	Resume int
+	MaxResumes int
 
-	// SendPath tells the servers which agents a workflow went through, so that
+	// SendAgentPath tells the servers which agents a workflow went through, so that
 	// they can refuse circles (D-65).
-	SendPath bool
+	SendAgentPath bool
 
-	// Span, if set, returns the W3C traceparent of the current span or "". It
+	// TraceParent, if set, returns the W3C traceparent of the current span or "". It
 	// connects requests with the caller's tracing (D-64).
-	Span func(ctx context.Context) string
+	TraceParent func(ctx context.Context) string
 
 	// Interceptors and StreamInterceptors wrap every call and every stream, the
 	// first one outermost.
 	Interceptors       []Interceptor
 	StreamInterceptors []StreamInterceptor
 
-	// Ignored, if set, is told of stream events that mean nothing here. The
+	// OnUnknownEvent, if set, is told of stream events that mean nothing here. The
 	// data are valid during the call only.
-	Ignored func(name string, data []byte)
+	OnUnknownEvent func(name string, data []byte)
 
 	// Logger receives what no error reports, such as retries. Nil is silent.
 	Logger *slog.Logger
@@ -122,7 +122,7 @@ func NewClient(endpoint, self string, opts *ClientOptions) (*Client, error) {
 	}
 	o := &c.opts
 	var err error
-	if c.endpoint, err = parseEndpoint(endpoint, o.AllowHTTP); err != nil {
+	if c.endpoint, err = parseEndpoint(endpoint, o.AllowInsecure); err != nil {
 		return nil, err
 	}
 	if fault := checkAgentID("requestAgent", self); fault != nil {
@@ -131,8 +131,8 @@ func NewClient(endpoint, self string, opts *ClientOptions) (*Client, error) {
 	c.http, c.own = httpClient(o.HTTPClient)
 	o.Timeout = orDefault(o.Timeout, 60*time.Second)
 	o.IdleTimeout = orDefault(o.IdleTimeout, 60*time.Second)
-	if o.MaxResponse <= 0 {
-		o.MaxResponse = 64 << 20
+	if o.MaxMessage <= 0 {
+		o.MaxMessage = 64 << 20
 	}
 	if o.MaxRetries == 0 {
 		o.MaxRetries = 2
@@ -213,28 +213,28 @@ func loopback(host string) bool {
 
 // CreateTask asks agent target to start a task and returns it as accepted,
 // usually still SUBMITTED (ARC-072).
-func (c *Client) CreateTask(ctx context.Context, target string, p *CreateTaskParams, opts ...CallOption) (*Task, error) {
+func (c *Client) CreateTask(ctx context.Context, target string, p *CreateTaskParams, opts ...CallOptions) (*Task, error) {
 	return taskOf(c.standard(ctx, target, MethodTaskCreate, p.write, opts))
 }
 
-// SendTask gives a task in INPUT_REQUIRED the input that it waits for.
-func (c *Client) SendTask(ctx context.Context, target string, p *SendTaskParams, opts ...CallOption) error {
+// SendTaskInput gives a task in INPUT_REQUIRED the input that it waits for.
+func (c *Client) SendTaskInput(ctx context.Context, target string, p *SendTaskParams, opts ...CallOptions) error {
 	_, err := c.standard(ctx, target, MethodTaskSend, p.write, opts)
 	return err
 }
 
-// TaskInfo returns the present state of a task with its history and artifacts.
-func (c *Client) TaskInfo(ctx context.Context, target string, p *TaskInfoParams, opts ...CallOption) (*Task, error) {
+// GetTask returns the present state of a task with its history and artifacts.
+func (c *Client) GetTask(ctx context.Context, target string, p *TaskInfoParams, opts ...CallOptions) (*Task, error) {
 	return taskOf(c.standard(ctx, target, MethodTaskInfo, p.write, opts))
 }
 
 // CancelTask stops a task before it has completed.
-func (c *Client) CancelTask(ctx context.Context, target string, p *CancelTaskParams, opts ...CallOption) (*Task, error) {
+func (c *Client) CancelTask(ctx context.Context, target string, p *CancelTaskParams, opts ...CallOptions) (*Task, error) {
 	return taskOf(c.standard(ctx, target, MethodTaskCancel, p.write, opts))
 }
 
-// Subscribe registers a webhook that is told of a task's events.
-func (c *Client) Subscribe(ctx context.Context, target string, p *SubscribeParams, opts ...CallOption) (*Subscription, error) {
+// SubscribeTask registers a webhook that is told of a task's events.
+func (c *Client) SubscribeTask(ctx context.Context, target string, p *SubscribeParams, opts ...CallOptions) (*Subscription, error) {
 	res, err := c.standard(ctx, target, MethodTaskSubscribe, p.write, opts)
 	if err != nil {
 		return nil, err
@@ -244,7 +244,7 @@ func (c *Client) Subscribe(ctx context.Context, target string, p *SubscribeParam
 
 // Notify tells agent target of a task's event. Only the HTTP status of the answer
 // counts (ARC-114), so every refusal is an [*HTTPError].
-func (c *Client) Notify(ctx context.Context, target string, n *Notification, opts ...CallOption) error {
+func (c *Client) Notify(ctx context.Context, target string, n *Notification, opts ...CallOptions) error {
 	_, err := c.standard(ctx, target, MethodTaskNotification, n.write, opts)
 	return err
 }
@@ -252,15 +252,15 @@ func (c *Client) Notify(ctx context.Context, target string, n *Notification, opt
 // StartChat begins a chat with its first message and returns the complete answer.
 // If the chat's status is CLOSED, the agent keeps no history, and the chat is over
 // (D-33).
-func (c *Client) StartChat(ctx context.Context, target string, p *StartChatParams, opts ...CallOption) (*Chat, error) {
+func (c *Client) StartChat(ctx context.Context, target string, p *StartChatParams, opts ...CallOptions) (*Chat, error) {
 	q := *p
 	q.Stream = false
 	return chatOf(c.standard(ctx, target, MethodChatStart, q.write, opts))
 }
 
-// SendChat continues a chat and returns the complete answer. From a peer that
+// SendChatMessage continues a chat and returns the complete answer. From a peer that
 // only acknowledges, the chat has an id and nothing else (D-31).
-func (c *Client) SendChat(ctx context.Context, target string, p *ChatMessageParams, opts ...CallOption) (*Chat, error) {
+func (c *Client) SendChatMessage(ctx context.Context, target string, p *ChatMessageParams, opts ...CallOptions) (*Chat, error) {
 	q := *p
 	q.Stream = false
 	chat, err := chatOf(c.standard(ctx, target, MethodChatMessage, q.write, opts))
@@ -271,21 +271,21 @@ func (c *Client) SendChat(ctx context.Context, target string, p *ChatMessagePara
 }
 
 // EndChat closes a chat.
-func (c *Client) EndChat(ctx context.Context, target string, p *EndChatParams, opts ...CallOption) (*Chat, error) {
+func (c *Client) EndChat(ctx context.Context, target string, p *EndChatParams, opts ...CallOptions) (*Chat, error) {
 	return chatOf(c.standard(ctx, target, MethodChatEnd, p.write, opts))
 }
 
-// StreamStartChat is like StartChat, but returns the answer as it is made; see
+// StreamChat is like StartChat, but returns the answer as it is made; see
 // [Client.Stream] for what a stream promises.
-func (c *Client) StreamStartChat(ctx context.Context, target string, p *StartChatParams, opts ...CallOption) iter.Seq2[*ChatEvent, error] {
+func (c *Client) StreamChat(ctx context.Context, target string, p *StartChatParams, opts ...CallOptions) iter.Seq2[*ChatEvent, error] {
 	q := *p
 	q.Stream = true
 	return c.Stream(ctx, target, MethodChatStart, &q, opts...)
 }
 
-// StreamSendChat is like SendChat, but returns the answer as it is made; see
+// StreamChatMessage is like SendChat, but returns the answer as it is made; see
 // [Client.Stream] for what a stream promises.
-func (c *Client) StreamSendChat(ctx context.Context, target string, p *ChatMessageParams, opts ...CallOption) iter.Seq2[*ChatEvent, error] {
+func (c *Client) StreamChatMessage(ctx context.Context, target string, p *ChatMessageParams, opts ...CallOptions) iter.Seq2[*ChatEvent, error] {
 	q := *p
 	q.Stream = true
 	return c.Stream(ctx, target, MethodChatMessage, &q, opts...)

@@ -17,10 +17,10 @@ import (
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
 
-// An Outgoing is a request on its way out, as an [Interceptor] sees it. An
+// An ClientRequest is a request on its way out, as an [Interceptor] sees it. An
 // interceptor may change it, the envelope and the header, but must not keep it
 // beyond the call.
-type Outgoing struct {
+type ClientRequest struct {
 	Request
 
 	// Header holds further HTTP header fields; nil until there are some. A
@@ -31,7 +31,7 @@ type Outgoing struct {
 	// of its silence. Zero does not, less than zero means none.
 	Timeout time.Duration
 
-	// Deduplicates is like [ClientOptions.Deduplicates], for this call.
+	// Deduplicates is like [ClientOptions.Idempotent], for this call.
 	Deduplicates bool
 
 	room *buffers // memory for the answer, if nobody sees it
@@ -39,25 +39,25 @@ type Outgoing struct {
 
 // A CallFunc sends a request and returns its answer. If the answer carries an
 // error, it returns that as the error, and the response beside it.
-type CallFunc func(ctx context.Context, out *Outgoing) (*Response, error)
+type CallFunc func(ctx context.Context, out *ClientRequest) (*Response, error)
 
 // An Interceptor wraps the calls of a [Client], to log, to measure, to change
 // what is sent or to answer by itself.
 type Interceptor func(next CallFunc) CallFunc
 
 // A StreamFunc sends a request and returns the events of its answer.
-type StreamFunc func(ctx context.Context, out *Outgoing) iter.Seq2[*ChatEvent, error]
+type StreamFunc func(ctx context.Context, out *ClientRequest) iter.Seq2[*ChatEvent, error]
 
 // A StreamInterceptor wraps the streams of a [Client].
 type StreamInterceptor func(next StreamFunc) StreamFunc
 
-// A CallOption adjusts one call.
-type CallOption func(*Outgoing)
+// A CallOptions adjusts one call.
+type CallOptions func(*ClientRequest)
 
 // WithHeader adds a field to the HTTP header of the request. The fields that the
 // protocol needs cannot be replaced; Authorization can.
-func WithHeader(name, value string) CallOption {
-	return func(o *Outgoing) {
+func WithHeader(name, value string) CallOptions {
+	return func(o *ClientRequest) {
 		if o.Header == nil {
 			o.Header = http.Header{}
 		}
@@ -66,15 +66,15 @@ func WithHeader(name, value string) CallOption {
 }
 
 // WithTraceID puts the request into a workflow, instead of the one of its context.
-func WithTraceID(traceID string) CallOption { return func(o *Outgoing) { o.TraceID = traceID } }
+func WithTraceID(traceID string) CallOptions { return func(o *ClientRequest) { o.TraceID = traceID } }
 
 // WithRequestID gives the request this id instead of a fresh one. With the id of
 // an earlier call, a server that deduplicates answers as it did then.
-func WithRequestID(id ID) CallOption { return func(o *Outgoing) { o.ID = id } }
+func WithRequestID(id ID) CallOptions { return func(o *ClientRequest) { o.ID = id } }
 
 // WithExtra adds a member that the specification does not define to the envelope.
-func WithExtra(name string, value json.RawMessage) CallOption {
-	return func(o *Outgoing) {
+func WithExtra(name string, value json.RawMessage) CallOptions {
+	return func(o *ClientRequest) {
 		if o.Extra == nil {
 			o.Extra = Extra{}
 		}
@@ -84,10 +84,10 @@ func WithExtra(name string, value json.RawMessage) CallOption {
 
 // WithTimeout replaces the client's timeout for this call: of the call, or for a
 // stream of its silence. Less than zero means none.
-func WithTimeout(d time.Duration) CallOption { return func(o *Outgoing) { o.Timeout = d } }
+func WithTimeout(d time.Duration) CallOptions { return func(o *ClientRequest) { o.Timeout = d } }
 
-// WithDeduplication states for this call what [ClientOptions.Deduplicates] does.
-func WithDeduplication() CallOption { return func(o *Outgoing) { o.Deduplicates = true } }
+// WithDeduplication states for this call what [ClientOptions.Idempotent] does.
+func WithDeduplication() CallOptions { return func(o *ClientRequest) { o.Deduplicates = true } }
 
 // Call sends a request of any method. The params are a struct or map that becomes
 // a JSON object, JSON text as [json.RawMessage], params of this package, or nil
@@ -95,7 +95,7 @@ func WithDeduplication() CallOption { return func(o *Outgoing) { o.Deduplicates 
 //
 // The result of a standard method is checked by [DecodeResult]. If the peer
 // answers with an error, Call returns it beside the response.
-func (c *Client) Call(ctx context.Context, target, method string, params any, opts ...CallOption) (*Response, error) {
+func (c *Client) Call(ctx context.Context, target, method string, params any, opts ...CallOptions) (*Response, error) {
 	text, err := encodeParams(params)
 	if err != nil {
 		return nil, err
@@ -144,14 +144,14 @@ func encodeParams(params any) (json.RawMessage, error) {
 }
 
 // outgoing makes a request.
-func (c *Client) outgoing(ctx context.Context, target, method string, params json.RawMessage, opts []CallOption) *Outgoing {
-	out := &Outgoing{}
+func (c *Client) outgoing(ctx context.Context, target, method string, params json.RawMessage, opts []CallOptions) *ClientRequest {
+	out := &ClientRequest{}
 	c.address(ctx, out, target, method, params, opts)
 	return out
 }
 
-func (c *Client) address(ctx context.Context, out *Outgoing, target, method string, params json.RawMessage, opts []CallOption) {
-	out.Request = Request{Method: method, RequestAgent: c.self, TargetAgent: target, Params: params, TraceID: TraceID(ctx)}
+func (c *Client) address(ctx context.Context, out *ClientRequest, target, method string, params json.RawMessage, opts []CallOptions) {
+	out.Request = Request{Method: method, RequestAgent: c.self, TargetAgent: target, Params: params, TraceID: TraceIDFromContext(ctx)}
 	for _, o := range opts {
 		o(out)
 	}
@@ -165,7 +165,7 @@ type buffers struct {
 	params writer
 	reply  []byte
 	res    Response
-	out    Outgoing
+	out    ClientRequest
 	body   []byte
 }
 
@@ -174,13 +174,13 @@ const keepBuffer = 64 << 10
 
 func (b *buffers) release(c *Client) {
 	if cap(b.params.b) <= keepBuffer && cap(b.reply) <= keepBuffer && cap(b.body) <= keepBuffer {
-		b.params.err, b.out, b.res = nil, Outgoing{}, Response{}
+		b.params.err, b.out, b.res = nil, ClientRequest{}, Response{}
 		c.buffers.Put(b)
 	}
 }
 
 // standard makes a call of a standard method.
-func (c *Client) standard(ctx context.Context, target, method string, write func(*writer), opts []CallOption) (Result, error) {
+func (c *Client) standard(ctx context.Context, target, method string, write func(*writer), opts []CallOptions) (Result, error) {
 	if len(c.opts.Interceptors) > 0 {
 		params, err := encode(write)
 		if err != nil {
@@ -218,8 +218,8 @@ func (c *Client) header(ctx context.Context, x *transfer, accept []string) (http
 		h[http.CanonicalHeaderKey(name)] = slices.Clone(values)
 	}
 	h["Content-Type"], h["Accept"] = c.contentType, accept
-	if _, given := h["Authorization"]; c.opts.Tokens != nil && !given {
-		token, err := c.opts.Tokens.Token(ctx, out.TargetAgent)
+	if _, given := h["Authorization"]; c.opts.TokenSource != nil && !given {
+		token, err := c.opts.TokenSource.Token(ctx, out.TargetAgent)
 		if err != nil {
 			return nil, fmt.Errorf("arc: access token: %w", err)
 		}
@@ -227,7 +227,7 @@ func (c *Client) header(ctx context.Context, x *transfer, accept []string) (http
 			return nil, err
 		}
 	}
-	if out.TraceID != "" || c.opts.Span != nil {
+	if out.TraceID != "" || c.opts.TraceParent != nil {
 		if _, given := h["Traceparent"]; !given {
 			if tp := c.traceparent(ctx, out); tp != "" {
 				x.trace[0] = tp
@@ -235,17 +235,17 @@ func (c *Client) header(ctx context.Context, x *transfer, accept []string) (http
 			}
 		}
 	}
-	if c.opts.SendPath {
+	if c.opts.SendAgentPath {
 		h["X-Arc-Path"] = []string{c.path(ctx)}
 	}
 	return h, nil
 }
 
 // traceparent joins the workflow with the caller's span (D-64).
-func (c *Client) traceparent(ctx context.Context, out *Outgoing) string {
+func (c *Client) traceparent(ctx context.Context, out *ClientRequest) string {
 	span, spanTrace := "", ""
-	if c.opts.Span != nil {
-		span = c.opts.Span(ctx)
+	if c.opts.TraceParent != nil {
+		span = c.opts.TraceParent(ctx)
 		spanTrace = traceOf(span)
 	}
 	switch {
@@ -263,8 +263,8 @@ func (c *Client) traceparent(ctx context.Context, out *Outgoing) string {
 // path lists the agents that the workflow went through, this one included.
 func (c *Client) path(ctx context.Context) string {
 	var path []string
-	if call := CallFrom(ctx); call != nil {
-		path = call.Path
+	if call := CallFromContext(ctx); call != nil {
+		path = call.AgentPath
 	}
 	var b strings.Builder
 	self := false

@@ -23,7 +23,7 @@ import (
 var ErrTimeout = fmt.Errorf("arc: no answer in time: %w", context.DeadlineExceeded)
 
 // send is the [CallFunc] under all interceptors: one call, with its retries.
-func (c *Client) send(ctx context.Context, out *Outgoing) (*Response, error) {
+func (c *Client) send(ctx context.Context, out *ClientRequest) (*Response, error) {
 	if d := orDefault(out.Timeout, c.opts.Timeout); d > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeoutCause(ctx, d, ErrTimeout)
@@ -73,10 +73,10 @@ func (c *Client) once(ctx context.Context, x *transfer, attempt int) (res *Respo
 	}
 	var data []byte
 	if room := x.out.room; room != nil {
-		data, err = readReply(room.reply, resp, c.opts.MaxResponse)
+		data, err = readReply(room.reply, resp, c.opts.MaxMessage)
 		room.reply, res = data, &room.res
 	} else {
-		data, err = readReply(nil, resp, c.opts.MaxResponse)
+		data, err = readReply(nil, resp, c.opts.MaxMessage)
 		res = &Response{}
 	}
 	if err != nil && !errors.Is(err, ErrTooLarge) {
@@ -94,7 +94,7 @@ func (c *Client) once(ctx context.Context, x *transfer, attempt int) (res *Respo
 }
 
 // answerOf interprets the body of an answer (D-12) and reads it into res.
-func answerOf(res *Response, out *Outgoing, status int, data []byte) (*Response, error) {
+func answerOf(res *Response, out *ClientRequest, status int, data []byte) (*Response, error) {
 	if out.Method == MethodTaskNotification {
 		if status < 200 || status > 299 {
 			return nil, httpError(status, data)
@@ -122,7 +122,7 @@ func httpError(status int, body []byte) *HTTPError {
 
 // failure names the call in an error that the network caused. A context that
 // ended says why.
-func (c *Client) failure(ctx context.Context, out *Outgoing, err error) error {
+func (c *Client) failure(ctx context.Context, out *ClientRequest, err error) error {
 	if ctx.Err() != nil && !errors.Is(err, ErrRedirect) {
 		err = context.Cause(ctx)
 		if errors.Is(err, ErrTimeout) {
@@ -135,7 +135,7 @@ func (c *Client) failure(ctx context.Context, out *Outgoing, err error) error {
 // refused tells the token source that its token was, so that the next call gets
 // another one. This call is not repeated: its answer is an answer (D-49).
 func (c *Client) refused(x *transfer, err error) {
-	s, ok := c.opts.Tokens.(TokenInvalidator)
+	s, ok := c.opts.TokenSource.(TokenInvalidator)
 	if !ok || err == nil {
 		return
 	}
@@ -150,7 +150,7 @@ func (c *Client) refused(x *transfer, err error) {
 // A transfer is a request with all that is needed to send it, once or again.
 type transfer struct {
 	c      *Client
-	out    *Outgoing
+	out    *ClientRequest
 	header http.Header
 	trace  [1]string // the value of a header
 	data   []byte

@@ -24,12 +24,12 @@ import (
 // between connects a client with a server in memory.
 func between(t *testing.T, srv *arc.Server, opts *arc.ClientOptions) *arc.Client {
 	t.Helper()
-	at := arctest.Serve(t, srv)
+	at := arctest.NewServer(t, srv)
 	o := arc.ClientOptions{}
 	if opts != nil {
 		o = *opts
 	}
-	o.HTTPClient = at.Client
+	o.HTTPClient = at.HTTPClient
 	c, err := arc.NewClient(at.URL, "planner-01", &o)
 	require.NoError(t, err)
 	return c
@@ -39,7 +39,7 @@ func between(t *testing.T, srv *arc.Server, opts *arc.ClientOptions) *arc.Client
 // apart from the done event.
 func TestClientStreamKeepsConnection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		at := arctest.Serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		at := arctest.NewServer(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			_, _ = io.ReadAll(r.Body)
 			w.Header().Set("Content-Type", arc.MediaTypeStream)
 			_, _ = io.WriteString(w, "event: done\ndata: {\"chatId\":\"c\",\"status\":\"ACTIVE\",\"done\":true}\n\n")
@@ -47,16 +47,16 @@ func TestClientStreamKeepsConnection(t *testing.T) {
 			time.Sleep(50 * time.Millisecond)
 		}))
 		var conns atomic.Int32
-		transport := at.Client.Transport.(*http.Transport)
+		transport := at.HTTPClient.Transport.(*http.Transport)
 		dial := transport.DialContext
 		transport.DialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
 			conns.Add(1)
 			return dial(ctx, network, addr)
 		}
-		c, err := arc.NewClient(at.URL, "a", &arc.ClientOptions{HTTPClient: at.Client})
+		c, err := arc.NewClient(at.URL, "a", &arc.ClientOptions{HTTPClient: at.HTTPClient})
 		require.NoError(t, err)
 		for range 5 {
-			for ev, err := range c.StreamStartChat(t.Context(), "b", &arc.StartChatParams{InitialMessage: arc.UserText("x")}) {
+			for ev, err := range c.StreamChat(t.Context(), "b", &arc.StartChatParams{InitialMessage: arc.UserText("x")}) {
 				require.NoError(t, err)
 				if ev.Done {
 					break
@@ -72,25 +72,25 @@ func TestClientStreamKeepsConnection(t *testing.T) {
 func TestClientWithServerTask(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		srv := arc.NewServer(nil)
-		srv.HandleTasks("translator-02", arctest.Task(arctest.Say("Into which language?"), arctest.Ask("a language"),
-			arctest.Produce("translation", "bonjour")))
+		srv.HandleTasks("translator-02", arctest.ScriptedTask(arctest.AddMessage("Into which language?"), arctest.WaitInput("a language"),
+			arctest.AddArtifact("translation", "bonjour")))
 		c := between(t, srv, nil)
 		ctx := t.Context()
 		task, err := c.CreateTask(ctx, "translator-02", &arc.CreateTaskParams{InitialMessage: arc.UserText("hello")})
 		require.NoError(t, err)
 		require.Equal(t, arc.TaskSubmitted, task.Status)
-		o, err := c.Wait(ctx, "translator-02", task.ID, nil)
+		o, err := c.WaitTask(ctx, "translator-02", task.ID, nil)
 		require.NoError(t, err)
 		require.True(t, o.InputRequired)
-		require.Equal(t, "Into which language?", o.Prompt().Text())
-		require.NoError(t, c.SendTask(ctx, "translator-02", &arc.SendTaskParams{TaskID: task.ID, Message: arc.UserText("French")}))
-		o, err = c.Wait(ctx, "translator-02", task.ID, nil)
+		require.Equal(t, "Into which language?", o.InputRequest().Text())
+		require.NoError(t, c.SendTaskInput(ctx, "translator-02", &arc.SendTaskParams{TaskID: task.ID, Message: arc.UserText("French")}))
+		o, err = c.WaitTask(ctx, "translator-02", task.ID, nil)
 		require.NoError(t, err)
 		require.False(t, o.InputRequired)
 		require.Equal(t, "bonjour", o.Task.Artifacts[0].Parts[0].Content)
 		_, err = c.CancelTask(ctx, "translator-02", &arc.CancelTaskParams{TaskID: task.ID})
 		require.ErrorIs(t, err, arc.ErrTaskAlreadyCompleted)
-		_, err = c.TaskInfo(ctx, "nobody", &arc.TaskInfoParams{TaskID: task.ID})
+		_, err = c.GetTask(ctx, "nobody", &arc.TaskInfoParams{TaskID: task.ID})
 		require.ErrorIs(t, err, arc.ErrAgentNotFound)
 	})
 }
@@ -99,7 +99,7 @@ func TestClientWithServerTask(t *testing.T) {
 func TestClientWithServerChat(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		srv := arc.NewServer(nil)
-		srv.HandleChats("echo-01", arc.ChatFunc(func(ctx context.Context, turn *arc.ChatTurn, out *arc.ChatWriter) error {
+		srv.HandleChats("echo-01", arc.ChatHandlerFunc(func(ctx context.Context, turn *arc.ChatTurn, out *arc.ChatWriter) error {
 			if turn.Message.Text() == "slow" {
 				time.Sleep(10 * time.Minute) // only the keep-alives show that it lives
 			}
@@ -125,10 +125,10 @@ func TestClientWithServerChat(t *testing.T) {
 // refused.
 func TestClientWithServerWorkflow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		srv := arc.NewServer(&arc.ServerOptions{GuardPath: true})
-		at := arctest.Serve(t, srv)
+		srv := arc.NewServer(&arc.ServerOptions{RejectCycles: true})
+		at := arctest.NewServer(t, srv)
 		client := func(self string) *arc.Client {
-			c, err := arc.NewClient(at.URL, self, &arc.ClientOptions{HTTPClient: at.Client, SendPath: true})
+			c, err := arc.NewClient(at.URL, self, &arc.ClientOptions{HTTPClient: at.HTTPClient, SendAgentPath: true})
 			require.NoError(t, err)
 			return c
 		}
@@ -191,15 +191,15 @@ func TestClientWithServerIdempotency(t *testing.T) {
 		srv := arc.NewServer(&arc.ServerOptions{Idempotency: 10 * time.Minute})
 		var mu sync.Mutex
 		begun := 0
-		srv.HandleTasks("b", arc.TaskFunc(func(context.Context, *arc.TaskRun) error {
+		srv.HandleTasks("b", arc.TaskHandlerFunc(func(context.Context, *arc.TaskRun) error {
 			mu.Lock()
 			defer mu.Unlock()
 			begun++
 			return nil
 		}))
-		at := arctest.Serve(t, srv)
-		c, err := arc.NewClient(at.URL, "a", &arc.ClientOptions{Deduplicates: true,
-			HTTPClient: &http.Client{Transport: &lossy{next: at.Client.Transport}}})
+		at := arctest.NewServer(t, srv)
+		c, err := arc.NewClient(at.URL, "a", &arc.ClientOptions{Idempotent: true,
+			HTTPClient: &http.Client{Transport: &lossy{next: at.HTTPClient.Transport}}})
 		require.NoError(t, err)
 		_, err = c.CreateTask(t.Context(), "b", &arc.CreateTaskParams{InitialMessage: arc.UserText("x")})
 		require.NoError(t, err)
@@ -245,10 +245,10 @@ func (b *cutBody) Close() error { return b.body.Close() }
 // and each piece once.
 func TestClientWithServerResume(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		srv := arc.NewServer(&arc.ServerOptions{Resumable: true})
+		srv := arc.NewServer(&arc.ServerOptions{EnableResume: true})
 		runs := 0
 		want := ""
-		srv.HandleChats("b", arc.ChatFunc(func(ctx context.Context, _ *arc.ChatTurn, out *arc.ChatWriter) error {
+		srv.HandleChats("b", arc.ChatHandlerFunc(func(ctx context.Context, _ *arc.ChatTurn, out *arc.ChatWriter) error {
 			runs++
 			for i := range 20 {
 				time.Sleep(time.Second)
@@ -260,12 +260,12 @@ func TestClientWithServerResume(t *testing.T) {
 			}
 			return nil
 		}))
-		at := arctest.Serve(t, srv)
-		c, err := arc.NewClient(at.URL, "a", &arc.ClientOptions{Resume: 3,
-			HTTPClient: &http.Client{Transport: &cutting{at.Client.Transport, 700}}})
+		at := arctest.NewServer(t, srv)
+		c, err := arc.NewClient(at.URL, "a", &arc.ClientOptions{MaxResumes: 3,
+			HTTPClient: &http.Client{Transport: &cutting{at.HTTPClient.Transport, 700}}})
 		require.NoError(t, err)
 		text, done := "", false
-		for ev, err := range c.StreamStartChat(t.Context(), "b", &arc.StartChatParams{InitialMessage: arc.UserText("x")}) {
+		for ev, err := range c.StreamChat(t.Context(), "b", &arc.StartChatParams{InitialMessage: arc.UserText("x")}) {
 			require.NoError(t, err)
 			text += ev.Text
 			done = ev.Done
@@ -279,10 +279,10 @@ func TestClientWithServerResume(t *testing.T) {
 // D-67: the client finds what the server tells.
 func TestDiscoveryWithServer(t *testing.T) {
 	srv := arc.NewServer(nil)
-	srv.HandleTasks("x-01", arctest.Task())
-	srv.HandleChats("y-01", arc.ReplyFunc(func(context.Context, *arc.ChatTurn) (*arc.Message, error) { return arc.AgentText("hi"), nil }))
-	at := arctest.Serve(t, srv)
-	d, err := arc.NewDiscovery(&arc.DiscoveryOptions{HTTPClient: at.Client}, at.URL)
+	srv.HandleTasks("x-01", arctest.ScriptedTask())
+	srv.HandleChats("y-01", arc.ChatReplyFunc(func(context.Context, *arc.ChatTurn) (*arc.Message, error) { return arc.AgentText("hi"), nil }))
+	at := arctest.NewServer(t, srv)
+	d, err := arc.NewDiscovery(&arc.DiscoveryOptions{HTTPClient: at.HTTPClient}, at.URL)
 	require.NoError(t, err)
 	all, err := d.Agents(t.Context())
 	require.NoError(t, err)

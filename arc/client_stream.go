@@ -28,7 +28,7 @@ var errStreamUsed = errors.New("arc: a stream can be ranged over once only")
 // what the network said, one that stays silent as [ErrTimeout]. Leaving the loop
 // drops the connection, which ends the peer's work. A peer that answers without
 // streaming yields its answer as one event, and the end (D-24).
-func (c *Client) Stream(ctx context.Context, target, method string, params any, opts ...CallOption) iter.Seq2[*ChatEvent, error] {
+func (c *Client) Stream(ctx context.Context, target, method string, params any, opts ...CallOptions) iter.Seq2[*ChatEvent, error] {
 	text, err := encodeParams(params)
 	if err != nil {
 		return failed(err)
@@ -49,7 +49,7 @@ func failed(err error) iter.Seq2[*ChatEvent, error] {
 }
 
 // openStream is the [StreamFunc] under all interceptors.
-func (c *Client) openStream(ctx context.Context, out *Outgoing) iter.Seq2[*ChatEvent, error] {
+func (c *Client) openStream(ctx context.Context, out *ClientRequest) iter.Seq2[*ChatEvent, error] {
 	return func(yield func(*ChatEvent, error) bool) {
 		s := &streaming{c: c, x: transfer{c: c, out: out}, yield: yield}
 		header, err := c.header(ctx, &s.x, c.acceptStream)
@@ -70,7 +70,7 @@ func (c *Client) openStream(ctx context.Context, out *Outgoing) iter.Seq2[*ChatE
 			if err == nil {
 				return
 			}
-			if cut >= c.opts.Resume || !s.resumable(ctx, err) {
+			if cut >= c.opts.MaxResumes || !s.resumable(ctx, err) {
 				yield(nil, err)
 				return
 			}
@@ -101,7 +101,7 @@ func (s *streaming) resumable(ctx context.Context, err error) bool {
 	var e *Error
 	var h *HTTPError
 	return s.lastID != "" && ctx.Err() == nil && !errors.As(err, &e) && !errors.As(err, &h) &&
-		!errors.Is(err, ErrMalformed) && !errors.Is(err, ErrTooLarge) && !errors.Is(err, ErrRedirect) && !permanent(err)
+		!errors.Is(err, ErrMalformedEvent) && !errors.Is(err, ErrTooLarge) && !errors.Is(err, ErrRedirect) && !permanent(err)
 }
 
 // run reads the stream from one connection. It returns nil after a done event,
@@ -168,7 +168,7 @@ func (r idleReader) Read(p []byte) (int, error) {
 
 // events reads a stream of events.
 func (s *streaming) events(ctx context.Context, resp *http.Response) error {
-	in := NewStreamReader(idleReader{s, resp.Body}, &StreamReaderOptions{MaxEvent: s.c.opts.MaxEvent, Ignored: s.c.opts.Ignored})
+	in := NewStreamReader(idleReader{s, resp.Body}, &StreamReaderOptions{MaxEvent: s.c.opts.MaxEvent, OnUnknownEvent: s.c.opts.OnUnknownEvent})
 	for {
 		ev, err := in.Next()
 		if err != nil || resp.StatusCode >= http.StatusBadRequest {
@@ -197,7 +197,7 @@ func (s *streaming) endOf(ctx context.Context, resp *http.Response, err error) e
 		return err
 	case resp.StatusCode >= http.StatusBadRequest:
 		return httpError(resp.StatusCode, nil) // no success, whatever the events say
-	case ctx.Err() != nil && !errors.Is(err, ErrMalformed) && !errors.Is(err, ErrTooLarge):
+	case ctx.Err() != nil && !errors.Is(err, ErrMalformedEvent) && !errors.Is(err, ErrTooLarge):
 		return s.c.failure(ctx, s.x.out, err)
 	}
 	return err
@@ -218,7 +218,7 @@ func (s *streaming) drain(resp *http.Response) {
 func (s *streaming) whole(ctx context.Context, resp *http.Response) error {
 	media := mediaType(resp.Header)
 	data, err := readReply(nil, &http.Response{ContentLength: resp.ContentLength,
-		Body: io.NopCloser(idleReader{s, resp.Body})}, s.c.opts.MaxResponse)
+		Body: io.NopCloser(idleReader{s, resp.Body})}, s.c.opts.MaxMessage)
 	switch {
 	case errors.Is(err, ErrTooLarge) && resp.StatusCode >= http.StatusBadRequest:
 		return httpError(resp.StatusCode, data)

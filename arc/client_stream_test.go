@@ -35,8 +35,8 @@ func collect(events iter.Seq2[*ChatEvent, error]) (text string, done bool, err e
 	return text, done, nil
 }
 
-func startStream(c *Client, ctx context.Context, opts ...CallOption) iter.Seq2[*ChatEvent, error] {
-	return c.StreamStartChat(ctx, "b", &StartChatParams{InitialMessage: UserText("x")}, opts...)
+func startStream(c *Client, ctx context.Context, opts ...CallOptions) iter.Seq2[*ChatEvent, error] {
+	return c.StreamChat(ctx, "b", &StartChatParams{InitialMessage: UserText("x")}, opts...)
 }
 
 func stream(text string) reaction {
@@ -64,7 +64,7 @@ func TestClientStream(t *testing.T) {
 		{name: "cut is no end of input", do: stream(chunkEvent("a")), text: "a", want: io.ErrUnexpectedEOF},
 		{name: "empty", do: stream(""), want: ErrTruncated},
 		{name: "connection lost", do: broken, text: "a", want: syscall.ECONNRESET},
-		{name: "malformed", do: stream(chunkEvent("a") + "event: stream\ndata: {\n\n"), text: "a", want: ErrMalformed},
+		{name: "malformed", do: stream(chunkEvent("a") + "event: stream\ndata: {\n\n"), text: "a", want: ErrMalformedEvent},
 		{name: "too large", do: stream(chunkEvent("a") + chunkEvent(strings.Repeat("x", 3000))), text: "a", want: ErrTooLarge},
 		{name: "error", do: stream(chunkEvent("a") + "event: error\ndata: {\"error\":{\"code\":-43003}}\n\n" + doneEvent), text: "a", want: ErrChatTimeout},
 		{name: "JSON", do: ok(chat), text: "all"},
@@ -82,7 +82,7 @@ func TestClientStream(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			p := &peer{do: []reaction{tt.do}}
-			c := newTestClient(t, p, &ClientOptions{MaxEvent: 2000, MaxResponse: 2000})
+			c := newTestClient(t, p, &ClientOptions{MaxEvent: 2000, MaxMessage: 2000})
 			text, done, err := collect(startStream(c, t.Context()))
 			require.Equal(t, tt.text, text)
 			var h *HTTPError
@@ -107,7 +107,7 @@ func (r errReader) Read([]byte) (int, error) { return 0, r.err }
 // D-31: a peer that only acknowledges a streamed chat.message.
 func TestClientStreamAck(t *testing.T) {
 	c := newTestClient(t, &peer{do: []reaction{ok(`{"success":true}`), ok(`{"n":1}`)}}, nil)
-	text, done, err := collect(c.StreamSendChat(t.Context(), "b", &ChatMessageParams{ChatID: "c1", Message: UserText("x")}))
+	text, done, err := collect(c.StreamChatMessage(t.Context(), "b", &ChatMessageParams{ChatID: "c1", Message: UserText("x")}))
 	require.NoError(t, err)
 	require.True(t, done)
 	require.Empty(t, text)
@@ -281,13 +281,13 @@ func TestClientStreamResume(t *testing.T) {
 		{"no ids", 1, []reaction{stream(chunkEvent("a")), stream(doneEvent)}, "a", []string{""}, ErrTruncated},
 		{"error event", 1, []reaction{stream(one + "event: error\ndata: {\"error\":{\"code\":-43003}}\n\n"), stream(end)}, "a", []string{""}, ErrChatTimeout},
 		{"no longer there", 1, []reaction{stream(one), arcFault(200, ErrChatTimeout)}, "a", []string{"", "s.1"}, ErrChatTimeout},
-		{"malformed", 1, []reaction{stream(one + "event: stream\ndata: {\n\n"), stream(end)}, "a", []string{""}, ErrMalformed},
+		{"malformed", 1, []reaction{stream(one + "event: stream\ndata: {\n\n"), stream(end)}, "a", []string{""}, ErrMalformedEvent},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				p := &peer{do: tt.do}
-				text, done, err := collect(startStream(newTestClient(t, p, &ClientOptions{Resume: tt.limit}), t.Context()))
+				text, done, err := collect(startStream(newTestClient(t, p, &ClientOptions{MaxResumes: tt.limit}), t.Context()))
 				require.ErrorIs(t, err, tt.want)
 				require.Equal(t, tt.want == nil, done)
 				require.Equal(t, tt.text, text)
@@ -304,7 +304,7 @@ func TestClientStreamResume(t *testing.T) {
 func TestClientStreamInterceptors(t *testing.T) {
 	p := &peer{do: []reaction{stream(chunkEvent("a") + doneEvent)}}
 	upper := func(next StreamFunc) StreamFunc {
-		return func(ctx context.Context, out *Outgoing) iter.Seq2[*ChatEvent, error] {
+		return func(ctx context.Context, out *ClientRequest) iter.Seq2[*ChatEvent, error] {
 			WithHeader("X-Seen", out.Method)(out)
 			return func(yield func(*ChatEvent, error) bool) {
 				for ev, err := range next(ctx, out) {

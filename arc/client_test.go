@@ -145,7 +145,7 @@ func TestNewClient(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.endpoint, func(t *testing.T) {
-			c, err := NewClient(tt.endpoint, "a", &ClientOptions{AllowHTTP: tt.http})
+			c, err := NewClient(tt.endpoint, "a", &ClientOptions{AllowInsecure: tt.http})
 			if tt.want == "" {
 				require.NoError(t, err)
 				require.NoError(t, c.Close())
@@ -163,8 +163,8 @@ func TestNewClient(t *testing.T) {
 // ARC-013, ARC-174, ARC-178, D-11, D-64: what goes out, and nothing else.
 func TestClientRequest(t *testing.T) {
 	p := &peer{do: []reaction{ok(task("t", "WORKING")), ok(task("t", "WORKING"))}}
-	c := newTestClient(t, p, &ClientOptions{Tokens: StaticToken("tok")})
-	_, err := c.TaskInfo(t.Context(), "b", infoOf("t"))
+	c := newTestClient(t, p, &ClientOptions{TokenSource: StaticTokenSource("tok")})
+	_, err := c.GetTask(t.Context(), "b", infoOf("t"))
 	require.NoError(t, err)
 	req, err := DecodeRequest([]byte(p.bodies[0]))
 	require.NoError(t, err)
@@ -174,7 +174,7 @@ func TestClientRequest(t *testing.T) {
 		"Authorization": {"Bearer tok"}}, p.sent[0].Header)
 
 	ctx := ContextWithTraceID(t.Context(), "4bf92f35-77b3-4da6-a3ce-929d0e0e4736")
-	_, err = c.TaskInfo(ctx, "b", infoOf("t"), WithHeader("X-One", "1"), WithHeader("Content-Type", "text/plain"),
+	_, err = c.GetTask(ctx, "b", infoOf("t"), WithHeader("X-One", "1"), WithHeader("Content-Type", "text/plain"),
 		WithHeader("authorization", "Basic x"), WithExtra("vendor", json.RawMessage(`{"k": 1}`)), WithRequestID(IntID(7)))
 	require.NoError(t, err)
 	require.Contains(t, p.bodies[1], `"traceId":"4bf92f35-77b3-4da6-a3ce-929d0e0e4736"`)
@@ -191,7 +191,7 @@ func TestClientRequest(t *testing.T) {
 func TestClientIDs(t *testing.T) {
 	seen := map[string]bool{}
 	c := newTestClient(t, http.RoundTripper(nil), &ClientOptions{Interceptors: []Interceptor{func(CallFunc) CallFunc {
-		return func(_ context.Context, out *Outgoing) (*Response, error) {
+		return func(_ context.Context, out *ClientRequest) (*Response, error) {
 			seen[string(out.ID)] = true
 			return &Response{Result: []byte(`{}`)}, nil
 		}
@@ -216,7 +216,7 @@ func TestClientSpan(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			p := &peer{do: []reaction{ok(`{}`)}}
-			c := newTestClient(t, p, &ClientOptions{Span: func(context.Context) string { return tt.span }})
+			c := newTestClient(t, p, &ClientOptions{TraceParent: func(context.Context) string { return tt.span }})
 			ctx := t.Context()
 			if tt.trace != "" {
 				ctx = ContextWithTraceID(ctx, tt.trace)
@@ -238,8 +238,8 @@ func TestClientPath(t *testing.T) {
 		want string
 	}{
 		{nil, "a"},
-		{&Call{Path: []string{"x,1", "ö y"}}, "x%2C1,%C3%B6%20y,a"},
-		{&Call{Path: []string{"a", "x"}}, "a,x"},
+		{&Call{AgentPath: []string{"x,1", "ö y"}}, "x%2C1,%C3%B6%20y,a"},
+		{&Call{AgentPath: []string{"a", "x"}}, "a,x"},
 	}
 	for _, tt := range tests {
 		p := &peer{do: []reaction{ok(`{}`), ok(`{}`)}}
@@ -247,7 +247,7 @@ func TestClientPath(t *testing.T) {
 		if tt.call != nil {
 			ctx = context.WithValue(ctx, callKey{}, tt.call)
 		}
-		_, err := newTestClient(t, p, &ClientOptions{SendPath: true}).Call(ctx, "b", "x.y", nil)
+		_, err := newTestClient(t, p, &ClientOptions{SendAgentPath: true}).Call(ctx, "b", "x.y", nil)
 		require.NoError(t, err)
 		require.Equal(t, tt.want, p.sent[0].Header.Get("X-ARC-Path"))
 		_, err = newTestClient(t, &peer{do: p.do}, nil).Call(ctx, "b", "x.y", nil)
@@ -269,11 +269,11 @@ func TestClientMethods(t *testing.T) {
 			}},
 		{"task.send", `{"taskId":"t1","message":{"role":"user","parts":[{"type":"TextPart","content":"hi"}]}}`,
 			`{"success":true}`, "<nil>", func(ctx context.Context, c *Client) (any, error) {
-				return nil, c.SendTask(ctx, "b", &SendTaskParams{TaskID: "t1", Message: msg})
+				return nil, c.SendTaskInput(ctx, "b", &SendTaskParams{TaskID: "t1", Message: msg})
 			}},
 		{"task.info", `{"taskId":"t1","includeMessages":false,"includeArtifacts":true}`,
 			task("t1", "WORKING"), "WORKING", func(ctx context.Context, c *Client) (any, error) {
-				r, err := c.TaskInfo(ctx, "b", &TaskInfoParams{TaskID: "t1", OmitMessages: true})
+				r, err := c.GetTask(ctx, "b", &TaskInfoParams{TaskID: "t1", OmitMessages: true})
 				return r.Status, err
 			}},
 		{"task.cancel", `{"taskId":"t1","reason":"no"}`,
@@ -283,7 +283,7 @@ func TestClientMethods(t *testing.T) {
 			}},
 		{"task.subscribe", `{"taskId":"t1","callbackUrl":"https://a.test/cb"}`,
 			`{"type":"subscription","subscription":{"subscriptionId":"s1"}}`, "s1", func(ctx context.Context, c *Client) (any, error) {
-				r, err := c.Subscribe(ctx, "b", &SubscribeParams{TaskID: "t1", CallbackURL: "https://a.test/cb"})
+				r, err := c.SubscribeTask(ctx, "b", &SubscribeParams{TaskID: "t1", CallbackURL: "https://a.test/cb"})
 				return r.ID, err
 			}},
 		{"chat.start", `{"initialMessage":{"role":"user","parts":[{"type":"TextPart","content":"hi"}]},"stream":false}`,
@@ -294,7 +294,7 @@ func TestClientMethods(t *testing.T) {
 			}},
 		{"chat.message", `{"chatId":"c1","message":{"role":"user","parts":[{"type":"TextPart","content":"hi"}]},"stream":false}`,
 			`{"success":true}`, "c1", func(ctx context.Context, c *Client) (any, error) {
-				r, err := c.SendChat(ctx, "b", &ChatMessageParams{ChatID: "c1", Message: msg})
+				r, err := c.SendChatMessage(ctx, "b", &ChatMessageParams{ChatID: "c1", Message: msg})
 				return r.ID, err
 			}},
 		{"chat.end", `{"chatId":"c1"}`,
@@ -352,7 +352,7 @@ func TestClientRefusesLocally(t *testing.T) {
 		name           string
 		target, method string
 		params         any
-		opts           []CallOption
+		opts           []CallOptions
 		want           error
 	}{
 		{name: "no target", method: "x.y", want: ErrInvalidAgentID},
@@ -360,8 +360,8 @@ func TestClientRefusesLocally(t *testing.T) {
 		{name: "no method", target: "b", want: ErrInvalidFieldFormat},
 		{name: "params not an object", target: "b", method: "x.y", params: []int{1}, want: ErrInvalidParams},
 		{name: "params not JSON", target: "b", method: "x.y", params: json.RawMessage(`{`), want: ErrInvalidParams},
-		{name: "trace", target: "b", method: "x.y", opts: []CallOption{WithTraceID("a\nb")}, want: ErrInvalidTrace},
-		{name: "id", target: "b", method: "x.y", opts: []CallOption{WithRequestID("null")}, want: ErrInvalidFieldFormat},
+		{name: "trace", target: "b", method: "x.y", opts: []CallOptions{WithTraceID("a\nb")}, want: ErrInvalidTrace},
+		{name: "id", target: "b", method: "x.y", opts: []CallOptions{WithRequestID("null")}, want: ErrInvalidFieldFormat},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -405,8 +405,8 @@ func TestClientAnswers(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			p := &peer{do: []reaction{tt.answer}}
-			c := newTestClient(t, p, &ClientOptions{MaxResponse: 4500})
-			_, err := c.TaskInfo(t.Context(), "b", infoOf("t"))
+			c := newTestClient(t, p, &ClientOptions{MaxMessage: 4500})
+			_, err := c.GetTask(t.Context(), "b", infoOf("t"))
 			var h *HTTPError
 			switch {
 			case tt.status != 0:
@@ -440,23 +440,23 @@ func TestClientRetries(t *testing.T) {
 		return resp, err
 	}
 	good := ok(task("t", "WORKING"))
-	create := func(c *Client, ctx context.Context, opts ...CallOption) error {
+	create := func(c *Client, ctx context.Context, opts ...CallOptions) error {
 		_, err := c.CreateTask(ctx, "b", &CreateTaskParams{InitialMessage: UserText("x")}, opts...)
 		return err
 	}
-	info := func(c *Client, ctx context.Context, opts ...CallOption) error {
-		_, err := c.TaskInfo(ctx, "b", infoOf("t"), opts...)
+	info := func(c *Client, ctx context.Context, opts ...CallOptions) error {
+		_, err := c.GetTask(ctx, "b", infoOf("t"), opts...)
 		return err
 	}
-	capabilities := func(c *Client, ctx context.Context, opts ...CallOption) error {
+	capabilities := func(c *Client, ctx context.Context, opts ...CallOptions) error {
 		_, err := c.Call(ctx, "b", "agent.getCapabilities", nil, opts...)
 		return err
 	}
 	tests := []struct {
 		name     string
-		call     func(*Client, context.Context, ...CallOption) error
+		call     func(*Client, context.Context, ...CallOptions) error
 		opts     ClientOptions
-		call1    []CallOption
+		call1    []CallOptions
 		do       []reaction
 		nothing  error
 		attempts int
@@ -469,8 +469,8 @@ func TestClientRetries(t *testing.T) {
 		{name: "broke before the body went out", call: create, nothing: reset(), do: []reaction{nil, good}, attempts: 2},
 		{name: "failed before the body by no network", call: create, nothing: errors.New("no"), do: []reaction{nil, good}, attempts: 1, want: errAny},
 		{name: "lost, changes something", call: create, do: []reaction{lost, good}, attempts: 1, want: syscall.ECONNRESET},
-		{name: "lost, deduplicated", call: create, opts: ClientOptions{Deduplicates: true}, do: []reaction{lost, lost, good}, attempts: 3},
-		{name: "lost, deduplicated for this call", call: create, call1: []CallOption{WithDeduplication()}, do: []reaction{lost, good}, attempts: 2},
+		{name: "lost, deduplicated", call: create, opts: ClientOptions{Idempotent: true}, do: []reaction{lost, lost, good}, attempts: 3},
+		{name: "lost, deduplicated for this call", call: create, call1: []CallOptions{WithDeduplication()}, do: []reaction{lost, good}, attempts: 2},
 		{name: "lost, harmless", call: info, do: []reaction{lost, dial, good}, attempts: 3},
 		{name: "lost, capabilities", call: capabilities, do: []reaction{lost, ok(`{}`)}, attempts: 2},
 		{name: "lost while answering", call: info, do: []reaction{cut, good}, attempts: 2},
@@ -535,7 +535,7 @@ func TestClientRetryAfter(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				p := &peer{do: tt.do}
 				begin := time.Now()
-				_, err := newTestClient(t, p, &tt.opts).TaskInfo(t.Context(), "b", infoOf("t"))
+				_, err := newTestClient(t, p, &tt.opts).GetTask(t.Context(), "b", infoOf("t"))
 				require.ErrorIs(t, err, tt.want)
 				require.Len(t, p.sent, tt.attempts)
 				require.Equal(t, tt.took, time.Since(begin))
@@ -572,7 +572,7 @@ func TestClientRedirects(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			p := &peer{do: tt.do}
-			_, err := newTestClient(t, p, &ClientOptions{Tokens: StaticToken("tok")}).TaskInfo(t.Context(), "b", infoOf("t"))
+			_, err := newTestClient(t, p, &ClientOptions{TokenSource: StaticTokenSource("tok")}).GetTask(t.Context(), "b", infoOf("t"))
 			require.ErrorIs(t, err, tt.want)
 			require.Equal(t, tt.last, p.sent[len(p.sent)-1].URL.String())
 			for _, b := range p.bodies {
@@ -592,25 +592,25 @@ func TestClientTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newTestClient(t, &peer{do: []reaction{hangs, hangs, hangs, hangs}}, nil)
 		begin := time.Now()
-		_, err := c.TaskInfo(t.Context(), "b", infoOf("t"))
+		_, err := c.GetTask(t.Context(), "b", infoOf("t"))
 		require.ErrorIs(t, err, ErrTimeout)
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 		require.Equal(t, time.Minute, time.Since(begin))
 
-		_, err = c.TaskInfo(t.Context(), "b", infoOf("t"), WithTimeout(time.Second))
+		_, err = c.GetTask(t.Context(), "b", infoOf("t"), WithTimeout(time.Second))
 		require.ErrorIs(t, err, ErrTimeout)
 		require.Equal(t, time.Minute+time.Second, time.Since(begin))
 
 		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 		defer cancel()
-		_, err = c.TaskInfo(ctx, "b", infoOf("t"))
+		_, err = c.GetTask(ctx, "b", infoOf("t"))
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 		require.NotErrorIs(t, err, ErrTimeout)
 
 		ctx, stop := context.WithCancelCause(t.Context())
 		why := errors.New("enough")
 		time.AfterFunc(2*time.Hour, func() { stop(why) })
-		_, err = c.TaskInfo(ctx, "b", infoOf("t"), WithTimeout(-1))
+		_, err = c.GetTask(ctx, "b", infoOf("t"), WithTimeout(-1))
 		require.ErrorIs(t, err, why)
 	})
 }
@@ -619,7 +619,7 @@ func TestClientInterceptors(t *testing.T) {
 	var log []string
 	trace := func(name string) Interceptor {
 		return func(next CallFunc) CallFunc {
-			return func(ctx context.Context, out *Outgoing) (*Response, error) {
+			return func(ctx context.Context, out *ClientRequest) (*Response, error) {
 				log = append(log, name+" "+out.Method+" "+string(out.Params))
 				out.TargetAgent = name
 				res, err := next(ctx, out)
@@ -678,7 +678,7 @@ func TestClientMemory(t *testing.T) {
 		wg.Go(func() {
 			for i := range 40 {
 				marker := strings.Repeat(fmt.Sprintf("x%d.%d", g, i), 1+i*50)
-				opts := []CallOption{WithHeader("X-Marker", marker)}
+				opts := []CallOptions{WithHeader("X-Marker", marker)}
 				if i%5 == 4 {
 					opts = append(opts, WithHeader("X-Early", "1"))
 				}
@@ -712,13 +712,13 @@ func TestClientOfTheUser(t *testing.T) {
 			h.Transport, h.CheckRedirect = p, follow
 			c, err := NewClient("https://b.test/arc", "a", &ClientOptions{HTTPClient: h, MaxRetries: -1})
 			require.NoError(t, err)
-			_, err = c.TaskInfo(t.Context(), "b", infoOf("t"))
+			_, err = c.GetTask(t.Context(), "b", infoOf("t"))
 			require.NoError(t, err)
-			_, err = c.TaskInfo(t.Context(), "b", infoOf("t"))
+			_, err = c.GetTask(t.Context(), "b", infoOf("t"))
 			require.ErrorIs(t, err, ErrRedirect)
-			_, err = c.TaskInfo(t.Context(), "b", infoOf("t"))
+			_, err = c.GetTask(t.Context(), "b", infoOf("t"))
 			require.NoError(t, err)
-			_, err = c.TaskInfo(t.Context(), "b", infoOf("t"))
+			_, err = c.GetTask(t.Context(), "b", infoOf("t"))
 			require.Error(t, err, "a transport that breaks its contract")
 			require.Len(t, p.sent, 4)
 		})

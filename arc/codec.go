@@ -17,7 +17,7 @@ import (
 //
 // Every error is an [*Error], ready to be sent. The request is returned beside it
 // with what could be read, for the answer: its ID if that is valid, its
-// RequestAgent, its TraceID (D-03). After an error with code [ErrParse] or
+// RequestAgent, its TraceIDFromContext (D-03). After an error with code [ErrParse] or
 // [ErrInvalidRequest] nothing counts as readable.
 func DecodeRequest(data []byte) (*Request, error) {
 	req := &Request{}
@@ -114,16 +114,16 @@ func (req *Request) decode(data []byte) *Error {
 }
 
 func isVersion(v strictjson.Value) bool {
-	if string(v) == `"`+Version+`"` {
+	if string(v) == `"`+ProtocolVersion+`"` {
 		return true
 	}
 	s, _ := v.Text()
-	return s == Version
+	return s == ProtocolVersion
 }
 
 func versionFault() *Error {
 	return &Error{Code: ErrInvalidVersion, Message: ErrInvalidVersion.Message(),
-		Details: json.RawMessage(`{"field":"arc","issue":"is not supported","supported":["` + Version + `"]}`)}
+		Details: json.RawMessage(`{"field":"arc","issue":"is not supported","supported":["` + ProtocolVersion + `"]}`)}
 }
 
 // jsonFault sorts the faults of the text by D-01 and D-06.
@@ -304,7 +304,7 @@ func AppendRequest(dst []byte, req *Request) ([]byte, error) {
 	}
 	w := writer{b: dst}
 	at := w.open()
-	w.text("arc", Version)
+	w.text("arc", ProtocolVersion)
 	w.key("id")
 	w.b = append(w.b, req.ID...)
 	w.text("method", req.Method)
@@ -449,7 +449,7 @@ func AppendResponse(dst []byte, res *Response) ([]byte, error) {
 	}
 	w := writer{b: dst}
 	at := w.open()
-	w.text("arc", Version)
+	w.text("arc", ProtocolVersion)
 	w.key("id")
 	w.b = append(w.b, id...)
 	w.text("responseAgent", res.ResponseAgent)

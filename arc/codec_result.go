@@ -24,7 +24,7 @@ type Result struct {
 // DecodeResult reads the result of a response to method. The members decide what
 // it is, not the type that it claims (D-31, D-32); a result that fits the method
 // in no way is [ErrInvalidResult], an acknowledgment that denies success is
-// [ErrNotSuccessful]. Nothing of a task.notification's result matters.
+// [ErrNotAcknowledged]. Nothing of a task.notification's result matters.
 func DecodeResult(method string, result json.RawMessage) (*Result, error) {
 	res, err := decodeResult(method, result)
 	if err != nil {
@@ -62,7 +62,7 @@ func decodeResult(method string, result json.RawMessage) (res Result, err error)
 	if method == MethodTaskSend || method == MethodChatMessage {
 		if yes, ok := v.Get("success").Bool(); ok {
 			if !yes {
-				return res, ErrNotSuccessful
+				return res, ErrNotAcknowledged
 			}
 			message, _ := v.Get("message").Text()
 			return Result{Message: message}, nil

@@ -247,12 +247,12 @@ func TestParts(t *testing.T) {
 	require.NoError(t, data.DecodeData(&into))
 	require.Equal(t, int64(9007199254740993), into.N)
 	require.Empty(t, into.S, "names match exactly")
-	inline := Part{Type: TypeData, Data: json.RawMessage(`{"n":5}`)}
+	inline := Part{Type: PartTypeData, Data: json.RawMessage(`{"n":5}`)}
 	require.NoError(t, inline.DecodeData(&into))
 	require.Equal(t, int64(5), into.N)
-	bad := Part{Type: TypeData, Content: `{"n":5,"n":6}`}
+	bad := Part{Type: PartTypeData, Content: `{"n":5,"n":6}`}
 	require.Error(t, bad.DecodeData(&into))
-	bad = Part{Type: TypeFile, Content: "*"}
+	bad = Part{Type: PartTypeFile, Content: "*"}
 	require.Error(t, bad.DecodeData(&into))
 }
 
@@ -284,7 +284,7 @@ func TestTimestamp(t *testing.T) {
 	} {
 		got, err := Timestamp(in).Time()
 		require.NoError(t, err, in)
-		require.Equal(t, want, string(TimestampOf(got)), in)
+		require.Equal(t, want, string(NewTimestamp(got)), in)
 	}
 	for _, in := range []string{"", "2024-01-15", "2024-01-15 10:30:00Z", " 2024-01-15T10:30:00Z", "2024-01-15T10:30:00Z ", "2024-01-15T24:00:00Z", "2024-01-15T10:30:60Z",
 		"2024-01-15T10:30:00+0000", "2024-01-15T10:30:00.Z", "2024-01-15T10:30:00,5Z", "2024-02-30T10:30:00Z", "2024-01-15T10:30:00+24:00", "2024-01-15T10:30:00+01:60", "2024-1-15T10:30:00Z", "2024-01-15T1:30:000Z"} {

@@ -59,11 +59,11 @@ type PartType string
 
 // The part types of section 7.
 const (
-	TypeText  PartType = "TextPart"
-	TypeData  PartType = "DataPart"
-	TypeFile  PartType = "FilePart"
-	TypeImage PartType = "ImagePart"
-	TypeAudio PartType = "AudioPart"
+	PartTypeText  PartType = "TextPart"
+	PartTypeData  PartType = "DataPart"
+	PartTypeFile  PartType = "FilePart"
+	PartTypeImage PartType = "ImagePart"
+	PartTypeAudio PartType = "AudioPart"
 )
 
 // A Part is one piece of a message or artifact (section 7). Make one with
@@ -87,7 +87,7 @@ type Part struct {
 }
 
 // TextPart returns a part that holds text.
-func TextPart(text string) Part { return Part{Type: TypeText, Content: text} }
+func TextPart(text string) Part { return Part{Type: PartTypeText, Content: text} }
 
 // DataPart returns a part that holds v as JSON. It fails for values that have no
 // JSON form, such as functions or infinite numbers.
@@ -96,21 +96,21 @@ func DataPart(v any) (Part, error) {
 	if err != nil {
 		return Part{}, fmt.Errorf("arc: data part: %w", err)
 	}
-	return Part{Type: TypeData, Content: string(b), MIMEType: "application/json"}, nil
+	return Part{Type: PartTypeData, Content: string(b), MIMEType: "application/json"}, nil
 }
 
 // FilePart returns a part that holds a file.
 func FilePart(filename, mimeType string, content []byte) Part {
-	p := binary(TypeFile, mimeType, content)
+	p := binary(PartTypeFile, mimeType, content)
 	p.Filename = filename
 	return p
 }
 
 // ImagePart returns a part that holds an image.
-func ImagePart(mimeType string, content []byte) Part { return binary(TypeImage, mimeType, content) }
+func ImagePart(mimeType string, content []byte) Part { return binary(PartTypeImage, mimeType, content) }
 
 // AudioPart returns a part that holds sound.
-func AudioPart(mimeType string, content []byte) Part { return binary(TypeAudio, mimeType, content) }
+func AudioPart(mimeType string, content []byte) Part { return binary(PartTypeAudio, mimeType, content) }
 
 func binary(t PartType, mimeType string, content []byte) Part {
 	if mimeType == "" {
@@ -120,7 +120,7 @@ func binary(t PartType, mimeType string, content []byte) Part {
 }
 
 func (p *Part) text() string {
-	if p.Type != TypeText {
+	if p.Type != PartTypeText {
 		return ""
 	}
 	return p.Content
@@ -136,7 +136,7 @@ func (p *Part) Bytes() ([]byte, error) {
 	switch {
 	case p.Data != nil:
 		return p.Data, nil
-	case p.Type == TypeFile, p.Type == TypeImage, p.Type == TypeAudio, p.Encoding == "base64":
+	case p.Type == PartTypeFile, p.Type == PartTypeImage, p.Type == PartTypeAudio, p.Encoding == "base64":
 		return decodeBase64(p.Content)
 	}
 	return []byte(p.Content), nil

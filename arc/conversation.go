@@ -98,14 +98,14 @@ func expired(err error) bool {
 }
 
 // Send says something to an agent and returns its complete answer.
-func (v *Conversations) Send(ctx context.Context, agent string, m *Message, opts ...CallOption) (*Chat, error) {
+func (v *Conversations) Send(ctx context.Context, agent string, m *Message, opts ...CallOptions) (*Chat, error) {
 	t, err := v.begin(ctx, agent)
 	if err != nil {
 		return nil, err
 	}
 	defer t.pass()
 	if t.chatID != "" {
-		chat, err := v.c.SendChat(ctx, agent, &ChatMessageParams{ChatID: t.chatID, Message: m}, opts...)
+		chat, err := v.c.SendChatMessage(ctx, agent, &ChatMessageParams{ChatID: t.chatID, Message: m}, opts...)
 		if !expired(err) {
 			if err == nil && chat.Status == ChatClosed {
 				t.chatID = ""
@@ -123,7 +123,7 @@ func (v *Conversations) Send(ctx context.Context, agent string, m *Message, opts
 
 // Stream says something to an agent and returns its answer as it is made; see
 // [Client.Stream] for what a stream promises. The turn is over when the loop is.
-func (v *Conversations) Stream(ctx context.Context, agent string, m *Message, opts ...CallOption) iter.Seq2[*ChatEvent, error] {
+func (v *Conversations) Stream(ctx context.Context, agent string, m *Message, opts ...CallOptions) iter.Seq2[*ChatEvent, error] {
 	return func(yield func(*ChatEvent, error) bool) {
 		t, err := v.begin(ctx, agent)
 		if err != nil {
@@ -133,12 +133,12 @@ func (v *Conversations) Stream(ctx context.Context, agent string, m *Message, op
 		defer t.pass()
 		if t.chatID != "" {
 			p := &ChatMessageParams{ChatID: t.chatID, Message: m}
-			if !t.follow(v.c.StreamSendChat(ctx, agent, p, opts...), true, yield) {
+			if !t.follow(v.c.StreamChatMessage(ctx, agent, p, opts...), true, yield) {
 				return
 			}
 			t.chatID = ""
 		}
-		t.follow(v.c.StreamStartChat(ctx, agent, &StartChatParams{InitialMessage: m}, opts...), false, yield)
+		t.follow(v.c.StreamChat(ctx, agent, &StartChatParams{InitialMessage: m}, opts...), false, yield)
 	}
 }
 

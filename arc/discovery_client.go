@@ -21,21 +21,21 @@ type DiscoveryOptions struct {
 	// HTTPClient sends the requests; see [ClientOptions].
 	HTTPClient *http.Client
 
-	// Tokens supplies an access token for servers that want one for discovery.
+	// TokenSource supplies an access token for servers that want one for discovery.
 	// It is asked with an empty target. Nil sends none.
-	Tokens TokenSource
+	TokenSource TokenSource
 
-	// AllowHTTP permits plain http to hosts other than this machine.
-	AllowHTTP bool
+	// AllowInsecure permits plain http to hosts other than this machine.
+	AllowInsecure bool
 
-	// TTL is how long an answer is used. Zero means 5 min.
-	TTL time.Duration
+	// CacheTTL is how long an answer is used. Zero means 5 min.
+	CacheTTL time.Duration
 
 	// Timeout bounds the requests for one endpoint. Zero means 10 s.
 	Timeout time.Duration
 
-	// MaxAnswer bounds an answer in bytes. Zero means 4 MiB.
-	MaxAnswer int64
+	// MaxMessage bounds an answer in bytes. Zero means 4 MiB.
+	MaxMessage int64
 }
 
 // A FoundAgent is an agent and where to call it.
@@ -70,13 +70,13 @@ func NewDiscovery(opts *DiscoveryOptions, endpoints ...string) (*Discovery, erro
 		d.opts = *opts
 	}
 	o := &d.opts
-	o.TTL = orDefault(o.TTL, 5*time.Minute)
+	o.CacheTTL = orDefault(o.CacheTTL, 5*time.Minute)
 	o.Timeout = orDefault(o.Timeout, 10*time.Second)
-	if o.MaxAnswer <= 0 {
-		o.MaxAnswer = 4 << 20
+	if o.MaxMessage <= 0 {
+		o.MaxMessage = 4 << 20
 	}
 	for _, e := range endpoints {
-		u, err := parseEndpoint(e, o.AllowHTTP)
+		u, err := parseEndpoint(e, o.AllowInsecure)
 		if err != nil {
 			return nil, err
 		}
@@ -145,8 +145,8 @@ func (d *Discovery) Find(ctx context.Context, q AgentQuery) ([]FoundAgent, error
 	return nil, err
 }
 
-// Forget drops all answers, so that the next question goes to the endpoints.
-func (d *Discovery) Forget() {
+// Invalidate drops all answers, so that the next question goes to the endpoints.
+func (d *Discovery) Invalidate() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	clear(d.known)
@@ -182,7 +182,7 @@ func (d *Discovery) ask(ctx context.Context, i int) ([]FoundAgent, error) {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.known[i] = knownAgents{agents, time.Now().Add(d.opts.TTL)}
+	d.known[i] = knownAgents{agents, time.Now().Add(d.opts.CacheTTL)}
 	return agents, nil
 }
 
@@ -242,8 +242,8 @@ func (d *Discovery) get(ctx context.Context, endpoint *url.URL, path string) ([]
 		to.Path = "/" + path
 	}
 	header := http.Header{"Accept": {"application/json"}}
-	if d.opts.Tokens != nil {
-		token, err := d.opts.Tokens.Token(ctx, "")
+	if d.opts.TokenSource != nil {
+		token, err := d.opts.TokenSource.Token(ctx, "")
 		if err != nil {
 			return nil, fmt.Errorf("access token: %w", err)
 		}
@@ -272,6 +272,6 @@ func (d *Discovery) get(ctx context.Context, endpoint *url.URL, path string) ([]
 			_ = resp.Body.Close()
 			return nil, httpError(resp.StatusCode, text)
 		}
-		return readReply(nil, resp, d.opts.MaxAnswer)
+		return readReply(nil, resp, d.opts.MaxMessage)
 	}
 }

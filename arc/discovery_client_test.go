@@ -88,7 +88,7 @@ func TestDiscoveryPlaces(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			p := &docPeer{docs: tt.docs}
-			d := newTestDiscovery(t, p, DiscoveryOptions{MaxAnswer: 1000, Tokens: StaticToken("tok")}, tt.endpoint)
+			d := newTestDiscovery(t, p, DiscoveryOptions{MaxMessage: 1000, TokenSource: StaticTokenSource("tok")}, tt.endpoint)
 			got, err := d.Agents(t.Context())
 			require.Equal(t, tt.asked, p.asked)
 			for _, a := range p.auth {
@@ -147,7 +147,7 @@ func TestDiscoveryFind(t *testing.T) {
 func TestDiscoveryCache(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := &docPeer{hold: time.Second, docs: map[string]reaction{"https://h.test/agent-info": doc(single)}}
-		d := newTestDiscovery(t, p, DiscoveryOptions{TTL: time.Minute}, "https://h.test/arc")
+		d := newTestDiscovery(t, p, DiscoveryOptions{CacheTTL: time.Minute}, "https://h.test/arc")
 		var wg sync.WaitGroup
 		for range 10 {
 			wg.Go(func() {
@@ -166,12 +166,12 @@ func TestDiscoveryCache(t *testing.T) {
 		_, err = d.Agents(t.Context())
 		require.NoError(t, err)
 		require.Len(t, p.asked, 2)
-		d.Forget()
+		d.Invalidate()
 		_, err = d.Agents(t.Context())
 		require.NoError(t, err)
 		require.Len(t, p.asked, 3)
 
-		d.Forget()
+		d.Invalidate()
 		p.hold = time.Hour
 		begin := time.Now()
 		_, err = d.Agents(t.Context())

@@ -19,9 +19,9 @@ func (s *Server) serveDiscovery(w http.ResponseWriter, r *http.Request) bool {
 	base := path.Dir(o.Path)
 	var body func() ([]byte, int)
 	switch p := r.URL.Path; {
-	case (p == path.Join(base, "agent-info") || p == o.Path+"/info") && !o.NoDiscovery:
+	case (p == path.Join(base, "agent-info") || p == o.Path+"/info") && !o.DisableDiscovery:
 		body = func() ([]byte, int) { return s.agentInfo(r.URL.Query().Get("agentId")) }
-	case p == path.Join(base, "health") && o.Health:
+	case p == path.Join(base, "health") && o.EnableHealth:
 		body = s.health
 	case p == o.Path+AgentCardPath && o.AgentCard != nil:
 		body = func() ([]byte, int) { return o.AgentCard, http.StatusOK }
@@ -38,11 +38,11 @@ func (s *Server) serveDiscovery(w http.ResponseWriter, r *http.Request) bool {
 		s.discovered(w, discoveryFault(&Error{Code: ErrInvalidRequest, Message: "Invalid request: only GET and HEAD are allowed"}), http.StatusMethodNotAllowed)
 		return true
 	}
-	if o.DiscoveryAuth {
-		x := &exchange{in: &Incoming{Authorization: one(r.Header, "Authorization")}}
+	if o.RequireDiscoveryAuth {
+		x := &exchange{in: &ServerRequest{Authorization: one(r.Header, "Authorization")}}
 		if _, fault := s.authenticate(r.Context(), x); fault != nil {
 			status := fault.Code.HTTPStatus()
-			errorHeaders(h, &Answer{Error: fault, BadToken: x.badToken}, status)
+			errorHeaders(h, &ServerResponse{Error: fault, InvalidToken: x.badToken}, status)
 			s.discovered(w, discoveryFault(fault), status)
 			return true
 		}
@@ -142,18 +142,18 @@ func (s *Server) health() ([]byte, int) {
 	return b, code
 }
 
-// An AgentState tells how an agent of a [Server] is doing (ARC-181).
-type AgentState struct {
-	ID       string
-	Group    string
-	Healthy  bool
-	Busy     int // calls in work, tasks included
-	Capacity int // zero means no bound
+// An AgentStatus tells how an agent of a [Server] is doing (ARC-181).
+type AgentStatus struct {
+	ID            string
+	Group         string
+	Healthy       bool
+	InFlight      int // calls in work, tasks included
+	MaxConcurrent int // zero means no bound
 }
 
 // Agents returns the state of all agents, in the order of their registration.
-func (s *Server) Agents() []AgentState {
-	var list []AgentState
+func (s *Server) Agents() []AgentStatus {
+	var list []AgentStatus
 	for _, e := range s.registry.all() {
 		if st, ok := s.registry.router.state(e.AgentID); ok {
 			list = append(list, st)
@@ -162,17 +162,17 @@ func (s *Server) Agents() []AgentState {
 	return list
 }
 
-func (r *Router) state(id string) (AgentState, bool) {
+func (r *Router) state(id string) (AgentStatus, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	in := r.instances[id]
 	if in == nil {
-		return AgentState{}, false
+		return AgentStatus{}, false
 	}
-	return AgentState{ID: in.id, Group: in.group, Healthy: !in.unhealthy, Busy: in.busy, Capacity: in.capacity}, true
+	return AgentStatus{ID: in.id, Group: in.group, Healthy: !in.unhealthy, InFlight: in.busy, MaxConcurrent: in.capacity}, true
 }
 
-// capabilities serves [MethodCapabilities].
+// capabilities serves [MethodGetCapabilities].
 func (s *Server) capabilities(e *agentEntry) Handler {
 	return HandlerFunc(func(context.Context, *Call) (any, error) {
 		info := s.infoOf(e)

@@ -19,8 +19,8 @@
 // Agents that answer share a [Server], which is an [net/http.Handler]:
 //
 //	srv := arc.NewServer(nil)
-//	srv.HandleTasks("translator-02", arc.TaskFunc(translate))
-//	srv.HandleChats("tutor-01", arc.ChatFunc(tutor))
+//	srv.HandleTasks("translator-02", arc.TaskHandlerFunc(translate))
+//	srv.HandleChats("tutor-01", arc.ChatHandlerFunc(tutor))
 //	http.Handle("/", srv)
 //
 // A program that is told of tasks elsewhere has a [WebhookReceiver]. Who only
@@ -45,7 +45,7 @@
 //
 // Tasks, chats, subscriptions and what is to be sent to webhooks are kept in
 // [ServerOptions.Store], by default in memory. With a store that outlives the
-// process, [Server.Recover] takes up after a restart what was interrupted. Several
+// process, [Server.WaitRecovered] takes up after a restart what was interrupted. Several
 // processes may share one, behind a proxy that gives each request to any of them;
 // each then calls Recover every now and then, and takes over what a process was
 // doing that has been silent for [ServerOptions.Lease]. The calls of one chat have
@@ -54,7 +54,7 @@
 // Subscribers are told at least once of what happened to a task and was put into the
 // outbox, which is done as soon as the task is written. Of what a process did not
 // get to put there before it died, Recover makes up for the end of a task, for all
-// but [ServerOptions.Webhooks].
+// but [ServerOptions.StaticWebhooks].
 //
 // With [ServerOptions.Idempotency] a request may be sent again after its process
 // died (D-48), and what it did to tasks, chats and subscriptions is not done twice:
@@ -78,11 +78,11 @@
 //     that and the "subscription" of the Python SDK are read (D-32).
 //   - chat.message answers with a chat, not with success (D-31).
 //   - Faults of the envelope have the codes of the protocol family, not -32600;
-//     [ServerOptions.LegacyEnvelopeErrors] gives the older one (D-06).
+//     [ServerOptions.LegacyErrors] gives the older one (D-06).
 //   - A failed stream ends with an error event and without a done event (D-22).
 //   - An unknown version of a method is refused, never served by an older one
 //     (D-51).
-//   - Webhooks are complete ARC requests; [WebhookOptions.Flat] adds the members
+//   - Webhooks are complete ARC requests; [WebhookOptions.WritePythonMembers] adds the members
 //     that the Python SDK looks for (D-42).
 //
 // # Goals missed

@@ -184,11 +184,11 @@ func typed[P any](call *Call, read func(*reader, strictjson.Value) P) (p P, faul
 // admit checks what an option refuses in a message of a caller (D-62), and
 // stamps it.
 func (s *Server) admit(field string, m *Message, at time.Time) error {
-	if s.opts.RefuseSystem && m.Role == RoleSystem {
+	if s.opts.RejectSystemRole && m.Role == RoleSystem {
 		return fieldError(ErrInvalidParams, field+".role", "must not be system")
 	}
 	if m.Timestamp == "" {
-		m.Timestamp = TimestampOf(at)
+		m.Timestamp = NewTimestamp(at)
 	}
 	return nil
 }
@@ -245,7 +245,7 @@ func (e *taskEngine) create(ctx context.Context, call *Call) (any, error) {
 	t.state, t.rev = st, rev
 	t.subs = e.staticSubs(st)
 	answer := st.accepted()
-	if len(t.subs) > 0 || e.s.opts.OnEvent != nil {
+	if len(t.subs) > 0 || e.s.opts.OnTaskEvent != nil {
 		e.emit(ctx, t, 1, e.createdEvent(st))
 	}
 	e.start(ctx, t, call, p.InitialMessage, false)
@@ -323,7 +323,7 @@ func (e *taskEngine) send(ctx context.Context, call *Call) (any, error) {
 		return nil, err
 	}
 	defer e.done(t)
-	change := change{action: TaskSend, at: at, message: p.Message, mark: call.mark}
+	change := change{action: taskSend, at: at, message: p.Message, mark: call.mark}
 	done := false
 	if call.again {
 		if done, err = e.sent(ctx, t, call.mark); err != nil {
@@ -357,7 +357,7 @@ func (e *taskEngine) cancel(ctx context.Context, call *Call) (any, error) {
 	if call.again && t.state.status == TaskCanceled && t.state.mark == call.mark {
 		return t.state.canceled(), nil
 	}
-	change := change{action: TaskCancel, at: now(), reason: p.Reason, by: call.RequestAgent, mark: call.mark}
+	change := change{action: taskCancel, at: now(), reason: p.Reason, by: call.RequestAgent, mark: call.mark}
 	if err := e.apply(context.WithoutCancel(ctx), t, &change); err != nil {
 		return nil, err
 	}
@@ -448,7 +448,7 @@ func (e *taskEngine) apply(ctx context.Context, t *liveTask, c *change) error {
 			if err != nil && !errors.Is(err, store.ErrDuplicate) { // else the process died that began this
 				return err
 			}
-			if c.action == TaskSend {
+			if c.action == taskSend {
 				next.input = seq
 			}
 		}
@@ -510,7 +510,7 @@ func (st *taskState) after(to TaskStatus, c *change) *taskState {
 
 // settle does what follows a change that is kept.
 func (e *taskEngine) settle(ctx context.Context, t *liveTask, old *taskState, c *change, first uint64, events []Event) error {
-	if t.subs == nil || len(t.subs) > 0 || e.s.opts.OnEvent != nil {
+	if t.subs == nil || len(t.subs) > 0 || e.s.opts.OnTaskEvent != nil {
 		e.emit(ctx, t, first, e.eventsOf(old, t.state, c, events)...)
 	}
 	if !t.state.status.Final() {

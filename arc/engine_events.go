@@ -37,13 +37,13 @@ func eventText(ev Event) string {
 
 // notification is the part that all events have.
 func (st *taskState) notification(ev Event, at time.Time) *Notification {
-	return &Notification{TaskID: st.id, Event: ev, Timestamp: TimestampOf(at),
+	return &Notification{TaskID: st.id, Event: ev, Timestamp: NewTimestamp(at),
 		Data: NotificationData{Status: string(st.status), Message: eventText(ev)}}
 }
 
 func (e *taskEngine) createdEvent(st *taskState) *Notification {
 	n := st.notification(EventTaskCreated, st.created)
-	n.Data.Priority, n.Data.AssignedAgent, n.Data.CreatedAt = st.priority, st.agent, TimestampOf(st.created)
+	n.Data.Priority, n.Data.AssignedAgent, n.Data.CreatedAt = st.priority, st.agent, NewTimestamp(st.created)
 	return n
 }
 
@@ -59,7 +59,7 @@ func (e *taskEngine) eventsOf(old, st *taskState, c *change, events []Event) []*
 
 func (e *taskEngine) eventOf(old, st *taskState, c *change, ev Event) *Notification {
 	n := st.notification(ev, c.at)
-	d, at := &n.Data, TimestampOf(c.at)
+	d, at := &n.Data, NewTimestamp(c.at)
 	switch ev {
 	case EventTaskStarted:
 		d.StartedAt = at
@@ -87,7 +87,7 @@ func (e *taskEngine) eventOf(old, st *taskState, c *change, ev Event) *Notificat
 
 // finalData adds what the three events of the end tell.
 func (st *taskState) finalData(d *NotificationData) {
-	at := TimestampOf(st.ended)
+	at := NewTimestamp(st.ended)
 	switch st.status {
 	case TaskCompleted:
 		d.CompletedAt, d.Duration = at, millis(st.ended.Sub(st.created))
@@ -115,7 +115,7 @@ func (st *taskState) lastEvents() ([]*Notification, uint64) {
 	end := st.notification(ev, st.ended)
 	st.finalData(&end.Data)
 	moved := st.notification(EventStatusChange, st.ended)
-	moved.Data.ChangedAt, moved.Data.PreviousStatus = TimestampOf(st.ended), string(st.previous)
+	moved.Data.ChangedAt, moved.Data.PreviousStatus = NewTimestamp(st.ended), string(st.previous)
 	if st.status == TaskCanceled {
 		moved.Data.Reason = st.reason
 	}
@@ -126,9 +126,9 @@ func (st *taskState) lastEvents() ([]*Notification, uint64) {
 // first. It is called with the lock of the task held, so that the order is
 // right. What fails here is logged: it never fails the task (D-44).
 func (e *taskEngine) emit(ctx context.Context, t *liveTask, first uint64, events ...*Notification) {
-	if e.s.opts.OnEvent != nil {
+	if e.s.opts.OnTaskEvent != nil {
 		for _, n := range events {
-			e.s.opts.OnEvent(ctx, t.state.agent, n)
+			e.s.opts.OnTaskEvent(ctx, t.state.agent, n)
 		}
 	}
 	subs, err := e.subscriptions(ctx, t)

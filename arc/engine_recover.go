@@ -220,7 +220,7 @@ func (e *taskEngine) giveInput(ctx context.Context, t *liveTask) error {
 	return err
 }
 
-// Recover takes over what a process that is gone has left in the store: tasks
+// WaitRecovered takes over what a process that is gone has left in the store: tasks
 // that were not over fail, or run again ([ServerOptions.RerunTasks]), and
 // notifications that were not delivered are sent. It returns how many tasks it
 // took over.
@@ -230,7 +230,7 @@ func (e *taskEngine) giveInput(ctx context.Context, t *liveTask) error {
 // [ServerOptions.Lease] after it was last seen; where several processes share a store,
 // call it every now and then. Tasks of agents that are not registered here are
 // left alone.
-func (s *Server) Recover(ctx context.Context) (int, error) {
+func (s *Server) WaitRecovered(ctx context.Context) (int, error) {
 	if !s.begin(newWork) {
 		return 0, errServerClosed
 	}
@@ -301,7 +301,7 @@ func (e *taskEngine) recoverTask(ctx context.Context, id, from string) (bool, er
 		return false, e.tellEnd(ctx, t)
 	}
 	entry := e.s.registry.lookup(t.state.agent)
-	if entry == nil || entry.Tasks == nil {
+	if entry == nil || entry.TaskHandler == nil {
 		return false, nil
 	}
 	mine := *t.state
@@ -322,10 +322,10 @@ func (e *taskEngine) recoverTask(ctx context.Context, id, from string) (bool, er
 	if initial == nil {
 		fault := idFault(ErrTaskExecutionFailed, "taskId", id)
 		fault.Message = "Task interrupted by a restart"
-		return true, e.apply(ctx, t, &change{action: TaskFail, at: now(), fault: fault})
+		return true, e.apply(ctx, t, &change{action: taskFail, at: now(), fault: fault})
 	}
 	if t.state.status == TaskInputRequired {
-		if err := e.apply(ctx, t, &change{action: TaskResume, at: now()}); err != nil {
+		if err := e.apply(ctx, t, &change{action: taskResume, at: now()}); err != nil {
 			return false, err
 		}
 	}
@@ -404,7 +404,7 @@ func (s *Server) recoverOutbox(ctx context.Context, isDead func(string) (bool, e
 			s.outbox.wake(sub, func(*sender) {})
 		}
 	}
-	for _, w := range s.opts.Webhooks {
+	for _, w := range s.opts.StaticWebhooks {
 		sub := &subscription{target: w.TargetAgent, static: true}
 		sub.ID, sub.CallbackURL, sub.Active = w.ID, w.CallbackURL, true
 		s.outbox.wake(sub, func(*sender) {})

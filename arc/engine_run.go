@@ -21,14 +21,14 @@ import (
 // [ErrTaskAlreadyCanceled] in the first case. It carries the workflow and the
 // [Call] that began the task, without its params.
 type TaskHandler interface {
-	RunTask(ctx context.Context, run *TaskRun) error
+	ServeTask(ctx context.Context, run *TaskRun) error
 }
 
-// A TaskFunc is a function that serves as a [TaskHandler].
-type TaskFunc func(ctx context.Context, run *TaskRun) error
+// A TaskHandlerFunc is a function that serves as a [TaskHandler].
+type TaskHandlerFunc func(ctx context.Context, run *TaskRun) error
 
-// RunTask calls f.
-func (f TaskFunc) RunTask(ctx context.Context, run *TaskRun) error { return f(ctx, run) }
+// ServeTask calls f.
+func (f TaskHandlerFunc) ServeTask(ctx context.Context, run *TaskRun) error { return f(ctx, run) }
 
 // A TaskEstimator is a [TaskHandler] that knows before it begins how long a task
 // will take. Subscribers of TASK_STARTED are told (ARC-127).
@@ -70,9 +70,9 @@ func (r *TaskRun) Status() TaskStatus { return r.state().status }
 // CreatedAt returns when the task was created.
 func (r *TaskRun) CreatedAt() time.Time { return r.state().created }
 
-// Recovered reports whether the handler runs again, for a task that another
+// Redelivered reports whether the handler runs again, for a task that another
 // process had begun. What that one added to the task is there.
-func (r *TaskRun) Recovered() bool { return r.recovered }
+func (r *TaskRun) Redelivered() bool { return r.recovered }
 
 func (r *TaskRun) state() *taskState {
 	r.task.mu.Lock()
@@ -105,13 +105,13 @@ func (r *TaskRun) AddMessage(ctx context.Context, m *Message) error {
 		add.Role = RoleAgent
 	}
 	if add.Timestamp == "" {
-		add.Timestamp = TimestampOf(at)
+		add.Timestamp = NewTimestamp(at)
 	}
-	return r.apply(ctx, &change{action: TaskAddMessage, at: at, message: &add})
+	return r.apply(ctx, &change{action: taskAddMessage, at: at, message: &add})
 }
 
-// Progress tells the caller how the work is going: it adds a text message.
-func (r *TaskRun) Progress(ctx context.Context, format string, args ...any) error {
+// AddProgress tells the caller how the work is going: it adds a text message.
+func (r *TaskRun) AddProgress(ctx context.Context, format string, args ...any) error {
 	return r.AddMessage(ctx, AgentText(fmt.Sprintf(format, args...)))
 }
 
@@ -127,19 +127,19 @@ func (r *TaskRun) AddArtifact(ctx context.Context, a *Artifact) error {
 		add.Parts = []Part{}
 	}
 	if add.CreatedAt == "" {
-		add.CreatedAt = TimestampOf(at)
+		add.CreatedAt = NewTimestamp(at)
 	}
-	return r.apply(ctx, &change{action: TaskAddArtifact, at: at, artifact: &add})
+	return r.apply(ctx, &change{action: taskAddArtifact, at: at, artifact: &add})
 }
 
-// RequireInput waits until the caller sends another message, which it returns.
+// WaitInput waits until the caller sends another message, which it returns.
 // Meanwhile the task is INPUT_REQUIRED. What is required tells subscribers what
 // the task needs; a question to the caller is a message, to be added before.
 //
 // If ctx ends first but the task does not, the task goes on without the input,
 // and the error is that of ctx.
-func (r *TaskRun) RequireInput(ctx context.Context, required string) (*Message, error) {
-	if err := r.apply(ctx, &change{action: TaskRequireInput, at: now(), required: required}); err != nil {
+func (r *TaskRun) WaitInput(ctx context.Context, required string) (*Message, error) {
+	if err := r.apply(ctx, &change{action: taskRequireInput, at: now(), required: required}); err != nil {
 		return nil, err
 	}
 	select {
@@ -163,7 +163,7 @@ func (r *TaskRun) RequireInput(ctx context.Context, required string) (*Message, 
 // resume goes on without input. If another process has just taken some, the task
 // goes on already, and that is there now.
 func (r *TaskRun) resume(ctx context.Context) error {
-	err := r.apply(ctx, &change{action: TaskResume, at: now()})
+	err := r.apply(ctx, &change{action: taskResume, at: now()})
 	if err == nil {
 		return nil
 	}
@@ -210,9 +210,9 @@ func (r *TaskRun) do(ctx, base context.Context, entry *agentEntry) {
 	defer r.cancel(context.Canceled)
 	err := errGoexit
 	defer func() { r.finish(ctx, base, err) }()
-	if err = r.begin(ctx, base, entry.Tasks); err == nil {
+	if err = r.begin(ctx, base, entry.TaskHandler); err == nil {
 		err = errGoexit
-		err = r.work(ctx, entry.Tasks)
+		err = r.work(ctx, entry.TaskHandler)
 	}
 }
 
@@ -223,7 +223,7 @@ func (r *TaskRun) begin(ctx, base context.Context, h TaskHandler) error {
 	if r.recovered && r.state().status == TaskWorking {
 		return nil
 	}
-	c := change{action: TaskStart, at: now()}
+	c := change{action: taskStart, at: now()}
 	if est, ok := h.(TaskEstimator); ok {
 		var err error
 		if c.expected, err = r.estimate(ctx, est); err != nil {
@@ -240,7 +240,7 @@ func (r *TaskRun) estimate(ctx context.Context, h TaskEstimator) (d time.Duratio
 
 func (r *TaskRun) work(ctx context.Context, h TaskHandler) (err error) {
 	defer recovered(&err)
-	return h.RunTask(ctx, r)
+	return h.ServeTask(ctx, r)
 }
 
 // finish brings the task to its end.
@@ -254,7 +254,7 @@ func (r *TaskRun) finish(ctx, base context.Context, err error) {
 	if err != nil && errors.Is(context.Cause(ctx), errServerClosed) {
 		return // the next server decides
 	}
-	c := change{action: TaskComplete, at: now(), byRun: true}
+	c := change{action: taskComplete, at: now(), byRun: true}
 	if err == nil {
 		if err = r.engine.apply(base, r.task, &c); err == nil || r.task.state.status.Final() {
 			return
@@ -265,7 +265,7 @@ func (r *TaskRun) finish(ctx, base context.Context, err error) {
 		err = fmt.Errorf("arc: the handler of task %s returned while it was %s: %w", r.task.id, r.task.state.status, err)
 		err = errors.New(err.Error()) // a fault of the handler, not one to be sent
 	}
-	c = change{action: TaskFail, at: now(), byRun: true, fault: r.engine.s.faultOf(base, &r.call, err)}
+	c = change{action: taskFail, at: now(), byRun: true, fault: r.engine.s.faultOf(base, &r.call, err)}
 	if err := r.engine.apply(base, r.task, &c); err != nil && !errors.Is(err, errTakenOver) && !r.task.state.status.Final() {
 		r.engine.s.opts.Logger.ErrorContext(base, "arc: cannot keep the end of a task", "task", r.task.id, "error", err)
 	}

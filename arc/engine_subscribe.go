@@ -40,14 +40,14 @@ func (e *taskEngine) subscribe(ctx context.Context, call *Call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	if !call.again && len(subs) >= e.s.opts.MaxSubscriptions+len(e.s.opts.Webhooks) {
+	if !call.again && len(subs) >= e.s.opts.MaxSubscriptions+len(e.s.opts.StaticWebhooks) {
 		return nil, &Error{Code: ErrPermissionDenied, Message: "Too many subscriptions",
 			Details: idFault(ErrPermissionDenied, "taskId", p.TaskID).Details}
 	}
 	final := t.state.status.Final()
 	sub := &subscription{agent: call.Agent, target: call.RequestAgent, traceID: or(t.state.traceID, call.TraceID), instance: e.s.opts.Instance}
 	sub.Subscription = Subscription{ID: call.id("sub-"), TaskID: t.id, CallbackURL: p.CallbackURL, Events: p.Events,
-		CreatedAt: TimestampOf(now()), Active: !final}
+		CreatedAt: NewTimestamp(now()), Active: !final}
 	stored := *sub
 	stored.Active = true // until what is owed is sent
 	b, err := stored.encode()
@@ -130,7 +130,7 @@ func (e *taskEngine) follow(ctx context.Context, t *liveTask, sub *subscription)
 // staticSubs are the webhooks of the configuration as they follow one task.
 func (e *taskEngine) staticSubs(st *taskState) []*subscription {
 	subs := []*subscription{}
-	for _, w := range e.s.opts.Webhooks {
+	for _, w := range e.s.opts.StaticWebhooks {
 		events := w.Events
 		if len(events) == 0 {
 			events = []Event{EventTaskCreated, EventTaskStarted, EventTaskPaused, EventTaskResumed, EventTaskCompleted,

@@ -42,10 +42,10 @@ func cancelTask(h http.Handler, agent, id string) *arc.Response {
 func TestTaskLife(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var events []string
-		s := newServer(t, &arc.ServerOptions{OnEvent: func(_ context.Context, agent string, n *arc.Notification) {
+		s := newServer(t, &arc.ServerOptions{OnTaskEvent: func(_ context.Context, agent string, n *arc.Notification) {
 			events = append(events, fmt.Sprintf("%s %s %s", agent, n.Event, n.Data.Status))
 		}})
-		s.HandleTasks("a-01", arctest.Task(arctest.Say("which?"), arctest.Ask("color"), arctest.Wait(time.Minute), arctest.Produce("out", "text")))
+		s.HandleTasks("a-01", arctest.ScriptedTask(arctest.AddMessage("which?"), arctest.WaitInput("color"), arctest.Sleep(time.Minute), arctest.AddArtifact("out", "text")))
 		id := createTask(t, s, "a-01", "go")
 		synctest.Wait()
 		require.Equal(t, arc.TaskInputRequired, taskOf(t, s, "a-01", id).Status)
@@ -76,24 +76,24 @@ func TestTaskRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer(t, nil)
 		var over error
-		s.HandleTasks("a-01", arc.TaskFunc(func(ctx context.Context, run *arc.TaskRun) error {
-			require.Equal(t, "ui-01", arc.CallFrom(ctx).RequestAgent)
-			require.Equal(t, "w-1", arc.TraceID(ctx))
+		s.HandleTasks("a-01", arc.TaskHandlerFunc(func(ctx context.Context, run *arc.TaskRun) error {
+			require.Equal(t, "ui-01", arc.CallFromContext(ctx).RequestAgent)
+			require.Equal(t, "w-1", arc.TraceIDFromContext(ctx))
 			require.Equal(t, arc.PriorityHigh, run.Priority())
 			require.Equal(t, `{"deadline":1e400}`, string(run.Metadata()))
-			require.False(t, run.Recovered())
-			require.NoError(t, run.Progress(ctx, "%d%%", 50))
+			require.False(t, run.Redelivered())
+			require.NoError(t, run.AddProgress(ctx, "%d%%", 50))
 			// Input that does not come in time: the task goes on without.
 			wait, cancel := context.WithTimeout(ctx, time.Second)
-			_, err := run.RequireInput(wait, "x")
+			_, err := run.WaitInput(wait, "x")
 			cancel()
 			require.ErrorIs(t, err, context.DeadlineExceeded)
 			require.Equal(t, arc.TaskWorking, run.Status())
 			task, err := run.Task(ctx)
 			require.NoError(t, err)
 			require.Equal(t, "50%", task.Messages[1].Text())
-			require.Error(t, run.AddArtifact(ctx, &arc.Artifact{Parts: []arc.Part{{Type: arc.TypeData, Data: json.RawMessage(`{`)}}}))
-			_, over = run.RequireInput(ctx, "y")
+			require.Error(t, run.AddArtifact(ctx, &arc.Artifact{Parts: []arc.Part{{Type: arc.PartTypeData, Data: json.RawMessage(`{`)}}}))
+			_, over = run.WaitInput(ctx, "y")
 			require.ErrorIs(t, run.AddMessage(ctx, arc.AgentText("late")), arc.ErrTaskAlreadyCanceled)
 			require.ErrorIs(t, context.Cause(ctx), arc.ErrTaskAlreadyCanceled)
 			return errors.New("does not matter any more")
@@ -116,13 +116,13 @@ func TestTaskFailures(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
 		s := newServer(t, &arc.ServerOptions{Logger: slog.New(slog.NewTextHandler(&log, nil)), MaxTaskItems: 3})
-		s.HandleTasks("panic-01", arc.TaskFunc(func(context.Context, *arc.TaskRun) error { panic("secret") }))
-		s.HandleTasks("error-01", arc.TaskFunc(func(context.Context, *arc.TaskRun) error { return errors.New("secret") }))
-		s.HandleTasks("told-01", arctest.Task(arctest.Fail(arc.ErrTaskDeadlineExceeded, "too late")))
-		s.HandleTasks("full-01", arctest.Task(arctest.Say("1"), arctest.Say("2"), arctest.Say("3")))
-		s.HandleTasks("left-01", arc.TaskFunc(func(ctx context.Context, run *arc.TaskRun) error {
+		s.HandleTasks("panic-01", arc.TaskHandlerFunc(func(context.Context, *arc.TaskRun) error { panic("secret") }))
+		s.HandleTasks("error-01", arc.TaskHandlerFunc(func(context.Context, *arc.TaskRun) error { return errors.New("secret") }))
+		s.HandleTasks("told-01", arctest.ScriptedTask(arctest.Fail(arc.ErrTaskDeadlineExceeded, "too late")))
+		s.HandleTasks("full-01", arctest.ScriptedTask(arctest.AddMessage("1"), arctest.AddMessage("2"), arctest.AddMessage("3")))
+		s.HandleTasks("left-01", arc.TaskHandlerFunc(func(ctx context.Context, run *arc.TaskRun) error {
 			wait, cancel := context.WithCancel(ctx)
-			go func() { _, _ = run.RequireInput(wait, "x") }()
+			go func() { _, _ = run.WaitInput(wait, "x") }()
 			time.Sleep(time.Second)
 			_ = cancel // it returns while somebody still asks
 			return nil
@@ -144,7 +144,7 @@ func TestTaskFailures(t *testing.T) {
 // Of two who cancel at once exactly one does (D-46).
 func TestConcurrentCancel(t *testing.T) {
 	s := newServer(t, nil)
-	s.HandleTasks("a-01", arctest.Task(arctest.Hang()))
+	s.HandleTasks("a-01", arctest.ScriptedTask(arctest.WaitCanceled()))
 	for range 20 {
 		id := createTask(t, s, "a-01", "x")
 		var wg sync.WaitGroup
@@ -171,7 +171,7 @@ func TestOwnership(t *testing.T) {
 	s := newServer(t, &arc.ServerOptions{Verifier: arc.TokenVerifierFunc(func(_ context.Context, token string) (*arc.Principal, error) {
 		return &arc.Principal{ID: token, Scopes: strings.Fields(arc.ScopesFullCaller)}, nil
 	})})
-	s.Register(arc.Agent{AgentInfo: arc.AgentInfo{AgentID: "a-01"}, Tasks: arctest.Task(arctest.Hang()), Chats: arctest.Echo()})
+	s.Register(arc.Agent{AgentInfo: arc.AgentInfo{AgentID: "a-01"}, TaskHandler: arctest.ScriptedTask(arctest.WaitCanceled()), ChatHandler: arctest.EchoChat()})
 	alice, bob := []string{"Authorization", "Bearer alice"}, []string{"Authorization", "Bearer bob"}
 	id := createTask(t, s, "a-01", "x", alice...)
 	for _, method := range []string{"task.info", "task.cancel"} {
@@ -192,8 +192,8 @@ func TestCapacityAndGroups(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer(t, nil)
 		for _, id := range []string{"g-01", "g-02"} {
-			s.Register(arc.Agent{AgentInfo: arc.AgentInfo{AgentID: id}, Group: "g", Capacity: 1,
-				Tasks: arctest.Task(arctest.Hang()), Chats: arctest.Echo(),
+			s.Register(arc.Agent{AgentInfo: arc.AgentInfo{AgentID: id}, Group: "g", MaxConcurrent: 1,
+				TaskHandler: arctest.ScriptedTask(arctest.WaitCanceled()), ChatHandler: arctest.EchoChat(),
 				Methods: map[string]arc.Handler{"make.chat": arc.HandlerFunc(func(_ context.Context, c *arc.Call) (any, error) {
 					return &arc.Chat{ID: "custom", Reason: c.Agent}, nil
 				}), "see.chat": arc.HandlerFunc(echo)}})
@@ -207,7 +207,7 @@ func TestCapacityAndGroups(t *testing.T) {
 		synctest.Wait()
 		fault(t, post(s, call("task.create", "g", `{"initialMessage":`+hello("x")+`}`)), arc.ErrAgentCapacityExceeded)
 		fault(t, post(s, call("chat.start", "g-02", `{"initialMessage":`+hello("x")+`}`)), arc.ErrAgentCapacityExceeded)
-		require.Equal(t, 1, s.Agents()[0].Busy)
+		require.Equal(t, 1, s.Agents()[0].InFlight)
 		// What is asked about a task needs no place, and goes to its instance.
 		for range 3 {
 			res := answer(t, post(s, call("task.info", "g", fmt.Sprintf(`{"taskId":%q}`, one.Task.ID))))
@@ -217,7 +217,7 @@ func TestCapacityAndGroups(t *testing.T) {
 		require.Nil(t, cancelTask(s, "g", one.Task.ID).Error)
 		require.Nil(t, cancelTask(s, "g", second).Error)
 		synctest.Wait()
-		require.Zero(t, s.Agents()[0].Busy+s.Agents()[1].Busy)
+		require.Zero(t, s.Agents()[0].InFlight+s.Agents()[1].InFlight)
 		// A task that was started under an instance's own name is found through
 		// the group.
 		third := createTask(t, s, "g-02", "x")
@@ -309,8 +309,8 @@ func TestNotifications(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := &hooks{}
 		s := newServer(t, &arc.ServerOptions{Webhook: h.options(), MaxSubscriptions: 2,
-			Webhooks: []arc.StaticWebhook{{ID: "ops", CallbackURL: "https://ops.test/", TargetAgent: "ops-01", Events: []arc.Event{arc.EventTaskCreated, arc.EventTaskFailed}}}})
-		s.HandleTasks("a-01", arctest.Task(arctest.Ask("x"), arctest.Say("m"), arctest.Produce("p", "q"), arctest.Fail(arc.ErrTaskExecutionFailed, "boom")))
+			StaticWebhooks: []arc.StaticWebhook{{ID: "ops", CallbackURL: "https://ops.test/", TargetAgent: "ops-01", Events: []arc.Event{arc.EventTaskCreated, arc.EventTaskFailed}}}})
+		s.HandleTasks("a-01", arctest.ScriptedTask(arctest.WaitInput("x"), arctest.AddMessage("m"), arctest.AddArtifact("p", "q"), arctest.Fail(arc.ErrTaskExecutionFailed, "boom")))
 		id := createTask(t, s, "a-01", "x")
 		synctest.Wait()
 		require.Equal(t, []string{"ops.test TASK_CREATED SUBMITTED"}, h.take())
@@ -349,7 +349,7 @@ func TestDeadWebhook(t *testing.T) {
 			return 200, nil
 		}}
 		s := newServer(t, &arc.ServerOptions{Webhook: h.options()})
-		s.HandleTasks("a-01", arctest.Task(arctest.Wait(time.Second), arctest.Say("1"), arctest.Wait(time.Second), arctest.Say("2")))
+		s.HandleTasks("a-01", arctest.ScriptedTask(arctest.Sleep(time.Second), arctest.AddMessage("1"), arctest.Sleep(time.Second), arctest.AddMessage("2")))
 		id := createTask(t, s, "a-01", "x")
 		subscribe(t, s, "a-01", id, "https://gone.test/", `["NEW_MESSAGE","TASK_COMPLETED"]`)
 		time.Sleep(time.Minute)
@@ -362,7 +362,7 @@ func TestDeadWebhook(t *testing.T) {
 func TestShutdown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := arc.NewServer(nil)
-		s.Register(arc.Agent{AgentInfo: arc.AgentInfo{AgentID: "a-01"}, Tasks: arctest.Task(arctest.Wait(time.Minute)),
+		s.Register(arc.Agent{AgentInfo: arc.AgentInfo{AgentID: "a-01"}, TaskHandler: arctest.ScriptedTask(arctest.Sleep(time.Minute)),
 			Methods: map[string]arc.Handler{"debug.echo": arc.HandlerFunc(echo)}})
 		id := createTask(t, s, "a-01", "x")
 		done := make(chan error)
@@ -378,7 +378,7 @@ func TestShutdown(t *testing.T) {
 		require.NoError(t, s.Close())
 
 		s = arc.NewServer(nil)
-		s.HandleTasks("a-01", arctest.Task(arctest.Hang()))
+		s.HandleTasks("a-01", arctest.ScriptedTask(arctest.WaitCanceled()))
 		createTask(t, s, "a-01", "x")
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
@@ -447,8 +447,8 @@ func TestRecoverAfterCrash(t *testing.T) {
 			h := &hooks{fail: func(int) (int, error) { return 0, errors.New("no network") }}
 			first := &crashStore{Store: db}
 			a := newServer(t, &arc.ServerOptions{Store: first, Webhook: h.options()})
-			a.HandleTasks("a-01", arctest.Task(arctest.Say("half"), arctest.Ask("more"), arctest.Hang()))
-			a.HandleTasks("other-01", arctest.Task(arctest.Hang()))
+			a.HandleTasks("a-01", arctest.ScriptedTask(arctest.AddMessage("half"), arctest.WaitInput("more"), arctest.WaitCanceled()))
+			a.HandleTasks("other-01", arctest.ScriptedTask(arctest.WaitCanceled()))
 			working, waiting := createTask(t, a, "a-01", "w"), createTask(t, a, "a-01", "i")
 			other := createTask(t, a, "other-01", "o")
 			synctest.Wait()
@@ -465,16 +465,16 @@ func TestRecoverAfterCrash(t *testing.T) {
 			h.mu.Unlock()
 			b := newServer(t, &arc.ServerOptions{Store: db, Webhook: h.options(), RerunTasks: rerun})
 			var again atomic.Int32
-			b.HandleTasks("a-01", arc.TaskFunc(func(ctx context.Context, run *arc.TaskRun) error {
-				require.True(t, run.Recovered())
+			b.HandleTasks("a-01", arc.TaskHandlerFunc(func(ctx context.Context, run *arc.TaskRun) error {
+				require.True(t, run.Redelivered())
 				again.Add(1)
 				return run.AddArtifact(ctx, &arc.Artifact{Name: "whole", Parts: []arc.Part{arc.TextPart(run.Message().Text())}})
 			}))
-			n, err := b.Recover(t.Context())
+			n, err := b.WaitRecovered(t.Context())
 			require.NoError(t, err)
 			require.Zero(t, n, "the other process may still live")
 			time.Sleep(31 * time.Second)
-			n, err = b.Recover(t.Context())
+			n, err = b.WaitRecovered(t.Context())
 			require.NoError(t, err)
 			require.Equal(t, 2, n)
 			time.Sleep(time.Second)
@@ -499,12 +499,12 @@ func TestRecoverAfterCrash(t *testing.T) {
 			}
 			// An agent that is not here is left to a process that has it.
 			c := newServer(t, &arc.ServerOptions{Store: db})
-			c.HandleTasks("other-01", arctest.Task())
-			n, err = c.Recover(t.Context())
+			c.HandleTasks("other-01", arctest.ScriptedTask())
+			n, err = c.WaitRecovered(t.Context())
 			require.NoError(t, err)
 			require.Equal(t, 1, n)
 			require.Equal(t, arc.TaskFailed, taskOf(t, c, "other-01", other).Status)
-			n, err = c.Recover(t.Context())
+			n, err = c.WaitRecovered(t.Context())
 			require.NoError(t, err)
 			require.Zero(t, n)
 		})
@@ -516,14 +516,14 @@ func TestRecoverAfterShutdown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		db := store.NewMemory()
 		a := arc.NewServer(&arc.ServerOptions{Store: db})
-		a.HandleTasks("a-01", arctest.Task(arctest.Hang()))
+		a.HandleTasks("a-01", arctest.ScriptedTask(arctest.WaitCanceled()))
 		id := createTask(t, a, "a-01", "x")
 		synctest.Wait()
 		require.NoError(t, a.Close())
 		b := newServer(t, &arc.ServerOptions{Store: db, RerunTasks: true})
-		b.HandleTasks("a-01", arctest.Task(arctest.Produce("out", "done")))
+		b.HandleTasks("a-01", arctest.ScriptedTask(arctest.AddArtifact("out", "done")))
 		require.Equal(t, arc.TaskWorking, taskOf(t, b, "a-01", id).Status)
-		n, err := b.Recover(t.Context())
+		n, err := b.WaitRecovered(t.Context())
 		require.NoError(t, err)
 		require.Equal(t, 1, n)
 		synctest.Wait()
@@ -541,8 +541,8 @@ func TestTwoProcesses(t *testing.T) {
 		b := newServer(t, &arc.ServerOptions{Store: db, Webhook: h.options()})
 		var cause error
 		for _, s := range []*arc.Server{a, b} {
-			s.HandleTasks("a-01", arc.TaskFunc(func(ctx context.Context, run *arc.TaskRun) error {
-				m, err := run.RequireInput(ctx, "x")
+			s.HandleTasks("a-01", arc.TaskHandlerFunc(func(ctx context.Context, run *arc.TaskRun) error {
+				m, err := run.WaitInput(ctx, "x")
 				if err != nil {
 					return err
 				}
@@ -576,7 +576,7 @@ func TestLongTask(t *testing.T) {
 	defer s.Close()
 	var allocs []float64
 	done := make(chan struct{})
-	s.HandleTasks("a-01", arc.TaskFunc(func(ctx context.Context, run *arc.TaskRun) error {
+	s.HandleTasks("a-01", arc.TaskHandlerFunc(func(ctx context.Context, run *arc.TaskRun) error {
 		defer close(done)
 		for range 3 {
 			allocs = append(allocs, testing.AllocsPerRun(500, func() { _ = run.AddMessage(ctx, arc.AgentText("m")) }))

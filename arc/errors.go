@@ -276,8 +276,8 @@ var (
 	// received until then is all there is.
 	ErrTruncated = fmt.Errorf("arc: stream ended early: %w", io.ErrUnexpectedEOF)
 
-	// ErrMalformed reports a stream event that cannot be read.
-	ErrMalformed = errors.New("arc: malformed stream event")
+	// ErrMalformedEvent reports a stream event that cannot be read.
+	ErrMalformedEvent = errors.New("arc: malformed stream event")
 
 	// ErrTooLarge reports a response or a stream event over the limit.
 	ErrTooLarge = errors.New("arc: answer over the size limit")
@@ -297,9 +297,9 @@ var (
 	// ErrInvalidResult reports a response whose result does not fit the method.
 	ErrInvalidResult = errors.New("arc: invalid result")
 
-	// ErrNotSuccessful reports an acknowledgment that says success: false. It
+	// ErrNotAcknowledged reports an acknowledgment that says success: false. It
 	// wraps [ErrInvalidResult].
-	ErrNotSuccessful = fmt.Errorf("%w: the peer did not succeed", ErrInvalidResult)
+	ErrNotAcknowledged = fmt.Errorf("%w: the peer did not succeed", ErrInvalidResult)
 
 	// ErrRedirect reports a redirect that a client must not follow (D-14).
 	ErrRedirect = errors.New("arc: redirect refused")

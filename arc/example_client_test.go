@@ -19,10 +19,10 @@ func translator() *arc.Server {
 	srv := arc.NewServer(nil)
 	srv.Register(arc.Agent{
 		AgentInfo: arc.AgentInfo{AgentID: "translator-02"},
-		Tasks: arc.TaskFunc(func(ctx context.Context, run *arc.TaskRun) error {
+		TaskHandler: arc.TaskHandlerFunc(func(ctx context.Context, run *arc.TaskRun) error {
 			return run.AddArtifact(ctx, &arc.Artifact{Name: "translation", Parts: []arc.Part{arc.TextPart("bonjour")}})
 		}),
-		Chats: arc.ChatFunc(func(_ context.Context, turn *arc.ChatTurn, out *arc.ChatWriter) error {
+		ChatHandler: arc.ChatHandlerFunc(func(_ context.Context, turn *arc.ChatTurn, out *arc.ChatWriter) error {
 			if err := out.Send("You said: "); err != nil {
 				return err
 			}
@@ -32,7 +32,7 @@ func translator() *arc.Server {
 	return srv
 }
 
-func ExampleClient_Wait() {
+func ExampleClient_WaitTask() {
 	ts := httptest.NewServer(translator())
 	defer ts.Close()
 	c, err := arc.NewClient(ts.URL+"/arc", "planner-01", nil)
@@ -47,7 +47,7 @@ func ExampleClient_Wait() {
 		log.Fatal(err)
 	}
 	fmt.Println(task.Status)
-	outcome, err := c.Wait(ctx, "translator-02", task.ID, &arc.WaitOptions{MinInterval: 10 * time.Millisecond})
+	outcome, err := c.WaitTask(ctx, "translator-02", task.ID, &arc.WaitOptions{MinPollInterval: 10 * time.Millisecond})
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -57,7 +57,7 @@ func ExampleClient_Wait() {
 	// COMPLETED bonjour
 }
 
-func ExampleClient_StreamStartChat() {
+func ExampleClient_StreamChat() {
 	ts := httptest.NewServer(translator())
 	defer ts.Close()
 	c, err := arc.NewClient(ts.URL+"/arc", "planner-01", nil)
@@ -67,7 +67,7 @@ func ExampleClient_StreamStartChat() {
 	defer c.Close()
 
 	params := &arc.StartChatParams{InitialMessage: arc.UserText("hello")}
-	for ev, err := range c.StreamStartChat(context.Background(), "translator-02", params) {
+	for ev, err := range c.StreamChat(context.Background(), "translator-02", params) {
 		if err != nil {
 			log.Fatal(err) // always the last thing that a stream yields
 		}

@@ -20,11 +20,11 @@ import (
 func ExampleServer_HandleTasks() {
 	srv := arc.NewServer(nil)
 	defer srv.Close()
-	srv.HandleTasks("translator-02", arc.TaskFunc(func(ctx context.Context, run *arc.TaskRun) error {
+	srv.HandleTasks("translator-02", arc.TaskHandlerFunc(func(ctx context.Context, run *arc.TaskRun) error {
 		if err := run.AddMessage(ctx, arc.AgentText("Into which language?")); err != nil {
 			return err
 		}
-		answer, err := run.RequireInput(ctx, "language")
+		answer, err := run.WaitInput(ctx, "language")
 		if err != nil {
 			return err // canceled, most likely
 		}
@@ -46,12 +46,12 @@ func ExampleServer_HandleTasks() {
 		return
 	}
 	fmt.Println(task.Status)
-	often := &arc.WaitOptions{MinInterval: time.Millisecond}
-	out, err := c.Wait(ctx, "translator-02", task.ID, often)
+	often := &arc.WaitOptions{MinPollInterval: time.Millisecond}
+	out, err := c.WaitTask(ctx, "translator-02", task.ID, often)
 	for err == nil && out.InputRequired {
-		fmt.Println(out.Prompt().Text())
-		if err = c.SendTask(ctx, "translator-02", &arc.SendTaskParams{TaskID: task.ID, Message: arc.UserText("French")}); err == nil {
-			out, err = c.Wait(ctx, "translator-02", task.ID, often)
+		fmt.Println(out.InputRequest().Text())
+		if err = c.SendTaskInput(ctx, "translator-02", &arc.SendTaskParams{TaskID: task.ID, Message: arc.UserText("French")}); err == nil {
+			out, err = c.WaitTask(ctx, "translator-02", task.ID, often)
 		}
 	}
 	if err != nil {
@@ -72,7 +72,7 @@ func ExampleServer_Register() {
 	defer srv.Close()
 	srv.Register(arc.Agent{
 		AgentInfo: arc.AgentInfo{AgentID: "poet-01", Version: "1.0.0", Capabilities: []string{"poetry"}},
-		Chats: arc.ChatFunc(func(_ context.Context, turn *arc.ChatTurn, out *arc.ChatWriter) error {
+		ChatHandler: arc.ChatHandlerFunc(func(_ context.Context, turn *arc.ChatTurn, out *arc.ChatWriter) error {
 			for _, word := range strings.Fields("roses are red") {
 				if err := out.Send(word + " "); err != nil {
 					return err // the reader is gone
@@ -89,7 +89,7 @@ func ExampleServer_Register() {
 		})},
 	})
 	ask := func(body string) {
-		a := srv.ServeMessage(context.Background(), &arc.Incoming{Data: []byte(body)}, nil)
+		a := srv.ServeMessage(context.Background(), &arc.ServerRequest{Data: []byte(body)}, nil)
 		res, err := arc.DecodeResponse(a.Data, "")
 		if err != nil {
 			fmt.Println(err)
@@ -106,7 +106,7 @@ func ExampleServer_Register() {
 func ExampleMiddleware() {
 	log := func(next arc.Handler) arc.Handler {
 		return arc.HandlerFunc(func(ctx context.Context, call *arc.Call) (any, error) {
-			res, err := next.HandleARC(ctx, call)
+			res, err := next.ServeARC(ctx, call)
 			fmt.Println(call.Method, "for", call.RequestAgent, "by", call.Agent, "failed:", err != nil)
 			return res, err
 		})
@@ -116,7 +116,7 @@ func ExampleMiddleware() {
 	srv.Handle("clock-01", "clock.read", arc.HandlerFunc(func(context.Context, *arc.Call) (any, error) {
 		return nil, errors.New("stopped") // the caller reads: Internal error
 	}))
-	a := srv.ServeMessage(context.Background(), &arc.Incoming{Data: []byte(
+	a := srv.ServeMessage(context.Background(), &arc.ServerRequest{Data: []byte(
 		`{"arc":"1.0","id":1,"method":"clock.read","requestAgent":"planner-01","targetAgent":"clock-01","params":{}}`)}, nil)
 	fmt.Println(a.Error.Message)
 	// Output:
@@ -132,12 +132,12 @@ func ExampleServerOptions() {
 				return nil, arc.ErrTokenInvalid
 			}
 			claims := json.RawMessage(`{"scope":"` + arc.ScopesChatCaller + `"}`)
-			return &arc.Principal{ID: "alice", Scopes: arc.ScopesOf(claims), Claims: claims}, nil
+			return &arc.Principal{ID: "alice", Scopes: arc.ParseScopes(claims), Claims: claims}, nil
 		}),
-		RateLimit: &arc.RateLimit{Rate: 10, Burst: 20},
+		RateLimit: &arc.RateLimit{PerSecond: 10, Burst: 20},
 	})
 	defer srv.Close()
-	a := srv.ServeMessage(context.Background(), &arc.Incoming{Authorization: "Bearer secret", Data: []byte(
+	a := srv.ServeMessage(context.Background(), &arc.ServerRequest{Authorization: "Bearer secret", Data: []byte(
 		`{"arc":"1.0","id":1,"method":"task.create","requestAgent":"planner-01","targetAgent":"x-01","params":{}}`)}, nil)
 	fmt.Println(a.Error.Code.Name(), a.Error.Code.HTTPStatus())
 	// Output:
@@ -145,11 +145,11 @@ func ExampleServerOptions() {
 }
 
 // A server takes over what one before it has left in the store.
-func ExampleServer_Recover() {
+func ExampleServer_WaitRecovered() {
 	ctx := context.Background()
 	db := store.NewMemory() // for a real restart, an engine that outlives the process
-	worker := arc.TaskFunc(func(ctx context.Context, run *arc.TaskRun) error {
-		if !run.Recovered() {
+	worker := arc.TaskHandlerFunc(func(ctx context.Context, run *arc.TaskRun) error {
+		if !run.Redelivered() {
 			<-ctx.Done() // stopped in the middle
 			return ctx.Err()
 		}
@@ -161,14 +161,14 @@ func ExampleServer_Recover() {
 
 	first := arc.NewServer(&arc.ServerOptions{Store: db})
 	first.HandleTasks("worker-01", worker)
-	first.ServeMessage(ctx, &arc.Incoming{Data: create}, nil)
+	first.ServeMessage(ctx, &arc.ServerRequest{Data: create}, nil)
 	if err := first.Close(); err != nil {
 		fmt.Println(err)
 	}
 
 	second := arc.NewServer(&arc.ServerOptions{Store: db, RerunTasks: true})
 	second.HandleTasks("worker-01", worker)
-	n, err := second.Recover(ctx)
+	n, err := second.WaitRecovered(ctx)
 	if err != nil {
 		fmt.Println(err)
 	}

@@ -52,7 +52,7 @@ func TestOutboxOutlivesTheStore(t *testing.T) {
 				db := &lapses{Store: store.NewMemory()}
 				h := &hooks{once: true}
 				s := newServer(t, &arc.ServerOptions{Store: db, Webhook: h.options()})
-				s.HandleTasks("a-01", arctest.Task(arctest.Hang()))
+				s.HandleTasks("a-01", arctest.ScriptedTask(arctest.WaitCanceled()))
 				id := createTask(t, s, "a-01", "x")
 				sub := subscribe(t, s, "a-01", id, "https://one.test/", `["TASK_CANCELED","STATUS_CHANGE"]`)
 				if acks {
@@ -79,7 +79,7 @@ func TestShutdownWithoutStore(t *testing.T) {
 		db := &lapses{Store: store.NewMemory()}
 		db.reads.Store(1 << 30)
 		s := arc.NewServer(&arc.ServerOptions{Store: db, Webhook: (&hooks{}).options()})
-		s.HandleTasks("a-01", arctest.Task(arctest.Hang()))
+		s.HandleTasks("a-01", arctest.ScriptedTask(arctest.WaitCanceled()))
 		id := createTask(t, s, "a-01", "x")
 		subscribe(t, s, "a-01", id, "https://one.test/", `["TASK_CANCELED"]`)
 		require.Nil(t, cancelTask(s, "a-01", id).Error)
@@ -100,7 +100,7 @@ func TestSameChatInGroup(t *testing.T) {
 		begun.Add(2)
 		for _, id := range []string{"a-01", "a-02"} {
 			s.Register(arc.Agent{AgentInfo: arc.AgentInfo{AgentID: id}, Group: "g",
-				Chats: arc.ReplyFunc(func(_ context.Context, turn *arc.ChatTurn) (*arc.Message, error) {
+				ChatHandler: arc.ChatReplyFunc(func(_ context.Context, turn *arc.ChatTurn) (*arc.Message, error) {
 					if turn.First {
 						begun.Done()
 						begun.Wait() // both are at it

@@ -31,17 +31,17 @@ func hostileServer(t *testing.T, opts *arc.ServerOptions) (*arc.Server, string) 
 	t.Helper()
 	s := newServer(t, opts)
 	s.Register(arc.Agent{AgentInfo: arc.AgentInfo{AgentID: "a-01"},
-		Tasks: arc.TaskFunc(func(ctx context.Context, _ *arc.TaskRun) error {
+		TaskHandler: arc.TaskHandlerFunc(func(ctx context.Context, _ *arc.TaskRun) error {
 			<-ctx.Done()
 			return context.Cause(ctx)
 		}),
-		Chats: arc.ReplyFunc(func(_ context.Context, turn *arc.ChatTurn) (*arc.Message, error) {
+		ChatHandler: arc.ChatReplyFunc(func(_ context.Context, turn *arc.ChatTurn) (*arc.Message, error) {
 			if strings.HasPrefix(turn.Message.Text(), "panic") {
 				panic("secret " + turn.Message.Text())
 			}
 			return arc.AgentText(turn.Message.Text()), nil
 		}),
-		Notifications: arc.NotificationFunc(func(context.Context, *arc.Notification) error { return nil }),
+		NotificationHandler: arc.NotificationHandlerFunc(func(context.Context, *arc.Notification) error { return nil }),
 		Methods: map[string]arc.Handler{
 			"debug.echo": arc.HandlerFunc(echo),
 			"debug.panic": arc.HandlerFunc(func(context.Context, *arc.Call) (any, error) {
@@ -145,7 +145,7 @@ func TestHostileChunks(t *testing.T) {
 
 // Headers are bounded by net/http, and nothing of them comes back.
 func TestHostileHeaders(t *testing.T) {
-	_, addr := hostileServer(t, &arc.ServerOptions{GuardPath: true})
+	_, addr := hostileServer(t, &arc.ServerOptions{RejectCycles: true})
 	good := call("debug.echo", "a-01", `{}`)
 	list := wire(t, addr, rawPost(good, "Connection: close", "X-Big: "+strings.Repeat("y", 2<<20)))
 	require.Len(t, list, 1)

@@ -68,7 +68,7 @@ func TestMiddlewareKeepsResult(t *testing.T) {
 			if kept != nil && call.Method == MethodTaskInfo {
 				return kept, nil
 			}
-			res, err := next.HandleARC(ctx, call)
+			res, err := next.ServeARC(ctx, call)
 			if call.Method == MethodTaskInfo {
 				kept = res
 			}
@@ -76,12 +76,12 @@ func TestMiddlewareKeepsResult(t *testing.T) {
 		})
 	}}})
 	defer s.Close()
-	s.HandleTasks("a-01", TaskFunc(func(ctx context.Context, _ *TaskRun) error {
+	s.HandleTasks("a-01", TaskHandlerFunc(func(ctx context.Context, _ *TaskRun) error {
 		<-ctx.Done()
 		return nil
 	}))
 	ask := func(method, params string) string {
-		a := s.ServeMessage(t.Context(), &Incoming{Data: fmt.Appendf(nil,
+		a := s.ServeMessage(t.Context(), &ServerRequest{Data: fmt.Appendf(nil,
 			`{"arc":"1.0","id":"1","method":%q,"requestAgent":"x","targetAgent":"a-01","params":%s}`, method, params)}, nil)
 		require.Nil(t, a.Error)
 		return string(a.Data)

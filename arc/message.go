@@ -12,8 +12,8 @@ import (
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
 
-// Version is the protocol version that this package speaks.
-const Version = "1.0"
+// ProtocolVersion is the protocol version that this package speaks.
+const ProtocolVersion = "1.0"
 
 // The media types of the HTTP binding (ARC-004, ARC-005).
 const (
@@ -108,8 +108,8 @@ type Extra map[string]json.RawMessage
 // received keeps its text wherever it goes (D-63). The zero value means none.
 type Timestamp string
 
-// TimestampOf returns t in UTC, its fraction without trailing zeros.
-func TimestampOf(t time.Time) Timestamp {
+// NewTimestamp returns t in UTC, its fraction without trailing zeros.
+func NewTimestamp(t time.Time) Timestamp {
 	return Timestamp(t.UTC().Format(time.RFC3339Nano))
 }
 

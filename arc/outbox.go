@@ -147,7 +147,7 @@ func encodeDelivery(sub *subscription, n *Notification) ([]byte, error) {
 	w.optText("traceId", sub.traceID)
 	w.key("body")
 	w.open()
-	w.text("arc", Version)
+	w.text("arc", ProtocolVersion)
 	w.key("id")
 	w.b = append(w.b, id...)
 	w.text("method", MethodTaskNotification)

@@ -46,7 +46,7 @@ func (b *beforeCreate) Create(ctx context.Context, key string, value []byte, ttl
 
 // twoProcesses returns two servers of one store, the first of which runs the
 // tasks and does not hear the second.
-func twoProcesses(t *testing.T, h *hooks, task arc.TaskFunc) (a, b *arc.Server, bStore *beforeCreate) {
+func twoProcesses(t *testing.T, h *hooks, task arc.TaskHandlerFunc) (a, b *arc.Server, bStore *beforeCreate) {
 	db := store.NewMemory()
 	bStore = &beforeCreate{Store: db, prefix: "arc/sub/"}
 	var servers []*arc.Server
@@ -63,7 +63,7 @@ func TestInputUnheard(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b, _ := twoProcesses(t, &hooks{}, func(ctx context.Context, run *arc.TaskRun) error {
 			for range 2 {
-				m, err := run.RequireInput(ctx, "x")
+				m, err := run.WaitInput(ctx, "x")
 				if err != nil {
 					return err
 				}
@@ -96,7 +96,7 @@ func TestInputAtTheLastMoment(t *testing.T) {
 			short, cancel := context.WithTimeout(ctx, time.Second)
 			defer cancel()
 			for range 2 {
-				m, err := run.RequireInput(short, "x")
+				m, err := run.WaitInput(short, "x")
 				if err != nil {
 					return err
 				}
@@ -154,7 +154,7 @@ func TestCancelNoticed(t *testing.T) {
 			case <-goOn:
 			case <-ctx.Done():
 			}
-			if err := run.Progress(ctx, "half"); !errors.Is(err, arc.ErrTaskAlreadyCanceled) {
+			if err := run.AddProgress(ctx, "half"); !errors.Is(err, arc.ErrTaskAlreadyCanceled) {
 				return err
 			}
 			select {
@@ -182,14 +182,14 @@ func TestSubscribeElsewhere(t *testing.T) {
 				goOn := make(chan struct{})
 				h := &hooks{once: true}
 				a, b, bStore := twoProcesses(t, h, func(ctx context.Context, run *arc.TaskRun) error {
-					if err := run.Progress(ctx, "begun"); err != nil { // so that it knows its subscribers
+					if err := run.AddProgress(ctx, "begun"); err != nil { // so that it knows its subscribers
 						return err
 					}
 					select {
 					case <-goOn:
 					case <-ctx.Done():
 					}
-					return run.Progress(ctx, "half")
+					return run.AddProgress(ctx, "half")
 				})
 				id := createTask(t, a, "a-01", "x")
 				synctest.Wait()
@@ -236,7 +236,7 @@ func TestLeaseWhileLooking(t *testing.T) {
 		var servers []*arc.Server
 		for _, s := range []store.Store{slow, db} {
 			srv := newServer(t, &arc.ServerOptions{Store: s, Lease: 3 * time.Second})
-			srv.HandleTasks("a-01", arctest.Task(arctest.Hang()))
+			srv.HandleTasks("a-01", arctest.ScriptedTask(arctest.WaitCanceled()))
 			servers = append(servers, srv)
 		}
 		for range 10 {
@@ -250,7 +250,7 @@ func TestLeaseWhileLooking(t *testing.T) {
 		}()
 		for range 20 {
 			time.Sleep(time.Second)
-			n, err := servers[1].Recover(t.Context())
+			n, err := servers[1].WaitRecovered(t.Context())
 			require.NoError(t, err)
 			require.Zero(t, n)
 		}

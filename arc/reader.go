@@ -467,9 +467,9 @@ func (r *reader) part(v strictjson.Value) (p Part) {
 	}
 	p.Type = f.partType(0)
 	switch p.Type {
-	case TypeText, TypeFile, TypeImage, TypeAudio:
+	case PartTypeText, PartTypeFile, PartTypeImage, PartTypeAudio:
 		p.Content = f.needText(1)
-	case TypeData:
+	case PartTypeData:
 		if !f.require(1) {
 			break
 		}
@@ -501,7 +501,7 @@ func (r *reader) part(v strictjson.Value) (p Part) {
 // partType reads the required type of a part. The usual one needs no memory.
 func (f *fields) partType(i int) PartType {
 	if string(f.vals[i]) == `"TextPart"` {
-		return TypeText
+		return PartTypeText
 	}
 	return partType(f.needText(i))
 }
@@ -511,15 +511,15 @@ func (f *fields) partType(i int) PartType {
 func partType(s string) PartType {
 	switch s {
 	case "text":
-		return TypeText
+		return PartTypeText
 	case "data":
-		return TypeData
+		return PartTypeData
 	case "file":
-		return TypeFile
+		return PartTypeFile
 	case "image":
-		return TypeImage
+		return PartTypeImage
 	case "audio":
-		return TypeAudio
+		return PartTypeAudio
 	}
 	return PartType(s)
 }

@@ -69,15 +69,15 @@ func newRepeater(t *testing.T, diesAt string) *repeater {
 	start := func(db store.Store, window time.Duration) *arc.Server {
 		s := newServer(t, &arc.ServerOptions{Store: db, Idempotency: window, Lease: 3 * time.Second, Webhook: r.hooks.options()})
 		s.Register(arc.Agent{AgentInfo: arc.AgentInfo{AgentID: "a-01"},
-			Tasks: arc.TaskFunc(func(ctx context.Context, run *arc.TaskRun) error {
+			TaskHandler: arc.TaskHandlerFunc(func(ctx context.Context, run *arc.TaskRun) error {
 				for range 2 {
-					if _, err := run.RequireInput(ctx, "more"); err != nil {
+					if _, err := run.WaitInput(ctx, "more"); err != nil {
 						return err
 					}
 				}
 				return nil
 			}),
-			Chats: arc.ReplyFunc(func(ctx context.Context, turn *arc.ChatTurn) (*arc.Message, error) {
+			ChatHandler: arc.ChatReplyFunc(func(ctx context.Context, turn *arc.ChatTurn) (*arc.Message, error) {
 				said, err := turn.History(ctx)
 				if err != nil {
 					return nil, err
@@ -224,7 +224,7 @@ func TestRepeatedInGroup(t *testing.T) {
 			s := newServer(t, &arc.ServerOptions{Store: db, Idempotency: 10 * time.Minute, Lease: 3 * time.Second})
 			for _, id := range []string{"a-01", "a-02"} {
 				s.Register(arc.Agent{AgentInfo: arc.AgentInfo{AgentID: id}, Group: "g",
-					Chats: arc.ReplyFunc(func(context.Context, *arc.ChatTurn) (*arc.Message, error) { return arc.AgentText(id), nil })})
+					ChatHandler: arc.ChatReplyFunc(func(context.Context, *arc.ChatTurn) (*arc.Message, error) { return arc.AgentText(id), nil })})
 			}
 			servers = append(servers, s)
 		}
@@ -245,7 +245,7 @@ func TestRepeatedCreateInGroup(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		servers, dead := twoForRepeats(t, inAnswer, func(s *arc.Server) {
 			for _, id := range []string{"a-01", "a-02"} {
-				s.Register(arc.Agent{AgentInfo: arc.AgentInfo{AgentID: id}, Group: "g", Tasks: arctest.Task(arctest.Hang())})
+				s.Register(arc.Agent{AgentInfo: arc.AgentInfo{AgentID: id}, Group: "g", TaskHandler: arctest.ScriptedTask(arctest.WaitCanceled())})
 			}
 		})
 		create := func(s *arc.Server, text string) *arc.Response {
@@ -280,7 +280,7 @@ func twoForRepeats(t *testing.T, diesAt string, register func(*arc.Server)) ([]*
 // A repeated subscription counts once at the process that runs the task, too.
 func TestRepeatedSubscribeCounts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		servers, dead := twoForRepeats(t, inAnswer, func(s *arc.Server) { s.HandleTasks("a-01", arctest.Task(arctest.Hang())) })
+		servers, dead := twoForRepeats(t, inAnswer, func(s *arc.Server) { s.HandleTasks("a-01", arctest.ScriptedTask(arctest.WaitCanceled())) })
 		id := createTask(t, servers[1], "a-01", "x")
 		synctest.Wait()
 		request := call("task.subscribe", "a-01", fmt.Sprintf(`{"taskId":%q,"callbackUrl":"https://one.test/","events":["TASK_CANCELED"]}`, id))
@@ -296,7 +296,7 @@ func TestRepeatedSubscribeCounts(t *testing.T) {
 func TestRepeatedPause(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		servers, dead := twoForRepeats(t, inAnswer, func(s *arc.Server) {
-			s.HandleChats("a-01", arc.ReplyFunc(func(_ context.Context, turn *arc.ChatTurn) (*arc.Message, error) {
+			s.HandleChats("a-01", arc.ChatReplyFunc(func(_ context.Context, turn *arc.ChatTurn) (*arc.Message, error) {
 				turn.Pause()
 				return arc.AgentText("later"), nil
 			}))
@@ -319,7 +319,7 @@ func TestRepeatedStartTakesTurn(t *testing.T) {
 		var now, most atomic.Int32
 		goOn := make(chan struct{})
 		servers, dead := twoForRepeats(t, inAnswer, func(s *arc.Server) {
-			s.HandleChats("a-01", arc.ReplyFunc(func(_ context.Context, turn *arc.ChatTurn) (*arc.Message, error) {
+			s.HandleChats("a-01", arc.ChatReplyFunc(func(_ context.Context, turn *arc.ChatTurn) (*arc.Message, error) {
 				if n := now.Add(1); n > most.Load() {
 					most.Store(n)
 				}

@@ -56,7 +56,7 @@ func replayKey(call *Call) string {
 }
 
 // do answers a call once.
-func (r *replays) do(ctx context.Context, s *Server, x *exchange, run func() *Answer) *Answer {
+func (r *replays) do(ctx context.Context, s *Server, x *exchange, run func() *ServerResponse) *ServerResponse {
 	key := replayKey(&x.call)
 	for {
 		r.mu.Lock()
@@ -104,7 +104,7 @@ func (r *replays) do(ctx context.Context, s *Server, x *exchange, run func() *An
 
 // claim returns the answer that is there, or makes the caller the one to give it,
 // and then marks the call.
-func (r *replays) claim(ctx context.Context, s *Server, call *Call, key string) (*Answer, store.Revision, error) {
+func (r *replays) claim(ctx context.Context, s *Server, call *Call, key string) (*ServerResponse, store.Revision, error) {
 	s.tasks.announce() // or others take this process for dead
 	mark, ttl := randid.New(""), max(r.window, pendingTTL)
 	for {
@@ -151,7 +151,7 @@ func (r *replays) claim(ctx context.Context, s *Server, call *Call, key string) 
 }
 
 // storedAnswer is the code of the error, a line feed, and the envelope.
-func storedAnswer(a *Answer) []byte {
+func storedAnswer(a *ServerResponse) []byte {
 	var code int64
 	if a.Error != nil {
 		code = int64(a.Error.Code)
@@ -159,13 +159,13 @@ func storedAnswer(a *Answer) []byte {
 	return append(append(appendInt(nil, code), '\n'), a.Data...)
 }
 
-func readAnswer(b []byte) (*Answer, error) {
+func readAnswer(b []byte) (*ServerResponse, error) {
 	head, data, _ := bytes.Cut(b, []byte("\n"))
 	code, err := strconv.ParseInt(string(head), 10, 64)
 	if err != nil {
 		return nil, err
 	}
-	a := &Answer{Data: data}
+	a := &ServerResponse{Data: data}
 	if code != 0 {
 		res, err := DecodeResponse(data, "")
 		if err != nil {

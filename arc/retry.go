@@ -35,8 +35,8 @@ func (c *Client) again(ctx context.Context, x *transfer, attempt int, err error)
 }
 
 // harmless reports whether running a request twice does no harm.
-func (c *Client) harmless(out *Outgoing) bool {
-	return c.opts.Deduplicates || out.Deduplicates || out.Method == MethodTaskInfo || out.Method == methodCapabilities
+func (c *Client) harmless(out *ClientRequest) bool {
+	return c.opts.Idempotent || out.Deduplicates || out.Method == MethodTaskInfo || out.Method == methodCapabilities
 }
 
 // unseen reports whether the server cannot have got a request: no connection was

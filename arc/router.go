@@ -294,7 +294,7 @@ type registry struct {
 func (r *registry) add(e *agentEntry) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if err := r.router.Add(e.AgentID, e.Group, e.Capacity); err != nil {
+	if err := r.router.Add(e.AgentID, e.Group, e.MaxConcurrent); err != nil {
 		return err
 	}
 	r.agents[e.AgentID] = e

@@ -44,10 +44,10 @@ func RequiredScopes(method string) []string {
 	return []string{ScopeAgentCaller}
 }
 
-// ScopesOf reads the scopes from the claims of a token, a JSON object: the first
+// ParseScopes reads the scopes from the claims of a token, a JSON object: the first
 // that is there of scope, scp, scopes and permissions, either one text with
 // spaces or a list (D-52).
-func ScopesOf(claims json.RawMessage) []string {
+func ParseScopes(claims json.RawMessage) []string {
 	v, err := checkJSON(claims)
 	if err != nil {
 		return nil

@@ -19,23 +19,23 @@ import (
 // Values that hold where [ServerOptions] names none.
 const (
 	DefaultMaxRequest            = 16 << 20
-	DefaultKeepAlive             = 15 * time.Second
-	DefaultWriteTimeout          = 30 * time.Second
-	DefaultBodyTimeout           = 60 * time.Second
-	DefaultRetention             = 24 * time.Hour
+	defaultKeepAlive             = 15 * time.Second
+	defaultWriteTimeout          = 30 * time.Second
+	defaultBodyTimeout           = 60 * time.Second
+	defaultRetention             = 24 * time.Hour
 	DefaultChatIdle              = 24 * time.Hour
-	DefaultSubscriptionRetention = 30 * 24 * time.Hour
-	DefaultMaxReply              = 16 << 20
-	DefaultMaxWaiting            = 16
-	DefaultMaxTaskItems          = 100_000
-	DefaultMaxSubscriptions      = 32
-	DefaultResumeWindow          = 5 * time.Minute
-	DefaultLease                 = 30 * time.Second
+	defaultSubscriptionRetention = 30 * 24 * time.Hour
+	defaultMaxReply              = 16 << 20
+	defaultMaxWaiting            = 16
+	defaultMaxTaskItems          = 100_000
+	defaultMaxSubscriptions      = 32
+	defaultResumeWindow          = 5 * time.Minute
+	defaultLease                 = 30 * time.Second
 )
 
-// MethodCapabilities is the method that answers with the agent's info where
-// [ServerOptions.CapabilitiesMethod] is set (D-50).
-const MethodCapabilities = "agent.getCapabilities"
+// MethodGetCapabilities is the method that answers with the agent's info where
+// [ServerOptions.EnableCapabilities] is set (D-50).
+const MethodGetCapabilities = "agent.getCapabilities"
 
 // ServerOptions adjusts a [Server]. The zero value serves without
 // authentication and is otherwise right for production.
@@ -51,7 +51,7 @@ type ServerOptions struct {
 	Store store.Store
 
 	// Instance names this process among those that share the Store: the tasks
-	// of a process that is gone are taken over by [Server.Recover], at once if
+	// of a process that is gone are taken over by [Server.WaitRecovered], at once if
 	// the new process has the same name. Empty means a random name.
 	Instance string
 
@@ -86,16 +86,16 @@ type ServerOptions struct {
 	// Audit is told of every request when it is over (ARC-171, ARC-181).
 	Audit func(ctx context.Context, record *AuditRecord)
 
-	// OnEvent is told of every event of every task, in order for each task. It
+	// OnTaskEvent is told of every event of every task, in order for each task. It
 	// must return quickly.
-	OnEvent func(ctx context.Context, agentID string, n *Notification)
+	OnTaskEvent func(ctx context.Context, agentID string, n *Notification)
 
 	// Webhook adjusts the sending of notifications.
 	Webhook *WebhookOptions
 
-	// Webhooks are subscribers of all tasks of this server. They alone can be
+	// StaticWebhooks are subscribers of all tasks of this server. They alone can be
 	// told of TASK_CREATED (D-41).
-	Webhooks []StaticWebhook
+	StaticWebhooks []StaticWebhook
 
 	// MaxRequest bounds one request in bytes. Zero means DefaultMaxRequest.
 	MaxRequest int64
@@ -137,54 +137,54 @@ type ServerOptions struct {
 	// DefaultMaxSubscriptions.
 	MaxTaskItems, MaxSubscriptions int
 
-	// RerunTasks makes [Server.Recover] run the handlers of interrupted tasks
+	// RerunTasks makes [Server.WaitRecovered] run the handlers of interrupted tasks
 	// again, from the beginning. Otherwise such tasks fail with
 	// [ErrTaskExecutionFailed].
 	RerunTasks bool
 
-	// RefuseSystem refuses messages of role system from callers (D-62).
-	RefuseSystem bool
+	// RejectSystemRole refuses messages of role system from callers (D-62).
+	RejectSystemRole bool
 
 	// Idempotency answers a request that was answered within this time with
 	// the same bytes again, so that a client may repeat a request whose answer
 	// it lost (D-48). Zero means that every request is a new one.
 	Idempotency time.Duration
 
-	// GuardPath refuses calls to agents that the workflow has been at already
+	// RejectCycles refuses calls to agents that the workflow has been at already
 	// (D-65).
-	GuardPath bool
+	RejectCycles bool
 
-	// Resumable puts ids on the events of streams, and lets a client whose
+	// EnableResume puts ids on the events of streams, and lets a client whose
 	// connection broke go on reading by sending the request again with the header
 	// Last-Event-ID. The handler then goes on without a reader for up to
 	// ResumeWindow, zero meaning DefaultResumeWindow. Of several processes that
 	// share the Store each can go on with a stream, but only readers of the one
 	// that runs the handler keep it going.
-	Resumable    bool
+	EnableResume bool
 	ResumeWindow time.Duration
 
 	// HTTPStatus chooses the HTTP status of an error. Nil means
 	// [Code.HTTPStatus]; see [AlwaysOK] (D-12).
 	HTTPStatus func(e *Error) int
 
-	// LegacyEnvelopeErrors answers every fault of the envelope with
+	// LegacyErrors answers every fault of the envelope with
 	// [ErrInvalidRequest], as older peers do (D-06).
-	LegacyEnvelopeErrors bool
+	LegacyErrors bool
 
 	// LegacyMethods speaks the older dialect too: task.get, stream.start,
 	// stream.message and stream.end, with streamId for chatId (D-69).
 	LegacyMethods bool
 
-	// CapabilitiesMethod adds [MethodCapabilities] to every agent (D-50).
-	CapabilitiesMethod bool
+	// EnableCapabilities adds [MethodGetCapabilities] to every agent (D-50).
+	EnableCapabilities bool
 
 	// AllowedOrigins are the web origins, such as https://app.example, whose
 	// pages may call this server (D-17). Empty means none.
 	AllowedOrigins []string
 
-	// NoDiscovery removes /agent-info, and DiscoveryAuth demands a valid token
+	// DisableDiscovery removes /agent-info, and DiscoveryAuth demands a valid token
 	// for it (D-67). Health adds /health.
-	NoDiscovery, DiscoveryAuth, Health bool
+	DisableDiscovery, RequireDiscoveryAuth, EnableHealth bool
 
 	// AgentCard, a JSON object, is served below the endpoint at
 	// /.well-known/a2a-agent-card.json.
@@ -243,23 +243,23 @@ func NewServer(opts *ServerOptions) *Server {
 		o.Store = store.NewMemory()
 	}
 	o.Instance = or(o.Instance, randid.New("node-"))
-	o.Lease = max(or(o.Lease, DefaultLease), time.Millisecond)
+	o.Lease = max(or(o.Lease, defaultLease), time.Millisecond)
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
 	o.MaxRequest = or(o.MaxRequest, DefaultMaxRequest)
-	o.BodyTimeout = or(o.BodyTimeout, DefaultBodyTimeout)
-	o.KeepAlive = or(o.KeepAlive, DefaultKeepAlive)
-	o.WriteTimeout = or(o.WriteTimeout, DefaultWriteTimeout)
-	o.TaskRetention = or(o.TaskRetention, DefaultRetention)
-	o.ChatRetention = or(o.ChatRetention, DefaultRetention)
+	o.BodyTimeout = or(o.BodyTimeout, defaultBodyTimeout)
+	o.KeepAlive = or(o.KeepAlive, defaultKeepAlive)
+	o.WriteTimeout = or(o.WriteTimeout, defaultWriteTimeout)
+	o.TaskRetention = or(o.TaskRetention, defaultRetention)
+	o.ChatRetention = or(o.ChatRetention, defaultRetention)
 	o.ChatIdle = max(or(o.ChatIdle, DefaultChatIdle), 0)
-	o.SubscriptionRetention = or(o.SubscriptionRetention, DefaultSubscriptionRetention)
-	o.MaxWaiting = or(o.MaxWaiting, DefaultMaxWaiting)
-	o.MaxReply = or(o.MaxReply, DefaultMaxReply)
-	o.MaxTaskItems = or(o.MaxTaskItems, DefaultMaxTaskItems)
-	o.MaxSubscriptions = or(o.MaxSubscriptions, DefaultMaxSubscriptions)
-	o.ResumeWindow = or(o.ResumeWindow, DefaultResumeWindow)
+	o.SubscriptionRetention = or(o.SubscriptionRetention, defaultSubscriptionRetention)
+	o.MaxWaiting = or(o.MaxWaiting, defaultMaxWaiting)
+	o.MaxReply = or(o.MaxReply, defaultMaxReply)
+	o.MaxTaskItems = or(o.MaxTaskItems, defaultMaxTaskItems)
+	o.MaxSubscriptions = or(o.MaxSubscriptions, defaultMaxSubscriptions)
+	o.ResumeWindow = or(o.ResumeWindow, defaultResumeWindow)
 	if o.HTTPStatus == nil {
 		o.HTTPStatus = func(e *Error) int { return e.Code.HTTPStatus() }
 	}
@@ -364,7 +364,7 @@ func (s *Server) draining() bool {
 // returns the error of ctx, after the handlers have returned.
 //
 // Tasks that are cut off this way stay as they are in the [ServerOptions.Store],
-// and [Server.Recover] of the next server takes them over, as it sends what is
+// and [Server.WaitRecovered] of the next server takes them over, as it sends what is
 // left for webhooks.
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.mu.Lock()

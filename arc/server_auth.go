@@ -21,7 +21,7 @@ import (
 type Principal struct {
 	ID      string          // owns the tasks and chats that it begins (D-36); must not be empty
 	AgentID string          // the only agent that it may speak as; empty means any (D-53)
-	Scopes  []string        // what it may do; see [ScopesOf]
+	Scopes  []string        // what it may do; see [ParseScopes]
 	Claims  json.RawMessage // all that the token says, a JSON object, or nil
 }
 
@@ -125,8 +125,8 @@ func refusal(err error, code Code) *Error {
 // A RateLimit bounds how many requests a caller may make (ARC-170): a bucket of
 // Burst requests, into which Rate requests come back each second.
 type RateLimit struct {
-	Rate  float64
-	Burst int
+	PerSecond float64
+	Burst     int
 
 	// Key names the caller whose bucket a call takes from. Nil means the
 	// principal where there is authentication, else the requestAgent, which
@@ -168,14 +168,14 @@ func (l *limiter) wait(call *Call) time.Duration {
 	b := l.buckets[key]
 	if b == nil {
 		l.clean(at)
-		b = rate.NewLimiter(rate.Limit(l.Rate), l.Burst)
+		b = rate.NewLimiter(rate.Limit(l.PerSecond), l.Burst)
 		l.buckets[key] = b
 	}
 	if b.AllowN(at, 1) {
 		return 0
 	}
 	missing := 1 - b.TokensAt(at)
-	seconds := missing / l.Rate
+	seconds := missing / l.PerSecond
 	if !(seconds < 3600) { // a rate of zero, too
 		return time.Hour
 	}
@@ -215,13 +215,13 @@ type AuditRecord struct {
 	Method       string
 	RequestAgent string
 	TargetAgent  string
-	Agent        string // who answered
+	HandledBy    string // who answered
 	TraceID      string
 	Principal    string // empty without authentication
 	Code         Code   // of the error; zero for success
 	RequestSize  int    // bytes
 	ResponseSize int    // bytes, the events of a stream included
-	Streamed     bool
+	Streaming    bool
 }
 
 // LogValue groups the record for [log/slog].
@@ -229,9 +229,9 @@ func (r *AuditRecord) LogValue() slog.Value {
 	return slog.GroupValue(
 		slog.String("id", string(r.ID)), slog.String("method", r.Method),
 		slog.String("requestAgent", r.RequestAgent), slog.String("targetAgent", r.TargetAgent),
-		slog.String("agent", r.Agent), slog.String("traceId", r.TraceID), slog.String("principal", r.Principal),
+		slog.String("agent", r.HandledBy), slog.String("traceId", r.TraceID), slog.String("principal", r.Principal),
 		slog.Int64("code", int64(r.Code)), slog.Int("requestSize", r.RequestSize),
-		slog.Int("responseSize", r.ResponseSize), slog.Bool("streamed", r.Streamed),
+		slog.Int("responseSize", r.ResponseSize), slog.Bool("streamed", r.Streaming),
 		slog.Duration("duration", r.Duration))
 }
 
@@ -244,10 +244,10 @@ func AuditLog(log *slog.Logger) func(context.Context, *AuditRecord) {
 }
 
 // audit tells of a request.
-func (s *Server) audit(ctx context.Context, x *exchange, a *Answer) {
+func (s *Server) audit(ctx context.Context, x *exchange, a *ServerResponse) {
 	r := &AuditRecord{Time: x.begun, Duration: time.Since(x.begun), ID: x.req.ID, Method: x.req.Method,
-		RequestAgent: x.req.RequestAgent, TargetAgent: x.req.TargetAgent, Agent: x.agent, TraceID: x.req.TraceID,
-		Principal: x.call.principalID(), RequestSize: len(x.in.Data), ResponseSize: len(a.Data) + x.sent, Streamed: x.streamed}
+		RequestAgent: x.req.RequestAgent, TargetAgent: x.req.TargetAgent, HandledBy: x.agent, TraceID: x.req.TraceID,
+		Principal: x.call.principalID(), RequestSize: len(x.in.Data), ResponseSize: len(a.Data) + x.sent, Streaming: x.streamed}
 	if a.Error != nil {
 		r.Code = a.Error.Code
 	}

@@ -18,15 +18,15 @@ import (
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
 
-// An Incoming is a request as a transport received it.
-type Incoming struct {
+// An ServerRequest is a request as a transport received it.
+type ServerRequest struct {
 	Data []byte // one envelope; not changed, and kept by the handler's call
 
 	// What stands beside the envelope, as the HTTP headers of these names have
 	// it: Authorization, Traceparent, X-ARC-Path and Last-Event-ID.
 	Authorization string
 	Traceparent   string
-	Path          string
+	AgentPath     string
 	LastEventID   string
 }
 
@@ -35,14 +35,14 @@ type Incoming struct {
 type EventSink interface {
 	Send(ctx context.Context, name, id string, data []byte) error
 
-	// Abandon ends the stream unless it has begun, which anything sent to the
+	// Discard ends the stream unless it has begun, which anything sent to the
 	// reader does, a sign of life too, and reports whether it did. A stream
 	// that has begun stays usable.
-	Abandon() bool
+	Discard() bool
 }
 
-// An Answer is what a transport sends back.
-type Answer struct {
+// An ServerResponse is what a transport sends back.
+type ServerResponse struct {
 	// Data is the envelope of the response. It is nil if the answer went to the
 	// sink.
 	Data []byte
@@ -54,18 +54,18 @@ type Answer struct {
 	RetryAfter time.Duration
 
 	// Authenticate tells that a token was sent and is not valid.
-	BadToken bool
+	InvalidToken bool
 }
 
 // An exchange is one request on its way through the server.
 type exchange struct {
 	req   Request
 	call  Call
-	in    *Incoming
+	in    *ServerRequest
 	open  func() EventSink // nil over HTTP, and if the transport cannot stream
 	web   webCall          // over HTTP
 	ctx   callCtx          // of the handler
-	a     Answer
+	a     ServerResponse
 	begun time.Time
 
 	agent      string // who answers
@@ -84,25 +84,25 @@ type exchange struct {
 //
 // Cancelling ctx ends the work of the handler, but not the task that a
 // task.create has begun (D-16).
-func (s *Server) ServeMessage(ctx context.Context, in *Incoming, open func() EventSink) *Answer {
+func (s *Server) ServeMessage(ctx context.Context, in *ServerRequest, open func() EventSink) *ServerResponse {
 	return s.exchange(ctx, &exchange{in: in, open: open})
 }
 
 // exchange answers the request of x.
-func (s *Server) exchange(ctx context.Context, x *exchange) *Answer {
+func (s *Server) exchange(ctx context.Context, x *exchange) *ServerResponse {
 	x.agent = s.opts.ID
 	if s.opts.Audit != nil {
 		x.begun = time.Now()
 	}
 	principal, fault := s.authenticate(ctx, x)
 	decodeFault := x.req.decode(x.in.Data)
-	if decodeFault != nil && s.opts.LegacyEnvelopeErrors && decodeFault.Code != ErrParse {
+	if decodeFault != nil && s.opts.LegacyErrors && decodeFault.Code != ErrParse {
 		decodeFault.Code = ErrInvalidRequest
 	}
 	if fault == nil {
 		fault = decodeFault
 	}
-	var a *Answer
+	var a *ServerResponse
 	if fault != nil {
 		a = s.failure(x, fault)
 	} else {
@@ -122,15 +122,15 @@ func (s *Server) exchange(ctx context.Context, x *exchange) *Answer {
 
 // serve handles a request whose envelope is in order. The checks come in the
 // order of D-07.
-func (s *Server) serve(ctx context.Context, x *exchange, principal *Principal) *Answer {
+func (s *Server) serve(ctx context.Context, x *exchange, principal *Principal) *ServerResponse {
 	req, call := &x.req, &x.call
 	*call = Call{ID: req.ID, Method: req.Method, RequestAgent: req.RequestAgent, TargetAgent: req.TargetAgent,
 		TraceID: req.TraceID, Params: req.Params, Extra: req.Extra, Principal: principal, out: x}
 	if s.opts.LegacyMethods {
 		x.translate()
 	}
-	if x.in.Path != "" {
-		call.Path = parsePath(x.in.Path)
+	if x.in.AgentPath != "" {
+		call.AgentPath = parsePath(x.in.AgentPath)
 	}
 	if s.limiter != nil {
 		if wait := s.limiter.wait(call); wait > 0 {
@@ -141,7 +141,7 @@ func (s *Server) serve(ctx context.Context, x *exchange, principal *Principal) *
 	if fault := s.permit(ctx, call); fault != nil {
 		return s.failure(x, fault)
 	}
-	if s.opts.GuardPath && visited(call.Path, call.TargetAgent) {
+	if s.opts.RejectCycles && visited(call.AgentPath, call.TargetAgent) {
 		return s.failure(x, agentFault(ErrCircularReference, call.TargetAgent))
 	}
 	known, entry, method := s.registry.method(call.TargetAgent, call.Method)
@@ -311,16 +311,16 @@ func (s *Server) backToOwner(ctx context.Context, call *Call, chatID string) err
 	if err != nil || owner == "" || owner == call.Agent {
 		return err
 	}
-	if e := s.registry.lookup(owner); e != nil && e.Chats != nil {
+	if e := s.registry.lookup(owner); e != nil && e.ChatHandler != nil {
 		call.Agent, call.entry, call.out.agent = owner, e, owner
 	}
 	return nil
 }
 
 // answer runs the handler, or repeats what it answered before.
-func (s *Server) answer(ctx context.Context, x *exchange) *Answer {
+func (s *Server) answer(ctx context.Context, x *exchange) *ServerResponse {
 	if s.replays != nil && !x.mayStream() {
-		return s.replays.do(ctx, s, x, func() *Answer { return s.run(ctx, x) })
+		return s.replays.do(ctx, s, x, func() *ServerResponse { return s.run(ctx, x) })
 	}
 	return s.run(ctx, x)
 }
@@ -340,7 +340,7 @@ func (x *exchange) mayStream() bool {
 }
 
 // run runs the handler.
-func (s *Server) run(ctx context.Context, x *exchange) *Answer {
+func (s *Server) run(ctx context.Context, x *exchange) *ServerResponse {
 	call := &x.call
 	if call.method.builtin != ofTasks {
 		var release func()
@@ -409,7 +409,7 @@ func recovered(err *error) {
 
 func (s *Server) invoke(ctx context.Context, call *Call) (result any, err error) {
 	defer recovered(&err)
-	return call.method.handler.HandleARC(ctx, call)
+	return call.method.handler.ServeARC(ctx, call)
 }
 
 var errNoObject = errors.New("arc: the handler's result is no JSON object")
@@ -496,8 +496,8 @@ func (s *Server) internal(ctx context.Context, call *Call, err error) *Error {
 }
 
 // failure is the answer that carries an error.
-func (s *Server) failure(x *exchange, e *Error) *Answer {
-	x.a = Answer{Data: x.envelope(writer{}, nil, e), Error: e, RetryAfter: x.retryAfter, BadToken: x.badToken}
+func (s *Server) failure(x *exchange, e *Error) *ServerResponse {
+	x.a = ServerResponse{Data: x.envelope(writer{}, nil, e), Error: e, RetryAfter: x.retryAfter, InvalidToken: x.badToken}
 	return &x.a
 }
 
@@ -512,7 +512,7 @@ func (x *exchange) envelope(w writer, result []byte, e *Error) []byte {
 		target = "unknown"
 	}
 	w.b = slices.Grow(w.b, 128+len(id)+len(x.agent)+len(target)+len(x.req.TraceID)+len(result))
-	w.b = append(w.b, `{"arc":"`+Version+`","id":`...)
+	w.b = append(w.b, `{"arc":"`+ProtocolVersion+`","id":`...)
 	w.b = append(w.b, id...)
 	w.text("responseAgent", x.agent)
 	w.text("targetAgent", target)

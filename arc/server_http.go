@@ -60,8 +60,8 @@ func (s *Server) serveEndpoint(w http.ResponseWriter, r *http.Request) {
 	}
 	h := r.Header
 	x := &exchange{}
-	x.web = webCall{rw: w, opts: &s.opts, in: Incoming{Data: data, Authorization: one(h, "Authorization"), Traceparent: one(h, "Traceparent"),
-		Path: one(h, "X-Arc-Path"), LastEventID: one(h, "Last-Event-Id")}}
+	x.web = webCall{rw: w, opts: &s.opts, in: ServerRequest{Data: data, Authorization: one(h, "Authorization"), Traceparent: one(h, "Traceparent"),
+		AgentPath: one(h, "X-Arc-Path"), LastEventID: one(h, "Last-Event-Id")}}
 	x.in = &x.web.in
 	a := s.exchange(r.Context(), x)
 	if x.web.sink != nil { // kept only by calls that stream
@@ -76,7 +76,7 @@ func (s *Server) serveEndpoint(w http.ResponseWriter, r *http.Request) {
 
 // A webCall is what belongs to a request over HTTP.
 type webCall struct {
-	in   Incoming
+	in   ServerRequest
 	rw   http.ResponseWriter // nil for other transports
 	opts *ServerOptions
 	sink *httpSink // nil unless the answer is streamed
@@ -172,7 +172,7 @@ func sizeFault(limit int64) *Error {
 
 // refuse answers a request whose message was not looked at.
 func (s *Server) refuse(w http.ResponseWriter, r *http.Request, status int, e *Error) {
-	x := &exchange{in: &Incoming{}, agent: s.opts.ID, begun: time.Now()}
+	x := &exchange{in: &ServerRequest{}, agent: s.opts.ID, begun: time.Now()}
 	a := s.failure(x, e)
 	s.write(w, r, a, status)
 	if s.opts.Audit != nil {
@@ -185,7 +185,7 @@ func (s *Server) refuse(w http.ResponseWriter, r *http.Request, status int, e *E
 const bigAnswer = 64 << 10
 
 // write sends an answer; a status of zero goes by the error.
-func (s *Server) write(w http.ResponseWriter, r *http.Request, a *Answer, status int) {
+func (s *Server) write(w http.ResponseWriter, r *http.Request, a *ServerResponse, status int) {
 	h := w.Header()
 	h["Content-Type"] = mediaTypeFor(r.Header)
 	if status == 0 {
@@ -213,9 +213,9 @@ func (s *Server) write(w http.ResponseWriter, r *http.Request, a *Answer, status
 }
 
 // errorHeaders adds the headers of D-15.
-func errorHeaders(h http.Header, a *Answer, status int) {
+func errorHeaders(h http.Header, a *ServerResponse, status int) {
 	switch {
-	case status == http.StatusUnauthorized && a.BadToken:
+	case status == http.StatusUnauthorized && a.InvalidToken:
 		h.Set("WWW-Authenticate", `Bearer realm="arc", error="invalid_token"`)
 	case status == http.StatusUnauthorized:
 		h.Set("WWW-Authenticate", `Bearer realm="arc"`)
@@ -332,8 +332,8 @@ func (s *httpSink) Send(ctx context.Context, name, id string, data []byte) error
 	return err
 }
 
-// Abandon ends the stream unless it has begun.
-func (s *httpSink) Abandon() bool {
+// Discard ends the stream unless it has begun.
+func (s *httpSink) Discard() bool {
 	if s.w.Started() {
 		return false
 	}

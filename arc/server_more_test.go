@@ -85,9 +85,9 @@ func TestFailingStore(t *testing.T) {
 			db := &failing{Store: store.NewMemory()}
 			db.left.Store(1 << 40)
 			h := &hooks{}
-			s := newServer(t, &arc.ServerOptions{Store: db, Webhook: h.options(), Resumable: n%2 == 0, Idempotency: time.Duration(n%3) * time.Minute})
-			s.Register(arc.Agent{AgentInfo: arc.AgentInfo{AgentID: "a-01"}, Group: "g", Chats: arctest.Chat("a", "b"),
-				Tasks: arctest.Task(arctest.Say("m"), arctest.Ask("x"), arctest.Produce("p", "q"))})
+			s := newServer(t, &arc.ServerOptions{Store: db, Webhook: h.options(), EnableResume: n%2 == 0, Idempotency: time.Duration(n%3) * time.Minute})
+			s.Register(arc.Agent{AgentInfo: arc.AgentInfo{AgentID: "a-01"}, Group: "g", ChatHandler: arctest.ScriptedChat("a", "b"),
+				TaskHandler: arctest.ScriptedTask(arctest.AddMessage("m"), arctest.WaitInput("x"), arctest.AddArtifact("p", "q"))})
 			id := createTask(t, s, "a-01", "x")
 			synctest.Wait()
 			require.Nil(t, startChat(s, "a-01", "c", "x").Error)
@@ -107,7 +107,7 @@ func TestFailingStore(t *testing.T) {
 				require.NotContains(t, rec.Body.String(), "secret")
 				synctest.Wait()
 			}
-			_, _ = s.Recover(t.Context())
+			_, _ = s.WaitRecovered(t.Context())
 			db.left.Store(1 << 40)
 			require.Nil(t, startChat(s, "a-01", "after", "x").Error)
 			createTask(t, s, "a-01", "x")
@@ -128,13 +128,13 @@ func TestEstimate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var expected string
 		var id, created string
-		s := newServer(t, &arc.ServerOptions{OnEvent: func(_ context.Context, _ string, n *arc.Notification) {
+		s := newServer(t, &arc.ServerOptions{OnTaskEvent: func(_ context.Context, _ string, n *arc.Notification) {
 			if n.Event == arc.EventTaskStarted {
 				expected = string(n.Data.EstimatedDuration)
 			}
 		}})
-		s.HandleTasks("a-01", estimated{arc.TaskFunc(func(_ context.Context, run *arc.TaskRun) error {
-			id, created = run.ID(), string(arc.TimestampOf(run.CreatedAt()))
+		s.HandleTasks("a-01", estimated{arc.TaskHandlerFunc(func(_ context.Context, run *arc.TaskRun) error {
+			id, created = run.ID(), string(arc.NewTimestamp(run.CreatedAt()))
 			return nil
 		})})
 		task := createTask(t, s, "a-01", "x")
@@ -151,7 +151,7 @@ func TestEstimate(t *testing.T) {
 func TestNotificationHandler(t *testing.T) {
 	s := newServer(t, nil)
 	var got *arc.Notification
-	s.Register(arc.Agent{AgentInfo: arc.AgentInfo{AgentID: "a-01"}, Notifications: arc.NotificationFunc(func(_ context.Context, n *arc.Notification) error {
+	s.Register(arc.Agent{AgentInfo: arc.AgentInfo{AgentID: "a-01"}, NotificationHandler: arc.NotificationHandlerFunc(func(_ context.Context, n *arc.Notification) error {
 		got = n
 		if n.TaskID == "bad" {
 			return arc.Errorf(arc.ErrTaskNotFound, "which?")
@@ -203,8 +203,8 @@ func TestRouterKeys(t *testing.T) {
 // An error of a resumable stream reaches the reader, in the stream or before it.
 func TestResumeErrors(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := arc.NewServer(&arc.ServerOptions{Resumable: true, KeepAlive: time.Second})
-		s.HandleChats("a-01", arc.ChatFunc(func(_ context.Context, turn *arc.ChatTurn, out *arc.ChatWriter) error {
+		s := arc.NewServer(&arc.ServerOptions{EnableResume: true, KeepAlive: time.Second})
+		s.HandleChats("a-01", arc.ChatHandlerFunc(func(_ context.Context, turn *arc.ChatTurn, out *arc.ChatWriter) error {
 			switch turn.Message.Text() {
 			case "late":
 				time.Sleep(5 * time.Second) // the stream has begun with a keep-alive
@@ -215,7 +215,7 @@ func TestResumeErrors(t *testing.T) {
 			}
 			return arc.Errorf(arc.ErrInvalidChatMessage, "no")
 		}))
-		mem := arctest.Serve(t, s)
+		mem := arctest.NewServer(t, s)
 		for _, text := range []string{"late", "after"} {
 			_, _, err := readStream(arc.NewStreamReader(open(t, t.Context(), mem, streamed("a-01", text, text)).Body, nil))
 			require.ErrorIs(t, err, arc.ErrInvalidChatMessage, text)
@@ -250,5 +250,5 @@ func TestHooksRefuse(t *testing.T) {
 	var in struct{ N int }
 	require.ErrorIs(t, (&arc.Call{Params: []byte(`{"N":"x"}`)}).Decode(&in), arc.ErrInvalidParams)
 	require.NoError(t, (&arc.Call{Params: []byte(`{"N":3}`)}).Decode(&in))
-	require.Nil(t, arc.CallFrom(t.Context()))
+	require.Nil(t, arc.CallFromContext(t.Context()))
 }

@@ -102,7 +102,7 @@ func TestOrderOfChecks(t *testing.T) {
 			}
 			return &arc.Principal{ID: "p", AgentID: "ui-01", Scopes: []string{arc.ScopeTaskController, arc.ScopeAgentCaller}}, nil
 		}),
-		RateLimit: &arc.RateLimit{Rate: 0.001, Burst: 6},
+		RateLimit: &arc.RateLimit{PerSecond: 0.001, Burst: 6},
 		Authorize: func(_ context.Context, c *arc.Call) error {
 			if c.Method == "debug.secret" {
 				return errors.New("not told")
@@ -110,7 +110,7 @@ func TestOrderOfChecks(t *testing.T) {
 			return nil
 		},
 	})
-	s.HandleTasks("worker-01", arctest.Task())
+	s.HandleTasks("worker-01", arctest.ScriptedTask())
 	// Each request has the fault that is expected and all later ones: the first
 	// check that fails answers (D-07).
 	const foreign = `{"arc":"1.0","id":"r1","method":"chat.start","requestAgent":"other","targetAgent":"ghost","params":{}}`
@@ -219,7 +219,7 @@ func TestHTTPStatusOptions(t *testing.T) {
 }
 
 func TestLegacyEnvelopeErrors(t *testing.T) {
-	s := newServer(t, &arc.ServerOptions{LegacyEnvelopeErrors: true})
+	s := newServer(t, &arc.ServerOptions{LegacyErrors: true})
 	fault(t, post(s, `{"arc":"2.0","id":1}`), arc.ErrInvalidRequest)
 	fault(t, post(s, `{`), arc.ErrParse)
 }
@@ -352,13 +352,13 @@ func TestMiddleware(t *testing.T) {
 				mu.Lock()
 				seen = append(seen, name+" "+c.Method)
 				mu.Unlock()
-				return next.HandleARC(ctx, c)
+				return next.ServeARC(ctx, c)
 			})
 		}
 	}
 	s := newServer(t, &arc.ServerOptions{Middleware: []arc.Middleware{note("outer"), note("inner")}})
 	s.Register(arc.Agent{AgentInfo: arc.AgentInfo{AgentID: "a-01"}, Middleware: []arc.Middleware{note("agent")},
-		Chats: arctest.Chat("hi"), Methods: map[string]arc.Handler{"debug.echo": arc.HandlerFunc(echo)}})
+		ChatHandler: arctest.ScriptedChat("hi"), Methods: map[string]arc.Handler{"debug.echo": arc.HandlerFunc(echo)}})
 	s.Handle("a-01", "debug.echo.v2", arc.HandlerFunc(echo))
 	for _, m := range []string{"debug.echo", "debug.echo.v2"} {
 		require.Nil(t, answer(t, post(s, call(m, "a-01", `{"n":1.50}`))).Error)
@@ -376,13 +376,13 @@ func TestMiddleware(t *testing.T) {
 
 func TestRegistrationPanics(t *testing.T) {
 	s := newServer(t, nil)
-	s.HandleTasks("a-01", arctest.Task())
-	s.Register(arc.Agent{AgentInfo: arc.AgentInfo{AgentID: "g-01"}, Group: "g", Tasks: arctest.Task()})
+	s.HandleTasks("a-01", arctest.ScriptedTask())
+	s.Register(arc.Agent{AgentInfo: arc.AgentInfo{AgentID: "g-01"}, Group: "g", TaskHandler: arctest.ScriptedTask()})
 	for name, f := range map[string]func(){
-		"twice":              func() { s.HandleChats("a-01", arctest.Echo()) },
-		"no id":              func() { s.HandleTasks("", arctest.Task()) },
-		"control character":  func() { s.HandleTasks("a\n", arctest.Task()) },
-		"named like a group": func() { s.HandleTasks("g", arctest.Task()) },
+		"twice":              func() { s.HandleChats("a-01", arctest.EchoChat()) },
+		"no id":              func() { s.HandleTasks("", arctest.ScriptedTask()) },
+		"control character":  func() { s.HandleTasks("a\n", arctest.ScriptedTask()) },
+		"named like a group": func() { s.HandleTasks("g", arctest.ScriptedTask()) },
 		"group like an id":   func() { s.Register(arc.Agent{AgentInfo: arc.AgentInfo{AgentID: "n"}, Group: "a-01"}) },
 		"one word":           func() { s.Handle("b-01", "echo", arc.HandlerFunc(echo)) },
 		"bad word":           func() { s.Handle("a-01", "echo.a-b", arc.HandlerFunc(echo)) },
@@ -394,18 +394,18 @@ func TestRegistrationPanics(t *testing.T) {
 	require.True(t, s.Unregister("a-01"))
 	require.False(t, s.Unregister("a-01"))
 	fault(t, post(s, call("task.info", "a-01", "{}")), arc.ErrAgentNotFound)
-	s.HandleTasks("a-01", arctest.Task())
+	s.HandleTasks("a-01", arctest.ScriptedTask())
 }
 
 func TestRegistryWhileServing(t *testing.T) {
 	s := newServer(t, nil)
-	s.HandleTasks("stays-01", arctest.Task())
+	s.HandleTasks("stays-01", arctest.ScriptedTask())
 	var wg sync.WaitGroup
 	for i := range 4 {
 		wg.Go(func() {
 			for range 100 {
 				id := fmt.Sprintf("comes-%d", i)
-				s.HandleTasks(id, arctest.Task())
+				s.HandleTasks(id, arctest.ScriptedTask())
 				s.Handle(id, "debug.echo", arc.HandlerFunc(echo))
 				createTask(t, s, id, "x")
 				s.SetHealthy(id, false)
@@ -433,8 +433,8 @@ func TestDiscovery(t *testing.T) {
 		s.ServeHTTP(rec, req)
 		return rec
 	}
-	s := newServer(t, &arc.ServerOptions{Health: true, AgentCard: []byte(`{"name":"n"}`), CapabilitiesMethod: true})
-	s.Register(arc.Agent{AgentInfo: arc.AgentInfo{AgentID: "a-01", Version: "2.0.0", Prompt: "use me"}, Tasks: arctest.Task()})
+	s := newServer(t, &arc.ServerOptions{EnableHealth: true, AgentCard: []byte(`{"name":"n"}`), EnableCapabilities: true})
+	s.Register(arc.Agent{AgentInfo: arc.AgentInfo{AgentID: "a-01", Version: "2.0.0", Prompt: "use me"}, TaskHandler: arctest.ScriptedTask()})
 	for _, path := range []string{"/agent-info", "/arc/info", "/agent-info?agentId=a-01"} {
 		rec := get(s, "GET", path)
 		require.Equal(t, 200, rec.Code)
@@ -442,7 +442,7 @@ func TestDiscovery(t *testing.T) {
 			"supportedMethods":["agent.getCapabilities","task.cancel","task.create","task.info","task.send","task.subscribe"]}`, rec.Body.String())
 	}
 	require.Contains(t, string(answer(t, post(s, call("agent.getCapabilities", "a-01", "{}"))).Result), `"agentId":"a-01"`)
-	s.HandleChats("b-01", arctest.Echo())
+	s.HandleChats("b-01", arctest.EchoChat())
 	infos, err := arc.DecodeAgentInfo(get(s, "GET", "/agent-info").Body.Bytes())
 	require.NoError(t, err)
 	require.Len(t, infos, 2)
@@ -454,11 +454,11 @@ func TestDiscovery(t *testing.T) {
 	require.JSONEq(t, `{"status":"healthy","server":"arc-server","agents":2}`, get(s, "GET", "/health").Body.String())
 	require.JSONEq(t, `{"name":"n"}`, get(s, "GET", "/arc"+arc.AgentCardPath).Body.String())
 
-	s = newServer(t, &arc.ServerOptions{NoDiscovery: true})
+	s = newServer(t, &arc.ServerOptions{DisableDiscovery: true})
 	for _, path := range []string{"/agent-info", "/health", "/arc/info", "/arc" + arc.AgentCardPath} {
 		require.Equal(t, 404, get(s, "GET", path).Code)
 	}
-	s = newServer(t, &arc.ServerOptions{DiscoveryAuth: true, Verifier: arc.TokenVerifierFunc(func(_ context.Context, token string) (*arc.Principal, error) {
+	s = newServer(t, &arc.ServerOptions{RequireDiscoveryAuth: true, Verifier: arc.TokenVerifierFunc(func(_ context.Context, token string) (*arc.Principal, error) {
 		return nil, arc.ErrTokenExpired
 	})})
 	rec = get(s, "GET", "/agent-info", "Authorization", "Bearer x")
@@ -478,13 +478,13 @@ func TestAudit(t *testing.T) {
 		Verifier: arc.TokenVerifierFunc(func(context.Context, string) (*arc.Principal, error) {
 			return &arc.Principal{ID: "alice", Scopes: strings.Fields(arc.ScopesFullCaller)}, nil
 		})})
-	s.HandleChats("a-01", arctest.Chat("answer"))
+	s.HandleChats("a-01", arctest.ScriptedChat("answer"))
 	body := strings.Replace(call("chat.start", "a-01", `{"stream":true,"initialMessage":`+hello("question")+`}`), `"ui-01"`, `"ui\"\u2028x"`, 1)
 	post(s, body, "Authorization", "Bearer token-text")
 	post(s, strings.Repeat("x", 2000), "Authorization", "Bearer token-text")
 	require.Len(t, records, 2)
 	require.Equal(t, "alice", records[0].Principal)
-	require.True(t, records[0].Streamed)
+	require.True(t, records[0].Streaming)
 	require.Equal(t, len(body), records[0].RequestSize)
 	require.Greater(t, records[0].ResponseSize, 50)
 	require.Zero(t, records[0].Code)
@@ -496,10 +496,10 @@ func TestAudit(t *testing.T) {
 }
 
 func TestPathGuard(t *testing.T) {
-	s := newServer(t, &arc.ServerOptions{GuardPath: true})
+	s := newServer(t, &arc.ServerOptions{RejectCycles: true})
 	var path []string
 	s.Handle("b-01", "debug.echo", arc.HandlerFunc(func(ctx context.Context, _ *arc.Call) (any, error) {
-		path = arc.CallFrom(ctx).Path
+		path = arc.CallFromContext(ctx).AgentPath
 		return nil, nil
 	}))
 	require.Nil(t, answer(t, post(s, call("debug.echo", "b-01", "{}"), "X-ARC-Path", "a%2C01, c-01")).Error)
@@ -513,7 +513,7 @@ func TestLegacyMethods(t *testing.T) {
 	s := newServer(t, &arc.ServerOptions{LegacyMethods: true, Verifier: arc.TokenVerifierFunc(func(context.Context, string) (*arc.Principal, error) {
 		return &arc.Principal{ID: "p", Scopes: []string{"arc.stream.controller", "arc.task.controller", "arc.agent.caller"}}, nil
 	})})
-	s.Register(arc.Agent{AgentInfo: arc.AgentInfo{AgentID: "a-01"}, Chats: arctest.Echo(), Tasks: arctest.Task()})
+	s.Register(arc.Agent{AgentInfo: arc.AgentInfo{AgentID: "a-01"}, ChatHandler: arctest.EchoChat(), TaskHandler: arctest.ScriptedTask()})
 	auth := []string{"Authorization", "Bearer t"}
 	rec := post(s, call("stream.start", "a-01", `{"streamId":"s1","initialMessage":`+hello("x")+`}`), auth...)
 	require.Contains(t, rec.Body.String(), `"streamId":"s1"`)
@@ -525,7 +525,7 @@ func TestLegacyMethods(t *testing.T) {
 	id := createTask(t, s, "a-01", "x", auth...)
 	result(t, post(s, call("task.get", "a-01", fmt.Sprintf(`{"taskId":%q}`, id)), auth...), "task.info")
 	off := newServer(t, nil)
-	off.HandleChats("a-01", arctest.Echo())
+	off.HandleChats("a-01", arctest.EchoChat())
 	fault(t, post(off, call("stream.start", "a-01", `{}`)), arc.ErrMethodNotFound)
 }
 
@@ -576,7 +576,7 @@ func TestIdempotencyAfterDisconnect(t *testing.T) {
 		}))
 		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 		defer cancel()
-		in := &arc.Incoming{Data: []byte(call("count.up", "a-01", `{}`))}
+		in := &arc.ServerRequest{Data: []byte(call("count.up", "a-01", `{}`))}
 		require.NotNil(t, s.ServeMessage(ctx, in, nil).Error)
 		require.Nil(t, s.ServeMessage(t.Context(), in, nil).Error)
 		require.Equal(t, 2, runs)
@@ -585,7 +585,7 @@ func TestIdempotencyAfterDisconnect(t *testing.T) {
 
 func TestRateLimitPerPrincipal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newServer(t, &arc.ServerOptions{RateLimit: &arc.RateLimit{Rate: 2, Burst: 1},
+		s := newServer(t, &arc.ServerOptions{RateLimit: &arc.RateLimit{PerSecond: 2, Burst: 1},
 			Verifier: arc.TokenVerifierFunc(func(_ context.Context, token string) (*arc.Principal, error) {
 				return &arc.Principal{ID: token, Scopes: []string{arc.ScopeAgentCaller}}, nil
 			})})

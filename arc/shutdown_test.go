@@ -28,12 +28,12 @@ func TestRecoverWhileClosing(t *testing.T) {
 		list := make(chan struct{})
 		db := &slowList{Store: store.NewMemory(), goOn: list}
 		s := arc.NewServer(&arc.ServerOptions{Store: db})
-		s.HandleTasks("a-01", arctest.Task(arctest.Hang()))
+		s.HandleTasks("a-01", arctest.ScriptedTask(arctest.WaitCanceled()))
 		id := createTask(t, s, "a-01", "x")
 		synctest.Wait()
 		recovered := make(chan error)
 		go func() {
-			_, err := s.Recover(t.Context())
+			_, err := s.WaitRecovered(t.Context())
 			recovered <- err
 		}()
 		synctest.Wait()
@@ -44,7 +44,7 @@ func TestRecoverWhileClosing(t *testing.T) {
 		require.Error(t, <-recovered)
 		require.NoError(t, <-closed)
 		next := newServer(t, &arc.ServerOptions{Store: db.Store})
-		next.HandleTasks("a-01", arctest.Task(arctest.Hang()))
+		next.HandleTasks("a-01", arctest.ScriptedTask(arctest.WaitCanceled()))
 		require.Equal(t, arc.TaskWorking, taskOf(t, next, "a-01", id).Status)
 	})
 }
@@ -70,13 +70,13 @@ func TestAskedWhileDraining(t *testing.T) {
 		return arc.HandlerFunc(func(ctx context.Context, c *arc.Call) (any, error) {
 			serving.Add(1)
 			defer serving.Add(-1)
-			return next.HandleARC(ctx, c)
+			return next.ServeARC(ctx, c)
 		})
 	}
 	for range 100 {
 		s := arc.NewServer(&arc.ServerOptions{Middleware: []arc.Middleware{count}})
 		release := make(chan struct{})
-		s.HandleTasks("a-01", arc.TaskFunc(func(context.Context, *arc.TaskRun) error {
+		s.HandleTasks("a-01", arc.TaskHandlerFunc(func(context.Context, *arc.TaskRun) error {
 			<-release
 			return nil
 		}))

@@ -36,9 +36,9 @@ type StreamReaderOptions struct {
 	// MaxEvent bounds the data of one event in bytes. Zero means 16 MiB.
 	MaxEvent int
 
-	// Ignored, if set, is told of events that mean nothing here. The data are
+	// OnUnknownEvent, if set, is told of events that mean nothing here. The data are
 	// valid during the call only.
-	Ignored func(name string, data []byte)
+	OnUnknownEvent func(name string, data []byte)
 }
 
 // A StreamReader reads the events of a streamed chat (ARC-140 to ARC-147) from
@@ -61,7 +61,7 @@ func NewStreamReader(body io.Reader, opts *StreamReaderOptions) *StreamReader {
 	if o.MaxEvent <= 0 {
 		o.MaxEvent = 16 << 20
 	}
-	return &StreamReader{in: sse.NewReader(body, &sse.ReaderOptions{MaxData: o.MaxEvent}), ignored: o.Ignored,
+	return &StreamReader{in: sse.NewReader(body, &sse.ReaderOptions{MaxData: o.MaxEvent}), ignored: o.OnUnknownEvent,
 		lenient: reader{lenient: true, texts: texts{size: maxBlock}}}
 }
 
@@ -73,7 +73,7 @@ func (r *StreamReader) ChatID() string { return r.chatID }
 //
 // An error event of the peer is returned as an [*Error]; if a done event follows
 // it at once, one more call returns that, which does not undo the failure (D-22).
-// Otherwise the errors are [ErrTruncated], [ErrMalformed], [ErrTooLarge], or what
+// Otherwise the errors are [ErrTruncated], [ErrMalformedEvent], [ErrTooLarge], or what
 // the reader of the body returned; every error but an [*Error] stays.
 func (r *StreamReader) Next() (*ChatEvent, error) {
 	for r.err == nil {
@@ -143,7 +143,7 @@ func (r *StreamReader) read(raw sse.Event) (ev *ChatEvent, fault *Error, err err
 	switch name {
 	case eventChunk, eventChat:
 		if jsonErr != nil {
-			return nil, nil, fmt.Errorf("%w: %v", ErrMalformed, jsonErr)
+			return nil, nil, fmt.Errorf("%w: %v", ErrMalformedEvent, jsonErr)
 		}
 		if chat := v.Get("chat"); v.Get("message").Absent() && chat.IsObject() {
 			v = chat
@@ -209,7 +209,7 @@ func (r *StreamReader) chunk(v strictjson.Value, id string) (*ChatEvent, *Error,
 		box.m.Parts = box.parts[:0]
 		r.lenient.messageInto(&box.m, message)
 	default:
-		return nil, nil, fmt.Errorf("%w: the message is no object", ErrMalformed)
+		return nil, nil, fmt.Errorf("%w: the message is no object", ErrMalformedEvent)
 	}
 	ev := &box.ChatEvent
 	ev.ChatID, ev.Message, ev.ID = r.id(v), &box.m, id
@@ -240,8 +240,8 @@ func streamFault(v strictjson.Value, text []byte) *Error {
 	return e
 }
 
-// ErrStreamEnded reports an event after the one that ends a stream.
-var ErrStreamEnded = errors.New("arc: the stream has ended")
+// ErrStreamClosed reports an event after the one that ends a stream.
+var ErrStreamClosed = errors.New("arc: the stream has ended")
 
 // A StreamEncoder writes the events of a streamed chat (D-22, D-25). Its zero
 // value is at the beginning of a stream. It appends bytes and does no I/O; after
@@ -283,7 +283,7 @@ func (e *StreamEncoder) AppendError(dst []byte, chatID string, fault *Error) ([]
 // AppendKeepAlive appends a comment that shows that the stream lives (D-26).
 func (e *StreamEncoder) AppendKeepAlive(dst []byte) ([]byte, error) {
 	if e.ended {
-		return dst, ErrStreamEnded
+		return dst, ErrStreamClosed
 	}
 	return sse.AppendComment(dst, keepAliveText)
 }
@@ -292,7 +292,7 @@ const keepAliveText = "keep-alive"
 
 func (e *StreamEncoder) append(dst []byte, name, id, chatID string, rest func(w *writer)) ([]byte, error) {
 	if e.ended {
-		return dst, ErrStreamEnded
+		return dst, ErrStreamClosed
 	}
 	w := &e.w
 	w.b, w.err = w.b[:0], nil

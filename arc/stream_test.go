@@ -49,9 +49,9 @@ func TestStreamReader(t *testing.T) {
 		{"empty", strings.NewReader(""), "", 0, ErrTruncated},
 		{"connection lost", io.MultiReader(strings.NewReader(chunkEvent("a")), iotest.ErrReader(boom)), "a", 1, boom},
 		{"connection cut", io.MultiReader(strings.NewReader(chunkEvent("a")), iotest.ErrReader(io.ErrUnexpectedEOF)), "a", 1, ErrTruncated},
-		{"duplicate member", strings.NewReader("event: stream\ndata: {\"message\":1,\"message\":2}\n\n"), "", 0, ErrMalformed},
-		{"message of no kind", strings.NewReader("event: stream\ndata: {\"message\":[1]}\n\n"), "", 0, ErrMalformed},
-		{"array", strings.NewReader("event: chat\ndata: [1]\n\n"), "", 0, ErrMalformed},
+		{"duplicate member", strings.NewReader("event: stream\ndata: {\"message\":1,\"message\":2}\n\n"), "", 0, ErrMalformedEvent},
+		{"message of no kind", strings.NewReader("event: stream\ndata: {\"message\":[1]}\n\n"), "", 0, ErrMalformedEvent},
+		{"array", strings.NewReader("event: chat\ndata: [1]\n\n"), "", 0, ErrMalformedEvent},
 		{"chunk without message", strings.NewReader("event: stream\ndata: {\"message\":null}\n\n" + doneEvent), "", 1, io.EOF},
 		{"text and bare part (D-28)", strings.NewReader("event: stream\ndata: {\"message\":\"a\"}\n\nevent: stream\ndata: {\"message\":{\"type\":\"text\",\"content\":\"b\"}}\n\n" + doneEvent), "ab", 3, io.EOF},
 		{"unreadable done ends all the same", strings.NewReader("event: done\ndata: {\n\n" + chunkEvent("late")), "", 1, io.EOF},
@@ -99,7 +99,7 @@ func TestStreamReaderError(t *testing.T) {
 
 func TestStreamReaderIgnored(t *testing.T) {
 	var got []string
-	r := NewStreamReader(strings.NewReader("event: ping\ndata: {}\n\ndata: 5\n\n"+doneEvent), &StreamReaderOptions{Ignored: func(name string, data []byte) {
+	r := NewStreamReader(strings.NewReader("event: ping\ndata: {}\n\ndata: 5\n\n"+doneEvent), &StreamReaderOptions{OnUnknownEvent: func(name string, data []byte) {
 		got = append(got, name+"="+string(data))
 	}})
 	_, events, err := readAll(r)
@@ -116,7 +116,7 @@ func TestStreamEncoder(t *testing.T) {
 	out, err := e.AppendChunk(nil, "c", "7", m)
 	require.NoError(t, err)
 	require.Equal(t, "event: stream\nid: 7\ndata: {\"chatId\":\"c\",\"message\":{\"role\":\"agent\",\"parts\":[{\"type\":\"TextPart\",\"content\":\"a\\nb\u2028\"}]}}\n\n", string(out), "ARC-141: only role and parts")
-	_, err = e.AppendChunk(nil, "c", "", &Message{Parts: []Part{{Type: TypeData, Data: []byte("{")}}})
+	_, err = e.AppendChunk(nil, "c", "", &Message{Parts: []Part{{Type: PartTypeData, Data: []byte("{")}}})
 	require.Error(t, err)
 	out, err = e.AppendKeepAlive(nil)
 	require.NoError(t, err)
@@ -124,9 +124,9 @@ func TestStreamEncoder(t *testing.T) {
 	_, err = e.AppendError(nil, "c", Errorf(ErrChatTimeout, "late"))
 	require.NoError(t, err)
 	_, err = e.AppendKeepAlive(nil)
-	require.ErrorIs(t, err, ErrStreamEnded)
+	require.ErrorIs(t, err, ErrStreamClosed)
 	_, err = e.AppendDone(nil, "c", "", ChatActive)
-	require.ErrorIs(t, err, ErrStreamEnded)
+	require.ErrorIs(t, err, ErrStreamClosed)
 }
 
 // What an encoder writes, a reader reads, and two allocations an event suffice:

@@ -58,7 +58,7 @@ func heap(t *testing.T) (peak func() uint64) {
 // survivor streams 300 pieces, or pieces without end.
 func survivor(dropped, whole *atomic.Int32) arc.Agent {
 	return arc.Agent{AgentInfo: arc.AgentInfo{AgentID: "a-01"}, StatelessChats: true,
-		Chats: arc.ChatFunc(func(_ context.Context, turn *arc.ChatTurn, out *arc.ChatWriter) error {
+		ChatHandler: arc.ChatHandlerFunc(func(_ context.Context, turn *arc.ChatTurn, out *arc.ChatWriter) error {
 			piece := strings.Repeat("x", 1000)
 			for i := 0; i < survivorPieces || turn.Message.Text() == "endless"; i++ {
 				if err := out.Send(piece); err != nil {
@@ -81,7 +81,7 @@ func TestSurviveSlowReaders(t *testing.T) {
 		var dropped, whole atomic.Int32
 		s := arc.NewServer(nil)
 		s.Register(survivor(&dropped, &whole))
-		mem := arctest.Serve(t, s)
+		mem := arctest.NewServer(t, s)
 		var wg sync.WaitGroup
 		for i := range streams {
 			wg.Go(func() {
@@ -228,7 +228,7 @@ func TestSurviveBigBodies(t *testing.T) {
 // A body that stops arriving is given up after its time.
 func TestStuckBody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		mem := arctest.Serve(t, arc.NewServer(&arc.ServerOptions{BodyTimeout: time.Minute}))
+		mem := arctest.NewServer(t, arc.NewServer(&arc.ServerOptions{BodyTimeout: time.Minute}))
 		r, w := io.Pipe()
 		defer w.Close()
 		req, err := http.NewRequest(http.MethodPost, mem.URL, r)
@@ -236,7 +236,7 @@ func TestStuckBody(t *testing.T) {
 		req.Header.Set("Content-Type", arc.MediaType)
 		begun := time.Now()
 		go func() { _, _ = w.Write([]byte("{")) }()
-		res, err := mem.Client.Do(req)
+		res, err := mem.HTTPClient.Do(req)
 		if err == nil {
 			require.Equal(t, 400, res.StatusCode)
 			_ = res.Body.Close()
@@ -261,9 +261,9 @@ func TestSurviveSilentWebhook(t *testing.T) {
 		o := h.options()
 		o.Transport = dead
 		var letters atomic.Int32
-		o.DeadLetter = func(context.Context, arc.DeadLetter) { letters.Add(1) }
+		o.OnDeadLetter = func(context.Context, arc.DeadLetter) { letters.Add(1) }
 		s := newServer(t, &arc.ServerOptions{Webhook: o})
-		s.HandleTasks("a-01", arctest.Task(arctest.Wait(time.Second)))
+		s.HandleTasks("a-01", arctest.ScriptedTask(arctest.Sleep(time.Second)))
 		for i := range 50 {
 			id := createTask(t, s, "a-01", "x")
 			subscribe(t, s, "a-01", id, fmt.Sprintf("https://dead%d.test/", i), `["TASK_COMPLETED"]`)
@@ -280,8 +280,8 @@ func TestSurviveSilentWebhook(t *testing.T) {
 
 // The server holds no more than what it must, whatever strangers invent.
 func TestStrangersLeaveNothing(t *testing.T) {
-	s := newServer(t, &arc.ServerOptions{RateLimit: &arc.RateLimit{Rate: 1000, Burst: 1000}})
-	s.Register(arc.Agent{AgentInfo: arc.AgentInfo{AgentID: "a-01"}, Group: "g", Tasks: arctest.Task(), Chats: arctest.Echo()})
+	s := newServer(t, &arc.ServerOptions{RateLimit: &arc.RateLimit{PerSecond: 1000, Burst: 1000}})
+	s.Register(arc.Agent{AgentInfo: arc.AgentInfo{AgentID: "a-01"}, Group: "g", TaskHandler: arctest.ScriptedTask(), ChatHandler: arctest.EchoChat()})
 	probe := func(n int) {
 		for i := range n {
 			body := call("task.info", "g", fmt.Sprintf(`{"taskId":"%0200d"}`, i))
@@ -305,15 +305,15 @@ func TestEventsAreOrdered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := &hooks{}
 		s := newServer(t, &arc.ServerOptions{Webhook: h.options()})
-		s.HandleTasks("a-01", arc.TaskFunc(func(ctx context.Context, run *arc.TaskRun) error {
-			if _, err := run.RequireInput(ctx, "go"); err != nil {
+		s.HandleTasks("a-01", arc.TaskHandlerFunc(func(ctx context.Context, run *arc.TaskRun) error {
+			if _, err := run.WaitInput(ctx, "go"); err != nil {
 				return err
 			}
 			var wg sync.WaitGroup
 			for range 8 {
 				wg.Go(func() {
 					for range 50 {
-						if err := run.Progress(ctx, "p"); err != nil {
+						if err := run.AddProgress(ctx, "p"); err != nil {
 							t.Error(err)
 						}
 					}

@@ -37,8 +37,8 @@ func TestCreateTakenOver(t *testing.T) {
 		var runs atomic.Int32
 		start := func(s store.Store) *arc.Server {
 			srv := newServer(t, &arc.ServerOptions{Store: s, Idempotency: 10 * time.Minute, RerunTasks: true, Lease: 3 * time.Second})
-			srv.HandleTasks("a-01", arc.TaskFunc(func(ctx context.Context, run *arc.TaskRun) error {
-				if run.Recovered() {
+			srv.HandleTasks("a-01", arc.TaskHandlerFunc(func(ctx context.Context, run *arc.TaskRun) error {
+				if run.Redelivered() {
 					runs.Add(1)
 				} else {
 					<-ctx.Done() // the process dies before it gets far
@@ -53,7 +53,7 @@ func TestCreateTakenOver(t *testing.T) {
 		first, asked := create(a, "x"), time.Now()
 		require.Equal(t, first, create(b, "x"))
 		require.Less(t, time.Since(asked), 4*time.Second, "no longer than the dead one counts as alive")
-		n, err := b.Recover(t.Context())
+		n, err := b.WaitRecovered(t.Context())
 		require.NoError(t, err)
 		require.Equal(t, 1, n)
 		synctest.Wait()
@@ -84,7 +84,7 @@ func TestCreateCutShort(t *testing.T) {
 				db := store.NewMemory()
 				start := func(s store.Store) *arc.Server {
 					srv := newServer(t, &arc.ServerOptions{Store: s, Idempotency: 10 * time.Minute, RerunTasks: rerun, Lease: 3 * time.Second})
-					srv.HandleTasks("a-01", arc.TaskFunc(func(ctx context.Context, run *arc.TaskRun) error {
+					srv.HandleTasks("a-01", arc.TaskHandlerFunc(func(ctx context.Context, run *arc.TaskRun) error {
 						return run.AddMessage(ctx, arc.AgentText("did "+run.Message().Text()))
 					}))
 					return srv
@@ -98,7 +98,7 @@ func TestCreateCutShort(t *testing.T) {
 				if asked {
 					create()
 				}
-				n, err := b.Recover(t.Context())
+				n, err := b.WaitRecovered(t.Context())
 				require.NoError(t, err)
 				require.Equal(t, 1, n)
 				synctest.Wait()
@@ -124,9 +124,9 @@ func TestCreateCutShort(t *testing.T) {
 func TestCreateFails(t *testing.T) {
 	db := &failsOnce{Store: store.NewMemory(), stream: "arc/items/"}
 	s := newServer(t, &arc.ServerOptions{Store: db, RerunTasks: true})
-	s.HandleTasks("a-01", arc.TaskFunc(func(context.Context, *arc.TaskRun) error { panic("it was not created") }))
+	s.HandleTasks("a-01", arc.TaskHandlerFunc(func(context.Context, *arc.TaskRun) error { panic("it was not created") }))
 	fault(t, post(s, call("task.create", "a-01", `{"initialMessage":`+hello("x")+`}`)), arc.ErrInternal)
-	n, err := s.Recover(t.Context())
+	n, err := s.WaitRecovered(t.Context())
 	require.NoError(t, err)
 	require.Zero(t, n)
 	for e, err := range db.List(t.Context(), "arc/task/") {
@@ -161,7 +161,7 @@ func TestTakenFromTheLiving(t *testing.T) {
 				begun, goOn := make(chan struct{}), make(chan struct{})
 				added := make(chan error, 1)
 				a := newServer(t, &arc.ServerOptions{Store: db, Instance: "first", RerunTasks: true})
-				a.HandleTasks("a-01", arc.TaskFunc(func(ctx context.Context, run *arc.TaskRun) error {
+				a.HandleTasks("a-01", arc.TaskHandlerFunc(func(ctx context.Context, run *arc.TaskRun) error {
 					close(begun)
 					select {
 					case <-goOn:
@@ -173,7 +173,7 @@ func TestTakenFromTheLiving(t *testing.T) {
 				}))
 				again := make(chan struct{})
 				b := newServer(t, &arc.ServerOptions{Store: db, Instance: "second", RerunTasks: true})
-				b.HandleTasks("a-01", arc.TaskFunc(func(ctx context.Context, run *arc.TaskRun) error {
+				b.HandleTasks("a-01", arc.TaskHandlerFunc(func(ctx context.Context, run *arc.TaskRun) error {
 					select {
 					case <-again:
 					case <-ctx.Done():
@@ -183,7 +183,7 @@ func TestTakenFromTheLiving(t *testing.T) {
 				id := createTask(t, a, "a-01", "x")
 				<-begun
 				require.NoError(t, db.Delete(t.Context(), seemsDead, 0))
-				n, err := b.Recover(t.Context())
+				n, err := b.WaitRecovered(t.Context())
 				require.NoError(t, err)
 				require.Equal(t, 1, n)
 

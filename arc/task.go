@@ -11,15 +11,15 @@ type TaskAction string
 
 // The actions. Those of the processor come first.
 const (
-	TaskStart        TaskAction = "start"
-	TaskRequireInput TaskAction = "require_input"
-	TaskResume       TaskAction = "resume"
-	TaskComplete     TaskAction = "complete"
-	TaskFail         TaskAction = "fail"
-	TaskAddMessage   TaskAction = "message"
-	TaskAddArtifact  TaskAction = "artifact"
-	TaskSend         TaskAction = "send"   // task.send
-	TaskCancel       TaskAction = "cancel" // task.cancel
+	taskStart        TaskAction = "start"
+	taskRequireInput TaskAction = "require_input"
+	taskResume       TaskAction = "resume"
+	taskComplete     TaskAction = "complete"
+	taskFail         TaskAction = "fail"
+	taskAddMessage   TaskAction = "message"
+	taskAddArtifact  TaskAction = "artifact"
+	taskSend         TaskAction = "send"   // task.send
+	taskCancel       TaskAction = "cancel" // task.cancel
 )
 
 type taskStep struct {
@@ -31,42 +31,42 @@ type taskStep struct {
 // it is refused.
 var taskTable = map[TaskStatus]map[TaskAction]taskStep{
 	TaskSubmitted: {
-		TaskStart:       {TaskWorking, []Event{EventTaskStarted, EventStatusChange}},
-		TaskFail:        {TaskFailed, []Event{EventTaskFailed, EventStatusChange}},
-		TaskCancel:      {TaskCanceled, []Event{EventTaskCanceled, EventStatusChange}},
-		TaskAddMessage:  {TaskSubmitted, []Event{EventNewMessage}},
-		TaskAddArtifact: {TaskSubmitted, []Event{EventNewArtifact}},
+		taskStart:       {TaskWorking, []Event{EventTaskStarted, EventStatusChange}},
+		taskFail:        {TaskFailed, []Event{EventTaskFailed, EventStatusChange}},
+		taskCancel:      {TaskCanceled, []Event{EventTaskCanceled, EventStatusChange}},
+		taskAddMessage:  {TaskSubmitted, []Event{EventNewMessage}},
+		taskAddArtifact: {TaskSubmitted, []Event{EventNewArtifact}},
 	},
 	TaskWorking: {
-		TaskRequireInput: {TaskInputRequired, []Event{EventTaskPaused, EventStatusChange}},
-		TaskComplete:     {TaskCompleted, []Event{EventTaskCompleted, EventStatusChange}},
-		TaskFail:         {TaskFailed, []Event{EventTaskFailed, EventStatusChange}},
-		TaskCancel:       {TaskCanceled, []Event{EventTaskCanceled, EventStatusChange}},
-		TaskAddMessage:   {TaskWorking, []Event{EventNewMessage}},
-		TaskAddArtifact:  {TaskWorking, []Event{EventNewArtifact}},
+		taskRequireInput: {TaskInputRequired, []Event{EventTaskPaused, EventStatusChange}},
+		taskComplete:     {TaskCompleted, []Event{EventTaskCompleted, EventStatusChange}},
+		taskFail:         {TaskFailed, []Event{EventTaskFailed, EventStatusChange}},
+		taskCancel:       {TaskCanceled, []Event{EventTaskCanceled, EventStatusChange}},
+		taskAddMessage:   {TaskWorking, []Event{EventNewMessage}},
+		taskAddArtifact:  {TaskWorking, []Event{EventNewArtifact}},
 	},
 	TaskInputRequired: {
-		TaskSend:        {TaskWorking, []Event{EventNewMessage, EventTaskResumed, EventStatusChange}},
-		TaskResume:      {TaskWorking, []Event{EventTaskResumed, EventStatusChange}},
-		TaskFail:        {TaskFailed, []Event{EventTaskFailed, EventStatusChange}},
-		TaskCancel:      {TaskCanceled, []Event{EventTaskCanceled, EventStatusChange}},
-		TaskAddMessage:  {TaskInputRequired, []Event{EventNewMessage}},
-		TaskAddArtifact: {TaskInputRequired, []Event{EventNewArtifact}},
+		taskSend:        {TaskWorking, []Event{EventNewMessage, EventTaskResumed, EventStatusChange}},
+		taskResume:      {TaskWorking, []Event{EventTaskResumed, EventStatusChange}},
+		taskFail:        {TaskFailed, []Event{EventTaskFailed, EventStatusChange}},
+		taskCancel:      {TaskCanceled, []Event{EventTaskCanceled, EventStatusChange}},
+		taskAddMessage:  {TaskInputRequired, []Event{EventNewMessage}},
+		taskAddArtifact: {TaskInputRequired, []Event{EventNewArtifact}},
 	},
 }
 
 // wouldLeadTo is where an action goes where it is allowed.
 func (a TaskAction) wouldLeadTo(from TaskStatus) TaskStatus {
 	switch a {
-	case TaskStart, TaskResume, TaskSend:
+	case taskStart, taskResume, taskSend:
 		return TaskWorking
-	case TaskRequireInput:
+	case taskRequireInput:
 		return TaskInputRequired
-	case TaskComplete:
+	case taskComplete:
 		return TaskCompleted
-	case TaskFail:
+	case taskFail:
 		return TaskFailed
-	case TaskCancel:
+	case taskCancel:
 		return TaskCanceled
 	}
 	return from

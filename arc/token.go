@@ -24,25 +24,27 @@ type TokenInvalidator interface {
 	InvalidateToken(target, token string)
 }
 
-// TokenFunc makes a function a [TokenSource].
-type TokenFunc func(ctx context.Context, target string) (string, error)
+// TokenSourceFunc makes a function a [TokenSource].
+type TokenSourceFunc func(ctx context.Context, target string) (string, error)
 
 // Token calls f.
-func (f TokenFunc) Token(ctx context.Context, target string) (string, error) { return f(ctx, target) }
-
-// StaticToken returns a source of always the same token.
-func StaticToken(token string) TokenSource {
-	return TokenFunc(func(context.Context, string) (string, error) { return token, nil })
+func (f TokenSourceFunc) Token(ctx context.Context, target string) (string, error) {
+	return f(ctx, target)
 }
 
-// TargetTokens is a [TokenSource] that chooses another one by the target agent.
+// StaticTokenSource returns a source of always the same token.
+func StaticTokenSource(token string) TokenSource {
+	return TokenSourceFunc(func(context.Context, string) (string, error) { return token, nil })
+}
+
+// TargetTokenSource is a [TokenSource] that chooses another one by the target agent.
 // It must not be changed while it is used.
-type TargetTokens struct {
+type TargetTokenSource struct {
 	Targets map[string]TokenSource
 	Default TokenSource // for all others; nil sends no token
 }
 
-func (t TargetTokens) source(target string) TokenSource {
+func (t TargetTokenSource) source(target string) TokenSource {
 	if s, ok := t.Targets[target]; ok {
 		return s
 	}
@@ -50,7 +52,7 @@ func (t TargetTokens) source(target string) TokenSource {
 }
 
 // Token asks the source of the target.
-func (t TargetTokens) Token(ctx context.Context, target string) (string, error) {
+func (t TargetTokenSource) Token(ctx context.Context, target string) (string, error) {
 	s := t.source(target)
 	if s == nil {
 		return "", nil
@@ -59,21 +61,21 @@ func (t TargetTokens) Token(ctx context.Context, target string) (string, error) 
 }
 
 // InvalidateToken tells the source of the target.
-func (t TargetTokens) InvalidateToken(target, token string) {
+func (t TargetTokenSource) InvalidateToken(target, token string) {
 	if s, ok := t.source(target).(TokenInvalidator); ok {
 		s.InvalidateToken(target, token)
 	}
 }
 
-// A RefreshFunc gets a new token and says when it expires; the zero time means
+// A TokenRefreshFunc gets a new token and says when it expires; the zero time means
 // never.
-type RefreshFunc func(ctx context.Context) (token string, expires time.Time, err error)
+type TokenRefreshFunc func(ctx context.Context) (token string, expires time.Time, err error)
 
-// RefreshingTokens is a [TokenSource] that keeps a token until shortly before it
+// RefreshingTokenSource is a [TokenSource] that keeps a token until shortly before it
 // expires, or until a server refuses it. It may be used by several goroutines: one
 // of them gets the new token, the others wait for it.
-type RefreshingTokens struct {
-	refresh RefreshFunc
+type RefreshingTokenSource struct {
+	refresh TokenRefreshFunc
 	early   time.Duration
 	turn    chan struct{} // held by who refreshes
 
@@ -83,18 +85,18 @@ type RefreshingTokens struct {
 	expires time.Time
 }
 
-// RefreshTokens returns a source whose tokens refresh gets, each that long before
+// NewRefreshingTokens returns a source whose tokens refresh gets, each that long before
 // the one before it expires. Zero means 30 s. Of a token that lives for less than
 // twice that time, half of its life is used.
-func RefreshTokens(refresh RefreshFunc, early time.Duration) *RefreshingTokens {
+func NewRefreshingTokens(refresh TokenRefreshFunc, early time.Duration) *RefreshingTokenSource {
 	if early <= 0 {
 		early = 30 * time.Second
 	}
-	return &RefreshingTokens{refresh: refresh, early: early, turn: make(chan struct{}, 1)}
+	return &RefreshingTokenSource{refresh: refresh, early: early, turn: make(chan struct{}, 1)}
 }
 
 // Token returns the present token, or a new one.
-func (r *RefreshingTokens) Token(ctx context.Context, _ string) (string, error) {
+func (r *RefreshingTokenSource) Token(ctx context.Context, _ string) (string, error) {
 	if t := r.present(); t != "" {
 		return t, nil
 	}
@@ -118,7 +120,7 @@ func (r *RefreshingTokens) Token(ctx context.Context, _ string) (string, error) 
 	return token, nil
 }
 
-func (r *RefreshingTokens) present() string {
+func (r *RefreshingTokenSource) present() string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.token != "" && !r.expires.IsZero() {
@@ -131,7 +133,7 @@ func (r *RefreshingTokens) present() string {
 }
 
 // InvalidateToken forgets the token, unless there is a newer one.
-func (r *RefreshingTokens) InvalidateToken(_, token string) {
+func (r *RefreshingTokenSource) InvalidateToken(_, token string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.token == token {

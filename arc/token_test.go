@@ -17,9 +17,9 @@ import (
 
 // ARC-006: each target gets its own token.
 func TestTargetTokens(t *testing.T) {
-	src := TargetTokens{Targets: map[string]TokenSource{"b": StaticToken("tb"), "c": nil}, Default: StaticToken("td")}
+	src := TargetTokenSource{Targets: map[string]TokenSource{"b": StaticTokenSource("tb"), "c": nil}, Default: StaticTokenSource("td")}
 	p := &peer{do: []reaction{ok(`{}`), ok(`{}`), ok(`{}`)}}
-	c := newTestClient(t, p, &ClientOptions{Tokens: src})
+	c := newTestClient(t, p, &ClientOptions{TokenSource: src})
 	for _, target := range []string{"b", "c", "d"} {
 		_, err := c.Call(t.Context(), target, "x.y", nil)
 		require.NoError(t, err)
@@ -34,14 +34,14 @@ func TestTargetTokens(t *testing.T) {
 func TestBadTokens(t *testing.T) {
 	for _, token := range []string{"a b", "a\r\nX: y", "gehe\u00efm", "a\x7f"} {
 		p := &peer{}
-		_, err := newTestClient(t, p, &ClientOptions{Tokens: StaticToken(token)}).TaskInfo(t.Context(), "b", infoOf("t"))
+		_, err := newTestClient(t, p, &ClientOptions{TokenSource: StaticTokenSource(token)}).GetTask(t.Context(), "b", infoOf("t"))
 		require.ErrorIs(t, err, errToken)
 		require.NotContains(t, err.Error(), token)
 		require.Empty(t, p.sent)
 	}
 	no := errors.New("no token today")
-	c := newTestClient(t, &peer{}, &ClientOptions{Tokens: TokenFunc(func(context.Context, string) (string, error) { return "", no })})
-	_, err := c.TaskInfo(t.Context(), "b", infoOf("t"))
+	c := newTestClient(t, &peer{}, &ClientOptions{TokenSource: TokenSourceFunc(func(context.Context, string) (string, error) { return "", no })})
+	_, err := c.GetTask(t.Context(), "b", infoOf("t"))
 	require.ErrorIs(t, err, no)
 	_, _, err = collect(startStream(c, t.Context()))
 	require.ErrorIs(t, err, no)
@@ -50,7 +50,7 @@ func TestBadTokens(t *testing.T) {
 func TestRefreshTokens(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := 0
-		src := RefreshTokens(func(context.Context) (string, time.Time, error) {
+		src := NewRefreshingTokens(func(context.Context) (string, time.Time, error) {
 			time.Sleep(time.Second)
 			n++
 			return fmt.Sprint("t", n), time.Now().Add(10 * time.Minute), nil
@@ -100,7 +100,7 @@ func TestRefreshTokens(t *testing.T) {
 func TestRefreshTokensShortLife(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := 0
-		src := RefreshTokens(func(context.Context) (string, time.Time, error) {
+		src := NewRefreshingTokens(func(context.Context) (string, time.Time, error) {
 			n++
 			return "t", time.Now().Add(20 * time.Second), nil
 		}, 0)
@@ -111,7 +111,7 @@ func TestRefreshTokensShortLife(t *testing.T) {
 		}
 		require.Equal(t, 2, n)
 
-		forever := RefreshTokens(func(context.Context) (string, time.Time, error) { n++; return "t", time.Time{}, nil }, 0)
+		forever := NewRefreshingTokens(func(context.Context) (string, time.Time, error) { n++; return "t", time.Time{}, nil }, 0)
 		for range 3 {
 			_, err := forever.Token(t.Context(), "b")
 			require.NoError(t, err)
@@ -124,15 +124,15 @@ func TestRefreshTokensShortLife(t *testing.T) {
 // A refused token is replaced, but the call that it failed is not repeated.
 func TestRefusedToken(t *testing.T) {
 	n := 0
-	src := RefreshTokens(func(context.Context) (string, time.Time, error) {
+	src := NewRefreshingTokens(func(context.Context) (string, time.Time, error) {
 		n++
 		return fmt.Sprint("t", n), time.Time{}, nil
 	}, 0)
 	p := &peer{do: []reaction{arcFault(401, ErrTokenExpired), reply(401, "text/plain", "no"), arcFault(403, ErrInsufficientScope),
 		arcFault(401, ErrTokenInvalid), stream(doneEvent)}}
-	c := newTestClient(t, p, &ClientOptions{Tokens: TargetTokens{Default: src}})
+	c := newTestClient(t, p, &ClientOptions{TokenSource: TargetTokenSource{Default: src}})
 	for _, want := range []string{"t1", "t2", "t3"} {
-		_, err := c.TaskInfo(t.Context(), "b", infoOf("t"))
+		_, err := c.GetTask(t.Context(), "b", infoOf("t"))
 		require.Error(t, err)
 		require.Equal(t, "Bearer "+want, p.sent[len(p.sent)-1].Header.Get("Authorization"))
 	}

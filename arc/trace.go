@@ -20,8 +20,8 @@ func ContextWithTraceID(ctx context.Context, traceID string) context.Context {
 	return context.WithValue(ctx, traceKey{}, traceID)
 }
 
-// TraceID returns the id of the workflow that ctx belongs to, or "".
-func TraceID(ctx context.Context) string {
+// TraceIDFromContext returns the id of the workflow that ctx belongs to, or "".
+func TraceIDFromContext(ctx context.Context) string {
 	id, _ := ctx.Value(traceKey{}).(string)
 	return id
 }

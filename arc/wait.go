@@ -12,50 +12,50 @@ import (
 	"time"
 )
 
-// WaitOptions adjusts [Client.Wait]. The zero value is right for production.
+// WaitOptions adjusts [Client.WaitTask]. The zero value is right for production.
 type WaitOptions struct {
 	// Watcher, if set, has the processor call when something happens, so that
 	// there is no need to ask often. Where the processor refuses the
 	// subscription, Wait polls.
 	Watcher Watcher
 
-	// MinInterval and MaxInterval bound how long Wait waits between two
+	// MinPollInterval and MaxInterval bound how long Wait waits between two
 	// questions. It begins with the shorter one, waits half as long again after
 	// each that brought nothing new, and begins anew when the task has moved.
 	// Zero means 200 ms and 10 s.
-	MinInterval time.Duration
-	MaxInterval time.Duration
+	MinPollInterval time.Duration
+	MaxPollInterval time.Duration
 
-	// WatchInterval is how often Wait asks although a watcher listens, in case
+	// WatchPollInterval is how often Wait asks although a watcher listens, in case
 	// a notification is lost. Zero means 60 s.
-	WatchInterval time.Duration
+	WatchPollInterval time.Duration
 
 	// MaxFailures is how many questions in a row may fail for a reason that may
 	// pass, such as the network or a busy server. Zero means 5, less than zero
 	// none.
 	MaxFailures int
 
-	// Update, if set, is called with each state of the task that Wait sees. Its
+	// OnUpdate, if set, is called with each state of the task that Wait sees. Its
 	// messages and artifacts are left out, unless it is the last.
-	Update func(*Task)
+	OnUpdate func(*Task)
 
-	// Call holds options for each request.
-	Call []CallOption
+	// CallOptions holds options for each request.
+	CallOptions []CallOptions
 }
 
-// An Outcome is what a task came to.
-type Outcome struct {
+// An WaitResult is what a task came to.
+type WaitResult struct {
 	// Task is the task with its messages and artifacts.
 	Task *Task
 
-	// InputRequired tells that the task waits for [Client.SendTask]; otherwise
+	// InputRequired tells that the task waits for [Client.SendTaskInput]; otherwise
 	// it is over.
 	InputRequired bool
 }
 
-// Prompt returns the last message of the agent, which says what input it wants,
+// InputRequest returns the last message of the agent, which says what input it wants,
 // or nil.
-func (o *Outcome) Prompt() *Message {
+func (o *WaitResult) InputRequest() *Message {
 	for i := len(o.Task.Messages) - 1; i >= 0; i-- {
 		if m := &o.Task.Messages[i]; m.Role == RoleAgent {
 			return m
@@ -97,18 +97,18 @@ func (e *TaskError) Unwrap() error {
 	return e.Task.Error
 }
 
-// Wait follows a task until it has completed, waits for input, or is over in
+// WaitTask follows a task until it has completed, waits for input, or is over in
 // another way. A task that failed or was canceled is a [*TaskError], returned
 // beside the outcome. Wait has no time limit of its own: end ctx.
-func (c *Client) Wait(ctx context.Context, target, taskID string, opts *WaitOptions) (*Outcome, error) {
+func (c *Client) WaitTask(ctx context.Context, target, taskID string, opts *WaitOptions) (*WaitResult, error) {
 	w := waiting{c: c, target: target, id: taskID}
 	if opts != nil {
 		w.opts = *opts
 	}
 	o := &w.opts
-	o.MinInterval = orDefault(o.MinInterval, 200*time.Millisecond)
-	o.MaxInterval = max(orDefault(o.MaxInterval, 10*time.Second), o.MinInterval)
-	o.WatchInterval = orDefault(o.WatchInterval, time.Minute)
+	o.MinPollInterval = orDefault(o.MinPollInterval, 200*time.Millisecond)
+	o.MaxPollInterval = max(orDefault(o.MaxPollInterval, 10*time.Second), o.MinPollInterval)
+	o.WatchPollInterval = orDefault(o.WatchPollInterval, time.Minute)
 	if o.MaxFailures == 0 {
 		o.MaxFailures = 5
 	}
@@ -126,8 +126,8 @@ type waiting struct {
 	failures int
 }
 
-func (w *waiting) run(ctx context.Context) (*Outcome, error) {
-	w.interval = w.opts.MinInterval
+func (w *waiting) run(ctx context.Context) (*WaitResult, error) {
+	w.interval = w.opts.MinPollInterval
 	if w.opts.Watcher != nil {
 		stop, err := w.watch(ctx)
 		if err != nil {
@@ -137,7 +137,7 @@ func (w *waiting) run(ctx context.Context) (*Outcome, error) {
 	}
 	whole := true // a task that is over already needs one question only
 	for {
-		t, err := w.c.TaskInfo(ctx, w.target, &TaskInfoParams{TaskID: w.id, OmitMessages: !whole, OmitArtifacts: !whole}, w.opts.Call...)
+		t, err := w.c.GetTask(ctx, w.target, &TaskInfoParams{TaskID: w.id, OmitMessages: !whole, OmitArtifacts: !whole}, w.opts.CallOptions...)
 		switch {
 		case err != nil:
 			w.failures++
@@ -149,14 +149,14 @@ func (w *waiting) run(ctx context.Context) (*Outcome, error) {
 			continue
 		default:
 			w.failures = 0
-			if w.opts.Update != nil && w.moved(t) {
-				w.opts.Update(t)
+			if w.opts.OnUpdate != nil && w.moved(t) {
+				w.opts.OnUpdate(t)
 			}
 			if settled(t.Status) {
 				return outcomeOf(t)
 			}
 			if w.moved(t) {
-				w.interval = w.opts.MinInterval
+				w.interval = w.opts.MinPollInterval
 			}
 			w.last, whole = t, false
 		}
@@ -168,8 +168,8 @@ func (w *waiting) run(ctx context.Context) (*Outcome, error) {
 
 func settled(s TaskStatus) bool { return s.Final() || s == TaskInputRequired }
 
-func outcomeOf(t *Task) (*Outcome, error) {
-	o := &Outcome{Task: t, InputRequired: t.Status == TaskInputRequired}
+func outcomeOf(t *Task) (*WaitResult, error) {
+	o := &WaitResult{Task: t, InputRequired: t.Status == TaskInputRequired}
 	if t.Status == TaskFailed || t.Status == TaskCanceled {
 		return o, &TaskError{Task: t}
 	}
@@ -203,9 +203,9 @@ func passing(ctx context.Context, err error) bool {
 // pause waits until it is time to ask again, or until there are news.
 func (w *waiting) pause(ctx context.Context) error {
 	d := w.interval
-	w.interval = min(w.interval+w.interval/2, w.opts.MaxInterval)
+	w.interval = min(w.interval+w.interval/2, w.opts.MaxPollInterval)
 	if w.news != nil && w.failures == 0 {
-		d = w.opts.WatchInterval
+		d = w.opts.WatchPollInterval
 	}
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -221,8 +221,8 @@ func (w *waiting) pause(ctx context.Context) error {
 // watch subscribes. A processor that refuses is polled.
 func (w *waiting) watch(ctx context.Context) (stop func(), err error) {
 	url, news, stop := w.opts.Watcher.Watch(w.id)
-	_, err = w.c.Subscribe(ctx, w.target, &SubscribeParams{TaskID: w.id, CallbackURL: url,
-		Events: []Event{EventTaskCompleted, EventTaskFailed, EventTaskCanceled, EventTaskPaused}}, w.opts.Call...)
+	_, err = w.c.SubscribeTask(ctx, w.target, &SubscribeParams{TaskID: w.id, CallbackURL: url,
+		Events: []Event{EventTaskCompleted, EventTaskFailed, EventTaskCanceled, EventTaskPaused}}, w.opts.CallOptions...)
 	switch {
 	case err == nil:
 		w.news = news
@@ -266,8 +266,8 @@ func NewTaskWatcher(url string, next NotificationHandler) *TaskWatcher {
 	return &TaskWatcher{url: url, next: next, watches: map[string][]chan struct{}{}}
 }
 
-// HandleNotification passes the news on.
-func (w *TaskWatcher) HandleNotification(ctx context.Context, n *Notification) error {
+// ServeNotification passes the news on.
+func (w *TaskWatcher) ServeNotification(ctx context.Context, n *Notification) error {
 	w.mu.Lock()
 	for _, news := range w.watches[n.TaskID] {
 		select {
@@ -277,7 +277,7 @@ func (w *TaskWatcher) HandleNotification(ctx context.Context, n *Notification) e
 	}
 	w.mu.Unlock()
 	if w.next != nil {
-		return w.next.HandleNotification(ctx, n)
+		return w.next.ServeNotification(ctx, n)
 	}
 	return nil
 }

@@ -103,11 +103,11 @@ func TestWait(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				p := &taskPeer{begin: time.Now(), states: tt.states}
 				var seen []TaskStatus
-				o, err := newTestClient(t, p, nil).Wait(t.Context(), "b", "t", &WaitOptions{Update: func(t *Task) { seen = append(seen, t.Status) }})
+				o, err := newTestClient(t, p, nil).WaitTask(t.Context(), "b", "t", &WaitOptions{OnUpdate: func(t *Task) { seen = append(seen, t.Status) }})
 				require.Equal(t, tt.asked, p.asked)
 				require.Equal(t, tt.whole, p.whole)
 				require.Equal(t, tt.input, o.InputRequired)
-				require.Equal(t, "say more", o.Prompt().Text())
+				require.Equal(t, "say more", o.InputRequest().Text())
 				require.Equal(t, o.Task.Status, seen[len(seen)-1])
 				require.Len(t, seen, len(tt.states))
 				if tt.is == nil {
@@ -128,7 +128,7 @@ func TestWait(t *testing.T) {
 func TestWaitLongTask(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := &taskPeer{begin: time.Now(), states: []phase{{0, `"status":"WORKING"`}, {time.Hour, `"status":"COMPLETED"`}}}
-		_, err := newTestClient(t, p, nil).Wait(t.Context(), "b", "t", nil)
+		_, err := newTestClient(t, p, nil).WaitTask(t.Context(), "b", "t", nil)
 		require.NoError(t, err)
 		require.Less(t, len(p.asked), 380, "every 10 s")
 		require.Less(t, time.Since(p.begin), time.Hour+11*time.Second)
@@ -137,7 +137,7 @@ func TestWaitLongTask(t *testing.T) {
 		why := errors.New("enough")
 		time.AfterFunc(30*time.Second, func() { cancel(why) })
 		p = &taskPeer{begin: time.Now(), states: []phase{{0, `"status":"WORKING"`}}}
-		_, err = newTestClient(t, p, nil).Wait(ctx, "b", "t", nil)
+		_, err = newTestClient(t, p, nil).WaitTask(ctx, "b", "t", nil)
 		require.ErrorIs(t, err, why)
 		require.Equal(t, 30*time.Second, time.Since(p.begin))
 	})
@@ -175,7 +175,7 @@ func TestWaitFailures(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				p := &taskPeer{begin: time.Now(), states: done, fail: tt.fail}
-				o, err := newTestClient(t, p, &ClientOptions{MaxRetries: -1}).Wait(t.Context(), "b", "t", nil)
+				o, err := newTestClient(t, p, &ClientOptions{MaxRetries: -1}).WaitTask(t.Context(), "b", "t", nil)
 				require.ErrorIs(t, err, tt.want)
 				if tt.asked != 0 {
 					require.Len(t, p.asked, tt.asked)
@@ -194,7 +194,7 @@ func TestWaitWatcher(t *testing.T) {
 		p := &taskPeer{begin: time.Now(), states: []phase{{0, `"status":"WORKING"`}, {time.Hour, `"status":"COMPLETED"`}},
 			subscribe: ok(`{"type":"task","subscription":{"subscriptionId":"s"}}`)}
 		var passed atomic.Int32
-		next := NotificationFunc(func(context.Context, *Notification) error {
+		next := NotificationHandlerFunc(func(context.Context, *Notification) error {
 			passed.Add(1)
 			return nil
 		})
@@ -202,7 +202,7 @@ func TestWaitWatcher(t *testing.T) {
 		notify := func(id string) func() {
 			return func() {
 				for range 3 {
-					if err := w.HandleNotification(context.Background(), &Notification{TaskID: id}); err != nil {
+					if err := w.ServeNotification(context.Background(), &Notification{TaskID: id}); err != nil {
 						t.Error(err)
 					}
 				}
@@ -210,7 +210,7 @@ func TestWaitWatcher(t *testing.T) {
 		}
 		time.AfterFunc(10*time.Minute, notify("other"))
 		time.AfterFunc(time.Hour+time.Second, notify("t"))
-		o, err := newTestClient(t, p, nil).Wait(t.Context(), "b", "t", &WaitOptions{Watcher: w, WatchInterval: 25 * time.Minute})
+		o, err := newTestClient(t, p, nil).WaitTask(t.Context(), "b", "t", &WaitOptions{Watcher: w, WatchPollInterval: 25 * time.Minute})
 		require.NoError(t, err)
 		require.Equal(t, TaskCompleted, o.Task.Status)
 		require.Equal(t, []time.Duration{0, 25 * time.Minute, 50 * time.Minute, time.Hour + time.Second, time.Hour + time.Second}, p.asked)
@@ -221,19 +221,19 @@ func TestWaitWatcher(t *testing.T) {
 
 		// Lost: the next question finds out.
 		p = &taskPeer{begin: time.Now(), states: p.states, subscribe: p.subscribe}
-		_, err = newTestClient(t, p, nil).Wait(t.Context(), "b", "t", &WaitOptions{Watcher: w})
+		_, err = newTestClient(t, p, nil).WaitTask(t.Context(), "b", "t", &WaitOptions{Watcher: w})
 		require.NoError(t, err)
 		require.Equal(t, time.Hour, time.Since(p.begin))
 
 		// Refused: it polls.
 		p = &taskPeer{begin: time.Now(), states: p.states, subscribe: arcFault(400, ErrInvalidParams)}
-		_, err = newTestClient(t, p, nil).Wait(t.Context(), "b", "t", &WaitOptions{Watcher: w})
+		_, err = newTestClient(t, p, nil).WaitTask(t.Context(), "b", "t", &WaitOptions{Watcher: w})
 		require.NoError(t, err)
 		require.Greater(t, len(p.asked), 300, fmt.Sprint(len(p.asked)))
 
 		// No such task.
 		p = &taskPeer{begin: time.Now(), subscribe: arcFault(200, ErrTaskNotFound)}
-		_, err = newTestClient(t, p, nil).Wait(t.Context(), "b", "t", &WaitOptions{Watcher: w})
+		_, err = newTestClient(t, p, nil).WaitTask(t.Context(), "b", "t", &WaitOptions{Watcher: w})
 		require.ErrorIs(t, err, ErrTaskNotFound)
 		require.Empty(t, p.asked)
 		require.Empty(t, w.watches)
@@ -244,13 +244,13 @@ func TestTaskWatcherSeveral(t *testing.T) {
 	w := NewTaskWatcher("u", nil)
 	_, a, stopA := w.Watch("t")
 	_, b, stopB := w.Watch("t")
-	require.NoError(t, w.HandleNotification(t.Context(), &Notification{TaskID: "t"}))
+	require.NoError(t, w.ServeNotification(t.Context(), &Notification{TaskID: "t"}))
 	require.Len(t, a, 1)
 	require.Len(t, b, 1)
 	stopA()
 	stopA()
 	<-b
-	require.NoError(t, w.HandleNotification(t.Context(), &Notification{TaskID: "t"}))
+	require.NoError(t, w.ServeNotification(t.Context(), &Notification{TaskID: "t"}))
 	require.Len(t, b, 1)
 	stopB()
 	require.Empty(t, w.watches)

@@ -26,25 +26,25 @@ type WebhookReceiverOptions struct {
 	// reach the URL can then send them.
 	AllowUnsigned bool
 
-	// Python also accepts the signatures of the Python SDK; see
+	// AllowPythonSignatures also accepts the signatures of the Python SDK; see
 	// [VerifyWebhookPython].
-	Python bool
+	AllowPythonSignatures bool
 
-	// Verifier, if set, wants an access token with the scopes of
+	// Authenticator, if set, wants an access token with the scopes of
 	// task.notification on each request.
-	Verifier TokenVerifier
+	Authenticator TokenVerifier
 
 	// Store remembers what was handled, so that a repeated delivery is handled
 	// once, by whichever process it reaches. Nil means in memory.
 	Store store.KV
 
-	// MaxBody bounds a request in bytes. Zero means 16 MiB.
-	MaxBody int64
+	// MaxMessage bounds a request in bytes. Zero means 16 MiB.
+	MaxMessage int64
 
 	// MaxAge and MaxAhead bound how far the time of an event may lie in the past
 	// and in the future. Zero means 24 h and 5 min (D-43).
-	MaxAge   time.Duration
-	MaxAhead time.Duration
+	MaxAge       time.Duration
+	MaxClockSkew time.Duration
 
 	// Logger receives what went wrong. Nil is silent.
 	Logger *slog.Logger
@@ -77,7 +77,7 @@ func NewWebhookReceiver(h NotificationHandler, secrets []WebhookSecret, opts *We
 		r.opts = *opts
 	}
 	o := &r.opts
-	if len(secrets) == 0 && !o.AllowUnsigned && o.Verifier == nil {
+	if len(secrets) == 0 && !o.AllowUnsigned && o.Authenticator == nil {
 		return nil, errors.New("arc: a webhook receiver needs a secret")
 	}
 	for _, s := range secrets {
@@ -88,14 +88,14 @@ func NewWebhookReceiver(h NotificationHandler, secrets []WebhookSecret, opts *We
 	if o.Store == nil {
 		o.Store = store.NewMemory()
 	}
-	if o.MaxBody <= 0 {
-		o.MaxBody = 16 << 20
+	if o.MaxMessage <= 0 {
+		o.MaxMessage = 16 << 20
 	}
 	if o.MaxAge <= 0 {
 		o.MaxAge = 24 * time.Hour
 	}
-	if o.MaxAhead <= 0 {
-		o.MaxAhead = 5 * time.Minute
+	if o.MaxClockSkew <= 0 {
+		o.MaxClockSkew = 5 * time.Minute
 	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
@@ -130,7 +130,7 @@ func (r *WebhookReceiver) receive(w http.ResponseWriter, req *http.Request) (int
 	// The body has its time, be it read here or thrown away by net/http after a
 	// refusal. A transport without deadlines is served without.
 	deadline := http.NewResponseController(w)
-	_ = deadline.SetReadDeadline(time.Now().Add(DefaultBodyTimeout))
+	_ = deadline.SetReadDeadline(time.Now().Add(defaultBodyTimeout))
 	if req.Method != http.MethodPost {
 		w.Header().Set("Allow", http.MethodPost)
 		return http.StatusMethodNotAllowed, &Error{Code: ErrInvalidRequest, Message: "Only POST is accepted"}
@@ -139,7 +139,7 @@ func (r *WebhookReceiver) receive(w http.ResponseWriter, req *http.Request) (int
 	case err != nil, t != MediaType && t != "application/json":
 		return http.StatusUnsupportedMediaType, &Error{Code: ErrInvalidRequest, Message: "Unsupported media type"}
 	}
-	body, err := io.ReadAll(http.MaxBytesReader(w, req.Body, r.opts.MaxBody))
+	body, err := io.ReadAll(http.MaxBytesReader(w, req.Body, r.opts.MaxMessage))
 	var tooLarge *http.MaxBytesError
 	switch {
 	case errors.As(err, &tooLarge):
@@ -151,7 +151,7 @@ func (r *WebhookReceiver) receive(w http.ResponseWriter, req *http.Request) (int
 	if !r.signed(req.Header, body) {
 		return http.StatusUnauthorized, &Error{Code: ErrAuthenticationFailed, Message: "The signature is not valid"}
 	}
-	if r.opts.Verifier != nil {
+	if r.opts.Authenticator != nil {
 		if err := r.authorize(req); err != nil {
 			return err.Code.HTTPStatus(), err
 		}
@@ -161,7 +161,7 @@ func (r *WebhookReceiver) receive(w http.ResponseWriter, req *http.Request) (int
 		return http.StatusBadRequest, fault
 	}
 	at, err := n.Timestamp.Time()
-	if now := time.Now(); err != nil || at.After(now.Add(r.opts.MaxAhead)) || at.Before(now.Add(-r.opts.MaxAge)) {
+	if now := time.Now(); err != nil || at.After(now.Add(r.opts.MaxClockSkew)) || at.Before(now.Add(-r.opts.MaxAge)) {
 		return http.StatusUnauthorized, &Error{Code: ErrAuthenticationFailed, Message: "The notification is too old, or from the future"}
 	}
 	if from.id == "" {
@@ -181,11 +181,11 @@ func (r *WebhookReceiver) signed(h http.Header, body []byte) bool {
 	if len(r.secrets) == 0 {
 		return true // allowed, or an access token is wanted
 	}
-	if verifyStandard(h, r.secrets, time.Now(), r.opts.MaxAhead, body) {
+	if verifyStandard(h, r.secrets, time.Now(), r.opts.MaxClockSkew, body) {
 		return true
 	}
 	verify, ok := VerifyWebhook, false
-	if r.opts.Python {
+	if r.opts.AllowPythonSignatures {
 		verify = VerifyWebhookPython
 	}
 	for _, s := range r.secrets {
@@ -203,7 +203,7 @@ func (r *WebhookReceiver) authorize(req *http.Request) *Error {
 	if !ok {
 		return refused(ErrAuthenticationFailed)
 	}
-	switch p, err := r.opts.Verifier.VerifyToken(req.Context(), token); {
+	switch p, err := r.opts.Authenticator.VerifyToken(req.Context(), token); {
 	case errors.Is(err, ErrTokenExpired):
 		return refused(ErrTokenExpired)
 	case errors.Is(err, ErrTokenInvalid):
@@ -288,5 +288,5 @@ func (r *WebhookReceiver) call(ctx context.Context, n *Notification) (err error)
 			r.opts.Logger.ErrorContext(ctx, "arc: panic in a notification handler", "panic", p)
 		}
 	}()
-	return r.handler.HandleNotification(ctx, n)
+	return r.handler.ServeNotification(ctx, n)
 }

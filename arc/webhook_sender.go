@@ -23,24 +23,24 @@ import (
 // WebhookOptions adjusts how a [Server] sends notifications. The zero value sends
 // unsigned ones to public HTTPS addresses.
 type WebhookOptions struct {
-	// Policy says which callback URLs are accepted. Addresses are looked at
+	// CallbackPolicy says which callback URLs are accepted. Addresses are looked at
 	// when a client subscribes, and again when the connection is made.
-	Policy CallbackPolicy
+	CallbackPolicy CallbackPolicy
 
 	// Secrets returns what signs the notifications for a subscriber, the present
 	// secret first. Nil, or no secret, leaves them unsigned.
 	Secrets func(ctx context.Context, subscriber, callbackURL string) ([]WebhookSecret, error)
 
-	// Token returns the access token of the agent that sends, with the scopes of
+	// TokenSource returns the access token of the agent that sends, with the scopes of
 	// task.notification; never one that the subscriber gave. Nil sends none.
-	Token func(ctx context.Context, agent, callbackURL string) (string, error)
+	TokenSource func(ctx context.Context, agent, callbackURL string) (string, error)
 
-	// Flat adds the members that the Python SDK looks for at the top of the body.
-	Flat bool
+	// WritePythonMembers adds the members that the Python SDK looks for at the top of the body.
+	WritePythonMembers bool
 
-	// DeadLetter, if set, is told of each notification that was given up, and
+	// OnDeadLetter, if set, is told of each notification that was given up, and
 	// why. It is called from the goroutine that delivers.
-	DeadLetter func(ctx context.Context, l DeadLetter)
+	OnDeadLetter func(ctx context.Context, l DeadLetter)
 
 	// Transport sends the requests. Nil means one that refuses addresses which
 	// the policy refuses; another one has to do that by itself.
@@ -101,7 +101,7 @@ func newWebhookSender(opts *WebhookOptions) *webhookSender {
 	if o.NoJitter {
 		s.wait.Jitter = 0
 	}
-	s.guard = o.Policy.guard()
+	s.guard = o.CallbackPolicy.guard()
 	s.guard.Lookup = o.Lookup
 	transport := o.Transport
 	if transport == nil {
@@ -116,12 +116,12 @@ func (s *webhookSender) close() { s.http.CloseIdleConnections() }
 
 // check refuses a callback URL by D-45.
 func (s *webhookSender) check(ctx context.Context, callbackURL string) error {
-	if err := s.opts.Policy.Check(callbackURL); err != nil {
+	if err := s.opts.CallbackPolicy.Validate(callbackURL); err != nil {
 		return fieldError(ErrInvalidParams, "callbackUrl", err.Error())
 	}
 	u, err := url.Parse(callbackURL)
 	if err != nil {
-		return fieldError(ErrInvalidParams, "callbackUrl", CallbackSyntax.Error())
+		return fieldError(ErrInvalidParams, "callbackUrl", callbackSyntax.Error())
 	}
 	ctx, cancel := context.WithTimeout(ctx, s.opts.Timeout)
 	defer cancel()
@@ -163,8 +163,8 @@ func (s *webhookSender) deliver(ctx context.Context, d *delivery) outcome {
 	}
 	s.opts.logger.WarnContext(ctx, "arc: webhook notification given up", "subscription", d.SubscriptionID,
 		"delivery", d.ID, "event", string(d.Event), "attempts", attempt, "err", err)
-	if s.opts.DeadLetter != nil {
-		s.opts.DeadLetter(ctx, DeadLetter{SubscriptionID: d.SubscriptionID, CallbackURL: d.URL, Event: d.Event,
+	if s.opts.OnDeadLetter != nil {
+		s.opts.OnDeadLetter(ctx, DeadLetter{SubscriptionID: d.SubscriptionID, CallbackURL: d.URL, Event: d.Event,
 			Body: d.Body, Attempts: attempt, Err: err})
 	}
 	if err == errStatus(http.StatusGone) {
@@ -186,7 +186,7 @@ func (s *webhookSender) attempt(ctx context.Context, d *delivery) error {
 	ctx, cancel := context.WithTimeout(ctx, s.opts.Timeout)
 	defer cancel()
 	body := d.Body
-	if s.opts.Flat {
+	if s.opts.WritePythonMembers {
 		body = flatten(body, d.SubscriptionID)
 	}
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, d.URL, bytes.NewReader(body))
@@ -208,8 +208,8 @@ func (s *webhookSender) attempt(ctx context.Context, d *delivery) error {
 		}
 		sign(h, secrets, d.ID, time.Now(), body)
 	}
-	if s.opts.Token != nil {
-		token, err := s.opts.Token(ctx, d.Agent, d.URL)
+	if s.opts.TokenSource != nil {
+		token, err := s.opts.TokenSource(ctx, d.Agent, d.URL)
 		if err != nil {
 			return fmt.Errorf("arc: webhook token: %w", err)
 		}

@@ -27,7 +27,7 @@ const secret = WebhookSecret("s3cret")
 
 func notificationRequest(t testing.TB, id ID, at time.Time) []byte {
 	t.Helper()
-	params := mustJSON(t, Notification{TaskID: "t", Event: EventTaskCompleted, Timestamp: TimestampOf(at),
+	params := mustJSON(t, Notification{TaskID: "t", Event: EventTaskCompleted, Timestamp: NewTimestamp(at),
 		Data: NotificationData{Status: "COMPLETED", Message: "done"}})
 	body, err := AppendRequest(nil, &Request{ID: id, Method: MethodTaskNotification, RequestAgent: "worker-01", TargetAgent: "ui-01", TraceID: "wf", Params: params})
 	require.NoError(t, err)
@@ -52,8 +52,8 @@ func TestWebhookReceiver(t *testing.T) {
 		var got []*Notification
 		var trace string
 		fail := errors.New("not now")
-		h := NotificationFunc(func(ctx context.Context, n *Notification) error {
-			trace = TraceID(ctx)
+		h := NotificationHandlerFunc(func(ctx context.Context, n *Notification) error {
+			trace = TraceIDFromContext(ctx)
 			got = append(got, n)
 			err := fail
 			fail = nil
@@ -119,7 +119,7 @@ func TestWebhookReceiver(t *testing.T) {
 // Two processors may choose the same id.
 func TestWebhookReceiverTellsSendersApart(t *testing.T) {
 	calls := 0
-	r, err := NewWebhookReceiver(NotificationFunc(func(context.Context, *Notification) error { calls++; return nil }), nil, &WebhookReceiverOptions{AllowUnsigned: true})
+	r, err := NewWebhookReceiver(NotificationHandlerFunc(func(context.Context, *Notification) error { calls++; return nil }), nil, &WebhookReceiverOptions{AllowUnsigned: true})
 	require.NoError(t, err)
 	header := http.Header{"Content-Type": {MediaType}}
 	a := notificationRequest(t, "1", time.Now())
@@ -134,7 +134,7 @@ func TestWebhookReceiverTellsSendersApart(t *testing.T) {
 func TestWebhookReceiverAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var calls atomic.Int32
-		r, err := NewWebhookReceiver(NotificationFunc(func(context.Context, *Notification) error {
+		r, err := NewWebhookReceiver(NotificationHandlerFunc(func(context.Context, *Notification) error {
 			calls.Add(1)
 			time.Sleep(time.Second)
 			return nil
@@ -157,7 +157,7 @@ func TestWebhookReceiverAtOnce(t *testing.T) {
 // A sender that trickles its body has as long as any other request, and is then
 // cut off.
 func TestWebhookReceiverSlowBody(t *testing.T) {
-	r, err := NewWebhookReceiver(NotificationFunc(func(context.Context, *Notification) error { return nil }), []WebhookSecret{secret}, nil)
+	r, err := NewWebhookReceiver(NotificationHandlerFunc(func(context.Context, *Notification) error { return nil }), []WebhookSecret{secret}, nil)
 	require.NoError(t, err)
 	w := &deadlines{ResponseRecorder: httptest.NewRecorder()}
 	body := notificationRequest(t, "9", time.Now())
@@ -167,7 +167,7 @@ func TestWebhookReceiverSlowBody(t *testing.T) {
 	r.ServeHTTP(w, req)
 	require.Equal(t, 200, w.Code)
 	require.Len(t, w.read, 2)
-	require.WithinDuration(t, begun.Add(DefaultBodyTimeout), w.read[0], 10*time.Second)
+	require.WithinDuration(t, begun.Add(defaultBodyTimeout), w.read[0], 10*time.Second)
 	require.True(t, w.read[1].IsZero(), "the handler may take longer")
 
 	w = &deadlines{ResponseRecorder: httptest.NewRecorder()}
@@ -189,10 +189,10 @@ func (d *deadlines) SetReadDeadline(t time.Time) error {
 
 // The flat object of the Python SDK, with the signature that this SDK computes.
 func TestWebhookReceiverPython(t *testing.T) {
-	body := []byte(fmt.Sprintf(`{"arc":"1.0","method":"task.notification","requestAgent":"a","taskId":"t","event":"TASK_FAILED","timestamp":%q,"data":{"status":"FAILED","message":"é, 😀: \"x\\"},"traceId":null,"subscriptionId":"s"}`, TimestampOf(time.Now())))
+	body := []byte(fmt.Sprintf(`{"arc":"1.0","method":"task.notification","requestAgent":"a","taskId":"t","event":"TASK_FAILED","timestamp":%q,"data":{"status":"FAILED","message":"é, 😀: \"x\\"},"traceId":null,"subscriptionId":"s"}`, NewTimestamp(time.Now())))
 	header := http.Header{"Content-Type": {"application/json"}, headerDelivery: {"d-1"}, headerSignature: {SignWebhook([]byte(secret), pythonText(body))}}
 	calls := 0
-	h := NotificationFunc(func(_ context.Context, n *Notification) error {
+	h := NotificationHandlerFunc(func(_ context.Context, n *Notification) error {
 		calls++
 		require.Equal(t, "t", n.TaskID)
 		return nil
@@ -200,7 +200,7 @@ func TestWebhookReceiverPython(t *testing.T) {
 	strict, err := NewWebhookReceiver(h, []WebhookSecret{secret}, nil)
 	require.NoError(t, err)
 	require.Equal(t, 401, post(strict, body, header).Code)
-	r, err := NewWebhookReceiver(h, []WebhookSecret{secret}, &WebhookReceiverOptions{Python: true})
+	r, err := NewWebhookReceiver(h, []WebhookSecret{secret}, &WebhookReceiverOptions{AllowPythonSignatures: true})
 	require.NoError(t, err)
 	require.Equal(t, 200, post(r, body, header).Code)
 	require.Equal(t, 200, post(r, body, header).Code)
@@ -208,12 +208,12 @@ func TestWebhookReceiverPython(t *testing.T) {
 }
 
 func TestWebhookReceiverOptions(t *testing.T) {
-	h := NotificationFunc(func(context.Context, *Notification) error { panic("boom") })
+	h := NotificationHandlerFunc(func(context.Context, *Notification) error { panic("boom") })
 	_, err := NewWebhookReceiver(h, nil, nil)
 	require.Error(t, err, "no secret, no verifier")
 	_, err = NewWebhookReceiver(h, []WebhookSecret{""}, nil)
 	require.Error(t, err)
-	r, err := NewWebhookReceiver(h, nil, &WebhookReceiverOptions{AllowUnsigned: true, MaxBody: 300})
+	r, err := NewWebhookReceiver(h, nil, &WebhookReceiverOptions{AllowUnsigned: true, MaxMessage: 300})
 	require.NoError(t, err)
 	body := notificationRequest(t, "1", time.Now())
 	require.Equal(t, 500, post(r, body, http.Header{"Content-Type": {MediaType}}).Code, "a panic is a failure of one delivery")
@@ -222,8 +222,8 @@ func TestWebhookReceiverOptions(t *testing.T) {
 
 // ARC-164: with access tokens, a notification needs the scopes for it.
 func TestWebhookReceiverToken(t *testing.T) {
-	r, err := NewWebhookReceiver(NotificationFunc(func(context.Context, *Notification) error { return nil }), nil, &WebhookReceiverOptions{
-		Verifier: verifierFunc(func(_ context.Context, token string) (*Principal, error) {
+	r, err := NewWebhookReceiver(NotificationHandlerFunc(func(context.Context, *Notification) error { return nil }), nil, &WebhookReceiverOptions{
+		Authenticator: verifierFunc(func(_ context.Context, token string) (*Principal, error) {
 			switch token {
 			case "good":
 				return &Principal{ID: "p", Scopes: []string{ScopeTaskNotify, ScopeAgentReceiver}}, nil
@@ -272,7 +272,7 @@ func TestSecretRotation(t *testing.T) {
 	for _, known := range []WebhookSecret{"whsec_" + WebhookSecret(base64.StdEncoding.EncodeToString([]byte("new key"))), "old"} {
 		h := http.Header{"Content-Type": {MediaType}}
 		sign(h, []WebhookSecret{"whsec_" + WebhookSecret(base64.StdEncoding.EncodeToString([]byte("new key"))), "old"}, "1", time.Now(), body)
-		r, err := NewWebhookReceiver(NotificationFunc(func(context.Context, *Notification) error { return nil }), []WebhookSecret{known}, nil)
+		r, err := NewWebhookReceiver(NotificationHandlerFunc(func(context.Context, *Notification) error { return nil }), []WebhookSecret{known}, nil)
 		require.NoError(t, err)
 		require.Equal(t, 200, post(r, body, h).Code)
 	}
@@ -312,7 +312,7 @@ func TestWebhookSender(t *testing.T) {
 				var ids []string
 				var dead []DeadLetter
 				s := newWebhookSender(&WebhookOptions{NoJitter: true,
-					DeadLetter: func(_ context.Context, l DeadLetter) { dead = append(dead, l) },
+					OnDeadLetter: func(_ context.Context, l DeadLetter) { dead = append(dead, l) },
 					Transport: roundTrip(func(r *http.Request) (*http.Response, error) {
 						status := tt.answers[len(times)]
 						times = append(times, time.Since(begun))
@@ -367,7 +367,7 @@ func TestWebhookSenderSilence(t *testing.T) {
 // The whole way: signed with two secrets, a token, flat, through the receiver.
 func TestWebhookSenderToReceiver(t *testing.T) {
 	var got *Notification
-	r, err := NewWebhookReceiver(NotificationFunc(func(_ context.Context, n *Notification) error { got = n; return nil }), []WebhookSecret{secret}, nil)
+	r, err := NewWebhookReceiver(NotificationHandlerFunc(func(_ context.Context, n *Notification) error { got = n; return nil }), []WebhookSecret{secret}, nil)
 	require.NoError(t, err)
 	var sent *http.Request
 	var body []byte
@@ -378,12 +378,12 @@ func TestWebhookSenderToReceiver(t *testing.T) {
 		r.ServeHTTP(w, req)
 	}))
 	defer ts.Close()
-	s := newWebhookSender(&WebhookOptions{Policy: CallbackPolicy{AllowHTTP: true, AllowPrivate: true}, Flat: true,
+	s := newWebhookSender(&WebhookOptions{CallbackPolicy: CallbackPolicy{AllowInsecure: true, AllowPrivate: true}, WritePythonMembers: true,
 		Secrets: func(_ context.Context, subscriber, _ string) ([]WebhookSecret, error) {
 			require.Equal(t, "ui-01", subscriber)
 			return []WebhookSecret{secret, "next"}, nil
 		},
-		Token: func(_ context.Context, agent, _ string) (string, error) { return "tok-" + agent, nil },
+		TokenSource: func(_ context.Context, agent, _ string) (string, error) { return "tok-" + agent, nil },
 	})
 	defer s.close()
 	require.NoError(t, s.check(t.Context(), ts.URL))
@@ -415,7 +415,7 @@ func TestWebhookSenderWithoutSecret(t *testing.T) {
 		d := &delivery{ID: "n", URL: "https://hooks.example/x", Body: []byte(`{}`)}
 		s := newWebhookSender(&WebhookOptions{Transport: never, Secrets: func(context.Context, string, string) ([]WebhookSecret, error) { return nil, errors.New("vault down") }})
 		require.Equal(t, outcomeDropped, s.deliver(t.Context(), d))
-		s = newWebhookSender(&WebhookOptions{Transport: never, Token: func(context.Context, string, string) (string, error) { return "", errors.New("issuer down") }})
+		s = newWebhookSender(&WebhookOptions{Transport: never, TokenSource: func(context.Context, string, string) (string, error) { return "", errors.New("issuer down") }})
 		require.Equal(t, outcomeDropped, s.deliver(t.Context(), d))
 		d.URL = "://"
 		require.Equal(t, outcomeDropped, s.deliver(t.Context(), d))
@@ -474,8 +474,8 @@ func FuzzCallbackURL(f *testing.F) {
 		f.Add(u)
 	}
 	f.Fuzz(func(t *testing.T, u string) {
-		err := CallbackPolicy{}.Check(u)
-		loose := CallbackPolicy{AllowHTTP: true, AllowPrivate: true}.Check(u)
+		err := CallbackPolicy{}.Validate(u)
+		loose := CallbackPolicy{AllowInsecure: true, AllowPrivate: true}.Validate(u)
 		if err == nil {
 			require.NoError(t, loose, "what the strict policy takes, the loose one takes")
 			require.True(t, strings.HasPrefix(strings.ToLower(u), "https:"))

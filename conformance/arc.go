@@ -94,7 +94,7 @@ func arcClientFault(err error) error {
 			return Refuse(code, err)
 		}
 	}
-	if errors.Is(err, arc.ErrNotSuccessful) {
+	if errors.Is(err, arc.ErrNotAcknowledged) {
 		return Refuse("not_successful", err)
 	}
 	if errors.Is(err, arc.ErrInvalidResult) {
@@ -174,7 +174,7 @@ func arcTimestamp(_ *testing.T, in *Input) (Answer, error) {
 	if err != nil {
 		return nil, Refuse("bad_timestamp", err)
 	}
-	return Answer{"utc": string(arc.TimestampOf(t))}, nil
+	return Answer{"utc": string(arc.NewTimestamp(t))}, nil
 }
 
 func arcPartBytes(_ *testing.T, in *Input) (Answer, error) {
@@ -232,7 +232,7 @@ func arcSSEDecode(_ *testing.T, in *Input) (Answer, error) {
 			return sseAnswer(events, text, r.ChatID(), status, end), nil
 		case errors.Is(err, arc.ErrTruncated):
 			end = "truncated"
-		case errors.Is(err, arc.ErrMalformed):
+		case errors.Is(err, arc.ErrMalformedEvent):
 			end = "malformed"
 		case errors.Is(err, arc.ErrTooLarge):
 			end = "too_large"
@@ -288,7 +288,7 @@ func arcSSEEncode(_ *testing.T, in *Input) (Answer, error) {
 			ev.Fail("kind", "is unknown: %q", kind)
 			return nil, ev.Err()
 		}
-		if errors.Is(err, arc.ErrStreamEnded) {
+		if errors.Is(err, arc.ErrStreamClosed) {
 			return nil, Refuse("invalid_event", err)
 		}
 		if err != nil {
@@ -365,7 +365,7 @@ func arcChatMachine(_ *testing.T, in *Input) (Answer, error) {
 
 func arcScopeCheck(_ *testing.T, in *Input) (Answer, error) {
 	method := in.String("method")
-	provided := arc.ScopesOf(json.RawMessage(in.String("claims")))
+	provided := arc.ParseScopes(json.RawMessage(in.String("claims")))
 	if missing := arc.MissingScopes(method, provided); len(missing) > 0 {
 		return nil, &Failure{Fields: Answer{"code": int64(arc.ErrInsufficientScope), "missing": missing}}
 	}
@@ -377,7 +377,7 @@ func arcTraceContext(_ *testing.T, in *Input) (Answer, error) {
 }
 
 func arcCallbackURL(_ *testing.T, in *Input) (Answer, error) {
-	policy := arc.CallbackPolicy{AllowHTTP: in.Bool("allowHTTP"), AllowPrivate: in.Bool("allowPrivate")}
+	policy := arc.CallbackPolicy{AllowInsecure: in.Bool("allowHTTP"), AllowPrivate: in.Bool("allowPrivate")}
 	var addresses []netip.Addr
 	for _, s := range in.StringsOr("resolved") {
 		a, err := netip.ParseAddr(s)
@@ -386,7 +386,7 @@ func arcCallbackURL(_ *testing.T, in *Input) (Answer, error) {
 		}
 		addresses = append(addresses, a)
 	}
-	err := policy.Check(in.String("url"), addresses...)
+	err := policy.Validate(in.String("url"), addresses...)
 	var fault arc.CallbackFault
 	if errors.As(err, &fault) {
 		return nil, &Failure{Fields: Answer{"code": int64(arc.ErrInvalidParams), "reason": string(fault)}, Err: err}

@@ -32,7 +32,7 @@ func openARCClient(_ *testing.T, in *Input) (Step, error) {
 	settings := in.Object("client")
 	opts := &arc.ClientOptions{HTTPClient: &http.Client{Transport: peer}}
 	if settings.Has("token") {
-		opts.Tokens = arc.StaticToken(settings.String("token"))
+		opts.TokenSource = arc.StaticTokenSource(settings.String("token"))
 	}
 	self, endpoint := settings.String("requestAgent"), settings.StringOr("endpoint", "https://arc.test/arc")
 	if err := in.Err(); err != nil {
@@ -49,7 +49,7 @@ func arcClientStep(c *arc.Client, peer *arcPeer, step *Input) (Answer, error) {
 	call := step.Object("call")
 	method, target := call.String("method"), call.String("target")
 	params, stream := json.RawMessage(call.String("params")), call.Bool("stream")
-	var opts []arc.CallOption
+	var opts []arc.CallOptions
 	if call.Has("traceId") {
 		opts = append(opts, arc.WithTraceID(call.String("traceId")))
 	}
@@ -110,7 +110,7 @@ func arcOutcome(a Answer, err error, stream bool) {
 			name string
 		}{{arc.ErrRedirect, "redirect_refused"}, {arc.ErrNotJSON, "parse_error"}, {arc.ErrInvalidResponse, "invalid_response"},
 			{arc.ErrInvalidResult, "invalid_result"}, {arc.ErrIDMismatch, "id_mismatch"}, {arc.ErrVersionMismatch, "version_mismatch"},
-			{arc.ErrTruncated, "truncated"}, {arc.ErrMalformed, "malformed"}, {arc.ErrTooLarge, "too_large"}} {
+			{arc.ErrTruncated, "truncated"}, {arc.ErrMalformedEvent, "malformed"}, {arc.ErrTooLarge, "too_large"}} {
 			if errors.Is(err, known.err) {
 				a["outcome"] = known.name
 			}

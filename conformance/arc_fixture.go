@@ -26,7 +26,7 @@ func arcFixtureOptions(fixture string) (*arc.ServerOptions, error) {
 	case "limits":
 		o.MaxRequest = 1024
 	case "rate":
-		o.RateLimit = &arc.RateLimit{Rate: 1, Burst: 3}
+		o.RateLimit = &arc.RateLimit{PerSecond: 1, Burst: 3}
 	default:
 		return nil, fmt.Errorf("there is no fixture %q", fixture)
 	}
@@ -65,14 +65,14 @@ func arcFixtureAgents(s *arc.Server) {
 	}
 	s.Register(arc.Agent{
 		AgentInfo: info("echo-01"),
-		Tasks: arc.TaskFunc(func(ctx context.Context, run *arc.TaskRun) error {
+		TaskHandler: arc.TaskHandlerFunc(func(ctx context.Context, run *arc.TaskRun) error {
 			text := run.Message().Text()
 			if err := run.AddArtifact(ctx, &arc.Artifact{ID: "artifact-1", Name: "echo", Parts: []arc.Part{arc.TextPart(text)}}); err != nil {
 				return err
 			}
 			return run.AddMessage(ctx, arc.AgentText(text))
 		}),
-		Chats: arc.ChatFunc(func(_ context.Context, turn *arc.ChatTurn, out *arc.ChatWriter) error {
+		ChatHandler: arc.ChatHandlerFunc(func(_ context.Context, turn *arc.ChatTurn, out *arc.ChatWriter) error {
 			for piece := range strings.SplitAfterSeq("echo: "+turn.Message.Text(), " ") {
 				if piece == "" {
 					continue
@@ -83,7 +83,7 @@ func arcFixtureAgents(s *arc.Server) {
 			}
 			return nil
 		}),
-		Notifications: arc.NotificationFunc(func(context.Context, *arc.Notification) error { return nil }),
+		NotificationHandler: arc.NotificationHandlerFunc(func(context.Context, *arc.Notification) error { return nil }),
 		Methods: map[string]arc.Handler{
 			"debug.echo": arc.HandlerFunc(func(_ context.Context, call *arc.Call) (any, error) {
 				return map[string]any{"params": call.Params, "method": call.Method, "requestAgent": call.RequestAgent, "traceId": call.TraceID}, nil
@@ -96,13 +96,13 @@ func arcFixtureAgents(s *arc.Server) {
 		},
 	})
 	s.Register(arc.Agent{
-		AgentInfo: info("ask-01"),
-		Without:   arcTaskOnly,
-		Tasks: arc.TaskFunc(func(ctx context.Context, run *arc.TaskRun) error {
+		AgentInfo:       info("ask-01"),
+		ExcludedMethods: arcTaskOnly,
+		TaskHandler: arc.TaskHandlerFunc(func(ctx context.Context, run *arc.TaskRun) error {
 			if err := run.AddMessage(ctx, arc.AgentText("Which one?")); err != nil {
 				return err
 			}
-			m, err := run.RequireInput(ctx, "text")
+			m, err := run.WaitInput(ctx, "text")
 			if err != nil {
 				return err
 			}
@@ -111,20 +111,20 @@ func arcFixtureAgents(s *arc.Server) {
 		}),
 	})
 	s.Register(arc.Agent{
-		AgentInfo: info("slow-01"),
-		Without:   arcTaskOnly,
-		Tasks: arc.TaskFunc(func(ctx context.Context, _ *arc.TaskRun) error {
+		AgentInfo:       info("slow-01"),
+		ExcludedMethods: arcTaskOnly,
+		TaskHandler: arc.TaskHandlerFunc(func(ctx context.Context, _ *arc.TaskRun) error {
 			<-ctx.Done()
 			return context.Cause(ctx)
 		}),
 	})
 	s.Register(arc.Agent{
-		AgentInfo: info("fail-01"),
-		Without:   append([]string{arc.MethodChatMessage, arc.MethodChatEnd}, arcTaskOnly...),
-		Tasks: arc.TaskFunc(func(context.Context, *arc.TaskRun) error {
+		AgentInfo:       info("fail-01"),
+		ExcludedMethods: append([]string{arc.MethodChatMessage, arc.MethodChatEnd}, arcTaskOnly...),
+		TaskHandler: arc.TaskHandlerFunc(func(context.Context, *arc.TaskRun) error {
 			return &arc.Error{Code: arc.ErrTaskExecutionFailed, Message: "boom"}
 		}),
-		Chats: arc.ChatFunc(func(_ context.Context, turn *arc.ChatTurn, out *arc.ChatWriter) error {
+		ChatHandler: arc.ChatHandlerFunc(func(_ context.Context, turn *arc.ChatTurn, out *arc.ChatWriter) error {
 			details, err := json.Marshal(map[string]string{"chatId": turn.ChatID})
 			if err != nil {
 				return err
@@ -140,7 +140,7 @@ func arcFixtureAgents(s *arc.Server) {
 	s.Register(arc.Agent{
 		AgentInfo:      info("once-01"),
 		StatelessChats: true,
-		Chats: arc.ReplyFunc(func(_ context.Context, turn *arc.ChatTurn) (*arc.Message, error) {
+		ChatHandler: arc.ChatReplyFunc(func(_ context.Context, turn *arc.ChatTurn) (*arc.Message, error) {
 			return arc.AgentText("once: " + turn.Message.Text()), nil
 		}),
 	})

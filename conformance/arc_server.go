@@ -87,7 +87,7 @@ func arcOpenServer(t *testing.T, in *Input) (Step, error) {
 		}}
 	s := arc.NewServer(o)
 	arcFixtureAgents(s)
-	f.mem = arctest.Serve(t, s)
+	f.mem = arctest.NewServer(t, s)
 	return f.step, nil
 }
 
@@ -111,7 +111,7 @@ func (f *arcServer) request(in *Input) (Answer, error) {
 	}
 	req.Header.Set("Content-Type", arc.MediaType)
 	in.SetHeaders("headers", req.Header)
-	res, err := f.mem.Client.Do(req)
+	res, err := f.mem.HTTPClient.Do(req)
 	if err != nil {
 		return nil, err
 	}

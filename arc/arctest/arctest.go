@@ -7,8 +7,8 @@
 //
 //	synctest.Test(t, func(t *testing.T) {
 //		srv := arc.NewServer(nil)
-//		srv.HandleTasks("worker-01", arctest.Task(arctest.Say("which color?"), arctest.Ask("color")))
-//		mem := arctest.Serve(t, srv)
+//		srv.HandleTasks("worker-01", arctest.ScriptedTask(arctest.AddMessage("which color?"), arctest.WaitInput("color")))
+//		mem := arctest.NewServer(t, srv)
 //		client, err := arc.NewClient(mem.URL, "tester-01", &arc.ClientOptions{HTTPClient: mem.Client})
 //		...
 //	})
@@ -29,25 +29,25 @@ type Server struct {
 	// elsewhere.
 	URL string
 
-	// Client sends every request to the server, whatever host it names.
-	Client *http.Client
+	// HTTPClient sends every request to the server, whatever host it names.
+	HTTPClient *http.Client
 
-	// HTTP is the server itself.
-	HTTP *http.Server
+	// HTTPServer is the server itself.
+	HTTPServer *http.Server
 }
 
-// Serve runs h until the end of the test. If h has a method Close, like an
+// NewServer runs h until the end of the test. If h has a method Close, like an
 // arc.Server, it is closed then, after the connections.
-func Serve(t testing.TB, h http.Handler) *Server {
+func NewServer(t testing.TB, h http.Handler) *Server {
 	t.Helper()
 	l := &listener{conns: make(chan net.Conn), done: make(chan struct{})}
 	transport := &http.Transport{DialContext: l.dial, DisableCompression: true}
-	s := &Server{URL: "http://127.0.0.1/arc", Client: &http.Client{Transport: transport}, HTTP: &http.Server{Handler: h}}
+	s := &Server{URL: "http://127.0.0.1/arc", HTTPClient: &http.Client{Transport: transport}, HTTPServer: &http.Server{Handler: h}}
 	served := make(chan error, 1)
-	go func() { served <- s.HTTP.Serve(l) }()
+	go func() { served <- s.HTTPServer.Serve(l) }()
 	t.Cleanup(func() {
 		transport.CloseIdleConnections()
-		if err := s.HTTP.Close(); err != nil {
+		if err := s.HTTPServer.Close(); err != nil {
 			t.Errorf("arctest: closing the server: %v", err)
 		}
 		if err := <-served; !errors.Is(err, http.ErrServerClosed) {

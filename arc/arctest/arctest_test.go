@@ -21,8 +21,8 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func serve(t *testing.T, srv *arc.Server) *arc.Client {
 	t.Helper()
-	mem := arctest.Serve(t, srv)
-	client, err := arc.NewClient(mem.URL, "tester-01", &arc.ClientOptions{HTTPClient: mem.Client})
+	mem := arctest.NewServer(t, srv)
+	client, err := arc.NewClient(mem.URL, "tester-01", &arc.ClientOptions{HTTPClient: mem.HTTPClient})
 	require.NoError(t, err)
 	return client
 }
@@ -36,7 +36,7 @@ func start(t *testing.T, c *arc.Client) string {
 
 func info(t *testing.T, c *arc.Client, id string) *arc.Task {
 	t.Helper()
-	task, err := c.TaskInfo(t.Context(), "a-01", &arc.TaskInfoParams{TaskID: id})
+	task, err := c.GetTask(t.Context(), "a-01", &arc.TaskInfoParams{TaskID: id})
 	require.NoError(t, err)
 	return task
 }
@@ -45,8 +45,8 @@ func info(t *testing.T, c *arc.Client, id string) *arc.Task {
 func TestTask(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		srv := arc.NewServer(nil)
-		srv.HandleTasks("a-01", arctest.Task(arctest.Say("which color?"), arctest.Ask("color"),
-			arctest.Wait(time.Hour), arctest.Produce("picture", "red")))
+		srv.HandleTasks("a-01", arctest.ScriptedTask(arctest.AddMessage("which color?"), arctest.WaitInput("color"),
+			arctest.Sleep(time.Hour), arctest.AddArtifact("picture", "red")))
 		c := serve(t, srv)
 		id := start(t, c)
 		synctest.Wait()
@@ -54,7 +54,7 @@ func TestTask(t *testing.T) {
 		require.Equal(t, arc.TaskInputRequired, task.Status)
 		require.Equal(t, "which color?", task.Messages[1].Text())
 
-		require.NoError(t, c.SendTask(t.Context(), "a-01", &arc.SendTaskParams{TaskID: id, Message: arc.UserText("red")}))
+		require.NoError(t, c.SendTaskInput(t.Context(), "a-01", &arc.SendTaskParams{TaskID: id, Message: arc.UserText("red")}))
 		time.Sleep(time.Hour - time.Nanosecond)
 		require.Equal(t, arc.TaskWorking, info(t, c, id).Status)
 		time.Sleep(time.Nanosecond)
@@ -70,7 +70,7 @@ func TestTask(t *testing.T) {
 func TestFail(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		srv := arc.NewServer(nil)
-		srv.HandleTasks("a-01", arctest.Task(arctest.Fail(arc.ErrPermissionDenied, "no paint left"), arctest.Say("never said")))
+		srv.HandleTasks("a-01", arctest.ScriptedTask(arctest.Fail(arc.ErrPermissionDenied, "no paint left"), arctest.AddMessage("never said")))
 		c := serve(t, srv)
 		id := start(t, c)
 		synctest.Wait()
@@ -84,12 +84,12 @@ func TestFail(t *testing.T) {
 
 // Steps that wait end when the task is canceled.
 func TestCancel(t *testing.T) {
-	for name, step := range map[string]arctest.Step{"hang": arctest.Hang(), "wait": arctest.Wait(1000 * time.Hour), "ask": arctest.Ask("x")} {
+	for name, step := range map[string]arctest.Step{"hang": arctest.WaitCanceled(), "wait": arctest.Sleep(1000 * time.Hour), "ask": arctest.WaitInput("x")} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				srv := arc.NewServer(nil)
 				var ended error
-				srv.HandleTasks("a-01", arctest.Task(func(ctx context.Context, run *arc.TaskRun) error {
+				srv.HandleTasks("a-01", arctest.ScriptedTask(func(ctx context.Context, run *arc.TaskRun) error {
 					ended = step(ctx, run)
 					return ended
 				}))
@@ -108,12 +108,12 @@ func TestCancel(t *testing.T) {
 func TestChat(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		srv := arc.NewServer(nil)
-		srv.HandleChats("a-01", arctest.Chat("one ", "two"))
-		srv.HandleChats("b-01", arctest.Echo())
+		srv.HandleChats("a-01", arctest.ScriptedChat("one ", "two"))
+		srv.HandleChats("b-01", arctest.EchoChat())
 		c := serve(t, srv)
 		params := &arc.StartChatParams{InitialMessage: arc.UserText("hello")}
 		var pieces []string
-		for ev, err := range c.StreamStartChat(t.Context(), "a-01", params) {
+		for ev, err := range c.StreamChat(t.Context(), "a-01", params) {
 			require.NoError(t, err)
 			if !ev.Done {
 				pieces = append(pieces, ev.Text)
@@ -130,8 +130,8 @@ func TestChat(t *testing.T) {
 func TestServe(t *testing.T) {
 	h := &closable{}
 	t.Run("served", func(t *testing.T) {
-		mem := arctest.Serve(t, h)
-		res, err := mem.Client.Get("http://elsewhere.example/x")
+		mem := arctest.NewServer(t, h)
+		res, err := mem.HTTPClient.Get("http://elsewhere.example/x")
 		require.NoError(t, err)
 		require.NoError(t, res.Body.Close())
 		require.Equal(t, http.StatusTeapot, res.StatusCode)
@@ -142,10 +142,10 @@ func TestServe(t *testing.T) {
 		cancel()
 		req, err := http.NewRequestWithContext(ctx, http.MethodGet, mem.URL, nil)
 		require.NoError(t, err)
-		_, err = mem.Client.Do(req)
+		_, err = mem.HTTPClient.Do(req)
 		require.ErrorIs(t, err, context.Canceled)
-		require.NoError(t, mem.HTTP.Close())
-		_, err = mem.Client.Get(mem.URL)
+		require.NoError(t, mem.HTTPServer.Close())
+		_, err = mem.HTTPClient.Get(mem.URL)
 		require.Error(t, err, "the server is gone")
 	})
 	require.True(t, h.closed, "the handler is closed with the test")

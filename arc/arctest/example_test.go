@@ -14,13 +14,13 @@ import (
 
 // The agent that is to be tested talks to a server; here the server's agent
 // follows a script, and no HTTP is needed to ask it.
-func ExampleTask() {
+func ExampleScriptedTask() {
 	srv := arc.NewServer(nil)
 	defer srv.Close()
 	over := make(chan struct{})
-	srv.HandleTasks("painter-01", arctest.Task(
-		arctest.Say("mixing red"),
-		arctest.Produce("picture", "a red house"),
+	srv.HandleTasks("painter-01", arctest.ScriptedTask(
+		arctest.AddMessage("mixing red"),
+		arctest.AddArtifact("picture", "a red house"),
 		func(ctx context.Context, run *arc.TaskRun) error {
 			task, err := run.Task(ctx)
 			if err != nil {
@@ -30,7 +30,7 @@ func ExampleTask() {
 			close(over)
 			return nil
 		}))
-	answer := srv.ServeMessage(context.Background(), &arc.Incoming{Data: []byte(`{"arc":"1.0","id":"1","method":"task.create",
+	answer := srv.ServeMessage(context.Background(), &arc.ServerRequest{Data: []byte(`{"arc":"1.0","id":"1","method":"task.create",
 		"requestAgent":"tester-01","targetAgent":"painter-01",
 		"params":{"initialMessage":{"role":"user","parts":[{"type":"TextPart","content":"a house, please"}]}}}`)}, nil)
 	if answer.Error != nil {

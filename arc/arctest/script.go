@@ -14,9 +14,9 @@ import (
 // task with its error.
 type Step func(ctx context.Context, run *arc.TaskRun) error
 
-// Task returns an agent whose tasks take the steps in order and then complete.
-func Task(steps ...Step) arc.TaskHandler {
-	return arc.TaskFunc(func(ctx context.Context, run *arc.TaskRun) error {
+// ScriptedTask returns an agent whose tasks take the steps in order and then complete.
+func ScriptedTask(steps ...Step) arc.TaskHandler {
+	return arc.TaskHandlerFunc(func(ctx context.Context, run *arc.TaskRun) error {
 		for _, step := range steps {
 			if err := step(ctx, run); err != nil {
 				return err
@@ -26,28 +26,28 @@ func Task(steps ...Step) arc.TaskHandler {
 	})
 }
 
-// Say adds a text message of the agent.
-func Say(text string) Step {
+// AddMessage adds a text message of the agent.
+func AddMessage(text string) Step {
 	return func(ctx context.Context, run *arc.TaskRun) error { return run.AddMessage(ctx, arc.AgentText(text)) }
 }
 
-// Produce adds an artifact with one text.
-func Produce(name, text string) Step {
+// AddArtifact adds an artifact with one text.
+func AddArtifact(name, text string) Step {
 	return func(ctx context.Context, run *arc.TaskRun) error {
 		return run.AddArtifact(ctx, &arc.Artifact{Name: name, Parts: []arc.Part{arc.TextPart(text)}})
 	}
 }
 
-// Ask waits for input.
-func Ask(required string) Step {
+// WaitInput waits for input.
+func WaitInput(required string) Step {
 	return func(ctx context.Context, run *arc.TaskRun) error {
-		_, err := run.RequireInput(ctx, required)
+		_, err := run.WaitInput(ctx, required)
 		return err
 	}
 }
 
-// Wait lets time pass.
-func Wait(d time.Duration) Step {
+// Sleep lets time pass.
+func Sleep(d time.Duration) Step {
 	return func(ctx context.Context, _ *arc.TaskRun) error {
 		timer := time.NewTimer(d)
 		defer timer.Stop()
@@ -60,8 +60,8 @@ func Wait(d time.Duration) Step {
 	}
 }
 
-// Hang waits until the task is canceled.
-func Hang() Step {
+// WaitCanceled waits until the task is canceled.
+func WaitCanceled() Step {
 	return func(ctx context.Context, _ *arc.TaskRun) error {
 		<-ctx.Done()
 		return context.Cause(ctx)
@@ -73,9 +73,9 @@ func Fail(code arc.Code, message string) Step {
 	return func(context.Context, *arc.TaskRun) error { return arc.Errorf(code, "%s", message) }
 }
 
-// Chat returns an agent that answers each message with the pieces, in order.
-func Chat(pieces ...string) arc.ChatHandler {
-	return arc.ChatFunc(func(_ context.Context, _ *arc.ChatTurn, out *arc.ChatWriter) error {
+// ScriptedChat returns an agent that answers each message with the pieces, in order.
+func ScriptedChat(pieces ...string) arc.ChatHandler {
+	return arc.ChatHandlerFunc(func(_ context.Context, _ *arc.ChatTurn, out *arc.ChatWriter) error {
 		for _, p := range pieces {
 			if err := out.Send(p); err != nil {
 				return err
@@ -85,9 +85,9 @@ func Chat(pieces ...string) arc.ChatHandler {
 	})
 }
 
-// Echo returns an agent that answers each message with its text.
-func Echo() arc.ChatHandler {
-	return arc.ReplyFunc(func(_ context.Context, turn *arc.ChatTurn) (*arc.Message, error) {
+// EchoChat returns an agent that answers each message with its text.
+func EchoChat() arc.ChatHandler {
+	return arc.ChatReplyFunc(func(_ context.Context, turn *arc.ChatTurn) (*arc.Message, error) {
 		return arc.AgentText(turn.Message.Text()), nil
 	})
 }

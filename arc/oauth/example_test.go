@@ -31,19 +31,19 @@ func Example() {
 		log.Fatal(err)
 	}
 	srv := arc.NewServer(&arc.ServerOptions{Verifier: verifier})
-	srv.HandleTasks("writer", arc.TaskFunc(func(context.Context, *arc.TaskRun) error { return nil }))
+	srv.HandleTasks("writer", arc.TaskHandlerFunc(func(context.Context, *arc.TaskRun) error { return nil }))
 	defer srv.Shutdown(context.Background())
 	ts := httptest.NewServer(srv)
 	defer ts.Close()
 
 	create := func(scopes string) error {
-		source, err := oauth.NewTokenSource(oauth.ClientCredentials{
+		source, err := oauth.NewTokenSource(oauth.TokenSourceOptions{
 			ClientID: "planner", ClientSecret: "secret", TokenURL: login.URL + "/token", Scopes: strings.Fields(scopes),
 		})
 		if err != nil {
 			return err
 		}
-		c, err := arc.NewClient(ts.URL+"/arc", "planner", &arc.ClientOptions{Tokens: source})
+		c, err := arc.NewClient(ts.URL+"/arc", "planner", &arc.ClientOptions{TokenSource: source})
 		if err != nil {
 			return err
 		}

@@ -74,12 +74,12 @@ func TestServer(t *testing.T) {
 	v, err := NewVerifier([]Issuer{{URL: home, Audience: "api"}}, &VerifierOptions{HTTPClient: net.Client()})
 	require.NoError(t, err)
 	srv := arc.NewServer(&arc.ServerOptions{Verifier: v})
-	srv.HandleTasks("writer-01", arc.TaskFunc(func(ctx context.Context, run *arc.TaskRun) error { return nil }))
+	srv.HandleTasks("writer-01", arc.TaskHandlerFunc(func(ctx context.Context, run *arc.TaskRun) error { return nil }))
 	ts := httptest.NewServer(srv)
 	defer ts.Close()
 	defer func() { require.NoError(t, srv.Shutdown(context.Background())) }()
 	try := func(token string) error {
-		c, err := arc.NewClient(ts.URL+"/arc", "planner-01", &arc.ClientOptions{Tokens: arc.TokenFunc(func(context.Context, string) (string, error) { return token, nil })})
+		c, err := arc.NewClient(ts.URL+"/arc", "planner-01", &arc.ClientOptions{TokenSource: arc.TokenSourceFunc(func(context.Context, string) (string, error) { return token, nil })})
 		require.NoError(t, err)
 		_, err = c.CreateTask(t.Context(), "writer-01", &arc.CreateTaskParams{InitialMessage: arc.UserText("x")})
 		return err
@@ -140,7 +140,7 @@ func newLogin(t *testing.T) *login {
 
 func TestTokenSource(t *testing.T) {
 	l := newLogin(t)
-	c := ClientCredentials{ClientID: "agent", ClientSecret: "pass", TokenURL: l.URL + "/token", Audience: "arc", Scopes: strings.Fields(arc.ScopesTaskCaller)}
+	c := TokenSourceOptions{ClientID: "agent", ClientSecret: "pass", TokenURL: l.URL + "/token", Audience: "arc", Scopes: strings.Fields(arc.ScopesTaskCaller)}
 	s, err := NewTokenSource(c)
 	require.NoError(t, err)
 	var wg sync.WaitGroup
@@ -164,7 +164,7 @@ func TestTokenSource(t *testing.T) {
 	_, err = s.Token(t.Context(), "any")
 	require.Error(t, err)
 	require.NotContains(t, err.Error(), "wrong")
-	_, err = NewTokenSource(ClientCredentials{})
+	_, err = NewTokenSource(TokenSourceOptions{})
 	require.Error(t, err)
 }
 
@@ -179,7 +179,7 @@ func TestTokenSourceFollowsNoRedirect(t *testing.T) {
 	for _, status := range []int{http.StatusFound, http.StatusSeeOther, http.StatusTemporaryRedirect, http.StatusPermanentRedirect} {
 		first := httptest.NewServer(http.RedirectHandler(other.URL, status))
 		defer first.Close()
-		s, err := NewTokenSource(ClientCredentials{ClientID: "agent", ClientSecret: "pass", TokenURL: first.URL})
+		s, err := NewTokenSource(TokenSourceOptions{ClientID: "agent", ClientSecret: "pass", TokenURL: first.URL})
 		require.NoError(t, err)
 		_, err = s.Token(t.Context(), "any")
 		require.ErrorContains(t, err, strconv.Itoa(status))

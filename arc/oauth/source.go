@@ -15,9 +15,9 @@ import (
 	"github.com/fivewire/fivewire/arc"
 )
 
-// ClientCredentials says how an agent gets its access tokens: by the client
+// TokenSourceOptions says how an agent gets its access tokens: by the client
 // credentials grant of OAuth 2.0.
-type ClientCredentials struct {
+type TokenSourceOptions struct {
 	ClientID     string
 	ClientSecret string
 	TokenURL     string
@@ -32,7 +32,7 @@ type ClientCredentials struct {
 // NewTokenSource returns a source of tokens for [arc.ClientOptions], which gets
 // one when it is needed and keeps it until shortly before it expires. It does no
 // I/O.
-func NewTokenSource(c ClientCredentials) (*arc.RefreshingTokens, error) {
+func NewTokenSource(c TokenSourceOptions) (*arc.RefreshingTokenSource, error) {
 	if c.ClientID == "" || c.TokenURL == "" {
 		return nil, errors.New("oauth: client credentials need an id and a token URL")
 	}
@@ -46,7 +46,7 @@ func NewTokenSource(c ClientCredentials) (*arc.RefreshingTokens, error) {
 	if c.Audience != "" {
 		config.EndpointParams = map[string][]string{"audience": {c.Audience}}
 	}
-	return arc.RefreshTokens(func(ctx context.Context) (string, time.Time, error) {
+	return arc.NewRefreshingTokens(func(ctx context.Context) (string, time.Time, error) {
 		t, err := config.Token(context.WithValue(ctx, oauth2.HTTPClient, client))
 		if err != nil {
 			return "", time.Time{}, err

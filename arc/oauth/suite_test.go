@@ -20,7 +20,7 @@ func TestSuite(t *testing.T) {
 		for n, i := range issuers {
 			list[n] = Issuer(i)
 		}
-		v, err := NewVerifier(list, &VerifierOptions{HTTPClient: o.HTTPClient, MinRefresh: o.MinRefresh, MaxAge: o.MaxAge})
+		v, err := NewVerifier(list, &VerifierOptions{HTTPClient: o.HTTPClient, MinRefreshInterval: o.MinRefresh, KeyTTL: o.MaxAge})
 		if err != nil {
 			return nil, err
 		}

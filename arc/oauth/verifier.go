@@ -45,20 +45,20 @@ type VerifierOptions struct {
 	// error. Nil means a client of its own, and a timeout of zero one of 10 seconds.
 	HTTPClient *http.Client
 
-	// MinRefresh bounds how often the keys of an issuer are fetched, which
+	// MinRefreshInterval bounds how often the keys of an issuer are fetched, which
 	// otherwise any caller with a forged token could cause. A key that is new
 	// may take as long to be known, and an issuer that was down as long to be
 	// asked again. Zero means 30 seconds.
-	MinRefresh time.Duration
+	MinRefreshInterval time.Duration
 
-	// MaxAge is for how long keys are believed after they were fetched, so that
+	// KeyTTL is for how long keys are believed after they were fetched, so that
 	// those that were withdrawn are forgotten. From half of that time on they are
 	// fetched again, and meanwhile the old ones serve. Zero means an hour.
-	MaxAge time.Duration
+	KeyTTL time.Duration
 
 	// Principal makes the principal of the claims of a valid token, a JSON object. Nil
 	// means: ID is sub, or iss and sub with several issuers; AgentID is agent_id
-	// (D-53); Scopes are those of [arc.ScopesOf].
+	// (D-53); Scopes are those of [arc.ParseScopes].
 	Principal func(claims json.RawMessage) (*arc.Principal, error)
 }
 
@@ -81,7 +81,7 @@ func NewVerifier(issuers []Issuer, opts *VerifierOptions) (*Verifier, error) {
 		list[n] = tokens.Issuer(i)
 	}
 	var err error
-	if v.tokens, err = tokens.New(list, tokens.Options{HTTPClient: v.opts.HTTPClient, MinRefresh: v.opts.MinRefresh, MaxAge: v.opts.MaxAge}, library{}); err != nil {
+	if v.tokens, err = tokens.New(list, tokens.Options{HTTPClient: v.opts.HTTPClient, MinRefresh: v.opts.MinRefreshInterval, MaxAge: v.opts.KeyTTL}, library{}); err != nil {
 		return nil, fmt.Errorf("oauth: %w", err)
 	}
 	return v, nil
@@ -106,7 +106,7 @@ func (v *Verifier) VerifyToken(ctx context.Context, token string) (*arc.Principa
 	case t.Subject == "":
 		return nil, invalid("no subject")
 	}
-	p := &arc.Principal{ID: t.Subject, Scopes: arc.ScopesOf(json.RawMessage(t.Claims)), Claims: json.RawMessage(t.Claims)}
+	p := &arc.Principal{ID: t.Subject, Scopes: arc.ParseScopes(json.RawMessage(t.Claims)), Claims: json.RawMessage(t.Claims)}
 	if agent := t.Claims.Get("agent_id"); !agent.Absent() {
 		// One that cannot be compared binds to nobody, and must not let speak as anybody (D-53).
 		if p.AgentID, _ = agent.Text(); p.AgentID == "" {

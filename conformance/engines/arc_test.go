@@ -31,14 +31,14 @@ const agent = "worker-01"
 // act, and chats that count.
 func arcServer(s store.Store) *arc.Server {
 	srv := arc.NewServer(&arc.ServerOptions{
-		Store: s, Lease: time.Second, RerunTasks: true, Idempotency: 10 * time.Minute, Resumable: true,
-		Webhook: &arc.WebhookOptions{Policy: arc.CallbackPolicy{AllowHTTP: true, AllowPrivate: true}},
+		Store: s, Lease: time.Second, RerunTasks: true, Idempotency: 10 * time.Minute, EnableResume: true,
+		Webhook: &arc.WebhookOptions{CallbackPolicy: arc.CallbackPolicy{AllowInsecure: true, AllowPrivate: true}},
 	})
-	tasks := arc.TaskFunc(func(ctx context.Context, run *arc.TaskRun) error {
+	tasks := arc.TaskHandlerFunc(func(ctx context.Context, run *arc.TaskRun) error {
 		if run.Message().Text() == "act" {
 			return act(ctx, s, run)
 		}
-		answer, err := run.RequireInput(ctx, "tea or coffee?")
+		answer, err := run.WaitInput(ctx, "tea or coffee?")
 		if err != nil {
 			return err
 		}
@@ -51,7 +51,7 @@ func arcServer(s store.Store) *arc.Server {
 		<-ctx.Done()
 		return ctx.Err()
 	})
-	chats := arc.ChatFunc(func(ctx context.Context, turn *arc.ChatTurn, out *arc.ChatWriter) error {
+	chats := arc.ChatHandlerFunc(func(ctx context.Context, turn *arc.ChatTurn, out *arc.ChatWriter) error {
 		history, err := turn.History(ctx)
 		if err != nil {
 			return err
@@ -64,19 +64,19 @@ func arcServer(s store.Store) *arc.Server {
 		}
 		return nil
 	})
-	srv.Register(arc.Agent{AgentInfo: arc.AgentInfo{AgentID: agent}, Tasks: tasks, Chats: chats})
+	srv.Register(arc.Agent{AgentInfo: arc.AgentInfo{AgentID: agent}, TaskHandler: tasks, ChatHandler: chats})
 	return srv
 }
 
 // act does what must be done once. A task that runs again after a crash may have
 // done it already, and the id of the task tells.
 func act(ctx context.Context, s store.Store, run *arc.TaskRun) error {
-	if _, err := s.Append(ctx, "runs", "", fmt.Appendf(nil, "%s %t", run.ID(), run.Recovered()), 0); err != nil {
+	if _, err := s.Append(ctx, "runs", "", fmt.Appendf(nil, "%s %t", run.ID(), run.Redelivered()), 0); err != nil {
 		return err
 	}
 	time.Sleep(rand.N(20 * time.Millisecond))
 	_, err := s.Append(ctx, "acts", run.ID(), []byte(run.ID()), time.Hour)
-	if errors.Is(err, store.ErrDuplicate) && run.Recovered() {
+	if errors.Is(err, store.ErrDuplicate) && run.Redelivered() {
 		return nil
 	}
 	return err
@@ -90,7 +90,7 @@ func arcChild(ctx context.Context, s store.Store) error {
 	}
 	go func() {
 		for { // what others left behind, as all processes do at the same time
-			if _, err := srv.Recover(ctx); err != nil {
+			if _, err := srv.WaitRecovered(ctx); err != nil {
 				fmt.Fprintln(os.Stderr, "recover:", err)
 			}
 			time.Sleep(50 * time.Millisecond)
@@ -125,7 +125,7 @@ func TestARCTasks(t *testing.T) {
 		a, _ := instance(t, arcServer(p.open(t)))
 		b, _ := instance(t, arcServer(p.open(t)))
 		status := func(c *arc.Client, id string) arc.TaskStatus {
-			task, err := c.TaskInfo(ctx, agent, &arc.TaskInfoParams{TaskID: id})
+			task, err := c.GetTask(ctx, agent, &arc.TaskInfoParams{TaskID: id})
 			require.NoError(t, err)
 			return task.Status
 		}
@@ -142,12 +142,12 @@ func TestARCTasks(t *testing.T) {
 			require.NoError(t, err)
 			id := task.ID
 			soon(t, "the other instance shows the question", func() bool { return status(b, id) == arc.TaskInputRequired })
-			_, err = b.Subscribe(ctx, agent, &arc.SubscribeParams{TaskID: id, CallbackURL: hook.URL + "/" + ending, Events: []arc.Event{arc.EventNewMessage}})
+			_, err = b.SubscribeTask(ctx, agent, &arc.SubscribeParams{TaskID: id, CallbackURL: hook.URL + "/" + ending, Events: []arc.Event{arc.EventNewMessage}})
 			require.NoError(t, err)
-			require.NoError(t, b.SendTask(ctx, agent, &arc.SendTaskParams{TaskID: id, Message: arc.UserText(ending)}))
+			require.NoError(t, b.SendTaskInput(ctx, agent, &arc.SendTaskParams{TaskID: id, Message: arc.UserText(ending)}))
 			var last *arc.Task
 			soon(t, "the answer arrives where the task runs", func() bool {
-				last, err = b.TaskInfo(ctx, agent, &arc.TaskInfoParams{TaskID: id})
+				last, err = b.GetTask(ctx, agent, &arc.TaskInfoParams{TaskID: id})
 				require.NoError(t, err)
 				return len(last.Messages) == 3
 			})
@@ -177,7 +177,7 @@ func TestARCChats(t *testing.T) {
 		_, two := instance(t, arcServer(p.open(t)))
 		f := newFront(t)
 		f.put(one)
-		c := arcClient(t, f.URL, &arc.ClientOptions{Resume: 5})
+		c := arcClient(t, f.URL, &arc.ClientOptions{MaxResumes: 5})
 		read := func(turn int, stream func(yield func(*arc.ChatEvent, error) bool)) (chat string) {
 			var text strings.Builder
 			pieces := 0
@@ -201,14 +201,14 @@ func TestARCChats(t *testing.T) {
 			require.Equal(t, want.String(), text.String())
 			return chat
 		}
-		chat := read(0, c.StreamStartChat(ctx, agent, &arc.StartChatParams{InitialMessage: arc.UserText("begin")}))
+		chat := read(0, c.StreamChat(ctx, agent, &arc.StartChatParams{InitialMessage: arc.UserText("begin")}))
 		for turn := range 2 {
-			read(2*turn+2, c.StreamSendChat(ctx, agent, &arc.ChatMessageParams{ChatID: chat, Message: arc.UserText("more")}))
+			read(2*turn+2, c.StreamChatMessage(ctx, agent, &arc.ChatMessageParams{ChatID: chat, Message: arc.UserText("more")}))
 		}
 		_, err := c.EndChat(ctx, agent, &arc.EndChatParams{ChatID: chat})
 		require.NoError(t, err)
 		f.put(one)
-		_, err = c.SendChat(ctx, agent, &arc.ChatMessageParams{ChatID: chat, Message: arc.UserText("too late")})
+		_, err = c.SendChatMessage(ctx, agent, &arc.ChatMessageParams{ChatID: chat, Message: arc.UserText("too late")})
 		require.Error(t, err)
 	})
 }
@@ -223,7 +223,7 @@ func TestARCKilled(t *testing.T) {
 		f := newFront(t)
 		instances := []*child{p.start(t, "arc"), p.start(t, "arc")}
 		f.put(instances[0].address)
-		c := arcClient(t, f.URL, &arc.ClientOptions{Deduplicates: true, MaxRetries: 8})
+		c := arcClient(t, f.URL, &arc.ClientOptions{Idempotent: true, MaxRetries: 8})
 		stop := make(chan struct{})
 		var mu sync.Mutex
 		var accepted []string
@@ -259,7 +259,7 @@ func TestARCKilled(t *testing.T) {
 		failed := map[string]bool{}
 		for open := accepted; len(open) > 0; {
 			soon(t, "what was accepted is over", func() bool {
-				task, err := c.TaskInfo(ctx, agent, &arc.TaskInfoParams{TaskID: open[0]})
+				task, err := c.GetTask(ctx, agent, &arc.TaskInfoParams{TaskID: open[0]})
 				require.NoError(t, err)
 				if task.Status == arc.TaskFailed {
 					require.ErrorIs(t, task.Error, arc.ErrTaskExecutionFailed, "%+v", task)
@@ -323,8 +323,8 @@ func TestARCRecoverRace(t *testing.T) {
 	var runs atomic.Int64
 	start := func(s store.Store, instance string) *arc.Server {
 		srv := arc.NewServer(&arc.ServerOptions{Store: s, Instance: instance, RerunTasks: true})
-		srv.HandleTasks(agent, arc.TaskFunc(func(ctx context.Context, run *arc.TaskRun) error {
-			if run.Recovered() {
+		srv.HandleTasks(agent, arc.TaskHandlerFunc(func(ctx context.Context, run *arc.TaskRun) error {
+			if run.Redelivered() {
 				runs.Add(1)
 			}
 			<-ctx.Done()
@@ -341,11 +341,11 @@ func TestARCRecoverRace(t *testing.T) {
 
 	faster := start(db, "faster")
 	slower := start(&meddler{db, func() {
-		n, err := faster.Recover(ctx)
+		n, err := faster.WaitRecovered(ctx)
 		require.NoError(t, err)
 		require.Equal(t, 1, n)
 	}}, "slower")
-	n, err := slower.Recover(ctx)
+	n, err := slower.WaitRecovered(ctx)
 	require.NoError(t, err)
 	require.Zero(t, n)
 	soon(t, "the task runs again", func() bool { return runs.Load() > 0 })

@@ -28,17 +28,17 @@ func arcServer(t *testing.T, opts *arc.ServerOptions, pace <-chan struct{}) (str
 	if opts == nil {
 		opts = &arc.ServerOptions{}
 	}
-	opts.Health = true
+	opts.EnableHealth = true
 	if opts.Webhook == nil {
-		opts.Webhook = &arc.WebhookOptions{Policy: arc.CallbackPolicy{AllowHTTP: true, AllowPrivate: true}}
+		opts.Webhook = &arc.WebhookOptions{CallbackPolicy: arc.CallbackPolicy{AllowInsecure: true, AllowPrivate: true}}
 	}
 	srv := arc.NewServer(opts)
 	srv.Register(arc.Agent{
 		AgentInfo: arc.AgentInfo{AgentID: "echo-01", Version: "1.2.0", Capabilities: []string{"echo"}},
-		Tasks: arc.TaskFunc(func(ctx context.Context, run *arc.TaskRun) error {
+		TaskHandler: arc.TaskHandlerFunc(func(ctx context.Context, run *arc.TaskRun) error {
 			answer := run.Message().Text()
 			if answer == "ask" {
-				m, err := run.RequireInput(ctx, "text")
+				m, err := run.WaitInput(ctx, "text")
 				if err != nil {
 					return err
 				}
@@ -50,7 +50,7 @@ func arcServer(t *testing.T, opts *arc.ServerOptions, pace <-chan struct{}) (str
 			}
 			return run.AddArtifact(ctx, &arc.Artifact{Name: "echo", Parts: []arc.Part{arc.TextPart(answer)}})
 		}),
-		Chats: arc.ChatFunc(func(ctx context.Context, turn *arc.ChatTurn, out *arc.ChatWriter) error {
+		ChatHandler: arc.ChatHandlerFunc(func(ctx context.Context, turn *arc.ChatTurn, out *arc.ChatWriter) error {
 			for i, piece := range strings.SplitAfter("echo: "+turn.Message.Text(), " ") {
 				if i > 0 && pace != nil {
 					select {
@@ -68,7 +68,7 @@ func arcServer(t *testing.T, opts *arc.ServerOptions, pace <-chan struct{}) (str
 			}
 			return nil
 		}),
-		Notifications: arc.NotificationFunc(func(_ context.Context, n *arc.Notification) error {
+		NotificationHandler: arc.NotificationHandlerFunc(func(_ context.Context, n *arc.Notification) error {
 			if n.Data.Status != string(arc.TaskCompleted) || n.Data.ArtifactCount != "2" {
 				return arc.Errorf(arc.ErrInvalidParams, "unexpected data")
 			}

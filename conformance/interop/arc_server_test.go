@@ -69,16 +69,16 @@ func arcServerTasks(t *testing.T, p *arcPeer) {
 	task, err := p.client.CreateTask(ctx, "py-echo", &arc.CreateTaskParams{InitialMessage: arc.UserText("ask"), Priority: arc.PriorityHigh}, arc.WithTraceID("trace-py"))
 	require.NoError(t, err)
 	require.Equal(t, arc.TaskInputRequired, task.Status)
-	sub, err := p.client.Subscribe(ctx, "py-echo", &arc.SubscribeParams{TaskID: task.ID, CallbackURL: hook})
+	sub, err := p.client.SubscribeTask(ctx, "py-echo", &arc.SubscribeParams{TaskID: task.ID, CallbackURL: hook})
 	require.NoError(t, err, "its result has the type subscription (D-32)")
 	require.True(t, sub.Active)
 	require.Equal(t, []arc.Event{arc.EventTaskCompleted, arc.EventTaskFailed}, sub.Events)
 
-	out, err := p.client.Wait(ctx, "py-echo", task.ID, nil)
+	out, err := p.client.WaitTask(ctx, "py-echo", task.ID, nil)
 	require.NoError(t, err)
 	require.True(t, out.InputRequired)
-	require.NoError(t, p.client.SendTask(ctx, "py-echo", &arc.SendTaskParams{TaskID: task.ID, Message: arc.UserText("Grüße 😀")}))
-	out, err = p.client.Wait(ctx, "py-echo", task.ID, nil)
+	require.NoError(t, p.client.SendTaskInput(ctx, "py-echo", &arc.SendTaskParams{TaskID: task.ID, Message: arc.UserText("Grüße 😀")}))
+	out, err = p.client.WaitTask(ctx, "py-echo", task.ID, nil)
 	require.NoError(t, err)
 	require.Equal(t, arc.TaskCompleted, out.Task.Status)
 	_, err = out.Task.CompletedAt.Time()
@@ -98,7 +98,7 @@ func arcServerTasks(t *testing.T, p *arcPeer) {
 	require.Equal(t, "COMPLETED", n.Data.Status)
 	require.EqualValues(t, "12", n.Data.Duration)
 
-	bare, err := p.client.TaskInfo(ctx, "py-echo", &arc.TaskInfoParams{TaskID: task.ID, OmitMessages: true, OmitArtifacts: true})
+	bare, err := p.client.GetTask(ctx, "py-echo", &arc.TaskInfoParams{TaskID: task.ID, OmitMessages: true, OmitArtifacts: true})
 	require.NoError(t, err)
 	require.Nil(t, bare.Messages)
 	require.Nil(t, bare.Artifacts)
@@ -122,14 +122,14 @@ func arcServerChats(t *testing.T, p *arcPeer) {
 	require.NoError(t, err)
 	require.Equal(t, arc.ChatActive, chat.Status)
 	require.Equal(t, "echo: hello", chat.Message.Text())
-	chat, err = p.client.SendChat(ctx, "py-echo", &arc.ChatMessageParams{ChatID: chat.ID, Message: arc.UserText("more")})
+	chat, err = p.client.SendChatMessage(ctx, "py-echo", &arc.ChatMessageParams{ChatID: chat.ID, Message: arc.UserText("more")})
 	require.NoError(t, err)
 	require.Equal(t, "echo: more", chat.Message.Text())
 	chat, err = p.client.EndChat(ctx, "py-echo", &arc.EndChatParams{ChatID: chat.ID, Reason: "over"})
 	require.NoError(t, err)
 	require.Equal(t, arc.ChatClosed, chat.Status)
 	require.Equal(t, "over", chat.Reason)
-	_, err = p.client.SendChat(ctx, "py-echo", &arc.ChatMessageParams{ChatID: chat.ID, Message: arc.UserText("late")})
+	_, err = p.client.SendChatMessage(ctx, "py-echo", &arc.ChatMessageParams{ChatID: chat.ID, Message: arc.UserText("late")})
 	require.Equal(t, arc.ErrChatAlreadyClosed, arcCode(t, err))
 	_, err = p.client.EndChat(ctx, "py-echo", &arc.EndChatParams{ChatID: "chat-none"})
 	require.Equal(t, arc.ErrChatNotFound, arcCode(t, err))
@@ -145,7 +145,7 @@ func arcServerChats(t *testing.T, p *arcPeer) {
 
 // stream returns the pieces of an answer, its end, and what went wrong.
 func stream(c *arc.Client, ctx context.Context, agent, text string) (pieces []string, status arc.ChatStatus, err error) {
-	for ev, err := range c.StreamStartChat(ctx, agent, &arc.StartChatParams{InitialMessage: arc.UserText(text)}) {
+	for ev, err := range c.StreamChat(ctx, agent, &arc.StartChatParams{InitialMessage: arc.UserText(text)}) {
 		if err != nil {
 			return pieces, status, err
 		}
@@ -208,7 +208,7 @@ func arcServerErrors(t *testing.T, p *arcPeer, kind string) {
 	require.Equal(t, `{"availableAgents":["py-echo","py-parts","py-whole","py-events"],"requestedAgent":"nobody"}`, detailsOf(err), "it lists who else is there")
 	_, err = p.client.Call(ctx, "py-echo", "no.such", nil)
 	require.ErrorIs(t, err, arc.ErrMethodNotFound)
-	_, err = p.client.TaskInfo(ctx, "py-echo", &arc.TaskInfoParams{TaskID: "task-none"})
+	_, err = p.client.GetTask(ctx, "py-echo", &arc.TaskInfoParams{TaskID: "task-none"})
 	require.ErrorIs(t, err, arc.ErrTaskNotFound)
 	require.Equal(t, `{"task_id":"task-none"}`, detailsOf(err))
 	require.ErrorIs(t, create("py-echo", "busy"), arc.ErrRateLimitExceeded)
@@ -216,7 +216,7 @@ func arcServerErrors(t *testing.T, p *arcPeer, kind string) {
 	err = create("py-echo", "crash")
 	require.ErrorIs(t, err, arc.ErrInternal)
 	require.Equal(t, `{"errorId":"*"}`, detailsOf(err))
-	require.ErrorIs(t, p.client.SendTask(ctx, "py-echo", &arc.SendTaskParams{TaskID: "task-none", Message: arc.UserText("x")}), arc.ErrTaskNotFound)
+	require.ErrorIs(t, p.client.SendTaskInput(ctx, "py-echo", &arc.SendTaskParams{TaskID: "task-none", Message: arc.UserText("x")}), arc.ErrTaskNotFound)
 
 	// What comes before any agent, and the HTTP status of it.
 	post := func(body string) (int, string) {
@@ -307,7 +307,7 @@ func arcServerDiscovery(t *testing.T, p *arcPeer, kind string) {
 // arcReceiver serves a webhook that hands what it gets to a channel.
 func arcReceiver(t *testing.T, events chan<- *arc.Notification, secrets []arc.WebhookSecret, opts *arc.WebhookReceiverOptions) string {
 	t.Helper()
-	r, err := arc.NewWebhookReceiver(arc.NotificationFunc(func(_ context.Context, n *arc.Notification) error {
+	r, err := arc.NewWebhookReceiver(arc.NotificationHandlerFunc(func(_ context.Context, n *arc.Notification) error {
 		events <- n
 		return nil
 	}), secrets, opts)
@@ -328,7 +328,7 @@ func receive[T any](t *testing.T, c <-chan T) T {
 	}
 }
 
-// The peer signs another text than it sends; [arc.WebhookReceiverOptions.Python] knows which.
+// The peer signs another text than it sends; [arc.WebhookReceiverOptions.AllowPythonSignatures] knows which.
 func TestARCPythonSendsWebhooks(t *testing.T) {
 	t.Parallel()
 	p := python(t, "arc_client.py")
@@ -349,7 +349,7 @@ func TestARCPythonSendsWebhooks(t *testing.T) {
 		}
 		return "none", out.Active
 	}
-	got, _ := send(arcReceiver(t, events, []arc.WebhookSecret{secret}, &arc.WebhookReceiverOptions{Python: true}), secret)
+	got, _ := send(arcReceiver(t, events, []arc.WebhookSecret{secret}, &arc.WebhookReceiverOptions{AllowPythonSignatures: true}), secret)
 	require.Equal(t, "delivered", got)
 	n := receive(t, events)
 	require.Equal(t, "task-1", n.TaskID)
@@ -359,9 +359,9 @@ func TestARCPythonSendsWebhooks(t *testing.T) {
 	// The exact bytes are not what it signed.
 	got, _ = send(arcReceiver(t, events, []arc.WebhookSecret{secret}, nil), secret)
 	require.Equal(t, "failed", got)
-	got, _ = send(arcReceiver(t, events, []arc.WebhookSecret{secret}, &arc.WebhookReceiverOptions{Python: true}), "another secret")
+	got, _ = send(arcReceiver(t, events, []arc.WebhookSecret{secret}, &arc.WebhookReceiverOptions{AllowPythonSignatures: true}), "another secret")
 	require.Equal(t, "failed", got)
-	got, _ = send(arcReceiver(t, events, []arc.WebhookSecret{secret}, &arc.WebhookReceiverOptions{Python: true}), "")
+	got, _ = send(arcReceiver(t, events, []arc.WebhookSecret{secret}, &arc.WebhookReceiverOptions{AllowPythonSignatures: true}), "")
 	require.Equal(t, "failed", got)
 	require.Empty(t, events)
 
@@ -387,11 +387,11 @@ func TestARCPythonReceivesWebhooks(t *testing.T) {
 	receiver.into(&hook, request{"op": "receive_webhooks", "secret": secret})
 	for _, flat := range []bool{false, true} {
 		endpoint, _ := arcServer(t, &arc.ServerOptions{Webhook: &arc.WebhookOptions{
-			Policy: arc.CallbackPolicy{AllowHTTP: true, AllowPrivate: true},
+			CallbackPolicy: arc.CallbackPolicy{AllowInsecure: true, AllowPrivate: true},
 			Secrets: func(context.Context, string, string) ([]arc.WebhookSecret, error) {
 				return []arc.WebhookSecret{secret}, nil
 			},
-			Flat: flat,
+			WritePythonMembers: flat,
 		}}, nil)
 		p := arcPython(t, endpoint, "")
 		created := p.do(arcCall("task.create", request{"initial_message": say("ask"), "trace_id": "trace-7"}))

@@ -76,7 +76,7 @@ func TestARCPythonServerTokens(t *testing.T) {
 	token := ""
 	p := arcListen(t, "standalone", request{"jwks": i.url + "/jwks", "issuer": i.url, "audience": "agents"},
 		// After its bare 500 the peer closes the connection, sometimes while the next request is on its way.
-		&arc.ClientOptions{Tokens: tokenFunc(&token), HTTPClient: &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}})
+		&arc.ClientOptions{TokenSource: tokenFunc(&token), HTTPClient: &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}})
 	f := p.fails(request{"op": "own_validator", "jwks": i.url + "/jwks", "issuer": i.url})
 	require.Equal(t, "PyJWKClient.__init__() got an unexpected keyword argument 'cache_ttl'", f.Message, "if it works now, use it")
 	create := func(scope string, life time.Duration) error {
@@ -114,7 +114,7 @@ func TestARCPythonServerTokens(t *testing.T) {
 }
 
 func tokenFunc(token *string) arc.TokenSource {
-	return arc.TokenFunc(func(context.Context, string) (string, error) { return *token, nil })
+	return arc.TokenSourceFunc(func(context.Context, string) (string, error) { return *token, nil })
 }
 
 // Tokens that the peer gets from an issuer, checked by our server against its keys.

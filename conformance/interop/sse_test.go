@@ -245,7 +245,7 @@ func sseOurs(t *testing.T, stream []byte, cut bool) []string {
 	if cut {
 		body = iotest.OneByteReader(body)
 	}
-	r := arc.NewStreamReader(body, &arc.StreamReaderOptions{Ignored: func(name string, data []byte) {
+	r := arc.NewStreamReader(body, &arc.StreamReaderOptions{OnUnknownEvent: func(name string, data []byte) {
 		out = append(out, name+" "+shape(t, data))
 	}})
 	for {

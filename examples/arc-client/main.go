@@ -43,7 +43,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 
 	opts := &arc.ClientOptions{}
 	if *token != "" {
-		opts.Tokens = arc.StaticToken(*token)
+		opts.TokenSource = arc.StaticTokenSource(*token)
 	}
 	client, err := arc.NewClient(*url, *self, opts)
 	if err != nil {
@@ -71,12 +71,12 @@ func report(ctx context.Context, out io.Writer, client *arc.Client, text, title 
 		return err
 	}
 	fmt.Fprintf(out, "%s: %s\n", task.ID, task.Status)
-	outcome, err := client.Wait(ctx, agent, task.ID, nil)
+	outcome, err := client.WaitTask(ctx, agent, task.ID, nil)
 	for err == nil && outcome.InputRequired {
-		fmt.Fprintf(out, "%s: %s\n  %s\n  %s\n", task.ID, outcome.Task.Status, outcome.Prompt().Text(), title)
-		err = client.SendTask(ctx, agent, &arc.SendTaskParams{TaskID: task.ID, Message: arc.UserText(title)})
+		fmt.Fprintf(out, "%s: %s\n  %s\n  %s\n", task.ID, outcome.Task.Status, outcome.InputRequest().Text(), title)
+		err = client.SendTaskInput(ctx, agent, &arc.SendTaskParams{TaskID: task.ID, Message: arc.UserText(title)})
 		if err == nil {
-			outcome, err = client.Wait(ctx, agent, task.ID, nil)
+			outcome, err = client.WaitTask(ctx, agent, task.ID, nil)
 		}
 	}
 	if err != nil {

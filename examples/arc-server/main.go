@@ -50,9 +50,9 @@ func run(ctx context.Context, args []string, stderr io.Writer) error {
 	logger := slog.New(slog.NewTextHandler(stderr, nil))
 
 	opts := &arc.ServerOptions{
-		Logger: logger,
-		Audit:  arc.AuditLog(logger),
-		Health: true,
+		Logger:       logger,
+		Audit:        arc.AuditLog(logger),
+		EnableHealth: true,
 	}
 	if *token != "" {
 		opts.Verifier = oneToken(*token) // with real tokens: package arc/oauth
@@ -65,7 +65,7 @@ func run(ctx context.Context, args []string, stderr io.Writer) error {
 			Capabilities: []string{"reports"},
 			Version:      "1.0.0",
 		},
-		Tasks: arc.TaskFunc(report),
+		TaskHandler: arc.TaskHandlerFunc(report),
 	})
 	srv.Register(arc.Agent{
 		AgentInfo: arc.AgentInfo{
@@ -74,7 +74,7 @@ func run(ctx context.Context, args []string, stderr io.Writer) error {
 			Capabilities: []string{"chat"},
 			Version:      "1.0.0",
 		},
-		Chats: arc.ChatFunc(tutor),
+		ChatHandler: arc.ChatHandlerFunc(tutor),
 	})
 
 	l, err := net.Listen("tcp", *addr)
@@ -106,7 +106,7 @@ func run(ctx context.Context, args []string, stderr io.Writer) error {
 // likes. Returning nil completes the task, an error fails it.
 func report(ctx context.Context, run *arc.TaskRun) error {
 	text := run.Message().Text()
-	if err := run.Progress(ctx, "Read %d words.", len(strings.Fields(text))); err != nil {
+	if err := run.AddProgress(ctx, "Read %d words.", len(strings.Fields(text))); err != nil {
 		return err
 	}
 
@@ -114,7 +114,7 @@ func report(ctx context.Context, run *arc.TaskRun) error {
 	if err := run.AddMessage(ctx, arc.AgentText("Which title shall the report have?")); err != nil {
 		return err
 	}
-	title, err := run.RequireInput(ctx, "title")
+	title, err := run.WaitInput(ctx, "title")
 	if err != nil {
 		return err // canceled, for instance
 	}

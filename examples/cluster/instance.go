@@ -48,7 +48,7 @@ func instance(ctx context.Context, name, url string, in io.Reader, out io.Writer
 		Idempotency: time.Minute,     // a request that is repeated gets the first answer
 		Logger:      logger,
 	})
-	agents.HandleTasks("shout-01", arc.TaskFunc(shout))
+	agents.HandleTasks("shout-01", arc.TaskHandlerFunc(shout))
 	relay := air.NewRelay(&air.RelayOptions{Store: store.Sub(s, "air/"), RateLimit: -1, Logger: logger})
 
 	var wg sync.WaitGroup
@@ -63,7 +63,7 @@ func instance(ctx context.Context, name, url string, in io.Reader, out io.Writer
 				return
 			case <-tick.C:
 			}
-			if _, err := agents.Recover(ctx); err != nil && ctx.Err() == nil {
+			if _, err := agents.WaitRecovered(ctx); err != nil && ctx.Err() == nil {
 				logger.Warn("recover", "err", err)
 			}
 		}
@@ -94,7 +94,7 @@ func instance(ctx context.Context, name, url string, in io.Reader, out io.Writer
 
 // shout is the work of a task.
 func shout(ctx context.Context, run *arc.TaskRun) error {
-	if err := run.Progress(ctx, "taking a deep breath"); err != nil {
+	if err := run.AddProgress(ctx, "taking a deep breath"); err != nil {
 		return err
 	}
 	select {

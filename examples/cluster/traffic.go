@@ -59,9 +59,9 @@ func traffic(ctx context.Context, url string, last time.Duration) ([]tally, erro
 func haveTasksDone(ctx, begin context.Context, url string, hc *http.Client) (tally, error) {
 	t := tally{what: "tasks"}
 	c, err := arc.NewClient(url+"/arc", "crowd-01", &arc.ClientOptions{
-		HTTPClient:   hc,
-		MaxRetries:   10,
-		Deduplicates: true, // the server knows a request that comes again
+		HTTPClient: hc,
+		MaxRetries: 10,
+		Idempotent: true, // the server knows a request that comes again
 	})
 	if err != nil {
 		return t, err
@@ -103,7 +103,7 @@ func oneTask(ctx context.Context, c *arc.Client, text string) (id string, err er
 	if err != nil {
 		return "", err
 	}
-	outcome, err := c.Wait(ctx, agent, task.ID, &arc.WaitOptions{MaxFailures: 20, MinInterval: 50 * time.Millisecond, MaxInterval: time.Second})
+	outcome, err := c.WaitTask(ctx, agent, task.ID, &arc.WaitOptions{MaxFailures: 20, MinPollInterval: 50 * time.Millisecond, MaxPollInterval: time.Second})
 	if err != nil {
 		return task.ID, fmt.Errorf("task %s: %w", task.ID, err)
 	}

@@ -25,7 +25,7 @@ func showARC(ctx context.Context, out io.Writer) (err error) {
 		// The webhook below is plain HTTP on this machine, which the default
 		// policy refuses for good reasons.
 		Webhook: &arc.WebhookOptions{
-			Policy: arc.CallbackPolicy{AllowHTTP: true, AllowPrivate: true},
+			CallbackPolicy: arc.CallbackPolicy{AllowInsecure: true, AllowPrivate: true},
 			Secrets: func(context.Context, string, string) ([]arc.WebhookSecret, error) {
 				return []arc.WebhookSecret{webhookSecret}, nil
 			},
@@ -38,8 +38,8 @@ func showARC(ctx context.Context, out io.Writer) (err error) {
 	}()
 	endpoint := web.URL + "/arc"
 
-	srv.HandleTasks("writer-01", arc.TaskFunc(writer))
-	srv.HandleChats("poet-01", arc.ChatFunc(poet))
+	srv.HandleTasks("writer-01", arc.TaskHandlerFunc(writer))
+	srv.HandleChats("poet-01", arc.ChatHandlerFunc(poet))
 	for name, next := range map[string]string{"desk-01": "archive-01", "archive-01": "cellar-01", "cellar-01": ""} {
 		// These agents ask each other, so each is a client too.
 		colleague, err := arc.NewClient(endpoint, name, nil)
@@ -70,7 +70,7 @@ func writer(ctx context.Context, run *arc.TaskRun) error {
 	if err := run.AddMessage(ctx, arc.AgentText("For whom is it?")); err != nil {
 		return err
 	}
-	reader, err := run.RequireInput(ctx, "audience")
+	reader, err := run.WaitInput(ctx, "audience")
 	if err != nil {
 		return err
 	}
@@ -85,7 +85,7 @@ func showTask(ctx context.Context, out io.Writer, client *arc.Client) error {
 	heading(out, "A task that asks back, and a webhook that tells of its end")
 
 	told := make(chan *arc.Notification, 1)
-	receiver, err := arc.NewWebhookReceiver(arc.NotificationFunc(func(_ context.Context, n *arc.Notification) error {
+	receiver, err := arc.NewWebhookReceiver(arc.NotificationHandlerFunc(func(_ context.Context, n *arc.Notification) error {
 		told <- n
 		return nil
 	}), []arc.WebhookSecret{webhookSecret}, nil)
@@ -103,7 +103,7 @@ func showTask(ctx context.Context, out io.Writer, client *arc.Client) error {
 		return err
 	}
 	fmt.Fprintf(out, "created  a task for writer-01: %s\n", task.Status)
-	if _, err := client.Subscribe(ctx, "writer-01", &arc.SubscribeParams{TaskID: task.ID, CallbackURL: hook.URL}); err != nil {
+	if _, err := client.SubscribeTask(ctx, "writer-01", &arc.SubscribeParams{TaskID: task.ID, CallbackURL: hook.URL}); err != nil {
 		return err
 	}
 
@@ -113,7 +113,7 @@ func showTask(ctx context.Context, out io.Writer, client *arc.Client) error {
 	}
 	question := task.Messages[len(task.Messages)-1]
 	fmt.Fprintf(out, "asked    %q\n", question.Text())
-	err = client.SendTask(ctx, "writer-01", &arc.SendTaskParams{TaskID: task.ID, Message: arc.UserText("colleagues")})
+	err = client.SendTaskInput(ctx, "writer-01", &arc.SendTaskParams{TaskID: task.ID, Message: arc.UserText("colleagues")})
 	if err != nil {
 		return err
 	}
@@ -125,7 +125,7 @@ func showTask(ctx context.Context, out io.Writer, client *arc.Client) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	task, err = client.TaskInfo(ctx, "writer-01", &arc.TaskInfoParams{TaskID: task.ID})
+	task, err = client.GetTask(ctx, "writer-01", &arc.TaskInfoParams{TaskID: task.ID})
 	if err != nil {
 		return err
 	}
@@ -137,7 +137,7 @@ func showTask(ctx context.Context, out io.Writer, client *arc.Client) error {
 // await asks for a task until it is in the state.
 func await(ctx context.Context, client *arc.Client, agent, taskID string, state arc.TaskStatus) (*arc.Task, error) {
 	for {
-		task, err := client.TaskInfo(ctx, agent, &arc.TaskInfoParams{TaskID: taskID})
+		task, err := client.GetTask(ctx, agent, &arc.TaskInfoParams{TaskID: taskID})
 		if err != nil || task.Status == state {
 			return task, err
 		}
@@ -168,7 +168,7 @@ func showStream(ctx context.Context, out io.Writer, client *arc.Client) error {
 	heading(out, "A chat whose answers stream")
 	chatID := ""
 	fmt.Fprint(out, "poet-01: ")
-	for ev, err := range client.StreamStartChat(ctx, "poet-01", &arc.StartChatParams{InitialMessage: arc.UserText("rain")}) {
+	for ev, err := range client.StreamChat(ctx, "poet-01", &arc.StartChatParams{InitialMessage: arc.UserText("rain")}) {
 		if err != nil {
 			return err
 		}
@@ -176,7 +176,7 @@ func showStream(ctx context.Context, out io.Writer, client *arc.Client) error {
 		fmt.Fprint(out, ev.Text)
 	}
 	fmt.Fprint(out, "\npoet-01: ")
-	for ev, err := range client.StreamSendChat(ctx, "poet-01", &arc.ChatMessageParams{ChatID: chatID, Message: arc.UserText("the sun")}) {
+	for ev, err := range client.StreamChatMessage(ctx, "poet-01", &arc.ChatMessageParams{ChatID: chatID, Message: arc.UserText("the sun")}) {
 		if err != nil {
 			return err
 		}
