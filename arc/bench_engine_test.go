@@ -44,7 +44,7 @@ func BenchmarkPairTaskInfo(b *testing.B) {
 
 func createOp(b *testing.B) func() error {
 	// Finished tasks go soon, so that the memory stays what it is.
-	s := newServer(b, &arc.ServerOptions{TaskRetention: 100 * time.Millisecond})
+	s := newServer(b, &arc.ServerOptions{Persistence: arc.Persistence{TaskRetention: 100 * time.Millisecond}})
 	s.HandleTasks("a-01", arctest.ScriptedTask())
 	return serveMessage(s, "task.create", `{"initialMessage":`+hello("x")+`}`)
 }

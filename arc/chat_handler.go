@@ -101,7 +101,7 @@ type ChatWriter struct {
 	piece  [1]Part // of a Send, so that it needs no memory
 }
 
-// errLongAnswer reports an answer over [ServerOptions.MaxReply].
+// errLongAnswer reports an answer over [ServerOptions.Limits.MaxReply].
 var errLongAnswer = errors.New("arc: the answer is too long to be kept")
 
 // errAnswered reports a write after the handler returned.

@@ -46,7 +46,7 @@ func keys(t *testing.T, db store.Store) (n int) {
 func TestChatIdle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		db := store.NewMemory()
-		s := newServer(t, &arc.ServerOptions{Store: db, ChatIdle: time.Hour})
+		s := newServer(t, &arc.ServerOptions{Persistence: arc.Persistence{Store: db}, Timing: arc.Timing{ChatIdleTimeout: time.Hour}})
 		s.HandleChats("a-01", counting(0))
 		require.Equal(t, arc.ChatActive, chatOf(t, startChat(s, "a-01", "c-1", "x")).Status)
 		require.Equal(t, 1, keys(t, db))
@@ -72,7 +72,7 @@ func TestChatIdleLongTurn(t *testing.T) {
 	for _, stream := range []bool{false, true} {
 		t.Run(fmt.Sprintf("stream=%v", stream), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				s := newServer(t, &arc.ServerOptions{ChatIdle: time.Hour})
+				s := newServer(t, &arc.ServerOptions{Timing: arc.Timing{ChatIdleTimeout: time.Hour}})
 				s.HandleChats("a-01", counting(5*time.Hour))
 				params := `{"chatId":"c-1","stream":%v,"initialMessage":` + hello("x") + `}`
 				require.Equal(t, 200, post(s, call("chat.start", "a-01", fmt.Sprintf(params, stream))).Code)
@@ -90,7 +90,7 @@ func TestChatIdleLongTurn(t *testing.T) {
 // A turn that fails was talk, too.
 func TestChatIdleFailedTurn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newServer(t, &arc.ServerOptions{ChatIdle: time.Hour})
+		s := newServer(t, &arc.ServerOptions{Timing: arc.Timing{ChatIdleTimeout: time.Hour}})
 		s.HandleChats("a-01", arc.ChatHandlerFunc(func(_ context.Context, turn *arc.ChatTurn, out *arc.ChatWriter) error {
 			if !turn.First {
 				return arc.ErrPermissionDenied
@@ -119,7 +119,7 @@ func TestChatIdleDefaults(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				s := newServer(t, &arc.ServerOptions{ChatIdle: tt.idle})
+				s := newServer(t, &arc.ServerOptions{Timing: arc.Timing{ChatIdleTimeout: tt.idle}})
 				s.HandleChats("a-01", counting(0))
 				startChat(s, "a-01", "c-1", "x")
 				time.Sleep(tt.after)

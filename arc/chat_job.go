@@ -94,7 +94,7 @@ func (j *chatJob) answer(ctx context.Context, sink EventSink) (any, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(context.Canceled)
 	out := &ChatWriter{ctx: ctx, cancel: cancel, chatID: j.id, legacy: j.call.out.legacy, sink: sink}
-	out.most = c.s.opts.MaxReply
+	out.most = c.s.opts.Limits.MaxReply
 	if sink != nil {
 		out.began = func() error { return j.begin(ctx) }
 		if j.stateless {
@@ -135,10 +135,10 @@ func (j *chatJob) work(ctx context.Context, turn *ChatTurn, out *ChatWriter) (er
 // what ends that.
 func (j *chatJob) attend(ctx context.Context) func() {
 	s := j.table.s
-	if j.stateless || s.opts.ChatIdle == 0 {
+	if j.stateless || s.opts.Timing.ChatIdleTimeout == 0 {
 		return func() {}
 	}
-	every := s.opts.ChatIdle / 4
+	every := s.opts.Timing.ChatIdleTimeout / 4
 	j.chat.mu.Lock() // for the timer, too, which may fire at once
 	defer j.chat.mu.Unlock()
 	if st := j.chat.state; st != nil && now().Sub(st.updated) >= every {

@@ -40,7 +40,7 @@ type streamRun struct {
 }
 
 func newStreamTable(s *Server) *streamTable {
-	return &streamTable{s: s, db: s.opts.Store, runs: map[string]*streamRun{}}
+	return &streamTable{s: s, db: s.opts.Persistence.Store, runs: map[string]*streamRun{}}
 }
 
 const streamPrefix = "stream-"
@@ -72,7 +72,7 @@ type logSink struct {
 func (l *logSink) Send(ctx context.Context, name, _ string, data []byte) error {
 	l.began = true
 	record := append(append(make([]byte, 0, len(name)+1+len(data)), name...), '\n')
-	_, err := l.t.db.Append(context.WithoutCancel(ctx), streamLog(l.token), "", append(record, data...), l.t.s.opts.ResumeWindow)
+	_, err := l.t.db.Append(context.WithoutCancel(ctx), streamLog(l.token), "", append(record, data...), l.t.s.opts.Persistence.StreamRetention)
 	return err
 }
 
@@ -92,7 +92,7 @@ func (t *streamTable) serve(ctx context.Context, j *chatJob) (any, error) {
 		j.table.release(j.chat)
 		return nil, err
 	}
-	if _, err := t.db.Create(ctx, streamKey(run.token), []byte(streamOwner(j.call)), t.s.opts.ResumeWindow+time.Hour); err != nil {
+	if _, err := t.db.Create(ctx, streamKey(run.token), []byte(streamOwner(j.call)), t.s.opts.Persistence.StreamRetention+time.Hour); err != nil {
 		return drop(err)
 	}
 	if !t.s.begin(partOf) {
@@ -172,7 +172,7 @@ func (t *streamTable) attend(run *streamRun, n int) {
 		run.grace = nil
 	}
 	if run.readers == 0 && !isClosed(run.done) {
-		run.grace = time.AfterFunc(t.s.opts.ResumeWindow, func() { run.cancel(errNoReader) })
+		run.grace = time.AfterFunc(t.s.opts.Persistence.StreamRetention, func() { run.cancel(errNoReader) })
 	}
 }
 
@@ -237,7 +237,7 @@ func (t *streamTable) follow(ctx context.Context, x *exchange, run *streamRun, t
 func (t *streamTable) wait(ctx context.Context, run *streamRun, token string, after uint64) error {
 	if run == nil {
 		var stop context.CancelFunc
-		ctx, stop = context.WithTimeout(ctx, t.s.opts.ResumeWindow)
+		ctx, stop = context.WithTimeout(ctx, t.s.opts.Persistence.StreamRetention)
 		defer stop()
 	}
 	return t.db.Wait(ctx, streamLog(token), after)

@@ -59,7 +59,7 @@ type liveChat struct {
 }
 
 func newChatTable(s *Server) *chatTable {
-	return &chatTable{s: s, db: s.opts.Store, live: map[string]*liveChat{}}
+	return &chatTable{s: s, db: s.opts.Persistence.Store, live: map[string]*liveChat{}}
 }
 
 func chatKey(key string) string   { return "arc/chat/" + key }
@@ -135,11 +135,11 @@ func (c *chatTable) load(ctx context.Context, lc *liveChat) error {
 // save writes a changed state, from which the time of silence counts that is left
 // to an open chat. It is called with the lock held.
 func (c *chatTable) save(ctx context.Context, lc *liveChat, next *chatState) error {
-	at, idle := now(), c.s.opts.ChatIdle
+	at, idle := now(), c.s.opts.Timing.ChatIdleTimeout
 	ttl := idle
 	switch {
 	case next.status == ChatClosed:
-		ttl = c.s.opts.ChatRetention
+		ttl = c.s.opts.Persistence.ChatRetention
 	case lc.state == nil:
 		next.renewed = at
 	case idle > 0 && at.Sub(next.renewed) >= idle/4:
@@ -174,12 +174,14 @@ func (c *chatTable) save(ctx context.Context, lc *liveChat, next *chatState) err
 }
 
 // itemLife is how long a message of an open chat lives.
-func (c *chatTable) itemLife() time.Duration { return c.s.opts.ChatIdle + c.s.opts.ChatIdle/4 }
+func (c *chatTable) itemLife() time.Duration {
+	return c.s.opts.Timing.ChatIdleTimeout + c.s.opts.Timing.ChatIdleTimeout/4
+}
 
 // renew gives an open chat its whole time of silence again. It is called with the
 // lock held.
 func (c *chatTable) renew(ctx context.Context, lc *liveChat) {
-	idle := c.s.opts.ChatIdle
+	idle := c.s.opts.Timing.ChatIdleTimeout
 	if idle == 0 || lc.state == nil || lc.state.status == ChatClosed || now().Sub(lc.saved) <= idle/16 {
 		return
 	}
@@ -341,7 +343,7 @@ func (j *chatJob) take(ctx context.Context) error {
 func (j *chatJob) await(ctx context.Context) error {
 	lc := j.chat
 	if lc.busy {
-		if len(lc.waiting) >= j.table.s.opts.MaxWaiting {
+		if len(lc.waiting) >= j.table.s.opts.Limits.QueueLimit {
 			return idFault(ErrChatBufferOverflow, "chatId", j.id)
 		}
 		if err := lc.wait(ctx, j.id); err != nil {
@@ -429,7 +431,7 @@ func (c *chatTable) end(ctx context.Context, call *Call) (any, error) {
 	if !isClosed(lc.over) {
 		close(lc.over)
 	}
-	if err := c.db.Expire(ctx, chatItems(lc.key), c.s.opts.ChatRetention); err != nil {
+	if err := c.db.Expire(ctx, chatItems(lc.key), c.s.opts.Persistence.ChatRetention); err != nil {
 		c.s.opts.Logger.WarnContext(ctx, "arc: a closed chat stays in the store", "error", err)
 	}
 	return lc.state.result(nil, true)

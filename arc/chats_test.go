@@ -284,7 +284,7 @@ func TestStreamClientVanishes(t *testing.T) {
 // A reader that takes nothing is dropped, and holds up nothing else.
 func TestSlowReader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := arc.NewServer(&arc.ServerOptions{WriteTimeout: 5 * time.Second})
+		s := arc.NewServer(&arc.ServerOptions{Timing: arc.Timing{WriteTimeout: 5 * time.Second}})
 		done := make(chan error, 1)
 		s.HandleChats("a-01", arc.ChatHandlerFunc(func(_ context.Context, _ *arc.ChatTurn, out *arc.ChatWriter) error {
 			for {
@@ -333,7 +333,7 @@ func TestWriterFaults(t *testing.T) {
 }
 
 func TestLongReply(t *testing.T) {
-	s := newServer(t, &arc.ServerOptions{MaxReply: 10})
+	s := newServer(t, &arc.ServerOptions{Limits: arc.Limits{MaxReply: 10}})
 	chat := arctest.ScriptedChat("12345", "67890", "1")
 	s.HandleChats("a-01", chat)
 	s.Register(arc.Agent{AgentInfo: arc.AgentInfo{AgentID: "b-01"}, ChatHandler: chat, StatelessChats: true})
@@ -409,7 +409,7 @@ func TestResumeElsewhere(t *testing.T) {
 		db := store.NewMemory()
 		var mems []*arctest.Server
 		for range 2 {
-			s := arc.NewServer(&arc.ServerOptions{EnableResume: true, ResumeWindow: time.Minute, Store: db})
+			s := arc.NewServer(&arc.ServerOptions{EnableResume: true, Persistence: arc.Persistence{StreamRetention: time.Minute, Store: db}})
 			s.HandleChats("a-01", arc.ChatHandlerFunc(func(ctx context.Context, turn *arc.ChatTurn, out *arc.ChatWriter) error {
 				for i := range 5 {
 					if err := out.Send(fmt.Sprint(i)); err != nil {
@@ -438,7 +438,7 @@ func TestResumeElsewhere(t *testing.T) {
 // A handler whose reader does not come back is ended.
 func TestResumeAbandoned(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := arc.NewServer(&arc.ServerOptions{EnableResume: true, ResumeWindow: time.Minute})
+		s := arc.NewServer(&arc.ServerOptions{EnableResume: true, Persistence: arc.Persistence{StreamRetention: time.Minute}})
 		var ended time.Time
 		s.HandleChats("a-01", arc.ChatHandlerFunc(func(ctx context.Context, _ *arc.ChatTurn, out *arc.ChatWriter) error {
 			_ = out.Send("x")

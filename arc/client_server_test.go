@@ -188,7 +188,7 @@ func (l *lossy) RoundTrip(req *http.Request) (*http.Response, error) {
 // task.
 func TestClientWithServerIdempotency(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		srv := arc.NewServer(&arc.ServerOptions{Idempotency: 10 * time.Minute})
+		srv := arc.NewServer(&arc.ServerOptions{Persistence: arc.Persistence{ResultTTL: 10 * time.Minute}})
 		var mu sync.Mutex
 		begun := 0
 		srv.HandleTasks("b", arc.TaskHandlerFunc(func(context.Context, *arc.TaskRun) error {

@@ -44,11 +44,11 @@
 // # State
 //
 // Tasks, chats, subscriptions and what is to be sent to webhooks are kept in
-// [ServerOptions.Store], by default in memory. With a store that outlives the
+// [ServerOptions.Persistence.Store], by default in memory. With a store that outlives the
 // process, [Server.WaitRecovered] takes up after a restart what was interrupted. Several
 // processes may share one, behind a proxy that gives each request to any of them;
 // each then calls Recover every now and then, and takes over what a process was
-// doing that has been silent for [ServerOptions.Lease]. The calls of one chat have
+// doing that has been silent for [ServerOptions.Persistence.LeaseTTL]. The calls of one chat have
 // to reach one process at a time.
 //
 // Subscribers are told at least once of what happened to a task and was put into the
@@ -56,7 +56,7 @@
 // get to put there before it died, Recover makes up for the end of a task, for all
 // but [ServerOptions.StaticWebhooks].
 //
-// With [ServerOptions.Idempotency] a request may be sent again after its process
+// With [ServerOptions.Persistence.ResultTTL] a request may be sent again after its process
 // died (D-48), and what it did to tasks, chats and subscriptions is not done twice:
 // a task.create finds its task, a task.send its input, a chat.message its answer if
 // that was kept. What is not ours to keep may happen again: the handler of a chat

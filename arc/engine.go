@@ -42,7 +42,7 @@ type liveTask struct {
 }
 
 func newTaskEngine(s *Server) *taskEngine {
-	return &taskEngine{s: s, db: s.opts.Store, live: map[string]*liveTask{}}
+	return &taskEngine{s: s, db: s.opts.Persistence.Store, live: map[string]*liveTask{}}
 }
 
 // acquire returns the entry of a task, which may not exist, and takes a
@@ -114,7 +114,7 @@ func (e *taskEngine) load(ctx context.Context, t *liveTask, again bool) (bool, e
 	t.state, t.rev = st, entry.Revision
 	if t.run != nil && st.status.Final() {
 		t.run.cancel(taskOver(st.status))
-	} else if t.run != nil && st.instance != e.s.opts.Instance {
+	} else if t.run != nil && st.instance != e.s.opts.Persistence.InstanceID {
 		t.run.cancel(errTakenOver)
 	}
 	return true, nil
@@ -130,7 +130,7 @@ func (e *taskEngine) save(ctx context.Context, t *liveTask, next *taskState) err
 	}
 	var ttl time.Duration
 	if next.status.Final() {
-		ttl = e.s.opts.TaskRetention
+		ttl = e.s.opts.Persistence.TaskRetention
 	}
 	rev, err := e.db.Update(ctx, t.key(), w.b, t.rev, ttl)
 	if err != nil {
@@ -207,7 +207,7 @@ func (e *taskEngine) create(ctx context.Context, call *Call) (any, error) {
 	ctx = context.WithoutCancel(ctx) // a caller that left does not leave half a task
 	st := &taskState{id: call.id("task-"), agent: call.Agent, principal: call.principalID(),
 		requestAgent: call.RequestAgent, traceID: call.TraceID, status: TaskSubmitted, created: at, updated: at,
-		priority: p.Priority, metadata: p.Metadata, messages: 1, events: 1, instance: e.s.opts.Instance}
+		priority: p.Priority, metadata: p.Metadata, messages: 1, events: 1, instance: e.s.opts.Persistence.InstanceID}
 	item, err := messageItem(p.InitialMessage)
 	defer item.free()
 	if err != nil {
@@ -428,7 +428,7 @@ func (e *taskEngine) apply(ctx context.Context, t *liveTask, c *change) error {
 		return err
 	}
 	for {
-		if c.byRun && t.state.instance != e.s.opts.Instance {
+		if c.byRun && t.state.instance != e.s.opts.Persistence.InstanceID {
 			return errTakenOver
 		}
 		old := t.state
@@ -436,7 +436,7 @@ func (e *taskEngine) apply(ctx context.Context, t *liveTask, c *change) error {
 		if err != nil {
 			return taskFault(old.id, old.status, c.action, err.(Code))
 		}
-		if item != nil && old.messages+old.artifacts >= e.s.opts.MaxTaskItems {
+		if item != nil && old.messages+old.artifacts >= e.s.opts.Limits.MaxTaskItems {
 			return errTaskFull
 		}
 		next := old.after(to, c)
@@ -479,7 +479,7 @@ var errTakenOver = errors.New("arc: the task was taken over by another process")
 // runs reports whether a task runs in this process. It is called with the lock of
 // the task held.
 func (e *taskEngine) runs(t *liveTask) bool {
-	return t.run != nil && t.state.instance == e.s.opts.Instance
+	return t.run != nil && t.state.instance == e.s.opts.Persistence.InstanceID
 }
 
 // after is the state after a change.
@@ -522,7 +522,7 @@ func (e *taskEngine) settle(ctx context.Context, t *liveTask, old *taskState, c 
 	for _, sub := range t.subs {
 		e.s.outbox.finish(sub)
 	}
-	if err := e.db.Expire(ctx, t.items(), e.s.opts.TaskRetention); err != nil {
+	if err := e.db.Expire(ctx, t.items(), e.s.opts.Persistence.TaskRetention); err != nil {
 		e.s.opts.Logger.WarnContext(ctx, "arc: a finished task stays in the store", "task", old.id, "error", err)
 	}
 	return nil

@@ -44,8 +44,8 @@ func (e *taskEngine) announce() {
 	p.stop, p.done = stop, make(chan struct{})
 	e.renew(ctx)
 	var wg sync.WaitGroup
-	wg.Go(func() { regularly(ctx, e.s.opts.Lease/3, e.renew) })
-	wg.Go(func() { regularly(ctx, e.s.opts.Lease, e.lookAtAll) }) // by itself: it may take longer than a lease
+	wg.Go(func() { regularly(ctx, e.s.opts.Persistence.LeaseTTL/3, e.renew) })
+	wg.Go(func() { regularly(ctx, e.s.opts.Persistence.LeaseTTL, e.lookAtAll) }) // by itself: it may take longer than a lease
 	wg.Go(func() { e.listen(ctx) })
 	go func() {
 		wg.Wait()
@@ -69,7 +69,7 @@ func (e *taskEngine) leave() {
 	defer p.mu.Unlock()
 	if p.stop != nil {
 		p.stop = nil
-		if err := e.db.Delete(context.Background(), leaseKey(e.s.opts.Instance), 0); err != nil {
+		if err := e.db.Delete(context.Background(), leaseKey(e.s.opts.Persistence.InstanceID), 0); err != nil {
 			e.s.opts.Logger.Warn("arc: cannot give up the lease", "error", err)
 		}
 	}
@@ -91,13 +91,13 @@ func regularly(ctx context.Context, d time.Duration, do func(context.Context)) {
 
 // renew writes the lease, whatever stands there.
 func (e *taskEngine) renew(ctx context.Context) {
-	key := leaseKey(e.s.opts.Instance)
+	key := leaseKey(e.s.opts.Persistence.InstanceID)
 	for {
-		_, err := e.db.Create(ctx, key, nil, e.s.opts.Lease)
+		_, err := e.db.Create(ctx, key, nil, e.s.opts.Persistence.LeaseTTL)
 		if errors.Is(err, store.ErrExists) {
 			var entry store.Entry
 			if entry, err = e.db.Get(ctx, key); err == nil {
-				_, err = e.db.Update(ctx, key, nil, entry.Revision, e.s.opts.Lease)
+				_, err = e.db.Update(ctx, key, nil, entry.Revision, e.s.opts.Persistence.LeaseTTL)
 			}
 			if errors.Is(err, store.ErrConflict) || errors.Is(err, store.ErrNotFound) {
 				continue
@@ -114,7 +114,7 @@ func (e *taskEngine) renew(ctx context.Context) {
 // stands in the store under the name of this one is of an earlier life, or else
 // known here.
 func (e *taskEngine) gone(ctx context.Context, instance string) (bool, error) {
-	if instance == e.s.opts.Instance {
+	if instance == e.s.opts.Persistence.InstanceID {
 		return true, nil
 	}
 	_, err := e.db.Get(ctx, leaseKey(instance))
@@ -128,7 +128,7 @@ func (e *taskEngine) gone(ctx context.Context, instance string) (bool, error) {
 // If this is lost, it looks by itself before long. It is called with the lock of
 // the task held.
 func (e *taskEngine) tell(ctx context.Context, t *liveTask) {
-	if !e.s.shared || t.state.instance == e.s.opts.Instance {
+	if !e.s.shared || t.state.instance == e.s.opts.Persistence.InstanceID {
 		return
 	}
 	_, err := e.db.Append(ctx, toldStream(t.state.instance), "", []byte(t.id), toldTTL)
@@ -139,7 +139,7 @@ func (e *taskEngine) tell(ctx context.Context, t *liveTask) {
 
 // listen takes what other processes tell.
 func (e *taskEngine) listen(ctx context.Context) {
-	stream := toldStream(e.s.opts.Instance)
+	stream := toldStream(e.s.opts.Persistence.InstanceID)
 	for ctx.Err() == nil {
 		err := e.db.Wait(ctx, stream, 0)
 		var records []store.Record
@@ -226,8 +226,8 @@ func (e *taskEngine) giveInput(ctx context.Context, t *liveTask) error {
 // took over.
 //
 // Call it once after all agents are registered. A process is gone when it was
-// shut down, when a new one of the same [ServerOptions.Instance] calls Recover, or
-// [ServerOptions.Lease] after it was last seen; where several processes share a store,
+// shut down, when a new one of the same [ServerOptions.Persistence.InstanceID] calls Recover, or
+// [ServerOptions.Persistence.LeaseTTL] after it was last seen; where several processes share a store,
 // call it every now and then. Tasks of agents that are not registered here are
 // left alone.
 func (s *Server) WaitRecovered(ctx context.Context) (int, error) {
@@ -238,7 +238,7 @@ func (s *Server) WaitRecovered(ctx context.Context) (int, error) {
 	e := s.tasks
 	e.announce()
 	n := 0
-	dead := map[string]bool{s.opts.Instance: true}
+	dead := map[string]bool{s.opts.Persistence.InstanceID: true}
 	isDead := func(instance string) (bool, error) {
 		if d, known := dead[instance]; known {
 			return d, nil
@@ -249,7 +249,7 @@ func (s *Server) WaitRecovered(ctx context.Context) (int, error) {
 		}
 		return gone, err
 	}
-	for entry, err := range s.opts.Store.List(ctx, taskPrefix) {
+	for entry, err := range s.opts.Persistence.Store.List(ctx, taskPrefix) {
 		if err != nil {
 			return n, fmt.Errorf("arc: recover: %w", err)
 		}
@@ -305,7 +305,7 @@ func (e *taskEngine) recoverTask(ctx context.Context, id, from string) (bool, er
 		return false, nil
 	}
 	mine := *t.state
-	mine.instance = e.s.opts.Instance
+	mine.instance = e.s.opts.Persistence.InstanceID
 	if err := e.save(ctx, t, &mine); err != nil {
 		if errors.Is(err, store.ErrConflict) {
 			return false, nil // another process was faster
@@ -390,7 +390,7 @@ func (e *taskEngine) tellEnd(ctx context.Context, t *liveTask) error {
 // recoverOutbox sends what the subscriptions of processes that are gone have
 // left, and what waits for the webhooks of the configuration.
 func (s *Server) recoverOutbox(ctx context.Context, isDead func(string) (bool, error)) error {
-	for entry, err := range s.opts.Store.List(ctx, "arc/sub/") {
+	for entry, err := range s.opts.Persistence.Store.List(ctx, "arc/sub/") {
 		if err != nil {
 			return fmt.Errorf("arc: recover: %w", err)
 		}

@@ -40,12 +40,12 @@ func (e *taskEngine) subscribe(ctx context.Context, call *Call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	if !call.again && len(subs) >= e.s.opts.MaxSubscriptions+len(e.s.opts.StaticWebhooks) {
+	if !call.again && len(subs) >= e.s.opts.Limits.MaxSubscriptions+len(e.s.opts.StaticWebhooks) {
 		return nil, &Error{Code: ErrPermissionDenied, Message: "Too many subscriptions",
 			Details: idFault(ErrPermissionDenied, "taskId", p.TaskID).Details}
 	}
 	final := t.state.status.Final()
-	sub := &subscription{agent: call.Agent, target: call.RequestAgent, traceID: or(t.state.traceID, call.TraceID), instance: e.s.opts.Instance}
+	sub := &subscription{agent: call.Agent, target: call.RequestAgent, traceID: or(t.state.traceID, call.TraceID), instance: e.s.opts.Persistence.InstanceID}
 	sub.Subscription = Subscription{ID: call.id("sub-"), TaskID: t.id, CallbackURL: p.CallbackURL, Events: p.Events,
 		CreatedAt: NewTimestamp(now()), Active: !final}
 	stored := *sub

@@ -115,7 +115,7 @@ func TestTaskRun(t *testing.T) {
 func TestTaskFailures(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
-		s := newServer(t, &arc.ServerOptions{Logger: slog.New(slog.NewTextHandler(&log, nil)), MaxTaskItems: 3})
+		s := newServer(t, &arc.ServerOptions{Logger: slog.New(slog.NewTextHandler(&log, nil)), Limits: arc.Limits{MaxTaskItems: 3}})
 		s.HandleTasks("panic-01", arc.TaskHandlerFunc(func(context.Context, *arc.TaskRun) error { panic("secret") }))
 		s.HandleTasks("error-01", arc.TaskHandlerFunc(func(context.Context, *arc.TaskRun) error { return errors.New("secret") }))
 		s.HandleTasks("told-01", arctest.ScriptedTask(arctest.Fail(arc.ErrTaskDeadlineExceeded, "too late")))
@@ -308,7 +308,7 @@ func subscribe(t testing.TB, h http.Handler, agent, task, url, events string) *a
 func TestNotifications(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := &hooks{}
-		s := newServer(t, &arc.ServerOptions{Webhook: h.options(), MaxSubscriptions: 2,
+		s := newServer(t, &arc.ServerOptions{Webhook: h.options(), Limits: arc.Limits{MaxSubscriptions: 2},
 			StaticWebhooks: []arc.StaticWebhook{{ID: "ops", CallbackURL: "https://ops.test/", TargetAgent: "ops-01", Events: []arc.Event{arc.EventTaskCreated, arc.EventTaskFailed}}}})
 		s.HandleTasks("a-01", arctest.ScriptedTask(arctest.WaitInput("x"), arctest.AddMessage("m"), arctest.AddArtifact("p", "q"), arctest.Fail(arc.ErrTaskExecutionFailed, "boom")))
 		id := createTask(t, s, "a-01", "x")
@@ -446,7 +446,7 @@ func TestRecoverAfterCrash(t *testing.T) {
 			db := store.NewMemory()
 			h := &hooks{fail: func(int) (int, error) { return 0, errors.New("no network") }}
 			first := &crashStore{Store: db}
-			a := newServer(t, &arc.ServerOptions{Store: first, Webhook: h.options()})
+			a := newServer(t, &arc.ServerOptions{Persistence: arc.Persistence{Store: first}, Webhook: h.options()})
 			a.HandleTasks("a-01", arctest.ScriptedTask(arctest.AddMessage("half"), arctest.WaitInput("more"), arctest.WaitCanceled()))
 			a.HandleTasks("other-01", arctest.ScriptedTask(arctest.WaitCanceled()))
 			working, waiting := createTask(t, a, "a-01", "w"), createTask(t, a, "a-01", "i")
@@ -463,7 +463,7 @@ func TestRecoverAfterCrash(t *testing.T) {
 			h.mu.Lock()
 			h.fail = nil
 			h.mu.Unlock()
-			b := newServer(t, &arc.ServerOptions{Store: db, Webhook: h.options(), RerunTasks: rerun})
+			b := newServer(t, &arc.ServerOptions{Persistence: arc.Persistence{Store: db}, Webhook: h.options(), RerunTasks: rerun})
 			var again atomic.Int32
 			b.HandleTasks("a-01", arc.TaskHandlerFunc(func(ctx context.Context, run *arc.TaskRun) error {
 				require.True(t, run.Redelivered())
@@ -498,7 +498,7 @@ func TestRecoverAfterCrash(t *testing.T) {
 				require.Contains(t, got, "one.test TASK_FAILED FAILED")
 			}
 			// An agent that is not here is left to a process that has it.
-			c := newServer(t, &arc.ServerOptions{Store: db})
+			c := newServer(t, &arc.ServerOptions{Persistence: arc.Persistence{Store: db}})
 			c.HandleTasks("other-01", arctest.ScriptedTask())
 			n, err = c.WaitRecovered(t.Context())
 			require.NoError(t, err)
@@ -515,12 +515,12 @@ func TestRecoverAfterCrash(t *testing.T) {
 func TestRecoverAfterShutdown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		db := store.NewMemory()
-		a := arc.NewServer(&arc.ServerOptions{Store: db})
+		a := arc.NewServer(&arc.ServerOptions{Persistence: arc.Persistence{Store: db}})
 		a.HandleTasks("a-01", arctest.ScriptedTask(arctest.WaitCanceled()))
 		id := createTask(t, a, "a-01", "x")
 		synctest.Wait()
 		require.NoError(t, a.Close())
-		b := newServer(t, &arc.ServerOptions{Store: db, RerunTasks: true})
+		b := newServer(t, &arc.ServerOptions{Persistence: arc.Persistence{Store: db}, RerunTasks: true})
 		b.HandleTasks("a-01", arctest.ScriptedTask(arctest.AddArtifact("out", "done")))
 		require.Equal(t, arc.TaskWorking, taskOf(t, b, "a-01", id).Status)
 		n, err := b.WaitRecovered(t.Context())
@@ -537,8 +537,8 @@ func TestTwoProcesses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		db := store.NewMemory()
 		h := &hooks{once: true}
-		a := newServer(t, &arc.ServerOptions{Store: db, Webhook: h.options()})
-		b := newServer(t, &arc.ServerOptions{Store: db, Webhook: h.options()})
+		a := newServer(t, &arc.ServerOptions{Persistence: arc.Persistence{Store: db}, Webhook: h.options()})
+		b := newServer(t, &arc.ServerOptions{Persistence: arc.Persistence{Store: db}, Webhook: h.options()})
 		var cause error
 		for _, s := range []*arc.Server{a, b} {
 			s.HandleTasks("a-01", arc.TaskHandlerFunc(func(ctx context.Context, run *arc.TaskRun) error {

@@ -134,7 +134,7 @@ func ExampleServerOptions() {
 			claims := json.RawMessage(`{"scope":"` + arc.ScopesChatCaller + `"}`)
 			return &arc.Principal{ID: "alice", Scopes: arc.ParseScopes(claims), Claims: claims}, nil
 		}),
-		RateLimit: &arc.RateLimit{PerSecond: 10, Burst: 20},
+		Limits: arc.Limits{RateLimit: &arc.RateLimit{PerSecond: 10, Burst: 20}},
 	})
 	defer srv.Close()
 	a := srv.ServeMessage(context.Background(), &arc.ServerRequest{Authorization: "Bearer secret", Data: []byte(
@@ -159,14 +159,14 @@ func ExampleServer_WaitRecovered() {
 	create := []byte(`{"arc":"1.0","id":1,"method":"task.create","requestAgent":"me","targetAgent":"worker-01",
 		"params":{"initialMessage":{"role":"user","parts":[{"type":"TextPart","content":"count the stars"}]}}}`)
 
-	first := arc.NewServer(&arc.ServerOptions{Store: db})
+	first := arc.NewServer(&arc.ServerOptions{Persistence: arc.Persistence{Store: db}})
 	first.HandleTasks("worker-01", worker)
 	first.ServeMessage(ctx, &arc.ServerRequest{Data: create}, nil)
 	if err := first.Close(); err != nil {
 		fmt.Println(err)
 	}
 
-	second := arc.NewServer(&arc.ServerOptions{Store: db, RerunTasks: true})
+	second := arc.NewServer(&arc.ServerOptions{Persistence: arc.Persistence{Store: db}, RerunTasks: true})
 	second.HandleTasks("worker-01", worker)
 	n, err := second.WaitRecovered(ctx)
 	if err != nil {

@@ -51,7 +51,7 @@ func TestOutboxOutlivesTheStore(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				db := &lapses{Store: store.NewMemory()}
 				h := &hooks{once: true}
-				s := newServer(t, &arc.ServerOptions{Store: db, Webhook: h.options()})
+				s := newServer(t, &arc.ServerOptions{Persistence: arc.Persistence{Store: db}, Webhook: h.options()})
 				s.HandleTasks("a-01", arctest.ScriptedTask(arctest.WaitCanceled()))
 				id := createTask(t, s, "a-01", "x")
 				sub := subscribe(t, s, "a-01", id, "https://one.test/", `["TASK_CANCELED","STATUS_CHANGE"]`)
@@ -78,7 +78,7 @@ func TestShutdownWithoutStore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		db := &lapses{Store: store.NewMemory()}
 		db.reads.Store(1 << 30)
-		s := arc.NewServer(&arc.ServerOptions{Store: db, Webhook: (&hooks{}).options()})
+		s := arc.NewServer(&arc.ServerOptions{Persistence: arc.Persistence{Store: db}, Webhook: (&hooks{}).options()})
 		s.HandleTasks("a-01", arctest.ScriptedTask(arctest.WaitCanceled()))
 		id := createTask(t, s, "a-01", "x")
 		subscribe(t, s, "a-01", id, "https://one.test/", `["TASK_CANCELED"]`)

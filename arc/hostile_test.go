@@ -107,7 +107,7 @@ func wireFault(t *testing.T, res *http.Response, status int, code arc.Code) {
 // A body without a declared length is cut off at the limit (D-13), however it
 // comes, and what follows it on the connection is never taken for a request.
 func TestHostileChunks(t *testing.T) {
-	_, addr := hostileServer(t, &arc.ServerOptions{MaxRequest: 4096})
+	_, addr := hostileServer(t, &arc.ServerOptions{Limits: arc.Limits{MaxMessage: 4096}})
 	head := "POST /arc HTTP/1.1\r\nHost: x\r\nContent-Type: application/arc+json\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n"
 	body := call("debug.echo", "a-01", `{"s":"`+strings.Repeat("x", 5000)+`"}`)
 	one := fmt.Sprintf("%x\r\n%s\r\n0\r\n\r\n", len(body), body)
@@ -314,7 +314,7 @@ func goroutinesAndHeap() [2]uint64 {
 
 // Whoever trickles a body is cut off in time and does not hold up others (D-18).
 func TestHostileTrickle(t *testing.T) {
-	_, addr := hostileServer(t, &arc.ServerOptions{BodyTimeout: 300 * time.Millisecond, MaxRequest: 4096})
+	_, addr := hostileServer(t, &arc.ServerOptions{Timing: arc.Timing{ReadTimeout: 300 * time.Millisecond}, Limits: arc.Limits{MaxMessage: 4096}})
 	var conns []net.Conn
 	starts := []string{ // also where nothing of the body is looked at
 		"POST /arc HTTP/1.1\r\nContent-Type: application/arc+json\r\nContent-Length: 1000",

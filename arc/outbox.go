@@ -97,7 +97,7 @@ func newOutbox(s *Server) *outbox {
 		w = *s.opts.Webhook
 	}
 	w.logger = s.opts.Logger
-	return &outbox{s: s, db: s.opts.Store, send: newWebhookSender(&w), senders: map[string]*sender{}}
+	return &outbox{s: s, db: s.opts.Persistence.Store, send: newWebhookSender(&w), senders: map[string]*sender{}}
 }
 
 // put keeps a notification to be sent. The number of the event makes a second
@@ -114,7 +114,7 @@ func (o *outbox) put(ctx context.Context, sub *subscription, number uint64, n *N
 	if err != nil {
 		return err
 	}
-	_, err = o.db.Append(ctx, outStream(sub.ID), dedup, record, o.s.opts.SubscriptionRetention)
+	_, err = o.db.Append(ctx, outStream(sub.ID), dedup, record, o.s.opts.Persistence.SubscriptionRetention)
 	if errors.Is(err, store.ErrDuplicate) {
 		return nil
 	}
@@ -298,7 +298,7 @@ func (o *outbox) deactivate(ctx context.Context, sub *subscription) {
 			b, err = stored.encode()
 		}
 		if err == nil {
-			_, err = o.db.Update(ctx, key, b, entry.Revision, o.s.opts.SubscriptionRetention)
+			_, err = o.db.Update(ctx, key, b, entry.Revision, o.s.opts.Persistence.SubscriptionRetention)
 		}
 		if errors.Is(err, store.ErrConflict) {
 			continue
@@ -312,4 +312,4 @@ func (o *outbox) deactivate(ctx context.Context, sub *subscription) {
 }
 
 // retention is how long a subscription is kept from now on.
-func (o *outbox) retention() time.Duration { return o.s.opts.SubscriptionRetention }
+func (o *outbox) retention() time.Duration { return o.s.opts.Persistence.SubscriptionRetention }

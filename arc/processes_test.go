@@ -51,7 +51,7 @@ func twoProcesses(t *testing.T, h *hooks, task arc.TaskHandlerFunc) (a, b *arc.S
 	bStore = &beforeCreate{Store: db, prefix: "arc/sub/"}
 	var servers []*arc.Server
 	for _, s := range []store.Store{deaf{db}, bStore} {
-		srv := newServer(t, &arc.ServerOptions{Store: s, Webhook: h.options(), Lease: 3 * time.Second})
+		srv := newServer(t, &arc.ServerOptions{Persistence: arc.Persistence{Store: s, LeaseTTL: 3 * time.Second}, Webhook: h.options()})
 		srv.HandleTasks("a-01", task)
 		servers = append(servers, srv)
 	}
@@ -235,7 +235,7 @@ func TestLeaseWhileLooking(t *testing.T) {
 		slow := &slowTasks{Store: db}
 		var servers []*arc.Server
 		for _, s := range []store.Store{slow, db} {
-			srv := newServer(t, &arc.ServerOptions{Store: s, Lease: 3 * time.Second})
+			srv := newServer(t, &arc.ServerOptions{Persistence: arc.Persistence{Store: s, LeaseTTL: 3 * time.Second}})
 			srv.HandleTasks("a-01", arctest.ScriptedTask(arctest.WaitCanceled()))
 			servers = append(servers, srv)
 		}

@@ -67,7 +67,7 @@ type repeater struct {
 func newRepeater(t *testing.T, diesAt string) *repeater {
 	r := &repeater{db: store.NewMemory(), hooks: &hooks{once: true}}
 	start := func(db store.Store, window time.Duration) *arc.Server {
-		s := newServer(t, &arc.ServerOptions{Store: db, Idempotency: window, Lease: 3 * time.Second, Webhook: r.hooks.options()})
+		s := newServer(t, &arc.ServerOptions{Persistence: arc.Persistence{Store: db, ResultTTL: window, LeaseTTL: 3 * time.Second}, Webhook: r.hooks.options()})
 		s.Register(arc.Agent{AgentInfo: arc.AgentInfo{AgentID: "a-01"},
 			TaskHandler: arc.TaskHandlerFunc(func(ctx context.Context, run *arc.TaskRun) error {
 				for range 2 {
@@ -221,7 +221,7 @@ func TestRepeatedInGroup(t *testing.T) {
 		dead := &dies{crashStore: crashStore{Store: db}, at: inAnswer}
 		var servers []*arc.Server
 		for _, db := range []store.Store{dead, db} {
-			s := newServer(t, &arc.ServerOptions{Store: db, Idempotency: 10 * time.Minute, Lease: 3 * time.Second})
+			s := newServer(t, &arc.ServerOptions{Persistence: arc.Persistence{Store: db, ResultTTL: 10 * time.Minute, LeaseTTL: 3 * time.Second}})
 			for _, id := range []string{"a-01", "a-02"} {
 				s.Register(arc.Agent{AgentInfo: arc.AgentInfo{AgentID: id}, Group: "g",
 					ChatHandler: arc.ChatReplyFunc(func(context.Context, *arc.ChatTurn) (*arc.Message, error) { return arc.AgentText(id), nil })})
@@ -269,8 +269,8 @@ func twoForRepeats(t *testing.T, diesAt string, register func(*arc.Server)) ([]*
 	dead := &dies{crashStore: crashStore{Store: db}, at: diesAt}
 	var servers []*arc.Server
 	for _, db := range []store.Store{dead, db} {
-		s := newServer(t, &arc.ServerOptions{Store: db, Idempotency: 10 * time.Minute, Lease: 3 * time.Second,
-			MaxSubscriptions: 2, Webhook: (&hooks{}).options()})
+		s := newServer(t, &arc.ServerOptions{Persistence: arc.Persistence{Store: db, ResultTTL: 10 * time.Minute, LeaseTTL: 3 * time.Second},
+			Limits: arc.Limits{MaxSubscriptions: 2}, Webhook: (&hooks{}).options()})
 		register(s)
 		servers = append(servers, s)
 	}
@@ -376,7 +376,7 @@ func TestRepeatedWhileAnswered(t *testing.T) {
 		var runs atomic.Int32
 		var servers []*arc.Server
 		for range 2 {
-			s := newServer(t, &arc.ServerOptions{Store: db, Idempotency: 10 * time.Minute})
+			s := newServer(t, &arc.ServerOptions{Persistence: arc.Persistence{Store: db, ResultTTL: 10 * time.Minute}})
 			s.Handle("a-01", "long.work", arc.HandlerFunc(func(ctx context.Context, _ *arc.Call) (any, error) {
 				runs.Add(1)
 				time.Sleep(3 * time.Minute)

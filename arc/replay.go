@@ -108,7 +108,7 @@ func (r *replays) claim(ctx context.Context, s *Server, call *Call, key string) 
 	s.tasks.announce() // or others take this process for dead
 	mark, ttl := randid.New(""), max(r.window, pendingTTL)
 	for {
-		rev, err := r.db.Create(ctx, key, pending(s.opts.Instance, mark), ttl)
+		rev, err := r.db.Create(ctx, key, pending(s.opts.Persistence.InstanceID, mark), ttl)
 		if !errors.Is(err, store.ErrExists) {
 			call.mark = mark
 			return nil, rev, err
@@ -131,7 +131,7 @@ func (r *replays) claim(ctx context.Context, s *Server, call *Call, key string) 
 				return nil, 0, err
 			}
 			if gone {
-				rev, err := r.db.Update(ctx, key, pending(s.opts.Instance, begun), entry.Revision, ttl)
+				rev, err := r.db.Update(ctx, key, pending(s.opts.Persistence.InstanceID, begun), entry.Revision, ttl)
 				if errors.Is(err, store.ErrConflict) || errors.Is(err, store.ErrNotFound) {
 					continue
 				}

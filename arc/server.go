@@ -40,25 +40,16 @@ const MethodGetCapabilities = "agent.getCapabilities"
 // ServerOptions adjusts a [Server]. The zero value serves without
 // authentication and is otherwise right for production.
 type ServerOptions struct {
+	Auth        Auth
+	Limits      Limits
+	Persistence Persistence
+	Timing      Timing
+
 	// ID answers where no agent was reached (D-04). Empty means "arc-server".
 	ID string
 
 	// Path is the endpoint. Empty means "/arc".
 	Path string
-
-	// Store keeps tasks, chats, subscriptions and what is to be sent to
-	// webhooks. Nil means a store in memory, private to this server.
-	Store store.Store
-
-	// Instance names this process among those that share the Store: the tasks
-	// of a process that is gone are taken over by [Server.WaitRecovered], at once if
-	// the new process has the same name. Empty means a random name.
-	Instance string
-
-	// Lease is how long after its last sign of life a process that shares the
-	// Store is thought to be alive. It shows itself three times as often, and
-	// what it was doing may be taken over afterwards. Zero means DefaultLease.
-	Lease time.Duration
 
 	// Logger receives what callers must not read, such as the cause of an
 	// internal error, and what fails in the background. Nil is silent.
@@ -72,13 +63,6 @@ type ServerOptions struct {
 	// addition to the rule of D-53. The error is sent if it is an [*Error], and
 	// is [ErrAgentAuthenticationFailed] otherwise.
 	BindAgent func(ctx context.Context, call *Call) error
-
-	// Authorize decides about a call after all scopes were found (ARC-169). The
-	// error is sent if it is an [*Error], and is [ErrPermissionDenied] otherwise.
-	Authorize func(ctx context.Context, call *Call) error
-
-	// RateLimit bounds the requests of each caller (ARC-170). Nil means no bound.
-	RateLimit *RateLimit
 
 	// Middleware wraps all handlers, the first outermost.
 	Middleware []Middleware
@@ -97,46 +81,6 @@ type ServerOptions struct {
 	// told of TASK_CREATED (D-41).
 	StaticWebhooks []StaticWebhook
 
-	// MaxRequest bounds one request in bytes. Zero means DefaultMaxRequest.
-	MaxRequest int64
-
-	// BodyTimeout is how long the body of a request may take to arrive. Zero
-	// means DefaultBodyTimeout.
-	BodyTimeout time.Duration
-
-	// KeepAlive is how long a stream is silent before a comment is sent. Zero
-	// means DefaultKeepAlive, less than zero none.
-	KeepAlive time.Duration
-
-	// WriteTimeout is how long the reader of a stream may take nothing before
-	// it is dropped. Zero means DefaultWriteTimeout.
-	WriteTimeout time.Duration
-
-	// TaskRetention and ChatRetention are how long tasks and chats are kept
-	// after their end, SubscriptionRetention how long subscriptions are. Zero
-	// means DefaultRetention and DefaultSubscriptionRetention.
-	TaskRetention, ChatRetention, SubscriptionRetention time.Duration
-
-	// ChatIdle is how long a chat that is not ended is kept after the last answer
-	// in it; a chat that is being answered is not idle, however long that takes.
-	// Later messages are refused with [ErrChatNotFound], and the id is free again.
-	// Zero means DefaultChatIdle, less than zero for ever.
-	ChatIdle time.Duration
-
-	// MaxWaiting bounds the messages that wait for one chat's turn. Zero means
-	// DefaultMaxWaiting; one more is [ErrChatBufferOverflow] (D-46).
-	MaxWaiting int
-
-	// MaxReply bounds the answer to one message of a chat in bytes, since it is
-	// kept for the history; a streamed answer of a stateless chat is not bounded.
-	// Zero means DefaultMaxReply.
-	MaxReply int
-
-	// MaxTaskItems bounds the messages and artifacts of one task, MaxSubscriptions
-	// the webhooks that follow it. Zero means DefaultMaxTaskItems and
-	// DefaultMaxSubscriptions.
-	MaxTaskItems, MaxSubscriptions int
-
 	// RerunTasks makes [Server.WaitRecovered] run the handlers of interrupted tasks
 	// again, from the beginning. Otherwise such tasks fail with
 	// [ErrTaskExecutionFailed].
@@ -144,11 +88,6 @@ type ServerOptions struct {
 
 	// RejectSystemRole refuses messages of role system from callers (D-62).
 	RejectSystemRole bool
-
-	// Idempotency answers a request that was answered within this time with
-	// the same bytes again, so that a client may repeat a request whose answer
-	// it lost (D-48). Zero means that every request is a new one.
-	Idempotency time.Duration
 
 	// RejectCycles refuses calls to agents that the workflow has been at already
 	// (D-65).
@@ -161,7 +100,6 @@ type ServerOptions struct {
 	// share the Store each can go on with a stream, but only readers of the one
 	// that runs the handler keep it going.
 	EnableResume bool
-	ResumeWindow time.Duration
 
 	// HTTPStatus chooses the HTTP status of an error. Nil means
 	// [Code.HTTPStatus]; see [AlwaysOK] (D-12).
@@ -189,6 +127,86 @@ type ServerOptions struct {
 	// AgentCard, a JSON object, is served below the endpoint at
 	// /.well-known/a2a-agent-card.json.
 	AgentCard []byte
+}
+
+// Auth is a group of [ServerOptions].
+type Auth struct {
+	// Authorizer decides about a call after all scopes were found (ARC-169). The
+	// error is sent if it is an [*Error], and is [ErrPermissionDenied] otherwise.
+	Authorizer func(ctx context.Context, call *Call) error
+}
+
+// Limits is a group of [ServerOptions].
+type Limits struct {
+	// RateLimit bounds the requests of each caller (ARC-170). Nil means no bound.
+	RateLimit *RateLimit
+
+	// MaxMessage bounds one request in bytes. Zero means DefaultMaxRequest.
+	MaxMessage int64
+
+	// QueueLimit bounds the messages that wait for one chat's turn. Zero means
+	// DefaultMaxWaiting; one more is [ErrChatBufferOverflow] (D-46).
+	QueueLimit int
+
+	// MaxReply bounds the answer to one message of a chat in bytes, since it is
+	// kept for the history; a streamed answer of a stateless chat is not bounded.
+	// Zero means DefaultMaxReply.
+	MaxReply int
+
+	// MaxTaskItems bounds the messages and artifacts of one task, MaxSubscriptions
+	// the webhooks that follow it. Zero means DefaultMaxTaskItems and
+	// DefaultMaxSubscriptions.
+	MaxTaskItems, MaxSubscriptions int
+}
+
+// Persistence is a group of [ServerOptions].
+type Persistence struct {
+	// Store keeps tasks, chats, subscriptions and what is to be sent to
+	// webhooks. Nil means a store in memory, private to this server.
+	Store store.Store
+
+	// InstanceID names this process among those that share the Store: the tasks
+	// of a process that is gone are taken over by [Server.WaitRecovered], at once if
+	// the new process has the same name. Empty means a random name.
+	InstanceID string
+
+	// LeaseTTL is how long after its last sign of life a process that shares the
+	// Store is thought to be alive. It shows itself three times as often, and
+	// what it was doing may be taken over afterwards. Zero means DefaultLease.
+	LeaseTTL time.Duration
+
+	// TaskRetention and ChatRetention are how long tasks and chats are kept
+	// after their end, SubscriptionRetention how long subscriptions are. Zero
+	// means DefaultRetention and DefaultSubscriptionRetention.
+	TaskRetention, ChatRetention, SubscriptionRetention time.Duration
+
+	// ResultTTL answers a request that was answered within this time with
+	// the same bytes again, so that a client may repeat a request whose answer
+	// it lost (D-48). Zero means that every request is a new one.
+	ResultTTL time.Duration
+
+	StreamRetention time.Duration
+}
+
+// Timing is a group of [ServerOptions].
+type Timing struct {
+	// ReadTimeout is how long the body of a request may take to arrive. Zero
+	// means DefaultBodyTimeout.
+	ReadTimeout time.Duration
+
+	// Heartbeat is how long a stream is silent before a comment is sent. Zero
+	// means DefaultKeepAlive, less than zero none.
+	Heartbeat time.Duration
+
+	// WriteTimeout is how long the reader of a stream may take nothing before
+	// it is dropped. Zero means DefaultWriteTimeout.
+	WriteTimeout time.Duration
+
+	// ChatIdleTimeout is how long a chat that is not ended is kept after the last answer
+	// in it; a chat that is being answered is not idle, however long that takes.
+	// Later messages are refused with [ErrChatNotFound], and the id is free again.
+	// Zero means DefaultChatIdle, less than zero for ever.
+	ChatIdleTimeout time.Duration
 }
 
 // AlwaysOK answers every error with the HTTP status 200, for clients that throw
@@ -238,42 +256,42 @@ func NewServer(opts *ServerOptions) *Server {
 	o := &s.opts
 	o.ID = or(o.ID, "arc-server")
 	o.Path = "/" + strings.Trim(or(o.Path, defaultEndpoint), "/")
-	s.shared = o.Store != nil
-	if o.Store == nil {
-		o.Store = store.NewMemory()
+	s.shared = o.Persistence.Store != nil
+	if o.Persistence.Store == nil {
+		o.Persistence.Store = store.NewMemory()
 	}
-	o.Instance = or(o.Instance, randid.New("node-"))
-	o.Lease = max(or(o.Lease, defaultLease), time.Millisecond)
+	o.Persistence.InstanceID = or(o.Persistence.InstanceID, randid.New("node-"))
+	o.Persistence.LeaseTTL = max(or(o.Persistence.LeaseTTL, defaultLease), time.Millisecond)
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
-	o.MaxRequest = or(o.MaxRequest, DefaultMaxRequest)
-	o.BodyTimeout = or(o.BodyTimeout, defaultBodyTimeout)
-	o.KeepAlive = or(o.KeepAlive, defaultKeepAlive)
-	o.WriteTimeout = or(o.WriteTimeout, defaultWriteTimeout)
-	o.TaskRetention = or(o.TaskRetention, defaultRetention)
-	o.ChatRetention = or(o.ChatRetention, defaultRetention)
-	o.ChatIdle = max(or(o.ChatIdle, DefaultChatIdle), 0)
-	o.SubscriptionRetention = or(o.SubscriptionRetention, defaultSubscriptionRetention)
-	o.MaxWaiting = or(o.MaxWaiting, defaultMaxWaiting)
-	o.MaxReply = or(o.MaxReply, defaultMaxReply)
-	o.MaxTaskItems = or(o.MaxTaskItems, defaultMaxTaskItems)
-	o.MaxSubscriptions = or(o.MaxSubscriptions, defaultMaxSubscriptions)
-	o.ResumeWindow = or(o.ResumeWindow, defaultResumeWindow)
+	o.Limits.MaxMessage = or(o.Limits.MaxMessage, DefaultMaxRequest)
+	o.Timing.ReadTimeout = or(o.Timing.ReadTimeout, defaultBodyTimeout)
+	o.Timing.Heartbeat = or(o.Timing.Heartbeat, defaultKeepAlive)
+	o.Timing.WriteTimeout = or(o.Timing.WriteTimeout, defaultWriteTimeout)
+	o.Persistence.TaskRetention = or(o.Persistence.TaskRetention, defaultRetention)
+	o.Persistence.ChatRetention = or(o.Persistence.ChatRetention, defaultRetention)
+	o.Timing.ChatIdleTimeout = max(or(o.Timing.ChatIdleTimeout, DefaultChatIdle), 0)
+	o.Persistence.SubscriptionRetention = or(o.Persistence.SubscriptionRetention, defaultSubscriptionRetention)
+	o.Limits.QueueLimit = or(o.Limits.QueueLimit, defaultMaxWaiting)
+	o.Limits.MaxReply = or(o.Limits.MaxReply, defaultMaxReply)
+	o.Limits.MaxTaskItems = or(o.Limits.MaxTaskItems, defaultMaxTaskItems)
+	o.Limits.MaxSubscriptions = or(o.Limits.MaxSubscriptions, defaultMaxSubscriptions)
+	o.Persistence.StreamRetention = or(o.Persistence.StreamRetention, defaultResumeWindow)
 	if o.HTTPStatus == nil {
 		o.HTTPStatus = func(e *Error) int { return e.Code.HTTPStatus() }
 	}
 	s.ctx, s.cut = context.WithCancelCause(context.Background())
-	s.registry = registry{router: NewRouter(o.Store), agents: map[string]*agentEntry{}}
+	s.registry = registry{router: NewRouter(o.Persistence.Store), agents: map[string]*agentEntry{}}
 	s.outbox = newOutbox(s)
 	s.tasks = newTaskEngine(s)
 	s.chats = newChatTable(s)
 	s.streams = newStreamTable(s)
-	if o.RateLimit != nil {
-		s.limiter = newLimiter(o.RateLimit)
+	if o.Limits.RateLimit != nil {
+		s.limiter = newLimiter(o.Limits.RateLimit)
 	}
-	if o.Idempotency > 0 {
-		s.replays = newReplays(o.Store, o.Idempotency)
+	if o.Persistence.ResultTTL > 0 {
+		s.replays = newReplays(o.Persistence.Store, o.Persistence.ResultTTL)
 	}
 	return s
 }
@@ -363,7 +381,7 @@ func (s *Server) draining() bool {
 // before all is done, the contexts of the handlers are canceled and Shutdown
 // returns the error of ctx, after the handlers have returned.
 //
-// Tasks that are cut off this way stay as they are in the [ServerOptions.Store],
+// Tasks that are cut off this way stay as they are in the [ServerOptions.Persistence.Store],
 // and [Server.WaitRecovered] of the next server takes them over, as it sends what is
 // left for webhooks.
 func (s *Server) Shutdown(ctx context.Context) error {

@@ -100,8 +100,8 @@ func (s *Server) permit(ctx context.Context, call *Call) *Error {
 			return f
 		}
 	}
-	if s.opts.Authorize != nil {
-		if err := s.opts.Authorize(ctx, call); err != nil {
+	if s.opts.Auth.Authorizer != nil {
+		if err := s.opts.Auth.Authorizer(ctx, call); err != nil {
 			return refusal(err, ErrPermissionDenied)
 		}
 	}

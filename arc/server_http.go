@@ -125,7 +125,7 @@ func acceptable(h http.Header) bool {
 
 // readBody reads at most what is allowed (D-13), in at most the time allowed.
 func (s *Server) readBody(w http.ResponseWriter, r *http.Request) ([]byte, error) {
-	limit := s.opts.MaxRequest
+	limit := s.opts.Limits.MaxMessage
 	if r.ContentLength > limit {
 		w.Header().Set("Connection", "close") // what follows would have to be read first
 		return nil, sizeFault(limit)
@@ -148,7 +148,7 @@ func (s *Server) readBody(w http.ResponseWriter, r *http.Request) ([]byte, error
 // boundBody gives the body its time to arrive, be it read here or thrown away by
 // net/http (D-18). A transport without deadlines is served without.
 func (s *Server) boundBody(w http.ResponseWriter) {
-	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(s.opts.BodyTimeout))
+	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(s.opts.Timing.ReadTimeout))
 }
 
 func (s *Server) readAll(r *http.Request, limit int64) ([]byte, error) {
@@ -202,7 +202,7 @@ func (s *Server) write(w http.ResponseWriter, r *http.Request, a *ServerResponse
 	}
 	if len(a.Data) > bigAnswer {
 		rc := http.NewResponseController(w)
-		_ = rc.SetWriteDeadline(time.Now().Add(s.opts.BodyTimeout))
+		_ = rc.SetWriteDeadline(time.Now().Add(s.opts.Timing.ReadTimeout))
 		defer func() {
 			_ = rc.Flush()
 			_ = rc.SetWriteDeadline(time.Time{})
@@ -314,8 +314,8 @@ type httpSink struct {
 }
 
 func newHTTPSink(w http.ResponseWriter, o *ServerOptions) *httpSink {
-	return &httpSink{rw: w, w: sse.NewWriter(w, &sse.WriterOptions{KeepAlive: max(o.KeepAlive, 0),
-		KeepAliveText: keepAliveText, WriteTimeout: o.WriteTimeout})}
+	return &httpSink{rw: w, w: sse.NewWriter(w, &sse.WriterOptions{KeepAlive: max(o.Timing.Heartbeat, 0),
+		KeepAliveText: keepAliveText, WriteTimeout: o.Timing.WriteTimeout})}
 }
 
 // Send sends an event.

@@ -95,20 +95,19 @@ func echo(_ context.Context, c *arc.Call) (any, error) {
 
 func TestOrderOfChecks(t *testing.T) {
 	s := newServer(t, &arc.ServerOptions{
-		MaxRequest: 300,
+		Limits: arc.Limits{MaxMessage: 300, RateLimit: &arc.RateLimit{PerSecond: 0.001, Burst: 6}},
 		Verifier: arc.TokenVerifierFunc(func(_ context.Context, token string) (*arc.Principal, error) {
 			if token != "good" {
 				return nil, arc.ErrTokenInvalid
 			}
 			return &arc.Principal{ID: "p", AgentID: "ui-01", Scopes: []string{arc.ScopeTaskController, arc.ScopeAgentCaller}}, nil
 		}),
-		RateLimit: &arc.RateLimit{PerSecond: 0.001, Burst: 6},
-		Authorize: func(_ context.Context, c *arc.Call) error {
+		Auth: arc.Auth{Authorizer: func(_ context.Context, c *arc.Call) error {
 			if c.Method == "debug.secret" {
 				return errors.New("not told")
 			}
 			return nil
-		},
+		}},
 	})
 	s.HandleTasks("worker-01", arctest.ScriptedTask())
 	// Each request has the fault that is expected and all later ones: the first
@@ -473,7 +472,7 @@ func TestAudit(t *testing.T) {
 	var records []arc.AuditRecord
 	var log bytes.Buffer
 	write := arc.AuditLog(slog.New(slog.NewTextHandler(&log, nil)))
-	s := newServer(t, &arc.ServerOptions{MaxRequest: 1000,
+	s := newServer(t, &arc.ServerOptions{Limits: arc.Limits{MaxMessage: 1000},
 		Audit: func(ctx context.Context, r *arc.AuditRecord) { records = append(records, *r); write(ctx, r) },
 		Verifier: arc.TokenVerifierFunc(func(context.Context, string) (*arc.Principal, error) {
 			return &arc.Principal{ID: "alice", Scopes: strings.Fields(arc.ScopesFullCaller)}, nil
@@ -531,7 +530,7 @@ func TestLegacyMethods(t *testing.T) {
 
 func TestIdempotency(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newServer(t, &arc.ServerOptions{Idempotency: 10 * time.Minute})
+		s := newServer(t, &arc.ServerOptions{Persistence: arc.Persistence{ResultTTL: 10 * time.Minute}})
 		runs := 0
 		s.Handle("a-01", "count.up", arc.HandlerFunc(func(context.Context, *arc.Call) (any, error) {
 			runs++
@@ -563,7 +562,7 @@ func TestIdempotency(t *testing.T) {
 // A caller that left in the middle gets its work done when it asks again.
 func TestIdempotencyAfterDisconnect(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newServer(t, &arc.ServerOptions{Idempotency: time.Minute})
+		s := newServer(t, &arc.ServerOptions{Persistence: arc.Persistence{ResultTTL: time.Minute}})
 		runs := 0
 		s.Handle("a-01", "count.up", arc.HandlerFunc(func(ctx context.Context, _ *arc.Call) (any, error) {
 			runs++
@@ -585,7 +584,7 @@ func TestIdempotencyAfterDisconnect(t *testing.T) {
 
 func TestRateLimitPerPrincipal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newServer(t, &arc.ServerOptions{RateLimit: &arc.RateLimit{PerSecond: 2, Burst: 1},
+		s := newServer(t, &arc.ServerOptions{Limits: arc.Limits{RateLimit: &arc.RateLimit{PerSecond: 2, Burst: 1}},
 			Verifier: arc.TokenVerifierFunc(func(_ context.Context, token string) (*arc.Principal, error) {
 				return &arc.Principal{ID: token, Scopes: []string{arc.ScopeAgentCaller}}, nil
 			})})

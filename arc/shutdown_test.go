@@ -27,7 +27,7 @@ func TestRecoverWhileClosing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		list := make(chan struct{})
 		db := &slowList{Store: store.NewMemory(), goOn: list}
-		s := arc.NewServer(&arc.ServerOptions{Store: db})
+		s := arc.NewServer(&arc.ServerOptions{Persistence: arc.Persistence{Store: db}})
 		s.HandleTasks("a-01", arctest.ScriptedTask(arctest.WaitCanceled()))
 		id := createTask(t, s, "a-01", "x")
 		synctest.Wait()
@@ -43,7 +43,7 @@ func TestRecoverWhileClosing(t *testing.T) {
 		close(list)
 		require.Error(t, <-recovered)
 		require.NoError(t, <-closed)
-		next := newServer(t, &arc.ServerOptions{Store: db.Store})
+		next := newServer(t, &arc.ServerOptions{Persistence: arc.Persistence{Store: db.Store}})
 		next.HandleTasks("a-01", arctest.ScriptedTask(arctest.WaitCanceled()))
 		require.Equal(t, arc.TaskWorking, taskOf(t, next, "a-01", id).Status)
 	})

@@ -228,7 +228,7 @@ func TestSurviveBigBodies(t *testing.T) {
 // A body that stops arriving is given up after its time.
 func TestStuckBody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		mem := arctest.NewServer(t, arc.NewServer(&arc.ServerOptions{BodyTimeout: time.Minute}))
+		mem := arctest.NewServer(t, arc.NewServer(&arc.ServerOptions{Timing: arc.Timing{ReadTimeout: time.Minute}}))
 		r, w := io.Pipe()
 		defer w.Close()
 		req, err := http.NewRequest(http.MethodPost, mem.URL, r)
@@ -280,7 +280,7 @@ func TestSurviveSilentWebhook(t *testing.T) {
 
 // The server holds no more than what it must, whatever strangers invent.
 func TestStrangersLeaveNothing(t *testing.T) {
-	s := newServer(t, &arc.ServerOptions{RateLimit: &arc.RateLimit{PerSecond: 1000, Burst: 1000}})
+	s := newServer(t, &arc.ServerOptions{Limits: arc.Limits{RateLimit: &arc.RateLimit{PerSecond: 1000, Burst: 1000}}})
 	s.Register(arc.Agent{AgentInfo: arc.AgentInfo{AgentID: "a-01"}, Group: "g", TaskHandler: arctest.ScriptedTask(), ChatHandler: arctest.EchoChat()})
 	probe := func(n int) {
 		for i := range n {

@@ -36,7 +36,7 @@ func TestCreateTakenOver(t *testing.T) {
 		db := store.NewMemory()
 		var runs atomic.Int32
 		start := func(s store.Store) *arc.Server {
-			srv := newServer(t, &arc.ServerOptions{Store: s, Idempotency: 10 * time.Minute, RerunTasks: true, Lease: 3 * time.Second})
+			srv := newServer(t, &arc.ServerOptions{Persistence: arc.Persistence{Store: s, ResultTTL: 10 * time.Minute, LeaseTTL: 3 * time.Second}, RerunTasks: true})
 			srv.HandleTasks("a-01", arc.TaskHandlerFunc(func(ctx context.Context, run *arc.TaskRun) error {
 				if run.Redelivered() {
 					runs.Add(1)
@@ -83,7 +83,7 @@ func TestCreateCutShort(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				db := store.NewMemory()
 				start := func(s store.Store) *arc.Server {
-					srv := newServer(t, &arc.ServerOptions{Store: s, Idempotency: 10 * time.Minute, RerunTasks: rerun, Lease: 3 * time.Second})
+					srv := newServer(t, &arc.ServerOptions{Persistence: arc.Persistence{Store: s, ResultTTL: 10 * time.Minute, LeaseTTL: 3 * time.Second}, RerunTasks: rerun})
 					srv.HandleTasks("a-01", arc.TaskHandlerFunc(func(ctx context.Context, run *arc.TaskRun) error {
 						return run.AddMessage(ctx, arc.AgentText("did "+run.Message().Text()))
 					}))
@@ -123,7 +123,7 @@ func TestCreateCutShort(t *testing.T) {
 // A task whose creation fails is not there.
 func TestCreateFails(t *testing.T) {
 	db := &failsOnce{Store: store.NewMemory(), stream: "arc/items/"}
-	s := newServer(t, &arc.ServerOptions{Store: db, RerunTasks: true})
+	s := newServer(t, &arc.ServerOptions{Persistence: arc.Persistence{Store: db}, RerunTasks: true})
 	s.HandleTasks("a-01", arc.TaskHandlerFunc(func(context.Context, *arc.TaskRun) error { panic("it was not created") }))
 	fault(t, post(s, call("task.create", "a-01", `{"initialMessage":`+hello("x")+`}`)), arc.ErrInternal)
 	n, err := s.WaitRecovered(t.Context())
@@ -160,7 +160,7 @@ func TestTakenFromTheLiving(t *testing.T) {
 				const seemsDead = "arc/instance/first"
 				begun, goOn := make(chan struct{}), make(chan struct{})
 				added := make(chan error, 1)
-				a := newServer(t, &arc.ServerOptions{Store: db, Instance: "first", RerunTasks: true})
+				a := newServer(t, &arc.ServerOptions{Persistence: arc.Persistence{Store: db, InstanceID: "first"}, RerunTasks: true})
 				a.HandleTasks("a-01", arc.TaskHandlerFunc(func(ctx context.Context, run *arc.TaskRun) error {
 					close(begun)
 					select {
@@ -172,7 +172,7 @@ func TestTakenFromTheLiving(t *testing.T) {
 					return seen
 				}))
 				again := make(chan struct{})
-				b := newServer(t, &arc.ServerOptions{Store: db, Instance: "second", RerunTasks: true})
+				b := newServer(t, &arc.ServerOptions{Persistence: arc.Persistence{Store: db, InstanceID: "second"}, RerunTasks: true})
 				b.HandleTasks("a-01", arc.TaskHandlerFunc(func(ctx context.Context, run *arc.TaskRun) error {
 					select {
 					case <-again:

@@ -18,15 +18,15 @@ var arcTaskOnly = []string{arc.MethodTaskNotification}
 
 // arcFixtureOptions are the options of a server of that fixture.
 func arcFixtureOptions(fixture string) (*arc.ServerOptions, error) {
-	o := &arc.ServerOptions{ID: "arc-server", Path: "/arc", KeepAlive: -1}
+	o := &arc.ServerOptions{ID: "arc-server", Path: "/arc", Timing: arc.Timing{Heartbeat: -1}}
 	switch fixture {
 	case "open":
 	case "auth":
 		o.Verifier = arc.TokenVerifierFunc(arcFixtureToken)
 	case "limits":
-		o.MaxRequest = 1024
+		o.Limits.MaxMessage = 1024
 	case "rate":
-		o.RateLimit = &arc.RateLimit{PerSecond: 1, Burst: 3}
+		o.Limits.RateLimit = &arc.RateLimit{PerSecond: 1, Burst: 3}
 	default:
 		return nil, fmt.Errorf("there is no fixture %q", fixture)
 	}

@@ -31,7 +31,7 @@ const agent = "worker-01"
 // act, and chats that count.
 func arcServer(s store.Store) *arc.Server {
 	srv := arc.NewServer(&arc.ServerOptions{
-		Store: s, Lease: time.Second, RerunTasks: true, Idempotency: 10 * time.Minute, EnableResume: true,
+		Persistence: arc.Persistence{Store: s, LeaseTTL: time.Second, ResultTTL: 10 * time.Minute}, RerunTasks: true, EnableResume: true,
 		Webhook: &arc.WebhookOptions{CallbackPolicy: arc.CallbackPolicy{AllowInsecure: true, AllowPrivate: true}},
 	})
 	tasks := arc.TaskHandlerFunc(func(ctx context.Context, run *arc.TaskRun) error {
@@ -322,7 +322,7 @@ func TestARCRecoverRace(t *testing.T) {
 	db := store.NewMemory()
 	var runs atomic.Int64
 	start := func(s store.Store, instance string) *arc.Server {
-		srv := arc.NewServer(&arc.ServerOptions{Store: s, Instance: instance, RerunTasks: true})
+		srv := arc.NewServer(&arc.ServerOptions{Persistence: arc.Persistence{Store: s, InstanceID: instance}, RerunTasks: true})
 		srv.HandleTasks(agent, arc.TaskHandlerFunc(func(ctx context.Context, run *arc.TaskRun) error {
 			if run.Redelivered() {
 				runs.Add(1)

@@ -41,12 +41,11 @@ func instance(ctx context.Context, name, url string, in io.Reader, out io.Writer
 	defer func() { _ = s.Close() }()
 
 	agents := arc.NewServer(&arc.ServerOptions{
-		Store:       store.Sub(s, "arc/"), // shared with the other instances
-		Instance:    name,
-		Lease:       3 * time.Second, // what a dead instance was doing is taken over after that
-		RerunTasks:  true,            // by running it again, since it does no harm twice
-		Idempotency: time.Minute,     // a request that is repeated gets the first answer
-		Logger:      logger,
+		Persistence: arc.Persistence{Store: store.Sub(s, "arc/"), InstanceID: name, LeaseTTL: 3 * time.Second, ResultTTL: time.Minute}, // shared with the other instances
+		// what a dead instance was doing is taken over after that
+		RerunTasks: true, // by running it again, since it does no harm twice
+		// a request that is repeated gets the first answer
+		Logger: logger,
 	})
 	agents.HandleTasks("shout-01", arc.TaskHandlerFunc(shout))
 	relay := air.NewRelay(&air.RelayOptions{Store: store.Sub(s, "air/"), RateLimit: -1, Logger: logger})
