@@ -40,7 +40,7 @@ func TestAllocs(t *testing.T) {
 	} {
 		rt := testRuntime("r1", &RuntimeOptions{DisableStanding: true})
 		rt.names["math/add"].tool = HandlerFunc(func(_ context.Context, call *ToolCall) (any, error) { return call.Parameters, nil })
-		s := start(t, tt.dial, &HostOptions{RecordFor: time.Second, CallTimeout: time.Hour}, rt)
+		s := start(t, tt.dial, &HostOptions{Persistence: Persistence{ResultTTL: time.Second}, Timing: Timing{CallTimeout: time.Hour}}, rt)
 		sess, err := s.c.CreateSession(t.Context(), nil)
 		require.NoError(t, err)
 		params := json.RawMessage(`{"a":1,"b":2}`)

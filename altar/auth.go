@@ -39,7 +39,7 @@ func (id *Principal) grants(claim, value string) bool {
 
 // A AuthorizeRequest is what an [Authorizer] judges (ALT-137, ALT-138).
 type AuthorizeRequest struct {
-	Principal *Principal // nil for a caller without one, see HostOptions.AllowAnonymous
+	Principal *Principal // nil for a caller without one, see HostOptions.Auth.AllowAnonymous
 	Session   SessionInfo
 	Contract  *Contract
 
@@ -119,7 +119,7 @@ func RoleAuthorizer(rules ...RoleRule) Authorizer {
 	})
 }
 
-// A FulfillmentRequest is what HostOptions.AuthorizeFulfillment judges.
+// A FulfillmentRequest is what HostOptions.Auth.FulfillmentAuthorizer judges.
 type FulfillmentRequest struct {
 	Principal *Principal
 	RuntimeID string

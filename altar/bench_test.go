@@ -86,9 +86,9 @@ func BenchmarkProxyCall(b *testing.B) {
 	for _, tr := range []transport{{"direct", directTransport}, {"mem", pipeTransport}, {"direct/store=memory", directTransport}} {
 		rt := NewRuntime("r1", &RuntimeOptions{DisableStanding: true})
 		rt.Handle("math/add", HandlerFunc(func(_ context.Context, call *ToolCall) (any, error) { return call.Parameters, nil }))
-		opts := &HostOptions{RecordFor: time.Second, CallTimeout: time.Hour}
+		opts := &HostOptions{Persistence: Persistence{ResultTTL: time.Second}, Timing: Timing{CallTimeout: time.Hour}}
 		if strings.HasSuffix(tr.name, "memory") {
-			opts.Store = store.NewMemory()
+			opts.Persistence.Store = store.NewMemory()
 		}
 		s := start(b, tr.dial, opts, rt)
 		sess, err := s.c.CreateSession(b.Context(), nil)
@@ -128,7 +128,7 @@ func BenchmarkProxyCall(b *testing.B) {
 // One hundred chunks of one call. The ratio is to a channel.
 func BenchmarkStream100(b *testing.B) {
 	for _, tr := range []transport{{"direct", directTransport}, {"mem", pipeTransport}} {
-		s := start(b, tr.dial, &HostOptions{RecordFor: time.Second}, testRuntime("r1", nil))
+		s := start(b, tr.dial, &HostOptions{Persistence: Persistence{ResultTTL: time.Second}}, testRuntime("r1", nil))
 		sess, err := s.c.CreateSession(b.Context(), nil)
 		require.NoError(b, err)
 		run := func() {

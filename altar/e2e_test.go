@@ -211,7 +211,7 @@ func start(t testing.TB, tr func(testing.TB, *Host) func(*Principal) Dialer, opt
 	if opts != nil {
 		o = *opts
 	}
-	o.Authenticator = keys()
+	o.Auth.Authenticator = keys()
 	s := &system{h: testHost(t, &o)}
 	s.dial = tr(t, s.h)
 	for _, rt := range runtimes {

@@ -402,7 +402,7 @@ func TestHostShutdown(t *testing.T) {
 // D-36: a Runtime that is silent is taken for gone, and one that answers is not.
 func TestHeartbeat(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h := testHost(t, &HostOptions{Heartbeat: time.Second})
+		h := testHost(t, &HostOptions{Timing: Timing{Heartbeat: time.Second}})
 		near, far := net.Pipe()
 		var wg sync.WaitGroup
 		defer wg.Wait()
@@ -428,7 +428,7 @@ func TestHeartbeat(t *testing.T) {
 		require.Equal(t, int32(2), pings.Load())
 	})
 	synctest.Test(t, func(t *testing.T) {
-		s := start(t, pipeTransport, &HostOptions{Heartbeat: time.Second}, testRuntime("r1", &RuntimeOptions{Heartbeat: time.Second}))
+		s := start(t, pipeTransport, &HostOptions{Timing: Timing{Heartbeat: time.Second}}, testRuntime("r1", &RuntimeOptions{Heartbeat: time.Second}))
 		time.Sleep(time.Minute)
 		require.Equal(t, []string{"r1"}, s.h.Runtimes())
 	})
@@ -451,7 +451,7 @@ func TestHeartbeat(t *testing.T) {
 // D-28: a client that does not read loses its own streams only.
 func TestSlowConsumer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := start(t, pipeTransport, &HostOptions{ClientQueue: 8, WriteTimeout: time.Hour}, testRuntime("r1", nil))
+		s := start(t, pipeTransport, &HostOptions{Limits: Limits{ClientQueueLimit: 8}, Timing: Timing{WriteTimeout: time.Hour}}, testRuntime("r1", nil))
 		sess := newSession(t, s)
 		conn, err := s.dial(testUser)(t.Context())
 		require.NoError(t, err)
@@ -510,7 +510,7 @@ func TestSlowReader(t *testing.T) {
 // D-22: what is no longer retained is not run again.
 func TestNotRetained(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := start(t, pipeTransport, &HostOptions{RetainChunks: 1000}, testRuntime("r1", nil))
+		s := start(t, pipeTransport, &HostOptions{Limits: Limits{MaxStoredChunks: 1000}}, testRuntime("r1", nil))
 		sess := newSession(t, s)
 		for _, err := range sess.Stream(t.Context(), "count", countIn{100}, &CallOptions{InvocationID: "i"}) {
 			require.NoError(t, err)
@@ -535,7 +535,7 @@ func TestCollectedTooLarge(t *testing.T) {
 		}
 		return nil
 	}))
-	s := start(t, pipeTransport, &HostOptions{MaxMessage: 300}, rt)
+	s := start(t, pipeTransport, &HostOptions{Limits: Limits{MaxMessage: 300}}, rt)
 	sess, err := s.c.CreateSession(t.Context(), nil)
 	require.NoError(t, err)
 	_, err = sess.Call(t.Context(), "count", countIn{1}, nil)

@@ -80,7 +80,7 @@ func TestReturnsRemote(t *testing.T) {
 // and then one that shows whether it is well again.
 func TestTripped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h := testHost(t, &HostOptions{TripAfter: 3, TripFor: time.Minute, CallTimeout: time.Second})
+		h := testHost(t, &HostOptions{Limits: Limits{BreakerThreshold: 3}, Timing: Timing{BreakerCooldown: time.Minute, CallTimeout: time.Second}})
 		sick := attachRuntime(t, h, testService, "sick", "math/add")
 		well := attachRuntime(t, h, testService, "well", "math/add")
 		w := connect(t, h, testUser)

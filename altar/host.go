@@ -95,7 +95,7 @@ func NewHost(m *Manifest, auth Authorizer, opts *HostOptions) (*Host, error) {
 	h.sessions.init()
 	h.endedAt = timer{index: -1, fire: timerCall(func(now time.Time) { h.forgetCalls(now) })}
 	h.ctx, h.stop = context.WithCancel(context.Background())
-	if h.opts.Store != nil {
+	if h.opts.Persistence.Store != nil {
 		h.state = newState(h)
 		h.wg.Add(1)
 		go h.state.run()

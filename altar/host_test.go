@@ -120,12 +120,10 @@ func TestHookPanics(t *testing.T) {
 	m, err := DecodeManifest([]byte(testManifest))
 	require.NoError(t, err)
 	h, err := NewHost(m, AuthorizerFunc(func(context.Context, *AuthorizeRequest) error { check(); return nil }), &HostOptions{
-		AuthorizeRuntime:     func(context.Context, *Principal, *AnnounceRuntime) error { check(); return nil },
-		AuthorizeFulfillment: func(context.Context, *FulfillmentRequest) error { check(); return nil },
-		ResolveSecurityContext: func(context.Context, *Principal, *SecurityContext) (*SecurityContext, error) {
+		Auth: Auth{RuntimeAuthorizer: func(context.Context, *Principal, *AnnounceRuntime) error { check(); return nil }, FulfillmentAuthorizer: func(context.Context, *FulfillmentRequest) error { check(); return nil }, SecurityContextResolver: func(context.Context, *Principal, *SecurityContext) (*SecurityContext, error) {
 			check()
 			return nil, nil
-		},
+		}},
 		Audit:  func(*AuditRecord) { check() },
 		Router: RouterFunc(func(*RouteRequest, []Candidate) int { check(); return 7 }),
 	})
@@ -209,7 +207,7 @@ func TestReload(t *testing.T) {
 
 // D-35: quotas of calls.
 func TestQuotas(t *testing.T) {
-	h := testHost(t, &HostOptions{MaxCallsPerSession: 3, MaxCallsPerRuntime: 1})
+	h := testHost(t, &HostOptions{Limits: Limits{MaxConcurrentPerSession: 3, MaxConcurrentPerRuntime: 1}})
 	r1 := attachRuntime(t, h, testService, "r1", "math/add")
 	r2 := attachRuntime(t, h, testService, "r2", "math/add")
 	c := connect(t, h, testUser)
@@ -230,7 +228,7 @@ func TestQuotas(t *testing.T) {
 	c.send(add("5", "t")) // r1's turn in this session, but only r2 has room
 	require.Equal(t, "5", next[*ToolCall](r2).InvocationID)
 
-	h = testHost(t, &HostOptions{MaxCallsPerSession: 1})
+	h = testHost(t, &HostOptions{Limits: Limits{MaxConcurrentPerSession: 1}})
 	r := attachRuntime(t, h, testService, "r1", "math/add")
 	c = connect(t, h, testUser)
 	c.session("s")
@@ -278,7 +276,7 @@ func TestAuthorizeRoles(t *testing.T) {
 
 // D-20: anonymous clients are one principal, if they are let in at all.
 func TestAnonymous(t *testing.T) {
-	h := testHost(t, &HostOptions{AllowAnonymous: true})
+	h := testHost(t, &HostOptions{Auth: Auth{AllowAnonymous: true}})
 	r := attachRuntime(t, h, testService, "r1", "math/add")
 	c := connect(t, h, nil)
 	c.session("s")
@@ -299,7 +297,7 @@ func TestAnonymous(t *testing.T) {
 // D-19: a sliding session lives as long as it is used.
 func TestSlidingTTL(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h := testHost(t, &HostOptions{SlidingTTL: true, DefaultTTL: 10 * time.Second})
+		h := testHost(t, &HostOptions{Timing: Timing{SlidingSessionTTL: true, SessionTTL: 10 * time.Second}})
 		r := attachRuntime(t, h, testService, "r1", "math/add")
 		c := connect(t, h, testUser)
 		c.session("s")
@@ -322,7 +320,7 @@ func TestSlidingTTL(t *testing.T) {
 func TestAudit(t *testing.T) {
 	var mu sync.Mutex
 	var kinds []string
-	h := testHost(t, &HostOptions{MaxSessions: 1, Audit: func(e *AuditRecord) {
+	h := testHost(t, &HostOptions{Limits: Limits{MaxSessionsPerPrincipal: 1}, Audit: func(e *AuditRecord) {
 		mu.Lock()
 		defer mu.Unlock()
 		kinds = append(kinds, e.Operation)
@@ -351,7 +349,7 @@ func TestAudit(t *testing.T) {
 // A peer that does not read is closed in the end, whoever it is.
 func TestWriteTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h := testHost(t, &HostOptions{WriteTimeout: time.Second})
+		h := testHost(t, &HostOptions{Timing: Timing{WriteTimeout: time.Second}})
 		near, far := net.Pipe()
 		done := make(chan error, 1)
 		go func() { done <- h.Serve(context.Background(), NewStreamConn(far, nil), testUser) }()
@@ -367,7 +365,7 @@ func TestWriteTimeout(t *testing.T) {
 // A client that asks and asks and never reads is not read any more either.
 func TestFloodIsHeldBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h := testHost(t, &HostOptions{ClientQueue: 4, WriteTimeout: time.Hour})
+		h := testHost(t, &HostOptions{Limits: Limits{ClientQueueLimit: 4}, Timing: Timing{WriteTimeout: time.Hour}})
 		near, far := net.Pipe()
 		done := make(chan error, 1)
 		go func() { done <- h.Serve(context.Background(), NewStreamConn(far, nil), testUser) }()
@@ -400,7 +398,7 @@ func FuzzHost(f *testing.F) {
 		if len(fromClient)+len(fromRuntime) > 1<<12 {
 			return
 		}
-		h := testHost(t, &HostOptions{MaxBadFrames: 1 << 30, NewSessionID: func() string { return "other" }})
+		h := testHost(t, &HostOptions{Limits: Limits{MaxInvalidFrames: 1 << 30}, NewSessionID: func() string { return "other" }})
 		r := attachRuntime(t, h, testService, "r1", "math/add", "count")
 		c := connect(t, h, testUser)
 		c.session("s")

@@ -213,7 +213,7 @@ func (h *Host) admitCall(hc *hostConn, s *session, m *ToolCall, unfit error) *Er
 	if m.ResumeFrom > 0 || hc.peer != nil && hc.peer.Join {
 		return formFault(ReasonUnknownInvocation, "", "there is no such call to resume")
 	}
-	if h.draining || h.recorded > h.opts.MaxRecorded || h.opts.MaxCallsPerSession > 0 && s.flights >= h.opts.MaxCallsPerSession {
+	if h.draining || h.recorded > h.opts.Limits.MaxStoredResults || h.opts.Limits.MaxConcurrentPerSession > 0 && s.flights >= h.opts.Limits.MaxConcurrentPerSession {
 		return errOverloaded()
 	}
 	return nil
@@ -222,7 +222,7 @@ func (h *Host) admitCall(hc *hostConn, s *session, m *ToolCall, unfit error) *Er
 func (h *Host) limit(c *contract, m *ToolCall) time.Duration {
 	limit := c.Timeout
 	if limit == 0 {
-		limit = h.opts.CallTimeout
+		limit = h.opts.Timing.CallTimeout
 	}
 	if m.TimeoutMS > 0 && m.TimeoutMS < limit.Milliseconds() {
 		limit = time.Duration(m.TimeoutMS) * time.Millisecond
@@ -232,7 +232,7 @@ func (h *Host) limit(c *contract, m *ToolCall) time.Duration {
 
 // slide prolongs a session that is used, if it is that kind (D-19).
 func (h *Host) slide(s *session, now time.Time) {
-	if h.opts.SlidingTTL {
+	if h.opts.Timing.SlidingSessionTTL {
 		h.timers.set(&s.expiry, now.Add(s.ttl))
 		h.prolong(s)
 	}

@@ -67,10 +67,10 @@ func (h *Host) claimCall(c *hostCall, refusal *Error) {
 // its dispatch or from its last chunk. Where sessions slide only the latter is
 // known; renewIntent goes on from there.
 func (h *Host) keepIntent(c *hostCall, now time.Time) time.Duration {
-	if !h.opts.SlidingTTL {
-		return max(c.s.expiry.due.Sub(now), 0) + h.opts.RecordFor
+	if !h.opts.Timing.SlidingSessionTTL {
+		return max(c.s.expiry.due.Sub(now), 0) + h.opts.Persistence.ResultTTL
 	}
-	return holdFor + c.limit + h.opts.Lease + 2*h.opts.RecordFor
+	return holdFor + c.limit + h.opts.Persistence.LeaseTTL + 2*h.opts.Persistence.ResultTTL
 }
 
 // renewIntent writes the intent of a call anew that goes on for long in a session
@@ -78,7 +78,7 @@ func (h *Host) keepIntent(c *hostCall, now time.Time) time.Duration {
 // ended. It is called with the lock held, at each dispatch and each chunk.
 func (h *Host) renewIntent(c *hostCall, now time.Time) {
 	cl := c.claim
-	if cl == nil || cl.pending || !h.opts.SlidingTTL || now.Sub(cl.written) < h.opts.RecordFor || h.closed {
+	if cl == nil || cl.pending || !h.opts.Timing.SlidingSessionTTL || now.Sub(cl.written) < h.opts.Persistence.ResultTTL || h.closed {
 		return
 	}
 	cl.pending, cl.written = true, now // who ends the call waits until it is written
@@ -227,7 +227,7 @@ func (h *Host) recordEnd(c *hostCall, cl *claim) {
 	}
 	h.unlock()
 	pause := backoff.Backoff{Base: 100 * time.Millisecond, Max: 5 * time.Second, Jitter: 0.2}
-	for attempt := 1; err != nil && !over && time.Since(now) < h.opts.RecordFor; attempt++ {
+	for attempt := 1; err != nil && !over && time.Since(now) < h.opts.Persistence.ResultTTL; attempt++ {
 		if pause.Wait(h.ctx, attempt) != nil {
 			return
 		}
@@ -277,7 +277,7 @@ func (s *state) claim(c *hostCall, cl *claim) (*callRecord, store.Revision, erro
 		if alive, err := s.alive(ctx, r); err != nil || alive {
 			return r, 0, err
 		}
-		next, ttl := *r, s.h.opts.RecordFor
+		next, ttl := *r, s.h.opts.Persistence.ResultTTL
 		switch idle := s.doubted(r); {
 		case idle && cl.refusal == nil:
 			next, ttl = *mine, cl.keep
@@ -320,7 +320,7 @@ func (s *state) unclaim(cl *claim) {
 	defer s.doubts.Delete(cl.number)
 	pause := backoff.Backoff{Base: 50 * time.Millisecond, Max: 5 * time.Second, Jitter: 0.2}
 	begun := time.Now()
-	for attempt := 1; time.Since(begun) < s.h.opts.Lease; attempt++ {
+	for attempt := 1; time.Since(begun) < s.h.opts.Persistence.LeaseTTL; attempt++ {
 		if pause.Wait(s.h.ctx, attempt) != nil || s.tryUnclaim(cl) {
 			return
 		}
@@ -389,7 +389,7 @@ func (s *state) record(c *hostCall, cl *claim) (*callRecord, error) {
 	key, small := cl.key, false
 	for attempt := 1; err == nil; attempt++ {
 		if cl.end.record {
-			_, err = s.db().Update(ctx, key, value, cl.rev, s.h.opts.RecordFor)
+			_, err = s.db().Update(ctx, key, value, cl.rev, s.h.opts.Persistence.ResultTTL)
 		} else {
 			err = s.db().Delete(ctx, key, cl.rev)
 		}

@@ -33,7 +33,7 @@ func intents(t *testing.T, st store.Store) map[string]time.Time {
 func TestIntentsExpire(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st, runs := store.NewMemory(), new(atomic.Int64)
-		opts := HostOptions{SlidingTTL: true}
+		opts := HostOptions{Timing: Timing{SlidingSessionTTL: true}}
 		a := live(t, st, "a", runs, opts)
 		w := connect(t, a.h, testUser)
 		w.session("s")
@@ -82,7 +82,7 @@ func TestIntentOfLongStream(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				st, runs := store.NewMemory(), new(atomic.Int64)
-				opts := HostOptions{SlidingTTL: true, RecordFor: 20 * time.Second}
+				opts := HostOptions{Timing: Timing{SlidingSessionTTL: true}, Persistence: Persistence{ResultTTL: 20 * time.Second}}
 				a, b := live(t, st, "a", runs, opts), live(t, st, "b", runs, opts)
 				wa, wb := connect(t, a.h, testUser), connect(t, b.h, testUser)
 				wa.session("s")
@@ -222,7 +222,7 @@ func TestDestroyedWhileWritten(t *testing.T) {
 
 // D-35: many who create sessions at once get no more than one after the other.
 func TestSessionQuotaWithStore(t *testing.T) {
-	for _, opts := range []HostOptions{{MaxSessions: 3}, {MaxLiveSessions: 3}} {
+	for _, opts := range []HostOptions{{Limits: Limits{MaxSessionsPerPrincipal: 3}}, {Limits: Limits{MaxSessions: 3}}} {
 		synctest.Test(t, func(t *testing.T) {
 			a := live(t, store.NewMemory(), "a", new(atomic.Int64), opts)
 			a.own.delay = time.Second

@@ -77,7 +77,7 @@ func isAnswer(typ string) bool {
 
 // admit makes the Host's side of a connection.
 func (h *Host) admit(conn Conn, id *Principal) (*hostConn, error) {
-	hc := &hostConn{h: h, conn: conn, identity: id, out: newOutbox(), gone: make(chan struct{}), limit: h.opts.ClientQueue}
+	hc := &hostConn{h: h, conn: conn, identity: id, out: newOutbox(), gone: make(chan struct{}), limit: h.opts.Limits.ClientQueueLimit}
 	hc.heartbeat = timer{index: -1, fire: timerCall(hc.beat)}
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -182,7 +182,7 @@ func (hc *hostConn) write() {
 		if !ok {
 			break
 		}
-		watch.Reset(hc.h.opts.WriteTimeout)
+		watch.Reset(hc.h.opts.Timing.WriteTimeout)
 		if single {
 			lost = hc.sent(batch.sendBatch(buf))
 		} else {
@@ -294,7 +294,7 @@ func (h *Host) handle(hc *hostConn, m Message, bad *DecodeError) bool {
 		return h.handleBad(hc, bad)
 	}
 	hc.bad = 0
-	if h.state != nil && (hc.identity != nil || h.opts.AllowAnonymous) && !h.prepare(hc, m) {
+	if h.state != nil && (hc.identity != nil || h.opts.Auth.AllowAnonymous) && !h.prepare(hc, m) {
 		h.unavailable(hc, m)
 		return !h.isOver(hc)
 	}
@@ -382,7 +382,7 @@ func (h *Host) clientFault(hc *hostConn) *Error {
 		return formFault(ReasonWrongRole, "", "a Runtime cannot make requests of a client")
 	}
 	hc.role = roleClient
-	if hc.identity == nil && !h.opts.AllowAnonymous {
+	if hc.identity == nil && !h.opts.Auth.AllowAnonymous {
 		return errUnauthenticated()
 	}
 	return nil
@@ -428,7 +428,7 @@ func (h *Host) handleBad(hc *hostConn, bad *DecodeError) bool {
 			hc.bad = 0
 		}
 		h.send(hc, &ErrorMessage{Err: bad.Err})
-		if hc.bad >= h.opts.MaxBadFrames {
+		if hc.bad >= h.opts.Limits.MaxInvalidFrames {
 			h.expel(hc, now)
 			return false
 		}

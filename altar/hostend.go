@@ -139,8 +139,8 @@ func (h *Host) settle(c *hostCall, err *Error, now time.Time) {
 	open := false // the Runtime still owes a final message
 	if c.state == callRunning {
 		c.rt.running--
-		if h.opts.TripAfter > 0 {
-			c.rt.breaker.end(c, err, h.opts.TripAfter, h.opts.TripFor, now)
+		if h.opts.Limits.BreakerThreshold > 0 {
+			c.rt.breaker.end(c, err, h.opts.Limits.BreakerThreshold, h.opts.Timing.BreakerCooldown, now)
 		}
 		if err == nil {
 			h.stats.Succeeded++
@@ -190,13 +190,13 @@ func (h *Host) leave(c *hostCall, record bool, now time.Time) {
 	}
 	h.recordHere(c)
 	if h.endedAt.index < 0 {
-		h.timers.set(&h.endedAt, now.Add(h.opts.RecordFor))
+		h.timers.set(&h.endedAt, now.Add(h.opts.Persistence.ResultTTL))
 	}
 }
 
 // cancelCall ends a call for its client (D-32). What is wrong is ignored.
 func (h *Host) cancelCall(hc *hostConn, m *CancelCall, now time.Time) {
-	if hc.identity == nil && !h.opts.AllowAnonymous {
+	if hc.identity == nil && !h.opts.Auth.AllowAnonymous {
 		return
 	}
 	if s := h.own(hc, m.SessionID); s != nil {
@@ -225,6 +225,6 @@ func (h *Host) detach(a *attachment, now time.Time) {
 		}
 	}
 	if len(a.c.at) == 0 && a.c.state < callEnding {
-		h.timers.set(&a.c.gone, now.Add(h.opts.GoneAfter))
+		h.timers.set(&a.c.gone, now.Add(h.opts.Timing.ClientGracePeriod))
 	}
 }

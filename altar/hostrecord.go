@@ -104,7 +104,7 @@ func (h *Host) recordHere(c *hostCall) {
 	if h.bulky == nil {
 		h.bulky = c
 	}
-	for h.recorded > h.opts.MaxRecorded && h.bulky != nil {
+	for h.recorded > h.opts.Limits.MaxStoredResults && h.bulky != nil {
 		old := h.bulky
 		h.bulky = old.later
 		if old.result != nil && len(old.result.Payload)+len(old.result.RuntimeMetadata) == 0 || old.result == nil && old.chunks == nil {
@@ -120,7 +120,7 @@ func (h *Host) recordHere(c *hostCall) {
 // forgetCalls drops outcomes and invocation ids that were kept long enough.
 func (h *Host) forgetCalls(now time.Time) {
 	for c := h.ended.first; c != nil; c = h.ended.first {
-		due := c.endedAt.Add(h.opts.RecordFor)
+		due := c.endedAt.Add(h.opts.Persistence.ResultTTL)
 		if now.Before(due) {
 			h.timers.set(&h.endedAt, due)
 			return

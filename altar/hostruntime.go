@@ -38,8 +38,8 @@ func (h *Host) announce(hc *hostConn, m *AnnounceRuntime) {
 	}
 	h.unlock()
 
-	if err == nil && h.opts.AuthorizeRuntime != nil {
-		fault := h.guard("AuthorizeRuntime", func() error { return h.opts.AuthorizeRuntime(h.ctx, hc.identity, m) })
+	if err == nil && h.opts.Auth.RuntimeAuthorizer != nil {
+		fault := h.guard("AuthorizeRuntime", func() error { return h.opts.Auth.RuntimeAuthorizer(h.ctx, hc.identity, m) })
 		if fault != nil {
 			err = h.refusal("AuthorizeRuntime", fault, ReasonNotARuntime, "the caller may not announce a Runtime")
 		}
@@ -87,7 +87,7 @@ func (h *Host) announce(hc *hostConn, m *AnnounceRuntime) {
 	}
 	h.timers.stop(&own.forget)
 	own.conn = hc
-	hc.role, hc.alive, hc.runtimeID, hc.limit = roleRuntime, true, m.RuntimeID, h.opts.RuntimeQueue
+	hc.role, hc.alive, hc.runtimeID, hc.limit = roleRuntime, true, m.RuntimeID, h.opts.Limits.RuntimeQueueLimit
 	hc.heard = now
 	hc.unanswered = make(map[string]*hostCall)
 	hc.capabilities = h.agreed(m.Capabilities)
@@ -100,8 +100,8 @@ func (h *Host) announce(hc *hostConn, m *AnnounceRuntime) {
 	for s := h.sessions.first; s != nil; s = s.next {
 		h.requestFulfillment(hc, s, now)
 	}
-	if h.opts.Heartbeat > 0 && hc.can(CapHeartbeat) {
-		h.timers.set(&hc.heartbeat, now.Add(h.opts.Heartbeat))
+	if h.opts.Timing.Heartbeat > 0 && hc.can(CapHeartbeat) {
+		h.timers.set(&hc.heartbeat, now.Add(h.opts.Timing.Heartbeat))
 	}
 }
 
@@ -150,7 +150,7 @@ func (h *Host) runtimeGone(hc *hostConn, now time.Time) {
 		if h.state != nil {
 			h.background(func() { h.state.holdOwner(hc.runtimeID, 0) })
 		}
-		h.timers.set(&own.forget, now.Add(h.opts.ForgetAfter))
+		h.timers.set(&own.forget, now.Add(h.opts.Persistence.TombstoneTTL))
 	}
 	for id, c := range hc.unanswered {
 		if h.calls[id] == c {
@@ -182,7 +182,7 @@ func (hc *hostConn) beat(now time.Time) {
 	if hc.over {
 		return
 	}
-	if now.Sub(hc.heard) >= 3*h.opts.Heartbeat {
+	if now.Sub(hc.heard) >= 3*h.opts.Timing.Heartbeat {
 		h.opts.Logger.Warn("altar: a Runtime is silent", "runtime", hc.runtimeID)
 		hc.out.close()
 		h.disconnect(hc, now)
@@ -192,7 +192,7 @@ func (hc *hostConn) beat(now time.Time) {
 		return
 	}
 	h.send(hc, &Ping{})
-	h.timers.set(&hc.heartbeat, now.Add(h.opts.Heartbeat))
+	h.timers.set(&hc.heartbeat, now.Add(h.opts.Timing.Heartbeat))
 }
 
 // Runtimes returns the ids of the connected Runtimes in order of handshake.

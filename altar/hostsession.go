@@ -61,7 +61,7 @@ func (a *asked) fired(now time.Time) {
 
 // fired is the expiry of a session.
 func (s *session) fired(now time.Time) {
-	if h := s.h; h.state != nil && h.opts.SlidingTTL && s.kind == ownSession && !h.closed {
+	if h := s.h; h.state != nil && h.opts.Timing.SlidingSessionTTL && s.kind == ownSession && !h.closed {
 		h.background(func() { h.expire(s) })
 		return
 	}
@@ -234,7 +234,7 @@ func (h *Host) createSession(hc *hostConn, m *CreateSession) {
 	var security *SecurityContext
 	var err *Error
 	fault := h.guard("ResolveSecurityContext", func() (err error) {
-		security, err = h.opts.ResolveSecurityContext(h.ctx, hc.identity, m.SecurityContext)
+		security, err = h.opts.Auth.SecurityContextResolver(h.ctx, hc.identity, m.SecurityContext)
 		return err
 	})
 	if fault != nil {
@@ -247,7 +247,7 @@ func (h *Host) createSession(hc *hostConn, m *CreateSession) {
 		return
 	}
 	p := hc.identity.principal()
-	if err == nil && (h.draining || h.opts.MaxSessions > 0 && h.sessions.perOwner[p] >= h.opts.MaxSessions) {
+	if err == nil && (h.draining || h.opts.Limits.MaxSessionsPerPrincipal > 0 && h.sessions.perOwner[p] >= h.opts.Limits.MaxSessionsPerPrincipal) {
 		err = NewError(ErrAuthorizationFailed, ReasonQuotaExceeded, "the caller has too many sessions")
 	}
 	if err == nil {
@@ -265,10 +265,10 @@ func (h *Host) createSession(hc *hostConn, m *CreateSession) {
 		h.answer(hc, m, NewError(ErrInternal, "", "the Host has no free session id"))
 		return
 	}
-	ttl := min(h.opts.DefaultTTL, h.opts.MaxTTL)
+	ttl := min(h.opts.Timing.SessionTTL, h.opts.Timing.MaxSessionTTL)
 	if m.TTLSeconds > 0 {
-		ttl = h.opts.MaxTTL
-		if m.TTLSeconds < int64(h.opts.MaxTTL/time.Second) {
+		ttl = h.opts.Timing.MaxSessionTTL
+		if m.TTLSeconds < int64(h.opts.Timing.MaxSessionTTL/time.Second) {
 			ttl = time.Duration(m.TTLSeconds) * time.Second
 		}
 	}
@@ -335,7 +335,7 @@ func (h *Host) newSession(id string, p principal, ttl time.Duration, now time.Ti
 
 // roomForSession tells why there is no room for one more session.
 func (h *Host) roomForSession() *Error {
-	if len(h.sessions.byID)+h.sessions.coming >= h.opts.MaxLiveSessions {
+	if len(h.sessions.byID)+h.sessions.coming >= h.opts.Limits.MaxSessions {
 		return NewError(ErrAuthorizationFailed, ReasonQuotaExceeded, "there are too many sessions")
 	}
 	return nil
@@ -377,7 +377,7 @@ func (h *Host) destroySession(hc *hostConn, m *DestroySession, now time.Time) {
 func (h *Host) endSession(s *session, how string, reason Reason, now time.Time) {
 	s.over = true
 	h.timers.stop(&s.expiry)
-	h.sessions.remove(s, now.Add(h.opts.ForgetAfter))
+	h.sessions.remove(s, now.Add(h.opts.Persistence.TombstoneTTL))
 	err := NewError(ErrSessionInvalid, reason, "the session is over")
 	for c := s.active.first; c != nil; c = s.active.first {
 		if c.state == callEnding { // it ended before; there is no need to record it any more

@@ -80,7 +80,7 @@ func (h *Host) retain(c *hostCall, m *StreamChunk) {
 	c.chunks = append(c.chunks, m)
 	c.retained += size(m)
 	drop := 0
-	for c.retained > h.opts.RetainChunks && drop < len(c.chunks)-1 {
+	for c.retained > h.opts.Limits.MaxStoredChunks && drop < len(c.chunks)-1 {
 		c.retained -= size(c.chunks[drop])
 		c.chunks[drop] = nil
 		drop++
@@ -125,7 +125,7 @@ func (h *Host) forward(a *attachment, m *StreamChunk) {
 // collect gathers the payloads of a stream (D-29).
 func (h *Host) collect(a *attachment, m *StreamChunk) {
 	if m.Payload != nil && m.ChunkID >= a.from {
-		if a.size += len(m.Payload) + 1; a.size > h.opts.MaxMessage {
+		if a.size += len(m.Payload) + 1; a.size > h.opts.Limits.MaxMessage {
 			a.parts = nil // it will not be sent
 		} else {
 			a.parts = append(a.parts, m.Payload)
@@ -144,7 +144,7 @@ func (h *Host) collect(a *attachment, m *StreamChunk) {
 			payload = append(payload, part...)
 		}
 		out.Payload = append(payload, ']')
-		if a.size > h.opts.MaxMessage || !fits(out, h.opts.MaxMessage) {
+		if a.size > h.opts.Limits.MaxMessage || !fits(out, h.opts.Limits.MaxMessage) {
 			out.Payload = nil
 			out.Error = NewError(ErrInternal, ReasonMessageTooLarge, "the result is too large for one message")
 		}

@@ -33,7 +33,7 @@ func (h *Host) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.ContentLength != 0 {
 		// The body has its time to arrive, also where the answer goes out before
 		// it came: net/http reads on then. Not every writer has a deadline.
-		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(h.opts.BodyTimeout))
+		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(h.opts.Timing.ReadTimeout))
 	}
 	switch r.URL.Path {
 	case MessagesPath:
@@ -47,11 +47,11 @@ func (h *Host) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 // identify asks the Authenticator.
 func (h *Host) identify(r *http.Request) (id *Principal, err error) {
-	if h.opts.Authenticator == nil {
+	if h.opts.Auth.Authenticator == nil {
 		return nil, nil
 	}
 	err = h.guard("Authenticate", func() (err error) {
-		id, err = h.opts.Authenticator.Authenticate(r)
+		id, err = h.opts.Auth.Authenticator.Authenticate(r)
 		return err
 	})
 	if err != nil {
@@ -73,7 +73,7 @@ func (h *Host) serveMessage(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	id, err := h.identify(r)
-	if err == nil && id == nil && !h.opts.AllowAnonymous {
+	if err == nil && id == nil && !h.opts.Auth.AllowAnonymous {
 		err = errUnauthenticated()
 	}
 	if err != nil {
@@ -89,12 +89,12 @@ func (h *Host) serveMessage(w http.ResponseWriter, r *http.Request) {
 		h.httpError(w, Header{}, formFault(ReasonNotAcceptable, "", "none of the accepted media types is available"))
 		return
 	}
-	if r.ContentLength > int64(h.opts.MaxMessage) {
+	if r.ContentLength > int64(h.opts.Limits.MaxMessage) {
 		w.Header().Set("Connection", "close") // what follows would have to be read first
 		h.httpError(w, Header{}, frameError(ReasonMessageTooLarge).Err)
 		return
 	}
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, int64(h.opts.MaxMessage)))
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, int64(h.opts.Limits.MaxMessage)))
 	var tooLarge *http.MaxBytesError
 	switch {
 	case errors.As(err, &tooLarge):
@@ -132,7 +132,7 @@ func acceptable(header []string) string {
 
 // exchange handles a message and writes what comes back.
 func (h *Host) exchange(w http.ResponseWriter, r *http.Request, id *Principal, body []byte, kind string) {
-	m, err := DecodeMessage(body, &DecodeOptions{MaxMessage: h.opts.MaxMessage})
+	m, err := DecodeMessage(body, &DecodeOptions{MaxMessage: h.opts.Limits.MaxMessage})
 	var bad *DecodeError
 	errors.As(err, &bad)
 	var typ string
@@ -234,7 +234,7 @@ func (h *Host) httpMessage(w http.ResponseWriter, m Message) {
 		w.WriteHeader(http.StatusInternalServerError)
 		return
 	}
-	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(h.opts.WriteTimeout)) // not every writer has one
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(h.opts.Timing.WriteTimeout)) // not every writer has one
 	w.Header().Set("Content-Type", typeJSON)
 	w.Header().Set("Content-Length", strconv.Itoa(len(out)))
 	w.WriteHeader(status)
@@ -259,7 +259,7 @@ func (h *Host) streamNDJSON(w http.ResponseWriter, r *http.Request, hc *hostConn
 			return
 		}
 		buf = append(out, '\n')
-		_ = rc.SetWriteDeadline(time.Now().Add(h.opts.WriteTimeout)) // not every writer has one
+		_ = rc.SetWriteDeadline(time.Now().Add(h.opts.Timing.WriteTimeout)) // not every writer has one
 		if _, err := w.Write(buf); err != nil {
 			return
 		}
@@ -273,7 +273,7 @@ func (h *Host) streamNDJSON(w http.ResponseWriter, r *http.Request, hc *hostConn
 }
 
 func (h *Host) streamSSE(w http.ResponseWriter, r *http.Request, hc *hostConn, m Message) {
-	out := sse.NewWriter(w, &sse.WriterOptions{WriteTimeout: h.opts.WriteTimeout, KeepAlive: 15 * time.Second})
+	out := sse.NewWriter(w, &sse.WriterOptions{WriteTimeout: h.opts.Timing.WriteTimeout, KeepAlive: 15 * time.Second})
 	defer func() { _ = out.Close() }()
 	var buf []byte
 	for ok := true; ok; m, ok = hc.out.pop(r.Context()) {

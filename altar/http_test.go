@@ -22,7 +22,7 @@ import (
 // A body that does not come, or comes byte by byte, is not waited for for ever,
 // neither where it is read nor where the request is refused before.
 func TestTricklingBodies(t *testing.T) {
-	h := testHost(t, &HostOptions{Authenticator: keys(), BodyTimeout: 300 * time.Millisecond, MaxMessage: 4096})
+	h := testHost(t, &HostOptions{Auth: Auth{Authenticator: keys()}, Timing: Timing{ReadTimeout: 300 * time.Millisecond}, Limits: Limits{MaxMessage: 4096}})
 	addr := server(t, h).Listener.Addr().String()
 	const good = "\r\nX-API-Key: key-user\r\nContent-Type: application/json"
 	var wg sync.WaitGroup
@@ -83,7 +83,7 @@ func TestTricklingBodies(t *testing.T) {
 
 // The deadline is that of the body: a call and its stream may take longer.
 func TestSlowCallAfterBody(t *testing.T) {
-	s := start(t, httpTransport, &HostOptions{BodyTimeout: 100 * time.Millisecond}, testRuntime("r1", &RuntimeOptions{DisableStanding: true}))
+	s := start(t, httpTransport, &HostOptions{Timing: Timing{ReadTimeout: 100 * time.Millisecond}}, testRuntime("r1", &RuntimeOptions{DisableStanding: true}))
 	sess, err := s.c.CreateSession(t.Context(), nil)
 	require.NoError(t, err)
 	got, err := CallAs[string](t.Context(), sess, "wait", waitIn{300})
@@ -102,7 +102,7 @@ func TestSlowCallAfterBody(t *testing.T) {
 
 // A body above the limit is refused by its length, without being read (D-05).
 func TestBodyTooLarge(t *testing.T) {
-	h := testHost(t, &HostOptions{Authenticator: keys(), MaxMessage: 4096})
+	h := testHost(t, &HostOptions{Auth: Auth{Authenticator: keys()}, Limits: Limits{MaxMessage: 4096}})
 	ts := server(t, h)
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, ts.URL+MessagesPath, strings.NewReader(strings.Repeat(" ", 5000)))
 	require.NoError(t, err)
@@ -118,7 +118,7 @@ func TestBodyTooLarge(t *testing.T) {
 func TestUnreadAnswer(t *testing.T) {
 	rt := NewRuntime("r1", &RuntimeOptions{DisableStanding: true, MaxMessage: 128 << 20})
 	rt.Handle("get", HandlerFunc(func(context.Context, *ToolCall) (any, error) { return strings.Repeat("x", 64<<20), nil }))
-	s := start(t, directTransport, &HostOptions{WriteTimeout: 200 * time.Millisecond, MaxMessage: 128 << 20}, rt)
+	s := start(t, directTransport, &HostOptions{Timing: Timing{WriteTimeout: 200 * time.Millisecond}, Limits: Limits{MaxMessage: 128 << 20}}, rt)
 	ts := server(t, s.h)
 	w := connect(t, s.h, testUser)
 	w.session("s")

@@ -59,7 +59,7 @@ func load(t *testing.T, state store.Store) {
 		}))
 		all = append(all, rt)
 	}
-	s := start(t, directTransport, &HostOptions{CallTimeout: time.Hour, GoneAfter: time.Millisecond, Store: state}, all...)
+	s := start(t, directTransport, &HostOptions{Timing: Timing{CallTimeout: time.Hour, ClientGracePeriod: time.Millisecond}, Persistence: Persistence{Store: state}}, all...)
 	var before, after runtime.MemStats
 	runtime.GC()
 	runtime.ReadMemStats(&before)
@@ -137,7 +137,7 @@ func TestFairness(t *testing.T) {
 		})
 		all = append(all, rt)
 	}
-	s := start(t, pipeTransport, &HostOptions{CallTimeout: time.Minute, GoneAfter: time.Millisecond}, all...)
+	s := start(t, pipeTransport, &HostOptions{Timing: Timing{CallTimeout: time.Minute, ClientGracePeriod: time.Millisecond}}, all...)
 	lazy, err := s.dial(testUser)(t.Context())
 	require.NoError(t, err)
 	require.NoError(t, lazy.Send(&CreateSession{SessionID: "lazy"}))

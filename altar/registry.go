@@ -182,7 +182,7 @@ func (h *Host) route(s *session, c *contract, pin string) (*hostConn, *Error) {
 		return nil, errNotFulfilled()
 	}
 	free := n
-	if h.opts.MaxCallsPerRuntime > 0 || h.opts.Router != nil || h.opts.TripAfter > 0 {
+	if h.opts.Limits.MaxConcurrentPerRuntime > 0 || h.opts.Router != nil || h.opts.Limits.BreakerThreshold > 0 {
 		free = 0
 		for _, g := range list {
 			if g.rt.alive && !h.avoided(g.rt) {
@@ -248,12 +248,12 @@ func (h *Host) custom(s *session, c *contract, list []registration, k uint64) *h
 }
 
 func (h *Host) overloaded(rt *hostConn) bool {
-	return h.opts.MaxCallsPerRuntime > 0 && rt.running >= h.opts.MaxCallsPerRuntime || rt.out.len() >= h.opts.RuntimeQueue
+	return h.opts.Limits.MaxConcurrentPerRuntime > 0 && rt.running >= h.opts.Limits.MaxConcurrentPerRuntime || rt.out.len() >= h.opts.Limits.RuntimeQueueLimit
 }
 
 // avoided tells whether calls that do not name a Runtime should go elsewhere.
 func (h *Host) avoided(rt *hostConn) bool {
-	return h.overloaded(rt) || h.opts.TripAfter > 0 && rt.breaker.open(time.Now())
+	return h.overloaded(rt) || h.opts.Limits.BreakerThreshold > 0 && rt.breaker.open(time.Now())
 }
 
 func errRuntimeDown() *Error {
@@ -357,9 +357,9 @@ func (h *Host) judge(hc *hostConn, sessionID string, manifest *contracts, tool s
 		return nil, NewError(ErrAuthorizationFailed, ReasonForeignNamespace, "the name belongs to another Runtime")
 	}
 	c := manifest.byName[name]
-	if h.opts.AuthorizeFulfillment != nil {
+	if h.opts.Auth.FulfillmentAuthorizer != nil {
 		err := h.guard("AuthorizeFulfillment", func() error {
-			return h.opts.AuthorizeFulfillment(h.ctx, &FulfillmentRequest{Principal: hc.identity, RuntimeID: hc.runtimeID, SessionID: sessionID, Contract: c.Contract})
+			return h.opts.Auth.FulfillmentAuthorizer(h.ctx, &FulfillmentRequest{Principal: hc.identity, RuntimeID: hc.runtimeID, SessionID: sessionID, Contract: c.Contract})
 		})
 		if err != nil {
 			return nil, h.refusal("AuthorizeFulfillment", err, ReasonNotPermitted, "the Runtime may not serve this tool")

@@ -237,7 +237,7 @@ func (h *Host) forwardedAnswer(c *hostCall, rt *hostConn, m Message) bool {
 // outcome.
 //
 // If ctx ends with a [ForwardCancelledError], the call is cancelled. If it ends
-// otherwise or the loop is left, the call goes on for HostOptions.GoneAfter, so
+// otherwise or the loop is left, the call goes on for HostOptions.Timing.ClientGracePeriod, so
 // that the other Host can join it.
 func (h *Host) ServeForwarded(ctx context.Context, call *ForwardedCall) iter.Seq2[Message, error] {
 	return func(yield func(Message, error) bool) {

@@ -250,7 +250,7 @@ func TestRemoteRouting(t *testing.T) {
 // the client learns why, and nothing is recorded.
 func TestRemoteRefusal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m := newMesh(t, HostOptions{MaxCallsPerRuntime: 1}, "a", "b", "c")
+		m := newMesh(t, HostOptions{Limits: Limits{MaxConcurrentPerRuntime: 1}}, "a", "b", "c")
 		m.attach(t, "b", testRuntime("rb", nil))
 		m.attach(t, "c", testRuntime("rc", nil))
 		w := connect(t, m.hosts["a"], testUser)

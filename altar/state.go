@@ -50,10 +50,10 @@ func newState(h *Host) *state {
 	return &state{h: h, instance: randid.New(""), wake: make(chan struct{})}
 }
 
-func (s *state) db() store.Store { return s.h.opts.Store }
+func (s *state) db() store.Store { return s.h.opts.Persistence.Store }
 
 func (s *state) context() (context.Context, context.CancelFunc) {
-	return context.WithTimeout(s.h.ctx, s.h.opts.StoreTimeout)
+	return context.WithTimeout(s.h.ctx, s.h.opts.Persistence.StoreTimeout)
 }
 
 var errFenced = errors.New("altar: another Host with the same ID uses the same store")
@@ -84,9 +84,9 @@ func (s *state) begin(ctx context.Context) error {
 		e, err := s.db().Get(ctx, hostKey(s.h.opts.ID))
 		switch {
 		case errors.Is(err, store.ErrNotFound):
-			s.lease, err = s.db().Create(ctx, hostKey(s.h.opts.ID), []byte(s.instance), s.h.opts.Lease)
+			s.lease, err = s.db().Create(ctx, hostKey(s.h.opts.ID), []byte(s.instance), s.h.opts.Persistence.LeaseTTL)
 		case err == nil: // an earlier one, or one that is to be replaced by this
-			s.lease, err = s.db().Update(ctx, hostKey(s.h.opts.ID), []byte(s.instance), e.Revision, s.h.opts.Lease)
+			s.lease, err = s.db().Update(ctx, hostKey(s.h.opts.ID), []byte(s.instance), e.Revision, s.h.opts.Persistence.LeaseTTL)
 		}
 		if err == nil {
 			break
@@ -117,7 +117,7 @@ func (s *state) run() {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	wg.Go(func() { s.listen(ctx) })
-	renew, owners := time.NewTicker(s.h.opts.Lease/3), time.NewTicker(s.h.opts.ForgetAfter/4)
+	renew, owners := time.NewTicker(s.h.opts.Persistence.LeaseTTL/3), time.NewTicker(s.h.opts.Persistence.TombstoneTTL/4)
 	defer renew.Stop()
 	defer owners.Stop()
 	for {
@@ -126,7 +126,7 @@ func (s *state) run() {
 			s.renew()
 		case <-owners.C:
 			for _, id := range s.h.Runtimes() {
-				s.holdOwner(id, s.h.opts.ForgetAfter/4)
+				s.holdOwner(id, s.h.opts.Persistence.TombstoneTTL/4)
 			}
 		case <-ctx.Done():
 			s.leave()
@@ -141,9 +141,9 @@ func (s *state) renew() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	key := hostKey(s.h.opts.ID)
-	rev, err := s.db().Update(ctx, key, []byte(s.instance), s.lease, s.h.opts.Lease)
+	rev, err := s.db().Update(ctx, key, []byte(s.instance), s.lease, s.h.opts.Persistence.LeaseTTL)
 	if errors.Is(err, store.ErrNotFound) { // too late; somebody may have thought us dead
-		rev, err = s.db().Create(ctx, key, []byte(s.instance), s.h.opts.Lease)
+		rev, err = s.db().Create(ctx, key, []byte(s.instance), s.h.opts.Persistence.LeaseTTL)
 	}
 	if errors.Is(err, store.ErrConflict) || errors.Is(err, store.ErrExists) {
 		// Perhaps it was this Host, and the answer got lost.
@@ -164,7 +164,7 @@ func (s *state) renew() {
 
 // leave gives the lease up, so that what this Host left can be judged at once.
 func (s *state) leave() {
-	ctx, cancel := context.WithTimeout(context.Background(), s.h.opts.StoreTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), s.h.opts.Persistence.StoreTimeout)
 	defer cancel()
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -223,7 +223,7 @@ func (s *state) putSession(id string, r *sessionRecord) error {
 	}
 	value, err := strictjson.Encode(r)
 	if err == nil {
-		_, err = s.db().Create(ctx, sessionKey(id), value, time.Duration(r.TTL)+s.h.opts.ForgetAfter)
+		_, err = s.db().Create(ctx, sessionKey(id), value, time.Duration(r.TTL)+s.h.opts.Persistence.TombstoneTTL)
 	}
 	return err
 }
@@ -269,7 +269,7 @@ func (s *state) changeSession(id string, change func(r *sessionRecord)) error {
 			return err
 		}
 		ctx, cancel := s.context()
-		_, err = s.db().Update(ctx, sessionKey(id), value, rev, max(time.Until(time.Unix(0, r.Expires)), 0)+s.h.opts.ForgetAfter)
+		_, err = s.db().Update(ctx, sessionKey(id), value, rev, max(time.Until(time.Unix(0, r.Expires)), 0)+s.h.opts.Persistence.TombstoneTTL)
 		cancel()
 		if err == nil || !changed(err) {
 			return err
@@ -299,7 +299,7 @@ func (s *state) own(runtimeID string, p principal) (bool, error) {
 	if err := s.begin(ctx); err != nil {
 		return false, err
 	}
-	ttl := s.h.opts.ForgetAfter + s.h.opts.ForgetAfter/2
+	ttl := s.h.opts.Persistence.TombstoneTTL + s.h.opts.Persistence.TombstoneTTL/2
 	value, err := strictjson.Encode(&ownerRecord{p.name, p.tenant})
 	for err == nil {
 		if _, err = s.db().Create(ctx, ownerKey(runtimeID), value, ttl); err == nil {
@@ -334,7 +334,7 @@ func (s *state) holdOwner(runtimeID string, more time.Duration) {
 	defer cancel()
 	e, err := s.db().Get(ctx, ownerKey(runtimeID))
 	if err == nil {
-		_, err = s.db().Update(ctx, ownerKey(runtimeID), e.Value, e.Revision, s.h.opts.ForgetAfter+more)
+		_, err = s.db().Update(ctx, ownerKey(runtimeID), e.Value, e.Revision, s.h.opts.Persistence.TombstoneTTL+more)
 	}
 	if err != nil && !changed(err) && s.h.ctx.Err() == nil {
 		s.logError("the owner of a Runtime could not be recorded", err)

@@ -116,7 +116,7 @@ type life struct {
 // calls that it runs, all lives of a test together.
 func live(t *testing.T, st store.Store, id string, runs *atomic.Int64, opts HostOptions) *life {
 	f := &faulty{Store: st}
-	opts.ID, opts.Store = id, f
+	opts.ID, opts.Persistence.Store = id, f
 	l := &life{t: t, h: testHost(t, &opts), runs: runs, own: f}
 	rt := testRuntime("r-"+id, nil)
 	add := rt.names["math/add"].tool
@@ -355,7 +355,7 @@ func TestDestroyedElsewhere(t *testing.T) {
 func TestSlidingElsewhere(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st, runs := store.NewMemory(), new(atomic.Int64)
-		opts := HostOptions{SlidingTTL: true, DefaultTTL: time.Minute}
+		opts := HostOptions{Timing: Timing{SlidingSessionTTL: true, SessionTTL: time.Minute}}
 		a, b := live(t, st, "a", runs, opts), live(t, st, "b", runs, opts)
 		wa, wb := connect(t, a.h, testUser), connect(t, b.h, testUser)
 		wa.session("s")
@@ -377,7 +377,7 @@ func TestSlidingElsewhere(t *testing.T) {
 func TestStoreFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st, runs := store.NewMemory(), new(atomic.Int64)
-		a := live(t, st, "a", runs, HostOptions{StoreTimeout: time.Second})
+		a := live(t, st, "a", runs, HostOptions{Persistence: Persistence{StoreTimeout: time.Second}})
 		w := connect(t, a.h, testUser)
 		down := func(op, prefix string) {
 			a.own.set(func(o, key string) error {
@@ -577,7 +577,7 @@ func TestFenced(t *testing.T) {
 func TestOwnersStored(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st, runs := store.NewMemory(), new(atomic.Int64)
-		opts := HostOptions{Lease: time.Hour}
+		opts := HostOptions{Persistence: Persistence{LeaseTTL: time.Hour}}
 		a, b := live(t, st, "a", runs, opts), live(t, st, "b", runs, opts)
 		try := func() *Error {
 			w := connect(t, b.h, &Principal{ID: "thief"})
@@ -633,7 +633,7 @@ func TestStoreGarbage(t *testing.T) {
 func TestGuestBecomesOwn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st := store.NewMemory()
-		m := newMesh(t, HostOptions{Store: st}, "a", "b")
+		m := newMesh(t, HostOptions{Persistence: Persistence{Store: st}}, "a", "b")
 		m.attach(t, "b", testRuntime("rb", nil))
 		wa, wb := connect(t, m.hosts["a"], testUser), connect(t, m.hosts["b"], testUser)
 		wa.session("s")
@@ -654,7 +654,7 @@ func TestGuestBecomesOwn(t *testing.T) {
 func TestBounds(t *testing.T) { synctest.Test(t, testBounds) }
 
 func testBounds(t *testing.T) {
-	h := testHost(t, &HostOptions{MaxLiveSessions: 2, MaxRecorded: 64 << 10})
+	h := testHost(t, &HostOptions{Limits: Limits{MaxSessions: 2, MaxStoredResults: 64 << 10}})
 	rt := NewRuntime("r1", &RuntimeOptions{DisableStanding: true})
 	big := strings.Repeat("x", 16<<10)
 	rt.Handle("math/add", HandlerFunc(func(context.Context, *ToolCall) (any, error) { return big, nil }))
@@ -749,7 +749,7 @@ func TestClientSurvivesRestart(t *testing.T) {
 		boot := func() *Host {
 			mu.Lock()
 			defer mu.Unlock()
-			h = testHost(t, &HostOptions{ID: "h", Store: st})
+			h = testHost(t, &HostOptions{ID: "h", Persistence: Persistence{Store: st}})
 			return h
 		}
 		dial := func(id *Principal) Dialer {

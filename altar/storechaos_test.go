@@ -91,7 +91,7 @@ func storeChaos(t *testing.T, r *rand.Rand) {
 	boot := func(i int) {
 		f := &faulty{Store: st}
 		unsure := &lostOutcomes{ids: map[string]bool{}}
-		w := &ward{own: f, h: testHost(t, &HostOptions{Logger: slog.New(unsure), ID: fmt.Sprint("h", i), Store: f, StoreTimeout: time.Second, Lease: 3 * time.Second})}
+		w := &ward{own: f, h: testHost(t, &HostOptions{Logger: slog.New(unsure), ID: fmt.Sprint("h", i), Persistence: Persistence{Store: f, StoreTimeout: time.Second, LeaseTTL: 3 * time.Second}})}
 		rt := NewRuntime(fmt.Sprint("r", i), &RuntimeOptions{DisableStanding: true})
 		rt.Handle("math/add", tool)
 		conn, err := w.h.Dial(testService)

@@ -30,7 +30,7 @@ import (
 
 // D-04: WebSocket.
 func TestWebSocketRules(t *testing.T) {
-	h := testHost(t, &HostOptions{Authenticator: keys(), MaxMessage: 1000, AllowedOrigins: []string{"friend.example"}})
+	h := testHost(t, &HostOptions{Auth: Auth{Authenticator: keys()}, Limits: Limits{MaxMessage: 1000}, AllowedOrigins: []string{"friend.example"}})
 	ts := server(t, h)
 	url := "ws" + strings.TrimPrefix(ts.URL, "http") + WebSocketPath
 	dial := func(header http.Header, protocols ...string) (*websocket.Conn, *http.Response, error) {
@@ -134,7 +134,7 @@ func post(t *testing.T, ts *httptest.Server, body string, header ...string) (*ht
 
 // D-05: what the vectors leave out.
 func TestHTTPRules(t *testing.T) {
-	s := start(t, httpTransport, &HostOptions{MaxMessage: 1000}, testRuntime("r1", nil))
+	s := start(t, httpTransport, &HostOptions{Limits: Limits{MaxMessage: 1000}}, testRuntime("r1", nil))
 	ts := server(t, s.h)
 	sess, err := s.c.CreateSession(t.Context(), nil)
 	require.NoError(t, err)
@@ -180,7 +180,7 @@ func TestHTTPRules(t *testing.T) {
 
 // A client that leaves in mid-stream is seen, and its call ends (D-33).
 func TestHTTPClientGone(t *testing.T) {
-	s := start(t, httpTransport, &HostOptions{GoneAfter: 50 * time.Millisecond}, testRuntime("r1", nil))
+	s := start(t, httpTransport, &HostOptions{Timing: Timing{ClientGracePeriod: 50 * time.Millisecond}}, testRuntime("r1", nil))
 	sess, err := s.c.CreateSession(t.Context(), nil)
 	require.NoError(t, err)
 	for _, err := range sess.Stream(t.Context(), "ticks", nil, nil) {
@@ -297,12 +297,12 @@ func TestCertificates(t *testing.T) {
 	ca := make("ca", nil)
 	pool := x509.NewCertPool()
 	pool.AddCert(ca)
-	h := testHost(t, &HostOptions{Authenticator: CertificateAuthenticator(func(leaf *x509.Certificate) (*Principal, error) {
+	h := testHost(t, &HostOptions{Auth: Auth{Authenticator: CertificateAuthenticator(func(leaf *x509.Certificate) (*Principal, error) {
 		if leaf.Subject.CommonName == "service" {
 			return testService, nil
 		}
 		return nil, nil
-	})})
+	})}})
 	ts := httptest.NewUnstartedServer(h)
 	ts.TLS = &tls.Config{ClientAuth: tls.VerifyClientCertIfGiven, ClientCAs: pool}
 	ts.StartTLS()
@@ -323,7 +323,7 @@ func TestCertificates(t *testing.T) {
 	// A certificate that nobody verified is worth nothing.
 	r := httptest.NewRequest("POST", "/", nil)
 	r.TLS = &tls.ConnectionState{PeerCertificates: []*x509.Certificate{make("service", ca)}}
-	_, err = h.opts.Authenticator.Authenticate(r)
+	_, err = h.opts.Auth.Authenticator.Authenticate(r)
 	require.Error(t, err)
 }
 

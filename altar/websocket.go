@@ -73,7 +73,7 @@ func (h *Host) serveWebSocket(w http.ResponseWriter, r *http.Request) {
 		h.opts.Logger.Info("altar: no upgrade to WebSocket", "remote", r.RemoteAddr, "err", err)
 		return // Accept has answered
 	}
-	conn := newWebSocket(c, h.opts.MaxMessage)
+	conn := newWebSocket(c, h.opts.Limits.MaxMessage)
 	if refused != nil {
 		_ = conn.Send(&ErrorMessage{Err: refused.(*Error)})
 		conn.closeRefused()

@@ -102,23 +102,21 @@ func openAltarHost(t *testing.T, in *Input, state store.Store) (Step, error) {
 	}
 	sessions := 0
 	opts := &altar.HostOptions{
-		ID: "host-1", Store: state, ProtocolVersion: version, Level: level, MaxMessage: 65536, MaxTTL: 2 * time.Hour, MaxSessions: 8,
-		Authenticator: altar.AuthenticatorFunc(altarBearer),
-		NewSessionID: func() string {
-			sessions++
-			return fmt.Sprintf("sess-%d", sessions)
-		},
-		AuthorizeRuntime: func(_ context.Context, id *altar.Principal, _ *altar.AnnounceRuntime) error {
+		ID: "host-1", Persistence: altar.Persistence{Store: state}, ProtocolVersion: version, Level: level, Limits: altar.Limits{MaxMessage: 65536, MaxSessionsPerPrincipal: 8}, Timing: altar.Timing{MaxSessionTTL: 2 * time.Hour},
+		Auth: altar.Auth{Authenticator: altar.AuthenticatorFunc(altarBearer), RuntimeAuthorizer: func(_ context.Context, id *altar.Principal, _ *altar.AnnounceRuntime) error {
 			if !strings.HasPrefix(id.ID, "svc-") {
 				return errors.New("not a service")
 			}
 			return nil
-		},
-		AuthorizeFulfillment: func(_ context.Context, r *altar.FulfillmentRequest) error {
+		}, FulfillmentAuthorizer: func(_ context.Context, r *altar.FulfillmentRequest) error {
 			if r.Contract.Name == "admin/secret" && r.Principal.ID != "svc-a" {
 				return errors.New("not its tool")
 			}
 			return nil
+		}},
+		NewSessionID: func() string {
+			sessions++
+			return fmt.Sprintf("sess-%d", sessions)
 		},
 	}
 	host, err := altar.NewHost(m, altar.AuthorizerFunc(altarAuthorize), opts)

@@ -157,7 +157,7 @@ func TestHost(t *testing.T) {
 	}})
 	require.NoError(t, err)
 	host, err := altar.NewHost(&altar.Manifest{Contracts: []*altar.Contract{{Name: "t"}}}, altar.RoleAuthorizer(), &altar.HostOptions{
-		Authenticator: altar.BearerAuthenticator(v)})
+		Auth: altar.Auth{Authenticator: altar.BearerAuthenticator(v)}})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, host.Close()) }()
 	ts := httptest.NewServer(host)

@@ -115,7 +115,7 @@ func startHost(t *testing.T, url, id string, opts *natsroute.Options) *host {
 	require.NoError(t, err)
 	m, err := altar.DecodeManifest([]byte(manifest))
 	require.NoError(t, err)
-	h, err := altar.NewHost(m, altar.AuthorizerFunc(altar.AllowAll), &altar.HostOptions{ID: id, Cluster: r, ClientQueue: 16384})
+	h, err := altar.NewHost(m, altar.AuthorizerFunc(altar.AllowAll), &altar.HostOptions{ID: id, Cluster: r, Limits: altar.Limits{ClientQueueLimit: 16384}})
 	require.NoError(t, err)
 	served := make(chan error, 1)
 	go func() { served <- r.Serve(context.Background(), h, id) }()

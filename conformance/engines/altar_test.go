@@ -36,7 +36,7 @@ type station struct {
 func newStation(t *testing.T, s store.Store, id string, runs *atomic.Int64) *station {
 	m, err := altar.DecodeManifest([]byte(contracts))
 	require.NoError(t, err)
-	host, err := altar.NewHost(m, altar.AuthorizerFunc(altar.AllowAll), &altar.HostOptions{ID: id, Store: store.Sub(s, "altar/")})
+	host, err := altar.NewHost(m, altar.AuthorizerFunc(altar.AllowAll), &altar.HostOptions{ID: id, Persistence: altar.Persistence{Store: store.Sub(s, "altar/")}})
 	require.NoError(t, err)
 	rt := altar.NewRuntime("calc-"+id, nil)
 	altar.AddTool(rt, "math/add", func(_ context.Context, in sum) (int64, error) {

@@ -39,8 +39,8 @@ func altarHost(t *testing.T) (tcp, web string, host *altar.Host) {
 	require.NoError(t, err)
 	alice := &altar.Principal{ID: "alice", Roles: []string{"user"}}
 	host, err = altar.NewHost(m, altar.AuthorizerFunc(altar.AllowAll), &altar.HostOptions{
-		ID:            "go-host",
-		Authenticator: altar.APIKeyAuthenticator(map[[sha256.Size]byte]*altar.Principal{altar.HashAPIKey("key"): alice}),
+		ID:   "go-host",
+		Auth: altar.Auth{Authenticator: altar.APIKeyAuthenticator(map[[sha256.Size]byte]*altar.Principal{altar.HashAPIKey("key"): alice})},
 	})
 	require.NoError(t, err)
 	l, err := net.Listen("tcp", "127.0.0.1:0")

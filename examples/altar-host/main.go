@@ -74,17 +74,16 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	log := slog.New(slog.NewTextHandler(out, &slog.HandlerOptions{ReplaceAttr: withoutTime}))
 	host, err := altar.NewHost(contracts, roles, &altar.HostOptions{
 		ID: "example-host",
-		Authenticator: altar.APIKeyAuthenticator(map[[sha256.Size]byte]*altar.Principal{
+		Auth: altar.Auth{Authenticator: altar.APIKeyAuthenticator(map[[sha256.Size]byte]*altar.Principal{
 			altar.HashAPIKey(*clientKey):  {ID: "alice", Tenant: "example", Roles: []string{"user"}},
 			altar.HashAPIKey(*runtimeKey): {ID: "text-service", Tenant: "example", Roles: []string{"runtime"}},
-		}),
-		AuthorizeRuntime: func(_ context.Context, id *altar.Principal, a *altar.AnnounceRuntime) error {
+		}), RuntimeAuthorizer: func(_ context.Context, id *altar.Principal, a *altar.AnnounceRuntime) error {
 			if id.ID != "text-service" {
 				return errors.New("only the text service brings tools")
 			}
 			return nil
-		},
-		Heartbeat: 10 * time.Second,
+		}},
+		Timing: altar.Timing{Heartbeat: 10 * time.Second},
 		Audit: func(e *altar.AuditRecord) {
 			log.Info(e.Operation, "principal", e.Principal, "runtime", e.RuntimeID, "contract", e.Contract)
 		},

@@ -36,10 +36,10 @@ func showALTAR(ctx context.Context, out io.Writer) (err error) {
 	}
 	fulfilled := make(chan string, 2)
 	host, err := altar.NewHost(manifest, altar.RoleAuthorizer(altar.RoleRule{Tools: "text/*", Roles: []string{"user"}}), &altar.HostOptions{
-		Authenticator: altar.APIKeyAuthenticator(map[[sha256.Size]byte]*altar.Principal{
+		Auth: altar.Auth{Authenticator: altar.APIKeyAuthenticator(map[[sha256.Size]byte]*altar.Principal{
 			altar.HashAPIKey("client key"):  {ID: "you", Tenant: "quickstart", Roles: []string{"user"}},
 			altar.HashAPIKey("runtime key"): {ID: "text-service", Tenant: "quickstart"},
-		}),
+		})},
 		Audit: func(e *altar.AuditRecord) {
 			if e.Operation == "fulfillment.accepted" {
 				fulfilled <- e.Contract
