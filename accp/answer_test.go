@@ -333,12 +333,12 @@ func TestSyncAgainOverAConnection(t *testing.T) {
 func TestErrorsWithoutSession(t *testing.T) {
 	kv := &flaky{KV: store.NewMemory()}
 	denied := false
-	d := newDesk(t, &accp.ServerOptions{Session: accp.SessionOptions{Store: kv}, Authorize: func(*http.Request, string) error {
+	d := newDesk(t, &accp.ServerOptions{Session: accp.SessionOptions{Store: kv}, Auth: accp.Auth{Authorizer: func(*http.Request, string) error {
 		if denied {
 			return errors.New("not any more")
 		}
 		return nil
-	}})
+	}}})
 	c := d.http(t, &accp.ClientOptions{Tries: 1})
 	call := func() error {
 		_, err := c.Call(t.Context(), msg("ping", "heartbeat"))

@@ -107,9 +107,9 @@ func Dial(ctx context.Context, url, self string, opts *DialOptions) (*Conn, erro
 
 // forClient returns a server with the handlers of s for one connection.
 func (s *Server) forClient(self string, o *DialOptions) (*Server, error) {
-	so := ServerOptions{Session: o.Session, Heartbeat: o.Heartbeat, Logger: o.Session.Logger}
+	so := ServerOptions{Session: o.Session, Timing: Timing{Heartbeat: o.Heartbeat}, Logger: o.Session.Logger}
 	if s != nil {
-		so.Logger, so.MaxPending, so.WriteTimeout = s.opts.Logger, s.opts.MaxPending, s.opts.WriteTimeout
+		so.Logger, so.Limits.MaxConcurrent, so.Timing.WriteTimeout = s.opts.Logger, s.opts.Limits.MaxConcurrent, s.opts.Timing.WriteTimeout
 	}
 	c, err := NewServer(self, &so)
 	if err != nil || s == nil {
@@ -317,7 +317,7 @@ func (c *Conn) do(ctx context.Context, intent Intent, cid string, name *string, 
 
 // abort tells the peer that nobody waits any more, if it can still be told.
 func (c *Conn) abort(op, chain string) {
-	ctx, cancel := context.WithTimeout(context.Background(), c.c.s.opts.WriteTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), c.c.s.opts.Timing.WriteTimeout)
 	defer cancel()
 	_, err := c.Send(ctx, &Message{Intent: IntentCancel, Op: op, Meta: &Meta{CID: chain}})
 	if !errors.Is(err, errConnClosed) {

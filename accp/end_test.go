@@ -265,7 +265,7 @@ func TestKeepOfTheWindow(t *testing.T) {
 func TestServerKeepsHistory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		kv := store.NewMemory()
-		s, err := accp.NewServer("server", &accp.ServerOptions{SessionIdle: time.Minute, Session: accp.SessionOptions{Store: kv}})
+		s, err := accp.NewServer("server", &accp.ServerOptions{Timing: accp.Timing{SessionIdleTimeout: time.Minute}, Session: accp.SessionOptions{Store: kv}})
 		require.NoError(t, err)
 		post := func(sid string, n int64) {
 			r := httptest.NewRequest(http.MethodPost, accp.FramesPath, strings.NewReader(string(frame("wait:x{k:"+sid+"}", n, "sid:"+sid))))

@@ -27,7 +27,7 @@ import (
 // A body that does not come does not hold the connection, also where nothing of it
 // is looked at.
 func TestSlowBodies(t *testing.T) {
-	d := newDesk(t, &accp.ServerOptions{BodyTimeout: 300 * time.Millisecond})
+	d := newDesk(t, &accp.ServerOptions{Timing: accp.Timing{ReadTimeout: 300 * time.Millisecond}})
 	addr := strings.TrimPrefix(d.ts.URL, "http://")
 	var conns []net.Conn
 	for _, start := range []string{
@@ -66,7 +66,7 @@ func TestSlowBodies(t *testing.T) {
 // handler learns of it.
 func TestPeersThatDoNotRead(t *testing.T) {
 	ended := make(chan error, 1)
-	d := newDesk(t, &accp.ServerOptions{WriteTimeout: 200 * time.Millisecond, Session: accp.SessionOptions{DisableBudget: true}})
+	d := newDesk(t, &accp.ServerOptions{Timing: accp.Timing{WriteTimeout: 200 * time.Millisecond}, Session: accp.SessionOptions{DisableBudget: true}})
 	d.HandleFunc("req", "flood", func(ctx context.Context, w *accp.ReplyWriter, m *accp.Message) error {
 		for i := int64(0); ; i++ {
 			if err := w.Send(chunk(m.Op, i, 1<<40, accp.String(strings.Repeat("x", 60000)))); err != nil {
@@ -553,13 +553,13 @@ func TestReplyAfterReturn(t *testing.T) {
 // (ACCP-D55).
 func TestServerSessions(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, err := accp.NewServer("server", &accp.ServerOptions{MaxSessions: 2, SessionIdle: time.Minute,
-			Authorize: func(r *http.Request, sid string) error {
+		s, err := accp.NewServer("server", &accp.ServerOptions{Limits: accp.Limits{MaxSessions: 2}, Timing: accp.Timing{SessionIdleTimeout: time.Minute},
+			Auth: accp.Auth{Authorizer: func(r *http.Request, sid string) error {
 				if sid != r.Header.Get("User") && r.Header.Get("User") != "admin" {
 					return errors.New("not yours")
 				}
 				return nil
-			}})
+			}}})
 		require.NoError(t, err)
 		n := map[string]int64{}
 		post := func(user, sid string) string {
@@ -593,7 +593,7 @@ func TestServerSessions(t *testing.T) {
 		require.NoError(t, s.Close(t.Context()))
 	})
 	synctest.Test(t, func(t *testing.T) { // a connection keeps its session
-		s, err := accp.NewServer("server", &accp.ServerOptions{MaxSessions: 1, SessionIdle: time.Minute})
+		s, err := accp.NewServer("server", &accp.ServerOptions{Limits: accp.Limits{MaxSessions: 1}, Timing: accp.Timing{SessionIdleTimeout: time.Minute}})
 		require.NoError(t, err)
 		p := newPipe()
 		stop := p.serve(s)

@@ -30,7 +30,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // net/http. A transport without deadlines is served without.
 func (s *Server) boundBody(w http.ResponseWriter, r *http.Request) {
 	if r.ContentLength != 0 {
-		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(s.opts.BodyTimeout))
+		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(s.opts.Timing.ReadTimeout))
 	}
 }
 
@@ -80,7 +80,7 @@ func (s *Server) ServeFrames(w http.ResponseWriter, r *http.Request) {
 func (s *Server) serveBody(w http.ResponseWriter, r *http.Request, frame []byte) {
 	ctx, cancel := mergeDone(r.Context(), s.ctx)
 	defer cancel()
-	out := &httpAnswer{w: w, control: http.NewResponseController(w), timeout: s.opts.WriteTimeout}
+	out := &httpAnswer{w: w, control: http.NewResponseController(w), timeout: s.opts.Timing.WriteTimeout}
 	e := &exchange{}
 	e.out = func(session *Session, m *Message) error {
 		sent, err := session.Send(ctx, m)
@@ -117,8 +117,8 @@ func (s *Server) sessionFor(r *http.Request, frame []byte) (*Session, error) {
 	if err := c.ValidateEnvelope(m); err != nil {
 		return nil, err
 	}
-	if sid := m.Meta.SID; sid != "" && s.opts.Authorize != nil {
-		if err := s.opts.Authorize(r, sid); err != nil {
+	if sid := m.Meta.SID; sid != "" && s.opts.Auth.Authorizer != nil {
+		if err := s.opts.Auth.Authorizer(r, sid); err != nil {
 			return nil, &Error{Code: ErrPolicyDenied, Message: "session not allowed", Cause: err}
 		}
 	}

@@ -86,26 +86,50 @@ func (w *ReplyWriter) SendResult(params Params) error {
 
 // ServerOptions adjusts a [Server]. The zero value is right for production.
 type ServerOptions struct {
+	Auth   Auth
+	Limits Limits
+	Timing Timing
+
 	// Session is what each session begins with. If its Store is nil, each has
 	// memory of its own, which ends with it.
 	Session SessionOptions
 
+	// AllowedOrigins are the hosts of browser pages that may open a WebSocket
+	// connection, besides the host of the server.
+	AllowedOrigins []string
+
+	// Logger gets what peers are not told. Nil is silent.
+	Logger *slog.Logger
+}
+
+// Auth is a group of [ServerOptions].
+type Auth struct {
 	// Authorize, if set, decides whether a request may use a session id, which
 	// is a name and no secret (D55). The request carries what a middleware
 	// found out about the caller. An error is answered by [ErrPolicyDenied].
 	// It is not called for frames without session id.
-	Authorize func(r *http.Request, sid string) error
+	Authorizer func(r *http.Request, sid string) error
+}
 
+// Limits is a group of [ServerOptions].
+type Limits struct {
 	// MaxSessions bounds how many sessions are kept. Zero means 10,000. A new
 	// one takes the place of the one that was idle for longest, if that was
 	// for SessionIdle, else it is refused with [ErrInternal]. A session that took
 	// 65,536 frames holds about 3.5 MB for its window of replays.
 	MaxSessions int
 
-	// SessionIdle is how long a session is kept after its last frame, or the end
+	// MaxConcurrent bounds how many messages of one WebSocket connection are
+	// handled at the same time; the reader waits. Zero means 64.
+	MaxConcurrent int
+}
+
+// Timing is a group of [ServerOptions].
+type Timing struct {
+	// SessionIdleTimeout is how long a session is kept after its last frame, or the end
 	// of its connection. Zero means an hour. A session that is dropped forgets
 	// its numbers and replays, unless they lie in a Store of its own.
-	SessionIdle time.Duration
+	SessionIdleTimeout time.Duration
 
 	// Heartbeat is the interval of pings on WebSocket connections. Zero means
 	// 30 s; a peer that sends nothing for two intervals is dropped (D56).
@@ -115,20 +139,9 @@ type ServerOptions struct {
 	// connection is cut. Zero means 10 s.
 	WriteTimeout time.Duration
 
-	// BodyTimeout is how long the body of a request may take to arrive. Zero
+	// ReadTimeout is how long the body of a request may take to arrive. Zero
 	// means 30 s.
-	BodyTimeout time.Duration
-
-	// MaxPending bounds how many messages of one WebSocket connection are
-	// handled at the same time; the reader waits. Zero means 64.
-	MaxPending int
-
-	// AllowedOrigins are the hosts of browser pages that may open a WebSocket
-	// connection, besides the host of the server.
-	AllowedOrigins []string
-
-	// Logger gets what peers are not told. Nil is silent.
-	Logger *slog.Logger
+	ReadTimeout time.Duration
 }
 
 // Paths under which a [Server] answers.
@@ -178,23 +191,23 @@ func NewServer(self string, opts *ServerOptions) (*Server, error) {
 	if opts != nil {
 		s.opts = *opts
 	}
-	if s.opts.MaxSessions <= 0 {
-		s.opts.MaxSessions = 10000
+	if s.opts.Limits.MaxSessions <= 0 {
+		s.opts.Limits.MaxSessions = 10000
 	}
-	if s.opts.SessionIdle <= 0 {
-		s.opts.SessionIdle = time.Hour
+	if s.opts.Timing.SessionIdleTimeout <= 0 {
+		s.opts.Timing.SessionIdleTimeout = time.Hour
 	}
-	if s.opts.Heartbeat <= 0 {
-		s.opts.Heartbeat = 30 * time.Second
+	if s.opts.Timing.Heartbeat <= 0 {
+		s.opts.Timing.Heartbeat = 30 * time.Second
 	}
-	if s.opts.WriteTimeout <= 0 {
-		s.opts.WriteTimeout = 10 * time.Second
+	if s.opts.Timing.WriteTimeout <= 0 {
+		s.opts.Timing.WriteTimeout = 10 * time.Second
 	}
-	if s.opts.BodyTimeout <= 0 {
-		s.opts.BodyTimeout = 30 * time.Second
+	if s.opts.Timing.ReadTimeout <= 0 {
+		s.opts.Timing.ReadTimeout = 30 * time.Second
 	}
-	if s.opts.MaxPending <= 0 {
-		s.opts.MaxPending = 64
+	if s.opts.Limits.MaxConcurrent <= 0 {
+		s.opts.Limits.MaxConcurrent = 64
 	}
 	if s.opts.Session.NewID == nil {
 		s.opts.Session.NewID = newID
@@ -448,7 +461,7 @@ func (s *Server) session(id string) (*Session, error) {
 	defer func() { s.settle(dropped) }()
 	for el := s.order.Front(); el != nil; el = s.order.Front() {
 		k := el.Value.(*kept)
-		if now.Sub(k.used) < s.opts.SessionIdle {
+		if now.Sub(k.used) < s.opts.Timing.SessionIdleTimeout {
 			break
 		}
 		if k.uses > 0 { // a connection that lives long
@@ -460,7 +473,7 @@ func (s *Server) session(id string) (*Session, error) {
 		delete(s.sessions, k.session.id)
 		dropped = append(dropped, k.session)
 	}
-	if len(s.sessions) >= s.opts.MaxSessions {
+	if len(s.sessions) >= s.opts.Limits.MaxSessions {
 		return nil, fail(ErrInternal, "too many sessions")
 	}
 	session, err := NewSession(s.self, id, &s.opts.Session)

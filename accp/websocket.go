@@ -90,7 +90,7 @@ func (s *Server) ServeWebSocket(w http.ResponseWriter, r *http.Request) {
 
 func newConn(ctx context.Context, ws *websocket.Conn, s *Server) *wsConn {
 	c := &wsConn{ws: ws, s: s, queue: make(chan []byte, outQueue), wrote: make(chan struct{}),
-		slots: make(chan struct{}, s.opts.MaxPending), stop: make(chan struct{}), opened: make(chan struct{}),
+		slots: make(chan struct{}, s.opts.Limits.MaxConcurrent), stop: make(chan struct{}), opened: make(chan struct{}),
 		turn: make(chan struct{}, 1)}
 	c.turn <- struct{}{}
 	c.heard.Store(time.Now().UnixNano())
@@ -282,7 +282,7 @@ func (c *wsConn) post(ctx context.Context, make func() (*SendResult, error)) (*S
 func (c *wsConn) write() {
 	defer close(c.wrote)
 	for f := range c.queue {
-		ctx, cancel := context.WithTimeout(c.ctx, c.s.opts.WriteTimeout)
+		ctx, cancel := context.WithTimeout(c.ctx, c.s.opts.Timing.WriteTimeout)
 		err := c.ws.Write(ctx, websocket.MessageText, f)
 		cancel()
 		if err != nil {
@@ -297,7 +297,7 @@ func (c *wsConn) write() {
 
 // watch keeps the times of the connection: the first frame, pings, silence.
 func (c *wsConn) watch() {
-	interval := c.s.opts.Heartbeat
+	interval := c.s.opts.Timing.Heartbeat
 	timer := time.NewTimer(30 * time.Second)
 	defer timer.Stop()
 	select {

@@ -45,12 +45,12 @@ func newDesk(t *testing.T) *desk {
 	require.NoError(t, registry.Register(metric))
 	agent, err := accp.NewServer("desk", &accp.ServerOptions{
 		Session: accp.SessionOptions{Registry: registry},
-		Authorize: func(r *http.Request, sid string) error {
+		Auth: accp.Auth{Authorizer: func(r *http.Request, sid string) error {
 			if sid == "forbidden" && r.Header.Get("X-Key") != "right" {
 				return errors.New("not yours")
 			}
 			return nil
-		},
+		}},
 	})
 	require.NoError(t, err)
 	d := &desk{agent: agent, cancelled: make(chan struct{}, 8)}

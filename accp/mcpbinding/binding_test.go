@@ -57,12 +57,12 @@ func newDesk() (*desk, error) {
 	}
 	agent, err := accp.NewServer("desk", &accp.ServerOptions{
 		Session: accp.SessionOptions{Registry: registry},
-		Authorize: func(r *http.Request, sid string) error {
+		Auth: accp.Auth{Authorizer: func(r *http.Request, sid string) error {
 			if sid == "forbidden" && r.Header.Get("X-Key") != "right" {
 				return errors.New("not yours")
 			}
 			return nil
-		},
+		}},
 	})
 	if err != nil {
 		return nil, err

@@ -115,14 +115,14 @@ func newAgent(logger *slog.Logger) (*accp.Server, error) {
 			Store:     store.NewMemory(), // a durable engine keeps context over restarts
 			OnWarning: warn(logger),      // such as a currency that nobody knows
 		},
-		Authorize: func(r *http.Request, sid string) error {
+		Auth: accp.Auth{Authorizer: func(r *http.Request, sid string) error {
 			// A session id is a name and no secret. With many callers, check here that
 			// the one that guard has found may use it.
 			if len(sid) > 64 {
 				return errors.New("session id too long")
 			}
 			return nil
-		},
+		}},
 	})
 	if err != nil {
 		return nil, err
