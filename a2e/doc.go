@@ -63,7 +63,7 @@
 // # Snapshots
 //
 // States of plugins end with their session, unless the host keeps snapshots
-// ([HostOptions.Snapshots]): then plans and episodes, and whatever a [Plugin]
+// ([HostOptions.Persistence.Snapshots]): then plans and episodes, and whatever a [Plugin]
 // of one's own saves, are there again for the next session of the same agent.
 // Memories, feedback and experiences are in a store anyway.
 //

@@ -29,16 +29,13 @@ type Authenticator func(ctx context.Context, r *HandshakeRequest) (Principal, er
 // HostOptions adjusts a [Host]. The zero value accepts any token: set Tokens or
 // Authenticator where others can connect.
 type HostOptions struct {
+	Auth        Auth
+	Persistence Persistence
+	Timing      Timing
+
 	// Tokens are the shared secrets that agents may show; several are valid at
 	// once while one is replaced by another. None means that any is accepted.
 	Tokens []string
-
-	// Authenticator replaces the comparison of tokens.
-	Authenticator Authenticator
-
-	// WithoutHandshake serves requests before the handshake, with all
-	// capabilities. It has no effect with Tokens or an Authenticator.
-	WithoutHandshake bool
 
 	// Fallback gets the messages whose types nobody knows, events included. It
 	// may answer requests, or return nil and nil for no answer.
@@ -63,6 +60,22 @@ type HostOptions struct {
 	// AuditSessionID stands in audit records as session id in place of the session's own.
 	AuditSessionID string
 
+	// Logger receives what no peer is told. Nil is silent.
+	Logger *slog.Logger
+}
+
+// Auth is a group of [HostOptions].
+type Auth struct {
+	// Authenticator replaces the comparison of tokens.
+	Authenticator Authenticator
+
+	// SkipHandshake serves requests before the handshake, with all
+	// capabilities. It has no effect with Tokens or an Authenticator.
+	SkipHandshake bool
+}
+
+// Persistence is a group of [HostOptions].
+type Persistence struct {
 	// Snapshots keeps the states of plugins that can save themselves, such as
 	// plans, from one session of an agent to the next. Nil keeps nothing with
 	// the host.
@@ -76,13 +89,13 @@ type HostOptions struct {
 	// agents do not trust each other, make it from the Principal. Of
 	// sessions with one key at one time, the last to end wins.
 	SnapshotKey func(s *Session) string
+}
 
-	// WriteStall cuts a session off whose agent takes nothing for so long. Zero
+// Timing is a group of [HostOptions].
+type Timing struct {
+	// WriteTimeout cuts a session off whose agent takes nothing for so long. Zero
 	// means 30 seconds, negative never.
-	WriteStall time.Duration
-
-	// Logger receives what no peer is told. Nil is silent.
-	Logger *slog.Logger
+	WriteTimeout time.Duration
 }
 
 // A Host serves agents: it holds plugins and runs sessions. Add plugins first,
@@ -202,14 +215,14 @@ func (h *Host) plugin(capability string) *Plugin {
 // authenticate judges a handshake (D-22). The comparison takes the same time for
 // all tokens of the same length.
 func (h *Host) authenticate(ctx context.Context, r *HandshakeRequest) (p Principal, ok bool) {
-	if h.opts.Authenticator != nil {
+	if h.opts.Auth.Authenticator != nil {
 		defer func() {
 			if e := recover(); e != nil {
 				h.log.Error("a2e: authenticator panicked", "panic", e)
 				p, ok = nil, false
 			}
 		}()
-		p, err := h.opts.Authenticator(ctx, r)
+		p, err := h.opts.Auth.Authenticator(ctx, r)
 		if err != nil {
 			h.log.Info("a2e: handshake refused", "agent_id", clip(r.AgentID, 100), "err", err)
 		}
@@ -224,7 +237,7 @@ func (h *Host) authenticate(ctx context.Context, r *HandshakeRequest) (p Princip
 }
 
 func (h *Host) open() bool {
-	return h.opts.WithoutHandshake && len(h.tokens) == 0 && h.opts.Authenticator == nil
+	return h.opts.Auth.SkipHandshake && len(h.tokens) == 0 && h.opts.Auth.Authenticator == nil
 }
 
 // newSession makes a session that writes to w, or returns an error if the host
@@ -274,7 +287,7 @@ func (h *Host) shut() []*Session {
 // after the work in flight was drained, or by ctx, which cuts it off. It closes
 // rw and returns nil unless the stream failed.
 func (h *Host) Serve(ctx context.Context, rw io.ReadWriteCloser) error {
-	out := newOutbox(rw, h.opts.WriteStall)
+	out := newOutbox(rw, h.opts.Timing.WriteTimeout)
 	s, err := h.newSession(out)
 	if err != nil {
 		out.kill()

@@ -113,7 +113,7 @@ func TestHostileAgent(t *testing.T) {
 // takes nothing is cut off.
 func TestSlowAgent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h := a2e.NewHost(&a2e.HostOptions{WriteStall: 5 * time.Second})
+		h := a2e.NewHost(&a2e.HostOptions{Timing: a2e.Timing{WriteTimeout: 5 * time.Second}})
 		r := open(t, h)
 		start := time.Now()
 		_, err := r.in.ReadByte()
@@ -355,7 +355,7 @@ func TestHostShutdown(t *testing.T) {
 
 // The authenticator judges, and may take its time (D-22, A2E-150).
 func TestAuthenticator(t *testing.T) {
-	h := a2e.NewHost(&a2e.HostOptions{Authenticator: func(_ context.Context, r *a2e.HandshakeRequest) (a2e.Principal, error) {
+	h := a2e.NewHost(&a2e.HostOptions{Auth: a2e.Auth{Authenticator: func(_ context.Context, r *a2e.HandshakeRequest) (a2e.Principal, error) {
 		switch r.AuthToken {
 		case "panic":
 			panic("as told")
@@ -363,7 +363,7 @@ func TestAuthenticator(t *testing.T) {
 			return "ann", nil
 		}
 		return nil, errors.New("who are you")
-	}, Tokens: []string{"not asked"}, WithoutHandshake: true})
+	}, SkipHandshake: true}, Tokens: []string{"not asked"}})
 	who := make(chan a2e.Principal, 1)
 	h.AddPlugin(&a2e.Plugin{Name: "demo", Capability: "demo", Routes: []a2e.Route{
 		a2e.NewRoute("demo/who/req", func(_ context.Context, call *a2e.Call, _ *struct{}) (*struct{}, error) {

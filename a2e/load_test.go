@@ -173,7 +173,7 @@ func newSilentAgent(t *testing.T, stall time.Duration) *silentAgent {
 			}
 		}
 	}, nil)
-	a := &silentAgent{sent: make(chan struct{}), host: a2e.NewHost(&a2e.HostOptions{Tokens: []string{"s3cret"}, WriteStall: stall,
+	a := &silentAgent{sent: make(chan struct{}), host: a2e.NewHost(&a2e.HostOptions{Tokens: []string{"s3cret"}, Timing: a2e.Timing{WriteTimeout: stall},
 		Limits: a2e.Limits{SessionIdle: time.Second}}).AddPlugin(set.Plugin())}
 	t.Cleanup(func() { require.NoError(t, a.host.Close()) })
 	return a

@@ -79,7 +79,7 @@ func TestOverdueCallsNeverStart(t *testing.T) {
 // D-22).
 func TestRefusedHandshakesEndWork(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h, began := sleeping(&a2e.HostOptions{WithoutHandshake: true, Limits: a2e.Limits{MaxConcurrent: 1}})
+		h, began := sleeping(&a2e.HostOptions{Auth: a2e.Auth{SkipHandshake: true}, Limits: a2e.Limits{MaxConcurrent: 1}})
 		r := open(t, h)
 		r.send(message("demo/sleep/req", "0", `,"ms":60000`))
 		r.send(message("demo/sleep/req", "1", `,"ms":60000`))
@@ -169,7 +169,7 @@ func TestPluginsPanicAtTheEnd(t *testing.T) {
 				},
 				Routes: []a2e.Route{a2e.NewRoute("demo/"+name+"/req", func(context.Context, *a2e.Call, *struct{}) (*struct{}, error) { return nil, nil })}}
 		}
-		h := a2e.NewHost(&a2e.HostOptions{Snapshots: a2e.NewSnapshots(store.NewMemory())}).AddPlugin(plugin("one", true)).AddPlugin(plugin("two", true))
+		h := a2e.NewHost(&a2e.HostOptions{Persistence: a2e.Persistence{Snapshots: a2e.NewSnapshots(store.NewMemory())}}).AddPlugin(plugin("one", true)).AddPlugin(plugin("two", true))
 		c := a2etest.Connect(t, h, nil)
 		for _, name := range []string{"one", "two"} {
 			_, err := c.Call(t.Context(), "demo/"+name+"/req", &struct{}{}, nil)
@@ -188,7 +188,7 @@ func TestRestorePanics(t *testing.T) {
 		opened, closed := 0, 0
 		kept := a2e.NewSnapshots(store.NewMemory())
 		require.NoError(t, kept.Save(t.Context(), "demo", "key", json.RawMessage("{}")))
-		h := a2e.NewHost(&a2e.HostOptions{Snapshots: kept, SnapshotKey: func(*a2e.Session) string { return "key" }}).AddPlugin(&a2e.Plugin{
+		h := a2e.NewHost(&a2e.HostOptions{Persistence: a2e.Persistence{Snapshots: kept, SnapshotKey: func(*a2e.Session) string { return "key" }}}).AddPlugin(&a2e.Plugin{
 			Name: "demo", Capability: "demo",
 			Open:  func(*a2e.Session) (any, error) { opened++; return "state", nil },
 			Close: func(any) { closed++ },

@@ -67,10 +67,10 @@ func (h *Host) snapshotsOf(p *Plugin) *Snapshots {
 	switch {
 	case p.Snapshot == nil || p.Snapshot.Save == nil || p.Snapshot.Restore == nil:
 		return nil
-	case h.opts.SnapshotMode == SnapshotPlugin, h.opts.SnapshotMode == SnapshotHybrid && p.Snapshot.Store != nil:
+	case h.opts.Persistence.SnapshotMode == SnapshotPlugin, h.opts.Persistence.SnapshotMode == SnapshotHybrid && p.Snapshot.Store != nil:
 		return p.Snapshot.Store
 	}
-	return h.opts.Snapshots
+	return h.opts.Persistence.Snapshots
 }
 
 // restore fills a fresh state with what an earlier session left.
@@ -80,8 +80,8 @@ func (s *Session) restore(ctx context.Context, p *Plugin, state any) error {
 		return nil
 	}
 	key := s.AgentID()
-	if s.host.opts.SnapshotKey != nil {
-		key = s.host.opts.SnapshotKey(s)
+	if s.host.opts.Persistence.SnapshotKey != nil {
+		key = s.host.opts.Persistence.SnapshotKey(s)
 	}
 	if key == "" {
 		return nil

@@ -110,7 +110,7 @@ func TestSnapshotModes(t *testing.T) {
 			if tt.own {
 				own = atOwn
 			}
-			h := a2e.NewHost(&a2e.HostOptions{Snapshots: atHost, SnapshotMode: tt.mode}).AddPlugin(notesPlugin(own))
+			h := a2e.NewHost(&a2e.HostOptions{Persistence: a2e.Persistence{Snapshots: atHost, SnapshotMode: tt.mode}}).AddPlugin(notesPlugin(own))
 			before, err := visit(t, h, "ann", "first")
 			require.NoError(t, err)
 			require.Empty(t, before)
@@ -136,7 +136,7 @@ func TestSnapshotModes(t *testing.T) {
 // hold up the end of the session (A2E-148).
 func TestSnapshotFaults(t *testing.T) {
 	kept := a2e.NewSnapshots(store.NewMemory())
-	h := a2e.NewHost(&a2e.HostOptions{Snapshots: kept}).AddPlugin(notesPlugin(nil))
+	h := a2e.NewHost(&a2e.HostOptions{Persistence: a2e.Persistence{Snapshots: kept}}).AddPlugin(notesPlugin(nil))
 	_, err := visit(t, h, "ann", "unloadable")
 	require.NoError(t, err)
 	for range 2 {
@@ -154,7 +154,7 @@ func TestSnapshotFaults(t *testing.T) {
 	before, err := visit(t, h, "ann", "x")
 	require.NoError(t, err)
 	require.Equal(t, "good", before, "the one before is still there")
-	secretive := a2e.NewHost(&a2e.HostOptions{Snapshots: kept, SnapshotKey: func(*a2e.Session) string { return "" }}).AddPlugin(notesPlugin(nil))
+	secretive := a2e.NewHost(&a2e.HostOptions{Persistence: a2e.Persistence{Snapshots: kept, SnapshotKey: func(*a2e.Session) string { return "" }}}).AddPlugin(notesPlugin(nil))
 	before, err = visit(t, secretive, "ann", "y")
 	require.NoError(t, err)
 	require.Empty(t, before)
@@ -163,7 +163,7 @@ func TestSnapshotFaults(t *testing.T) {
 // A session can be saved and cleared while it lasts (A2E-148).
 func TestSnapshotNow(t *testing.T) {
 	kept := a2e.NewSnapshots(store.NewMemory())
-	h := a2e.NewHost(&a2e.HostOptions{Snapshots: kept, SnapshotKey: func(s *a2e.Session) string { return "team" }})
+	h := a2e.NewHost(&a2e.HostOptions{Persistence: a2e.Persistence{Snapshots: kept, SnapshotKey: func(s *a2e.Session) string { return "team" }}})
 	h.AddPlugin(notesPlugin(nil)).AddPlugin(&a2e.Plugin{Name: "keeper", Capability: "notes", Routes: []a2e.Route{
 		a2e.NewRoute("notes/keep/req", func(ctx context.Context, call *a2e.Call, _ *noteRequest) (*noteResponse, error) {
 			return nil, call.Session.SaveSnapshots(ctx)
@@ -200,7 +200,7 @@ func connect(t *testing.T, h *a2e.Host, caps ...string) *a2e.Client {
 func TestPluginsSaveThemselves(t *testing.T) {
 	kept := a2e.NewSnapshots(store.NewMemory())
 	h := func() *a2e.Host { // a new process each time
-		return a2e.NewHost(&a2e.HostOptions{Snapshots: kept}).AddPlugin(planning.NewPlugin(nil)).
+		return a2e.NewHost(&a2e.HostOptions{Persistence: a2e.Persistence{Snapshots: kept}}).AddPlugin(planning.NewPlugin(nil)).
 			AddPlugin(env.NewPlugin(map[string]env.Environment{"counter": env.Counter{}}, nil))
 	}
 	c := connect(t, h(), "planning", "env")

@@ -57,7 +57,7 @@ func (a *a2eAudit) take() ([]Answer, error) {
 func a2eHost(in *Input) (*a2e.Host, *a2eAudit) {
 	o := in.ObjectOr("host")
 	audit := &a2eAudit{}
-	opts := &a2e.HostOptions{Audit: audit.add, WithoutHandshake: o.Bool("withoutHandshake"), WriteStall: -1}
+	opts := &a2e.HostOptions{Audit: audit.add, Auth: a2e.Auth{SkipHandshake: o.Bool("withoutHandshake")}, Timing: a2e.Timing{WriteTimeout: -1}}
 	if token := o.StringOr("token", "s3cret"); token != "" {
 		opts.Tokens = []string{token}
 	}

@@ -154,7 +154,7 @@ func TestEqualIDsOfTwoSessions(t *testing.T) {
 	for name, lines := range map[string][]string{"handshake": {shake, tell}, "none": {tell}} {
 		t.Run(name, func(t *testing.T) {
 			kept := store.NewMemory()
-			h := a2e.NewHost(&a2e.HostOptions{WithoutHandshake: name == "none"}).AddPlugin(learn.NewPlugin(&learn.Options{Store: kept}))
+			h := a2e.NewHost(&a2e.HostOptions{Auth: a2e.Auth{SkipHandshake: name == "none"}}).AddPlugin(learn.NewPlugin(&learn.Options{Store: kept}))
 			for range 2 {
 				agent, host := a2e.Pipe()
 				served := make(chan error, 1)
