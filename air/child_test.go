@@ -223,7 +223,7 @@ func inboxChild() error {
 			return nil // it was done before the kill
 		}
 		return err
-	}), &air.InboxOptions{Resolver: resolver, Store: j, HandlerTimeout: 100 * time.Millisecond})
+	}), &air.InboxOptions{Resolver: resolver, Persistence: air.Persistence{Store: j}, Timing: air.Timing{HandlerTimeout: 100 * time.Millisecond}})
 	if err != nil {
 		return err
 	}

@@ -380,7 +380,7 @@ func TestNegotiation(t *testing.T) {
 	alice, bob := w.join(t, 1), w.join(t, 2)
 	side := func(id *air.Identity) (*air.Client, *mailroom) {
 		threads := air.NewThreads(id.DID(), nil)
-		return w.client(t, id, air.ClientOptions{ThreadStore: threads}), w.inbox(t, id, air.InboxOptions{Threads: threads})
+		return w.client(t, id, air.ClientOptions{ThreadStore: threads}), w.inbox(t, id, air.InboxOptions{Persistence: air.Persistence{ThreadStore: threads}})
 	}
 	ac, ain := side(alice)
 	bc, bin := side(bob)

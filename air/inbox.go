@@ -93,6 +93,11 @@ type Rejection struct {
 
 // InboxOptions adjusts an [Inbox]. The zero value is right for production.
 type InboxOptions struct {
+	Auth        Auth
+	Limits      Limits
+	Persistence Persistence
+	Timing      Timing
+
 	// Resolver finds the senders' keys. Nil means one with default options.
 	Resolver *Resolver
 
@@ -106,41 +111,8 @@ type InboxOptions struct {
 	// specification; [AnyBodyType] stands for all. They hold for sealed bodies too.
 	BodyTypes []string
 
-	// Store keeps nonces, ids and threads, so that a restart forgets nothing and
-	// several processes share one inbox. Nil means the memory of this process.
-	Store store.KV
-
-	// Threads keeps the negotiations; share it with the [Client] of the same
-	// agent. Nil means one in Store.
-	Threads *ThreadStore
-
-	// ReplayCapacity bounds the nonces remembered per sender and thread, as each
-	// process counts them. Zero means DefaultThreadCapacity.
-	ReplayCapacity int
-
-	// PullMaxAge accepts pulled envelopes that are older than the 300 s of the
-	// specification. Nonces are then remembered as long. Zero means 300 s
-	// (AIR-D68).
-	PullMaxAge time.Duration
-
 	// RejectExpired refuses Offers and Counters after their expires_at (AIR-D54).
 	RejectExpired bool
-
-	// HandlerTimeout bounds one call of the handler. Zero means one minute.
-	HandlerTimeout time.Duration
-
-	// MaxBytes bounds an envelope. Zero means [DefaultMaxBytes].
-	MaxBytes int
-
-	// BodyTimeout is how long the body of a request may take to arrive. Zero means
-	// DefaultBodyTimeout. The ReadTimeout of the [http.Server] goes before it.
-	BodyTimeout time.Duration
-
-	// Secret, if set, must be shown by whoever pushes directly.
-	Secret string
-
-	// KeyPolicy, if set, is asked for each sender's key.
-	KeyPolicy KeyPolicy
 
 	// Unwrap, if set, takes an envelope out of a wrapper of another content type
 	// than JSON, such as DIDComm. What it returns is checked like any other.
@@ -155,6 +127,51 @@ type InboxOptions struct {
 
 	// Logger receives what no error reports. Nil is silent.
 	Logger *slog.Logger
+}
+
+// Auth is a group of [InboxOptions].
+type Auth struct {
+	// Secret, if set, must be shown by whoever pushes directly.
+	PushSecret string
+
+	// KeyPolicy, if set, is asked for each sender's key.
+	KeyPolicy KeyPolicy
+}
+
+// Limits is a group of [InboxOptions].
+type Limits struct {
+	// MaxReplayEntries bounds the nonces remembered per sender and thread, as each
+	// process counts them. Zero means DefaultThreadCapacity.
+	MaxReplayEntries int
+
+	// MaxMessage bounds an envelope. Zero means [DefaultMaxBytes].
+	MaxMessage int
+}
+
+// Persistence is a group of [InboxOptions].
+type Persistence struct {
+	// Store keeps nonces, ids and threads, so that a restart forgets nothing and
+	// several processes share one inbox. Nil means the memory of this process.
+	Store store.KV
+
+	// ThreadStore keeps the negotiations; share it with the [Client] of the same
+	// agent. Nil means one in Store.
+	ThreadStore *ThreadStore
+}
+
+// Timing is a group of [InboxOptions].
+type Timing struct {
+	// MaxPullAge accepts pulled envelopes that are older than the 300 s of the
+	// specification. Nonces are then remembered as long. Zero means 300 s
+	// (AIR-D68).
+	MaxPullAge time.Duration
+
+	// HandlerTimeout bounds one call of the handler. Zero means one minute.
+	HandlerTimeout time.Duration
+
+	// ReadTimeout is how long the body of a request may take to arrive. Zero means
+	// DefaultBodyTimeout. The ReadTimeout of the [http.Server] goes before it.
+	ReadTimeout time.Duration
 }
 
 // An Inbox verifies the envelopes for one agent and hands each of them to a
@@ -188,14 +205,14 @@ func NewInbox(id *Identity, h Handler, opts *InboxOptions) (*Inbox, error) {
 	if o.SignatureForms == "" {
 		o.SignatureForms = o.Profile.accepts()
 	}
-	if o.MaxBytes <= 0 {
-		o.MaxBytes = DefaultMaxBytes
+	if o.Limits.MaxMessage <= 0 {
+		o.Limits.MaxMessage = DefaultMaxBytes
 	}
-	if o.HandlerTimeout <= 0 {
-		o.HandlerTimeout = time.Minute
+	if o.Timing.HandlerTimeout <= 0 {
+		o.Timing.HandlerTimeout = time.Minute
 	}
-	if o.BodyTimeout <= 0 {
-		o.BodyTimeout = defaultBodyTimeout
+	if o.Timing.ReadTimeout <= 0 {
+		o.Timing.ReadTimeout = defaultBodyTimeout
 	}
 	in.resolver = o.Resolver
 	if in.resolver == nil {
@@ -204,16 +221,16 @@ func NewInbox(id *Identity, h Handler, opts *InboxOptions) (*Inbox, error) {
 			return nil, err
 		}
 	}
-	in.threads = o.Threads
+	in.threads = o.Persistence.ThreadStore
 	if in.threads == nil {
-		in.threads = NewThreads(id.did, &ThreadStoreOptions{Store: o.Store})
+		in.threads = NewThreads(id.did, &ThreadStoreOptions{Store: o.Persistence.Store})
 	}
 	in.log = logger(o.Logger)
-	in.claims.window.PerThread = o.ReplayCapacity
-	in.claims.kv = o.Store
+	in.claims.window.PerThread = o.Limits.MaxReplayEntries
+	in.claims.kv = o.Persistence.Store
 	in.claims.prefix = "air/seen/" + id.did + "/"
 	in.claims.owner = randid.New("inbox-")
-	in.claims.lease = o.HandlerTimeout + 5*time.Second
+	in.claims.lease = o.Timing.HandlerTimeout + 5*time.Second
 	for _, m := range slices.Backward(o.Middleware) {
 		in.handler = m(in.handler)
 	}
@@ -265,7 +282,7 @@ func (in *Inbox) Receive(ctx context.Context, data []byte, pulled bool) *Receive
 
 func (in *Inbox) receive(ctx context.Context, data []byte, pulled bool) (*Envelope, *Delivery, error) {
 	o := &in.opts
-	env, err := DecodeEnvelope(data, &DecodeOptions{Profile: o.Profile, BodyTypes: o.BodyTypes, MaxMessage: o.MaxBytes})
+	env, err := DecodeEnvelope(data, &DecodeOptions{Profile: o.Profile, BodyTypes: o.BodyTypes, MaxMessage: o.Limits.MaxMessage})
 	if err != nil {
 		return nil, nil, err
 	}
@@ -282,13 +299,13 @@ func (in *Inbox) receive(ctx context.Context, data []byte, pulled bool) (*Envelo
 	}
 	window := maxAge
 	if pulled {
-		window = max(window, o.PullMaxAge)
+		window = max(window, o.Timing.MaxPullAge)
 	}
 	now := time.Now()
 	if age := now.Sub(env.Time); age > window || age < -maxSkew {
 		return env, nil, stale()
 	}
-	h, err := in.claims.take(ctx, env, env.Time.Add(max(maxAge, o.PullMaxAge)), !pulled)
+	h, err := in.claims.take(ctx, env, env.Time.Add(max(maxAge, o.Timing.MaxPullAge)), !pulled)
 	if err != nil {
 		return env, nil, err
 	}
@@ -333,8 +350,8 @@ func (in *Inbox) verifyWith(ctx context.Context, env *Envelope, entry cached) (F
 		return "", err
 	}
 	form, err := env.Verify(key, in.opts.SignatureForms)
-	if err == nil && in.opts.KeyPolicy != nil {
-		if err := in.opts.KeyPolicy.AuthorizeKey(ctx, env.From, key); err != nil {
+	if err == nil && in.opts.Auth.KeyPolicy != nil {
+		if err := in.opts.Auth.KeyPolicy.AuthorizeKey(ctx, env.From, key); err != nil {
 			return "", ErrBadSignature.because("the sender's key is not trusted", err)
 		}
 	}
@@ -462,7 +479,7 @@ func (in *Inbox) expired(d *Delivery) error {
 }
 
 func (in *Inbox) call(ctx context.Context, d *Delivery) (err error) {
-	ctx, cancel := context.WithTimeout(ctx, in.opts.HandlerTimeout)
+	ctx, cancel := context.WithTimeout(ctx, in.opts.Timing.HandlerTimeout)
 	defer cancel()
 	defer func() {
 		if p := recover(); p != nil {
@@ -482,7 +499,7 @@ func (in *Inbox) call(ctx context.Context, d *Delivery) (err error) {
 // ServeHTTP takes one pushed envelope, whatever the path (7.2), and answers with
 // the codes of 9.2.
 func (in *Inbox) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	boundBody(w, r, in.opts.BodyTimeout)
+	boundBody(w, r, in.opts.Timing.ReadTimeout)
 	data, err := in.pushed(w, r)
 	if err != nil {
 		var e *Error
@@ -506,10 +523,10 @@ func (in *Inbox) pushed(w http.ResponseWriter, r *http.Request) ([]byte, error) 
 		w.Header().Set("Allow", http.MethodPost)
 		return nil, errMethod
 	}
-	if in.opts.Secret != "" && !secretMatches(r.Header.Get(secretHeader), in.opts.Secret) {
+	if in.opts.Auth.PushSecret != "" && !secretMatches(r.Header.Get(secretHeader), in.opts.Auth.PushSecret) {
 		return nil, ErrUnauthorized.err("the secret is missing or wrong")
 	}
-	data, err := readBody(r, in.opts.MaxBytes)
+	data, err := readBody(r, in.opts.Limits.MaxMessage)
 	if err != nil {
 		return nil, err
 	}

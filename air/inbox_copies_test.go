@@ -33,7 +33,7 @@ func (h *slow) ServeAIR(_ context.Context, d *air.Delivery) error {
 func (w *world) slowInbox(t *testing.T, id *air.Identity, kv store.KV) (*air.Inbox, *slow) {
 	t.Helper()
 	h := &slow{make(chan *air.Delivery, 10), make(chan error)}
-	in, err := air.NewInbox(id, h, &air.InboxOptions{Resolver: w.resolver(t), Store: kv, HandlerTimeout: 10 * time.Second})
+	in, err := air.NewInbox(id, h, &air.InboxOptions{Resolver: w.resolver(t), Persistence: air.Persistence{Store: kv}, Timing: air.Timing{HandlerTimeout: 10 * time.Second}})
 	require.NoError(t, err)
 	return in, h
 }
@@ -157,7 +157,7 @@ func TestCopyInAnotherProcess(t *testing.T) {
 		alice, bob := w.join(t, 1), w.join(t, 2)
 		kv := store.NewMemory()
 		one, h := w.slowInbox(t, bob, kv)
-		two := w.inbox(t, bob, air.InboxOptions{Store: kv})
+		two := w.inbox(t, bob, air.InboxOptions{Persistence: air.Persistence{Store: kv}})
 		thread, nonce := air.NewID(), air.NewNonce()
 		data := signedOffer(t, alice, bob.DID(), func(d *air.Draft) { d.ThreadID, d.Nonce = thread, nonce })
 		id := idOf(t, data)
@@ -193,13 +193,13 @@ func TestLateFailure(t *testing.T) {
 		wg.Go(func() { o = late.Receive(context.Background(), data, true) })
 		<-h.called
 		time.Sleep(20 * time.Second)
-		next := w.inbox(t, bob, air.InboxOptions{Store: kv})
+		next := w.inbox(t, bob, air.InboxOptions{Persistence: air.Persistence{Store: kv}})
 		require.True(t, next.Receive(t.Context(), data, true).Delivery.Redelivered)
 		h.answer <- errHandler
 		wg.Wait()
 		require.ErrorIs(t, o.Err, errHandler)
 		require.False(t, o.Final)
-		third := w.inbox(t, bob, air.InboxOptions{Store: kv})
+		third := w.inbox(t, bob, air.InboxOptions{Persistence: air.Persistence{Store: kv}})
 		for _, in := range []*air.Inbox{late, next.Inbox, third.Inbox} {
 			o := in.Receive(t.Context(), data, true)
 			require.ErrorIs(t, o.Err, air.ErrReplay)
@@ -227,7 +227,7 @@ func TestAgainIsNotForgotten(t *testing.T) {
 		<-h.called
 		time.Sleep(20 * time.Second)
 		for _, fails := range []bool{true, true, false} {
-			next := w.inbox(t, bob, air.InboxOptions{Store: kv})
+			next := w.inbox(t, bob, air.InboxOptions{Persistence: air.Persistence{Store: kv}})
 			if fails {
 				next.fail(errHandler)
 				require.False(t, next.Receive(t.Context(), data, true).Final)
@@ -245,7 +245,7 @@ func TestCommitFails(t *testing.T) {
 	w := newWorld(t, nil)
 	alice, bob := w.join(t, 1), w.join(t, 2)
 	b := &broken{Store: store.NewMemory()}
-	in := w.inbox(t, bob, air.InboxOptions{Store: b, BodyTypes: []string{"note"}})
+	in := w.inbox(t, bob, air.InboxOptions{Persistence: air.Persistence{Store: b}, BodyTypes: []string{"note"}})
 	data := signedOffer(t, alice, bob.DID(), func(d *air.Draft) { d.Body = &air.Raw{Type: "note", JSON: []byte(`{"type":"note"}`)} })
 	in.fail(air.ErrUnsupportedBody)
 	b.set("update", true)
@@ -258,7 +258,7 @@ func TestCommitFails(t *testing.T) {
 	o := in.Receive(t.Context(), data, true)
 	require.ErrorIs(t, o.Err, air.ErrReplay)
 	require.True(t, o.Final)
-	o = w.inbox(t, bob, air.InboxOptions{Store: b, BodyTypes: []string{"note"}}).Receive(t.Context(), data, true)
+	o = w.inbox(t, bob, air.InboxOptions{Persistence: air.Persistence{Store: b}, BodyTypes: []string{"note"}}).Receive(t.Context(), data, true)
 	require.ErrorIs(t, o.Err, air.ErrReplay)
 	require.True(t, o.Final)
 }
@@ -269,11 +269,11 @@ func TestCallerGoes(t *testing.T) {
 	alice, bob := w.join(t, 1), w.join(t, 2)
 	ctx, cancel := context.WithCancel(t.Context())
 	kv := &hooked{KV: store.NewMemory(), created: cancel}
-	one := w.inbox(t, bob, air.InboxOptions{Store: kv})
+	one := w.inbox(t, bob, air.InboxOptions{Persistence: air.Persistence{Store: kv}})
 	one.fail(errHandler)
 	data := signedOffer(t, alice, bob.DID(), nil)
 	require.NotNil(t, one.Receive(ctx, data, false).Err)
-	two := w.inbox(t, bob, air.InboxOptions{Store: kv})
+	two := w.inbox(t, bob, air.InboxOptions{Persistence: air.Persistence{Store: kv}})
 	o := two.Receive(t.Context(), data, false)
 	require.Nil(t, o.Err)
 	require.False(t, o.Delivery.Redelivered)
@@ -316,7 +316,7 @@ func TestInboxesAgainstModel(t *testing.T) {
 				require.False(rt, d.Redelivered)
 				handled = true
 				return answer
-			}), &air.InboxOptions{Resolver: resolver, Store: kv, BodyTypes: []string{air.AnyBodyType}})
+			}), &air.InboxOptions{Resolver: resolver, Persistence: air.Persistence{Store: kv}, BodyTypes: []string{air.AnyBodyType}})
 			require.NoError(rt, err)
 			return in
 		}
@@ -434,7 +434,7 @@ func TestInboxesWithFaults(t *testing.T) {
 					handled[d.Envelope.ID]++
 				}
 				return answer
-			}), &air.InboxOptions{Resolver: resolver, Store: kv, PullMaxAge: 24 * time.Hour})
+			}), &air.InboxOptions{Resolver: resolver, Persistence: air.Persistence{Store: kv}, Timing: air.Timing{MaxPullAge: 24 * time.Hour}})
 			require.NoError(rt, err)
 			return in
 		}

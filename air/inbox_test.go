@@ -24,7 +24,7 @@ func TestInboxAnswers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, nil)
 		alice, bob := w.join(t, 1), w.join(t, 2)
-		in := w.inbox(t, bob, air.InboxOptions{Secret: "s3cret"})
+		in := w.inbox(t, bob, air.InboxOptions{Auth: air.Auth{PushSecret: "s3cret"}})
 		good := string(signedOffer(t, alice, bob.DID(), nil))
 		post := func(body string, headers ...string) (int, string) {
 			status, answer, _ := do(t, in, "POST", "/", body, append([]string{"X-Agent-Secret", "s3cret"}, headers...)...)
@@ -81,7 +81,7 @@ func TestHandlerErrors(t *testing.T) {
 			alice, bob := w.join(t, 1), w.join(t, 2)
 			opts := air.InboxOptions{}
 			if durable {
-				opts.Store = store.NewMemory()
+				opts.Persistence.Store = store.NewMemory()
 			}
 			in := w.inbox(t, bob, opts)
 			data := signedOffer(t, alice, bob.DID(), nil)
@@ -139,7 +139,7 @@ func TestConcurrentCopies(t *testing.T) {
 			kv, n = store.NewMemory(), 3
 		}
 		for range n {
-			inboxes = append(inboxes, w.inbox(t, bob, air.InboxOptions{Store: kv}))
+			inboxes = append(inboxes, w.inbox(t, bob, air.InboxOptions{Persistence: air.Persistence{Store: kv}}))
 		}
 		data := signedOffer(t, alice, bob.DID(), nil)
 		var wg sync.WaitGroup
@@ -171,7 +171,7 @@ func TestReplaysSurviveARestart(t *testing.T) {
 		first := signedOffer(t, alice, bob.DID(), func(d *air.Draft) { d.ID, d.Nonce, d.ThreadID = id, nonce, thread })
 		sameID := signedOffer(t, alice, bob.DID(), func(d *air.Draft) { d.ID = id })
 		sameNonce := signedOffer(t, alice, bob.DID(), func(d *air.Draft) { d.Nonce, d.ThreadID = nonce, thread })
-		in := w.inbox(t, bob, air.InboxOptions{Store: kv})
+		in := w.inbox(t, bob, air.InboxOptions{Persistence: air.Persistence{Store: kv}})
 		require.Nil(t, in.Receive(t.Context(), first, false).Err)
 		for range 2 {
 			for _, data := range [][]byte{first, sameID, sameNonce} {
@@ -179,7 +179,7 @@ func TestReplaysSurviveARestart(t *testing.T) {
 				require.ErrorIs(t, o.Err, air.ErrReplay)
 				require.True(t, o.Final)
 			}
-			in = w.inbox(t, bob, air.InboxOptions{Store: kv})
+			in = w.inbox(t, bob, air.InboxOptions{Persistence: air.Persistence{Store: kv}})
 		}
 		time.Sleep(301 * time.Second)
 		for _, data := range [][]byte{first, sameID} {
@@ -204,12 +204,12 @@ func TestTakingOver(t *testing.T) {
 			close(started)
 			<-stuck // for ever, as if the process had been killed
 			return nil
-		}), &air.InboxOptions{Resolver: resolver, Store: kv, HandlerTimeout: 10 * time.Second})
+		}), &air.InboxOptions{Resolver: resolver, Persistence: air.Persistence{Store: kv}, Timing: air.Timing{HandlerTimeout: 10 * time.Second}})
 		require.NoError(t, err)
 		var wg sync.WaitGroup
 		wg.Go(func() { dying.Receive(context.Background(), data, true) })
 		<-started
-		next := w.inbox(t, bob, air.InboxOptions{Store: kv, HandlerTimeout: 10 * time.Second})
+		next := w.inbox(t, bob, air.InboxOptions{Persistence: air.Persistence{Store: kv}, Timing: air.Timing{HandlerTimeout: 10 * time.Second}})
 		o := next.Receive(t.Context(), data, true)
 		require.ErrorIs(t, o.Err, air.ErrReplay)
 		require.False(t, o.Final) // not acknowledged: nobody knows how it ends
@@ -230,7 +230,7 @@ func TestReplayWindowIsFull(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, nil)
 		alice, bob, carol := w.join(t, 1), w.join(t, 2), w.join(t, 3)
-		in := w.inbox(t, bob, air.InboxOptions{ReplayCapacity: 2, BodyTypes: []string{"note"}})
+		in := w.inbox(t, bob, air.InboxOptions{Limits: air.Limits{MaxReplayEntries: 2}, BodyTypes: []string{"note"}})
 		thread := air.NewID()
 		send := func(from *air.Identity, threadID string) *air.ReceiveResult {
 			return in.Receive(t.Context(), signedOffer(t, from, bob.DID(), func(d *air.Draft) {
@@ -325,7 +325,7 @@ func TestPullMaxAge(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, nil)
 		alice, bob := w.join(t, 1), w.join(t, 2)
-		in := w.inbox(t, bob, air.InboxOptions{PullMaxAge: time.Hour})
+		in := w.inbox(t, bob, air.InboxOptions{Timing: air.Timing{MaxPullAge: time.Hour}})
 		data := signedOffer(t, alice, bob.DID(), nil)
 		time.Sleep(59 * time.Minute)
 		require.ErrorIs(t, in.Receive(t.Context(), data, false).Err, air.ErrStaleTimestamp)
@@ -368,7 +368,7 @@ func TestMiddlewareAndKeyPolicy(t *testing.T) {
 		}
 	}
 	in := w.inbox(t, bob, air.InboxOptions{
-		KeyPolicy:  air.PinKeys(kv),
+		Auth:       air.Auth{KeyPolicy: air.PinKeys(kv)},
 		Middleware: []air.Middleware{note("outer"), air.BlockSenders(func(did string) bool { return did == carol.DID() }), note("inner")},
 	})
 	require.Nil(t, in.Receive(t.Context(), signedOffer(t, alice, bob.DID(), nil), false).Err)
@@ -379,7 +379,7 @@ func TestMiddlewareAndKeyPolicy(t *testing.T) {
 	rotated, err := alice.Rotate(make([]byte, 32))
 	require.NoError(t, err)
 	w.registry.Register(rotated, "")
-	in = w.inbox(t, bob, air.InboxOptions{KeyPolicy: air.PinKeys(kv)})
+	in = w.inbox(t, bob, air.InboxOptions{Auth: air.Auth{KeyPolicy: air.PinKeys(kv)}})
 	o := in.Receive(t.Context(), signedOffer(t, rotated, bob.DID(), nil), false)
 	require.ErrorIs(t, o.Err, air.ErrKeyChanged)
 	require.Equal(t, 401, o.Err.HTTPStatus())
@@ -461,7 +461,7 @@ func TestInboxStoreFails(t *testing.T) {
 	w := newWorld(t, nil)
 	alice, bob := w.join(t, 1), w.join(t, 2)
 	b := &broken{Store: store.NewMemory()}
-	in := w.inbox(t, bob, air.InboxOptions{Store: b})
+	in := w.inbox(t, bob, air.InboxOptions{Persistence: air.Persistence{Store: b}})
 	for _, op := range []string{"create", "get"} {
 		data := signedOffer(t, alice, bob.DID(), nil)
 		before := in.count()

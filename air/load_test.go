@@ -42,7 +42,7 @@ func TestLoad(t *testing.T) {
 	in, err := air.NewInbox(bob, air.HandlerFunc(func(context.Context, *air.Delivery) error {
 		handled.Add(1)
 		return nil
-	}), &air.InboxOptions{Resolver: resolver, BodyTypes: []string{"note"}, ReplayCapacity: 1 << 20})
+	}), &air.InboxOptions{Resolver: resolver, BodyTypes: []string{"note"}, Limits: air.Limits{MaxReplayEntries: 1 << 20}})
 	require.NoError(t, err)
 	poller, err := air.NewPoller(in, net.Endpoint(bob), &air.PollerOptions{AllowLoopback: true, PollInterval: 2 * time.Millisecond})
 	require.NoError(t, err)

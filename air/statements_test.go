@@ -113,10 +113,10 @@ func TestFromIsNotBelieved(t *testing.T) {
 	alice, bob, eve := w.join(t, 1), w.join(t, 2), w.join(t, 3)
 	var asked []string
 	in := w.inbox(t, bob, air.InboxOptions{
-		KeyPolicy: air.KeyPolicyFunc(func(_ context.Context, did string, _ *air.PublicKey) error {
+		Auth: air.Auth{KeyPolicy: air.KeyPolicyFunc(func(_ context.Context, did string, _ *air.PublicKey) error {
 			asked = append(asked, did)
 			return nil
-		}),
+		})},
 		Middleware: []air.Middleware{air.BlockSenders(func(did string) bool { asked = append(asked, did); return false })},
 	})
 	d := &air.Draft{ID: air.NewID(), From: alice.DID(), To: bob.DID(), Time: time.Now(), ThreadID: air.NewID(), Nonce: air.NewNonce(), Body: offer(1)}

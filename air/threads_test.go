@@ -22,7 +22,7 @@ func TestThreadsKnowMessagesNotIDs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, nil)
 		alice, bob := w.join(t, 1), w.join(t, 2)
-		in := w.inbox(t, bob, air.InboxOptions{Store: store.NewMemory()})
+		in := w.inbox(t, bob, air.InboxOptions{Persistence: air.Persistence{Store: store.NewMemory()}})
 		thread, offered, declined := air.NewID(), air.NewID(), air.NewID()
 		send := func(id, reply string, body air.Body) error {
 			o := in.Receive(t.Context(), signedOffer(t, alice, bob.DID(), func(d *air.Draft) {

@@ -64,7 +64,7 @@ func TestTricklingBodies(t *testing.T) {
 	w := newWorld(t, nil)
 	bob := w.join(t, 2)
 	in, err := air.NewInbox(bob, air.HandlerFunc(func(context.Context, *air.Delivery) error { return nil }),
-		&air.InboxOptions{Resolver: w.resolver(t), Secret: "s", BodyTimeout: 200 * time.Millisecond})
+		&air.InboxOptions{Resolver: w.resolver(t), Auth: air.Auth{PushSecret: "s"}, Timing: air.Timing{ReadTimeout: 200 * time.Millisecond}})
 	require.NoError(t, err)
 	srv2 := httptest.NewServer(in)
 	defer srv2.Close()
@@ -86,7 +86,7 @@ func TestSlowHandlerAfterBody(t *testing.T) {
 		case <-time.After(150 * time.Millisecond):
 			return nil
 		}
-	}), &air.InboxOptions{Resolver: w.resolver(t), BodyTimeout: 50 * time.Millisecond})
+	}), &air.InboxOptions{Resolver: w.resolver(t), Timing: air.Timing{ReadTimeout: 50 * time.Millisecond}})
 	require.NoError(t, err)
 	for _, timeout := range []time.Duration{0, 50 * time.Millisecond, 20 * time.Second} { // of the server
 		srv := httptest.NewUnstartedServer(in)

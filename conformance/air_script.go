@@ -241,11 +241,11 @@ func airOpenReceiver(fixture *Input) (*airReceiver, error) {
 		retired = append(retired, seed)
 	}
 	r.opts = air.InboxOptions{
-		Profile:        airProfile(fixture, air.ProfileInterop),
-		BodyTypes:      fixture.StringsOr("bodies"),
-		ReplayCapacity: fixture.IntOr("replayCapacity", 0),
-		Store:          r.kv,
-		OnRejected:     func(_ context.Context, j *air.Rejection) { r.rejected = j },
+		Profile:     airProfile(fixture, air.ProfileInterop),
+		BodyTypes:   fixture.StringsOr("bodies"),
+		Limits:      air.Limits{MaxReplayEntries: fixture.IntOr("replayCapacity", 0)},
+		Persistence: air.Persistence{Store: r.kv},
+		OnRejected:  func(_ context.Context, j *air.Rejection) { r.rejected = j },
 	}
 	if err := fixture.Err(); err != nil {
 		return nil, err

@@ -90,7 +90,7 @@ func (w *world) poller(t *testing.T, s store.Store, endpoint string, calls *atom
 			return nil
 		}
 		return err
-	}), &air.InboxOptions{Resolver: resolver, Store: store.Sub(s, "inbox/")})
+	}), &air.InboxOptions{Resolver: resolver, Persistence: air.Persistence{Store: store.Sub(s, "inbox/")}})
 	require.NoError(t, err)
 	p, err := air.NewPoller(in, endpoint, &air.PollerOptions{AllowLoopback: true, PollInterval: 5 * time.Millisecond})
 	require.NoError(t, err)

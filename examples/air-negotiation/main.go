@@ -61,7 +61,7 @@ func open(name string, id *air.Identity, net *airtest.Network, kv store.KV, hc *
 		fmt.Fprintf(out, "%s got %s\n", name, describe(d))
 		return nil
 	}), &air.InboxOptions{
-		Resolver: resolver, Threads: threads, Store: kv,
+		Resolver: resolver, Persistence: air.Persistence{ThreadStore: threads, Store: kv},
 		OnRejected: func(_ context.Context, r *air.Rejection) {
 			fmt.Fprintf(out, "%s refused an envelope: %s\n", name, string(r.Err.Code))
 		},

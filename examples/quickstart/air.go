@@ -88,7 +88,7 @@ func joinAIR(name, id string, network *airtest.Network, resolver *air.Resolver, 
 		// The signature, the clock and the state of the thread are checked already.
 		fmt.Fprintf(out, "%-6s got %s, sealed: %t\n", name, d.Body.BodyType(), d.Sealed)
 		return nil
-	}), &air.InboxOptions{Resolver: resolver, Threads: threads})
+	}), &air.InboxOptions{Resolver: resolver, Persistence: air.Persistence{ThreadStore: threads}})
 	if err != nil {
 		return nil, err
 	}
