@@ -5,8 +5,8 @@ package env
 
 import "github.com/fivewire/fivewire/a2e"
 
-// checkMember asks for one action for each episode (A2E-105).
-func (b *BatchStepRequest) checkMember(name string) (path, reason string) {
+// CheckMember asks for one action for each episode (A2E-105).
+func (b *BatchStepRequest) CheckMember(name string) (path, reason string) {
 	if name == "actions" && len(b.Actions) != len(b.EpisodeIDs) {
 		return "", a2e.ReasonValue
 	}

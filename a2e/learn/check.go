@@ -5,9 +5,9 @@ package learn
 
 import "github.com/fivewire/fivewire/a2e"
 
-// checkMember holds a correction to what the polarity and the span ask of it
+// CheckMember holds a correction to what the polarity and the span ask of it
 // (D-53).
-func (f *Feedback) checkMember(name string) (path, reason string) {
+func (f *Feedback) CheckMember(name string) (path, reason string) {
 	switch {
 	case name == "correction" && f.Polarity == PolarityCorrective && f.Correction == "",
 		name == "correction_span" && f.CorrectionSpan != nil && len(f.CorrectionSpan) != 2:
