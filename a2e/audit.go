@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// An AuditRecord tells of one handshake or one answered request (D-45). It holds
+// An AuditRecord tells of one handshake or one answered request (A2E-D45). It holds
 // no payload and no secret.
 type AuditRecord struct {
 	Time          float64 `a2e:"ts"` // Unix seconds of the answer

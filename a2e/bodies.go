@@ -73,7 +73,7 @@ func wantsEvents(m *Message) bool {
 	return f != nil && f.typ.Kind() == reflect.Bool && *(*bool)(p)
 }
 
-// A timeLimited request says how long its call may take (D-28).
+// A timeLimited request says how long its call may take (A2E-D28).
 type timeLimited interface {
 	TimeLimit() time.Duration
 }
@@ -88,7 +88,7 @@ func timeLimit(m *Message) time.Duration {
 }
 
 // orderKeys returns what a request works on that must not be worked on by two at
-// a time (D-27).
+// a time (A2E-D27).
 func orderKeys(m *Message) []string {
 	if body := reflect.ValueOf(m.Body); m.Extra.text == nil && body.Kind() == reflect.Pointer && !body.IsNil() && !planOfBody(m, body).ordered {
 		return nil

@@ -189,7 +189,7 @@ func (s *Session) blocked(c *Call) bool {
 	return slices.ContainsFunc(c.keys, func(key string) bool { return s.held[key] })
 }
 
-// schedule starts what can start, strictly in the order of arrival (D-27).
+// schedule starts what can start, strictly in the order of arrival (A2E-D27).
 func (s *Session) schedule() {
 	for len(s.queue) > 0 && s.running < s.host.limits.MaxConcurrent {
 		c := s.queue[0]
@@ -265,7 +265,7 @@ func (s *Session) conclude(c *Call, body any, err error) (alone bool) {
 	return alone
 }
 
-// handle asks the plugins in turn (D-34).
+// handle asks the plugins in turn (A2E-D34).
 func (s *Session) handle(c *Call) (body any, err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -397,7 +397,7 @@ func (s *Session) response(c *Call, body any) *Message {
 	switch {
 	case c.Message.typ != nil && c.Message.typ.Name == c.Message.Type:
 		name = c.Message.typ.Response
-	case name == "env/plan/resp": // asked in the type of the answer (D-20)
+	case name == "env/plan/resp": // asked in the type of the answer (A2E-D20)
 	default:
 		name = responseType(name)
 	}
@@ -480,7 +480,7 @@ func (s *Session) settle(c *Call) {
 	s.schedule()
 }
 
-// overdue answers the calls whose time limit is over (D-28).
+// overdue answers the calls whose time limit is over (A2E-D28).
 func (s *Session) overdue() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -516,7 +516,7 @@ func (s *Session) cancelCall(m *Message) {
 }
 
 // startDrain refuses new work and closes the session when the work in flight is
-// done or the time is over (D-35). It is called with mu held.
+// done or the time is over (A2E-D35). It is called with mu held.
 func (s *Session) startDrain(timeout time.Duration) {
 	if s.state == stateClosed || s.state == stateDraining && timeout > 0 {
 		return

@@ -49,7 +49,7 @@ type ClientOptions struct {
 	EscapeNonASCII, WriteVersion, AllowNonFinite bool
 
 	// SkipNonJSON passes over lines that do not begin with a bracket, for
-	// hosts that print on their standard output (D-43).
+	// hosts that print on their standard output (A2E-D43).
 	SkipNonJSON bool
 
 	// StripPrefix is taken off the lines that have it, with SkipNoise.
@@ -199,7 +199,7 @@ func (c *Client) Handshake(ctx context.Context, r *HandshakeRequest) (*Handshake
 }
 
 // failed ends the client after a handshake that failed, unless one before was good:
-// then the session is what it was (D-24).
+// then the session is what it was (A2E-D24).
 func (c *Client) failed(err error) error {
 	c.mu.Lock()
 	first := c.state != clientReady
@@ -266,7 +266,7 @@ func (c *Client) Capability(name string) (Capability, bool) {
 
 // Supports reports whether the host has not yet said of a namespace, the first
 // segment of a type, that it does not know it. The base types and skill are
-// what every host of the older Skill Call Protocol serves (D-50).
+// what every host of the older Skill Call Protocol serves (A2E-D50).
 func (c *Client) Supports(namespace string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -335,7 +335,7 @@ func without(list []*pusher, p *pusher) []*pusher {
 	return slices.DeleteFunc(slices.Clone(list), func(q *pusher) bool { return q == p })
 }
 
-// Handle answers requests of the host for a type with fn (D-39), which returns
+// Handle answers requests of the host for a type with fn (A2E-D39), which returns
 // the body of the answer. Each call runs in a goroutine of its own, at most 16
 // at a time; the context ends with the connection. Nil takes the handler away.
 func (c *Client) Handle(msgType string, fn func(ctx context.Context, m *Message) (any, error)) {

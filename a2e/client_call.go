@@ -28,7 +28,7 @@ type CallOptions struct {
 	OnEvent func(Event)
 
 	// Retry repeats a call that failed with an error that is retryable. It
-	// has an effect on idempotent calls only (D-30).
+	// has an effect on idempotent calls only (A2E-D30).
 	Retry *RetryPolicy
 
 	// Idempotent says that the call may be made twice.
@@ -390,7 +390,7 @@ func (c *Client) begun(p *pending) error {
 	return nil
 }
 
-// admit sends the oldest waiting calls while there are slots (D-27).
+// admit sends the oldest waiting calls while there are slots (A2E-D27).
 func (c *Client) admit() {
 	for len(c.waiting) > 0 && c.inFlight < c.parallel && c.state == clientReady {
 		p := c.waiting[0]
@@ -421,7 +421,7 @@ func (c *Client) takeEvents(p *pending) (events []Event, ended bool) {
 	return events, p.ended
 }
 
-// abandon ends a call on this side (D-38).
+// abandon ends a call on this side (A2E-D38).
 func (c *Client) abandon(p *pending, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -66,7 +66,7 @@ func (c *Client) readLines() error {
 }
 
 // denoise takes the prefix off a line, and returns nil for what is no message
-// (D-43).
+// (A2E-D43).
 func (c *Client) denoise(line []byte) []byte {
 	if !c.opts.SkipNonJSON {
 		return line
@@ -81,7 +81,7 @@ func (c *Client) denoise(line []byte) []byte {
 }
 
 // reject answers a message that cannot be decoded, and fails the call that it
-// belongs to (D-37).
+// belongs to (A2E-D37).
 func (c *Client) reject(err *Error) {
 	if err.msgType == TypeError { // which gets no answer
 		c.dropped.Add(1)
@@ -161,7 +161,7 @@ func (c *Client) take(m *Message) {
 }
 
 // guess finds the call of an answer without req_id: deployed hosts leave it out
-// of five types (D-36).
+// of five types (A2E-D36).
 func (c *Client) guess(m *Message) *pending {
 	switch m.Type {
 	case "env/close/resp", "env/space/resp", "env/spaces/resp", "env/render/resp", "env/plan/resp", "env/batch_step/resp":
@@ -211,7 +211,7 @@ func (c *Client) survive(msgType string) {
 	}
 }
 
-// request answers what the host asks (D-39).
+// request answers what the host asks (A2E-D39).
 func (c *Client) request(m *Message) {
 	if m.Type == TypePing {
 		c.reply(NewMessage(TypePong, &Pong{ReqID: m.ID}))

@@ -113,7 +113,7 @@ func (w rewriting) Read(b []byte) (int, error) {
 	return copy(b, text), err
 }
 
-// A retryable error is repeated for idempotent calls only (A2E-066, D-30).
+// A retryable error is repeated for idempotent calls only (A2E-066, A2E-D30).
 func TestRetry(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		calls := 0
@@ -256,7 +256,7 @@ func TestClientShutdown(t *testing.T) {
 	})
 }
 
-// What a child prints besides messages is passed over and logged (D-43).
+// What a child prints besides messages is passed over and logged (A2E-D43).
 func TestNoise(t *testing.T) {
 	var log bytes.Buffer
 	rw := fakeHost(t, func(m *a2e.Message) []string {
@@ -270,7 +270,7 @@ func TestNoise(t *testing.T) {
 }
 
 // The stream of an HTTP session breaks and comes back without loss (A2E-137,
-// A2E-138, D-13, D-42).
+// A2E-138, A2E-D13, A2E-D42).
 func TestHTTPReconnect(t *testing.T) {
 	t.Parallel() // it waits most of the time
 	if testing.Short() {
@@ -328,7 +328,7 @@ func TestDialHTTPRefuses(t *testing.T) {
 }
 
 // Pages of other origins and rebound names stay out; sessions are counted and
-// dropped (D-41, A2E-134, A2E-135).
+// dropped (A2E-D41, A2E-134, A2E-135).
 func TestHTTPServer(t *testing.T) {
 	h := a2e.NewHost(&a2e.HostOptions{Limits: a2e.Limits{MaxSessions: 1, MaxMessage: 1000}})
 	web := httptest.NewServer(a2e.NewHTTPHandler(h, &a2e.HTTPHandlerOptions{AllowedOrigins: []string{"https://app.example"}}))
@@ -386,7 +386,7 @@ func TestHTTPServer(t *testing.T) {
 	require.Equal(t, 503, status)
 }
 
-// A session that nobody uses, or that nobody reads, ends (D-40, D-42).
+// A session that nobody uses, or that nobody reads, ends (A2E-D40, A2E-D42).
 func TestHTTPSessionEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := a2e.NewHost(&a2e.HostOptions{Limits: a2e.Limits{SessionIdle: time.Minute, HandshakeTimeout: -1, MaxReplayEvents: 2, QueueLimit: 1}})
@@ -532,7 +532,7 @@ func TestSendWaitsForTheHost(t *testing.T) {
 	})
 }
 
-// A second handshake that fails leaves the session and its calls as they are (D-24).
+// A second handshake that fails leaves the session and its calls as they are (A2E-D24).
 func TestSecondHandshakeFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		shaken := false
@@ -556,7 +556,7 @@ func TestSecondHandshakeFails(t *testing.T) {
 	})
 }
 
-// An invalid error fails the call that it names, and is not answered (D-37).
+// An invalid error fails the call that it names, and is not answered (A2E-D37).
 func TestInvalidErrorFailsItsCall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		answered := false
@@ -579,7 +579,7 @@ func TestInvalidErrorFailsItsCall(t *testing.T) {
 }
 
 // A message of the host that is too large for the client is passed over, also where
-// the stream is opened again behind what was read (D-06, D-42).
+// the stream is opened again behind what was read (A2E-D06, A2E-D42).
 func TestTooLargeOverHTTP(t *testing.T) {
 	t.Parallel() // it waits most of the time
 	h := echoHost()

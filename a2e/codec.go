@@ -17,8 +17,8 @@ import (
 )
 
 const (
-	defaultMaxMessage = 16 << 20 // D-06
-	defaultDepth      = 256      // D-07
+	defaultMaxMessage = 16 << 20 // A2E-D06
+	defaultDepth      = 256      // A2E-D07
 )
 
 // A Codec turns lines into messages and back. It may be used by several
@@ -29,11 +29,11 @@ type Codec struct {
 
 	// Strict refuses what the default mode concedes to deployed peers: a
 	// version member in place of a2e, ids that are no UUIDs, a last line
-	// without line feed, answers without req_id (D-02).
+	// without line feed, answers without req_id (A2E-D02).
 	Strict bool
 
 	// Host reads as a host does: two types that deployed agents use in the wrong
-	// direction are taken for what is meant (D-20).
+	// direction are taken for what is meant (A2E-D20).
 	Host bool
 
 	// MaxMessage bounds a line. Zero means 16 MiB, negative no bound.
@@ -206,7 +206,7 @@ func (e *envelope) text(v strictjson.Value) string {
 	return s
 }
 
-// usableID returns the id if an answer can name it (D-16).
+// usableID returns the id if an answer can name it (A2E-D16).
 func (e *envelope) usableID() string {
 	if s := e.text(e.id); len(s) <= maxName {
 		return s
@@ -219,7 +219,7 @@ func (e *envelope) check(m *Message, d *decoder) *Error {
 	strict := d.strict
 	version := e.a2e
 	if version == nil && !strict {
-		version = e.version // D-01
+		version = e.version // A2E-D01
 	}
 	switch text, ok := d.text(version); {
 	case version == nil, version.Kind() == 'n':
@@ -332,7 +332,7 @@ func (c *Codec) encode(e *encoder, m *Message) error {
 }
 
 // encodeMessage appends a message. What came in under a name that could not be
-// registered goes out again under it; what is made here must be legal (D-14).
+// registered goes out again under it; what is made here must be legal (A2E-D14).
 func encodeMessage(e *encoder, m *Message, emitVersion bool) *fault {
 	if m.typ == nil && m.Extra.text.Get("type") == nil && !ValidType(m.Type) || m.Type == "" || len(m.Type) > maxName {
 		return (&fault{reason: ReasonValue}).in("type")
@@ -404,7 +404,7 @@ func (e *encoder) base(name string, m *Message) *fault {
 	return nil
 }
 
-// encodeGeneric writes the members in the order in which they came (D-18), after
+// encodeGeneric writes the members in the order in which they came (A2E-D18), after
 // those of the envelope that are not among them.
 func encodeGeneric(e *encoder, m *Message, emitVersion bool) *fault {
 	for _, name := range [...]string{"a2e", "type", "id", "ts"} {

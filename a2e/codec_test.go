@@ -82,7 +82,7 @@ func TestAppendRefuses(t *testing.T) {
 	require.ErrorIs(t, err, a2e.ErrInvalidMessage)
 }
 
-// Numbers of every form (D-11).
+// Numbers of every form (A2E-D11).
 func TestNumbers(t *testing.T) {
 	codec := a2e.NewCodec(catalogue.Types()...)
 	decode := func(member string) (*a2e.Message, error) {
@@ -131,7 +131,7 @@ func TestReadNonFinite(t *testing.T) {
 }
 
 // Null means absent where there is a default, unset where a member is nullable,
-// and is a fault where it is required and not free-form (D-12).
+// and is a fault where it is required and not free-form (A2E-D12).
 func TestNull(t *testing.T) {
 	codec := a2e.NewCodec(catalogue.Types()...)
 	m, err := codec.Decode([]byte(message("tool/call/req", "i", `,"tool_name":"t","arguments":{},"timeout":null,"streaming":null,"session_id":null`)))
@@ -161,7 +161,7 @@ func TestEmitVersion(t *testing.T) {
 }
 
 // What comes first in the text is what is told, and a strict reader takes back
-// the concessions (D-02, D-15).
+// the concessions (A2E-D02, A2E-D15).
 func TestFaults(t *testing.T) {
 	codec := &a2e.Codec{MaxDepth: 3}
 	for line, want := range map[string]string{
@@ -226,7 +226,7 @@ func TestReader(t *testing.T) {
 }
 
 // The last line may lack its line feed if it cannot be a part of a longer one
-// (D-05).
+// (A2E-D05).
 func TestLastLine(t *testing.T) {
 	for line, ok := range map[string]bool{`{"a":1}`: true, `{"a":1,"a":2}`: true, `{"a":[[[`: false, `[]`: false, `7`: false, `{"a":"\ud800"}`: false,
 		strings.Repeat(`{"a":`, 20000) + "1" + strings.Repeat("}", 20000): true, strings.Repeat(`{"a":`, 20000): false} {
@@ -395,11 +395,11 @@ func TestErrors(t *testing.T) {
 		{Code: a2e.ErrInvalidMessage, Reason: a2e.ReasonUnknownType}, {Code: a2e.ErrInvalidMessage, Reason: a2e.ReasonUnsupported},
 		{Code: a2e.ErrUnknownType}, {Code: a2e.ErrParse, Message: "Unknown type env/space/req"},
 	} {
-		require.True(t, errors.Is(unsupported, a2e.ErrUnsupported), "%v (D-17)", unsupported)
+		require.True(t, errors.Is(unsupported, a2e.ErrUnsupported), "%v (A2E-D17)", unsupported)
 	}
 	require.NotErrorIs(t, &a2e.Error{Code: a2e.ErrParse, Message: "no JSON"}, a2e.ErrUnsupported)
 	require.False(t, a2e.Code("made_up").Known())
-	require.False(t, a2e.Code("TOOL_ERROR").Retryable(), "codes are compared exactly (D-30)")
+	require.False(t, a2e.Code("TOOL_ERROR").Retryable(), "codes are compared exactly (A2E-D30)")
 }
 
 func TestParseLimits(t *testing.T) {
@@ -450,7 +450,7 @@ func vectorLines(f *testing.F) []string {
 
 // Whatever decodes can be encoded and means the same: a generic message exactly
 // as it came, a typed one with its defaults filled in, once and for all (A2E-030,
-// A2E-041, D-18).
+// A2E-041, A2E-D18).
 func FuzzCodec(f *testing.F) {
 	for _, line := range vectorLines(f) {
 		f.Add([]byte(line))
@@ -483,7 +483,7 @@ func FuzzCodec(f *testing.F) {
 }
 
 // What is read is written again without loss, exact numbers, unknown members and
-// their places included, whatever the type (A2E-014, A2E-041, D-18).
+// their places included, whatever the type (A2E-014, A2E-041, A2E-D18).
 func TestLossless(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	codec := a2e.NewCodec(catalogue.Types()...)
@@ -506,7 +506,7 @@ func TestLossless(t *testing.T) {
 	}
 }
 
-// Types can be taken apart whatever they are (D-14).
+// Types can be taken apart whatever they are (A2E-D14).
 func FuzzParseType(f *testing.F) {
 	for _, name := range []string{"tool/call/req", "SUBAGENT_X_REQ", "a//b", "/", "", "planning/plan/create", "x/y/z"} {
 		f.Add(name)

@@ -138,11 +138,11 @@ var (
 	ErrUnexpectedResponse = errors.New("a2e: answer of an unexpected type")
 
 	// ErrUnsupported is what errors.Is finds in every error by which a peer
-	// says that it does not know or not serve a type (D-17).
+	// says that it does not know or not serve a type (A2E-D17).
 	ErrUnsupported = errors.New("a2e: not supported by the peer")
 
 	// ErrNextPlugin is returned by a handler that leaves the request to the next
-	// plugin for its type (D-34).
+	// plugin for its type (A2E-D34).
 	ErrNextPlugin = errors.New("a2e: passed on")
 
 	// ErrTruncated reports a stream of bytes that ended inside a message.
@@ -274,7 +274,7 @@ const (
 	RejectServerError     = "server_error"
 )
 
-// clip bounds what is repeated of an input in a text (D-51).
+// clip bounds what is repeated of an input in a text (A2E-D51).
 func clip(s string, most int) string {
 	if len(s) <= most {
 		return s

@@ -15,8 +15,8 @@ import (
 
 const hexDigits = "0123456789abcdef"
 
-// appendString appends s as a JSON string with the escapes of D-19, and reports
-// whether s is valid UTF-8: what is not, cannot be sent (D-10). The separators
+// appendString appends s as a JSON string with the escapes of A2E-D19, and reports
+// whether s is valid UTF-8: what is not, cannot be sent (A2E-D10). The separators
 // U+0085, U+2028 and U+2029 are escaped because deployed readers of event
 // streams take them for line ends.
 func appendString(dst []byte, s string, ascii bool) ([]byte, bool) {

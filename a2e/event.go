@@ -5,7 +5,7 @@ package a2e
 
 import "encoding/json"
 
-// An Order says how the number of an event follows those before it (D-29).
+// An Order says how the number of an event follows those before it (A2E-D29).
 type Order string
 
 // The orders of events.

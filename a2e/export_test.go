@@ -17,8 +17,8 @@ import (
 // Lossless reports what out, which m was written as, does not say of in, which m
 // was read from. Members that the catalogue knows may be null in one of them and
 // absent or their default in the other, and its numbers that are floats may be
-// written in another way; everything else must be the same, exactly (D-11,
-// D-12, D-18).
+// written in another way; everything else must be the same, exactly (A2E-D11,
+// A2E-D12, A2E-D18).
 func Lossless(m *Message, in, out []byte) error {
 	x, err := strictjson.Check(in, strictjson.Options{MaxDepth: 10000})
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 
 // textFault finds out what is wrong with a line that the strict reader refused.
 // One pass goes through the text and stops at what comes first: a syntax error,
-// the bracket that is one too deep, or the end of a repeated name (D-15).
+// the bracket that is one too deep, or the end of a repeated name (A2E-D15).
 func textFault(line []byte, maxDepth int) *Error {
 	if !utf8.Valid(line) {
 		return reasoned(ErrParse, ReasonInvalidUTF8, "line is not valid UTF-8")

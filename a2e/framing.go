@@ -33,7 +33,7 @@ func NewLineReader(r io.Reader, codec *Codec) *LineReader {
 //
 // An [*Error] is a fault of one line and not of the stream; the next call goes
 // on behind it. A last line without line feed is accepted if it is a complete
-// object, which cannot be the beginning of another one (D-05). The end of the
+// object, which cannot be the beginning of another one (A2E-D05). The end of the
 // stream is [io.EOF]; any other error ends it too.
 func (r *LineReader) Next() ([]byte, error) {
 	line, err := r.next()

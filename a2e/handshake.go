@@ -12,7 +12,7 @@ import (
 )
 
 // Feature flags, which agents put among the capabilities they ask for without
-// being any (D-23).
+// being any (A2E-D23).
 const (
 	FeatureStreaming = "streaming"
 	FeatureArtifacts = "artifacts"
@@ -105,7 +105,7 @@ func (s *Session) handshake(m *Message, arrived time.Time, in int) {
 }
 
 // refuseHandshake answers a handshake with a reason, and closes the session at
-// one attempt too many (D-22).
+// one attempt too many (A2E-D22).
 func (s *Session) refuseHandshake(m *Message, reason string, arrived time.Time, in int) {
 	answer := NewMessage(TypeHandshakeResponse, &HandshakeResponse{ReqID: m.ID, Reason: reason})
 	record := newAudit(s.auditID(), m, arrived, in, s.send(answer))

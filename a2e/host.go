@@ -212,7 +212,7 @@ func (h *Host) plugin(capability string) *Plugin {
 	return best
 }
 
-// authenticate judges a handshake (D-22). The comparison takes the same time for
+// authenticate judges a handshake (A2E-D22). The comparison takes the same time for
 // all tokens of the same length.
 func (h *Host) authenticate(ctx context.Context, r *HandshakeRequest) (p Principal, ok bool) {
 	if h.opts.Auth.Authenticator != nil {

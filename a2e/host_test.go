@@ -73,7 +73,7 @@ func wireError(t *testing.T, m *a2e.Message) *a2e.Error {
 }
 
 // A hostile agent gets its errors and costs no more than the limits (A2E-035,
-// A2E-152, A2E-153, D-06, D-07, D-08).
+// A2E-152, A2E-153, A2E-D06, A2E-D07, A2E-D08).
 func TestHostileAgent(t *testing.T) {
 	h := a2e.NewHost(&a2e.HostOptions{Tokens: []string{"s3cret"}, Limits: a2e.Limits{MaxMessage: 100_000}})
 	r := open(t, h)
@@ -146,7 +146,7 @@ func TestSlowAgent(t *testing.T) {
 }
 
 // Exclusive plugins keep their requests, others pass them on (A2E-055, A2E-056,
-// A2E-057, A2E-077, D-34), and middleware goes around all of them.
+// A2E-057, A2E-077, A2E-D34), and middleware goes around all of them.
 func TestPlugins(t *testing.T) {
 	type ask struct{}
 	type told struct {
@@ -194,7 +194,7 @@ func TestPlugins(t *testing.T) {
 	})
 }
 
-// The general error of a namespace says no more than it must (D-51), and goes to
+// The general error of a namespace says no more than it must (A2E-D51), and goes to
 // the log (A2E-151).
 func TestHandlerErrors(t *testing.T) {
 	type ask struct {
@@ -233,7 +233,7 @@ func TestHandlerErrors(t *testing.T) {
 }
 
 // Requests on one object never overlap, and what came behind waits too (A2E-031,
-// D-27). The number of waiting requests is bounded.
+// A2E-D27). The number of waiting requests is bounded.
 func TestOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		type step struct {
@@ -266,7 +266,7 @@ func TestOrder(t *testing.T) {
 	})
 }
 
-// The host asks its agent (A2E-127, A2E-128, D-39); a request without answer ends
+// The host asks its agent (A2E-127, A2E-128, A2E-D39); a request without answer ends
 // with the session.
 func TestHostRequests(t *testing.T) {
 	asked := make(chan *a2e.Message, 4)
@@ -310,7 +310,7 @@ func TestHostRequests(t *testing.T) {
 	removeAny()
 }
 
-// A host that shuts down drains first (D-35) and takes no new sessions.
+// A host that shuts down drains first (A2E-D35) and takes no new sessions.
 func TestHostShutdown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		type ask struct{}
@@ -353,7 +353,7 @@ func TestHostShutdown(t *testing.T) {
 	})
 }
 
-// The authenticator judges, and may take its time (D-22, A2E-150).
+// The authenticator judges, and may take its time (A2E-D22, A2E-150).
 func TestAuthenticator(t *testing.T) {
 	h := a2e.NewHost(&a2e.HostOptions{Auth: a2e.Auth{Authenticator: func(_ context.Context, r *a2e.HandshakeRequest) (a2e.Principal, error) {
 		switch r.AuthToken {
@@ -442,7 +442,7 @@ func TestCancelExtension(t *testing.T) {
 }
 
 // A host takes events too: those of its own types and, through the catch-all,
-// all others (D-16).
+// all others (A2E-D16).
 func TestEventsFromAgents(t *testing.T) {
 	got := make(chan string, 3)
 	h := a2e.NewHost(&a2e.HostOptions{Fallback: a2e.HandlerFunc(func(_ context.Context, call *a2e.Call) (any, error) {

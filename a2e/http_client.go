@@ -56,7 +56,7 @@ const (
 // DialHTTP opens a session with a host over HTTP, for [NewClient]. The stream of
 // the host's messages is opened again when it breaks, after 1, 2, 4 and at most
 // 30 seconds, and what was lost is replayed by hosts that number their messages
-// (D-42). A message that cannot be posted is tried three times; hosts do not
+// (A2E-D42). A message that cannot be posted is tried three times; hosts do not
 // run it twice. The session ends when the host does not know it any more.
 func DialHTTP(ctx context.Context, base string, opts *HTTPDialOptions) (io.ReadWriteCloser, error) {
 	c := &httpConn{}
@@ -212,8 +212,8 @@ func (c *httpConn) follow() {
 	for attempt := 1; ; attempt++ {
 		opened, err := c.readStream(&last)
 		if errors.Is(err, sse.ErrTooLarge) {
-			// It would come again and again (D-06). Where ids are numbers, they count
-			// the messages (D-42).
+			// It would come again and again (A2E-D06). Where ids are numbers, they count
+			// the messages (A2E-D42).
 			c.opts.Logger.Warn("a2e: a message of the host is too large and is passed over", "after", last)
 			if n, bad := strconv.ParseUint("0"+last, 10, 63); bad == nil {
 				last = strconv.FormatUint(n+1, 10)

@@ -56,7 +56,7 @@ type HTTPHandlerOptions struct {
 
 const defaultBodyTimeout = 60 * time.Second
 
-// An HTTPHandler serves a [Host] over HTTP with server-sent events (D-41): POST
+// An HTTPHandler serves a [Host] over HTTP with server-sent events (A2E-D41): POST
 // /session, POST /send, GET /stream, GET /health and DELETE /session.
 type HTTPHandler struct {
 	host *Host

@@ -12,7 +12,7 @@ import (
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
 
-// Limits bound what one agent, and all of them, may use of a host (D-40). Each
+// Limits bound what one agent, and all of them, may use of a host (A2E-D40). Each
 // zero value stands for the default. Where "none" is said, a negative value
 // switches the limit off.
 type Limits struct {

@@ -13,7 +13,7 @@ const pipeRoom = 1 << 20
 
 // Pipe returns the two ends of a connection within the process: what is written
 // to one end is read from the other. It is bounded: a writer waits while the
-// other side does not read (D-44). Closing an end ends both directions; what
+// other side does not read (A2E-D44). Closing an end ends both directions; what
 // was written before can still be read.
 func Pipe() (agent, host io.ReadWriteCloser) {
 	a, b := newHalf(), newHalf()

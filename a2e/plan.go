@@ -30,7 +30,7 @@ import (
 //	default=X    what an absent member means, see [New]
 //	min=X max=X  bounds of a number
 //	check        asks the struct's CheckMember about the value
-//	alt=X        also takes a form that deployed peers send (D-20): emptyobject
+//	alt=X        also takes a form that deployed peers send (A2E-D20): emptyobject
 //	             for a list, false for nothing, emptylist for an object, text
 //	             for an object
 type plan struct {

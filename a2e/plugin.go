@@ -46,7 +46,7 @@ type Route struct {
 // response have a2e tags; use a struct without fields where there are none.
 func NewRoute[Req, Resp any](msgType string, fn func(ctx context.Context, call *Call, req *Req) (*Resp, error)) Route {
 	t := TypeOf[Req](msgType)
-	if t.Kind != KindRequest { // a type that is answered is a request, whatever its name says (D-14)
+	if t.Kind != KindRequest { // a type that is answered is a request, whatever its name says (A2E-D14)
 		t.Kind = KindRequest
 		t.Response = msgType + "/resp"
 	}

@@ -33,7 +33,7 @@ type reply struct {
 	err    error // why it is none
 }
 
-// Call asks the agent something and waits for the answer (D-39). An error
+// Call asks the agent something and waits for the answer (A2E-D39). An error
 // message is returned as an [*Error], an answer that violates the protocol as
 // [ErrInvalidResponse].
 func (s *Session) Call(ctx context.Context, msgType string, body any) (*Message, error) {

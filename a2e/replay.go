@@ -16,7 +16,7 @@ const (
 )
 
 // A replay keeps the messages of an HTTP session: those that no reader has taken
-// yet, and the last ones that were taken, for readers that lost them (D-42).
+// yet, and the last ones that were taken, for readers that lost them (A2E-D42).
 type replay struct {
 	keep     int    // so many are kept at least, if they are not long
 	most     int    // more than so many unread end the session

@@ -65,7 +65,7 @@ type Session struct {
 	due         time.Time   // when it strikes, or zero
 }
 
-// answeredIDs is how many ids of answered requests are remembered (D-13).
+// answeredIDs is how many ids of answered requests are remembered (A2E-D13).
 const answeredIDs = 1024
 
 func startSession(h *Host, out sink) *Session {
@@ -124,7 +124,7 @@ func (s *Session) refuse(err *Error) {
 }
 
 // refuseLine answers a line that cannot be decoded, unless it is one that gets
-// no answer (D-16).
+// no answer (A2E-D16).
 func (s *Session) refuseLine(err *Error, arrived time.Time, in int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -175,7 +175,7 @@ func (s *Session) send(m *Message) int {
 	return len(line)
 }
 
-// take goes through the checks of D-26 in their order. It is called with mu held.
+// take goes through the checks of A2E-D26 in their order. It is called with mu held.
 func (s *Session) take(m *Message, arrived time.Time, in int) {
 	if s.state == stateClosed {
 		return
@@ -274,7 +274,7 @@ func (s *Session) accepted(capability string) bool {
 	return s.caps[capability]
 }
 
-// unanswerable handles what never gets an answer (D-16).
+// unanswerable handles what never gets an answer (A2E-D16).
 func (s *Session) unanswerable(m *Message) {
 	kind := s.kind(m.Type)
 	if kind == KindResponse || kind == KindError {

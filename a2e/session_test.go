@@ -54,7 +54,7 @@ type sleep struct {
 func (s *sleep) TimeLimit() time.Duration { return time.Duration(s.Timeout) * time.Second }
 
 // A call that waits when its time is over never starts, even if the one before it
-// is over at the same moment (D-28).
+// is over at the same moment (A2E-D28).
 func TestOverdueCallsNeverStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h, began := sleeping(&a2e.HostOptions{Limits: a2e.Limits{MaxConcurrent: 1}})
@@ -75,8 +75,8 @@ func TestOverdueCallsNeverStart(t *testing.T) {
 }
 
 // A session that ends by its third refused handshake leaves no request without
-// answer and starts none, where requests are served before the handshake (D-21,
-// D-22).
+// answer and starts none, where requests are served before the handshake (A2E-D21,
+// A2E-D22).
 func TestRefusedHandshakesEndWork(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h, began := sleeping(&a2e.HostOptions{Auth: a2e.Auth{SkipHandshake: true}, Limits: a2e.Limits{MaxConcurrent: 1}})
@@ -150,7 +150,7 @@ func TestHostWaitsForEndedSessions(t *testing.T) {
 }
 
 // A plugin that panics where no request is at hand harms neither the host nor the
-// other plugins (D-51).
+// other plugins (A2E-D51).
 func TestPluginsPanicAtTheEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var closed atomic.Int32
@@ -260,7 +260,7 @@ func TestAnswersNameTheirRequest(t *testing.T) {
 	require.Equal(t, "mine", r.next().ReqID())
 }
 
-// A host that asks its agent is told at once that the answer is invalid (D-37).
+// A host that asks its agent is told at once that the answer is invalid (A2E-D37).
 func TestInvalidAnswerToTheHost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		failed := make(chan error, 1)

@@ -11,7 +11,7 @@ import (
 	"github.com/fivewire/fivewire/internal/sse"
 )
 
-// An EventReader reads the messages of an HTTP event stream (D-42). It is for
+// An EventReader reads the messages of an HTTP event stream (A2E-D42). It is for
 // one goroutine at a time.
 type EventReader struct {
 	r     *sse.Reader

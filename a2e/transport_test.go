@@ -244,7 +244,7 @@ func echo(ctx context.Context, c *a2e.Client, tool, n string, streaming bool) (s
 }
 
 // Every transport carries the same conversation (A2E-003, A2E-139, A2E-140,
-// D-44): handshake, ping, calls with events, many at a time, and a close that
+// A2E-D44): handshake, ping, calls with events, many at a time, and a close that
 // leaves nothing behind.
 func TestTransports(t *testing.T) {
 	for _, tr := range transports() {
@@ -277,7 +277,7 @@ func TestTransports(t *testing.T) {
 			_, _, err = echo(ctx, c, "wait", "1", false)
 			require.ErrorIs(t, err, context.DeadlineExceeded)
 			_, _, err = c.Ping(t.Context())
-			require.NoError(t, err, "a cancelled call leaves the session alone (D-38)")
+			require.NoError(t, err, "a cancelled call leaves the session alone (A2E-D38)")
 			_, _, err = echo(t.Context(), c, "enough", "1", false)
 			require.NoError(t, err, "so that closing does not wait for it")
 		})

@@ -11,7 +11,7 @@ import (
 // A Kind says what part a message type plays in a conversation.
 type Kind int
 
-// The kinds of message types (D-14).
+// The kinds of message types (A2E-D14).
 const (
 	KindOther    Kind = iota // nothing that its name tells
 	KindRequest              // gets exactly one answer
@@ -50,7 +50,7 @@ const (
 // both announced it.
 const typeCancel = "invoke/cancel"
 
-// maxName bounds type strings and message ids in bytes (D-13, D-14).
+// maxName bounds type strings and message ids in bytes (A2E-D13, A2E-D14).
 const maxName = 256
 
 // A typeName is a type string taken apart.
@@ -197,7 +197,7 @@ func capabilityOf(name string) string {
 }
 
 // CanonicalType returns the canonical spelling of a type whose name the
-// published documents spell in two ways, else name itself (D-20).
+// published documents spell in two ways, else name itself (A2E-D20).
 func CanonicalType(name string) string {
 	switch name {
 	case "env/spaces/req":
@@ -220,7 +220,7 @@ func CanonicalType(name string) string {
 
 // hostReading returns the type as which a host reads a message of an agent:
 // deployed agents ask for plans and answer samplings in the type of the other
-// direction (D-20).
+// direction (A2E-D20).
 func hostReading(name string) string {
 	switch name {
 	case "env/plan/resp":

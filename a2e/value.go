@@ -234,7 +234,7 @@ func numberText(v strictjson.Value) string {
 
 func encodeString(e *encoder, src reflect.Value) *fault { return e.text(src.String()) }
 
-// decodeInt follows D-11: any way of writing an integral number.
+// decodeInt follows A2E-D11: any way of writing an integral number.
 func decodeInt(_ *decoder, v strictjson.Value, dst reflect.Value) *fault {
 	if v.Kind() != '0' {
 		return mistyped()
@@ -328,7 +328,7 @@ func encodeFloat(e *encoder, src reflect.Value) *fault {
 }
 
 // appendFloat appends the shortest decimal form that reads back to x, as
-// ECMAScript prints numbers (D-11).
+// ECMAScript prints numbers (A2E-D11).
 func appendFloat(dst []byte, x float64) []byte {
 	if x == 0 {
 		return append(dst, '0') // minus zero too

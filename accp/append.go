@@ -11,7 +11,7 @@ import (
 )
 
 // Format writes m as one frame in canonical form, with the keys as given: params
-// and the keys of maps ascending, metadata in the order of the envelope (D12).
+// and the keys of maps ascending, metadata in the order of the envelope (ACCP-D12).
 // Every error is an [*Error].
 func (c *Codec) Format(m *Message) ([]byte, error) { return c.AppendRaw(nil, m) }
 
@@ -275,7 +275,7 @@ func (e *encoder) decimal(dst []byte, s string) []byte {
 }
 
 // text writes a string. With mark set it stays one even if it looks like another
-// type; the strings of the envelope need no mark (D20).
+// type; the strings of the envelope need no mark (ACCP-D20).
 func (e *encoder) text(dst []byte, s string, mark bool) []byte {
 	i := 0
 	for i < len(s) && class[s[i]]&cPlain != 0 {
@@ -356,7 +356,7 @@ func appendEscape(dst []byte, r rune) []byte {
 	return append(dst, '}')
 }
 
-// portable writes a string for peers that know delimiters' escapes only (D03).
+// portable writes a string for peers that know delimiters' escapes only (ACCP-D03).
 func (e *encoder) portable(dst []byte, s string) []byte {
 	if s == "" {
 		e.wrongType("the empty string has no portable form")
@@ -385,7 +385,7 @@ func (e *encoder) meta(dst []byte, m *Meta) []byte {
 		count++
 		mid := m.MID
 		if hasUpper(mid) && isHex12(mid) {
-			mid = strings.ToLower(mid) // D21
+			mid = strings.ToLower(mid) // ACCP-D21
 		}
 		dst = e.text(append(dst, ",mid:"...), mid, false)
 	}

@@ -20,7 +20,7 @@ func isMediaType(s string) bool {
 	return strings.EqualFold(strings.TrimSpace(t), MediaType)
 }
 
-// An MCPResource is a frame as MCP carries it: a text resource (D57).
+// An MCPResource is a frame as MCP carries it: a text resource (ACCP-D57).
 type MCPResource struct {
 	URI      string `json:"uri"`
 	MIMEType string `json:"mimeType"`
@@ -74,7 +74,7 @@ func ToMCPResult(frame []byte) (MCPResult, error) {
 // ToMCPCall returns the name and the arguments of the MCP tools/call that a
 // req:tool frame asks for. Arguments are plain JSON; absent ones are an empty
 // object. A reference that nobody resolved is [ErrRefNotFound], arguments that
-// are no map and a name that is no string are [ErrToolSchema] (D57).
+// are no map and a name that is no string are [ErrToolSchema] (ACCP-D57).
 func (c *Codec) ToMCPCall(frame []byte) (name string, arguments json.RawMessage, err error) {
 	m, err := c.Decode(frame)
 	if err != nil {
@@ -107,7 +107,7 @@ func MCPCall(m *Message) (name string, arguments json.RawMessage, err error) {
 }
 
 // ToA2APart wraps a frame as the part of an A2A message, as version 1.0 or 0.3
-// of that protocol has it (D58). The frame must satisfy the grammar.
+// of that protocol has it (ACCP-D58). The frame must satisfy the grammar.
 func ToA2APart(frame []byte, version string) (json.RawMessage, error) {
 	var f Frame
 	if err := new(Codec).DecodeFrame(frame, &f); err != nil {
@@ -152,7 +152,7 @@ func FromA2APart(part []byte) ([]byte, error) {
 }
 
 // A2AState returns the state of an A2A task that an intent stands for, or "" if
-// it stands for none (ACCP-165, D58).
+// it stands for none (ACCP-165, ACCP-D58).
 func (i Intent) A2AState() string {
 	switch i {
 	case IntentReq:

@@ -8,11 +8,11 @@ const (
 	cPlain   = 1 << iota // ordinary in a value: printable ASCII that is no delimiter
 	cBare                // @ > : $ ~, ordinary inside a value for the lenient reader only
 	cComma               // the comma, which is ordinary where it does not end the value (lenient)
-	cName                // letters, digits and underscore (D01)
+	cName                // letters, digits and underscore (ACCP-D01)
 	cNameExt             // - and . which the lenient reader accepts in names (L7)
 	cAlpha               // letters
 	cDigit
-	cDelim // the twelve delimiters (D02)
+	cDelim // the twelve delimiters (ACCP-D02)
 )
 
 // class is the table of the classes; bytes that are not here have none.
@@ -45,7 +45,7 @@ var class = [256]uint8{
 
 // hidden reports whether r is white space, a control or an invisible character,
 // which a frame never holds raw: they could smuggle text past a person who
-// reads the frame (D05). The list is fixed and does not follow Unicode versions.
+// reads the frame (ACCP-D05). The list is fixed and does not follow Unicode versions.
 func hidden(r rune) bool {
 	switch {
 	case r <= 0x20, r >= 0x7F && r <= 0xA0:
@@ -64,9 +64,9 @@ func hidden(r rune) bool {
 	return r >= 0x1BCA0 && r <= 0x1BCA3 || r >= 0x1D173 && r <= 0x1D17A || r >= 0xE0000 && r <= 0xE0FFF
 }
 
-const maxName = 64 // bytes of a name or an intent (D01, D18)
+const maxName = 64 // bytes of a name or an intent (ACCP-D01, ACCP-D18)
 
-// validName reports whether s may be written as agent-id, operation or key (D01).
+// validName reports whether s may be written as agent-id, operation or key (ACCP-D01).
 func validName(s string) bool {
 	if len(s) == 0 || len(s) > maxName {
 		return false
@@ -79,7 +79,7 @@ func validName(s string) bool {
 	return true
 }
 
-// validRef reports whether s is a ref-key (D11): names joined by dots, the first
+// validRef reports whether s is a ref-key (ACCP-D11): names joined by dots, the first
 // of which begins with a letter.
 func validRef[T ~string | ~[]byte](s T) bool {
 	if len(s) == 0 || class[s[0]]&cAlpha == 0 {
@@ -129,7 +129,7 @@ func numberForm[T ~string | ~[]byte](s T) Kind {
 }
 
 // looksTyped reports whether the text of a string would be read as another type
-// when written bare, by the strict or by the lenient reader (D06, D10).
+// when written bare, by the strict or by the lenient reader (ACCP-D06, ACCP-D10).
 func looksTyped(s string) bool {
 	switch s {
 	case "true", "false", "null":

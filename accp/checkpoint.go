@@ -32,7 +32,7 @@ type Fact struct {
 
 // A Summarizer writes the summary of a checkpoint, for instance with a model. It
 // should answer within maxTokens; if it does not, or fails, the summary is made
-// without it and nothing is lost (D43). It must return when ctx ends, after ten
+// without it and nothing is lost (ACCP-D43). It must return when ctx ends, after ten
 // seconds at the latest; while it does not, it is not asked again. It must not send
 // or receive frames of the session, which wait for it.
 type Summarizer interface {
@@ -74,7 +74,7 @@ type hotFrame struct {
 }
 
 // remember adds a message to hot state and makes the checkpoints that are due
-// (D40). Heartbeats are no context.
+// (ACCP-D40). Heartbeats are no context.
 func (s *Session) remember(ctx context.Context, f hotFrame) (*Checkpoint, error) {
 	intent := f.msg.Intent
 	if intent == IntentPing || intent == IntentPong {
@@ -205,7 +205,7 @@ const claimsBeforeList = 4 // numbers that are tried before all are listed
 
 // claimCheckpoint writes the facts of a checkpoint under the next number that is
 // free, and returns that. Another side of the session that has the same store may
-// have taken some (ids are those of the session, D40).
+// have taken some (ids are those of the session, ACCP-D40).
 func (s *Session) claimCheckpoint(ctx context.Context, facts Value) (int64, error) {
 	for try := 1; ; try++ {
 		n := s.made
@@ -235,7 +235,7 @@ func inStore(err error) error {
 	return err
 }
 
-// summarize asks the summarizer, and falls back to the facts (D43).
+// summarize asks the summarizer, and falls back to the facts (ACCP-D43).
 func (s *Session) summarize(ctx context.Context, facts []Fact, frames []string) (summary string, err error) {
 	if s.opts.Summarizer == nil {
 		return DefaultSummary(facts, s.opts.TokenCounter), nil
@@ -295,7 +295,7 @@ func (s *Session) ask(ctx context.Context, facts []Fact, frames []string) (strin
 	}
 }
 
-// extractFacts takes the facts out of messages (D41). A later fact with the same
+// extractFacts takes the facts out of messages (ACCP-D41). A later fact with the same
 // entity and relationship takes the place of the earlier one at the end.
 func extractFacts(hot []hotFrame) []Fact {
 	c := storedCodec()
@@ -349,7 +349,7 @@ func extractFacts(hot []hotFrame) []Fact {
 }
 
 // DefaultSummary returns the newest facts that together have at most 100 tokens,
-// long values cut (D42). It is what a session uses without a [Summarizer]. A nil
+// long values cut (ACCP-D42). It is what a session uses without a [Summarizer]. A nil
 // counter is [ApproxCounter].
 func DefaultSummary(facts []Fact, counter TokenCounter) string {
 	if counter == nil {

@@ -43,7 +43,7 @@ type ClientOptions struct {
 	Timeout time.Duration
 
 	// Tries is how often a message is sent if the answer is an error that is
-	// worth another try. Zero means 3 (D29).
+	// worth another try. Zero means 3 (ACCP-D29).
 	Tries int
 
 	// Logger gets what no error reports, such as further tries. Nil is silent.
@@ -208,7 +208,7 @@ func (c *Client) hello(ctx context.Context, s *Session) (synced bool, err error)
 // error that ends it, and so is no answer in time ([ErrTimeout]) and the end of the
 // chain ([ErrCancelled]). A frame that is refused for a reason that passes is sent
 // again with a new id and number, up to three times in all and never after its
-// time to live; a transaction only if it has a transaction_id (D29). It is ranged
+// time to live; a transaction only if it has a transaction_id (ACCP-D29). It is ranged
 // over once. Leaving the loop early, and the end of ctx, end the request.
 //
 // The loop must not wait for another exchange of the same client, unless that has
@@ -256,7 +256,7 @@ func (c *Client) Stream(ctx context.Context, m *Message) iter.Seq2[Value, error]
 
 // Sync makes state the shared state of the session: it sends the difference to the
 // last one (ACCP-098), nothing if there is none, and the whole state if the peer
-// missed an earlier difference (D46). A client of several sessions has no shared
+// missed an earlier difference (ACCP-D46). A client of several sessions has no shared
 // state.
 func (c *Client) Sync(ctx context.Context, state Params) (err error) {
 	if len(c.all) > 1 {
@@ -423,7 +423,7 @@ func (c *Client) post(ctx context.Context, s *Session, frame []byte) iter.Seq2[*
 
 // withoutSession returns what an error frame says that belongs to no session, or nil
 // if frame is none. It comes from a server that cannot use the session, and so has no
-// place in its order (D52).
+// place in its order (ACCP-D52).
 func withoutSession(c *Codec, frame []byte) *Error {
 	m, err := c.Decode(frame)
 	if err != nil || m.Meta == nil || m.Meta.SID != "" {
@@ -447,7 +447,7 @@ func (c *Client) open(ctx context.Context, frame []byte) (io.ReadCloser, error) 
 	}
 	switch {
 	case res.StatusCode == http.StatusNoContent:
-	case isMediaType(res.Header.Get("Content-Type")): // an error frame under any status (D53)
+	case isMediaType(res.Header.Get("Content-Type")): // an error frame under any status (ACCP-D53)
 	case res.StatusCode == http.StatusTooManyRequests, res.StatusCode >= http.StatusBadGateway && res.StatusCode <= http.StatusGatewayTimeout:
 		res.Body.Close() // of something between here and the peer, or of a peer that closes
 		return nil, &Error{Code: ErrTimeout, Message: "no answer", Cause: fmt.Errorf("%w: status %d", errStatus, res.StatusCode)}

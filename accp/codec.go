@@ -9,7 +9,7 @@ import (
 	"unsafe"
 )
 
-// FrameLimits bound what the parser accepts and the encoder writes (D18). A zero
+// FrameLimits bound what the parser accepts and the encoder writes (ACCP-D18). A zero
 // field means the default. What exceeds a limit is [ErrParse].
 type FrameLimits struct {
 	MaxFrame  int // bytes of a frame; zero means 65,536
@@ -21,7 +21,7 @@ type FrameLimits struct {
 	MaxNumber int // characters of a number; zero means 128
 }
 
-const maxParts = 64 // frames that a message may be split into (D38)
+const maxParts = 64 // frames that a message may be split into (ACCP-D38)
 
 func (l FrameLimits) withDefaults() FrameLimits {
 	if l == (FrameLimits{}) {
@@ -52,13 +52,13 @@ func (l FrameLimits) withDefaults() FrameLimits {
 // section 7 of the draft as far as they need no session.
 type Codec struct {
 	// Lenient makes the reader accept what the examples of the draft need
-	// beyond its grammar (D15). What is written is always strict.
+	// beyond its grammar (ACCP-D15). What is written is always strict.
 	Lenient bool
 
 	// Portable makes the encoder write for peers that know the grammar of the
 	// draft only: no escapes but those of delimiters, and _ for a space. What
 	// that cannot say is [ErrInvalidType], and text may not come back as it
-	// was (D03).
+	// was (ACCP-D03).
 	Portable bool
 
 	// RejectRounding refuses decimals of more than six places instead of
@@ -272,7 +272,7 @@ func (f *Frame) Message() *Message {
 	m.Meta.Seq, m.Meta.TS, m.Meta.TTL = f.seq, f.ts, f.ttl
 	m.Meta.MID = b.metaText(f.mid)
 	if isHex12(m.Meta.MID) {
-		m.Meta.MID = strings.ToLower(m.Meta.MID) // D21
+		m.Meta.MID = strings.ToLower(m.Meta.MID) // ACCP-D21
 	}
 	m.Meta.CID = b.metaText(f.cid)
 	m.Meta.AID = b.metaText(f.aid)

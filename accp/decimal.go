@@ -26,7 +26,7 @@ func splitDecimal(s string) (neg bool, whole, frac string, ok bool) {
 }
 
 // joinDecimal writes a decimal without needless zeros and without a negative
-// zero, but with one digit after the point, so that its type survives (D08).
+// zero, but with one digit after the point, so that its type survives (ACCP-D08).
 func joinDecimal(neg bool, whole, frac string) string {
 	for len(whole) > 1 && whole[0] == '0' {
 		whole = whole[1:]
@@ -63,7 +63,7 @@ func canonicalDecimal(s string) bool {
 }
 
 // roundDecimal rounds a decimal to six places, half to even, on its exact value
-// (D08). Lost reports whether that changed the value.
+// (ACCP-D08). Lost reports whether that changed the value.
 func roundDecimal(s string) (text string, lost bool) {
 	neg, whole, frac, _ := splitDecimal(s)
 	if len(frac) <= decimalPlaces {
@@ -96,7 +96,7 @@ func roundDecimal(s string) (text string, lost bool) {
 
 // CanonicalDecimal returns the text that stands for a number on the wire: at
 // most six places, rounded half to even on the exact value, no needless zeros
-// but one digit after the point, no exponent (D08). The text s is an optional
+// but one digit after the point, no exponent (ACCP-D08). The text s is an optional
 // minus sign and digits, with or without a point. With exact set, a number that
 // does not fit in six places is [ErrInvalidType] instead of being rounded.
 func CanonicalDecimal(s string, exact bool) (string, error) {
@@ -110,7 +110,7 @@ func CanonicalDecimal(s string, exact bool) (string, error) {
 	return text, nil
 }
 
-// floatText returns the shortest decimal text of f without exponent (D09).
+// floatText returns the shortest decimal text of f without exponent (ACCP-D09).
 func floatText(f float64) (string, error) {
 	s := strconv.FormatFloat(f, 'f', -1, 64)
 	if numberForm(s) == KindString {

@@ -6,7 +6,7 @@ package accp
 import "slices"
 
 // Apply returns state changed by a delta: null removes, maps merge at every
-// level, anything else replaces (D44). Neither argument is changed.
+// level, anything else replaces (ACCP-D44). Neither argument is changed.
 func Apply(state, delta Params) Params {
 	out := slices.Clone(state)
 	for _, d := range delta {
@@ -31,7 +31,7 @@ func Apply(state, delta Params) Params {
 
 // Diff returns the smallest delta that turns the state old into new, so that
 // Apply(old, Diff(old, new)) equals new. A state holds no nulls; those in new
-// count as absent (D44).
+// count as absent (ACCP-D44).
 func Diff(old, new Params) Params {
 	var out Params
 	oldAt, newAt := indexed(old), indexed(new)

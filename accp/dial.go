@@ -39,7 +39,7 @@ type DialOptions struct {
 	Timeout time.Duration
 
 	// Tries is how often [Conn.Do] sends a message if the answer is an error
-	// that is worth another try. Zero means 3 (D29).
+	// that is worth another try. Zero means 3 (ACCP-D29).
 	Tries int
 }
 
@@ -162,7 +162,7 @@ func (c *Conn) Send(ctx context.Context, m *Message) (*SendResult, error) {
 
 // Sync makes state the shared state of the session: it sends the difference to the
 // last one (ACCP-098), nothing if there is none, and the whole state if the peer
-// missed an earlier difference (D46).
+// missed an earlier difference (ACCP-D46).
 func (c *Conn) Sync(ctx context.Context, state Params) error {
 	session, nothing := c.c.session, false
 	_, err := lastOf(noFail(c.do(ctx, IntentSync, "", new(string), func() (*SendResult, error) {

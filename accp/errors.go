@@ -124,7 +124,7 @@ func validCode(s string) bool {
 // An Error is a failure in the protocol's own terms: one that this package
 // found, one that a handler returns to be sent to the peer, or one that the peer
 // sent. Only the code goes on the wire, and Message if the server is told to
-// send details; all else stays on this side (D52).
+// send details; all else stays on this side (ACCP-D52).
 type Error struct {
 	Code      Code
 	Offset    int    // byte offset in the frame where it was found, if Located

@@ -12,7 +12,7 @@ import (
 	"unicode/utf8"
 )
 
-// logFrame writes a frame in readable form to the log at debug level (D63).
+// logFrame writes a frame in readable form to the log at debug level (ACCP-D63).
 func (s *Session) logFrame(direction string, frame []byte) {
 	if s.opts.Logger == nil || !s.log.Enabled(context.Background(), slog.LevelDebug) {
 		return
@@ -105,7 +105,7 @@ func explainValue(v Value) string {
 }
 
 // visible writes what must not stand raw in a frame as \u{…}, so that nothing
-// hides from the reader (D64). Spaces stay.
+// hides from the reader (ACCP-D64). Spaces stay.
 func visible(s string) string {
 	clean := true
 	for _, r := range s {
@@ -149,7 +149,7 @@ func (c *Codec) Repair(frame []byte) []byte {
 // takes the message with its references ([ReceiveResult.Unresolved]), so values of $cold stay
 // references and never reach a context (ACCP-125). Everything in it is untrusted
 // text that another party wrote: it is marked with its sender and key, and
-// invisible characters are written out (D64).
+// invisible characters are written out (ACCP-D64).
 func Render(m *Message) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "[%s] %s %s", visible(m.From), m.Intent.Description(), visible(m.Op))

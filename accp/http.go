@@ -35,7 +35,7 @@ func (s *Server) boundBody(w http.ResponseWriter, r *http.Request) {
 }
 
 // ServeFrames answers a request whose body is one frame, whatever its path
-// (ACCP-153 to ACCP-156, D53).
+// (ACCP-153 to ACCP-156, ACCP-D53).
 func (s *Server) ServeFrames(w http.ResponseWriter, r *http.Request) {
 	s.boundBody(w, r)
 	if r.Method != http.MethodPost {
@@ -91,7 +91,7 @@ func (s *Server) serveBody(w http.ResponseWriter, r *http.Request, frame []byte)
 	}
 	var err error
 	if e.session, err = s.sessionFor(r, frame); err != nil {
-		// Without a session: the answer is the first frame of none (D52).
+		// Without a session: the answer is the first frame of none (ACCP-D52).
 		var serr error
 		if e.session, serr = NewSession(s.self, "", &s.opts.Session); serr == nil {
 			err = s.refuse(e, err, frame)
@@ -147,7 +147,7 @@ func (a *httpAnswer) write(frames [][]byte, failed, flush bool) error {
 	if !a.started && len(a.waiting) == 0 {
 		a.status = http.StatusOK
 		if failed {
-			a.status = http.StatusBadRequest // every error frame comes with 400 (D53)
+			a.status = http.StatusBadRequest // every error frame comes with 400 (ACCP-D53)
 		}
 	}
 	for _, f := range frames {

@@ -357,7 +357,7 @@ func numberFromJSON(s string) (Value, error) {
 }
 
 // AppendJSON appends v as plain JSON, decimals as numbers. A reference has no
-// plain form; it is [ErrRefNotFound], because nobody resolved it (D57).
+// plain form; it is [ErrRefNotFound], because nobody resolved it (ACCP-D57).
 func (v Value) AppendJSON(dst []byte) ([]byte, error) {
 	switch v.kind {
 	case KindDecimal:

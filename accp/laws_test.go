@@ -20,7 +20,7 @@ import (
 
 // What strict reads is what strict writes, but for the freedoms that the draft gives:
 // the order of keys, the spelling of escapes, the case of a message id and the word
-// null, which is text that is better marked (D10). So a frame without those has exactly the bytes of its canonical form, perhaps in
+// null, which is text that is better marked (ACCP-D10). So a frame without those has exactly the bytes of its canonical form, perhaps in
 // another order.
 func FuzzStrict(f *testing.F) {
 	seeds(f)

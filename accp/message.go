@@ -10,7 +10,7 @@ import (
 )
 
 // An Intent says what a frame wants. The set is closed (ACCP-071 to ACCP-082,
-// and ping and pong of the WebSocket binding, D50).
+// and ping and pong of the WebSocket binding, ACCP-D50).
 type Intent string
 
 // The intents.
@@ -77,7 +77,7 @@ func (i Intent) Description() string {
 }
 
 // Operations of the draft's core list (ACCP-084), and those that it uses in its
-// examples and fixed frames (D51). Any other name may be used as well (ACCP-085).
+// examples and fixed frames (ACCP-D51). Any other name may be used as well (ACCP-085).
 const (
 	OpAnalyze   = "analyze"
 	OpPlan      = "plan"
@@ -114,7 +114,7 @@ const (
 // A Message is what a frame says. Codecs and sessions never change a message
 // that they are given.
 type Message struct {
-	From   string // agent-id of the sender (D66)
+	From   string // agent-id of the sender (ACCP-D66)
 	Intent Intent
 	Op     string
 	Params Params
@@ -125,7 +125,7 @@ type Message struct {
 func (m *Message) Schema() string { return m.Params.Text(keySchema) }
 
 // Chain returns the id of the chain that m belongs to: its correlation id, or
-// its own message id if it has none (D28).
+// its own message id if it has none (ACCP-D28).
 func (m *Message) Chain() string {
 	switch {
 	case m.Meta == nil:
@@ -174,7 +174,7 @@ type Meta struct {
 	AID string      // causation id: the message that caused this one
 	SID string      // session id
 	TTL OptionalInt // seconds to live; 0 means for ever
-	Ext Params      // further keys, kept and sent on (D20)
+	Ext Params      // further keys, kept and sent on (ACCP-D20)
 }
 
 func (m *Meta) empty() bool {
@@ -191,7 +191,7 @@ type OptionalInt struct {
 // NewOptionalInt returns a number that is there.
 func NewOptionalInt(n int64) OptionalInt { return OptionalInt{N: n, Set: true} }
 
-// parsePart reads the metadata key part of a frame sequence: i/n (D38).
+// parsePart reads the metadata key part of a frame sequence: i/n (ACCP-D38).
 func parsePart(v Value) (i, n int, ok bool) {
 	s, isText := v.Text()
 	a, b, cut := strings.Cut(s, "/")

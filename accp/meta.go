@@ -54,7 +54,7 @@ func metaField(name []byte, lenient bool) int {
 }
 
 // metaField reads the value of one metadata pair. The type of the envelope
-// fields follows from their name and not from how the value looks (D20).
+// fields follows from their name and not from how the value looks (ACCP-D20).
 func (p *parser) metaField(key [2]int32) bool {
 	f := p.f
 	me := int32(len(f.nodes))
@@ -96,7 +96,7 @@ func (p *parser) metaField(key [2]int32) bool {
 
 func (p *parser) metaText(at *int32, me int32, nd *node) bool {
 	if *at >= 0 {
-		return p.fault(int(nd.key), "metadata field given twice") // two spellings (D13)
+		return p.fault(int(nd.key), "metadata field given twice") // two spellings (ACCP-D13)
 	}
 	*at = me
 	if nd.kind != KindString || nd.form != asIs && p.emptyText(nd) {

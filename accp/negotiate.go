@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-const shortHash = 12 // digits of the registry hash that are sent (D47)
+const shortHash = 12 // digits of the registry hash that are sent (ACCP-D47)
 
 // AnnounceRegistry returns the frame that announces the registry, with which a session
 // begins (ACCP-113).
@@ -53,7 +53,7 @@ type NegotiateResult struct {
 
 // ReceiveRegistry receives a sync:registry frame and answers it: with the own hello if
 // the hashes agree and none was sent, with the custom schemas, once, if they do
-// not; the custom schemas of the peer are taken over first (D48). A frame that is
+// not; the custom schemas of the peer are taken over first (ACCP-D48). A frame that is
 // no sync:registry is [ErrInvalidIntent].
 func (s *Session) ReceiveRegistry(ctx context.Context, frame []byte) (*NegotiateResult, error) {
 	leave, err := s.enter(ctx)
@@ -171,7 +171,7 @@ func (s *Session) Sync(ctx context.Context, state Params) (*SendResult, error) {
 }
 
 // Snapshot returns the frame that sends the whole state, for a peer that asked
-// for it with qry:state (D46).
+// for it with qry:state (ACCP-D46).
 func (s *Session) Snapshot(ctx context.Context) (*SendResult, error) {
 	leave, err := s.enter(ctx)
 	if err != nil {
@@ -186,7 +186,7 @@ func (s *Session) Snapshot(ctx context.Context) (*SendResult, error) {
 	})
 }
 
-// errorMessage returns the error frame for err (D52). If m is not nil, the frame
+// errorMessage returns the error frame for err (ACCP-D52). If m is not nil, the frame
 // belongs to its chain.
 func errorMessage(err error, m *Message) *Message {
 	code := ErrInternal

@@ -20,10 +20,10 @@ type form uint8
 const (
 	asIs      form = iota // the bytes are the text
 	escaped               // with escapes
-	textMode              // with escapes, underscores are spaces (D04)
+	textMode              // with escapes, underscores are spaces (ACCP-D04)
 	cutZeros              // a decimal with needless zeros (lenient)
 	negZero               // -0 (lenient)
-	pairInMap             // a map that stands for a pair in an array (D16)
+	pairInMap             // a map that stands for a pair in an array (ACCP-D16)
 )
 
 // A Frame is a parsed frame that shares the memory of the text it was parsed
@@ -96,7 +96,7 @@ const (
 )
 
 // parser reads one frame in one pass. Faults of the grammar end it; others are
-// remembered, because a fault of the grammar anywhere in the frame goes first (D17).
+// remembered, because a fault of the grammar anywhere in the frame goes first (ACCP-D17).
 type parser struct {
 	f       *Frame
 	s       []byte
@@ -285,7 +285,7 @@ func (p *parser) pairs(in site, sep, end byte, limit int) (count int32, ok bool)
 	}
 }
 
-// duplicate looks for a key that stands twice among count siblings (D13). Few
+// duplicate looks for a key that stands twice among count siblings (ACCP-D13). Few
 // are compared with each other, many through a map, so that the time stays linear.
 func (p *parser) duplicate(first int, count int32) int {
 	nodes := p.f.nodes
@@ -397,7 +397,7 @@ func (p *parser) elements() (count int32, ok bool) {
 }
 
 // pairAhead reports whether an array element begins like key:value and not like
-// a time or an address (D16).
+// a time or an address (ACCP-D16).
 func (p *parser) pairAhead() bool {
 	i := p.i
 	if i >= len(p.s) || p.s[i] != '_' && class[p.s[i]]&cAlpha == 0 {

@@ -71,7 +71,7 @@ func (c *Codec) prepare(m *Message, keys []string) (prepared, error) {
 }
 
 // repeated reports whether a key that is about to be left out stands there under
-// another spelling too (D13). Keys that are written are compared by the encoder.
+// another spelling too (ACCP-D13). Keys that are written are compared by the encoder.
 func (c *Codec) repeated(s *compiled, params Params, i int, f keyForm) bool {
 	global := globalShort(f.full)
 	for j := range params {
@@ -230,7 +230,7 @@ func (c *Codec) complete(m *Message, s *compiled) error {
 	return err
 }
 
-// checkTypes checks the values whose type a built-in schema fixes (D34) and
+// checkTypes checks the values whose type a built-in schema fixes (ACCP-D34) and
 // returns the params with what has to change changed, or nil. A reference whose
 // value is not known here passes.
 func checkTypes(s *compiled, params Params, sending bool) (Params, error) {
@@ -331,7 +331,7 @@ func dot(s string) int {
 }
 
 // ValidateEnvelope checks that m has the envelope that every frame sent needs: mid,
-// seq and ts (D21, D22). The lenient reader accepts any mid, and a missing ts
+// seq and ts (ACCP-D21, ACCP-D22). The lenient reader accepts any mid, and a missing ts
 // unless there is a time to live.
 func (c *Codec) ValidateEnvelope(m *Message) error {
 	meta := m.Meta
@@ -351,7 +351,7 @@ func (c *Codec) ValidateEnvelope(m *Message) error {
 }
 
 // checkChain checks that a message that must name its chain does: cancel, the
-// answers of the tool profile and the chunks of a stream (D28, D34). The keys of
+// answers of the tool profile and the chunks of a stream (ACCP-D28, ACCP-D34). The keys of
 // m are full.
 func checkChain(m *Message) error {
 	if m.Meta != nil && m.Meta.CID != "" {
@@ -376,7 +376,7 @@ func checkChain(m *Message) error {
 }
 
 // Key returns the full and the short form of a top-level key under a schema,
-// which may be empty (D30). An unknown schema is [ErrUnknownSchema].
+// which may be empty (ACCP-D30). An unknown schema is [ErrUnknownSchema].
 func (r *Registry) Key(key, schema string) (full, short string, err error) {
 	var s *compiled
 	if schema != "" {

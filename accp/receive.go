@@ -44,7 +44,7 @@ type ReceiveResult struct {
 
 // Receive processes one frame: grammar, envelope, session, time to live, replay,
 // order, parts, chain, schema, references, types, state, checkpoint, in this order
-// (D27). An [*Error] means that the frame is refused and how to answer it (see
+// (ACCP-D27). An [*Error] means that the frame is refused and how to answer it (see
 // [Session.SendError]); nothing of it is used then but its number.
 func (s *Session) Receive(ctx context.Context, frame []byte) (*ReceiveResult, error) {
 	leave, err := s.enter(ctx)
@@ -143,7 +143,7 @@ func (s *Session) claim(ctx context.Context, m *Message, now int64) (drop bool, 
 	return drop, refused
 }
 
-// expired reports whether the time of a frame is over (D23).
+// expired reports whether the time of a frame is over (ACCP-D23).
 func expired(m *Meta, now int64) bool {
 	return m.TTL.N > 0 && now > m.TS.N && now-m.TS.N > m.TTL.N
 }
@@ -239,7 +239,7 @@ func currencyForm(s string) bool {
 	return len(s) == 3 && strings.Trim(s, "ABCDEFGHIJKLMNOPQRSTUVWXYZ") == ""
 }
 
-// A partGroup is a message of which parts are missing (D38).
+// A partGroup is a message of which parts are missing (ACCP-D38).
 type partGroup struct {
 	incoming
 	next, of int
@@ -351,7 +351,7 @@ func without(p Params, key string) Params {
 // deltas cannot fill the memory.
 const maxState = 65536
 
-// applyState takes over a sync:state message (D45, D46).
+// applyState takes over a sync:state message (ACCP-D45, ACCP-D46).
 func (s *Session) applyState(m *Message) error {
 	version, _ := m.Params.Get("version")
 	delta, hasDelta := m.Params.Get("delta")

@@ -57,7 +57,7 @@ func (r *Registry) tables() *tables {
 	return builtin()
 }
 
-// clone returns a registry of its own in the same state, for one session (D49).
+// clone returns a registry of its own in the same state, for one session (ACCP-D49).
 func (r *Registry) clone() *Registry {
 	c := &Registry{}
 	c.tab.Store(r.tables())
@@ -120,7 +120,7 @@ func (t *tables) with(s Schema, fromPeer bool) (*tables, error) {
 		case s.Version == old.Version:
 			return nil, fail(ErrPolicyDenied, "schema %s: other content under version %d", s.Code, s.Version)
 		case s.Version < old.Version && fromPeer:
-			return nil, nil // the higher version stays (D48)
+			return nil, nil // the higher version stays (ACCP-D48)
 		case s.Version < old.Version:
 			return nil, fail(ErrPolicyDenied, "schema %s: version %d after %d", s.Code, s.Version, old.Version)
 		}
@@ -140,7 +140,7 @@ func (t *tables) with(s Schema, fromPeer bool) (*tables, error) {
 // Register adds a custom schema, or a higher version of one. A malformed schema
 // is [ErrInvalidType]; one that would change a built-in schema, another content
 // under the same version, a lower version or a second code for a name is
-// [ErrPolicyDenied] (D47, D49). The schema is copied.
+// [ErrPolicyDenied] (ACCP-D47, ACCP-D49). The schema is copied.
 func (r *Registry) Register(s Schema) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -178,8 +178,8 @@ func (r *Registry) Codes() []string {
 func (r *Registry) Version() int64 { return r.tables().version() }
 
 // Hash returns the SHA-256 of the canonical text of all schemas, in hex. What is
-// sent are its first twelve digits (D47). An application that must know what it
-// talks about compares all of them (D49).
+// sent are its first twelve digits (ACCP-D47). An application that must know what it
+// talks about compares all of them (ACCP-D49).
 func (r *Registry) Hash() string { return r.tables().hash }
 
 // Delta returns the custom schemas as they are sent to a peer whose hash differs.
@@ -196,7 +196,7 @@ func (r *Registry) Delta() Value {
 
 // Merge takes over the custom schemas of a peer. They must give the announced
 // hash over the built-in ones, and may not contradict what is known here, else
-// nothing changes and the error is [ErrPolicyDenied] (D48, D49). A hash that is
+// nothing changes and the error is [ErrPolicyDenied] (ACCP-D48, ACCP-D49). A hash that is
 // not 6 to 64 hex digits and a malformed schema are [ErrInvalidType].
 func (r *Registry) Merge(delta Value, hash string) error {
 	if !validHash(hash) {

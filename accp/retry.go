@@ -19,7 +19,7 @@ var ErrCancelled = errors.New("accp: the chain was cancelled")
 // ErrTruncated reports a stream that ended before its final chunk.
 var ErrTruncated = errors.New("accp: stream ended early")
 
-// A retryPolicy says how often a message is sent whose failure may pass (D29).
+// A retryPolicy says how often a message is sent whose failure may pass (ACCP-D29).
 type retryPolicy struct {
 	tries int
 	log   *slog.Logger
@@ -86,7 +86,7 @@ func (p retryPolicy) run(ctx context.Context, m *Message, once func(m *Message, 
 const maxSeconds = 1 << 32 // of a time to live; more is the same as for ever
 
 // worthRetry reports whether a failure is worth another try. A transaction is sent
-// again only if its id tells the peer that it is the same one (ACCP-144, D29).
+// again only if its id tells the peer that it is the same one (ACCP-144, ACCP-D29).
 func worthRetry(m *Message, err error) bool {
 	var e *Error
 	if !errors.As(err, &e) || !e.Code.Info().Retryable || errors.Is(err, ErrCancelled) || errors.Is(err, errConnClosed) {
@@ -104,7 +104,7 @@ func worthRetry(m *Message, err error) bool {
 	return false
 }
 
-// inChain returns m for another try: in the chain of the first one (D29).
+// inChain returns m for another try: in the chain of the first one (ACCP-D29).
 func inChain(m *Message, chain string) *Message {
 	if m.Meta != nil && m.Meta.CID != "" {
 		return m

@@ -6,7 +6,7 @@ package accp
 import "unicode/utf8"
 
 // scalar reads a value that is no container. With raw set only strings, null and
-// references are told apart, because the field decides about the type (D20).
+// references are told apart, because the field decides about the type (ACCP-D20).
 func (p *parser) scalar(in site, key [2]int32, raw bool) bool {
 	s := p.s
 	start := p.i
@@ -107,7 +107,7 @@ func (p *parser) number(text []byte, at int, nd *node) bool {
 	}
 	zeros := len(whole) > 1 && whole[0] == '0' && whole[1] != '.'
 	if zeros && p.lenient {
-		return true // an identifier (D07, D08)
+		return true // an identifier (ACCP-D07, ACCP-D08)
 	}
 	if len(text) > p.limits.MaxNumber {
 		return p.fault(at, "number too long")
@@ -159,7 +159,7 @@ func canonicalBytes(text, whole []byte) bool {
 }
 
 // escape checks the escape at s[i] in a value that begins at start, and returns
-// its length (D03).
+// its length (ACCP-D03).
 func (p *parser) escape(i, start int, fm *form) (n int, ok bool) {
 	s := p.s
 	if i+1 >= len(s) {

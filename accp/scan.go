@@ -12,7 +12,7 @@ import (
 
 // A Scanner reads frames from a stream, such as the body of a streamed HTTP
 // answer. Frames may stand on lines of their own, with LF or CRLF and blank lines
-// between them, or directly one after the other (D54). It finds where frames
+// between them, or directly one after the other (ACCP-D54). It finds where frames
 // begin and end and leaves it to the reader to decode them. It is for one
 // goroutine.
 type Scanner struct {

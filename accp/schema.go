@@ -32,7 +32,7 @@ const (
 )
 
 // BuiltinSchemas returns the schemas that every registry holds and that nobody
-// can change (D32, D49), made anew at every call.
+// can change (ACCP-D32, ACCP-D49), made anew at every call.
 func BuiltinSchemas() []Schema {
 	return []Schema{
 		{Name: "chat", Code: SchemaChat, Version: 1,
@@ -77,7 +77,7 @@ func validSchemaCode(s string) bool {
 	return true
 }
 
-// Validate reports as [ErrInvalidType] what is wrong with the schema (D47).
+// Validate reports as [ErrInvalidType] what is wrong with the schema (ACCP-D47).
 func (s *Schema) Validate() error {
 	switch {
 	case !validSchemaCode(s.Code):
@@ -119,7 +119,7 @@ func (s *Schema) Validate() error {
 }
 
 // value returns the canonical value that the hash of a registry covers, and that
-// is sent in its delta (D47).
+// is sent in its delta (ACCP-D47).
 func (s *Schema) value() Value {
 	abbr := make([]Param, 0, len(s.Abbr))
 	for short, long := range s.Abbr {
@@ -139,7 +139,7 @@ func (s *Schema) value() Value {
 	)
 }
 
-// Canonical returns the canonical text of the schema, without its code (D47).
+// Canonical returns the canonical text of the schema, without its code (ACCP-D47).
 func (s *Schema) Canonical() (string, error) {
 	c := Codec{FrameLimits: FrameLimits{MaxDepth: 100, MaxValues: 1 << 20, MaxFrame: 1 << 24}}
 	out, err := c.AppendValue(nil, s.value())
@@ -356,7 +356,7 @@ func (s *compiled) full(key string) string { return s.look(key).full }
 func (s *compiled) short(full string) string { return s.look(full).short }
 
 // owns reports whether key is a field of the schema or the full name of one of
-// its abbreviations. Such a name is never taken for an abbreviation (D30).
+// its abbreviations. Such a name is never taken for an abbreviation (ACCP-D30).
 func (s *compiled) owns(key string) bool {
 	if slices.Contains(s.Fields, key) {
 		return true

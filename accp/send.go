@@ -20,7 +20,7 @@ type SendResult struct {
 	Message *Message // the message with its envelope; of several frames, that of the first
 
 	// Dropped says that the chain of the message was cancelled, so that there
-	// is nothing to send (D28).
+	// is nothing to send (ACCP-D28).
 	Dropped bool
 
 	// Budget says how many tokens each frame has (ACCP-035).
@@ -36,7 +36,7 @@ type SendResult struct {
 }
 
 // Send gives a message its envelope and encodes it, as one frame or, if that is
-// over the token limits, as several (D37, D38). It sends nothing by itself. Of
+// over the token limits, as several (ACCP-D37, ACCP-D38). It sends nothing by itself. Of
 // the metadata the caller may set CID, AID, TTL and Ext, and Ext must not hold
 // part; anything else is [ErrInvalidType]. A message without From is from this
 // side. After an error no number is used up.
@@ -231,13 +231,13 @@ func (s *Session) write(c *Codec, m *Message, p prepared, group []int, id string
 }
 
 const (
-	budgetID   = "a0a0a0a0a0a0" // stands for a message id when tokens are estimated (D37)
+	budgetID   = "a0a0a0a0a0a0" // stands for a message id when tokens are estimated (ACCP-D37)
 	maxInline  = 50             // characters of an encoded text above which it moves to the shared store
 	firstDigit = 8              // hex digits of the key of a stored value, at least
 )
 
 // fits reports whether a frame with these params keeps to the hard limits. Only
-// body and total count, because the rest cannot be split (D37).
+// body and total count, because the rest cannot be split (ACCP-D37).
 func (s *Session) fits(m *Message, p prepared, group []int, seq int64, alone bool) (bool, error) {
 	part, of := 1, 1
 	if !alone {
@@ -325,7 +325,7 @@ func sortByKey(list []int, keys []string) {
 	}
 }
 
-// moveTexts replaces long strings by references (D35, step 3).
+// moveTexts replaces long strings by references (ACCP-D35, step 3).
 func (s *Session) moveTexts(ctx context.Context, params Params, p prepared) (Params, error) {
 	if s.opts.SharedStore == nil || p.schema != nil && p.schema.Code == SchemaError {
 		return params, nil
@@ -369,7 +369,7 @@ func (s *Session) moveText(ctx context.Context, v Value) (Value, error) {
 }
 
 // moveOut puts a value into the shared store, under a key made of its hash, and
-// returns the reference to it (D36). Equal values share one entry.
+// returns the reference to it (ACCP-D36). Equal values share one entry.
 func (s *Session) moveOut(ctx context.Context, v Value) (Value, error) {
 	c := Codec{Portable: s.codec.Portable}
 	c.FrameLimits = storedCodec().FrameLimits
@@ -433,7 +433,7 @@ func rounded(v Value) Value {
 }
 
 // SendError returns the frames that tell the peer why a frame was refused: none
-// if it was a fail frame itself, since errors are never answered to those (D52).
+// if it was a fail frame itself, since errors are never answered to those (ACCP-D52).
 // The code is that of err, or [ErrInternal]; nothing else of it is sent. The
 // answer names the chain of the frame if its envelope could be read.
 func (s *Session) SendError(ctx context.Context, err error, frame []byte) (*SendResult, error) {

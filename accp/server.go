@@ -105,7 +105,7 @@ type ServerOptions struct {
 // Auth is a group of [ServerOptions].
 type Auth struct {
 	// Authorize, if set, decides whether a request may use a session id, which
-	// is a name and no secret (D55). The request carries what a middleware
+	// is a name and no secret (ACCP-D55). The request carries what a middleware
 	// found out about the caller. An error is answered by [ErrPolicyDenied].
 	// It is not called for frames without session id.
 	Authorizer func(r *http.Request, sid string) error
@@ -132,7 +132,7 @@ type Timing struct {
 	SessionIdleTimeout time.Duration
 
 	// Heartbeat is the interval of pings on WebSocket connections. Zero means
-	// 30 s; a peer that sends nothing for two intervals is dropped (D56).
+	// 30 s; a peer that sends nothing for two intervals is dropped (ACCP-D56).
 	Heartbeat time.Duration
 
 	// WriteTimeout is how long one frame may take to be written before the
@@ -147,7 +147,7 @@ type Timing struct {
 // Paths under which a [Server] answers.
 const (
 	FramesPath    = "/accp/v1/frames" // POST (ACCP-153)
-	WebSocketPath = "/accp/v1/ws"     // D56
+	WebSocketPath = "/accp/v1/ws"     // ACCP-D56
 )
 
 // A Server answers frames over HTTP and WebSocket. It is an [http.Handler] for
@@ -264,7 +264,7 @@ func (s *Server) handler(m *Message) Handler {
 	return h
 }
 
-// byDefault answers what has no handler (D50, D53).
+// byDefault answers what has no handler (ACCP-D50, ACCP-D53).
 func byDefault(_ context.Context, w *ReplyWriter, m *Message) error {
 	switch m.Intent {
 	case IntentPing:
@@ -293,7 +293,7 @@ func (s *Server) serve(ctx context.Context, e *exchange, frame []byte) error {
 }
 
 // refuse answers a frame that the session did not take. Nothing answers a fail
-// frame (D52).
+// frame (ACCP-D52).
 func (s *Server) refuse(e *exchange, err error, frame []byte) error {
 	s.log.Debug("accp: frame refused", "session", e.session.id, "err", err)
 	e.failed = true
@@ -312,8 +312,8 @@ func (s *Server) refuse(e *exchange, err error, frame []byte) error {
 
 // sendError sends an error in the chain of m, or in none if the name of that does
 // not fit a frame. If the session can send nothing, since it has ended or its store
-// fails, the error is a first frame without session (D52): errors must be readable
-// also then (D35).
+// fails, the error is a first frame without session (ACCP-D52): errors must be readable
+// also then (ACCP-D35).
 func (e *exchange) sendError(err error, m *Message) error {
 	session := e.session
 	serr := e.out(session, errorMessage(err, m))

@@ -18,16 +18,16 @@ import (
 )
 
 const (
-	maxSeen      = 65536 // message ids that a session remembers (D26)
-	maxCancelled = 65536 // cancelled chains that a session remembers (D28)
+	maxSeen      = 65536 // message ids that a session remembers (ACCP-D26)
+	maxCancelled = 65536 // cancelled chains that a session remembers (ACCP-D28)
 	maxSenders   = 4096  // senders whose last number a session remembers
-	maxJump      = 1000  // missing numbers after which a gap is still believed (D25)
+	maxJump      = 1000  // missing numbers after which a gap is still believed (ACCP-D25)
 	maxHotFrames = 4096  // frames that hot state holds while no checkpoint can be made
 )
 
 // SessionOptions adjusts a [Session]. The zero value is right for production.
 type SessionOptions struct {
-	// Lenient reads frames by the lenient rules (D15).
+	// Lenient reads frames by the lenient rules (ACCP-D15).
 	Lenient bool
 
 	// Portable writes frames for peers that know the draft's grammar only.
@@ -37,7 +37,7 @@ type SessionOptions struct {
 	FrameLimits FrameLimits
 
 	// Registry holds the schemas that the session begins with. It is copied:
-	// what a peer sends is valid for the session only (D49). Nil means the
+	// what a peer sends is valid for the session only (ACCP-D49). Nil means the
 	// built-in ones.
 	Registry *Registry
 
@@ -63,7 +63,7 @@ type SessionOptions struct {
 
 	// SharedStore, if set, is a store that the peers can read too. Long texts are
 	// then moved there and sent as references, and so are params that do not
-	// fit a frame (D35, D37). Nil sends everything inline; so does an empty
+	// fit a frame (ACCP-D35, ACCP-D37). Nil sends everything inline; so does an empty
 	// session id, under which anybody could find them.
 	SharedStore store.KV
 
@@ -71,12 +71,12 @@ type SessionOptions struct {
 	TokenCounter TokenCounter
 
 	// Summarizer writes the summaries of checkpoints. Nil means the newest
-	// facts that fit (D42). If it fails, takes longer than ten seconds or writes
-	// more than 100 tokens, those are used instead (D43).
+	// facts that fit (ACCP-D42). If it fails, takes longer than ten seconds or writes
+	// more than 100 tokens, those are used instead (ACCP-D43).
 	Summarizer Summarizer
 
 	// SeqPerSender expects every sender to count its own frames, instead of all
-	// sharing the counter of the session (D24).
+	// sharing the counter of the session (ACCP-D24).
 	SeqPerSender bool
 
 	// DisableAutoCheckpoint makes checkpoints only when [Session.Checkpoint] is called.
@@ -88,14 +88,14 @@ type SessionOptions struct {
 	DisableBudget bool
 
 	// MaxClockSkew refuses frames whose time lies further ahead with
-	// [ErrPolicyDenied]. Zero accepts any (D23).
+	// [ErrPolicyDenied]. Zero accepts any (ACCP-D23).
 	MaxClockSkew time.Duration
 
 	// NewID makes message ids, 12 lower case hex digits, all different. Nil
 	// takes 48 random bits (ACCP-038).
 	NewID func() string
 
-	// Logger gets every frame in readable form at debug level (D63), and what
+	// Logger gets every frame in readable form at debug level (ACCP-D63), and what
 	// no error reports. Nil is silent.
 	Logger *slog.Logger
 
@@ -131,7 +131,7 @@ type Session struct {
 	registry *Registry
 
 	started     bool
-	high        int64 // M of D24
+	high        int64 // M of ACCP-D24
 	last        fifo[int64]
 	seen        window
 	cancelled   window
@@ -150,7 +150,7 @@ type Session struct {
 
 	running  map[string]map[*running]struct{} // by chain
 	parts    *partGroup
-	grants   map[string]bool // sessions whose references may be resolved (D59)
+	grants   map[string]bool // sessions whose references may be resolved (ACCP-D59)
 	profiles []Profile
 
 	hot         []hotFrame
@@ -342,7 +342,7 @@ func (s *Session) next(from string) (int64, error) {
 	return n + 1, nil
 }
 
-// errNoNumber reports that a session has no number for a frame any more (D20).
+// errNoNumber reports that a session has no number for a frame any more (ACCP-D20).
 func errNoNumber() error {
 	return fail(ErrInternal, "the sequence numbers of the session are used up")
 }
@@ -362,8 +362,8 @@ func (s *Session) sentSeq(from string, n int64) {
 	s.last.add(from, n)
 }
 
-// inOrder decides about the number of a frame that came in (D24) and, with use
-// set, records it, a refused one included (D25).
+// inOrder decides about the number of a frame that came in (ACCP-D24) and, with use
+// set, records it, a refused one included (ACCP-D25).
 func (s *Session) inOrder(from string, n int64, use bool) bool {
 	last, known := s.last.get(from)
 	// Differences are taken without overflow: all numbers are at least 0.

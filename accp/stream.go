@@ -11,7 +11,7 @@ import (
 )
 
 const (
-	maxBuffered = 1024     // chunks of one stream that wait for earlier ones (D60)
+	maxBuffered = 1024     // chunks of one stream that wait for earlier ones (ACCP-D60)
 	maxStreams  = 1024     // streams that are open at the same time
 	maxEnded    = 65536    // ended streams that are remembered
 	maxWaiting  = 16 << 20 // bytes of all streams that wait
@@ -124,7 +124,7 @@ type chunk struct {
 	data         Value
 }
 
-// check decides about a chunk in the order of D60.
+// check decides about a chunk in the order of ACCP-D60.
 func (a *assembly) check(p Params) (chunk, error) {
 	c := chunk{total: a.total}
 	v, ok := p.Get("chunk_index")

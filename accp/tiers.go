@@ -193,7 +193,7 @@ func (s *Session) Resolve(ctx context.Context, ref string) (Value, error) {
 }
 
 // resolveRef finds $scope.key, $scope.session.key, or a bare key in all tiers
-// (D11, D59). A value that it finds is not searched for further references.
+// (ACCP-D11, ACCP-D59). A value that it finds is not searched for further references.
 func (s *Session) resolveRef(ctx context.Context, ref string) (Value, error) {
 	first, rest, _ := strings.Cut(ref, ".")
 	scope := Scope(first)
@@ -238,7 +238,7 @@ func (s *Session) lookup(ctx context.Context, sid string, scope Scope, key strin
 	v, err = s.shared().get(ctx, sid, scope, key)
 	if err == nil && !addressed(key, v) {
 		// The shared store is written by others: a value must be what its
-		// address says (D36).
+		// address says (ACCP-D36).
 		return Value{}, fail(ErrRefNotFound, "the shared store holds another value under $cold.%.80s", key)
 	}
 	return v, err
@@ -274,7 +274,7 @@ type resolver struct {
 }
 
 // resolveAll replaces the references in params, at any depth. Changed is false if
-// there were none. The param schema never is one (D32).
+// there were none. The param schema never is one (ACCP-D32).
 func (s *Session) resolveAll(ctx context.Context, params Params) (out Params, changed bool, err error) {
 	return (&resolver{s: s}).all(ctx, params)
 }

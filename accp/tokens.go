@@ -18,7 +18,7 @@ type TokenCounterFunc func(text string) int
 func (f TokenCounterFunc) Count(text string) int { return f(text) }
 
 // ApproxCounter estimates tokens without a vocabulary, the same everywhere. On frames it
-// lies 2 to 10 percent above o200k_base (D39).
+// lies 2 to 10 percent above o200k_base (ACCP-D39).
 type ApproxCounter struct{}
 
 // Count counts runs of letters by 6, of digits by 3, of other ASCII by 2, white
@@ -96,7 +96,7 @@ type FrameBudget struct {
 }
 
 // MeasureFrame counts the tokens of a frame. Each part is counted by itself, and
-// the total is their sum (D37). A nil counter is [ApproxCounter]. A frame that does not
+// the total is their sum (ACCP-D37). A nil counter is [ApproxCounter]. A frame that does not
 // satisfy the strict grammar is an error.
 func MeasureFrame(frame []byte, counter TokenCounter) (FrameBudget, error) {
 	var c Codec

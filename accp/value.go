@@ -63,7 +63,7 @@ func Null() Value { return Value{} }
 
 // Decimal returns a decimal from its text: an optional minus sign and digits,
 // with or without a point. All places are kept until the value is encoded, which
-// rounds to six (D08). Any other text is [ErrInvalidType].
+// rounds to six (ACCP-D08). Any other text is [ErrInvalidType].
 func Decimal(s string) (Value, error) {
 	if numberForm(s) == KindString {
 		return Value{}, fail(ErrInvalidType, "not a decimal number")
@@ -72,7 +72,7 @@ func Decimal(s string) (Value, error) {
 }
 
 // Float returns the decimal with the shortest text that means f. NaN and the
-// infinities are [ErrInvalidType] (D09). Money should be made with [Decimal].
+// infinities are [ErrInvalidType] (ACCP-D09). Money should be made with [Decimal].
 func Float(f float64) (Value, error) {
 	s, err := floatText(f)
 	if err != nil {
@@ -82,7 +82,7 @@ func Float(f float64) (Value, error) {
 }
 
 // Ref returns a reference; key is written without the dollar sign, such as
-// "warm.cp1". Encoding a malformed key is [ErrInvalidType] (D11).
+// "warm.cp1". Encoding a malformed key is [ErrInvalidType] (ACCP-D11).
 func Ref(key string) Value { return Value{kind: KindRef, text: key} }
 
 // Array returns an array of the values.

@@ -15,7 +15,7 @@ import (
 )
 
 // Subprotocol is offered when a WebSocket connection is opened. Peers need not
-// know it (D56).
+// know it (ACCP-D56).
 const Subprotocol = "accp.v1"
 
 var errSilent = errors.New("accp: the peer was silent for too long")
@@ -51,7 +51,7 @@ type wsConn struct {
 }
 
 // ServeWebSocket opens a connection and serves it until it ends, whatever the path
-// (ACCP-157 to ACCP-159, D56).
+// (ACCP-157 to ACCP-159, ACCP-D56).
 func (s *Server) ServeWebSocket(w http.ResponseWriter, r *http.Request) {
 	s.boundBody(w, r)
 	if !s.begin() {

@@ -382,7 +382,7 @@ func BenchmarkPairRelayQueue(b *testing.B) {
 			}
 		}), pair.Loop(func() { floor.cycle(q.m.data) }))
 	})
-	b.Run("op=hash", func(b *testing.B) { // the part that a queue without D61 has not
+	b.Run("op=hash", func(b *testing.B) { // the part that a queue without AIR-D61 has not
 		q := newQueue(b, NewRelay(nil), "box")
 		var floor mapQueue
 		pair.Ratio(b, pair.Loop(func() { sha256.Sum256(q.m.data) }), pair.Loop(func() { floor.cycle(q.m.data) }))

@@ -374,7 +374,7 @@ func TestUnpinWhileChecking(t *testing.T) {
 }
 
 // Two agents negotiate through the relay, with every rule of 8.2 and 8.3 on the way
-// (AIR-006..008, AIR-103..106, AIR-109..112, AIR-D51..D53, AIR-D56).
+// (AIR-006..008, AIR-103..106, AIR-109..112, AIR-D51..AIR-D53, AIR-D56).
 func TestNegotiation(t *testing.T) {
 	w := newWorld(t, &air.RelayOptions{RateLimit: -1})
 	alice, bob := w.join(t, 1), w.join(t, 2)

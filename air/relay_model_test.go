@@ -101,7 +101,7 @@ func (b *modelBox) forget() {
 }
 
 // However many relays serve one mailbox, and whatever other ones did in between,
-// each of them answers as one relay alone would (AIR-092..096, AIR-D60..D62).
+// each of them answers as one relay alone would (AIR-092..096, AIR-D60..AIR-D62).
 func TestRelaysAgainstModel(t *testing.T) {
 	w := newWorld(t, nil)
 	alice, bob := w.join(t, 1), w.join(t, 2)

@@ -19,7 +19,7 @@ type Principal struct {
 	Roles  []string
 
 	// Claims are the values that a security context may claim, by the name of
-	// the claim (D-21). Every role may be claimed as "role" besides.
+	// the claim (ALT-D21). Every role may be claimed as "role" besides.
 	Claims map[string][]string
 }
 
@@ -50,7 +50,7 @@ type AuthorizeRequest struct {
 	// they do not fit the contract, and for Listing. They must not be changed.
 	Parameters json.RawMessage
 
-	// ForListing asks whether the tool may be shown to the caller (D-31).
+	// ForListing asks whether the tool may be shown to the caller (ALT-D31).
 	ForListing bool
 }
 
@@ -96,7 +96,7 @@ type RoleRule struct {
 
 // RoleAuthorizer returns an [Authorizer] that allows what at least one rule
 // allows. The roles of a caller are those of its identity or, if the security
-// context of the session claims a role, that one alone (D-21).
+// context of the session claims a role, that one alone (ALT-D21).
 func RoleAuthorizer(rules ...RoleRule) Authorizer {
 	rules = slices.Clone(rules)
 	return AuthorizerFunc(func(_ context.Context, r *AuthorizeRequest) error {
@@ -128,7 +128,7 @@ type FulfillmentRequest struct {
 }
 
 // DefaultSecurityContext is what a Host does with the security context that a
-// client wishes for, where HostOptions has nothing else (D-21): it must name
+// client wishes for, where HostOptions has nothing else (ALT-D21): it must name
 // the caller itself, and only what the identity grants may be claimed.
 func DefaultSecurityContext(id *Principal, wish *SecurityContext) (*SecurityContext, error) {
 	p := id.principal()

@@ -90,7 +90,7 @@ func (s *CallStream) deliver(c *StreamChunk) {
 }
 
 // Broken takes in a frame that [DecodeMessage] refused: if it was a result or a chunk
-// of this call, the call fails with INTERNAL_ERROR invalid_result (D-06). It
+// of this call, the call fails with INTERNAL_ERROR invalid_result (ALT-D06). It
 // reports whether it was.
 func (s *CallStream) Broken(err error) bool {
 	var e *DecodeError
@@ -142,7 +142,7 @@ func (s *CallStream) Next() (payload json.RawMessage, ok bool) {
 // be payloads to take.
 func (s *CallStream) End() (done bool, err error) { return s.ended, s.err }
 
-// Expected returns the id of the chunk that is due: where to resume (D-22).
+// Expected returns the id of the chunk that is due: where to resume (ALT-D22).
 func (s *CallStream) Expected() int64 { return s.asm.Expected() }
 
 func errInvalidResult() *Error {

@@ -29,7 +29,7 @@ var ErrSlowReader = errors.New("altar: the stream is not read fast enough")
 type ClientOptions struct {
 	// ReconnectTimeout is how long a call outlives a lost connection: the client
 	// dials again and repeats the call under its old id, which never runs it
-	// twice (D-22). Zero means 25 seconds, a little less than a Host waits.
+	// twice (ALT-D22). Zero means 25 seconds, a little less than a Host waits.
 	ReconnectTimeout time.Duration
 
 	// DialTimeout bounds one attempt to connect. Zero means 30 seconds.
@@ -403,8 +403,8 @@ func (c *Client) Ping(ctx context.Context) error {
 // CreateSessionParams are the wishes of a client for a session. The zero value
 // and nil have none.
 type CreateSessionParams struct {
-	ID              string        // used if it is free and well formed (D-18)
-	TTL             time.Duration // whole seconds; the Host has limits (D-19)
+	ID              string        // used if it is free and well formed (ALT-D18)
+	TTL             time.Duration // whole seconds; the Host has limits (ALT-D19)
 	SecurityContext *SecurityContext
 	Metadata        map[string]string
 	CorrelationID   string
@@ -460,7 +460,7 @@ func (s *Session) Destroy(ctx context.Context) error {
 	return err
 }
 
-// ListTools returns the tools that can be called now (D-31).
+// ListTools returns the tools that can be called now (ALT-D31).
 func (s *Session) ListTools(ctx context.Context) ([]ToolInfo, error) {
 	got, err := s.c.request(ctx, &ListTools{SessionID: s.id})
 	if err != nil {

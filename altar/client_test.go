@@ -128,7 +128,7 @@ func TestClientLosesSilentConnection(t *testing.T) {
 	})
 }
 
-// D-32: a call that is cancelled while it waits to be repeated over a new
+// ALT-D32: a call that is cancelled while it waits to be repeated over a new
 // connection does not run after all.
 func TestClientCancelsRepeat(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -20,13 +20,13 @@ import (
 type CallOptions struct {
 	// InvocationID identifies the call. Calling again with the same id and
 	// content yields the same outcome for some minutes and never runs the tool
-	// twice (D-22). Empty means a new UUID.
+	// twice (ALT-D22). Empty means a new UUID.
 	InvocationID string
 
-	// Timeout shortens the allotted time, in whole milliseconds (D-25).
+	// Timeout shortens the allotted time, in whole milliseconds (ALT-D25).
 	Timeout time.Duration
 
-	// CorrelationID and Metadata go to the Runtime unchanged (D-30).
+	// CorrelationID and Metadata go to the Runtime unchanged (ALT-D30).
 	CorrelationID string
 	Metadata      map[string]string
 }

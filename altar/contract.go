@@ -14,21 +14,21 @@ import (
 // takes. The Host's contracts are the only truth about tools (ALT-013, ALT-133).
 type Contract struct {
 	// Name is 1 to 8 segments of letters, digits, "_", "-" and ".", joined
-	// by "/" (D-14).
+	// by "/" (ALT-D14).
 	Name        string
 	Description string
 	Parameters  []Parameter
 
 	// Streaming allows the tool to answer in chunks. A tool without it that
-	// sends a chunk is stopped (D-12, D-28).
+	// sends a chunk is stopped (ALT-D12, ALT-D28).
 	Streaming bool
 
 	// Idempotent says that running the tool twice does no harm: a call whose
-	// Runtime is lost may go to another one (D-24).
+	// Runtime is lost may go to another one (ALT-D24).
 	Idempotent bool
 
 	// Timeout is the allotted time, in whole milliseconds up to a day. Zero
-	// means the default of the Host (D-25).
+	// means the default of the Host (ALT-D25).
 	Timeout time.Duration
 
 	// Metadata is a JSON object for the owner of the contract, or nil.
@@ -44,7 +44,7 @@ type Parameter struct {
 	Required    bool
 
 	// Properties describe the members of the innermost object of the type.
-	// An object without properties is free-form: it takes any members (D-11).
+	// An object without properties is free-form: it takes any members (ALT-D11).
 	Properties []Parameter
 }
 
@@ -59,7 +59,7 @@ type Manifest struct {
 const maxTimeout = 24 * time.Hour
 
 // DecodeContract reads one contract. It is strict: a field that is not known is
-// an error, because a misspelt one would silently remove a check (D-12). Every
+// an error, because a misspelt one would silently remove a check (ALT-D12). Every
 // error is a [*ContractError].
 func DecodeContract(data []byte) (*Contract, error) {
 	v, reason := check(data, 0)

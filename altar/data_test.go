@@ -82,7 +82,7 @@ func TestContractFor(t *testing.T) {
 }
 
 // The law: whatever validates can be decoded into the contract's Go type and
-// back without loss (ALT-031, ALT-032, ALT-034, D-07 to D-11).
+// back without loss (ALT-031, ALT-032, ALT-034, ALT-D07 to ALT-D11).
 func TestValidatedRoundTrip(t *testing.T) {
 	type in struct {
 		S    string      `json:"s"`
@@ -121,7 +121,7 @@ func TestValidatedRoundTrip(t *testing.T) {
 	})
 }
 
-// D-13: at most sixteen faults, however many there are.
+// ALT-D13: at most sixteen faults, however many there are.
 func TestFaultsAreBounded(t *testing.T) {
 	v, err := NewValidator(&Contract{Name: "t", Parameters: []Parameter{{Name: "a", Type: "array[integer]"}}}, nil)
 	require.NoError(t, err)
@@ -487,7 +487,7 @@ func TestAppendRefuses(t *testing.T) {
 	require.True(t, bytes.Equal(appendText(nil, []byte(`{ "a" : "x\\" }`)), []byte(`{"a":"x\\"}`)))
 }
 
-// D-09: not a number and the infinities, where both sides agreed on strings.
+// ALT-D09: not a number and the infinities, where both sides agreed on strings.
 func TestNonFinite(t *testing.T) {
 	on := ValidationOptions{AllowNonFinite: true}
 	type in struct {

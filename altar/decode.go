@@ -10,7 +10,7 @@ import (
 )
 
 // DefaultMaxMessage is the largest message in bytes where nothing else is said
-// (D-06).
+// (ALT-D06).
 const DefaultMaxMessage = 4 << 20
 
 // DecodeOptions adjusts [DecodeMessage]. The zero value is right for production.
@@ -18,7 +18,7 @@ type DecodeOptions struct {
 	MaxMessage int // zero means [DefaultMaxMessage]
 	MaxDepth   int // zero means 64
 
-	// Strict refuses what Decode otherwise repairs (D-26, D-27): whatever
+	// Strict refuses what Decode otherwise repairs (ALT-D26, ALT-D27): whatever
 	// [AppendMessage] would not emit. It is for testing other implementations.
 	Strict bool
 
@@ -36,7 +36,7 @@ type DecodeError struct {
 	CorrelationID string
 
 	// salvaged is the message if only its correlation id is at fault, which a
-	// Host ignores in what a Runtime sends (D-30).
+	// Host ignores in what a Runtime sends (ALT-D30).
 	salvaged Message
 }
 
@@ -59,9 +59,9 @@ func frameError(reason Reason) *DecodeError {
 	return &DecodeError{Err: formFault(reason, "", message), InvalidFrame: true}
 }
 
-// DecodeMessage reads one message (D-01, D-06). The message shares the memory of frame,
+// DecodeMessage reads one message (ALT-D01, ALT-D06). The message shares the memory of frame,
 // which must not be changed any more. Unknown fields are dropped, absent ones
-// get their defaults, and contradictions are settled (D-26 to D-28). Every
+// get their defaults, and contradictions are settled (ALT-D26 to ALT-D28). Every
 // error is a [*DecodeError].
 func DecodeMessage(frame []byte, opts *DecodeOptions) (Message, error) {
 	var o DecodeOptions
@@ -324,7 +324,7 @@ func (d *decoder) streamChunk() Message {
 	return m
 }
 
-// error reads an Error by D-26 and D-27. Absent and other types than object are
+// error reads an Error by ALT-D26 and ALT-D27. Absent and other types than object are
 // an error without an error.
 func (d *decoder) error(v strictjson.Value, unknown Code, path string) *Error {
 	if !v.IsObject() {

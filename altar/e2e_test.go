@@ -345,7 +345,7 @@ func TestCallTimeoutAndCancel(t *testing.T) {
 		synctest.Wait()
 		require.Zero(t, s.h.Stats().InFlight, "cancelled at the Host, too")
 
-		// A stream has a new limit with every chunk (D-25).
+		// A stream has a new limit with every chunk (ALT-D25).
 		n := 0
 		for _, err := range sess.Stream(t.Context(), "ticks", nil, &CallOptions{Timeout: 150 * time.Millisecond}) {
 			require.NoError(t, err)

@@ -14,7 +14,7 @@ import (
 
 // AppendMessage appends a message in the one form in which it goes on the wire: fields
 // in the order of the reference, no white space, the least escapes. It refuses
-// what must not be sent (D-26, D-27) with an [*Error] that has reason and path;
+// what must not be sent (ALT-D26, ALT-D27) with an [*Error] that has reason and path;
 // dst is then returned unchanged.
 //
 // Raw JSON in a message (parameters, payload, details, metadata of a Runtime)

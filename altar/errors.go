@@ -14,7 +14,7 @@ import (
 // an error, it serves as the target of [errors.Is].
 type Code string
 
-// The eight codes. No other code leaves this package (D-26).
+// The eight codes. No other code leaves this package (ALT-D26).
 const (
 	ErrToolNotFound        Code = "TOOL_NOT_FOUND"       // the tool is not registered for the session
 	ErrInvalidParameters   Code = "INVALID_PARAMETERS"   // the parameters, or the message, have the wrong form

@@ -110,7 +110,7 @@ func TestRuntimeKilledInStream(t *testing.T) {
 	})
 }
 
-// D-24: an idempotent call goes to the other Runtime, once.
+// ALT-D24: an idempotent call goes to the other Runtime, once.
 func TestFailover(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := start(t, pipeTransport, nil)
@@ -134,7 +134,7 @@ func TestFailover(t *testing.T) {
 	})
 }
 
-// D-33, D-22: the client is gone, the call runs on, the client comes back.
+// ALT-D33, ALT-D22: the client is gone, the call runs on, the client comes back.
 func TestClientReconnects(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := start(t, pipeTransport, nil)
@@ -268,7 +268,7 @@ func TestHostRestarted(t *testing.T) {
 	})
 }
 
-// Cell "held, running: session over", by expiry and by DestroySession (D-19).
+// Cell "held, running: session over", by expiry and by DestroySession (ALT-D19).
 func TestSessionOverWithCalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := start(t, pipeTransport, nil, testRuntime("r1", nil))
@@ -296,7 +296,7 @@ func TestSessionOverWithCalls(t *testing.T) {
 	})
 }
 
-// D-22: two clients of one principal with the same invocation id: one run, the
+// ALT-D22: two clients of one principal with the same invocation id: one run, the
 // same answer for both.
 func TestSameInvocationFromTwoClients(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -328,7 +328,7 @@ func TestSameInvocationFromTwoClients(t *testing.T) {
 	})
 }
 
-// ALT-020, D-24: a Runtime drains: calls in flight are answered, none is lost.
+// ALT-020, ALT-D24: a Runtime drains: calls in flight are answered, none is lost.
 func TestRuntimeDrains(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := start(t, pipeTransport, nil, testRuntime("r1", nil), testRuntime("r2", nil))
@@ -399,7 +399,7 @@ func TestHostShutdown(t *testing.T) {
 	})
 }
 
-// D-36: a Runtime that is silent is taken for gone, and one that answers is not.
+// ALT-D36: a Runtime that is silent is taken for gone, and one that answers is not.
 func TestHeartbeat(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := testHost(t, &HostOptions{Timing: Timing{Heartbeat: time.Second}})
@@ -448,7 +448,7 @@ func TestHeartbeat(t *testing.T) {
 	})
 }
 
-// D-28: a client that does not read loses its own streams only.
+// ALT-D28: a client that does not read loses its own streams only.
 func TestSlowConsumer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := start(t, pipeTransport, &HostOptions{Limits: Limits{ClientQueueLimit: 8}, Timing: Timing{WriteTimeout: time.Hour}}, testRuntime("r1", nil))
@@ -507,7 +507,7 @@ func TestSlowReader(t *testing.T) {
 	require.Less(t, n, 5000)
 }
 
-// D-22: what is no longer retained is not run again.
+// ALT-D22: what is no longer retained is not run again.
 func TestNotRetained(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := start(t, pipeTransport, &HostOptions{Limits: Limits{MaxStoredChunks: 1000}}, testRuntime("r1", nil))
@@ -524,7 +524,7 @@ func TestNotRetained(t *testing.T) {
 	})
 }
 
-// D-29: a collected result that does not fit into a message.
+// ALT-D29: a collected result that does not fit into a message.
 func TestCollectedTooLarge(t *testing.T) {
 	rt := NewRuntime("r1", nil)
 	rt.HandleStream("count", StreamHandlerFunc(func(_ context.Context, call *ToolCall, out *ChunkWriter) error {

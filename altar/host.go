@@ -141,7 +141,7 @@ func (h *Host) load(m *Manifest) (*contracts, error) {
 
 func (c *contracts) has(name string) bool { return c.byName[name] != nil }
 
-// reserved tells whether a runtime id would make names ambiguous (D-14).
+// reserved tells whether a runtime id would make names ambiguous (ALT-D14).
 func (c *contracts) reserved(id string) bool {
 	for _, k := range c.list {
 		if len(k.Name) > len(id) && k.Name[len(id)] == '/' && k.Name[:len(id)] == id && c.has(k.Name[len(id)+1:]) {
@@ -153,7 +153,7 @@ func (c *contracts) reserved(id string) bool {
 
 // ReplaceManifest replaces the manifest as a whole, or fails and keeps the old one.
 // Calls in flight end under their old contract; fulfilments of contracts that
-// are gone are dropped; all Runtimes are asked again for all sessions (D-12).
+// are gone are dropped; all Runtimes are asked again for all sessions (ALT-D12).
 func (h *Host) ReplaceManifest(m *Manifest) error {
 	next, err := h.load(m)
 	if err != nil {
@@ -225,7 +225,7 @@ func (h *Host) wake() {
 	h.unlock()
 }
 
-// guard runs a hook and turns its panic into an error (D-34).
+// guard runs a hook and turns its panic into an error (ALT-D34).
 func (h *Host) guard(what string, hook func() error) (err error) {
 	defer func() {
 		if p := recover(); p != nil {

@@ -109,7 +109,7 @@ func TestHostContractsRule(t *testing.T) {
 	require.Zero(t, h.Stats().Dispatched)
 }
 
-// D-34: a panic in a hook is an internal error, and the Host lives on.
+// ALT-D34: a panic in a hook is an internal error, and the Host lives on.
 func TestHookPanics(t *testing.T) {
 	boom := true
 	check := func() {
@@ -183,7 +183,7 @@ func TestHookErrors(t *testing.T) {
 	require.ErrorIs(t, next[*ToolResult](c).Error, ReasonDenied)
 }
 
-// D-12: a manifest is replaced as a whole or not at all.
+// ALT-D12: a manifest is replaced as a whole or not at all.
 func TestReload(t *testing.T) {
 	h := testHost(t, nil)
 	r := attachRuntime(t, h, testService, "r1", "math/add", "get")
@@ -205,7 +205,7 @@ func TestReload(t *testing.T) {
 	require.Equal(t, "r1/get", next[*ToolCall](r).ToolName)
 }
 
-// D-35: quotas of calls.
+// ALT-D35: quotas of calls.
 func TestQuotas(t *testing.T) {
 	h := testHost(t, &HostOptions{Limits: Limits{MaxConcurrentPerSession: 3, MaxConcurrentPerRuntime: 1}})
 	r1 := attachRuntime(t, h, testService, "r1", "math/add")
@@ -274,7 +274,7 @@ func TestAuthorizeRoles(t *testing.T) {
 	require.ErrorIs(t, ask("other", testUser, nil), ErrAuthorizationFailed)
 }
 
-// D-20: anonymous clients are one principal, if they are let in at all.
+// ALT-D20: anonymous clients are one principal, if they are let in at all.
 func TestAnonymous(t *testing.T) {
 	h := testHost(t, &HostOptions{Auth: Auth{AllowAnonymous: true}})
 	r := attachRuntime(t, h, testService, "r1", "math/add")
@@ -294,7 +294,7 @@ func TestAnonymous(t *testing.T) {
 	require.ErrorIs(t, next[*ErrorMessage](x).Err, ReasonUnauthenticated)
 }
 
-// D-19: a sliding session lives as long as it is used.
+// ALT-D19: a sliding session lives as long as it is used.
 func TestSlidingTTL(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := testHost(t, &HostOptions{Timing: Timing{SlidingSessionTTL: true, SessionTTL: 10 * time.Second}})

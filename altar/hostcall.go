@@ -67,7 +67,7 @@ type attachment struct {
 	from     int64 // chunks before are not wanted
 	sent     bool  // a chunk was forwarded
 	replayed int
-	collect  bool // chunks become one result (D-29)
+	collect  bool // chunks become one result (ALT-D29)
 	parts    []json.RawMessage
 	size     int
 }
@@ -94,7 +94,7 @@ func (c *callGone) fired(now time.Time) {
 	h.fail((*hostCall)(c), NewError(ErrExecutionFailed, ReasonClientGone, "nobody waits for the call any more"), string(ReasonClientGone), now)
 }
 
-// toolCall makes the checks of D-23 and dispatches, holds or answers a call.
+// toolCall makes the checks of ALT-D23 and dispatches, holds or answers a call.
 func (h *Host) toolCall(hc *hostConn, m *ToolCall) {
 	now := h.lock()
 	hc.heard = now
@@ -162,7 +162,7 @@ func (h *Host) toolCall(hc *hostConn, m *ToolCall) {
 		return
 	}
 	// What the store knows of the call goes before everything that is wrong with
-	// it now (D-23).
+	// it now (ALT-D23).
 	stored := h.state != nil && s.kind == ownSession && hc.peer == nil
 	if err != nil && (!stored || hc.waiting[m.InvocationID] != nil) {
 		h.refused(hc, m, c, err, now)
@@ -230,7 +230,7 @@ func (h *Host) limit(c *contract, m *ToolCall) time.Duration {
 	return limit
 }
 
-// slide prolongs a session that is used, if it is that kind (D-19).
+// slide prolongs a session that is used, if it is that kind (ALT-D19).
 func (h *Host) slide(s *session, now time.Time) {
 	if h.opts.Timing.SlidingSessionTTL {
 		h.timers.set(&s.expiry, now.Add(s.ttl))
@@ -256,7 +256,7 @@ func (h *Host) refused(hc *hostConn, m *ToolCall, c *contract, err *Error, now t
 }
 
 // refuseCall picks the carrier: a ToolResult would end the wrong call if this
-// connection waits for one with that id (D-02).
+// connection waits for one with that id (ALT-D02).
 func (h *Host) refuseCall(hc *hostConn, id string, header Header, err *Error) {
 	if hc.waiting[id] != nil || hc.peer != nil {
 		h.send(hc, &ErrorMessage{Err: err, Header: header})
@@ -374,7 +374,7 @@ func (h *Host) turnDown(c *hostCall, err *Error, now time.Time) {
 	h.finish(c, err, "", false, now)
 }
 
-// lost deals with a call whose Runtime is gone (D-24).
+// lost deals with a call whose Runtime is gone (ALT-D24).
 func (h *Host) lost(c *hostCall, now time.Time) {
 	if c.contract.Idempotent && c.pin == "" && c.asm.Expected() == 0 && !c.failedOver {
 		if c.rt.remote != nil {

@@ -63,7 +63,7 @@ func (h *Host) claimCall(c *hostCall, refusal *Error) {
 
 // keepIntent returns how long the intent to run a call is kept. Should the Host die
 // the call has failed, and what is recorded is kept for RecordFor after the end
-// (D-22): no call runs longer than its session, nor than its allotted time from
+// (ALT-D22): no call runs longer than its session, nor than its allotted time from
 // its dispatch or from its last chunk. Where sessions slide only the latter is
 // known; renewIntent goes on from there.
 func (h *Host) keepIntent(c *hostCall, now time.Time) time.Duration {
@@ -239,7 +239,7 @@ func (h *Host) recordEnd(c *hostCall, cl *claim) {
 // worked, and else what the store knows of the call; if the call is to be refused
 // anyway, nothing and no revision say that nothing is known. A call whose Host is
 // dead is judged: it has failed, unless its contract lets it run again here
-// (D-24), which is told by a record of this Host with an attempt.
+// (ALT-D24), which is told by a record of this Host with an attempt.
 func (s *state) claim(c *hostCall, cl *claim) (*callRecord, store.Revision, error) {
 	ctx, cancel := s.context()
 	defer cancel()

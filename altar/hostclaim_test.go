@@ -28,7 +28,7 @@ func intents(t *testing.T, st store.Store) map[string]time.Time {
 	return all
 }
 
-// D-22: what is known of a call whose Host died is forgotten in the end, also
+// ALT-D22: what is known of a call whose Host died is forgotten in the end, also
 // where nobody knows when its session ends, but not before an outcome would be.
 func TestIntentsExpire(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -127,7 +127,7 @@ func TestIntentOfLongStream(t *testing.T) {
 	}
 }
 
-// D-22: an outcome that another Host had is forgotten everywhere at the same time.
+// ALT-D22: an outcome that another Host had is forgotten everywhere at the same time.
 func TestAdoptedOutcomeExpires(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st, runs := store.NewMemory(), new(atomic.Int64)
@@ -148,7 +148,7 @@ func TestAdoptedOutcomeExpires(t *testing.T) {
 	})
 }
 
-// D-19: a session that is destroyed while another Host reads or writes it in the
+// ALT-D19: a session that is destroyed while another Host reads or writes it in the
 // store does not live on there.
 func TestDestroyedWhileRead(t *testing.T) {
 	for _, read := range []bool{true, false} {
@@ -220,7 +220,7 @@ func TestDestroyedWhileWritten(t *testing.T) {
 	})
 }
 
-// D-35: many who create sessions at once get no more than one after the other.
+// ALT-D35: many who create sessions at once get no more than one after the other.
 func TestSessionQuotaWithStore(t *testing.T) {
 	for _, opts := range []HostOptions{{Limits: Limits{MaxSessionsPerPrincipal: 3}}, {Limits: Limits{MaxSessions: 3}}} {
 		synctest.Test(t, func(t *testing.T) {

@@ -14,7 +14,7 @@ import (
 )
 
 // A role is what a connection is used for; it does not change any more once it
-// is known (D-16).
+// is known (ALT-D16).
 type role int
 
 const (
@@ -66,7 +66,7 @@ type hostConn struct {
 
 func (hc *hostConn) can(capability string) bool { return slices.Contains(hc.capabilities, capability) }
 
-// answers of a Host, a Runtime or a client are never answered (D-02).
+// answers of a Host, a Runtime or a client are never answered (ALT-D02).
 func isAnswer(typ string) bool {
 	switch typ {
 	case "AcknowledgeRuntime", "AcknowledgeFulfillment", "SessionCreated", "SessionDestroyed", "ToolList", "Pong", "Error", "ToolResult", "StreamChunk":
@@ -131,7 +131,7 @@ func (h *Host) release(hc *hostConn) {
 // may still go out.
 var errOver = fmt.Errorf("altar: the Host ended the connection: %w", ErrClosed)
 
-// read handles what comes, one message after the other (D-02).
+// read handles what comes, one message after the other (ALT-D02).
 func (hc *hostConn) read() error {
 	for {
 		m, err := hc.conn.Receive()
@@ -162,7 +162,7 @@ type batcher interface {
 	sendBatch(list []Message) error
 }
 
-// refuser is a Conn that can tell its peer that it was refused (D-04).
+// refuser is a Conn that can tell its peer that it was refused (ALT-D04).
 type refuser interface{ closeRefused() }
 
 // write sends what is queued until the queue ends, and closes the connection.
@@ -260,7 +260,7 @@ func (h *Host) send(hc *hostConn, m Message) {
 	}
 }
 
-// reply sends an answer with the ids of its request (D-02, D-30).
+// reply sends an answer with the ids of its request (ALT-D02, ALT-D30).
 func (h *Host) reply(hc *hostConn, request, answer Message) {
 	*answer.header() = *request.header()
 	h.send(hc, answer)
@@ -368,7 +368,7 @@ func (h *Host) simple(hc *hostConn, m Message, now time.Time) {
 	}
 }
 
-// clientOnly checks the role and the identity of who makes a request (D-23).
+// clientOnly checks the role and the identity of who makes a request (ALT-D23).
 func (h *Host) clientOnly(hc *hostConn, m Message) bool {
 	if err := h.clientFault(hc); err != nil {
 		h.answer(hc, m, err)

@@ -15,7 +15,7 @@ type ending struct {
 	result *ToolResult
 	chunk  *StreamChunk
 	err    *Error         // of either
-	record bool           // it can be had again (D-22)
+	record bool           // it can be had again (ALT-D22)
 	before []*StreamChunk // that are retained besides, for the store
 }
 
@@ -61,8 +61,8 @@ func (h *Host) fail(c *hostCall, err *Error, cancel string, now time.Time) {
 }
 
 // finish ends a call with an error: as a ToolResult before the first forwarded
-// chunk, else as the final chunk (D-28). The Runtime is told why if it wants to
-// know (D-32).
+// chunk, else as the final chunk (ALT-D28). The Runtime is told why if it wants to
+// know (ALT-D32).
 func (h *Host) finish(c *hostCall, err *Error, cancel string, record bool, now time.Time) {
 	e := ending{err: err, record: record}
 	if c.asm.Expected() > 0 {
@@ -194,7 +194,7 @@ func (h *Host) leave(c *hostCall, record bool, now time.Time) {
 	}
 }
 
-// cancelCall ends a call for its client (D-32). What is wrong is ignored.
+// cancelCall ends a call for its client (ALT-D32). What is wrong is ignored.
 func (h *Host) cancelCall(hc *hostConn, m *CancelCall, now time.Time) {
 	if hc.identity == nil && !h.opts.Auth.AllowAnonymous {
 		return
@@ -208,7 +208,7 @@ func (h *Host) cancelCall(hc *hostConn, m *CancelCall, now time.Time) {
 	h.dropped(hc, m, "no such call")
 }
 
-// clientGone detaches a connection from all its calls (D-33).
+// clientGone detaches a connection from all its calls (ALT-D33).
 func (h *Host) clientGone(hc *hostConn, now time.Time) {
 	for _, a := range sortedWaiting(hc.waiting) {
 		h.detach(a, now)

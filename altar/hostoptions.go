@@ -30,7 +30,7 @@ type HostOptions struct {
 	// 1 no contract may be streaming.
 	Level int
 
-	// Router chooses between Runtimes. Nil means round robin (D-24).
+	// Router chooses between Runtimes. Nil means round robin (ALT-D24).
 	Router Router
 
 	// ResultTypes says what the results of contracts must be, or each chunk of those
@@ -50,7 +50,7 @@ type HostOptions struct {
 	Validation ValidationOptions
 
 	// AllowedOrigins are patterns of hosts from which browsers may open a WebSocket,
-	// besides the Host's own (D-04). See [path.Match].
+	// besides the Host's own (ALT-D04). See [path.Match].
 	AllowedOrigins []string
 
 	// Audit is told every decision, by the goroutine that caused it. Nil means
@@ -67,7 +67,7 @@ type Auth struct {
 	// (ALT-134). Nil means that nobody is known.
 	Authenticator Authenticator
 
-	// AllowAnonymous lets clients without an identity make requests (D-20).
+	// AllowAnonymous lets clients without an identity make requests (ALT-D20).
 	// All of them are one principal.
 	AllowAnonymous bool
 
@@ -100,7 +100,7 @@ type Limits struct {
 	MaxSessions int
 
 	// MaxSessionsPerPrincipal bounds the live sessions of one principal, and the next two
-	// the calls in flight (D-35). Zero means no bound.
+	// the calls in flight (ALT-D35). Zero means no bound.
 	MaxSessionsPerPrincipal int
 
 	MaxConcurrentPerSession int
@@ -122,7 +122,7 @@ type Limits struct {
 	MaxStoredResults int64
 
 	// MaxStoredChunks bounds the chunks kept of one call for those who repeat it,
-	// in bytes. Zero means 1 MiB (D-22).
+	// in bytes. Zero means 1 MiB (ALT-D22).
 	MaxStoredChunks int
 
 	// ClientQueueLimit bounds the messages that wait for a client to read. When it
@@ -155,7 +155,7 @@ type Persistence struct {
 	ResultTTL time.Duration
 
 	// TombstoneTTL is how long ended session ids, and the owners of Runtime ids
-	// that are not connected, are remembered. Zero means a day (D-16, D-18).
+	// that are not connected, are remembered. Zero means a day (ALT-D16, ALT-D18).
 	TombstoneTTL time.Duration
 }
 
@@ -163,18 +163,18 @@ type Persistence struct {
 type Timing struct {
 	BreakerCooldown time.Duration
 
-	// SessionTTL and MaxTTL are the lifetimes of sessions (D-19). Zero means an
+	// SessionTTL and MaxTTL are the lifetimes of sessions (ALT-D19). Zero means an
 	// hour and a day. With SlidingTTL every call prolongs its session.
 	SessionTTL, MaxSessionTTL time.Duration
 
 	SlidingSessionTTL bool
 
 	// CallTimeout is the allotted time of contracts without one. Zero means
-	// 30 seconds (D-25).
+	// 30 seconds (ALT-D25).
 	CallTimeout time.Duration
 
 	// ClientGracePeriod is how long a call outlives the last connection of its client.
-	// Zero means 30 seconds (D-33).
+	// Zero means 30 seconds (ALT-D33).
 	ClientGracePeriod time.Duration
 
 	// WriteTimeout is how long a peer may refuse to read before its
@@ -186,7 +186,7 @@ type Timing struct {
 	ReadTimeout time.Duration
 
 	// Heartbeat makes the Host ping Runtimes that can answer, this often, and
-	// close those from which nothing came three times as long (D-36). Zero
+	// close those from which nothing came three times as long (ALT-D36). Zero
 	// means never.
 	Heartbeat time.Duration
 }

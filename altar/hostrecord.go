@@ -9,7 +9,7 @@ import (
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
 
-// repeat is the second coming of an invocation id in its session (D-22).
+// repeat is the second coming of an invocation id in its session (ALT-D22).
 func (h *Host) repeat(hc *hostConn, c *hostCall, m *ToolCall) *Error {
 	name := m.ToolName
 	if hc.peer != nil {
@@ -93,7 +93,7 @@ func (h *Host) superseded(hc *hostConn, c *hostCall) bool {
 const recordCost = 1 << 10
 
 // recordHere keeps the outcome of a call. If there is too much already, the
-// payloads of the oldest are given up: that they ran stays known (D-22).
+// payloads of the oldest are given up: that they ran stays known (ALT-D22).
 func (h *Host) recordHere(c *hostCall) {
 	c.size = recordCost + len(c.params) + c.retained
 	if c.result != nil {

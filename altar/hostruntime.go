@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// An owner is who a runtime id belongs to (D-16).
+// An owner is who a runtime id belongs to (ALT-D16).
 type owner struct {
 	id        string
 	principal principal
@@ -17,7 +17,7 @@ type owner struct {
 }
 
 // announce is the handshake of a Runtime (ALT-110), its checks in the order of
-// D-16.
+// ALT-D16.
 func (h *Host) announce(hc *hostConn, m *AnnounceRuntime) {
 	h.lock()
 	var err *Error
@@ -118,7 +118,7 @@ func (o *owner) forgetter(h *Host) timerFunc {
 	})
 }
 
-// agreed returns the capabilities that both sides have (D-17).
+// agreed returns the capabilities that both sides have (ALT-D17).
 func (h *Host) agreed(announced []string) []string {
 	out := []string{}
 	for _, c := range announced {
@@ -139,7 +139,7 @@ func (h *Host) agreed(announced []string) []string {
 }
 
 // runtimeGone takes a Runtime out: its registrations are down, its calls fail or
-// go elsewhere, in order of session creation, then of arrival (D-24).
+// go elsewhere, in order of session creation, then of arrival (ALT-D24).
 func (h *Host) runtimeGone(hc *hostConn, now time.Time) {
 	hc.alive = false
 	h.timers.stop(&hc.heartbeat)
@@ -176,7 +176,7 @@ func (h *Host) runtimeGone(hc *hostConn, now time.Time) {
 	}
 }
 
-// beat is the heartbeat of a Runtime (D-36).
+// beat is the heartbeat of a Runtime (ALT-D36).
 func (hc *hostConn) beat(now time.Time) {
 	h := hc.h
 	if hc.over {

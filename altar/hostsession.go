@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// holdFor is how long a call waits for Runtimes that were asked (D-15).
+// holdFor is how long a call waits for Runtimes that were asked (ALT-D15).
 const holdFor = time.Second
 
 // A sessionKind tells whose a session is.
@@ -208,7 +208,7 @@ func (t *sessionTable) remove(s *session, forget time.Time) {
 	t.queue = append(t.queue, s.id)
 }
 
-// used tells whether an id is live or ended not long ago (D-18).
+// used tells whether an id is live or ended not long ago (ALT-D18).
 func (t *sessionTable) used(id string, now time.Time) bool {
 	n := 0
 	for n < len(t.queue) && !now.Before(t.ended[t.queue[n]]) {
@@ -311,7 +311,7 @@ func (h *Host) createSession(hc *hostConn, m *CreateSession) {
 }
 
 // freeSessionID returns the id that is wished for, or another one if that cannot
-// be (D-18). It returns nothing if it finds none.
+// be (ALT-D18). It returns nothing if it finds none.
 func (h *Host) freeSessionID(wish string, now time.Time) string {
 	if wish != "" && validIdentifier(wish) && !h.sessions.used(wish, now) {
 		return wish
@@ -350,7 +350,7 @@ func (h *Host) askAll(s *session, now time.Time) {
 	}
 }
 
-// own returns a live session of the caller, or nil (D-20).
+// own returns a live session of the caller, or nil (ALT-D20).
 func (h *Host) own(hc *hostConn, id string) *session {
 	s := h.sessions.byID[id]
 	if s == nil || s.kind != ownSession || s.principal != hc.identity.principal() {
@@ -373,7 +373,7 @@ func (h *Host) destroySession(hc *hostConn, m *DestroySession, now time.Time) {
 	h.reply(hc, m, &SessionDestroyed{SessionID: s.id, Reason: "destroyed"})
 }
 
-// endSession ends a session and everything in it (D-19).
+// endSession ends a session and everything in it (ALT-D19).
 func (h *Host) endSession(s *session, how string, reason Reason, now time.Time) {
 	s.over = true
 	h.timers.stop(&s.expiry)
@@ -404,7 +404,7 @@ func (h *Host) endSession(s *session, how string, reason Reason, now time.Time) 
 	}
 }
 
-// listTools tells which tools the caller may use now (D-31). It is called with
+// listTools tells which tools the caller may use now (ALT-D31). It is called with
 // the lock held and gives it back while the hook is asked.
 func (h *Host) listTools(hc *hostConn, m *ListTools) {
 	s := h.own(hc, m.SessionID)

@@ -201,7 +201,7 @@ func (h *Host) prepare(hc *hostConn, m Message) bool {
 }
 
 // storeOwner makes a runtime id that of its Runtime in the store, unless it will
-// be refused for another reason, and reports whether it is (D-16).
+// be refused for another reason, and reports whether it is (ALT-D16).
 func (h *Host) storeOwner(hc *hostConn, m *AnnounceRuntime) (bool, *Error) {
 	h.lock()
 	refused := h.manifest.reserved(m.RuntimeID)

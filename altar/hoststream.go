@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// streamChunk is a part of an answer (ALT-083, D-28).
+// streamChunk is a part of an answer (ALT-083, ALT-D28).
 func (h *Host) streamChunk(hc *hostConn, m *StreamChunk, now time.Time) {
 	c := h.answerFor(hc, m, m.InvocationID, m.IsFinal)
 	if c == nil {
@@ -49,7 +49,7 @@ func (h *Host) streamChunk(hc *hostConn, m *StreamChunk, now time.Time) {
 	}
 }
 
-// accepted restarts the clock of a stream (D-25).
+// accepted restarts the clock of a stream (ALT-D25).
 func (h *Host) accepted(c *hostCall, now time.Time) {
 	h.stats.Chunks++
 	h.timers.set(&c.deadline, now.Add(c.limit))
@@ -74,7 +74,7 @@ func (h *Host) deliver(c *hostCall, m *StreamChunk, now time.Time) {
 	}
 }
 
-// retain keeps a chunk for repeats, at the cost of the oldest (D-22).
+// retain keeps a chunk for repeats, at the cost of the oldest (ALT-D22).
 func (h *Host) retain(c *hostCall, m *StreamChunk) {
 	size := func(m *StreamChunk) int { return len(m.Payload) + 64 }
 	c.chunks = append(c.chunks, m)
@@ -88,7 +88,7 @@ func (h *Host) retain(c *hostCall, m *StreamChunk) {
 	c.chunks = c.chunks[drop:]
 }
 
-// slow ends the stream of a client that does not read (D-28), and reports
+// slow ends the stream of a client that does not read (ALT-D28), and reports
 // whether it did.
 func (h *Host) slow(a *attachment, m *StreamChunk, now time.Time) bool {
 	if a.collect || a.hc.out.len() < a.hc.limit+a.replayed {
@@ -122,7 +122,7 @@ func (h *Host) forward(a *attachment, m *StreamChunk) {
 	h.send(a.hc, m)
 }
 
-// collect gathers the payloads of a stream (D-29).
+// collect gathers the payloads of a stream (ALT-D29).
 func (h *Host) collect(a *attachment, m *StreamChunk) {
 	if m.Payload != nil && m.ChunkID >= a.from {
 		if a.size += len(m.Payload) + 1; a.size > h.opts.Limits.MaxMessage {

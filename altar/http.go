@@ -15,7 +15,7 @@ import (
 	"github.com/fivewire/fivewire/internal/sse"
 )
 
-// The paths under which a [Host] answers HTTP (D-04, D-05).
+// The paths under which a [Host] answers HTTP (ALT-D04, ALT-D05).
 const (
 	MessagesPath  = "/altar/v1/messages"
 	WebSocketPath = "/altar/v1/ws"
@@ -65,7 +65,7 @@ func (h *Host) identify(r *http.Request) (id *Principal, err error) {
 	return id, nil
 }
 
-// serveMessage takes one message of a client (D-05).
+// serveMessage takes one message of a client (ALT-D05).
 func (h *Host) serveMessage(w http.ResponseWriter, r *http.Request) {
 	if r.Method != http.MethodPost {
 		w.Header().Set("Allow", http.MethodPost)

@@ -100,7 +100,7 @@ func TestSlowCallAfterBody(t *testing.T) {
 	require.Eventually(t, func() bool { return s.h.Stats().InFlight == 0 }, 10*time.Second, time.Millisecond, "leaving the loop cancels the call")
 }
 
-// A body above the limit is refused by its length, without being read (D-05).
+// A body above the limit is refused by its length, without being read (ALT-D05).
 func TestBodyTooLarge(t *testing.T) {
 	h := testHost(t, &HostOptions{Auth: Auth{Authenticator: keys()}, Limits: Limits{MaxMessage: 4096}})
 	ts := server(t, h)

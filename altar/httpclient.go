@@ -29,7 +29,7 @@ type HTTPDialOptions struct {
 	MaxMessage int
 }
 
-// NewHTTP returns a connection of a client over HTTP (D-05): every message is a
+// NewHTTP returns a connection of a client over HTTP (ALT-D05): every message is a
 // request of its own, and streams come as NDJSON. The url is the Host's, without
 // path or with that of the messages. It does no I/O. A request that fails on
 // the way ends the connection, as a lost connection does elsewhere.

@@ -13,7 +13,7 @@ import (
 )
 
 // maxDepth bounds the nesting of every text from outside; the outermost object
-// has depth 1 (D-06).
+// has depth 1 (ALT-D06).
 const maxDepth = 64
 
 // check reads a text from outside as an object, and says why not in the words of

@@ -17,16 +17,16 @@ type Message interface {
 
 // A Header holds what every message may carry.
 type Header struct {
-	// RequestID is echoed by the direct answer (D-02).
+	// RequestID is echoed by the direct answer (ALT-D02).
 	RequestID string
 
-	// CorrelationID runs through everything that a request causes (D-30).
+	// CorrelationID runs through everything that a request causes (ALT-D30).
 	CorrelationID string
 }
 
 func (h *Header) header() *Header { return h }
 
-// Capabilities of a Runtime (D-17). Unknown ones are ignored.
+// Capabilities of a Runtime (ALT-D17). Unknown ones are ignored.
 const (
 	CapStreaming     = "streaming"      // sends chunks
 	CapCancellation  = "cancellation"   // understands CancelCall
@@ -36,7 +36,7 @@ const (
 )
 
 // AllSessions is the session id of a fulfilment for all live and future
-// sessions (D-15).
+// sessions (ALT-D15).
 const AllSessions = "*"
 
 // AnnounceRuntime is the first message of a Runtime (ALT-050).
@@ -97,7 +97,7 @@ type CreateSession struct {
 }
 
 // A SecurityContext narrows what may be done in a session. It is a wish of the
-// client and never proof of anything (D-21).
+// client and never proof of anything (ALT-D21).
 type SecurityContext struct {
 	PrincipalID string
 	TenantID    string
@@ -133,8 +133,8 @@ type ToolCall struct {
 	Parameters    json.RawMessage // a JSON object; nil: {}
 	Metadata      map[string]string
 	TimeoutMS     int64 // 0: none
-	CollectChunks bool  // accept_stream is false: chunks come as one result (D-29)
-	ResumeFrom    int64 // replay chunks from this one (D-22)
+	CollectChunks bool  // accept_stream is false: chunks come as one result (ALT-D29)
+	ResumeFrom    int64 // replay chunks from this one (ALT-D22)
 	Header
 }
 
@@ -157,7 +157,7 @@ type StreamChunk struct {
 	Header
 }
 
-// ListTools asks which tools the caller may use in a session (D-31).
+// ListTools asks which tools the caller may use in a session (ALT-D31).
 type ListTools struct {
 	SessionID string
 	Header
@@ -179,7 +179,7 @@ type ToolInfo struct {
 	Runtimes    []string // connected Runtimes that fulfil it, in order
 }
 
-// CancelCall ends a call (D-32). It has no answer of its own.
+// CancelCall ends a call (ALT-D32). It has no answer of its own.
 type CancelCall struct {
 	InvocationID string
 	SessionID    string

@@ -21,7 +21,7 @@ func alnum(c byte) bool {
 	return '0' <= c && c <= '9' || 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z'
 }
 
-// validIdentifier tells whether s may be a runtime id or a session id (D-14).
+// validIdentifier tells whether s may be a runtime id or a session id (ALT-D14).
 func validIdentifier(s string) bool {
 	if s == "" || len(s) > maxIdentifier || !alnum(s[0]) {
 		return false
@@ -36,7 +36,7 @@ func validIdentifier(s string) bool {
 	return true
 }
 
-// validContractName tells whether s may name a contract (D-14).
+// validContractName tells whether s may name a contract (ALT-D14).
 func validContractName(s string) bool {
 	if len(s) > maxContractName {
 		return false
@@ -80,7 +80,7 @@ func validText(s string, most int) bool {
 	return utf8.ValidString(s)
 }
 
-// namespaced returns the name under which a Runtime serves a contract (D-14).
+// namespaced returns the name under which a Runtime serves a contract (ALT-D14).
 func namespaced(runtimeID, contract string) string {
 	if len(contract) > len(runtimeID) && contract[len(runtimeID)] == '/' && contract[:len(runtimeID)] == runtimeID {
 		return contract
@@ -88,7 +88,7 @@ func namespaced(runtimeID, contract string) string {
 	return runtimeID + "/" + contract
 }
 
-// ResolveTool finds what a tool name means (D-14): one of the contracts for any
+// ResolveTool finds what a tool name means (ALT-D14): one of the contracts for any
 // Runtime, or a contract pinned to one Runtime. Has tells which contracts there
 // are.
 func ResolveTool(has func(contract string) bool, toolName string) (contract, runtimeID string, err error) {

@@ -13,7 +13,7 @@ import (
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
 
-// A FrameReader splits a byte stream into the frames of NDJSON (D-03). It is for
+// A FrameReader splits a byte stream into the frames of NDJSON (ALT-D03). It is for
 // one goroutine at a time.
 type FrameReader struct {
 	lines *lines.Reader
@@ -76,7 +76,7 @@ type StreamConnOptions struct {
 }
 
 // NewStreamConn returns a connection over a byte stream: TCP, TLS, a Unix socket,
-// a pipe (D-03). It takes the stream over and closes it.
+// a pipe (ALT-D03). It takes the stream over and closes it.
 func NewStreamConn(rwc io.ReadWriteCloser, opts *StreamConnOptions) Conn {
 	c := &ndjson{rwc: rwc, max: DefaultMaxMessage}
 	if opts != nil && opts.MaxMessage > 0 {

@@ -25,11 +25,11 @@ type Validator struct {
 // ValidationOptions adjusts a [Validator]. The zero value is right for production.
 type ValidationOptions struct {
 	// DropUnknown removes parameters that the contract does not know instead
-	// of refusing them (D-13).
+	// of refusing them (ALT-D13).
 	DropUnknown bool
 
 	// AllowNonFinite takes "NaN", "Infinity" and "-Infinity" for parameters
-	// of type float (D-09).
+	// of type float (ALT-D09).
 	AllowNonFinite bool
 }
 
@@ -52,7 +52,7 @@ type field struct {
 // values a level keeps without allocating.
 const fewFields = 8
 
-// maxFaults bounds what an answer tells about wrong parameters (D-13).
+// maxFaults bounds what an answer tells about wrong parameters (ALT-D13).
 const maxFaults = 16
 
 // NewValidator returns a validator for a contract. It fails like
@@ -105,8 +105,8 @@ func (o *object) find(name []byte) int {
 // Append reads a JSON object of parameters and appends it in its normal form:
 // members in the order of the contract, no white space, integers as plain
 // digits, floats as the shortest text of the same value, binary as padded
-// standard base64, optional nulls removed (D-07). If the parameters do not fit,
-// the error is an [*Error] that names everything that is wrong with them (D-13).
+// standard base64, optional nulls removed (ALT-D07). If the parameters do not fit,
+// the error is an [*Error] that names everything that is wrong with them (ALT-D13).
 func (v *Validator) Append(dst, params []byte) ([]byte, error) {
 	text, reason := check(params, 0)
 	if reason != "" {
@@ -314,7 +314,7 @@ func (n *normalizer) integer(v strictjson.Value) Reason {
 }
 
 // integral tells whether the exact value of a number that is not zero is an
-// integer, without writing it out (D-08).
+// integer, without writing it out (ALT-D08).
 func integral(v []byte) bool {
 	var exp, fraction int64 // fraction counts digits behind the point, without trailing zeros
 	zeros := int64(0)       // zeros at the end of the digits so far

@@ -21,7 +21,7 @@ import (
 // line, messages as they go on the wire.
 
 // A callRecord is what is kept of a call: first the intent to run it, in the end
-// its outcome (D-22).
+// its outcome (ALT-D22).
 type callRecord struct {
 	Host     string `json:"host"`     // that runs it, or did
 	Instance string `json:"instance"` // of that Host, see state.instance
@@ -36,7 +36,7 @@ type callRecord struct {
 }
 
 // A sessionRecord is what is kept of a session. It outlives it, so that its id is
-// not used again too soon (D-18).
+// not used again too soon (ALT-D18).
 type sessionRecord struct {
 	Name     string            `json:"name"` // of the principal
 	Tenant   string            `json:"tenant"`
@@ -47,7 +47,7 @@ type sessionRecord struct {
 	Metadata map[string]string `json:"metadata"`
 }
 
-// An ownerRecord says who a runtime id belongs to (D-16).
+// An ownerRecord says who a runtime id belongs to (ALT-D16).
 type ownerRecord struct {
 	Name   string `json:"name"`
 	Tenant string `json:"tenant"`
@@ -116,7 +116,7 @@ func readCallRecord(data []byte) (*callRecord, error) {
 }
 
 // digest identifies parameters: two that are equal JSON, numbers compared exactly
-// and members in any order, have the same one (D-22).
+// and members in any order, have the same one (ALT-D22).
 func digest(params json.RawMessage) string {
 	sum := sha256.Sum256(appendIdentity(make([]byte, 0, 2*len(params)+16), strictjson.Value(params)))
 	var text [2 * sha256.Size]byte

@@ -17,13 +17,13 @@ type registry struct {
 }
 
 // A registration is one fulfilment. It is down once its connection is, until the
-// Runtime is back and has said anew what it fulfils (D-24).
+// Runtime is back and has said anew what it fulfils (ALT-D24).
 type registration struct {
 	rt *hostConn
 }
 
 // with returns a registry in which a Runtime fulfils the contracts, besides
-// those it did before or instead of them (D-15).
+// those it did before or instead of them (ALT-D15).
 func (r *registry) with(rt *hostConn, names []string, replace bool) *registry {
 	out := &registry{byContract: make(map[string][]registration, len(r.byContract)+len(names))}
 	maps.Copy(out.byContract, r.byContract)
@@ -116,7 +116,7 @@ type Candidate struct {
 type RouteRequest struct {
 	SessionID     string
 	Contract      string
-	DispatchCount uint64 // calls of this session and contract that were routed before (D-24)
+	DispatchCount uint64 // calls of this session and contract that were routed before (ALT-D24)
 }
 
 // A Router chooses a Runtime for a call by bare name. It is called with the lock
@@ -155,7 +155,7 @@ func LeastBusyRouter(r *RouteRequest, candidates []Candidate) int {
 // and contract as long as it is there.
 func StickyRouter(*RouteRequest, []Candidate) int { return 0 }
 
-// route chooses a connected Runtime for a contract in a session (D-24). The
+// route chooses a connected Runtime for a contract in a session (ALT-D24). The
 // error says why there is none.
 func (h *Host) route(s *session, c *contract, pin string) (*hostConn, *Error) {
 	list := s.reg.byContract[c.Name]
@@ -268,7 +268,7 @@ func errOverloaded() *Error {
 	return NewError(ErrRuntimeUnavailable, ReasonOverloaded, "too many calls are running")
 }
 
-// fulfill registers what a Runtime says it can do (ALT-132, D-15).
+// fulfill registers what a Runtime says it can do (ALT-132, ALT-D15).
 func (h *Host) fulfill(hc *hostConn, m *FulfillTools) {
 	h.lock()
 	if !hc.alive {

@@ -69,7 +69,7 @@ type ForwardedCall struct {
 	Metadata      map[string]string
 	CorrelationID string
 	Timeout       time.Duration // what is left of the allotted time
-	Attempt       int           // 0, or 1 after a failover (D-24)
+	Attempt       int           // 0, or 1 after a failover (ALT-D24)
 
 	// Join asks for a call that was forwarded before, from chunk ResumeFrom
 	// on. It never starts one.
@@ -78,7 +78,7 @@ type ForwardedCall struct {
 }
 
 // A ForwardCancelledError is the cause with which the context of a forwarded call
-// ends. Its reason is one of those of CancelCall (D-32).
+// ends. Its reason is one of those of CancelCall (ALT-D32).
 type ForwardCancelledError struct{ Reason string }
 
 // Error tells why.

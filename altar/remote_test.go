@@ -274,7 +274,7 @@ func TestRemoteRefusal(t *testing.T) {
 	})
 }
 
-// D-24: a call whose fate at another Host is unknown fails, unless its contract
+// ALT-D24: a call whose fate at another Host is unknown fails, unless its contract
 // says that it may run twice.
 func TestRemoteLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -396,7 +396,7 @@ func TestServeForwardedJoinsOnly(t *testing.T) {
 	})
 }
 
-// D-24: another attempt at a call is not confused with one that was never answered
+// ALT-D24: another attempt at a call is not confused with one that was never answered
 // here.
 func TestServeForwardedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -428,7 +428,7 @@ func TestServeForwardedAgain(t *testing.T) {
 	})
 }
 
-// D-22: another attempt leaves a call of another session alone that got the id
+// ALT-D22: another attempt leaves a call of another session alone that got the id
 // after the first one was answered, too late.
 func TestServeForwardedAgainElsewhere(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -456,7 +456,7 @@ func TestServeForwardedAgainElsewhere(t *testing.T) {
 }
 
 // A Host that goes away leaves its calls at the other for a while; then they are
-// cancelled (D-33).
+// cancelled (ALT-D33).
 func TestServeForwardedLeft(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMesh(t, HostOptions{}, "a", "b")

@@ -31,7 +31,7 @@ type RuntimeOptions struct {
 	Metadata map[string]string
 
 	// DisableStanding makes the Runtime fulfil its tools for all sessions at once
-	// (D-15), instead of being asked for each.
+	// (ALT-D15), instead of being asked for each.
 	DisableStanding bool
 
 	// MaxConcurrent bounds the calls that run at the same time; more wait in
@@ -58,7 +58,7 @@ type RuntimeOptions struct {
 	DrainTimeout time.Duration
 
 	// Heartbeat makes the Runtime ping the Host this often, and give a
-	// connection up on which nothing came three times as long (D-36). Zero
+	// connection up on which nothing came three times as long (ALT-D36). Zero
 	// means never.
 	Heartbeat time.Duration
 
@@ -85,7 +85,7 @@ type runtimeTool struct {
 }
 
 // NewRuntime returns a Runtime without tools. The id must be unique at the Host;
-// it is the first part of the names of the tools (D-14).
+// it is the first part of the names of the tools (ALT-D14).
 func NewRuntime(id string, opts *RuntimeOptions) *Runtime {
 	r := &Runtime{id: id, names: make(map[string]*runtimeTool)}
 	if opts != nil {
@@ -199,7 +199,7 @@ func sendable(s string) string {
 type Dialer func(ctx context.Context) (Conn, error)
 
 // RunWithReconnect keeps the Runtime connected: it dials, runs, and dials again with
-// growing pauses whenever the connection is lost (D-24). It returns nil after
+// growing pauses whenever the connection is lost (ALT-D24). It returns nil after
 // ctx has ended and the calls in flight are answered, and an [*Error] if the
 // Host refuses the Runtime for another reason than a failure of its own.
 func (r *Runtime) RunWithReconnect(ctx context.Context, dial Dialer) error {
@@ -234,7 +234,7 @@ func (r *Runtime) RunWithReconnect(ctx context.Context, dial Dialer) error {
 
 // Run serves one connection until it ends, and closes it. When ctx ends, the
 // Runtime withdraws its tools, answers the calls in flight and returns nil
-// (D-24). An [*Error] says why the Host refused the Runtime. No tool is running
+// (ALT-D24). An [*Error] says why the Host refused the Runtime. No tool is running
 // any more when Run returns: tools must obey their context.
 func (r *Runtime) Run(ctx context.Context, conn Conn) error {
 	if err := r.checkID(); err != nil {

@@ -211,7 +211,7 @@ func (s *runtimeSession) ignored(m Message, why string) {
 	s.r.opts.Logger.Debug("altar: message ignored", "type", m.Type(), "why", why)
 }
 
-// broken deals with a frame that is no message (D-06).
+// broken deals with a frame that is no message (ALT-D06).
 func (s *runtimeSession) broken(bad *DecodeError) {
 	s.r.opts.Logger.Debug("altar: frame ignored", "err", bad)
 	s.mu.Lock()

@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// D-22: once a call is answered its id is free for other sessions, and the Runtime
+// ALT-D22: once a call is answered its id is free for other sessions, and the Runtime
 // takes the next call of that id for a new one, also while it is still busy with
 // having answered the first.
 func TestRuntimeTakesIDAgain(t *testing.T) {
@@ -78,7 +78,7 @@ type panics struct{}
 
 func (panics) MarshalJSON() ([]byte, error) { panic("a secret") }
 
-// D-34: the methods of what a tool returns are part of it.
+// ALT-D34: the methods of what a tool returns are part of it.
 func TestToolReturnsPanic(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rt := NewRuntime("r1", nil)

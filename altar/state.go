@@ -292,7 +292,7 @@ func (s *state) endSession(id string) error {
 }
 
 // own makes a runtime id that of a principal, and reports false if it is
-// another's (D-16).
+// another's (ALT-D16).
 func (s *state) own(runtimeID string, p principal) (bool, error) {
 	ctx, cancel := s.context()
 	defer cancel()

@@ -327,7 +327,7 @@ func TestRuntimeLimits(t *testing.T) {
 	require.Panics(t, func() { NewRuntime("r1", nil).Handle("a b", nil) })
 }
 
-// A result that is too large or no JSON is told as an error (D-09).
+// A result that is too large or no JSON is told as an error (ALT-D09).
 func TestUnsendableResults(t *testing.T) {
 	rt := NewRuntime("r1", &RuntimeOptions{MaxMessage: 2000})
 	var result any

@@ -161,7 +161,7 @@ func call(id, tool, params string) *ToolCall {
 	return &ToolCall{InvocationID: id, SessionID: "s", ToolName: tool, Parameters: json.RawMessage(params)}
 }
 
-// ALT-073, D-22, D-24: a Host that is started again has its sessions, the
+// ALT-073, ALT-D22, ALT-D24: a Host that is started again has its sessions, the
 // outcomes of its calls and the owners of runtime ids; calls in flight have
 // failed, unless they may run again.
 func TestRestart(t *testing.T) {
@@ -329,7 +329,7 @@ func TestRepeatAtOtherHost(t *testing.T) {
 	})
 }
 
-// D-19: a session that is destroyed at one Host is over at all of them.
+// ALT-D19: a session that is destroyed at one Host is over at all of them.
 func TestDestroyedElsewhere(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st, runs := store.NewMemory(), new(atomic.Int64)
@@ -351,7 +351,7 @@ func TestDestroyedElsewhere(t *testing.T) {
 	})
 }
 
-// D-19, sliding: use at one Host prolongs the session at the other.
+// ALT-D19, sliding: use at one Host prolongs the session at the other.
 func TestSlidingElsewhere(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st, runs := store.NewMemory(), new(atomic.Int64)
@@ -573,7 +573,7 @@ func TestFenced(t *testing.T) {
 	})
 }
 
-// D-16: an owner keeps its runtime id while it is connected and for a day.
+// ALT-D16: an owner keeps its runtime id while it is connected and for a day.
 func TestOwnersStored(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st, runs := store.NewMemory(), new(atomic.Int64)
@@ -650,7 +650,7 @@ func TestGuestBecomesOwn(t *testing.T) {
 }
 
 // The live sessions of all callers together are bounded, and so is what is kept
-// of calls that ended (D-22, D-35).
+// of calls that ended (ALT-D22, ALT-D35).
 func TestBounds(t *testing.T) { synctest.Test(t, testBounds) }
 
 func testBounds(t *testing.T) {
@@ -709,7 +709,7 @@ func TestCallRecord(t *testing.T) {
 	}
 }
 
-// Two parameters have the same digest if and only if they are equal (D-22).
+// Two parameters have the same digest if and only if they are equal (ALT-D22).
 func TestDigest(t *testing.T) {
 	same := [][]string{
 		{`{"a":1,"b":[true,null]}`, `{ "b" : [true, null], "a":1.0 }`, `{"\u0061":10e-1,"b":[true,null]}`},

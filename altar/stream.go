@@ -6,14 +6,14 @@ package altar
 import "time"
 
 const (
-	// chunkWindow is how far a chunk may be ahead of the one that is due (D-28).
+	// chunkWindow is how far a chunk may be ahead of the one that is due (ALT-D28).
 	chunkWindow = 16
 
 	// gapWait is how long a missing chunk is waited for.
 	gapWait = time.Second
 )
 
-// An assembler puts the chunks of one call in order (D-28). The zero value waits
+// An assembler puts the chunks of one call in order (ALT-D28). The zero value waits
 // for chunk 0. It is for one goroutine at a time.
 type assembler struct {
 	next    int64

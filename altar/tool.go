@@ -22,7 +22,7 @@ import (
 // The result is written as JSON by the rules of encoding/json; bytes become
 // base64. An [*Error] with one of the eight codes is sent as it stands; the text
 // of any other error is sent as EXECUTION_FAILED, so it must not hold secrets. A
-// panic is caught and its value stays here (D-34). The context ends when the
+// panic is caught and its value stays here (ALT-D34). The context ends when the
 // call is cancelled, out of time or nobody's any more.
 type Handler interface {
 	ServeALTAR(ctx context.Context, call *ToolCall) (any, error)
@@ -111,7 +111,7 @@ func (w *ChunkWriter) write(c *StreamChunk) {
 	w.next++
 	w.closed = c.IsFinal
 	if w.call.timer != nil {
-		w.call.timer.Reset(w.call.limit) // the clock of the Host starts anew, too (D-25)
+		w.call.timer.Reset(w.call.limit) // the clock of the Host starts anew, too (ALT-D25)
 	}
 	if c.IsFinal {
 		w.call.answer(w.ctx, c)
@@ -214,7 +214,7 @@ func (c *runtimeCall) run(ctx context.Context) {
 	out.closed = true
 }
 
-// invoke runs the tool, and turns a panic into an error (D-34), also one of the
+// invoke runs the tool, and turns a panic into an error (ALT-D34), also one of the
 // methods of what the tool returned.
 func (c *runtimeCall) invoke(ctx context.Context) (payload json.RawMessage, err error) {
 	defer func() {

@@ -28,7 +28,7 @@ import (
 	"github.com/fivewire/fivewire/internal/sse"
 )
 
-// D-04: WebSocket.
+// ALT-D04: WebSocket.
 func TestWebSocketRules(t *testing.T) {
 	h := testHost(t, &HostOptions{Auth: Auth{Authenticator: keys()}, Limits: Limits{MaxMessage: 1000}, AllowedOrigins: []string{"friend.example"}})
 	ts := server(t, h)
@@ -132,7 +132,7 @@ func post(t *testing.T, ts *httptest.Server, body string, header ...string) (*ht
 	return res, string(data)
 }
 
-// D-05: what the vectors leave out.
+// ALT-D05: what the vectors leave out.
 func TestHTTPRules(t *testing.T) {
 	s := start(t, httpTransport, &HostOptions{Limits: Limits{MaxMessage: 1000}}, testRuntime("r1", nil))
 	ts := server(t, s.h)
@@ -178,7 +178,7 @@ func TestHTTPRules(t *testing.T) {
 	_ = res.Body.Close()
 }
 
-// A client that leaves in mid-stream is seen, and its call ends (D-33).
+// A client that leaves in mid-stream is seen, and its call ends (ALT-D33).
 func TestHTTPClientGone(t *testing.T) {
 	s := start(t, httpTransport, &HostOptions{Timing: Timing{ClientGracePeriod: 50 * time.Millisecond}}, testRuntime("r1", nil))
 	sess, err := s.c.CreateSession(t.Context(), nil)
@@ -345,7 +345,7 @@ func TestStdio(t *testing.T) {
 	require.NoError(t, b.Close())
 }
 
-// D-03: a stream cut within a message.
+// ALT-D03: a stream cut within a message.
 func TestTruncated(t *testing.T) {
 	near, far := net.Pipe()
 	c := NewStreamConn(far, nil)
@@ -364,7 +364,7 @@ func TestTruncated(t *testing.T) {
 }
 
 // A Runtime that drains, and a Host that shuts down, lose nothing that was sent
-// (D-24), also when the other side sends meanwhile.
+// (ALT-D24), also when the other side sends meanwhile.
 func TestGoodbye(t *testing.T) {
 	for _, tr := range transports[1:4] {
 		t.Run(tr.name, func(t *testing.T) {

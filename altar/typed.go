@@ -50,7 +50,7 @@ func mustContract[In any](name string, streaming bool) *Contract {
 
 // A NonFinite is a number that may also be NaN or infinite, for parameters of type
 // float where the option NonFiniteStrings is on at both sides: JSON has no such
-// numbers, so they are written as strings (D-09).
+// numbers, so they are written as strings (ALT-D09).
 type NonFinite float64
 
 // MarshalJSON writes a number, or one of the three strings.

@@ -19,7 +19,7 @@ const (
 )
 
 // maxTypeDepth bounds the depth of a parameter, arrays and properties counted
-// together (D-07).
+// together (ALT-D07).
 const maxTypeDepth = 32
 
 // A ParamType is the type of a parameter: a base, inside of so many arrays.
@@ -29,7 +29,7 @@ type ParamType struct {
 }
 
 // ParseParamType reads a type as it is written in a contract, such as
-// array[integer] (D-07). The errors are invalid_type and too_deep.
+// array[integer] (ALT-D07). The errors are invalid_type and too_deep.
 func ParseParamType(s string) (ParamType, error) {
 	rest := s
 	dims := 0

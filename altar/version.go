@@ -30,7 +30,7 @@ func parseSemver(s string) (v semver, ok bool) {
 	}
 	parts := strings.Split(core, ".")
 	if len(parts) == 2 {
-		parts = append(parts, "0") // D-17
+		parts = append(parts, "0") // ALT-D17
 	}
 	if len(parts) != 3 {
 		return v, false
@@ -114,7 +114,7 @@ func (v semver) String() string {
 
 // Negotiate returns the version that a Host and a Runtime speak with each other,
 // the lower of the two, as MAJOR.MINOR.PATCH with its pre-release if it has one
-// (D-17). Versions with different MAJOR, or for MAJOR 0 different MINOR, are
+// (ALT-D17). Versions with different MAJOR, or for MAJOR 0 different MINOR, are
 // refused with reason unsupported_version, texts that are no version with
 // invalid_version.
 func Negotiate(host, runtime string) (string, error) {

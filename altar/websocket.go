@@ -15,7 +15,7 @@ import (
 	"github.com/coder/websocket"
 )
 
-// subprotocol is what both sides of a WebSocket must speak (D-04).
+// subprotocol is what both sides of a WebSocket must speak (ALT-D04).
 const subprotocol = "altar.v1"
 
 // WebSocketDialOptions adjusts [DialWebSocket].
@@ -150,7 +150,7 @@ func (w *wsConn) send(m Message, trusted bool) error {
 	return w.c.Write(w.ctx, websocket.MessageText, out)
 }
 
-// closeRefused tells the peer that it will not be served (D-04).
+// closeRefused tells the peer that it will not be served (ALT-D04).
 func (w *wsConn) closeRefused() { _ = w.c.Close(websocket.StatusPolicyViolation, "refused") }
 
 // hangUp says goodbye and waits a little for the peer to do so. The reader sees

@@ -24,7 +24,7 @@ import (
 type Call struct {
 	ID           ID
 	Method       string
-	RequestAgent string // who asks; proved only where the token is bound to it (D-53)
+	RequestAgent string // who asks; proved only where the token is bound to it (ARC-D53)
 	TargetAgent  string // who was asked: an agent, or a group of them
 	Agent        string // who handles it
 	TraceID      string
@@ -36,7 +36,7 @@ type Call struct {
 	Principal *Principal
 
 	// AgentPath lists the agents that the workflow went through so far, if callers
-	// tell (D-65).
+	// tell (ARC-D65).
 	AgentPath []string
 
 	out    *exchange // what the answer needs
@@ -101,7 +101,7 @@ func (c *callCtx) Value(key any) any {
 // struct, a map, or a [json.RawMessage]; nil stands for the empty object.
 //
 // An [*Error] is sent as it stands. Any other error, and a panic, is logged, and
-// the caller learns no more than a number to find it in the log (D-56).
+// the caller learns no more than a number to find it in the log (ARC-D56).
 type Handler interface {
 	ServeARC(ctx context.Context, call *Call) (any, error)
 }
@@ -137,7 +137,7 @@ type Agent struct {
 	AgentInfo
 
 	// Group names the type that this agent is an instance of. A call to the
-	// group goes to one of its instances (D-47). Empty means none.
+	// group goes to one of its instances (ARC-D47). Empty means none.
 	Group string
 
 	// MaxConcurrent bounds how many calls, tasks in work included, the agent has at
@@ -151,7 +151,7 @@ type Agent struct {
 	NotificationHandler NotificationHandler
 
 	// StatelessChats makes each chat.start a question of its own: nothing is
-	// kept, and the chat is closed with the answer (D-33).
+	// kept, and the chat is closed with the answer (ARC-D33).
 	StatelessChats bool
 
 	// Methods are further handlers by method name, or others for standard
@@ -167,7 +167,7 @@ type Agent struct {
 	Middleware []Middleware
 }
 
-// methodSyntax is the grammar of D-08: what is registered can be told apart from
+// methodSyntax is the grammar of ARC-D08: what is registered can be told apart from
 // a typing error.
 var methodSyntax = regexp.MustCompile(`^[A-Za-z0-9_]+(\.[A-Za-z0-9_]+)+$`)
 
@@ -202,7 +202,7 @@ var (
 )
 
 // Register adds an agent; it may do so while the server runs. It panics if the
-// agent has no valid id, if an agent or group has this id already (D-47), or if a
+// agent has no valid id, if an agent or group has this id already (ARC-D47), or if a
 // method name breaks the grammar: two or more words of letters, digits and
 // underscores, with dots between them.
 func (s *Server) Register(a Agent) {

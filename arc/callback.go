@@ -13,7 +13,7 @@ import (
 	"github.com/fivewire/fivewire/internal/netguard"
 )
 
-// A CallbackPolicy says which URLs a webhook may be sent to (D-45). The zero
+// A CallbackPolicy says which URLs a webhook may be sent to (ARC-D45). The zero
 // value is right for production: HTTPS to public addresses. It guards against
 // subscribers that make a server talk to its own network.
 type CallbackPolicy struct {

@@ -6,7 +6,7 @@ package arc
 // A ChatAction is something that happens to a chat; see [ChatStatus.Next].
 type ChatAction string
 
-// The actions. An agent pauses and resumes a chat; no method does (D-35).
+// The actions. An agent pauses and resumes a chat; no method does (ARC-D35).
 const (
 	ChatStart   ChatAction = "start"   // chat.start
 	chatMessage ChatAction = "message" // chat.message

@@ -18,7 +18,7 @@ import (
 //
 // The context ends when the caller is gone or the chat is ended, whose cause is
 // [ErrChatAlreadyClosed], and carries the workflow and the [Call]. An error ends
-// the answer; what was streamed before stays with the caller (D-22). The rules
+// the answer; what was streamed before stays with the caller (ARC-D22). The rules
 // for errors are those of a [Handler].
 type ChatHandler interface {
 	ServeChat(ctx context.Context, turn *ChatTurn, out *ChatWriter) error
@@ -65,7 +65,7 @@ func (t *ChatTurn) History(ctx context.Context) ([]Message, error) {
 }
 
 // Pause lets the chat be PAUSED after this answer, until the caller's next
-// message (D-35).
+// message (ARC-D35).
 func (t *ChatTurn) Pause() {
 	t.chat.mu.Lock()
 	defer t.chat.mu.Unlock()

@@ -274,7 +274,7 @@ func (j *chatJob) commit(ctx context.Context, reply *Message) (*chatState, error
 }
 
 // fail answers with an error: as a plain answer if the stream has not begun,
-// else inside it (D-22, D-23). It is called with the lock of the chat held.
+// else inside it (ARC-D22, ARC-D23). It is called with the lock of the chat held.
 func (j *chatJob) fail(ctx context.Context, sink EventSink, out *ChatWriter, reply *Message, err error, cut bool) error {
 	if sink == nil || out.pieces == 0 && sink.Discard() {
 		return err

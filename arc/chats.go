@@ -17,7 +17,7 @@ import (
 // A chatTable keeps the chats of a server. What is true about a chat stands in
 // the store, its state under one key and its messages in a stream. Each chat that
 // somebody is busy with has an entry in memory, through which its messages take
-// turns (D-46). Processes that share a store must send the calls of one chat to
+// turns (ARC-D46). Processes that share a store must send the calls of one chat to
 // one of them at a time.
 type chatTable struct {
 	s  *Server
@@ -65,7 +65,7 @@ func newChatTable(s *Server) *chatTable {
 func chatKey(key string) string   { return "arc/chat/" + key }
 func chatItems(key string) string { return "arc/said/" + key }
 
-// key names a chat: nobody else's id can meet it (D-34, D-36).
+// key names a chat: nobody else's id can meet it (ARC-D34, ARC-D36).
 func (c *chatTable) key(call *Call, id string) string {
 	return hashOf(call.Agent, call.principalID(), id)
 }
@@ -254,7 +254,7 @@ func (c *chatTable) start(ctx context.Context, call *Call) (any, error) {
 	return j.serve(ctx)
 }
 
-// reserve takes the id while the chat is not kept yet (D-34).
+// reserve takes the id while the chat is not kept yet (ARC-D34).
 func (j *chatJob) reserve(ctx context.Context) error {
 	lc := j.chat
 	lc.mu.Lock()
@@ -392,7 +392,7 @@ func (lc *liveChat) pass() {
 	close(next)
 }
 
-// end closes a chat at once: what is being answered is cut off (D-46).
+// end closes a chat at once: what is being answered is cut off (ARC-D46).
 func (c *chatTable) end(ctx context.Context, call *Call) (any, error) {
 	p, err := typed(call, (*reader).endChat)
 	if err != nil {

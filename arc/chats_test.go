@@ -84,7 +84,7 @@ func readStream(r *arc.StreamReader) (text string, last *arc.ChatEvent, err erro
 	}
 }
 
-// D-35: an agent pauses a chat, and the next message resumes it.
+// ARC-D35: an agent pauses a chat, and the next message resumes it.
 func TestChatHistoryAndPause(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer(t, nil)
@@ -184,7 +184,7 @@ func TestChatTurns(t *testing.T) {
 	})
 }
 
-// A chat.start that fails leaves no chat behind (D-34).
+// A chat.start that fails leaves no chat behind (ARC-D34).
 func TestChatStartFails(t *testing.T) {
 	s := newServer(t, nil)
 	fail := true
@@ -219,7 +219,7 @@ func TestStreamEndedByChatEnd(t *testing.T) {
 		require.Equal(t, "one ", ev.Text)
 		require.Nil(t, endChat(s, "a-01", "c").Error)
 		_, err = r.Next()
-		require.ErrorIs(t, err, arc.ErrChatAlreadyClosed) // and then done, with CLOSED (D-46)
+		require.ErrorIs(t, err, arc.ErrChatAlreadyClosed) // and then done, with CLOSED (ARC-D46)
 		ev, err = r.Next()
 		require.NoError(t, err)
 		require.Equal(t, arc.ChatClosed, ev.Status)
@@ -240,7 +240,7 @@ func TestKeepAlive(t *testing.T) {
 		for text, end := range map[string]string{"x": "event: done\n", "fail": "event: error\n"} {
 			begun := time.Now()
 			res := open(t, t.Context(), mem, streamed("a-01", text, text))
-			require.Equal(t, 15*time.Second, time.Since(begun), "the first sign of life begins the stream (D-26)")
+			require.Equal(t, 15*time.Second, time.Since(begun), "the first sign of life begins the stream (ARC-D26)")
 			require.Equal(t, "no-cache", res.Header.Get("Cache-Control"))
 			require.Equal(t, "no", res.Header.Get("X-Accel-Buffering"))
 			body, err := io.ReadAll(res.Body)
@@ -276,7 +276,7 @@ func TestStreamClientVanishes(t *testing.T) {
 		leave()
 		synctest.Wait()
 		require.ErrorIs(t, end, context.Canceled)
-		// The chat stays in its state (D-16), with what was said.
+		// The chat stays in its state (ARC-D16), with what was said.
 		require.Equal(t, "here", chatOf(t, say(s, "a-01", "c", "again")).Message.Text())
 	})
 }
@@ -303,7 +303,7 @@ func TestSlowReader(t *testing.T) {
 	})
 }
 
-// ARC-011, D-72: the server works without HTTP, message by message.
+// ARC-011, ARC-D72: the server works without HTTP, message by message.
 func TestUnaryWithoutStreams(t *testing.T) {
 	// A transport that cannot stream gets it all at once.
 	s := newServer(t, nil)
@@ -342,7 +342,7 @@ func TestLongReply(t *testing.T) {
 	require.Contains(t, post(s, streamed("b-01", "c", "x")).Body.String(), "event: done")
 }
 
-// D-62: the option that refuses messages of role system.
+// ARC-D62: the option that refuses messages of role system.
 func TestRefuseSystem(t *testing.T) {
 	s := newServer(t, &arc.ServerOptions{RejectSystemRole: true})
 	s.Register(arc.Agent{AgentInfo: arc.AgentInfo{AgentID: "a-01"}, ChatHandler: arctest.EchoChat(), TaskHandler: arctest.ScriptedTask()})
@@ -393,7 +393,7 @@ func TestResume(t *testing.T) {
 		}
 		res := open(t, t.Context(), mem, body, "Last-Event-ID", "stream-x.y")
 		require.Equal(t, arc.MediaType, res.Header.Get("Content-Type"))
-		// An error before the first event is a plain answer (D-23).
+		// An error before the first event is a plain answer (ARC-D23).
 		res = open(t, t.Context(), mem, streamed("a-01", "d", "fail"))
 		require.Equal(t, arc.MediaType, res.Header.Get("Content-Type"))
 		time.Sleep(2 * time.Hour)

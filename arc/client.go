@@ -22,7 +22,7 @@ import (
 // ClientOptions adjusts a [Client]. The zero value is right for production.
 type ClientOptions struct {
 	// HTTPClient sends the requests: proxies, certificates and tracing are its
-	// business. Redirects are not, whatever its CheckRedirect says (D-14). Nil
+	// business. Redirects are not, whatever its CheckRedirect says (ARC-D14). Nil
 	// means one of the client's own, whose connections Close releases.
 	HTTPClient *http.Client
 
@@ -48,11 +48,11 @@ type ClientOptions struct {
 	MaxEvent int
 
 	// MaxRetries bounds how often a request is sent again after a network error
-	// (D-49). Zero means 2, less than zero never.
+	// (ARC-D49). Zero means 2, less than zero never.
 	MaxRetries int
 
 	// Idempotent states that the server answers a repeated request id with
-	// the first answer (D-48). Then every method is sent again when a
+	// the first answer (ARC-D48). Then every method is sent again when a
 	// connection is lost, and not only those that change nothing.
 	Idempotent bool
 
@@ -67,11 +67,11 @@ type ClientOptions struct {
 	MaxResumes int
 
 	// SendAgentPath tells the servers which agents a workflow went through, so that
-	// they can refuse circles (D-65).
+	// they can refuse circles (ARC-D65).
 	SendAgentPath bool
 
 	// TraceParent, if set, returns the W3C traceparent of the current span or "". It
-	// connects requests with the caller's tracing (D-64).
+	// connects requests with the caller's tracing (ARC-D64).
 	TraceParent func(ctx context.Context) string
 
 	// Interceptors and StreamInterceptors wrap every call and every stream, the
@@ -251,7 +251,7 @@ func (c *Client) Notify(ctx context.Context, target string, n *Notification, opt
 
 // StartChat begins a chat with its first message and returns the complete answer.
 // If the chat's status is CLOSED, the agent keeps no history, and the chat is over
-// (D-33).
+// (ARC-D33).
 func (c *Client) StartChat(ctx context.Context, target string, p *StartChatParams, opts ...CallOptions) (*Chat, error) {
 	q := *p
 	q.Stream = false
@@ -259,7 +259,7 @@ func (c *Client) StartChat(ctx context.Context, target string, p *StartChatParam
 }
 
 // SendChatMessage continues a chat and returns the complete answer. From a peer that
-// only acknowledges, the chat has an id and nothing else (D-31).
+// only acknowledges, the chat has an id and nothing else (ARC-D31).
 func (c *Client) SendChatMessage(ctx context.Context, target string, p *ChatMessageParams, opts ...CallOptions) (*Chat, error) {
 	q := *p
 	q.Stream = false

@@ -210,7 +210,7 @@ func (c *Client) standard(ctx context.Context, target, method string, write func
 	return decodeResult(method, res.Result)
 }
 
-// header makes the header of a request (D-11).
+// header makes the header of a request (ARC-D11).
 func (c *Client) header(ctx context.Context, x *transfer, accept []string) (http.Header, error) {
 	out := x.out
 	h := make(http.Header, 4+len(out.Header))
@@ -241,7 +241,7 @@ func (c *Client) header(ctx context.Context, x *transfer, accept []string) (http
 	return h, nil
 }
 
-// traceparent joins the workflow with the caller's span (D-64).
+// traceparent joins the workflow with the caller's span (ARC-D64).
 func (c *Client) traceparent(ctx context.Context, out *ClientRequest) string {
 	span, spanTrace := "", ""
 	if c.opts.TraceParent != nil {

@@ -93,7 +93,7 @@ func (c *Client) once(ctx context.Context, x *transfer, attempt int) (res *Respo
 	return res, false, err
 }
 
-// answerOf interprets the body of an answer (D-12) and reads it into res.
+// answerOf interprets the body of an answer (ARC-D12) and reads it into res.
 func answerOf(res *Response, out *ClientRequest, status int, data []byte) (*Response, error) {
 	if out.Method == MethodTaskNotification {
 		if status < 200 || status > 299 {
@@ -133,7 +133,7 @@ func (c *Client) failure(ctx context.Context, out *ClientRequest, err error) err
 }
 
 // refused tells the token source that its token was, so that the next call gets
-// another one. This call is not repeated: its answer is an answer (D-49).
+// another one. This call is not repeated: its answer is an answer (ARC-D49).
 func (c *Client) refused(x *transfer, err error) {
 	s, ok := c.opts.TokenSource.(TokenInvalidator)
 	if !ok || err == nil {
@@ -200,7 +200,7 @@ func (b *requestBody) Close() error {
 	return nil
 }
 
-// do sends the request and follows redirects within the origin (D-14).
+// do sends the request and follows redirects within the origin (ARC-D14).
 func (x *transfer) do(ctx context.Context) (*http.Response, error) {
 	const maxRedirects = 3
 	to := x.c.endpoint

@@ -121,7 +121,7 @@ func TestClientWithServerChat(t *testing.T) {
 	})
 }
 
-// ARC-012, ARC-016, ARC-173, D-65: a workflow over three agents in one trace, and a circle
+// ARC-012, ARC-016, ARC-173, ARC-D65: a workflow over three agents in one trace, and a circle
 // refused.
 func TestClientWithServerWorkflow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -184,7 +184,7 @@ func (l *lossy) RoundTrip(req *http.Request) (*http.Response, error) {
 	return resp, err
 }
 
-// D-48: with the window of the server, task.create is repeated without a second
+// ARC-D48: with the window of the server, task.create is repeated without a second
 // task.
 func TestClientWithServerIdempotency(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -276,7 +276,7 @@ func TestClientWithServerResume(t *testing.T) {
 	})
 }
 
-// D-67: the client finds what the server tells.
+// ARC-D67: the client finds what the server tells.
 func TestDiscoveryWithServer(t *testing.T) {
 	srv := arc.NewServer(nil)
 	srv.HandleTasks("x-01", arctest.ScriptedTask())

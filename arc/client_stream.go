@@ -27,7 +27,7 @@ var errStreamUsed = errors.New("arc: a stream can be ranged over once only")
 // what the peer reports as an [*Error], a stream that was cut as [ErrTruncated] or
 // what the network said, one that stays silent as [ErrTimeout]. Leaving the loop
 // drops the connection, which ends the peer's work. A peer that answers without
-// streaming yields its answer as one event, and the end (D-24).
+// streaming yields its answer as one event, and the end (ARC-D24).
 func (c *Client) Stream(ctx context.Context, target, method string, params any, opts ...CallOptions) iter.Seq2[*ChatEvent, error] {
 	text, err := encodeParams(params)
 	if err != nil {
@@ -125,7 +125,7 @@ func (s *streaming) run(ctx context.Context) error {
 	return s.whole(ctx, resp)
 }
 
-// open sends the request, again where D-49 allows it.
+// open sends the request, again where ARC-D49 allows it.
 func (s *streaming) open(ctx context.Context) (*http.Response, error) {
 	for attempt := 1; ; attempt++ {
 		s.x.read.Store(false)
@@ -214,7 +214,7 @@ func (s *streaming) drain(resp *http.Response) {
 	_, _ = io.CopyN(io.Discard, resp.Body, maxErrorText)
 }
 
-// whole reads an answer that is no stream (D-23, D-24).
+// whole reads an answer that is no stream (ARC-D23, ARC-D24).
 func (s *streaming) whole(ctx context.Context, resp *http.Response) error {
 	media := mediaType(resp.Header)
 	data, err := readReply(nil, &http.Response{ContentLength: resp.ContentLength,

@@ -43,7 +43,7 @@ func stream(text string) reaction {
 	return chunked(reply(200, MediaTypeStream+"; charset=utf-8", text))
 }
 
-// D-11, D-22 to D-24, D-27: how streams begin and end.
+// ARC-D11, ARC-D22 to ARC-D24, ARC-D27: how streams begin and end.
 func TestClientStream(t *testing.T) {
 	chat := `{"type":"chat","chat":{"chatId":"c1","status":"CLOSED","message":{"role":"agent","parts":[{"type":"TextPart","content":"all"}]}}}`
 	broken := func(req *http.Request, body []byte) (*http.Response, error) {
@@ -68,7 +68,7 @@ func TestClientStream(t *testing.T) {
 		{name: "too large", do: stream(chunkEvent("a") + chunkEvent(strings.Repeat("x", 3000))), text: "a", want: ErrTooLarge},
 		{name: "error", do: stream(chunkEvent("a") + "event: error\ndata: {\"error\":{\"code\":-43003}}\n\n" + doneEvent), text: "a", want: ErrChatTimeout},
 		{name: "JSON", do: ok(chat), text: "all"},
-		{name: "JSON acknowledgment", do: ok(`{"success":true}`), want: ErrInvalidResult}, // of chat.start: D-31 is about chat.message
+		{name: "JSON acknowledgment", do: ok(`{"success":true}`), want: ErrInvalidResult}, // of chat.start: ARC-D31 is about chat.message
 		{name: "JSON error", do: arcFault(404, ErrAgentNotFound), want: ErrAgentNotFound},
 		{name: "JSON for another", do: reply(200, MediaType, `{"arc":"1.0","id":"x","responseAgent":"b","targetAgent":"a","result":{}}`), want: ErrIDMismatch},
 		{name: "JSON too large", do: reply(200, MediaType, strings.Repeat(" ", 3000)), want: ErrTooLarge},
@@ -104,7 +104,7 @@ type errReader struct{ err error }
 
 func (r errReader) Read([]byte) (int, error) { return 0, r.err }
 
-// D-31: a peer that only acknowledges a streamed chat.message.
+// ARC-D31: a peer that only acknowledges a streamed chat.message.
 func TestClientStreamAck(t *testing.T) {
 	c := newTestClient(t, &peer{do: []reaction{ok(`{"success":true}`), ok(`{"n":1}`)}}, nil)
 	text, done, err := collect(c.StreamChatMessage(t.Context(), "b", &ChatMessageParams{ChatID: "c1", Message: UserText("x")}))
@@ -116,7 +116,7 @@ func TestClientStreamAck(t *testing.T) {
 	require.True(t, done)
 }
 
-// D-49 holds for the request of a stream, too.
+// ARC-D49 holds for the request of a stream, too.
 func TestClientStreamRetries(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := &peer{do: []reaction{fails(refusedDial()), fails(refusedDial()), stream(doneEvent), fails(reset()), stream(doneEvent)}}
@@ -173,7 +173,7 @@ func slowly(pause time.Duration, out **slowBody, pieces ...string) reaction {
 	}
 }
 
-// D-18: no limit in total, one for silence, which the reader's own slowness does
+// ARC-D18: no limit in total, one for silence, which the reader's own slowness does
 // not count for and a comment breaks.
 func TestClientStreamIdle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -160,7 +160,7 @@ func TestNewClient(t *testing.T) {
 	require.ErrorIs(t, err, ErrInvalidAgentID)
 }
 
-// ARC-013, ARC-174, ARC-178, D-11, D-64: what goes out, and nothing else.
+// ARC-013, ARC-174, ARC-178, ARC-D11, ARC-D64: what goes out, and nothing else.
 func TestClientRequest(t *testing.T) {
 	p := &peer{do: []reaction{ok(task("t", "WORKING")), ok(task("t", "WORKING"))}}
 	c := newTestClient(t, p, &ClientOptions{TokenSource: StaticTokenSource("tok")})
@@ -203,7 +203,7 @@ func TestClientIDs(t *testing.T) {
 	require.Len(t, seen, 1000)
 }
 
-// D-64: the caller's span.
+// ARC-D64: the caller's span.
 func TestClientSpan(t *testing.T) {
 	const span = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 	tests := []struct{ name, span, trace, wantTrace, wantHeader string }{
@@ -231,7 +231,7 @@ func TestClientSpan(t *testing.T) {
 	}
 }
 
-// D-65: the way of a workflow, opt-in.
+// ARC-D65: the way of a workflow, opt-in.
 func TestClientPath(t *testing.T) {
 	tests := []struct {
 		call *Call
@@ -255,7 +255,7 @@ func TestClientPath(t *testing.T) {
 	}
 }
 
-// ARC-090 to ARC-114, D-31, D-32: each method with its params and its result.
+// ARC-090 to ARC-114, ARC-D31, ARC-D32: each method with its params and its result.
 func TestClientMethods(t *testing.T) {
 	msg := UserText("hi")
 	tests := []struct {
@@ -379,7 +379,7 @@ func TestClientRefusesLocally(t *testing.T) {
 	require.Empty(t, p.sent)
 }
 
-// D-12, D-13: every answer is an outcome of its own.
+// ARC-D12, ARC-D13: every answer is an outcome of its own.
 func TestClientAnswers(t *testing.T) {
 	long := strings.Repeat("x", 5000)
 	big := reply(200, MediaType, result(`{"type":"task","task":{"taskId":"`+long+`","status":"WORKING"}}`))
@@ -431,7 +431,7 @@ func chunked(a reaction) reaction {
 	}
 }
 
-// D-49 in full: what is sent again, when, and with which id.
+// ARC-D49 in full: what is sent again, when, and with which id.
 func TestClientRetries(t *testing.T) {
 	dial, lost := fails(refusedDial()), fails(reset())
 	cut := func(req *http.Request, body []byte) (*http.Response, error) {
@@ -508,7 +508,7 @@ func TestClientRetries(t *testing.T) {
 
 var errAny = errors.New("any")
 
-// D-49: waiting as the server asks is opt-in.
+// ARC-D49: waiting as the server asks is opt-in.
 func TestClientRetryAfter(t *testing.T) {
 	busy := func(after string) reaction {
 		return reply(429, MediaType, fault(ErrRateLimitExceeded), "Retry-After", after)
@@ -544,7 +544,7 @@ func TestClientRetryAfter(t *testing.T) {
 	}
 }
 
-// D-14: redirects stay in the origin, and so does the token.
+// ARC-D14: redirects stay in the origin, and so does the token.
 func TestClientRedirects(t *testing.T) {
 	to := func(status int, location string) reaction {
 		return reply(status, "text/plain", "", "Location", location)
@@ -582,7 +582,7 @@ func TestClientRedirects(t *testing.T) {
 	}
 }
 
-// D-18, ARC-176: a timeout is told apart from a connection error, and from the
+// ARC-D18, ARC-176: a timeout is told apart from a connection error, and from the
 // user's own wish.
 func TestClientTimeout(t *testing.T) {
 	hangs := func(req *http.Request, _ []byte) (*http.Response, error) {

@@ -17,7 +17,7 @@ import (
 //
 // Every error is an [*Error], ready to be sent. The request is returned beside it
 // with what could be read, for the answer: its ID if that is valid, its
-// RequestAgent, its TraceIDFromContext (D-03). After an error with code [ErrParse] or
+// RequestAgent, its TraceIDFromContext (ARC-D03). After an error with code [ErrParse] or
 // [ErrInvalidRequest] nothing counts as readable.
 func DecodeRequest(data []byte) (*Request, error) {
 	req := &Request{}
@@ -89,7 +89,7 @@ func (req *Request) decode(data []byte) *Error {
 	req.Method, req.TargetAgent = texts.method, texts.targetAgent
 	req.Params = json.RawMessage(in[inParams])
 
-	// The order of D-07.
+	// The order of ARC-D07.
 	switch {
 	case in[inARC] == nil:
 		return fieldError(ErrMissingField, "arc", "is required")
@@ -126,7 +126,7 @@ func versionFault() *Error {
 		Details: json.RawMessage(`{"field":"arc","issue":"is not supported","supported":["` + ProtocolVersion + `"]}`)}
 }
 
-// jsonFault sorts the faults of the text by D-01 and D-06.
+// jsonFault sorts the faults of the text by ARC-D01 and ARC-D06.
 func jsonFault(err error) *Error {
 	var e *strictjson.Error
 	if !errors.As(err, &e) {
@@ -323,7 +323,7 @@ func AppendRequest(dst []byte, req *Request) ([]byte, error) {
 
 // DecodeResponse reads one response (section 3). If id is not empty, the response
 // must carry it, or carry an error and the id "error" or null, with which peers
-// answer what they could not read (D-03). Result shares the memory of data.
+// answer what they could not read (ARC-D03). Result shares the memory of data.
 //
 // The errors are [ErrNotJSON], [ErrVersionMismatch], [ErrInvalidResponse] and
 // [ErrIDMismatch], looked for in this order; each wraps its sentinel. The error
@@ -418,7 +418,7 @@ func (res *Response) decode(data []byte, id ID) error {
 	return nil
 }
 
-// decodeError reads the error object of a response or a stream (ARC-049, D-68).
+// decodeError reads the error object of a response or a stream (ARC-049, ARC-D68).
 func decodeError(v strictjson.Value) (*Error, bool) {
 	if !v.IsObject() {
 		return nil, false
@@ -437,7 +437,7 @@ func decodeError(v strictjson.Value) (*Error, bool) {
 }
 
 // AppendResponse appends the response as JSON, both members result and error
-// included, the unused one null (D-05). It fails with [ErrInvalidResponse] unless
+// included, the unused one null (ARC-D05). It fails with [ErrInvalidResponse] unless
 // exactly one of them is set and the result is an object.
 func AppendResponse(dst []byte, res *Response) ([]byte, error) {
 	if (res.Result == nil) == (res.Error == nil) {

@@ -22,7 +22,7 @@ type Result struct {
 }
 
 // DecodeResult reads the result of a response to method. The members decide what
-// it is, not the type that it claims (D-31, D-32); a result that fits the method
+// it is, not the type that it claims (ARC-D31, ARC-D32); a result that fits the method
 // in no way is [ErrInvalidResult], an acknowledgment that denies success is
 // [ErrNotAcknowledged]. Nothing of a task.notification's result matters.
 func DecodeResult(method string, result json.RawMessage) (*Result, error) {
@@ -236,7 +236,7 @@ func chatResult(c *Chat) (json.RawMessage, error) {
 func subscriptionResult(s *Subscription) (json.RawMessage, error) {
 	return encode(func(w *writer) {
 		w.open()
-		w.text("type", "task") // not "subscription": D-32
+		w.text("type", "task") // not "subscription": ARC-D32
 		w.key("subscription")
 		w.subscription(s)
 		w.close()

@@ -24,7 +24,7 @@ func TestRequestKeepsUnknownMembers(t *testing.T) {
 	require.Equal(t, `{"arc":"1.0","id":7,"method":"a.b","requestAgent":"a","targetAgent":"b","params":{"n":1E400},"x":[1.0,{"y":null}]}`, string(out))
 }
 
-// D-03: what could be read of a refused request is there for the answer.
+// ARC-D03: what could be read of a refused request is there for the answer.
 func TestRefusedRequestIsReadable(t *testing.T) {
 	for _, tt := range []struct {
 		in                  string
@@ -49,7 +49,7 @@ func TestRefusedRequestIsReadable(t *testing.T) {
 	}
 }
 
-// D-06: errors.Is finds the general code behind the specific one.
+// ARC-D06: errors.Is finds the general code behind the specific one.
 func TestInvalidRequestFamily(t *testing.T) {
 	for _, in := range []string{`[]`, `{}`, `{"arc":"2"}`, `{"arc":"1.0","id":true}`} {
 		_, err := DecodeRequest([]byte(in))
@@ -60,7 +60,7 @@ func TestInvalidRequestFamily(t *testing.T) {
 	require.False(t, errors.Is(&Error{Code: ErrMessageTooLarge}, ErrInvalidRequest))
 }
 
-// D-02: a number is compared by value at no cost, whatever its exponent.
+// ARC-D02: a number is compared by value at no cost, whatever its exponent.
 func TestIDEqual(t *testing.T) {
 	for _, tt := range []struct {
 		a, b ID
@@ -121,7 +121,7 @@ func TestResponse(t *testing.T) {
 	for in, want := range map[string]error{
 		`{"arc":"1.0","id":true,"responseAgent":"a","targetAgent":"b","result":{}}`:                 ErrInvalidResponse,
 		`{"arc":"1.0","id":1,"responseAgent":"a","targetAgent":"b","result":{},"traceId":1}`:        ErrInvalidResponse,
-		`{"arc":"1.0","id":1,"responseAgent":"a","targetAgent":"b","error":{"code":1.5}}`:           ErrInvalidResponse, // D-68
+		`{"arc":"1.0","id":1,"responseAgent":"a","targetAgent":"b","error":{"code":1.5}}`:           ErrInvalidResponse, // ARC-D68
 		`{"arc":"1.0","id":1,"responseAgent":"a","targetAgent":"b","error":{"code":1e30}}`:          ErrInvalidResponse,
 		`{"arc":"1.0","id":1,"responseAgent":"a","targetAgent":"b","error":{"code":1,"message":2}}`: ErrInvalidResponse,
 		`{"arc":"1.0","id":1,"responseAgent":"a","targetAgent":"b","error":[]}`:                     ErrInvalidResponse,
@@ -263,7 +263,7 @@ func mustJSON(t testing.TB, v json.Marshaler) []byte {
 	return b
 }
 
-// D-60
+// ARC-D60
 func TestDecodeBase64(t *testing.T) {
 	for in, want := range map[string]string{"": "", "aGk=": "hi", "aGk": "hi", " aG\r\nk= ": "hi", "-_-_": "\xfb\xff\xbf", "+/+/": "\xfb\xff\xbf", "YQ==": "a", "YQ": "a"} {
 		got, err := decodeBase64(in)
@@ -276,7 +276,7 @@ func TestDecodeBase64(t *testing.T) {
 	}
 }
 
-// D-63
+// ARC-D63
 func TestTimestamp(t *testing.T) {
 	for in, want := range map[string]string{
 		"2024-01-15T10:30:00Z": "2024-01-15T10:30:00Z", "2024-01-15t10:30:00z": "2024-01-15T10:30:00Z", "2024-01-15T10:30:00": "2024-01-15T10:30:00Z",

@@ -39,7 +39,7 @@ func UserText(text string) *Message { return &Message{Role: RoleUser, Parts: []P
 func AgentText(text string) *Message { return &Message{Role: RoleAgent, Parts: []Part{TextPart(text)}} }
 
 // Text returns the contents of all text parts, joined without a separator. That
-// is also how the text of a stream comes together (D-29).
+// is also how the text of a stream comes together (ARC-D29).
 func (m *Message) Text() string {
 	if m == nil {
 		return ""
@@ -131,7 +131,7 @@ var errBase64 = errors.New("arc: part content is not Base64")
 
 // Bytes returns what the part holds: decoded Base64 for files, images and audio,
 // and for other parts that say so in Encoding; the text itself, or the JSON text
-// of inline data, otherwise (D-60).
+// of inline data, otherwise (ARC-D60).
 func (p *Part) Bytes() ([]byte, error) {
 	switch {
 	case p.Data != nil:

@@ -156,7 +156,7 @@ func (t *talk) follow(events iter.Seq2[*ChatEvent, error], known bool, yield fun
 		}
 		first = false
 		if t.chatID == "" {
-			t.chatID = ev.ChatID // a stream that has begun leaves a chat (D-34)
+			t.chatID = ev.ChatID // a stream that has begun leaves a chat (ARC-D34)
 		}
 		if ev.Done && ev.Status == ChatClosed {
 			t.chatID = ""

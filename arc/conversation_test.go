@@ -143,7 +143,7 @@ func TestConversations(t *testing.T) {
 	})
 }
 
-// D-33: an agent without memory gets each message as the first one.
+// ARC-D33: an agent without memory gets each message as the first one.
 func TestConversationsStateless(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newChatPeer()

@@ -203,7 +203,7 @@ func agentURL(endpoint *url.URL, path string) string {
 	return u.String()
 }
 
-// infos tries the places of D-67: /agent-info beside the endpoint, then info
+// infos tries the places of ARC-D67: /agent-info beside the endpoint, then info
 // under it.
 func (d *Discovery) infos(ctx context.Context, endpoint *url.URL) ([]AgentInfo, error) {
 	path := strings.TrimSuffix(endpoint.Path, "/")

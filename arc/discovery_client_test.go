@@ -55,7 +55,7 @@ func newTestDiscovery(t *testing.T, p http.RoundTripper, opts DiscoveryOptions, 
 
 const single = `{"agentId":"x","capabilities":["sum"],"status":"active","endpoints":{"arc":"/v1/arc"},"supportedMethods":["task.create"]}`
 
-// D-67: where agents are looked for, and that nothing leads to another origin.
+// ARC-D67: where agents are looked for, and that nothing leads to another origin.
 func TestDiscoveryPlaces(t *testing.T) {
 	tests := []struct {
 		name, endpoint string

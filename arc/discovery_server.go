@@ -58,7 +58,7 @@ func (s *Server) discovered(w http.ResponseWriter, b []byte, status int) {
 	_, _ = w.Write(b) // the caller is gone, or gets it
 }
 
-// agentInfo is the answer of /agent-info (D-67).
+// agentInfo is the answer of /agent-info (ARC-D67).
 func (s *Server) agentInfo(id string) ([]byte, int) {
 	agents := s.registry.all()
 	if id == "" && len(agents) == 1 {

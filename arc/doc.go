@@ -57,7 +57,7 @@
 // but [ServerOptions.StaticWebhooks].
 //
 // With [ServerOptions.Persistence.ResultTTL] a request may be sent again after its process
-// died (D-48), and what it did to tasks, chats and subscriptions is not done twice:
+// died (ARC-D48), and what it did to tasks, chats and subscriptions is not done twice:
 // a task.create finds its task, a task.send its input, a chat.message its answer if
 // that was kept. What is not ours to keep may happen again: the handler of a chat
 // whose answer was not kept, and that of a method of your own, are called once more.
@@ -75,15 +75,15 @@
 // deployed peers understand:
 //
 //   - task.subscribe answers with type "task", as the specification says; both
-//     that and the "subscription" of the Python SDK are read (D-32).
-//   - chat.message answers with a chat, not with success (D-31).
+//     that and the "subscription" of the Python SDK are read (ARC-D32).
+//   - chat.message answers with a chat, not with success (ARC-D31).
 //   - Faults of the envelope have the codes of the protocol family, not -32600;
-//     [ServerOptions.LegacyErrors] gives the older one (D-06).
-//   - A failed stream ends with an error event and without a done event (D-22).
+//     [ServerOptions.LegacyErrors] gives the older one (ARC-D06).
+//   - A failed stream ends with an error event and without a done event (ARC-D22).
 //   - An unknown version of a method is refused, never served by an older one
-//     (D-51).
+//     (ARC-D51).
 //   - Webhooks are complete ARC requests; [WebhookOptions.WritePythonMembers] adds the members
-//     that the Python SDK looks for (D-42).
+//     that the Python SDK looks for (ARC-D42).
 //
 // # Goals missed
 //

@@ -17,7 +17,7 @@ import (
 // A taskEngine runs the tasks of a server. What is true about a task stands in
 // the store: its state under one key, its messages and artifacts in a stream.
 // Beside that, each task that somebody is busy with has an entry in memory, whose
-// lock makes the operations on the task follow each other (D-46).
+// lock makes the operations on the task follow each other (ARC-D46).
 type taskEngine struct {
 	s  *Server
 	db store.Store
@@ -181,7 +181,7 @@ func typed[P any](call *Call, read func(*reader, strictjson.Value) P) (p P, faul
 	return p, nil
 }
 
-// admit checks what an option refuses in a message of a caller (D-62), and
+// admit checks what an option refuses in a message of a caller (ARC-D62), and
 // stamps it.
 func (s *Server) admit(field string, m *Message, at time.Time) error {
 	if s.opts.RejectSystemRole && m.Role == RoleSystem {
@@ -261,7 +261,7 @@ func (e *taskEngine) begun(ctx context.Context, t *liveTask, call *Call) (any, e
 	if err != nil || !ok {
 		return nil, errors.Join(err, errTaskGone)
 	}
-	call.out.agent = t.state.agent // of a group, the instance that has the task (D-04)
+	call.out.agent = t.state.agent // of a group, the instance that has the task (ARC-D04)
 	return t.state.accepted(), nil
 }
 
@@ -287,7 +287,7 @@ func (e *taskEngine) start(ctx context.Context, t *liveTask, call *Call, initial
 }
 
 // own finds the task that a call is about, if it is the caller's: nobody learns
-// of tasks of others (D-36). The task comes locked.
+// of tasks of others (ARC-D36). The task comes locked.
 func (e *taskEngine) own(ctx context.Context, call *Call, id string) (*liveTask, error) {
 	t := e.acquire(id)
 	t.mu.Lock()
@@ -343,7 +343,7 @@ func (e *taskEngine) send(ctx context.Context, call *Call) (any, error) {
 	return ackOf("Message received"), nil
 }
 
-// cancel ends a task at once; it does not wait for the work to stop (D-46).
+// cancel ends a task at once; it does not wait for the work to stop (ARC-D46).
 func (e *taskEngine) cancel(ctx context.Context, call *Call) (any, error) {
 	p, err := typed(call, (*reader).cancelTask)
 	if err != nil {

@@ -103,7 +103,7 @@ func (st *taskState) finalData(d *NotificationData) {
 }
 
 // lastEvents are the events of the transition that ended a task, for those who
-// subscribe after it (D-41), and their first number.
+// subscribe after it (ARC-D41), and their first number.
 func (st *taskState) lastEvents() ([]*Notification, uint64) {
 	ev := EventTaskCompleted
 	switch st.status {
@@ -124,7 +124,7 @@ func (st *taskState) lastEvents() ([]*Notification, uint64) {
 
 // emit tells everybody who follows a task of events, which are numbered from
 // first. It is called with the lock of the task held, so that the order is
-// right. What fails here is logged: it never fails the task (D-44).
+// right. What fails here is logged: it never fails the task (ARC-D44).
 func (e *taskEngine) emit(ctx context.Context, t *liveTask, first uint64, events ...*Notification) {
 	if e.s.opts.OnTaskEvent != nil {
 		for _, n := range events {

@@ -14,7 +14,7 @@ import (
 // A TaskHandler does the work of tasks. RunTask runs once for each task, in a
 // goroutine of its own. Returning nil completes the task; an [*Error] fails it
 // with that error, any other error and a panic with a bare internal one, whose
-// cause is logged (D-56).
+// cause is logged (ARC-D56).
 //
 // The context ends when the task is canceled, when it fails for another reason,
 // or when the server is cut off; [context.Cause] tells which: it is

@@ -141,7 +141,7 @@ func TestTaskFailures(t *testing.T) {
 	})
 }
 
-// Of two who cancel at once exactly one does (D-46).
+// Of two who cancel at once exactly one does (ARC-D46).
 func TestConcurrentCancel(t *testing.T) {
 	s := newServer(t, nil)
 	s.HandleTasks("a-01", arctest.ScriptedTask(arctest.WaitCanceled()))
@@ -179,7 +179,7 @@ func TestOwnership(t *testing.T) {
 		absent := fault(t, post(s, call(method, "a-01", fmt.Sprintf(`{"taskId":%q}`, "nope")), bob...), arc.ErrTaskNotFound)
 		require.Equal(t, strings.Replace(string(foreign.Details), id, "nope", 1), string(absent.Details))
 	}
-	// The same chat id is another chat for another principal (D-34).
+	// The same chat id is another chat for another principal (ARC-D34).
 	start := call("chat.start", "a-01", `{"chatId":"c","initialMessage":`+hello("hi")+`}`)
 	result(t, post(s, start, alice...), "chat.start")
 	result(t, post(s, start, bob...), "chat.start")
@@ -187,7 +187,7 @@ func TestOwnership(t *testing.T) {
 	result(t, post(s, call("chat.message", "a-01", `{"chatId":"c","message":`+hello("still there")+`}`), alice...), "chat.message")
 }
 
-// ARC-010, D-47: instances of one type share the load, each up to its capacity.
+// ARC-010, ARC-D47: instances of one type share the load, each up to its capacity.
 func TestCapacityAndGroups(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer(t, nil)

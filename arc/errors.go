@@ -190,7 +190,7 @@ func (c Code) Family() string {
 }
 
 // HTTPStatus returns the HTTP status that a server answers with by default
-// (D-12): 200 where an agent's own logic speaks, a mapped status where HTTP
+// (ARC-D12): 200 where an agent's own logic speaks, a mapped status where HTTP
 // intermediaries must see the failure. Unassigned codes go by their family.
 func (c Code) HTTPStatus() int {
 	if s := c.info().status; s != 0 {
@@ -247,7 +247,7 @@ func (e *Error) Error() string {
 
 // Is reports whether target is the code of e. [ErrInvalidRequest] also stands for
 // the three codes that refine it: [ErrInvalidVersion], [ErrMissingField] and
-// [ErrInvalidFieldFormat] (D-06).
+// [ErrInvalidFieldFormat] (ARC-D06).
 func (e *Error) Is(target error) bool {
 	c, ok := target.(Code)
 	if !ok {
@@ -301,7 +301,7 @@ var (
 	// wraps [ErrInvalidResult].
 	ErrNotAcknowledged = fmt.Errorf("%w: the peer did not succeed", ErrInvalidResult)
 
-	// ErrRedirect reports a redirect that a client must not follow (D-14).
+	// ErrRedirect reports a redirect that a client must not follow (ARC-D14).
 	ErrRedirect = errors.New("arc: redirect refused")
 )
 

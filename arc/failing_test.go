@@ -91,7 +91,7 @@ func TestShutdownWithoutStore(t *testing.T) {
 }
 
 // Two callers, or one twice, begin a chat of the same id in a group at the same
-// time: one of them has it, the other is refused (D-34), whichever instances they
+// time: one of them has it, the other is refused (ARC-D34), whichever instances they
 // met.
 func TestSameChatInGroup(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

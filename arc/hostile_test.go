@@ -104,7 +104,7 @@ func wireFault(t *testing.T, res *http.Response, status int, code arc.Code) {
 	require.Equal(t, code, got.Error.Code)
 }
 
-// A body without a declared length is cut off at the limit (D-13), however it
+// A body without a declared length is cut off at the limit (ARC-D13), however it
 // comes, and what follows it on the connection is never taken for a request.
 func TestHostileChunks(t *testing.T) {
 	_, addr := hostileServer(t, &arc.ServerOptions{Limits: arc.Limits{MaxMessage: 4096}})
@@ -159,15 +159,15 @@ func TestHostileHeaders(t *testing.T) {
 		require.Len(t, list, 1)
 		require.Equal(t, http.StatusOK, list[0].StatusCode, h[:20])
 		require.Empty(t, list[0].Header["Set-Cookie"])
-		require.Empty(t, list[0].Header["Access-Control-Allow-Origin"], "D-17: CORS is off")
+		require.Empty(t, list[0].Header["Access-Control-Allow-Origin"], "ARC-D17: CORS is off")
 	}
 	list = wire(t, addr, rawPost(good, "Connection: close", "X-ARC-Path: a%2D01"))
 	require.Len(t, list, 1)
-	wireFault(t, list[0], http.StatusBadRequest, arc.ErrCircularReference) // D-65
+	wireFault(t, list[0], http.StatusBadRequest, arc.ErrCircularReference) // ARC-D65
 }
 
 // No foreign text gets out of the JSON string it belongs to: not into a header,
-// a line of a stream, or a line of a log (D-70, D-71).
+// a line of a stream, or a line of a log (ARC-D70, ARC-D71).
 func TestHostileTexts(t *testing.T) {
 	var log bytes.Buffer
 	var mu sync.Mutex
@@ -294,7 +294,7 @@ func TestHostileFlood(t *testing.T) {
 	status, err := send(call("debug.echo", "a-01", `{}`))
 	require.NoError(t, err)
 	require.Equal(t, http.StatusOK, status, "the server goes on")
-	// The id of a chat whose start panicked is free again (D-34).
+	// The id of a chat whose start panicked is free again (ARC-D34).
 	require.Equal(t, 200, post(s, call("chat.start", "a-01", `{"chatId":"p1","initialMessage":`+hello("x")+`}`)).Code)
 	tr.CloseIdleConnections()
 	var after [2]uint64
@@ -312,7 +312,7 @@ func goroutinesAndHeap() [2]uint64 {
 	return [2]uint64{uint64(runtime.NumGoroutine()), m.HeapAlloc}
 }
 
-// Whoever trickles a body is cut off in time and does not hold up others (D-18).
+// Whoever trickles a body is cut off in time and does not hold up others (ARC-D18).
 func TestHostileTrickle(t *testing.T) {
 	_, addr := hostileServer(t, &arc.ServerOptions{Timing: arc.Timing{ReadTimeout: 300 * time.Millisecond}, Limits: arc.Limits{MaxMessage: 4096}})
 	var conns []net.Conn
@@ -374,7 +374,7 @@ func TestPythonPeer(t *testing.T) {
 		fmt.Sprintf(env, "chat.start", `{"initialMessage": {"role": "user", "parts": [{"type": "TextPart", "content": "h\u00e9 \ud83d\ude00"}]}, "stream": true, "chatId": null, "metadata": null}`))
 	require.Equal(t, 200, res.StatusCode, got)
 	require.Equal(t, arc.MediaTypeStream, res.Header.Get("Content-Type"))
-	// Its reader splits at LF LF, needs both fields, and takes the last data line (D-25).
+	// Its reader splits at LF LF, needs both fields, and takes the last data line (ARC-D25).
 	events := strings.Split(strings.TrimSuffix(got, "\n\n"), "\n\n")
 	require.Len(t, events, 2)
 	for i, name := range []string{"stream", "done"} {
@@ -383,7 +383,7 @@ func TestPythonPeer(t *testing.T) {
 		require.Equal(t, 1, strings.Count(events[i], "\n"))
 	}
 	require.Contains(t, events[0], "hé 😀")
-	// Errors it reads details of must have an object there (D-55).
+	// Errors it reads details of must have an object there (ARC-D55).
 	for method, params := range map[string]string{"task.info": `{"taskId":"x"}`, "chat.end": `{"chatId":"x"}`, "no.such": `{}`} {
 		_, got = send("application/json", "*/*", fmt.Sprintf(env, method, params))
 		e, err := arc.DecodeResponse([]byte(got), "")

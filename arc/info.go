@@ -34,7 +34,7 @@ var agentInfoMembers = []string{"agentId", "name", "description", "capabilities"
 
 // DecodeAgentInfo reads an answer to /agent-info: the object of the
 // specification, or the list of agents that peers answer with where several stand
-// behind one endpoint (D-67). Agents come in the order of the text.
+// behind one endpoint (ARC-D67). Agents come in the order of the text.
 func DecodeAgentInfo(data []byte) ([]AgentInfo, error) {
 	v, err := checkJSON(data)
 	if err != nil || !v.IsObject() {

@@ -9,7 +9,7 @@ import (
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
 
-// The older dialect (D-69): its names for methods, its streamId for chatId, and
+// The older dialect (ARC-D69): its names for methods, its streamId for chatId, and
 // its scopes. It is translated at the edge; nothing behind knows of it.
 
 func legacyMethod(method string) string {

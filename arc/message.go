@@ -36,7 +36,7 @@ const (
 
 // An ID correlates a response with its request. It is the JSON token itself, a
 // string with its quotes or a number, so that it goes back byte for byte as it
-// came (D-02). The zero value stands for no id.
+// came (ARC-D02). The zero value stands for no id.
 type ID string
 
 // NewID returns a fresh random id.
@@ -105,7 +105,7 @@ type Response struct {
 type Extra map[string]json.RawMessage
 
 // A Timestamp is a time as it stands in a message: RFC 3339 text. A time that was
-// received keeps its text wherever it goes (D-63). The zero value means none.
+// received keeps its text wherever it goes (ARC-D63). The zero value means none.
 type Timestamp string
 
 // NewTimestamp returns t in UTC, its fraction without trailing zeros.

@@ -6,7 +6,7 @@ package arc
 import "context"
 
 // A delivery is one notification on its way to one webhook. The body is the
-// complete ARC request of D-42; its id is the same on every attempt.
+// complete ARC request of ARC-D42; its id is the same on every attempt.
 type delivery struct {
 	ID             string // X-ARC-Delivery
 	SubscriptionID string // X-ARC-Subscription
@@ -32,11 +32,11 @@ const (
 // notification of a subscription at a time, in order, and removes it from the
 // outbox when deliver has returned anything but outcomeStopped.
 type webhookDeliverer interface {
-	// check refuses a callback URL that must not be called (D-45), with an
+	// check refuses a callback URL that must not be called (ARC-D45), with an
 	// [*Error] that names the field.
 	check(ctx context.Context, callbackURL string) error
 
-	// deliver makes all attempts of D-44 and returns when the delivery is over
+	// deliver makes all attempts of ARC-D44 and returns when the delivery is over
 	// or ctx ends.
 	deliver(ctx context.Context, d *delivery) outcome
 

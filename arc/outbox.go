@@ -16,7 +16,7 @@ import (
 	"github.com/fivewire/fivewire/store"
 )
 
-// A StaticWebhook follows all tasks of a server (D-41).
+// A StaticWebhook follows all tasks of a server (ARC-D41).
 type StaticWebhook struct {
 	ID          string // unique among those of the server; names it in X-ARC-Subscription
 	CallbackURL string
@@ -134,7 +134,7 @@ func (o *outbox) room(sub *subscription, ev Event) bool {
 	return sn == nil || sn.waiting < maxOutbox
 }
 
-// encodeDelivery makes the record of the stream: the request of D-42, preceded
+// encodeDelivery makes the record of the stream: the request of ARC-D42, preceded
 // by what the headers need.
 func encodeDelivery(sub *subscription, n *Notification) ([]byte, error) {
 	id := NewID()

@@ -174,7 +174,7 @@ func TestCancelNoticed(t *testing.T) {
 }
 
 // Who subscribes at one process is told of what happens at the other from then
-// on, whether that one heard of it or not, and of the end in any case (D-41).
+// on, whether that one heard of it or not, and of the end in any case (ARC-D41).
 func TestSubscribeElsewhere(t *testing.T) {
 	for name, during := range map[string]bool{"the task ends afterwards": false, "the task ends meanwhile": true} {
 		t.Run(name, func(t *testing.T) {

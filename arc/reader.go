@@ -13,10 +13,10 @@ import (
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
 
-// maxDepth is how deep a message may be nested, the envelope included (D-01).
+// maxDepth is how deep a message may be nested, the envelope included (ARC-D01).
 const maxDepth = 128
 
-// checkJSON checks text by D-01. The error is a [*strictjson.Error].
+// checkJSON checks text by ARC-D01. The error is a [*strictjson.Error].
 func checkJSON(text []byte) (strictjson.Value, error) {
 	return strictjson.Check(text, strictjson.Options{MaxDepth: maxDepth, LoneSurrogates: true})
 }
@@ -143,7 +143,7 @@ func (r *reader) where(name string) string {
 	return b.String()
 }
 
-// fieldError is an error that names a member of the request (D-06).
+// fieldError is an error that names a member of the request (ARC-D06).
 func fieldError(code Code, field, issue string) *Error {
 	d := append([]byte(nil), `{"field":`...)
 	d = strictjson.AppendString(d, field)
@@ -507,7 +507,7 @@ func (f *fields) partType(i int) PartType {
 }
 
 // partType reads the short names that stand all over the protocol's site as
-// those of the specification (D-59).
+// those of the specification (ARC-D59).
 func partType(s string) PartType {
 	switch s {
 	case "text":

@@ -53,7 +53,7 @@ func (d *dies) Append(ctx context.Context, stream, id string, value []byte, ttl 
 }
 
 // A repeater has a process that runs what there is to run, one that dies while it
-// answers a request, and one that gets the request again (D-48).
+// answers a request, and one that gets the request again (ARC-D48).
 type repeater struct {
 	db    store.Store
 	runs  *arc.Server // and answers without a memory for requests
@@ -240,7 +240,7 @@ func TestRepeatedInGroup(t *testing.T) {
 }
 
 // So does the instance that has the task of a repeated task.create: who processed
-// the request does not change (D-04).
+// the request does not change (ARC-D04).
 func TestRepeatedCreateInGroup(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		servers, dead := twoForRepeats(t, inAnswer, func(s *arc.Server) {
@@ -313,7 +313,7 @@ func TestRepeatedPause(t *testing.T) {
 }
 
 // A repeated chat.start takes its turn in the chat that it began: it does not
-// answer while another message is being answered, nor let others do so (D-46).
+// answer while another message is being answered, nor let others do so (ARC-D46).
 func TestRepeatedStartTakesTurn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var now, most atomic.Int32

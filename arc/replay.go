@@ -17,7 +17,7 @@ import (
 	"github.com/fivewire/fivewire/store"
 )
 
-// replays is the window of D-48: the same request of the same caller, params
+// replays is the window of ARC-D48: the same request of the same caller, params
 // included, gets the answer that it got before. While the first one is being
 // answered, others wait for it.
 type replays struct {

@@ -39,7 +39,7 @@ func TestScopeSets(t *testing.T) {
 	}
 }
 
-// ARC-179: the pattern for agent ids is advice. Every id that the rules of D-08
+// ARC-179: the pattern for agent ids is advice. Every id that the rules of ARC-D08
 // allow is served.
 func TestAgentIDs(t *testing.T) {
 	srv := arc.NewServer(nil)

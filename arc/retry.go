@@ -17,10 +17,10 @@ import (
 	"time"
 )
 
-// methodCapabilities is the method of D-50, which changes nothing.
+// methodCapabilities is the method of ARC-D50, which changes nothing.
 const methodCapabilities = "agent.getCapabilities"
 
-// again decides by D-49 whether an attempt that the network failed is repeated,
+// again decides by ARC-D49 whether an attempt that the network failed is repeated,
 // and waits. What the server cannot have seen is sent again whatever it asks for;
 // what it may have seen, only if to run it twice does no harm.
 func (c *Client) again(ctx context.Context, x *transfer, attempt int, err error) bool {

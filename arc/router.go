@@ -16,7 +16,7 @@ import (
 	"github.com/fivewire/fivewire/store"
 )
 
-// A Router chooses the instance that handles a call (D-47): the agent of that id,
+// A Router chooses the instance that handles a call (ARC-D47): the agent of that id,
 // or, if the target names a group, in turn one of its instances that is healthy
 // and has a free place. What has a key, a task or a chat, stays with the instance
 // that it went to first, even where that one is unhealthy or full.
@@ -270,7 +270,7 @@ func (r *Router) bind(ctx context.Context, target, key, id string) (string, erro
 	return id, err
 }
 
-// agentFault is an error about an agent, with the details of D-55.
+// agentFault is an error about an agent, with the details of ARC-D55.
 func agentFault(code Code, id string) *Error { return idFault(code, "agentId", id) }
 
 func idFault(code Code, name, id string) *Error {

@@ -31,7 +31,7 @@ const (
 
 // RequiredScopes returns the scopes that a caller of method needs, in the order
 // of the matrix of section 8. Methods that are not in it go by their family, so
-// that a new version of a method never needs less than the method (D-51).
+// that a new version of a method never needs less than the method (ARC-D51).
 func RequiredScopes(method string) []string {
 	switch {
 	case method == MethodTaskNotification:
@@ -46,7 +46,7 @@ func RequiredScopes(method string) []string {
 
 // ParseScopes reads the scopes from the claims of a token, a JSON object: the first
 // that is there of scope, scp, scopes and permissions, either one text with
-// spaces or a list (D-52).
+// spaces or a list (ARC-D52).
 func ParseScopes(claims json.RawMessage) []string {
 	v, err := checkJSON(claims)
 	if err != nil {

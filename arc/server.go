@@ -34,7 +34,7 @@ const (
 )
 
 // MethodGetCapabilities is the method that answers with the agent's info where
-// [ServerOptions.EnableCapabilities] is set (D-50).
+// [ServerOptions.EnableCapabilities] is set (ARC-D50).
 const MethodGetCapabilities = "agent.getCapabilities"
 
 // ServerOptions adjusts a [Server]. The zero value serves without
@@ -45,7 +45,7 @@ type ServerOptions struct {
 	Persistence Persistence
 	Timing      Timing
 
-	// ID answers where no agent was reached (D-04). Empty means "arc-server".
+	// ID answers where no agent was reached (ARC-D04). Empty means "arc-server".
 	ID string
 
 	// Path is the endpoint. Empty means "/arc".
@@ -60,7 +60,7 @@ type ServerOptions struct {
 	Verifier TokenVerifier
 
 	// BindAgent refuses a principal that must not speak as call.RequestAgent, in
-	// addition to the rule of D-53. The error is sent if it is an [*Error], and
+	// addition to the rule of ARC-D53. The error is sent if it is an [*Error], and
 	// is [ErrAgentAuthenticationFailed] otherwise.
 	BindAgent func(ctx context.Context, call *Call) error
 
@@ -78,7 +78,7 @@ type ServerOptions struct {
 	Webhook *WebhookOptions
 
 	// StaticWebhooks are subscribers of all tasks of this server. They alone can be
-	// told of TASK_CREATED (D-41).
+	// told of TASK_CREATED (ARC-D41).
 	StaticWebhooks []StaticWebhook
 
 	// RerunTasks makes [Server.WaitRecovered] run the handlers of interrupted tasks
@@ -86,11 +86,11 @@ type ServerOptions struct {
 	// [ErrTaskExecutionFailed].
 	RerunTasks bool
 
-	// RejectSystemRole refuses messages of role system from callers (D-62).
+	// RejectSystemRole refuses messages of role system from callers (ARC-D62).
 	RejectSystemRole bool
 
 	// RejectCycles refuses calls to agents that the workflow has been at already
-	// (D-65).
+	// (ARC-D65).
 	RejectCycles bool
 
 	// EnableResume puts ids on the events of streams, and lets a client whose
@@ -102,26 +102,26 @@ type ServerOptions struct {
 	EnableResume bool
 
 	// HTTPStatus chooses the HTTP status of an error. Nil means
-	// [Code.HTTPStatus]; see [AlwaysOK] (D-12).
+	// [Code.HTTPStatus]; see [AlwaysOK] (ARC-D12).
 	HTTPStatus func(e *Error) int
 
 	// LegacyErrors answers every fault of the envelope with
-	// [ErrInvalidRequest], as older peers do (D-06).
+	// [ErrInvalidRequest], as older peers do (ARC-D06).
 	LegacyErrors bool
 
 	// LegacyMethods speaks the older dialect too: task.get, stream.start,
-	// stream.message and stream.end, with streamId for chatId (D-69).
+	// stream.message and stream.end, with streamId for chatId (ARC-D69).
 	LegacyMethods bool
 
-	// EnableCapabilities adds [MethodGetCapabilities] to every agent (D-50).
+	// EnableCapabilities adds [MethodGetCapabilities] to every agent (ARC-D50).
 	EnableCapabilities bool
 
 	// AllowedOrigins are the web origins, such as https://app.example, whose
-	// pages may call this server (D-17). Empty means none.
+	// pages may call this server (ARC-D17). Empty means none.
 	AllowedOrigins []string
 
 	// DisableDiscovery removes /agent-info, and DiscoveryAuth demands a valid token
-	// for it (D-67). Health adds /health.
+	// for it (ARC-D67). Health adds /health.
 	DisableDiscovery, RequireDiscoveryAuth, EnableHealth bool
 
 	// AgentCard, a JSON object, is served below the endpoint at
@@ -145,7 +145,7 @@ type Limits struct {
 	MaxMessage int64
 
 	// QueueLimit bounds the messages that wait for one chat's turn. Zero means
-	// DefaultMaxWaiting; one more is [ErrChatBufferOverflow] (D-46).
+	// DefaultMaxWaiting; one more is [ErrChatBufferOverflow] (ARC-D46).
 	QueueLimit int
 
 	// MaxReply bounds the answer to one message of a chat in bytes, since it is
@@ -182,7 +182,7 @@ type Persistence struct {
 
 	// ResultTTL answers a request that was answered within this time with
 	// the same bytes again, so that a client may repeat a request whose answer
-	// it lost (D-48). Zero means that every request is a new one.
+	// it lost (ARC-D48). Zero means that every request is a new one.
 	ResultTTL time.Duration
 
 	StreamRetention time.Duration
@@ -219,7 +219,7 @@ func AlwaysOK(*Error) int { return http.StatusOK }
 // goroutines.
 //
 // It belongs behind TLS (ARC-001). The [http.Server] in front needs a
-// ReadHeaderTimeout, 10 s for example (D-18), and no ReadTimeout or WriteTimeout,
+// ReadHeaderTimeout, 10 s for example (ARC-D18), and no ReadTimeout or WriteTimeout,
 // which would end streams: the Server itself bounds the time that a body takes
 // to arrive and that a reader takes nothing. [Server.HTTPServer] returns one.
 type Server struct {
@@ -306,7 +306,7 @@ func or[T comparable](v, otherwise T) T {
 }
 
 // HTTPServer returns an [http.Server] for addr with the time limits that suit
-// this one (D-18).
+// this one (ARC-D18).
 func (s *Server) HTTPServer(addr string) *http.Server {
 	return &http.Server{Addr: addr, Handler: s, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute,
 		ErrorLog: slog.NewLogLogger(s.opts.Logger.Handler(), slog.LevelWarn)}

@@ -19,8 +19,8 @@ import (
 
 // A Principal is whom an access token belongs to.
 type Principal struct {
-	ID      string          // owns the tasks and chats that it begins (D-36); must not be empty
-	AgentID string          // the only agent that it may speak as; empty means any (D-53)
+	ID      string          // owns the tasks and chats that it begins (ARC-D36); must not be empty
+	AgentID string          // the only agent that it may speak as; empty means any (ARC-D53)
 	Scopes  []string        // what it may do; see [ParseScopes]
 	Claims  json.RawMessage // all that the token says, a JSON object, or nil
 }
@@ -42,7 +42,7 @@ func (f TokenVerifierFunc) VerifyToken(ctx context.Context, token string) (*Prin
 }
 
 // authenticate checks the token, on every request and before anything else is
-// looked at (ARC-168, D-54).
+// looked at (ARC-168, ARC-D54).
 func (s *Server) authenticate(ctx context.Context, x *exchange) (*Principal, *Error) {
 	if s.opts.Verifier == nil {
 		return nil, nil
@@ -80,7 +80,7 @@ func bearer(header string) (string, bool) {
 }
 
 // permit checks who speaks, and whether they may call the method, in the order
-// of D-07.
+// of ARC-D07.
 func (s *Server) permit(ctx context.Context, call *Call) *Error {
 	p := call.Principal
 	if p != nil && p.AgentID != "" && p.AgentID != call.RequestAgent {
@@ -200,13 +200,13 @@ func (l *limiter) clean(at time.Time) {
 	}
 }
 
-// retrySeconds is the value of Retry-After: whole seconds, at least 1 (D-15).
+// retrySeconds is the value of Retry-After: whole seconds, at least 1 (ARC-D15).
 func retrySeconds(d time.Duration) int64 {
 	return max(1, int64((d+time.Second-1)/time.Second))
 }
 
 // An AuditRecord tells of one request that is over. It holds neither tokens nor
-// message content (D-70). Texts come from the caller: write them quoted, as slog
+// message content (ARC-D70). Texts come from the caller: write them quoted, as slog
 // does.
 type AuditRecord struct {
 	Time         time.Time // when the request came

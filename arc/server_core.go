@@ -83,7 +83,7 @@ type exchange struct {
 // callers get all in one answer.
 //
 // Cancelling ctx ends the work of the handler, but not the task that a
-// task.create has begun (D-16).
+// task.create has begun (ARC-D16).
 func (s *Server) ServeMessage(ctx context.Context, in *ServerRequest, open func() EventSink) *ServerResponse {
 	return s.exchange(ctx, &exchange{in: in, open: open})
 }
@@ -121,7 +121,7 @@ func (s *Server) exchange(ctx context.Context, x *exchange) *ServerResponse {
 }
 
 // serve handles a request whose envelope is in order. The checks come in the
-// order of D-07.
+// order of ARC-D07.
 func (s *Server) serve(ctx context.Context, x *exchange, principal *Principal) *ServerResponse {
 	req, call := &x.req, &x.call
 	*call = Call{ID: req.ID, Method: req.Method, RequestAgent: req.RequestAgent, TargetAgent: req.TargetAgent,
@@ -448,7 +448,7 @@ func objectBytes(b []byte) ([]byte, error) {
 	return strictjson.AppendCompact(make([]byte, 0, len(v)), v), nil
 }
 
-// faultOf makes an error of a handler what the caller reads (D-56).
+// faultOf makes an error of a handler what the caller reads (ARC-D56).
 func (s *Server) faultOf(ctx context.Context, call *Call, err error) *Error {
 	var e *Error
 	if errors.As(err, &e) {
@@ -502,11 +502,11 @@ func (s *Server) failure(x *exchange, e *Error) *ServerResponse {
 }
 
 // envelope writes the response: the result, a compact JSON object, or the error.
-// Both members are there, the unused one null (D-05).
+// Both members are there, the unused one null (ARC-D05).
 func (x *exchange) envelope(w writer, result []byte, e *Error) []byte {
 	id, target := string(x.req.ID), x.req.RequestAgent
 	if id == "" {
-		id = `"error"` // D-03
+		id = `"error"` // ARC-D03
 	}
 	if target == "" {
 		target = "unknown"
@@ -528,7 +528,7 @@ func (x *exchange) envelope(w writer, result []byte, e *Error) []byte {
 	return append(w.b, '}')
 }
 
-// maxPath is how many agents X-ARC-Path may name (D-65).
+// maxPath is how many agents X-ARC-Path may name (ARC-D65).
 const maxPath = 32
 
 // parsePath reads the list of agents of X-ARC-Path.

@@ -34,7 +34,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // serveEndpoint answers a request to the endpoint. The checks before the message
-// itself come in the order of D-07.
+// itself come in the order of ARC-D07.
 func (s *Server) serveEndpoint(w http.ResponseWriter, r *http.Request) {
 	if r.Method != http.MethodPost {
 		w.Header().Set("Allow", http.MethodPost)
@@ -104,7 +104,7 @@ func one(h http.Header, name string) string {
 	return ""
 }
 
-// acceptable checks the media type and coding of a request (D-10).
+// acceptable checks the media type and coding of a request (ARC-D10).
 func acceptable(h http.Header) bool {
 	if c := one(h, "Content-Encoding"); c != "" && !strings.EqualFold(c, "identity") {
 		return false
@@ -123,7 +123,7 @@ func acceptable(h http.Header) bool {
 	return media == MediaType || media == "application/json" || media == MediaTypeStream
 }
 
-// readBody reads at most what is allowed (D-13), in at most the time allowed.
+// readBody reads at most what is allowed (ARC-D13), in at most the time allowed.
 func (s *Server) readBody(w http.ResponseWriter, r *http.Request) ([]byte, error) {
 	limit := s.opts.Limits.MaxMessage
 	if r.ContentLength > limit {
@@ -146,7 +146,7 @@ func (s *Server) readBody(w http.ResponseWriter, r *http.Request) ([]byte, error
 }
 
 // boundBody gives the body its time to arrive, be it read here or thrown away by
-// net/http (D-18). A transport without deadlines is served without.
+// net/http (ARC-D18). A transport without deadlines is served without.
 func (s *Server) boundBody(w http.ResponseWriter) {
 	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(s.opts.Timing.ReadTimeout))
 }
@@ -212,7 +212,7 @@ func (s *Server) write(w http.ResponseWriter, r *http.Request, a *ServerResponse
 	_, _ = w.Write(a.Data) // the caller is gone, or gets it
 }
 
-// errorHeaders adds the headers of D-15.
+// errorHeaders adds the headers of ARC-D15.
 func errorHeaders(h http.Header, a *ServerResponse, status int) {
 	switch {
 	case status == http.StatusUnauthorized && a.InvalidToken:
@@ -231,7 +231,7 @@ func errorHeaders(h http.Header, a *ServerResponse, status int) {
 }
 
 // neededScopes reads the scopes out of the details of the error. Nothing but
-// the characters of a scope gets into the header (D-71).
+// the characters of a scope gets into the header (ARC-D71).
 func neededScopes(e *Error) string {
 	v, err := checkJSON(e.Details)
 	if err != nil {
@@ -251,7 +251,7 @@ var (
 	headerJSON = []string{"application/json"}
 )
 
-// mediaTypeFor chooses the media type of a response (D-11).
+// mediaTypeFor chooses the media type of a response (ARC-D11).
 func mediaTypeFor(h http.Header) []string {
 	list := h["Accept"]
 	if len(list) == 0 || list[0] == MediaType {
@@ -275,7 +275,7 @@ func mediaTypeFor(h http.Header) []string {
 	return headerARC
 }
 
-// cors answers what browsers ask, for the origins that are allowed (D-17), and
+// cors answers what browsers ask, for the origins that are allowed (ARC-D17), and
 // reports whether the request is to be served.
 func (s *Server) cors(w http.ResponseWriter, r *http.Request) bool {
 	if len(s.opts.AllowedOrigins) == 0 {

@@ -111,7 +111,7 @@ func TestOrderOfChecks(t *testing.T) {
 	})
 	s.HandleTasks("worker-01", arctest.ScriptedTask())
 	// Each request has the fault that is expected and all later ones: the first
-	// check that fails answers (D-07).
+	// check that fails answers (ARC-D07).
 	const foreign = `{"arc":"1.0","id":"r1","method":"chat.start","requestAgent":"other","targetAgent":"ghost","params":{}}`
 	steps := []struct {
 		name, body, token string
@@ -223,7 +223,7 @@ func TestLegacyEnvelopeErrors(t *testing.T) {
 	fault(t, post(s, `{`), arc.ErrParse)
 }
 
-// D-17: off by default, and then only for the origins that are named.
+// ARC-D17: off by default, and then only for the origins that are named.
 func TestCORS(t *testing.T) {
 	const origin = "https://app.example"
 	s := newServer(t, &arc.ServerOptions{AllowedOrigins: []string{origin}})
@@ -369,7 +369,7 @@ func TestMiddleware(t *testing.T) {
 		"outer debug.echo.v2", "inner debug.echo.v2", "agent debug.echo.v2",
 		"outer chat.start", "inner chat.start", "agent chat.start",
 	}, seen)
-	// A version is a method of its own (D-51).
+	// A version is a method of its own (ARC-D51).
 	fault(t, post(s, call("debug.echo.v3", "a-01", "{}")), arc.ErrMethodNotFound)
 }
 
@@ -421,7 +421,7 @@ func TestRegistryWhileServing(t *testing.T) {
 	wg.Wait()
 }
 
-// D-50, D-67: what /agent-info, agent.getCapabilities and /health tell.
+// ARC-D50, ARC-D67: what /agent-info, agent.getCapabilities and /health tell.
 func TestDiscovery(t *testing.T) {
 	get := func(s http.Handler, method, path string, headers ...string) *httptest.ResponseRecorder {
 		req := httptest.NewRequest(method, path, nil)
@@ -466,7 +466,7 @@ func TestDiscovery(t *testing.T) {
 	require.Contains(t, rec.Header().Get("WWW-Authenticate"), "invalid_token")
 }
 
-// ARC-171, ARC-181, D-70: every request is told of, with its times, sizes and
+// ARC-171, ARC-181, ARC-D70: every request is told of, with its times, sizes and
 // outcome, and without content or tokens.
 func TestAudit(t *testing.T) {
 	var records []arc.AuditRecord
@@ -489,7 +489,7 @@ func TestAudit(t *testing.T) {
 	require.Zero(t, records[0].Code)
 	require.Equal(t, arc.ErrMessageTooLarge, records[1].Code)
 	for _, secret := range []string{"token-text", "question", "answer"} {
-		require.NotContains(t, log.String(), secret) // D-70
+		require.NotContains(t, log.String(), secret) // ARC-D70
 	}
 	require.Equal(t, 2, strings.Count(log.String(), "\n"))
 }
@@ -507,7 +507,7 @@ func TestPathGuard(t *testing.T) {
 	fault(t, post(s, call("debug.echo", "b-01", "{}"), "X-ARC-Path", strings.Repeat("a,", 33)+"a"), arc.ErrCircularReference)
 }
 
-// D-69: the older dialect is spoken where the option says so, and nowhere else.
+// ARC-D69: the older dialect is spoken where the option says so, and nowhere else.
 func TestLegacyMethods(t *testing.T) {
 	s := newServer(t, &arc.ServerOptions{LegacyMethods: true, Verifier: arc.TokenVerifierFunc(func(context.Context, string) (*arc.Principal, error) {
 		return &arc.Principal{ID: "p", Scopes: []string{"arc.stream.controller", "arc.task.controller", "arc.agent.caller"}}, nil

@@ -11,7 +11,7 @@ import (
 	"unicode/utf8"
 )
 
-// SignWebhook returns the value of the header X-ARC-Signature for a body (D-43).
+// SignWebhook returns the value of the header X-ARC-Signature for a body (ARC-D43).
 func SignWebhook(secret, body []byte) string {
 	mac := hmac.New(sha256.New, secret)
 	mac.Write(body)

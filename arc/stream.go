@@ -25,7 +25,7 @@ type ChatEvent struct {
 // The names of the events on the wire (section 6).
 const (
 	eventChunk = "stream"
-	eventChat  = "chat" // how one example of the specification calls a chunk (D-20)
+	eventChat  = "chat" // how one example of the specification calls a chunk (ARC-D20)
 	eventDone  = "done"
 	eventError = "error"
 )
@@ -65,14 +65,14 @@ func NewStreamReader(body io.Reader, opts *StreamReaderOptions) *StreamReader {
 		lenient: reader{lenient: true, texts: texts{size: maxBlock}}}
 }
 
-// ChatID returns the id of the chat: the first one that an event carried (D-21).
+// ChatID returns the id of the chat: the first one that an event carried (ARC-D21).
 func (r *StreamReader) ChatID() string { return r.chatID }
 
 // Next returns the next event. After the event with Done set it returns
 // [io.EOF].
 //
 // An error event of the peer is returned as an [*Error]; if a done event follows
-// it at once, one more call returns that, which does not undo the failure (D-22).
+// it at once, one more call returns that, which does not undo the failure (ARC-D22).
 // Otherwise the errors are [ErrTruncated], [ErrMalformedEvent], [ErrTooLarge], or what
 // the reader of the body returned; every error but an [*Error] stays.
 func (r *StreamReader) Next() (*ChatEvent, error) {
@@ -85,7 +85,7 @@ func (r *StreamReader) Next() (*ChatEvent, error) {
 				break
 			}
 			// A last block without its empty line counts if its data prove to
-			// be complete (D-27).
+			// be complete (ARC-D27).
 			if _, err := checkJSON(pending.Data); err != nil {
 				break
 			}
@@ -127,7 +127,7 @@ func (r *StreamReader) endOf(err error) error {
 	return fmt.Errorf("arc: stream: %w", err)
 }
 
-// read interprets one event (D-20). All results are nil for one to be ignored.
+// read interprets one event (ARC-D20). All results are nil for one to be ignored.
 func (r *StreamReader) read(raw sse.Event) (ev *ChatEvent, fault *Error, err error) {
 	v, jsonErr := checkJSON(raw.Data)
 	if jsonErr == nil && !v.IsObject() {
@@ -186,7 +186,7 @@ func (r *StreamReader) id(v strictjson.Value) string {
 }
 
 // chunk reads a piece of the answer. Peers that pass on what their agent yields
-// send a bare part or a string for the message (D-28).
+// send a bare part or a string for the message (ARC-D28).
 func (r *StreamReader) chunk(v strictjson.Value, id string) (*ChatEvent, *Error, error) {
 	message := v.Get("message")
 	if message.Absent() {
@@ -243,7 +243,7 @@ func streamFault(v strictjson.Value, text []byte) *Error {
 // ErrStreamClosed reports an event after the one that ends a stream.
 var ErrStreamClosed = errors.New("arc: the stream has ended")
 
-// A StreamEncoder writes the events of a streamed chat (D-22, D-25). Its zero
+// A StreamEncoder writes the events of a streamed chat (ARC-D22, ARC-D25). Its zero
 // value is at the beginning of a stream. It appends bytes and does no I/O; after
 // a done or an error event nothing more can be appended.
 type StreamEncoder struct {
@@ -280,7 +280,7 @@ func (e *StreamEncoder) AppendError(dst []byte, chatID string, fault *Error) ([]
 	return out, err
 }
 
-// AppendKeepAlive appends a comment that shows that the stream lives (D-26).
+// AppendKeepAlive appends a comment that shows that the stream lives (ARC-D26).
 func (e *StreamEncoder) AppendKeepAlive(dst []byte) ([]byte, error) {
 	if e.ended {
 		return dst, ErrStreamClosed

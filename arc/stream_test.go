@@ -53,10 +53,10 @@ func TestStreamReader(t *testing.T) {
 		{"message of no kind", strings.NewReader("event: stream\ndata: {\"message\":[1]}\n\n"), "", 0, ErrMalformedEvent},
 		{"array", strings.NewReader("event: chat\ndata: [1]\n\n"), "", 0, ErrMalformedEvent},
 		{"chunk without message", strings.NewReader("event: stream\ndata: {\"message\":null}\n\n" + doneEvent), "", 1, io.EOF},
-		{"text and bare part (D-28)", strings.NewReader("event: stream\ndata: {\"message\":\"a\"}\n\nevent: stream\ndata: {\"message\":{\"type\":\"text\",\"content\":\"b\"}}\n\n" + doneEvent), "ab", 3, io.EOF},
+		{"text and bare part (ARC-D28)", strings.NewReader("event: stream\ndata: {\"message\":\"a\"}\n\nevent: stream\ndata: {\"message\":{\"type\":\"text\",\"content\":\"b\"}}\n\n" + doneEvent), "ab", 3, io.EOF},
 		{"unreadable done ends all the same", strings.NewReader("event: done\ndata: {\n\n" + chunkEvent("late")), "", 1, io.EOF},
-		{"done without its empty line (D-27)", strings.NewReader(strings.TrimSuffix(doneEvent, "\n\n")), "", 1, io.EOF},
-		{"nested chat of the site (D-20)", strings.NewReader("data: {\"chat\":{\"chatId\":\"c9\",\"message\":{\"role\":\"agent\",\"parts\":[{\"type\":\"text\",\"content\":\"x\"}]}}}\n\n" + doneEvent), "x", 2, io.EOF},
+		{"done without its empty line (ARC-D27)", strings.NewReader(strings.TrimSuffix(doneEvent, "\n\n")), "", 1, io.EOF},
+		{"nested chat of the site (ARC-D20)", strings.NewReader("data: {\"chat\":{\"chatId\":\"c9\",\"message\":{\"role\":\"agent\",\"parts\":[{\"type\":\"text\",\"content\":\"x\"}]}}}\n\n" + doneEvent), "x", 2, io.EOF},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			text, events, err := readAll(NewStreamReader(tt.body, nil))
@@ -70,7 +70,7 @@ func TestStreamReader(t *testing.T) {
 	require.ErrorIs(t, ErrTruncated, io.ErrUnexpectedEOF)
 }
 
-// D-22: the error is reported at once, and a done event does not undo it.
+// ARC-D22: the error is reported at once, and a done event does not undo it.
 func TestStreamReaderError(t *testing.T) {
 	for data, want := range map[string]*Error{
 		`{"chatId":"c","error":{"code":-43003,"message":"m","details":{"a":1}}}`: {Code: ErrChatTimeout, Message: "m", Details: []byte(`{"a":1}`)},

@@ -91,7 +91,7 @@ func (s TaskStatus) Next(a TaskAction) (TaskStatus, []Event, error) {
 }
 
 // taskFault is the error that a caller gets for an action that is refused; its
-// details are those of D-55.
+// details are those of ARC-D55.
 func taskFault(id string, s TaskStatus, a TaskAction, code Code) *Error {
 	d, _ := encode(func(w *writer) { // texts can always be written
 		w.open()

@@ -11,7 +11,7 @@ import (
 
 var errTimestamp = errors.New("arc: not an RFC 3339 time")
 
-// parseTimestamp reads RFC 3339 text by D-63: more than RFC 3339 in that a zone
+// parseTimestamp reads RFC 3339 text by ARC-D63: more than RFC 3339 in that a zone
 // may be missing, less in that it knows no leap seconds.
 func parseTimestamp(s string) (time.Time, error) {
 	const layout = "2006-01-02T15:04:05"

@@ -29,7 +29,7 @@ func TestTargetTokens(t *testing.T) {
 	require.Equal(t, "Bearer td", p.sent[2].Header.Get("Authorization"))
 }
 
-// D-71: a token that would become something else in a header is not sent, and not
+// ARC-D71: a token that would become something else in a header is not sent, and not
 // shown.
 func TestBadTokens(t *testing.T) {
 	for _, token := range []string{"a b", "a\r\nX: y", "gehe\u00efm", "a\x7f"} {

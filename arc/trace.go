@@ -27,7 +27,7 @@ func TraceIDFromContext(ctx context.Context) string {
 }
 
 // W3CTraceID returns the trace id of W3C Trace Context that stands for a traceId:
-// its own 32 hex digits or those of a UUID, else half of its hash (D-64).
+// its own 32 hex digits or those of a UUID, else half of its hash (ARC-D64).
 func W3CTraceID(traceID string) string {
 	var room [32]byte
 	return string(appendTraceID(room[:0], traceID))

@@ -42,7 +42,7 @@ type WebhookReceiverOptions struct {
 	MaxMessage int64
 
 	// MaxAge and MaxAhead bound how far the time of an event may lie in the past
-	// and in the future. Zero means 24 h and 5 min (D-43).
+	// and in the future. Zero means 24 h and 5 min (ARC-D43).
 	MaxAge       time.Duration
 	MaxClockSkew time.Duration
 

@@ -71,7 +71,7 @@ type DeadLetter struct {
 	Err            error // what happened at the last attempt
 }
 
-// webhookSender sends notifications over HTTP (D-42 to D-45).
+// webhookSender sends notifications over HTTP (ARC-D42 to ARC-D45).
 type webhookSender struct {
 	opts  WebhookOptions
 	guard *netguard.Guard
@@ -114,7 +114,7 @@ func newWebhookSender(opts *WebhookOptions) *webhookSender {
 // close gives idle connections back.
 func (s *webhookSender) close() { s.http.CloseIdleConnections() }
 
-// check refuses a callback URL by D-45.
+// check refuses a callback URL by ARC-D45.
 func (s *webhookSender) check(ctx context.Context, callbackURL string) error {
 	if err := s.opts.CallbackPolicy.Validate(callbackURL); err != nil {
 		return fieldError(ErrInvalidParams, "callbackUrl", err.Error())
@@ -141,7 +141,7 @@ type errStatus int
 
 func (e errStatus) Error() string { return fmt.Sprintf("arc: webhook answered HTTP status %d", int(e)) }
 
-// deliver makes all attempts of D-44.
+// deliver makes all attempts of ARC-D44.
 func (s *webhookSender) deliver(ctx context.Context, d *delivery) outcome {
 	var err error
 	attempt := 1

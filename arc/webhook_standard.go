@@ -33,7 +33,7 @@ func (s WebhookSecret) standardKey() []byte {
 	return []byte(s)
 }
 
-// The headers of ARC webhooks (D-43) and of the Standard Webhooks specification.
+// The headers of ARC webhooks (ARC-D43) and of the Standard Webhooks specification.
 const (
 	headerEvent             = "X-Arc-Event"
 	headerDelivery          = "X-Arc-Delivery"

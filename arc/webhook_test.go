@@ -46,7 +46,7 @@ func signed(body []byte) http.Header {
 	return http.Header{"Content-Type": {MediaType}, headerSignature: {SignWebhook([]byte(secret), body)}}
 }
 
-// ARC-113, D-43: what a receiver accepts, and that it calls the handler once.
+// ARC-113, ARC-D43: what a receiver accepts, and that it calls the handler once.
 func TestWebhookReceiver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var got []*Notification
@@ -288,7 +288,7 @@ func answer(status int) *http.Response {
 	return &http.Response{StatusCode: status, Header: http.Header{}, Body: io.NopCloser(strings.NewReader("ignored"))}
 }
 
-// D-44: which answers are final, how often it is tried, and when.
+// ARC-D44: which answers are final, how often it is tried, and when.
 func TestWebhookSender(t *testing.T) {
 	for name, tt := range map[string]struct {
 		answers []int // 0: the connection fails
@@ -328,7 +328,7 @@ func TestWebhookSender(t *testing.T) {
 				require.Equal(t, tt.want, s.deliver(t.Context(), d))
 				require.Equal(t, tt.times, times)
 				for _, id := range ids {
-					require.Equal(t, "n-1", id, "the same on every attempt (D-42)")
+					require.Equal(t, "n-1", id, "the same on every attempt (ARC-D42)")
 				}
 				if !tt.dead {
 					require.Empty(t, dead)
@@ -422,7 +422,7 @@ func TestWebhookSenderWithoutSecret(t *testing.T) {
 	})
 }
 
-// D-45: names are resolved when a client subscribes, and the address that is
+// ARC-D45: names are resolved when a client subscribes, and the address that is
 // dialled is looked at again.
 func TestWebhookSenderGuard(t *testing.T) {
 	names := map[string]string{"good.example": "93.184.216.34", "inside.example": "10.0.0.5"}

@@ -303,7 +303,7 @@ func arcSSEEncode(_ *testing.T, in *Input) (Answer, error) {
 	return Answer{"json": list}, nil
 }
 
-// sseFrame holds the bytes of one event to the exact form of D-25 and D-26.
+// sseFrame holds the bytes of one event to the exact form of ARC-D25 and ARC-D26.
 func sseFrame(b []byte, name string) (Answer, error) {
 	if name == "" {
 		if string(b) != ": keep-alive\n\n" {

@@ -81,7 +81,7 @@ func (q *Requirements) IDs() []string { return slices.Clone(q.ids) }
 var (
 	isRequirement = regexp.MustCompile(`^(?:[A-Z][A-Z0-9]*-D?|D-)[0-9]{2,3}$`)
 
-	// One id (ARC-036, D-05, AIR-D12), or a range of them (ARC-020..026).
+	// One id (ARC-036, ARC-D05, D-05), or a range of them (ARC-020..026).
 	inText = regexp.MustCompile(`\b((?:[A-Z][A-Z0-9]*-D?|D-))([0-9]{2,3})(?:\.\.([0-9]{2,3}))?\b`)
 
 	// A section of a specification, perhaps with numbered rules in it: 4.3.1, 5.2.2 R4 R5.
@@ -154,6 +154,7 @@ func (q *Requirements) Cover(cases []*Case, tests map[string]string) *Coverage {
 	}
 	mark := func(into map[string]bool, text, place string) {
 		for _, id := range requirementIDs(text) {
+			id = q.qualified(id)
 			if slices.Contains(q.ids, id) {
 				into[id] = true
 			} else if families[family(id)] {
@@ -187,6 +188,21 @@ func (q *Requirements) Cover(cases []*Case, tests map[string]string) *Coverage {
 		}
 	}
 	return c
+}
+
+// qualified returns the full id of a decision that a reference cites without
+// its protocol: D-05 in a case of ARC is ARC-D05. Other ids stay as they are.
+func (q *Requirements) qualified(id string) string {
+	number, short := strings.CutPrefix(id, "D-")
+	if !short {
+		return id
+	}
+	for _, other := range q.ids {
+		if prefix := family(other); strings.HasSuffix(prefix, "-D") {
+			return prefix + number
+		}
+	}
+	return id
 }
 
 // family returns an id without its number.

@@ -82,7 +82,7 @@ func fakeRequirements(t *testing.T, text string) (*Requirements, error) {
 func TestCover(t *testing.T) {
 	q, err := fakeRequirements(t, `{"protocol":"fake","requirements":[
 		{"id":"FAKE-001"},{"id":"FAKE-002"},{"id":"FAKE-003","sections":["4.1"]},{"id":"FAKE-004","sections":["4"]},{"id":"FAKE-005"}
-	],"decisions":["D-01","D-02"]}`)
+	],"decisions":["FAKE-D01","FAKE-D02"]}`)
 	require.NoError(t, err)
 	require.Len(t, q.IDs(), 7)
 	cases := []*Case{
@@ -94,13 +94,13 @@ func TestCover(t *testing.T) {
 	c := q.Cover(cases, map[string]string{"x_test.go": "// TestX shows FAKE-001..002 and D-07.\n"})
 	require.Equal(t, &Coverage{
 		Protocol: "fake", Total: 7,
-		ByCase:    []string{"FAKE-001", "D-01"},
+		ByCase:    []string{"FAKE-001", "FAKE-D01"},
 		ByTest:    []string{"FAKE-002"},
 		BySection: []string{"FAKE-003"},
-		Uncovered: []string{"FAKE-004", "FAKE-005", "D-02"},
-		Unknown:   []string{"D-07 in x_test.go", "FAKE-099 in fake-a-003"},
+		Uncovered: []string{"FAKE-004", "FAKE-005", "FAKE-D02"},
+		Unknown:   []string{"FAKE-099 in fake-a-003", "FAKE-D07 in x_test.go"},
 	}, c)
-	require.Equal(t, []string{"FAKE-003", "FAKE-004", "FAKE-005", "D-02"}, c.Missing())
+	require.Equal(t, []string{"FAKE-003", "FAKE-004", "FAKE-005", "FAKE-D02"}, c.Missing())
 }
 
 func TestReadRequirementsRefuses(t *testing.T) {

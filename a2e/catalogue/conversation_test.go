@@ -269,7 +269,7 @@ func TestConversationHostRole(t *testing.T) {
 	}
 }
 
-// A strict host refuses that dialect, and says why (D-02).
+// A strict host refuses that dialect, and says why (A2E-D02).
 func TestConversationStrictHost(t *testing.T) {
 	codec := a2e.NewCodec(catalogue.Types()...)
 	codec.Strict, codec.Host = true, true
@@ -372,7 +372,7 @@ func talkToDeployedHost(t *testing.T, opts a2e.ClientOptions, talk func(string) 
 }
 
 // known leaves out nulls, which mean what is absent, and the odd defaults of that
-// SDK, which are read as what they stand for (D-20).
+// SDK, which are read as what they stand for (A2E-D20).
 func known(v any) any {
 	switch v := v.(type) {
 	case map[string]any:

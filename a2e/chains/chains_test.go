@@ -133,7 +133,7 @@ func TestMapFails(t *testing.T) {
 }
 
 // Structural faults are errors before anything runs, and a chain has a time limit
-// (A2E-116, A2E-153, D-28).
+// (A2E-116, A2E-153, A2E-D28).
 func TestRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := connect(t)

@@ -24,7 +24,7 @@ const (
 	OnErrorSkip  = "skip"
 )
 
-// Validate looks at the structure of a chain before anything runs (D-48): first at
+// Validate looks at the structure of a chain before anything runs (A2E-D48): first at
 // each node, then at the entry, then at the references between nodes, all of
 // which are edges that must not form a cycle. Every error is an [*a2e.Error].
 func Validate(nodes []Node, entry string) error {

@@ -14,7 +14,7 @@ import (
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
 
-// EvaluateExpression is the built-in expression language (D-48): "$" is the whole scope and
+// EvaluateExpression is the built-in expression language (A2E-D48): "$" is the whole scope and
 // "$.a.b" a path into it, through objects by name and lists by position. What a
 // path does not find is null. Everything else is a literal: a string that does
 // not begin with "$", or any other JSON value.

@@ -49,7 +49,7 @@ func TestEpisode(t *testing.T) {
 	step := func(action string) (*env.StepResponse, error) {
 		return c.Step(t.Context(), &env.StepRequest{EpisodeID: obs.EpisodeID, Action: json.RawMessage(action)}, nil)
 	}
-	resp, err := step(`{"action_type":"inc","payload":[]}`) // the odd form of a deployed peer (D-20)
+	resp, err := step(`{"action_type":"inc","payload":[]}`) // the odd form of a deployed peer (A2E-D20)
 	require.NoError(t, err)
 	require.EqualValues(t, 1, resp.Obs.StepNum)
 	require.EqualValues(t, 1, *resp.Obs.Reward)

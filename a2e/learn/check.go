@@ -6,7 +6,7 @@ package learn
 import "github.com/fivewire/fivewire/a2e"
 
 // CheckMember holds a correction to what the polarity and the span ask of it
-// (D-53).
+// (A2E-D53).
 func (f *Feedback) CheckMember(name string) (path, reason string) {
 	switch {
 	case name == "correction" && f.Polarity == PolarityCorrective && f.Correction == "",

@@ -58,7 +58,7 @@ type Options struct {
 	Matcher func(e *Entry, query string) bool
 }
 
-// NewPlugin returns a plugin that keeps memories in three tiers (D-46).
+// NewPlugin returns a plugin that keeps memories in three tiers (A2E-D46).
 func NewPlugin(opts *Options) *a2e.Plugin {
 	k := &keeper{}
 	if opts != nil {

@@ -76,7 +76,7 @@ func TestTiers(t *testing.T) {
 	require.Contains(t, string(found.Entries[0]), `"content":"s"`)
 }
 
-// All filters hold together; the total counts before the limit (A2E-092, D-46).
+// All filters hold together; the total counts before the limit (A2E-092, A2E-D46).
 func TestRetrieve(t *testing.T) {
 	m, id := connect(t, store.NewMemory(), "ann", nil)
 	put(t, m, id, `{"key":{"k":1},"content":{"text":"red apple"},"tier":"episodic","tags":["fruit"],"score":0.5,"own":true}`,

@@ -58,7 +58,7 @@ type Options struct {
 const keepEnded = 100
 
 // NewPlugin returns a plugin that runs real processes, each in a process group
-// of its own that ends with the session (D-52).
+// of its own that ends with the session (A2E-D52).
 func NewPlugin(opts *Options) (*a2e.Plugin, error) {
 	m := &manager{paths: map[string]string{}}
 	if opts != nil {

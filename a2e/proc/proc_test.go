@@ -142,7 +142,7 @@ func TestOutput(t *testing.T) {
 }
 
 // Killing ends the whole group; time limits and the end of the session too
-// (A2E-099, A2E-101, A2E-108, D-52).
+// (A2E-099, A2E-101, A2E-108, A2E-D52).
 func TestKill(t *testing.T) {
 	c, w, client := connect(t, &proc.Options{AllowedCommands: []string{"sleep"}, MaxProcesses: 2})
 	p := spawn(t, c, &proc.SpawnRequest{Cmd: []string{"sleep", "100"}, StdinMode: "null"})
@@ -230,7 +230,7 @@ func TestDenied(t *testing.T) {
 }
 
 // A process that got out of the group keeps neither a kill nor the end of the
-// session waiting by the outputs that it holds (A2E-099, A2E-101, D-52).
+// session waiting by the outputs that it holds (A2E-099, A2E-101, A2E-D52).
 func TestEscapedProcess(t *testing.T) {
 	exe, err := os.Executable()
 	require.NoError(t, err)

@@ -54,7 +54,7 @@ func newSet() *skills.Set {
 // A2E-115), and no credentials on the wire (A2E-151).
 func TestSkills(t *testing.T) {
 	client := a2etest.Connect(t, a2e.NewHost(nil).AddPlugin(newSet().Plugin()), &a2e.ClientOptions{Capabilities: []string{"skills"}})
-	require.True(t, client.HasCapability("skill"), "the alias is answered canonically (D-23)")
+	require.True(t, client.HasCapability("skill"), "the alias is answered canonically (A2E-D23)")
 	c, err := skills.NewClient(client)
 	require.NoError(t, err)
 	ctx := t.Context()

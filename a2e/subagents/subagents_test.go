@@ -111,7 +111,7 @@ func TestMultiAgent(t *testing.T) {
 	})
 }
 
-// The older family, with children that a cancel reaches (A2E-133, D-49).
+// The older family, with children that a cancel reaches (A2E-133, A2E-D49).
 func TestTree(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, client := connect(t)

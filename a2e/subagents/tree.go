@@ -10,7 +10,7 @@ import (
 	"github.com/fivewire/fivewire/a2e"
 )
 
-// treeRoutes serve the older family SUBAGENT_* with the same subagents (D-49).
+// treeRoutes serve the older family SUBAGENT_* with the same subagents (A2E-D49).
 func (k *keeper) treeRoutes() []a2e.Route {
 	return []a2e.Route{
 		a2e.NewRoute("SUBAGENT_SPAWN_REQ", k.treeSpawn),

@@ -13,7 +13,7 @@ import (
 )
 
 // ValidateArguments holds the arguments of a call against the parameters of a tool
-// (D-32). Arguments that no parameter names pass. The error is an [*a2e.Error]
+// (A2E-D32). Arguments that no parameter names pass. The error is an [*a2e.Error]
 // with a field below "arguments".
 func ValidateArguments(parameters []Parameter, arguments json.RawMessage) error {
 	v, err := strictjson.Check(arguments, strictjson.Options{MaxDepth: 10000})
@@ -83,7 +83,7 @@ func enumText(v strictjson.Value) string {
 	return string(strictjson.AppendCompact(nil, v))
 }
 
-// FilterDefinitions returns the tools that a list request asks for, in their order (D-33).
+// FilterDefinitions returns the tools that a list request asks for, in their order (A2E-D33).
 func FilterDefinitions(list []Definition, r *ListRequest) []Definition {
 	var found []Definition
 	query := strings.ToLower(r.Query)

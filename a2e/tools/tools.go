@@ -28,7 +28,7 @@ func (c *CallRequest) TimeLimit() time.Duration {
 }
 
 // Err returns nil if the tool succeeded, else an [*a2e.Error] with its error and
-// error code (D-31).
+// error code (A2E-D31).
 func (r *Result) Err() error {
 	if r.Success {
 		return nil
@@ -247,7 +247,7 @@ func failure(code a2e.Code, name, text string) *a2e.Error {
 	return err
 }
 
-// wireError is tool_error, to be retried if the tool may be (D-30), unless the
+// wireError is tool_error, to be retried if the tool may be (A2E-D30), unless the
 // tool says itself what it is.
 func (t *Tool) wireError(err error) error {
 	var e *a2e.Error
@@ -280,7 +280,7 @@ func AddTool[In, Out any](s *Set, name, description string, fn func(ctx context.
 	if own.Type != "object" {
 		panic(fmt.Sprintf("tools: the arguments of %q are not a struct", name))
 	}
-	own.AdditionalProperties = nil // unknown arguments pass (D-32)
+	own.AdditionalProperties = nil // unknown arguments pass (A2E-D32)
 	resolved, err := own.Resolve(nil)
 	if err != nil {
 		panic(fmt.Sprintf("tools: the arguments of %q: %v", name, err))
@@ -357,7 +357,7 @@ func parametersOf(schema *jsonschema.Schema) a2e.OrderedObject[Parameter] {
 }
 
 // withoutNulls leaves out arguments that are null, at every depth that has
-// parameters, because that means absent (D-32).
+// parameters, because that means absent (A2E-D32).
 func withoutNulls(v strictjson.Value, parameters a2e.OrderedObject[Parameter]) strictjson.Value {
 	out := []byte{'{'}
 	for m := v.Members(); m.Next(); {

@@ -138,7 +138,7 @@ func TestSearchKind(t *testing.T) {
 	require.NoError(t, with.Set("kind", "shell"))
 	list := []tools.Definition{{Name: "a", Extra: with}, {Name: "b"}}
 	found := tools.FilterDefinitions(list, &tools.ListRequest{FilterKind: "web"})
-	require.Len(t, found, 1, "tools without a kind pass (D-33)")
+	require.Len(t, found, 1, "tools without a kind pass (A2E-D33)")
 	require.Equal(t, "b", found[0].Name)
 	require.Len(t, tools.FilterDefinitions(list, &tools.ListRequest{FilterKind: "shell"}), 2)
 }
@@ -169,7 +169,7 @@ func TestSessionToolsStay(t *testing.T) {
 	require.Equal(t, "mine", list[1].Definition.Name)
 }
 
-// Null means absent at every depth of the parameters (D-32), and is kept where
+// Null means absent at every depth of the parameters (A2E-D32), and is kept where
 // there are none.
 func TestNestedNulls(t *testing.T) {
 	type inner struct {

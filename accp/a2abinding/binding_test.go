@@ -351,7 +351,7 @@ func newFrame(t *testing.T, sid string, seq int64, m *accp.Message) a2a.Part {
 }
 
 // An ordinary client of A2A sees tasks in the states that the frames stand for
-// (ACCP-165, D58).
+// (ACCP-165, ACCP-D58).
 func TestOrdinaryClient(t *testing.T) {
 	d := newDesk(t)
 	client := overHTTP.connect(t, d.handler)
@@ -440,7 +440,7 @@ func (k withKey) RoundTrip(r *http.Request) (*http.Response, error) {
 	return k.next.RoundTrip(r)
 }
 
-// Who may use a session is decided by what the transport knows of the caller (D55).
+// Who may use a session is decided by what the transport knows of the caller (ACCP-D55).
 func TestAuthorize(t *testing.T) {
 	d := newDesk(t)
 	web := httptest.NewServer(a2abinding.ForwardHeader(a2asrv.NewJSONRPCHandler(d.handler)))

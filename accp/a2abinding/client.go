@@ -278,7 +278,7 @@ func codeOf(err error) accp.Code {
 }
 
 // fail writes an error frame in the name of the agent. Errors are never answered to
-// fail frames (D52).
+// fail frames (ACCP-D52).
 func (b *body) fail(code accp.Code, detail string) {
 	if b.m.Intent == accp.IntentFail {
 		return

@@ -19,7 +19,7 @@
 // # What goes over the wire
 //
 // A frame is a text part of media type application/accp (ACCP-164). A req frame
-// creates a task, whose state follows the frames that answer it (ACCP-165, D58): ack
+// creates a task, whose state follows the frames that answer it (ACCP-165, ACCP-D58): ack
 // and stream are working, wait and esc input-required, done completed, fail failed
 // and cancel canceled. The frames stand in the messages of these states, but for
 // the chunks of streams: each is a part of one artifact (ACCP-166). Frames of all

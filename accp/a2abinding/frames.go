@@ -69,7 +69,7 @@ func opensTask(m *accp.Message) bool {
 	return i == n
 }
 
-// partOf returns which part of a split message m is, or zeros (D38).
+// partOf returns which part of a split message m is, or zeros (ACCP-D38).
 func partOf(m *accp.Message) (i, n int) {
 	if m.Meta == nil {
 		return 0, 0

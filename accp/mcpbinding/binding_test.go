@@ -244,7 +244,7 @@ func TestOrdinaryClient(t *testing.T) {
 	res, err := cs.CallTool(t.Context(), &mcp.CallToolParams{Name: "echo", Arguments: map[string]any{"n": 1}})
 	require.NoError(t, err)
 	require.False(t, res.IsError)
-	require.Len(t, res.Content, 1) // D57
+	require.Len(t, res.Content, 1) // ACCP-D57
 	e := res.Content[0].(*mcp.EmbeddedResource)
 	require.Equal(t, accp.MediaType, e.Resource.MIMEType) // ACCP-161
 	require.True(t, strings.HasPrefix(e.Resource.Text, "@desk>done:tool{res:{n:1}"), e.Resource.Text)
@@ -317,7 +317,7 @@ func (k withKey) RoundTrip(r *http.Request) (*http.Response, error) {
 	return k.next.RoundTrip(r)
 }
 
-// Who may use a session is decided by what the transport knows of the caller (D55).
+// Who may use a session is decided by what the transport knows of the caller (ACCP-D55).
 func TestAuthorize(t *testing.T) {
 	d, err := newDesk()
 	require.NoError(t, err)
@@ -337,7 +337,7 @@ func TestAuthorize(t *testing.T) {
 	}
 }
 
-// References in arguments are resolved in the session of the caller (ACCP-133, D57).
+// References in arguments are resolved in the session of the caller (ACCP-133, ACCP-D57).
 func TestReferences(t *testing.T) {
 	d, err := newDesk()
 	require.NoError(t, err)
@@ -517,7 +517,7 @@ func TestRefusals(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// Each side of a session may count its own frames (D24).
+// Each side of a session may count its own frames (ACCP-D24).
 func TestSeqPerSender(t *testing.T) {
 	options := accp.SessionOptions{SeqPerSender: true}
 	agent, err := accp.NewServer("desk", &accp.ServerOptions{Session: options})
@@ -592,7 +592,7 @@ func TestSeveralFrames(t *testing.T) {
 }
 
 // Long results need sessions that may send them: inline, or to a store that both
-// sides read (D37).
+// sides read (ACCP-D37).
 func TestLongResults(t *testing.T) {
 	long := strings.Repeat("a long text that costs many tokens ", 60)
 	shared := store.NewMemory()

@@ -116,7 +116,7 @@ func (t *transport) answer(ctx context.Context, m *accp.Message) (frames [][]byt
 	return t.fail(m, local, accp.ErrInvalidIntent, "")
 }
 
-// partOf returns which part of a split message m is, or zeros (D38).
+// partOf returns which part of a split message m is, or zeros (ACCP-D38).
 func partOf(m *accp.Message) (i, n int) {
 	a, b, ok := strings.Cut(m.Meta.Ext.Text("part"), "/")
 	if !ok {

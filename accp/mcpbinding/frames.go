@@ -28,7 +28,7 @@ func ResourceContents(frame []byte) (*mcp.ResourceContents, error) {
 }
 
 // ToolResult returns frames as the result of a tool call, each as one embedded
-// resource. The result is an error if the last frame is a fail frame (D57).
+// resource. The result is an error if the last frame is a fail frame (ACCP-D57).
 func ToolResult(frames ...[]byte) (*mcp.CallToolResult, error) {
 	res := &mcp.CallToolResult{Content: []mcp.Content{}}
 	for _, f := range frames {

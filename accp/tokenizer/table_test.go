@@ -24,7 +24,7 @@ import (
 
 var update = flag.Bool("update", false, "write the measured tables into the README of package accp")
 
-// A scenario is one of appendix A of the draft, rebuilt as texts (ACCP-168, D61).
+// A scenario is one of appendix A of the draft, rebuilt as texts (ACCP-168, ACCP-D61).
 type scenario struct {
 	ID, Title string
 	Draft     struct{ NL, JSON, ACCP int }

@@ -25,7 +25,7 @@
 // by starting it anew. A call that could not be sent, or that the other Host
 // refused, may go to another Runtime; one whose Host is gone ends with
 // RUNTIME_UNAVAILABLE, unless its contract is idempotent: then the Host may run
-// it elsewhere, as altar says (D-24).
+// it elsewhere, as altar says (ALT-D24).
 //
 // Streams keep their order, and miss nothing: frames are counted, and a gap is
 // filled by joining again. A window bounds what is under way; a client that does

@@ -25,7 +25,7 @@ import (
 
 const home = "https://login.example"
 
-// A token becomes a principal with all that it says (D-52, D-53).
+// A token becomes a principal with all that it says (ARC-D52, ARC-D53).
 func TestPrincipal(t *testing.T) {
 	var net tokenstest.Network
 	key := tokenstest.NewKey(t, "k1")
@@ -66,7 +66,7 @@ func TestPrincipal(t *testing.T) {
 }
 
 // A server that lets in who has a token, and asks for a scope and the agent that
-// the token is bound to (ARC-168, ARC-163, D-53, D-54).
+// the token is bound to (ARC-168, ARC-163, ARC-D53, ARC-D54).
 func TestServer(t *testing.T) {
 	var net tokenstest.Network
 	key := tokenstest.NewKey(t, "k1")

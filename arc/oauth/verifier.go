@@ -58,7 +58,7 @@ type VerifierOptions struct {
 
 	// Principal makes the principal of the claims of a valid token, a JSON object. Nil
 	// means: ID is sub, or iss and sub with several issuers; AgentID is agent_id
-	// (D-53); Scopes are those of [arc.ParseScopes].
+	// (ARC-D53); Scopes are those of [arc.ParseScopes].
 	Principal func(claims json.RawMessage) (*arc.Principal, error)
 }
 
@@ -108,7 +108,7 @@ func (v *Verifier) VerifyToken(ctx context.Context, token string) (*arc.Principa
 	}
 	p := &arc.Principal{ID: t.Subject, Scopes: arc.ParseScopes(json.RawMessage(t.Claims)), Claims: json.RawMessage(t.Claims)}
 	if agent := t.Claims.Get("agent_id"); !agent.Absent() {
-		// One that cannot be compared binds to nobody, and must not let speak as anybody (D-53).
+		// One that cannot be compared binds to nobody, and must not let speak as anybody (ARC-D53).
 		if p.AgentID, _ = agent.Text(); p.AgentID == "" {
 			return nil, invalid("agent_id names no agent")
 		}

@@ -220,14 +220,14 @@ func TestARCPythonClientStreams(t *testing.T) {
 }
 
 // What the peer makes of the errors of each family. It reads the code where the HTTP status is 200 only; of every
-// other answer it looks at the status, and forgets code and details (D-12).
+// other answer it looks at the status, and forgets code and details (ARC-D12).
 func TestARCPythonClientErrors(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
 		code    arc.Code
 		details string
 		always  string // with every answer 200
-		mapped  string // with the statuses of D-12
+		mapped  string // with the statuses of ARC-D12
 	}{
 		{arc.ErrParse, `{}`, "ParseError -32700", "InvalidRequestError -32600"},
 		{arc.ErrInvalidRequest, `{}`, "InvalidRequestError -32600", "InvalidRequestError -32600"},
@@ -250,7 +250,7 @@ func TestARCPythonClientErrors(t *testing.T) {
 		{arc.ErrMissingField, ``, "ARCProtocolError -45002", "InvalidRequestError -32600"},
 		{arc.ErrMessageTooLarge, ``, "ARCProtocolError -45004", "ARCException "},
 		{-46001, ``, "ARCException ", "ARCException "},
-		// Without details the peer fails over its own reading of some codes, which is why ours always have some (D-55).
+		// Without details the peer fails over its own reading of some codes, which is why ours always have some (ARC-D55).
 		{arc.ErrAgentNotFound, ``, "AttributeError ", "MethodNotFoundError -32601"},
 		{arc.ErrTaskNotFound, ``, "AttributeError ", "AttributeError "},
 		{arc.ErrChatNotFound, ``, "AttributeError ", "AttributeError "},

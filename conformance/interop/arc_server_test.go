@@ -70,7 +70,7 @@ func arcServerTasks(t *testing.T, p *arcPeer) {
 	require.NoError(t, err)
 	require.Equal(t, arc.TaskInputRequired, task.Status)
 	sub, err := p.client.SubscribeTask(ctx, "py-echo", &arc.SubscribeParams{TaskID: task.ID, CallbackURL: hook})
-	require.NoError(t, err, "its result has the type subscription (D-32)")
+	require.NoError(t, err, "its result has the type subscription (ARC-D32)")
 	require.True(t, sub.Active)
 	require.Equal(t, []arc.Event{arc.EventTaskCompleted, arc.EventTaskFailed}, sub.Events)
 
@@ -88,7 +88,7 @@ func arcServerTasks(t *testing.T, p *arcPeer) {
 		Heard string `json:"heard"`
 		N     int64  `json:"n"`
 	}
-	require.NoError(t, out.Task.Artifacts[0].Parts[0].DecodeData(&data), "its data parts hold objects (D-60)")
+	require.NoError(t, out.Task.Artifacts[0].Parts[0].DecodeData(&data), "its data parts hold objects (ARC-D60)")
 	require.Equal(t, "Grüße 😀", data.Heard)
 	require.EqualValues(t, 9007199254740993, data.N)
 
@@ -165,13 +165,13 @@ func arcServerStreams(t *testing.T, p *arcPeer) {
 	require.Equal(t, []string{"echo:", " one", " two"}, pieces)
 	require.Equal(t, arc.ChatActive, status)
 
-	// Its stream of text tells of a failure, and of an end whose status is no chat status (D-22).
+	// Its stream of text tells of a failure, and of an end whose status is no chat status (ARC-D22).
 	pieces, _, err = stream(p.client, ctx, "py-echo", "break")
 	require.Equal(t, arc.ErrInvalidChatMessage, arcCode(t, err))
 	require.ErrorContains(t, err, "Stream error: the model is gone")
 	require.Equal(t, []string{"partial "}, pieces)
 
-	// Its stream of messages never ends: what is there counts as cut. Bare parts and text become messages (D-28).
+	// Its stream of messages never ends: what is there counts as cut. Bare parts and text become messages (ARC-D28).
 	pieces, _, err = stream(p.client, ctx, "py-parts", "x")
 	require.ErrorIs(t, err, arc.ErrTruncated)
 	require.Equal(t, []string{"first ", "second ", "third"}, pieces)
@@ -182,7 +182,7 @@ func arcServerStreams(t *testing.T, p *arcPeer) {
 	require.ErrorContains(t, err, "out of words")
 	require.Equal(t, []string{"some "}, pieces)
 
-	// An agent that does not stream answers with JSON (D-24).
+	// An agent that does not stream answers with JSON (ARC-D24).
 	pieces, status, err = stream(p.client, ctx, "py-whole", "x")
 	require.NoError(t, err)
 	require.Equal(t, []string{"all at once"}, pieces)

@@ -103,7 +103,7 @@ func TestARCPythonServerTokens(t *testing.T) {
 		require.Equal(t, "Internal Server Error", h.Body)
 	}
 
-	// It has one code for all that is wrong with a token (ours are -44004 and -44005, D-54).
+	// It has one code for all that is wrong with a token (ours are -44004 and -44005, ARC-D54).
 	require.Equal(t, arc.ErrAuthenticationFailed, arcCode(t, create(arc.ScopesFullCaller, -time.Hour)), "expired")
 	token = "no.token.this"
 	require.Equal(t, arc.ErrAuthenticationFailed, arcCode(t, create("", 0)))
@@ -139,7 +139,7 @@ func TestARCPythonClientTokens(t *testing.T) {
 		return token
 	}
 	require.Equal(t, "ok", try(obtain(arc.ScopesTaskCaller), "echo-01"))
-	// The peer tells by the HTTP status only that it was refused, and -44003 from -44002 not at all (D-12).
+	// The peer tells by the HTTP status only that it was refused, and -44003 from -44002 not at all (ARC-D12).
 	require.Equal(t, "AuthorizationError -44002", try(obtain(arc.ScopesChatCaller), "echo-01"))
 	require.Equal(t, "AuthenticationError -44001", try(nil, "echo-01"))
 	require.Equal(t, "AuthenticationError -44001", try(nil, "nobody"), "strangers learn of no agent")

@@ -11,7 +11,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// blocks is the list of ARC D-45, with the newer registry entries and the
+// blocks is the list of reserved ranges, with the newer registry entries and the
 // IPv4-compatible addresses.
 var blocks = []string{
 	"0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12", "192.0.0.0/24",

@@ -19,7 +19,7 @@ func OrNew[T any](r *T) *T {
 	return r
 }
 
-// Clip bounds what an answer repeats of a request (D-51).
+// Clip bounds what an answer repeats of a request (A2E-D51).
 func Clip(s string) string {
 	if len(s) <= 200 {
 		return s
