@@ -357,9 +357,9 @@ func TestAllocations(t *testing.T) {
 	rev, err := s.Create(ctx, "k", payload, 0)
 	require.NoError(t, err)
 	for _, tt := range []struct {
-		name string
-		most float64
-		do   func() error
+		name  string
+		limit float64
+		do    func() error
 	}{
 		{"create", 3, func() error { _, err := s.Create(ctx, key(), payload, time.Hour); return err }},
 		{"create existing", 0, func() error {
@@ -381,8 +381,8 @@ func TestAllocations(t *testing.T) {
 					t.Error(err)
 				}
 			})
-			if got > tt.most {
-				t.Errorf("%v allocations, want at most %v", got, tt.most)
+			if got > tt.limit {
+				t.Errorf("%v allocations, want at most %v", got, tt.limit)
 			}
 		})
 	}

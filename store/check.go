@@ -10,10 +10,9 @@ import (
 	"unicode/utf8"
 )
 
-// ValidateID is for engines. It refuses an id or a prefix that [MaxKey] and its
-// neighbours rule out, with [ErrInvalid]; what says in the error which argument it
-// is. The text itself is left out of the error: it may be long and it may be a
-// secret.
+// ValidateID is for engines. It refuses an id or a prefix outside the limits at
+// [MaxKey] with [ErrInvalid]. The error contains what, the name of the argument,
+// but not the text, which may be long or secret.
 func ValidateID(what, s string) error {
 	switch {
 	case len(s) > MaxKey:
@@ -26,7 +25,7 @@ func ValidateID(what, s string) error {
 	return nil
 }
 
-// ValidateName is [ValidateID] for what must not be empty: keys and stream names.
+// ValidateName is [ValidateID] for keys and stream names, which must not be empty.
 func ValidateName(what, s string) error {
 	if s == "" {
 		return fmt.Errorf("%w: empty %s", ErrInvalid, what)
@@ -41,9 +40,8 @@ func checkValue(value []byte) error {
 	return nil
 }
 
-// ValidateTTL is for engines. It refuses a negative ttl, with [ErrInvalid]: that is
-// mostly a deadline that has passed, and one more nanosecond of it would have
-// meant for ever.
+// ValidateTTL is for engines. It refuses a negative ttl with [ErrInvalid]: such a
+// ttl mostly comes from an expired deadline.
 func ValidateTTL(ttl time.Duration) error {
 	if ttl < 0 {
 		return fmt.Errorf("%w: negative ttl %v", ErrInvalid, ttl)

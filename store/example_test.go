@@ -13,7 +13,7 @@ import (
 	"github.com/fivewire/fivewire/store"
 )
 
-// A replay window: whoever creates the key first is the only one to go on.
+// A replay window: only the first Create of a key succeeds.
 func ExampleNewMemory() {
 	ctx := context.Background()
 	s := store.NewMemory()
@@ -35,8 +35,7 @@ func ExampleNewMemory() {
 	// n-1 is a replay
 }
 
-// A value that many change: read it, compute, and try again if somebody was
-// faster.
+// A value with many writers: read it, compute, and repeat after a conflict.
 func ExampleKV() {
 	ctx := context.Background()
 	var kv store.KV = store.NewMemory()

@@ -20,10 +20,11 @@ func alive(e interface{ expiry() time.Time }, now time.Time) bool {
 	return at.IsZero() || now.Before(at)
 }
 
-// expiries finds what has expired: a heap by time. What is removed before its
-// time, or gets another, stays in the heap as stale: the heap would otherwise
-// have to write to every element that it moves, and those are cold. A heap half
-// stale is rebuilt, so memory follows what is alive. The zero value is ready.
+// expiries finds expired elements: a heap by time. An element that is removed
+// early, or gets another time, stays in the heap as a stale entry, because an
+// index in the elements would cost a cold write for each move. A heap that is
+// half stale is rebuilt, so memory follows the number of elements in use. The
+// zero value is ready.
 type expiries[T mortal] struct {
 	heap  []expiring[T]
 	stale int
@@ -59,8 +60,8 @@ func (x *expiries[T]) push(e T) {
 	x.heap[i] = n
 }
 
-// leave notes that something with a time of expiry lost it.
-func (x *expiries[T]) leave() {
+// markStale counts an entry whose element lost its time of expiry.
+func (x *expiries[T]) markStale() {
 	x.stale++
 	x.tidy()
 }

@@ -17,12 +17,12 @@ const (
 	// defaultRead is the limit that Read takes for one below 1.
 	defaultRead = 100
 
-	// slabSize is how many records are allocated at once. More would be faster
-	// still, but one old record keeps the memory of its whole slab.
+	// slabSize is the number of records allocated at once. One old record keeps
+	// the memory of its whole slab, so it is small.
 	slabSize = 8
 
-	// freeStreams is how many empty streams a shard keeps for the next new one,
-	// since a queue that is read as fast as it is filled empties all the time.
+	// freeStreams is the number of empty streams that a shard keeps for reuse: a
+	// queue that is read as fast as it is filled empties often.
 	freeStreams = 64
 )
 
@@ -31,13 +31,13 @@ type logShard struct {
 	mu       sync.Mutex // guards all below
 	streams  table[*stream]
 	expiries expiries[*record]
-	last     uint64           // position; of all streams, so that none comes twice in one
+	last     uint64           // highest position of all streams
 	waits    map[string]*wait // by stream, which need not exist
-	slab     []record         // not used yet
+	slab     []record         // unused records
 	free     []*stream        // empty, for use by another name
 }
 
-// A stream is there as long as it has records or known ids.
+// A stream exists as long as it has records or known ids.
 type stream struct {
 	name    string
 	records sorted[uint64, *record] // not acknowledged
@@ -53,10 +53,10 @@ type record struct {
 func (r *record) key() uint64       { return r.Seq }
 func (r *record) expiry() time.Time { return r.Expires }
 
-// A wait is shared by all who wait for the next Append to one stream.
+// A wait is shared by all callers that wait for the next Append to one stream.
 type wait struct {
 	ch chan struct{} // closed by Append
-	n  int           // how many wait
+	n  int           // number of waiting callers
 }
 
 func (m *Memory) logOf(stream string) *logShard {
@@ -68,7 +68,7 @@ func (s *logShard) stream(name string) *stream {
 	return st
 }
 
-// open returns the stream of that name and makes it if there is none.
+// open returns the stream of that name and creates it if it is missing.
 func (s *logShard) open(name string) *stream {
 	if st := s.stream(name); st != nil {
 		return st
@@ -85,14 +85,14 @@ func (s *logShard) open(name string) *stream {
 	return st
 }
 
-// settle removes st if nothing is left of it.
-func (s *logShard) settle(st *stream) {
+// recycle removes st if it is empty.
+func (s *logShard) recycle(st *stream) {
 	if !st.records.empty() || len(st.ids.m) > 0 {
 		return
 	}
 	s.streams.remove(st.name)
 	if len(s.free) == freeStreams || st.ids.peak > chunkSize || cap(st.records.chunks) > 4 {
-		return // one that was long stays large, and the next may be short
+		return // a large stream would pin its memory
 	}
 	st.name = ""
 	s.free = append(s.free, st)
@@ -107,8 +107,8 @@ func (s *logShard) newRecord() *record {
 	return r
 }
 
-// forget removes every trace of r. Its place among the expiries is already free
-// if expired.
+// forget removes r and its id. With expired set, its entry in expiries is already
+// removed.
 func (s *logShard) forget(r *record, expired bool) {
 	st := r.stream
 	st.records.remove(r.Seq)
@@ -116,16 +116,16 @@ func (s *logShard) forget(r *record, expired bool) {
 		st.ids.remove(r.ID)
 	}
 	mortal := !r.Expires.IsZero()
-	*r = record{} // before leave, which looks for what is gone
+	*r = record{} // before markStale, which drops entries of cleared records
 	if mortal && !expired {
-		s.expiries.leave()
+		s.expiries.markStale()
 	}
-	s.settle(st)
+	s.recycle(st)
 }
 
-// trim removes up to most expired records.
-func (s *logShard) trim(now time.Time, most int) {
-	for range most {
+// trim removes up to limit expired records.
+func (s *logShard) trim(now time.Time, limit int) {
+	for range limit {
 		r, ok := s.expiries.pop(now)
 		if !ok {
 			return
@@ -201,8 +201,8 @@ func (m *Memory) Read(ctx context.Context, stream string, after uint64, limit in
 	return records, nil
 }
 
-// each calls yield for the records of st after that position which have not
-// expired, until it returns false.
+// each calls yield for the unexpired records of st after that position until it
+// returns false.
 func (s *logShard) each(st *stream, after uint64, yield func(*record) bool) {
 	now := time.Now()
 	passed := 0
@@ -213,7 +213,7 @@ func (s *logShard) each(st *stream, after uint64, yield func(*record) bool) {
 		passed++
 		return true
 	})
-	// Whoever meets the expired pays for their removal, so none is passed often.
+	// A reader removes as many expired records as it skipped, so none is skipped often.
 	s.trim(now, passed)
 }
 
@@ -229,7 +229,7 @@ func (m *Memory) Ack(ctx context.Context, stream string, seqs ...uint64) error {
 	for _, seq := range seqs {
 		st := s.stream(stream)
 		if st == nil {
-			break // it has just been emptied
+			break // the previous Ack emptied it
 		}
 		r, ok := st.records.get(seq)
 		if !ok {
@@ -240,7 +240,7 @@ func (m *Memory) Ack(ctx context.Context, stream string, seqs ...uint64) error {
 			continue
 		}
 		st.records.remove(seq)
-		r.Value = nil // only the id is still needed
+		r.Value = nil // only the id is needed
 	}
 	s.trim(now, trimMost)
 	return nil
@@ -260,16 +260,16 @@ func (m *Memory) Wait(ctx context.Context, stream string, after uint64) error {
 		select {
 		case <-w.ch:
 		case <-ctx.Done():
-			if s.leave(stream, w) {
+			if s.stopWaiting(stream, w) {
 				return ctx.Err()
 			}
-			// An Append came first, and select chose the other: look once more.
+			// An Append came first, but select chose the context: check again.
 		}
 	}
 }
 
-// waitFor returns nil if there is something after that position, else what
-// tells of the next Append.
+// waitFor returns nil if the stream has a record after that position, else the
+// wait that the next Append ends.
 func (s *logShard) waitFor(stream string, after uint64) *wait {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -296,7 +296,7 @@ func (s *logShard) waitFor(stream string, after uint64) *wait {
 }
 
 // leave gives up waiting for w, and reports false if that is over already.
-func (s *logShard) leave(stream string, w *wait) bool {
+func (s *logShard) stopWaiting(stream string, w *wait) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.waits[stream] != w {
@@ -354,7 +354,7 @@ func (s *logShard) reset(r *record, expires time.Time) {
 	r.Expires = expires
 	s.expiries.push(r)
 	if !old.IsZero() {
-		s.expiries.leave()
+		s.expiries.markStale()
 	}
 }
 

@@ -15,35 +15,32 @@ import (
 )
 
 const (
-	// shardCount spreads the load of many callers over so many locks.
+	// shardCount is the number of locks that spread the load of many callers.
 	shardCount = 16
 
-	// trimMost bounds how many expired elements one write removes. Above 1 it
-	// is enough for memory to follow what is alive; this high, little is left
-	// after a burst and a write still takes microseconds.
+	// trimMost bounds the expired elements that one write removes. Any value
+	// above 1 lets memory follow the number of unexpired elements; this one
+	// leaves little after a burst, and a write still takes microseconds.
 	trimMost = 16
 
-	// listMost bounds how many entries List copies under one lock.
+	// listMost bounds the entries that List copies under one lock.
 	listMost = 256
 )
 
 // A Memory is the [Store] that keeps everything in the memory of the process.
-// It is lost when the process ends. [NewMemory] makes one. All its methods may
-// be called from any number of goroutines; none of them starts one, so nothing
-// needs to be closed.
+// It is lost when the process ends. [NewMemory] makes one. All methods are safe
+// for concurrent use. None starts a goroutine, so a Memory needs no closing.
 //
-// Memory is not bounded: it holds what it is given until that is deleted,
-// acknowledged or expired. What expired is removed by later calls that write to
-// the same shard (one of 16, by the hash of the key), a few elements by each, so
-// a steady load finds a steady size; a store that nobody writes to keeps its
-// garbage.
+// Memory is not bounded: it holds values until they are deleted, acknowledged or
+// expired. Later writes to the same shard (one of 16, by the hash of the key)
+// remove expired elements, a few by each write, so a steady load has a steady
+// size. A store without writes keeps its expired elements.
 //
-// What a call costs does not depend on how much is stored, but for a logarithm,
-// with two exceptions. List first sorts the keys that were created since the
-// List before; a store that is never listed never sorts. Then it looks at what
-// begins with the prefix and at nothing else, copies up to 256 entries of a
-// shard at a time, and holds no lock while its loop runs. Expire touches every
-// record of its stream.
+// The cost of a call grows with the logarithm of the stored number, with two
+// exceptions. List first sorts the keys created since the previous List; a store
+// that is never listed never sorts. Then it reads only keys with the prefix,
+// copies up to 256 entries of a shard at a time, and holds no lock while its loop
+// runs. Expire touches every record of its stream.
 type Memory struct {
 	seed maphash.Seed
 	kv   [shardCount]kvShard
@@ -57,13 +54,13 @@ func NewMemory() *Memory {
 
 var _ Store = (*Memory)(nil)
 
-// An item is one key. Its fields change under the lock of its shard only.
+// An item is one key. Its fields change only under the lock of its shard.
 type item struct {
 	Entry
 	place place
 }
 
-// A place says which list of the shard holds an item.
+// A place is the list of the shard that holds an item.
 type place uint8
 
 const (
@@ -77,22 +74,22 @@ func (it *item) expiry() time.Time { return it.Expires }
 
 // A kvShard holds the keys of one hash value.
 type kvShard struct {
-	mu       sync.Mutex // guards all below
-	items    table[*item]
-	order    sorted[string, *item] // all items but the fresh ones
-	fresh    []*item               // not in order yet: nobody has listed since
-	gone     int                   // how many of fresh are deleted
-	expiries expiries[*item]
-	last     Revision // so none comes twice, whatever is deleted
+	mu           sync.Mutex // guards all below
+	items        table[*item]
+	order        sorted[string, *item] // all items but the fresh ones
+	fresh        []*item               // not yet sorted: created since the last List
+	deletedFresh int                   // number of deleted items in fresh
+	expiries     expiries[*item]
+	last         Revision // never used twice, also after deletions
 }
 
 func (m *Memory) kvOf(key string) *kvShard {
 	return &m.kv[maphash.String(m.seed, key)%shardCount]
 }
 
-// find returns what is alive under key. The methods read the clock before they
-// lock, since that takes as long as all they do under the lock; so now may be a
-// little past, but never before the call.
+// find returns the unexpired item of key. The methods read the clock before they
+// lock, because that takes as long as the work under the lock. So now may be
+// slightly old, but never before the call.
 func (s *kvShard) find(key string, now time.Time) *item {
 	if it, ok := s.items.get(key); ok && alive(it, now) {
 		return it
@@ -110,7 +107,7 @@ func (s *kvShard) set(it *item, value []byte, ttl time.Duration, now time.Time) 
 		return s.last
 	}
 	if !old.IsZero() {
-		s.expiries.leave()
+		s.expiries.markStale()
 	}
 	if ttl != 0 {
 		s.expiries.push(it)
@@ -118,7 +115,7 @@ func (s *kvShard) set(it *item, value []byte, ttl time.Duration, now time.Time) 
 	return s.last
 }
 
-// forget removes it. Its place among the expiries is already free if expired.
+// forget removes it. With expired set, its entry in expiries is already removed.
 func (s *kvShard) forget(it *item, expired bool) {
 	s.items.remove(it.Key)
 	if it.place == inOrder {
@@ -127,19 +124,19 @@ func (s *kvShard) forget(it *item, expired bool) {
 	mortal, wasFresh := !it.Expires.IsZero(), it.place == inFresh
 	*it = item{place: nowhere}
 	if mortal && !expired {
-		s.expiries.leave()
+		s.expiries.markStale()
 	}
-	if wasFresh { // and still is, until enough of fresh is gone to be worth a pass
-		if s.gone++; s.gone > 64 && s.gone > len(s.fresh)/2 {
+	if wasFresh { // fresh is compacted when more than half of it is deleted
+		if s.deletedFresh++; s.deletedFresh > 64 && s.deletedFresh > len(s.fresh)/2 {
 			s.fresh = fitted(slices.DeleteFunc(s.fresh, func(it *item) bool { return it.place == nowhere }))
-			s.gone = 0
+			s.deletedFresh = 0
 		}
 	}
 }
 
-// sort moves the fresh items to where List finds them. That waits for a List
-// since most stores hold mostly what is never listed, such as replay windows,
-// and to keep the order of a million keys costs more than all the rest.
+// sort moves the fresh items into the order that List reads. It runs at the next
+// List, because most keys, such as those of replay windows, are never listed, and
+// keeping a million keys in order costs more than all other work.
 func (s *kvShard) sort() {
 	if len(s.fresh) == 0 {
 		return
@@ -152,12 +149,12 @@ func (s *kvShard) sort() {
 		}
 	}
 	clear(s.fresh)
-	s.fresh, s.gone = fitted(s.fresh[:0]), 0
+	s.fresh, s.deletedFresh = fitted(s.fresh[:0]), 0
 }
 
-// trim removes up to most expired items.
-func (s *kvShard) trim(now time.Time, most int) {
-	for range most {
+// trim removes up to limit expired items.
+func (s *kvShard) trim(now time.Time, limit int) {
+	for range limit {
 		it, ok := s.expiries.pop(now)
 		if !ok {
 			return
@@ -166,7 +163,7 @@ func (s *kvShard) trim(now time.Time, most int) {
 	}
 }
 
-// deadline returns when what gets ttl now expires; zero for never.
+// deadline returns the time of expiry for ttl; zero means never.
 func deadline(now time.Time, ttl time.Duration) time.Time {
 	if ttl == 0 {
 		return time.Time{}
@@ -205,7 +202,7 @@ func (m *Memory) Create(ctx context.Context, key string, value []byte, ttl time.
 	it, ok := s.items.get(key)
 	switch {
 	case !ok:
-		// A key may be a piece of a long message, which must not stay because of it.
+		// The key may be part of a long message, which it must not pin.
 		it = &item{Entry: Entry{Key: strings.Clone(key)}}
 		s.items.put(it.Key, it)
 		s.fresh = append(fitted(s.fresh), it)
@@ -288,18 +285,18 @@ func (m *Memory) List(ctx context.Context, prefix string) iter.Seq2[Entry, error
 	}
 }
 
-// A run is what List still has to yield of one shard.
+// A run is the rest of one shard that List has to yield.
 type run struct {
-	shard   *kvShard
-	prefix  string
-	next    string  // entries of the shard from this key on are not read yet
-	entries []Entry // read and not yet yielded
-	ended   bool    // nothing is left in the shard
+	shard       *kvShard
+	prefix      string
+	next        string  // first key of the shard that is not read
+	entries     []Entry // read and not yielded
+	isExhausted bool    // the shard has no further entries
 }
 
-// fill makes sure that entries holds something and reports false at the end.
+// fill loads entries if it is empty and reports false at the end.
 func (r *run) fill() bool {
-	if len(r.entries) > 0 || r.ended {
+	if len(r.entries) > 0 || r.isExhausted {
 		return len(r.entries) > 0
 	}
 	s := r.shard
@@ -308,7 +305,7 @@ func (r *run) fill() bool {
 	s.sort()
 	now := time.Now()
 	passed := 0
-	r.entries, r.ended = r.entries[:0], true
+	r.entries, r.isExhausted = r.entries[:0], true
 	s.order.ascend(r.next, func(it *item) bool {
 		switch {
 		case !strings.HasPrefix(it.Key, r.prefix):
@@ -316,7 +313,7 @@ func (r *run) fill() bool {
 		case !alive(it, now):
 			passed++
 		case len(r.entries) == listMost:
-			r.ended = false
+			r.isExhausted = false
 			r.next = it.Key
 			return false
 		default:
@@ -324,7 +321,7 @@ func (r *run) fill() bool {
 		}
 		return true
 	})
-	// Whoever meets the expired pays for their removal, so none is passed often.
+	// A reader removes as many expired items as it skipped, so none is skipped often.
 	s.trim(now, passed)
 	return len(r.entries) > 0
 }

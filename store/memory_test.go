@@ -34,7 +34,7 @@ func measure(t testing.TB, m *Memory) (n size) {
 		n.items += len(s.items.m)
 		n.fresh += len(s.fresh)
 		n.due += len(s.expiries.heap)
-		mortal, ordered, gone := 0, 0, 0
+		mortal, ordered, dropped := 0, 0, 0
 		for key, it := range s.items.m {
 			require.Equal(t, key, it.Key)
 			require.NotEqual(t, nowhere, it.place)
@@ -55,14 +55,14 @@ func measure(t testing.TB, m *Memory) (n size) {
 			require.NotEqual(t, inOrder, it.place)
 			if it.place == nowhere {
 				require.Equal(t, item{place: nowhere}, *it, "something deleted is held")
-				gone++
+				dropped++
 			}
 		}
-		require.Equal(t, gone, s.gone)
+		require.Equal(t, dropped, s.deletedFresh)
 		for _, it := range s.fresh[len(s.fresh):cap(s.fresh)] {
 			require.Nil(t, it, "something that is no longer fresh is held")
 		}
-		require.Len(t, s.items.m, ordered+len(s.fresh)-gone)
+		require.Len(t, s.items.m, ordered+len(s.fresh)-dropped)
 		require.GreaterOrEqual(t, len(s.expiries.heap)-s.expiries.stale, mortal)
 		n.order += ordered
 		s.mu.Unlock()
@@ -79,7 +79,7 @@ func measure(t testing.TB, m *Memory) (n size) {
 		mortal := map[*record]bool{}
 		for name, st := range s.streams.m {
 			require.Equal(t, name, st.name)
-			held := len(st.ids.m)
+			idCount := len(st.ids.m)
 			st.records.ascend(0, func(r *record) bool {
 				require.Same(t, st, r.stream)
 				if r.ID != "" {
@@ -89,7 +89,7 @@ func measure(t testing.TB, m *Memory) (n size) {
 					mortal[r] = true
 				}
 				n.records++
-				held++
+				idCount++
 				return true
 			})
 			for id, r := range st.ids.m {
@@ -104,7 +104,7 @@ func measure(t testing.TB, m *Memory) (n size) {
 				}
 			}
 			n.ids += len(st.ids.m)
-			require.NotZero(t, held, "stream %q is empty", name)
+			require.NotZero(t, idCount, "stream %q is empty", name)
 		}
 		require.GreaterOrEqual(t, len(s.expiries.heap)-s.expiries.stale, len(mortal))
 		for _, st := range s.free {
@@ -446,9 +446,9 @@ func TestExpiredInTheWay(t *testing.T) {
 				require.Greater(t, seq, last)
 				last = seq
 			}
-			held := measure(t, m)
-			require.Equal(t, n, held.ids)
-			require.Equal(t, n, held.items)
+			size := measure(t, m)
+			require.Equal(t, n, size.ids)
+			require.Equal(t, n, size.items)
 			time.Sleep(2 * time.Minute)
 		}
 		require.NoError(t, m.Expire(ctx, "s", time.Hour))

@@ -48,9 +48,9 @@ func TestSorted(t *testing.T) {
 				}
 				from := rapid.IntRange(0, len(model)-1).Draw(t, "from")
 				every := rapid.IntRange(1, 3).Draw(t, "every")
-				most := rapid.IntRange(1, 4*chunkSize).Draw(t, "n")
+				total := rapid.IntRange(1, 4*chunkSize).Draw(t, "n")
 				for i, n := range slices.Clone(model)[from:] {
-					if i < most && i%every == 0 {
+					if i < total && i%every == 0 {
 						require.True(t, s.remove(n))
 						require.False(t, s.remove(n))
 						at, _ := slices.BinarySearch(model, n)
@@ -144,7 +144,7 @@ func TestExpiries(t *testing.T) {
 					if len(model) > 0 {
 						d := any(t)
 						d.at = time.Time{}
-						x.leave()
+						x.markStale()
 						delete(model, d)
 					}
 				}
@@ -156,7 +156,7 @@ func TestExpiries(t *testing.T) {
 				if d, at := any(t), later(t); !d.at.Equal(at) {
 					d.at = at
 					x.push(d)
-					x.leave()
+					x.markStale()
 				}
 			},
 			"pop": func(t *rapid.T) {

@@ -98,7 +98,7 @@ func (s *sorted[K, T]) get(k K) (e T, ok bool) {
 }
 
 // ascend calls yield for every element whose key is k or more, in order, until
-// it returns false. The elements must not change meanwhile.
+// it returns false. The elements must not change during the call.
 func (s *sorted[K, T]) ascend(k K, yield func(T) bool) {
 	for c, i := s.find(k); c < len(s.chunks); c, i = c+1, 0 {
 		for _, e := range s.chunks[c][i:] {

@@ -1,10 +1,9 @@
 // Copyright 2026 The Fivewire Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package store is where servers keep state: tasks, chats, sessions, replay
-// windows, relay inboxes. All of it goes through two small interfaces, so a
-// service moves from memory to a database or a cluster by changing the one
-// line that opens the store.
+// Package store defines the two interfaces through which servers keep state:
+// tasks, chats, sessions, replay windows, relay inboxes. A service moves from
+// memory to a database or a cluster by changing the line that opens the store.
 package store
 
 import (
@@ -15,31 +14,31 @@ import (
 )
 
 // Errors of every engine, to be tested with [errors.Is]. Any other error means
-// that the engine itself failed and nothing is known about the operation.
+// that the engine failed and the outcome of the operation is unknown.
 var (
 	// ErrNotFound reports a key that is absent or expired.
 	ErrNotFound = errors.New("store: not found")
 
-	// ErrExists reports a Create of a key that is there already.
-	ErrExists = errors.New("store: exists already")
+	// ErrExists reports a Create of a key that already exists.
+	ErrExists = errors.New("store: key exists")
 
-	// ErrConflict reports that a value changed since the revision named.
-	ErrConflict = errors.New("store: changed meanwhile")
+	// ErrConflict reports that the revision of a value is not the given one.
+	ErrConflict = errors.New("store: revision conflict")
 
-	// ErrDuplicate reports an Append whose id the stream knows already.
+	// ErrDuplicate reports an Append whose id is already known to the stream.
 	ErrDuplicate = errors.New("store: duplicate")
 
 	// ErrInvalid reports a key, stream name, id or value outside the limits.
 	ErrInvalid = errors.New("store: invalid argument")
 
-	// ErrClosed reports use after the engine was closed.
+	// ErrClosed reports the use of a closed engine.
 	ErrClosed = errors.New("store: closed")
 )
 
 // Limits that every engine accepts. Keys, stream names and ids are UTF-8 text
 // without NUL, compared byte by byte: case, accents and spaces count. Keys and
 // stream names are not empty. A value may be empty, and nil is an empty value.
-// What breaks these rules is refused with [ErrInvalid].
+// An argument that breaks these rules is refused with [ErrInvalid].
 const (
 	MaxKey   = 1024     // bytes of a key, a stream name or an id
 	MaxValue = 64 << 20 // bytes of one value; an engine may document less
@@ -49,8 +48,8 @@ const (
 // from every other revision that the key ever had, deletion in between included.
 type Revision uint64
 
-// An Entry is a key with its value. The value is shared: whoever reads it must
-// not change it.
+// An Entry is a key with its value. The value is shared: readers must not
+// change it.
 type Entry struct {
 	Key      string
 	Value    []byte
@@ -58,22 +57,21 @@ type Entry struct {
 	Expires  time.Time // zero: never
 }
 
-// KV keeps values under keys. Every method is atomic and may be called from any
-// number of goroutines and, where the engine spans them, processes. A change is
-// visible to every later call as soon as the method returned, and an engine
-// that is durable has then made it so.
+// KV keeps values under keys. Every method is atomic and safe for concurrent
+// use by goroutines and, where the engine spans them, by processes. When a
+// method returns, its change is visible to every later call and, in a durable
+// engine, durable.
 //
-// A ttl says how long the entry lives from now on; zero means for ever, and a
-// negative one is refused with [ErrInvalid]. A key that expired is absent in
-// every respect. That is judged when a call begins or later: a change that began
-// before the expiry of what it changes may come to be seen after it.
+// A ttl is the remaining lifetime of the entry. Zero means no expiry; a
+// negative ttl is refused with [ErrInvalid]. An expired key is absent in every
+// respect. Expiry is judged when a call starts or later: a change that started
+// before the expiry of its entry may become visible after it.
 //
-// A context that ended before the call makes every method return its error and
-// do nothing. If it ends during a call that returns its error, the change may
-// have been made or not, or may be made yet: what is on its way to a database
-// cannot be called back. The same is true of a call that fails for want of an
-// answer. Who has to know tries the change again, with the revision or the id
-// that makes it happen once; to look is not enough.
+// If its context has ended before the call, a method does nothing and returns
+// the error of the context. If the context ends during the call, or no response
+// arrives, the outcome is unknown: the change may have been made, may not have
+// been made, or may still be made. To find out, repeat the operation with the
+// same revision or id; reading is not enough. [Modify] and [Persist] do this.
 //
 // Values are copied: an engine keeps no reference to a slice it was given.
 type KV interface {
@@ -90,22 +88,21 @@ type KV interface {
 	Update(ctx context.Context, key string, value []byte, rev Revision, ttl time.Duration) (Revision, error)
 
 	// Delete removes key if its revision is still rev, else it returns
-	// [ErrConflict]. A rev of zero removes whatever is there. Removing an
+	// [ErrConflict]. A rev of zero matches every revision. Removing an
 	// absent key succeeds.
 	Delete(ctx context.Context, key string, rev Revision) error
 
 	// List yields the entries whose key begins with prefix, in ascending
-	// byte order of the keys. A key that is there from before the call until
-	// after the last entry is yielded exactly once, with a value it had
-	// meanwhile; one that comes or goes while List runs may be missing. The
-	// loop may call the store, also to change what is listed. The prefix is
-	// text as a key is, but may be empty: that lists everything. An error is
-	// yielded once and last, beside the zero Entry.
+	// byte order of the keys. A key that exists from before the call until
+	// after the last entry is yielded exactly once, with a value of that time;
+	// a key that is created or deleted while List runs may be missing. The loop
+	// may call the store, also to change listed keys. An empty prefix lists
+	// everything. An error is yielded once and last, with the zero Entry.
 	List(ctx context.Context, prefix string) iter.Seq2[Entry, error]
 }
 
-// A Record is one element of a stream. The value is shared: whoever reads it
-// must not change it.
+// A Record is one element of a stream. The value is shared: readers must not
+// change it.
 type Record struct {
 	Seq     uint64 // position in its stream; 1 or more, rising, not always by one
 	ID      string // the deduplication id given to Append; may be empty
@@ -115,44 +112,42 @@ type Record struct {
 }
 
 // Log keeps named streams of records, each in the order of appending. A stream
-// needs no creation: it exists while it holds something. Streams and keys are
-// apart: a stream may be named like a key. What is said at [KV] of concurrency,
-// durability, times to live, contexts and copies holds here too.
+// needs no creation: it exists while it holds records or known ids. A stream and
+// a key may have the same name. The rules of [KV] for concurrency, durability,
+// lifetimes, contexts and copies apply to Log too.
 type Log interface {
 	// Append adds value to the end of stream and returns its position. A
-	// record lives for ttl, or for ever if that is zero, unless it is
-	// acknowledged before. If id is not empty and the stream knows it
-	// already, nothing is added: the answer is the position of the first
+	// record is kept for ttl, or without expiry if ttl is zero, unless it is
+	// acknowledged earlier. If id is not empty and already known to the
+	// stream, nothing is added: Append returns the position of the first
 	// record with that id and [ErrDuplicate]. An id is known until its record
-	// expires, acknowledged or not; that of a record without ttl, until
-	// it is acknowledged. Each stream knows its own ids.
+	// expires, acknowledged or not; the id of a record without ttl, until
+	// the record is acknowledged. Ids are separate for each stream.
 	//
 	// Positions become visible in order: once a reader has seen one, no
 	// record with a lower position appears later.
 	Append(ctx context.Context, stream, id string, value []byte, ttl time.Duration) (uint64, error)
 
 	// Read returns up to limit records after the position after, in order,
-	// without those that are acknowledged or expired. It does not wait: no
-	// records and no error means there are none now. A limit below 1
-	// means 100. What is acknowledged while Read runs may be among the records
-	// or not, each one for itself.
+	// without acknowledged and expired ones. It does not wait: no records and
+	// no error means that the stream has none. A limit below 1 means 100. A
+	// record that is acknowledged while Read runs may or may not be returned.
 	Read(ctx context.Context, stream string, after uint64, limit int) ([]Record, error)
 
-	// Ack removes records from the stream for good, several in any order. A
-	// position that is unknown or acknowledged already is no error. Of an Expire
-	// at the same time it may know or not when it decides whether an id stays
-	// known.
+	// Ack removes records from the stream permanently, several in any order.
+	// An unknown or already acknowledged position is not an error. A
+	// concurrent Expire may or may not affect whether an id stays known.
 	Ack(ctx context.Context, stream string, seqs ...uint64) error
 
 	// Wait returns nil as soon as Read with the same arguments would return
-	// a record, and the error of ctx if that ends first. The stream may be one
-	// that holds nothing yet. Who shares a stream with other readers may still
-	// find it empty after Wait, and waits again.
+	// a record, and the error of ctx if that ends first. The stream may
+	// be empty. A caller that shares a stream with other readers may still
+	// find it empty after Wait, and calls Wait again.
 	Wait(ctx context.Context, stream string, after uint64) error
 
-	// Expire makes everything that is now in stream expire after ttl, whatever
-	// was said before, known ids included; zero removes it at once. What is
-	// appended later keeps its own ttl. Positions are not used again.
+	// Expire makes all current records and known ids of stream expire after
+	// ttl, in place of their earlier ttl; zero removes them at once. Records
+	// appended later keep their own ttl. Positions are not used again.
 	Expire(ctx context.Context, stream string, ttl time.Duration) error
 }
 

@@ -10,10 +10,10 @@ import (
 	"time"
 )
 
-// Sub returns a view of s in which every key and every stream name of the
-// caller stands behind prefix, so that several users share one store without
-// meeting. Entries come back with the caller's own key. A prefix that no other
-// begins with keeps them apart: end it with a separator, as in "air/inbox/".
+// Sub returns a view of s that puts prefix before every key and every stream
+// name of the caller, so that several users share one store. Entries are
+// returned with the caller's key. No prefix may be the beginning of another one:
+// end it with a separator, as in "air/inbox/".
 //
 // A view holds nothing, needs no closing, and lasts as long as s. The limits
 // apply to prefix and key together. An empty prefix returns s itself.
@@ -79,8 +79,8 @@ func (s *sub) Expire(ctx context.Context, stream string, ttl time.Duration) erro
 	return s.store.Expire(ctx, s.prefix+stream, ttl)
 }
 
-// strip gives e the key that the caller knows it by. That of the empty entry
-// beside an error stays empty.
+// strip removes the prefix from the key of e. The empty key of an entry that
+// accompanies an error stays empty.
 func (s *sub) strip(e Entry) Entry {
 	e.Key = strings.TrimPrefix(e.Key, s.prefix)
 	return e

@@ -37,5 +37,5 @@ func ExampleOpen() {
 	}
 	// Output:
 	// false <nil>
-	// true store: exists already
+	// true store: key exists
 }
