@@ -39,11 +39,11 @@ type Call struct {
 	// tell (ARC-D65).
 	AgentPath []string
 
-	out    *exchange // what the answer needs
-	mark   string    // names the request, where repeated ones are known; see replays
-	again  bool      // it may have been done, in whole or in part
-	entry  *agentEntry
-	method *methodEntry
+	out         *exchange // what the answer needs
+	mark        string    // names the request, where repeated ones are known; see replays
+	isDuplicate bool      // it may have been done, in whole or in part
+	entry       *agentEntry
+	method      *methodEntry
 }
 
 // Decode stores the params in what dst points to. Member names must match

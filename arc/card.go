@@ -129,7 +129,7 @@ func (c *AgentCard) Validate() error {
 			issues = append(issues, issue)
 		}
 	}
-	within := func(s string, most int) bool { n := utf8.RuneCountInString(s); return n >= 1 && n <= most }
+	within := func(s string, limit int) bool { n := utf8.RuneCountInString(s); return n >= 1 && n <= limit }
 	fault(!within(c.Name, 100), "name must have 1 to 100 characters")
 	fault(!within(c.Description, 500), "description must have 1 to 500 characters")
 	fault(!isCardVersion(c.Version), "version must be three numbers with points")

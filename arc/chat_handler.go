@@ -82,23 +82,23 @@ type ChatWriter struct {
 	chatID string
 	legacy bool
 	began  func() error // called before the first event goes out
-	most   int          // how large the answer may get; less than zero keeps nothing
+	limit  int          // how large the answer may get; less than zero keeps nothing
 
-	mu     sync.Mutex // guards all that follows
-	sink   EventSink  // nil if the caller does not read along
-	buf    []byte
-	sent   int // bytes of data
-	err    error
-	ended  bool
-	parts  []Part // the answer so far
-	text   strings.Builder
-	role   Role
-	agent  string
-	extra  Extra
-	stamp  Timestamp
-	pieces int
-	size   int     // of what is kept
-	piece  [1]Part // of a Send, so that it needs no memory
+	mu       sync.Mutex // guards all that follows
+	sink     EventSink  // nil if the caller does not read along
+	buf      []byte
+	sent     int // bytes of data
+	err      error
+	isClosed bool
+	parts    []Part // the answer so far
+	text     strings.Builder
+	role     Role
+	agent    string
+	extra    Extra
+	stamp    Timestamp
+	pieces   int
+	size     int     // of what is kept
+	piece    [1]Part // of a Send, so that it needs no memory
 }
 
 // errLongAnswer reports an answer over [ServerOptions.Limits.MaxReply].
@@ -128,17 +128,17 @@ func (w *ChatWriter) write(m *Message) error {
 	switch {
 	case w.err != nil:
 		return w.err
-	case w.ended:
+	case w.isClosed:
 		return errAnswered
 	case w.ctx.Err() != nil:
 		return context.Cause(w.ctx)
 	}
 	role := or(m.Role, RoleAgent)
-	if w.most >= 0 {
+	if w.limit >= 0 {
 		for i := range m.Parts {
 			w.size += len(m.Parts[i].Content) + len(m.Parts[i].Data)
 		}
-		if w.size > w.most {
+		if w.size > w.limit {
 			return errLongAnswer
 		}
 	}
@@ -157,7 +157,7 @@ func (w *ChatWriter) write(m *Message) error {
 			return err
 		}
 	}
-	if w.most >= 0 {
+	if w.limit >= 0 {
 		w.keep(m, role)
 	}
 	return nil
@@ -209,7 +209,7 @@ func (w *ChatWriter) flush() {
 func (w *ChatWriter) finish() *Message {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.ended = true
+	w.isClosed = true
 	w.flush()
 	m := &Message{Role: or(w.role, RoleAgent), Parts: w.parts, AgentID: w.agent, Timestamp: w.stamp, Extra: w.extra}
 	if m.Parts == nil {

@@ -13,18 +13,18 @@ import (
 
 // A chatJob is the answering of one message: it has the turn in its chat.
 type chatJob struct {
-	table     *chatTable
-	call      *Call
-	chat      *liveChat
-	id        string
-	fresh     *chatState // of a chat.start: the chat that is to be
-	first     bool
-	stateless bool
-	said      *Message
-	stream    bool
-	reply     *Message // what a repeated request was answered with before, or nil
-	kept      bool     // what was said is in the store
-	over      bool     // the turn is; guarded by the lock of the chat
+	table      *chatTable
+	call       *Call
+	chat       *liveChat
+	id         string
+	fresh      *chatState // of a chat.start: the chat that is to be
+	first      bool
+	stateless  bool
+	message    *Message
+	stream     bool
+	reply      *Message // what a repeated request was answered with before, or nil
+	kept       bool     // what was said is in the store
+	isFinished bool     // the turn is; guarded by the lock of the chat
 }
 
 // serve answers, in one piece or as a stream.
@@ -94,14 +94,14 @@ func (j *chatJob) answer(ctx context.Context, sink EventSink) (any, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(context.Canceled)
 	out := &ChatWriter{ctx: ctx, cancel: cancel, chatID: j.id, legacy: j.call.out.legacy, sink: sink}
-	out.most = c.s.opts.Limits.MaxReply
+	out.limit = c.s.opts.Limits.MaxReply
 	if sink != nil {
 		out.began = func() error { return j.begin(ctx) }
 		if j.stateless {
-			out.most = -1 // nobody will ask for it
+			out.limit = -1 // nobody will ask for it
 		}
 	}
-	turn := &ChatTurn{ChatID: j.id, Message: j.said, First: j.first, Stream: sink != nil, table: c, chat: lc, mark: j.call.mark}
+	turn := &ChatTurn{ChatID: j.id, Message: j.message, First: j.first, Stream: sink != nil, table: c, chat: lc, mark: j.call.mark}
 	lc.mu.Lock()
 	lc.pause = false
 	if !j.stateless {
@@ -152,7 +152,7 @@ func (j *chatJob) attend(ctx context.Context) func() {
 		defer s.end(partOf)
 		j.chat.mu.Lock()
 		defer j.chat.mu.Unlock()
-		if !j.over {
+		if !j.isFinished {
 			j.table.renew(ctx, j.chat)
 			timer.Reset(every)
 		}
@@ -186,7 +186,7 @@ func (j *chatJob) keep(ctx context.Context) error {
 		}
 	}
 	j.kept = true
-	return j.remember(ctx, j.said, markSaid)
+	return j.remember(ctx, j.message, markSaid)
 }
 
 // remember adds a message to the history.
@@ -213,7 +213,7 @@ func (j *chatJob) conclude(ctx context.Context, sink EventSink, out *ChatWriter,
 	defer lc.mu.Unlock()
 	if !j.stateless {
 		defer func() {
-			j.over, lc.starting = true, false
+			j.isFinished, lc.starting = true, false
 			j.table.renew(ctx, lc)
 			lc.pass()
 		}()
@@ -225,7 +225,7 @@ func (j *chatJob) conclude(ctx context.Context, sink EventSink, out *ChatWriter,
 	if err != nil {
 		return nil, j.fail(ctx, sink, out, reply, err, cut)
 	}
-	if reply.Timestamp == "" && out.most >= 0 { // else nobody sees it
+	if reply.Timestamp == "" && out.limit >= 0 { // else nobody sees it
 		reply.Timestamp = NewTimestamp(now())
 	}
 	st, err := j.commit(ctx, reply)

@@ -194,7 +194,7 @@ func (t *streamTable) follow(ctx context.Context, x *exchange, run *streamRun, t
 		}()
 	}
 	for {
-		ended := run != nil && isClosed(run.done) // before the last look
+		isLast := run != nil && isClosed(run.done) // before the last look
 		records, err := t.db.Read(ctx, streamLog(token), after, itemPage)
 		if err != nil {
 			return nil, t.broken(ctx, x, sink, err)
@@ -215,7 +215,7 @@ func (t *streamTable) follow(ctx context.Context, x *exchange, run *streamRun, t
 		switch {
 		case len(records) > 0:
 			continue
-		case ended:
+		case isLast:
 			return nil, t.broken(ctx, x, sink, or(run.err, errNoReader))
 		}
 		if err := t.wait(waitCtx, run, token, after); err != nil {

@@ -55,7 +55,7 @@ type liveChat struct {
 	waiting  []chan struct{}         // who waits for it, in order
 	cancel   context.CancelCauseFunc // ends the handler that has the turn
 	pause    bool                    // the chat is to be paused after this turn
-	over     chan struct{}           // closed when the chat is
+	closed   chan struct{}           // closed when the chat is
 }
 
 func newChatTable(s *Server) *chatTable {
@@ -75,7 +75,7 @@ func (c *chatTable) acquire(key string) *liveChat {
 	defer c.mu.Unlock()
 	lc := c.live[key]
 	if lc == nil {
-		lc = &liveChat{key: key, over: make(chan struct{})}
+		lc = &liveChat{key: key, closed: make(chan struct{})}
 		c.live[key] = lc
 	}
 	lc.refs++
@@ -233,7 +233,7 @@ func (c *chatTable) start(ctx context.Context, call *Call) (any, error) {
 	if p.Stream && c.s.opts.EnableResume && resumes(call) {
 		return c.s.streams.resume(ctx, call)
 	}
-	j := &chatJob{table: c, call: call, first: true, stateless: call.entry.StatelessChats, said: p.InitialMessage, stream: p.Stream}
+	j := &chatJob{table: c, call: call, first: true, stateless: call.entry.StatelessChats, message: p.InitialMessage, stream: p.Stream}
 	j.fresh = &chatState{id: p.ChatID, status: ChatActive, created: at, updated: at, metadata: p.Metadata, mark: call.mark}
 	if p.ChatID == "" {
 		j.fresh.id = call.id("chat-")
@@ -265,7 +265,7 @@ func (j *chatJob) reserve(ctx context.Context) error {
 	if err := j.table.load(ctx, lc); err != nil {
 		return err
 	}
-	if j.call.again && lc.state != nil && lc.state.mark == j.call.mark {
+	if j.call.isDuplicate && lc.state != nil && lc.state.mark == j.call.mark {
 		// The chat is the one that this request began, and others may talk in it.
 		if err := j.await(ctx); err != nil {
 			return err
@@ -296,7 +296,7 @@ func (c *chatTable) message(ctx context.Context, call *Call) (any, error) {
 	if p.Stream && c.s.opts.EnableResume && resumes(call) {
 		return c.s.streams.resume(ctx, call)
 	}
-	j := &chatJob{table: c, call: call, id: p.ChatID, said: p.Message, stream: p.Stream, chat: c.acquire(c.key(call, p.ChatID))}
+	j := &chatJob{table: c, call: call, id: p.ChatID, message: p.Message, stream: p.Stream, chat: c.acquire(c.key(call, p.ChatID))}
 	if err := j.take(ctx); err != nil {
 		c.release(j.chat)
 		return nil, err
@@ -324,7 +324,7 @@ func (j *chatJob) take(ctx context.Context) error {
 	if fault := lc.state.refuses(j.id, chatMessage); err == nil && fault != nil {
 		err = fault
 	}
-	if err == nil && j.call.again {
+	if err == nil && j.call.isDuplicate {
 		j.reply, err = j.answered(ctx)
 	}
 	if err == nil && j.reply == nil && lc.state.status == ChatPaused {
@@ -363,7 +363,7 @@ func (lc *liveChat) wait(ctx context.Context, id string) error {
 	var err error
 	select {
 	case <-turn:
-	case <-lc.over:
+	case <-lc.closed:
 		err = idFault(ErrChatAlreadyClosed, "chatId", id)
 	case <-ctx.Done():
 		err = context.Cause(ctx)
@@ -407,7 +407,7 @@ func (c *chatTable) end(ctx context.Context, call *Call) (any, error) {
 		if err := c.load(ctx, lc); err != nil {
 			return nil, err
 		}
-		if call.again && lc.state != nil && lc.state.status == ChatClosed && lc.state.endMark == call.mark {
+		if call.isDuplicate && lc.state != nil && lc.state.status == ChatClosed && lc.state.endMark == call.mark {
 			return lc.state.result(nil, true)
 		}
 		if fault := lc.state.refuses(p.ChatID, chatEnd); fault != nil {
@@ -428,8 +428,8 @@ func (c *chatTable) end(ctx context.Context, call *Call) (any, error) {
 	if lc.cancel != nil {
 		lc.cancel(ErrChatAlreadyClosed)
 	}
-	if !isClosed(lc.over) {
-		close(lc.over)
+	if !isClosed(lc.closed) {
+		close(lc.closed)
 	}
 	if err := c.db.Expire(ctx, chatItems(lc.key), c.s.opts.Persistence.ChatRetention); err != nil {
 		c.s.opts.Logger.WarnContext(ctx, "arc: a closed chat stays in the store", "error", err)

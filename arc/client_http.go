@@ -47,8 +47,8 @@ func (c *Client) send(ctx context.Context, out *ClientRequest) (*Response, error
 	}
 	var res *Response
 	for attempt := 1; ; attempt++ {
-		var again bool
-		if res, again, err = c.once(ctx, x, attempt); !again {
+		var retryable bool
+		if res, retryable, err = c.once(ctx, x, attempt); !retryable {
 			break
 		}
 	}
@@ -62,7 +62,7 @@ func (c *Client) send(ctx context.Context, out *ClientRequest) (*Response, error
 
 // once makes one attempt and reports whether another one shall follow, after
 // having waited for it.
-func (c *Client) once(ctx context.Context, x *transfer, attempt int) (res *Response, again bool, err error) {
+func (c *Client) once(ctx context.Context, x *transfer, attempt int) (res *Response, retryable bool, err error) {
 	x.read.Store(false)
 	resp, err := x.do(ctx)
 	if err != nil {
@@ -72,9 +72,9 @@ func (c *Client) once(ctx context.Context, x *transfer, attempt int) (res *Respo
 		return nil, true, nil
 	}
 	var data []byte
-	if room := x.out.room; room != nil {
-		data, err = readReply(room.reply, resp, c.opts.MaxMessage)
-		room.reply, res = data, &room.res
+	if buf := x.out.room; buf != nil {
+		data, err = readReply(buf.reply, resp, c.opts.MaxMessage)
+		buf.reply, res = data, &buf.res
 	} else {
 		data, err = readReply(nil, resp, c.opts.MaxMessage)
 		res = &Response{}
@@ -296,7 +296,7 @@ func discard(resp *http.Response) {
 
 // readReply reads a body within the limit, into room if it fits there. Beyond the
 // limit, it returns the beginning and ErrTooLarge.
-func readReply(room []byte, resp *http.Response, limit int64) ([]byte, error) {
+func readReply(buf []byte, resp *http.Response, limit int64) ([]byte, error) {
 	defer resp.Body.Close()
 	// Beyond this size memory is taken as the bytes arrive, not on the word of
 	// the header.
@@ -308,9 +308,9 @@ func readReply(room []byte, resp *http.Response, limit int64) ([]byte, error) {
 	if n := resp.ContentLength; n >= 0 && n <= trusted {
 		// One byte more than announced, so that the read that fills it also
 		// meets the end, which frees the connection.
-		room = slices.Grow(room[:0], int(n)+1)
+		buf = slices.Grow(buf[:0], int(n)+1)
 	}
-	data, err := readLimited(room[:0], resp.Body, limit)
+	data, err := readLimited(buf[:0], resp.Body, limit)
 	if err == nil && resp.ContentLength >= 0 && int64(len(data)) != resp.ContentLength {
 		return nil, io.ErrUnexpectedEOF
 	}
@@ -321,17 +321,17 @@ func readReply(room []byte, resp *http.Response, limit int64) ([]byte, error) {
 // return the beginning and ErrTooLarge. The memory doubles as the bytes arrive,
 // up to the limit and no further.
 func readLimited(dst []byte, r io.Reader, limit int64) ([]byte, error) {
-	most := int(min(limit, math.MaxInt-1)) + 1 // one more shows that there is more
+	size := int(min(limit, math.MaxInt-1)) + 1 // one more shows that there is more
 	for {
 		if len(dst) == cap(dst) {
-			bigger := make([]byte, len(dst), min(max(2*cap(dst), 512), most))
+			bigger := make([]byte, len(dst), min(max(2*cap(dst), 512), size))
 			copy(bigger, dst)
 			dst = bigger
 		}
-		n, err := r.Read(dst[len(dst):min(cap(dst), most)])
+		n, err := r.Read(dst[len(dst):min(cap(dst), size)])
 		dst = dst[:len(dst)+n]
 		switch {
-		case len(dst) >= most:
+		case len(dst) >= size:
 			return dst[:limit], ErrTooLarge
 		case err == io.EOF:
 			return dst, nil

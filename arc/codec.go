@@ -39,8 +39,8 @@ const (
 )
 
 func (req *Request) decode(data []byte) *Error {
-	var room [usualMembers]strictjson.Span
-	v, spans, err := surveyJSON(data, room[:0])
+	var array [usualMembers]strictjson.Span
+	v, spans, err := surveyJSON(data, array[:0])
 	if err != nil {
 		return jsonFault(err)
 	}
@@ -147,8 +147,8 @@ type envelopeTexts struct {
 }
 
 func (req *Request) texts(in *[inRequest]strictjson.Value) (t envelopeTexts) {
-	var room [256]byte
-	buf := room[:0]
+	var array [256]byte
+	buf := array[:0]
 	var ends [6]int
 	if len(in[inID]) <= maxIDToken {
 		buf = append(buf, in[inID]...)
@@ -266,11 +266,11 @@ func (req *Request) check(scratch []byte) *Error {
 	if req.ID == "" || err != nil {
 		return fieldError(ErrInvalidFieldFormat, "id", "must be a JSON string or number")
 	}
-	var room [maxIDLen + 1]byte
+	var buf [maxIDLen + 1]byte
 	idText := ""
 	if id.Kind() == '"' {
 		idText = "ok"
-		if n := len(id.AppendText(room[:0])); n == 0 || n > maxIDLen {
+		if n := len(id.AppendText(buf[:0])); n == 0 || n > maxIDLen {
 			idText = ""
 		}
 	}
@@ -337,8 +337,8 @@ func DecodeResponse(data []byte, id ID) (*Response, error) {
 }
 
 func (res *Response) decode(data []byte, id ID) error {
-	var room [usualMembers]strictjson.Span
-	v, spans, err := surveyJSON(data, room[:0])
+	var array [usualMembers]strictjson.Span
+	v, spans, err := surveyJSON(data, array[:0])
 	if err != nil {
 		var e *strictjson.Error
 		if errors.As(err, &e) && (e.Kind == strictjson.Duplicate || e.Kind == strictjson.Depth) {

@@ -144,11 +144,11 @@ func (v *Conversations) Stream(ctx context.Context, agent string, m *Message, op
 
 // follow hands on the events of a turn and keeps the id of the chat. It returns
 // true if the chat turned out to have expired, and then has handed on nothing.
-func (t *talk) follow(events iter.Seq2[*ChatEvent, error], known bool, yield func(*ChatEvent, error) bool) (again bool) {
+func (t *talk) follow(events iter.Seq2[*ChatEvent, error], isOpen bool, yield func(*ChatEvent, error) bool) (retry bool) {
 	first := true
 	for ev, err := range events {
 		if err != nil {
-			if known && first && expired(err) {
+			if isOpen && first && expired(err) {
 				return true
 			}
 			yield(nil, err)

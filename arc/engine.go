@@ -223,7 +223,7 @@ func (e *taskEngine) create(ctx context.Context, call *Call) (any, error) {
 	t := e.acquire(st.id)
 	t.mu.Lock()
 	rev, err := e.db.Create(ctx, t.key(), w.b, 0)
-	if call.again && errors.Is(err, store.ErrExists) {
+	if call.isDuplicate && errors.Is(err, store.ErrExists) {
 		defer e.release(t)
 		defer t.mu.Unlock()
 		return e.begun(ctx, t, call)
@@ -325,7 +325,7 @@ func (e *taskEngine) send(ctx context.Context, call *Call) (any, error) {
 	defer e.done(t)
 	change := change{action: taskSend, at: at, message: p.Message, mark: call.mark}
 	done := false
-	if call.again {
+	if call.isDuplicate {
 		if done, err = e.sent(ctx, t, call.mark); err != nil {
 			return nil, err
 		}
@@ -354,7 +354,7 @@ func (e *taskEngine) cancel(ctx context.Context, call *Call) (any, error) {
 		return nil, err
 	}
 	defer e.done(t)
-	if call.again && t.state.status == TaskCanceled && t.state.mark == call.mark {
+	if call.isDuplicate && t.state.status == TaskCanceled && t.state.mark == call.mark {
 		return t.state.canceled(), nil
 	}
 	change := change{action: taskCancel, at: now(), reason: p.Reason, by: call.RequestAgent, mark: call.mark}

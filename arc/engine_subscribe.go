@@ -40,7 +40,7 @@ func (e *taskEngine) subscribe(ctx context.Context, call *Call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	if !call.again && len(subs) >= e.s.opts.Limits.MaxSubscriptions+len(e.s.opts.StaticWebhooks) {
+	if !call.isDuplicate && len(subs) >= e.s.opts.Limits.MaxSubscriptions+len(e.s.opts.StaticWebhooks) {
 		return nil, &Error{Code: ErrPermissionDenied, Message: "Too many subscriptions",
 			Details: idFault(ErrPermissionDenied, "taskId", p.TaskID).Details}
 	}
@@ -55,7 +55,7 @@ func (e *taskEngine) subscribe(ctx context.Context, call *Call) (any, error) {
 		return nil, err
 	}
 	_, err = e.db.Create(ctx, subKey(t.id, sub.ID), b, e.s.outbox.retention())
-	if call.again && errors.Is(err, store.ErrExists) {
+	if call.isDuplicate && errors.Is(err, store.ErrExists) {
 		t.subs = nil // where it is already
 		err = e.readAgain(ctx, sub)
 	}

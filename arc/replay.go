@@ -135,7 +135,7 @@ func (r *replays) claim(ctx context.Context, s *Server, call *Call, key string) 
 				if errors.Is(err, store.ErrConflict) || errors.Is(err, store.ErrNotFound) {
 					continue
 				}
-				call.mark, call.again = begun, true
+				call.mark, call.isDuplicate = begun, true
 				return nil, rev, err
 			}
 		}

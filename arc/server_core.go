@@ -304,7 +304,7 @@ func (s *Server) bindWork(ctx context.Context, call *Call, kind, id string) erro
 // backToOwner lets the instance of a group go on that began the chat of a request
 // which is repeated.
 func (s *Server) backToOwner(ctx context.Context, call *Call, chatID string) error {
-	if !call.again || call.Agent == call.TargetAgent {
+	if !call.isDuplicate || call.Agent == call.TargetAgent {
 		return nil
 	}
 	owner, err := s.boundTo(ctx, call, "chatId", chatID)
