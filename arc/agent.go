@@ -18,15 +18,15 @@ import (
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
 
-// A Call is one request as a handler sees it: the envelope, who sent it, and who
-// handles it. Handlers must not change it. It stays valid after the call, but for
-// the Params of a task.create.
+// A Call is one request as a handler sees it: the envelope, the calling agent and
+// the handling agent. Handlers must not change it. It stays valid after the call,
+// except for the Params of a task.create.
 type Call struct {
 	ID           ID
 	Method       string
-	RequestAgent string // who asks; proved only where the token is bound to it (ARC-D53)
-	TargetAgent  string // who was asked: an agent, or a group of them
-	Agent        string // who handles it
+	RequestAgent string // the calling agent; verified only if the token names it (ARC-D53)
+	TargetAgent  string // the requested agent or group of agents
+	Agent        string // the handling agent
 	TraceID      string
 	Params       json.RawMessage // an object
 	Extra        Extra
@@ -100,8 +100,8 @@ func (c *callCtx) Value(key any) any {
 // A Handler answers calls of one method. The result must become a JSON object: a
 // struct, a map, or a [json.RawMessage]; nil stands for the empty object.
 //
-// An [*Error] is sent as it stands. Any other error, and a panic, is logged, and
-// the caller learns no more than a number to find it in the log (ARC-D56).
+// An [*Error] is sent unchanged. Any other error, and a panic, is logged, and
+// the caller receives only a number that identifies the log record (ARC-D56).
 type Handler interface {
 	ServeARC(ctx context.Context, call *Call) (any, error)
 }
@@ -130,7 +130,7 @@ func (f NotificationHandlerFunc) ServeNotification(ctx context.Context, n *Notif
 	return f(ctx, n)
 }
 
-// An Agent is everything that a [Server] has to know of one agent.
+// An Agent describes one agent to a [Server]: its identity, limits and handlers.
 type Agent struct {
 	// AgentInfo is what discovery tells. AgentID is required; Status defaults to
 	// "active", and Endpoint and SupportedMethods are filled in by the server.
@@ -140,8 +140,8 @@ type Agent struct {
 	// group goes to one of its instances (ARC-D47). Empty means none.
 	Group string
 
-	// MaxConcurrent bounds how many calls, tasks in work included, the agent has at
-	// a time. Zero means no bound.
+	// MaxConcurrent bounds the concurrent calls of the agent, running tasks
+	// included. Zero means no bound.
 	MaxConcurrent int
 
 	// TaskHandler, Chats and Notifications serve the standard methods; nil leaves
@@ -150,8 +150,8 @@ type Agent struct {
 	ChatHandler         ChatHandler
 	NotificationHandler NotificationHandler
 
-	// StatelessChats makes each chat.start a question of its own: nothing is
-	// kept, and the chat is closed with the answer (ARC-D33).
+	// StatelessChats closes each chat with the answer to its chat.start and keeps
+	// nothing (ARC-D33).
 	StatelessChats bool
 
 	// Methods are further handlers by method name, or others for standard
@@ -167,8 +167,7 @@ type Agent struct {
 	Middleware []Middleware
 }
 
-// methodSyntax is the grammar of ARC-D08: what is registered can be told apart from
-// a typing error.
+// methodSyntax is the grammar of ARC-D08, which catches mistyped method names.
 var methodSyntax = regexp.MustCompile(`^[A-Za-z0-9_]+(\.[A-Za-z0-9_]+)+$`)
 
 // An agentEntry is a registered agent. Its maps are never changed, only replaced
@@ -182,11 +181,11 @@ type agentEntry struct {
 // A methodEntry is a method of an agent.
 type methodEntry struct {
 	handler Handler // with all middleware
-	direct  bool    // there is none, so that nobody but us sees a result of ours
+	direct  bool    // no middleware: results stay inside the server
 	builtin builtin // what serves it, if it is one of ours
 }
 
-// A builtin says which part of the server a method belongs to.
+// A builtin is the part of the server that a method belongs to.
 type builtin uint8
 
 const (
@@ -306,10 +305,9 @@ func (s *Server) Handle(agentID, method string, h Handler) {
 // It reports whether there was such an agent.
 func (s *Server) Unregister(agentID string) bool { return s.registry.remove(agentID) }
 
-// SetHealthy says whether an agent takes new work. An agent is healthy when it
-// is registered; while it is not, calls to it are refused with
-// [ErrAgentNotAvailable], and its group passes it over. It reports whether there
-// is such an agent.
+// SetHealthy sets whether an agent accepts new work. A registered agent is
+// healthy. While it is not, calls to it are refused with [ErrAgentNotAvailable]
+// and its group skips it. SetHealthy reports whether the agent exists.
 func (s *Server) SetHealthy(agentID string, healthy bool) bool {
 	return s.registry.router.SetHealthy(agentID, healthy)
 }
@@ -343,8 +341,8 @@ func ackOf(message string) *ready {
 	return r
 }
 
-// ready is a result that is known to be a compact JSON object. Its memory serves
-// for what goes to the store, too, which keeps copies.
+// ready is a result that is a compact JSON object. The store copies it, so its
+// buffer can be reused.
 type ready struct{ writer }
 
 var readies = sync.Pool{New: func() any { return new(ready) }}
@@ -352,7 +350,7 @@ var readies = sync.Pool{New: func() any { return new(ready) }}
 // newReady returns a ready to write into.
 func newReady() *ready { return readies.Get().(*ready) }
 
-// free gives the memory back. Nobody may use it any more.
+// free returns the buffer to its pool. It must not be used afterwards.
 func (r *ready) free() {
 	if r != nil && cap(r.b) <= keepBuffer {
 		r.b, r.err = r.b[:0], nil

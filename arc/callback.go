@@ -13,9 +13,9 @@ import (
 	"github.com/fivewire/fivewire/internal/netguard"
 )
 
-// A CallbackPolicy says which URLs a webhook may be sent to (ARC-D45). The zero
-// value is right for production: HTTPS to public addresses. It guards against
-// subscribers that make a server talk to its own network.
+// A CallbackPolicy selects the URLs that webhooks may be sent to (ARC-D45). The
+// zero value permits HTTPS to public addresses, so that a subscriber cannot make
+// a server connect to its own network.
 type CallbackPolicy struct {
 	AllowInsecure bool // plain http too
 	AllowPrivate  bool // local names, and addresses that are not public
@@ -30,7 +30,7 @@ const (
 	callbackScheme   CallbackFault = "scheme"   // neither https nor, where allowed, http
 	callbackUserinfo CallbackFault = "userinfo" // a user name or password
 	callbackFragment CallbackFault = "fragment" // a fragment
-	callbackHost     CallbackFault = "host"     // a local name, or a number that is no address
+	callbackHost     CallbackFault = "host"     // a local name, or a malformed address
 	callbackAddress  CallbackFault = "address"  // an address that is not public
 )
 

@@ -39,35 +39,34 @@ type AgentCard struct {
 
 	Tags        []string
 	Category    string
-	Popularity  json.Number // 0 to 5; empty if not told
+	Popularity  json.Number // 0 to 5; empty if absent
 	LastUpdated Timestamp
 
-	// What only the second shape has.
+	// Members of the second shape only.
 	AgentID string
 	Methods []string
 
 	Extra Extra // everything else
 }
 
-// A CardProvider says who offers an agent.
+// A CardProvider is the organization that offers an agent.
 type CardProvider struct{ Organization, Contact, Website string }
 
-// CardCapabilities says what an agent can do beyond plain calls.
+// CardCapabilities are the abilities of an agent beyond plain calls.
 type CardCapabilities struct{ Streaming, PushNotifications, FileUpload, Multimodal bool }
 
 // A CardSkill is something that an agent is good at.
 type CardSkill struct{ Name, Description string }
 
-// ErrInvalidCard reports text that is no agent card, or a card that breaks the
-// rules.
+// ErrInvalidCard reports text that is not an agent card, or an invalid card.
 var ErrInvalidCard = errors.New("arc: invalid agent card")
 
 var cardMembers = []string{"name", "description", "version", "url", "provider", "visibility", "capabilities", "authentication",
 	"skills", "metadata", "agentId", "methods", "apiUrl"}
 
-// DecodeAgentCard reads an agent card: that of the published schema, or what the
-// Python SDK builds, where apiUrl stands for the URL and agentId for a missing
-// name. It takes what fits; [AgentCard.Validate] tells what is wrong.
+// DecodeAgentCard reads an agent card of the published schema, or one of the
+// Python SDK, where apiUrl replaces the URL and agentId a missing name. Members of
+// a wrong type are ignored; [AgentCard.Validate] reports them.
 func DecodeAgentCard(data []byte) (*AgentCard, error) {
 	v, err := checkJSON(data)
 	if err != nil || !v.IsObject() {
@@ -120,8 +119,8 @@ func isCardVersion(s string) bool {
 	return len(parts) == 3
 }
 
-// Validate holds a card to the published schema. The error wraps [ErrInvalidCard]
-// and tells everything that is wrong.
+// Validate checks a card against the published schema. The error wraps
+// [ErrInvalidCard] and lists every violation.
 func (c *AgentCard) Validate() error {
 	var issues []string
 	fault := func(bad bool, issue string) {
@@ -253,5 +252,5 @@ func (d *Discovery) Card(ctx context.Context, endpoint string) (*AgentCard, erro
 		}
 		return DecodeAgentCard(data)
 	}
-	return nil, fmt.Errorf("arc: agent card: %q is none of the endpoints", endpoint)
+	return nil, fmt.Errorf("arc: agent card: %q is not an endpoint", endpoint)
 }

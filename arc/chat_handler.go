@@ -11,15 +11,15 @@ import (
 	"sync"
 )
 
-// A ChatHandler answers the messages of chats. Chat is called for one message of
-// a chat at a time; other chats go on meanwhile. What it writes to out is the
-// answer: sent piece by piece to a caller who asked for a stream, and put
-// together for one who did not. A handler that cannot stream writes once.
+// A ChatHandler answers the messages of chats. ServeChat handles one message of a
+// chat at a time; different chats run concurrently. The text written to out is
+// the answer: a stream for a caller that requested one, and a single message for
+// any other caller. A handler that cannot stream writes once.
 //
-// The context ends when the caller is gone or the chat is ended, whose cause is
-// [ErrChatAlreadyClosed], and carries the workflow and the [Call]. An error ends
-// the answer; what was streamed before stays with the caller (ARC-D22). The rules
-// for errors are those of a [Handler].
+// The context ends when the caller disconnects or the chat is ended, with the
+// cause [ErrChatAlreadyClosed], and carries the workflow and the [Call]. An error
+// ends the answer; the caller keeps the text streamed before it (ARC-D22). The
+// rules for errors are those of a [Handler].
 type ChatHandler interface {
 	ServeChat(ctx context.Context, turn *ChatTurn, out *ChatWriter) error
 }
@@ -72,10 +72,10 @@ func (t *ChatTurn) Pause() {
 	t.chat.pause = true
 }
 
-// A ChatWriter takes the answer to a message. Its methods may be called from
-// several goroutines while the handler runs. They wait while the caller reads
-// slower than the handler writes, and fail when the caller is gone: the handler
-// should then return. Once they have failed, they always do.
+// A ChatWriter writes the answer to a message. Its methods are safe for
+// concurrent use while the handler runs. They block while the caller reads slower
+// than the handler writes, and fail after the caller has disconnected: the handler
+// then returns. After a failure every call fails.
 type ChatWriter struct {
 	ctx    context.Context // of the handler
 	cancel context.CancelCauseFunc
@@ -97,7 +97,7 @@ type ChatWriter struct {
 	extra    Extra
 	stamp    Timestamp
 	pieces   int
-	size     int     // of what is kept
+	size     int     // of the retained answer
 	piece    [1]Part // of a Send, so that it needs no memory
 }
 
@@ -151,7 +151,7 @@ func (w *ChatWriter) write(m *Message) error {
 		enc.close()
 		w.buf = enc.b
 		if enc.err != nil {
-			return enc.err // the caller's raw JSON is none: nothing was sent
+			return enc.err // invalid JSON from the handler: nothing was sent
 		}
 		if err := w.send(w.ctx, eventChunk); err != nil {
 			return err
@@ -163,7 +163,7 @@ func (w *ChatWriter) write(m *Message) error {
 	return nil
 }
 
-// send sends what is in buf. It is called with mu held.
+// send sends the contents of buf. w.mu must be held.
 func (w *ChatWriter) send(ctx context.Context, name string) error {
 	if w.pieces == 0 && w.began != nil {
 		if w.err = w.began(); w.err != nil {
@@ -176,7 +176,7 @@ func (w *ChatWriter) send(ctx context.Context, name string) error {
 	case err == nil:
 		w.sent += len(w.buf)
 	case ctx.Err() == nil:
-		w.err = err // the reader is gone
+		w.err = err // the reader disconnected
 		w.cancel(err)
 	}
 	return err
@@ -218,8 +218,8 @@ func (w *ChatWriter) finish() *Message {
 	return m
 }
 
-// done sends the event that ends a complete answer, failed the one that ends
-// another.
+// done sends the event that ends a complete answer; failed sends the event that
+// ends an incomplete one.
 func (w *ChatWriter) done(ctx context.Context, status ChatStatus) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -23,7 +23,7 @@ type chatJob struct {
 	message    *Message
 	stream     bool
 	reply      *Message // what a repeated request was answered with before, or nil
-	kept       bool     // what was said is in the store
+	kept       bool     // the message is stored
 	isFinished bool     // the turn is; guarded by the lock of the chat
 }
 
@@ -47,8 +47,8 @@ const (
 	markReply = "/reply"
 )
 
-// answered returns what the message was answered with by a process that died
-// before it had sent it, or nil.
+// answered returns the answer that an earlier process stored before it exited, or
+// nil.
 func (j *chatJob) answered(ctx context.Context) (*Message, error) {
 	var after uint64
 	for {
@@ -72,7 +72,7 @@ func (j *chatJob) answered(ctx context.Context) (*Message, error) {
 	}
 }
 
-// repeat answers with what is there, and gives the turn on.
+// repeat responds with the stored answer and releases the turn.
 func (j *chatJob) repeat() (any, error) {
 	lc := j.chat
 	defer j.table.release(lc)
@@ -98,7 +98,7 @@ func (j *chatJob) answer(ctx context.Context, sink EventSink) (any, error) {
 	if sink != nil {
 		out.began = func() error { return j.begin(ctx) }
 		if j.stateless {
-			out.limit = -1 // nobody will ask for it
+			out.limit = -1 // the answer is not retained
 		}
 	}
 	turn := &ChatTurn{ChatID: j.id, Message: j.message, First: j.first, Stream: sink != nil, table: c, chat: lc, mark: j.call.mark}
@@ -131,8 +131,8 @@ func (j *chatJob) work(ctx context.Context, turn *ChatTurn, out *ChatWriter) (er
 	return j.call.entry.ChatHandler.ServeChat(ctx, turn, out)
 }
 
-// attend keeps the chat from lapsing as long as it is being answered. It returns
-// what ends that.
+// attend keeps the chat from expiring while it is being answered. It returns the
+// function that ends this.
 func (j *chatJob) attend(ctx context.Context) func() {
 	s := j.table.s
 	if j.stateless || s.opts.Timing.ChatIdleTimeout == 0 {
@@ -201,12 +201,12 @@ func (j *chatJob) remember(ctx context.Context, m *Message, what string) error {
 	}
 	_, err = j.table.db.Append(ctx, chatItems(j.chat.key), id, b, j.table.itemLife())
 	if errors.Is(err, store.ErrDuplicate) {
-		err = nil // kept by a process that died before it had answered
+		err = nil // stored by a process that exited before it answered
 	}
 	return err
 }
 
-// conclude keeps what was said, answers, and gives the turn on.
+// conclude stores the messages, responds, and releases the turn.
 func (j *chatJob) conclude(ctx context.Context, sink EventSink, out *ChatWriter, reply *Message, err error) (any, error) {
 	lc := j.chat
 	lc.mu.Lock()
@@ -225,7 +225,7 @@ func (j *chatJob) conclude(ctx context.Context, sink EventSink, out *ChatWriter,
 	if err != nil {
 		return nil, j.fail(ctx, sink, out, reply, err, cut)
 	}
-	if reply.Timestamp == "" && out.limit >= 0 { // else nobody sees it
+	if reply.Timestamp == "" && out.limit >= 0 { // otherwise it is not retained
 		reply.Timestamp = NewTimestamp(now())
 	}
 	st, err := j.commit(ctx, reply)
@@ -236,7 +236,7 @@ func (j *chatJob) conclude(ctx context.Context, sink EventSink, out *ChatWriter,
 		return st.result(reply, !j.first)
 	}
 	j.call.out.streamed = true
-	// A slow reader must not keep anybody from ending the chat.
+	// A slow reader must not prevent callers from ending the chat.
 	lc.mu.Unlock()
 	err = out.done(ctx, st.status)
 	lc.mu.Lock()
@@ -244,7 +244,7 @@ func (j *chatJob) conclude(ctx context.Context, sink EventSink, out *ChatWriter,
 	return nil, err
 }
 
-// commit keeps the answer and returns the state that is told with it.
+// commit stores the answer and returns the state that the response reports.
 func (j *chatJob) commit(ctx context.Context, reply *Message) (*chatState, error) {
 	if j.stateless {
 		st := *j.fresh
@@ -258,7 +258,7 @@ func (j *chatJob) commit(ctx context.Context, reply *Message) (*chatState, error
 		return nil, err
 	}
 	if j.chat.state == nil {
-		return nil, idFault(ErrChatNotFound, "chatId", j.id) // it has lapsed under our hands
+		return nil, idFault(ErrChatNotFound, "chatId", j.id) // expired during the call
 	}
 	next := *j.chat.state
 	next.updated = now()
@@ -282,17 +282,17 @@ func (j *chatJob) fail(ctx context.Context, sink EventSink, out *ChatWriter, rep
 	j.call.out.streamed = true
 	s := j.table.s
 	if !j.stateless && !cut {
-		// What was streamed stays, and so does the chat.
+		// The streamed text and the chat stay.
 		keepErr := j.keep(ctx)
 		if keepErr == nil && out.pieces > 0 {
 			keepErr = j.remember(ctx, reply, markReply)
 		}
 		if keepErr != nil {
-			s.opts.Logger.ErrorContext(ctx, "arc: cannot keep what was said in a chat", "error", keepErr)
+			s.opts.Logger.ErrorContext(ctx, "arc: chat message not stored", "err", keepErr)
 		}
 	}
 	if out.err != nil {
-		return err // there is nobody left to tell
+		return err // the caller has disconnected
 	}
 	fault := s.faultOf(ctx, j.call, err)
 	j.chat.mu.Unlock()

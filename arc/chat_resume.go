@@ -16,10 +16,9 @@ import (
 	"github.com/fivewire/fivewire/store"
 )
 
-// A streamTable makes streams resumable. The handler writes into a stream of the
-// store, and the connection reads from there, so that another connection can go
-// on where the first one broke. An event's id names the stream and the position
-// in it.
+// A streamTable makes streams resumable. The handler writes to a stream of the
+// store, and the connection reads from it, so that another connection can continue
+// after a failure. The id of an event names the stream and its position in it.
 type streamTable struct {
 	s  *Server
 	db store.Store
@@ -36,7 +35,7 @@ type streamRun struct {
 	err     error         // of the handler; set before done is closed
 	empty   bool          // nothing was written; the same
 	readers int           // guarded by streamTable.mu
-	grace   *time.Timer   // ends the handler that nobody reads; guarded by streamTable.mu
+	grace   *time.Timer   // ends a handler without readers; guarded by streamTable.mu
 }
 
 func newStreamTable(s *Server) *streamTable {
@@ -54,8 +53,8 @@ func eventID(token string, seq uint64) string {
 	return token + "." + strconv.FormatUint(seq, 10)
 }
 
-// errNoReader is the cause of a context that ends because nobody reads.
-var errNoReader = errors.New("arc: nobody reads the stream any more")
+// errNoReader is the cause of a context that ends because no reader is connected.
+var errNoReader = errors.New("arc: stream: reader disconnected")
 
 // resumes reports whether a call asks for the rest of a stream. Other event ids
 // mean nothing here.
@@ -101,8 +100,8 @@ func (t *streamTable) serve(ctx context.Context, j *chatJob) (any, error) {
 	workCtx, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	run.cancel = cancel
 	stop := context.AfterFunc(t.s.ctx, func() { cancel(errServerClosed) })
-	// The call of the connection is answered by what is read back, so that the
-	// job gets one of its own.
+	// The connection sends the events that it reads back, so the job gets a copy
+	// of the call.
 	own := *j.call.out
 	call := *j.call
 	own.call, call.out = call, &own
@@ -135,7 +134,7 @@ func (t *streamTable) serve(ctx context.Context, j *chatJob) (any, error) {
 	return t.follow(ctx, out, run, run.token, 0)
 }
 
-// resume goes on with a stream of the same request.
+// resume continues a stream of the same request.
 func (t *streamTable) resume(ctx context.Context, call *Call) (any, error) {
 	token, position, _ := strings.Cut(call.out.in.LastEventID, ".")
 	after, err := strconv.ParseUint(position, 10, 64)
@@ -145,7 +144,7 @@ func (t *streamTable) resume(ctx context.Context, call *Call) (any, error) {
 	entry, err := t.db.Get(ctx, streamKey(token))
 	switch {
 	case errors.Is(err, store.ErrNotFound), err == nil && string(entry.Value) != streamOwner(call):
-		return nil, lostStream() // the same answer, whether it is gone or another's
+		return nil, lostStream() // the same error for an expired stream and for one of another caller
 	case err != nil:
 		return nil, err
 	}
@@ -176,8 +175,8 @@ func (t *streamTable) attend(run *streamRun, n int) {
 	}
 }
 
-// follow sends what a run writes, until its end. The run is nil if it is over,
-// or in another process.
+// follow sends the events of a run until its end. The run is nil if it has ended
+// or belongs to another process.
 func (t *streamTable) follow(ctx context.Context, x *exchange, run *streamRun, token string, after uint64) (any, error) {
 	t.attend(run, 1)
 	defer t.attend(run, -1)
@@ -194,7 +193,7 @@ func (t *streamTable) follow(ctx context.Context, x *exchange, run *streamRun, t
 		}()
 	}
 	for {
-		isLast := run != nil && isClosed(run.done) // before the last look
+		isLast := run != nil && isClosed(run.done) // before the last read
 		records, err := t.db.Read(ctx, streamLog(token), after, itemPage)
 		if err != nil {
 			return nil, t.broken(ctx, x, sink, err)
@@ -232,8 +231,8 @@ func (t *streamTable) follow(ctx context.Context, x *exchange, run *streamRun, t
 	}
 }
 
-// wait waits for more of a stream. A run that is in another process has died if it
-// is silent for long.
+// wait waits for further events of a stream. A run in another process has failed
+// if it is silent for too long.
 func (t *streamTable) wait(ctx context.Context, run *streamRun, token string, after uint64) error {
 	if run == nil {
 		var stop context.CancelFunc

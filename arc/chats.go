@@ -14,11 +14,10 @@ import (
 	"github.com/fivewire/fivewire/store"
 )
 
-// A chatTable keeps the chats of a server. What is true about a chat stands in
-// the store, its state under one key and its messages in a stream. Each chat that
-// somebody is busy with has an entry in memory, through which its messages take
-// turns (ARC-D46). Processes that share a store must send the calls of one chat to
-// one of them at a time.
+// A chatTable keeps the chats of a server. The store holds the state of a chat
+// under one key and its messages in a stream. Each chat in use has an entry in
+// memory that serializes its messages (ARC-D46). Processes that share a store must
+// send the calls of one chat to one of them at a time.
 type chatTable struct {
 	s  *Server
 	db store.Store
@@ -38,7 +37,7 @@ type chatState struct {
 	reason   string
 	metadata json.RawMessage
 	mark     string // of the request that began the chat
-	endMark  string // of the one that ended it
+	endMark  string // of the request that ended it
 }
 
 // A liveChat is a chat that is being talked in.
@@ -51,11 +50,11 @@ type liveChat struct {
 	rev      store.Revision
 	saved    time.Time               // when the state was written last
 	starting bool                    // a chat.start runs, and nothing is kept yet
-	busy     bool                    // somebody has the turn
-	waiting  []chan struct{}         // who waits for it, in order
+	busy     bool                    // a message has the turn
+	waiting  []chan struct{}         // waiting messages, in order
 	cancel   context.CancelCauseFunc // ends the handler that has the turn
 	pause    bool                    // the chat is to be paused after this turn
-	closed   chan struct{}           // closed when the chat is
+	closed   chan struct{}           // closed with the chat
 }
 
 func newChatTable(s *Server) *chatTable {
@@ -65,7 +64,8 @@ func newChatTable(s *Server) *chatTable {
 func chatKey(key string) string   { return "arc/chat/" + key }
 func chatItems(key string) string { return "arc/said/" + key }
 
-// key names a chat: nobody else's id can meet it (ARC-D34, ARC-D36).
+// key returns the key of a chat, which contains its owner, so that ids of
+// different callers never collide (ARC-D34, ARC-D36).
 func (c *chatTable) key(call *Call, id string) string {
 	return hashOf(call.Agent, call.principalID(), id)
 }
@@ -164,7 +164,7 @@ func (c *chatTable) save(ctx context.Context, lc *liveChat, next *chatState) err
 	} else {
 		lc.rev, err = c.db.Update(ctx, chatKey(lc.key), w.b, lc.rev, ttl)
 		if errors.Is(err, store.ErrNotFound) {
-			err = idFault(ErrChatNotFound, "chatId", next.id) // nobody has talked for too long
+			err = idFault(ErrChatNotFound, "chatId", next.id) // idle for too long
 		}
 	}
 	if err == nil {
@@ -243,7 +243,7 @@ func (c *chatTable) start(ctx context.Context, call *Call) (any, error) {
 		return nil, err
 	}
 	if j.stateless {
-		j.chat = &liveChat{} // nobody else will ever find it
+		j.chat = &liveChat{} // not shared: it has no entry
 		return j.serve(ctx)
 	}
 	j.chat = c.acquire(c.key(call, j.id))
@@ -266,7 +266,7 @@ func (j *chatJob) reserve(ctx context.Context) error {
 		return err
 	}
 	if j.call.isDuplicate && lc.state != nil && lc.state.mark == j.call.mark {
-		// The chat is the one that this request began, and others may talk in it.
+		// This request started the chat, and other messages may be using it.
 		if err := j.await(ctx); err != nil {
 			return err
 		}
@@ -304,7 +304,7 @@ func (c *chatTable) message(ctx context.Context, call *Call) (any, error) {
 	return j.serve(ctx)
 }
 
-// take waits for the turn of a message, which makes a paused chat go on.
+// take waits for the turn of a message, which resumes a paused chat.
 func (j *chatJob) take(ctx context.Context) error {
 	c, lc := j.table, j.chat
 	lc.mu.Lock()
@@ -338,8 +338,8 @@ func (j *chatJob) take(ctx context.Context) error {
 	return err
 }
 
-// await takes the turn, after those who wait for it. It is called with the lock
-// held and lets go of it while waiting.
+// await takes the turn after the waiting messages. It is called with the lock
+// held and releases it while waiting.
 func (j *chatJob) await(ctx context.Context) error {
 	lc := j.chat
 	if lc.busy {
@@ -459,8 +459,8 @@ func (st *chatState) result(m *Message, updated bool) (any, error) {
 	return w, w.err
 }
 
-// history reads what was said in a chat before the message of a request, which may
-// be there already if the request is repeated.
+// history reads the messages of a chat before the message of a request, which is
+// already stored if the request is repeated.
 func (c *chatTable) history(ctx context.Context, lc *liveChat, mark string) ([]Message, error) {
 	list := []Message{}
 	if lc.key == "" { // nothing is kept of a stateless chat

@@ -21,9 +21,9 @@ import (
 
 // ClientOptions adjusts a [Client]. The zero value is right for production.
 type ClientOptions struct {
-	// HTTPClient sends the requests: proxies, certificates and tracing are its
-	// business. Redirects are not, whatever its CheckRedirect says (ARC-D14). Nil
-	// means one of the client's own, whose connections Close releases.
+	// HTTPClient sends the requests and decides about proxies, certificates and
+	// tracing. Redirects are never followed (ARC-D14). Nil means a private
+	// client, whose connections Close releases.
 	HTTPClient *http.Client
 
 	// TokenSource supplies the access token of each request. Nil sends none.
@@ -56,9 +56,9 @@ type ClientOptions struct {
 	// connection is lost, and not only those that change nothing.
 	Idempotent bool
 
-	// MaxRetryAfter, if set, makes the client wait as an answer 429 or 503 asks
-	// for by Retry-After, up to so long, and try again. Such tries count among
-	// MaxRetries.
+	// MaxRetryAfter is the longest Retry-After of a 429 or 503 response that the
+	// client waits for before it sends again. These attempts count towards
+	// MaxRetries. Zero disables them.
 	MaxRetryAfter time.Duration
 
 	// MaxResumes, if set, is how often in a row a stream that was cut is taken up
@@ -66,8 +66,8 @@ type ClientOptions struct {
 	// known to replay: another one would run the request a second time.
 	MaxResumes int
 
-	// SendAgentPath tells the servers which agents a workflow went through, so that
-	// they can refuse circles (ARC-D65).
+	// SendAgentPath sends the agents that a workflow has passed through, so that
+	// servers can refuse cycles (ARC-D65).
 	SendAgentPath bool
 
 	// TraceParent, if set, returns the W3C traceparent of the current span or "". It
@@ -79,8 +79,8 @@ type ClientOptions struct {
 	Interceptors       []Interceptor
 	StreamInterceptors []StreamInterceptor
 
-	// OnUnknownEvent, if set, is told of stream events that mean nothing here. The
-	// data are valid during the call only.
+	// OnUnknownEvent, if set, is called with each stream event of an unknown
+	// type. The data are valid only during the call.
 	OnUnknownEvent func(name string, data []byte)
 
 	// Logger receives what no error reports, such as retries. Nil is silent.
@@ -111,8 +111,9 @@ type Client struct {
 	contentType, accept, acceptStream []string
 }
 
-// NewClient returns a client that asks the endpoint in the name of agent self. The
-// endpoint is used as it is: the path of most, "/arc", is part of it. It does no I/O. Plain http is accepted for this machine only (ARC-001).
+// NewClient returns a client that calls the endpoint as the agent self. The
+// endpoint is complete: its path, usually "/arc", is part of it. NewClient does no
+// I/O. Plain http is accepted only for the loopback interface (ARC-001).
 func NewClient(endpoint, self string, opts *ClientOptions) (*Client, error) {
 	c := &Client{self: self, contentType: []string{MediaType},
 		accept:       []string{MediaType + ", application/json"},
@@ -153,7 +154,7 @@ func NewClient(endpoint, self string, opts *ClientOptions) (*Client, error) {
 	return c, nil
 }
 
-// Close releases idle connections. Calls that are under way go on.
+// Close releases idle connections. Calls in progress continue.
 func (c *Client) Close() error {
 	if c.own != nil {
 		c.own.CloseIdleConnections()
@@ -161,8 +162,8 @@ func (c *Client) Close() error {
 	return nil
 }
 
-// httpClient returns a copy of the user's client that leaves redirects to us, or
-// one of our own.
+// httpClient returns a copy of the user's client that does not follow redirects,
+// or a new one.
 func httpClient(user *http.Client) (http.Client, *http.Transport) {
 	h, own := http.Client{}, (*http.Transport)(nil)
 	if user != nil {
@@ -233,7 +234,7 @@ func (c *Client) CancelTask(ctx context.Context, target string, p *CancelTaskPar
 	return taskOf(c.standard(ctx, target, MethodTaskCancel, p.write, opts))
 }
 
-// SubscribeTask registers a webhook that is told of a task's events.
+// SubscribeTask registers a webhook for the events of a task.
 func (c *Client) SubscribeTask(ctx context.Context, target string, p *SubscribeParams, opts ...CallOptions) (*Subscription, error) {
 	res, err := c.standard(ctx, target, MethodTaskSubscribe, p.write, opts)
 	if err != nil {
@@ -275,16 +276,16 @@ func (c *Client) EndChat(ctx context.Context, target string, p *EndChatParams, o
 	return chatOf(c.standard(ctx, target, MethodChatEnd, p.write, opts))
 }
 
-// StreamChat is like StartChat, but returns the answer as it is made; see
-// [Client.Stream] for what a stream promises.
+// StreamChat is like StartChat, but streams the answer; see [Client.Stream] for
+// the guarantees of a stream.
 func (c *Client) StreamChat(ctx context.Context, target string, p *StartChatParams, opts ...CallOptions) iter.Seq2[*ChatEvent, error] {
 	q := *p
 	q.Stream = true
 	return c.Stream(ctx, target, MethodChatStart, &q, opts...)
 }
 
-// StreamChatMessage is like SendChat, but returns the answer as it is made; see
-// [Client.Stream] for what a stream promises.
+// StreamChatMessage is like SendChatMessage, but streams the answer; see
+// [Client.Stream] for the guarantees of a stream.
 func (c *Client) StreamChatMessage(ctx context.Context, target string, p *ChatMessageParams, opts ...CallOptions) iter.Seq2[*ChatEvent, error] {
 	q := *p
 	q.Stream = true

@@ -17,9 +17,9 @@ import (
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
 
-// An ClientRequest is a request on its way out, as an [Interceptor] sees it. An
-// interceptor may change it, the envelope and the header, but must not keep it
-// beyond the call.
+// A ClientRequest is an outgoing request as an [Interceptor] sees it. An
+// interceptor may change the envelope and the header, but must not retain the
+// request after the call.
 type ClientRequest struct {
 	Request
 
@@ -34,11 +34,11 @@ type ClientRequest struct {
 	// Deduplicates is like [ClientOptions.Idempotent], for this call.
 	Deduplicates bool
 
-	room *buffers // memory for the answer, if nobody sees it
+	room *buffers // buffer for a response without other users
 }
 
-// A CallFunc sends a request and returns its answer. If the answer carries an
-// error, it returns that as the error, and the response beside it.
+// A CallFunc sends a request and returns the response. If the response carries an
+// error, CallFunc returns both.
 type CallFunc func(ctx context.Context, out *ClientRequest) (*Response, error)
 
 // An Interceptor wraps the calls of a [Client], to log, to measure, to change
@@ -93,8 +93,8 @@ func WithDeduplication() CallOptions { return func(o *ClientRequest) { o.Dedupli
 // a JSON object, JSON text as [json.RawMessage], params of this package, or nil
 // for none.
 //
-// The result of a standard method is checked by [DecodeResult]. If the peer
-// answers with an error, Call returns it beside the response.
+// The result of a standard method is checked by [DecodeResult]. If the response
+// carries an error, Call returns both.
 func (c *Client) Call(ctx context.Context, target, method string, params any, opts ...CallOptions) (*Response, error) {
 	text, err := encodeParams(params)
 	if err != nil {
@@ -192,8 +192,8 @@ func (c *Client) standard(ctx context.Context, target, method string, write func
 		}
 		return decodeResult(method, res.Result)
 	}
-	// Nobody but send sees the request, which copies the params, and nobody but
-	// us the answer, of which a result is a copy.
+	// The request copies the params and is used only by send, and a result copies
+	// the response, so the buffers can be reused.
 	b := c.buffers.Get().(*buffers)
 	defer b.release(c)
 	b.params.b = b.params.b[:0]

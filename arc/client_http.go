@@ -53,8 +53,8 @@ func (c *Client) send(ctx context.Context, out *ClientRequest) (*Response, error
 		}
 	}
 	if b != nil && err == nil && x.open.Load() == 0 {
-		// Only now does nobody read the memory any more: after a failure, or
-		// an answer that came early, the transport may still do.
+		// The transport may still read the buffer after a failure or an early
+		// response; here it cannot.
 		b.release(c)
 	}
 	return res, err
@@ -120,8 +120,8 @@ func httpError(status int, body []byte) *HTTPError {
 	return &HTTPError{Status: status, Body: strings.ToValidUTF8(string(body[:min(len(body), maxErrorText)]), "\uFFFD")}
 }
 
-// failure names the call in an error that the network caused. A context that
-// ended says why.
+// failure adds the call to an error of the network. If the context has ended, the
+// error is its cause.
 func (c *Client) failure(ctx context.Context, out *ClientRequest, err error) error {
 	if ctx.Err() != nil && !errors.Is(err, ErrRedirect) {
 		err = context.Cause(ctx)
@@ -156,9 +156,8 @@ type transfer struct {
 	data   []byte
 	first  requestBody
 
-	// Nobody asks how far the body was read: it can be sent again anyway. The
-	// transport then gets a body that it knows, and writes it together with the
-	// header.
+	// The request is repeatable, so the amount of body read does not matter. The
+	// transport then gets a body of known length and writes it with the header.
 	untracked bool
 
 	read atomic.Bool  // the transport began to read the body
@@ -287,8 +286,8 @@ func originOf(u *url.URL) string {
 	return u.Scheme + "://" + strings.ToLower(u.Hostname()) + ":" + port
 }
 
-// discard reads what is left of a short answer, so that its connection can be
-// used again.
+// discard reads the rest of a short response, so that its connection can be
+// reused.
 func discard(resp *http.Response) {
 	_, _ = io.CopyN(io.Discard, resp.Body, maxErrorText)
 	_ = resp.Body.Close()
@@ -317,9 +316,8 @@ func readReply(buf []byte, resp *http.Response, limit int64) ([]byte, error) {
 	return data, err
 }
 
-// readLimited appends what can be read to dst. What is over the limit makes it
-// return the beginning and ErrTooLarge. The memory doubles as the bytes arrive,
-// up to the limit and no further.
+// readLimited appends the bytes of r to dst. Over the limit it returns the
+// beginning and ErrTooLarge. The buffer doubles as bytes arrive, up to the limit.
 func readLimited(dst []byte, r io.Reader, limit int64) ([]byte, error) {
 	size := int(min(limit, math.MaxInt-1)) + 1 // one more shows that there is more
 	for {

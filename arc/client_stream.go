@@ -18,16 +18,16 @@ import (
 // errStreamUsed reports a stream that is ranged over a second time.
 var errStreamUsed = errors.New("arc: a stream can be ranged over once only")
 
-// Stream sends a request whose answer is streamed, with params as in
-// [Client.Call]; those of a chat must hold stream: true, which StreamStartChat
-// and StreamSendChat see to. The request goes out when the events are ranged
+// Stream sends a request for a streamed response, with params as in [Client.Call];
+// those of a chat must contain stream: true, which [Client.StreamChat] and
+// [Client.StreamChatMessage] set. The request is sent when the events are ranged
 // over, which can be done once.
 //
-// The last event of a complete answer has Done set. An error comes once and last:
-// what the peer reports as an [*Error], a stream that was cut as [ErrTruncated] or
-// what the network said, one that stays silent as [ErrTimeout]. Leaving the loop
-// drops the connection, which ends the peer's work. A peer that answers without
-// streaming yields its answer as one event, and the end (ARC-D24).
+// The last event of a complete response has Done set. An error is yielded once and
+// last: an [*Error] of the peer, [ErrTruncated] or the network error for a cut
+// stream, [ErrTimeout] for a silent one. Leaving the loop closes the connection,
+// which ends the work of the peer. A response without streaming is yielded as one
+// event, followed by the end (ARC-D24).
 func (c *Client) Stream(ctx context.Context, target, method string, params any, opts ...CallOptions) iter.Seq2[*ChatEvent, error] {
 	text, err := encodeParams(params)
 	if err != nil {
@@ -95,8 +95,8 @@ type streaming struct {
 	timer *time.Timer
 }
 
-// resumable reports whether the connection failed, and not the work, and the
-// peer said where to go on.
+// resumable reports whether the connection failed, not the work, and the last
+// event had an id.
 func (s *streaming) resumable(ctx context.Context, err error) bool {
 	var e *Error
 	var h *HTTPError
@@ -142,15 +142,15 @@ func (s *streaming) open(ctx context.Context) (*http.Response, error) {
 	}
 }
 
-// awake begins the time of silence anew.
+// awake restarts the timer for a silent peer.
 func (s *streaming) awake() {
 	if s.timer != nil {
 		s.timer.Reset(s.idle)
 	}
 }
 
-// An idleReader counts the time of silence while somebody waits for bytes, and
-// not while they are used.
+// An idleReader measures the time that a reader waits for bytes, not the time
+// that the caller uses them.
 type idleReader struct {
 	s    *streaming
 	body io.Reader
@@ -188,7 +188,7 @@ func (s *streaming) events(ctx context.Context, resp *http.Response) error {
 	}
 }
 
-// endOf says why a stream ends without a done event that counts.
+// endOf returns the error of a stream that ends without a valid done event.
 func (s *streaming) endOf(ctx context.Context, resp *http.Response, err error) error {
 	var fault *Error
 	switch {
@@ -203,8 +203,8 @@ func (s *streaming) endOf(ctx context.Context, resp *http.Response, err error) e
 	return err
 }
 
-// drain reads the end of a body that has come to its end anyway, so that the
-// connection can be used again. A peer that holds it open loses it.
+// drain reads the end of a finished body, so that the connection can be reused. It
+// does not wait for a peer that keeps the body open.
 func (s *streaming) drain(resp *http.Response) {
 	const patience = 100 * time.Millisecond
 	if s.timer == nil {
@@ -214,7 +214,7 @@ func (s *streaming) drain(resp *http.Response) {
 	_, _ = io.CopyN(io.Discard, resp.Body, maxErrorText)
 }
 
-// whole reads an answer that is no stream (ARC-D23, ARC-D24).
+// whole reads a response without a stream (ARC-D23, ARC-D24).
 func (s *streaming) whole(ctx context.Context, resp *http.Response) error {
 	media := mediaType(resp.Header)
 	data, err := readReply(nil, &http.Response{ContentLength: resp.ContentLength,

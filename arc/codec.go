@@ -15,10 +15,9 @@ import (
 // DecodeRequest reads one request (section 3). Params shares the memory of data;
 // nothing else does.
 //
-// Every error is an [*Error], ready to be sent. The request is returned beside it
-// with what could be read, for the answer: its ID if that is valid, its
-// RequestAgent, its TraceIDFromContext (ARC-D03). After an error with code [ErrParse] or
-// [ErrInvalidRequest] nothing counts as readable.
+// Every error is an [*Error] that can be sent. The request is returned with it and
+// contains the members for the response: its ID if valid, its RequestAgent and its
+// TraceID (ARC-D03). With code [ErrParse] or [ErrInvalidRequest] it is empty.
 func DecodeRequest(data []byte) (*Request, error) {
 	req := &Request{}
 	if fault := req.decode(data); fault != nil {
@@ -158,7 +157,7 @@ func (req *Request) texts(in *[inRequest]strictjson.Value) (t envelopeTexts) {
 		if v := in[m]; len(v) <= maxIDToken {
 			buf = v.AppendText(buf)
 		} else if s, _ := v.Text(); len(s) <= 2*maxIDLen {
-			buf = append(buf, s...) // long only by its escapes
+			buf = append(buf, s...) // only its escapes are long
 		} else {
 			buf = append(buf, s[:2*maxIDLen]...) // enough to be refused
 		}
@@ -292,8 +291,8 @@ func (req *Request) check(scratch []byte) *Error {
 	return nil
 }
 
-// AppendRequest appends the request as JSON. What a server would refuse is
-// refused here with the same [*Error].
+// AppendRequest appends the request as JSON. It refuses an invalid request with
+// the [*Error] that a server returns.
 func AppendRequest(dst []byte, req *Request) ([]byte, error) {
 	if f := req.check(dst); f != nil {
 		return dst, f

@@ -52,7 +52,7 @@ func (r *reader) createTask(v strictjson.Value) *CreateTaskParams {
 	return p
 }
 
-// messageIn and artifactIn read what stands in a member.
+// messageIn and artifactIn read the value of a member.
 func (r *reader) messageIn(name string, v strictjson.Value) *Message {
 	r.enter(name)
 	defer r.leave()

@@ -13,7 +13,7 @@ import (
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
 
-// A Role says who speaks in a [Message].
+// A Role is the sender of a [Message].
 type Role string
 
 // The roles of section 7.
@@ -27,7 +27,7 @@ const (
 type Message struct {
 	Role      Role
 	Parts     []Part
-	Timestamp Timestamp // when it was said; empty if unknown
+	Timestamp Timestamp // time of sending; empty if unknown
 	AgentID   string    // which agent said it; optional, used by some peers
 	Extra     Extra
 }
@@ -54,7 +54,7 @@ func (m *Message) Text() string {
 	return b.String()
 }
 
-// A PartType says what a [Part] holds.
+// A PartType is the type of the content of a [Part].
 type PartType string
 
 // The part types of section 7.
@@ -72,11 +72,11 @@ const (
 type Part struct {
 	Type     PartType
 	Content  string          // text, or Base64 for files, images and audio
-	Data     json.RawMessage // content that is no JSON string, as some peers send data
+	Data     json.RawMessage // content other than a JSON string, as some peers send it
 	MIMEType string
 	Filename string // a label from outside, never to be used as a path
 
-	// What some peers add. Numbers are exact; empty means absent.
+	// Members that some peers add. Numbers are exact; empty means absent.
 	Size     json.Number
 	Encoding string // base64, utf8 or binary
 	Width    json.Number
@@ -129,9 +129,9 @@ func (p *Part) text() string {
 // errBase64 reports content that should be Base64 and is not.
 var errBase64 = errors.New("arc: part content is not Base64")
 
-// Bytes returns what the part holds: decoded Base64 for files, images and audio,
-// and for other parts that say so in Encoding; the text itself, or the JSON text
-// of inline data, otherwise (ARC-D60).
+// Bytes returns the content of the part: decoded Base64 for files, images, audio
+// and parts with that Encoding; otherwise the text, or the JSON text of inline
+// data (ARC-D60).
 func (p *Part) Bytes() ([]byte, error) {
 	switch {
 	case p.Data != nil:

@@ -42,7 +42,7 @@ type Conversations struct {
 
 // A talk is what is going on with one agent.
 type talk struct {
-	turn   chan struct{} // held by who speaks; guards chatID
+	turn   chan struct{} // held during a turn; guards chatID
 	chatID string
 }
 
@@ -97,7 +97,7 @@ func expired(err error) bool {
 	return errors.Is(err, ErrChatNotFound) || errors.Is(err, ErrChatAlreadyClosed)
 }
 
-// Send says something to an agent and returns its complete answer.
+// Send sends a message to an agent and returns its complete answer.
 func (v *Conversations) Send(ctx context.Context, agent string, m *Message, opts ...CallOptions) (*Chat, error) {
 	t, err := v.begin(ctx, agent)
 	if err != nil {
@@ -121,8 +121,8 @@ func (v *Conversations) Send(ctx context.Context, agent string, m *Message, opts
 	return chat, err
 }
 
-// Stream says something to an agent and returns its answer as it is made; see
-// [Client.Stream] for what a stream promises. The turn is over when the loop is.
+// Stream sends a message to an agent and streams its answer; see [Client.Stream]
+// for the guarantees of a stream. The turn ends with the loop.
 func (v *Conversations) Stream(ctx context.Context, agent string, m *Message, opts ...CallOptions) iter.Seq2[*ChatEvent, error] {
 	return func(yield func(*ChatEvent, error) bool) {
 		t, err := v.begin(ctx, agent)
@@ -168,8 +168,8 @@ func (t *talk) follow(events iter.Seq2[*ChatEvent, error], isOpen bool, yield fu
 	return false
 }
 
-// ChatID returns the id of the chat with an agent, or "" if there is none now. It
-// waits for the turn that is under way.
+// ChatID returns the id of the chat with an agent, or "" without one. It waits for
+// the current turn.
 func (v *Conversations) ChatID(ctx context.Context, agent string) (string, error) {
 	t, err := v.begin(ctx, agent)
 	if err != nil {
@@ -203,9 +203,9 @@ func (v *Conversations) end(ctx context.Context, agent string, t *talk, reason s
 	return nil
 }
 
-// Close ends all chats, each after the turn that is under way, until ctx ends. It
-// returns what failed. Further messages are refused with [ErrClosed]. Close may be
-// called again, and then ends the chats that it could not end before.
+// Close ends all chats, each after its current turn, until ctx ends, and returns
+// the errors. Further messages are refused with [ErrClosed]. A second Close ends
+// the chats that the first one could not end.
 func (v *Conversations) Close(ctx context.Context) error {
 	v.mu.Lock()
 	v.closed = true
