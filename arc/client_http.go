@@ -66,7 +66,7 @@ func (c *Client) once(ctx context.Context, x *transfer, attempt int) (res *Respo
 	x.read.Store(false)
 	resp, err := x.do(ctx)
 	if err != nil {
-		return nil, c.again(ctx, x, attempt, err), c.failure(ctx, x.out, err)
+		return nil, c.shouldRetry(ctx, x, attempt, err), c.failure(ctx, x.out, err)
 	}
 	if c.later(ctx, x, attempt, resp) {
 		return nil, true, nil
@@ -80,7 +80,7 @@ func (c *Client) once(ctx context.Context, x *transfer, attempt int) (res *Respo
 		res = &Response{}
 	}
 	if err != nil && !errors.Is(err, ErrTooLarge) {
-		return nil, c.again(ctx, x, attempt, err), c.failure(ctx, x.out, err)
+		return nil, c.shouldRetry(ctx, x, attempt, err), c.failure(ctx, x.out, err)
 	}
 	if err != nil {
 		if resp.StatusCode >= http.StatusBadRequest {

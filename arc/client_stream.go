@@ -131,7 +131,7 @@ func (s *streaming) open(ctx context.Context) (*http.Response, error) {
 		s.x.read.Store(false)
 		resp, err := s.x.do(ctx)
 		switch {
-		case err != nil && s.c.again(ctx, &s.x, attempt, err):
+		case err != nil && s.c.shouldRetry(ctx, &s.x, attempt, err):
 		case err != nil:
 			return nil, s.c.failure(ctx, s.x.out, err)
 		case s.c.later(ctx, &s.x, attempt, resp):

@@ -55,13 +55,13 @@ func (r *reader) createTask(v strictjson.Value) *CreateTaskParams {
 // messageIn and artifactIn read the value of a member.
 func (r *reader) messageIn(name string, v strictjson.Value) *Message {
 	r.enter(name)
-	defer r.leave()
+	defer r.pop()
 	return r.message(v)
 }
 
 func (r *reader) artifactIn(name string, v strictjson.Value) *Artifact {
 	r.enter(name)
-	defer r.leave()
+	defer r.pop()
 	return r.artifact(v)
 }
 
@@ -70,8 +70,8 @@ func (f *fields) failElement(i, element int, issue string) {
 	f.r.enter(f.names[i])
 	f.r.enterElement(element)
 	f.r.fail("", issue)
-	f.r.leave()
-	f.r.leave()
+	f.r.pop()
+	f.r.pop()
 }
 
 // needMessage reads a required message.
@@ -126,7 +126,7 @@ func (r *reader) subscribe(v strictjson.Value) *SubscribeParams {
 			switch ev := Event(s); {
 			case !ok:
 				f.failElement(2, i, "must be a string")
-			case !ev.known():
+			case !ev.isValid():
 				f.failElement(2, i, "is no event")
 			case !slices.Contains(p.Events, ev):
 				p.Events = append(p.Events, ev)
@@ -177,7 +177,7 @@ func (r *reader) notification(v strictjson.Value) *Notification {
 	f := r.object(v, notificationMembers)
 	defer f.done()
 	n := &Notification{TaskID: f.id(0, maxIDLen), Event: Event(f.needText(1))}
-	if !n.Event.known() {
+	if !n.Event.isValid() {
 		r.fail(f.names[1], "is no event")
 	}
 	n.Timestamp = Timestamp(f.needText(2))
@@ -187,7 +187,7 @@ func (r *reader) notification(v strictjson.Value) *Notification {
 	if f.require(3) {
 		r.enter("data")
 		n.Data = r.notificationData(f.vals[3])
-		r.leave()
+		r.pop()
 	}
 	n.Extra = f.extra
 	return n

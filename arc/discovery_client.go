@@ -21,8 +21,8 @@ type DiscoveryOptions struct {
 	// HTTPClient sends the requests; see [ClientOptions].
 	HTTPClient *http.Client
 
-	// TokenSource supplies an access token for servers that want one for discovery.
-	// It is asked with an empty target. Nil sends none.
+	// TokenSource supplies an access token for servers that require one for
+	// discovery. It is called with an empty target. Nil sends no token.
 	TokenSource TokenSource
 
 	// AllowInsecure permits plain http to hosts other than this machine.
@@ -44,17 +44,17 @@ type FoundAgent struct {
 	URL string // the ARC endpoint, for [NewClient]
 }
 
-// A Discovery finds agents behind known endpoints (section 5). It may be used by
-// several goroutines. What it tells is what the servers say of themselves.
+// A Discovery finds agents behind known endpoints (section 5). It is safe for
+// concurrent use. Its results are unverified claims of the servers.
 type Discovery struct {
 	opts      DiscoveryOptions
 	endpoints []*url.URL
 	http      http.Client
 	own       *http.Transport
 
-	turns []chan struct{} // held by who asks the endpoint of this index
-	mu    sync.Mutex
-	known []knownAgents // by endpoint; guarded by mu
+	turns  []chan struct{} // held during a request to the endpoint of this index
+	mu     sync.Mutex
+	caches []knownAgents // by endpoint; guarded by mu
 }
 
 type knownAgents struct {
@@ -62,10 +62,9 @@ type knownAgents struct {
 	until  time.Time
 }
 
-// NewDiscovery returns a Discovery that asks these endpoints, with an ARC endpoint
-// each. It does no I/O.
+// NewDiscovery returns a Discovery for these ARC endpoints. It does no I/O.
 func NewDiscovery(opts *DiscoveryOptions, endpoints ...string) (*Discovery, error) {
-	d := &Discovery{known: make([]knownAgents, len(endpoints))}
+	d := &Discovery{caches: make([]knownAgents, len(endpoints))}
 	if opts != nil {
 		d.opts = *opts
 	}
@@ -95,8 +94,8 @@ func (d *Discovery) Close() error {
 	return nil
 }
 
-// Agents returns all agents, in the order of the endpoints and of their answers.
-// If an endpoint fails, the others' agents are returned beside the error.
+// Agents returns all agents, in the order of the endpoints and of their responses.
+// If an endpoint fails, the agents of the others are returned with the error.
 func (d *Discovery) Agents(ctx context.Context) ([]FoundAgent, error) {
 	results, errs := make([][]FoundAgent, len(d.endpoints)), make([]error, len(d.endpoints))
 	var wg sync.WaitGroup
@@ -113,14 +112,14 @@ func (d *Discovery) Agents(ctx context.Context) ([]FoundAgent, error) {
 	return all, errors.Join(errs...)
 }
 
-// clone keeps the cache from what callers do.
+// clone returns a copy, so that callers cannot change the cache.
 func (a FoundAgent) clone() FoundAgent {
 	a.Capabilities = slices.Clone(a.Capabilities)
 	a.SupportedMethods = slices.Clone(a.SupportedMethods)
 	return a
 }
 
-// An AgentQuery says what an agent must have. Empty fields do not matter.
+// An AgentQuery selects agents. Empty fields match every agent.
 type AgentQuery struct {
 	AgentID    string
 	Capability string
@@ -149,7 +148,7 @@ func (d *Discovery) Find(ctx context.Context, q AgentQuery) ([]FoundAgent, error
 func (d *Discovery) Invalidate() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	clear(d.known)
+	clear(d.caches)
 }
 
 // ask returns the agents behind one endpoint. One caller asks, others wait for it.
@@ -182,19 +181,19 @@ func (d *Discovery) ask(ctx context.Context, i int) ([]FoundAgent, error) {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.known[i] = knownAgents{agents, time.Now().Add(d.opts.CacheTTL)}
+	d.caches[i] = knownAgents{agents, time.Now().Add(d.opts.CacheTTL)}
 	return agents, nil
 }
 
 func (d *Discovery) cached(i int) ([]FoundAgent, bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	k := d.known[i]
+	k := d.caches[i]
 	return k.agents, k.agents != nil && time.Now().Before(k.until)
 }
 
-// agentURL resolves the path that an agent names. It cannot lead to another
-// origin: that would send tokens where somebody else wants them.
+// agentURL resolves the path in the description of an agent. It never leads to
+// another origin, which would receive the tokens.
 func agentURL(endpoint *url.URL, path string) string {
 	u, err := endpoint.Parse(path)
 	if err != nil || originOf(u) != originOf(endpoint) || u.User != nil {
@@ -203,8 +202,8 @@ func agentURL(endpoint *url.URL, path string) string {
 	return u.String()
 }
 
-// infos tries the places of ARC-D67: /agent-info beside the endpoint, then info
-// under it.
+// infos tries the locations of ARC-D67: /agent-info next to the endpoint, then info
+// below it.
 func (d *Discovery) infos(ctx context.Context, endpoint *url.URL) ([]AgentInfo, error) {
 	path := strings.TrimSuffix(endpoint.Path, "/")
 	data, err := d.get(ctx, endpoint, path[:strings.LastIndexByte(path, '/')+1]+"agent-info")

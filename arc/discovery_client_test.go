@@ -270,5 +270,5 @@ func TestDiscoveryCard(t *testing.T) {
 	_, err = d.Card(t.Context(), "https://i.test/arc")
 	require.ErrorAs(t, err, &h)
 	_, err = d.Card(t.Context(), "https://evil.test/arc")
-	require.ErrorContains(t, err, "none of the endpoints")
+	require.ErrorContains(t, err, "is not an endpoint")
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
 
-// serveDiscovery answers what is not ARC but plain HTTP beside it (ARC-060). It
-// reports whether the path is one of its own.
+// serveDiscovery serves the plain HTTP paths for discovery (ARC-060). It reports
+// whether the path is one of them.
 func (s *Server) serveDiscovery(w http.ResponseWriter, r *http.Request) bool {
 	o := &s.opts
 	base := path.Dir(o.Path)
@@ -55,7 +55,7 @@ func (s *Server) serveDiscovery(w http.ResponseWriter, r *http.Request) bool {
 func (s *Server) discovered(w http.ResponseWriter, b []byte, status int) {
 	w.Header().Set("Content-Length", strconv.Itoa(len(b)))
 	w.WriteHeader(status)
-	_, _ = w.Write(b) // the caller is gone, or gets it
+	_, _ = w.Write(b) // an error means that the caller disconnected
 }
 
 // agentInfo is the answer of /agent-info (ARC-D67).
@@ -116,7 +116,7 @@ func discoveryFault(e *Error) []byte {
 	return b
 }
 
-// infoOf is what is told of an agent.
+// infoOf returns the public description of an agent.
 func (s *Server) infoOf(e *agentEntry) AgentInfo {
 	info := e.AgentInfo
 	info.Endpoint = s.opts.Path
@@ -142,12 +142,12 @@ func (s *Server) health() ([]byte, int) {
 	return b, code
 }
 
-// An AgentStatus tells how an agent of a [Server] is doing (ARC-181).
+// An AgentStatus is the load and health of an agent of a [Server] (ARC-181).
 type AgentStatus struct {
 	ID            string
 	Group         string
 	Healthy       bool
-	InFlight      int // calls in work, tasks included
+	InFlight      int // running calls, tasks included
 	MaxConcurrent int // zero means no bound
 }
 

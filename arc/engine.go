@@ -14,10 +14,9 @@ import (
 	"github.com/fivewire/fivewire/store"
 )
 
-// A taskEngine runs the tasks of a server. What is true about a task stands in
-// the store: its state under one key, its messages and artifacts in a stream.
-// Beside that, each task that somebody is busy with has an entry in memory, whose
-// lock makes the operations on the task follow each other (ARC-D46).
+// A taskEngine runs the tasks of a server. The store holds the state of a task
+// under one key, and its messages and artifacts in a stream. Each task in use also
+// has an entry in memory, whose lock serializes the operations on it (ARC-D46).
 type taskEngine struct {
 	s  *Server
 	db store.Store
@@ -84,13 +83,13 @@ func (t *liveTask) bothKeys() string {
 // copy is then good enough for a change: a save fails if another process was
 // faster. It is called with the lock of the task held. It returns false if there
 // is none.
-func (e *taskEngine) load(ctx context.Context, t *liveTask, again bool) (bool, error) {
-	if t.state != nil && !again && e.runs(t) {
+func (e *taskEngine) load(ctx context.Context, t *liveTask, reload bool) (bool, error) {
+	if t.state != nil && !reload && e.runs(t) {
 		return true, nil
 	}
 	entry, err := e.db.Get(ctx, t.key())
 	if errors.Is(err, store.ErrNotFound) {
-		if t.run == nil { // or else its work still looks at it
+		if t.run == nil { // otherwise its run still uses it
 			t.state = nil
 		}
 		return false, nil
@@ -109,7 +108,7 @@ func (e *taskEngine) load(ctx context.Context, t *liveTask, again bool) (bool, e
 		return false, err
 	}
 	if t.state != nil && t.state.followed != st.followed {
-		t.subs = nil // somebody subscribed at another process
+		t.subs = nil // subscribed through another process
 	}
 	t.state, t.rev = st, entry.Revision
 	if t.run != nil && st.status.Final() {
@@ -120,8 +119,8 @@ func (e *taskEngine) load(ctx context.Context, t *liveTask, again bool) (bool, e
 	return true, nil
 }
 
-// save writes a changed state. After a conflict, somebody else has changed the
-// task: the caller looks again.
+// save writes a changed state. After a conflict, another process has changed the
+// task, and the caller reads it again.
 func (e *taskEngine) save(ctx context.Context, t *liveTask, next *taskState) error {
 	w := newReady()
 	defer w.free()
@@ -193,8 +192,8 @@ func (s *Server) admit(field string, m *Message, at time.Time) error {
 	return nil
 }
 
-// create starts a task. The task exists when the answer goes out, and its work
-// goes on whatever becomes of the call.
+// create starts a task. The task exists when the response is sent, and its work
+// continues independently of the call.
 func (e *taskEngine) create(ctx context.Context, call *Call) (any, error) {
 	p, err := typed(call, (*reader).createTask)
 	if err != nil {
@@ -226,14 +225,14 @@ func (e *taskEngine) create(ctx context.Context, call *Call) (any, error) {
 	if call.isDuplicate && errors.Is(err, store.ErrExists) {
 		defer e.release(t)
 		defer t.mu.Unlock()
-		return e.begun(ctx, t, call)
+		return e.repeatCreate(ctx, t, call)
 	}
 	if err == nil {
 		err = e.appendFirst(ctx, t, st, item.b)
 		if err == nil {
 			err = e.s.bindWork(ctx, call, "taskId", st.id)
 		}
-		if err != nil { // nobody learns of this task
+		if err != nil { // the task stays unknown to all callers
 			err = errors.Join(err, e.db.Delete(ctx, t.key(), rev), e.db.Expire(ctx, t.items(), 0))
 		}
 	}
@@ -253,10 +252,10 @@ func (e *taskEngine) create(ctx context.Context, call *Call) (any, error) {
 	return answer, nil
 }
 
-// begun answers a request that began a task at a process which died before it
-// answered. The task is there; whoever recovers it has it run or fail. It is
-// called with the lock of the task held.
-func (e *taskEngine) begun(ctx context.Context, t *liveTask, call *Call) (any, error) {
+// repeatCreate answers a repeated request whose first process created the task and
+// exited before the response. The process that recovers the task runs or fails it.
+// t.mu must be held.
+func (e *taskEngine) repeatCreate(ctx context.Context, t *liveTask, call *Call) (any, error) {
 	ok, err := e.load(ctx, t, true)
 	if err != nil || !ok {
 		return nil, errors.Join(err, errTaskGone)
@@ -266,13 +265,13 @@ func (e *taskEngine) begun(ctx context.Context, t *liveTask, call *Call) (any, e
 }
 
 // errTaskGone reports a task that was there a moment ago.
-var errTaskGone = errors.New("arc: the task is gone")
+var errTaskGone = errors.New("arc: task no longer stored")
 
 // start begins to run a task, whose reference it takes over. It is called with
 // the lock of the task held, and with a context that never ends.
 func (e *taskEngine) start(ctx context.Context, t *liveTask, call *Call, initial *Message, recovered bool) {
 	run := &TaskRun{engine: e, task: t, call: *call, initial: initial, recovered: recovered, input: make(chan *Message, 1),
-		heard: t.state.input}
+		inputPosition: t.state.input}
 	if call.out != nil {
 		call.out.keeps, run.placed = true, true
 	}
@@ -280,14 +279,14 @@ func (e *taskEngine) start(ctx context.Context, t *liveTask, call *Call, initial
 	run.call.Params, run.call.out = nil, nil
 	base := &callCtx{Context: ctx, call: &run.call}
 	runCtx, cancel := context.WithCancelCause(base)
-	run.cancel, run.over = cancel, runCtx.Done()
+	run.cancel, run.done = cancel, runCtx.Done()
 	t.run = run
 	e.s.begin(partOf) // the call that starts it is counted, so this cannot fail
 	go run.do(runCtx, base, call.entry)
 }
 
-// own finds the task that a call is about, if it is the caller's: nobody learns
-// of tasks of others (ARC-D36). The task comes locked.
+// own returns the task of a call, locked, if the caller owns it. Tasks of other
+// callers are reported as missing (ARC-D36).
 func (e *taskEngine) own(ctx context.Context, call *Call, id string) (*liveTask, error) {
 	t := e.acquire(id)
 	t.mu.Lock()
@@ -338,7 +337,7 @@ func (e *taskEngine) send(ctx context.Context, call *Call) (any, error) {
 	if e.runs(t) && !done {
 		t.run.deliver(t.state.input, p.Message)
 	} else {
-		e.tell(ctx, t)
+		e.notifyOwner(ctx, t)
 	}
 	return ackOf("Message received"), nil
 }
@@ -362,14 +361,14 @@ func (e *taskEngine) cancel(ctx context.Context, call *Call) (any, error) {
 		return nil, err
 	}
 	if !e.runs(t) {
-		e.tell(ctx, t)
+		e.notifyOwner(ctx, t)
 	}
 	return t.state.canceled(), nil
 }
 
-// info tells about a task. It reads the items without the lock, so that a long
-// task does not wait for its observers; an item that is added meanwhile may be
-// in the answer.
+// info describes a task. It reads the items without the lock, so that a long task
+// does not wait for its observers; an item that is added concurrently may be in
+// the response.
 func (e *taskEngine) info(ctx context.Context, call *Call) (any, error) {
 	p, err := typed(call, (*reader).taskInfo)
 	if err != nil {
@@ -400,12 +399,12 @@ type change struct {
 	message  *Message
 	artifact *Artifact
 	reason   string // of a cancel or a pause
-	by       string // who cancels
+	by       string // the canceling agent
 	mark     string // of the request
 	required string // the input that is needed
 	fault    *Error // why it failed
 	expected time.Duration
-	byRun    bool // the work of the task asks for it, which may have lost the task
+	byRun    bool // requested by the run, which may have lost the task
 }
 
 // errTaskFull reports a task with too many items.
@@ -445,7 +444,7 @@ func (e *taskEngine) apply(ctx context.Context, t *liveTask, c *change) error {
 		var seq uint64
 		if item != nil {
 			seq, err = e.db.Append(ctx, t.items(), c.mark, item.b, 0)
-			if err != nil && !errors.Is(err, store.ErrDuplicate) { // else the process died that began this
+			if err != nil && !errors.Is(err, store.ErrDuplicate) { // a duplicate is left from a process that exited
 				return err
 			}
 			if c.action == taskSend {
@@ -454,9 +453,9 @@ func (e *taskEngine) apply(ctx context.Context, t *liveTask, c *change) error {
 		}
 		err = e.save(ctx, t, next)
 		if err == nil {
-			return e.settle(ctx, t, old, c, first, events)
+			return e.publish(ctx, t, old, c, first, events)
 		}
-		if item != nil { // the task has changed under our hands
+		if item != nil { // the task has changed concurrently
 			if ackErr := e.db.Ack(ctx, t.items(), seq); ackErr != nil {
 				return errors.Join(err, ackErr)
 			}
@@ -500,7 +499,7 @@ func (st *taskState) after(to TaskStatus, c *change) *taskState {
 	case TaskInputRequired:
 		next.paused = c.at
 	case TaskCompleted, TaskFailed, TaskCanceled:
-		next.ended, next.reason, next.canceledBy, next.mark, next.fault = c.at, c.reason, c.by, c.mark, c.fault
+		next.endTime, next.reason, next.canceledBy, next.mark, next.fault = c.at, c.reason, c.by, c.mark, c.fault
 		if c.fault != nil {
 			next.reason = c.fault.Message
 		}
@@ -509,7 +508,7 @@ func (st *taskState) after(to TaskStatus, c *change) *taskState {
 }
 
 // settle does what follows a change that is kept.
-func (e *taskEngine) settle(ctx context.Context, t *liveTask, old *taskState, c *change, first uint64, events []Event) error {
+func (e *taskEngine) publish(ctx context.Context, t *liveTask, old *taskState, c *change, first uint64, events []Event) error {
 	if t.subs == nil || len(t.subs) > 0 || e.s.opts.OnTaskEvent != nil {
 		e.emit(ctx, t, first, e.eventsOf(old, t.state, c, events)...)
 	}

@@ -87,13 +87,13 @@ func (e *taskEngine) eventOf(old, st *taskState, c *change, ev Event) *Notificat
 
 // finalData adds what the three events of the end tell.
 func (st *taskState) finalData(d *NotificationData) {
-	at := NewTimestamp(st.ended)
+	at := NewTimestamp(st.endTime)
 	switch st.status {
 	case TaskCompleted:
-		d.CompletedAt, d.Duration = at, millis(st.ended.Sub(st.created))
+		d.CompletedAt, d.Duration = at, millis(st.endTime.Sub(st.created))
 		d.ArtifactCount, d.MessageCount = json.Number(strconv.Itoa(st.artifacts)), json.Number(strconv.Itoa(st.messages))
 	case TaskFailed:
-		d.FailedAt, d.Duration = at, millis(st.ended.Sub(st.created))
+		d.FailedAt, d.Duration = at, millis(st.endTime.Sub(st.created))
 		if st.fault != nil {
 			d.Error, _ = st.fault.MarshalJSON() // it was written before
 		}
@@ -102,8 +102,8 @@ func (st *taskState) finalData(d *NotificationData) {
 	}
 }
 
-// lastEvents are the events of the transition that ended a task, for those who
-// subscribe after it (ARC-D41), and their first number.
+// lastEvents returns the events of the transition that ended a task, for later
+// subscribers (ARC-D41), and the number of the first one.
 func (st *taskState) lastEvents() ([]*Notification, uint64) {
 	ev := EventTaskCompleted
 	switch st.status {
@@ -112,19 +112,19 @@ func (st *taskState) lastEvents() ([]*Notification, uint64) {
 	case TaskCanceled:
 		ev = EventTaskCanceled
 	}
-	end := st.notification(ev, st.ended)
+	end := st.notification(ev, st.endTime)
 	st.finalData(&end.Data)
-	moved := st.notification(EventStatusChange, st.ended)
-	moved.Data.ChangedAt, moved.Data.PreviousStatus = NewTimestamp(st.ended), string(st.previous)
+	moved := st.notification(EventStatusChange, st.endTime)
+	moved.Data.ChangedAt, moved.Data.PreviousStatus = NewTimestamp(st.endTime), string(st.previous)
 	if st.status == TaskCanceled {
 		moved.Data.Reason = st.reason
 	}
 	return []*Notification{end, moved}, st.events - 1
 }
 
-// emit tells everybody who follows a task of events, which are numbered from
-// first. It is called with the lock of the task held, so that the order is
-// right. What fails here is logged: it never fails the task (ARC-D44).
+// emit queues events, numbered from first, for all subscribers of a task. t.mu
+// must be held, which keeps the order. Errors are logged and never fail the task
+// (ARC-D44).
 func (e *taskEngine) emit(ctx context.Context, t *liveTask, first uint64, events ...*Notification) {
 	if e.s.opts.OnTaskEvent != nil {
 		for _, n := range events {

@@ -61,12 +61,12 @@ func artifactItem(a *Artifact) (*ready, error) {
 	return w, w.err
 }
 
-// firstID is the id of the first message among the items: it is added once,
-// whoever gets there first.
+// firstID is the deduplication id of the first message, which several processes
+// may add.
 const firstID = "first"
 
-// keepFirst puts the message that a new task begins with among its items. The
-// process that created the task does so too, unless it died in between.
+// keepFirst adds the initial message of a new task to its items. The creating
+// process does so too, unless it exits first.
 func (e *taskEngine) keepFirst(ctx context.Context, t *liveTask, st *taskState) error {
 	if st.first == nil {
 		return nil

@@ -13,8 +13,8 @@ import (
 	"github.com/fivewire/fivewire/store"
 )
 
-// Processes that share a store tell each other that they live, and of what they
-// did to tasks that another one runs.
+// toldTTL is the lifetime of messages between processes that share a store: changes
+// to tasks that the receiver runs.
 const toldTTL = time.Hour
 
 func leaseKey(instance string) string   { return "arc/instance/" + instance }
@@ -22,14 +22,14 @@ func toldStream(instance string) string { return "arc/told/" + instance }
 
 // presence is the goroutine by which a process is known to the others.
 type presence struct {
-	mu   sync.Mutex
-	stop context.CancelFunc // nil while there is none; guarded by mu
-	done chan struct{}
-	over bool // after leave; guarded by mu
+	mu        sync.Mutex
+	stop      context.CancelFunc // nil while there is none; guarded by mu
+	done      chan struct{}
+	isStopped bool // after leave; guarded by mu
 }
 
-// announce makes this process known, before it has a task. Nobody else can see a
-// store that the server made for itself.
+// announce writes the lease of this process before its first task. A private store
+// needs no lease.
 func (e *taskEngine) announce() {
 	if !e.s.shared {
 		return
@@ -37,7 +37,7 @@ func (e *taskEngine) announce() {
 	p := &e.presence
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.stop != nil || p.over {
+	if p.stop != nil || p.isStopped {
 		return
 	}
 	ctx, stop := context.WithCancel(context.Background())
@@ -54,10 +54,10 @@ func (e *taskEngine) announce() {
 }
 
 // leave ends the presence: the tasks that are left may be taken over at once.
-func (e *taskEngine) leave() {
+func (e *taskEngine) removeLease() {
 	p := &e.presence
 	p.mu.Lock()
-	p.over = true
+	p.isStopped = true
 	stop, done := p.stop, p.done
 	p.mu.Unlock()
 	if stop == nil {
@@ -89,7 +89,7 @@ func regularly(ctx context.Context, d time.Duration, do func(context.Context)) {
 	}
 }
 
-// renew writes the lease, whatever stands there.
+// renew writes the lease unconditionally.
 func (e *taskEngine) renew(ctx context.Context) {
 	key := leaseKey(e.s.opts.Persistence.InstanceID)
 	for {
@@ -110,10 +110,9 @@ func (e *taskEngine) renew(ctx context.Context) {
 	}
 }
 
-// gone reports whether a process that had something to do is there no more. What
-// stands in the store under the name of this one is of an earlier life, or else
-// known here.
-func (e *taskEngine) gone(ctx context.Context, instance string) (bool, error) {
+// leaseExpired reports whether the lease of an instance has expired. Records under
+// the id of this instance are from an earlier process, or known here.
+func (e *taskEngine) leaseExpired(ctx context.Context, instance string) (bool, error) {
 	if instance == e.s.opts.Persistence.InstanceID {
 		return true, nil
 	}
@@ -127,7 +126,7 @@ func (e *taskEngine) gone(ctx context.Context, instance string) (bool, error) {
 // tell lets the process that runs a task know at once that the task has changed.
 // If this is lost, it looks by itself before long. It is called with the lock of
 // the task held.
-func (e *taskEngine) tell(ctx context.Context, t *liveTask) {
+func (e *taskEngine) notifyOwner(ctx context.Context, t *liveTask) {
 	if !e.s.shared || t.state.instance == e.s.opts.Persistence.InstanceID {
 		return
 	}
@@ -137,7 +136,7 @@ func (e *taskEngine) tell(ctx context.Context, t *liveTask) {
 	}
 }
 
-// listen takes what other processes tell.
+// listen handles messages of other processes.
 func (e *taskEngine) listen(ctx context.Context) {
 	stream := toldStream(e.s.opts.Persistence.InstanceID)
 	for ctx.Err() == nil {
@@ -147,7 +146,7 @@ func (e *taskEngine) listen(ctx context.Context) {
 			records, err = e.db.Read(ctx, stream, 0, itemPage)
 		}
 		for _, rec := range records {
-			e.hear(ctx, string(rec.Value))
+			e.reloadTask(ctx, string(rec.Value))
 			if err == nil {
 				err = e.db.Ack(ctx, stream, rec.Seq)
 			}
@@ -162,15 +161,15 @@ func (e *taskEngine) listen(ctx context.Context) {
 	}
 }
 
-// hear looks at a task again, of which another process says that it changed.
-func (e *taskEngine) hear(ctx context.Context, id string) {
+// reloadTask reads a task again after another process has changed it.
+func (e *taskEngine) reloadTask(ctx context.Context, id string) {
 	t := e.acquire(id)
 	defer e.release(t)
 	e.lookAgain(ctx, t)
 }
 
-// lookAtAll looks at all tasks again that run here: what another process has to
-// tell of them may have got lost with it.
+// lookAtAll reads all running tasks again: a message may be lost when its sender
+// exits.
 func (e *taskEngine) lookAtAll(ctx context.Context) {
 	e.mu.Lock()
 	all := make([]*liveTask, 0, len(e.live))
@@ -206,7 +205,7 @@ func (e *taskEngine) lookAgain(ctx context.Context, t *liveTask) {
 // giveInput gives the work of a task the message that another process took for
 // it. It is called with the lock of the task held.
 func (e *taskEngine) giveInput(ctx context.Context, t *liveTask) error {
-	if !e.runs(t) || t.state.input <= t.run.heard {
+	if !e.runs(t) || t.state.input <= t.run.inputPosition {
 		return nil
 	}
 	records, err := e.db.Read(ctx, t.items(), t.state.input-1, 1)
@@ -220,16 +219,14 @@ func (e *taskEngine) giveInput(ctx context.Context, t *liveTask) error {
 	return err
 }
 
-// WaitRecovered takes over what a process that is gone has left in the store: tasks
-// that were not over fail, or run again ([ServerOptions.RerunTasks]), and
-// notifications that were not delivered are sent. It returns how many tasks it
-// took over.
+// WaitRecovered takes over the work of processes whose lease has expired:
+// unfinished tasks fail, or run again ([ServerOptions.RerunTasks]), and undelivered
+// notifications are sent. It returns the number of adopted tasks.
 //
-// Call it once after all agents are registered. A process is gone when it was
-// shut down, when a new one of the same [ServerOptions.Persistence.InstanceID] calls Recover, or
-// [ServerOptions.Persistence.LeaseTTL] after it was last seen; where several processes share a store,
-// call it every now and then. Tasks of agents that are not registered here are
-// left alone.
+// Call it once after all agents are registered. The lease of a process ends with
+// its shutdown, when a new process with the same InstanceID calls WaitRecovered, or
+// LeaseTTL after its last renewal. Where several processes share a store, call it
+// periodically. Tasks of agents that are not registered here are left unchanged.
 func (s *Server) WaitRecovered(ctx context.Context) (int, error) {
 	if !s.begin(newWork) {
 		return 0, errServerClosed
@@ -240,14 +237,14 @@ func (s *Server) WaitRecovered(ctx context.Context) (int, error) {
 	n := 0
 	dead := map[string]bool{s.opts.Persistence.InstanceID: true}
 	isDead := func(instance string) (bool, error) {
-		if d, known := dead[instance]; known {
+		if d, ok := dead[instance]; ok {
 			return d, nil
 		}
-		gone, err := e.gone(ctx, instance)
+		expired, err := e.leaseExpired(ctx, instance)
 		if err == nil {
-			dead[instance] = gone
+			dead[instance] = expired
 		}
-		return gone, err
+		return expired, err
 	}
 	for entry, err := range s.opts.Persistence.Store.List(ctx, taskPrefix) {
 		if err != nil {
@@ -258,11 +255,11 @@ func (s *Server) WaitRecovered(ctx context.Context) (int, error) {
 			s.opts.Logger.ErrorContext(ctx, "arc: cannot read a task", "key", entry.Key, "error", err)
 			continue
 		}
-		gone, err := isDead(st.instance)
+		expired, err := isDead(st.instance)
 		if err != nil {
 			return n, fmt.Errorf("arc: recover: %w", err)
 		}
-		if !gone {
+		if !expired {
 			continue
 		}
 		took, err := e.recoverTask(ctx, st.id, st.instance)
@@ -276,7 +273,7 @@ func (s *Server) WaitRecovered(ctx context.Context) (int, error) {
 	return n, s.recoverOutbox(ctx, isDead)
 }
 
-// recoverTask takes over one task from a process that is gone.
+// recoverTask takes over one task of a process whose lease has expired.
 func (e *taskEngine) recoverTask(ctx context.Context, id, from string) (bool, error) {
 	t := e.acquire(id)
 	kept := false
@@ -297,7 +294,7 @@ func (e *taskEngine) recoverTask(ctx context.Context, id, from string) (bool, er
 		return false, nil // another process was faster
 	}
 	if t.state.status.Final() {
-		// Its end may have been kept and not told.
+		// The end may be stored but not yet queued for subscribers.
 		return false, e.tellEnd(ctx, t)
 	}
 	entry := e.s.registry.lookup(t.state.agent)
@@ -339,7 +336,7 @@ func (e *taskEngine) recoverTask(ctx context.Context, id, from string) (bool, er
 	return true, nil
 }
 
-// firstMessage returns what a task began with, or nil if it is not there.
+// firstMessage returns the initial message of a task, or nil if it is missing.
 func (e *taskEngine) firstMessage(ctx context.Context, st *taskState) (*Message, error) {
 	records, err := e.db.Read(ctx, taskItems(st.id), 0, 1)
 	if err != nil || len(records) == 0 {
@@ -361,8 +358,8 @@ func itemOf(rec store.Record) (*Message, error) {
 	return lenient.message(v), nil
 }
 
-// tellEnd puts the events of a task's end into the outbox again, for those who
-// still wait for them: the numbers keep what is there from being put twice.
+// tellEnd queues the final events of a task again. Their numbers prevent
+// duplicates.
 func (e *taskEngine) tellEnd(ctx context.Context, t *liveTask) error {
 	t.subs = nil
 	subs, err := e.subscriptions(ctx, t)
@@ -387,8 +384,8 @@ func (e *taskEngine) tellEnd(ctx context.Context, t *liveTask) error {
 	return nil
 }
 
-// recoverOutbox sends what the subscriptions of processes that are gone have
-// left, and what waits for the webhooks of the configuration.
+// recoverOutbox sends the notifications left by processes whose lease has expired,
+// and those for static webhooks.
 func (s *Server) recoverOutbox(ctx context.Context, isDead func(string) (bool, error)) error {
 	for entry, err := range s.opts.Persistence.Store.List(ctx, "arc/sub/") {
 		if err != nil {
@@ -398,16 +395,16 @@ func (s *Server) recoverOutbox(ctx context.Context, isDead func(string) (bool, e
 		if err != nil || !sub.Active {
 			continue
 		}
-		if gone, err := isDead(sub.instance); err != nil {
+		if expired, err := isDead(sub.instance); err != nil {
 			return fmt.Errorf("arc: recover: %w", err)
-		} else if gone {
-			s.outbox.wake(sub, func(*sender) {})
+		} else if expired {
+			s.outbox.signal(sub, func(*sender) {})
 		}
 	}
 	for _, w := range s.opts.StaticWebhooks {
 		sub := &subscription{target: w.TargetAgent, static: true}
 		sub.ID, sub.CallbackURL, sub.Active = w.ID, w.CallbackURL, true
-		s.outbox.wake(sub, func(*sender) {})
+		s.outbox.signal(sub, func(*sender) {})
 	}
 	return nil
 }

@@ -11,15 +11,15 @@ import (
 	"time"
 )
 
-// A TaskHandler does the work of tasks. RunTask runs once for each task, in a
-// goroutine of its own. Returning nil completes the task; an [*Error] fails it
-// with that error, any other error and a panic with a bare internal one, whose
-// cause is logged (ARC-D56).
+// A TaskHandler does the work of tasks. ServeTask runs once for each task, in its
+// own goroutine. Returning nil completes the task; an [*Error] fails it with that
+// error; any other error, or a panic, fails it with an internal error whose cause
+// is logged (ARC-D56).
 //
-// The context ends when the task is canceled, when it fails for another reason,
-// or when the server is cut off; [context.Cause] tells which: it is
-// [ErrTaskAlreadyCanceled] in the first case. It carries the workflow and the
-// [Call] that began the task, without its params.
+// The context ends when the task is canceled, when it fails for another reason, or
+// when the server is closed; [context.Cause] is [ErrTaskAlreadyCanceled] in the
+// first case. It carries the workflow and the [Call] that created the task, without
+// its params.
 type TaskHandler interface {
 	ServeTask(ctx context.Context, run *TaskRun) error
 }
@@ -30,26 +30,26 @@ type TaskHandlerFunc func(ctx context.Context, run *TaskRun) error
 // ServeTask calls f.
 func (f TaskHandlerFunc) ServeTask(ctx context.Context, run *TaskRun) error { return f(ctx, run) }
 
-// A TaskEstimator is a [TaskHandler] that knows before it begins how long a task
-// will take. Subscribers of TASK_STARTED are told (ARC-127).
+// A TaskEstimator is a [TaskHandler] that estimates the duration of a task before
+// it starts. The estimate is part of TASK_STARTED (ARC-127).
 type TaskEstimator interface {
 	EstimateTask(ctx context.Context, run *TaskRun) time.Duration
 }
 
-// A TaskRun is a task at work. Its methods may be called from several
-// goroutines, and fail once the task is over: for a canceled one with
-// [ErrTaskAlreadyCanceled], for a completed one with [ErrTaskAlreadyCompleted].
+// A TaskRun is a running task. Its methods are safe for concurrent use. They fail
+// after the end of the task: with [ErrTaskAlreadyCanceled] if it was canceled, with
+// [ErrTaskAlreadyCompleted] if it was completed.
 type TaskRun struct {
-	engine    *taskEngine
-	task      *liveTask
-	call      Call // without its params
-	placed    bool // it has a place at the agent
-	initial   *Message
-	recovered bool
-	input     chan *Message // from task.send
-	heard     uint64        // where the last of them stood; guarded by task.mu
-	over      <-chan struct{}
-	cancel    context.CancelCauseFunc
+	engine        *taskEngine
+	task          *liveTask
+	call          Call // without its params
+	placed        bool // it has a place at the agent
+	initial       *Message
+	recovered     bool
+	input         chan *Message // from task.send
+	inputPosition uint64        // position of the last input; guarded by task.mu
+	done          <-chan struct{}
+	cancel        context.CancelCauseFunc
 }
 
 // ID returns the task's id.
@@ -70,8 +70,8 @@ func (r *TaskRun) Status() TaskStatus { return r.state().status }
 // CreatedAt returns when the task was created.
 func (r *TaskRun) CreatedAt() time.Time { return r.state().created }
 
-// Redelivered reports whether the handler runs again, for a task that another
-// process had begun. What that one added to the task is there.
+// Redelivered reports whether another process started the task before. The
+// messages and artifacts that it added are part of the task.
 func (r *TaskRun) Redelivered() bool { return r.recovered }
 
 func (r *TaskRun) state() *taskState {
@@ -110,7 +110,7 @@ func (r *TaskRun) AddMessage(ctx context.Context, m *Message) error {
 	return r.apply(ctx, &change{action: taskAddMessage, at: at, message: &add})
 }
 
-// AddProgress tells the caller how the work is going: it adds a text message.
+// AddProgress adds a text message that reports progress to the caller.
 func (r *TaskRun) AddProgress(ctx context.Context, format string, args ...any) error {
 	return r.AddMessage(ctx, AgentText(fmt.Sprintf(format, args...)))
 }
@@ -132,12 +132,12 @@ func (r *TaskRun) AddArtifact(ctx context.Context, a *Artifact) error {
 	return r.apply(ctx, &change{action: taskAddArtifact, at: at, artifact: &add})
 }
 
-// WaitInput waits until the caller sends another message, which it returns.
-// Meanwhile the task is INPUT_REQUIRED. What is required tells subscribers what
-// the task needs; a question to the caller is a message, to be added before.
+// WaitInput waits for the next message of the caller and returns it. Until then
+// the task is INPUT_REQUIRED. The text of required is sent to subscribers; a
+// question to the caller is a message, added before.
 //
-// If ctx ends first but the task does not, the task goes on without the input,
-// and the error is that of ctx.
+// If ctx ends before the task, the task continues without the input, and WaitInput
+// returns the error of ctx.
 func (r *TaskRun) WaitInput(ctx context.Context, required string) (*Message, error) {
 	if err := r.apply(ctx, &change{action: taskRequireInput, at: now(), required: required}); err != nil {
 		return nil, err
@@ -145,7 +145,7 @@ func (r *TaskRun) WaitInput(ctx context.Context, required string) (*Message, err
 	select {
 	case m := <-r.input:
 		return m, nil
-	case <-r.over:
+	case <-r.done:
 	case <-ctx.Done():
 	}
 	err := r.resume(ctx)
@@ -160,8 +160,8 @@ func (r *TaskRun) WaitInput(ctx context.Context, required string) (*Message, err
 	return nil, context.Cause(ctx)
 }
 
-// resume goes on without input. If another process has just taken some, the task
-// goes on already, and that is there now.
+// resume continues without input. If another process has just accepted an input,
+// the task continues with it.
 func (r *TaskRun) resume(ctx context.Context) error {
 	err := r.apply(ctx, &change{action: taskResume, at: now()})
 	if err == nil {
@@ -172,11 +172,11 @@ func (r *TaskRun) resume(ctx context.Context) error {
 	return errors.Join(err, r.engine.giveInput(context.WithoutCancel(ctx), r.task))
 }
 
-// deliver hands the message of a task.send, which stands at a position among the
-// items, to RequireInput. The machine lets one pass for each call of that. It is
-// called with the lock of the task held.
+// deliver passes the message of a task.send, at a position among the items, to
+// WaitInput. The state machine permits one for each call of WaitInput. task.mu
+// must be held.
 func (r *TaskRun) deliver(at uint64, m *Message) {
-	r.heard = at
+	r.inputPosition = at
 	select {
 	case r.input <- m:
 	default:
@@ -186,7 +186,7 @@ func (r *TaskRun) deliver(at uint64, m *Message) {
 func (r *TaskRun) apply(ctx context.Context, c *change) error {
 	r.task.mu.Lock()
 	defer r.task.mu.Unlock()
-	if isClosed(r.over) && r.engine.s.ctx.Err() != nil && !r.task.state.status.Final() {
+	if isClosed(r.done) && r.engine.s.ctx.Err() != nil && !r.task.state.status.Final() {
 		// Cut off with the server: the task waits for the next one as it is.
 		return errServerClosed
 	}

@@ -18,16 +18,16 @@ import (
 // the same size however long the task is, so that an event costs the same.
 type taskState struct {
 	id           string
-	agent        string // who does the work
-	principal    string // who owns it
-	requestAgent string // who asked for it
+	agent        string // the handling agent
+	principal    string // the owner
+	requestAgent string // the requesting agent
 	traceID      string
 	status       TaskStatus
 	previous     TaskStatus // the state before the last transition
 	created      time.Time
 	updated      time.Time
 	paused       time.Time // when it last began to wait for input
-	ended        time.Time
+	endTime      time.Time
 	reason       string
 	canceledBy   string
 	mark         string // of the request that canceled it
@@ -39,11 +39,10 @@ type taskState struct {
 	events       uint64 // how many there were; numbers the notifications
 	instance     string // the process that runs it
 	input        uint64 // where the last message of a task.send stands among the items
-	followed     uint64 // how often somebody subscribed
+	followed     uint64 // number of subscriptions made
 
-	// first is the message that the task begins with, until the state is written
-	// again: a task is created by one write, and whoever finds it can put its
-	// message where the others will be.
+	// first is the initial message, until the next write of the state: a task is
+	// created by one write, and any process can then add the message to the items.
 	first json.RawMessage
 }
 
@@ -88,7 +87,7 @@ func (st *taskState) write(w *writer) {
 	w.moment("created", st.created)
 	w.moment("updated", st.updated)
 	w.moment("paused", st.paused)
-	w.moment("ended", st.ended)
+	w.moment("ended", st.endTime)
 	w.optText("reason", st.reason)
 	w.optText("canceledBy", st.canceledBy)
 	w.optText("mark", st.mark)
@@ -148,7 +147,7 @@ func (r storedReader) flag(name string) bool {
 	return b
 }
 
-// decodeTask reads what write wrote.
+// decodeTask is the inverse of write.
 func decodeTask(b []byte) (*taskState, error) {
 	r, err := readStored(b)
 	if err != nil {
@@ -157,7 +156,7 @@ func decodeTask(b []byte) (*taskState, error) {
 	st := &taskState{id: r.text("id"), agent: r.text("agent"), principal: r.text("principal"),
 		requestAgent: r.text("requestAgent"), traceID: r.text("traceId"), status: TaskStatus(r.text("status")),
 		previous: TaskStatus(r.text("previous")), created: r.moment("created"), updated: r.moment("updated"),
-		paused: r.moment("paused"), ended: r.moment("ended"), reason: r.text("reason"), canceledBy: r.text("canceledBy"), mark: r.text("mark"),
+		paused: r.moment("paused"), endTime: r.moment("ended"), reason: r.text("reason"), canceledBy: r.text("canceledBy"), mark: r.text("mark"),
 		priority: Priority(r.text("priority")), metadata: raw(r.v.Get("metadata")), messages: int(r.number("messages")),
 		artifacts: int(r.number("artifacts")), events: uint64(r.number("events")), instance: r.text("instance"),
 		input: uint64(r.number("input")), followed: uint64(r.number("followed")), first: raw(r.v.Get("first"))}
@@ -167,7 +166,7 @@ func decodeTask(b []byte) (*taskState, error) {
 	return st, nil
 }
 
-// The items of a task are JSON with one byte before it that says what it is.
+// An item of a task is JSON preceded by one byte, its kind.
 const (
 	itemMessage  = 'm'
 	itemArtifact = 'a'
@@ -204,14 +203,14 @@ func (st *taskState) canceled() *ready {
 	w.b = append(w.b, `{"type":"task","task":`...)
 	w.open()
 	st.writeHead(&w.writer)
-	w.stamp("canceledAt", st.ended)
+	w.stamp("canceledAt", st.endTime)
 	w.optText("reason", st.reason)
 	w.b = append(w.b, '}', '}')
 	return w
 }
 
-// info is the answer to task.info, put together from the items as they stand in
-// the store. Nil items are left out.
+// info returns the response to task.info, composed of stored items. Nil items are
+// left out.
 func (st *taskState) info(messages, artifacts []store.Record, withMessages, withArtifacts bool) *ready {
 	size := 384 + len(st.reason)
 	for _, list := range [][]store.Record{messages, artifacts} {
@@ -235,12 +234,12 @@ func (st *taskState) info(messages, artifacts []store.Record, withMessages, with
 	}
 	switch st.status {
 	case TaskCompleted:
-		w.stamp("completedAt", st.ended)
+		w.stamp("completedAt", st.endTime)
 	case TaskCanceled:
-		w.stamp("canceledAt", st.ended)
+		w.stamp("canceledAt", st.endTime)
 		w.optText("reason", st.reason)
 	case TaskFailed:
-		w.stamp("failedAt", st.ended)
+		w.stamp("failedAt", st.endTime)
 		w.optText("reason", st.reason)
 		if st.fault != nil {
 			w.key("error")

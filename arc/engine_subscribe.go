@@ -99,16 +99,16 @@ func (e *taskEngine) readAgain(ctx context.Context, sub *subscription) error {
 	return nil
 }
 
-// follow makes everybody who changes a task look for its subscribers, of whom there
-// is a new one: each change comes either before this one, which then sees it, or
-// after it. It returns true if the task is over by then.
-func (e *taskEngine) follow(ctx context.Context, t *liveTask, sub *subscription) (over bool, err error) {
+// follow records a new subscriber in the state of a task, so that each later change
+// reads the subscribers again. An earlier change is visible here. It returns true
+// if the task has already ended.
+func (e *taskEngine) follow(ctx context.Context, t *liveTask, sub *subscription) (isFinal bool, err error) {
 	for {
 		next := *t.state
 		next.followed++
 		err := e.save(ctx, t, &next)
 		if err == nil {
-			if t.subs != nil { // a copy: who reads the list may still hold the old one
+			if t.subs != nil { // a copy, because readers may hold the old list
 				t.subs = append(slices.Clip(slices.Clone(t.subs)), sub)
 			}
 			return false, nil

@@ -215,9 +215,9 @@ func (c Code) Error() string {
 	return fmt.Sprintf("arc: error %d", int64(c))
 }
 
-// An Error is a failure as it stands on the wire (section 4). A handler that
-// returns one has it sent unchanged; a client returns the one that the peer sent.
-// Match it with [errors.Is] against a [Code], or with [errors.As].
+// An Error is a failure on the wire (section 4). An Error returned by a handler is
+// sent unchanged; a client returns the Error of the peer. Match it with [errors.Is]
+// against a [Code], or with [errors.As].
 type Error struct {
 	Code    Code
 	Message string          // for people; the peer reads it
@@ -270,7 +270,7 @@ func (e *Error) Field() string {
 	return f
 }
 
-// What goes wrong on the client's side of the wire. These are never sent.
+// Errors of the client side. They are never sent.
 var (
 	// ErrTruncated reports a stream that ended before its done event. The text
 	// received until then is all there is.
@@ -285,7 +285,7 @@ var (
 	// ErrNotJSON reports an answer that is not JSON.
 	ErrNotJSON = errors.New("arc: answer is not JSON")
 
-	// ErrInvalidResponse reports JSON that is no ARC response.
+	// ErrInvalidResponse reports JSON that is not an ARC response.
 	ErrInvalidResponse = errors.New("arc: invalid response")
 
 	// ErrVersionMismatch reports a response of another ARC version.
@@ -305,8 +305,8 @@ var (
 	ErrRedirect = errors.New("arc: redirect refused")
 )
 
-// An HTTPError is an answer whose HTTP status tells of a failure and whose body
-// is no ARC response.
+// An HTTPError is a response with an HTTP error status and without an ARC
+// response in its body.
 type HTTPError struct {
 	Status int
 	Body   string // the first 4 KiB, untrusted

@@ -32,9 +32,9 @@ const defaultEndpoint = "/arc"
 
 var agentInfoMembers = []string{"agentId", "name", "description", "capabilities", "prompt", "version", "status", "endpoints", "supportedMethods"}
 
-// DecodeAgentInfo reads an answer to /agent-info: the object of the
-// specification, or the list of agents that peers answer with where several stand
-// behind one endpoint (ARC-D67). Agents come in the order of the text.
+// DecodeAgentInfo reads a response of /agent-info: the object of the
+// specification, or a list, which peers with several agents behind one endpoint
+// return (ARC-D67). The order is that of the text.
 func DecodeAgentInfo(data []byte) ([]AgentInfo, error) {
 	v, err := checkJSON(data)
 	if err != nil || !v.IsObject() {

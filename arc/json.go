@@ -10,8 +10,8 @@ import (
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
 
-// What the types of this package need to be part of a user's own messages. Each
-// reads what a peer may send, strictly checked as JSON and leniently as ARC.
+// The methods below let users embed the types of this package in JSON messages.
+// Decoding is strict about JSON and lenient about ARC, as for a peer's message.
 
 // MarshalJSON writes the message as section 7 has it.
 func (m Message) MarshalJSON() ([]byte, error) { return encode(func(w *writer) { w.message(&m) }) }
@@ -63,7 +63,7 @@ func (s *Subscription) UnmarshalJSON(b []byte) error { return unmarshal(b, s, (*
 // MarshalJSON writes the notification as ARC-111 has it.
 func (n Notification) MarshalJSON() ([]byte, error) { return encode(n.write) }
 
-// UnmarshalJSON reads a notification and refuses what a receiver must refuse.
+// UnmarshalJSON reads a notification with the checks of a receiver.
 func (n *Notification) UnmarshalJSON(b []byte) error {
 	v, err := checkJSON(b)
 	if err != nil {

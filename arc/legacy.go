@@ -9,8 +9,8 @@ import (
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
 
-// The older dialect (ARC-D69): its names for methods, its streamId for chatId, and
-// its scopes. It is translated at the edge; nothing behind knows of it.
+// The older dialect (ARC-D69): its method names, its streamId for chatId, and its
+// scopes. It is translated at the edge only.
 
 func legacyMethod(method string) string {
 	switch method {

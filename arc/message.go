@@ -41,8 +41,8 @@ type ID string
 
 // NewID returns a fresh random id.
 func NewID() ID {
-	var room [32]byte
-	return ID(append(randid.Append(append(room[:0], `"req-`...)), '"'))
+	var array [32]byte
+	return ID(append(randid.Append(append(array[:0], `"req-`...)), '"'))
 }
 
 // StringID returns the id that holds text.
@@ -77,8 +77,8 @@ func (id ID) Equal(other ID) bool {
 type Request struct {
 	ID           ID
 	Method       string
-	RequestAgent string          // who asks
-	TargetAgent  string          // who shall handle it
+	RequestAgent string          // the calling agent
+	TargetAgent  string          // the requested agent or group
 	TraceID      string          // the workflow; empty means none
 	Params       json.RawMessage // an object
 
@@ -104,8 +104,8 @@ type Response struct {
 // name, as JSON text.
 type Extra map[string]json.RawMessage
 
-// A Timestamp is a time as it stands in a message: RFC 3339 text. A time that was
-// received keeps its text wherever it goes (ARC-D63). The zero value means none.
+// A Timestamp is a time in a message: RFC 3339 text. A received time keeps its
+// text (ARC-D63). The zero value means absent.
 type Timestamp string
 
 // NewTimestamp returns t in UTC, its fraction without trailing zeros.

@@ -5,8 +5,8 @@ package arc
 
 import "context"
 
-// A delivery is one notification on its way to one webhook. The body is the
-// complete ARC request of ARC-D42; its id is the same on every attempt.
+// A delivery is one notification to one webhook. The body is the complete ARC
+// request of ARC-D42, with the same id on every attempt.
 type delivery struct {
 	ID             string // X-ARC-Delivery
 	SubscriptionID string // X-ARC-Subscription
@@ -24,7 +24,7 @@ type outcome uint8
 const (
 	outcomeDelivered outcome = iota // a 2xx answer
 	outcomeDropped                  // refused, or every attempt failed
-	outcomeGone                     // 410: the subscription is over
+	outcomeGone                     // 410: the subscription has ended
 	outcomeStopped                  // the context ended; the delivery stays in the outbox
 )
 
@@ -36,8 +36,8 @@ type webhookDeliverer interface {
 	// [*Error] that names the field.
 	check(ctx context.Context, callbackURL string) error
 
-	// deliver makes all attempts of ARC-D44 and returns when the delivery is over
-	// or ctx ends.
+	// deliver makes all attempts of ARC-D44 and returns after the last one or when
+	// ctx ends.
 	deliver(ctx context.Context, d *delivery) outcome
 
 	// close gives idle connections back.

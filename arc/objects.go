@@ -19,12 +19,12 @@ const (
 	TaskCanceled      TaskStatus = "CANCELED"
 )
 
-// Final reports whether a task in this state is over.
+// Final reports whether the state is final.
 func (s TaskStatus) Final() bool {
 	return s == TaskCompleted || s == TaskFailed || s == TaskCanceled
 }
 
-// A Priority says how urgent a task is.
+// A Priority is the urgency of a task.
 type Priority string
 
 // The priorities; empty means [PriorityNormal].
@@ -35,8 +35,8 @@ const (
 	PriorityUrgent Priority = "URGENT"
 )
 
-// A Task is what a processor tells about the work it was asked for (section 7).
-// Which members are set depends on the method that answers.
+// A Task describes work requested from an agent (section 7). The method that
+// returns it determines which members are set.
 type Task struct {
 	ID        string
 	Status    TaskStatus
@@ -52,9 +52,9 @@ type Task struct {
 	CompletedAt Timestamp
 	FailedAt    Timestamp
 	Reason      string // why it was canceled or failed
-	Error       *Error // why it failed, if the processor says so
+	Error       *Error // cause of the failure, if given
 
-	// What some peers add.
+	// Members that some peers add.
 	Priority      Priority
 	AssignedAgent string
 	Metadata      json.RawMessage
@@ -86,7 +86,7 @@ type Chat struct {
 	Extra        Extra
 }
 
-// An Event is something that happens to a task and that a webhook can be told of
+// An Event is a change of a task for which webhooks receive notifications
 // (ARC-102).
 type Event string
 
@@ -104,7 +104,7 @@ const (
 	EventStatusChange  Event = "STATUS_CHANGE"
 )
 
-func (e Event) known() bool {
+func (e Event) isValid() bool {
 	switch e {
 	case EventTaskCreated, EventTaskStarted, EventTaskPaused, EventTaskResumed, EventTaskCompleted,
 		EventTaskFailed, EventTaskCanceled, EventNewMessage, EventNewArtifact, EventStatusChange:

@@ -20,7 +20,7 @@ import (
 type StaticWebhook struct {
 	ID          string // unique among those of the server; names it in X-ARC-Subscription
 	CallbackURL string
-	TargetAgent string  // to whom notifications are addressed
+	TargetAgent string  // recipient of the notifications
 	Events      []Event // empty means all
 }
 
@@ -67,9 +67,9 @@ func decodeSubscription(b []byte) (*subscription, error) {
 	return sub, nil
 }
 
-// An outbox keeps what is to be sent to webhooks and has it sent: a stream of the
-// store for each subscription, with the bodies in order, and a goroutine for each
-// subscription that has something to send.
+// An outbox stores and sends notifications: a stream of the store for each
+// subscription, with the bodies in order, and a goroutine for each subscription
+// with pending items.
 type outbox struct {
 	s    *Server
 	db   store.Store
@@ -82,13 +82,13 @@ type outbox struct {
 // A sender is the goroutine of one subscription.
 type sender struct {
 	sub      *subscription
-	again    bool // something was put in since the sender last looked
-	finished bool // nothing more will come: the task is over
+	hasNew   bool // items were added since the last read of the sender
+	finished bool // no more items: the task has ended
 	waiting  int  // about how much the stream holds
 }
 
-// maxOutbox bounds what may wait for one subscription. Beyond it messages and
-// artifacts are dropped; what tells of the state of the task is not.
+// maxOutbox bounds the pending items of one subscription. Beyond it messages and
+// artifacts are dropped; changes of state are not.
 const maxOutbox = 10_000
 
 func newOutbox(s *Server) *outbox {
@@ -103,7 +103,7 @@ func newOutbox(s *Server) *outbox {
 // put keeps a notification to be sent. The number of the event makes a second
 // put of the same one have no effect.
 func (o *outbox) put(ctx context.Context, sub *subscription, number uint64, n *Notification) error {
-	if !o.room(sub, n.Event) {
+	if !o.hasSpace(sub, n.Event) {
 		return errors.New("arc: too many notifications wait")
 	}
 	dedup := fmt.Sprintf("%d", number)
@@ -119,12 +119,12 @@ func (o *outbox) put(ctx context.Context, sub *subscription, number uint64, n *N
 		return nil
 	}
 	if err == nil {
-		o.wake(sub, func(sn *sender) { sn.waiting++ })
+		o.signal(sub, func(sn *sender) { sn.waiting++ })
 	}
 	return err
 }
 
-func (o *outbox) room(sub *subscription, ev Event) bool {
+func (o *outbox) hasSpace(sub *subscription, ev Event) bool {
 	if ev != EventNewMessage && ev != EventNewArtifact {
 		return true
 	}
@@ -134,8 +134,8 @@ func (o *outbox) room(sub *subscription, ev Event) bool {
 	return sn == nil || sn.waiting < maxOutbox
 }
 
-// encodeDelivery makes the record of the stream: the request of ARC-D42, preceded
-// by what the headers need.
+// encodeDelivery returns the record of the stream: the request of ARC-D42, preceded
+// by the values of the headers.
 func encodeDelivery(sub *subscription, n *Notification) ([]byte, error) {
 	id := NewID()
 	text, _ := strictjson.Value(id).Text()
@@ -167,12 +167,12 @@ func (sub *subscription) wants(ev Event) bool { return slices.Contains(sub.Event
 // is sent (e.4).
 func (o *outbox) finish(sub *subscription) {
 	if !sub.static {
-		o.wake(sub, func(sn *sender) { sn.finished = true })
+		o.signal(sub, func(sn *sender) { sn.finished = true })
 	}
 }
 
 // wake starts the sender of a subscription, or makes it look again.
-func (o *outbox) wake(sub *subscription, tell func(*sender)) {
+func (o *outbox) signal(sub *subscription, tell func(*sender)) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	sn := o.senders[sub.ID]
@@ -184,19 +184,20 @@ func (o *outbox) wake(sub *subscription, tell func(*sender)) {
 		o.senders[sub.ID] = sn
 		go o.run(sn)
 	}
-	sn.again = true
+	sn.hasNew = true
 	tell(sn)
 }
 
-// run sends what waits, in order, and ends when nothing does. While the store fails
-// it tries again, until the server is shut down: what waits there has nobody else.
+// run sends the pending items in order and ends when the stream is empty. While the
+// store fails it retries until the server is shut down, because no other goroutine
+// sends these items.
 func (o *outbox) run(sn *sender) {
 	defer o.s.end(partOf)
 	ctx := o.s.ctx
 	wait, failures := backoff.Backoff{Base: time.Second, Max: time.Minute, Jitter: 0.2}, 0
 	for {
 		o.mu.Lock()
-		if !sn.again || ctx.Err() != nil {
+		if !sn.hasNew || ctx.Err() != nil {
 			delete(o.senders, sn.sub.ID)
 			finished := sn.finished && ctx.Err() == nil
 			o.mu.Unlock()
@@ -205,7 +206,7 @@ func (o *outbox) run(sn *sender) {
 			}
 			return
 		}
-		sn.again = false
+		sn.hasNew = false
 		o.mu.Unlock()
 		more, err := o.drain(ctx, sn)
 		if failures++; err == nil {
@@ -215,7 +216,7 @@ func (o *outbox) run(sn *sender) {
 		}
 		if failures > 0 && !o.s.draining() && wait.Wait(ctx, failures) == nil {
 			o.mu.Lock()
-			sn.again = true
+			sn.hasNew = true
 			o.mu.Unlock()
 		} else if !more {
 			o.mu.Lock()
@@ -226,7 +227,7 @@ func (o *outbox) run(sn *sender) {
 	}
 }
 
-// drain sends what the stream holds. It returns false if the sender must stop,
+// drain sends the items of the stream. It returns false if the sender must stop,
 // or an error of the store.
 func (o *outbox) drain(ctx context.Context, sn *sender) (more bool, err error) {
 	for {
@@ -280,7 +281,7 @@ func (o *outbox) deliver(ctx context.Context, sub *subscription, record []byte) 
 		Body: r.v.Get("body")})
 }
 
-// deactivate ends a subscription for good.
+// deactivate ends a subscription permanently.
 func (o *outbox) deactivate(ctx context.Context, sub *subscription) {
 	key := subKey(sub.TaskID, sub.ID)
 	for {

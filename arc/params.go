@@ -77,8 +77,8 @@ type Notification struct {
 	Extra     Extra
 }
 
-// NotificationData tells what happened (ARC-112 to ARC-136). Only Status and
-// Message are always there.
+// NotificationData describes an event (ARC-112 to ARC-136). Only Status and
+// Message are always set.
 type NotificationData struct {
 	Status  string // the state of the task after the event, mostly a [TaskStatus]
 	Message string // for people

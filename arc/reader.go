@@ -24,8 +24,7 @@ func checkJSON(text []byte) (strictjson.Value, error) {
 // usualMembers is how many members of an envelope are found without an allocation.
 const usualMembers = 12
 
-// surveyJSON is checkJSON that also tells where the members stand, so that they
-// need not be looked for again.
+// surveyJSON is checkJSON that also returns the positions of the members.
 func surveyJSON(text []byte, spans []strictjson.Span) (strictjson.Value, []strictjson.Span, error) {
 	v, _, spans, err := strictjson.Survey(text, strictjson.Options{MaxDepth: maxDepth, LoneSurrogates: true}, spans)
 	return v, spans, err
@@ -40,13 +39,12 @@ func memberOf(v strictjson.Value, s *strictjson.Span) (name []byte, value strict
 	return name, value
 }
 
-// A reader turns checked JSON into messages. A strict one checks what a request
-// must be and remembers the first fault; a lenient one, for what peers answer,
-// takes what fits and keeps the rest as [Extra]. Nothing it returns shares memory
-// with the input.
+// A reader turns checked JSON into messages. A strict reader, for requests, records
+// the first error; a lenient reader, for responses, keeps members of other types as
+// [Extra]. Its results share no memory with the input.
 //
-// It keeps its own stacks, for the values of the objects that it is in and for
-// the way to them, so that reading a message allocates nothing but the message.
+// It has its own stacks for the values of open objects and for their path, so that
+// reading allocates only the message.
 type reader struct {
 	lenient bool
 	fault   *Error
@@ -54,7 +52,7 @@ type reader struct {
 
 	vals [maxMembers]strictjson.Value
 	used int
-	way  [maxWay]step
+	path [maxWay]step
 	deep int
 }
 
@@ -72,9 +70,8 @@ func (r *reader) free() {
 	readers.Put(r)
 }
 
-// texts cuts short strings out of common blocks, since most messages consist of
-// such. A string keeps its block alive, which is why blocks are small and long
-// strings have memory of their own.
+// texts cuts short strings out of common blocks. A string pins its block, so blocks
+// are small and long strings are allocated separately.
 type texts struct {
 	size int // of a block
 	b    strings.Builder
@@ -92,7 +89,7 @@ func (t *texts) text(v strictjson.Value) (string, bool) {
 	}
 	in := v[1 : len(v)-1]
 	if t.b.Cap()-t.b.Len() < len(in) {
-		t.b.Reset() // who holds strings of the block keeps it
+		t.b.Reset() // the block stays allocated while strings of it are in use
 		t.b.Grow(max(t.size, len(in)))
 	}
 	at := t.b.Len()
@@ -115,13 +112,13 @@ type step struct {
 
 func (r *reader) enter(name string)  { r.push(step{name: name}) }
 func (r *reader) enterElement(i int) { r.push(step{index: i}) }
-func (r *reader) leave()             { r.deep-- }
-func (r *reader) push(s step)        { r.way[r.deep] = s; r.deep++ }
+func (r *reader) pop()               { r.deep-- }
+func (r *reader) push(s step)        { r.path[r.deep] = s; r.deep++ }
 
 // where returns the path of the value that is being read, or of its member name.
 func (r *reader) where(name string) string {
 	var b strings.Builder
-	for _, s := range r.way[:r.deep] {
+	for _, s := range r.path[:r.deep] {
 		switch {
 		case s.name == "":
 			fmt.Fprintf(&b, "[%d]", s.index)
@@ -247,7 +244,7 @@ func (f *fields) text(i int) string {
 	return s
 }
 
-// peerText reads a string that only some peers send, and that nobody checks.
+// peerText reads an unchecked string that only some peers send.
 func (f *fields) peerText(i int) string {
 	v := f.vals[i]
 	if v.Absent() {
@@ -273,26 +270,26 @@ func (f *fields) needText(i int) string {
 }
 
 // id reads a required string of 1 to most bytes without control characters.
-func (f *fields) id(i, most int) string {
+func (f *fields) id(i, limit int) string {
 	s := f.needText(i)
-	f.checkID(i, s, most)
+	f.checkID(i, s, limit)
 	return s
 }
 
-func (f *fields) checkID(i int, s string, most int) {
+func (f *fields) checkID(i int, s string, limit int) {
 	switch {
 	case f.r.lenient:
 	case s == "":
 		f.r.fail(f.names[i], "must not be empty")
-	case len(s) > most:
+	case len(s) > limit:
 		f.r.fail(f.names[i], "is too long")
 	case hasControl(s):
 		f.r.fail(f.names[i], "must not hold control characters")
 	}
 }
 
-// hasControl reports whether s holds what must never get into a header, a log
-// line or a line of a stream.
+// hasControl reports whether s contains control characters, which must not get into
+// a header, a log line or a line of a stream.
 func hasControl(s string) bool {
 	for i := range len(s) {
 		if s[i] < 0x20 || s[i] == 0x7f {
@@ -314,7 +311,7 @@ func (f *fields) time(i int) Timestamp {
 	return ts
 }
 
-// peerTime reads a timestamp that nobody checks.
+// peerTime reads an unchecked timestamp.
 func (f *fields) peerTime(i int) Timestamp { return Timestamp(f.peerText(i)) }
 
 // flag reads an optional boolean.
@@ -331,7 +328,7 @@ func (f *fields) flag(i int, otherwise bool) bool {
 	return b
 }
 
-// any reads an optional object as it stands.
+// any reads an optional object unchanged.
 func (f *fields) any(i int) json.RawMessage {
 	v := f.vals[i]
 	if !v.Absent() && !v.IsObject() {
@@ -371,7 +368,7 @@ func (f *fields) peerNumber(i int) json.Number {
 
 var messageMembers = []string{"role", "parts", "timestamp", "agentId"}
 
-// message reads a message, or returns nil for what is no object.
+// message reads a message, or returns nil for a value that is not an object.
 func (r *reader) message(v strictjson.Value) *Message {
 	m := &Message{}
 	if !r.messageInto(m, v) {
@@ -413,7 +410,7 @@ func (f *fields) role(i int) Role {
 }
 
 // parts reads the required array of parts into room, if there is any.
-func (f *fields) parts(i int, room []Part) []Part {
+func (f *fields) parts(i int, dst []Part) []Part {
 	if !f.require(i) {
 		return nil
 	}
@@ -423,8 +420,8 @@ func (f *fields) parts(i int, room []Part) []Part {
 		return nil
 	}
 	f.r.enter(f.names[i])
-	ps, ok := f.r.partList(v, room)
-	f.r.leave()
+	ps, ok := f.r.partList(v, dst)
+	f.r.pop()
 	if !ok {
 		f.keep(f.names[i], v)
 		return nil
@@ -437,8 +434,8 @@ func (f *fields) parts(i int, room []Part) []Part {
 
 // partList reads an array of parts. A lenient reader gives up on one that holds
 // anything but objects.
-func (r *reader) partList(v strictjson.Value, room []Part) (ps []Part, ok bool) {
-	ps = room
+func (r *reader) partList(v strictjson.Value, dst []Part) (ps []Part, ok bool) {
+	ps = dst
 	if ps == nil {
 		ps = []Part{}
 	}
@@ -449,7 +446,7 @@ func (r *reader) partList(v strictjson.Value, room []Part) (ps []Part, ok bool) 
 		}
 		r.enterElement(i)
 		ps = append(ps, r.part(e.Value))
-		r.leave()
+		r.pop()
 		if r.fault != nil {
 			break // the first fault decides; what follows need not be read
 		}
@@ -498,7 +495,7 @@ func (r *reader) part(v strictjson.Value) (p Part) {
 	return p
 }
 
-// partType reads the required type of a part. The usual one needs no memory.
+// partType reads the required type of a part. The usual one is not allocated.
 func (f *fields) partType(i int) PartType {
 	if string(f.vals[i]) == `"TextPart"` {
 		return PartTypeText
@@ -526,9 +523,8 @@ func partType(s string) PartType {
 
 var artifactMembers = []string{"artifactId", "name", "parts", "description", "mimeType", "createdAt", "version", "createdBy", "metadata"}
 
-// artifact reads an artifact, or returns nil for what is no object. Its parts are
-// not looked into, even by a strict reader: they are the peer's product, not a
-// question to us.
+// artifact reads an artifact, or returns nil for a value that is not an object. Even
+// a strict reader does not check its parts: they are output of the peer.
 func (r *reader) artifact(v strictjson.Value) *Artifact {
 	f := r.object(v, artifactMembers)
 	defer f.done()

@@ -17,9 +17,9 @@ import (
 	"github.com/fivewire/fivewire/store"
 )
 
-// replays is the window of ARC-D48: the same request of the same caller, params
-// included, gets the answer that it got before. While the first one is being
-// answered, others wait for it.
+// replays is the window of ARC-D48: a repeated request of the same caller, with the
+// same params, gets the stored response. Repeats wait while the first request is in
+// progress.
 type replays struct {
 	db     store.KV
 	window time.Duration
@@ -28,14 +28,14 @@ type replays struct {
 	running map[string]chan struct{} // by key, closed when answered; guarded by mu
 }
 
-// pendingTTL is how long a request that is being answered keeps others of the same
-// id waiting at least. If its process died they need not wait: it says which one.
+// pendingTTL is the minimum lifetime of the placeholder of a request in progress.
+// It names its process, so repeats do not wait if that process has exited.
 const pendingTTL = time.Minute
 
-// pending is what stands for an answer until it is there: the process that gives
-// it, and the mark of the request. Who takes over from a process that died has the
-// same mark, and so finds what was done: the mark is in the id of a task, chat or
-// subscription, stands beside messages, and in a task or chat that was ended.
+// pending is the placeholder stored while a request is in progress: its process and
+// the mark of the request. A process that takes over has the same mark and so finds
+// earlier effects: the mark is part of the id of a task, chat or subscription, is
+// stored with messages, and in an ended task or chat.
 func pending(instance, mark string) []byte { return []byte("?" + instance + "\n" + mark) }
 
 func readPending(b []byte) (instance, mark string, ok bool) {
@@ -102,8 +102,8 @@ func (r *replays) do(ctx context.Context, s *Server, x *exchange, run func() *Se
 	return a
 }
 
-// claim returns the answer that is there, or makes the caller the one to give it,
-// and then marks the call.
+// claim returns the stored response, or claims the request for the caller and marks
+// the call.
 func (r *replays) claim(ctx context.Context, s *Server, call *Call, key string) (*ServerResponse, store.Revision, error) {
 	s.tasks.announce() // or others take this process for dead
 	mark, ttl := randid.New(""), max(r.window, pendingTTL)
@@ -120,22 +120,22 @@ func (r *replays) claim(ctx context.Context, s *Server, call *Call, key string) 
 		if err != nil {
 			return nil, 0, err
 		}
-		other, begun, ok := readPending(entry.Value)
+		other, mark, ok := readPending(entry.Value)
 		if !ok && len(entry.Value) > 0 {
 			a, err := readAnswer(entry.Value)
 			return a, 0, err
 		}
 		if ok {
-			gone, err := s.tasks.gone(ctx, other)
+			expired, err := s.tasks.leaseExpired(ctx, other)
 			if err != nil {
 				return nil, 0, err
 			}
-			if gone {
-				rev, err := r.db.Update(ctx, key, pending(s.opts.Persistence.InstanceID, begun), entry.Revision, ttl)
+			if expired {
+				rev, err := r.db.Update(ctx, key, pending(s.opts.Persistence.InstanceID, mark), entry.Revision, ttl)
 				if errors.Is(err, store.ErrConflict) || errors.Is(err, store.ErrNotFound) {
 					continue
 				}
-				call.mark, call.isDuplicate = begun, true
+				call.mark, call.isDuplicate = mark, true
 				return nil, rev, err
 			}
 		}

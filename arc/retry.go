@@ -23,7 +23,7 @@ const methodCapabilities = "agent.getCapabilities"
 // again decides by ARC-D49 whether an attempt that the network failed is repeated,
 // and waits. What the server cannot have seen is sent again whatever it asks for;
 // what it may have seen, only if to run it twice does no harm.
-func (c *Client) again(ctx context.Context, x *transfer, attempt int, err error) bool {
+func (c *Client) shouldRetry(ctx context.Context, x *transfer, attempt int, err error) bool {
 	if attempt > c.opts.MaxRetries || ctx.Err() != nil || errors.Is(err, ErrRedirect) || permanent(err) {
 		return false
 	}
@@ -39,8 +39,8 @@ func (c *Client) harmless(out *ClientRequest) bool {
 	return c.opts.Idempotent || out.Deduplicates || out.Method == MethodTaskInfo || out.Method == methodCapabilities
 }
 
-// unseen reports whether the server cannot have got a request: no connection was
-// made, or the one that was broke before the body went out.
+// unseen reports whether the server cannot have received a request: no connection
+// was made, or it failed before the body was sent.
 func unseen(err error, read bool) bool {
 	var op *net.OpError
 	if errors.As(err, &op) && (op.Op == "dial" || op.Op == "proxyconnect" || op.Op == "socks connect") {
@@ -53,7 +53,7 @@ func unseen(err error, read bool) bool {
 	return !read && broken(err)
 }
 
-// broken reports whether a connection failed, and not somebody's code.
+// broken reports whether a connection failed, not user code.
 func broken(err error) bool {
 	var u *url.Error
 	if errors.As(err, &u) {
@@ -93,7 +93,7 @@ func (c *Client) later(ctx context.Context, x *transfer, attempt int, resp *http
 	defer t.Stop()
 	select {
 	case <-t.C:
-	case <-ctx.Done(): // the next attempt fails at once and says why
+	case <-ctx.Done(): // the next attempt fails at once with the cause
 	}
 	return true
 }

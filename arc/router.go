@@ -16,13 +16,11 @@ import (
 	"github.com/fivewire/fivewire/store"
 )
 
-// A Router chooses the instance that handles a call (ARC-D47): the agent of that id,
-// or, if the target names a group, in turn one of its instances that is healthy
-// and has a free place. What has a key, a task or a chat, stays with the instance
-// that it went to first, even where that one is unhealthy or full.
+// A Router selects the instance that handles a call (ARC-D47): the agent of that
+// id, or, for a group, in turn a healthy instance with free capacity. A task or
+// chat stays with its first instance, even if that one is unhealthy or full.
 //
-// A [Server] has one of its own; another binding or a gateway may use one alone.
-// All methods may be called from several goroutines.
+// All methods are safe for concurrent use.
 type Router struct {
 	kv  store.KV
 	ttl time.Duration
@@ -45,8 +43,8 @@ type group struct {
 	next    int // where the next turn begins
 }
 
-// bindingTTL is how long a task or chat stays with its instance: longer than
-// either is kept by default.
+// bindingTTL is the time that a task or chat stays with its instance, longer than
+// the default retention of either.
 const bindingTTL = 30 * 24 * time.Hour
 
 // NewRouter returns a Router without instances. It keeps in kv which instance a
@@ -83,7 +81,7 @@ func (r *Router) Add(id, groupName string, capacity int) error {
 	return nil
 }
 
-// Remove removes an instance and reports whether it was there.
+// Remove removes an instance and reports whether it existed.
 func (r *Router) Remove(id string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -105,7 +103,7 @@ func (r *Router) Remove(id string) bool {
 	return true
 }
 
-// SetHealthy says whether an instance takes calls, and reports whether it exists.
+// SetHealthy sets whether an instance accepts calls, and reports whether it exists.
 func (r *Router) SetHealthy(id string, healthy bool) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -117,7 +115,7 @@ func (r *Router) SetHealthy(id string, healthy bool) bool {
 	return true
 }
 
-// Done says that a call that [Router.Pick] gave to the instance is over.
+// Done ends a call that [Router.Pick] assigned to the instance.
 func (r *Router) Done(id string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -144,7 +142,7 @@ func (r *Router) Pick(ctx context.Context, target, key string) (string, error) {
 	id, err := r.take(target, bound, true)
 	if err == nil && key != "" && bound == "" && id != target {
 		bound, err = r.bind(ctx, target, key, id)
-		if err == nil && bound != id { // somebody was faster
+		if err == nil && bound != id { // a concurrent call bound it first
 			r.Done(id)
 			return r.take(target, bound, true)
 		}
@@ -177,9 +175,9 @@ func (r *Router) members(target string) []string {
 	return ids
 }
 
-// take chooses an instance, the bound one if there is one, and occupies a place
-// if that is asked for. Calls about work that is there already ask for none: a
-// full agent can still be told to stop.
+// take selects an instance, preferably the bound one, and occupies a place if place
+// is set. Calls about existing work need no place, so a full agent can still be
+// canceled.
 func (r *Router) take(target, bound string, place bool) (string, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -199,7 +197,7 @@ func (r *Router) take(target, bound string, place bool) (string, error) {
 	case g == nil:
 		return "", agentFault(ErrAgentNotFound, target)
 	case bound != "":
-		return "", agentFault(ErrAgentNotAvailable, target) // its instance is gone
+		return "", agentFault(ErrAgentNotAvailable, target) // its instance was removed
 	}
 	code := ErrAgentNotAvailable
 	for i := range g.members {
@@ -241,8 +239,8 @@ func bindingKey(target, key string) string {
 
 // hashOf names a list of foreign texts by a short text of known form.
 func hashOf(texts ...string) string {
-	var room [512]byte
-	b := room[:0]
+	var array [512]byte
+	b := array[:0]
 	for _, s := range texts {
 		b = appendInt(b, int64(len(s)))
 		b = append(b, ':')
@@ -342,19 +340,19 @@ func (r *registry) all() []*agentEntry {
 
 // methodsOf reports whether a target exists, and which of its agents handle the
 // method: the agent itself, or those instances of the group that do.
-func (r *registry) method(target, method string) (known bool, entry *agentEntry, m *methodEntry) {
+func (r *registry) method(target, method string) (isKnown bool, entry *agentEntry, m *methodEntry) {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	if e := r.agents[target]; e != nil {
 		return true, e, (*e.methods.Load())[method]
 	}
 	for _, id := range r.router.members(target) {
-		known = true
+		isKnown = true
 		if e := r.agents[id]; e != nil {
 			if m := (*e.methods.Load())[method]; m != nil {
 				return true, e, m
 			}
 		}
 	}
-	return known, nil, nil
+	return isKnown, nil, nil
 }

@@ -402,7 +402,7 @@ func (s *Server) Shutdown(ctx context.Context) error {
 		<-idle
 	}
 	s.cut(errServerClosed)
-	s.tasks.leave()
+	s.tasks.removeLease()
 	s.outbox.send.close()
 	return err
 }
