@@ -45,8 +45,8 @@ func RequiredScopes(method string) []string {
 }
 
 // ParseScopes reads the scopes from the claims of a token, a JSON object: the first
-// that is there of scope, scp, scopes and permissions, either one text with
-// spaces or a list (ARC-D52).
+// present claim of scope, scp, scopes and permissions, either a text with spaces or
+// a list (ARC-D52).
 func ParseScopes(claims json.RawMessage) []string {
 	v, err := checkJSON(claims)
 	if err != nil {

@@ -51,8 +51,8 @@ type ServerOptions struct {
 	// Path is the endpoint. Empty means "/arc".
 	Path string
 
-	// Logger receives what callers must not read, such as the cause of an
-	// internal error, and what fails in the background. Nil is silent.
+	// Logger receives background errors and details that callers must not read,
+	// such as the cause of an internal error. Nil is silent.
 	Logger *slog.Logger
 
 	// Verifier checks the access token of every request. Nil means that there
@@ -67,18 +67,18 @@ type ServerOptions struct {
 	// Middleware wraps all handlers, the first outermost.
 	Middleware []Middleware
 
-	// Audit is told of every request when it is over (ARC-171, ARC-181).
+	// Audit is called after every request (ARC-171, ARC-181).
 	Audit func(ctx context.Context, record *AuditRecord)
 
-	// OnTaskEvent is told of every event of every task, in order for each task. It
-	// must return quickly.
+	// OnTaskEvent is called with every event of every task, in order for each task.
+	// It must return quickly.
 	OnTaskEvent func(ctx context.Context, agentID string, n *Notification)
 
 	// Webhook adjusts the sending of notifications.
 	Webhook *WebhookOptions
 
-	// StaticWebhooks are subscribers of all tasks of this server. They alone can be
-	// told of TASK_CREATED (ARC-D41).
+	// StaticWebhooks subscribe to all tasks of this server. Only they receive
+	// TASK_CREATED (ARC-D41).
 	StaticWebhooks []StaticWebhook
 
 	// RerunTasks makes [Server.WaitRecovered] run the handlers of interrupted tasks
@@ -93,12 +93,12 @@ type ServerOptions struct {
 	// (ARC-D65).
 	RejectCycles bool
 
-	// EnableResume puts ids on the events of streams, and lets a client whose
-	// connection broke go on reading by sending the request again with the header
-	// Last-Event-ID. The handler then goes on without a reader for up to
-	// ResumeWindow, zero meaning DefaultResumeWindow. Of several processes that
-	// share the Store each can go on with a stream, but only readers of the one
-	// that runs the handler keep it going.
+	// EnableResume adds ids to the events of streams. A client whose connection
+	// failed continues by repeating the request with the header Last-Event-ID.
+	// The handler runs without a reader for up to Persistence.StreamRetention;
+	// zero means DefaultResumeWindow. Any process that shares the Store can
+	// continue a stream, but only readers in the process of the handler keep it
+	// running.
 	EnableResume bool
 
 	// HTTPStatus chooses the HTTP status of an error. Nil means
@@ -161,18 +161,18 @@ type Limits struct {
 
 // Persistence is a group of [ServerOptions].
 type Persistence struct {
-	// Store keeps tasks, chats, subscriptions and what is to be sent to
-	// webhooks. Nil means a store in memory, private to this server.
+	// Store keeps tasks, chats, subscriptions and queued notifications. Nil means
+	// a store in memory, private to this server.
 	Store store.Store
 
-	// InstanceID names this process among those that share the Store: the tasks
-	// of a process that is gone are taken over by [Server.WaitRecovered], at once if
-	// the new process has the same name. Empty means a random name.
+	// InstanceID identifies this process among those that share the Store.
+	// [Server.WaitRecovered] takes over the tasks of an expired instance, at once
+	// if the new process has the same id. Empty means a random id.
 	InstanceID string
 
-	// LeaseTTL is how long after its last sign of life a process that shares the
-	// Store is thought to be alive. It shows itself three times as often, and
-	// what it was doing may be taken over afterwards. Zero means DefaultLease.
+	// LeaseTTL is the lifetime of the lease of this process, renewed three times as
+	// often. Other processes may take over its work after the lease has expired.
+	// Zero means DefaultLease.
 	LeaseTTL time.Duration
 
 	// TaskRetention and ChatRetention are how long tasks and chats are kept
@@ -202,10 +202,10 @@ type Timing struct {
 	// it is dropped. Zero means DefaultWriteTimeout.
 	WriteTimeout time.Duration
 
-	// ChatIdleTimeout is how long a chat that is not ended is kept after the last answer
-	// in it; a chat that is being answered is not idle, however long that takes.
-	// Later messages are refused with [ErrChatNotFound], and the id is free again.
-	// Zero means DefaultChatIdle, less than zero for ever.
+	// ChatIdleTimeout is the time that an open chat is kept after its last answer; a
+	// chat with a running handler is not idle. Later messages are refused with
+	// [ErrChatNotFound], and the id can be used again. Zero means DefaultChatIdle;
+	// a negative value disables the timeout.
 	ChatIdleTimeout time.Duration
 }
 
@@ -236,12 +236,12 @@ type Server struct {
 	ctx context.Context // ends when the server is cut off
 	cut context.CancelCauseFunc
 
-	mu     sync.Mutex    // guards all that follows
-	busy   int           // calls, tasks and deliveries that are going on
-	asking int           // those of them that are questions about work
-	closed bool          // no new work
-	over   bool          // no more questions either: there is nothing left to ask about
-	idle   chan struct{} // closed when nothing goes on any more; made by Shutdown
+	mu       sync.Mutex    // guards all that follows
+	busy     int           // calls, tasks and deliveries that are going on
+	asking   int           // those of them that are questions about work
+	closed   bool          // no new work
+	isClosed bool          // no more questions either: there is nothing left to ask about
+	idle     chan struct{} // closed when no work is left; made by Shutdown
 }
 
 // errServerClosed is the cause of contexts that end because the server does.
@@ -318,15 +318,15 @@ type kind uint8
 const (
 	newWork  kind = iota // not at all
 	question             // as long as there is work to ask about
-	partOf               // as long as the work goes on that it belongs to
+	partOf               // for the duration of the work that it belongs to
 )
 
-// begin counts a piece of work that [Server.Shutdown] waits for, until end. It
-// fails if the server does not take it any more.
+// begin counts a unit of work that [Server.Shutdown] waits for, until end. It fails
+// if the server no longer accepts work of that kind.
 func (s *Server) begin(k kind) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if k == newWork && s.closed || k == question && s.over || s.idle != nil && isClosed(s.idle) {
+	if k == newWork && s.closed || k == question && s.isClosed || s.idle != nil && isClosed(s.idle) {
 		return false
 	}
 	s.busy++
@@ -343,19 +343,19 @@ func (s *Server) end(k kind) {
 	if k == question {
 		s.asking--
 	}
-	s.settle()
+	s.signalIdleLocked()
 }
 
-// settle notices that the work of a closed server is done. Those who go on asking
-// do not keep it open. It is called with mu held.
-func (s *Server) settle() {
+// signalIdleLocked closes idle when the work of a closing server has ended. Calls
+// about existing work do not count. s.mu must be held.
+func (s *Server) signalIdleLocked() {
 	if !s.closed {
 		return
 	}
 	if s.busy == s.asking {
-		s.over = true
+		s.isClosed = true
 	}
-	if s.over && s.busy == 0 && !isClosed(s.idle) {
+	if s.isClosed && s.busy == 0 && !isClosed(s.idle) {
 		close(s.idle)
 	}
 }
@@ -377,20 +377,20 @@ func (s *Server) draining() bool {
 }
 
 // Shutdown ends the server: new work is refused with [ErrAgentNotAvailable],
-// what is running may end, what is asked about it is answered. When ctx ends
-// before all is done, the contexts of the handlers are canceled and Shutdown
-// returns the error of ctx, after the handlers have returned.
+// running work may end, and calls about it are answered. If ctx ends first, the
+// contexts of the handlers are canceled, and Shutdown returns the error of ctx after
+// the handlers have returned.
 //
-// Tasks that are cut off this way stay as they are in the [ServerOptions.Persistence.Store],
-// and [Server.WaitRecovered] of the next server takes them over, as it sends what is
-// left for webhooks.
+// Tasks that are cut off this way stay unchanged in the store, and
+// [Server.WaitRecovered] of the next server takes them over and sends the queued
+// notifications.
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.mu.Lock()
 	s.closed = true
 	if s.idle == nil {
 		s.idle = make(chan struct{})
 	}
-	s.settle()
+	s.signalIdleLocked()
 	idle := s.idle
 	s.mu.Unlock()
 	var err error
@@ -407,8 +407,8 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	return err
 }
 
-// Close is [Server.Shutdown] without waiting for what is running to end by
-// itself.
+// Close is [Server.Shutdown] with a context that has ended: it cancels running
+// work.
 func (s *Server) Close() error {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()

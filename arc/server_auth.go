@@ -17,7 +17,7 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// A Principal is whom an access token belongs to.
+// A Principal is the authenticated caller.
 type Principal struct {
 	ID      string          // owns the tasks and chats that it begins (ARC-D36); must not be empty
 	AgentID string          // the only agent that it may speak as; empty means any (ARC-D53)
@@ -25,10 +25,10 @@ type Principal struct {
 	Claims  json.RawMessage // all that the token says, a JSON object, or nil
 }
 
-// A TokenVerifier checks access tokens. The errors [ErrTokenExpired] and
-// [ErrTokenInvalid], wrapped or not, tell that a token is none; any other is a
-// failure of the verifier itself, and the request fails without the caller
-// learning why. The context ends with the request.
+// A TokenVerifier verifies access tokens. The errors [ErrTokenExpired] and
+// [ErrTokenInvalid], wrapped or not, reject a token. Any other error is a failure of
+// the verifier: the request fails with an internal error. The context ends with the
+// request.
 type TokenVerifier interface {
 	VerifyToken(ctx context.Context, token string) (*Principal, error)
 }
@@ -41,8 +41,8 @@ func (f TokenVerifierFunc) VerifyToken(ctx context.Context, token string) (*Prin
 	return f(ctx, token)
 }
 
-// authenticate checks the token, on every request and before anything else is
-// looked at (ARC-168, ARC-D54).
+// authenticate verifies the token of every request before any other check (ARC-168,
+// ARC-D54).
 func (s *Server) authenticate(ctx context.Context, x *exchange) (*Principal, *Error) {
 	if s.opts.Verifier == nil {
 		return nil, nil
@@ -205,9 +205,9 @@ func retrySeconds(d time.Duration) int64 {
 	return max(1, int64((d+time.Second-1)/time.Second))
 }
 
-// An AuditRecord tells of one request that is over. It holds neither tokens nor
-// message content (ARC-D70). Texts come from the caller: write them quoted, as slog
-// does.
+// An AuditRecord describes one finished request. It contains neither tokens nor
+// message content (ARC-D70). Its texts come from the caller: write them quoted, as
+// slog does.
 type AuditRecord struct {
 	Time         time.Time // when the request came
 	Duration     time.Duration
@@ -215,7 +215,7 @@ type AuditRecord struct {
 	Method       string
 	RequestAgent string
 	TargetAgent  string
-	HandledBy    string // who answered
+	HandledBy    string // the handling agent
 	TraceID      string
 	Principal    string // empty without authentication
 	Code         Code   // of the error; zero for success
@@ -243,9 +243,9 @@ func AuditLog(log *slog.Logger) func(context.Context, *AuditRecord) {
 	}
 }
 
-// audit tells of a request.
+// audit reports a finished request.
 func (s *Server) audit(ctx context.Context, x *exchange, a *ServerResponse) {
-	r := &AuditRecord{Time: x.begun, Duration: time.Since(x.begun), ID: x.req.ID, Method: x.req.Method,
+	r := &AuditRecord{Time: x.startTime, Duration: time.Since(x.startTime), ID: x.req.ID, Method: x.req.Method,
 		RequestAgent: x.req.RequestAgent, TargetAgent: x.req.TargetAgent, HandledBy: x.agent, TraceID: x.req.TraceID,
 		Principal: x.call.principalID(), RequestSize: len(x.in.Data), ResponseSize: len(a.Data) + x.sent, Streaming: x.streamed}
 	if a.Error != nil {

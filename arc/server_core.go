@@ -22,22 +22,21 @@ import (
 type ServerRequest struct {
 	Data []byte // one envelope; not changed, and kept by the handler's call
 
-	// What stands beside the envelope, as the HTTP headers of these names have
-	// it: Authorization, Traceparent, X-ARC-Path and Last-Event-ID.
+	// The values of the HTTP headers Authorization, Traceparent, X-ARC-Path and
+	// Last-Event-ID.
 	Authorization string
 	Traceparent   string
 	AgentPath     string
 	LastEventID   string
 }
 
-// An EventSink takes the events of a streamed answer. Send must not keep data.
-// When it fails, the reader is gone.
+// An EventSink receives the events of a streamed response. Send must not retain
+// data. An error of Send means that the reader has disconnected.
 type EventSink interface {
 	Send(ctx context.Context, name, id string, data []byte) error
 
-	// Discard ends the stream unless it has begun, which anything sent to the
-	// reader does, a sign of life too, and reports whether it did. A stream
-	// that has begun stays usable.
+	// Discard ends the stream and returns true if nothing was sent to the reader,
+	// keep-alive comments included. Otherwise the stream stays usable.
 	Discard() bool
 }
 
@@ -47,28 +46,28 @@ type ServerResponse struct {
 	// sink.
 	Data []byte
 
-	// Error is the error in the envelope, or the one that ended the stream.
+	// Error is the error in the envelope, or the error that ended the stream.
 	Error *Error
 
-	// RetryAfter is when the caller may try again, if the error says so.
+	// RetryAfter is the delay before a retry, if the error has one.
 	RetryAfter time.Duration
 
 	// Authenticate tells that a token was sent and is not valid.
 	InvalidToken bool
 }
 
-// An exchange is one request on its way through the server.
+// An exchange is the state of one request in the server.
 type exchange struct {
-	req   Request
-	call  Call
-	in    *ServerRequest
-	open  func() EventSink // nil over HTTP, and if the transport cannot stream
-	web   webCall          // over HTTP
-	ctx   callCtx          // of the handler
-	a     ServerResponse
-	begun time.Time
+	req       Request
+	call      Call
+	in        *ServerRequest
+	open      func() EventSink // nil over HTTP, and if the transport cannot stream
+	web       webCall          // over HTTP
+	ctx       callCtx          // of the handler
+	a         ServerResponse
+	startTime time.Time
 
-	agent      string // who answers
+	agent      string // the answering agent
 	retryAfter time.Duration
 	badToken   bool
 	streamed   bool
@@ -92,7 +91,7 @@ func (s *Server) ServeMessage(ctx context.Context, in *ServerRequest, open func(
 func (s *Server) exchange(ctx context.Context, x *exchange) *ServerResponse {
 	x.agent = s.opts.ID
 	if s.opts.Audit != nil {
-		x.begun = time.Now()
+		x.startTime = time.Now()
 	}
 	principal, fault := s.authenticate(ctx, x)
 	decodeFault := x.req.decode(x.in.Data)
@@ -144,8 +143,8 @@ func (s *Server) serve(ctx context.Context, x *exchange, principal *Principal) *
 	if s.opts.RejectCycles && visited(call.AgentPath, call.TargetAgent) {
 		return s.failure(x, agentFault(ErrCircularReference, call.TargetAgent))
 	}
-	known, entry, method := s.registry.method(call.TargetAgent, call.Method)
-	if !known {
+	isKnown, entry, method := s.registry.method(call.TargetAgent, call.Method)
+	if !isKnown {
 		return s.failure(x, agentFault(ErrAgentNotFound, call.TargetAgent))
 	}
 	x.agent = call.TargetAgent
@@ -173,8 +172,8 @@ func (s *Server) serve(ctx context.Context, x *exchange, principal *Principal) *
 	return s.answer(&x.ctx, x)
 }
 
-// followsUp reports whether a method is about work that is there already: such a
-// call needs no free place, and is answered while the server drains.
+// followsUp reports whether a method is about existing work: such a call needs no
+// free place and is answered while the server drains.
 func followsUp(method string) bool {
 	switch method {
 	case MethodTaskSend, MethodTaskInfo, MethodTaskCancel, MethodTaskSubscribe, MethodChatEnd, MethodTaskNotification:
@@ -235,8 +234,8 @@ func (s *Server) place(ctx context.Context, call *Call, follows bool) (func(), *
 	return done, nil
 }
 
-// occupied returns what gives the place of a call back, which a task that was
-// started keeps until its end.
+// occupied returns the function that releases the place of a call. A started task
+// keeps its place until its end.
 func (s *Server) occupied(call *Call) func() {
 	id := call.Agent
 	return func() {
@@ -246,8 +245,8 @@ func (s *Server) occupied(call *Call) func() {
 	}
 }
 
-// workOf names the task or chat that a call is about, for groups only: nothing
-// else ever looks into params to choose who handles a call (ARC-008).
+// workOf returns the task or chat of a call to a group. Params have no other
+// influence on routing (ARC-008).
 func workOf(call *Call) (kind, key string) {
 	v, err := checkJSON(call.Params)
 	if err != nil {
@@ -301,8 +300,8 @@ func (s *Server) bindWork(ctx context.Context, call *Call, kind, id string) erro
 	return err
 }
 
-// backToOwner lets the instance of a group go on that began the chat of a request
-// which is repeated.
+// backToOwner routes a repeated request to the instance of a group that started its
+// chat.
 func (s *Server) backToOwner(ctx context.Context, call *Call, chatID string) error {
 	if !call.isDuplicate || call.Agent == call.TargetAgent {
 		return nil
@@ -502,7 +501,7 @@ func (s *Server) failure(x *exchange, e *Error) *ServerResponse {
 }
 
 // envelope writes the response: the result, a compact JSON object, or the error.
-// Both members are there, the unused one null (ARC-D05).
+// Both members are present, the unused one null (ARC-D05).
 func (x *exchange) envelope(w writer, result []byte, e *Error) []byte {
 	id, target := string(x.req.ID), x.req.RequestAgent
 	if id == "" {

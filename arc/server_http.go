@@ -16,7 +16,7 @@ import (
 	"github.com/fivewire/fivewire/internal/sse"
 )
 
-// ServeHTTP serves the endpoint and, beside it, discovery.
+// ServeHTTP serves the endpoint and the paths of discovery.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	path := r.URL.Path
 	if r.ContentLength != 0 {
@@ -53,8 +53,8 @@ func (s *Server) serveEndpoint(w http.ResponseWriter, r *http.Request) {
 			s.refuse(w, r, s.opts.HTTPStatus(fault), fault)
 			return
 		}
-		// The body broke off: there is nobody left to answer, or the request
-		// took too long.
+		// The body was cut off: the caller disconnected, or the request took too
+		// long.
 		s.refuse(w, r, http.StatusBadRequest, &Error{Code: ErrParse, Message: ErrParse.Message()})
 		return
 	}
@@ -170,9 +170,9 @@ func sizeFault(limit int64) *Error {
 	return &Error{Code: ErrMessageTooLarge, Message: ErrMessageTooLarge.Message(), Details: d}
 }
 
-// refuse answers a request whose message was not looked at.
+// refuse answers a request without reading its message.
 func (s *Server) refuse(w http.ResponseWriter, r *http.Request, status int, e *Error) {
-	x := &exchange{in: &ServerRequest{}, agent: s.opts.ID, begun: time.Now()}
+	x := &exchange{in: &ServerRequest{}, agent: s.opts.ID, startTime: time.Now()}
 	a := s.failure(x, e)
 	s.write(w, r, a, status)
 	if s.opts.Audit != nil {
@@ -180,8 +180,8 @@ func (s *Server) refuse(w http.ResponseWriter, r *http.Request, status int, e *E
 	}
 }
 
-// bigAnswer is when an answer gets a deadline of its own: smaller ones fit into
-// the buffers of the connection.
+// bigAnswer is the size in bytes from which a response has a write deadline: smaller
+// ones fit into the buffers of the connection.
 const bigAnswer = 64 << 10
 
 // write sends an answer; a status of zero goes by the error.
@@ -209,7 +209,7 @@ func (s *Server) write(w http.ResponseWriter, r *http.Request, a *ServerResponse
 		}()
 	}
 	w.WriteHeader(status)
-	_, _ = w.Write(a.Data) // the caller is gone, or gets it
+	_, _ = w.Write(a.Data) // an error means that the caller disconnected
 }
 
 // errorHeaders adds the headers of ARC-D15.

@@ -31,8 +31,8 @@ func VerifyWebhookPython(secret, body []byte, signature string) bool {
 	return VerifyWebhook(secret, body, signature) || VerifyWebhook(secret, pythonText(body), signature)
 }
 
-// pythonText turns compact JSON into what Python prints: a space after commas and
-// colons, and escapes for all that is not ASCII.
+// pythonText converts compact JSON to the format of Python: a space after commas and
+// colons, and escapes for characters outside ASCII.
 func pythonText(body []byte) []byte {
 	out := make([]byte, 0, len(body)+len(body)/4)
 	inString := false

@@ -36,8 +36,8 @@ type StreamReaderOptions struct {
 	// MaxEvent bounds the data of one event in bytes. Zero means 16 MiB.
 	MaxEvent int
 
-	// OnUnknownEvent, if set, is told of events that mean nothing here. The data are
-	// valid during the call only.
+	// OnUnknownEvent, if set, is called with each event of an unknown type. The data
+	// are valid only during the call.
 	OnUnknownEvent func(name string, data []byte)
 }
 
@@ -65,16 +65,16 @@ func NewStreamReader(body io.Reader, opts *StreamReaderOptions) *StreamReader {
 		lenient: reader{lenient: true, texts: texts{size: maxBlock}}}
 }
 
-// ChatID returns the id of the chat: the first one that an event carried (ARC-D21).
+// ChatID returns the id of the chat: the first id in an event (ARC-D21).
 func (r *StreamReader) ChatID() string { return r.chatID }
 
 // Next returns the next event. After the event with Done set it returns
 // [io.EOF].
 //
 // An error event of the peer is returned as an [*Error]; if a done event follows
-// it at once, one more call returns that, which does not undo the failure (ARC-D22).
-// Otherwise the errors are [ErrTruncated], [ErrMalformedEvent], [ErrTooLarge], or what
-// the reader of the body returned; every error but an [*Error] stays.
+// directly, one more call returns it, but the failure stays (ARC-D22). Other errors
+// are [ErrTruncated], [ErrMalformedEvent], [ErrTooLarge] and errors of the body;
+// every error but an [*Error] is permanent.
 func (r *StreamReader) Next() (*ChatEvent, error) {
 	for r.err == nil {
 		raw, err := r.in.Next()
@@ -91,11 +91,11 @@ func (r *StreamReader) Next() (*ChatEvent, error) {
 			}
 			raw = pending
 		}
-		known := r.chatID
+		chatID := r.chatID
 		ev, fault, err := r.read(raw)
 		switch {
 		case r.failed && (ev == nil || !ev.Done):
-			r.chatID = known // what follows an error counts for nothing
+			r.chatID = chatID // what follows an error counts for nothing
 			r.err = io.EOF
 		case err != nil:
 			r.err = err
@@ -114,7 +114,7 @@ func (r *StreamReader) Next() (*ChatEvent, error) {
 	return nil, r.err
 }
 
-// endOf says what the end of the body means.
+// endOf returns the error for the end of the body.
 func (r *StreamReader) endOf(err error) error {
 	switch {
 	case r.failed:
@@ -185,8 +185,8 @@ func (r *StreamReader) id(v strictjson.Value) string {
 	return string(b)
 }
 
-// chunk reads a piece of the answer. Peers that pass on what their agent yields
-// send a bare part or a string for the message (ARC-D28).
+// chunk reads a part of the response. Some peers send a bare part or a string in
+// place of the message (ARC-D28).
 func (r *StreamReader) chunk(v strictjson.Value, id string) (*ChatEvent, *Error, error) {
 	message := v.Get("message")
 	if message.Absent() {
@@ -240,15 +240,15 @@ func streamFault(v strictjson.Value, text []byte) *Error {
 	return e
 }
 
-// ErrStreamClosed reports an event after the one that ends a stream.
+// ErrStreamClosed reports an event after the final event of a stream.
 var ErrStreamClosed = errors.New("arc: the stream has ended")
 
 // A StreamEncoder writes the events of a streamed chat (ARC-D22, ARC-D25). Its zero
 // value is at the beginning of a stream. It appends bytes and does no I/O; after
 // a done or an error event nothing more can be appended.
 type StreamEncoder struct {
-	ended bool
-	w     writer // its memory is used again for each event
+	isClosed bool
+	w        writer // its memory is used again for each event
 }
 
 // AppendChunk appends a piece of the answer. Of the message, only role and parts
@@ -266,7 +266,7 @@ func (e *StreamEncoder) AppendDone(dst []byte, chatID, id string, status ChatSta
 		w.text("status", string(status))
 		w.flag("done", true)
 	})
-	e.ended = e.ended || err == nil
+	e.isClosed = e.isClosed || err == nil
 	return out, err
 }
 
@@ -276,13 +276,13 @@ func (e *StreamEncoder) AppendError(dst []byte, chatID string, fault *Error) ([]
 		w.key("error")
 		w.error(fault)
 	})
-	e.ended = e.ended || err == nil
+	e.isClosed = e.isClosed || err == nil
 	return out, err
 }
 
 // AppendKeepAlive appends a comment that shows that the stream lives (ARC-D26).
 func (e *StreamEncoder) AppendKeepAlive(dst []byte) ([]byte, error) {
-	if e.ended {
+	if e.isClosed {
 		return dst, ErrStreamClosed
 	}
 	return sse.AppendComment(dst, keepAliveText)
@@ -291,7 +291,7 @@ func (e *StreamEncoder) AppendKeepAlive(dst []byte) ([]byte, error) {
 const keepAliveText = "keep-alive"
 
 func (e *StreamEncoder) append(dst []byte, name, id, chatID string, rest func(w *writer)) ([]byte, error) {
-	if e.ended {
+	if e.isClosed {
 		return dst, ErrStreamClosed
 	}
 	w := &e.w

@@ -11,15 +11,15 @@ import (
 	"time"
 )
 
-// A TokenSource supplies the access token for a request to agent target
-// (ARC-006). It is asked for every call and may be used by several goroutines. An
-// empty token sends none.
+// A TokenSource supplies the access token for a request to agent target (ARC-006).
+// It is called for every request and must be safe for concurrent use. An empty token
+// sends no header.
 type TokenSource interface {
 	Token(ctx context.Context, target string) (string, error)
 }
 
-// A TokenInvalidator is a [TokenSource] that wants to know when a server refused
-// a token.
+// A TokenInvalidator is a [TokenSource] that is called after a server has refused a
+// token.
 type TokenInvalidator interface {
 	InvalidateToken(target, token string)
 }
@@ -60,15 +60,15 @@ func (t TargetTokenSource) Token(ctx context.Context, target string) (string, er
 	return s.Token(ctx, target)
 }
 
-// InvalidateToken tells the source of the target.
+// InvalidateToken calls the source of the target.
 func (t TargetTokenSource) InvalidateToken(target, token string) {
 	if s, ok := t.source(target).(TokenInvalidator); ok {
 		s.InvalidateToken(target, token)
 	}
 }
 
-// A TokenRefreshFunc gets a new token and says when it expires; the zero time means
-// never.
+// A TokenRefreshFunc returns a new token and its expiry; the zero time means no
+// expiry.
 type TokenRefreshFunc func(ctx context.Context) (token string, expires time.Time, err error)
 
 // RefreshingTokenSource is a [TokenSource] that keeps a token until shortly before it
@@ -77,7 +77,7 @@ type TokenRefreshFunc func(ctx context.Context) (token string, expires time.Time
 type RefreshingTokenSource struct {
 	refresh TokenRefreshFunc
 	early   time.Duration
-	turn    chan struct{} // held by who refreshes
+	turn    chan struct{} // held during a refresh
 
 	mu      sync.Mutex
 	token   string    // guarded by mu, as the two below
@@ -85,9 +85,9 @@ type RefreshingTokenSource struct {
 	expires time.Time
 }
 
-// NewRefreshingTokens returns a source whose tokens refresh gets, each that long before
-// the one before it expires. Zero means 30 s. Of a token that lives for less than
-// twice that time, half of its life is used.
+// NewRefreshingTokens returns a source that calls refresh for a new token the given
+// time before the previous one expires. Zero means 30 s. A token with a lifetime
+// under twice that time is refreshed after half of it.
 func NewRefreshingTokens(refresh TokenRefreshFunc, early time.Duration) *RefreshingTokenSource {
 	if early <= 0 {
 		early = 30 * time.Second
@@ -106,7 +106,7 @@ func (r *RefreshingTokenSource) Token(ctx context.Context, _ string) (string, er
 	case <-ctx.Done():
 		return "", context.Cause(ctx)
 	}
-	if t := r.present(); t != "" { // somebody else got it meanwhile
+	if t := r.present(); t != "" { // refreshed by a concurrent call
 		return t, nil
 	}
 	begins := time.Now()

@@ -29,8 +29,8 @@ func TraceIDFromContext(ctx context.Context) string {
 // W3CTraceID returns the trace id of W3C Trace Context that stands for a traceId:
 // its own 32 hex digits or those of a UUID, else half of its hash (ARC-D64).
 func W3CTraceID(traceID string) string {
-	var room [32]byte
-	return string(appendTraceID(room[:0], traceID))
+	var array [32]byte
+	return string(appendTraceID(array[:0], traceID))
 }
 
 func appendTraceID(dst []byte, traceID string) []byte {
@@ -55,8 +55,8 @@ func traceparent(traceID string) string {
 	var span [8]byte
 	rand.Read(span[:])
 	span[0] |= 1 // all zero is not allowed
-	var room [55]byte
-	b := appendTraceID(append(room[:0], "00-"...), traceID)
+	var array [55]byte
+	b := appendTraceID(append(array[:0], "00-"...), traceID)
 	b = hex.AppendEncode(append(b, '-'), span[:])
 	return string(append(b, "-01"...))
 }

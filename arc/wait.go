@@ -19,10 +19,9 @@ type WaitOptions struct {
 	// subscription, Wait polls.
 	Watcher Watcher
 
-	// MinPollInterval and MaxInterval bound how long Wait waits between two
-	// questions. It begins with the shorter one, waits half as long again after
-	// each that brought nothing new, and begins anew when the task has moved.
-	// Zero means 200 ms and 10 s.
+	// MinPollInterval and MaxPollInterval bound the delay between two polls. The
+	// delay starts at the minimum, grows by half after each poll without a change,
+	// and starts again after a change. Zero means 200 ms and 10 s.
 	MinPollInterval time.Duration
 	MaxPollInterval time.Duration
 
@@ -35,26 +34,26 @@ type WaitOptions struct {
 	// none.
 	MaxFailures int
 
-	// OnUpdate, if set, is called with each state of the task that Wait sees. Its
-	// messages and artifacts are left out, unless it is the last.
+	// OnUpdate, if set, is called with each observed state of the task. Only the
+	// last one includes messages and artifacts.
 	OnUpdate func(*Task)
 
 	// CallOptions holds options for each request.
 	CallOptions []CallOptions
 }
 
-// An WaitResult is what a task came to.
+// A WaitResult is the result of [Client.WaitTask].
 type WaitResult struct {
 	// Task is the task with its messages and artifacts.
 	Task *Task
 
-	// InputRequired tells that the task waits for [Client.SendTaskInput]; otherwise
-	// it is over.
+	// InputRequired reports that the task waits for [Client.SendTaskInput];
+	// otherwise it has ended.
 	InputRequired bool
 }
 
-// InputRequest returns the last message of the agent, which says what input it wants,
-// or nil.
+// InputRequest returns the last message of the agent, which describes the required
+// input, or nil.
 func (o *WaitResult) InputRequest() *Message {
 	for i := len(o.Task.Messages) - 1; i >= 0; i-- {
 		if m := &o.Task.Messages[i]; m.Role == RoleAgent {
@@ -69,7 +68,7 @@ func (o *WaitResult) InputRequest() *Message {
 // [ErrTaskExecutionFailed] and the error that the task carries, if any.
 type TaskError struct{ Task *Task }
 
-// Error says what became of the task, and why if that is known.
+// Error returns the final state of the task and its cause, if known.
 func (e *TaskError) Error() string {
 	text := fmt.Sprintf("arc: task %q %s", e.Task.ID, map[bool]string{true: "was canceled", false: "failed"}[e.Task.Status == TaskCanceled])
 	switch {
@@ -81,7 +80,7 @@ func (e *TaskError) Error() string {
 	return text
 }
 
-// Is reports whether target is the code for what became of the task.
+// Is reports whether target is the code for the final state of the task.
 func (e *TaskError) Is(target error) bool {
 	if e.Task.Status == TaskCanceled {
 		return target == ErrTaskAlreadyCanceled
@@ -97,9 +96,8 @@ func (e *TaskError) Unwrap() error {
 	return e.Task.Error
 }
 
-// WaitTask follows a task until it has completed, waits for input, or is over in
-// another way. A task that failed or was canceled is a [*TaskError], returned
-// beside the outcome. Wait has no time limit of its own: end ctx.
+// WaitTask waits until a task has ended or waits for input. For a failed or canceled
+// task it returns the result and a [*TaskError]. It has no time limit but ctx.
 func (c *Client) WaitTask(ctx context.Context, target, taskID string, opts *WaitOptions) (*WaitResult, error) {
 	w := waiting{c: c, target: target, id: taskID}
 	if opts != nil {
@@ -200,7 +198,7 @@ func passing(ctx context.Context, err error) bool {
 	return !errors.Is(err, ErrRedirect) && !errors.Is(err, ErrInvalidResult) && !errors.Is(err, ErrVersionMismatch) && !permanent(err)
 }
 
-// pause waits until it is time to ask again, or until there are news.
+// pause waits for the next poll or the next event.
 func (w *waiting) pause(ctx context.Context) error {
 	d := w.interval
 	w.interval = min(w.interval+w.interval/2, w.opts.MaxPollInterval)
@@ -235,7 +233,7 @@ func (w *waiting) watch(ctx context.Context) (stop func(), err error) {
 	return stop, nil
 }
 
-// A Watcher learns from a webhook what happens to tasks.
+// A Watcher receives events of tasks from a webhook.
 type Watcher interface {
 	// Watch begins to watch a task. The processor shall call the URL; news gets
 	// a value when it has. The function ends the watch.

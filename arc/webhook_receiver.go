@@ -22,8 +22,8 @@ import (
 // WebhookReceiverOptions adjusts a [WebhookReceiver]. The zero value is right for
 // production.
 type WebhookReceiverOptions struct {
-	// AllowUnsigned accepts notifications that nobody signed. Anyone who can
-	// reach the URL can then send them.
+	// AllowUnsigned accepts unsigned notifications. Any program that can reach the
+	// URL can then send them.
 	AllowUnsigned bool
 
 	// AllowPythonSignatures also accepts the signatures of the Python SDK; see
@@ -34,8 +34,8 @@ type WebhookReceiverOptions struct {
 	// task.notification on each request.
 	Authenticator TokenVerifier
 
-	// Store remembers what was handled, so that a repeated delivery is handled
-	// once, by whichever process it reaches. Nil means in memory.
+	// Store keeps the ids of handled notifications, so that a repeated delivery is
+	// handled once, in any process. Nil means in memory.
 	Store store.KV
 
 	// MaxMessage bounds a request in bytes. Zero means 16 MiB.
@@ -50,16 +50,16 @@ type WebhookReceiverOptions struct {
 	Logger *slog.Logger
 }
 
-// A WebhookReceiver takes the notifications that a processor sends to a callback
-// URL, and hands each to its handler once. It accepts the ARC request of the
-// specification and the flat object of the Python SDK.
+// A WebhookReceiver receives notifications at a callback URL and passes each to its
+// handler once. It accepts the ARC request of the specification and the flat object
+// of the Python SDK.
 //
-// It answers 200 when the handler succeeded, now or at an earlier delivery of the
-// same notification; 401 for a signature or a time that is not right; 400, 405,
-// 413 and 415 for what is no notification; and 500 when the handler failed, so
-// that the sender tries again.
+// It responds with 200 if the handler succeeded, also for an earlier delivery of the
+// same notification; with 401 for an invalid signature or time; with 400, 405, 413
+// or 415 for a request that is not a notification; and with 500 if the handler
+// failed, so that the sender retries.
 //
-// A WebhookReceiver may serve any number of requests at a time.
+// A WebhookReceiver is safe for concurrent use.
 type WebhookReceiver struct {
 	handler NotificationHandler
 	secrets []WebhookSecret
@@ -125,7 +125,7 @@ func (r *WebhookReceiver) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	_, _ = w.Write(out.b)
 }
 
-// receive returns nil, or the status that says what is wrong.
+// receive returns nil, or the HTTP status and the error.
 func (r *WebhookReceiver) receive(w http.ResponseWriter, req *http.Request) (int, error) {
 	// The body has its time, be it read here or thrown away by net/http after a
 	// refusal. A transport without deadlines is served without.

@@ -23,12 +23,12 @@ import (
 // WebhookOptions adjusts how a [Server] sends notifications. The zero value sends
 // unsigned ones to public HTTPS addresses.
 type WebhookOptions struct {
-	// CallbackPolicy says which callback URLs are accepted. Addresses are looked at
-	// when a client subscribes, and again when the connection is made.
+	// CallbackPolicy selects the accepted callback URLs. Addresses are checked when
+	// a client subscribes, and again for each connection.
 	CallbackPolicy CallbackPolicy
 
-	// Secrets returns what signs the notifications for a subscriber, the present
-	// secret first. Nil, or no secret, leaves them unsigned.
+	// Secrets returns the signing secrets for a subscriber, the current one first.
+	// Nil, or no secret, leaves notifications unsigned.
 	Secrets func(ctx context.Context, subscriber, callbackURL string) ([]WebhookSecret, error)
 
 	// TokenSource returns the access token of the agent that sends, with the scopes of
@@ -38,12 +38,12 @@ type WebhookOptions struct {
 	// WritePythonMembers adds the members that the Python SDK looks for at the top of the body.
 	WritePythonMembers bool
 
-	// OnDeadLetter, if set, is told of each notification that was given up, and
-	// why. It is called from the goroutine that delivers.
+	// OnDeadLetter, if set, is called with each abandoned notification and the
+	// cause, from the delivering goroutine.
 	OnDeadLetter func(ctx context.Context, l DeadLetter)
 
-	// Transport sends the requests. Nil means one that refuses addresses which
-	// the policy refuses; another one has to do that by itself.
+	// Transport sends the requests. Nil means one that refuses addresses outside the
+	// policy; another transport must do that itself.
 	Transport http.RoundTripper
 
 	// Lookup resolves the names of callback URLs, for tests. Nil means the
@@ -255,7 +255,7 @@ func flatten(body []byte, subscriptionID string) []byte {
 	return w.b
 }
 
-// member writes a member as it stands.
+// member writes a member unchanged.
 func (w *writer) member(key, value strictjson.Value) {
 	if w.b[len(w.b)-1] != '{' {
 		w.b = append(w.b, ',')

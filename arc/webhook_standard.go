@@ -69,8 +69,8 @@ func standardMAC(s WebhookSecret, id, seconds string, body []byte) []byte {
 	return mac.Sum(nil)
 }
 
-// verifyStandard reports whether the Standard Webhooks headers are there, fresh,
-// and signed by one of the secrets.
+// verifyStandard reports whether the Standard Webhooks headers are present, fresh,
+// and signed with one of the secrets.
 func verifyStandard(h http.Header, secrets []WebhookSecret, now time.Time, tolerance time.Duration, body []byte) bool {
 	id, text := h.Get(headerStandardID), h.Get(headerStandardTime)
 	seconds, err := strconv.ParseInt(text, 10, 64)

@@ -12,8 +12,8 @@ import (
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
 
-// A writer appends JSON. It remembers the first thing that cannot be written,
-// which is always raw JSON of the caller's that is none.
+// A writer appends JSON. It records the first error, which is always invalid raw
+// JSON of the caller.
 type writer struct {
 	b   []byte
 	err error
@@ -85,9 +85,8 @@ func (w *writer) optNumber(name string, n json.Number) {
 	}
 }
 
-// extra writes the members that have no field, and of those that have one, what
-// the field cannot hold, into the object that began at start. A field that is set
-// wins.
+// extra writes the members without a field, and values that their field cannot hold,
+// into the object that starts at start. A set field has precedence.
 func (w *writer) extra(start int, e Extra) {
 	if len(e) == 0 {
 		return

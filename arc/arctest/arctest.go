@@ -1,9 +1,8 @@
 // Copyright 2026 The Fivewire Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package arctest helps to test agents that speak ARC: an HTTP server in memory,
-// which works in a bubble of testing/synctest, where time stands still until
-// everybody waits, and agents that do as a script says.
+// Package arctest provides an HTTP server in memory, which works in a bubble of
+// testing/synctest, and scripted agents for tests of ARC programs.
 //
 //	synctest.Test(t, func(t *testing.T) {
 //		srv := arc.NewServer(nil)

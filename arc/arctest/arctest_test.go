@@ -88,10 +88,10 @@ func TestCancel(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				srv := arc.NewServer(nil)
-				var ended error
+				var endErr error
 				srv.HandleTasks("a-01", arctest.ScriptedTask(func(ctx context.Context, run *arc.TaskRun) error {
-					ended = step(ctx, run)
-					return ended
+					endErr = step(ctx, run)
+					return endErr
 				}))
 				c := serve(t, srv)
 				id := start(t, c)
@@ -99,7 +99,7 @@ func TestCancel(t *testing.T) {
 				_, err := c.CancelTask(t.Context(), "a-01", &arc.CancelTaskParams{TaskID: id})
 				require.NoError(t, err)
 				synctest.Wait()
-				require.ErrorIs(t, ended, arc.ErrTaskAlreadyCanceled)
+				require.ErrorIs(t, endErr, arc.ErrTaskAlreadyCanceled)
 			})
 		})
 	}
@@ -146,7 +146,7 @@ func TestServe(t *testing.T) {
 		require.ErrorIs(t, err, context.Canceled)
 		require.NoError(t, mem.HTTPServer.Close())
 		_, err = mem.HTTPClient.Get(mem.URL)
-		require.Error(t, err, "the server is gone")
+		require.Error(t, err, "the server is closed")
 	})
 	require.True(t, h.closed, "the handler is closed with the test")
 }

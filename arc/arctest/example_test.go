@@ -12,12 +12,12 @@ import (
 	"github.com/fivewire/fivewire/arc/arctest"
 )
 
-// The agent that is to be tested talks to a server; here the server's agent
-// follows a script, and no HTTP is needed to ask it.
+// The agent under test calls a server whose agent follows a script, without a
+// network.
 func ExampleScriptedTask() {
 	srv := arc.NewServer(nil)
 	defer srv.Close()
-	over := make(chan struct{})
+	finished := make(chan struct{})
 	srv.HandleTasks("painter-01", arctest.ScriptedTask(
 		arctest.AddMessage("mixing red"),
 		arctest.AddArtifact("picture", "a red house"),
@@ -27,7 +27,7 @@ func ExampleScriptedTask() {
 				return err
 			}
 			fmt.Println(task.Messages[0].Text(), "->", task.Messages[1].Text(), "->", task.Artifacts[0].Parts[0].Content)
-			close(over)
+			close(finished)
 			return nil
 		}))
 	answer := srv.ServeMessage(context.Background(), &arc.ServerRequest{Data: []byte(`{"arc":"1.0","id":"1","method":"task.create",
@@ -36,6 +36,6 @@ func ExampleScriptedTask() {
 	if answer.Error != nil {
 		log.Fatal(answer.Error)
 	}
-	<-over
+	<-finished
 	// Output: a house, please -> mixing red -> a red house
 }

@@ -1,9 +1,9 @@
 // Copyright 2026 The Fivewire Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package oauth joins package arc to OAuth 2.0 and OpenID Connect (section 8 of
-// the ARC specification): a server checks access tokens that are JWTs against the
-// keys of their issuers, and a client gets tokens with client credentials.
+// Package oauth implements OAuth 2.0 and OpenID Connect for package arc (section 8
+// of the ARC specification): a server verifies JWT access tokens with the keys of
+// their issuers, and a client obtains tokens with client credentials.
 //
 //	verifier, err := oauth.NewVerifier([]oauth.Issuer{{
 //		URL:      "https://login.example/realms/agents",
@@ -12,16 +12,13 @@
 //	...
 //	srv := arc.NewServer(&arc.ServerOptions{Verifier: verifier})
 //
-// Keys are fetched when the first token comes, again when a token names one that
-// is not known, and now and then, so that a key that its issuer has withdrawn
-// does not open anything for long.
+// Keys are fetched with the first token, when a token names an unknown key, and
+// periodically, so that a withdrawn key soon stops verifying tokens.
 //
-// It is a module of its own, so that programs without it do not download what it
-// stands on.
+// It is a nested module, so that other programs do not download its dependencies.
 //
-// # Not yet
+// # Limitations
 //
-// Tokens that are no JWTs cannot be checked (RFC 7662), and of those that are
-// bound to a key of their owner (RFC 8705, RFC 9449) the owner is not asked for
-// a proof: they pass as what they are without it, bearer tokens.
+// Opaque tokens (RFC 7662) are not supported. Tokens bound to a key (RFC 8705,
+// RFC 9449) are accepted as bearer tokens, without a proof of possession.
 package oauth

@@ -104,7 +104,7 @@ func TestServer(t *testing.T) {
 	require.NoError(t, err)
 	require.ErrorIs(t, try(string(text)), arc.ErrTokenInvalid)
 
-	// Nobody knows whether this one is valid: not the fault of the token.
+	// The validity of this token is unknown, so the error is not about the token.
 	login.Down(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusBadGateway) })
 	v, err = NewVerifier([]Issuer{{URL: home, Audience: "api"}}, &VerifierOptions{HTTPClient: net.Client()})
 	require.NoError(t, err)
@@ -168,12 +168,12 @@ func TestTokenSource(t *testing.T) {
 	require.Error(t, err)
 }
 
-// A secret stays with the server that it is for.
+// A secret is never sent to another server.
 func TestTokenSourceFollowsNoRedirect(t *testing.T) {
-	asked := make(chan string, 10)
+	requests := make(chan string, 10)
 	other := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
-		asked <- r.Header.Get("Authorization") + string(body)
+		requests <- r.Header.Get("Authorization") + string(body)
 	}))
 	defer other.Close()
 	for _, status := range []int{http.StatusFound, http.StatusSeeOther, http.StatusTemporaryRedirect, http.StatusPermanentRedirect} {
@@ -183,6 +183,6 @@ func TestTokenSourceFollowsNoRedirect(t *testing.T) {
 		require.NoError(t, err)
 		_, err = s.Token(t.Context(), "any")
 		require.ErrorContains(t, err, strconv.Itoa(status))
-		require.Empty(t, asked)
+		require.Empty(t, requests)
 	}
 }

@@ -15,8 +15,7 @@ import (
 	"github.com/fivewire/fivewire/arc"
 )
 
-// TokenSourceOptions says how an agent gets its access tokens: by the client
-// credentials grant of OAuth 2.0.
+// TokenSourceOptions configure the client credentials grant of OAuth 2.0.
 type TokenSourceOptions struct {
 	ClientID     string
 	ClientSecret string

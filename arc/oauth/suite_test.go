@@ -13,7 +13,7 @@ import (
 	"github.com/fivewire/fivewire/internal/tokens/tokenstest"
 )
 
-// The suite of all verifiers: ARC-168, and what somebody could try against it.
+// The suite of all verifiers: ARC-168, and attacks on it.
 func TestSuite(t *testing.T) {
 	tokenstest.Run(t, func(issuers []tokens.Issuer, o tokens.Options) (tokenstest.Verify, error) {
 		list := make([]Issuer, len(issuers))

@@ -40,20 +40,19 @@ type Issuer struct {
 
 // VerifierOptions adjusts a [Verifier]. The zero value is right for production.
 type VerifierOptions struct {
-	// HTTPClient fetches discovery documents and keys. Where they are is up to the
-	// issuers, private addresses included. A redirect from https to http is an
-	// error. Nil means a client of its own, and a timeout of zero one of 10 seconds.
+	// HTTPClient fetches discovery documents and keys. The issuers determine the
+	// addresses, private ones included. A redirect from https to http is an
+	// error. Nil means a private client; a timeout of zero means 10 s.
 	HTTPClient *http.Client
 
-	// MinRefreshInterval bounds how often the keys of an issuer are fetched, which
-	// otherwise any caller with a forged token could cause. A key that is new
-	// may take as long to be known, and an issuer that was down as long to be
-	// asked again. Zero means 30 seconds.
+	// MinRefreshInterval is the minimum time between two fetches of the keys of an
+	// issuer, so that forged tokens cannot cause more. A new key may be unknown,
+	// and a failed issuer not retried, for as long. Zero means 30 s.
 	MinRefreshInterval time.Duration
 
-	// KeyTTL is for how long keys are believed after they were fetched, so that
-	// those that were withdrawn are forgotten. From half of that time on they are
-	// fetched again, and meanwhile the old ones serve. Zero means an hour.
+	// KeyTTL is the lifetime of fetched keys, after which withdrawn keys are no
+	// longer accepted. After half of it they are fetched again in the background.
+	// Zero means 1 h.
 	KeyTTL time.Duration
 
 	// Principal makes the principal of the claims of a valid token, a JSON object. Nil
@@ -88,9 +87,10 @@ func NewVerifier(issuers []Issuer, opts *VerifierOptions) (*Verifier, error) {
 }
 
 // VerifyToken checks the signature, the issuer, the audience and the times of a
-// token: one may come up to five minutes before its nbf claim, since clocks
-// differ, and not a moment after its exp. It returns [arc.ErrTokenExpired] or [arc.ErrTokenInvalid], wrapped, for
-// a token that is none, and another error when the keys cannot be had.
+// token. It accepts a token up to five minutes before its nbf claim, because clocks
+// differ, but not after its exp claim. It returns [arc.ErrTokenExpired] or
+// [arc.ErrTokenInvalid], wrapped, for a rejected token, and another error if the
+// keys cannot be fetched.
 func (v *Verifier) VerifyToken(ctx context.Context, token string) (*arc.Principal, error) {
 	t, err := v.tokens.Verify(ctx, token)
 	var why tokens.Invalid
@@ -108,7 +108,7 @@ func (v *Verifier) VerifyToken(ctx context.Context, token string) (*arc.Principa
 	}
 	p := &arc.Principal{ID: t.Subject, Scopes: arc.ParseScopes(json.RawMessage(t.Claims)), Claims: json.RawMessage(t.Claims)}
 	if agent := t.Claims.Get("agent_id"); !agent.Absent() {
-		// One that cannot be compared binds to nobody, and must not let speak as anybody (ARC-D53).
+		// A claim of another type cannot be compared and must not permit every agent (ARC-D53).
 		if p.AgentID, _ = agent.Text(); p.AgentID == "" {
 			return nil, invalid("agent_id names no agent")
 		}
