@@ -17,9 +17,8 @@ type ADMOptions struct {
 	Lossy bool
 }
 
-// ImportADM reads tool definitions of the ADM data model, the one of the Elixir
-// library that the authors of the specification ship: a ToolManifest, a Tool or
-// a FunctionDeclaration, told apart by their members (section c of the protocol
+// ImportADM reads tool definitions of the ADM data model of the Elixir library: a ToolManifest, a
+// Tool or a FunctionDeclaration, distinguished by their members (section c of the protocol
 // reference). Every error is a [*ContractError].
 func ImportADM(data []byte, opts *ADMOptions) ([]*Contract, error) {
 	v, reason := check(data, 0)

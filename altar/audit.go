@@ -55,7 +55,7 @@ func (h *Host) Stats() Stats {
 	s.Connections = len(h.conns)
 	s.Runtimes = len(h.order)
 	s.Sessions = h.sessions.own
-	s.StoredResults = h.ended.n
+	s.StoredResults = h.doneCalls.n
 	return s
 }
 
@@ -68,7 +68,7 @@ func (h *Host) audit(now time.Time, e *AuditRecord, id *Principal) {
 	h.events = append(h.events, e)
 }
 
-func (h *Host) tell(e *AuditRecord) {
+func (h *Host) runAudit(e *AuditRecord) {
 	_ = h.guard("Audit", func() error {
 		h.opts.Audit(e)
 		return nil

@@ -50,7 +50,8 @@ type AuthorizeRequest struct {
 	// they do not fit the contract, and for Listing. They must not be changed.
 	Parameters json.RawMessage
 
-	// ForListing asks whether the tool may be shown to the caller (ALT-D31).
+	// ForListing reports that the request is for showing the tool to the caller, not for a call
+	// (ALT-D31).
 	ForListing bool
 }
 
@@ -61,11 +62,10 @@ type SessionInfo struct {
 	Metadata        map[string]string
 }
 
-// An Authorizer decides whether a call may be made. It is asked for every call,
-// repeats included, by the goroutine that reads the caller's connection, so
-// that a slow answer holds up this connection only. Nil allows the call; an
-// [*Error] is sent as it stands, any other error becomes AUTHORIZATION_FAILED
-// denied and its text stays here.
+// An Authorizer decides whether a call is permitted. The goroutine that reads the caller's
+// connection calls it for every call, repeats included, so a slow Authorizer delays this connection
+// only. Nil permits the call. An [*Error] is sent unchanged; any other error becomes
+// AUTHORIZATION_FAILED denied, and its text is not sent.
 type Authorizer interface {
 	Authorize(ctx context.Context, r *AuthorizeRequest) error
 }
@@ -79,7 +79,7 @@ func (f AuthorizerFunc) Authorize(ctx context.Context, r *AuthorizeRequest) erro
 // AllowAll is an [AuthorizerFunc] that lets every caller call everything.
 func AllowAll(context.Context, *AuthorizeRequest) error { return nil }
 
-// Denied is the error by which an [Authorizer] says no.
+// Denied returns the error of an [Authorizer] that refuses a call.
 func Denied() error {
 	return NewError(ErrAuthorizationFailed, ReasonDenied, "the caller may not use this tool in this session")
 }
@@ -127,26 +127,25 @@ type FulfillmentRequest struct {
 	Contract  *Contract
 }
 
-// DefaultSecurityContext is what a Host does with the security context that a
-// client wishes for, where HostOptions has nothing else (ALT-D21): it must name
-// the caller itself, and only what the identity grants may be claimed.
-func DefaultSecurityContext(id *Principal, wish *SecurityContext) (*SecurityContext, error) {
+// DefaultSecurityContext is the default of Auth.SecurityContextResolver (ALT-D21). The requested
+// context must name the caller itself and may claim only what the principal grants.
+func DefaultSecurityContext(id *Principal, requested *SecurityContext) (*SecurityContext, error) {
 	p := id.principal()
 	out := &SecurityContext{PrincipalID: p.name, TenantID: p.tenant}
-	if wish == nil {
+	if requested == nil {
 		return out, nil
 	}
-	if wish.PrincipalID != "" && wish.PrincipalID != p.name {
+	if requested.PrincipalID != "" && requested.PrincipalID != p.name {
 		return nil, NewError(ErrAuthorizationFailed, ReasonPrincipalMismatch, "the security context names another principal")
 	}
-	if wish.TenantID != "" && wish.TenantID != p.tenant {
+	if requested.TenantID != "" && requested.TenantID != p.tenant {
 		return nil, NewError(ErrAuthorizationFailed, ReasonTenantMismatch, "the security context names another tenant")
 	}
-	for claim, value := range wish.Claims {
+	for claim, value := range requested.Claims {
 		if id == nil || !id.grants(claim, value) {
 			return nil, NewError(ErrAuthorizationFailed, ReasonClaimNotGranted, "the security context claims what the caller does not have")
 		}
 	}
-	out.Claims = wish.Claims
+	out.Claims = requested.Claims
 	return out, nil
 }

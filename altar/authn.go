@@ -12,10 +12,9 @@ import (
 	"strings"
 )
 
-// An Authenticator finds out who sends an HTTP request (ALT-134, ALT-135): it
-// sees the header, the state of TLS and the address of the peer. Nil without an
-// error means that nobody is known; an error, that what the request shows is not
-// valid. The text of the error stays here.
+// An Authenticator authenticates the sender of an HTTP request (ALT-134, ALT-135) from its header,
+// TLS state and peer address. A nil principal without an error means an anonymous caller; an error
+// means invalid credentials. The text of the error is not sent.
 type Authenticator interface {
 	Authenticate(r *http.Request) (*Principal, error)
 }
@@ -45,8 +44,8 @@ func AnyAuthenticator(list ...Authenticator) Authenticator {
 // token.
 const APIKeyHeader = "X-Api-Key"
 
-// HashAPIKey returns what [APIKeyAuthenticator] knows of a key, so that the keys
-// themselves need not be kept. Keys must be random, of 128 bits or more.
+// HashAPIKey returns the key of a map for [APIKeyAuthenticator], so that API keys need not be
+// stored. API keys must be random and have at least 128 bits.
 func HashAPIKey(key string) [sha256.Size]byte { return sha256.Sum256([]byte(key)) }
 
 // APIKeyAuthenticator returns an [Authenticator] for keys in the header
@@ -112,10 +111,10 @@ func BearerAuthenticator(v TokenVerifier) Authenticator {
 	})
 }
 
-// CertificateAuthenticator returns an [Authenticator] for client certificates:
-// identify says whose a certificate is, nil meaning nobody's. Only certificates
-// that the TLS server has verified count, so its ClientAuth must be
-// VerifyClientCertIfGiven or RequireAndVerifyClientCert.
+// CertificateAuthenticator returns an [Authenticator] for client certificates. The function
+// identify maps a certificate to its principal, or to nil if it has none. Only certificates
+// verified by the TLS server count, so its ClientAuth must be VerifyClientCertIfGiven or
+// RequireAndVerifyClientCert.
 func CertificateAuthenticator(identify func(leaf *x509.Certificate) (*Principal, error)) Authenticator {
 	return AuthenticatorFunc(func(r *http.Request) (*Principal, error) {
 		if r.TLS == nil || len(r.TLS.PeerCertificates) == 0 {

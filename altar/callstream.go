@@ -9,19 +9,18 @@ import (
 	"time"
 )
 
-// A CallStream is what a client knows of one call: it takes in the messages that
-// come for the call and hands out payloads in order (section e of the protocol
-// reference, client call). It is for one goroutine at a time. [Client] uses it;
-// it stands alone for clients with a transport of their own.
+// A CallStream is the client's state of one call. It receives the messages of the call and yields
+// payloads in order (section e of the protocol reference, client call). It is not safe for
+// concurrent use.
 type CallStream struct {
-	id    string
-	asm   assembler
-	begun bool // a chunk was accepted
-	ended bool
-	err   error
-	out   []json.RawMessage
-	first int                // of out
-	one   [1]json.RawMessage // room for the payloads of most calls
+	id      string
+	asm     assembler
+	started bool // a chunk was accepted
+	isEnded bool
+	err     error
+	out     []json.RawMessage
+	first   int                // of out
+	one     [1]json.RawMessage // room for the payloads of most calls
 
 	result *ToolResult // what ended the call, if it was one
 }
@@ -34,17 +33,17 @@ func NewCallStream(invocationID string) *CallStream {
 // Add takes a message in, and reports whether it had any effect. Messages of
 // other calls have none, and neither have chunks that are late or doubled.
 func (s *CallStream) Add(m Message, now time.Time) bool {
-	if s.ended {
+	if s.isEnded {
 		return false
 	}
 	switch m := m.(type) {
 	case *StreamChunk:
 		return m.InvocationID == s.id && s.chunk(m, now)
 	case *ToolResult:
-		if m.InvocationID != s.id || m.Error == nil && s.begun {
+		if m.InvocationID != s.id || m.Error == nil && s.started {
 			return false
 		}
-		s.ended = true
+		s.isEnded = true
 		s.result = m
 		if m.Error != nil {
 			s.err = m.Error
@@ -58,7 +57,7 @@ func (s *CallStream) Add(m Message, now time.Time) bool {
 
 func (s *CallStream) chunk(c *StreamChunk, now time.Time) bool {
 	if s.asm.inOrder(c) {
-		s.begun = true
+		s.started = true
 		s.deliver(c)
 		return true
 	}
@@ -70,7 +69,7 @@ func (s *CallStream) chunk(c *StreamChunk, now time.Time) bool {
 	if !accepted {
 		return false
 	}
-	s.begun = true
+	s.started = true
 	for c := s.asm.Next(now); c != nil; c = s.asm.Next(now) {
 		s.deliver(c)
 	}
@@ -85,7 +84,7 @@ func (s *CallStream) deliver(c *StreamChunk) {
 		s.push(c.Payload)
 	}
 	if c.IsFinal {
-		s.ended = true
+		s.isEnded = true
 	}
 }
 
@@ -94,7 +93,7 @@ func (s *CallStream) deliver(c *StreamChunk) {
 // reports whether it was.
 func (s *CallStream) Broken(err error) bool {
 	var e *DecodeError
-	if s.ended || !errors.As(err, &e) || e.InvocationID != s.id || e.Type != "ToolResult" && e.Type != "StreamChunk" {
+	if s.isEnded || !errors.As(err, &e) || e.InvocationID != s.id || e.Type != "ToolResult" && e.Type != "StreamChunk" {
 		return false
 	}
 	s.fail(errInvalidResult())
@@ -104,7 +103,7 @@ func (s *CallStream) Broken(err error) bool {
 // Gap fails the call if a missing chunk was waited for long enough by now, and
 // otherwise says until when to wait, zero meaning that nothing is missing.
 func (s *CallStream) Gap(now time.Time) (until time.Time) {
-	if s.ended {
+	if s.isEnded {
 		return time.Time{}
 	}
 	until, waiting := s.asm.Waiting()
@@ -123,7 +122,7 @@ func (s *CallStream) push(payload json.RawMessage) {
 }
 
 func (s *CallStream) fail(err error) {
-	s.ended, s.err = true, err
+	s.isEnded, s.err = true, err
 }
 
 // Next returns the next payload, if there is one.
@@ -140,7 +139,7 @@ func (s *CallStream) Next() (payload json.RawMessage, ok bool) {
 
 // End reports whether the call has ended, and with which error. There may still
 // be payloads to take.
-func (s *CallStream) End() (done bool, err error) { return s.ended, s.err }
+func (s *CallStream) End() (done bool, err error) { return s.isEnded, s.err }
 
 // Expected returns the id of the chunk that is due: where to resume (ALT-D22).
 func (s *CallStream) Expected() int64 { return s.asm.Expected() }

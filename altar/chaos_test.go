@@ -149,6 +149,6 @@ func chaos(t *testing.T, seed uint64) {
 	require.Empty(t, s.h.calls)
 	for _, one := range s.h.sessions.byID {
 		require.Empty(t, one.calls)
-		require.Empty(t, one.asked)
+		require.Empty(t, one.inquiries)
 	}
 }

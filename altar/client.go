@@ -18,8 +18,8 @@ import (
 	"github.com/fivewire/fivewire/internal/randid"
 )
 
-// ErrDisconnected reports that the connection to the Host was lost and could not
-// be had again in time. Whether the Host did what was asked is not known.
+// ErrDisconnected reports that the connection to the Host was lost and not restored in time. The
+// outcome of the request is unknown.
 var ErrDisconnected = errors.New("altar: the connection to the Host is lost")
 
 // ErrSlowReader reports a stream whose reader left too many payloads lie.
@@ -58,10 +58,10 @@ type Client struct {
 	mu      sync.Mutex
 	closed  bool
 	link    *clientLink // nil: not connected
-	dialing *attempt    // not nil: a dial is under way
+	dialing *attempt    // not nil while a dial is in progress
 	calls   map[string]*pendingCall
 	retries bool      // a goroutine tries to reconnect
-	down    time.Time // since when calls wait for a Host that says something; zero: they do not
+	down    time.Time // when the connection was lost while calls waited; zero if no reconnect is in progress
 	tries   int       // connections and attempts since then
 	cause   error     // why the last one failed or was lost
 	seq     uint64
@@ -100,9 +100,8 @@ func NewClient(dial Dialer, opts *ClientOptions) *Client {
 	return c
 }
 
-// Close ends the connection and every call, and waits until no goroutine of the
-// client is left. Sessions live on at the Host until they are destroyed or
-// expire. It may be called more than once.
+// Close closes the connection, ends every call, and waits for all goroutines of the client.
+// Sessions stay at the Host until they are destroyed or expire. Close is idempotent.
 func (c *Client) Close() error {
 	c.mu.Lock()
 	c.closed = true
@@ -167,18 +166,18 @@ func (c *Client) open(a *attempt) {
 		c.wg.Go(l.write)
 	}
 	c.wg.Go(func() { c.read(l) })
-	var again []*pendingCall
+	var inFlight []*pendingCall
 	for _, p := range c.calls {
 		if p.sent {
-			again = append(again, p)
+			inFlight = append(inFlight, p)
 		}
 	}
-	slices.SortFunc(again, func(a, b *pendingCall) int { return cmp.Compare(a.seq, b.seq) })
-	if len(again) > 0 {
+	slices.SortFunc(inFlight, func(a, b *pendingCall) int { return cmp.Compare(a.seq, b.seq) })
+	if len(inFlight) > 0 {
 		c.wg.Go(func() { // sending may wait, the lock may not
-			for _, p := range again {
+			for _, p := range inFlight {
 				l.send(c.ctx, p.message())
-				if c.abandoned(p) { // a CancelCall may have gone before
+				if c.abandoned(p) { // its CancelCall may have been sent first
 					l.post(p.cancellation())
 				}
 			}
@@ -186,12 +185,12 @@ func (c *Client) open(a *attempt) {
 	}
 }
 
-// read takes in what comes until the connection ends.
+// read handles received messages until the connection ends.
 func (c *Client) read(l *clientLink) {
-	for heard := false; ; {
+	for received := false; ; {
 		m, err := l.conn.Receive()
-		if !heard && err == nil {
-			heard = true
+		if !received && err == nil {
+			received = true
 			c.mu.Lock()
 			c.down, c.tries = time.Time{}, 0
 			c.mu.Unlock()
@@ -236,8 +235,7 @@ func (c *Client) lost(l *clientLink, err error) {
 // reconnectPause is the longest pause between two attempts to connect.
 const reconnectPause = 5 * time.Second
 
-// retry has the connection made anew, unless that is under way. It is called with
-// the lock held.
+// retry starts a reconnect unless one is in progress. c.mu must be held.
 func (c *Client) retry() {
 	if c.retries {
 		return
@@ -249,9 +247,9 @@ func (c *Client) retry() {
 	c.wg.Go(c.reconnect)
 }
 
-// reconnect tries to get the calls in flight to their end. A connection on which
-// nothing comes is no better than none: who takes connections only to drop them
-// is asked ever more seldom, and not for ever.
+// reconnect restores the connection for the calls in flight. A connection without a received
+// message does not reset the backoff, so a Host that accepts and drops connections is dialed at a
+// decreasing rate and only until ReconnectTimeout.
 func (c *Client) reconnect() {
 	pause := backoff.Backoff{Base: 50 * time.Millisecond, Max: reconnectPause, Jitter: 0.3}
 	c.mu.Lock()
@@ -277,7 +275,7 @@ func (c *Client) reconnect() {
 		switch {
 		case len(c.calls) == 0 || c.closed:
 			c.down, c.tries = time.Time{}, 0
-		case c.link != nil: // and if it is lost again, who loses it sees that nobody tries
+		case c.link != nil: // if it is lost later, lost starts the next reconnect
 		case ctx.Err() != nil:
 			c.down, c.tries = time.Time{}, 0
 			c.failCalls(fmt.Errorf("%w: %w", ErrDisconnected, c.cause))
@@ -291,7 +289,7 @@ func (c *Client) reconnect() {
 	}
 }
 
-// abandoned tells whether nobody waits any more for a call that has not ended.
+// abandoned reports whether an unfinished call has no waiting caller.
 func (c *Client) abandoned(p *pendingCall) bool {
 	c.mu.Lock()
 	waited := c.calls[p.call.InvocationID] == p
@@ -394,14 +392,14 @@ func (c *Client) request(ctx context.Context, m Message) (Message, error) {
 	}
 }
 
-// Ping asks the Host for a sign of life.
+// Ping waits for a Pong from the Host.
 func (c *Client) Ping(ctx context.Context) error {
 	_, err := c.request(ctx, &Ping{})
 	return err
 }
 
-// CreateSessionParams are the wishes of a client for a session. The zero value
-// and nil have none.
+// CreateSessionParams are the requested properties of a session. The zero value and nil request
+// none.
 type CreateSessionParams struct {
 	ID              string        // used if it is free and well formed (ALT-D18)
 	TTL             time.Duration // whole seconds; the Host has limits (ALT-D19)
@@ -424,8 +422,8 @@ func (c *Client) CreateSession(ctx context.Context, p *CreateSessionParams) (*Se
 	if p != nil {
 		m = &CreateSession{SessionID: p.ID, TTLSeconds: int64((p.TTL + time.Second - 1) / time.Second),
 			Metadata: maps.Clone(p.Metadata), Header: Header{CorrelationID: p.CorrelationID}}
-		if wish := p.SecurityContext; wish != nil {
-			m.SecurityContext = &SecurityContext{PrincipalID: wish.PrincipalID, TenantID: wish.TenantID, Claims: maps.Clone(wish.Claims)}
+		if requested := p.SecurityContext; requested != nil {
+			m.SecurityContext = &SecurityContext{PrincipalID: requested.PrincipalID, TenantID: requested.TenantID, Claims: maps.Clone(requested.Claims)}
 		}
 	}
 	got, err := c.request(ctx, m)

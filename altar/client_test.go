@@ -19,14 +19,14 @@ import (
 // A scripted is the connection of a client whose other end is a function of a
 // test.
 type scripted struct {
-	sent func(m Message) // may block
-	in   chan Message
-	once sync.Once
-	gone chan struct{}
+	sent   func(m Message) // may block
+	in     chan Message
+	once   sync.Once
+	closed chan struct{}
 }
 
 func newScripted(sent func(m Message)) *scripted {
-	return &scripted{sent: sent, in: make(chan Message, 16), gone: make(chan struct{})}
+	return &scripted{sent: sent, in: make(chan Message, 16), closed: make(chan struct{})}
 }
 
 func (s *scripted) Send(m Message) error {
@@ -38,13 +38,13 @@ func (s *scripted) Receive() (Message, error) {
 	select {
 	case m := <-s.in:
 		return m, nil
-	case <-s.gone:
+	case <-s.closed:
 		return nil, io.EOF
 	}
 }
 
 func (s *scripted) Close() error {
-	s.once.Do(func() { close(s.gone) })
+	s.once.Do(func() { close(s.closed) })
 	return nil
 }
 
@@ -61,13 +61,13 @@ func TestClientOfDroppingHost(t *testing.T) {
 		defer func() { require.NoError(t, c.Close()) }()
 		for range 2 {
 			dials = 0
-			begun := time.Now()
+			start := time.Now()
 			ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 			_, err := c.Session("s").Call(ctx, "tool", nil, nil)
 			cancel()
 			require.ErrorIs(t, err, ErrDisconnected)
 			require.ErrorIs(t, err, io.EOF, "why the last connection was lost")
-			require.InDelta(t, 25, time.Since(begun).Seconds(), 1)
+			require.InDelta(t, 25, time.Since(start).Seconds(), 1)
 			require.Less(t, dials, 20)
 			synctest.Wait()
 		}
@@ -121,10 +121,10 @@ func TestClientLosesSilentConnection(t *testing.T) {
 			return conn, nil
 		}, nil)
 		defer func() { require.NoError(t, c.Close()) }()
-		begun := time.Now()
+		start := time.Now()
 		_, err := c.Session("s").Call(t.Context(), "tool", nil, nil)
 		require.NoError(t, err)
-		require.Equal(t, 2*time.Minute, time.Since(begun))
+		require.Equal(t, 2*time.Minute, time.Since(start))
 	})
 }
 
@@ -200,14 +200,14 @@ func TestClientKeepsMetadata(t *testing.T) {
 		require.NoError(t, err)
 		ctx, cancel := context.WithCancel(t.Context())
 		meta := map[string]string{"k": "before"}
-		ended := make(chan error, 1)
+		done := make(chan error, 1)
 		go func() {
 			_, err := sess.Call(ctx, "get", map[string]string{"key": "k"}, &CallOptions{Metadata: meta})
-			ended <- err
+			done <- err
 		}()
 		<-began
 		cancel()
-		require.ErrorIs(t, <-ended, context.Canceled)
+		require.ErrorIs(t, <-done, context.Canceled)
 		meta["k"] = "after"
 		close(goOn)
 		require.Equal(t, "before", <-seen)
@@ -229,14 +229,14 @@ func TestClientKeepsSessionParams(t *testing.T) {
 		defer func() { require.NoError(t, c.Close()) }()
 		ctx, cancel := context.WithCancel(t.Context())
 		p := &CreateSessionParams{Metadata: map[string]string{"k": "before"}, SecurityContext: &SecurityContext{Claims: map[string]string{"k": "before"}}}
-		ended := make(chan error, 1)
+		done := make(chan error, 1)
 		go func() {
 			_, err := c.CreateSession(ctx, p)
-			ended <- err
+			done <- err
 		}()
 		synctest.Wait()
 		cancel()
-		require.ErrorIs(t, <-ended, context.Canceled)
+		require.ErrorIs(t, <-done, context.Canceled)
 		p.Metadata["k"], p.SecurityContext.Claims["k"], p.SecurityContext.TenantID = "after", "after", "after"
 		close(goOn)
 		synctest.Wait()

@@ -62,7 +62,7 @@ type pendingCall struct {
 
 	mu     sync.Mutex
 	stream CallStream
-	err    error // of this side; the call is over
+	err    error // a local error that ended the call
 	limit  int   // of payloads that wait
 }
 
@@ -167,7 +167,7 @@ func (s *Session) start(ctx context.Context, tool string, params any, o *CallOpt
 		}
 		call.Parameters = text
 	}
-	// What cannot be sent, or would be refused without its id, is never answered.
+	// The Host never responds to a call that cannot be encoded or lacks its id.
 	if !sound(call) {
 		switch _, bad, err := vet(call); {
 		case err != nil:
@@ -193,7 +193,7 @@ func (s *Session) start(ctx context.Context, tool string, params any, o *CallOpt
 	p.seq = c.seq
 	c.calls[call.InvocationID] = p
 	p.sent = true
-	if c.link != l { // lost meanwhile: whoever connects repeats the call
+	if c.link != l { // lost in between: the reconnect repeats the call
 		if c.link != nil {
 			l = c.link
 		} else {
@@ -214,7 +214,7 @@ func (p *pendingCall) finish() {
 	}
 	l := c.link
 	c.mu.Unlock()
-	c.notify.Put(p.notify) // who still signals it wakes another call for nothing
+	c.notify.Put(p.notify) // a late signal only wakes another call needlessly
 	p.mu.Lock()
 	done, _ := p.stream.End()
 	p.mu.Unlock()
@@ -253,11 +253,10 @@ func (s *Session) Call(ctx context.Context, tool string, params any, opts *CallO
 	return r, nil
 }
 
-// Stream runs a tool and yields its payloads as they come (ALT-118); those of
-// a tool that does not stream are its one result. The sequence can be ranged
-// over once. An error comes once and last; leaving the loop cancels the call.
-// The payloads must not be changed, see [Result]. A connection lost on the way is
-// made anew, and the stream goes on where it stopped.
+// Stream runs a tool and yields its payloads in order (ALT-118); a tool that does not stream yields
+// its one result. The sequence can be ranged over once. An error comes once and last; leaving the
+// loop cancels the call. The payloads must not be changed, see [Result]. After a lost connection
+// the client reconnects, and the stream continues at the next payload.
 func (s *Session) Stream(ctx context.Context, tool string, params any, opts *CallOptions) iter.Seq2[json.RawMessage, error] {
 	return func(yield func(json.RawMessage, error) bool) {
 		p, err := s.start(ctx, tool, params, opts, false)

@@ -13,9 +13,9 @@ import (
 // (ALT-002). Receive is for one goroutine at a time, and so is Send; Close may be
 // called at any moment, more than once, and makes both return.
 type Conn interface {
-	// Receive returns the next message. A [*DecodeError] tells of one frame
-	// that is no message; the next call goes on behind it. Any other error is
-	// the end; it is [io.EOF] if the peer closed in good order.
+	// Receive returns the next message. A [*DecodeError] reports one invalid frame; the next call
+	// continues after it. Any other error is final; it is [io.EOF] if the peer closed the
+	// connection cleanly.
 	Receive() (Message, error)
 
 	// Send hands a message to the transport. It may block while the peer does

@@ -10,8 +10,8 @@ import (
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
 
-// A Contract says what a tool is called, what it does and which parameters it
-// takes. The Host's contracts are the only truth about tools (ALT-013, ALT-133).
+// A Contract describes a tool: its name, purpose and parameters. The Host's contracts are
+// authoritative (ALT-013, ALT-133).
 type Contract struct {
 	// Name is 1 to 8 segments of letters, digits, "_", "-" and ".", joined
 	// by "/" (ALT-D14).
@@ -58,9 +58,8 @@ type Manifest struct {
 // maxTimeout is the largest timeout_ms of a contract.
 const maxTimeout = 24 * time.Hour
 
-// DecodeContract reads one contract. It is strict: a field that is not known is
-// an error, because a misspelt one would silently remove a check (ALT-D12). Every
-// error is a [*ContractError].
+// DecodeContract reads one contract. An unknown field is an error, because a misspelt field would
+// silently disable a check (ALT-D12). Every error is a [*ContractError].
 func DecodeContract(data []byte) (*Contract, error) {
 	v, reason := check(data, 0)
 	if reason != "" {
@@ -159,10 +158,10 @@ func (p *contractParser) fail(reason Reason, path string) {
 	}
 }
 
-func (p *contractParser) fields(v strictjson.Value, path string, known ...string) {
+func (p *contractParser) fields(v strictjson.Value, path string, allowed ...string) {
 members:
 	for m := v.Members(); m.Next(); {
-		for _, k := range known {
+		for _, k := range allowed {
 			if string(m.Name) == k {
 				continue members
 			}

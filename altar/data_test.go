@@ -115,9 +115,9 @@ func TestValidatedRoundTrip(t *testing.T) {
 		var back in
 		require.NoError(t, (&ToolCall{Parameters: normal}).Decode(&back))
 		require.Equal(t, x, back)
-		again, err := v.Append(nil, normal)
+		second, err := v.Append(nil, normal)
 		require.NoError(t, err)
-		require.Equal(t, string(normal), string(again), "the normal form is a fixed point")
+		require.Equal(t, string(normal), string(second), "the normal form is a fixed point")
 	})
 }
 
@@ -194,10 +194,10 @@ func TestContractValidate(t *testing.T) {
 	require.Nil(t, m.Contract("c"))
 	text, err := json.Marshal(m)
 	require.NoError(t, err)
-	again, err := DecodeManifest(text)
+	reread, err := DecodeManifest(text)
 	require.NoError(t, err)
-	require.Equal(t, m.Version, again.Version)
-	require.Len(t, again.Contracts, 2)
+	require.Equal(t, m.Version, reread.Version)
+	require.Len(t, reread.Contracts, 2)
 	_, err = NewHost(&Manifest{Contracts: []*Contract{{Name: "a", Streaming: true}}}, AuthorizerFunc(AllowAll), &HostOptions{Level: 1})
 	require.ErrorIs(t, err, ReasonInvalidValue)
 	_, err = NewHost(m, nil, nil)
@@ -234,9 +234,9 @@ func FuzzDecode(f *testing.F) {
 		out, err := AppendMessage(nil, m)
 		require.NoError(t, err)
 		require.NotContains(t, string(out), "\n")
-		again, err := DecodeMessage(out, &DecodeOptions{Strict: true})
+		reread, err := DecodeMessage(out, &DecodeOptions{Strict: true})
 		require.NoError(t, err, "what is emitted is strict")
-		out2, err := AppendMessage(nil, again)
+		out2, err := AppendMessage(nil, reread)
 		require.NoError(t, err)
 		require.Equal(t, string(out), string(out2))
 		own, bad, err := vet(m)
@@ -267,9 +267,9 @@ func FuzzParams(f *testing.F) {
 			require.Equal(t, ErrInvalidParameters, e.Code)
 			return
 		}
-		again, err := v.Append(nil, out)
+		second, err := v.Append(nil, out)
 		require.NoError(t, err)
-		require.Equal(t, string(out), string(again))
+		require.Equal(t, string(out), string(second))
 	})
 }
 
@@ -281,9 +281,9 @@ func FuzzContract(f *testing.F) {
 		c, err := DecodeContract(in)
 		if err == nil {
 			require.NoError(t, c.Validate())
-			again, err := DecodeContract(c.appendJSON(nil))
+			reread, err := DecodeContract(c.appendJSON(nil))
 			require.NoError(t, err)
-			require.Equal(t, c, again)
+			require.Equal(t, c, reread)
 			params, err := FromJSONSchema(JSONSchema(c.Parameters, nil), nil)
 			require.NoError(t, err)
 			require.Equal(t, string(appendParameters(nil, c.Parameters)), string(appendParameters(nil, params)))

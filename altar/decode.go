@@ -9,8 +9,7 @@ import (
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
 
-// DefaultMaxMessage is the largest message in bytes where nothing else is said
-// (ALT-D06).
+// DefaultMaxMessage is the default limit of a received message in bytes (ALT-D06).
 const DefaultMaxMessage = 4 << 20
 
 // DecodeOptions adjusts [DecodeMessage]. The zero value is right for production.
@@ -18,15 +17,15 @@ type DecodeOptions struct {
 	MaxMessage int // zero means [DefaultMaxMessage]
 	MaxDepth   int // zero means 64
 
-	// Strict refuses what Decode otherwise repairs (ALT-D26, ALT-D27): whatever
-	// [AppendMessage] would not emit. It is for testing other implementations.
+	// Strict refuses messages that DecodeMessage otherwise repairs (ALT-D26, ALT-D27): everything
+	// that [AppendMessage] does not emit. It is for testing other implementations.
 	Strict bool
 
 	recent *recentTexts
 }
 
-// A DecodeError reports a frame that is no proper message. It carries what could
-// be read of it nevertheless, so that it can be answered.
+// A DecodeError reports an invalid frame. It carries the readable members of the frame, so that a
+// response can refer to them.
 type DecodeError struct {
 	Err           *Error // INVALID_PARAMETERS with reason and path
 	InvalidFrame  bool   // the frame as a whole is at fault, not one of its fields
@@ -40,7 +39,7 @@ type DecodeError struct {
 	salvaged Message
 }
 
-// Error tells what is wrong, without repeating the frame.
+// Error describes the defect without repeating the frame.
 func (e *DecodeError) Error() string { return "altar: decode: " + e.Err.Message }
 
 // Unwrap returns the error that is the answer to the frame.
@@ -59,10 +58,9 @@ func frameError(reason Reason) *DecodeError {
 	return &DecodeError{Err: formFault(reason, "", message), InvalidFrame: true}
 }
 
-// DecodeMessage reads one message (ALT-D01, ALT-D06). The message shares the memory of frame,
-// which must not be changed any more. Unknown fields are dropped, absent ones
-// get their defaults, and contradictions are settled (ALT-D26 to ALT-D28). Every
-// error is a [*DecodeError].
+// DecodeMessage reads one message (ALT-D01, ALT-D06). The message shares the memory of frame, which
+// must not be changed afterwards. Unknown fields are dropped, absent fields get their defaults, and
+// contradictions are resolved (ALT-D26 to ALT-D28). Every error is a [*DecodeError].
 func DecodeMessage(frame []byte, opts *DecodeOptions) (Message, error) {
 	var o DecodeOptions
 	if opts != nil {
@@ -367,7 +365,7 @@ func (d *decoder) error(v strictjson.Value, unknown Code, path string) *Error {
 	}
 	e.Code = Code(word)
 	if d.strict {
-		if !e.Code.known() {
+		if !e.Code.isKnown() {
 			d.fail(ReasonInvalidValue, path+"/code")
 		}
 		if e.Message == "" {
@@ -375,7 +373,7 @@ func (d *decoder) error(v strictjson.Value, unknown Code, path string) *Error {
 		}
 		return e
 	}
-	if !e.Code.known() {
+	if !e.Code.isKnown() {
 		e.Code = unknown
 		if word != "" {
 			e.Details = addMember(e.Details, "original_code", appendString(nil, word))

@@ -125,7 +125,7 @@ func (d *decoder) flag(field int, def bool) bool {
 	return b
 }
 
-func (d *decoder) integer(field int, least int64, required bool) int64 {
+func (d *decoder) integer(field int, min int64, required bool) int64 {
 	v := d.get(field, required)
 	if v == nil {
 		return 0
@@ -134,7 +134,7 @@ func (d *decoder) integer(field int, least int64, required bool) int64 {
 	switch {
 	case v.Kind() != '0':
 		d.fail(ReasonWrongType, "/"+fieldNames[field])
-	case !ok || n < least:
+	case !ok || n < min:
 		d.fail(ReasonInvalidValue, "/"+fieldNames[field])
 	}
 	return n

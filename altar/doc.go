@@ -2,29 +2,31 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package altar implements the Altar Protocol Specification (ATAP, Agent & Tool
-// Arbitration Protocol) 1.0.0 DRAFT: a Host keeps the contracts of tools,
-// Runtimes connect to it and fulfil them, clients call them in sessions, and
-// the Host checks, authorises, routes and records every call.
+// Arbitration Protocol) 1.0.0 DRAFT. A Host keeps the contracts of tools. Runtimes
+// connect to it and fulfil the contracts, clients call the tools in sessions, and the
+// Host checks, authorizes, routes and records every call.
 //
-// A [Host] needs contracts and somebody who decides about calls. It is an
-// [net/http.Handler] for clients over HTTP and for everybody over WebSocket;
-// [Host.Serve] takes any other [Conn], such as one of [NewStreamConn]:
+// # Usage
+//
+// A [Host] needs a manifest of contracts and an [Authorizer]. It is an
+// [net/http.Handler] for clients over HTTP and for all peers over WebSocket;
+// [Host.Serve] serves any other [Conn], such as one of [NewStreamConn]:
 //
 //	m, err := altar.DecodeManifest(manifest)
 //	...
 //	host, err := altar.NewHost(m, altar.RoleAuthorizer(rules...), &altar.HostOptions{
-//		Authenticator: altar.APIKeyAuthenticator(identities),
+//		Auth: altar.Auth{Authenticator: altar.APIKeyAuthenticator(principals)},
 //	})
 //	...
 //	http.ListenAndServeTLS(addr, cert, key, host)
 //
-// A [Runtime] brings tools, typed or not:
+// A [Runtime] provides tools, typed or untyped:
 //
 //	rt := altar.NewRuntime("calc-01", nil)
 //	altar.AddTool(rt, "math/add", func(ctx context.Context, in Sum) (int64, error) {
 //		return in.A + in.B, nil
 //	})
-//	err := rt.RunDialer(ctx, dial)
+//	err := rt.RunWithReconnect(ctx, dial)
 //
 // A [Client] calls them:
 //
@@ -33,83 +35,50 @@
 //	sum, err := altar.CallAs[int64](ctx, s, "math/add", Sum{A: 1, B: 2})
 //	for n, err := range altar.StreamAs[int64](ctx, s, "count", params) {
 //
-// The parts can be used alone: [DecodeMessage] and [AppendMessage] for messages, [Validator]
-// for parameters, [CallStream] for clients with a transport of their own.
+// To encode or decode messages only, use [DecodeMessage] and [AppendMessage].
 //
-// # Calls happen at most once
+// # Security
 //
-// The outcome of a call is recorded for five minutes under its invocation id.
-// Whoever repeats a call with the same id joins it while it runs and gets its
-// outcome afterwards; it never runs twice, unless its contract says that this
-// does no harm. [Client] relies on that when it loses its connection: it
-// repeats calls in flight, and streams go on where they stopped.
+// A Host refuses requests without a principal unless AllowAnonymous of [Auth] is set.
+// The transport authenticates: API keys, bearer tokens, client certificates or a
+// custom [Authenticator]. The [Authorizer] decides about every call, and an open
+// session belongs to the principal that created it. The module
+// github.com/fivewire/fivewire/altar/jwtauth verifies JWTs.
 //
-// # State that outlives a Host
+// Messages are bounded in size and depth and read strictly: duplicate members and bad
+// UTF-8 are refused, unknown fields are ignored. Only the contracts of the Host decide
+// about parameters; integers are exact over 64 bits. Hosts connected by a [Cluster]
+// trust each other. A Host belongs behind TLS.
 //
-// A Host with a [store.Store] in its options keeps there what must outlive it:
-// sessions, the owners of runtime ids, and for each call first the intent to run
-// it and then its outcome. The intent is written before the Runtime gets the call
-// and can only be written once; the outcome is written before the client gets it.
-// So a Host that is started again knows its sessions and outcomes, several Hosts
-// on one store share them, and none of them runs a call that another one has
-// begun. Whoever repeats a call at another Host waits for its outcome there.
+// # State
 //
-// A Host tells others by a lease that it lives. The calls of one that does not
-// have failed with RUNTIME_UNAVAILABLE disconnected, as if their Runtimes had
-// gone, unless their contract says that they may run again. A Host that is
-// started again should have the ID that it had: then its calls are judged at
-// once, and not when its lease is over. Two Hosts must never have the same ID at
-// the same time; the older one notices and takes no more calls.
+// A call runs at most once, unless its contract is idempotent. Its outcome is kept
+// under its invocation id for ResultTTL of [Persistence]; a repeated call joins the
+// running call or gets the recorded outcome. A [Client] that loses its connection
+// repeats its calls in flight and continues its streams.
 //
-// What a store cannot take is not run: the caller gets INTERNAL_ERROR and may try
-// again. What ran is answered, whether its outcome could be recorded or not; that
-// is tried again for some minutes, and a repeat that comes when the Host has
-// forgotten the outcome fails. Nothing runs twice. Streams are recorded when they
-// end. A session that is destroyed at one Host ends at the others as soon as they
-// hear of it, which takes as long as [store.Log] takes to wake them. Quotas count
-// for each Host alone. The intent of a call whose Host died is kept until its
-// session is over; in sessions that slide until the outcome would be forgotten,
-// had the call taken all the time that it was allowed.
+// Without a store, all state is in memory. With a [store.Store], sessions, owners of
+// runtime ids, intents to run calls and outcomes survive a restart, and several Hosts
+// may share them. The intent is written before dispatch. If that write fails, the call
+// does not run and gets INTERNAL_ERROR. Streams are recorded when they end. Quotas
+// apply to each Host separately.
 //
-// Without a store all of this stays in the process and costs nothing.
-//
-// # Many Hosts
-//
-// A [Cluster] in the options lets a Host use the Runtimes of others: calls that no
-// Runtime of its own can take are forwarded, with their chunks on the way back,
-// cancellation, and the guarantee that no call runs twice. Hosts that share a
-// store and a Remote are one Host with many doors.
-//
-// # JSON
-//
-// Integers are exact over all 64 bits, binary is base64, a number that is no
-// integer is refused for an integer. Input is read strictly: duplicate members,
-// bad UTF-8 and excess depth are refused, while unknown fields are ignored.
+// Each Host holds a lease. The calls of a Host whose lease has expired have failed
+// with RUNTIME_UNAVAILABLE, unless their contract is idempotent. Each Host needs a
+// unique ID and keeps it across restarts; a Host that finds its ID taken refuses calls.
+// With a Cluster, a Host forwards calls to Runtimes connected to other Hosts.
 //
 // # Conformance
 //
-// Levels 1 and 2, as the embedded vectors of package conformance prove. The
-// specification leaves open how messages are told apart, answered and carried;
-// what this package does there is its own, with one flat JSON object per
-// message and the name of the message in its member type.
+// Levels 1 and 2, as proved by the vectors of package conformance. Not implemented:
+// credit-based flow control and calls from tools to other tools.
 //
 // # Deviations
 //
-// None from the text. Messages and fields beyond it (SessionCreated,
-// AcknowledgeFulfillment, ListTools, CancelCall, Ping, request_id and others)
-// are only sent to peers that ask for them or must have an answer, and none of
-// them has to be understood.
+// None from the text. The specification does not define framing, correlation and
+// transports; DECISIONS.md has the choices:
 //
-// # Not yet
-//
-// There is no credit-based flow control, there are no calls from tools to other
-// tools, no interceptors around the calls of a [Client], and there is no command
-// line.
-//
-// Goals of speed that are missed, on 2 cores: validating parameters takes 6 times
-// as long as scanning them (goal 3), half of which is the strict reading of JSON.
-// A call in one process takes 12 to 16 times as long as three goroutines that
-// talk over channels (goal 3), and 15 allocations (goal 6). A stream in one process
-// takes 11 to 13 times as long as a channel (goal 4), and 1.3 allocations a chunk
-// (goal 1). A store in memory adds 10 µs and 24 allocations to a call.
+//   - A message is one flat JSON object with its name in the member type (ALT-D01).
+//   - Additional messages and fields, such as SessionCreated, ListTools, CancelCall,
+//     Ping and request_id, are sent only to peers that request or announce them.
 package altar

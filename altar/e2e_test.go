@@ -332,11 +332,11 @@ func TestCallTimeoutAndCancel(t *testing.T) {
 		s := start(t, pipeTransport, nil, testRuntime("r1", nil))
 		sess, err := s.c.CreateSession(t.Context(), nil)
 		require.NoError(t, err)
-		begun := time.Now()
+		start := time.Now()
 		_, err = sess.Call(t.Context(), "wait", waitIn{5000}, &CallOptions{Timeout: time.Second})
 		require.ErrorIs(t, err, ErrExecutionTimeout)
 		require.ErrorIs(t, err, ReasonDeadline)
-		require.Equal(t, time.Second, time.Since(begun))
+		require.Equal(t, time.Second, time.Since(start))
 
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()

@@ -12,19 +12,16 @@ import (
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
 
-// AppendMessage appends a message in the one form in which it goes on the wire: fields
-// in the order of the reference, no white space, the least escapes. It refuses
-// what must not be sent (ALT-D26, ALT-D27) with an [*Error] that has reason and path;
-// dst is then returned unchanged.
+// AppendMessage appends the canonical wire form of a message: fields in the order of the reference,
+// no white space, minimal escapes. An invalid message (ALT-D26, ALT-D27) is an [*Error] with reason
+// and path, and dst is returned unchanged.
 //
-// Raw JSON in a message (parameters, payload, details, metadata of a Runtime)
-// must be valid; it is checked here.
+// Raw JSON in a message (parameters, payload, details, metadata of a Runtime) is validated.
 func AppendMessage(dst []byte, m Message) ([]byte, error) {
 	return appendMessage(dst, m, false)
 }
 
-// appendMessage is Append, but it trusts the raw JSON in a message to be valid
-// if it is told so.
+// appendMessage is AppendMessage; if trusted is set, it does not validate raw JSON.
 func appendMessage(dst []byte, m Message, trusted bool) ([]byte, error) {
 	e := encoder{dst: dst, trusted: trusted}
 	e.message(m)
@@ -52,7 +49,7 @@ func (e *encoder) key(name string) {
 	e.dst = append(e.dst, '"', ':')
 }
 
-// text writes a string; an empty one is left out unless it is required.
+// text writes a string. An empty string is omitted unless it is required.
 func (e *encoder) text(name, s string, required bool) {
 	if s == "" && !required {
 		return
@@ -143,11 +140,11 @@ func (e *encoder) raw(name string, v []byte, object bool) {
 	e.dst = appendText(e.dst, checked)
 }
 
-func (e *encoder) number(name string, n, least int64, omit bool) {
+func (e *encoder) number(name string, n, min int64, omit bool) {
 	if omit && n == 0 {
 		return
 	}
-	if n < least {
+	if n < min {
 		e.fail(ReasonInvalidValue, "/"+name)
 	}
 	e.key(name)
@@ -166,7 +163,7 @@ func (e *encoder) error(err *Error, path string) {
 		return
 	case err.Code == "":
 		e.fail(ReasonMissingField, path+"/code")
-	case !err.Code.known():
+	case !err.Code.isKnown():
 		e.fail(ReasonInvalidValue, path+"/code")
 	case err.Message == "":
 		e.fail(ReasonInvalidValue, path+"/message")

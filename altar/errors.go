@@ -18,8 +18,8 @@ type Code string
 const (
 	ErrToolNotFound        Code = "TOOL_NOT_FOUND"       // the tool is not registered for the session
 	ErrInvalidParameters   Code = "INVALID_PARAMETERS"   // the parameters, or the message, have the wrong form
-	ErrRuntimeUnavailable  Code = "RUNTIME_UNAVAILABLE"  // the responsible Runtime is gone or overloaded
-	ErrSessionInvalid      Code = "SESSION_INVALID"      // the session does not exist, is over, or is not the caller's
+	ErrRuntimeUnavailable  Code = "RUNTIME_UNAVAILABLE"  // the Runtime is disconnected or overloaded
+	ErrSessionInvalid      Code = "SESSION_INVALID"      // the session does not exist, has ended, or belongs to another caller
 	ErrAuthorizationFailed Code = "AUTHORIZATION_FAILED" // the caller may not do this, or is unknown
 	ErrExecutionTimeout    Code = "EXECUTION_TIMEOUT"    // the tool did not finish in time
 	ErrExecutionFailed     Code = "EXECUTION_FAILED"     // the tool failed
@@ -29,7 +29,7 @@ const (
 // Error returns the code, so that it can be the target of [errors.Is].
 func (c Code) Error() string { return "altar: " + string(c) }
 
-func (c Code) known() bool {
+func (c Code) isKnown() bool {
 	switch c {
 	case ErrToolNotFound, ErrInvalidParameters, ErrRuntimeUnavailable, ErrSessionInvalid,
 		ErrAuthorizationFailed, ErrExecutionTimeout, ErrExecutionFailed, ErrInternal:
@@ -38,9 +38,8 @@ func (c Code) known() bool {
 	return false
 }
 
-// A Reason says more exactly than a [Code] what happened. It travels as the
-// member reason of the details of an error. As it is itself an error, it serves
-// as the target of [errors.Is].
+// A Reason refines a [Code]. On the wire it is the member reason of the details of an error. A
+// Reason is an error, and a target for [errors.Is].
 type Reason string
 
 // Error returns the reason, so that it can be the target of [errors.Is].
@@ -128,9 +127,9 @@ const (
 	ReasonUnsupportedConstraint Reason = "unsupported_constraint"
 )
 
-// An Error is an error of the protocol (ALT-098 to ALT-100): one that a peer
-// sent, or that a hook or a tool returns to be sent as it stands. Faults of this
-// side alone, such as a lost connection, are never an Error.
+// An Error is an error of the protocol (ALT-098 to ALT-100): received from a peer, or returned by a
+// hook or a tool to be sent unchanged. Local failures, such as a lost connection, are never an
+// Error.
 type Error struct {
 	Code    Code            // one of the eight
 	Message string          // for people; the peer reads it
@@ -235,8 +234,8 @@ func addMember(object []byte, name string, value []byte) []byte {
 	return append(dst, '}')
 }
 
-// A ContractError says why a contract, a manifest or a foreign tool definition
-// was refused. Its Reason can be tested with [errors.Is].
+// A ContractError reports why a contract, a manifest or an imported tool definition was refused.
+// Its Reason is a target for [errors.Is].
 type ContractError struct {
 	Reason Reason
 	Path   string // JSON Pointer to the culprit; empty for faults of the JSON text

@@ -206,10 +206,10 @@ func TestClientGivesUp(t *testing.T) {
 			down.Store(true)
 			p.pull()
 		}()
-		begun := time.Now()
+		start := time.Now()
 		_, err = sess.Call(t.Context(), "wait", waitIn{50_000}, nil)
 		require.ErrorIs(t, err, ErrDisconnected)
-		require.InDelta(t, 26, time.Since(begun).Seconds(), 1)
+		require.InDelta(t, 26, time.Since(start).Seconds(), 1)
 		var e *Error
 		require.NotErrorAs(t, err, &e)
 		require.ErrorIs(t, sess.Destroy(t.Context()), io.ErrClosedPipe)
@@ -311,9 +311,9 @@ func TestSameInvocationFromTwoClients(t *testing.T) {
 		sess := newSession(t, s)
 		other := NewClient(s.dial(testUser), nil)
 		defer func() { require.NoError(t, other.Close()) }()
-		again := other.Session(sess.ID())
+		repeat := other.Session(sess.ID())
 		var wg sync.WaitGroup
-		for _, one := range []*Session{sess, again} {
+		for _, one := range []*Session{sess, repeat} {
 			wg.Go(func() {
 				r, err := one.Call(t.Context(), "wait", waitIn{1}, &CallOptions{InvocationID: "i-1"})
 				require.NoError(t, err)
@@ -321,7 +321,7 @@ func TestSameInvocationFromTwoClients(t *testing.T) {
 			})
 		}
 		wg.Wait()
-		_, err := again.Call(t.Context(), "wait", waitIn{2}, &CallOptions{InvocationID: "i-1"})
+		_, err := repeat.Call(t.Context(), "wait", waitIn{2}, &CallOptions{InvocationID: "i-1"})
 		require.ErrorIs(t, err, ReasonInvocationIDReused)
 		time.Sleep(5*time.Minute + time.Second)
 		require.Zero(t, s.h.Stats().StoredResults, "outcomes are forgotten")

@@ -14,9 +14,8 @@ import (
 	"github.com/fivewire/fivewire/internal/randid"
 )
 
-// A Host is the middle of everything (ALT-010): it keeps the contracts, accepts
-// Runtimes and clients, and checks, authorises, routes and records every call.
-// All its methods may be called from several goroutines.
+// A Host routes tool calls from clients to Runtimes (ALT-010). It keeps the contracts, and checks,
+// authorizes and records every call. All methods are safe for concurrent use.
 type Host struct {
 	opts  HostOptions
 	auth  Authorizer
@@ -25,26 +24,26 @@ type Host struct {
 	stop  context.CancelFunc
 	wg    sync.WaitGroup // connections
 
-	mu       sync.Mutex // guards everything below, and the state of all parts
-	closed   bool
-	draining bool
-	idle     chan struct{} // closed when the last call ends while draining
-	manifest *contracts
-	conns    map[*hostConn]bool
-	runtimes map[string]*owner // by runtime id
-	order    []*hostConn       // connected Runtimes in order of handshake
-	standing *registry         // of the "*" fulfilments
-	sessions sessionTable
-	calls    map[string]*hostCall // held, running, or ended unanswered; by invocation id
-	ended    callQueue            // ended calls in that order
-	bulky    *hostCall            // the first of ended that may have a payload
-	recorded int64                // size of ended
-	lastEnd  *claim               // that ended last since the lock was taken
-	stats    Stats
-	events   []*AuditRecord // to be told after unlock
-	overs    []sessionOver  // likewise, to the Remote
+	mu        sync.Mutex // guards everything below, and the state of all parts
+	closed    bool
+	draining  bool
+	idle      chan struct{} // closed when the last call ends while draining
+	manifest  *contracts
+	conns     map[*hostConn]bool
+	runtimes  map[string]*owner // by runtime id
+	order     []*hostConn       // connected Runtimes in order of handshake
+	wildcard  *registry         // of the "*" fulfilments
+	sessions  sessionTable
+	calls     map[string]*hostCall // held, running, or ended unanswered; by invocation id
+	doneCalls callQueue            // ended calls in that order
+	bulky     *hostCall            // the first of ended that may have a payload
+	recorded  int64                // size of ended
+	lastEnd   *claim               // that ended last since the lock was taken
+	stats     Stats
+	events    []*AuditRecord // for Audit, passed after unlock
+	overs     []sessionOver  // for the Cluster, passed after unlock
 
-	probe         *session // in which Runtimes are asked for what they offer to other Hosts
+	probe         *session // the session in which Runtimes offer tools to other Hosts
 	handshakes    uint64   // how often a Runtime came or went
 	offered0      offersState
 	offersChanged chan struct{} // closed and replaced at every change
@@ -78,7 +77,7 @@ func NewHost(m *Manifest, auth Authorizer, opts *HostOptions) (*Host, error) {
 		auth:     auth,
 		conns:    make(map[*hostConn]bool),
 		runtimes: make(map[string]*owner),
-		standing: &registry{},
+		wildcard: &registry{},
 		calls:    make(map[string]*hostCall),
 	}
 	if opts != nil {
@@ -102,7 +101,7 @@ func NewHost(m *Manifest, auth Authorizer, opts *HostOptions) (*Host, error) {
 	}
 	if h.opts.Cluster != nil {
 		h.offersChanged = make(chan struct{})
-		h.probe = &session{h: h, id: randid.New("offers-"), kind: probeSession, reg: h.standing}
+		h.probe = &session{h: h, id: randid.New("offers-"), kind: probeSession, reg: h.wildcard}
 		h.probe.expiry = timer{index: -1, fire: h.probe}
 		h.sessions.add(h.probe)
 	}
@@ -141,7 +140,7 @@ func (h *Host) load(m *Manifest) (*contracts, error) {
 
 func (c *contracts) has(name string) bool { return c.byName[name] != nil }
 
-// reserved tells whether a runtime id would make names ambiguous (ALT-D14).
+// reserved reports whether a runtime id would make names ambiguous (ALT-D14).
 func (c *contracts) reserved(id string) bool {
 	for _, k := range c.list {
 		if len(k.Name) > len(id) && k.Name[len(id)] == '/' && k.Name[:len(id)] == id && c.has(k.Name[len(id)+1:]) {
@@ -151,9 +150,9 @@ func (c *contracts) reserved(id string) bool {
 	return false
 }
 
-// ReplaceManifest replaces the manifest as a whole, or fails and keeps the old one.
-// Calls in flight end under their old contract; fulfilments of contracts that
-// are gone are dropped; all Runtimes are asked again for all sessions (ALT-D12).
+// ReplaceManifest replaces the whole manifest, or fails and keeps the old one. Calls in flight keep
+// their old contract. Fulfilments of removed contracts are dropped, and all Runtimes get new
+// fulfilment requests for all sessions (ALT-D12).
 func (h *Host) ReplaceManifest(m *Manifest) error {
 	next, err := h.load(m)
 	if err != nil {
@@ -162,11 +161,11 @@ func (h *Host) ReplaceManifest(m *Manifest) error {
 	now := h.lock()
 	defer h.unlock()
 	h.manifest = next
-	h.standing = h.standing.keep(next)
+	h.wildcard = h.wildcard.keep(next)
 	for s := h.sessions.first; s != nil; s = s.next {
 		s.reg = s.reg.keep(next)
-		if s.reg.equal(h.standing) {
-			s.reg = h.standing
+		if s.reg.equal(h.wildcard) {
+			s.reg = h.wildcard
 		}
 		for _, rt := range h.order {
 			h.requestFulfillment(rt, s, now)
@@ -190,14 +189,14 @@ func (h *Host) runDue(now time.Time) {
 	}
 }
 
-// unlock sets the wake-up for what is due next, gives the lock back and tells
-// the audit hook what was decided.
+// unlock sets the wake-up for the next timer, releases h.mu, and then calls the Cluster and the
+// audit hook with the collected events.
 func (h *Host) unlock() {
 	if len(h.timers.heap) > 0 && !h.closed {
 		if due := h.timers.heap[0].due; h.wakeAt.IsZero() || due.Before(h.wakeAt) {
 			h.wakeAt = due
 			if h.wakeup == nil {
-				h.wakeup = time.AfterFunc(time.Until(due), h.wake)
+				h.wakeup = time.AfterFunc(time.Until(due), h.fireTimers)
 			} else {
 				h.wakeup.Reset(time.Until(due))
 			}
@@ -214,11 +213,11 @@ func (h *Host) unlock() {
 		})
 	}
 	for _, e := range events {
-		h.tell(e)
+		h.runAudit(e)
 	}
 }
 
-func (h *Host) wake() {
+func (h *Host) fireTimers() {
 	h.mu.Lock()
 	h.wakeAt = time.Time{}
 	h.runDue(time.Now())
@@ -248,9 +247,8 @@ func (h *Host) refusal(what string, err error, reason Reason, message string) *E
 	return &Error{Code: ErrAuthorizationFailed, Message: message, Details: appendDetails(nil, reason, ""), Cause: err}
 }
 
-// Shutdown lets the calls in flight end, takes no new ones meanwhile, and then
-// closes the Host. If ctx ends first, the Host is closed at once and the error
-// of ctx returned.
+// Shutdown refuses new calls, waits for the calls in flight, and closes the Host. If ctx ends
+// first, the Host is closed at once and the error of ctx is returned.
 func (h *Host) Shutdown(ctx context.Context) error {
 	h.lock()
 	if h.idle == nil {
@@ -270,7 +268,7 @@ func (h *Host) Shutdown(ctx context.Context) error {
 	return errors.Join(err, h.Close())
 }
 
-// checkIdle tells Shutdown when there is nothing in flight any more.
+// checkIdle signals Shutdown when no call is in flight.
 func (h *Host) checkIdle() {
 	if h.draining && h.stats.InFlight == 0 && h.idle != nil {
 		select {
@@ -309,8 +307,8 @@ func (h *Host) Close() error {
 	}
 	var all []*hostConn
 	for c := range h.conns {
-		// First of all nothing goes out any more: a client must not read that
-		// a Runtime is gone because it was the first to be closed.
+		// Stop the output first: a client must not receive an error about a Runtime that was
+		// disconnected by Close itself.
 		c.out.close()
 		all = append(all, c)
 	}

@@ -41,7 +41,7 @@ type hostCall struct {
 	open       bool           // ended without the final message of the Runtime
 	answered   bool           // the final message of the Runtime came
 	limit      time.Duration  // allotted time
-	begun      time.Time      // dispatched first
+	start      time.Time      // dispatched first
 	asm        assembler
 	at         []*attachment
 	first      attachment // the first of at, and the list with it alone
@@ -52,11 +52,11 @@ type hostCall struct {
 	result   *ToolResult    // how it ended, if not with a chunk
 	endedAt  time.Time
 
-	deadline, gap, gone timer
-	seq                 uint64    // in the session, in order of arrival
-	prev, next          *hostCall // in the list of active calls of the session
-	later               *hostCall // in the queue of ended calls
-	size                int       // of what is recorded
+	deadline, gap, grace timer
+	seq                  uint64    // in the session, in order of arrival
+	prev, next           *hostCall // in the list of active calls of the session
+	later                *hostCall // in the queue of ended calls
+	size                 int       // of what is recorded
 }
 
 // An attachment is a connection that waits for a call.
@@ -97,7 +97,7 @@ func (c *callGone) fired(now time.Time) {
 // toolCall makes the checks of ALT-D23 and dispatches, holds or answers a call.
 func (h *Host) toolCall(hc *hostConn, m *ToolCall) {
 	now := h.lock()
-	hc.heard = now
+	hc.lastReceived = now
 	var s *session
 	var c *contract
 	var pin string
@@ -118,7 +118,7 @@ func (h *Host) toolCall(hc *hostConn, m *ToolCall) {
 			c = h.manifest.byName[name]
 		}
 	}
-	if hc.over || err != nil {
+	if hc.isClosed || err != nil {
 		h.refused(hc, m, c, err, now)
 		h.unlock()
 		return
@@ -142,9 +142,9 @@ func (h *Host) toolCall(hc *hostConn, m *ToolCall) {
 	defer h.unlock()
 	var repeated *hostCall
 	switch {
-	case hc.over:
+	case hc.isClosed:
 		return
-	case s.over:
+	case s.isEnded:
 		err = errUnknownSession()
 	case err != nil:
 	default:
@@ -184,7 +184,7 @@ func (h *Host) toolCall(hc *hostConn, m *ToolCall) {
 	}
 	call.deadline = timer{index: -1, fire: (*callDeadline)(call)}
 	call.gap = timer{index: -1, fire: (*callGap)(call)}
-	call.gone = timer{index: -1, fire: (*callGone)(call)}
+	call.grace = timer{index: -1, fire: (*callGone)(call)}
 	s.calls[call.id] = call
 	if h.calls[call.id] == nil { // else it is only looked for in the store
 		h.calls[call.id] = call
@@ -241,7 +241,7 @@ func (h *Host) slide(s *session, now time.Time) {
 // refused answers a call that was not accepted. A nil error means that there is
 // nobody to answer.
 func (h *Host) refused(hc *hostConn, m *ToolCall, c *contract, err *Error, now time.Time) {
-	if err == nil || hc.over {
+	if err == nil || hc.isClosed {
 		return
 	}
 	h.stats.Rejected++
@@ -278,7 +278,7 @@ func (h *Host) attach(hc *hostConn, c *hostCall, m *ToolCall) *attachment {
 	}
 	hc.waiting[c.id] = a
 	c.at = append(c.at, a)
-	h.timers.stop(&c.gone)
+	h.timers.stop(&c.grace)
 	return a
 }
 
@@ -294,8 +294,8 @@ func (h *Host) dispatch(c *hostCall, rt *hostConn, now time.Time) {
 	rt.running++
 	rt.breaker.begin(c)
 	h.stats.Dispatched++
-	if c.begun.IsZero() {
-		c.begun = now
+	if c.start.IsZero() {
+		c.start = now
 	}
 	if c.deadline.index < 0 {
 		h.timers.set(&c.deadline, now.Add(c.limit))

@@ -140,11 +140,11 @@ func (h *Host) takeClaim(c *hostCall, cl *claim) {
 			return
 		}
 		// Another Host runs it: wait for its outcome, or its death.
-		over := false
+		isEnded := false
 		h.lock()
-		over = c.state != callClaiming
+		isEnded = c.state != callClaiming
 		h.unlock()
-		if over || pause.Wait(h.ctx, min(attempt, 20)) != nil {
+		if isEnded || pause.Wait(h.ctx, min(attempt, 20)) != nil {
 			h.claimed(c, errStore())
 			return
 		}
@@ -168,12 +168,12 @@ func (h *Host) claimed(c *hostCall, err *Error) {
 }
 
 // granted goes on with a call that belongs to this Host now.
-func (h *Host) granted(c *hostCall, cl *claim, rev store.Revision, again bool) {
+func (h *Host) granted(c *hostCall, cl *claim, rev store.Revision, isFailover bool) {
 	now := h.lock()
 	defer h.unlock()
 	h.written(c, cl, rev)
 	if c.state == callClaiming {
-		c.state, c.failedOver = callHeld, again
+		c.state, c.failedOver = callHeld, isFailover
 		h.judgeCall(c, now)
 	}
 }
@@ -184,7 +184,7 @@ func (h *Host) adopt(c *hostCall, r *callRecord) {
 	defer h.unlock()
 	switch c.state {
 	case callClaiming:
-		h.settle(c, nil, now)
+		h.finishRuntime(c, nil, now)
 	case callEnding:
 	default:
 		return // the session is over
@@ -198,7 +198,7 @@ func (h *Host) announceRecorded(c *hostCall, r *callRecord, record bool, now tim
 	for _, a := range c.at {
 		h.replay(a)
 	}
-	h.leave(c, record, now)
+	h.removeCall(c, record, now)
 }
 
 // recordEnd writes the outcome of a call and announces it then. A store that
@@ -217,7 +217,7 @@ func (h *Host) recordEnd(c *hostCall, cl *claim) {
 		}
 	}
 	now := h.lock()
-	over := c.s.over
+	isEnded := c.s.isEnded
 	switch {
 	case c.state != callEnding: // the session is over
 	case other != nil: // we were thought dead, and this was said to those who asked
@@ -227,7 +227,7 @@ func (h *Host) recordEnd(c *hostCall, cl *claim) {
 	}
 	h.unlock()
 	pause := backoff.Backoff{Base: 100 * time.Millisecond, Max: 5 * time.Second, Jitter: 0.2}
-	for attempt := 1; err != nil && !over && time.Since(now) < h.opts.Persistence.ResultTTL; attempt++ {
+	for attempt := 1; err != nil && !isEnded && time.Since(now) < h.opts.Persistence.ResultTTL; attempt++ {
 		if pause.Wait(h.ctx, attempt) != nil {
 			return
 		}
@@ -319,8 +319,8 @@ func (s *state) doubted(r *callRecord) bool {
 func (s *state) unclaim(cl *claim) {
 	defer s.doubts.Delete(cl.number)
 	pause := backoff.Backoff{Base: 50 * time.Millisecond, Max: 5 * time.Second, Jitter: 0.2}
-	begun := time.Now()
-	for attempt := 1; time.Since(begun) < s.h.opts.Persistence.LeaseTTL; attempt++ {
+	start := time.Now()
+	for attempt := 1; time.Since(start) < s.h.opts.Persistence.LeaseTTL; attempt++ {
 		if pause.Wait(s.h.ctx, attempt) != nil || s.tryUnclaim(cl) {
 			return
 		}

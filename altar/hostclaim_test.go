@@ -38,7 +38,7 @@ func TestIntentsExpire(t *testing.T) {
 		w := connect(t, a.h, testUser)
 		w.session("s")
 		w.session("ended")
-		begun := time.Now()
+		start := time.Now()
 		w.send(call("i", "wait", `{"ms":50000}`))
 		w.send(call("left", "wait", `{"ms":50000}`))
 		w.send(&ToolCall{InvocationID: "j", SessionID: "ended", ToolName: "wait", Parameters: json.RawMessage(`{"ms":50000}`)})
@@ -49,8 +49,8 @@ func TestIntentsExpire(t *testing.T) {
 		a.die()
 		for id, expires := range intents(t, st) {
 			// A minute is what the contract allows.
-			require.Greater(t, expires.Sub(begun), time.Minute+5*time.Minute, id)
-			require.Less(t, expires.Sub(begun), 15*time.Minute, id)
+			require.Greater(t, expires.Sub(start), time.Minute+5*time.Minute, id)
+			require.Less(t, expires.Sub(start), 15*time.Minute, id)
 		}
 
 		b := live(t, st, "b", runs, opts)
@@ -114,9 +114,9 @@ func TestIntentOfLongStream(t *testing.T) {
 				require.ErrorIs(t, next[*ToolResult](wa).Error, ReasonCancelled)
 				wb.send(ticks)
 				require.ErrorIs(t, next[*ToolResult](wb).Error, ReasonCancelled)
-				again := *ticks
-				again.InvocationID = "j"
-				wb.send(&again)
+				repeat := *ticks
+				repeat.InvocationID = "j"
+				wb.send(&repeat)
 				synctest.Wait()
 				a.die()
 				require.ErrorIs(t, next[*ToolResult](wb).Error, ReasonDisconnected)
@@ -271,10 +271,10 @@ func TestClaimWithoutAnswer(t *testing.T) {
 			a.own.lose(nil)
 			time.Sleep(time.Second)
 			require.Len(t, intents(t, st), i)
-			begun := time.Now()
+			start := time.Now()
 			w.send(c)
 			require.Equal(t, json.RawMessage("3"), next[*ToolResult](w).Payload)
-			require.Zero(t, time.Since(begun))
+			require.Zero(t, time.Since(start))
 			require.Equal(t, int64(i+1), runs.Load())
 		}
 	})

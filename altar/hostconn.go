@@ -32,9 +32,9 @@ type hostConn struct {
 	out      *outbox
 	gone     chan struct{} // closed when the connection is over and forgotten
 
-	role  role
-	over  bool // closed by either side
-	limit int  // of the queue
+	role     role
+	isClosed bool // closed by either side
+	limit    int  // of the queue
 
 	refused   bool // closed because of what the peer is or sent
 	inProcess bool // see Host.Dial
@@ -44,12 +44,12 @@ type hostConn struct {
 	runtimeID    string
 	capabilities []string
 	alive        bool // announced and connected
-	standing     bool // sent a "*" fulfilment
+	wildcard     bool // sent a "*" fulfilment
 	running      int  // calls
 	breaker      breaker
 	unanswered   map[string]*hostCall
 	heartbeat    timer
-	heard        time.Time
+	lastReceived time.Time
 	names        map[string]string // namespaced, by contract
 
 	// of a Runtime of another Host: its only call
@@ -105,7 +105,7 @@ func (h *Host) Serve(ctx context.Context, conn Conn, id *Principal) error {
 		hc.write()
 	}()
 	if err = hc.read(); !errors.Is(err, errOver) {
-		hc.leave()
+		hc.detach()
 	}
 	<-written
 	_ = conn.Close() // the writer may have closed its direction only
@@ -226,14 +226,14 @@ func (hc *hostConn) cut() {
 		_ = hc.conn.Close() // the reader sees it
 		return
 	}
-	hc.leave()
+	hc.detach()
 	if hc.inProcess {
 		hc.released.Do(func() { hc.h.release(hc) })
 	}
 }
 
 // leave takes the connection out of everything, once.
-func (hc *hostConn) leave() {
+func (hc *hostConn) detach() {
 	h := hc.h
 	now := h.lock()
 	h.disconnect(hc, now)
@@ -243,10 +243,10 @@ func (hc *hostConn) leave() {
 
 // disconnect is the event "transport closed" (section e).
 func (h *Host) disconnect(hc *hostConn, now time.Time) {
-	if hc.over {
+	if hc.isClosed {
 		return
 	}
-	hc.over = true
+	hc.isClosed = true
 	if hc.role == roleRuntime {
 		h.runtimeGone(hc, now)
 	}
@@ -255,7 +255,7 @@ func (h *Host) disconnect(hc *hostConn, now time.Time) {
 
 // send queues a message.
 func (h *Host) send(hc *hostConn, m Message) {
-	if hc != nil && !hc.over && hc.remote == nil {
+	if hc != nil && !hc.isClosed && hc.remote == nil {
 		hc.out.put(m)
 	}
 }
@@ -317,12 +317,12 @@ func (h *Host) handle(hc *hostConn, m Message, bad *DecodeError) bool {
 		}
 		now := h.lock()
 		switch {
-		case hc.over:
+		case hc.isClosed:
 		case stray:
-			hc.heard = now
+			hc.lastReceived = now
 			h.strayed(hc, id, now)
 		default:
-			hc.heard = now
+			hc.lastReceived = now
 			h.simple(hc, m, now)
 		}
 		h.unlock()
@@ -333,7 +333,7 @@ func (h *Host) handle(hc *hostConn, m Message, bad *DecodeError) bool {
 func (h *Host) isOver(hc *hostConn) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return hc.over
+	return hc.isClosed
 }
 
 // simple deals with messages that need no hook, with the lock held.
@@ -395,9 +395,9 @@ func errUnauthenticated() *Error {
 func (h *Host) runtimeOnly(hc *hostConn, m Message) bool {
 	now := h.lock()
 	defer h.unlock()
-	hc.heard = now
+	hc.lastReceived = now
 	switch {
-	case hc.over:
+	case hc.isClosed:
 		return false
 	case hc.role == roleClient:
 		h.answer(hc, m, formFault(ReasonWrongRole, "", "a client cannot fulfil tools"))
@@ -413,10 +413,10 @@ func (h *Host) runtimeOnly(hc *hostConn, m Message) bool {
 func (h *Host) handleBad(hc *hostConn, bad *DecodeError) bool {
 	now := h.lock()
 	defer h.unlock()
-	if hc.over {
+	if hc.isClosed {
 		return false
 	}
-	hc.heard = now
+	hc.lastReceived = now
 	header := Header{RequestID: bad.RequestID, CorrelationID: bad.CorrelationID}
 	if bad.InvalidFrame {
 		h.stats.InvalidFrames++

@@ -81,8 +81,8 @@ func (h *Host) finish(c *hostCall, err *Error, cancel string, record bool, now t
 // end ends a call: its Runtime is done with it at once, those who wait for it
 // learn of it when the outcome is recorded.
 func (h *Host) end(c *hostCall, e ending, now time.Time) {
-	h.settle(c, e.err, now)
-	if c.claim == nil || c.s.over || h.closed {
+	h.finishRuntime(c, e.err, now)
+	if c.claim == nil || c.s.isEnded || h.closed {
 		h.announceEnd(c, e, now)
 		return
 	}
@@ -121,21 +121,21 @@ func (h *Host) announceEnd(c *hostCall, e ending, now time.Time) {
 			}
 			out := e.result
 			if i > 0 || c.claim != nil { // with a claim it may be being written
-				again := *out
-				out = &again
+				copied := *out
+				out = &copied
 			}
 			out.Header = Header{CorrelationID: a.corr}
 			h.send(a.hc, out)
 		}
 	}
-	h.leave(c, e.record, now)
+	h.removeCall(c, e.record, now)
 }
 
 // settle is the end of a call for its Runtime.
-func (h *Host) settle(c *hostCall, err *Error, now time.Time) {
+func (h *Host) finishRuntime(c *hostCall, err *Error, now time.Time) {
 	h.timers.stop(&c.deadline)
 	h.timers.stop(&c.gap)
-	h.timers.stop(&c.gone)
+	h.timers.stop(&c.grace)
 	open := false // the Runtime still owes a final message
 	if c.state == callRunning {
 		c.rt.running--
@@ -152,7 +152,7 @@ func (h *Host) settle(c *hostCall, err *Error, now time.Time) {
 		}
 		if h.opts.Audit != nil {
 			e := c.event("call.done", err)
-			e.Duration, e.Chunks = now.Sub(c.begun), c.asm.Expected()
+			e.Duration, e.Chunks = now.Sub(c.start), c.asm.Expected()
 			h.audit(now, e, nil)
 		}
 	}
@@ -162,7 +162,7 @@ func (h *Host) settle(c *hostCall, err *Error, now time.Time) {
 }
 
 // leave takes a call whose end is sent out of the tables of calls in flight.
-func (h *Host) leave(c *hostCall, record bool, now time.Time) {
+func (h *Host) removeCall(c *hostCall, record bool, now time.Time) {
 	if cl := c.claim; cl != nil {
 		cl.left = true
 		if cl.announced != nil {
@@ -179,7 +179,7 @@ func (h *Host) leave(c *hostCall, record bool, now time.Time) {
 	}
 	c.at, c.firstAt[0], c.normal, c.metadata, c.asm = nil, nil, nil, nil, assembler{}
 	c.first.hc, c.first.parts = nil, nil
-	if !record || c.s.over {
+	if !record || c.s.isEnded {
 		if c.s.calls[c.id] == c {
 			delete(c.s.calls, c.id)
 		}
@@ -225,6 +225,6 @@ func (h *Host) detach(a *attachment, now time.Time) {
 		}
 	}
 	if len(a.c.at) == 0 && a.c.state < callEnding {
-		h.timers.set(&a.c.gone, now.Add(h.opts.Timing.ClientGracePeriod))
+		h.timers.set(&a.c.grace, now.Add(h.opts.Timing.ClientGracePeriod))
 	}
 }

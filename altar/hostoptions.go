@@ -33,10 +33,9 @@ type HostOptions struct {
 	// Router chooses between Runtimes. Nil means round robin (ALT-D24).
 	Router Router
 
-	// ResultTypes says what the results of contracts must be, or each chunk of those
-	// that stream, by the name of the contract. The name of such a parameter
-	// does not matter. What does not fit is stopped with INTERNAL_ERROR
-	// invalid_result. It is not part of the manifest, and nobody is told of it.
+	// ResultTypes maps the name of a contract to the type of its results, or of each chunk of a
+	// streaming tool. The name of such a parameter is ignored. Other results become INTERNAL_ERROR
+	// invalid_result. ResultTypes is not part of the manifest and is not sent.
 	ResultTypes map[string]Parameter
 
 	// Cluster reaches the Runtimes of other Hosts. Nil means that there are
@@ -53,37 +52,34 @@ type HostOptions struct {
 	// besides the Host's own (ALT-D04). See [path.Match].
 	AllowedOrigins []string
 
-	// Audit is told every decision, by the goroutine that caused it. Nil means
-	// nobody.
+	// Audit is called with every decision, by the goroutine that made it. It may be nil.
 	Audit func(e *AuditRecord)
 
-	// Logger receives what no peer is told. Nil is silent.
+	// Logger receives details that are not sent to peers. Nil disables logging.
 	Logger *slog.Logger
 }
 
 // Auth is a group of [HostOptions].
 type Auth struct {
-	// Authenticator finds out who sends an HTTP request, WebSocket included
-	// (ALT-134). Nil means that nobody is known.
+	// Authenticator authenticates HTTP requests, WebSocket included (ALT-134). Nil means that every
+	// caller is anonymous.
 	Authenticator Authenticator
 
 	// AllowAnonymous lets clients without an identity make requests (ALT-D20).
 	// All of them are one principal.
 	AllowAnonymous bool
 
-	// RuntimeAuthorizer says whether an identity may announce a Runtime. Nil
-	// means that every identity may. An error that is no [*Error] becomes
-	// AUTHORIZATION_FAILED not_a_runtime.
+	// RuntimeAuthorizer decides whether a principal may announce a Runtime. Nil permits all. An
+	// error other than an [*Error] becomes AUTHORIZATION_FAILED not_a_runtime.
 	RuntimeAuthorizer func(ctx context.Context, id *Principal, a *AnnounceRuntime) error
 
-	// FulfillmentAuthorizer says whether a Runtime may serve a contract. Nil
-	// means that it may. An error that is no [*Error] becomes
-	// AUTHORIZATION_FAILED not_permitted.
+	// FulfillmentAuthorizer decides whether a Runtime may serve a contract. Nil permits all. An
+	// error other than an [*Error] becomes AUTHORIZATION_FAILED not_permitted.
 	FulfillmentAuthorizer func(ctx context.Context, r *FulfillmentRequest) error
 
-	// DefaultSecurityContext turns what a client wishes for into what holds.
-	// Nil means [DefaultSecurityContext].
-	SecurityContextResolver func(ctx context.Context, id *Principal, wish *SecurityContext) (*SecurityContext, error)
+	// SecurityContextResolver returns the effective security context for the one that a client
+	// requested. Nil means [DefaultSecurityContext].
+	SecurityContextResolver func(ctx context.Context, id *Principal, requested *SecurityContext) (*SecurityContext, error)
 }
 
 // Limits is a group of [HostOptions].
@@ -111,7 +107,7 @@ type Limits struct {
 	// collected result everywhere. Zero means [DefaultMaxMessage].
 	MaxMessage int
 
-	// MaxInvalidFrames is how many frames in a row that are no JSON object end a
+	// MaxInvalidFrames is the number of consecutive frames without a JSON object that ends a
 	// connection. Zero means 16.
 	MaxInvalidFrames int
 
@@ -121,8 +117,8 @@ type Limits struct {
 	// enough, new calls are refused as overloaded. Zero means 512 MiB.
 	MaxStoredResults int64
 
-	// MaxStoredChunks bounds the chunks kept of one call for those who repeat it,
-	// in bytes. Zero means 1 MiB (ALT-D22).
+	// MaxStoredChunks bounds the chunks of one call that are kept for repeats, in bytes. Zero means
+	// 1 MiB (ALT-D22).
 	MaxStoredChunks int
 
 	// ClientQueueLimit bounds the messages that wait for a client to read. When it
@@ -137,21 +133,19 @@ type Limits struct {
 
 // Persistence is a group of [HostOptions].
 type Persistence struct {
-	// Store keeps the sessions, the outcomes of calls and the owners of runtime
-	// ids, so that they outlive the Host and several Hosts can share them: each
-	// needs an ID of its own, and a Host that is started again should have its
-	// old one. Nil keeps them in this process. See the package documentation.
+	// Store keeps sessions, outcomes of calls and owners of runtime ids across restarts, and
+	// several Hosts may share it. Each Host needs a unique ID and keeps it across restarts. Nil
+	// keeps the state in memory. See the package documentation.
 	Store store.Store
 
 	// StoreTimeout bounds each access to the store. Zero means 5 seconds.
 	StoreTimeout time.Duration
 
-	// LeaseTTL is how long after its last sign of life a Host is thought to be
-	// alive by others that share its store. What it was running is judged
-	// after that. Zero means 15 seconds.
+	// LeaseTTL is the lifetime of the lease of a Host in the store, from its last renewal. After
+	// that, other Hosts decide about its calls. Zero means 15 seconds.
 	LeaseTTL time.Duration
 
-	// ResultTTL is how long an outcome can be had again. Zero means 5 minutes.
+	// ResultTTL is the lifetime of recorded outcomes. Zero means 5 minutes.
 	ResultTTL time.Duration
 
 	// TombstoneTTL is how long ended session ids, and the owners of Runtime ids
@@ -185,9 +179,8 @@ type Timing struct {
 	// Zero means 30 seconds.
 	ReadTimeout time.Duration
 
-	// Heartbeat makes the Host ping Runtimes that can answer, this often, and
-	// close those from which nothing came three times as long (ALT-D36). Zero
-	// means never.
+	// Heartbeat is the interval of pings to Runtimes that support them. A Runtime from which
+	// nothing was received for three intervals is disconnected (ALT-D36). Zero disables it.
 	Heartbeat time.Duration
 }
 
@@ -233,8 +226,8 @@ func (o *HostOptions) fill() {
 		o.NewSessionID = func() string { return randid.New("s-") }
 	}
 	if o.Auth.SecurityContextResolver == nil {
-		o.Auth.SecurityContextResolver = func(_ context.Context, id *Principal, wish *SecurityContext) (*SecurityContext, error) {
-			return DefaultSecurityContext(id, wish)
+		o.Auth.SecurityContextResolver = func(_ context.Context, id *Principal, requested *SecurityContext) (*SecurityContext, error) {
+			return DefaultSecurityContext(id, requested)
 		}
 	}
 	if o.Logger == nil {

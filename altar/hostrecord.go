@@ -99,7 +99,7 @@ func (h *Host) recordHere(c *hostCall) {
 	if c.result != nil {
 		c.size += len(c.result.Payload) + len(c.result.RuntimeMetadata)
 	}
-	h.ended.push(c)
+	h.doneCalls.push(c)
 	h.recorded += int64(c.size)
 	if h.bulky == nil {
 		h.bulky = c
@@ -119,16 +119,16 @@ func (h *Host) recordHere(c *hostCall) {
 
 // forgetCalls drops outcomes and invocation ids that were kept long enough.
 func (h *Host) forgetCalls(now time.Time) {
-	for c := h.ended.first; c != nil; c = h.ended.first {
+	for c := h.doneCalls.first; c != nil; c = h.doneCalls.first {
 		due := c.endedAt.Add(h.opts.Persistence.ResultTTL)
 		if now.Before(due) {
 			h.timers.set(&h.endedAt, due)
 			return
 		}
-		h.ended.pop()
+		h.doneCalls.pop()
 		h.recorded -= int64(c.size)
 		if h.bulky == c {
-			h.bulky = h.ended.first
+			h.bulky = h.doneCalls.first
 		}
 		if c.s.calls[c.id] == c {
 			delete(c.s.calls, c.id)

@@ -22,7 +22,7 @@ func (h *Host) announce(hc *hostConn, m *AnnounceRuntime) {
 	h.lock()
 	var err *Error
 	switch {
-	case hc.over:
+	case hc.isClosed:
 		h.unlock()
 		return
 	case hc.role == roleRuntime:
@@ -51,7 +51,7 @@ func (h *Host) announce(hc *hostConn, m *AnnounceRuntime) {
 
 	now := h.lock()
 	defer h.unlock()
-	if hc.over {
+	if hc.isClosed {
 		return
 	}
 	own := h.runtimes[m.RuntimeID]
@@ -88,7 +88,7 @@ func (h *Host) announce(hc *hostConn, m *AnnounceRuntime) {
 	h.timers.stop(&own.forget)
 	own.conn = hc
 	hc.role, hc.alive, hc.runtimeID, hc.limit = roleRuntime, true, m.RuntimeID, h.opts.Limits.RuntimeQueueLimit
-	hc.heard = now
+	hc.lastReceived = now
 	hc.unanswered = make(map[string]*hostCall)
 	hc.capabilities = h.agreed(m.Capabilities)
 	h.order = append(h.order, hc)
@@ -108,11 +108,11 @@ func (h *Host) announce(hc *hostConn, m *AnnounceRuntime) {
 func (o *owner) forgetter(h *Host) timerFunc {
 	return timerCall(func(time.Time) {
 		delete(h.runtimes, o.id)
-		before := h.standing
-		h.standing = before.without(o.id)
+		before := h.wildcard
+		h.wildcard = before.without(o.id)
 		for s := h.sessions.first; s != nil; s = s.next {
 			if s.reg == before {
-				s.reg = h.standing
+				s.reg = h.wildcard
 			}
 		}
 	})
@@ -159,7 +159,7 @@ func (h *Host) runtimeGone(hc *hostConn, now time.Time) {
 	}
 	hc.unanswered = nil
 	for s := h.sessions.first; s != nil; s = s.next {
-		settled := s.settle(hc)
+		settled := s.removeInquiry(hc)
 		for c := s.active.first; c != nil; {
 			next := c.next
 			switch {
@@ -179,10 +179,10 @@ func (h *Host) runtimeGone(hc *hostConn, now time.Time) {
 // beat is the heartbeat of a Runtime (ALT-D36).
 func (hc *hostConn) beat(now time.Time) {
 	h := hc.h
-	if hc.over {
+	if hc.isClosed {
 		return
 	}
-	if now.Sub(hc.heard) >= 3*h.opts.Timing.Heartbeat {
+	if now.Sub(hc.lastReceived) >= 3*h.opts.Timing.Heartbeat {
 		h.opts.Logger.Warn("altar: a Runtime is silent", "runtime", hc.runtimeID)
 		hc.out.close()
 		h.disconnect(hc, now)

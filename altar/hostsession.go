@@ -34,28 +34,28 @@ type session struct {
 	forwarded bool // calls of it went to other Hosts
 	saving    bool // its end is being written to the store
 	unsaved   bool // and has changed meanwhile
-	over      bool
+	isEnded   bool
 	expiry    timer
 
-	reg     *registry
-	counts  map[string]uint64 // dispatches by bare name, by contract
-	asked   map[*hostConn]*asked
-	calls   map[string]*hostCall // in flight and recorded
-	active  callList             // in flight, in order of arrival
-	flights int
+	reg       *registry
+	counts    map[string]uint64 // dispatches by bare name, by contract
+	inquiries map[*hostConn]*inquiry
+	calls     map[string]*hostCall // in flight and recorded
+	active    callList             // in flight, in order of arrival
+	flights   int
 
 	prev, next *session // in order of creation
 }
 
 // asked is a RequestFulfillment that is not answered yet.
-type asked struct {
+type inquiry struct {
 	s     *session
 	rt    *hostConn
 	timer timer
 }
 
-func (a *asked) fired(now time.Time) {
-	delete(a.s.asked, a.rt)
+func (a *inquiry) fired(now time.Time) {
+	delete(a.s.inquiries, a.rt)
 	a.s.h.judgeHeld(a.s, now)
 }
 
@@ -69,26 +69,26 @@ func (s *session) fired(now time.Time) {
 }
 
 func (s *session) expect(h *Host, rt *hostConn, now time.Time) {
-	a := s.asked[rt]
+	a := s.inquiries[rt]
 	if a == nil {
-		a = &asked{s: s, rt: rt}
+		a = &inquiry{s: s, rt: rt}
 		a.timer = timer{index: -1, fire: a}
-		if s.asked == nil {
-			s.asked = make(map[*hostConn]*asked)
+		if s.inquiries == nil {
+			s.inquiries = make(map[*hostConn]*inquiry)
 		}
-		s.asked[rt] = a
+		s.inquiries[rt] = a
 	}
 	h.timers.set(&a.timer, now.Add(holdFor))
 }
 
 // settle takes back a question to a Runtime, and reports whether there was one.
-func (s *session) settle(rt *hostConn) bool {
-	a := s.asked[rt]
+func (s *session) removeInquiry(rt *hostConn) bool {
+	a := s.inquiries[rt]
 	if a == nil {
 		return false
 	}
 	s.h.timers.stop(&a.timer)
-	delete(s.asked, rt)
+	delete(s.inquiries, rt)
 	return true
 }
 
@@ -96,9 +96,9 @@ func (s *session) settle(rt *hostConn) bool {
 // call.
 func (s *session) outstanding(pin string) bool {
 	if pin == "" {
-		return len(s.asked) > 0
+		return len(s.inquiries) > 0
 	}
-	for rt := range s.asked {
+	for rt := range s.inquiries {
 		if rt.runtimeID == pin {
 			return true
 		}
@@ -117,24 +117,24 @@ type sessionTable struct {
 	perOwner    map[principal]int // own sessions
 	own         int
 
-	ended map[string]time.Time // when it is forgotten
-	queue []string             // of ended, in that order
+	tombstones map[string]time.Time // when it is forgotten
+	queue      []string             // of ended, in that order
 
-	coming int              // own sessions that are being stored
-	looks  map[string]*look // that are being read from or written to the store
+	coming int                     // own sessions that are being stored
+	looks  map[string]*storeAccess // that are being read from or written to the store
 }
 
 // A look is what happens to a session while the store is asked about it.
-type look struct {
+type storeAccess struct {
 	n         int // how many ask
 	destroyed bool
 }
 
 // lookFor begins a look at a session that is not here yet.
-func (t *sessionTable) lookFor(id string) *look {
+func (t *sessionTable) lookFor(id string) *storeAccess {
 	l := t.looks[id]
 	if l == nil {
-		l = &look{}
+		l = &storeAccess{}
 		t.looks[id] = l
 	}
 	l.n++
@@ -142,7 +142,7 @@ func (t *sessionTable) lookFor(id string) *look {
 }
 
 // looked ends a look, and reports whether the session was destroyed meanwhile.
-func (t *sessionTable) looked(id string, l *look) (destroyed bool) {
+func (t *sessionTable) looked(id string, l *storeAccess) (destroyed bool) {
 	if l.n--; l.n == 0 {
 		delete(t.looks, id)
 	}
@@ -165,9 +165,9 @@ func (t *sessionTable) unreserve(p principal) {
 
 func (t *sessionTable) init() {
 	t.byID = make(map[string]*session)
-	t.looks = make(map[string]*look)
+	t.looks = make(map[string]*storeAccess)
 	t.perOwner = make(map[principal]int)
-	t.ended = make(map[string]time.Time)
+	t.tombstones = make(map[string]time.Time)
 }
 
 func (t *sessionTable) add(s *session) {
@@ -204,28 +204,28 @@ func (t *sessionTable) remove(s *session, forget time.Time) {
 	} else {
 		t.last = s.prev
 	}
-	t.ended[s.id] = forget
+	t.tombstones[s.id] = forget
 	t.queue = append(t.queue, s.id)
 }
 
 // used tells whether an id is live or ended not long ago (ALT-D18).
 func (t *sessionTable) used(id string, now time.Time) bool {
 	n := 0
-	for n < len(t.queue) && !now.Before(t.ended[t.queue[n]]) {
-		delete(t.ended, t.queue[n])
+	for n < len(t.queue) && !now.Before(t.tombstones[t.queue[n]]) {
+		delete(t.tombstones, t.queue[n])
 		n++
 	}
 	if n > 0 {
 		t.queue = append(t.queue[:0:0], t.queue[n:]...)
 	}
-	_, was := t.ended[id]
+	_, was := t.tombstones[id]
 	return was || t.byID[id] != nil
 }
 
 // createSession makes a session (ALT-090 to ALT-095).
 func (h *Host) createSession(hc *hostConn, m *CreateSession) {
 	h.lock()
-	if hc.over || !h.clientOnly(hc, m) {
+	if hc.isClosed || !h.clientOnly(hc, m) {
 		h.unlock()
 		return
 	}
@@ -243,7 +243,7 @@ func (h *Host) createSession(hc *hostConn, m *CreateSession) {
 
 	now := h.lock()
 	defer h.unlock()
-	if hc.over {
+	if hc.isClosed {
 		return
 	}
 	p := hc.identity.principal()
@@ -260,7 +260,7 @@ func (h *Host) createSession(hc *hostConn, m *CreateSession) {
 		h.answer(hc, m, err)
 		return
 	}
-	id := h.freeSessionID(m.SessionID, now)
+	id := h.newSessionID(m.SessionID, now)
 	if id == "" {
 		h.answer(hc, m, NewError(ErrInternal, "", "the Host has no free session id"))
 		return
@@ -272,7 +272,7 @@ func (h *Host) createSession(hc *hostConn, m *CreateSession) {
 			ttl = time.Duration(m.TTLSeconds) * time.Second
 		}
 	}
-	begun := now
+	start := now
 	if h.state != nil {
 		r := &sessionRecord{Name: p.name, Tenant: p.tenant, TTL: int64(ttl), Expires: now.Add(ttl).UnixNano(), Security: security, Metadata: m.Metadata}
 		h.sessions.reserve(p)
@@ -287,7 +287,7 @@ func (h *Host) createSession(hc *hostConn, m *CreateSession) {
 			h.state.logError("a session could not be stored", fault)
 			h.answer(hc, m, NewError(ErrInternal, "", "the Host cannot store the session"))
 			return
-		case hc.over:
+		case hc.isClosed:
 			return
 		case destroyed || h.sessions.byID[id] == nil && h.sessions.used(id, now): // by somebody who knew its id
 			h.reply(hc, m, &SessionCreated{SessionID: id, TTLSeconds: int64(ttl / time.Second)})
@@ -296,7 +296,7 @@ func (h *Host) createSession(hc *hostConn, m *CreateSession) {
 	}
 	s := h.sessions.byID[id] // a client may have used it already, see summon
 	if s == nil {
-		s = h.newSession(id, p, ttl, begun)
+		s = h.newSession(id, p, ttl, start)
 		s.info = SessionInfo{ID: id, Metadata: m.Metadata}
 		if security != nil {
 			s.info.SecurityContext = *security
@@ -312,9 +312,9 @@ func (h *Host) createSession(hc *hostConn, m *CreateSession) {
 
 // freeSessionID returns the id that is wished for, or another one if that cannot
 // be (ALT-D18). It returns nothing if it finds none.
-func (h *Host) freeSessionID(wish string, now time.Time) string {
-	if wish != "" && validIdentifier(wish) && !h.sessions.used(wish, now) {
-		return wish
+func (h *Host) newSessionID(requested string, now time.Time) string {
+	if requested != "" && validIdentifier(requested) && !h.sessions.used(requested, now) {
+		return requested
 	}
 	for range 1 << 20 {
 		if id := h.opts.NewSessionID(); validIdentifier(id) && !h.sessions.used(id, now) {
@@ -326,7 +326,7 @@ func (h *Host) freeSessionID(wish string, now time.Time) string {
 
 // newSession makes a session without entering it anywhere.
 func (h *Host) newSession(id string, p principal, ttl time.Duration, now time.Time) *session {
-	s := &session{h: h, id: id, principal: p, ttl: ttl, reg: h.standing, calls: make(map[string]*hostCall)}
+	s := &session{h: h, id: id, principal: p, ttl: ttl, reg: h.wildcard, calls: make(map[string]*hostCall)}
 	s.info = SessionInfo{ID: id}
 	s.expiry = timer{index: -1, fire: s}
 	h.timers.set(&s.expiry, now.Add(ttl))
@@ -344,7 +344,7 @@ func (h *Host) roomForSession() *Error {
 // askAll asks the connected Runtimes what they can do in a new session.
 func (h *Host) askAll(s *session, now time.Time) {
 	for _, rt := range h.order {
-		if !rt.standing {
+		if !rt.wildcard {
 			h.requestFulfillment(rt, s, now)
 		}
 	}
@@ -375,7 +375,7 @@ func (h *Host) destroySession(hc *hostConn, m *DestroySession, now time.Time) {
 
 // endSession ends a session and everything in it (ALT-D19).
 func (h *Host) endSession(s *session, how string, reason Reason, now time.Time) {
-	s.over = true
+	s.isEnded = true
 	h.timers.stop(&s.expiry)
 	h.sessions.remove(s, now.Add(h.opts.Persistence.TombstoneTTL))
 	err := NewError(ErrSessionInvalid, reason, "the session is over")
@@ -386,10 +386,10 @@ func (h *Host) endSession(s *session, how string, reason Reason, now time.Time) 
 		}
 		h.fail(c, err, string(reason), now)
 	}
-	for _, a := range s.asked {
+	for _, a := range s.inquiries {
 		h.timers.stop(&a.timer)
 	}
-	s.asked, s.calls = nil, nil
+	s.inquiries, s.calls = nil, nil
 	if s.forwarded {
 		h.overs = append(h.overs, sessionOver{s.id, how})
 	}
@@ -449,8 +449,8 @@ func (h *Host) listTools(hc *hostConn, m *ListTools) {
 	}
 	h.lock()
 	switch {
-	case hc.over:
-	case s.over:
+	case hc.isClosed:
+	case s.isEnded:
 		h.answer(hc, m, errUnknownSession())
 	case failed != nil:
 		h.answer(hc, m, failed)

@@ -20,8 +20,8 @@ func (h *Host) summon(id string, client bool) bool {
 	}
 	now := h.lock()
 	s := h.sessions.byID[id]
-	known := s != nil && (s.kind != guestSession || !client) || s == nil && h.sessions.used(id, now)
-	if known {
+	isKnown := s != nil && (s.kind != guestSession || !client) || s == nil && h.sessions.used(id, now)
+	if isKnown {
 		h.unlock()
 		return true
 	}
@@ -98,7 +98,7 @@ func (h *Host) unavailable(hc *hostConn, m Message) {
 
 // storeSession puts a new session into the store under an id that is free, which
 // it returns with a look at it that has begun before.
-func (h *Host) storeSession(id string, r *sessionRecord) (stored string, l *look, err error) {
+func (h *Host) storeSession(id string, r *sessionRecord) (stored string, l *storeAccess, err error) {
 	for range 1000 {
 		h.lock()
 		l = h.sessions.lookFor(id)
@@ -108,7 +108,7 @@ func (h *Host) storeSession(id string, r *sessionRecord) (stored string, l *look
 		}
 		now := h.lock()
 		h.sessions.looked(id, l)
-		id = h.freeSessionID("", now)
+		id = h.newSessionID("", now)
 		h.unlock()
 		if id == "" {
 			break
@@ -137,8 +137,8 @@ func (h *Host) destroyStored(hc *hostConn, m *DestroySession) bool {
 func (h *Host) destroyedElsewhere(id string) {
 	now := h.lock()
 	defer h.unlock()
-	if look := h.sessions.looks[id]; look != nil {
-		look.destroyed = true // what is being read may be older
+	if access := h.sessions.looks[id]; access != nil {
+		access.destroyed = true // what is being read may be older
 	}
 	if s := h.sessions.byID[id]; s != nil && s.kind == ownSession {
 		h.endSession(s, "destroyed", ReasonSessionDestroyed, now)
@@ -157,7 +157,7 @@ func (h *Host) prolong(s *session) {
 	}
 	s.saving = true
 	h.background(func() {
-		for again := true; again; {
+		for isUnsaved := true; isUnsaved; {
 			h.mu.Lock()
 			s.unsaved = false
 			due := s.expiry.due
@@ -166,8 +166,8 @@ func (h *Host) prolong(s *session) {
 				h.state.logError("a session could not be prolonged", err)
 			}
 			h.mu.Lock()
-			again = s.unsaved
-			s.saving = again
+			isUnsaved = s.unsaved
+			s.saving = isUnsaved
 			h.mu.Unlock()
 		}
 	})
@@ -180,7 +180,7 @@ func (h *Host) expire(s *session) {
 	now := h.lock()
 	defer h.unlock()
 	switch {
-	case s.over || s.expiry.index >= 0:
+	case s.isEnded || s.expiry.index >= 0:
 	case err == nil && r != nil && time.Unix(0, r.Expires).After(now):
 		h.timers.set(&s.expiry, time.Unix(0, r.Expires))
 	default:

@@ -153,10 +153,10 @@ func (h *Host) collect(a *attachment, m *StreamChunk) {
 	h.send(a.hc, out)
 }
 
-func fits(m *ToolResult, most int) bool {
-	if len(m.Payload)+1024 < most {
+func fits(m *ToolResult, limit int) bool {
+	if len(m.Payload)+1024 < limit {
 		return true
 	}
 	out, err := appendMessage(nil, m, true)
-	return err == nil && len(out) <= most
+	return err == nil && len(out) <= limit
 }

@@ -31,8 +31,8 @@ const (
 // at [WebSocketPath].
 func (h *Host) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.ContentLength != 0 {
-		// The body has its time to arrive, also where the answer goes out before
-		// it came: net/http reads on then. Not every writer has a deadline.
+		// The deadline also bounds a body that is still arriving when the response is sent. Not
+		// every ResponseWriter has a deadline.
 		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(h.opts.Timing.ReadTimeout))
 	}
 	switch r.URL.Path {
@@ -100,7 +100,7 @@ func (h *Host) serveMessage(w http.ResponseWriter, r *http.Request) {
 	case errors.As(err, &tooLarge):
 		h.httpError(w, Header{}, frameError(ReasonMessageTooLarge).Err)
 		return
-	case err != nil: // the client is gone, too slow, or its chunks are broken
+	case err != nil: // the client disconnected, is too slow, or sent invalid chunks
 		w.Header().Set("Connection", "close") // where the next request begins is not known
 		h.httpError(w, Header{}, frameError(ReasonMalformedJSON).Err)
 		return
@@ -130,7 +130,7 @@ func acceptable(header []string) string {
 	return ""
 }
 
-// exchange handles a message and writes what comes back.
+// exchange handles a message and writes its responses.
 func (h *Host) exchange(w http.ResponseWriter, r *http.Request, id *Principal, body []byte, kind string) {
 	m, err := DecodeMessage(body, &DecodeOptions{MaxMessage: h.opts.Limits.MaxMessage})
 	var bad *DecodeError
@@ -162,7 +162,7 @@ func (h *Host) exchange(w http.ResponseWriter, r *http.Request, id *Principal, b
 		return
 	}
 	defer h.release(hc)
-	defer hc.leave()
+	defer hc.detach()
 	if typ != "ToolCall" {
 		kind = typeJSON
 	} else if call, ok := m.(*ToolCall); ok && kind == typeJSON {
@@ -238,10 +238,10 @@ func (h *Host) httpMessage(w http.ResponseWriter, m Message) {
 	w.Header().Set("Content-Type", typeJSON)
 	w.Header().Set("Content-Length", strconv.Itoa(len(out)))
 	w.WriteHeader(status)
-	_, _ = w.Write(out) // the client may be gone
+	_, _ = w.Write(out) // fails if the client disconnected
 }
 
-// last tells whether a message ends the answer to a ToolCall.
+// last reports whether a message ends the response to a ToolCall.
 func last(m Message) bool {
 	c, ok := m.(*StreamChunk)
 	return !ok || c.IsFinal

@@ -53,15 +53,15 @@ func TestTricklingBodies(t *testing.T) {
 					t.Error(err)
 					return
 				}
-				over := make(chan struct{})
-				defer close(over)
+				done := make(chan struct{})
+				defer close(done)
 				if trickles {
 					go func() {
 						tick := time.NewTicker(50 * time.Millisecond)
 						defer tick.Stop()
 						for {
 							select {
-							case <-over:
+							case <-done:
 								return
 							case <-tick.C:
 							}

@@ -24,15 +24,14 @@ type HTTPDialOptions struct {
 	// Header goes with every request, for authentication above all.
 	Header http.Header
 
-	// MaxMessage bounds a message that comes in, in bytes. Zero means
-	// [DefaultMaxMessage].
+	// MaxMessage bounds a received message, in bytes. Zero means 4 MiB.
 	MaxMessage int
 }
 
-// NewHTTP returns a connection of a client over HTTP (ALT-D05): every message is a
-// request of its own, and streams come as NDJSON. The url is the Host's, without
-// path or with that of the messages. It does no I/O. A request that fails on
-// the way ends the connection, as a lost connection does elsewhere.
+// NewHTTP returns a client connection over HTTP (ALT-D05). Every message is one request, and
+// streams are received as NDJSON. The url is the URL of the Host, with or without the path of
+// messages. NewHTTP does no I/O. A failed request ends the connection, like a lost connection of
+// another transport.
 func NewHTTP(url string, opts *HTTPDialOptions) Conn {
 	c := &httpConn{url: url, in: make(chan received), failed: make(chan struct{})}
 	if opts != nil {
@@ -165,7 +164,7 @@ func (c *httpConn) exchange(m Message, body []byte) error {
 		case errors.As(err, &bad):
 			c.deliver(nil, err)
 			if !isCall || kind == typeJSON {
-				return err // nothing else comes
+				return err // the response has no further message
 			}
 			continue
 		case errors.Is(err, io.EOF):
@@ -174,7 +173,7 @@ func (c *httpConn) exchange(m Message, body []byte) error {
 			return err
 		}
 		if e, ok := got.(*ErrorMessage); ok && e.RequestID == "" {
-			e.RequestID = m.header().RequestID // there is only one that it can be about
+			e.RequestID = m.header().RequestID // the only request of this exchange
 		}
 		c.deliver(got, nil)
 		if !isCall || last(got) {

@@ -93,8 +93,8 @@ func (o *SchemaOptions) parameter(p *Parameter) *jsonschema.Schema {
 
 // FromJSONSchemaOptions adjusts [FromJSONSchema].
 type FromJSONSchemaOptions struct {
-	// Lossy drops what a contract cannot express, such as enum or minimum,
-	// instead of refusing it.
+	// Lossy drops keywords that a contract cannot express, such as enum or minimum, instead of
+	// refusing them.
 	Lossy bool
 }
 
@@ -193,7 +193,7 @@ func (r *schemaReader) properties(s *jsonschema.Schema, path string) []Parameter
 	return out
 }
 
-// constraints refuses what parameters cannot express.
+// constraints refuses keywords that parameters cannot express.
 func (r *schemaReader) constraints(s *jsonschema.Schema, path string) {
 	for _, c := range []struct {
 		name string

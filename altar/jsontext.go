@@ -16,8 +16,8 @@ import (
 // has depth 1 (ALT-D06).
 const maxDepth = 64
 
-// check reads a text from outside as an object, and says why not in the words of
-// section d of the reference. A depth of 0 means maxDepth.
+// check reads untrusted text as an object. Its reasons are those of section d of the reference. A
+// depth of 0 means maxDepth.
 func check(data []byte, depth int) (strictjson.Value, Reason) {
 	if depth <= 0 {
 		depth = maxDepth
@@ -41,8 +41,7 @@ func check(data []byte, depth int) (strictjson.Value, Reason) {
 	case strictjson.Depth:
 		return nil, ReasonTooDeep
 	case strictjson.Syntax:
-		// An unpaired surrogate is a fault of its own: see whether it is the
-		// only one.
+		// An unpaired surrogate has a separate reason: check whether it is the only defect.
 		_, err = strictjson.Check(data, strictjson.Options{MaxDepth: depth, LoneSurrogates: true})
 		if err == nil {
 			return nil, ReasonInvalidUnicode

@@ -73,7 +73,7 @@ func load(t *testing.T, state store.Store) {
 	var wg sync.WaitGroup
 	var mu sync.Mutex
 	last := make([]time.Duration, sessions)
-	var begun time.Time
+	var start time.Time
 	for i := range sessions {
 		sess, err := s.c.CreateSession(t.Context(), nil)
 		require.NoError(t, err)
@@ -84,7 +84,7 @@ func load(t *testing.T, state store.Store) {
 					t.Errorf("%d %d: %d %v", i, k, got, err)
 				}
 				mu.Lock()
-				last[i] = max(last[i], time.Since(begun))
+				last[i] = max(last[i], time.Since(start))
 				mu.Unlock()
 			})
 		}
@@ -100,11 +100,11 @@ func load(t *testing.T, state store.Store) {
 	require.Less(t, perCall, int64(40<<10))
 
 	mu.Lock()
-	begun = time.Now()
+	start = time.Now()
 	mu.Unlock()
 	close(release)
 	wg.Wait()
-	t.Logf("%d calls answered in %v; the first session was done after %v, the last after %v", calls, time.Since(begun), slices.Min(last), slices.Max(last))
+	t.Logf("%d calls answered in %v; the first session was done after %v, the last after %v", calls, time.Since(start), slices.Min(last), slices.Max(last))
 	require.NoError(t, lazy.Close())
 	st := s.h.Stats()
 	require.Equal(t, uint64(calls), st.Succeeded)
@@ -158,12 +158,12 @@ func TestFairness(t *testing.T) {
 		time.Sleep(time.Millisecond)
 	}
 	var answered atomic.Int64
-	over := make(chan struct{})
+	done := make(chan struct{})
 	for range callers {
 		wg.Go(func() {
 			for {
 				select {
-				case <-over:
+				case <-done:
 					return
 				default:
 				}
@@ -181,16 +181,16 @@ func TestFairness(t *testing.T) {
 	for answered.Load() < callers && !t.Failed() {
 		time.Sleep(time.Millisecond)
 	}
-	before, begun := answered.Load(), time.Now()
+	before, start := answered.Load(), time.Now()
 	for range calls {
 		_, err := CallAs[int64](t.Context(), quiet, "math/add", addIn{1, 2})
 		require.NoError(t, err)
 	}
 	each := float64(answered.Load()-before) / callers
-	t.Logf("%d calls in %v, while each of %d other callers made %.0f", calls, time.Since(begun), callers, each)
+	t.Logf("%d calls in %v, while each of %d other callers made %.0f", calls, time.Since(start), callers, each)
 	require.Less(t, each, 5.0*calls)
 	require.GreaterOrEqual(t, s.h.Stats().InFlight, stuck)
-	close(over)
+	close(done)
 	close(release)
 	wg.Wait()
 	require.NoError(t, other.Close())

@@ -5,9 +5,8 @@ package altar
 
 import "encoding/json"
 
-// A Message is one of the messages of the protocol: a pointer to one of the
-// structs of this file. A message that was received or sent is not changed any
-// more by anybody.
+// A Message is a message of the protocol: a pointer to one of the structs of this file. A message
+// must not be changed after it was received or sent.
 type Message interface {
 	// Type returns the name of the message on the wire, such as "ToolCall".
 	Type() string
@@ -15,7 +14,7 @@ type Message interface {
 	header() *Header
 }
 
-// A Header holds what every message may carry.
+// A Header holds the optional members of every message.
 type Header struct {
 	// RequestID is echoed by the direct answer (ALT-D02).
 	RequestID string
@@ -52,7 +51,7 @@ type AnnounceRuntime struct {
 // AcknowledgeRuntime accepts an announcement (ALT-055).
 type AcknowledgeRuntime struct {
 	HostID          string
-	ProtocolVersion string   // the one that the Host runs (ALT-057)
+	ProtocolVersion string   // version of the Host (ALT-057)
 	Capabilities    []string // those that both sides have
 	Header
 }
@@ -63,7 +62,7 @@ type RequestFulfillment struct {
 	Header
 }
 
-// FulfillTools says which contracts a Runtime implements in a session (ALT-058).
+// FulfillTools lists the contracts that a Runtime implements in a session (ALT-058).
 type FulfillTools struct {
 	SessionID string // or [AllSessions]
 	ToolNames []string
@@ -88,7 +87,7 @@ type RejectedTool struct {
 // CreateSession asks for a session (ALT-090).
 type CreateSession struct {
 	SessionID       string // a suggestion; empty: none
-	TTLSeconds      int64  // a wish; 0: none
+	TTLSeconds      int64  // requested lifetime; 0: default
 	SecurityContext *SecurityContext
 	Metadata        map[string]string
 	Header
@@ -96,15 +95,15 @@ type CreateSession struct {
 	emptyID bool // the suggestion was the empty text
 }
 
-// A SecurityContext narrows what may be done in a session. It is a wish of the
-// client and never proof of anything (ALT-D21).
+// A SecurityContext restricts the operations in a session. A client requests it; it proves nothing
+// (ALT-D21).
 type SecurityContext struct {
 	PrincipalID string
 	TenantID    string
 	Claims      map[string]string
 }
 
-// SessionCreated answers [CreateSession] with what the Host decided.
+// SessionCreated answers [CreateSession] with the effective properties of the session.
 type SessionCreated struct {
 	SessionID  string
 	TTLSeconds int64
@@ -117,8 +116,7 @@ type DestroySession struct {
 	Header
 }
 
-// SessionDestroyed answers [DestroySession], and tells Runtimes that a session
-// is over.
+// SessionDestroyed answers [DestroySession], and notifies Runtimes of the end of a session.
 type SessionDestroyed struct {
 	SessionID string
 	Reason    string // "destroyed" or "expired"
@@ -179,7 +177,7 @@ type ToolInfo struct {
 	Runtimes    []string // connected Runtimes that fulfil it, in order
 }
 
-// CancelCall ends a call (ALT-D32). It has no answer of its own.
+// CancelCall ends a call (ALT-D32). It has no response.
 type CancelCall struct {
 	InvocationID string
 	SessionID    string
@@ -187,7 +185,7 @@ type CancelCall struct {
 	Header
 }
 
-// Ping asks for a sign of life.
+// Ping requests a [Pong].
 type Ping struct{ Header }
 
 // Pong answers [Ping].

@@ -21,7 +21,7 @@ func alnum(c byte) bool {
 	return '0' <= c && c <= '9' || 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z'
 }
 
-// validIdentifier tells whether s may be a runtime id or a session id (ALT-D14).
+// validIdentifier reports whether s is a valid runtime id or session id (ALT-D14).
 func validIdentifier(s string) bool {
 	if s == "" || len(s) > maxIdentifier || !alnum(s[0]) {
 		return false
@@ -36,7 +36,7 @@ func validIdentifier(s string) bool {
 	return true
 }
 
-// validContractName tells whether s may name a contract (ALT-D14).
+// validContractName reports whether s is a valid name of a contract (ALT-D14).
 func validContractName(s string) bool {
 	if len(s) > maxContractName {
 		return false
@@ -67,9 +67,9 @@ func validInvocationID(s string) bool {
 	return true
 }
 
-// validText tells whether s has 1 to most code points and no control characters.
-func validText(s string, most int) bool {
-	if s == "" || utf8.RuneCountInString(s) > most {
+// validText reports whether s has 1 to limit code points and no control characters.
+func validText(s string, limit int) bool {
+	if s == "" || utf8.RuneCountInString(s) > limit {
 		return false
 	}
 	for i := range len(s) {
@@ -88,9 +88,8 @@ func namespaced(runtimeID, contract string) string {
 	return runtimeID + "/" + contract
 }
 
-// ResolveTool finds what a tool name means (ALT-D14): one of the contracts for any
-// Runtime, or a contract pinned to one Runtime. Has tells which contracts there
-// are.
+// ResolveTool resolves a tool name (ALT-D14) to a contract for any Runtime, or to a contract pinned
+// to one Runtime. The function has reports whether a contract exists.
 func ResolveTool(has func(contract string) bool, toolName string) (contract, runtimeID string, err error) {
 	if has(toolName) {
 		return toolName, "", nil

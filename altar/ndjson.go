@@ -29,9 +29,9 @@ func NewFrameReader(r io.Reader, max int) *FrameReader {
 	return &FrameReader{lines: lines.NewReader(r, max)}
 }
 
-// Next returns the next frame, which is valid until the next call. A frame above
-// the limit is a [*DecodeError] with reason message_too_large, and the next call
-// goes on behind it. An end within a frame is [ErrTruncated], then comes [io.EOF].
+// Next returns the next frame, which is valid until the next call. A frame above the limit is a
+// [*DecodeError] with reason message_too_large, and the next call continues after it. An end within
+// a frame is [ErrTruncated]; the call after that returns [io.EOF].
 func (f *FrameReader) Next() ([]byte, error) {
 	for f.end == nil {
 		line, err := f.lines.Next()
@@ -58,7 +58,7 @@ func (f *FrameReader) Next() ([]byte, error) {
 	return nil, f.end
 }
 
-// complete tells whether an unterminated line is a JSON value all the same.
+// complete reports whether an unterminated line is a complete JSON value.
 func complete(line []byte) bool {
 	_, err := strictjson.Check(line, strictjson.Options{MaxDepth: maxDepth, LoneSurrogates: true})
 	var fault *strictjson.Error
@@ -70,8 +70,7 @@ func complete(line []byte) bool {
 
 // StreamConnOptions adjusts [NewStreamConn].
 type StreamConnOptions struct {
-	// MaxMessage bounds a message that comes in, in bytes. Zero means
-	// [DefaultMaxMessage].
+	// MaxMessage bounds a received message, in bytes. Zero means 4 MiB.
 	MaxMessage int
 }
 

@@ -12,18 +12,18 @@ import (
 // Putting never blocks: who puts looks at the length first where there is a
 // choice.
 type outbox struct {
-	mu     sync.Mutex
-	list   []Message
-	first  int
-	ended  bool          // nothing comes any more; what is in the queue goes out
-	cut    bool          // nothing goes out any more
-	wake   chan struct{} // has room for one; for the reader of the queue
-	room   chan struct{} // has room for one; for who waits for room
-	closed chan struct{} // closed by cut
+	mu       sync.Mutex
+	list     []Message
+	first    int
+	isEnded  bool          // nothing comes any more; what is in the queue goes out
+	cut      bool          // nothing goes out any more
+	readable chan struct{} // has room for one; for the reader of the queue
+	room     chan struct{} // has room for one; for who waits for room
+	closed   chan struct{} // closed by cut
 }
 
 func newOutbox() *outbox {
-	return &outbox{wake: make(chan struct{}, 1), room: make(chan struct{}, 1), closed: make(chan struct{})}
+	return &outbox{readable: make(chan struct{}, 1), room: make(chan struct{}, 1), closed: make(chan struct{})}
 }
 
 func signal(c chan struct{}) {
@@ -36,7 +36,7 @@ func signal(c chan struct{}) {
 // put adds a message, unless nothing may come any more.
 func (o *outbox) put(m Message) {
 	o.mu.Lock()
-	if !o.ended {
+	if !o.isEnded {
 		if o.first > 64 && 2*o.first > len(o.list) { // do not grow behind a slow reader
 			n := copy(o.list, o.list[o.first:])
 			clear(o.list[n:])
@@ -45,7 +45,7 @@ func (o *outbox) put(m Message) {
 		o.list = append(o.list, m)
 	}
 	o.mu.Unlock()
-	signal(o.wake)
+	signal(o.readable)
 }
 
 func (o *outbox) len() int {
@@ -57,15 +57,15 @@ func (o *outbox) len() int {
 // end lets out what is in the queue, then ends it.
 func (o *outbox) end() {
 	o.mu.Lock()
-	o.ended = true
+	o.isEnded = true
 	o.mu.Unlock()
-	signal(o.wake)
+	signal(o.readable)
 }
 
 // close ends the queue at once.
 func (o *outbox) close() {
 	o.mu.Lock()
-	o.ended = true
+	o.isEnded = true
 	if !o.cut {
 		o.cut = true
 		o.list, o.first = nil, 0
@@ -90,13 +90,13 @@ func (o *outbox) take(ctx context.Context, buf []Message) ([]Message, bool) {
 			signal(o.room)
 			return buf, true
 		}
-		ended := o.ended
+		isEnded := o.isEnded
 		o.mu.Unlock()
-		if ended {
+		if isEnded {
 			return buf, false
 		}
 		select {
-		case <-o.wake:
+		case <-o.readable:
 		case <-o.closed:
 		case <-ctx.Done():
 			return buf, false
@@ -118,13 +118,13 @@ func (o *outbox) pop(ctx context.Context) (Message, bool) {
 			signal(o.room)
 			return m, true
 		}
-		ended := o.ended
+		isEnded := o.isEnded
 		o.mu.Unlock()
-		if ended {
+		if isEnded {
 			return nil, false
 		}
 		select {
-		case <-o.wake:
+		case <-o.readable:
 		case <-o.closed:
 		case <-ctx.Done():
 			return nil, false
@@ -133,15 +133,15 @@ func (o *outbox) pop(ctx context.Context) (Message, bool) {
 }
 
 // waitRoom waits until the queue is shorter than most or ended.
-func (o *outbox) waitRoom(most int) { o.waitRoomContext(context.Background(), most) }
+func (o *outbox) waitRoom(limit int) { o.waitRoomContext(context.Background(), limit) }
 
 // waitRoomContext is waitRoom, but no longer than ctx lasts.
-func (o *outbox) waitRoomContext(ctx context.Context, most int) {
+func (o *outbox) waitRoomContext(ctx context.Context, limit int) {
 	for {
 		o.mu.Lock()
-		n, ended := len(o.list)-o.first, o.ended
+		n, isEnded := len(o.list)-o.first, o.isEnded
 		o.mu.Unlock()
-		if n < most || ended {
+		if n < limit || isEnded {
 			signal(o.room) // there may be room for others that wait, too
 			return
 		}

@@ -48,8 +48,8 @@ type field struct {
 	sub      *object // members of the innermost object; nil: free-form
 }
 
-// fewFields is how many names are found faster by looking at each, and how many
-// values a level keeps without allocating.
+// fewFields is the number of names up to which linear search is faster than a map, and the number
+// of values that a level keeps without allocating.
 const fewFields = 8
 
 // maxFaults bounds what an answer tells about wrong parameters (ALT-D13).
@@ -125,8 +125,8 @@ func (v *Validator) appendChecked(dst []byte, params strictjson.Value) ([]byte, 
 	return n.dst, nil
 }
 
-// normalized is appendChecked to nothing. Most parameters come in their normal form
-// and need no memory of their own: they are returned as they are.
+// normalized returns the normal form of params. Parameters in normal form are returned unchanged,
+// without an allocation.
 func (v *Validator) normalized(params json.RawMessage) (json.RawMessage, error) {
 	buf, ok := v.scratch.Get().(*[]byte)
 	if !ok {
@@ -164,7 +164,7 @@ func (n *normalizer) enter(name string, index int) {
 	n.depth++
 }
 
-func (n *normalizer) leave() { n.depth-- }
+func (n *normalizer) exit() { n.depth-- }
 
 func (n *normalizer) path() string {
 	path := ""
@@ -214,7 +214,7 @@ func (n *normalizer) object(o *object, v strictjson.Value) {
 			if f.required {
 				n.enter(f.name, -1)
 				n.fault(ReasonMissingRequired)
-				n.leave()
+				n.exit()
 			}
 			continue
 		}
@@ -225,7 +225,7 @@ func (n *normalizer) object(o *object, v strictjson.Value) {
 		n.dst = append(n.dst, f.key...)
 		n.enter(f.name, -1)
 		n.value(f, f.dims, value)
-		n.leave()
+		n.exit()
 		if n.full() {
 			return
 		}
@@ -238,7 +238,7 @@ func (n *normalizer) object(o *object, v strictjson.Value) {
 		}
 		n.enter(name, -1)
 		n.fault(ReasonUnknownParameter)
-		n.leave()
+		n.exit()
 	}
 }
 
@@ -256,7 +256,7 @@ func (n *normalizer) value(f *field, dims int, v strictjson.Value) {
 			}
 			n.enter("", i)
 			n.value(f, dims-1, e.Value)
-			n.leave()
+			n.exit()
 			if n.full() {
 				return
 			}
@@ -313,8 +313,8 @@ func (n *normalizer) integer(v strictjson.Value) Reason {
 	return ReasonNotInteger
 }
 
-// integral tells whether the exact value of a number that is not zero is an
-// integer, without writing it out (ALT-D08).
+// integral reports whether the exact value of a nonzero number is an integer, without expanding it
+// (ALT-D08).
 func integral(v []byte) bool {
 	var exp, fraction int64 // fraction counts digits behind the point, without trailing zeros
 	zeros := int64(0)       // zeros at the end of the digits so far

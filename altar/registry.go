@@ -9,15 +9,15 @@ import (
 	"time"
 )
 
-// A registry says who fulfils what, in one session (ALT-113) or, for sessions
-// that are the same in this, in many. It is never changed: what changes is a
-// copy (see with), so that thousands of sessions share one.
+// A registry lists the Runtimes that fulfil each contract, in one session (ALT-113) or in all
+// sessions with equal fulfilments. It is immutable: a change makes a copy (see with), so that
+// thousands of sessions share one registry.
 type registry struct {
 	byContract map[string][]registration
 }
 
-// A registration is one fulfilment. It is down once its connection is, until the
-// Runtime is back and has said anew what it fulfils (ALT-D24).
+// A registration is one fulfilment. It is down from the loss of its connection until the
+// reconnected Runtime has announced its fulfilments (ALT-D24).
 type registration struct {
 	rt *hostConn
 }
@@ -51,7 +51,7 @@ func (r *registry) with(rt *hostConn, names []string, replace bool) *registry {
 	return out
 }
 
-// without returns a registry that does not know a Runtime any more.
+// without returns a copy of the registry without a Runtime.
 func (r *registry) without(id string) *registry {
 	out := &registry{byContract: make(map[string][]registration, len(r.byContract))}
 	for name, list := range r.byContract {
@@ -94,7 +94,7 @@ func connected(list []registration) int {
 	return n
 }
 
-// fulfils tells whether a Runtime fulfils anything here.
+// fulfils reports whether a Runtime has a fulfilment here.
 func (r *registry) fulfils(rt *hostConn) bool {
 	for _, list := range r.byContract {
 		for _, g := range list {
@@ -151,12 +151,12 @@ func LeastBusyRouter(r *RouteRequest, candidates []Candidate) int {
 	return best
 }
 
-// StickyRouter is a [RouterFunc] that stays with the same Runtime for a session
-// and contract as long as it is there.
+// StickyRouter is a [RouterFunc] that keeps the same Runtime for a session and contract while it is
+// a candidate.
 func StickyRouter(*RouteRequest, []Candidate) int { return 0 }
 
-// route chooses a connected Runtime for a contract in a session (ALT-D24). The
-// error says why there is none.
+// route chooses a connected Runtime for a contract in a session (ALT-D24). The error is the reason
+// if there is no candidate.
 func (h *Host) route(s *session, c *contract, pin string) (*hostConn, *Error) {
 	list := s.reg.byContract[c.Name]
 	if pin != "" {
@@ -212,7 +212,7 @@ func (h *Host) route(s *session, c *contract, pin string) (*hostConn, *Error) {
 			i--
 		}
 	}
-	// Some have no room: the next one that has.
+	// Some have reached their limit: choose among the rest.
 	var rest []*hostConn
 	for _, g := range list {
 		if g.rt.alive {
@@ -251,7 +251,7 @@ func (h *Host) overloaded(rt *hostConn) bool {
 	return h.opts.Limits.MaxConcurrentPerRuntime > 0 && rt.running >= h.opts.Limits.MaxConcurrentPerRuntime || rt.out.len() >= h.opts.Limits.RuntimeQueueLimit
 }
 
-// avoided tells whether calls that do not name a Runtime should go elsewhere.
+// avoided reports whether calls without a pinned Runtime should use another Runtime.
 func (h *Host) avoided(rt *hostConn) bool {
 	return h.overloaded(rt) || h.opts.Limits.BreakerThreshold > 0 && rt.breaker.open(time.Now())
 }
@@ -283,12 +283,12 @@ func (h *Host) fulfill(hc *hostConn, m *FulfillTools) {
 	manifest := h.manifest
 	h.unlock()
 
-	// The hook is asked without the lock.
+	// Call the hook without h.mu.
 	ack := &AcknowledgeFulfillment{SessionID: m.SessionID, Fulfilled: []string{}, Rejected: []RejectedTool{}}
 	var names []string
 	seen := make(map[string]bool, len(m.ToolNames))
 	for _, tool := range m.ToolNames {
-		c, err := h.judge(hc, m.SessionID, manifest, tool)
+		c, err := h.checkFulfillment(hc, m.SessionID, manifest, tool)
 		switch {
 		case err != nil:
 			if !seen["!"+tool] {
@@ -307,16 +307,16 @@ func (h *Host) fulfill(hc *hostConn, m *FulfillTools) {
 	if !hc.alive {
 		return
 	}
-	names = slices.DeleteFunc(names, func(name string) bool { return !h.manifest.has(name) }) // reloaded meanwhile
+	names = slices.DeleteFunc(names, func(name string) bool { return !h.manifest.has(name) }) // the manifest may have been replaced
 	one := h.sessions.byID[m.SessionID]
 	switch {
 	case m.SessionID == AllSessions:
-		hc.standing = true
-		before := h.standing
-		h.standing = before.with(hc, names, m.Replace)
+		hc.wildcard = true
+		before := h.wildcard
+		h.wildcard = before.with(hc, names, m.Replace)
 		for s := h.sessions.first; s != nil; s = s.next {
 			if s.reg == before {
-				s.reg = h.standing
+				s.reg = h.wildcard
 			} else {
 				s.reg = s.reg.with(hc, names, m.Replace)
 			}
@@ -337,18 +337,18 @@ func (h *Host) fulfill(hc *hostConn, m *FulfillTools) {
 		}
 	}
 	if one != nil {
-		one.settle(hc)
+		one.removeInquiry(hc)
 		h.judgeHeld(one, now)
 		return
 	}
 	for s := h.sessions.first; s != nil; s = s.next {
-		s.settle(hc)
+		s.removeInquiry(hc)
 		h.judgeHeld(s, now)
 	}
 }
 
 // judge decides about one name of a fulfilment.
-func (h *Host) judge(hc *hostConn, sessionID string, manifest *contracts, tool string) (*contract, *Error) {
+func (h *Host) checkFulfillment(hc *hostConn, sessionID string, manifest *contracts, tool string) (*contract, *Error) {
 	name, pin, err := ResolveTool(manifest.has, tool)
 	if err != nil {
 		return nil, NewError(ErrToolNotFound, ReasonUnknownContract, "no contract has this name")

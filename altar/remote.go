@@ -12,14 +12,12 @@ import (
 	"time"
 )
 
-// A Cluster reaches the Runtimes that are connected to other Hosts, so that a
-// client of one Host can call the tools of all. It is asked only where no
-// Runtime of this Host can take a call at once. What it carries, over a message broker
-// or otherwise, are calls that one Host has validated and authorised: the Hosts
-// that it connects trust each other, have the same contracts, and each has an
-// ID of its own.
+// A Cluster forwards calls to Runtimes connected to other Hosts, so that a client of one Host can
+// call the tools of all Hosts. A Host uses it only if none of its own Runtimes can accept a call at
+// once. Forwarded calls are validated and authorized by the first Host: the connected Hosts trust
+// each other, have the same contracts, and each has a unique ID.
 //
-// The other end of a Remote is [Host.ServeForwarded], [Host.RuntimeOffers] and
+// An implementation calls [Host.ServeForwarded], [Host.RuntimeOffers] and
 // [Host.EndForwardedSession] of the other Host.
 type Cluster interface {
 	// Offers returns the Runtimes of other Hosts that fulfil a contract,
@@ -27,24 +25,22 @@ type Cluster interface {
 	// it must be quick and must not call the Host.
 	Offers(contract string) []RuntimeOffer
 
-	// Forward has the Host of an offer run a call, and yields what
-	// ServeForwarded yields there: a ToolResult, or the StreamChunks with the
-	// final one last. An error is yielded once and last. An [*Error] says that
-	// the other Host refused the call and that it did not run; any other error
-	// that nobody knows. An end without a final message is such an error too.
+	// Forward runs a call at the Host of an offer, and yields the messages of its ServeForwarded: a
+	// ToolResult, or StreamChunks that end with the final chunk. An error comes once and last. An
+	// [*Error] means that the other Host refused the call and that it did not run. After any other
+	// error, or an end without a final message, the outcome is unknown.
 	//
-	// When ctx ends the call is to be cancelled there; [CancelReason] tells
-	// why. A Remote that loses its connection may ask again with Join set.
+	// The end of ctx cancels the call at the other Host; [CancelReason] returns the reason. A
+	// Cluster that loses its connection may repeat the request with Join set.
 	Forward(ctx context.Context, to RuntimeOffer, call *ForwardedCall) iter.Seq2[Message, error]
 
-	// SessionEnded tells the other Hosts that a session has ended from which
-	// calls were forwarded. The reason is "destroyed" or "expired". It must
-	// not wait for anything. If it gets lost, the session ends there when its
-	// lifetime is over.
+	// SessionEnded notifies the other Hosts of the end of a session with forwarded calls. The
+	// reason is "destroyed" or "expired". It must not block. If the notification is lost, the
+	// session ends at the other Hosts when its lifetime expires.
 	SessionEnded(sessionID, reason string)
 }
 
-// An RuntimeOffer is a Runtime and what it fulfils.
+// A RuntimeOffer is a Runtime and the contracts that it fulfils.
 type RuntimeOffer struct {
 	HostID    string
 	RuntimeID string
@@ -54,7 +50,7 @@ type RuntimeOffer struct {
 	Contracts []string
 }
 
-// A ForwardedCall is a call on its way from one Host to another.
+// A ForwardedCall is a call that one Host forwards to another.
 type ForwardedCall struct {
 	HostID        string // that forwards it
 	RuntimeID     string // that is to run it
@@ -81,7 +77,7 @@ type ForwardedCall struct {
 // ends. Its reason is one of those of CancelCall (ALT-D32).
 type ForwardCancelledError struct{ Reason string }
 
-// Error tells why.
+// Error includes the reason.
 func (e *ForwardCancelledError) Error() string { return "altar: the call was cancelled: " + e.Reason }
 
 // CancelReason returns why a forwarded call was cancelled, or nothing if ctx has
@@ -103,8 +99,8 @@ type forwarding struct {
 	cancel context.CancelCauseFunc
 }
 
-// place finds who can take a call: a Runtime of this Host or, if there is none,
-// of another. The error says why there is nobody.
+// place chooses the Runtime for a call: one of this Host or, if there is none, one of another Host.
+// The error is the reason if there is no candidate.
 func (h *Host) place(s *session, c *contract, pin string, tried []RuntimeOffer) (*hostConn, *Error) {
 	rt, err := h.route(s, c, pin)
 	if err == nil || h.opts.Cluster == nil || s.kind == guestSession {
@@ -215,7 +211,7 @@ func (h *Host) forwardedAnswer(c *hostCall, rt *hostConn, m Message) bool {
 			return true
 		}
 		if m.Error != nil && m.Error.Code == ErrRuntimeUnavailable && m.Error.Reason() == ReasonDisconnected {
-			return false // the Runtime is gone over there
+			return false // the remote Runtime has disconnected
 		}
 		own := *m
 		h.toolResult(rt, &own, now)
@@ -230,15 +226,14 @@ func (h *Host) forwardedAnswer(c *hostCall, rt *hostConn, m Message) bool {
 	return true
 }
 
-// ServeForwarded runs a call that another Host forwards, and yields what the
-// Runtime answers: a ToolResult, or StreamChunks of which the final one is the
-// last. An [*Error] instead says that the call was refused and did not run. The
-// same call forwarded again joins the one that runs, or yields its recorded
+// ServeForwarded runs a call that another Host forwards, and yields the messages of the Runtime: a
+// ToolResult, or StreamChunks that end with the final chunk. An [*Error] means that the call was
+// refused and did not run. Repeating the same call joins the running call, or yields its recorded
 // outcome.
 //
-// If ctx ends with a [ForwardCancelledError], the call is cancelled. If it ends
-// otherwise or the loop is left, the call goes on for HostOptions.Timing.ClientGracePeriod, so
-// that the other Host can join it.
+// If ctx ends with a [ForwardCancelledError], the call is cancelled. If ctx ends otherwise or the
+// loop is left, the call continues for Timing.ClientGracePeriod, so that the other Host can join
+// it.
 func (h *Host) ServeForwarded(ctx context.Context, call *ForwardedCall) iter.Seq2[Message, error] {
 	return func(yield func(Message, error) bool) {
 		m, err := call.message()
@@ -257,7 +252,7 @@ func (h *Host) ServeForwarded(ctx context.Context, call *ForwardedCall) iter.Seq
 		}
 		hc.peer = call
 		defer h.release(hc)
-		defer hc.leave()
+		defer hc.detach()
 		h.toolCall(hc, m)
 		for {
 			m, ok := hc.out.pop(ctx)
@@ -355,10 +350,9 @@ func (h *Host) EndForwardedSession(sessionID, reason string) {
 	}
 }
 
-// RuntimeOffers yields what the connected Runtimes of this Host fulfil, now and
-// whenever it changes, until ctx ends or the Host is closed. It works only if
-// HostOptions.Cluster is set: Runtimes are then asked what they fulfil as soon as
-// they are connected, in a session of the Host's own.
+// RuntimeOffers yields the fulfilments of the connected Runtimes of this Host, at once and after
+// every change, until ctx ends or the Host is closed. It requires HostOptions.Cluster: only then
+// does the Host request fulfilments from each connected Runtime, in an internal session.
 func (h *Host) RuntimeOffers(ctx context.Context) iter.Seq[[]RuntimeOffer] {
 	return func(yield func([]RuntimeOffer) bool) {
 		for ctx.Err() == nil {
@@ -408,8 +402,8 @@ func (h *Host) noteOffers() {
 	h.offersChanged = make(chan struct{})
 }
 
-// offersState is all that the offers of a Host depend on. What it points to is
-// never changed.
+// offersState holds everything that the offers of a Host depend on. The referenced objects are
+// immutable.
 type offersState struct {
 	manifest   *contracts
 	reg        *registry

@@ -31,7 +31,7 @@ type mesh struct {
 	cut   func(call *ForwardedCall, n int) bool
 	joins atomic.Int64 // how often a lost call was joined again
 	keep  bool         // join lost calls
-	told  []string     // sessions over
+	ended []string     // sessions over
 }
 
 type meshEnd struct {
@@ -116,7 +116,7 @@ func (e *meshEnd) Forward(ctx context.Context, to RuntimeOffer, call *ForwardedC
 func (e *meshEnd) SessionEnded(id, reason string) {
 	e.m.mu.Lock()
 	defer e.m.mu.Unlock()
-	e.m.told = append(e.m.told, id+" "+reason)
+	e.m.ended = append(e.m.ended, id+" "+reason)
 	for name, h := range e.m.hosts {
 		if name != e.id {
 			go h.EndForwardedSession(id, reason)
@@ -215,7 +215,7 @@ func TestRemoteCalls(t *testing.T) {
 
 		require.NoError(t, sess.Destroy(ctx))
 		synctest.Wait()
-		require.Equal(t, []string{"s destroyed"}, m.told)
+		require.Equal(t, []string{"s destroyed"}, m.ended)
 		require.Len(t, m.hosts["b"].sessions.byID, 1, "only what it asks its Runtimes in is left")
 		m.empty(t)
 	})
@@ -409,8 +409,8 @@ func TestServeForwardedAgain(t *testing.T) {
 			require.NoError(t, err)
 			require.ErrorIs(t, r.(*ToolResult).Error, ErrExecutionTimeout)
 		}
-		again := *call
-		again.RuntimeID, again.Attempt = "r2", 1
+		repeat := *call
+		repeat.RuntimeID, repeat.Attempt = "r2", 1
 		go func() {
 			m, err := well.conn.Receive()
 			for err == nil && m.Type() != "ToolCall" {
@@ -419,7 +419,7 @@ func TestServeForwardedAgain(t *testing.T) {
 			_ = silent.conn.Send(&ToolResult{InvocationID: "i", Payload: json.RawMessage("1")}) // too late
 			_ = well.conn.Send(&ToolResult{InvocationID: "i", Payload: json.RawMessage("2")})
 		}()
-		for r, err := range h.ServeForwarded(t.Context(), &again) {
+		for r, err := range h.ServeForwarded(t.Context(), &repeat) {
 			require.NoError(t, err)
 			require.Nil(t, r.(*ToolResult).Error)
 			require.Equal(t, json.RawMessage("2"), r.(*ToolResult).Payload)
@@ -445,9 +445,9 @@ func TestServeForwardedAgainElsewhere(t *testing.T) {
 		w := connect(t, h, testUser)
 		w.session("own")
 		w.send(&ToolCall{InvocationID: "i", SessionID: "own", ToolName: "get", Parameters: json.RawMessage(`{"key":"k"}`)})
-		again := *call
-		again.Attempt = 1
-		for _, err := range h.ServeForwarded(t.Context(), &again) {
+		repeat := *call
+		repeat.Attempt = 1
+		for _, err := range h.ServeForwarded(t.Context(), &repeat) {
 			require.ErrorIs(t, err, ReasonInvocationIDInUse)
 		}
 		rt.send(&ToolResult{InvocationID: "i", Payload: json.RawMessage("2")})

@@ -30,8 +30,8 @@ type RuntimeOptions struct {
 	// Metadata goes with the announcement.
 	Metadata map[string]string
 
-	// DisableStanding makes the Runtime fulfil its tools for all sessions at once
-	// (ALT-D15), instead of being asked for each.
+	// DisableStanding makes the Runtime fulfil its tools for each session on request, instead of
+	// for all sessions at once (ALT-D15).
 	DisableStanding bool
 
 	// MaxConcurrent bounds the calls that run at the same time; more wait in
@@ -49,20 +49,19 @@ type RuntimeOptions struct {
 	// Host.
 	Validation ValidationOptions
 
-	// HandshakeTimeout bounds how long the Host may take to accept the Runtime. Zero
-	// means for ever.
+	// HandshakeTimeout bounds the wait for the acceptance of the Runtime by the Host. Zero means no
+	// limit.
 	HandshakeTimeout time.Duration
 
 	// DrainTimeout bounds how long calls in flight may take after the context of Run
 	// has ended. Zero means 30 seconds.
 	DrainTimeout time.Duration
 
-	// Heartbeat makes the Runtime ping the Host this often, and give a
-	// connection up on which nothing came three times as long (ALT-D36). Zero
-	// means never.
+	// Heartbeat is the interval of pings to the Host. A connection without a received message for
+	// three intervals is closed (ALT-D36). Zero disables it.
 	Heartbeat time.Duration
 
-	// Logger receives what no peer is told. Nil is silent.
+	// Logger receives details that are not sent to the Host. Nil disables logging.
 	Logger *slog.Logger
 }
 
@@ -110,9 +109,8 @@ func (r *Runtime) HandleStream(name string, t StreamHandler) {
 	r.add(&runtimeTool{name: name, stream: t}, nil)
 }
 
-// HandleContract adds a tool together with what this side believes its contract
-// to be: parameters that do not fit it never reach the tool. It panics like
-// Handle, and if the contract is not valid.
+// HandleContract adds a tool with the contract that this Runtime expects: parameters that do not
+// match it never reach the tool. It panics like Handle, and if the contract is invalid.
 func (r *Runtime) HandleContract(c *Contract, t Handler) {
 	r.add(&runtimeTool{name: c.Name, tool: t}, c)
 }
@@ -146,8 +144,8 @@ func (r *Runtime) add(t *runtimeTool, c *Contract) {
 	r.names[t.name] = t
 }
 
-// Use puts a middleware around all tools with one result, those that are added
-// later included. The one that came last is asked first.
+// Use wraps all tools with one result in a middleware, including tools added later. The middleware
+// added last is outermost.
 func (r *Runtime) Use(m func(next Handler) Handler) {
 	r.use = append(r.use, m)
 	for _, t := range r.tools {
@@ -198,10 +196,10 @@ func sendable(s string) string {
 // A Dialer opens a connection to a Host.
 type Dialer func(ctx context.Context) (Conn, error)
 
-// RunWithReconnect keeps the Runtime connected: it dials, runs, and dials again with
-// growing pauses whenever the connection is lost (ALT-D24). It returns nil after
-// ctx has ended and the calls in flight are answered, and an [*Error] if the
-// Host refuses the Runtime for another reason than a failure of its own.
+// RunWithReconnect keeps the Runtime connected: it dials, runs, and dials again with increasing
+// delays after each lost connection (ALT-D24). It returns nil after ctx has ended and the calls in
+// flight are answered, and an [*Error] if the Host refuses the Runtime for a reason other than an
+// internal failure of the Host.
 func (r *Runtime) RunWithReconnect(ctx context.Context, dial Dialer) error {
 	if err := r.checkID(); err != nil {
 		return err
@@ -232,10 +230,9 @@ func (r *Runtime) RunWithReconnect(ctx context.Context, dial Dialer) error {
 	}
 }
 
-// Run serves one connection until it ends, and closes it. When ctx ends, the
-// Runtime withdraws its tools, answers the calls in flight and returns nil
-// (ALT-D24). An [*Error] says why the Host refused the Runtime. No tool is running
-// any more when Run returns: tools must obey their context.
+// Run serves one connection until it ends, and closes it. When ctx ends, the Runtime withdraws its
+// tools, answers the calls in flight and returns nil (ALT-D24). An [*Error] is the reason for which
+// the Host refused the Runtime. Run waits for all running tools, so tools must obey their context.
 func (r *Runtime) Run(ctx context.Context, conn Conn) error {
 	if err := r.checkID(); err != nil {
 		return errors.Join(err, conn.Close())

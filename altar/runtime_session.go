@@ -27,16 +27,16 @@ type runtimeSession struct {
 	// of the goroutine that reads
 	wasReady bool
 
-	mu       sync.Mutex
-	calls    map[string]*runtimeCall // by invocation id
-	running  int
-	ready    bool
-	draining bool
-	withdraw string        // request id of the withdrawal
-	drained  chan struct{} // closed when withdrawn and no call is left
-	heard    time.Time
-	wg       *sync.WaitGroup
-	ctx      context.Context // parent of those of the calls
+	mu           sync.Mutex
+	calls        map[string]*runtimeCall // by invocation id
+	running      int
+	ready        bool
+	draining     bool
+	withdraw     string        // request id of the withdrawal
+	drained      chan struct{} // closed when withdrawn and no call is left
+	lastReceived time.Time
+	wg           *sync.WaitGroup
+	ctx          context.Context // parent of those of the calls
 }
 
 func (r *Runtime) session(conn Conn) *runtimeSession {
@@ -50,7 +50,7 @@ func (r *Runtime) session(conn Conn) *runtimeSession {
 func (s *runtimeSession) run(ctx context.Context, wg *sync.WaitGroup) error {
 	calls, stop := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer stop(errCancelled)
-	s.ctx, s.wg, s.heard = calls, wg, time.Now()
+	s.ctx, s.wg, s.lastReceived = calls, wg, time.Now()
 	var own sync.WaitGroup
 	defer own.Wait()
 	defer s.close()
@@ -62,8 +62,8 @@ func (s *runtimeSession) run(ctx context.Context, wg *sync.WaitGroup) error {
 		t := time.AfterFunc(s.r.opts.HandshakeTimeout, s.handshakeOver)
 		defer t.Stop()
 	}
-	ended := make(chan struct{})
-	own.Go(func() { s.drain(ctx, ended) })
+	readDone := make(chan struct{})
+	own.Go(func() { s.drain(ctx, readDone) })
 	capabilities := []string{CapStreaming, CapCancellation, CapDeadlines, CapSessionEvents, CapHeartbeat}
 	if s.r.opts.Level == 1 {
 		capabilities = capabilities[1:]
@@ -71,7 +71,7 @@ func (s *runtimeSession) run(ctx context.Context, wg *sync.WaitGroup) error {
 	s.post(&AnnounceRuntime{RuntimeID: s.r.id, Language: "go", ProtocolVersion: s.r.opts.ProtocolVersion, Capabilities: capabilities,
 		Metadata: s.r.opts.Metadata, Header: Header{RequestID: randid.UUID4()}})
 	err := s.read()
-	close(ended)
+	close(readDone)
 	if ctx.Err() != nil {
 		return nil
 	}
@@ -88,9 +88,9 @@ func (s *runtimeSession) handshakeOver() {
 }
 
 // drain withdraws the tools when ctx ends, waits for the calls and closes.
-func (s *runtimeSession) drain(ctx context.Context, ended chan struct{}) {
+func (s *runtimeSession) drain(ctx context.Context, readDone chan struct{}) {
 	select {
-	case <-ended:
+	case <-readDone:
 		return
 	case <-ctx.Done():
 	}
@@ -109,10 +109,10 @@ func (s *runtimeSession) drain(ctx context.Context, ended chan struct{}) {
 		case <-s.drained:
 			s.out.end()
 			select { // write closes the connection when everything is out
-			case <-ended:
+			case <-readDone:
 			case <-t.C:
 			}
-		case <-ended:
+		case <-readDone:
 		case <-t.C:
 			s.r.opts.Logger.Warn("altar: calls are cut off", "runtime", s.r.id)
 		}
@@ -143,7 +143,7 @@ func (s *runtimeSession) beat(ctx context.Context) {
 		case <-tick.C:
 		}
 		s.mu.Lock()
-		silent := time.Since(s.heard)
+		silent := time.Since(s.lastReceived)
 		s.mu.Unlock()
 		if silent >= 3*s.r.opts.Heartbeat {
 			s.r.opts.Logger.Warn("altar: the Host is silent", "runtime", s.r.id)
@@ -170,7 +170,7 @@ func (s *runtimeSession) read() error {
 			return err
 		}
 		s.mu.Lock()
-		s.heard = time.Now()
+		s.lastReceived = time.Now()
 		ready := s.ready
 		s.mu.Unlock()
 		if p, ok := m.(*Ping); ok {

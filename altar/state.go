@@ -38,16 +38,16 @@ type state struct {
 	claims   atomic.Int64 // numbers those of calls
 	doubts   sync.Map     // numbers of those that may be in the store although their call did not run
 
-	mu     sync.Mutex
-	begun  bool           // the lease was written; guarded by mu
-	fenced bool           // another Host has the same ID; guarded by mu
-	lease  store.Revision // guarded by mu
-	cursor uint64         // in overStream; guarded by mu
-	wake   chan struct{}  // closed by begin
+	mu        sync.Mutex
+	started   bool           // the lease was written; guarded by mu
+	fenced    bool           // another Host has the same ID; guarded by mu
+	lease     store.Revision // guarded by mu
+	cursor    uint64         // in overStream; guarded by mu
+	startDone chan struct{}  // closed by begin
 }
 
 func newState(h *Host) *state {
-	return &state{h: h, instance: randid.New(""), wake: make(chan struct{})}
+	return &state{h: h, instance: randid.New(""), startDone: make(chan struct{})}
 }
 
 func (s *state) db() store.Store { return s.h.opts.Persistence.Store }
@@ -66,7 +66,7 @@ func (s *state) begin(ctx context.Context) error {
 	if s.fenced {
 		return errFenced
 	}
-	if s.begun {
+	if s.started {
 		return nil
 	}
 	// What ended before we have any session does not concern us.
@@ -95,8 +95,8 @@ func (s *state) begin(ctx context.Context) error {
 			return err
 		}
 	}
-	s.begun = true
-	close(s.wake)
+	s.started = true
+	close(s.startDone)
 	return nil
 }
 
@@ -110,7 +110,7 @@ func (s *state) run() {
 	defer s.h.wg.Done()
 	ctx := s.h.ctx
 	select {
-	case <-s.wake:
+	case <-s.startDone:
 	case <-ctx.Done():
 		return
 	}
@@ -129,7 +129,7 @@ func (s *state) run() {
 				s.holdOwner(id, s.h.opts.Persistence.TombstoneTTL/4)
 			}
 		case <-ctx.Done():
-			s.leave()
+			s.releaseLease()
 			return
 		}
 	}
@@ -163,7 +163,7 @@ func (s *state) renew() {
 }
 
 // leave gives the lease up, so that what this Host left can be judged at once.
-func (s *state) leave() {
+func (s *state) releaseLease() {
 	ctx, cancel := context.WithTimeout(context.Background(), s.h.opts.Persistence.StoreTimeout)
 	defer cancel()
 	s.mu.Lock()

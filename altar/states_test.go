@@ -308,10 +308,10 @@ func TestRuntimeLimits(t *testing.T) {
 			synctest.Wait()
 		}
 		require.ErrorIs(t, <-errs, ReasonOverloaded, "there is no room to wait")
-		begun := time.Now()
+		start := time.Now()
 		require.NoError(t, <-errs)
 		require.NoError(t, <-errs)
-		require.Equal(t, 2*time.Second, time.Since(begun), "one after the other")
+		require.Equal(t, 2*time.Second, time.Since(start), "one after the other")
 	})
 	synctest.Test(t, func(t *testing.T) {
 		s := start(t, pipeTransport, nil)

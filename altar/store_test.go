@@ -206,15 +206,15 @@ func TestRestart(t *testing.T) {
 				w.send(&ToolCall{InvocationID: "new", SessionID: "s", ToolName: "count", Parameters: json.RawMessage(`{"n":3}`), ResumeFrom: 2})
 				require.ErrorIs(t, next[*ToolResult](w).Error, ReasonUnknownInvocation)
 
-				begun := time.Now()
+				start := time.Now()
 				for _, c := range []*ToolCall{call("flight", "wait", `{"ms":5000}`), call("pinned", "r-h/get", `{"key":"k"}`), call("ticks", "ticks", `{}`)} {
 					w.send(c)
 					require.ErrorIs(t, next[*ToolResult](w).Error, ReasonDisconnected)
 				}
 				if heir == "h" {
-					require.Zero(t, time.Since(begun), "nobody else can be it")
+					require.Zero(t, time.Since(start), "nobody else can be it")
 				} else {
-					require.Less(t, time.Since(begun), 16*time.Second, "the lease is over")
+					require.Less(t, time.Since(start), 16*time.Second, "the lease is over")
 				}
 				require.Equal(t, int64(4), runs.Load(), "nothing ran")
 				w.send(call("again", "get", `{"key":"k"}`))
@@ -484,13 +484,13 @@ func TestStoreSlow(t *testing.T) {
 		a.own.mu.Lock()
 		a.own.delay = 100 * time.Millisecond
 		a.own.mu.Unlock()
-		begun := time.Now()
+		start := time.Now()
 		for i := range 100 {
 			w.send(call(fmt.Sprint(i), "math/add", `{"a":1,"b":2}`))
 		}
 		w.send(&Ping{})
 		next[*Pong](w)
-		require.Zero(t, time.Since(begun))
+		require.Zero(t, time.Since(start))
 		w.send(call("held", "wait", `{"ms":1000}`))
 		w.send(&CancelCall{SessionID: "s", InvocationID: "held"}) // before it is claimed
 		for range 101 {
@@ -500,7 +500,7 @@ func TestStoreSlow(t *testing.T) {
 				require.Nil(t, r.Error)
 			}
 		}
-		require.Equal(t, 200*time.Millisecond, time.Since(begun))
+		require.Equal(t, 200*time.Millisecond, time.Since(start))
 		require.Equal(t, int64(100), runs.Load())
 		w.send(call("held", "wait", `{"ms":1000}`))
 		require.ErrorIs(t, next[*ToolResult](w).Error, ReasonCancelled, "it is recorded")
@@ -699,13 +699,13 @@ func TestCallRecord(t *testing.T) {
 	} {
 		data, err := r.encode()
 		require.NoError(t, err)
-		again, err := readCallRecord(data)
+		reread, err := readCallRecord(data)
 		require.NoError(t, err)
-		data2, err := again.encode()
+		data2, err := reread.encode()
 		require.NoError(t, err)
 		require.Equal(t, string(data), string(data2))
-		require.Equal(t, r.Ended, again.Ended)
-		require.Len(t, again.chunks, len(r.chunks))
+		require.Equal(t, r.Ended, reread.Ended)
+		require.Len(t, reread.chunks, len(r.chunks))
 	}
 }
 

@@ -6,7 +6,7 @@ package altar
 import "time"
 
 const (
-	// chunkWindow is how far a chunk may be ahead of the one that is due (ALT-D28).
+	// chunkWindow is the maximum distance of a chunk from the next expected one (ALT-D28).
 	chunkWindow = 16
 
 	// gapWait is how long a missing chunk is waited for.
@@ -16,13 +16,13 @@ const (
 // An assembler puts the chunks of one call in order (ALT-D28). The zero value waits
 // for chunk 0. It is for one goroutine at a time.
 type assembler struct {
-	next    int64
-	final   int64 // id of the final chunk, if known
-	known   bool
-	done    bool
-	waiting []waitingChunk // a ring by id; nil while everything is in order
-	count   int
-	moved   time.Time // when next rose last while chunks were waiting
+	next     int64
+	final    int64 // id of the final chunk, if known
+	hasFinal bool
+	done     bool
+	waiting  []waitingChunk // a ring by id; nil while everything is in order
+	count    int
+	moved    time.Time // when next rose last while chunks were waiting
 }
 
 type waitingChunk struct {
@@ -30,13 +30,12 @@ type waitingChunk struct {
 	came  time.Time
 }
 
-// Add takes a chunk in, and reports whether it was accepted, which is to say
-// that it is neither too late nor a duplicate. A chunk that is too far ahead is
-// the error INTERNAL_ERROR chunk_gap. What can be delivered then comes from
-// [Assembler.Next].
+// Add stores a chunk, and reports whether it was accepted: it is not late and not a duplicate. A
+// chunk outside the window is the error INTERNAL_ERROR chunk_gap. The caller then gets the
+// deliverable chunks from next.
 func (a *assembler) Add(c *StreamChunk, now time.Time) (accepted bool, err error) {
 	switch ahead := c.ChunkID - a.next; {
-	case a.done || ahead < 0 || a.known && c.ChunkID > a.final:
+	case a.done || ahead < 0 || a.hasFinal && c.ChunkID > a.final:
 		return false, nil
 	case ahead > chunkWindow:
 		return false, errChunkGap()
@@ -50,8 +49,8 @@ func (a *assembler) Add(c *StreamChunk, now time.Time) (accepted bool, err error
 	}
 	*slot = waitingChunk{c, now}
 	a.count++
-	if c.IsFinal && (!a.known || c.ChunkID < a.final) {
-		a.known, a.final = true, c.ChunkID
+	if c.IsFinal && (!a.hasFinal || c.ChunkID < a.final) {
+		a.hasFinal, a.final = true, c.ChunkID
 	}
 	return true, nil
 }

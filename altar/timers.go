@@ -46,17 +46,17 @@ func (ts *timers) up(i int) {
 
 func (ts *timers) down(i int) {
 	for {
-		least := i
-		for _, kid := range [2]int{2*i + 1, 2*i + 2} {
-			if kid < len(ts.heap) && ts.less(kid, least) {
-				least = kid
+		smallest := i
+		for _, child := range [2]int{2*i + 1, 2*i + 2} {
+			if child < len(ts.heap) && ts.less(child, smallest) {
+				smallest = child
 			}
 		}
-		if least == i {
+		if smallest == i {
 			return
 		}
-		ts.swap(i, least)
-		i = least
+		ts.swap(i, smallest)
+		i = smallest
 	}
 }
 

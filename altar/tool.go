@@ -16,14 +16,13 @@ import (
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
 
-// A Handler answers calls with one result. It is called from several goroutines. The
-// call must not be changed.
+// A Handler answers calls with one result. It must be safe for concurrent use and must not change
+// the call.
 //
-// The result is written as JSON by the rules of encoding/json; bytes become
-// base64. An [*Error] with one of the eight codes is sent as it stands; the text
-// of any other error is sent as EXECUTION_FAILED, so it must not hold secrets. A
-// panic is caught and its value stays here (ALT-D34). The context ends when the
-// call is cancelled, out of time or nobody's any more.
+// The result is encoded by the rules of encoding/json; bytes become base64. An [*Error] with one of
+// the eight codes is sent unchanged. The text of any other error is sent as EXECUTION_FAILED, so it
+// must not contain secrets. A panic is recovered, and its value is not sent (ALT-D34). The context
+// ends when the call is cancelled, times out or has no caller.
 type Handler interface {
 	ServeALTAR(ctx context.Context, call *ToolCall) (any, error)
 }
@@ -36,9 +35,8 @@ func (f HandlerFunc) ServeALTAR(ctx context.Context, call *ToolCall) (any, error
 	return f(ctx, call)
 }
 
-// A StreamHandler answers calls in chunks. What is said of [Handler] holds here too.
-// When it returns nil without having sent a final chunk, one without payload is
-// sent for it.
+// A StreamHandler answers calls in chunks. The rules of [Handler] apply. If it returns nil without
+// a final chunk, a final chunk without payload is sent.
 type StreamHandler interface {
 	ServeALTARStream(ctx context.Context, call *ToolCall, out *ChunkWriter) error
 }
@@ -79,8 +77,8 @@ type ChunkWriter struct {
 	closed bool
 }
 
-// Send sends the next part. It waits while the Host does not read, and fails if
-// the call is over meanwhile or the value cannot be written as JSON.
+// Send sends the next payload. It blocks while the Host does not read, and fails if the call has
+// ended or the value cannot be encoded as JSON.
 func (w *ChunkWriter) Send(v any) error { return w.send(v, false) }
 
 // SendLast sends the last part. Nothing can follow.
@@ -111,7 +109,7 @@ func (w *ChunkWriter) write(c *StreamChunk) {
 	w.next++
 	w.closed = c.IsFinal
 	if w.call.timer != nil {
-		w.call.timer.Reset(w.call.limit) // the clock of the Host starts anew, too (ALT-D25)
+		w.call.timer.Reset(w.call.limit) // the Host restarts its timer, too (ALT-D25)
 	}
 	if c.IsFinal {
 		w.call.answer(w.ctx, c)
@@ -145,8 +143,8 @@ func (c *runtimeCall) answer(ctx context.Context, m Message) {
 
 var errCancelled = errors.New("altar: the call was cancelled")
 
-// encodeJSON is [strictjson.Encode], but takes JSON as it is. The text is appended
-// to short, or stands on its own if it is long.
+// encodeJSON is [strictjson.Encode], but copies raw JSON. The text is appended to short, or is a
+// separate slice if it is long.
 func encodeJSON(short []byte, v any) ([]byte, error) {
 	if text, ok := v.(json.RawMessage); ok && len(text) > 0 {
 		return bytes.Clone(text), nil
@@ -198,7 +196,7 @@ func (c *runtimeCall) run(ctx context.Context) {
 	case err != nil && out.next > 0:
 		out.write(&StreamChunk{InvocationID: c.m.InvocationID, ChunkID: out.next, Error: c.failure(ctx, err), IsFinal: true})
 	default:
-		var one struct { // with what belongs to it
+		var one struct { // allocated together
 			ToolResult
 			meta [48]byte
 		}
@@ -214,8 +212,8 @@ func (c *runtimeCall) run(ctx context.Context) {
 	out.closed = true
 }
 
-// invoke runs the tool, and turns a panic into an error (ALT-D34), also one of the
-// methods of what the tool returned.
+// invoke runs the tool and converts a panic into an error (ALT-D34), including a panic in a method
+// of the returned value.
 func (c *runtimeCall) invoke(ctx context.Context) (payload json.RawMessage, err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -239,7 +237,7 @@ func (c *runtimeCall) invoke(ctx context.Context) (payload json.RawMessage, err 
 func (c *runtimeCall) failure(ctx context.Context, err error) *Error {
 	var e *Error
 	switch {
-	case errors.As(err, &e) && e.Code.known():
+	case errors.As(err, &e) && e.Code.isKnown():
 		out := &Error{Code: e.Code, Message: e.Message, Details: e.Details}
 		if out.Message == "" {
 			out.Message = string(e.Code)

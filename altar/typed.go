@@ -67,7 +67,7 @@ func (f NonFinite) MarshalJSON() ([]byte, error) {
 	}
 }
 
-// UnmarshalJSON reads what MarshalJSON writes.
+// UnmarshalJSON reads the output of MarshalJSON.
 func (f *NonFinite) UnmarshalJSON(data []byte) error {
 	switch string(data) {
 	case `"NaN"`:

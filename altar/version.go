@@ -112,10 +112,9 @@ func (v semver) String() string {
 	return s
 }
 
-// Negotiate returns the version that a Host and a Runtime speak with each other,
-// the lower of the two, as MAJOR.MINOR.PATCH with its pre-release if it has one
-// (ALT-D17). Versions with different MAJOR, or for MAJOR 0 different MINOR, are
-// refused with reason unsupported_version, texts that are no version with
+// Negotiate returns the common version of a Host and a Runtime: the lower of the two, as
+// MAJOR.MINOR.PATCH with its pre-release, if any (ALT-D17). Versions with different MAJOR, or for
+// MAJOR 0 different MINOR, are refused with reason unsupported_version, invalid version texts with
 // invalid_version.
 func Negotiate(host, runtime string) (string, error) {
 	h, ok1 := parseSemver(host)

@@ -27,8 +27,7 @@ type WebSocketDialOptions struct {
 	// Header goes with the handshake, for authentication above all.
 	Header http.Header
 
-	// MaxMessage bounds a message that comes in, in bytes. Zero means
-	// [DefaultMaxMessage].
+	// MaxMessage bounds a received message, in bytes. Zero means 4 MiB.
 	MaxMessage int
 }
 
@@ -150,7 +149,7 @@ func (w *wsConn) send(m Message, trusted bool) error {
 	return w.c.Write(w.ctx, websocket.MessageText, out)
 }
 
-// closeRefused tells the peer that it will not be served (ALT-D04).
+// closeRefused closes a connection that will not be served (ALT-D04).
 func (w *wsConn) closeRefused() { _ = w.c.Close(websocket.StatusPolicyViolation, "refused") }
 
 // hangUp says goodbye and waits a little for the peer to do so. The reader sees

@@ -56,11 +56,11 @@ func TestKinds(t *testing.T) {
 	mux.HandleFunc("/keys", func(w http.ResponseWriter, _ *http.Request) { _ = json.NewEncoder(w).Encode(set) })
 	v, err := NewVerifier([]Issuer{{URL: login.URL + "/realms/a/", Audience: "tools"}}, nil)
 	require.NoError(t, err)
-	sign := func(alg jose.SignatureAlgorithm, kid string, key any) string {
+	sign := func(alg jose.SignatureAlgorithm, keyID string, key any) string {
 		t.Helper()
 		claims, err := json.Marshal(map[string]any{"iss": login.URL + "/realms/a/", "aud": []string{"x", "tools"}, "sub": "planner", "exp": time.Now().Add(time.Hour).Unix()})
 		require.NoError(t, err)
-		s, err := jose.NewSigner(jose.SigningKey{Algorithm: alg, Key: key}, (&jose.SignerOptions{}).WithHeader("kid", kid))
+		s, err := jose.NewSigner(jose.SigningKey{Algorithm: alg, Key: key}, (&jose.SignerOptions{}).WithHeader("kid", keyID))
 		require.NoError(t, err)
 		signed, err := s.Sign(claims)
 		require.NoError(t, err)

@@ -69,8 +69,8 @@ type forwarding struct {
 // run sends the call and takes in the answer, until that is over or lost.
 func (f *forwarding) run(ctx context.Context) error {
 	r := f.r
-	gone := r.peerGone(f.to.HostID)
-	if gone == nil {
+	lost := r.peerGone(f.to.HostID)
+	if lost == nil {
 		if f.call.Join {
 			return errGone
 		}
@@ -94,7 +94,7 @@ func (f *forwarding) run(ctx context.Context) error {
 	if err := r.nc.PublishMsg(&nats.Msg{Subject: r.callSubject(f.to.HostID), Reply: inbox, Data: body}); err != nil {
 		return unavailable() // it has not been sent
 	}
-	a := &answer{forwarding: f, in: in, gone: gone}
+	a := &answer{forwarding: f, in: in, lost: lost}
 	defer a.end()
 	return a.read(ctx)
 }
@@ -108,7 +108,7 @@ func unavailable() *altar.Error {
 type answer struct {
 	*forwarding
 	in      chan *nats.Msg
-	gone    <-chan struct{}
+	lost    <-chan struct{}
 	control string
 	count   uint64 // content frames taken in
 	used    atomic.Uint64
@@ -133,7 +133,7 @@ func (a *answer) read(ctx context.Context) error {
 			if missed++; missed > silence {
 				return errLost
 			}
-		case <-a.gone:
+		case <-a.lost:
 			if r.life.Err() != nil {
 				return errEnded
 			}

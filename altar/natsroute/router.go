@@ -73,7 +73,7 @@ type peer struct {
 	boot   string               // of that process
 	turn   uint64               // rises with every change of the offers
 	missed int                  // heartbeats
-	gone   chan struct{}        // closed when it is given up
+	lost   chan struct{}        // closed when it is given up
 }
 
 // An announcement says what a Host offers.
@@ -117,15 +117,15 @@ func NewCluster(nc *nats.Conn, opts *Options) (*Cluster, error) {
 		r.opts.Logger = slog.New(slog.DiscardHandler)
 	}
 	r.life, r.stop = context.WithCancel(context.Background())
-	heard := make(chan *nats.Msg, 1024)
-	sub, err := nc.ChanSubscribe(r.subject("offers"), heard)
+	received := make(chan *nats.Msg, 1024)
+	sub, err := nc.ChanSubscribe(r.subject("offers"), received)
 	if err != nil {
 		r.stop()
 		return nil, fmt.Errorf("natsroute: %w", err)
 	}
 	r.work.Go(func() {
 		defer func() { _ = sub.Unsubscribe() }() // fails only with the connection
-		r.listen(heard)
+		r.listen(received)
 	})
 	r.hello()
 	return r, nil
@@ -153,7 +153,7 @@ func (r *Cluster) hello() {
 }
 
 // listen takes in announcements and gives up who is silent.
-func (r *Cluster) listen(heard <-chan *nats.Msg) {
+func (r *Cluster) listen(received <-chan *nats.Msg) {
 	tick := time.NewTicker(r.opts.Heartbeat)
 	defer tick.Stop()
 	for {
@@ -165,13 +165,13 @@ func (r *Cluster) listen(heard <-chan *nats.Msg) {
 			}
 			r.mu.Unlock()
 			return
-		case m := <-heard:
+		case m := <-received:
 			var a announcement
 			if err := decode(m.Data, &a); err != nil {
 				r.opts.Logger.Warn("natsroute: announcement", "err", err)
 				continue
 			}
-			r.hear(&a)
+			r.handle(&a)
 		case <-tick.C:
 			r.mu.Lock()
 			for id, p := range r.peers {
@@ -197,12 +197,12 @@ func (r *Cluster) alive(id string) {
 // giveUp forgets a peer. The lock is held.
 func (r *Cluster) giveUp(id string) {
 	if p := r.peers[id]; p != nil {
-		close(p.gone)
+		close(p.lost)
 		delete(r.peers, id)
 	}
 }
 
-func (r *Cluster) hear(a *announcement) {
+func (r *Cluster) handle(a *announcement) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	p := r.peers[a.Host]
@@ -217,7 +217,7 @@ func (r *Cluster) hear(a *announcement) {
 		r.hello()
 		return
 	case p == nil:
-		p = &peer{boot: a.Boot, gone: make(chan struct{})}
+		p = &peer{boot: a.Boot, lost: make(chan struct{})}
 		r.peers[a.Host] = p
 	}
 	p.missed = 0
@@ -251,19 +251,19 @@ func (r *Cluster) peerGone(id string) <-chan struct{} {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if p := r.peers[id]; p != nil {
-		return p.gone
+		return p.lost
 	}
 	return nil
 }
 
-type over struct {
+type sessionEnd struct {
 	Session string `json:"session"`
 	Reason  string `json:"reason"`
 }
 
 // SessionEnded implements [altar.Cluster].
 func (r *Cluster) SessionEnded(sessionID, reason string) {
-	body, err := strictjson.Encode(over{sessionID, reason})
+	body, err := strictjson.Encode(sessionEnd{sessionID, reason})
 	if err == nil {
 		err = r.nc.Publish(r.subject("over"), body)
 	}

@@ -28,8 +28,8 @@ func (r *Cluster) Serve(ctx context.Context, h *altar.Host, hostID string) error
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	defer context.AfterFunc(r.life, stop)()
-	s := &server{r: r, h: h, id: hostID, boot: nuid.Next(), again: make(chan struct{}, 1)}
-	calls, heard := make(chan *nats.Msg, 1024), make(chan *nats.Msg, 1024)
+	s := &server{r: r, h: h, id: hostID, boot: nuid.Next(), refresh: make(chan struct{}, 1)}
+	calls, notices := make(chan *nats.Msg, 1024), make(chan *nats.Msg, 1024)
 	// Two processes with the ID of one Host are a mistake. A queue group makes
 	// sure that even then a call reaches one of them.
 	callSub, err := r.nc.ChanQueueSubscribe(r.callSubject(hostID), "host", calls)
@@ -38,7 +38,7 @@ func (r *Cluster) Serve(ctx context.Context, h *altar.Host, hostID string) error
 	}
 	defer func() { _ = callSub.Unsubscribe() }()
 	for _, what := range []string{"over", "hello"} {
-		sub, err := r.nc.ChanSubscribe(r.subject(what), heard)
+		sub, err := r.nc.ChanSubscribe(r.subject(what), notices)
 		if err != nil {
 			return fmt.Errorf("natsroute: %w", err)
 		}
@@ -58,8 +58,8 @@ func (r *Cluster) Serve(ctx context.Context, h *altar.Host, hostID string) error
 			return nil
 		case m := <-calls:
 			wg.Go(func() { s.serve(ctx, m) })
-		case m := <-heard:
-			s.hear(m)
+		case m := <-notices:
+			s.handle(m)
 		}
 	}
 }
@@ -71,7 +71,7 @@ type server struct {
 	id   string
 	boot string
 
-	again chan struct{} // asks for a full announcement
+	refresh chan struct{} // asks for a full announcement
 
 	mu     sync.Mutex
 	turn   uint64    // guarded by mu
@@ -95,7 +95,7 @@ func (s *server) watch(ctx context.Context) {
 
 func (s *server) ask() {
 	select {
-	case s.again <- struct{}{}:
+	case s.refresh <- struct{}{}:
 	default:
 	}
 }
@@ -108,7 +108,7 @@ func (s *server) announce(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-s.again:
+		case <-s.refresh:
 			full = true
 		case <-tick.C:
 		}
@@ -134,12 +134,12 @@ func (s *server) say(a *announcement) {
 	}
 }
 
-func (s *server) hear(m *nats.Msg) {
+func (s *server) handle(m *nats.Msg) {
 	if m.Subject == s.r.subject("hello") {
 		s.ask()
 		return
 	}
-	var o over
+	var o sessionEnd
 	if err := decode(m.Data, &o); err != nil {
 		s.r.opts.Logger.Warn("natsroute: session over", "err", err)
 		return
@@ -159,8 +159,8 @@ func (s *server) serve(ctx context.Context, m *nats.Msg) {
 		s.r.opts.Logger.Warn("natsroute: call", "err", err)
 		return // the sender does not speak this
 	}
-	c := &caller{r: s.r, to: m.Reply, window: uint64(q.Window), cancel: cancel, room: make(chan struct{}, 1)}
-	if c.most = int(min(q.MaxPayload, s.r.nc.MaxPayload())) - frameRoom; c.most <= 0 {
+	c := &caller{r: s.r, to: m.Reply, window: uint64(q.Window), cancel: cancel, consumed: make(chan struct{}, 1)}
+	if c.maxFrame = int(min(q.MaxPayload, s.r.nc.MaxPayload())) - frameRoom; c.maxFrame <= 0 {
 		return
 	}
 	in := make(chan *nats.Msg, 64)
@@ -190,12 +190,12 @@ func (s *server) serve(ctx context.Context, m *nats.Msg) {
 
 // A caller is the Host that forwarded a call.
 type caller struct {
-	r      *Cluster
-	to     string
-	window uint64
-	most   int // bytes of one frame
-	cancel context.CancelCauseFunc
-	room   chan struct{} // something was consumed
+	r        *Cluster
+	to       string
+	window   uint64
+	maxFrame int // bytes of one frame
+	cancel   context.CancelCauseFunc
+	consumed chan struct{} // something was consumed
 
 	mu    sync.Mutex // so that counts go out in order
 	count uint64     // content frames sent; guarded by mu
@@ -243,7 +243,7 @@ func (c *caller) control(in <-chan *nats.Msg, quit <-chan struct{}) {
 				c.used = max(c.used, min(n, c.count))
 				c.mu.Unlock()
 				select {
-				case c.room <- struct{}{}:
+				case c.consumed <- struct{}{}:
 				default:
 				}
 			}
@@ -262,8 +262,8 @@ func (c *caller) send(ctx context.Context, m altar.Message) {
 	}
 	for {
 		kind, n := frameMessage, len(text)
-		if n > c.most {
-			kind, n = framePart, c.most
+		if n > c.maxFrame {
+			kind, n = framePart, c.maxFrame
 		}
 		if !c.content(ctx, kind, text[:n]) || kind == frameMessage {
 			return
@@ -288,7 +288,7 @@ func (c *caller) content(ctx context.Context, kind string, data []byte) bool {
 		}
 		c.mu.Unlock()
 		select {
-		case <-c.room:
+		case <-c.consumed:
 		case <-ctx.Done():
 		}
 	}
@@ -302,7 +302,7 @@ func (c *caller) fail(err error) {
 		return
 	}
 	text, err := altar.AppendMessage(nil, &altar.ErrorMessage{Err: refused})
-	if err != nil || len(text) > c.most {
+	if err != nil || len(text) > c.maxFrame {
 		c.publish(frame(c.to, frameLost, c.sent()))
 		return
 	}
