@@ -78,5 +78,5 @@ func (h *Host) runAudit(e *AuditRecord) {
 // dropped counts a message that has no effect.
 func (h *Host) dropped(c *hostConn, m Message, why string) {
 	h.stats.Dropped++
-	h.opts.Logger.Debug("altar: message dropped", "type", m.Type(), "runtime", c.runtimeID, "why", why)
+	h.opts.Logger.Debug("altar: message dropped", "type", m.Type(), "runtime", c.runtimeID, "reason", why)
 }

@@ -25,7 +25,7 @@ type AuthenticatorFunc func(r *http.Request) (*Principal, error)
 // Authenticate calls f.
 func (f AuthenticatorFunc) Authenticate(r *http.Request) (*Principal, error) { return f(r) }
 
-var errBadCredentials = errors.New("altar: the credentials are not valid")
+var errBadCredentials = errors.New("altar: invalid credentials")
 
 // AnyAuthenticator asks one Authenticator after the other, and takes the first
 // answer that is not nil, an error included.
@@ -121,7 +121,7 @@ func CertificateAuthenticator(identify func(leaf *x509.Certificate) (*Principal,
 			return nil, nil
 		}
 		if len(r.TLS.VerifiedChains) == 0 || len(r.TLS.VerifiedChains[0]) == 0 {
-			return nil, errors.New("altar: the client certificate was not verified")
+			return nil, errors.New("altar: client certificate not verified")
 		}
 		id, err := identify(r.TLS.VerifiedChains[0][0])
 		if err == nil && id == nil {

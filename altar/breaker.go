@@ -10,10 +10,10 @@ import "time"
 type breaker struct {
 	failures int       // in a row
 	until    time.Time // no calls before
-	trial    *hostCall // the one that shows whether the Runtime is well again
+	trial    *hostCall // the call that tests whether the Runtime has recovered
 }
 
-// open tells whether calls should go elsewhere.
+// open reports whether calls should use another Runtime.
 func (b *breaker) open(now time.Time) bool {
 	return !b.until.IsZero() && (b.trial != nil || now.Before(b.until))
 }
@@ -25,8 +25,7 @@ func (b *breaker) begin(c *hostCall) {
 	}
 }
 
-// end notes how a call ended. What is the fault of the tool or of nobody does not
-// count.
+// end records the outcome of a call. Only errors caused by the Runtime count.
 func (b *breaker) end(c *hostCall, err *Error, after int, pause time.Duration, now time.Time) {
 	trial := b.trial == c
 	if trial {

@@ -9,8 +9,8 @@ import (
 	"slices"
 )
 
-// A callList holds calls in order. The next of a call that was taken out stays,
-// so that a walk can go on.
+// A callList holds calls in order. A removed call keeps its next pointer, so that an iteration can
+// continue.
 type callList struct {
 	first, last *hostCall
 	seq         uint64

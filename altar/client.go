@@ -20,10 +20,10 @@ import (
 
 // ErrDisconnected reports that the connection to the Host was lost and not restored in time. The
 // outcome of the request is unknown.
-var ErrDisconnected = errors.New("altar: the connection to the Host is lost")
+var ErrDisconnected = errors.New("altar: disconnected")
 
 // ErrSlowReader reports a stream whose reader left too many payloads lie.
-var ErrSlowReader = errors.New("altar: the stream is not read fast enough")
+var ErrSlowReader = errors.New("altar: stream: reader too slow")
 
 // ClientOptions adjusts a [Client]. The zero value is right for production.
 type ClientOptions struct {
@@ -335,7 +335,7 @@ func (c *Client) take(l *clientLink, m Message) {
 	case p != nil && isError:
 		p.abort(failed.Err)
 	default:
-		c.opts.Logger.Debug("altar: message ignored", "type", m.Type(), "request", id)
+		c.opts.Logger.Debug("altar: message ignored", "type", m.Type(), "request_id", id)
 	}
 }
 
@@ -344,7 +344,7 @@ func (c *Client) toCall(id string, m Message) {
 	p := c.calls[id]
 	c.mu.Unlock()
 	if p == nil || !p.add(m) {
-		c.opts.Logger.Debug("altar: message ignored", "type", m.Type(), "invocation", id)
+		c.opts.Logger.Debug("altar: message ignored", "type", m.Type(), "invocation_id", id)
 	}
 }
 
@@ -438,7 +438,7 @@ func (c *Client) CreateSession(ctx context.Context, p *CreateSessionParams) (*Se
 }
 
 func errUnexpected(m Message) error {
-	return fmt.Errorf("altar: the Host answered with %s", m.Type())
+	return fmt.Errorf("altar: unexpected response %s", m.Type())
 }
 
 // Session returns a session that was created before, over another connection

@@ -187,7 +187,7 @@ func (s *Session) start(ctx context.Context, tool string, params any, o *CallOpt
 	}
 	if c.calls[call.InvocationID] != nil {
 		c.mu.Unlock()
-		return nil, fmt.Errorf("altar: invocation id %q is in flight already", call.InvocationID)
+		return nil, fmt.Errorf("altar: call: invocation id %q is in flight", call.InvocationID)
 	}
 	c.seq++
 	p.seq = c.seq

@@ -30,4 +30,4 @@ type Conn interface {
 var ErrClosed = errors.New("altar: closed")
 
 // ErrTruncated reports a byte stream that ended within a message.
-var ErrTruncated = fmt.Errorf("altar: the stream ended within a message: %w", io.ErrUnexpectedEOF)
+var ErrTruncated = fmt.Errorf("altar: stream ended within a message: %w", io.ErrUnexpectedEOF)

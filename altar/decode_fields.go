@@ -56,9 +56,8 @@ func (d *decoder) text(field int, required bool) string {
 	return d.recent.text(field, b)
 }
 
-// recentTexts are the last texts of a connection, by field: most messages repeat
-// some of those before, which need no memory of their own then. It is for one
-// goroutine.
+// recentTexts holds the last text of each field on a connection, so that equal texts of later
+// messages need no allocation. It is not safe for concurrent use.
 type recentTexts [fieldCount]string
 
 // maxRecent bounds the texts that are kept.

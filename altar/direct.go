@@ -43,8 +43,8 @@ func (d *direct) Send(m Message) error {
 	return d.pass(own, bad)
 }
 
-// sendOwn is Send for a message of this package that nobody else has: it is
-// checked and handed over as it is.
+// sendOwn is Send for a message that no other goroutine holds: it is validated and passed on
+// without a copy.
 func (d *direct) sendOwn(m Message) error {
 	switch m := m.(type) {
 	case *ToolCall: // checked by its Session
@@ -74,8 +74,8 @@ func (d *direct) Close() error {
 	return nil
 }
 
-// sound tells whether a message certainly stays as it is when it is written and
-// read. It knows the messages that are many.
+// sound reports whether a message certainly stays equal when it is encoded and decoded. It
+// recognizes only the frequent messages.
 func sound(m Message) bool {
 	switch m := m.(type) {
 	case *ToolCall:

@@ -59,7 +59,7 @@ func TestReturns(t *testing.T) {
 	m, err := DecodeManifest([]byte(testManifest))
 	require.NoError(t, err)
 	_, err = NewHost(m, AuthorizerFunc(AllowAll), &HostOptions{ResultTypes: map[string]Parameter{"fail": {Type: "any"}}})
-	require.ErrorContains(t, err, "what fail returns")
+	require.ErrorContains(t, err, "result type of fail")
 }
 
 // The same of what comes from another Host.

@@ -34,11 +34,11 @@ type Host struct {
 	order     []*hostConn       // connected Runtimes in order of handshake
 	wildcard  *registry         // of the "*" fulfilments
 	sessions  sessionTable
-	calls     map[string]*hostCall // held, running, or ended unanswered; by invocation id
-	doneCalls callQueue            // ended calls in that order
-	bulky     *hostCall            // the first of ended that may have a payload
-	recorded  int64                // size of ended
-	lastEnd   *claim               // that ended last since the lock was taken
+	calls     map[string]*hostCall // held, running, or without a final message; by invocation id
+	doneCalls callQueue            // ended calls in order of end
+	bulky     *hostCall            // first of doneCalls that may have a payload
+	recorded  int64                // size of doneCalls
+	lastEnd   *claim               // of the last call that ended under this lock
 	stats     Stats
 	events    []*AuditRecord // for Audit, passed after unlock
 	overs     []sessionOver  // for the Cluster, passed after unlock
@@ -51,7 +51,7 @@ type Host struct {
 	timers  timers
 	wakeup  *time.Timer
 	wakeAt  time.Time // zero: wakeup is not set
-	endedAt timer     // of the first of ended
+	endedAt timer     // of the first of doneCalls
 }
 
 // contracts is a manifest made ready.
@@ -71,7 +71,7 @@ type contract struct {
 // [RoleAuthorizer] makes one, and [AuthorizerFunc] of a function such as [AllowAll].
 func NewHost(m *Manifest, auth Authorizer, opts *HostOptions) (*Host, error) {
 	if auth == nil {
-		return nil, errors.New("altar: a Host needs an Authorizer")
+		return nil, errors.New("altar: missing Authorizer")
 	}
 	h := &Host{
 		auth:     auth,
@@ -85,7 +85,7 @@ func NewHost(m *Manifest, auth Authorizer, opts *HostOptions) (*Host, error) {
 	}
 	h.opts.fill()
 	if _, ok := parseSemver(h.opts.ProtocolVersion); !ok {
-		return nil, fmt.Errorf("altar: %q is not a version", h.opts.ProtocolVersion)
+		return nil, fmt.Errorf("altar: invalid version %q", h.opts.ProtocolVersion)
 	}
 	var err error
 	if h.manifest, err = h.load(m); err != nil {
@@ -228,7 +228,7 @@ func (h *Host) fireTimers() {
 func (h *Host) guard(what string, hook func() error) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
-			h.opts.Logger.Error("altar: a hook panicked", "hook", what, "panic", p, "stack", string(debug.Stack()))
+			h.opts.Logger.Error("altar: hook panicked", "hook", what, "err", p, "stack", string(debug.Stack()))
 			err = NewError(ErrInternal, ReasonHookPanic, "the Host failed")
 		}
 	}()
@@ -243,7 +243,7 @@ func (h *Host) refusal(what string, err error, reason Reason, message string) *E
 			return e
 		}
 	}
-	h.opts.Logger.Info("altar: refused", "hook", what, "err", err)
+	h.opts.Logger.Info("altar: request refused", "hook", what, "err", err)
 	return &Error{Code: ErrAuthorizationFailed, Message: message, Details: appendDetails(nil, reason, ""), Cause: err}
 }
 

@@ -27,7 +27,7 @@ type hostCall struct {
 	id       string
 	pin      string // runtime id that the caller asked for
 	toolName string
-	params   json.RawMessage // as they came; a repeat has equal ones
+	params   json.RawMessage // as received; a repeat has equal parameters
 	normal   json.RawMessage // as they are dispatched
 	metadata map[string]string
 	corr     string // of the first request
@@ -56,7 +56,7 @@ type hostCall struct {
 	seq                  uint64    // in the session, in order of arrival
 	prev, next           *hostCall // in the list of active calls of the session
 	later                *hostCall // in the queue of ended calls
-	size                 int       // of what is recorded
+	size                 int       // of the recorded outcome
 }
 
 // An attachment is a connection that waits for a call.
@@ -161,8 +161,7 @@ func (h *Host) toolCall(hc *hostConn, m *ToolCall) {
 		h.refused(hc, m, c, err, now)
 		return
 	}
-	// What the store knows of the call goes before everything that is wrong with
-	// it now (ALT-D23).
+	// A record in the store precedes any other error of the call (ALT-D23).
 	stored := h.state != nil && s.kind == ownSession && hc.peer == nil
 	if err != nil && (!stored || hc.waiting[m.InvocationID] != nil) {
 		h.refused(hc, m, c, err, now)
@@ -238,8 +237,7 @@ func (h *Host) slide(s *session, now time.Time) {
 	}
 }
 
-// refused answers a call that was not accepted. A nil error means that there is
-// nobody to answer.
+// refused answers a call that was not accepted. A nil error means that no response is due.
 func (h *Host) refused(hc *hostConn, m *ToolCall, c *contract, err *Error, now time.Time) {
 	if err == nil || hc.isClosed {
 		return
@@ -344,7 +342,7 @@ func (hc *hostConn) toolName(contract string) string {
 	return s
 }
 
-// judgeHeld decides anew about the held calls of a session.
+// judgeHeld routes the held calls of a session again.
 func (h *Host) judgeHeld(s *session, now time.Time) {
 	for c := s.active.first; c != nil; {
 		next := c.next
@@ -374,7 +372,7 @@ func (h *Host) turnDown(c *hostCall, err *Error, now time.Time) {
 	h.finish(c, err, "", false, now)
 }
 
-// lost deals with a call whose Runtime is gone (ALT-D24).
+// lost handles a call whose Runtime has disconnected (ALT-D24).
 func (h *Host) lost(c *hostCall, now time.Time) {
 	if c.contract.Idempotent && c.pin == "" && c.asm.Expected() == 0 && !c.failedOver {
 		if c.rt.remote != nil {

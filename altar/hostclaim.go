@@ -22,14 +22,14 @@ type claim struct {
 	params  json.RawMessage
 	digest  string         // of its parameters
 	number  int64          // of this claim in the store
-	unsure  bool           // it may have been written, nobody knows
+	unsure  bool           // the record may have been written; the outcome is unknown
 	key     string         // of its record
 	rev     store.Revision // of the record, once it is written
 	end     ending         // how the call ends, once the claim is no more pending
 
-	// What ends at one moment is announced in the order in which it ended:
-	// announced is closed then, after is that of the one before. There are none
-	// for calls that end alone.
+	// Calls that end under one lock are announced in the order of their ends: announced is closed
+	// after the announcement, and after is the announced channel of the previous call. Both are nil
+	// for a call that ends alone.
 	after, announced chan struct{}
 	left             bool // announced or not, it has ended
 }
@@ -61,11 +61,10 @@ func (h *Host) claimCall(c *hostCall, refusal *Error) {
 	h.background(func() { h.takeClaim(c, cl) })
 }
 
-// keepIntent returns how long the intent to run a call is kept. Should the Host die
-// the call has failed, and what is recorded is kept for RecordFor after the end
-// (ALT-D22): no call runs longer than its session, nor than its allotted time from
-// its dispatch or from its last chunk. Where sessions slide only the latter is
-// known; renewIntent goes on from there.
+// keepIntent returns the retention of the intent to run a call. If the Host fails, the call has
+// failed, and its record is kept for ResultTTL after its end (ALT-D22): no call outlasts its
+// session, nor its call timeout from its dispatch or its last chunk. With a sliding session
+// lifetime only the latter bound is known; renewIntent extends it.
 func (h *Host) keepIntent(c *hostCall, now time.Time) time.Duration {
 	if !h.opts.Timing.SlidingSessionTTL {
 		return max(c.s.expiry.due.Sub(now), 0) + h.opts.Persistence.ResultTTL
@@ -73,15 +72,15 @@ func (h *Host) keepIntent(c *hostCall, now time.Time) time.Duration {
 	return holdFor + c.limit + h.opts.Persistence.LeaseTTL + 2*h.opts.Persistence.ResultTTL
 }
 
-// renewIntent writes the intent of a call anew that goes on for long in a session
-// that slides, so that it is always kept for RecordFor after the call could have
-// ended. It is called with the lock held, at each dispatch and each chunk.
+// renewIntent extends the intent of a long call in a session with a sliding lifetime, so that it is
+// always kept for ResultTTL after the latest end of the call. It is called at each dispatch and
+// each chunk. h.mu must be held.
 func (h *Host) renewIntent(c *hostCall, now time.Time) {
 	cl := c.claim
 	if cl == nil || cl.pending || !h.opts.Timing.SlidingSessionTTL || now.Sub(cl.written) < h.opts.Persistence.ResultTTL || h.closed {
 		return
 	}
-	cl.pending, cl.written = true, now // who ends the call waits until it is written
+	cl.pending, cl.written = true, now // the end of the call waits for this write
 	attempt := 0
 	if c.failedOver {
 		attempt = 1
@@ -89,7 +88,7 @@ func (h *Host) renewIntent(c *hostCall, now time.Time) {
 	h.background(func() {
 		rev, err := h.state.renewIntent(c, cl, attempt)
 		if err != nil {
-			h.opts.Logger.Error("altar: the intent to run a call could not be renewed", "session", c.s.id, "invocation", c.id, "err", err)
+			h.opts.Logger.Error("altar: call intent not renewed", "session", c.s.id, "invocation_id", c.id, "err", err)
 			rev = cl.rev
 		}
 		h.lock()
@@ -98,7 +97,7 @@ func (h *Host) renewIntent(c *hostCall, now time.Time) {
 	})
 }
 
-// written notes that a claim is not pending any more.
+// written completes a pending write of a claim.
 func (h *Host) written(c *hostCall, cl *claim, rev store.Revision) {
 	cl.pending, cl.rev = false, rev
 	if c.state == callEnding {
@@ -117,8 +116,8 @@ func (h *Host) takeClaim(c *hostCall, cl *claim) {
 		r, rev, err := h.state.claim(c, cl)
 		switch {
 		case err != nil:
-			h.opts.Logger.Error("altar: a call could not be claimed", "err", err)
-			if cl.unsure { // before anybody is told to try again
+			h.opts.Logger.Error("altar: call not claimed", "err", err)
+			if cl.unsure { // before the caller can repeat the call
 				h.state.doubts.Store(cl.number, true)
 			}
 			h.claimed(c, errStore())
@@ -151,8 +150,7 @@ func (h *Host) takeClaim(c *hostCall, cl *claim) {
 	}
 }
 
-// claimed ends a call that will not run here. What else has ended it meanwhile
-// goes first.
+// claimed ends a call that will not run here. An end recorded in between takes precedence.
 func (h *Host) claimed(c *hostCall, err *Error) {
 	now := h.lock()
 	defer h.unlock()
@@ -167,7 +165,7 @@ func (h *Host) claimed(c *hostCall, err *Error) {
 	}
 }
 
-// granted goes on with a call that belongs to this Host now.
+// granted continues a call that this Host has claimed.
 func (h *Host) granted(c *hostCall, cl *claim, rev store.Revision, isFailover bool) {
 	now := h.lock()
 	defer h.unlock()
@@ -178,7 +176,7 @@ func (h *Host) granted(c *hostCall, cl *claim, rev store.Revision, isFailover bo
 	}
 }
 
-// adopt makes a call the one whose outcome the store has.
+// adopt ends a call with the outcome in the store.
 func (h *Host) adopt(c *hostCall, r *callRecord) {
 	now := h.lock()
 	defer h.unlock()
@@ -187,9 +185,9 @@ func (h *Host) adopt(c *hostCall, r *callRecord) {
 		h.finishRuntime(c, nil, now)
 	case callEnding:
 	default:
-		return // the session is over
+		return // the session has ended
 	}
-	h.announceRecorded(c, r, false, now) // the store forgets it when it is time
+	h.announceRecorded(c, r, false, now) // the store expires the record
 }
 
 // announceRecorded ends a call with the outcome that the store has.
@@ -201,14 +199,13 @@ func (h *Host) announceRecorded(c *hostCall, r *callRecord, record bool, now tim
 	h.removeCall(c, record, now)
 }
 
-// recordEnd writes the outcome of a call and announces it then. A store that
-// fails keeps nobody from the outcome: the intent in the store is enough that
-// the call never runs again. But those who repeat it at other Hosts wait, so it
-// is tried again for as long as the outcome is kept here.
+// recordEnd writes the outcome of a call and then announces it. A failed write does not withhold
+// the outcome: the intent in the store prevents a second run. But repeats at other Hosts wait for
+// the record, so the write is retried for as long as the outcome is kept here.
 func (h *Host) recordEnd(c *hostCall, cl *claim) {
 	other, err := h.state.record(c, cl)
 	if err != nil {
-		h.opts.Logger.Error("altar: the outcome of a call could not be recorded", "session", c.s.id, "invocation", c.id, "err", err)
+		h.opts.Logger.Error("altar: call outcome not recorded", "session", c.s.id, "invocation_id", c.id, "err", err)
 	}
 	if cl.after != nil {
 		select {
@@ -219,8 +216,8 @@ func (h *Host) recordEnd(c *hostCall, cl *claim) {
 	now := h.lock()
 	isEnded := c.s.isEnded
 	switch {
-	case c.state != callEnding: // the session is over
-	case other != nil: // we were thought dead, and this was said to those who asked
+	case c.state != callEnding: // the session has ended
+	case other != nil: // the lease had expired, and another Host answered this call
 		h.announceRecorded(c, other, true, now)
 	default:
 		h.announceEnd(c, cl.end, now)
@@ -235,11 +232,11 @@ func (h *Host) recordEnd(c *hostCall, cl *claim) {
 	}
 }
 
-// claim makes a call that of this Host. It returns nothing and a revision if that
-// worked, and else what the store knows of the call; if the call is to be refused
-// anyway, nothing and no revision say that nothing is known. A call whose Host is
-// dead is judged: it has failed, unless its contract lets it run again here
-// (ALT-D24), which is told by a record of this Host with an attempt.
+// claim claims a call for this Host. It returns a nil record and a revision on success, and
+// otherwise the record of the call. If the call is to be refused, a nil record and revision 0 mean
+// that the store has no record. If the Host in the record has failed, the call has failed too,
+// unless its contract permits another run here (ALT-D24); a record of this Host with an attempt
+// marks that run.
 func (s *state) claim(c *hostCall, cl *claim) (*callRecord, store.Revision, error) {
 	ctx, cancel := s.context()
 	defer cancel()
@@ -307,15 +304,14 @@ func (s *state) claim(c *hostCall, cl *claim) (*callRecord, store.Revision, erro
 	}
 }
 
-// doubted tells whether a record is a claim of this Host whose call did not run.
+// doubted reports whether a record is a claim of this Host whose call did not run.
 func (s *state) doubted(r *callRecord) bool {
 	_, ok := s.doubts.Load(r.Claim)
 	return ok && r.Instance == s.instance
 }
 
-// unclaim takes back a claim that may have been written although the store said
-// otherwise, or nothing: its call did not run, and who asks for it again shall not
-// wait for it.
+// unclaim removes a claim whose write failed but may have been applied: its call did not run, and a
+// repeat of the call must not wait for it.
 func (s *state) unclaim(cl *claim) {
 	defer s.doubts.Delete(cl.number)
 	pause := backoff.Backoff{Base: 50 * time.Millisecond, Max: 5 * time.Second, Jitter: 0.2}
@@ -327,8 +323,8 @@ func (s *state) unclaim(cl *claim) {
 	}
 }
 
-// tryUnclaim reports whether the claim is certainly not there any more. One that
-// is not there may still come.
+// tryUnclaim reports whether the claim is certainly absent. A write in progress may still create
+// it.
 func (s *state) tryUnclaim(cl *claim) bool {
 	ctx, cancel := s.context()
 	defer cancel()
@@ -343,9 +339,8 @@ func (s *state) tryUnclaim(cl *claim) bool {
 	return s.db().Delete(ctx, cl.key, e.Revision) == nil
 }
 
-// renewIntent writes the intent to run a call anew, so that it is kept for as long
-// as it was first. If it got lost meanwhile it is made again, unless another Host
-// was faster.
+// renewIntent writes the intent to run a call again with its original retention. If the record has
+// expired, it is created again, unless another Host has created one.
 func (s *state) renewIntent(c *hostCall, cl *claim, attempt int) (store.Revision, error) {
 	ctx, cancel := s.context()
 	defer cancel()
@@ -371,9 +366,8 @@ func (s *state) renewIntent(c *hostCall, cl *claim, attempt int) (store.Revision
 	}
 }
 
-// record writes the outcome of a call, or takes its claim back if there is
-// nothing to record. If another Host has judged the call meanwhile, its outcome
-// is the one that counts.
+// record writes the outcome of a call, or removes its claim if there is no outcome to record. If
+// another Host has recorded an outcome, that outcome is returned and takes precedence.
 func (s *state) record(c *hostCall, cl *claim) (*callRecord, error) {
 	r := &callRecord{Host: s.h.opts.ID, Instance: s.instance, Tool: c.toolName, Digest: cl.digest, Ended: true, result: cl.end.result}
 	if cl.end.chunk != nil {
@@ -401,13 +395,13 @@ func (s *state) record(c *hostCall, cl *claim) (*callRecord, error) {
 			if rev == 0 || err != nil || !cl.end.record {
 				return other, err
 			}
-			cl.rev = rev // of a renewal of which no answer came
+			cl.rev = rev // of a renewal without a response
 			attempt = 0
 			continue
 		case errors.Is(err, store.ErrNotFound):
 			return nil, nil // it was kept long enough
 		case errors.Is(err, store.ErrInvalid) && !small:
-			// Too large for the engine. That it ran must be known all the same.
+			// Too large for the store. The record must still prove that the call ran.
 			small = true
 			r.chunks, r.result = nil, &ToolResult{InvocationID: c.id, Error: errNotRetained()}
 			value, err = r.encode()

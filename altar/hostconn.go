@@ -30,13 +30,13 @@ type hostConn struct {
 	conn     Conn // nil for HTTP and in-process connections
 	identity *Principal
 	out      *outbox
-	gone     chan struct{} // closed when the connection is over and forgotten
+	gone     chan struct{} // closed after the connection was removed from the Host
 
 	role     role
 	isClosed bool // closed by either side
 	limit    int  // of the queue
 
-	refused   bool // closed because of what the peer is or sent
+	refused   bool // closed because of an error of the peer
 	inProcess bool // see Host.Dial
 	released  sync.Once
 
@@ -61,7 +61,7 @@ type hostConn struct {
 	// of a client
 	waiting map[string]*attachment // by invocation id
 
-	bad int // frames in a row that are no JSON object; for the reader alone
+	bad int // consecutive frames without a JSON object; used by the reader only
 }
 
 func (hc *hostConn) can(capability string) bool { return slices.Contains(hc.capabilities, capability) }
@@ -89,9 +89,9 @@ func (h *Host) admit(conn Conn, id *Principal) (*hostConn, error) {
 	return hc, nil
 }
 
-// Serve runs one connection of a Runtime or a client until it ends, and closes
-// it (ALT-011). The identity is the one that the transport has verified, nil if
-// there is none (ALT-136). Serve returns nil if the peer closed in good order.
+// Serve serves one connection of a Runtime or a client until it ends, and closes it (ALT-011). The
+// principal is the one verified by the transport, or nil (ALT-136). Serve returns nil if the peer
+// closed the connection cleanly.
 func (h *Host) Serve(ctx context.Context, conn Conn, id *Principal) error {
 	hc, err := h.admit(conn, id)
 	if err != nil {
@@ -127,11 +127,10 @@ func (h *Host) release(hc *hostConn) {
 	h.wg.Done()
 }
 
-// errOver reports that the Host has ended a connection. What is queued for it
-// may still go out.
-var errOver = fmt.Errorf("altar: the Host ended the connection: %w", ErrClosed)
+// errOver reports that the Host has ended a connection. Queued messages may still be sent.
+var errOver = fmt.Errorf("altar: connection ended by the Host: %w", ErrClosed)
 
-// read handles what comes, one message after the other (ALT-D02).
+// read handles the received messages in order (ALT-D02).
 func (hc *hostConn) read() error {
 	for {
 		m, err := hc.conn.Receive()
@@ -165,10 +164,10 @@ type batcher interface {
 // refuser is a Conn that can tell its peer that it was refused (ALT-D04).
 type refuser interface{ closeRefused() }
 
-// write sends what is queued until the queue ends, and closes the connection.
+// write sends the queue until it ends, and closes the connection.
 func (hc *hostConn) write() {
 	watch := time.AfterFunc(time.Hour, func() {
-		hc.h.opts.Logger.Warn("altar: a peer does not read")
+		hc.h.opts.Logger.Warn("altar: slow reader disconnected")
 		hc.cut()
 	})
 	watch.Stop()
@@ -213,7 +212,7 @@ func (hc *hostConn) sent(err error) bool {
 	}
 	var unsendable *Error
 	if errors.As(err, &unsendable) {
-		hc.h.opts.Logger.Error("altar: a message could not be sent", "err", err)
+		hc.h.opts.Logger.Error("altar: message not sent", "err", err)
 		return false
 	}
 	return true
@@ -277,15 +276,15 @@ func (h *Host) refuse(hc *hostConn, request Message, err *Error, now time.Time) 
 	h.expel(hc, now)
 }
 
-// expel closes a connection after what is queued for it.
+// expel closes a connection after sending its queue.
 func (h *Host) expel(hc *hostConn, now time.Time) {
 	hc.refused = true
 	hc.out.end()
 	h.disconnect(hc, now)
 }
 
-// handle deals with one message, or one broken frame, and reports whether the
-// connection goes on. Of its arguments m or bad is nil.
+// handle processes one message or one invalid frame, and reports whether the connection continues.
+// Either m or bad is nil.
 func (h *Host) handle(hc *hostConn, m Message, bad *DecodeError) bool {
 	if bad != nil && bad.salvaged != nil && hc.role == roleRuntime { // the role is settled before any answer
 		m, bad = bad.salvaged, nil
@@ -368,7 +367,7 @@ func (h *Host) simple(hc *hostConn, m Message, now time.Time) {
 	}
 }
 
-// clientOnly checks the role and the identity of who makes a request (ALT-D23).
+// clientOnly checks the role and the principal of a request (ALT-D23).
 func (h *Host) clientOnly(hc *hostConn, m Message) bool {
 	if err := h.clientFault(hc); err != nil {
 		h.answer(hc, m, err)
@@ -409,7 +408,7 @@ func (h *Host) runtimeOnly(hc *hostConn, m Message) bool {
 	return true
 }
 
-// handleBad deals with what is no message (section f).
+// handleBad processes an invalid frame (section f).
 func (h *Host) handleBad(hc *hostConn, bad *DecodeError) bool {
 	now := h.lock()
 	defer h.unlock()

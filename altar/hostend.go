@@ -15,7 +15,7 @@ type ending struct {
 	result *ToolResult
 	chunk  *StreamChunk
 	err    *Error         // of either
-	record bool           // it can be had again (ALT-D22)
+	record bool           // the outcome is kept for repeats (ALT-D22)
 	before []*StreamChunk // that are retained besides, for the store
 }
 
@@ -60,9 +60,8 @@ func (h *Host) fail(c *hostCall, err *Error, cancel string, now time.Time) {
 	h.finish(c, err, cancel, true, now)
 }
 
-// finish ends a call with an error: as a ToolResult before the first forwarded
-// chunk, else as the final chunk (ALT-D28). The Runtime is told why if it wants to
-// know (ALT-D32).
+// finish ends a call with an error: with a ToolResult before the first forwarded chunk, and with
+// the final chunk after it (ALT-D28). A Runtime with the capability gets the reason (ALT-D32).
 func (h *Host) finish(c *hostCall, err *Error, cancel string, record bool, now time.Time) {
 	e := ending{err: err, record: record}
 	if c.asm.Expected() > 0 {
@@ -78,8 +77,8 @@ func (h *Host) finish(c *hostCall, err *Error, cancel string, record bool, now t
 	h.end(c, e, now)
 }
 
-// end ends a call: its Runtime is done with it at once, those who wait for it
-// learn of it when the outcome is recorded.
+// end ends a call. The Runtime is released at once; waiting callers get the outcome after it was
+// recorded.
 func (h *Host) end(c *hostCall, e ending, now time.Time) {
 	h.finishRuntime(c, e.err, now)
 	if c.claim == nil || c.s.isEnded || h.closed {
@@ -100,12 +99,12 @@ func (h *Host) end(c *hostCall, e ending, now time.Time) {
 		cl.after = before.announced
 	}
 	h.lastEnd = cl
-	if !cl.pending { // else who writes it goes on
+	if !cl.pending { // otherwise the pending write continues with recordEnd
 		h.background(func() { h.recordEnd(c, cl) })
 	}
 }
 
-// announceEnd tells those who wait how a call ended.
+// announceEnd sends the outcome of a call to its waiting callers.
 func (h *Host) announceEnd(c *hostCall, e ending, now time.Time) {
 	if e.chunk != nil {
 		h.retain(c, e.chunk)
@@ -131,7 +130,7 @@ func (h *Host) announceEnd(c *hostCall, e ending, now time.Time) {
 	h.removeCall(c, e.record, now)
 }
 
-// settle is the end of a call for its Runtime.
+// finishRuntime ends a call for its Runtime.
 func (h *Host) finishRuntime(c *hostCall, err *Error, now time.Time) {
 	h.timers.stop(&c.deadline)
 	h.timers.stop(&c.gap)
@@ -161,7 +160,7 @@ func (h *Host) finishRuntime(c *hostCall, err *Error, now time.Time) {
 	}
 }
 
-// leave takes a call whose end is sent out of the tables of calls in flight.
+// removeCall removes a call from the tables of calls in flight after its outcome was sent.
 func (h *Host) removeCall(c *hostCall, record bool, now time.Time) {
 	if cl := c.claim; cl != nil {
 		cl.left = true
@@ -194,7 +193,7 @@ func (h *Host) removeCall(c *hostCall, record bool, now time.Time) {
 	}
 }
 
-// cancelCall ends a call for its client (ALT-D32). What is wrong is ignored.
+// cancelCall ends a call for its client (ALT-D32). Invalid cancellations are ignored.
 func (h *Host) cancelCall(hc *hostConn, m *CancelCall, now time.Time) {
 	if hc.identity == nil && !h.opts.Auth.AllowAnonymous {
 		return

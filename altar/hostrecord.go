@@ -39,7 +39,7 @@ func (h *Host) repeat(hc *hostConn, c *hostCall, m *ToolCall) *Error {
 	return nil
 }
 
-// replay gives somebody the recorded outcome of a call.
+// replay sends the recorded outcome of a call to an attachment.
 func (h *Host) replay(a *attachment) {
 	c := a.c
 	if c.result != nil {
@@ -81,7 +81,7 @@ func (h *Host) superseded(hc *hostConn, c *hostCall) bool {
 	delete(c.s.calls, c.id)
 	if c.open { // a late answer is not mistaken for that of another Runtime
 		c.open = false
-		if h.calls[c.id] == c { // else it came, and the id may be that of another call
+		if h.calls[c.id] == c { // otherwise the final message was received, and the id may belong to another call
 			delete(h.calls, c.id)
 			delete(c.rt.unanswered, c.id)
 		}

@@ -183,7 +183,7 @@ func (hc *hostConn) beat(now time.Time) {
 		return
 	}
 	if now.Sub(hc.lastReceived) >= 3*h.opts.Timing.Heartbeat {
-		h.opts.Logger.Warn("altar: a Runtime is silent", "runtime", hc.runtimeID)
+		h.opts.Logger.Warn("altar: silent Runtime disconnected", "runtime", hc.runtimeID)
 		hc.out.close()
 		h.disconnect(hc, now)
 		if hc.conn != nil {

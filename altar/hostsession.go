@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// holdFor is how long a call waits for Runtimes that were asked (ALT-D15).
+// holdFor is the time for which a call waits for responses to RequestFulfillment (ALT-D15).
 const holdFor = time.Second
 
 // A sessionKind tells whose a session is.
@@ -20,7 +20,7 @@ const (
 	probeSession             // of the Host itself, see [Host.RuntimeOffers]
 )
 
-// sessionOver is what other Hosts are told of a session.
+// sessionOver is the notification of an ended session for the Cluster.
 type sessionOver struct{ id, how string }
 
 // A session isolates fulfilments, calls and outcomes (ALT-006, ALT-012).
@@ -33,7 +33,7 @@ type session struct {
 	kind      sessionKind
 	forwarded bool // calls of it went to other Hosts
 	saving    bool // its end is being written to the store
-	unsaved   bool // and has changed meanwhile
+	unsaved   bool // the end has changed during the write
 	isEnded   bool
 	expiry    timer
 
@@ -47,7 +47,7 @@ type session struct {
 	prev, next *session // in order of creation
 }
 
-// asked is a RequestFulfillment that is not answered yet.
+// An inquiry is a RequestFulfillment without a response.
 type inquiry struct {
 	s     *session
 	rt    *hostConn
@@ -81,7 +81,7 @@ func (s *session) expect(h *Host, rt *hostConn, now time.Time) {
 	h.timers.set(&a.timer, now.Add(holdFor))
 }
 
-// settle takes back a question to a Runtime, and reports whether there was one.
+// removeInquiry ends the inquiry to a Runtime, and reports whether there was one.
 func (s *session) removeInquiry(rt *hostConn) bool {
 	a := s.inquiries[rt]
 	if a == nil {
@@ -92,8 +92,7 @@ func (s *session) removeInquiry(rt *hostConn) bool {
 	return true
 }
 
-// outstanding tells whether a question is open that could bring a Runtime for a
-// call.
+// outstanding reports whether an open inquiry could provide a Runtime for a call.
 func (s *session) outstanding(pin string) bool {
 	if pin == "" {
 		return len(s.inquiries) > 0
@@ -109,8 +108,7 @@ func (s *session) outstanding(pin string) bool {
 // dispatched returns how many calls by bare name went out for a contract.
 func (s *session) dispatched(contract string) uint64 { return s.counts[contract] }
 
-// A sessionTable holds the live sessions in order of creation, and remembers the
-// ids of those that ended.
+// A sessionTable holds the live sessions in order of creation, and the tombstones of ended ids.
 type sessionTable struct {
 	byID        map[string]*session
 	first, last *session
@@ -124,13 +122,13 @@ type sessionTable struct {
 	looks  map[string]*storeAccess // that are being read from or written to the store
 }
 
-// A look is what happens to a session while the store is asked about it.
+// A storeAccess counts the store operations in progress for one session id.
 type storeAccess struct {
 	n         int // how many ask
 	destroyed bool
 }
 
-// lookFor begins a look at a session that is not here yet.
+// lookFor starts a store operation on a session that is not in the table.
 func (t *sessionTable) lookFor(id string) *storeAccess {
 	l := t.looks[id]
 	if l == nil {
@@ -141,7 +139,7 @@ func (t *sessionTable) lookFor(id string) *storeAccess {
 	return l
 }
 
-// looked ends a look, and reports whether the session was destroyed meanwhile.
+// looked ends a store operation, and reports whether the session was destroyed during it.
 func (t *sessionTable) looked(id string, l *storeAccess) (destroyed bool) {
 	if l.n--; l.n == 0 {
 		delete(t.looks, id)
@@ -185,7 +183,7 @@ func (t *sessionTable) add(s *session) {
 	t.last = s
 }
 
-// remove takes a session out. Its next stays, so that a walk can go on.
+// remove removes a session. Its next pointer stays, so that an iteration can continue.
 func (t *sessionTable) remove(s *session, forget time.Time) {
 	delete(t.byID, s.id)
 	if s.kind == ownSession {
@@ -208,7 +206,7 @@ func (t *sessionTable) remove(s *session, forget time.Time) {
 	t.queue = append(t.queue, s.id)
 }
 
-// used tells whether an id is live or ended not long ago (ALT-D18).
+// used reports whether an id is live or has a tombstone (ALT-D18).
 func (t *sessionTable) used(id string, now time.Time) bool {
 	n := 0
 	for n < len(t.queue) && !now.Before(t.tombstones[t.queue[n]]) {
@@ -284,12 +282,12 @@ func (h *Host) createSession(hc *hostConn, m *CreateSession) {
 		destroyed := l != nil && h.sessions.looked(id, l)
 		switch {
 		case fault != nil:
-			h.state.logError("a session could not be stored", fault)
+			h.state.logError("session not stored", fault)
 			h.answer(hc, m, NewError(ErrInternal, "", "the Host cannot store the session"))
 			return
 		case hc.isClosed:
 			return
-		case destroyed || h.sessions.byID[id] == nil && h.sessions.used(id, now): // by somebody who knew its id
+		case destroyed || h.sessions.byID[id] == nil && h.sessions.used(id, now): // another client knew the id
 			h.reply(hc, m, &SessionCreated{SessionID: id, TTLSeconds: int64(ttl / time.Second)})
 			return
 		}
@@ -310,8 +308,8 @@ func (h *Host) createSession(hc *hostConn, m *CreateSession) {
 	h.askAll(s, now)
 }
 
-// freeSessionID returns the id that is wished for, or another one if that cannot
-// be (ALT-D18). It returns nothing if it finds none.
+// newSessionID returns the requested id, or a generated one if it is taken or invalid (ALT-D18). It
+// returns "" if all generated ids are taken.
 func (h *Host) newSessionID(requested string, now time.Time) string {
 	if requested != "" && validIdentifier(requested) && !h.sessions.used(requested, now) {
 		return requested
@@ -333,7 +331,7 @@ func (h *Host) newSession(id string, p principal, ttl time.Duration, now time.Ti
 	return s
 }
 
-// roomForSession tells why there is no room for one more session.
+// roomForSession returns an error if the limit of sessions is reached.
 func (h *Host) roomForSession() *Error {
 	if len(h.sessions.byID)+h.sessions.coming >= h.opts.Limits.MaxSessions {
 		return NewError(ErrAuthorizationFailed, ReasonQuotaExceeded, "there are too many sessions")
@@ -341,7 +339,7 @@ func (h *Host) roomForSession() *Error {
 	return nil
 }
 
-// askAll asks the connected Runtimes what they can do in a new session.
+// askAll sends a RequestFulfillment for a new session to the connected Runtimes.
 func (h *Host) askAll(s *session, now time.Time) {
 	for _, rt := range h.order {
 		if !rt.wildcard {
@@ -380,7 +378,7 @@ func (h *Host) endSession(s *session, how string, reason Reason, now time.Time) 
 	h.sessions.remove(s, now.Add(h.opts.Persistence.TombstoneTTL))
 	err := NewError(ErrSessionInvalid, reason, "the session is over")
 	for c := s.active.first; c != nil; c = s.active.first {
-		if c.state == callEnding { // it ended before; there is no need to record it any more
+		if c.state == callEnding { // ended before; recording it is unnecessary
 			h.announceEnd(c, c.claim.end, now)
 			continue
 		}
@@ -404,8 +402,8 @@ func (h *Host) endSession(s *session, how string, reason Reason, now time.Time) 
 	}
 }
 
-// listTools tells which tools the caller may use now (ALT-D31). It is called with
-// the lock held and gives it back while the hook is asked.
+// listTools answers with the tools that the caller may use (ALT-D31). h.mu must be held; it is
+// released during the calls of the Authorizer.
 func (h *Host) listTools(hc *hostConn, m *ListTools) {
 	s := h.own(hc, m.SessionID)
 	if s == nil {

@@ -10,10 +10,9 @@ import (
 	"github.com/fivewire/fivewire/store"
 )
 
-// summon fetches the session of a request from the store, if it is not here: it
-// was made by another Host, or by this one in an earlier life. For a client that
-// is also done if it is here for the calls of another Host. It reports whether the
-// store could say.
+// summon loads the session of a request from the store, unless it is in the table: another Host, or
+// an earlier process of this Host, created it. For a client it also loads a session that is in the
+// table only for forwarded calls. It reports whether the store could be read.
 func (h *Host) summon(id string, client bool) bool {
 	if h.state == nil || id == "" || id == AllSessions {
 		return true
@@ -32,7 +31,7 @@ func (h *Host) summon(id string, client bool) bool {
 	defer h.unlock()
 	destroyed := h.sessions.looked(id, l)
 	if err != nil {
-		h.state.logError("a session could not be read", err)
+		h.state.logError("session not read", err)
 		return false
 	}
 	if r == nil || destroyed {
@@ -48,7 +47,7 @@ func (h *Host) summon(id string, client bool) bool {
 		h.sessions.add(s)
 		h.timers.set(&s.expiry, expires)
 	case s != nil || h.sessions.used(id, now):
-		return true // somebody else was faster
+		return true // another goroutine was faster
 	case h.roomForSession() != nil:
 		return false
 	default:
@@ -96,8 +95,8 @@ func (h *Host) unavailable(hc *hostConn, m Message) {
 	}
 }
 
-// storeSession puts a new session into the store under an id that is free, which
-// it returns with a look at it that has begun before.
+// storeSession creates a session in the store under a free id, and returns the id and the store
+// operation started on it.
 func (h *Host) storeSession(id string, r *sessionRecord) (stored string, l *storeAccess, err error) {
 	for range 1000 {
 		h.lock()
@@ -114,7 +113,7 @@ func (h *Host) storeSession(id string, r *sessionRecord) (stored string, l *stor
 			break
 		}
 	}
-	return "", nil, errors.New("altar: no session id is free")
+	return "", nil, errors.New("altar: session id: all attempts taken")
 }
 
 // destroyStored ends a session in the store before it ends here, and reports
@@ -128,7 +127,7 @@ func (h *Host) destroyStored(hc *hostConn, m *DestroySession) bool {
 	}
 	err := h.state.endSession(m.SessionID)
 	if err != nil {
-		h.state.logError("a session could not be ended", err)
+		h.state.logError("session end not stored", err)
 	}
 	return err == nil
 }
@@ -145,8 +144,8 @@ func (h *Host) destroyedElsewhere(id string) {
 	}
 }
 
-// prolong writes the new end of a session that slides. Only one write is under
-// way at a time, and the last one has the last word.
+// prolong writes the new expiry of a session with a sliding lifetime. One write is in progress at a
+// time, and the last expiry is written last.
 func (h *Host) prolong(s *session) {
 	if h.state == nil || s.kind != ownSession {
 		return
@@ -163,7 +162,7 @@ func (h *Host) prolong(s *session) {
 			due := s.expiry.due
 			h.mu.Unlock()
 			if err := h.state.changeSession(s.id, func(r *sessionRecord) { r.Expires = max(r.Expires, due.UnixNano()) }); err != nil {
-				h.state.logError("a session could not be prolonged", err)
+				h.state.logError("session expiry not stored", err)
 			}
 			h.mu.Lock()
 			isUnsaved = s.unsaved
@@ -173,8 +172,7 @@ func (h *Host) prolong(s *session) {
 	})
 }
 
-// expire ends a session whose time is over, unless it was used at another Host
-// meanwhile.
+// expire ends a session whose lifetime has expired, unless another Host has extended it.
 func (h *Host) expire(s *session) {
 	r, _, err := h.state.session(s.id)
 	now := h.lock()
@@ -211,7 +209,7 @@ func (h *Host) storeOwner(hc *hostConn, m *AnnounceRuntime) (bool, *Error) {
 	}
 	mine, err := h.state.own(m.RuntimeID, hc.identity.principal())
 	if err != nil {
-		h.state.logError("the owner of a Runtime could not be recorded", err)
+		h.state.logError("Runtime owner not recorded", err)
 		return false, NewError(ErrInternal, "", "the Host cannot read who owns the runtime id")
 	}
 	return mine, nil

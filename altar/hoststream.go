@@ -67,7 +67,7 @@ func (h *Host) deliver(c *hostCall, m *StreamChunk, now time.Time) {
 	for i := 0; i < len(c.at); {
 		a := c.at[i]
 		if h.slow(a, m, now) {
-			continue // it is gone from the list
+			continue // it was removed from the list
 		}
 		h.forward(a, m)
 		i++

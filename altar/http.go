@@ -55,7 +55,7 @@ func (h *Host) identify(r *http.Request) (id *Principal, err error) {
 		return err
 	})
 	if err != nil {
-		h.opts.Logger.Info("altar: authentication failed", "remote", r.RemoteAddr, "err", err)
+		h.opts.Logger.InfoContext(r.Context(), "altar: authentication failed", "peer", r.RemoteAddr, "err", err)
 		var e *Error
 		if errors.As(err, &e) && e.Code == ErrInternal {
 			return nil, e
@@ -230,7 +230,7 @@ func (h *Host) httpMessage(w http.ResponseWriter, m Message) {
 	}
 	out, err := appendMessage(nil, m, true)
 	if err != nil {
-		h.opts.Logger.Error("altar: a message could not be sent", "err", err)
+		h.opts.Logger.Error("altar: message not sent", "err", err)
 		w.WriteHeader(http.StatusInternalServerError)
 		return
 	}
@@ -255,7 +255,7 @@ func (h *Host) streamNDJSON(w http.ResponseWriter, r *http.Request, hc *hostConn
 	for ok := true; ok; m, ok = hc.out.pop(r.Context()) {
 		out, err := appendMessage(buf[:0], m, true)
 		if err != nil {
-			h.opts.Logger.Error("altar: a message could not be sent", "err", err)
+			h.opts.Logger.Error("altar: message not sent", "err", err)
 			return
 		}
 		buf = append(out, '\n')
@@ -279,7 +279,7 @@ func (h *Host) streamSSE(w http.ResponseWriter, r *http.Request, hc *hostConn, m
 	for ok := true; ok; m, ok = hc.out.pop(r.Context()) {
 		data, err := appendMessage(buf[:0], m, true)
 		if err != nil {
-			h.opts.Logger.Error("altar: a message could not be sent", "err", err)
+			h.opts.Logger.Error("altar: message not sent", "err", err)
 			return
 		}
 		buf = data

@@ -150,7 +150,7 @@ func (c *httpConn) exchange(m Message, body []byte) error {
 	}
 	kind, _, _ := mime.ParseMediaType(res.Header.Get("Content-Type"))
 	if kind != typeJSON && kind != typeNDJSON {
-		return fmt.Errorf("the answer has status %d and is no message", res.StatusCode)
+		return fmt.Errorf("status %d without a message", res.StatusCode)
 	}
 	frames := NewFrameReader(res.Body, c.opts.MaxMessage)
 	for {

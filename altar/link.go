@@ -13,8 +13,8 @@ import (
 // linkQueue bounds the messages that wait for the Host to read.
 const linkQueue = 256
 
-// A link is the sending side of a Runtime or a client: a queue with a goroutine
-// that empties it, so that who reads never waits for who writes.
+// A link is the sending side of a Runtime or a client: a queue and a goroutine that sends it, so
+// that the reader never waits for the writer.
 type link struct {
 	conn   Conn
 	direct *direct // conn, if it is in this process: there is no queue then

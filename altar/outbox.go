@@ -8,17 +8,16 @@ import (
 	"sync"
 )
 
-// An outbox is the queue of messages that a Host has for one connection.
-// Putting never blocks: who puts looks at the length first where there is a
-// choice.
+// An outbox is the message queue of one connection. put never blocks and has no limit of its own;
+// callers compare len with their limit first.
 type outbox struct {
 	mu       sync.Mutex
 	list     []Message
 	first    int
-	isEnded  bool          // nothing comes any more; what is in the queue goes out
-	cut      bool          // nothing goes out any more
-	readable chan struct{} // has room for one; for the reader of the queue
-	room     chan struct{} // has room for one; for who waits for room
+	isEnded  bool          // no further message is accepted; queued messages are sent
+	cut      bool          // no further message is sent
+	readable chan struct{} // capacity 1; for the reader of the queue
+	room     chan struct{} // capacity 1; for callers of waitRoom
 	closed   chan struct{} // closed by cut
 }
 
@@ -33,7 +32,7 @@ func signal(c chan struct{}) {
 	}
 }
 
-// put adds a message, unless nothing may come any more.
+// put adds a message, unless the queue has ended.
 func (o *outbox) put(m Message) {
 	o.mu.Lock()
 	if !o.isEnded {
@@ -54,7 +53,7 @@ func (o *outbox) len() int {
 	return len(o.list) - o.first
 }
 
-// end lets out what is in the queue, then ends it.
+// end ends the queue after its messages were sent.
 func (o *outbox) end() {
 	o.mu.Lock()
 	o.isEnded = true
@@ -74,8 +73,8 @@ func (o *outbox) close() {
 	o.mu.Unlock()
 }
 
-// take moves everything that is in the queue to buf, waiting until there is
-// something. It returns false at the end.
+// take moves all queued messages to buf and waits while the queue is empty. It returns false at the
+// end.
 func (o *outbox) take(ctx context.Context, buf []Message) ([]Message, bool) {
 	for {
 		o.mu.Lock()
@@ -104,7 +103,7 @@ func (o *outbox) take(ctx context.Context, buf []Message) ([]Message, bool) {
 	}
 }
 
-// pop takes one message out, waiting until there is one.
+// pop removes one message and waits while the queue is empty.
 func (o *outbox) pop(ctx context.Context) (Message, bool) {
 	for {
 		o.mu.Lock()
@@ -132,10 +131,10 @@ func (o *outbox) pop(ctx context.Context) (Message, bool) {
 	}
 }
 
-// waitRoom waits until the queue is shorter than most or ended.
+// waitRoom waits until the queue is shorter than limit or has ended.
 func (o *outbox) waitRoom(limit int) { o.waitRoomContext(context.Background(), limit) }
 
-// waitRoomContext is waitRoom, but no longer than ctx lasts.
+// waitRoomContext is waitRoom, but returns when ctx ends.
 func (o *outbox) waitRoomContext(ctx context.Context, limit int) {
 	for {
 		o.mu.Lock()

@@ -17,16 +17,14 @@ import (
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
 
-// What a Host keeps in its store: a line of its own as JSON and behind it, line by
-// line, messages as they go on the wire.
+// A record in the store is one line of JSON, followed by messages in wire form, one a line.
 
-// A callRecord is what is kept of a call: first the intent to run it, in the end
-// its outcome (ALT-D22).
+// A callRecord is the record of a call: first the intent to run it, later its outcome (ALT-D22).
 type callRecord struct {
 	Host     string `json:"host"`     // that runs it, or did
 	Instance string `json:"instance"` // of that Host, see state.instance
-	Tool     string `json:"tool"`     // tool_name as it came
-	Digest   string `json:"digest"`   // of the parameters as they came, see digest
+	Tool     string `json:"tool"`     // tool_name as received
+	Digest   string `json:"digest"`   // of the parameters as received, see digest
 	Attempt  int    `json:"attempt"`  // 1 after a failover
 	Ended    bool   `json:"ended"`
 	Claim    int64  `json:"claim"` // tells claims of one instance apart
@@ -47,13 +45,13 @@ type sessionRecord struct {
 	Metadata map[string]string `json:"metadata"`
 }
 
-// An ownerRecord says who a runtime id belongs to (ALT-D16).
+// An ownerRecord names the owner of a runtime id (ALT-D16).
 type ownerRecord struct {
 	Name   string `json:"name"`
 	Tenant string `json:"tenant"`
 }
 
-var errBadRecord = errors.New("altar: the store holds something else than a Host put there")
+var errBadRecord = errors.New("altar: store: malformed record")
 
 func readRecord(line []byte, into any) error {
 	v, err := strictjson.Check(line, strictjson.Options{MaxDepth: maxDepth})

@@ -347,7 +347,7 @@ func (h *Host) fulfill(hc *hostConn, m *FulfillTools) {
 	}
 }
 
-// judge decides about one name of a fulfilment.
+// checkFulfillment decides about one name of a fulfilment.
 func (h *Host) checkFulfillment(hc *hostConn, sessionID string, manifest *contracts, tool string) (*contract, *Error) {
 	name, pin, err := ResolveTool(manifest.has, tool)
 	if err != nil {

@@ -78,7 +78,7 @@ type ForwardedCall struct {
 type ForwardCancelledError struct{ Reason string }
 
 // Error includes the reason.
-func (e *ForwardCancelledError) Error() string { return "altar: the call was cancelled: " + e.Reason }
+func (e *ForwardCancelledError) Error() string { return "altar: call cancelled: " + e.Reason }
 
 // CancelReason returns why a forwarded call was cancelled, or nothing if ctx has
 // not ended or ended for another reason than [ForwardCancelledError].
@@ -91,7 +91,7 @@ func CancelReason(ctx context.Context) string {
 }
 
 // errNoEnd reports a forwarded call whose final message did not come.
-var errNoEnd = errors.New("altar: a forwarded call ended without a final message")
+var errNoEnd = errors.New("altar: forwarded call: missing final message")
 
 // A forwarding is a call of this Host that runs at another.
 type forwarding struct {
@@ -180,7 +180,7 @@ func (h *Host) runForward(ctx context.Context, c *hostCall, rt *hostConn, call *
 	}
 	var refused *Error
 	if !errors.As(end, &refused) {
-		h.opts.Logger.Warn("altar: a forwarded call was lost", "host", rt.remote.to.HostID, "runtime", rt.runtimeID, "err", end)
+		h.opts.Logger.Warn("altar: forwarded call lost", "host", rt.remote.to.HostID, "runtime", rt.runtimeID, "err", end)
 		h.lost(c, now)
 		return
 	}

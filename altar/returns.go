@@ -19,13 +19,13 @@ func (h *Host) loadReturns(name string) (*field, error) {
 	}
 	p.Name = "result"
 	if err := (&Contract{Name: name, Parameters: []Parameter{p}}).Validate(); err != nil {
-		return nil, fmt.Errorf("altar: what %s returns: %w", name, err)
+		return nil, fmt.Errorf("altar: result type of %s: %w", name, err)
 	}
 	return &compile([]Parameter{p}).fields[0], nil
 }
 
-// stray tells whether a Runtime answers something else than its contract says.
-// It is called without the lock, as results can be long.
+// stray reports whether a message of a Runtime violates ResultTypes. It is called without h.mu,
+// because results can be long.
 func (h *Host) stray(hc *hostConn, m Message) (id string, stray bool) {
 	var payload json.RawMessage
 	switch m := m.(type) {

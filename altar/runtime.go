@@ -185,7 +185,7 @@ func (r *Runtime) find(name string) *runtimeTool {
 }
 
 func (r *Runtime) panicked(tool string, p any) {
-	r.opts.Logger.Error("altar: a tool panicked", "tool", tool, "panic", p, "stack", string(debug.Stack()))
+	r.opts.Logger.Error("altar: tool panicked", "tool", tool, "err", p, "stack", string(debug.Stack()))
 }
 
 // sendable returns a text that is UTF-8 and not empty.
@@ -223,7 +223,7 @@ func (r *Runtime) RunWithReconnect(ctx context.Context, dial Dialer) error {
 		case errors.As(err, &refused) && refused.Code != ErrInternal:
 			return err
 		}
-		r.opts.Logger.Warn("altar: connection to the Host lost", "runtime", r.id, "attempt", attempt, "err", err)
+		r.opts.Logger.WarnContext(ctx, "altar: Host disconnected", "runtime", r.id, "attempt", attempt, "err", err)
 		if pause.Wait(ctx, attempt) != nil {
 			return nil
 		}
@@ -244,7 +244,7 @@ func (r *Runtime) Run(ctx context.Context, conn Conn) error {
 
 func (r *Runtime) checkID() error {
 	if !validIdentifier(r.id) {
-		return fmt.Errorf("altar: %q cannot be a runtime id", r.id)
+		return fmt.Errorf("altar: invalid runtime id %q", r.id)
 	}
 	return nil
 }

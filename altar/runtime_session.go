@@ -114,7 +114,7 @@ func (s *runtimeSession) drain(ctx context.Context, readDone chan struct{}) {
 			}
 		case <-readDone:
 		case <-t.C:
-			s.r.opts.Logger.Warn("altar: calls are cut off", "runtime", s.r.id)
+			s.r.opts.Logger.WarnContext(ctx, "altar: calls in flight aborted", "runtime", s.r.id)
 		}
 	}
 	_ = s.conn.Close()
@@ -146,7 +146,7 @@ func (s *runtimeSession) beat(ctx context.Context) {
 		silent := time.Since(s.lastReceived)
 		s.mu.Unlock()
 		if silent >= 3*s.r.opts.Heartbeat {
-			s.r.opts.Logger.Warn("altar: the Host is silent", "runtime", s.r.id)
+			s.r.opts.Logger.Warn("altar: silent Host disconnected", "runtime", s.r.id)
 			_ = s.conn.Close()
 			return
 		}
@@ -154,7 +154,7 @@ func (s *runtimeSession) beat(ctx context.Context) {
 	}
 }
 
-// read handles what comes until the connection ends.
+// read handles received messages until the connection ends.
 func (s *runtimeSession) read() error {
 	for {
 		m, err := s.conn.Receive()
@@ -165,7 +165,7 @@ func (s *runtimeSession) read() error {
 				s.broken(bad)
 				continue
 			case errors.Is(err, io.EOF):
-				return fmt.Errorf("altar: the Host closed the connection: %w", io.ErrUnexpectedEOF)
+				return fmt.Errorf("altar: connection closed by the Host: %w", io.ErrUnexpectedEOF)
 			}
 			return err
 		}
@@ -190,7 +190,7 @@ func (s *runtimeSession) handshake(m Message) error {
 	switch m := m.(type) {
 	case *AcknowledgeRuntime:
 		if _, err := Negotiate(m.ProtocolVersion, s.r.opts.ProtocolVersion); err != nil {
-			return fmt.Errorf("altar: the Host runs version %q: %w", m.ProtocolVersion, err)
+			return fmt.Errorf("altar: Host version %q: %w", m.ProtocolVersion, err)
 		}
 		s.mu.Lock()
 		s.ready = true
@@ -200,7 +200,7 @@ func (s *runtimeSession) handshake(m Message) error {
 			s.fulfill(AllSessions)
 		}
 	case *ErrorMessage:
-		return fmt.Errorf("altar: the Host refused the Runtime: %w", m.Err)
+		return fmt.Errorf("altar: Runtime refused: %w", m.Err)
 	default:
 		s.ignored(m, "before the handshake")
 	}
@@ -208,10 +208,10 @@ func (s *runtimeSession) handshake(m Message) error {
 }
 
 func (s *runtimeSession) ignored(m Message, why string) {
-	s.r.opts.Logger.Debug("altar: message ignored", "type", m.Type(), "why", why)
+	s.r.opts.Logger.Debug("altar: message ignored", "type", m.Type(), "reason", why)
 }
 
-// broken deals with a frame that is no message (ALT-D06).
+// broken handles an invalid frame (ALT-D06).
 func (s *runtimeSession) broken(bad *DecodeError) {
 	s.r.opts.Logger.Debug("altar: frame ignored", "err", bad)
 	s.mu.Lock()
@@ -235,7 +235,7 @@ func (s *runtimeSession) handle(m Message) {
 	case *AcknowledgeFulfillment:
 		s.acknowledged(m)
 	case *ErrorMessage:
-		s.r.opts.Logger.Warn("altar: the Host refused a message", "request", m.RequestID, "err", m.Err)
+		s.r.opts.Logger.Warn("altar: message refused by the Host", "request_id", m.RequestID, "err", m.Err)
 		s.withdrawn(m.RequestID)
 	default:
 		s.ignored(m, "not for a Runtime")
@@ -260,7 +260,7 @@ func (s *runtimeSession) fulfill(sessionID string) {
 
 func (s *runtimeSession) acknowledged(m *AcknowledgeFulfillment) {
 	for _, rejected := range m.Rejected {
-		s.r.opts.Logger.Warn("altar: the Host rejected a tool", "tool", rejected.ToolName, "session", m.SessionID, "err", rejected.Error)
+		s.r.opts.Logger.Warn("altar: tool rejected by the Host", "tool", rejected.ToolName, "session", m.SessionID, "err", rejected.Error)
 	}
 	s.withdrawn(m.RequestID)
 }
@@ -285,7 +285,7 @@ func (s *runtimeSession) cancel(which func(c *runtimeCall) bool) {
 	}
 }
 
-// call runs a tool, or says why not.
+// call runs a tool, or answers with the reason for not running it.
 func (s *runtimeSession) call(m *ToolCall) {
 	refuse := func(e *Error) {
 		s.post(&ToolResult{InvocationID: m.InvocationID, Error: e, Header: Header{CorrelationID: m.CorrelationID}})

@@ -28,8 +28,7 @@ func ownerKey(runtimeID string) string         { return "altar/runtime/" + runti
 func hostKey(hostID string) string             { return "altar/host/" + hostID }
 func (s *state) logError(what string, e error) { s.h.opts.Logger.Error("altar: "+what, "err", e) }
 
-// A state is what a Host keeps in a store that outlives it. None of its methods
-// is called with the lock of the Host held.
+// A state is the part of a Host in a store. Its methods are called without h.mu.
 type state struct {
 	h *Host
 	// instance tells this Host from others, earlier ones of the same ID
@@ -56,7 +55,7 @@ func (s *state) context() (context.Context, context.CancelFunc) {
 	return context.WithTimeout(s.h.ctx, s.h.opts.Persistence.StoreTimeout)
 }
 
-var errFenced = errors.New("altar: another Host with the same ID uses the same store")
+var errFenced = errors.New("altar: Host ID in use by another process")
 
 // begin makes this Host known to the others, before it does anything else with
 // the store.
@@ -69,7 +68,7 @@ func (s *state) begin(ctx context.Context) error {
 	if s.started {
 		return nil
 	}
-	// What ended before we have any session does not concern us.
+	// Skip the ends of sessions from before this Host had any.
 	for {
 		list, err := s.db().Read(ctx, overStream, s.cursor, 1000)
 		if err != nil {
@@ -100,12 +99,12 @@ func (s *state) begin(ctx context.Context) error {
 	return nil
 }
 
-// changed tells that somebody else was faster.
+// changed reports that another Host changed the record first.
 func changed(err error) bool {
 	return errors.Is(err, store.ErrExists) || errors.Is(err, store.ErrConflict) || errors.Is(err, store.ErrNotFound)
 }
 
-// run keeps the lease and hears of sessions until the Host is closed.
+// run renews the lease and follows the ends of sessions until the Host is closed.
 func (s *state) run() {
 	defer s.h.wg.Done()
 	ctx := s.h.ctx
@@ -142,7 +141,7 @@ func (s *state) renew() {
 	defer s.mu.Unlock()
 	key := hostKey(s.h.opts.ID)
 	rev, err := s.db().Update(ctx, key, []byte(s.instance), s.lease, s.h.opts.Persistence.LeaseTTL)
-	if errors.Is(err, store.ErrNotFound) { // too late; somebody may have thought us dead
+	if errors.Is(err, store.ErrNotFound) { // too late; other Hosts may have seen the lease expire
 		rev, err = s.db().Create(ctx, key, []byte(s.instance), s.h.opts.Persistence.LeaseTTL)
 	}
 	if errors.Is(err, store.ErrConflict) || errors.Is(err, store.ErrExists) {
@@ -158,22 +157,22 @@ func (s *state) renew() {
 	if err == nil {
 		s.lease, s.fenced = rev, false
 	} else if s.h.ctx.Err() == nil {
-		s.logError("the Host cannot renew its lease", err)
+		s.logError("lease not renewed", err)
 	}
 }
 
-// leave gives the lease up, so that what this Host left can be judged at once.
+// releaseLease releases the lease, so that other Hosts can decide about its calls at once.
 func (s *state) releaseLease() {
 	ctx, cancel := context.WithTimeout(context.Background(), s.h.opts.Persistence.StoreTimeout)
 	defer cancel()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err := s.db().Delete(ctx, hostKey(s.h.opts.ID), s.lease); err != nil && !changed(err) {
-		s.logError("the Host cannot give up its lease", err)
+		s.logError("lease not released", err)
 	}
 }
 
-// alive tells whether the Host that has a call may still run it.
+// alive reports whether the Host of a record may still run the call.
 func (s *state) alive(ctx context.Context, r *callRecord) (bool, error) {
 	if r.Instance == s.instance {
 		return false, nil // this Host would know
@@ -185,7 +184,7 @@ func (s *state) alive(ctx context.Context, r *callRecord) (bool, error) {
 	return err == nil && string(e.Value) == r.Instance, err
 }
 
-// listen hears of sessions that other Hosts destroyed.
+// listen follows the sessions that other Hosts destroyed.
 func (s *state) listen(ctx context.Context) {
 	s.mu.Lock()
 	after := s.cursor
@@ -203,7 +202,7 @@ func (s *state) listen(ctx context.Context) {
 			}
 		}
 		if err != nil && ctx.Err() == nil {
-			s.logError("the Host cannot hear of sessions that end", err)
+			s.logError("ended sessions not read", err)
 			t := time.NewTimer(time.Second) // an engine that fails at once must not keep us busy
 			select {
 			case <-t.C:
@@ -277,7 +276,7 @@ func (s *state) changeSession(id string, change func(r *sessionRecord)) error {
 	}
 }
 
-// endSession marks a session as over and tells the other Hosts.
+// endSession marks a session as ended and notifies the other Hosts.
 func (s *state) endSession(id string) error {
 	err := s.changeSession(id, func(r *sessionRecord) {
 		r.Over, r.Expires = true, time.Now().UnixNano()
@@ -337,6 +336,6 @@ func (s *state) holdOwner(runtimeID string, more time.Duration) {
 		_, err = s.db().Update(ctx, ownerKey(runtimeID), e.Value, e.Revision, s.h.opts.Persistence.TombstoneTTL+more)
 	}
 	if err != nil && !changed(err) && s.h.ctx.Err() == nil {
-		s.logError("the owner of a Runtime could not be recorded", err)
+		s.logError("Runtime owner not recorded", err)
 	}
 }

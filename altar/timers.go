@@ -5,8 +5,8 @@ package altar
 
 import "time"
 
-// A timer is something that a Host does at a moment. It stands in the struct
-// that it belongs to; index is -1 while it is not set.
+// A timer is an action of a Host at a point in time. It is a field of the struct that it belongs
+// to; index is -1 while it is not set.
 type timer struct {
 	due   time.Time
 	seq   uint64
@@ -60,7 +60,7 @@ func (ts *timers) down(i int) {
 	}
 }
 
-// set sets a timer, which must have been made with newTimer, or sets it anew.
+// set sets or resets a timer, which must have been made with newTimer.
 func (ts *timers) set(t *timer, due time.Time) {
 	ts.stop(t)
 	ts.seq++

@@ -141,7 +141,7 @@ func (c *runtimeCall) answer(ctx context.Context, m Message) {
 	c.s.send(ctx, m)
 }
 
-var errCancelled = errors.New("altar: the call was cancelled")
+var errCancelled = errors.New("altar: call cancelled")
 
 // encodeJSON is [strictjson.Encode], but copies raw JSON. The text is appended to short, or is a
 // separate slice if it is long.
@@ -189,7 +189,7 @@ func (c *runtimeCall) run(ctx context.Context) {
 	switch {
 	case out.closed:
 		if err != nil {
-			c.s.r.opts.Logger.Warn("altar: a tool failed after its final chunk", "tool", c.tool.name, "err", err)
+			c.s.r.opts.Logger.Warn("altar: tool failed after its final chunk", "tool", c.tool.name, "err", err)
 		}
 	case err == nil && c.tool.stream != nil:
 		out.write(&StreamChunk{InvocationID: c.m.InvocationID, ChunkID: out.next, IsFinal: true})
@@ -252,6 +252,6 @@ func (c *runtimeCall) failure(ctx context.Context, err error) *Error {
 		}
 		return NewError(ErrExecutionFailed, ReasonCancelled, "the call was cancelled")
 	}
-	c.s.r.opts.Logger.Info("altar: a tool failed", "tool", c.tool.name, "err", err)
+	c.s.r.opts.Logger.Info("altar: tool failed", "tool", c.tool.name, "err", err)
 	return &Error{Code: ErrExecutionFailed, Message: sendable(err.Error())}
 }

@@ -69,7 +69,7 @@ func (h *Host) serveWebSocket(w http.ResponseWriter, r *http.Request) {
 	id, refused := h.identify(r)
 	c, err := websocket.Accept(w, r, &websocket.AcceptOptions{Subprotocols: []string{subprotocol}, OriginPatterns: h.opts.AllowedOrigins})
 	if err != nil {
-		h.opts.Logger.Info("altar: no upgrade to WebSocket", "remote", r.RemoteAddr, "err", err)
+		h.opts.Logger.InfoContext(r.Context(), "altar: WebSocket upgrade failed", "peer", r.RemoteAddr, "err", err)
 		return // Accept has answered
 	}
 	conn := newWebSocket(c, h.opts.Limits.MaxMessage)
@@ -116,7 +116,7 @@ func (w *wsConn) Receive() (Message, error) {
 	}
 	if kind != websocket.MessageText {
 		_ = w.c.Close(websocket.StatusUnsupportedData, "text frames only")
-		return nil, fmt.Errorf("altar: receive: a binary frame: %w", ErrClosed)
+		return nil, fmt.Errorf("altar: receive: binary frame: %w", ErrClosed)
 	}
 	return DecodeMessage(data, &DecodeOptions{MaxMessage: w.max, recent: &w.recent})
 }
