@@ -1,9 +1,11 @@
 // Copyright 2026 The Fivewire Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package jwtauth verifies the bearer tokens of the Runtimes and clients of an
-// altar Host that are JSON Web Tokens, against the keys of their issuers, such as
-// the servers of OpenID Connect:
+// Package jwtauth verifies the bearer tokens of Runtimes and clients of an altar Host
+// that are JSON Web Tokens, with the keys of their issuers, such as OpenID Connect
+// servers.
+//
+// # Usage
 //
 //	verifier, err := jwtauth.NewVerifier([]jwtauth.Issuer{{
 //		URL:      "https://login.example/realms/tools",
@@ -11,18 +13,26 @@
 //	}}, nil)
 //	...
 //	host, err := altar.NewHost(manifest, authorizer, &altar.HostOptions{
-//		Authenticator: altar.BearerAuthenticator(verifier),
+//		Auth: altar.Auth{Authenticator: altar.BearerAuthenticator(verifier)},
 //	})
 //
-// Keys are fetched when the first token comes, again when a token names one that
-// is not known, and now and then, so that a key that its issuer has withdrawn
-// does not open anything for long.
+// # Security
 //
-// It is a module of its own, so that programs without it do not download what it
-// stands on.
+// The signature, issuer, audience and times of every token are verified. Symmetric
+// algorithms and "none" are refused. Sender-constrained tokens (RFC 8705, RFC 9449) are
+// accepted as bearer tokens, without a proof of possession.
 //
-// # Not yet
+// # State
 //
-// Tokens that are bound to a key of their owner (RFC 8705, RFC 9449) pass as
-// bearer tokens: the owner is not asked for a proof.
+// Keys are fetched for the first token, for a token with an unknown key, and before
+// VerifierOptions.KeyTTL expires, so that a withdrawn key expires. They are kept in
+// memory only.
+//
+// # Conformance
+//
+// Bearer tokens of ALT-134 to ALT-136.
+//
+// # Deviations
+//
+// None.
 package jwtauth

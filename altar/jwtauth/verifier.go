@@ -32,47 +32,46 @@ type Issuer struct {
 	// KeysURL is where the key set (JWKS) is.
 	KeysURL string
 
-	// Algorithms are the signature algorithms that are accepted. Nil means
-	// RS256, RS384, RS512, PS256, PS384, PS512, ES256, ES384, ES512 and EdDSA.
-	// Symmetric ones and "none" never are.
+	// Algorithms are the accepted signature algorithms. Nil means RS256, RS384, RS512, PS256,
+	// PS384, PS512, ES256, ES384, ES512 and EdDSA. Symmetric algorithms and "none" are always
+	// refused.
 	Algorithms []string
 }
 
 // VerifierOptions adjusts a [Verifier]. The zero value is right for production.
 type VerifierOptions struct {
-	// HTTPClient fetches discovery documents and keys. Where they are is up to the
-	// issuers, private addresses included. A redirect from https to http is an
-	// error. Nil means a client of its own, and a timeout of zero one of 10 seconds.
+	// HTTPClient fetches discovery documents and keys. Issuers choose the URLs, private addresses
+	// included. A redirect from https to http is an error. Nil means a default client; a timeout of
+	// zero means 10 seconds.
 	HTTPClient *http.Client
 
-	// MinRefreshInterval bounds how often the keys of an issuer are fetched, which
-	// otherwise any caller with a forged token could cause. A key that is new
-	// may take as long to be known, and an issuer that was down as long to be
-	// asked again. Zero means 30 seconds.
+	// MinRefreshInterval is the minimum interval between fetches of the keys of an issuer. Without
+	// it, any forged token could cause a fetch. A new key or a recovered issuer is detected after
+	// this interval at the latest. Zero means 30 seconds.
 	MinRefreshInterval time.Duration
 
-	// KeyTTL is for how long keys are believed after they were fetched, so that
-	// those that were withdrawn are forgotten. From half of that time on they are
-	// fetched again, and meanwhile the old ones serve. Zero means an hour.
+	// KeyTTL is the lifetime of fetched keys, after which withdrawn keys are refused. Keys are
+	// refreshed from half of that time, and the old keys remain valid during the refresh. Zero
+	// means 1 hour.
 	KeyTTL time.Duration
 
-	// Principal makes the identity of the claims of a valid token, a JSON object.
-	// Nil means: the name is sub, or iss and sub with several issuers; the
-	// tenant is tenant_id; the roles are roles, a list of strings.
+	// Principal returns the principal for the claims of a valid token, a JSON object. Nil means:
+	// the ID is sub, or iss and sub with several issuers; the tenant is tenant_id; the roles are
+	// roles, a list of strings.
 	Principal func(claims json.RawMessage) (*altar.Principal, error)
 }
 
 // Errors of tokens, to be tested with [errors.Is].
 var (
-	// ErrTokenInvalid reports a token that proves nothing.
-	ErrTokenInvalid = errors.New("jwtauth: the token is not valid")
+	// ErrTokenInvalid reports a token that failed verification.
+	ErrTokenInvalid = errors.New("jwtauth: invalid token")
 
-	// ErrTokenExpired reports a token whose time is over.
-	ErrTokenExpired = fmt.Errorf("%w any more", ErrTokenInvalid)
+	// ErrTokenExpired reports an expired token. It wraps ErrTokenInvalid.
+	ErrTokenExpired = fmt.Errorf("%w: expired", ErrTokenInvalid)
 )
 
-// A Verifier checks bearer tokens that are signed JWTs. It is an
-// [altar.TokenVerifier], and may be used by several goroutines.
+// A Verifier verifies bearer tokens that are signed JWTs. It is an [altar.TokenVerifier] and safe
+// for concurrent use.
 type Verifier struct {
 	tokens *tokens.Verifier
 	opts   VerifierOptions
@@ -95,11 +94,10 @@ func NewVerifier(issuers []Issuer, opts *VerifierOptions) (*Verifier, error) {
 	return v, nil
 }
 
-// VerifyToken checks the signature, the issuer, the audience and the times of a
-// token: one may come up to five minutes before its nbf claim, since clocks
-// differ, and not a moment after its exp. It returns [ErrTokenExpired] or [ErrTokenInvalid], wrapped, for a token that is
-// not valid. When the keys cannot be had, the error is an [*altar.Error] with
-// INTERNAL_ERROR, so that the caller learns that it may try again.
+// VerifyToken verifies the signature, issuer, audience and times of a token. To allow for clock
+// skew, a token is valid from five minutes before its nbf claim; it is invalid from its exp. An
+// invalid token is [ErrTokenExpired] or wraps [ErrTokenInvalid]. If the keys cannot be fetched, the
+// error is an [*altar.Error] with INTERNAL_ERROR, so that the caller may retry.
 func (v *Verifier) VerifyToken(ctx context.Context, token string) (*altar.Principal, error) {
 	t, err := v.tokens.Verify(ctx, token)
 	var why tokens.Invalid
@@ -120,8 +118,8 @@ func (v *Verifier) VerifyToken(ctx context.Context, token string) (*altar.Princi
 	id := &altar.Principal{ID: t.Subject}
 	if tenant := t.Claims.Get("tenant_id"); !tenant.Absent() {
 		var ok bool
-		if id.Tenant, ok = tenant.Text(); !ok { // or all such tenants were one and the same
-			return nil, invalid("tenant_id is no text")
+		if id.Tenant, ok = tenant.Text(); !ok { // otherwise all such tenants would be equal
+			return nil, invalid("tenant_id is not a string")
 		}
 	}
 	if roles := t.Claims.Get("roles"); roles.IsArray() {
@@ -136,7 +134,7 @@ func (v *Verifier) VerifyToken(ctx context.Context, token string) (*altar.Princi
 
 func invalid(why tokens.Invalid) error { return fmt.Errorf("%w: %s", ErrTokenInvalid, why) }
 
-// library has go-oidc check tokens.
+// library verifies tokens with go-oidc.
 type library struct{}
 
 func (library) Keys(client *http.Client, url string) tokens.KeySet {

@@ -1,50 +1,51 @@
 // Copyright 2026 The Fivewire Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package natsroute routes ALTAR calls between Hosts over NATS: a client of one
-// Host calls the tools of Runtimes that are connected to another.
+// Package natsroute routes ALTAR calls between Hosts over NATS: a client of one Host
+// calls the tools of Runtimes that are connected to another Host.
+//
+// # Usage
 //
 //	nc, err := nats.Connect("nats://a:4222,nats://b:4222,nats://c:4222")
 //	...
-//	router, err := natsroute.NewCluster(nc, nil)
+//	cluster, err := natsroute.NewCluster(nc, nil)
 //	...
-//	host, err := altar.NewHost(manifest, authorizer, &altar.HostOptions{ID: "host-1", Remote: router})
+//	host, err := altar.NewHost(manifest, authorizer, &altar.HostOptions{ID: "host-1", Cluster: cluster})
 //	...
-//	go router.Serve(ctx, host, "host-1")
+//	go cluster.Serve(ctx, host, "host-1")
 //
-// A call goes to a Runtime of the client's own Host where there is one, else to
-// one that another Host offers. Hosts tell each other what they offer, and show
-// every heartbeat that they are alive; one that is silent for four of them is
-// given up, its offers are gone, and calls that run there end as those of a
-// Runtime that is gone.
+// A call runs on a Runtime of the client's own Host if there is one, and otherwise on
+// a Runtime that another Host offers. Hosts publish their offers and a heartbeat. After
+// four missed heartbeats a Host is treated as failed: its offers are removed, and its
+// calls end like those of a disconnected Runtime.
 //
-// # What is promised
+// # Security
 //
-// A call is sent once, and so runs at most once: what gets lost afterwards, in
-// either direction, is asked for again by joining the call where it runs, never
-// by starting it anew. A call that could not be sent, or that the other Host
-// refused, may go to another Runtime; one whose Host is gone ends with
-// RUNTIME_UNAVAILABLE, unless its contract is idempotent: then the Host may run
-// it elsewhere, as altar says (ALT-D24).
+// Hosts trust each other about the identity of the caller. The permissions of NATS must
+// restrict the subjects that begin with Options.SubjectPrefix to Hosts, and the
+// connection should use TLS.
 //
-// Streams keep their order, and miss nothing: frames are counted, and a gap is
-// filled by joining again. A window bounds what is under way; a client that does
-// not read ends its stream with slow_consumer, as it does with a Runtime of its
-// own Host. To cancel a call cancels it there. If that gets lost too, the call
-// ends there like one whose client is gone.
+// # State
 //
-// A call that a Host was running when it was shut down with Host.Shutdown is
-// answered first.
+// A call is sent once, so it runs at most once. After a lost frame in either direction
+// the call is joined at the Host that runs it and never started again. A call that could
+// not be sent, or that the other Host refused, may be sent to another Runtime. A call
+// whose Host has failed ends with RUNTIME_UNAVAILABLE, unless its contract is idempotent:
+// then the Host may run it again (ALT-D24).
 //
-// # Trust
+// Streams are complete and in order: frames are counted, and a gap is filled by joining
+// again. A window bounds the frames in flight. A client that does not read ends its
+// stream with slow_consumer, as with a local Runtime. A cancellation is forwarded; if it
+// is lost, the call ends like a call of a disconnected client. Host.Shutdown finishes
+// forwarded calls first.
 //
-// Hosts believe each other who the caller is: only Hosts may publish and
-// subscribe to the subjects that begin with Options.SubjectPrefix, which the permissions
-// of NATS ensure, and the connection should be TLS.
+// # Conformance
 //
-// # Limits
+// The specification does not define routing between Hosts. The parameters of a forwarded
+// call must fit into one NATS message (1 MiB by default); longer parameters are refused
+// with INVALID_PARAMETERS. Results and chunks are bounded by Options.MaxMessage.
 //
-// The parameters of a forwarded call have to fit into one message of NATS (1 MiB
-// unless the servers are configured otherwise); longer ones are refused as
-// INVALID_PARAMETERS. Results and chunks may be as long as Options.MaxMessage.
+// # Deviations
+//
+// None.
 package natsroute

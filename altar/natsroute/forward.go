@@ -19,9 +19,8 @@ import (
 // joinMost is how often a lost call is looked for before it counts as lost.
 const joinMost = 20
 
-// Forward implements [altar.Cluster]. A call is sent once. What gets lost on the
-// way back is asked for again, by joining the call where it runs, until the
-// other Host is given up.
+// Forward implements [altar.Cluster]. A call is sent once. After a lost frame it is joined at the
+// Host that runs it, until that Host is treated as failed.
 func (r *Cluster) Forward(ctx context.Context, to altar.RuntimeOffer, call *altar.ForwardedCall) iter.Seq2[altar.Message, error] {
 	return func(yield func(altar.Message, error) bool) {
 		f := &forwarding{r: r, to: to, call: *call, yield: yield}
@@ -46,7 +45,7 @@ func (r *Cluster) Forward(ctx context.Context, to altar.RuntimeOffer, call *alta
 				yield(nil, errLost)
 				return
 			}
-			r.opts.Logger.Debug("natsroute: joining a call again", "host", to.HostID, "err", err)
+			r.opts.Logger.DebugContext(ctx, "natsroute: call joined again", "host", to.HostID, "err", err)
 			f.call.Join = true
 			select {
 			case <-ctx.Done():
@@ -56,17 +55,17 @@ func (r *Cluster) Forward(ctx context.Context, to altar.RuntimeOffer, call *alta
 	}
 }
 
-// A forwarding is one call on its way.
+// A forwarding is one forwarded call.
 type forwarding struct {
 	r     *Cluster
 	to    altar.RuntimeOffer
 	call  altar.ForwardedCall
 	yield func(altar.Message, error) bool
 	got   int  // messages of all attempts
-	over  bool // nothing is to be yielded any more
+	over  bool // no further message is yielded
 }
 
-// run sends the call and takes in the answer, until that is over or lost.
+// run sends the call and reads the response until it ends or is lost.
 func (f *forwarding) run(ctx context.Context) error {
 	r := f.r
 	lost := r.peerGone(f.to.HostID)
@@ -83,7 +82,7 @@ func (f *forwarding) run(ctx context.Context) error {
 	if int64(len(body)) > r.nc.MaxPayload() {
 		return altar.NewError(altar.ErrInvalidParameters, altar.ReasonInvalidValue, "the parameters are too long to be forwarded")
 	}
-	// Room for the window, and for the signs of life while the loop is busy.
+	// Capacity for the window, and for heartbeats while the loop is busy.
 	in := make(chan *nats.Msg, r.opts.MaxUnacked+256)
 	inbox := r.nc.NewInbox()
 	sub, err := r.nc.ChanSubscribe(inbox, in)
@@ -92,7 +91,7 @@ func (f *forwarding) run(ctx context.Context) error {
 	}
 	defer func() { _ = sub.Unsubscribe() }() // fails only with the connection
 	if err := r.nc.PublishMsg(&nats.Msg{Subject: r.callSubject(f.to.HostID), Reply: inbox, Data: body}); err != nil {
-		return unavailable() // it has not been sent
+		return unavailable() // the call was not sent
 	}
 	a := &answer{forwarding: f, in: in, lost: lost}
 	defer a.end()
@@ -104,17 +103,17 @@ func unavailable() *altar.Error {
 	return altar.NewError(altar.ErrRuntimeUnavailable, altar.ReasonDisconnected, "the host of the runtime cannot be reached")
 }
 
-// An answer is what comes back for one attempt.
+// An answer is the response to one attempt.
 type answer struct {
 	*forwarding
 	in      chan *nats.Msg
 	lost    <-chan struct{}
 	control string
-	count   uint64 // content frames taken in
+	count   uint64 // received content frames
 	used    atomic.Uint64
 	parts   []byte
-	quit    chan struct{} // ends the signs of life
-	quiet   chan struct{} // closed when they have ended
+	quit    chan struct{} // ends the heartbeats
+	quiet   chan struct{} // closed when the heartbeats have ended
 }
 
 func (a *answer) read(ctx context.Context) error {
@@ -145,9 +144,9 @@ func (a *answer) read(ctx context.Context) error {
 	}
 }
 
-// take takes in one frame, and reports whether the answer is over.
+// take handles one frame, and reports whether the response is complete.
 func (a *answer) take(m *nats.Msg) (done bool, err error) {
-	if m.Header.Get("Status") == "503" { // nobody listens there
+	if m.Header.Get("Status") == "503" { // no Host is subscribed
 		if a.call.Join {
 			return true, errLost
 		}
@@ -196,13 +195,13 @@ func (a *answer) take(m *nats.Msg) (done bool, err error) {
 	return false, nil
 }
 
-// message hands one message on, and reports whether it was the last.
+// message yields one message, and reports whether it was the last.
 func (a *answer) message(m altar.Message) (done bool) {
 	last := true
 	if c, ok := m.(*altar.StreamChunk); ok {
 		if c.ChunkID < a.call.ResumeFrom {
 			a.consumed()
-			return false // before what was asked for
+			return false // received before
 		}
 		a.call.ResumeFrom = c.ChunkID + 1
 		last = c.IsFinal
@@ -220,7 +219,7 @@ func (a *answer) consumed() {
 	}
 }
 
-// open begins to show that this side is alive.
+// open starts the heartbeats of this side.
 func (a *answer) open(control string) {
 	if a.control != "" || control == "" {
 		return
@@ -248,19 +247,19 @@ func (a *answer) end() {
 	}
 }
 
-// sign shows that this side is alive, and how much it has consumed.
+// sign sends a heartbeat with the number of consumed frames.
 func (a *answer) sign() {
 	m := frame(a.control, controlAlive, a.used.Load())
 	if err := a.r.nc.PublishMsg(m); err != nil {
-		a.r.opts.Logger.Debug("natsroute: sign of life", "err", err)
+		a.r.opts.Logger.Debug("natsroute: heartbeat not sent", "err", err)
 	}
 }
 
-// cancel tells the other Host to end the call. If that does not get through, it
-// ends there like one whose client has gone.
+// cancel cancels the call at the other Host. If the request is lost, the call ends like a call of a
+// disconnected client.
 func (a *answer) cancel(reason string) {
 	if a.control == "" {
-		// It may just have arrived: its first frame tells where to say it.
+		// The call may have just arrived: its first frame names the control subject.
 		select {
 		case m := <-a.in:
 			if m.Header.Get(kindHeader) != frameOpen {

@@ -14,10 +14,9 @@ import (
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
 
-// What the Host that runs a call sends to the one that forwards it. Every frame
-// has a kind and the number of frames with content up to and including it, so
-// that a frame that got lost is missed at the next one, or at the next sign of
-// life.
+// Frames from the Host that runs a call to the Host that forwards it. Every frame has a kind and
+// the number of content frames up to and including it, so that the next frame or heartbeat reveals
+// a lost frame.
 const (
 	kindHeader  = "Altar-Frame"
 	countHeader = "Altar-Count"
@@ -26,19 +25,19 @@ const (
 	framePart    = "part"    // content: a piece of a message
 	frameMessage = "message" // content: a message, or its last piece
 	frameRefused = "refused" // content: an ErrorMessage; the call did not run
-	frameLost    = "lost"    // nobody knows what became of the call
+	frameLost    = "lost"    // the outcome of the call is unknown
 	frameEnd     = "end"     // after the last message
 	frameAlive   = "alive"
 )
 
-// What goes the other way.
+// Messages from the Host that forwards a call.
 const (
 	controlAlive  = "alive" // with the count of content frames that were consumed
 	controlCancel = "cancel"
 	reasonHeader  = "Altar-Reason"
 )
 
-// frameRoom is what the headers of a frame take at most.
+// frameRoom bounds the size of the headers of a frame.
 const frameRoom = 1 << 10
 
 func frame(subject, kind string, count uint64) *nats.Msg {

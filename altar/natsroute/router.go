@@ -23,35 +23,33 @@ import (
 
 // Options adjusts a [Cluster]. The zero value is right for production.
 type Options struct {
-	// SubjectPrefix tells meshes of Hosts on the same servers apart. It begins all
-	// subjects, and consists of letters, digits, - and _. Empty means "altar".
+	// SubjectPrefix begins all subjects and separates clusters on the same NATS servers. It
+	// consists of letters, digits, - and _. Empty means "altar".
 	SubjectPrefix string
 
-	// Heartbeat is how often a Host shows that it is alive, and both sides of a
-	// call that they are. Who is silent for four of them is given up. Zero
-	// means a second.
+	// Heartbeat is the interval of keep-alive messages of a Host and of both sides of a call. A
+	// peer is treated as failed after four missed heartbeats. Zero means 1 second.
 	Heartbeat time.Duration
 
-	// MaxUnacked is how many messages of a stream may be under way. Zero means 64.
+	// MaxUnacked is the maximum number of frames of a stream in flight. Zero means 64.
 	MaxUnacked int
 
-	// MaxMessage bounds one message that is put together from several of NATS,
-	// in bytes. Zero means altar.DefaultMaxMessage.
+	// MaxMessage bounds a message assembled from several NATS messages, in bytes. Zero means 4 MiB.
 	MaxMessage int
 
-	// Logger receives what no error reports. Nil is silent.
+	// Logger receives errors that no call returns. Nil disables logging.
 	Logger *slog.Logger
 }
 
-// silence is after how many heartbeats without a sign of life somebody is given
-// up. They are counted as they come and not by the clock: to a process that stood
-// still for a while, for whatever reason, it was not the others that were silent.
+// silence is the number of missed heartbeats after which a peer is treated as failed. The receiver
+// counts its own ticks instead of elapsed time: after a suspension of its process the peers have
+// not missed anything.
 const silence = 4
 
 var validName = regexp.MustCompile(`^[A-Za-z0-9_-]{1,64}$`)
 
-// A Cluster carries calls between Hosts over NATS. It is the Remote of one Host.
-// All its methods may be called from any number of goroutines.
+// A Cluster forwards calls between Hosts over NATS. It is the [altar.Cluster] of one Host. All
+// methods are safe for concurrent use.
 type Cluster struct {
 	nc   *nats.Conn
 	opts Options
@@ -59,7 +57,7 @@ type Cluster struct {
 	mu    sync.Mutex
 	peers map[string]*peer // by host id; guarded by mu
 
-	life context.Context // of this Router, not of a call: ended by Close
+	life context.Context // of the Cluster, not of a call: ended by Close
 	stop context.CancelFunc
 	work sync.WaitGroup
 	once sync.Once
@@ -67,16 +65,16 @@ type Cluster struct {
 
 var _ altar.Cluster = (*Cluster)(nil)
 
-// A peer is another Host, as it was last heard of.
+// A peer is the last announced state of another Host.
 type peer struct {
 	offers []altar.RuntimeOffer // in order of Runtime ids
-	boot   string               // of that process
+	boot   string               // id of that process
 	turn   uint64               // rises with every change of the offers
 	missed int                  // heartbeats
-	lost   chan struct{}        // closed when it is given up
+	lost   chan struct{}        // closed when the peer is treated as failed
 }
 
-// An announcement says what a Host offers.
+// An announcement lists the offers of a Host.
 type announcement struct {
 	Host   string    `json:"host"`
 	Boot   string    `json:"boot"`
@@ -91,8 +89,8 @@ type offered struct {
 	Contracts []string `json:"contracts"`
 }
 
-// NewCluster returns a Router that listens to what other Hosts offer. The connection
-// stays the caller's; Close ends the rest.
+// NewCluster returns a Cluster that follows the offers of other Hosts. The caller keeps ownership
+// of the connection. Close ends the Cluster.
 func NewCluster(nc *nats.Conn, opts *Options) (*Cluster, error) {
 	r := &Cluster{nc: nc, peers: map[string]*peer{}}
 	if opts != nil {
@@ -102,7 +100,7 @@ func NewCluster(nc *nats.Conn, opts *Options) (*Cluster, error) {
 		r.opts.SubjectPrefix = "altar"
 	}
 	if !validName.MatchString(r.opts.SubjectPrefix) {
-		return nil, fmt.Errorf("natsroute: name %q", r.opts.SubjectPrefix)
+		return nil, fmt.Errorf("natsroute: invalid subject prefix %q", r.opts.SubjectPrefix)
 	}
 	if r.opts.Heartbeat <= 0 {
 		r.opts.Heartbeat = time.Second
@@ -131,8 +129,8 @@ func NewCluster(nc *nats.Conn, opts *Options) (*Cluster, error) {
 	return r, nil
 }
 
-// Close ends the Router. Calls that run over it end with an error, and it
-// returns when no goroutine of it is left.
+// Close ends the Cluster. Forwarded calls end with an error. Close waits for all goroutines of the
+// Cluster and is idempotent.
 func (r *Cluster) Close() error {
 	r.once.Do(r.stop)
 	r.work.Wait()
@@ -145,14 +143,14 @@ func (r *Cluster) callSubject(host string) string {
 	return r.subject("call.") + base64.RawURLEncoding.EncodeToString([]byte(host))
 }
 
-// hello asks all Hosts to say what they offer.
+// hello requests the offers of all Hosts.
 func (r *Cluster) hello() {
 	if err := r.nc.Publish(r.subject("hello"), nil); err != nil {
-		r.opts.Logger.Debug("natsroute: hello", "err", err)
+		r.opts.Logger.Debug("natsroute: offer request not sent", "err", err)
 	}
 }
 
-// listen takes in announcements and gives up who is silent.
+// listen handles announcements and removes failed peers.
 func (r *Cluster) listen(received <-chan *nats.Msg) {
 	tick := time.NewTicker(r.opts.Heartbeat)
 	defer tick.Stop()
@@ -168,7 +166,7 @@ func (r *Cluster) listen(received <-chan *nats.Msg) {
 		case m := <-received:
 			var a announcement
 			if err := decode(m.Data, &a); err != nil {
-				r.opts.Logger.Warn("natsroute: announcement", "err", err)
+				r.opts.Logger.Warn("natsroute: invalid announcement", "err", err)
 				continue
 			}
 			r.handle(&a)
@@ -176,7 +174,7 @@ func (r *Cluster) listen(received <-chan *nats.Msg) {
 			r.mu.Lock()
 			for id, p := range r.peers {
 				if p.missed++; p.missed > silence {
-					r.opts.Logger.Info("natsroute: a host is silent", "host", id)
+					r.opts.Logger.Info("natsroute: silent host removed", "host", id)
 					r.giveUp(id)
 				}
 			}
@@ -185,7 +183,7 @@ func (r *Cluster) listen(received <-chan *nats.Msg) {
 	}
 }
 
-// alive notes a sign of life besides announcements, which may be stuck behind it.
+// alive records a frame of a peer, because its announcements may be queued behind frames.
 func (r *Cluster) alive(id string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -194,7 +192,7 @@ func (r *Cluster) alive(id string) {
 	}
 }
 
-// giveUp forgets a peer. The lock is held.
+// giveUp removes a peer. r.mu must be held.
 func (r *Cluster) giveUp(id string) {
 	if p := r.peers[id]; p != nil {
 		close(p.lost)
@@ -207,7 +205,7 @@ func (r *Cluster) handle(a *announcement) {
 	defer r.mu.Unlock()
 	p := r.peers[a.Host]
 	if p != nil && p.boot != a.Boot && !a.Bye || p != nil && p.boot == a.Boot && a.Bye {
-		r.giveUp(a.Host) // it has ended, or begun anew
+		r.giveUp(a.Host) // it has ended or restarted
 		p = nil
 	}
 	switch {
@@ -245,8 +243,7 @@ func (r *Cluster) Offers(contract string) []altar.RuntimeOffer {
 	return all
 }
 
-// peerGone returns what is closed when a Host is given up, or nil if it is not
-// known.
+// peerGone returns a channel that is closed when a peer is removed, or nil for an unknown peer.
 func (r *Cluster) peerGone(id string) <-chan struct{} {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -268,7 +265,7 @@ func (r *Cluster) SessionEnded(sessionID, reason string) {
 		err = r.nc.Publish(r.subject("over"), body)
 	}
 	if err != nil { // it ends there by itself, later
-		r.opts.Logger.Debug("natsroute: session over", "err", err)
+		r.opts.Logger.Debug("natsroute: session end not sent", "err", err)
 	}
 }
 
@@ -281,9 +278,9 @@ func decode(data []byte, dst any) error {
 	return strictjson.Decode(v, dst)
 }
 
-// The errors of calls whose fate nobody knows.
+// Errors of calls with an unknown outcome.
 var (
-	errGone  = errors.New("natsroute: the other host is gone")
-	errLost  = errors.New("natsroute: the connection to the other host was lost")
-	errEnded = errors.New("natsroute: the router is closed")
+	errGone  = errors.New("natsroute: host removed")
+	errLost  = errors.New("natsroute: connection to host lost")
+	errEnded = errors.New("natsroute: cluster closed")
 )

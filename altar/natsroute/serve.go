@@ -17,21 +17,20 @@ import (
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
 
-// errCaller ends the hold that a caller has on a call, not the call.
-var errCaller = errors.New("natsroute: the host that forwarded the call is silent")
+// errCaller detaches the caller from a call without ending the call.
+var errCaller = errors.New("natsroute: calling host silent")
 
-// Serve offers the Runtimes of a Host to the others and runs the calls that they
-// forward, until ctx ends or the Host is closed, and returns when the last has
-// ended. The Host has this Router as its Remote, and hostID as its ID. A Host
-// that is shut down first finishes what it was given.
+// Serve offers the Runtimes of a Host to the others and runs the calls that they forward, until ctx
+// ends or the Host is closed. It returns after the last call has ended. This Cluster must be
+// HostOptions.Cluster of h, and hostID its ID. Host.Shutdown finishes forwarded calls first.
 func (r *Cluster) Serve(ctx context.Context, h *altar.Host, hostID string) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	defer context.AfterFunc(r.life, stop)()
 	s := &server{r: r, h: h, id: hostID, boot: nuid.Next(), refresh: make(chan struct{}, 1)}
 	calls, notices := make(chan *nats.Msg, 1024), make(chan *nats.Msg, 1024)
-	// Two processes with the ID of one Host are a mistake. A queue group makes
-	// sure that even then a call reaches one of them.
+	// Two processes with the ID of one Host are a mistake. A queue group ensures that even then a
+	// call reaches only one of them.
 	callSub, err := r.nc.ChanQueueSubscribe(r.callSubject(hostID), "host", calls)
 	if err != nil {
 		return fmt.Errorf("natsroute: %w", err)
@@ -64,14 +63,14 @@ func (r *Cluster) Serve(ctx context.Context, h *altar.Host, hostID string) error
 	}
 }
 
-// A server is one Host that is offered to others.
+// A server is one Host offered to others.
 type server struct {
 	r    *Cluster
 	h    *altar.Host
 	id   string
 	boot string
 
-	refresh chan struct{} // asks for a full announcement
+	refresh chan struct{} // requests a full announcement
 
 	mu     sync.Mutex
 	turn   uint64    // guarded by mu
@@ -130,7 +129,7 @@ func (s *server) say(a *announcement) {
 		err = s.r.nc.Publish(s.r.subject("offers"), body)
 	}
 	if err != nil {
-		s.r.opts.Logger.Warn("natsroute: announce", "err", err)
+		s.r.opts.Logger.Warn("natsroute: announcement not sent", "err", err)
 	}
 }
 
@@ -141,7 +140,7 @@ func (s *server) handle(m *nats.Msg) {
 	}
 	var o sessionEnd
 	if err := decode(m.Data, &o); err != nil {
-		s.r.opts.Logger.Warn("natsroute: session over", "err", err)
+		s.r.opts.Logger.Warn("natsroute: invalid session end", "err", err)
 		return
 	}
 	s.h.EndForwardedSession(o.Session, o.Reason)
@@ -156,8 +155,8 @@ func (s *server) serve(ctx context.Context, m *nats.Msg) {
 	defer cancel(nil)
 	var q request
 	if err := decode(m.Data, &q); err != nil || q.Window < 1 {
-		s.r.opts.Logger.Warn("natsroute: call", "err", err)
-		return // the sender does not speak this
+		s.r.opts.Logger.WarnContext(ctx, "natsroute: invalid call", "err", err)
+		return // incompatible sender
 	}
 	c := &caller{r: s.r, to: m.Reply, window: uint64(q.Window), cancel: cancel, consumed: make(chan struct{}, 1)}
 	if c.maxFrame = int(min(q.MaxPayload, s.r.nc.MaxPayload())) - frameRoom; c.maxFrame <= 0 {
@@ -195,16 +194,16 @@ type caller struct {
 	window   uint64
 	maxFrame int // bytes of one frame
 	cancel   context.CancelCauseFunc
-	consumed chan struct{} // something was consumed
+	consumed chan struct{} // signaled when frames were consumed
 
-	mu    sync.Mutex // so that counts go out in order
+	mu    sync.Mutex // also keeps counts in order
 	count uint64     // content frames sent; guarded by mu
-	used  uint64     // content frames consumed over there; guarded by mu
+	used  uint64     // content frames consumed by the caller; guarded by mu
 }
 
 func (c *caller) publish(m *nats.Msg) {
-	if err := c.r.nc.PublishMsg(m); err != nil { // it will be missed
-		c.r.opts.Logger.Debug("natsroute: answer", "err", err)
+	if err := c.r.nc.PublishMsg(m); err != nil { // the receiver detects the gap
+		c.r.opts.Logger.Debug("natsroute: frame not sent", "err", err)
 	}
 }
 
@@ -214,7 +213,7 @@ func (c *caller) sent() uint64 {
 	return c.count
 }
 
-// control takes in what the caller says, and shows that this side is alive.
+// control handles messages from the caller and sends heartbeats.
 func (c *caller) control(in <-chan *nats.Msg, quit <-chan struct{}) {
 	tick := time.NewTicker(c.r.opts.Heartbeat)
 	defer tick.Stop()
@@ -251,13 +250,12 @@ func (c *caller) control(in <-chan *nats.Msg, quit <-chan struct{}) {
 	}
 }
 
-// send sends one message, in as many frames as it takes, and waits until the
-// caller has room for each. When ctx has ended it sends nothing: the loop that
-// it is called from ends next.
+// send sends one message as one or more frames and waits until the window permits each of them.
+// After the end of ctx it sends nothing; the loop of the caller ends next.
 func (c *caller) send(ctx context.Context, m altar.Message) {
 	text, err := altar.AppendMessage(nil, m)
 	if err != nil {
-		c.r.opts.Logger.Error("natsroute: answer", "err", err)
+		c.r.opts.Logger.ErrorContext(ctx, "natsroute: message not encoded", "err", err)
 		return
 	}
 	for {
@@ -294,7 +292,7 @@ func (c *caller) content(ctx context.Context, kind string, data []byte) bool {
 	}
 }
 
-// fail ends the answer without a final message.
+// fail ends the response without a final message.
 func (c *caller) fail(err error) {
 	var refused *altar.Error
 	if !errors.As(err, &refused) {
