@@ -14,8 +14,8 @@ import (
 	"github.com/fivewire/fivewire/internal/race"
 )
 
-// What a call costs in allocations, client, Host and Runtime together, in this
-// process and over two byte streams.
+// TestAllocs bounds the allocations of a call in client, Host and Runtime together, in one process
+// and over two byte streams.
 func TestAllocs(t *testing.T) {
 	if race.Enabled {
 		t.Skip("the race detector allocates")

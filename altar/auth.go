@@ -128,7 +128,7 @@ type FulfillmentRequest struct {
 }
 
 // DefaultSecurityContext is the default of Auth.SecurityContextResolver (ALT-D21). The requested
-// context must name the caller itself and may claim only what the principal grants.
+// context must name the caller itself and may claim only grants of the principal.
 func DefaultSecurityContext(id *Principal, requested *SecurityContext) (*SecurityContext, error) {
 	p := id.principal()
 	out := &SecurityContext{PrincipalID: p.name, TenantID: p.tenant}

@@ -19,10 +19,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Connections of clients and Runtimes are pulled at random while calls and
-// streams run. Every call ends once: with its right result, or with an error
-// that says why not; no tool runs twice for one call unless it may; and when
-// everybody has left, nothing is left at the Host.
+// Connections of clients and Runtimes are closed at random while calls and streams run. Every call
+// ends once, with its correct result or with an error; no tool runs twice for one call unless its
+// contract permits it; and no state is left at the Host after all peers have disconnected.
 func TestChaos(t *testing.T) {
 	seeds := 12
 	if testing.Short() {

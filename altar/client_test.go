@@ -183,8 +183,7 @@ func TestClientCancelsRepeat(t *testing.T) {
 	})
 }
 
-// What a caller does with its options after its call does not reach the tool, which
-// may still run.
+// Changes to the options after a call has returned do not reach the tool, which may still run.
 func TestClientKeepsMetadata(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began, goOn, seen := make(chan struct{}), make(chan struct{}), make(chan string, 1)
@@ -214,7 +213,7 @@ func TestClientKeepsMetadata(t *testing.T) {
 	})
 }
 
-// The same for what waits to be sent.
+// The same for a queued message.
 func TestClientKeepsSessionParams(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		goOn := make(chan struct{})

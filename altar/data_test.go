@@ -447,7 +447,7 @@ func TestErrors(t *testing.T) {
 	require.Equal(t, `{"a":"b","c":2}`, string(addMember([]byte(`{"c":1,"a":"b"}`), "c", []byte("2"))))
 }
 
-// Append refuses what must not be sent, even from code that got it wrong.
+// AppendMessage refuses invalid messages.
 func TestAppendRefuses(t *testing.T) {
 	for _, tt := range []struct {
 		m    Message

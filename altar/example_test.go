@@ -54,7 +54,7 @@ func Example() {
 	}
 	done := make(chan error, 1)
 	go func() { done <- rt.Run(ctx, conn) }()
-	for len(host.Runtimes()) == 0 { // a call would not wait for a Runtime that nobody knows
+	for len(host.Runtimes()) == 0 { // a call does not wait for a Runtime that is not announced
 	}
 
 	client := altar.NewClient(func(context.Context) (altar.Conn, error) {

@@ -134,7 +134,8 @@ func TestFailover(t *testing.T) {
 	})
 }
 
-// ALT-D33, ALT-D22: the client is gone, the call runs on, the client comes back.
+// ALT-D33, ALT-D22: the call continues while its client is disconnected, until the client
+// reconnects.
 func TestClientReconnects(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := start(t, pipeTransport, nil)
@@ -221,7 +222,7 @@ func TestClientGivesUp(t *testing.T) {
 	})
 }
 
-// The Host is restarted: the session is gone, and nothing hangs.
+// After a restart of the Host the session does not exist, and no caller hangs.
 func TestHostRestarted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex
@@ -485,7 +486,7 @@ func isSlow(m Message) bool {
 	return ok && c.Error != nil && c.Error.Reason() == ReasonSlowConsumer
 }
 
-// A reader of a stream that does not read is told so, and holds up nobody.
+// A slow reader of a stream gets an error and does not delay other calls.
 func TestSlowReader(t *testing.T) {
 	s := start(t, pipeTransport, nil, testRuntime("r1", nil))
 	c := NewClient(s.dial(testUser), &ClientOptions{QueueLimit: 16})

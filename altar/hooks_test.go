@@ -16,8 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// What a Runtime answers must be what the Host's operator says it is, if it says
-// so: results, and every chunk of a stream.
+// Results and stream chunks of a Runtime must match HostOptions.ResultTypes.
 func TestReturns(t *testing.T) {
 	for _, over := range []transport{{"direct", directTransport}, {"pipe", pipeTransport}} {
 		t.Run(over.name, func(t *testing.T) {
@@ -52,7 +51,7 @@ func TestReturns(t *testing.T) {
 				got = append(got, string(payload))
 			}
 			require.Equal(t, []string{"1", "error"}, got)
-			_, err = sess.Call(t.Context(), "wait", waitIn{1}, nil) // nothing is said of it
+			_, err = sess.Call(t.Context(), "wait", waitIn{1}, nil) // without a result type
 			require.NoError(t, err)
 		})
 	}
@@ -62,7 +61,7 @@ func TestReturns(t *testing.T) {
 	require.ErrorContains(t, err, "result type of fail")
 }
 
-// The same of what comes from another Host.
+// The same for results from another Host.
 func TestReturnsRemote(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMesh(t, HostOptions{}, "a", "b")
@@ -140,7 +139,7 @@ func TestTripped(t *testing.T) {
 		time.Sleep(time.Minute)
 		require.GreaterOrEqual(t, count(20), 9, "it is well again")
 
-		// When there is nobody else, the caller learns that there is no room.
+		// Without another Runtime the caller gets an overload error.
 		require.NoError(t, well.conn.Close())
 		mu.Lock()
 		fails = true
@@ -152,7 +151,7 @@ func TestTripped(t *testing.T) {
 	})
 }
 
-// Middleware stands around all tools, whenever they are added.
+// Middleware wraps all tools, regardless of the order of registration.
 func TestUse(t *testing.T) {
 	var mu sync.Mutex
 	var seen []string
@@ -211,7 +210,7 @@ func TestAuditMeasures(t *testing.T) {
 		for _, err := range StreamAs[int64](t.Context(), sess, "count", countIn{5}) {
 			require.NoError(t, err)
 		}
-		synctest.Wait() // the hook is told after the client
+		synctest.Wait() // the hook is called after the response is sent
 		mu.Lock()
 		defer mu.Unlock()
 		require.Len(t, done, 2)

@@ -290,7 +290,7 @@ func (h *Host) flush(ctx context.Context) {
 	h.unlock()
 	for _, c := range all {
 		select {
-		case <-c.gone:
+		case <-c.removed:
 		case <-ctx.Done():
 			return
 		}

@@ -83,8 +83,8 @@ func TestVersion(t *testing.T) {
 	require.Equal(t, ProtocolVersion, next[*AcknowledgeRuntime](w).ProtocolVersion)
 }
 
-// ALT-115, ALT-133: only what fits the Host's own contract is dispatched, and
-// nothing that a Runtime says of schemas is read.
+// ALT-115, ALT-133: only calls that match the Host's own contract are dispatched, and schemas from
+// a Runtime are ignored.
 func TestHostContractsRule(t *testing.T) {
 	h := testHost(t, nil)
 	near, far := net.Pipe()
@@ -109,7 +109,7 @@ func TestHostContractsRule(t *testing.T) {
 	require.Zero(t, h.Stats().Dispatched)
 }
 
-// ALT-D34: a panic in a hook is an internal error, and the Host lives on.
+// ALT-D34: a panic in a hook is an internal error, and the Host continues.
 func TestHookPanics(t *testing.T) {
 	boom := true
 	check := func() {
@@ -160,7 +160,7 @@ func TestHookPanics(t *testing.T) {
 	require.Equal(t, "3", string(next[*ToolResult](c).Payload))
 }
 
-// An error of a hook that is no *Error tells the peer nothing.
+// The text of a hook error that is not an *Error is not sent.
 func TestHookErrors(t *testing.T) {
 	m, err := DecodeManifest([]byte(testManifest))
 	require.NoError(t, err)
@@ -316,7 +316,7 @@ func TestSlidingTTL(t *testing.T) {
 	})
 }
 
-// Every decision is told once, in order.
+// Audit is called once for every decision, in order.
 func TestAudit(t *testing.T) {
 	var mu sync.Mutex
 	var kinds []string
@@ -346,7 +346,7 @@ func TestAudit(t *testing.T) {
 		"call.refused", "call.done", "session.over", "runtime.gone", "runtime.refused"}, kinds)
 }
 
-// A peer that does not read is closed in the end, whoever it is.
+// A peer that does not read is disconnected after WriteTimeout, in either role.
 func TestWriteTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := testHost(t, &HostOptions{Timing: Timing{WriteTimeout: time.Second}})
@@ -362,7 +362,7 @@ func TestWriteTimeout(t *testing.T) {
 	})
 }
 
-// A client that asks and asks and never reads is not read any more either.
+// The Host stops reading from a client that sends requests and never reads.
 func TestFloodIsHeldBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := testHost(t, &HostOptions{Limits: Limits{ClientQueueLimit: 4}, Timing: Timing{WriteTimeout: time.Hour}})

@@ -28,8 +28,8 @@ func intents(t *testing.T, st store.Store) map[string]time.Time {
 	return all
 }
 
-// ALT-D22: what is known of a call whose Host died is forgotten in the end, also
-// where nobody knows when its session ends, but not before an outcome would be.
+// ALT-D22: the record of a call of a failed Host expires, even if the end of its session is
+// unknown, but not before an outcome would expire.
 func TestIntentsExpire(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st, runs := store.NewMemory(), new(atomic.Int64)
@@ -109,7 +109,7 @@ func TestIntentOfLongStream(t *testing.T) {
 				a.own.lose(nil)
 				runs.Store(0)
 
-				// One ends, one is repeated elsewhere, and then the Host dies.
+				// One call ends, one is repeated at another Host, and then the Host fails.
 				wa.send(&CancelCall{InvocationID: "i", SessionID: "s"})
 				require.ErrorIs(t, next[*ToolResult](wa).Error, ReasonCancelled)
 				wb.send(ticks)
@@ -148,8 +148,8 @@ func TestAdoptedOutcomeExpires(t *testing.T) {
 	})
 }
 
-// ALT-D19: a session that is destroyed while another Host reads or writes it in the
-// store does not live on there.
+// ALT-D19: a session that is destroyed while another Host reads or writes its record does not
+// survive at that Host.
 func TestDestroyedWhileRead(t *testing.T) {
 	for _, read := range []bool{true, false} {
 		t.Run(fmt.Sprint("read=", read), func(t *testing.T) {
@@ -249,8 +249,8 @@ func TestSessionQuotaWithStore(t *testing.T) {
 	}
 }
 
-// What a store cannot take can be asked for again, also where it has taken it all
-// the same and only its answer got lost: it has not run.
+// A call whose claim could not be written may be repeated, because it has not run. This includes a
+// claim that was written although the store returned an error.
 func TestClaimWithoutAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st, runs := store.NewMemory(), new(atomic.Int64)
@@ -280,7 +280,7 @@ func TestClaimWithoutAnswer(t *testing.T) {
 	})
 }
 
-// The same for who asks again at once.
+// The same for an immediate repeat.
 func TestClaimWithoutAnswerAtOnce(t *testing.T) {
 	for _, tool := range []string{"math/add", "get"} {
 		t.Run(tool, func(t *testing.T) {

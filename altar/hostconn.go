@@ -30,7 +30,7 @@ type hostConn struct {
 	conn     Conn // nil for HTTP and in-process connections
 	identity *Principal
 	out      *outbox
-	gone     chan struct{} // closed after the connection was removed from the Host
+	removed  chan struct{} // closed after the connection was removed from the Host
 
 	role     role
 	isClosed bool // closed by either side
@@ -77,7 +77,7 @@ func isAnswer(typ string) bool {
 
 // admit makes the Host's side of a connection.
 func (h *Host) admit(conn Conn, id *Principal) (*hostConn, error) {
-	hc := &hostConn{h: h, conn: conn, identity: id, out: newOutbox(), gone: make(chan struct{}), limit: h.opts.Limits.ClientQueueLimit}
+	hc := &hostConn{h: h, conn: conn, identity: id, out: newOutbox(), removed: make(chan struct{}), limit: h.opts.Limits.ClientQueueLimit}
 	hc.heartbeat = timer{index: -1, fire: timerCall(hc.beat)}
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -123,7 +123,7 @@ func (h *Host) release(hc *hostConn) {
 	h.lock()
 	delete(h.conns, hc)
 	h.unlock()
-	close(hc.gone)
+	close(hc.removed)
 	h.wg.Done()
 }
 

@@ -19,8 +19,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A body that does not come, or comes byte by byte, is not waited for for ever,
-// neither where it is read nor where the request is refused before.
+// The wait for a missing or slow body is bounded, both while the body is read and after the request
+// was refused.
 func TestTricklingBodies(t *testing.T) {
 	h := testHost(t, &HostOptions{Auth: Auth{Authenticator: keys()}, Timing: Timing{ReadTimeout: 300 * time.Millisecond}, Limits: Limits{MaxMessage: 4096}})
 	addr := server(t, h).Listener.Addr().String()
@@ -114,7 +114,7 @@ func TestBodyTooLarge(t *testing.T) {
 	require.Equal(t, http.StatusRequestEntityTooLarge, res.StatusCode)
 }
 
-// A client that does not read its answer does not keep the Host busy for ever.
+// A client that does not read its response occupies the Host only until WriteTimeout.
 func TestUnreadAnswer(t *testing.T) {
 	rt := NewRuntime("r1", &RuntimeOptions{DisableStanding: true, MaxMessage: 128 << 20})
 	rt.Handle("get", HandlerFunc(func(context.Context, *ToolCall) (any, error) { return strings.Repeat("x", 64<<20), nil }))
@@ -145,8 +145,7 @@ func TestUnreadAnswer(t *testing.T) {
 	require.Eventually(t, func() bool { return busy() == 0 }, time.Minute, time.Millisecond)
 }
 
-// What is sent while the connection is being closed goes out or is refused, and
-// nothing of it outlives Close.
+// A message sent during Close is delivered or refused, and no request outlives Close.
 func TestSendWhileClosing(t *testing.T) {
 	client := &http.Client{Transport: roundTripper(func(r *http.Request) (*http.Response, error) {
 		<-r.Context().Done()

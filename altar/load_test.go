@@ -19,9 +19,8 @@ import (
 	"github.com/fivewire/fivewire/store"
 )
 
-// Ten thousand calls in flight through one Host with fifty Runtimes: every call
-// ends once, the memory is bounded, no session waits for another, and a stream
-// that nobody reads holds up nobody.
+// Ten thousand calls in flight through one Host with fifty Runtimes: every call ends once, memory
+// is bounded, sessions do not delay each other, and an unread stream does not delay other calls.
 func TestLoad(t *testing.T) {
 	t.Run("no store", func(t *testing.T) { load(t, nil) })
 	t.Run("store", func(t *testing.T) { load(t, store.NewMemory()) })
@@ -64,7 +63,7 @@ func load(t *testing.T, state store.Store) {
 	runtime.GC()
 	runtime.ReadMemStats(&before)
 
-	// Somebody asks for a stream and never reads.
+	// One client requests a stream and never reads it.
 	lazy, err := s.h.Dial(testUser)
 	require.NoError(t, err)
 	require.NoError(t, lazy.Send(&CreateSession{SessionID: "lazy"}))
@@ -111,10 +110,9 @@ func load(t *testing.T, state store.Store) {
 	s.empty(t)
 }
 
-// A session that keeps a Host busy with all it has delays another one no more
-// than its share: whoever waits for one answer at a time gets as many in a moment
-// as each of the callers of the busy one. Thousands of calls in flight that do
-// not end, and a stream that is not read, change nothing of that.
+// A session that saturates a Host does not delay another one beyond a fair share: a caller with one
+// call at a time gets as many responses as each caller of the busy session. Thousands of unfinished
+// calls and an unread stream do not change this.
 func TestFairness(t *testing.T) {
 	release := make(chan struct{})
 	var all []*Runtime

@@ -17,12 +17,12 @@ type outbox struct {
 	isEnded  bool          // no further message is accepted; queued messages are sent
 	cut      bool          // no further message is sent
 	readable chan struct{} // capacity 1; for the reader of the queue
-	room     chan struct{} // capacity 1; for callers of waitRoom
+	writable chan struct{} // capacity 1; for callers of waitRoom
 	closed   chan struct{} // closed by cut
 }
 
 func newOutbox() *outbox {
-	return &outbox{readable: make(chan struct{}, 1), room: make(chan struct{}, 1), closed: make(chan struct{})}
+	return &outbox{readable: make(chan struct{}, 1), writable: make(chan struct{}, 1), closed: make(chan struct{})}
 }
 
 func signal(c chan struct{}) {
@@ -86,7 +86,7 @@ func (o *outbox) take(ctx context.Context, buf []Message) ([]Message, bool) {
 				o.list = nil
 			}
 			o.mu.Unlock()
-			signal(o.room)
+			signal(o.writable)
 			return buf, true
 		}
 		isEnded := o.isEnded
@@ -114,7 +114,7 @@ func (o *outbox) pop(ctx context.Context) (Message, bool) {
 				o.list, o.first = o.list[:0], 0
 			}
 			o.mu.Unlock()
-			signal(o.room)
+			signal(o.writable)
 			return m, true
 		}
 		isEnded := o.isEnded
@@ -141,11 +141,11 @@ func (o *outbox) waitRoomContext(ctx context.Context, limit int) {
 		n, isEnded := len(o.list)-o.first, o.isEnded
 		o.mu.Unlock()
 		if n < limit || isEnded {
-			signal(o.room) // there may be room for others that wait, too
+			signal(o.writable) // there may be room for others that wait, too
 			return
 		}
 		select {
-		case <-o.room:
+		case <-o.writable:
 		case <-o.closed:
 			return
 		case <-ctx.Done():

@@ -13,7 +13,7 @@ import (
 )
 
 // A Cluster forwards calls to Runtimes connected to other Hosts, so that a client of one Host can
-// call the tools of all Hosts. A Host uses it only if none of its own Runtimes can accept a call at
+// call the tools of all Hosts. A Host uses it only if no local Runtime can accept a call at
 // once. Forwarded calls are validated and authorized by the first Host: the connected Hosts trust
 // each other, have the same contracts, and each has a unique ID.
 //

@@ -27,7 +27,7 @@ type mesh struct {
 	hosts  map[string]*Host
 	offers map[string][]RuntimeOffer
 
-	// cut is asked before each message whether the connection is lost now.
+	// cut reports before each message whether the connection is lost.
 	cut   func(call *ForwardedCall, n int) bool
 	joins atomic.Int64 // how often a lost call was joined again
 	keep  bool         // join lost calls
@@ -221,8 +221,8 @@ func TestRemoteCalls(t *testing.T) {
 	})
 }
 
-// What a Runtime here can do is never asked of another Host, and every Host that
-// offers a tool gets its turn.
+// A call for which a local Runtime exists is never forwarded, and calls are distributed over all
+// Hosts that offer a tool.
 func TestRemoteRouting(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMesh(t, HostOptions{}, "a", "b", "c")
@@ -231,7 +231,7 @@ func TestRemoteRouting(t *testing.T) {
 		m.attach(t, "c", testRuntime("rc", nil))
 		sess, err := m.client(t, "a").CreateSession(t.Context(), nil)
 		require.NoError(t, err)
-		synctest.Wait() // ra has said what it can do
+		synctest.Wait() // ra has announced its tools
 		who := func() string {
 			id, err := CallAs[string](t.Context(), sess, "get", map[string]string{"key": "k"})
 			require.NoError(t, err)
@@ -296,7 +296,7 @@ func TestRemoteLost(t *testing.T) {
 			require.Equal(t, "rc", id)
 		}
 
-		// The Runtime over there dies.
+		// The Runtime of the other Host disconnects.
 		m.cut = nil
 		errs := make(chan error, 1)
 		go func() {
@@ -315,8 +315,8 @@ func TestRemoteLost(t *testing.T) {
 	})
 }
 
-// A Remote that lost its connection joins the call: it runs once, and its stream
-// goes on where it stopped.
+// A Cluster that lost its connection joins the call: the call runs once, and its stream continues
+// at the next chunk.
 func TestRemoteJoin(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMesh(t, HostOptions{}, "a", "b")
@@ -428,8 +428,8 @@ func TestServeForwardedAgain(t *testing.T) {
 	})
 }
 
-// ALT-D22: another attempt leaves a call of another session alone that got the id
-// after the first one was answered, too late.
+// ALT-D22: a late second attempt does not affect a call of another session that reuses the id of
+// the answered first attempt.
 func TestServeForwardedAgainElsewhere(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMesh(t, HostOptions{}, "a", "b")

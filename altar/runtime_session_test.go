@@ -27,7 +27,7 @@ func TestRuntimeTakesIDAgain(t *testing.T) {
 			return 3, nil
 		}))
 		s := start(t, directTransport, &HostOptions{Audit: func(e *AuditRecord) {
-			if e.Operation == "call.done" { // the Runtime is told this by its own answer
+			if e.Operation == "call.done" { // the Runtime releases the id with its own response
 				once.Do(func() { <-answered })
 			}
 		}}, rt)
@@ -46,7 +46,7 @@ func TestRuntimeTakesIDAgain(t *testing.T) {
 	})
 }
 
-// The same for a tool that goes on after its final chunk.
+// The same for a tool that still runs after its final chunk.
 func TestRuntimeTakesIDAgainAfterChunk(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		goOn := make(chan struct{})
@@ -78,7 +78,7 @@ type panics struct{}
 
 func (panics) MarshalJSON() ([]byte, error) { panic("a secret") }
 
-// ALT-D34: the methods of what a tool returns are part of it.
+// ALT-D34: a panic in a method of the returned value is a panic of the tool.
 func TestToolReturnsPanic(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rt := NewRuntime("r1", nil)

@@ -113,8 +113,7 @@ func TestConnectionCells(t *testing.T) {
 	}
 }
 
-// The table "Call (Host)", its cells in one walk each; what they answer is told
-// by vectors in more detail.
+// The cells of the table "Call (Host)", one subtest each. Vectors check the responses in detail.
 func TestCallCells(t *testing.T) {
 	type fixture struct {
 		h    *Host
@@ -223,7 +222,7 @@ func TestCallCells(t *testing.T) {
 		}},
 		{"running", "last client gone for 30 s", "count", func(t *testing.T, f *fixture) {
 			require.NoError(t, f.c.conn.Close())
-			for i := range int64(4) { // the stream itself is alive
+			for i := range int64(4) { // the stream is active
 				time.Sleep(9 * time.Second)
 				f.r.send(&StreamChunk{InvocationID: "i", ChunkID: i, Payload: json.RawMessage("1")})
 			}
@@ -294,7 +293,7 @@ func TestRuntimeLevel1(t *testing.T) {
 	})
 }
 
-// What a Runtime does when it is refused, or has more calls than it runs at once.
+// The behavior of a Runtime after a refusal, and above its limit of concurrent calls.
 func TestRuntimeLimits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := start(t, pipeTransport, nil, testRuntime("r1", &RuntimeOptions{MaxConcurrent: 1, QueueLimit: 1}))
@@ -327,7 +326,7 @@ func TestRuntimeLimits(t *testing.T) {
 	require.Panics(t, func() { NewRuntime("r1", nil).Handle("a b", nil) })
 }
 
-// A result that is too large or no JSON is told as an error (ALT-D09).
+// A result that is too large or invalid JSON becomes an error (ALT-D09).
 func TestUnsendableResults(t *testing.T) {
 	rt := NewRuntime("r1", &RuntimeOptions{MaxMessage: 2000})
 	var result any

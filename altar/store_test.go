@@ -294,8 +294,7 @@ func TestTwoHostsRace(t *testing.T) {
 	})
 }
 
-// A repeat at another Host waits for the outcome; it can be given up there, and
-// the call goes on.
+// A repeat at another Host waits for the outcome. Cancelling the repeat does not cancel the call.
 func TestRepeatAtOtherHost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st, runs := store.NewMemory(), new(atomic.Int64)
@@ -317,7 +316,7 @@ func TestRepeatAtOtherHost(t *testing.T) {
 		require.Equal(t, int64(1), runs.Load())
 		require.Zero(t, b.h.Stats().InFlight)
 
-		// The other Host dies while somebody waits.
+		// The other Host fails while a caller waits.
 		wait = call("j", "wait", `{"ms":50000}`)
 		wa.send(wait)
 		synctest.Wait()
@@ -373,7 +372,7 @@ func TestSlidingElsewhere(t *testing.T) {
 	})
 }
 
-// What the store cannot take does not run; what ran is answered.
+// A call that cannot be recorded does not run; a finished call is answered.
 func TestStoreFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st, runs := store.NewMemory(), new(atomic.Int64)
@@ -427,8 +426,7 @@ func TestStoreFails(t *testing.T) {
 		require.ErrorIs(t, next[*ToolResult](w).Error, ReasonDisconnected, "that it ran is known, its outcome is not")
 		require.Equal(t, int64(2), runs.Load())
 
-		// Who repeats a call at another Host gets its outcome when the store is
-		// back.
+		// A repeat at another Host gets the outcome after the store has recovered.
 		b := live(t, st, "b", runs, HostOptions{})
 		wb := connect(t, b.h, testUser)
 		down("update", "altar/call")
@@ -473,8 +471,8 @@ func TestStoreTooSmall(t *testing.T) {
 	})
 }
 
-// A slow store holds up nobody but those who wait for it: calls of one connection
-// are recorded at the same time.
+// A slow store delays only the calls that wait for it: calls of one connection are recorded
+// concurrently.
 func TestStoreSlow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st, runs := store.NewMemory(), new(atomic.Int64)
@@ -519,7 +517,7 @@ func TestStoreSlow(t *testing.T) {
 	})
 }
 
-// A Host that was thought dead says what was said for it.
+// A Host whose lease had expired sends the outcome that another Host recorded.
 func TestThoughtDead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st, runs := store.NewMemory(), new(atomic.Int64)
@@ -548,7 +546,7 @@ func TestThoughtDead(t *testing.T) {
 	})
 }
 
-// Two Hosts of the same ID: the older one takes no calls any more.
+// Of two Hosts with the same ID, the older one refuses calls.
 func TestFenced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st, runs := store.NewMemory(), new(atomic.Int64)
@@ -602,7 +600,7 @@ func TestOwnersStored(t *testing.T) {
 	})
 }
 
-// What stands in the store is not trusted.
+// Malformed records in the store are rejected.
 func TestStoreGarbage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st, runs := store.NewMemory(), new(atomic.Int64)
@@ -689,7 +687,7 @@ func testBounds(t *testing.T) {
 	require.Equal(t, uint64(100-refused), h.Stats().Dispatched)
 }
 
-// What is written of a call can be read again.
+// An encoded call record decodes to an equal record.
 func TestCallRecord(t *testing.T) {
 	for _, r := range []*callRecord{
 		{Host: "h \"1\"", Instance: "i", Tool: "a/b", Digest: "d"},
@@ -739,8 +737,8 @@ func TestDigest(t *testing.T) {
 	})
 }
 
-// A Host is started again while a client and a Runtime use it: both come back, the
-// session lives on, what was in flight ends once, and nothing runs twice.
+// After a restart of the Host its client and Runtime reconnect, the session survives, calls in
+// flight end once, and no call runs twice.
 func TestClientSurvivesRestart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st := store.NewMemory()

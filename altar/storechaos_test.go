@@ -155,7 +155,7 @@ func storeChaos(t *testing.T, r *rand.Rand) {
 		case p < 70:
 			id := fmt.Sprint("i", max(0, step/4-r.IntN(4)))
 			_ = w.wire.conn.Send(&ToolCall{InvocationID: id, SessionID: "s", ToolName: "math/add", Parameters: json.RawMessage(`{"a":1,"b":2}`)})
-		case p < 74: // it dies
+		case p < 74: // the Host fails
 			w.own.set(func(string, string) error { return errDown })
 			w.stop()
 			boot(i)

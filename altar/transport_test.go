@@ -132,7 +132,7 @@ func post(t *testing.T, ts *httptest.Server, body string, header ...string) (*ht
 	return res, string(data)
 }
 
-// ALT-D05: what the vectors leave out.
+// ALT-D05: rules of HTTP without a vector.
 func TestHTTPRules(t *testing.T) {
 	s := start(t, httpTransport, &HostOptions{Limits: Limits{MaxMessage: 1000}}, testRuntime("r1", nil))
 	ts := server(t, s.h)
@@ -179,7 +179,7 @@ func TestHTTPRules(t *testing.T) {
 }
 
 // A client that leaves in mid-stream is seen, and its call ends (ALT-D33).
-func TestHTTPClientGone(t *testing.T) {
+func TestHTTPClientDisconnect(t *testing.T) {
 	s := start(t, httpTransport, &HostOptions{Timing: Timing{ClientGracePeriod: 50 * time.Millisecond}}, testRuntime("r1", nil))
 	sess, err := s.c.CreateSession(t.Context(), nil)
 	require.NoError(t, err)
@@ -320,7 +320,7 @@ func TestCertificates(t *testing.T) {
 		_ = res.Body.Close()
 		tr.CloseIdleConnections()
 	}
-	// A certificate that nobody verified is worth nothing.
+	// An unverified certificate is refused.
 	r := httptest.NewRequest("POST", "/", nil)
 	r.TLS = &tls.ConnectionState{PeerCertificates: []*x509.Certificate{make("service", ca)}}
 	_, err = h.opts.Auth.Authenticator.Authenticate(r)
@@ -363,8 +363,8 @@ func TestTruncated(t *testing.T) {
 	require.NoError(t, c.Close())
 }
 
-// A Runtime that drains, and a Host that shuts down, lose nothing that was sent
-// (ALT-D24), also when the other side sends meanwhile.
+// A Runtime that drains, and a Host that shuts down, lose no message (ALT-D24), including messages
+// sent concurrently by the peer.
 func TestGoodbye(t *testing.T) {
 	for _, tr := range transports[1:4] {
 		t.Run(tr.name, func(t *testing.T) {
@@ -414,7 +414,7 @@ func TestGoodbye(t *testing.T) {
 	}
 }
 
-// A refusal reaches a peer that goes on sending.
+// A refusal reaches a peer that is still sending.
 func TestRefusalArrives(t *testing.T) {
 	h := testHost(t, nil)
 	dial := tcpTransport(t, h)(testService)

@@ -13,8 +13,7 @@ import (
 	"github.com/fivewire/fivewire/internal/tokens/tokenstest"
 )
 
-// The suite of all verifiers: ALT-134 to ALT-136, and what somebody could try
-// against them.
+// The suite of all verifiers: ALT-134 to ALT-136 and attacks.
 func TestSuite(t *testing.T) {
 	tokenstest.Run(t, func(issuers []tokens.Issuer, o tokens.Options) (tokenstest.Verify, error) {
 		list := make([]Issuer, len(issuers))

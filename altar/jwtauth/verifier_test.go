@@ -122,8 +122,7 @@ func TestIdentity(t *testing.T) {
 	require.ErrorIs(t, err, ErrTokenInvalid)
 }
 
-// When the issuer is down, the caller is told to try again, and not that its
-// token is wrong.
+// An unavailable issuer is a retryable error, not an invalid token.
 func TestIssuerDown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var net tokenstest.Network
@@ -175,9 +174,8 @@ func TestHost(t *testing.T) {
 	require.ErrorIs(t, try(key.Sign(nil, login.Claims(map[string]any{"aud": "x"}))), altar.ReasonUnauthenticated)
 }
 
-// Whatever header and claims somebody thinks of, no token passes that the key of
-// the issuer has not signed, and none that another reader could understand as one
-// for somebody else.
+// No token passes, whatever its header and claims, unless the key of the issuer has signed it, and
+// none that another decoder could read as a token of another principal.
 func FuzzVerifyToken(f *testing.F) {
 	const claims = `{"iss":"` + home + `","aud":"api","sub":"caller","exp":99999999999}`
 	for _, header := range []string{`{"alg":"ES256","kid":"k1"}`, `{"alg":"none"}`, `{"alg":"HS256","kid":"k1"}`, `{"alg":"ES256","jwk":{"kty":"EC"}}`, `{"alg":"ES256","crit":["b64"],"b64":false}`} {

@@ -14,8 +14,8 @@
 //	...
 //	go cluster.Serve(ctx, host, "host-1")
 //
-// A call runs on a Runtime of the client's own Host if there is one, and otherwise on
-// a Runtime that another Host offers. Hosts publish their offers and a heartbeat. After
+// A call runs on a Runtime of the client's Host if possible, and otherwise on a Runtime
+// that another Host offers. Hosts publish their offers and a heartbeat. After
 // four missed heartbeats a Host is treated as failed: its offers are removed, and its
 // calls end like those of a disconnected Runtime.
 //

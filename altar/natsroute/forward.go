@@ -17,7 +17,7 @@ import (
 )
 
 // joinMost is how often a lost call is looked for before it counts as lost.
-const joinMost = 20
+const maxJoins = 20
 
 // Forward implements [altar.Cluster]. A call is sent once. After a lost frame it is joined at the
 // Host that runs it, until that Host is treated as failed.
@@ -29,7 +29,7 @@ func (r *Cluster) Forward(ctx context.Context, to altar.RuntimeOffer, call *alta
 			err := f.run(ctx)
 			var refused *altar.Error
 			switch {
-			case f.over:
+			case f.isDone:
 				return
 			case ctx.Err() != nil:
 				yield(nil, context.Cause(ctx))
@@ -41,7 +41,7 @@ func (r *Cluster) Forward(ctx context.Context, to altar.RuntimeOffer, call *alta
 			if f.got > progress {
 				tries = 0
 			}
-			if tries == joinMost || refused != nil {
+			if tries == maxJoins || refused != nil {
 				yield(nil, errLost)
 				return
 			}
@@ -57,12 +57,12 @@ func (r *Cluster) Forward(ctx context.Context, to altar.RuntimeOffer, call *alta
 
 // A forwarding is one forwarded call.
 type forwarding struct {
-	r     *Cluster
-	to    altar.RuntimeOffer
-	call  altar.ForwardedCall
-	yield func(altar.Message, error) bool
-	got   int  // messages of all attempts
-	over  bool // no further message is yielded
+	r      *Cluster
+	to     altar.RuntimeOffer
+	call   altar.ForwardedCall
+	yield  func(altar.Message, error) bool
+	got    int  // messages of all attempts
+	isDone bool // no further message is yielded
 }
 
 // run sends the call and reads the response until it ends or is lost.
@@ -167,7 +167,7 @@ func (a *answer) take(m *nats.Msg) (done bool, err error) {
 		a.open(m.Reply)
 	case framePart, frameMessage:
 		if len(a.parts)+len(m.Data) > a.r.opts.MaxMessage {
-			a.over = true
+			a.isDone = true
 			a.yield(nil, errLost)
 			return true, nil
 		}
@@ -209,8 +209,8 @@ func (a *answer) message(m altar.Message) (done bool) {
 	a.got++
 	more := a.yield(m, nil)
 	a.consumed()
-	a.over = last || !more
-	return a.over
+	a.isDone = last || !more
+	return a.isDone
 }
 
 func (a *answer) consumed() {

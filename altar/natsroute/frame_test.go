@@ -13,8 +13,8 @@ import (
 	"github.com/fivewire/fivewire/altar"
 )
 
-// TestCallOnTheWire: nothing of a forwarded call is lost on its way, whatever
-// fields are added to it.
+// TestCallOnTheWire checks that every field of a forwarded call is transmitted, including future
+// fields.
 func TestCallOnTheWire(t *testing.T) {
 	call := &altar.ForwardedCall{
 		HostID: "a", RuntimeID: "r", Contract: "math/add", ToolName: "r:math/add", InvocationID: "i-1", SessionID: "s-1",

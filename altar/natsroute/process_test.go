@@ -27,7 +27,7 @@ import (
 const (
 	childURL  = "NATSROUTE_TEST_URL" // makes this program a Host with a Runtime
 	childHost = "NATSROUTE_TEST_HOST"
-	childFile = "NATSROUTE_TEST_FILE" // where it writes what it ran
+	childFile = "NATSROUTE_TEST_FILE" // the log of executed calls
 )
 
 type onceIn struct {
@@ -67,7 +67,7 @@ func child() bool {
 	conn, err := h.Dial(&altar.Principal{ID: "service", Tenant: "acme"})
 	must(err)
 	go func() { must(rt.Run(context.Background(), conn)) }()
-	go func() { // ends with its parent, whatever becomes of that
+	go func() { // ends with the parent process
 		_, _ = io.Copy(io.Discard, os.Stdin)
 		os.Exit(0)
 	}()

@@ -264,7 +264,7 @@ func (r *Cluster) SessionEnded(sessionID, reason string) {
 	if err == nil {
 		err = r.nc.Publish(r.subject("over"), body)
 	}
-	if err != nil { // it ends there by itself, later
+	if err != nil { // the session ends at the other Hosts when it expires
 		r.opts.Logger.Debug("natsroute: session end not sent", "err", err)
 	}
 }

@@ -51,7 +51,7 @@ type echoIn struct {
 	Text string `json:"text"`
 }
 
-// A testRuntime has all tools and knows what was done to it.
+// A testRuntime provides all tools and records their calls.
 type testRuntime struct {
 	*altar.Runtime
 	hanging, cancelled, sent atomic.Int64
@@ -98,7 +98,7 @@ func connect(t *testing.T, url string) *nats.Conn {
 	return nc
 }
 
-// beat is the heartbeat of tests in which somebody is silent.
+// beat is the heartbeat of tests with a silent peer.
 const beat = 100 * time.Millisecond
 
 // A host is a Host with its Router, as one process has them.
@@ -128,7 +128,7 @@ func startHost(t *testing.T, url, id string, opts *natsroute.Options) *host {
 	return &host{h, r, stop}
 }
 
-// attach connects a Runtime, and returns what disconnects it.
+// attach connects a Runtime, and returns a function that disconnects it.
 func (h *host) attach(t *testing.T, rt *altar.Runtime) (detach func()) {
 	t.Helper()
 	conn, err := h.Dial(&altar.Principal{ID: "service", Tenant: "acme"})
@@ -152,7 +152,7 @@ func (h *host) session(t *testing.T) *altar.Session {
 	return s
 }
 
-// offered waits until the Host knows of so many Runtimes for a contract.
+// offered waits until the Host has n offers for a contract.
 func (h *host) offered(t *testing.T, contract string, n int) {
 	t.Helper()
 	require.Eventually(t, func() bool { return len(h.router.Offers(contract)) == n }, 20*time.Second, 5*time.Millisecond)
@@ -172,7 +172,7 @@ func TestCalls(t *testing.T) {
 	}
 	require.EqualValues(t, 50, b.Stats().Dispatched)
 
-	// What a tool refuses comes back as it would from a Runtime of one's own.
+	// The error of a tool is the same as from a local Runtime.
 	_, err := s.Call(t.Context(), "fail", nil, nil)
 	require.ErrorIs(t, err, altar.ErrExecutionFailed)
 	_, err = s.Call(t.Context(), "math/add", map[string]any{"a": "x"}, nil)
@@ -225,7 +225,7 @@ func TestStreams(t *testing.T) {
 	wg.Wait()
 }
 
-// No more than the window is under way to a Host that does not take it in.
+// The frames in flight to a Host that does not consume them are bounded by the window.
 func TestWindow(t *testing.T) {
 	srv := startServer(t)
 	a := startHost(t, srv.ClientURL(), "a", &natsroute.Options{MaxUnacked: 8})
@@ -249,7 +249,7 @@ func TestWindow(t *testing.T) {
 	}) {
 		require.NoError(t, err)
 		require.IsType(t, (*altar.StreamChunk)(nil), m)
-		if read++; read%20 == 0 { // long enough for all the rest to come, were there no window
+		if read++; read%20 == 0 { // without a window, all other frames would arrive in this time
 			time.Sleep(2 * beat)
 		}
 		require.NoError(t, nc.Flush())
@@ -311,7 +311,7 @@ func TestOffers(t *testing.T) {
 	a.offered(t, "math/add", 1)
 	add()
 
-	// Who comes later learns what there is.
+	// A later Host receives the existing offers.
 	d := startHost(t, srv.ClientURL(), "d", nil)
 	d.offered(t, "math/add", 1)
 }
@@ -375,8 +375,8 @@ func (c *cutter) cut() {
 	c.conns = nil
 }
 
-// A stream whose connection is cut on either side goes on where it was, and the
-// tool has run once.
+// After a lost connection on either side a stream continues at the next frame, and the tool has run
+// once.
 func TestCut(t *testing.T) {
 	srv := startServer(t)
 	for name, side := range map[string]int{"Caller": 0, "Runner": 1} {
@@ -422,8 +422,7 @@ func TestCut(t *testing.T) {
 	}
 }
 
-// A staller stands still at a warning, with all that is behind it, until it is let
-// go.
+// A staller blocks at a warning, with all following log calls, until it is released.
 type staller struct {
 	slog.Handler
 	stalled, goOn chan struct{}
@@ -443,8 +442,8 @@ func (s *staller) Handle(_ context.Context, r slog.Record) error {
 	return nil
 }
 
-// A process that stood still does not take the others for dead, whose signs of
-// life it has not read yet.
+// A process that was suspended does not treat its peers as failed before it has read their queued
+// heartbeats.
 func TestStalled(t *testing.T) {
 	srv := startServer(t)
 	st := &staller{stalled: make(chan struct{}), goOn: make(chan struct{})}
