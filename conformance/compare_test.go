@@ -237,6 +237,23 @@ type marshaler struct{}
 
 func (marshaler) MarshalJSON() ([]byte, error) { return []byte(`[1, "<"]`), nil }
 
+// A vector cannot hold a lone surrogate, so one in an answer compares as U+FFFD,
+// at every place where text is compared.
+func TestCompareTakesLoneSurrogatesAsReplacementCharacters(t *testing.T) {
+	lone := raw(`{"a":["\ud800x"],"\udc00":"\ud800\ud800"}`)
+	whole := `{"a":["\ufffdx"],"\ufffd":"\ufffd\ufffd"}`
+	require.Empty(t, compared(t, `{"json":`+whole+`}`, Answer{"json": lone}, nil))
+	require.Empty(t, compared(t, `{"jsonSubset":`+whole+`}`, Answer{"json": lone}, nil))
+	require.Empty(t, compared(t, `{"text":"\ufffd"}`, Answer{"text": raw(`"\udfff"`)}, nil))
+	require.Empty(t, compared(t, `{"json":"\ud83d\ude00"}`, Answer{"json": raw(`"\ud83d\ude00"`)}, nil))
+	require.Len(t, compared(t, `{"json":"x"}`, Answer{"json": raw(`"\ud800"`)}, nil), 1)
+	require.Len(t, compared(t, `{"json":"\ufffd"}`, Answer{"json": raw(`"\ud83d\ude00"`)}, nil), 1)
+
+	mem := memory{}
+	require.Empty(t, compared(t, `{"json":"$set:t"}`, Answer{"json": raw(`"a\udc00"`)}, mem))
+	require.Equal(t, memory{"t": "a\uFFFD"}, mem)
+}
+
 func TestAnswerText(t *testing.T) {
 	g, err := normal("answer", Answer{"z": marshaler{}, "a": mustCheck(t, " 1"), "m": Answer{"list": []any{Headers{}, nil}}})
 	require.NoError(t, err)

@@ -120,20 +120,30 @@ func openFake(t *testing.T, in *Input) (Step, error) {
 	}, nil
 }
 
-// ran returns what comes of one case with that op, in, and want or wantErr.
+// ran returns the result of one case of the fake protocol with that op, in, and
+// want or wantErr.
 func ran(t *testing.T, op, rest string, known ...KnownFailure) Result {
 	t.Helper()
-	s := Load(folder(map[string]string{"fake/demo.json": vectorFile(
-		`{"id":"fake-demo-001","doc":"d","ref":"FAKE-001","op":"` + op + `",` + rest + `}`)}), "mine")
+	return runOne(t, fakeProtocol(), op, rest, known...)
+}
+
+// runOne returns the result of the case <protocol>-demo-001 with that op, in,
+// and want or wantErr.
+func runOne(t *testing.T, p Protocol, op, rest string, known ...KnownFailure) Result {
+	t.Helper()
+	id := p.Name + "-demo-001"
+	text := fmt.Sprintf(`{"format":1,"protocol":%q,"suite":"demo","spec":"s","cases":[{"id":%q,"doc":"d","ref":"r","op":%q,%s}]}`,
+		p.Name, id, op, rest)
+	s := Load(folder(map[string]string{p.Name + "/demo.json": text}), "mine")
 	require.Empty(t, s.Faults())
-	x := executor{protocols: map[string]Protocol{"fake": fakeProtocol()}, known: map[string]string{}}
+	x := executor{protocols: map[string]Protocol{p.Name: p}, known: map[string]string{}}
 	for _, k := range known {
 		x.known[k.ID] = k.Reason
 	}
 	var res Result
 	x.execute(t, s.Cases()[0], &res)
 	require.GreaterOrEqual(t, res.Seconds, 0.0)
-	require.Equal(t, "fake-demo-001", res.ID)
+	require.Equal(t, id, res.ID)
 	return res
 }
 
