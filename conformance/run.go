@@ -42,7 +42,7 @@ func Run(t *testing.T, set *Set, protocols []Protocol, opts *Options) *Report {
 		x.protocols[p.Name] = p
 	}
 	for _, k := range known {
-		x.known[k.ID] = k.Reason
+		x.known[k.ID] = k.String()
 	}
 	for _, protocol := range groups(set.cases, func(c *Case) string { return c.Protocol }) {
 		t.Run(protocol[0].Protocol, func(t *testing.T) {

@@ -138,7 +138,7 @@ func runOne(t *testing.T, p Protocol, op, rest string, known ...KnownFailure) Re
 	require.Empty(t, s.Faults())
 	x := executor{protocols: map[string]Protocol{p.Name: p}, known: map[string]string{}}
 	for _, k := range known {
-		x.known[k.ID] = k.Reason
+		x.known[k.ID] = k.String()
 	}
 	var res Result
 	x.execute(t, s.Cases()[0], &res)
@@ -279,6 +279,12 @@ func TestKnownFailures(t *testing.T) {
 	res = ran(t, "nothing", `"in":{},"want":{}`, known)
 	require.Equal(t, Failed, res.Status)
 	require.Contains(t, res.Message, "known failure (not yet), but it passes")
+
+	res = ran(t, "missing", `"in":{},"want":{}`, known)
+	require.Equal(t, Known, res.Status, "an operation without code fails like any other case")
+
+	known.Package, known.Ref = "fake", "section 3"
+	require.Equal(t, "fake, section 3: not yet", ran(t, "break", `"in":{},"want":{}`, known).Reason)
 }
 
 func TestRunFaults(t *testing.T) {
