@@ -10,16 +10,19 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
+	"unicode/utf8"
 )
 
 // ErrForbidden is what every [Error] matches.
 var ErrForbidden = errors.New("netguard: forbidden")
 
-// A Reason tells which rule a host breaks.
+// A Reason names the rule that a host or URL breaks.
 type Reason string
 
 const (
@@ -28,19 +31,38 @@ const (
 
 	// ReasonAddress: an address that is not public.
 	ReasonAddress Reason = "address"
+
+	// ReasonURL: text that is not an absolute URL, or a URL with a fragment.
+	ReasonURL Reason = "url"
+
+	// ReasonScheme: a scheme other than https and wss, or an unencrypted one to
+	// another host.
+	ReasonScheme Reason = "scheme"
+
+	// ReasonUserinfo: a user name or password in the URL.
+	ReasonUserinfo Reason = "userinfo"
+
+	// ReasonPort: a port outside 1 to 65535.
+	ReasonPort Reason = "port"
 )
 
-// An Error reports a host or address that a [Guard] refuses. It matches
+// An Error reports a host, address or URL that a [Guard] refuses. It matches
 // [ErrForbidden].
 type Error struct {
-	Host   string // the name or address
+	Host   string // the name or address; empty if the URL has none
 	Reason Reason
 }
 
-// Error names the host or address that is refused.
+// Error names the refused host or address. It shows nothing else of a URL, which
+// may hold a secret.
 func (e *Error) Error() string {
-	if e.Reason == ReasonAddress {
+	switch e.Reason {
+	case ReasonAddress:
 		return fmt.Sprintf("netguard: address %s is not allowed", e.Host)
+	case ReasonURL:
+		return "netguard: not an absolute URL without a fragment"
+	case ReasonScheme, ReasonUserinfo, ReasonPort:
+		return fmt.Sprintf("netguard: %s of the URL of host %q is not allowed", e.Reason, e.Host)
 	}
 	return fmt.Sprintf("netguard: host %q is not allowed", e.Host)
 }
@@ -92,10 +114,9 @@ func (g *Guard) Addr(addr netip.Addr) error {
 	return nil
 }
 
-// Host returns an [*Error] unless host, the host of a URL without its port, may
-// be asked for. It looks nothing up: a name that passes may still resolve to an
-// address that does not. An IPv6 address may stand in brackets; one final dot
-// is ignored.
+// Host returns an [*Error] unless host, the host of a URL without its port, is
+// allowed. It resolves nothing: an allowed name may still resolve to a forbidden
+// address. Brackets around an IPv6 address and one final dot are ignored.
 //
 // Names with an empty label never pass: no host has one, but some resolvers take
 // 127.0.0.1.. for an address. Names under localhost, local and internal do not
@@ -120,6 +141,61 @@ func (g *Guard) Host(host string) error {
 		return &Error{Host: host, Reason: ReasonHost}
 	}
 	return nil
+}
+
+// URL parses raw and returns an [*Error] unless [Guard.CheckURL] allows it.
+func (g *Guard) URL(raw string, allowInsecure bool) (*url.URL, error) {
+	u, err := url.Parse(raw)
+	if err != nil || strings.Contains(raw, "#") {
+		return nil, &Error{Reason: ReasonURL} // the error of the parser quotes the URL
+	}
+	if err := g.CheckURL(u, allowInsecure); err != nil {
+		return nil, err
+	}
+	return u, nil
+}
+
+// CheckURL returns an [*Error] unless u is an absolute URL that connections may be
+// made to: its scheme is https or wss, or else http or ws and the host is this
+// host by [Loopback] or allowInsecure is set; it has no user information and no
+// fragment; its port is absent or 1 to 65535; [Guard.Host] allows its host.
+//
+// A host with other than ASCII characters is refused, because clients map some of
+// these to other names and addresses.
+func (g *Guard) CheckURL(u *url.URL, allowInsecure bool) error {
+	host := u.Hostname()
+	switch {
+	case host == "" || u.Opaque != "" || u.Fragment != "":
+		return &Error{Host: host, Reason: ReasonURL}
+	case u.User != nil:
+		return &Error{Host: host, Reason: ReasonUserinfo}
+	case !validPort(u):
+		return &Error{Host: host, Reason: ReasonPort}
+	case strings.ContainsFunc(host, func(r rune) bool { return r >= utf8.RuneSelf }):
+		return &Error{Host: host, Reason: ReasonHost}
+	}
+	if err := g.Host(host); err != nil {
+		return err
+	}
+	switch u.Scheme {
+	case "https", "wss":
+		return nil
+	case "http", "ws":
+		if allowInsecure || Loopback(host) {
+			return nil
+		}
+	}
+	return &Error{Host: host, Reason: ReasonScheme}
+}
+
+// validPort reports whether the port of u is absent or 1 to 65535.
+func validPort(u *url.URL) bool {
+	port := u.Port()
+	if port == "" {
+		return !strings.HasSuffix(u.Host, ":")
+	}
+	n, err := strconv.ParseUint(port, 10, 16)
+	return err == nil && n > 0
 }
 
 // Resolve returns the addresses of host, of which there is at least one. If it is
