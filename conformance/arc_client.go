@@ -30,7 +30,7 @@ func arcClientOps() map[string]Op {
 func openARCClient(_ *testing.T, in *Input) (Step, error) {
 	peer := &arcPeer{}
 	settings := in.Object("client")
-	opts := &arc.ClientOptions{HTTPClient: &http.Client{Transport: peer}}
+	opts := &arc.ClientOptions{HTTPClient: &http.Client{Transport: peer}, Resume: settings.IntOr("resume", 0)}
 	if settings.Has("token") {
 		opts.Tokens = arc.StaticToken(settings.String("token"))
 	}

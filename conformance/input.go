@@ -284,13 +284,16 @@ func (in *Input) object(name string, v strictjson.Value) *Input {
 }
 
 // SetHeaders changes h by an optional object of header fields: a string sets a
-// field and null removes it.
+// field, a list of strings sets it once per element, and null removes it.
 func (in *Input) SetHeaders(name string, h http.Header) {
 	fields := in.ObjectOr(name)
 	for _, field := range fields.Names() {
-		if fields.IsNull(field) {
+		switch {
+		case fields.IsNull(field):
 			h.Del(field)
-		} else {
+		case fields.value.Get(field).IsArray():
+			h[http.CanonicalHeaderKey(field)] = fields.Strings(field)
+		default:
 			h.Set(field, fields.String(field))
 		}
 	}

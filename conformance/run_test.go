@@ -414,7 +414,7 @@ func newTestInput(t *testing.T, text string) *Input {
 func TestInput(t *testing.T) {
 	in := newTestInput(t, `{"s":"x","n":-7,"big":9007199254740993,"b":true,"list":["a","b"],"ints":[1,2e0],"raw":{ "a" : 1.0 },
 		"o":{"k":"v","deep":{"x":null}},"os":[{"i":1},{"i":2}],"at":"2024-01-15T10:30:00.5+01:00","chunksB64":["YQ==",""],
-		"raws":[1.0,"x",{}],"h":{"x-a":"1","Content-Type":null},"none":null}`)
+		"raws":[1.0,"x",{}],"h":{"x-a":"1","x-c":["3","4"],"Content-Type":null},"none":null}`)
 	require.Equal(t, "x", in.String("s"))
 	require.Equal(t, "x", in.StringOr("s", "y"))
 	require.Equal(t, "y", in.StringOr("absent", "y"))
@@ -443,7 +443,7 @@ func TestInput(t *testing.T) {
 	header := http.Header{"Content-Type": {"text/plain"}, "X-B": {"2"}}
 	in.SetHeaders("h", header)
 	in.SetHeaders("absent", header)
-	require.Equal(t, http.Header{"X-A": {"1"}, "X-B": {"2"}}, header)
+	require.Equal(t, http.Header{"X-A": {"1"}, "X-B": {"2"}, "X-C": {"3", "4"}}, header)
 	require.True(t, in.Has("none"))
 	require.False(t, in.IsNull("absent"))
 	require.False(t, in.IsNull("s"))
