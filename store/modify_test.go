@@ -6,7 +6,9 @@ package store_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -15,7 +17,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
+	"pgregory.net/rapid"
 
+	"github.com/fivewire/fivewire/conformance/fault"
 	"github.com/fivewire/fivewire/store"
 )
 
@@ -286,6 +290,43 @@ func TestModifyFindsOutcomeOfLostDeletion(t *testing.T) {
 	}
 }
 
+// Another writer changes the entry, which refuses the repetition, and then deletes it.
+func TestModifyDeletesEntryDeletedAfterRefusal(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := store.NewMemory()
+		modify(t, m, 1)
+		deletes := 0
+		s := &hookedStore{m, func(op string, call func() error) error {
+			if op != "Delete" {
+				return call()
+			}
+			deletes++
+			if deletes == 1 {
+				return errNoAnswer
+			}
+			modify(t, m, 1)
+			err := call()
+			require.NoError(t, m.Delete(t.Context(), "k", 0))
+			return err
+		}}
+		e, err := store.Modify(t.Context(), s, "k", 0, remove)
+		require.NoError(t, err)
+		require.Equal(t, store.Entry{Key: "k"}, e)
+		require.Equal(t, 2, deletes)
+	})
+}
+
+func TestContentHasNoSpareCapacity(t *testing.T) {
+	m := store.NewMemory()
+	modify(t, m, 1)
+	stored, err := m.Get(t.Context(), "k")
+	require.NoError(t, err)
+	stored.Value = append(make([]byte, 0, 1000), stored.Value...)
+	e, err := store.Content(stored)
+	require.NoError(t, err)
+	require.Equal(t, len(e.Value), cap(e.Value), "capacity: an append must not write to the store's bytes")
+}
+
 func TestModifyReportsUnknownAfterDeletionByAnother(t *testing.T) {
 	for _, again := range []int{0, 1, 9} {
 		synctest.Test(t, func(t *testing.T) {
@@ -517,4 +558,101 @@ func TestPersistBoundsRepetitionsInBackground(t *testing.T) {
 		require.Equal(t, int64(1), running.Load(), "after the others ended: got none, want a repetition")
 		time.Sleep(2 * time.Minute)
 	})
+}
+
+// A workload is several writers, each behind faults, that append their marks to one value.
+type workload struct {
+	seed    uint64
+	rules   []fault.Rule
+	writers int
+	timeout time.Duration // of one Modify
+	crashes bool          // the first writer, after a second
+}
+
+// run returns a violated law, or "". Every mark of a change is in the value once if Modify
+// returned nil, at most once if it returned ErrUnknown, and never after another error.
+func (w workload) run(t *testing.T) (broken string, counts [3]int) {
+	m := store.NewMemory()
+	var mu sync.Mutex
+	results := map[string]error{}
+	var plans []*fault.Plan
+	var wg sync.WaitGroup
+	for i := range w.writers {
+		plan := &fault.Plan{Seed: w.seed + uint64(i), Rules: w.rules}
+		plans = append(plans, plan)
+		view := fault.Store(m, plan)
+		wg.Go(func() {
+			for n := range 6 {
+				mark := fmt.Sprintf("%d.%d ", i, n)
+				ctx, cancel := context.WithTimeout(t.Context(), w.timeout)
+				_, err := store.Modify(ctx, view, "k", 0, func(old store.Entry, _ bool) ([]byte, error) {
+					return append(old.Value[:len(old.Value):len(old.Value)], mark...), nil
+				})
+				cancel()
+				mu.Lock()
+				results[mark] = err
+				mu.Unlock()
+			}
+		})
+	}
+	if w.crashes {
+		time.AfterFunc(time.Second, plans[0].Crash)
+	}
+	wg.Wait()
+	time.Sleep(5 * time.Minute) // for repetitions in the background and late changes
+	for _, plan := range plans {
+		plan.Close()
+	}
+	value := ""
+	if _, err := m.Get(t.Context(), "k"); err == nil {
+		value = content(t, m)
+	}
+	for mark, err := range results {
+		n := strings.Count(value, mark)
+		switch {
+		case err == nil:
+			counts[0]++
+		case errors.Is(err, store.ErrUnknown):
+			counts[1]++
+		default:
+			counts[2]++
+		}
+		isUnknown := errors.Is(err, store.ErrUnknown)
+		if n > 1 || err == nil && n != 1 || err != nil && !isUnknown && n != 0 {
+			return fmt.Sprintf("change %s: got %d times, result %v", mark, n, err), counts
+		}
+	}
+	return "", counts
+}
+
+func TestModifyMakesEachChangeOnceDespiteFaults(t *testing.T) {
+	defer goleak.VerifyNone(t)
+	var total [3]int
+	rapid.Check(t, func(r *rapid.T) {
+		w := workload{
+			seed:    rapid.Uint64().Draw(r, "seed"),
+			writers: rapid.IntRange(1, 4).Draw(r, "writers"),
+			timeout: time.Duration(rapid.SampledFrom([]int{50, 500, 30_000}).Draw(r, "timeout")) * time.Millisecond,
+			crashes: rapid.Bool().Draw(r, "crashes"),
+		}
+		for _, kind := range []fault.Kind{
+			fault.ErrorBefore, fault.ErrorAfter, fault.LateLanding, fault.Hang, fault.Conflict, fault.Slow,
+		} {
+			if rate := rapid.SampledFrom([]float64{-1, 0.1, 0.4}).Draw(r, fmt.Sprint("rate ", kind)); rate > 0 {
+				w.rules = append(w.rules, fault.Rule{Kind: kind, Rate: rate, Delay: 300 * time.Millisecond})
+			}
+		}
+		var broken string
+		synctest.Test(t, func(t *testing.T) {
+			var counts [3]int
+			broken, counts = w.run(t)
+			for i, n := range counts {
+				total[i] += n
+			}
+		})
+		if broken != "" {
+			r.Fatal(broken)
+		}
+	})
+	require.NotContains(t, total[:], 0, "results nil, unknown and other: got %v, want some of each", total)
 }
