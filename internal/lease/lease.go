@@ -4,22 +4,26 @@
 // Package lease makes the instances on one store known to each other, finds the
 // unfinished work of failed instances, and passes messages between instances.
 //
-// An instance holds a lease, a key with a time to live. Each acquisition is an
-// epoch; instance and epoch are the Owner that a record of unfinished work names.
-// An epoch that has lost its lease never gets it back. The lease only permits an
-// attempt: a compare-and-set on the record decides its owner, since a paused
-// process does not know that its lease has expired.
+// An instance holds a lease, a key with a time to live. Each acquisition is an epoch;
+// instance and epoch are the Owner that a record of unfinished work names. An epoch that
+// has lost its lease never gets it back. The lease only permits an attempt: a compare-and-set
+// on the record decides its owner, since a paused process does not know that it lost the lease.
 package lease
 
 import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
+	"math/rand/v2"
+	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
+	"github.com/fivewire/fivewire/internal/guard"
 	"github.com/fivewire/fivewire/internal/randid"
 	"github.com/fivewire/fivewire/internal/statekey"
 	"github.com/fivewire/fivewire/store"
@@ -27,7 +31,7 @@ import (
 
 var (
 	// ErrLost reports that the epoch has ended: the lease was not renewed in time, or
-	// another process has acquired it. It is the cause of the end of the Context.
+	// another process has acquired it.
 	ErrLost = errors.New("lease: lease lost")
 
 	// ErrClosed reports use after Release.
@@ -36,79 +40,76 @@ var (
 
 const (
 	defaultTTL  = 15 * time.Second
-	ownerTTL    = time.Hour        // of an owner without lease and entries
-	absentTTL   = 10 * time.Minute // of an entry without a record
+	ownerTTL    = time.Hour // of an owner without lease and entries
+	maxPast     = 16
 	maxVerdicts = 4096
 )
 
 // Options configure an instance.
 type Options struct {
-	// Prefix precedes every key and stream name, for example "arc/". Instances
-	// with different prefixes do not see each other.
-	Prefix string
+	Prefix     string        // of keys and streams, for example "arc/"; separates groups of instances
+	InstanceID string        // of one live process at a time; zero means a random one
+	TTL        time.Duration // of the lease; zero means 15 s, a negative value means Private
+	Logger     *slog.Logger  // nil means slog.Default()
 
-	// InstanceID is the name of the instance. Zero means a random one. A given
-	// one belongs to one live process at a time.
-	InstanceID string
-
-	// TTL is the time to live of the lease. Zero means 15 s; a negative value
-	// means Private.
-	TTL time.Duration
-
-	// Private means that no other Lease uses the store and the prefix at the same
-	// time. The epoch then lasts until Release, every other owner counts as
-	// failed, and nothing waits on the store.
+	// Private means that no other Lease uses the store and the prefix at the same time. The
+	// epoch then lasts until Release, every other owner has failed, and nothing waits on the store.
 	Private bool
 
-	// Logger gets the log records. Nil means slog.Default().
-	Logger *slog.Logger
-
-	// OnLost, if set, is called once, in its own goroutine, when another
-	// process has acquired a lease with the same InstanceID.
+	// OnLost, if set, is called once, in its own goroutine, when another process has acquired
+	// a lease with the same InstanceID. The Lease has then ended, but for Release.
 	OnLost func(ctx context.Context)
 }
 
-// An Owner is one epoch of an instance, in the form "instance@epoch". The zero
-// Owner is never alive.
+// An Owner is one epoch of an instance, as "instance@epoch". The zero Owner is never alive.
 type Owner string
 
-// A Lease is the membership of one process in the instances of a store. All
-// methods are safe for concurrent use. Release ends it and its goroutines.
+// A Lease is the membership of one process in the instances of a store. All methods are safe
+// for concurrent use. Release ends it and its goroutines.
 type Lease struct {
-	db   store.Store
-	opts Options
-	name string // the instance in an Owner
-	base context.Context
-	stop context.CancelCauseFunc
-	wg   sync.WaitGroup
-	past []Owner       // latest epochs of this Lease; used by one goroutine at a time
-	wake chan struct{} // a round is due; capacity 1
+	db    store.Store
+	opts  Options
+	name  string // the instance in an Owner
+	birth time.Time
+	base  context.Context
+	stop  context.CancelCauseFunc
+	wg    sync.WaitGroup
+	epoch atomic.Pointer[epoch]
+	past  []Owner       // latest epochs of this Lease; used by one goroutine at a time
+	wake  chan struct{} // a round is due; capacity 1
+	inbox chan message  // for the functions of Listen
 
-	inbox chan message // for the functions of Listen
-
-	mu       sync.Mutex // guards all below
-	epoch    *epoch
+	mu       sync.Mutex // guards all below and the entries of the epoch
 	kinds    map[string]adoptFunc
 	topics   map[string]func([]byte)
 	verdicts map[Owner]time.Time // alive until; zero for a failed owner
-	waiters  []chan struct{}     // of WaitRecovered
+	started  int                 // rounds
+	complete int                 // the latest round without an error
+	progress chan struct{}       // closed and replaced after a complete round
 }
 
-// Acquire acquires the lease of the instance and starts to renew it. With a given
-// InstanceID it replaces the lease of an earlier process. The context bounds
-// Acquire only.
+// An epoch is one acquisition of the lease.
+type epoch struct {
+	owner   Owner
+	ctx     context.Context
+	cancel  context.CancelCauseFunc
+	until   atomic.Int64 // nanoseconds after Lease.birth
+	fence   *time.Timer
+	entries map[string]*entry // by kind and id
+	stale   map[string]*entry // those without a Start
+}
+
+// Acquire acquires the lease of the instance and starts to renew it. With a given InstanceID
+// it replaces the lease of an earlier process. The context bounds Acquire only.
 func Acquire(ctx context.Context, db store.Store, o Options) (*Lease, error) {
 	o.Private = o.Private || o.TTL < 0
 	if o.TTL <= 0 {
 		o.TTL = defaultTTL
 	}
 	o.Logger = cmp.Or(o.Logger, slog.Default())
-	o.InstanceID = cmp.Or(o.InstanceID, randid.New(""))
-	l := &Lease{
-		db: db, opts: o, name: statekey.Join(o.InstanceID),
-		wake: make(chan struct{}, 1), inbox: make(chan message, maxInbox),
-		kinds: map[string]adoptFunc{}, topics: map[string]func([]byte){}, verdicts: map[Owner]time.Time{},
-	}
+	l := &Lease{db: db, opts: o, name: statekey.Join(cmp.Or(o.InstanceID, randid.New(""))), birth: time.Now(),
+		wake: make(chan struct{}, 1), inbox: make(chan message, maxInbox), progress: make(chan struct{}),
+		kinds: map[string]adoptFunc{}, topics: map[string]func([]byte){}, verdicts: map[Owner]time.Time{}}
 	l.base, l.stop = context.WithCancelCause(context.Background())
 	if err := l.newEpoch(ctx, true); err != nil {
 		l.stop(ErrClosed)
@@ -122,45 +123,28 @@ func Acquire(ctx context.Context, db store.Store, o Options) (*Lease, error) {
 	return l, nil
 }
 
-// Owner returns the owner of the current epoch, or of the last one if that has
-// ended. A record gets the Owner that Start returned instead, since another epoch
-// may begin between the two calls.
-func (l *Lease) Owner() Owner { return l.current().owner }
+// Owner returns the owner of the current epoch, or of the last one if that has ended. A record
+// gets the Owner that Start returned instead, since an epoch may begin between the two calls.
+func (l *Lease) Owner() Owner { return l.epoch.Load().owner }
 
-// Context returns the context of the current epoch. It ends with the cause ErrLost
-// when the epoch ends and with ErrClosed on Release. After an outage of the store
-// a new epoch with another Context begins, and the work of the earlier one comes
-// back through the functions of Adopt.
-func (l *Lease) Context() context.Context { return l.current().ctx }
+// Context returns the context of the current epoch. It ends with the cause ErrLost when the
+// epoch ends and with ErrClosed on Release. After an outage of the store a new epoch with
+// another Context begins, and the functions of Adopt get the work of the earlier one.
+func (l *Lease) Context() context.Context { return l.epoch.Load().ctx }
 
-func (l *Lease) current() *epoch {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.epoch
-}
-
-// Alive reports whether owner holds its lease. Owner must come from a record. True
-// is cached for a tenth of TTL, false permanently.
+// Alive reports whether owner holds its lease. Owner must come from a record. True is cached
+// for a tenth of TTL, false permanently.
 func (l *Lease) Alive(ctx context.Context, owner Owner) (bool, error) {
+	if e := l.epoch.Load(); owner == e.owner || l.opts.Private {
+		return owner == e.owner && l.isLive(e), nil
+	}
 	l.mu.Lock()
 	until, isKnown := l.verdicts[owner]
-	isOwn, isLive := owner == l.epoch.owner, l.isLiveLocked(l.epoch)
 	l.mu.Unlock()
-	if isOwn || l.opts.Private {
-		return isOwn && isLive, nil
-	}
-	if isKnown && (until.IsZero() || time.Now().Before(until)) {
+	now := time.Now()
+	if isKnown && (until.IsZero() || now.Before(until)) {
 		return !until.IsZero(), nil
 	}
-	return l.readAlive(ctx, owner)
-}
-
-// readAlive is Alive without the cache.
-func (l *Lease) readAlive(ctx context.Context, owner Owner) (bool, error) {
-	if l.opts.Private {
-		return false, nil
-	}
-	now := time.Now()
 	name := owner[:max(0, strings.LastIndexByte(string(owner), '@'))]
 	e, err := l.db.Get(ctx, l.key("lease", string(name)))
 	if err == nil {
@@ -169,7 +153,7 @@ func (l *Lease) readAlive(ctx context.Context, owner Owner) (bool, error) {
 	if err != nil && !errors.Is(err, store.ErrNotFound) {
 		return false, err
 	}
-	var until time.Time
+	until = time.Time{}
 	if err == nil && string(e.Value) == string(owner) {
 		until = now.Add(l.opts.TTL / 10)
 	}
@@ -182,14 +166,9 @@ func (l *Lease) readAlive(ctx context.Context, owner Owner) (bool, error) {
 	return !until.IsZero(), nil
 }
 
-// key joins parts that need no replacement.
-func (l *Lease) key(parts ...string) string {
-	return l.opts.Prefix + strings.Join(parts, "/")
-}
-
-// Release ends the epoch and hands its unfinished work to the other instances at
-// once. It waits for the goroutines of the lease. If ctx ends before, the lease
-// is left to expire, and Release returns the error of ctx.
+// Release ends the epoch and hands its unfinished work to the other instances at once. It
+// waits for the goroutines of the lease. If ctx ends first, the lease is left to expire, and
+// Release returns the error of ctx.
 func (l *Lease) Release(ctx context.Context) error {
 	l.stop(ErrClosed)
 	ended := make(chan struct{})
@@ -199,8 +178,179 @@ func (l *Lease) Release(ctx context.Context) error {
 	}()
 	select {
 	case <-ended:
-		return l.handOver(ctx, l.current().owner)
 	case <-ctx.Done():
 		return ctx.Err()
+	}
+	if err := l.handOver(ctx, l.Owner()); err != nil {
+		return fmt.Errorf("lease: release: %w", err)
+	}
+	return nil
+}
+
+// handOver deletes the lease and wakes the other instances if work is left.
+func (l *Lease) handOver(ctx context.Context, owner Owner) error {
+	key := l.key("lease", l.name)
+	_, err := store.Modify(ctx, l.db, key, 0, func(old store.Entry, found bool) ([]byte, error) {
+		if Owner(old.Value) != owner {
+			return nil, store.ErrUnchanged
+		}
+		return nil, nil
+	})
+	if err != nil {
+		return err
+	}
+	for range l.db.List(ctx, l.key("work", string(owner), "")) {
+		holders, err := l.holders(ctx)
+		for other := range holders {
+			err = errors.Join(err, l.send(ctx, other, releases, nil))
+		}
+		return err
+	}
+	_, err = l.write(ctx, l.key("owner", string(owner)), "", ownerTTL)
+	return err
+}
+
+// isLive reports whether e is current by the monotonic clock.
+func (l *Lease) isLive(e *epoch) bool {
+	return e.ctx.Err() == nil && (l.opts.Private || int64(time.Since(l.birth)) < e.until.Load())
+}
+
+// extend sets the end of e after a renewal that began at start, and returns the time left.
+func (l *Lease) extend(e *epoch, start time.Time) time.Duration {
+	end := start.Add(l.opts.TTL * 5 / 6)
+	e.until.Store(int64(end.Sub(l.birth)))
+	return time.Until(end)
+}
+
+// newEpoch acquires a new epoch. The owner entry precedes the lease with a time to live, which
+// ends after it: survivors leave the entry as it is until then, and it expires after a failure.
+func (l *Lease) newEpoch(ctx context.Context, isFirst bool) error {
+	ctx, cancel := context.WithTimeout(ctx, l.opts.TTL/2)
+	defer cancel()
+	e := &epoch{owner: Owner(l.name + "@" + randid.New("")), entries: map[string]*entry{}, stale: map[string]*entry{}}
+	l.past = append(l.past[max(0, len(l.past)-maxPast):], e.owner)
+	key := l.key("owner", string(e.owner))
+	_, err := l.write(ctx, key, "", ownerTTL)
+	start := time.Now()
+	if err == nil {
+		err = l.writeLease(ctx, e.owner, isFirst, false)
+	}
+	if err == nil {
+		_, err = l.write(ctx, key, "", 0)
+	}
+	if err != nil {
+		return fmt.Errorf("lease: acquire: %w", err)
+	}
+	e.ctx, e.cancel = context.WithCancelCause(l.base)
+	left := l.extend(e, start)
+	l.epoch.Store(e)
+	l.signal()
+	if l.opts.Private {
+		return nil
+	}
+	e.fence = time.AfterFunc(left, func() {
+		if !l.isLive(e) {
+			e.cancel(ErrLost)
+		}
+	})
+	l.wg.Go(func() { l.receive(e) })
+	return nil
+}
+
+// writeLease writes the lease of an owner. It returns ErrLost if another process holds the
+// lease, unless isFirst, and ErrNotFound if isRenewal and the lease has expired.
+func (l *Lease) writeLease(ctx context.Context, owner Owner, isFirst, isRenewal bool) error {
+	key := l.key("lease", l.name)
+	_, err := store.Modify(ctx, l.db, key, l.opts.TTL, func(old store.Entry, found bool) ([]byte, error) {
+		holder := Owner(old.Value)
+		switch {
+		case found && !isFirst && !slices.Contains(l.past, holder):
+			return nil, ErrLost
+		case isRenewal && holder != owner:
+			return nil, store.ErrNotFound
+		}
+		return []byte(owner), nil
+	})
+	return err
+}
+
+// runLease renews the lease, and acquires a new epoch when the current one has ended.
+func (l *Lease) runLease() {
+	for failures := 0; ; {
+		ctx, delay := l.Context(), l.opts.TTL*3/10+rand.N(l.opts.TTL/15+1)
+		if failures > 0 {
+			ctx, delay = l.base, l.opts.TTL/30
+		}
+		sleep(ctx, delay)
+		err := l.renew(l.epoch.Load())
+		switch {
+		case l.base.Err() != nil:
+			return
+		case err == nil:
+			failures = 0
+		case errors.Is(err, ErrLost), errors.Is(err, store.ErrClosed):
+			l.lose(err)
+			return
+		default:
+			failures++
+		}
+		if failures == 1 {
+			l.opts.Logger.WarnContext(l.base, "lease: lease not renewed", "instance", l.name, "err", err)
+		}
+	}
+}
+
+// renew extends e, or acquires a new epoch if e has ended.
+func (l *Lease) renew(e *epoch) error {
+	start := time.Now()
+	ctx, cancel := context.WithTimeout(e.ctx, l.opts.TTL/3)
+	defer cancel()
+	err := l.writeLease(ctx, e.owner, false, true)
+	isLive := l.isLive(e)
+	switch {
+	case isLive && err == nil:
+		e.fence.Reset(l.extend(e, start))
+		return nil
+	case errors.Is(err, ErrLost), isLive && !errors.Is(err, store.ErrNotFound), l.base.Err() != nil:
+		return err
+	}
+	e.cancel(ErrLost)
+	return l.newEpoch(l.base, false)
+}
+
+// lose ends everything permanently.
+func (l *Lease) lose(err error) {
+	l.stop(ErrLost)
+	ctx := context.WithoutCancel(l.base)
+	l.opts.Logger.ErrorContext(ctx, "lease: lease lost", "instance", l.name, "err", err)
+	if l.opts.OnLost == nil || !errors.Is(err, ErrLost) {
+		return
+	}
+	go func() { // outside wg, since it may call Release
+		err := guard.Call("OnLost", func() error {
+			l.opts.OnLost(ctx)
+			return nil
+		})
+		if err != nil {
+			l.opts.Logger.ErrorContext(ctx, "lease: hook failed", "err", err)
+		}
+	}()
+}
+
+// write writes a value that only this Lease writes.
+func (l *Lease) write(ctx context.Context, key, value string, ttl time.Duration) (store.Revision, error) {
+	e, err := store.Modify(ctx, l.db, key, ttl, func(store.Entry, bool) ([]byte, error) { return []byte(value), nil })
+	return e.Revision, err
+}
+
+// key joins parts that need no replacement.
+func (l *Lease) key(parts ...string) string { return l.opts.Prefix + strings.Join(parts, "/") }
+
+func sleep(ctx context.Context, d time.Duration) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-ctx.Done():
 	}
 }

@@ -7,9 +7,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
-	"github.com/fivewire/fivewire/internal/backoff"
 	"github.com/fivewire/fivewire/internal/guard"
 	"github.com/fivewire/fivewire/internal/randid"
 	"github.com/fivewire/fivewire/internal/statekey"
@@ -29,11 +29,10 @@ type message struct {
 	data  []byte
 }
 
-// Tell sends at most 1 KiB of data to the function that an owner registered for
-// the topic. The messages of one caller arrive in order, while the owner's epoch
-// lives. An error means that the message was not accepted; after
-// [store.ErrUnknown] it may still arrive. A message to the own epoch stays in the
-// process, where at most 1,024 wait.
+// Tell sends at most 1 KiB of data to the function that an owner registered for the topic. The
+// messages of one caller arrive in order, while the owner's epoch lives. An error means that the
+// message was not accepted; after [store.ErrUnknown] it may still arrive. A message to the own
+// epoch stays in the process, where at most 1,024 wait.
 func (l *Lease) Tell(ctx context.Context, to Owner, topic string, data []byte) error {
 	switch {
 	case topic == releases || len(topic) > maxTopic || len(data) > maxData:
@@ -41,25 +40,22 @@ func (l *Lease) Tell(ctx context.Context, to Owner, topic string, data []byte) e
 			len(topic), len(data), maxTopic, maxData, store.ErrInvalid)
 	case l.base.Err() != nil:
 		return context.Cause(l.base)
-	case to == l.Owner():
-		select {
-		case l.inbox <- message{topic, append([]byte(nil), data...)}:
-			return nil
-		default:
-			return fmt.Errorf("lease: tell: %d messages in the queue", maxInbox)
-		}
-	case l.opts.Private:
-		return fmt.Errorf("lease: tell %s: %w", to, ErrLost)
+	case to != l.Owner():
+		return l.send(ctx, to, topic, data)
 	}
-	return l.send(ctx, to, message{topic, data})
+	select {
+	case l.inbox <- message{topic, slices.Clone(data)}:
+		return nil
+	default:
+		return fmt.Errorf("lease: tell: %d messages in the queue", maxInbox)
+	}
 }
 
 // send appends a message to the stream of an owner.
-func (l *Lease) send(ctx context.Context, to Owner, m message) error {
-	id := randid.New("")
-	value := statekey.Value(string([]byte{byte(len(m.topic))}) + m.topic + string(m.data))
+func (l *Lease) send(ctx context.Context, to Owner, topic string, data []byte) error {
+	id, value := randid.New(""), append([]byte{statekey.Format, byte(len(topic))}, topic...)
 	err := store.Persist(ctx, func(ctx context.Context) error {
-		_, err := l.db.Append(ctx, l.key("tell", string(to)), id, value, messageTTL)
+		_, err := l.db.Append(ctx, l.key("tell", string(to)), id, append(value, data...), messageTTL)
 		return err
 	})
 	if err != nil && !errors.Is(err, store.ErrDuplicate) {
@@ -68,9 +64,8 @@ func (l *Lease) send(ctx context.Context, to Owner, m message) error {
 	return nil
 }
 
-// Listen registers the function of a topic. All functions are called one after
-// the other in one goroutine, so none of them may block. A message for a topic
-// without a function is dropped.
+// Listen registers the function of a topic. All functions are called one after the other in
+// one goroutine, so none of them may block. A message for another topic is dropped.
 func (l *Lease) Listen(topic string, f func(data []byte)) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -80,74 +75,61 @@ func (l *Lease) Listen(topic string, f func(data []byte)) {
 // runInbox calls the functions of Listen.
 func (l *Lease) runInbox() {
 	for {
+		var m message
 		select {
 		case <-l.base.Done():
 			return
-		case m := <-l.inbox:
-			l.mu.Lock()
-			f := l.topics[m.topic]
-			l.mu.Unlock()
-			if f == nil {
-				continue
-			}
-			err := guard.Call("topic "+m.topic, func() error {
+		case m = <-l.inbox:
+		}
+		l.mu.Lock()
+		f := l.topics[m.topic]
+		l.mu.Unlock()
+		err := guard.Call("topic "+m.topic, func() error {
+			if f != nil {
 				f(m.data)
-				return nil
-			})
-			if err != nil {
-				l.opts.Logger.ErrorContext(l.base, "lease: message failed", "topic", m.topic, "err", err)
 			}
+			return nil
+		})
+		if err != nil {
+			l.opts.Logger.ErrorContext(l.base, "lease: message failed", "instance", l.name, "err", err)
 		}
 	}
 }
 
-// receive reads the stream of an epoch while that lives. It is the only Wait of
-// the process.
+// receive reads the stream of an epoch while that lives: the only Wait of the process.
 func (l *Lease) receive(e *epoch) {
-	stream := l.key("tell", string(e.owner))
-	delays := backoff.Backoff{Base: 100 * time.Millisecond, Max: l.opts.TTL / 10, Jitter: 0.5}
-	var after uint64
-	failures := 0
+	stream, after := l.key("tell", string(e.owner)), uint64(0)
 	for e.ctx.Err() == nil {
-		err := l.db.Wait(e.ctx, stream, after)
 		var records []store.Record
+		err := l.db.Wait(e.ctx, stream, after)
 		if err == nil {
 			records, err = l.db.Read(e.ctx, stream, after, 0)
 		}
 		for _, rec := range records {
 			after = rec.Seq
-			l.pass(e.ctx, rec.Value)
-			_ = l.db.Ack(e.ctx, stream, rec.Seq) // what is left expires
+			l.accept(e.ctx, rec.Value)
+			_ = l.db.Ack(e.ctx, stream, rec.Seq) // or it expires
 		}
-		failures++
-		if err == nil {
-			failures = 0
-		}
-		if failures == 1 && e.ctx.Err() == nil {
-			l.opts.Logger.WarnContext(e.ctx, "lease: messages not read", "instance", l.name, "err", err)
-		}
-		if failures > 0 {
-			_ = delays.Wait(e.ctx, failures)
+		if err != nil {
+			sleep(e.ctx, l.opts.TTL/30)
 		}
 	}
 }
 
-// pass puts a stored message into the inbox.
-func (l *Lease) pass(ctx context.Context, value []byte) {
+// accept puts a stored message into the inbox.
+func (l *Lease) accept(ctx context.Context, value []byte) {
 	data, err := statekey.Data(value)
-	n := 0
-	if len(data) > 0 {
-		n = 1 + int(data[0])
+	if err != nil || len(data) == 0 || len(data) <= int(data[0]) {
+		l.opts.Logger.ErrorContext(ctx, "lease: message skipped", "instance", l.name, "bytes", len(value), "err", err)
+		return
 	}
-	switch {
-	case n == 0 || n > len(data):
-		l.opts.Logger.WarnContext(ctx, "lease: message skipped", "instance", l.name, "err", err)
-	case n == 1:
+	n := 1 + int(data[0])
+	if n == 1 {
 		l.signal()
-	default:
-		select {
-		case l.inbox <- message{string(data[1:n]), data[n:]}:
-		case <-ctx.Done():
-		}
+		return
+	}
+	select {
+	case l.inbox <- message{string(data[1:n]), data[n:]}:
+	case <-ctx.Done():
 	}
 }
