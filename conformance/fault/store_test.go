@@ -282,6 +282,40 @@ func TestLateLandingsAreBoundedAndDroppedByClose(t *testing.T) {
 	})
 }
 
+func TestLateLandingsThatArrivedLeaveSpace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		plan := &fault.Plan{Rules: []fault.Rule{{Kind: fault.LateLanding}}}
+		defer plan.Close()
+		s := fault.Store(store.NewMemory(), plan)
+		for i := range 1100 {
+			_, err := s.Create(t.Context(), fmt.Sprint(i), nil, 0)
+			requireUnknown(t, err)
+			plan.Flush()
+		}
+		require.Equal(t, 1100, plan.Count(fault.LateLanding))
+	})
+}
+
+// A slowStore takes a second for Create, also after its context has ended.
+type slowStore struct{ store.Store }
+
+func (s slowStore) Create(ctx context.Context, key string, value []byte, ttl time.Duration) (store.Revision, error) {
+	time.Sleep(time.Second)
+	return s.Store.Create(ctx, key, value, ttl)
+}
+
+func TestCloseWaitsForPendingChangeInProgress(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		plan := &fault.Plan{Rules: []fault.Rule{{Kind: fault.LateLanding, Delay: 1}}}
+		_, err := fault.Store(slowStore{store.NewMemory()}, plan).Create(t.Context(), "k", nil, 0)
+		requireUnknown(t, err)
+		time.Sleep(time.Millisecond)
+		start := time.Now()
+		plan.Close()
+		require.Equal(t, time.Second-time.Millisecond, time.Since(start).Round(time.Millisecond))
+	})
+}
+
 func TestHangEndsWithContextOrDelay(t *testing.T) {
 	eachOp(t, fault.Rule{Kind: fault.Hang}, func(t *testing.T, b *bench) {
 		start := time.Now()
