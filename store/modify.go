@@ -146,7 +146,7 @@ func (m *modification) resolve(ctx context.Context, base header, found bool, val
 	case slices.Contains(now[1:], m.id), !found && since <= maxSince: // created by this one
 		return e, true, nil
 	case found && since > maxIDs:
-		return Entry{}, false, fmt.Errorf("%w: more than %d changes since", ErrUnknown, maxIDs)
+		return Entry{}, false, fmt.Errorf("%w: deleted or changed more than %d times since", ErrUnknown, maxIDs)
 	}
 	return Entry{}, false, nil
 }

@@ -411,6 +411,32 @@ func TestModifyContinuesInBackgroundAfterCallerLeaves(t *testing.T) {
 	})
 }
 
+func TestModifyReportsEndOfContextWhileItReadsOutcome(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := store.NewMemory()
+		modify(t, m, 1)
+		lost := false
+		s := &hookedStore{m, func(op string, call func() error) error {
+			switch {
+			case op == "Update" && !lost:
+				lost = true
+				call()
+				return errNoAnswer
+			case op == "Get" && lost:
+				return errNoAnswer
+			}
+			return call()
+		}}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		_, err := store.Modify(ctx, s, "k", 0, increment)
+		require.ErrorIs(t, err, store.ErrUnknown)
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		require.ErrorIs(t, err, errNoAnswer)
+		require.Equal(t, "2", content(t, m))
+	})
+}
+
 func TestPersistReturnsAnswers(t *testing.T) {
 	for _, answer := range []error{
 		nil, store.ErrNotFound, store.ErrExists, store.ErrConflict, store.ErrDuplicate, store.ErrInvalid,

@@ -44,13 +44,14 @@ func Persist(ctx context.Context, op func(ctx context.Context) error) error {
 		return err
 	}
 	err := repeat(ctx, op)
-	switch {
-	case isAnswer(err):
+	if isAnswer(err) {
 		return err
-	case errors.Is(err, ErrClosed):
-		return fmt.Errorf("%w: %w", ErrUnknown, err)
 	}
-	err = fmt.Errorf("%w: %w: %w", ErrUnknown, ctx.Err(), err)
+	isClosed := errors.Is(err, ErrClosed)
+	err = fmt.Errorf("%w: %w", ErrUnknown, err)
+	if isClosed {
+		return err
+	}
 	select {
 	case behind <- struct{}{}:
 		go repeatBehind(context.WithoutCancel(ctx), op)
@@ -74,8 +75,11 @@ func repeatBehind(ctx context.Context, op func(ctx context.Context) error) {
 func repeat(ctx context.Context, op func(ctx context.Context) error) error {
 	for delay := 10 * time.Millisecond; ; delay = min(2*delay, maxDelay) {
 		err := op(ctx)
-		if isAnswer(err) || errors.Is(err, ErrClosed) || !pause(ctx, delay) {
+		if isAnswer(err) || errors.Is(err, ErrClosed) {
 			return err
+		}
+		if !pause(ctx, delay) {
+			return fmt.Errorf("%w: %w", ctx.Err(), err)
 		}
 	}
 }
@@ -88,14 +92,14 @@ func isRefusal(err error) bool {
 	return errors.Is(err, ErrNotFound) || errors.Is(err, ErrExists) || errors.Is(err, ErrConflict)
 }
 
-// pause waits for a random part of limit and reports whether the wait was complete. The
+// pause waits for a random part of limit and reports whether ctx has not ended. The
 // randomness is that of crypto/rand, which a test can make repeatable.
 func pause(ctx context.Context, limit time.Duration) bool {
 	t := time.NewTimer(time.Duration(random() % uint64(limit)))
 	defer t.Stop()
 	select {
 	case <-t.C:
-		return true
+		return ctx.Err() == nil
 	case <-ctx.Done():
 		return false
 	}
