@@ -2,9 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package fault injects faults into a store: errors before and after a change, changes that
-// arrive after their error, hangs, conflicts, delays, crashes and pauses. What a store with
-// faults answers, a store that keeps its contract may answer: an injected error is never one
-// of the answers of package store, and a conflict is a change that was really made.
+// arrive after their error, hangs, conflicts, delays, crashes and pauses. A store with faults
+// keeps the contract of package store: an injected error is never one of its answers, and
+// another writer really makes the change of a conflict.
 //
 //	plan := &fault.Plan{Seed: 1, Rules: []fault.Rule{
 //		{Kind: fault.ErrorAfter, Ops: fault.Update, Rate: 0.1},
@@ -78,7 +78,7 @@ const (
 	Hang
 
 	// Conflict lets another writer make a change right before the call, so the store itself
-	// refuses it if it depends on what was changed. It applies to changes only.
+	// refuses a call that depends on the earlier state. It applies to changes only.
 	Conflict
 
 	// Slow delays the call.
@@ -99,7 +99,7 @@ const (
 	maxEntries  = 8
 )
 
-// A Rule says which calls have a fault. The zero Rule makes every call fail with ErrorBefore.
+// A Rule selects calls and gives them a fault. The zero Rule makes every call fail with ErrorBefore.
 type Rule struct {
 	Kind Kind
 

@@ -176,8 +176,8 @@ func (v *view) list(ctx context.Context, prefix string, yield func(store.Entry, 
 	}
 	n := 0
 	for e, err := range v.s.List(ctx, prefix) {
-		if held := v.plan.hold(ctx); held != nil || err != nil {
-			return cmp.Or(held, err)
+		if holdErr := v.plan.hold(ctx); holdErr != nil || err != nil {
+			return cmp.Or(holdErr, err)
 		}
 		if isCut && n == d.entries {
 			break
