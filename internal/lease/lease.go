@@ -157,13 +157,21 @@ func (l *Lease) Alive(ctx context.Context, owner Owner) (bool, error) {
 	if err == nil && string(e.Value) == string(owner) {
 		until = now.Add(l.opts.TTL / 10)
 	}
+	return !l.judge(owner, until).IsZero(), nil
+}
+
+// judge caches until when an owner is alive, zero for a failed one, which stays failed.
+func (l *Lease) judge(owner Owner, until time.Time) time.Time {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if len(l.verdicts) >= maxVerdicts {
 		clear(l.verdicts)
 	}
+	if old, isKnown := l.verdicts[owner]; isKnown && old.IsZero() {
+		until = old
+	}
 	l.verdicts[owner] = until
-	return !until.IsZero(), nil
+	return until
 }
 
 // Release ends the epoch and hands its unfinished work to the other instances at once. It

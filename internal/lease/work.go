@@ -316,6 +316,9 @@ func (l *Lease) holders(ctx context.Context) (map[Owner]bool, error) {
 func (r *round) takeOver(ctx context.Context, owner Owner, o store.Entry) error {
 	var tasks []task
 	isRetired, hasEntries := !o.Expires.IsZero(), false
+	if !isRetired {
+		r.judge(owner, time.Time{}) // or the function meets an owner that was alive a moment before
+	}
 	prefix := r.key("work", string(owner), "")
 	for old, err := range r.db.List(ctx, prefix) {
 		if err != nil {
