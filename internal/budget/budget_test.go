@@ -278,6 +278,13 @@ func TestErrorEstimatesRetryAfter(t *testing.T) {
 		}
 		require.Equal(t, 2*time.Second, retryAfter(s, 1), "one in two seconds was released")
 		require.Equal(t, 20*time.Second, retryAfter(s, 10))
+		for i := range 1_000 {
+			time.Sleep(time.Second)
+			holds[i%100].Release()
+			holds[i%100] = reserve(t, s, Items, 1)
+			_ = retryAfter(s, 1)
+		}
+		require.InDelta(t, 30, retryAfter(s, 30).Seconds(), 1, "one in a second was released")
 		time.Sleep(24 * time.Hour)
 		require.Equal(t, time.Minute, retryAfter(s, 10), "at most")
 		for range 20 {
@@ -407,6 +414,30 @@ func TestBudgetKeepsNoScopeWithoutHold(t *testing.T) {
 	requireEmpty(t, b)
 }
 
+func TestBudgetKeepsNewScopeOfSameSession(t *testing.T) {
+	b := New(Limits{}, nil)
+	key := scopeKey{"alice", "session"}
+	isCollected := make(chan struct{})
+	b.mu.Lock()
+	first, second := &Scope{b: b}, &Scope{b: b}
+	keepLocked(b, b.scopes, key, first)
+	keepLocked(b, b.scopes, key, second)
+	b.mu.Unlock()
+	runtime.AddCleanup(first, func(int) { close(isCollected) }, 0)
+	first = nil
+	for waiting := true; waiting; {
+		runtime.GC()
+		runtime.Gosched()
+		select {
+		case <-isCollected:
+			waiting = false
+		default:
+		}
+	}
+	runtime.GC()
+	require.Same(t, second, b.Scope("alice", "session"))
+}
+
 func TestBudgetKeepsNoMemoryOfItsCaller(t *testing.T) {
 	b := New(Limits{}, nil)
 	text := strings.Repeat("x", 1<<20)
@@ -503,25 +534,51 @@ func TestAcquireEndsWithContext(t *testing.T) {
 	})
 }
 
-// Of a place and the end of the context, one counts, and no place is lost.
+// A place counts, even if the context ends before the caller notices the place.
 func TestAcquireLosesNoPlaceAtEndOfContext(t *testing.T) {
-	b := New(Limits{Work: Limit{1, 1, 1}}, nil)
-	s := b.Scope("alice", "1")
-	for range 1000 {
-		busy := acquire(t, s)
-		ctx, cancel := context.WithCancel(t.Context())
-		var wg sync.WaitGroup
-		wg.Go(func() {
-			h, err := s.Acquire(ctx)
-			if err == nil {
+	synctest.Test(t, func(t *testing.T) {
+		b := New(Limits{Work: Limit{1, 1, 1}}, nil)
+		s := b.Scope("alice", "1")
+		for range 100 {
+			busy := acquire(t, s)
+			ctx, cancel := context.WithCancel(t.Context())
+			result := make(chan error, 1)
+			go func() {
+				h, err := s.Acquire(ctx)
 				h.Release()
-			}
-		})
-		wg.Go(cancel)
-		wg.Go(busy.Release)
-		wg.Wait()
-	}
-	requireEmpty(t, b)
+				result <- err
+			}()
+			synctest.Wait()
+			b.mu.Lock()
+			cancel()
+			admitted := b.releaseLocked(busy)
+			b.mu.Unlock()
+			close(admitted[0].ready)
+			require.NoError(t, <-result)
+		}
+		requireEmpty(t, b)
+	})
+}
+
+func TestAcquirePassesOverFullSession(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := New(Limits{Work: Limit{1, 2, 10}}, nil)
+		acquire(t, b.Scope("alice", "1"))
+		busy := acquire(t, b.Scope("alice", "2"))
+		ctx, cancel := context.WithCancel(t.Context())
+		go func() { _, _ = b.Scope("alice", "1").Acquire(ctx) }()
+		synctest.Wait()
+		admitted := false
+		go func() {
+			acquire(t, b.Scope("alice", "2"))
+			admitted = true
+		}()
+		synctest.Wait()
+		busy.Release()
+		synctest.Wait()
+		require.True(t, admitted)
+		cancel()
+	})
 }
 
 func TestAcquireRefusesOverWaitingPlaces(t *testing.T) {
