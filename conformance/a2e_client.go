@@ -40,7 +40,7 @@ type a2eClient struct {
 func a2eClientScript(t *testing.T, in *Input) (Step, error) {
 	o := in.ObjectOr("client")
 	limits := o.ObjectOr("limits")
-	a2eNoOption(limits, "maxOutput")
+	limits.noOption("a2e", "maxOutput")
 	opts := &a2e.ClientOptions{Types: catalogue.Types(), WriteStall: -1,
 		MaxBytes: limits.IntOr("maxBytes", 0), MaxDepth: limits.IntOr("maxDepth", 0)}
 	switch mode := o.StringOr("mode", "compat"); mode {

@@ -77,8 +77,8 @@ func a2eHost(in *Input) (*a2e.Host, *a2eAudit) {
 	if opts.Limits.MaxQueue == 0 {
 		opts.Limits.MaxQueue = -1
 	}
-	a2eNoOption(o, "maxWaiting", "maxPending", "durable")
-	a2eNoOption(limits, "maxOutput")
+	o.noOption("a2e", "maxWaiting", "maxPending", "durable")
+	limits.noOption("a2e", "maxOutput")
 	switch mode := o.StringOr("mode", "compat"); mode {
 	case "compat":
 	case "strict":
@@ -99,16 +99,6 @@ func a2eHost(in *Input) (*a2e.Host, *a2eAudit) {
 		o.Fail("caps", "%v", err)
 	}
 	return h, audit
-}
-
-// a2eNoOption fails the case if it names an option of the fixture that package
-// a2e does not have. Without the option the case would show something else.
-func a2eNoOption(in *Input, names ...string) {
-	for _, name := range names {
-		if in.Has(name) {
-			in.Fail(name, "package a2e has no such option")
-		}
-	}
 }
 
 // a2ePlugins returns the plugins that serve a capability of the fixture host.

@@ -315,6 +315,16 @@ func (in *Input) elements(name string) []strictjson.Value {
 	return list
 }
 
+// noOption fails the case if it names an option of a fixture that the package
+// does not have. Without the option the case would show something else.
+func (in *Input) noOption(pkg string, names ...string) {
+	for _, name := range names {
+		if in.Has(name) {
+			in.Fail(name, "package %s has no such option", pkg)
+		}
+	}
+}
+
 // unread returns an error that names the first member that nobody asked for.
 func (in *Input) unread() error {
 	for _, name := range in.Names() {
