@@ -11,7 +11,6 @@ import (
 	"net/http"
 	"net/netip"
 	"net/url"
-	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -129,7 +128,7 @@ func (g *Guard) Host(host string) error {
 	}
 	var allowed bool
 	switch {
-	case slices.Contains(strings.Split(name, "."), ""): // no name
+	case name == "" || name[0] == '.' || name[len(name)-1] == '.' || strings.Contains(name, ".."): // no name
 	case under(name, "localhost"):
 		allowed = g != nil && g.AllowLoopback
 	case under(name, "local"), under(name, "internal"), numeric(name):
@@ -249,9 +248,37 @@ func (g *Guard) DialContext(ctx context.Context, network, address string) (net.C
 	if err != nil {
 		return nil, err
 	}
+	return dialFirst(ctx, d.DialContext, network, addrs, port)
+}
+
+// A dialFunc connects to an address, as [net.Dialer.DialContext] does.
+type dialFunc = func(ctx context.Context, network, address string) (net.Conn, error)
+
+// wrapDial returns a function that connects by dial, but only if all addresses of
+// the host are allowed: dial receives such an address instead of a name. Nil means
+// [Guard.DialContext].
+func (g *Guard) wrapDial(dial dialFunc) dialFunc {
+	if dial == nil {
+		return g.DialContext
+	}
+	return func(ctx context.Context, network, address string) (net.Conn, error) {
+		host, port, err := net.SplitHostPort(address)
+		if err != nil {
+			return nil, err
+		}
+		addrs, err := g.Resolve(ctx, host)
+		if err != nil {
+			return nil, err
+		}
+		return dialFirst(ctx, dial, network, addrs, port)
+	}
+}
+
+// dialFirst connects to the first address that accepts, of at least one.
+func dialFirst(ctx context.Context, dial dialFunc, network string, addrs []netip.Addr, port string) (net.Conn, error) {
 	var first error
 	for _, a := range addrs {
-		conn, err := d.DialContext(ctx, network, net.JoinHostPort(a.String(), port))
+		conn, err := dial(ctx, network, net.JoinHostPort(a.String(), port))
 		if err == nil {
 			return conn, nil
 		}
@@ -279,6 +306,43 @@ func (g *Guard) Transport() *http.Transport {
 	}
 }
 
+// Client returns a copy of user, or of an empty client, that follows no redirect and
+// connects to allowed addresses only. Without a transport it gets [Guard.Transport].
+// An [*http.Transport] is copied, and its DialContext receives allowed addresses
+// instead of names. A transport of another type, or with a proxy, a Dial, a DialTLS or
+// a DialTLSContext, is kept and not guarded: then the caller checks the host of each
+// URL, which proves less.
+//
+// A Guard that allows all addresses keeps every transport, and its own one uses the
+// proxy of the environment and does not bound the time to the headers of a response.
+//
+// Client reports whether the transport is new, so that the caller closes its idle
+// connections.
+func (g *Guard) Client(user *http.Client) (c http.Client, isNew bool) {
+	if user != nil {
+		c = *user
+	}
+	c.CheckRedirect = NoRedirect
+	isOpen := g != nil && g.AllowLoopback && g.AllowPrivate
+	if c.Transport == nil {
+		t := g.Transport()
+		if isOpen {
+			t.Proxy, t.ResponseHeaderTimeout, t.MaxIdleConnsPerHost = http.ProxyFromEnvironment, 0, t.MaxIdleConns
+		}
+		c.Transport = t
+		return c, true
+	}
+	t, ok := c.Transport.(*http.Transport)
+	//lint:ignore SA1019 a transport may have the deprecated fields
+	if isOpen || !ok || t.Proxy != nil || t.Dial != nil || t.DialTLS != nil || t.DialTLSContext != nil {
+		return c, false
+	}
+	t = t.Clone()
+	t.DialContext = g.wrapDial(t.DialContext)
+	c.Transport = t
+	return c, true
+}
+
 // NoRedirect makes an [http.Client], as its CheckRedirect, return a redirect as
 // the response that it is. A redirect is a stranger's choice of the next
 // address, and would carry the request's headers there.
@@ -292,6 +356,26 @@ func Loopback(host string) bool {
 		return addr.Unmap().IsLoopback()
 	}
 	return under(name, "localhost")
+}
+
+// RequestHost returns the host of a request to a server, without its port. It is not ok
+// if the request arrived on a loopback address and the host is neither localhost nor a
+// loopback address: a web page can make any other name resolve to a loopback address.
+func RequestHost(r *http.Request) (host string, ok bool) {
+	host = r.Host
+	if h, _, err := net.SplitHostPort(host); err == nil {
+		host = h
+	}
+	local, ok := r.Context().Value(http.LocalAddrContextKey).(net.Addr)
+	if !ok {
+		return host, true
+	}
+	ap, err := netip.ParseAddrPort(local.String())
+	if err != nil || !ap.Addr().Unmap().IsLoopback() {
+		return host, true
+	}
+	name, addr := parse(host)
+	return host, name == "localhost" || addr.Unmap().IsLoopback()
 }
 
 func (g *Guard) lookup(ctx context.Context, network, host string) ([]netip.Addr, error) {
@@ -317,6 +401,9 @@ func parse(host string) (name string, addr netip.Addr) {
 		host = host[1 : n-1]
 	}
 	name = strings.ToLower(strings.TrimSuffix(host, "."))
+	if name == "" || !strings.Contains(name, ":") && (name[len(name)-1] < '0' || name[len(name)-1] > '9') {
+		return name, netip.Addr{} // not an address, and the error of the parser needs no memory
+	}
 	addr, err := netip.ParseAddr(name)
 	if err != nil {
 		return name, netip.Addr{}

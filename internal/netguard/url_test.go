@@ -92,7 +92,7 @@ func TestURLRefusals(t *testing.T) {
 }
 
 func FuzzURL(f *testing.F) {
-	for _, s := range []string{"https://example.com", "ws://localhost:80/", "http://a:b@c", "https://[::1]:1#x", "https://１.0.0.1"} {
+	for _, s := range []string{"https://example.com", "ws://localhost:80/", "http://a:b@c", "https://１.0.0.1"} {
 		f.Add(s, false)
 	}
 	f.Fuzz(func(t *testing.T, raw string, insecure bool) {
