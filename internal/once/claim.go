@@ -123,7 +123,16 @@ func (t *Table) claim(ctx context.Context, e *entry, p Policy, isOther bool) (ou
 	}
 	switch {
 	case err != nil && c.rec != nil:
-		t.behind(e, func(ctx context.Context) { t.release(ctx, e, c.rec.Attempt == 1) })
+		// No attempt ran before another claim had the alias, since aliases come first.
+		_, isAlias := errors.AsType[aliasError](err)
+		end := t.watch(e)
+		t.behind(e, func(ctx context.Context) { t.release(ctx, e, isAlias || c.rec.Attempt == 1) })
+		if isAlias { // the other claim may have a name of e
+			select {
+			case <-end.done:
+			case <-ctx.Done():
+			}
+		}
 	case err != nil || out.kind != noOutcome:
 		t.finish(e, out, true)
 	default:
@@ -250,10 +259,7 @@ func (e *entry) alias() *record {
 
 // run runs f with the claim of e and returns its outcome.
 func (t *Table) run(ctx context.Context, e *entry, p Policy, f work) (data []byte, replayed bool, err error) {
-	t.mu.Lock()
-	end := e.endingLocked()
-	t.mu.Unlock()
-	c := e.claim
+	c, end := e.claim, t.watch(e)
 	running, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	defer context.AfterFunc(c.epoch, func() { cancel(context.Cause(c.epoch)) })()
@@ -300,6 +306,13 @@ func (t *Table) run(ctx context.Context, e *entry, p Policy, f work) (data []byt
 		t.opts.Logger.WarnContext(ctx, "once: outcome returned and not recorded yet")
 	}
 	return r.data, false, r.err
+}
+
+// watch returns the ending of e.
+func (t *Table) watch(e *entry) *ending {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return e.endingLocked()
 }
 
 // behind runs f, which finishes e, in the background.

@@ -51,7 +51,10 @@ func newProcess(t *testing.T, db store.Store, rules ...fault.Rule) *process {
 	p.lease, err = lease.Acquire(t.Context(), p.db, lease.Options{Prefix: prefix, Logger: discard})
 	require.NoError(t, err)
 	p.Table = once.New(p.db, p.lease, once.Options{Prefix: prefix, Logger: discard})
-	t.Cleanup(p.stop)
+	t.Cleanup(func() {
+		p.stop()
+		time.Sleep(2 * time.Second) // repetitions in the background meet the closed store
+	})
 	return p
 }
 
