@@ -1,13 +1,13 @@
 // Copyright 2026 The Fivewire Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package lease makes the instances on one store known to each other, finds the
-// unfinished work of failed instances, and passes messages between instances.
+// Package lease makes the instances on one store known to each other, finds the unfinished
+// work of failed instances, and passes messages between instances.
 //
-// An instance holds a lease, a key with a time to live. Each acquisition is an epoch;
-// instance and epoch are the Owner that a record of unfinished work names. An epoch that
-// has lost its lease never gets it back. The lease only permits an attempt: a compare-and-set
-// on the record decides its owner, since a paused process does not know that it lost the lease.
+// An instance holds a lease, a key with a time to live. Each acquisition is an epoch; instance
+// and epoch are the Owner that a record of unfinished work names. An epoch that has lost its
+// lease never gets it back. The lease only permits an attempt: a compare-and-set on the record
+// decides its owner, since a paused process does not know that it lost the lease.
 package lease
 
 import (
@@ -29,12 +29,9 @@ import (
 	"github.com/fivewire/fivewire/store"
 )
 
+// Errors of a Lease.
 var (
-	// ErrLost reports that the epoch has ended: the lease was not renewed in time, or
-	// another process has acquired it.
-	ErrLost = errors.New("lease: lease lost")
-
-	// ErrClosed reports use after Release.
+	ErrLost   = errors.New("lease: lease lost") // not renewed in time, or acquired by another process
 	ErrClosed = errors.New("lease: released")
 )
 
@@ -67,25 +64,23 @@ type Owner string
 // A Lease is the membership of one process in the instances of a store. All methods are safe
 // for concurrent use. Release ends it and its goroutines.
 type Lease struct {
-	db    store.Store
-	opts  Options
-	name  string // the instance in an Owner
-	birth time.Time
-	base  context.Context
-	stop  context.CancelCauseFunc
-	wg    sync.WaitGroup
-	epoch atomic.Pointer[epoch]
-	past  []Owner       // latest epochs of this Lease; used by one goroutine at a time
-	wake  chan struct{} // a round is due; capacity 1
-	inbox chan message  // for the functions of Listen
+	db       store.Store
+	opts     Options
+	name     string // the instance in an Owner
+	birth    time.Time
+	base     context.Context
+	stop     context.CancelCauseFunc
+	wg       sync.WaitGroup
+	epoch    atomic.Pointer[epoch]
+	past     []Owner            // latest epochs of this Lease; used by one goroutine at a time
+	wake     chan struct{}      // a round is due; capacity 1
+	complete chan chan struct{} // starts a round and gives the channel that it closes
+	inbox    chan message       // for the functions of Listen
 
 	mu       sync.Mutex // guards all below and the entries of the epoch
 	kinds    map[string]adoptFunc
 	topics   map[string]func([]byte)
 	verdicts map[Owner]time.Time // alive until; zero for a failed owner
-	started  int                 // rounds
-	complete int                 // the latest round without an error
-	progress chan struct{}       // closed and replaced after a complete round
 }
 
 // An epoch is one acquisition of the lease.
@@ -108,7 +103,7 @@ func Acquire(ctx context.Context, db store.Store, o Options) (*Lease, error) {
 	}
 	o.Logger = cmp.Or(o.Logger, slog.Default())
 	l := &Lease{db: db, opts: o, name: statekey.Join(cmp.Or(o.InstanceID, randid.New(""))), birth: time.Now(),
-		wake: make(chan struct{}, 1), inbox: make(chan message, maxInbox), progress: make(chan struct{}),
+		wake: make(chan struct{}, 1), complete: make(chan chan struct{}), inbox: make(chan message, maxInbox),
 		kinds: map[string]adoptFunc{}, topics: map[string]func([]byte){}, verdicts: map[Owner]time.Time{}}
 	l.base, l.stop = context.WithCancelCause(context.Background())
 	if err := l.newEpoch(ctx, true); err != nil {
@@ -157,21 +152,21 @@ func (l *Lease) Alive(ctx context.Context, owner Owner) (bool, error) {
 	if err == nil && string(e.Value) == string(owner) {
 		until = now.Add(l.opts.TTL / 10)
 	}
-	return !l.judge(owner, until).IsZero(), nil
+	return l.judge(owner, until), nil
 }
 
 // judge caches until when an owner is alive, zero for a failed one, which stays failed.
-func (l *Lease) judge(owner Owner, until time.Time) time.Time {
+func (l *Lease) judge(owner Owner, until time.Time) (isAlive bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if len(l.verdicts) >= maxVerdicts {
 		clear(l.verdicts)
 	}
 	if old, isKnown := l.verdicts[owner]; isKnown && old.IsZero() {
-		until = old
+		return false
 	}
 	l.verdicts[owner] = until
-	return until
+	return !until.IsZero()
 }
 
 // Release ends the epoch and hands its unfinished work to the other instances at once. It
@@ -284,25 +279,22 @@ func (l *Lease) writeLease(ctx context.Context, owner Owner, isFirst, isRenewal 
 
 // runLease renews the lease, and acquires a new epoch when the current one has ended.
 func (l *Lease) runLease() {
-	for failures := 0; ; {
-		ctx, delay := l.Context(), l.opts.TTL*3/10+rand.N(l.opts.TTL/15+1)
-		if failures > 0 {
-			ctx, delay = l.base, l.opts.TTL/30
+	for failures := 0; ; failures++ {
+		if failures == 0 {
+			sleep(l.Context(), l.opts.TTL*3/10+rand.N(l.opts.TTL/15+1))
+		} else {
+			sleep(l.base, l.opts.TTL/30)
 		}
-		sleep(ctx, delay)
 		err := l.renew(l.epoch.Load())
 		switch {
 		case l.base.Err() != nil:
 			return
 		case err == nil:
-			failures = 0
+			failures = -1
 		case errors.Is(err, ErrLost), errors.Is(err, store.ErrClosed):
 			l.lose(err)
 			return
-		default:
-			failures++
-		}
-		if failures == 1 {
+		case failures == 0:
 			l.opts.Logger.WarnContext(l.base, "lease: lease not renewed", "instance", l.name, "err", err)
 		}
 	}
@@ -331,18 +323,20 @@ func (l *Lease) lose(err error) {
 	l.stop(ErrLost)
 	ctx := context.WithoutCancel(l.base)
 	l.opts.Logger.ErrorContext(ctx, "lease: lease lost", "instance", l.name, "err", err)
-	if l.opts.OnLost == nil || !errors.Is(err, ErrLost) {
-		return
+	if l.opts.OnLost != nil && errors.Is(err, ErrLost) {
+		go l.call(ctx, "OnLost", func() { l.opts.OnLost(ctx) }) // outside wg, since it may call Release
 	}
-	go func() { // outside wg, since it may call Release
-		err := guard.Call("OnLost", func() error {
-			l.opts.OnLost(ctx)
-			return nil
-		})
-		if err != nil {
-			l.opts.Logger.ErrorContext(ctx, "lease: hook failed", "err", err)
-		}
-	}()
+}
+
+// call calls a function and logs its panic.
+func (l *Lease) call(ctx context.Context, what string, f func()) {
+	err := guard.Call(what, func() error {
+		f()
+		return nil
+	})
+	if err != nil {
+		l.opts.Logger.ErrorContext(ctx, "lease: function failed", "instance", l.name, "err", err)
+	}
 }
 
 // write writes a value that only this Lease writes.

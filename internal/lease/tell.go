@@ -10,7 +10,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/fivewire/fivewire/internal/guard"
 	"github.com/fivewire/fivewire/internal/randid"
 	"github.com/fivewire/fivewire/internal/statekey"
 	"github.com/fivewire/fivewire/store"
@@ -22,6 +21,7 @@ const (
 	maxInbox   = 1024
 	messageTTL = time.Hour
 	releases   = "" // topic of released leases
+	idLen      = 26 // of an id before the topic
 )
 
 type message struct {
@@ -53,9 +53,9 @@ func (l *Lease) Tell(ctx context.Context, to Owner, topic string, data []byte) e
 
 // send appends a message to the stream of an owner.
 func (l *Lease) send(ctx context.Context, to Owner, topic string, data []byte) error {
-	id, value := randid.New(""), append([]byte{statekey.Format, byte(len(topic))}, topic...)
+	id, value := randid.New("")+topic, statekey.Value(string(data))
 	err := store.Persist(ctx, func(ctx context.Context) error {
-		_, err := l.db.Append(ctx, l.key("tell", string(to)), id, append(value, data...), messageTTL)
+		_, err := l.db.Append(ctx, l.key("tell", string(to)), id, value, messageTTL)
 		return err
 	})
 	if err != nil && !errors.Is(err, store.ErrDuplicate) {
@@ -75,23 +75,16 @@ func (l *Lease) Listen(topic string, f func(data []byte)) {
 // runInbox calls the functions of Listen.
 func (l *Lease) runInbox() {
 	for {
-		var m message
 		select {
 		case <-l.base.Done():
 			return
-		case m = <-l.inbox:
-		}
-		l.mu.Lock()
-		f := l.topics[m.topic]
-		l.mu.Unlock()
-		err := guard.Call("topic "+m.topic, func() error {
+		case m := <-l.inbox:
+			l.mu.Lock()
+			f := l.topics[m.topic]
+			l.mu.Unlock()
 			if f != nil {
-				f(m.data)
+				l.call(l.base, "topic "+m.topic, func() { f(m.data) })
 			}
-			return nil
-		})
-		if err != nil {
-			l.opts.Logger.ErrorContext(l.base, "lease: message failed", "instance", l.name, "err", err)
 		}
 	}
 }
@@ -107,7 +100,7 @@ func (l *Lease) receive(e *epoch) {
 		}
 		for _, rec := range records {
 			after = rec.Seq
-			l.accept(e.ctx, rec.Value)
+			l.accept(e.ctx, rec)
 			_ = l.db.Ack(e.ctx, stream, rec.Seq) // or it expires
 		}
 		if err != nil {
@@ -117,19 +110,17 @@ func (l *Lease) receive(e *epoch) {
 }
 
 // accept puts a stored message into the inbox.
-func (l *Lease) accept(ctx context.Context, value []byte) {
-	data, err := statekey.Data(value)
-	if err != nil || len(data) == 0 || len(data) <= int(data[0]) {
-		l.opts.Logger.ErrorContext(ctx, "lease: message skipped", "instance", l.name, "bytes", len(value), "err", err)
-		return
-	}
-	n := 1 + int(data[0])
-	if n == 1 {
+func (l *Lease) accept(ctx context.Context, rec store.Record) {
+	data, err := statekey.Data(rec.Value)
+	switch {
+	case err != nil || len(rec.ID) < idLen:
+		l.opts.Logger.ErrorContext(ctx, "lease: message skipped", "instance", l.name, "id", rec.ID, "err", err)
+	case rec.ID[idLen:] == releases:
 		l.signal()
-		return
-	}
-	select {
-	case l.inbox <- message{string(data[1:n]), data[n:]}:
-	case <-ctx.Done():
+	default:
+		select {
+		case l.inbox <- message{rec.ID[idLen:], data}:
+		case <-ctx.Done():
+		}
 	}
 }

@@ -78,14 +78,9 @@ func (l *Lease) Finish(ctx context.Context, owner Owner, kind, id string) error 
 	if owner != e.owner || e.ctx.Err() != nil {
 		return nil
 	}
-	l.mu.Lock()
-	it := e.entries[statekey.Join(kind, id)]
-	isStarted := it != nil && it.starts > 0
-	l.mu.Unlock()
-	if !isStarted {
+	if !l.drop(ctx, e, statekey.Join(kind, id)) {
 		return fmt.Errorf("lease: finish: %s %q not started", kind, id)
 	}
-	l.drop(ctx, e, it)
 	return nil
 }
 
@@ -111,28 +106,35 @@ func (l *Lease) hold(ctx context.Context, e *epoch, name, id string) (*entry, er
 		return err
 	})
 	if err != nil {
-		l.drop(ctx, e, it)
+		l.drop(ctx, e, name)
 	}
 	return it, err
 }
 
-// drop undoes hold.
-func (l *Lease) drop(ctx context.Context, e *epoch, it *entry) {
+// drop undoes hold, and reports false if nothing was started.
+func (l *Lease) drop(ctx context.Context, e *epoch, name string) bool {
 	l.mu.Lock()
-	it.starts--
-	if it.starts == 0 {
-		e.stale[it.name] = it
+	it := e.entries[name]
+	isStarted := it != nil && it.starts > 0
+	if isStarted {
+		it.starts--
+	}
+	if isStarted && it.starts == 0 {
+		e.stale[name] = it
 	}
 	l.mu.Unlock()
-	l.clean(ctx, e, it)
+	if isStarted {
+		_ = l.clean(ctx, e, it)
+	}
+	return isStarted
 }
 
 // clean deletes an unused entry by its revision. After an error the next round repeats it.
-func (l *Lease) clean(ctx context.Context, e *epoch, it *entry) {
+func (l *Lease) clean(ctx context.Context, e *epoch, it *entry) error {
 	key := l.key("work", string(e.owner), it.name)
-	_ = it.change(ctx, func() (err error) {
+	return it.change(ctx, func() (err error) {
 		l.mu.Lock()
-		isUsed := it.starts > 0 || it.from != ""
+		isUsed := it.starts > 0 || it.from != "" || e.entries[it.name] != it
 		l.mu.Unlock()
 		if isUsed {
 			return nil
@@ -184,26 +186,18 @@ func (l *Lease) Adopt(kind string, f func(ctx context.Context, id string, from, 
 // WaitRecovered waits until a round that begins after the call is complete: each entry that a
 // failed owner had left was passed to the function of its kind.
 func (l *Lease) WaitRecovered(ctx context.Context) error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.signal()
-	for want := l.started + 1; l.complete < want; {
-		progress := l.progress
-		l.mu.Unlock()
-		var err error
+	var complete chan struct{}
+	for requests := l.complete; ; requests = nil {
 		select {
-		case <-progress:
+		case complete = <-requests:
+		case <-complete:
+			return nil
 		case <-l.base.Done():
-			err = context.Cause(l.base)
+			return context.Cause(l.base)
 		case <-ctx.Done():
-			err = context.Cause(ctx)
-		}
-		l.mu.Lock()
-		if err != nil {
-			return err
+			return context.Cause(ctx)
 		}
 	}
-	return nil
 }
 
 // signal makes a round due.
@@ -214,33 +208,29 @@ func (l *Lease) signal() {
 	}
 }
 
-// runRounds runs a round every third of TTL and after each signal.
+// runRounds runs a round every third of TTL, after each signal, and for WaitRecovered.
 func (l *Lease) runRounds() {
 	tick := time.NewTicker(l.opts.TTL / 3)
 	defer tick.Stop()
+	complete := make(chan struct{})
 	for {
 		select {
 		case <-l.base.Done():
 			return
 		case <-tick.C:
 		case <-l.wake:
+		case l.complete <- complete:
 		}
 		l.mu.Lock()
 		r := &round{Lease: l, epoch: l.epoch.Load(), kinds: maps.Clone(l.kinds)}
-		l.started++
-		n := l.started
 		l.mu.Unlock()
 		ctx, cancel := context.WithTimeout(r.epoch.ctx, 2*l.opts.TTL)
 		err := r.run(ctx)
 		cancel()
-		switch {
-		case err == nil:
-			l.mu.Lock()
-			l.complete = n
-			close(l.progress)
-			l.progress = make(chan struct{})
-			l.mu.Unlock()
-		case r.epoch.ctx.Err() == nil:
+		if err == nil {
+			close(complete)
+			complete = make(chan struct{})
+		} else if r.epoch.ctx.Err() == nil {
 			l.opts.Logger.WarnContext(l.base, "lease: round failed", "instance", l.name, "err", err)
 		}
 	}
@@ -253,25 +243,23 @@ type round struct {
 	kinds map[string]adoptFunc
 }
 
-// A task adopts an entry, repeats an adoption with an unknown outcome if it has no old entry,
-// or cleans an entry if it has no owner either.
-type task struct {
-	name string
-	from Owner
-	old  store.Entry
-	it   *entry
-}
-
-// run lists owners, then holders: an owner entry without a time to live had a lease before. Then
-// it lists the entries of owners without a lease.
+// run repeats the changes in doubt of this epoch. Then it lists owners before holders, since an
+// owner entry without a time to live had a lease before, and the entries of owners without one.
 func (r *round) run(ctx context.Context) error {
-	var tasks []task
+	var tasks []func() error
 	r.mu.Lock()
 	for _, it := range r.epoch.stale {
-		tasks = append(tasks, task{name: it.name, from: it.from, it: it})
+		from := it.from
+		tasks = append(tasks, func() error {
+			if from == "" {
+				return r.clean(ctx, r.epoch, it)
+			}
+			_, err := r.ask(ctx, it.name, it.id, from)
+			return err
+		})
 	}
 	r.mu.Unlock()
-	r.adoptAll(ctx, tasks)
+	r.runAll(ctx, tasks)
 	owners := map[Owner]store.Entry{}
 	prefix := r.key("owner", "")
 	for o, err := range r.db.List(ctx, prefix) {
@@ -314,7 +302,7 @@ func (l *Lease) holders(ctx context.Context) (map[Owner]bool, error) {
 // once there are none, and loses it if more have landed. An owner with a time to live is left
 // to the next round, since its lease may have been acquired after the list of leases.
 func (r *round) takeOver(ctx context.Context, owner Owner, o store.Entry) error {
-	var tasks []task
+	var tasks []func() error
 	isRetired, hasEntries := !o.Expires.IsZero(), false
 	if !isRetired {
 		r.judge(owner, time.Time{}) // or the function meets an owner that was alive a moment before
@@ -326,41 +314,38 @@ func (r *round) takeOver(ctx context.Context, owner Owner, o store.Entry) error 
 		}
 		hasEntries = true
 		if isRetired {
-			break
+			return r.setTTL(ctx, o, 0)
 		}
-		t := task{name: old.Key[len(prefix):], from: owner, old: old}
-		if r.kindOf(t) != nil {
-			tasks = append(tasks, t)
+		name := old.Key[len(prefix):]
+		if r.kindOf(name) != nil {
+			tasks = append(tasks, func() error { return r.adopt(ctx, name, old.Key, owner) })
 		}
 		if len(tasks) == maxBatch {
-			r.adoptAll(ctx, tasks)
+			r.runAll(ctx, tasks)
 			tasks = tasks[:0]
 		}
 	}
-	r.adoptAll(ctx, tasks)
-	switch {
-	case isRetired && hasEntries:
-		return r.setTTL(ctx, o, 0)
-	case !isRetired && !hasEntries:
-		return r.setTTL(ctx, o, ownerTTL)
+	r.runAll(ctx, tasks)
+	if isRetired || hasEntries {
+		return nil
 	}
-	return nil
+	return r.setTTL(ctx, o, ownerTTL)
 }
 
-func (r *round) kindOf(t task) adoptFunc {
-	kind, _, _ := strings.Cut(t.name, "/")
+func (r *round) kindOf(name string) adoptFunc {
+	kind, _, _ := strings.Cut(name, "/")
 	return r.kinds[kind]
 }
 
-// adoptAll runs tasks in random order, up to 8 at once.
-func (r *round) adoptAll(ctx context.Context, tasks []task) {
+// runAll runs tasks in random order, up to 8 at once, and logs their errors.
+func (r *round) runAll(ctx context.Context, tasks []func() error) {
 	rand.Shuffle(len(tasks), func(i, j int) { tasks[i], tasks[j] = tasks[j], tasks[i] })
 	var g errgroup.Group
 	g.SetLimit(maxAdoptions)
-	for _, t := range tasks {
+	for _, task := range tasks {
 		g.Go(func() error {
-			if err := r.adopt(ctx, t); err != nil && ctx.Err() == nil {
-				r.opts.Logger.WarnContext(ctx, "lease: adoption failed", "instance", r.name, "work", t.name, "err", err)
+			if err := task(); err != nil && ctx.Err() == nil {
+				r.opts.Logger.WarnContext(ctx, "lease: adoption failed", "instance", r.name, "err", err)
 			}
 			return nil
 		})
@@ -368,50 +353,42 @@ func (r *round) adoptAll(ctx context.Context, tasks []task) {
 	_ = g.Wait()
 }
 
-// adopt runs a task. An entry without a record stays for a while, since the Create of the
+// adopt adopts one entry. An entry without a record stays for a while, since the Create of the
 // record may still land.
-func (r *round) adopt(ctx context.Context, t task) error {
-	if t.it != nil && t.from == "" {
-		r.clean(ctx, r.epoch, t.it)
-		return nil
-	}
-	if t.it != nil {
-		_, err := r.call(ctx, t, t.it.id)
-		return err
-	}
-	old, err := r.db.Get(ctx, t.old.Key)
+func (r *round) adopt(ctx context.Context, name, key string, from Owner) error {
+	old, err := r.db.Get(ctx, key)
 	if errors.Is(err, store.ErrNotFound) {
 		return nil // another instance was faster
 	}
-	if err != nil {
-		return err
+	content := old
+	if err == nil {
+		content, err = store.Content(old)
 	}
-	content, err := store.Content(old)
 	if err != nil {
-		return err
+		return fmt.Errorf("%s: %w", key, err)
 	}
-	found, err := r.call(ctx, t, string(content.Value))
+	found, err := r.ask(ctx, name, string(content.Value), from)
 	switch {
 	case err != nil:
-		return err
+		return fmt.Errorf("%s: %w", key, err)
 	case found != Absent:
-		return r.db.Delete(ctx, old.Key, old.Revision)
+		return r.db.Delete(ctx, key, old.Revision)
 	case old.Expires.IsZero():
 		return r.setTTL(ctx, old, absentTTL)
 	}
 	return nil
 }
 
-// call calls the function of the kind with an own index entry. After an error the own entry
-// stays, since the change of the record may still be made.
-func (r *round) call(ctx context.Context, t task, id string) (found Found, err error) {
-	it, err := r.hold(ctx, r.epoch, t.name, id)
+// ask calls the function of the kind with an own index entry. After an error the own entry
+// stays and the next round repeats ask, since the change of the record may still be made.
+func (r *round) ask(ctx context.Context, name, id string, from Owner) (found Found, err error) {
+	it, err := r.hold(ctx, r.epoch, name, id)
 	if err != nil {
 		return 0, err
 	}
-	r.setPending(it, t.from)
+	r.setPending(it, from)
 	err = guard.Call("adoption", func() error {
-		found, err = r.kindOf(t)(r.epoch.ctx, id, t.from, r.epoch.owner)
+		found, err = r.kindOf(name)(r.epoch.ctx, id, from, r.epoch.owner)
 		return err
 	})
 	if err == nil && (found < Taken || found > Absent) {
@@ -421,10 +398,9 @@ func (r *round) call(ctx context.Context, t task, id string) (found Found, err e
 		r.setPending(it, "")
 	}
 	if err == nil && found == Taken {
-		r.clean(ctx, r.epoch, it) // if the function has called Finish
-	} else {
-		r.drop(ctx, r.epoch, it)
+		return found, r.clean(ctx, r.epoch, it) // if the function has called Finish
 	}
+	r.drop(ctx, r.epoch, name)
 	return found, err
 }
 
