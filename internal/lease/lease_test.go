@@ -569,7 +569,7 @@ func TestAdoptionWithoutAnswerIsRepeated(t *testing.T) {
 		w.adoptFor(c)
 		synctest.Wait()
 		require.Equal(t, []string{"work/" + string(b.Owner()) + "/k/1"}, keys(t, db, "work/"))
-		time.Sleep(ttl)
+		time.Sleep(2 * ttl)
 		require.EqualValues(t, 4, calls.Load())
 		require.NoError(t, b.Finish(t.Context(), b.Owner(), "k", "1"))
 		time.Sleep(ttl)
