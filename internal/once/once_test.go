@@ -42,17 +42,22 @@ type process struct {
 // newProcess starts an instance on db. The rules apply to the claims only.
 func newProcess(t *testing.T, db store.Store, rules ...fault.Rule) *process {
 	t.Helper()
-	for i := range rules {
-		rules[i].Prefix = prefix + "once/"
+	return startProcess(t, db, 15*time.Second, &fault.Plan{Seed: 1, Rules: rules})
+}
+
+func startProcess(t *testing.T, db store.Store, ttl time.Duration, plan *fault.Plan) *process {
+	t.Helper()
+	for i := range plan.Rules {
+		plan.Rules[i].Prefix = prefix + "once/"
 	}
-	p := &process{plan: &fault.Plan{Seed: 1, Rules: rules}}
-	p.db = fault.Store(db, p.plan)
+	p := &process{plan: plan, db: fault.Store(db, plan)}
 	var err error
-	p.lease, err = lease.Acquire(t.Context(), p.db, lease.Options{Prefix: prefix, Logger: discard})
+	p.lease, err = lease.Acquire(t.Context(), p.db, lease.Options{Prefix: prefix, TTL: ttl, Logger: discard})
 	require.NoError(t, err)
 	p.Table = once.New(p.db, p.lease, once.Options{Prefix: prefix, Logger: discard})
 	t.Cleanup(func() {
-		p.stop()
+		p.crash()
+		p.plan.Close()
 		time.Sleep(2 * time.Second) // repetitions in the background meet the closed store
 	})
 	return p
@@ -60,18 +65,13 @@ func newProcess(t *testing.T, db store.Store, rules ...fault.Rule) *process {
 
 var discard = slog.New(slog.DiscardHandler)
 
-// crash ends the process without a trace in the store.
+// crash ends the process. Its changes in transit still land.
 func (p *process) crash() {
 	p.plan.Crash()
-	p.stop()
-}
-
-func (p *process) stop() {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
 	p.Close()
 	_ = p.lease.Release(ctx)
-	p.plan.Close()
 }
 
 func newMemory(t *testing.T, o once.Options) *once.Table {

@@ -237,7 +237,8 @@ func TestDoBoundsOutcomesInDoubt(t *testing.T) {
 
 func TestDoKeepsClaimOfLongWork(t *testing.T) {
 	test(t, func(t *testing.T, db store.Store) {
-		one, two := newProcess(t, db), newProcess(t, db)
+		one := startProcess(t, db, time.Hour, &fault.Plan{})
+		two := startProcess(t, db, time.Hour, &fault.Plan{})
 		c := &counter{delay: 60 * time.Hour}
 		k := key("1")
 		k.Aliases = []string{"alias"}
