@@ -256,9 +256,6 @@ func (x *exchange) check(res *http.Response) error {
 
 // Read reads from the body of the response.
 func (x *exchange) Read(p []byte) (int, error) {
-	if uint64(len(p)) > x.left {
-		p = p[:x.left+1] // one more byte shows that the body is too large
-	}
 	n, err := x.ReadCloser.Read(p)
 	if uint64(n) > x.left {
 		return int(x.left), x.failed(ErrTooLarge, true)

@@ -20,6 +20,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/iotest"
 	"testing/synctest"
 	"time"
 
@@ -362,9 +363,42 @@ func TestClientNeverReportsSentRequestAsUnsent(t *testing.T) {
 			c := newTestClient(t, ClientOptions{HTTPClient: &http.Client{Transport: fail}})
 			_, err := c.Do(t.Context(), &Request{Method: "POST", URL: parse(t, "https://a.example/?secret")})
 			require.Equal(t, want, retry.ClassOf(err), "%v", err)
+			require.Equal(t, want == retry.Unsent || want == retry.Permanent, errors.Is(err, ErrConnect), "%v", err)
 			require.NotContains(t, err.Error(), "secret")
 		}
 	})
+}
+
+// A userBody is the body of a response of a user's transport.
+type userBody struct {
+	io.Reader
+	isClosed bool
+}
+
+func (b *userBody) Close() error {
+	b.isClosed = true
+	return nil
+}
+
+func TestClientClosesUnexpectedResponse(t *testing.T) {
+	body := &userBody{Reader: iotest.ErrReader(errors.New("broken"))}
+	status := 200
+	answer := roundTrip(func(*http.Request) (*http.Response, error) {
+		return &http.Response{StatusCode: status, Body: body, ContentLength: -1}, nil
+	})
+	c := newTestClient(t, ClientOptions{HTTPClient: &http.Client{Transport: answer}})
+	r := &Request{Method: "GET", URL: parse(t, "https://a.example/")}
+	_, _, err := c.Fetch(t.Context(), r)
+	require.ErrorContains(t, err, "broken")
+	require.Equal(t, retry.Unknown, retry.ClassOf(err), "the peer has processed the request")
+	require.True(t, body.isClosed)
+
+	for _, status = range []int{101, 302, 500} {
+		body.isClosed = false
+		_, err = c.Do(t.Context(), r)
+		require.ErrorContains(t, err, "want status 2xx")
+		require.True(t, body.isClosed)
+	}
 }
 
 func TestClientReportsUntrustedCertificate(t *testing.T) {
