@@ -51,6 +51,7 @@ type worker struct {
 	mu      sync.Mutex
 	records map[string]lease.Owner // "" after the end
 	taken   map[string]int
+	calls   int       // of the function of Adopt
 	at      time.Time // of the last adoption
 }
 
@@ -73,6 +74,7 @@ func (w *worker) adoptFor(l *lease.Lease) {
 	l.Adopt("k", func(ctx context.Context, id string, from, to lease.Owner) (lease.Found, error) {
 		for {
 			w.mu.Lock()
+			w.calls++
 			owner, isPresent := w.records[id]
 			w.mu.Unlock()
 			isAlive, err := l.Alive(ctx, owner)
@@ -122,6 +124,12 @@ func ids(n int) []string {
 		list[i] = fmt.Sprint(i)
 	}
 	return list
+}
+
+// advance lets time pass and waits for what it causes.
+func advance(d time.Duration) {
+	time.Sleep(d)
+	synctest.Wait()
 }
 
 // keys returns the keys below a prefix.
@@ -208,7 +216,7 @@ func TestLeaseSurvivesStoreOutage(t *testing.T) {
 		w.create(t, l, "1", "2")
 		first, ctx := l.Owner(), l.Context()
 		isAway.Store(true)
-		time.Sleep(20 * time.Second)
+		advance(20 * time.Second)
 		require.ErrorIs(t, context.Cause(ctx), lease.ErrLost)
 		_, err := l.Start(t.Context(), "k", "3")
 		require.ErrorIs(t, err, lease.ErrLost)
@@ -217,7 +225,7 @@ func TestLeaseSurvivesStoreOutage(t *testing.T) {
 		require.False(t, isAlive, "Alive after 20 s without a store")
 
 		isAway.Store(false)
-		time.Sleep(time.Second)
+		advance(time.Second)
 		require.NoError(t, l.Context().Err())
 		require.NotEqual(t, first, l.Owner(), "owner after the outage")
 		require.Equal(t, map[lease.Owner]int{l.Owner(): 2}, w.owners())
@@ -234,9 +242,9 @@ func TestLeaseBridgesShortStoreOutage(t *testing.T) {
 		for range 20 {
 			ctx := l.Context()
 			isAway.Store(true)
-			time.Sleep(6 * time.Second)
+			advance(6 * time.Second)
 			isAway.Store(false)
-			time.Sleep(time.Second)
+			advance(time.Second)
 			require.NoError(t, ctx.Err(), "epoch after an outage of 6 s")
 		}
 	})
@@ -263,12 +271,12 @@ func TestStoppedProcessLosesItsWork(t *testing.T) {
 		w.adoptFor(b)
 		w.create(t, a, "1")
 		first := a.Owner()
-		time.Sleep(time.Minute)
+		advance(time.Minute)
 		plan.Pause()
-		time.Sleep(20 * time.Second)
+		advance(20 * time.Second)
 		require.Equal(t, map[lease.Owner]int{b.Owner(): 1}, w.owners())
 		plan.Resume()
-		time.Sleep(ttl)
+		advance(ttl)
 		require.NoError(t, a.Finish(t.Context(), first, "k", "1"), "Finish of an epoch that has ended")
 		require.NoError(t, a.Context().Err())
 		require.NotEqual(t, first, a.Owner())
@@ -286,13 +294,13 @@ func TestTakeOverEndsWithinFourThirdsOfTTL(t *testing.T) {
 			a := acquire(t, fault.Store(db, plan), lease.Options{})
 			w := newWorker()
 			w.create(t, a, ids(20)...)
-			time.Sleep(time.Duration(i) * 777 * time.Millisecond)
+			advance(time.Duration(i) * 777 * time.Millisecond)
 			w.adoptFor(acquire(t, db, lease.Options{}))
 			w.adoptFor(acquire(t, db, lease.Options{}))
-			time.Sleep(time.Duration(i) * 333 * time.Millisecond)
+			advance(time.Duration(i) * 333 * time.Millisecond)
 			plan.Crash()
 			start := time.Now()
-			time.Sleep(ttl + ttl/3)
+			advance(ttl + ttl/3)
 			require.Len(t, w.taken, 20, "adopted records")
 			require.LessOrEqual(t, w.at.Sub(start), ttl+ttl/3)
 			require.Zero(t, w.owners()[a.Owner()])
@@ -307,7 +315,7 @@ func TestReleaseHandsWorkOverAtOnce(t *testing.T) {
 		w := newWorker()
 		w.adoptFor(b)
 		w.create(t, a, ids(100)...)
-		time.Sleep(time.Minute)
+		advance(time.Minute)
 		start, ctx := time.Now(), a.Context()
 		require.NoError(t, a.Release(t.Context()))
 		synctest.Wait()
@@ -319,7 +327,7 @@ func TestReleaseHandsWorkOverAtOnce(t *testing.T) {
 		require.ErrorIs(t, a.Tell(t.Context(), b.Owner(), "t", nil), lease.ErrClosed)
 		require.ErrorIs(t, a.WaitRecovered(t.Context()), lease.ErrClosed)
 		require.NoError(t, a.Release(t.Context()), "second Release")
-		time.Sleep(2 * time.Hour)
+		advance(2 * time.Hour)
 		require.Equal(t, []string{"owner/" + string(b.Owner())}, keys(t, db, "owner/"))
 	})
 }
@@ -360,13 +368,13 @@ func TestNewerProcessWins(t *testing.T) {
 		w := newWorker()
 		w.adoptFor(a)
 		w.create(t, a, "1")
-		time.Sleep(time.Minute)
+		advance(time.Minute)
 		b := acquire(t, db, lease.Options{InstanceID: "x/y"})
 		w.adoptFor(b)
 		require.NoError(t, b.WaitRecovered(t.Context()))
 		require.Equal(t, map[lease.Owner]int{b.Owner(): 1}, w.owners(), "work of the earlier epoch")
 		require.NoError(t, a.Context().Err(), "before the next renewal")
-		time.Sleep(time.Hour)
+		advance(time.Hour)
 		require.ErrorIs(t, context.Cause(a.Context()), lease.ErrLost)
 		_, err := a.Start(t.Context(), "k", "2")
 		require.ErrorIs(t, err, lease.ErrLost)
@@ -400,16 +408,17 @@ func TestSurvivorsAdoptManyEntries(t *testing.T) {
 		for range 3 {
 			w.adoptFor(acquire(t, fault.Store(db, plan), lease.Options{}))
 		}
-		time.Sleep(time.Minute)
+		advance(time.Minute)
 		start := time.Now()
 		require.NoError(t, a.Release(t.Context()))
-		time.Sleep(20 * time.Second)
+		advance(20 * time.Second)
 		require.Len(t, w.taken, n, "adopted records")
 		require.Less(t, w.at.Sub(start), 10*time.Second)
 		for id, times := range w.taken {
 			require.Equal(t, 1, times, "adoptions of %s", id)
 		}
 		require.Len(t, keys(t, db, "work/"), n, "index entries")
+		require.Less(t, w.calls, n*5/4, "calls for %d records", n)
 	})
 }
 
@@ -423,7 +432,7 @@ func TestRoundCostsNothingForFinishedAndRunningWork(t *testing.T) {
 			require.NoError(t, b.WaitRecovered(t.Context()))
 			synctest.Wait()
 			before := db.calls()
-			time.Sleep(10 * time.Minute)
+			advance(10 * time.Minute)
 			for i, n := range db.calls() {
 				delta[i] = n - before[i]
 			}
@@ -470,6 +479,7 @@ func TestFinishedEntryIsDeletedAfterOutage(t *testing.T) {
 		match := func(_ fault.Op, name string) bool { return isAway.Load() && strings.HasPrefix(name, "work/") }
 		l := acquire(t, fault.Store(db, &fault.Plan{Rules: []fault.Rule{{Match: match}}}), lease.Options{})
 		newWorker().create(t, l, "1")
+		synctest.Wait()
 		isAway.Store(true)
 		require.NoError(t, l.Finish(ctx, l.Owner(), "k", "1"))
 		limited, cancel := context.WithTimeout(ctx, time.Second)
@@ -478,7 +488,7 @@ func TestFinishedEntryIsDeletedAfterOutage(t *testing.T) {
 		require.Error(t, err)
 		isAway.Store(false)
 		require.Len(t, keys(t, db, "work/"), 1)
-		time.Sleep(ttl)
+		advance(ttl)
 		require.Empty(t, keys(t, db, "work/"))
 	})
 }
@@ -493,12 +503,12 @@ func TestEntryWithoutRecordStaysForLateCreate(t *testing.T) {
 		}
 		require.NoError(t, a.Release(t.Context()))
 		w.adoptFor(b)
-		time.Sleep(9 * time.Minute)
+		advance(9 * time.Minute)
 		require.Len(t, keys(t, db, "work/"+string(a.Owner())), 2)
 		w.mu.Lock()
 		w.records["late"] = a.Owner()
 		w.mu.Unlock()
-		time.Sleep(2 * time.Minute)
+		advance(2 * time.Minute)
 		require.Equal(t, map[lease.Owner]int{b.Owner(): 1}, w.owners())
 		require.Equal(t, []string{"work/" + string(b.Owner()) + "/k/late"}, keys(t, db, "work/"))
 	})
@@ -519,6 +529,81 @@ func TestEntryOfOwnerThatWasAliveShortlyBeforeIsTaken(t *testing.T) {
 	})
 }
 
+func TestWorkOfOldEpochIsAdopted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		db, plan, w := store.NewMemory(), &fault.Plan{}, newWorker()
+		a, b := acquire(t, fault.Store(db, plan), lease.Options{}), acquire(t, db, lease.Options{})
+		w.adoptFor(b)
+		w.create(t, a, "1")
+		advance(3 * time.Hour)
+		plan.Crash()
+		advance(ttl + ttl/3)
+		require.Equal(t, map[lease.Owner]int{b.Owner(): 1}, w.owners())
+	})
+}
+
+// An entry and a record that land half an hour after the end of their owner are adopted, and the
+// owner entry stays as long as the entry does.
+func TestLateEntryOfOwnerWithoutEntriesIsAdopted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		db, w, other := store.NewMemory(), newWorker(), newWorker()
+		a, b := acquire(t, db, lease.Options{}), acquire(t, db, lease.Options{})
+		w.adoptFor(b)
+		require.NoError(t, a.Release(t.Context()))
+		advance(30 * time.Minute)
+		for _, kind := range []string{"k", "other"} {
+			_, err := store.Modify(t.Context(), db, "work/"+string(a.Owner())+"/"+kind+"/1", 0,
+				func(store.Entry, bool) ([]byte, error) { return []byte("1"), nil })
+			require.NoError(t, err)
+		}
+		w.mu.Lock()
+		w.records["1"], other.records["1"] = a.Owner(), a.Owner()
+		w.mu.Unlock()
+		advance(ttl)
+		require.Equal(t, map[lease.Owner]int{b.Owner(): 1}, w.owners())
+		advance(2 * time.Hour)
+		b.Adopt("other", func(_ context.Context, id string, from, to lease.Owner) (lease.Found, error) {
+			other.change(id, from, to)
+			return lease.Taken, nil
+		})
+		advance(ttl)
+		require.Equal(t, map[lease.Owner]int{b.Owner(): 1}, other.owners())
+		advance(2 * time.Hour)
+		require.Equal(t, []string{"owner/" + string(b.Owner())}, keys(t, db, "owner/"))
+	})
+}
+
+// An attempt of an earlier epoch is not another process.
+func TestFailedAttemptIsReplaced(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var isAway atomic.Bool
+		m := store.NewMemory()
+		plan := &fault.Plan{Rules: []fault.Rule{
+			{Ops: fault.Update, Match: func(_ fault.Op, name string) bool { return isAway.Load() }},
+		}}
+		l := acquire(t, fault.Store(m, plan), lease.Options{OnLost: func(context.Context) { t.Error("OnLost called") }})
+		first, holders := l.Owner(), map[string]bool{}
+		isAway.Store(true)
+		for range 300 {
+			advance(time.Second)
+			for e, err := range m.List(t.Context(), "lease/") {
+				require.NoError(t, err)
+				e, err = store.Content(e)
+				require.NoError(t, err)
+				holders[string(e.Value)] = true
+			}
+		}
+		require.ErrorIs(t, context.Cause(l.Context()), lease.ErrLost)
+		isAway.Store(false)
+		advance(time.Minute)
+		require.NoError(t, l.Context().Err())
+		require.NotEqual(t, first, l.Owner())
+		require.Greater(t, len(holders), 1, "epochs with a lease")
+		advance(2 * time.Hour)
+		require.Equal(t, []string{"owner/" + string(l.Owner())}, keys(t, m, "owner/"))
+	})
+}
+
 func TestKindWithoutFunctionStays(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		db := store.NewMemory()
@@ -527,7 +612,7 @@ func TestKindWithoutFunctionStays(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, a.Release(t.Context()))
 		newWorker().adoptFor(b)
-		time.Sleep(3 * time.Hour)
+		advance(3 * time.Hour)
 		require.Len(t, keys(t, db, "work/"+string(a.Owner())+"/other/"), 1)
 		var from lease.Owner
 		b.Adopt("other", func(_ context.Context, _ string, owner, _ lease.Owner) (lease.Found, error) {
@@ -563,16 +648,17 @@ func TestAdoptionWithoutAnswerIsRepeated(t *testing.T) {
 			require.Equal(t, to, w.records[id])
 			return lease.Taken, nil
 		})
+		synctest.Wait()
 		require.NoError(t, a.Release(t.Context()))
 		synctest.Wait()
 		require.EqualValues(t, 1, calls.Load())
 		w.adoptFor(c)
 		synctest.Wait()
 		require.Equal(t, []string{"work/" + string(b.Owner()) + "/k/1"}, keys(t, db, "work/"))
-		time.Sleep(2 * ttl)
+		advance(2 * ttl)
 		require.EqualValues(t, 4, calls.Load())
 		require.NoError(t, b.Finish(t.Context(), b.Owner(), "k", "1"))
-		time.Sleep(ttl)
+		advance(ttl)
 		require.EqualValues(t, 4, calls.Load())
 		require.Empty(t, keys(t, db, "work/"))
 	})
@@ -608,14 +694,14 @@ func TestAliveIsCached(t *testing.T) {
 			require.Equal(t, reads, db.reads.Load()-before, "reads")
 		}
 		check(true, 1)
-		time.Sleep(ttl/10 - 1)
+		advance(ttl/10 - 1)
 		check(true, 0)
-		time.Sleep(1)
+		advance(1)
 		check(true, 1)
 		require.NoError(t, a.Release(ctx))
-		time.Sleep(ttl / 10)
+		advance(ttl / 10)
 		check(false, 1)
-		time.Sleep(time.Hour)
+		advance(time.Hour)
 		check(false, 0)
 		for _, owner := range []lease.Owner{"", "x", "@", "a@b"} {
 			isAlive, err := b.Alive(ctx, owner)
@@ -636,7 +722,7 @@ func TestPrivateLeaseNeedsNoRenewal(t *testing.T) {
 		require.NoError(t, err)
 		w.create(t, a, "1")
 		ctx, writes := a.Context(), db.writes.Load()
-		time.Sleep(time.Hour)
+		advance(time.Hour)
 		require.NoError(t, ctx.Err())
 		require.Equal(t, writes, db.writes.Load(), "writes in an idle hour")
 		require.Zero(t, db.waits.Load(), "Waits")
@@ -679,7 +765,8 @@ func TestTellKeepsOrder(t *testing.T) {
 					synctest.Wait()
 				}
 			}
-			time.Sleep(time.Minute)
+			advance(time.Minute)
+			synctest.Wait()
 			require.Equal(t, ids(n), got)
 		}
 	})
@@ -710,6 +797,7 @@ func TestTellReportsMessageNotAccepted(t *testing.T) {
 		close(end)
 		time.Sleep(2 * time.Minute) // a repetition without a caller ends
 		isAway.Store(false)
+		synctest.Wait()
 		require.Empty(t, got)
 	})
 }
@@ -725,14 +813,14 @@ func TestTellReachesTheNewEpochOnly(t *testing.T) {
 		require.NoError(t, b.Tell(ctx, first, "t", []byte("1")))
 		synctest.Wait()
 		isAway.Store(true)
-		time.Sleep(20 * time.Second)
+		advance(20 * time.Second)
 		isAway.Store(false)
-		time.Sleep(ttl)
+		advance(ttl)
 		require.NoError(t, b.Tell(ctx, first, "t", []byte("2")))
 		require.NoError(t, b.Tell(ctx, a.Owner(), "t", []byte("3")))
-		time.Sleep(time.Second)
+		synctest.Wait()
 		require.Equal(t, []string{"1", "3"}, got)
-		time.Sleep(time.Hour)
+		advance(time.Hour)
 		records, err := m.Read(ctx, "tell/"+string(first), 0, 0)
 		require.NoError(t, err)
 		require.Empty(t, records, "messages to an epoch that has ended")
@@ -757,7 +845,7 @@ func TestClosedStoreEndsTheLease(t *testing.T) {
 			t.Error("OnLost called for a closed store")
 		}})
 		plan.Crash()
-		time.Sleep(ttl)
+		advance(ttl)
 		require.ErrorIs(t, context.Cause(l.Context()), lease.ErrLost)
 	})
 }
