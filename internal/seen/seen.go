@@ -133,7 +133,7 @@ func (w *Window) Forget(principal string, k [16]byte) {
 	w.removeLocked(s, id)
 }
 
-// removeLocked removes a key, if it is there. s.mu must be held.
+// removeLocked removes a key, if present. s.mu must be held.
 func (w *Window) removeLocked(s *shard, id key) {
 	for _, m := range []map[key]entry{s.keys, s.old} {
 		if e, ok := m[id]; ok {

@@ -114,16 +114,16 @@ func TestWindowFollowsModel(t *testing.T) {
 
 func TestWindowOneSenderCannotExhaustItForAll(t *testing.T) {
 	w, c := newTestWindow(Options{})
-	held := 0
-	for i := range 1_000_000 {
+	added := 0
+	for i := range 200_000 {
 		err := w.Add("mallory", fmt.Sprint(i%1000), number(i), c.after(time.Hour))
 		if err == nil {
-			held++
+			added++
 			continue
 		}
 		require.ErrorIs(t, err, ErrExhausted)
 	}
-	require.Equal(t, 62_500, held, "a sixteenth")
+	require.Equal(t, 62_500, added, "a sixteenth")
 	for i := range 10_000 {
 		require.NoError(t, w.Add("alice", "thread", number(i), c.after(time.Hour)))
 	}
