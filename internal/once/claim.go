@@ -91,7 +91,6 @@ func decode(value []byte) (*record, error) {
 // A claim is what an entry has in the store.
 type claim struct {
 	path     string
-	token    string
 	rec      *record         // as written, or in doubt
 	rev      store.Revision  // of rec, or of what it replaces
 	epoch    context.Context // of the owner
@@ -112,13 +111,13 @@ func (t *Table) path(k *Key, id string) string {
 // claim writes the claim of e. Otherwise it finishes e and returns the outcome found or
 // an error.
 func (t *Table) claim(ctx context.Context, e *entry, p Policy, isOther bool) (out outcome, err error) {
-	c := &claim{path: t.path(&e.key, e.key.ID), token: randid.New(""), since: time.Now()}
+	c := &claim{path: t.path(&e.key, e.key.ID), since: time.Now()}
 	e.claim = c
 	out, err = t.take(ctx, e, p, isOther)
 	if err == nil && out.kind == noOutcome {
 		err = t.writeAliases(ctx, e)
 		if err == nil && c.epoch.Err() != nil {
-			err = context.Cause(c.epoch)
+			err = fmt.Errorf("once: claim: %w", context.Cause(c.epoch))
 		}
 	}
 	switch {
@@ -187,10 +186,9 @@ func (t *Table) take(ctx context.Context, e *entry, p Policy, isOther bool) (out
 // of a live instance.
 func (t *Table) next(ctx context.Context, e *entry, r *record, p Policy) (*record, error) {
 	c := e.claim
-	c.epoch = t.lease.Context() // before Owner: if the epoch is over, nothing is written
-	next := &record{Kind: runningRecord, Owner: t.lease.Owner(), Attempt: 1, Token: c.token, Digest: e.key.Digest[:]}
+	c.epoch = t.lease.Context() // before Owner: nothing runs if the epoch is over
+	next := &record{Kind: runningRecord, Owner: t.lease.Owner(), Attempt: 1, Token: randid.New(""), Digest: e.key.Digest[:]}
 	switch {
-	case r.isSame(next): // landed late
 	case !r.isClaim():
 		if err := t.checkAlias(ctx, &e.key, r); err != nil {
 			return nil, err
@@ -212,9 +210,6 @@ func (t *Table) next(ctx context.Context, e *entry, r *record, p Policy) (*recor
 		if p == AtMostOnce {
 			next.Kind, next.Outcome = doneRecord, lost
 		}
-	}
-	if c.epoch.Err() != nil {
-		return nil, fmt.Errorf("once: claim: %w", context.Cause(c.epoch))
 	}
 	return next, nil
 }
@@ -361,7 +356,7 @@ func (t *Table) record(ctx context.Context, e *entry, out outcome) {
 // release gives the claim of e up and finishes e. With isFree the next call has a new
 // claim, otherwise it takes this one over.
 func (t *Table) release(ctx context.Context, e *entry, isFree bool) {
-	next := &record{Kind: freeRecord, Token: e.claim.token}
+	next := &record{Kind: freeRecord, Token: e.claim.rec.Token}
 	if !isFree {
 		*next = *e.claim.rec
 		next.Owner = "" // never alive

@@ -49,6 +49,32 @@ func TestDoRunsOnceWhenAnswersAreLost(t *testing.T) {
 	}
 }
 
+// A repeated write that was made already is the write of this call, not one of another.
+func TestDoFindsItsOwnWrites(t *testing.T) {
+	test(t, func(t *testing.T, db store.Store) {
+		p := newProcess(t, db, fault.Rule{Kind: fault.ErrorAfter, Ops: writes, Limit: 3})
+		k := key("1")
+		k.Aliases = []string{"x"}
+		c := &counter{}
+		requireDo(t, p.Table, k, once.Repeat, c, "run 1", false)
+		require.Equal(t, 3, p.plan.Count(fault.ErrorAfter), "of the claim, the alias and the outcome")
+		require.Equal(t, 1, c.claims[0].Attempt)
+	})
+}
+
+// A waiter compares its digest also with that of a call whose claim is not written yet.
+func TestDoRefusesOtherDigestAfterWait(t *testing.T) {
+	test(t, func(t *testing.T, db store.Store) {
+		p := newProcess(t, db, fault.Rule{Kind: fault.Slow, Ops: fault.Create, Delay: time.Second})
+		go p.Do(t.Context(), key("1"), once.AtMostOnce, new(counter).run)
+		synctest.Wait()
+		other := key("1")
+		other.Digest[0] = 1
+		_, _, err := p.Do(t.Context(), other, once.AtMostOnce, new(counter).run)
+		require.ErrorIs(t, err, once.ErrReused)
+	})
+}
+
 func TestDoDoesNotRecordStoreFailure(t *testing.T) {
 	for _, kind := range []fault.Kind{fault.ErrorBefore, fault.ErrorAfter, fault.LateLanding, fault.Hang} {
 		test(t, func(t *testing.T, db store.Store) {

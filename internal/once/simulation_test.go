@@ -113,7 +113,7 @@ type node struct {
 // A run is one call of user code.
 type run struct {
 	node        *node
-	ctx         context.Context
+	epoch       context.Context // of the lease
 	isEnded     bool
 	isForgotten bool
 }
@@ -218,7 +218,10 @@ func (s *simulation) call(n *node, st step, isLast bool) {
 }
 
 func (s *simulation) work(ctx context.Context, n *node, st step, c once.Claim) (once.Result, error) {
-	r := &run{node: n, ctx: ctx}
+	r := &run{node: n, epoch: context.Background()}
+	if n.lease != nil {
+		r.epoch = n.lease.Context()
+	}
 	s.mu.Lock()
 	if n.isCrashed {
 		s.mu.Unlock()
@@ -229,9 +232,8 @@ func (s *simulation) work(ctx context.Context, n *node, st step, c once.Claim) (
 			s.require(other.isForgotten, "O1: group %d: run %d and another one", st.group, i)
 			continue
 		}
-		cause := context.Cause(other.ctx)
-		isFenced := other.node.isCrashed || other.node != n && (errors.Is(cause, lease.ErrLost) || errors.Is(cause, lease.ErrClosed))
-		s.require(other.isEnded || isFenced, "O2: group %d: run %d has not ended, cause %v", st.group, i, cause)
+		isFenced := other.node.isCrashed || other.node != n && other.epoch.Err() != nil
+		s.require(other.isEnded || isFenced, "O2: group %d: run %d has not ended", st.group, i)
 	}
 	s.runs[st.group] = append(s.runs[st.group], r)
 	number := len(s.runs[st.group])
