@@ -472,6 +472,45 @@ func TestStartsOfOneItemAreCounted(t *testing.T) {
 	})
 }
 
+// From the return of Start to the call of Finish the entry is present.
+func TestConcurrentStartsKeepTheirEntry(t *testing.T) {
+	for seed := range uint64(20) {
+		synctest.Test(t, func(t *testing.T) {
+			db := store.NewMemory()
+			plan := &fault.Plan{Seed: seed, Rules: []fault.Rule{
+				{Kind: fault.Slow, Prefix: "work/", Rate: 0.5, Delay: 3 * time.Second},
+				{Kind: fault.LateLanding, Ops: fault.Delete, Prefix: "work/", Rate: 0.3, Delay: 10 * time.Second},
+				{Kind: fault.ErrorAfter, Prefix: "work/", Rate: 0.1},
+			}}
+			l := acquire(t, fault.Store(db, plan), lease.Options{})
+			var wg sync.WaitGroup
+			for i := range 3 {
+				wg.Go(func() {
+					for range 30 {
+						time.Sleep(time.Duration(i) * 7 * time.Second)
+						owner, err := l.Start(t.Context(), "k", "1")
+						if err != nil {
+							continue
+						}
+						for range 4 {
+							if _, err := db.Get(t.Context(), "work/"+string(owner)+"/k/1"); err != nil {
+								t.Errorf("seed %d: entry between Start and Finish: got %v, want nil", seed, err)
+							}
+							time.Sleep(time.Duration(i) * 3 * time.Second)
+						}
+						if err := l.Finish(t.Context(), owner, "k", "1"); err != nil {
+							t.Errorf("Finish: got %v, want nil", err)
+						}
+					}
+				})
+			}
+			wg.Wait()
+			plan.Flush()
+			_ = l.Release(t.Context())
+		})
+	}
+}
+
 func TestFinishedEntryIsDeletedAfterOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		db, ctx := store.NewMemory(), t.Context()
@@ -604,6 +643,60 @@ func TestFailedAttemptIsReplaced(t *testing.T) {
 	})
 }
 
+// A slow answer of an earlier moment does not make a failed owner alive again.
+func TestFailedOwnerStaysFailed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m, w := store.NewMemory(), newWorker()
+		a := acquire(t, m, lease.Options{InstanceID: "a"})
+		b := acquire(t, slowAnswers{m}, lease.Options{})
+		w.create(t, a, "1")
+		go func() {
+			isAlive, err := b.Alive(t.Context(), a.Owner())
+			if isAlive || err != nil {
+				t.Errorf("Alive: got %v, %v, want false, nil", isAlive, err)
+			}
+		}()
+		synctest.Wait()
+		require.NoError(t, a.Release(t.Context()))
+		b.Adopt("k", func(ctx context.Context, id string, from, to lease.Owner) (lease.Found, error) {
+			pause(time.Second + 1)
+			isAlive, err := b.Alive(ctx, from)
+			if isAlive || err != nil {
+				t.Errorf("Alive: got %v, %v, want false, nil", isAlive, err)
+			}
+			return lease.Ended, err
+		})
+		advance(ttl)
+	})
+}
+
+func pause(d time.Duration) { <-time.After(d) }
+
+// slowAnswers delays the answers about the lease of instance a.
+type slowAnswers struct{ *store.Memory }
+
+func (s slowAnswers) Get(ctx context.Context, key string) (store.Entry, error) {
+	e, err := s.Memory.Get(ctx, key)
+	if key == "lease/a" {
+		pause(time.Second)
+	}
+	return e, err
+}
+
+func TestDeletedLeaseEndsTheEpoch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		db, w := store.NewMemory(), newWorker()
+		l := acquire(t, db, lease.Options{InstanceID: "a"})
+		w.adoptFor(l)
+		w.create(t, l, "1")
+		ctx := l.Context()
+		require.NoError(t, db.Delete(t.Context(), "lease/a", 0))
+		advance(ttl / 2)
+		require.ErrorIs(t, context.Cause(ctx), lease.ErrLost)
+		require.Equal(t, map[lease.Owner]int{l.Owner(): 1}, w.owners())
+	})
+}
+
 func TestKindWithoutFunctionStays(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		db := store.NewMemory()
@@ -673,7 +766,7 @@ func TestAdoptionThatFinishesLeavesNoEntry(t *testing.T) {
 		b.Adopt("k", func(ctx context.Context, id string, _, to lease.Owner) (lease.Found, error) {
 			return lease.Taken, b.Finish(ctx, to, "k", id)
 		})
-		require.NoError(t, b.WaitRecovered(t.Context()))
+		advance(ttl)
 		require.Empty(t, keys(t, db, "work/"))
 	})
 }

@@ -398,7 +398,7 @@ func (r *round) ask(ctx context.Context, name, id string, from Owner) (found Fou
 		r.setPending(it, "")
 	}
 	if err == nil && found == Taken {
-		return found, r.clean(ctx, r.epoch, it) // if the function has called Finish
+		return found, nil
 	}
 	r.drop(ctx, r.epoch, name)
 	return found, err
