@@ -244,8 +244,11 @@ func (t *Table) follow(ctx context.Context, key, principal string, after uint64)
 	}
 	switch {
 	case after > end && next == nil:
+		if still, err := f.recordAfter(ctx, 0); err != nil || still == nil {
+			return nil, cmp.Or(err, ErrUnknown) // the log has expired since
+		}
 		return nil, ErrAhead
-	case after > low.last() && next != nil:
+	case after >= low.last() && next != nil:
 		return nil, &GapError{after + 1, next.First}
 	}
 	f.accept(low)
@@ -281,8 +284,12 @@ func (f *follower) load(ctx context.Context) (bool, error) {
 
 // accept takes the items of the next record.
 func (f *follower) accept(r *record) {
-	if r.First > f.last+1 || f.k != 0 && r.k != f.k+1 {
+	switch {
+	case r.First > f.last+1:
 		f.err = &GapError{f.last + 1, r.First}
+		return
+	case f.k != 0 && r.k != f.k+1: // of a later stream with the same id
+		f.err = ErrUnknown
 		return
 	}
 	for i, data := range r.items {

@@ -90,7 +90,8 @@ func (t *Table) Read(ctx context.Context, id, principal string, after uint64) (*
 			r.s = s
 			return r, nil
 		}
-		if !errors.Is(err, lease.ErrLost) {
+		isDoubtful := errors.Is(err, lease.ErrLost) || errors.Is(err, ErrAhead) // another process may write it
+		if !isDoubtful {
 			return nil, err
 		}
 	}
@@ -135,7 +136,7 @@ func (s *stream) open(ctx context.Context) (err error) {
 	}
 	err = s.begin(ctx)
 	if err != nil && !errors.Is(err, store.ErrUnknown) {
-		return errors.Join(err, s.t.lease.Finish(ctx, l.owner, kind, s.key))
+		_ = s.t.lease.Finish(ctx, l.owner, kind, s.key) // a survivor removes an entry that is left
 	}
 	return err
 }
