@@ -9,7 +9,10 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/fivewire/fivewire/internal/guard"
@@ -26,6 +29,7 @@ const (
 	Part                 // like Request, but accepted as long as a Request or a Part runs
 	Query                // like Part, but work of other kinds does not start because of it
 	Idle                 // like Request, but a shutdown does not wait for it
+	loop                 // accepted until the cut; a shutdown does not wait for it
 	numKinds = iota
 )
 
@@ -40,50 +44,47 @@ type Options struct {
 
 // A Life counts work. All methods are safe for concurrent use.
 type Life struct {
-	opts    Options
-	ctx     context.Context // until the cut
-	cancel  context.CancelCauseFunc
-	drained chan struct{} // closed in a shutdown when nothing runs
-	empty   chan struct{} // closed after the cut when all work has ended
-	done    chan struct{} // closed at the end of the shutdown
+	opts                 Options
+	ctx, drained, empty  context.Context // until the cut; until nothing runs; until no work is left
+	cancel               context.CancelCauseFunc
+	setDrained, setEmpty context.CancelFunc
+	done                 chan struct{} // closed at the end of the shutdown
+	late                 atomic.Int64
 
 	mu         sync.Mutex // guards all below, and all Works
 	isDraining bool
 	isCut      bool
-	running    [numKinds]int // work that is not parked
+	running    [numKinds]int // not parked
 	works      map[*Work]struct{}
-	late       int64
-	hasTimer   bool      // for a report
-	nextReport time.Time // earliest
+	hasTimer   bool      // of a report
+	nextReport time.Time // at the earliest
 }
 
 // New returns a Life.
 func New(opts Options) *Life {
 	opts.Grace = cmp.Or(opts.Grace, time.Second)
 	opts.Logger = cmp.Or(opts.Logger, slog.Default())
-	l := &Life{opts: opts, works: map[*Work]struct{}{}}
+	l := &Life{opts: opts, works: map[*Work]struct{}{}, done: make(chan struct{})}
 	l.ctx, l.cancel = context.WithCancelCause(context.Background())
-	l.drained, l.empty, l.done = make(chan struct{}), make(chan struct{}), make(chan struct{})
+	l.drained, l.setDrained = context.WithCancel(context.Background())
+	l.empty, l.setEmpty = context.WithCancel(context.Background())
 	return l
 }
 
 // Start counts work, until its Finish, or returns [ErrClosed].
 func (l *Life) Start(ctx context.Context, kind Kind) (*Work, error) {
-	return l.start(ctx, kind, false)
-}
-
-func (l *Life) start(ctx context.Context, kind Kind, untilCut bool) (*Work, error) {
 	w := &Work{life: l, kind: kind}
 	w.Context, w.cancel = context.WithCancelCause(ctx)
 	l.mu.Lock()
 	isAlone := l.running[Request]+l.running[Part] == 0
-	isRefused := l.isDraining && (kind == Request || kind == Idle || isAlone) && !untilCut || l.isCut
-	if !isRefused {
+	isNew := kind == Request || kind == Idle || isAlone && kind != loop
+	isAccepted := !l.isCut && !(l.isDraining && isNew)
+	if isAccepted {
 		l.works[w] = struct{}{}
 		l.running[kind]++
 	}
 	l.mu.Unlock()
-	if isRefused {
+	if !isAccepted {
 		w.cancel(ErrClosed)
 		return nil, ErrClosed
 	}
@@ -92,7 +93,7 @@ func (l *Life) start(ctx context.Context, kind Kind, untilCut bool) (*Work, erro
 
 // Go runs f in a goroutine. The cut ends its context; a drain does not wait for it.
 func (l *Life) Go(what string, f func(ctx context.Context)) error {
-	w, err := l.start(l.ctx, Idle, true)
+	w, err := l.Start(l.ctx, loop)
 	if err != nil {
 		return err
 	}
@@ -103,7 +104,7 @@ func (l *Life) Go(what string, f func(ctx context.Context)) error {
 	return nil
 }
 
-// Ready returns nil, or [ErrClosed] once a shutdown has begun.
+// Ready returns [ErrClosed] once a shutdown has begun.
 func (l *Life) Ready() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -113,17 +114,17 @@ func (l *Life) Ready() error {
 	return nil
 }
 
-// Shutdown refuses new work, waits for running work and calls the hooks. When ctx
-// ends first, it cuts all work and returns the error of ctx at once.
+// Shutdown refuses new work, waits for running work and calls the hooks. If ctx ends
+// first, it cuts all work and returns the error of ctx at once.
 func (l *Life) Shutdown(ctx context.Context) error {
 	l.drain()
 	select {
 	case <-l.done:
 		return nil
 	case <-ctx.Done():
+		l.cut()
+		return ctx.Err()
 	}
-	l.cut()
-	return ctx.Err()
 }
 
 // Close cuts all work and waits for its end, at most for the grace period.
@@ -141,34 +142,33 @@ func (l *Life) Close() error {
 func (l *Life) drain() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.isDraining {
-		return
+	if !l.isDraining {
+		l.isDraining = true
+		l.checkLocked()
+		go l.shutdown()
 	}
-	l.isDraining = true
-	l.checkLocked()
-	go l.shutdown()
 }
 
 func (l *Life) shutdown() {
 	defer close(l.done)
-	l.call("notify", l.ctx, l.opts.Notify)
+	l.call(l.ctx, "notify", l.opts.Notify)
 	select {
-	case <-l.drained:
-		l.call("flush", l.ctx, l.opts.Flush)
+	case <-l.drained.Done():
+		l.call(l.ctx, "flush", l.opts.Flush)
 	case <-l.ctx.Done():
 	}
 	l.cut()
 	ctx, cancel := context.WithTimeout(context.Background(), l.opts.Grace)
 	defer cancel()
 	select {
-	case <-l.empty:
-		l.call("release", ctx, l.opts.Release)
+	case <-l.empty.Done():
+		l.call(ctx, "release", l.opts.Release)
 	case <-ctx.Done():
 		l.report(true)
 	}
 }
 
-func (l *Life) call(what string, ctx context.Context, hook func(ctx context.Context)) {
+func (l *Life) call(ctx context.Context, what string, hook func(ctx context.Context)) {
 	if hook != nil {
 		l.logPanic(guard.Call(what, func() error {
 			hook(ctx)
@@ -180,17 +180,16 @@ func (l *Life) call(what string, ctx context.Context, hook func(ctx context.Cont
 // cut ends the contexts of all work.
 func (l *Life) cut() {
 	l.mu.Lock()
-	var cut []*Work
-	for w := range l.works {
+	works := slices.Collect(maps.Keys(l.works))
+	for _, w := range works {
 		if w.cutAt.IsZero() {
 			w.cutAt = time.Now()
-			cut = append(cut, w)
 		}
 	}
 	l.isCut = true
 	l.checkLocked()
 	l.mu.Unlock()
-	for _, w := range cut {
+	for _, w := range works {
 		w.cancel(ErrClosed)
 	}
 	l.cancel(ErrClosed)
@@ -199,22 +198,13 @@ func (l *Life) cut() {
 // checkLocked notices the end of a drain and of all work. l.mu must be held.
 func (l *Life) checkLocked() {
 	if l.isDraining && l.running[Request]+l.running[Part]+l.running[Query] == 0 {
-		closeOnce(l.drained)
+		l.setDrained()
 	}
 	if l.isCut && len(l.works) == 0 {
-		closeOnce(l.empty)
+		l.setEmpty()
 	}
 }
 
-func closeOnce(c chan struct{}) {
-	select {
-	case <-c:
-	default:
-		close(c)
-	}
-}
-
-// logPanic logs a panic of f in Go, of a hook or of a handler without a caller.
 func (l *Life) logPanic(err error) {
 	var p *guard.PanicError
 	if errors.As(err, &p) {

@@ -120,6 +120,7 @@ func TestShutdownRefusesNewWork(t *testing.T) {
 		requireKinds("a part runs", map[Kind]bool{Request: false, Idle: false, Part: true, Query: true})
 		query := start(t, l, Query)
 		part.Finish()
+		synctest.Wait()
 		requireKinds("a query runs", map[Kind]bool{Request: false, Idle: false, Part: false, Query: false})
 		select {
 		case <-l.done:
@@ -259,29 +260,44 @@ func TestServeShutdownAndCloseAlwaysReturn(t *testing.T) {
 	}
 }
 
+// A journal collects what goroutines do.
+type journal struct {
+	mu    sync.Mutex
+	texts []string
+}
+
+func (j *journal) add(text string) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.texts = append(j.texts, text)
+}
+
 func TestShutdownKeepsOrderOfItsSteps(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var steps []string
+		var steps journal
 		var l *Life
 		step := func(name string) func(context.Context) {
 			return func(ctx context.Context) {
 				_, err := l.Start(ctx, Request)
 				require.ErrorIs(t, err, ErrClosed)
 				require.NoError(t, ctx.Err())
-				steps = append(steps, name)
+				err = l.Go("helper", func(context.Context) {})
+				require.Equal(t, name == "release", err != nil, "goroutines start until the cut: %v", err)
+				steps.add(name)
 			}
 		}
 		l = New(Options{Notify: step("notify"), Flush: step("flush"), Release: step("release")})
 		run(start(t, l, Request), func(context.Context) {
 			time.Sleep(time.Second)
-			steps = append(steps, "request returned")
+			steps.add("request returned")
 		})
 		run(start(t, l, Idle), func(ctx context.Context) {
 			<-ctx.Done()
-			steps = append(steps, "connection cut")
+			steps.add("connection cut")
 		})
 		require.NoError(t, l.Shutdown(t.Context()))
-		require.Equal(t, []string{"notify", "request returned", "flush", "connection cut", "release"}, steps)
+		require.Equal(t, []string{"notify", "request returned", "flush", "connection cut", "release"}, steps.texts)
+		require.Zero(t, l.Late(), "a connection has no result")
 	})
 }
 

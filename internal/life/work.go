@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"runtime"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/fivewire/fivewire/internal/guard"
@@ -16,7 +17,7 @@ import (
 
 const (
 	maxReport      = 16          // log records of one report
-	reportInterval = time.Minute // between two reports, except for that of a shutdown
+	reportInterval = time.Minute // except for the report of a shutdown
 	maxDump        = 4 << 20
 	maxStack       = 64 << 10
 )
@@ -28,31 +29,22 @@ type Work struct {
 	life       *Life
 	kind       Kind
 	cancel     context.CancelCauseFunc
-	what       string
-	isParked   bool
-	isSettled  bool // has a result in time
-	isFinished bool
-	cutAt      time.Time // zero: not cut
-	isLogged   bool
 	releases   []func()
+	isFinished atomic.Bool
+
+	what      string // guarded by life.mu, like all below
+	isParked  bool
+	hasResult bool
+	cutAt     time.Time // zero: not cut
+	isLogged  bool
 }
 
-// A StuckWork has ignored the end of its context for longer than the grace period.
-type StuckWork struct {
-	What     string        // of Run
-	Duration time.Duration // since the cut
-}
+// Keep adds a function that Finish calls, to release a place or an ordering key. Keep
+// is not called during Run or Finish.
+func (w *Work) Keep(release func()) { w.releases = append(w.releases, release) }
 
-// Keep adds a function that Finish calls, to release a place or an ordering key.
-func (w *Work) Keep(release func()) {
-	w.life.mu.Lock()
-	defer w.life.mu.Unlock()
-	w.releases = append(w.releases, release)
-}
-
-// Run calls the handler f and then done with its error, or with a *guard.PanicError.
-// It drops and counts the result of a handler that returns after a cut. In the end it
-// calls Finish.
+// Run calls the handler f, then done with its error or with a *guard.PanicError, and
+// then Finish. The result of a handler that returns after a cut is dropped and counted.
 //
 //go:noinline
 func (w *Work) Run(what string, f func(ctx context.Context) error, done func(err error)) {
@@ -61,41 +53,31 @@ func (w *Work) Run(what string, f func(ctx context.Context) error, done func(err
 	w.life.mu.Unlock()
 	defer w.Finish()
 	guard.Run(what, func() error { return f(w) }, func(err error) {
-		if w.settle() {
+		w.life.mu.Lock()
+		w.hasResult = w.cutAt.IsZero()
+		w.life.mu.Unlock()
+		switch {
+		case w.hasResult:
 			done(err)
-		} else {
+		case w.kind < Idle:
+			w.life.late.Add(1)
+			fallthrough
+		default:
 			w.life.logPanic(err)
 		}
 	})
 }
 
-// settle reports whether a result is in time. After that, Cut has no effect.
-func (w *Work) settle() bool {
-	w.life.mu.Lock()
-	defer w.life.mu.Unlock()
-	w.isSettled = w.cutAt.IsZero()
-	if !w.isSettled && w.kind != Idle {
-		w.life.late++
-	}
-	return w.isSettled
-}
-
 // Finish ends the work, once the handler has returned. Further calls have no effect.
 func (w *Work) Finish() {
-	l := w.life
-	l.mu.Lock()
-	releases := w.releases
-	w.releases = nil
-	isFirst := !w.isFinished
-	w.isFinished = true
-	l.mu.Unlock()
-	if !isFirst {
+	if w.isFinished.Swap(true) {
 		return
 	}
 	w.cancel(nil)
-	for _, release := range slices.Backward(releases) {
+	for _, release := range slices.Backward(w.releases) {
 		release()
 	}
+	l := w.life
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	delete(l.works, w)
@@ -105,17 +87,16 @@ func (w *Work) Finish() {
 	l.checkLocked()
 }
 
-// Cut ends the context of the work and reports whether its result, if any, will be
-// dropped. The caller then answers instead. The work keeps what it holds.
+// Cut ends the context of the work and reports whether it drops the result of the
+// handler, so that the caller has to answer. Finish still waits for the handler.
 func (w *Work) Cut(cause error) bool {
-	l := w.life
-	l.mu.Lock()
-	isCut := !w.isSettled && !w.isFinished && w.cutAt.IsZero()
+	w.life.mu.Lock()
+	isCut := !w.hasResult && !w.isFinished.Load() && w.cutAt.IsZero()
 	if isCut {
 		w.cutAt = time.Now()
-		l.reportLaterLocked(l.opts.Grace)
+		w.life.reportLaterLocked()
 	}
-	l.mu.Unlock()
+	w.life.mu.Unlock()
 	if isCut {
 		w.cancel(cause)
 	}
@@ -123,35 +104,38 @@ func (w *Work) Cut(cause error) bool {
 }
 
 // Park marks work that waits for an event from outside. No shutdown waits for it.
-func (w *Work) Park() {
-	w.life.mu.Lock()
-	defer w.life.mu.Unlock()
-	if !w.isParked && !w.isFinished {
-		w.isParked = true
-		w.life.running[w.kind]--
-		w.life.checkLocked()
-	}
-}
+func (w *Work) Park() { _ = w.park(true) }
 
 // Resume ends Park. In a shutdown it returns [ErrClosed], and the work stays parked.
-func (w *Work) Resume() error {
-	w.life.mu.Lock()
-	defer w.life.mu.Unlock()
-	if w.life.isDraining {
+func (w *Work) Resume() error { return w.park(false) }
+
+func (w *Work) park(isParked bool) error {
+	l := w.life
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !isParked && l.isDraining {
 		return ErrClosed
 	}
-	if w.isParked && !w.isFinished {
-		w.isParked = false
-		w.life.running[w.kind]++
+	if _, ok := l.works[w]; !ok || w.isParked == isParked {
+		return nil
 	}
+	w.isParked = isParked
+	if isParked {
+		l.running[w.kind]--
+	} else {
+		l.running[w.kind]++
+	}
+	l.checkLocked()
 	return nil
 }
 
 // Late returns the number of dropped results.
-func (l *Life) Late() int64 {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.late
+func (l *Life) Late() int64 { return l.late.Load() }
+
+// A StuckWork ignores the end of its context for longer than the grace period.
+type StuckWork struct {
+	What     string        // of Run
+	Duration time.Duration // since the cut
 }
 
 // Stuck returns the work that ignores the end of its context.
@@ -168,10 +152,10 @@ func (l *Life) Stuck() []StuckWork {
 }
 
 // reportLaterLocked plans a report, if none is planned. l.mu must be held.
-func (l *Life) reportLaterLocked(after time.Duration) {
+func (l *Life) reportLaterLocked() {
 	if !l.hasTimer {
 		l.hasTimer = true
-		time.AfterFunc(max(after, time.Until(l.nextReport)), func() { l.report(false) })
+		time.AfterFunc(max(l.opts.Grace, time.Until(l.nextReport)), func() { l.report(false) })
 	}
 }
 
@@ -182,22 +166,22 @@ func (l *Life) report(isLast bool) {
 	l.hasTimer = l.hasTimer && isLast
 	now := time.Now()
 	var stuck []*Work
-	rest := 0
+	isMore := false
 	for w := range l.works {
 		switch {
 		case w.cutAt.IsZero() || w.isLogged:
-		case now.Sub(w.cutAt) >= l.opts.Grace && len(stuck) < maxReport:
+		case len(stuck) < maxReport && now.Sub(w.cutAt) >= l.opts.Grace:
 			w.isLogged = true
 			stuck = append(stuck, w)
 		default:
-			rest++
+			isMore = true
 		}
 	}
 	if len(stuck) > 0 {
 		l.nextReport = now.Add(reportInterval)
 	}
-	if rest > 0 {
-		l.reportLaterLocked(l.opts.Grace)
+	if isMore {
+		l.reportLaterLocked()
 	}
 	l.mu.Unlock()
 	if len(stuck) == 0 {
@@ -211,13 +195,12 @@ func (l *Life) report(isLast bool) {
 	}
 }
 
-// stack returns the goroutine that calls Run with w. Arguments of functions are part
-// of a dump, so the goroutines need no label.
+// stack returns the goroutine that calls Run with w: a dump shows arguments.
 func (w *Work) stack(dump []byte) string {
 	call := fmt.Appendf(nil, "life.(*Work).Run(%p", w)
 	for goroutine := range bytes.SplitSeq(dump, []byte("\n\n")) {
 		_, after, ok := bytes.Cut(goroutine, call)
-		if ok && len(after) > 0 && bytes.IndexByte([]byte(",?)"), after[0]) >= 0 {
+		if ok && bytes.IndexAny(after, ",?)") == 0 {
 			return string(goroutine[:min(len(goroutine), maxStack)])
 		}
 	}
