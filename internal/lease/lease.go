@@ -73,14 +73,14 @@ type Lease struct {
 	wg       sync.WaitGroup
 	epoch    atomic.Pointer[epoch]
 	past     []Owner            // latest epochs of this Lease; used by one goroutine at a time
-	wake     chan struct{}      // a round is due; capacity 1
+	due      chan struct{}      // starts a round; capacity 1
 	complete chan chan struct{} // starts a round and gives the channel that it closes
 	inbox    chan message       // for the functions of Listen
 
 	mu       sync.Mutex // guards all below and the entries of the epoch
 	kinds    map[string]adoptFunc
 	topics   map[string]func([]byte)
-	verdicts map[Owner]time.Time // alive until; zero for a failed owner
+	verdicts map[Owner]time.Time // end of the verdict alive; zero for a failed owner
 }
 
 // An epoch is one acquisition of the lease.
@@ -103,7 +103,7 @@ func Acquire(ctx context.Context, db store.Store, o Options) (*Lease, error) {
 	}
 	o.Logger = cmp.Or(o.Logger, slog.Default())
 	l := &Lease{db: db, opts: o, name: statekey.Join(cmp.Or(o.InstanceID, randid.New(""))), birth: time.Now(),
-		wake: make(chan struct{}, 1), complete: make(chan chan struct{}), inbox: make(chan message, maxInbox),
+		due: make(chan struct{}, 1), complete: make(chan chan struct{}), inbox: make(chan message, maxInbox),
 		kinds: map[string]adoptFunc{}, topics: map[string]func([]byte){}, verdicts: map[Owner]time.Time{}}
 	l.base, l.stop = context.WithCancelCause(context.Background())
 	if err := l.newEpoch(ctx, true); err != nil {
@@ -152,11 +152,11 @@ func (l *Lease) Alive(ctx context.Context, owner Owner) (bool, error) {
 	if err == nil && string(e.Value) == string(owner) {
 		until = now.Add(l.opts.TTL / 10)
 	}
-	return l.judge(owner, until), nil
+	return l.setVerdict(owner, until), nil
 }
 
-// judge caches until when an owner is alive, zero for a failed one, which stays failed.
-func (l *Lease) judge(owner Owner, until time.Time) (isAlive bool) {
+// setVerdict caches the end of a lease, zero for a failed owner, which stays failed.
+func (l *Lease) setVerdict(owner Owner, until time.Time) (isAlive bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if len(l.verdicts) >= maxVerdicts {
@@ -174,13 +174,13 @@ func (l *Lease) judge(owner Owner, until time.Time) (isAlive bool) {
 // Release returns the error of ctx.
 func (l *Lease) Release(ctx context.Context) error {
 	l.stop(ErrClosed)
-	ended := make(chan struct{})
+	done := make(chan struct{})
 	go func() {
 		l.wg.Wait()
-		close(ended)
+		close(done)
 	}()
 	select {
-	case <-ended:
+	case <-done:
 	case <-ctx.Done():
 		return ctx.Err()
 	}

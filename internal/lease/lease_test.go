@@ -50,13 +50,13 @@ func acquire(t *testing.T, db store.Store, o lease.Options) *lease.Lease {
 type worker struct {
 	mu      sync.Mutex
 	records map[string]lease.Owner // "" after the end
-	taken   map[string]int
+	adopted map[string]int
 	calls   int       // of the function of Adopt
 	at      time.Time // of the last adoption
 }
 
 func newWorker() *worker {
-	return &worker{records: map[string]lease.Owner{}, taken: map[string]int{}}
+	return &worker{records: map[string]lease.Owner{}, adopted: map[string]int{}}
 }
 
 func (w *worker) create(t *testing.T, l *lease.Lease, ids ...string) {
@@ -102,7 +102,7 @@ func (w *worker) change(id string, from, to lease.Owner) bool {
 		return false
 	}
 	w.records[id] = to
-	w.taken[id]++
+	w.adopted[id]++
 	w.at = time.Now()
 	return true
 }
@@ -126,7 +126,7 @@ func ids(n int) []string {
 	return list
 }
 
-// advance lets time pass and waits for what it causes.
+// advance sleeps and then waits until all goroutines block.
 func advance(d time.Duration) {
 	time.Sleep(d)
 	synctest.Wait()
@@ -301,7 +301,7 @@ func TestTakeOverEndsWithinFourThirdsOfTTL(t *testing.T) {
 			plan.Crash()
 			start := time.Now()
 			advance(ttl + ttl/3)
-			require.Len(t, w.taken, 20, "adopted records")
+			require.Len(t, w.adopted, 20, "adopted records")
 			require.LessOrEqual(t, w.at.Sub(start), ttl+ttl/3)
 			require.Zero(t, w.owners()[a.Owner()])
 		})
@@ -412,9 +412,9 @@ func TestSurvivorsAdoptManyEntries(t *testing.T) {
 		start := time.Now()
 		require.NoError(t, a.Release(t.Context()))
 		advance(20 * time.Second)
-		require.Len(t, w.taken, n, "adopted records")
+		require.Len(t, w.adopted, n, "adopted records")
 		require.Less(t, w.at.Sub(start), 10*time.Second)
-		for id, times := range w.taken {
+		for id, times := range w.adopted {
 			require.Equal(t, 1, times, "adoptions of %s", id)
 		}
 		require.Len(t, keys(t, db, "work/"), n, "index entries")

@@ -55,7 +55,7 @@ type entry struct {
 
 // Start writes the index entry of a work item, before its record is created, and returns the
 // owner that the record must name. It fails with ErrLost while no epoch is current; after an
-// error the record must not be created.
+// error the record must not be created. A caller that uses Context takes it before Start.
 //
 // Starts of one item are counted: each successful Start, and each function of Adopt that
 // returned Taken, needs one Finish, and the last Finish deletes the entry. So a Start whose
@@ -203,7 +203,7 @@ func (l *Lease) WaitRecovered(ctx context.Context) error {
 // signal makes a round due.
 func (l *Lease) signal() {
 	select {
-	case l.wake <- struct{}{}:
+	case l.due <- struct{}{}:
 	default:
 	}
 }
@@ -218,7 +218,7 @@ func (l *Lease) runRounds() {
 		case <-l.base.Done():
 			return
 		case <-tick.C:
-		case <-l.wake:
+		case <-l.due:
 		case l.complete <- complete:
 		}
 		l.mu.Lock()
@@ -305,7 +305,7 @@ func (r *round) takeOver(ctx context.Context, owner Owner, o store.Entry) error 
 	var tasks []func() error
 	isRetired, hasEntries := !o.Expires.IsZero(), false
 	if !isRetired {
-		r.judge(owner, time.Time{}) // or the function meets an owner that was alive a moment before
+		r.setVerdict(owner, time.Time{}) // the function must not use an earlier verdict
 	}
 	prefix := r.key("work", string(owner), "")
 	for old, err := range r.db.List(ctx, prefix) {
