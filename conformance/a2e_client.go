@@ -51,8 +51,11 @@ func a2eClientScript(t *testing.T, in *Input) (Step, error) {
 		o.Fail("mode", "unknown mode %q", mode)
 	}
 	agent, host := a2e.Pipe()
-	x := &a2eClient{client: a2e.NewClient(agent, opts), extensions: o.StringsOr("extensions"), codec: a2e.NewCodec(catalogue.Types()...), host: host,
-		out: &a2eLines{}, cancels: map[string]context.CancelFunc{}}
+	x := &a2eClient{
+		client: a2e.NewClient(agent, opts), extensions: o.StringsOr("extensions"),
+		codec: a2e.NewCodec(catalogue.Types()...), host: host,
+		out: &a2eLines{}, cancels: map[string]context.CancelFunc{},
+	}
 	x.client.Handle("mcp/root/list/req", func(context.Context, *a2e.Message) (any, error) {
 		return &mcp.RootListResponse{Roots: []json.RawMessage{json.RawMessage(`{"uri":"file:///project","name":"project"}`)}}, nil
 	})
@@ -94,8 +97,11 @@ func (x *a2eClient) step(step *Input) (Answer, error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	dropped := x.client.Dropped()
-	answer := Answer{"out": Default(x.out.take(), []any{}), "done": Default(x.done, []any{}), "events": Default(x.events, []any{}),
-		"push": Default(x.push, []any{}), "dropped": Default(dropped-x.dropped, 0)}
+	answer := Answer{
+		"out": Default(x.out.take(), []any{}), "done": Default(x.done, []any{}),
+		"events": Default(x.events, []any{}), "push": Default(x.push, []any{}),
+		"dropped": Default(dropped-x.dropped, 0),
+	}
 	x.done, x.events, x.push, x.dropped = nil, nil, nil, dropped
 	return answer, nil
 }
@@ -112,7 +118,7 @@ func (x *a2eClient) act(step *Input) {
 		ctx := x.context(name)
 		x.work.Go(func() {
 			m, err := x.client.Do(ctx, a2e.TypePing, &a2e.Ping{}, &a2e.CallOptions{Timeout: 5 * time.Second})
-			x.ended(name, m, err)
+			x.finish(name, m, err)
 		})
 	case step.Has("cancel"):
 		name := step.String("cancel")
@@ -134,11 +140,13 @@ func (x *a2eClient) act(step *Input) {
 }
 
 func (x *a2eClient) connect(c *Input) {
-	r := &a2e.HandshakeRequest{AgentID: c.String("agent_id"), AgentCaps: c.Strings("agent_caps"), AuthToken: c.String("auth_token")}
+	r := &a2e.HandshakeRequest{
+		AgentID: c.String("agent_id"), AgentCaps: c.Strings("agent_caps"), AuthToken: c.String("auth_token"),
+	}
 	r.AgentCaps = append(r.AgentCaps, x.extensions...)
 	x.work.Go(func() {
 		_, err := x.client.Handshake(context.Background(), r)
-		x.ended("connect", x.client.Welcome(), err)
+		x.finish("connect", x.client.Welcome(), err)
 	})
 }
 
@@ -177,11 +185,11 @@ func (x *a2eClient) call(c *Input) {
 	ctx := x.context(name)
 	x.work.Go(func() {
 		m, err := x.client.Do(ctx, msgType, body, opts)
-		x.ended(name, m, err)
+		x.finish(name, m, err)
 	})
 }
 
-func (x *a2eClient) ended(name string, m *a2e.Message, err error) {
+func (x *a2eClient) finish(name string, m *a2e.Message, err error) {
 	if err != nil {
 		x.note(&x.done, Answer{"call": name, "err": a2eLocal(err)})
 		return

@@ -203,10 +203,13 @@ func a2eDemo() []*a2e.Plugin {
 		return &a2eDeepResponse{Depth: 3}, nil
 	})
 	return []*a2e.Plugin{
-		{Name: "demo", Capability: "test", Routes: []a2e.Route{greet("", "hello "), deep, a2e.NewRoute("demo/hold/req", a2eHold)},
+		{
+			Name: "demo", Capability: "test",
+			Routes: []a2e.Route{greet("", "hello "), deep, a2e.NewRoute("demo/hold/req", a2eHold)},
 			Open: func(*a2e.Session) (any, error) {
-				return &a2eHolds{inside: map[string]int{}, most: map[string]int{}}, nil
-			}},
+				return &a2eHolds{inside: map[string]int{}, peak: map[string]int{}}, nil
+			},
+		},
 		{Name: "demo_hi", Capability: "test", Priority: 10, Routes: []a2e.Route{greet("vip", "welcome ")}},
 	}
 }
@@ -228,7 +231,7 @@ type a2eHolds struct {
 	mu     sync.Mutex
 	count  int64          // guarded by mu, like all below
 	inside map[string]int // by plan
-	most   map[string]int // by plan: the greatest number inside so far
+	peak   map[string]int // by plan: the greatest number inside so far
 }
 
 // enter returns the number of the hold.
@@ -237,16 +240,16 @@ func (h *a2eHolds) enter(plan string) (order int64) {
 	defer h.mu.Unlock()
 	h.count++
 	h.inside[plan]++
-	h.most[plan] = max(h.most[plan], h.inside[plan])
+	h.peak[plan] = max(h.peak[plan], h.inside[plan])
 	return h.count
 }
 
-// leave returns the greatest number inside so far.
-func (h *a2eHolds) leave(plan string) (most int64) {
+// exit returns the greatest number inside so far.
+func (h *a2eHolds) exit(plan string) (peak int64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.inside[plan]--
-	return int64(h.most[plan])
+	return int64(h.peak[plan])
 }
 
 // a2eHold serves demo/hold/req.
@@ -260,11 +263,11 @@ func a2eHold(ctx context.Context, call *a2e.Call, r *a2eHoldRequest) (*a2eHoldRe
 		ctx = context.WithoutCancel(ctx)
 	}
 	err := a2eSleep(ctx, r.Ms)
-	most := holds.leave(r.PlanID)
+	peak := holds.exit(r.PlanID)
 	if err != nil {
 		return nil, err
 	}
-	return &a2eHoldResponse{Order: order, Most: most}, nil
+	return &a2eHoldResponse{Order: order, Most: peak}, nil
 }
 
 // a2eTools are the tools of the fixture host.
@@ -304,7 +307,9 @@ func a2eTools() *tools.Set {
 			call.Emit(a2e.EventLog, json.RawMessage(`{"level":"info","message":"done"}`)))
 		return json.RawMessage(`{"events":3}`), err
 	})
-	add("panic", "Crashes", false, "", nil, func(context.Context, *a2e.Call, json.RawMessage) (any, error) { panic("requested by the tool panic") })
+	add("panic", "Crashes", false, "", nil, func(context.Context, *a2e.Call, json.RawMessage) (any, error) {
+		panic("requested by the tool panic")
+	})
 	add("secret", "Denied by policy", false, "", nil, failing)
 	add("nil", "Returns nothing", true, "", nil, func(context.Context, *a2e.Call, json.RawMessage) (any, error) { return nil, nil })
 	add("hidden", "Deferred archive tool", true, "archive", nil, func(context.Context, *a2e.Call, json.RawMessage) (any, error) {
@@ -367,11 +372,11 @@ func a2eSlow(ctx context.Context, _ *a2e.Call, arguments json.RawMessage) (any, 
 	return &tools.Result{Success: true, Data: data, DurationMs: time.Since(start).Milliseconds()}, nil
 }
 
-// a2eLines collects what comes out of a connection.
+// a2eLines collects the output of a connection.
 type a2eLines struct {
-	mu    sync.Mutex
-	lines []string
-	ended bool
+	mu      sync.Mutex
+	lines   []string
+	isEnded bool
 }
 
 func (l *a2eLines) read(r io.Reader) {
@@ -383,7 +388,7 @@ func (l *a2eLines) read(r io.Reader) {
 			l.lines = append(l.lines, strings.TrimSuffix(line, "\n"))
 		}
 		if err != nil {
-			l.ended = true
+			l.isEnded = true
 			l.mu.Unlock()
 			return
 		}
@@ -403,7 +408,7 @@ func (l *a2eLines) take() []Answer {
 	return list
 }
 
-func (l *a2eLines) closed() bool { l.mu.Lock(); defer l.mu.Unlock(); return l.ended }
+func (l *a2eLines) closed() bool { l.mu.Lock(); defer l.mu.Unlock(); return l.isEnded }
 
 func a2eHostScript(t *testing.T, in *Input) (Step, error) {
 	h, audit := a2eHost(in)

@@ -41,7 +41,7 @@ func airScripts() map[string]Op {
 // middle is the randomness of scripts: every choice takes its middle.
 func middle() float64 { return 0.5 }
 
-// airTimeout is the error of a request that nobody answers.
+// airTimeout is the error of a request without a reply.
 type airTimeout struct{}
 
 func (airTimeout) Error() string   { return "timeout" }

@@ -55,11 +55,11 @@ var altarIdentities = map[string]*altar.Identity{
 }
 
 func altarIdentity(name string) *altar.Identity {
-	known := altarIdentities[name]
-	if known == nil {
+	shared := altarIdentities[name]
+	if shared == nil {
 		return nil
 	}
-	id := *known
+	id := *shared
 	id.Claims = map[string][]string{"role": {"guest"}}
 	return &id
 }
@@ -80,7 +80,7 @@ type altarHost struct {
 
 	mu     sync.Mutex
 	output map[string][]any // messages of connections, by name; guarded by mu, like all below
-	ended  map[string]Answer
+	ends   map[string]Answer
 	closed []string // by the Host, since the last step
 	audit  []Answer // since the last step
 }
@@ -100,7 +100,10 @@ func altarHostScript(t *testing.T, in *Input) (Answer, error) {
 // openAltarHost starts the fixture. A nil store keeps its state in the process,
 // unless the script has one.
 func openAltarHost(t *testing.T, in *Input, state store.Store) (Step, error) {
-	f := &altarHost{t: t, state: state, conns: map[string]*altarConn{}, output: map[string][]any{}, ended: map[string]Answer{}}
+	f := &altarHost{
+		t: t, state: state,
+		conns: map[string]*altarConn{}, output: map[string][]any{}, ends: map[string]Answer{},
+	}
 	if err := f.configure(in.ObjectOr("options")); err != nil {
 		return nil, err
 	}
@@ -138,7 +141,8 @@ func (f *altarHost) configure(o *Input) error {
 	o.noOption("altar", "hold_down_ms", "stream_buffer", "reader_stall_ms", "max_calls_per_principal")
 	sessions := 0
 	f.opts = altar.HostOptions{
-		ID: "host-1", Version: o.StringOr("version", ""), Level: level, MaxMessage: f.maxMessage, MaxTTL: 2 * time.Hour, MaxSessions: 8,
+		ID: "host-1", Version: o.StringOr("version", ""), Level: level,
+		MaxMessage: f.maxMessage, MaxTTL: 2 * time.Hour, MaxSessions: 8,
 		Heartbeat:          time.Duration(o.IntOr("heartbeat_ms", 0)) * time.Millisecond,
 		TripAfter:          o.IntOr("trip_after", 0),
 		MaxCallsPerSession: o.IntOr("max_calls_per_session", 0),
@@ -304,11 +308,11 @@ func (f *altarHost) answer() (Answer, error) {
 	for name, list := range f.output {
 		out[name] = list
 	}
-	for name, a := range f.ended {
+	for name, a := range f.ends {
 		out[name] = a
 	}
 	clear(f.output)
-	clear(f.ended)
+	clear(f.ends)
 	answer := Answer{"json": Default(out, Answer{})}
 	if len(f.closed) > 0 {
 		slices.Sort(f.closed)
@@ -360,8 +364,7 @@ func (f *altarHost) open(name, identity string) {
 	})
 }
 
-// altarProjected drops what of the details of errors is an implementation's
-// freedom.
+// altarProjected drops the details of errors that implementations may choose.
 func altarProjected(frame []byte) any {
 	v, err := strictjson.Check(frame, strictjson.Options{})
 	if err != nil {
@@ -412,7 +415,7 @@ func (f *altarHost) http(in *Input) {
 		a := altarExchange(w)
 		f.mu.Lock()
 		defer f.mu.Unlock()
-		f.ended[name] = a
+		f.ends[name] = a
 	})
 }
 
@@ -553,24 +556,7 @@ func altarTools(rt *altar.Runtime) {
 		rt.HandleContract(contract(name, required(param, kind)), f)
 	}
 	stream := func(name string, f func(n int64, out *altar.ChunkWriter) error) {
-		rt.HandleContractStream(contract(name, required("n", "integer")),
-			altar.StreamFunc(func(_ context.Context, call *altar.ToolCall, out *altar.ChunkWriter) error {
-				var in struct {
-					N int64 `json:"n"`
-				}
-				if err := call.Decode(&in); err != nil {
-					return err
-				}
-				return f(in.N, out)
-			}))
-	}
-	count := func(n int64, out *altar.ChunkWriter) error {
-		for i := range n {
-			if err := out.Send(i); err != nil {
-				return err
-			}
-		}
-		return nil
+		rt.HandleContractStream(contract(name, required("n", "integer")), altarStreamFunc(f))
 	}
 	rt.HandleContract(contract("math/add", required("a", "integer")+","+required("b", "integer")), altar.ToolFunc(altarAdd))
 	one("text/echo", "text", "string", func(_ context.Context, call *altar.ToolCall) (any, error) {
@@ -580,15 +566,15 @@ func altarTools(rt *altar.Runtime) {
 		err := call.Decode(&in)
 		return in.Text, err
 	})
-	stream("stream/count", count)
+	stream("stream/count", altarCount)
 	stream("stream/last", func(n int64, out *altar.ChunkWriter) error {
-		if err := count(n-1, out); err != nil {
+		if err := altarCount(n-1, out); err != nil {
 			return err
 		}
 		return out.SendFinal(n - 1)
 	})
 	stream("stream/fail", func(n int64, out *altar.ChunkWriter) error {
-		if err := count(n, out); err != nil {
+		if err := altarCount(n, out); err != nil {
 			return err
 		}
 		return errors.New("stream broke")
@@ -607,6 +593,28 @@ func altarTools(rt *altar.Runtime) {
 		err := call.Decode(&in)
 		return len(in.Data), err
 	})
+}
+
+func altarStreamFunc(f func(n int64, out *altar.ChunkWriter) error) altar.StreamFunc {
+	return func(_ context.Context, call *altar.ToolCall, out *altar.ChunkWriter) error {
+		var in struct {
+			N int64 `json:"n"`
+		}
+		if err := call.Decode(&in); err != nil {
+			return err
+		}
+		return f(in.N, out)
+	}
+}
+
+// altarCount sends the chunks 0 to n-1.
+func altarCount(n int64, out *altar.ChunkWriter) error {
+	for i := range n {
+		if err := out.Send(i); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func altarAdd(_ context.Context, call *altar.ToolCall) (any, error) {

@@ -22,9 +22,9 @@ func TestAltarWithStore(t *testing.T) {
 			return openAltarHost(t, in, store.NewMemory())
 		}}.Run(t, in)
 	}
-	known, err := KnownFailures()
+	failures, err := KnownFailures()
 	require.NoError(t, err)
-	known = slices.DeleteFunc(known, func(k KnownFailure) bool { return !strings.HasPrefix(k.ID, "altar-") })
-	report := Run(t, Embedded().Only("altar"), []Protocol{p}, &Options{Known: known})
+	failures = slices.DeleteFunc(failures, func(k KnownFailure) bool { return !strings.HasPrefix(k.ID, "altar-") })
+	report := Run(t, Embedded().Only("altar"), []Protocol{p}, &Options{Known: failures})
 	require.True(t, report.Passed())
 }

@@ -144,7 +144,7 @@ func readARCReply(in *Input) arcReply {
 	return r
 }
 
-// An arcPeer answers requests from a list and records the last one that left
+// An arcPeer answers requests from a list and records the last request that left
 // the client.
 type arcPeer struct {
 	replies  []arcReply

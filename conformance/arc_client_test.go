@@ -10,8 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestARCClientStepWithoutRequestHasNoSent runs one call against replies of
-// which none, one or two see a request.
+// TestARCClientStepWithoutRequestHasNoSent runs calls whose peer receives
+// zero, one or two requests.
 func TestARCClientStepWithoutRequestHasNoSent(t *testing.T) {
 	const (
 		dial  = `{"fail":"dial"}`

@@ -131,7 +131,9 @@ func (f *arcServers) start(n int) error {
 		o.Store = &gatedStore{Store: f.state, gate: p.gate}
 		o.Instance = "instance-" + strconv.Itoa(f.starts)
 	}
-	o.Webhook = &arc.WebhookOptions{NoJitter: true, Transport: &arcSinkTransport{sinks: f.sinks, gate: p.gate}, Lookup: arcLookup}
+	o.Webhook = &arc.WebhookOptions{
+		NoJitter: true, Transport: &arcSinkTransport{sinks: f.sinks, gate: p.gate}, Lookup: arcLookup,
+	}
 	p.server = arc.NewServer(o)
 	arcFixtureAgents(p.server)
 	if !slices.Contains([]string{"open", "auth", "limits", "rate"}, f.fixture) {
@@ -311,7 +313,7 @@ func arcEvents(body io.Reader, limit int) ([]Answer, error) {
 	return list, nil
 }
 
-// arcSinks are webhooks: what they answer, and what they got.
+// arcSinks are webhooks with their answers and the requests they received.
 type arcSinks struct {
 	mu    sync.Mutex
 	byURL map[string]*arcSink

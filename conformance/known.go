@@ -60,7 +60,7 @@ func readKnownFailures(fsys fs.FS, file string) ([]KnownFailure, error) {
 	if !v.IsArray() {
 		return nil, fmt.Errorf("%s: want a list", file)
 	}
-	known := []KnownFailure{}
+	failures := []KnownFailure{}
 	last := ""
 	for e := v.Elements(); e.Next(); {
 		k, err := readKnownFailure(e.Value)
@@ -68,12 +68,12 @@ func readKnownFailures(fsys fs.FS, file string) ([]KnownFailure, error) {
 			err = fmt.Errorf("the ids are not in ascending order: %s follows %s", k.ID, last)
 		}
 		if err != nil {
-			return nil, fmt.Errorf("%s: [%d]%s: %w", file, len(known), named(e.Value), err)
+			return nil, fmt.Errorf("%s: [%d]%s: %w", file, len(failures), named(e.Value), err)
 		}
 		last = k.ID
-		known = append(known, k)
+		failures = append(failures, k)
 	}
-	return known, nil
+	return failures, nil
 }
 
 func readKnownFailure(v strictjson.Value) (KnownFailure, error) {
@@ -86,7 +86,8 @@ func readKnownFailure(v strictjson.Value) (KnownFailure, error) {
 		return k, fmt.Errorf("package: want a path such as arc or air/relay, not %q", k.Package)
 	}
 	if !knownRef.MatchString(k.Ref) {
-		return k, errors.New("ref: want decisions such as ARC-D73 and sections such as section 7.2, separated by a comma and a space")
+		return k, errors.New(
+			"ref: want decisions such as ARC-D73 and sections such as section 7.2, separated by a comma and a space")
 	}
 	if strings.ContainsAny(k.Reason, "\r\n") {
 		return k, errors.New("reason: want one line")

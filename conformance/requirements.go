@@ -101,7 +101,7 @@ var (
 	aSection = regexp.MustCompile(`(?:^|[\s,§])(\d+(?:\.\d+)*)((?: R\d+)*)`)
 )
 
-// requirementIDs returns the ids that stand in a text.
+// requirementIDs returns the ids in a text.
 func requirementIDs(text string) []string {
 	var ids []string
 	for _, m := range inText.FindAllStringSubmatch(text, -1) {
@@ -132,7 +132,7 @@ func sectionsIn(ref string) []string {
 	return out
 }
 
-// Coverage lists the requirements of a protocol by what proves them.
+// Coverage lists the requirements of a protocol by their proof.
 type Coverage struct {
 	Protocol string
 	Total    int
@@ -160,13 +160,13 @@ type Coverage struct {
 func (c *Coverage) Missing() []string { return slices.Concat(c.BySection, c.Uncovered) }
 
 // Cover reports the requirements that cases and Go tests name. Tests holds the
-// sources of the tests by file name, see [TestSources]. A case among known
+// sources of the tests by file name, see [TestSources]. A case among failures
 // proves nothing.
-func (q *Requirements) Cover(cases []*Case, tests map[string]string, known []KnownFailure) *Coverage {
+func (q *Requirements) Cover(cases []*Case, tests map[string]string, failures []KnownFailure) *Coverage {
 	c := &Coverage{Protocol: q.Protocol, Total: len(q.ids)}
 	byCase, byTest, pending, bySection := idSet{}, idSet{}, idSet{}, idSet{}
 	fails := idSet{}
-	for _, k := range known {
+	for _, k := range failures {
 		fails[k.ID] = true
 	}
 	for _, one := range cases {

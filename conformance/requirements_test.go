@@ -16,7 +16,7 @@ import (
 func TestRequirements(t *testing.T) {
 	root, err := ModuleRoot()
 	require.NoError(t, err)
-	known, err := KnownFailures()
+	failures, err := KnownFailures()
 	require.NoError(t, err)
 	for _, protocol := range []string{"arc", "a2e", "altar", "accp", "air"} {
 		t.Run(protocol, func(t *testing.T) {
@@ -24,7 +24,7 @@ func TestRequirements(t *testing.T) {
 			require.NoError(t, err)
 			sources, err := TestSources(filepath.Join(root, protocol))
 			require.NoError(t, err)
-			c := q.Cover(Embedded().Cases(), sources, known)
+			c := q.Cover(Embedded().Cases(), sources, failures)
 			t.Logf("%d requirements and decisions: %d proved by vectors, %d by Go tests, %d pending, %d missing",
 				c.Total, len(c.ByCase), len(c.ByTest), len(c.Pending), len(c.Missing()))
 			for _, id := range c.Pending {
@@ -82,8 +82,8 @@ func TestCover(t *testing.T) {
 		{ID: "fake-a-004", Protocol: "fake", Ref: "FAKE-001 FAKE-002 FAKE-006 4"},
 		{ID: "other-a-001", Protocol: "other", Ref: "FAKE-004"},
 	}
-	known := []KnownFailure{{ID: "fake-a-004"}, {ID: "other-a-001"}}
-	c := q.Cover(cases, map[string]string{"x_test.go": "// TestX shows FAKE-001..002 and D-07.\n"}, known)
+	failures := []KnownFailure{{ID: "fake-a-004"}, {ID: "other-a-001"}}
+	c := q.Cover(cases, map[string]string{"x_test.go": "// TestX shows FAKE-001..002 and D-07.\n"}, failures)
 	require.Equal(t, &Coverage{
 		Protocol: "fake", Total: 8,
 		ByCase:    []string{"FAKE-001", "D-01"},

@@ -20,10 +20,10 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// errBroken is an error that is no refusal.
+// errBroken is not a refusal.
 var errBroken = errors.New("something broke")
 
-// fakeProtocol has one operation for everything that a runner must tell apart.
+// fakeProtocol has one operation for each outcome that a runner must distinguish.
 func fakeProtocol() Protocol {
 	return Protocol{Name: "fake", Ops: map[string]Op{
 		"echo": func(_ *testing.T, in *Input) (Answer, error) {
@@ -122,23 +122,23 @@ func openFake(t *testing.T, in *Input) (Step, error) {
 
 // ran returns the result of one case of the fake protocol with that op, in, and
 // want or wantErr.
-func ran(t *testing.T, op, rest string, known ...KnownFailure) Result {
+func ran(t *testing.T, op, rest string, failures ...KnownFailure) Result {
 	t.Helper()
-	return runOne(t, fakeProtocol(), op, rest, known...)
+	return runOne(t, fakeProtocol(), op, rest, failures...)
 }
 
 // runOne returns the result of the case <protocol>-demo-001 with that op, in,
 // and want or wantErr.
-func runOne(t *testing.T, p Protocol, op, rest string, known ...KnownFailure) Result {
+func runOne(t *testing.T, p Protocol, op, rest string, failures ...KnownFailure) Result {
 	t.Helper()
 	id := p.Name + "-demo-001"
 	text := fmt.Sprintf(`{"format":1,"protocol":%q,"suite":"demo","spec":"s","cases":[{"id":%q,"doc":"d","ref":"r","op":%q,%s}]}`,
 		p.Name, id, op, rest)
 	s := Load(folder(map[string]string{p.Name + "/demo.json": text}), "mine")
 	require.Empty(t, s.Faults())
-	x := executor{protocols: map[string]Protocol{p.Name: p}, known: map[string]string{}}
-	for _, k := range known {
-		x.known[k.ID] = k.String()
+	x := executor{protocols: map[string]Protocol{p.Name: p}, failures: map[string]string{}}
+	for _, k := range failures {
+		x.failures[k.ID] = k.String()
 	}
 	var res Result
 	x.execute(t, s.Cases()[0], &res)
@@ -270,21 +270,21 @@ func TestScriptShowsAnswersOfSteps(t *testing.T) {
 }
 
 func TestKnownFailures(t *testing.T) {
-	known := KnownFailure{ID: "fake-demo-001", Reason: "not yet"}
-	res := ran(t, "break", `"in":{},"want":{}`, known)
+	failure := KnownFailure{ID: "fake-demo-001", Reason: "not yet"}
+	res := ran(t, "break", `"in":{},"want":{}`, failure)
 	require.Equal(t, Known, res.Status)
 	require.Equal(t, "not yet", res.Reason)
 	require.Equal(t, "something broke", res.Message)
 
-	res = ran(t, "nothing", `"in":{},"want":{}`, known)
+	res = ran(t, "nothing", `"in":{},"want":{}`, failure)
 	require.Equal(t, Failed, res.Status)
 	require.Contains(t, res.Message, "known failure (not yet), but it passes")
 
-	res = ran(t, "missing", `"in":{},"want":{}`, known)
+	res = ran(t, "missing", `"in":{},"want":{}`, failure)
 	require.Equal(t, Known, res.Status, "an operation without code fails like any other case")
 
-	known.Package, known.Ref = "fake", "section 3"
-	require.Equal(t, "fake, section 3: not yet", ran(t, "break", `"in":{},"want":{}`, known).Reason)
+	failure.Package, failure.Ref = "fake", "section 3"
+	require.Equal(t, "fake, section 3: not yet", ran(t, "break", `"in":{},"want":{}`, failure).Reason)
 }
 
 func TestRunFaults(t *testing.T) {
@@ -294,7 +294,7 @@ func TestRunFaults(t *testing.T) {
 	require.ErrorContains(t, runFaults(&Set{}, fake, nil)[0], "there are no vectors to run")
 	require.ErrorContains(t, runFaults(good.Only("arc"), fake, nil)[0], "there are no vectors to run")
 	require.ErrorContains(t, runFaults(good, append(fake, fake...), nil)[0], `protocol "fake" was given twice`)
-	require.ErrorContains(t, runFaults(good, fake, []KnownFailure{{ID: "fake-demo-009"}})[0], "fake-demo-009 is no case")
+	require.ErrorContains(t, runFaults(good, fake, []KnownFailure{{ID: "fake-demo-009"}})[0], "fake-demo-009 is not a case")
 	bad := Load(folder(nil), "mine")
 	require.Len(t, runFaults(Merge(good, bad), fake, nil), 1)
 }
@@ -376,7 +376,7 @@ func TestRunFails(t *testing.T) {
 }
 
 // TestOpThatEndsTheTest shows that an operation that calls FailNow still leaves
-// a result. It runs in a process of its own, because the test fails by it.
+// a result. It runs in a separate process, because the test fails.
 func TestOpThatEndsTheTest(t *testing.T) {
 	const variable = "CONFORMANCE_TEST_FAILNOW"
 	if os.Getenv(variable) == "" {

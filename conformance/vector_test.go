@@ -238,13 +238,13 @@ func TestReadKnownFailures(t *testing.T) {
 	read := func(text string) ([]KnownFailure, error) {
 		return readKnownFailures(folder(map[string]string{"k.json": text}), "k.json")
 	}
-	known, err := read(`[{"id":"a-b-001","package":"arc","ref":"ARC-D73, ARC-036, section 7.2, section g","reason":"not yet"},
+	failures, err := read(`[{"id":"a-b-001","package":"arc","ref":"ARC-D73, ARC-036, section 7.2, section g","reason":"not yet"},
 		{"id":"a-b-002","package":"air/relay","ref":"AIR-D86","reason":"x"}]`)
 	require.NoError(t, err)
 	require.Equal(t, []KnownFailure{
 		{ID: "a-b-001", Package: "arc", Ref: "ARC-D73, ARC-036, section 7.2, section g", Reason: "not yet"},
 		{ID: "a-b-002", Package: "air/relay", Ref: "AIR-D86", Reason: "x"},
-	}, known)
+	}, failures)
 	entry := func(id, pkg, ref, reason string) string {
 		return fmt.Sprintf(`{"id":%q,"package":%q,"ref":%q,"reason":%q}`, id, pkg, ref, reason)
 	}
