@@ -45,9 +45,8 @@ func (e *GapError) Error() string {
 	return fmt.Sprintf("streamlog: item %d is not retained, the first is %d", e.Want, e.First)
 }
 
-// A CutError reports a stream that ended otherwise than by Finish. N is the number of the end. In a
-// process that does not write the stream, a Cause that is neither [ErrNoReader] nor lease.ErrLost
-// has only the text of the original.
+// A CutError reports a stream that ended otherwise than by Finish. N is the number of the end. A Cause
+// from the store is [ErrNoReader], lease.ErrLost, or an error with the text of the original.
 type CutError struct {
 	N     uint64
 	Cause error
@@ -67,44 +66,42 @@ type Item struct {
 
 // Options configure one stream. An item counts its length and 64 bytes.
 type Options struct {
-	// Window is the number of bytes that the writer may be ahead of the slowest attached reader, or
-	// of the store. Zero means 256 KiB; a negative value removes the bound. It also permits at most
-	// one item for each 256 bytes of it, and always permits one item.
+	// Window is the number of bytes that the writer may be ahead of the slowest reader, and of the
+	// store. Zero means 256 KiB; a negative value removes the bound. It permits one item for each 256
+	// of its bytes, and always one item.
 	Window int
 
-	// Retain is the number of bytes kept for readers that start later. While no reader is attached
-	// it bounds the items that no reader has taken. Zero means 1 MiB in memory and 16 MiB in a
-	// store; with a negative value only the window is kept.
+	// Retain is the number of bytes kept for later readers. Without a reader it bounds the items that
+	// no reader has taken. Zero means 1 MiB in memory and 16 MiB in a store; with a negative value
+	// only the window is kept.
 	Retain int
 
-	// SlowTimeout is the time after which an attached reader that can take an item and does not is
-	// dropped, at most a quarter later. Zero means 30 s; a negative value disables it.
+	// SlowTimeout is the time after which a reader that can take an item and does not is dropped, at
+	// most a quarter later. Zero means 30 s; a negative value disables it.
 	SlowTimeout time.Duration
 
-	// Resumable means that readers return after they left. Without it, a stream in memory is removed
-	// when it has ended and its last reader leaves.
+	// Resumable means that readers may return. Otherwise an ended stream in memory is removed when
+	// its last reader leaves.
 	Resumable bool
 
-	// Grace is the time without a reader after which the stream is cut with ErrNoReader. Zero means
-	// 5 min if the stream is resumable or had no reader yet, otherwise no time; a negative value
-	// disables the cut.
+	// Grace is the time without a reader after which the stream is cut. Zero means 5 min if it is
+	// Resumable or had no reader yet, otherwise no time. A negative value disables the cut.
 	Grace time.Duration
 
-	// Retention is the time for which an ended stream can be read. Zero means 5 min. A negative
-	// value means no time in memory and 1 min in a store.
+	// Retention is the time for which an ended stream can be read. Zero means 5 min; a negative value
+	// means none in memory and 1 min in a store.
 	Retention time.Duration
 
-	// Movable means that the stream belongs to an object that another process may adopt. That
-	// process calls Create with the same id and continues with the next number. If the process of
-	// another stream fails, a survivor cuts it with lease.ErrLost.
+	// Movable means that the stream belongs to an object that another process can adopt. That process
+	// calls Create again to continue the stream. Other streams end with their process.
 	Movable bool
 }
 
 const (
 	overhead   = 64       // bytes that an item counts in addition to its length
 	windowItem = 256      // bytes of the window for each item that it permits
-	maxBatch   = 64 << 10 // bytes of items in one record, and of one Next
-	batchItems = 64       // items of one Next without a buffer
+	maxBatch   = 64 << 10 // bytes of items in one record, and from one Next
+	batchItems = 64       // items from one Next without a buffer
 	ringRetain = 1 << 20  // bytes in memory
 	never      = time.Duration(math.MaxInt64 / 2)
 )

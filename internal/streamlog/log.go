@@ -23,16 +23,16 @@ import (
 const (
 	keep      = 30 * 24 * time.Hour // time to live of the log of an open stream
 	outage    = 10 * time.Second    // time of one attempt of a change
-	maxFences = 100                 // attempts to append before a writer that appends too
+	maxFences = 100                 // attempts to append behind another writer
 	pageSize  = 4                   // records of one Read
 )
 
-// A record is the opening of a stream, a batch of items, a fence, or the end. It is stored under its
-// number k as deduplication id, so an append is a compare-and-set on the end of the log: a writer that
-// finds the record of another one is fenced.
+// A record is the opening of a stream, a batch of items, a fence, or the end with the last items. Its
+// number k is its deduplication id. So an append is a compare-and-set on the end of the log, and a
+// writer that finds a record of another writer there is fenced.
 type record struct {
-	Writer  string      `json:"w"` // random; of its writer
-	Owner   lease.Owner `json:"o"` // of its writer
+	Writer  string      `json:"w"` // random
+	Owner   lease.Owner `json:"o"` // of the writer
 	First   uint64      `json:"n"` // number of the first item, or of the next one
 	Opening *opening    `json:"b,omitempty"`
 	IsEnd   bool        `json:"e,omitempty"`
@@ -50,28 +50,29 @@ type opening struct {
 // last returns the number of the last item.
 func (r *record) last() uint64 { return r.First + uint64(len(r.items)) - 1 }
 
-// ending returns the end, or nil.
-func (r *record) ending() *ending {
-	switch {
-	case !r.IsEnd:
-		return nil
-	case r.Cause == "":
-		return &ending{n: r.last()}
-	}
-	for _, cause := range []error{ErrNoReader, lease.ErrLost} {
-		if r.Cause == cause.Error() {
-			return &ending{r.last() + 1, cause}
-		}
-	}
-	return &ending{r.last() + 1, errors.New(r.Cause)}
-}
-
-// end makes r the end of the stream.
-func (r *record) end(cause error) {
+// setEnd makes r the end of the stream.
+func (r *record) setEnd(cause error) {
 	r.IsEnd = true
 	if cause != nil {
 		r.Cause = cmp.Or(cause.Error(), "unknown cause")
 	}
+}
+
+// ending returns the end of a stream whose last record is r.
+func (r *record) ending() *ending {
+	e := &ending{n: r.last()}
+	switch r.Cause {
+	case "":
+		return e
+	case ErrNoReader.Error():
+		e.cause = ErrNoReader
+	case lease.ErrLost.Error():
+		e.cause = lease.ErrLost
+	default:
+		e.cause = errors.New(r.Cause)
+	}
+	e.n++
+	return e
 }
 
 // encode returns the format byte, the JSON of r and its items, each after its length.
@@ -88,22 +89,21 @@ func (r *record) encode() ([]byte, error) {
 func decode(stored store.Record) (*record, error) {
 	r := &record{pos: stored.Seq}
 	data, err := statekey.Data(stored.Value)
-	for isHead := true; err == nil && (isHead || len(data) > 0); isHead = false {
+	for err == nil && len(data) > 0 {
 		size, n := binary.Uvarint(data)
 		if n <= 0 || size > uint64(len(data)-n) {
 			err = errors.New("truncated")
 			break
 		}
-		part := data[n : n+int(size) : n+int(size)]
-		data = data[n+int(size):]
-		if isHead {
-			err = json.Unmarshal(part, r)
-			continue
-		}
-		r.items = append(r.items, part)
+		end := n + int(size)
+		r.items, data = append(r.items, data[n:end:end]), data[end:]
 	}
 	if err == nil {
 		r.k, err = strconv.ParseUint(stored.ID, 10, 64)
+	}
+	if err == nil && len(r.items) > 0 {
+		err = json.Unmarshal(r.items[0], r)
+		r.items = r.items[1:]
 	}
 	if err == nil && r.First == 0 {
 		err = errors.New("no number")
@@ -114,24 +114,25 @@ func decode(stored store.Record) (*record, error) {
 	return r, nil
 }
 
-// A storedLog appends the records of a stream.
+// A storedLog is the log of a stream in the store.
 type storedLog struct {
 	db      store.Log
 	name    string
 	writer  string
 	owner   lease.Owner
 	epoch   context.Context // of owner
+	stop    func() bool     // of the end of epoch
 	renewal *time.Timer
-	stop    func() bool // of the end of epoch
-	k       uint64      // of the last record
+	k       uint64 // of the last record
 
 	isFlushing bool      // guarded, as all below, by the mutex of the stream
-	segments   []segment // the records in the store
+	segments   []segment // the records that are not trimmed, without the opening
 	base       uint64    // bytes counted before segments
+	total      uint64    // bytes counted through segments
 	trimmed    uint64    // the last item before segments
 }
 
-// A segment is one record: its position, its last item, and the bytes counted through that.
+// A segment is one record: its position, its last item, and the bytes counted through it.
 type segment struct{ pos, last, end uint64 }
 
 // endOf returns the bytes counted through the last record that ends at item n or before.
@@ -143,94 +144,119 @@ func (l *storedLog) endOf(n uint64) uint64 {
 	return l.segments[i-1].end
 }
 
-// append appends the next record. store.ErrDuplicate means that another writer has appended it.
+// addLocked notes a stored record. The mutex of the stream must be held.
+func (l *storedLog) addLocked(r *record) {
+	for _, item := range r.items {
+		l.total += uint64(len(item) + overhead)
+	}
+	if l.k = r.k; r.Opening == nil {
+		l.segments = append(l.segments, segment{r.pos, r.last(), l.total})
+	}
+}
+
+// excessLocked returns the positions of records through an item that exceed a number of bytes by a
+// sixteenth, but not the last one. The mutex of the stream must be held.
+func (l *storedLog) excessLocked(n uint64, limit int) (positions []uint64) {
+	if excess := int(l.total-l.base) - limit; excess <= limit/16 {
+		return nil
+	}
+	start := l.base
+	for _, g := range l.segments[:len(l.segments)-1] {
+		if g.last > n || int(l.total-start) <= limit {
+			break
+		}
+		positions, start, l.trimmed = append(positions, g.pos), g.end, g.last
+	}
+	return positions
+}
+
+// change makes a change of the store until its outcome is known or ctx ends.
+func (l *storedLog) change(ctx context.Context, op func(ctx context.Context) error) error {
+	return store.Persist(ctx, func(ctx context.Context) error {
+		ctx, cancel := context.WithTimeout(ctx, outage)
+		defer cancel()
+		return op(ctx)
+	})
+}
+
+func (l *storedLog) expire(ctx context.Context, ttl time.Duration) error {
+	return l.change(ctx, func(ctx context.Context) error { return l.db.Expire(ctx, l.name, ttl) })
+}
+
+// append appends r after the last record. store.ErrDuplicate means that another writer has done so.
 func (l *storedLog) append(ctx context.Context, r *record) error {
 	r.Writer, r.Owner, r.k = l.writer, l.owner, l.k+1
 	value, err := r.encode()
 	if err != nil {
 		return err
 	}
-	id, writer := strconv.FormatUint(r.k, 10), l.writer
-	var pos uint64
-	err = store.Persist(ctx, func(ctx context.Context) (err error) {
-		ctx, cancel := context.WithTimeout(ctx, outage)
-		defer cancel()
+	id, writer, pos := strconv.FormatUint(r.k, 10), l.writer, uint64(0)
+	err = l.change(ctx, func(ctx context.Context) (err error) {
 		pos, err = l.db.Append(ctx, l.name, id, value, keep)
 		if !errors.Is(err, store.ErrDuplicate) {
 			return err
 		}
-		found, readErr := l.db.Read(ctx, l.name, pos-1, 1)
+		page, readErr := l.db.Read(ctx, l.name, pos-1, 1)
 		if readErr != nil {
 			return readErr
 		}
-		for _, stored := range found {
-			if own, _ := decode(stored); own != nil && own.pos == pos && own.Writer == writer {
-				return nil
+		for _, stored := range page {
+			own, _ := decode(stored)
+			if own != nil && own.pos == pos && own.Writer == writer {
+				return nil // an earlier attempt
 			}
 		}
 		return err
 	})
 	if err == nil {
 		r.pos = pos
-		l.k++
 	}
 	return err
 }
 
-// readLog reads the log to its end and makes the stream continue there. It returns the owner of the
-// last record.
-func (s *stream) readLog(ctx context.Context) (owner lease.Owner, err error) {
+// readLog reads the log to its end, where the stream continues, and returns the last record or nil.
+// The stream is not shared yet.
+func (s *stream) readLog(ctx context.Context) (last *record, err error) {
 	l := s.log
-	s.ring, l.segments, l.base, l.trimmed = ring{first: 1}, nil, 0, 0
-	for pos := uint64(0); ; {
+	l.segments, l.base, l.total, l.trimmed, s.ring = nil, 0, 0, 0, ring{first: 1}
+	for pos := uint64(0); ; pos = last.pos {
 		page, err := l.db.Read(ctx, l.name, pos, pageSize)
 		if err != nil || len(page) == 0 {
-			s.visible, s.floor = s.last, l.trimmed
-			return owner, err
+			s.visible, s.floor, s.base = s.last, l.trimmed, l.total
+			return last, err
 		}
 		for _, stored := range page {
-			r, err := decode(stored)
-			if err != nil {
-				return "", err
+			if last, err = decode(stored); err != nil {
+				return nil, err
 			}
-			if r.Opening != nil {
-				s.principal, s.o = string(r.Opening.Principal), r.Opening.Options
-			} else if r.First > s.last+1 {
-				l.trimmed = r.First - 1
+			if last.Opening != nil {
+				s.principal, s.o = string(last.Opening.Principal), last.Opening.Options
+			} else if last.First > s.last+1 {
+				l.trimmed = last.First - 1
 			}
-			for _, item := range r.items {
-				s.base += uint64(len(item) + overhead)
-			}
-			pos, l.k, owner, s.end = r.pos, r.k, r.Owner, r.ending()
-			s.first, s.last = r.last()+1, r.last()
-			s.addSegmentLocked(r)
+			l.addLocked(last)
+			s.first, s.last = last.last()+1, last.last()
 		}
 	}
 }
 
-// fence appends a record behind those of other writers, unless the stream has ended.
-func (s *stream) fence(ctx context.Context, r *record) error {
+// fence appends r behind the records of other writers. It reports false if the stream has ended.
+func (s *stream) fence(ctx context.Context, r *record) (isOpen bool, err error) {
 	for range maxFences {
 		r.First = s.last + 1
 		err := s.log.append(ctx, r)
 		if err == nil {
-			s.addSegmentLocked(r)
+			s.log.addLocked(r)
 		}
 		if !errors.Is(err, store.ErrDuplicate) {
-			return err
+			return true, err
 		}
-		if _, err = s.readLog(ctx); err != nil || s.end != nil {
-			return err
+		last, err := s.readLog(ctx)
+		if err != nil || last == nil || last.IsEnd {
+			return false, err
 		}
 	}
-	return store.ErrConflict
-}
-
-// addSegmentLocked notes a stored record. s.mu must be held, or s not shared yet.
-func (s *stream) addSegmentLocked(r *record) {
-	if r.Opening == nil {
-		s.log.segments = append(s.log.segments, segment{r.pos, r.last(), s.endOf(r.last())})
-	}
+	return true, store.ErrConflict
 }
 
 // startFlushLocked starts to store the items unless that is running. s.mu must be held.
@@ -246,21 +272,28 @@ func (s *stream) startFlushLocked() {
 	}()
 }
 
-// flush stores items and the end until none is left. An error means that the stream is lost.
+// flush stores the items and the end. An error means that the stream is lost.
 func (s *stream) flush() error {
+	l := s.log
 	for r := s.nextRecord(); r != nil; r = s.nextRecord() {
-		err := s.log.append(s.log.epoch, r)
-		if errors.Is(err, store.ErrInvalid) && len(r.items) > 0 {
+		err := l.append(l.epoch, r)
+		switch {
+		case errors.Is(err, store.ErrInvalid) && len(r.items) > 0:
 			s.reject(err)
 			continue
-		}
-		if err != nil {
+		case err != nil:
 			return err
 		}
-		s.trimStore(s.publish(r))
-		if r.IsEnd {
-			return s.conclude(s.log.epoch)
+		s.trimLog(s.publish(r))
+		if !r.IsEnd {
+			continue
 		}
+		err = l.expire(l.epoch, s.o.Retention)
+		if err == nil && !s.o.Movable {
+			err = s.t.lease.Finish(l.epoch, l.owner, kind, s.key)
+		}
+		s.t.remove(s)
+		return err
 	}
 	return nil
 }
@@ -278,19 +311,17 @@ func (s *stream) nextRecord() *record {
 		r.items = append(r.items, item.Data)
 	}
 	if s.end != nil && r.last() == s.last {
-		r.end(s.end.cause)
+		r.setEnd(s.end.cause)
 	}
 	return r
 }
 
-// publish makes a stored record visible, and returns the positions of records that readers have
-// passed and that exceed Retain by a sixteenth.
-func (s *stream) publish(r *record) (old []uint64) {
+// publish makes a stored record visible, and returns the positions of records to trim.
+func (s *stream) publish(r *record) []uint64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	l, retain := s.log, uint64(s.o.Retain)
 	s.visible = r.last()
-	s.addSegmentLocked(r)
+	s.log.addLocked(r)
 	s.trim(min(s.floor, s.visible), min(ringRetain, s.o.Retain))
 	s.trim(s.visible, ringRetain)
 	s.items.raise()
@@ -298,21 +329,11 @@ func (s *stream) publish(r *record) (old []uint64) {
 	if r.IsEnd {
 		s.showEndLocked()
 	}
-	end, start := s.endOf(s.visible), l.base
-	if end-start <= retain+retain/16 {
-		return nil
-	}
-	for _, g := range l.segments[:len(l.segments)-1] {
-		if g.last > s.floor || end-start <= retain {
-			break
-		}
-		old, start, l.trimmed = append(old, g.pos), g.end, g.last
-	}
-	return old
+	return s.log.excessLocked(s.floor, s.o.Retain)
 }
 
-// trimStore removes the first records. Records that are not removed now are removed later.
-func (s *stream) trimStore(positions []uint64) {
+// trimLog removes the first records. After an error they are removed with later ones.
+func (s *stream) trimLog(positions []uint64) {
 	l, n := s.log, len(positions)
 	ctx, cancel := context.WithTimeout(l.epoch, outage)
 	defer cancel()
@@ -336,33 +357,15 @@ func (s *stream) reject(err error) {
 	s.space.raise()
 }
 
-// conclude does what follows from the end in the log.
-func (s *stream) conclude(ctx context.Context) error {
-	err := s.expireLog(ctx, s.o.Retention)
-	if err == nil && !s.o.Movable {
-		err = s.t.lease.Finish(ctx, s.log.owner, kind, s.key)
-	}
-	s.t.remove(s)
-	return err
-}
-
-func (s *stream) expireLog(ctx context.Context, ttl time.Duration) error {
-	return store.Persist(ctx, func(ctx context.Context) error {
-		ctx, cancel := context.WithTimeout(ctx, outage)
-		defer cancel()
-		return s.log.db.Expire(ctx, s.log.name, ttl)
-	})
-}
-
 // renew extends the life of the log of a stream that is open for long.
 func (s *stream) renew() {
-	err := guard.Call("store", func() error { return s.expireLog(s.log.epoch, keep) })
-	if err == nil {
-		s.log.renewal.Reset(keep / 2)
+	l := s.log
+	if guard.Call("store", func() error { return l.expire(l.epoch, keep) }) == nil {
+		l.renewal.Reset(keep / 2)
 	}
 }
 
-// lose ends the writing of the stream here.
+// lose ends the writing of the stream here. Its readers follow the store.
 func (s *stream) lose() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -16,7 +16,7 @@ import (
 
 const (
 	noticeInterval = time.Second      // while the reader takes items
-	idleInterval   = 10 * time.Second // otherwise; less if SlowTimeout is less
+	idleInterval   = 10 * time.Second // otherwise, or less if SlowTimeout is short
 )
 
 // A Reader reads a stream. It is for one goroutine.
@@ -24,14 +24,14 @@ type Reader struct {
 	t         *Table
 	key       string
 	principal string
-	s         *stream // nil if the stream is not written here
-	cursor            // guarded by the mutex of s
-	f         *follower
+	s         *stream   // nil if the stream is not written here
+	cursor              // guarded by the mutex of s
+	f         *follower // of the store
 
-	id         string // for the owner of the stream, if that is another process
-	noticed    uint64 // the position in the last notice
-	noticeTime time.Time
-	bytes      int // taken since then
+	id     string // for the owner of the stream in another process
+	sent   uint64 // the position in the last notice
+	sentAt time.Time
+	bytes  int // taken since then
 }
 
 // A notice informs the owner of a stream about a reader in another process.
@@ -45,8 +45,8 @@ type notice struct {
 // Next waits for the items after those that the reader has taken, and returns them in buf, as far as
 // its capacity permits. After the last item it returns [io.EOF] or a [*CutError].
 //
-// After [*GapError], [ErrSlowReader] and [ErrClosed] the reader has ended too. After the end of ctx or
-// an error of the store Next can be called again.
+// These errors, [*GapError], [ErrSlowReader] and [ErrClosed] are final. After the end of ctx or an
+// error of the store Next can be called again.
 func (r *Reader) Next(ctx context.Context, buf []Item) ([]Item, error) {
 	if cap(buf) == 0 {
 		buf = make([]Item, 0, batchItems)
@@ -62,45 +62,47 @@ func (r *Reader) Next(ctx context.Context, buf []Item) ([]Item, error) {
 		select {
 		case <-wait:
 		case <-ctx.Done():
-			r.pause()
 			return nil, context.Cause(ctx)
 		}
 	}
-	defer r.pause()
 	return r.follow(ctx, buf[:0])
 }
 
 // Close ends the reader.
 func (r *Reader) Close() {
-	isOpen := r.f != nil && r.s == nil && r.err == nil
+	isRemote := r.s == nil && r.err == nil
 	r.detach(ErrClosed)
-	if isOpen {
+	if isRemote && r.f != nil {
 		r.notify(context.Background())
 	}
 }
 
-// take reads from memory.
+// take reads from memory. It returns nothing if the items are in the store only.
 func (r *Reader) take(buf []Item) ([]Item, <-chan struct{}, error) {
 	s := r.s
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.isLost && r.err == nil {
+	r.missed = 0
+	switch {
+	case r.err != nil:
+		return nil, nil, r.err
+	case s.isLost:
 		r.s = nil
 		return nil, nil, nil
+	case r.at+1 < s.first:
+		return nil, nil, nil
+	case r.at < s.visible:
+		buf = s.take(buf, r.at, s.visible)
+		s.moveLocked(&r.cursor, buf[len(buf)-1].N)
+		return buf, nil, nil
+	case s.isEnded:
+		s.detachLocked(&r.cursor, s.end.err())
+		return nil, nil, r.err
 	}
-	return s.takeLocked(&r.cursor, buf)
+	return nil, s.items.wait(), nil
 }
 
-// pause notes that Next has returned without an item.
-func (r *Reader) pause() {
-	if s := r.s; s != nil {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		r.isReading = false
-	}
-}
-
-// detach ends the reader, unless that has happened, with the error of the next Next.
+// detach sets the error of the next Next, unless the reader has one.
 func (r *Reader) detach(err error) {
 	if s := r.s; s != nil {
 		s.mu.Lock()
@@ -111,85 +113,83 @@ func (r *Reader) detach(err error) {
 }
 
 // follow reads from the store.
-func (r *Reader) follow(ctx context.Context, buf []Item) (items []Item, err error) {
-	if r.err != nil {
-		return nil, r.err
-	}
-	if r.f == nil || r.f.taken != r.at {
+func (r *Reader) follow(ctx context.Context, buf []Item) (_ []Item, err error) {
+	if r.err == nil && (r.f == nil || r.f.at != r.at) {
 		r.f, err = r.t.follow(ctx, r.key, r.principal, r.at)
 	}
-	for err == nil {
-		if n := min(len(r.f.items), cap(buf)); n > 0 {
-			buf = append(buf, r.f.items[:n]...)
-			r.f.items, r.f.taken = r.f.items[n:], buf[n-1].N
+	for err == nil && r.err == nil {
+		buf = r.f.take(buf)
+		switch {
+		case len(buf) > 0:
 			r.move(ctx, buf)
 			return buf, nil
-		}
-		if r.f.err != nil {
+		case r.f.err != nil:
 			r.detach(r.f.err)
-			return nil, r.err
-		}
-		isMore := false
-		isMore, err = r.f.load(ctx)
-		switch {
-		case err == nil && !isMore && r.s != nil: // memory has the items behind the log
-			r.f.err = &GapError{r.at + 1, r.at + 2}
-		case err == nil && !isMore:
-			err = r.wait(ctx)
+		default:
+			err = r.load(ctx)
 		}
 	}
-	return nil, err
+	return nil, cmp.Or(r.err, err)
 }
 
-// move notes that the reader has taken items from the store, and notifies the owner after a second
-// and after half a window.
+// load loads the next record or waits for it.
+func (r *Reader) load(ctx context.Context) error {
+	isFound, err := r.f.load(ctx)
+	switch {
+	case err != nil || isFound:
+		return err
+	case r.s != nil: // memory begins behind the end of the log
+		r.f.err = &GapError{r.at + 1, r.at + 2}
+		return nil
+	}
+	return r.wait(ctx)
+}
+
+// move notes that the reader has taken items from the store. It notifies the owner each second and
+// each half window.
 func (r *Reader) move(ctx context.Context, items []Item) {
-	last := items[len(items)-1].N
 	if s := r.s; s != nil {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		s.moveLocked(&r.cursor, last)
+		s.moveLocked(&r.cursor, r.f.at)
 		return
 	}
-	r.at = last
+	r.at = r.f.at
 	for _, item := range items {
 		r.bytes += max(len(item.Data)+overhead, windowItem)
 	}
-	if r.bytes >= r.f.o.Window/2 || time.Since(r.noticeTime) >= noticeInterval {
+	if r.bytes >= r.f.o.Window/2 || time.Since(r.sentAt) >= noticeInterval {
 		r.notify(ctx)
 	}
 }
 
-// notify sends a notice. Without one for SlowTimeout the owner does not wait for the reader.
+// notify sends a notice. The owner drops a reader without notices like a slow one.
 func (r *Reader) notify(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, noticeInterval)
 	defer cancel()
 	r.id = cmp.Or(r.id, randid.New(""))
+	r.sent, r.sentAt, r.bytes = r.at, time.Now(), 0
 	data, err := json.Marshal(notice{[]byte(r.key), r.id, r.at, r.err != nil})
 	if err == nil {
 		_ = r.t.lease.Tell(ctx, r.f.owner, kind, data)
 	}
-	r.noticed, r.noticeTime, r.bytes = r.at, time.Now(), 0
 }
 
-// wait waits for another record, or until a notice is due, and sends that.
+// wait waits for another record until a notice is due, and sends it.
 func (r *Reader) wait(ctx context.Context) error {
 	interval := noticeInterval
-	if r.at == r.noticed {
+	if r.at == r.sent {
 		interval = min(idleInterval, r.f.o.SlowTimeout/3)
 	}
-	if left := interval - time.Since(r.noticeTime); left > 0 {
-		waitCtx, cancel := context.WithTimeout(ctx, left)
-		defer cancel()
-		err := r.t.db.Wait(waitCtx, r.f.name, r.f.pos)
-		if ctx.Err() == nil && waitCtx.Err() != nil {
-			return nil
-		}
+	waitCtx, cancel := context.WithTimeout(ctx, interval-time.Since(r.sentAt))
+	defer cancel()
+	err := r.t.db.Wait(waitCtx, r.f.name, r.f.pos)
+	if err == nil || ctx.Err() != nil || waitCtx.Err() == nil {
 		return cmp.Or(context.Cause(ctx), err)
 	}
 	r.notify(ctx)
-	page, err := r.t.db.Read(ctx, r.f.name, 0, 1)
-	if err == nil && len(page) == 0 {
+	first, err := r.f.recordAfter(ctx, 0)
+	if err == nil && first == nil {
 		r.f.err = ErrUnknown // the log has expired
 	}
 	return err
@@ -200,20 +200,20 @@ type follower struct {
 	db    store.Log
 	name  string
 	o     Options
-	owner lease.Owner    // that wrote the last record
-	pos   uint64         // of the last record
-	k     uint64         // of the last record; zero before
-	last  uint64         // the last item of the last record
-	taken uint64         // the last item that the reader took
+	at    uint64         // the last item that was taken
+	last  uint64         // the last item that was loaded
+	pos   uint64         // of the last loaded record
+	k     uint64         // of the last loaded record, or zero
+	owner lease.Owner    // of the last loaded record
 	page  []store.Record // not loaded yet
-	items []Item         // not taken yet
+	items []Item         // loaded and not taken
 	err   error          // after items
 }
 
-// follow returns a follower after an item. It bisects the positions: the records that precede the
-// searched one begin with lower numbers.
+// follow returns a follower after an item. The records of a log begin with rising numbers, so the
+// position of an item is found by bisection.
 func (t *Table) follow(ctx context.Context, key, principal string, after uint64) (*follower, error) {
-	f := &follower{db: t.db, name: t.prefix + key, last: after, taken: after}
+	f := &follower{db: t.db, name: t.prefix + key, at: after, last: after}
 	low, err := f.recordAfter(ctx, 0)
 	if err != nil {
 		return nil, err
@@ -222,39 +222,37 @@ func (t *Table) follow(ctx context.Context, key, principal string, after uint64)
 		return nil, ErrUnknown
 	}
 	f.o = low.Opening.Options
-	var next *record // the first record that begins after the wanted item
+	var next *record // follows high; begins behind the wanted item
 	for step, high := uint64(1), uint64(0); high == 0 || low.pos < high; step *= 2 {
 		pos := low.pos + step
-		if high != 0 {
+		if high > 0 {
 			pos = low.pos + (high-low.pos)/2
 		}
 		r, err := f.recordAfter(ctx, pos)
-		switch {
-		case err != nil:
+		if err != nil {
 			return nil, err
-		case r != nil && r.First <= after+1:
+		}
+		if r != nil && r.First <= after+1 {
 			low = r
-		default:
+		} else {
 			next, high = r, pos
 		}
 	}
-	end := low.last()
-	if low.IsEnd {
-		end = low.ending().n
-	}
 	switch {
-	case after > end && next == nil:
-		if still, err := f.recordAfter(ctx, 0); err != nil || still == nil {
-			return nil, cmp.Or(err, ErrUnknown) // the log has expired since
-		}
-		return nil, ErrAhead
-	case after >= low.last() && next != nil:
+	case next != nil && after >= low.last():
 		return nil, &GapError{after + 1, next.First}
+	case next == nil && after > low.ending().n:
+		first, err := f.recordAfter(ctx, 0)
+		if err == nil && first == nil { // the log has expired since
+			err = ErrUnknown
+		}
+		return nil, cmp.Or(err, ErrAhead)
 	}
 	f.accept(low)
 	return f, nil
 }
 
+// recordAfter returns the first record after a position, or nil.
 func (f *follower) recordAfter(ctx context.Context, pos uint64) (*record, error) {
 	page, err := f.db.Read(ctx, f.name, pos, 1)
 	if err != nil || len(page) == 0 {
@@ -263,21 +261,20 @@ func (f *follower) recordAfter(ctx context.Context, pos uint64) (*record, error)
 	return decode(page[0])
 }
 
-// load reads the next record and reports whether it exists.
-func (f *follower) load(ctx context.Context) (bool, error) {
+// load loads the next record and reports whether it exists.
+func (f *follower) load(ctx context.Context) (isFound bool, err error) {
 	if len(f.page) == 0 {
-		page, err := f.db.Read(ctx, f.name, f.pos, pageSize)
-		if err != nil || len(page) == 0 {
-			return false, err
-		}
-		f.page = page
+		f.page, err = f.db.Read(ctx, f.name, f.pos, pageSize)
+	}
+	if err != nil || len(f.page) == 0 {
+		return false, err
 	}
 	r, err := decode(f.page[0])
-	f.page = f.page[1:]
 	if err != nil {
 		f.err = err
 		return true, nil
 	}
+	f.page = f.page[1:]
 	f.accept(r)
 	return true, nil
 }
@@ -288,7 +285,7 @@ func (f *follower) accept(r *record) {
 	case r.First > f.last+1:
 		f.err = &GapError{f.last + 1, r.First}
 		return
-	case f.k != 0 && r.k != f.k+1: // of a later stream with the same id
+	case f.k > 0 && r.k != f.k+1: // of a later stream with the same id
 		f.err = ErrUnknown
 		return
 	}
@@ -301,4 +298,13 @@ func (f *follower) accept(r *record) {
 	if r.IsEnd {
 		f.err = r.ending().err()
 	}
+}
+
+// take moves items to buf as far as its capacity permits.
+func (f *follower) take(buf []Item) []Item {
+	n := min(len(f.items), cap(buf))
+	buf = append(buf, f.items[:n]...)
+	f.items = f.items[n:]
+	f.at += uint64(n)
+	return buf
 }

@@ -60,7 +60,7 @@ func (r *ring) take(buf []Item, n, last uint64) []Item {
 	return buf
 }
 
-// A signal wakes all waiting goroutines. The zero value is ready; a lock must guard it.
+// A signal wakes all waiting goroutines. A lock must guard it.
 type signal struct{ ch chan struct{} }
 
 // wait returns a channel that the next raise closes.

@@ -45,11 +45,10 @@ type stream struct {
 
 // A cursor is the position of an attached reader. The mutex of its stream guards it.
 type cursor struct {
-	peer      string // id of a reader in another process
-	at        uint64 // the last item that it took
-	isReading bool   // it is inside Next
-	missed    int    // checks since it took an item, while it could take another one
-	err       error  // of the next Next; it is not attached
+	peer   string // id of a reader in another process
+	at     uint64 // the last item that it took
+	missed int    // checks since its last Next, while it could take another item
+	err    error  // of the next Next; it is not attached
 }
 
 // An ending is the end of a stream. Its cause is nil after Finish.
@@ -293,29 +292,9 @@ func (s *stream) detachLocked(c *cursor, err error) {
 	s.space.raise()
 }
 
-// takeLocked appends items to buf, or returns the end, a channel to wait for, or nothing if the
-// reader has to follow the store. s.mu must be held.
-func (s *stream) takeLocked(c *cursor, buf []Item) ([]Item, <-chan struct{}, error) {
-	c.isReading = true
-	switch {
-	case c.err != nil:
-		return nil, nil, c.err
-	case s.log != nil && (s.isLost || c.at+1 < s.first):
-		return nil, nil, nil
-	case c.at < s.visible:
-		buf = s.take(buf, c.at, s.visible)
-		s.moveLocked(c, buf[len(buf)-1].N)
-		return buf, nil, nil
-	case s.isEnded:
-		s.detachLocked(c, s.end.err())
-		return nil, nil, c.err
-	}
-	return nil, s.items.wait(), nil
-}
-
 // moveLocked notes that a reader has taken the items through n. s.mu must be held.
 func (s *stream) moveLocked(c *cursor, n uint64) {
-	c.at, c.isReading, c.missed = n, false, 0
+	c.at, c.missed = n, 0
 	s.space.raise()
 }
 
@@ -364,7 +343,7 @@ func (s *stream) expire() {
 	}
 	for _, c := range slices.Clone(s.cursors) {
 		c.missed++
-		if c.isReading || c.peer == "" && c.at == s.visible && !s.isEnded {
+		if c.peer == "" && c.at == s.visible && !s.isEnded {
 			c.missed = 0
 		}
 		if c.missed > slowTicks {

@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/fivewire/fivewire/internal/guard"
 	"github.com/fivewire/fivewire/internal/lease"
 	"github.com/fivewire/fivewire/internal/randid"
 	"github.com/fivewire/fivewire/internal/statekey"
@@ -19,8 +20,8 @@ import (
 )
 
 const (
-	kind       = "streamlog" // of index entries, notices and keys
-	maxReaders = 1024        // attached ones, beyond which those of other processes are not attached
+	kind       = "streamlog" // of index entries, notices and names
+	maxReaders = 1024        // of a stream, beyond which those of other processes are not attached
 )
 
 // A Table holds the streams of a process. Its methods are safe for concurrent use.
@@ -33,8 +34,8 @@ type Table struct {
 	streams map[string]*stream // written here; guarded by mu
 }
 
-// New returns a table of streams in db, under names that begin with prefix. The lease must be on the
-// same store, and have one table only. If db and l are nil, streams are kept in memory.
+// New returns a table of streams in db, under names that begin with prefix. The lease l has to be in the
+// same store, and has one table only. If db and l are nil, streams are kept in memory.
 func New(db store.Log, l *lease.Lease, prefix string) *Table {
 	t := &Table{db: db, lease: l, prefix: prefix + kind + "/", streams: map[string]*stream{}}
 	if db != nil {
@@ -46,23 +47,20 @@ func New(db store.Log, l *lease.Lease, prefix string) *Table {
 
 // Create begins a stream that the principal may read. If the id is in use, it returns
 // [store.ErrExists], unless the stream is Movable and open: then it continues the stream, and other
-// writers of it fail with lease.ErrLost.
+// writers fail with lease.ErrLost. If ctx ends during Create, the stream is cut.
 func (t *Table) Create(ctx context.Context, id, principal string, o Options) (*Writer, error) {
 	s := t.newStream(t.key(id))
 	s.principal, s.o = principal, o.withDefaults(t.db != nil)
-	if t.db != nil {
-		if err := s.open(ctx); err != nil {
-			return nil, err
-		}
-	}
-	s.mu.Lock()
 	s.timer = time.AfterFunc(never, s.expire)
-	s.resetLocked()
-	s.mu.Unlock()
+	if err := s.open(ctx); err != nil {
+		s.timer.Stop()
+		return nil, err
+	}
 	t.mu.Lock()
 	old := t.streams[s.key]
 	if old != nil && t.db == nil {
 		t.mu.Unlock()
+		s.timer.Stop()
 		return nil, store.ErrExists
 	}
 	t.streams[s.key] = s
@@ -71,6 +69,9 @@ func (t *Table) Create(ctx context.Context, id, principal string, o Options) (*W
 		s.log.stop = context.AfterFunc(s.log.epoch, s.lose)
 	}
 	t.mu.Unlock()
+	s.mu.Lock()
+	s.resetLocked()
+	s.mu.Unlock()
 	if old != nil {
 		old.lose()
 	}
@@ -81,17 +82,15 @@ func (t *Table) Create(ctx context.Context, id, principal string, o Options) (*W
 // a [*GapError] if there is no such position.
 func (t *Table) Read(ctx context.Context, id, principal string, after uint64) (*Reader, error) {
 	r := &Reader{t: t, key: t.key(id), principal: principal, cursor: cursor{at: min(after, math.MaxUint64-1)}}
-	t.mu.Lock()
-	s := t.streams[r.key]
-	t.mu.Unlock()
+	s := t.stream(r.key)
 	if s != nil {
 		err := s.admit(&r.cursor, principal)
 		if err == nil {
 			r.s = s
 			return r, nil
 		}
-		isDoubtful := errors.Is(err, lease.ErrLost) || errors.Is(err, ErrAhead) // another process may write it
-		if !isDoubtful {
+		mayContinue := errors.Is(err, lease.ErrLost) || errors.Is(err, ErrAhead) // in another process
+		if t.db == nil || !mayContinue {
 			return nil, err
 		}
 	}
@@ -107,7 +106,6 @@ func (t *Table) Read(ctx context.Context, id, principal string, after uint64) (*
 	return r, nil
 }
 
-// key returns the name of a stream in the table.
 func (t *Table) key(id string) string {
 	if t.db == nil {
 		return id
@@ -115,53 +113,82 @@ func (t *Table) key(id string) string {
 	return statekey.Join(id)
 }
 
+func (t *Table) stream(key string) *stream {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.streams[key]
+}
+
 func (t *Table) newStream(key string) *stream {
-	s := &stream{t: t, key: key, done: make(chan struct{})}
-	s.first = 1
+	s := &stream{t: t, key: key, done: make(chan struct{}), ring: ring{first: 1}}
 	if t.db != nil {
 		s.log = &storedLog{db: t.db, name: t.prefix + key, writer: randid.New("")}
 	}
 	return s
 }
 
-// open begins a stream in the store, or continues a Movable one.
-func (s *stream) open(ctx context.Context) (err error) {
-	l := s.log
-	l.epoch, l.owner = s.t.lease.Context(), s.t.lease.Owner()
-	if s.o.Movable {
-		return s.begin(ctx)
+// open begins or continues a stream in the store. If ctx ends first, it cuts the stream afterwards.
+func (s *stream) open(ctx context.Context) error {
+	l, t := s.log, s.t
+	if l == nil {
+		return nil
 	}
-	if l.owner, err = s.t.lease.Start(ctx, kind, s.key); err != nil {
+	l.epoch, l.owner = t.lease.Context(), t.lease.Owner()
+	if !s.o.Movable {
+		owner, err := t.lease.Start(ctx, kind, s.key)
+		if err != nil {
+			return err
+		}
+		l.owner = owner
+	}
+	opened := make(chan error, 1)
+	go func() {
+		err := guard.Call("store", s.begin)
+		if err != nil && !s.o.Movable && !errors.Is(err, store.ErrUnknown) {
+			_ = t.lease.Finish(l.epoch, l.owner, kind, s.key) // an entry that is left is removed with the epoch
+		}
+		opened <- err
+	}()
+	select {
+	case err := <-opened:
 		return err
+	case <-ctx.Done():
+		go func() {
+			if <-opened == nil && !s.o.Movable {
+				(&Writer{s}).Cut(context.Cause(ctx))
+			}
+		}()
+		return context.Cause(ctx)
 	}
-	err = s.begin(ctx)
-	if err != nil && !errors.Is(err, store.ErrUnknown) {
-		_ = s.t.lease.Finish(ctx, l.owner, kind, s.key) // a survivor removes an entry that is left
-	}
-	return err
 }
 
-// begin appends the first record, or a fence to the log of a Movable stream.
-func (s *stream) begin(ctx context.Context) error {
-	principal, isMovable := s.principal, s.o.Movable
-	if s.log.epoch.Err() != nil { // the owner may be that of the next epoch
+// begin appends the opening, or a fence to the log of an open Movable stream.
+func (s *stream) begin() error {
+	ctx, principal, isMovable := s.log.epoch, s.principal, s.o.Movable
+	if ctx.Err() != nil { // the owner may be that of the next epoch
 		return lease.ErrLost
 	}
-	err := s.log.append(ctx, &record{First: 1, Opening: &opening{[]byte(principal), s.o}})
+	r := &record{First: 1, Opening: &opening{[]byte(principal), s.o}}
+	err := s.log.append(ctx, r)
+	if err == nil {
+		s.log.addLocked(r)
+	}
 	if !errors.Is(err, store.ErrDuplicate) {
 		return err
 	}
 	if !isMovable {
 		return store.ErrExists
 	}
-	if _, err := s.readLog(ctx); err != nil {
+	last, err := s.readLog(ctx)
+	if err != nil {
 		return err
 	}
-	if s.principal != principal || !s.o.Movable || s.end != nil {
-		return store.ErrExists
+	isOpen := last != nil && !last.IsEnd && s.principal == principal && s.o.Movable
+	if isOpen {
+		isOpen, err = s.fence(ctx, &record{})
 	}
-	if err = s.fence(ctx, &record{}); err == nil && s.end != nil {
-		return store.ErrExists
+	if err == nil && !isOpen {
+		err = store.ErrExists
 	}
 	return err
 }
@@ -170,25 +197,25 @@ func (s *stream) begin(ctx context.Context) error {
 func (t *Table) adopt(ctx context.Context, key string, _, to lease.Owner) (lease.Found, error) {
 	s := t.newStream(key)
 	s.log.owner = to
-	owner, err := s.readLog(ctx)
-	if err == nil && s.log.k == 0 {
+	last, err := s.readLog(ctx)
+	if err != nil {
+		return 0, err
+	}
+	if last == nil {
 		return lease.Absent, nil
 	}
-	if err == nil && s.end == nil {
-		isAlive, err := t.lease.Alive(ctx, owner)
+	if !last.IsEnd {
+		isAlive, err := t.lease.Alive(ctx, last.Owner)
 		if err != nil || isAlive {
 			return lease.Held, err
 		}
 		r := &record{}
-		r.end(lease.ErrLost)
-		if err := s.fence(ctx, r); err != nil {
-			return lease.Held, err
+		r.setEnd(lease.ErrLost)
+		if _, err = s.fence(ctx, r); err != nil {
+			return 0, err
 		}
 	}
-	if err == nil {
-		err = s.expireLog(ctx, s.o.Retention)
-	}
-	return lease.Ended, err
+	return lease.Ended, s.log.expire(ctx, s.o.Retention)
 }
 
 // receive handles a notice of a reader in another process.
@@ -197,9 +224,7 @@ func (t *Table) receive(data []byte) {
 	if json.Unmarshal(data, &n) != nil || n.Reader == "" {
 		return
 	}
-	t.mu.Lock()
-	s := t.streams[string(n.Key)]
-	t.mu.Unlock()
+	s := t.stream(string(n.Key))
 	if s == nil {
 		return
 	}
