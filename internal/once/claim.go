@@ -149,13 +149,12 @@ func (t *Table) take(ctx context.Context, e *entry, p Policy, isOther bool) (out
 	var s slot
 	for n := 0; ; n++ {
 		if n > 1 {
-			err = poll.Wait(ctx, n-1)
+			_ = poll.Wait(ctx, n-1)
 		}
-		if err == nil && (n > 1 || isOther) {
-			s, err = t.get(ctx, c.path)
-		}
-		if err != nil {
-			return out, fmt.Errorf("once: wait: %w", err)
+		if n > 1 || isOther {
+			if s, err = t.get(ctx, c.path); err != nil {
+				return out, err
+			}
 		}
 		next, err := t.next(ctx, e, s.rec, p)
 		switch {
@@ -172,7 +171,7 @@ func (t *Table) take(ctx context.Context, e *entry, p Policy, isOther bool) (out
 			c.rec, c.rev = next, s.rev
 		}
 		if s, err = t.swap(ctx, c.path, next, s.rev); err != nil {
-			return out, fmt.Errorf("once: claim: %w", err)
+			return out, err
 		}
 		if s.rec == next {
 			c.rev = s.rev
@@ -240,8 +239,8 @@ func (t *Table) writeAliases(ctx context.Context, e *entry) (err error) {
 				err = aliasError{id}
 			}
 			err = cmp.Or(err, t.checkAlias(ctx, &e.key, s.rec))
-			if err == nil && n > 0 {
-				err = poll.Wait(ctx, n)
+			if n > 0 {
+				_ = poll.Wait(ctx, n)
 			}
 		}
 	}
@@ -399,7 +398,7 @@ func (t *Table) swap(ctx context.Context, path string, next *record, rev store.R
 	case err == nil:
 		return slot{next, written}, nil
 	case errors.Is(err, store.ErrUnknown) || errors.Is(err, store.ErrInvalid):
-		return slot{}, err
+		return slot{}, fmt.Errorf("once: write: %w", err)
 	}
 	s, err := t.get(ctx, path)
 	if err == nil && s.rec.isSame(next) {
@@ -429,8 +428,11 @@ func (t *Table) get(ctx context.Context, path string) (slot, error) {
 			return slot{r, e.Revision}, err
 		case errors.Is(err, store.ErrNotFound):
 			return slot{}, nil
-		case errors.Is(err, store.ErrInvalid) || errors.Is(err, store.ErrClosed) || poll.Wait(ctx, n) != nil:
+		case errors.Is(err, store.ErrInvalid) || errors.Is(err, store.ErrClosed):
 			return slot{}, fmt.Errorf("once: read: %w", err)
+		}
+		if ended := poll.Wait(ctx, n); ended != nil {
+			return slot{}, fmt.Errorf("once: read: %w: %w", ended, err)
 		}
 	}
 }

@@ -18,6 +18,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/fivewire/fivewire/conformance/fault"
+	"github.com/fivewire/fivewire/internal/guard"
 	"github.com/fivewire/fivewire/internal/lease"
 	"github.com/fivewire/fivewire/internal/once"
 	"github.com/fivewire/fivewire/store"
@@ -209,7 +210,7 @@ func (s *simulation) call(n *node, st step, isLast bool) {
 	case isLast:
 		s.require(g.policy == once.AtMostOnce && errors.Is(err, once.ErrLost), "group %d: last call: %v", st.group, err)
 	default:
-		isExpected := false
+		_, isExpected := errors.AsType[*guard.PanicError](err) // under Repeat, at the end of the lease
 		for _, e := range []error{context.DeadlineExceeded, lease.ErrLost, lease.ErrClosed, once.ErrLost, errOverload, errWork} {
 			isExpected = isExpected || errors.Is(err, e)
 		}
