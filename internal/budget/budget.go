@@ -71,7 +71,8 @@ type Scope struct {
 	principal string
 }
 
-// A Hold is what one reservation holds. The zero Hold holds nothing.
+// A Hold is the result of a reservation. The zero Hold holds nothing. The units of a
+// lost Hold stay in use.
 type Hold struct {
 	b     *Budget
 	entry *entry

@@ -368,6 +368,7 @@ func TestRequestsAreBoundedByRate(t *testing.T) {
 }
 
 func TestRequestRatesHaveBoundedMemory(t *testing.T) {
+	skipIfSlow(t)
 	synctest.Test(t, func(t *testing.T) {
 		b := New(Limits{RequestRate: 1, RequestBurst: 1, Logger: discard}, nil)
 		s := Scope{b: b, account: account{parent: &account{scope: "principal"}}}

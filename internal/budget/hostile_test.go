@@ -11,10 +11,21 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/fivewire/fivewire/internal/race"
 )
 
 func stranger(i int) string {
 	return Anonymous(fmt.Sprintf("[2001:db8:%x:%x::1]:80", i/65536, i%65536))
+}
+
+// skipIfSlow skips a test of many calls, which the race detector slows down tenfold.
+// The other tests have concurrent calls for it.
+func skipIfSlow(t *testing.T) {
+	t.Helper()
+	if race.Enabled {
+		t.Skip("many calls")
+	}
 }
 
 func TestSixtyAnonymousRequestsCannotHold930MB(t *testing.T) {
@@ -29,6 +40,7 @@ func TestSixtyAnonymousRequestsCannotHold930MB(t *testing.T) {
 }
 
 func TestFiftyThousandCreatesDoNotStartAsManyHandlers(t *testing.T) {
+	skipIfSlow(t)
 	synctest.Test(t, func(t *testing.T) {
 		b := New(Limits{Logger: discard}, nil)
 		var running, refused, finished atomic.Int64
@@ -59,6 +71,7 @@ func TestFiftyThousandCreatesDoNotStartAsManyHandlers(t *testing.T) {
 }
 
 func TestTenThousandRequestsDoNotLockOutOtherCallers(t *testing.T) {
+	skipIfSlow(t)
 	synctest.Test(t, func(t *testing.T) {
 		b := New(Limits{Logger: discard}, nil)
 		for i := range 10_000 {
@@ -83,6 +96,7 @@ func TestTenThousandRequestsDoNotLockOutOtherCallers(t *testing.T) {
 }
 
 func TestStrangersCannotHoldMailboxesAndBytesWithoutEnd(t *testing.T) {
+	skipIfSlow(t)
 	b := New(Limits{Logger: discard}, nil)
 	for i := range 100_000 {
 		s := b.Scope(stranger(i), "")
