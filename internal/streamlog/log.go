@@ -170,12 +170,12 @@ func (l *storedLog) excessLocked(n uint64, limit int) (positions []uint64) {
 	return positions
 }
 
-// change makes a change of the store until its outcome is known or ctx ends.
+// change repeats a change until its outcome is known or ctx ends. The outcome of a panic is not known.
 func (l *storedLog) change(ctx context.Context, op func(ctx context.Context) error) error {
 	return store.Persist(ctx, func(ctx context.Context) error {
 		ctx, cancel := context.WithTimeout(ctx, outage)
 		defer cancel()
-		return op(ctx)
+		return guard.Call("store", func() error { return op(ctx) })
 	})
 }
 
@@ -359,9 +359,8 @@ func (s *stream) reject(err error) {
 
 // renew extends the life of the log of a stream that is open for long.
 func (s *stream) renew() {
-	l := s.log
-	if guard.Call("store", func() error { return l.expire(l.epoch, keep) }) == nil {
-		l.renewal.Reset(keep / 2)
+	if s.log.expire(s.log.epoch, keep) == nil {
+		s.log.renewal.Reset(keep / 2)
 	}
 }
 

@@ -99,7 +99,7 @@ func TestReadersInAllProcessesGetAllItems(t *testing.T) {
 			_, err = process.Read(t.Context(), "another", user, 0)
 			require.Equal(t, ErrUnknown, err)
 		}
-		require.Empty(t, p[0].streams)
+		require.Zero(t, countStreams(p[0].Table))
 		for e, err := range db.List(t.Context(), "x/work/") {
 			t.Errorf("index entry %s of the ended stream (%v)", e.Key, err)
 		}
@@ -187,6 +187,7 @@ func TestReadersElsewhereHoldWriterBack(t *testing.T) {
 		require.EqualValues(t, 201, appendItems(t, w, 162, 200))
 		_, err = r.Next(t.Context(), nil)
 		require.Equal(t, ErrClosed, err)
+		synctest.Wait()
 		require.Len(t, w.s.cursors, 0)
 	})
 }
@@ -257,7 +258,7 @@ func TestReadersOfLostStreamFollowStore(t *testing.T) {
 			_, err = tryNext(t, r, 1)
 		}
 		require.Equal(t, &CutError{last + 1, lease.ErrLost}, err)
-		require.Empty(t, p[0].streams)
+		require.Zero(t, countStreams(p[0].Table))
 	}, fault.Rule{Match: func(fault.Op, string) bool { return isAway.Load() }})
 }
 
@@ -462,8 +463,8 @@ func TestDamagedLogIsReported(t *testing.T) {
 		_, err = readItems(t, r, 7, 10)
 		require.ErrorContains(t, err, `record "99" at position`)
 		require.ErrorContains(t, err, "format 7, want format 1")
-		_, again := r.Next(t.Context(), nil)
-		require.Equal(t, err, again)
+		_, second := r.Next(t.Context(), nil)
+		require.Equal(t, err, second)
 	})
 }
 
@@ -491,4 +492,126 @@ func TestReadElsewhereFindsNumberByBisection(t *testing.T) {
 			r.Close()
 		}
 	}, fault.Rule{Match: count})
+}
+
+func TestReadersElsewhereAreBounded(t *testing.T) {
+	inProcesses(t, 1, func(t *testing.T, _ store.Store, p []*process) {
+		w := newWriter(t, p[0].Table, Options{Grace: -1})
+		for n := range maxReaders + 100 {
+			p[0].receive(fmt.Appendf(nil, `{"Key":"cw==","Reader":"%d","At":9}`, n))
+		}
+		p[0].receive([]byte("{"))
+		p[0].receive([]byte(`{"Key":"cw=="}`))
+		p[0].receive([]byte(`{"Key":"dA==","Reader":"1"}`))
+		require.Len(t, w.s.cursors, maxReaders)
+		require.Zero(t, w.s.cursors[0].at, "position ahead of the stream")
+	})
+}
+
+func TestFenceGivesUpAgainstWriterThatAppends(t *testing.T) {
+	var appends atomic.Int64
+	rival := func(ctx context.Context, db store.Store, name string) error {
+		records, err := db.Read(ctx, name, 0, 1000)
+		if err != nil || len(records) == 0 {
+			return err
+		}
+		r := record{Writer: "rival", First: 1, items: [][]byte{nil}}
+		if appends.Add(1) > 1 {
+			r.First = uint64(appends.Load())
+		}
+		value, _ := r.encode()
+		_, err = db.Append(ctx, name, fmt.Sprint(len(records)+1), value, 0)
+		return err
+	}
+	inProcesses(t, 2, func(t *testing.T, _ store.Store, p []*process) {
+		newWriter(t, p[1].Table, Options{Movable: true})
+		_, err := p[0].Create(t.Context(), "s", user, Options{Movable: true})
+		require.Equal(t, store.ErrConflict, err)
+		require.EqualValues(t, maxFences+1, appends.Load())
+	}, fault.Rule{Kind: fault.Conflict, Ops: fault.Append, Prefix: logName, Rival: rival})
+}
+
+// The caller of Create leaves while the store does not answer: the stream is cut, and its id is free.
+func TestStreamIsCutIfCallerLeavesDuringCreate(t *testing.T) {
+	inProcesses(t, 2, func(t *testing.T, db store.Store, p []*process) {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		start := time.Now()
+		_, err := p[0].Create(ctx, "s", user, Options{})
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		require.Equal(t, time.Second, time.Since(start))
+		time.Sleep(10 * time.Second)
+		requireEnd(t, newReader(t, p[1].Table, 0), 0, 0, &CutError{1, errors.New(context.DeadlineExceeded.Error())})
+		for e := range db.List(t.Context(), "x/work/") {
+			t.Errorf("index entry %s of the ended stream", e.Key)
+		}
+		time.Sleep(time.Hour)
+		newWriter(t, p[1].Table, Options{})
+	}, fault.Rule{Kind: fault.Hang, Ops: fault.Append, Prefix: logName, Limit: 1, Delay: 5 * time.Second})
+}
+
+// A process that is fenced and has not noticed it yet serves positions that only the log has.
+func TestFencedProcessReadsStore(t *testing.T) {
+	inProcesses(t, 2, func(t *testing.T, _ store.Store, p []*process) {
+		o := Options{Movable: true, Grace: -1}
+		old := newWriter(t, p[0].Table, o)
+		appendItems(t, old, 1, 10)
+		synctest.Wait()
+		w := newWriter(t, p[1].Table, o)
+		appendItems(t, w, 11, 20)
+		synctest.Wait()
+		_, err := readItems(t, newReader(t, p[0].Table, 15), 15, 20)
+		require.NoError(t, err)
+		_, err = p[0].Read(t.Context(), "s", user, 21)
+		require.Equal(t, ErrAhead, err)
+	})
+}
+
+type panickingStore struct {
+	store.Store
+	isOn atomic.Bool
+}
+
+func (s *panickingStore) Append(
+	ctx context.Context, stream, id string, value []byte, ttl time.Duration,
+) (uint64, error) {
+	if s.isOn.Load() && strings.HasPrefix(stream, logName) {
+		panic("test")
+	}
+	return s.Store.Append(ctx, stream, id, value, ttl)
+}
+
+func TestPanicOfStoreIsUnknownOutcome(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		db := &panickingStore{Store: store.NewMemory()}
+		p := newProcess(t, db, 0)
+		w := newWriter(t, p.Table, Options{})
+		r := newReader(t, p.Table, 0)
+		db.isOn.Store(true)
+		appendItems(t, w, 1, 1)
+		time.Sleep(5 * time.Second)
+		require.Zero(t, visible(w.s))
+		db.isOn.Store(false)
+		require.NoError(t, w.Finish(t.Context(), nil))
+		requireEnd(t, r, 0, 1, io.EOF)
+	})
+}
+
+func FuzzDecodeReturnsEncodedRecord(f *testing.F) {
+	r := record{Writer: "w", Owner: "o@1", First: 7, IsEnd: true, Cause: "c", items: [][]byte{[]byte("a"), {}}}
+	value, err := r.encode()
+	require.NoError(f, err)
+	f.Add(value)
+	f.Add([]byte("\x01\x02{}"))
+	f.Fuzz(func(t *testing.T, value []byte) {
+		r, err := decode(store.Record{ID: "1", Value: value})
+		if err != nil {
+			return
+		}
+		value, err = r.encode()
+		require.NoError(t, err)
+		second, err := decode(store.Record{ID: "1", Value: value})
+		require.NoError(t, err)
+		require.Equal(t, r, second)
+	})
 }

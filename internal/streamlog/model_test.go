@@ -97,7 +97,8 @@ func pick[T any](w *world, list []T) T { return list[w.choose(len(list))] }
 
 func (w *world) create() {
 	w.created++
-	s := &modelStream{id: fmt.Sprint(w.created), p: pick(w, w.processes), appended: map[uint64][][]byte{}, items: map[uint64][]byte{}}
+	s := &modelStream{id: fmt.Sprint(w.created), p: pick(w, w.processes)}
+	s.appended, s.items = map[uint64][][]byte{}, map[uint64][]byte{}
 	s.o = Options{
 		Window: pick(w, []int{0, 1, 10 * windowItem, 64 * windowItem}), Retain: pick(w, []int{-1, 0, 1000, 20000}),
 		SlowTimeout: pick(w, []time.Duration{0, 4 * time.Second}), Resumable: w.choose(2) == 0,
@@ -252,7 +253,8 @@ func (w *world) step() {
 		m.r.Close()
 		s.readers = slices.DeleteFunc(s.readers, func(o *modelReader) bool { return o == m })
 	case n < 94:
-		time.Sleep(time.Duration(1 + w.choose(int(pick(w, []time.Duration{time.Millisecond, time.Second, 20 * time.Second})))))
+		limit := pick(w, []time.Duration{time.Millisecond, time.Second, 20 * time.Second})
+		time.Sleep(time.Duration(1 + w.choose(int(limit))))
 	case n < 96 && s.w != nil:
 		w.finish(s)
 	case n < 97:
@@ -288,6 +290,12 @@ func (w *world) finish(s *modelStream) {
 	s.w = nil
 }
 
+func visible(s *stream) uint64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.visible
+}
+
 func (w *world) crash(p *process) {
 	p.crash()
 	w.processes = slices.DeleteFunc(w.processes, func(o *process) bool { return o == p })
@@ -309,9 +317,10 @@ func (w *world) close() {
 	for _, s := range w.streams {
 		var m *modelReader
 		if s.w != nil {
-			r, err := s.p.Read(context.Background(), s.id, user, s.w.s.visible)
+			after := visible(s.w.s)
+			r, err := s.p.Read(context.Background(), s.id, user, after)
 			if err == nil {
-				m = &modelReader{r: r, p: s.p, at: s.w.s.visible, lastRead: time.Now()}
+				m = &modelReader{r: r, p: s.p, at: after, lastRead: time.Now()}
 			}
 		}
 		for _, other := range s.readers {
@@ -379,12 +388,16 @@ func runWorld(t require.TestingT, choose func(n int) int, name string, steps int
 type bubble struct{ *testing.T }
 
 func TestStreamsKeepInvariants(t *testing.T) {
+	steps := 100
+	if race.Enabled {
+		steps = 30
+	}
 	for name := range modelKinds {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				rapid.Check(bubble{t}, func(t *rapid.T) {
 					choose := func(n int) int { return rapid.IntRange(0, n-1).Draw(t, "choice") }
-					runWorld(t, choose, name, 100)
+					runWorld(t, choose, name, steps)
 				})
 			})
 		})

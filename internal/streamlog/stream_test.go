@@ -350,7 +350,7 @@ func TestEndedStreamIsRetainedFromItsEnd(t *testing.T) {
 		requireEnd(t, newReader(t, table, 0), 0, 3, io.EOF)
 		time.Sleep(time.Minute - 1)
 		synctest.Wait()
-		require.Len(t, table.streams, 1)
+		require.Equal(t, 1, countStreams(table))
 		time.Sleep(2 * time.Nanosecond)
 		_, err := table.Read(t.Context(), "s", user, 0)
 		require.Equal(t, ErrUnknown, err)
@@ -359,7 +359,7 @@ func TestEndedStreamIsRetainedFromItsEnd(t *testing.T) {
 		require.NoError(t, w.Finish(t.Context(), nil))
 		requireEnd(t, newReader(t, table, 0), 0, 0, io.EOF)
 		synctest.Wait()
-		require.Empty(t, table.streams)
+		require.Zero(t, countStreams(table))
 	})
 }
 
@@ -429,6 +429,12 @@ func TestSlowReaderOfMillionItemsCostsBoundedMemory(t *testing.T) {
 		require.Equal(t, items, after)
 		require.LessOrEqual(t, peak, uint64(1<<20+256<<10))
 	})
+}
+
+func countStreams(table *Table) int {
+	table.mu.Lock()
+	defer table.mu.Unlock()
+	return len(table.streams)
 }
 
 // heldBytes returns the bytes that a stream holds in memory.
