@@ -84,7 +84,7 @@ func decodeLetter(stream string, r store.Record, err error) (Letter, error) {
 	if err != nil {
 		return Letter{}, err
 	}
-	h, data, err := decodeItem(r.Value)
+	h, data, err := decode(r.Value)
 	item := Item{Stream: stream, ID: h.ID, Seq: r.Seq, Attempt: h.Attempt, Data: data, First: h.First}
 	return Letter{Item: item, Reason: h.Reason, Last: h.Last, Time: r.Time}, err
 }
@@ -119,7 +119,7 @@ func (o *Outbox) ack(ctx context.Context, name, key string, seqs ...uint64) erro
 
 // bury writes the dead letter of the head.
 func (o *Outbox) bury(ctx context.Context, s *sender, r store.Record, v Verdict) error {
-	h, data, err := decodeItem(r.Value)
+	h, data, err := decode(r.Value)
 	if err != nil {
 		data = r.Value
 	}
@@ -207,5 +207,3 @@ func (o *Outbox) trim(ctx context.Context, s *sender) error {
 	_, err := o.editIndex(ctx, s, func(index *deadIndex) { index.Letters, index.Bytes = int64(len(seqs)-n), total })
 	return err
 }
-
-func cut(text string) string { return text[:min(len(text), maxText)] }

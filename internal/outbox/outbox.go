@@ -1,13 +1,13 @@
 // Copyright 2026 The Fivewire Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package outbox keeps durable queues. Any instance puts items into a stream, and exactly one
-// instance at a time, the sender of the stream, passes them in strict order to a function.
+// Package outbox keeps durable queues. Any instance puts items into a stream. One instance at a
+// time, the sender of the stream, passes them in strict order to a function.
 //
-// The record of a sender names its owner. Put appends an item, and then creates the record or
-// changes it, so that the sender cannot end unnoticed; only then it returns. The sender ends the
-// record with the revision that it held before it found the queue empty. The index of package
-// lease leads survivors to the records of failed owners.
+// The record of a sender names its owner. Put appends an item and then creates or changes the
+// record; only then it returns. A sender ends its record with the revision that it held before it
+// found the queue empty, so it ends only if no item was put since. The index of package lease
+// leads survivors to the records of failed owners.
 package outbox
 
 import (
@@ -29,46 +29,44 @@ import (
 // ErrClosed reports use after Shutdown.
 var ErrClosed = errors.New("outbox: closed")
 
+var errRunning = errors.New("outbox: function of an earlier epoch is still running")
+
 const (
-	maxSenders = 64 // attempts at once
-	topic      = "outbox"
-	yieldMark  = "/" // ends a message that requests the stream
-	spare      = 24 * time.Hour
-	never      = -1 // the next turn begins after a signal
+	maxAttempts = 64             // at once
+	spare       = 24 * time.Hour // that an item outlives MaxAge
+	topic       = "outbox"
+	request     = "/" // ends a message that requests the stream; otherwise an item was put
 )
 
 // Options configure an Outbox. Zero is the default.
 type Options struct {
-	// Prefix of keys and streams, for example "arc/": that of the lease.
-	Prefix string
+	Prefix  string       // of keys and streams, for example "arc/": that of the lease
+	Private bool         // no other instance uses the store and the prefix, as for the lease
+	Logger  *slog.Logger // nil means slog.Default()
 
-	// MaxAge bounds how long an item waits. An attempt that fails later makes it a dead
-	// letter. The id of an item is known for MaxAge and a day. Zero means 30 days; a
-	// negative value means 100 years.
+	// MaxAge bounds how long an item waits: if an attempt fails later, the item becomes a dead
+	// letter. Ids are known for MaxAge and a day. Zero means 30 days; a negative value means
+	// 100 years.
 	MaxAge time.Duration
 
-	// MaxItems and MaxBytes bound the items that wait in a stream, and its dead letters. An
-	// item counts its length, that of its id, and about 80. Concurrent calls of Put may exceed a
-	// bound by one item each; since progress is stored late, Put may refuse items from 7/8
-	// of a bound on. Zero means 10,000 and 64 MiB; a negative value removes the bound.
+	// MaxItems and MaxBytes bound the items that wait in a stream, and its dead letters. An item
+	// counts its length, its id and about 80 bytes. Concurrent calls of Put may exceed a bound by
+	// an item each, and the sender reports progress every 64 items. Zero means 10,000 and 64 MiB;
+	// a negative value removes the bound.
 	MaxItems, MaxBytes int64
-
-	// Private means that no other instance uses the store and the prefix, as for the lease.
-	Private bool
-
-	// Logger receives retries, dead letters and lost items. Nil means slog.Default().
-	Logger *slog.Logger
 }
 
 // An Item is passed to the function of Send. Data must not be changed.
 type Item struct {
 	Stream  string
-	ID      string    // as given to Put
-	Seq     uint64    // position in the stream
-	Attempt int       // 1 or more; stored, so that a restart continues the count
-	Data    []byte    //
+	ID      string // as given to Put
+	Seq     uint64 // position in the stream
+	Attempt int    // 1 or more; a restart continues the count
+	Data    []byte
 	First   time.Time // of Put, by the clock of the store
 }
+
+type sendFunc = func(ctx context.Context, item Item) Verdict
 
 // An Outbox sends items for one instance. All methods are safe for concurrent use.
 type Outbox struct {
@@ -82,42 +80,39 @@ type Outbox struct {
 
 	mu       sync.Mutex // guards all below
 	funcs    map[string]sendFunc
-	senders  map[string]*sender // by key; one for each stream with work here
+	senders  map[string]*sender // by key; those with work here
 	due      []*sender
 	running  int
 	owner    lease.Owner // of the newest sender
 	isClosed bool
 }
 
-type sendFunc = func(context.Context, Item) Verdict
-
 // New returns the Outbox of an instance. A lease has one Outbox.
 func New(db store.Store, l *lease.Lease, o Options) *Outbox {
-	o.MaxAge = cmp.Or(o.MaxAge, 30*24*time.Hour)
 	if o.MaxAge < 0 {
 		o.MaxAge = 100 * 365 * 24 * time.Hour
 	}
+	o.MaxAge = cmp.Or(o.MaxAge, 30*24*time.Hour)
 	o.MaxItems, o.MaxBytes = bound(o.MaxItems, 10_000), bound(o.MaxBytes, 64<<20)
 	o.Logger = cmp.Or(o.Logger, slog.Default())
-	b := &Outbox{db: db, lease: l, opts: o, life: o.MaxAge + spare,
-		funcs: map[string]sendFunc{}, senders: map[string]*sender{}}
+	b := &Outbox{db: db, lease: l, opts: o, life: o.MaxAge + spare, funcs: map[string]sendFunc{}, senders: map[string]*sender{}}
 	b.base, b.stop = context.WithCancelCause(context.Background())
 	l.Listen(topic, b.receive)
 	return b
 }
 
 func bound(n, standard int64) int64 {
-	if n = cmp.Or(n, standard); n < 0 {
+	if n < 0 {
 		return math.MaxInt64
 	}
-	return n
+	return cmp.Or(n, standard)
 }
 
-// Send registers the function for the streams of a kind, the part of their names before the
-// first slash. The instance adopts streams of failed instances, so each instance that puts
-// items of a kind registers it; items without a function wait. For one stream f is never called
-// twice at once, unless an owner that lost its lease is still in its last attempt. The context
-// ends when f must return. A panic of f makes the item a dead letter.
+// Send registers the function for the streams of a kind: the part of their names before the first
+// slash. An instance that puts items registers their kind, since it may become their sender; until
+// then they wait. For one stream f is not called twice at once, unless an instance that has lost
+// its lease is still in its last attempt. The context ends when f must return. A panic of f makes
+// the item a dead letter.
 func (o *Outbox) Send(kind string, f func(ctx context.Context, item Item) Verdict) {
 	o.mu.Lock()
 	o.funcs[kind] = f
@@ -125,98 +120,101 @@ func (o *Outbox) Send(kind string, f func(ctx context.Context, item Item) Verdic
 		o.wakeLocked(s)
 	}
 	o.mu.Unlock()
-	o.lease.Adopt(workKind(kind), o.adopt)
+	o.lease.Adopt(workKind(kind), func(ctx context.Context, stream string, _, to lease.Owner) (lease.Found, error) {
+		found, _, err := o.take(ctx, stream, to, false)
+		if err == nil && found == lease.Taken {
+			o.serve(statekey.Join(stream), stream, to, ctx, 1)
+		}
+		return found, err
+	})
 }
 
-// Shutdown ends all sending after the attempts in progress. If ctx ends first, Shutdown cuts
-// them and returns its error. Items and records stay in the store.
+// Shutdown ends all sending after the attempts in progress. If ctx ends first, Shutdown cuts them
+// and returns its error. Items and records stay in the store for other instances.
 func (o *Outbox) Shutdown(ctx context.Context) error {
+	defer o.stop(ErrClosed)
 	o.mu.Lock()
 	o.isClosed, o.due = true, nil
 	for _, s := range o.senders {
 		o.removeLocked(s)
 	}
 	o.mu.Unlock()
-	defer o.stop(ErrClosed)
 	ended := make(chan struct{})
 	go func() {
 		o.wg.Wait()
 		close(ended)
 	}()
-	select {
-	case <-ended:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
+	return await(ctx, ended)
 }
 
 // Own makes the instance the sender of a stream, ahead of any item and until Close or the end of
-// the epoch of the lease. Another live sender first ends its attempt in progress; the latest Own
-// wins. The record has no index entry, since the object that receives the items has one: the
-// instance that adopts the object calls Own again.
+// the epoch of the lease. The latest Own wins: an earlier sender ends after its attempt. The
+// record has no index entry, since the object that receives the items has one: an instance that
+// adopts the object calls Own.
 func (o *Outbox) Own(ctx context.Context, stream string) error {
 	key := statekey.Join(stream)
 	for delay := 25 * time.Millisecond; ; delay = min(2*delay, time.Second) {
 		owner, epoch := o.epoch()
-		holder, err := o.claim(ctx, stream, owner)
+		found, holder, err := o.take(ctx, stream, owner, true)
 		switch {
-		case err == nil && holder == "":
-			if o.serve(key, stream, owner, epoch, 0) == nil {
-				err = cmp.Or(context.Cause(epoch), ErrClosed)
-			}
-			return wrap("own", stream, err)
-		case err == nil && holder != owner:
-			err = o.lease.Tell(ctx, holder, topic, []byte(key+yieldMark))
+		case errors.Is(err, errRunning):
+			err = nil
+		case err == nil && found == lease.Held:
+			err = o.lease.Tell(ctx, holder, topic, []byte(key+request))
+		case err == nil && o.serve(key, stream, owner, epoch, 0) == nil:
+			err = cmp.Or(context.Cause(epoch), ErrClosed)
 		}
-		if err == nil {
-			err = sleep(ctx, delay)
+		if err == nil && found == lease.Held {
+			err = await(ctx, time.After(delay))
 		}
-		if err != nil {
+		if err != nil || found != lease.Held {
 			return wrap("own", stream, err)
 		}
 	}
 }
 
-// claim makes owner the sender, or returns the live owner that has to end first. That is owner if
-// a function of an earlier epoch is still running.
-func (o *Outbox) claim(ctx context.Context, stream string, owner lease.Owner) (holder lease.Owner, err error) {
+// take makes owner the sender of a stream, by Own or after the failure of the former owner. It
+// returns lease.Held with the owner that is alive.
+func (o *Outbox) take(ctx context.Context, stream string, owner lease.Owner, isOwn bool) (found lease.Found, holder lease.Owner, err error) {
 	key := statekey.Join(stream)
-	if o.isRunning(key, owner) {
-		return owner, nil
+	o.mu.Lock()
+	s := o.senders[key]
+	isRunning := s != nil && s.owner != owner && s.state == stateRunning
+	isServed := s != nil && s.owner == owner && s.starts > 0
+	o.mu.Unlock()
+	if isRunning {
+		return lease.Held, owner, errRunning
 	}
-	isAlive, err := o.lease.Alive(ctx, owner)
-	if err != nil || !isAlive {
-		return "", cmp.Or(err, lease.ErrLost)
-	}
-	_, err = store.Modify(ctx, o.db, o.path("sender", key), 2*o.life, func(old store.Entry, _ bool) ([]byte, error) {
-		rec, err := decode(old)
-		if err != nil {
-			return nil, err
+	_, _, err = o.edit(ctx, key, o.recordTTL(), func(rec *record, _ store.Revision) (err error) {
+		found, holder = lease.Taken, rec.Owner
+		isAlive := false
+		if holder != "" && !(isOwn && rec.Free) {
+			isAlive, err = o.lease.Alive(ctx, holder)
 		}
-		isAlive, err := false, error(nil)
-		if rec.Owner != "" && rec.Owner != owner && !rec.Free {
-			isAlive, err = o.lease.Alive(ctx, rec.Owner)
-		}
-		holder = ""
 		switch {
 		case err != nil:
-			return nil, err
+			return err
+		case holder == owner && isOwn:
+			rec.Own, rec.Free = true, false
+			return nil
+		case holder == owner && !isServed: // by an earlier change
+			return store.ErrUnchanged
 		case isAlive:
-			holder = rec.Owner
-			return nil, store.ErrUnchanged
-		case rec.Owner != owner:
-			rec.take(stream, owner)
+			found = lease.Held
+			return store.ErrUnchanged
+		case !isOwn && (holder == "" || rec.Own):
+			found = lease.Absent // a creation, or the end of Own, may still land
+			return store.ErrUnchanged
 		}
-		rec.Own = true
-		return rec.encode(), nil
+		rec.take(stream, owner)
+		rec.Own = isOwn
+		return nil
 	})
-	return holder, err
+	return found, holder, err
 }
 
 // Close ends Own: the sender ends once the queue is empty. If ctx ends first, Close returns its
-// error; the rest is still sent, by survivors too. If the instance is not the sender of the
-// stream, Close does nothing. The ids of items stay known until they expire.
+// error, and the rest is still sent, by survivors too. Without a sender here Close does nothing.
 func (o *Outbox) Close(ctx context.Context, stream string) error {
 	key := statekey.Join(stream)
 	o.mu.Lock()
@@ -225,89 +223,41 @@ func (o *Outbox) Close(ctx context.Context, stream string) error {
 	if s == nil {
 		return nil
 	}
-	if err := o.startWork(ctx, stream, s.owner); err != nil { // survivors may have to send the rest
+	err := o.startWork(ctx, stream, s.owner) // for the survivors
+	if err != nil {
 		return wrap("close", stream, err)
 	}
-	_, err := store.Modify(ctx, o.db, o.path("sender", key), 2*o.life, func(old store.Entry, _ bool) ([]byte, error) {
-		rec, err := decode(old)
-		if err != nil || rec.Owner != s.owner || !rec.Own {
-			return nil, cmp.Or(err, store.ErrUnchanged)
+	_, _, err = o.edit(ctx, key, o.recordTTL(), func(rec *record, _ store.Revision) error {
+		if rec.Owner != s.owner || !rec.Own {
+			return store.ErrUnchanged
 		}
 		rec.Own = false
-		return rec.encode(), nil
+		return nil
 	})
 	o.mu.Lock()
 	s.isClosing = true
 	o.mu.Unlock()
 	o.serve(key, stream, s.owner, s.ctx, 1)
 	if err == nil {
-		select {
-		case <-s.done:
-			err = s.err()
-		case <-ctx.Done():
-			err = context.Cause(ctx)
-		}
+		err = await(ctx, s.done)
+	}
+	if err == nil && !s.isEnded {
+		err = cmp.Or(context.Cause(s.ctx), ErrClosed)
 	}
 	return wrap("close", stream, err)
 }
 
-// adopt takes over the record of a failed sender.
-func (o *Outbox) adopt(ctx context.Context, stream string, _, to lease.Owner) (found lease.Found, err error) {
-	key := statekey.Join(stream)
-	if o.isRunning(key, to) {
-		return 0, errors.New("outbox: function of an earlier epoch is still running")
-	}
-	_, err = store.Modify(ctx, o.db, o.path("sender", key), 2*o.life, func(old store.Entry, _ bool) ([]byte, error) {
-		rec, err := decode(old)
-		isAlive := false
-		if err == nil && rec.Owner != "" {
-			isAlive, err = o.lease.Alive(ctx, rec.Owner)
-		}
-		switch {
-		case err != nil:
-			return nil, err
-		case rec.Owner == "":
-			found = lease.Absent // a creation may still land
-		case rec.Owner == to && !o.isServed(key, to):
-			found = lease.Taken
-		case isAlive:
-			found = lease.Held
-		case rec.Own:
-			found = lease.Absent // the end of Own may still land
-		default:
-			found = lease.Taken
-			rec.take(stream, to)
-			return rec.encode(), nil
-		}
-		return nil, store.ErrUnchanged
-	})
-	if err == nil && found == lease.Taken {
-		o.serve(key, stream, to, ctx, 1)
-	}
-	return found, err
-}
-
-// receive handles the message of another instance: an item was put, or the stream is requested.
+// receive handles a message of another instance.
 func (o *Outbox) receive(data []byte) {
-	key, isYielding := strings.CutSuffix(string(data), yieldMark)
+	key, isRequest := strings.CutSuffix(string(data), request)
 	owner, epoch := o.epoch()
 	s := o.serve(key, "", owner, epoch, 0)
-	if s == nil || !isYielding {
-		return
+	if s != nil && isRequest {
+		o.mu.Lock()
+		defer o.mu.Unlock()
+		s.isRequested = true
+		o.wakeLocked(s)
 	}
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	s.isYielding = true
-	o.wakeLocked(s)
-}
-
-// startWork writes an index entry of owner.
-func (o *Outbox) startWork(ctx context.Context, stream string, owner lease.Owner) error {
-	current, err := o.lease.Start(ctx, workKind(stream), stream)
-	if err == nil && current != owner {
-		err = errors.Join(lease.ErrLost, o.lease.Finish(ctx, current, workKind(stream), stream))
-	}
-	return err
 }
 
 // epoch returns the current owner and its context.
@@ -320,17 +270,26 @@ func (o *Outbox) epoch() (lease.Owner, context.Context) {
 	}
 }
 
-// path returns a key or stream of the store; part comes from statekey.Join.
-func (o *Outbox) path(name, part string) string { return o.opts.Prefix + "outbox/" + name + "/" + part }
+// startWork writes an index entry of owner.
+func (o *Outbox) startWork(ctx context.Context, stream string, owner lease.Owner) error {
+	current, err := o.lease.Start(ctx, workKind(stream), stream)
+	if err == nil && current != owner {
+		return errors.Join(lease.ErrLost, o.lease.Finish(ctx, current, workKind(stream), stream))
+	}
+	return err
+}
+
+// workKind returns the kind of the index entry of a stream. There is one for each kind of stream,
+// since an instance adopts only what it has a function for.
+func workKind(stream string) string { return "outbox:" + kindOf(stream) }
 
 func kindOf(stream string) string {
 	kind, _, _ := strings.Cut(stream, "/")
 	return kind
 }
 
-// workKind returns the kind of the index entry of a stream. Each kind of stream has one, since an
-// instance adopts only what it has a function for.
-func workKind(stream string) string { return "outbox:" + kindOf(stream) }
+// path returns a key or stream of the store; part comes from statekey.Join.
+func (o *Outbox) path(name, part string) string { return o.opts.Prefix + "outbox/" + name + "/" + part }
 
 func wrap(op, stream string, err error) error {
 	if err == nil {
@@ -339,9 +298,9 @@ func wrap(op, stream string, err error) error {
 	return fmt.Errorf("outbox: %s %q: %w", op, stream, err)
 }
 
-func sleep(ctx context.Context, d time.Duration) error {
+func await[T any](ctx context.Context, ch <-chan T) error {
 	select {
-	case <-time.After(d):
+	case <-ch:
 		return nil
 	case <-ctx.Done():
 		return context.Cause(ctx)

@@ -4,9 +4,7 @@
 package outbox
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"time"
 
@@ -17,109 +15,31 @@ import (
 	"github.com/fivewire/fivewire/store"
 )
 
-// errNoSender ends a change that has to create a record: its index entry comes first.
+// errNoSender ends a change that needs an index entry before the record.
 var errNoSender = errors.New("outbox: no sender")
 
-// A record is the sender of a stream. An empty value is that of a sender that has ended; it keeps
-// a creation in doubt from landing later.
-type record struct {
-	Stream string
-	Owner  lease.Owner
-	Own    bool  // by Own
-	Free   bool  // no attempt runs, and another instance may call Own
-	Busy   bool  // the sender will find what is put without a message
-	Slack  int64 // items that a failed owner may have ended in addition
-	Saved  time.Time
-	counts
-	head
-}
-
-// The counts of a stream, or a change of them.
-type counts struct {
-	Puts  int64 // items put
-	Sent  int64 // items ended, as stored by the sender
-	Bytes int64 // of the items between
-}
-
-func (c *counts) add(d counts) {
-	c.Puts, c.Sent, c.Bytes = c.Puts+d.Puts, c.Sent+d.Sent, c.Bytes+d.Bytes
-}
-
-// settle adapts the counts to an empty queue and returns how many items are missing.
-func (r *record) settle() (lost int64) {
-	if missing := r.Puts - r.Sent; missing > r.Slack {
-		lost = missing
-	}
-	r.Sent, r.Bytes, r.Slack = max(r.Sent, r.Puts), 0, 0
-	return lost
-}
-
-// A head is the state of the first item.
-type head struct {
-	Seq     uint64
-	Attempt int
-	Delay   time.Duration
-	Next    time.Time
-	Last    string // error
-}
-
-// take changes the owner. Of an owner that was active in the last day no item has expired, so
-// items that are missing were sent.
-func (r *record) take(stream string, owner lease.Owner) {
-	if r.Owner != "" && !r.Free && time.Since(r.Saved) < spare {
-		r.Slack += maxUnsaved
-	}
-	r.Stream, r.Owner, r.Own, r.Free, r.Saved = stream, owner, false, false, time.Now()
-}
-
-func (r *record) encode() []byte {
-	b, _ := json.Marshal(r) // cannot fail
-	return b
-}
-
-func decode(e store.Entry) (r record, err error) {
-	if len(e.Value) > 0 {
-		err = json.Unmarshal(e.Value, &r)
-	}
-	return r, err
-}
-
-// A header precedes the data of an item and of a dead letter.
-type header struct {
-	ID      string
-	Reason  string    `json:",omitempty"`
-	Last    string    `json:",omitempty"`
-	Attempt int       `json:",omitempty"`
-	First   time.Time `json:",omitzero"`
-}
-
-// encode returns a stored value: the format, the header as a line of JSON, and the data.
-func (h header) encode(data []byte) []byte {
-	line, _ := json.Marshal(h) // cannot fail
-	return append(append(statekey.Value(string(line)), '\n'), data...)
-}
-
-func decodeItem(value []byte) (h header, data []byte, err error) {
-	value, err = statekey.Data(value)
-	if err == nil {
-		line, rest, _ := bytes.Cut(value, []byte{'\n'})
-		data, err = rest, json.Unmarshal(line, &h)
-	}
-	return h, data, err
-}
-
-func size(value []byte) int64 { return int64(len(value)) + 64 }
-
-// Put adds an item to a stream. Another Put with the same id has no further effect while the id
-// is known. An empty id is always new. After nil the item ends sent or as a dead letter, also
-// after a crash of any instance. Over a bound of the stream the error is a *[budget.Error]. After
-// another error the item may be sent; to find out, repeat Put with the same id.
+// Put adds an item to a stream. While the id is known, another Put with it has no further effect;
+// an empty id is always new. After nil the item is sent or becomes a dead letter, also after a
+// failure of any instance. Over a bound of the stream, the error is a *[budget.Error]. After
+// another error the item may be sent; to find out, repeat Put with the id.
 func (o *Outbox) Put(ctx context.Context, stream, id string, item []byte) error {
 	logID := "=" + id
 	if id == "" {
 		logID = randid.New("+")
 	}
 	return wrap("put", stream, o.put(ctx, stream, logID, header{ID: id}.encode(item)))
+}
+
+// A put is one call of Put.
+type put struct {
+	*Outbox
+	stream, key string
+	id          string // in the log
+	value       []byte
+	isAppended  bool
+	isCounted   bool
+	owner       lease.Owner // of an index entry by this call
+	rec         record      // as written
 }
 
 func (o *Outbox) put(ctx context.Context, stream, logID string, value []byte) error {
@@ -134,50 +54,32 @@ func (o *Outbox) put(ctx context.Context, stream, logID string, value []byte) er
 		return err
 	}
 	for {
-		_, err := store.Modify(ctx, o.db, o.path("sender", p.key), 2*o.life, func(old store.Entry, _ bool) ([]byte, error) {
-			return p.touch(ctx, old)
-		})
+		_, _, err := o.edit(ctx, p.key, o.recordTTL(), func(rec *record, _ store.Revision) error { return p.touch(ctx, rec) })
 		switch {
 		case errors.Is(err, errNoSender):
-			p.owner, err = o.lease.Start(ctx, workKind(stream), stream)
-			if err != nil {
+			if p.owner, err = o.lease.Start(ctx, workKind(stream), stream); err != nil {
 				return err
 			}
 		case errors.Is(err, store.ErrUnknown) && ctx.Err() == nil && !errors.Is(err, store.ErrClosed):
-			p.isCounted = true // the other changes since may hide its own
+			p.isCounted = true // other changes since may hide its own
 		default:
 			return p.finish(ctx, err)
 		}
 	}
 }
 
-// A put is one call of Put.
-type put struct {
-	*Outbox
-	stream, key string
-	id          string // in the log
-	value       []byte
-	isAppended  bool
-	isCounted   bool
-	owner       lease.Owner // of Start
-	rec         record      // as written
-}
-
-// putLocal puts an item for a sender in the only instance of the store, which needs no change of
-// the record. It reports false if there is no such sender.
+// putLocal puts an item for a sender in the only instance of the store, without a change of the
+// record. It reports false if there is no such sender.
 func (p *put) putLocal(ctx context.Context) (isDone bool, err error) {
-	var rec record
 	p.mu.Lock()
 	s := p.senders[p.key]
-	isLocal := p.opts.Private && s != nil && s.isOpen
-	if isLocal {
-		rec = s.rec
-		rec.add(s.unsaved)
-	}
-	p.mu.Unlock()
-	if !isLocal {
+	if !p.opts.Private || s == nil || !s.isOpen {
+		p.mu.Unlock()
 		return false, nil
 	}
+	rec := s.rec
+	rec.add(s.unsaved)
+	p.mu.Unlock()
 	err = p.append(ctx, &rec)
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -185,8 +87,7 @@ func (p *put) putLocal(ctx context.Context) (isDone bool, err error) {
 		return false, err
 	}
 	if !p.isCounted {
-		s.unsaved.Puts++
-		s.unsaved.Bytes += size(p.value)
+		s.unsaved.add(counts{Puts: 1, Bytes: size(p.value)})
 	}
 	p.wakeLocked(s)
 	return true, nil
@@ -219,50 +120,44 @@ func (p *put) append(ctx context.Context, rec *record) error {
 	return err
 }
 
-// touch appends the item and returns the changed record. Its revision shows the sender that the
+// touch appends the item and then changes the record. The new revision shows the sender that the
 // queue may not be empty.
-func (p *put) touch(ctx context.Context, old store.Entry) ([]byte, error) {
-	rec, err := decode(old)
-	if err == nil {
-		err = p.append(ctx, &rec)
+func (p *put) touch(ctx context.Context, rec *record) error {
+	if err := p.append(ctx, rec); err != nil {
+		return err
 	}
-	if err == nil && rec.Owner == "" && p.owner == "" {
-		err = errNoSender
-	}
-	if err != nil {
-		return nil, err
+	owner := p.lease.Owner()
+	p.mu.Lock()
+	s := p.senders[p.key]
+	isServed := s != nil && s.owner == owner && s.starts > 0
+	p.mu.Unlock()
+	if rec.Owner == "" && p.owner == "" || rec.Owner == owner && p.owner != owner && !rec.Own && !isServed {
+		return errNoSender
 	}
 	if rec.Owner == "" {
-		rec = record{}
 		rec.take(p.stream, p.owner)
 	}
 	if !p.isCounted {
-		rec.Puts++
-		rec.Bytes += size(p.value)
+		rec.add(counts{Puts: 1, Bytes: size(p.value)})
 	}
-	p.rec = rec
-	return rec.encode(), nil
+	p.rec = *rec
+	return nil
 }
 
 // finish wakes the sender after the change of its record.
 func (p *put) finish(ctx context.Context, err error) error {
 	owner, epoch := p.epoch()
-	isHere := err == nil && p.rec.Owner == owner
-	if isHere && p.owner != owner && !p.rec.Own && !p.isServed(p.key, owner) { // its creation was in doubt
-		p.owner, err = owner, p.startWork(ctx, p.stream, owner)
-		if err != nil {
-			return err
-		}
+	starts := 0
+	if p.owner == owner {
+		starts = 1
 	}
 	switch {
-	case p.owner == owner && (isHere || errors.Is(err, store.ErrUnknown)):
-		p.serve(p.key, p.stream, owner, epoch, 1)
+	case err == nil && p.rec.Owner == owner, starts == 1 && errors.Is(err, store.ErrUnknown):
+		p.serve(p.key, p.stream, owner, epoch, starts)
 	case p.owner != "":
-		err = errors.Join(err, p.lease.Finish(context.WithoutCancel(ctx), p.owner, workKind(p.stream), p.stream))
-	case isHere:
-		p.serve(p.key, p.stream, owner, epoch, 0)
+		_ = p.lease.Finish(context.WithoutCancel(ctx), p.owner, workKind(p.stream), p.stream) // or it is repeated
 	}
-	if err == nil && !isHere && !p.rec.Busy {
+	if err == nil && p.rec.Owner != owner && !p.rec.Busy {
 		err = p.lease.Tell(ctx, p.rec.Owner, topic, []byte(p.key))
 	}
 	return err

@@ -18,88 +18,39 @@ const (
 	linger     = 10 * time.Second // of a sender with an empty queue
 	freePeriod = 10 * time.Second // for another instance to call Own
 	endTTL     = 10 * time.Minute // of an ended record: a creation may land so late
-	maxUnsaved = 64               // ended items that the record does not count
-	maxBatch   = 64               // items in a turn
+	maxBatch   = 64               // items in a turn, and ended items that the record does not count
 	maxRead    = 1 << 20          // bytes in a turn, estimated
-	maxText    = 1 << 10          // of an error in a record
+	never      = -1               // the next turn needs a signal
 )
 
-// errTaken reports that another instance has the record.
-var errTaken = errors.New("outbox: record taken")
-
-// A Verdict is the outcome of an attempt. The zero Verdict is Retry after a second.
-type Verdict struct {
-	kind   verdictKind
-	after  time.Duration
-	reason string
-	err    error
-	text   string // of err
-}
-
-type verdictKind uint8
-
-const (
-	verdictRetry verdictKind = 1 + iota
-	verdictDone
-	verdictLater
-	verdictDead
-	verdictGone
-)
-
-// Done means that the item was sent.
-func Done() Verdict { return Verdict{kind: verdictDone} }
-
-// Retry means that the attempt failed with err and is repeated after a delay. Attempts and delay
-// are stored. Zero means 1 s.
-func Retry(after time.Duration, err error) Verdict {
-	return Verdict{kind: verdictRetry, after: after, err: err}
-}
-
-// Later means that no attempt was made because of err, for example an open circuit breaker. The
-// function is called again after a delay. Zero means 1 s.
-func Later(after time.Duration, err error) Verdict {
-	return Verdict{kind: verdictLater, after: after, err: err}
-}
-
-// Dead means that the item becomes a dead letter. A nil err keeps that of the last Retry.
-func Dead(reason string, err error) Verdict {
-	return Verdict{kind: verdictDead, reason: reason, err: err}
-}
-
-// Gone means that the receiver of the stream does not exist any longer: all items in the queue
-// become dead letters, and the sender ends.
-func Gone(err error) Verdict {
-	return Verdict{kind: verdictGone, reason: "stream closed", err: err}
-}
-
-// A sender is the work of a stream in this instance, under one owner.
+// A sender is the work of a stream in this instance, under one owner. It makes turns.
 type sender struct {
 	key      string
 	owner    lease.Owner
 	ctx      context.Context // of the epoch
 	done     chan struct{}   // closed after the removal
-	timer    *time.Timer     // begins a turn
-	rev      store.Revision  // of rec; zero before it was read; used by the turn
-	head     head            // used by the turn, as all up to mu
-	due      time.Time       // of the head
-	empty    time.Time       // when the queue was found empty
-	freed    time.Time       // when rec.Free was set
-	verdict  Verdict         // on the head, not yet carried out
-	gone     Verdict         // on the stream
-	failures int             // turns in a row
+	timer    *time.Timer     // of the next turn
+	rev      store.Revision  // of rec; zero before it was read; used by the turn, as all up to stream
+	head     head
+	due      time.Time // of the head
+	verdict  Verdict   // on the head, not carried out
+	gone     Verdict   // on the stream
+	emptied  time.Time // the queue is empty since then
+	freed    time.Time // when rec.Free was set
+	failures int       // turns in a row
 
-	// Outbox.mu guards the following. The turn writes rec and reads it without the lock.
-	stream     string
-	rec        record // as last read or written
-	unsaved    counts // not in rec
-	starts     int    // calls of Finish to be made
-	state      senderState
-	isOpen     bool // the record is present and not about to end
-	isEnded    bool
-	isSignaled bool // since the begin of the turn
-	isDelayed  bool // the head waits
-	isYielding bool // another instance requests the stream
-	isClosing  bool
+	// Outbox.mu guards the following. The turn also reads rec without it.
+	stream      string
+	rec         record // as last read or written
+	unsaved     counts // not in rec
+	starts      int    // calls of Finish to be made
+	state       senderState
+	isOpen      bool // rec is present and not about to end
+	isEnded     bool
+	isSignaled  bool // since the begin of the turn
+	isDelayed   bool // signals begin no turn
+	isRequested bool // by another instance
+	isClosing   bool
 }
 
 type senderState uint8
@@ -110,16 +61,8 @@ const (
 	stateRunning
 )
 
-// err returns why a removed sender did not end.
-func (s *sender) err() error {
-	if s.isEnded {
-		return nil
-	}
-	return cmp.Or(context.Cause(s.ctx), ErrClosed)
-}
-
-// serve makes sure that a sender of owner exists here and begins a turn. The sender makes starts
-// more calls of Finish at its end. It returns nil after the end of the epoch or Shutdown.
+// serve begins a turn of the sender of owner, which has to make starts more calls of Finish at its
+// end. It returns nil after the end of the epoch or Shutdown.
 func (o *Outbox) serve(key, stream string, owner lease.Owner, epoch context.Context, starts int) *sender {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -143,22 +86,6 @@ func (o *Outbox) serve(key, stream string, owner lease.Owner, epoch context.Cont
 	s.starts += starts
 	o.wakeLocked(s)
 	return s
-}
-
-// isServed reports whether a sender of owner with an index entry is here.
-func (o *Outbox) isServed(key string, owner lease.Owner) bool {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	s := o.senders[key]
-	return s != nil && s.owner == owner && s.starts > 0
-}
-
-// isRunning reports whether a turn of an earlier owner is running here.
-func (o *Outbox) isRunning(key string, owner lease.Owner) bool {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	s := o.senders[key]
-	return s != nil && s.owner != owner && s.state == stateRunning
 }
 
 // sweep removes the senders of ended epochs.
@@ -188,10 +115,10 @@ func (o *Outbox) wake(s *sender) {
 	o.wakeLocked(s)
 }
 
-// wakeLocked begins a turn, or another one after the current turn. o.mu must be held.
+// wakeLocked begins a turn, or another one after the current one. o.mu must be held.
 func (o *Outbox) wakeLocked(s *sender) {
 	s.isSignaled = true
-	if s.state == stateWaiting && (!s.isDelayed || s.isYielding) && o.senders[s.key] == s {
+	if s.state == stateWaiting && (!s.isDelayed || s.isRequested) && o.senders[s.key] == s {
 		s.timer.Stop()
 		s.state = stateDue
 		o.due = append(o.due, s)
@@ -201,7 +128,7 @@ func (o *Outbox) wakeLocked(s *sender) {
 
 // dispatchLocked begins turns while places are free. o.mu must be held.
 func (o *Outbox) dispatchLocked() {
-	for o.running < maxSenders && len(o.due) > 0 && !o.isClosed {
+	for o.running < maxAttempts && len(o.due) > 0 && !o.isClosed {
 		s := o.due[0]
 		o.due[0] = nil
 		o.due = o.due[1:]
@@ -216,11 +143,11 @@ func (o *Outbox) run(s *sender) {
 	ctx, cancel := context.WithCancel(s.ctx)
 	defer cancel()
 	defer context.AfterFunc(o.base, cancel)()
-	wait := time.Duration(0)
-	guard.Run("turn", func() (err error) {
-		wait, err = o.turn(ctx, s)
+	var delay time.Duration
+	guard.Run("outbox turn", func() (err error) {
+		delay, err = o.turn(ctx, s)
 		if errors.Is(err, errTaken) {
-			wait, err = o.end(ctx, s)
+			delay, err = o.end(ctx, s)
 		}
 		return err
 	}, func(err error) {
@@ -233,89 +160,62 @@ func (o *Outbox) run(s *sender) {
 			o.removeLocked(s)
 		case err != nil:
 			s.isDelayed = true
-			wait = min(time.Second<<min(s.failures, 6), time.Minute)
-			o.opts.Logger.WarnContext(ctx, "outbox: sender delayed", "stream", s.stream, "delay", wait, "err", err)
+			delay = min(time.Second<<min(s.failures, 6), time.Minute)
+			o.opts.Logger.WarnContext(ctx, "outbox: sender delayed", "stream", s.stream, "delay", delay, "err", err)
 		default:
 			s.failures = 0
 		}
-		if wait == 0 || s.isSignaled {
+		if delay == 0 || s.isSignaled {
 			o.wakeLocked(s)
 		}
-		if wait > 0 && s.state == stateWaiting && o.senders[s.key] == s {
-			s.timer.Reset(wait)
+		if delay > 0 && s.state == stateWaiting && o.senders[s.key] == s {
+			s.timer.Reset(delay)
 		}
 		o.dispatchLocked()
 	})
 }
 
-// turn sends the items that are due and returns when the next turn begins.
+// turn sends the items that are due and returns the delay of the next turn.
 func (o *Outbox) turn(ctx context.Context, s *sender) (time.Duration, error) {
 	if s.rev == 0 {
-		isHere, err := o.load(ctx, s)
-		if err != nil || !isHere {
-			return 0, cmp.Or(err, errTaken)
+		if err := o.load(ctx, s); err != nil {
+			return 0, err
 		}
 	}
 	o.mu.Lock()
-	send, isYielding := o.funcs[kindOf(s.stream)], s.isYielding
-	s.isYielding = false
+	send, isRequested, hasUnsaved := o.funcs[kindOf(s.stream)], s.isRequested, s.unsaved.Sent > 0
+	s.isRequested = false
 	o.mu.Unlock()
-	if isYielding || s.rec.Free {
-		wait, err := o.yield(ctx, s, isYielding)
-		if wait > 0 || err != nil {
-			return wait, err
+	if isRequested || s.rec.Free {
+		if delay, err := o.yield(ctx, s, isRequested); delay > 0 || err != nil {
+			return delay, err
 		}
 	}
 	if send == nil {
 		return never, nil
 	}
-	items, err := o.db.Read(ctx, o.path("items", s.key), 0, s.batch())
-	if err != nil {
+	n := maxRead * (s.rec.Puts - s.rec.Sent) / max(s.rec.Bytes, 1) // by their average size
+	items, err := o.db.Read(ctx, o.path("items", s.key), 0, int(min(max(n, 1), maxBatch)))
+	switch {
+	case err != nil:
 		return 0, err
-	}
-	if len(items) == 0 {
+	case len(items) == 0:
 		return o.rest(ctx, s)
+	case hasUnsaved:
+		if _, err = o.save(ctx, s, saveBusy); err != nil {
+			return 0, err
+		}
 	}
-	s.empty = time.Time{}
+	s.emptied = time.Time{}
 	for _, item := range items {
-		wait, err := o.handle(ctx, s, send, item)
-		if wait > 0 || err != nil {
-			o.delay(s)
-			return wait, err
-		}
-		if !o.mayContinue(s) {
-			return 0, nil
+		delay, err := o.handle(ctx, s, send, item)
+		o.mu.Lock()
+		s.isDelayed = delay > 0
+		isOver := delay > 0 || err != nil || o.isClosed || s.isRequested || ctx.Err() != nil
+		o.mu.Unlock()
+		if isOver {
+			return delay, err
 		}
 	}
-	o.mu.Lock()
-	isBehind := o.isBehindLocked(s)
-	o.mu.Unlock()
-	if isBehind {
-		_, err = o.save(ctx, s, saveBusy)
-	}
-	return 0, err
-}
-
-// batch returns how many items to read: few if they are large.
-func (s *sender) batch() int {
-	n, bytes := s.rec.Puts-s.rec.Sent, s.rec.Bytes
-	return int(min(max(maxRead*n/max(bytes, 1), 1), maxBatch))
-}
-
-func (o *Outbox) delay(s *sender) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	s.isDelayed = true
-}
-
-// mayContinue reports whether a turn may go to the next item.
-func (o *Outbox) mayContinue(s *sender) bool {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return !o.isClosed && !s.isYielding && s.ctx.Err() == nil
-}
-
-// isBehindLocked reports whether the record counts too many ended items. o.mu must be held.
-func (o *Outbox) isBehindLocked(s *sender) bool {
-	return s.unsaved.Sent >= min(maxUnsaved, max(o.opts.MaxItems/8, 1)) || -s.unsaved.Bytes >= o.opts.MaxBytes/8
+	return 0, nil
 }

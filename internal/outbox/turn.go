@@ -14,23 +14,27 @@ import (
 	"github.com/fivewire/fivewire/store"
 )
 
-// load reads the record. It reports false if that has another owner or none.
-func (o *Outbox) load(ctx context.Context, s *sender) (isHere bool, err error) {
-	end := func(_ store.Entry, found bool) ([]byte, error) {
-		if found {
-			return nil, store.ErrUnchanged
+// errTaken reports that the sender has no record any longer.
+var errTaken = errors.New("outbox: record taken")
+
+// load reads the record. If it is absent, no creation in doubt can land after load.
+func (o *Outbox) load(ctx context.Context, s *sender) error {
+	rec, rev, err := o.edit(ctx, s.key, endTTL, func(_ *record, rev store.Revision) error {
+		if rev != 0 {
+			return store.ErrUnchanged
 		}
-		return []byte{}, nil // so that no creation in doubt lands later
+		return nil
+	})
+	if err != nil || rec.Owner != s.owner {
+		return cmp.Or(err, errTaken)
 	}
-	e, err := store.Modify(ctx, o.db, o.path("sender", s.key), endTTL, end)
-	rec, decodeErr := decode(e)
-	if err = cmp.Or(err, decodeErr); err != nil || rec.Owner != s.owner {
-		return false, err
-	}
-	needsEntry := !rec.Own && !o.isServed(s.key, s.owner)
+	o.mu.Lock()
+	s.stream = rec.Stream
+	needsEntry := !rec.Own && s.starts == 0
+	o.mu.Unlock()
 	if needsEntry {
 		if err = o.startWork(ctx, rec.Stream, s.owner); err != nil {
-			return false, err
+			return err
 		}
 	}
 	o.mu.Lock()
@@ -38,9 +42,9 @@ func (o *Outbox) load(ctx context.Context, s *sender) (isHere bool, err error) {
 	if needsEntry {
 		s.starts++
 	}
-	s.stream, s.rec, s.rev, s.isOpen = rec.Stream, rec, e.Revision, true
+	s.rec, s.rev, s.isOpen = rec, rev, true
 	s.head, s.due = rec.head, time.Now().Add(min(rec.Delay, time.Until(rec.Next)))
-	return true, nil
+	return nil
 }
 
 // A saveMode is a change of the record besides the state of the sender.
@@ -49,61 +53,52 @@ type saveMode uint8
 const (
 	saveBusy saveMode = iota
 	saveFree
-	saveIdle // if the record is unchanged since it was last read
+	saveIdle // if no item was put since the record was last read
 	saveEnd  // likewise
 )
 
-// save writes the state of the sender. It fails with errTaken if the record has another owner.
-// If a condition does not hold, it reads the record and reports false.
+// save writes the state of the sender. It fails with errTaken if the record has another owner. If
+// the condition of the mode does not hold, save reads the record and reports false.
 func (o *Outbox) save(ctx context.Context, s *sender, mode saveMode) (isSaved bool, err error) {
 	o.mu.Lock()
-	if mode >= saveIdle && s.isSignaled {
-		o.mu.Unlock()
+	unsaved := s.unsaved
+	isSaved = mode < saveIdle || !s.isSignaled
+	s.isOpen = mode < saveEnd || !isSaved
+	o.mu.Unlock()
+	if !isSaved {
 		return false, nil
 	}
-	unsaved := s.unsaved
-	s.isOpen = mode != saveEnd
-	o.mu.Unlock()
-	var rec record
-	lost, ttl := int64(0), 2*o.life
+	ttl, lost := o.recordTTL(), int64(0)
 	if mode == saveEnd {
 		ttl = endTTL
 	}
-	e, err := store.Modify(ctx, o.db, o.path("sender", s.key), ttl, func(old store.Entry, _ bool) (value []byte, err error) {
-		rec, err = decode(old)
-		isSaved = err == nil && (mode < saveIdle || old.Revision == s.rev) && (mode < saveEnd || !s.isOwn(&rec))
+	rec, rev, err := o.edit(ctx, s.key, ttl, func(rec *record, rev store.Revision) error {
+		isSaved = mode < saveIdle || rev == s.rev && (mode < saveEnd || !s.isOwn(rec))
 		switch {
-		case err != nil:
-			return nil, err
 		case rec.Owner != s.owner:
-			return nil, errTaken
+			return errTaken
 		case !isSaved:
-			return nil, store.ErrUnchanged
+			return store.ErrUnchanged
 		}
 		rec.add(unsaved)
-		rec.Saved, rec.head = time.Now(), s.head
+		rec.head, rec.Saved = s.head, time.Now()
 		rec.Busy, rec.Free = mode == saveBusy, mode == saveFree
 		if mode >= saveIdle {
 			lost = rec.settle()
 		}
-		switch {
-		case mode != saveEnd:
-			return rec.encode(), nil
-		case o.opts.Private:
-			return nil, nil
+		if mode == saveEnd {
+			rec.Owner = ""
 		}
-		return []byte{}, nil
+		return nil
 	})
 	if err != nil {
 		return false, err
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	s.rec, s.rev = rec, e.Revision
-	s.isOpen = mode != saveEnd || !isSaved
-	if rec.Own {
-		s.isClosing = false // Own was called after Close
-	}
+	s.rec, s.rev = rec, rev
+	s.isOpen = rec.Owner != ""
+	s.isClosing = s.isClosing && !rec.Own // Own was called after Close
 	if isSaved {
 		s.unsaved.add(counts{-unsaved.Puts, -unsaved.Sent, -unsaved.Bytes})
 	}
@@ -117,29 +112,29 @@ func (o *Outbox) save(ctx context.Context, s *sender, mode saveMode) (isSaved bo
 func (s *sender) isOwn(rec *record) bool { return rec.Own && s.gone.kind == 0 }
 
 // rest ends the sender if the queue has been empty for a while.
-func (o *Outbox) rest(ctx context.Context, s *sender) (wait time.Duration, err error) {
+func (o *Outbox) rest(ctx context.Context, s *sender) (delay time.Duration, err error) {
 	now, period := time.Now(), linger
-	if s.empty.IsZero() {
-		s.empty = now
+	if s.emptied.IsZero() {
+		s.emptied = now
 	}
 	o.mu.Lock()
 	isOwn := s.isOwn(&s.rec) && !s.isClosing
-	isSettled := !s.rec.Busy && s.rec.Slack == 0 && !o.isBehindLocked(s)
+	isSettled := !s.rec.Busy && s.rec.Slack == 0 && s.unsaved.Sent == 0
 	switch {
 	case isOwn:
-		period = o.life / 2
+		period = o.life / 2 // then the record is renewed
 	case s.isClosing, s.gone.kind != 0:
 		period = 0
 	}
 	o.mu.Unlock()
-	wait = s.empty.Add(period).Sub(now)
-	if !isSettled || isOwn && wait <= 0 { // an owned record is renewed
-		s.empty = time.Time{}
+	delay = s.emptied.Add(period).Sub(now)
+	switch {
+	case !isSettled || isOwn && delay <= 0:
+		s.emptied = time.Time{}
 		_, err = o.save(ctx, s, saveIdle)
 		return 0, err
-	}
-	if wait > 0 {
-		return wait, nil
+	case delay > 0:
+		return delay, nil
 	}
 	isSaved, err := o.save(ctx, s, saveEnd)
 	if err != nil || !isSaved {
@@ -152,7 +147,7 @@ func (o *Outbox) rest(ctx context.Context, s *sender) (wait time.Duration, err e
 func (o *Outbox) end(ctx context.Context, s *sender) (wait time.Duration, err error) {
 	o.mu.Lock()
 	if s.isSignaled {
-		s.rev, s.isOpen = 0, false
+		s.rev, s.isOpen = 0, false // load reads the new record
 		o.mu.Unlock()
 		return 0, nil
 	}
@@ -201,7 +196,7 @@ func (o *Outbox) handle(ctx context.Context, s *sender, send sendFunc, r store.R
 
 // attempt calls the function, if the lease allows it.
 func (o *Outbox) attempt(ctx context.Context, s *sender, send sendFunc, r store.Record) error {
-	h, data, err := decodeItem(r.Value)
+	h, data, err := decode(r.Value)
 	if err != nil {
 		s.verdict = Verdict{kind: verdictDead, reason: "item not readable", text: err.Error()}
 		return nil
