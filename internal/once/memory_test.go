@@ -92,7 +92,11 @@ func TestMemoryBoundsCounts(t *testing.T) {
 // No number of ended calls refuses a new one.
 func TestDoAcceptsCallsAfterManyEndedOnes(t *testing.T) {
 	table := newMemory(t, once.Options{})
-	for i := range 520_000 {
+	count := 520_000
+	if testing.Short() {
+		count = 150_000
+	}
+	for i := range count {
 		fill(t, table, fmt.Sprint("tenant ", i%30), fmt.Sprint(i), 100)
 	}
 	for i := range 171 {
@@ -166,6 +170,9 @@ func TestMemoryKeepsRandomBounds(t *testing.T) {
 }
 
 func TestMemoryWithoutBounds(t *testing.T) {
+	if testing.Short() {
+		t.Skip("100,000 outcomes")
+	}
 	table := newMemory(t, once.Options{MaxBytes: -1, MaxCount: -1, TotalBytes: -1, TotalCount: -1, MaxOutcome: -1})
 	for i := range 101_000 {
 		fill(t, table, "alice", fmt.Sprint(i), 700)

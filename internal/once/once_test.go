@@ -154,8 +154,10 @@ func TestDoRefusesOtherDigest(t *testing.T) {
 		other.Digest[0] = 1
 		go table.Do(t.Context(), key("1"), once.AtMostOnce, c.run)
 		synctest.Wait()
+		start := time.Now()
 		_, _, err := table.Do(t.Context(), other, once.AtMostOnce, c.run)
 		require.ErrorIs(t, err, once.ErrReused, "while it runs")
+		require.Zero(t, time.Since(start), "wait")
 		_, err = table.Peek(t.Context(), other)
 		require.ErrorIs(t, err, once.ErrReused)
 		time.Sleep(2 * time.Second)

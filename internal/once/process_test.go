@@ -6,6 +6,7 @@ package once_test
 import (
 	"context"
 	"errors"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -201,6 +202,76 @@ func TestDoHandsOverWhenLeaseEnds(t *testing.T) {
 	})
 }
 
+// A take-over whose caller leaves before the work runs does not block other instances.
+func TestDoHandsOverTakeOverInDoubt(t *testing.T) {
+	test(t, func(t *testing.T, db store.Store) {
+		var isDown atomic.Bool
+		one, three := newProcess(t, db), newProcess(t, db)
+		two := newProcess(t, db, fault.Rule{Kind: fault.ErrorAfter, Ops: fault.Update, Match: func(fault.Op, string) bool { return isDown.Load() }})
+		t.Cleanup(func() { time.Sleep(time.Minute) }) // until the work of one ends
+		c := &counter{delay: time.Minute}
+		go one.Do(t.Context(), key("1"), once.Repeat, c.run)
+		synctest.Wait()
+		one.crash()
+		time.Sleep(20 * time.Second)
+		isDown.Store(true)
+		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		defer cancel()
+		_, _, err := two.Do(ctx, key("1"), once.Repeat, c.run)
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		isDown.Store(false)
+		ctx, cancel = context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		c.delay = 0
+		_, replayed, err := three.Do(ctx, key("1"), once.Repeat, c.run)
+		require.NoError(t, err)
+		require.False(t, replayed)
+		require.Equal(t, once.Claim{Token: c.claims[0].Token, Attempt: 3, Redelivered: true}, c.claims[1])
+	})
+}
+
+// An outcome that the store does not take for the time of Retention is lost, and a repeat
+// at the same instance runs again.
+func TestDoGivesUpOutcomeAfterRetention(t *testing.T) {
+	test(t, func(t *testing.T, db store.Store) {
+		var isDown atomic.Bool
+		p := newProcess(t, db, fault.Rule{Ops: fault.Update, Match: func(fault.Op, string) bool { return isDown.Load() }})
+		table := once.New(p.db, p.lease, once.Options{Prefix: prefix, Logger: discard, Retention: 20 * time.Minute})
+		defer table.Close()
+		c := &counter{}
+		isDown.Store(true)
+		start := time.Now()
+		_, _, err := table.Do(t.Context(), key("1"), once.Repeat, c.run)
+		require.ErrorIs(t, err, once.ErrLost)
+		require.Equal(t, 20*time.Minute, time.Since(start))
+		time.Sleep(2 * time.Minute) // the last repetition of the write ends after a minute
+		isDown.Store(false)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		_, replayed, err := table.Do(ctx, key("1"), once.Repeat, c.run)
+		require.NoError(t, err)
+		require.False(t, replayed)
+		require.Equal(t, once.Claim{Token: c.claims[0].Token, Attempt: 2, Redelivered: true}, c.claims[1])
+	})
+}
+
+// A claim whose alias another one took before the work ran is free again.
+func TestDoReleasesClaimWhoseAliasIsTaken(t *testing.T) {
+	test(t, func(t *testing.T, db store.Store) {
+		one := newProcess(t, db, fault.Rule{Kind: fault.Hang, Match: func(_ fault.Op, key string) bool { return strings.HasSuffix(key, "/x") }})
+		two, c := newProcess(t, db), &counter{}
+		first, second := key("1"), key("2")
+		first.Aliases, second.Aliases = []string{"x"}, []string{"x"}
+		go one.Do(t.Context(), first, once.Repeat, c.run)
+		synctest.Wait()
+		one.crash()
+		requireDo(t, two.Table, second, once.Repeat, c, "run 1", false)
+		requireDo(t, two.Table, first, once.Repeat, c, "run 1", true)
+		requireDo(t, two.Table, key("1"), once.Repeat, c, "run 2", false)
+		require.Equal(t, 1, c.claims[1].Attempt)
+	})
+}
+
 func TestDoReturnsOutcomeUnderAtMostOnceWithoutStore(t *testing.T) {
 	test(t, func(t *testing.T, db store.Store) {
 		var isDown atomic.Bool
@@ -373,6 +444,11 @@ func TestDoTakesAliasOfForgottenClaim(t *testing.T) {
 		requireDo(t, one.Table, k, once.AtMostOnce, c, "run 2", true)
 		requireDo(t, one.Table, key("x"), once.AtMostOnce, c, "run 2", true)
 		requireDo(t, one.Table, key("1"), once.AtMostOnce, c, "run 3", false)
+		c.forget = true
+		requireDo(t, one.Table, once.Key{Principal: "alice", Scope: "pay", ID: "3", Aliases: []string{"y"}}, once.AtMostOnce, c, "run 4", false)
+		c.forget = false
+		requireDo(t, one.Table, key("3"), once.AtMostOnce, c, "run 5", false) // another claim, without the alias
+		requireDo(t, two.Table, key("y"), once.AtMostOnce, c, "run 6", false)
 		_, err := one.Peek(t.Context(), once.Key{Principal: "alice", Scope: "pay", ID: "none", Aliases: []string{"x"}, Digest: [32]byte{1}})
 		require.ErrorIs(t, err, once.ErrReused)
 	})
