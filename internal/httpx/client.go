@@ -46,7 +46,7 @@ type Error struct {
 
 // Error returns the operation, the URL, the message and the cause.
 func (e *Error) Error() string {
-	parts := []string{e.Op, e.Method + " " + e.URL, e.Message, ""}
+	parts := []string{e.Op, strings.TrimSpace(e.Method + " " + e.URL), e.Message, ""}
 	if e.Cause != nil {
 		parts[3] = e.Cause.Error()
 	}
