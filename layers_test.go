@@ -87,6 +87,18 @@ func under(path, folder string) bool {
 	return path == module+"/"+folder || strings.HasPrefix(path, module+"/"+folder+"/")
 }
 
+// isTest reports whether a package is built for a test, "p [p.test]" or "p.test".
+func isTest(path string) bool {
+	path, _, isVariant := strings.Cut(path, " ")
+	return isVariant || strings.HasSuffix(path, ".test")
+}
+
+// isStandard reports whether a package belongs to the standard library.
+func isStandard(path string) bool {
+	first, _, _ := strings.Cut(path, "/")
+	return !strings.Contains(first, ".")
+}
+
 // fault says what is wrong with one package importing another.
 func fault(from, to string) string {
 	a, b := protocolOf(from), protocolOf(to)
@@ -95,6 +107,10 @@ func fault(from, to string) string {
 		return "a protocol package imports another"
 	case b != "" && (under(from, "internal") || under(from, "store")):
 		return "the ground floor imports a protocol package"
+	case under(from, "conformance/fault") && !isTest(from) && to != module+"/store" && !isStandard(to):
+		return "the fault kit imports more than store and the standard library"
+	case under(to, "conformance/fault") && (isTest(from) || under(from, "internal/sim")):
+		return "" // tests of every floor may use it
 	case under(to, "conformance") && !under(from, "conformance"):
 		return "conformance is imported from below"
 	case under(to, "examples") && !under(from, "examples"):
@@ -132,9 +148,25 @@ func TestLayersFindsFaults(t *testing.T) {
 		{"conformance", "arc", false},
 		{"examples/quickstart", "arc", false},
 		{"archive", "air", false},
+		{"store", "conformance/fault", true},
+		{"arc", "conformance/fault", true},
+		{"arc", "conformance/faults", true},
+		{"store_test [github.com/fivewire/fivewire/store.test]", "conformance/fault", false},
+		{"arc [github.com/fivewire/fivewire/arc.test]", "conformance/fault", false},
+		{"arc [github.com/fivewire/fivewire/arc.test]", "conformance", true},
+		{"internal/sim", "conformance/fault", false},
+		{"internal/sim", "conformance", true},
+		{"conformance", "conformance/fault", false},
+		{"conformance/fault", "store", false},
+		{"conformance/fault", "store/storetest", true},
+		{"conformance/fault", "internal/randid", true},
+		{"conformance/fault", "conformance", true},
+		{"conformance/fault_test [github.com/fivewire/fivewire/conformance/fault.test]", "store/storetest", false},
 	} {
 		require.Equal(t, tt.bad, fault(module+"/"+tt.from, module+"/"+tt.to) != "", "%s -> %s", tt.from, tt.to)
 	}
+	require.Empty(t, fault(module+"/conformance/fault", "math/rand/v2"))
+	require.NotEmpty(t, fault(module+"/conformance/fault", "golang.org/x/sync/errgroup"))
 }
 
 func TestRequirements(t *testing.T) {

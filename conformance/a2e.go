@@ -194,7 +194,7 @@ func a2eEventOrder(_ *testing.T, in *Input) (Answer, error) {
 	return Answer{"order": order}, nil
 }
 
-// a2eModel decodes an object of a vector as a model. What is wrong there is a
+// a2eModel decodes an object of a vector as a model. An invalid object is a
 // fault of the vector.
 func a2eModel[T any](in *Input, name string, raw json.RawMessage) *T {
 	v, err := a2e.DecodeModel[T](raw, name)

@@ -20,13 +20,14 @@ import (
 	"github.com/fivewire/fivewire/a2e/mcp"
 )
 
-// a2eClient is the fixture client of a script and what happened to it.
+// a2eClient is the fixture client of a script with a record of its events.
 type a2eClient struct {
-	client *a2e.Client
-	codec  *a2e.Codec
-	host   io.ReadWriteCloser
-	out    *a2eLines
-	work   sync.WaitGroup
+	client     *a2e.Client
+	extensions []string // flags of the handshake behind the capabilities
+	codec      *a2e.Codec
+	host       io.ReadWriteCloser
+	out        *a2eLines
+	work       sync.WaitGroup
 
 	mu      sync.Mutex
 	done    []Answer
@@ -38,7 +39,10 @@ type a2eClient struct {
 
 func a2eClientScript(t *testing.T, in *Input) (Step, error) {
 	o := in.ObjectOr("client")
-	opts := &a2e.ClientOptions{Types: catalogue.Types(), WriteTimeout: -1}
+	limits := o.ObjectOr("limits")
+	limits.noOption("a2e", "maxOutput")
+	opts := &a2e.ClientOptions{Types: catalogue.Types(), WriteTimeout: -1,
+		MaxMessage: limits.IntOr("maxBytes", 0), MaxDepth: limits.IntOr("maxDepth", 0)}
 	switch mode := o.StringOr("mode", "compat"); mode {
 	case "compat":
 	case "strict":
@@ -47,8 +51,11 @@ func a2eClientScript(t *testing.T, in *Input) (Step, error) {
 		o.Fail("mode", "unknown mode %q", mode)
 	}
 	agent, host := a2e.Pipe()
-	x := &a2eClient{client: a2e.NewClient(agent, opts), codec: a2e.NewCodec(catalogue.Types()...), host: host,
-		out: &a2eLines{}, cancels: map[string]context.CancelFunc{}}
+	x := &a2eClient{
+		client: a2e.NewClient(agent, opts), extensions: o.StringsOr("extensions"),
+		codec: a2e.NewCodec(catalogue.Types()...), host: host,
+		out: &a2eLines{}, cancels: map[string]context.CancelFunc{},
+	}
 	x.client.Handle("mcp/root/list/req", func(context.Context, *a2e.Message) (any, error) {
 		return &mcp.RootListResponse{Roots: []json.RawMessage{json.RawMessage(`{"uri":"file:///project","name":"project"}`)}}, nil
 	})
@@ -82,14 +89,28 @@ func (x *a2eClient) text(m *a2e.Message) json.RawMessage {
 }
 
 func (x *a2eClient) step(step *Input) (Answer, error) {
+	x.act(step)
+	synctest.Wait()
+	if step.Err() != nil {
+		return nil, step.Err()
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	dropped := x.client.Dropped()
+	answer := Answer{
+		"out": Default(x.out.take(), []any{}), "done": Default(x.done, []any{}),
+		"events": Default(x.events, []any{}), "push": Default(x.push, []any{}),
+		"dropped": Default(dropped-x.dropped, 0),
+	}
+	x.done, x.events, x.push, x.dropped = nil, nil, nil, dropped
+	return answer, nil
+}
+
+// act carries out the action of a step.
+func (x *a2eClient) act(step *Input) {
 	switch {
 	case step.Has("connect"):
-		c := step.Object("connect")
-		r := &a2e.HandshakeRequest{AgentID: c.String("agent_id"), AgentCaps: c.Strings("agent_caps"), AuthToken: c.String("auth_token")}
-		x.work.Go(func() {
-			_, err := x.client.Handshake(context.Background(), r)
-			x.ended("connect", x.client.HandshakeMessage(), err)
-		})
+		x.connect(step.Object("connect"))
 	case step.Has("call"):
 		x.call(step.Object("call"))
 	case step.Has("ping"):
@@ -97,7 +118,7 @@ func (x *a2eClient) step(step *Input) (Answer, error) {
 		ctx := x.context(name)
 		x.work.Go(func() {
 			m, err := x.client.Call(ctx, a2e.TypePing, &a2e.Ping{}, &a2e.CallOptions{Timeout: 5 * time.Second})
-			x.ended(name, m, err)
+			x.finish(name, m, err)
 		})
 	case step.Has("cancel"):
 		name := step.String("cancel")
@@ -109,22 +130,24 @@ func (x *a2eClient) step(step *Input) (Answer, error) {
 			_, _ = io.WriteString(x.host, line+"\n")
 			synctest.Wait()
 		}
+	case step.Bool("shutdown"):
+		x.work.Go(func() { _ = x.client.Shutdown(context.Background()) })
 	case step.Bool("close"):
 		x.work.Go(func() { _ = x.client.Close() })
 	case step.Bool("eof"):
 		_ = x.host.(interface{ CloseWrite() error }).CloseWrite()
 	}
-	synctest.Wait()
-	if step.Err() != nil {
-		return nil, step.Err()
+}
+
+func (x *a2eClient) connect(c *Input) {
+	r := &a2e.HandshakeRequest{
+		AgentID: c.String("agent_id"), AgentCaps: c.Strings("agent_caps"), AuthToken: c.String("auth_token"),
 	}
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	dropped := x.client.Dropped()
-	answer := Answer{"out": Default(x.out.take(), []any{}), "done": Default(x.done, []any{}), "events": Default(x.events, []any{}),
-		"push": Default(x.push, []any{}), "dropped": Default(dropped-x.dropped, 0)}
-	x.done, x.events, x.push, x.dropped = nil, nil, nil, dropped
-	return answer, nil
+	r.AgentCaps = append(r.AgentCaps, x.extensions...)
+	x.work.Go(func() {
+		_, err := x.client.Handshake(context.Background(), r)
+		x.finish("connect", x.client.HandshakeMessage(), err)
+	})
 }
 
 func (x *a2eClient) context(name string) context.Context {
@@ -162,11 +185,11 @@ func (x *a2eClient) call(c *Input) {
 	ctx := x.context(name)
 	x.work.Go(func() {
 		m, err := x.client.Call(ctx, msgType, body, opts)
-		x.ended(name, m, err)
+		x.finish(name, m, err)
 	})
 }
 
-func (x *a2eClient) ended(name string, m *a2e.Message, err error) {
+func (x *a2eClient) finish(name string, m *a2e.Message, err error) {
 	if err != nil {
 		x.note(&x.done, Answer{"call": name, "err": a2eLocal(err)})
 		return

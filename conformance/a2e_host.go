@@ -11,6 +11,7 @@ import (
 	"io"
 	"math/big"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -19,8 +20,12 @@ import (
 
 	"github.com/fivewire/fivewire/a2e"
 	"github.com/fivewire/fivewire/a2e/catalogue"
+	"github.com/fivewire/fivewire/a2e/chains"
 	"github.com/fivewire/fivewire/a2e/env"
+	"github.com/fivewire/fivewire/a2e/learn"
 	a2ememory "github.com/fivewire/fivewire/a2e/memory"
+	"github.com/fivewire/fivewire/a2e/planning"
+	"github.com/fivewire/fivewire/a2e/subagents"
 	"github.com/fivewire/fivewire/a2e/tools"
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
@@ -72,6 +77,8 @@ func a2eHost(in *Input) (*a2e.Host, *a2eAudit) {
 	if opts.Limits.QueueLimit == 0 {
 		opts.Limits.QueueLimit = -1
 	}
+	o.noOption("a2e", "maxWaiting", "maxPending", "durable")
+	limits.noOption("a2e", "maxOutput")
 	switch mode := o.StringOr("mode", "compat"); mode {
 	case "compat":
 	case "strict":
@@ -84,33 +91,71 @@ func a2eHost(in *Input) (*a2e.Host, *a2eAudit) {
 	}
 	h := a2e.NewHost(opts)
 	for _, name := range caps {
-		switch name {
-		case "tools":
-			h.AddPlugin(a2eTools().Plugin())
-		case "memory":
-			h.AddPlugin(a2ememory.NewPlugin(nil))
-		case "env":
-			p := env.NewPlugin(map[string]env.Environment{"counter": env.Counter{}}, nil)
-			p.Routes = slices.DeleteFunc(p.Routes, func(r a2e.Route) bool {
-				switch r.Type.Name {
-				case "env/reset/req", "env/step/req", "env/observe/req", "env/close/req", "env/space/req":
-					return false
-				}
-				return true
-			})
+		for _, p := range a2ePlugins(name) {
 			h.AddPlugin(p)
-		case "test":
-			for _, p := range a2eDemo() {
-				h.AddPlugin(p)
-			}
-		default:
-			h.AddPlugin(&a2e.Plugin{Name: name, Capability: name})
 		}
 	}
 	if err := h.Registry().Add(catalogue.Types()...); err != nil {
 		o.Fail("caps", "%v", err)
 	}
 	return h, audit
+}
+
+// a2ePlugins returns the plugins that serve a capability of the fixture host.
+func a2ePlugins(capability string) []*a2e.Plugin {
+	switch capability {
+	case "tools":
+		return []*a2e.Plugin{a2eTools().Plugin()}
+	case "memory":
+		return []*a2e.Plugin{a2ememory.NewPlugin(nil)}
+	case "env":
+		p := env.NewPlugin(map[string]env.Environment{"counter": env.Counter{}}, nil)
+		p.Routes = slices.DeleteFunc(p.Routes, func(r a2e.Route) bool {
+			switch r.Type.Name {
+			case "env/reset/req", "env/step/req", "env/observe/req", "env/close/req", "env/space/req":
+				return false
+			}
+			return true
+		})
+		return []*a2e.Plugin{p}
+	case "test":
+		return a2eDemo()
+	case "chains":
+		return []*a2e.Plugin{chains.NewPlugin(&chains.Options{Tool: a2eTools().Execute})}
+	case "planning":
+		return []*a2e.Plugin{planning.NewPlugin(nil)}
+	case "learning":
+		return []*a2e.Plugin{learn.NewPlugin(nil)}
+	case "multi_agent":
+		return []*a2e.Plugin{subagents.NewPlugin(subagents.RunnerFunc(a2eRunner), nil)}
+	}
+	return []*a2e.Plugin{{Name: capability, Capability: capability}}
+}
+
+// a2eRunner sleeps as many milliseconds as the instruction of a task says. The
+// task deaf ignores its context.
+func a2eRunner(ctx context.Context, _ *subagents.Config, task *subagents.Task) (json.RawMessage, error) {
+	ms, err := strconv.ParseInt(task.Instruction, 10, 64)
+	if err != nil {
+		return nil, err
+	}
+	if task.Name == "deaf" {
+		ctx = context.WithoutCancel(ctx)
+	}
+	if err := a2eSleep(ctx, ms); err != nil {
+		return nil, err
+	}
+	return strictjson.Encode(map[string]int64{"slept": ms})
+}
+
+// a2eSleep waits for milliseconds, or returns the error of ctx at its end.
+func a2eSleep(ctx context.Context, ms int64) error {
+	select {
+	case <-time.After(time.Duration(ms) * time.Millisecond):
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
 
 func a2eCatchAll(_ context.Context, call *a2e.Call) (any, error) {
@@ -158,9 +203,71 @@ func a2eDemo() []*a2e.Plugin {
 		return &a2eDeepResponse{Depth: 3}, nil
 	})
 	return []*a2e.Plugin{
-		{Name: "demo", Capability: "test", Routes: []a2e.Route{greet("", "hello "), deep}},
+		{
+			Name: "demo", Capability: "test",
+			Routes: []a2e.Route{greet("", "hello "), deep, a2e.NewRoute("demo/hold/req", a2eHold)},
+			Open: func(*a2e.Session) (any, error) {
+				return &a2eHolds{inside: map[string]int{}, peak: map[string]int{}}, nil
+			},
+		},
 		{Name: "demo_hi", Capability: "test", Priority: 10, Routes: []a2e.Route{greet("vip", "welcome ")}},
 	}
+}
+
+type a2eHoldRequest struct {
+	PlanID string `a2e:"plan_id"`
+	Ms     int64  `a2e:"ms"`
+	Deaf   bool   `a2e:"deaf"`
+}
+
+type a2eHoldResponse struct {
+	ReqID string `a2e:"req_id"`
+	Order int64  `a2e:"order"`
+	Most  int64  `a2e:"most"`
+}
+
+// a2eHolds counts the holds of one session.
+type a2eHolds struct {
+	mu     sync.Mutex
+	count  int64          // guarded by mu, like all below
+	inside map[string]int // by plan
+	peak   map[string]int // by plan: the greatest number inside so far
+}
+
+// enter returns the number of the hold.
+func (h *a2eHolds) enter(plan string) (order int64) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.count++
+	h.inside[plan]++
+	h.peak[plan] = max(h.peak[plan], h.inside[plan])
+	return h.count
+}
+
+// exit returns the greatest number inside so far.
+func (h *a2eHolds) exit(plan string) (peak int64) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.inside[plan]--
+	return int64(h.peak[plan])
+}
+
+// a2eHold serves demo/hold/req.
+func a2eHold(ctx context.Context, call *a2e.Call, r *a2eHoldRequest) (*a2eHoldResponse, error) {
+	holds, ok := call.PluginState().(*a2eHolds)
+	if !ok {
+		return nil, errors.New("the session has no state")
+	}
+	order := holds.enter(r.PlanID)
+	if r.Deaf {
+		ctx = context.WithoutCancel(ctx)
+	}
+	err := a2eSleep(ctx, r.Ms)
+	peak := holds.exit(r.PlanID)
+	if err != nil {
+		return nil, err
+	}
+	return &a2eHoldResponse{Order: order, Most: peak}, nil
 }
 
 // a2eTools are the tools of the fixture host.
@@ -175,7 +282,7 @@ func a2eTools() *tools.Set {
 		if tags != "" {
 			d.Tags = strings.Split(tags, " ")
 		}
-		d.DeferLoading = name == "hidden"
+		d.DeferLoading = name == "hidden" || name == "deaf" || name == "big"
 		s.Add(tools.Tool{Definition: *d, Run: run})
 	}
 	integer := func(name string) tools.Parameter {
@@ -200,13 +307,49 @@ func a2eTools() *tools.Set {
 			call.Emit(a2e.EventLog, json.RawMessage(`{"level":"info","message":"done"}`)))
 		return json.RawMessage(`{"events":3}`), err
 	})
-	add("panic", "Crashes", false, "", nil, func(context.Context, *a2e.Call, json.RawMessage) (any, error) { panic("as told") })
+	add("panic", "Crashes", false, "", nil, func(context.Context, *a2e.Call, json.RawMessage) (any, error) {
+		panic("requested by the tool panic")
+	})
 	add("secret", "Denied by policy", false, "", nil, failing)
 	add("nil", "Returns nothing", true, "", nil, func(context.Context, *a2e.Call, json.RawMessage) (any, error) { return nil, nil })
 	add("hidden", "Deferred archive tool", true, "archive", nil, func(context.Context, *a2e.Call, json.RawMessage) (any, error) {
 		return json.RawMessage(`{"found":true}`), nil
 	})
+	add("deaf", "Sleep, ignoring everything", false, "", []tools.Parameter{integer("ms")},
+		func(ctx context.Context, call *a2e.Call, arguments json.RawMessage) (any, error) {
+			return a2eSlow(context.WithoutCancel(ctx), call, arguments)
+		})
+	add("big", "Return n bytes", false, "", []tools.Parameter{integer("n"), {Name: "event", Type: "boolean"}}, a2eBig)
 	return s
+}
+
+// a2eBig returns a text of n bytes, or emits one of that size.
+func a2eBig(_ context.Context, call *a2e.Call, arguments json.RawMessage) (any, error) {
+	v, err := strictjson.Check(arguments, strictjson.Options{})
+	if err != nil {
+		return nil, err
+	}
+	n, ok := v.Get("n").Int()
+	if !ok || n < 0 || n > 1<<20 {
+		return nil, errors.New("n is out of range")
+	}
+	text := strings.Repeat("x", int(n))
+	if event, _ := v.Get("event").Bool(); !event {
+		return strictjson.Encode(text)
+	}
+	log, err := strictjson.Encode(map[string]string{"level": "info", "message": text})
+	if err != nil {
+		return nil, err
+	}
+	var refused *a2e.Error
+	err = call.Emit(a2e.EventLog, json.RawMessage(log))
+	if errors.As(err, &refused) && refused.Reason == "too_large" {
+		err = call.Emit(a2e.EventStatus, json.RawMessage(`{"message":"too_large"}`))
+	}
+	if err != nil {
+		return nil, err
+	}
+	return strictjson.Encode(map[string]int64{"n": n})
 }
 
 func a2eSlow(ctx context.Context, _ *a2e.Call, arguments json.RawMessage) (any, error) {
@@ -219,10 +362,8 @@ func a2eSlow(ctx context.Context, _ *a2e.Call, arguments json.RawMessage) (any, 
 		return nil, errors.New("ms is out of range")
 	}
 	start := time.Now()
-	select {
-	case <-time.After(time.Duration(ms) * time.Millisecond):
-	case <-ctx.Done():
-		return nil, ctx.Err()
+	if err := a2eSleep(ctx, ms); err != nil {
+		return nil, err
 	}
 	data, err := strictjson.Encode(map[string]int64{"slept": ms})
 	if err != nil {
@@ -231,11 +372,11 @@ func a2eSlow(ctx context.Context, _ *a2e.Call, arguments json.RawMessage) (any, 
 	return &tools.Result{Success: true, Data: data, DurationMs: time.Since(start).Milliseconds()}, nil
 }
 
-// a2eLines collects what comes out of a connection.
+// a2eLines collects the output of a connection.
 type a2eLines struct {
-	mu    sync.Mutex
-	lines []string
-	ended bool
+	mu      sync.Mutex
+	lines   []string
+	isEnded bool
 }
 
 func (l *a2eLines) read(r io.Reader) {
@@ -247,7 +388,7 @@ func (l *a2eLines) read(r io.Reader) {
 			l.lines = append(l.lines, strings.TrimSuffix(line, "\n"))
 		}
 		if err != nil {
-			l.ended = true
+			l.isEnded = true
 			l.mu.Unlock()
 			return
 		}
@@ -267,7 +408,7 @@ func (l *a2eLines) take() []Answer {
 	return list
 }
 
-func (l *a2eLines) closed() bool { l.mu.Lock(); defer l.mu.Unlock(); return l.ended }
+func (l *a2eLines) closed() bool { l.mu.Lock(); defer l.mu.Unlock(); return l.isEnded }
 
 func a2eHostScript(t *testing.T, in *Input) (Step, error) {
 	h, audit := a2eHost(in)

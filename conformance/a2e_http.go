@@ -40,7 +40,7 @@ func a2eHTTPScript(t *testing.T, in *Input) (Step, error) {
 	}, nil
 }
 
-// a2eRequest makes a request as it comes in over a loopback connection.
+// a2eRequest makes a request like one from a loopback connection.
 func a2eRequest(in *Input, method, path string, body []byte) *http.Request {
 	r := httptest.NewRequest(method, path, bytes.NewReader(body))
 	r.Host = "a2e.test"

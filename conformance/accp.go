@@ -45,6 +45,7 @@ func ACCP() Protocol {
 		"stream-script":      Script{Start: accpStart, Open: openACCPStream}.Run,
 		"http-script":        Script{Start: accpStart, Open: openACCPHTTP}.Run,
 		"ws-script":          Script{Start: accpStart, Open: openACCPSocket}.Run,
+		"client-script":      Script{Start: accpStart, Open: openACCPClient}.Run,
 	}}
 }
 

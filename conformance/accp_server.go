@@ -12,6 +12,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 
@@ -28,10 +29,40 @@ func newACCPDesk() (*accp.Server, error) {
 	if err != nil {
 		return nil, err
 	}
+	runs := &accpRuns{}
+	s.HandleFunc(accp.IntentReq, accp.OpExecute, runs.execute)
+	s.HandleFunc(accp.IntentReq, accp.OpTransaction, runs.transact)
 	s.HandleFunc(accp.IntentReq, accp.OpChat, accpChat)
 	s.HandleFunc(accp.IntentReq, accp.OpTool, accpTool)
 	s.HandleFunc(accp.IntentReq, accp.OpGenerate, accpGenerate)
 	return s, nil
+}
+
+// accpRuns counts the requests of one desk that ran.
+type accpRuns struct{ count atomic.Int64 }
+
+func (r *accpRuns) execute(_ context.Context, w *accp.ReplyWriter, _ *accp.Message) error {
+	return w.SendResult(accp.Params{{Key: "runs", Value: accp.Int(r.count.Add(1))}})
+}
+
+func (r *accpRuns) transact(_ context.Context, w *accp.ReplyWriter, m *accp.Message) error {
+	if m.Schema() != accp.SchemaTransaction {
+		return accp.ErrInvalidIntent
+	}
+	runs := r.count.Add(1)
+	v, _ := m.Params.Get("reference")
+	if text, _ := v.Text(); text == "boom" {
+		return accp.ErrToolExecFailed
+	}
+	result := accp.Params{
+		{Key: "status", Value: accp.String("settled")},
+		{Key: "runs", Value: accp.Int(runs)},
+		{Key: "schema", Value: accp.String(accp.SchemaTransaction)},
+	}
+	if id, ok := m.Params.Get("transaction_id"); ok {
+		result = append(result, accp.Param{Key: "transaction_id", Value: id})
+	}
+	return w.SendResult(result)
 }
 
 func accpChat(_ context.Context, w *accp.ReplyWriter, m *accp.Message) error {
@@ -184,14 +215,21 @@ func (l *pipeListener) dial(ctx context.Context, _, _ string) (net.Conn, error) 
 	}
 }
 
-// accpSocket is the fixture of a ws script: one connection, opened at 0.
+// accpSocket is the fixture of a ws script: one desk, and one connection to it
+// at a time.
 type accpSocket struct {
+	transport *http.Transport
+	conn      *accpConn
+}
+
+// accpConn is one connection and its received frames.
+type accpConn struct {
 	ws   *websocket.Conn
-	done chan struct{} // the reader has ended
+	done chan struct{} // closed when the reader has ended
 
 	mu     sync.Mutex
-	frames []string
-	code   websocket.StatusCode
+	frames []string             // guarded by mu
+	code   websocket.StatusCode // guarded by mu
 }
 
 func openACCPSocket(t *testing.T, _ *Input) (Step, error) {
@@ -206,45 +244,55 @@ func openACCPSocket(t *testing.T, _ *Input) (Step, error) {
 		defer close(served)
 		_ = hs.Serve(l)
 	}()
-	transport := &http.Transport{DialContext: l.dial}
-	ws, _, err := websocket.Dial(context.Background(), "ws://desk"+accp.WebSocketPath, &websocket.DialOptions{
-		HTTPClient: &http.Client{Transport: transport}, Subprotocols: []string{accp.Subprotocol},
-	})
-	if err != nil {
-		return nil, err
-	}
-	ws.SetReadLimit(1 << 20)
-	d := &accpSocket{ws: ws, done: make(chan struct{}), code: -1}
-	go d.read()
+	d := &accpSocket{transport: &http.Transport{DialContext: l.dial}}
 	t.Cleanup(func() {
-		_ = ws.CloseNow()
-		<-d.done
+		d.close()
 		_ = s.Close(context.Background())
 		_ = hs.Close()
-		transport.CloseIdleConnections()
+		d.transport.CloseIdleConnections()
 		<-served
 	})
-	return d.step, nil
+	return d.step, d.open()
 }
 
-func (d *accpSocket) read() {
-	defer close(d.done)
-	for {
-		_, data, err := d.ws.Read(context.Background())
-		d.mu.Lock()
-		if err != nil {
-			d.code = websocket.CloseStatus(err)
-			d.mu.Unlock()
-			return
-		}
-		d.frames = append(d.frames, string(data))
-		d.mu.Unlock()
+func (d *accpSocket) open() error {
+	ws, _, err := websocket.Dial(context.Background(), "ws://desk"+accp.WebSocketPath, &websocket.DialOptions{
+		HTTPClient: &http.Client{Transport: d.transport}, Subprotocols: []string{accp.Subprotocol},
+	})
+	if err != nil {
+		return err
+	}
+	ws.SetReadLimit(1 << 20)
+	d.conn = &accpConn{ws: ws, done: make(chan struct{}), code: -1}
+	go d.conn.read()
+	return nil
+}
+
+func (d *accpSocket) close() {
+	if d.conn != nil {
+		_ = d.conn.ws.CloseNow()
+		<-d.conn.done
 	}
 }
 
-func (d *accpSocket) isClosed() bool {
+func (c *accpConn) read() {
+	defer close(c.done)
+	for {
+		_, data, err := c.ws.Read(context.Background())
+		c.mu.Lock()
+		if err != nil {
+			c.code = websocket.CloseStatus(err)
+			c.mu.Unlock()
+			return
+		}
+		c.frames = append(c.frames, string(data))
+		c.mu.Unlock()
+	}
+}
+
+func (c *accpConn) isClosed() bool {
 	select {
-	case <-d.done:
+	case <-c.done:
 		return true
 	default:
 		return false
@@ -252,37 +300,49 @@ func (d *accpSocket) isClosed() bool {
 }
 
 func (d *accpSocket) step(in *Input) (Answer, error) {
-	over := d.isClosed()
 	switch {
 	case in.Has("text"), in.Has("fill"):
-		d.write(websocket.MessageText, accpWire(in, "text"), over)
+		d.conn.write(websocket.MessageText, accpWire(in, "text"))
 	case in.Has("binaryB64"):
-		d.write(websocket.MessageBinary, in.Bytes("binaryB64"), over)
+		d.conn.write(websocket.MessageBinary, in.Bytes("binaryB64"))
+	case in.Bool("reopen"):
+		d.close()
+		if err := d.open(); err != nil {
+			return nil, err
+		}
+		synctest.Wait()
+		return Answer{"json": Answer{"open": true}}, nil
 	default:
 		if !in.Bool("tick") {
-			in.Fail("tick", "a step needs text, binaryB64 or tick")
+			in.Fail("tick", "a step needs text, binaryB64, reopen or tick")
 		}
 	}
 	synctest.Wait()
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	frames := d.frames
-	d.frames = nil
-	if d.isClosed() {
-		a := Answer{"json": Answer{"close": int(d.code)}}
+	return d.conn.take(), nil
+}
+
+// take returns the frames since the last step, and the close code of a closed
+// connection.
+func (c *accpConn) take() Answer {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	frames := c.frames
+	c.frames = nil
+	if c.isClosed() {
+		a := Answer{"json": Answer{"close": int(c.code)}}
 		if len(frames) > 0 {
 			a["frames"] = frames
 		}
-		return a, nil
+		return a
 	}
 	if frames == nil {
 		frames = []string{}
 	}
-	return Answer{"frames": frames}, nil
+	return Answer{"frames": frames}
 }
 
-func (d *accpSocket) write(typ websocket.MessageType, data []byte, over bool) {
-	if !over {
-		_ = d.ws.Write(context.Background(), typ, data) // a connection that closes meanwhile shows in the answer
+func (c *accpConn) write(typ websocket.MessageType, data []byte) {
+	if !c.isClosed() {
+		_ = c.ws.Write(context.Background(), typ, data) // the answer shows a connection that closes
 	}
 }

@@ -47,31 +47,64 @@ func accpFrames(s *accp.SendResult) []string {
 
 // accpDesk is the fixture of a session script.
 type accpDesk struct {
-	s       *accp.Session
-	private store.KV
+	s         *accp.Session
+	self, sid string
+	opts      accp.SessionOptions
+	private   store.KV
 }
 
 func openACCPSession(_ *testing.T, in *Input) (Step, error) {
-	d := &accpDesk{private: store.NewMemory()}
-	o := accp.SessionOptions{Lenient: accpLenient(in), Store: d.private, NewID: accpIDs("ac"),
+	d := &accpDesk{private: store.NewMemory(), self: in.StringOr("self", "server"), sid: in.StringOr("sid", "s1")}
+	d.opts = accp.SessionOptions{Lenient: accpLenient(in), Store: d.private, NewID: accpIDs("ac"),
 		DisableAutoCheckpoint: !in.BoolOr("autoCheckpoint", true)}
+	d.opts.FrameLimits.MaxFrame = in.IntOr("frameLimit", 0)
 	switch scope := in.StringOr("seqScope", "session"); scope {
 	case "session":
 	case "sender":
-		o.SeqPerSender = true
+		d.opts.SeqPerSender = true
 	default:
 		in.Fail("seqScope", "unknown scope %q", scope)
 	}
-	if in.BoolOr("store", true) {
-		o.SharedStore = store.NewMemory()
+	switch budget := in.StringOr("budget", "split"); budget {
+	case "split", "enforce":
+	case "off":
+		d.opts.DisableBudget = true
+	default:
+		in.Fail("budget", "unknown word %q", budget)
 	}
+	if in.BoolOr("store", true) {
+		d.opts.SharedStore = store.NewMemory()
+	}
+	if in.Has("summarizer") {
+		d.opts.Summarizer = accpSummarizer(in.Object("summarizer"))
+	}
+	in.noOption("accp", "maxCheckpoints", "adopt")
 	r, err := accpRegistry(in)
 	if err != nil {
 		return nil, err
 	}
-	o.Registry = r
-	d.s, err = accp.NewSession(in.StringOr("self", "server"), in.StringOr("sid", "s1"), &o)
-	return d.step, err
+	d.opts.Registry = r
+	return d.step, d.open()
+}
+
+// open opens the session on the stores of the fixture.
+func (d *accpDesk) open() error {
+	s, err := accp.NewSession(d.self, d.sid, &d.opts)
+	d.s = s
+	return err
+}
+
+// accpSummarizer answers each call with a text after a time.
+func accpSummarizer(in *Input) accp.Summarizer {
+	delay, text := time.Duration(in.IntOr("delay", 0))*time.Millisecond, in.String("text")
+	return accp.SummarizerFunc(func(ctx context.Context, _ []accp.Fact, _ []string, _ int) (string, error) {
+		select {
+		case <-time.After(delay):
+			return text, nil
+		case <-ctx.Done():
+			return "", ctx.Err()
+		}
+	})
 }
 
 func accpReceived(r *accp.ReceiveResult) Answer {
@@ -103,18 +136,7 @@ func (d *accpDesk) step(in *Input) (Answer, error) {
 		}
 		return Answer{"json": accpReceived(r)}, nil
 	case "send":
-		m, err := accpJSON[accp.Message](in, "message")
-		if err != nil {
-			return accpStep(nil, err)
-		}
-		sent, err := d.s.Send(ctx, &m)
-		switch {
-		case err != nil:
-			return accpStep(nil, err)
-		case sent.Dropped:
-			return Answer{"json": Answer{"outcome": "drop", "reason": "cancelled"}}, nil
-		}
-		return Answer{"frames": accpFrames(sent)}, nil
+		return d.send(ctx, in)
 	case "errorReply":
 		code, frame := accp.Code(in.String("code")), accpWire(in, "frame")
 		sent, err := d.s.SendError(ctx, code, frame)
@@ -129,6 +151,38 @@ func (d *accpDesk) step(in *Input) (Answer, error) {
 		return Answer{"json": true}, nil
 	case "cancelled":
 		return Answer{"json": d.s.IsCancelled(in.String("cid"))}, nil
+	case "restart":
+		return Answer{"json": true}, d.open()
+	case "checkpoint", "checkpoints", "budget", "context":
+		return d.tiers(ctx, in, do)
+	case "state", "sync", "snapshot":
+		return d.state(ctx, in, do)
+	case "register", "hello", "negotiate":
+		return d.registry(ctx, in, do)
+	default:
+		in.Fail("do", "unknown step %q", do)
+		return nil, in.Err()
+	}
+}
+
+func (d *accpDesk) send(ctx context.Context, in *Input) (Answer, error) {
+	m, err := accpJSON[accp.Message](in, "message")
+	if err != nil {
+		return accpStep(nil, err)
+	}
+	sent, err := d.s.Send(ctx, &m)
+	switch {
+	case err != nil:
+		return accpStep(nil, err)
+	case sent.Dropped:
+		return Answer{"json": Answer{"outcome": "drop", "reason": "cancelled"}}, nil
+	}
+	return Answer{"frames": accpFrames(sent)}, nil
+}
+
+// tiers carries out the steps that concern hot, warm and cold state.
+func (d *accpDesk) tiers(ctx context.Context, in *Input, do string) (Answer, error) {
+	switch do {
 	case "checkpoint":
 		cp, err := d.s.Checkpoint(ctx)
 		if err != nil {
@@ -147,20 +201,26 @@ func (d *accpDesk) step(in *Input) (Answer, error) {
 			list = append(list, accpCheckpoint(cp))
 		}
 		return Answer{"json": list}, nil
-	case "budget":
-		b, err := d.s.Budget(ctx)
-		if err != nil {
-			return accpStep(nil, err)
-		}
-		warm := []Answer{}
-		for _, w := range b.Warm {
-			warm = append(warm, Answer{"id": w.ID, "used": w.Used, "max": w.Max})
-		}
-		return Answer{"json": Answer{"hot": Answer{"used": b.Hot.Used, "trigger": b.Hot.Trigger, "max": b.Hot.Max},
-			"warm": warm, "cold": Answer{"entries": b.Cold.Entries, "max": b.Cold.Max}}}, nil
-	case "state":
-		version, state := d.s.State()
-		return Answer{"json": Answer{"version": version, "data": state}}, nil
+	case "context":
+		in.Int("keep") // package accp knows no second limit
+		lines, tokens := d.s.ModelContext(in.Int("max"))
+		return Answer{"json": Answer{"lines": lines, "tokens": tokens}}, nil
+	}
+	b, err := d.s.Budget(ctx)
+	if err != nil {
+		return accpStep(nil, err)
+	}
+	warm := []Answer{}
+	for _, w := range b.Warm {
+		warm = append(warm, Answer{"id": w.ID, "used": w.Used, "max": w.Max})
+	}
+	return Answer{"json": Answer{"hot": Answer{"used": b.Hot.Used, "trigger": b.Hot.Trigger, "max": b.Hot.Max},
+		"warm": warm, "cold": Answer{"entries": b.Cold.Entries, "max": b.Cold.Max}}}, nil
+}
+
+// state carries out the steps that concern the shared state.
+func (d *accpDesk) state(ctx context.Context, in *Input, do string) (Answer, error) {
+	switch do {
 	case "sync":
 		state, err := accpJSON[accp.Params](in, "state")
 		if err != nil {
@@ -168,6 +228,17 @@ func (d *accpDesk) step(in *Input) (Answer, error) {
 		}
 		sent, err := d.s.Sync(ctx, state)
 		return accpStep(Answer{"frames": accpFrames(sent)}, err)
+	case "snapshot":
+		sent, err := d.s.Snapshot(ctx)
+		return accpStep(Answer{"frames": accpFrames(sent)}, err)
+	}
+	version, state := d.s.State()
+	return Answer{"json": Answer{"version": version, "data": state}}, nil
+}
+
+// registry carries out the steps that concern schemas.
+func (d *accpDesk) registry(ctx context.Context, in *Input, do string) (Answer, error) {
+	switch do {
 	case "register":
 		schema, err := accpSchema(in.Object("schema"))
 		if err != nil {
@@ -178,16 +249,12 @@ func (d *accpDesk) step(in *Input) (Answer, error) {
 	case "hello":
 		sent, err := d.s.AnnounceRegistry(ctx)
 		return accpStep(Answer{"frames": accpFrames(sent)}, err)
-	case "negotiate":
-		n, err := d.s.ReceiveRegistry(ctx, accpWire(in, "frame"))
-		if err != nil {
-			return accpStep(nil, err)
-		}
-		return Answer{"frames": accpFrames(n.Reply), "json": Answer{"synced": n.Synced, "version": n.Version}}, nil
-	default:
-		in.Fail("do", "unknown step %q", do)
-		return nil, in.Err()
 	}
+	n, err := d.s.ReceiveRegistry(ctx, accpWire(in, "frame"))
+	if err != nil {
+		return accpStep(nil, err)
+	}
+	return Answer{"frames": accpFrames(n.Reply), "json": Answer{"synced": n.Synced, "version": n.Version}}, nil
 }
 
 func (d *accpDesk) put(ctx context.Context, in *Input) (Answer, error) {

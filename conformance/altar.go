@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"slices"
 	"testing"
@@ -29,6 +30,9 @@ func Altar() Protocol {
 		"resolve_tool":      altarResolveTool,
 		"stream_assemble":   altarStreamAssemble,
 		"import_adm":        altarImportADM,
+		"parse_adm_result":  altarParseADMResult,
+		"model_name":        altarModelName,
+		"model_arguments":   altarModelArguments,
 		"host_script":       altarHostScript,
 		"runtime_script":    altarRuntimeScript,
 	}}
@@ -60,7 +64,7 @@ func altarRefused(err error) error {
 		for _, p := range faults {
 			list = append(list, Answer{"path": p.Path, "reason": string(p.Reason)})
 		}
-		f.Fields["errors"] = list
+		f.Fields["errors"], f.Fields["faults"], f.Fields["message"] = list, list, e.Message
 	}
 	return f
 }
@@ -215,4 +219,46 @@ func altarImportADM(_ *testing.T, in *Input) (Answer, error) {
 		return nil, altarRefused(err)
 	}
 	return Answer{"json": list}, nil
+}
+
+func altarParseADMResult(_ *testing.T, in *Input) (Answer, error) {
+	r, err := altar.ParseADMResult(in.Wire("wire"))
+	if err != nil {
+		return nil, altarRefused(err)
+	}
+	a := Answer{}
+	if r.InvocationID != "" {
+		a["invocation_id"] = r.InvocationID
+	}
+	if r.Error == nil {
+		a["status"], a["payload"] = "success", r.Payload
+		return Answer{"json": a}, nil
+	}
+	e := Answer{"code": string(r.Error.Code), "message": r.Error.Message}
+	if r.Error.Details != nil {
+		e["details"] = r.Error.Details
+	}
+	a["status"], a["error"] = "error", e
+	return Answer{"json": a}, nil
+}
+
+func altarModelName(_ *testing.T, in *Input) (Answer, error) {
+	list, _ := altar.ModelTools([]altar.ToolInfo{{Name: in.String("contract")}}, nil)
+	if len(list) != 1 {
+		return nil, fmt.Errorf("one contract gives %d tools", len(list))
+	}
+	return Answer{"name": list[0].Name}, nil
+}
+
+func altarModelArguments(_ *testing.T, in *Input) (Answer, error) {
+	contract, arguments := in.Wire("contract"), in.Wire("arguments")
+	c, err := altar.DecodeContract(contract)
+	if err != nil {
+		return nil, err
+	}
+	out, err := altar.ModelArguments(c.Parameters, arguments)
+	if err != nil {
+		return nil, altarRefused(err)
+	}
+	return Answer{"json": json.RawMessage(out)}, nil
 }

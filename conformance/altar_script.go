@@ -55,26 +55,34 @@ var altarIdentities = map[string]*altar.Principal{
 }
 
 func altarIdentity(name string) *altar.Principal {
-	known := altarIdentities[name]
-	if known == nil {
+	shared := altarIdentities[name]
+	if shared == nil {
 		return nil
 	}
-	id := *known
+	id := *shared
 	id.Claims = map[string][]string{"role": {"guest"}}
 	return &id
 }
 
-// altarHost is the fixture of host_script.
+// altarHost is the fixture of host_script: a Host, which may be killed and
+// started again on its store.
 type altarHost struct {
-	t     *testing.T
-	host  *altar.Host
-	conns map[string]*altarConn
-	wg    sync.WaitGroup
+	t          *testing.T
+	opts       altar.HostOptions
+	manifest   *altar.Manifest
+	state      store.Store // nil: the Host keeps its state in the process
+	maxMessage int
+	wantAudit  bool
+	host       *altar.Host
+	gate       *gate
+	conns      map[string]*altarConn
+	wg         sync.WaitGroup
 
 	mu     sync.Mutex
-	output map[string][]any // messages of connections, by name
-	ended  map[string]Answer
+	output map[string][]any // messages of connections, by name; guarded by mu, like all below
+	ends   map[string]Answer
 	closed []string // by the Host, since the last step
+	audit  []Answer // since the last step
 }
 
 type altarConn struct {
@@ -89,20 +97,66 @@ func altarHostScript(t *testing.T, in *Input) (Answer, error) {
 	}}.Run(t, in)
 }
 
-// openAltarHost starts the fixture. A nil store keeps its state in the process.
+// openAltarHost starts the fixture. A nil store keeps its state in the process,
+// unless the script has one.
 func openAltarHost(t *testing.T, in *Input, state store.Store) (Step, error) {
-	o := in.ObjectOr("options")
-	version, level := o.StringOr("version", ""), o.IntOr("level", 2)
-	m, err := altar.DecodeManifest([]byte(altarManifest))
-	if err != nil {
+	f := &altarHost{
+		t: t, state: state,
+		conns: map[string]*altarConn{}, output: map[string][]any{}, ends: map[string]Answer{},
+	}
+	if err := f.configure(in.ObjectOr("options")); err != nil {
 		return nil, err
 	}
+	if err := in.Err(); err != nil {
+		return nil, err
+	}
+	t.Cleanup(func() {
+		f.mu.Lock()
+		for _, c := range f.conns {
+			c.closed = true
+			_ = c.out.Close()
+			_ = c.in.Close()
+		}
+		f.mu.Unlock()
+		_ = f.host.Close()
+		f.wg.Wait()
+	})
+	return f.step, f.start()
+}
+
+// configure reads the options of a script.
+func (f *altarHost) configure(o *Input) error {
+	m, err := altar.DecodeManifest([]byte(altarManifest))
+	if err != nil {
+		return err
+	}
+	level := o.IntOr("level", 2)
 	if level == 1 {
 		m.Contracts = slices.DeleteFunc(m.Contracts, func(c *altar.Contract) bool { return c.Streaming })
 	}
+	f.manifest, f.maxMessage, f.wantAudit = m, o.IntOr("max_message", 65536), o.Bool("audit")
+	if o.Bool("store") && f.state == nil {
+		f.state = store.NewMemory()
+	}
+	o.noOption("altar", "hold_down_ms", "stream_buffer", "reader_stall_ms", "max_calls_per_principal")
 	sessions := 0
-	opts := &altar.HostOptions{
-		ID: "host-1", Persistence: altar.Persistence{Store: state}, ProtocolVersion: version, Level: level, Limits: altar.Limits{MaxMessage: 65536, MaxSessionsPerPrincipal: 8}, Timing: altar.Timing{MaxSessionTTL: 2 * time.Hour},
+	f.opts = altar.HostOptions{
+		ID: "host-1", ProtocolVersion: o.StringOr("version", ""), Level: level,
+		Limits: altar.Limits{
+			MaxMessage: f.maxMessage, MaxSessionsPerPrincipal: 8,
+			BreakerThreshold:        o.IntOr("trip_after", 0),
+			MaxConcurrentPerSession: o.IntOr("max_calls_per_session", 0),
+			MaxStoredResults:        int64(o.IntOr("record_bytes", 0)),
+		},
+		Timing: altar.Timing{
+			MaxSessionTTL: 2 * time.Hour,
+			Heartbeat:     time.Duration(o.IntOr("heartbeat_ms", 0)) * time.Millisecond,
+		},
+		Audit: f.record,
+		NewSessionID: func() string {
+			sessions++
+			return fmt.Sprintf("sess-%d", sessions)
+		},
 		Auth: altar.Auth{Authenticator: altar.AuthenticatorFunc(altarBearer), RuntimeAuthorizer: func(_ context.Context, id *altar.Principal, _ *altar.AnnounceRuntime) error {
 			if !strings.HasPrefix(id.ID, "svc-") {
 				return errors.New("not a service")
@@ -114,28 +168,57 @@ func openAltarHost(t *testing.T, in *Input, state store.Store) (Step, error) {
 			}
 			return nil
 		}},
-		NewSessionID: func() string {
-			sessions++
-			return fmt.Sprintf("sess-%d", sessions)
-		},
 	}
-	host, err := altar.NewHost(m, altar.AuthorizerFunc(altarAuthorize), opts)
-	if err != nil {
-		return nil, err
+	return nil
+}
+
+// start starts a Host on the state of the fixture.
+func (f *altarHost) start() error {
+	f.gate = newGate()
+	opts := f.opts
+	if f.state != nil {
+		opts.Persistence.Store = &gatedStore{Store: f.state, gate: f.gate}
 	}
-	f := &altarHost{t: t, host: host, conns: map[string]*altarConn{}, output: map[string][]any{}, ended: map[string]Answer{}}
-	t.Cleanup(func() {
-		f.mu.Lock()
-		for _, c := range f.conns {
-			c.closed = true
-			_ = c.out.Close()
-			_ = c.in.Close()
+	host, err := altar.NewHost(f.manifest, altar.AuthorizerFunc(altarAuthorize), &opts)
+	f.host = host
+	return err
+}
+
+// restart kills the Host and starts another one on the same store.
+func (f *altarHost) restart() error {
+	f.gate.kill()
+	f.mu.Lock()
+	for _, c := range f.conns {
+		_ = c.in.Close() // before out: the peers receive nothing more
+	}
+	for _, c := range f.conns {
+		_ = c.out.Close()
+	}
+	clear(f.conns)
+	f.mu.Unlock()
+	old := f.host
+	f.wg.Go(func() { _ = old.Close() })
+	return f.start()
+}
+
+// record keeps an audit event as the scripts compare it.
+func (f *altarHost) record(e *altar.AuditRecord) {
+	a := Answer{"kind": e.Operation}
+	for name, text := range map[string]string{"who": e.Principal, "runtime_id": e.RuntimeID, "session_id": e.SessionID,
+		"invocation_id": e.InvocationID, "contract": e.Contract} {
+		if text != "" {
+			a[name] = text
 		}
-		f.mu.Unlock()
-		_ = host.Close()
-		f.wg.Wait()
-	})
-	return f.step, nil
+	}
+	if e.Error != nil {
+		a["code"] = string(e.Error.Code)
+		if r := e.Error.Reason(); r != "" {
+			a["reason"] = string(r)
+		}
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.audit = append(f.audit, a)
 }
 
 func altarBearer(r *http.Request) (*altar.Principal, error) {
@@ -162,8 +245,21 @@ func altarAuthorize(_ context.Context, r *altar.AuthorizeRequest) error {
 }
 
 func (f *altarHost) step(in *Input) (Answer, error) {
+	if err := f.act(in); err != nil {
+		return nil, err
+	}
+	if err := in.Err(); err != nil {
+		return nil, err
+	}
+	synctest.Wait()
+	return f.answer()
+}
+
+// act carries out the action of a step.
+func (f *altarHost) act(in *Input) error {
 	switch {
 	case in.Has("open"):
+		in.noOption("altar", "expires")
 		f.open(in.String("open"), in.StringOr("identity", ""))
 	case in.Has("send"):
 		c := f.conns[in.String("send")]
@@ -172,7 +268,7 @@ func (f *altarHost) step(in *Input) (Answer, error) {
 			in.Fail("send", "no such connection")
 			break
 		}
-		// The Host reads on; what it closed is no longer read.
+		// The Host reads until it closes the connection.
 		_, _ = c.out.Write(append(bytes.Clone(wire), '\n'))
 	case in.Has("close"):
 		c := f.conns[in.String("close")]
@@ -187,19 +283,27 @@ func (f *altarHost) step(in *Input) (Answer, error) {
 		_ = c.in.Close()
 	case in.Has("http"):
 		f.http(in)
+	case in.Bool("restart"):
+		return f.restart()
+	case in.Bool("drain"):
+		host := f.host
+		f.wg.Go(func() { _ = host.Shutdown(context.Background()) })
+	case in.Bool("reload"):
+		m, err := altar.DecodeManifest(in.Wire("manifest"))
+		if err != nil {
+			return err
+		}
+		f.manifest = m
+		return f.host.ReplaceManifest(m)
 	default:
 		if !in.Bool("tick") {
 			in.Fail("tick", "a step without an action")
 		}
 	}
-	if err := in.Err(); err != nil {
-		return nil, err
-	}
-	synctest.Wait()
-	return f.answer()
+	return nil
 }
 
-// answer hands out what came since the last step.
+// answer returns the output since the last step.
 func (f *altarHost) answer() (Answer, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -207,17 +311,21 @@ func (f *altarHost) answer() (Answer, error) {
 	for name, list := range f.output {
 		out[name] = list
 	}
-	for name, a := range f.ended {
+	for name, a := range f.ends {
 		out[name] = a
 	}
 	clear(f.output)
-	clear(f.ended)
+	clear(f.ends)
 	answer := Answer{"json": Default(out, Answer{})}
 	if len(f.closed) > 0 {
 		slices.Sort(f.closed)
 		answer["closed"] = f.closed
 		f.closed = nil
 	}
+	if f.wantAudit && len(f.audit) > 0 {
+		answer["audit"] = f.audit
+	}
+	f.audit = nil
 	return answer, nil
 }
 
@@ -236,9 +344,10 @@ func (f *altarHost) open(name, identity string) {
 	fromHost, toPeer := io.Pipe()
 	c := &altarConn{out: toHost, in: fromHost}
 	f.conns[name] = c
+	host := f.host
 	f.wg.Go(func() {
-		conn := altar.NewStreamConn(altarStream{fromPeer, toPeer}, &altar.StreamConnOptions{MaxMessage: 65536})
-		_ = f.host.Serve(context.Background(), conn, altarIdentity(identity))
+		conn := altar.NewStreamConn(altarStream{fromPeer, toPeer}, &altar.StreamConnOptions{MaxMessage: f.maxMessage})
+		_ = host.Serve(context.Background(), conn, altarIdentity(identity))
 	})
 	f.wg.Go(func() {
 		frames := altar.NewFrameReader(fromHost, 1<<24)
@@ -258,8 +367,7 @@ func (f *altarHost) open(name, identity string) {
 	})
 }
 
-// altarProjected drops what of the details of errors is an implementation's
-// freedom.
+// altarProjected drops the details of errors that implementations may choose.
 func altarProjected(frame []byte) any {
 	v, err := strictjson.Check(frame, strictjson.Options{})
 	if err != nil {
@@ -303,13 +411,14 @@ func (f *altarHost) http(in *Input) {
 	body, _ := in.WireOr("body")
 	r := httptest.NewRequest(in.StringOr("method", "POST"), in.StringOr("path", "/altar/v1/messages"), bytes.NewReader(body))
 	in.SetHeaders("headers", r.Header)
+	host := f.host
 	f.wg.Go(func() {
 		w := httptest.NewRecorder()
-		f.host.ServeHTTP(w, r)
+		host.ServeHTTP(w, r)
 		a := altarExchange(w)
 		f.mu.Lock()
 		defer f.mu.Unlock()
-		f.ended[name] = a
+		f.ends[name] = a
 	})
 }
 
@@ -360,8 +469,11 @@ func altarRuntimeScript(t *testing.T, in *Input) (Answer, error) {
 	return Script{Start: altarStart, Open: openAltarRuntime}.Run(t, in)
 }
 
-func openAltarRuntime(t *testing.T, _ *Input) (Step, error) {
-	f := &altarRuntime{rt: altar.NewRuntime("rt-go", nil)}
+func openAltarRuntime(t *testing.T, in *Input) (Step, error) {
+	o := in.ObjectOr("options")
+	f := &altarRuntime{rt: altar.NewRuntime("rt-go", &altar.RuntimeOptions{
+		Heartbeat: time.Duration(o.IntOr("heartbeat_ms", 0)) * time.Millisecond,
+	})}
 	altarTools(f.rt)
 	t.Cleanup(func() {
 		f.mu.Lock()
@@ -447,24 +559,7 @@ func altarTools(rt *altar.Runtime) {
 		rt.HandleContract(contract(name, required(param, kind)), f)
 	}
 	stream := func(name string, f func(n int64, out *altar.ChunkWriter) error) {
-		rt.HandleContractStream(contract(name, required("n", "integer")),
-			altar.StreamHandlerFunc(func(_ context.Context, call *altar.ToolCall, out *altar.ChunkWriter) error {
-				var in struct {
-					N int64 `json:"n"`
-				}
-				if err := call.Decode(&in); err != nil {
-					return err
-				}
-				return f(in.N, out)
-			}))
-	}
-	count := func(n int64, out *altar.ChunkWriter) error {
-		for i := range n {
-			if err := out.Send(i); err != nil {
-				return err
-			}
-		}
-		return nil
+		rt.HandleContractStream(contract(name, required("n", "integer")), altarStreamFunc(f))
 	}
 	rt.HandleContract(contract("math/add", required("a", "integer")+","+required("b", "integer")), altar.HandlerFunc(altarAdd))
 	one("text/echo", "text", "string", func(_ context.Context, call *altar.ToolCall) (any, error) {
@@ -474,15 +569,15 @@ func altarTools(rt *altar.Runtime) {
 		err := call.Decode(&in)
 		return in.Text, err
 	})
-	stream("stream/count", count)
+	stream("stream/count", altarCount)
 	stream("stream/last", func(n int64, out *altar.ChunkWriter) error {
-		if err := count(n-1, out); err != nil {
+		if err := altarCount(n-1, out); err != nil {
 			return err
 		}
 		return out.SendLast(n - 1)
 	})
 	stream("stream/fail", func(n int64, out *altar.ChunkWriter) error {
-		if err := count(n, out); err != nil {
+		if err := altarCount(n, out); err != nil {
 			return err
 		}
 		return errors.New("stream broke")
@@ -501,6 +596,28 @@ func altarTools(rt *altar.Runtime) {
 		err := call.Decode(&in)
 		return len(in.Data), err
 	})
+}
+
+func altarStreamFunc(f func(n int64, out *altar.ChunkWriter) error) altar.StreamHandlerFunc {
+	return func(_ context.Context, call *altar.ToolCall, out *altar.ChunkWriter) error {
+		var in struct {
+			N int64 `json:"n"`
+		}
+		if err := call.Decode(&in); err != nil {
+			return err
+		}
+		return f(in.N, out)
+	}
+}
+
+// altarCount sends the chunks 0 to n-1.
+func altarCount(n int64, out *altar.ChunkWriter) error {
+	for i := range n {
+		if err := out.Send(i); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func altarAdd(_ context.Context, call *altar.ToolCall) (any, error) {

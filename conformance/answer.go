@@ -19,11 +19,11 @@ import (
 
 // An Answer holds the members that an operation, or one step of a script,
 // answered. It is compared with want member by member: each member of want must
-// be there and equal, and there must be no further one, unless it is wrapped in
+// exist and be equal, and there must be no further one, unless it is wrapped in
 // [IfNamed] or [Default].
 //
-// The member "json" is compared with the member json or jsonSubset of want,
-// whichever stands there, at every depth.
+// The member "json" is compared, at every depth, with the member json or
+// jsonSubset of want.
 //
 // Values are nil, bool, string, integers, [json.Number], [json.RawMessage] (JSON
 // text, checked strictly: a duplicate member name fails the case), another
@@ -50,7 +50,7 @@ func IfNamed(value any) any {
 	return optional{value: value}
 }
 
-// Default marks a member of an [Answer] that want may leave out when its value
+// Default marks a member of an [Answer] that want may omit when its value
 // is def, such as an empty list.
 func Default(value, def any) any { return optional{value: value, def: def, hasDef: true} }
 
@@ -60,7 +60,7 @@ type optional struct {
 }
 
 // Headers are the header fields of an HTTP message as a member of an [Answer].
-// Only those are compared that want names, upper and lower case not told apart;
+// Only those are compared that want names, without regard to upper and lower case;
 // several values of one field are joined by ", ", and null in want says that
 // the field must be absent.
 type Headers http.Header
@@ -187,16 +187,18 @@ func normalReflect(path string, v reflect.Value) (got, error) {
 // what any protocol accepts, so that vectors can try.
 const maxDepth = 10000
 
+// checked reads a JSON text of an answer. A lone surrogate escape compares equal
+// to U+FFFD, because the text of a vector cannot hold one.
 func checked(path string, text []byte) (got, error) {
-	v, err := strictjson.Check(text, strictjson.Options{MaxDepth: maxDepth})
+	v, err := strictjson.Check(text, strictjson.Options{MaxDepth: maxDepth, LoneSurrogates: true})
 	if err != nil {
 		return got{}, fmt.Errorf("%s: the answer is not strict JSON: %w: %s", path, err, clip(string(text)))
 	}
 	return got{json: v}, nil
 }
 
-// text returns g as JSON, for people and for comparing. Optional members are
-// left out if they have their default.
+// text returns g as JSON, for people and for comparing. Optional members
+// with their default are omitted.
 func (g got) text() strictjson.Value { return g.append(nil) }
 
 func (g got) append(dst []byte) []byte {
@@ -242,9 +244,9 @@ func (g got) append(dst []byte) []byte {
 // clip shortens a text for a message.
 func clip(s string) string { return shorten(s, 400) }
 
-func shorten(s string, most int) string {
-	if len(s) <= most {
+func shorten(s string, limit int) string {
+	if len(s) <= limit {
 		return s
 	}
-	return strings.ToValidUTF8(s[:most], "") + fmt.Sprintf("… (%d bytes)", len(s))
+	return strings.ToValidUTF8(s[:limit], "") + fmt.Sprintf("… (%d bytes)", len(s))
 }

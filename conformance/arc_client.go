@@ -30,7 +30,7 @@ func arcClientOps() map[string]Op {
 func openARCClient(_ *testing.T, in *Input) (Step, error) {
 	peer := &arcPeer{}
 	settings := in.Object("client")
-	opts := &arc.ClientOptions{HTTPClient: &http.Client{Transport: peer}}
+	opts := &arc.ClientOptions{HTTPClient: &http.Client{Transport: peer}, MaxResumes: settings.IntOr("resume", 0)}
 	if settings.Has("token") {
 		opts.TokenSource = arc.StaticTokenSource(settings.String("token"))
 	}
@@ -85,8 +85,10 @@ func arcClientStep(c *arc.Client, peer *arcPeer, step *Input) (Answer, error) {
 	}
 	arcOutcome(a, err, stream)
 	a["attempts"] = peer.attempts
-	a["sent"] = IfNamed(Answer{"url": IfNamed(peer.url), "headers": IfNamed(Headers(peer.header)),
-		"json": IfNamed(json.RawMessage(peer.body))})
+	if peer.url != "" {
+		a["sent"] = IfNamed(Answer{"url": IfNamed(peer.url), "headers": IfNamed(Headers(peer.header)),
+			"json": IfNamed(json.RawMessage(peer.body))})
+	}
 	return a, nil
 }
 
@@ -142,11 +144,12 @@ func readARCReply(in *Input) arcReply {
 	return r
 }
 
-// An arcPeer answers requests from a list and remembers the last one.
+// An arcPeer answers requests from a list and records the last request that left
+// the client.
 type arcPeer struct {
 	replies  []arcReply
 	attempts int
-	url      string
+	url      string // of the recorded request; empty if none left the client
 	header   http.Header
 	body     []byte
 	fault    error // of the script

@@ -7,7 +7,9 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
+	"time"
 
 	"github.com/fivewire/fivewire/arc"
 )
@@ -16,18 +18,38 @@ import (
 
 var arcTaskOnly = []string{arc.MethodTaskNotification}
 
-// arcFixtureOptions are the options of a server of that fixture.
+// arcFixtures are the fixtures of a serve_script. The first four have the plain
+// agents only.
+var arcFixtures = []string{
+	"open", "auth", "limits", "rate",
+	"more", "resume", "window", "small", "timed", "python", "durable", "pair",
+}
+
+// arcFixtureOptions returns the options of a server of that fixture.
 func arcFixtureOptions(fixture string) (*arc.ServerOptions, error) {
 	o := &arc.ServerOptions{ID: "arc-server", Path: "/arc", Timing: arc.Timing{Heartbeat: -1}}
+	const window, resume, lease = 10 * time.Minute, 60500 * time.Millisecond, 10 * time.Second
 	switch fixture {
-	case "open":
+	case "open", "more":
 	case "auth":
 		o.Verifier = arc.TokenVerifierFunc(arcFixtureToken)
 	case "limits":
 		o.Limits.MaxMessage = 1024
 	case "rate":
 		o.Limits.RateLimit = &arc.RateLimit{PerSecond: 1, Burst: 3}
+	case "resume":
+		o.EnableResume, o.Persistence.StreamRetention = true, resume
+	case "window":
+		o.Persistence.ResultTTL = window
+	case "durable":
+		o.Persistence.LeaseTTL = lease
+	case "pair":
+		o.Persistence.LeaseTTL, o.Persistence.ResultTTL, o.EnableResume, o.Persistence.StreamRetention = lease, window, true, resume
+		o.StaticWebhooks = []arc.StaticWebhook{{ID: "all", CallbackURL: "https://hooks.test/all", TargetAgent: "ops-01"}}
 	default:
+		if slices.Contains(arcFixtures, fixture) {
+			return nil, fmt.Errorf("package arc has no options for the fixture %q", fixture)
+		}
 		return nil, fmt.Errorf("there is no fixture %q", fixture)
 	}
 	return o, nil
@@ -57,61 +79,34 @@ func arcFixtureToken(_ context.Context, token string) (*arc.Principal, error) {
 	return p, nil
 }
 
-// arcFixtureAgents registers the five agents.
+// arcFixtureInfo describes an agent: its capability is the word before the dash.
+func arcFixtureInfo(id string) arc.AgentInfo {
+	word, _, _ := strings.Cut(id, "-")
+	return arc.AgentInfo{AgentID: id, Version: "1.0.0", Status: "active", Capabilities: []string{word}}
+}
+
+// arcFixtureAgents registers the agents that every fixture has.
 func arcFixtureAgents(s *arc.Server) {
-	info := func(id string) arc.AgentInfo {
-		word, _, _ := strings.Cut(id, "-")
-		return arc.AgentInfo{AgentID: id, Version: "1.0.0", Status: "active", Capabilities: []string{word}}
-	}
 	s.Register(arc.Agent{
-		AgentInfo: info("echo-01"),
-		TaskHandler: arc.TaskHandlerFunc(func(ctx context.Context, run *arc.TaskRun) error {
-			text := run.Message().Text()
-			if err := run.AddArtifact(ctx, &arc.Artifact{ID: "artifact-1", Name: "echo", Parts: []arc.Part{arc.TextPart(text)}}); err != nil {
-				return err
-			}
-			return run.AddMessage(ctx, arc.AgentText(text))
-		}),
-		ChatHandler: arc.ChatHandlerFunc(func(_ context.Context, turn *arc.ChatTurn, out *arc.ChatWriter) error {
-			for piece := range strings.SplitAfterSeq("echo: "+turn.Message.Text(), " ") {
-				if piece == "" {
-					continue
-				}
-				if err := out.Send(piece); err != nil {
-					return err
-				}
-			}
-			return nil
-		}),
+		AgentInfo:           arcFixtureInfo("echo-01"),
+		TaskHandler:         arc.TaskHandlerFunc(arcEchoTask),
+		ChatHandler:         arc.ChatHandlerFunc(arcEchoChat),
 		NotificationHandler: arc.NotificationHandlerFunc(func(context.Context, *arc.Notification) error { return nil }),
 		Methods: map[string]arc.Handler{
 			"debug.echo": arc.HandlerFunc(func(_ context.Context, call *arc.Call) (any, error) {
-				return map[string]any{"params": call.Params, "method": call.Method, "requestAgent": call.RequestAgent, "traceId": call.TraceID}, nil
+				return map[string]any{"params": call.Params, "method": call.Method,
+					"requestAgent": call.RequestAgent, "traceId": call.TraceID}, nil
 			}),
 			"debug.fail": arc.HandlerFunc(arcDebugFail),
 			"debug.panic": arc.HandlerFunc(func(context.Context, *arc.Call) (any, error) {
-				panic("asked for by debug.panic")
+				panic("requested by debug.panic")
 			}),
 			"debug.list": arc.HandlerFunc(func(context.Context, *arc.Call) (any, error) { return []int{1}, nil }),
 		},
 	})
+	s.Register(arc.Agent{AgentInfo: arcFixtureInfo("ask-01"), ExcludedMethods: arcTaskOnly, TaskHandler: arc.TaskHandlerFunc(arcAskTask)})
 	s.Register(arc.Agent{
-		AgentInfo:       info("ask-01"),
-		ExcludedMethods: arcTaskOnly,
-		TaskHandler: arc.TaskHandlerFunc(func(ctx context.Context, run *arc.TaskRun) error {
-			if err := run.AddMessage(ctx, arc.AgentText("Which one?")); err != nil {
-				return err
-			}
-			m, err := run.WaitInput(ctx, "text")
-			if err != nil {
-				return err
-			}
-			return run.AddArtifact(ctx, &arc.Artifact{ID: "artifact-1", Name: "answer",
-				Parts: []arc.Part{arc.TextPart(run.Message().Text() + " / " + m.Text())}})
-		}),
-	})
-	s.Register(arc.Agent{
-		AgentInfo:       info("slow-01"),
+		AgentInfo:       arcFixtureInfo("slow-01"),
 		ExcludedMethods: arcTaskOnly,
 		TaskHandler: arc.TaskHandlerFunc(func(ctx context.Context, _ *arc.TaskRun) error {
 			<-ctx.Done()
@@ -119,26 +114,15 @@ func arcFixtureAgents(s *arc.Server) {
 		}),
 	})
 	s.Register(arc.Agent{
-		AgentInfo:       info("fail-01"),
+		AgentInfo:       arcFixtureInfo("fail-01"),
 		ExcludedMethods: append([]string{arc.MethodChatMessage, arc.MethodChatEnd}, arcTaskOnly...),
 		TaskHandler: arc.TaskHandlerFunc(func(context.Context, *arc.TaskRun) error {
 			return &arc.Error{Code: arc.ErrTaskExecutionFailed, Message: "boom"}
 		}),
-		ChatHandler: arc.ChatHandlerFunc(func(_ context.Context, turn *arc.ChatTurn, out *arc.ChatWriter) error {
-			details, err := json.Marshal(map[string]string{"chatId": turn.ChatID})
-			if err != nil {
-				return err
-			}
-			if turn.Stream {
-				if err := out.Send("partial "); err != nil {
-					return err
-				}
-			}
-			return &arc.Error{Code: arc.ErrChatTimeout, Message: "too slow", Details: details}
-		}),
+		ChatHandler: arc.ChatHandlerFunc(arcFailChat),
 	})
 	s.Register(arc.Agent{
-		AgentInfo:      info("once-01"),
+		AgentInfo:      arcFixtureInfo("once-01"),
 		StatelessChats: true,
 		ChatHandler: arc.ChatReplyFunc(func(_ context.Context, turn *arc.ChatTurn) (*arc.Message, error) {
 			return arc.AgentText("once: " + turn.Message.Text()), nil
@@ -146,7 +130,64 @@ func arcFixtureAgents(s *arc.Server) {
 	})
 }
 
+func arcEchoTask(ctx context.Context, run *arc.TaskRun) error {
+	text := run.Message().Text()
+	if err := run.AddArtifact(ctx, arcArtifact("echo", text)); err != nil {
+		return err
+	}
+	return run.AddMessage(ctx, arc.AgentText(text))
+}
+
+func arcArtifact(name, text string) *arc.Artifact {
+	return &arc.Artifact{ID: "artifact-1", Name: name, Parts: []arc.Part{arc.TextPart(text)}}
+}
+
+func arcEchoChat(_ context.Context, turn *arc.ChatTurn, out *arc.ChatWriter) error {
+	for piece := range strings.SplitAfterSeq("echo: "+turn.Message.Text(), " ") {
+		if piece == "" {
+			continue
+		}
+		if err := out.Send(piece); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func arcAskTask(ctx context.Context, run *arc.TaskRun) error {
+	if err := run.AddMessage(ctx, arc.AgentText("Which one?")); err != nil {
+		return err
+	}
+	m, err := run.WaitInput(ctx, "text")
+	if err != nil {
+		return err
+	}
+	return run.AddArtifact(ctx, arcArtifact("answer", run.Message().Text()+" / "+m.Text()))
+}
+
+func arcFailChat(_ context.Context, turn *arc.ChatTurn, out *arc.ChatWriter) error {
+	details, err := json.Marshal(map[string]string{"chatId": turn.ChatID})
+	if err != nil {
+		return err
+	}
+	if turn.Stream {
+		if err := out.Send("partial "); err != nil {
+			return err
+		}
+	}
+	return &arc.Error{Code: arc.ErrChatTimeout, Message: "too slow", Details: details}
+}
+
 func arcDebugFail(_ context.Context, call *arc.Call) (any, error) {
+	e, err := arcDebugError(call)
+	if err != nil {
+		return nil, err
+	}
+	return nil, e
+}
+
+// arcDebugError returns the error that the params of debug.fail describe.
+func arcDebugError(call *arc.Call) (*arc.Error, error) {
 	var p struct {
 		Code    arc.Code        `json:"code"`
 		Message string          `json:"message"`
@@ -155,5 +196,5 @@ func arcDebugFail(_ context.Context, call *arc.Call) (any, error) {
 	if err := call.Decode(&p); err != nil {
 		return nil, err
 	}
-	return nil, &arc.Error{Code: p.Code, Message: p.Message, Details: p.Details}
+	return &arc.Error{Code: p.Code, Message: p.Message, Details: p.Details}, nil
 }

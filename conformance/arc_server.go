@@ -10,8 +10,10 @@ import (
 	"errors"
 	"io"
 	"mime"
+	"net"
 	"net/http"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -23,6 +25,7 @@ import (
 	"github.com/fivewire/fivewire/arc/arctest"
 	"github.com/fivewire/fivewire/internal/sse"
 	"github.com/fivewire/fivewire/internal/strictjson"
+	"github.com/fivewire/fivewire/store"
 )
 
 // arcServerOps are the operations that concern a server.
@@ -36,13 +39,21 @@ func arcServerOps() map[string]Op {
 // arcRoute lets a router choose for a list of calls.
 func arcRoute(t *testing.T, in *Input) (Answer, error) {
 	r := arc.NewRouter(nil)
-	for _, a := range in.Objects("agents") {
-		if err := r.Add(a.String("id"), a.StringOr("group", ""), a.IntOr("capacity", 0)); err != nil {
+	agents, calls := in.Objects("agents"), in.Objects("calls")
+	seen := map[string]bool{}
+	for _, a := range agents {
+		id := a.String("id")
+		err := r.Add(id, a.StringOr("group", ""), a.IntOr("capacity", 0))
+		if err != nil && seen[id] {
+			return nil, Refuse("duplicate_agent", err)
+		}
+		if err != nil {
 			return nil, err
 		}
+		seen[id] = true
 	}
 	list := []any{}
-	for _, c := range in.Objects("calls") {
+	for _, c := range calls {
 		switch {
 		case c.Has("set"):
 			r.SetHealthy(c.String("set"), c.BoolOr("healthy", true))
@@ -66,71 +77,208 @@ func arcRoute(t *testing.T, in *Input) (Answer, error) {
 	return Answer{"json": list}, nil
 }
 
-// An arcServer is the fixture of a serve_script.
-type arcServer struct {
-	mem   *arctest.Server
-	sinks *arcSinks
+// An arcServers is the fixture of a serve_script: one server, or two that share
+// a store.
+type arcServers struct {
+	t        *testing.T
+	fixture  string
+	state    store.Store // nil: each server has its own
+	sinks    *arcSinks
+	counters *arcCounters
+	running  map[int]*arcProcess // by the number of the server
+	starts   int
+}
+
+// An arcProcess is a server from its start to its end.
+type arcProcess struct {
+	gate   *gate
+	server *arc.Server
+	mem    *arctest.Server
 }
 
 func arcOpenServer(t *testing.T, in *Input) (Step, error) {
-	o, err := arcFixtureOptions(in.String("fixture"))
-	if err != nil {
-		return nil, err
+	f := &arcServers{
+		t: t, fixture: in.String("fixture"),
+		sinks:    &arcSinks{byURL: map[string]*arcSink{}},
+		counters: &arcCounters{counts: map[string]int{}},
+		running:  map[int]*arcProcess{},
 	}
-	f := &arcServer{sinks: &arcSinks{byURL: map[string]*arcSink{}}}
-	o.Webhook = &arc.WebhookOptions{NoJitter: true, Transport: f.sinks,
-		Lookup: func(_ context.Context, _, host string) ([]netip.Addr, error) {
-			if host != "hooks.test" {
-				return nil, errors.New("no such host")
-			}
-			return []netip.Addr{netip.MustParseAddr("93.184.216.34")}, nil
-		}}
-	s := arc.NewServer(o)
-	arcFixtureAgents(s)
-	f.mem = arctest.NewServer(t, s)
+	servers := 1
+	switch f.fixture {
+	case "pair":
+		servers = 2
+		f.state = store.NewMemory()
+	case "durable":
+		f.state = store.NewMemory()
+	}
+	for n := range servers {
+		if err := f.start(n + 1); err != nil {
+			return nil, err
+		}
+	}
 	return f.step, nil
 }
 
-func (f *arcServer) step(in *Input) (Answer, error) {
+// start starts server n. Every start has another instance name.
+func (f *arcServers) start(n int) error {
+	o, err := arcFixtureOptions(f.fixture)
+	if err != nil {
+		return err
+	}
+	p := &arcProcess{gate: newGate()}
+	f.starts++
+	if f.state != nil {
+		o.Persistence.Store = &gatedStore{Store: f.state, gate: p.gate}
+		o.Persistence.InstanceID = "instance-" + strconv.Itoa(f.starts)
+	}
+	o.Webhook = &arc.WebhookOptions{
+		NoJitter: true, Transport: &arcSinkTransport{sinks: f.sinks, gate: p.gate}, Lookup: arcLookup,
+	}
+	p.server = arc.NewServer(o)
+	arcFixtureAgents(p.server)
+	if !slices.Contains([]string{"open", "auth", "limits", "rate"}, f.fixture) {
+		(&arcFurtherAgents{gate: p.gate, counters: f.counters}).register(p.server)
+	}
+	f.t.Cleanup(func() { _ = p.server.Close() })
+	// The handler hides Close, whose error after a kill is expected.
+	p.mem = arctest.NewServer(f.t, http.HandlerFunc(p.server.ServeHTTP))
+	f.running[n] = p
+	return nil
+}
+
+// arcLookup is the resolver of the fixture.
+func arcLookup(_ context.Context, _, host string) ([]netip.Addr, error) {
+	switch host {
+	case "hooks.test":
+		return []netip.Addr{netip.MustParseAddr("93.184.216.34")}, nil
+	case "flaky.test":
+		return nil, &net.DNSError{Err: "server misbehaving", Name: host, IsTemporary: true}
+	}
+	return nil, &net.DNSError{Err: "no such host", Name: host, IsNotFound: true}
+}
+
+func (f *arcServers) step(in *Input) (Answer, error) {
 	switch {
 	case in.Has("sink"):
 		f.sinks.respond(in.String("sink"), in.RawList("respond"))
 		return Answer{}, nil
 	case in.Has("deliveries"):
 		return Answer{"json": f.sinks.take(in.String("deliveries"))}, nil
+	case in.Has("stop"):
+		return f.stop(in)
+	case in.Has("start"):
+		return Answer{}, f.start(in.Int("start"))
+	case in.Has("together"):
+		return f.together(in)
 	}
-	return f.request(in)
+	call, err := f.request(in)
+	if err != nil {
+		return nil, err
+	}
+	a, err := call.send()
+	synctest.Wait()
+	return a, err
 }
 
-// request sends one request and waits until all the work that it caused waits.
-func (f *arcServer) request(in *Input) (Answer, error) {
-	req, err := http.NewRequest(in.StringOr("method", http.MethodPost), "http://arc.test"+in.StringOr("path", "/arc"),
-		bytes.NewReader(in.Wire("body")))
+// stop ends a server, in order or as by kill -9.
+func (f *arcServers) stop(in *Input) (Answer, error) {
+	how, n := in.String("stop"), in.IntOr("server", 1)
+	p := f.running[n]
+	if p == nil {
+		in.Fail("server", "is not running: %d", n)
+		return nil, in.Err()
+	}
+	delete(f.running, n)
+	if how == "kill" {
+		p.gate.kill()
+		_ = p.mem.HTTPServer.Close()
+		_ = p.server.Close()
+		return Answer{}, nil
+	}
+	if how != "shutdown" {
+		in.Fail("stop", "is unknown: %q", how)
+		return nil, in.Err()
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	start := time.Now()
+	if err := p.server.Shutdown(ctx); err != nil {
+		return nil, err
+	}
+	return Answer{"ms": time.Since(start).Milliseconds()}.OnlyNamed(), p.mem.HTTPServer.Close()
+}
+
+// An arcExchange is a request of a step that is ready to be sent.
+type arcExchange struct {
+	client *http.Client
+	req    *http.Request
+	cut    int // events after which the client closes the connection; 0: never
+	end    context.CancelFunc
+}
+
+func (f *arcServers) request(in *Input) (*arcExchange, error) {
+	n := in.IntOr("server", 1)
+	p := f.running[n]
+	if p == nil {
+		in.Fail("server", "is not running: %d", n)
+		return nil, in.Err()
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	req, err := http.NewRequestWithContext(ctx, in.StringOr("method", http.MethodPost),
+		"http://arc.test"+in.StringOr("path", "/arc"), bytes.NewReader(in.Wire("body")))
 	if err != nil {
+		cancel()
 		return nil, err
 	}
 	req.Header.Set("Content-Type", arc.MediaType)
 	in.SetHeaders("headers", req.Header)
-	res, err := f.mem.HTTPClient.Do(req)
+	return &arcExchange{client: p.mem.HTTPClient, req: req, cut: in.IntOr("cut", 0), end: cancel}, nil
+}
+
+// together sends requests at the same moment.
+func (f *arcServers) together(in *Input) (Answer, error) {
+	list := in.Objects("together")
+	calls, answers, errs := make([]*arcExchange, len(list)), make([]Answer, len(list)), make([]error, len(list))
+	for i, r := range list {
+		call, err := f.request(r)
+		if err != nil {
+			return nil, err
+		}
+		calls[i] = call
+	}
+	var wg sync.WaitGroup
+	for i, call := range calls {
+		wg.Go(func() { answers[i], errs[i] = call.send() })
+	}
+	wg.Wait()
+	synctest.Wait()
+	return Answer{"answers": answers}, errors.Join(errs...)
+}
+
+// send sends the request and reads its answer, or as many events of it as the
+// step wants.
+func (x *arcExchange) send() (Answer, error) {
+	defer x.end()
+	res, err := x.client.Do(x.req)
 	if err != nil {
 		return nil, err
 	}
 	defer res.Body.Close()
-	body, err := io.ReadAll(res.Body)
-	if err != nil {
-		return nil, err
-	}
-	synctest.Wait()
 	media, _, _ := mime.ParseMediaType(res.Header.Get("Content-Type"))
 	a := Answer{"status": res.StatusCode, "contentType": media, "headers": Headers(res.Header)}
-	switch {
-	case media == arc.MediaTypeStream:
-		events, err := arcEvents(body)
+	if media == arc.MediaTypeStream {
+		events, err := arcEvents(res.Body, x.cut)
 		if err != nil {
 			return nil, err
 		}
 		a["json"] = events
-	case strings.HasSuffix(media, "json"):
+		return a.OnlyNamed(), nil
+	}
+	body, err := io.ReadAll(res.Body)
+	if err != nil {
+		return nil, err
+	}
+	if strings.HasSuffix(media, "json") {
 		a["json"] = json.RawMessage(body)
 		v, err := strictjson.Check(body, strictjson.Options{MaxDepth: maxDepth, LoneSurrogates: true})
 		if err != nil {
@@ -141,11 +289,13 @@ func (f *arcServer) request(in *Input) (Answer, error) {
 	return a.OnlyNamed(), nil
 }
 
-// arcEvents reads a stream as it stands, without the reader of package arc.
-func arcEvents(body []byte) ([]Answer, error) {
-	r := sse.NewReader(bytes.NewReader(body), nil)
+// arcEvents reads a stream without the reader of package arc, to its end or up
+// to a number of events.
+func arcEvents(body io.Reader, limit int) ([]Answer, error) {
+	r := sse.NewReader(body, nil)
 	list := []Answer{}
-	for {
+	id := ""
+	for limit == 0 || len(list) < limit {
 		ev, err := r.Next()
 		if errors.Is(err, io.EOF) {
 			return list, nil
@@ -153,11 +303,17 @@ func arcEvents(body []byte) ([]Answer, error) {
 		if err != nil {
 			return nil, err
 		}
-		list = append(list, Answer{"event": ev.Name, "data": json.RawMessage(bytes.Clone(ev.Data))})
+		a := Answer{"event": ev.Name, "data": json.RawMessage(bytes.Clone(ev.Data))}
+		if ev.ID != id {
+			id = ev.ID
+			a["id"] = id
+		}
+		list = append(list, a)
 	}
+	return list, nil
 }
 
-// arcSinks are webhooks: what they answer, and what they got.
+// arcSinks are webhooks with their answers and the requests they received.
 type arcSinks struct {
 	mu    sync.Mutex
 	byURL map[string]*arcSink
@@ -195,12 +351,22 @@ func (s *arcSinks) take(url string) []Answer {
 	return got
 }
 
+// An arcSinkTransport is the way from one process to the sinks.
+type arcSinkTransport struct {
+	sinks *arcSinks
+	gate  *gate
+}
+
 // RoundTrip is a delivery attempt.
-func (s *arcSinks) RoundTrip(req *http.Request) (*http.Response, error) {
+func (t *arcSinkTransport) RoundTrip(req *http.Request) (*http.Response, error) {
 	body, err := io.ReadAll(req.Body)
 	if err != nil {
 		return nil, err
 	}
+	if err := t.gate.check(); err != nil {
+		return nil, err
+	}
+	s := t.sinks
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	k := s.sink(req.URL.String())

@@ -3,8 +3,8 @@
 
 package conformance
 
-// Builtin returns the protocols of this module with the operations of its own
-// packages, made anew at every call, so that a caller may change them.
+// Builtin returns the protocols of this module with the operations of its
+// packages. Every call returns new values, which a caller may change.
 func Builtin() []Protocol {
 	return []Protocol{ARC(), AIR(), A2E(), Altar(), ACCP()}
 }

@@ -17,7 +17,7 @@ import (
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
 
-// memory holds what $set remembered, for one case.
+// memory holds the strings that $set remembered, for one case.
 type memory map[string]string
 
 // A Difference is one place where an answer is not what the case wants.
@@ -27,7 +27,7 @@ type Difference struct {
 	Got  string `json:"got"`
 }
 
-// String names the place, what was wanted there, and what came.
+// String names the place, the wanted value and the received value.
 func (d Difference) String() string {
 	return d.Path + ": want " + clip(d.Want) + ", got " + clip(d.Got)
 }
@@ -234,10 +234,10 @@ func (c *comparison) match(path, want string, raw, have strictjson.Value) {
 			c.memory[name] = text
 		}
 	case verb == "get":
-		known, remembered := c.memory[name]
-		ok = isText && remembered && text == known
+		value, remembered := c.memory[name]
+		ok = isText && remembered && text == value
 		if remembered {
-			wanted += " = " + strconv.Quote(known)
+			wanted += " = " + strconv.Quote(value)
 		} else {
 			wanted += " (nothing is remembered under this name)"
 		}
@@ -274,7 +274,7 @@ func equalJSON(a, b strictjson.Value) bool {
 }
 
 // sameJSON compares two values of vector files, numbers by how they are
-// written, because some operations are told to keep that.
+// written, because some operations must keep that.
 func sameJSON(a, b strictjson.Value) bool {
 	return equal(a, b, func(a, b strictjson.Value) bool { return bytes.Equal(a, b) })
 }
@@ -318,9 +318,8 @@ func equal(a, b strictjson.Value, numbers func(a, b strictjson.Value) bool) bool
 var (
 	reference = regexp.MustCompile(`\$\{([^{}]+)\}`)
 
-	// usual is what names are made of as a rule. Of others it cannot be said that
-	// they are one that nothing has remembered; they may just be text, such as
-	// the ${user.name} of a template.
+	// usual matches the common form of a name. A reference of another form may
+	// be plain text, such as the ${user.name} of a template.
 	usual = regexp.MustCompile(`^[A-Za-z0-9_]+$`)
 )
 
@@ -382,23 +381,23 @@ func (m memory) appendFilled(dst []byte, path string, v strictjson.Value, own []
 
 func (m memory) fillText(text string, own []string) (string, error) {
 	if name, ok := strings.CutPrefix(text, "$get:"); ok {
-		known, ok := m[name]
+		value, ok := m[name]
 		if !ok {
 			return "", fmt.Errorf("nothing is remembered under %q", name)
 		}
-		return known, nil
+		return value, nil
 	}
 	var missing error
 	filled := reference.ReplaceAllStringFunc(text, func(ref string) string {
 		name := ref[2 : len(ref)-1]
-		known, ok := m[name]
+		value, ok := m[name]
 		if !ok && usual.MatchString(name) && !slices.Contains(own, name) && missing == nil {
 			missing = fmt.Errorf("nothing is remembered under %q", name)
 		}
 		if !ok {
 			return ref
 		}
-		return known
+		return value
 	})
 	return filled, missing
 }

@@ -183,8 +183,8 @@ func TestCompareJSON(t *testing.T) {
 	}
 }
 
-// A matcher that is misspelt, or stands where there are none, is text like any
-// other, and the message says so.
+// A misspelt matcher, or one in a place without matchers, is plain text, and the
+// message reports that.
 func TestCompareHints(t *testing.T) {
 	answer := Answer{"json": raw(`{"a":"x"}`), "text": "x"}
 	for want, diff := range map[string]string{
@@ -200,7 +200,7 @@ func TestCompareHints(t *testing.T) {
 	} {
 		require.Equal(t, []string{diff}, compared(t, want, answer, nil))
 	}
-	// What reads like one is text still.
+	// Text that resembles a matcher is still text.
 	require.Empty(t, compared(t, `{"json":{"a":"$set","b":"$sting"},"text":"$string"}`, Answer{"json": raw(`{"a":"$set","b":"$sting"}`), "text": "$string"}, nil))
 }
 
@@ -237,6 +237,23 @@ type marshaler struct{}
 
 func (marshaler) MarshalJSON() ([]byte, error) { return []byte(`[1, "<"]`), nil }
 
+// A vector cannot hold a lone surrogate, so one in an answer compares as U+FFFD,
+// at every place where text is compared.
+func TestCompareTakesLoneSurrogatesAsReplacementCharacters(t *testing.T) {
+	lone := raw(`{"a":["\ud800x"],"\udc00":"\ud800\ud800"}`)
+	whole := `{"a":["\ufffdx"],"\ufffd":"\ufffd\ufffd"}`
+	require.Empty(t, compared(t, `{"json":`+whole+`}`, Answer{"json": lone}, nil))
+	require.Empty(t, compared(t, `{"jsonSubset":`+whole+`}`, Answer{"json": lone}, nil))
+	require.Empty(t, compared(t, `{"text":"\ufffd"}`, Answer{"text": raw(`"\udfff"`)}, nil))
+	require.Empty(t, compared(t, `{"json":"\ud83d\ude00"}`, Answer{"json": raw(`"\ud83d\ude00"`)}, nil))
+	require.Len(t, compared(t, `{"json":"x"}`, Answer{"json": raw(`"\ud800"`)}, nil), 1)
+	require.Len(t, compared(t, `{"json":"\ufffd"}`, Answer{"json": raw(`"\ud83d\ude00"`)}, nil), 1)
+
+	mem := memory{}
+	require.Empty(t, compared(t, `{"json":"$set:t"}`, Answer{"json": raw(`"a\udc00"`)}, mem))
+	require.Equal(t, memory{"t": "a\uFFFD"}, mem)
+}
+
 func TestAnswerText(t *testing.T) {
 	g, err := normal("answer", Answer{"z": marshaler{}, "a": mustCheck(t, " 1"), "m": Answer{"list": []any{Headers{}, nil}}})
 	require.NoError(t, err)
@@ -248,7 +265,7 @@ func TestFill(t *testing.T) {
 	mem := memory{"t": "a\"1", "c_2": "${t}", "task-1.id": "T", "the name": "N"}
 	tests := []struct{ in, want, err string }{
 		{in: `{"a":"$get:t"}`, want: `{"a":"a\"1"}`},
-		{in: `{"a":"x${t}y${c_2}"}`, want: `{"a":"xa\"1y${t}"}`}, // what was put in is not looked at again
+		{in: `{"a":"x${t}y${c_2}"}`, want: `{"a":"xa\"1y${t}"}`}, // inserted text is not filled again
 		{in: `{"b":[{"wire":"{\"id\":\"${t}\"}"},1.0,null,[]]}`, want: `{"b":[{"wire":"{\"id\":\"a\"1\"}"},1.0,null,[]]}`},
 		{in: `"\u0024{t}"`, want: `"a\"1"`},
 		{in: `"${ID}"`, want: `"${ID}"`},
@@ -284,11 +301,11 @@ func TestClip(t *testing.T) {
 // text that differs from them in one place.
 func aValue(t *rapid.T, depth int) (one, two, other string) {
 	space := rapid.SampledFrom([]string{"", " ", "\n\t"}).Draw(t, "space")
-	most := 5
+	limit := 5
 	if depth == 0 {
-		most = 3
+		limit = 3
 	}
-	switch rapid.IntRange(0, most).Draw(t, "kind") {
+	switch rapid.IntRange(0, limit).Draw(t, "kind") {
 	case 0:
 		return "null", space + "null", "false"
 	case 1:

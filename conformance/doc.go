@@ -3,8 +3,8 @@
 
 // Package conformance runs the vectors of the five protocols: cases in JSON
 // files that state, without any programming language, what an implementation
-// must do. The file format, and how to add a case, stand in the README beside
-// this file.
+// must do. The README of this folder describes the file format and how to add a
+// case.
 //
 // # As a test
 //
@@ -24,13 +24,13 @@
 // (JUnit) or .html; a relative name counts from the root of the module. Both
 // flags may be repeated.
 //
-// Nothing is passed over in silence. All of this fails the run: a folder without
-// vectors, a file that does not follow the format, a field, an operation, a
-// protocol or a member of the input that nobody knows, an id with two contents,
-// a run without cases, also if it is -run that leaves none, and a case that passes
-// although it is listed in testdata/known-failures.json.
+// No vector is skipped silently. All of this fails the run: a folder without
+// vectors, a file that does not follow the format, an unknown field, operation,
+// protocol or member of the input, an id with two contents, a run without cases,
+// also if it is -run that leaves none, and a case that passes although it is
+// listed in testdata/known-failures.json.
 //
-// TestRequirements tells which requirements of each protocol are named by
+// TestRequirements reports which requirements of each protocol are named by
 // vectors, which by Go tests only, and which by nothing.
 //
 // # As a library

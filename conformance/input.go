@@ -17,7 +17,7 @@ import (
 
 // An Input is the object in of a case, an object inside it, or one step of a
 // script. Its methods read members by name; each call counts the member as
-// read, and a member that nobody read fails the case.
+// read, and an unread member fails the case.
 //
 // A required member that is missing, and any member of another type than asked
 // for, fails the case too: the method then returns a zero value and the fault
@@ -46,7 +46,7 @@ func newInput(path string, value strictjson.Value, run *caseRun) *Input {
 }
 
 // Err returns the first fault found in the input of this case so far, or nil.
-// An Op that cannot go on with zero values returns it.
+// An Op that cannot continue with zero values returns it.
 func (in *Input) Err() error { return in.run.err }
 
 // Fail records that a member does not make sense, such as an unknown word.
@@ -239,8 +239,8 @@ func (in *Input) StringsOr(name string) []string {
 	return in.Strings(name)
 }
 
-// Raw returns the text of an optional member as it stands in the file, nil if
-// it is absent.
+// Raw returns the text of an optional member exactly as in the file, nil if it
+// is absent.
 func (in *Input) Raw(name string) json.RawMessage {
 	return json.RawMessage(slices.Clone(in.member(name, false)))
 }
@@ -278,19 +278,22 @@ func (in *Input) object(name string, v strictjson.Value) *Input {
 		in.wrongType(name, "an object", v)
 		v = nil
 	}
-	kid := newInput(in.path+"."+name, v, in.run)
-	in.kids = append(in.kids, kid)
-	return kid
+	child := newInput(in.path+"."+name, v, in.run)
+	in.kids = append(in.kids, child)
+	return child
 }
 
 // SetHeaders changes h by an optional object of header fields: a string sets a
-// field and null removes it.
+// field, a list of strings sets it once per element, and null removes it.
 func (in *Input) SetHeaders(name string, h http.Header) {
 	fields := in.ObjectOr(name)
 	for _, field := range fields.Names() {
-		if fields.IsNull(field) {
+		switch {
+		case fields.IsNull(field):
 			h.Del(field)
-		} else {
+		case fields.value.Get(field).IsArray():
+			h[http.CanonicalHeaderKey(field)] = fields.Strings(field)
+		default:
 			h.Set(field, fields.String(field))
 		}
 	}
@@ -312,15 +315,25 @@ func (in *Input) elements(name string) []strictjson.Value {
 	return list
 }
 
-// unread returns an error that names the first member that nobody asked for.
+// noOption fails the case if it names an option of a fixture that the package
+// does not have. Without the option the case would show something else.
+func (in *Input) noOption(pkg string, names ...string) {
+	for _, name := range names {
+		if in.Has(name) {
+			in.Fail(name, "package %s has no such option", pkg)
+		}
+	}
+}
+
+// unread returns an error that names the first unread member.
 func (in *Input) unread() error {
 	for _, name := range in.Names() {
 		if !in.read[name] {
 			return fmt.Errorf("%s.%s: the operation does not know this member", in.path, name)
 		}
 	}
-	for _, kid := range in.kids {
-		if err := kid.unread(); err != nil {
+	for _, child := range in.kids {
+		if err := child.unread(); err != nil {
 			return err
 		}
 	}

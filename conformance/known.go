@@ -7,14 +7,27 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"regexp"
+	"strings"
 
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
 
-// A KnownFailure is a case that is known to fail, and why.
+// A KnownFailure is a case that fails for a documented reason.
 type KnownFailure struct {
-	ID     string
-	Reason string
+	ID      string // of the case
+	Package string // whose work ends the failure, such as "arc" or "air/relay"
+	Ref     string // decisions (ARC-D73) and sections ("section 7.2") that the case rests on
+	Reason  string // one line: what is missing
+}
+
+// String returns the reason with the package and the reference in front of it,
+// as reports show it.
+func (k KnownFailure) String() string {
+	if k.Package == "" && k.Ref == "" {
+		return k.Reason
+	}
+	return k.Package + ", " + k.Ref + ": " + k.Reason
 }
 
 // KnownFailures returns the list that this package carries for the protocols
@@ -23,7 +36,18 @@ func KnownFailures() ([]KnownFailure, error) {
 	return readKnownFailures(testdata, "testdata/"+knownFailuresFile)
 }
 
-// readKnownFailures reads a list of objects with the members id and reason.
+var (
+	isPackage = regexp.MustCompile(`^[a-z][a-z0-9]*(?:/[a-z][a-z0-9]*)*$`)
+
+	// knownRef matches a list of decisions, requirements and sections. A decision
+	// names its protocol, because the list is shared by all of them.
+	knownRef = regexp.MustCompile(`^` + oneRef + `(?:, ` + oneRef + `)*$`)
+)
+
+const oneRef = `(?:(?:ARC|A2E|ALT|ACCP|AIR)-D?[0-9]{2,3}|section [0-9a-z]+(?:\.[0-9]+)*)`
+
+// readKnownFailures reads a list of objects with the members id, package, ref
+// and reason, in ascending order of the ids.
 func readKnownFailures(fsys fs.FS, file string) ([]KnownFailure, error) {
 	data, err := fs.ReadFile(fsys, file)
 	if err != nil {
@@ -36,20 +60,37 @@ func readKnownFailures(fsys fs.FS, file string) ([]KnownFailure, error) {
 	if !v.IsArray() {
 		return nil, fmt.Errorf("%s: want a list", file)
 	}
-	known := []KnownFailure{}
-	seen := make(map[string]bool)
+	failures := []KnownFailure{}
+	last := ""
 	for e := v.Elements(); e.Next(); {
-		r := reader{value: e.Value}
-		k := KnownFailure{ID: r.text("id"), Reason: r.text("reason")}
-		err := r.done()
-		if err == nil && seen[k.ID] {
-			err = errors.New("stands twice")
+		k, err := readKnownFailure(e.Value)
+		if err == nil && k.ID <= last {
+			err = fmt.Errorf("the ids are not in ascending order: %s follows %s", k.ID, last)
 		}
 		if err != nil {
-			return nil, fmt.Errorf("%s: [%d]%s: %w", file, len(known), named(e.Value), err)
+			return nil, fmt.Errorf("%s: [%d]%s: %w", file, len(failures), named(e.Value), err)
 		}
-		seen[k.ID] = true
-		known = append(known, k)
+		last = k.ID
+		failures = append(failures, k)
 	}
-	return known, nil
+	return failures, nil
+}
+
+func readKnownFailure(v strictjson.Value) (KnownFailure, error) {
+	r := reader{value: v}
+	k := KnownFailure{ID: r.text("id"), Package: r.text("package"), Ref: r.text("ref"), Reason: r.text("reason")}
+	if err := r.done(); err != nil {
+		return k, err
+	}
+	if !isPackage.MatchString(k.Package) {
+		return k, fmt.Errorf("package: want a path such as arc or air/relay, not %q", k.Package)
+	}
+	if !knownRef.MatchString(k.Ref) {
+		return k, errors.New(
+			"ref: want decisions such as ARC-D73 and sections such as section 7.2, separated by a comma and a space")
+	}
+	if strings.ContainsAny(k.Reason, "\r\n") {
+		return k, errors.New("reason: want one line")
+	}
+	return k, nil
 }

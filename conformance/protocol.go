@@ -13,7 +13,7 @@ import (
 
 // A Protocol binds the operations that vectors name to an implementation.
 //
-// Everything that the runner knows about a protocol stands here, so another
+// The runner has all its knowledge of a protocol from here, so another
 // implementation is tested by filling in another Protocol. To replace a few
 // operations only, take one of [Builtin] and change its Ops.
 type Protocol struct {

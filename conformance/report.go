@@ -18,7 +18,7 @@ import (
 	"time"
 )
 
-// A Status is what came of a case.
+// A Status is the state of a case that has run.
 type Status string
 
 // The states of a case that has run.
@@ -28,7 +28,7 @@ const (
 	Known  Status = "known failure" // failed, as its entry in the list of known failures says
 )
 
-// A Result is what came of one case.
+// A Result is the outcome of one case.
 type Result struct {
 	ID       string  `json:"id"`
 	Protocol string  `json:"protocol"`
@@ -51,7 +51,7 @@ type Result struct {
 	Got         []json.RawMessage `json:"got,omitempty"` // one, or those of the steps that ran
 }
 
-// Counts says how many cases ended how.
+// Counts holds the number of cases by status.
 type Counts struct {
 	Passed int `json:"passed"`
 	Failed int `json:"failed"`
@@ -72,22 +72,22 @@ func (c *Counts) add(s Status) {
 	}
 }
 
-// A SuiteReport is what came of one suite.
+// A SuiteReport holds the results of one suite.
 type SuiteReport struct {
 	Suite string `json:"suite"`
 	Counts
 	Results []Result `json:"results"`
 }
 
-// A ProtocolReport is what came of one protocol.
+// A ProtocolReport holds the results of one protocol.
 type ProtocolReport struct {
 	Protocol string `json:"protocol"`
 	Counts
 	Suites []SuiteReport `json:"suites"`
 }
 
-// A Report is what came of a run. Only cases that ran are in it: a test can be
-// told to run some of them only.
+// A Report holds the results of a run. It contains only the cases that ran: a
+// test may select some of them.
 type Report struct {
 	Started time.Time
 	Seconds float64
@@ -155,7 +155,7 @@ func (r *Report) Write(file string) error {
 	return nil
 }
 
-// format returns what writes the format that the name of a file ends in.
+// format returns the writer for the format that the extension of a file names.
 func (r *Report) format(file string) (func(io.Writer) error, error) {
 	formats := map[string]func(io.Writer) error{
 		".txt": r.WriteText, ".json": r.WriteJSON, ".xml": r.WriteJUnit, ".html": r.WriteHTML,

@@ -23,7 +23,8 @@ type Requirements struct {
 	Protocol string
 
 	ids      []string            // requirements, then decisions
-	sections map[string][]string // of the specification, by requirement; not all have any
+	sections map[string][]string // of the specification, by requirement; optional
+	texts    map[string]string   // by id; optional
 }
 
 // RequirementsOf returns the list for one of the five protocols.
@@ -41,32 +42,18 @@ func readRequirements(fsys fs.FS, dir, protocol string) (*Requirements, error) {
 	if err != nil {
 		return nil, positioned(file, data, err)
 	}
-	q := &Requirements{Protocol: protocol, sections: make(map[string][]string)}
+	q := &Requirements{Protocol: protocol, sections: make(map[string][]string), texts: make(map[string]string)}
 	r := reader{value: v}
 	r.equals("protocol", protocol, "the file name")
 	list, decisions := r.get("requirements"), r.get("decisions")
 	if err := r.done(); err != nil {
 		return nil, fmt.Errorf("%s: %w", file, err)
 	}
-	for e := list.Elements(); e.Next(); {
-		er := reader{value: e.Value}
-		id := er.text("id")
-		for s := er.optional("sections").Elements(); s.Next(); {
-			text, _ := s.Value.Text()
-			q.sections[id] = append(q.sections[id], text)
-		}
-		if err := er.done(); err != nil {
-			return nil, fmt.Errorf("%s: %w", file, err)
-		}
-		q.ids = append(q.ids, id)
-	}
-	for e := decisions.Elements(); e.Next(); {
-		id, _ := e.Value.Text()
-		q.ids = append(q.ids, id)
-	}
-	for i, id := range q.ids {
-		if !isRequirement.MatchString(id) || slices.Contains(q.ids[:i], id) {
-			return nil, fmt.Errorf("%s: %q is no requirement id, or stands twice", file, id)
+	for _, v := range []strictjson.Value{list, decisions} {
+		for e := v.Elements(); e.Next(); {
+			if err := q.read(e.Value); err != nil {
+				return nil, fmt.Errorf("%s: %w", file, err)
+			}
 		}
 	}
 	if len(q.ids) == 0 {
@@ -75,8 +62,34 @@ func readRequirements(fsys fs.FS, dir, protocol string) (*Requirements, error) {
 	return q, nil
 }
 
+// read adds an object with the member id and the optional members sections and
+// text.
+func (q *Requirements) read(v strictjson.Value) error {
+	r := reader{value: v}
+	id := r.text("id")
+	for s := r.optional("sections").Elements(); s.Next(); {
+		text, _ := s.Value.Text()
+		q.sections[id] = append(q.sections[id], text)
+	}
+	if r.optional("text") != nil {
+		q.texts[id] = r.text("text")
+	}
+	if err := r.done(); err != nil {
+		return err
+	}
+	if !isRequirement.MatchString(id) || slices.Contains(q.ids, id) {
+		return fmt.Errorf("%q is not a requirement id, or it is a duplicate", id)
+	}
+	q.ids = append(q.ids, id)
+	return nil
+}
+
 // IDs returns the ids of all requirements and decisions.
 func (q *Requirements) IDs() []string { return slices.Clone(q.ids) }
+
+// Text returns the demand in words, or the empty string if the list does not
+// hold it.
+func (q *Requirements) Text(id string) string { return q.texts[id] }
 
 var (
 	isRequirement = regexp.MustCompile(`^(?:[A-Z][A-Z0-9]*-D?|D-)[0-9]{2,3}$`)
@@ -88,7 +101,7 @@ var (
 	aSection = regexp.MustCompile(`(?:^|[\s,§])(\d+(?:\.\d+)*)((?: R\d+)*)`)
 )
 
-// requirementIDs returns the ids that stand in a text.
+// requirementIDs returns the ids in a text.
 func requirementIDs(text string) []string {
 	var ids []string
 	for _, m := range inText.FindAllStringSubmatch(text, -1) {
@@ -119,7 +132,7 @@ func sectionsIn(ref string) []string {
 	return out
 }
 
-// Coverage says which requirements of a protocol are shown to hold.
+// Coverage lists the requirements of a protocol by their proof.
 type Coverage struct {
 	Protocol string
 	Total    int
@@ -127,8 +140,11 @@ type Coverage struct {
 	ByCase []string // a case names them
 	ByTest []string // a Go test names them, and no case does
 
+	// Pending are named by known failures only.
+	Pending []string
+
 	// BySection are named by nothing, but a case refers to the section of the
-	// specification where they stand. That is a hint, not a proof.
+	// specification that holds them. That is a hint, not a proof.
 	BySection []string
 
 	// Uncovered are all others.
@@ -139,55 +155,67 @@ type Coverage struct {
 	Unknown []string
 }
 
-// Missing returns the requirements that nothing proves.
+// Missing returns the requirements that nothing proves and no known failure
+// names.
 func (c *Coverage) Missing() []string { return slices.Concat(c.BySection, c.Uncovered) }
 
-// Cover finds out which requirements cases and Go tests name. Tests holds the
-// sources of the tests by file name, see [TestSources]. Cases that are known to
-// fail are to be left out, because they prove nothing.
-func (q *Requirements) Cover(cases []*Case, tests map[string]string) *Coverage {
+// Cover reports the requirements that cases and Go tests name. Tests holds the
+// sources of the tests by file name, see [TestSources]. A case among failures
+// proves nothing.
+func (q *Requirements) Cover(cases []*Case, tests map[string]string, failures []KnownFailure) *Coverage {
 	c := &Coverage{Protocol: q.Protocol, Total: len(q.ids)}
-	byCase, byTest, bySection := make(map[string]bool), make(map[string]bool), make(map[string]bool)
-	families := make(map[string]bool)
-	for _, id := range q.ids {
-		families[family(id)] = true
-	}
-	mark := func(into map[string]bool, text, place string) {
-		for _, id := range requirementIDs(text) {
-			id = q.qualified(id)
-			if slices.Contains(q.ids, id) {
-				into[id] = true
-			} else if families[family(id)] {
-				c.Unknown = append(c.Unknown, id+" in "+place)
-			}
-		}
+	byCase, byTest, pending, bySection := idSet{}, idSet{}, idSet{}, idSet{}
+	fails := idSet{}
+	for _, k := range failures {
+		fails[k.ID] = true
 	}
 	for _, one := range cases {
 		if one.Protocol != q.Protocol {
 			continue
 		}
-		mark(byCase, one.Ref, one.ID)
+		if fails[one.ID] {
+			q.mark(pending, c, one.Ref, one.ID)
+			continue
+		}
+		q.mark(byCase, c, one.Ref, one.ID)
 		for _, s := range sectionsIn(one.Ref) {
 			bySection[s] = true
 		}
 	}
 	for file, text := range tests {
-		mark(byTest, text, file)
+		q.mark(byTest, c, text, file)
 	}
 	slices.Sort(c.Unknown)
 	for _, id := range q.ids {
+		into := &c.Uncovered
 		switch {
 		case byCase[id]:
-			c.ByCase = append(c.ByCase, id)
+			into = &c.ByCase
 		case byTest[id]:
-			c.ByTest = append(c.ByTest, id)
+			into = &c.ByTest
+		case pending[id]:
+			into = &c.Pending
 		case slices.ContainsFunc(q.sections[id], func(s string) bool { return bySection[s] }):
-			c.BySection = append(c.BySection, id)
-		default:
-			c.Uncovered = append(c.Uncovered, id)
+			into = &c.BySection
 		}
+		*into = append(*into, id)
 	}
 	return c
+}
+
+type idSet map[string]bool
+
+// mark adds the ids in a text to a set. Those of a family of this protocol that
+// no requirement has become unknown ids of c.
+func (q *Requirements) mark(into idSet, c *Coverage, text, place string) {
+	for _, id := range requirementIDs(text) {
+		id = q.qualified(id)
+		if slices.Contains(q.ids, id) {
+			into[id] = true
+		} else if slices.ContainsFunc(q.ids, func(have string) bool { return family(have) == family(id) }) {
+			c.Unknown = append(c.Unknown, id+" in "+place)
+		}
+	}
 }
 
 // qualified returns the full id of a decision that a reference cites without

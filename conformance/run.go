@@ -17,32 +17,32 @@ import (
 
 // Options adjusts [Run]. Nil is like the zero value.
 type Options struct {
-	// Known are the cases that are known to fail. They run all the same; one
+	// Known are the cases that are known to fail. They still run; one
 	// that passes fails the test, and so does one that is in no folder.
 	Known []KnownFailure
 }
 
 // Run runs every case of the set as a subtest <protocol>/<suite>/<id> of t and
-// returns what came out. It fails t for every fault of the set, and if no case has
+// returns the results. It fails t for every fault of the set, and if no case has
 // run: because there is none, or because -run and -skip leave none. A case of a
 // protocol that is not among protocols fails.
 func Run(t *testing.T, set *Set, protocols []Protocol, opts *Options) *Report {
 	t.Helper()
-	var known []KnownFailure
+	var failures []KnownFailure
 	if opts != nil {
-		known = opts.Known
+		failures = opts.Known
 	}
 	r := &Report{Started: time.Now().UTC().Truncate(time.Second)}
-	for _, err := range runFaults(set, protocols, known) {
+	for _, err := range runFaults(set, protocols, failures) {
 		r.Faults = append(r.Faults, err.Error())
 		t.Error(err)
 	}
-	x := executor{protocols: make(map[string]Protocol), known: make(map[string]string)}
+	x := executor{protocols: make(map[string]Protocol), failures: make(map[string]string)}
 	for _, p := range protocols {
 		x.protocols[p.Name] = p
 	}
-	for _, k := range known {
-		x.known[k.ID] = k.Reason
+	for _, k := range failures {
+		x.failures[k.ID] = k.String()
 	}
 	for _, protocol := range groups(set.cases, func(c *Case) string { return c.Protocol }) {
 		t.Run(protocol[0].Protocol, func(t *testing.T) {
@@ -76,8 +76,8 @@ func Run(t *testing.T, set *Set, protocols []Protocol, opts *Options) *Report {
 	return r
 }
 
-// runFaults returns what is wrong before any case has run.
-func runFaults(set *Set, protocols []Protocol, known []KnownFailure) []error {
+// runFaults returns the faults that are found before any case runs.
+func runFaults(set *Set, protocols []Protocol, failures []KnownFailure) []error {
 	faults := set.Faults()
 	if len(set.cases) == 0 {
 		faults = append(faults, errors.New("there are no vectors to run"))
@@ -93,9 +93,9 @@ func runFaults(set *Set, protocols []Protocol, known []KnownFailure) []error {
 	for _, c := range set.cases {
 		ids[c.ID] = true
 	}
-	for _, k := range known {
+	for _, k := range failures {
 		if !ids[k.ID] {
-			faults = append(faults, fmt.Errorf("the known failure %s is no case of any folder", k.ID))
+			faults = append(faults, fmt.Errorf("the known failure %s is not a case of any folder", k.ID))
 		}
 	}
 	return faults
@@ -121,11 +121,11 @@ func groups(cases []*Case, key func(*Case) string) [][]*Case {
 
 type executor struct {
 	protocols map[string]Protocol
-	known     map[string]string // reasons by id
+	failures  map[string]string // reasons of known failures by id
 }
 
-// execute runs one case and stores in res what came of it, also if the
-// operation ends the goroutine.
+// execute runs one case and stores its result in res, also if the operation ends
+// the goroutine.
 func (x executor) execute(t *testing.T, c *Case, res *Result) {
 	*res = Result{
 		ID: c.ID, Protocol: c.Protocol, Suite: c.Suite, Doc: c.Doc, Ref: c.Ref, Op: c.Op, Source: c.Source,
@@ -135,14 +135,14 @@ func (x executor) execute(t *testing.T, c *Case, res *Result) {
 	err := errors.New("the operation ended the test instead of returning an error")
 	defer func() {
 		res.Seconds = time.Since(start).Seconds()
-		x.judge(c, res, run, err)
+		x.classify(c, res, run, err)
 	}()
 	err = x.run(t, c, run)
 }
 
-// judge turns the error of a case into its result.
-func (x executor) judge(c *Case, res *Result, run *caseRun, err error) {
-	reason, isKnown := x.known[c.ID]
+// classify turns the error of a case into its result.
+func (x executor) classify(c *Case, res *Result, run *caseRun, err error) {
+	reason, isKnown := x.failures[c.ID]
 	switch {
 	case err == nil && isKnown:
 		res.Status = Failed

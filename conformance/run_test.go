@@ -20,10 +20,10 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// errBroken is an error that is no refusal.
+// errBroken is not a refusal.
 var errBroken = errors.New("something broke")
 
-// fakeProtocol has one operation for everything that a runner must tell apart.
+// fakeProtocol has one operation for each outcome that a runner must distinguish.
 func fakeProtocol() Protocol {
 	return Protocol{Name: "fake", Ops: map[string]Op{
 		"echo": func(_ *testing.T, in *Input) (Answer, error) {
@@ -120,20 +120,30 @@ func openFake(t *testing.T, in *Input) (Step, error) {
 	}, nil
 }
 
-// ran returns what comes of one case with that op, in, and want or wantErr.
-func ran(t *testing.T, op, rest string, known ...KnownFailure) Result {
+// ran returns the result of one case of the fake protocol with that op, in, and
+// want or wantErr.
+func ran(t *testing.T, op, rest string, failures ...KnownFailure) Result {
 	t.Helper()
-	s := Load(folder(map[string]string{"fake/demo.json": vectorFile(
-		`{"id":"fake-demo-001","doc":"d","ref":"FAKE-001","op":"` + op + `",` + rest + `}`)}), "mine")
+	return runOne(t, fakeProtocol(), op, rest, failures...)
+}
+
+// runOne returns the result of the case <protocol>-demo-001 with that op, in,
+// and want or wantErr.
+func runOne(t *testing.T, p Protocol, op, rest string, failures ...KnownFailure) Result {
+	t.Helper()
+	id := p.Name + "-demo-001"
+	text := fmt.Sprintf(`{"format":1,"protocol":%q,"suite":"demo","spec":"s","cases":[{"id":%q,"doc":"d","ref":"r","op":%q,%s}]}`,
+		p.Name, id, op, rest)
+	s := Load(folder(map[string]string{p.Name + "/demo.json": text}), "mine")
 	require.Empty(t, s.Faults())
-	x := executor{protocols: map[string]Protocol{"fake": fakeProtocol()}, known: map[string]string{}}
-	for _, k := range known {
-		x.known[k.ID] = k.Reason
+	x := executor{protocols: map[string]Protocol{p.Name: p}, failures: map[string]string{}}
+	for _, k := range failures {
+		x.failures[k.ID] = k.String()
 	}
 	var res Result
 	x.execute(t, s.Cases()[0], &res)
 	require.GreaterOrEqual(t, res.Seconds, 0.0)
-	require.Equal(t, "fake-demo-001", res.ID)
+	require.Equal(t, id, res.ID)
 	return res
 }
 
@@ -260,15 +270,21 @@ func TestScriptShowsAnswersOfSteps(t *testing.T) {
 }
 
 func TestKnownFailures(t *testing.T) {
-	known := KnownFailure{ID: "fake-demo-001", Reason: "not yet"}
-	res := ran(t, "break", `"in":{},"want":{}`, known)
+	failure := KnownFailure{ID: "fake-demo-001", Reason: "not yet"}
+	res := ran(t, "break", `"in":{},"want":{}`, failure)
 	require.Equal(t, Known, res.Status)
 	require.Equal(t, "not yet", res.Reason)
 	require.Equal(t, "something broke", res.Message)
 
-	res = ran(t, "nothing", `"in":{},"want":{}`, known)
+	res = ran(t, "nothing", `"in":{},"want":{}`, failure)
 	require.Equal(t, Failed, res.Status)
 	require.Contains(t, res.Message, "known failure (not yet), but it passes")
+
+	res = ran(t, "missing", `"in":{},"want":{}`, failure)
+	require.Equal(t, Known, res.Status, "an operation without code fails like any other case")
+
+	failure.Package, failure.Ref = "fake", "section 3"
+	require.Equal(t, "fake, section 3: not yet", ran(t, "break", `"in":{},"want":{}`, failure).Reason)
 }
 
 func TestRunFaults(t *testing.T) {
@@ -278,7 +294,7 @@ func TestRunFaults(t *testing.T) {
 	require.ErrorContains(t, runFaults(&Set{}, fake, nil)[0], "there are no vectors to run")
 	require.ErrorContains(t, runFaults(good.Only("arc"), fake, nil)[0], "there are no vectors to run")
 	require.ErrorContains(t, runFaults(good, append(fake, fake...), nil)[0], `protocol "fake" was given twice`)
-	require.ErrorContains(t, runFaults(good, fake, []KnownFailure{{ID: "fake-demo-009"}})[0], "fake-demo-009 is no case")
+	require.ErrorContains(t, runFaults(good, fake, []KnownFailure{{ID: "fake-demo-009"}})[0], "fake-demo-009 is not a case")
 	bad := Load(folder(nil), "mine")
 	require.Len(t, runFaults(Merge(good, bad), fake, nil), 1)
 }
@@ -360,7 +376,7 @@ func TestRunFails(t *testing.T) {
 }
 
 // TestOpThatEndsTheTest shows that an operation that calls FailNow still leaves
-// a result. It runs in a process of its own, because the test fails by it.
+// a result. It runs in a separate process, because the test fails.
 func TestOpThatEndsTheTest(t *testing.T) {
 	const variable = "CONFORMANCE_TEST_FAILNOW"
 	if os.Getenv(variable) == "" {
@@ -398,7 +414,7 @@ func newTestInput(t *testing.T, text string) *Input {
 func TestInput(t *testing.T) {
 	in := newTestInput(t, `{"s":"x","n":-7,"big":9007199254740993,"b":true,"list":["a","b"],"ints":[1,2e0],"raw":{ "a" : 1.0 },
 		"o":{"k":"v","deep":{"x":null}},"os":[{"i":1},{"i":2}],"at":"2024-01-15T10:30:00.5+01:00","chunksB64":["YQ==",""],
-		"raws":[1.0,"x",{}],"h":{"x-a":"1","Content-Type":null},"none":null}`)
+		"raws":[1.0,"x",{}],"h":{"x-a":"1","x-c":["3","4"],"Content-Type":null},"none":null}`)
 	require.Equal(t, "x", in.String("s"))
 	require.Equal(t, "x", in.StringOr("s", "y"))
 	require.Equal(t, "y", in.StringOr("absent", "y"))
@@ -427,7 +443,7 @@ func TestInput(t *testing.T) {
 	header := http.Header{"Content-Type": {"text/plain"}, "X-B": {"2"}}
 	in.SetHeaders("h", header)
 	in.SetHeaders("absent", header)
-	require.Equal(t, http.Header{"X-A": {"1"}, "X-B": {"2"}}, header)
+	require.Equal(t, http.Header{"X-A": {"1"}, "X-B": {"2"}, "X-C": {"3", "4"}}, header)
 	require.True(t, in.Has("none"))
 	require.False(t, in.IsNull("absent"))
 	require.False(t, in.IsNull("s"))

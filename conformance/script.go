@@ -14,13 +14,13 @@ import (
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
 
-// A Script says how the operations that end in "script" run: steps in order
+// A Script runs the operations that end in "script": steps in order
 // against one fresh fixture, in virtual time. Its method [Script.Run] is an [Op]:
 //
 //	"serve_script": conformance.Script{Start: start, Open: openServer}.Run,
 //
 // An Op that reads the start time from the input makes the Script itself and
-// returns what Run returns.
+// returns the results of Run.
 type Script struct {
 	// Start is where the fixture's clock stands when the script begins. It lies
 	// after the year 2000, where the clock of a bubble begins. Zero leaves the
@@ -32,10 +32,10 @@ type Script struct {
 	// the case.
 	Own []string
 
-	// Open makes the fixture and returns what runs a step. It is called inside
-	// the bubble, so that everything that it starts lives in virtual time. What
-	// it registers with t.Cleanup runs at the end of the script, still in the
-	// bubble; every goroutine must have ended then.
+	// Open makes the fixture and returns the function that runs a step. It is
+	// called inside the bubble, so that everything that it starts lives in virtual
+	// time. A function registered with t.Cleanup runs at the end of the script,
+	// still in the bubble; every goroutine must have ended then.
 	//
 	// The input is that of the case; its member steps is read by Run.
 	Open func(t *testing.T, in *Input) (Step, error)
@@ -45,8 +45,8 @@ type Script struct {
 const maxAt = 100 * 366 * 24 * 3600 * 1000
 
 // A Step runs one step of a script and returns its answer, which is compared at
-// once with the same step of want.steps. The clock stands where the member "at"
-// wants it (milliseconds since the start; without it the clock stays), and
+// once with the same step of want.steps. The clock is at the time of the member
+// "at" (milliseconds since the start; without it the clock stays), and
 // everything that was due by then has run. Like an [Op], a Step reads every
 // member of its input but "at". It calls [synctest.Wait] where it has to wait
 // until the work that it caused is done.

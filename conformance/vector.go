@@ -36,7 +36,7 @@ type Case struct {
 	wantErr strictjson.Value
 }
 
-// A Set holds the cases of one or more folders, and what was wrong in reading
+// A Set holds the cases of one or more folders, and the faults found in reading
 // them. [Run] fails for every fault.
 type Set struct {
 	cases  []*Case
@@ -46,7 +46,7 @@ type Set struct {
 // Cases returns the cases in the order of protocols, suites and files.
 func (s *Set) Cases() []*Case { return slices.Clone(s.cases) }
 
-// Faults returns what was wrong with the folders.
+// Faults returns the faults of the folders.
 func (s *Set) Faults() []error { return slices.Clone(s.faults) }
 
 // Only returns the cases of some protocols. It keeps every fault, because a file
@@ -86,8 +86,8 @@ func Open(dir string) *Set { return Load(os.DirFS(dir), dir) }
 // messages.
 func Load(fsys fs.FS, name string) *Set { return load(fsys, name) }
 
-// Merge puts sets together. A case that stands in several with equal content is
-// kept once; the same id with other content is a fault.
+// Merge puts sets together. A case in several sets with equal content is kept
+// once; the same id with other content is a fault.
 func Merge(sets ...*Set) *Set {
 	out := &Set{}
 	byID := make(map[string]*Case)
@@ -116,7 +116,7 @@ func (s *Set) fault(format string, args ...any) {
 
 // load reads a folder. Everything in it that is not a vector file in its place
 // is a fault, but for hidden files, for files that do not look like a vector file
-// by their name (such as a README), and for what skip names.
+// by their name (such as a README), and for the names in skip.
 func load(fsys fs.FS, name string, skip ...string) *Set {
 	s := &Set{}
 	entries, err := fs.ReadDir(fsys, ".")
@@ -176,7 +176,7 @@ func (s *Set) readProtocol(fsys fs.FS, name, protocol string) {
 	}
 }
 
-// cause leaves out of an error the path that is relative to the folder.
+// cause returns an error without its path, which is relative to the folder.
 func cause(err error) error {
 	if e, ok := errors.AsType[*fs.PathError](err); ok {
 		return e.Err
@@ -311,8 +311,8 @@ func parseCase(v strictjson.Value, source, protocol, suite string) (*Case, error
 	return c, nil
 }
 
-// refuseRepeated makes an id that stands twice in one folder a fault, equal
-// content or not: ids are unique in a set.
+// refuseRepeated makes a repeated id in one folder a fault, with equal content
+// or not: ids are unique in a set.
 func (s *Set) refuseRepeated() {
 	seen := make(map[string]*Case)
 	s.cases = slices.DeleteFunc(s.cases, func(c *Case) bool {
@@ -330,12 +330,12 @@ func (s *Set) refuseRepeated() {
 // fault: one that is missing, of another type, or unknown.
 type reader struct {
 	value strictjson.Value
-	known []string
+	names []string
 	err   error
 }
 
 func (r *reader) optional(name string) strictjson.Value {
-	r.known = append(r.known, name)
+	r.names = append(r.names, name)
 	return r.value.Get(name)
 }
 
@@ -367,7 +367,7 @@ func (r *reader) done() error {
 		return errors.New("want an object")
 	}
 	for m := r.value.Members(); m.Next(); {
-		if !slices.Contains(r.known, string(m.Name)) {
+		if !slices.Contains(r.names, string(m.Name)) {
 			return fmt.Errorf("%q: unknown field", m.Name)
 		}
 	}
@@ -391,7 +391,7 @@ func Resolve(dir string) (string, error) {
 	}
 	root, err := ModuleRoot()
 	if err != nil {
-		return here, nil // reading it will say what is wrong
+		return here, nil // reading it reports the fault
 	}
 	there := filepath.Join(root, dir)
 	if _, err := os.Stat(there); err != nil {

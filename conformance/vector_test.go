@@ -180,9 +180,8 @@ func TestEmbedded(t *testing.T) {
 	s := Embedded()
 	require.Empty(t, s.Faults())
 	require.NotEmpty(t, s.Only("arc").Cases())
-	known, err := KnownFailures()
+	_, err := KnownFailures()
 	require.NoError(t, err)
-	require.Empty(t, known)
 }
 
 func writeFolder(t *testing.T, dir string, files map[string]string) {
@@ -239,13 +238,29 @@ func TestReadKnownFailures(t *testing.T) {
 	read := func(text string) ([]KnownFailure, error) {
 		return readKnownFailures(folder(map[string]string{"k.json": text}), "k.json")
 	}
-	known, err := read(`[{"id":"a-b-001","reason":"not yet"}]`)
+	failures, err := read(`[{"id":"a-b-001","package":"arc","ref":"ARC-D73, ARC-036, section 7.2, section g","reason":"not yet"},
+		{"id":"a-b-002","package":"air/relay","ref":"AIR-D86","reason":"x"}]`)
 	require.NoError(t, err)
-	require.Equal(t, []KnownFailure{{ID: "a-b-001", Reason: "not yet"}}, known)
+	require.Equal(t, []KnownFailure{
+		{ID: "a-b-001", Package: "arc", Ref: "ARC-D73, ARC-036, section 7.2, section g", Reason: "not yet"},
+		{ID: "a-b-002", Package: "air/relay", Ref: "AIR-D86", Reason: "x"},
+	}, failures)
+	entry := func(id, pkg, ref, reason string) string {
+		return fmt.Sprintf(`{"id":%q,"package":%q,"ref":%q,"reason":%q}`, id, pkg, ref, reason)
+	}
+	good := entry("a-b-001", "arc", "ARC-D73", "x")
 	for _, text := range []string{
-		`{}`, `[`, `[1]`, `[{"id":"a-b-001"}]`, `[{"id":"a-b-001","reason":""}]`,
-		`[{"id":"a-b-001","reason":"x","until":"never"}]`,
-		`[{"id":"a-b-001","reason":"x"},{"id":"a-b-001","reason":"y"}]`,
+		`{}`, `[`, `[1]`, `[{"id":"a-b-001","reason":"x"}]`,
+		`[` + entry("a-b-001", "arc", "ARC-D73", "") + `]`,
+		`[` + strings.Replace(good, `}`, `,"until":"never"}`, 1) + `]`,
+		`[` + good + `,` + good + `]`,
+		`[` + entry("a-b-002", "arc", "ARC-D73", "x") + `,` + good + `]`,
+		`[` + entry("a-b-001", "", "ARC-D73", "x") + `]`,
+		`[` + entry("a-b-001", "/arc", "ARC-D73", "x") + `]`,
+		`[` + entry("a-b-001", "arc", "D-73", "x") + `]`,
+		`[` + entry("a-b-001", "arc", "ARC-D73 and more", "x") + `]`,
+		`[` + entry("a-b-001", "arc", "7.2", "x") + `]`,
+		`[` + entry("a-b-001", "arc", "ARC-D73", "two\nlines") + `]`,
 	} {
 		_, err := read(text)
 		require.Error(t, err, text)

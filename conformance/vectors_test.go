@@ -36,11 +36,11 @@ func TestVectors(t *testing.T) {
 		_, err := (&Report{}).format(file) // before the work, not after it
 		require.NoError(t, err)
 	}
-	known, err := KnownFailures()
+	failures, err := KnownFailures()
 	require.NoError(t, err)
 	further := append([]string{os.Getenv("CONFORMANCE_VECTORS")}, vectorsFlag...)
 	set := Merge(Embedded(), OpenList(strings.Join(further, string(filepath.ListSeparator))))
-	report := Run(t, set, Builtin(), &Options{Known: known})
+	report := Run(t, set, Builtin(), &Options{Known: failures})
 	var table strings.Builder
 	require.NoError(t, report.writeTable(&table))
 	t.Log("\n" + table.String())
@@ -53,6 +53,6 @@ func TestVectors(t *testing.T) {
 			file = filepath.Join(root, file)
 		}
 		require.NoError(t, report.Write(file))
-		t.Logf("the report stands in %s", file)
+		t.Logf("the report is %s", file)
 	}
 }

@@ -6,9 +6,9 @@ package netguard
 import "net/netip"
 
 // Public reports whether addr is a globally reachable unicast address by the
-// special-purpose address registries of IANA, read strictly: where a block is
-// mostly special, all of it is, and of IPv6 only what has been allocated for
-// global unicast is public. Of an IPv4-mapped address and of one under the
+// special-purpose address registries of IANA, read strictly: a block that is
+// mostly special counts as special, and only the IPv6 blocks that are allocated
+// for global unicast count as public. Of an IPv4-mapped address and of one under the
 // well-known translation prefix 64:ff9b::/96 the embedded IPv4 address decides.
 // An address with a zone is never public, nor is the zero Addr.
 func Public(addr netip.Addr) bool {

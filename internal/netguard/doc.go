@@ -1,12 +1,12 @@
 // Copyright 2026 The Fivewire Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package netguard keeps requests that strangers can cause away from addresses
-// that are not public: a callback URL or a service endpoint must not reach the
-// host itself, its network or a cloud's metadata service.
+// Package netguard keeps outgoing connections away from addresses that are not
+// public: a callback URL or a service endpoint that a stranger chose must not
+// lead to the host itself, its network or the metadata service of a cloud. It is
+// also the one rule for the URL of a peer ([Guard.URL]).
 //
-// Names prove nothing, since they may resolve to another address at the next
-// look-up. What counts is therefore [Guard.Control], which sees the address that
-// is really dialled; [Guard.Host] and [Guard.Resolve] only refuse early what
-// would be refused anyway.
+// A check of a name proves nothing, because the next lookup may return another
+// address. The decisive check is [Guard.Control], which sees the dialed address;
+// [Guard.URL], [Guard.Host] and [Guard.Resolve] only refuse early.
 package netguard

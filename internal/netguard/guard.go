@@ -10,16 +10,18 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
-	"slices"
+	"net/url"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
+	"unicode/utf8"
 )
 
 // ErrForbidden is what every [Error] matches.
 var ErrForbidden = errors.New("netguard: forbidden")
 
-// A Reason tells which rule a host breaks.
+// A Reason names the rule that a host or URL breaks.
 type Reason string
 
 const (
@@ -28,19 +30,38 @@ const (
 
 	// ReasonAddress: an address that is not public.
 	ReasonAddress Reason = "address"
+
+	// ReasonURL: text that is not an absolute URL, or a URL with a fragment.
+	ReasonURL Reason = "url"
+
+	// ReasonScheme: a scheme other than https and wss, or an unencrypted one to
+	// another host.
+	ReasonScheme Reason = "scheme"
+
+	// ReasonUserinfo: a user name or password in the URL.
+	ReasonUserinfo Reason = "userinfo"
+
+	// ReasonPort: a port outside 1 to 65535.
+	ReasonPort Reason = "port"
 )
 
-// An Error reports a host or address that a [Guard] refuses. It matches
+// An Error reports a host, address or URL that a [Guard] refuses. It matches
 // [ErrForbidden].
 type Error struct {
-	Host   string // the name or address
+	Host   string // the name or address; empty if the URL has none
 	Reason Reason
 }
 
-// Error names the host or address that is refused.
+// Error names the refused host or address. It shows nothing else of a URL, which
+// may hold a secret.
 func (e *Error) Error() string {
-	if e.Reason == ReasonAddress {
+	switch e.Reason {
+	case ReasonAddress:
 		return fmt.Sprintf("netguard: address %s is not allowed", e.Host)
+	case ReasonURL:
+		return "netguard: not an absolute URL without a fragment"
+	case ReasonScheme, ReasonUserinfo, ReasonPort:
+		return fmt.Sprintf("netguard: %s of the URL of host %q is not allowed", e.Reason, e.Host)
 	}
 	return fmt.Sprintf("netguard: host %q is not allowed", e.Host)
 }
@@ -92,10 +113,9 @@ func (g *Guard) Addr(addr netip.Addr) error {
 	return nil
 }
 
-// Host returns an [*Error] unless host, the host of a URL without its port, may
-// be asked for. It looks nothing up: a name that passes may still resolve to an
-// address that does not. An IPv6 address may stand in brackets; one final dot
-// is ignored.
+// Host returns an [*Error] unless host, the host of a URL without its port, is
+// allowed. It resolves nothing: an allowed name may still resolve to a forbidden
+// address. Brackets around an IPv6 address and one final dot are ignored.
 //
 // Names with an empty label never pass: no host has one, but some resolvers take
 // 127.0.0.1.. for an address. Names under localhost, local and internal do not
@@ -108,7 +128,7 @@ func (g *Guard) Host(host string) error {
 	}
 	var allowed bool
 	switch {
-	case slices.Contains(strings.Split(name, "."), ""): // no name
+	case name == "" || name[0] == '.' || name[len(name)-1] == '.' || strings.Contains(name, ".."): // no name
 	case under(name, "localhost"):
 		allowed = g != nil && g.AllowLoopback
 	case under(name, "local"), under(name, "internal"), numeric(name):
@@ -120,6 +140,61 @@ func (g *Guard) Host(host string) error {
 		return &Error{Host: host, Reason: ReasonHost}
 	}
 	return nil
+}
+
+// URL parses raw and returns an [*Error] unless [Guard.CheckURL] allows it.
+func (g *Guard) URL(raw string, allowInsecure bool) (*url.URL, error) {
+	u, err := url.Parse(raw)
+	if err != nil || strings.Contains(raw, "#") {
+		return nil, &Error{Reason: ReasonURL} // the error of the parser quotes the URL
+	}
+	if err := g.CheckURL(u, allowInsecure); err != nil {
+		return nil, err
+	}
+	return u, nil
+}
+
+// CheckURL returns an [*Error] unless u is an absolute URL that connections may be
+// made to: its scheme is https or wss, or else http or ws and the host is this
+// host by [Loopback] or allowInsecure is set; it has no user information and no
+// fragment; its port is absent or 1 to 65535; [Guard.Host] allows its host.
+//
+// A host with other than ASCII characters is refused, because clients map some of
+// these to other names and addresses.
+func (g *Guard) CheckURL(u *url.URL, allowInsecure bool) error {
+	host := u.Hostname()
+	switch {
+	case host == "" || u.Opaque != "" || u.Fragment != "":
+		return &Error{Host: host, Reason: ReasonURL}
+	case u.User != nil:
+		return &Error{Host: host, Reason: ReasonUserinfo}
+	case !validPort(u):
+		return &Error{Host: host, Reason: ReasonPort}
+	case strings.ContainsFunc(host, func(r rune) bool { return r >= utf8.RuneSelf }):
+		return &Error{Host: host, Reason: ReasonHost}
+	}
+	if err := g.Host(host); err != nil {
+		return err
+	}
+	switch u.Scheme {
+	case "https", "wss":
+		return nil
+	case "http", "ws":
+		if allowInsecure || Loopback(host) {
+			return nil
+		}
+	}
+	return &Error{Host: host, Reason: ReasonScheme}
+}
+
+// validPort reports whether the port of u is absent or 1 to 65535.
+func validPort(u *url.URL) bool {
+	port := u.Port()
+	if port == "" {
+		return !strings.HasSuffix(u.Host, ":")
+	}
+	n, err := strconv.ParseUint(port, 10, 16)
+	return err == nil && n > 0
 }
 
 // Resolve returns the addresses of host, of which there is at least one. If it is
@@ -173,9 +248,37 @@ func (g *Guard) DialContext(ctx context.Context, network, address string) (net.C
 	if err != nil {
 		return nil, err
 	}
+	return dialFirst(ctx, d.DialContext, network, addrs, port)
+}
+
+// A dialFunc connects to an address, as [net.Dialer.DialContext] does.
+type dialFunc = func(ctx context.Context, network, address string) (net.Conn, error)
+
+// wrapDial returns a function that connects by dial, but only if all addresses of
+// the host are allowed: dial receives such an address instead of a name. Nil means
+// [Guard.DialContext].
+func (g *Guard) wrapDial(dial dialFunc) dialFunc {
+	if dial == nil {
+		return g.DialContext
+	}
+	return func(ctx context.Context, network, address string) (net.Conn, error) {
+		host, port, err := net.SplitHostPort(address)
+		if err != nil {
+			return nil, err
+		}
+		addrs, err := g.Resolve(ctx, host)
+		if err != nil {
+			return nil, err
+		}
+		return dialFirst(ctx, dial, network, addrs, port)
+	}
+}
+
+// dialFirst connects to the first address that accepts, of at least one.
+func dialFirst(ctx context.Context, dial dialFunc, network string, addrs []netip.Addr, port string) (net.Conn, error) {
 	var first error
 	for _, a := range addrs {
-		conn, err := d.DialContext(ctx, network, net.JoinHostPort(a.String(), port))
+		conn, err := dial(ctx, network, net.JoinHostPort(a.String(), port))
 		if err == nil {
 			return conn, nil
 		}
@@ -203,6 +306,43 @@ func (g *Guard) Transport() *http.Transport {
 	}
 }
 
+// Client returns a copy of user, or of an empty client, that follows no redirect and
+// connects to allowed addresses only. Without a transport it gets [Guard.Transport].
+// An [*http.Transport] is copied, and its DialContext receives allowed addresses
+// instead of names. A transport of another type, or with a proxy, a Dial, a DialTLS or
+// a DialTLSContext, is kept and not guarded: then the caller checks the host of each
+// URL, which proves less.
+//
+// A Guard that allows all addresses keeps every transport, and its own one uses the
+// proxy of the environment and does not bound the time to the headers of a response.
+//
+// Client reports whether the transport is new, so that the caller closes its idle
+// connections.
+func (g *Guard) Client(user *http.Client) (c http.Client, isNew bool) {
+	if user != nil {
+		c = *user
+	}
+	c.CheckRedirect = NoRedirect
+	isOpen := g != nil && g.AllowLoopback && g.AllowPrivate
+	if c.Transport == nil {
+		t := g.Transport()
+		if isOpen {
+			t.Proxy, t.ResponseHeaderTimeout, t.MaxIdleConnsPerHost = http.ProxyFromEnvironment, 0, t.MaxIdleConns
+		}
+		c.Transport = t
+		return c, true
+	}
+	t, ok := c.Transport.(*http.Transport)
+	//lint:ignore SA1019 a transport may have the deprecated fields
+	if isOpen || !ok || t.Proxy != nil || t.Dial != nil || t.DialTLS != nil || t.DialTLSContext != nil {
+		return c, false
+	}
+	t = t.Clone()
+	t.DialContext = g.wrapDial(t.DialContext)
+	c.Transport = t
+	return c, true
+}
+
 // NoRedirect makes an [http.Client], as its CheckRedirect, return a redirect as
 // the response that it is. A redirect is a stranger's choice of the next
 // address, and would carry the request's headers there.
@@ -216,6 +356,26 @@ func Loopback(host string) bool {
 		return addr.Unmap().IsLoopback()
 	}
 	return under(name, "localhost")
+}
+
+// RequestHost returns the host of a request to a server, without its port. It is not ok
+// if the request arrived on a loopback address and the host is neither localhost nor a
+// loopback address: a web page can make any other name resolve to a loopback address.
+func RequestHost(r *http.Request) (host string, ok bool) {
+	host = r.Host
+	if h, _, err := net.SplitHostPort(host); err == nil {
+		host = h
+	}
+	local, ok := r.Context().Value(http.LocalAddrContextKey).(net.Addr)
+	if !ok {
+		return host, true
+	}
+	ap, err := netip.ParseAddrPort(local.String())
+	if err != nil || !ap.Addr().Unmap().IsLoopback() {
+		return host, true
+	}
+	name, addr := parse(host)
+	return host, name == "localhost" || addr.Unmap().IsLoopback()
 }
 
 func (g *Guard) lookup(ctx context.Context, network, host string) ([]netip.Addr, error) {
@@ -241,6 +401,9 @@ func parse(host string) (name string, addr netip.Addr) {
 		host = host[1 : n-1]
 	}
 	name = strings.ToLower(strings.TrimSuffix(host, "."))
+	if name == "" || !strings.Contains(name, ":") && (name[len(name)-1] < '0' || name[len(name)-1] > '9') {
+		return name, netip.Addr{} // not an address, and the error of the parser needs no memory
+	}
 	addr, err := netip.ParseAddr(name)
 	if err != nil {
 		return name, netip.Addr{}

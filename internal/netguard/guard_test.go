@@ -16,7 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Guards of every kind, by what they allow.
+// Guards of every kind, named after the addresses that they allow.
 var (
 	strict *Guard
 	loop   = &Guard{AllowLoopback: true}
@@ -192,9 +192,9 @@ func get(t *testing.T, g *Guard, url string) (*http.Response, error) {
 }
 
 func TestTransport(t *testing.T) {
-	asked := 0
+	requests := 0
 	port := serve(t, func(w http.ResponseWriter, r *http.Request) {
-		asked++
+		requests++
 		http.Redirect(w, r, "http://127.0.0.1:1/", http.StatusFound)
 	})
 	names := answers(map[string][]string{
@@ -207,15 +207,15 @@ func TestTransport(t *testing.T) {
 		res, err := get(t, loop, "http://127.0.0.1:"+port)
 		require.NoError(t, err)
 		require.Equal(t, http.StatusFound, res.StatusCode)
-		require.Equal(t, 1, asked)
+		require.Equal(t, 1, requests)
 	})
 	for _, url := range []string{"http://127.0.0.1:", "http://[::1]:", "http://localhost:", "http://0.0.0.0:", "http://2130706433:", "http://rebound.example:", "http://second.example:",
-		// What net/http makes of these is an address or localhost.
+		// net/http maps these to an address or to localhost.
 		"http://127。0。0。1:", "http://１２７.0.0.1:", "http://ｌｏｃａｌｈｏｓｔ:", "http://local\u00adhost:", "http://127.0.0.1.:", "http://LOCALHOST.:"} {
 		t.Run(url, func(t *testing.T) {
 			_, err := get(t, &Guard{Lookup: names}, url+port)
 			require.ErrorIs(t, err, ErrForbidden)
-			require.Equal(t, 1, asked)
+			require.Equal(t, 1, requests)
 		})
 	}
 	t.Run("name without a resolver of its own", func(t *testing.T) {
@@ -226,14 +226,14 @@ func TestTransport(t *testing.T) {
 		require.Equal(t, http.StatusFound, res.StatusCode)
 	})
 	t.Run("the next address is tried", func(t *testing.T) {
-		asked = 0
+		requests = 0
 		_, err := get(t, &Guard{Lookup: names, AllowLoopback: true}, "http://second.example:"+port)
 		require.NoError(t, err)
-		require.Equal(t, 1, asked)
+		require.Equal(t, 1, requests)
 	})
 }
 
-// A name that was good when it was looked at is refused when it has moved.
+// An allowed name is refused after its address has changed.
 func TestDialSeesRebinding(t *testing.T) {
 	port := serve(t, func(http.ResponseWriter, *http.Request) { t.Error("reached") })
 	addr := "93.184.216.34"
@@ -273,7 +273,7 @@ func FuzzHost(f *testing.F) {
 		if strict.Host(host) != nil {
 			return
 		}
-		// What passes is the name of somebody else, or a public address.
+		// An allowed host is a name of another host or a public address.
 		_, addr := parse(host)
 		require.Equal(t, addr.IsValid(), Public(addr))
 		if ip := net.ParseIP(host); ip != nil {

@@ -1,0 +1,158 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package conformance
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"testing"
+
+	"github.com/fivewire/fivewire/air"
+	"github.com/fivewire/fivewire/store"
+)
+
+// airSender is the fixture of send_script: a client and its relay.
+type airSender struct {
+	registry *airRegistry
+	loopback bool
+	peer     *airPeer
+	id       *air.Identity
+	opts     air.ClientOptions
+	outbox   store.Store // survives a crash; nil: none
+	client   *air.Client
+	cancel   context.CancelFunc // of the calls of the process
+	ctx      context.Context
+}
+
+func airSendScript(_ *testing.T, _, fixture *Input) (Step, error) {
+	s := &airSender{registry: airReadRegistry(fixture), loopback: fixture.Bool("allowLoopback"), peer: &airPeer{}}
+	did, seed := "did:wba:agentidentityregistry.org:agents:AIR-S1EN-D3RA-GNT0", make([]byte, 32)
+	if fixture.Has("self") {
+		self := fixture.Object("self")
+		did, seed = self.String("did"), airSeed(self, "seedHex").Seed()
+	}
+	if fixture.BoolOr("outbox", true) {
+		s.outbox = store.NewMemory()
+	}
+	fixture.noOption("air", "secrets")
+	s.opts = air.ClientOptions{
+		HTTPClient: &http.Client{Transport: s.peer}, DisableSelfCheck: true,
+		Profile: airProfile(fixture, ""), BodyTypes: fixture.StringsOr("bodies"),
+	}
+	if err := fixture.Err(); err != nil {
+		return nil, err
+	}
+	var err error
+	if s.id, err = air.NewIdentity(did, seed); err != nil {
+		return nil, err
+	}
+	return s.step, s.start()
+}
+
+// start starts the client's process.
+func (s *airSender) start() error {
+	resolver, err := s.registry.resolver(s.loopback)
+	if err != nil {
+		return err
+	}
+	g := newGate()
+	s.ctx, s.cancel = context.WithCancel(context.Background())
+	s.opts.Resolver = resolver
+	if s.outbox != nil {
+		s.opts.Outbox = &gatedStore{Store: s.outbox, gate: g}
+	}
+	s.client, err = air.NewClient(s.id, &s.opts)
+	s.peer.kill = func() {
+		g.kill()
+		s.cancel()
+	}
+	return err
+}
+
+func (s *airSender) step(in *Input) (Answer, error) {
+	if in.Has("document") {
+		return s.registry.step(in), nil
+	}
+	s.peer.begin(in)
+	a, err := s.act(in)
+	if err == nil {
+		err = in.Err()
+	}
+	if err != nil {
+		return nil, err
+	}
+	if s.peer.crashed {
+		a["result"] = "crashed"
+		if err := s.start(); err != nil {
+			return nil, err
+		}
+	}
+	a["lookups"], a["requests"] = s.registry.lookups, s.peer.requests
+	if err := s.addOutbox(a); err != nil {
+		return nil, err
+	}
+	return a.OnlyNamed(), s.peer.finish()
+}
+
+// act carries out the action of a step.
+func (s *airSender) act(in *Input) (Answer, error) {
+	var r *air.Receipt
+	var err error
+	switch {
+	case in.Has("send"):
+		r, err = s.client.SendSigned(s.ctx, in.Wire("send"))
+	case in.Has("draft"):
+		d := in.Object("draft")
+		draft := &air.Draft{To: d.String("to"), ID: d.String("id"), ThreadID: d.String("threadId"),
+			InReplyTo: airOptional(d, "inReplyTo"), Body: &air.Raw{JSON: d.Wire("body")}}
+		seal := d.Bool("seal")
+		if err := in.Err(); err != nil {
+			return nil, err
+		}
+		r, err = s.client.Send(s.ctx, draft, &air.SendOptions{Seal: seal})
+	case in.Bool("resend"):
+		n, err := s.client.Resend(s.ctx)
+		var e *air.Error
+		if err != nil && !errors.As(err, &e) {
+			return nil, err
+		}
+		return Answer{"delivered": n}, nil
+	default:
+		return nil, errors.New("package air lists failed envelopes only: it cannot retry or discard one")
+	}
+	var e *air.Error
+	switch {
+	case err == nil:
+		return Answer{"result": "delivered", "status": r.Status}, nil
+	case errors.As(err, &e):
+		return Answer{"result": string(e.Code), "status": e.RemoteStatus}, nil
+	case s.peer.crashed:
+		return Answer{}, nil
+	}
+	return nil, err
+}
+
+// addOutbox adds the ids in the outbox. Package air keeps neither their state
+// nor the code of their last failure.
+func (s *airSender) addOutbox(a Answer) error {
+	if s.outbox == nil {
+		return nil
+	}
+	failed, err := s.client.Outbox(context.Background())
+	if err != nil {
+		return err
+	}
+	list := []Answer{}
+	for _, envelope := range failed {
+		var e struct{ ID string }
+		if err := json.Unmarshal(envelope, &e); err != nil {
+			return err
+		}
+		list = append(list, Answer{"id": e.ID})
+	}
+	a["outbox"] = list
+	return nil
+}

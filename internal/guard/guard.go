@@ -1,0 +1,82 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package guard calls user code: a panic of a handler, a hook or a method of a
+// user's value becomes an error of one request.
+package guard
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"runtime"
+	"slices"
+)
+
+const (
+	maxStack = 64 << 10
+	maxText  = 1 << 10
+)
+
+// ErrGoexit is the Value of a PanicError if the user code called runtime.Goexit,
+// as t.FailNow does.
+var ErrGoexit = errors.New("runtime.Goexit called")
+
+// A PanicError is a panic of user code. It unwraps to nothing: a panic is an
+// internal error, even if its value is an error with a code.
+type PanicError struct {
+	What  string // the user code, for example "handler"
+	Value any    // the argument of panic, or ErrGoexit
+	Stack []byte // of the goroutine at the panic, at most 64 KiB
+}
+
+// Error returns What and at most 1 KiB of Value.
+func (e *PanicError) Error() string {
+	text := fmt.Sprint(e.Value)
+	return e.What + " panicked: " + text[:min(len(text), maxText)]
+}
+
+// Call runs f and returns its error, or a *PanicError if f or the Error method of
+// its error panics. It runs f on the goroutine of the caller, so it cannot return
+// from runtime.Goexit; a caller that needs the outcome even then uses Run.
+func Call(what string, f func() error) (err error) {
+	Run(what, f, func(e error) { err = e })
+	return err
+}
+
+// Run calls f like Call and passes the outcome to done, exactly once. After
+// runtime.Goexit, done gets a *PanicError and the goroutine ends once done returns.
+// A panic of done is not recovered.
+func Run(what string, f func() error, done func(error)) {
+	var err error
+	returned := false
+	defer func() {
+		if !returned {
+			err = newPanicError(what, recover())
+		}
+		done(err)
+	}()
+	err = f()
+	if err != nil {
+		_ = err.Error() // a nil pointer in an error panics here
+	}
+	returned = true
+}
+
+// Encode is json.Marshal for a value of the user, whose MarshalJSON and MarshalText
+// methods may panic.
+func Encode(v any) (data []byte, err error) {
+	err = Call("encoding", func() (err error) {
+		data, err = json.Marshal(v)
+		return err
+	})
+	return data, err
+}
+
+func newPanicError(what string, value any) *PanicError {
+	if value == nil {
+		value = ErrGoexit
+	}
+	buf := make([]byte, maxStack)
+	return &PanicError{What: what, Value: value, Stack: slices.Clone(buf[:runtime.Stack(buf, false)])}
+}

@@ -1,0 +1,229 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package httpx holds the rules for HTTP that all protocols share: the time and size of a body,
+// ambiguous headers, origins, URLs, and the report of a failed request.
+package httpx
+
+import (
+	"bytes"
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"net/http"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/fivewire/fivewire/internal/netguard"
+)
+
+// singular are the headers of which a proxy may use another value than the server.
+var singular = [...]string{"Authorization", "Content-Type", "Content-Length", "Content-Encoding", "Origin"}
+
+// CheckRequest refuses a request in which Authorization, Content-Type, Content-Length, Content-Encoding,
+// Origin or one of the given headers occurs more than once (400), and a body with a content coding or
+// another media type than types (415). Without types it does not check the body. It returns the media type.
+func CheckRequest(r *http.Request, types []string, headers ...string) (string, error) {
+	for _, names := range [2][]string{singular[:], headers} {
+		for _, name := range names {
+			if len(r.Header.Values(name)) > 1 {
+				return "", refuse(r, http.StatusBadRequest, "header "+name+" occurs more than once", nil)
+			}
+		}
+	}
+	kind, ok := MediaType(r.Header.Get("Content-Type"), types...)
+	if !ok || len(types) > 0 && hasCoding(r.Header) {
+		return "", refuse(r, http.StatusUnsupportedMediaType, "body is not plain "+strings.Join(types, " or "), nil)
+	}
+	return kind, nil
+}
+
+func hasCoding(h http.Header) bool {
+	c := h.Get("Content-Encoding")
+	return c != "" && !strings.EqualFold(c, "identity")
+}
+
+// MediaType returns the media type of a Content-Type header in lower case, and whether it is one of
+// types, in UTF-8. Parameters other than charset are ignored. Without types every value is right.
+func MediaType(value string, types ...string) (string, bool) {
+	if len(types) == 0 || slices.Contains(types, value) {
+		return value, true
+	}
+	kind, params, err := mime.ParseMediaType(value)
+	charset := cmp.Or(params["charset"], "utf-8")
+	return kind, err == nil && slices.Contains(types, kind) && strings.EqualFold(charset, "utf-8")
+}
+
+// Bound limits the time in which a body arrives, also one that net/http discards after the
+// response, unless the server has a ReadTimeout. A handler that may respond before it calls Body
+// calls Bound first; at the end of the body it is too late. A timeout of 0 or less sets no deadline.
+func Bound(w http.ResponseWriter, r *http.Request, timeout time.Duration) {
+	if timeout > 0 && r.ContentLength != 0 && readTimeout(r) <= 0 {
+		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(timeout)) // not every writer has one
+	}
+}
+
+func readTimeout(r *http.Request) time.Duration {
+	if srv, ok := r.Context().Value(http.ServerContextKey).(*http.Server); ok {
+		return srv.ReadTimeout
+	}
+	return 0
+}
+
+// Body reads the body of r. Its [*Error] has the status 413 for a body over the limit, 408 for a
+// late one and 400 for an incomplete one; then the connection ends with the response. A negative
+// limit, or a timeout of 0 or less, removes the bound.
+//
+// The timeout never extends the ReadTimeout of the [http.Server]: if this is not longer, it applies
+// alone, else both apply. net/http removes the deadline after the body, so the handler may run longer.
+func Body(w http.ResponseWriter, r *http.Request, limit int64, timeout time.Duration) ([]byte, error) {
+	if r.ContentLength == 0 {
+		return nil, nil
+	}
+	if limit >= 0 && r.ContentLength > limit {
+		return nil, abort(w, r, http.StatusRequestEntityTooLarge, ErrTooLarge)
+	}
+	Bound(w, r, timeout)
+	stop := func() bool { return true }
+	if timeout > 0 && timeout < readTimeout(r) {
+		// The start of the ReadTimeout is unknown, so its deadline may only be replaced by the present.
+		rc := http.NewResponseController(w)
+		stop = time.AfterFunc(timeout, func() { _ = rc.SetReadDeadline(time.Now()) }).Stop
+	}
+	data, err := readAll(r.Body, r.ContentLength, limit)
+	switch isInTime := stop(); {
+	case errors.Is(err, ErrTooLarge):
+		return nil, abort(w, r, http.StatusRequestEntityTooLarge, err)
+	case !isInTime || errors.Is(err, os.ErrDeadlineExceeded):
+		return nil, abort(w, r, http.StatusRequestTimeout, cmp.Or(err, os.ErrDeadlineExceeded))
+	case err != nil:
+		return nil, abort(w, r, http.StatusBadRequest, err)
+	}
+	return data, nil
+}
+
+// abort ends the connection with the response, because the rest of the body precedes the next
+// request. HTTP/2 has streams for this.
+func abort(w http.ResponseWriter, r *http.Request, status int, cause error) error {
+	if r.ProtoMajor < 2 {
+		w.Header().Set("Connection", "close")
+	}
+	return refuse(r, status, "request body", cause)
+}
+
+func refuse(r *http.Request, status int, message string, cause error) *Error {
+	return &Error{Method: r.Method, URL: bare(r.URL), Status: status, Message: message, Cause: cause}
+}
+
+// maxPart is the memory that the announced length of a body can claim before its bytes arrive, and
+// the size of a write with its own deadline.
+const maxPart = 64 << 10
+
+// readAll reads r to its end, or reports ErrTooLarge beyond limit bytes. The result fills at least
+// half of its buffer.
+func readAll(r io.Reader, announced, limit int64) ([]byte, error) {
+	if announced < 0 {
+		announced = 511
+	}
+	buf := make([]byte, 0, min(announced, maxPart)+1)
+	for {
+		n, err := r.Read(buf[len(buf):cap(buf)])
+		buf = buf[:len(buf)+n]
+		switch {
+		case limit >= 0 && int64(len(buf)) > limit:
+			return nil, ErrTooLarge
+		case err == io.EOF && cap(buf) > 2*len(buf):
+			return bytes.Clone(buf), nil
+		case err == io.EOF:
+			return buf, nil
+		case err != nil:
+			return buf, err
+		case len(buf) == cap(buf):
+			buf = slices.Grow(buf, len(buf))
+		}
+	}
+}
+
+// Respond writes a complete response. Each 64 KiB of it have the timeout, whatever is left of the
+// WriteTimeout of the server; net/http removes the deadline afterwards. A timeout of 0 or less
+// sets none.
+func Respond(w http.ResponseWriter, status int, contentType string, body []byte, timeout time.Duration) error {
+	if contentType != "" {
+		w.Header().Set("Content-Type", contentType)
+	}
+	if status != http.StatusNoContent && status != http.StatusNotModified {
+		w.Header().Set("Content-Length", strconv.Itoa(len(body)))
+	}
+	rc := http.NewResponseController(w)
+	for i := 0; i == 0 || i < len(body); i += maxPart {
+		if timeout > 0 {
+			_ = rc.SetWriteDeadline(time.Now().Add(timeout)) // not every writer has one
+		}
+		if i == 0 {
+			w.WriteHeader(status)
+		}
+		if _, err := w.Write(body[i:min(i+maxPart, len(body))]); err != nil && len(body) > 0 {
+			return fmt.Errorf("httpx: write response: %w", err)
+		}
+	}
+	return nil
+}
+
+// Origins are the web pages that may use a server. The zero value allows the pages of the server.
+type Origins struct {
+	AllowedOrigins []string // further origins, compared exactly: "https://app.example"; "*" allows all
+	AllowedHosts   []string // further names of a server on a loopback address, with or without a port
+
+	Methods, Headers, Expose string        // CORS lists: Allow-Methods, Allow-Headers, Expose-Headers
+	MaxAge                   time.Duration // of a preflight response; zero means 10 minutes, a negative value none
+}
+
+// Check refuses the request of a page with another origin (403); requests of other programs have no
+// origin. The server's own origin is the host of the request. On a loopback address this host must
+// be localhost, a loopback address or in AllowedHosts, because any other name can resolve to it.
+func (o *Origins) Check(r *http.Request) error {
+	origin := r.Header.Get("Origin")
+	if len(r.Header["Origin"]) == 0 || o.allows(origin) {
+		return nil
+	}
+	scheme, host, _ := strings.Cut(origin, "://")
+	name, isOwn := netguard.RequestHost(r)
+	isOwn = isOwn || slices.Contains(o.AllowedHosts, name) || slices.Contains(o.AllowedHosts, r.Host)
+	if scheme != "http" && scheme != "https" || !strings.EqualFold(host, r.Host) || !isOwn {
+		return refuse(r, http.StatusForbidden, "origin not allowed", nil)
+	}
+	return nil
+}
+
+func (o *Origins) allows(origin string) bool {
+	return slices.Contains(o.AllowedOrigins, origin) || slices.Contains(o.AllowedOrigins, "*")
+}
+
+// CORS sets the CORS headers for a page of AllowedOrigins, never with credentials, and reports
+// whether it has responded, as it does to a preflight request. Other pages get no headers.
+func (o *Origins) CORS(w http.ResponseWriter, r *http.Request) bool {
+	h, origin := w.Header(), r.Header.Get("Origin")
+	if slices.Contains(o.AllowedOrigins, "*") {
+		origin = "*"
+	} else if len(o.AllowedOrigins) > 0 {
+		h.Add("Vary", "Origin")
+	}
+	if !o.allows(origin) {
+		return false
+	}
+	h.Set("Access-Control-Allow-Origin", origin)
+	h.Set("Access-Control-Expose-Headers", o.Expose)
+	if r.Method != http.MethodOptions || r.Header.Get("Access-Control-Request-Method") == "" {
+		return false
+	}
+	h.Set("Access-Control-Allow-Methods", o.Methods)
+	h.Set("Access-Control-Allow-Headers", o.Headers)
+	h.Set("Access-Control-Max-Age", strconv.Itoa(int(cmp.Or(o.MaxAge, 10*time.Minute).Seconds())))
+	w.WriteHeader(http.StatusNoContent)
+	return true
+}

@@ -1,0 +1,126 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package lease
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/fivewire/fivewire/internal/randid"
+	"github.com/fivewire/fivewire/internal/statekey"
+	"github.com/fivewire/fivewire/store"
+)
+
+const (
+	maxData    = 1 << 10
+	maxTopic   = 255
+	maxInbox   = 1024
+	messageTTL = time.Hour
+	releases   = "" // topic of released leases
+	idLen      = 26 // of an id before the topic
+)
+
+type message struct {
+	topic string
+	data  []byte
+}
+
+// Tell sends at most 1 KiB of data to the function that an owner registered for the topic. The
+// messages of one caller arrive in order, while the owner's epoch lives. An error means that the
+// message was not accepted; after [store.ErrUnknown] it may still arrive. A message to the own
+// epoch stays in the process, where at most 1,024 wait.
+func (l *Lease) Tell(ctx context.Context, to Owner, topic string, data []byte) error {
+	switch {
+	case topic == releases || len(topic) > maxTopic || len(data) > maxData:
+		return fmt.Errorf("lease: tell: topic of %d bytes and data of %d, want 1 to %d and at most %d: %w",
+			len(topic), len(data), maxTopic, maxData, store.ErrInvalid)
+	case l.base.Err() != nil:
+		return context.Cause(l.base)
+	case to != l.Owner():
+		return l.send(ctx, to, topic, data)
+	}
+	select {
+	case l.inbox <- message{topic, slices.Clone(data)}:
+		return nil
+	default:
+		return fmt.Errorf("lease: tell: %d messages in the queue", maxInbox)
+	}
+}
+
+// send appends a message to the stream of an owner.
+func (l *Lease) send(ctx context.Context, to Owner, topic string, data []byte) error {
+	id, value := randid.New("")+topic, statekey.Value(string(data))
+	err := store.Persist(ctx, func(ctx context.Context) error {
+		_, err := l.db.Append(ctx, l.key("tell", string(to)), id, value, messageTTL)
+		return err
+	})
+	if err != nil && !errors.Is(err, store.ErrDuplicate) {
+		return fmt.Errorf("lease: tell %s: %w", to, err)
+	}
+	return nil
+}
+
+// Listen registers the function of a topic. All functions are called one after the other in
+// one goroutine, so none of them may block. A message for another topic is dropped.
+func (l *Lease) Listen(topic string, f func(data []byte)) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.topics[topic] = f
+}
+
+// runInbox calls the functions of Listen.
+func (l *Lease) runInbox() {
+	for {
+		select {
+		case <-l.base.Done():
+			return
+		case m := <-l.inbox:
+			l.mu.Lock()
+			f := l.topics[m.topic]
+			l.mu.Unlock()
+			if f != nil {
+				l.call(l.base, "topic "+m.topic, func() { f(m.data) })
+			}
+		}
+	}
+}
+
+// receive reads the stream of an epoch while that lives: the only Wait of the process.
+func (l *Lease) receive(e *epoch) {
+	stream, after := l.key("tell", string(e.owner)), uint64(0)
+	for e.ctx.Err() == nil {
+		var records []store.Record
+		err := l.db.Wait(e.ctx, stream, after)
+		if err == nil {
+			records, err = l.db.Read(e.ctx, stream, after, 0)
+		}
+		for _, rec := range records {
+			after = rec.Seq
+			l.accept(e.ctx, rec)
+			_ = l.db.Ack(e.ctx, stream, rec.Seq) // or it expires
+		}
+		if err != nil {
+			sleep(e.ctx, l.opts.TTL/30)
+		}
+	}
+}
+
+// accept puts a stored message into the inbox.
+func (l *Lease) accept(ctx context.Context, rec store.Record) {
+	data, err := statekey.Data(rec.Value)
+	switch {
+	case err != nil || len(rec.ID) < idLen:
+		l.opts.Logger.ErrorContext(ctx, "lease: message skipped", "instance", l.name, "id", rec.ID, "err", err)
+	case rec.ID[idLen:] == releases:
+		l.signal()
+	default:
+		select {
+		case l.inbox <- message{rec.ID[idLen:], data}:
+		case <-ctx.Done():
+		}
+	}
+}

@@ -1,0 +1,119 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package netguard
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/fivewire/fivewire/internal/race"
+)
+
+type otherTransport struct{ http.RoundTripper }
+
+func TestClientGuardsTransports(t *testing.T) {
+	dial := func(context.Context, string, string) (net.Conn, error) { return nil, errors.New("dialed") }
+	proxy := http.ProxyURL(&url.URL{Scheme: "http", Host: "127.0.0.1:1"})
+	for _, tt := range []struct {
+		name      string
+		guard     *Guard
+		transport http.RoundTripper
+		isNew     bool
+	}{
+		{"none", strict, nil, true},
+		{"plain", strict, &http.Transport{}, true},
+		{"dial", strict, &http.Transport{DialContext: dial}, true},
+		{"proxy", strict, &http.Transport{Proxy: proxy}, false},
+		{"TLS dial", loop, &http.Transport{DialTLSContext: dial}, false},
+		{"other type", strict, otherTransport{}, false},
+		{"open guard, none", both, nil, true},
+		{"open guard", both, &http.Transport{DialContext: dial}, false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			user := &http.Client{Transport: tt.transport}
+			c, isNew := tt.guard.Client(user)
+			require.Equal(t, tt.isNew, isNew)
+			require.Equal(t, tt.isNew, c.Transport != tt.transport)
+			require.NotNil(t, c.Transport)
+			require.ErrorIs(t, c.CheckRedirect(nil, nil), http.ErrUseLastResponse)
+			require.Nil(t, user.CheckRedirect, "the client of the user is modified")
+		})
+	}
+	c, isNew := both.Client(nil)
+	require.True(t, isNew)
+	require.NotNil(t, c.Transport.(*http.Transport).Proxy)
+	c, _ = strict.Client(nil)
+	require.Nil(t, c.Transport.(*http.Transport).Proxy, "a proxy would connect in its place")
+}
+
+func TestClientDialReceivesAllowedAddress(t *testing.T) {
+	var dialed []string
+	dial := func(_ context.Context, _, address string) (net.Conn, error) {
+		dialed = append(dialed, address)
+		return nil, errors.New("refused")
+	}
+	user := &http.Client{Transport: &http.Transport{DialContext: dial}}
+	g := &Guard{Lookup: answers(map[string][]string{
+		"good.example":  {"93.184.216.34", "2606:4700::1"},
+		"mixed.example": {"93.184.216.34", "10.0.0.5"},
+	})}
+	c, _ := g.Client(user)
+	_, err := c.Get("http://good.example:81/")
+	require.ErrorContains(t, err, "refused")
+	require.Equal(t, []string{"93.184.216.34:81", "[2606:4700::1]:81"}, dialed)
+	_, err = c.Get("http://mixed.example/")
+	require.ErrorIs(t, err, ErrForbidden)
+	require.Len(t, dialed, 2)
+}
+
+func TestRequestHost(t *testing.T) {
+	for _, tt := range []struct {
+		local, host, want string
+		ok                bool
+	}{
+		{"127.0.0.1:80", "localhost:80", "localhost", true},
+		{"127.0.0.1:80", "LOCALHOST.", "LOCALHOST.", true},
+		{"127.0.0.1:80", "127.0.0.2", "127.0.0.2", true},
+		{"[::1]:80", "[::1]", "[::1]", true},
+		{"[::1]:80", "[::1]:80", "::1", true},
+		{"[::ffff:127.0.0.1]:80", "evil.example", "evil.example", false},
+		{"127.0.0.1:80", "evil.example:80", "evil.example", false},
+		{"127.0.0.1:80", "evil.localhost", "evil.localhost", false},
+		{"127.0.0.1:80", "192.0.2.1", "192.0.2.1", false},
+		{"127.0.0.1:80", "", "", false},
+		{"192.0.2.1:80", "api.example:80", "api.example", true},
+		{"", "api.example", "api.example", true},
+	} {
+		r := httptest.NewRequest("GET", "/", nil)
+		r.Host = tt.host
+		if tt.local != "" {
+			local, err := net.ResolveTCPAddr("tcp", tt.local)
+			require.NoError(t, err)
+			r = r.WithContext(context.WithValue(r.Context(), http.LocalAddrContextKey, local))
+		}
+		host, ok := RequestHost(r)
+		require.Equal(t, tt.want, host, "%+v", tt)
+		require.Equal(t, tt.ok, ok, "%+v", tt)
+	}
+}
+
+func TestHostAllocatesNothing(t *testing.T) {
+	if race.Enabled {
+		t.Skip("the race detector allocates")
+	}
+	for _, host := range []string{"api.example.com", "a.very.long.name.of.a.host.that.needs.memory.example"} {
+		require.Zero(t, testing.AllocsPerRun(100, func() {
+			if strict.Host(host) != nil || Loopback(host) {
+				t.Error("refused")
+			}
+		}), host)
+	}
+}

@@ -1,0 +1,523 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package once
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/fivewire/fivewire/internal/lease"
+	"github.com/fivewire/fivewire/internal/randid"
+	"github.com/fivewire/fivewire/internal/statekey"
+	"github.com/fivewire/fivewire/store"
+)
+
+const (
+	runTTL     = time.Hour        // of a claim that runs, besides Retention
+	landTTL    = 10 * time.Minute // a change without an answer may land so late
+	recordWait = time.Second      // of a call under AtMostOnce, and of one after Close
+)
+
+// errAbsent reports that the claim that had an alias is absent.
+var errAbsent = errors.New("once: claim of an alias absent")
+
+// An aliasError reports that another present claim has an alias of the key.
+type aliasError struct{ id string }
+
+func (e aliasError) Error() string { return "once: alias of another claim" }
+
+// The kinds of record.
+const (
+	runningRecord byte = 1 + iota
+	doneRecord
+	freeRecord // of a deleted claim, so that no Create in doubt lands after the deletion
+	aliasRecord
+)
+
+// A record is what an id has in the store. Kind, owner, attempt and token identify its
+// writer, so that a repeated write finds itself.
+type record struct {
+	Kind    byte
+	Owner   lease.Owner
+	Attempt int
+	Token   string
+	Digest  []byte
+	Primary []byte // the id of the claim that has an alias
+	Outcome byte
+	Text    string
+	data    []byte
+}
+
+func (r *record) outcome() outcome { return outcome{r.Outcome, r.Text, r.data} }
+
+func (r *record) isClaim() bool {
+	return r != nil && (r.Kind == runningRecord || r.Kind == doneRecord)
+}
+
+func (r *record) isSame(o *record) bool {
+	return r != nil && o != nil && r.Kind == o.Kind && r.Owner == o.Owner && r.Attempt == o.Attempt &&
+		r.Token == o.Token && bytes.Equal(r.Primary, o.Primary)
+}
+
+// encode returns the stored value: the format, the record as a line of JSON, and the data.
+func (r *record) encode() []byte {
+	head, _ := json.Marshal(r) // cannot fail
+	b := append(make([]byte, 0, len(head)+len(r.data)+2), statekey.Format)
+	return append(append(append(b, head...), '\n'), r.data...)
+}
+
+func decode(value []byte) (*record, error) {
+	b, err := statekey.Data(value)
+	if err != nil {
+		return nil, fmt.Errorf("once: %w", err)
+	}
+	r := &record{}
+	head, data, _ := bytes.Cut(b, []byte{'\n'})
+	if err = json.Unmarshal(head, r); err != nil {
+		return nil, fmt.Errorf("once: stored value: %w", err)
+	}
+	r.data = data
+	return r, nil
+}
+
+// A claim is what an entry has in the store.
+type claim struct {
+	path     string
+	rec      *record         // as written, or in doubt
+	rev      store.Revision  // of rec, or of what it replaces
+	epoch    context.Context // of the owner
+	since    time.Time
+	isEnding bool // guarded by Table.mu
+}
+
+// A slot is a key of the store. Without a record it is absent and has no revision.
+type slot struct {
+	rec *record
+	rev store.Revision
+}
+
+func (t *Table) path(k *Key, id string) string {
+	return t.opts.Prefix + statekey.Join("once", k.Principal, k.Scope, id)
+}
+
+// claim writes the claim of e. Otherwise it finishes e and returns the outcome found or
+// an error.
+func (t *Table) claim(ctx context.Context, e *entry, p Policy, isOther bool) (out outcome, err error) {
+	c := &claim{path: t.path(&e.key, e.key.ID), since: time.Now()}
+	e.claim = c
+	out, err = t.take(ctx, e, p, isOther)
+	if err == nil && out.kind == noOutcome {
+		err = t.writeAliases(ctx, e)
+		if err == nil && c.epoch.Err() != nil {
+			err = fmt.Errorf("once: claim: %w", context.Cause(c.epoch))
+		}
+	}
+	switch {
+	case err != nil && c.rec != nil:
+		// No attempt ran before another claim had the alias, since aliases come first.
+		_, isAlias := errors.AsType[aliasError](err)
+		end := t.watch(e)
+		t.behind(e, func(ctx context.Context) { t.release(ctx, e, isAlias || c.rec.Attempt == 1) })
+		if isAlias { // the other claim may have a name of e
+			select {
+			case <-end.done:
+			case <-ctx.Done():
+			}
+		}
+	case err != nil || out.kind != noOutcome:
+		t.finish(e, out, true)
+	default:
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		e.isKnown, t.running[e] = true, true
+	}
+	return out, err
+}
+
+// take writes the claim, or returns the outcome found. While another instance runs the
+// key, take waits.
+func (t *Table) take(ctx context.Context, e *entry, p Policy, isOther bool) (out outcome, err error) {
+	c := e.claim
+	var s slot
+	for n := 0; ; n++ {
+		if n > 1 {
+			_ = poll.Wait(ctx, n-1)
+		}
+		if n > 1 || isOther {
+			if s, err = t.get(ctx, c.path); err != nil {
+				return out, err
+			}
+		}
+		next, err := t.next(ctx, e, s.rec, p)
+		switch {
+		case err != nil:
+			return out, err
+		case next == nil && s.rec.Kind == doneRecord:
+			return s.rec.outcome(), nil
+		case next == nil:
+			continue
+		case isOther && next.Attempt == 1:
+			return out, errAbsent
+		}
+		if next.Kind == runningRecord {
+			c.rec, c.rev = next, s.rev
+		}
+		if s, err = t.swap(ctx, c.path, next, s.rev); err != nil {
+			return out, err
+		}
+		if s.rec == next {
+			c.rev = s.rev
+			return next.outcome(), nil
+		}
+		c.rec = nil
+	}
+}
+
+// next returns the record that may replace r, or nil if r is the record of an outcome or
+// of a live instance.
+func (t *Table) next(ctx context.Context, e *entry, r *record, p Policy) (*record, error) {
+	c := e.claim
+	c.epoch = t.lease.Context() // before Owner: nothing runs if the epoch is over
+	next := &record{Kind: runningRecord, Owner: t.lease.Owner(), Attempt: 1, Token: randid.New(""), Digest: e.key.Digest[:]}
+	switch {
+	case !r.isClaim():
+		if err := t.checkAlias(ctx, &e.key, r); err != nil {
+			return nil, err
+		}
+	case !bytes.Equal(r.Digest, next.Digest):
+		return nil, ErrReused
+	case r.Kind == doneRecord:
+		return nil, nil
+	default:
+		t.mu.Lock()
+		e.isKnown = true
+		t.mu.Unlock()
+		if r.Owner != next.Owner { // an own one is left over, since the caller has the entry
+			if isAlive, err := t.lease.Alive(ctx, r.Owner); isAlive || err != nil {
+				return nil, nil
+			}
+		}
+		next.Attempt, next.Token = r.Attempt+1, r.Token
+		if p == AtMostOnce {
+			next.Kind, next.Outcome = doneRecord, lost
+		}
+	}
+	return next, nil
+}
+
+// checkAlias returns an aliasError if r is an alias of another present claim.
+func (t *Table) checkAlias(ctx context.Context, k *Key, r *record) error {
+	if r == nil || r.Kind != aliasRecord || string(r.Primary) == k.ID {
+		return nil
+	}
+	s, err := t.get(ctx, t.path(k, string(r.Primary)))
+	if err == nil && s.rec.isClaim() && s.rec.Token == r.Token {
+		return aliasError{string(r.Primary)}
+	}
+	return err
+}
+
+// writeAliases writes the aliases of e. They have the token of the claim, so that each
+// claim writes them anew and a compare-and-set finds the change of the claim.
+func (t *Table) writeAliases(ctx context.Context, e *entry) (err error) {
+	own := e.alias()
+	for _, id := range e.key.Aliases {
+		var s slot
+		for n := 0; err == nil; n++ {
+			if s, err = t.swap(ctx, t.path(&e.key, id), own, s.rev); s.rec == own {
+				break
+			}
+			if err == nil && s.rec.isClaim() {
+				err = aliasError{id}
+			}
+			err = cmp.Or(err, t.checkAlias(ctx, &e.key, s.rec))
+			if n > 0 {
+				_ = poll.Wait(ctx, n)
+			}
+		}
+	}
+	return err
+}
+
+func (e *entry) alias() *record {
+	return &record{Kind: aliasRecord, Primary: []byte(e.key.ID), Token: e.claim.rec.Token}
+}
+
+// run runs f with the claim of e and returns its outcome.
+func (t *Table) run(ctx context.Context, e *entry, p Policy, f work) (data []byte, replayed bool, err error) {
+	c, end := e.claim, t.watch(e)
+	running, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer context.AfterFunc(c.epoch, func() { cancel(context.Cause(c.epoch)) })()
+	r := t.call(running, Claim{c.rec.Token, c.rec.Attempt, c.rec.Attempt > 1}, f, func(r result) result {
+		isCut := p == Repeat && r.err != nil && c.epoch.Err() != nil
+		if isCut && r.out.kind != noOutcome {
+			r.out, r.err = outcome{}, errors.Unwrap(r.err)
+		}
+		t.behind(e, func(ctx context.Context) {
+			if r.out.kind == noOutcome {
+				t.release(ctx, e, !isCut)
+			} else {
+				t.record(ctx, e, r.out)
+			}
+		})
+		return r
+	})
+	if r.out.kind == noOutcome {
+		return r.data, false, r.err
+	}
+	var late <-chan time.Time
+	if p == AtMostOnce {
+		late = time.After(recordWait)
+	}
+	select {
+	case <-end.done:
+	case <-late:
+	case <-ctx.Done():
+	case <-t.ctx.Done():
+	}
+	select {
+	case <-end.done:
+		if end.replayed {
+			data, err = end.out.result()
+			return data, true, err
+		}
+		if p == Repeat && end.out.kind == noOutcome {
+			return nil, false, fmt.Errorf("%w: not recorded", ErrLost)
+		}
+	default:
+		if p == Repeat {
+			return nil, false, fmt.Errorf("once: record: %w", cmp.Or(context.Cause(ctx), ErrClosed))
+		}
+		t.opts.Logger.WarnContext(ctx, "once: outcome returned and not recorded yet")
+	}
+	return r.data, false, r.err
+}
+
+// watch returns the ending of e.
+func (t *Table) watch(e *entry) *ending {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return e.endingLocked()
+}
+
+// behind runs f, which finishes e, in the background.
+func (t *Table) behind(e *entry, f func(ctx context.Context)) {
+	t.mu.Lock()
+	e.claim.isEnding = true
+	t.ending++
+	isClosed := t.isClosed
+	if !isClosed {
+		t.wg.Go(func() {
+			ctx, cancel := context.WithTimeout(t.ctx, max(t.opts.Retention, landTTL))
+			defer cancel()
+			f(ctx)
+		})
+	}
+	t.mu.Unlock()
+	if isClosed {
+		f(t.ctx)
+	}
+}
+
+// record writes the outcome of e, and finishes e with the stored one.
+func (t *Table) record(ctx context.Context, e *entry, out outcome) {
+	done := *e.claim.rec
+	done.Kind, done.Outcome, done.Text, done.data = doneRecord, out.kind, out.text, out.data
+	s, err := t.replace(ctx, e.claim, &done)
+	if errors.Is(err, store.ErrInvalid) { // too large for the engine
+		done.Outcome, done.Text, done.data = dropped, "", nil
+		s, err = t.replace(ctx, e.claim, &done)
+	}
+	switch {
+	case err != nil:
+		t.opts.Logger.ErrorContext(ctx, "once: outcome not recorded", "err", err)
+		out = outcome{}
+	case s.rec == nil || s.rec.Kind != doneRecord: // another instance has taken the claim over
+		out = outcome{}
+	case s.rec != &done:
+		t.finish(e, s.rec.outcome(), true)
+		return
+	case time.Since(e.claim.since) > runTTL/2:
+		t.renewAliases(e)
+	}
+	t.finish(e, out, false)
+}
+
+// release gives the claim of e up and finishes e. With isFree the next call has a new
+// claim, otherwise it takes this one over.
+func (t *Table) release(ctx context.Context, e *entry, isFree bool) {
+	next := &record{Kind: freeRecord, Token: e.claim.rec.Token}
+	if !isFree {
+		*next = *e.claim.rec
+		next.Owner = "" // never alive
+	}
+	if _, err := t.replace(ctx, e.claim, next); err != nil {
+		t.opts.Logger.WarnContext(ctx, "once: claim not released", "err", err)
+	}
+	t.finish(e, outcome{}, false)
+}
+
+// replace writes next over the claim c. It returns next, or what is stored instead of c.
+func (t *Table) replace(ctx context.Context, c *claim, next *record) (slot, error) {
+	rev := c.rev
+	for n := 1; ; n++ {
+		s, err := t.swap(ctx, c.path, next, rev)
+		if err != nil || s.rec == next || !s.rec.isSame(c.rec) {
+			return s, err
+		}
+		if err = poll.Wait(ctx, n); err != nil {
+			return s, err
+		}
+		rev = s.rev
+	}
+}
+
+// swap writes next if path has the revision rev, zero meaning that it is absent. It returns
+// next, or what is stored instead.
+func (t *Table) swap(ctx context.Context, path string, next *record, rev store.Revision) (slot, error) {
+	value, ttl := next.encode(), t.ttl(next)
+	var written store.Revision
+	err := store.Persist(ctx, func(ctx context.Context) (err error) {
+		if rev == 0 {
+			written, err = t.db.Create(ctx, path, value, ttl)
+		} else {
+			written, err = t.db.Update(ctx, path, value, rev, ttl)
+		}
+		return err
+	})
+	switch {
+	case err == nil:
+		return slot{next, written}, nil
+	case errors.Is(err, store.ErrUnknown) || errors.Is(err, store.ErrInvalid):
+		return slot{}, fmt.Errorf("once: write: %w", err)
+	}
+	s, err := t.get(ctx, path)
+	if err == nil && s.rec.isSame(next) {
+		s.rec = next
+	}
+	return s, err
+}
+
+// ttl returns the time to live of r.
+func (t *Table) ttl(r *record) time.Duration {
+	switch r.Kind {
+	case freeRecord:
+		return landTTL
+	case doneRecord:
+		return max(t.opts.Retention, landTTL)
+	}
+	return max(t.opts.Retention, landTTL) + runTTL
+}
+
+// get reads a key, again until the store answers.
+func (t *Table) get(ctx context.Context, path string) (slot, error) {
+	for n := 1; ; n++ {
+		e, err := t.db.Get(ctx, path)
+		switch {
+		case err == nil:
+			r, err := decode(e.Value)
+			return slot{r, e.Revision}, err
+		case errors.Is(err, store.ErrNotFound):
+			return slot{}, nil
+		case errors.Is(err, store.ErrInvalid) || errors.Is(err, store.ErrClosed):
+			return slot{}, fmt.Errorf("once: read: %w", err)
+		}
+		if ended := poll.Wait(ctx, n); ended != nil {
+			return slot{}, fmt.Errorf("once: read: %w: %w", ended, err)
+		}
+	}
+}
+
+// refresh renews the claims that run until Close.
+func (t *Table) refresh() {
+	ticker := time.NewTicker(t.ttl(&record{}) / 2)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-t.ctx.Done():
+			return
+		case <-ticker.C:
+		}
+		t.mu.Lock()
+		running := slices.Collect(maps.Keys(t.running))
+		t.mu.Unlock()
+		for _, e := range running {
+			t.renew(e.claim.path, e.claim.rec)
+			t.renewAliases(e)
+		}
+	}
+}
+
+// renewAliases renews the aliases of e.
+func (t *Table) renewAliases(e *entry) {
+	for _, id := range e.key.Aliases {
+		t.renew(t.path(&e.key, id), e.alias())
+	}
+}
+
+// renew renews the time to live of own as long as it is stored.
+func (t *Table) renew(path string, own *record) {
+	ctx, cancel := context.WithTimeout(t.ctx, runTTL/8)
+	defer cancel()
+	s, err := t.get(ctx, path)
+	if err == nil && s.rec.isSame(own) {
+		err = store.Persist(ctx, func(ctx context.Context) error {
+			_, err := t.db.Update(ctx, path, own.encode(), s.rev, t.ttl(own))
+			return err
+		})
+	}
+	if err != nil {
+		t.opts.Logger.WarnContext(ctx, "once: claim not renewed", "err", err)
+	}
+}
+
+// Peek returns what is known of k, without waiting for its end.
+func (t *Table) Peek(ctx context.Context, k Key) (State, error) {
+	var r *record
+	t.mu.Lock()
+	e := t.entryLocked(&k)
+	if e != nil && e.isKnown {
+		r = &record{Kind: runningRecord, Digest: e.key.Digest[:]}
+		if e.own != nil {
+			r.Kind, r.Outcome = doneRecord, e.out.kind
+		}
+	}
+	t.mu.Unlock()
+	ids := append([]string{k.ID}, k.Aliases...)
+	for i := 0; t.db != nil && i < len(ids) && !r.isClaim(); i++ {
+		if ids[i] == "" {
+			continue
+		}
+		s, err := t.get(ctx, t.path(&k, ids[i]))
+		if r = s.rec; err == nil {
+			err = t.checkAlias(ctx, &k, r)
+		}
+		var other aliasError
+		switch {
+		case errors.As(err, &other):
+			ids = append(ids, other.id)
+		case err != nil:
+			return StateAbsent, err
+		}
+	}
+	switch {
+	case !r.isClaim():
+		return StateAbsent, nil
+	case !bytes.Equal(r.Digest, k.Digest[:]):
+		return StateAbsent, ErrReused
+	case r.Kind == runningRecord:
+		return StateRunning, nil
+	case r.Outcome == dropped:
+		return StateNotRetained, nil
+	}
+	return StateDone, nil
+}

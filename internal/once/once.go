@@ -1,0 +1,180 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package once runs keyed work at most once, records its outcome, and gives the
+// outcome to each repeat of the key.
+//
+// A claim is the record of a key. It is created before user code begins and holds
+// the outcome after its end. Instances that share a store share the claims, and
+// compare-and-set decides who owns one. A claim whose owner has lost its lease is
+// taken over by a repeat. Without a store, a Table keeps its claims in memory.
+package once
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"log/slog"
+	"math"
+	"sync"
+	"time"
+
+	"github.com/fivewire/fivewire/internal/lease"
+	"github.com/fivewire/fivewire/store"
+)
+
+var (
+	// ErrReused reports that the key was used with another digest.
+	ErrReused = errors.New("once: key reused for another request")
+
+	// ErrNotRetained reports that the work has ended and its outcome is not kept.
+	ErrNotRetained = errors.New("once: outcome not retained")
+
+	// ErrLost is the outcome of work that began and whose end was not recorded.
+	ErrLost = errors.New("once: outcome lost")
+
+	// ErrFailed matches the error of work that returned an error or panicked. The
+	// text is recorded. Only the first caller's error unwraps to that of the work.
+	ErrFailed = errors.New("once: work failed")
+
+	// ErrBusy reports that a key has 64 waiters, or that the store does not take
+	// the outcomes of 4,096 calls.
+	ErrBusy = errors.New("once: too many calls wait")
+
+	// ErrClosed reports use after Close.
+	ErrClosed = errors.New("once: closed")
+)
+
+// A Key names work. Each repeat of the work has the same Key.
+type Key struct {
+	Principal, Scope, ID string // without an ID, each call runs and nothing is recorded
+
+	// Aliases are further ids with the same Principal and Scope. Work runs once for
+	// all of its ids. Empty ones are ignored.
+	Aliases []string
+
+	// Digest identifies the request. A repeat with another one gets ErrReused.
+	Digest [32]byte
+}
+
+// A Claim is the permission to run.
+type Claim struct {
+	Token       string // random, and the same for all attempts of the claim
+	Attempt     int    // 1 or more
+	Redelivered bool   // an earlier attempt may have run
+}
+
+// A Result is what work returns. Data is recorded also with an error.
+type Result struct {
+	Data   []byte
+	Forget bool // delete the claim: the next call runs again
+}
+
+// A Policy decides what a repeat does after the owner of a claim has failed.
+type Policy int
+
+// The policies.
+const (
+	AtMostOnce Policy = iota // record ErrLost as the outcome
+	Repeat                   // run again
+)
+
+// A State is what is known of a key.
+type State int
+
+// The states of a key.
+const (
+	StateAbsent      State = iota
+	StateRunning           // claimed
+	StateDone              // ended, with its outcome
+	StateNotRetained       // ended, without its outcome
+)
+
+// Options configure a Table. Zero is the default; a negative value removes a bound.
+type Options struct {
+	// Prefix precedes each key in the store, for example "arc/". A process has one
+	// Table for each prefix of a store.
+	Prefix string
+
+	// Retention is how long an outcome is kept. Zero means 24 h in a store and 5 min
+	// in memory; a negative value keeps none. A store keeps it for 10 min at least.
+	Retention time.Duration
+
+	// MaxOutcome bounds the data of an outcome. Larger data is not retained. Zero
+	// means 1 MiB.
+	MaxOutcome int
+
+	// MaxBytes and MaxCount bound the outcomes of a principal in memory. Each one
+	// counts its data, its names and 64 bytes a name. Zero means 16 MiB and 20,000.
+	// Beyond, the oldest data is removed first, and then the oldest outcomes.
+	MaxBytes, MaxCount int
+
+	// TotalBytes and TotalCount bound the outcomes of all principals in memory. Zero
+	// means 64 MiB and 100,000. Beyond, the principal of the newest loses data first.
+	TotalBytes, TotalCount int
+
+	// Logger gets the log records. Nil means slog.Default().
+	Logger *slog.Logger
+}
+
+func (o Options) withDefaults(isDurable bool) Options {
+	if isDurable {
+		o.Retention = cmp.Or(o.Retention, 24*time.Hour)
+	}
+	o.Retention = cmp.Or(o.Retention, 5*time.Minute)
+	o.Logger = cmp.Or(o.Logger, slog.Default())
+	bounds := []*int{&o.MaxOutcome, &o.MaxBytes, &o.MaxCount, &o.TotalBytes, &o.TotalCount}
+	for i, standard := range []int{1 << 20, 16 << 20, 20_000, 64 << 20, 100_000} {
+		*bounds[i] = cmp.Or(*bounds[i], standard)
+		if *bounds[i] < 0 {
+			*bounds[i] = math.MaxInt
+		}
+	}
+	return o
+}
+
+// A Table holds claims. Its methods are safe for concurrent use.
+type Table struct {
+	db    store.KV // nil: in memory
+	lease interface {
+		Owner() lease.Owner
+		Context() context.Context
+		Alive(ctx context.Context, o lease.Owner) (bool, error)
+	}
+	opts   Options
+	start  time.Time
+	ctx    context.Context // ends with Close
+	cancel context.CancelCauseFunc
+	wg     sync.WaitGroup
+
+	mu         sync.Mutex        // guards all below
+	entries    map[name]*entry   // by each of their names
+	running    map[*entry]bool   // those with a claim in the store
+	ending     int               // those whose end is being stored
+	all        queue             // of outcomes in memory
+	principals map[string]*queue // the same by principal
+	isClosed   bool
+}
+
+// New returns a Table on db. Instances that share db have each their lease l. With a
+// nil db the claims are in memory, and l is ignored.
+func New(db store.KV, l *lease.Lease, o Options) *Table {
+	t := &Table{db: db, lease: l, opts: o.withDefaults(db != nil), start: time.Now()}
+	t.entries, t.running, t.principals = map[name]*entry{}, map[*entry]bool{}, map[string]*queue{}
+	t.ctx, t.cancel = context.WithCancelCause(context.Background())
+	if db != nil {
+		t.wg.Go(t.refresh)
+	}
+	return t
+}
+
+// Close ends the waiting of all calls with ErrClosed, and the goroutines of t. It does
+// not end work: a call that runs returns the outcome of its work.
+func (t *Table) Close() error {
+	t.mu.Lock()
+	t.isClosed = true
+	t.mu.Unlock()
+	t.cancel(ErrClosed)
+	t.wg.Wait()
+	return nil
+}

@@ -1,0 +1,439 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package once_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+	"weak"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/fivewire/fivewire/conformance/fault"
+	"github.com/fivewire/fivewire/internal/guard"
+	"github.com/fivewire/fivewire/internal/lease"
+	"github.com/fivewire/fivewire/internal/once"
+	"github.com/fivewire/fivewire/internal/race"
+	"github.com/fivewire/fivewire/store"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const prefix = "test/"
+
+// A process is an instance with its view of a shared store.
+type process struct {
+	*once.Table
+	plan  *fault.Plan
+	db    store.Store
+	lease *lease.Lease
+}
+
+// newProcess starts an instance on db. The rules apply to the claims only.
+func newProcess(t *testing.T, db store.Store, rules ...fault.Rule) *process {
+	t.Helper()
+	return startProcess(t, db, 15*time.Second, &fault.Plan{Seed: 1, Rules: rules})
+}
+
+func startProcess(t *testing.T, db store.Store, ttl time.Duration, plan *fault.Plan) *process {
+	t.Helper()
+	for i := range plan.Rules {
+		plan.Rules[i].Prefix = prefix + "once/"
+	}
+	p := &process{plan: plan, db: fault.Store(db, plan)}
+	var err error
+	p.lease, err = lease.Acquire(t.Context(), p.db, lease.Options{Prefix: prefix, TTL: ttl, Logger: discard})
+	require.NoError(t, err)
+	p.Table = once.New(p.db, p.lease, once.Options{Prefix: prefix, Logger: discard})
+	t.Cleanup(func() {
+		p.crash()
+		p.plan.Close()
+		time.Sleep(2 * time.Second) // repetitions in the background meet the closed store
+	})
+	return p
+}
+
+var discard = slog.New(slog.DiscardHandler)
+
+// crash ends the process. Its changes in transit still land.
+func (p *process) crash() {
+	p.plan.Crash()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	p.Close()
+	_ = p.lease.Release(ctx)
+}
+
+func newMemory(t *testing.T, o once.Options) *once.Table {
+	table := once.New(nil, nil, o)
+	t.Cleanup(func() { table.Close() })
+	return table
+}
+
+// eachTable runs f with a Table in memory and with one on a store.
+func eachTable(t *testing.T, f func(t *testing.T, table *once.Table)) {
+	t.Run("memory", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) { f(t, newMemory(t, once.Options{})) })
+	})
+	t.Run("store", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) { f(t, newProcess(t, store.NewMemory()).Table) })
+	})
+}
+
+func key(id string) once.Key { return once.Key{Principal: "alice", Scope: "pay", ID: id} }
+
+// A counter is work that counts its runs and returns the number of its run.
+type counter struct {
+	mu     sync.Mutex
+	claims []once.Claim
+	delay  time.Duration
+	err    error
+	forget bool
+}
+
+func (c *counter) run(ctx context.Context, claim once.Claim) (once.Result, error) {
+	c.mu.Lock()
+	c.claims = append(c.claims, claim)
+	n := len(c.claims)
+	c.mu.Unlock()
+	time.Sleep(c.delay)
+	return once.Result{Data: fmt.Appendf(nil, "run %d", n), Forget: c.forget}, c.err
+}
+
+func (c *counter) count() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.claims)
+}
+
+// requireDo calls Do and compares its results.
+func requireDo(t *testing.T, table *once.Table, k once.Key, p once.Policy, c *counter, data string, isReplay bool) {
+	t.Helper()
+	got, replayed, err := table.Do(t.Context(), k, p, c.run)
+	require.NoError(t, err)
+	require.Equal(t, data, string(got))
+	require.Equal(t, isReplay, replayed, "replayed")
+}
+
+func TestDoReplaysOutcome(t *testing.T) {
+	eachTable(t, func(t *testing.T, table *once.Table) {
+		c := &counter{}
+		requireDo(t, table, key("1"), once.AtMostOnce, c, "run 1", false)
+		requireDo(t, table, key("1"), once.Repeat, c, "run 1", true)
+		requireDo(t, table, key("2"), once.Repeat, c, "run 2", false)
+		require.Equal(t, 1, c.claims[0].Attempt)
+		require.False(t, c.claims[0].Redelivered)
+		require.Len(t, c.claims[0].Token, 26)
+		require.NotEqual(t, c.claims[0].Token, c.claims[1].Token)
+		for _, k := range []once.Key{
+			{Principal: "bob", Scope: "pay", ID: "1"},
+			{Principal: "alice", Scope: "pay1", ID: "1"},
+			{Principal: "alicep", Scope: "ay", ID: "1"},
+		} {
+			_, replayed, err := table.Do(t.Context(), k, once.Repeat, c.run)
+			require.NoError(t, err)
+			require.False(t, replayed, "%+v is another key", k)
+		}
+	})
+}
+
+func TestDoRefusesOtherDigest(t *testing.T) {
+	eachTable(t, func(t *testing.T, table *once.Table) {
+		c := &counter{delay: time.Second}
+		other := key("1")
+		other.Digest[0] = 1
+		go table.Do(t.Context(), key("1"), once.AtMostOnce, c.run)
+		synctest.Wait()
+		start := time.Now()
+		_, _, err := table.Do(t.Context(), other, once.AtMostOnce, c.run)
+		require.ErrorIs(t, err, once.ErrReused, "while it runs")
+		require.Zero(t, time.Since(start), "wait")
+		_, err = table.Peek(t.Context(), other)
+		require.ErrorIs(t, err, once.ErrReused)
+		time.Sleep(2 * time.Second)
+		_, _, err = table.Do(t.Context(), other, once.AtMostOnce, c.run)
+		require.ErrorIs(t, err, once.ErrReused, "after the end")
+		require.Equal(t, 1, c.count())
+	})
+}
+
+func TestDoRecordsErrorsAndPanics(t *testing.T) {
+	eachTable(t, func(t *testing.T, table *once.Table) {
+		cause := errors.New("no funds " + strings.Repeat("x", 2000))
+		c := &counter{err: cause}
+		data, replayed, err := table.Do(t.Context(), key("1"), once.Repeat, c.run)
+		require.ErrorIs(t, err, once.ErrFailed)
+		require.ErrorIs(t, err, cause)
+		require.False(t, replayed)
+		again, replayed, err2 := table.Do(t.Context(), key("1"), once.Repeat, c.run)
+		require.ErrorIs(t, err2, once.ErrFailed)
+		require.NotErrorIs(t, err2, cause)
+		require.Equal(t, cause.Error()[:1024], err2.Error())
+		require.Equal(t, err.Error(), err2.Error())
+		require.Equal(t, data, again)
+		require.True(t, replayed)
+
+		_, _, err = table.Do(t.Context(), key("2"), once.Repeat, func(context.Context, once.Claim) (once.Result, error) { panic("no place") })
+		var p *guard.PanicError
+		require.ErrorAs(t, err, &p)
+		require.ErrorIs(t, err, once.ErrFailed)
+		_, replayed, err2 = table.Do(t.Context(), key("2"), once.Repeat, c.run)
+		require.True(t, replayed)
+		require.Equal(t, err.Error(), err2.Error())
+		require.Equal(t, 1, c.count())
+	})
+}
+
+// A waiter gets the outcome although the goroutine of the work has ended.
+func TestDoRecordsGoexit(t *testing.T) {
+	eachTable(t, func(t *testing.T, table *once.Table) {
+		go table.Do(t.Context(), key("1"), once.Repeat, func(context.Context, once.Claim) (once.Result, error) {
+			time.Sleep(time.Second)
+			runtime.Goexit()
+			return once.Result{}, nil
+		})
+		synctest.Wait()
+		_, replayed, err := table.Do(t.Context(), key("1"), once.Repeat, new(counter).run)
+		require.ErrorIs(t, err, once.ErrFailed)
+		require.ErrorContains(t, err, "Goexit")
+		require.True(t, replayed)
+	})
+}
+
+func TestDoForgets(t *testing.T) {
+	eachTable(t, func(t *testing.T, table *once.Table) {
+		c := &counter{forget: true}
+		requireDo(t, table, key("1"), once.AtMostOnce, c, "run 1", false)
+		c.forget, c.err = false, once.Temporary(errors.New("overload"))
+		_, _, err := table.Do(t.Context(), key("1"), once.AtMostOnce, c.run)
+		require.EqualError(t, err, "overload")
+		require.NotErrorIs(t, err, once.ErrFailed)
+		c.err = nil
+		requireDo(t, table, key("1"), once.AtMostOnce, c, "run 3", false)
+		requireDo(t, table, key("1"), once.AtMostOnce, c, "run 3", true)
+		for _, claim := range c.claims {
+			require.Equal(t, 1, claim.Attempt)
+		}
+	})
+}
+
+// Calls that wait for work without an outcome run it, one after the other.
+func TestDoRunsWaitersAfterForget(t *testing.T) {
+	eachTable(t, func(t *testing.T, table *once.Table) {
+		c := &counter{delay: time.Second, forget: true}
+		var wg sync.WaitGroup
+		start := time.Now()
+		for range 5 {
+			wg.Go(func() {
+				_, replayed, err := table.Do(t.Context(), key("1"), once.AtMostOnce, c.run)
+				require.NoError(t, err)
+				require.False(t, replayed)
+			})
+		}
+		wg.Wait()
+		require.Equal(t, 5, c.count())
+		require.Equal(t, 5*time.Second, time.Since(start))
+	})
+}
+
+func TestDoBoundsWaiters(t *testing.T) {
+	eachTable(t, func(t *testing.T, table *once.Table) {
+		c := &counter{delay: time.Second}
+		var wg sync.WaitGroup
+		for range 65 {
+			wg.Go(func() {
+				data, _, err := table.Do(t.Context(), key("1"), once.AtMostOnce, c.run)
+				require.NoError(t, err)
+				require.Equal(t, "run 1", string(data))
+			})
+		}
+		synctest.Wait()
+		_, _, err := table.Do(t.Context(), key("1"), once.AtMostOnce, c.run)
+		require.ErrorIs(t, err, once.ErrBusy)
+		wg.Wait()
+		requireDo(t, table, key("1"), once.AtMostOnce, c, "run 1", true)
+	})
+}
+
+func TestDoWaiterLeavesWithItsContext(t *testing.T) {
+	eachTable(t, func(t *testing.T, table *once.Table) {
+		c := &counter{delay: time.Minute}
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			table.Do(t.Context(), key("1"), once.AtMostOnce, c.run)
+		}()
+		synctest.Wait()
+		for range 100 { // a waiter that has left has no place
+			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+			_, _, err := table.Do(ctx, key("1"), once.AtMostOnce, c.run)
+			require.ErrorIs(t, err, context.DeadlineExceeded)
+			cancel()
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		_, _, err := table.Do(ctx, key("2"), once.AtMostOnce, c.run)
+		require.ErrorIs(t, err, context.Canceled)
+		require.Equal(t, 1, c.count())
+		<-done
+		requireDo(t, table, key("2"), once.AtMostOnce, &counter{}, "run 1", false) // nothing recorded before it began
+	})
+}
+
+func TestDoJoinsAliases(t *testing.T) {
+	eachTable(t, func(t *testing.T, table *once.Table) {
+		c := &counter{delay: time.Second}
+		k := key("triple 1")
+		k.Aliases = []string{"id 1", "", "id 1", "triple 1"}
+		var wg sync.WaitGroup
+		wg.Go(func() { requireDo(t, table, k, once.AtMostOnce, c, "run 1", false) })
+		synctest.Wait()
+		other := key("triple 2")
+		other.Aliases = []string{"id 1"}
+		requireDo(t, table, other, once.AtMostOnce, c, "run 1", true)
+		requireDo(t, table, other, once.AtMostOnce, c, "run 1", true)
+		requireDo(t, table, key("id 1"), once.AtMostOnce, c, "run 1", true)
+		requireDo(t, table, key("triple 1"), once.AtMostOnce, c, "run 1", true)
+		other.Digest[0] = 1
+		_, _, err := table.Do(t.Context(), other, once.AtMostOnce, c.run)
+		require.ErrorIs(t, err, once.ErrReused)
+		requireDo(t, table, key("triple 2"), once.AtMostOnce, c, "run 2", false)
+		wg.Wait()
+		state, err := table.Peek(t.Context(), key("id 1"))
+		require.NoError(t, err)
+		require.Equal(t, once.StateDone, state)
+	})
+}
+
+func TestPeek(t *testing.T) {
+	eachTable(t, func(t *testing.T, table *once.Table) {
+		requirePeek := func(want once.State) {
+			t.Helper()
+			got, err := table.Peek(t.Context(), key("1"))
+			require.NoError(t, err)
+			require.Equal(t, want, got)
+		}
+		requirePeek(once.StateAbsent)
+		go table.Do(t.Context(), key("1"), once.Repeat, (&counter{delay: time.Second}).run)
+		synctest.Wait()
+		requirePeek(once.StateRunning)
+		time.Sleep(2 * time.Second)
+		requirePeek(once.StateDone)
+		time.Sleep(25 * time.Hour)
+		requirePeek(once.StateAbsent)
+	})
+}
+
+func TestDoKeepsTooLargeOutcomeAsNotRetained(t *testing.T) {
+	eachTable(t, func(t *testing.T, table *once.Table) {
+		big := func(context.Context, once.Claim) (once.Result, error) {
+			return once.Result{Data: make([]byte, 1<<20+1)}, nil
+		}
+		data, _, err := table.Do(t.Context(), key("1"), once.Repeat, big)
+		require.NoError(t, err)
+		require.Len(t, data, 1<<20+1)
+		_, _, err = table.Do(t.Context(), key("1"), once.Repeat, big)
+		require.ErrorIs(t, err, once.ErrNotRetained)
+		state, err := table.Peek(t.Context(), key("1"))
+		require.NoError(t, err)
+		require.Equal(t, once.StateNotRetained, state)
+	})
+}
+
+func TestCloseEndsWaiters(t *testing.T) {
+	eachTable(t, func(t *testing.T, table *once.Table) {
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			data, _, err := table.Do(t.Context(), key("1"), once.AtMostOnce, (&counter{delay: time.Second}).run)
+			require.NoError(t, err)
+			require.Equal(t, "run 1", string(data))
+		})
+		synctest.Wait()
+		wg.Go(func() {
+			_, _, err := table.Do(t.Context(), key("1"), once.AtMostOnce, new(counter).run)
+			require.ErrorIs(t, err, once.ErrClosed)
+		})
+		synctest.Wait()
+		require.NoError(t, table.Close())
+		require.NoError(t, table.Close())
+		wg.Wait()
+		_, _, err := table.Do(t.Context(), key("2"), once.AtMostOnce, new(counter).run)
+		require.ErrorIs(t, err, once.ErrClosed)
+	})
+}
+
+func TestDoRunsEachCallWithEmptyID(t *testing.T) {
+	eachTable(t, func(t *testing.T, table *once.Table) {
+		c := &counter{}
+		for i := range 3 {
+			requireDo(t, table, key(""), once.AtMostOnce, c, fmt.Sprintf("run %d", i+1), false)
+		}
+		k := key("")
+		k.Aliases = []string{""}
+		requireDo(t, table, k, once.AtMostOnce, c, "run 4", false)
+		for i := range 3 { // nor is an empty alias one
+			k := key(fmt.Sprint(i))
+			k.Aliases = []string{""}
+			requireDo(t, table, k, once.AtMostOnce, c, fmt.Sprintf("run %d", i+5), false)
+		}
+	})
+}
+
+func TestDoCopiesSmallData(t *testing.T) {
+	table := newMemory(t, once.Options{})
+	var buffers []weak.Pointer[byte]
+	for i := range 8 {
+		_, _, err := table.Do(t.Context(), key(fmt.Sprint(i)), once.AtMostOnce, func(context.Context, once.Claim) (once.Result, error) {
+			buf := make([]byte, 4<<20)
+			buffers = append(buffers, weak.Make(&buf[0]))
+			return once.Result{Data: buf[:20:20]}, nil
+		})
+		require.NoError(t, err)
+	}
+	for range 10 {
+		runtime.GC()
+	}
+	for i, p := range buffers {
+		require.Nil(t, p.Value(), "the buffer of outcome %d is still held", i)
+	}
+	data, replayed, err := table.Do(t.Context(), key("7"), once.AtMostOnce, new(counter).run)
+	require.NoError(t, err)
+	require.True(t, replayed)
+	require.Len(t, data, 20)
+}
+
+func TestDoAllocatesFourTimesInMemory(t *testing.T) {
+	if race.Enabled {
+		t.Skip("the race detector allocates")
+	}
+	table := newMemory(t, once.Options{})
+	work := func(context.Context, once.Claim) (once.Result, error) {
+		return once.Result{Data: []byte("20 bytes of outcome.")}, nil
+	}
+	ids := make([]string, 30_000)
+	for i := range ids {
+		ids[i] = fmt.Sprint("request ", i)
+	}
+	n := 0
+	ctx := t.Context()
+	got := testing.AllocsPerRun(20_000, func() {
+		_, _, err := table.Do(ctx, once.Key{Principal: "alice", Scope: "pay", ID: ids[n]}, once.AtMostOnce, work)
+		if err != nil {
+			t.Fatal(err)
+		}
+		n++
+	})
+	require.LessOrEqual(t, got, 5.0, "allocations a call, one of them by the work")
+	again := testing.AllocsPerRun(1000, func() { table.Do(ctx, key("request 9"), once.AtMostOnce, work) })
+	require.Zero(t, again, "allocations of a repeat")
+}

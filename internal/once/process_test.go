@@ -1,0 +1,460 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package once_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/fivewire/fivewire/conformance/fault"
+	"github.com/fivewire/fivewire/internal/lease"
+	"github.com/fivewire/fivewire/internal/once"
+	"github.com/fivewire/fivewire/store"
+)
+
+const writes = fault.Create | fault.Update
+
+// test runs f in a bubble with an empty store.
+func test(t *testing.T, f func(t *testing.T, db store.Store)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) { f(t, store.NewMemory()) })
+}
+
+func TestDoRunsOnceWhenAnswersAreLost(t *testing.T) {
+	for _, p := range []once.Policy{once.AtMostOnce, once.Repeat} {
+		test(t, func(t *testing.T, db store.Store) {
+			one := newProcess(t, db, fault.Rule{Kind: fault.ErrorAfter, Ops: writes, Rate: 0.7})
+			two := newProcess(t, db, fault.Rule{Kind: fault.ErrorAfter, Ops: writes, Rate: 0.7})
+			c := &counter{delay: time.Second}
+			var wg sync.WaitGroup
+			for _, table := range []*once.Table{one.Table, two.Table, one.Table, two.Table} {
+				wg.Go(func() {
+					data, _, err := table.Do(t.Context(), key("1"), p, c.run)
+					require.NoError(t, err)
+					require.Equal(t, "run 1", string(data))
+				})
+			}
+			wg.Wait()
+			require.Equal(t, 1, c.count())
+			require.Positive(t, one.plan.Count(fault.ErrorAfter)+two.plan.Count(fault.ErrorAfter))
+		})
+	}
+}
+
+// A repeated write that was made already is the write of this call, not one of another.
+func TestDoFindsItsOwnWrites(t *testing.T) {
+	test(t, func(t *testing.T, db store.Store) {
+		p := newProcess(t, db, fault.Rule{Kind: fault.ErrorAfter, Ops: writes, Limit: 3})
+		k := key("1")
+		k.Aliases = []string{"x"}
+		c := &counter{}
+		requireDo(t, p.Table, k, once.Repeat, c, "run 1", false)
+		require.Equal(t, 3, p.plan.Count(fault.ErrorAfter), "of the claim, the alias and the outcome")
+		require.Equal(t, 1, c.claims[0].Attempt)
+	})
+}
+
+// A waiter compares its digest also with that of a call whose claim is not written yet.
+func TestDoRefusesOtherDigestAfterWait(t *testing.T) {
+	test(t, func(t *testing.T, db store.Store) {
+		p := newProcess(t, db, fault.Rule{Kind: fault.Slow, Ops: fault.Create, Delay: time.Second})
+		go p.Do(t.Context(), key("1"), once.AtMostOnce, new(counter).run)
+		synctest.Wait()
+		other := key("1")
+		other.Digest[0] = 1
+		_, _, err := p.Do(t.Context(), other, once.AtMostOnce, new(counter).run)
+		require.ErrorIs(t, err, once.ErrReused)
+	})
+}
+
+func TestDoDoesNotRecordStoreFailure(t *testing.T) {
+	for _, kind := range []fault.Kind{fault.ErrorBefore, fault.ErrorAfter, fault.LateLanding, fault.Hang} {
+		test(t, func(t *testing.T, db store.Store) {
+			start := time.Now()
+			isDown := func(fault.Op, string) bool { return time.Since(start) < time.Second }
+			p := newProcess(t, db, fault.Rule{Kind: kind, Match: isDown})
+			c := &counter{}
+			ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+			defer cancel()
+			_, _, err := p.Do(ctx, key("1"), once.AtMostOnce, c.run)
+			require.ErrorIs(t, err, context.DeadlineExceeded)
+			require.Equal(t, 500*time.Millisecond, time.Since(start))
+			time.Sleep(time.Second)
+			requireDo(t, p.Table, key("1"), once.AtMostOnce, c, "run 1", false)
+			require.Less(t, time.Since(start), 15*time.Second)
+		})
+	}
+}
+
+// A claim that was refused, because its Create had no answer, does not block a repeat
+// at another instance when it lands.
+func TestDoReleasesClaimThatLandsLate(t *testing.T) {
+	for _, pause := range []time.Duration{0, 2 * time.Second, 20 * time.Second} {
+		test(t, func(t *testing.T, db store.Store) {
+			start := time.Now()
+			isDown := func(fault.Op, string) bool { return time.Since(start) < 200*time.Millisecond }
+			one := newProcess(t, db, fault.Rule{Kind: fault.LateLanding, Ops: fault.Create, Match: isDown, Delay: 10 * time.Second})
+			two := newProcess(t, db)
+			c := &counter{}
+			ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+			defer cancel()
+			_, _, err := one.Do(ctx, key("1"), once.AtMostOnce, c.run)
+			require.ErrorIs(t, err, context.DeadlineExceeded)
+			require.Greater(t, one.plan.Count(fault.LateLanding), 2)
+			time.Sleep(pause)
+			c.forget = true // so that each landing has the chance
+			for range 20 {
+				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+				defer cancel()
+				_, replayed, err := two.Do(ctx, key("1"), once.AtMostOnce, c.run)
+				require.NoError(t, err)
+				require.False(t, replayed)
+				time.Sleep(time.Second)
+			}
+		})
+	}
+}
+
+func TestDoFollowsPolicyAfterCrash(t *testing.T) {
+	test(t, func(t *testing.T, db store.Store) {
+		one, two := newProcess(t, db), newProcess(t, db)
+		c := &counter{delay: time.Minute}
+		go one.Do(t.Context(), key("repeat"), once.Repeat, c.run)
+		go one.Do(t.Context(), key("once"), once.AtMostOnce, c.run)
+		synctest.Wait()
+		one.crash()
+		start := time.Now()
+		c.delay = 0
+		requireDo(t, two.Table, key("repeat"), once.Repeat, c, "run 3", false)
+		require.Less(t, time.Since(start), 17*time.Second, "lease and the longest poll")
+		require.Equal(t, once.Claim{Token: c.claims[2].Token, Attempt: 2, Redelivered: true}, c.claims[2])
+		require.Contains(t, []string{c.claims[0].Token, c.claims[1].Token}, c.claims[2].Token)
+		for range 2 {
+			_, replayed, err := two.Do(t.Context(), key("once"), once.AtMostOnce, c.run)
+			require.ErrorIs(t, err, once.ErrLost)
+			require.True(t, replayed)
+		}
+		_, replayed, err := two.Do(t.Context(), key("once"), once.Repeat, c.run)
+		require.ErrorIs(t, err, once.ErrLost, "the outcome is recorded")
+		require.True(t, replayed)
+		time.Sleep(time.Minute)
+	})
+}
+
+// A paused owner whose claim was taken over returns what the other instance recorded.
+func TestDoReturnsOutcomeOfOtherInstanceAfterPause(t *testing.T) {
+	test(t, func(t *testing.T, db store.Store) {
+		one, two := newProcess(t, db), newProcess(t, db)
+		slow, fast := &counter{delay: time.Minute}, &counter{}
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			_, replayed, err := one.Do(t.Context(), key("once"), once.AtMostOnce, slow.run)
+			require.ErrorIs(t, err, once.ErrLost)
+			require.True(t, replayed)
+		})
+		wg.Go(func() {
+			data, replayed, err := one.Do(t.Context(), key("repeat"), once.Repeat, slow.run)
+			require.NoError(t, err)
+			require.True(t, replayed)
+			require.Equal(t, "run 1", string(data), "of the other instance")
+		})
+		synctest.Wait()
+		one.plan.Pause()
+		requireDo(t, two.Table, key("repeat"), once.Repeat, fast, "run 1", false)
+		_, _, err := two.Do(t.Context(), key("once"), once.AtMostOnce, fast.run)
+		require.ErrorIs(t, err, once.ErrLost)
+		one.plan.Resume()
+		wg.Wait()
+	})
+}
+
+// The work of an instance without its lease ends with an error that is not recorded under
+// Repeat, and the next call takes the claim over.
+func TestDoHandsOverWhenLeaseEnds(t *testing.T) {
+	test(t, func(t *testing.T, db store.Store) {
+		one, two := newProcess(t, db), newProcess(t, db)
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			_, _, err := one.Do(t.Context(), key("1"), once.Repeat, func(ctx context.Context, c once.Claim) (once.Result, error) {
+				<-ctx.Done()
+				return once.Result{}, context.Cause(ctx)
+			})
+			require.ErrorIs(t, err, lease.ErrClosed)
+			require.NotErrorIs(t, err, once.ErrFailed)
+		})
+		synctest.Wait()
+		require.NoError(t, one.lease.Release(t.Context()))
+		wg.Wait()
+		c := &counter{}
+		requireDo(t, two.Table, key("1"), once.Repeat, c, "run 1", false)
+		require.Equal(t, 2, c.claims[0].Attempt)
+		_, _, err := one.Do(t.Context(), key("2"), once.Repeat, c.run)
+		require.ErrorIs(t, err, lease.ErrClosed, "no claim without a lease")
+	})
+}
+
+// A take-over whose caller leaves before the work runs does not block other instances.
+func TestDoHandsOverTakeOverInDoubt(t *testing.T) {
+	test(t, func(t *testing.T, db store.Store) {
+		var isDown atomic.Bool
+		one, three := newProcess(t, db), newProcess(t, db)
+		two := newProcess(t, db, fault.Rule{Kind: fault.ErrorAfter, Ops: fault.Update, Match: func(fault.Op, string) bool { return isDown.Load() }})
+		t.Cleanup(func() { time.Sleep(time.Minute) }) // until the work of one ends
+		c := &counter{delay: time.Minute}
+		go one.Do(t.Context(), key("1"), once.Repeat, c.run)
+		synctest.Wait()
+		one.crash()
+		time.Sleep(20 * time.Second)
+		isDown.Store(true)
+		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		defer cancel()
+		_, _, err := two.Do(ctx, key("1"), once.Repeat, c.run)
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		isDown.Store(false)
+		ctx, cancel = context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		c.delay = 0
+		_, replayed, err := three.Do(ctx, key("1"), once.Repeat, c.run)
+		require.NoError(t, err)
+		require.False(t, replayed)
+		require.Equal(t, once.Claim{Token: c.claims[0].Token, Attempt: 3, Redelivered: true}, c.claims[1])
+	})
+}
+
+// An outcome that the store does not take for the time of Retention is lost, and a repeat
+// at the same instance runs again.
+func TestDoGivesUpOutcomeAfterRetention(t *testing.T) {
+	test(t, func(t *testing.T, db store.Store) {
+		var isDown atomic.Bool
+		p := newProcess(t, db, fault.Rule{Ops: fault.Update, Match: func(fault.Op, string) bool { return isDown.Load() }})
+		table := once.New(p.db, p.lease, once.Options{Prefix: prefix, Logger: discard, Retention: 20 * time.Minute})
+		defer table.Close()
+		c := &counter{}
+		isDown.Store(true)
+		start := time.Now()
+		_, _, err := table.Do(t.Context(), key("1"), once.Repeat, c.run)
+		require.ErrorIs(t, err, once.ErrLost)
+		require.Equal(t, 20*time.Minute, time.Since(start))
+		time.Sleep(2 * time.Minute) // the last repetition of the write ends after a minute
+		isDown.Store(false)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		_, replayed, err := table.Do(ctx, key("1"), once.Repeat, c.run)
+		require.NoError(t, err)
+		require.False(t, replayed)
+		require.Equal(t, once.Claim{Token: c.claims[0].Token, Attempt: 2, Redelivered: true}, c.claims[1])
+	})
+}
+
+// A claim whose alias another one took before the work ran is free again.
+func TestDoReleasesClaimWhoseAliasIsTaken(t *testing.T) {
+	test(t, func(t *testing.T, db store.Store) {
+		one := newProcess(t, db, fault.Rule{Kind: fault.Hang, Match: func(_ fault.Op, key string) bool { return strings.HasSuffix(key, "/x") }})
+		two, c := newProcess(t, db), &counter{}
+		first, second := key("1"), key("2")
+		first.Aliases, second.Aliases = []string{"x"}, []string{"x"}
+		go one.Do(t.Context(), first, once.Repeat, c.run)
+		synctest.Wait()
+		one.crash()
+		requireDo(t, two.Table, second, once.Repeat, c, "run 1", false)
+		requireDo(t, two.Table, first, once.Repeat, c, "run 1", true)
+		requireDo(t, two.Table, key("1"), once.Repeat, c, "run 2", false)
+		require.Equal(t, 1, c.claims[1].Attempt)
+	})
+}
+
+func TestDoReturnsOutcomeUnderAtMostOnceWithoutStore(t *testing.T) {
+	test(t, func(t *testing.T, db store.Store) {
+		var isDown atomic.Bool
+		p := newProcess(t, db, fault.Rule{Ops: fault.Update, Match: func(fault.Op, string) bool { return isDown.Load() }})
+		c := &counter{delay: time.Second}
+		isDown.Store(true)
+		start := time.Now()
+		requireDo(t, p.Table, key("1"), once.AtMostOnce, c, "run 1", false)
+		require.Less(t, time.Since(start), 3*time.Second)
+
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		_, _, err := p.Do(ctx, key("1"), once.AtMostOnce, c.run)
+		require.ErrorIs(t, err, context.DeadlineExceeded, "a repeat waits until the outcome is recorded")
+		time.AfterFunc(time.Hour, func() { isDown.Store(false) })
+		requireDo(t, p.Table, key("1"), once.AtMostOnce, c, "run 1", true)
+		requireDo(t, newProcess(t, db).Table, key("1"), once.AtMostOnce, c, "run 1", true)
+	})
+}
+
+func TestDoReturnsOutcomeUnderRepeatOnlyIfRecorded(t *testing.T) {
+	test(t, func(t *testing.T, db store.Store) {
+		var isDown atomic.Bool
+		p := newProcess(t, db, fault.Rule{Ops: fault.Update, Match: func(fault.Op, string) bool { return isDown.Load() }})
+		c := &counter{delay: time.Second}
+		isDown.Store(true)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		_, _, err := p.Do(ctx, key("1"), once.Repeat, c.run)
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		isDown.Store(false)
+		requireDo(t, p.Table, key("1"), once.Repeat, c, "run 1", true)
+	})
+}
+
+// While the store takes no outcomes, only so many calls begin.
+func TestDoBoundsOutcomesInDoubt(t *testing.T) {
+	test(t, func(t *testing.T, db store.Store) {
+		var isDown atomic.Bool
+		p := newProcess(t, db, fault.Rule{Ops: fault.Update, Match: func(fault.Op, string) bool { return isDown.Load() }})
+		isDown.Store(true)
+		ctx, cancel := context.WithCancel(t.Context())
+		n, err := 0, error(nil)
+		for ; err == nil && n < 5000; n++ {
+			k := key(string(rune('\u4e00' + n)))
+			_, _, err = p.Do(ctx, k, once.AtMostOnce, func(context.Context, once.Claim) (once.Result, error) {
+				cancel() // the caller leaves
+				return once.Result{}, nil
+			})
+			ctx, cancel = context.WithCancel(t.Context())
+		}
+		cancel()
+		require.ErrorIs(t, err, once.ErrBusy)
+		require.Equal(t, 4097, n)
+		isDown.Store(false)
+		time.Sleep(time.Minute)
+		requireDo(t, p.Table, key("1"), once.AtMostOnce, new(counter), "run 1", false)
+	})
+}
+
+func TestDoKeepsClaimOfLongWork(t *testing.T) {
+	test(t, func(t *testing.T, db store.Store) {
+		one := startProcess(t, db, time.Hour, &fault.Plan{})
+		two := startProcess(t, db, time.Hour, &fault.Plan{})
+		c := &counter{delay: 60 * time.Hour}
+		k := key("1")
+		k.Aliases = []string{"alias"}
+		go one.Do(t.Context(), k, once.AtMostOnce, c.run)
+		synctest.Wait()
+		time.Sleep(59 * time.Hour)
+		requireDo(t, two.Table, key("alias"), once.AtMostOnce, c, "run 1", true)
+		time.Sleep(23 * time.Hour)
+		requireDo(t, two.Table, key("alias"), once.AtMostOnce, c, "run 1", true)
+		time.Sleep(2 * time.Hour)
+		c.delay = 0
+		requireDo(t, two.Table, key("alias"), once.AtMostOnce, c, "run 2", false)
+		time.Sleep(30 * time.Hour)
+		for e, err := range db.List(t.Context(), prefix+"once/") {
+			require.NoError(t, err)
+			t.Error("left in the store:", e.Key)
+		}
+	})
+}
+
+func TestDoDropsOutcomeTooLargeForStore(t *testing.T) {
+	test(t, func(t *testing.T, db store.Store) {
+		p := newProcess(t, smallStore{db})
+		c := &counter{}
+		big := func(context.Context, once.Claim) (once.Result, error) {
+			return once.Result{Data: make([]byte, 2000)}, nil
+		}
+		data, _, err := p.Do(t.Context(), key("1"), once.Repeat, big)
+		require.NoError(t, err)
+		require.Len(t, data, 2000)
+		_, _, err = p.Do(t.Context(), key("1"), once.Repeat, c.run)
+		require.ErrorIs(t, err, once.ErrNotRetained)
+	})
+}
+
+// A smallStore takes values of up to 1,000 bytes.
+type smallStore struct{ store.Store }
+
+func (s smallStore) Update(ctx context.Context, key string, value []byte, rev store.Revision, ttl time.Duration) (store.Revision, error) {
+	if len(value) > 1000 {
+		return 0, store.ErrInvalid
+	}
+	return s.Store.Update(ctx, key, value, rev, ttl)
+}
+
+func TestDoRefusesOtherFormat(t *testing.T) {
+	test(t, func(t *testing.T, db store.Store) {
+		p := newProcess(t, db)
+		for _, value := range []string{"", "\x02{}", "\x01{", "\x01"} {
+			_, err := db.Create(t.Context(), prefix+"once/alice/pay/1", []byte(value), time.Second)
+			require.NoError(t, err)
+			_, _, err = p.Do(t.Context(), key("1"), once.Repeat, new(counter).run)
+			require.Error(t, err, "stored %q", value)
+			_, err = p.Peek(t.Context(), key("1"))
+			require.Error(t, err, "stored %q", value)
+			time.Sleep(time.Second)
+		}
+	})
+}
+
+// Two keys with an alias in common, at two instances at the same time, run once.
+func TestDoJoinsAliasesOfTwoInstances(t *testing.T) {
+	for _, keys := range [][2]once.Key{
+		{{ID: "1", Aliases: []string{"x"}}, {ID: "2", Aliases: []string{"x"}}},
+		{{ID: "1", Aliases: []string{"x", "y"}}, {ID: "2", Aliases: []string{"y", "x"}}},
+		{{ID: "1", Aliases: []string{"2"}}, {ID: "2", Aliases: []string{"1"}}},
+		{{ID: "1", Aliases: []string{"2"}}, {ID: "2"}},
+	} {
+		test(t, func(t *testing.T, db store.Store) {
+			slow := func() fault.Rule { return fault.Rule{Kind: fault.Slow, Delay: 20 * time.Millisecond} }
+			one, two := newProcess(t, db, slow()), newProcess(t, db, slow())
+			two.plan.Seed = 2
+			c := &counter{delay: time.Second}
+			var wg sync.WaitGroup
+			replays := 0
+			for i, p := range []*process{one, two} {
+				wg.Go(func() {
+					data, replayed, err := p.Do(t.Context(), keys[i], once.AtMostOnce, c.run)
+					require.NoError(t, err)
+					require.Equal(t, "run 1", string(data))
+					if replayed {
+						replays++
+					}
+				})
+			}
+			wg.Wait()
+			require.Equal(t, 1, c.count(), "runs of %+v", keys)
+			require.Equal(t, 1, replays)
+		})
+	}
+}
+
+// An alias of a claim that is absent is free.
+func TestDoTakesAliasOfForgottenClaim(t *testing.T) {
+	test(t, func(t *testing.T, db store.Store) {
+		one, two := newProcess(t, db), newProcess(t, db)
+		c := &counter{forget: true}
+		k := key("1")
+		k.Aliases = []string{"x"}
+		requireDo(t, one.Table, k, once.AtMostOnce, c, "run 1", false)
+		c.forget = false
+		k.ID = "2"
+		requireDo(t, two.Table, k, once.AtMostOnce, c, "run 2", false)
+		requireDo(t, one.Table, k, once.AtMostOnce, c, "run 2", true)
+		k.ID = "1"
+		requireDo(t, one.Table, k, once.AtMostOnce, c, "run 2", true)
+		requireDo(t, one.Table, key("x"), once.AtMostOnce, c, "run 2", true)
+		requireDo(t, one.Table, key("1"), once.AtMostOnce, c, "run 3", false)
+		c.forget = true
+		requireDo(t, one.Table, once.Key{Principal: "alice", Scope: "pay", ID: "3", Aliases: []string{"y"}}, once.AtMostOnce, c, "run 4", false)
+		c.forget = false
+		requireDo(t, one.Table, key("3"), once.AtMostOnce, c, "run 5", false) // another claim, without the alias
+		requireDo(t, two.Table, key("y"), once.AtMostOnce, c, "run 6", false)
+		_, err := one.Peek(t.Context(), once.Key{Principal: "alice", Scope: "pay", ID: "none", Aliases: []string{"x"}, Digest: [32]byte{1}})
+		require.ErrorIs(t, err, once.ErrReused)
+	})
+}
+
+func TestTemporaryKeepsError(t *testing.T) {
+	err := errors.New("overload")
+	require.ErrorIs(t, once.Temporary(err), err)
+}

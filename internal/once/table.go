@@ -1,0 +1,406 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package once
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/fivewire/fivewire/internal/backoff"
+	"github.com/fivewire/fivewire/internal/guard"
+	"github.com/fivewire/fivewire/internal/randid"
+)
+
+const (
+	maxWaiters = 64
+	maxEnding  = 4096
+	maxText    = 1024 // bytes of the text of an error
+	nameCost   = 64
+)
+
+// poll is the schedule of reading a claim of another instance.
+var poll = backoff.Backoff{Base: 25 * time.Millisecond, Max: time.Second, Jitter: 0.2}
+
+// A name is one id of an entry.
+type name struct{ principal, scope, id string }
+
+// An entry is a key that is in progress in this process, or retained in memory. Its
+// fields except key and claim are guarded by Table.mu.
+type entry struct {
+	key     Key
+	claim   *claim        // in the store
+	isKnown bool          // a claim with the digest of key exists
+	waiting int           // callers
+	end     *ending       // for the waiting callers; nil: none, or ended
+	out     outcome       // retained
+	expires time.Duration // of out, since the start of the Table
+	own     *queue        // of the principal, if out is retained
+}
+
+// An ending is the end of an entry. The other fields are set when done is closed.
+type ending struct {
+	done     chan struct{}
+	out      outcome // none: the callers try again
+	replayed bool    // out is from another run than that of the entry
+}
+
+// An outcome is the end of work.
+type outcome struct {
+	kind byte
+	text string // of an error
+	data []byte
+}
+
+// The kinds of outcome.
+const (
+	noOutcome byte = iota
+	succeeded
+	failed
+	lost
+	dropped // not retained
+)
+
+func (o *outcome) size() int { return len(o.data) + len(o.text) }
+
+func (o *outcome) result() ([]byte, error) {
+	switch o.kind {
+	case succeeded:
+		return o.data, nil
+	case failed:
+		return o.data, &failure{text: o.text}
+	case lost:
+		return nil, ErrLost
+	}
+	return nil, ErrNotRetained
+}
+
+// A failure is the error of a recorded outcome.
+type failure struct {
+	text  string
+	cause error
+}
+
+func (f *failure) Error() string        { return f.text }
+func (f *failure) Unwrap() error        { return f.cause }
+func (f *failure) Is(target error) bool { return target == ErrFailed }
+
+type temporaryError struct{ error }
+
+func (e *temporaryError) Unwrap() error { return e.error }
+
+// Temporary marks an error of work that is not to be recorded: the claim is deleted.
+func Temporary(err error) error { return &temporaryError{err} }
+
+// Do runs f for k unless that was done before, and returns its outcome, or that of the
+// earlier run with replayed set. While another call runs the key, Do waits. The data is
+// shared and must not be changed. An error or a panic of f is an outcome too; without
+// an outcome are a Result with Forget, an error marked Temporary, and, under Repeat, an
+// error of f after the lease of the instance has ended.
+//
+// Do runs f on its goroutine, with a context that ends with ctx and, with a store, with
+// the lease. The end of ctx ends everything else that Do waits for. Under Repeat an
+// outcome is returned only when it is recorded, because another attempt may have another
+// one. Under AtMostOnce it is returned after a second even if the store does not take it.
+func (t *Table) Do(ctx context.Context, k Key, p Policy,
+	f func(ctx context.Context, c Claim) (Result, error)) (data []byte, replayed bool, err error) {
+	if k.ID == "" {
+		r := t.call(ctx, Claim{Token: randid.New(""), Attempt: 1}, f, func(r result) result { return r })
+		return r.data, false, r.err
+	}
+	target := k // or the claim that has an alias of k
+	for attempt := 1; ; attempt++ {
+		e, out, err := t.enter(ctx, &target)
+		if err == nil && e != nil && t.db != nil {
+			out, err = t.claim(ctx, e, p, target.ID != k.ID)
+		}
+		switch {
+		case err != nil:
+			other, isAlias := errors.AsType[aliasError](err)
+			if !isAlias && !errors.Is(err, errAbsent) {
+				return nil, false, err
+			}
+			target = k
+			if isAlias {
+				target.ID, target.Aliases = other.id, nil
+			} else {
+				_ = poll.Wait(ctx, attempt)
+			}
+		case out.kind != noOutcome:
+			data, err = out.result()
+			return data, true, err
+		case e == nil: // the other call ended without an outcome
+			target = k
+		case t.db == nil:
+			r := t.call(ctx, Claim{Token: randid.New(""), Attempt: 1}, f, func(r result) result {
+				t.finish(e, r.out, false)
+				return r
+			})
+			return r.data, false, r.err
+		default:
+			return t.run(ctx, e, p, f)
+		}
+	}
+}
+
+type work = func(ctx context.Context, c Claim) (Result, error)
+
+// A result is how user code ended, and its outcome if that is to be recorded.
+type result struct {
+	data []byte
+	err  error
+	out  outcome
+}
+
+// call runs f and passes its result to done, also after a panic and runtime.Goexit.
+func (t *Table) call(ctx context.Context, c Claim, f work, done func(result) result) (r result) {
+	var res Result
+	var text string
+	var isTemporary bool
+	guard.Run("keyed work", func() (err error) {
+		res, err = f(ctx, c)
+		if err != nil {
+			var mark *temporaryError
+			isTemporary, text = errors.As(err, &mark), err.Error()
+		}
+		return err
+	}, func(err error) {
+		r = result{data: res.Data, err: err}
+		if err != nil && text == "" {
+			text = err.Error() // of a panic
+		}
+		if !res.Forget && !isTemporary && t.opts.Retention > 0 {
+			r.out.kind = succeeded
+			if err != nil {
+				r.out.kind, r.out.text = failed, strings.ToValidUTF8(text[:min(len(text), maxText)], "")
+				r.err = &failure{r.out.text, err}
+			}
+			if len(res.Data) > t.opts.MaxOutcome {
+				r.out = outcome{kind: dropped}
+			} else {
+				r.out.data = bytes.Clone(res.Data)
+			}
+		}
+		r = done(r)
+	})
+	return r
+}
+
+// enter returns a new entry, which the caller has to finish. If k has an entry, it waits
+// for the end of that and returns the outcome.
+func (t *Table) enter(ctx context.Context, k *Key) (e *entry, out outcome, err error) {
+	if ctx.Err() != nil {
+		return nil, out, context.Cause(ctx)
+	}
+	e, end, out, err := t.find(k)
+	if end == nil {
+		return e, out, err
+	}
+	select {
+	case <-end.done:
+		if end.out.kind != noOutcome && e.key.Digest != k.Digest {
+			return nil, out, ErrReused
+		}
+		return nil, end.out, nil
+	case <-ctx.Done():
+		err = context.Cause(ctx)
+	case <-t.ctx.Done():
+		err = ErrClosed
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	e.waiting--
+	return nil, out, fmt.Errorf("once: wait: %w", err)
+}
+
+// find returns a new entry for k, the entry of k with the ending that the caller has to
+// wait for, or a retained outcome.
+func (t *Table) find(k *Key) (e *entry, end *ending, out outcome, err error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	e = t.entryLocked(k)
+	switch {
+	case t.isClosed:
+		return nil, nil, out, ErrClosed
+	case e == nil && t.ending >= maxEnding:
+		return nil, nil, out, ErrBusy
+	case e == nil:
+		e = &entry{key: k.clone(), isKnown: t.db == nil}
+		e.eachName(func(n name) { t.entries[n] = e })
+		return e, nil, out, nil
+	case e.isKnown && e.key.Digest != k.Digest:
+		return nil, nil, out, ErrReused
+	case e.own != nil:
+		return nil, nil, e.out, nil
+	case e.waiting >= maxWaiters:
+		return nil, nil, out, ErrBusy
+	}
+	e.waiting++
+	return e, e.endingLocked(), out, nil
+}
+
+// entryLocked returns the entry of k, or nil. t.mu must be held.
+func (t *Table) entryLocked(k *Key) *entry {
+	for e := t.all.oldest(); e != nil && e.expires <= time.Since(t.start); e = t.all.oldest() {
+		t.removeLocked(e)
+	}
+	e := t.entries[name{k.Principal, k.Scope, k.ID}]
+	for i := 0; e == nil && i < len(k.Aliases); i++ {
+		e = t.entries[name{k.Principal, k.Scope, k.Aliases[i]}]
+	}
+	return e
+}
+
+// endingLocked returns the ending of an entry in progress. Table.mu must be held.
+func (e *entry) endingLocked() *ending {
+	if e.end == nil {
+		e.end = &ending{done: make(chan struct{})}
+	}
+	return e.end
+}
+
+// finish removes e, or retains its outcome in memory, and gives that to the waiting calls.
+func (t *Table) finish(e *entry, out outcome, replayed bool) {
+	t.mu.Lock()
+	end := e.end
+	e.end = nil
+	if t.db == nil && out.kind != noOutcome {
+		t.retainLocked(e, out)
+	} else {
+		t.removeLocked(e)
+	}
+	if e.claim != nil && e.claim.isEnding {
+		t.ending--
+	}
+	delete(t.running, e)
+	t.mu.Unlock()
+	if end != nil {
+		end.out, end.replayed = out, replayed
+		close(end.done)
+	}
+}
+
+// clone returns k with memory of its own and its aliases in order.
+func (k *Key) clone() Key {
+	text := k.Principal + k.Scope + k.ID
+	scope, id := len(k.Principal), len(k.Principal)+len(k.Scope)
+	c := Key{Principal: text[:scope], Scope: text[scope:id], ID: text[id:], Digest: k.Digest}
+	for _, a := range k.Aliases {
+		if a != "" && a != k.ID && !slices.Contains(c.Aliases, a) {
+			c.Aliases = append(c.Aliases, strings.Clone(a))
+		}
+	}
+	slices.Sort(c.Aliases)
+	return c
+}
+
+// eachName calls f with the names of e.
+func (e *entry) eachName(f func(name)) {
+	f(name{e.key.Principal, e.key.Scope, e.key.ID})
+	for _, a := range e.key.Aliases {
+		f(name{e.key.Principal, e.key.Scope, a})
+	}
+}
+
+// cost is what a retained outcome counts.
+func (e *entry) cost() int {
+	cost := len(e.key.Principal) + len(e.key.Scope) + e.out.size()
+	e.eachName(func(n name) { cost += nameCost + len(n.id) })
+	return cost
+}
+
+// A queue holds retained outcomes, the oldest first.
+type queue struct {
+	entries      []*entry // some are removed
+	full         int      // the entries before it have no data
+	bytes, count int      // of those not removed
+}
+
+func (q *queue) push(e *entry) {
+	if len(q.entries) > 2*q.count+16 {
+		q.entries = slices.DeleteFunc(q.entries, func(e *entry) bool { return e.own == nil })
+		q.full = 0
+	}
+	q.entries = append(q.entries, e)
+	q.bytes += e.cost()
+	q.count++
+}
+
+// oldest returns the oldest outcome, or nil.
+func (q *queue) oldest() *entry {
+	for len(q.entries) > 0 && q.entries[0].own == nil {
+		q.entries[0] = nil
+		q.entries, q.full = q.entries[1:], max(q.full-1, 0)
+	}
+	if len(q.entries) == 0 {
+		return nil
+	}
+	return q.entries[0]
+}
+
+// oldestFull returns the oldest outcome with data, or nil.
+func (q *queue) oldestFull() *entry {
+	for ; q.full < len(q.entries); q.full++ {
+		if e := q.entries[q.full]; e.own != nil && e.out.size() > 0 {
+			return e
+		}
+	}
+	return nil
+}
+
+// retainLocked keeps the outcome of e within the bounds. t.mu must be held.
+func (t *Table) retainLocked(e *entry, out outcome) {
+	own := t.principals[e.key.Principal]
+	if own == nil {
+		own = &queue{}
+		t.principals[strings.Clone(e.key.Principal)] = own
+	}
+	e.out, e.own, e.expires = out, own, time.Since(t.start)+t.opts.Retention
+	own.push(e)
+	t.all.push(e)
+	for own.bytes > t.opts.MaxBytes || own.count > t.opts.MaxCount {
+		t.shrinkLocked(own, own.count > t.opts.MaxCount)
+	}
+	for t.all.bytes > t.opts.TotalBytes || t.all.count > t.opts.TotalCount {
+		isCount, q := t.all.count > t.opts.TotalCount, own
+		if first := own.oldestFull(); own.oldest() == e || !isCount && (first == nil || first == e) {
+			q = &t.all
+		}
+		t.shrinkLocked(q, isCount)
+	}
+}
+
+// shrinkLocked removes the oldest data of q, or the oldest outcome if there is no data or
+// isCount is set. t.mu must be held.
+func (t *Table) shrinkLocked(q *queue, isCount bool) {
+	e := q.oldestFull()
+	if e == nil || isCount {
+		t.removeLocked(q.oldest())
+		return
+	}
+	t.all.bytes -= e.out.size()
+	e.own.bytes -= e.out.size()
+	e.out = outcome{kind: dropped}
+}
+
+// removeLocked removes e. t.mu must be held.
+func (t *Table) removeLocked(e *entry) {
+	e.eachName(func(n name) { delete(t.entries, n) })
+	own := e.own
+	if own == nil {
+		return
+	}
+	for _, q := range []*queue{own, &t.all} {
+		q.bytes -= e.cost()
+		q.count--
+	}
+	if own.count == 0 {
+		delete(t.principals, e.key.Principal)
+	}
+	e.own, e.out = nil, outcome{}
+}

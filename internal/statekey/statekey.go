@@ -1,0 +1,62 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package statekey builds the keys and checks the values of state in a store.
+package statekey
+
+import (
+	"crypto/sha256"
+	"encoding/base32"
+	"fmt"
+	"strings"
+	"unicode/utf8"
+)
+
+// Format is the first byte of every stored value.
+const Format = 1
+
+// maxPart bounds a part in bytes, so that a prefix and four parts fit a key.
+const maxPart = 200
+
+// Join returns the parts with a slash between them. A part that is longer than
+// 200 bytes, holds a slash or NUL, is not UTF-8, or begins with "~" is replaced
+// by "~" and the base32 form of the first 20 bytes of its SHA-256. Different
+// lists of parts of one length have different keys.
+func Join(parts ...string) string {
+	var b strings.Builder
+	for i, p := range parts {
+		if i > 0 {
+			b.WriteByte('/')
+		}
+		if isPlain(p) {
+			b.WriteString(p)
+			continue
+		}
+		sum := sha256.Sum256([]byte(p))
+		b.WriteByte('~')
+		b.WriteString(base32.StdEncoding.EncodeToString(sum[:20]))
+	}
+	return b.String()
+}
+
+func isPlain(part string) bool {
+	return len(part) <= maxPart && !strings.HasPrefix(part, "~") && !strings.ContainsAny(part, "/\x00") &&
+		utf8.ValidString(part)
+}
+
+// Value returns data behind the format byte.
+func Value(data string) []byte {
+	return append([]byte{Format}, data...)
+}
+
+// Data returns the data of a stored value without a copy. It fails if the
+// value does not begin with the format byte.
+func Data(value []byte) ([]byte, error) {
+	if len(value) == 0 {
+		return nil, fmt.Errorf("stored value: no format byte, want format %d", Format)
+	}
+	if value[0] != Format {
+		return nil, fmt.Errorf("stored value: format %d, want format %d", value[0], Format)
+	}
+	return value[1:], nil
+}

@@ -1,0 +1,617 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package streamlog
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/fivewire/fivewire/conformance/fault"
+	"github.com/fivewire/fivewire/internal/lease"
+	"github.com/fivewire/fivewire/store"
+)
+
+const logName = "x/streamlog/s"
+
+// A process has a table and a lease in a store with faults.
+type process struct {
+	*Table
+	plan  *fault.Plan
+	lease *lease.Lease
+}
+
+func newProcess(t testing.TB, db store.Store, ttl time.Duration, rules ...fault.Rule) *process {
+	t.Helper()
+	p := &process{plan: &fault.Plan{Rules: rules}}
+	view := fault.Store(db, p.plan)
+	l, err := lease.Acquire(context.Background(), view, lease.Options{Prefix: "x/", TTL: ttl})
+	require.NoError(t, err)
+	p.lease, p.Table = l, New(view, l, "x/")
+	t.Cleanup(p.stop)
+	return p
+}
+
+// stop ends a process in order.
+func (p *process) stop() {
+	_ = p.lease.Release(context.Background())
+	p.plan.Close()
+}
+
+// crash ends a process without any change of the store.
+func (p *process) crash() {
+	p.plan.Crash()
+	p.stop()
+}
+
+// inProcesses runs f with processes on one store, the first of which has faults.
+func inProcesses(t *testing.T, n int, f func(t *testing.T, db store.Store, p []*process), rules ...fault.Rule) {
+	synctest.Test(t, func(t *testing.T) {
+		db := store.NewMemory()
+		processes := []*process{newProcess(t, db, 0, rules...)}
+		for range n - 1 {
+			processes = append(processes, newProcess(t, db, 0))
+		}
+		f(t, db, processes)
+	})
+}
+
+func TestReadersInAllProcessesGetAllItems(t *testing.T) {
+	inProcesses(t, 2, func(t *testing.T, db store.Store, p []*process) {
+		w := newWriter(t, p[0].Table, Options{})
+		readers := []*Reader{newReader(t, p[0].Table, 0), newReader(t, p[1].Table, 0)}
+		go func() {
+			for n := uint64(1); n <= 3000; n++ {
+				_, err := w.Append(t.Context(), number(n))
+				require.NoError(t, err)
+				if n%100 == 0 {
+					time.Sleep(100 * time.Millisecond)
+				}
+			}
+			require.NoError(t, w.Finish(t.Context(), number(3001)))
+		}()
+		done := make(chan bool)
+		go func() {
+			requireEnd(t, readers[0], 0, 3001, io.EOF)
+			close(done)
+		}()
+		requireEnd(t, readers[1], 0, 3001, io.EOF)
+		<-done
+		for _, process := range p { // all read from the store
+			for _, after := range []uint64{0, 1, 99, 100, 101, 1500, 2999, 3000, 3001} {
+				requireEnd(t, newReader(t, process.Table, after), after, 3001, io.EOF)
+			}
+			_, err := process.Read(t.Context(), "s", user, 3002)
+			require.Equal(t, ErrAhead, err)
+			_, err = process.Read(t.Context(), "s", user, 1<<64-1)
+			require.Equal(t, ErrAhead, err)
+			_, err = process.Read(t.Context(), "s", "another", 0)
+			require.Equal(t, ErrUnknown, err)
+			_, err = process.Read(t.Context(), "another", user, 0)
+			require.Equal(t, ErrUnknown, err)
+		}
+		require.Zero(t, countStreams(p[0].Table))
+		for e, err := range db.List(t.Context(), "x/work/") {
+			t.Errorf("index entry %s of the ended stream (%v)", e.Key, err)
+		}
+	})
+}
+
+func TestReaderGetsItemWhenItIsStored(t *testing.T) {
+	inProcesses(t, 1, func(t *testing.T, _ store.Store, p []*process) {
+		w := newWriter(t, p[0].Table, Options{})
+		r, start := newReader(t, p[0].Table, 0), time.Now()
+		appendItems(t, w, 1, 1)
+		require.Equal(t, start, time.Now(), "time of Append")
+		_, err := p[0].Read(t.Context(), "s", user, 1)
+		require.Equal(t, ErrAhead, err, "position of an item that is not stored")
+		_, err = readItems(t, r, 0, 1)
+		require.NoError(t, err)
+		require.GreaterOrEqual(t, time.Since(start), 2*time.Second)
+		require.Equal(t, 1, p[0].plan.Count(fault.Hang))
+	}, fault.Rule{Kind: fault.Hang, Ops: fault.Append, Prefix: logName, Skip: 1, Limit: 1, Delay: 2 * time.Second})
+}
+
+func TestItemsJoinWhileAppendIsInProgress(t *testing.T) {
+	inProcesses(t, 1, func(t *testing.T, db store.Store, p []*process) {
+		w := newWriter(t, p[0].Table, Options{})
+		appendItems(t, w, 1, 1)
+		synctest.Wait()
+		require.EqualValues(t, 1025, appendItems(t, w, 2, 2000), "items in transit")
+		require.Zero(t, w.Credit())
+		require.NoError(t, w.Finish(t.Context(), nil))
+		records, err := db.Read(t.Context(), logName, 0, 100)
+		require.NoError(t, err)
+		require.Equal(t, 4, len(records), "opening, first item, 910 items of 72 bytes, the rest with the end")
+		for i, stored := range records {
+			require.Equal(t, fmt.Sprint(i+1), stored.ID)
+			require.LessOrEqual(t, len(stored.Value), maxBatch)
+		}
+	}, fault.Rule{Kind: fault.Slow, Ops: fault.Append, Prefix: logName, Delay: time.Second})
+}
+
+func TestUnknownOutcomesLoseNoItem(t *testing.T) {
+	for _, rule := range []fault.Rule{
+		{Kind: fault.ErrorBefore}, {Kind: fault.ErrorAfter}, {Kind: fault.LateLanding}, {Kind: fault.Hang, Delay: time.Hour},
+	} {
+		rule.Ops, rule.Prefix, rule.Rate = fault.Append|fault.Expire, logName, 0.5
+		t.Run(fmt.Sprint(rule.Kind), func(t *testing.T) {
+			inProcesses(t, 2, func(t *testing.T, _ store.Store, p []*process) {
+				w := newWriter(t, p[0].Table, Options{})
+				readers := []*Reader{newReader(t, p[0].Table, 0), newReader(t, p[1].Table, 0)}
+				go func() {
+					for n := uint64(1); n <= 50; n++ {
+						_, _ = w.Append(t.Context(), number(n))
+						time.Sleep(50 * time.Millisecond)
+					}
+					_ = w.Finish(t.Context(), nil)
+				}()
+				for _, r := range readers {
+					requireEnd(t, r, 0, 50, io.EOF)
+				}
+				require.GreaterOrEqual(t, p[0].plan.Count(rule.Kind), 3)
+			}, rule)
+		})
+	}
+}
+
+func TestReadersElsewhereHoldWriterBack(t *testing.T) {
+	inProcesses(t, 2, func(t *testing.T, _ store.Store, p []*process) {
+		w := newWriter(t, p[0].Table, Options{Window: 100 * windowItem, Resumable: true})
+		r := newReader(t, p[1].Table, 0)
+		time.Sleep(10 * time.Millisecond)
+		require.EqualValues(t, 101, appendItems(t, w, 1, 200))
+		_, err := readItems(t, r, 0, 50) // half a window: a notice at once
+		require.NoError(t, err)
+		time.Sleep(10 * time.Millisecond)
+		require.EqualValues(t, 151, appendItems(t, w, 101, 200))
+		_, err = readItems(t, r, 50, 60)
+		require.NoError(t, err)
+		require.EqualValues(t, 151, appendItems(t, w, 151, 200))
+		time.Sleep(noticeInterval)
+		_, err = readItems(t, r, 60, 61) // a second: a notice
+		require.NoError(t, err)
+		time.Sleep(10 * time.Millisecond)
+		require.EqualValues(t, 162, appendItems(t, w, 151, 200))
+		r.Close()
+		time.Sleep(10 * time.Millisecond)
+		require.EqualValues(t, 201, appendItems(t, w, 162, 200))
+		_, err = r.Next(t.Context(), nil)
+		require.Equal(t, ErrClosed, err)
+		synctest.Wait()
+		require.Len(t, w.s.cursors, 0)
+	})
+}
+
+func TestReaderElsewhereThatWaitsStaysAttached(t *testing.T) {
+	inProcesses(t, 2, func(t *testing.T, _ store.Store, p []*process) {
+		w := newWriter(t, p[0].Table, Options{})
+		r := newReader(t, p[1].Table, 0)
+		go func() {
+			time.Sleep(time.Hour)
+			appendItems(t, w, 1, 1)
+		}()
+		items, err := r.Next(t.Context(), nil)
+		require.NoError(t, err)
+		require.Len(t, items, 1)
+		start := time.Now()
+		<-w.Done() // it calls Next no longer
+		require.Greater(t, time.Since(start), 29*time.Second)
+		require.Less(t, time.Since(start), 50*time.Second)
+		requireEnd(t, r, 1, 1, &CutError{2, ErrNoReader})
+	})
+}
+
+func TestSurvivorCutsStreamOfFailedProcess(t *testing.T) {
+	var isAway atomic.Bool
+	inProcesses(t, 3, func(t *testing.T, _ store.Store, p []*process) {
+		w := newWriter(t, p[0].Table, Options{Resumable: true})
+		local, r := newReader(t, p[0].Table, 0), newReader(t, p[1].Table, 0)
+		appendItems(t, w, 1, 10)
+		_, err := readItems(t, local, 0, 10)
+		require.NoError(t, err)
+		_, err = readItems(t, r, 0, 10)
+		require.NoError(t, err)
+		isAway.Store(true)
+		appendItems(t, w, 11, 12) // never stored
+		p[0].crash()
+		start, end := time.Now(), &CutError{11, lease.ErrLost}
+		requireEnd(t, r, 10, 10, end)
+		require.LessOrEqual(t, time.Since(start), 22*time.Second)
+		<-w.Done()
+		_, err = w.Append(t.Context(), nil)
+		require.Equal(t, lease.ErrLost, err)
+		require.Equal(t, lease.ErrLost, w.Finish(t.Context(), nil))
+		requireEnd(t, newReader(t, p[2].Table, 5), 5, 10, end)
+		time.Sleep(5 * time.Minute)
+		_, err = p[2].Read(t.Context(), "s", user, 0)
+		require.Equal(t, ErrUnknown, err)
+	}, fault.Rule{Ops: fault.Append, Prefix: logName, Match: func(fault.Op, string) bool { return isAway.Load() }})
+}
+
+// A process that was away from its store for longer than its lease gives its streams up, and its
+// readers get the end from the store.
+func TestReadersOfLostStreamFollowStore(t *testing.T) {
+	var isAway atomic.Bool
+	inProcesses(t, 2, func(t *testing.T, _ store.Store, p []*process) {
+		w := newWriter(t, p[0].Table, Options{})
+		r := newReader(t, p[0].Table, 0)
+		appendItems(t, w, 1, 10)
+		_, err := readItems(t, r, 0, 10)
+		require.NoError(t, err)
+		isAway.Store(true)
+		appendItems(t, w, 11, 12)
+		<-w.Done()
+		require.Equal(t, lease.ErrLost, w.Finish(t.Context(), nil))
+		isAway.Store(false)
+		last, err := readItems(t, r, 10, 12) // an item in transit may still be stored
+		for err == nil {
+			_, err = tryNext(t, r, 1)
+		}
+		require.Equal(t, &CutError{last + 1, lease.ErrLost}, err)
+		require.Zero(t, countStreams(p[0].Table))
+	}, fault.Rule{Match: func(fault.Op, string) bool { return isAway.Load() }})
+}
+
+func TestMovableStreamContinuesElsewhere(t *testing.T) {
+	inProcesses(t, 2, func(t *testing.T, _ store.Store, p []*process) {
+		o := Options{Movable: true, Resumable: true}
+		old := newWriter(t, p[0].Table, o)
+		readers := []*Reader{newReader(t, p[0].Table, 0), newReader(t, p[1].Table, 0)}
+		appendItems(t, old, 1, 10)
+		time.Sleep(time.Second)
+		_, err := p[1].Create(t.Context(), "s", "another", o)
+		require.Equal(t, store.ErrExists, err)
+		_, err = p[1].Create(t.Context(), "s", user, Options{})
+		require.Equal(t, store.ErrExists, err)
+		w := newWriter(t, p[1].Table, o)
+		appendItems(t, w, 11, 20)
+		_, err = old.Append(t.Context(), number(11)) // accepted, but fenced
+		require.NoError(t, err)
+		<-old.Done()
+		require.Equal(t, lease.ErrLost, old.Finish(t.Context(), nil))
+		for _, r := range readers {
+			_, err := readItems(t, r, 0, 20)
+			require.NoError(t, err)
+		}
+		p[1].crash()
+		third := newWriter(t, p[0].Table, o) // the object is back
+		appendItems(t, third, 21, 25)
+		require.NoError(t, third.Finish(t.Context(), nil))
+		requireEnd(t, readers[0], 20, 25, io.EOF)
+		_, err = p[0].Create(t.Context(), "s", user, o)
+		require.Equal(t, store.ErrExists, err)
+	})
+}
+
+func TestCreateOfExistingStreamFails(t *testing.T) {
+	inProcesses(t, 2, func(t *testing.T, db store.Store, p []*process) {
+		w := newWriter(t, p[0].Table, Options{})
+		for _, process := range p {
+			_, err := process.Create(t.Context(), "s", user, Options{})
+			require.Equal(t, store.ErrExists, err)
+		}
+		appendItems(t, w, 1, 1)
+		require.NoError(t, w.Finish(t.Context(), nil))
+		time.Sleep(time.Hour)
+		w = newWriter(t, p[1].Table, Options{}) // the id is free
+		appendItems(t, w, 1, 3)
+		require.NoError(t, w.Finish(t.Context(), nil))
+		requireEnd(t, newReader(t, p[0].Table, 0), 0, 3, io.EOF)
+	})
+}
+
+func TestStoreIsTrimmedToRetain(t *testing.T) {
+	inProcesses(t, 2, func(t *testing.T, db store.Store, p []*process) {
+		w := newWriter(t, p[0].Table, Options{Retain: 7200, Resumable: true})
+		r := newReader(t, p[0].Table, 0)
+		for n := uint64(1); n <= 1000; n++ {
+			appendItems(t, w, n, n)
+			_, err := readItems(t, r, n-1, n)
+			require.NoError(t, err)
+			time.Sleep(time.Millisecond)
+			records, err := db.Read(t.Context(), logName, 0, 1000)
+			require.NoError(t, err)
+			require.LessOrEqual(t, len(records), 1+106)
+		}
+		for _, process := range p {
+			_, err := process.Read(t.Context(), "s", user, 800)
+			var gap *GapError
+			require.ErrorAs(t, err, &gap)
+			require.EqualValues(t, 801, gap.Want)
+			_, err = readItems(t, newReader(t, process.Table, gap.First-1), gap.First-1, 1000)
+			require.NoError(t, err)
+			_, err = process.Read(t.Context(), "s", user, gap.First-2)
+			require.Equal(t, &GapError{gap.First - 1, gap.First}, err)
+		}
+	})
+}
+
+func TestWriterWithoutReaderFillsStoreToRetain(t *testing.T) {
+	inProcesses(t, 1, func(t *testing.T, db store.Store, p []*process) {
+		w := newWriter(t, p[0].Table, Options{Retain: 2 << 20, Grace: -1, Window: 128 << 10})
+		item := make([]byte, 16<<10)
+		n := 0
+		for ; ; n++ {
+			if _, err := tryAppend(t, w, item); err != nil {
+				break
+			}
+			synctest.Wait()
+			require.LessOrEqual(t, heldBytes(w.s), uint64(1<<20+128<<10))
+		}
+		require.Equal(t, 127, n)
+		r, got := newReader(t, p[0].Table, 0), 0
+		for got < n { // from the store, then from memory
+			items, err := tryNext(t, r, 10)
+			require.NoError(t, err)
+			require.EqualValues(t, got+1, items[0].N)
+			got += len(items)
+		}
+		r.Close()
+		for range n { // what was read is trimmed
+			_, err := tryAppend(t, w, item)
+			require.NoError(t, err)
+			synctest.Wait()
+		}
+		_, err := tryAppend(t, w, item)
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+	})
+}
+
+func TestRefusedItemCutsStream(t *testing.T) {
+	inProcesses(t, 1, func(t *testing.T, _ store.Store, p []*process) {
+		w := newWriter(t, p[0].Table, Options{Window: -1, Resumable: true})
+		r := newReader(t, p[0].Table, 0)
+		appendItems(t, w, 1, 1)
+		synctest.Wait()
+		_, err := w.Append(t.Context(), make([]byte, store.MaxValue+1))
+		require.NoError(t, err)
+		err = w.Finish(t.Context(), nil)
+		require.ErrorIs(t, err, store.ErrInvalid)
+		_, err = readItems(t, r, 0, 2)
+		require.ErrorIs(t, err, store.ErrInvalid)
+		var cut *CutError
+		require.ErrorAs(t, err, &cut)
+		require.EqualValues(t, 2, cut.N)
+		r = newReader(t, p[0].Table, 0)
+		_, err = readItems(t, r, 0, 2)
+		require.ErrorAs(t, err, &cut)
+		require.EqualError(t, cut.Cause, w.s.end.cause.Error())
+	})
+}
+
+func TestCutIsStoredWithItsText(t *testing.T) {
+	inProcesses(t, 2, func(t *testing.T, _ store.Store, p []*process) {
+		w := newWriter(t, p[0].Table, Options{})
+		local, r := newReader(t, p[0].Table, 0), newReader(t, p[1].Table, 0)
+		appendItems(t, w, 1, 2)
+		w.Cut(errTest)
+		requireEnd(t, local, 0, 2, &CutError{3, errTest})
+		requireEnd(t, r, 0, 2, &CutError{3, errors.New("test cause")})
+		requireEnd(t, newReader(t, p[1].Table, 3), 2, 2, &CutError{3, errors.New("test cause")})
+		_, err := p[1].Read(t.Context(), "s", user, 4)
+		require.Equal(t, ErrAhead, err)
+	})
+}
+
+// The end is stored, but its process fails before everything that follows from it.
+func TestSurvivorFinishesEndedStream(t *testing.T) {
+	inProcesses(t, 2, func(t *testing.T, db store.Store, p []*process) {
+		w := newWriter(t, p[0].Table, Options{})
+		appendItems(t, w, 1, 2)
+		require.NoError(t, w.Finish(t.Context(), nil))
+		p[0].crash()
+		time.Sleep(time.Minute)
+		requireEnd(t, newReader(t, p[1].Table, 0), 0, 2, io.EOF)
+		time.Sleep(5 * time.Minute)
+		_, err := p[1].Read(t.Context(), "s", user, 0)
+		require.Equal(t, ErrUnknown, err)
+	}, fault.Rule{Kind: fault.ErrorBefore, Ops: fault.Expire})
+}
+
+func TestLongStreamOutlivesTimeToLive(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		db := store.NewMemory()
+		p := []*process{newProcess(t, db, 24*time.Hour), newProcess(t, db, 24*time.Hour)}
+		w := newWriter(t, p[0].Table, Options{Grace: -1})
+		appendItems(t, w, 1, 2)
+		time.Sleep(3 * keep)
+		r := newReader(t, p[1].Table, 0)
+		require.NoError(t, w.Finish(t.Context(), nil))
+		requireEnd(t, r, 0, 2, io.EOF)
+	})
+}
+
+func TestReaderOfExpiredLogEnds(t *testing.T) {
+	inProcesses(t, 2, func(t *testing.T, db store.Store, p []*process) {
+		w := newWriter(t, p[0].Table, Options{Grace: -1})
+		appendItems(t, w, 1, 2)
+		r := newReader(t, p[1].Table, 0)
+		_, err := readItems(t, r, 0, 2)
+		require.NoError(t, err)
+		require.NoError(t, db.Expire(t.Context(), logName, 0))
+		requireEnd(t, r, 2, 2, ErrUnknown)
+	})
+}
+
+func TestDamagedLogIsReported(t *testing.T) {
+	inProcesses(t, 2, func(t *testing.T, db store.Store, p []*process) {
+		w := newWriter(t, p[0].Table, Options{Grace: -1})
+		var positions []uint64
+		for n := uint64(1); n <= 9; n++ {
+			appendItems(t, w, n, n)
+			synctest.Wait()
+			positions = append(positions, w.s.log.segments[n-1].pos)
+		}
+		r := newReader(t, p[1].Table, 0)
+		require.NoError(t, db.Ack(t.Context(), logName, positions[4]))
+		requireEnd(t, r, 0, 4, &GapError{5, 6})
+		_, err := p[1].Read(t.Context(), "s", user, 4)
+		require.Equal(t, &GapError{5, 6}, err)
+		r = newReader(t, p[1].Table, 7)
+		_, err = db.Append(t.Context(), logName, "99", []byte("\x07"), time.Hour)
+		require.NoError(t, err)
+		_, err = readItems(t, r, 7, 10)
+		require.ErrorContains(t, err, `record "99" at position`)
+		require.ErrorContains(t, err, "format 7, want format 1")
+		_, second := r.Next(t.Context(), nil)
+		require.Equal(t, err, second)
+	})
+}
+
+// Bisection finds a position with few reads.
+func TestReadElsewhereFindsNumberByBisection(t *testing.T) {
+	var reads atomic.Int64
+	count := func(op fault.Op, name string) bool {
+		if op == fault.Read && strings.HasPrefix(name, logName) {
+			reads.Add(1)
+		}
+		return false
+	}
+	inProcesses(t, 2, func(t *testing.T, _ store.Store, p []*process) {
+		w := newWriter(t, p[1].Table, Options{Grace: -1})
+		for n := uint64(1); n <= 5000; n++ {
+			appendItems(t, w, n, n)
+			synctest.Wait()
+		}
+		for _, after := range []uint64{0, 1, 2, 700, 4321, 4999, 5000} {
+			reads.Store(0)
+			r := newReader(t, p[0].Table, after)
+			require.LessOrEqual(t, reads.Load(), int64(30), "reads to find item %d", after)
+			_, err := readItems(t, r, after, min(after+10, 5000))
+			require.NoError(t, err)
+			r.Close()
+		}
+	}, fault.Rule{Match: count})
+}
+
+func TestReadersElsewhereAreBounded(t *testing.T) {
+	inProcesses(t, 1, func(t *testing.T, _ store.Store, p []*process) {
+		w := newWriter(t, p[0].Table, Options{Grace: -1})
+		for n := range maxReaders + 100 {
+			p[0].receive(fmt.Appendf(nil, `{"Key":"cw==","Reader":"%d","At":9}`, n))
+		}
+		p[0].receive([]byte("{"))
+		p[0].receive([]byte(`{"Key":"cw=="}`))
+		p[0].receive([]byte(`{"Key":"dA==","Reader":"1"}`))
+		require.Len(t, w.s.cursors, maxReaders)
+		require.Zero(t, w.s.cursors[0].at, "position ahead of the stream")
+	})
+}
+
+func TestFenceGivesUpAgainstWriterThatAppends(t *testing.T) {
+	var appends atomic.Int64
+	rival := func(ctx context.Context, db store.Store, name string) error {
+		records, err := db.Read(ctx, name, 0, 1000)
+		if err != nil || len(records) == 0 {
+			return err
+		}
+		r := record{Writer: "rival", First: 1, items: [][]byte{nil}}
+		if appends.Add(1) > 1 {
+			r.First = uint64(appends.Load())
+		}
+		value, _ := r.encode()
+		_, err = db.Append(ctx, name, fmt.Sprint(len(records)+1), value, 0)
+		return err
+	}
+	inProcesses(t, 2, func(t *testing.T, _ store.Store, p []*process) {
+		newWriter(t, p[1].Table, Options{Movable: true})
+		_, err := p[0].Create(t.Context(), "s", user, Options{Movable: true})
+		require.Equal(t, store.ErrConflict, err)
+		require.EqualValues(t, maxFences+1, appends.Load())
+	}, fault.Rule{Kind: fault.Conflict, Ops: fault.Append, Prefix: logName, Rival: rival})
+}
+
+// The caller of Create leaves while the store does not answer: the stream is cut, and its id is free.
+func TestStreamIsCutIfCallerLeavesDuringCreate(t *testing.T) {
+	inProcesses(t, 2, func(t *testing.T, db store.Store, p []*process) {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		start := time.Now()
+		_, err := p[0].Create(ctx, "s", user, Options{})
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		require.Equal(t, time.Second, time.Since(start))
+		time.Sleep(10 * time.Second)
+		requireEnd(t, newReader(t, p[1].Table, 0), 0, 0, &CutError{1, errors.New(context.DeadlineExceeded.Error())})
+		for e := range db.List(t.Context(), "x/work/") {
+			t.Errorf("index entry %s of the ended stream", e.Key)
+		}
+		time.Sleep(time.Hour)
+		newWriter(t, p[1].Table, Options{})
+	}, fault.Rule{Kind: fault.Hang, Ops: fault.Append, Prefix: logName, Limit: 1, Delay: 5 * time.Second})
+}
+
+// A process that is fenced and has not noticed it yet serves positions that only the log has.
+func TestFencedProcessReadsStore(t *testing.T) {
+	inProcesses(t, 2, func(t *testing.T, _ store.Store, p []*process) {
+		o := Options{Movable: true, Grace: -1}
+		old := newWriter(t, p[0].Table, o)
+		appendItems(t, old, 1, 10)
+		synctest.Wait()
+		w := newWriter(t, p[1].Table, o)
+		appendItems(t, w, 11, 20)
+		synctest.Wait()
+		_, err := readItems(t, newReader(t, p[0].Table, 15), 15, 20)
+		require.NoError(t, err)
+		_, err = p[0].Read(t.Context(), "s", user, 21)
+		require.Equal(t, ErrAhead, err)
+	})
+}
+
+type panickingStore struct {
+	store.Store
+	isOn atomic.Bool
+}
+
+func (s *panickingStore) Append(
+	ctx context.Context, stream, id string, value []byte, ttl time.Duration,
+) (uint64, error) {
+	if s.isOn.Load() && strings.HasPrefix(stream, logName) {
+		panic("test")
+	}
+	return s.Store.Append(ctx, stream, id, value, ttl)
+}
+
+func TestPanicOfStoreIsUnknownOutcome(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		db := &panickingStore{Store: store.NewMemory()}
+		p := newProcess(t, db, 0)
+		w := newWriter(t, p.Table, Options{})
+		r := newReader(t, p.Table, 0)
+		db.isOn.Store(true)
+		appendItems(t, w, 1, 1)
+		time.Sleep(5 * time.Second)
+		require.Zero(t, visible(w.s))
+		db.isOn.Store(false)
+		require.NoError(t, w.Finish(t.Context(), nil))
+		requireEnd(t, r, 0, 1, io.EOF)
+	})
+}
+
+func FuzzDecodeReturnsEncodedRecord(f *testing.F) {
+	r := record{Writer: "w", Owner: "o@1", First: 7, IsEnd: true, Cause: "c", items: [][]byte{[]byte("a"), {}}}
+	value, err := r.encode()
+	require.NoError(f, err)
+	f.Add(value)
+	f.Add([]byte("\x01\x02{}"))
+	f.Fuzz(func(t *testing.T, value []byte) {
+		r, err := decode(store.Record{ID: "1", Value: value})
+		if err != nil {
+			return
+		}
+		value, err = r.encode()
+		require.NoError(t, err)
+		second, err := decode(store.Record{ID: "1", Value: value})
+		require.NoError(t, err)
+		require.Equal(t, r, second)
+	})
+}

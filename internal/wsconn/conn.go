@@ -1,0 +1,309 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package wsconn carries text messages over WebSocket connections.
+package wsconn
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+	"unicode/utf8"
+
+	"github.com/coder/websocket"
+
+	"github.com/fivewire/fivewire/internal/retry"
+	"github.com/fivewire/fivewire/internal/sendq"
+)
+
+// Close codes. A Conn itself sends 1003 for a binary message, 1007 for one that is not UTF-8, 1009
+// for one over the limit, and 1008 when the authentication expires.
+const (
+	CodeNormal     = 1000
+	CodeShutdown   = 1001
+	CodeNotAllowed = 1008 // the reason is the code of the protocol
+	CodeInternal   = 1011
+	CodeOverloaded = 1013
+	CodeReplaced   = 4001 // by another instance
+)
+
+var (
+	ErrClosed     = errors.New("wsconn: closed") // by this side
+	ErrTooLarge   = errors.New("wsconn: message too large")
+	ErrSlowReader = retry.Mark(errors.New("wsconn: slow reader"), retry.Unknown, 0)
+	ErrSilent     = retry.Mark(errors.New("wsconn: pings without an answer"), retry.Unknown, 0)
+)
+
+// A CloseError is a close frame of the peer.
+type CloseError struct {
+	Code   int
+	Reason string
+}
+
+// Error returns the code and the reason.
+func (e *CloseError) Error() string {
+	return fmt.Sprintf("wsconn: peer closed with %d: %q", e.Code, e.Reason)
+}
+
+// RetryClass returns Permanent if another connection would end alike.
+func (e *CloseError) RetryClass() retry.Class {
+	switch e.Code {
+	case 1003, CodeNotAllowed, 1009, CodeReplaced:
+		return retry.Permanent
+	case CodeOverloaded:
+		return retry.Refused
+	}
+	return retry.Unknown
+}
+
+// Options adjust both sides of a connection. A negative value removes a bound.
+type Options struct {
+	MaxMessage       int           // bytes of a received message; zero means 16 MiB
+	MaxOutput        int           // bytes of a sent message; zero means 16 MiB
+	Heartbeat        time.Duration // interval of pings; zero means 15 s
+	WriteTimeout     time.Duration // of a write without progress; zero means 30 s
+	HandshakeTimeout time.Duration // zero means 10 s
+	Subprotocols     []string      // by preference
+}
+
+func (o Options) withDefaults() Options {
+	// Without its sign bit, a small negative number is a large one.
+	o.MaxMessage, o.MaxOutput = cmp.Or(o.MaxMessage&math.MaxInt, 16<<20), cmp.Or(o.MaxOutput&math.MaxInt, 16<<20)
+	o.Heartbeat = cmp.Or(o.Heartbeat&math.MaxInt64, 15*time.Second)
+	o.WriteTimeout = cmp.Or(o.WriteTimeout&math.MaxInt64, 30*time.Second)
+	o.HandshakeTimeout = cmp.Or(o.HandshakeTimeout&math.MaxInt64, 10*time.Second)
+	return o
+}
+
+const (
+	closeTimeout = time.Second
+	maxPart      = 64 << 10 // bytes of a fragment, and of a buffer that is kept
+)
+
+// A Conn is one side of a connection, which must be closed. Its methods may be called concurrently.
+type Conn struct {
+	o       Options
+	ws      *websocket.Conn
+	wire    *wire
+	queue   *sendq.Queue  // of frames
+	turn    chan struct{} // held during a Write
+	in      chan []byte
+	isBusy  atomic.Bool // a received message waits for Read, so that pings cannot be answered
+	scratch []byte      // of receive
+	done    chan struct{}
+	cause   error // before done is closed
+	end     sync.Once
+	shut    atomic.Bool
+	work    sync.WaitGroup
+}
+
+func newConn(ws *websocket.Conn, w *wire, o Options, expires time.Time, reason string) *Conn {
+	c := &Conn{o: o, ws: ws, wire: w, turn: make(chan struct{}, 1), in: make(chan []byte), done: make(chan struct{})}
+	w.queue = sendq.New(w.rwc, sendq.Options{MaxBytes: 4 * maxPart, WriteTimeout: o.WriteTimeout, OnCut: c.cut})
+	c.queue = w.queue
+	ws.SetReadLimit(-1) // receive has the limit
+	c.work.Go(c.receiveAll)
+	c.work.Go(func() { c.watch(expires, reason) })
+	return c
+}
+
+// Subprotocol returns the negotiated subprotocol, or "".
+func (c *Conn) Subprotocol() string { return c.ws.Subprotocol() }
+
+// Done is closed when the connection has ended. Read and Write then return the cause: a
+// [*CloseError], one of the errors of this package, or the error of the network.
+func (c *Conn) Done() <-chan struct{} { return c.done }
+
+// finish ends Read and Write with the cause if it is the first one.
+func (c *Conn) finish(cause error) {
+	c.end.Do(func() {
+		c.cause = cause
+		close(c.done)
+	})
+}
+
+// cut closes the network connection after the end of the queue. After a failed write, a close frame
+// may still arrive, which is the better cause.
+func (c *Conn) cut(cause error) {
+	if errors.Is(cause, sendq.ErrSlowReader) {
+		c.finish(ErrSlowReader)
+	}
+	grace := closeTimeout
+	select {
+	case <-c.done:
+		grace = 0
+	default:
+	}
+	time.AfterFunc(grace, func() {
+		c.finish(fmt.Errorf("wsconn: write: %w", cause))
+		_ = c.wire.rwc.Close()
+	})
+}
+
+// Read returns the next message, which belongs to the caller. The end of ctx ends the call only.
+func (c *Conn) Read(ctx context.Context) ([]byte, error) {
+	select {
+	case m := <-c.in:
+		return m, nil
+	case <-c.done:
+		return nil, c.cause
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+}
+
+// receiveAll hands the received messages to Read, one at a time, until the connection ends.
+func (c *Conn) receiveAll() {
+	for {
+		m, err := c.receive()
+		if err != nil {
+			c.finish(err)
+			_ = c.ws.CloseNow()
+			return
+		}
+		c.isBusy.Store(true)
+		select {
+		case c.in <- m:
+		case <-c.done:
+		}
+		c.isBusy.Store(false)
+	}
+}
+
+func (c *Conn) receive() ([]byte, error) {
+	kind, r, err := c.ws.Reader(context.Background())
+	if err == nil && kind != websocket.MessageText {
+		return c.refuse(1003, errors.New("wsconn: message is binary"))
+	}
+	buf := c.scratch[:0]
+	for n := 0; err == nil; buf = buf[:len(buf)+n] {
+		if len(buf) == cap(buf) {
+			buf = slices.Grow(buf, max(len(buf), 512))
+		}
+		n, err = r.Read(buf[len(buf):cap(buf)])
+		if len(buf)+n > c.o.MaxMessage {
+			return c.refuse(1009, fmt.Errorf("%w: limit %d bytes", ErrTooLarge, c.o.MaxMessage))
+		}
+	}
+	if e, ok := errors.AsType[websocket.CloseError](err); ok {
+		return nil, &CloseError{Code: int(e.Code), Reason: e.Reason}
+	}
+	if err != io.EOF {
+		return nil, fmt.Errorf("wsconn: read: %w", err)
+	}
+	if !utf8.Valid(buf) {
+		return c.refuse(1007, errors.New("wsconn: message is not UTF-8"))
+	}
+	if c.scratch = nil; cap(buf) <= maxPart {
+		c.scratch = buf
+	}
+	return bytes.Clone(buf), nil
+}
+
+// refuse closes the connection because of a received message.
+func (c *Conn) refuse(code int, cause error) ([]byte, error) {
+	c.close(code, cause.Error(), cause)
+	return nil, cause
+}
+
+// Write sends a message and keeps no reference to it. A message over the limit (ErrTooLarge) and one
+// that is not UTF-8 fail alone. The end of ctx ends the wait for earlier messages; then the message
+// is completed, unless the peer takes no bytes for WriteTimeout, which ends the connection.
+func (c *Conn) Write(ctx context.Context, msg []byte) error {
+	switch {
+	case len(msg) > c.o.MaxOutput:
+		return fmt.Errorf("%w: %d bytes, limit %d", ErrTooLarge, len(msg), c.o.MaxOutput)
+	case !utf8.Valid(msg):
+		return errors.New("wsconn: message is not UTF-8")
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	}
+	select {
+	case c.turn <- struct{}{}:
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	err := c.send(msg)
+	<-c.turn
+	if err != nil {
+		c.queue.Cut(err)
+		<-c.done
+		return c.cause
+	}
+	return nil
+}
+
+// send writes a message in fragments, so that pings are answered between them.
+func (c *Conn) send(msg []byte) error {
+	ctx := context.Background()
+	if len(msg) <= maxPart {
+		return cmp.Or(c.ws.Write(ctx, websocket.MessageText, msg), c.queue.Flush(ctx))
+	}
+	w, err := c.ws.Writer(ctx, websocket.MessageText)
+	for n := 0; n < len(msg) && err == nil; n += maxPart {
+		_, err = w.Write(msg[n:min(n+maxPart, len(msg))])
+		err = cmp.Or(err, c.queue.Flush(ctx))
+	}
+	if err != nil {
+		return err
+	}
+	return cmp.Or(w.Close(), c.queue.Flush(ctx))
+}
+
+// watch sends pings. Each received byte is an answer. It also ends an expired authentication.
+func (c *Conn) watch(expires time.Time, reason string) {
+	expired := make(<-chan time.Time)
+	if !expires.IsZero() {
+		expired = time.After(time.Until(expires))
+	}
+	for missed := 0; ; missed++ {
+		select {
+		case <-c.done:
+			return
+		case <-expired:
+			c.close(CodeNotAllowed, reason, fmt.Errorf("%w: authentication expired", ErrClosed))
+			return
+		case <-time.After(c.o.Heartbeat):
+		}
+		if c.wire.received.Swap(false) || c.isBusy.Load() {
+			missed = 0
+		}
+		if missed == 2 {
+			c.finish(ErrSilent)
+			c.queue.Cut(ErrSilent)
+			return
+		}
+		c.work.Go(func() {
+			ctx, cancel := context.WithTimeout(context.Background(), c.o.Heartbeat)
+			defer cancel()
+			_ = c.ws.Ping(ctx)
+		})
+	}
+}
+
+// Close sends a close frame, waits for that of the peer for at most 1 s, and returns when the
+// goroutines of the connection have ended. A reason over 123 bytes is cut. A second call only waits.
+func (c *Conn) Close(code int, reason string) {
+	c.close(code, reason, ErrClosed)
+	c.work.Wait()
+}
+
+func (c *Conn) close(code int, reason string, cause error) {
+	c.finish(cause)
+	if c.shut.Swap(true) {
+		return
+	}
+	t := time.AfterFunc(closeTimeout, func() { c.queue.Cut(cause) })
+	defer t.Stop()
+	reason = strings.ToValidUTF8(reason[:min(len(reason), 123)], "")
+	_ = c.ws.Close(websocket.StatusCode(code), reason)
+}
