@@ -29,7 +29,7 @@ func BenchmarkDoInMemory(b *testing.B) {
 	calls, writes := 0, 0
 	do := func() {
 		calls++
-		if _, _, err := table.Do(ctx, once.Key{Principal: "alice", Scope: "pay", ID: strconv.Itoa(calls)}, once.AtMostOnce, benchWork); err != nil {
+		if _, _, err := table.Do(ctx, key(strconv.Itoa(calls)), once.AtMostOnce, benchWork); err != nil {
 			b.Fatal(err)
 		}
 	}
@@ -54,7 +54,7 @@ func BenchmarkDoInMemory(b *testing.B) {
 func BenchmarkReplayInMemory(b *testing.B) {
 	table := once.New(nil, nil, once.Options{})
 	defer table.Close()
-	k := once.Key{Principal: "alice", Scope: "pay", ID: "1"}
+	k := key("1")
 	b.ReportAllocs()
 	for b.Loop() {
 		if _, _, err := table.Do(b.Context(), k, once.AtMostOnce, benchWork); err != nil {

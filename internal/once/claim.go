@@ -26,10 +26,10 @@ const (
 	recordWait = time.Second      // of a call under AtMostOnce, and of one after Close
 )
 
-// errAbsent reports that the claim that had an alias is absent.
-var errAbsent = errors.New("once: claim of an alias absent")
+var errMalformed = errors.New("once: stored value: malformed record")
 
-// An aliasError reports that another present claim has an alias of the key.
+// An aliasError reports that the claim of id has an alias of the key. An empty id reports
+// that this claim is absent since.
 type aliasError struct{ id string }
 
 func (e aliasError) Error() string { return "once: alias of another claim" }
@@ -51,12 +51,8 @@ type record struct {
 	Token   string
 	Digest  []byte
 	Primary []byte // the id of the claim that has an alias
-	Outcome byte
-	Text    string
-	data    []byte
+	Out     outcome
 }
-
-func (r *record) outcome() outcome { return outcome{r.Outcome, r.Text, r.data} }
 
 func (r *record) isClaim() bool {
 	return r != nil && (r.Kind == runningRecord || r.Kind == doneRecord)
@@ -70,8 +66,8 @@ func (r *record) isSame(o *record) bool {
 // encode returns the stored value: the format, the record as a line of JSON, and the data.
 func (r *record) encode() []byte {
 	head, _ := json.Marshal(r) // cannot fail
-	b := append(make([]byte, 0, len(head)+len(r.data)+2), statekey.Format)
-	return append(append(append(b, head...), '\n'), r.data...)
+	b := append(make([]byte, 0, len(head)+len(r.Out.data)+2), statekey.Format)
+	return append(append(append(b, head...), '\n'), r.Out.data...)
 }
 
 func decode(value []byte) (*record, error) {
@@ -81,21 +77,23 @@ func decode(value []byte) (*record, error) {
 	}
 	r := &record{}
 	head, data, _ := bytes.Cut(b, []byte{'\n'})
+	r.Out.data = data
 	if err = json.Unmarshal(head, r); err != nil {
 		return nil, fmt.Errorf("once: stored value: %w", err)
 	}
-	r.data = data
+	if r.Kind < runningRecord || r.Kind > aliasRecord || (r.Kind == doneRecord) != (r.Out.Kind != noOutcome) {
+		return nil, errMalformed
+	}
 	return r, nil
 }
 
 // A claim is what an entry has in the store.
 type claim struct {
-	path     string
-	rec      *record         // as written, or in doubt
-	rev      store.Revision  // of rec, or of what it replaces
-	epoch    context.Context // of the owner
-	since    time.Time
-	isEnding bool // guarded by Table.mu
+	path  string
+	rec   *record         // stored or in doubt
+	rev   store.Revision  // of rec, or of the record before
+	epoch context.Context // of the owner
+	since time.Time
 }
 
 // A slot is a key of the store. Without a record it is absent and has no revision.
@@ -114,7 +112,7 @@ func (t *Table) claim(ctx context.Context, e *entry, p Policy, isOther bool) (ou
 	c := &claim{path: t.path(&e.key, e.key.ID), since: time.Now()}
 	e.claim = c
 	out, err = t.take(ctx, e, p, isOther)
-	if err == nil && out.kind == noOutcome {
+	if err == nil && out.Kind == noOutcome {
 		err = t.writeAliases(ctx, e)
 		if err == nil && c.epoch.Err() != nil {
 			err = fmt.Errorf("once: claim: %w", context.Cause(c.epoch))
@@ -124,15 +122,15 @@ func (t *Table) claim(ctx context.Context, e *entry, p Policy, isOther bool) (ou
 	case err != nil && c.rec != nil:
 		// No attempt ran before another claim had the alias, since aliases come first.
 		_, isAlias := errors.AsType[aliasError](err)
-		end := t.watch(e)
-		t.behind(e, func(ctx context.Context) { t.release(ctx, e, isAlias || c.rec.Attempt == 1) })
+		end := e.end
+		t.behind(func(ctx context.Context) { t.release(ctx, e, isAlias || c.rec.Attempt == 1) })
 		if isAlias { // the other claim may have a name of e
 			select {
 			case <-end.done:
 			case <-ctx.Done():
 			}
 		}
-	case err != nil || out.kind != noOutcome:
+	case err != nil || out.Kind != noOutcome:
 		t.finish(e, out, true)
 	default:
 		t.mu.Lock()
@@ -161,11 +159,11 @@ func (t *Table) take(ctx context.Context, e *entry, p Policy, isOther bool) (out
 		case err != nil:
 			return out, err
 		case next == nil && s.rec.Kind == doneRecord:
-			return s.rec.outcome(), nil
+			return s.rec.Out, nil
 		case next == nil:
 			continue
 		case isOther && next.Attempt == 1:
-			return out, errAbsent
+			return out, aliasError{}
 		}
 		if next.Kind == runningRecord {
 			c.rec, c.rev = next, s.rev
@@ -175,7 +173,7 @@ func (t *Table) take(ctx context.Context, e *entry, p Policy, isOther bool) (out
 		}
 		if s.rec == next {
 			c.rev = s.rev
-			return next.outcome(), nil
+			return next.Out, nil
 		}
 		c.rec = nil
 	}
@@ -185,8 +183,9 @@ func (t *Table) take(ctx context.Context, e *entry, p Policy, isOther bool) (out
 // of a live instance.
 func (t *Table) next(ctx context.Context, e *entry, r *record, p Policy) (*record, error) {
 	c := e.claim
-	c.epoch = t.lease.Context() // before Owner: nothing runs if the epoch is over
-	next := &record{Kind: runningRecord, Owner: t.lease.Owner(), Attempt: 1, Token: randid.New(""), Digest: e.key.Digest[:]}
+	c.epoch = t.lease.Context() // before Owner: nothing runs after its end
+	next := &record{Kind: runningRecord, Owner: t.lease.Owner(), Attempt: 1, Token: randid.New("")}
+	next.Digest = e.key.Digest[:]
 	switch {
 	case !r.isClaim():
 		if err := t.checkAlias(ctx, &e.key, r); err != nil {
@@ -207,7 +206,7 @@ func (t *Table) next(ctx context.Context, e *entry, r *record, p Policy) (*recor
 		}
 		next.Attempt, next.Token = r.Attempt+1, r.Token
 		if p == AtMostOnce {
-			next.Kind, next.Outcome = doneRecord, lost
+			next.Kind, next.Out.Kind = doneRecord, lost
 		}
 	}
 	return next, nil
@@ -225,8 +224,8 @@ func (t *Table) checkAlias(ctx context.Context, k *Key, r *record) error {
 	return err
 }
 
-// writeAliases writes the aliases of e. They have the token of the claim, so that each
-// claim writes them anew and a compare-and-set finds the change of the claim.
+// writeAliases writes the aliases of e. Each has the token of the claim. So a new claim of
+// the same id writes it again, and the compare-and-set of another claim fails.
 func (t *Table) writeAliases(ctx context.Context, e *entry) (err error) {
 	own := e.alias()
 	for _, id := range e.key.Aliases {
@@ -253,17 +252,17 @@ func (e *entry) alias() *record {
 
 // run runs f with the claim of e and returns its outcome.
 func (t *Table) run(ctx context.Context, e *entry, p Policy, f work) (data []byte, replayed bool, err error) {
-	c, end := e.claim, t.watch(e)
+	c, end := e.claim, e.end
 	running, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	defer context.AfterFunc(c.epoch, func() { cancel(context.Cause(c.epoch)) })()
 	r := t.call(running, Claim{c.rec.Token, c.rec.Attempt, c.rec.Attempt > 1}, f, func(r result) result {
 		isCut := p == Repeat && r.err != nil && c.epoch.Err() != nil
-		if isCut && r.out.kind != noOutcome {
+		if isCut && r.out.Kind != noOutcome {
 			r.out, r.err = outcome{}, errors.Unwrap(r.err)
 		}
-		t.behind(e, func(ctx context.Context) {
-			if r.out.kind == noOutcome {
+		t.behind(func(ctx context.Context) {
+			if r.out.Kind == noOutcome {
 				t.release(ctx, e, !isCut)
 			} else {
 				t.record(ctx, e, r.out)
@@ -271,7 +270,7 @@ func (t *Table) run(ctx context.Context, e *entry, p Policy, f work) (data []byt
 		})
 		return r
 	})
-	if r.out.kind == noOutcome {
+	if r.out.Kind == noOutcome {
 		return r.data, false, r.err
 	}
 	var late <-chan time.Time
@@ -280,9 +279,9 @@ func (t *Table) run(ctx context.Context, e *entry, p Policy, f work) (data []byt
 	}
 	select {
 	case <-end.done:
-	case <-late:
 	case <-ctx.Done():
-	case <-t.ctx.Done():
+	case <-late:
+		t.opts.Logger.WarnContext(ctx, "once: outcome returned, not recorded yet")
 	}
 	select {
 	case <-end.done:
@@ -290,51 +289,43 @@ func (t *Table) run(ctx context.Context, e *entry, p Policy, f work) (data []byt
 			data, err = end.out.result()
 			return data, true, err
 		}
-		if p == Repeat && end.out.kind == noOutcome {
+		if p == Repeat && end.out.Kind == noOutcome {
 			return nil, false, fmt.Errorf("%w: not recorded", ErrLost)
 		}
 	default:
 		if p == Repeat {
-			return nil, false, fmt.Errorf("once: record: %w", cmp.Or(context.Cause(ctx), ErrClosed))
+			return nil, false, fmt.Errorf("once: record: %w", context.Cause(ctx))
 		}
-		t.opts.Logger.WarnContext(ctx, "once: outcome returned and not recorded yet")
 	}
 	return r.data, false, r.err
 }
 
-// watch returns the ending of e.
-func (t *Table) watch(e *entry) *ending {
+// behind runs f, which finishes an entry, in the background.
+func (t *Table) behind(f func(ctx context.Context)) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return e.endingLocked()
-}
-
-// behind runs f, which finishes e, in the background.
-func (t *Table) behind(e *entry, f func(ctx context.Context)) {
-	t.mu.Lock()
-	e.claim.isEnding = true
 	t.ending++
-	isClosed := t.isClosed
-	if !isClosed {
-		t.wg.Go(func() {
-			ctx, cancel := context.WithTimeout(t.ctx, max(t.opts.Retention, landTTL))
-			defer cancel()
-			f(ctx)
-		})
+	ctx, limit, start := t.ctx, max(t.opts.Retention, landTTL), t.wg.Go
+	if t.isClosed {
+		ctx, limit, start = context.Background(), recordWait, func(f func()) { go f() }
 	}
-	t.mu.Unlock()
-	if isClosed {
-		f(t.ctx)
-	}
+	start(func() {
+		ctx, cancel := context.WithTimeout(ctx, limit)
+		defer cancel()
+		f(ctx)
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		t.ending--
+	})
 }
 
 // record writes the outcome of e, and finishes e with the stored one.
 func (t *Table) record(ctx context.Context, e *entry, out outcome) {
 	done := *e.claim.rec
-	done.Kind, done.Outcome, done.Text, done.data = doneRecord, out.kind, out.text, out.data
+	done.Kind, done.Out = doneRecord, out
 	s, err := t.replace(ctx, e.claim, &done)
 	if errors.Is(err, store.ErrInvalid) { // too large for the engine
-		done.Outcome, done.Text, done.data = dropped, "", nil
+		done.Out = outcome{Kind: dropped}
 		s, err = t.replace(ctx, e.claim, &done)
 	}
 	switch {
@@ -344,10 +335,10 @@ func (t *Table) record(ctx context.Context, e *entry, out outcome) {
 	case s.rec == nil || s.rec.Kind != doneRecord: // another instance has taken the claim over
 		out = outcome{}
 	case s.rec != &done:
-		t.finish(e, s.rec.outcome(), true)
+		t.finish(e, s.rec.Out, true)
 		return
 	case time.Since(e.claim.since) > runTTL/2:
-		t.renewAliases(e)
+		t.renew(e)
 	}
 	t.finish(e, out, false)
 }
@@ -366,7 +357,8 @@ func (t *Table) release(ctx context.Context, e *entry, isFree bool) {
 	t.finish(e, outcome{}, false)
 }
 
-// replace writes next over the claim c. It returns next, or what is stored instead of c.
+// replace writes next over the claim c. It returns next, or the stored record if that is
+// not c.
 func (t *Table) replace(ctx context.Context, c *claim, next *record) (slot, error) {
 	rev := c.rev
 	for n := 1; ; n++ {
@@ -374,15 +366,13 @@ func (t *Table) replace(ctx context.Context, c *claim, next *record) (slot, erro
 		if err != nil || s.rec == next || !s.rec.isSame(c.rec) {
 			return s, err
 		}
-		if err = poll.Wait(ctx, n); err != nil {
-			return s, err
-		}
 		rev = s.rev
+		_ = poll.Wait(ctx, n)
 	}
 }
 
-// swap writes next if path has the revision rev, zero meaning that it is absent. It returns
-// next, or what is stored instead.
+// swap writes next if path has the revision rev; zero means that it is absent. It returns
+// next, or the stored record.
 func (t *Table) swap(ctx context.Context, path string, next *record, rev store.Revision) (slot, error) {
 	value, ttl := next.encode(), t.ttl(next)
 	var written store.Revision
@@ -431,8 +421,8 @@ func (t *Table) get(ctx context.Context, path string) (slot, error) {
 		case errors.Is(err, store.ErrInvalid) || errors.Is(err, store.ErrClosed):
 			return slot{}, fmt.Errorf("once: read: %w", err)
 		}
-		if ended := poll.Wait(ctx, n); ended != nil {
-			return slot{}, fmt.Errorf("once: read: %w: %w", ended, err)
+		if cause := poll.Wait(ctx, n); cause != nil {
+			return slot{}, fmt.Errorf("once: read: %w: %w", cause, err)
 		}
 	}
 }
@@ -451,36 +441,34 @@ func (t *Table) refresh() {
 		running := slices.Collect(maps.Keys(t.running))
 		t.mu.Unlock()
 		for _, e := range running {
-			t.renew(e.claim.path, e.claim.rec)
-			t.renewAliases(e)
+			t.renew(e)
 		}
 	}
 }
 
-// renewAliases renews the aliases of e.
-func (t *Table) renewAliases(e *entry) {
-	for _, id := range e.key.Aliases {
-		t.renew(t.path(&e.key, id), e.alias())
-	}
-}
-
-// renew renews the time to live of own as long as it is stored.
-func (t *Table) renew(path string, own *record) {
+// renew renews the time to live of the claim of e and its aliases as long as they are
+// stored.
+func (t *Table) renew(e *entry) {
 	ctx, cancel := context.WithTimeout(t.ctx, runTTL/8)
 	defer cancel()
-	s, err := t.get(ctx, path)
-	if err == nil && s.rec.isSame(own) {
-		err = store.Persist(ctx, func(ctx context.Context) error {
-			_, err := t.db.Update(ctx, path, own.encode(), s.rev, t.ttl(own))
-			return err
-		})
-	}
-	if err != nil {
-		t.opts.Logger.WarnContext(ctx, "once: claim not renewed", "err", err)
+	own := e.claim.rec
+	for _, id := range append([]string{e.key.ID}, e.key.Aliases...) {
+		path := t.path(&e.key, id)
+		s, err := t.get(ctx, path)
+		if err == nil && s.rec.isSame(own) {
+			err = store.Persist(ctx, func(ctx context.Context) error {
+				_, err := t.db.Update(ctx, path, own.encode(), s.rev, t.ttl(own))
+				return err
+			})
+		}
+		if err != nil {
+			t.opts.Logger.WarnContext(ctx, "once: claim not renewed", "err", err)
+		}
+		own = e.alias()
 	}
 }
 
-// Peek returns what is known of k, without waiting for its end.
+// Peek returns the state of k. It does not wait for the end of work.
 func (t *Table) Peek(ctx context.Context, k Key) (State, error) {
 	var r *record
 	t.mu.Lock()
@@ -488,7 +476,7 @@ func (t *Table) Peek(ctx context.Context, k Key) (State, error) {
 	if e != nil && e.isKnown {
 		r = &record{Kind: runningRecord, Digest: e.key.Digest[:]}
 		if e.own != nil {
-			r.Kind, r.Outcome = doneRecord, e.out.kind
+			r.Kind, r.Out = doneRecord, e.out
 		}
 	}
 	t.mu.Unlock()
@@ -516,7 +504,7 @@ func (t *Table) Peek(ctx context.Context, k Key) (State, error) {
 		return StateAbsent, ErrReused
 	case r.Kind == runningRecord:
 		return StateRunning, nil
-	case r.Outcome == dropped:
+	case r.Out.Kind == dropped:
 		return StateNotRetained, nil
 	}
 	return StateDone, nil

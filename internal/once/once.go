@@ -49,8 +49,8 @@ var (
 type Key struct {
 	Principal, Scope, ID string // without an ID, each call runs and nothing is recorded
 
-	// Aliases are further ids with the same Principal and Scope. Work runs once for
-	// all of its ids. Empty ones are ignored.
+	// Aliases are further ids with the same Principal and Scope: one claim has all of
+	// its ids. Empty ones are ignored.
 	Aliases []string
 
 	// Digest identifies the request. A repeat with another one gets ErrReused.

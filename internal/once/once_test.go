@@ -175,15 +175,17 @@ func TestDoRecordsErrorsAndPanics(t *testing.T) {
 		require.ErrorIs(t, err, once.ErrFailed)
 		require.ErrorIs(t, err, cause)
 		require.False(t, replayed)
-		again, replayed, err2 := table.Do(t.Context(), key("1"), once.Repeat, c.run)
+		repeat, replayed, err2 := table.Do(t.Context(), key("1"), once.Repeat, c.run)
 		require.ErrorIs(t, err2, once.ErrFailed)
 		require.NotErrorIs(t, err2, cause)
 		require.Equal(t, cause.Error()[:1024], err2.Error())
 		require.Equal(t, err.Error(), err2.Error())
-		require.Equal(t, data, again)
+		require.Equal(t, data, repeat)
 		require.True(t, replayed)
 
-		_, _, err = table.Do(t.Context(), key("2"), once.Repeat, func(context.Context, once.Claim) (once.Result, error) { panic("no place") })
+		_, _, err = table.Do(t.Context(), key("2"), once.Repeat, func(context.Context, once.Claim) (once.Result, error) {
+			panic("no place")
+		})
 		var p *guard.PanicError
 		require.ErrorAs(t, err, &p)
 		require.ErrorIs(t, err, once.ErrFailed)
@@ -392,12 +394,13 @@ func TestDoRunsEachCallWithEmptyID(t *testing.T) {
 func TestDoCopiesSmallData(t *testing.T) {
 	table := newMemory(t, once.Options{})
 	var buffers []weak.Pointer[byte]
+	work := func(context.Context, once.Claim) (once.Result, error) {
+		buf := make([]byte, 4<<20)
+		buffers = append(buffers, weak.Make(&buf[0]))
+		return once.Result{Data: buf[:20:20]}, nil
+	}
 	for i := range 8 {
-		_, _, err := table.Do(t.Context(), key(fmt.Sprint(i)), once.AtMostOnce, func(context.Context, once.Claim) (once.Result, error) {
-			buf := make([]byte, 4<<20)
-			buffers = append(buffers, weak.Make(&buf[0]))
-			return once.Result{Data: buf[:20:20]}, nil
-		})
+		_, _, err := table.Do(t.Context(), key(fmt.Sprint(i)), once.AtMostOnce, work)
 		require.NoError(t, err)
 	}
 	for range 10 {
@@ -434,6 +437,6 @@ func TestDoAllocatesFourTimesInMemory(t *testing.T) {
 		n++
 	})
 	require.LessOrEqual(t, got, 5.0, "allocations a call, one of them by the work")
-	again := testing.AllocsPerRun(1000, func() { table.Do(ctx, key("request 9"), once.AtMostOnce, work) })
-	require.Zero(t, again, "allocations of a repeat")
+	repeat := testing.AllocsPerRun(1000, func() { table.Do(ctx, key("request 9"), once.AtMostOnce, work) })
+	require.Zero(t, repeat, "allocations of a repeat")
 }

@@ -23,6 +23,11 @@ import (
 
 const writes = fault.Create | fault.Update
 
+// A flag switches faults on.
+type flag struct{ atomic.Bool }
+
+func (f *flag) match(fault.Op, string) bool { return f.Load() }
+
 // test runs f in a bubble with an empty store.
 func test(t *testing.T, f func(t *testing.T, db store.Store)) {
 	t.Helper()
@@ -102,7 +107,8 @@ func TestDoReleasesClaimThatLandsLate(t *testing.T) {
 		test(t, func(t *testing.T, db store.Store) {
 			start := time.Now()
 			isDown := func(fault.Op, string) bool { return time.Since(start) < 200*time.Millisecond }
-			one := newProcess(t, db, fault.Rule{Kind: fault.LateLanding, Ops: fault.Create, Match: isDown, Delay: 10 * time.Second})
+			late := fault.Rule{Kind: fault.LateLanding, Ops: fault.Create, Match: isDown, Delay: 10 * time.Second}
+			one := newProcess(t, db, late)
 			two := newProcess(t, db)
 			c := &counter{}
 			ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
@@ -150,7 +156,7 @@ func TestDoFollowsPolicyAfterCrash(t *testing.T) {
 	})
 }
 
-// A paused owner whose claim was taken over returns what the other instance recorded.
+// A paused owner whose claim was taken over returns the outcome of the other instance.
 func TestDoReturnsOutcomeOfOtherInstanceAfterPause(t *testing.T) {
 	test(t, func(t *testing.T, db store.Store) {
 		one, two := newProcess(t, db), newProcess(t, db)
@@ -184,10 +190,11 @@ func TestDoHandsOverWhenLeaseEnds(t *testing.T) {
 		one, two := newProcess(t, db), newProcess(t, db)
 		var wg sync.WaitGroup
 		wg.Go(func() {
-			_, _, err := one.Do(t.Context(), key("1"), once.Repeat, func(ctx context.Context, c once.Claim) (once.Result, error) {
+			wait := func(ctx context.Context, c once.Claim) (once.Result, error) {
 				<-ctx.Done()
 				return once.Result{}, context.Cause(ctx)
-			})
+			}
+			_, _, err := one.Do(t.Context(), key("1"), once.Repeat, wait)
 			require.ErrorIs(t, err, lease.ErrClosed)
 			require.NotErrorIs(t, err, once.ErrFailed)
 		})
@@ -205,9 +212,9 @@ func TestDoHandsOverWhenLeaseEnds(t *testing.T) {
 // A take-over whose caller leaves before the work runs does not block other instances.
 func TestDoHandsOverTakeOverInDoubt(t *testing.T) {
 	test(t, func(t *testing.T, db store.Store) {
-		var isDown atomic.Bool
+		var isDown flag
 		one, three := newProcess(t, db), newProcess(t, db)
-		two := newProcess(t, db, fault.Rule{Kind: fault.ErrorAfter, Ops: fault.Update, Match: func(fault.Op, string) bool { return isDown.Load() }})
+		two := newProcess(t, db, fault.Rule{Kind: fault.ErrorAfter, Ops: fault.Update, Match: isDown.match})
 		t.Cleanup(func() { time.Sleep(time.Minute) }) // until the work of one ends
 		c := &counter{delay: time.Minute}
 		go one.Do(t.Context(), key("1"), once.Repeat, c.run)
@@ -234,8 +241,8 @@ func TestDoHandsOverTakeOverInDoubt(t *testing.T) {
 // at the same instance runs again.
 func TestDoGivesUpOutcomeAfterRetention(t *testing.T) {
 	test(t, func(t *testing.T, db store.Store) {
-		var isDown atomic.Bool
-		p := newProcess(t, db, fault.Rule{Ops: fault.Update, Match: func(fault.Op, string) bool { return isDown.Load() }})
+		var isDown flag
+		p := newProcess(t, db, fault.Rule{Ops: fault.Update, Match: isDown.match})
 		table := once.New(p.db, p.lease, once.Options{Prefix: prefix, Logger: discard, Retention: 20 * time.Minute})
 		defer table.Close()
 		c := &counter{}
@@ -258,7 +265,8 @@ func TestDoGivesUpOutcomeAfterRetention(t *testing.T) {
 // A claim whose alias another one took before the work ran is free again.
 func TestDoReleasesClaimWhoseAliasIsTaken(t *testing.T) {
 	test(t, func(t *testing.T, db store.Store) {
-		one := newProcess(t, db, fault.Rule{Kind: fault.Hang, Match: func(_ fault.Op, key string) bool { return strings.HasSuffix(key, "/x") }})
+		isAlias := func(_ fault.Op, key string) bool { return strings.HasSuffix(key, "/x") }
+		one := newProcess(t, db, fault.Rule{Kind: fault.Hang, Match: isAlias})
 		two, c := newProcess(t, db), &counter{}
 		first, second := key("1"), key("2")
 		first.Aliases, second.Aliases = []string{"x"}, []string{"x"}
@@ -274,8 +282,8 @@ func TestDoReleasesClaimWhoseAliasIsTaken(t *testing.T) {
 
 func TestDoReturnsOutcomeUnderAtMostOnceWithoutStore(t *testing.T) {
 	test(t, func(t *testing.T, db store.Store) {
-		var isDown atomic.Bool
-		p := newProcess(t, db, fault.Rule{Ops: fault.Update, Match: func(fault.Op, string) bool { return isDown.Load() }})
+		var isDown flag
+		p := newProcess(t, db, fault.Rule{Ops: fault.Update, Match: isDown.match})
 		c := &counter{delay: time.Second}
 		isDown.Store(true)
 		start := time.Now()
@@ -294,8 +302,8 @@ func TestDoReturnsOutcomeUnderAtMostOnceWithoutStore(t *testing.T) {
 
 func TestDoReturnsOutcomeUnderRepeatOnlyIfRecorded(t *testing.T) {
 	test(t, func(t *testing.T, db store.Store) {
-		var isDown atomic.Bool
-		p := newProcess(t, db, fault.Rule{Ops: fault.Update, Match: func(fault.Op, string) bool { return isDown.Load() }})
+		var isDown flag
+		p := newProcess(t, db, fault.Rule{Ops: fault.Update, Match: isDown.match})
 		c := &counter{delay: time.Second}
 		isDown.Store(true)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -310,8 +318,8 @@ func TestDoReturnsOutcomeUnderRepeatOnlyIfRecorded(t *testing.T) {
 // While the store takes no outcomes, only so many calls begin.
 func TestDoBoundsOutcomesInDoubt(t *testing.T) {
 	test(t, func(t *testing.T, db store.Store) {
-		var isDown atomic.Bool
-		p := newProcess(t, db, fault.Rule{Ops: fault.Update, Match: func(fault.Op, string) bool { return isDown.Load() }})
+		var isDown flag
+		p := newProcess(t, db, fault.Rule{Ops: fault.Update, Match: isDown.match})
 		isDown.Store(true)
 		ctx, cancel := context.WithCancel(t.Context())
 		n, err := 0, error(nil)
@@ -374,7 +382,9 @@ func TestDoDropsOutcomeTooLargeForStore(t *testing.T) {
 // A smallStore takes values of up to 1,000 bytes.
 type smallStore struct{ store.Store }
 
-func (s smallStore) Update(ctx context.Context, key string, value []byte, rev store.Revision, ttl time.Duration) (store.Revision, error) {
+func (s smallStore) Update(
+	ctx context.Context, key string, value []byte, rev store.Revision, ttl time.Duration,
+) (store.Revision, error) {
 	if len(value) > 1000 {
 		return 0, store.ErrInvalid
 	}
@@ -384,7 +394,7 @@ func (s smallStore) Update(ctx context.Context, key string, value []byte, rev st
 func TestDoRefusesOtherFormat(t *testing.T) {
 	test(t, func(t *testing.T, db store.Store) {
 		p := newProcess(t, db)
-		for _, value := range []string{"", "\x02{}", "\x01{", "\x01"} {
+		for _, value := range []string{"", "\x02{}", "\x01{", "\x01", "\x01{}\n", "\x01{\"Kind\":2}\n"} {
 			_, err := db.Create(t.Context(), prefix+"once/alice/pay/1", []byte(value), time.Second)
 			require.NoError(t, err)
 			_, _, err = p.Do(t.Context(), key("1"), once.Repeat, new(counter).run)
@@ -445,11 +455,13 @@ func TestDoTakesAliasOfForgottenClaim(t *testing.T) {
 		requireDo(t, one.Table, key("x"), once.AtMostOnce, c, "run 2", true)
 		requireDo(t, one.Table, key("1"), once.AtMostOnce, c, "run 3", false)
 		c.forget = true
-		requireDo(t, one.Table, once.Key{Principal: "alice", Scope: "pay", ID: "3", Aliases: []string{"y"}}, once.AtMostOnce, c, "run 4", false)
+		k.ID, k.Aliases = "3", []string{"y"}
+		requireDo(t, one.Table, k, once.AtMostOnce, c, "run 4", false)
 		c.forget = false
 		requireDo(t, one.Table, key("3"), once.AtMostOnce, c, "run 5", false) // another claim, without the alias
 		requireDo(t, two.Table, key("y"), once.AtMostOnce, c, "run 6", false)
-		_, err := one.Peek(t.Context(), once.Key{Principal: "alice", Scope: "pay", ID: "none", Aliases: []string{"x"}, Digest: [32]byte{1}})
+		k.ID, k.Aliases, k.Digest[0] = "none", []string{"x"}, 1
+		_, err := one.Peek(t.Context(), k)
 		require.ErrorIs(t, err, once.ErrReused)
 	})
 }

@@ -193,7 +193,8 @@ func (s *simulation) call(n *node, st step, isLast bool) {
 	g := groups[st.group]
 	ctx, cancel := context.WithTimeout(context.Background(), st.limit)
 	defer cancel()
-	data, replayed, err := n.Do(ctx, g.keys[st.key%len(g.keys)], g.policy, func(ctx context.Context, c once.Claim) (once.Result, error) {
+	k := g.keys[st.key%len(g.keys)]
+	data, replayed, err := n.Do(ctx, k, g.policy, func(ctx context.Context, c once.Claim) (once.Result, error) {
 		return s.work(ctx, n, st, c)
 	})
 	s.mu.Lock()
@@ -211,7 +212,9 @@ func (s *simulation) call(n *node, st step, isLast bool) {
 		s.require(g.policy == once.AtMostOnce && errors.Is(err, once.ErrLost), "group %d: last call: %v", st.group, err)
 	default:
 		_, isExpected := errors.AsType[*guard.PanicError](err) // under Repeat, at the end of the lease
-		for _, e := range []error{context.DeadlineExceeded, lease.ErrLost, lease.ErrClosed, once.ErrLost, errOverload, errWork} {
+		for _, e := range []error{
+			context.DeadlineExceeded, lease.ErrLost, lease.ErrClosed, once.ErrLost, errOverload, errWork,
+		} {
 			isExpected = isExpected || errors.Is(err, e)
 		}
 		s.require(isExpected, "O5: group %d: %v", st.group, err)

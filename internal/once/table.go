@@ -36,24 +36,24 @@ type entry struct {
 	key     Key
 	claim   *claim        // in the store
 	isKnown bool          // a claim with the digest of key exists
-	waiting int           // callers
-	end     *ending       // for the waiting callers; nil: none, or ended
+	waiting int           // calls
+	end     *ending       // nil: no call waits, or ended
 	out     outcome       // retained
 	expires time.Duration // of out, since the start of the Table
 	own     *queue        // of the principal, if out is retained
 }
 
-// An ending is the end of an entry. The other fields are set when done is closed.
+// An ending is the end of an entry. The other fields are set before done is closed.
 type ending struct {
 	done     chan struct{}
-	out      outcome // none: the callers try again
+	out      outcome // none: the waiting calls try again
 	replayed bool    // out is from another run than that of the entry
 }
 
 // An outcome is the end of work.
 type outcome struct {
-	kind byte
-	text string // of an error
+	Kind byte
+	Text string // of an error
 	data []byte
 }
 
@@ -66,14 +66,14 @@ const (
 	dropped // not retained
 )
 
-func (o *outcome) size() int { return len(o.data) + len(o.text) }
+func (o *outcome) size() int { return len(o.data) + len(o.Text) }
 
 func (o *outcome) result() ([]byte, error) {
-	switch o.kind {
+	switch o.Kind {
 	case succeeded:
 		return o.data, nil
 	case failed:
-		return o.data, &failure{text: o.text}
+		return o.data, &failure{text: o.Text}
 	case lost:
 		return nil, ErrLost
 	}
@@ -110,8 +110,7 @@ func Temporary(err error) error { return &temporaryError{err} }
 func (t *Table) Do(ctx context.Context, k Key, p Policy,
 	f func(ctx context.Context, c Claim) (Result, error)) (data []byte, replayed bool, err error) {
 	if k.ID == "" {
-		r := t.call(ctx, Claim{Token: randid.New(""), Attempt: 1}, f, func(r result) result { return r })
-		return r.data, false, r.err
+		return t.call(ctx, firstClaim(), f, func(r result) result { return r }).values()
 	}
 	target := k // or the claim that has an alias of k
 	for attempt := 1; ; attempt++ {
@@ -122,31 +121,32 @@ func (t *Table) Do(ctx context.Context, k Key, p Policy,
 		switch {
 		case err != nil:
 			other, isAlias := errors.AsType[aliasError](err)
-			if !isAlias && !errors.Is(err, errAbsent) {
+			if !isAlias {
 				return nil, false, err
 			}
 			target = k
-			if isAlias {
+			if other.id != "" {
 				target.ID, target.Aliases = other.id, nil
 			} else {
 				_ = poll.Wait(ctx, attempt)
 			}
-		case out.kind != noOutcome:
+		case out.Kind != noOutcome:
 			data, err = out.result()
 			return data, true, err
 		case e == nil: // the other call ended without an outcome
 			target = k
 		case t.db == nil:
-			r := t.call(ctx, Claim{Token: randid.New(""), Attempt: 1}, f, func(r result) result {
+			return t.call(ctx, firstClaim(), f, func(r result) result {
 				t.finish(e, r.out, false)
 				return r
-			})
-			return r.data, false, r.err
+			}).values()
 		default:
 			return t.run(ctx, e, p, f)
 		}
 	}
 }
+
+func firstClaim() Claim { return Claim{Token: randid.New(""), Attempt: 1} }
 
 type work = func(ctx context.Context, c Claim) (Result, error)
 
@@ -156,6 +156,8 @@ type result struct {
 	err  error
 	out  outcome
 }
+
+func (r result) values() (data []byte, replayed bool, err error) { return r.data, false, r.err }
 
 // call runs f and passes its result to done, also after a panic and runtime.Goexit.
 func (t *Table) call(ctx context.Context, c Claim, f work, done func(result) result) (r result) {
@@ -175,13 +177,13 @@ func (t *Table) call(ctx context.Context, c Claim, f work, done func(result) res
 			text = err.Error() // of a panic
 		}
 		if !res.Forget && !isTemporary && t.opts.Retention > 0 {
-			r.out.kind = succeeded
+			r.out.Kind = succeeded
 			if err != nil {
-				r.out.kind, r.out.text = failed, strings.ToValidUTF8(text[:min(len(text), maxText)], "")
-				r.err = &failure{r.out.text, err}
+				r.out.Kind, r.out.Text = failed, strings.ToValidUTF8(text[:min(len(text), maxText)], "")
+				r.err = &failure{r.out.Text, err}
 			}
 			if len(res.Data) > t.opts.MaxOutcome {
-				r.out = outcome{kind: dropped}
+				r.out = outcome{Kind: dropped}
 			} else {
 				r.out.data = bytes.Clone(res.Data)
 			}
@@ -203,7 +205,7 @@ func (t *Table) enter(ctx context.Context, k *Key) (e *entry, out outcome, err e
 	}
 	select {
 	case <-end.done:
-		if end.out.kind != noOutcome && e.key.Digest != k.Digest {
+		if end.out.Kind != noOutcome && e.key.Digest != k.Digest {
 			return nil, out, ErrReused
 		}
 		return nil, end.out, nil
@@ -231,6 +233,9 @@ func (t *Table) find(k *Key) (e *entry, end *ending, out outcome, err error) {
 		return nil, nil, out, ErrBusy
 	case e == nil:
 		e = &entry{key: k.clone(), isKnown: t.db == nil}
+		if t.db != nil {
+			e.end = &ending{done: make(chan struct{})}
+		}
 		e.eachName(func(n name) { t.entries[n] = e })
 		return e, nil, out, nil
 	case e.isKnown && e.key.Digest != k.Digest:
@@ -240,8 +245,11 @@ func (t *Table) find(k *Key) (e *entry, end *ending, out outcome, err error) {
 	case e.waiting >= maxWaiters:
 		return nil, nil, out, ErrBusy
 	}
+	if e.end == nil {
+		e.end = &ending{done: make(chan struct{})}
+	}
 	e.waiting++
-	return e, e.endingLocked(), out, nil
+	return e, e.end, out, nil
 }
 
 // entryLocked returns the entry of k, or nil. t.mu must be held.
@@ -256,26 +264,15 @@ func (t *Table) entryLocked(k *Key) *entry {
 	return e
 }
 
-// endingLocked returns the ending of an entry in progress. Table.mu must be held.
-func (e *entry) endingLocked() *ending {
-	if e.end == nil {
-		e.end = &ending{done: make(chan struct{})}
-	}
-	return e.end
-}
-
 // finish removes e, or retains its outcome in memory, and gives that to the waiting calls.
 func (t *Table) finish(e *entry, out outcome, replayed bool) {
 	t.mu.Lock()
 	end := e.end
 	e.end = nil
-	if t.db == nil && out.kind != noOutcome {
+	if t.db == nil && out.Kind != noOutcome {
 		t.retainLocked(e, out)
 	} else {
 		t.removeLocked(e)
-	}
-	if e.claim != nil && e.claim.isEnding {
-		t.ending--
 	}
 	delete(t.running, e)
 	t.mu.Unlock()
@@ -285,7 +282,7 @@ func (t *Table) finish(e *entry, out outcome, replayed bool) {
 	}
 }
 
-// clone returns k with memory of its own and its aliases in order.
+// clone returns a copy of k that shares no memory, with its aliases in order.
 func (k *Key) clone() Key {
 	text := k.Principal + k.Scope + k.ID
 	scope, id := len(k.Principal), len(k.Principal)+len(k.Scope)
@@ -385,7 +382,7 @@ func (t *Table) shrinkLocked(q *queue, isCount bool) {
 	}
 	t.all.bytes -= e.out.size()
 	e.own.bytes -= e.out.size()
-	e.out = outcome{kind: dropped}
+	e.out = outcome{Kind: dropped}
 }
 
 // removeLocked removes e. t.mu must be held.

@@ -4,6 +4,7 @@
 package outbox
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -27,6 +28,7 @@ type Letter struct {
 	Reason string
 	Last   string    // error of an attempt
 	Time   time.Time // when it was given up
+	bytes  int64
 }
 
 // A deadIndex leads to the dead letters of a stream. The counts include expired and removed ones.
@@ -46,8 +48,11 @@ func (o *Outbox) Dead(ctx context.Context) iter.Seq2[Letter, error] {
 			if err == nil {
 				err = json.Unmarshal(e.Value, &index)
 			}
-			for r, readErr := range o.deadRecords(ctx, statekey.Join(index.Stream), 0, err) {
-				l, err := decodeLetter(index.Stream, r, readErr)
+			if err != nil {
+				yield(Letter{}, err)
+				return
+			}
+			for l, err := range o.letters(ctx, index.Stream, 0) {
 				if !yield(l, err) || err != nil {
 					return
 				}
@@ -56,22 +61,21 @@ func (o *Outbox) Dead(ctx context.Context) iter.Seq2[Letter, error] {
 	}
 }
 
-// deadRecords iterates over the dead letters of a stream after a position, or yields err.
-func (o *Outbox) deadRecords(ctx context.Context, key string, after uint64, err error) iter.Seq2[store.Record, error] {
-	return func(yield func(store.Record, error) bool) {
+// letters iterates over the dead letters of a stream after a position.
+func (o *Outbox) letters(ctx context.Context, stream string, after uint64) iter.Seq2[Letter, error] {
+	return func(yield func(Letter, error) bool) {
 		for {
-			var records []store.Record
-			if err == nil {
-				records, err = o.db.Read(ctx, o.path("dead", key), after, maxLetters)
-			}
+			records, err := o.db.Read(ctx, o.path("dead", statekey.Join(stream)), after, maxLetters)
 			for _, r := range records {
 				after = r.Seq
-				if !yield(r, nil) {
+				h, data, err := decode(r.Value)
+				item := Item{Stream: stream, ID: h.ID, Seq: r.Seq, Attempt: h.Attempt, Data: data, First: h.First}
+				if !yield(Letter{Item: item, Reason: h.Reason, Last: h.Last, Time: r.Time, bytes: size(r.Value)}, err) {
 					return
 				}
 			}
 			if err != nil {
-				yield(store.Record{}, err)
+				yield(Letter{}, err)
 			}
 			if err != nil || len(records) == 0 {
 				return
@@ -80,32 +84,23 @@ func (o *Outbox) deadRecords(ctx context.Context, key string, after uint64, err 
 	}
 }
 
-func decodeLetter(stream string, r store.Record, err error) (Letter, error) {
-	if err != nil {
-		return Letter{}, err
-	}
-	h, data, err := decode(r.Value)
-	item := Item{Stream: stream, ID: h.ID, Seq: r.Seq, Attempt: h.Attempt, Data: data, First: h.First}
-	return Letter{Item: item, Reason: h.Reason, Last: h.Last, Time: r.Time}, err
-}
-
-// Redeliver puts the item of a dead letter into its stream again and drops the letter. It
-// returns store.ErrNotFound if the letter is absent.
+// Redeliver puts the item of a dead letter into its stream again and drops the letter. Its age
+// begins again. Redeliver returns [store.ErrNotFound] if the letter is absent.
 func (o *Outbox) Redeliver(ctx context.Context, stream string, seq uint64) error {
-	for r, err := range o.deadRecords(ctx, statekey.Join(stream), seq-1, nil) {
-		l, err := decodeLetter(stream, r, err)
-		if err == nil && l.Seq != seq {
+	err := store.ErrNotFound
+	for l, readErr := range o.letters(ctx, stream, seq-1) {
+		if readErr != nil || l.Seq != seq {
+			err = cmp.Or(readErr, err)
 			break
 		}
-		if err == nil { // repeated, it has the same id
-			err = o.put(ctx, stream, "~"+strconv.FormatUint(seq, 10), header{ID: l.ID}.encode(l.Data))
-		}
+		// Repeated, it has the same id.
+		err = o.put(ctx, stream, "~"+strconv.FormatUint(seq, 10), header{ID: l.ID}.encode(l.Data))
 		if err == nil {
 			err = o.Drop(ctx, stream, seq)
 		}
-		return wrap("redeliver", stream, err)
+		break
 	}
-	return wrap("redeliver", stream, store.ErrNotFound)
+	return wrap("redeliver", stream, err)
 }
 
 // Drop removes a dead letter.
@@ -123,38 +118,33 @@ func (o *Outbox) bury(ctx context.Context, s *sender, r store.Record, v Verdict)
 	if err != nil {
 		data = r.Value
 	}
-	h.Reason, h.Last, h.Attempt, h.First = cut(v.reason), s.head.Last, s.head.Attempt, r.Time
-	if v.text != "" {
-		h.Last = v.text
-	}
+	h.Reason, h.Last, h.Attempt, h.First = cut(v.reason), cmp.Or(v.text, s.head.Last), s.head.Attempt, r.Time
 	value := h.encode(data)
 	index, err := o.editIndex(ctx, s, func(index *deadIndex) {
 		index.Letters++
 		index.Bytes += size(value)
 	})
-	if err != nil {
-		return err
+	if err == nil {
+		err = o.appendLetter(ctx, s.key, r.Seq, value)
 	}
-	id := strconv.FormatUint(r.Seq, 10)
-	err = o.appendLetter(ctx, s.key, id, value)
 	if errors.Is(err, store.ErrInvalid) { // longer than the item, and too long
-		value = h.encode(nil)
-		err = o.appendLetter(ctx, s.key, id, value)
+		err = o.appendLetter(ctx, s.key, r.Seq, h.encode(nil))
 	}
 	if err != nil {
 		return err
 	}
 	o.opts.Logger.WarnContext(ctx, "outbox: item given up", "stream", s.stream, "seq", r.Seq, "attempt", h.Attempt,
-		"reason", h.Reason, "err", h.Last, "bytes", len(value))
+		"reason", h.Reason, "err", h.Last, "bytes", len(data))
 	if index.Letters > o.opts.MaxItems || index.Bytes > o.opts.MaxBytes {
 		err = o.trim(ctx, s)
 	}
 	return err
 }
 
-func (o *Outbox) appendLetter(ctx context.Context, key, id string, value []byte) error {
+// appendLetter appends a dead letter once for each position in the queue.
+func (o *Outbox) appendLetter(ctx context.Context, key string, seq uint64, value []byte) error {
 	err := store.Persist(ctx, func(ctx context.Context) error {
-		_, err := o.db.Append(ctx, o.path("dead", key), id, value, deadTTL)
+		_, err := o.db.Append(ctx, o.path("dead", key), strconv.FormatUint(seq, 10), value, deadTTL)
 		return err
 	})
 	if errors.Is(err, store.ErrDuplicate) {
@@ -172,7 +162,7 @@ func (o *Outbox) editIndex(ctx context.Context, s *sender, edit func(index *dead
 		}
 		index.Stream = s.stream
 		edit(&index)
-		value, _ = json.Marshal(index)
+		value, _ = json.Marshal(index) // cannot fail
 		return value, err
 	}
 	_, err = store.Modify(ctx, o.db, o.path("dead", s.key), deadTTL+spare, change)
@@ -183,20 +173,22 @@ func (o *Outbox) editIndex(ctx context.Context, s *sender, edit func(index *dead
 func (o *Outbox) trim(ctx context.Context, s *sender) error {
 	var seqs []uint64
 	var sizes []int64
-	total, n := int64(0), 0
-	for r, err := range o.deadRecords(ctx, s.key, 0, nil) {
-		if err != nil {
+	left := deadIndex{}
+	for l, err := range o.letters(ctx, s.stream, 0) {
+		if l.Seq == 0 {
 			return err
 		}
-		seqs, sizes = append(seqs, r.Seq), append(sizes, size(r.Value))
-		total += size(r.Value)
+		seqs, sizes = append(seqs, l.Seq), append(sizes, l.bytes)
+		left.Letters++
+		left.Bytes += l.bytes
 	}
-	maxItems, maxBytes := o.opts.MaxItems, o.opts.MaxBytes
-	if int64(len(seqs)) > maxItems || total > maxBytes {
+	maxItems, maxBytes, n := o.opts.MaxItems, o.opts.MaxBytes, 0
+	if left.Letters > maxItems || left.Bytes > maxBytes {
 		maxItems, maxBytes = maxItems-maxItems/16, maxBytes-maxBytes/16
 	}
-	for ; n < len(seqs) && (int64(len(seqs)-n) > maxItems || total > maxBytes); n++ {
-		total -= sizes[n]
+	for ; left.Letters > maxItems || left.Bytes > maxBytes; n++ {
+		left.Letters--
+		left.Bytes -= sizes[n]
 	}
 	if n > 0 {
 		o.opts.Logger.WarnContext(ctx, "outbox: dead letters dropped", "stream", s.stream, "letters", n)
@@ -204,6 +196,6 @@ func (o *Outbox) trim(ctx context.Context, s *sender) error {
 			return err
 		}
 	}
-	_, err := o.editIndex(ctx, s, func(index *deadIndex) { index.Letters, index.Bytes = int64(len(seqs)-n), total })
+	_, err := o.editIndex(ctx, s, func(index *deadIndex) { index.Letters, index.Bytes = left.Letters, left.Bytes })
 	return err
 }

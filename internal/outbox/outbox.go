@@ -34,8 +34,7 @@ var errRunning = errors.New("outbox: function of an earlier epoch is still runni
 const (
 	maxAttempts = 64             // at once
 	spare       = 24 * time.Hour // that an item outlives MaxAge
-	topic       = "outbox"
-	request     = "/" // ends a message that requests the stream; otherwise an item was put
+	topic       = "outbox"       // of messages: a key, and a slash and an owner that requests the stream
 )
 
 // Options configure an Outbox. Zero is the default.
@@ -160,7 +159,7 @@ func (o *Outbox) Own(ctx context.Context, stream string) error {
 		case errors.Is(err, errRunning):
 			err = nil
 		case err == nil && found == lease.Held:
-			err = o.lease.Tell(ctx, holder, topic, []byte(key+request))
+			err = o.lease.Tell(ctx, holder, topic, []byte(key+"/"+string(owner)))
 		case err == nil && o.serve(key, stream, owner, epoch, 0) == nil:
 			err = cmp.Or(context.Cause(epoch), ErrClosed)
 		}
@@ -181,6 +180,9 @@ func (o *Outbox) take(ctx context.Context, stream string, owner lease.Owner, isO
 	s := o.senders[key]
 	isRunning := s != nil && s.owner != owner && s.state == stateRunning
 	isServed := s != nil && s.owner == owner && s.starts > 0
+	if s != nil && isOwn {
+		s.isClosing = false
+	}
 	o.mu.Unlock()
 	if isRunning {
 		return lease.Held, owner, errRunning
@@ -188,14 +190,14 @@ func (o *Outbox) take(ctx context.Context, stream string, owner lease.Owner, isO
 	_, _, err = o.edit(ctx, key, o.recordTTL(), func(rec *record, _ store.Revision) (err error) {
 		found, holder = lease.Taken, rec.Owner
 		isAlive := false
-		if holder != "" && !(isOwn && rec.Free) {
+		if holder != "" {
 			isAlive, err = o.lease.Alive(ctx, holder)
 		}
 		switch {
 		case err != nil:
 			return err
 		case holder == owner && isOwn:
-			rec.Own, rec.Free = true, false
+			rec.Own = true
 			return nil
 		case holder == owner && !isServed: // by an earlier change
 			return store.ErrUnchanged
@@ -227,20 +229,11 @@ func (o *Outbox) Close(ctx context.Context, stream string) error {
 	if err != nil {
 		return wrap("close", stream, err)
 	}
-	_, _, err = o.edit(ctx, key, o.recordTTL(), func(rec *record, _ store.Revision) error {
-		if rec.Owner != s.owner || !rec.Own {
-			return store.ErrUnchanged
-		}
-		rec.Own = false
-		return nil
-	})
 	o.mu.Lock()
 	s.isClosing = true
 	o.mu.Unlock()
 	o.serve(key, stream, s.owner, s.ctx, 1)
-	if err == nil {
-		err = await(ctx, s.done)
-	}
+	err = await(ctx, s.done)
 	if err == nil && !s.isEnded {
 		err = cmp.Or(context.Cause(s.ctx), ErrClosed)
 	}
@@ -249,13 +242,13 @@ func (o *Outbox) Close(ctx context.Context, stream string) error {
 
 // receive handles a message of another instance.
 func (o *Outbox) receive(data []byte) {
-	key, isRequest := strings.CutSuffix(string(data), request)
+	key, requester, _ := strings.Cut(string(data), "/")
 	owner, epoch := o.epoch()
 	s := o.serve(key, "", owner, epoch, 0)
-	if s != nil && isRequest {
+	if s != nil && requester != "" {
 		o.mu.Lock()
 		defer o.mu.Unlock()
-		s.isRequested = true
+		s.requester = lease.Owner(requester)
 		o.wakeLocked(s)
 	}
 }

@@ -20,7 +20,6 @@ type record struct {
 	Stream string
 	Owner  lease.Owner
 	Own    bool  // until Close
-	Free   bool  // no attempt runs, and another instance may call Own
 	Busy   bool  // the sender finds what is put without a message
 	Slack  int64 // items that failed owners may have ended without counting them
 	Saved  time.Time
@@ -50,10 +49,10 @@ func (c *counts) add(d counts) {
 
 // take changes the owner. Items of an owner that was active in the last day cannot have expired.
 func (r *record) take(stream string, owner lease.Owner) {
-	if r.Owner != "" && !r.Free && time.Since(r.Saved) < spare {
+	if r.Owner != "" && time.Since(r.Saved) < spare {
 		r.Slack += maxBatch
 	}
-	r.Stream, r.Owner, r.Free, r.Saved = stream, owner, false, time.Now()
+	r.Stream, r.Owner, r.Saved = stream, owner, time.Now()
 }
 
 // settle adapts the counts to an empty queue and returns how many items have expired.

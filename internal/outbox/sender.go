@@ -4,7 +4,6 @@
 package outbox
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"time"
@@ -15,12 +14,11 @@ import (
 )
 
 const (
-	linger     = 10 * time.Second // of a sender with an empty queue
-	freePeriod = 10 * time.Second // for another instance to call Own
-	endTTL     = 10 * time.Minute // of an ended record: a creation may land so late
-	maxBatch   = 64               // items in a turn, and ended items that the record does not count
-	maxRead    = 1 << 20          // bytes in a turn, estimated
-	never      = -1               // the next turn needs a signal
+	linger   = 10 * time.Second // of a sender with an empty queue
+	endTTL   = 10 * time.Minute // of an ended record: a creation may land so late
+	maxBatch = 64               // items in a turn, and ended items that the record does not count
+	maxRead  = 1 << 20          // bytes in a turn, estimated
+	never    = -1               // the next turn needs a signal
 )
 
 // A sender is the work of a stream in this instance, under one owner. It makes turns.
@@ -36,21 +34,20 @@ type sender struct {
 	verdict  Verdict   // on the head, not carried out
 	gone     Verdict   // on the stream
 	emptied  time.Time // the queue is empty since then
-	freed    time.Time // when rec.Free was set
 	failures int       // turns in a row
 
 	// Outbox.mu guards the following. The turn also reads rec without it.
-	stream      string
-	rec         record // as last read or written
-	unsaved     counts // not in rec
-	starts      int    // calls of Finish to be made
-	state       senderState
-	isOpen      bool // rec is present and not about to end
-	isEnded     bool
-	isSignaled  bool // since the begin of the turn
-	isDelayed   bool // signals begin no turn
-	isRequested bool // by another instance
-	isClosing   bool
+	stream     string
+	rec        record // as last read or written
+	unsaved    counts // not in rec
+	starts     int    // calls of Finish to be made
+	state      senderState
+	isOpen     bool // rec is present and not about to end
+	isEnded    bool
+	isSignaled bool        // since the begin of the turn
+	isDelayed  bool        // signals begin no turn
+	requester  lease.Owner // of another instance that calls Own
+	isClosing  bool
 }
 
 type senderState uint8
@@ -82,7 +79,9 @@ func (o *Outbox) serve(key, stream string, owner lease.Owner, epoch context.Cont
 		o.owner = owner
 		context.AfterFunc(epoch, o.sweep)
 	}
-	s.stream = cmp.Or(stream, s.stream)
+	if s.stream == "" {
+		s.stream = stream
+	}
 	s.starts += starts
 	o.wakeLocked(s)
 	return s
@@ -118,7 +117,7 @@ func (o *Outbox) wake(s *sender) {
 // wakeLocked begins a turn, or another one after the current one. o.mu must be held.
 func (o *Outbox) wakeLocked(s *sender) {
 	s.isSignaled = true
-	if s.state == stateWaiting && (!s.isDelayed || s.isRequested) && o.senders[s.key] == s {
+	if s.state == stateWaiting && (!s.isDelayed || s.requester != "") && o.senders[s.key] == s {
 		s.timer.Stop()
 		s.state = stateDue
 		o.due = append(o.due, s)
@@ -151,71 +150,76 @@ func (o *Outbox) run(s *sender) {
 		}
 		return err
 	}, func(err error) {
-		o.mu.Lock()
-		defer o.mu.Unlock()
-		o.running--
-		s.state, s.failures = stateWaiting, s.failures+1
-		switch {
-		case s.ctx.Err() != nil:
-			o.removeLocked(s)
-		case err != nil:
-			s.isDelayed = true
-			delay = min(time.Second<<min(s.failures, 6), time.Minute)
-			o.opts.Logger.WarnContext(ctx, "outbox: sender delayed", "stream", s.stream, "delay", delay, "err", err)
-		default:
+		s.failures++
+		if err == nil {
 			s.failures = 0
+		} else {
+			delay = min(time.Second<<min(s.failures, 6), time.Minute)
 		}
-		if delay == 0 || s.isSignaled {
-			o.wakeLocked(s)
+		if err != nil && ctx.Err() == nil {
+			o.opts.Logger.WarnContext(ctx, "outbox: sender delayed", "stream", s.stream, "delay", delay, "err", err)
 		}
-		if delay > 0 && s.state == stateWaiting && o.senders[s.key] == s {
-			s.timer.Reset(delay)
-		}
-		o.dispatchLocked()
+		o.schedule(s, delay, err != nil)
 	})
 }
 
+// schedule ends a turn and sets the time of the next.
+func (o *Outbox) schedule(s *sender, delay time.Duration, isFailed bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.running--
+	s.state, s.isDelayed = stateWaiting, s.isDelayed || isFailed
+	if s.ctx.Err() != nil {
+		o.removeLocked(s)
+	}
+	if delay == 0 || s.isSignaled {
+		o.wakeLocked(s)
+	}
+	if delay > 0 && s.state == stateWaiting && o.senders[s.key] == s {
+		s.timer.Reset(delay)
+	}
+	o.dispatchLocked()
+}
+
 // turn sends the items that are due and returns the delay of the next turn.
-func (o *Outbox) turn(ctx context.Context, s *sender) (time.Duration, error) {
+func (o *Outbox) turn(ctx context.Context, s *sender) (delay time.Duration, err error) {
 	if s.rev == 0 {
-		if err := o.load(ctx, s); err != nil {
+		if err = o.load(ctx, s); err != nil {
 			return 0, err
 		}
 	}
 	o.mu.Lock()
-	send, isRequested, hasUnsaved := o.funcs[kindOf(s.stream)], s.isRequested, s.unsaved.Sent > 0
-	s.isRequested = false
+	send, requester := o.funcs[kindOf(s.stream)], s.requester
+	isChanged := s.unsaved.Sent > 0 || s.isClosing && s.rec.Own
+	s.requester = ""
 	o.mu.Unlock()
-	if isRequested || s.rec.Free {
-		if delay, err := o.yield(ctx, s, isRequested); delay > 0 || err != nil {
-			return delay, err
-		}
-	}
-	if send == nil {
+	switch {
+	case requester != "":
+		return 0, o.handOver(ctx, s, requester)
+	case send == nil:
 		return never, nil
 	}
 	n := maxRead * (s.rec.Puts - s.rec.Sent) / max(s.rec.Bytes, 1) // by their average size
 	items, err := o.db.Read(ctx, o.path("items", s.key), 0, int(min(max(n, 1), maxBatch)))
-	switch {
-	case err != nil:
-		return 0, err
-	case len(items) == 0:
+	if err == nil && len(items) == 0 {
 		return o.rest(ctx, s)
-	case hasUnsaved:
-		if _, err = o.save(ctx, s, saveBusy); err != nil {
-			return 0, err
-		}
+	}
+	if err == nil && isChanged {
+		_, err = o.save(ctx, s, saveBusy)
 	}
 	s.emptied = time.Time{}
-	for _, item := range items {
-		delay, err := o.handle(ctx, s, send, item)
-		o.mu.Lock()
-		s.isDelayed = delay > 0
-		isOver := delay > 0 || err != nil || o.isClosed || s.isRequested || ctx.Err() != nil
-		o.mu.Unlock()
-		if isOver {
-			return delay, err
-		}
+	for i := 0; i < len(items) && delay == 0 && err == nil && o.mayContinue(ctx, s); i++ {
+		delay, err = o.handle(ctx, s, send, items[i])
 	}
-	return 0, nil
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	s.isDelayed = delay > 0
+	return delay, err
+}
+
+// mayContinue reports whether a turn may make another attempt.
+func (o *Outbox) mayContinue(ctx context.Context, s *sender) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return !o.isClosed && s.requester == "" && ctx.Err() == nil
 }

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -308,8 +309,12 @@ func (c *cluster) check() {
 			c.failLocked("X4: %d duplicates in %s after %d owner failures", n, stream, c.changes[stream])
 		}
 	}
-	for _, prefix := range []string{"work/", "outbox/sender/"} {
-		for e := range c.List(ctx, prefix) {
+	for e := range c.List(ctx, "outbox/sender/") {
+		c.failLocked("record left: %s %+v", e.Key, parse(e))
+	}
+	for e := range c.List(ctx, "work/") { // one that landed late stays as long as its owner
+		owner := lease.Owner(strings.Split(e.Key, "/")[1])
+		if !slices.ContainsFunc(c.procs, func(p *process) bool { return p.lease.Owner() == owner }) {
 			c.failLocked("entry left: %s", e.Key)
 		}
 	}

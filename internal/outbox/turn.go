@@ -52,9 +52,8 @@ type saveMode uint8
 
 const (
 	saveBusy saveMode = iota
-	saveFree
-	saveIdle // if no item was put since the record was last read
-	saveEnd  // likewise
+	saveIdle          // if no item was put since the record was last read
+	saveEnd           // likewise
 )
 
 // save writes the state of the sender. It fails with errTaken if the record has another owner. If
@@ -73,7 +72,10 @@ func (o *Outbox) save(ctx context.Context, s *sender, mode saveMode) (isSaved bo
 		ttl = endTTL
 	}
 	rec, rev, err := o.edit(ctx, s.key, ttl, func(rec *record, rev store.Revision) error {
-		isSaved = mode < saveIdle || rev == s.rev && (mode < saveEnd || !s.isOwn(rec))
+		o.mu.Lock()
+		isOwn := rec.Own && !s.isClosing
+		o.mu.Unlock()
+		isSaved = mode < saveIdle || rev == s.rev && (mode < saveEnd || !isOwn || s.gone.kind != 0)
 		switch {
 		case rec.Owner != s.owner:
 			return errTaken
@@ -82,7 +84,7 @@ func (o *Outbox) save(ctx context.Context, s *sender, mode saveMode) (isSaved bo
 		}
 		rec.add(unsaved)
 		rec.head, rec.Saved = s.head, time.Now()
-		rec.Busy, rec.Free = mode == saveBusy, mode == saveFree
+		rec.Own, rec.Busy = isOwn, mode == saveBusy
 		if mode >= saveIdle {
 			lost = rec.settle()
 		}
@@ -95,21 +97,17 @@ func (o *Outbox) save(ctx context.Context, s *sender, mode saveMode) (isSaved bo
 		return false, err
 	}
 	o.mu.Lock()
-	defer o.mu.Unlock()
 	s.rec, s.rev = rec, rev
-	s.isOpen = rec.Owner != ""
-	s.isClosing = s.isClosing && !rec.Own // Own was called after Close
+	s.isOpen = rec.Owner == s.owner
 	if isSaved {
 		s.unsaved.add(counts{-unsaved.Puts, -unsaved.Sent, -unsaved.Bytes})
 	}
-	if isSaved && lost > 0 {
+	o.mu.Unlock()
+	if lost > 0 {
 		o.opts.Logger.ErrorContext(ctx, "outbox: items lost", "stream", s.stream, "lost", lost, "puts", rec.Puts)
 	}
 	return isSaved, nil
 }
-
-// isOwn reports whether the sender waits for items until Close.
-func (s *sender) isOwn(rec *record) bool { return rec.Own && s.gone.kind == 0 }
 
 // rest ends the sender if the queue has been empty for a while.
 func (o *Outbox) rest(ctx context.Context, s *sender) (delay time.Duration, err error) {
@@ -118,8 +116,8 @@ func (o *Outbox) rest(ctx context.Context, s *sender) (delay time.Duration, err 
 		s.emptied = now
 	}
 	o.mu.Lock()
-	isOwn := s.isOwn(&s.rec) && !s.isClosing
-	isSettled := !s.rec.Busy && s.rec.Slack == 0 && s.unsaved.Sent == 0
+	isOwn := s.rec.Own && s.gone.kind == 0
+	isSettled := !s.rec.Busy && s.rec.Slack == 0 && s.unsaved.Sent == 0 && !(s.rec.Own && s.isClosing)
 	switch {
 	case isOwn:
 		period = o.life / 2 // then the record is renewed
@@ -144,7 +142,7 @@ func (o *Outbox) rest(ctx context.Context, s *sender) (delay time.Duration, err 
 }
 
 // end removes a sender without a record, unless a new record may exist.
-func (o *Outbox) end(ctx context.Context, s *sender) (wait time.Duration, err error) {
+func (o *Outbox) end(ctx context.Context, s *sender) (delay time.Duration, err error) {
 	o.mu.Lock()
 	if s.isSignaled {
 		s.rev, s.isOpen = 0, false // load reads the new record
@@ -155,22 +153,28 @@ func (o *Outbox) end(ctx context.Context, s *sender) (wait time.Duration, err er
 	o.removeLocked(s)
 	o.mu.Unlock()
 	for range s.starts {
-		err = errors.Join(err, o.lease.Finish(ctx, s.owner, workKind(s.stream), s.stream))
+		_ = o.lease.Finish(ctx, s.owner, workKind(s.stream), s.stream) // or it is repeated
 	}
-	return never, err
+	return never, nil
 }
 
-// yield lets another instance call Own for a while.
-func (o *Outbox) yield(ctx context.Context, s *sender, isRequested bool) (wait time.Duration, err error) {
-	if isRequested {
-		_, err = o.save(ctx, s, saveFree)
-		s.freed = time.Now()
+// handOver makes another instance the sender, which has called Own.
+func (o *Outbox) handOver(ctx context.Context, s *sender, to lease.Owner) error {
+	if _, err := o.save(ctx, s, saveBusy); err != nil {
+		return err
 	}
-	wait = freePeriod - time.Since(s.freed)
-	if wait <= 0 && err == nil {
-		_, err = o.save(ctx, s, saveBusy)
+	s.rev = 0 // no attempt before load
+	_, _, err := o.edit(ctx, s.key, o.recordTTL(), func(rec *record, _ store.Revision) error {
+		if rec.Owner != s.owner {
+			return errTaken
+		}
+		rec.Owner, rec.Own, rec.Busy = to, true, false
+		return nil
+	})
+	if err == nil {
+		err = o.lease.Tell(ctx, to, topic, []byte(s.key)) // Own may have returned
 	}
-	return max(wait, 0), err
+	return err
 }
 
 // handle makes an attempt on the head, if it is due, and carries out the verdict. It returns how
@@ -179,15 +183,15 @@ func (o *Outbox) handle(ctx context.Context, s *sender, send sendFunc, r store.R
 	if s.head.Seq != r.Seq {
 		s.head, s.verdict, s.due = head{Seq: r.Seq}, Verdict{}, time.Time{}
 	}
-	if wait := time.Until(s.due); wait > 0 {
+	if wait = time.Until(s.due); wait > 0 {
 		return wait, nil
 	}
 	if s.verdict.kind == 0 {
-		if err := o.attempt(ctx, s, send, r); err != nil {
-			return 0, err
-		}
+		err = o.attempt(ctx, s, send, r)
 	}
-	wait, err = o.conclude(ctx, s, r)
+	if err == nil {
+		wait, err = o.conclude(ctx, s, r)
+	}
 	if err == nil {
 		s.verdict = Verdict{}
 	}
