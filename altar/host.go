@@ -207,7 +207,7 @@ func (h *Host) unlock() {
 	h.events, h.overs, h.lastEnd = nil, nil, nil
 	h.mu.Unlock()
 	for _, o := range overs {
-		_ = h.guard("Remote.SessionOver", func() error {
+		_ = h.guard("Cluster.SessionEnded", func() error {
 			h.opts.Cluster.SessionEnded(o.id, o.how)
 			return nil
 		})

@@ -132,10 +132,10 @@ func (h *Host) toolCall(hc *hostConn, m *ToolCall) {
 	}
 	var denied error
 	if hc.peer == nil { // another Host has asked its own
-		denied = h.guard("AuthorizeCall", func() error { return h.auth.Authorize(h.ctx, &request) })
+		denied = h.guard("Authorizer", func() error { return h.auth.Authorize(h.ctx, &request) })
 	}
 	if denied != nil {
-		err = h.refusal("AuthorizeCall", denied, ReasonDenied, "the caller may not use this tool in this session")
+		err = h.refusal("Authorizer", denied, ReasonDenied, "the caller may not use this tool in this session")
 	}
 
 	now = h.lock()

@@ -77,8 +77,8 @@ type Auth struct {
 	// error other than an [*Error] becomes AUTHORIZATION_FAILED not_permitted.
 	FulfillmentAuthorizer func(ctx context.Context, r *FulfillmentRequest) error
 
-	// SecurityContextResolver returns the effective security context for the one that a client
-	// requested. Nil means [DefaultSecurityContext].
+	// SecurityContextResolver returns the effective security context for the requested one.
+	// Nil means [DefaultSecurityContext].
 	SecurityContextResolver func(ctx context.Context, id *Principal, requested *SecurityContext) (*SecurityContext, error)
 }
 

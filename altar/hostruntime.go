@@ -39,9 +39,9 @@ func (h *Host) announce(hc *hostConn, m *AnnounceRuntime) {
 	h.unlock()
 
 	if err == nil && h.opts.Auth.RuntimeAuthorizer != nil {
-		fault := h.guard("AuthorizeRuntime", func() error { return h.opts.Auth.RuntimeAuthorizer(h.ctx, hc.identity, m) })
+		fault := h.guard("RuntimeAuthorizer", func() error { return h.opts.Auth.RuntimeAuthorizer(h.ctx, hc.identity, m) })
 		if fault != nil {
-			err = h.refusal("AuthorizeRuntime", fault, ReasonNotARuntime, "the caller may not announce a Runtime")
+			err = h.refusal("RuntimeAuthorizer", fault, ReasonNotARuntime, "the caller may not announce a Runtime")
 		}
 	}
 	mine := true

@@ -231,12 +231,12 @@ func (h *Host) createSession(hc *hostConn, m *CreateSession) {
 
 	var security *SecurityContext
 	var err *Error
-	fault := h.guard("ResolveSecurityContext", func() (err error) {
+	fault := h.guard("SecurityContextResolver", func() (err error) {
 		security, err = h.opts.Auth.SecurityContextResolver(h.ctx, hc.identity, m.SecurityContext)
 		return err
 	})
 	if fault != nil {
-		err = h.refusal("ResolveSecurityContext", fault, ReasonDenied, "the security context is not granted")
+		err = h.refusal("SecurityContextResolver", fault, ReasonDenied, "the security context is not granted")
 	}
 
 	now := h.lock()
@@ -435,13 +435,13 @@ func (h *Host) listTools(hc *hostConn, m *ListTools) {
 	answer := &ToolList{SessionID: s.id, Tools: []ToolInfo{}}
 	var failed *Error
 	for i, c := range list {
-		err := h.guard("AuthorizeCall", func() error {
+		err := h.guard("Authorizer", func() error {
 			return h.auth.Authorize(h.ctx, &AuthorizeRequest{Principal: hc.identity, Session: info, Contract: c.Contract, ForListing: true})
 		})
 		if err == nil {
 			answer.Tools = append(answer.Tools, ToolInfo{Name: c.Name, Description: c.Description, Parameters: c.Parameters,
 				Streaming: c.Streaming, Runtimes: runtimes[i]})
-		} else if e := h.refusal("AuthorizeCall", err, ReasonDenied, "not allowed"); e.Code == ErrInternal {
+		} else if e := h.refusal("Authorizer", err, ReasonDenied, "not allowed"); e.Code == ErrInternal {
 			failed = e
 		}
 	}

@@ -50,7 +50,7 @@ func (h *Host) identify(r *http.Request) (id *Principal, err error) {
 	if h.opts.Auth.Authenticator == nil {
 		return nil, nil
 	}
-	err = h.guard("Authenticate", func() (err error) {
+	err = h.guard("Authenticator", func() (err error) {
 		id, err = h.opts.Auth.Authenticator.Authenticate(r)
 		return err
 	})

@@ -8,7 +8,7 @@ import (
 	"sync"
 )
 
-// An outbox is the message queue of one connection. put never blocks and has no limit of its own;
+// An outbox is the message queue of one connection. put never blocks and has no limit;
 // callers compare len with their limit first.
 type outbox struct {
 	mu       sync.Mutex

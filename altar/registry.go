@@ -358,11 +358,11 @@ func (h *Host) checkFulfillment(hc *hostConn, sessionID string, manifest *contra
 	}
 	c := manifest.byName[name]
 	if h.opts.Auth.FulfillmentAuthorizer != nil {
-		err := h.guard("AuthorizeFulfillment", func() error {
+		err := h.guard("FulfillmentAuthorizer", func() error {
 			return h.opts.Auth.FulfillmentAuthorizer(h.ctx, &FulfillmentRequest{Principal: hc.identity, RuntimeID: hc.runtimeID, SessionID: sessionID, Contract: c.Contract})
 		})
 		if err != nil {
-			return nil, h.refusal("AuthorizeFulfillment", err, ReasonNotPermitted, "the Runtime may not serve this tool")
+			return nil, h.refusal("FulfillmentAuthorizer", err, ReasonNotPermitted, "the Runtime may not serve this tool")
 		}
 	}
 	if c.Streaming && !hc.can(CapStreaming) {

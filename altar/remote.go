@@ -122,7 +122,7 @@ func (h *Host) place(s *session, c *contract, pin string, tried []RuntimeOffer) 
 // offered asks the Remote.
 func (h *Host) offered(contract string) []RuntimeOffer {
 	var offers []RuntimeOffer
-	_ = h.guard("Remote.Offers", func() error {
+	_ = h.guard("Cluster.Offers", func() error {
 		offers = h.opts.Cluster.Offers(contract)
 		return nil
 	})
@@ -154,7 +154,7 @@ func (h *Host) runForward(ctx context.Context, c *hostCall, rt *hostConn, call *
 	defer h.wg.Done()
 	defer rt.remote.cancel(nil)
 	end := errNoEnd
-	failed := h.guard("Remote.Forward", func() error {
+	failed := h.guard("Cluster.Forward", func() error {
 		for m, err := range h.opts.Cluster.Forward(ctx, rt.remote.to, call) {
 			if err != nil {
 				end = err

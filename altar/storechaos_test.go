@@ -43,7 +43,7 @@ func (l *lostOutcomes) Enabled(context.Context, slog.Level) bool { return true }
 func (l *lostOutcomes) Handle(_ context.Context, r slog.Record) error {
 	if strings.Contains(r.Message, "outcome") {
 		r.Attrs(func(a slog.Attr) bool {
-			if a.Key == "invocation" {
+			if a.Key == "invocation_id" {
 				l.mu.Lock()
 				l.ids[a.Value.String()] = true
 				l.mu.Unlock()
