@@ -10,9 +10,8 @@ import (
 	"slices"
 )
 
-// An Principal is who a connection was proved to come from (ALT-136). Tenant and
-// name together are the principal to which sessions and Runtimes belong. It is
-// not changed once a Host has it.
+// A Principal is the authenticated caller (ALT-136). Tenant and ID together own sessions and
+// Runtimes. It must not be changed after it was passed to a Host.
 type Principal struct {
 	ID     string
 	Tenant string
@@ -23,7 +22,7 @@ type Principal struct {
 	Claims map[string][]string
 }
 
-// principal is the key under which everything of an identity is kept.
+// principal is the key of the objects that a Principal owns.
 type principal struct{ tenant, name string }
 
 func (id *Principal) principal() principal {
@@ -37,7 +36,7 @@ func (id *Principal) grants(claim, value string) bool {
 	return slices.Contains(id.Claims[claim], value) || claim == "role" && slices.Contains(id.Roles, value)
 }
 
-// A AuthorizeRequest is what an [Authorizer] judges (ALT-137, ALT-138).
+// An AuthorizeRequest is the call that an [Authorizer] decides about (ALT-137, ALT-138).
 type AuthorizeRequest struct {
 	Principal *Principal // nil for a caller without one, see HostOptions.Auth.AllowAnonymous
 	Session   SessionInfo
@@ -94,9 +93,9 @@ type RoleRule struct {
 	Roles []string
 }
 
-// RoleAuthorizer returns an [Authorizer] that allows what at least one rule
-// allows. The roles of a caller are those of its identity or, if the security
-// context of the session claims a role, that one alone (ALT-D21).
+// RoleAuthorizer returns an [Authorizer] that permits the calls of at least one rule. The roles of
+// a caller are those of its principal or, if the security context of the session claims a role,
+// that role only (ALT-D21).
 func RoleAuthorizer(rules ...RoleRule) Authorizer {
 	rules = slices.Clone(rules)
 	return AuthorizerFunc(func(_ context.Context, r *AuthorizeRequest) error {
@@ -119,7 +118,7 @@ func RoleAuthorizer(rules ...RoleRule) Authorizer {
 	})
 }
 
-// A FulfillmentRequest is what HostOptions.Auth.FulfillmentAuthorizer judges.
+// A FulfillmentRequest is the argument of Auth.FulfillmentAuthorizer.
 type FulfillmentRequest struct {
 	Principal *Principal
 	RuntimeID string

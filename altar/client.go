@@ -40,7 +40,7 @@ type ClientOptions struct {
 	// never holds up the others. Zero means 4096.
 	QueueLimit int
 
-	// Logger receives what no error reports. Nil is silent.
+	// Logger receives errors that no call returns. Nil disables logging.
 	Logger *slog.Logger
 }
 
@@ -300,8 +300,7 @@ func (c *Client) abandoned(p *pendingCall) bool {
 	return !waited && !done
 }
 
-// failCalls ends all calls with an error of this side. It is called with the
-// lock held.
+// failCalls ends all calls with a local error. c.mu must be held.
 func (c *Client) failCalls(err error) {
 	for _, p := range c.calls {
 		p.abort(err)

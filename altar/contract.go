@@ -23,8 +23,8 @@ type Contract struct {
 	// sends a chunk is stopped (ALT-D12, ALT-D28).
 	Streaming bool
 
-	// Idempotent says that running the tool twice does no harm: a call whose
-	// Runtime is lost may go to another one (ALT-D24).
+	// Idempotent permits a second run: after the loss of its Runtime, a call may be dispatched to
+	// another one (ALT-D24).
 	Idempotent bool
 
 	// Timeout is the allotted time, in whole milliseconds up to a day. Zero

@@ -174,8 +174,7 @@ func (h *Host) ReplaceManifest(m *Manifest) error {
 	return nil
 }
 
-// lock takes the lock and does what is due first, so that nothing is seen that
-// is over by now.
+// lock locks h.mu and fires the timers that are due, so that no expired state is visible.
 func (h *Host) lock() time.Time {
 	h.mu.Lock()
 	now := time.Now()

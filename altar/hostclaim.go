@@ -13,7 +13,7 @@ import (
 	"github.com/fivewire/fivewire/store"
 )
 
-// A claim is what a call has in the store.
+// A claim is the state of a call in the store.
 type claim struct {
 	pending bool          // it is being written, or that of another Host is waited for
 	refusal *Error        // what the call gets unless it is a repeat
@@ -38,8 +38,7 @@ func errStore() *Error {
 	return NewError(ErrInternal, "", "the Host cannot record the call")
 }
 
-// background runs f in a goroutine that Close waits for. It is called with the
-// lock held.
+// background runs f in a goroutine that Close waits for. h.mu must be held.
 func (h *Host) background(f func()) {
 	if h.closed {
 		return // everything ends
@@ -51,8 +50,8 @@ func (h *Host) background(f func()) {
 	}()
 }
 
-// claimCall finds out in the store whether a call is a repeat, and writes down
-// that it will run, before it does. It is called with the lock held.
+// claimCall checks in the store whether a call is a repeat, and records the intent to run it before
+// its dispatch. h.mu must be held.
 func (h *Host) claimCall(c *hostCall, refusal *Error) {
 	now := time.Now()
 	c.state = callClaiming

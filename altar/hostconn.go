@@ -13,8 +13,7 @@ import (
 	"time"
 )
 
-// A role is what a connection is used for; it does not change any more once it
-// is known (ALT-D16).
+// A role is the use of a connection. It is set once (ALT-D16).
 type role int
 
 const (

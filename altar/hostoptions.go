@@ -65,8 +65,8 @@ type Auth struct {
 	// caller is anonymous.
 	Authenticator Authenticator
 
-	// AllowAnonymous lets clients without an identity make requests (ALT-D20).
-	// All of them are one principal.
+	// AllowAnonymous permits requests without a principal (ALT-D20). All anonymous clients share
+	// one principal.
 	AllowAnonymous bool
 
 	// RuntimeAuthorizer decides whether a principal may announce a Runtime. Nil permits all. An
@@ -148,8 +148,8 @@ type Persistence struct {
 	// ResultTTL is the lifetime of recorded outcomes. Zero means 5 minutes.
 	ResultTTL time.Duration
 
-	// TombstoneTTL is how long ended session ids, and the owners of Runtime ids
-	// that are not connected, are remembered. Zero means a day (ALT-D16, ALT-D18).
+	// TombstoneTTL is the lifetime of ended session ids, and of the owners of disconnected runtime
+	// ids. Zero means 24 hours (ALT-D16, ALT-D18).
 	TombstoneTTL time.Duration
 }
 

@@ -92,8 +92,8 @@ func (h *Host) superseded(hc *hostConn, c *hostCall) bool {
 // recordCost is what an outcome costs besides its payload, about.
 const recordCost = 1 << 10
 
-// recordHere keeps the outcome of a call. If there is too much already, the
-// payloads of the oldest are given up: that they ran stays known (ALT-D22).
+// recordHere keeps the outcome of a call. Above the limit, the oldest payloads are dropped; the
+// fact that a call ran is kept (ALT-D22).
 func (h *Host) recordHere(c *hostCall) {
 	c.size = recordCost + len(c.params) + c.retained
 	if c.result != nil {

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// An owner is who a runtime id belongs to (ALT-D16).
+// An owner is the principal and connection of a runtime id (ALT-D16).
 type owner struct {
 	id        string
 	principal principal

@@ -56,7 +56,7 @@ type AcknowledgeRuntime struct {
 	Header
 }
 
-// RequestFulfillment asks a Runtime what it can do in a session (ALT-111).
+// RequestFulfillment requests the fulfilments of a Runtime in a session (ALT-111).
 type RequestFulfillment struct {
 	SessionID string
 	Header

@@ -112,21 +112,20 @@ type Candidate struct {
 	InFlight  int // calls it is running
 }
 
-// A RouteRequest is what a [Router] chooses for.
+// A RouteRequest is the call that a [Router] chooses a Runtime for.
 type RouteRequest struct {
 	SessionID     string
 	Contract      string
 	DispatchCount uint64 // calls of this session and contract that were routed before (ALT-D24)
 }
 
-// A Router chooses a Runtime for a call by bare name. It is called with the lock
-// of the Host held: it must be quick and must not call the Host. An index out of
-// range means 0.
+// A Router chooses a Runtime for a call by bare name. It is called with the lock of the Host held,
+// so it must return quickly and must not call the Host. An index out of range means 0.
 type Router interface {
 	Route(r *RouteRequest, candidates []Candidate) int
 }
 
-// RouterFunc makes a [Router] of a function.
+// RouterFunc is an adapter of a function to a [Router].
 type RouterFunc func(r *RouteRequest, candidates []Candidate) int
 
 // Route calls f.
@@ -268,7 +267,7 @@ func errOverloaded() *Error {
 	return NewError(ErrRuntimeUnavailable, ReasonOverloaded, "too many calls are running")
 }
 
-// fulfill registers what a Runtime says it can do (ALT-132, ALT-D15).
+// fulfill registers the fulfilments of a Runtime (ALT-132, ALT-D15).
 func (h *Host) fulfill(hc *hostConn, m *FulfillTools) {
 	h.lock()
 	if !hc.alive {
@@ -371,7 +370,7 @@ func (h *Host) checkFulfillment(hc *hostConn, sessionID string, manifest *contra
 	return c, nil
 }
 
-// requestFulfillment asks a Runtime what it can do in a session (ALT-111).
+// requestFulfillment requests the fulfilments of a Runtime in a session (ALT-111).
 func (h *Host) requestFulfillment(rt *hostConn, s *session, now time.Time) {
 	h.send(rt, &RequestFulfillment{SessionID: s.id})
 	s.expect(h, rt, now)

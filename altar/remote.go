@@ -119,7 +119,7 @@ func (h *Host) place(s *session, c *contract, pin string, tried []RuntimeOffer) 
 		capabilities: []string{CapCancellation}, unanswered: make(map[string]*hostCall)}, nil
 }
 
-// offered asks the Remote.
+// offered returns the offers of the Cluster.
 func (h *Host) offered(contract string) []RuntimeOffer {
 	var offers []RuntimeOffer
 	_ = h.guard("Cluster.Offers", func() error {
@@ -149,7 +149,7 @@ func (h *Host) forwardCall(c *hostCall, rt *hostConn, now time.Time) {
 	go h.runForward(ctx, c, rt, call)
 }
 
-// runForward takes in what another Host answers.
+// runForward processes the messages of another Host.
 func (h *Host) runForward(ctx context.Context, c *hostCall, rt *hostConn, call *ForwardedCall) {
 	defer h.wg.Done()
 	defer rt.remote.cancel(nil)

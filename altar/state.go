@@ -57,8 +57,7 @@ func (s *state) context() (context.Context, context.CancelFunc) {
 
 var errFenced = errors.New("altar: Host ID in use by another process")
 
-// begin makes this Host known to the others, before it does anything else with
-// the store.
+// begin creates the lease of this Host before any other use of the store.
 func (s *state) begin(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -15,7 +15,7 @@ import (
 	"github.com/coder/websocket"
 )
 
-// subprotocol is what both sides of a WebSocket must speak (ALT-D04).
+// subprotocol is the required WebSocket subprotocol (ALT-D04).
 const subprotocol = "altar.v1"
 
 // WebSocketDialOptions adjusts [DialWebSocket].
