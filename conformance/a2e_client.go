@@ -226,5 +226,5 @@ func a2eLocal(err error) Answer {
 	default:
 		a["code"] = strings.ToValidUTF8(err.Error(), "?")
 	}
-	return a.OnlyNamed()
+	return a.Optional()
 }

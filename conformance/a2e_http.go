@@ -62,7 +62,7 @@ func a2eHTTP(h http.Handler, in *Input) (Answer, error) {
 	w := httptest.NewRecorder()
 	h.ServeHTTP(w, r)
 	synctest.Wait()
-	return Answer{"status": w.Code, "headers": IfNamed(Headers(w.Header())), "json": IfNamed(json.RawMessage(w.Body.Bytes()))}, nil
+	return Answer{"status": w.Code, "headers": Optional(Headers(w.Header())), "json": Optional(json.RawMessage(w.Body.Bytes()))}, nil
 }
 
 // a2eRecorder is a response that may be read while it is written.
@@ -92,9 +92,9 @@ func a2eStream(h http.Handler, in *Input) (Answer, error) {
 	synctest.Wait()
 	cancel()
 	<-done
-	answer := Answer{"status": w.Code, "headers": IfNamed(Headers(w.Header()))}
+	answer := Answer{"status": w.Code, "headers": Optional(Headers(w.Header()))}
 	if w.Code != http.StatusOK {
-		answer["json"] = IfNamed(json.RawMessage(w.Body.Bytes()))
+		answer["json"] = Optional(json.RawMessage(w.Body.Bytes()))
 		return answer, nil
 	}
 	messages, ids := []Answer{}, []int{}
@@ -119,6 +119,6 @@ func a2eStream(h http.Handler, in *Input) (Answer, error) {
 		}
 		messages = append(messages, Answer{"json": json.RawMessage(bytes.Clone(data))})
 	}
-	answer["messages"], answer["ids"] = Default(messages, []any{}), IfNamed(ids)
+	answer["messages"], answer["ids"] = Default(messages, []any{}), Optional(ids)
 	return answer, nil
 }

@@ -55,7 +55,7 @@ func accpRefused(err error) error {
 	if !errors.As(err, &e) {
 		return err
 	}
-	return Refuse(string(e.Code), err)
+	return NewFailure(string(e.Code), err)
 }
 
 // accpWire returns the raw text under name with its fill (N letters a).

@@ -129,7 +129,7 @@ func airSign(in *Input) (Answer, error) {
 		"signature": signed.Signature,
 		"publicKey": air.EncodeKey(air.KeyEd25519, key.Public().(ed25519.PublicKey)),
 		"wire":      string(wire),
-	}.OnlyNamed(), nil
+	}.Optional(), nil
 }
 
 // airWord returns an option that is one of a few words, the first unless it is given.
@@ -228,7 +228,7 @@ func airDerive(in *Input) (Answer, error) {
 		"publicKey":        air.EncodeKey(air.KeyEd25519, pub),
 		"x25519PrivateHex": hex.EncodeToString(box.Bytes()),
 		"x25519PublicHex":  hex.EncodeToString(box.PublicBytes()),
-	}.OnlyNamed(), nil
+	}.Optional(), nil
 }
 
 func airToX25519(in *Input) (Answer, error) {
@@ -247,7 +247,7 @@ func airID(in *Input) (Answer, error) {
 
 func airDID(in *Input) (Answer, error) {
 	d, err := air.ParseDID(in.String("text"), airProfile(in, ""))
-	return Answer{"airId": d.AIRID, "host": d.Host}.OnlyNamed(), err
+	return Answer{"airId": d.AIRID, "host": d.Host}.Optional(), err
 }
 
 func airDocumentURL(in *Input) (Answer, error) {
@@ -267,7 +267,7 @@ func airDiscover(in *Input) (Answer, error) {
 		return nil, err
 	}
 	e, err := d.Inbox(did, opts)
-	return Answer{"endpoint": e.URL, "pull": e.Pull, "ack": e.Ack}.OnlyNamed(), err
+	return Answer{"endpoint": e.URL, "pull": e.Pull, "ack": e.Ack}.Optional(), err
 }
 
 func airSigningKey(in *Input) (Answer, error) {
@@ -303,7 +303,7 @@ func airSeal(in *Input) (Answer, error) {
 		return nil, err
 	}
 	plain, err := air.Canonicalize(body)
-	return Answer{"plaintext": string(plain), "json": json.RawMessage(box)}.OnlyNamed(), err
+	return Answer{"plaintext": string(plain), "json": json.RawMessage(box)}.Optional(), err
 }
 
 func airOpen(in *Input) (Answer, error) {
@@ -325,7 +325,7 @@ func airServiceType(in *Input) (Answer, error) {
 	if st.URI {
 		form = "uri"
 	}
-	return Answer{"reserved": st.Reserved, "form": form}.OnlyNamed(), err
+	return Answer{"reserved": st.Reserved, "form": form}.Optional(), err
 }
 
 func airErrorEncode(in *Input) (Answer, error) {
@@ -335,7 +335,7 @@ func airErrorEncode(in *Input) (Answer, error) {
 		AIRID:    in.StringOr("airId", ""),
 		ThreadID: in.StringOr("threadId", ""),
 	}
-	return Answer{"status": e.HTTPStatus(), "json": json.RawMessage(e.HTTPBody())}.OnlyNamed(), nil
+	return Answer{"status": e.HTTPStatus(), "json": json.RawMessage(e.HTTPBody())}.Optional(), nil
 }
 
 func airErrorDecode(in *Input) (Answer, error) {

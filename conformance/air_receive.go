@@ -200,7 +200,7 @@ func (r *airReceiver) deliver(in *Input) (Answer, error) {
 	if r.rejected != nil {
 		a["code"] = string(r.rejected.Err.Code)
 	}
-	return a.OnlyNamed(), nil
+	return a.Optional(), nil
 }
 
 func airPollScript(_ *testing.T, _, fixture *Input) (Step, error) {
@@ -257,5 +257,5 @@ func (r *airReceiver) poll(in *Input, poller *air.Poller, peer *airPeer) (Answer
 	case err != nil:
 		a["result"] = fmt.Sprintf("an error without code: %v", err)
 	}
-	return a.OnlyNamed(), peer.finish()
+	return a.Optional(), peer.finish()
 }

@@ -154,7 +154,7 @@ func (p *airPeer) RoundTrip(req *http.Request) (*http.Response, error) {
 		a["body"] = string(body)
 		a["json"] = json.RawMessage(body)
 	}
-	p.requests = append(p.requests, a.OnlyNamed())
+	p.requests = append(p.requests, a.Optional())
 	if len(p.replies) == 0 {
 		p.err = errors.New("there are more requests than replies")
 		return nil, p.err
@@ -214,6 +214,6 @@ func airThreadScript(_ *testing.T, _, fixture *Input) (Step, error) {
 		if o := th.Outstanding(); o != nil {
 			a["outstanding"] = o.ID
 		}
-		return a.OnlyNamed(), nil
+		return a.Optional(), nil
 	}, nil
 }

@@ -94,7 +94,7 @@ func (s *airSender) step(in *Input) (Answer, error) {
 	if err := s.addOutbox(a); err != nil {
 		return nil, err
 	}
-	return a.OnlyNamed(), s.peer.finish()
+	return a.Optional(), s.peer.finish()
 }
 
 // act carries out the action of a step.

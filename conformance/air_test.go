@@ -47,7 +47,7 @@ func TestAIRWords(t *testing.T) {
 				}
 				text := fmt.Sprintf(`{"id":"air-words-001","doc":"d","ref":"AIR-001","op":%q,"in":{%s},"want":%s}`, tt.op, fmt.Sprintf(tt.in, option), want)
 				s := Load(folder(map[string]string{"air/words.json": `{"format":1,"protocol":"air","suite":"words","spec":"AIR","cases":[` + text + `]}`}), "mine")
-				require.Empty(t, s.Faults())
+				require.Empty(t, s.Errors())
 				var res Result
 				executor{protocols: map[string]Protocol{"air": AIR()}}.execute(t, s.Cases()[0], &res)
 				return res.Message

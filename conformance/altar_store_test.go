@@ -25,6 +25,6 @@ func TestAltarWithStore(t *testing.T) {
 	failures, err := KnownFailures()
 	require.NoError(t, err)
 	failures = slices.DeleteFunc(failures, func(k KnownFailure) bool { return !strings.HasPrefix(k.ID, "altar-") })
-	report := Run(t, Embedded().Only("altar"), []Protocol{p}, &Options{Known: failures})
+	report := Run(t, Embedded().Filter("altar"), []Protocol{p}, &Options{KnownFailures: failures})
 	require.True(t, report.Passed())
 }

@@ -20,7 +20,7 @@ import (
 // An Answer holds the members that an operation, or one step of a script,
 // answered. It is compared with want member by member: each member of want must
 // exist and be equal, and there must be no further one, unless it is wrapped in
-// [IfNamed] or [Default].
+// [Optional] or [Default].
 //
 // The member "json" is compared, at every depth, with the member json or
 // jsonSubset of want.
@@ -32,18 +32,18 @@ import (
 // it could be text or base64.
 type Answer map[string]any
 
-// OnlyNamed returns an answer of which only those members are compared that
-// want names, like [IfNamed] on each of them.
-func (a Answer) OnlyNamed() Answer {
+// Optional returns an answer of which only those members are compared that
+// want names, like [Optional] on each of them.
+func (a Answer) Optional() Answer {
 	out := make(Answer, len(a))
 	for name, v := range a {
-		out[name] = IfNamed(v)
+		out[name] = Optional(v)
 	}
 	return out
 }
 
-// IfNamed marks a member of an [Answer] that is compared only if want names it.
-func IfNamed(value any) any {
+// Optional marks a member of an [Answer] that is compared only if want names it.
+func Optional(value any) any {
 	if o, ok := value.(optional); ok {
 		return o
 	}

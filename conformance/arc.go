@@ -91,14 +91,14 @@ func arcClientFault(err error) error {
 		arc.ErrInvalidResponse: "invalid_response", arc.ErrIDMismatch: "id_mismatch",
 	} {
 		if errors.Is(err, target) {
-			return Refuse(code, err)
+			return NewFailure(code, err)
 		}
 	}
 	if errors.Is(err, arc.ErrNotAcknowledged) {
-		return Refuse("not_successful", err)
+		return NewFailure("not_successful", err)
 	}
 	if errors.Is(err, arc.ErrInvalidResult) {
-		return Refuse("invalid_result", err)
+		return NewFailure("invalid_result", err)
 	}
 	return err
 }
@@ -172,7 +172,7 @@ func arcErrorInfo(_ *testing.T, in *Input) (Answer, error) {
 func arcTimestamp(_ *testing.T, in *Input) (Answer, error) {
 	t, err := arc.Timestamp(in.String("text")).Time()
 	if err != nil {
-		return nil, Refuse("bad_timestamp", err)
+		return nil, NewFailure("bad_timestamp", err)
 	}
 	return Answer{"utc": string(arc.NewTimestamp(t))}, nil
 }
@@ -184,7 +184,7 @@ func arcPartBytes(_ *testing.T, in *Input) (Answer, error) {
 	}
 	b, err := p.Bytes()
 	if err != nil {
-		return nil, Refuse("bad_base64", err)
+		return nil, NewFailure("bad_base64", err)
 	}
 	return Answer{"bytesB64": base64.StdEncoding.EncodeToString(b)}, nil
 }
@@ -289,7 +289,7 @@ func arcSSEEncode(_ *testing.T, in *Input) (Answer, error) {
 			return nil, ev.Err()
 		}
 		if errors.Is(err, arc.ErrStreamClosed) {
-			return nil, Refuse("invalid_event", err)
+			return nil, NewFailure("invalid_event", err)
 		}
 		if err != nil {
 			return nil, err
@@ -406,7 +406,7 @@ func arcWebhookVerify(_ *testing.T, in *Input) (Answer, error) {
 		in.Fail("mode", "is unknown: %q", mode)
 	}
 	if !verify([]byte(in.String("secret")), in.Wire("body"), in.String("signature")) {
-		return nil, Refuse("bad_signature", nil)
+		return nil, NewFailure("bad_signature", nil)
 	}
 	return Answer{"ok": true}, nil
 }
@@ -414,7 +414,7 @@ func arcWebhookVerify(_ *testing.T, in *Input) (Answer, error) {
 func arcAgentInfo(_ *testing.T, in *Input) (Answer, error) {
 	infos, err := arc.DecodeAgentInfo(in.Wire("wire"))
 	if errors.Is(err, arc.ErrInvalidAgentInfo) {
-		return nil, Refuse("invalid_agent_info", err)
+		return nil, NewFailure("invalid_agent_info", err)
 	}
 	if err != nil {
 		return nil, err

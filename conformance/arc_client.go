@@ -24,7 +24,7 @@ import (
 
 // arcClientOps returns the operations that test the client of package arc.
 func arcClientOps() map[string]Op {
-	return map[string]Op{"client_script": Script{Own: []string{"ID"}, Open: openARCClient}.Run}
+	return map[string]Op{"client_script": Script{OwnReferences: []string{"ID"}, Open: openARCClient}.Run}
 }
 
 func openARCClient(_ *testing.T, in *Input) (Step, error) {
@@ -70,13 +70,13 @@ func arcClientStep(c *arc.Client, peer *arcPeer, step *Input) (Answer, error) {
 			}
 			text += ev.Text
 		}
-		a["text"] = IfNamed(text)
+		a["text"] = Optional(text)
 	} else {
 		var res *arc.Response
 		if res, err = c.Call(context.Background(), target, method, params, opts...); err == nil {
 			a["json"] = res.Result
 			if method == arc.MethodTaskNotification {
-				a["json"] = IfNamed(res.Result) // only the status counts
+				a["json"] = Optional(res.Result) // only the status counts
 			}
 		}
 	}
@@ -86,8 +86,8 @@ func arcClientStep(c *arc.Client, peer *arcPeer, step *Input) (Answer, error) {
 	arcOutcome(a, err, stream)
 	a["attempts"] = peer.attempts
 	if peer.url != "" {
-		a["sent"] = IfNamed(Answer{"url": IfNamed(peer.url), "headers": IfNamed(Headers(peer.header)),
-			"json": IfNamed(json.RawMessage(peer.body))})
+		a["sent"] = Optional(Answer{"url": Optional(peer.url), "headers": Optional(Headers(peer.header)),
+			"json": Optional(json.RawMessage(peer.body))})
 	}
 	return a, nil
 }
@@ -102,9 +102,9 @@ func arcOutcome(a Answer, err error, stream bool) {
 	case err == nil:
 		a["outcome"] = "ok"
 	case errors.As(err, &fault):
-		a["outcome"], a["code"] = "arc_error", IfNamed(int64(fault.Code))
+		a["outcome"], a["code"] = "arc_error", Optional(int64(fault.Code))
 	case errors.As(err, &status):
-		a["outcome"], a["status"] = "http_error", IfNamed(status.Status)
+		a["outcome"], a["status"] = "http_error", Optional(status.Status)
 	default:
 		a["outcome"] = "network_error"
 		for _, known := range []struct {

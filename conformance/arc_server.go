@@ -45,7 +45,7 @@ func arcRoute(t *testing.T, in *Input) (Answer, error) {
 		id := a.String("id")
 		err := r.Add(id, a.StringOr("group", ""), a.IntOr("capacity", 0))
 		if err != nil && seen[id] {
-			return nil, Refuse("duplicate_agent", err)
+			return nil, NewFailure("duplicate_agent", err)
 		}
 		if err != nil {
 			return nil, err
@@ -205,7 +205,7 @@ func (f *arcServers) stop(in *Input) (Answer, error) {
 	if err := p.server.Shutdown(ctx); err != nil {
 		return nil, err
 	}
-	return Answer{"ms": time.Since(start).Milliseconds()}.OnlyNamed(), p.mem.HTTPServer.Close()
+	return Answer{"ms": time.Since(start).Milliseconds()}.Optional(), p.mem.HTTPServer.Close()
 }
 
 // An arcExchange is a request of a step that is ready to be sent.
@@ -272,7 +272,7 @@ func (x *arcExchange) send() (Answer, error) {
 			return nil, err
 		}
 		a["json"] = events
-		return a.OnlyNamed(), nil
+		return a.Optional(), nil
 	}
 	body, err := io.ReadAll(res.Body)
 	if err != nil {
@@ -286,7 +286,7 @@ func (x *arcExchange) send() (Answer, error) {
 		}
 		a["idRaw"] = string(v.Get("id"))
 	}
-	return a.OnlyNamed(), nil
+	return a.Optional(), nil
 }
 
 // arcEvents reads a stream without the reader of package arc, to its end or up

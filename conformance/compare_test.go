@@ -61,9 +61,9 @@ func TestCompare(t *testing.T) {
 		{name: "null", want: `{"a":null}`, answer: Answer{"a": nil}},
 		{name: "too much", want: `{}`, answer: Answer{"a": 1}, diffs: []string{`want.a: want (absent), got 1`}},
 		{name: "json not asked for", want: `{}`, answer: Answer{"json": raw(`[1]`)}, diffs: []string{`want.json: want (absent), got [1]`}},
-		{name: "only if named", want: `{}`, answer: Answer{"a": IfNamed(1), "b": IfNamed(IfNamed(2))}},
-		{name: "named", want: `{"a":2}`, answer: Answer{"a": IfNamed(1)}, diffs: []string{`want.a: want 2, got 1`}},
-		{name: "only named", want: `{"b":2}`, answer: Answer{"a": 1, "b": 2}.OnlyNamed()},
+		{name: "only if named", want: `{}`, answer: Answer{"a": Optional(1), "b": Optional(Optional(2))}},
+		{name: "named", want: `{"a":2}`, answer: Answer{"a": Optional(1)}, diffs: []string{`want.a: want 2, got 1`}},
+		{name: "only named", want: `{"b":2}`, answer: Answer{"a": 1, "b": 2}.Optional()},
 		{name: "default", want: `{}`, answer: Answer{"a": Default([]string{}, []string{}), "b": Default(false, false)}},
 		{name: "not the default", want: `{}`, answer: Answer{"b": Default(true, false)}, diffs: []string{`want.b: want (absent), which means false, got true`}},
 		{name: "default named", want: `{"b":false}`, answer: Answer{"b": Default(false, false)}},
@@ -74,7 +74,7 @@ func TestCompare(t *testing.T) {
 		{name: "nil list is empty", want: `{"a":[]}`, answer: Answer{"a": []string(nil)}},
 		{name: "list wanted", want: `{"a":[1]}`, answer: Answer{"a": 1}, diffs: []string{`want.a: want [1], got 1`}},
 		{name: "list got", want: `{"a":1}`, answer: Answer{"a": []int{1}}, diffs: []string{`want.a: want 1, got [1]`}},
-		{name: "object", want: `{"a":{"b":1}}`, answer: Answer{"a": Answer{"b": 1, "c": IfNamed(3)}}},
+		{name: "object", want: `{"a":{"b":1}}`, answer: Answer{"a": Answer{"b": 1, "c": Optional(3)}}},
 		{name: "object too much", want: `{"a":{"b":1}}`, answer: Answer{"a": map[string]int{"b": 1, "c": 3}}, diffs: []string{`want.a.c: want (absent), got 3`}},
 		{name: "object wanted", want: `{"a":{}}`, answer: Answer{"a": true}, diffs: []string{`want.a: want {}, got true`}},
 		{name: "object got", want: `{"a":"{}"}`, answer: Answer{"a": Answer{}}, diffs: []string{`want.a: want "{}", got {}`}},
@@ -219,13 +219,13 @@ func TestCompareRemembersAcrossAnswers(t *testing.T) {
 func TestAnswerRefuses(t *testing.T) {
 	for _, v := range []any{
 		1.5, []byte("x"), struct{}{}, map[int]string{1: "x"}, make(chan int), "\xff", []any{"\xff"}, []float64{1},
-		raw(`{"a":1,"a":2}`), raw(`{`), raw(``), raw("\"\xff\""), json.Number("1x"), []any{IfNamed(1)}, IfNamed(1.5),
+		raw(`{"a":1,"a":2}`), raw(`{`), raw(``), raw("\"\xff\""), json.Number("1x"), []any{Optional(1)}, Optional(1.5),
 		Default(1, 1.5), failingMarshaler{},
 	} {
 		_, err := normal("answer", Answer{"a": v})
 		require.Error(t, err, fmt.Sprintf("%T %v", v, v))
 	}
-	_, err := normal("answer", IfNamed(1))
+	_, err := normal("answer", Optional(1))
 	require.Error(t, err)
 }
 

@@ -43,7 +43,7 @@
 //			"timestamp": func(_ *testing.T, in *conformance.Input) (conformance.Answer, error) {
 //				at, err := myarc.ParseTime(in.String("text"))
 //				if err != nil {
-//					return nil, conformance.Refuse("bad_timestamp", err)
+//					return nil, conformance.NewFailure("bad_timestamp", err)
 //				}
 //				return conformance.Answer{"utc": at.String()}, nil
 //			},

@@ -29,7 +29,7 @@ func ticks() conformance.Protocol {
 		"parse": func(_ *testing.T, in *conformance.Input) (conformance.Answer, error) {
 			d, err := parseTick(in.String("text"))
 			if err != nil {
-				return nil, conformance.Refuse("bad_tick", err)
+				return nil, conformance.NewFailure("bad_tick", err)
 			}
 			return conformance.Answer{"milliseconds": d.Milliseconds()}, nil
 		},
@@ -80,7 +80,7 @@ func ExampleLoad() {
 	for _, c := range set.Cases() {
 		fmt.Println(c.ID, c.Op, c.Doc)
 	}
-	for _, fault := range set.Faults() {
+	for _, fault := range set.Errors() {
 		fmt.Println("fault:", fault)
 	}
 	// Output:
@@ -92,8 +92,8 @@ func ExampleLoad() {
 
 func ExampleReport_WriteText() {
 	report := &conformance.Report{Results: []conformance.Result{
-		{ID: "tick-all-001", Protocol: "tick", Suite: "all", Status: conformance.Passed},
-		{ID: "tick-all-002", Protocol: "tick", Suite: "all", Status: conformance.Failed, Doc: "no unit", Ref: "§1", Message: `wantErr: want "bad_tick", got "oops"`},
+		{ID: "tick-all-001", Protocol: "tick", Suite: "all", Status: conformance.StatusPassed},
+		{ID: "tick-all-002", Protocol: "tick", Suite: "all", Status: conformance.StatusFailed, Doc: "no unit", Ref: "§1", Message: `wantErr: want "bad_tick", got "oops"`},
 	}}
 	var b strings.Builder
 	if err := report.WriteText(&b); err != nil {

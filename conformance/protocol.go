@@ -58,8 +58,8 @@ type Failure struct {
 	Err error
 }
 
-// Refuse returns a [Failure] with a code only.
-func Refuse(code string, err error) *Failure { return &Failure{Code: code, Err: err} }
+// NewFailure returns a [Failure] with a code only.
+func NewFailure(code string, err error) *Failure { return &Failure{Code: code, Err: err} }
 
 // Error names the code, the fields, and the cause.
 func (f *Failure) Error() string {

@@ -23,9 +23,9 @@ type Status string
 
 // The states of a case that has run.
 const (
-	Passed Status = "passed"
-	Failed Status = "failed"
-	Known  Status = "known failure" // failed, as its entry in the list of known failures says
+	StatusPassed       Status = "passed"
+	StatusFailed       Status = "failed"
+	StatusKnownFailure Status = "known failure" // failed, as its entry in the list of known failures says
 )
 
 // A Result is the outcome of one case.
@@ -63,9 +63,9 @@ func (c Counts) Cases() int { return c.Passed + c.Failed + c.Known }
 
 func (c *Counts) add(s Status) {
 	switch s {
-	case Passed:
+	case StatusPassed:
 		c.Passed++
-	case Known:
+	case StatusKnownFailure:
 		c.Known++
 	default:
 		c.Failed++
@@ -91,7 +91,7 @@ type ProtocolReport struct {
 type Report struct {
 	Started time.Time
 	Seconds float64
-	Faults  []string // what was wrong with the folders
+	Errors  []string // what was wrong with the folders
 	Results []Result // in the order in which they ran
 }
 
@@ -108,7 +108,7 @@ func (r *Report) Counts() Counts {
 // were without fault. Known failures do not count.
 func (r *Report) Passed() bool {
 	c := r.Counts()
-	return c.Failed == 0 && c.Cases() > 0 && len(r.Faults) == 0
+	return c.Failed == 0 && c.Cases() > 0 && len(r.Errors) == 0
 }
 
 // Protocols returns the results by protocol and suite, in the order of names.
@@ -174,14 +174,14 @@ func (r *Report) WriteText(w io.Writer) error {
 		return err
 	}
 	var b strings.Builder
-	for _, fault := range r.Faults {
+	for _, fault := range r.Errors {
 		fmt.Fprintf(&b, "\nFAULT %s\n", fault)
 	}
 	for _, res := range r.Results {
 		switch res.Status {
-		case Failed:
+		case StatusFailed:
 			fmt.Fprintf(&b, "\nFAILED %s: %s (%s)\n%s\n", res.ID, res.Doc, res.Ref, indentLines(res.Message))
-		case Known:
+		case StatusKnownFailure:
 			fmt.Fprintf(&b, "\nKNOWN FAILURE %s: %s\n%s\n", res.ID, res.Reason, indentLines(res.Message))
 		}
 	}
@@ -214,7 +214,7 @@ func (r *Report) WriteJSON(w io.Writer) error {
 	enc := json.NewEncoder(w)
 	enc.SetEscapeHTML(false)
 	enc.SetIndent("", "  ")
-	faults := r.Faults
+	faults := r.Errors
 	if faults == nil {
 		faults = []string{}
 	}
@@ -272,12 +272,12 @@ func (r *Report) WriteJUnit(w io.Writer) error {
 	stamp := r.Started.Format("2006-01-02T15:04:05")
 	counts := r.Counts()
 	doc := junitSuites{
-		Name: "conformance", Tests: counts.Cases() + len(r.Faults), Failures: counts.Failed,
-		Errors: len(r.Faults), Skipped: counts.Known, Time: seconds(r.Seconds),
+		Name: "conformance", Tests: counts.Cases() + len(r.Errors), Failures: counts.Failed,
+		Errors: len(r.Errors), Skipped: counts.Known, Time: seconds(r.Seconds),
 	}
-	if n := len(r.Faults); n > 0 {
+	if n := len(r.Errors); n > 0 {
 		s := junitSuite{Name: "folders", Tests: n, Errors: n, Time: seconds(0), Stamp: stamp}
-		for i, fault := range r.Faults {
+		for i, fault := range r.Errors {
 			s.Cases = append(s.Cases, junitCase{
 				Class: "folders", Name: "fault-" + strconv.Itoa(i+1), Time: seconds(0),
 				Error: &junitFault{Message: fault, Text: fault},
@@ -296,9 +296,9 @@ func (r *Report) WriteJUnit(w io.Writer) error {
 				total += res.Seconds
 				c := junitCase{Class: s.Name, Name: res.ID, Time: seconds(res.Seconds)}
 				switch res.Status {
-				case Failed:
+				case StatusFailed:
 					c.Failure = &junitFault{Message: res.Doc + " (" + res.Ref + ")", Text: res.Message}
-				case Known:
+				case StatusKnownFailure:
 					c.Skipped = &junitFault{Message: "known failure: " + res.Reason, Text: res.Message}
 				}
 				s.Cases = append(s.Cases, c)

@@ -33,8 +33,8 @@ func (r *Report) WriteHTML(w io.Writer) error {
 			return fmt.Sprintf("%.0f s", seconds)
 		},
 		"raw":      func(text []byte) string { return shorten(string(text), maxShown) },
-		"passed":   func(s Status) bool { return s == Passed },
-		"isFailed": func(s Status) bool { return s == Failed },
+		"passed":   func(s Status) bool { return s == StatusPassed },
+		"isFailed": func(s Status) bool { return s == StatusFailed },
 	}).Parse(reportPage)
 	if err != nil {
 		return err

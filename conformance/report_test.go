@@ -22,17 +22,17 @@ func sampleReport() *Report {
 	return &Report{
 		Started: time.Date(2026, 5, 1, 12, 30, 0, 0, time.UTC),
 		Seconds: 1.25,
-		Faults:  []string{"further/arc/x.json:3:1: not valid JSON"},
+		Errors:  []string{"further/arc/x.json:3:1: not valid JSON"},
 		Results: []Result{
-			{ID: "fake-two-001", Protocol: "fake", Suite: "two", Doc: "passes", Ref: "FAKE-001", Op: "echo", Source: "mine/fake/two.json", Status: Passed, Seconds: 0.5},
+			{ID: "fake-two-001", Protocol: "fake", Suite: "two", Doc: "passes", Ref: "FAKE-001", Op: "echo", Source: "mine/fake/two.json", Status: StatusPassed, Seconds: 0.5},
 			{
-				ID: "fake-one-001", Protocol: "fake", Suite: "one", Doc: "fails <b>&", Ref: "D-05", Op: "echo", Source: "mine/fake/one.json", Status: Failed, Seconds: 0.25,
+				ID: "fake-one-001", Protocol: "fake", Suite: "one", Doc: "fails <b>&", Ref: "D-05", Op: "echo", Source: "mine/fake/one.json", Status: StatusFailed, Seconds: 0.25,
 				Message:     "want.json.a: want \"<script>\", got 2\nmore",
 				Differences: []Difference{{Path: "want.json.a", Want: `"<script>"`, Got: "2"}},
 				In:          raw(`{"json": "\u0000"}`), Want: raw(`{"json": {"a": "<script>"}}`), Got: []json.RawMessage{raw(`{"a": 2}`)},
 			},
 			{
-				ID: "else-one-001", Protocol: "else", Suite: "one", Doc: "is known", Ref: "§6", Op: "x", Source: "mine/else/one.json", Status: Known, Reason: "not yet",
+				ID: "else-one-001", Protocol: "else", Suite: "one", Doc: "is known", Ref: "§6", Op: "x", Source: "mine/else/one.json", Status: StatusKnownFailure, Reason: "not yet",
 				Message: "something broke \x01", In: raw(`{}`), WantErr: raw(`"bad"`), Got: []json.RawMessage{raw(`{}`), raw(`{"b": 1}`)},
 			},
 		},
@@ -53,9 +53,9 @@ func TestReportCounts(t *testing.T) {
 	require.Equal(t, "fake-two-001", r.Results[0].ID, "the order of the run stays")
 
 	require.False(t, (&Report{}).Passed(), "nothing ran")
-	fine := &Report{Results: []Result{{Status: Passed}, {Status: Known}}}
+	fine := &Report{Results: []Result{{Status: StatusPassed}, {Status: StatusKnownFailure}}}
 	require.True(t, fine.Passed())
-	fine.Faults = []string{"x"}
+	fine.Errors = []string{"x"}
 	require.False(t, fine.Passed())
 	require.Equal(t, 1, (&Report{Results: []Result{{}}}).Counts().Failed, "a case without status did not pass")
 }
@@ -144,7 +144,7 @@ func TestWriteHTML(t *testing.T) {
 	require.Empty(t, regexp.MustCompile(`(src|href)="[^#]|@import|url\(`).FindString(page), "the page needs no other file")
 
 	b.Reset()
-	fine := &Report{Seconds: 75, Results: []Result{{ID: "a-b-001", Protocol: "a", Suite: "b", Status: Passed}}}
+	fine := &Report{Seconds: 75, Results: []Result{{ID: "a-b-001", Protocol: "a", Suite: "b", Status: StatusPassed}}}
 	require.NoError(t, fine.WriteHTML(&b))
 	require.Contains(t, b.String(), "<title>Passed: conformance report</title>")
 	require.Contains(t, b.String(), "75 s")
@@ -154,7 +154,7 @@ func TestWriteHTML(t *testing.T) {
 // A page must stay small enough to be opened, however large a vector is.
 func TestWriteHTMLShortens(t *testing.T) {
 	long := json.RawMessage(`"` + strings.Repeat("x", 10<<20) + `"`)
-	r := &Report{Results: []Result{{ID: "a-b-001", Protocol: "a", Suite: "b", Status: Failed, In: long, Want: long, Got: []json.RawMessage{long}}}}
+	r := &Report{Results: []Result{{ID: "a-b-001", Protocol: "a", Suite: "b", Status: StatusFailed, In: long, Want: long, Got: []json.RawMessage{long}}}}
 	var b strings.Builder
 	require.NoError(t, r.WriteHTML(&b))
 	require.Less(t, b.Len(), 1<<20)

@@ -17,9 +17,9 @@ import (
 
 // Options adjusts [Run]. Nil is like the zero value.
 type Options struct {
-	// Known are the cases that are known to fail. They still run; one
+	// KnownFailures are the cases that are known to fail. They still run; one
 	// that passes fails the test, and so does one that is in no folder.
-	Known []KnownFailure
+	KnownFailures []KnownFailure
 }
 
 // Run runs every case of the set as a subtest <protocol>/<suite>/<id> of t and
@@ -30,11 +30,11 @@ func Run(t *testing.T, set *Set, protocols []Protocol, opts *Options) *Report {
 	t.Helper()
 	var failures []KnownFailure
 	if opts != nil {
-		failures = opts.Known
+		failures = opts.KnownFailures
 	}
 	r := &Report{Started: time.Now().UTC().Truncate(time.Second)}
 	for _, err := range runFaults(set, protocols, failures) {
-		r.Faults = append(r.Faults, err.Error())
+		r.Errors = append(r.Errors, err.Error())
 		t.Error(err)
 	}
 	x := executor{protocols: make(map[string]Protocol), failures: make(map[string]string)}
@@ -53,9 +53,9 @@ func Run(t *testing.T, set *Set, protocols []Protocol, opts *Options) *Report {
 							var res Result
 							defer func() {
 								r.Results = append(r.Results, res)
-								if res.Status == Failed {
+								if res.Status == StatusFailed {
 									t.Errorf("%s: %s (%s)\n%s", c.Source, c.Doc, c.Ref, res.Message)
-								} else if res.Status == Known {
+								} else if res.Status == StatusKnownFailure {
 									t.Logf("known failure: %s\n%s", res.Reason, res.Message)
 								}
 							}()
@@ -69,7 +69,7 @@ func Run(t *testing.T, set *Set, protocols []Protocol, opts *Options) *Report {
 	if len(r.Results) == 0 && len(set.cases) > 0 {
 		// A misspelt name in -run must not look like success.
 		fault := fmt.Sprintf("none of the %d cases has run: -run or -skip leaves none of them", len(set.cases))
-		r.Faults = append(r.Faults, fault)
+		r.Errors = append(r.Errors, fault)
 		t.Error(fault)
 	}
 	r.Seconds = time.Since(r.Started).Seconds()
@@ -78,7 +78,7 @@ func Run(t *testing.T, set *Set, protocols []Protocol, opts *Options) *Report {
 
 // runFaults returns the faults that are found before any case runs.
 func runFaults(set *Set, protocols []Protocol, failures []KnownFailure) []error {
-	faults := set.Faults()
+	faults := set.Errors()
 	if len(set.cases) == 0 {
 		faults = append(faults, errors.New("there are no vectors to run"))
 	}
@@ -145,16 +145,16 @@ func (x executor) classify(c *Case, res *Result, run *caseRun, err error) {
 	reason, isKnown := x.failures[c.ID]
 	switch {
 	case err == nil && isKnown:
-		res.Status = Failed
+		res.Status = StatusFailed
 		res.Message = "this case is listed as a known failure (" + reason + "), but it passes: take it off the list"
 		return
 	case err == nil:
-		res.Status = Passed
+		res.Status = StatusPassed
 		return
 	case isKnown:
-		res.Status, res.Reason = Known, reason
+		res.Status, res.Reason = StatusKnownFailure, reason
 	default:
-		res.Status = Failed
+		res.Status = StatusFailed
 	}
 	res.Message = err.Error()
 	var m *Mismatch

@@ -30,10 +30,10 @@ func fakeProtocol() Protocol {
 			return Answer{"json": in.Raw("json")}, nil
 		},
 		"upper": func(_ *testing.T, in *Input) (Answer, error) {
-			return Answer{"text": strings.ToUpper(string(in.Wire("wire"))), "mode": IfNamed(in.StringOr("mode", "plain"))}, nil
+			return Answer{"text": strings.ToUpper(string(in.Wire("wire"))), "mode": Optional(in.StringOr("mode", "plain"))}, nil
 		},
 		"refuse": func(_ *testing.T, in *Input) (Answer, error) {
-			f := Refuse(in.StringOr("code", ""), errors.New("the reason"))
+			f := NewFailure(in.StringOr("code", ""), errors.New("the reason"))
 			f.Fields = Answer{"field": in.StringOr("field", "")}
 			if in.Has("number") {
 				f.Fields["code"] = in.Int("number")
@@ -48,7 +48,7 @@ func fakeProtocol() Protocol {
 		"badAnswer": func(*testing.T, *Input) (Answer, error) { return Answer{"json": raw(`{"a":1,"a":2}`)}, nil },
 		"nothing":   func(*testing.T, *Input) (Answer, error) { return nil, nil },
 		"nil":       nil,
-		"script":    Script{Start: fakeStart, Own: []string{"OWN"}, Open: openFake}.Run,
+		"script":    Script{Start: fakeStart, OwnReferences: []string{"OWN"}, Open: openFake}.Run,
 		"noStart":   Script{Open: openFake}.Run,
 		"noOpen":    Script{}.Run,
 		"tooEarly":  Script{Start: time.Date(1999, 1, 1, 0, 0, 0, 0, time.UTC), Open: openFake}.Run,
@@ -103,7 +103,7 @@ func openFake(t *testing.T, in *Input) (Step, error) {
 			time.Sleep(time.Minute)
 			return Answer{}, nil
 		case "refuse":
-			return nil, Refuse("no", nil)
+			return nil, NewFailure("no", nil)
 		case "panic":
 			panic("in a step")
 		case "leak":
@@ -135,7 +135,7 @@ func runOne(t *testing.T, p Protocol, op, rest string, failures ...KnownFailure)
 	text := fmt.Sprintf(`{"format":1,"protocol":%q,"suite":"demo","spec":"s","cases":[{"id":%q,"doc":"d","ref":"r","op":%q,%s}]}`,
 		p.Name, id, op, rest)
 	s := Load(folder(map[string]string{p.Name + "/demo.json": text}), "mine")
-	require.Empty(t, s.Faults())
+	require.Empty(t, s.Errors())
 	x := executor{protocols: map[string]Protocol{p.Name: p}, failures: map[string]string{}}
 	for _, k := range failures {
 		x.failures[k.ID] = k.String()
@@ -193,11 +193,11 @@ func TestExecute(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			res := ran(t, tt.op, tt.rest)
 			if tt.message == "" {
-				require.Equal(t, Passed, res.Status, res.Message)
+				require.Equal(t, StatusPassed, res.Status, res.Message)
 				require.Empty(t, res.Message)
 				return
 			}
-			require.Equal(t, Failed, res.Status)
+			require.Equal(t, StatusFailed, res.Status)
 			require.Contains(t, res.Message, tt.message)
 			require.NotEmpty(t, res.In)
 			require.True(t, (res.Want == nil) != (res.WantErr == nil))
@@ -253,10 +253,10 @@ func TestExecuteScript(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			res := ran(t, tt.op, tt.rest)
 			if tt.message == "" {
-				require.Equal(t, Passed, res.Status, res.Message)
+				require.Equal(t, StatusPassed, res.Status, res.Message)
 				return
 			}
-			require.Equal(t, Failed, res.Status)
+			require.Equal(t, StatusFailed, res.Status)
 			require.Contains(t, res.Message, tt.message)
 		})
 	}
@@ -272,16 +272,16 @@ func TestScriptShowsAnswersOfSteps(t *testing.T) {
 func TestKnownFailures(t *testing.T) {
 	failure := KnownFailure{ID: "fake-demo-001", Reason: "not yet"}
 	res := ran(t, "break", `"in":{},"want":{}`, failure)
-	require.Equal(t, Known, res.Status)
+	require.Equal(t, StatusKnownFailure, res.Status)
 	require.Equal(t, "not yet", res.Reason)
 	require.Equal(t, "something broke", res.Message)
 
 	res = ran(t, "nothing", `"in":{},"want":{}`, failure)
-	require.Equal(t, Failed, res.Status)
+	require.Equal(t, StatusFailed, res.Status)
 	require.Contains(t, res.Message, "known failure (not yet), but it passes")
 
 	res = ran(t, "missing", `"in":{},"want":{}`, failure)
-	require.Equal(t, Known, res.Status, "an operation without code fails like any other case")
+	require.Equal(t, StatusKnownFailure, res.Status, "an operation without code fails like any other case")
 
 	failure.Package, failure.Ref = "fake", "section 3"
 	require.Equal(t, "fake, section 3: not yet", ran(t, "break", `"in":{},"want":{}`, failure).Reason)
@@ -292,7 +292,7 @@ func TestRunFaults(t *testing.T) {
 	fake := []Protocol{fakeProtocol()}
 	require.Empty(t, runFaults(good, fake, nil))
 	require.ErrorContains(t, runFaults(&Set{}, fake, nil)[0], "there are no vectors to run")
-	require.ErrorContains(t, runFaults(good.Only("arc"), fake, nil)[0], "there are no vectors to run")
+	require.ErrorContains(t, runFaults(good.Filter("arc"), fake, nil)[0], "there are no vectors to run")
 	require.ErrorContains(t, runFaults(good, append(fake, fake...), nil)[0], `protocol "fake" was given twice`)
 	require.ErrorContains(t, runFaults(good, fake, []KnownFailure{{ID: "fake-demo-009"}})[0], "fake-demo-009 is not a case")
 	bad := Load(folder(nil), "mine")
@@ -307,10 +307,10 @@ func TestRun(t *testing.T) {
 		"fake/demo.json":  vectorFile(second, third),
 		"fake/other.json": strings.Replace(vectorFile(other), `"suite":"demo"`, `"suite":"other"`, 1),
 	}), "mine"))
-	require.Empty(t, set.Faults())
+	require.Empty(t, set.Errors())
 	var report *Report
 	t.Run("inner", func(t *testing.T) {
-		report = Run(t, set, []Protocol{fakeProtocol()}, &Options{Known: []KnownFailure{{ID: "fake-demo-003", Reason: "broken"}}})
+		report = Run(t, set, []Protocol{fakeProtocol()}, &Options{KnownFailures: []KnownFailure{{ID: "fake-demo-003", Reason: "broken"}}})
 	})
 	require.True(t, report.Passed())
 	require.Equal(t, Counts{Passed: 2, Known: 1}, report.Counts())

@@ -27,10 +27,10 @@ type Script struct {
 	// clock there.
 	Start time.Time
 
-	// Own names references like ${ID} that the operation replaces by itself.
+	// OwnReferences names references like ${ID} that the operation replaces by itself.
 	// Any other reference to something that no step before has remembered fails
 	// the case.
-	Own []string
+	OwnReferences []string
 
 	// Open makes the fixture and returns the function that runs a step. It is
 	// called inside the bubble, so that everything that it starts lives in virtual
@@ -95,7 +95,7 @@ func (s Script) run(t *testing.T, in *Input, steps []*Input, wanted []strictjson
 	synctest.Wait()
 	for i, sin := range steps {
 		at := fmt.Sprintf("in.steps[%d]", i)
-		if sin.value, err = in.run.memory.fill(at, sin.value, s.Own); err != nil {
+		if sin.value, err = in.run.memory.fill(at, sin.value, s.OwnReferences); err != nil {
 			return err
 		}
 		if sin.Has("at") {

@@ -46,12 +46,12 @@ type Set struct {
 // Cases returns the cases in the order of protocols, suites and files.
 func (s *Set) Cases() []*Case { return slices.Clone(s.cases) }
 
-// Faults returns the faults of the folders.
-func (s *Set) Faults() []error { return slices.Clone(s.faults) }
+// Errors returns the faults of the folders.
+func (s *Set) Errors() []error { return slices.Clone(s.faults) }
 
-// Only returns the cases of some protocols. It keeps every fault, because a file
+// Filter returns the cases of some protocols. It keeps every fault, because a file
 // that cannot be read may hold cases of any protocol.
-func (s *Set) Only(protocols ...string) *Set {
+func (s *Set) Filter(protocols ...string) *Set {
 	out := &Set{faults: slices.Clone(s.faults)}
 	for _, c := range s.cases {
 		if slices.Contains(protocols, c.Protocol) {

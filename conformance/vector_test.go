@@ -41,13 +41,13 @@ func TestLoad(t *testing.T) {
 		"else/a-b.json": `{"format":1.0,"protocol":"else","suite":"a-b","spec":"s","cases":[
 			{"id":"else-a-b-001","doc":"d","ref":"§6","op":"o","in":{"x":1},"wantErr":{"code":-1}}]}`,
 	}), "mine")
-	require.Empty(t, s.Faults())
+	require.Empty(t, s.Errors())
 	var ids []string
 	for _, c := range s.Cases() {
 		ids = append(ids, c.ID)
 	}
 	require.ElementsMatch(t, []string{"fake-demo-001", "fake-demo-002", "else-a-b-001"}, ids)
-	only := s.Only("else").Cases()
+	only := s.Filter("else").Cases()
 	require.Len(t, only, 1)
 	require.Equal(t, "a-b", only[0].Suite)
 	require.Equal(t, "mine/else/a-b.json", only[0].Source)
@@ -111,8 +111,8 @@ func TestLoadFaults(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			s := Load(folder(tt.files), "mine")
-			require.NotEmpty(t, s.Faults())
-			require.Contains(t, fmt.Sprint(s.Faults()), tt.fault)
+			require.NotEmpty(t, s.Errors())
+			require.Contains(t, fmt.Sprint(s.Errors()), tt.fault)
 		})
 	}
 }
@@ -127,7 +127,7 @@ func TestLoadFaultsOnce(t *testing.T) {
 		{"fake/sub/demo.json": vectorFile(oneCase)},
 		{"fake/README.md": ""},
 	} {
-		require.Len(t, Load(folder(files), "mine").Faults(), 1, files)
+		require.Len(t, Load(folder(files), "mine").Errors(), 1, files)
 	}
 }
 
@@ -135,9 +135,9 @@ func TestLoadKeepsGoodCases(t *testing.T) {
 	bad := strings.Replace(oneCase, `"in":{}`, `"in":[]`, 1)
 	good := strings.Replace(oneCase, "001\"", "002\"", 1)
 	s := Load(folder(map[string]string{"fake/demo.json": vectorFile(bad, good)}), "mine")
-	require.Len(t, s.Faults(), 1)
+	require.Len(t, s.Errors(), 1)
 	require.Len(t, s.Cases(), 1)
-	require.Len(t, s.Only("fake").Faults(), 1, "a filter must not hide faults")
+	require.Len(t, s.Filter("fake").Errors(), 1, "a filter must not hide faults")
 }
 
 type brokenFS struct{ fs.FS }
@@ -151,9 +151,9 @@ func (b brokenFS) Open(name string) (fs.File, error) {
 
 func TestLoadUnreadable(t *testing.T) {
 	s := Load(brokenFS{folder(map[string]string{"fake/demo.json": vectorFile(oneCase)})}, "mine")
-	require.ErrorIs(t, s.Faults()[0], fs.ErrPermission)
+	require.ErrorIs(t, s.Errors()[0], fs.ErrPermission)
 	s = Open(filepath.Join(t.TempDir(), "missing"))
-	require.ErrorIs(t, s.Faults()[0], fs.ErrNotExist)
+	require.ErrorIs(t, s.Errors()[0], fs.ErrNotExist)
 }
 
 func TestMerge(t *testing.T) {
@@ -163,23 +163,23 @@ func TestMerge(t *testing.T) {
 	first := load("first", oneCase)
 	shuffled := `{ "want":{}, "in":{}, "op":"ec\u0068o", "ref":"FAKE-001", "doc":"d", "id":"fake-demo-001" }`
 	same := Merge(first, load("second", shuffled))
-	require.Empty(t, same.Faults())
+	require.Empty(t, same.Errors())
 	require.Len(t, same.Cases(), 1, "equal content runs once")
 	require.Equal(t, "first/fake/demo.json", same.Cases()[0].Source)
 
 	other := Merge(first, load("second", strings.Replace(oneCase, `"doc":"d"`, `"doc":"e"`, 1)))
-	require.Len(t, other.Faults(), 1)
-	require.ErrorContains(t, other.Faults()[0], "second/fake/demo.json: fake-demo-001 stands in first/fake/demo.json with other content")
+	require.Len(t, other.Errors(), 1)
+	require.ErrorContains(t, other.Errors()[0], "second/fake/demo.json: fake-demo-001 stands in first/fake/demo.json with other content")
 
 	one := load("first", strings.Replace(oneCase, `"in":{}`, `"in":{"ts":1}`, 1))
 	dot := load("second", strings.Replace(oneCase, `"in":{}`, `"in":{"ts":1.0}`, 1))
-	require.Len(t, Merge(one, dot).Faults(), 1, "how a number is written can be the point of a case")
+	require.Len(t, Merge(one, dot).Errors(), 1, "how a number is written can be the point of a case")
 }
 
 func TestEmbedded(t *testing.T) {
 	s := Embedded()
-	require.Empty(t, s.Faults())
-	require.NotEmpty(t, s.Only("arc").Cases())
+	require.Empty(t, s.Errors())
+	require.NotEmpty(t, s.Filter("arc").Cases())
 	_, err := KnownFailures()
 	require.NoError(t, err)
 }
@@ -205,21 +205,21 @@ func TestOpenList(t *testing.T) {
 	t.Chdir(filepath.Join(root, "pkg"))
 	list := strings.Join([]string{"", "near", "far", filepath.Join(root, "far"), "near" + string(filepath.Separator)}, string(filepath.ListSeparator))
 	s := OpenList(list)
-	require.Empty(t, s.Faults(), "the same folder by three names is read once")
+	require.Empty(t, s.Errors(), "the same folder by three names is read once")
 	require.Len(t, s.Cases(), 2)
 
-	require.Empty(t, OpenList("").Faults(), "no list is no fault")
+	require.Empty(t, OpenList("").Errors(), "no list is no fault")
 	missing := OpenList("nowhere")
-	require.Len(t, missing.Faults(), 1)
-	require.ErrorContains(t, missing.Faults()[0], "neither in the working directory nor in")
-	require.NotEmpty(t, OpenList(filepath.Join(root, "vectors")).Faults())
+	require.Len(t, missing.Errors(), 1)
+	require.ErrorContains(t, missing.Errors()[0], "neither in the working directory nor in")
+	require.NotEmpty(t, OpenList(filepath.Join(root, "vectors")).Errors())
 }
 
 func TestOpenListOutsideModule(t *testing.T) {
 	t.Chdir(t.TempDir()) // the temporary folder has no go.mod above
 	_, err := ModuleRoot()
 	require.Error(t, err)
-	require.NotEmpty(t, OpenList("nowhere").Faults())
+	require.NotEmpty(t, OpenList("nowhere").Errors())
 }
 
 func TestOpenFollowsLinks(t *testing.T) {
@@ -230,7 +230,7 @@ func TestOpenFollowsLinks(t *testing.T) {
 		t.Skip("no symbolic links here")
 	}
 	s := Open(filepath.Join(root, "set"))
-	require.Empty(t, s.Faults())
+	require.Empty(t, s.Errors())
 	require.Len(t, s.Cases(), 1)
 }
 

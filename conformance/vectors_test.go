@@ -40,7 +40,7 @@ func TestVectors(t *testing.T) {
 	require.NoError(t, err)
 	further := append([]string{os.Getenv("CONFORMANCE_VECTORS")}, vectorsFlag...)
 	set := Merge(Embedded(), OpenList(strings.Join(further, string(filepath.ListSeparator))))
-	report := Run(t, set, Builtin(), &Options{Known: failures})
+	report := Run(t, set, Builtin(), &Options{KnownFailures: failures})
 	var table strings.Builder
 	require.NoError(t, report.writeTable(&table))
 	t.Log("\n" + table.String())
