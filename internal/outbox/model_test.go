@@ -29,12 +29,6 @@ type senderState struct {
 	isCrashed         bool
 }
 
-func (s senderState) finish(r senderRule) senderState {
-	s.starts--
-	s.hasEntry = s.starts > 0 && r.hasLock
-	return s
-}
-
 // next returns the states after one step.
 func (s senderState) next(r senderRule) (list []senderState) {
 	for i, q := range putters {
@@ -54,8 +48,7 @@ func (s senderState) next(r senderRule) (list []senderState) {
 		case step == putCreate && s.owner == 2:
 			a.owner, a.rev, a.sender[q], a.put[i] = q, s.rev+1, senderLook, putAccepted
 		case step == putCreate && q == 0:
-			a = s.finish(r)
-			a.put[i] = putRead
+			a.put[i], a.starts, a.hasEntry = putRead, s.starts-1, s.starts > 1 && r.hasLock
 		case step == putTouch && s.rev == s.putRev[i]:
 			a.rev++
 		case step >= putCreate:
@@ -82,8 +75,8 @@ func (s senderState) next(r senderRule) (list []senderState) {
 		list = append(list, a)
 	}
 	if s.finishes > 0 && !s.isCrashed {
-		a := s.finish(r)
-		a.finishes--
+		a := s
+		a.finishes, a.starts, a.hasEntry = s.finishes-1, s.starts-1, s.starts > 1 && r.hasLock
 		list = append(list, a)
 	}
 	if s.isCrashed && s.hasEntry && s.owner == 0 { // process 1 adopts
