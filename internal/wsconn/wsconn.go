@@ -370,17 +370,25 @@ func (c *Conn) Write(ctx context.Context, msg []byte) error {
 func (c *Conn) send(msg []byte) error {
 	ctx := context.Background()
 	if len(msg) <= maxPart {
-		return cmp.Or(c.ws.Write(ctx, websocket.MessageText, msg), c.wire.queue.Flush(ctx))
+		return c.flush(c.ws.Write(ctx, websocket.MessageText, msg))
 	}
 	w, err := c.ws.Writer(ctx, websocket.MessageText)
 	for n := 0; n < len(msg) && err == nil; n += maxPart {
 		_, err = w.Write(msg[n:min(n+maxPart, len(msg))])
-		err = cmp.Or(err, c.wire.queue.Flush(ctx))
+		err = c.flush(err)
 	}
-	if err != nil {
-		return err
+	if err == nil {
+		err = c.flush(w.Close())
 	}
-	return cmp.Or(w.Close(), c.wire.queue.Flush(ctx))
+	return err
+}
+
+// flush waits until the queue is written, unless err reports that it was not filled.
+func (c *Conn) flush(err error) error {
+	if err == nil {
+		err = c.wire.queue.Flush(context.Background())
+	}
+	return err
 }
 
 // watch sends pings. Each received byte is an answer. It also ends an expired authentication.
