@@ -151,7 +151,7 @@ func readAll(r io.Reader, announced, limit int64) ([]byte, error) {
 
 // Respond writes a complete response. Each 64 KiB of it have the timeout, whatever is left of the
 // WriteTimeout of the server; net/http removes the deadline afterwards. A timeout of 0 or less
-// sets none.
+// sets none. Package sse writes streams of events.
 func Respond(w http.ResponseWriter, status int, contentType string, body []byte, timeout time.Duration) error {
 	if contentType != "" {
 		w.Header().Set("Content-Type", contentType)

@@ -241,25 +241,30 @@ func TestSurvivorCutsStreamOfFailedProcess(t *testing.T) {
 // A process that was away from its store for longer than its lease gives its streams up, and its
 // readers get the end from the store.
 func TestReadersOfLostStreamFollowStore(t *testing.T) {
-	var isAway atomic.Bool
-	inProcesses(t, 2, func(t *testing.T, _ store.Store, p []*process) {
-		w := newWriter(t, p[0].Table, Options{})
-		r := newReader(t, p[0].Table, 0)
-		appendItems(t, w, 1, 10)
-		_, err := readItems(t, r, 0, 10)
-		require.NoError(t, err)
-		isAway.Store(true)
-		appendItems(t, w, 11, 12)
-		<-w.Done()
-		require.Equal(t, lease.ErrLost, w.Finish(t.Context(), nil))
-		isAway.Store(false)
-		last, err := readItems(t, r, 10, 12) // an item in transit may still be stored
-		for err == nil {
-			_, err = tryNext(t, r, 1)
-		}
-		require.Equal(t, &CutError{last + 1, lease.ErrLost}, err)
-		require.Zero(t, countStreams(p[0].Table))
-	}, fault.Rule{Match: func(fault.Op, string) bool { return isAway.Load() }})
+	for _, lost := range []uint64{0, 2} {
+		var isAway atomic.Bool
+		rule := fault.Rule{Match: func(fault.Op, string) bool { return isAway.Load() }}
+		inProcesses(t, 2, func(t *testing.T, _ store.Store, p []*process) {
+			w := newWriter(t, p[0].Table, Options{})
+			r := newReader(t, p[0].Table, 0)
+			appendItems(t, w, 1, 10)
+			_, err := readItems(t, r, 0, 10)
+			require.NoError(t, err)
+			isAway.Store(true)
+			appendItems(t, w, 11, 10+lost)
+			start := time.Now()
+			<-w.Done()
+			require.Less(t, time.Since(start), 15*time.Second)
+			require.Equal(t, lease.ErrLost, w.Finish(t.Context(), nil))
+			isAway.Store(false)
+			last, err := readItems(t, r, 10, 10+lost) // an item in transit may still be stored
+			for err == nil {
+				_, err = tryNext(t, r, 1)
+			}
+			require.Equal(t, &CutError{last + 1, lease.ErrLost}, err)
+			require.Zero(t, countStreams(p[0].Table))
+		}, rule)
+	}
 }
 
 func TestMovableStreamContinuesElsewhere(t *testing.T) {
@@ -284,7 +289,9 @@ func TestMovableStreamContinuesElsewhere(t *testing.T) {
 			require.NoError(t, err)
 		}
 		p[1].crash()
-		third := newWriter(t, p[0].Table, o) // the object is back
+		second := newWriter(t, p[0].Table, o) // the object is back
+		third := newWriter(t, p[0].Table, o)
+		<-second.Done()
 		appendItems(t, third, 21, 25)
 		require.NoError(t, third.Finish(t.Context(), nil))
 		requireEnd(t, readers[0], 20, 25, io.EOF)
@@ -333,6 +340,20 @@ func TestStoreIsTrimmedToRetain(t *testing.T) {
 			_, err = process.Read(t.Context(), "s", user, gap.First-2)
 			require.Equal(t, &GapError{gap.First - 1, gap.First}, err)
 		}
+	})
+}
+
+func TestStoreIsNotTrimmedBeforeReadersElsewhere(t *testing.T) {
+	inProcesses(t, 2, func(t *testing.T, _ store.Store, p []*process) {
+		w := newWriter(t, p[0].Table, Options{Retain: 7200})
+		r := newReader(t, p[1].Table, 0)
+		synctest.Wait()
+		for n := uint64(1); n <= 500; n++ {
+			appendItems(t, w, n, n)
+			synctest.Wait()
+		}
+		require.NoError(t, w.Finish(t.Context(), nil))
+		requireEnd(t, r, 0, 500, io.EOF)
 	})
 }
 
@@ -439,6 +460,40 @@ func TestReaderOfExpiredLogEnds(t *testing.T) {
 		_, err := readItems(t, r, 0, 2)
 		require.NoError(t, err)
 		require.NoError(t, db.Expire(t.Context(), logName, 0))
+		requireEnd(t, r, 2, 2, ErrUnknown)
+	})
+}
+
+func TestReadOfLogThatExpiresIsUnknown(t *testing.T) {
+	var db store.Store
+	reads := 0
+	expire := func(op fault.Op, name string) bool {
+		if op == fault.Read && name == logName {
+			reads++
+		}
+		if reads == 2 {
+			_ = db.Expire(context.Background(), logName, 0)
+		}
+		return false
+	}
+	inProcesses(t, 2, func(t *testing.T, memory store.Store, p []*process) {
+		db = memory
+		appendItems(t, newWriter(t, p[1].Table, Options{Grace: -1}), 1, 10)
+		synctest.Wait()
+		_, err := p[0].Read(t.Context(), "s", user, 5)
+		require.Equal(t, ErrUnknown, err)
+	}, fault.Rule{Match: expire})
+}
+
+func TestReaderDoesNotContinueInLaterStreamOfSameID(t *testing.T) {
+	inProcesses(t, 2, func(t *testing.T, db store.Store, p []*process) {
+		w := newWriter(t, p[0].Table, Options{Grace: -1})
+		appendItems(t, w, 1, 2)
+		r := newReader(t, p[1].Table, 0)
+		_, err := readItems(t, r, 0, 2)
+		require.NoError(t, err)
+		require.NoError(t, db.Expire(t.Context(), logName, 0))
+		appendItems(t, newWriter(t, p[1].Table, Options{}), 1, 5)
 		requireEnd(t, r, 2, 2, ErrUnknown)
 	})
 }

@@ -329,11 +329,11 @@ func TestAcceptBoundsBodyOfOtherRequests(t *testing.T) {
 }
 
 func TestRefusedDialKeepsNoConnection(t *testing.T) {
-	ended := make(chan struct{}, 1)
+	closed := make(chan struct{}, 1)
 	ts := httptest.NewUnstartedServer(http.NotFoundHandler())
 	ts.Config.ConnState = func(_ net.Conn, s http.ConnState) {
 		if s == http.StateClosed {
-			ended <- struct{}{}
+			closed <- struct{}{}
 		}
 	}
 	ts.Start()
@@ -341,7 +341,7 @@ func TestRefusedDialKeepsNoConnection(t *testing.T) {
 	_, err := Dial(t.Context(), wsURL(ts), nil)
 	require.Error(t, err)
 	select {
-	case <-ended:
+	case <-closed:
 	case <-time.After(time.Minute):
 		t.Error("the connection is idle")
 	}

@@ -5,6 +5,7 @@
 package wsconn
 
 import (
+	"bufio"
 	"bytes"
 	"cmp"
 	"context"
@@ -12,6 +13,8 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"net"
+	"net/http"
 	"slices"
 	"strings"
 	"sync"
@@ -21,6 +24,8 @@ import (
 
 	"github.com/coder/websocket"
 
+	"github.com/fivewire/fivewire/internal/httpx"
+	"github.com/fivewire/fivewire/internal/netguard"
 	"github.com/fivewire/fivewire/internal/retry"
 	"github.com/fivewire/fivewire/internal/sendq"
 )
@@ -84,17 +89,150 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
+// DialOptions adjust [Dial].
+type DialOptions struct {
+	Options
+	HTTP   httpx.ClientOptions // of the handshake; the Timeout of an HTTPClient does not apply
+	Header http.Header         // of the handshake
+}
+
+// Dial connects to a ws or wss URL. A refused handshake is an [*httpx.Error] with its status. The
+// context bounds the handshake only.
+func Dial(ctx context.Context, rawURL string, opts *DialOptions) (*Conn, error) {
+	o := *cmp.Or(opts, &DialOptions{})
+	o.Options = o.withDefaults()
+	guard := cmp.Or(o.HTTP.Guard, &netguard.Guard{AllowLoopback: true, AllowPrivate: true})
+	u, err := guard.URL(rawURL, o.HTTP.AllowInsecure)
+	if err != nil {
+		return nil, fmt.Errorf("wsconn: dial: %w", err)
+	}
+	user := *cmp.Or(o.HTTP.HTTPClient, &http.Client{})
+	user.Timeout = 0 // with a timeout, net/http returns a body without Write
+	o.HTTP.HTTPClient = &user
+	client, w := httpx.NewClient(&o.HTTP), new(wire)
+	defer client.Close()
+	var refused error
+	send := roundTrip(func(r *http.Request) (res *http.Response, err error) {
+		req := &httpx.Request{Op: "wsconn: dial", Method: r.Method, URL: r.URL, Header: r.Header, Upgrade: true}
+		if res, refused = client.Do(r.Context(), req); refused != nil {
+			return nil, refused
+		}
+		if rwc, ok := res.Body.(io.ReadWriteCloser); ok { // else websocket.Dial fails
+			w.rwc, res.Body = rwc, w
+		}
+		return res, nil
+	})
+	ctx, cancel := context.WithTimeout(ctx, o.HandshakeTimeout)
+	defer cancel()
+	ws, _, err := websocket.Dial(ctx, u.String(), &websocket.DialOptions{
+		HTTPClient: &http.Client{Transport: send}, HTTPHeader: o.Header, Subprotocols: o.Subprotocols,
+	})
+	switch {
+	case refused != nil:
+		return nil, refused
+	case err != nil:
+		return nil, fmt.Errorf("wsconn: dial: %w", err)
+	}
+	return newConn(ws, w, o.Options, time.Time{}, ""), nil
+}
+
+type roundTrip func(*http.Request) (*http.Response, error)
+
+func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// AcceptOptions adjust [Accept].
+type AcceptOptions struct {
+	Options
+	Origins       httpx.Origins // pages that may connect
+	Expires       time.Time     // of the authentication: then 1008 follows; zero means never
+	ExpiredReason string        // of that close frame
+}
+
+// Accept upgrades a request that the caller has authenticated and charged to its budget. If Accept
+// refuses it, it has responded with an HTTP status.
+func Accept(w http.ResponseWriter, r *http.Request, opts *AcceptOptions) (*Conn, error) {
+	o := *cmp.Or(opts, &AcceptOptions{})
+	o.Options = o.withDefaults()
+	httpx.Bound(w, r, o.HandshakeTimeout)
+	_, err := httpx.CheckRequest(r, nil)
+	err = cmp.Or(err, o.Origins.Check(r))
+	switch {
+	case err != nil:
+	case !o.Expires.IsZero() && !time.Now().Before(o.Expires):
+		err = &httpx.Error{Status: http.StatusUnauthorized, Message: "authentication expired"}
+	case !canHijack(w):
+		err = &httpx.Error{Status: http.StatusNotImplemented, Message: "connection cannot be upgraded"}
+	}
+	if e, ok := errors.AsType[*httpx.Error](err); ok {
+		_ = httpx.Respond(w, e.Status, "text/plain; charset=utf-8", []byte(e.Message), o.WriteTimeout)
+		return nil, fmt.Errorf("wsconn: accept: %w", e)
+	}
+	u := &upgrade{ResponseWriter: w}
+	ws, err := websocket.Accept(u, r, &websocket.AcceptOptions{Subprotocols: o.Subprotocols, InsecureSkipVerify: true})
+	if err != nil {
+		return nil, fmt.Errorf("wsconn: accept: %w", err)
+	}
+	return newConn(ws, &u.wire, o.Options, o.Expires, o.ExpiredReason), nil
+}
+
+func canHijack(w http.ResponseWriter) bool {
+	_, ok := w.(http.Hijacker)
+	u, isWrapped := w.(interface{ Unwrap() http.ResponseWriter })
+	return ok || isWrapped && canHijack(u.Unwrap())
+}
+
+// An upgrade is a response that puts the wire under the connection.
+type upgrade struct {
+	http.ResponseWriter
+	wire wire
+}
+
+func (u *upgrade) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	conn, rw, err := http.NewResponseController(u.ResponseWriter).Hijack()
+	if err == nil {
+		u.wire.Conn, u.wire.rwc = conn, conn
+		rw.Writer.Reset(&u.wire)
+	}
+	return &u.wire, rw, err
+}
+
 const (
 	closeTimeout = time.Second
 	maxPart      = 64 << 10 // bytes of a fragment, and of a buffer that is kept
 )
+
+// A wire is the network connection under the WebSocket library, which writes under a lock that
+// answers to pings and close frames need too. So Write only queues.
+type wire struct {
+	net.Conn // of Accept
+	rwc      io.ReadWriteCloser
+	queue    *sendq.Queue
+	received atomic.Bool // bytes were received
+}
+
+func (w *wire) Read(p []byte) (int, error) {
+	n, err := w.rwc.Read(p)
+	w.received.CompareAndSwap(false, n > 0)
+	return n, err
+}
+
+func (w *wire) Write(p []byte) (int, error) { return len(p), w.queue.Put(p, 0) }
+
+// Close writes the queue, which a failed handshake does not have, and closes the network connection.
+func (w *wire) Close() error {
+	if w.queue != nil {
+		ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
+		defer cancel()
+		_ = w.queue.Close(ctx)
+	}
+	return w.rwc.Close()
+}
 
 // A Conn is one side of a connection, which must be closed. Its methods may be called concurrently.
 type Conn struct {
 	o       Options
 	ws      *websocket.Conn
 	wire    *wire
-	queue   *sendq.Queue  // of frames
 	turn    chan struct{} // held during a Write
 	in      chan []byte
 	isBusy  atomic.Bool // a received message waits for Read, so that pings cannot be answered
@@ -102,14 +240,12 @@ type Conn struct {
 	done    chan struct{}
 	cause   error // before done is closed
 	end     sync.Once
-	shut    atomic.Bool
 	work    sync.WaitGroup
 }
 
 func newConn(ws *websocket.Conn, w *wire, o Options, expires time.Time, reason string) *Conn {
 	c := &Conn{o: o, ws: ws, wire: w, turn: make(chan struct{}, 1), in: make(chan []byte), done: make(chan struct{})}
 	w.queue = sendq.New(w.rwc, sendq.Options{MaxBytes: 4 * maxPart, WriteTimeout: o.WriteTimeout, OnCut: c.cut})
-	c.queue = w.queue
 	ws.SetReadLimit(-1) // receive has the limit
 	c.work.Go(c.receiveAll)
 	c.work.Go(func() { c.watch(expires, reason) })
@@ -131,19 +267,13 @@ func (c *Conn) finish(cause error) {
 	})
 }
 
-// cut closes the network connection after the end of the queue. After a failed write, a close frame
-// may still arrive, which is the better cause.
+// cut follows the end of the queue. After a failed write, a close frame may still arrive, which is
+// the better cause.
 func (c *Conn) cut(cause error) {
 	if errors.Is(cause, sendq.ErrSlowReader) {
 		c.finish(ErrSlowReader)
 	}
-	grace := closeTimeout
-	select {
-	case <-c.done:
-		grace = 0
-	default:
-	}
-	time.AfterFunc(grace, func() {
+	time.AfterFunc(closeTimeout, func() {
 		c.finish(fmt.Errorf("wsconn: write: %w", cause))
 		_ = c.wire.rwc.Close()
 	})
@@ -182,7 +312,7 @@ func (c *Conn) receiveAll() {
 func (c *Conn) receive() ([]byte, error) {
 	kind, r, err := c.ws.Reader(context.Background())
 	if err == nil && kind != websocket.MessageText {
-		return c.refuse(1003, errors.New("wsconn: message is binary"))
+		return nil, c.close(1003, "", errors.New("wsconn: message is binary"))
 	}
 	buf := c.scratch[:0]
 	for n := 0; err == nil; buf = buf[:len(buf)+n] {
@@ -191,7 +321,7 @@ func (c *Conn) receive() ([]byte, error) {
 		}
 		n, err = r.Read(buf[len(buf):cap(buf)])
 		if len(buf)+n > c.o.MaxMessage {
-			return c.refuse(1009, fmt.Errorf("%w: limit %d bytes", ErrTooLarge, c.o.MaxMessage))
+			return nil, c.close(1009, "", fmt.Errorf("%w: limit %d bytes", ErrTooLarge, c.o.MaxMessage))
 		}
 	}
 	if e, ok := errors.AsType[websocket.CloseError](err); ok {
@@ -201,18 +331,12 @@ func (c *Conn) receive() ([]byte, error) {
 		return nil, fmt.Errorf("wsconn: read: %w", err)
 	}
 	if !utf8.Valid(buf) {
-		return c.refuse(1007, errors.New("wsconn: message is not UTF-8"))
+		return nil, c.close(1007, "", errors.New("wsconn: message is not UTF-8"))
 	}
 	if c.scratch = nil; cap(buf) <= maxPart {
 		c.scratch = buf
 	}
 	return bytes.Clone(buf), nil
-}
-
-// refuse closes the connection because of a received message.
-func (c *Conn) refuse(code int, cause error) ([]byte, error) {
-	c.close(code, cause.Error(), cause)
-	return nil, cause
 }
 
 // Write sends a message and keeps no reference to it. A message over the limit (ErrTooLarge) and one
@@ -235,7 +359,7 @@ func (c *Conn) Write(ctx context.Context, msg []byte) error {
 	err := c.send(msg)
 	<-c.turn
 	if err != nil {
-		c.queue.Cut(err)
+		c.wire.queue.Cut(err)
 		<-c.done
 		return c.cause
 	}
@@ -246,22 +370,30 @@ func (c *Conn) Write(ctx context.Context, msg []byte) error {
 func (c *Conn) send(msg []byte) error {
 	ctx := context.Background()
 	if len(msg) <= maxPart {
-		return cmp.Or(c.ws.Write(ctx, websocket.MessageText, msg), c.queue.Flush(ctx))
+		return c.flush(c.ws.Write(ctx, websocket.MessageText, msg))
 	}
 	w, err := c.ws.Writer(ctx, websocket.MessageText)
 	for n := 0; n < len(msg) && err == nil; n += maxPart {
 		_, err = w.Write(msg[n:min(n+maxPart, len(msg))])
-		err = cmp.Or(err, c.queue.Flush(ctx))
+		err = c.flush(err)
 	}
-	if err != nil {
-		return err
+	if err == nil {
+		err = c.flush(w.Close())
 	}
-	return cmp.Or(w.Close(), c.queue.Flush(ctx))
+	return err
+}
+
+// flush waits until the queue is written, unless err reports that it was not filled.
+func (c *Conn) flush(err error) error {
+	if err == nil {
+		err = c.wire.queue.Flush(context.Background())
+	}
+	return err
 }
 
 // watch sends pings. Each received byte is an answer. It also ends an expired authentication.
 func (c *Conn) watch(expires time.Time, reason string) {
-	expired := make(<-chan time.Time)
+	var expired <-chan time.Time
 	if !expires.IsZero() {
 		expired = time.After(time.Until(expires))
 	}
@@ -270,7 +402,7 @@ func (c *Conn) watch(expires time.Time, reason string) {
 		case <-c.done:
 			return
 		case <-expired:
-			c.close(CodeNotAllowed, reason, fmt.Errorf("%w: authentication expired", ErrClosed))
+			_ = c.close(CodeNotAllowed, reason, fmt.Errorf("%w: authentication expired", ErrClosed))
 			return
 		case <-time.After(c.o.Heartbeat):
 		}
@@ -279,7 +411,7 @@ func (c *Conn) watch(expires time.Time, reason string) {
 		}
 		if missed == 2 {
 			c.finish(ErrSilent)
-			c.queue.Cut(ErrSilent)
+			_ = c.wire.rwc.Close()
 			return
 		}
 		c.work.Go(func() {
@@ -293,17 +425,15 @@ func (c *Conn) watch(expires time.Time, reason string) {
 // Close sends a close frame, waits for that of the peer for at most 1 s, and returns when the
 // goroutines of the connection have ended. A reason over 123 bytes is cut. A second call only waits.
 func (c *Conn) Close(code int, reason string) {
-	c.close(code, reason, ErrClosed)
+	_ = c.close(code, reason, ErrClosed)
 	c.work.Wait()
 }
 
-func (c *Conn) close(code int, reason string, cause error) {
+func (c *Conn) close(code int, reason string, cause error) error {
 	c.finish(cause)
-	if c.shut.Swap(true) {
-		return
-	}
-	t := time.AfterFunc(closeTimeout, func() { c.queue.Cut(cause) })
+	t := time.AfterFunc(closeTimeout, func() { _ = c.wire.rwc.Close() })
 	defer t.Stop()
 	reason = strings.ToValidUTF8(reason[:min(len(reason), 123)], "")
 	_ = c.ws.Close(websocket.StatusCode(code), reason)
+	return cause
 }
