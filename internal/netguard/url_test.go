@@ -12,68 +12,69 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
+var urlTests = []struct {
+	raw      string
+	insecure bool
+	guard    *Guard
+	reason   Reason // "" if allowed
+}{
+	{"https://example.com/p?q=1", false, strict, ""},
+	{"HTTPS://EXAMPLE.com.:8443/", false, strict, ""},
+	{"wss://example.com", false, strict, ""},
+	{"https://[2606:4700:4700::1111]:443/", false, strict, ""},
+	{"http://example.com", true, strict, ""},
+	{"ws://example.com", true, strict, ""},
+	{"http://127.0.0.1:80/", false, loop, ""},
+	{"ws://localhost:1/", false, loop, ""},
+	{"ws://[::1]:65535/", false, loop, ""},
+	{"https://10.0.0.1/", false, priv, ""},
+	{"https://xn--bcher-kva.example/", false, strict, ""},
+
+	{"http://example.com", false, both, ReasonScheme},
+	{"ws://example.com", false, both, ReasonScheme}, // as http
+	{"http://10.0.0.1", false, both, ReasonScheme},
+	{"http://0.0.0.0", false, both, ReasonScheme},
+	{"http://localhost.example", false, both, ReasonScheme},
+	{"ftp://example.com", true, both, ReasonScheme},
+	{"file://localhost/etc/passwd", true, both, ReasonScheme},
+	{"//example.com", true, both, ReasonScheme},
+
+	{"https://user@example.com", false, both, ReasonUserinfo},
+	{"https://user:secret@example.com", true, both, ReasonUserinfo},
+	{"https://@example.com", false, both, ReasonUserinfo},
+
+	{"https://example.com:", false, both, ReasonPort},
+	{"https://example.com:0", false, both, ReasonPort},
+	{"https://example.com:65536", false, both, ReasonPort},
+	{"https://example.com:99999999999999999999", false, both, ReasonPort},
+
+	{"", true, both, ReasonURL},
+	{"/path", true, both, ReasonURL},
+	{"https:example.com", true, both, ReasonURL},
+	{"https:///path", true, both, ReasonURL},
+	{"https://:443/", true, both, ReasonURL},
+	{"https://example.com/#fragment", true, both, ReasonURL},
+	{"https://example.com/#", true, both, ReasonURL},
+	{"https://user:se#cret@example.com", true, both, ReasonURL},
+	{"https://example.com:http/", true, both, ReasonURL},
+	{"https://example.com\\@other.example", true, both, ReasonURL},
+	{"https://exa mple.com", true, both, ReasonURL},
+	{"https://example.com/\n", true, both, ReasonURL},
+
+	{"https://localhost", false, strict, ReasonHost},
+	{"https://metadata.google.internal", false, strict, ReasonHost},
+	{"https://0x7f.1", false, strict, ReasonHost},
+	{"http://ｌｏｃａｌｈｏｓｔ", true, both, ReasonHost},
+	{"https://127。0。0。1", true, both, ReasonHost},
+	{"https://example.com..", true, both, ReasonHost},
+	{"https://127.0.0.1", false, strict, ReasonAddress},
+	{"https://169.254.169.254", false, strict, ReasonAddress},
+	{"https://[::ffff:10.0.0.1]", false, strict, ReasonAddress},
+	{"https://[fe80::1%25eth0]", false, strict, ReasonAddress},
+}
+
 func TestURLRefusals(t *testing.T) {
-	tests := []struct {
-		raw      string
-		insecure bool
-		guard    *Guard
-		reason   Reason // "" if allowed
-	}{
-		{"https://example.com/p?q=1", false, strict, ""},
-		{"HTTPS://EXAMPLE.com.:8443/", false, strict, ""},
-		{"wss://example.com", false, strict, ""},
-		{"https://[2606:4700:4700::1111]:443/", false, strict, ""},
-		{"http://example.com", true, strict, ""},
-		{"ws://example.com", true, strict, ""},
-		{"http://127.0.0.1:80/", false, loop, ""},
-		{"ws://localhost:1/", false, loop, ""},
-		{"ws://[::1]:65535/", false, loop, ""},
-		{"https://10.0.0.1/", false, priv, ""},
-		{"https://xn--bcher-kva.example/", false, strict, ""},
-
-		{"http://example.com", false, both, ReasonScheme},
-		{"ws://example.com", false, both, ReasonScheme}, // as http
-		{"http://10.0.0.1", false, both, ReasonScheme},
-		{"http://0.0.0.0", false, both, ReasonScheme},
-		{"http://localhost.example", false, both, ReasonScheme},
-		{"ftp://example.com", true, both, ReasonScheme},
-		{"file://localhost/etc/passwd", true, both, ReasonScheme},
-		{"//example.com", true, both, ReasonScheme},
-
-		{"https://user@example.com", false, both, ReasonUserinfo},
-		{"https://user:secret@example.com", true, both, ReasonUserinfo},
-		{"https://@example.com", false, both, ReasonUserinfo},
-
-		{"https://example.com:", false, both, ReasonPort},
-		{"https://example.com:0", false, both, ReasonPort},
-		{"https://example.com:65536", false, both, ReasonPort},
-		{"https://example.com:99999999999999999999", false, both, ReasonPort},
-
-		{"", true, both, ReasonURL},
-		{"/path", true, both, ReasonURL},
-		{"https:example.com", true, both, ReasonURL},
-		{"https:///path", true, both, ReasonURL},
-		{"https://:443/", true, both, ReasonURL},
-		{"https://example.com/#fragment", true, both, ReasonURL},
-		{"https://example.com/#", true, both, ReasonURL},
-		{"https://user:se#cret@example.com", true, both, ReasonURL},
-		{"https://example.com:http/", true, both, ReasonURL},
-		{"https://example.com\\@other.example", true, both, ReasonURL},
-		{"https://exa mple.com", true, both, ReasonURL},
-		{"https://example.com/\n", true, both, ReasonURL},
-
-		{"https://localhost", false, strict, ReasonHost},
-		{"https://metadata.google.internal", false, strict, ReasonHost},
-		{"https://0x7f.1", false, strict, ReasonHost},
-		{"http://ｌｏｃａｌｈｏｓｔ", true, both, ReasonHost},
-		{"https://127。0。0。1", true, both, ReasonHost},
-		{"https://example.com..", true, both, ReasonHost},
-		{"https://127.0.0.1", false, strict, ReasonAddress},
-		{"https://169.254.169.254", false, strict, ReasonAddress},
-		{"https://[::ffff:10.0.0.1]", false, strict, ReasonAddress},
-		{"https://[fe80::1%25eth0]", false, strict, ReasonAddress},
-	}
-	for _, tt := range tests {
+	for _, tt := range urlTests {
 		t.Run(tt.raw, func(t *testing.T) {
 			u, err := tt.guard.URL(tt.raw, tt.insecure)
 			if tt.reason == "" {
