@@ -15,6 +15,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/fivewire/fivewire/internal/once"
+	"github.com/fivewire/fivewire/internal/race"
 )
 
 // fill ends work of a principal with so many bytes.
@@ -93,7 +94,7 @@ func TestMemoryBoundsCounts(t *testing.T) {
 func TestDoAcceptsCallsAfterManyEndedOnes(t *testing.T) {
 	table := newMemory(t, once.Options{})
 	count := 520_000
-	if testing.Short() {
+	if testing.Short() || race.Enabled {
 		count = 150_000
 	}
 	for i := range count {
@@ -106,6 +107,17 @@ func TestDoAcceptsCallsAfterManyEndedOnes(t *testing.T) {
 	fill(t, table, "alice", "next", 100)
 	requireUsage(t, table, "", 64<<20, 100_000)
 	requireState(t, table, "alice", "next", once.StateDone)
+}
+
+// The queue of all outcomes stays short if those in its middle are removed.
+func TestMemoryCompactsQueue(t *testing.T) {
+	table := newMemory(t, once.Options{MaxCount: 10})
+	fill(t, table, "alice", "1", 1)
+	for i := range 1000 {
+		fill(t, table, "bob", fmt.Sprint(i), 1)
+		requireUsage(t, table, "", 64<<20, 11)
+	}
+	requireState(t, table, "alice", "1", once.StateDone)
 }
 
 func TestMemoryForgetsAfterRetention(t *testing.T) {

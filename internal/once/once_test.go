@@ -86,7 +86,7 @@ func eachTable(t *testing.T, f func(t *testing.T, table *once.Table)) {
 		synctest.Test(t, func(t *testing.T) { f(t, newMemory(t, once.Options{})) })
 	})
 	t.Run("store", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) { f(t, newProcess(t, store.NewMemory()).Table) })
+		synctest.Test(t, func(t *testing.T) { f(t, startProcess(t, store.NewMemory(), time.Hour, &fault.Plan{}).Table) })
 	})
 }
 
