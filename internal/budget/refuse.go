@@ -29,6 +29,7 @@ type Error struct {
 	RetryAfter  time.Duration
 }
 
+// Error names the resource, the scope, the limit and the use.
 func (e *Error) Error() string {
 	return fmt.Sprintf("budget: %v: limit of %s reached: %d of %d used", e.Resource, e.Scope, e.Used, e.Limit)
 }

@@ -14,6 +14,7 @@ import (
 	"time"
 )
 
+// Errors of Add.
 var (
 	ErrSeen      = errors.New("seen: key repeated")
 	ErrExhausted = errors.New("seen: no room for another key of the principal")

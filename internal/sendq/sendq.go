@@ -19,6 +19,7 @@ import (
 	"time"
 )
 
+// Errors of a Queue.
 var (
 	ErrFull       = errors.New("sendq: queue full")
 	ErrClosed     = errors.New("sendq: closed")

@@ -41,6 +41,7 @@ const (
 	CodeReplaced   = 4001 // by another instance
 )
 
+// Errors of a Conn.
 var (
 	ErrClosed     = errors.New("wsconn: closed") // by this side
 	ErrTooLarge   = errors.New("wsconn: message too large")
