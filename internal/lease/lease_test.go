@@ -384,6 +384,23 @@ func TestNewerProcessWins(t *testing.T) {
 	})
 }
 
+func TestRoundWithoutLeaseAdoptsNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		db, w := store.NewMemory(), newWorker()
+		a := acquire(t, db, lease.Options{InstanceID: "a"})
+		b := acquire(t, db, lease.Options{InstanceID: "a"})
+		w.create(t, b, "1")
+		first := a.Owner()
+		require.NoError(t, b.Release(t.Context()))
+		w.adoptFor(a)
+		synctest.Wait()
+		require.Zero(t, w.calls, "calls before the next renewal")
+		advance(ttl)
+		require.NotEqual(t, first, a.Owner())
+		require.Equal(t, map[lease.Owner]int{a.Owner(): 1}, w.owners())
+	})
+}
+
 type errorCounter struct {
 	slog.Handler
 	n *atomic.Int64

@@ -33,7 +33,7 @@ const (
 	// Taken means that the record names the new owner by this call and the work runs here.
 	// It needs a Finish.
 	Taken Found = 1 + iota
-	// Held means that the record has a live owner, or its work already runs in this process.
+	// Held means that the record has a live owner, which may be the new owner if the work runs here.
 	Held
 	// Ended means that the work has ended and all that follows from its end was repeated.
 	Ended
@@ -55,7 +55,7 @@ type entry struct {
 
 // Start writes the index entry of a work item, before its record is created, and returns the
 // owner that the record must name. It fails with ErrLost while no epoch is current; after an
-// error the record must not be created. A caller that uses Context takes it before Start.
+// error the record must not be created. If ctx derives from Context, the owner is of its epoch.
 //
 // Starts of one item are counted: each successful Start, and each function of Adopt that
 // returned Taken, needs one Finish, and the last Finish deletes the entry. So a Start whose
@@ -87,8 +87,8 @@ func (l *Lease) Finish(ctx context.Context, owner Owner, kind, id string) error 
 // hold counts a Start and makes sure that the store has the entry. After a change in doubt the
 // entry gets a new revision, so that an earlier deletion cannot remove it.
 func (l *Lease) hold(ctx context.Context, e *epoch, name, id string) (*entry, error) {
-	if !l.isLive(e) {
-		return nil, cmp.Or(context.Cause(l.base), ErrLost)
+	if !l.isLive(e) || ctx.Err() != nil { // ctx may be that of an earlier epoch
+		return nil, cmp.Or(context.Cause(l.base), context.Cause(ctx), ErrLost)
 	}
 	l.mu.Lock()
 	it := e.entries[name]
@@ -174,8 +174,9 @@ func (it *entry) change(ctx context.Context, f func() error) error {
 // a compare-and-set; a lost one means reading again. A record that names to is Taken unless its
 // work runs here: an earlier compare-and-set had an unknown outcome.
 //
-// After an error f is called again in the next round. Its context ends with the epoch of to. A
-// later function for the same kind replaces the earlier one.
+// After an error f is called again in the next round, for example if work of the id that has
+// lost its record still runs here. The context of f ends with the epoch of to. A later function
+// for the same kind replaces the earlier one.
 func (l *Lease) Adopt(kind string, f func(ctx context.Context, id string, from, to Owner) (Found, error)) {
 	l.mu.Lock()
 	l.kinds[statekey.Join(kind)] = f
@@ -243,9 +244,25 @@ type round struct {
 	kinds map[string]adoptFunc
 }
 
-// run repeats the changes in doubt of this epoch. Then it lists owners before holders, since an
-// owner entry without a time to live had a lease before, and the entries of owners without one.
+// run lists owners before holders, since an owner entry without a time to live had a lease
+// before. Then it repeats the changes in doubt of this epoch and lists the entries of owners
+// without a lease.
 func (r *round) run(ctx context.Context) error {
+	owners := map[Owner]store.Entry{}
+	prefix := r.key("owner", "")
+	for o, err := range r.db.List(ctx, prefix) {
+		if err != nil {
+			return err
+		}
+		owners[Owner(o.Key[len(prefix):])] = o
+	}
+	holders, err := r.holders(ctx)
+	if err != nil {
+		return err
+	}
+	if !holders[r.epoch.owner] && !r.opts.Private {
+		return ErrLost // the next renewal fails
+	}
 	var tasks []func() error
 	r.mu.Lock()
 	for _, it := range r.epoch.stale {
@@ -260,18 +277,6 @@ func (r *round) run(ctx context.Context) error {
 	}
 	r.mu.Unlock()
 	r.runAll(ctx, tasks)
-	owners := map[Owner]store.Entry{}
-	prefix := r.key("owner", "")
-	for o, err := range r.db.List(ctx, prefix) {
-		if err != nil {
-			return err
-		}
-		owners[Owner(o.Key[len(prefix):])] = o
-	}
-	holders, err := r.holders(ctx)
-	if err != nil {
-		return err
-	}
 	for owner, o := range owners { // in random order
 		if owner != r.epoch.owner && !holders[owner] {
 			err = errors.Join(err, r.takeOver(ctx, owner, o))
