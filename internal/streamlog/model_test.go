@@ -244,40 +244,65 @@ func (w *world) step() {
 	switch n := w.choose(100); {
 	case n < 35:
 		w.append(s)
-	case n < 75 && len(s.readers) > 0:
-		_ = w.read(s, pick(w, s.readers), time.Millisecond)
-	case n < 82 && len(s.readers) < 5:
-		w.openReader(s)
-	case n < 85 && len(s.readers) > 0:
-		m := pick(w, s.readers)
-		m.r.Close()
-		s.readers = slices.DeleteFunc(s.readers, func(o *modelReader) bool { return o == m })
+	case n < 75:
+		if len(s.readers) > 0 {
+			_ = w.read(s, pick(w, s.readers), time.Millisecond)
+		}
+	case n < 85:
+		w.changeReaders(s)
 	case n < 94:
 		limit := pick(w, []time.Duration{time.Millisecond, time.Second, 20 * time.Second})
 		time.Sleep(time.Duration(1 + w.choose(int(limit))))
-	case n < 96 && s.w != nil:
+	case n < 96:
 		w.finish(s)
 	case n < 97:
 		w.create()
 		if len(w.streams) > 4 {
 			w.streams = w.streams[1:]
 		}
-	case n < 98 && w.db != nil:
-		w.isFaulty.Store(!w.isFaulty.Load())
-	case n < 99 && w.db != nil && s.o.Movable && s.w == nil && s.end == nil && !s.isFinal:
-		s.p = pick(w, w.processes)
-		if w.open(s); s.w == nil { // it may have ended, been removed, and begun again
-			w.streams = slices.DeleteFunc(w.streams, func(o *modelStream) bool { return o == s })
-			w.create()
-		}
-		w.steps["move"]++
-	case n < 100 && w.db != nil && w.choose(4) == 0:
-		w.crash(pick(w, w.processes))
+	case w.db != nil:
+		w.disturb(s)
 	}
 	w.check()
 }
 
+func (w *world) changeReaders(s *modelStream) {
+	if w.choose(3) > 0 && len(s.readers) < 5 {
+		w.openReader(s)
+		return
+	}
+	if len(s.readers) > 0 {
+		m := pick(w, s.readers)
+		m.r.Close()
+		s.readers = slices.DeleteFunc(s.readers, func(o *modelReader) bool { return o == m })
+	}
+}
+
+// disturb switches faults, moves a stream whose process has failed, or fails a process.
+func (w *world) disturb(s *modelStream) {
+	switch w.choose(9) {
+	case 0, 1, 2, 3:
+		w.isFaulty.Store(!w.isFaulty.Load())
+	case 4:
+		w.crash(pick(w, w.processes))
+	default:
+		if !s.o.Movable || s.w != nil || s.end != nil || s.isFinal {
+			return
+		}
+		s.p = pick(w, w.processes)
+		w.open(s)
+		if s.w == nil { // it may have ended, been removed, and begun again
+			w.streams = slices.DeleteFunc(w.streams, func(o *modelStream) bool { return o == s })
+			w.create()
+		}
+		w.steps["move"]++
+	}
+}
+
 func (w *world) finish(s *modelStream) {
+	if s.w == nil {
+		return
+	}
 	if w.choose(3) == 0 {
 		s.w.Cut(errTest)
 		s.w = nil

@@ -210,19 +210,37 @@ type follower struct {
 	err   error          // after items
 }
 
-// follow returns a follower after an item. The records of a log begin with rising numbers, so the
-// position of an item is found by bisection.
+// follow returns a follower after an item.
 func (t *Table) follow(ctx context.Context, key, principal string, after uint64) (*follower, error) {
 	f := &follower{db: t.db, name: t.prefix + key, at: after, last: after}
-	low, err := f.recordAfter(ctx, 0)
+	first, err := f.recordAfter(ctx, 0)
 	if err != nil {
 		return nil, err
 	}
-	if low == nil || low.Opening == nil || string(low.Opening.Principal) != principal {
+	if first == nil || first.Opening == nil || string(first.Opening.Principal) != principal {
 		return nil, ErrUnknown
 	}
-	f.o = low.Opening.Options
-	var next *record // follows high; begins behind the wanted item
+	f.o = first.Opening.Options
+	r, next, err := f.search(ctx, first, after+1)
+	switch {
+	case err != nil:
+		return nil, err
+	case next != nil && after >= r.last():
+		return nil, &GapError{after + 1, next.First}
+	case next == nil && after > r.ending().n:
+		first, err = f.recordAfter(ctx, 0)
+		if err == nil && first == nil { // the log has expired since
+			err = ErrUnknown
+		}
+		return nil, cmp.Or(err, ErrAhead)
+	}
+	f.accept(r)
+	return f, nil
+}
+
+// search returns the last record that begins at item n or before, and the next record or nil. It
+// bisects the positions after low, since records begin with rising numbers.
+func (f *follower) search(ctx context.Context, low *record, n uint64) (_, next *record, err error) {
 	for step, high := uint64(1), uint64(0); high == 0 || low.pos < high; step *= 2 {
 		pos := low.pos + step
 		if high > 0 {
@@ -230,26 +248,15 @@ func (t *Table) follow(ctx context.Context, key, principal string, after uint64)
 		}
 		r, err := f.recordAfter(ctx, pos)
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
-		if r != nil && r.First <= after+1 {
+		if r != nil && r.First <= n {
 			low = r
 		} else {
 			next, high = r, pos
 		}
 	}
-	switch {
-	case next != nil && after >= low.last():
-		return nil, &GapError{after + 1, next.First}
-	case next == nil && after > low.ending().n:
-		first, err := f.recordAfter(ctx, 0)
-		if err == nil && first == nil { // the log has expired since
-			err = ErrUnknown
-		}
-		return nil, cmp.Or(err, ErrAhead)
-	}
-	f.accept(low)
-	return f, nil
+	return low, next, nil
 }
 
 // recordAfter returns the first record after a position, or nil.

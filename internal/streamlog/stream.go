@@ -78,10 +78,7 @@ func (w *Writer) Append(ctx context.Context, item []byte) (uint64, error) {
 	if ctx.Err() != nil {
 		return 0, context.Cause(ctx)
 	}
-	if cap(item) > 2*len(item) {
-		item = bytes.Clone(item)
-	}
-	s := w.s
+	s, item := w.s, compact(item)
 	for {
 		s.mu.Lock()
 		err := s.refusalLocked()
@@ -104,11 +101,19 @@ func (w *Writer) Append(ctx context.Context, item []byte) (uint64, error) {
 	}
 }
 
+// compact returns item without a larger buffer.
+func compact(item []byte) []byte {
+	if cap(item) > 2*len(item) {
+		return bytes.Clone(item)
+	}
+	return item
+}
+
 // Finish ends the stream, with the last item final unless that is nil, and waits until the end is
 // stored. If ctx ends first, storing continues. Readers get io.EOF after the last item. After a Cut
 // Finish waits too, and returns the [*CutError].
 func (w *Writer) Finish(ctx context.Context, final []byte) error {
-	s := w.s
+	s, final := w.s, compact(final)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	err := s.refusalLocked()

@@ -454,7 +454,6 @@ func TestItemsDoNotPinLargerBuffers(t *testing.T) {
 	table := New(nil, nil, "")
 	w := newWriter(t, table, Options{})
 	var buffers []weak.Pointer[byte]
-	var last *byte
 	for range 4 {
 		buf := make([]byte, 4<<20)
 		_, err := w.Append(t.Context(), buf[:20])
@@ -462,13 +461,13 @@ func TestItemsDoNotPinLargerBuffers(t *testing.T) {
 		_, err = w.Append(t.Context(), buf[1<<20:1<<20+20])
 		require.NoError(t, err)
 		buffers = append(buffers, weak.Make(&buf[0]))
-		last = &buf[0]
 	}
-	runtime.KeepAlive(last)
-	last = nil
 	whole := make([]byte, 1<<10)
 	_, err := w.Append(t.Context(), whole)
 	require.NoError(t, err)
+	final := make([]byte, 4<<20)
+	buffers = append(buffers, weak.Make(&final[0]))
+	require.NoError(t, w.Finish(t.Context(), final[:20]))
 	runtime.GC()
 	for i, b := range buffers {
 		require.Nil(t, b.Value(), "buffer %d is retained", i)

@@ -236,7 +236,7 @@ func (t *Table) receive(data []byte) {
 	case i >= 0 && n.IsClosed:
 		s.detachLocked(s.cursors[i], ErrClosed)
 	case i >= 0:
-		s.moveLocked(s.cursors[i], at)
+		s.moveLocked(s.cursors[i], max(at, s.cursors[i].at)) // notices in doubt may arrive late
 	case !n.IsClosed && len(s.cursors) < maxReaders:
 		s.attachLocked(&cursor{peer: n.Reader, at: at})
 	}
