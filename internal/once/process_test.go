@@ -5,7 +5,9 @@ package once_test
 
 import (
 	"context"
+	"encoding/base64"
 	"errors"
+	"fmt"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -394,15 +396,30 @@ func (s smallStore) Update(
 func TestDoRefusesOtherFormat(t *testing.T) {
 	test(t, func(t *testing.T, db store.Store) {
 		p := newProcess(t, db)
-		for _, value := range []string{"", "\x02{}", "\x01{", "\x01", "\x01{}\n", "\x01{\"Kind\":2}\n"} {
+		digest := base64.StdEncoding.EncodeToString(make([]byte, 32))
+		doneWithoutOutcome := fmt.Sprintf("\x01{\"Kind\":2,\"Digest\":%q}\n", digest)
+		for _, value := range []string{doneWithoutOutcome, "", "\x02{}", "\x01{", "\x01", "\x01{}\n"} {
 			_, err := db.Create(t.Context(), prefix+"once/alice/pay/1", []byte(value), time.Second)
 			require.NoError(t, err)
 			_, _, err = p.Do(t.Context(), key("1"), once.Repeat, new(counter).run)
-			require.Error(t, err, "stored %q", value)
+			require.ErrorContains(t, err, "stored value", "stored %q", value)
 			_, err = p.Peek(t.Context(), key("1"))
 			require.Error(t, err, "stored %q", value)
 			time.Sleep(time.Second)
 		}
+	})
+}
+
+// Work that ends shortly after Close is recorded.
+func TestDoRecordsOutcomeAfterClose(t *testing.T) {
+	test(t, func(t *testing.T, db store.Store) {
+		p, c := newProcess(t, db), &counter{delay: time.Second}
+		var wg sync.WaitGroup
+		wg.Go(func() { requireDo(t, p.Table, key("1"), once.Repeat, c, "run 1", false) })
+		synctest.Wait()
+		require.NoError(t, p.Table.Close())
+		wg.Wait()
+		requireDo(t, newProcess(t, db).Table, key("1"), once.Repeat, c, "run 1", true)
 	})
 }
 
