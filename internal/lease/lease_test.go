@@ -394,7 +394,10 @@ func TestRoundWithoutLeaseAdoptsNothing(t *testing.T) {
 		require.NoError(t, b.Release(t.Context()))
 		w.adoptFor(a)
 		synctest.Wait()
-		require.Zero(t, w.calls, "calls before the next renewal")
+		w.mu.Lock()
+		calls := w.calls
+		w.mu.Unlock()
+		require.Zero(t, calls, "calls before the next renewal")
 		advance(ttl)
 		require.NotEqual(t, first, a.Owner())
 		require.Equal(t, map[lease.Owner]int{a.Owner(): 1}, w.owners())
