@@ -284,7 +284,7 @@ func (c *cluster) step() {
 	switch {
 	case p == nil:
 		c.start("")
-	case n < 30:
+	case n < 20:
 		c.nextID++
 		p.create(fmt.Sprint(c.nextID))
 	case n < 60:
@@ -413,15 +413,12 @@ func TestLeaseKeepsInvariantsUnderFaults(t *testing.T) {
 	})
 }
 
-func TestLeaseKeepsInvariantsInLongRuns(t *testing.T) {
+func TestLeaseKeepsInvariantsInLongRun(t *testing.T) {
 	steps := 10_000
 	if race.Enabled || testing.Short() {
 		steps = 1000
 	}
-	for seed := range uint64(2) {
-		random := rand.New(rand.NewPCG(seed, 0))
-		if broken := simulate(t, steps, random.IntN); len(broken) > 0 {
-			t.Fatalf("seed %d: broken invariants: %s", seed, strings.Join(broken, "\n"))
-		}
+	if broken := simulate(t, steps, rand.New(rand.NewPCG(0, 0)).IntN); len(broken) > 0 {
+		t.Fatalf("broken invariants: %s", strings.Join(broken, "\n"))
 	}
 }

@@ -40,37 +40,51 @@ func (w world) next(p int, r rule, visit func(name string, after world)) {
 		change(&after)
 		visit(fmt.Sprintf("%d %s", p, name), after)
 	}
-	old, read, owner := w.old[p], w.read[p], w.record
 	if w.leases[p] && p < processes-1 { // one never fails
 		step("expires", w.phase[p], func(w *world) { w.leases[p] = false })
 	}
 	switch phase := w.phase[p]; {
-	case phase == idle && p > 0 && w.leases[p]:
-		for q := range processes {
-			if w.entries[q] && !w.leases[q] {
-				step(fmt.Sprintf("lists %d", q), writeEntry, func(w *world) { w.old[p] = q })
-			}
-		}
 	case phase == writeEntry && p == 0:
 		step("writes its entry", changeOwner, func(w *world) { w.entries[p] = true })
 	case phase == changeOwner && p == 0:
 		step("creates the record", idle, func(w *world) { w.record = p })
 	case phase == writeEntry:
 		step("writes its entry", readRecord, func(w *world) { w.entries[p] = true })
-	case phase == readRecord && owner == none && !r.absent:
-		step("finds no record", dropOwn, func(*world) {})
-	case phase == readRecord && (owner == none || w.leases[owner] || owner == p || r.otherFailed && owner != old):
-		step(fmt.Sprintf("finds owner %d", owner), deleteOld, func(w *world) { w.read[p] = owner })
 	case phase == readRecord:
-		step(fmt.Sprintf("finds failed owner %d", owner), changeOwner, func(w *world) { w.read[p] = owner })
-	case phase == changeOwner && owner == read:
+		step(fmt.Sprintf("finds owner %d", w.record), w.verdict(p, r), func(w *world) { w.read[p] = w.record })
+	case p > 0:
+		w.adopt(p, step)
+	}
+}
+
+// verdict returns the next phase of a process that reads the record.
+func (w world) verdict(p int, r rule) int {
+	switch owner := w.record; {
+	case owner == none && !r.absent:
+		return dropOwn
+	case owner == none || w.leases[owner] || owner == p || r.otherFailed && owner != w.old[p]:
+		return deleteOld
+	}
+	return changeOwner
+}
+
+// adopt makes the other steps of an adoption.
+func (w world) adopt(p int, step func(name string, phase int, change func(w *world))) {
+	switch phase := w.phase[p]; {
+	case phase == idle && w.leases[p]:
+		for q := range processes {
+			if w.entries[q] && !w.leases[q] {
+				step(fmt.Sprintf("lists %d", q), writeEntry, func(w *world) { w.old[p] = q })
+			}
+		}
+	case phase == changeOwner && w.record == w.read[p]:
 		step("changes the owner", deleteOld, func(w *world) { w.record, w.read[p] = p, p })
 	case phase == changeOwner:
 		step("loses the change", readRecord, func(*world) {})
-	case phase == deleteOld && read == p:
-		step("deletes the old entry", idle, func(w *world) { w.entries[old] = false })
+	case phase == deleteOld && w.read[p] == p:
+		step("deletes the old entry", idle, func(w *world) { w.entries[w.old[p]] = false })
 	case phase == deleteOld:
-		step("deletes the old entry", dropOwn, func(w *world) { w.entries[old] = false })
+		step("deletes the old entry", dropOwn, func(w *world) { w.entries[w.old[p]] = false })
 	case phase == dropOwn:
 		step("deletes its entry", idle, func(w *world) { w.entries[p] = false })
 	}
@@ -78,8 +92,12 @@ func (w world) next(p int, r rule, visit func(name string, after world)) {
 
 // isLost reports whether no process has a step left and none will find the record.
 func (w world) isLost() bool {
-	isFound := func(q int) bool { return w.entries[q] && (!w.leases[q] || w.record == q) }
-	return w.record != none && w.phase == [processes]int{} && !isFound(0) && !isFound(1) && !isFound(2)
+	for q := range processes {
+		if w.phase[q] != idle || w.entries[q] && (!w.leases[q] || w.record == q) {
+			return false
+		}
+	}
+	return w.record != none
 }
 
 // explore visits all states and returns a shortest trace to a lost record.
