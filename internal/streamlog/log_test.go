@@ -56,6 +56,7 @@ func (p *process) crash() {
 // inProcesses runs f with processes on one store, the first of which has faults.
 func inProcesses(t *testing.T, n int, f func(t *testing.T, db store.Store, p []*process), rules ...fault.Rule) {
 	synctest.Test(t, func(t *testing.T) {
+		t.Cleanup(func() { time.Sleep(2 * time.Minute) }) // changes in doubt are repeated for a minute
 		db := store.NewMemory()
 		processes := []*process{newProcess(t, db, 0, rules...)}
 		for range n - 1 {
