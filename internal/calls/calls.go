@@ -17,6 +17,7 @@ import (
 )
 
 // Errors of a Table.
+// Errors of a Table.
 var (
 	ErrFull   = errors.New("calls: too many pending calls")
 	ErrReused = errors.New("calls: id or call used twice")
@@ -37,11 +38,10 @@ type Table[T any] struct {
 	mu    sync.Mutex
 	err   error // cause of FailAll
 	calls map[string]*entry[T]
-	free  []*entry[T] // at most 64
+	free  []*entry[T] // at most 64; an entry is used again unless its call ended locally
 	late  uint64
 }
 
-// An entry is used for one call after the other, until a call ends locally.
 type entry[T any] struct {
 	id              string
 	value           T
@@ -98,10 +98,11 @@ func (t *Table[T]) Add(id string, deadline time.Time, value T) (Call[T], error) 
 func (t *Table[T]) Get(id string) (value T, ok bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if e := t.calls[id]; e != nil && !e.isEnded {
-		return e.value, true
+	e := t.calls[id]
+	if e == nil || e.isEnded {
+		return value, false
 	}
-	return value, false
+	return e.value, true
 }
 
 // Wait returns the response or the error of a call, once. If ctx ends, so does the call.
@@ -173,12 +174,11 @@ func (t *Table[T]) end(id string, e *entry[T], err error, isTimer bool) bool {
 	e = cmp.Or(e, t.calls[id])
 	isValid := e != nil && t.calls[e.id] == e && !(isTimer && time.Until(e.deadline) > 0)
 	isPending := isValid && !e.isEnded
-	switch {
-	case isPending:
+	if isPending {
 		id, e.err, e.isEnded, e.isHeld = e.id, err, true, true
 		e.deadline = time.Now().Add(t.o.HoldTimeout)
 		e.timer.Reset(t.o.HoldTimeout)
-	case isValid && isTimer:
+	} else if isValid && isTimer {
 		delete(t.calls, e.id)
 		id = e.id
 	}

@@ -89,8 +89,8 @@ func TestLoopRetriesStatusOfDeployment(t *testing.T) {
 
 func TestLoopRetriesAllOtherErrors(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		delays, err := loopOver(t, quiet(Policy{MaxAttempts: 1}), session{0, errPlain}, session{0, status(503)}, session{0, io.EOF},
-			session{time.Hour, &closeError{1001, Unknown}}, session{0, context.Canceled}, session{0, status(429)})
+		delays, err := loopOver(t, quiet(Policy{MaxAttempts: 1}), session{0, errPlain}, session{0, status(503)},
+			session{0, io.EOF}, session{time.Hour, &closeError{1001, Unknown}}, session{0, context.Canceled}, session{0, status(429)})
 		require.ErrorIs(t, err, context.Canceled)
 		require.ErrorContains(t, err, "status 429", "the last error is returned when the context ends")
 		require.Len(t, delays, 7)

@@ -83,12 +83,12 @@ func ClassOf(err error) Class {
 func inspect(err error) (marked, bool) {
 	var declared interface{ RetryClass() Class }
 	isDeclared := errors.As(err, &declared)
-	if m, ok := declared.(*marked); ok {
-		return *m, true
-	}
+	m, isMarked := declared.(*marked)
 	u, isURL := errors.AsType[*url.Error](err)
 	op, isOp := errors.AsType[*net.OpError](err)
 	switch {
+	case isMarked:
+		return *m, true
 	case isDeclared:
 		return marked{class: declared.RetryClass()}, true
 	case isURL && !isUsable(u.URL), has[*net.AddrError](err), has[net.UnknownNetworkError](err),
@@ -113,13 +113,12 @@ func isUsable(address string) bool {
 	return err == nil && u.Host != "" && slices.Contains([]string{"http", "https", "ws", "wss"}, u.Scheme)
 }
 
-// A Policy specifies how an operation is repeated. A delay is random between 0 and a bound
-// that doubles with each failure, and not shorter than the delay that the peer requests.
+// A Policy specifies how an operation is repeated: after random delays below a doubling bound.
 type Policy struct {
 	MaxAttempts   int                        // of Do; zero means 4, a negative value disables retries
 	Base          time.Duration              // first bound; zero means 200 ms, a negative value disables delays
 	Max           time.Duration              // largest bound; zero means 10 s, a negative value removes it
-	MaxRetryAfter time.Duration              // longest requested delay; zero means 60 s, a negative value 0 s
+	MaxRetryAfter time.Duration              // longest delay that a peer requests; zero means 60 s, a negative value 0 s
 	Renew         func(context.Context) bool // after a 401: whether one more attempt has another token
 	Limiter       *Limiter                   // of the client; nil means one for each call of Do
 	Logger        *slog.Logger               // receives retries at Warn; nil means slog.Default()
@@ -145,9 +144,8 @@ func (p *Policy) renews(ctx context.Context, m marked) bool {
 	return m.status == 401 && p.Renew != nil && p.Renew(ctx)
 }
 
-// Do calls f until it succeeds or its error is not retryable, and returns the last error.
-// An Unknown error is retried only if the operation is idempotent, an error without a class
-// never. A delay that would outlast ctx is not started.
+// Do calls f until it succeeds or its error is not retryable, and returns the last error. An Unknown
+// error is retried only if idempotent, one without a class never, and none if ctx ends before.
 func Do(ctx context.Context, p Policy, idempotent bool, f func(ctx context.Context, attempt int) error) error {
 	p = p.withDefaults()
 	p.Limiter.spend(-1)
@@ -249,10 +247,12 @@ func (l *Limiter) spend(n int) bool {
 func (l *Limiter) Breaker(key string) (record func(error), err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if c := l.circuits[key]; c.failures >= 5 {
-		if wait := time.Until(c.last.Add(time.Minute)); wait > 0 {
-			return nil, Mark(ErrOpen, Unsent, wait)
-		}
+	c := l.circuits[key]
+	wait := time.Until(c.last.Add(time.Minute))
+	if c.failures >= 5 && wait > 0 {
+		return nil, Mark(ErrOpen, Unsent, wait)
+	}
+	if c.failures >= 5 {
 		l.circuits[key] = circuit{c.failures, time.Now()}
 	}
 	return func(err error) {

@@ -169,8 +169,8 @@ func TestDoNeverRepeatsAPayment(t *testing.T) {
 			require.Equal(t, 1, payments, "%v", lost)
 		}
 		attempts := 0
-		err := Do(t.Context(), quiet(Policy{}), false,
-			outcomes(&attempts, status(429), &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}, status(503, "Retry-After", "2")))
+		err := Do(t.Context(), quiet(Policy{}), false, outcomes(&attempts, status(429),
+			&net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}, status(503, "Retry-After", "2")))
 		require.NoError(t, err)
 		require.Equal(t, 4, attempts)
 	})
@@ -225,7 +225,8 @@ func TestDoDelaysWithinBounds(t *testing.T) {
 		bounds []time.Duration // of the delays, in milliseconds
 	}{
 		{"default", Policy{MaxAttempts: 9}, []time.Duration{200, 400, 800, 1600, 3200, 6400, 10000, 10000}},
-		{"base and max", Policy{MaxAttempts: 5, Base: time.Second, Max: 3 * time.Second}, []time.Duration{1000, 2000, 3000, 3000}},
+		{"base and max", Policy{MaxAttempts: 5, Base: time.Second, Max: 3 * time.Second},
+			[]time.Duration{1000, 2000, 3000, 3000}},
 		{"base above max", Policy{Base: time.Minute, Max: time.Second}, []time.Duration{1000, 1000, 1000}},
 		{"no bound", Policy{MaxAttempts: 9, Base: time.Second, Max: -1},
 			[]time.Duration{1000, 2000, 4000, 8000, 16000, 32000, 64000, 128000}},

@@ -34,8 +34,7 @@ const (
 	control  = 1
 )
 
-// Options adjusts a Queue. A message is charged its length and 64 bytes until it is written. A
-// negative number removes a bound.
+// Options adjusts a Queue. A negative number removes a bound. A message counts 64 bytes more.
 type Options struct {
 	MaxBytes     int           // of data; zero means 1 MiB
 	MaxMessages  int           // of data; zero means 1,024
