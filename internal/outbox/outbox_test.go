@@ -152,6 +152,19 @@ func (r *receiver) ids() (ids []string) {
 	return ids
 }
 
+func (r *receiver) item(i int) outbox.Item {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.attempts[i]
+}
+
+// delays returns the times of the attempts.
+func (r *receiver) delays() []time.Duration {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.times)
+}
+
 func pause(ctx context.Context, d time.Duration) {
 	select {
 	case <-time.After(d):
@@ -194,7 +207,7 @@ func TestPutSendsInOrder(t *testing.T) {
 			n.put("k/1", numbers(200)...)
 			synctest.Wait()
 			require.Equal(t, numbers(200), r.ids())
-			item := r.attempts[7]
+			item := r.item(7)
 			require.Equal(t, outbox.Item{Stream: "k/1", ID: "7", Seq: item.Seq, Attempt: 1, Data: []byte("data of 7"),
 				First: item.First}, item)
 			require.WithinDuration(t, r.start, item.First, time.Second, "time of Put")
@@ -279,7 +292,7 @@ func TestItemSurvivesExitDuringRetries(t *testing.T) {
 		startNode(t, db).Send("k", r.send)
 		time.Sleep(time.Minute)
 		require.Equal(t, []string{"a", "a", "a"}, r.ids())
-		require.Equal(t, 3, r.attempts[2].Attempt, "attempt after the exit")
+		require.Equal(t, 3, r.item(2).Attempt, "attempt after the exit")
 		require.Zero(t, waiting(t, db, "k/1"), "items that wait")
 	})
 }
@@ -301,9 +314,11 @@ func TestRetriesContinueForDaysOverRestarts(t *testing.T) {
 				n.Send("k", r.send)
 			}
 			var hours []int
-			for i, item := range r.attempts {
+			times := r.delays()
+			for i := range r.ids() {
+				item := r.item(i)
 				require.Equal(t, i+1, item.Attempt, "attempt")
-				hours = append(hours, int((r.times[i]+time.Minute)/time.Hour))
+				hours = append(hours, int((times[i]+time.Minute)/time.Hour))
 			}
 			require.Equal(t, []int{0, 1, 3, 7, 15, 31, 47, 63, 79, 95, 111}, hours, "hours of the attempts")
 			r.set(outbox.Done())
@@ -340,7 +355,7 @@ func TestFunctionRunsForEachAttempt(t *testing.T) {
 		n.Send("k", r.send)
 		n.put("k/1", "a")
 		time.Sleep(2500 * time.Millisecond)
-		require.Equal(t, []time.Duration{0, time.Second, 2 * time.Second}, r.times)
+		require.Equal(t, []time.Duration{0, time.Second, 2 * time.Second}, r.delays())
 	})
 }
 
@@ -359,7 +374,7 @@ func TestHeadIsRetriedBeforeTheNextItem(t *testing.T) {
 		n.put("k/1", "d") // does not shorten the delay
 		time.Sleep(time.Minute)
 		require.Equal(t, []string{"a", "b", "b", "b", "c", "d"}, r.ids())
-		require.Equal(t, 2*time.Second, r.times[3])
+		require.Equal(t, 2*time.Second, r.delays()[3])
 	})
 }
 
@@ -373,7 +388,7 @@ func TestLaterMakesNoAttempt(t *testing.T) {
 		require.Len(t, r.ids(), 60, "calls")
 		r.set(outbox.Done())
 		time.Sleep(time.Minute)
-		require.Equal(t, 1, r.attempts[60].Attempt, "attempt after 60 calls without one")
+		require.Equal(t, 1, r.item(60).Attempt, "attempt after 60 calls without one")
 	})
 }
 
@@ -508,7 +523,7 @@ func TestPutCopiesTheItem(t *testing.T) {
 		time.Sleep(time.Minute)
 		n.put("k/1", "a")
 		synctest.Wait()
-		require.Equal(t, "item", string(r.attempts[0].Data))
+		require.Equal(t, "item", string(r.item(0).Data))
 	})
 }
 
@@ -574,7 +589,7 @@ func TestZeroVerdictRetries(t *testing.T) {
 		n.Send("k", r.send)
 		n.put("k/1", "a")
 		time.Sleep(1500 * time.Millisecond)
-		require.Equal(t, []time.Duration{0, time.Second}, r.times)
+		require.Equal(t, []time.Duration{0, time.Second}, r.delays())
 		require.Equal(t, 1, waiting(t, db, "k/1"), "items that wait")
 	})
 }
