@@ -727,6 +727,7 @@ func TestSurvivorsAdoptEachStreamOnce(t *testing.T) {
 		for i := range 20 {
 			nodes[0].put(fmt.Sprintf("k/%d", i), "a")
 		}
+		synctest.Wait()
 		nodes[0].crash()
 		time.Sleep(30 * time.Second) // the survivors adopt
 		owners := map[lease.Owner]bool{nodes[1].lease.Owner(): true, nodes[2].lease.Owner(): true}
