@@ -7,8 +7,10 @@ package backoff
 import (
 	"context"
 	"math"
-	"math/rand/v2"
 	"time"
+
+	"github.com/fivewire/fivewire/internal/randid"
+	"github.com/fivewire/fivewire/internal/retry"
 )
 
 // A Backoff is a schedule of delays that grow exponentially. The zero value never
@@ -38,7 +40,7 @@ const longest = time.Duration(1 << 62)
 // Delay returns how long to wait after that many attempts, the first being 1. A
 // number below 1 counts as 1.
 func (b Backoff) Delay(attempt int) time.Duration {
-	if b.Base <= 0 { // below, 0 times infinity would be no number, and waiting for ever
+	if b.Base <= 0 { // below, 0 times infinity would be NaN, and the delay unlimited
 		return 0
 	}
 	limit := longest
@@ -57,23 +59,12 @@ func (b Backoff) Delay(attempt int) time.Duration {
 		d = time.Duration(f)
 	}
 	if b.Jitter > 0 {
-		d += time.Duration(min(b.Jitter, 1) * (2*rand.Float64() - 1) * float64(d))
+		d += time.Duration(min(b.Jitter, 1) * (2*randid.Rand().Float64() - 1) * float64(d))
 	}
 	return d
 }
 
 // Wait waits for Delay(attempt), or until ctx ends and returns why.
 func (b Backoff) Wait(ctx context.Context, attempt int) error {
-	d := b.Delay(attempt)
-	if d <= 0 || ctx.Err() != nil {
-		return context.Cause(ctx)
-	}
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
+	return retry.Sleep(ctx, b.Delay(attempt))
 }

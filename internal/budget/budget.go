@@ -217,6 +217,44 @@ func (s *Scope) fullLocked(r Resource, n int64) *account {
 	return nil
 }
 
+// Resize changes the number of held bytes or items, and may evict to find room for more. Without
+// room it returns an *[Error] and changes nothing. The zero Hold and a released one stay so.
+func (h Hold) Resize(n int64) error {
+	if h.b == nil {
+		return nil
+	}
+	h.b.mu.Lock()
+	e := *h.entry
+	if e.seq == h.seq && n < e.n {
+		h.entry.n = max(n, 0)
+		e.scope.freeLocked(e.resource, e.n-h.entry.n)
+	}
+	h.b.mu.Unlock()
+	if e.seq != h.seq || n <= e.n {
+		return nil
+	}
+	more, err := e.scope.Reserve(e.resource, n-e.n)
+	if err != nil {
+		return err
+	}
+	h.b.mu.Lock()
+	defer h.b.mu.Unlock()
+	if h.entry.seq == h.seq {
+		h.entry.n += more.entry.n
+		more.entry.n = 0
+	}
+	h.b.releaseLocked(more)
+	return nil
+}
+
+// freeLocked returns units of a resource in all scopes. b.mu must be held.
+func (s *Scope) freeLocked(r Resource, n int64) {
+	for a := &s.account; a != nil; a = a.parent {
+		a.use[r].used -= n
+		a.use[r].freed += n
+	}
+}
+
 // Release returns the held units. Further calls have no effect.
 func (h Hold) Release() {
 	if h.b == nil {
@@ -238,10 +276,7 @@ func (b *Budget) releaseLocked(h Hold) []*waiter {
 		return nil
 	}
 	r := e.resource
-	for a := &e.scope.account; a != nil; a = a.parent {
-		a.use[r].used -= e.n
-		a.use[r].freed += e.n
-	}
+	e.scope.freeLocked(r, e.n)
 	*e = entry{next: b.free}
 	b.free = e
 	if r != Work || len(b.waiting) == 0 {

@@ -50,24 +50,24 @@ func requireRefused(t *testing.T, err error, scope string, limit, used int64) *E
 func requireEmpty(t *testing.T, b *Budget) {
 	t.Helper()
 	for _, u := range b.Usage() {
-		require.Zero(t, u.Used, "use of %v", u.Resource)
+		require.Zero(t, u.Used, "use of %v by %v", u.Resource, u.Scope)
 	}
 }
 
 func TestBudgetHasDefaultsForOpenNetwork(t *testing.T) {
 	defer debug.SetMemoryLimit(debug.SetMemoryLimit(math.MaxInt64))
 	want := []Usage{
-		{Memory, Limit{16 << 20, 64 << 20, 256 << 20}, Limit{}},
-		{Storage, Limit{256 << 20, 1 << 30, math.MaxInt64}, Limit{}},
-		{Items, Limit{1_000, 10_000, 100_000}, Limit{}},
-		{Work, Limit{64, 256, 1_024}, Limit{}},
-		{Waiting, Limit{256, 1_024, 8_192}, Limit{}},
-		{Unauthenticated, Limit{math.MaxInt64, 16, 256}, Limit{}},
+		{"memory", "session", 0, 16 << 20}, {"memory", "principal", 0, 64 << 20}, {"memory", "all", 0, 256 << 20},
+		{"storage", "session", 0, 256 << 20}, {"storage", "principal", 0, 1 << 30}, {"storage", "all", 0, -1},
+		{"items", "session", 0, 1_000}, {"items", "principal", 0, 10_000}, {"items", "all", 0, 100_000},
+		{"work", "session", 0, 64}, {"work", "principal", 0, 256}, {"work", "all", 0, 1_024},
+		{"waiting", "session", 0, 256}, {"waiting", "principal", 0, 1_024}, {"waiting", "all", 0, 8_192},
+		{"unauthenticated", "session", 0, -1}, {"unauthenticated", "principal", 0, 16}, {"unauthenticated", "all", 0, 256},
 	}
 	require.Equal(t, want, New(Limits{}, nil).Usage())
 
 	debug.SetMemoryLimit(300 << 20)
-	require.EqualValues(t, 100<<20, New(Limits{}, nil).Usage()[Memory].Limit.All, "a third of GOMEMLIMIT")
+	require.EqualValues(t, 100<<20, New(Limits{}, nil).usage()[Memory].limit.All, "a third of GOMEMLIMIT")
 }
 
 func TestBudgetRefusesOverEachBound(t *testing.T) {
@@ -133,7 +133,7 @@ func TestHoldReleaseIsIdempotent(t *testing.T) {
 	second := reserve(t, s, Items, 1) // may use the same entry
 	first.Release()
 	copied.Release()
-	require.EqualValues(t, 1, b.Usage()[Items].Used.All)
+	require.EqualValues(t, 1, b.usage()[Items].used.All)
 
 	var wg sync.WaitGroup
 	for range 8 {
@@ -242,6 +242,25 @@ func TestReserveEvictsBeforeItRefuses(t *testing.T) {
 	for _, c := range calls {
 		require.NotEmpty(t, c.principal, "another principal's things do not help a session")
 	}
+}
+
+func TestResizeEvictsBeforeItRefuses(t *testing.T) {
+	var idle Hold
+	b := New(Limits{Memory: Limit{-1, 100, -1}, Logger: discard}, func(Resource, string, int64) int64 {
+		idle.Release()
+		return 60
+	})
+	s := b.Scope("alice", "1")
+	idle = reserve(t, s, Memory, 60)
+	h := reserve(t, s, Memory, 10)
+	require.NoError(t, h.Resize(40))
+	require.EqualValues(t, 100, b.usage()[Memory].used.All, "there was room")
+	require.NoError(t, h.Resize(90))
+	require.EqualValues(t, 90, b.usage()[Memory].used.All, "the idle hold was evicted")
+	requireRefused(t, h.Resize(101), "principal", 100, 90)
+	require.EqualValues(t, 90, b.usage()[Memory].used.All, "a refused change changes nothing")
+	h.Release()
+	requireEmpty(t, b)
 }
 
 func TestReserveEndsIfEvictionDoesNotHelp(t *testing.T) {
@@ -527,7 +546,7 @@ func TestAcquireEndsWithContext(t *testing.T) {
 		defer cancel()
 		_, err := s.Acquire(ctx)
 		require.ErrorIs(t, err, context.DeadlineExceeded)
-		require.Zero(t, b.Usage()[Waiting].Used.All)
+		require.Zero(t, b.usage()[Waiting].used.All)
 		require.Empty(t, b.waiting)
 		busy.Release()
 		acquire(t, s).Release()

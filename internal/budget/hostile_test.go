@@ -33,7 +33,7 @@ func TestSixtyAnonymousRequestsCannotHold930MB(t *testing.T) {
 	for i := range 60 {
 		_, _ = b.Scope(stranger(i), "").Reserve(Memory, 930<<20/60)
 	}
-	used := b.Usage()[Memory].Used.All
+	used := b.usage()[Memory].used.All
 	require.LessOrEqual(t, used, int64(128<<20))
 	require.Positive(t, used)
 	reserve(t, b.Scope("alice", ""), Memory, 32<<20)
@@ -62,7 +62,7 @@ func TestFiftyThousandCreatesDoNotStartAsManyHandlers(t *testing.T) {
 		}
 		synctest.Wait()
 		require.EqualValues(t, 256, running.Load())
-		require.EqualValues(t, 1_024, b.Usage()[Waiting].Used.All)
+		require.EqualValues(t, 1_024, b.usage()[Waiting].used.All)
 		require.EqualValues(t, 50_000-256-1_024, refused.Load(), "refused at once")
 		time.Sleep(time.Minute)
 		require.EqualValues(t, 256+1_024, finished.Load())
@@ -105,11 +105,11 @@ func TestStrangersCannotHoldMailboxesAndBytesWithoutEnd(t *testing.T) {
 		_, _ = s.Reserve(Memory, 1<<10)
 		_, _ = s.Reserve(Unauthenticated, 1)
 	}
-	usage := b.Usage()
-	require.EqualValues(t, 50_000, usage[Items].Used.All)
-	require.LessOrEqual(t, usage[Memory].Used.All, usage[Memory].Limit.All/2)
-	require.LessOrEqual(t, usage[Storage].Used.All, int64(1<<30), "without a bound of all, the bound of a principal")
-	require.EqualValues(t, 256, usage[Unauthenticated].Used.All)
+	usage := b.usage()
+	require.EqualValues(t, 50_000, usage[Items].used.All)
+	require.LessOrEqual(t, usage[Memory].used.All, usage[Memory].limit.All/2)
+	require.LessOrEqual(t, usage[Storage].used.All, int64(1<<30), "without a bound of all, the bound of a principal")
+	require.EqualValues(t, 256, usage[Unauthenticated].used.All)
 	for range 10_000 {
 		reserve(t, b.Scope("alice", ""), Items, 1)
 	}
@@ -129,8 +129,8 @@ func TestQueueIsBoundedInBytes(t *testing.T) {
 		messages++
 	}
 	require.Equal(t, 15, messages)
-	require.LessOrEqual(t, b.Usage()[Memory].Used.Session, int64(16<<20))
-	require.EqualValues(t, messages, b.Usage()[Items].Used.All)
+	require.LessOrEqual(t, b.usage()[Memory].used.Session, int64(16<<20))
+	require.EqualValues(t, messages, b.usage()[Items].used.All)
 }
 
 // With fixed bounds, four principals of 64 MiB would fill 256 MiB.

@@ -9,6 +9,8 @@ import (
 	"math"
 	"net/netip"
 	"runtime/debug"
+
+	"github.com/fivewire/fivewire/internal/option"
 )
 
 // A Resource is something that callers hold. An item in bytes counts its length and 64.
@@ -60,15 +62,15 @@ func (l *Limits) withDefaults() (bounds [5][numResources]int64) {
 	memory := max(1, min(256<<20, debug.SetMemoryLimit(-1)/3))
 	for r, t := range [numResources][2]Limit{
 		Memory:          {l.Memory, {16 << 20, 64 << 20, memory}},
-		Storage:         {l.Storage, {256 << 20, 1 << 30, -1}},
+		Storage:         {l.Storage, {256 << 20, 1 << 30, none}},
 		Items:           {l.Items, {1_000, 10_000, 100_000}},
 		Work:            {l.Work, {64, 256, 1_024}},
 		Waiting:         {l.Waiting, {256, 1_024, 8_192}},
-		Unauthenticated: {l.Unauthenticated, {-1, 16, 256}},
+		Unauthenticated: {l.Unauthenticated, {none, 16, 256}},
 	} {
-		bounds[0][r] = bound(t[0].Session, t[1].Session)
-		bounds[1][r] = bound(t[0].Principal, t[1].Principal)
-		bounds[2][r] = bound(t[0].All, t[1].All)
+		bounds[0][r] = option.Or(t[0].Session, t[1].Session, none)
+		bounds[1][r] = option.Or(t[0].Principal, t[1].Principal, none)
+		bounds[2][r] = option.Or(t[0].All, t[1].All, none)
 		bounds[4][r] = none
 		switch all := bounds[2][r]; {
 		case all == none:
@@ -82,22 +84,16 @@ func (l *Limits) withDefaults() (bounds [5][numResources]int64) {
 	return bounds
 }
 
-func bound(v, def int64) int64 {
-	if v = cmp.Or(v, def); v < 0 {
-		return none
-	}
-	return v
-}
-
 const anonymous = "\x00anonymous " // no name has a NUL
 
 // Anonymous returns the principal of an unauthenticated caller at an address, with or
 // without a port: the address or, for IPv6, its /64. Other texts share a principal.
 func Anonymous(addr string) string {
-	ip, err := netip.ParseAddr(addr)
-	if err != nil {
-		ap, _ := netip.ParseAddrPort(addr)
+	ip := netip.Addr{}
+	if ap, err := netip.ParseAddrPort(addr); err == nil {
 		ip = ap.Addr()
+	} else if addr != "" {
+		ip, _ = netip.ParseAddr(addr)
 	}
 	if ip = ip.Unmap().WithZone(""); ip.Is6() {
 		return anonymous + netip.PrefixFrom(ip, 64).Masked().String()

@@ -95,15 +95,12 @@ func drawThing(t *rapid.T, resources ...Resource) *thing {
 
 // requireUsage compares the budget with the model, which B1 and B2 hold for.
 func (m *model) requireUsage(t *rapid.T, b *Budget) {
-	for _, u := range b.Usage() {
-		limit, ok := m.limits[u.Resource]
-		if !ok {
-			continue
-		}
-		require.Equal(t, m.used(&thing{resource: u.Resource}, func(*thing) bool { return true }), u.Used.All)
-		require.LessOrEqual(t, u.Used.Session, limit.Session, "B1: a session")
-		require.LessOrEqual(t, u.Used.Principal, limit.Principal, "B1: a principal")
-		require.LessOrEqual(t, u.Used.All, limit.All, "B1: all")
+	for r, limit := range m.limits {
+		used := b.usage()[r].used
+		require.Equal(t, m.used(&thing{resource: r}, func(*thing) bool { return true }), used.All)
+		require.LessOrEqual(t, used.Session, limit.Session, "B1: a session")
+		require.LessOrEqual(t, used.Principal, limit.Principal, "B1: a principal")
+		require.LessOrEqual(t, used.All, limit.All, "B1: all")
 	}
 }
 
@@ -135,9 +132,26 @@ func TestBudgetFollowsModel(t *testing.T) {
 				released = append(released, m.holds[i].hold)
 				m.holds = slices.Delete(m.holds, i, i+1)
 			},
+			"resize": func(t *rapid.T) {
+				if len(m.holds) == 0 {
+					t.Skip("nothing held")
+				}
+				x := m.holds[rapid.IntRange(0, len(m.holds)-1).Draw(t, "i")]
+				n := rapid.Int64Range(-1, 6).Draw(t, "n")
+				more := *x
+				more.n = n - x.n
+				fits := more.n <= 0 || m.fits(&more)
+				err := x.hold.Resize(n)
+				require.Equal(t, fits, err == nil, "Resize(%d) of %d of %v: %v", n, x.n, x.resource, err)
+				if fits {
+					x.n = max(n, 0)
+				}
+			},
 			"release again": func(t *rapid.T) {
 				if len(released) > 0 {
-					released[rapid.IntRange(0, len(released)-1).Draw(t, "i")].Release()
+					h := released[rapid.IntRange(0, len(released)-1).Draw(t, "i")]
+					h.Release()
+					require.NoError(t, h.Resize(100))
 				}
 			},
 			"": func(t *rapid.T) { m.requireUsage(t, b) },
@@ -230,7 +244,7 @@ func checkAcquire(t *rapid.T) {
 				require.Equal(t, Hold{}, x.hold, "admitted out of turn: %q %q", x.principal, x.session)
 			}
 			m.requireUsage(t, b)
-			require.EqualValues(t, len(m.queue), b.Usage()[Waiting].Used.All)
+			require.EqualValues(t, len(m.queue), b.usage()[Waiting].used.All)
 		},
 	})
 }

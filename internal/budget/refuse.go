@@ -9,6 +9,7 @@ import (
 	"hash/maphash"
 	"log/slog"
 	"maps"
+	"math"
 	"strings"
 	"time"
 )
@@ -118,29 +119,61 @@ func (b *Budget) countRequests(s *Scope, n int64) error {
 	return b.logged(s, e)
 }
 
-// A Usage is the use of one resource by the session and by the principal with the
-// highest use, and by all. No bound is math.MaxInt64.
+// A Usage is the use of a resource in one scope: by the session or the principal with
+// the highest use, or by all. A Limit of -1 means no bound.
 type Usage struct {
-	Resource    Resource
-	Limit, Used Limit
+	Resource, Scope string
+	Used, Limit     int64
 }
 
-// Usage returns the present use of each resource.
+// Rows returns a table of use with the rows of another package.
+func Rows[To, From ~struct {
+	Resource, Scope string
+	Used, Limit     int64
+}](table []From) (rows []To) {
+	for _, u := range table {
+		rows = append(rows, To(u))
+	}
+	return rows
+}
+
+// Usage returns the present use of each resource, except the requests, in the scopes
+// "session", "principal" and "all".
 func (b *Budget) Usage() []Usage {
+	var list []Usage
+	add := func(r Resource, scope string, used, limit int64) {
+		if limit == math.MaxInt64 {
+			limit = -1
+		}
+		list = append(list, Usage{Resource: r.String(), Scope: scope, Used: used, Limit: limit})
+	}
+	for i, u := range b.usage() {
+		r := Resource(i)
+		add(r, "session", u.used.Session, u.limit.Session)
+		add(r, "principal", u.used.Principal, u.limit.Principal)
+		add(r, "all", u.used.All, u.limit.All)
+	}
+	return list
+}
+
+// usage is the use of one resource. No bound is math.MaxInt64.
+type usage struct{ limit, used Limit }
+
+func (b *Budget) usage() []usage {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	list := make([]Usage, Requests)
+	list := make([]usage, Requests)
 	for r := range list {
-		list[r] = Usage{Resource: Resource(r), Limit: Limit{b.bounds[0][r], b.bounds[1][r], b.bounds[2][r]}}
-		list[r].Used.All = b.all.use[r].used
+		list[r].limit = Limit{b.bounds[0][r], b.bounds[1][r], b.bounds[2][r]}
+		list[r].used.All = b.all.use[r].used
 		for _, p := range b.principals {
 			if p := p.Value(); p != nil {
-				list[r].Used.Principal = max(list[r].Used.Principal, p.use[r].used)
+				list[r].used.Principal = max(list[r].used.Principal, p.use[r].used)
 			}
 		}
 		for key, s := range b.scopes {
 			if s := s.Value(); s != nil && key.session != "" {
-				list[r].Used.Session = max(list[r].Used.Session, s.use[r].used)
+				list[r].used.Session = max(list[r].used.Session, s.use[r].used)
 			}
 		}
 	}

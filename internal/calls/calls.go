@@ -14,9 +14,10 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/fivewire/fivewire/internal/option"
 )
 
-// Errors of a Table.
 // Errors of a Table.
 var (
 	ErrFull   = errors.New("calls: too many pending calls")
@@ -62,8 +63,8 @@ type Call[T any] struct {
 
 // New returns an empty table. All methods may be called concurrently.
 func New[T any](o Options) *Table[T] {
-	o.MaxPending = cmp.Or(o.MaxPending&math.MaxInt, 1024) // without its sign bit, -1 is a large number
-	o.HoldTimeout = cmp.Or(o.HoldTimeout&math.MaxInt, 5*time.Minute)
+	o.MaxPending = option.Count(o.MaxPending, 1024)
+	o.HoldTimeout = option.Duration(o.HoldTimeout, 5*time.Minute)
 	return &Table[T]{o: o, calls: make(map[string]*entry[T])}
 }
 
@@ -107,11 +108,20 @@ func (t *Table[T]) Get(id string) (value T, ok bool) {
 
 // Wait returns the response or the error of a call, once. If ctx ends, so does the call.
 func (c Call[T]) Wait(ctx context.Context) (value T, err error) {
+	value, _, err = c.WaitEvent(ctx, nil)
+	return value, err
+}
+
+// WaitEvent is Wait, but returns false for a token from events, and may then be called again.
+func (c Call[T]) WaitEvent(ctx context.Context, events <-chan struct{}) (value T, isEnded bool, err error) {
 	if !c.e.uses.CompareAndSwap(c.uses, c.uses+1) {
-		return value, ErrReused
+		return value, true, ErrReused
 	}
 	select {
 	case <-c.e.ready:
+	case <-events:
+		c.e.uses.Store(c.uses)
+		return value, false, nil
 	case <-ctx.Done():
 		c.t.end("", c.e, context.Cause(ctx), false)
 		<-c.e.ready // of this end, or of another one
@@ -122,7 +132,7 @@ func (c Call[T]) Wait(ctx context.Context) (value T, err error) {
 	if !c.e.isHeld && len(c.t.free) < 64 {
 		c.t.free = append(c.t.free, c.e)
 	}
-	return value, err
+	return value, true, err
 }
 
 // Complete ends a call with a response and frees its slot. It returns false if no call waits.

@@ -19,6 +19,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/fivewire/fivewire/internal/race"
+	"github.com/fivewire/fivewire/internal/testkit"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -83,6 +84,26 @@ func TestWaitReturnsResponse(t *testing.T) {
 		require.Equal(t, []string{"b held=false", "a held=false"}, l.take())
 		require.False(t, a.e.timer.Stop(), "the timer of an ended call is stopped")
 		requireStats(t, table, 0, 0)
+	})
+}
+
+func TestWaitEventReturnsForTokens(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		table, _ := newTable(t, Options{})
+		c, events := add(t, table, "a", time.Hour), make(chan struct{}, 1)
+		for range 2 {
+			events <- struct{}{}
+			_, isEnded, err := c.WaitEvent(t.Context(), events)
+			require.False(t, isEnded)
+			require.NoError(t, err)
+		}
+		time.AfterFunc(time.Second, func() { table.Complete("a", "response") })
+		got, isEnded, err := c.WaitEvent(t.Context(), events)
+		require.True(t, isEnded)
+		require.NoError(t, err)
+		require.Equal(t, "response", got)
+		_, _, err = c.WaitEvent(t.Context(), events)
+		require.Equal(t, ErrReused, err)
 	})
 }
 
@@ -405,22 +426,7 @@ type modelCall struct {
 }
 
 // TestTableAgainstModel compares a table with a map of calls.
-func TestTableAgainstModel(t *testing.T) {
-	rapid.Check(t, func(rt *rapid.T) {
-		var failure any // the panic by which rapid ends a run
-		synctest.Test(t, func(*testing.T) {
-			defer func() { failure = recover() }()
-			runModel(rt)
-		})
-		switch fmt.Sprintf("%T", failure) {
-		case "<nil>":
-		case "rapid.invalidData": // rapid distinguishes panics by their line
-			panic(failure)
-		default:
-			panic(failure)
-		}
-	})
-}
+func TestTableAgainstModel(t *testing.T) { testkit.CheckInBubble(t, runModel) }
 
 func runModel(t *rapid.T) {
 	const hold = 7 * time.Second

@@ -73,6 +73,7 @@ func bare(u *url.URL) string {
 // ClientOptions adjust a [Client]. Redirects are never followed.
 type ClientOptions struct {
 	HTTPClient    *http.Client // nil means one that takes headers of up to 64 KiB and connects within 10 s
+	Prefix        string       // of Op in errors
 	AllowInsecure bool         // permits http to other hosts than this host
 	AllowGzip     bool         // accepts compressed responses
 	MaxResponse   int64        // bytes of a response body; zero means 64 MiB, a negative value removes the bound
@@ -93,6 +94,9 @@ type Client struct {
 	http     http.Client
 	isNew    bool // http has its own transport
 	isTraced bool // the transport reports its connections
+	isPlain  bool // the transport requests no compression
+
+	identity []string // value of Accept-Encoding
 }
 
 // NewClient returns a Client. Nil options mean the defaults.
@@ -107,7 +111,10 @@ func NewClient(opts *ClientOptions) *Client {
 		o.Guard = &netguard.Guard{AllowLoopback: true, AllowPrivate: true}
 	}
 	c.http, c.isNew = o.Guard.Client(o.HTTPClient)
-	_, c.isTraced = c.http.Transport.(*http.Transport)
+	c.identity = []string{"identity"}
+	if t, ok := c.http.Transport.(*http.Transport); ok {
+		c.isTraced, c.isPlain = true, t.DisableCompression
+	}
 	return c
 }
 
@@ -120,14 +127,14 @@ func (c *Client) Close() {
 
 // A Request is a request of a [Client], which does not modify it.
 type Request struct {
-	Op      string // operation, for errors: "arc: create task"
+	Op      string // operation, for errors: "create task"
 	Method  string
-	URL     *url.URL // from [netguard.Guard.URL]
-	Header  http.Header
-	Body    []byte   // must not change before the body of the response is closed
-	Accept  []string // media types of the response; empty means any
-	Limit   int64    // replaces MaxResponse unless zero
-	Upgrade bool     // expects the status 101 and returns the body as it is
+	URL     *url.URL    // from [netguard.Guard.URL]
+	Header  http.Header // must not change before the body of the response is closed
+	Body    []byte      // nor must this
+	Accept  []string    // media types of the response; empty means any
+	Limit   int64       // replaces MaxResponse unless zero
+	Upgrade bool        // expects the status 101 and returns the body as it is
 }
 
 // Do sends a request and returns a response with a 2xx status and an accepted media type; anything
@@ -136,16 +143,18 @@ func (c *Client) Do(ctx context.Context, r *Request) (*http.Response, error) {
 	x := &exchange{Request: *r, client: c, left: uint64(cmp.Or(r.Limit, c.opts.MaxResponse))}
 	x.trace.GotConn = func(httptrace.GotConnInfo) { x.isConnected.Store(true) }
 	req := (&http.Request{
-		Method: r.Method, URL: r.URL, Host: r.URL.Host, Header: make(http.Header), ContentLength: int64(len(r.Body)),
+		Method: r.Method, URL: r.URL, Host: r.URL.Host, Header: r.Header, ContentLength: int64(len(r.Body)),
+		Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
 	}).WithContext(httptrace.WithClientTrace(ctx, &x.trace))
 	if len(r.Body) > 0 {
+		x.body.Reset(r.Body)
+		req.Body = io.NopCloser(&x.body) // a type that the transport writes together with the header
 		req.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(x.Body)), nil }
-		req.Body, _ = req.GetBody()
 	}
 	if err := x.prepare(ctx, req); err != nil {
 		return nil, x.failed(err, true)
 	}
-	res, err := c.http.Do(req)
+	res, err := c.roundTrip(req)
 	if err != nil {
 		return nil, x.failed(err, c.isTraced)
 	}
@@ -158,6 +167,26 @@ func (c *Client) Do(ctx context.Context, r *Request) (*http.Response, error) {
 		return nil, err
 	}
 	x.ReadCloser, res.Body = res.Body, x
+	return res, nil
+}
+
+var errNoResponse = errors.New("httpx: transport returned neither a response nor an error")
+
+// roundTrip is [http.Client.Do] without the preparation of redirects, which this does not follow.
+func (c *Client) roundTrip(req *http.Request) (*http.Response, error) {
+	if c.http.Jar != nil || c.http.Timeout != 0 {
+		return c.http.Do(req)
+	}
+	res, err := c.http.Transport.RoundTrip(req)
+	if err == nil && res == nil {
+		err = errNoResponse
+	}
+	if err != nil {
+		return nil, &url.Error{Op: req.Method, URL: req.URL.String(), Err: err}
+	}
+	if res.Body == nil {
+		res.Body = http.NoBody
+	}
 	return res, nil
 }
 
@@ -177,14 +206,15 @@ type exchange struct {
 	Request
 	io.ReadCloser // body of the response
 	client        *Client
-	left          uint64 // bytes that may be read; a negative limit is a large one
+	body          bytes.Reader // of the request
+	left          uint64       // bytes that may be read; a negative limit is a large one
 	trace         httptrace.ClientTrace
 	isConnected   atomic.Bool
 }
 
 // failed returns the error of an exchange without a usable response.
 func (x *exchange) failed(err error, isTraced bool) *Error {
-	e := &Error{Op: x.Op, Method: x.Method, URL: bare(x.URL), Cause: err, class: retry.ClassOf(err)}
+	e := &Error{Op: x.client.opts.Prefix + x.Op, Method: x.Method, URL: bare(x.URL), Cause: err, class: retry.ClassOf(err)}
 	if u, ok := errors.AsType[*url.Error](err); ok {
 		e.Cause = u.Err // the text of err has the query
 	}
@@ -208,12 +238,17 @@ func (x *exchange) prepare(ctx context.Context, req *http.Request) error {
 	if err := o.Guard.CheckURL(x.URL, o.AllowInsecure); err != nil {
 		return err
 	}
-	maps.Copy(req.Header, x.Header)
-	if len(x.Accept) > 0 && req.Header["Accept"] == nil {
+	accepts := len(x.Accept) > 0 && req.Header["Accept"] == nil
+	refusesGzip := !o.AllowGzip && !x.Upgrade && !x.client.isPlain
+	if accepts || refusesGzip || o.Secrets != nil || req.Header == nil {
+		req.Header = make(http.Header, len(x.Header)+4)
+		maps.Copy(req.Header, x.Header)
+	}
+	if accepts {
 		req.Header.Set("Accept", strings.Join(x.Accept, ", "))
 	}
-	if !o.AllowGzip && !x.Upgrade {
-		req.Header.Set("Accept-Encoding", "identity")
+	if refusesGzip {
+		req.Header["Accept-Encoding"] = x.client.identity
 	}
 	if o.Secrets == nil {
 		return nil
@@ -243,7 +278,8 @@ func (x *exchange) check(res *http.Response) error {
 		return nil
 	}
 	got = cmp.Or(got, "status "+strconv.Itoa(res.StatusCode)+" "+http.StatusText(res.StatusCode))
-	e := &Error{Op: x.Op, Method: x.Method, URL: bare(x.URL), Status: res.StatusCode, Header: h, class: retry.Unknown}
+	e := &Error{Op: x.client.opts.Prefix + x.Op, Method: x.Method, URL: bare(x.URL), Status: res.StatusCode, Header: h,
+		class: retry.Unknown}
 	e.Message = "got " + got + ", want " + want
 	e.Body, _ = readAll(io.LimitReader(res.Body, maxPart), -1, -1)
 	if res.StatusCode/100 == 2 {

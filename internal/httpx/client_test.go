@@ -566,3 +566,33 @@ func TestClientConcurrentUse(t *testing.T) {
 	}
 	wg.Wait()
 }
+
+// A transport of a user may break the rules of its interface, and sees the fields of the request.
+func TestClientGuardsAgainstTransport(t *testing.T) {
+	var sent *http.Request
+	var res *http.Response
+	transport := roundTrip(func(r *http.Request) (*http.Response, error) {
+		sent = r
+		return res, nil
+	})
+	c := newTestClient(t, ClientOptions{Prefix: "p: ", HTTPClient: &http.Client{Transport: transport}})
+	header := http.Header{"X-A": {"a"}}
+	r := &Request{Op: "op", Method: "POST", URL: parse(t, "https://a.example/"), Header: header, Body: []byte("body")}
+	_, err := c.Do(t.Context(), r)
+	require.ErrorContains(t, err, "p: op: POST https://a.example/: httpx: transport returned neither")
+	require.Equal(t, http.Header{"X-A": {"a"}}, header, "the header of the request is not changed")
+	require.Equal(t, []string{"identity"}, sent.Header["Accept-Encoding"])
+	body, err := io.ReadAll(sent.Body)
+	require.NoError(t, err)
+	require.Equal(t, "body", string(body))
+	rewound, err := sent.GetBody()
+	require.NoError(t, err)
+	body, err = io.ReadAll(rewound)
+	require.NoError(t, err)
+	require.Equal(t, "body", string(body))
+
+	res = &http.Response{StatusCode: 200}
+	data, _, err := c.Fetch(t.Context(), r)
+	require.NoError(t, err)
+	require.Empty(t, data)
+}

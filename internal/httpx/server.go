@@ -132,7 +132,11 @@ func readAll(r io.Reader, announced, limit int64) ([]byte, error) {
 	}
 	buf := make([]byte, 0, min(announced, maxPart)+1)
 	for {
-		n, err := r.Read(buf[len(buf):cap(buf)])
+		end := cap(buf)
+		if limit >= 0 {
+			end = int(min(int64(end), limit+1)) // one byte more shows that there is more
+		}
+		n, err := r.Read(buf[len(buf):end])
 		buf = buf[:len(buf)+n]
 		switch {
 		case limit >= 0 && int64(len(buf)) > limit:
@@ -149,14 +153,17 @@ func readAll(r io.Reader, announced, limit int64) ([]byte, error) {
 	}
 }
 
-// Respond writes a complete response. Each 64 KiB of it have the timeout, whatever is left of the
-// WriteTimeout of the server; net/http removes the deadline afterwards. A timeout of 0 or less
-// sets none. Package sse writes streams of events.
+// netBuffer is the size of the buffer of a response in net/http.
+const netBuffer = 2 << 10
+
+// Respond writes a complete response. Without contentType, the header has it. Each 64 KiB of the
+// response have the timeout, whatever is left of the WriteTimeout of the server; net/http removes
+// the deadline afterwards. A timeout of 0 or less sets none. Package sse writes streams of events.
 func Respond(w http.ResponseWriter, status int, contentType string, body []byte, timeout time.Duration) error {
 	if contentType != "" {
 		w.Header().Set("Content-Type", contentType)
 	}
-	if status != http.StatusNoContent && status != http.StatusNotModified {
+	if len(body) >= netBuffer { // net/http adds the length of a shorter body
 		w.Header().Set("Content-Length", strconv.Itoa(len(body)))
 	}
 	rc := http.NewResponseController(w)

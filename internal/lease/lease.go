@@ -16,7 +16,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math/rand/v2"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -25,6 +25,7 @@ import (
 
 	"github.com/fivewire/fivewire/internal/guard"
 	"github.com/fivewire/fivewire/internal/randid"
+	"github.com/fivewire/fivewire/internal/retry"
 	"github.com/fivewire/fivewire/internal/statekey"
 	"github.com/fivewire/fivewire/store"
 )
@@ -204,7 +205,7 @@ func (l *Lease) handOver(ctx context.Context, owner Owner) error {
 	}
 	for range l.db.List(ctx, l.key("work", string(owner), "")) {
 		holders, err := l.holders(ctx)
-		for other := range holders {
+		for _, other := range slices.Sorted(maps.Keys(holders)) {
 			err = errors.Join(err, l.send(ctx, other, releases, nil))
 		}
 		return err
@@ -281,9 +282,9 @@ func (l *Lease) writeLease(ctx context.Context, owner Owner, isFirst, isRenewal 
 func (l *Lease) runLease() {
 	for failures := 0; ; failures++ {
 		if failures == 0 {
-			sleep(l.Context(), l.opts.TTL*3/10+rand.N(l.opts.TTL/15+1))
+			_ = retry.Sleep(l.Context(), l.opts.TTL*3/10+time.Duration(randid.Rand().Int64N(int64(l.opts.TTL/15)+1)))
 		} else {
-			sleep(l.base, l.opts.TTL/30)
+			_ = retry.Sleep(l.base, l.opts.TTL/30)
 		}
 		err := l.renew(l.epoch.Load())
 		switch {
@@ -347,12 +348,3 @@ func (l *Lease) write(ctx context.Context, key, value string, ttl time.Duration)
 
 // key joins parts that need no replacement.
 func (l *Lease) key(parts ...string) string { return l.opts.Prefix + strings.Join(parts, "/") }
-
-func sleep(ctx context.Context, d time.Duration) {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-	case <-ctx.Done():
-	}
-}

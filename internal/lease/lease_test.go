@@ -202,7 +202,7 @@ func (s *countedStore) Wait(ctx context.Context, stream string, after uint64) er
 // outage makes a store fail while it is set.
 func outage(db store.Store) (store.Store, *atomic.Bool) {
 	var isAway atomic.Bool
-	plan := &fault.Plan{Rules: []fault.Rule{{Match: func(fault.Op, string) bool { return isAway.Load() }}}}
+	plan := &fault.Plan{Rules: []fault.Rule{{When: func(_, _ string) bool { return isAway.Load() }}}}
 	return fault.Store(db, plan), &isAway
 }
 
@@ -424,7 +424,7 @@ func TestSurvivorsAdoptManyEntries(t *testing.T) {
 		db, w := store.NewMemory(), newWorker()
 		a := acquire(t, db, lease.Options{})
 		w.create(t, a, ids(n)...)
-		plan := &fault.Plan{Rules: []fault.Rule{{Kind: fault.Slow, Delay: 2 * time.Millisecond}}}
+		plan := &fault.Plan{Rules: []fault.Rule{{Action: fault.Delay, Delay: 2 * time.Millisecond}}}
 		for range 3 {
 			w.adoptFor(acquire(t, fault.Store(db, plan), lease.Options{}))
 		}
@@ -498,9 +498,9 @@ func TestConcurrentStartsKeepTheirEntry(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			db := store.NewMemory()
 			plan := &fault.Plan{Seed: seed, Rules: []fault.Rule{
-				{Kind: fault.Slow, Prefix: "work/", Rate: 0.5, Delay: 3 * time.Second},
-				{Kind: fault.LateLanding, Ops: fault.Delete, Prefix: "work/", Rate: 0.3, Delay: 10 * time.Second},
-				{Kind: fault.ErrorAfter, Prefix: "work/", Rate: 0.1},
+				{Action: fault.Delay, Match: "work/", Probability: 0.5, Delay: 3 * time.Second},
+				{Action: fault.LandLater, Op: "delete", Match: "work/", Probability: 0.3, Delay: 10 * time.Second},
+				{Action: fault.ErrorAfter, Match: "work/", Probability: 0.1},
 			}}
 			l := acquire(t, fault.Store(db, plan), lease.Options{})
 			var wg sync.WaitGroup
@@ -527,6 +527,7 @@ func TestConcurrentStartsKeepTheirEntry(t *testing.T) {
 			wg.Wait()
 			plan.Flush()
 			_ = l.Release(t.Context())
+			time.Sleep(time.Hour) // repetitions in the background end
 		})
 	}
 }
@@ -535,8 +536,8 @@ func TestFinishedEntryIsDeletedAfterOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		db, ctx := store.NewMemory(), t.Context()
 		var isAway atomic.Bool
-		match := func(_ fault.Op, name string) bool { return isAway.Load() && strings.HasPrefix(name, "work/") }
-		l := acquire(t, fault.Store(db, &fault.Plan{Rules: []fault.Rule{{Match: match}}}), lease.Options{})
+		match := func(_, name string) bool { return isAway.Load() && strings.HasPrefix(name, "work/") }
+		l := acquire(t, fault.Store(db, &fault.Plan{Rules: []fault.Rule{{When: match}}}), lease.Options{})
 		newWorker().create(t, l, "1")
 		synctest.Wait()
 		isAway.Store(true)
@@ -638,7 +639,7 @@ func TestFailedAttemptIsReplaced(t *testing.T) {
 		var isAway atomic.Bool
 		m := store.NewMemory()
 		plan := &fault.Plan{Rules: []fault.Rule{
-			{Ops: fault.Update, Match: func(_ fault.Op, name string) bool { return isAway.Load() }},
+			{Op: "update", When: func(_, name string) bool { return isAway.Load() }},
 		}}
 		l := acquire(t, fault.Store(m, plan), lease.Options{OnLost: func(context.Context) { t.Error("OnLost called") }})
 		first, holders := l.Owner(), map[string]bool{}
@@ -796,6 +797,7 @@ func TestAliveIsCached(t *testing.T) {
 		db, ctx := &countedStore{Store: store.NewMemory()}, t.Context()
 		a, b := acquire(t, db, lease.Options{}), acquire(t, db, lease.Options{})
 		require.NoError(t, b.WaitRecovered(ctx))
+		synctest.Wait() // for the reads of the scan
 		check := func(want bool, reads int64) {
 			t.Helper()
 			before := db.reads.Load()
@@ -838,6 +840,9 @@ func TestPrivateLeaseNeedsNoRenewal(t *testing.T) {
 		advance(time.Hour)
 		require.NoError(t, ctx.Err())
 		require.Equal(t, writes, db.writes.Load(), "writes in an idle hour")
+		calls := db.calls()
+		advance(time.Hour)
+		require.Equal(t, calls, db.calls(), "calls in an idle hour")
 		require.Zero(t, db.waits.Load(), "Waits")
 
 		b := acquire(t, db, lease.Options{Private: true})
@@ -859,8 +864,8 @@ func TestTellKeepsOrder(t *testing.T) {
 		const n = 3000
 		db := store.NewMemory()
 		plan := &fault.Plan{Rules: []fault.Rule{
-			{Kind: fault.ErrorAfter, Ops: fault.Append, Rate: 0.2},
-			{Kind: fault.ErrorBefore, Ops: fault.Append | fault.Read | fault.Wait | fault.Ack, Rate: 0.2},
+			{Action: fault.ErrorAfter, Op: "append", Probability: 0.2},
+			{Action: fault.ErrorBefore, Op: "append|read|wait|ack", Probability: 0.2},
 		}}
 		a := acquire(t, fault.Store(db, plan), lease.Options{})
 		b := acquire(t, fault.Store(db, plan), lease.Options{})

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/fivewire/fivewire/internal/randid"
+	"github.com/fivewire/fivewire/internal/retry"
 	"github.com/fivewire/fivewire/internal/statekey"
 	"github.com/fivewire/fivewire/store"
 )
@@ -104,7 +105,7 @@ func (l *Lease) receive(e *epoch) {
 			_ = l.db.Ack(e.ctx, stream, rec.Seq) // or it expires
 		}
 		if err != nil {
-			sleep(e.ctx, l.opts.TTL/30)
+			_ = retry.Sleep(e.ctx, l.opts.TTL/30)
 		}
 	}
 }

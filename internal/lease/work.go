@@ -9,13 +9,15 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"math/rand/v2"
+	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 
 	"github.com/fivewire/fivewire/internal/guard"
+	"github.com/fivewire/fivewire/internal/randid"
 	"github.com/fivewire/fivewire/internal/statekey"
 	"github.com/fivewire/fivewire/store"
 )
@@ -124,7 +126,9 @@ func (l *Lease) drop(ctx context.Context, e *epoch, name string) bool {
 	}
 	l.mu.Unlock()
 	if isStarted {
-		_ = l.clean(ctx, e, it)
+		if err := l.clean(ctx, e, it); err != nil && l.opts.Private {
+			l.signal() // no other round is due
+		}
 	}
 	return isStarted
 }
@@ -159,6 +163,9 @@ func (l *Lease) clean(ctx context.Context, e *epoch, it *entry) error {
 
 // change calls f with the lock of an entry.
 func (it *entry) change(ctx context.Context, f func() error) error {
+	if ctx.Err() != nil { // select may choose the lock
+		return context.Cause(ctx)
+	}
 	select {
 	case it.lock <- struct{}{}:
 		defer func() { <-it.lock }()
@@ -209,7 +216,8 @@ func (l *Lease) signal() {
 	}
 }
 
-// runRounds runs a round every third of TTL, after each signal, and for WaitRecovered.
+// runRounds runs a round every third of TTL, after each signal, and for WaitRecovered. If
+// Private, no other instance can fail, so only a round that was not whole is repeated.
 func (l *Lease) runRounds() {
 	tick := time.NewTicker(l.opts.TTL / 3)
 	defer tick.Stop()
@@ -234,14 +242,20 @@ func (l *Lease) runRounds() {
 		} else if r.epoch.ctx.Err() == nil {
 			l.opts.Logger.WarnContext(l.base, "lease: round failed", "instance", l.name, "err", err)
 		}
+		if l.opts.Private && err == nil && !r.hasFailures.Load() {
+			tick.Stop()
+		} else {
+			tick.Reset(l.opts.TTL / 3)
+		}
 	}
 }
 
 // A round passes the entries of failed owners to the functions of their kinds.
 type round struct {
 	*Lease
-	epoch *epoch
-	kinds map[string]adoptFunc
+	epoch       *epoch
+	kinds       map[string]adoptFunc
+	hasFailures atomic.Bool
 }
 
 // run lists owners before holders, since an owner entry without a time to live had a lease
@@ -265,7 +279,8 @@ func (r *round) run(ctx context.Context) error {
 	}
 	var tasks []func() error
 	r.mu.Lock()
-	for _, it := range r.epoch.stale {
+	for _, name := range slices.Sorted(maps.Keys(r.epoch.stale)) {
+		it := r.epoch.stale[name]
 		from := it.from
 		tasks = append(tasks, func() error {
 			if from == "" {
@@ -277,7 +292,10 @@ func (r *round) run(ctx context.Context) error {
 	}
 	r.mu.Unlock()
 	r.runAll(ctx, tasks)
-	for owner, o := range owners { // in random order
+	order := slices.Sorted(maps.Keys(owners))
+	randid.Rand().Shuffle(len(order), func(i, j int) { order[i], order[j] = order[j], order[i] })
+	for _, owner := range order {
+		o := owners[owner]
 		if owner != r.epoch.owner && !holders[owner] {
 			err = errors.Join(err, r.takeOver(ctx, owner, o))
 		}
@@ -344,12 +362,16 @@ func (r *round) kindOf(name string) adoptFunc {
 
 // runAll runs tasks in random order, up to 8 at once, and logs their errors.
 func (r *round) runAll(ctx context.Context, tasks []func() error) {
-	rand.Shuffle(len(tasks), func(i, j int) { tasks[i], tasks[j] = tasks[j], tasks[i] })
+	randid.Rand().Shuffle(len(tasks), func(i, j int) { tasks[i], tasks[j] = tasks[j], tasks[i] })
 	var g errgroup.Group
 	g.SetLimit(maxAdoptions)
 	for _, task := range tasks {
 		g.Go(func() error {
-			if err := task(); err != nil && ctx.Err() == nil {
+			err := task()
+			if err != nil {
+				r.hasFailures.Store(true)
+			}
+			if err != nil && ctx.Err() == nil {
 				r.opts.Logger.WarnContext(ctx, "lease: adoption failed", "instance", r.name, "err", err)
 			}
 			return nil

@@ -18,7 +18,7 @@ import (
 	"github.com/fivewire/fivewire/internal/guard"
 )
 
-// ErrClosed is the error of Start in a shutdown, and the cause of contexts that it cuts.
+// ErrClosed is the default error of Start in a shutdown, and cause of contexts that it cuts.
 var ErrClosed = errors.New("life: closed")
 
 // A Kind is how a shutdown treats work.
@@ -38,8 +38,10 @@ type Options struct {
 	Notify  func(ctx context.Context) // notifies the peers, when Start refuses requests
 	Flush   func(ctx context.Context) // empties the queues, after a drain
 	Release func(ctx context.Context) // releases the leases, unless work is stuck
+	Abandon func(ctx context.Context) // lets the leases expire, if work is stuck; ctx has ended
 	Grace   time.Duration             // for work to end after a cut; zero means 1 s
 	Logger  *slog.Logger              // nil means slog.Default()
+	Closed  error                     // replaces ErrClosed, if not nil
 }
 
 // A Life counts work. All methods are safe for concurrent use.
@@ -64,6 +66,7 @@ type Life struct {
 func New(opts Options) *Life {
 	opts.Grace = cmp.Or(opts.Grace, time.Second)
 	opts.Logger = cmp.Or(opts.Logger, slog.Default())
+	opts.Closed = cmp.Or(opts.Closed, ErrClosed)
 	l := &Life{opts: opts, works: map[*Work]struct{}{}, done: make(chan struct{})}
 	l.ctx, l.cancel = context.WithCancelCause(context.Background())
 	l.drained, l.setDrained = context.WithCancel(context.Background())
@@ -71,22 +74,11 @@ func New(opts Options) *Life {
 	return l
 }
 
-// Start counts work, until its Finish, or returns [ErrClosed].
+// Start is [Work.Start] of a new Work.
 func (l *Life) Start(ctx context.Context, kind Kind) (*Work, error) {
-	w := &Work{life: l, kind: kind}
-	w.Context, w.cancel = context.WithCancelCause(ctx)
-	l.mu.Lock()
-	isAlone := l.running[Request]+l.running[Part] == 0
-	isNew := kind == Request || kind == Idle || isAlone && kind != loop
-	isAccepted := !l.isCut && !(l.isDraining && isNew)
-	if isAccepted {
-		l.works[w] = struct{}{}
-		l.running[kind]++
-	}
-	l.mu.Unlock()
-	if !isAccepted {
-		w.cancel(ErrClosed)
-		return nil, ErrClosed
+	w := &Work{}
+	if err := w.Start(ctx, l, kind); err != nil {
+		return nil, err
 	}
 	return w, nil
 }
@@ -109,7 +101,7 @@ func (l *Life) Ready() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.isDraining {
-		return ErrClosed
+		return l.opts.Closed
 	}
 	return nil
 }
@@ -165,6 +157,7 @@ func (l *Life) shutdown() {
 		l.call(ctx, "release", l.opts.Release)
 	case <-ctx.Done():
 		l.report(true)
+		l.call(ctx, "abandon", l.opts.Abandon)
 	}
 }
 
@@ -190,9 +183,9 @@ func (l *Life) cut() {
 	l.checkLocked()
 	l.mu.Unlock()
 	for _, w := range works {
-		w.cancel(ErrClosed)
+		w.finish(&l.opts.Closed)
 	}
-	l.cancel(ErrClosed)
+	l.cancel(l.opts.Closed)
 }
 
 // checkLocked notices the end of a drain and of all work. l.mu must be held.

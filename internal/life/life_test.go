@@ -4,7 +4,6 @@
 package life
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -22,31 +21,12 @@ import (
 
 	"github.com/fivewire/fivewire/internal/guard"
 	"github.com/fivewire/fivewire/internal/race"
+	"github.com/fivewire/fivewire/internal/testkit"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 var discard = slog.New(slog.DiscardHandler)
-
-// A logBuffer collects log records.
-type logBuffer struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (b *logBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.Write(p)
-}
-
-func (b *logBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.String()
-}
-
-func (b *logBuffer) logger() *slog.Logger { return slog.New(slog.NewTextHandler(b, nil)) }
 
 func start(t *testing.T, l *Life, kind Kind) *Work {
 	t.Helper()
@@ -299,12 +279,14 @@ func TestShutdownKeepsOrderOfItsSteps(t *testing.T) {
 
 func TestShutdownDoesNotReleaseLeaseOfStuckWork(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		released := false
-		l := New(Options{Logger: discard, Release: func(context.Context) { released = true }})
+		released, abandoned := false, false
+		l := New(Options{Logger: discard, Release: func(context.Context) { released = true },
+			Abandon: func(ctx context.Context) { abandoned = ctx.Err() != nil }})
 		run(start(t, l, Request), ignore(time.Hour))
 		require.NoError(t, l.Close())
 		synctest.Wait()
 		require.False(t, released)
+		require.True(t, abandoned)
 		time.Sleep(time.Hour)
 		require.False(t, released, "the lease is left to expire")
 	})
@@ -312,9 +294,9 @@ func TestShutdownDoesNotReleaseLeaseOfStuckWork(t *testing.T) {
 
 func TestHookThatPanicsDoesNotEndShutdown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var log logBuffer
+		var log testkit.Log
 		hook := func(context.Context) { panic("no hook") }
-		l := New(Options{Notify: hook, Flush: hook, Release: hook, Logger: log.logger()})
+		l := New(Options{Notify: hook, Flush: hook, Release: hook, Logger: log.Logger()})
 		require.NoError(t, l.Go("loop", func(context.Context) { panic("no loop") }))
 		require.NoError(t, l.Go("loop", func(context.Context) { runtime.Goexit() }))
 		require.NoError(t, l.Shutdown(t.Context()))
@@ -326,8 +308,8 @@ func TestHookThatPanicsDoesNotEndShutdown(t *testing.T) {
 
 func TestLateResultIsDroppedAndCounted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var log logBuffer
-		l := New(Options{Logger: log.logger()})
+		var log testkit.Log
+		l := New(Options{Logger: log.Logger()})
 		results := 0
 		done := func(error) { results++ }
 		w := start(t, l, Request)
@@ -406,8 +388,8 @@ func TestTimeLimitDoesNotFreePlaceOfRunningHandler(t *testing.T) {
 
 func TestStuckListsWorkThatIgnoresItsContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var log logBuffer
-		l := New(Options{Logger: log.logger()})
+		var log testkit.Log
+		l := New(Options{Logger: log.Logger()})
 		w := start(t, l, Request)
 		run(w, stuckHandler)
 		run(start(t, l, Request), ignore(time.Hour)) // not cut
@@ -434,8 +416,8 @@ func stuckHandler(context.Context) { time.Sleep(time.Hour) }
 
 func TestReportOfStuckWorkIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var log logBuffer
-		l := New(Options{Logger: log.logger()})
+		var log testkit.Log
+		l := New(Options{Logger: log.Logger()})
 		records := func() int { return strings.Count(log.String(), "level=ERROR") }
 		for range 40 {
 			w := start(t, l, Request)
@@ -542,19 +524,113 @@ func TestLifeWithConcurrentCalls(t *testing.T) {
 	<-l.done
 }
 
+func TestTimeoutEndsContextOfWork(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := New(Options{})
+		late := errors.New("late")
+		w := &Work{Timeout: time.Minute, TimeoutCause: late}
+		require.NoError(t, w.Start(t.Context(), l, Request))
+		end, ok := w.Deadline()
+		require.True(t, ok)
+		require.Equal(t, time.Minute, time.Until(end))
+		child, cancel := context.WithCancel(w)
+		defer cancel()
+		time.Sleep(time.Minute - 1)
+		require.NoError(t, w.Err())
+		time.Sleep(time.Nanosecond)
+		synctest.Wait()
+		require.Equal(t, context.DeadlineExceeded, w.Err())
+		require.Equal(t, late, context.Cause(w))
+		require.Equal(t, late, context.Cause(child))
+		w.Finish()
+		require.Equal(t, context.DeadlineExceeded, w.Err(), "the first end counts")
+
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		w = &Work{Timeout: time.Minute, TimeoutCause: late}
+		require.NoError(t, w.Start(ctx, l, Request))
+		end, _ = w.Deadline()
+		require.Equal(t, time.Second, time.Until(end), "the first deadline counts")
+		w.Finish()
+		time.Sleep(time.Hour)
+		require.Equal(t, context.Canceled, w.Err(), "finished work has no timeout")
+	})
+}
+
+// A context whose Done is called for the first time after its end, or never, is like any other.
+func TestContextOfWorkEndsWithoutDone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := New(Options{Logger: discard})
+		cause := errors.New("cut")
+		ctx, cancel := context.WithCancelCause(context.WithValue(t.Context(), discard, "value"))
+		cut, finished, canceled := start(t, l, Request), start(t, l, Request), start(t, l, Request)
+		inner, err := l.Start(ctx, Request)
+		require.NoError(t, err)
+		for _, w := range []*Work{cut, finished, canceled, inner} {
+			require.NoError(t, w.Err())
+			require.NoError(t, context.Cause(w))
+		}
+		cut.Cut(cause)
+		finished.Finish()
+		cancel(cause)
+		require.NoError(t, l.Close())
+		for w, want := range map[*Work]error{cut: cause, finished: context.Canceled, canceled: ErrClosed, inner: cause} {
+			require.Equal(t, context.Canceled, w.Err())
+			require.Equal(t, want, context.Cause(w))
+			child, cancel := context.WithCancel(w)
+			require.Equal(t, want, context.Cause(child))
+			cancel()
+			<-w.Done()
+		}
+		require.Equal(t, "value", inner.Value(discard))
+		for _, w := range []*Work{cut, canceled, inner} {
+			w.Finish()
+		}
+	})
+}
+
+func TestContextOfWorkWithConcurrentCalls(t *testing.T) {
+	l := New(Options{Logger: discard})
+	for range 1000 {
+		w := start(t, l, Request)
+		var wg sync.WaitGroup
+		wg.Go(func() { <-w.Done() })
+		wg.Go(func() { _, _ = context.Cause(w), w.Err() })
+		wg.Go(func() { w.Cut(ErrClosed) })
+		wg.Wait()
+		require.Equal(t, ErrClosed, context.Cause(w))
+		w.Finish()
+	}
+}
+
 func TestStartAllocatesOnlyAContext(t *testing.T) {
 	if race.Enabled {
 		t.Skip("the race detector allocates")
 	}
-	ctx := t.Context()
-	floor := testing.AllocsPerRun(1000, func() {
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	child := func(ctx context.Context) {
 		_, cancel := context.WithCancelCause(ctx)
 		cancel(nil)
-	})
+	}
 	l := New(Options{})
-	got := testing.AllocsPerRun(1000, func() {
+	run := func(f func(ctx context.Context) error) {
 		w, _ := l.Start(ctx, Request)
-		w.Run("handler", func(context.Context) error { return nil }, func(error) {})
+		w.Run("handler", f, func(error) {})
+	}
+	got := testing.AllocsPerRun(1000, func() { run(func(ctx context.Context) error { return ctx.Err() }) })
+	require.LessOrEqual(t, got, 1.0, "a Work, which is a context")
+
+	floor := testing.AllocsPerRun(1000, func() {
+		ctx, cancel := context.WithCancelCause(ctx)
+		child(ctx)
+		cancel(nil)
 	})
-	require.LessOrEqual(t, got, floor+1, "a Work, which is a context")
+	got = testing.AllocsPerRun(1000, func() {
+		run(func(ctx context.Context) error {
+			child(ctx)
+			return nil
+		})
+	})
+	require.LessOrEqual(t, got, floor+1, "a Work and its cancelable part")
 }

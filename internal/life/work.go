@@ -22,13 +22,18 @@ const (
 	maxStack       = 64 << 10
 )
 
-// A Work is a piece of work, and its context. The context ends with that of Start, by
-// Cut, by Finish, and at the cut of the Life.
+// canceled is the cause of the context of finished work.
+var canceled = context.Canceled
+
+// A Work is a piece of work, and its context. The context ends with that of Start, at
+// its timeout, by Cut, by Finish, and at the cut of the Life.
 type Work struct {
-	context.Context
+	Timeout      time.Duration // of the context; set before Start, zero means none
+	TimeoutCause error         // cause of the end at the timeout
+
+	lazyContext
 	life       *Life
 	kind       Kind
-	cancel     context.CancelCauseFunc
 	releases   []func()
 	isFinished atomic.Bool
 
@@ -37,6 +42,29 @@ type Work struct {
 	hasResult bool
 	cutAt     time.Time // zero: not cut
 	isLogged  bool
+}
+
+// Start counts the work of a zero Work, until its Finish, or returns [ErrClosed].
+func (w *Work) Start(ctx context.Context, l *Life, kind Kind) error {
+	w.life, w.kind, w.parent = l, kind, ctx
+	if w.Timeout > 0 {
+		w.deadline, w.timeout = time.Now().Add(w.Timeout), w.TimeoutCause
+		w.cancelable()
+	}
+	l.mu.Lock()
+	isAlone := l.running[Request]+l.running[Part] == 0
+	isNew := kind == Request || kind == Idle || isAlone && kind != loop
+	isAccepted := !l.isCut && !(l.isDraining && isNew)
+	if isAccepted {
+		l.works[w] = struct{}{}
+		l.running[kind]++
+	}
+	l.mu.Unlock()
+	if !isAccepted {
+		w.finish(&l.opts.Closed)
+		return l.opts.Closed
+	}
+	return nil
 }
 
 // Keep adds a function that Finish calls, to release a place or an ordering key. Keep
@@ -73,7 +101,7 @@ func (w *Work) Finish() {
 	if w.isFinished.Swap(true) {
 		return
 	}
-	w.cancel(nil)
+	w.finish(&canceled)
 	for _, release := range slices.Backward(w.releases) {
 		release()
 	}
@@ -98,7 +126,7 @@ func (w *Work) Cut(cause error) bool {
 	}
 	w.life.mu.Unlock()
 	if isCut {
-		w.cancel(cause)
+		w.finish(&cause)
 	}
 	return isCut
 }
@@ -106,7 +134,7 @@ func (w *Work) Cut(cause error) bool {
 // Park marks work that waits for an event from outside. No shutdown waits for it.
 func (w *Work) Park() { _ = w.park(true) }
 
-// Resume ends Park. In a shutdown it returns [ErrClosed], and the work stays parked.
+// Resume ends Park. In a shutdown it returns ErrClosed, and the work stays parked.
 func (w *Work) Resume() error { return w.park(false) }
 
 func (w *Work) park(isParked bool) error {
@@ -114,7 +142,7 @@ func (w *Work) park(isParked bool) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if !isParked && l.isDraining {
-		return ErrClosed
+		return w.life.opts.Closed
 	}
 	if _, ok := l.works[w]; !ok || w.isParked == isParked {
 		return nil

@@ -3,9 +3,8 @@
 
 // Package lines frames messages as lines: NDJSON over any byte stream.
 //
-// A [Reader] splits a stream into bounded lines and survives the lines that
-// break the bound; a [Writer] lets many goroutines write whole lines and turns
-// what they write at the same time into few write calls. Neither looks into a
-// line: whether it is blank (see [Blank]), valid UTF-8 or a message is decided
-// by the codec above.
+// A [Reader] splits a stream into bounded lines and skips lines that exceed the bound. A [Writer]
+// lets many goroutines write whole lines and combines concurrent lines into few write calls.
+// Neither inspects a line: the codec above decides whether it is blank (see [Blank]), valid UTF-8
+// or a message.
 package lines

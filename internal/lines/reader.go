@@ -12,13 +12,12 @@ import (
 )
 
 var (
-	// ErrTooLong reports a line that is longer than the limit of its [Reader].
-	// The Reader goes on with the line after it.
+	// ErrTooLong reports a line that is longer than the limit of its [Reader]. The Reader continues
+	// with the next line.
 	ErrTooLong = errors.New("lines: line too long")
 
-	// ErrUnterminated comes with a last line that the stream ended without an
-	// LF. It wraps [io.ErrUnexpectedEOF], but is told apart from a stream that
-	// itself fails with that.
+	// ErrUnterminated comes with a last line that the stream ended without an LF. It wraps
+	// [io.ErrUnexpectedEOF], but is distinct from a stream that fails with that error.
 	ErrUnterminated = fmt.Errorf("lines: last line has no line end: %w", io.ErrUnexpectedEOF)
 )
 
@@ -27,6 +26,7 @@ const (
 	keepBuffer = 64 << 10 // what a Reader or Writer keeps after a big line
 	minRead    = 512      // less room than this is not worth a read call
 	maxEmpty   = 100      // reads without bytes and without error in a row
+	headSize   = 4 << 10  // bytes that Next returns of a line above the limit
 )
 
 var bom = []byte("\xef\xbb\xbf")
@@ -46,9 +46,9 @@ type Reader struct {
 	start, end int // unread bytes are buf[start:end]
 	seen       int // buf[start:start+seen] holds no LF
 
-	begun bool  // the byte order mark has been looked for
-	skip  bool  // inside the rest of a line that was too long
-	err   error // what the stream ended with; sticky
+	isStarted bool  // the byte order mark has been looked for
+	skip      bool  // inside the rest of a line that was too long
+	err       error // what the stream ended with; sticky
 }
 
 // NewReader returns a Reader of the lines of r. A line may have max bytes, not
@@ -60,26 +60,29 @@ func NewReader(r io.Reader, max int) *Reader {
 	return &Reader{r: r, max: max}
 }
 
+// SetMax replaces the longest line, like max of [NewReader], from the next call of Next.
+func (r *Reader) SetMax(max int) { r.max = max }
+
 // Next returns the next line without its line end. The line is a part of the
 // Reader's buffer and valid until the next call; the caller may change it, and
 // append to it without harm to the lines after it.
 //
-// A line above the limit is [ErrTooLong], once and as soon as the limit is
-// passed, and its rest is discarded without being kept; the next call returns
-// the line after it. At the end of the stream, a last line without LF is
+// A line above the limit is [ErrTooLong] with its first 4 KiB, once and as soon as
+// both have arrived, and its rest is discarded without being kept; the next call
+// returns the line after it. At the end of the stream, a last line without LF is
 // returned together with [ErrUnterminated], for the caller to judge; after
 // it, or after a last line that was ended, comes [io.EOF]. Any other error of
 // the stream ends it as well, and drops an unfinished line. Both stay.
 func (r *Reader) Next() ([]byte, error) {
 	r.shrink()
 	for {
-		if line, ok := r.ended(); ok {
+		if line, ok := r.cutLine(); ok {
 			if r.skip {
 				r.skip = false
 				continue
 			}
 			if r.max > 0 && len(line) > r.max {
-				return nil, ErrTooLong
+				return line[:min(len(line), headSize)], ErrTooLong
 			}
 			return line, nil
 		}
@@ -87,22 +90,23 @@ func (r *Reader) Next() ([]byte, error) {
 			r.start, r.end, r.seen = 0, 0, 0
 		} else if r.tooLong() {
 			r.skip = true
+			head := r.buf[r.start:min(r.end, r.start+headSize)]
 			r.start, r.end, r.seen = 0, 0, 0
-			return nil, ErrTooLong
+			return head, ErrTooLong
 		}
 		if r.err != nil {
 			return r.last()
 		}
 		r.fill()
-		if !r.begun {
+		if !r.isStarted {
 			r.begin()
 		}
 	}
 }
 
 // ended cuts the first complete line off the buffer.
-func (r *Reader) ended() ([]byte, bool) {
-	if !r.begun {
+func (r *Reader) cutLine() ([]byte, bool) {
+	if !r.isStarted {
 		return nil, false
 	}
 	i := bytes.IndexByte(r.buf[r.start+r.seen:r.end], '\n')
@@ -119,17 +123,17 @@ func (r *Reader) ended() ([]byte, bool) {
 	return line[:len(line):len(line)], true
 }
 
-// tooLong reports whether the unfinished line can no longer fit the limit. A CR
-// just past it may turn out to be a part of the line end.
+// tooLong reports whether the unfinished line can no longer fit the limit and its head is complete.
+// A CR just past the limit may turn out to be a part of the line end.
 func (r *Reader) tooLong() bool {
 	n := r.end - r.start
-	if r.max == 0 || !r.begun || n <= r.max {
+	if r.max == 0 || !r.isStarted || n <= r.max {
 		return false
 	}
-	return n > r.max+1 || r.buf[r.end-1] != '\r' || r.err != nil
+	return r.err != nil || n >= headSize && (n > r.max+1 || r.buf[r.end-1] != '\r')
 }
 
-// last hands out what stands before the end of the stream.
+// last returns the remaining bytes before the end of the stream.
 func (r *Reader) last() ([]byte, error) {
 	line := r.buf[r.start:r.end]
 	r.start, r.end, r.seen = 0, 0, 0
@@ -145,7 +149,7 @@ func (r *Reader) begin() {
 	if len(head) < len(bom) && bytes.HasPrefix(bom, head) && r.err == nil {
 		return
 	}
-	r.begun = true
+	r.isStarted = true
 	if bytes.HasPrefix(head, bom) {
 		r.start += len(bom)
 	}
@@ -181,9 +185,9 @@ var errBadRead = errors.New("lines: reader returned an impossible count")
 func (r *Reader) grow() {
 	size := max(2*len(r.buf), minBuffer)
 	if r.max > 0 {
-		// One CR and one LF past the limit, and room for a read: with a full
-		// buffer of this size the line is known to be too long.
-		size = min(size, max(r.max+2+minRead, minBuffer))
+		// One CR and one LF past the limit or the head, and room for a read: with
+		// a full buffer of this size the line is known to be too long.
+		size = min(size, max(r.max, headSize)+2+minRead)
 	}
 	buf := make([]byte, size)
 	r.end = copy(buf, r.buf[:r.end])

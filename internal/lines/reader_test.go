@@ -56,12 +56,12 @@ func TestReader(t *testing.T) {
 		{"other line ends are none", "a\u2028b\u0085c\vd\fe\n", 0, []item{{"a\u2028b\u0085c\vd\fe", nil}}},
 		{"at the limit", "12345\n1234\n", 5, []item{{"12345", nil}, {"1234", nil}}},
 		{"at the limit, CRLF and byte order mark not counted", "\xef\xbb\xbf12345\r\n", 5, []item{{"12345", nil}}},
-		{"at the limit, CR counted", "1234\r\r\n12345\r\r\n", 5, []item{{"1234\r", nil}, {"", ErrTooLong}}},
-		{"over the limit", "123456\na\n", 5, []item{{"", ErrTooLong}, {"a", nil}}},
-		{"far over the limit", strings.Repeat("x", 100_000) + "\na\n", 5, []item{{"", ErrTooLong}, {"a", nil}}},
-		{"twice over the limit", "123456\n123456\na\n", 5, []item{{"", ErrTooLong}, {"", ErrTooLong}, {"a", nil}}},
-		{"over the limit, unterminated", "a\n123456", 5, []item{{"a", nil}, {"", ErrTooLong}}},
-		{"over the limit by a CR, unterminated", "12345\r", 5, []item{{"", ErrTooLong}}},
+		{"at the limit, CR counted", "1234\r\r\n12345\r\r\n", 5, []item{{"1234\r", nil}, {"12345\r", ErrTooLong}}},
+		{"over the limit", "123456\na\n", 5, []item{{"123456", ErrTooLong}, {"a", nil}}},
+		{"far over the limit", strings.Repeat("x", 100_000) + "\na\n", 5, []item{{strings.Repeat("x", headSize), ErrTooLong}, {"a", nil}}},
+		{"twice over the limit", "123456\n123456\na\n", 5, []item{{"123456", ErrTooLong}, {"123456", ErrTooLong}, {"a", nil}}},
+		{"over the limit, unterminated", "a\n123456", 5, []item{{"a", nil}, {"123456", ErrTooLong}}},
+		{"over the limit by a CR, unterminated", "12345\r", 5, []item{{"12345\r", ErrTooLong}}},
 		{"at the limit, unterminated", "12345", 5, []item{{"12345", ErrUnterminated}}},
 	}
 	for _, tt := range tests {
@@ -136,7 +136,7 @@ func TestReaderBoundsMemory(t *testing.T) {
 	r := NewReader(io.MultiReader(io.LimitReader(endless{}, 10_000_000), strings.NewReader("\nnext\n")), limit)
 	_, err := r.Next()
 	require.Equal(t, ErrTooLong, err)
-	require.LessOrEqual(t, len(r.buf), limit+2*minRead)
+	require.LessOrEqual(t, len(r.buf), max(limit, headSize)+2*minRead)
 	line, err := r.Next()
 	require.NoError(t, err)
 	require.Equal(t, "next", string(line))
@@ -187,7 +187,7 @@ func TestReaderAllocs(t *testing.T) {
 	}))
 }
 
-// repeat is a stream that says the same thing for ever.
+// repeat is a stream that repeats a text without end.
 type repeat struct {
 	text []byte
 	at   int
@@ -215,14 +215,14 @@ func TestBlank(t *testing.T) {
 func reference(wire string, max int) (all []item) {
 	wire = strings.TrimPrefix(wire, "\xef\xbb\xbf")
 	for wire != "" {
-		line, rest, ended := strings.Cut(wire, "\n")
+		line, rest, found := strings.Cut(wire, "\n")
 		wire = rest
 		var err error = ErrUnterminated
-		if ended {
+		if found {
 			line, err = strings.TrimSuffix(line, "\r"), nil
 		}
 		if max > 0 && len(line) > max {
-			line, err = "", ErrTooLong
+			line, err = line[:min(len(line), headSize)], ErrTooLong
 		}
 		all = append(all, item{line, err})
 	}

@@ -79,8 +79,8 @@ func (w *Writer) WriteLine(line []byte) error {
 		case w.err != nil:
 			return w.err
 		case !w.writing:
-			// Then mine is the batch being collected: it is not written, and
-			// none is on its way.
+			// The line is in the batch being collected: that batch is not written, and no write is
+			// running.
 			w.flush()
 		default:
 			w.written[mine&1].Wait()
@@ -97,7 +97,7 @@ func (w *Writer) flush() {
 	w.writing = true
 	w.space.Broadcast()
 
-	err := errPanic // stays if the stream panics, so that nobody waits for ever
+	err := errPanic // stays if the stream panics, so that no caller hangs
 	defer func() {
 		w.mu.Lock()
 		w.writing = false
@@ -113,7 +113,7 @@ func (w *Writer) flush() {
 		}
 		w.done = mine + 1
 		w.written[mine&1].Broadcast()
-		w.written[w.batch&1].Signal() // somebody has to write the next batch
+		w.written[w.batch&1].Signal() // one caller must write the next batch
 	}()
 	w.mu.Unlock()
 	n, e := w.w.Write(out)

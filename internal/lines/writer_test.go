@@ -200,7 +200,7 @@ func TestWriterErrorAfterSuccess(t *testing.T) {
 	})
 }
 
-// A stream that panics takes its caller down, but nobody waits for ever.
+// A stream that panics makes its caller panic, but no other caller hangs.
 func TestWriterPanic(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := NewWriter(&calls{before: func([]byte) (int, error) {

@@ -24,6 +24,7 @@ const (
 	runTTL     = time.Hour        // of a claim that runs, besides Retention
 	landTTL    = 10 * time.Minute // a change without an answer may land so late
 	recordWait = time.Second      // of a call under AtMostOnce, and of one after Close
+	claimWait  = 10 * time.Second // for each answer of the store before work begins
 )
 
 var errMalformed = errors.New("once: stored value: malformed record")
@@ -113,7 +114,9 @@ func (t *Table) claim(ctx context.Context, e *entry, p Policy, isOther bool) (ou
 	e.claim = c
 	out, err = t.take(ctx, e, p, isOther)
 	if err == nil && out.Kind == noOutcome {
-		err = t.writeAliases(ctx, e)
+		bounded, cancel := t.bound(ctx)
+		err = t.writeAliases(bounded, e)
+		cancel()
 		if err == nil && c.epoch.Err() != nil {
 			err = fmt.Errorf("once: claim: %w", context.Cause(c.epoch))
 		}
@@ -149,12 +152,7 @@ func (t *Table) take(ctx context.Context, e *entry, p Policy, isOther bool) (out
 		if n > 1 {
 			_ = poll.Wait(ctx, n-1)
 		}
-		if n > 1 || isOther {
-			if s, err = t.get(ctx, c.path); err != nil {
-				return out, err
-			}
-		}
-		next, err := t.next(ctx, e, s.rec, p)
+		next, err := t.plan(ctx, e, &s, p, n > 1 || isOther)
 		switch {
 		case err != nil:
 			return out, err
@@ -168,7 +166,10 @@ func (t *Table) take(ctx context.Context, e *entry, p Policy, isOther bool) (out
 		if next.Kind == runningRecord {
 			c.rec, c.rev = next, s.rev
 		}
-		if s, err = t.swap(ctx, c.path, next, s.rev); err != nil {
+		bounded, cancel := t.bound(ctx)
+		s, err = t.swap(bounded, c.path, next, s.rev)
+		cancel()
+		if err != nil {
 			return out, err
 		}
 		if s.rec == next {
@@ -177,6 +178,25 @@ func (t *Table) take(ctx context.Context, e *entry, p Policy, isOther bool) (out
 		}
 		c.rec = nil
 	}
+}
+
+// bound returns a context for an access to the store before work begins: a caller does not wait for a
+// store that does not answer.
+func (t *Table) bound(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(ctx, cmp.Or(t.opts.StoreTimeout, claimWait))
+}
+
+// plan returns the record that may replace that of s, which it reads first if isStale.
+func (t *Table) plan(ctx context.Context, e *entry, s *slot, p Policy, isStale bool) (next *record, err error) {
+	ctx, cancel := t.bound(ctx)
+	defer cancel()
+	if isStale {
+		*s, err = t.get(ctx, e.claim.path)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return t.next(ctx, e, s.rec, p)
 }
 
 // next returns the record that may replace r, or nil if r is the record of an outcome or
@@ -274,14 +294,17 @@ func (t *Table) run(ctx context.Context, e *entry, p Policy, f work) (data []byt
 		return r.data, false, r.err
 	}
 	var late <-chan time.Time
-	if p == AtMostOnce {
+	switch {
+	case p == AtMostOnce:
 		late = time.After(recordWait)
+	case t.opts.StoreTimeout > 0:
+		late = time.After(t.opts.StoreTimeout)
 	}
 	select {
 	case <-end.done:
 	case <-ctx.Done():
 	case <-late:
-		t.opts.Logger.WarnContext(ctx, "once: outcome returned, not recorded yet")
+		t.opts.Logger.WarnContext(ctx, "once: outcome not recorded yet", "scope", e.key.Scope, "id", e.key.ID)
 	}
 	select {
 	case <-end.done:
@@ -294,7 +317,7 @@ func (t *Table) run(ctx context.Context, e *entry, p Policy, f work) (data []byt
 		}
 	default:
 		if p == Repeat {
-			return nil, false, fmt.Errorf("once: record: %w", context.Cause(ctx))
+			return nil, false, fmt.Errorf("once: record: %w", cmp.Or(context.Cause(ctx), context.DeadlineExceeded))
 		}
 	}
 	return r.data, false, r.err
@@ -408,6 +431,12 @@ func (t *Table) ttl(r *record) time.Duration {
 	return max(t.opts.Retention, landTTL) + runTTL
 }
 
+// isExpired reports whether an outcome is kept only so that no Create in doubt lands after it.
+func (t *Table) isExpired(r *record, e store.Entry) bool {
+	extra := t.ttl(r) - t.opts.Retention
+	return t.opts.Retention > 0 && extra > 0 && !e.Expires.IsZero() && time.Until(e.Expires) <= extra
+}
+
 // get reads a key, again until the store answers.
 func (t *Table) get(ctx context.Context, path string) (slot, error) {
 	for n := 1; ; n++ {
@@ -415,6 +444,9 @@ func (t *Table) get(ctx context.Context, path string) (slot, error) {
 		switch {
 		case err == nil:
 			r, err := decode(e.Value)
+			if err == nil && r.Kind == doneRecord && t.isExpired(r, e) {
+				r.Kind = freeRecord
+			}
 			return slot{r, e.Revision}, err
 		case errors.Is(err, store.ErrNotFound):
 			return slot{}, nil

@@ -191,3 +191,21 @@ func TestMemoryWithoutBounds(t *testing.T) {
 	}
 	requireState(t, table, "alice", "0", once.StateDone)
 }
+
+// Size counts what is held, and nothing after its removal.
+func TestSizeCountsRetainedOutcomes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		table := once.New(nil, nil, once.Options{})
+		defer table.Close()
+		require.Zero(t, table.Size())
+		for _, id := range []string{"a", "b"} {
+			_, _, err := table.Do(t.Context(), once.Key{ID: id}, once.AtMostOnce, func(context.Context, once.Claim) (once.Result, error) {
+				return once.Result{Data: make([]byte, 1000)}, nil
+			})
+			require.NoError(t, err)
+			require.Greater(t, table.Size(), int64(1000))
+			require.Less(t, table.Size(), int64(2000), "one outcome")
+			time.Sleep(time.Hour)
+		}
+	})
+}

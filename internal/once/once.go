@@ -15,11 +15,11 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"math"
 	"sync"
 	"time"
 
 	"github.com/fivewire/fivewire/internal/lease"
+	"github.com/fivewire/fivewire/internal/option"
 	"github.com/fivewire/fivewire/store"
 )
 
@@ -97,8 +97,13 @@ type Options struct {
 	Prefix string
 
 	// Retention is how long an outcome is kept. Zero means 24 h in a store and 5 min
-	// in memory; a negative value keeps none. A store keeps it for 10 min at least.
+	// in memory; a negative value keeps none. A record stays in a store for 10 min at
+	// least, but it is of no effect after Retention.
 	Retention time.Duration
+
+	// StoreTimeout bounds each access to the store before work begins, and the wait for
+	// the record of an outcome under Repeat. Zero means 10 s, and no bound for the record.
+	StoreTimeout time.Duration
 
 	// MaxOutcome bounds the data of an outcome. Larger data is not retained. Zero
 	// means 1 MiB.
@@ -125,10 +130,7 @@ func (o Options) withDefaults(isDurable bool) Options {
 	o.Logger = cmp.Or(o.Logger, slog.Default())
 	bounds := []*int{&o.MaxOutcome, &o.MaxBytes, &o.MaxCount, &o.TotalBytes, &o.TotalCount}
 	for i, standard := range []int{1 << 20, 16 << 20, 20_000, 64 << 20, 100_000} {
-		*bounds[i] = cmp.Or(*bounds[i], standard)
-		if *bounds[i] < 0 {
-			*bounds[i] = math.MaxInt
-		}
+		*bounds[i] = option.Count(*bounds[i], standard)
 	}
 	return o
 }
@@ -177,4 +179,14 @@ func (t *Table) Close() error {
 	t.cancel(ErrClosed)
 	t.wg.Wait()
 	return nil
+}
+
+// entryBytes is the memory of a retained outcome besides its data and names.
+const entryBytes = 640
+
+// Size returns the bytes of the outcomes that t holds in memory.
+func (t *Table) Size() int64 {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return int64(t.all.bytes) + int64(t.all.count)*entryBytes
 }

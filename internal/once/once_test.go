@@ -48,7 +48,7 @@ func newProcess(t *testing.T, db store.Store, rules ...fault.Rule) *process {
 func startProcess(t *testing.T, db store.Store, ttl time.Duration, plan *fault.Plan) *process {
 	t.Helper()
 	for i := range plan.Rules {
-		plan.Rules[i].Prefix = prefix + "once/"
+		plan.Rules[i].Match = prefix + "once/"
 	}
 	p := &process{plan: plan, db: fault.Store(db, plan)}
 	var err error

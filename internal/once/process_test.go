@@ -23,12 +23,12 @@ import (
 	"github.com/fivewire/fivewire/store"
 )
 
-const writes = fault.Create | fault.Update
+const writes = "create|update"
 
 // A flag switches faults on.
 type flag struct{ atomic.Bool }
 
-func (f *flag) match(fault.Op, string) bool { return f.Load() }
+func (f *flag) match(_, _ string) bool { return f.Load() }
 
 // test runs f in a bubble with an empty store.
 func test(t *testing.T, f func(t *testing.T, db store.Store)) {
@@ -39,8 +39,8 @@ func test(t *testing.T, f func(t *testing.T, db store.Store)) {
 func TestDoRunsOnceWhenAnswersAreLost(t *testing.T) {
 	for _, p := range []once.Policy{once.AtMostOnce, once.Repeat} {
 		test(t, func(t *testing.T, db store.Store) {
-			one := newProcess(t, db, fault.Rule{Kind: fault.ErrorAfter, Ops: writes, Rate: 0.7})
-			two := newProcess(t, db, fault.Rule{Kind: fault.ErrorAfter, Ops: writes, Rate: 0.7})
+			one := newProcess(t, db, fault.Rule{Action: fault.ErrorAfter, Op: writes, Probability: 0.7})
+			two := newProcess(t, db, fault.Rule{Action: fault.ErrorAfter, Op: writes, Probability: 0.7})
 			c := &counter{delay: time.Second}
 			var wg sync.WaitGroup
 			for _, table := range []*once.Table{one.Table, two.Table, one.Table, two.Table} {
@@ -60,7 +60,7 @@ func TestDoRunsOnceWhenAnswersAreLost(t *testing.T) {
 // A repeated write that was made already is the write of this call, not one of another.
 func TestDoFindsItsOwnWrites(t *testing.T) {
 	test(t, func(t *testing.T, db store.Store) {
-		p := newProcess(t, db, fault.Rule{Kind: fault.ErrorAfter, Ops: writes, Limit: 3})
+		p := newProcess(t, db, fault.Rule{Action: fault.ErrorAfter, Op: writes, Limit: 3})
 		k := key("1")
 		k.Aliases = []string{"x"}
 		c := &counter{}
@@ -73,7 +73,7 @@ func TestDoFindsItsOwnWrites(t *testing.T) {
 // A waiter compares its digest also with that of a call whose claim is not written yet.
 func TestDoRefusesOtherDigestAfterWait(t *testing.T) {
 	test(t, func(t *testing.T, db store.Store) {
-		p := newProcess(t, db, fault.Rule{Kind: fault.Slow, Ops: fault.Create, Delay: time.Second})
+		p := newProcess(t, db, fault.Rule{Action: fault.Delay, Op: "create", Delay: time.Second})
 		go p.Do(t.Context(), key("1"), once.AtMostOnce, new(counter).run)
 		synctest.Wait()
 		other := key("1")
@@ -84,11 +84,11 @@ func TestDoRefusesOtherDigestAfterWait(t *testing.T) {
 }
 
 func TestDoDoesNotRecordStoreFailure(t *testing.T) {
-	for _, kind := range []fault.Kind{fault.ErrorBefore, fault.ErrorAfter, fault.LateLanding, fault.Hang} {
+	for _, kind := range []fault.Action{fault.ErrorBefore, fault.ErrorAfter, fault.LandLater, fault.Hang} {
 		test(t, func(t *testing.T, db store.Store) {
 			start := time.Now()
-			isDown := func(fault.Op, string) bool { return time.Since(start) < time.Second }
-			p := newProcess(t, db, fault.Rule{Kind: kind, Match: isDown})
+			isDown := func(_, _ string) bool { return time.Since(start) < time.Second }
+			p := newProcess(t, db, fault.Rule{Action: kind, When: isDown})
 			c := &counter{}
 			ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
 			defer cancel()
@@ -108,8 +108,8 @@ func TestDoReleasesClaimThatLandsLate(t *testing.T) {
 	for _, pause := range []time.Duration{0, 2 * time.Second, 20 * time.Second} {
 		test(t, func(t *testing.T, db store.Store) {
 			start := time.Now()
-			isDown := func(fault.Op, string) bool { return time.Since(start) < 200*time.Millisecond }
-			late := fault.Rule{Kind: fault.LateLanding, Ops: fault.Create, Match: isDown, Delay: 10 * time.Second}
+			isDown := func(_, _ string) bool { return time.Since(start) < 200*time.Millisecond }
+			late := fault.Rule{Action: fault.LandLater, Op: "create", When: isDown, Delay: 10 * time.Second}
 			one := newProcess(t, db, late)
 			two := newProcess(t, db)
 			c := &counter{}
@@ -117,7 +117,7 @@ func TestDoReleasesClaimThatLandsLate(t *testing.T) {
 			defer cancel()
 			_, _, err := one.Do(ctx, key("1"), once.AtMostOnce, c.run)
 			require.ErrorIs(t, err, context.DeadlineExceeded)
-			require.Greater(t, one.plan.Count(fault.LateLanding), 2)
+			require.Greater(t, one.plan.Count(fault.LandLater), 2)
 			time.Sleep(pause)
 			c.forget = true // so that each landing has the chance
 			for range 20 {
@@ -216,7 +216,7 @@ func TestDoHandsOverTakeOverInDoubt(t *testing.T) {
 	test(t, func(t *testing.T, db store.Store) {
 		var isDown flag
 		one, three := newProcess(t, db), newProcess(t, db)
-		two := newProcess(t, db, fault.Rule{Kind: fault.ErrorAfter, Ops: fault.Update, Match: isDown.match})
+		two := newProcess(t, db, fault.Rule{Action: fault.ErrorAfter, Op: "update", When: isDown.match})
 		t.Cleanup(func() { time.Sleep(time.Minute) }) // until the work of one ends
 		c := &counter{delay: time.Minute}
 		go one.Do(t.Context(), key("1"), once.Repeat, c.run)
@@ -244,7 +244,7 @@ func TestDoHandsOverTakeOverInDoubt(t *testing.T) {
 func TestDoGivesUpOutcomeAfterRetention(t *testing.T) {
 	test(t, func(t *testing.T, db store.Store) {
 		var isDown flag
-		p := newProcess(t, db, fault.Rule{Ops: fault.Update, Match: isDown.match})
+		p := newProcess(t, db, fault.Rule{Op: "update", When: isDown.match})
 		table := once.New(p.db, p.lease, once.Options{Prefix: prefix, Logger: discard, Retention: 20 * time.Minute})
 		defer table.Close()
 		c := &counter{}
@@ -264,11 +264,69 @@ func TestDoGivesUpOutcomeAfterRetention(t *testing.T) {
 	})
 }
 
+// An outcome in a store has no effect after Retention, although its record stays longer.
+func TestDoRunsAgainAfterShortRetention(t *testing.T) {
+	test(t, func(t *testing.T, db store.Store) {
+		p, c := newProcess(t, db), &counter{}
+		table := once.New(p.db, p.lease, once.Options{Prefix: prefix, Logger: discard, Retention: 5 * time.Minute})
+		defer table.Close()
+		requireDo(t, table, key("1"), once.AtMostOnce, c, "run 1", false)
+		time.Sleep(5*time.Minute - time.Second)
+		requireDo(t, table, key("1"), once.AtMostOnce, c, "run 1", true)
+		time.Sleep(2 * time.Second)
+		requireDo(t, table, key("1"), once.AtMostOnce, c, "run 2", false)
+		requireDo(t, table, key("1"), once.AtMostOnce, c, "run 2", true)
+	})
+}
+
+// StoreTimeout bounds the claim, and the wait for the record of an outcome under Repeat, but neither
+// work nor the wait for another instance.
+func TestStoreTimeoutBoundsStore(t *testing.T) {
+	test(t, func(t *testing.T, db store.Store) {
+		var noCreate, noUpdate flag
+		p := newProcess(t, db, fault.Rule{Op: "create", When: noCreate.match}, fault.Rule{Op: "update", When: noUpdate.match})
+		opts := once.Options{Prefix: prefix, Logger: discard, StoreTimeout: 3 * time.Second}
+		table, c := once.New(p.db, p.lease, opts), &counter{delay: time.Minute}
+		defer table.Close()
+		noCreate.Store(true)
+		start := time.Now()
+		_, _, err := table.Do(t.Context(), key("1"), once.AtMostOnce, c.run)
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		require.Equal(t, 3*time.Second, time.Since(start))
+		require.Zero(t, c.count())
+		noCreate.Store(false)
+
+		two := newProcess(t, db)
+		other := once.New(two.db, two.lease, opts)
+		defer other.Close()
+		noUpdate.Store(true)
+		results := make(chan error)
+		start = time.Now()
+		go func() {
+			_, _, err := table.Do(t.Context(), key("2"), once.Repeat, c.run)
+			results <- err
+		}()
+		synctest.Wait()
+		go func() {
+			_, replayed, err := other.Do(t.Context(), key("2"), once.Repeat, c.run)
+			if err == nil && !replayed {
+				err = errors.New("run twice")
+			}
+			results <- err
+		}()
+		require.ErrorIs(t, <-results, context.DeadlineExceeded)
+		require.Equal(t, time.Minute+3*time.Second, time.Since(start))
+		noUpdate.Store(false)
+		require.NoError(t, <-results)
+		require.Equal(t, 1, c.count())
+	})
+}
+
 // A claim whose alias another one took before the work ran is free again.
 func TestDoReleasesClaimWhoseAliasIsTaken(t *testing.T) {
 	test(t, func(t *testing.T, db store.Store) {
-		isAlias := func(_ fault.Op, key string) bool { return strings.HasSuffix(key, "/x") }
-		one := newProcess(t, db, fault.Rule{Kind: fault.Hang, Match: isAlias})
+		isAlias := func(_, key string) bool { return strings.HasSuffix(key, "/x") }
+		one := newProcess(t, db, fault.Rule{Action: fault.Hang, When: isAlias})
 		two, c := newProcess(t, db), &counter{}
 		first, second := key("1"), key("2")
 		first.Aliases, second.Aliases = []string{"x"}, []string{"x"}
@@ -285,7 +343,7 @@ func TestDoReleasesClaimWhoseAliasIsTaken(t *testing.T) {
 func TestDoReturnsOutcomeUnderAtMostOnceWithoutStore(t *testing.T) {
 	test(t, func(t *testing.T, db store.Store) {
 		var isDown flag
-		p := newProcess(t, db, fault.Rule{Ops: fault.Update, Match: isDown.match})
+		p := newProcess(t, db, fault.Rule{Op: "update", When: isDown.match})
 		c := &counter{delay: time.Second}
 		isDown.Store(true)
 		start := time.Now()
@@ -305,7 +363,7 @@ func TestDoReturnsOutcomeUnderAtMostOnceWithoutStore(t *testing.T) {
 func TestDoReturnsOutcomeUnderRepeatOnlyIfRecorded(t *testing.T) {
 	test(t, func(t *testing.T, db store.Store) {
 		var isDown flag
-		p := newProcess(t, db, fault.Rule{Ops: fault.Update, Match: isDown.match})
+		p := newProcess(t, db, fault.Rule{Op: "update", When: isDown.match})
 		c := &counter{delay: time.Second}
 		isDown.Store(true)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -321,7 +379,7 @@ func TestDoReturnsOutcomeUnderRepeatOnlyIfRecorded(t *testing.T) {
 func TestDoBoundsOutcomesInDoubt(t *testing.T) {
 	test(t, func(t *testing.T, db store.Store) {
 		var isDown flag
-		p := newProcess(t, db, fault.Rule{Ops: fault.Update, Match: isDown.match})
+		p := newProcess(t, db, fault.Rule{Op: "update", When: isDown.match})
 		isDown.Store(true)
 		ctx, cancel := context.WithCancel(t.Context())
 		n, err := 0, error(nil)
@@ -432,7 +490,7 @@ func TestDoJoinsAliasesOfTwoInstances(t *testing.T) {
 		{{ID: "1", Aliases: []string{"2"}}, {ID: "2"}},
 	} {
 		test(t, func(t *testing.T, db store.Store) {
-			slow := func() fault.Rule { return fault.Rule{Kind: fault.Slow, Delay: 20 * time.Millisecond} }
+			slow := func() fault.Rule { return fault.Rule{Action: fault.Delay, Delay: 20 * time.Millisecond} }
 			one, two := newProcess(t, db, slow()), newProcess(t, db, slow())
 			two.plan.Seed = 2
 			c := &counter{delay: time.Second}
@@ -486,4 +544,20 @@ func TestDoTakesAliasOfForgottenClaim(t *testing.T) {
 func TestTemporaryKeepsError(t *testing.T) {
 	err := errors.New("overload")
 	require.ErrorIs(t, once.Temporary(err), err)
+}
+
+// A caller does not wait for a store that does not answer before the work begins.
+func TestDoGivesClaimUpWithoutStore(t *testing.T) {
+	test(t, func(t *testing.T, db store.Store) {
+		down := &flag{}
+		p := newProcess(t, db, fault.Rule{Op: "create|get", When: down.match})
+		down.Store(true)
+		start, c := time.Now(), &counter{}
+		_, _, err := p.Do(t.Context(), key("1"), once.Repeat, c.run)
+		require.Error(t, err)
+		require.Less(t, time.Since(start), 11*time.Second)
+		down.Store(false)
+		time.Sleep(time.Minute) // the claim in doubt is released
+		requireDo(t, p.Table, key("1"), once.Repeat, c, "run 1", false)
+	})
 }

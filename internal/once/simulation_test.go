@@ -130,11 +130,13 @@ func (s *simulation) start(i int) {
 		return
 	}
 	var rules []fault.Rule
-	for kind, rate := range s.rates {
-		if rate > 0 {
+	for i, action := range []fault.Action{
+		fault.ErrorBefore, fault.ErrorAfter, fault.LandLater, fault.Hang, fault.Conflict, fault.Delay,
+	} {
+		if rate := s.rates[i]; rate > 0 {
 			rules = append(rules, fault.Rule{
-				Kind: fault.Kind(kind), Rate: rate, Delay: 3 * time.Second,
-				Match: func(fault.Op, string) bool { return !s.isQuiet.Load() },
+				Action: action, Probability: rate, Delay: 3 * time.Second,
+				When: func(_, _ string) bool { return !s.isQuiet.Load() },
 			})
 		}
 	}

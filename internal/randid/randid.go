@@ -8,9 +8,10 @@
 package randid
 
 import (
-	"crypto/rand"
+	crand "crypto/rand"
 	"encoding/binary"
 	"encoding/hex"
+	"math/rand/v2"
 	"time"
 )
 
@@ -34,7 +35,7 @@ func New(prefix string) string {
 // Append appends the 26 characters of [New] to dst.
 func Append(dst []byte) []byte {
 	var b [16]byte
-	rand.Read(b[:]) // never fails and always fills
+	crand.Read(b[:]) // never fails and always fills
 	return append32(dst, b)
 }
 
@@ -53,14 +54,14 @@ func append32(dst []byte, b [16]byte) []byte {
 // UUID4 returns a random UUID, version 4, in lower case with hyphens.
 func UUID4() string {
 	var b [16]byte
-	rand.Read(b[:])
+	crand.Read(b[:])
 	return uuid(b, 4)
 }
 
 // UUID4Hex returns a random UUID, version 4, as 32 hexadecimal digits.
 func UUID4Hex() string {
 	var b [16]byte
-	rand.Read(b[:])
+	crand.Read(b[:])
 	stamp(&b, 4)
 	var s [32]byte
 	hex.Encode(s[:], b[:])
@@ -72,7 +73,7 @@ func UUID4Hex() string {
 // ones of another millisecond.
 func UUID7() string {
 	var b [16]byte
-	rand.Read(b[6:])
+	crand.Read(b[6:])
 	var t [8]byte
 	binary.BigEndian.PutUint64(t[:], uint64(time.Now().UnixMilli()))
 	copy(b[:6], t[2:])
@@ -96,3 +97,19 @@ func uuid(b [16]byte, version byte) string {
 	s[8], s[13], s[18], s[23] = '-', '-', '-', '-'
 	return string(s[:])
 }
+
+// random is the source of Rand. It has no state.
+var random = rand.New(source{})
+
+type source struct{}
+
+// Uint64 implements the interface of a source.
+func (source) Uint64() uint64 {
+	var b [8]byte
+	crand.Read(b[:])
+	return binary.LittleEndian.Uint64(b[:])
+}
+
+// Rand returns random numbers for jitter and order. They come from crypto/rand, which a test can
+// make repeatable. Its methods may be called from several goroutines.
+func Rand() *rand.Rand { return random }

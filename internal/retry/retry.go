@@ -12,7 +12,6 @@ import (
 	"io"
 	"log/slog"
 	"math"
-	"math/rand/v2"
 	"net"
 	"net/http"
 	"net/url"
@@ -21,6 +20,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/fivewire/fivewire/internal/randid"
 )
 
 // A Class specifies whether a failed operation may be repeated. An error type of another
@@ -79,6 +80,12 @@ func ClassOf(err error) Class {
 	return m.class
 }
 
+// After returns the delay that a peer requests with an error, or that of an open circuit breaker.
+func After(err error) time.Duration {
+	m, _ := inspect(err)
+	return max(m.after, 0)
+}
+
 // inspect returns the facts of an error, and false if nothing shows that a transport made it.
 func inspect(err error) (marked, bool) {
 	var declared interface{ RetryClass() Class }
@@ -130,14 +137,16 @@ func (p Policy) withDefaults() Policy {
 	p.Base = max(cmp.Or(p.Base, 200*time.Millisecond), 0)
 	p.Max = cmp.Or(p.Max, 10*time.Second)
 	p.MaxRetryAfter = max(cmp.Or(p.MaxRetryAfter, time.Minute), 0)
-	p.Limiter = cmp.Or(p.Limiter, new(Limiter))
+	if p.Limiter == nil {
+		p.Limiter = new(Limiter)
+	}
 	p.Logger = cmp.Or(p.Logger, slog.Default())
 	return p
 }
 
 func (p *Policy) delay(failures int, requested time.Duration) time.Duration {
 	d := min(math.Ldexp(float64(p.Base), failures-1), float64(uint64(p.Max)), 1<<61) // also if Max is negative
-	return max(rand.N(time.Duration(d)+1), requested)
+	return max(time.Duration(randid.Rand().Int64N(int64(d)+1)), requested)
 }
 
 func (p *Policy) renews(ctx context.Context, m marked) bool {
@@ -152,6 +161,9 @@ func Do(ctx context.Context, p Policy, idempotent bool, f func(ctx context.Conte
 	var last error
 	for attempt, failures := 1, 0; ctx.Err() == nil; attempt++ {
 		last = f(ctx, attempt)
+		if last == nil {
+			return nil
+		}
 		m, _ := inspect(last)
 		if p.renews(ctx, m) {
 			p.Renew = nil
@@ -165,7 +177,7 @@ func Do(ctx context.Context, p Policy, idempotent bool, f func(ctx context.Conte
 			return last
 		}
 		p.Logger.WarnContext(ctx, p.Subject+" retried", "attempt", attempt, "delay", delay, "err", last)
-		sleep(ctx, delay)
+		_ = Sleep(ctx, delay) // the loop checks ctx
 	}
 	return errors.Join(context.Cause(ctx), last)
 }
@@ -202,16 +214,22 @@ func Loop(ctx context.Context, p Policy, f func(ctx context.Context, connected f
 			reported = time.Now()
 			p.Logger.WarnContext(ctx, p.Subject+" failed", "failures", failures, "delay", delay, "err", err)
 		}
-		sleep(ctx, delay)
+		_ = Sleep(ctx, delay) // the loop checks ctx
 	}
 	return errors.Join(context.Cause(ctx), last)
 }
 
-func sleep(ctx context.Context, d time.Duration) {
-	select {
-	case <-time.After(d):
-	case <-ctx.Done():
+// Sleep waits for d, or until ctx ends. It returns why ctx has ended, or nil.
+func Sleep(ctx context.Context, d time.Duration) error {
+	if d > 0 && ctx.Err() == nil {
+		t := time.NewTimer(d)
+		defer t.Stop()
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+		}
 	}
+	return context.Cause(ctx)
 }
 
 // ErrOpen reports an operation that a circuit breaker did not allow. Its class is Unsent.

@@ -501,3 +501,26 @@ func TestBreakerConcurrentUse(t *testing.T) {
 		}
 	})
 }
+
+func TestAfterReturnsRequestedDelay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		require.Zero(t, After(nil))
+		require.Zero(t, After(io.EOF))
+		err := MarkStatus(io.EOF, 503, http.Header{"Retry-After": {"7"}})
+		require.Equal(t, 7*time.Second, After(fmt.Errorf("wrapped: %w", err)))
+		require.Zero(t, After(MarkStatus(io.EOF, 503, http.Header{"Retry-After": {"Mon, 01 Jan 1990 00:00:00 GMT"}})))
+	})
+}
+
+func TestSleepEndsWithContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		start, cause := time.Now(), errors.New("cause")
+		ctx, cancel := context.WithCancelCause(t.Context())
+		require.NoError(t, Sleep(ctx, time.Minute))
+		require.NoError(t, Sleep(ctx, -time.Minute))
+		time.AfterFunc(time.Second, func() { cancel(cause) })
+		require.Equal(t, cause, Sleep(ctx, time.Minute))
+		require.Equal(t, cause, Sleep(ctx, time.Minute))
+		require.Equal(t, 61*time.Second, time.Since(start))
+	})
+}

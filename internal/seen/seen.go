@@ -5,13 +5,13 @@
 package seen
 
 import (
-	"cmp"
 	"errors"
 	"hash/maphash"
-	"math"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/fivewire/fivewire/internal/option"
 )
 
 // Errors of Add.
@@ -20,12 +20,16 @@ var (
 	ErrExhausted = errors.New("seen: no room for another key of the principal")
 )
 
-const lookEvery = 16 // additions to a shard for one look at the clock
+const (
+	lookEvery  = 16   // additions to a shard for one look at the clock
+	smallShard = 1024 // keys that each refusal may look at
+)
 
 // Options bound a Window. Zero means the default; a negative value removes the bound.
 type Options struct {
-	Total    int // keys; zero means 1,000,000. A principal may hold a sixteenth
-	PerScope int // keys of one scope of a principal; zero means 10,000
+	Total        int // keys; zero means 1,000,000
+	PerPrincipal int // keys of one principal; zero means a sixteenth of Total
+	PerScope     int // keys of one scope of a principal; zero means 10,000
 }
 
 // A Window is a set of keys for each principal, each key until a time. It evicts no
@@ -70,8 +74,11 @@ type owner struct {
 
 // New returns an empty window.
 func New(opts Options) *Window {
-	w := &Window{total: bound(opts.Total, 1_000_000), perScope: bound(opts.PerScope, 10_000)}
-	w.perPrincipal = max(1, w.total/16)
+	w := &Window{
+		total:    int64(option.Count(opts.Total, 1_000_000)),
+		perScope: int64(option.Count(opts.PerScope, 10_000)),
+	}
+	w.perPrincipal = int64(option.Count(opts.PerPrincipal, int(max(1, w.total/16))))
 	w.seed = maphash.MakeSeed()
 	w.now = func() int64 { return time.Now().UnixMilli() }
 	for i := range w.shards {
@@ -81,16 +88,9 @@ func New(opts Options) *Window {
 	return w
 }
 
-func bound(v, def int) int64 {
-	if v = cmp.Or(v, def); v < 0 {
-		return math.MaxInt64
-	}
-	return int64(v)
-}
-
 // Add holds a key until a time, inclusive. If it is held, Add returns [ErrSeen]; if
 // there is no room, [ErrExhausted]. Of concurrent calls for one key, exactly one
-// returns nil. An expired key may take up room for a second.
+// returns nil. In a large window an expired key may take up room for a second.
 func (w *Window) Add(principal, scope string, k [16]byte, until time.Time) error {
 	id := key{maphash.String(w.seed, principal), k}
 	scopeHash := id.principal ^ maphash.String(w.seed, scope)*0x9e3779b97f4a7c15
@@ -160,8 +160,8 @@ func (w *Window) rotateLocked(s *shard) {
 	s.until, s.oldUntil = 0, s.until
 }
 
-// sweepAllLocked removes expired keys from all shards that it can lock, from each at
-// most once a second. s.mu must be held.
+// sweepAllLocked removes expired keys from all shards that it can lock, from each
+// large one at most once a second. s.mu must be held.
 func (w *Window) sweepAllLocked(s *shard) {
 	for i := range w.shards {
 		t := &w.shards[i]
@@ -174,10 +174,11 @@ func (w *Window) sweepAllLocked(s *shard) {
 	}
 }
 
-// sweepLocked removes the expired keys of a shard. s.mu must be held.
+// sweepLocked removes the expired keys of a shard, of a large one at most once a
+// second. s.mu must be held.
 func (w *Window) sweepLocked(s *shard) {
 	now := w.now()
-	if now < s.nextSweep && s.nextSweep <= now+1000 {
+	if len(s.keys)+len(s.old) > smallShard && now < s.nextSweep && s.nextSweep <= now+1000 {
 		return
 	}
 	s.nextSweep = now + 1000

@@ -4,6 +4,7 @@
 package seen
 
 import (
+	"cmp"
 	"encoding/binary"
 	"fmt"
 	"slices"
@@ -49,7 +50,7 @@ type modelKey struct {
 }
 
 // fits reports whether a principal may hold one more of these keys.
-func fits(keys []modelKey, total, perScope int, k modelKey) bool {
+func fits(keys []modelKey, total, perPrincipal, perScope int, k modelKey) bool {
 	all, own, scope := 0, 0, 0
 	for _, o := range keys {
 		all++
@@ -61,14 +62,16 @@ func fits(keys []modelKey, total, perScope int, k modelKey) bool {
 		}
 	}
 	free := total - all
-	return scope < perScope && own < total/16 && (own+1 <= free-1 || own == 0 && free > 0)
+	return scope < perScope && own < perPrincipal && (own+1 <= free-1 || own == 0 && free > 0)
 }
 
 func TestWindowFollowsModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		total := rapid.IntRange(16, 80).Draw(t, "total")
 		perScope := rapid.IntRange(1, 5).Draw(t, "scope")
-		w, c := newTestWindow(Options{Total: total, PerScope: perScope})
+		perPrincipal := rapid.IntRange(0, 8).Draw(t, "principal")
+		w, c := newTestWindow(Options{Total: total, PerPrincipal: perPrincipal, PerScope: perScope})
+		perPrincipal = cmp.Or(perPrincipal, total/16)
 		var keys []modelKey
 		since := func(at time.Time) []modelKey {
 			return slices.DeleteFunc(slices.Clone(keys), func(k modelKey) bool { return k.until.Before(at) })
@@ -85,12 +88,12 @@ func TestWindowFollowsModel(t *testing.T) {
 				case slices.ContainsFunc(present, same):
 					require.ErrorIs(t, err, ErrSeen)
 				case err == nil:
-					require.True(t, fits(present, total, perScope, k), "added %v over a bound", k)
+					require.True(t, fits(present, total, perPrincipal, perScope, k), "added %v over a bound", k)
 					keys = append(slices.DeleteFunc(keys, same), k)
 				default:
 					require.ErrorIs(t, err, ErrExhausted)
 					recent := slices.DeleteFunc(since(c.after(-time.Second)), same)
-					require.False(t, fits(recent, total, perScope, k), "refused %v in a bound", k)
+					require.False(t, fits(recent, total, perPrincipal, perScope, k), "refused %v in a bound", k)
 				}
 			},
 			"forget": func(t *rapid.T) {
@@ -220,6 +223,16 @@ func TestWindowStaysInTotalWithConcurrentCalls(t *testing.T) {
 	wg.Wait()
 	require.LessOrEqual(t, w.Len(), 160)
 	require.Greater(t, w.Len(), 80)
+}
+
+func TestWindowReturnsRoomOfSmallShardAtOnce(t *testing.T) {
+	w, c := newTestWindow(Options{PerScope: 1})
+	at := c.at.Load()
+	require.NoError(t, w.Add("p", "s", [16]byte{1}, time.UnixMilli(at+9)))
+	c.at.Store(at + 9)
+	require.ErrorIs(t, w.Add("p", "s", [16]byte{2}, time.UnixMilli(at+99)), ErrExhausted)
+	c.at.Store(at + 10)
+	require.NoError(t, w.Add("p", "s", [16]byte{2}, time.UnixMilli(at+99)))
 }
 
 func TestWindowReturnsRoomOfExpiredKeys(t *testing.T) {

@@ -16,6 +16,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
+
+	"github.com/fivewire/fivewire/internal/testkit"
 )
 
 // A window is one direction of a connection: a pipe with a bounded buffer.
@@ -202,7 +204,7 @@ func exchange(t *rapid.T, sides [2]*side) time.Duration {
 // Two ends that both send and answer requests never block each other: all messages are
 // written (Q3) in order (Q2) within the bounds (Q1), without the help of a time-out.
 func TestTwoEndsNeverBlockEachOther(t *testing.T) {
-	inBubble(t, func(t *rapid.T) {
+	testkit.CheckInBubble(t, func(t *rapid.T) {
 		sides := newSides(t, false)
 		took := exchange(t, sides)
 		for _, s := range sides {
@@ -241,7 +243,7 @@ func TestTwoEndsWhoseReadersWaitBlockEachOther(t *testing.T) {
 
 // A peer that stops reading at any moment costs WriteTimeout after its last progress (Q4).
 func TestDeadPeerIsCutAfterLastProgress(t *testing.T) {
-	inBubble(t, func(t *rapid.T) {
+	testkit.CheckInBubble(t, func(t *rapid.T) {
 		g := newGate(true)
 		var end time.Time
 		q := New(g, Options{OnCut: func(err error) {

@@ -13,10 +13,11 @@ import (
 	"context"
 	"errors"
 	"io"
-	"math"
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/fivewire/fivewire/internal/option"
 )
 
 // Errors of a Queue.
@@ -85,9 +86,9 @@ type Queue struct {
 
 // New returns a queue to w, to be ended by Close or Cut. It has a goroutine while it has messages.
 func New(w io.Writer, o Options) *Queue {
-	o.MaxBytes, o.MaxMessages = cmp.Or(o.MaxBytes&math.MaxInt, 1<<20), cmp.Or(o.MaxMessages&math.MaxInt, 1024)
-	o.MaxReserve = cmp.Or(o.MaxReserve&math.MaxInt, 64<<10) // without its sign bit, -1 is a large number
-	o.WriteTimeout = cmp.Or(o.WriteTimeout&math.MaxInt, 30*time.Second)
+	o.MaxBytes, o.MaxMessages = option.Count(o.MaxBytes, 1<<20), option.Count(o.MaxMessages, 1024)
+	o.MaxReserve = option.Count(o.MaxReserve, 64<<10)
+	o.WriteTimeout = option.Duration(o.WriteTimeout, 30*time.Second)
 	q := &Queue{w: w, o: o, turn: make(chan struct{}, 1), space: make(chan struct{}, 1)}
 	q.run, q.written.L, q.timer = q.drain, &q.mu, time.AfterFunc(o.WriteTimeout, q.check)
 	return q
@@ -99,12 +100,18 @@ type Reservation int
 // Reserve takes space for a message of n bytes, or returns ErrFull. It never blocks. The
 // reservation is used up once, by Release or with a message.
 func (q *Queue) Reserve(n int) (Reservation, error) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if err := q.admitLocked(n+overhead, entry{}); err != nil {
+	return reservation(n, q.put(nil, entry{space: n + overhead}))
+}
+
+// ReserveWait is Reserve, but waits for space until ctx ends.
+func (q *Queue) ReserveWait(ctx context.Context, n int) (Reservation, error) {
+	return reservation(n, q.putWait(ctx, nil, entry{space: n + overhead}))
+}
+
+func reservation(n int, err error) (Reservation, error) {
+	if err != nil {
 		return 0, err
 	}
-	q.reserved++
 	return Reservation(n + overhead), nil
 }
 
@@ -123,6 +130,7 @@ func (q *Queue) release(r Reservation, waiting int) {
 type entry struct {
 	account   int
 	r         Reservation
+	space     int    // of a reservation, instead of a message
 	after     uint64 // position that a control message follows
 	inline    bool   // the caller writes if it starts the writer
 	hasWaited bool   // overtakes waiting callers
@@ -199,7 +207,7 @@ func (q *Queue) putWait(ctx context.Context, m []byte, e entry) error {
 	for err == ErrFull {
 		select {
 		case <-q.space:
-			err = q.put(m, entry{hasWaited: true})
+			err = q.put(m, entry{space: e.space, hasWaited: true})
 		case <-ctx.Done():
 			err = context.Cause(ctx)
 		}
@@ -223,13 +231,15 @@ func (q *Queue) Position() uint64 {
 
 func (q *Queue) put(m []byte, e entry) error {
 	q.mu.Lock()
-	if err := q.admitLocked(len(m)+overhead, e); err != nil {
+	err := q.admitLocked(cmp.Or(e.space, len(m)+overhead), e)
+	if err == nil && e.space > 0 {
+		q.reserved++
+	}
+	if err != nil || e.space > 0 {
 		q.mu.Unlock()
 		return err
 	}
-	if e.inline {
-		e.inline = !q.isWriting
-	}
+	e.inline = e.inline && !q.isWriting
 	mustStart := q.appendLocked(m, e)
 	if e.inline {
 		q.last = control // the caller writes its own message

@@ -21,6 +21,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/fivewire/fivewire/internal/race"
+	"github.com/fivewire/fivewire/internal/testkit"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -309,6 +310,36 @@ func TestReleaseWakesPutWait(t *testing.T) {
 		err, done = put()
 		require.True(t, done)
 		require.NoError(t, err)
+	})
+}
+
+func TestReserveWaitIsServedInOrder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q, g := newQueue(t, true, Options{MaxBytes: 1000})
+		require.NoError(t, q.Put(msg(800), 0))
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		_, err := q.ReserveWait(ctx, 500)
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		var r Reservation
+		reserved := later(func() (err error) { r, err = q.ReserveWait(t.Context(), 500); return err })
+		synctest.Wait()
+		put := later(func() error { return q.PutWait(t.Context(), msg(600), 0) })
+		_, done := reserved()
+		require.False(t, done)
+		g.set(false)
+		err, done = reserved()
+		require.True(t, done)
+		require.NoError(t, err)
+		_, done = put()
+		require.False(t, done, "the reservation holds the space")
+		require.NoError(t, q.Put(msg(500), r))
+		err, done = put()
+		require.True(t, done)
+		require.NoError(t, err)
+		require.NoError(t, q.Close(t.Context()))
+		_, err = q.ReserveWait(t.Context(), 1)
+		require.ErrorIs(t, err, ErrClosed)
 	})
 }
 
@@ -713,7 +744,7 @@ func usage(q *Queue) (used [2]int, messages int) {
 
 // Messages of each lane are written in order, whatever the queue does.
 func TestOrderPerLane(t *testing.T) {
-	inBubble(t, func(t *rapid.T) {
+	testkit.CheckInBubble(t, func(t *rapid.T) {
 		g := newGate(false)
 		o := Options{
 			MaxBytes:    rapid.IntRange(500, 2000).Draw(t, "bytes"),
@@ -796,24 +827,6 @@ func TestOrderPerLane(t *testing.T) {
 		}
 		require.Zero(t, used)
 		require.Zero(t, messages)
-	})
-}
-
-// inBubble checks a property in virtual time, each run in a separate bubble.
-func inBubble(t *testing.T, property func(t *rapid.T)) {
-	rapid.Check(t, func(rt *rapid.T) {
-		var failure any // the panic by which rapid ends a run
-		synctest.Test(t, func(*testing.T) {
-			defer func() { failure = recover() }()
-			property(rt)
-		})
-		switch fmt.Sprintf("%T", failure) {
-		case "<nil>":
-		case "rapid.invalidData": // rapid distinguishes panics by their line
-			panic(failure)
-		default:
-			panic(failure)
-		}
 	})
 }
 

@@ -63,9 +63,8 @@ func AppendEvent(dst []byte, name, id string, data []byte) ([]byte, error) {
 	}
 }
 
-// AppendComment appends a comment and an empty line to dst, which readers pass
-// over: a sign of life. Text with a CR or LF is [ErrInvalid]; dst is then
-// returned as it was.
+// AppendComment appends a comment and an empty line to dst, which readers skip: a keep-alive. Text
+// with a CR or LF is [ErrInvalid]; dst is then returned unchanged.
 func AppendComment(dst []byte, text string) ([]byte, error) {
 	if breaks(text) {
 		return dst, errComment

@@ -66,7 +66,7 @@ func readyHandler(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// pacedHandler sends an event when the one before it is flushed.
+// pacedHandler sends an event when the previous one is flushed.
 func pacedHandler(w http.ResponseWriter, r *http.Request) {
 	p := scratch.Get().(*[]byte)
 	defer scratch.Put(p)
@@ -82,7 +82,7 @@ func pacedHandler(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// flushed tells when a flush has been done.
+// flushed signals each completed flush.
 type flushed struct {
 	http.ResponseWriter
 	done chan struct{}
@@ -174,7 +174,7 @@ func BenchmarkPairHTTPStream100(b *testing.B) {
 	}
 }
 
-// The base finds the lines of an event and no more.
+// The base finds only the lines of an event.
 func BenchmarkPairReader(b *testing.B) {
 	var wire []byte
 	for i := range events {

@@ -52,11 +52,10 @@ type Event struct {
 	// Reader and is valid until the next call of Next.
 	Data []byte
 
-	// ID is the last event id in force: the event's own, or that of an earlier
-	// one.
+	// ID is the current last event id: that of the event, or of an earlier one.
 	ID string
 
-	// Retry is the reconnection time in force, zero if the stream named none.
+	// Retry is the current reconnection time, zero if the stream set none.
 	Retry time.Duration
 }
 
@@ -92,7 +91,7 @@ type Reader struct {
 	finished bool  // Next has returned err
 }
 
-// state tells what the line being read is.
+// state is the kind of the line being read.
 type state uint8
 
 const (
@@ -117,13 +116,12 @@ func NewReader(r io.Reader, opts *ReaderOptions) *Reader {
 	return rd
 }
 
-// Next returns the next event as soon as the empty line after it has arrived,
-// even if that line ends with a CR that an LF may follow. It passes over
-// comments and events without data.
+// Next returns the next event as soon as the empty line after it has arrived, even if that line
+// ends with a CR that an LF may follow. It skips comments and events without data.
 //
-// At the end of the stream it returns [io.EOF], and an event that lacks its
-// empty line is dropped, as the standard demands; see [Reader.Pending]. A limit
-// that is exceeded is [ErrTooLarge]. Every error stays.
+// At the end of the stream it returns [io.EOF], and drops an event without its empty line, as the
+// standard requires; see [Reader.Pending]. Exceeding a limit is [ErrTooLarge]. Every error is
+// permanent.
 func (r *Reader) Next() (Event, error) {
 	if r.finished {
 		return Event{}, r.err
@@ -175,13 +173,12 @@ func (r *Reader) Next() (Event, error) {
 	}
 }
 
-// Pending returns the event that the stream broke off in: its fields so far,
-// the last line counted even without a line end. It reports whether there are
-// any data. Before Next has returned an error, and after [ErrTooLarge], there is
-// nothing pending. The event is valid for good.
+// Pending returns the event during which the stream ended: its fields so far, including a last line
+// without a line end. It reports whether the event has data. Before Next has returned an error, and
+// after [ErrTooLarge], no event is pending. The event stays valid.
 //
-// The standard drops such an event. A protocol whose data prove their own
-// completeness, as a JSON object does, may use it.
+// The standard drops such an event. A protocol whose data prove their own completeness, as a JSON
+// object does, may use it.
 func (r *Reader) Pending() (Event, bool) {
 	if !r.finished || !r.hasData {
 		return Event{}, false
@@ -189,16 +186,16 @@ func (r *Reader) Pending() (Event, bool) {
 	return r.event(), true
 }
 
-// LastEventID returns the id to resume after: the last one that took effect at
-// the end of an event, whether that had data or not.
+// LastEventID returns the id to resume after: the last id that took effect at the end of an event,
+// with or without data.
 func (r *Reader) LastEventID() string { return r.lastID }
 
 // Retry returns the reconnection time that the stream named last, and whether it
 // named one.
 func (r *Reader) Retry() (d time.Duration, ok bool) { return r.retry, r.retried }
 
-// Comments counts the comment lines so far, which servers send to show that they
-// are alive. It may be called from any goroutine.
+// Comments counts the comment lines so far, which servers send as keep-alives. It may be called
+// from any goroutine.
 func (r *Reader) Comments() uint64 { return r.comments.Load() }
 
 // finish leaves behind what Pending shows.
@@ -209,9 +206,8 @@ func (r *Reader) finish() {
 		r.data, r.hasData = nil, false
 		return
 	}
-	// The unterminated last line counts, with two exceptions: of a
-	// reconnection time the last digits may be missing, and an empty line is
-	// none, as it would end the event.
+	// The unterminated last line counts, with two exceptions: a reconnection time may lack its last
+	// digits, and an empty line would end the event.
 	if r.state == stateField && (len(r.line) == 0 || bytes.HasPrefix(r.line, []byte("retry"))) {
 		return
 	}
@@ -253,8 +249,8 @@ func (r *Reader) index(c byte) int {
 	return r.end
 }
 
-// take adds a piece to the line being read. Data go on to where they belong as
-// they come, so that a long line needs no second buffer.
+// take adds a piece to the line being read. Data are appended to the event at once, so that a long
+// line needs no second buffer.
 func (r *Reader) take(p []byte) error {
 	switch r.state {
 	case stateData:
@@ -290,8 +286,7 @@ func (r *Reader) checkLine(n int) error {
 	return nil
 }
 
-// addData adds to the data of the event; an LF stands there already after each
-// earlier line.
+// addData adds to the data of the event, which already end with an LF after each earlier line.
 func (r *Reader) addData(p []byte) error {
 	if len(p) > r.opts.MaxData-len(r.data) {
 		return fmt.Errorf("%w: the data exceed %d bytes", ErrTooLarge, r.opts.MaxData)
@@ -342,7 +337,7 @@ func (r *Reader) endData() {
 	r.hasData = true
 }
 
-// event returns the event as read so far; it has data.
+// event returns the event from the fields read since the last blank line. r.hasData must be true.
 func (r *Reader) event() Event {
 	n := len(r.data) - 1 // without the last LF
 	return Event{Name: r.name, Data: r.data[:n:n], ID: r.id, Retry: r.retry}
@@ -350,13 +345,13 @@ func (r *Reader) event() Event {
 
 // setRetry takes a value of digits only; any other is ignored.
 func (r *Reader) setRetry(value []byte) {
-	const most = math.MaxInt64 / int64(time.Millisecond)
+	const maxRetry = math.MaxInt64 / int64(time.Millisecond)
 	var ms int64
 	for _, c := range value {
 		if c < '0' || c > '9' {
 			return
 		}
-		ms = min(ms*10+int64(c-'0'), most/10)
+		ms = min(ms*10+int64(c-'0'), maxRetry/10)
 	}
 	if len(value) > 0 {
 		r.retry, r.retried = time.Duration(ms)*time.Millisecond, true

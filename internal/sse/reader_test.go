@@ -114,7 +114,7 @@ func TestReaderGrammar(t *testing.T) {
 	}
 }
 
-// An event is there as soon as its empty line is, whatever ends that line.
+// An event is returned as soon as its empty line has arrived, whatever ends that line.
 func TestReaderDoesNotWait(t *testing.T) {
 	for _, end := range []string{"\n", "\r", "\r\n"} {
 		pr, pw := io.Pipe()
@@ -267,8 +267,8 @@ func TestReaderLimits(t *testing.T) {
 					continue
 				}
 				require.ErrorIs(t, err, ErrTooLarge)
-				_, again := r.Next()
-				require.Equal(t, err, again)
+				_, errRepeated := r.Next()
+				require.Equal(t, err, errRepeated)
 				_, ok := r.Pending()
 				require.False(t, ok)
 			}
@@ -334,7 +334,7 @@ func TestReaderAllocs(t *testing.T) {
 	}))
 }
 
-// repeat is a stream that says the same thing for ever.
+// repeat is a stream that repeats a text without end.
 type repeat struct {
 	text []byte
 	at   int
@@ -366,7 +366,7 @@ func TestReaderNames(t *testing.T) {
 	}
 }
 
-// reference is the algorithm of the standard, word by word, over a whole stream.
+// reference is the algorithm of the standard, applied to a whole stream.
 func reference(wire string) (all []got, lastID string) {
 	wire = strings.TrimPrefix(wire, "\xef\xbb\xbf")
 	var ev got
@@ -464,19 +464,19 @@ func FuzzReader(f *testing.F) {
 		require.Equal(t, want, all)
 		require.Equal(t, lastID, r.LastEventID())
 
-		// What was read can be written and read again.
+		// Each event read can be written and read again.
 		var out []byte
 		for _, ev := range all {
 			if out, err = AppendEvent(out, ev.Name, ev.ID, []byte(ev.Data)); err != nil {
 				t.Fatal(err) // neither CR nor LF survives in a name
 			}
 		}
-		again, err := readAll(NewReader(strings.NewReader(string(out)), nil))
+		reread, err := readAll(NewReader(strings.NewReader(string(out)), nil))
 		require.Equal(t, io.EOF, err)
-		require.Len(t, again, len(all))
+		require.Len(t, reread, len(all))
 		for i := range all {
-			require.Equal(t, all[i].Name, again[i].Name)
-			require.Equal(t, all[i].Data, again[i].Data)
+			require.Equal(t, all[i].Name, reread[i].Name)
+			require.Equal(t, all[i].Data, reread[i].Data)
 		}
 
 		if ev, ok := r.Pending(); ok {

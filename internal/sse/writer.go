@@ -17,8 +17,8 @@ var (
 	// ErrClosed is what a [Writer] answers after Close.
 	ErrClosed = errors.New("sse: writer is closed")
 
-	// ErrSlow reports a reader that took nothing, or less than 64 KiB of what
-	// was waiting for it, during a whole write timeout.
+	// ErrSlow reports a reader that read nothing, or less than 64 KiB of the pending output, during
+	// a whole write timeout.
 	ErrSlow = errors.New("sse: reader is too slow")
 )
 
@@ -43,8 +43,7 @@ type WriterOptions struct {
 	// waiting for it. Zero means DefaultWriteTimeout.
 	WriteTimeout time.Duration
 
-	// KeepAlive is how long the stream may be silent before a comment is sent.
-	// Zero means for ever.
+	// KeepAlive is the idle time of the stream after which a comment is sent. Zero means never.
 	KeepAlive time.Duration
 
 	// KeepAliveText is the text of that comment. Empty means "keep-alive".
@@ -55,30 +54,27 @@ type WriterOptions struct {
 	MaxPending int
 }
 
-// A Writer answers an HTTP request with a stream of events. The response begins
-// with the first of Start, Send, Comment or a keep-alive; until then the handler
-// may still answer in another way, after it has closed the Writer.
+// A Writer answers an HTTP request with a stream of events. The response begins with the first of
+// Start, Send, Comment or a keep-alive; until then the handler may still send another response,
+// after it has closed the Writer.
 //
-// What is sent is collected and written by a goroutine of the Writer, which
-// writes and flushes at once whatever has been collected meanwhile: a single
-// event goes out without delay, and events that come faster than the network
-// takes them share a flush. When MaxPending bytes wait, senders wait too.
+// A goroutine of the Writer writes and flushes the pending output at once: a single event is sent
+// without delay, and events that arrive faster than the network accepts them share a flush. When
+// MaxPending bytes are pending, senders block.
 //
-// Each write gets a deadline of its own, also against the server's
-// WriteTimeout, so that a stream may last as long as it likes and a reader that
-// takes nothing is still found out. A response writer without deadlines is
-// served without; Close then waits as long as its Write does.
+// Each write has a separate deadline, which replaces the server's WriteTimeout, so that the length
+// of a stream is not limited and a stalled reader is still detected. A response writer without
+// deadlines is supported; Close then waits until its Write returns.
 //
-// All methods may be called from several goroutines. The first error stays, and
-// every later call returns it. A Writer must be closed before the handler
-// returns.
+// All methods may be called from several goroutines. The first error is permanent, and every later
+// call returns it. A Writer must be closed before the handler returns.
 type Writer struct {
 	w    http.ResponseWriter
-	rc   *http.ResponseController
+	rc   http.ResponseController
 	opts WriterOptions
 
-	wake chan struct{} // tells the goroutine to look
-	done chan struct{} // closed when the goroutine has ended
+	pokes chan struct{} // tells the goroutine to look
+	done  chan struct{} // closed when the goroutine has ended
 
 	mu      sync.Mutex // guards everything below
 	pending *buffer    // what waits to be written; nil if nothing does
@@ -86,7 +82,7 @@ type Writer struct {
 	started bool       // the response has begun
 	closing bool
 	moved   time.Time     // when the reader last took something
-	room    chan struct{} // closed when pending gets room; nil if nobody waits
+	space   chan struct{} // closed when pending has space; nil without waiters
 	err     error         // sticky
 }
 
@@ -94,10 +90,10 @@ type Writer struct {
 // until the Writer is closed.
 func NewWriter(w http.ResponseWriter, opts *WriterOptions) *Writer {
 	sw := &Writer{
-		w:    w,
-		rc:   http.NewResponseController(w),
-		wake: make(chan struct{}, 1),
-		done: make(chan struct{}),
+		w:     w,
+		rc:    *http.NewResponseController(w),
+		pokes: make(chan struct{}, 1),
+		done:  make(chan struct{}),
 	}
 	if opts != nil {
 		sw.opts = *opts
@@ -153,7 +149,7 @@ func (w *Writer) Start() error {
 		return err
 	}
 	w.start = true
-	w.look()
+	w.poke()
 	return nil
 }
 
@@ -165,25 +161,24 @@ func (w *Writer) Started() bool {
 	return w.started
 }
 
-// Done is closed when the stream has ended, be it by Close or because a write
-// failed: a handler that waits for something to send may wait for it as well.
+// Done is closed when the stream has ended, by Close or by a failed write. A handler that waits for
+// the next event may wait for Done as well.
 func (w *Writer) Done() <-chan struct{} { return w.done }
 
-// Err returns what the stream failed with, nil as long as it has not.
+// Err returns the error of the stream, or nil if it has not failed.
 func (w *Writer) Err() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.err
 }
 
-// Close writes what is still waiting, ends the Writer's goroutine and returns
-// what the stream failed with. After it nothing is written; senders that wait
-// for room get [ErrClosed]. It may be called more than once.
+// Close writes the pending output, ends the Writer's goroutine and returns the error of the stream.
+// After it nothing is written; blocked senders get [ErrClosed]. It may be called more than once.
 func (w *Writer) Close() error {
 	w.mu.Lock()
 	w.closing = true
 	w.makeRoom()
-	w.look()
+	w.poke()
 	w.mu.Unlock()
 	<-w.done
 	return w.Err()
@@ -204,7 +199,7 @@ func (w *Writer) add(ctx context.Context, size int, appendTo func([]byte) ([]byt
 	if err != nil {
 		return err
 	}
-	w.look()
+	w.poke()
 	return nil
 }
 
@@ -223,13 +218,13 @@ func (w *Writer) wait(ctx context.Context, size int) error {
 			slow = time.NewTimer(w.opts.WriteTimeout)
 			defer slow.Stop()
 		}
-		if w.room == nil {
-			w.room = make(chan struct{})
+		if w.space == nil {
+			w.space = make(chan struct{})
 		}
-		room := w.room
+		space := w.space
 		w.mu.Unlock()
 		select {
-		case <-room:
+		case <-space:
 			w.mu.Lock()
 		case <-ctx.Done():
 			w.mu.Lock()
@@ -259,23 +254,23 @@ func (w *Writer) fail(err error) error {
 		w.err = err
 		w.pending = nil
 		w.makeRoom()
-		w.look()
+		w.poke()
 	}
 	return w.err
 }
 
 // makeRoom wakes the waiting senders. It is called with mu held.
 func (w *Writer) makeRoom() {
-	if w.room != nil {
-		close(w.room)
-		w.room = nil
+	if w.space != nil {
+		close(w.space)
+		w.space = nil
 	}
 }
 
 // look wakes the goroutine.
-func (w *Writer) look() {
+func (w *Writer) poke() {
 	select {
-	case w.wake <- struct{}{}:
+	case w.pokes <- struct{}{}:
 	default: // it is awake, or about to be
 	}
 }
@@ -294,15 +289,14 @@ func (w *Writer) run() {
 	for {
 		tick := false
 		select {
-		case <-w.wake:
+		case <-w.pokes:
 		case <-silent:
 			tick = true
 		}
 		wrote, more := w.turn(tick)
 		if !more {
-			// What the server still has to write, the end of the response or
-			// another answer, is bounded once more; afterwards the server sets
-			// the deadline back.
+			// The remaining writes of the server, the end of the response or another response, get
+			// one last deadline; afterwards the server resets it.
 			w.setDeadline(time.Now().Add(w.opts.WriteTimeout))
 			return
 		}
@@ -312,8 +306,8 @@ func (w *Writer) run() {
 	}
 }
 
-// turn writes what is waiting and reports whether there was anything, and
-// whether the goroutine is to go on.
+// turn writes the pending output and reports whether anything was written, and whether the
+// goroutine continues.
 func (w *Writer) turn(tick bool) (wrote, more bool) {
 	w.mu.Lock()
 	if w.err != nil {
@@ -359,30 +353,29 @@ func (w *Writer) turn(tick bool) (wrote, more bool) {
 // write writes and flushes out, after the headers if the response begins.
 func (w *Writer) write(out []byte, begin bool) (err error) {
 	defer func() {
-		// A panic of somebody's response writer would end the process here,
-		// while in a handler the server catches it.
+		// A panic of a response writer would end the process here, while in a handler the server
+		// recovers it.
 		if p := recover(); p != nil {
 			err = fmt.Errorf("sse: response writer panicked: %v", p)
 		}
 	}()
 	if begin {
 		h := w.w.Header()
-		h["Content-Type"] = []string{w.opts.ContentType}
-		h["Cache-Control"] = []string{"no-cache"}
-		h["X-Accel-Buffering"] = []string{"no"}
+		values := []string{w.opts.ContentType, "no-cache", "no"} // one piece of memory
+		h["Content-Type"], h["Cache-Control"], h["X-Accel-Buffering"] = values[:1:1], values[1:2:2], values[2:]
 		w.w.WriteHeader(http.StatusOK)
 	}
 	for more := true; more; {
 		piece := out[:min(len(out), maxWrite)]
 		out = out[len(piece):]
 		more = len(out) > 0
-		begun := time.Now()
-		w.setDeadline(begun.Add(w.opts.WriteTimeout))
+		started := time.Now()
+		w.setDeadline(started.Add(w.opts.WriteTimeout))
 		err := w.writePiece(piece, !more)
 		now := time.Now()
 		if err != nil {
 			// HTTP/1 and HTTP/2 report a passed deadline in different ways.
-			if now.Sub(begun) >= w.opts.WriteTimeout {
+			if now.Sub(started) >= w.opts.WriteTimeout {
 				err = fmt.Errorf("%w: %w", ErrSlow, err)
 			}
 			return err
@@ -417,7 +410,7 @@ func (w *Writer) writePiece(p []byte, flush bool) error {
 // without, and a broken connection shows in the next write.
 func (w *Writer) setDeadline(t time.Time) { _ = w.rc.SetWriteDeadline(t) }
 
-// A buffer holds what waits to be written. A Writer at rest has none.
+// A buffer holds pending output. An idle Writer has none.
 type buffer struct{ b []byte }
 
 // buffers is shared by all Writers, as most of them are at rest.

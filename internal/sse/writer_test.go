@@ -337,8 +337,8 @@ func TestWriterBackPressure(t *testing.T) {
 	})
 }
 
-// A large event to a reader that takes it slowly but steadily may last longer
-// than the write timeout, and so may those who wait behind it.
+// A large event to a slow but steady reader may take longer than the write timeout, and so may the
+// senders queued behind it.
 func TestWriterSteadyReader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		res := newResponse()
@@ -418,7 +418,7 @@ func (r *timedResponse) SetWriteDeadline(t time.Time) error {
 	return nil
 }
 
-// deadline returns the one in force and how many there have been.
+// deadline returns the current deadline and the number of deadlines set.
 func (r *timedResponse) deadline() (time.Time, int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -599,17 +599,17 @@ func TestWriterOutlivesWriteTimeout(t *testing.T) {
 // A reader that takes nothing any more is found out.
 func TestWriterDropsDeadReader(t *testing.T) {
 	forHTTP1And2(t, func(t *testing.T, h2 bool) {
-		ended := make(chan error, 1)
+		done := make(chan error, 1)
 		cl := overHTTP(t, h2, func(w http.ResponseWriter, r *http.Request) {
 			sw := NewWriter(w, &WriterOptions{WriteTimeout: 2 * time.Second})
 			for sw.Send(context.WithoutCancel(r.Context()), "", "", make([]byte, 10_000)) == nil {
 			}
-			ended <- sw.Close()
+			done <- sw.Close()
 		})
 		res, err := cl.Get("http://pipe/")
 		require.NoError(t, err)
 		begin := time.Now()
-		require.ErrorIs(t, <-ended, ErrSlow)
+		require.ErrorIs(t, <-done, ErrSlow)
 		require.Less(t, time.Since(begin), 5*time.Second)
 		_, err = io.Copy(io.Discard, res.Body)
 		require.Error(t, err, "the reader sees a cut stream")

@@ -7,6 +7,7 @@ package statekey
 import (
 	"crypto/sha256"
 	"encoding/base32"
+	"encoding/json"
 	"fmt"
 	"strings"
 	"unicode/utf8"
@@ -59,4 +60,19 @@ func Data(value []byte) ([]byte, error) {
 		return nil, fmt.Errorf("stored value: format %d, want format %d", value[0], Format)
 	}
 	return value[1:], nil
+}
+
+// Encode returns the JSON text of v behind the format byte.
+func Encode(v any) ([]byte, error) {
+	text, err := json.Marshal(v)
+	return append([]byte{Format}, text...), err
+}
+
+// Decode reads a value of Encode.
+func Decode(value []byte, v any) error {
+	data, err := Data(value)
+	if err != nil {
+		return err
+	}
+	return json.Unmarshal(data, v)
 }

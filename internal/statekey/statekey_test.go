@@ -47,3 +47,16 @@ func TestDataRejectsOtherFormats(t *testing.T) {
 	_, err = statekey.Data(nil)
 	require.EqualError(t, err, "stored value: no format byte, want format 1")
 }
+
+func TestDecodeReadsEncode(t *testing.T) {
+	value, err := statekey.Encode(map[string]int{"n": 1})
+	require.NoError(t, err)
+	require.Equal(t, "\x01{\"n\":1}", string(value))
+	var m map[string]int
+	require.NoError(t, statekey.Decode(value, &m))
+	require.Equal(t, map[string]int{"n": 1}, m)
+	require.EqualError(t, statekey.Decode([]byte("\x07{}"), &m), "stored value: format 7, want format 1")
+	require.Error(t, statekey.Decode([]byte("\x01no"), &m))
+	_, err = statekey.Encode(func() {})
+	require.Error(t, err)
+}

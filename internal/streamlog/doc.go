@@ -13,11 +13,12 @@
 package streamlog
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"math"
 	"time"
+
+	"github.com/fivewire/fivewire/internal/option"
 )
 
 var (
@@ -114,18 +115,10 @@ func (o Options) withDefaults(isStored bool) Options {
 	if o.Resumable {
 		grace = 5 * time.Minute
 	}
-	o.Window = orDefault(o.Window, 256<<10, math.MaxInt)
-	o.Retain = orDefault(o.Retain, retain, 0)
-	o.SlowTimeout = orDefault(o.SlowTimeout, 30*time.Second, never)
-	o.Grace = orDefault(o.Grace, grace, never)
-	o.Retention = max(retention, orDefault(o.Retention, 5*time.Minute, 0))
+	o.Window = option.Or(o.Window, 256<<10, math.MaxInt)
+	o.Retain = option.Or(o.Retain, retain, 0)
+	o.SlowTimeout = option.Or(o.SlowTimeout, 30*time.Second, never)
+	o.Grace = option.Or(o.Grace, grace, never)
+	o.Retention = max(retention, option.Or(o.Retention, 5*time.Minute, 0))
 	return o
-}
-
-// orDefault returns v, or another value if v is zero or negative.
-func orDefault[T int | time.Duration](v, zero, negative T) T {
-	if v < 0 {
-		return negative
-	}
-	return cmp.Or(v, zero)
 }

@@ -107,6 +107,42 @@ func TestReadersInAllProcessesGetAllItems(t *testing.T) {
 	})
 }
 
+func TestSyncWaitsUntilItemsAreStored(t *testing.T) {
+	inProcesses(t, 2, func(t *testing.T, db store.Store, p []*process) {
+		w := newWriter(t, p[0].Table, Options{Movable: true})
+		last, err := w.Sync(t.Context())
+		require.NoError(t, err)
+		require.Zero(t, last)
+
+		p[0].plan.Pause()
+		for n := uint64(1); n <= 3; n++ {
+			_, err := w.Append(t.Context(), number(n))
+			require.NoError(t, err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		_, err = w.Sync(ctx)
+		cancel()
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		p[0].plan.Resume()
+		last, err = w.Sync(t.Context())
+		require.NoError(t, err)
+		require.EqualValues(t, 3, last)
+
+		p[0].plan.Pause()
+		_, err = w.Append(t.Context(), number(4))
+		require.NoError(t, err)
+		next := newWriter(t, p[1].Table, Options{Movable: true})
+		last, err = next.Sync(t.Context())
+		require.NoError(t, err)
+		require.LessOrEqual(t, last, uint64(4))
+		p[0].plan.Resume()
+		if last == 3 {
+			_, err = w.Sync(t.Context())
+			require.ErrorIs(t, err, lease.ErrLost)
+		}
+	})
+}
+
 func TestReaderGetsItemWhenItIsStored(t *testing.T) {
 	inProcesses(t, 1, func(t *testing.T, _ store.Store, p []*process) {
 		w := newWriter(t, p[0].Table, Options{})
@@ -119,7 +155,7 @@ func TestReaderGetsItemWhenItIsStored(t *testing.T) {
 		require.NoError(t, err)
 		require.GreaterOrEqual(t, time.Since(start), 2*time.Second)
 		require.Equal(t, 1, p[0].plan.Count(fault.Hang))
-	}, fault.Rule{Kind: fault.Hang, Ops: fault.Append, Prefix: logName, Skip: 1, Limit: 1, Delay: 2 * time.Second})
+	}, fault.Rule{Action: fault.Hang, Op: "append", Match: logName, After: 1, Limit: 1, Delay: 2 * time.Second})
 }
 
 func TestItemsJoinWhileAppendIsInProgress(t *testing.T) {
@@ -137,15 +173,15 @@ func TestItemsJoinWhileAppendIsInProgress(t *testing.T) {
 			require.Equal(t, fmt.Sprint(i+1), stored.ID)
 			require.LessOrEqual(t, len(stored.Value), maxBatch)
 		}
-	}, fault.Rule{Kind: fault.Slow, Ops: fault.Append, Prefix: logName, Delay: time.Second})
+	}, fault.Rule{Action: fault.Delay, Op: "append", Match: logName, Delay: time.Second})
 }
 
 func TestUnknownOutcomesLoseNoItem(t *testing.T) {
 	for _, rule := range []fault.Rule{
-		{Kind: fault.ErrorBefore}, {Kind: fault.ErrorAfter}, {Kind: fault.LateLanding}, {Kind: fault.Hang, Delay: time.Hour},
+		{Action: fault.ErrorBefore}, {Action: fault.ErrorAfter}, {Action: fault.LandLater}, {Action: fault.Hang, Delay: time.Hour},
 	} {
-		rule.Ops, rule.Prefix, rule.Rate = fault.Append|fault.Expire, logName, 0.5
-		t.Run(fmt.Sprint(rule.Kind), func(t *testing.T) {
+		rule.Op, rule.Match, rule.Probability = "append|expire", logName, 0.5
+		t.Run(fmt.Sprint(rule.Action), func(t *testing.T) {
 			inProcesses(t, 2, func(t *testing.T, _ store.Store, p []*process) {
 				w := newWriter(t, p[0].Table, Options{})
 				readers := []*Reader{newReader(t, p[0].Table, 0), newReader(t, p[1].Table, 0)}
@@ -159,7 +195,7 @@ func TestUnknownOutcomesLoseNoItem(t *testing.T) {
 				for _, r := range readers {
 					requireEnd(t, r, 0, 50, io.EOF)
 				}
-				require.GreaterOrEqual(t, p[0].plan.Count(rule.Kind), 3)
+				require.GreaterOrEqual(t, p[0].plan.Count(rule.Action), 3)
 			}, rule)
 		})
 	}
@@ -236,7 +272,7 @@ func TestSurvivorCutsStreamOfFailedProcess(t *testing.T) {
 		time.Sleep(5 * time.Minute)
 		_, err = p[2].Read(t.Context(), "s", user, 0)
 		require.Equal(t, ErrUnknown, err)
-	}, fault.Rule{Ops: fault.Append, Prefix: logName, Match: func(fault.Op, string) bool { return isAway.Load() }})
+	}, fault.Rule{Op: "append", Match: logName, When: func(_, _ string) bool { return isAway.Load() }})
 }
 
 // A process that was away from its store for longer than its lease gives its streams up, and its
@@ -244,7 +280,7 @@ func TestSurvivorCutsStreamOfFailedProcess(t *testing.T) {
 func TestReadersOfLostStreamFollowStore(t *testing.T) {
 	for _, lost := range []uint64{0, 2} {
 		var isAway atomic.Bool
-		rule := fault.Rule{Match: func(fault.Op, string) bool { return isAway.Load() }}
+		rule := fault.Rule{When: func(_, _ string) bool { return isAway.Load() }}
 		inProcesses(t, 2, func(t *testing.T, _ store.Store, p []*process) {
 			w := newWriter(t, p[0].Table, Options{})
 			r := newReader(t, p[0].Table, 0)
@@ -437,7 +473,7 @@ func TestSurvivorFinishesEndedStream(t *testing.T) {
 		time.Sleep(5 * time.Minute)
 		_, err := p[1].Read(t.Context(), "s", user, 0)
 		require.Equal(t, ErrUnknown, err)
-	}, fault.Rule{Kind: fault.ErrorBefore, Ops: fault.Expire})
+	}, fault.Rule{Action: fault.ErrorBefore, Op: "expire"})
 }
 
 func TestLongStreamOutlivesTimeToLive(t *testing.T) {
@@ -465,11 +501,25 @@ func TestReaderOfExpiredLogEnds(t *testing.T) {
 	})
 }
 
+// No process can end a stream whose log has expired, so its reader does not try that without limit.
+func TestReaderOfExpiredLogOfFailedProcessEnds(t *testing.T) {
+	inProcesses(t, 2, func(t *testing.T, db store.Store, p []*process) {
+		w := newWriter(t, p[0].Table, Options{Grace: -1})
+		appendItems(t, w, 1, 2)
+		r := newReader(t, p[1].Table, 0)
+		_, err := readItems(t, r, 0, 2)
+		require.NoError(t, err)
+		p[0].crash()
+		require.NoError(t, db.Expire(t.Context(), logName, 0))
+		requireEnd(t, r, 2, 2, ErrUnknown)
+	})
+}
+
 func TestReadOfLogThatExpiresIsUnknown(t *testing.T) {
 	var db store.Store
 	reads := 0
-	expire := func(op fault.Op, name string) bool {
-		if op == fault.Read && name == logName {
+	expire := func(op, name string) bool {
+		if op == "read" && name == logName {
 			reads++
 		}
 		if reads == 2 {
@@ -483,7 +533,7 @@ func TestReadOfLogThatExpiresIsUnknown(t *testing.T) {
 		synctest.Wait()
 		_, err := p[0].Read(t.Context(), "s", user, 5)
 		require.Equal(t, ErrUnknown, err)
-	}, fault.Rule{Match: expire})
+	}, fault.Rule{When: expire})
 }
 
 func TestReaderDoesNotContinueInLaterStreamOfSameID(t *testing.T) {
@@ -527,8 +577,8 @@ func TestDamagedLogIsReported(t *testing.T) {
 // Bisection finds a position with few reads.
 func TestReadElsewhereFindsNumberByBisection(t *testing.T) {
 	var reads atomic.Int64
-	count := func(op fault.Op, name string) bool {
-		if op == fault.Read && strings.HasPrefix(name, logName) {
+	count := func(op, name string) bool {
+		if op == "read" && strings.HasPrefix(name, logName) {
 			reads.Add(1)
 		}
 		return false
@@ -547,7 +597,7 @@ func TestReadElsewhereFindsNumberByBisection(t *testing.T) {
 			require.NoError(t, err)
 			r.Close()
 		}
-	}, fault.Rule{Match: count})
+	}, fault.Rule{When: count})
 }
 
 func TestReadersElsewhereAreBounded(t *testing.T) {
@@ -584,7 +634,7 @@ func TestFenceGivesUpAgainstWriterThatAppends(t *testing.T) {
 		_, err := p[0].Create(t.Context(), "s", user, Options{Movable: true})
 		require.Equal(t, store.ErrConflict, err)
 		require.EqualValues(t, maxFences+1, appends.Load())
-	}, fault.Rule{Kind: fault.Conflict, Ops: fault.Append, Prefix: logName, Rival: rival})
+	}, fault.Rule{Action: fault.Conflict, Op: "append", Match: logName, Rival: rival})
 }
 
 // The caller of Create leaves while the store does not answer: the stream is cut, and its id is free.
@@ -603,7 +653,7 @@ func TestStreamIsCutIfCallerLeavesDuringCreate(t *testing.T) {
 		}
 		time.Sleep(time.Hour)
 		newWriter(t, p[1].Table, Options{})
-	}, fault.Rule{Kind: fault.Hang, Ops: fault.Append, Prefix: logName, Limit: 1, Delay: 5 * time.Second})
+	}, fault.Rule{Action: fault.Hang, Op: "append", Match: logName, Limit: 1, Delay: 5 * time.Second})
 }
 
 // A process that is fenced and has not noticed it yet serves positions that only the log has.

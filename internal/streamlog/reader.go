@@ -17,6 +17,7 @@ import (
 const (
 	noticeInterval = time.Second      // while the reader takes items
 	idleInterval   = 10 * time.Second // otherwise, or less if SlowTimeout is short
+	leaseInterval  = time.Second      // between checks of the lease of the writer
 )
 
 // A Reader reads a stream. It is for one goroutine.
@@ -175,19 +176,27 @@ func (r *Reader) notify(ctx context.Context) {
 	}
 }
 
-// wait waits for another record until a notice is due, and sends it.
+// wait waits for another record until a notice or a check of the lease of the writer is due. It ends the
+// stream of a failed writer, before a round of the lease does.
 func (r *Reader) wait(ctx context.Context) error {
 	interval := noticeInterval
 	if r.at == r.sent {
 		interval = min(idleInterval, r.f.o.SlowTimeout/3)
 	}
-	waitCtx, cancel := context.WithTimeout(ctx, interval-time.Since(r.sentAt))
+	waitCtx, cancel := context.WithTimeout(ctx, min(leaseInterval, interval-time.Since(r.sentAt)))
 	defer cancel()
 	err := r.t.db.Wait(waitCtx, r.f.name, r.f.pos)
 	if err == nil || ctx.Err() != nil || waitCtx.Err() == nil {
 		return cmp.Or(context.Cause(ctx), err)
 	}
-	r.notify(ctx)
+	isAlive, err := r.t.lease.Alive(ctx, r.f.owner)
+	if err == nil && !isAlive && !r.f.o.Movable {
+		_, err = r.t.adopt(ctx, r.key, r.f.owner, r.t.lease.Owner())
+	}
+	if err != nil || time.Since(r.sentAt) < interval {
+		return err
+	}
+	r.notify(ctx) // also after adopt, so that the next wait is not over at once
 	first, err := r.f.recordAfter(ctx, 0)
 	if err == nil && first == nil {
 		r.f.err = ErrUnknown // the log has expired

@@ -25,7 +25,8 @@ type stream struct {
 	key       string
 	principal string
 	o         Options
-	log       *storedLog    // nil without a store
+	log       *storedLog // nil without a store
+	writer    Writer
 	done      chan struct{} // closed when end or isLost is set
 
 	mu       sync.Mutex // guards all below
@@ -33,7 +34,9 @@ type stream struct {
 	visible  uint64     // the last item that readers may take: with a store, the last stored one
 	floor    uint64     // the lowest cursor; without any, the last one
 	cursors  []*cursor  // of the attached readers
+	only     [1]*cursor // memory of cursors
 	end      *ending    // nil while items are accepted
+	ending   ending     // memory of end
 	isEnded  bool       // readers may take the end
 	isLost   bool       // the stream is not written here; its readers follow the store
 	isUsed   bool       // a reader was attached
@@ -41,6 +44,7 @@ type stream struct {
 	space    signal     // to writers
 	timer    *time.Timer
 	deadline time.Time // of a stream without readers
+	expiry   time.Time // of an ended stream
 }
 
 // A cursor is the position of an attached reader. The mutex of its stream guards it.
@@ -139,6 +143,33 @@ func (w *Writer) Finish(ctx context.Context, final []byte) error {
 	return err
 }
 
+// Sync waits until the items appended before are stored, and returns the number of the last one. If
+// they are not stored, it returns the error of the next Append.
+func (w *Writer) Sync(ctx context.Context) (uint64, error) {
+	s := w.s
+	s.mu.Lock()
+	n := s.last
+	s.mu.Unlock()
+	for {
+		s.mu.Lock()
+		isStored, space := s.visible >= n, s.space.wait()
+		isRefused := s.isLost || s.end != nil && s.end.n <= n && s.end.cause != nil // see reject
+		err := s.refusalLocked()
+		s.mu.Unlock()
+		switch {
+		case isStored:
+			return n, nil
+		case isRefused:
+			return 0, err
+		}
+		select {
+		case <-space:
+		case <-ctx.Done():
+			return 0, context.Cause(ctx)
+		}
+	}
+}
+
 // Cut ends the stream with a cause, which readers get after the last item. It does not wait. After
 // another end it has no effect.
 func (w *Writer) Cut(cause error) {
@@ -223,7 +254,8 @@ func (s *stream) endLocked(cause error) {
 	if s.refusalLocked() != nil {
 		return
 	}
-	s.end = &ending{n: s.last, cause: cause}
+	s.ending = ending{n: s.last, cause: cause}
+	s.end = &s.ending
 	if cause != nil {
 		s.end.n++
 	}
@@ -238,7 +270,7 @@ func (s *stream) endLocked(cause error) {
 
 // showEndLocked makes the end visible. s.mu must be held.
 func (s *stream) showEndLocked() {
-	s.isEnded = true
+	s.isEnded, s.expiry = true, time.Now().Add(s.o.Retention)
 	s.items.raise()
 	s.space.raise()
 	s.resetLocked()
@@ -313,7 +345,7 @@ func (s *stream) resetLocked() {
 	case s.isEnded && s.isUsed && !s.o.Resumable:
 		d = 0
 	case s.isEnded:
-		d = s.o.Retention
+		d = max(0, time.Until(s.expiry))
 	case d == 0 && !s.isUsed:
 		d = 5 * time.Minute
 	}

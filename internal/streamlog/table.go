@@ -75,7 +75,7 @@ func (t *Table) Create(ctx context.Context, id, principal string, o Options) (*W
 	if old != nil {
 		old.lose()
 	}
-	return &Writer{s}, nil
+	return &s.writer, nil
 }
 
 // Read attaches a reader after an item, zero for all of them. It returns [ErrUnknown], [ErrAhead] or
@@ -121,6 +121,7 @@ func (t *Table) stream(key string) *stream {
 
 func (t *Table) newStream(key string) *stream {
 	s := &stream{t: t, key: key, done: make(chan struct{}), ring: ring{first: 1}}
+	s.cursors, s.writer = s.only[:0], Writer{s}
 	if t.db != nil {
 		s.log = &storedLog{db: t.db, name: t.prefix + key, writer: randid.New("")}
 	}

@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/fivewire/fivewire/internal/testkit"
 )
 
 const maxModelItems = 3
@@ -62,20 +64,12 @@ func (s modelState) next(hasRule bool) (states []modelState) {
 
 // checkModel visits all states and returns the first in which the reader has more than the stream.
 func checkModel(hasRule bool) (visited int, violation error) {
-	isKnown := map[modelState]bool{{}: true}
-	for queue := []modelState{{}}; len(queue) > 0; queue = queue[1:] {
-		s := queue[0]
+	return testkit.Explore(modelState{}, func(s modelState) []modelState { return s.next(hasRule) }, func(s modelState) error {
 		if s.isEnded && s.local > s.items {
-			return len(isKnown), fmt.Errorf("a reader has %d items of a stream with %d: %+v", s.local, s.items, s)
+			return fmt.Errorf("a reader has %d items of a stream with %d", s.local, s.items)
 		}
-		for _, after := range s.next(hasRule) {
-			if !isKnown[after] {
-				isKnown[after] = true
-				queue = append(queue, after)
-			}
-		}
-	}
-	return len(isKnown), nil
+		return nil
+	})
 }
 
 func TestModelReaderOfStoredItemsHasStreamOnly(t *testing.T) {

@@ -4,8 +4,8 @@
 package strictjson
 
 import (
-	"bytes"
 	"fmt"
+	"math"
 	"unicode/utf8"
 )
 
@@ -22,9 +22,21 @@ type Options struct {
 	// LoneSurrogates accepts an escape like \ud800 without its other half. As
 	// text it reads as U+FFFD.
 	LoneSurrogates bool
+
+	// MaxNames bounds the members of one object. Zero means 1,000 for a [Cursor]
+	// and no bound for [Check]. A negative value removes the bound.
+	MaxNames int
+
+	// MaxTotal bounds the members of all objects of a text together. Zero and
+	// negative values mean no bound.
+	MaxTotal int
+
+	// MaxName bounds a member name in bytes, as it is written. Zero means 1 KiB for
+	// a [Cursor] and no bound for [Check]. A negative value removes the bound.
+	MaxName int
 }
 
-// A Kind says what is wrong with a text.
+// A Kind is the defect of a text.
 type Kind int
 
 // The kinds of faults, in the order in which they are looked for.
@@ -33,11 +45,12 @@ const (
 	UTF8                      // not UTF-8
 	Syntax                    // not JSON, or no value at all
 	Trailing                  // something follows the value
-	Duplicate                 // a name stands twice in one object
+	Duplicate                 // a name appears twice in one object
 	Depth                     // nested deeper than MaxDepth
+	Count                     // more names than MaxNames or MaxTotal, or one longer than MaxName
 )
 
-// String says in words what is wrong.
+// String describes the defect.
 func (k Kind) String() string {
 	switch k {
 	case TooLarge:
@@ -52,6 +65,8 @@ func (k Kind) String() string {
 		return "member name given twice"
 	case Depth:
 		return "nested too deep"
+	case Count:
+		return "too many or too long member names"
 	}
 	return "fault"
 }
@@ -73,33 +88,46 @@ const defaultDepth = 128
 
 // Check returns data, without the white space around it, as a checked [Value]
 // that shares its memory. Every error is an [*Error]. The time is linear in the
-// length of data, and for texts that are refused at most some times more.
+// length of data, and for texts that are refused at most some times more. Texts of
+// 2 GiB and more are too large.
 func Check(data []byte, o Options) (Value, error) {
-	if o.MaxDepth <= 0 {
-		o.MaxDepth = defaultDepth
-	}
 	if o.MaxBytes > 0 && len(data) > o.MaxBytes {
 		return nil, &Error{Kind: TooLarge, Offset: o.MaxBytes}
 	}
-	if surelyValid(data, min(o.MaxDepth, jsontextDepth)) {
-		return Value(bytes.Trim(data, " \t\r\n")), nil
+	var s scanner
+	s.reset(o)
+	_, start, end := s.all(data, nil)
+	if end < 0 {
+		return nil, s.refusal(data)
 	}
-	// Nearly every text passes the strict check, so the more lenient one, which
-	// has to look at the encoding by itself, is for the others.
-	if !valid(data, false) && !(o.LoneSurrogates && utf8.Valid(data) && valid(data, true)) {
-		if !utf8.Valid(data) {
-			return nil, badUTF8(data)
-		}
-		return nil, fault(data, o.LoneSurrogates)
+	return Value(data[start:end]), nil
+}
+
+// refusal returns the reason for which s refused data. An error of the encoding comes
+// first, then the grammar, then a duplicate name, wherever they are, so that the
+// answer does not depend on which of them the scanner meets first. Too many names
+// end the scan at once.
+func (s *scanner) refusal(data []byte) *Error {
+	switch {
+	case len(data) > math.MaxInt32:
+		return &Error{Kind: TooLarge, Offset: math.MaxInt32}
+	case s.reason == Count:
+		return &Error{Kind: Count, Offset: s.at}
 	}
-	// Counting is many times as fast as following the nesting, and nearly every
-	// message has fewer brackets in all than it may have levels.
-	if bytes.Count(data, []byte{'{'})+bytes.Count(data, []byte{'['}) > o.MaxDepth {
-		if d := depth(data, o.MaxDepth); d > o.MaxDepth {
-			return nil, &Error{Kind: Depth, Offset: depthAt(data, o.MaxDepth)}
-		}
+	if !utf8.Valid(data) {
+		return badUTF8(data)
 	}
-	return Value(bytes.Trim(data, " \t\r\n")), nil
+	if e := grammarError(data, s.lone); e != nil {
+		return e
+	}
+	unbounded := scanner{limit: jsontextDepth, lone: s.lone}
+	if _, _, end := unbounded.all(data, nil); end < 0 && unbounded.reason == Duplicate {
+		return &Error{Kind: Duplicate, Offset: unbounded.at, Pointer: pointerAt(data, unbounded.at)}
+	}
+	if s.reason == 0 {
+		return &Error{Kind: Syntax} // scanner and jsontext disagree: the text is refused
+	}
+	return &Error{Kind: s.reason, Offset: s.at}
 }
 
 func badUTF8(data []byte) *Error {
@@ -112,40 +140,4 @@ func badUTF8(data []byte) *Error {
 		i += n
 	}
 	return &Error{Kind: UTF8, Offset: i}
-}
-
-// depth returns how deep the brackets of a text go, looking no further once they
-// are deeper than limit. The text is valid as far as it goes.
-func depth(data []byte, limit int) int {
-	most := 0
-	follow(data, func(d, _ int) bool {
-		most = max(most, d)
-		return most <= limit
-	})
-	return most
-}
-
-// depthAt returns where the first bracket beyond limit stands.
-func depthAt(data []byte, limit int) (at int) {
-	follow(data, func(d, i int) bool {
-		at = i
-		return d <= limit
-	})
-	return at
-}
-
-func follow(data []byte, open func(depth, offset int) bool) {
-	d := 0
-	for i := 0; i < len(data); i++ {
-		switch data[i] {
-		case '"':
-			i = stringEnd(data, i) - 1
-		case '{', '[':
-			if d++; !open(d, i) {
-				return
-			}
-		case '}', ']':
-			d--
-		}
-	}
 }

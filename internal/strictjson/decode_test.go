@@ -65,9 +65,9 @@ type Pointed struct {
 	G int
 }
 
-// What encoding/json reads into a type, Decode does as well, with the exceptions
+// Decode reads into a type like encoding/json, with the exceptions
 // that it names; the main ones are that names match exactly and numbers stay exact. The two differ in more
-// in the package that Decode stands on, where a Duration has no form at all.
+// in the underlying package, where a Duration has no form at all.
 func TestDecodeLikeEncodingJSON(t *testing.T) {
 	for _, text := range []string{
 		`{"e":1,"F":2,"G":3}`,
@@ -104,7 +104,7 @@ func TestDecodeLikeEncodingJSON(t *testing.T) {
 	}
 }
 
-// What Encode writes, Decode reads back.
+// Decode reads the output of Encode back.
 func TestEncodeDecode(t *testing.T) {
 	five := 5
 	pointer := &five

@@ -9,36 +9,16 @@ import (
 	"errors"
 	"io"
 	"reflect"
+	"unicode/utf8"
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 	jsonv1 "github.com/go-json-experiment/json/v1"
 )
 
-// valid reports whether data is one value without duplicate names. It is the
-// fast answer; fault finds out what is wrong when it says no.
-func valid(data []byte, loneSurrogates bool) bool {
-	if loneSurrogates {
-		return jsontext.Value(data).IsValid(jsontext.AllowInvalidUTF8(true))
-	}
-	return jsontext.Value(data).IsValid()
-}
-
-// fault finds what makes valid refuse data. Faults of the grammar come before
-// duplicate names wherever they stand, so that the answer does not depend on
-// which of the two is met first.
-func fault(data []byte, loneSurrogates bool) *Error {
-	if e := firstFault(data, jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(loneSurrogates)); e != nil {
-		return e
-	}
-	if e := firstFault(data, jsontext.AllowInvalidUTF8(loneSurrogates)); e != nil {
-		return e
-	}
-	return &Error{Kind: Syntax} // valid and fault disagree: refuse all the same
-}
-
-func firstFault(data []byte, opts ...jsontext.Options) *Error {
-	dec := jsontext.NewDecoder(bytes.NewBuffer(data), opts...)
+// grammarError returns the defect of data apart from duplicate names and bounds, or nil.
+func grammarError(data []byte, loneSurrogates bool) *Error {
+	dec := jsontext.NewDecoder(bytes.NewBuffer(data), jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(loneSurrogates))
 	_, err := dec.ReadValue()
 	if err == nil {
 		end := dec.InputOffset()
@@ -52,13 +32,39 @@ func firstFault(data []byte, opts ...jsontext.Options) *Error {
 	if errors.As(err, &se) {
 		e.Offset, e.Pointer = int(se.ByteOffset), string(se.JSONPointer)
 	}
-	switch {
-	case errors.Is(err, jsontext.ErrDuplicateName):
-		e.Kind = Duplicate
-	case e.Offset >= jsontextDepth && depth(data[:e.Offset], jsontextDepth) >= jsontextDepth:
+	if e.Offset >= jsontextDepth && depth(data[:e.Offset]) >= jsontextDepth {
 		e.Kind, e.Pointer = Depth, ""
 	}
 	return e
+}
+
+// depth returns how deep the brackets of a text are nested at its end. The text is
+// a part of a valid one.
+func depth(data []byte) int {
+	d := 0
+	for i := 0; i < len(data); i++ {
+		switch data[i] {
+		case '"':
+			i = stringEnd(data, i) - 1
+		case '{', '[':
+			d++
+		case '}', ']':
+			d--
+		}
+	}
+	return d
+}
+
+// pointerAt returns the JSON Pointer to the member whose name begins at an offset of a
+// text with valid grammar.
+func pointerAt(data []byte, offset int) string {
+	dec := jsontext.NewDecoder(bytes.NewBuffer(data), jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true))
+	for dec.InputOffset() <= int64(offset) {
+		if _, err := dec.ReadToken(); err != nil {
+			return ""
+		}
+	}
+	return string(dec.StackPointer())
 }
 
 // jsontextDepth is the nesting beyond which jsontext gives up.
@@ -67,27 +73,21 @@ const jsontextDepth = 10000
 // AppendString appends s as a JSON string with the least escaping. Bytes that
 // are not UTF-8 become U+FFFD.
 func AppendString[T ~string | ~[]byte](dst []byte, s T) []byte {
-	dst, _ = jsontext.AppendQuote(dst, s) // the error only says that bytes were replaced
-	return dst
+	for i := range len(s) {
+		if c := s[i]; c < ' ' || c == '"' || c == '\\' || c >= utf8.RuneSelf {
+			dst, _ = jsontext.AppendQuote(dst, s) // the error only says that bytes were replaced
+			return dst
+		}
+	}
+	dst = append(dst, '"')
+	dst = append(dst, s...)
+	return append(dst, '"')
 }
 
 // appendText appends the text of a valid quoted string, lone surrogates as U+FFFD.
 func appendText(dst, quoted []byte) []byte {
 	dst, _ = jsontext.AppendUnquote(dst, quoted) // the error only says that surrogates were replaced
 	return dst
-}
-
-// AppendCompact appends the text of v without its white space and changes
-// nothing else. The result has no line breaks.
-func AppendCompact(dst []byte, v Value) []byte {
-	n := len(dst)
-	out, err := jsontext.AppendFormat(dst, v,
-		jsontext.AllowInvalidUTF8(true), jsontext.AllowDuplicateNames(true), jsontext.PreserveRawStrings(true),
-		jsontext.CanonicalizeRawInts(false), jsontext.CanonicalizeRawFloats(false))
-	if err != nil {
-		return append(dst[:n], v...) // not reached with a checked value
-	}
-	return out
 }
 
 // exact keeps numbers that meet an interface, or a field made for them, as their
@@ -115,7 +115,7 @@ var exact = json.WithUnmarshalers(json.JoinUnmarshalers(
 	}),
 ))
 
-// rules are those of encoding/json, but names match exactly. By rules of its own the
+// rules are those of encoding/json, but names match exactly. By its own rules the
 // package can read no Duration, no list into an array of another length, and no
 // struct that has anything wrong with the tag of a single field.
 var rules = json.JoinOptions(
@@ -130,8 +130,8 @@ var rules = json.JoinOptions(
 // exactly; a number that meets an any becomes a [stdjson.Number], so that it stays
 // exact; a [stdjson.Number] takes no string; and an any gets a new value, also
 // where it holds a pointer. A named type whose underlying type is any is left to
-// encoding/json, which makes a float64 of numbers. The error tells what did not
-// fit, and where.
+// encoding/json, which makes a float64 of numbers. The error names the value that does not
+// fit, and its place.
 func Decode(v Value, dst any) error {
 	if p := reflect.ValueOf(dst); p.Kind() != reflect.Pointer || p.IsNil() {
 		return errors.New("strictjson: the target of Decode is not a pointer")

@@ -5,6 +5,7 @@ package strictjson
 
 import (
 	"bytes"
+	"math"
 	"math/big"
 	"strconv"
 	"strings"
@@ -74,8 +75,18 @@ func EqualNumbers(a, b Value) bool {
 	return ok1 && ok2 && m.Cmp(n) == 0
 }
 
+// IsIntegral reports whether a number has no fraction, however it is written and however large it
+// is: 3, 3.0 and 3e1 have none.
+func IsIntegral(v Value) bool {
+	d, ok := parseDecimal(v)
+	if ok {
+		return d.exp >= 0
+	}
+	return v[bytes.IndexAny(v, "eE")+1] != '-' // the sign of an exponent of this size decides
+}
+
 // exponent is the exponent of d, which was parsed from v. If that gave up on the
-// one in the text, exp holds what the place of the point adds to it.
+// one in the text, exp holds the share of the decimal point.
 func (d decimal) exponent(v []byte, parsed bool) (*big.Int, bool) {
 	e := big.NewInt(d.exp)
 	if parsed {
@@ -90,4 +101,21 @@ func (d decimal) exponent(v []byte, parsed bool) (*big.Int, bool) {
 		e.Add(e, n)
 	}
 	return e, ok
+}
+
+// AppendFloat appends a finite number of 32 or 64 bits in the shortest form that reads back
+// to the same number, as ECMAScript prints it. Minus zero loses its sign.
+func AppendFloat(dst []byte, x float64, bits int) []byte {
+	if x == 0 {
+		return append(dst, '0')
+	}
+	if abs := math.Abs(x); abs >= 1e-6 && abs < 1e21 {
+		return strconv.AppendFloat(dst, x, 'f', -1, bits)
+	}
+	dst = strconv.AppendFloat(dst, x, 'e', -1, bits)
+	if n := len(dst); dst[n-2] == '0' && dst[n-3] == '-' { // e-07 is written e-7
+		dst[n-2] = dst[n-1]
+		dst = dst[:n-1]
+	}
+	return dst
 }

@@ -7,7 +7,9 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
+	"github.com/go-json-experiment/json/jsontext"
 	"github.com/stretchr/testify/require"
 )
 
@@ -23,7 +25,7 @@ func scanTexts() []string {
 	return []string{
 		"", " ", "null", "true", "false", "nul", "truex", "[]", "[ ]", "[1,2]", "[1 , 2 ]", "[1,]", "[,1]", "[1 2]", "{}", "{ }",
 		`{"a":1}`, `{"a" : 1 , "b":[{}]}`, `{"a":1,}`, `{,"a":1}`, `{"a"}`, `{"a":}`, `{a:1}`, `{"a":1 "b":2}`, `{"a":1,"a":2}`, `{"a":{"a":1},"b":1}`,
-		`{"x":{"a":1},"a":1,"y":{"a":2,"a":3}}`, `{"a":1,"\u0061":2}`, `{"\u0061":2}`, "0", "-0", "01", "-", "1.", ".1", "1.5", "1e5", "1E+5", "1e", "1e+", "-1.5e-7", "00", "1x", "--1",
+		`{"x":{"a":1},"a":1,"y":{"a":2,"a":3}}`, `{"a":1,"\u0061":2}`, `{"\u0061":2}`, `{"\u0061":1,"a":2}`, `{"\u0061":1,"\u0061":2}`, `{"\u0061":{"a":1},"b":{"a":1}}`, "0", "-0", "01", "-", "1.", ".1", "1.5", "1e5", "1E+5", "1e", "1e+", "-1.5e-7", "00", "1x", "--1",
 		`"`, `""`, `"a`, `"\n\"\\\/\b\f\r\t"`, `"\x"`, `"\`, `"\u12"`, `"\u123g"`, `"\u00e9"`, `"\ud800"`, `"\udc00"`, `"\ud83d\ude00"`, `"\ud83d\u0041"`, `"\ud83dx"`, `"\ud83d\ud83d"`,
 		"\"\x00\"", "\"\x1f\"", "\"\x7f\"", "\"\x80\"", "\"é\"", "\"\xc3\"", "\"aaaaaaa\xc3\"", "\"\xed\xa0\x80\"", "\"\xff\"", "\"aaaaaaaaé\"", "\"aaaaaaa\x00aa\"", "\"aaaaaaaa\\\"a\"",
 		"\xef\xbb\xbf1", "1 1", "{} {}", "[1]]", " \t\r\n1\n", "\v1", `["` + strings.Repeat("a", 100) + `"]`,
@@ -33,13 +35,12 @@ func scanTexts() []string {
 	}
 }
 
-// holdScan holds the scanner to what jsontext says, and what it tells of a text to
-// what the walk over it does.
+// holdScan compares the scanner with jsontext, and its spans with a walk over the text.
 func holdScan(t *testing.T, data []byte) {
 	const limit = 40
-	if surelyValid(data, limit) {
-		require.True(t, valid(data, false), "%q", data)
-		require.LessOrEqual(t, depth(data, limit), limit, "%q", data)
+	for _, lone := range []bool{false, true} {
+		_, err := Check(data, Options{MaxDepth: limit, LoneSurrogates: lone})
+		require.Equal(t, validByJSONText(data, limit, lone), err == nil, "%q: %v", data, err)
 	}
 	v, shape, spans, err := Survey(data, Options{MaxDepth: limit}, []Span{})
 	w, err2 := Check(data, Options{MaxDepth: limit})
@@ -92,23 +93,98 @@ func TestSurvey(t *testing.T) {
 	require.ErrorAs(t, err, new(*Error))
 }
 
-// What is usual is scanned, not asked of jsontext: the speed depends on it.
-func TestSurelyValid(t *testing.T) {
-	for _, text := range []string{`{"a2e":"1.0","type":"tool/call/req","id":"x","ts":1.5,"arguments":{"a":[1,-2.5e3,true,null,"é\n"]}}`,
-		" [ ] ", `"\ud83d\ude00"`, "-0", scanTexts()[len(scanTexts())-4]} {
-		require.True(t, surelyValid([]byte(text), 128), text)
+// validByJSONText is the reference for the scanner.
+func validByJSONText(data []byte, limit int, lone bool) bool {
+	var opts []jsontext.Options
+	if lone {
+		opts = append(opts, jsontext.AllowInvalidUTF8(true))
 	}
+	return utf8.Valid(data) && jsontext.Value(data).IsValid(opts...) && maxDepth(data) <= limit
+}
+
+func maxDepth(data []byte) int {
+	deepest := 0
+	for i, c := range data {
+		if c == '{' || c == '[' {
+			deepest = max(deepest, depth(data[:i+1]))
+		}
+	}
+	return deepest
+}
+
+func TestScannerAcceptsTheDepthOfJSONText(t *testing.T) {
 	deep := strings.Repeat("[", jsontextDepth) + strings.Repeat("]", jsontextDepth)
-	require.True(t, surelyValid([]byte(deep), jsontextDepth))
-	require.True(t, valid([]byte(deep), false))
-	require.False(t, surelyValid([]byte("["+deep+"]"), jsontextDepth))
+	_, err := Check([]byte(deep), Options{MaxDepth: 2 * jsontextDepth})
+	require.NoError(t, err)
+	_, err = Check([]byte("["+deep+"]"), Options{MaxDepth: 2 * jsontextDepth})
+	var e *Error
+	require.ErrorAs(t, err, &e)
+	require.Equal(t, Depth, e.Kind)
+}
+
+// Names are bounded where a bound is set, and equal names are found in objects of any size.
+func TestCheckRefusesNames(t *testing.T) {
+	many := func(n int, last string) string {
+		var b strings.Builder
+		for i := range n - 1 {
+			fmt.Fprintf(&b, `"k%d":{"k%d":0},`, i, i)
+		}
+		return "{" + b.String() + `"` + last + `":1}`
+	}
+	long := `{"` + strings.Repeat("n", 1025) + `":1}`
+	tests := []struct {
+		name, in string
+		o        Options
+		kind     Kind
+	}{
+		{"many without a bound", many(5000, "last"), Options{}, 0},
+		{"at the bound", many(1000, "last"), Options{MaxNames: 1000}, 0},
+		{"over the bound", many(1001, "last"), Options{MaxNames: 1000}, Count},
+		{"long without a bound", long, Options{}, 0},
+		{"long", long, Options{MaxName: 1024}, Count},
+		{"a bound ends the scan", many(1001, "k7"), Options{MaxNames: 1000}, Count},
+		{"a duplicate comes before a bound of the depth", `[[{"a":1,"a":1}]]`, Options{MaxDepth: 1}, Duplicate},
+		{"duplicate among few", many(20, "k7"), Options{}, Duplicate},
+		{"duplicate among many", many(5000, "k7"), Options{}, Duplicate},
+		{"duplicate by escape among many", many(5000, `\u006b4000`), Options{}, Duplicate},
+		{"the same names in two large objects", "[" + many(100, "x") + "," + many(100, "x") + "," + many(300, "x") + "]", Options{}, 0},
+		{"a duplicate behind a large one in a large one", many(100, "x")[:len(many(100, "x"))-1] + `,"z":` + many(100, "x") + `,"k7":1}`, Options{}, Duplicate},
+		{"a name behind a large one in a large one", many(100, "x")[:len(many(100, "x"))-1] + `,"z":` + many(100, "x") + `,"y":1}`, Options{}, 0},
+		{"large in large", `{"a":` + many(100, "x") + `,` + many(100, "y")[1:len(many(100, "y"))-1] + `,"z":` + many(100, "k7") + `}`, Options{}, Duplicate},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			_, err := Check([]byte(tt.in), tt.o)
+			if tt.kind == 0 {
+				require.NoError(t, err)
+				return
+			}
+			var e *Error
+			require.ErrorAs(t, err, &e)
+			require.Equal(t, tt.kind, e.Kind)
+		})
+	}
+}
+
+// The names of an object are dropped where it ends.
+func TestScannerDropsNamesOfClosedObjects(t *testing.T) {
+	object := strings.ReplaceAll(manyNames(100), "k", `\u006b`)
+	text := "[" + strings.Repeat(object+",", 100) + `{"a":` + object + "}]"
+	var s scanner
+	s.reset(Options{})
+	_, _, end := s.all([]byte(text), nil)
+	require.Equal(t, len(text), end)
+	require.Zero(t, s.top)
+	require.Empty(t, s.decoded)
+	require.Empty(t, s.tables)
+	require.Less(t, cap(s.decoded), 2*len(object))
 }
 
 func TestSurveyAllocates(t *testing.T) {
 	text := []byte(`{"a":1,"b":{"c":"d"},"e":[1,2]}`)
 	require.Zero(t, testing.AllocsPerRun(100, func() {
-		var room [8]Span
-		if _, _, spans, err := Survey(text, Options{}, room[:0]); err != nil || len(spans) != 3 {
+		var buf [8]Span
+		if _, _, spans, err := Survey(text, Options{}, buf[:0]); err != nil || len(spans) != 3 {
 			panic(err)
 		}
 	}))

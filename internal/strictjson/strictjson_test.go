@@ -108,7 +108,7 @@ func TestWalk(t *testing.T) {
 	require.True(t, v.Get("f").IsArray())
 }
 
-// What is nested is not gone over once more for each level that it is in.
+// A nested value is read once, not once for each level around it.
 func TestAnyIsLinear(t *testing.T) {
 	cost := func(levels int) time.Duration {
 		text := strings.Repeat("[", levels) + strings.Repeat(" ", 1<<20) + "1" + strings.Repeat("]", levels)
@@ -123,7 +123,7 @@ func TestAnyIsLinear(t *testing.T) {
 			return
 		}
 	}
-	t.Fatal("127 levels cost more than 20 times as much as one")
+	t.Fatal("127 levels cost more than 20 times one level")
 }
 
 func TestScalars(t *testing.T) {
@@ -173,7 +173,7 @@ func TestEqualNumbers(t *testing.T) {
 		{"1e99999999999999999999", "1e99999999999999999998", false}, {"1e99999999999999999999", "-10e99999999999999999998", false},
 		{"1e1000000000000000000", "10E+999999999999999999", true}, {"0.1e-99999999999999999999", "1e-100000000000000000000", true},
 		{"0e99999999999999999999", "0", true}, {"1e99999999999999999999", "2e99999999999999999999", false},
-		{"1e9" + strings.Repeat("0", 1024), "10e8" + strings.Repeat("9", 1024), false}, // beyond what is looked at
+		{"1e9" + strings.Repeat("0", 1024), "10e8" + strings.Repeat("9", 1024), false}, // beyond the bound
 		{"123456789012345678901234567890.5", "1234567890123456789012345678905e-1", true},
 	} {
 		require.Equal(t, tt.want, EqualNumbers(check(t, tt.a), check(t, tt.b)), "%s %s", tt.a, tt.b)

@@ -155,10 +155,29 @@ func anyAt(s Value, i int) (any, int) {
 	return nil, end
 }
 
+// AppendCompact appends the text of v without its white space and changes
+// nothing else. The result has no line breaks.
+func AppendCompact(dst []byte, v Value) []byte {
+	from := 0
+	for i := 0; i < len(v); {
+		switch v[i] {
+		case '"':
+			i = stringEnd(v, i)
+		case ' ', '\t', '\r', '\n':
+			dst = append(dst, v[from:i]...)
+			i = space(v, i)
+			from = i
+		default:
+			i++
+		}
+	}
+	return append(dst, v[from:]...)
+}
+
 func closing(c byte) bool { return c == '}' || c == ']' }
 
-// following returns where the part after the one that ends at s[i] begins, or where
-// what holds them ends.
+// following returns where the next part begins if one ends at s[i], or where
+// their container ends.
 func following(s []byte, i int) int {
 	if i = space(s, i); i < len(s) && s[i] == ',' {
 		i = space(s, i+1)

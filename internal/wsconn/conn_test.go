@@ -559,3 +559,21 @@ func TestConcurrentClose(t *testing.T) {
 		wg.Wait()
 	})
 }
+
+// A caller that closes the connection as soon as Read fails does not replace the close code.
+func TestCloseAfterReadKeepsCode(t *testing.T) {
+	for range 200 {
+		inBubble(t, func(t *testing.T) {
+			c, p := newRawServer(t, Options{MaxMessage: 10})
+			for range 8 {
+				go func() {
+					<-c.Done()
+					c.Close(CodeNormal, "")
+				}()
+			}
+			p.send(t, opText, []byte("01234567890"))
+			code, _ := p.receiveClose(t)
+			require.Equal(t, 1009, code)
+		})
+	}
+}

@@ -432,3 +432,18 @@ func TestMessagesAllocateLittle(t *testing.T) {
 	t.Logf("%v allocations for two messages", allocs)
 	require.LessOrEqual(t, allocs, 8.0, "want 3 for a sent message and 1 for a received one")
 }
+
+func TestLimitHeaderLowersMaxOutput(t *testing.T) {
+	const header = "X-Limit"
+	ts := newEchoServer(t, &AcceptOptions{Options: Options{MaxMessage: 100, LimitHeader: header}})
+	for want, o := range map[int]Options{
+		100:      {LimitHeader: header},
+		50:       {LimitHeader: header, MaxOutput: 50},
+		16 << 20: {},
+	} {
+		c, err := Dial(t.Context(), wsURL(ts), &DialOptions{Options: o})
+		require.NoError(t, err)
+		require.Equal(t, want, c.MaxOutput())
+		c.Close(CodeNormal, "")
+	}
+}

@@ -12,10 +12,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math"
 	"net"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -26,6 +26,7 @@ import (
 
 	"github.com/fivewire/fivewire/internal/httpx"
 	"github.com/fivewire/fivewire/internal/netguard"
+	"github.com/fivewire/fivewire/internal/option"
 	"github.com/fivewire/fivewire/internal/retry"
 	"github.com/fivewire/fivewire/internal/sendq"
 )
@@ -79,14 +80,14 @@ type Options struct {
 	WriteTimeout     time.Duration // of a write without progress; zero means 30 s
 	HandshakeTimeout time.Duration // zero means 10 s
 	Subprotocols     []string      // by preference
+	LimitHeader      string        // header of the handshake in which a server announces MaxMessage; a client lowers MaxOutput
 }
 
 func (o Options) withDefaults() Options {
-	// Without its sign bit, a small negative number is a large one.
-	o.MaxMessage, o.MaxOutput = cmp.Or(o.MaxMessage&math.MaxInt, 16<<20), cmp.Or(o.MaxOutput&math.MaxInt, 16<<20)
-	o.Heartbeat = cmp.Or(o.Heartbeat&math.MaxInt64, 15*time.Second)
-	o.WriteTimeout = cmp.Or(o.WriteTimeout&math.MaxInt64, 30*time.Second)
-	o.HandshakeTimeout = cmp.Or(o.HandshakeTimeout&math.MaxInt64, 10*time.Second)
+	o.MaxMessage, o.MaxOutput = option.Count(o.MaxMessage, 16<<20), option.Count(o.MaxOutput, 16<<20)
+	o.Heartbeat = option.Duration(o.Heartbeat, 15*time.Second)
+	o.WriteTimeout = option.Duration(o.WriteTimeout, 30*time.Second)
+	o.HandshakeTimeout = option.Duration(o.HandshakeTimeout, 10*time.Second)
 	return o
 }
 
@@ -125,7 +126,7 @@ func Dial(ctx context.Context, rawURL string, opts *DialOptions) (*Conn, error) 
 	})
 	ctx, cancel := context.WithTimeout(ctx, o.HandshakeTimeout)
 	defer cancel()
-	ws, _, err := websocket.Dial(ctx, u.String(), &websocket.DialOptions{
+	ws, res, err := websocket.Dial(ctx, u.String(), &websocket.DialOptions{
 		HTTPClient: &http.Client{Transport: send}, HTTPHeader: o.Header, Subprotocols: o.Subprotocols,
 	})
 	switch {
@@ -133,6 +134,9 @@ func Dial(ctx context.Context, rawURL string, opts *DialOptions) (*Conn, error) 
 		return nil, refused
 	case err != nil:
 		return nil, fmt.Errorf("wsconn: dial: %w", err)
+	}
+	if n, err := strconv.Atoi(res.Header.Get(o.LimitHeader)); err == nil && n > 0 {
+		o.MaxOutput = min(o.MaxOutput, n)
 	}
 	return newConn(ws, w, o.Options, time.Time{}, ""), nil
 }
@@ -167,6 +171,9 @@ func Accept(w http.ResponseWriter, r *http.Request, opts *AcceptOptions) (*Conn,
 	if e, ok := errors.AsType[*httpx.Error](err); ok {
 		_ = httpx.Respond(w, e.Status, "text/plain; charset=utf-8", []byte(e.Message), o.WriteTimeout)
 		return nil, fmt.Errorf("wsconn: accept: %w", e)
+	}
+	if o.LimitHeader != "" {
+		w.Header().Set(o.LimitHeader, strconv.Itoa(o.MaxMessage))
 	}
 	u := &upgrade{ResponseWriter: w}
 	ws, err := websocket.Accept(u, r, &websocket.AcceptOptions{Subprotocols: o.Subprotocols, InsecureSkipVerify: true})
@@ -241,6 +248,7 @@ type Conn struct {
 	done    chan struct{}
 	cause   error // before done is closed
 	end     sync.Once
+	closing atomic.Bool // a call of close sends its code; others only end
 	work    sync.WaitGroup
 }
 
@@ -255,6 +263,10 @@ func newConn(ws *websocket.Conn, w *wire, o Options, expires time.Time, reason s
 
 // Subprotocol returns the negotiated subprotocol, or "".
 func (c *Conn) Subprotocol() string { return c.ws.Subprotocol() }
+
+// MaxOutput returns the maximum length of a message of Write: the lower one of the option and the
+// announced limit of the peer.
+func (c *Conn) MaxOutput() int { return c.o.MaxOutput }
 
 // Done is closed when the connection has ended. Read and Write then return the cause: a
 // [*CloseError], one of the errors of this package, or the error of the network.
@@ -431,7 +443,11 @@ func (c *Conn) Close(code int, reason string) {
 }
 
 func (c *Conn) close(code int, reason string, cause error) error {
+	isFirst := c.closing.CompareAndSwap(false, true) // before Read returns the cause, after which a caller closes
 	c.finish(cause)
+	if !isFirst {
+		return cause
+	}
 	t := time.AfterFunc(closeTimeout, func() { _ = c.wire.rwc.Close() })
 	defer t.Stop()
 	reason = strings.ToValidUTF8(reason[:min(len(reason), 123)], "")

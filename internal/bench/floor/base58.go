@@ -60,7 +60,7 @@ func Enc58(dst []byte, in *[64]byte) []byte {
 	return append(dst, d[st:]...)
 }
 
-// Dec58 decodes the base58btc text of exactly 64 bytes; false if s is none.
+// Dec58 decodes the base58btc text of exactly 64 bytes; it reports false if s is invalid.
 func Dec58(out *[64]byte, s []byte) bool {
 	var n [8]uint64
 	if len(s) > 90 {

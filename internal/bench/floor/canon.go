@@ -17,17 +17,16 @@ type member struct {
 	ks, ke, ve int32
 }
 
-// A Canon makes canonical JSON: the order and escapes of RFC 8785, integers of any
-// size and no other numbers, no duplicate names, text in NFC. It holds what can be
-// used again from one text to the next; its zero value is ready for use, by one
-// goroutine at a time.
+// A Canon makes canonical JSON: the order and escapes of RFC 8785, integers of any size and no
+// other numbers, no duplicate names, text in NFC. It holds reusable buffers; its zero value is
+// ready for use, by one goroutine at a time.
 type Canon struct {
 	mem []member
 	tmp []byte
 	str []byte
 
 	NullSig bool   // write null for the value of the top-level member "signature"
-	Sig     []byte // what stood there, without quotes; aliases the input
+	Sig     []byte // the signature text, without quotes; aliases the input
 }
 
 // Append appends the canonical form of src to dst. On an error dst is returned as
@@ -290,9 +289,9 @@ func unescape(dst, s []byte) []byte {
 	return dst
 }
 
-// QuickNFC reports whether the valid UTF-8 text s is surely NFC, as it consists of
-// U+0000..U+02FF, precomposed Hangul U+AC00..U+D7A3 and CJK U+4E00..U+9FFF only.
-// False means that package norm has to be asked.
+// QuickNFC reports whether the valid UTF-8 text s is certainly NFC, since it consists of
+// U+0000..U+02FF, precomposed Hangul U+AC00..U+D7A3 and CJK U+4E00..U+9FFF only. If it reports
+// false, package norm decides.
 func QuickNFC(s []byte) bool {
 	for i := 0; i < len(s); {
 		c := s[i]

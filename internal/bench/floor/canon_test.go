@@ -14,8 +14,7 @@ import (
 	"github.com/fivewire/fivewire/internal/bench/sample"
 )
 
-// canonical holds what a canonicalizer for signed envelopes must get right. An
-// empty want is a text that it must refuse.
+// canonical lists texts and their canonical form. An empty want is a text that must be refused.
 var canonical = []struct{ name, in, want string }{
 	{"order", `{"b":1,"a":{"d":2,"c":[]}}`, `{"a":{"c":[],"d":2},"b":1}`},
 	{"long and short names", `{"ab":1,"a":2,"":3}`, `{"":3,"a":2,"ab":1}`},
@@ -100,9 +99,9 @@ func FuzzCanon(f *testing.F) {
 		require.True(t, Valid(s))
 		require.True(t, Valid(out))
 		require.True(t, norm.NFC.IsNormal(out))
-		again, err := c.Append(nil, out)
+		second, err := c.Append(nil, out)
 		require.NoError(t, err)
-		require.Equal(t, string(out), string(again), "canonical text stays as it is")
+		require.Equal(t, string(out), string(second), "canonical text stays as it is")
 		if norm.NFC.IsNormal(s) && !strings.Contains(string(s), `\u`) {
 			require.Equal(t, decode(t, s), decode(t, out), "the meaning stays the same")
 		}

@@ -67,9 +67,8 @@ func Peel(s []byte, h *Head) error {
 	}
 }
 
-// TypeOf returns the raw text, without quotes, of the first member "type" of the
-// object s that is a string, nil if there is none. It validates what stands before
-// it and nothing after.
+// TypeOf returns the raw text, without quotes, of the first member "type" of the object s that is a
+// string, or nil if no member is. It validates the input before that member and nothing after.
 func TypeOf(s []byte) []byte {
 	i := ws(s, 0)
 	if i >= len(s) || s[i] != '{' {

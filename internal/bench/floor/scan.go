@@ -92,7 +92,7 @@ var unhex = func() (t [256]byte) {
 	return
 }()
 
-// ws returns the index of the next byte that is no white space.
+// ws returns the index of the next byte that is not white space.
 func ws(s []byte, i int) int {
 	for i < len(s) && (s[i] == ' ' || s[i] == '\n' || s[i] == '\t' || s[i] == '\r') {
 		i++
@@ -140,9 +140,8 @@ func number(s []byte, i int) (end int, integer bool) {
 	return i, integer
 }
 
-// Skip returns the index just past the value at s[i], white space before it
-// allowed, or -1 if that is no valid JSON value or nested in more than 1000 others
-// from depth on.
+// Skip returns the index just past the value at s[i], white space before it allowed, or -1 if the
+// value is invalid JSON or nested in more than 1000 others from depth on.
 func Skip(s []byte, i, depth int) int {
 	i = ws(s, i)
 	if i >= len(s) || depth > 1000 {

@@ -114,7 +114,7 @@ func TestTypeOf(t *testing.T) {
 	for in, want := range map[string]string{
 		`{"a2e":"1.0","type":"tool/call/req","id":"x"}`: "tool/call/req",
 		`{"type":1,"type":"b"}`:                         "b",
-		`{"type":"a"`:                                   "a", // what comes after is not looked at
+		`{"type":"a"`:                                   "a", // the rest is not read
 		`{"x":{"type":"inner"}}`:                        "",
 		`{"x":01,"type":"a"}`:                           "",
 		`{"x":1 "type":"a"}`:                            "",

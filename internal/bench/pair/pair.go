@@ -62,11 +62,11 @@ func Loop(op func()) func(n int) {
 }
 
 // ratio measures with batches of at least so many operations.
-func ratio(b *testing.B, target time.Duration, least int, f, base func(n int)) {
+func ratio(b *testing.B, target time.Duration, minOps int, f, base func(n int)) {
 	b.Helper()
-	size(f, target, least) // warms both up
-	size(base, target, least)
-	nf, nb := size(f, target, least), size(base, target, least)
+	size(f, target, minOps) // warms both up
+	size(base, target, minOps)
+	nf, nb := size(f, target, minOps), size(base, target, minOps)
 	budget := max(round, 30*target)
 	var ratios, fs, bases []float64
 	for b.Loop() {
@@ -88,13 +88,13 @@ func ratio(b *testing.B, target time.Duration, least int, f, base func(n int)) {
 }
 
 // size returns how many operations of f take about the time of target.
-func size(f func(int), target time.Duration, least int) int {
-	if least > perCaller && time.Duration(least)*timed(f, 4)/4 > 10*target {
-		least /= perCaller // slow operations: one per caller must do
+func size(f func(int), target time.Duration, minOps int) int {
+	if minOps > perCaller && time.Duration(minOps)*timed(f, 4)/4 > 10*target {
+		minOps /= perCaller // slow operations: one per caller must do
 	}
-	for n := least; ; n *= 2 {
+	for n := minOps; ; n *= 2 {
 		if d := timed(f, n); d > target/2 {
-			return max(least, int(float64(n)*float64(target)/float64(d)))
+			return max(minOps, int(float64(n)*float64(target)/float64(d)))
 		}
 	}
 }

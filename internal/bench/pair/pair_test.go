@@ -56,12 +56,12 @@ func TestRatioCallers(t *testing.T) {
 	for _, c := range []int{1, 8} {
 		synctest.Test(t, func(t *testing.T) {
 			var mu sync.Mutex
-			var busy, most int
+			var busy, maxBusy int
 			count := func(n int) {
 				mu.Lock()
 				defer mu.Unlock()
 				busy += n
-				most = max(most, busy)
+				maxBusy = max(maxBusy, busy)
 			}
 			op := func(d time.Duration) func(int64) error {
 				return func(int64) error {
@@ -76,7 +76,7 @@ func TestRatioCallers(t *testing.T) {
 			})
 			require.InDelta(t, 2, res.Extra["ratio"], 0.2)
 			require.InDelta(t, 2e6/float64(c), res.Extra["ns/f"], 2e5/float64(c))
-			require.Equal(t, c, most)
+			require.Equal(t, c, maxBusy)
 		})
 	}
 }

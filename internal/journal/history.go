@@ -1,0 +1,169 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package journal
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/fivewire/fivewire/internal/statekey"
+	"github.com/fivewire/fivewire/store"
+)
+
+// The types of entries.
+const (
+	typeOpening = "opening" // before the first step; its Writer is part of the ids of steps
+	typeInput   = "input"
+	typeStep    = "step"
+	typeItem    = "item"
+	typeAwait   = "await" // the run waits for input N
+	typeSleep   = "sleep" // the run waits until End
+	typeWork    = "work"  // the run does not wait any longer, and has got the inputs through N
+)
+
+// An entry is a record of a journal. Its key is the deduplication id.
+type entry struct {
+	Type   string        `json:"t"`
+	Kind   string        `json:"k,omitempty"` // of an item
+	Name   []byte        `json:"n,omitempty"` // of a step or a sleep, or the id of an input or an item
+	Writer string        `json:"w"`           // random, of one append
+	N      int           `json:"i,omitempty"` // of a wait or its end; counted, not stored, for inputs and items
+	End    time.Time     `json:"e,omitzero"`  // of a sleep
+	Length time.Duration `json:"l,omitempty"` // of a sleep
+	key    string
+	data   []byte
+	isUsed bool // by the handler in this process
+}
+
+// check holds an entry to the limit of its size.
+func (e *entry) check() error {
+	if len(e.data) > maxEntry {
+		return fmt.Errorf("%w: entry of %d bytes, want at most %d", ErrTooLarge, len(e.data), maxEntry)
+	}
+	return nil
+}
+
+// left returns how long a sleep lasts, by a clock that may be wrong: at most its length.
+func (e *entry) left() time.Duration { return min(time.Until(e.End), e.Length) }
+
+// take returns the data, which e does not hold any longer.
+func (e *entry) take() []byte {
+	data := bytes.Clone(e.data)
+	e.data = nil
+	return data
+}
+
+// encode returns the format byte, a line of JSON, and the data.
+func (e *entry) encode() ([]byte, error) {
+	head, err := json.Marshal(e)
+	return append(append(statekey.Value(string(head)), '\n'), e.data...), err
+}
+
+// decode returns a stored entry, which shares the memory of its value.
+func decode(rec store.Record) (*entry, error) {
+	e := &entry{}
+	value, err := statekey.Data(rec.Value)
+	if err == nil {
+		head, data, isWhole := bytes.Cut(value, []byte{'\n'})
+		e.key, e.data = rec.ID, data[:len(data):len(data)]
+		err = json.Unmarshal(head, e)
+		if err == nil && !isWhole {
+			err = errors.New("truncated")
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("journal: entry %q at position %d: %w", rec.ID, rec.Seq, err)
+	}
+	return e, nil
+}
+
+// A history is the part of a journal that was read.
+type history struct {
+	isBrief bool  // without entries and data
+	err     error // of the first entry that is malformed or over a limit
+	pos     uint64
+	count   int
+	bytes   int
+	expires time.Time // the first entry
+
+	entries map[string]*entry // by key, without inputs
+	inputs  []*entry
+	numbers map[string]int // of items, by kind
+	last    *entry         // not an input
+	awaited int            // the input that the run waits for, or zero
+	left    time.Duration  // until the first end of a sleep in the future
+}
+
+func newHistory(isBrief bool) history {
+	return history{isBrief: isBrief, entries: map[string]*entry{}, numbers: map[string]int{}}
+}
+
+// fits returns an error if an entry is over a limit.
+func (h *history) fits(e *entry) error {
+	size := len(e.data) + overhead
+	if h.count >= maxEntries || h.bytes+size > maxBytes {
+		return fmt.Errorf("%w: entry %d with %d bytes in all, want at most %d and %d",
+			ErrTooLarge, h.count+1, h.bytes+size, maxEntries, maxBytes)
+	}
+	return e.check()
+}
+
+// add adds the next entry. After an error it adds nothing.
+func (h *history) add(rec store.Record) *entry {
+	e, err := decode(rec)
+	if err == nil {
+		err = h.fits(e)
+	}
+	if err != nil {
+		h.err = err
+		return nil
+	}
+	if h.count == 0 {
+		h.expires = rec.Expires
+	}
+	h.pos, h.count, h.bytes = rec.Seq, h.count+1, h.bytes+len(e.data)+overhead
+	h.note(e)
+	return e
+}
+
+// note changes the state of the run by an entry.
+func (h *history) note(e *entry) {
+	switch e.Type {
+	case typeInput:
+		h.inputs = append(h.inputs, e)
+		e.N = len(h.inputs)
+		return
+	case typeItem:
+		h.numbers[e.Kind]++
+		e.N = h.numbers[e.Kind]
+	case typeAwait:
+		h.awaited = e.N
+	case typeSleep:
+		if left := e.left(); left > 0 && (h.left == 0 || left < h.left) {
+			h.left = left
+		}
+	case typeWork:
+		if e.N >= h.awaited {
+			h.awaited = 0
+		}
+	}
+	h.last = e
+	if !h.isBrief {
+		h.entries[e.key] = e
+	}
+}
+
+// isWaiting reports whether the run waits, by its last entry.
+func (h *history) isWaiting() bool {
+	return h.last != nil && (h.last.Type == typeAwait || h.last.Type == typeSleep)
+}
+
+// isDue reports whether the wait of the run has ended.
+func (h *history) isDue() bool {
+	return h.awaited > 0 && len(h.inputs) >= h.awaited ||
+		h.isWaiting() && h.last.Type == typeSleep && h.last.left() <= 0
+}

@@ -1,0 +1,15 @@
+module github.com/fivewire/fivewire/internal/jwt
+
+go 1.26.0
+
+require (
+	github.com/fivewire/fivewire v0.0.0
+	github.com/go-jose/go-jose/v4 v4.1.8
+	github.com/stretchr/testify v1.12.1
+	go.uber.org/goleak v1.3.0
+)
+
+require (
+	github.com/go-json-experiment/json v0.0.0-20260820222146-c27c302e5fc3 // indirect
+	go.yaml.in/yaml/v3 v3.0.5 // indirect
+)

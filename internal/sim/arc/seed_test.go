@@ -1,0 +1,293 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package arc
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fivewire/fivewire/arc"
+	"github.com/fivewire/fivewire/internal/sim"
+	"github.com/fivewire/fivewire/store"
+)
+
+func TestSeed(t *testing.T) {
+	t.Run("arc", func(t *testing.T) { sim.Seeds(t, profile(defect{})) })
+	t.Run("store", func(t *testing.T) {
+		if flag.Lookup("seed").Value.String() == "" {
+			t.Skip("a message or an input whose write had no answer may be lost or doubled: -args -seed 2")
+		}
+		sim.Seeds(t, profile(defect{hasStoreErrors: true}))
+	})
+}
+
+// profile lets clients create, read, cancel and subscribe to tasks, send inputs, and talk in chats.
+func profile(d defect) func(*sim.World) {
+	return func(s *sim.World) {
+		w := newWorld(s, d)
+		s.Play(40*time.Second, 3, 3*time.Second, func(c *sim.Client) { w.operate(c) })
+		s.Settle()
+		w.check()
+	}
+}
+
+func (w *world) operate(c *sim.Client) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Duration(1+c.IntN(20))*time.Second)
+	defer cancel()
+	t, ch := w.pick(c)
+	switch n := c.IntN(10); {
+	case n < 2 || t == nil:
+		w.create(ctx, c)
+	case n < 5:
+		w.send(ctx, c, t)
+	case n < 6:
+		w.get(ctx, c, t)
+	case n < 7 && c.IntN(4) == 0:
+		_, _ = w.Call(c.ID, "cancel", func() (string, error) {
+			_, err := repeat(w, c, "cancel", func(client *arc.Client, o *arc.CallOptions) (*arc.Task, error) {
+				return client.CancelTask(ctx, agent, &arc.CancelTaskParams{TaskID: t.id}, o)
+			})
+			return "", err
+		})
+	case n < 8:
+		w.follow(ctx, c, t)
+	case ch == nil || c.IntN(3) == 0:
+		w.startChat(ctx, c)
+	default:
+		w.say(ctx, c, ch)
+	}
+}
+
+func (w *world) pick(c *sim.Client) (t *task, ch *chat) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if n := len(w.tasks); n > 0 {
+		t = w.tasks[max(0, n-1-c.IntN(4))]
+	}
+	if n := len(w.chats); n > 0 {
+		ch = w.chats[max(0, n-1-c.IntN(2))]
+	}
+	return t, ch
+}
+
+func (w *world) create(ctx context.Context, c *sim.Client) {
+	inputs := c.IntN(4)
+	_, _ = w.Call(c.ID, "create", func() (string, error) {
+		t, err := repeat(w, c, "create", func(client *arc.Client, o *arc.CallOptions) (*arc.Task, error) {
+			return client.CreateTask(ctx, agent, &arc.CreateTaskParams{InitialMessage: arc.UserText("inputs " + string(rune('0'+inputs)))}, o)
+		})
+		if err == nil {
+			w.created(t.ID, inputs)
+		}
+		return "", err
+	})
+}
+
+func (w *world) send(ctx context.Context, c *sim.Client, t *task) {
+	text := w.next("i")
+	_, err := w.Call(c.ID, "send "+text, func() (string, error) {
+		return repeat(w, c, "send", func(client *arc.Client, o *arc.CallOptions) (string, error) {
+			return "", client.SendTaskInput(ctx, agent, &arc.SendTaskParams{TaskID: t.id, Message: arc.UserText(text)}, o)
+		})
+	})
+	if err == nil {
+		w.acknowledge(t, text)
+	}
+}
+
+func (w *world) get(ctx context.Context, c *sim.Client, t *task) error {
+	_, err := w.Call(c.ID, "get", func() (string, error) {
+		got, err := repeat(w, c, "get", func(client *arc.Client, o *arc.CallOptions) (*arc.Task, error) {
+			old := w.before(t)
+			got, err := client.GetTask(ctx, agent, &arc.TaskInfoParams{TaskID: t.id}, o)
+			if err == nil {
+				w.read(t, old, got)
+			}
+			return got, err
+		})
+		if err != nil {
+			if errors.Is(err, arc.ErrTaskNotFound) {
+				w.Failf("T1", "", "task %s is not found", t.id)
+			}
+			return "", err
+		}
+		return string(got.Status), nil
+	})
+	return err
+}
+
+func (w *world) follow(ctx context.Context, c *sim.Client, t *task) {
+	w.subscribe(t)
+	_, err := w.Call(c.ID, "subscribe", func() (string, error) {
+		_, err := repeat(w, c, "subscribe", func(client *arc.Client, o *arc.CallOptions) (*arc.Subscription, error) {
+			return client.SubscribeTask(ctx, agent, &arc.SubscribeParams{TaskID: t.id, CallbackURL: hookURL,
+				Events: []arc.Event{arc.EventTaskCompleted, arc.EventTaskFailed, arc.EventTaskCanceled}}, o)
+		})
+		return "", err
+	})
+	if err == nil {
+		w.subscribed(t)
+	}
+}
+
+func (w *world) startChat(ctx context.Context, c *sim.Client) {
+	ch := &chat{id: w.next("chat")}
+	text := w.next("m")
+	w.mu.Lock()
+	w.chats = append(w.chats, ch)
+	w.mu.Unlock()
+	w.exchange(c, ch, exchange{text: text}, func() (string, error) {
+		got, err := repeat(w, c, "start", func(client *arc.Client, o *arc.CallOptions) (*arc.Chat, error) {
+			return client.StartChat(ctx, agent, &arc.StartChatParams{ChatID: ch.id, InitialMessage: arc.UserText(text)}, o)
+		})
+		if err != nil {
+			return "", err
+		}
+		return got.Message.Text(), nil
+	})
+}
+
+// say sends a message and reads its answer at once or as a stream.
+func (w *world) say(ctx context.Context, c *sim.Client, ch *chat) {
+	text := w.next("m")
+	p := &arc.ChatMessageParams{ChatID: ch.id, Message: arc.UserText(text)}
+	isStream := c.IntN(2) == 0
+	w.exchange(c, ch, exchange{text: text}, func() (string, error) {
+		if !isStream {
+			got, err := repeat(w, c, "say", func(client *arc.Client, o *arc.CallOptions) (*arc.Chat, error) {
+				return client.SendChatMessage(ctx, agent, p, o)
+			})
+			if err != nil {
+				return "", err
+			}
+			return got.Message.Text(), nil
+		}
+		n, ok := w.callers[c.ID%len(w.callers)].Instance().(*caller)
+		if !ok {
+			return "", errDown
+		}
+		return w.stream(ctx, n.clients[c.IntN(servers)], p)
+	})
+}
+
+var errCut = errors.New("no end")
+
+// stream reads an answer and holds it to C2.
+func (w *world) stream(ctx context.Context, client *arc.Client, p *arc.ChatMessageParams) (string, error) {
+	var b strings.Builder
+	isDone := false
+	for e, err := range client.StreamChatMessage(ctx, agent, p, nil) {
+		if err != nil {
+			return "", err
+		}
+		b.WriteString(e.Text)
+		isDone = isDone || e.Done
+		if want := "re " + p.Message.Text() + " at "; !strings.HasPrefix(b.String(), want) && !strings.HasPrefix(want, b.String()) {
+			w.Failf("C2", "", "stream of %s has %q", p.Message.Text(), b.String())
+		}
+	}
+	if !isDone {
+		return "", errCut
+	}
+	return b.String(), nil
+}
+
+func (w *world) exchange(c *sim.Client, ch *chat, e exchange, f func() (string, error)) {
+	var err error
+	e.start = w.Now()
+	e.answer, err = w.Call(c.ID, "say "+e.text, f)
+	e.end = w.Now()
+	if err == nil {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		ch.exchanges = append(ch.exchanges, e)
+	}
+}
+
+// check reads all tasks, ends all chats with a last message, and holds them to the invariants.
+func (w *world) check() {
+	c := &sim.Client{Rand: rand.New(rand.NewPCG(w.Seed(), 1)), Context: context.Background()}
+	ctx := context.Background()
+	for _, t := range w.tasks {
+		if err := w.get(ctx, c, t); err != nil {
+			w.Failf("T1", "", "task %s: %v", t.id, err)
+			return
+		}
+		for i := 0; i < 60 && w.isOwed(t); i++ { // a notification may wait for its next attempt
+			_ = w.Sleep(ctx, time.Minute)
+		}
+		w.checkTask(t)
+	}
+	for _, ch := range w.chats {
+		acknowledged := ch.exchanges
+		if len(acknowledged) == 0 {
+			continue
+		}
+		ch.turns = nil
+		for range 5 { // a connection that a fault has cut fails once
+			if w.say(ctx, c, ch); len(ch.exchanges) > len(acknowledged) {
+				break
+			}
+		}
+		ch.exchanges = acknowledged
+		if len(ch.turns) == 0 {
+			w.Failf("C1", "", "chat %s: no turn for the last message: %v", ch.id, w.lastError())
+			return
+		}
+		w.checkChat(ch, ch.turns[len(ch.turns)-1])
+	}
+}
+
+func TestBrokenVariantsAreFound(t *testing.T) {
+	variants := map[string]struct {
+		invariant string
+		defect    defect
+	}{
+		"inputs are appended twice":  {"T2", defect{store: func(s store.Store) store.Store { return &doubling{s} }}},
+		"inputs are answered twice":  {"T3", defect{handler: doubled}},
+		"a task waits for something": {"T4", defect{handler: stuck}},
+	}
+	for name, v := range variants {
+		t.Run(name, func(t *testing.T) { sim.Broken(t, v.invariant, profile(v.defect)) })
+	}
+}
+
+func doubled(ctx context.Context, run *arc.TaskRun, w *world) error {
+	m, err := run.WaitInput(ctx, "more")
+	if err != nil {
+		return err
+	}
+	for range 2 {
+		if err := run.AddMessage(ctx, arc.AgentText("got "+m.Text())); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func stuck(ctx context.Context, _ *arc.TaskRun, w *world) error {
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+// A doubling store appends items of tasks twice.
+type doubling struct{ store.Store }
+
+func (d *doubling) Append(ctx context.Context, stream, id string, value []byte, ttl time.Duration) (uint64, error) {
+	if strings.HasPrefix(stream, "arc/items/") {
+		_, _ = d.Store.Append(ctx, stream, "", value, ttl)
+	}
+	return d.Store.Append(ctx, stream, id, value, ttl)
+}
+
+// lastError returns the error of the last call.
+func (w *world) lastError() error {
+	history := w.History()
+	return history[len(history)-1].Err
+}

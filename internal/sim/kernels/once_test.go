@@ -1,0 +1,206 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package kernels
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/fivewire/fivewire/internal/lease"
+	"github.com/fivewire/fivewire/internal/once"
+	"github.com/fivewire/fivewire/internal/sim"
+)
+
+// A group is keys that name the same work, and its policy.
+type group struct {
+	keys   []once.Key
+	policy once.Policy
+}
+
+var groups = []group{
+	{[]once.Key{{ID: "a"}}, once.AtMostOnce},
+	{[]once.Key{{ID: "b"}}, once.Repeat},
+	{[]once.Key{{ID: "c1", Aliases: []string{"c"}}, {ID: "c2", Aliases: []string{"c"}}, {ID: "c"}}, once.AtMostOnce},
+	{[]once.Key{{ID: "d1", Aliases: []string{"d"}}, {ID: "d2", Aliases: []string{"d"}}, {ID: "d"}}, once.Repeat},
+	{[]once.Key{{ID: "e1", Aliases: []string{"e2"}}, {ID: "e2", Aliases: []string{"e1"}}}, once.Repeat},
+}
+
+// A caller is one instance of a node.
+type caller struct {
+	epoch
+	*once.Table
+}
+
+func (k *caller) Close() {
+	_ = k.Table.Close()
+	k.epoch.Close()
+}
+
+// A keyed value is the model of the profile: the runs of each group and the outcome that callers got.
+type keyed struct {
+	w     *sim.World
+	nodes []*sim.Node
+
+	mu       sync.Mutex // guards all below
+	runs     [][]*attempt
+	outcomes []string
+}
+
+// An attempt is one call of user code.
+type attempt struct {
+	caller      *caller
+	tenure      tenure
+	isEnded     bool
+	isForgotten bool
+}
+
+var (
+	errWork     = errors.New("work")
+	errOverload = errors.New("overload")
+)
+
+// playOnce lets three nodes call keyed work of five groups.
+func playOnce(w *sim.World) {
+	m := &keyed{w: w, runs: make([][]*attempt, len(groups)), outcomes: make([]string, len(groups))}
+	m.nodes = startNodes(w, 3, func(v *sim.View) (sim.Instance, error) {
+		e, err := acquire(v)
+		if err != nil {
+			return nil, err
+		}
+		return &caller{e, once.New(v.Store, e.Lease, once.Options{Prefix: prefix, Logger: quiet})}, nil
+	})
+	w.Play(40*time.Second, 4, 4*time.Second, func(c *sim.Client) {
+		k, ok := pick[*caller](c.Rand, m.nodes)
+		if ok {
+			m.call(c, k, c.IntN(len(groups)), c.IntN(3))
+		}
+	})
+	w.Settle()
+	for i := range groups {
+		for j := range groups[i].keys {
+			m.callLast(i, j)
+		}
+	}
+}
+
+func (m *keyed) call(c *sim.Client, k *caller, group, key int) {
+	limits := []time.Duration{20 * time.Millisecond, 500 * time.Millisecond, 20 * time.Second}
+	ctx, cancel := context.WithTimeout(context.Background(), 1+time.Duration(c.Int64N(int64(limits[c.IntN(3)]))))
+	defer cancel()
+	delay := time.Duration(c.Int64N(int64([]time.Duration{1, 100 * time.Millisecond, 30 * time.Second}[c.IntN(3)])))
+	honors, end := c.IntN(2) == 0, c.IntN(10)
+	g := groups[group]
+	var replayed bool
+	data, err := m.w.Call(c.ID, fmt.Sprint("do ", group), func() (answer string, err error) {
+		var data []byte
+		data, replayed, err = k.Do(ctx, g.keys[key%len(g.keys)], g.policy,
+			func(ctx context.Context, c once.Claim) (once.Result, error) {
+				a := m.begin(k, group)
+				if a == nil {
+					return once.Result{}, errWork
+				}
+				var done <-chan struct{}
+				if honors {
+					done = ctx.Done()
+				}
+				t := time.NewTimer(delay)
+				defer t.Stop()
+				select {
+				case <-t.C:
+				case <-done:
+				}
+				return m.end(a, group, end, honors && ctx.Err() != nil)
+			})
+		return string(data), err
+	})
+	if !k.IsCrashed() {
+		m.check(group, data, replayed, err, k.Node.Name())
+	}
+}
+
+// begin notes the beginning of user code and holds it to O1 and O2.
+func (m *keyed) begin(k *caller, group int) *attempt {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if k.IsCrashed() {
+		return nil
+	}
+	for i, other := range m.runs[group] {
+		switch {
+		case groups[group].policy == once.AtMostOnce && !other.isForgotten:
+			m.w.Failf("O1", k.Node.Name(), "group %d: run %d and another one", group, i)
+		case groups[group].policy == once.Repeat && !other.isEnded && (other.caller == k || other.tenure.isHeld(m.w)):
+			m.w.Failf("O2", k.Node.Name(), "group %d: run %d has not ended", group, i)
+		}
+	}
+	a := &attempt{caller: k, tenure: k.tenure()}
+	m.runs[group] = append(m.runs[group], a)
+	return a
+}
+
+// end notes the end of user code and returns its result.
+func (m *keyed) end(a *attempt, group, end int, isCut bool) (once.Result, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	a.isEnded = true
+	a.isForgotten = !a.caller.IsCrashed() && !isCut && (end == 1 || end == 2)
+	data := fmt.Appendf(nil, "run %d", len(m.runs[group]))
+	switch {
+	case isCut || end == 0:
+		return once.Result{Data: data}, errWork
+	case end == 1:
+		return once.Result{Data: []byte("forget"), Forget: true}, nil
+	case end == 2:
+		return once.Result{}, once.Temporary(errOverload)
+	}
+	return once.Result{Data: data}, nil
+}
+
+// check holds an answer to O3 and O5.
+func (m *keyed) check(group int, data string, replayed bool, err error, node string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	switch {
+	case (err == nil || errors.Is(err, once.ErrFailed)) && !strings.HasPrefix(data, "forget"):
+		got := fmt.Sprintf("%s, error %v", data, err)
+		want := cmp.Or(m.outcomes[group], got)
+		m.outcomes[group] = want
+		if got != want {
+			m.w.Failf("O3", node, "group %d has outcomes %q and %q", group, want, got)
+		}
+	case err == nil && replayed:
+		m.w.Failf("O3", node, "group %d: forgotten outcome %q replayed", group, data)
+	case errors.Is(err, once.ErrReused) || errors.Is(err, once.ErrNotRetained) || errors.Is(err, once.ErrBusy):
+		m.w.Failf("O5", node, "group %d: %v", group, err)
+	}
+}
+
+// callLast requires an outcome of a key after all faults: O5.
+func (m *keyed) callLast(group, key int) {
+	k, ok := m.nodes[key%len(m.nodes)].Instance().(*caller)
+	if !ok {
+		m.w.Failf("O5", "", "node %d does not start", key)
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	data, replayed, err := k.Do(ctx, groups[group].keys[key], groups[group].policy,
+		func(context.Context, once.Claim) (once.Result, error) {
+			a := m.begin(k, group)
+			if a == nil {
+				return once.Result{}, errWork
+			}
+			return m.end(a, group, 9, false)
+		})
+	m.check(group, string(data), replayed, err, k.Node.Name())
+	isLost := groups[group].policy == once.AtMostOnce && errors.Is(err, once.ErrLost)
+	if err != nil && !errors.Is(err, once.ErrFailed) && !isLost && !errors.Is(err, lease.ErrLost) {
+		m.w.Failf("O5", k.Node.Name(), "group %d: last call: %v", group, err)
+	}
+}
