@@ -341,7 +341,7 @@ func cycle(s store.Store, stream, id string, ttl time.Duration) error {
 	return s.Ack(ctx, stream, records[0].Seq)
 }
 
-// TestAllocations holds what the benchmarks measure.
+// TestAllocations bounds the allocations that the benchmarks measure.
 func TestAllocations(t *testing.T) {
 	if race.Enabled {
 		t.Skip("the race detector allocates for itself")

@@ -117,8 +117,8 @@ func measure(t testing.TB, m *Memory) (n size) {
 	return n
 }
 
-// TestSteadyKV: what comes and goes at an even rate takes an even amount of
-// memory, whichever way it goes.
+// TestSteadyKV: a steady rate of creations and removals uses a steady amount of memory, whichever
+// way entries are removed.
 func TestSteadyKV(t *testing.T) {
 	const ttl = time.Minute
 	for _, tt := range []struct {
@@ -257,7 +257,7 @@ func TestSteadyLog(t *testing.T) {
 	}
 }
 
-// TestNothingLeft: of what is over no trace remains.
+// TestNothingLeft: removed entries leave no memory behind.
 func TestNothingLeft(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, ctx := NewMemory(), t.Context()
@@ -286,8 +286,8 @@ func TestNothingLeft(t *testing.T) {
 		require.NoError(t, m.Expire(ctx, "dropped", 0))
 		time.Sleep(time.Minute)
 
-		// Looking is enough, if it meets what has expired often enough: it
-		// removes as much as it meets, though not the same.
+		// Reads are enough if they meet expired entries often enough: a read removes as many
+		// entries as it meets, though not the same ones.
 		for range 10 {
 			for range m.List(ctx, "") {
 				t.Error("List yields something")
@@ -297,7 +297,7 @@ func TestNothingLeft(t *testing.T) {
 				require.NoError(t, err)
 				require.Empty(t, records)
 			}
-			// Ids of what is acknowledged nobody meets but who writes.
+			// Only writers meet the ids of acknowledged records.
 			for range n / trimMost {
 				require.NoError(t, m.Ack(ctx, "done", 1))
 			}
@@ -308,8 +308,8 @@ func TestNothingLeft(t *testing.T) {
 	})
 }
 
-// TestLargeStreamsGo: an empty stream is kept for the next one only if it is
-// small, however it came to be large.
+// TestLargeStreamsGo: an empty stream is kept for reuse only if it is small, however it became
+// large.
 func TestLargeStreamsGo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, ctx := NewMemory(), t.Context()
@@ -326,7 +326,7 @@ func TestLargeStreamsGo(t *testing.T) {
 			require.NoError(t, m.Ack(ctx, "ids", 1))
 		}
 		require.NoError(t, m.Ack(ctx, "ids", 1))
-		require.Zero(t, measure(t, m).streams) // which looks at what is kept, too
+		require.Zero(t, measure(t, m).streams) // which includes the kept streams
 	})
 }
 
@@ -347,8 +347,7 @@ func TestPassedAreTrimmed(t *testing.T) {
 	})
 }
 
-// TestManyWaits: who waits costs a map entry at the most, and it goes with the
-// last of them.
+// TestManyWaits: a wait costs at most a map entry, which the last waiter removes.
 func TestManyWaits(t *testing.T) {
 	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
 	m := NewMemory()
@@ -374,13 +373,13 @@ func TestManyWaits(t *testing.T) {
 		require.NoError(t, err)
 	}
 	require.Equal(t, streams-10, measure(t, m).waits)
-	cancel() // also for those who have been woken, but do not run yet
+	cancel() // also for notified waiters that do not run yet
 	wg.Wait()
 	require.Zero(t, measure(t, m).waits)
 }
 
-// TestChaos does everything at once, so that the race detector sees it, and
-// checks that all parts agree in the end.
+// TestChaos runs all operations concurrently, so that the race detector sees them, and checks
+// afterwards that all parts agree.
 func TestChaos(t *testing.T) {
 	m := NewMemory()
 	var wg sync.WaitGroup
@@ -438,7 +437,7 @@ func TestExpiredInTheWay(t *testing.T) {
 		const n = 2000
 		last := uint64(0)
 		for range 3 {
-			for i := n; i > 0; i-- { // the last to expire is the first in the way
+			for i := n; i > 0; i-- { // the last entry to expire comes first
 				_, err := m.Create(ctx, fmt.Sprint(i), nil, time.Minute+time.Duration(i))
 				require.NoError(t, err)
 				seq, err := m.Append(ctx, "s", fmt.Sprint(i), nil, time.Minute+time.Duration(i))
@@ -474,7 +473,7 @@ func TestListInParts(t *testing.T) {
 	for e, err := range m.List(ctx, "k/") {
 		require.NoError(t, err)
 		require.Equal(t, key(next), e.Key)
-		// What was listed goes; neighbours that were not there before may be listed.
+		// Listed entries are deleted; new neighbours may be listed then.
 		require.NoError(t, m.Delete(ctx, e.Key, e.Revision))
 		_, err := m.Create(ctx, key(next/2)+"+", nil, 0) // behind the loop
 		if err != nil {
@@ -523,7 +522,8 @@ func TestBurst(t *testing.T) {
 		}
 		time.Sleep(time.Minute)
 		for i := range n / 8 {
-			// A thousand names, so that each shard gets some of them, whatever the seed: only a write looks for what has expired.
+			// A thousand names, so that each shard gets some of them, whatever the seed: only a
+			// write removes expired entries.
 			_, err := m.Create(ctx, fmt.Sprint("last-", i%1000), nil, time.Second)
 			if err != nil {
 				require.ErrorIs(t, err, ErrExists)

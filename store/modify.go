@@ -46,15 +46,20 @@ func Modify(ctx context.Context, kv KV, key string, ttl time.Duration,
 	change func(old Entry, found bool) ([]byte, error)) (Entry, error) {
 	m := modification{kv: kv, key: key, ttl: ttl, id: random()}
 	delay := time.Millisecond
-	for range maxRounds {
+	for round := range maxRounds {
 		e, isDone, err := m.round(ctx, change)
 		if isDone || err != nil {
 			return e, err
 		}
-		if !pause(ctx, delay) {
+		switch {
+		case ctx.Err() != nil:
 			return Entry{}, ctx.Err()
+		case round < 2: // most conflicts are of two writers
+		case !pause(ctx, delay):
+			return Entry{}, ctx.Err()
+		default:
+			delay = min(2*delay, maxDelay/20)
 		}
-		delay = min(2*delay, maxDelay/20)
 	}
 	return Entry{}, fmt.Errorf("%w: in %d rounds", ErrConflict, maxRounds)
 }

@@ -4,10 +4,13 @@
 package store_test
 
 import (
+	"errors"
 	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/fivewire/fivewire/internal/testkit"
 )
 
 // A modifyRule is the rule of Modify for a change without an answer, or one that lacks a part.
@@ -111,42 +114,37 @@ func (s modifyState) isBroken() bool {
 	return false
 }
 
-// explore visits every state and returns the number of states and a broken one.
-func explore(r modifyRule) (n int, broken *modifyState) {
-	seen := map[modifyState]bool{{}: true}
-	for queue := []modifyState{{}}; len(queue) > 0; queue = queue[1:] {
-		s := queue[0]
-		if s.isBroken() {
-			return len(seen), &s
-		}
+// explore visits every state and returns the number of states and the fault of a broken one.
+func explore(r modifyRule) (n int, fault error) {
+	return testkit.Explore(modifyState{}, func(s modifyState) (list []modifyState) {
 		for i := range s.at {
-			s.next(r, i, func(s modifyState) {
-				if !seen[s] {
-					seen[s] = true
-					queue = append(queue, s)
-				}
-			})
+			s.next(r, i, func(s modifyState) { list = append(list, s) })
 		}
-	}
-	return len(seen), nil
+		return list
+	}, func(s modifyState) error {
+		if s.isBroken() {
+			return errors.New("wrong result")
+		}
+		return nil
+	})
 }
 
 func TestModifyModelMakesEachChangeOnce(t *testing.T) {
 	for _, r := range []modifyRule{{kept: 8, limit: 8}, {kept: 2, limit: 2}, {kept: 1, limit: 1}} {
 		n, broken := explore(r)
-		require.Nil(t, broken, "rule %+v: got a wrong result, want none", r)
+		require.NoError(t, broken, "rule %+v: got a wrong result, want none", r)
 		require.Greater(t, n, 10_000, "states: got %d, want all interleavings", n)
 	}
 }
 
 func TestModifyModelFailsWithoutRepetition(t *testing.T) {
 	_, broken := explore(modifyRule{reads: true, kept: 8, limit: 8})
-	require.NotNil(t, broken, "got no wrong result, want one if a read replaces the repetition")
+	require.Error(t, broken, "got no wrong result, want one if a read replaces the repetition")
 }
 
 func TestModifyModelFailsWithOneID(t *testing.T) {
 	for _, kept := range []int{1, 2} {
 		_, broken := explore(modifyRule{kept: kept, limit: 8})
-		require.NotNil(t, broken, "got no wrong result with %d ids, want a change made twice", kept)
+		require.Error(t, broken, "got no wrong result with %d ids, want a change made twice", kept)
 	}
 }

@@ -192,6 +192,26 @@ func TestModifyReturnsConflictAfterHundredRounds(t *testing.T) {
 	})
 }
 
+func TestModifyRepeatsTwiceWithoutPause(t *testing.T) {
+	for conflicts := range 4 {
+		synctest.Test(t, func(t *testing.T) {
+			m, left := store.NewMemory(), conflicts
+			modify(t, m, 1)
+			s := &hookedStore{m, func(op string, call func() error) error {
+				if op == "Update" && left > 0 {
+					left--
+					modify(t, m, 1)
+				}
+				return call()
+			}}
+			start := time.Now()
+			_, err := store.Modify(t.Context(), s, "k", 0, increment)
+			require.NoError(t, err)
+			require.Equal(t, conflicts > 2, time.Since(start) > 0, "after %d conflicts", conflicts)
+		})
+	}
+}
+
 func TestModifyByManyWritersLosesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := store.NewMemory()
@@ -661,11 +681,11 @@ func TestModifyMakesEachChangeOnceDespiteFaults(t *testing.T) {
 			timeout: time.Duration(rapid.SampledFrom([]int{50, 500, 30_000}).Draw(r, "timeout")) * time.Millisecond,
 			crashes: rapid.Bool().Draw(r, "crashes"),
 		}
-		for _, kind := range []fault.Kind{
-			fault.ErrorBefore, fault.ErrorAfter, fault.LateLanding, fault.Hang, fault.Conflict, fault.Slow,
+		for _, kind := range []fault.Action{
+			fault.ErrorBefore, fault.ErrorAfter, fault.LandLater, fault.Hang, fault.Conflict, fault.Delay,
 		} {
 			if rate := rapid.SampledFrom([]float64{-1, 0.1, 0.4}).Draw(r, fmt.Sprint("rate ", kind)); rate > 0 {
-				w.rules = append(w.rules, fault.Rule{Kind: kind, Rate: rate, Delay: 300 * time.Millisecond})
+				w.rules = append(w.rules, fault.Rule{Action: kind, Probability: rate, Delay: 300 * time.Millisecond})
 			}
 		}
 		var broken string

@@ -30,7 +30,7 @@ var ErrUnknown = errors.New("store: outcome unknown")
 var behind = make(chan struct{}, maxBehind)
 
 // Persist calls op until the store answers: with nil, [ErrNotFound], [ErrExists],
-// [ErrConflict], [ErrDuplicate] or [ErrInvalid], which it returns. After any other error the
+// [ErrConflict], [ErrDuplicate], [ErrInvalid] or [ErrCorrupt], which it returns. After any other error the
 // change may still be made. So op is one change that the store makes once, however often it
 // is repeated: with the same revision or the same id.
 //
@@ -85,7 +85,7 @@ func repeat(ctx context.Context, op func(ctx context.Context) error) error {
 }
 
 func isAnswer(err error) bool {
-	return err == nil || isRefusal(err) || errors.Is(err, ErrDuplicate) || errors.Is(err, ErrInvalid)
+	return err == nil || isRefusal(err) || errors.Is(err, ErrDuplicate) || errors.Is(err, ErrInvalid) || errors.Is(err, ErrCorrupt)
 }
 
 func isRefusal(err error) bool {

@@ -10,8 +10,8 @@ import (
 )
 
 func (s *Store) checkValue(value []byte) error {
-	if most := s.MaxValue(); len(value) > most {
-		return fmt.Errorf("%w: value of %d bytes, over %d", store.ErrInvalid, len(value), most)
+	if limit := s.MaxValue(); len(value) > limit {
+		return fmt.Errorf("%w: value of %d bytes, over %d", store.ErrInvalid, len(value), limit)
 	}
 	return nil
 }

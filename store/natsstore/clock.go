@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// A clock tells the time of the servers. Expiry is judged by it alone, so that
-// processes whose own clocks differ agree on what is there.
+// A clock returns the time of the servers. Expiry is judged by it alone, so that processes whose
+// clocks differ agree on which entries exist.
 type clock struct {
 	offset atomic.Int64 // nanoseconds from the clock of this process to theirs
 }
@@ -20,37 +20,37 @@ type clock struct {
 // now returns the time of the servers in nanoseconds since 1970.
 func (c *clock) now() int64 { return time.Now().UnixNano() + c.offset.Load() }
 
-// sample takes one look at their clock. Where the answer took too long to tell
-// a difference, the clocks count as equal.
-func offsetOf(asked, answered time.Time, theirs int64) (offset, error int64) {
-	error = int64(answered.Sub(asked))/2 + 1
-	offset = theirs - (asked.UnixNano() + error)
+// offsetOf returns the offset of the remote clock and its error, both in nanoseconds. A difference
+// within the error counts as zero.
+func offsetOf(sent, answered time.Time, remote int64) (offset, error int64) {
+	error = int64(answered.Sub(sent))/2 + 1
+	offset = remote - (sent.UnixNano() + error)
 	if -error <= offset && offset <= error {
 		offset = 0
 	}
 	return offset, error
 }
 
-// setClock compares the clocks and takes the best of a few looks.
+// setClock samples the clock of the servers and keeps the sample with the smallest error.
 func (s *Store) setClock(ctx context.Context, looks int) error {
 	best := int64(math.MaxInt64)
 	for range looks {
-		asked := time.Now()
+		sent := time.Now()
 		info, err := s.info(ctx, s.kv, "", 0)
 		if err != nil {
 			return err
 		}
-		offset, fault := offsetOf(asked, time.Now(), info.now)
-		if fault < best {
-			best = fault
+		offset, maxError := offsetOf(sent, time.Now(), info.now)
+		if maxError < best {
+			best = maxError
 			s.clock.offset.Store(offset)
 		}
 	}
 	return nil
 }
 
-// after returns the moment ttl after at; zero for never. What lies beyond the
-// range of the clock is as good as that.
+// after returns the moment ttl after at; zero means that the entry never expires. A moment beyond
+// the range of the clock is zero too.
 func after(at int64, ttl time.Duration) int64 {
 	switch {
 	case ttl == 0:

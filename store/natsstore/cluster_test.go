@@ -6,7 +6,6 @@ package natsstore_test
 import (
 	"context"
 	"fmt"
-	"net"
 	"sync"
 	"testing"
 	"time"
@@ -15,6 +14,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
+	"github.com/fivewire/fivewire/internal/testkit"
 	"github.com/fivewire/fivewire/store/natsstore"
 	"github.com/fivewire/fivewire/store/natsstore/embedded"
 )
@@ -33,8 +33,8 @@ func startCluster(t testing.TB) *cluster {
 	t.Helper()
 	c := &cluster{}
 	for i := range c.nodes {
-		c.dirs[i], c.clients[i] = t.TempDir(), freeAddress(t)
-		c.routes = append(c.routes, freeAddress(t))
+		c.dirs[i], c.clients[i] = t.TempDir(), testkit.FreeAddress(t)
+		c.routes = append(c.routes, testkit.FreeAddress(t))
 	}
 	var wg sync.WaitGroup
 	for i := range c.nodes {
@@ -49,14 +49,6 @@ func startCluster(t testing.TB) *cluster {
 	})
 	c.ready(t)
 	return c
-}
-
-func freeAddress(t testing.TB) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	defer func() { _ = l.Close() }()
-	return l.Addr().String()
 }
 
 func (c *cluster) start(t testing.TB, i int) {

@@ -14,46 +14,43 @@ import (
 	"github.com/fivewire/fivewire/store"
 )
 
-// Expire writes one message, under m. It holds for what has a lower number: so
-// everything that was in the stream expires in one moment, without being
-// touched. What was said earlier is part of the message, since a record that
-// was dead by then does not come back.
+// Expire writes one message with the subject prefix m. It applies to messages with lower numbers,
+// so that the whole stream expires at one moment without other writes. The message repeats the
+// earlier steps, since a record that had expired by an earlier step stays expired.
 
-// Such a message outlives what it ended, for longer than any call takes: a call
-// may have looked for one before it was written, and write what is left of an
-// acknowledged record after all else was removed. And it is looked at before
-// what it is about: who then finds something that is not there any more finds
-// it as it was when the call began.
+// The message is kept longer than any call takes: a call may have read the lifetimes before the
+// message was written, and may write the id of an acknowledged record after all else was removed.
+// Lifetimes are read before the records they apply to, so that a call that finds a record removed
+// sees the state at its beginning.
 
 // A step is one Expire.
 type step struct {
-	seq   uint64 // it holds for what is below
-	at    int64  // what had expired by then stays expired; 0: nothing below had
+	seq   uint64 // applies to lower numbers
+	at    int64  // records expired by then stay expired; 0: none had expired
 	until int64
 }
 
 const (
 	stepSize = 24
 
-	// stepsMost is how many steps one message holds. Before there are more,
-	// what is dead is removed, and nothing needs to be known of it any longer.
+	// stepsMost is the maximum number of steps in one message. Beyond it, expired messages are
+	// removed, so that their steps are not needed.
 	stepsMost = 8
 
-	// expireLingers is for how long at least a message is kept that has ended
-	// everything: several times as long as a call goes on.
+	// expireLingers is the minimum time for which a message is kept that has expired a whole
+	// stream: several times the duration of a call.
 	expireLingers = 5 * time.Minute
 )
 
 // lifetimes are the steps of a stream, in order.
 type lifetimes struct {
 	seq   uint64 // of the message; 0 if there is none
-	now   int64  // a moment before they were looked at
+	now   int64  // a moment before the steps were read
 	steps []step
 }
 
-// alive reports whether what has that position and its own expiry is alive. What
-// was dead before the steps were looked at is dead for good. At any later moment
-// it may be that another Expire has saved it in time.
+// alive reports whether a message with that position and expiry has not expired. A message that had expired before the steps were read stays expired. After l.now, another Expire
+// may have extended it in time.
 func (l lifetimes) alive(seq uint64, own int64) bool { return alive(l.expiry(seq, own), l.now) }
 
 // expiry returns when what has that position and its own expiry expires.
@@ -133,8 +130,8 @@ func (s *Store) Expire(ctx context.Context, stream string, ttl time.Duration) er
 			return err
 		}
 		if ttl == 0 {
-			l.steps = nil // what was said before makes no difference to what goes now
-		} else if l, err = s.settle(ctx, name, l); err != nil {
+			l.steps = nil // earlier steps do not matter to messages that expire now
+		} else if l, err = s.compact(ctx, name, l); err != nil {
 			return err
 		}
 		h := lifeOf(ttl)
@@ -163,8 +160,7 @@ func (s *Store) empty(ctx context.Context, stream string) (bool, error) {
 	return true, nil
 }
 
-// clearBelow removes what has a lower number than the message under m. that has
-// ended it.
+// clearBelow removes messages with lower numbers than the message under m. that expired the stream.
 func (s *Store) clearBelow(ctx context.Context, stream string, seq uint64) error {
 	for _, kind := range []string{"r.", "a."} {
 		if err := s.purge(ctx, s.log, s.log.prefix+kind+stream+".*", seq); err != nil {
@@ -174,9 +170,9 @@ func (s *Store) clearBelow(ctx context.Context, stream string, seq uint64) error
 	return nil
 }
 
-// settle removes what is dead by the steps of a stream, as far as that makes
-// them shorter, and returns those that still matter.
-func (s *Store) settle(ctx context.Context, stream string, l lifetimes) (lifetimes, error) {
+// compact removes expired messages of a stream if that shortens its steps, and returns the steps
+// that still matter.
+func (s *Store) compact(ctx context.Context, stream string, l lifetimes) (lifetimes, error) {
 	if len(l.steps) == 0 {
 		return l, nil
 	}
@@ -190,7 +186,7 @@ func (s *Store) settle(ctx context.Context, stream string, l lifetimes) (lifetim
 		return l, nil
 	}
 	for _, kind := range []string{"r.", "a."} {
-		if err := s.bury(ctx, stream, kind, l, 1); err != nil {
+		if err := s.removeExpired(ctx, stream, kind, l, 1); err != nil {
 			return l, err
 		}
 	}
@@ -198,10 +194,9 @@ func (s *Store) settle(ctx context.Context, stream string, l lifetimes) (lifetim
 	return l, nil
 }
 
-// bury removes what is dead in one stream, of one kind and from that number on.
-// Of records it is enough to look at those that l says something about; what is
-// left of one may have been written later.
-func (s *Store) bury(ctx context.Context, stream, kind string, l lifetimes, seq uint64) error {
+// removeExpired removes the expired messages of one kind in one stream, from seq on. Only records
+// up to l.seq are affected by l; the id of an acknowledged record may have been written later.
+func (s *Store) removeExpired(ctx context.Context, stream, kind string, l lifetimes, seq uint64) error {
 	for {
 		page, more, err := s.page(ctx, s.log.prefix+kind+stream+".*", seq, batchMost)
 		if err != nil {

@@ -11,25 +11,24 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// GivesUpAfter sets Options.CallTimeout of a store that nobody uses yet. To open one
-// with a short time is a matter of luck.
+// GivesUpAfter sets Options.CallTimeout of a store that is not in use yet. Opening a store with a
+// short timeout may fail.
 func GivesUpAfter(s *Store, d time.Duration) { s.opts.CallTimeout = d }
 
-// LeaveID writes what is left of an acknowledged record, as an Ack does that
-// looked at it some time before.
+// LeaveID writes the id of an acknowledged record, as an Ack does that read the record earlier.
 func LeaveID(ctx context.Context, s *Store, stream, id string, seq uint64, until time.Time) error {
 	h := nats.Header{seqHeader: {strconv.FormatUint(seq, 10)}, atHeader: {strconv.FormatInt(until.UnixNano(), 10)}}
 	_, err := s.publish(ctx, s.log, s.log.prefix+"a."+digest(stream)+"."+digest(id), h, nil, condition{})
 	return err
 }
 
-// Forgets lets a store forget what Expire said once that is over for so long.
+// Forgets sets the time after which a store removes the message of a completed Expire.
 func Forgets(opts *Options, after time.Duration) *Options {
 	opts.lingers = after
 	return opts
 }
 
-// Ahead lets d pass for a store, and for nobody else.
+// Ahead advances the clock of one store by d.
 func Ahead(s *Store, d time.Duration) { s.clock.offset.Add(int64(d)) }
 
 // Messages is how many messages of a store the servers hold.

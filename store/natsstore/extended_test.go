@@ -21,10 +21,10 @@ import (
 
 // A holder dials connections that keep back one answer to a look.
 type holder struct {
-	mu    sync.Mutex
-	after int           // answers to let pass before; guarded by mu
-	held  chan struct{} // closed when one is kept back; nil for none to keep back; guarded by mu
-	let   chan struct{} // closed to let it pass
+	mu      sync.Mutex
+	after   int           // answers to let pass before; guarded by mu
+	blocked chan struct{} // closed when a response is blocked; nil to block none; guarded by mu
+	let     chan struct{} // closed to let it pass
 }
 
 func (h *holder) Dial(network, address string) (net.Conn, error) {
@@ -36,11 +36,11 @@ func (h *holder) Dial(network, address string) (net.Conn, error) {
 }
 
 // hold keeps back the next answer but some.
-func (h *holder) hold(after int) (held <-chan struct{}, let func()) {
+func (h *holder) hold(after int) (blocked <-chan struct{}, let func()) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.after, h.held, h.let = after, make(chan struct{}), make(chan struct{})
-	return h.held, sync.OnceFunc(func() { close(h.let) })
+	h.after, h.blocked, h.let = after, make(chan struct{}), make(chan struct{})
+	return h.blocked, sync.OnceFunc(func() { close(h.let) })
 }
 
 // looked tells that the server has answered so many looks, and returns when
@@ -48,14 +48,14 @@ func (h *holder) hold(after int) (held <-chan struct{}, let func()) {
 func (h *holder) looked(n int) {
 	h.mu.Lock()
 	h.after -= n
-	held := h.held
-	if held == nil || h.after >= 0 {
+	blocked := h.blocked
+	if blocked == nil || h.after >= 0 {
 		h.mu.Unlock()
 		return
 	}
-	h.held = nil
+	h.blocked = nil
 	h.mu.Unlock()
-	close(held)
+	close(blocked)
 	<-h.let
 }
 
@@ -73,10 +73,10 @@ func (c *heldConn) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// TestExtendedMeanwhile: a call has looked at something that expires in an hour.
-// Before it goes on, another extends that, and more than an hour passes. So it
-// was there all the time, and the call must not take it for gone.
-func TestExtendedMeanwhile(t *testing.T) {
+// TestCallSeesConcurrentExtension: a call reads an entry that expires in an hour. Before the call
+// continues, another store extends the entry, and more than an hour passes. The entry existed
+// throughout, so the call must not treat it as expired.
+func TestCallSeesConcurrentExtension(t *testing.T) {
 	t.Parallel()
 	srv := startEmbedded(t, &embedded.Options{SyncInterval: time.Minute, Listen: "127.0.0.1:0"})
 	ctx := t.Context()
@@ -89,7 +89,7 @@ func TestExtendedMeanwhile(t *testing.T) {
 	}
 	for _, tt := range []struct {
 		name   string
-		after  int // looks of the call before the one that matters
+		after  int // reads of the call before the relevant one
 		extend func(ctx context.Context, other store.Store, rev store.Revision) error
 		call   func(t *testing.T, s store.Store, rev store.Revision, seq uint64)
 		there  []string // afterwards: values of the key and of the stream
@@ -124,11 +124,11 @@ func TestExtendedMeanwhile(t *testing.T) {
 			require.Equal(t, seq, records[0].Seq)
 		}, []string{"old", "record"}},
 		{"Append", 0, extendStream, func(t *testing.T, s store.Store, _ store.Revision, seq uint64) {
-			known, err := s.Append(ctx, "s", "id", []byte("again"), 0)
+			got, err := s.Append(ctx, "s", "id", []byte("again"), 0)
 			require.ErrorIs(t, err, store.ErrDuplicate)
-			require.Equal(t, seq, known)
+			require.Equal(t, seq, got)
 		}, []string{"old", "record"}},
-		// It looks whether something is there, and what others have said then.
+		// Expire reads whether the stream exists, then the lifetimes.
 		{"Expire", 1, extendStream, func(t *testing.T, s store.Store, _ store.Revision, _ uint64) {
 			require.NoError(t, s.Expire(ctx, "s", 3*time.Hour))
 		}, []string{"old", "record"}},
@@ -140,26 +140,26 @@ func TestExtendedMeanwhile(t *testing.T) {
 			require.NoError(t, err)
 			seq, err := other.Append(ctx, "s", "id", []byte("record"), time.Hour)
 			require.NoError(t, err)
-			require.NoError(t, other.Expire(ctx, "s", time.Hour)) // says what holds already
+			require.NoError(t, other.Expire(ctx, "s", time.Hour)) // changes nothing
 
 			h := &holder{}
 			opts.ConnOptions = []nats.Option{nats.SetCustomDialer(h)}
 			s, err := natsstore.Open(ctx, srv.URL(), &opts)
 			require.NoError(t, err)
 			defer func() { require.NoError(t, s.Close()) }()
-			held, let := h.hold(tt.after)
+			blocked, let := h.hold(tt.after)
 			defer let()
 			var extended error
-			meanwhile := make(chan struct{})
+			done := make(chan struct{})
 			go func() {
-				defer close(meanwhile)
-				<-held
+				defer close(done)
+				<-blocked
 				extended = tt.extend(ctx, other, rev)
 				natsstore.Ahead(s, 90*time.Minute)
 				let()
 			}()
 			tt.call(t, s, rev, seq)
-			<-meanwhile
+			<-done
 			require.NoError(t, extended)
 
 			var there []string

@@ -8,9 +8,8 @@ import "sync"
 // factsMost bounds each of the two halves of facts.
 const factsMost = 8192
 
-// facts remembers what never changes about a sequence number that this process
-// has seen, so that an Update or Ack of it needs no look first. It forgets the
-// older half when it is full.
+// facts caches the constant facts about sequence numbers that this process has seen, so that an
+// Update or Ack needs no read first. A full cache drops its older half.
 type facts[T any] struct {
 	mu       sync.Mutex
 	now, old map[uint64]T // guarded by mu

@@ -23,8 +23,7 @@ import (
 	"github.com/fivewire/fivewire/store/storetest"
 )
 
-// roundsOf says how often a fault is injected: few times, or as often as the
-// environment wants.
+// roundsOf returns how often a fault is injected: few times, or as set in the environment.
 func roundsOf(few int) int {
 	if n, err := strconv.Atoi(os.Getenv("FIVEWIRE_FAULT_ROUNDS")); err == nil && n > 0 {
 		return n
@@ -32,8 +31,8 @@ func roundsOf(few int) int {
 	return few
 }
 
-// TestNodeStops stops a server of three and starts it again while services that
-// are connected to all of them go on.
+// TestNodeStops stops and restarts one server of three while services connected to all of them
+// continue.
 func TestNodeStops(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t)
@@ -68,8 +67,7 @@ func TestNodeStops(t *testing.T) {
 	tr.check(t, stores[0])
 }
 
-// A cutter is a proxy in front of a server that cuts connections in the middle
-// of what they carry.
+// A cutter is a proxy in front of a server that cuts connections in the middle of a message.
 type cutter struct {
 	l  net.Listener
 	to string
@@ -166,8 +164,7 @@ func testCut(t *testing.T, first, second string) {
 	tr.check(t, stores[1])
 }
 
-// TestProcessesKilled kills processes that work on a cluster, of which a server
-// stops and starts meanwhile.
+// TestProcessesKilled kills processes that use a cluster while one server of it stops and restarts.
 func TestProcessesKilled(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t)

@@ -25,11 +25,11 @@ import (
 )
 
 const (
-	childDir   = "NATSSTORE_TEST_DIR" // makes this program the one that is killed
+	childDir   = "NATSSTORE_TEST_DIR" // makes this program the process that is killed
 	childRound = "NATSSTORE_TEST_ROUND"
 )
 
-// child writes to a store until it is killed, and says what was acknowledged.
+// child writes to a store until it is killed, and prints each acknowledged operation.
 func child() bool {
 	dir, round := os.Getenv(childDir), os.Getenv(childRound)
 	if dir == "" {
@@ -142,7 +142,7 @@ func leaveGone(ctx context.Context, s *natsstore.Store) error {
 			return err
 		}
 	}
-	for { // until it is gone from the servers too, but for what tells who sweeps
+	for { // until the servers hold only the sweep lease
 		info, err := natsstore.Messages(ctx, s)
 		if err != nil || info <= 41 {
 			return err
@@ -151,9 +151,9 @@ func leaveGone(ctx context.Context, s *natsstore.Store) error {
 	}
 }
 
-// TestGoneStaysGone: what was replaced, and what replaced it, do not come back
-// when the process is killed after they went.
-func TestGoneStaysGone(t *testing.T) {
+// TestKilledProcessRestoresNoReplacedValue: neither a replaced value nor its removed replacement
+// comes back when the process is killed after the removal.
+func TestKilledProcessRestoresNoReplacedValue(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	cmd := exec.Command(os.Args[0], "-test.run=^$")
@@ -179,16 +179,16 @@ func TestGoneStaysGone(t *testing.T) {
 	require.Empty(t, records)
 }
 
-// TestKilled kills a process with its embedded server at random moments and
-// looks what is left.
+// TestKilled kills a process with its embedded server at random moments and checks the stored
+// state.
 func TestKilled(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	said := map[string]map[string]string{} // by verb, then by name
+	reports := map[string]map[string]string{} // by verb, then by name
 	for _, verb := range []string{"created", "updated", "deleted", "appended", "acked", "counted"} {
-		said[verb] = map[string]string{}
+		reports[verb] = map[string]string{}
 	}
-	counted, said0 := 0, 0 // what the counter was after the round before, and how much was said by then
+	counted, reported := 0, 0 // the counter and the number of reports after the previous round
 	for round := range roundsOf(3) {
 		cmd := exec.Command(os.Args[0], "-test.run=^$")
 		cmd.Env = append(os.Environ(), childDir+"="+dir, childRound+"="+strconv.Itoa(round))
@@ -204,20 +204,20 @@ func TestKilled(t *testing.T) {
 			kill()
 		}
 		for lines.Scan() {
-			kill() // the first line says that it is at work
+			kill() // the first line reports that the process works
 			words := strings.Fields(lines.Text())
 			require.NotEqual(t, "failed", words[0], lines.Text())
-			said[words[0]][words[1]] = words[len(words)-1]
+			reports[words[0]][words[1]] = words[len(words)-1]
 		}
 		require.Error(t, cmd.Wait()) // killed
-		// The counter may be ahead of what was said, by one for each that was at it.
-		least := counted + len(said["counted"]) - said0
-		counted, said0 = checkKilled(t, dir, said, least, least+3), len(said["counted"])
+		// The counter may exceed the reports by one for each operation in progress.
+		low := counted + len(reports["counted"]) - reported
+		counted, reported = checkKilled(t, dir, reports, low, low+3), len(reports["counted"])
 	}
-	t.Logf("%d keys, %d records, counted to %d", len(said["created"]), len(said["appended"]), len(said["counted"]))
+	t.Logf("%d keys, %d records, counted to %d", len(reports["created"]), len(reports["appended"]), len(reports["counted"]))
 }
 
-func checkKilled(t *testing.T, dir string, said map[string]map[string]string, least, most int) int {
+func checkKilled(t *testing.T, dir string, reports map[string]map[string]string, low, high int) int {
 	t.Helper()
 	s, err := embedded.Open(t.Context(), dir, nil)
 	require.NoError(t, err)
@@ -228,13 +228,13 @@ func checkKilled(t *testing.T, dir string, said map[string]map[string]string, le
 		require.NoError(t, err)
 		there[strings.TrimPrefix(e.Key, "key/")] = string(e.Value)
 	}
-	for name := range said["created"] {
+	for name := range reports["created"] {
 		value, ok := there[name]
 		n, _ := strconv.Atoi(name[strings.LastIndexByte(name, '-')+1:])
 		switch {
-		case said["deleted"][name] != "":
+		case reports["deleted"][name] != "":
 			require.False(t, ok, "%s was deleted", name)
-		case said["updated"][name] != "":
+		case reports["updated"][name] != "":
 			require.Equal(t, "updated", value, name)
 		case n%3 == 0: // perhaps updated
 			require.Contains(t, []string{name, "updated"}, value, name)
@@ -256,10 +256,10 @@ func checkKilled(t *testing.T, dir string, said map[string]map[string]string, le
 			after = r.Seq
 		}
 	}
-	for name, seq := range said["appended"] {
+	for name, seq := range reports["appended"] {
 		n, _ := strconv.Atoi(name[strings.LastIndexByte(name, '-')+1:])
 		switch got := queue[name]; {
-		case said["acked"][name] != "":
+		case reports["acked"][name] != "":
 			require.Empty(t, got, "%s was acknowledged", name)
 		case n%2 == 1:
 			require.Len(t, got, 1, name)
@@ -280,7 +280,7 @@ func checkKilled(t *testing.T, dir string, said map[string]map[string]string, le
 		n, err = strconv.Atoi(string(e.Value))
 		require.NoError(t, err)
 	}
-	require.GreaterOrEqual(t, n, least)
-	require.LessOrEqual(t, n, most)
+	require.GreaterOrEqual(t, n, low)
+	require.LessOrEqual(t, n, high)
 	return n
 }

@@ -16,18 +16,18 @@ import (
 
 // Headers of messages of a store.
 const (
-	lifeHeader = "Fivewire-TTL" // nanoseconds from the moment it was stored; absent: for ever
+	lifeHeader = "Fivewire-TTL" // nanoseconds from the time of storing; absent: no expiry
 	goneHeader = "Fivewire-Deleted"
 )
 
-// A key is the last message of its subject, and its revision is the number of
-// that message. A deletion is a message too, so that the condition of every
-// write is checked against what the leader has accepted before.
+// A key is the last message of its subject, and its revision is the number of that message. A
+// deletion is a message too, so that the leader checks the condition of each write against the
+// writes that it has accepted.
 //
-// A message that replaces another removes it once it is stored. Should a server
-// be killed in between, both are there, and the older must not be seen when the
-// newer has had its day. So the servers remove by its ttl only what replaced
-// nothing; all else goes by purges, which take what is older along.
+// A message that replaces another one removes it once it is stored. If a server is killed in
+// between, both exist, and the older one must not become visible when the newer one expires.
+// Therefore the servers remove by ttl only messages that replaced nothing; all others are purged,
+// which removes older messages too.
 
 func (s *Store) keySubject(key string) string {
 	return string(appendTokens([]byte(s.kv.prefix+"k."), key))
@@ -46,9 +46,8 @@ func (m *stored) expires() int64 {
 	return after(m.at, time.Duration(ttl))
 }
 
-// isThere reports whether m is a key that is neither deleted nor expired. The
-// moment is one before m was looked at: at any later one it may be that it has
-// expired, but that what replaced it in time has not.
+// isThere reports whether m is a key that is neither deleted nor expired. The time now precedes the
+// read of m: at a later time m may have expired while a replacement in time has not.
 func isThere(m *stored, now int64) bool {
 	return m != nil && m.header.Get(goneHeader) == "" && alive(m.expires(), now)
 }
@@ -81,7 +80,7 @@ func (s *Store) enter(ctx context.Context, what, name string) (context.Context, 
 	return s.begin(ctx)
 }
 
-// enterWrite is enter for what stores a value.
+// enterWrite is enter for a call that stores a value.
 func (s *Store) enterWrite(ctx context.Context, what, name string, value []byte, ttl time.Duration) (context.Context, func(), error) {
 	if err := ctx.Err(); err != nil {
 		return nil, nil, err
@@ -107,8 +106,8 @@ func (s *Store) put(ctx context.Context, subject string, value []byte, ttl time.
 	case ttl != 0:
 		h[ttlHeader] = []string{serverTTL(ttl)}
 	}
-	// It expires later than this by the way to the servers; what the cache
-	// takes for expired is looked at again.
+	// The server's expiry is later than this by the time of transit. An entry that the cache takes
+	// for expired is read again.
 	expires := after(s.clock.now(), ttl)
 	seq, err := s.publish(ctx, s.kv, subject, h, value, condition{subject, last})
 	if err != nil {
@@ -173,7 +172,7 @@ func (s *Store) Update(ctx context.Context, key string, value []byte, rev store.
 	}
 	defer end()
 	subject := s.keySubject(key)
-	if expires, known := s.entries.get(uint64(rev)); !known || !alive(expires, s.clock.now()) || rev == 0 {
+	if expires, ok := s.entries.get(uint64(rev)); !ok || !alive(expires, s.clock.now()) || rev == 0 {
 		if err := s.at(ctx, subject, rev); err != nil {
 			return 0, err
 		}
@@ -188,7 +187,7 @@ func (s *Store) Update(ctx context.Context, key string, value []byte, rev store.
 	return 0, store.ErrConflict
 }
 
-// at checks that the key of subject is there at that revision.
+// at checks that the key of subject exists at that revision.
 func (s *Store) at(ctx context.Context, subject string, rev store.Revision) error {
 	now := s.clock.now()
 	m, err := s.fetch(ctx, s.kv, lastOf(subject))
@@ -226,14 +225,14 @@ func (s *Store) Delete(ctx context.Context, key string, rev store.Revision) erro
 		seq, err := s.publish(ctx, s.kv, subject, h, nil, condition{subject, m.seq})
 		switch {
 		case err == nil:
-			// The key is gone; what says so may go too. A sweep does it if this
-			// gets lost.
+			// The key is deleted, so its marker may be removed. If this request is lost, a sweep
+			// does it.
 			_ = s.nc.PublishMsg(&nats.Msg{Subject: purgeAPI + s.kv.name, Reply: s.nc.NewRespInbox(), Data: purgeBody(subject, seq+1)})
 			return nil
 		case hasCode(err, codeResources, codeStorage, codeMemory, codeStoreFailed):
-			// No room even for that. To remove the message itself needs none,
-			// but says nothing to an Update that the leader has let in a moment
-			// ago; in a store this full there is none.
+			// The store is too full for a marker. Purging the message needs no space, but does not
+			// make an Update fail that the leader accepted a moment ago; a store this full accepts
+			// none.
 			return s.purge(ctx, s.kv, subject, m.seq+1)
 		case !errors.Is(err, errConflict):
 			return err

@@ -21,10 +21,9 @@ const (
 	listOverlap = 1000
 )
 
-// List implements [store.KV]. It holds the names of all keys it is about to
-// yield, and fetches their values a few dozen ahead of the loop. A prefix costs
-// what lies in the folder of its last slash: List of "a/b" looks at all names
-// below "a/".
+// List implements [store.KV]. It holds the names of all keys to yield, and fetches their values a
+// few dozen ahead of the loop. Its cost depends on the folder of the last slash of the prefix: List
+// of "a/b" reads all names below "a/".
 func (s *Store) List(ctx context.Context, prefix string) iter.Seq2[store.Entry, error] {
 	return func(yield func(store.Entry, error) bool) {
 		if err := ctx.Err(); err != nil {
@@ -81,9 +80,9 @@ func (s *Store) keys(ctx context.Context, prefix string) ([]string, error) {
 	return keys, nil
 }
 
-// subjects returns what matches filter. The server tells them in pages of a list
-// that it sorts anew for each, so that one removed meanwhile would move another
-// out of the next page: the pages overlap, and that they do is checked.
+// subjects returns the subjects that match filter. The server returns pages of a list that it sorts
+// for each request, so that a concurrent removal would move a subject out of the next page.
+// Therefore the pages overlap, and the overlap is checked.
 func (s *Store) subjects(ctx context.Context, a *area, filter string) ([]string, error) {
 	var all []string
 	for offset, step := 0, listOverlap; ; {
@@ -109,8 +108,7 @@ func (s *Store) subjects(ctx context.Context, a *area, filter string) ([]string,
 	}
 }
 
-// entriesOf fetches the entries of keys that are there, in that order, up to the
-// first that fails.
+// entriesOf fetches the entries of existing keys in that order, up to the first failure.
 func (s *Store) entriesOf(ctx context.Context, keys []string) ([]store.Entry, error) {
 	ctx, end, err := s.begin(ctx)
 	if err != nil {

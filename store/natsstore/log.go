@@ -18,21 +18,18 @@ import (
 	"github.com/fivewire/fivewire/store"
 )
 
-// A record is a message, and its position is the number of that message. The
-// subjects of a stream:
+// A record is a message, and its position is the number of that message. The subjects of a stream:
 //
-//	r.<stream>.<id>  the record with that id; those without id share one subject
-//	a.<stream>.<id>  what is left of an acknowledged record whose id is still known
-//	                 for a time: nothing without a ttl gets there. What Expire said
-//	                 holds for it as for the record, so that it makes no difference
-//	                 which of Ack and Expire wrote first
-//	m.<stream>       what Expire said, see expiry; who needs it looks there first,
-//	                 and at the records then, see lifetimes
+//	r.<stream>.<id>  the record with that id; records without id share one subject
+//	a.<stream>.<id>  the mark of an acknowledged record with a ttl whose id is still known. The
+//	                 steps of Expire apply to it as to the record, so that the order of Ack and
+//	                 Expire makes no difference
+//	m.<stream>       the steps of Expire, see expiry; they are read before the records, see
+//	                 lifetimes
 //
-// Append of an id demands that nothing matches *.<stream>.<id>, so that the
-// record is its own proof against a second one: there is no moment at which one
-// is stored and the other not. What is written under a. is written before the
-// record goes, and what the servers check is what their leader has stored.
+// Append with an id requires that no message matches *.<stream>.<id>, so that the record itself
+// prevents a second one: record and id are stored together. The mark under a. is written before the
+// record is removed, and the servers check against the messages that their leader has stored.
 
 const (
 	idHeader  = "Fivewire-ID"    // base64
@@ -51,7 +48,7 @@ const (
 // A recordFact is what a record was given when it was appended.
 type recordFact struct {
 	stream, id string // digests
-	own        int64  // when it expires if Expire says nothing; 0 never
+	own        int64  // expiry without Expire; 0: never
 }
 
 func (s *Store) factOf(m *stored) recordFact {
@@ -60,8 +57,7 @@ func (s *Store) factOf(m *stored) recordFact {
 	return recordFact{stream, id, m.expires()}
 }
 
-// A mark is what is known of an id: its position, and when it is forgotten if
-// Expire says nothing.
+// A mark is the state of an id: its position, and its expiry without Expire.
 type mark struct {
 	at  uint64 // number of the message
 	seq uint64 // position of the record
@@ -111,20 +107,20 @@ func (s *Store) Append(ctx context.Context, stream, id string, value []byte, ttl
 			}
 			return seq, err
 		}
-		known, last, err := s.known(ctx, name, token)
+		prev, last, err := s.lookupID(ctx, name, token)
 		if err != nil {
 			return 0, err
 		}
-		if known != 0 {
-			return known, store.ErrDuplicate
+		if prev != 0 {
+			return prev, store.ErrDuplicate
 		}
 		c.seq = last
 	}
 }
 
-// known returns the position that the stream knows the id of, or zero, and the
-// number of the last message about it.
-func (s *Store) known(ctx context.Context, stream, id string) (seq, last uint64, err error) {
+// lookupID returns the position of the record with that id, or zero, and the number of the last
+// message about it.
+func (s *Store) lookupID(ctx context.Context, stream, id string) (seq, last uint64, err error) {
 	lives, err := s.lifetimes(ctx, stream)
 	if err != nil {
 		return 0, 0, err
@@ -192,7 +188,7 @@ func (s *Store) read(ctx context.Context, stream string, after uint64, limit int
 	filter := s.log.prefix + "r." + stream + ".*"
 	var records []store.Record
 	for {
-		// With every page, since it may have been said meanwhile.
+		// The steps are read with each page, since an Expire may run concurrently.
 		lives, err := s.lifetimes(ctx, stream)
 		if err != nil {
 			return nil, err
@@ -223,18 +219,18 @@ func (s *Store) read(ctx context.Context, stream string, after uint64, limit int
 
 // page returns up to most messages that match filter, from the number seq on,
 // and whether there may be more.
-func (s *Store) page(ctx context.Context, filter string, seq uint64, most int) (page []*stored, more bool, err error) {
+func (s *Store) page(ctx context.Context, filter string, seq uint64, limit int) (page []*stored, more bool, err error) {
 	err = s.persist(ctx, func(ctx context.Context) (err error) {
 		switch {
-		case most == 1:
+		case limit == 1:
 			var m *stored
 			if m, err = s.get(ctx, s.log, query{seq: seq, next: filter}); m != nil {
 				page, more = []*stored{m}, true
 			}
-		case s.log.alone.Load() && most > walkMost:
-			page, more, err = s.batch(ctx, filter, seq, most)
+		case s.log.alone.Load() && limit > walkMost:
+			page, more, err = s.batch(ctx, filter, seq, limit)
 		default:
-			page, more, err = s.walk(ctx, filter, seq, most)
+			page, more, err = s.walk(ctx, filter, seq, limit)
 		}
 		return err
 	})
@@ -242,14 +238,14 @@ func (s *Store) page(ctx context.Context, filter string, seq uint64, most int) (
 }
 
 // batch has one server send many messages for one request.
-func (s *Store) batch(ctx context.Context, filter string, seq uint64, most int) (page []*stored, more bool, err error) {
+func (s *Store) batch(ctx context.Context, filter string, seq uint64, limit int) (page []*stored, more bool, err error) {
 	inbox := s.nc.NewRespInbox()
 	sub, err := s.nc.SubscribeSync(inbox)
 	if err != nil {
 		return nil, false, temporary(err)
 	}
 	defer func() { _ = sub.Unsubscribe() }()
-	msg := &nats.Msg{Subject: "$JS.API.DIRECT.GET." + s.log.name, Reply: inbox, Data: query{seq: seq, next: filter}.body(most)}
+	msg := &nats.Msg{Subject: "$JS.API.DIRECT.GET." + s.log.name, Reply: inbox, Data: query{seq: seq, next: filter}.body(limit)}
 	if err := s.nc.PublishMsg(msg); err != nil {
 		return nil, false, temporary(err)
 	}
@@ -263,14 +259,14 @@ func (s *Store) batch(ctx context.Context, filter string, seq uint64, most int) 
 		if status == "404" {
 			return nil, false, nil
 		}
-		// Each message tells which one came before it, so that none is missing.
+		// Each message carries the number of its predecessor, so that a missing one is detected.
 		if before := res.Header.Get("Nats-Last-Sequence"); before != strconv.FormatUint(last, 10) {
 			return nil, false, retry{errors.New("natsstore: a message of a batch is missing")}
 		}
 		if status == "204" {
 			return page, res.Header.Get("Nats-Num-Pending") != "0", nil
 		}
-		m, err := direct(res)
+		m, err := checked(s.log, res)
 		if err != nil || m == nil {
 			return nil, false, err
 		}
@@ -281,9 +277,9 @@ func (s *Store) batch(ctx context.Context, filter string, seq uint64, most int) 
 // walk asks the leader for one message after the other. Where the messages of a
 // stream follow each other closely, it asks for several numbers at once: the
 // answers to "the first from n on" for neighbouring n are together all there is.
-func (s *Store) walk(ctx context.Context, filter string, seq uint64, most int) (page []*stored, more bool, err error) {
-	for width := 2; len(page) < most; {
-		width = min(width, most-len(page), 32)
+func (s *Store) walk(ctx context.Context, filter string, seq uint64, limit int) (page []*stored, more bool, err error) {
+	for width := 2; len(page) < limit; {
+		width = min(width, limit-len(page), 32)
 		if uint64(width) > math.MaxUint64-seq {
 			width = 1
 		}
@@ -298,9 +294,9 @@ func (s *Store) walk(ctx context.Context, filter string, seq uint64, most int) (
 		if err := together(ask...); err != nil {
 			return nil, false, err
 		}
-		// The answers are of different moments: each is taken only for what it
-		// was asked, the first after the one taken before. What is below an
-		// answer was there before it, so that this misses nothing.
+		// The responses are of different moments: each is used only for its query, the first
+		// message after the previous one. All messages below a response existed before it, so none
+		// is missed.
 		fresh, from := 0, seq
 		for seq-from < uint64(width) {
 			m := found[seq-from]
@@ -348,8 +344,8 @@ func (s *Store) ack(ctx context.Context, stream string, seq uint64) error {
 	if seq == 0 {
 		return nil
 	}
-	fact, known := s.records.get(seq)
-	if !known {
+	fact, ok := s.records.get(seq)
+	if !ok {
 		m, err := s.fetch(ctx, s.log, query{seq: seq})
 		if m == nil || err != nil || !strings.HasPrefix(m.subject, s.log.prefix+"r.") {
 			return err
@@ -384,9 +380,8 @@ func (s *Store) keepID(ctx context.Context, fact recordFact, seq uint64) error {
 	}
 	h := nats.Header{seqHeader: {strconv.FormatUint(seq, 10)}, atHeader: {strconv.FormatInt(until, 10)}}
 	subject := fact.stream + "." + fact.id
-	// Only while the record is the last that was said of the id: who comes late
-	// must not speak of one that others have acknowledged, when the id may be in
-	// use again.
+	// The condition is that the record is the last message of the id: a late Ack must not mark a
+	// record that others have acknowledged, when the id may be in use again.
 	_, err = s.publish(ctx, s.log, s.log.prefix+"a."+subject, h, nil, condition{s.log.prefix + "*." + subject, seq})
 	if errors.Is(err, errConflict) {
 		return nil

@@ -30,8 +30,8 @@ func TestMain(m *testing.M) {
 			panic(err)
 		}
 	}
-	// A server that is stopped while it takes in a stream leaves goroutines of its
-	// own behind; these are not ours.
+	// A server that is stopped while it reads a stream leaves goroutines running; they belong to
+	// the server.
 	goleak.VerifyTestMain(m,
 		goleak.IgnoreAnyFunction("github.com/nats-io/nats-server/v2/server.(*fileStore).flushStreamStateLoop"),
 		goleak.IgnoreAnyFunction("github.com/nats-io/nats-server/v2/server/ats.Register.func1"))

@@ -11,8 +11,8 @@ import (
 
 const upperHex = "0123456789ABCDEF"
 
-// plain reports whether c may stand in a token of a subject as it is. What else
-// is printable has a meaning to NATS or to those who configure it.
+// plain reports whether c may appear unescaped in a token of a subject. Other printable characters
+// have a meaning to NATS or to its administrators.
 func plain(c byte) bool {
 	switch {
 	case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9':
@@ -47,8 +47,8 @@ func appendTokens(dst []byte, key string) []byte {
 	return dst
 }
 
-// keyOf turns tokens back into the key. It reports false for what appendTokens
-// never writes.
+// keyOf converts tokens back into the key. It reports false for tokens that appendTokens never
+// writes.
 func keyOf(tokens string) (string, bool) {
 	key := make([]byte, 0, len(tokens))
 	for i, token := range strings.Split(tokens, ".") {
@@ -89,8 +89,8 @@ func folder(prefix string) string {
 	return string(appendTokens(nil, prefix[:i])) + "."
 }
 
-// digest names a stream or an id in a subject. Nobody lists these, so that they
-// need not be read back, and a fixed length keeps subjects short.
+// digest names a stream or an id in a subject. No operation lists these, so they need not be
+// decoded, and a fixed length keeps subjects short.
 func digest(s string) string {
 	sum := sha256.Sum256([]byte(s))
 	return base64.RawURLEncoding.EncodeToString(sum[:])

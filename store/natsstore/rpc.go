@@ -78,32 +78,32 @@ func temporary(err error) error {
 	return err
 }
 
-// attemptTimeout is how long the first attempt of a call may take. It is short,
-// since the answer of a server that has just died never comes.
+// attemptTimeout limits the first attempt of a call. It is short, since a server that has just
+// crashed never responds.
 const attemptTimeout = 2 * time.Second
 
-// persist calls f until it succeeds, fails for good, or the time is up. Each
-// attempt has a context of its own.
+// persist calls f until it succeeds, fails permanently, or the timeout passes. Each attempt has a
+// separate context.
 func (s *Store) persist(ctx context.Context, f func(ctx context.Context) error) error {
 	deadline, patience := time.Now().Add(s.opts.CallTimeout), attemptTimeout
 	for pause := 2 * time.Millisecond; ; pause = min(2*pause, 250*time.Millisecond) {
 		attempt, cancel := context.WithTimeout(ctx, patience)
 		err := f(attempt)
-		if attempt.Err() != nil { // a long value on a slow way needs longer
+		if attempt.Err() != nil { // a long value on a slow connection needs more time
 			patience *= 2
 		}
 		cancel()
 		if ctx.Err() != nil && err != nil {
 			return cause(ctx)
 		}
-		var again retry
+		var retryable retry
 		switch {
 		case errors.Is(err, nats.ErrConnectionClosed):
 			return fmt.Errorf("%w: %w", store.ErrClosed, err)
-		case !errors.As(err, &again):
+		case !errors.As(err, &retryable):
 			return err
 		case time.Now().After(deadline):
-			return fmt.Errorf("natsstore: no answer for %v: %w", s.opts.CallTimeout, again.error)
+			return fmt.Errorf("natsstore: no answer for %v: %w: %w", s.opts.CallTimeout, store.ErrUnknown, retryable.error)
 		}
 		select {
 		case <-ctx.Done():
@@ -113,7 +113,7 @@ func (s *Store) persist(ctx context.Context, f func(ctx context.Context) error) 
 	}
 }
 
-// cause tells the end of a call by its context from that by Close.
+// cause distinguishes a call that ended by its context from one that ended by Close.
 func cause(ctx context.Context) error {
 	if err := context.Cause(ctx); errors.Is(err, store.ErrClosed) {
 		return err
@@ -168,15 +168,14 @@ func hasCode(err error, codes ...int) bool {
 	return false
 }
 
-// A condition says what a write demands of what is there.
+// A condition is the requirement of a write on the stored messages.
 type condition struct {
-	subject string // that is looked at; empty for none
+	subject string // checked subject; empty for no condition
 	seq     uint64 // of the last message there; 0 for none
 }
 
-// publish stores one message and returns its number, or errConflict. It is
-// repeated until an answer comes: the servers know the id of the message, so
-// that it is stored once.
+// publish stores one message and returns its number, or errConflict. It is repeated until a
+// response arrives: the servers detect the duplicate by the id of the message.
 func (s *Store) publish(ctx context.Context, a *area, subject string, header nats.Header, value []byte, c condition) (uint64, error) {
 	id := nuid.Next()
 	if header == nil {
@@ -190,7 +189,9 @@ func (s *Store) publish(ctx context.Context, a *area, subject string, header nat
 			header[expectSubjHeader] = []string{c.subject}
 		}
 	}
+	header[sumHeader] = []string{sumOf(subject, header, value)}
 	msg := &nats.Msg{Subject: subject, Header: header, Data: value}
+	highest := a.highest.Load()
 	var seq uint64
 	unclear := false // an attempt got no answer
 	err := s.persist(ctx, func(ctx context.Context) error {
@@ -200,7 +201,7 @@ func (s *Store) publish(ctx context.Context, a *area, subject string, header nat
 			seq = number[uint64](v.Get("seq"))
 			return nil
 		case hasCode(err, codeWrongLast) && unclear:
-			// Perhaps it was the earlier attempt that changed what is there.
+			// An earlier attempt may have made this change.
 			last, err := s.get(ctx, a, lastOf(subject))
 			switch {
 			case err != nil:
@@ -220,7 +221,14 @@ func (s *Store) publish(ctx context.Context, a *area, subject string, header nat
 		}
 		return err
 	})
-	return seq, err
+	if err != nil {
+		return seq, err
+	}
+	if seq <= highest { // it was given to another message before
+		return 0, &store.LossError{Path: a.name, Have: seq - 1, Want: highest}
+	}
+	a.note(seq)
+	return seq, nil
 }
 
 // A stored is a message of an area.
@@ -232,7 +240,7 @@ type stored struct {
 	value   []byte
 }
 
-// A query says which message is wanted.
+// A query selects one message.
 type query struct {
 	seq        uint64 // that number, or the first from there with next
 	last, next string // subjects
@@ -279,7 +287,7 @@ func (s *Store) get(ctx context.Context, a *area, q query) (*stored, error) {
 		if err != nil {
 			return nil, temporary(err)
 		}
-		return direct(res)
+		return checked(a, res)
 	}
 	v, err := s.ask(ctx, &nats.Msg{Subject: "$JS.API.STREAM.MSG.GET." + a.name, Data: q.body(0)})
 	if hasCode(err, codeNoMessage) {
@@ -288,7 +296,20 @@ func (s *Store) get(ctx context.Context, a *area, q query) (*stored, error) {
 	if err != nil {
 		return nil, err
 	}
-	return message(v.Get("message"))
+	m, err := message(v.Get("message"))
+	if err != nil {
+		return nil, err
+	}
+	return m, m.check(a)
+}
+
+// checked is direct with a check of the message.
+func checked(a *area, res *nats.Msg) (*stored, error) {
+	m, err := direct(res)
+	if err != nil || m == nil {
+		return nil, err
+	}
+	return m, m.check(a)
 }
 
 // direct reads the answer to the direct way of reading.
@@ -355,13 +376,14 @@ func bytesOf(v strictjson.Value) ([]byte, error) {
 	return out[:n], nil
 }
 
-// An areaInfo is what the leader of an area says about it.
+// An areaInfo is the state of an area as its leader reports it.
 type areaInfo struct {
 	now      int64 // the clock of the leader
 	replicas int
 	lastSeq  uint64
-	total    int // subjects that match
-	limit    int // subjects that one answer names at most
+	lost     uint64 // bytes that the server found damaged and omitted
+	total    int    // subjects that match
+	limit    int    // subjects that one answer names at most
 	subjects []string
 }
 
@@ -390,6 +412,7 @@ func (s *Store) info(ctx context.Context, a *area, filter string, offset int) (*
 		now:      now.UnixNano(),
 		replicas: number[int](v.Get("config").Get("num_replicas")),
 		lastSeq:  number[uint64](state.Get("last_seq")),
+		lost:     number[uint64](state.Get("lost").Get("bytes")),
 		total:    number[int](v.Get("total")),
 		limit:    number[int](v.Get("limit")),
 	}
@@ -399,11 +422,11 @@ func (s *Store) info(ctx context.Context, a *area, filter string, offset int) (*
 	return i, nil
 }
 
-// remove deletes the message with that number. That it is gone already is fine.
+// remove deletes the message with that number. A missing message is no error.
 func (s *Store) remove(ctx context.Context, a *area, seq uint64) error {
 	_, err := s.call(ctx, "$JS.API.STREAM.MSG.DELETE."+a.name, fmt.Appendf(nil, `{"seq":%d,"no_erase":true}`, seq))
 	if hasCode(err, codeNoMessage, codeNoSequence, codeDeleteFailed) {
-		// Whatever the words, what counts is whether it is there.
+		// Error texts vary, so the existence of the message decides.
 		m, getErr := s.fetch(ctx, a, query{seq: seq})
 		if getErr != nil {
 			return getErr
@@ -417,7 +440,7 @@ func (s *Store) remove(ctx context.Context, a *area, seq uint64) error {
 
 const purgeAPI = "$JS.API.STREAM.PURGE."
 
-// purge removes what matches filter and has a number below seq.
+// purge removes the messages that match filter and have a number below seq.
 func (s *Store) purge(ctx context.Context, a *area, filter string, seq uint64) error {
 	_, err := s.call(ctx, purgeAPI+a.name, purgeBody(filter, seq))
 	return err

@@ -26,12 +26,13 @@ type Options struct {
 	// means "fivewire".
 	StreamPrefix string
 
-	// Replicas is how many servers keep each byte. Zero keeps what is there;
-	// a new store then gets 3 in a cluster and 1 on a single server.
+	// Replicas is the number of servers that store each byte. Zero keeps the current number; a new
+	// store then gets 3 in a cluster and 1 on a single server.
 	Replicas int
 
 	// CallTimeout bounds how long one call tries to reach the servers, the choice
-	// of a new leader included. Zero means 20 seconds; the most is 45.
+	// of a new leader included. It then ends with [store.ErrUnknown]. Zero means 10 seconds; the
+	// most is 45.
 	CallTimeout time.Duration
 
 	// SweepInterval is how often one of the processes that share the store removes
@@ -45,6 +46,15 @@ type Options struct {
 	// Logger receives what no error reports, such as a failed sweep. Nil is
 	// silent.
 	Logger *slog.Logger
+
+	// MarkFile is the file of the high-water mark: the highest position and revision given by this
+	// process. [New] refuses servers whose data ends before it with [store.LossError].
+	// Package embedded keeps one in its folder. Empty means none.
+	MarkFile string
+
+	// AcceptLoss opens a store whose data ends before the mark, and logs what is lost. Positions and
+	// revisions that were given before are not given again.
+	AcceptLoss bool
 
 	// lingers is expireLingers, or less in tests.
 	lingers time.Duration
@@ -97,9 +107,10 @@ type area struct {
 	name   string // of the JetStream stream
 	prefix string // of its subjects, with the last dot
 
-	// alone says that one server keeps the area. Then every read from it is
-	// current, and the faster way of reading may be used; else only the leader
-	// may be asked.
+	highest atomic.Uint64 // the highest number that this process has read or stored
+
+	// alone is set while one server keeps the area. Then every direct read is current; otherwise
+	// only the leader may be read.
 	alone atomic.Bool
 }
 
@@ -123,10 +134,9 @@ func Open(ctx context.Context, url string, opts *Options) (*Store, error) {
 	return s, nil
 }
 
-// DefaultConnOptions are the options with which Open connects, for those who connect
-// themselves: it never gives up to reconnect, notices a dead server within
-// seconds, and keeps nothing back to be sent later, when its caller has long
-// been told that it failed.
+// DefaultConnOptions returns the options with which Open connects, for callers that connect
+// themselves: reconnects are not limited, a stopped server is detected within seconds, and no
+// message is buffered while disconnected, since its caller may have received an error by then.
 func DefaultConnOptions() []nats.Option {
 	return []nats.Option{
 		nats.Name("fivewire store"),
@@ -154,7 +164,7 @@ func New(ctx context.Context, nc *nats.Conn, opts *Options) (*Store, error) {
 		return nil, fmt.Errorf("natsstore: name %q: %w", s.opts.StreamPrefix, store.ErrInvalid)
 	}
 	if s.opts.CallTimeout <= 0 {
-		s.opts.CallTimeout = 20 * time.Second
+		s.opts.CallTimeout = 10 * time.Second
 	}
 	s.opts.CallTimeout = min(s.opts.CallTimeout, maxTimeout)
 	if s.opts.SweepInterval == 0 {
@@ -177,12 +187,18 @@ func New(ctx context.Context, nc *nats.Conn, opts *Options) (*Store, error) {
 	if err := s.setUp(ctx); err != nil {
 		return nil, err
 	}
+	if err := s.compareMark(ctx); err != nil {
+		return nil, fmt.Errorf("natsstore: high-water mark: %w", err)
+	}
 	s.life, s.stop = context.WithCancel(context.Background())
 	if err := s.wakes.start(s); err != nil {
 		s.stop()
 		return nil, fmt.Errorf("natsstore: %w", err)
 	}
 	s.work.Go(s.attend)
+	if s.opts.MarkFile != "" {
+		s.work.Go(s.keepMark)
+	}
 	return s, nil
 }
 
@@ -200,7 +216,7 @@ func (s *Store) setUp(ctx context.Context) error {
 			Name:        s.log.name,
 			Description: "Fivewire: logs",
 			Subjects:    []string{s.log.prefix + ">"},
-			// Who waits listens to what the leader says once it has stored a record.
+			// Waiters listen to the headers that the leader publishes once it has stored a record.
 			RePublish: &jetstream.RePublish{
 				Source:      s.log.prefix + "r.*.*",
 				Destination: s.wakePrefix + "{{wildcard(1)}}",
@@ -210,8 +226,8 @@ func (s *Store) setUp(ctx context.Context) error {
 	} {
 		cfg.Storage = jetstream.FileStorage
 		cfg.Discard = jetstream.DiscardNew // what is full refuses, and forgets nothing
-		// What a limit removes may come back when a server was killed: it leaves
-		// no trace on the disk. What a rollup or a purge removes stays away.
+		// A message that a limit removed may reappear after a server is killed, since the removal
+		// is not written to the disk. Rollups and purges are written.
 		cfg.MaxMsgsPerSubject = -1
 		cfg.AllowRollup = true
 		cfg.Duplicates = dedupeWindow
@@ -221,7 +237,7 @@ func (s *Store) setUp(ctx context.Context) error {
 			return fmt.Errorf("natsstore: stream %s: %w", cfg.Name, err)
 		}
 	}
-	if err := s.look(ctx); err != nil {
+	if err := s.refreshReplicas(ctx); err != nil {
 		return err
 	}
 	return s.setClock(ctx, 5)
@@ -249,7 +265,7 @@ func (s *Store) setUpStream(ctx context.Context, cfg jetstream.StreamConfig) err
 	})
 }
 
-// adopt takes a stream that is there, if it is one of ours.
+// adopt accepts an existing stream that belongs to a store.
 func (s *Store) adopt(ctx context.Context, old, want jetstream.StreamConfig) error {
 	if old.MaxMsgsPerSubject != want.MaxMsgsPerSubject || !old.AllowMsgTTL || !old.AllowDirect || old.AllowRollup != want.AllowRollup ||
 		len(old.Subjects) != 1 || old.Subjects[0] != want.Subjects[0] || old.Duplicates < dedupeWindow || old.Discard != want.Discard ||
@@ -264,8 +280,8 @@ func (s *Store) adopt(ctx context.Context, old, want jetstream.StreamConfig) err
 	return temporary(err)
 }
 
-// look notes how many servers keep each area.
-func (s *Store) look(ctx context.Context) error {
+// refreshReplicas records whether one server keeps each area.
+func (s *Store) refreshReplicas(ctx context.Context) error {
 	for _, a := range []*area{s.kv, s.log} {
 		info, err := s.info(ctx, a, "", 0)
 		if err != nil {
@@ -282,9 +298,9 @@ func (s *Store) MaxValue() int {
 	return max(0, min(store.MaxValue, int(s.nc.MaxPayload())-overhead))
 }
 
-// Close ends the store: calls that run may finish for a few seconds, those that
-// wait end with [store.ErrClosed], and every later one gets that at once. It
-// returns when no goroutine of the store is left, and may be called again.
+// Close ends the store: running calls may finish for a few seconds, waiting ones end with
+// [store.ErrClosed], and later calls return that at once. Close returns when all goroutines of the
+// store have ended. It is idempotent.
 func (s *Store) Close() error {
 	s.mu.Lock()
 	already := s.closed
@@ -324,8 +340,8 @@ func (s *Store) begin(ctx context.Context) (context.Context, func(), error) {
 	}, nil
 }
 
-// attend does what comes again and again: compare the clocks, see whether the
-// number of replicas was changed, let go what nobody waits for, sweep.
+// attend runs the periodic work: compare the clocks, check the number of replicas, end idle
+// subscriptions, sweep.
 func (s *Store) attend() {
 	tick := time.NewTicker(5 * time.Second)
 	defer tick.Stop()
@@ -346,7 +362,7 @@ func (s *Store) attend() {
 		case <-tick.C:
 			s.wakes.tidy()
 			if time.Since(looked) >= time.Minute {
-				if err := errors.Join(s.look(s.life), s.setClock(s.life, 3)); err != nil {
+				if err := errors.Join(s.refreshReplicas(s.life), s.setClock(s.life, 3)); err != nil {
 					s.opts.Logger.Debug("natsstore: look", "err", err)
 				}
 				looked = time.Now()

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"strings"
 	"testing"
@@ -57,9 +58,9 @@ func TestClose(t *testing.T) {
 	for _, err := range s.List(t.Context(), "") {
 		require.ErrorIs(t, err, store.ErrClosed)
 	}
-	ended, cancel := context.WithCancel(t.Context())
+	cancelled, cancel := context.WithCancel(t.Context())
 	cancel()
-	_, err = s.Get(ended, "k")
+	_, err = s.Get(cancelled, "k")
 	require.ErrorIs(t, err, context.Canceled)
 	require.False(t, nc.IsClosed(), "the connection is the caller's")
 
@@ -84,7 +85,7 @@ func TestNames(t *testing.T) {
 		require.ErrorIs(t, err, store.ErrInvalid, name)
 	}
 
-	// A stream of that name that is none of a store's is left alone.
+	// A stream of that name that belongs to no store is not changed.
 	js, err := jetstream.New(nc)
 	require.NoError(t, err)
 	_, err = js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "c_kv", Subjects: []string{"c.kv.>"}})
@@ -127,7 +128,7 @@ func messages(t *testing.T, nc *nats.Conn, name string) uint64 {
 	return info.State.Msgs
 }
 
-// TestSweep: what expired takes no room for long, whoever wrote it.
+// TestSweep: any process removes expired entries within one interval.
 func TestSweep(t *testing.T) {
 	t.Parallel()
 	srv := startEmbedded(t, fast)
@@ -170,9 +171,8 @@ func TestSweep(t *testing.T) {
 	require.Equal(t, kept, records[0].Seq)
 }
 
-// TestAckAfterExpire: an Ack that has looked before an Expire and writes after it
-// brings no id back, neither at once nor when nothing is known of the Expire any
-// more.
+// TestAckAfterExpire: an Ack that read before an Expire and writes after it restores no id, neither
+// at once nor after the message of the Expire is removed.
 func TestAckAfterExpire(t *testing.T) {
 	t.Parallel()
 	srv := startEmbedded(t, fast)
@@ -194,7 +194,7 @@ func TestAckAfterExpire(t *testing.T) {
 
 	sweeper, _ := openOn(t, srv, natsstore.Forgets(&natsstore.Options{SweepInterval: 100 * time.Millisecond}, time.Millisecond))
 	require.Eventually(t, func() bool { return messages(t, nc, "fivewire_log") == 1 }, time.Minute, 20*time.Millisecond)
-	require.NoError(t, sweeper.Close()) // it would forget what comes next while that matters
+	require.NoError(t, sweeper.Close()) // it would remove the message of the next Expire too early
 	for i := 1; i < len(seqs); i++ {
 		_, err := s.Append(ctx, "s", fmt.Sprint(i), nil, 0)
 		require.NoError(t, err)
@@ -217,8 +217,7 @@ func TestAckAfterExpire(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// TestExpireOften: what a stream remembers of many Expires is bounded, and they
-// hold nevertheless.
+// TestExpireOften: the steps stored for many Expires are bounded, and all of them stay effective.
 func TestExpireOften(t *testing.T) {
 	t.Parallel()
 	s, nc := openOn(t, startEmbedded(t, fast), nil)
@@ -253,7 +252,7 @@ func TestExpireOften(t *testing.T) {
 	}
 }
 
-// TestDeletedGo: the servers remove what tells of a deletion.
+// TestDeletedGo: the servers remove the markers of deletions.
 func TestDeletedGo(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
@@ -274,7 +273,7 @@ func TestDeletedGo(t *testing.T) {
 	}
 	_, err := s.Create(ctx, "kept", nil, 0)
 	require.NoError(t, err)
-	// That one, and what tells who sweeps.
+	// The other message is the sweep lease.
 	require.Eventually(t, func() bool { return messages(t, nc, "fivewire_kv") <= 2 }, time.Minute, 100*time.Millisecond)
 }
 
@@ -294,7 +293,7 @@ func TestManyKeys(t *testing.T) {
 	<-js.PublishAsyncComplete()
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan struct{})
-	go func() { // what comes and goes shifts the pages
+	go func() { // created and deleted keys shift the pages
 		defer close(done)
 		for i := 0; ctx.Err() == nil; i++ {
 			_ = s.Delete(context.Background(), fmt.Sprintf("many/%07d", i%(n/2)*2), 0)
@@ -312,7 +311,7 @@ func TestManyKeys(t *testing.T) {
 	require.Equal(t, n/2, odd)
 }
 
-// TestFull: a full store refuses and keeps what it has.
+// TestFull: a full store rejects writes and keeps its content.
 func TestFull(t *testing.T) {
 	t.Parallel()
 	s, _ := openOn(t, startEmbedded(t, &embedded.Options{SyncInterval: time.Minute, MaxStore: 4 << 20}), nil)
@@ -342,6 +341,9 @@ func TestFull(t *testing.T) {
 
 func TestLocked(t *testing.T) {
 	dir := t.TempDir()
+	inUse, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer func() { require.NoError(t, inUse.Close()) }()
 	srv, err := embedded.Start(dir, nil)
 	require.NoError(t, err)
 	_, err = embedded.Start(dir, nil)
@@ -356,13 +358,20 @@ func TestLocked(t *testing.T) {
 	require.Error(t, err)
 	_, err = embedded.Start(dir, &embedded.Options{Listen: "nonsense"})
 	require.Error(t, err)
+	for _, o := range []*embedded.Options{
+		{Listen: inUse.Addr().String()},
+		{Listen: "127.0.0.1:0", Cluster: &embedded.Cluster{Node: "node", Listen: inUse.Addr().String(), Peers: []string{inUse.Addr().String()}}},
+	} {
+		_, err = embedded.Start(dir, o)
+		require.ErrorContains(t, err, "address already in use")
+	}
 	_, err = embedded.Start(dir, &embedded.Options{Cluster: &embedded.Cluster{}})
 	require.Error(t, err)
 	_, err = embedded.Start(dir, &embedded.Options{MaxPayload: 1 << 30})
 	require.Error(t, err)
 }
 
-// TestUnreachable: a call gives up, and says why.
+// TestUnreachable: a call to an unreachable server fails with the reason.
 func TestUnreachable(t *testing.T) {
 	t.Parallel()
 	srv := startEmbedded(t, fast)

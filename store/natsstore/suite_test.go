@@ -19,12 +19,12 @@ import (
 	"github.com/fivewire/fivewire/store/storetest"
 )
 
-// names gives every test a store of its own on servers that they share.
+// names numbers the stores of tests that share servers.
 var names atomic.Int64
 
 func newName() string { return fmt.Sprint("t", names.Add(1)) }
 
-// An opened is a store with what is needed to open it again.
+// An opened is a store with the parameters to open it again.
 type opened struct {
 	*natsstore.Store
 	name    string
@@ -46,19 +46,19 @@ func open(t *testing.T, name string, replicas int, connect func(t *testing.T) *n
 // suite runs the tests of all engines on the servers that connect leads to.
 func suite(t *testing.T, replicas int, connect func(t *testing.T) *nats.Conn) {
 	name := newName()
-	again := func(t *testing.T, s store.Store) store.Store {
+	reopen := func(t *testing.T, s store.Store) store.Store {
 		old := s.(*opened)
 		return open(t, old.name, replicas, old.connect)
 	}
 	storetest.Suite{
 		MaxValue: maxValue(t, connect),
-		Peer:     again,
+		Peer:     reopen,
 		Reopen: func(t *testing.T, s store.Store) store.Store {
 			require.NoError(t, s.(*opened).Close())
-			return again(t, s)
+			return reopen(t, s)
 		},
 	}.Run(t, func(t *testing.T) store.Store {
-		// To make streams anew for each test would take most of the time.
+		// Creating new streams for each test would take most of the time.
 		s := open(t, name, replicas, connect)
 		t.Cleanup(func() {
 			nc := connect(t)

@@ -61,8 +61,8 @@ type find struct {
 	dead []*mark // by their own ttl
 }
 
-// scan calls f for what an area holds, without the values. It may be the state of
-// a replica, and old.
+// scan calls f for each message of an area, without its value. It may see the state of a lagging
+// replica.
 func (s *Store) scan(ctx context.Context, a *area, f func(m *stored) error) error {
 	info, err := s.info(ctx, a, "", 0)
 	if err != nil {
@@ -104,14 +104,14 @@ func (s *Store) scan(ctx context.Context, a *area, f func(m *stored) error) erro
 	return nil
 }
 
-// sweepLogs goes once through all that the logs hold and removes what is dead.
-// What it finds is only what it asks the leader about.
+// sweepLogs scans all logs once and removes expired messages. The leader confirms each one found.
 func (s *Store) sweepLogs(ctx context.Context) (removed int, err error) {
 	finds, n, now := map[string]*find{}, 0, s.clock.now()
 	flush := func() error {
 		for stream, f := range finds {
-			gone, err := s.sweepStream(ctx, stream, f)
-			if removed += gone; err != nil {
+			count, err := s.sweepStream(ctx, stream, f)
+			removed += count
+			if err != nil {
 				return err
 			}
 		}
@@ -131,26 +131,26 @@ func (s *Store) sweepLogs(ctx context.Context) (removed int, err error) {
 	return removed, err
 }
 
-// sweepKeys removes the keys that are deleted or expired and that the servers do
-// not remove. A message that is dead stays so, and what is newer is left alone.
+// sweepKeys removes deleted and expired keys that the servers do not remove. An expired message
+// stays expired, and newer messages are not touched.
 func (s *Store) sweepKeys(ctx context.Context) (removed int, err error) {
-	var gone []func() error
+	var removals []func() error
 	flush := func() error {
-		defer func() { gone = gone[:0] }()
-		removed += len(gone)
-		return together(gone...)
+		defer func() { removals = removals[:0] }()
+		removed += len(removals)
+		return together(removals...)
 	}
 	err = s.scan(ctx, s.kv, func(m *stored) error {
 		if isThere(m, s.clock.now()) || m.header.Get(ttlHeader) != "" {
 			return nil
 		}
-		gone = append(gone, func() error { return s.purge(ctx, s.kv, m.subject, m.seq+1) })
-		if len(gone) < ackAtOnce {
+		removals = append(removals, func() error { return s.purge(ctx, s.kv, m.subject, m.seq+1) })
+		if len(removals) < ackAtOnce {
 			return nil
 		}
 		return flush()
 	})
-	if err == nil && len(gone) > 0 {
+	if err == nil && len(removals) > 0 {
 		err = flush()
 	}
 	return removed, err
@@ -179,7 +179,7 @@ func (s *Store) find(finds map[string]*find, m *stored, now int64) int {
 	return 1
 }
 
-// sweepStream removes what is dead in one stream.
+// sweepStream removes the expired messages of one stream.
 func (s *Store) sweepStream(ctx context.Context, stream string, f *find) (removed int, err error) {
 	l, err := s.lifetimes(ctx, stream)
 	if err != nil {
@@ -190,8 +190,8 @@ func (s *Store) sweepStream(ctx context.Context, stream string, f *find) (remove
 			return 0, err
 		}
 		if l.steps[n-1].at <= l.now-int64(s.opts.lingers) {
-			// Nobody is left who does not know of it.
-			if err := s.bury(ctx, stream, "a.", l, l.seq); err != nil {
+			// Every running call has read the message by now.
+			if err := s.removeExpired(ctx, stream, "a.", l, l.seq); err != nil {
 				return removed, err
 			}
 			if err := s.remove(ctx, s.log, l.seq); err != nil {
@@ -200,19 +200,19 @@ func (s *Store) sweepStream(ctx context.Context, stream string, f *find) (remove
 			removed++
 		}
 	}
-	var gone []func() error
+	var removals []func() error
 	for _, k := range f.dead {
 		if !l.alive(k.seq, k.own) {
-			gone = append(gone, func() error { return s.remove(ctx, s.log, k.at) })
+			removals = append(removals, func() error { return s.remove(ctx, s.log, k.at) })
 		}
 	}
-	for len(gone) > 0 {
-		n := min(len(gone), ackAtOnce)
-		if err := together(gone[:n]...); err != nil {
+	for len(removals) > 0 {
+		n := min(len(removals), ackAtOnce)
+		if err := together(removals[:n]...); err != nil {
 			return removed, err
 		}
 		removed += n
-		gone = gone[n:]
+		removals = removals[n:]
 	}
 	return removed, nil
 }

@@ -18,9 +18,9 @@ import (
 	"github.com/fivewire/fivewire/store"
 )
 
-// Traffic is what services do with a store: they create keys, count, put work in
-// a queue under an id and do it once. It goes on whatever happens to the
-// servers, and knows what was acknowledged.
+// Traffic is the load of services on a store: they create keys, count, append work to a queue under
+// an id and do it once. It continues whatever happens to the servers, and records the acknowledged
+// operations.
 type traffic struct {
 	stores []store.Store
 	ctx    context.Context // ends the traffic, never a call in the middle
@@ -55,7 +55,7 @@ func (tr *traffic) wrong(format string, args ...any) {
 	tr.note(func() { tr.faults = append(tr.faults, fmt.Sprintf(format, args...)) })
 }
 
-// run goes on until the context of the traffic ends.
+// run continues until the context of the traffic ends.
 func (tr *traffic) run() {
 	var wg sync.WaitGroup
 	for i, s := range tr.stores {
@@ -106,7 +106,7 @@ func (tr *traffic) count(_ int, s store.Store) {
 	}
 }
 
-// produce appends with an id until it is told that the record is there.
+// produce appends with an id until the record is acknowledged.
 func (tr *traffic) produce(i int, s store.Store) {
 	for n := 0; tr.ctx.Err() == nil; n++ {
 		id := fmt.Sprintf("%d-%d", i, n)
@@ -143,8 +143,8 @@ func (tr *traffic) drain(s store.Store) {
 		return
 	}
 	for _, r := range records {
-		// Who creates the claim does the work; without an answer it is not done
-		// here, and the claim tells at the end that somebody may have.
+		// The caller that creates the claim does the work. Without a response, the work is not done
+		// here, and the claim shows at the end that another caller may have done it.
 		switch _, err := s.Create(context.Background(), "claim/"+r.ID, nil, time.Hour); {
 		case err == nil:
 			tr.note(func() { tr.done[r.ID]++ })
@@ -160,7 +160,7 @@ func (tr *traffic) drain(s store.Store) {
 	}
 }
 
-// check compares what is there with what was acknowledged.
+// check compares the stored state with the acknowledged operations.
 func (tr *traffic) check(t *testing.T, s store.Store) {
 	t.Helper()
 	ctx := t.Context()

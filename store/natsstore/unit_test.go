@@ -119,7 +119,7 @@ func TestFacts(t *testing.T) {
 	require.False(t, ok)
 }
 
-// TestServerNotLinked: who uses a cluster does not link the server.
+// TestServerNotLinked: a client of a cluster does not link the server.
 func TestServerNotLinked(t *testing.T) {
 	out, err := exec.Command("go", "list", "-deps", ".").Output()
 	require.NoError(t, err)

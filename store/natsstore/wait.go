@@ -14,37 +14,36 @@ import (
 	"github.com/fivewire/fivewire/store"
 )
 
-// The leader repeats the headers of every record on a subject of its stream once
-// it has stored it, and who waits listens there. Such a message may be lost when
-// a connection or a server is, or before the interest of one who has just begun
-// to listen has reached all servers: so he also looks by himself, often at first
-// and then every few seconds.
+// The leader publishes the headers of each stored record on a subject of its stream, and waiters
+// listen there. Such a message may be lost when a connection or a server fails, or before a new
+// subscription has reached all servers. Therefore a waiter also reads by itself, often at first and
+// then every few seconds.
 
 const (
-	wakeQueue   = 4096             // messages that wait to be told to waiters
+	wakeQueue   = 4096             // received messages not yet passed to waiters
 	wakeFresh   = 2 * time.Second  // how long interest may take to be known everywhere
-	wakeLook    = 4 * time.Second  // how often a waiter looks by himself
-	wakeLinger  = 10 * time.Second // how long to listen when nobody waits any more
+	wakeLook    = 4 * time.Second  // interval of a waiter's own reads
+	wakeLinger  = 10 * time.Second // lifetime of a subscription without waiters
 	wakeLingers = 4096             // to how many streams
 )
 
-// wakes are the streams that somebody waits for.
+// wakes are the subscriptions of streams with waiters.
 type wakes struct {
 	s    *Store
 	in   chan *nats.Msg
 	quit chan struct{} // closed by Close
 
 	mu   sync.Mutex
-	all  map[string]*wake // by subject; nil when closed; guarded by mu
-	idle int              // how many of them nobody waits for; guarded by mu
+	all  map[string]*subscription // by subject; nil when closed; guarded by mu
+	idle int                      // subscriptions without waiters; guarded by mu
 }
 
 // A wake is one stream. Its fields are guarded by the mutex of wakes.
-type wake struct {
+type subscription struct {
 	sub   *nats.Subscription
 	since time.Time
 	ch    chan struct{} // closed at the next record
-	n     int           // who waits
+	n     int           // number of waiters
 	left  time.Time     // when the last one left
 }
 
@@ -52,7 +51,7 @@ func (w *wakes) start(s *Store) error {
 	w.s = s
 	w.in = make(chan *nats.Msg, wakeQueue)
 	w.quit = make(chan struct{})
-	w.all = map[string]*wake{}
+	w.all = map[string]*subscription{}
 	connected := s.nc.StatusChanged(nats.CONNECTED)
 	s.work.Go(func() {
 		defer s.nc.RemoveStatusListener(connected)
@@ -60,7 +59,7 @@ func (w *wakes) start(s *Store) error {
 			select {
 			case m := <-w.in:
 				w.ring(m.Subject)
-			case _, ok := <-connected: // who knows what was missed
+			case _, ok := <-connected: // messages may have been missed
 				if !ok {
 					connected = nil
 				}
@@ -106,7 +105,7 @@ func (w *wakes) drop() {
 }
 
 // listen begins to wait for a stream.
-func (w *wakes) listen(subject string) (*wake, error) {
+func (w *wakes) listen(subject string) (*subscription, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.all == nil {
@@ -118,7 +117,7 @@ func (w *wakes) listen(subject string) (*wake, error) {
 		if err != nil {
 			return nil, err
 		}
-		x = &wake{sub: sub, since: time.Now(), ch: make(chan struct{})}
+		x = &subscription{sub: sub, since: time.Now(), ch: make(chan struct{})}
 		w.all[subject] = x
 	} else if x.n == 0 {
 		w.idle--
@@ -127,9 +126,8 @@ func (w *wakes) listen(subject string) (*wake, error) {
 	return x, nil
 }
 
-// leave gives up waiting. The subscription stays for a while, since most who
-// wait come back.
-func (w *wakes) leave(subject string, x *wake) {
+// release ends one wait. The subscription stays for some time, since most waiters return.
+func (w *wakes) release(subject string, x *subscription) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if x.n--; x.n > 0 || w.all[subject] != x {
@@ -141,13 +139,13 @@ func (w *wakes) leave(subject string, x *wake) {
 	}
 }
 
-func (w *wakes) forget(subject string, x *wake) {
+func (w *wakes) forget(subject string, x *subscription) {
 	_ = x.sub.Unsubscribe() // fails only with the connection
 	delete(w.all, subject)
 	w.idle--
 }
 
-// tidy ends the subscriptions that nobody has come back for.
+// tidy ends the subscriptions without waiters after wakeLinger.
 func (w *wakes) tidy() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -158,8 +156,8 @@ func (w *wakes) tidy() {
 	}
 }
 
-// next returns what tells of the next record, and for how long to rely on it.
-func (w *wakes) next(x *wake, looks int) (<-chan struct{}, time.Duration) {
+// next returns the channel closed at the next record, and the time after which to read again.
+func (w *wakes) next(x *subscription, looks int) (<-chan struct{}, time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if time.Since(x.since) < wakeFresh {
@@ -184,7 +182,7 @@ func (s *Store) Wait(ctx context.Context, stream string, after uint64) error {
 		}
 		return err
 	}
-	defer s.wakes.leave(subject, x)
+	defer s.wakes.release(subject, x)
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
 	for looks := 0; ; looks++ {

@@ -8,18 +8,18 @@ import (
 	"sync"
 )
 
-// Bounds of one batch, so that nobody waits long for the work of others.
+// Bounds of one batch, so that a caller does not wait long for the work of others.
 const (
 	batchMost  = 128
 	batchBytes = 4 << 20
 )
 
-// A combiner lets callers who come at the same time share one transaction, and
-// so one write to the disk, which is what a write costs. Callers with the same
-// key take turns; those of different keys do not wait for each other.
+// A combiner groups concurrent callers into one transaction, and so into one write to the disk,
+// which dominates the cost of a write. Callers with the same key take turns; callers with different
+// keys do not wait for each other.
 type combiner[T any] struct {
-	// run does the work of all tasks and sets their err. Its context ends when
-	// no caller waits for the result any more, or with that of the store.
+	// run does the work of all tasks and sets their err. Its context ends when no caller waits for
+	// the result, or with that of the store.
 	run func(ctx context.Context, key string, tasks []*task[T])
 
 	mu     sync.Mutex
@@ -81,13 +81,13 @@ func (c *combiner[T]) take(key string) []*task[T] {
 
 func (c *combiner[T]) work(store context.Context, key string) {
 	for {
-		taken := c.take(key)
-		if taken == nil {
+		batch := c.take(key)
+		if batch == nil {
 			return
 		}
-		// Whose context has ended is not begun with.
-		tasks := make([]*task[T], 0, len(taken))
-		for _, t := range taken {
+		// Tasks with an ended context are skipped.
+		tasks := make([]*task[T], 0, len(batch))
+		for _, t := range batch {
 			if t.err = t.ctx.Err(); t.err == nil {
 				tasks = append(tasks, t)
 			}
@@ -95,7 +95,7 @@ func (c *combiner[T]) work(store context.Context, key string) {
 		if len(tasks) > 0 {
 			c.runAll(store, key, tasks)
 		}
-		for _, t := range taken {
+		for _, t := range batch {
 			close(t.done)
 		}
 	}

@@ -25,8 +25,8 @@ import (
 	"github.com/fivewire/fivewire/store/storetest"
 )
 
-// crashEnv says how many rounds the tests with killed processes take. A few
-// are enough to see that nothing is broken, 50 to believe it.
+// crashEnv names the variable with the number of rounds of the tests with killed processes. A few
+// rounds show gross errors, 50 rounds rare ones.
 const crashEnv = "FIVEWIRE_CRASH_ROUNDS"
 
 func crashRounds(t *testing.T, few int) int {
@@ -106,11 +106,11 @@ func TestServerRestarted(t *testing.T) {
 	}
 	require.NoError(t, crash.Run(t.Context(), s))
 
-	// Who waited through all that still waits.
+	// A call of Wait survives all of that.
 	select {
 	case err := <-waiting:
 		require.NoError(t, err, "Wait ended")
-		t.Fatal("Wait returned although nothing is there")
+		t.Fatal("Wait returned without a record")
 	default:
 	}
 	_, err := d.open(t).Append(t.Context(), "waited for", "", nil, 0)
@@ -118,8 +118,8 @@ func TestServerRestarted(t *testing.T) {
 	require.NoError(t, <-waiting)
 }
 
-// A cutter stands between a client and a server, and cuts their connections
-// in the middle of what is said.
+// A cutter is a proxy between a client and a server that cuts their connections in the middle of a
+// message.
 type cutter struct {
 	listener net.Listener
 	server   string
@@ -231,8 +231,8 @@ func TestConnectionsCut(t *testing.T) {
 	t.Logf("%d connections cut", cuts)
 }
 
-// TestWaitThroughCut: the connection that listens breaks, and what was appended
-// meanwhile is found all the same.
+// TestWaitThroughCut: the listening connection breaks, and a record appended during the outage is
+// still found.
 func TestWaitThroughCut(t *testing.T) {
 	d := postgres(t)
 	c, through := newCutter(t, d.url)

@@ -9,12 +9,12 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -37,8 +37,10 @@ func TestOpenRefuses(t *testing.T) {
 	_, err = sqlstore.Open(t.Context(), "postgres://somebody:secret@127.0.0.1:1/x?connect_timeout=1", nil)
 	require.Error(t, err)
 	require.NotContains(t, err.Error(), "secret")
-	_, err = sqlstore.Open(t.Context(), filepath.Join(t.TempDir(), "no folder", "x.db"), nil)
-	require.Error(t, err)
+	absent := filepath.Join(t.TempDir(), "no folder", "x.db")
+	_, err = sqlstore.Open(t.Context(), absent, nil)
+	require.EqualError(t, err, "sqlstore: open: "+absent+": open: no such file or directory")
+	require.ErrorIs(t, err, fs.ErrNotExist)
 
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -46,7 +48,7 @@ func TestOpenRefuses(t *testing.T) {
 	require.ErrorIs(t, err, context.Canceled)
 }
 
-// TestFileMode: nobody else reads the state of agents.
+// TestFileMode: only the owner can read the file.
 func TestFileMode(t *testing.T) {
 	d := sqlite(t)
 	s := d.open(t)
@@ -103,7 +105,7 @@ func TestOpenAtOnce(t *testing.T) {
 	})
 }
 
-// exec runs statements on the file beside the store.
+// execSQLite runs statements on the file, bypassing the store.
 func execSQLite(t *testing.T, d *database, text string) {
 	t.Helper()
 	path := strings.NewReplacer("%", "%25", "?", "%3f", "#", "%23").Replace(d.url)
@@ -189,7 +191,7 @@ func TestClose(t *testing.T) {
 	})
 }
 
-// TestSweep: what expired leaves the tables, several processes at work on it.
+// TestSweep: several processes together remove expired entries from the tables.
 func TestSweep(t *testing.T) {
 	each(t, func(t *testing.T, d *database) {
 		d.opts.SweepInterval = 50 * time.Millisecond
@@ -240,8 +242,8 @@ func (d *database) rows(t *testing.T) (counts string) {
 	return counts
 }
 
-// TestReplayIsCheap: what changes nothing writes nothing to the disk, or a flood
-// of what was seen before would be as dear as what is new.
+// TestReplayIsCheap: a call that changes nothing writes nothing to the disk. Otherwise a flood of
+// duplicates would cost as much as new records.
 func TestReplayIsCheap(t *testing.T) {
 	d := sqlite(t)
 	s := d.open(t)
@@ -264,8 +266,8 @@ func TestReplayIsCheap(t *testing.T) {
 	require.True(t, bytes.Equal(before, later), "the log of the database changed")
 }
 
-// TestClockOfAnother: a client of PostgreSQL whose clock is decades behind, as
-// in a bubble of testing/synctest, agrees with the others on what has expired.
+// TestClockOfAnother: a client of PostgreSQL whose clock is decades behind, as in a bubble of
+// testing/synctest, agrees with the others on the expired entries.
 func TestClockOfAnother(t *testing.T) {
 	d := postgres(t)
 	here := d.open(t)
@@ -293,22 +295,8 @@ func TestClockOfAnother(t *testing.T) {
 	require.ErrorIs(t, err, store.ErrDuplicate)
 }
 
-// smallDisk is a folder on a file system of its own, of so many MiB. It can be
-// made read-only.
-func smallDisk(t *testing.T, size int) (folder string, readOnly func()) {
-	t.Helper()
-	folder = t.TempDir()
-	if err := syscall.Mount("tmpfs", folder, "tmpfs", 0, fmt.Sprintf("size=%dm", size)); err != nil {
-		t.Skipf("needs to mount a small disk, which is for root: %v", err)
-	}
-	t.Cleanup(func() { require.NoError(t, syscall.Unmount(folder, 0)) })
-	return folder, func() {
-		require.NoError(t, syscall.Mount("tmpfs", folder, "tmpfs", syscall.MS_REMOUNT|syscall.MS_RDONLY, fmt.Sprintf("size=%dm", size)))
-	}
-}
-
-// TestFullDisk: a write that does not fit fails, all that was acknowledged stays,
-// and once there is room things go on.
+// TestFullDisk: a write that does not fit fails, acknowledged data stays, and once space is free,
+// writes succeed again.
 func TestFullDisk(t *testing.T) {
 	folder, _ := smallDisk(t, 8)
 	d := &database{url: filepath.Join(folder, "state.db")}
@@ -358,13 +346,59 @@ func TestFullDisk(t *testing.T) {
 	}
 	check(s)
 	require.NoError(t, s.Close())
-	again, err := sqlstore.Open(t.Context(), d.url, nil)
+	reopened, err := sqlstore.Open(t.Context(), d.url, nil)
 	require.NoError(t, err)
-	check(again)
-	require.NoError(t, again.Close())
+	check(reopened)
+	require.NoError(t, reopened.Close())
 }
 
-// TestReadOnlyDisk: writes fail, and say so, but nothing hangs.
+// TestFullDiskIsEmptied: where no byte is left, Ack, Delete and Expire succeed, until writes do again.
+func TestFullDiskIsEmptied(t *testing.T) {
+	folder, _ := smallDisk(t, 8)
+	s, err := sqlstore.Open(t.Context(), filepath.Join(folder, "state.db"), nil)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, s.Close()) }) // before the disk is taken away
+	var seqs []uint64
+	var keys []string
+	for err == nil {
+		var seq uint64
+		if seq, err = s.Append(t.Context(), "s", fmt.Sprint(len(seqs)), make([]byte, 10_000), time.Hour); err == nil {
+			seqs = append(seqs, seq)
+			key := fmt.Sprint("k-", len(keys))
+			if _, err = s.Create(t.Context(), key, make([]byte, 1000), 0); err == nil {
+				keys = append(keys, key)
+			}
+		}
+	}
+	require.ErrorContains(t, err, "full")
+	require.Greater(t, len(keys), 100)
+	ballast, err := os.Create(filepath.Join(folder, "ballast"))
+	require.NoError(t, err)
+	for _, size := range []int{4096, 1} {
+		for err == nil {
+			_, err = ballast.Write(make([]byte, size))
+		}
+		err = nil
+	}
+	require.NoError(t, ballast.Close())
+	require.NoError(t, s.Expire(t.Context(), "other", time.Hour))
+	for i, seq := range seqs {
+		require.NoError(t, s.Ack(t.Context(), "s", seq), i)
+	}
+	for _, key := range keys {
+		require.NoError(t, s.Delete(t.Context(), key, 0), key)
+	}
+	require.NoError(t, s.Expire(t.Context(), "s", 0))
+	for i := range 100 {
+		_, err := s.Append(t.Context(), "s", fmt.Sprint("again ", i), make([]byte, 10_000), 0)
+		require.NoError(t, err)
+	}
+	report, err := s.Verify(t.Context())
+	require.NoError(t, err)
+	require.NoError(t, report.Err())
+}
+
+// TestReadOnlyDisk: a read-only disk serves reads, and writes fail at once.
 func TestReadOnlyDisk(t *testing.T) {
 	folder, readOnly := smallDisk(t, 8)
 	url := filepath.Join(folder, "state.db")
@@ -372,25 +406,33 @@ func TestReadOnlyDisk(t *testing.T) {
 	require.NoError(t, err)
 	rev, err := s.Create(t.Context(), "k", []byte("x"), 0)
 	require.NoError(t, err)
+	seq, err := s.Append(t.Context(), "s", "id", []byte("y"), 0)
+	require.NoError(t, err)
 	require.NoError(t, s.Close())
 	readOnly()
+	_, err = sqlstore.Open(t.Context(), filepath.Join(folder, "new.db"), nil)
+	require.ErrorContains(t, err, filepath.Join(folder, "new.db"))
 	s, err = sqlstore.Open(t.Context(), url, nil)
-	if err != nil {
-		require.NotErrorIs(t, err, store.ErrInvalid)
-		return // SQLite needs to write even to read
-	}
+	require.NoError(t, err)
 	defer s.Close()
 	_, err = s.Create(t.Context(), "new", nil, 0)
 	require.ErrorContains(t, err, "readonly")
 	_, err = s.Append(t.Context(), "s", "", nil, 0)
 	require.ErrorContains(t, err, "readonly")
-	require.Error(t, s.Delete(t.Context(), "k", rev))
+	require.ErrorContains(t, s.Delete(t.Context(), "k", rev), "readonly")
 	e, err := s.Get(t.Context(), "k")
 	require.NoError(t, err)
 	require.Equal(t, "x", string(e.Value))
+	records, err := s.Read(t.Context(), "s", 0, 0)
+	require.NoError(t, err)
+	require.Len(t, records, 1)
+	require.Equal(t, seq, records[0].Seq)
+	report, err := s.Verify(t.Context())
+	require.NoError(t, err)
+	require.NoError(t, report.Err())
 }
 
-// TestBusy: who writes beside others waits for them, and not for ever.
+// TestBusy: a writer waits for other writers, for at most the timeout.
 func TestBusy(t *testing.T) {
 	d := sqlite(t)
 	d.opts.BusyTimeout = 50 * time.Millisecond
@@ -413,7 +455,7 @@ func TestBusy(t *testing.T) {
 	_, err = s.Create(ctx, "k", nil, 0)
 	require.ErrorIs(t, err, context.DeadlineExceeded)
 
-	// Readers are not concerned, and afterwards it goes on.
+	// Readers are not affected, and writes succeed afterwards.
 	_, err = s.Get(t.Context(), "k")
 	require.ErrorIs(t, err, store.ErrNotFound)
 	_, err = conn.ExecContext(t.Context(), "ROLLBACK")

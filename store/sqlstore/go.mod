@@ -4,6 +4,7 @@ go 1.26.0
 
 require (
 	github.com/fivewire/fivewire v0.0.0
+	github.com/fivewire/fivewire/store/storetest v0.0.0
 	github.com/jackc/pgx/v5 v5.12.0
 	github.com/stretchr/testify v1.12.1
 	go.uber.org/goleak v1.3.0
@@ -30,6 +31,5 @@ require (
 	modernc.org/memory v1.12.1 // indirect
 )
 
-replace github.com/fivewire/fivewire => ../..
 
 exclude github.com/google/pprof v0.0.0-20261016150608-1facf8f91b50

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -84,7 +85,7 @@ func TestClockSetBack(t *testing.T) {
 	_, err = one.Create(ctx, "swept", nil, time.Millisecond)
 	require.NoError(t, err)
 
-	// The clock goes back. Sweeps go on, although the last one is in the future.
+	// The clock is set back. Sweeps continue, although the last sweep was in the future.
 	ahead.Store(int64(-10 * time.Minute))
 	_, err = one.Create(ctx, "swept later", nil, time.Millisecond)
 	require.NoError(t, err)
@@ -97,8 +98,7 @@ func TestClockSetBack(t *testing.T) {
 	require.Eventually(t, func() bool { return rows() == 1 }, 10*time.Second, 5*time.Millisecond)
 }
 
-// TestBatch: in a transaction that one of several breaks, the others do not
-// suffer.
+// TestBatch: one failing task of a shared transaction does not affect the others.
 func TestBatch(t *testing.T) {
 	ctx := t.Context()
 	s, err := Open(ctx, filepath.Join(t.TempDir(), "state.db"), nil)
@@ -107,11 +107,11 @@ func TestBatch(t *testing.T) {
 	db := s.engine.(*sqliteDB)
 
 	// The writer is held until all are in the queue.
-	held, release := make(chan bool), make(chan bool)
+	running, release := make(chan bool), make(chan bool)
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		err := db.write(ctx, 0, func(*tx) error {
-			held <- true
+			running <- true
 			<-release
 			return nil
 		})
@@ -119,13 +119,13 @@ func TestBatch(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	<-held
+	<-running
 	const n = 20
 	var errs [n]error
 	for i := range n {
 		wg.Go(func() {
 			errs[i] = db.write(ctx, 1, func(t *tx) error {
-				if _, err := t.exec(`INSERT INTO entries (key, rev, value) VALUES (?1, 1, x'')`, fmt.Sprint(i)); err != nil {
+				if _, err := t.put(fmt.Sprint(i), false, []byte{}, 0); err != nil {
 					return err
 				}
 				if i%7 == 3 {
@@ -166,11 +166,11 @@ func TestBatch(t *testing.T) {
 	require.Equal(t, want, got)
 }
 
-// TestCombiner: whose context ends before his turn is left out, and who is in the
-// middle need not stay to the end, which nobody awaits any more.
+// TestCombiner: a task whose context ends before its turn is omitted, and a run ends early when all
+// its callers have stopped waiting.
 func TestCombiner(t *testing.T) {
 	running := make(chan []string)
-	ended := make(chan error)
+	stopped := make(chan error)
 	c := newCombiner(func(ctx context.Context, key string, tasks []*task[string]) {
 		var names []string
 		for _, t := range tasks {
@@ -179,7 +179,7 @@ func TestCombiner(t *testing.T) {
 		running <- names
 		select {
 		case <-ctx.Done():
-			ended <- ctx.Err()
+			stopped <- ctx.Err()
 		case running <- nil:
 		}
 	})
@@ -203,10 +203,10 @@ func TestCombiner(t *testing.T) {
 	first := start(context.Background(), "first")
 	require.Equal(t, []string{"first"}, <-running)
 	ctx, cancel := context.WithCancel(context.Background())
-	gone := start(ctx, "gone")
+	cancelled := start(ctx, "gone")
 	queued(1)
 	cancel()
-	require.ErrorIs(t, <-gone, context.Canceled)
+	require.ErrorIs(t, <-cancelled, context.Canceled)
 	ctx, cancel = context.WithCancel(context.Background())
 	impatient := start(ctx, "impatient")
 	queued(2)
@@ -214,7 +214,7 @@ func TestCombiner(t *testing.T) {
 	require.NoError(t, <-first)
 	require.Equal(t, []string{"impatient"}, <-running)
 	cancel()
-	require.ErrorIs(t, <-ended, context.Canceled)
+	require.ErrorIs(t, <-stopped, context.Canceled)
 	require.ErrorIs(t, <-impatient, context.Canceled)
 	c.wait()
 	require.Empty(t, c.queues)
@@ -235,7 +235,7 @@ func TestRetry(t *testing.T) {
 	}))
 	require.ErrorIs(t, retry(t.Context(), true, 0, func() error { return boom }), boom, "without patience")
 
-	// What is certain to have changed nothing is tried again, but not for ever.
+	// A call that certainly changed nothing is repeated a limited number of times.
 	calls = 0
 	deadlock := &pgconn.PgError{Code: pgDeadlock}
 	require.ErrorIs(t, retry(t.Context(), false, 0, func() error { calls++; return deadlock }), deadlock)
@@ -249,4 +249,104 @@ func TestRetry(t *testing.T) {
 	calls = 0
 	require.Error(t, retry(ctx, true, time.Minute, func() error { calls++; cancel(); return boom }))
 	require.Equal(t, 1, calls)
+}
+
+// TestMarkCost: the high-water mark takes at most a twentieth of the time of appends.
+func TestMarkCost(t *testing.T) {
+	s, err := Open(t.Context(), filepath.Join(t.TempDir(), "state.db"), &Options{AsyncCommit: true})
+	require.NoError(t, err)
+	defer s.Close()
+	const n = 500
+	start := time.Now()
+	for range n {
+		_, err := s.Append(t.Context(), "s", "", nil, 0)
+		require.NoError(t, err)
+	}
+	perAppend := time.Since(start) / n
+	m := s.engine.(*sqliteDB).marker
+	times := make([]time.Duration, 101)
+	for i := range times {
+		start := time.Now()
+		require.NoError(t, m.advance(uint64(n+i)))
+		times[i] = time.Since(start)
+	}
+	slices.Sort(times)
+	perMark := times[len(times)/2]
+	share := float64(perMark)/float64(perAppend*markSteps) + float64(perMark)/float64(markLag)
+	t.Logf("an append takes %v, a mark %v: %.3f %%", perAppend, perMark, 100*share)
+	require.Less(t, share, 0.05)
+}
+
+// TestMarkSlots: one damaged slot leaves the other one, and a new position is written at once if too
+// many are behind.
+func TestMarkSlots(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "state.db")
+	s, err := Open(t.Context(), path, nil)
+	require.NoError(t, err)
+	db := s.engine.(*sqliteDB)
+	require.NoError(t, db.write(t.Context(), 0, func(t *tx) error {
+		_, err := t.next()
+		t.state.last += markSteps
+		return err
+	}))
+	read, err := db.marker.load()
+	require.NoError(t, err)
+	require.EqualValues(t, markSteps+1, read.last)
+	require.NoError(t, db.marker.advance(markSteps+2))
+	require.NoError(t, s.Close())
+
+	b := []byte{0xff}
+	for _, slot := range []int64{0, markSlot} {
+		f, err := os.OpenFile(path+markSuffix, os.O_RDWR, 0)
+		require.NoError(t, err)
+		_, err = f.WriteAt(b, slot+20)
+		require.NoError(t, err)
+		require.NoError(t, f.Close())
+		s, err := Open(t.Context(), path, nil)
+		if slot == 0 {
+			var loss *store.LossError // the mark is ahead by this test
+			require.ErrorAs(t, err, &loss)
+			continue
+		}
+		require.Nil(t, s)
+		var damaged *store.CorruptError
+		require.ErrorAs(t, err, &damaged)
+		require.Equal(t, path+markSuffix, damaged.Path)
+	}
+	s, err = Open(t.Context(), path, &Options{AcceptLoss: true})
+	require.NoError(t, err)
+	seq, err := s.Append(t.Context(), "s", "", nil, 0)
+	require.NoError(t, err)
+	require.Greater(t, seq, uint64(unknownMargin))
+	require.NoError(t, s.Close())
+}
+
+// TestDiskHangs: calls without a deadline end as unknown while nothing of SQLite answers, and
+// succeed afterwards.
+func TestDiskHangs(t *testing.T) {
+	s, err := Open(t.Context(), filepath.Join(t.TempDir(), "state.db"), &Options{OutageTimeout: 100 * time.Millisecond, MaxConns: 1})
+	require.NoError(t, err)
+	defer s.Close()
+	_, err = s.Create(t.Context(), "k", nil, 0)
+	require.NoError(t, err)
+	db := s.engine.(*sqliteDB)
+	db.writing.Lock()
+	reader, err := db.db.Conn(t.Context()) // the only one
+	require.NoError(t, err)
+	calls := []func() error{
+		func() error { _, err := s.Get(t.Context(), "k"); return err },
+		func() error { _, err := s.Read(t.Context(), "s", 0, 0); return err },
+		func() error { _, err := s.Create(t.Context(), "new", nil, 0); return err },
+		func() error { _, err := s.Append(t.Context(), "s", "id", nil, 0); return err },
+		func() error { return s.Expire(t.Context(), "s", 0) },
+	}
+	for i, call := range calls {
+		require.ErrorIs(t, call(), store.ErrUnknown, i)
+	}
+	db.writing.Unlock()
+	require.NoError(t, reader.Close())
+	_, err = s.Get(t.Context(), "k")
+	require.NoError(t, err)
+	_, err = s.Append(t.Context(), "s", "another id", nil, 0)
+	require.NoError(t, err)
 }

@@ -22,7 +22,8 @@ import (
 )
 
 const (
-	postgresVersion = 1 // of the tables
+	postgresVersion = 3 // of the tables
+	postgresSums    = 2 // rows of version 1 are getting their checksums
 
 	// Classes and codes of errors of PostgreSQL.
 	pgSerialization = "40001"
@@ -31,8 +32,8 @@ const (
 	retries = 10 // of a statement that loses against others
 )
 
-// schemaName is what a schema may be called: it stands in statements and in
-// texts in statements.
+// schemaName matches valid names of a schema: the name is part of statements and of texts in
+// statements.
 var schemaName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,62}$`)
 
 // postgres is the engine on PostgreSQL. Time is that of the server alone, so
@@ -48,9 +49,9 @@ type postgres struct {
 	sql     map[string]string // statements, by name
 }
 
-// alive is the condition for what has not expired. The time is that at which
-// the statement came, after it got the locks of those before it.
-const alive = `(expires IS NULL OR expires > statement_timestamp())`
+// alive is the condition for entries that have not expired. The time is that of the arrival of the
+// statement, after it got the locks of earlier ones. A row with a damaged expiry counts as alive.
+const alive = `(expires IS NULL OR expires > statement_timestamp() OR life <> {expires})`
 
 // lasting is when what gets the ttl in a parameter expires.
 func lasting(parameter string) string {
@@ -59,74 +60,83 @@ func lasting(parameter string) string {
 
 func postgresSQL(schema string) map[string]string {
 	statements := map[string]string{
-		"get": `SELECT value, rev, expires FROM {schema}.entries WHERE key = $1 AND ` + alive,
+		"get": `SELECT content, rev, expires, ` + entryPart + ` FROM {schema}.entries WHERE key = $1 AND ` + alive,
 
-		// A key that is there is looked at first: to meet it when inserting would
-		// lock it and write to the disk. What comes in between is met when inserting.
-		"create": `WITH new AS (
-			INSERT INTO {schema}.entries AS e (key, rev, expires, value)
-			SELECT $1, nextval('{schema}.positions'), ` + lasting("$3") + `, $2
-			WHERE NOT EXISTS (SELECT FROM {schema}.entries WHERE key = $1 AND ` + alive + `)
-			ON CONFLICT (key) DO UPDATE SET rev = excluded.rev, expires = excluded.expires, value = excluded.value
-			WHERE e.expires <= statement_timestamp()
+		// An existing key is read first: an insert that finds it would lock it and write to the
+		// disk. The insert detects a key created in between.
+		"create": `WITH n AS (SELECT nextval('{schema}.positions') AS rev, ` + lasting("$3") + ` AS expires
+			WHERE NOT EXISTS (SELECT FROM {schema}.entries WHERE key = $1 AND ` + alive + `)),
+		new AS (
+			INSERT INTO {schema}.entries AS e (key, rev, expires, life, sum, content)
+			SELECT $1, rev, expires, {expires}, $4::bigint # rev # {expires}, $2 FROM n
+			ON CONFLICT (key) DO UPDATE SET rev = excluded.rev, expires = excluded.expires, life = excluded.life,
+				sum = excluded.sum, content = excluded.content
+			WHERE e.expires <= statement_timestamp() AND e.life = ` + microsOf("e.expires") + `
 			RETURNING rev)
 		SELECT rev FROM new`,
 
-		// These two say in the second column which revision they saw, if any. If that
-		// is the one asked for, but nothing was changed, somebody was faster.
+		// The second column of these two is the revision found, if any. If it is the expected one
+		// but nothing was changed, another caller was faster.
 		"update": `WITH new AS (
-			UPDATE {schema}.entries SET rev = nextval('{schema}.positions'), expires = ` + lasting("$4") + `, value = $2
+			UPDATE {schema}.entries SET rev = n.next, expires = n.until, life = {until}, sum = $5::bigint # n.next # {until}, content = $2
+			FROM (SELECT nextval('{schema}.positions') AS next, ` + lasting("$4") + ` AS until) n
 			WHERE key = $1 AND rev = $3 AND ` + alive + ` RETURNING rev)
 		SELECT coalesce((SELECT rev FROM new), 0), coalesce((SELECT rev FROM {schema}.entries WHERE key = $1 AND ` + alive + `), 0)`,
 		"delete": `WITH old AS (DELETE FROM {schema}.entries WHERE key = $1 AND rev = $2 RETURNING rev)
 		SELECT coalesce((SELECT rev FROM old), 0), coalesce((SELECT rev FROM {schema}.entries WHERE key = $1 AND ` + alive + `), 0)`,
 		"remove": `DELETE FROM {schema}.entries WHERE key = $1`,
 
-		"page": `SELECT value, rev, expires, key FROM {schema}.entries WHERE key >= $1 AND key < $2 AND ` + alive + ` ORDER BY key LIMIT $3`,
+		"page": `SELECT content, rev, expires, key, ` + entryPart + ` FROM {schema}.entries WHERE key >= $1 AND key < $2 AND ` + alive + ` ORDER BY key LIMIT $3`,
 
-		// The lock makes positions of one stream visible in their order: whoever has
-		// it has taken no position yet, and keeps it until the record is visible. It
-		// is a statement of its own, so that the next one sees all that was
-		// committed before.
+		// The lock makes positions of one stream visible in their order: a transaction takes its
+		// position after it got the lock, and keeps the lock until the record is visible. The lock
+		// is a separate statement, so that the next one sees everything committed before.
 		"lock": `SELECT pg_advisory_xact_lock($1)`,
 		"append": `WITH known AS (
-			SELECT seq FROM {schema}.ids WHERE stream = $1 AND id = $2 AND $2 <> '' AND ` + alive + `),
+			SELECT position, ` + idPart + ` AS part FROM {schema}.ids WHERE stream = $1 AND id = $2 AND $2 <> '' AND ` + alive + `),
+		n AS (
+			SELECT nextval('{schema}.positions') AS seq, statement_timestamp() AS time, ` + lasting("$4") + ` AS expires
+			WHERE NOT EXISTS (SELECT FROM known)),
 		new AS (
-			INSERT INTO {schema}.records (stream, seq, id, time, expires, value)
-			SELECT $1, nextval('{schema}.positions'), $2, statement_timestamp(), ` + lasting("$4") + `, $3
-			WHERE NOT EXISTS (SELECT FROM known) RETURNING seq, expires),
+			INSERT INTO {schema}.records (stream, seq, id, time, expires, life, sum, content)
+			SELECT $1, seq, $2, time, expires, {expires}, $5::bigint # seq # {time} # {expires}, $3 FROM n RETURNING seq, expires),
 		noted AS (
-			INSERT INTO {schema}.ids (stream, id, seq, expires)
-			SELECT $1, $2, seq, expires FROM new WHERE $2 <> ''
-			ON CONFLICT (stream, id) DO UPDATE SET seq = excluded.seq, expires = excluded.expires)
-		SELECT seq, 1 FROM new UNION ALL SELECT seq, 0 FROM known`,
+			INSERT INTO {schema}.ids (stream, id, position, expires, life, sum)
+			SELECT $1, $2, seq, expires, {expires}, $6::bigint # seq # {expires} FROM new WHERE $2 <> ''
+			ON CONFLICT (stream, id) DO UPDATE SET position = excluded.position, expires = excluded.expires,
+				life = excluded.life, sum = excluded.sum)
+		SELECT seq, 1, 0::bigint FROM new UNION ALL SELECT position, 0, part FROM known`,
 
 		// To notify takes a lock of the whole database until the end of the
 		// transaction; in that of the record, no two could be written to the disk at
 		// once.
 		"notify": `SELECT set_config('synchronous_commit', 'off', true), pg_notify($1, $2)`,
 
-		"read": `SELECT value, seq, id, time, expires FROM {schema}.records WHERE stream = $1 AND seq > $2 AND ` + alive + ` ORDER BY seq LIMIT $3`,
+		"read": `SELECT content, seq, id, time, expires, ` + recordPart + ` FROM {schema}.records WHERE stream = $1 AND seq > $2 AND ` + alive + ` ORDER BY seq LIMIT $3`,
 		"has":  `SELECT 1 FROM {schema}.records WHERE stream = $1 AND seq > $2 AND ` + alive + ` ORDER BY seq LIMIT 1`,
 		"ack": `WITH gone AS (
 			DELETE FROM {schema}.records WHERE stream = $1 AND seq = ANY($2) RETURNING seq, id)
-		DELETE FROM {schema}.ids i USING gone WHERE i.stream = $1 AND i.id = gone.id AND i.seq = gone.seq AND i.expires IS NULL`,
+		DELETE FROM {schema}.ids i USING gone WHERE i.stream = $1 AND i.id = gone.id AND i.position = gone.seq AND i.expires IS NULL`,
 
 		// Records come first, as in ack, or the two would wait for each other.
-		"expire": `WITH r AS (
-			UPDATE {schema}.records SET expires = ` + lasting("$2") + ` WHERE stream = $1 AND ` + alive + ` RETURNING seq)
-		UPDATE {schema}.ids SET expires = ` + lasting("$2") + ` WHERE (SELECT count(*) FROM r) >= 0 AND stream = $1 AND ` + alive,
+		"expire": `WITH n AS (SELECT ` + lasting("$2") + ` AS until),
+		r AS (
+			UPDATE {schema}.records SET expires = until, life = {until}, sum = sum # {expires} # {until}
+			FROM n WHERE stream = $1 AND ` + alive + ` RETURNING seq)
+		UPDATE {schema}.ids SET expires = until, life = {until}, sum = sum # {expires} # {until}
+		FROM n WHERE (SELECT count(*) FROM r) >= 0 AND stream = $1 AND ` + alive,
 		"empty": `WITH r AS (DELETE FROM {schema}.records WHERE stream = $1 RETURNING seq)
 		DELETE FROM {schema}.ids WHERE (SELECT count(*) FROM r) >= 0 AND stream = $1`,
 	}
 	for table, key := range map[string]string{"entries": "key", "records": "stream, seq", "ids": "stream, id"} {
-		// What another process is at is left to it.
+		// Rows locked by another process are skipped.
 		statements["sweep "+table] = fmt.Sprintf(`WITH old AS (
-			SELECT %[2]s FROM {schema}.%[1]s WHERE expires <= statement_timestamp() LIMIT %[3]d FOR UPDATE SKIP LOCKED)
-		DELETE FROM {schema}.%[1]s t WHERE (%[2]s) IN (SELECT %[2]s FROM old) AND expires <= statement_timestamp()`, table, key, sweepMost)
+			SELECT %[2]s FROM {schema}.%[1]s WHERE expires <= statement_timestamp() AND life = {expires} LIMIT %[3]d FOR UPDATE SKIP LOCKED)
+		DELETE FROM {schema}.%[1]s t WHERE (%[2]s) IN (SELECT %[2]s FROM old) AND expires <= statement_timestamp() AND life = {expires}`, table, key, sweepMost)
 	}
 	for name, text := range statements {
-		statements[name] = strings.ReplaceAll(text, "{schema}", schema)
+		text = strings.ReplaceAll(text, "{until}", microsOf("until"))
+		statements[name] = strings.ReplaceAll(fillTimes(text), "{schema}", schema)
 	}
 	return statements
 }
@@ -215,6 +225,17 @@ func (p *postgres) migrate(ctx context.Context, config *pgx.ConnConfig) (err err
 	if version, err := p.version(ctx, conn); err != nil || version == postgresVersion {
 		return err // without a lock, and without the right to create anything
 	}
+	if err := p.migrateTo(ctx, conn, config, postgresSums); err != nil {
+		return err
+	}
+	if err := p.addSums(ctx, conn); err != nil {
+		return err
+	}
+	return p.migrateTo(ctx, conn, config, postgresVersion)
+}
+
+// migrateTo brings the tables to a version in one transaction, if they are older.
+func (p *postgres) migrateTo(ctx context.Context, conn *pgx.Conn, config *pgx.ConnConfig, wanted int) error {
 	tx, err := conn.Begin(ctx)
 	if err != nil {
 		return err
@@ -223,8 +244,10 @@ func (p *postgres) migrate(ctx context.Context, config *pgx.ConnConfig) (err err
 	if _, err := tx.Exec(ctx, `SELECT pg_advisory_xact_lock($1)`, hash("migrate", p.opts.Schema)); err != nil {
 		return err
 	}
-	if err := p.locks(ctx, config); err != nil {
-		return err
+	if wanted == postgresSums {
+		if err := p.locks(ctx, config); err != nil {
+			return err
+		}
 	}
 	if _, err := tx.Exec(ctx, `CREATE SCHEMA IF NOT EXISTS `+p.schema); err != nil {
 		return err
@@ -236,7 +259,7 @@ func (p *postgres) migrate(ctx context.Context, config *pgx.ConnConfig) (err err
 	if err != nil {
 		return err
 	}
-	for version < postgresVersion {
+	for version < wanted {
 		version++
 		text, err := migration("postgres", version)
 		if err != nil {
@@ -294,12 +317,12 @@ func (p *postgres) close() error {
 	return nil
 }
 
-// retry repeats do after errors that say that it has changed nothing: it lost
-// against another transaction, or was never sent. What only reads is repeated
-// after a broken connection too, such as those that a restart of the server
-// leaves in the pool. A server that is not there is waited for.
+// retry repeats do after errors that prove that it changed nothing: it lost against another
+// transaction, or was not sent. A call that only reads is also repeated after a broken connection,
+// such as a restart of the server leaves in the pool. An unreachable server is retried for at most
+// patience.
 func retry(ctx context.Context, reads bool, patience time.Duration, do func() error) error {
-	begun := time.Now()
+	start := time.Now()
 	for n := 1; ; n++ {
 		err := do()
 		if err == nil || ctx.Err() != nil {
@@ -307,18 +330,19 @@ func retry(ctx context.Context, reads bool, patience time.Duration, do func() er
 		}
 		var answer *pgconn.PgError
 		var connecting *pgconn.ConnectError
-		again := false
+		repeat := false
 		switch refused := errors.As(err, &answer); {
 		case errors.As(err, &connecting):
-			again = (!refused || ending(answer)) && time.Since(begun) < patience // else the password is wrong
+			repeat = (!refused || ending(answer)) && time.Since(start) < patience // else the password is wrong
 		case refused && lost(answer):
-			again = n < retries
+			repeat = n < retries
 		case refused:
-			again = reads && ending(answer) && time.Since(begun) < patience
+			repeat = reads && ending(answer) && time.Since(start) < patience
+		case errors.Is(err, store.ErrCorrupt):
 		case pgconn.SafeToRetry(err), reads && !noLonger(err) && !errors.Is(err, pgx.ErrNoRows):
-			again = time.Since(begun) < patience
+			repeat = time.Since(start) < patience
 		}
-		if !again {
+		if !repeat {
 			return err
 		}
 		select {
@@ -329,12 +353,12 @@ func retry(ctx context.Context, reads bool, patience time.Duration, do func() er
 	}
 }
 
-// lost tells whether a transaction was undone for the sake of another.
+// lost reports whether a transaction was rolled back in favor of another one.
 func lost(err *pgconn.PgError) bool {
 	return err.Code == pgSerialization || err.Code == pgDeadlock
 }
 
-// ending tells whether the server is going down or coming up.
+// ending reports whether the server is starting or shutting down.
 func ending(err *pgconn.PgError) bool {
 	return strings.HasPrefix(err.Code, "57P0")
 }
@@ -343,7 +367,11 @@ func (p *postgres) get(ctx context.Context, key string) (store.Entry, error) {
 	e := store.Entry{Key: key}
 	err := retry(ctx, true, p.opts.OutageTimeout, func() error {
 		var expires *time.Time
-		err := p.pool.QueryRow(ctx, p.sql["get"], key).Scan(&e.Value, &e.Revision, &expires)
+		var part int64
+		err := p.pool.QueryRow(ctx, p.sql["get"], key).Scan(&e.Value, &e.Revision, &expires, &part)
+		if err == nil && part != pgEntrySum(key, e.Value) {
+			return p.damaged("", key, uint64(e.Revision))
+		}
 		e.Expires = timeOf(expires)
 		return err
 	})
@@ -366,7 +394,7 @@ func timeOf(t *time.Time) time.Time {
 func (p *postgres) create(ctx context.Context, key string, value []byte, ttl int64) (store.Revision, error) {
 	var rev int64
 	err := retry(ctx, false, p.opts.OutageTimeout, func() error {
-		return p.pool.QueryRow(ctx, p.sql["create"], key, notNil(value), ttl).Scan(&rev)
+		return p.pool.QueryRow(ctx, p.sql["create"], key, notNil(value), ttl, pgEntrySum(key, value)).Scan(&rev)
 	})
 	if errors.Is(err, pgx.ErrNoRows) {
 		err = store.ErrExists
@@ -383,7 +411,7 @@ func notNil(value []byte) []byte {
 }
 
 func (p *postgres) update(ctx context.Context, key string, value []byte, rev, ttl int64) (store.Revision, error) {
-	next, err := p.change(ctx, rev, store.ErrNotFound, p.sql["update"], key, notNil(value), rev, ttl)
+	next, err := p.change(ctx, rev, store.ErrNotFound, p.sql["update"], key, notNil(value), rev, ttl, pgEntrySum(key, value))
 	return store.Revision(next), err
 }
 
@@ -415,15 +443,19 @@ func (p *postgres) change(ctx context.Context, rev int64, absent error, text str
 		case seen != rev:
 			return 0, store.ErrConflict
 		}
-		// It was changed or removed after the statement began to look. No
-		// revision comes back, so that the next look says which.
+		// The row was changed or removed after the statement began to read. No revision is
+		// returned, so the next attempt finds the current one.
 	}
 }
 
 func (p *postgres) page(ctx context.Context, from, to string, limit int) ([]store.Entry, error) {
 	return query(ctx, p, "page", func(rows pgx.CollectableRow) (e store.Entry, err error) {
 		var expires *time.Time
-		err = rows.Scan(&e.Value, &e.Revision, &expires, &e.Key)
+		var part int64
+		err = rows.Scan(&e.Value, &e.Revision, &expires, &e.Key, &part)
+		if err == nil && part != pgEntrySum(e.Key, e.Value) {
+			err = p.damaged("", e.Key, uint64(e.Revision))
+		}
 		e.Expires = timeOf(expires)
 		return e, err
 	}, from, to, limit)
@@ -446,7 +478,11 @@ func query[T any](ctx context.Context, p *postgres, name string, row pgx.RowToFu
 func (p *postgres) read(ctx context.Context, stream string, after int64, limit int) ([]store.Record, error) {
 	return query(ctx, p, "read", func(rows pgx.CollectableRow) (r store.Record, err error) {
 		var expires *time.Time
-		err = rows.Scan(&r.Value, &r.Seq, &r.ID, &r.Time, &expires)
+		var part int64
+		err = rows.Scan(&r.Value, &r.Seq, &r.ID, &r.Time, &expires, &part)
+		if err == nil && part != pgRecordSum(stream, r.ID, r.Value) {
+			err = p.damaged(stream, "", r.Seq)
+		}
 		r.Expires = timeOf(expires)
 		return r, err
 	}, stream, after, limit)
@@ -465,9 +501,9 @@ func (p *postgres) ack(ctx context.Context, stream string, seqs []int64) error {
 	})
 }
 
-// expire has the lock of the stream, as append has. Without it, what is appended
-// while the statement waits for another would be left out although the rest goes
-// later, and of an id used again the old record would count.
+// expire takes the lock of the stream, as append does. Without it, a record appended while the
+// statement waits for another one would be missed although later records are not, and the old
+// record of a reused id would count.
 func (p *postgres) expire(ctx context.Context, stream string, ttl int64) error {
 	text, args := p.sql["expire"], []any{stream, ttl}
 	if ttl == 0 {

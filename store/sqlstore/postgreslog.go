@@ -24,7 +24,8 @@ type pgAppend struct {
 	ttl   int64
 
 	seq   uint64
-	added bool // else the id was known
+	added bool  // else the id was known
+	part  int64 // of the checksum of a known id
 }
 
 func (p *postgres) append(ctx context.Context, stream, id string, value []byte, ttl int64) (uint64, error) {
@@ -33,14 +34,16 @@ func (p *postgres) append(ctx context.Context, stream, id string, value []byte, 
 	switch {
 	case err != nil:
 		return 0, err
+	case !a.added && a.part != pgIDSum(stream, id):
+		return 0, p.damaged(stream, "", a.seq)
 	case !a.added:
 		return a.seq, store.ErrDuplicate
 	}
 	return a.seq, nil
 }
 
-// appendAll adds to one stream, in one transaction: the stream is locked until
-// its end, so that those who came meanwhile would wait for the disk one by one.
+// appendAll adds to one stream in one transaction. The stream is locked until the end of the
+// transaction, so concurrent callers would otherwise wait for the disk one by one.
 func (p *postgres) appendAll(ctx context.Context, stream string, tasks []*task[*pgAppend]) {
 	fail := func(tasks []*task[*pgAppend], err error) {
 		for _, t := range tasks {
@@ -53,7 +56,7 @@ func (p *postgres) appendAll(ctx context.Context, stream string, tasks []*task[*
 		fail(tasks, err)
 		return
 	}
-	// The server refused one of them and undid all. The others must not suffer.
+	// The server rejected one of them and rolled all back. The others are repeated one by one.
 	for i := range tasks {
 		one := tasks[i : i+1]
 		fail(one, retry(ctx, false, p.opts.OutageTimeout, func() error { return p.pipeline(ctx, stream, one) }))
@@ -74,7 +77,8 @@ func (p *postgres) pipeline(ctx context.Context, stream string, tasks []*task[*p
 	number := func(n int64) []byte { return strconv.AppendInt(nil, n, 10) }
 	pipe.SendQueryPrepared("fivewire_lock", [][]byte{number(p.lockOf(stream))}, nil, nil)
 	for _, t := range tasks {
-		pipe.SendQueryPrepared("fivewire_append", [][]byte{[]byte(stream), []byte(t.of.id), t.of.value, number(t.of.ttl)}, []int16{text, text, binary, text}, nil)
+		pipe.SendQueryPrepared("fivewire_append", [][]byte{[]byte(stream), []byte(t.of.id), t.of.value, number(t.of.ttl),
+			number(pgRecordSum(stream, t.of.id, t.of.value)), number(pgIDSum(stream, t.of.id))}, []int16{text, text, binary, text, text, text}, nil)
 	}
 	pipe.SendPipelineSync()
 	pipe.SendQueryPrepared("fivewire_notify", [][]byte{[]byte(p.channel), []byte(stream)}, nil, nil)
@@ -84,14 +88,14 @@ func (p *postgres) pipeline(ctx context.Context, stream string, tasks []*task[*p
 		err = answers(pipe, tasks)
 	}
 	if closing := pipe.Close(); err == nil && closing != nil {
-		// The records are there. Who waits for them looks again in a while.
-		p.opts.Logger.WarnContext(ctx, "sqlstore: notification fails", "err", closing)
+		// The records are stored. Waiters read again within their poll interval.
+		p.opts.Logger.WarnContext(ctx, "sqlstore: notification failed", "err", closing)
 	}
 	return err
 }
 
-// answers reads what came back for the first of the two transactions. It must
-// not say yes before it has read that this one was committed.
+// answers reads the response for the first of the two transactions. It reports success only after
+// it has read that this transaction was committed.
 func answers(pipe *pgconn.Pipeline, tasks []*task[*pgAppend]) error {
 	for i := -1; ; {
 		results, err := pipe.GetResults()
@@ -106,12 +110,15 @@ func answers(pipe *pgconn.Pipeline, tasks []*task[*pgAppend]) error {
 			return nil
 		case *pgconn.ResultReader:
 			for r.NextRow() {
-				if values := r.Values(); i >= 0 && i < len(tasks) && len(values) == 2 {
+				if values := r.Values(); i >= 0 && i < len(tasks) && len(values) == 3 {
 					a := tasks[i].of
 					if a.seq, err = strconv.ParseUint(string(values[0]), 10, 64); err != nil {
 						return err
 					}
 					a.added = string(values[1]) == "1"
+					if a.part, err = strconv.ParseInt(string(values[2]), 10, 64); err != nil {
+						return err
+					}
 				}
 			}
 			if _, err := r.Close(); err != nil {
@@ -130,8 +137,8 @@ const (
 	listenAgain = time.Second      // until the next attempt to connect, at most
 )
 
-// watch listens for what is appended. Every connection that had to be made anew
-// may have missed something, so all who wait look then.
+// watch listens for appended records. A new connection may have missed notifications, so all
+// waiters then read.
 func (p *postgres) watch(ctx context.Context) {
 	every := p.opts.PollInterval
 	if every <= 0 {
@@ -196,7 +203,7 @@ func (p *postgres) listen(ctx context.Context) (listened bool, err error) {
 		cancel()
 		switch {
 		case err == nil:
-			p.waits.wake(n.Payload)
+			p.waits.notify(n.Payload)
 		case pgconn.Timeout(err) && ctx.Err() == nil && !conn.IsClosed():
 			alive, cancel := context.WithTimeout(ctx, listenPing)
 			err := conn.Ping(alive)

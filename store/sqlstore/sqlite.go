@@ -10,11 +10,8 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"net/url"
-	"os"
-	"path/filepath"
-	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"modernc.org/sqlite"
@@ -32,7 +29,8 @@ func migration(database string, version int) (string, error) {
 }
 
 const (
-	sqliteVersion = 1 // of the tables
+	sqliteVersion = 3 // of the tables
+	sqliteMoving  = 2 // rows of version 1 are moving to the tables of version 3
 
 	// sqliteApp marks a database file as one of this package.
 	sqliteApp = 0x46775354
@@ -40,22 +38,40 @@ const (
 	// Result codes of SQLite.
 	sqliteBusy     = 5
 	sqliteReadOnly = 8
+	sqliteIO       = 10
+	sqliteCorrupt  = 11
+	sqliteFull     = 13
+	sqliteNoFile   = 26
 )
 
-// sqliteDB is the engine on SQLite. There is one writer, since SQLite has no more:
-// callers queue for it in the process, where that is fair and costs nothing,
-// and what is in the queue goes into one transaction.
+// sqliteDB is the engine on SQLite. There is one writer, which is the limit of SQLite: callers queue
+// for it in the process, where queueing is fair and cheap, and one transaction serves all queued
+// calls.
 type sqliteDB struct {
 	opts    *Options
+	path    string          // absolute
 	ctx     context.Context // of the store
 	waits   *waiters
 	db      *sql.DB // for reading, and where connections come from
 	readers readers
 	queue   *combiner[func(*tx) error]
 
-	writing sync.Mutex // held by whoever uses what follows
+	writing sync.Mutex // guards the fields below
 	conn    *sql.Conn  // nil after it failed
 	stmts   map[string]*sql.Stmt
+	highest int64 // the highest position that this process has read or given
+
+	reserve sync.Mutex  // guards the file of the reserve
+	isSpent atomic.Bool // the reserve is in use
+
+	marker     *marker
+	hasOpened  bool
+	isReadOnly bool          // the disk takes no writes
+	given      atomic.Int64  // the highest position that is on the disk
+	marked     atomic.Int64  // the highest position in the mark
+	behind     chan struct{} // holds an element while given is above marked
+	stopMarks  chan struct{} // closed by close
+	marks      sync.WaitGroup
 }
 
 // readers are the statements that need no writer.
@@ -63,77 +79,14 @@ type readers struct {
 	get, page, read, has, news, last *sql.Stmt
 }
 
-func openSQLite(ctx, life context.Context, path string, o *Options, waits *waiters) (_ engine, err error) {
-	if path == "" || strings.HasPrefix(path, ":memory:") {
-		return nil, fmt.Errorf("%w: no path of a file; store.NewMemory keeps state in memory", store.ErrInvalid)
-	}
-	if path, err = filepath.Abs(strings.TrimPrefix(path, "//")); err != nil {
-		return nil, err
-	}
-	// The state of agents is nobody else's business, and SQLite would let all read
-	// a new file. Those beside it get the same mode. An error is better told below.
-	if f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600); err == nil {
-		_ = f.Close()
-	}
-	synchronous := "synchronous(FULL)"
-	if o.AsyncCommit {
-		synchronous = "synchronous(NORMAL)"
-	}
-	query := url.Values{"_pragma": {
-		"busy_timeout(1000)", "cache_size(-8000)", "fullfsync(1)", "checkpoint_fullfsync(1)",
-		"journal_mode(WAL)", "journal_size_limit(67108864)", "temp_store(MEMORY)", synchronous,
-	}}
-	uri := "file:" + (&url.URL{Path: filepath.ToSlash(path)}).EscapedPath() + "?" + query.Encode()
-	db, err := sql.Open("sqlite", uri)
-	if err != nil {
-		return nil, err
-	}
-	conns := o.MaxConns
-	if conns <= 0 {
-		conns = defaultConns
-	}
-	db.SetMaxOpenConns(conns + 1) // one writes
-	db.SetMaxIdleConns(conns + 1)
-	s := &sqliteDB{opts: o, ctx: life, waits: waits, db: db}
-	s.queue = newCombiner(s.run)
-	defer func() {
-		if err != nil {
-			_ = s.close()
-		}
-	}()
-	// The first to open a new file changes its format, and others fail meanwhile.
-	if err := s.patiently(ctx, func() error { return s.migrate(ctx, path) }); err != nil {
-		return nil, err
-	}
-	for _, p := range []struct {
-		stmt **sql.Stmt
-		text string
-	}{
-		{&s.readers.get, `SELECT value, rev, expires FROM entries WHERE key = ?1 AND (expires IS NULL OR expires > ?2)`},
-		{&s.readers.page, `SELECT value, rev, expires, key FROM entries
-			WHERE key >= ?1 AND key < ?2 AND (expires IS NULL OR expires > ?3) ORDER BY key LIMIT ?4`},
-		{&s.readers.read, `SELECT value, seq, id, time, expires FROM records
-			WHERE stream = ?1 AND seq > ?2 AND (expires IS NULL OR expires > ?3) ORDER BY seq LIMIT ?4`},
-		{&s.readers.has, `SELECT 1 FROM records
-			WHERE stream = ?1 AND seq > ?2 AND (expires IS NULL OR expires > ?3) ORDER BY seq LIMIT 1`},
-		{&s.readers.news, `SELECT seq, stream FROM records WHERE seq > ?1 ORDER BY seq LIMIT ?2`},
-		{&s.readers.last, `SELECT last FROM state`},
-	} {
-		if *p.stmt, err = db.PrepareContext(ctx, p.text); err != nil {
-			return nil, err
-		}
-	}
-	return s, nil
-}
-
-// patiently repeats what other processes keep from happening.
+// patiently repeats do while other processes lock the database.
 func (s *sqliteDB) patiently(ctx context.Context, do func() error) error {
-	for begun := time.Now(); ; {
+	for start := time.Now(); ; {
 		err := do()
-		if err == nil || !isSQLite(err, sqliteBusy) || time.Since(begun) > s.opts.BusyTimeout {
+		if err == nil || !isSQLite(err, sqliteBusy) || time.Since(start) > s.opts.BusyTimeout {
 			return err
 		}
-		// Short and random: who waits longer between two looks waits longest.
+		// The delay is short and random: a caller with longer delays would lose most turns.
 		select {
 		case <-time.After(100*time.Microsecond + rand.N(2*time.Millisecond)):
 		case <-ctx.Done():
@@ -142,69 +95,10 @@ func (s *sqliteDB) patiently(ctx context.Context, do func() error) error {
 	}
 }
 
-// isSQLite tells whether err has that primary result code.
+// isSQLite reports whether err has that primary result code.
 func isSQLite(err error, code int) bool {
 	var e *sqlite.Error
 	return errors.As(err, &e) && e.Code()&0xff == code
-}
-
-// migrate creates or updates the tables.
-func (s *sqliteDB) migrate(ctx context.Context, path string) (err error) {
-	conn, err := s.db.Conn(ctx)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, conn.Close()) }()
-	version, err := sqliteState(ctx, conn)
-	if err != nil || version == sqliteVersion {
-		return err
-	}
-	if _, err := conn.ExecContext(ctx, "BEGIN IMMEDIATE"); err != nil {
-		if isSQLite(err, sqliteReadOnly) {
-			return fmt.Errorf("%s is read-only and has no tables yet: %w", filepath.Base(path), err)
-		}
-		return err
-	}
-	defer func() {
-		if err != nil {
-			_, _ = conn.ExecContext(context.WithoutCancel(ctx), "ROLLBACK")
-		}
-	}()
-	// Once more, now that nobody else can.
-	if version, err = sqliteState(ctx, conn); err != nil {
-		return err
-	}
-	for version < sqliteVersion {
-		version++
-		text, err := migration("sqlite", version)
-		if err != nil {
-			return err
-		}
-		text += fmt.Sprintf("; PRAGMA user_version = %d; PRAGMA application_id = %d", version, sqliteApp)
-		if _, err := conn.ExecContext(ctx, text); err != nil {
-			return fmt.Errorf("migration %d: %w", version, err)
-		}
-	}
-	_, err = conn.ExecContext(ctx, "COMMIT")
-	return err
-}
-
-// sqliteState returns the version of the tables, 0 for an empty file.
-func sqliteState(ctx context.Context, conn *sql.Conn) (version int, err error) {
-	var app, tables int
-	err = conn.QueryRowContext(ctx, `SELECT (SELECT user_version FROM pragma_user_version),
-		(SELECT application_id FROM pragma_application_id), (SELECT count(*) FROM sqlite_master)`).Scan(&version, &app, &tables)
-	switch {
-	case err != nil:
-		return 0, err
-	case version == 0 && app == 0 && tables == 0:
-		return 0, nil
-	case app != sqliteApp:
-		return 0, errors.New("the file is a database of something else")
-	case version > sqliteVersion:
-		return 0, fmt.Errorf("the tables are of version %d, made by a later version of this package, which knows %d", version, sqliteVersion)
-	}
-	return version, nil
 }
 
 func (s *sqliteDB) close() error {
@@ -212,7 +106,19 @@ func (s *sqliteDB) close() error {
 	s.writing.Lock()
 	defer s.writing.Unlock()
 	s.drop()
-	return s.db.Close()
+	close(s.stopMarks)
+	s.marks.Wait()
+	var err error
+	if s.db != nil {
+		err = s.db.Close()
+	}
+	if s.marker == nil {
+		return err
+	}
+	if s.hasOpened {
+		s.endMark()
+	}
+	return errors.Join(err, s.marker.file.Close())
 }
 
 // micro is the clock in the unit of the tables.
@@ -222,10 +128,19 @@ func (s *sqliteDB) micro() int64 { return s.opts.now().UnixMicro() }
 type tx struct {
 	db  *sqliteDB
 	now int64
-	// last is the position given last, and first what it was before; both are
-	// meaningful if known.
-	last, first int64
-	known       bool
+	// state is the row of that table as it will be, and first as it was; both are meaningful if
+	// known.
+	state, first stateRow
+	isKnown      bool
+}
+
+// A stateRow is the table state.
+type stateRow struct {
+	last, swept, marked int64
+}
+
+func (r stateRow) sum() int64 {
+	return int64(sumOf(sumState).number(r.last).number(r.swept).number(r.marked))
 }
 
 // exec runs a statement and returns how many rows it changed.
@@ -241,7 +156,7 @@ func (t *tx) exec(text string, args ...any) (int64, error) {
 	return result.RowsAffected()
 }
 
-// row reads at most one row and tells whether there was one.
+// row reads at most one row and reports whether there was one.
 func (t *tx) row(text string, args []any, into ...any) (bool, error) {
 	stmt, err := t.db.stmt(text)
 	if err != nil {
@@ -254,34 +169,42 @@ func (t *tx) row(text string, args []any, into ...any) (bool, error) {
 	return err == nil, err
 }
 
-// next returns a number that is no revision or position yet.
-func (t *tx) next() (int64, error) {
-	if !t.known {
-		if ok, err := t.row(`SELECT last FROM state`, nil, &t.last); err != nil {
-			return 0, err
-		} else if !ok {
-			return 0, errors.New("the table state is empty")
-		}
-		t.known, t.first = true, t.last
-	}
-	t.last++
-	return t.last, nil
-}
-
-// unused takes back what next returned a moment ago: a write that changed
-// nothing must not cost a write to the disk.
-func (t *tx) unused() { t.last-- }
-
-// expires is when what gets ttl now expires, as the tables have it.
-func (t *tx) expires(ttl int64) any {
-	if ttl == 0 {
+// load reads the table state once.
+func (t *tx) load() error {
+	if t.isKnown {
 		return nil
 	}
-	return t.now + ttl
+	var sum int64
+	r := &t.state
+	ok, err := t.row(`SELECT last, swept, marked, sum FROM state`, nil, &r.last, &r.swept, &r.marked, &sum)
+	switch {
+	case err != nil:
+		return err
+	case !ok || sum != r.sum():
+		return &store.CorruptError{Path: t.db.path, Cause: errors.New("table state")}
+	case r.last < t.db.highest:
+		return &store.LossError{Path: t.db.path, Have: uint64(r.last), Want: uint64(t.db.highest)}
+	}
+	t.isKnown, t.first = true, t.state
+	return nil
 }
 
-// write has do done in a transaction. If do returns an error of package store,
-// it has changed nothing, and the others in the transaction go on.
+// next returns an unused revision or position.
+func (t *tx) next() (int64, error) {
+	if err := t.load(); err != nil {
+		return 0, err
+	}
+	t.state.last++
+	return t.state.last, nil
+}
+
+// expires is when what gets ttl now expires, as the tables have it.
+func (t *tx) expires(ttl int64) sql.NullInt64 {
+	return sql.NullInt64{Int64: t.now + ttl, Valid: ttl != 0}
+}
+
+// write runs do in a transaction. If do returns an error of package store, it has changed nothing,
+// and the transaction continues with the other tasks.
 func (s *sqliteDB) write(ctx context.Context, size int, do func(*tx) error) error {
 	_, err := s.queue.do(ctx, s.ctx, "", size, do)
 	return err
@@ -314,13 +237,13 @@ func (s *sqliteDB) drop() {
 	s.conn, s.stmts = nil, nil
 }
 
-// run does the tasks in one transaction. If that fails for the sake of one of
-// them, the others must not suffer from it: then each gets its own.
+// run does the tasks in one transaction. If one of them makes it fail, each task gets a separate
+// transaction.
 func (s *sqliteDB) run(ctx context.Context, _ string, tasks []*task[func(*tx) error]) {
 	s.writing.Lock()
 	defer s.writing.Unlock()
-	again := s.transact(ctx, tasks)
-	if !again || len(tasks) == 1 {
+	retry := s.transact(ctx, tasks)
+	if !retry || len(tasks) == 1 {
 		return
 	}
 	for i := range tasks {
@@ -328,8 +251,8 @@ func (s *sqliteDB) run(ctx context.Context, _ string, tasks []*task[func(*tx) er
 	}
 }
 
-// transact does the tasks in one transaction and sets their errors. It tells
-// whether all are undone and may be tried again.
+// transact does the tasks in one transaction and sets their errors. It reports whether all were
+// rolled back and may be repeated.
 func (s *sqliteDB) transact(ctx context.Context, tasks []*task[func(*tx) error]) (undone bool) {
 	fail := func(err error) {
 		for _, t := range tasks {
@@ -349,8 +272,9 @@ func (s *sqliteDB) transact(ctx context.Context, tasks []*task[func(*tx) error])
 			return s.rollback()
 		}
 	}
-	if t.last != t.first {
-		if _, err := t.exec(`UPDATE state SET last = ?1`, t.last); err != nil {
+	if t.state != t.first {
+		r := t.state
+		if _, err := t.exec(`UPDATE state SET last = ?1, swept = ?2, marked = ?3, sum = ?4`, r.last, r.swept, r.marked, r.sum()); err != nil {
 			fail(err)
 			return s.rollback()
 		}
@@ -358,6 +282,11 @@ func (s *sqliteDB) transact(ctx context.Context, tasks []*task[func(*tx) error])
 	if _, err := s.conn.ExecContext(context.Background(), "COMMIT"); err != nil {
 		fail(err)
 		s.rollback()
+		return false
+	}
+	if t.isKnown {
+		s.highest = t.state.last
+		s.noteGiven(t.state.last)
 	}
 	return false
 }
@@ -389,7 +318,7 @@ func (s *sqliteDB) rollback() bool {
 	return true
 }
 
-// isStore tells whether err is an answer and no failure.
+// isStore reports whether err is an error of package store, which is a result and not a failure.
 func isStore(err error) bool {
 	return err == store.ErrNotFound || err == store.ErrExists || err == store.ErrConflict || err == store.ErrDuplicate
 }

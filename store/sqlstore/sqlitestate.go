@@ -19,8 +19,29 @@ import (
 // errBad makes database/sql throw a connection away.
 var errBad = driver.ErrBadConn
 
-// Statements of SQLite never wait for long, so they run without the context of
-// the caller: the driver would start a goroutine for each that can end.
+// Statements of SQLite run without the context of the caller: the driver would start a goroutine for
+// each that can end.
+
+// await returns the result of do, or the error of ctx if that ends first, as it does while the disk
+// hangs. Nothing that do uses may belong to the caller.
+func await[T any](ctx context.Context, do func() (T, error)) (T, error) {
+	type result struct {
+		value T
+		err   error
+	}
+	done := make(chan result, 1)
+	go func() {
+		value, err := do()
+		done <- result{value, err}
+	}()
+	select {
+	case r := <-done:
+		return r.value, r.err
+	case <-ctx.Done():
+		var none T
+		return none, ctx.Err()
+	}
+}
 
 // blob is a copy of value that is not null in the database.
 func blob(value []byte) []byte {
@@ -38,35 +59,99 @@ func moment(micros sql.NullInt64) time.Time {
 	return time.UnixMicro(micros.Int64)
 }
 
-func (s *sqliteDB) get(_ context.Context, key string) (store.Entry, error) {
-	e := store.Entry{Key: key}
+// damagedEntry is the error of a row whose checksum does not match, or whose columns have other types.
+func (s *sqliteDB) damagedEntry(key string, rev store.Revision, cause error) error {
+	return &store.CorruptError{Path: s.path, Key: key, Position: uint64(rev), Cause: cause}
+}
+
+func (s *sqliteDB) damagedRecord(stream string, seq uint64, cause error) error {
+	return &store.CorruptError{Path: s.path, Stream: stream, Position: seq, Cause: cause}
+}
+
+// entry reads a row of rev, expires, sum, key and value. The second result is false for an expired one.
+func (s *sqliteDB) entry(now int64, scan func(...any) error, key string) (e store.Entry, alive bool, err error) {
 	var expires sql.NullInt64
-	err := s.readers.get.QueryRowContext(context.Background(), key, s.micro()).Scan(&e.Value, &e.Revision, &expires)
-	if errors.Is(err, sql.ErrNoRows) {
+	var rev, sum int64
+	e.Key = key
+	if err := scan(&rev, &expires, &sum, &e.Key, &e.Value); err != nil {
+		return e, false, err
+	}
+	e.Revision, e.Expires = store.Revision(rev), moment(expires)
+	if expires.Valid && expires.Int64 <= now {
+		if !livesUntil(sum, e.Key, expires) {
+			return e, false, s.damagedEntry(e.Key, e.Revision, nil)
+		}
+		return e, false, nil
+	}
+	if sum != entrySum(e.Key, rev, expires, e.Value) {
+		return e, false, s.damagedEntry(e.Key, e.Revision, nil)
+	}
+	return e, true, nil
+}
+
+func (s *sqliteDB) get(ctx context.Context, key string) (store.Entry, error) {
+	return await(ctx, func() (store.Entry, error) { return s.getNow(key) })
+}
+
+func (s *sqliteDB) getNow(key string) (store.Entry, error) {
+	now := s.micro()
+	e, alive, err := s.entry(now, s.readers.get.QueryRowContext(context.Background(), key, now).Scan, key)
+	switch {
+	case errors.Is(err, sql.ErrNoRows):
+		return store.Entry{}, store.ErrNotFound
+	case err != nil:
+		return store.Entry{}, s.readError(err)
+	case e.Key != key:
+		return store.Entry{}, s.damagedEntry(key, e.Revision, nil)
+	case !alive:
 		return store.Entry{}, store.ErrNotFound
 	}
-	if err != nil {
-		return store.Entry{}, err
-	}
-	e.Expires = moment(expires)
 	return e, nil
+}
+
+// alive returns the revision of a key that has not expired, else zero, and whether there is a row.
+func (t *tx) alive(key string) (rev int64, exists bool, err error) {
+	var expires sql.NullInt64
+	var sum int64
+	exists, err = t.row(`SELECT rev, expires, sum FROM entries WHERE key = ?1`, []any{key}, &rev, &expires, &sum)
+	switch {
+	case err != nil || !exists:
+		return 0, false, err
+	case !livesUntil(sum, key, expires):
+		return 0, true, t.db.damagedEntry(key, store.Revision(rev), nil)
+	case expires.Valid && expires.Int64 <= t.now:
+		return 0, true, nil
+	}
+	return rev, true, nil
+}
+
+// put stores an entry. The key has a row if exists is true.
+func (t *tx) put(key string, exists bool, value []byte, ttl int64) (rev int64, err error) {
+	if rev, err = t.next(); err != nil {
+		return 0, err
+	}
+	text := `INSERT INTO entries (key, rev, expires, sum, value) VALUES (?1, ?2, ?3, ?4, ?5)`
+	if exists {
+		text = `UPDATE entries SET rev = ?2, expires = ?3, sum = ?4, value = ?5 WHERE key = ?1`
+	}
+	expires := t.expires(ttl)
+	_, err = t.exec(text, key, rev, expires, entrySum(key, rev, expires, value), value)
+	return rev, err
 }
 
 func (s *sqliteDB) create(ctx context.Context, key string, value []byte, ttl int64) (store.Revision, error) {
 	var rev int64
 	value = blob(value)
-	err := s.write(ctx, len(value), func(t *tx) (err error) {
-		if rev, err = t.next(); err != nil {
+	err := s.grow(ctx, len(value), func(t *tx) error {
+		found, exists, err := t.alive(key)
+		if err != nil {
 			return err
 		}
-		n, err := t.exec(`INSERT INTO entries (key, rev, expires, value) VALUES (?1, ?2, ?3, ?4)
-			ON CONFLICT (key) DO UPDATE SET rev = excluded.rev, expires = excluded.expires, value = excluded.value
-			WHERE expires <= ?5`, key, rev, t.expires(ttl), value, t.now)
-		if err != nil || n > 0 {
-			return err
+		if found != 0 {
+			return store.ErrExists
 		}
-		t.unused()
-		return store.ErrExists
+		rev, err = t.put(key, exists, value, ttl)
+		return err
 	})
 	if err != nil {
 		return 0, err
@@ -77,17 +162,18 @@ func (s *sqliteDB) create(ctx context.Context, key string, value []byte, ttl int
 func (s *sqliteDB) update(ctx context.Context, key string, value []byte, rev, ttl int64) (store.Revision, error) {
 	var next int64
 	value = blob(value)
-	err := s.write(ctx, len(value), func(t *tx) (err error) {
-		if next, err = t.next(); err != nil {
+	err := s.grow(ctx, len(value), func(t *tx) error {
+		found, _, err := t.alive(key)
+		switch {
+		case err != nil:
 			return err
+		case found == 0:
+			return store.ErrNotFound
+		case found != rev:
+			return store.ErrConflict
 		}
-		n, err := t.exec(`UPDATE entries SET rev = ?1, expires = ?2, value = ?3
-			WHERE key = ?4 AND rev = ?5 AND (expires IS NULL OR expires > ?6)`, next, t.expires(ttl), value, key, rev, t.now)
-		if err != nil || n > 0 {
-			return err
-		}
-		t.unused()
-		return t.differs(key, store.ErrNotFound)
+		next, err = t.put(key, true, value, ttl)
+		return err
 	})
 	if err != nil {
 		return 0, err
@@ -95,63 +181,73 @@ func (s *sqliteDB) update(ctx context.Context, key string, value []byte, rev, tt
 	return store.Revision(next), nil
 }
 
-// differs is the answer where key does not have the revision asked for: absent
-// if there is nothing alive.
-func (t *tx) differs(key string, absent error) error {
-	var one int
-	ok, err := t.row(`SELECT 1 FROM entries WHERE key = ?1 AND (expires IS NULL OR expires > ?2)`, []any{key, t.now}, &one)
-	switch {
-	case err != nil:
-		return err
-	case ok:
-		return store.ErrConflict
-	}
-	return absent
-}
-
 func (s *sqliteDB) delete(ctx context.Context, key string, rev int64) error {
-	return s.write(ctx, 0, func(t *tx) error {
-		if rev == 0 {
-			_, err := t.exec(`DELETE FROM entries WHERE key = ?1`, key)
-			return err
+	return s.free(ctx, func(t *tx) error {
+		if rev != 0 {
+			found, _, err := t.alive(key)
+			switch {
+			case err != nil:
+				return err
+			case found == 0:
+				return nil
+			case found != rev:
+				return store.ErrConflict
+			}
 		}
-		n, err := t.exec(`DELETE FROM entries WHERE key = ?1 AND rev = ?2`, key, rev)
-		if err != nil || n > 0 {
-			return err
-		}
-		return t.differs(key, nil)
+		_, err := t.exec(`DELETE FROM entries WHERE key = ?1`, key)
+		return err
 	})
 }
 
-func (s *sqliteDB) page(_ context.Context, from, to string, limit int) ([]store.Entry, error) {
-	rows, err := s.readers.page.QueryContext(context.Background(), from, to, s.micro(), limit)
+func (s *sqliteDB) page(ctx context.Context, from, to string, limit int) ([]store.Entry, error) {
+	return await(ctx, func() ([]store.Entry, error) { return s.pageNow(from, to, limit) })
+}
+
+func (s *sqliteDB) pageNow(from, to string, limit int) ([]store.Entry, error) {
+	now := s.micro()
+	rows, err := s.readers.page.QueryContext(context.Background(), from, to, now)
 	if err != nil {
-		return nil, err
+		return nil, s.readError(err)
 	}
 	defer rows.Close()
 	var entries []store.Entry
-	for rows.Next() {
-		var e store.Entry
-		var expires sql.NullInt64
-		if err := rows.Scan(&e.Value, &e.Revision, &expires, &e.Key); err != nil {
-			return nil, err
+	for len(entries) < limit && rows.Next() {
+		e, alive, err := s.entry(now, rows.Scan, "")
+		if err != nil {
+			return nil, s.readError(err)
 		}
-		e.Expires = moment(expires)
-		entries = append(entries, e)
+		if alive {
+			entries = append(entries, e)
+		}
 	}
-	return entries, rows.Err()
+	return entries, s.readError(rows.Err())
+}
+
+// positionOf returns the position of the record with an id that has not expired, or zero.
+func (t *tx) positionOf(stream, id string) (seq int64, err error) {
+	var expires sql.NullInt64
+	var sum int64
+	found, err := t.row(`SELECT seq, expires, sum FROM ids WHERE stream = ?1 AND id = ?2`, []any{stream, id}, &seq, &expires, &sum)
+	switch {
+	case err != nil || !found:
+		return 0, err
+	case sum != idSum(stream, id, seq, expires):
+		return 0, t.db.damagedRecord(stream, uint64(seq), fmt.Errorf("id %q", id))
+	case expires.Valid && expires.Int64 <= t.now:
+		return 0, nil
+	}
+	return seq, nil
 }
 
 func (s *sqliteDB) append(ctx context.Context, stream, id string, value []byte, ttl int64) (uint64, error) {
 	var seq int64
 	value = blob(value)
-	err := s.write(ctx, len(value), func(t *tx) (err error) {
+	err := s.grow(ctx, len(value), func(t *tx) (err error) {
 		if id != "" {
-			known, err := t.row(`SELECT seq FROM ids WHERE stream = ?1 AND id = ?2 AND (expires IS NULL OR expires > ?3)`, []any{stream, id, t.now}, &seq)
-			if err != nil {
+			if seq, err = t.positionOf(stream, id); err != nil {
 				return err
 			}
-			if known {
+			if seq != 0 {
 				return store.ErrDuplicate
 			}
 		}
@@ -159,12 +255,14 @@ func (s *sqliteDB) append(ctx context.Context, stream, id string, value []byte, 
 			return err
 		}
 		expires := t.expires(ttl)
-		if _, err := t.exec(`INSERT INTO records (seq, stream, id, time, expires, value) VALUES (?1, ?2, ?3, ?4, ?5, ?6)`, seq, stream, id, t.now, expires, value); err != nil {
+		if _, err := t.exec(`INSERT INTO records (seq, stream, id, time, expires, sum, value) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)`,
+			seq, stream, id, t.now, expires, recordSum(stream, seq, id, t.now, expires, value), value); err != nil {
 			return err
 		}
 		if id != "" {
-			_, err = t.exec(`INSERT INTO ids (stream, id, seq, expires) VALUES (?1, ?2, ?3, ?4)
-				ON CONFLICT (stream, id) DO UPDATE SET seq = excluded.seq, expires = excluded.expires`, stream, id, seq, expires)
+			_, err = t.exec(`INSERT INTO ids (stream, id, seq, expires, sum) VALUES (?1, ?2, ?3, ?4, ?5)
+				ON CONFLICT (stream, id) DO UPDATE SET seq = excluded.seq, expires = excluded.expires, sum = excluded.sum`,
+				stream, id, seq, expires, idSum(stream, id, seq, expires))
 		}
 		return err
 	})
@@ -174,37 +272,79 @@ func (s *sqliteDB) append(ctx context.Context, stream, id string, value []byte, 
 	return uint64(seq), err
 }
 
-func (s *sqliteDB) read(_ context.Context, stream string, after int64, limit int) ([]store.Record, error) {
-	rows, err := s.readers.read.QueryContext(context.Background(), stream, after, s.micro(), limit)
+func (s *sqliteDB) read(ctx context.Context, stream string, after int64, limit int) ([]store.Record, error) {
+	return await(ctx, func() ([]store.Record, error) { return s.readNow(stream, after, limit) })
+}
+
+func (s *sqliteDB) readNow(stream string, after int64, limit int) ([]store.Record, error) {
+	now := s.micro()
+	rows, err := s.readers.read.QueryContext(context.Background(), stream, after, now)
 	if err != nil {
-		return nil, err
+		return nil, s.readError(err)
 	}
 	defer rows.Close()
 	var records []store.Record
-	for rows.Next() {
-		var r store.Record
-		var at int64
-		var expires sql.NullInt64
-		if err := rows.Scan(&r.Value, &r.Seq, &r.ID, &at, &expires); err != nil {
-			return nil, err
+	for len(records) < limit && rows.Next() {
+		r, alive, err := s.record(now, stream, rows.Scan)
+		if err != nil {
+			return nil, s.readError(err)
 		}
-		r.Time, r.Expires = time.UnixMicro(at), moment(expires)
-		records = append(records, r)
+		if alive {
+			records = append(records, r)
+		}
 	}
-	return records, rows.Err()
+	return records, s.readError(rows.Err())
 }
 
-func (s *sqliteDB) has(_ context.Context, stream string, after int64) (bool, error) {
-	var one int
-	err := s.readers.has.QueryRowContext(context.Background(), stream, after, s.micro()).Scan(&one)
-	if errors.Is(err, sql.ErrNoRows) {
-		return false, nil
+// record reads a row of seq, id, time, expires, sum and value.
+func (s *sqliteDB) record(now int64, stream string, scan func(...any) error) (r store.Record, alive bool, err error) {
+	var at, seq, sum int64
+	var expires sql.NullInt64
+	if err := scan(&seq, &r.ID, &at, &expires, &sum, &r.Value); err != nil {
+		return r, false, err
 	}
-	return err == nil, err
+	r.Seq, r.Time, r.Expires = uint64(seq), time.UnixMicro(at), moment(expires)
+	if expires.Valid && expires.Int64 <= now {
+		if !livesUntil(sum, stream, expires) {
+			return r, false, s.damagedRecord(stream, r.Seq, nil)
+		}
+		return r, false, nil
+	}
+	if sum != recordSum(stream, seq, r.ID, at, expires, r.Value) {
+		return r, false, s.damagedRecord(stream, r.Seq, nil)
+	}
+	return r, true, nil
+}
+
+func (s *sqliteDB) has(ctx context.Context, stream string, after int64) (bool, error) {
+	return await(ctx, func() (bool, error) { return s.hasNow(stream, after) })
+}
+
+func (s *sqliteDB) hasNow(stream string, after int64) (bool, error) {
+	now := s.micro()
+	rows, err := s.readers.has.QueryContext(context.Background(), stream, after)
+	if err != nil {
+		return false, s.readError(err)
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var seq, sum int64
+		var expires sql.NullInt64
+		if err := rows.Scan(&seq, &expires, &sum); err != nil {
+			return false, s.readError(err)
+		}
+		if !livesUntil(sum, stream, expires) {
+			return false, s.damagedRecord(stream, uint64(seq), nil)
+		}
+		if !expires.Valid || expires.Int64 > now {
+			return true, nil
+		}
+	}
+	return false, s.readError(rows.Err())
 }
 
 func (s *sqliteDB) ack(ctx context.Context, stream string, seqs []int64) error {
-	return s.write(ctx, 0, func(t *tx) error {
+	return s.free(ctx, func(t *tx) error {
 		for _, seq := range seqs {
 			var id string
 			ok, err := t.row(`DELETE FROM records WHERE seq = ?1 AND stream = ?2 RETURNING id`, []any{seq, stream}, &id)
@@ -222,13 +362,15 @@ func (s *sqliteDB) ack(ctx context.Context, stream string, seqs []int64) error {
 }
 
 func (s *sqliteDB) expire(ctx context.Context, stream string, ttl int64) error {
-	return s.write(ctx, 0, func(t *tx) error {
+	return s.free(ctx, func(t *tx) error {
 		for _, table := range []string{"records", "ids"} {
 			var err error
 			if ttl == 0 {
 				_, err = t.exec(`DELETE FROM `+table+` WHERE stream = ?1`, stream)
 			} else {
-				_, err = t.exec(`UPDATE `+table+` SET expires = ?1 WHERE stream = ?2 AND (expires IS NULL OR expires > ?3)`, t.expires(ttl), stream, t.now)
+				expires := t.expires(ttl)
+				_, err = t.exec(`UPDATE `+table+` SET expires = ?1, sum = (sum & ~4294967295) | ?4
+					WHERE stream = ?2 AND (expires IS NULL OR expires > ?3)`, expires, stream, t.now, lifeSum(stream, expires))
 			}
 			if err != nil {
 				return err
@@ -240,41 +382,98 @@ func (s *sqliteDB) expire(ctx context.Context, stream string, ttl int64) error {
 
 // sweep takes turns with other processes: one of them is enough in its time.
 func (s *sqliteDB) sweep(ctx context.Context) (more bool, err error) {
-	err = s.write(ctx, 0, func(t *tx) error {
-		more = false
-		var swept int64
-		if _, err := t.row(`SELECT swept FROM state`, nil, &swept); err != nil {
+	if s.isReadOnly {
+		return false, nil
+	}
+	var damaged error
+	err = s.free(ctx, func(t *tx) error {
+		more, damaged = false, nil
+		if err := t.load(); err != nil {
 			return err
 		}
 		// A time to come is that of a clock that was set back.
-		if recent := s.opts.SweepInterval.Microseconds() / 2; swept <= t.now && swept > t.now-recent {
+		recent, swept := s.opts.SweepInterval.Microseconds()/2, t.state.swept
+		if swept <= t.now && swept > t.now-recent {
 			return nil
 		}
 		for _, table := range []string{"entries", "records", "ids"} {
-			which := "rowid"
-			if table == "ids" {
-				which = "stream, id"
+			n, err := t.sweep(table)
+			if errors.Is(err, store.ErrCorrupt) {
+				damaged, err = err, nil
 			}
-			n, err := t.exec(fmt.Sprintf(`DELETE FROM %[1]s WHERE (%[2]s) IN (SELECT %[2]s FROM %[1]s WHERE expires <= ?1 LIMIT ?2)`, table, which), t.now, sweepMost)
 			if err != nil {
 				return err
 			}
 			more = more || n == sweepMost
 		}
 		if !more {
-			_, err := t.exec(`UPDATE state SET swept = ?1`, t.now)
-			return err
+			t.state.swept = t.now
 		}
 		return nil
 	})
-	return more, err
+	if err != nil {
+		return false, err // the function may still run
+	}
+	return more, damaged
+}
+
+// sweep removes expired rows of a table. It keeps a row whose expiry is damaged, and reports it.
+func (t *tx) sweep(table string) (removed int, err error) {
+	columns, where := "rowid, key", "rowid = ?1"
+	switch table {
+	case "records":
+		columns = "seq, stream"
+	case "ids":
+		columns, where = "id, stream", "id = ?1 AND stream = ?2"
+	}
+	stmt, err := t.db.stmt(`SELECT ` + columns + `, expires, sum FROM ` + table + ` WHERE expires <= ?1 LIMIT ?2`)
+	if err != nil {
+		return 0, err
+	}
+	rows, err := stmt.QueryContext(context.Background(), t.now, sweepMost)
+	if err != nil {
+		return 0, err
+	}
+	defer rows.Close()
+	type row struct {
+		id   any
+		name string
+	}
+	var expired []row
+	var damaged error
+	for rows.Next() {
+		var r row
+		var expires sql.NullInt64
+		var sum int64
+		if err := rows.Scan(&r.id, &r.name, &expires, &sum); err != nil {
+			return 0, err
+		}
+		if !livesUntil(sum, r.name, expires) {
+			damaged = &store.CorruptError{Path: t.db.path, Cause: fmt.Errorf("expiry in %s of %q", table, r.name)}
+			continue
+		}
+		expired = append(expired, r)
+	}
+	if err := errors.Join(rows.Err(), rows.Close()); err != nil {
+		return 0, err
+	}
+	for _, r := range expired {
+		args := []any{r.id, r.name}
+		if table != "ids" {
+			args = args[:1]
+		}
+		if _, err := t.exec(`DELETE FROM `+table+` WHERE `+where, args...); err != nil {
+			return 0, err
+		}
+	}
+	return len(expired), damaged
 }
 
 // newsMost bounds what one look at the end of the table reads.
 const newsMost = 1000
 
-// watch looks for records of other processes while somebody waits. Positions
-// rise in the order of transactions, so what is new stands at the end.
+// watch polls for records of other processes while a call waits. Positions rise in the order of
+// transactions, so new records have the highest positions.
 func (s *sqliteDB) watch(ctx context.Context) {
 	every := s.opts.PollInterval
 	if every <= 0 {
@@ -299,7 +498,7 @@ func (s *sqliteDB) watch(ctx context.Context) {
 			s.waits.wakeAll()
 		default:
 			for _, stream := range streams {
-				s.waits.wake(stream)
+				s.waits.notify(stream)
 			}
 		}
 		if failed = err != nil; !failed {
@@ -316,7 +515,7 @@ func (s *sqliteDB) watch(ctx context.Context) {
 // news returns the streams that got records after position seen, nil if these
 // are too many to tell, and the position up to which that is all.
 func (s *sqliteDB) news(seen int64) (streams []string, last int64, err error) {
-	// What is committed after this has higher positions.
+	// Records committed after this have higher positions.
 	if err := s.readers.last.QueryRowContext(context.Background()).Scan(&last); err != nil || last == seen {
 		return []string{}, seen, err
 	}

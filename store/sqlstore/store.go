@@ -39,23 +39,26 @@ type Options struct {
 	// absent for every call before that. Zero means 30 seconds.
 	SweepInterval time.Duration
 
-	// PollInterval is how often Wait looks for records that nobody told it of. Zero
-	// means 5 ms for SQLite, where that is how it learns of the records of
-	// other processes, and 5 seconds for PostgreSQL, which tells it, except when
-	// a connection breaks at the wrong moment or a pooler between swallows
-	// notifications.
+	// PollInterval is the interval at which Wait polls for records without a notification. Zero
+	// means 5 ms for SQLite, which has no notifications between processes, and 5 seconds for
+	// PostgreSQL, where a broken connection or a pooler may lose notifications.
 	PollInterval time.Duration
 
 	// BusyTimeout is how long a write to SQLite waits for other processes to finish
-	// theirs before it fails. Zero means 30 seconds.
+	// theirs before it fails. Zero means 8 seconds.
 	BusyTimeout time.Duration
 
-	// OutageTimeout is how long a call waits for a PostgreSQL that cannot be reached,
-	// as far as it is certain that nothing is done twice. Zero means 15 seconds.
+	// OutageTimeout is how long a call without a deadline waits for a database that does not answer:
+	// a server that is stopped or unreachable, or a disk that hangs. The call then ends with
+	// [store.ErrUnknown]. Wait, Verify and Backup have no such bound. Zero means 10 seconds.
 	OutageTimeout time.Duration
 
-	// Logger is told what no call reports: a sweep or a listener that fails and
-	// tries again. Nil is silent.
+	// AcceptLoss opens a database whose end is missing, see [store.LossError], and logs what is
+	// lost. Positions and revisions that were given before are not given again.
+	AcceptLoss bool
+
+	// Logger receives failures that no call reports: those of a sweep or a listener, which are
+	// retried. Nil logs nothing.
 	Logger *slog.Logger
 
 	// now is the clock of SQLite, for tests.
@@ -65,8 +68,8 @@ type Options struct {
 const (
 	defaultConns  = 16
 	defaultSweep  = 30 * time.Second
-	defaultBusy   = 30 * time.Second
-	defaultOutage = 15 * time.Second
+	defaultBusy   = 8 * time.Second
+	defaultOutage = 10 * time.Second
 	defaultRead   = 100 // what Read takes for a limit below 1
 	sweepMost     = 500 // rows that one transaction of a sweep removes from a table
 	listFirst     = 8   // entries on the first page of List
@@ -82,28 +85,29 @@ type Store struct {
 	engine engine
 	waits  *waiters
 	log    *slog.Logger
+	outage time.Duration // of a call without a deadline
 
 	ctx   context.Context // ends what still runs when Close loses patience
 	abort context.CancelFunc
 	done  chan struct{} // closed by Close
 
-	mu     sync.Mutex
-	closed bool           // guarded by mu
-	calls  sync.WaitGroup // calls in flight; Add only under mu, before closed
-	back   sync.WaitGroup // goroutines of the store
-	ended  chan struct{}  // closed when Close has done everything
-	err    error          // of Close; written before ended
+	mu      sync.Mutex
+	closed  bool           // guarded by mu
+	calls   sync.WaitGroup // calls in flight; Add only under mu, before closed
+	back    sync.WaitGroup // goroutines of the store
+	stopped chan struct{}  // closed when Close has done everything
+	err     error          // of Close; written before ended
 }
 
 var _ store.Store = (*Store)(nil)
 
-// An engine does the work on one kind of database. What it is given has been
-// checked; times to live are in microseconds, and zero means for ever.
+// An engine does the work on one kind of database. Its arguments have been checked; times to live
+// are in microseconds, and zero means no expiry.
 type engine interface {
 	get(ctx context.Context, key string) (store.Entry, error)
 	create(ctx context.Context, key string, value []byte, ttl int64) (store.Revision, error)
 	update(ctx context.Context, key string, value []byte, rev, ttl int64) (store.Revision, error)
-	// delete removes whatever is there if rev is zero.
+	// delete removes the key at any revision if rev is zero.
 	delete(ctx context.Context, key string, rev int64) error
 	// page returns entries from that key on up to, but without, the other.
 	page(ctx context.Context, from, to string, limit int) ([]store.Entry, error)
@@ -113,9 +117,13 @@ type engine interface {
 	ack(ctx context.Context, stream string, seqs []int64) error
 	// expire removes at once if ttl is zero.
 	expire(ctx context.Context, stream string, ttl int64) error
-	// sweep removes some of what has expired and tells whether more may be left.
+	// sweep removes some expired rows and reports whether more may be left.
 	sweep(ctx context.Context) (more bool, err error)
-	// watch wakes those who wait for what others append, until ctx ends.
+	// verify adds what it finds to the report.
+	verify(ctx context.Context, r *Report) error
+	// backup writes a copy to a new file.
+	backup(ctx context.Context, path string) error
+	// watch notifies waiters of records that other processes append, until ctx ends.
 	watch(ctx context.Context)
 	close() error
 }
@@ -154,7 +162,7 @@ func Open(ctx context.Context, database string, opts *Options) (*Store, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	s := &Store{waits: newWaiters(), log: o.Logger, done: make(chan struct{}), ended: make(chan struct{})}
+	s := &Store{waits: newWaiters(), log: o.Logger, outage: o.OutageTimeout, done: make(chan struct{}), stopped: make(chan struct{})}
 	s.ctx, s.abort = context.WithCancel(context.Background())
 	var err error
 	switch scheme, _, ok := strings.Cut(database, "://"); {
@@ -188,7 +196,7 @@ func (s *Store) Close() error {
 	s.closed = true
 	s.mu.Unlock()
 	if !first {
-		<-s.ended
+		<-s.stopped
 		return s.err
 	}
 	close(s.done)
@@ -198,12 +206,33 @@ func (s *Store) Close() error {
 	s.err = s.engine.close()
 	impatient.Stop()
 	s.abort()
-	close(s.ended)
+	close(s.stopped)
 	return s.err
 }
 
-// enter begins a call. What it returns ends it.
+// enter begins a call, which has a deadline at the latest. The returned function ends it.
 func (s *Store) enter(ctx context.Context) (context.Context, func(), error) {
+	in, end, err := s.enterLong(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	in, cancel := s.bounded(in)
+	return in, func() {
+		cancel()
+		end()
+	}, nil
+}
+
+// bounded is ctx with a deadline.
+func (s *Store) bounded(ctx context.Context) (context.Context, context.CancelFunc) {
+	if _, ok := ctx.Deadline(); ok {
+		return ctx, func() {}
+	}
+	return context.WithTimeout(ctx, s.outage)
+}
+
+// enterLong begins a call without a bound.
+func (s *Store) enterLong(ctx context.Context) (context.Context, func(), error) {
 	if err := ctx.Err(); err != nil {
 		return nil, nil, err
 	}
@@ -222,9 +251,9 @@ func (s *Store) enter(ctx context.Context) (context.Context, func(), error) {
 	}, nil
 }
 
-// fault makes the error of an engine that of a method. The errors of package
-// store say all, and whose context ended wants to hear that.
-func (s *Store) fault(ctx context.Context, what string, err error) error {
+// methodError converts an error of an engine to that of a method. Errors of package store are
+// returned as they are, and an ended context takes precedence.
+func (s *Store) methodError(ctx context.Context, what string, err error) error {
 	switch {
 	case err == nil, err == store.ErrNotFound, err == store.ErrExists, err == store.ErrConflict, err == store.ErrDuplicate:
 		return err
@@ -232,6 +261,8 @@ func (s *Store) fault(ctx context.Context, what string, err error) error {
 		return ctx.Err()
 	case s.ctx.Err() != nil:
 		return store.ErrClosed
+	case noLonger(err):
+		return fmt.Errorf("sqlstore: %s: no answer within %v: %w", what, s.outage, store.ErrUnknown)
 	}
 	return fmt.Errorf("sqlstore: %s: %w", what, err)
 }
@@ -247,7 +278,7 @@ func (s *Store) Get(ctx context.Context, key string) (store.Entry, error) {
 		return store.Entry{}, err
 	}
 	e, err := s.engine.get(in, key)
-	return e, s.fault(ctx, "get", err)
+	return e, s.methodError(ctx, "get", err)
 }
 
 // Create implements [store.KV].
@@ -261,7 +292,7 @@ func (s *Store) Create(ctx context.Context, key string, value []byte, ttl time.D
 		return 0, err
 	}
 	rev, err := s.engine.create(in, key, value, micros(ttl))
-	return rev, s.fault(ctx, "create", err)
+	return rev, s.methodError(ctx, "create", err)
 }
 
 // Update implements [store.KV].
@@ -275,7 +306,7 @@ func (s *Store) Update(ctx context.Context, key string, value []byte, rev store.
 		return 0, err
 	}
 	next, err := s.engine.update(in, key, value, revision(rev), micros(ttl))
-	return next, s.fault(ctx, "update", err)
+	return next, s.methodError(ctx, "update", err)
 }
 
 // Delete implements [store.KV].
@@ -288,11 +319,11 @@ func (s *Store) Delete(ctx context.Context, key string, rev store.Revision) erro
 	if err := store.ValidateName("key", key); err != nil {
 		return err
 	}
-	return s.fault(ctx, "delete", s.engine.delete(in, key, revision(rev)))
+	return s.methodError(ctx, "delete", s.engine.delete(in, key, revision(rev)))
 }
 
-// revision is rev as the database has it: one beyond its numbers is none of any
-// key, as -1 is.
+// revision converts rev to a number of the database: one beyond its range matches no key, as -1
+// does.
 func revision(rev store.Revision) int64 {
 	if rev > math.MaxInt64 {
 		return -1
@@ -338,7 +369,7 @@ func (s *Store) page(ctx context.Context, prefix, from, to string, limit int) ([
 		return nil, err
 	}
 	entries, err := s.engine.page(in, from, to, limit)
-	return entries, s.fault(ctx, "list", err)
+	return entries, s.methodError(ctx, "list", err)
 }
 
 // Append implements [store.Log].
@@ -356,9 +387,9 @@ func (s *Store) Append(ctx context.Context, stream, id string, value []byte, ttl
 	}
 	seq, err := s.engine.append(in, stream, id, value, micros(ttl))
 	if err == nil {
-		s.waits.wake(stream)
+		s.waits.notify(stream)
 	}
-	return seq, s.fault(ctx, "append", err)
+	return seq, s.methodError(ctx, "append", err)
 }
 
 // Read implements [store.Log].
@@ -378,7 +409,7 @@ func (s *Store) Read(ctx context.Context, stream string, after uint64, limit int
 		return nil, nil
 	}
 	records, err := s.engine.read(in, stream, int64(after), limit)
-	return records, s.fault(ctx, "read", err)
+	return records, s.methodError(ctx, "read", err)
 }
 
 // Ack implements [store.Log].
@@ -391,21 +422,21 @@ func (s *Store) Ack(ctx context.Context, stream string, seqs ...uint64) error {
 	if err := store.ValidateName("stream name", stream); err != nil {
 		return err
 	}
-	known := make([]int64, 0, len(seqs))
+	inRange := make([]int64, 0, len(seqs))
 	for _, seq := range seqs {
 		if seq != 0 && seq <= math.MaxInt64 {
-			known = append(known, int64(seq))
+			inRange = append(inRange, int64(seq))
 		}
 	}
-	if len(known) == 0 {
+	if len(inRange) == 0 {
 		return nil
 	}
-	return s.fault(ctx, "acknowledge", s.engine.ack(in, stream, known))
+	return s.methodError(ctx, "acknowledge", s.engine.ack(in, stream, inRange))
 }
 
 // Wait implements [store.Log].
 func (s *Store) Wait(ctx context.Context, stream string, after uint64) error {
-	in, end, err := s.enter(ctx)
+	in, end, err := s.enterLong(ctx)
 	if err != nil {
 		return err
 	}
@@ -416,19 +447,21 @@ func (s *Store) Wait(ctx context.Context, stream string, after uint64) error {
 	for {
 		w := s.waits.join(stream)
 		if after < math.MaxInt64 { // else nothing can come
-			found, err := s.engine.has(in, stream, int64(after))
+			asking, cancel := s.bounded(in)
+			found, err := s.engine.has(asking, stream, int64(after))
+			cancel()
 			if found || err != nil {
-				s.waits.leave(stream, w)
-				return s.fault(ctx, "wait", err)
+				s.waits.release(stream, w)
+				return s.methodError(ctx, "wait", err)
 			}
 		}
 		select {
 		case <-w.ch:
 		case <-ctx.Done():
-			s.waits.leave(stream, w)
+			s.waits.release(stream, w)
 			return ctx.Err()
 		case <-s.done:
-			s.waits.leave(stream, w)
+			s.waits.release(stream, w)
 			return store.ErrClosed
 		}
 	}
@@ -447,11 +480,11 @@ func (s *Store) Expire(ctx context.Context, stream string, ttl time.Duration) er
 	if err := store.ValidateTTL(ttl); err != nil {
 		return err
 	}
-	return s.fault(ctx, "expire", s.engine.expire(in, stream, micros(ttl)))
+	return s.methodError(ctx, "expire", s.engine.expire(in, stream, micros(ttl)))
 }
 
-// sweep removes what has expired until ctx ends. Of processes that started
-// together not all come at once.
+// sweep removes expired rows until ctx ends. The interval is random, so that processes started
+// together do not sweep at the same time.
 func (s *Store) sweep(ctx context.Context, every time.Duration) {
 	for {
 		select {
@@ -462,14 +495,14 @@ func (s *Store) sweep(ctx context.Context, every time.Duration) {
 		for more := true; more && ctx.Err() == nil; {
 			var err error
 			if more, err = s.engine.sweep(ctx); err != nil && ctx.Err() == nil {
-				s.log.WarnContext(ctx, "sqlstore: sweep fails and will be tried again", "err", err)
+				s.log.WarnContext(ctx, "sqlstore: sweep failed", "err", err)
 				break
 			}
 		}
 	}
 }
 
-// noLonger tells whether err comes from a context that ended.
+// noLonger reports whether err comes from an ended context.
 func noLonger(err error) bool {
 	return errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
 }

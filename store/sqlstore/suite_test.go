@@ -4,6 +4,7 @@
 package sqlstore_test
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"math/rand/v2"
@@ -59,7 +60,7 @@ func postgresURL(t testing.TB) string {
 	return url
 }
 
-// postgres is a new schema, which is gone after the test.
+// postgres returns a new schema, which is dropped after the test.
 func postgres(t testing.TB) *database {
 	t.Helper()
 	d := &database{url: postgresURL(t), opts: sqlstore.Options{Schema: fmt.Sprintf("test_%016x", rand.Uint64())}}
@@ -67,7 +68,7 @@ func postgres(t testing.TB) *database {
 	return d
 }
 
-// exec runs a statement on PostgreSQL beside the store.
+// exec runs a statement on PostgreSQL, bypassing the store.
 func (d *database) exec(t testing.TB, text string) {
 	t.Helper()
 	conn, err := pgx.Connect(context.Background(), d.url)
@@ -107,8 +108,27 @@ func TestSuite(t *testing.T) {
 			d, _ := databases.Load(s)
 			return d.(*database)
 		}
+		damage := func(t *testing.T, s store.Store, value []byte) (store.Store, error) {
+			path := filepath.Join(t.TempDir(), "damaged.db")
+			require.NoError(t, s.(*sqlstore.Store).Backup(t.Context(), path))
+			data, err := os.ReadFile(path)
+			require.NoError(t, err)
+			changed := bytes.Clone(value)
+			changed[0] ^= 1
+			require.NoError(t, os.WriteFile(path, bytes.ReplaceAll(data, value, changed), 0o600))
+			damaged, err := sqlstore.Open(t.Context(), path, nil)
+			if err != nil {
+				return nil, err
+			}
+			t.Cleanup(func() { require.NoError(t, damaged.Close()) })
+			return damaged, nil
+		}
+		if d.opts.Schema != "" {
+			damage = nil // see TestPostgresDamage
+		}
 		storetest.Suite{
-			Peer: func(t *testing.T, s store.Store) store.Store { return open(t, of(s)) },
+			Damage: damage,
+			Peer:   func(t *testing.T, s store.Store) store.Store { return open(t, of(s)) },
 			Reopen: func(t *testing.T, s store.Store) store.Store {
 				require.NoError(t, s.(*sqlstore.Store).Close())
 				return open(t, of(s))

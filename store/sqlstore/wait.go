@@ -13,9 +13,9 @@ type waiters struct {
 	some chan struct{}
 }
 
-// A wait is shared by all who wait for one stream.
+// A wait is shared by all waiters of one stream.
 type wait struct {
-	ch chan struct{} // closed to make them look again
+	ch chan struct{} // closed to make them read again
 	n  int
 }
 
@@ -23,8 +23,8 @@ func newWaiters() *waiters {
 	return &waiters{m: map[string]*wait{}, some: make(chan struct{}, 1)}
 }
 
-// join returns what will tell of the next change of stream. Who joined looks,
-// and waits only then.
+// join returns the channel that the next change of stream closes. The caller reads the stream after
+// joining, before it waits.
 func (ws *waiters) join(stream string) *wait {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
@@ -43,8 +43,8 @@ func (ws *waiters) join(stream string) *wait {
 	return w
 }
 
-// leave gives up waiting for w, unless that is over already.
-func (ws *waiters) leave(stream string, w *wait) {
+// release ends one wait, unless a notification has ended it.
+func (ws *waiters) release(stream string, w *wait) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
 	if w.n--; w.n == 0 && ws.m[stream] == w {
@@ -52,8 +52,8 @@ func (ws *waiters) leave(stream string, w *wait) {
 	}
 }
 
-// wake makes all who wait for stream look again.
-func (ws *waiters) wake(stream string) {
+// notify makes all waiters of stream read again.
+func (ws *waiters) notify(stream string) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
 	if w := ws.m[stream]; w != nil {
@@ -62,7 +62,7 @@ func (ws *waiters) wake(stream string) {
 	}
 }
 
-// wakeAll makes all look again.
+// wakeAll makes all waiters read again.
 func (ws *waiters) wakeAll() {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()

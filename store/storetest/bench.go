@@ -16,10 +16,9 @@ import (
 	"github.com/fivewire/fivewire/store"
 )
 
-// Benchmark measures what servers ask of an engine, with one caller and with
-// sixteen at once: ops/s, and the time in microseconds within which half and 99
-// of a hundred calls were answered. Values are of 1 KB. Each measurement
-// opens a store of its own.
+// Benchmark measures the operations of servers on an engine, with one caller and with sixteen
+// concurrent ones: operations per second, and the median and 99th percentile of the latency in
+// microseconds. Values are of 1 KB. Each measurement opens a separate store.
 func Benchmark(b *testing.B, open func(b *testing.B) store.Store) {
 	ctx := context.Background()
 	value := bytes.Repeat([]byte("fivewire"), 128)
@@ -103,9 +102,9 @@ func Benchmark(b *testing.B, open func(b *testing.B) store.Store) {
 				took := make([][]time.Duration, callers)
 				b.ResetTimer()
 				each(callers, b.N, func(c, i int) error {
-					begun := time.Now()
+					start := time.Now()
 					err := do(c, i)
-					took[c] = append(took[c], time.Since(begun))
+					took[c] = append(took[c], time.Since(start))
 					return err
 				}, b.Error)
 				b.StopTimer()
@@ -119,7 +118,7 @@ func Benchmark(b *testing.B, open func(b *testing.B) store.Store) {
 	}
 }
 
-// each does n turns by so many callers at once, and reports the first error of
+// each runs n operations on the given number of concurrent callers, and reports the first error of
 // each caller.
 func each(callers, n int, do func(c, i int) error, report func(...any)) {
 	var wg sync.WaitGroup

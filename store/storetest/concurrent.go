@@ -17,10 +17,9 @@ import (
 	"github.com/fivewire/fivewire/store"
 )
 
-// testConcurrent has several work at once on a few keys and streams, some of
-// whom give up in the middle of a call, and checks that all they were told
-// can be explained by one call after the other. What a cancelled call did, and
-// when, is left open, as the contract has it.
+// testConcurrent runs concurrent callers on a few keys and streams, some of which cancel in the
+// middle of a call, and checks that a sequential order of the calls explains all results. The
+// effect and the time of a cancelled call are open, as the contract specifies.
 func testConcurrent(e *env) {
 	episodes := rounds(24)
 	if e.Virtual { // and so fast
@@ -54,20 +53,20 @@ type episode struct {
 	values  atomic.Int64 // so that each value is written once
 	latency atomic.Int64 // of the calls, about
 
-	mu   sync.Mutex // guards what follows
-	told []told
-	revs []store.Revision // seen somewhere
-	seqs []uint64
+	mu      sync.Mutex // guards the fields below
+	results []callResult
+	revs    []store.Revision // seen somewhere
+	seqs    []uint64
 }
 
-// A told is a call with its answer.
-type told struct {
+// A callResult is a call with its result.
+type callResult struct {
 	call, done int64
 	kind       string
 	key        string // or the stream
 	id, value  string
 	ttl        time.Duration
-	rev        store.Revision // asked for, or got by who looked
+	rev        store.Revision // requested, or returned by a read
 	seq        uint64         // likewise
 	limit      int
 	err        error
@@ -85,12 +84,12 @@ func (ep *episode) run(random *rand.Rand) {
 			ep.act(callers[i], ep.at(i))
 		}
 	})
-	// What is there at the end tells what was done before.
+	// The final state shows the effects of the calls before.
 	for i := range episodeKeys {
-		ep.do(ep.s, told{kind: "Get", key: fmt.Sprint(ep.name, i)}, 0)
+		ep.do(ep.s, callResult{kind: "Get", key: fmt.Sprint(ep.name, i)}, 0)
 	}
 	for _, kind := range []string{"Read", "Append", "Read"} {
-		ep.do(ep.peer, told{kind: kind, key: ep.name, id: "1", limit: 1000, value: ep.value()}, 0)
+		ep.do(ep.peer, callResult{kind: kind, key: ep.name, id: "1", limit: 1000, value: ep.value()}, 0)
 	}
 	if !ep.Failed() {
 		ep.explainKeys()
@@ -103,7 +102,7 @@ func (ep *episode) value() string { return fmt.Sprint("value-", ep.values.Add(1)
 // act does something at random.
 func (ep *episode) act(random *rand.Rand, s store.Store) {
 	pick := func(n int) int { return random.IntN(n) }
-	c := told{key: fmt.Sprint(ep.name, pick(episodeKeys)), value: ep.value()}
+	c := callResult{key: fmt.Sprint(ep.name, pick(episodeKeys)), value: ep.value()}
 	if pick(2) == 0 {
 		c.ttl = time.Hour
 	}
@@ -142,14 +141,14 @@ func (ep *episode) act(random *rand.Rand, s store.Store) {
 		patience = time.Duration(1 + random.Int64N(2*ep.latency.Load()+1))
 	}
 	if ep.Virtual {
-		time.Sleep(time.Duration(pick(3))) // lets others come in between
+		time.Sleep(time.Duration(pick(3))) // lets other calls run in between
 	}
 	ep.do(s, c, patience)
 }
 
 // do makes the call and notes what it told. With a patience it is cancelled by
 // then.
-func (ep *episode) do(s store.Store, c told, patience time.Duration) {
+func (ep *episode) do(s store.Store, c callResult, patience time.Duration) {
 	ctx := ep.ctx
 	if patience != 0 {
 		var cancel context.CancelFunc
@@ -158,7 +157,7 @@ func (ep *episode) do(s store.Store, c told, patience time.Duration) {
 	}
 	began := time.Now()
 	c.call = ep.clock.Add(1)
-	var all []told
+	var all []callResult
 	switch c.kind {
 	case "Create":
 		rev, err := s.Create(ctx, c.key, []byte(c.value), c.ttl)
@@ -174,7 +173,7 @@ func (ep *episode) do(s store.Store, c told, patience time.Duration) {
 		c.value, c.rev = string(entry.Value), entry.Revision
 	case "List":
 		for i := range episodeKeys { // each key is one thing told
-			all = append(all, told{call: c.call, kind: "Get", key: fmt.Sprint(ep.name, i), err: store.ErrNotFound})
+			all = append(all, callResult{call: c.call, kind: "Get", key: fmt.Sprint(ep.name, i), err: store.ErrNotFound})
 		}
 		for entry, err := range s.List(ctx, c.key) {
 			if err != nil {
@@ -214,7 +213,7 @@ func (ep *episode) do(s store.Store, c told, patience time.Duration) {
 	defer ep.mu.Unlock()
 	if c.kind == "List" {
 		for _, got := range all {
-			if got.done = c.done; c.done != never { // else some may not have been looked at
+			if got.done = c.done; c.done != never { // otherwise some may not have been read
 				ep.note(got)
 			}
 		}
@@ -223,9 +222,9 @@ func (ep *episode) do(s store.Store, c told, patience time.Duration) {
 	ep.note(c)
 }
 
-// note keeps what was told, for the end and for the calls to come.
-func (ep *episode) note(c told) {
-	ep.told = append(ep.told, c)
+// note records a result for the final check and for later calls.
+func (ep *episode) note(c callResult) {
+	ep.results = append(ep.results, c)
 	if c.done == never {
 		return
 	}
@@ -251,7 +250,7 @@ func (ep *episode) note(c told) {
 	}
 }
 
-func (c told) String() string {
+func (c callResult) String() string {
 	switch c.kind {
 	case "Create":
 		return fmt.Sprintf("Create %s %s: %d, %v", c.key, c.value, c.got, c.err)
@@ -276,16 +275,16 @@ func (c told) String() string {
 func (ep *episode) explainKeys() {
 	revisions := map[string]store.Revision{} // by value
 	values := map[string]string{}            // by key and revision
-	learn := func(c told, rev store.Revision) {
-		other, known := revisions[c.value]
+	learn := func(c callResult, rev store.Revision) {
+		other, ok := revisions[c.value]
 		at := fmt.Sprint(c.key, " at ", rev)
-		if rev == 0 || known && other != rev || values[at] != "" && values[at] != c.value {
+		if rev == 0 || ok && other != rev || values[at] != "" && values[at] != c.value {
 			ep.Errorf("%v: that revision is of %q, and that value was at revision %d", c, values[at], other)
 		}
 		revisions[c.value], values[at] = rev, c.value
 	}
 	events := map[string][]event[string]{}
-	for _, c := range ep.told {
+	for _, c := range ep.results {
 		ev := event[string]{what: c.String(), call: c.call, done: c.done}
 		// No value has the revision zero, but of some it may not be known.
 		at := func(value string) bool { return value != "" && c.rev != 0 && revisions[value] == c.rev }
@@ -353,40 +352,40 @@ func (ep *episode) explainKeys() {
 	}
 }
 
-// What is known of a record that is there, or whose id is.
+// The known state of a record or of its id.
 const (
 	recordIs     = 1 << iota // not acknowledged
 	recordKnown              // its id is
 	recordMortal             // it has a ttl
-	recordGiven              // by an Expire that an Ack at the same time does not know of
+	recordGiven              // by an Expire concurrent to an Ack
 	recordBits   = 4
 )
 
-// A streamState is what matters of a stream: the records of which something is
-// there, in the order of appending, as text of one letter for each, and how many
-// were appended of those whose position is known.
+// A streamState is the relevant state of a stream: the records that exist or whose ids are known,
+// in the order of appending, one letter for each, and how many records with a known position were
+// appended.
 type streamState struct {
 	records string
 	last    int // number of the last record appended, by position; -1 before
 }
 
-// explainStream checks the history of the stream. What Read returns is told of
-// one record after the other: it is no snapshot.
+// explainStream checks the history of the stream. The result of Read counts as one read for each
+// record, not as a snapshot.
 func (ep *episode) explainStream() {
 	// Records by number, those with a position first, in its order.
-	appends := map[string]told{} // by value
-	seqs := map[string]uint64{}  // by value, as far as they are known
-	for _, c := range ep.told {
+	appends := map[string]callResult{} // by value
+	seqs := map[string]uint64{}        // by value, as far as they are known
+	for _, c := range ep.results {
 		if c.kind == "Append" {
 			if appends[c.value] = c; c.err == nil {
 				seqs[c.value] = c.got
 			}
 		}
 	}
-	for _, c := range ep.told {
+	for _, c := range ep.results {
 		for i, r := range c.records {
 			a, ok := appends[string(r.Value)]
-			if seq, known := seqs[string(r.Value)]; !ok || known && seq != r.Seq || a.id != r.ID || errors.Is(a.err, store.ErrDuplicate) {
+			if seq, isKnown := seqs[string(r.Value)]; !ok || isKnown && seq != r.Seq || a.id != r.ID || errors.Is(a.err, store.ErrDuplicate) {
 				ep.Errorf("Read returns %q with id %q at %d, of which is known: %v", r.Value, r.ID, r.Seq, a)
 			}
 			if i > 0 && c.records[i-1].Seq >= r.Seq {
@@ -396,7 +395,7 @@ func (ep *episode) explainStream() {
 		}
 	}
 	type record struct {
-		told
+		callResult
 		seq uint64
 	}
 	var records []record
@@ -406,13 +405,13 @@ func (ep *episode) explainStream() {
 	slices.SortFunc(records, func(a, b record) int { return int(int64(a.seq - b.seq)) })
 	for i := 1; i < len(records); i++ {
 		if records[i].seq == records[i-1].seq {
-			ep.Errorf("position %d came twice: %v and %v", records[i].seq, records[i].told, records[i-1].told)
+			ep.Errorf("position %d came twice: %v and %v", records[i].seq, records[i].callResult, records[i-1].callResult)
 		}
 	}
 	placed := len(records)
 	for value, a := range appends {
-		if _, known := seqs[value]; !known && a.done == never {
-			records = append(records, record{told: a})
+		if _, isKnown := seqs[value]; !isKnown && a.done == never {
+			records = append(records, record{callResult: a})
 		}
 	}
 	if ep.Failed() {
@@ -440,7 +439,7 @@ func (ep *episode) explainStream() {
 		}
 		return streamState{b.String(), now.last}
 	}
-	known := func(now streamState, id string) int {
+	recordWithID := func(now streamState, id string) int {
 		for _, letter := range now.records {
 			if n := int(letter) >> recordBits; letter&recordKnown != 0 && records[n].id == id {
 				return n
@@ -449,15 +448,15 @@ func (ep *episode) explainStream() {
 		return -1
 	}
 	var events []event[streamState]
-	for _, c := range ep.told {
+	for _, c := range ep.results {
 		ev := event[streamState]{what: c.String(), call: c.call, done: c.done}
 		switch c.kind {
 		case "Append":
 			if errors.Is(c.err, store.ErrDuplicate) {
 				ev.looks = true
 				ev.act = func(now streamState) (streamState, bool) {
-					n := known(now, c.id)
-					// The position of one that nobody ever saw is not known.
+					n := recordWithID(now, c.id)
+					// The position of a record that no call returned is unknown.
 					return now, n >= 0 && (n >= placed || records[n].seq == c.got)
 				}
 				break
@@ -471,7 +470,7 @@ func (ep *episode) explainStream() {
 				f |= recordMortal
 			}
 			ev.act = func(now streamState) (streamState, bool) {
-				if c.id != "" && known(now, c.id) >= 0 {
+				if c.id != "" && recordWithID(now, c.id) >= 0 {
 					return now, c.done == never
 				}
 				if n < placed {
@@ -501,7 +500,7 @@ func (ep *episode) explainStream() {
 				}
 				return flags
 			})
-			if n >= 0 && records[n].ttl == 0 && slices.ContainsFunc(ep.told, func(o told) bool {
+			if n >= 0 && records[n].ttl == 0 && slices.ContainsFunc(ep.results, func(o callResult) bool {
 				return o.kind == "Expire" && o.ttl != 0 && o.call < c.done && c.call < o.done
 			}) {
 				events = append(events, event[streamState]{what: "Ack overlooks Expire", call: c.call, done: never,
@@ -534,11 +533,11 @@ func (ep *episode) explainStream() {
 					one.what = fmt.Sprintf("Read sees %d, %s", r.seq, r.value)
 					one.act = func(now streamState) (streamState, bool) { return now, flags(now, n)&recordIs != 0 }
 				case len(c.records) > 0 && c.records[len(c.records)-1].Seq > r.seq:
-					// A cursor has passed it, so that it must not appear any more.
+					// A cursor has passed the record, so it must not appear later.
 					one.what = fmt.Sprintf("Read passes %d, %s", r.seq, r.value)
 					one.act = func(now streamState) (streamState, bool) { return now, n <= now.last && flags(now, n)&recordIs == 0 }
 				case r.call > c.done:
-					continue // it could not be there
+					continue // it was not appended yet
 				default:
 					one.what = fmt.Sprintf("Read misses %d, %s", r.seq, r.value)
 					one.act = func(now streamState) (streamState, bool) { return now, flags(now, n)&recordIs == 0 }

@@ -40,13 +40,13 @@ func testEndedContext(e *env) {
 	}
 	e.has("k", "x", rev)
 	e.holds("s", seq)
-	e.known("s", "id", seq)
+	e.requireKnown("s", "id", seq)
 	sameAll(e, "List", e.keys(""), []string{"k"})
 	e.holds("new")
 }
 
-// testListCancelled: whoever cancels in the middle gets the rest or the error,
-// never a list that only looks complete.
+// testListCancelled: a caller that cancels List in the middle gets the rest or the error, never a
+// truncated list without an error.
 func testListCancelled(e *env) {
 	n := rounds(1200)
 	var keys []string
@@ -68,9 +68,9 @@ func testListCancelled(e *env) {
 	}
 	switch {
 	case failed != nil && !errors.Is(failed, context.Canceled):
-		e.Errorf("List cancelled meanwhile: got error %v, want %v", failed, context.Canceled)
+		e.Errorf("List cancelled in the loop: got error %v, want %v", failed, context.Canceled)
 	case failed == nil && seen != n:
-		e.Errorf("List cancelled meanwhile ends without error after %d of %d entries", seen, n)
+		e.Errorf("List cancelled in the loop ends without error after %d of %d entries", seen, n)
 	}
 	same(e, "entries of the next List", len(e.keys("key-")), n)
 }

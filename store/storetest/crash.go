@@ -19,14 +19,13 @@ import (
 	"github.com/fivewire/fivewire/store"
 )
 
-// A CrashTest tests an engine with processes that work on one database at once and
-// are killed at random moments, and checks that nothing acknowledged is lost
-// and nothing done twice. The processes are the test binary itself, which has to
-// call [CrashWorkerMain] first in its TestMain.
+// A CrashTest tests an engine with processes that share a database and are killed at random
+// moments. It checks that no acknowledged operation is lost and none is done twice. The processes
+// are the test binary itself, which must call [CrashWorkerMain] first in its TestMain.
 //
-// What the workers do: they append to one log and to one queue, take from the
-// queue, count up one key, and compete for others. Whoever checks knows what
-// they were told to be done, and that each may have done one thing more.
+// The workers append to one log and to one queue, take records from the queue, increment one key,
+// and compete for others. The check knows the acknowledged operations, and that each worker may
+// have done one more.
 type CrashTest struct {
 	// Database is what workers hand to the open of CrashWorkerMain.
 	Database string
@@ -56,15 +55,15 @@ const (
 	crashCounter = "crash/counter"
 )
 
-// CrashWorkerMain returns at once in a process that is no worker. Else it works on
-// the store that open returns until it is killed.
+// CrashWorkerMain returns at once in a process that is not a worker. Otherwise it works on the
+// store that open returns until it is killed.
 func CrashWorkerMain(open func(ctx context.Context, database string) (store.Store, error)) {
 	database, name := os.Getenv(crashDatabase), os.Getenv(crashName)
 	if name == "" {
 		return
 	}
 	ctx := context.Background()
-	go func() { // the other end may be killed too, and nobody should work on for ever
+	go func() { // the parent may be killed too, and the worker must end with it
 		_, _ = io.Copy(io.Discard, os.Stdin)
 		os.Exit(1)
 	}()
@@ -82,8 +81,8 @@ func CrashWorkerMain(open func(ctx context.Context, database string) (store.Stor
 	}
 }
 
-// A crashWorker does things and says what was acknowledged, a line for each: the
-// kind, and a number or a text.
+// A crashWorker runs operations and prints each acknowledged one as a line: the kind, and a number
+// or a text.
 type crashWorker struct {
 	name string // round and number: r/w
 	s    store.Store
@@ -92,7 +91,7 @@ type crashWorker struct {
 
 func (w *crashWorker) say(kind string, what any) {
 	if _, err := fmt.Fprintf(w.out, "%s %v\n", kind, what); err != nil {
-		os.Exit(1) // nobody listens
+		os.Exit(1) // the parent has exited
 	}
 }
 
@@ -177,8 +176,8 @@ func (w *crashWorker) turn(ctx context.Context, n int) {
 	}
 }
 
-// Run does it. The store s is on the same database, and stays alive. An error
-// says what was lost or done twice, or that a worker failed.
+// Run runs the test. The store s uses the same database, and stays open. The error reports an
+// operation that was lost or done twice, or a failed worker.
 func (c CrashTest) Run(ctx context.Context, s store.Store) error {
 	if c.Rounds == 0 {
 		c.Rounds = 5
@@ -206,7 +205,7 @@ func (c CrashTest) Run(ctx context.Context, s store.Store) error {
 	if err != nil {
 		return fmt.Errorf("at the end: %w", err)
 	}
-	// One who reads with a cursor has seen the same, in time.
+	// A reader with a cursor sees the same records within the timeout.
 	seq, err := k.retry(func() (uint64, error) { return s.Append(ctx, crashLog, "the end", nil, time.Hour) })
 	if err != nil {
 		return err
@@ -227,13 +226,13 @@ func (c CrashTest) Run(ctx context.Context, s store.Store) error {
 	return nil
 }
 
-// A crashCheck knows what has to be in the database.
+// A crashCheck is the expected content of the database.
 type crashCheck struct {
 	c CrashTest
 	s store.Store
 
 	log            map[uint64]string // acknowledged records by position
-	did            map[uint64]string // who was told to have taken a position out of the queue
+	did            map[uint64]string // the worker whose Ack of a position was acknowledged
 	counted, maybe int               // increments that were acknowledged, and that may have been made besides
 	all            []uint64          // positions in the log, verified
 }
@@ -279,7 +278,7 @@ type crashReport struct {
 	cmd   *exec.Cmd
 	stdin io.Closer
 	first chan struct{} // closed with the first acknowledgement
-	ended chan struct{}
+	done  chan struct{}
 }
 
 func (k *crashCheck) start(ctx context.Context, name string) (*crashReport, error) {
@@ -297,9 +296,9 @@ func (k *crashCheck) start(ctx context.Context, name string) (*crashReport, erro
 	if err := cmd.Start(); err != nil {
 		return nil, err
 	}
-	r := &crashReport{name: name, cmd: cmd, stdin: in, first: make(chan struct{}), ended: make(chan struct{})}
+	r := &crashReport{name: name, cmd: cmd, stdin: in, first: make(chan struct{}), done: make(chan struct{})}
 	go func() {
-		defer close(r.ended)
+		defer close(r.done)
 		acknowledged := false
 		for lines := bufio.NewReader(out); ; {
 			line, err := lines.ReadString('\n')
@@ -323,7 +322,7 @@ func (k *crashCheck) round(ctx context.Context, round int) error {
 		for _, r := range reports {
 			if r != nil { // again, in case of an error
 				_ = r.cmd.Process.Kill()
-				<-r.ended
+				<-r.done
 				_ = r.cmd.Wait()
 				_ = r.stdin.Close()
 			}
@@ -339,7 +338,7 @@ func (k *crashCheck) round(ctx context.Context, round int) error {
 	for _, r := range reports {
 		select {
 		case <-r.first:
-		case <-r.ended:
+		case <-r.done:
 			return fmt.Errorf("worker %s ended before it was killed", r.name)
 		case <-time.After(time.Minute):
 			return fmt.Errorf("worker %s does not get to work", r.name)
@@ -356,14 +355,14 @@ func (k *crashCheck) round(ctx context.Context, round int) error {
 		killing.Go(func() {
 			time.Sleep(rand.N(k.c.WorkerLifetime))
 			_ = r.cmd.Process.Kill()
-			<-r.ended
+			<-r.done
 		})
 	}
 	killing.Wait()
 	return k.check(ctx, fmt.Sprint(round), reports)
 }
 
-// check compares what the workers of a round were told with what is there.
+// check compares the acknowledged operations of the workers of a round with the database.
 func (k *crashCheck) check(ctx context.Context, round string, reports []*crashReport) error {
 	turns := map[string]int{}
 	claims := map[string]string{}
@@ -408,8 +407,8 @@ func (k *crashCheck) check(ctx context.Context, round string, reports []*crashRe
 	return errors.Join(k.checkLog(ctx, turns), k.checkCounter(ctx), k.checkClaims(ctx, round, claims), k.checkQueue(ctx, pushed, acked))
 }
 
-// checkLog reads what came since the last check and compares. The ids of what the
-// workers had not been told to be done are known exactly if the record is there.
+// checkLog compares the records appended since the last check. The ids of unacknowledged appends
+// are known exactly if the record exists.
 func (k *crashCheck) checkLog(ctx context.Context, turns map[string]int) error {
 	after := uint64(0)
 	if n := len(k.all); n > 0 {
@@ -448,7 +447,7 @@ func (k *crashCheck) checkLog(ctx context.Context, turns map[string]int) error {
 				return fmt.Errorf("record %s/%d was acknowledged and is lost", name, i)
 			}
 		}
-		// The one that was begun: once, whether it came in or not.
+		// The operation in progress: done once or not at all.
 		id := fmt.Sprint(name, "/", n)
 		before, there := seen[id]
 		seq, err := k.retry(func() (uint64, error) { return k.s.Append(ctx, crashLog, id, []byte(id), time.Hour) })
@@ -456,8 +455,8 @@ func (k *crashCheck) checkLog(ctx context.Context, turns map[string]int) error {
 		case there && (!errors.Is(err, store.ErrDuplicate) || seq != before):
 			return fmt.Errorf("the id of record %q at %d is not known: got %d, %v", id, before, seq, err)
 		case !there && err != nil && (!errors.Is(err, store.ErrDuplicate) || seq <= after):
-			// A server may still have been at work on it when its client was gone.
-			return fmt.Errorf("the id of a record that is not there: got %d, %v", seq, err)
+			// A server may have continued its call after the client was killed.
+			return fmt.Errorf("the id of a missing record: got %d, %v", seq, err)
 		}
 	}
 	return nil
@@ -521,13 +520,13 @@ func (k *crashCheck) checkQueue(ctx context.Context, pushed, acked []uint64) err
 			continue
 		}
 		if _, err := k.s.Get(ctx, fmt.Sprint("crash/did/", seq)); err != nil {
-			return fmt.Errorf("record %d of the queue is gone, and nobody has done it: %w", seq, err)
+			return fmt.Errorf("record %d of the queue is missing, and no worker has done it: %w", seq, err)
 		}
 	}
 	return nil
 }
 
-// end looks at everything once more: no round took from one before it.
+// end checks the final state: no round removed the effects of an earlier one.
 func (k *crashCheck) end(ctx context.Context) ([]uint64, error) {
 	k.all = nil
 	if err := k.checkLog(ctx, nil); err != nil {

@@ -19,8 +19,8 @@ import (
 	"golang.org/x/text/unicode/norm"
 )
 
-// A fault is an engine with one mistake that somebody may make, and the tests
-// that must notice.
+// A fault is an engine with one mistake that its author may make, and the tests that must detect
+// it.
 type fault struct {
 	name  string
 	make  func(s store.Store) store.Store // s is a sound engine, and empty
@@ -706,7 +706,7 @@ func (s smallValues) Append(ctx context.Context, stream, id string, value []byte
 type noLimits struct{ store.Store }
 
 // taken accepts what the engine below refuses.
-func taken[T any](v, instead T, err error) (T, error) {
+func accept[T any](v, instead T, err error) (T, error) {
 	if errors.Is(err, store.ErrInvalid) {
 		return instead, nil
 	}
@@ -715,17 +715,17 @@ func taken[T any](v, instead T, err error) (T, error) {
 
 func (s noLimits) Get(ctx context.Context, key string) (store.Entry, error) {
 	e, err := s.Store.Get(ctx, key)
-	return taken(e, store.Entry{Key: key, Revision: 1}, err)
+	return accept(e, store.Entry{Key: key, Revision: 1}, err)
 }
 
 func (s noLimits) Create(ctx context.Context, key string, value []byte, ttl time.Duration) (store.Revision, error) {
 	rev, err := s.Store.Create(ctx, key, value, ttl)
-	return taken(rev, 1, err)
+	return accept(rev, 1, err)
 }
 
 func (s noLimits) Append(ctx context.Context, stream, id string, value []byte, ttl time.Duration) (uint64, error) {
 	seq, err := s.Store.Append(ctx, stream, id, value, ttl)
-	return taken(seq, 1, err)
+	return accept(seq, 1, err)
 }
 
 func (s noLimits) List(ctx context.Context, prefix string) iter.Seq2[store.Entry, error] {
@@ -825,7 +825,7 @@ func (s otherLimit) Read(ctx context.Context, stream string, after uint64, limit
 	return s.Store.Read(ctx, stream, after, s.f(limit))
 }
 
-// limitFirst reads so many rows and then leaves out what is acknowledged.
+// limitFirst reads up to limit rows and then omits acknowledged ones.
 type limitFirst struct {
 	store.Store
 	mu    sync.Mutex
@@ -990,7 +990,7 @@ func (s expireLeavesIDs) Expire(ctx context.Context, stream string, ttl time.Dur
 	return nil
 }
 
-// lateAck keeps the ids of what it acknowledges in a step of its own.
+// lateAck stores the ids of acknowledged records in a separate step.
 type lateAck struct{ store.Store }
 
 func (s lateAck) Ack(ctx context.Context, stream string, seqs ...uint64) error {
@@ -1054,9 +1054,9 @@ type lateIDs struct {
 
 func (s *lateIDs) Append(ctx context.Context, stream, id string, value []byte, ttl time.Duration) (uint64, error) {
 	s.mu.Lock()
-	seq, known := s.ids[stream+"\x00"+id]
+	seq, ok := s.ids[stream+"\x00"+id]
 	s.mu.Unlock()
-	if known && id != "" {
+	if ok && id != "" {
 		return seq, store.ErrDuplicate
 	}
 	time.Sleep(time.Nanosecond)
@@ -1077,15 +1077,15 @@ func (s *eternalIDs) Append(ctx context.Context, stream, id string, value []byte
 	return s.append(ctx, stream, id, stream+"\x00"+id, value, ttl)
 }
 
-func (s *eternalIDs) append(ctx context.Context, stream, id, known string, value []byte, ttl time.Duration) (uint64, error) {
+func (s *eternalIDs) append(ctx context.Context, stream, id, key string, value []byte, ttl time.Duration) (uint64, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if seq, ok := s.ids[known]; ok && id != "" && ctx.Err() == nil {
+	if seq, ok := s.ids[key]; ok && id != "" && ctx.Err() == nil {
 		return seq, store.ErrDuplicate
 	}
 	seq, err := s.Store.Append(ctx, stream, id, value, ttl)
 	if err == nil {
-		s.ids[known] = seq
+		s.ids[key] = seq
 	}
 	return seq, err
 }
@@ -1162,13 +1162,13 @@ type waitForEver struct{ store.Store }
 
 func (s waitForEver) Wait(context.Context, string, uint64) error { select {} }
 
-// waitSignal wakes with a signal from Append, as it is easily done wrongly.
+// waitSignal ends Wait by a signal from Append, with typical mistakes.
 type waitSignal struct {
 	store.Store
-	check      bool          // look whether the signal was for this stream and cursor
-	duplicates bool          // signal these too, and believe them
-	one        bool          // wake one of those who wait
-	gap        time.Duration // between the look and the beginning of the wait
+	check      bool          // check that the signal is for this stream and cursor
+	duplicates bool          // signal duplicates too, and end Wait for them
+	one        bool          // notify only one waiter
+	gap        time.Duration // between the read and the beginning of the wait
 
 	mu      sync.Mutex
 	waiting []chan string

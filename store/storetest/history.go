@@ -10,9 +10,8 @@ import (
 	"strings"
 )
 
-// An event is one call in a history, or one thing that a call has told, with
-// what it does to a state that is simple enough to be right. A state is any
-// value that can be compared.
+// An event is one call in a history, or one result of a call, with its effect on a model state. The
+// state may be any comparable value.
 type event[S comparable] struct {
 	what string
 
@@ -21,21 +20,20 @@ type event[S comparable] struct {
 	// done is then never.
 	call, done int64
 
-	// act returns the state afterwards, or false if the event cannot have been
-	// as it was told in that state. Who looks leaves the state as it is.
+	// act returns the state afterwards, or false if the event cannot have had its result in that
+	// state. A read does not change the state.
 	act   func(S) (S, bool)
 	looks bool
 }
 
 const never = math.MaxInt64
 
-// searchMost bounds how many states a search looks at, and so its time and
-// memory. Histories of an engine, sound or not, take some hundreds at most.
+// searchMost limits the number of states of a search, and so its time and memory. Histories of an
+// engine, sound or not, take some hundreds at most.
 const searchMost = 1 << 17
 
-// explain looks for an order of the events in which each happened at one moment
-// between its call and its return. It returns nothing if there is one, and
-// otherwise tells how far it got.
+// explain searches for an order of the events in which each happened at one moment between its call
+// and its return. It returns an empty text if an order exists, and otherwise the longest one found.
 func explain[S comparable](first S, events []event[S]) (trouble string) {
 	events = slices.Clone(events)
 	slices.SortStableFunc(events, func(a, b event[S]) int { return int(a.call - b.call) })
@@ -54,7 +52,7 @@ func explain[S comparable](first S, events []event[S]) (trouble string) {
 	} else {
 		b.WriteString("no order of these explains them")
 	}
-	fmt.Fprintf(&b, "; at most %d of %d were in their place (marked +):\n", s.most, s.due)
+	fmt.Fprintf(&b, "; at most %d of %d were in their place (marked +):\n", s.bestCount, s.due)
 	is := func(i int) bool { return s.best[i/8]>>(i%8)&1 == 1 }
 	limit := s.limit(is)
 	for i, ev := range events {
@@ -78,26 +76,26 @@ type search[S comparable] struct {
 	events []event[S] // in the order of their calls
 	due    int        // how many have an answer and must have their place
 	seen   map[node[S]]bool
-	left   int // states that may still be looked at
+	left   int // remaining number of states
 
-	most int // of those due that had their place at once
-	best []byte
+	bestCount int // largest number of placed due events
+	best      []byte
 }
 
-// A node is a set of events that have happened and what came of them.
+// A node is a set of events that have happened and the resulting state.
 type node[S comparable] struct {
 	placed string
 	state  S
 }
 
-// from goes on where n of those due have their place.
+// from continues where n of the due events are placed.
 func (s *search[S]) from(state S, placed []byte, n int) bool {
 	placed = slices.Clone(placed)
 	is := func(i int) bool { return placed[i/8]>>(i%8)&1 == 1 }
-	// Who only looks, and sees what is there, may as well do it now: nothing that
-	// comes later makes that easier, and nobody is kept from anything.
-	for again := true; again; {
-		again = false
+	// A read that matches the state is placed now: no later event makes that easier, and it
+	// prevents no other event.
+	for changed := true; changed; {
+		changed = false
 		limit := s.limit(is)
 		for i, ev := range s.events {
 			if ev.call > limit {
@@ -109,12 +107,12 @@ func (s *search[S]) from(state S, placed []byte, n int) bool {
 			if _, ok := ev.act(state); ok {
 				placed[i/8] |= 1 << (i % 8)
 				n++
-				again = true
+				changed = true
 			}
 		}
 	}
-	if n > s.most || s.best == nil {
-		s.most, s.best = n, slices.Clone(placed)
+	if n > s.bestCount || s.best == nil {
+		s.bestCount, s.best = n, slices.Clone(placed)
 	}
 	if n == s.due {
 		return true

@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// add is an event that adds text to the state, and sees is one that looks at it.
+// add is an event that appends text to the state, and sees is one that reads it.
 func add(text string, call, done int64) event[string] {
 	return event[string]{what: "add " + text, call: call, done: done, act: func(now string) (string, bool) { return now + text, true }}
 }
@@ -43,7 +43,7 @@ func TestExplain(t *testing.T) {
 	}
 }
 
-// TestExplainNot: a failure shows what could have been tried, and no more.
+// TestExplainNot: a failure shows the possible order found.
 func TestExplainNot(t *testing.T) {
 	events := []event[string]{add("a", 1, 2), sees("b", 3, 4)}
 	for i := range int64(100) {

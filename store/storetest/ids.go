@@ -29,13 +29,13 @@ var idTests = []test{
 
 func testDuplicate(e *env) {
 	first := e.append("s", "id", "one", 0)
-	e.known("s", "id", first)
+	e.requireKnown("s", "id", first)
 	second := e.append("s", "id2", "two", time.Hour)
 	third := e.append("s", "ID", "three", 0)
 	for range 3 {
-		e.known("s", "id", first)
-		e.known("s", "id2", second)
-		e.known("s", "ID", third)
+		e.requireKnown("s", "id", first)
+		e.requireKnown("s", "id2", second)
+		e.requireKnown("s", "ID", third)
 	}
 	e.holds("s", first, second, third)
 	same(e, "value", string(e.first("s").Value), "one")
@@ -82,15 +82,15 @@ func testEmptyID(e *env) {
 
 func testForgottenByAck(e *env) {
 	first := e.append("s", "id", "one", 0)
-	e.known("s", "id", first)
+	e.requireKnown("s", "id", first)
 	e.ack("s", first)
 	second := e.append("s", "id", "two", 0)
 	if second <= first {
 		e.Errorf("position %d after %d", second, first)
 	}
-	e.known("s", "id", second)
-	e.ack("s", first) // says nothing about the second
-	e.known("s", "id", second)
+	e.requireKnown("s", "id", second)
+	e.ack("s", first) // does not affect the second
+	e.requireKnown("s", "id", second)
 	e.holds("s", second)
 }
 
@@ -105,8 +105,8 @@ func testKnownAfterAck(e *env) {
 	})
 }
 
-// isKnown tells whether the stream knows id as that of the record at seq. It
-// leaves nothing in the stream.
+// isKnown reports whether the stream knows id as that of the record at seq. It leaves no record in
+// the stream.
 func (e *env) isKnown(stream, id string, seq uint64) bool {
 	e.Helper()
 	got, err := e.s.Append(e.ctx, stream, id, nil, 0)
@@ -160,9 +160,9 @@ func testTTLOfFirst(e *env) {
 func testExpireIDs(e *env) {
 	live, acked, mortal := e.append("s", "live", "x", 0), e.append("s", "acked", "x", e.Patience), e.append("s", "mortal", "x", time.Hour)
 	e.ack("s", acked)
-	e.known("s", "live", live)
-	e.known("s", "acked", acked)
-	e.known("s", "mortal", mortal)
+	e.requireKnown("s", "live", live)
+	e.requireKnown("s", "acked", acked)
+	e.requireKnown("s", "mortal", mortal)
 	e.expire("s", 0)
 	e.holds("s")
 	for id, old := range map[string]uint64{"live": live, "acked": acked, "mortal": mortal} {
@@ -194,15 +194,15 @@ func testExpireIDsLater(e *env) {
 		e.Skip("too slow for the TTL")
 	}
 	e.outlive(e.TTL)
-	e.known("longer", "id", acked)
+	e.requireKnown("longer", "id", acked)
 
 	// Nothing that has expired comes back.
-	gone := e.append("gone", "id", "x", e.TTL)
+	expired := e.append("gone", "id", "x", e.TTL)
 	stays := e.append("gone", "", "x", 0)
 	e.outlive(e.TTL)
 	e.expire("gone", e.Patience)
 	e.holds("gone", stays)
-	if e.isKnown("gone", "id", gone) {
+	if e.isKnown("gone", "id", expired) {
 		e.Error("Expire brought back an expired id")
 	}
 }
@@ -261,7 +261,7 @@ func testExpireWhileUsedAgain(e *env) {
 			}
 		})
 		if is := e.isRead(name(i), seq); e.isKnown(name(i), "id", seq) != is {
-			e.Fatalf("stream %d: record is there: %v, and its id known: %v", i, is, !is)
+			e.Fatalf("stream %d: record exists: %v, and its id is known: %v", i, is, !is)
 		}
 	}
 }

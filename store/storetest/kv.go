@@ -222,8 +222,8 @@ func testDeleteRace(e *env) {
 	}
 }
 
-// testRevisions checks that none comes twice, so that what somebody learned of a
-// key cannot be taken for what another made of it.
+// testRevisions checks that no revision is used twice, so that a caller with an old revision cannot
+// change a newer key.
 func testRevisions(e *env) {
 	seen := map[store.Revision]bool{}
 	note := func(rev store.Revision) store.Revision {
@@ -305,7 +305,7 @@ func testUpdateTTL(e *env) {
 	_, err := e.s.Update(e.ctx, "long", []byte("two"), long, e.Patience)
 	_, err2 := e.s.Update(e.ctx, "ever", []byte("two"), ever, 0)
 	if err = errors.Join(err, err2); err != nil {
-		// A slow machine may have let them expire meanwhile.
+		// On a slow machine the keys may have expired by now.
 		if time.Since(called) < e.TTL-e.Tolerance {
 			e.Fatalf("Update: %v", err)
 		}

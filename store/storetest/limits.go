@@ -58,14 +58,14 @@ func listing(e *env, prefix string) call {
 				e.Errorf("List yields %q, %v after an error", entry.Key, next)
 			}
 			if err = next; err != nil && (entry.Key != "" || entry.Value != nil || entry.Revision != 0 || !entry.Expires.IsZero()) {
-				e.Errorf("List yields %q beside an error", entry.Key)
+				e.Errorf("List yields %q with an error", entry.Key)
 			}
 		}
 		return err
 	}}
 }
 
-// refused checks that a call is refused for what it asks.
+// refused checks that a call is rejected for its arguments.
 func (e *env) refused(what string, c call) {
 	e.Helper()
 	if err := c.do(e.ctx, e.s); !errors.Is(err, store.ErrInvalid) {
@@ -164,14 +164,14 @@ func testBadTTL(e *env) {
 	e.absent("new")
 	e.holds("s", seq)
 
-	// The longest is as good as for ever, and does not wrap around.
+	// The longest ttl means no expiry, and does not wrap around.
 	const longest = 1<<63 - 1
 	e.has("long", "x", e.create("long", "x", longest))
 	last := e.append("s", "long", "x", longest)
 	e.holds("s", seq, last)
 	e.expire("s", longest)
 	e.holds("s", seq, last)
-	e.known("s", "long", last)
+	e.requireKnown("s", "long", last)
 	e.create("mortal", "x", e.TTL)
 	e.outlive(e.TTL)
 	sameAll(e, "List", e.keys(""), []string{"k", "long"})

@@ -196,7 +196,7 @@ func testListCallsInside(e *env) {
 	same(e, "entries added", len(e.keys("other-")), 5)
 }
 
-// testListWhileWriting lists keys that stay among others that come and go.
+// testListWhileWriting lists permanent keys among others that are created and deleted concurrently.
 func testListWhileWriting(e *env) {
 	n := rounds(400)
 	var stable []string
@@ -228,7 +228,7 @@ func testListWhileWriting(e *env) {
 				if err != nil && !errors.Is(err, store.ErrConflict) {
 					e.Errorf("Update: %v", err)
 				}
-				time.Sleep(time.Nanosecond) // lets others come in between, and virtual time pass
+				time.Sleep(time.Nanosecond) // lets other calls run in between, and virtual time pass
 			}
 			return
 		}

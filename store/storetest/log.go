@@ -108,7 +108,7 @@ func testLimit(e *env) {
 		}
 		same(e, "first position", records[0].Seq, all[0])
 	}
-	// What is gone does not count.
+	// Acknowledged records do not count.
 	e.ack("s", all[:50]...)
 	if records := e.read("s", 0, 5); len(records) != 5 || records[0].Seq != all[50] {
 		e.Errorf("Read with limit 5 behind what is acknowledged returns %v", records)
@@ -137,8 +137,8 @@ func testStreamsApart(e *env) {
 	same(e, "number of keys", len(e.keys("")), len(names)-1)
 }
 
-// testConcurrentAppend lets readers follow a stream that many write to. What
-// becomes visible behind a reader's back it never sees.
+// testConcurrentAppend runs readers that follow a stream with many writers. A reader would miss a
+// record that became visible behind its cursor.
 func testConcurrentAppend(e *env) {
 	const writers, readers = 6, 3
 	each := rounds(120)
@@ -309,7 +309,7 @@ func testDrain(e *env) {
 				return
 			case len(records) == 0:
 				time.Sleep(time.Millisecond)
-			case turns > producers*each: // the first of each turn is gone in the next
+			case turns > producers*each: // each turn acknowledges its first record
 				e.Error("the queue does not empty")
 				return
 			default:
@@ -321,8 +321,8 @@ func testDrain(e *env) {
 	e.holds("q")
 }
 
-// testPositions checks that none comes twice although nothing of the stream is
-// left: a reader's cursor outlives it.
+// testPositions checks that no position is used twice, even when the stream is empty: a reader's
+// cursor outlives the records.
 func testPositions(e *env) {
 	last := uint64(0)
 	next := func(ttl time.Duration) uint64 {

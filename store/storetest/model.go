@@ -20,8 +20,7 @@ var modelTests = []test{
 	{"Concurrent", testConcurrent},
 }
 
-// A model is a store that is too simple to be wrong: it forgets nothing and
-// looks at everything.
+// A model is a store too simple to be wrong: it keeps everything and scans everything.
 type model struct {
 	entries   map[string]store.Entry
 	revisions map[string]map[store.Revision]bool // all that a key ever had
@@ -41,7 +40,7 @@ func (m *model) get(key string, now time.Time) (store.Entry, bool) {
 }
 
 // known returns the record whose id the stream knows.
-func (m *model) known(stream, id string, now time.Time) *modelRecord {
+func (m *model) find(stream, id string, now time.Time) *modelRecord {
 	for _, r := range m.streams[stream] {
 		if r.ID == id && id != "" && alive(r.Expires, now) && !(r.acked && r.Expires.IsZero()) {
 			return r
@@ -60,8 +59,8 @@ func (m *model) read(stream string, after uint64, limit int, now time.Time) []st
 	return records
 }
 
-// testRandom does things at random, one after the other, and compares every
-// answer with that of the model. Where time is exact, things expire meanwhile.
+// testRandom runs random calls, one after another, and compares each result with that of the model.
+// Where time is exact, entries expire between the calls.
 func testRandom(e *env) {
 	e.ctx = e.Context() // the bound of the other tests is for a few waits
 	random := rand.New(rand.NewPCG(e.Seed, 0))
@@ -82,7 +81,7 @@ func testRandom(e *env) {
 	}
 }
 
-// step does one thing and says what.
+// step runs one call and returns its description.
 func (m *model) step(e *env, random *rand.Rand, now time.Time) (what string) {
 	pick := func(n int) int { return random.IntN(n) }
 	key := []string{"a", "b", "c", "d/a", "d/b", "d/c", "d0", "e"}[pick(8)]
@@ -159,11 +158,11 @@ func (m *model) step(e *env, random *rand.Rand, now time.Time) (what string) {
 			}
 		}
 	case 7, 8:
-		known := m.known(stream, id, now)
+		record := m.find(stream, id, now)
 		got, err := e.s.Append(e.ctx, stream, id, value, ttl)
-		if what = fmt.Sprintf("Append %q id %q %s %v: %d", stream, id, value, ttl, got); known != nil {
+		if what = fmt.Sprintf("Append %q id %q %s %v: %d", stream, id, value, ttl, got); record != nil {
 			e.is(what, err, store.ErrDuplicate)
-			same(e, what+": position", got, known.Seq)
+			same(e, what+": position", got, record.Seq)
 			break
 		}
 		e.is(what, err, nil)
@@ -204,7 +203,7 @@ func (m *model) step(e *env, random *rand.Rand, now time.Time) (what string) {
 		e.is(what, e.s.Expire(e.ctx, stream, ttl), nil)
 		for _, r := range m.streams[stream] {
 			if alive(r.Expires, now) && !(r.acked && r.Expires.IsZero()) {
-				r.Expires = now.Add(ttl) // with zero it is gone now
+				r.Expires = now.Add(ttl) // with zero it expires now
 			}
 		}
 	}
@@ -226,7 +225,7 @@ func (m *model) set(e *env, what, key string, value []byte, rev store.Revision, 
 // anySeq picks a position that the stream has or had, or zero.
 func (m *model) anySeq(random *rand.Rand, stream string) uint64 {
 	all := m.streams[stream]
-	i := random.IntN(min(len(all), 12) + 1) // of late ones, since most others are gone
+	i := random.IntN(min(len(all), 12) + 1) // of recent ones, since most others are acknowledged
 	if i == 0 {
 		return 0
 	}

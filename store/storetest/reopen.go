@@ -17,7 +17,7 @@ var reopenTests = []test{
 	{"Again", testReopenAgain},
 }
 
-// reopen ends the store and opens it anew.
+// reopen ends the store and opens it again.
 func (e *env) reopen() {
 	e.Helper()
 	if e.Reopen == nil {
@@ -31,12 +31,12 @@ func testReopenKV(e *env) {
 	called := time.Now()
 	first := e.create("kept", "one", 0)
 	kept := first
-	for range 5 { // so that a count begun anew has not got so far
+	for range 5 { // so that a restarted counter has not reached this position
 		kept = e.update("kept", "two", kept, 0)
 	}
 	e.create("mortal", "x", time.Hour)
-	gone := e.create("gone", "x", 0)
-	e.delete("gone", gone)
+	deleted := e.create("gone", "x", 0)
+	e.delete("gone", deleted)
 	e.create("big", string(make([]byte, min(1<<20, e.MaxValue))), 0)
 	e.reopen()
 
@@ -48,7 +48,7 @@ func testReopenKV(e *env) {
 	sameAll(e, "List", e.keys(""), []string{"big", "kept", "mortal"})
 	_, err := e.s.Create(e.ctx, "kept", nil, 0)
 	e.is("Create of a present key", err, store.ErrExists)
-	if rev := e.create("gone", "again", 0); rev == gone {
+	if rev := e.create("gone", "again", 0); rev == deleted {
 		e.Errorf("revision %d came twice", rev)
 	}
 	if rev := e.update("kept", "three", kept, 0); rev == kept || rev == first {
@@ -71,8 +71,8 @@ func testReopenLog(e *env) {
 	r := e.first("s")
 	same(e, "value", string(r.Value), "1")
 	same(e, "id", r.ID, "one")
-	e.known("s", "one", one)
-	e.known("s", "two", two)
+	e.requireKnown("s", "one", one)
+	e.requireKnown("s", "two", two)
 	e.no("Wait for what is there", e.wait(e.s, "s", 0))
 	for stream, last := range map[string]uint64{"s": three, "emptied": emptied, "expired": expired} {
 		if seq := e.append(stream, "three", "x", 0); seq <= last {
@@ -89,7 +89,7 @@ func testReopenExpiry(e *env) {
 	e.append("s", "id", "x", e.TTL)
 	e.reopen()
 	if !e.isThere("k")() && time.Since(called) < e.TTL-e.Tolerance {
-		e.Error("key is gone before its time")
+		e.Error("key expired early")
 	}
 	e.outlive(e.TTL)
 	e.absent("k")
@@ -97,8 +97,8 @@ func testReopenExpiry(e *env) {
 	e.append("s", "id", "x", 0)
 }
 
-// testReopenAgain reopens often, with one who reads on from where he was and
-// one who counts: nothing begins anew, and nothing comes twice.
+// testReopenAgain reopens often, with a reader that continues from its cursor and a counter: no
+// number restarts, and no record appears twice.
 func testReopenAgain(e *env) {
 	var after uint64
 	var seqs []uint64
@@ -122,7 +122,7 @@ func testReopenAgain(e *env) {
 			e.Fatalf("Read after %d returns %v, want the record at %d", after, records, seqs[i])
 		}
 		after = records[0].Seq
-		e.known("s", "id-0", seqs[0])
+		e.requireKnown("s", "id-0", seqs[0])
 	}
 	e.holds("s", seqs...)
 }

@@ -1,8 +1,8 @@
 // Copyright 2026 The Fivewire Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package storetest is the test suite that every engine of package store
-// passes. Whoever writes an engine calls it from a test:
+// Package storetest is the test suite that every engine of package store passes. The author of an
+// engine calls it from a test:
 //
 //	func TestEngine(t *testing.T) {
 //		storetest.Run(t, func(t *testing.T) store.Store {
@@ -15,12 +15,12 @@
 //		})
 //	}
 //
-// A [Suite] tells more about the engine, and so has more tested: that data
-// survives, that several processes share it, that time is exact.
+// A [Suite] describes more of the engine, and so has more tested: that data survives, that several
+// processes share it, that time is exact.
 //
-// The suite sleeps to let time pass and to give a fault room to show, never to
-// decide: what must happen is waited for with [Suite.Patience], and what must
-// not happen yet is judged by a clock read before and after the call.
+// The suite sleeps to let time pass and to let faults occur, never to decide: a required event is
+// awaited for up to [Suite.Patience], and a premature event is judged by a clock read before and
+// after the call.
 package storetest
 
 import (
@@ -37,25 +37,23 @@ import (
 	"github.com/fivewire/fivewire/store"
 )
 
-// A Suite is the test suite with what it should know of the engine. The zero
-// value is right for an engine that neither survives its process nor is shared.
+// A Suite is the test suite with the properties of the engine. The zero value is right for an
+// engine that neither survives its process nor is shared.
 type Suite struct {
 	// Virtual is for an engine that lives in this process alone, with no I/O
 	// and with the clock of package time: every test runs in a bubble of
 	// testing/synctest, where waiting takes no time and expiry is exact.
 	Virtual bool
 
-	// TTL is the short time to live that the suite gives what it wants to see
-	// expire. Zero means 500 ms.
+	// TTL is the short time to live of entries that the suite lets expire. Zero means 500 ms.
 	TTL time.Duration
 
 	// Tolerance is how much earlier or later than asked something may expire.
 	// It must be well below TTL. Zero means 50 ms, or nothing if Virtual.
 	Tolerance time.Duration
 
-	// Patience is how long one test waits for what must happen, and the time to
-	// live of what must not expire meanwhile. Zero means one minute, or 20 times
-	// TTL if that is more.
+	// Patience is how long one test waits for a required event, and the time to live of entries
+	// that must not expire during a test. Zero means one minute, or 20 times TTL if that is more.
 	Patience time.Duration
 
 	// MaxValue is the longest value that the engine accepts, in bytes, if its
@@ -70,16 +68,20 @@ type Suite struct {
 	// tests of races then use both. Nil means that an engine is not shared.
 	Peer func(t *testing.T, s store.Store) store.Store
 
-	// Reopen ends s the way the end of its process would and opens its data
-	// anew. Nil means that nothing survives, and that is not tested then.
+	// Reopen ends s as the end of its process would, and opens its data again. Nil means that no
+	// data survives, and that is not tested then.
 	Reopen func(t *testing.T, s store.Store) store.Store
+
+	// Damage copies the data of s, changes one bit of each occurrence of value in the copy, and opens
+	// the copy until the end of the test. Nil means that damage is not tested.
+	Damage func(t *testing.T, s store.Store, value []byte) (store.Store, error)
 
 	// behind is how many bytes the store puts before each key and stream name.
 	behind int
 }
 
-// Run tests the engine that open returns with the zero [Suite]. Each test opens
-// an empty store of its own; open registers with t.Cleanup what must be closed.
+// Run tests the engine that open returns with the zero [Suite]. Each test opens a separate, empty
+// store; open registers t.Cleanup for everything to close.
 func Run(t *testing.T, open func(t *testing.T) store.Store) {
 	t.Helper()
 	Suite{}.Run(t, open)
@@ -118,6 +120,7 @@ func (s Suite) Run(t *testing.T, open func(t *testing.T) store.Store) {
 		{"Sub", subTests},
 		{"Model", modelTests},
 		{"Reopen", reopenTests},
+		{"Damage", damageTests},
 	} {
 		t.Run(group.name, func(t *testing.T) {
 			for _, test := range group.tests {
@@ -134,7 +137,7 @@ type test struct {
 
 func (s Suite) run(t *testing.T, open func(t *testing.T) store.Store, run func(*env)) {
 	one := func(t *testing.T) {
-		// Also a call that would wait for ever ends, and the test says what did not happen.
+		// The deadline also ends a call that hangs, and the test reports the missing event.
 		ctx, cancel := context.WithTimeout(t.Context(), s.Patience)
 		defer cancel()
 		e := &env{T: t, Suite: s, ctx: ctx, s: open(t)}
@@ -151,8 +154,8 @@ func (s Suite) run(t *testing.T, open func(t *testing.T) store.Store, run func(*
 	}
 }
 
-// An env is one test: a store of its own, and the calls of the store as methods
-// that end the test if they fail.
+// An env is one test: a separate store, and the calls of the store as methods that end the test if
+// they fail.
 type env struct {
 	*testing.T
 	Suite
@@ -233,8 +236,8 @@ func (e *env) create(key, value string, ttl time.Duration) store.Revision {
 	return rev
 }
 
-// createAll creates many keys that live for ever, by several callers: an
-// engine that waits for a disk takes its time for each.
+// createAll creates many keys that do not expire, with several concurrent callers, since an engine
+// may wait for a disk at each call.
 func (e *env) createAll(keys []string) {
 	e.Helper()
 	const callers = 16
@@ -277,7 +280,7 @@ func (e *env) has(key, value string, rev store.Revision) {
 	same(e, "revision of the entry", entry.Revision, rev)
 }
 
-// absent checks that nothing is there.
+// absent checks that the key does not exist.
 func (e *env) absent(key string) {
 	e.Helper()
 	_, err := e.s.Get(e.ctx, key)
@@ -289,7 +292,7 @@ func (e *env) delete(key string, rev store.Revision) {
 	e.no("Delete", e.s.Delete(e.ctx, key, rev))
 }
 
-// list returns what List yields and checks the order.
+// list returns the entries that List yields and checks their order.
 func (e *env) list(prefix string) []store.Entry {
 	e.Helper()
 	var entries []store.Entry
@@ -325,8 +328,8 @@ func (e *env) append(stream, id, value string, ttl time.Duration) uint64 {
 	return seq
 }
 
-// known checks that the stream still knows id, as that of the record at seq.
-func (e *env) known(stream, id string, seq uint64) {
+// requireKnown checks that the stream still knows id, as that of the record at seq.
+func (e *env) requireKnown(stream, id string, seq uint64) {
 	e.Helper()
 	got, err := e.s.Append(e.ctx, stream, id, []byte("a duplicate"), 0)
 	e.is("Append of a known id", err, store.ErrDuplicate)
@@ -377,21 +380,21 @@ func (e *env) expire(stream string, ttl time.Duration) {
 	e.no("Expire", e.s.Expire(e.ctx, stream, ttl))
 }
 
-// lives checks that what act gives a time to live of ttl is there while that
-// lasts and gone afterwards. It knows only that the engine acted between the
-// call and the return of act, and looked between those of there.
+// lives checks that an entry that act creates with a ttl exists until its expiry and not
+// afterwards. The engine acted between the call and the return of act, and read between those of
+// there.
 func (e *env) lives(what string, ttl time.Duration, act func(), there func() bool) {
 	e.Helper()
 	called := time.Now()
 	act()
 	returned := time.Now()
 	for {
-		asked := time.Now()
+		sent := time.Now()
 		is := there()
 		answered := time.Now()
 		switch early, late := called.Add(ttl-e.Tolerance), returned.Add(ttl+e.Tolerance); {
-		case is && asked.After(late):
-			e.Errorf("%s: still there %v after it was given %v", what, asked.Sub(returned), ttl)
+		case is && sent.After(late):
+			e.Errorf("%s: still there %v after it was given %v", what, sent.Sub(returned), ttl)
 			return
 		case !is && answered.Before(early):
 			e.Errorf("%s: gone within %v after it was given %v", what, answered.Sub(called), ttl)
@@ -399,7 +402,7 @@ func (e *env) lives(what string, ttl time.Duration, act func(), there func() boo
 		case !is:
 			return
 		}
-		// The moment before the end and the one after it tell most.
+		// The moments just before and after the expiry detect most faults.
 		switch left := time.Until(called.Add(ttl)); {
 		case left == 1:
 			time.Sleep(2 * time.Nanosecond)
@@ -411,7 +414,7 @@ func (e *env) lives(what string, ttl time.Duration, act func(), there func() boo
 	}
 }
 
-// isThere tells whether Get finds key.
+// isThere returns a function that reports whether Get finds key.
 func (e *env) isThere(key string) func() bool {
 	return func() bool {
 		_, err := e.s.Get(e.ctx, key)
@@ -422,15 +425,15 @@ func (e *env) isThere(key string) func() bool {
 	}
 }
 
-// isRead tells whether Read finds the position.
+// isRead reports whether Read finds the position.
 func (e *env) isRead(stream string, seq uint64) bool {
 	return slices.ContainsFunc(e.read(stream, 0, 1000), func(r store.Record) bool { return r.Seq == seq })
 }
 
-// outlive waits until what was given a ttl before must be gone.
+// outlive waits until every entry that was given ttl before has expired.
 func (e *env) outlive(ttl time.Duration) { time.Sleep(ttl + e.Tolerance + 1) }
 
-// expiresAt checks the time of expiry of what was given ttl between two moments.
+// expiresAt checks the expiry of an entry that was given ttl between two moments.
 func (e *env) expiresAt(what string, got, called, returned time.Time, ttl time.Duration) {
 	e.Helper()
 	if ttl != 0 {
@@ -440,9 +443,8 @@ func (e *env) expiresAt(what string, got, called, returned time.Time, ttl time.D
 	}
 }
 
-// near checks a moment by the clock of the engine. That of a server may differ
-// from ours by more than the tolerance; then this only tells that it is no
-// nonsense.
+// near checks a moment by the clock of the engine. The clock of a server may differ from the local
+// one by more than the tolerance; then the check only excludes nonsense.
 func (e *env) near(what string, got, from, to time.Time) {
 	e.Helper()
 	slack := e.Tolerance

@@ -13,16 +13,25 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	faultkit "github.com/fivewire/fivewire/conformance/fault"
 	"github.com/fivewire/fivewire/store"
 )
 
 func memory(*testing.T) store.Store { return store.NewMemory() }
 
 // same store again: what is reopened or shared in the process is the process.
-func again(_ *testing.T, s store.Store) store.Store { return s }
+func sameStore(_ *testing.T, s store.Store) store.Store { return s }
 
 func TestMemory(t *testing.T) {
-	Suite{Virtual: true, Peer: again, Reopen: again}.Run(t, memory)
+	Suite{Virtual: true, Peer: sameStore, Reopen: sameStore}.Run(t, memory)
+}
+
+func TestFaultStoreWithoutRules(t *testing.T) {
+	Suite{Virtual: true}.Run(t, func(t *testing.T) store.Store {
+		plan := &faultkit.Plan{}
+		t.Cleanup(plan.Close)
+		return faultkit.Store(store.NewMemory(), plan)
+	})
 }
 
 func TestMemoryInRealTime(t *testing.T) {
@@ -88,7 +97,7 @@ func runFaulty(t *testing.T, which string) (failed map[string]bool, out string) 
 	return failed, buf.String()
 }
 
-// TestFaults proves that the suite notices what it is for.
+// TestFaults proves that the suite detects each faulty engine.
 func TestFaults(t *testing.T) {
 	t.Parallel()
 	failedOfAll, outOfAll := runFaulty(t, "all")

@@ -42,8 +42,8 @@ func testSubApart(e *env) {
 
 	sa := a.append("s", "id", "of a", 0)
 	sb := b.append("s", "id", "of b", 0)
-	a.known("s", "id", sa)
-	b.known("s", "id", sb)
+	a.requireKnown("s", "id", sa)
+	b.requireKnown("s", "id", sb)
 	e.holds("a/s", sa)
 	e.holds("s")
 	done := b.waits(b.ctx, b.s, "s", sb)

@@ -23,8 +23,8 @@ var valueTests = []test{
 	{"Copied", testCopied},
 }
 
-// oddNames are texts that something between here and a disk may not like: each
-// one is a name of its own, and none may be trimmed, folded or normalised.
+// oddNames are texts that a layer between the caller and a disk may change: each is a distinct
+// name, and none may be trimmed, folded or normalised.
 func oddNames(longest int) []string {
 	return []string{
 		"a", "A", " a", "a ", " a ", "  ", "a\t", "a\n", "\r\n", "\x01", "\x7f", "\u0085", "\u00a0", "\u200b", "\ufeff", "\ufeffa",
@@ -67,7 +67,7 @@ func testNames(e *env) {
 		if records := e.read(name, 0, 10); len(records) != 1 || string(records[0].Value) != "record "+name {
 			e.Errorf("stream %q: got %v, want one record", name, records)
 		}
-		e.known("ids", name, seqs[name])
+		e.requireKnown("ids", name, seqs[name])
 		var want []string
 		for _, other := range names {
 			if strings.HasPrefix(other, name) {
@@ -90,8 +90,8 @@ func testNames(e *env) {
 	if got := e.keys(""); !slices.Equal(got, sorted) {
 		e.Errorf("List: got %q, want %q", got, sorted)
 	}
-	// Half of them go. Who takes one for another loses one of the other half, the
-	// neighbours being alike.
+	// Half of them are removed. An engine that confuses two names loses one of the other half,
+	// since neighbours are similar.
 	remove := func(name string) {
 		e.delete(name, 0)
 		e.absent(name)
@@ -135,7 +135,7 @@ func testEmptyValues(e *env) {
 		e.no("Append", err)
 		e.no("Wait for a record with an empty value", e.wait(e.s, key, 0))
 		e.holds(key, seq)
-		e.known(key, key, seq)
+		e.requireKnown(key, key, seq)
 		same(e, "length of the value", len(e.first(key).Value), 0)
 	}
 	sameAll(e, "List", e.keys(""), []string{"empty", "nil"})

@@ -41,7 +41,7 @@ var (
 	errLate  = errors.New("returns only when its context has ended")
 )
 
-// result returns what Wait returned.
+// result returns the error of Wait.
 func (e *env) result(done <-chan error) error {
 	select {
 	case err := <-done:
@@ -73,7 +73,7 @@ func (e *env) silent(what, stream string, after uint64) {
 	ctx, cancel := context.WithTimeout(e.ctx, e.TTL/4)
 	defer cancel()
 	if err := e.result(e.waits(ctx, e.s, stream, after)); err == nil {
-		e.Errorf("%s: Wait returned although nothing is there", what)
+		e.Errorf("%s: Wait returned without a record", what)
 	} else {
 		e.is(what, err, context.DeadlineExceeded)
 	}
@@ -121,7 +121,7 @@ func testWaitCursor(e *env) {
 	e.append("s", "", "two", 0)
 	e.wakes("record after the cursor", done)
 
-	// A cursor ahead of the stream is not reached by what comes before it.
+	// Records at lower positions do not reach a cursor ahead of the stream.
 	ctx, cancel := context.WithTimeout(e.ctx, e.TTL/4)
 	defer cancel()
 	done = e.waits(ctx, e.s, "s", math.MaxUint64)
@@ -190,7 +190,7 @@ func testWaitCancel(e *env) {
 	e.no("Wait for what is there", e.wait(e.s, "s", 0))
 }
 
-// testWaitCancelOne checks that who gives up takes nobody along.
+// testWaitCancelOne checks that a cancelled waiter does not affect the others.
 func testWaitCancelOne(e *env) {
 	ctx, cancel := context.WithCancel(e.ctx)
 	defer cancel()
@@ -218,7 +218,7 @@ func testWaitExpired(e *env) {
 	e.wakes("record after one that expired", done)
 }
 
-// testWaitDuplicate: what adds nothing wakes nobody.
+// testWaitDuplicate: a duplicate notifies no waiter.
 func testWaitDuplicate(e *env) {
 	seq := e.append("s", "id", "x", time.Hour)
 	e.ack("s", seq)
@@ -226,7 +226,7 @@ func testWaitDuplicate(e *env) {
 	defer cancel()
 	done := e.waits(ctx, e.s, "s", 0)
 	e.moment()
-	e.known("s", "id", seq)
+	e.requireKnown("s", "id", seq)
 	e.is("Wait while a duplicate is refused", e.result(done), context.DeadlineExceeded)
 }
 
@@ -238,11 +238,11 @@ func testWaitPingPong(e *env) {
 		n *= 5
 	}
 	e.together(2, func(i int) {
-		s, mine, theirs := e.at(i), fmt.Sprint("s-", i), fmt.Sprint("s-", 1-i)
+		s, mine, other := e.at(i), fmt.Sprint("s-", i), fmt.Sprint("s-", 1-i)
 		after := uint64(0)
 		for round := range n {
 			if i == 0 {
-				if _, err := s.Append(e.ctx, theirs, "", nil, 0); err != nil {
+				if _, err := s.Append(e.ctx, other, "", nil, 0); err != nil {
 					e.Errorf("Append: %v", err)
 					return
 				}
@@ -258,7 +258,7 @@ func testWaitPingPong(e *env) {
 			}
 			after = records[0].Seq
 			if i == 1 {
-				if _, err := s.Append(e.ctx, theirs, "", nil, 0); err != nil {
+				if _, err := s.Append(e.ctx, other, "", nil, 0); err != nil {
 					e.Errorf("Append: %v", err)
 					return
 				}

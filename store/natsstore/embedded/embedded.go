@@ -1,22 +1,22 @@
 // Copyright 2026 The Fivewire Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package embedded runs a NATS server inside the process, for development and
-// for services on a single machine: JetStream in a folder, no port unless one is
-// asked for. It is a package of its own so that users of a cluster do not link
-// the server.
+// Package embedded runs a NATS server inside the process, for development and for services on a
+// single machine. It uses JetStream in a folder and opens no port by default. It is a separate
+// package so that users of a cluster do not link the server.
 //
 //	s, err := embedded.Open(ctx, "/var/lib/service", nil)
 //	...
 //	defer s.Close()
-//	srv := arc.NewServer(&arc.ServerOptions{Store: s})
+//	srv, err := arc.NewServer(&arc.ServerOptions{Persistence: arc.Persistence{Store: s}})
 //
-// Every change is on the disk when its call returns, so that it survives the end
-// of the process and a power loss, but not the loss of the disk. One process at
-// a time may use a folder; a second one gets an error.
+// Every change is on the disk when its call returns, so that it survives the end of the process and
+// a power loss, but not the loss of the disk. One process at a time may use a folder; a second one
+// gets an error.
 package embedded
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -25,7 +25,6 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
@@ -44,29 +43,31 @@ type Options struct {
 	// means that it is alone.
 	Cluster *Cluster
 
-	// SyncInterval is how often the disk is told to keep what was written. Zero
-	// means always, before the call returns. With any other a power loss may
-	// take what was acknowledged since; the end of the process does not.
+	// SyncInterval is the interval at which written data is synced to the disk. Zero means always,
+	// before the call returns. With any other value, a power loss may lose acknowledged data; the
+	// end of the process does not.
 	SyncInterval time.Duration
 
 	// MaxPayload bounds one message in bytes, and so a value. Zero means 8 MiB;
 	// the most is 64 MiB.
 	MaxPayload int
 
-	// MaxStore bounds what the folder holds in bytes. Zero leaves it to NATS,
-	// which takes three quarters of the disk.
+	// MaxStore is the maximum size of the folder in bytes. Zero means the default of NATS, three
+	// quarters of the disk.
 	MaxStore int64
 
-	// Configure changes what is left of the server's own options. Nil changes
-	// nothing.
+	// AcceptLoss starts the server on a damaged folder. It omits messages that it cannot read.
+	AcceptLoss bool
+
+	// Configure, if set, changes the remaining options of the server.
 	Configure func(*server.Options)
 
 	// Log receives what the server says. Nil is silent.
 	Log server.Logger
 }
 
-// A Cluster says how a server reaches the others of its cluster. Three servers
-// keep what they hold while any two of them are there.
+// A Cluster is the address of a server and of the others of its cluster. Three servers keep their
+// data available while two of them run.
 type Cluster struct {
 	// Node is the name of this server, which no other has.
 	Node string
@@ -87,6 +88,9 @@ type Cluster struct {
 type Server struct {
 	srv  *server.Server
 	lock *os.File
+	dir  string
+
+	isReady bool
 
 	once sync.Once
 }
@@ -97,8 +101,8 @@ const startTimeout = time.Minute
 // ErrLocked reports a folder that another process uses.
 var ErrLocked = errors.New("embedded: another process uses the folder")
 
-// Start runs a server that keeps its data in dir, which is made if it is not
-// there. Shutdown ends it.
+// Start runs a server that keeps its data in dir, and creates dir if it does not exist. Shutdown
+// ends it.
 func Start(dir string, opts *Options) (*Server, error) {
 	var o Options
 	if opts != nil {
@@ -148,26 +152,75 @@ func Start(dir string, opts *Options) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
+	if !o.AcceptLoss {
+		if err := verifyFolder(dir); err != nil {
+			_ = lock.Close()
+			return nil, fmt.Errorf("embedded: start %s: %w", dir, err)
+		}
+	}
 	srv, err := server.NewServer(so)
 	if err != nil {
 		_ = lock.Close()
 		return nil, fmt.Errorf("embedded: %w", err)
 	}
-	if o.Log != nil {
-		srv.SetLoggerV2(o.Log, false, false, false)
+	log := &fatalLogger{Logger: o.Log, failed: make(chan error, 1)}
+	if o.Log == nil {
+		log.Logger = silent{}
 	}
-	s := &Server{srv: srv, lock: lock}
+	srv.SetLoggerV2(log, false, false, false)
+	s := &Server{srv: srv, lock: lock, dir: dir}
 	srv.Start()
-	if !srv.ReadyForConnections(startTimeout) {
+	if err := ready(srv, log.failed); err != nil {
 		s.Shutdown()
-		return nil, errors.New("embedded: the server did not start in time")
+		return nil, err
 	}
+	s.isReady = true
 	if !srv.JetStreamEnabled() {
 		s.Shutdown()
 		return nil, fmt.Errorf("embedded: the server cannot use the folder %s", dir)
 	}
 	return s, nil
 }
+
+// ready waits until the server accepts connections or reports why it cannot.
+func ready(srv *server.Server, failed <-chan error) error {
+	for end := time.Now().Add(startTimeout); time.Now().Before(end); {
+		if srv.ReadyForConnections(100 * time.Millisecond) {
+			return nil
+		}
+		select {
+		case err := <-failed:
+			return err
+		default:
+		}
+	}
+	return fmt.Errorf("embedded: the server did not start within %v", startTimeout)
+}
+
+// A fatalLogger keeps the first error that keeps a server from running: the server itself only
+// logs it.
+type fatalLogger struct {
+	server.Logger
+	failed chan error // has one place
+}
+
+func (l *fatalLogger) Fatalf(format string, args ...any) {
+	select {
+	case l.failed <- fmt.Errorf("embedded: "+format, args...):
+	default:
+	}
+	l.Logger.Fatalf(format, args...)
+}
+
+// silent is a logger without output.
+type silent struct{}
+
+func (silent) Noticef(string, ...any) {}
+func (silent) Warnf(string, ...any)   {}
+func (silent) Fatalf(string, ...any)  {}
+func (silent) Errorf(string, ...any)  {}
+func (silent) Debugf(string, ...any)  {}
+func (silent) Tracef(string, ...any)  {}
 
 func address(listen string) (host string, port int, err error) {
 	addr, err := net.ResolveTCPAddr("tcp", listen)
@@ -210,7 +263,7 @@ func lockFolder(dir string) (*os.File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("embedded: %w", err)
 	}
-	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+	if err := lockFile(f); err != nil {
 		_ = f.Close()
 		return nil, fmt.Errorf("%w: %s", ErrLocked, dir)
 	}
@@ -242,6 +295,9 @@ func (s *Server) Shutdown() {
 	s.once.Do(func() {
 		s.srv.Shutdown()
 		s.srv.WaitForShutdown()
+		if s.isReady {
+			_ = os.WriteFile(filepath.Join(s.dir, cleanFile), nil, 0o600) // without it, an incomplete end is tolerated
+		}
 		_ = s.lock.Close() // and with it the lock
 	})
 }
@@ -256,7 +312,7 @@ type Store struct {
 // Open starts a server on dir with the default options and opens the store
 // there.
 func Open(ctx context.Context, dir string, opts *natsstore.Options) (*Store, error) {
-	srv, err := Start(dir, nil)
+	srv, err := Start(dir, &Options{AcceptLoss: opts != nil && opts.AcceptLoss})
 	if err != nil {
 		return nil, err
 	}
@@ -278,7 +334,14 @@ func (s *Server) Open(ctx context.Context, opts *natsstore.Options) (*Store, err
 	if err != nil {
 		return nil, err
 	}
-	st, err := natsstore.New(ctx, nc, opts)
+	var marked natsstore.Options
+	if opts != nil {
+		marked = *opts
+	}
+	if marked.MarkFile == "" {
+		marked.MarkFile = filepath.Join(s.dir, cmp.Or(marked.StreamPrefix, "fivewire")+".mark")
+	}
+	st, err := natsstore.New(ctx, nc, &marked)
 	if err != nil {
 		nc.Close()
 		return nil, err

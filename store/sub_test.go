@@ -10,12 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/fivewire/fivewire/store"
-	"github.com/fivewire/fivewire/store/storetest"
 )
-
-func TestMemorySuite(t *testing.T) {
-	storetest.Suite{Virtual: true}.Run(t, func(*testing.T) store.Store { return store.NewMemory() })
-}
 
 func TestSubOfPrefixInTheMiddleOfALetter(t *testing.T) {
 	s := store.Sub(store.NewMemory(), "\xc3")

@@ -1,0 +1,45 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Command storecheck verifies the folder of an embedded server that no process uses, and
+// prints a report as JSON. It changes nothing.
+//
+//	go run github.com/fivewire/fivewire/store/natsstore/cmd/storecheck DIR
+//
+// The exit status is 0 for a whole folder, 1 for damage, and 2 if the folder could not be verified.
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/fivewire/fivewire/store/natsstore/embedded"
+)
+
+func main() {
+	os.Exit(run(os.Args[1:], os.Stdout, os.Stderr))
+}
+
+func run(args []string, stdout, stderr io.Writer) int {
+	if len(args) != 1 {
+		fmt.Fprintln(stderr, "usage: storecheck DIR")
+		return 2
+	}
+	report, err := embedded.Verify(args[0])
+	if err != nil {
+		fmt.Fprintln(stderr, "storecheck:", err)
+		return 2
+	}
+	out := json.NewEncoder(stdout)
+	out.SetIndent("", "  ")
+	if err := out.Encode(report); err != nil {
+		fmt.Fprintln(stderr, "storecheck:", err)
+		return 2
+	}
+	if report.Err() != nil {
+		return 1
+	}
+	return 0
+}

@@ -1,0 +1,93 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package sqlstore_test
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/fivewire/fivewire/store"
+)
+
+// TestPostgresDamage: a change of any column is an error of each call that reads the row, hides no
+// row, and is found by Verify.
+func TestPostgresDamage(t *testing.T) {
+	d := postgres(t)
+	d.opts.SweepInterval = 10 * time.Millisecond
+	s := d.open(t)
+	for i, change := range []string{
+		`entries SET content = 'y'`, `entries SET rev = rev + 1`, `entries SET expires = NULL`, `entries SET expires = now() - interval '1 hour'`,
+		`entries SET expires = expires + interval '1 microsecond'`, `entries SET sum = sum # 1`,
+		`records SET content = 'y'`, `records SET id = 'other'`, `records SET time = time + interval '1 microsecond'`, `records SET seq = seq + 1000000`,
+		`records SET expires = NULL`, `records SET expires = now() - interval '1 hour'`,
+		`ids SET position = position + 1`, `ids SET expires = NULL`, `ids SET expires = now() - interval '1 hour'`,
+	} {
+		table, _, _ := strings.Cut(change, " ")
+		key, stream := fmt.Sprint("k", i), fmt.Sprint("s", i)
+		_, err := s.Create(t.Context(), key, []byte("x"), 2*time.Hour)
+		require.NoError(t, err)
+		_, err = s.Append(t.Context(), stream, "id", []byte("x"), 2*time.Hour)
+		require.NoError(t, err)
+		require.NoError(t, s.Expire(t.Context(), stream, time.Hour))
+		where := fmt.Sprintf(" WHERE stream = '%s'", stream)
+		if table == "entries" {
+			where = fmt.Sprintf(" WHERE key = '%s'", key)
+		}
+		report, err := s.Verify(t.Context())
+		require.NoError(t, err)
+		before := report.Damaged
+		d.exec(t, "UPDATE "+d.opts.Schema+"."+change+where)
+		switch table {
+		case "entries":
+			_, err = s.Get(t.Context(), key)
+		case "records":
+			_, err = s.Read(t.Context(), stream, 0, 10)
+		case "ids":
+			_, err = s.Append(t.Context(), stream, "id", nil, 0)
+		}
+		var damaged *store.CorruptError
+		require.ErrorAs(t, err, &damaged, change)
+		require.Contains(t, damaged.Path, d.opts.Schema)
+		require.Equal(t, table == "entries", damaged.Key == key, change)
+		require.Equal(t, table != "entries", damaged.Stream == stream, change)
+		report, err = s.Verify(t.Context())
+		require.NoError(t, err)
+		require.Greater(t, report.Damaged, before, change)
+	}
+	time.Sleep(50 * time.Millisecond) // sweeps keep what is damaged
+	require.Equal(t, "15 15 15", d.rows(t))
+}
+
+// TestPostgresMigration: tables without checksums get them at Open, and processes of the earlier
+// version fail from then on.
+func TestPostgresMigration(t *testing.T) {
+	d := postgres(t)
+	text, err := os.ReadFile("migrations/postgres1.sql")
+	require.NoError(t, err)
+	d.exec(t, strings.ReplaceAll(`CREATE SCHEMA {schema}; CREATE TABLE {schema}.migrations (version integer PRIMARY KEY, applied timestamptz NOT NULL DEFAULT now());
+		INSERT INTO {schema}.migrations (version) VALUES (1);`+string(text)+`;
+		INSERT INTO {schema}.entries SELECT 'key ' || i, nextval('{schema}.positions'), now() + interval '1 hour', convert_to('value ' || i, 'UTF8') FROM generate_series(1, 250) i;
+		INSERT INTO {schema}.records SELECT 's', nextval('{schema}.positions'), 'id ' || i, now(), NULL, convert_to('value ' || i, 'UTF8') FROM generate_series(1, 250) i;
+		INSERT INTO {schema}.ids SELECT stream, id, seq, expires FROM {schema}.records`, "{schema}", d.opts.Schema))
+	s := d.open(t)
+	for i := range 250 {
+		e, err := s.Get(t.Context(), fmt.Sprint("key ", i+1))
+		require.NoError(t, err)
+		require.Equal(t, fmt.Sprint("value ", i+1), string(e.Value))
+	}
+	records, err := s.Read(t.Context(), "s", 0, 1000)
+	require.NoError(t, err)
+	require.Len(t, records, 250)
+	_, err = s.Append(t.Context(), "s", "id 7", nil, 0)
+	require.ErrorIs(t, err, store.ErrDuplicate)
+	report, err := s.Verify(t.Context())
+	require.NoError(t, err)
+	require.NoError(t, report.Err())
+	require.Equal(t, []int{250, 250, 250}, []int{report.Entries, report.Records, report.IDs})
+}
