@@ -14,6 +14,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/fivewire/fivewire/internal/guard"
+	"github.com/fivewire/fivewire/internal/once"
 	"github.com/fivewire/fivewire/internal/randid"
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
@@ -39,11 +41,14 @@ type Call struct {
 	// tell (ARC-D65).
 	AgentPath []string
 
-	out         *exchange // what the answer needs
-	mark        string    // names the request, where repeated ones are known; see replays
-	isDuplicate bool      // it may have been done, in whole or in part
-	entry       *agentEntry
-	method      *methodEntry
+	peer     string     // address of the client
+	account  string     // of budgetName, if the caller is anonymous
+	run      holds      // of a task.create
+	isPlaced bool       // a waiting task has a place of its agent
+	out      *exchange  // what the answer needs
+	claim    once.Claim // of the request within the window of ARC-D48
+	entry    *agentEntry
+	method   *methodEntry
 }
 
 // Decode stores the params in what dst points to. Member names must match
@@ -63,10 +68,10 @@ func (c *Call) Decode(dst any) error {
 // id makes the id of something that the call begins: the same one for the same
 // request.
 func (c *Call) id(prefix string) string {
-	if c.mark == "" {
+	if c.claim.Token == "" {
 		return randid.New(prefix)
 	}
-	return prefix + c.mark
+	return prefix + c.claim.Token
 }
 
 type callKey struct{}
@@ -150,6 +155,15 @@ type Agent struct {
 	ChatHandler         ChatHandler
 	NotificationHandler NotificationHandler
 
+	// A task whose process ended in the middle runs again if it has used [Step] or
+	// [TaskRun.WaitInput], and fails otherwise, so that nothing is done twice. RerunInterrupted runs all of
+	// them again; FailInterrupted fails all of them. Tasks that wait for input continue in both cases.
+	RerunInterrupted, FailInterrupted bool
+
+	// EstimateTask estimates the duration of a task before it starts, for TASK_STARTED (ARC-127).
+	// Nil means no estimate.
+	EstimateTask func(ctx context.Context, run *TaskRun) time.Duration
+
 	// StatelessChats closes each chat with the answer to its chat.start and keeps
 	// nothing (ARC-D33).
 	StatelessChats bool
@@ -232,7 +246,7 @@ func (s *Server) Register(a Agent) {
 		methods[MethodTaskNotification] = s.wrap(e, notificationMethod(a.NotificationHandler), other)
 	}
 	if s.opts.EnableCapabilities {
-		methods[MethodGetCapabilities] = s.wrap(e, s.capabilities(e), other)
+		methods[methodGetCapabilities] = s.wrap(e, s.capabilities(e), other)
 	}
 	for _, m := range a.ExcludedMethods {
 		delete(methods, m)
@@ -246,6 +260,9 @@ func (s *Server) Register(a Agent) {
 	e.setMethods(methods)
 	if err := s.registry.add(e); err != nil {
 		panic("arc: Register: " + err.Error())
+	}
+	if a.TaskHandler != nil {
+		s.lease.Adopt(taskKind(a.AgentID), s.tasks.adopt)
 	}
 }
 
@@ -265,14 +282,37 @@ func (s *Server) wrap(e *agentEntry, h Handler, b builtin) *methodEntry {
 	return &methodEntry{handler: h, builtin: b, direct: b != custom && len(e.Middleware) == 0 && len(s.opts.Middleware) == 0}
 }
 
-// HandleTasks registers an agent that serves tasks and nothing else.
+// HandleTasks serves the tasks of an agent, which it registers if it is new. It panics like
+// [Server.Register], if h is nil, and if the agent serves tasks already.
 func (s *Server) HandleTasks(agentID string, h TaskHandler) {
-	s.Register(Agent{AgentInfo: AgentInfo{AgentID: agentID}, TaskHandler: h})
+	if h == nil {
+		panic(fmt.Sprintf("arc: HandleTasks: agent %q: the handler is nil", agentID))
+	}
+	if s.registry.lookup(agentID) == nil {
+		s.Register(Agent{AgentInfo: AgentInfo{AgentID: agentID}, TaskHandler: h})
+		return
+	}
+	s.extend("HandleTasks", agentID, taskMethods, func(e *agentEntry, method string) *methodEntry {
+		e.TaskHandler = h
+		return s.wrap(e, s.tasks.handler(method), ofTasks)
+	})
+	s.lease.Adopt(taskKind(agentID), s.tasks.adopt)
 }
 
-// HandleChats registers an agent that serves chats and nothing else.
+// HandleChats serves the chats of an agent, which it registers if it is new. It panics like
+// [Server.Register], if h is nil, and if the agent serves chats already.
 func (s *Server) HandleChats(agentID string, h ChatHandler) {
-	s.Register(Agent{AgentInfo: AgentInfo{AgentID: agentID}, ChatHandler: h})
+	if h == nil {
+		panic(fmt.Sprintf("arc: HandleChats: agent %q: the handler is nil", agentID))
+	}
+	if s.registry.lookup(agentID) == nil {
+		s.Register(Agent{AgentInfo: AgentInfo{AgentID: agentID}, ChatHandler: h})
+		return
+	}
+	s.extend("HandleChats", agentID, chatMethods, func(e *agentEntry, method string) *methodEntry {
+		e.ChatHandler = h
+		return s.wrap(e, s.chats.handler(method), ofChats)
+	})
 }
 
 // Handle adds a handler for one method, a custom one or one of the nine, and
@@ -286,18 +326,31 @@ func (s *Server) Handle(agentID, method string, h Handler) {
 	if !methodSyntax.MatchString(method) || len(method) > maxMethodLen || h == nil {
 		panic(fmt.Sprintf("arc: Handle: agent %q: bad method %q", agentID, method))
 	}
+	s.extend("Handle", agentID, []string{method}, func(e *agentEntry, _ string) *methodEntry { return s.wrap(e, h, custom) })
+}
+
+// extend adds methods to a registered agent, except standard ones that it excludes. It panics if the
+// agent has one of them already.
+func (s *Server) extend(op, agentID string, names []string, entry func(e *agentEntry, method string) *methodEntry) {
 	err := s.registry.change(agentID, func(e *agentEntry) error {
-		old := *e.methods.Load()
-		if old[method] != nil {
-			return fmt.Errorf("agent %q has the method %s already", agentID, method)
+		methods := maps.Clone(*e.methods.Load())
+		for _, name := range names {
+			if methods[name] != nil {
+				return fmt.Errorf("agent %q has the method %s already", agentID, name)
+			}
 		}
-		methods := maps.Clone(old)
-		methods[method] = s.wrap(e, h, custom)
+		for _, name := range names {
+			isExcluded := slices.Contains(e.ExcludedMethods, name) ||
+				e.StatelessChats && (name == MethodChatMessage || name == MethodChatEnd)
+			if m := entry(e, name); m.builtin == custom || !isExcluded {
+				methods[name] = m
+			}
+		}
 		e.setMethods(methods)
 		return nil
 	})
 	if err != nil {
-		panic("arc: Handle: " + err.Error())
+		panic("arc: " + op + ": " + err.Error())
 	}
 }
 
@@ -324,7 +377,8 @@ func notificationMethod(h NotificationHandler) Handler {
 		if r.fault != nil {
 			return nil, r.fault
 		}
-		if err := h.ServeNotification(ctx, n); err != nil {
+		err := guard.Call("notification handler", func() error { return h.ServeNotification(ctx, n) })
+		if err != nil {
 			return nil, err
 		}
 		return ackOf("Notification received"), nil

@@ -42,14 +42,14 @@ func serveMessage(s *arc.Server, method, params string) func() error {
 	}
 }
 
-// A whole call with typed params and a look at a task: client, server and what
-// net/http needs for both, which is 76 without any protocol.
+// A whole call with typed params that reads a task: client, server, and the allocations of net/http
+// for both, which are 76 without any protocol.
 func TestHTTPUnaryAllocations(t *testing.T) {
 	op := taskInfo(benchServer(t))
 	require.LessOrEqual(t, allocs(t, 200, func() error { return op(0) }), 95.0)
 }
 
-// One for each of the 100 events, and what the call and its two ends need.
+// One allocation for each of the 100 events, and those of the call and its two ends.
 func TestHTTPStreamAllocations(t *testing.T) {
 	client, _ := benchServer(t)
 	op := streamChat(client)

@@ -86,23 +86,23 @@ func newMapFloor() *mapFloor { return &mapFloor{keys: map[string]int64{}} }
 func (m *mapFloor) create() error {
 	m.n++
 	if !m.put(fmt.Sprintf("k%d-%024d", int64(1763697022000000000), m.n)) {
-		return errors.New("the key was there")
+		return errors.New("the key was present")
 	}
 	return nil
 }
 
-// existing returns an operation that meets a key that is there.
+// existing returns an operation that puts an existing key.
 func (m *mapFloor) existing() func() error {
 	m.put("k")
 	return func() error {
 		if m.put("k") {
-			return errors.New("the key was gone")
+			return errors.New("the key was absent")
 		}
 		return nil
 	}
 }
 
-// put reports whether the key was not there.
+// put reports whether it stored the key: false if the key exists and has not expired.
 func (m *mapFloor) put(key string) bool {
 	now := time.Now().UnixNano()
 	m.mu.Lock()

@@ -40,7 +40,7 @@ func benchHTTPClient() *http.Client {
 // events.
 func benchServer(tb testing.TB) (client *arc.Client, taskID string) {
 	tb.Helper()
-	srv := arc.NewServer(nil)
+	srv := arc.MustServer(nil)
 	srv.Register(arc.Agent{
 		AgentInfo: arc.AgentInfo{AgentID: "document-processor-03"},
 		TaskHandler: arc.TaskHandlerFunc(func(ctx context.Context, run *arc.TaskRun) error {
@@ -69,16 +69,16 @@ func benchServer(tb testing.TB) (client *arc.Client, taskID string) {
 		require.NoError(tb, srv.Close())
 		ts.Close()
 	})
-	task, err := client.CreateTask(context.Background(), "document-processor-03", &arc.CreateTaskParams{InitialMessage: arc.UserText(benchPrompt)})
+	task, err := client.CreateTask(context.Background(), "document-processor-03", &arc.CreateTaskParams{InitialMessage: arc.UserText(benchPrompt)}, nil)
 	require.NoError(tb, err)
 	return client, task.ID
 }
 
-// taskInfo is one call with typed params and a look at a task.
+// taskInfo returns one call with typed params that reads a task.
 func taskInfo(client *arc.Client, taskID string) func(int64) error {
 	ctx := arc.ContextWithTraceID(context.Background(), "trace_report_20240115_abc123")
 	return func(int64) error {
-		task, err := client.GetTask(ctx, "document-processor-03", &arc.TaskInfoParams{TaskID: taskID})
+		task, err := client.GetTask(ctx, "document-processor-03", &arc.TaskInfoParams{TaskID: taskID}, nil)
 		if err == nil && task.ID != taskID {
 			err = errors.New("another task")
 		}
@@ -90,7 +90,7 @@ func streamChat(client *arc.Client) func(int64) error {
 	p := &arc.StartChatParams{InitialMessage: arc.UserText("x")}
 	return func(int64) error {
 		n := 0
-		for ev, err := range client.StreamChat(context.Background(), "document-processor-03", p) {
+		for ev, err := range client.StreamChat(context.Background(), "document-processor-03", p, nil) {
 			if err != nil {
 				return err
 			}

@@ -21,26 +21,27 @@ type CallbackPolicy struct {
 	AllowPrivate  bool // local names, and addresses that are not public
 }
 
-// A CallbackFault is why a [CallbackPolicy] refuses a URL.
-type CallbackFault string
+// A callbackFault is why a [CallbackPolicy] refuses a URL.
+type callbackFault string
 
 // The faults, in the order in which they are looked for.
 const (
-	callbackSyntax   CallbackFault = "syntax"   // not an absolute URL in plain ASCII
-	callbackScheme   CallbackFault = "scheme"   // neither https nor, where allowed, http
-	callbackUserinfo CallbackFault = "userinfo" // a user name or password
-	callbackFragment CallbackFault = "fragment" // a fragment
-	callbackHost     CallbackFault = "host"     // a local name, or a malformed address
-	callbackAddress  CallbackFault = "address"  // an address that is not public
+	callbackSyntax   callbackFault = "syntax"   // not an absolute URL in plain ASCII
+	callbackScheme   callbackFault = "scheme"   // neither https nor, where allowed, http
+	callbackUserinfo callbackFault = "userinfo" // a user name or password
+	callbackFragment callbackFault = "fragment" // a fragment
+	callbackPort     callbackFault = "port"     // of a system service
+	callbackHost     callbackFault = "host"     // a local name, a malformed address, or an unknown name
+	callbackAddress  callbackFault = "address"  // an address that is not public
 )
 
 // Error names the fault.
-func (f CallbackFault) Error() string { return "arc: callback URL refused: " + string(f) }
+func (f callbackFault) Error() string { return "arc: callback URL refused: " + string(f) }
 
-// Validate returns nil or a [CallbackFault]. The addresses are those that the host's
+// validate returns nil or a [callbackFault]. The addresses are those that the host's
 // name resolves to, where they are known; the address that is really dialled has
 // to be checked again.
-func (p CallbackPolicy) Validate(rawURL string, addresses ...netip.Addr) error {
+func (p CallbackPolicy) validate(rawURL string, addresses ...netip.Addr) error {
 	if len(rawURL) > maxCallbackURLLen || strings.ContainsFunc(rawURL, func(r rune) bool { return r <= ' ' || r >= 0x7f || r == '\\' }) {
 		return callbackSyntax
 	}
@@ -65,6 +66,8 @@ func (p CallbackPolicy) Validate(rawURL string, addresses ...netip.Addr) error {
 		return callbackUserinfo
 	case strings.Contains(rawURL, "#"):
 		return callbackFragment
+	case !p.AllowPrivate && isSystemPort(u):
+		return callbackPort
 	}
 	// One more look is due where the connection is made; see [netguard.Guard].
 	g := p.guard()
@@ -79,11 +82,17 @@ func (p CallbackPolicy) Validate(rawURL string, addresses ...netip.Addr) error {
 	return nil
 }
 
+// isSystemPort reports whether a valid URL has a port of system services other than the web.
+func isSystemPort(u *url.URL) bool {
+	port, err := strconv.Atoi(u.Port())
+	return err == nil && port < 1024 && port != 443 && (port != 80 || u.Scheme != "http")
+}
+
 func (p CallbackPolicy) guard() *netguard.Guard {
 	return &netguard.Guard{AllowLoopback: p.AllowPrivate, AllowPrivate: p.AllowPrivate}
 }
 
-func faultOf(err error) CallbackFault {
+func faultOf(err error) callbackFault {
 	var e *netguard.Error
 	if errors.As(err, &e) && e.Reason == netguard.ReasonHost {
 		return callbackHost

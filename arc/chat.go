@@ -3,26 +3,26 @@
 
 package arc
 
-// A ChatAction is something that happens to a chat; see [ChatStatus.Next].
-type ChatAction string
+// A chatAction is something that happens to a chat; see the transitions of ChatStatus.
+type chatAction string
 
 // The actions. An agent pauses and resumes a chat; no method does (ARC-D35).
 const (
-	ChatStart   ChatAction = "start"   // chat.start
-	chatMessage ChatAction = "message" // chat.message
-	chatPause   ChatAction = "pause"
-	chatResume  ChatAction = "resume"
-	chatEnd     ChatAction = "end" // chat.end
+	chatStart   chatAction = "start"   // chat.start
+	chatMessage chatAction = "message" // chat.message
+	chatPause   chatAction = "pause"
+	chatResume  chatAction = "resume"
+	chatEnd     chatAction = "end" // chat.end
 )
 
-// Next returns the state that a chat in state s gets into by an action. The empty
+// next returns the state that a chat in state s gets into by an action. The empty
 // state stands for a chat that does not exist. An action that the state does not
 // allow leaves the chat as it is and is [ErrChatNotFound],
 // [ErrChatAlreadyClosed], or [ErrInvalidParams] for an id that is taken.
-func (s ChatStatus) Next(a ChatAction) (ChatStatus, error) {
+func (s ChatStatus) next(a chatAction) (ChatStatus, error) {
 	switch s {
 	case "":
-		if a == ChatStart {
+		if a == chatStart {
 			return ChatActive, nil
 		}
 		return s, ErrChatNotFound

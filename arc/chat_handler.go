@@ -4,11 +4,15 @@
 package arc
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"strings"
 	"sync"
+
+	"github.com/fivewire/fivewire/internal/streamlog"
 )
 
 // A ChatHandler answers the messages of chats. ServeChat handles one message of a
@@ -55,13 +59,13 @@ type ChatTurn struct {
 
 	table *chatTable
 	chat  *liveChat
-	mark  string // of the request
+	claim string // of the request
 }
 
 // History returns the messages of the chat before this one, those of both
 // sides. For a stateless chat there are none.
 func (t *ChatTurn) History(ctx context.Context) ([]Message, error) {
-	return t.table.history(ctx, t.chat, t.mark)
+	return t.table.history(ctx, t.chat, t.claim)
 }
 
 // Pause lets the chat be PAUSED after this answer, until the caller's next
@@ -80,14 +84,13 @@ type ChatWriter struct {
 	ctx    context.Context // of the handler
 	cancel context.CancelCauseFunc
 	chatID string
-	legacy bool
-	began  func() error // called before the first event goes out
-	limit  int          // how large the answer may get; less than zero keeps nothing
+	job    *chatJob // reserves the memory of the answer, and keeps the chat before the first event
+	limit  int      // how large the answer may get; less than zero keeps nothing
 
-	mu       sync.Mutex // guards all that follows
-	sink     EventSink  // nil if the caller does not read along
-	buf      []byte
-	sent     int // bytes of data
+	mu       sync.Mutex        // guards all that follows
+	log      *streamlog.Writer // nil if the caller does not read along
+	buf      writer            // data of an event
+	chunk    []byte            // memory for the next events
 	err      error
 	isClosed bool
 	parts    []Part // the answer so far
@@ -98,14 +101,17 @@ type ChatWriter struct {
 	stamp    Timestamp
 	pieces   int
 	size     int     // of the retained answer
+	reserved int     // bytes for it
 	piece    [1]Part // of a Send, so that it needs no memory
 }
 
-// errLongAnswer reports an answer over [ServerOptions.Limits.MaxReply].
-var errLongAnswer = errors.New("arc: the answer is too long to be kept")
+const (
+	smallAnswer = 4 << 10  // is part of the memory of a connection
+	maxAhead    = 64 << 10 // reserved ahead, to reserve once for several pieces
+)
 
-// errAnswered reports a write after the handler returned.
-var errAnswered = errors.New("arc: the message is answered")
+// errLongAnswer reports an answer over Limits.MaxOutput.
+var errLongAnswer = errors.New("arc: the answer is too long to be kept")
 
 // Send writes a piece of text. The answer's text is that of all pieces, joined.
 func (w *ChatWriter) Send(text string) error {
@@ -129,11 +135,11 @@ func (w *ChatWriter) write(m *Message) error {
 	case w.err != nil:
 		return w.err
 	case w.isClosed:
-		return errAnswered
+		return ErrStreamClosed
 	case w.ctx.Err() != nil:
 		return context.Cause(w.ctx)
 	}
-	role := or(m.Role, RoleAgent)
+	role := cmp.Or(m.Role, RoleAgent)
 	if w.limit >= 0 {
 		for i := range m.Parts {
 			w.size += len(m.Parts[i].Content) + len(m.Parts[i].Data)
@@ -141,19 +147,22 @@ func (w *ChatWriter) write(m *Message) error {
 		if w.size > w.limit {
 			return errLongAnswer
 		}
-	}
-	if w.sink != nil {
-		enc := writer{b: w.buf[:0]}
-		enc.open()
-		enc.text(chatIDName(w.legacy), w.chatID)
-		enc.key("message")
-		enc.message(&Message{Role: role, Parts: m.Parts})
-		enc.close()
-		w.buf = enc.b
-		if enc.err != nil {
-			return enc.err // invalid JSON from the handler: nothing was sent
+		if w.size > w.reserved && w.size > smallAnswer {
+			n := w.size + min(w.size, maxAhead)
+			if err := w.job.reserveAnswer(n); err != nil {
+				return err
+			}
+			w.reserved = n
 		}
-		if err := w.send(w.ctx, eventChunk); err != nil {
+	}
+	if w.log != nil {
+		if err := w.buf.chunkEvent(w.chatID, &Message{Role: role, Parts: m.Parts}); err != nil {
+			return err // invalid JSON from the handler: nothing was sent
+		}
+		if len(w.buf.b) > maxEvent {
+			return ErrTooLarge
+		}
+		if err := w.sendLocked(w.ctx, eventChunk); err != nil {
 			return err
 		}
 	}
@@ -163,21 +172,40 @@ func (w *ChatWriter) write(m *Message) error {
 	return nil
 }
 
-// send sends the contents of buf. w.mu must be held.
-func (w *ChatWriter) send(ctx context.Context, name string) error {
-	if w.pieces == 0 && w.began != nil {
-		if w.err = w.began(); w.err != nil {
-			return w.err
-		}
+// maxEvent bounds the data of an event (ARC-D13).
+const maxEvent = 16 << 20
+
+// item returns the item of an event whose data are in buf. Small items share memory.
+func (w *ChatWriter) item(name string) []byte {
+	const chunkLimit = 8 << 10 // bytes that an item may keep from being freed
+	n := 1 + len(w.buf.b)
+	if cap(w.chunk)-len(w.chunk) < n {
+		w.chunk = make([]byte, 0, max(n, min(chunkLimit, max(chunkLimit/8, 4*cap(w.chunk)))))
+	}
+	start := len(w.chunk)
+	w.chunk = append(append(w.chunk, name[0]), w.buf.b...)
+	return w.chunk[start:len(w.chunk):len(w.chunk)]
+}
+
+// beginLocked keeps the chat before the first event. w.mu must be held.
+func (w *ChatWriter) beginLocked() error {
+	if w.err == nil && w.pieces == 0 {
+		w.err = w.job.begin(w.ctx)
+	}
+	return w.err
+}
+
+// sendLocked sends the contents of buf. w.mu must be held.
+func (w *ChatWriter) sendLocked(ctx context.Context, name string) error {
+	if err := w.beginLocked(); err != nil {
+		return err
 	}
 	w.pieces++
-	err := w.sink.Send(ctx, name, "", w.buf)
-	switch {
-	case err == nil:
-		w.sent += len(w.buf)
-	case ctx.Err() == nil:
-		w.err = err // the reader disconnected
-		w.cancel(err)
+	_, err := w.log.Append(ctx, w.item(name))
+	if err != nil && ctx.Err() == nil {
+		w.err = fmt.Errorf("%w: %w", errNoReader, err)
+		w.cancel(w.err)
+		return w.err
 	}
 	return err
 }
@@ -205,52 +233,46 @@ func (w *ChatWriter) flush() {
 	}
 }
 
-// finish ends the writing and returns the answer as a whole.
+// finish ends the writing and returns the answer as a whole, nil if it is not retained.
 func (w *ChatWriter) finish() *Message {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.isClosed = true
+	if w.limit < 0 {
+		return nil
+	}
 	w.flush()
-	m := &Message{Role: or(w.role, RoleAgent), Parts: w.parts, AgentID: w.agent, Timestamp: w.stamp, Extra: w.extra}
+	m := &Message{Role: cmp.Or(w.role, RoleAgent), Parts: w.parts, AgentID: w.agent, Timestamp: w.stamp, Extra: w.extra}
 	if m.Parts == nil {
 		m.Parts = []Part{TextPart("")} // an answer has a part
 	}
 	return m
 }
 
-// done sends the event that ends a complete answer; failed sends the event that
-// ends an incomplete one.
+// done ends the stream of a complete answer. The stream of a chat that was ended during the answer has an
+// error before that; failed ends that of another incomplete answer.
 func (w *ChatWriter) done(ctx context.Context, status ChatStatus) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.err != nil {
-		return w.err
+	if err := w.beginLocked(); err != nil {
+		return err
 	}
-	enc := writer{b: w.buf[:0]}
-	enc.open()
-	enc.text(chatIDName(w.legacy), w.chatID)
-	enc.text("status", string(status))
-	enc.flag("done", true)
-	enc.close()
-	w.buf = enc.b
-	return w.send(ctx, eventDone)
+	if err := w.buf.doneEvent(w.chatID, status); err != nil {
+		return err
+	}
+	return w.log.Finish(ctx, w.item(eventDone))
 }
 
-func (w *ChatWriter) failed(ctx context.Context, e *Error) error {
+func (w *ChatWriter) failed(ctx context.Context, e *Error, isLast bool) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.err != nil {
-		return w.err
+	if err := w.buf.errorEvent(w.chatID, e); err != nil {
+		return err
 	}
-	enc := writer{b: w.buf[:0]}
-	enc.open()
-	enc.text(chatIDName(w.legacy), w.chatID)
-	enc.key("error")
-	enc.error(e)
-	enc.close()
-	w.buf = enc.b
-	if enc.err != nil {
-		return enc.err
+	if isLast {
+		return w.log.Finish(ctx, w.item(eventError))
 	}
-	return w.send(ctx, eventError)
+	w.pieces++
+	_, err := w.log.Append(ctx, w.item(eventError))
+	return err
 }

@@ -41,8 +41,7 @@ func keys(t *testing.T, db store.Store) (n int) {
 	return n
 }
 
-// A chat that nobody talks in is forgotten, with all that was said, and its id
-// is free again.
+// An idle chat is removed with its history, and its id can be used again.
 func TestChatIdle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		db := store.NewMemory()
@@ -51,8 +50,9 @@ func TestChatIdle(t *testing.T) {
 		require.Equal(t, arc.ChatActive, chatOf(t, startChat(s, "a-01", "c-1", "x")).Status)
 		require.Equal(t, 1, keys(t, db))
 
-		// Talk keeps it, and all of it, for many times that long. A message has the
-		// answer before it in the history, and the two messages of each turn before.
+		// Messages keep the chat and its whole history for many times the idle timeout. The history
+		// of a message has the previous answer, and before it the two messages of each earlier
+		// turn.
 		for turn := range 40 {
 			time.Sleep(59 * time.Minute)
 			require.Equal(t, fmt.Sprintf("so far %d", 2*turn+2), chatOf(t, say(s, "a-01", "c-1", "y")).Message.Text())
@@ -107,13 +107,13 @@ func TestChatIdleFailedTurn(t *testing.T) {
 
 func TestChatIdleDefaults(t *testing.T) {
 	tests := []struct {
-		name  string
-		idle  time.Duration
-		after time.Duration
-		gone  bool
+		name    string
+		idle    time.Duration
+		after   time.Duration
+		expired bool
 	}{
 		{name: "within the default", after: arc.DefaultChatIdle - time.Second},
-		{name: "after the default", after: arc.DefaultChatIdle + time.Second, gone: true},
+		{name: "after the default", after: arc.DefaultChatIdle + time.Second, expired: true},
 		{name: "never", idle: -1, after: 10_000 * time.Hour},
 	}
 	for _, tt := range tests {
@@ -124,7 +124,7 @@ func TestChatIdleDefaults(t *testing.T) {
 				startChat(s, "a-01", "c-1", "x")
 				time.Sleep(tt.after)
 				res := say(s, "a-01", "c-1", "y")
-				if tt.gone {
+				if tt.expired {
 					require.Equal(t, arc.ErrChatNotFound, res.Error.Code)
 					return
 				}

@@ -8,6 +8,10 @@ import (
 	"errors"
 	"time"
 
+	"github.com/fivewire/fivewire/internal/budget"
+	"github.com/fivewire/fivewire/internal/guard"
+	"github.com/fivewire/fivewire/internal/life"
+	"github.com/fivewire/fivewire/internal/streamlog"
 	"github.com/fivewire/fivewire/store"
 )
 
@@ -22,9 +26,15 @@ type chatJob struct {
 	stateless  bool
 	message    *Message
 	stream     bool
-	reply      *Message // what a repeated request was answered with before, or nil
-	kept       bool     // the message is stored
-	isFinished bool     // the turn is; guarded by the lock of the chat
+	run        *streamRun // nil unless the answer is a stream
+	reply      *Message   // what a repeated request was answered with before, or nil
+	kept       bool       // the message is stored
+	reserved   int        // bytes for the messages of this turn
+	bytes      holds      // of the answer before it is stored
+	isFinished bool       // the turn is; guarded by the lock of the chat
+	out        ChatWriter
+	turn       ChatTurn
+	unshared   liveChat // of a stateless chat
 }
 
 // serve answers, in one piece or as a stream.
@@ -32,24 +42,27 @@ func (j *chatJob) serve(ctx context.Context) (any, error) {
 	if j.reply != nil {
 		return j.repeat()
 	}
-	if !j.stream || !j.call.out.streams() { // a transport without streams gets it all at once
-		return j.answer(ctx, nil)
+	if err := j.reserveBytes(); err != nil {
+		j.drop()
+		return nil, err
 	}
-	if j.table.s.opts.EnableResume {
+	if j.stream && j.call.out.streams() {
 		return j.table.s.streams.serve(ctx, j)
 	}
-	return j.answer(ctx, j.call.out.begin())
+	// A transport without streams gets it all at once.
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(context.Canceled)
+	return j.answer(ctx, cancel)
 }
 
-// The messages of a request that may be repeated bear its mark in their ids.
+// The messages of a request that may be repeated bear its claim in their ids, before these.
 const (
-	markSaid  = "/said"
-	markReply = "/reply"
+	questionID = "/question"
+	answerID   = "/answer"
 )
 
-// answered returns the answer that an earlier process stored before it exited, or
-// nil.
-func (j *chatJob) answered(ctx context.Context) (*Message, error) {
+// storedAnswer returns the answer that an earlier attempt of the request stored, or nil.
+func (j *chatJob) storedAnswer(ctx context.Context) (*Message, error) {
 	var after uint64
 	for {
 		page, err := j.table.db.Read(ctx, chatItems(j.chat.key), after, itemPage)
@@ -57,7 +70,7 @@ func (j *chatJob) answered(ctx context.Context) (*Message, error) {
 			return nil, err
 		}
 		for _, rec := range page {
-			if after = rec.Seq; rec.ID == j.call.mark+markReply {
+			if after = rec.Seq; rec.ID == j.call.claim.Token+answerID {
 				v, err := checkJSON(rec.Value)
 				if err != nil {
 					return nil, err
@@ -72,36 +85,79 @@ func (j *chatJob) answered(ctx context.Context) (*Message, error) {
 	}
 }
 
+// reserveBytes takes room for the message of the caller, and for a new chat.
+func (j *chatJob) reserveBytes() error {
+	n, ledger := len(j.call.Params)+itemBytes, j.table.s.ledger
+	if j.stateless {
+		return nil
+	}
+	if j.fresh != nil {
+		if err := ledger.add(chatObject, j.chat.key, j.call, n); err != nil {
+			return err
+		}
+	} else if err := ledger.grow(chatObject, j.chat.key, n); err != nil {
+		return err
+	}
+	j.reserved = n
+	return nil
+}
+
+// returnBytesLocked ends the reservations of a turn. The lock of the chat must be held.
+func (j *chatJob) returnBytesLocked() {
+	j.bytes.release()
+	switch {
+	case j.stateless:
+	case j.fresh != nil && j.chat.state == nil: // the chat does not exist
+		j.table.s.ledger.remove(chatObject, j.chat.key)
+	default:
+		_ = j.table.s.ledger.grow(chatObject, j.chat.key, -j.reserved) // always succeeds
+	}
+	j.reserved = 0
+}
+
+// drop gives up a turn whose handler has not started.
+func (j *chatJob) drop() {
+	lc := j.chat
+	j.unclaim(context.Background())
+	lc.mu.Lock()
+	j.returnBytesLocked()
+	if !j.stateless {
+		lc.starting = false
+		lc.passLocked()
+	}
+	lc.mu.Unlock()
+	j.table.release(lc)
+}
+
 // repeat responds with the stored answer and releases the turn.
 func (j *chatJob) repeat() (any, error) {
 	lc := j.chat
 	defer j.table.release(lc)
+	j.unclaim(context.Background())
 	lc.mu.Lock()
 	defer lc.mu.Unlock()
 	lc.starting = false
-	lc.pass()
+	lc.passLocked()
 	if lc.state == nil {
 		return nil, idFault(ErrChatNotFound, "chatId", j.id)
 	}
 	return lc.state.result(j.reply, !j.first)
 }
 
-// answer runs the handler and gives the turn on. With a sink, the result is nil,
-// and the call is marked as streamed unless the stream did not begin.
-func (j *chatJob) answer(ctx context.Context, sink EventSink) (any, error) {
+// answer runs the handler, ends the turn and returns the answer, which is nil for a stream.
+func (j *chatJob) answer(ctx context.Context, cancel context.CancelCauseFunc) (any, error) {
 	c, lc := j.table, j.chat
 	defer c.release(lc)
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(context.Canceled)
-	out := &ChatWriter{ctx: ctx, cancel: cancel, chatID: j.id, legacy: j.call.out.legacy, sink: sink}
-	out.limit = c.s.opts.Limits.MaxReply
-	if sink != nil {
-		out.began = func() error { return j.begin(ctx) }
+	free := context.WithoutCancel(ctx)
+	out, turn := &j.out, &j.turn
+	out.job, out.ctx, out.cancel, out.chatID, out.limit = j, ctx, cancel, j.id, c.s.opts.Limits.MaxOutput
+	if j.run != nil {
+		out.log = j.run.w
 		if j.stateless {
 			out.limit = -1 // the answer is not retained
 		}
 	}
-	turn := &ChatTurn{ChatID: j.id, Message: j.message, First: j.first, Stream: sink != nil, table: c, chat: lc, mark: j.call.mark}
+	*turn = ChatTurn{ChatID: j.id, Message: j.message, First: j.first, Stream: j.run != nil, table: c, chat: lc, claim: j.call.claim.Token}
 	lc.mu.Lock()
 	lc.pause = false
 	if !j.stateless {
@@ -117,18 +173,30 @@ func (j *chatJob) answer(ctx context.Context, sink EventSink) (any, error) {
 		}
 	}
 	lc.mu.Unlock()
-	defer j.attend(context.WithoutCancel(ctx))()
+	defer j.attend(free)()
 	err := j.work(ctx, turn, out)
 	reply := out.finish()
 	if out.err != nil {
 		err = out.err // the handler may have hidden it
 	}
-	return j.conclude(context.WithoutCancel(ctx), sink, out, reply, err)
+	return j.conclude(ctx, free, reply, err)
 }
 
-func (j *chatJob) work(ctx context.Context, turn *ChatTurn, out *ChatWriter) (err error) {
-	defer recovered(&err)
-	return j.call.entry.ChatHandler.ServeChat(ctx, turn, out)
+// reserveAnswer takes memory for n bytes of the answer.
+func (j *chatJob) reserveAnswer(n int) (err error) {
+	if h := &j.bytes[0]; *h == (budget.Hold{}) {
+		*h, err = j.table.s.scope(j.call).Reserve(budget.Memory, int64(n))
+	} else {
+		err = h.Resize(int64(n))
+	}
+	if err != nil {
+		return overBudget(j.call.TargetAgent, err)
+	}
+	return nil
+}
+
+func (j *chatJob) work(ctx context.Context, turn *ChatTurn, out *ChatWriter) error {
+	return guard.Call("chat handler", func() error { return j.call.entry.ChatHandler.ServeChat(ctx, turn, out) })
 }
 
 // attend keeps the chat from expiring while it is being answered. It returns the
@@ -142,18 +210,19 @@ func (j *chatJob) attend(ctx context.Context) func() {
 	j.chat.mu.Lock() // for the timer, too, which may fire at once
 	defer j.chat.mu.Unlock()
 	if st := j.chat.state; st != nil && now().Sub(st.updated) >= every {
-		j.table.renew(ctx, j.chat) // little may be left
+		j.table.renewLocked(ctx, j.chat) // little may be left
 	}
 	var timer *time.Timer
 	timer = time.AfterFunc(every, func() {
-		if !s.begin(partOf) {
+		work, err := s.life.Start(ctx, life.Part)
+		if err != nil {
 			return
 		}
-		defer s.end(partOf)
+		defer work.Finish()
 		j.chat.mu.Lock()
 		defer j.chat.mu.Unlock()
 		if !j.isFinished {
-			j.table.renew(ctx, j.chat)
+			j.table.renewLocked(ctx, j.chat)
 			timer.Reset(every)
 		}
 	})
@@ -166,14 +235,15 @@ func (j *chatJob) begin(ctx context.Context) error {
 	if j.stateless {
 		return nil
 	}
+	ctx = context.WithoutCancel(ctx)
 	j.chat.mu.Lock()
 	defer j.chat.mu.Unlock()
-	return j.keep(context.WithoutCancel(ctx))
+	return j.keepLocked(ctx)
 }
 
-// keep writes the chat, if it is new, and what the caller said. It is called
-// with the lock of the chat held.
-func (j *chatJob) keep(ctx context.Context) error {
+// keepLocked writes the chat, if it is new, and the message of the caller. The lock of
+// the chat must be held.
+func (j *chatJob) keepLocked(ctx context.Context) error {
 	if j.kept || j.stateless {
 		return nil
 	}
@@ -181,23 +251,28 @@ func (j *chatJob) keep(ctx context.Context) error {
 		if err := j.table.s.bindWork(ctx, j.call, "chatId", j.id); err != nil {
 			return err
 		}
-		if err := j.table.save(ctx, j.chat, j.fresh); err != nil {
+		if err := j.table.saveLocked(ctx, j.chat, j.fresh); err != nil {
 			return err
 		}
 	}
 	j.kept = true
-	return j.remember(ctx, j.message, markSaid)
+	return j.rememberLocked(ctx, j.message, questionID)
 }
 
-// remember adds a message to the history.
-func (j *chatJob) remember(ctx context.Context, m *Message, what string) error {
+// rememberLocked adds a message to the history. The lock of the chat must be held.
+func (j *chatJob) rememberLocked(ctx context.Context, m *Message, what string) error {
 	b, err := encode(func(w *writer) { w.message(m) })
 	if err != nil {
 		return err
 	}
+	n := len(b) + itemBytes
+	if err := j.table.s.ledger.grow(chatObject, j.chat.key, n-min(n, j.reserved)); err != nil {
+		return err
+	}
+	j.reserved -= min(n, j.reserved)
 	id := ""
-	if j.call.mark != "" {
-		id = j.call.mark + what
+	if j.call.claim.Token != "" {
+		id = j.call.claim.Token + what
 	}
 	_, err = j.table.db.Append(ctx, chatItems(j.chat.key), id, b, j.table.itemLife())
 	if errors.Is(err, store.ErrDuplicate) {
@@ -206,55 +281,75 @@ func (j *chatJob) remember(ctx context.Context, m *Message, what string) error {
 	return err
 }
 
-// conclude stores the messages, responds, and releases the turn.
-func (j *chatJob) conclude(ctx context.Context, sink EventSink, out *ChatWriter, reply *Message, err error) (any, error) {
-	lc := j.chat
+// conclude stores the messages, responds, and releases the turn. A slow reader of the end
+// of a stream does not prevent callers from ending the chat. The context work is that of the handler.
+func (j *chatJob) conclude(work, ctx context.Context, reply *Message, err error) (result any, _ error) {
+	lc, out := j.chat, &j.out
 	lc.mu.Lock()
-	defer lc.mu.Unlock()
-	if !j.stateless {
-		defer func() {
-			j.isFinished, lc.starting = true, false
-			j.table.renew(ctx, lc)
-			lc.pass()
-		}()
-	}
-	cut := !j.stateless && lc.state != nil && lc.state.status == ChatClosed
-	if cut {
+	isCut := j.isEndedLocked(ctx)
+	if isCut {
 		err = idFault(ErrChatAlreadyClosed, "chatId", j.id)
 	}
-	if err != nil {
-		return nil, j.fail(ctx, sink, out, reply, err, cut)
+	var st *chatState
+	if err == nil {
+		if reply != nil && reply.Timestamp == "" {
+			reply.Timestamp = NewTimestamp(now())
+		}
+		st, err = j.commitLocked(ctx, reply)
+		if errors.Is(err, store.ErrConflict) && j.isEndedLocked(ctx) { // by another process
+			isCut, err = true, idFault(ErrChatAlreadyClosed, "chatId", j.id)
+		}
 	}
-	if reply.Timestamp == "" && out.limit >= 0 { // otherwise it is not retained
-		reply.Timestamp = NewTimestamp(now())
-	}
-	st, err := j.commit(ctx, reply)
-	if err != nil {
-		return nil, j.fail(ctx, sink, out, reply, err, false)
-	}
-	if sink == nil {
-		return st.result(reply, !j.first)
-	}
-	j.call.out.streamed = true
-	// A slow reader must not prevent callers from ending the chat.
 	lc.mu.Unlock()
-	err = out.done(ctx, st.status)
+	switch {
+	case err == nil && j.run != nil:
+		err = out.done(ctx, st.status)
+	case err == nil:
+		result, err = st.result(reply, !j.first)
+	case j.run != nil:
+		j.fail(work, ctx, reply, err, isCut)
+	}
+	if j.run != nil {
+		j.run.finishClaim(ctx)
+	}
 	lc.mu.Lock()
-	j.call.out.sent = out.sent
-	return nil, err
+	j.returnBytesLocked()
+	if !j.stateless {
+		j.isFinished, lc.starting = true, false
+		j.table.renewLocked(ctx, lc)
+	}
+	lc.mu.Unlock()
+	j.unclaim(ctx)
+	if !j.stateless {
+		lc.mu.Lock()
+		defer lc.mu.Unlock()
+		lc.passLocked()
+	}
+	return result, err
 }
 
-// commit stores the answer and returns the state that the response reports.
-func (j *chatJob) commit(ctx context.Context, reply *Message) (*chatState, error) {
-	if j.stateless {
-		st := *j.fresh
-		st.status = ChatClosed
-		return &st, nil
+// isEndedLocked reports whether the chat was ended during the turn. The lock of the chat must be held.
+func (j *chatJob) isEndedLocked(ctx context.Context) bool {
+	lc := j.chat
+	if j.table.s.isShared && lc.state != nil {
+		if err := j.table.loadLocked(ctx, lc); err != nil {
+			j.table.s.opts.Logger.WarnContext(ctx, "arc: chat not read", "chat", j.id, "err", err)
+		}
 	}
-	if err := j.keep(ctx); err != nil {
+	return !j.stateless && lc.state != nil && lc.state.status == ChatClosed
+}
+
+// commitLocked stores the answer and returns the state that the response reports. The
+// lock of the chat must be held.
+func (j *chatJob) commitLocked(ctx context.Context, reply *Message) (*chatState, error) {
+	if j.stateless {
+		j.fresh.status = ChatClosed
+		return j.fresh, nil
+	}
+	if err := j.keepLocked(ctx); err != nil {
 		return nil, err
 	}
-	if err := j.remember(ctx, reply, markReply); err != nil {
+	if err := j.rememberLocked(ctx, reply, answerID); err != nil {
 		return nil, err
 	}
 	if j.chat.state == nil {
@@ -266,44 +361,49 @@ func (j *chatJob) commit(ctx context.Context, reply *Message) (*chatState, error
 		next.status = ChatPaused
 	}
 	if next.status != j.chat.state.status || !j.first {
-		if err := j.table.save(ctx, j.chat, &next); err != nil {
+		if err := j.table.saveLocked(ctx, j.chat, &next); err != nil {
 			return nil, err
 		}
 	}
 	return j.chat.state, nil
 }
 
-// fail answers with an error: as a plain answer if the stream has not begun,
-// else inside it (ARC-D22, ARC-D23). It is called with the lock of the chat held.
-func (j *chatJob) fail(ctx context.Context, sink EventSink, out *ChatWriter, reply *Message, err error, cut bool) error {
-	if sink == nil || out.pieces == 0 && sink.Discard() {
-		return err
-	}
-	j.call.out.streamed = true
-	s := j.table.s
-	if !j.stateless && !cut {
-		// The streamed text and the chat stay.
-		keepErr := j.keep(ctx)
-		if keepErr == nil && out.pieces > 0 {
-			keepErr = j.remember(ctx, reply, markReply)
-		}
-		if keepErr != nil {
-			s.opts.Logger.ErrorContext(ctx, "arc: chat message not stored", "err", keepErr)
+// fail ends a stream with an error: as a plain answer if the stream has not begun, else in its last
+// event (ARC-D22, ARC-D23).
+func (j *chatJob) fail(work, ctx context.Context, reply *Message, err error, isCut bool) {
+	s, r, out := j.table.s, j.run, &j.out
+	isPlain := out.pieces == 0 && r.conn.discard()
+	if !isPlain && !j.stateless && !isCut {
+		if keepErr := j.keepText(ctx, reply); keepErr != nil {
+			s.opts.Logger.ErrorContext(ctx, "arc: chat message not stored", "chat", j.id, "err", keepErr)
 		}
 	}
-	if out.err != nil {
-		return err // the caller has disconnected
+	cause := context.Cause(work)
+	if out.err != nil || errors.Is(cause, errNoReader) {
+		s.opts.Logger.DebugContext(ctx, "arc: stream ended without reader", "chat", j.id, "err", err)
+		r.w.Cut(streamlog.ErrNoReader)
+		return
 	}
-	fault := s.faultOf(ctx, j.call, err)
-	j.chat.mu.Unlock()
-	defer j.chat.mu.Lock()
-	sendErr := out.failed(ctx, fault)
-	if cut && sendErr == nil {
-		sendErr = out.done(ctx, ChatClosed)
+	if errors.Is(cause, ErrClosed) && errors.Is(err, work.Err()) {
+		err = agentFault(ErrAgentNotAvailable, j.call.TargetAgent)
 	}
-	j.call.out.sent = out.sent
-	if sendErr != nil {
-		return errors.Join(fault, sendErr)
+	r.fault = s.faultOf(ctx, j.call, err)
+	err = out.failed(ctx, r.fault, !isCut)
+	if err == nil && isCut {
+		err = out.done(ctx, ChatClosed)
 	}
-	return fault
+	if err != nil {
+		s.opts.Logger.DebugContext(ctx, "arc: end of stream not stored", "chat", j.id, "err", err)
+	}
+}
+
+// keepText stores the text that was streamed before an error, with its question.
+func (j *chatJob) keepText(ctx context.Context, reply *Message) error {
+	j.chat.mu.Lock()
+	defer j.chat.mu.Unlock()
+	err := j.keepLocked(ctx)
+	if err == nil && j.out.pieces > 0 {
+		err = j.rememberLocked(ctx, reply, answerID)
+	}
+	return err
 }

@@ -16,8 +16,8 @@ import (
 
 // A chatTable keeps the chats of a server. The store holds the state of a chat
 // under one key and its messages in a stream. Each chat in use has an entry in
-// memory that serializes its messages (ARC-D46). Processes that share a store must
-// send the calls of one chat to one of them at a time.
+// memory that serializes its messages (ARC-D46). Between processes a turn is a claim
+// in the store (ARC-D78).
 type chatTable struct {
 	s  *Server
 	db store.Store
@@ -36,8 +36,7 @@ type chatState struct {
 	renewed  time.Time // when the messages got their time to live
 	reason   string
 	metadata json.RawMessage
-	mark     string // of the request that began the chat
-	endMark  string // of the request that ended it
+	claim    string // of the request that began the chat
 }
 
 // A liveChat is a chat that is being talked in.
@@ -45,7 +44,7 @@ type liveChat struct {
 	key  string
 	refs int // guarded by chatTable.mu
 
-	mu       sync.Mutex // guards all that follows
+	mu       objectLock // guards all that follows
 	state    *chatState // nil as long as the chat does not exist
 	rev      store.Revision
 	saved    time.Time               // when the state was written last
@@ -103,8 +102,7 @@ func (st *chatState) write(w *writer) {
 	w.moment("renewed", st.renewed)
 	w.optText("reason", st.reason)
 	w.optRaw("metadata", st.metadata)
-	w.optText("mark", st.mark)
-	w.optText("endMark", st.endMark)
+	w.optText("claim", st.claim)
 	w.close()
 }
 
@@ -114,12 +112,11 @@ func decodeChat(b []byte) (*chatState, error) {
 		return nil, err
 	}
 	return &chatState{id: r.text("id"), status: ChatStatus(r.text("status")), created: r.moment("created"),
-		updated: r.moment("updated"), closed: r.moment("closed"), renewed: r.moment("renewed"), reason: r.text("reason"), metadata: raw(r.v.Get("metadata")),
-		mark: r.text("mark"), endMark: r.text("endMark")}, nil
+		updated: r.moment("updated"), closed: r.moment("closed"), renewed: r.moment("renewed"), reason: r.text("reason"), metadata: raw(r.v.Get("metadata")), claim: r.text("claim")}, nil
 }
 
-// load reads the chat from the store. It is called with the lock held.
-func (c *chatTable) load(ctx context.Context, lc *liveChat) error {
+// loadLocked reads the chat from the store. lc.mu must be held.
+func (c *chatTable) loadLocked(ctx context.Context, lc *liveChat) error {
 	entry, err := c.db.Get(ctx, chatKey(lc.key))
 	if errors.Is(err, store.ErrNotFound) {
 		lc.state = nil
@@ -132,9 +129,9 @@ func (c *chatTable) load(ctx context.Context, lc *liveChat) error {
 	return err
 }
 
-// save writes a changed state, from which the time of silence counts that is left
-// to an open chat. It is called with the lock held.
-func (c *chatTable) save(ctx context.Context, lc *liveChat, next *chatState) error {
+// saveLocked writes a changed state and renews the idle time of an open chat. lc.mu must
+// be held.
+func (c *chatTable) saveLocked(ctx context.Context, lc *liveChat, next *chatState) error {
 	at, idle := now(), c.s.opts.Timing.ChatIdleTimeout
 	ttl := idle
 	switch {
@@ -167,10 +164,16 @@ func (c *chatTable) save(ctx context.Context, lc *liveChat, next *chatState) err
 			err = idFault(ErrChatNotFound, "chatId", next.id) // idle for too long
 		}
 	}
-	if err == nil {
-		lc.state, lc.saved = next, at
+	if err != nil {
+		return err
 	}
-	return err
+	lc.state, lc.saved = next, at
+	if next.status == ChatClosed {
+		c.s.ledger.end(chatObject, lc.key, ttl)
+	} else {
+		c.s.ledger.renew(chatObject, lc.key, ttl)
+	}
+	return nil
 }
 
 // itemLife is how long a message of an open chat lives.
@@ -178,16 +181,15 @@ func (c *chatTable) itemLife() time.Duration {
 	return c.s.opts.Timing.ChatIdleTimeout + c.s.opts.Timing.ChatIdleTimeout/4
 }
 
-// renew gives an open chat its whole time of silence again. It is called with the
-// lock held.
-func (c *chatTable) renew(ctx context.Context, lc *liveChat) {
+// renewLocked restarts the idle time of an open chat. lc.mu must be held.
+func (c *chatTable) renewLocked(ctx context.Context, lc *liveChat) {
 	idle := c.s.opts.Timing.ChatIdleTimeout
 	if idle == 0 || lc.state == nil || lc.state.status == ChatClosed || now().Sub(lc.saved) <= idle/16 {
 		return
 	}
 	next := *lc.state
-	if err := c.save(ctx, lc, &next); err != nil {
-		c.s.opts.Logger.WarnContext(ctx, "arc: the time of a chat cannot be extended", "error", err)
+	if err := c.saveLocked(ctx, lc, &next); err != nil {
+		c.s.opts.Logger.WarnContext(ctx, "arc: chat not renewed", "chat", next.id, "err", err)
 	}
 }
 
@@ -195,19 +197,19 @@ func (c *chatTable) renew(ctx context.Context, lc *liveChat) {
 func chatTaken() *Error { return fieldError(ErrInvalidParams, "chatId", "names an open chat") }
 
 // fault is the error that a caller gets for an action that is refused.
-func (st *chatState) refuses(id string, a ChatAction) *Error {
+func (st *chatState) refuses(id string, a chatAction) *Error {
 	var status ChatStatus
 	if st != nil {
 		status = st.status
 	}
-	switch _, err := status.Next(a); err {
-	case nil:
+	_, err := status.next(a)
+	switch {
+	case err == nil:
 		return nil
-	case ErrInvalidParams:
+	case errors.Is(err, ErrInvalidParams):
 		return chatTaken()
-	default:
-		return idFault(err.(Code), "chatId", id)
 	}
+	return idFault(asCode(err), "chatId", id)
 }
 
 func (c *chatTable) handler(method string) Handler {
@@ -230,20 +232,19 @@ func (c *chatTable) start(ctx context.Context, call *Call) (any, error) {
 	if err := c.s.admit("initialMessage", p.InitialMessage, at); err != nil {
 		return nil, err
 	}
-	if p.Stream && c.s.opts.EnableResume && resumes(call) {
-		return c.s.streams.resume(ctx, call)
+	if p.Stream {
+		if isAnswered, err := c.s.streams.serveEarlier(ctx, call); isAnswered || err != nil {
+			return nil, err
+		}
 	}
 	j := &chatJob{table: c, call: call, first: true, stateless: call.entry.StatelessChats, message: p.InitialMessage, stream: p.Stream}
-	j.fresh = &chatState{id: p.ChatID, status: ChatActive, created: at, updated: at, metadata: p.Metadata, mark: call.mark}
+	j.fresh = &chatState{id: p.ChatID, status: ChatActive, created: at, updated: at, metadata: p.Metadata, claim: call.claim.Token}
 	if p.ChatID == "" {
 		j.fresh.id = call.id("chat-")
 	}
 	j.id = j.fresh.id
-	if err := c.s.backToOwner(ctx, call, j.id); err != nil {
-		return nil, err
-	}
 	if j.stateless {
-		j.chat = &liveChat{} // not shared: it has no entry
+		j.chat = &j.unshared // it has no entry
 		return j.serve(ctx)
 	}
 	j.chat = c.acquire(c.key(call, j.id))
@@ -256,32 +257,76 @@ func (c *chatTable) start(ctx context.Context, call *Call) (any, error) {
 
 // reserve takes the id while the chat is not kept yet (ARC-D34).
 func (j *chatJob) reserve(ctx context.Context) error {
+	turn, isRepeated, err := j.reserveID(ctx)
+	if err == nil && isRepeated {
+		err = j.chat.wait(ctx, turn, j.id)
+	}
+	if err != nil {
+		return err
+	}
+	if isRepeated {
+		err = j.claim(ctx)
+	} else {
+		err = j.claimNew(ctx)
+	}
+	if err == nil {
+		if err = j.checkNew(ctx, isRepeated); err != nil {
+			j.unclaim(ctx)
+		}
+	}
+	if err != nil {
+		j.chat.mu.Lock()
+		defer j.chat.mu.Unlock()
+		j.chat.starting = false
+		j.chat.passLocked()
+	}
+	return err
+}
+
+// checkNew checks the state of a new chat at its turn: another process may have begun it. A repeated request
+// gets the stored answer.
+func (j *chatJob) checkNew(ctx context.Context, isRepeated bool) (err error) {
+	lc := j.chat
+	lc.mu.Lock()
+	defer lc.mu.Unlock()
+	lc.starting = true
+	if isRepeated {
+		j.reply, err = j.storedAnswer(ctx)
+		return err
+	}
+	if !j.table.s.isShared {
+		return nil
+	}
+	if err := j.table.loadLocked(ctx, lc); err != nil {
+		return err
+	}
+	if fault := lc.state.refuses(j.id, chatStart); fault != nil {
+		return fault
+	}
+	return nil
+}
+
+// reserveID reserves a new chat. If a repeated request started the chat, other messages
+// may be using it, so it queues instead.
+func (j *chatJob) reserveID(ctx context.Context) (turn <-chan struct{}, isRepeated bool, err error) {
 	lc := j.chat
 	lc.mu.Lock()
 	defer lc.mu.Unlock()
 	if lc.starting {
-		return chatTaken()
+		return nil, false, chatTaken()
 	}
-	if err := j.table.load(ctx, lc); err != nil {
-		return err
+	if err := j.table.loadLocked(ctx, lc); err != nil {
+		return nil, false, err
 	}
-	if j.call.isDuplicate && lc.state != nil && lc.state.mark == j.call.mark {
-		// This request started the chat, and other messages may be using it.
-		if err := j.await(ctx); err != nil {
-			return err
-		}
-		var err error
-		if j.reply, err = j.answered(ctx); err != nil {
-			lc.pass()
-		}
-		lc.starting = err == nil
-		return err
+	if j.call.claim.Redelivered && lc.state != nil && lc.state.claim == j.call.claim.Token {
+		turn, err = j.queueLocked()
+		return turn, true, err
 	}
-	if fault := lc.state.refuses(j.id, ChatStart); fault != nil {
-		return fault
+	if fault := lc.state.refuses(j.id, chatStart); fault != nil {
+		return nil, false, fault
 	}
 	lc.starting, lc.busy = true, true
-	return nil
+	return nil, false, nil
 }
 
 // message answers a further message of a chat.
@@ -293,8 +338,10 @@ func (c *chatTable) message(ctx context.Context, call *Call) (any, error) {
 	if err := c.s.admit("message", p.Message, now()); err != nil {
 		return nil, err
 	}
-	if p.Stream && c.s.opts.EnableResume && resumes(call) {
-		return c.s.streams.resume(ctx, call)
+	if p.Stream {
+		if isAnswered, err := c.s.streams.serveEarlier(ctx, call); isAnswered || err != nil {
+			return nil, err
+		}
 	}
 	j := &chatJob{table: c, call: call, id: p.ChatID, message: p.Message, stream: p.Stream, chat: c.acquire(c.key(call, p.ChatID))}
 	if err := j.take(ctx); err != nil {
@@ -304,84 +351,109 @@ func (c *chatTable) message(ctx context.Context, call *Call) (any, error) {
 	return j.serve(ctx)
 }
 
-// take waits for the turn of a message, which resumes a paused chat.
+// take waits for the turn of a message.
 func (j *chatJob) take(ctx context.Context) error {
-	c, lc := j.table, j.chat
-	lc.mu.Lock()
-	defer lc.mu.Unlock()
-	if !lc.starting {
-		if err := c.load(ctx, lc); err != nil {
-			return err
-		}
-		if fault := lc.state.refuses(j.id, chatMessage); fault != nil {
-			return fault
-		}
-	}
-	if err := j.await(ctx); err != nil {
-		return err
-	}
-	err := c.load(ctx, lc)
-	if fault := lc.state.refuses(j.id, chatMessage); err == nil && fault != nil {
-		err = fault
-	}
-	if err == nil && j.call.isDuplicate {
-		j.reply, err = j.answered(ctx)
-	}
-	if err == nil && j.reply == nil && lc.state.status == ChatPaused {
-		next := *lc.state
-		next.status, next.updated = ChatActive, now()
-		err = c.save(ctx, lc, &next)
+	lc := j.chat
+	turn, err := j.queue(ctx)
+	if err == nil {
+		err = lc.wait(ctx, turn, j.id)
 	}
 	if err != nil {
-		lc.pass()
+		return err
+	}
+	err = j.claim(ctx)
+	if err == nil {
+		err = j.checkTurn(ctx)
+		if err != nil {
+			j.unclaim(ctx)
+		}
+	}
+	if err != nil {
+		lc.mu.Lock()
+		defer lc.mu.Unlock()
+		lc.passLocked()
 	}
 	return err
 }
 
-// await takes the turn after the waiting messages. It is called with the lock
-// held and releases it while waiting.
-func (j *chatJob) await(ctx context.Context) error {
-	lc := j.chat
-	if lc.busy {
-		if len(lc.waiting) >= j.table.s.opts.Limits.QueueLimit {
-			return idFault(ErrChatBufferOverflow, "chatId", j.id)
-		}
-		if err := lc.wait(ctx, j.id); err != nil {
-			return err
-		}
+// checkTurn checks the state of the chat at the turn of a message, which resumes a paused chat.
+func (j *chatJob) checkTurn(ctx context.Context) error {
+	c, lc := j.table, j.chat
+	lc.mu.Lock()
+	defer lc.mu.Unlock()
+	err := c.loadLocked(ctx, lc)
+	if fault := lc.state.refuses(j.id, chatMessage); err == nil && fault != nil {
+		err = fault
 	}
-	lc.busy = true
-	return nil
+	if err == nil && j.call.claim.Redelivered {
+		j.reply, err = j.storedAnswer(ctx)
+	}
+	if err == nil && j.reply == nil && lc.state.status == ChatPaused {
+		next := *lc.state
+		next.status, next.updated = ChatActive, now()
+		err = c.saveLocked(ctx, lc, &next)
+	}
+	return err
 }
 
-// wait waits for the turn. It is called with the lock held and lets go of it
-// while waiting.
-func (lc *liveChat) wait(ctx context.Context, id string) error {
-	turn := make(chan struct{})
-	lc.waiting = append(lc.waiting, turn)
-	lc.mu.Unlock()
-	var err error
+// queue checks the state of the chat and queues the message.
+func (j *chatJob) queue(ctx context.Context) (turn <-chan struct{}, err error) {
+	lc := j.chat
+	lc.mu.Lock()
+	defer lc.mu.Unlock()
+	if !lc.starting {
+		if err := j.table.loadLocked(ctx, lc); err != nil {
+			return nil, err
+		}
+		if fault := lc.state.refuses(j.id, chatMessage); fault != nil {
+			return nil, fault
+		}
+	}
+	return j.queueLocked()
+}
+
+// queueLocked takes the turn if it is free, else it returns a channel that is closed at
+// the turn. The lock of the chat must be held.
+func (j *chatJob) queueLocked() (turn <-chan struct{}, err error) {
+	lc := j.chat
+	if !lc.busy {
+		lc.busy = true
+		return nil, nil
+	}
+	if len(lc.waiting) >= j.table.s.opts.Limits.ChatQueueLimit {
+		return nil, idFault(ErrChatBufferOverflow, "chatId", j.id)
+	}
+	next := make(chan struct{})
+	lc.waiting = append(lc.waiting, next)
+	return next, nil
+}
+
+// wait waits for the turn; nil means that it is taken.
+func (lc *liveChat) wait(ctx context.Context, turn <-chan struct{}, id string) (err error) {
+	if turn == nil {
+		return nil
+	}
 	select {
 	case <-turn:
+		return nil
 	case <-lc.closed:
 		err = idFault(ErrChatAlreadyClosed, "chatId", id)
 	case <-ctx.Done():
 		err = context.Cause(ctx)
 	}
 	lc.mu.Lock()
-	if err == nil {
-		return nil
-	}
-	if i := slices.Index(lc.waiting, turn); i >= 0 {
+	defer lc.mu.Unlock()
+	i := slices.IndexFunc(lc.waiting, func(c chan struct{}) bool { return c == turn })
+	if i >= 0 {
 		lc.waiting = slices.Delete(lc.waiting, i, i+1)
 	} else {
-		lc.pass() // the turn came at the same moment
+		lc.passLocked() // the turn came at the same moment
 	}
 	return err
 }
 
-// pass gives the turn to the next one. It is called with the lock held.
-func (lc *liveChat) pass() {
+// passLocked passes the turn to the next message. lc.mu must be held.
+func (lc *liveChat) passLocked() {
 	lc.cancel = nil
 	if len(lc.waiting) == 0 {
 		lc.busy = false
@@ -404,10 +476,10 @@ func (c *chatTable) end(ctx context.Context, call *Call) (any, error) {
 	lc.mu.Lock()
 	defer lc.mu.Unlock()
 	for {
-		if err := c.load(ctx, lc); err != nil {
+		if err := c.loadLocked(ctx, lc); err != nil {
 			return nil, err
 		}
-		if call.isDuplicate && lc.state != nil && lc.state.status == ChatClosed && lc.state.endMark == call.mark {
+		if call.claim.Redelivered && lc.state != nil && lc.state.status == ChatClosed {
 			return lc.state.result(nil, true)
 		}
 		if fault := lc.state.refuses(p.ChatID, chatEnd); fault != nil {
@@ -415,8 +487,8 @@ func (c *chatTable) end(ctx context.Context, call *Call) (any, error) {
 		}
 		at := now()
 		next := *lc.state
-		next.status, next.updated, next.closed, next.reason, next.endMark = ChatClosed, at, at, p.Reason, call.mark
-		err := c.save(ctx, lc, &next)
+		next.status, next.updated, next.closed, next.reason = ChatClosed, at, at, p.Reason
+		err := c.saveLocked(ctx, lc, &next)
 		if errors.Is(err, store.ErrConflict) {
 			continue
 		}
@@ -425,14 +497,10 @@ func (c *chatTable) end(ctx context.Context, call *Call) (any, error) {
 		}
 		break
 	}
-	if lc.cancel != nil {
-		lc.cancel(ErrChatAlreadyClosed)
-	}
-	if !isClosed(lc.closed) {
-		close(lc.closed)
-	}
+	lc.cutLocked()
+	c.cutElsewhere(ctx, lc.key)
 	if err := c.db.Expire(ctx, chatItems(lc.key), c.s.opts.Persistence.ChatRetention); err != nil {
-		c.s.opts.Logger.WarnContext(ctx, "arc: a closed chat stays in the store", "error", err)
+		c.s.opts.Logger.WarnContext(ctx, "arc: closed chat not expired", "chat", lc.state.id, "err", err)
 	}
 	return lc.state.result(nil, true)
 }
@@ -461,7 +529,7 @@ func (st *chatState) result(m *Message, updated bool) (any, error) {
 
 // history reads the messages of a chat before the message of a request, which is
 // already stored if the request is repeated.
-func (c *chatTable) history(ctx context.Context, lc *liveChat, mark string) ([]Message, error) {
+func (c *chatTable) history(ctx context.Context, lc *liveChat, claim string) ([]Message, error) {
 	list := []Message{}
 	if lc.key == "" { // nothing is kept of a stateless chat
 		return list, nil
@@ -475,7 +543,7 @@ func (c *chatTable) history(ctx context.Context, lc *liveChat, mark string) ([]M
 		}
 		for _, rec := range page {
 			after = rec.Seq
-			if mark != "" && rec.ID == mark+markSaid {
+			if claim != "" && rec.ID == claim+questionID {
 				continue
 			}
 			v, err := checkJSON(rec.Value)

@@ -93,10 +93,10 @@ func TestChatHistoryAndPause(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			var said []string
+			var messages []string
 			for _, m := range history {
 				require.NotEmpty(t, m.Timestamp)
-				said = append(said, string(m.Role)+":"+m.Text())
+				messages = append(messages, string(m.Role)+":"+m.Text())
 			}
 			switch turn.Message.Text() {
 			case "pause":
@@ -105,7 +105,7 @@ func TestChatHistoryAndPause(t *testing.T) {
 				_ = out.Send("nobody sees this")
 				return arc.Errorf(arc.ErrInvalidChatMessage, "no")
 			}
-			if err := out.Send(strings.Join(said, " ")); err != nil {
+			if err := out.Send(strings.Join(messages, " ")); err != nil {
 				return err
 			}
 			if err := out.SendMessage(&arc.Message{Parts: []arc.Part{arc.ImagePart("image/png", []byte{1})}}); err != nil {
@@ -166,8 +166,8 @@ func TestChatTurns(t *testing.T) {
 		wg.Wait()
 		require.Equal(t, strings.Fields("0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16"), order)
 
-		// Who leaves the queue holds up nobody, and an end wakes all.
-		ctx, leave := context.WithCancel(t.Context())
+		// A caller that leaves the queue does not block the others, and an end notifies all.
+		ctx, cancel := context.WithCancel(t.Context())
 		in := &arc.ServerRequest{Data: []byte(call("chat.message", "a-01", `{"chatId":"c","message":`+hello("x")+`}`))}
 		wg.Go(func() { require.ErrorIs(t, say(s, "a-01", "c", "x").Error, arc.ErrChatAlreadyClosed) })
 		synctest.Wait()
@@ -175,12 +175,12 @@ func TestChatTurns(t *testing.T) {
 		synctest.Wait()
 		wg.Go(func() { require.ErrorIs(t, say(s, "a-01", "c", "z").Error, arc.ErrChatAlreadyClosed) })
 		synctest.Wait()
-		leave()
+		cancel()
 		synctest.Wait()
-		begun := time.Now()
+		start := time.Now()
 		require.Nil(t, endChat(s, "a-01", "c").Error)
 		wg.Wait()
-		require.Zero(t, time.Since(begun), "nobody waits for anything")
+		require.Zero(t, time.Since(start), "nobody waits for anything")
 	})
 }
 
@@ -202,7 +202,7 @@ func TestChatStartFails(t *testing.T) {
 
 func TestStreamEndedByChatEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := arc.NewServer(nil)
+		s := arc.MustServer(nil)
 		s.HandleChats("a-01", arc.ChatHandlerFunc(func(ctx context.Context, _ *arc.ChatTurn, out *arc.ChatWriter) error {
 			if err := out.Send("one "); err != nil {
 				return err
@@ -228,7 +228,7 @@ func TestStreamEndedByChatEnd(t *testing.T) {
 
 func TestKeepAlive(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := arc.NewServer(nil)
+		s := arc.MustServer(nil)
 		s.HandleChats("a-01", arc.ChatHandlerFunc(func(_ context.Context, turn *arc.ChatTurn, out *arc.ChatWriter) error {
 			time.Sleep(40 * time.Second)
 			if turn.Message.Text() == "fail" {
@@ -238,16 +238,16 @@ func TestKeepAlive(t *testing.T) {
 		}))
 		mem := arctest.NewServer(t, s)
 		for text, end := range map[string]string{"x": "event: done\n", "fail": "event: error\n"} {
-			begun := time.Now()
+			start := time.Now()
 			res := open(t, t.Context(), mem, streamed("a-01", text, text))
-			require.Equal(t, 15*time.Second, time.Since(begun), "the first sign of life begins the stream (ARC-D26)")
+			require.Equal(t, 15*time.Second, time.Since(start), "the first sign of life begins the stream (ARC-D26)")
 			require.Equal(t, "no-cache", res.Header.Get("Cache-Control"))
 			require.Equal(t, "no", res.Header.Get("X-Accel-Buffering"))
 			body, err := io.ReadAll(res.Body)
 			require.NoError(t, err)
 			require.Equal(t, 2, strings.Count(string(body), ": keep-alive\n\n"), string(body))
 			require.Contains(t, string(body), end)
-			// The stream had begun, so the chat is there, whatever came.
+			// The stream had begun, so the chat exists, whatever was received.
 			require.Nil(t, endChat(s, "a-01", text).Error)
 		}
 	})
@@ -255,7 +255,7 @@ func TestKeepAlive(t *testing.T) {
 
 func TestStreamClientVanishes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := arc.NewServer(nil)
+		s := arc.MustServer(nil)
 		var end error
 		s.HandleChats("a-01", arc.ChatHandlerFunc(func(ctx context.Context, turn *arc.ChatTurn, out *arc.ChatWriter) error {
 			if turn.Message.Text() == "again" {
@@ -269,14 +269,14 @@ func TestStreamClientVanishes(t *testing.T) {
 			return end
 		}))
 		mem := arctest.NewServer(t, s)
-		ctx, leave := context.WithCancel(t.Context())
+		ctx, cancel := context.WithCancel(t.Context())
 		res := open(t, ctx, mem, streamed("a-01", "c", "x"))
 		_, err := bufio.NewReader(res.Body).ReadString('\n')
 		require.NoError(t, err)
-		leave()
+		cancel()
 		synctest.Wait()
 		require.ErrorIs(t, end, context.Canceled)
-		// The chat stays in its state (ARC-D16), with what was said.
+		// The chat keeps its state (ARC-D16) and its history.
 		require.Equal(t, "here", chatOf(t, say(s, "a-01", "c", "again")).Message.Text())
 	})
 }
@@ -284,7 +284,7 @@ func TestStreamClientVanishes(t *testing.T) {
 // A reader that takes nothing is dropped, and holds up nothing else.
 func TestSlowReader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := arc.NewServer(&arc.ServerOptions{Timing: arc.Timing{WriteTimeout: 5 * time.Second}})
+		s := arc.MustServer(&arc.ServerOptions{Timing: arc.Timing{WriteTimeout: 5 * time.Second}})
 		done := make(chan error, 1)
 		s.HandleChats("a-01", arc.ChatHandlerFunc(func(_ context.Context, _ *arc.ChatTurn, out *arc.ChatWriter) error {
 			for {
@@ -296,9 +296,9 @@ func TestSlowReader(t *testing.T) {
 		}))
 		mem := arctest.NewServer(t, s)
 		res := open(t, t.Context(), mem, streamed("a-01", "c", "x"))
-		begun := time.Now()
+		start := time.Now()
 		require.Error(t, <-done)
-		require.LessOrEqual(t, time.Since(begun), 11*time.Second)
+		require.LessOrEqual(t, time.Since(start), 11*time.Second)
 		_ = res.Body.Close()
 	})
 }
@@ -333,7 +333,7 @@ func TestWriterFaults(t *testing.T) {
 }
 
 func TestLongReply(t *testing.T) {
-	s := newServer(t, &arc.ServerOptions{Limits: arc.Limits{MaxReply: 10}})
+	s := newServer(t, &arc.ServerOptions{Limits: arc.Limits{MaxOutput: 10}})
 	chat := arctest.ScriptedChat("12345", "67890", "1")
 	s.HandleChats("a-01", chat)
 	s.Register(arc.Agent{AgentInfo: arc.AgentInfo{AgentID: "b-01"}, ChatHandler: chat, StatelessChats: true})
@@ -354,7 +354,7 @@ func TestRefuseSystem(t *testing.T) {
 
 func TestResume(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := arc.NewServer(&arc.ServerOptions{EnableResume: true})
+		s := arc.MustServer(&arc.ServerOptions{EnableResume: true})
 		s.HandleChats("a-01", arc.ChatHandlerFunc(func(ctx context.Context, turn *arc.ChatTurn, out *arc.ChatWriter) error {
 			if turn.Message.Text() == "fail" {
 				return arc.Errorf(arc.ErrInvalidChatMessage, "no")
@@ -372,12 +372,12 @@ func TestResume(t *testing.T) {
 		}))
 		mem := arctest.NewServer(t, s)
 		body := streamed("a-01", "c", "x")
-		ctx, leave := context.WithCancel(t.Context())
+		ctx, cancel := context.WithCancel(t.Context())
 		r := arc.NewStreamReader(open(t, ctx, mem, body).Body, nil)
 		ev, err := r.Next()
 		require.NoError(t, err)
 		require.NotEmpty(t, ev.ID)
-		leave() // the connection breaks; the handler goes on
+		cancel() // the connection breaks; the handler continues
 		time.Sleep(2500 * time.Millisecond)
 		text, last, err := readStream(arc.NewStreamReader(open(t, t.Context(), mem, body, "Last-Event-ID", ev.ID).Body, nil))
 		require.NoError(t, err)
@@ -402,14 +402,13 @@ func TestResume(t *testing.T) {
 	})
 }
 
-// A stream goes on at another process for as long as it lasts, not for the time
-// that a stream may be silent.
+// A stream continues at another process for its whole length, not only for the retention time.
 func TestResumeElsewhere(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		db := store.NewMemory()
 		var mems []*arctest.Server
 		for range 2 {
-			s := arc.NewServer(&arc.ServerOptions{EnableResume: true, Persistence: arc.Persistence{StreamRetention: time.Minute, Store: db}})
+			s := arc.MustServer(&arc.ServerOptions{EnableResume: true, Persistence: arc.Persistence{StreamRetention: time.Minute, Store: db}})
 			s.HandleChats("a-01", arc.ChatHandlerFunc(func(ctx context.Context, turn *arc.ChatTurn, out *arc.ChatWriter) error {
 				for i := range 5 {
 					if err := out.Send(fmt.Sprint(i)); err != nil {
@@ -438,23 +437,23 @@ func TestResumeElsewhere(t *testing.T) {
 // A handler whose reader does not come back is ended.
 func TestResumeAbandoned(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := arc.NewServer(&arc.ServerOptions{EnableResume: true, Persistence: arc.Persistence{StreamRetention: time.Minute}})
-		var ended time.Time
+		s := arc.MustServer(&arc.ServerOptions{EnableResume: true, Persistence: arc.Persistence{StreamRetention: time.Minute}})
+		var endTime time.Time
 		s.HandleChats("a-01", arc.ChatHandlerFunc(func(ctx context.Context, _ *arc.ChatTurn, out *arc.ChatWriter) error {
 			_ = out.Send("x")
 			<-ctx.Done()
-			ended = time.Now()
+			endTime = time.Now()
 			return ctx.Err()
 		}))
 		mem := arctest.NewServer(t, s)
-		ctx, leave := context.WithCancel(t.Context())
+		ctx, cancel := context.WithCancel(t.Context())
 		_, err := arc.NewStreamReader(open(t, ctx, mem, streamed("a-01", "c", "x")).Body, nil).Next()
 		require.NoError(t, err)
-		leave()
+		cancel()
 		synctest.Wait()
 		left := time.Now()
 		time.Sleep(2 * time.Minute)
 		synctest.Wait()
-		require.Equal(t, time.Minute, ended.Sub(left))
+		require.Equal(t, time.Minute, endTime.Sub(left))
 	})
 }

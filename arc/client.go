@@ -4,19 +4,22 @@
 package arc
 
 import (
+	"cmp"
 	"context"
-	"errors"
-	"fmt"
 	"iter"
 	"log/slog"
-	"net"
 	"net/http"
 	"net/url"
-	"strings"
+	"slices"
 	"sync"
 	"time"
 
+	"github.com/fivewire/fivewire/arc/internal/endpoint"
 	"github.com/fivewire/fivewire/internal/backoff"
+	"github.com/fivewire/fivewire/internal/httpx"
+	"github.com/fivewire/fivewire/internal/life"
+	"github.com/fivewire/fivewire/internal/option"
+	"github.com/fivewire/fivewire/internal/retry"
 )
 
 // ClientOptions adjusts a [Client]. The zero value is right for production.
@@ -32,38 +35,37 @@ type ClientOptions struct {
 	// AllowInsecure permits plain http to hosts other than this machine (ARC-001).
 	AllowInsecure bool
 
-	// Timeout bounds one call, its retries included. Zero means 60 s, less than
-	// zero no bound. Streams have no such bound.
+	// Timeout bounds one call, its retries included. Zero means 60 s; a negative value
+	// removes the bound. Streams have no such bound.
 	Timeout time.Duration
 
-	// IdleTimeout bounds the silence of a stream. Zero means 60 s, less than
-	// zero no bound.
+	// IdleTimeout bounds the time without data of a stream. Zero means 60 s; a negative
+	// value removes the bound.
 	IdleTimeout time.Duration
 
-	// MaxMessage bounds one answer in bytes. Zero means 64 MiB.
-	MaxMessage int64
+	// MaxMessage bounds a response in bytes. Zero means 64 MiB; a negative value removes
+	// the bound.
+	MaxMessage int
 
-	// MaxEvent bounds the data of one event of a stream in bytes. Zero means
-	// 16 MiB.
+	// MaxEvent bounds the data of one event of a stream in bytes. Zero means 16 MiB; a
+	// negative value removes the bound.
 	MaxEvent int
 
-	// MaxRetries bounds how often a request is sent again after a network error
-	// (ARC-D49). Zero means 2, less than zero never.
-	MaxRetries int
+	// Retry specifies the attempts of a request that the server has surely not received
+	// or that changes nothing (ARC-D49). Zero fields mean 3 attempts with delays below a
+	// bound of 200 ms that doubles up to 10 s. MaxRetryAfter is the longest Retry-After
+	// of a 429 or 503 response after which the request is repeated; zero and negative
+	// values return such a response.
+	Retry *RetryPolicy
 
 	// Idempotent states that the server answers a repeated request id with
 	// the first answer (ARC-D48). Then every method is sent again when a
 	// connection is lost, and not only those that change nothing.
 	Idempotent bool
 
-	// MaxRetryAfter is the longest Retry-After of a 429 or 503 response that the
-	// client waits for before it sends again. These attempts count towards
-	// MaxRetries. Zero disables them.
-	MaxRetryAfter time.Duration
-
-	// MaxResumes, if set, is how often in a row a stream that was cut is taken up
-	// again after the last event that carried an id. Only for servers that are
-	// known to replay: another one would run the request a second time.
+	// MaxResumes is the maximum number of attempts in a row to continue a stream that was
+	// cut after an event with an id. Zero and negative values disable them. They are only
+	// for servers that replay: another server would run the request a second time.
 	MaxResumes int
 
 	// SendAgentPath sends the agents that a workflow has passed through, so that
@@ -83,7 +85,7 @@ type ClientOptions struct {
 	// type. The data are valid only during the call.
 	OnUnknownEvent func(name string, data []byte)
 
-	// Logger receives what no error reports, such as retries. Nil is silent.
+	// Logger receives retries and resumed streams. Nil means slog.Default().
 	Logger *slog.Logger
 }
 
@@ -91,7 +93,7 @@ type ClientOptions struct {
 // called from several goroutines.
 //
 // A failure that the peer reports is an [*Error]. An HTTP status without an ARC
-// answer is an [*HTTPError]; an answer that cannot be used wraps [ErrNotJSON],
+// answer is an [*HTTPError]; an answer that cannot be used wraps
 // [ErrVersionMismatch], [ErrInvalidResponse], [ErrIDMismatch], [ErrInvalidResult],
 // [ErrTooLarge] or [ErrRedirect]; one that does not come in time wraps
 // [ErrTimeout]. A request that no server could read is refused here, with the same
@@ -100,47 +102,42 @@ type Client struct {
 	opts     ClientOptions
 	endpoint *url.URL
 	self     string
-	http     http.Client
-	own      *http.Transport // nil if the user gave the HTTP client
-	wait     backoff.Backoff
+	http     *httpx.Client
+	life     *life.Life
+	retry    retry.Policy
+	wait     backoff.Backoff // between attempts to continue a stream
 	call     CallFunc
 	stream   StreamFunc
 	buffers  sync.Pool // of *buffers
 
-	// Header values that never change, so that a request need not make them.
+	// Header values of every request.
 	contentType, accept, acceptStream []string
 }
 
-// NewClient returns a client that calls the endpoint as the agent self. The
-// endpoint is complete: its path, usually "/arc", is part of it. NewClient does no
-// I/O. Plain http is accepted only for the loopback interface (ARC-001).
-func NewClient(endpoint, self string, opts *ClientOptions) (*Client, error) {
+// NewClient returns a client that calls the endpoint target as the agent self. The
+// URL is complete: its path, usually "/arc", is part of it. NewClient does no I/O. Plain
+// http is accepted only for the loopback interface (ARC-001).
+func NewClient(target, self string, opts *ClientOptions) (*Client, error) {
 	c := &Client{self: self, contentType: []string{MediaType},
 		accept:       []string{MediaType + ", application/json"},
-		acceptStream: []string{MediaTypeStream + ", " + MediaType}}
+		acceptStream: []string{mediaTypeStream + ", " + MediaType}}
 	if opts != nil {
 		c.opts = *opts
 	}
 	o := &c.opts
 	var err error
-	if c.endpoint, err = parseEndpoint(endpoint, o.AllowInsecure); err != nil {
+	if c.endpoint, err = endpoint.Parse(target, o.AllowInsecure); err != nil {
 		return nil, err
 	}
 	if fault := checkAgentID("requestAgent", self); fault != nil {
 		return nil, fault
 	}
-	c.http, c.own = httpClient(o.HTTPClient)
-	o.Timeout = orDefault(o.Timeout, 60*time.Second)
-	o.IdleTimeout = orDefault(o.IdleTimeout, 60*time.Second)
-	if o.MaxMessage <= 0 {
-		o.MaxMessage = 64 << 20
-	}
-	if o.MaxRetries == 0 {
-		o.MaxRetries = 2
-	}
-	if o.Logger == nil {
-		o.Logger = slog.New(slog.DiscardHandler)
-	}
+	*o = o.withDefaults()
+	c.retry = retry.Policy{MaxAttempts: o.Retry.MaxAttempts, Base: o.Retry.Base, Max: o.Retry.Max,
+		MaxRetryAfter: o.Retry.MaxRetryAfter, Limiter: new(retry.Limiter), Logger: o.Logger, Subject: "arc: request"}
+	c.http = httpx.NewClient(&httpx.ClientOptions{Prefix: "arc: ", HTTPClient: o.HTTPClient, AllowInsecure: o.AllowInsecure,
+		MaxResponse: int64(o.MaxMessage)})
+	c.life = life.New(life.Options{Logger: o.Logger, Closed: ErrClosed})
 	c.wait = backoff.Backoff{Base: 200 * time.Millisecond, Jitter: 0.2}
 	c.buffers.New = func() any { return new(buffers) }
 	c.call = c.send
@@ -154,89 +151,64 @@ func NewClient(endpoint, self string, opts *ClientOptions) (*Client, error) {
 	return c, nil
 }
 
-// Close releases idle connections. Calls in progress continue.
+func (o ClientOptions) withDefaults() ClientOptions {
+	var policy RetryPolicy
+	if o.Retry != nil {
+		policy = *o.Retry
+	}
+	policy.MaxAttempts = cmp.Or(policy.MaxAttempts, 3)
+	policy.MaxRetryAfter = max(policy.MaxRetryAfter, 0)
+	o.Retry = &policy
+	o.Timeout = cmp.Or(o.Timeout, time.Minute)
+	o.IdleTimeout = cmp.Or(o.IdleTimeout, time.Minute)
+	o.MaxMessage = option.Count(o.MaxMessage, 64<<20)
+	o.MaxEvent = option.Count(o.MaxEvent, 16<<20)
+	o.Logger = cmp.Or(o.Logger, slog.Default())
+	o.Interceptors, o.StreamInterceptors = slices.Clone(o.Interceptors), slices.Clone(o.StreamInterceptors)
+	return o
+}
+
+// Close ends the calls and streams in progress, with [ErrClosed], and releases idle
+// connections. Further calls fail.
 func (c *Client) Close() error {
-	if c.own != nil {
-		c.own.CloseIdleConnections()
-	}
-	return nil
+	err := c.life.Close()
+	c.http.Close()
+	return err
 }
 
-// httpClient returns a copy of the user's client that does not follow redirects,
-// or a new one.
-func httpClient(user *http.Client) (http.Client, *http.Transport) {
-	h, own := http.Client{}, (*http.Transport)(nil)
-	if user != nil {
-		h = *user
-	} else if t, ok := http.DefaultTransport.(*http.Transport); ok {
-		own = t.Clone()
-		own.MaxIdleConnsPerHost = own.MaxIdleConns // one host is all there is
-		h.Transport = own
+// orZero returns p, or the zero value for nil.
+func orZero[T any](p *T) *T {
+	if p == nil {
+		return new(T)
 	}
-	h.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
-	return h, own
-}
-
-func orDefault(d, otherwise time.Duration) time.Duration {
-	if d == 0 {
-		return otherwise
-	}
-	return d
-}
-
-// parseEndpoint reads the URL of an endpoint and holds it to ARC-001.
-func parseEndpoint(endpoint string, allowHTTP bool) (*url.URL, error) {
-	u, err := url.Parse(endpoint)
-	switch {
-	case err != nil:
-		return nil, fmt.Errorf("arc: endpoint: %w", err)
-	case u.Hostname() == "":
-		return nil, errors.New("arc: endpoint: not an absolute URL")
-	case u.User != nil || u.Fragment != "":
-		return nil, errors.New("arc: endpoint: must not hold credentials or a fragment")
-	case u.Scheme == "https":
-	case u.Scheme != "http":
-		return nil, fmt.Errorf("arc: endpoint: scheme %q is not supported", u.Scheme)
-	case !allowHTTP && !loopback(u.Hostname()):
-		return nil, errors.New("arc: endpoint: must be https, unless AllowHTTP permits http")
-	}
-	return u, nil
-}
-
-func loopback(host string) bool {
-	name := strings.ToLower(strings.TrimSuffix(host, "."))
-	if name == "localhost" || strings.HasSuffix(name, ".localhost") {
-		return true
-	}
-	ip := net.ParseIP(host)
-	return ip != nil && ip.IsLoopback()
+	return p
 }
 
 // CreateTask asks agent target to start a task and returns it as accepted,
 // usually still SUBMITTED (ARC-072).
-func (c *Client) CreateTask(ctx context.Context, target string, p *CreateTaskParams, opts ...CallOptions) (*Task, error) {
-	return taskOf(c.standard(ctx, target, MethodTaskCreate, p.write, opts))
+func (c *Client) CreateTask(ctx context.Context, target string, p *CreateTaskParams, opts *CallOptions) (*Task, error) {
+	return taskOf(c.standard(ctx, target, MethodTaskCreate, orZero(p).write, opts))
 }
 
 // SendTaskInput gives a task in INPUT_REQUIRED the input that it waits for.
-func (c *Client) SendTaskInput(ctx context.Context, target string, p *SendTaskParams, opts ...CallOptions) error {
-	_, err := c.standard(ctx, target, MethodTaskSend, p.write, opts)
+func (c *Client) SendTaskInput(ctx context.Context, target string, p *SendTaskParams, opts *CallOptions) error {
+	_, err := c.standard(ctx, target, MethodTaskSend, orZero(p).write, opts)
 	return err
 }
 
 // GetTask returns the present state of a task with its history and artifacts.
-func (c *Client) GetTask(ctx context.Context, target string, p *TaskInfoParams, opts ...CallOptions) (*Task, error) {
-	return taskOf(c.standard(ctx, target, MethodTaskInfo, p.write, opts))
+func (c *Client) GetTask(ctx context.Context, target string, p *TaskInfoParams, opts *CallOptions) (*Task, error) {
+	return taskOf(c.standard(ctx, target, MethodTaskInfo, orZero(p).write, opts))
 }
 
 // CancelTask stops a task before it has completed.
-func (c *Client) CancelTask(ctx context.Context, target string, p *CancelTaskParams, opts ...CallOptions) (*Task, error) {
-	return taskOf(c.standard(ctx, target, MethodTaskCancel, p.write, opts))
+func (c *Client) CancelTask(ctx context.Context, target string, p *CancelTaskParams, opts *CallOptions) (*Task, error) {
+	return taskOf(c.standard(ctx, target, MethodTaskCancel, orZero(p).write, opts))
 }
 
 // SubscribeTask registers a webhook for the events of a task.
-func (c *Client) SubscribeTask(ctx context.Context, target string, p *SubscribeParams, opts ...CallOptions) (*Subscription, error) {
-	res, err := c.standard(ctx, target, MethodTaskSubscribe, p.write, opts)
+func (c *Client) SubscribeTask(ctx context.Context, target string, p *SubscribeParams, opts *CallOptions) (*Subscription, error) {
+	res, err := c.standard(ctx, target, MethodTaskSubscribe, orZero(p).write, opts)
 	if err != nil {
 		return nil, err
 	}
@@ -245,51 +217,51 @@ func (c *Client) SubscribeTask(ctx context.Context, target string, p *SubscribeP
 
 // Notify tells agent target of a task's event. Only the HTTP status of the answer
 // counts (ARC-114), so every refusal is an [*HTTPError].
-func (c *Client) Notify(ctx context.Context, target string, n *Notification, opts ...CallOptions) error {
-	_, err := c.standard(ctx, target, MethodTaskNotification, n.write, opts)
+func (c *Client) Notify(ctx context.Context, target string, n *Notification, opts *CallOptions) error {
+	_, err := c.standard(ctx, target, MethodTaskNotification, orZero(n).write, opts)
 	return err
 }
 
 // StartChat begins a chat with its first message and returns the complete answer.
 // If the chat's status is CLOSED, the agent keeps no history, and the chat is over
 // (ARC-D33).
-func (c *Client) StartChat(ctx context.Context, target string, p *StartChatParams, opts ...CallOptions) (*Chat, error) {
-	q := *p
+func (c *Client) StartChat(ctx context.Context, target string, p *StartChatParams, opts *CallOptions) (*Chat, error) {
+	q := *orZero(p)
 	q.Stream = false
 	return chatOf(c.standard(ctx, target, MethodChatStart, q.write, opts))
 }
 
 // SendChatMessage continues a chat and returns the complete answer. From a peer that
 // only acknowledges, the chat has an id and nothing else (ARC-D31).
-func (c *Client) SendChatMessage(ctx context.Context, target string, p *ChatMessageParams, opts ...CallOptions) (*Chat, error) {
-	q := *p
+func (c *Client) SendChatMessage(ctx context.Context, target string, p *ChatMessageParams, opts *CallOptions) (*Chat, error) {
+	q := *orZero(p)
 	q.Stream = false
 	chat, err := chatOf(c.standard(ctx, target, MethodChatMessage, q.write, opts))
 	if err == nil && chat == nil {
-		chat = &Chat{ID: p.ChatID}
+		chat = &Chat{ID: q.ChatID}
 	}
 	return chat, err
 }
 
 // EndChat closes a chat.
-func (c *Client) EndChat(ctx context.Context, target string, p *EndChatParams, opts ...CallOptions) (*Chat, error) {
-	return chatOf(c.standard(ctx, target, MethodChatEnd, p.write, opts))
+func (c *Client) EndChat(ctx context.Context, target string, p *EndChatParams, opts *CallOptions) (*Chat, error) {
+	return chatOf(c.standard(ctx, target, MethodChatEnd, orZero(p).write, opts))
 }
 
 // StreamChat is like StartChat, but streams the answer; see [Client.Stream] for
 // the guarantees of a stream.
-func (c *Client) StreamChat(ctx context.Context, target string, p *StartChatParams, opts ...CallOptions) iter.Seq2[*ChatEvent, error] {
-	q := *p
+func (c *Client) StreamChat(ctx context.Context, target string, p *StartChatParams, opts *CallOptions) iter.Seq2[*ChatEvent, error] {
+	q := *orZero(p)
 	q.Stream = true
-	return c.Stream(ctx, target, MethodChatStart, &q, opts...)
+	return c.Stream(ctx, target, MethodChatStart, &q, opts)
 }
 
 // StreamChatMessage is like SendChatMessage, but streams the answer; see
 // [Client.Stream] for the guarantees of a stream.
-func (c *Client) StreamChatMessage(ctx context.Context, target string, p *ChatMessageParams, opts ...CallOptions) iter.Seq2[*ChatEvent, error] {
-	q := *p
+func (c *Client) StreamChatMessage(ctx context.Context, target string, p *ChatMessageParams, opts *CallOptions) iter.Seq2[*ChatEvent, error] {
+	q := *orZero(p)
 	q.Stream = true
-	return c.Stream(ctx, target, MethodChatMessage, &q, opts...)
+	return c.Stream(ctx, target, MethodChatMessage, &q, opts)
 }
 
 func taskOf(res Result, err error) (*Task, error) {

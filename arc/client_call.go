@@ -4,16 +4,19 @@
 package arc
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
 	"iter"
+	"maps"
 	"net/http"
 	"net/url"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/fivewire/fivewire/internal/guard"
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
 
@@ -31,10 +34,10 @@ type ClientRequest struct {
 	// of its silence. Zero does not, less than zero means none.
 	Timeout time.Duration
 
-	// Deduplicates is like [ClientOptions.Idempotent], for this call.
-	Deduplicates bool
+	// Idempotent is [CallOptions.Idempotent].
+	Idempotent bool
 
-	room *buffers // buffer for a response without other users
+	buffers *buffers // for a response without other users
 }
 
 // A CallFunc sends a request and returns the response. If the response carries an
@@ -51,43 +54,30 @@ type StreamFunc func(ctx context.Context, out *ClientRequest) iter.Seq2[*ChatEve
 // A StreamInterceptor wraps the streams of a [Client].
 type StreamInterceptor func(next StreamFunc) StreamFunc
 
-// A CallOptions adjusts one call.
-type CallOptions func(*ClientRequest)
+// CallOptions adjust one call. Nil and the zero value mean the options of the client.
+type CallOptions struct {
+	// Header has further fields for the HTTP header of the request. The fields that
+	// the protocol needs cannot be replaced; Authorization can.
+	Header http.Header
 
-// WithHeader adds a field to the HTTP header of the request. The fields that the
-// protocol needs cannot be replaced; Authorization can.
-func WithHeader(name, value string) CallOptions {
-	return func(o *ClientRequest) {
-		if o.Header == nil {
-			o.Header = http.Header{}
-		}
-		o.Header.Add(name, value)
-	}
+	// TraceID is the id of the workflow. Empty means the workflow of the context.
+	TraceID string
+
+	// RequestID is the id of the request. With the id of an earlier call, a server
+	// that keeps results repeats its response. Empty means a random id.
+	RequestID ID
+
+	// Extra has members for the envelope that the specification does not define.
+	Extra Extra
+
+	// Timeout bounds the call or, for a stream, the time without data. Zero means
+	// the timeout of the client; a negative value disables it.
+	Timeout time.Duration
+
+	// Idempotent permits further attempts of this call; see
+	// [ClientOptions.Idempotent].
+	Idempotent bool
 }
-
-// WithTraceID puts the request into a workflow, instead of the one of its context.
-func WithTraceID(traceID string) CallOptions { return func(o *ClientRequest) { o.TraceID = traceID } }
-
-// WithRequestID gives the request this id instead of a fresh one. With the id of
-// an earlier call, a server that deduplicates answers as it did then.
-func WithRequestID(id ID) CallOptions { return func(o *ClientRequest) { o.ID = id } }
-
-// WithExtra adds a member that the specification does not define to the envelope.
-func WithExtra(name string, value json.RawMessage) CallOptions {
-	return func(o *ClientRequest) {
-		if o.Extra == nil {
-			o.Extra = Extra{}
-		}
-		o.Extra[name] = value
-	}
-}
-
-// WithTimeout replaces the client's timeout for this call: of the call, or for a
-// stream of its silence. Less than zero means none.
-func WithTimeout(d time.Duration) CallOptions { return func(o *ClientRequest) { o.Timeout = d } }
-
-// WithDeduplication states for this call what [ClientOptions.Idempotent] does.
-func WithDeduplication() CallOptions { return func(o *ClientRequest) { o.Deduplicates = true } }
 
 // Call sends a request of any method. The params are a struct or map that becomes
 // a JSON object, JSON text as [json.RawMessage], params of this package, or nil
@@ -95,12 +85,12 @@ func WithDeduplication() CallOptions { return func(o *ClientRequest) { o.Dedupli
 //
 // The result of a standard method is checked by [DecodeResult]. If the response
 // carries an error, Call returns both.
-func (c *Client) Call(ctx context.Context, target, method string, params any, opts ...CallOptions) (*Response, error) {
+func (c *Client) Call(ctx context.Context, target, method string, params any, opts *CallOptions) (*Response, error) {
 	text, err := encodeParams(params)
 	if err != nil {
 		return nil, err
 	}
-	res, err := c.call(ctx, c.outgoing(ctx, target, method, text, opts))
+	res, err := c.guardedCall(ctx, c.outgoing(ctx, target, method, text, opts))
 	if err != nil {
 		return res, err
 	}
@@ -108,6 +98,16 @@ func (c *Client) Call(ctx context.Context, target, method string, params any, op
 		return res, err
 	}
 	return res, nil
+}
+
+// CallAs is [Client.Call] with a result that is decoded by [Response.Decode].
+func CallAs[T any](ctx context.Context, c *Client, target, method string, params any, opts *CallOptions) (T, error) {
+	var out T
+	res, err := c.Call(ctx, target, method, params, opts)
+	if err == nil {
+		err = res.Decode(&out)
+	}
+	return out, err
 }
 
 // Decode stores the result in what dst points to. Member names must match
@@ -130,13 +130,27 @@ func encodeParams(params any) (json.RawMessage, error) {
 		}
 		return p, nil
 	case interface{ write(*writer) }:
-		return encode(p.write)
+		var text json.RawMessage
+		err := guard.Call("params", func() (err error) { // a nil pointer
+			text, err = encode(p.write)
+			return err
+		})
+		return text, err
 	case json.Marshaler:
-		// Unlike the encoder, the types of this package write what they hold
-		// as it is, bad UTF-8 replaced.
-		return p.MarshalJSON()
+		// Unlike the encoder, the types of this package write their content as it is, bad
+		// UTF-8 replaced.
+		var text json.RawMessage
+		err := guard.Call("params", func() (err error) {
+			text, err = p.MarshalJSON()
+			return err
+		})
+		return text, err
 	}
-	text, err := strictjson.Encode(params)
+	var text []byte
+	err := guard.Call("params", func() (err error) {
+		text, err = strictjson.Encode(params)
+		return err
+	})
 	if err != nil {
 		return nil, fmt.Errorf("arc: params: %w", err)
 	}
@@ -144,16 +158,17 @@ func encodeParams(params any) (json.RawMessage, error) {
 }
 
 // outgoing makes a request.
-func (c *Client) outgoing(ctx context.Context, target, method string, params json.RawMessage, opts []CallOptions) *ClientRequest {
+func (c *Client) outgoing(ctx context.Context, target, method string, params json.RawMessage, opts *CallOptions) *ClientRequest {
 	out := &ClientRequest{}
 	c.address(ctx, out, target, method, params, opts)
 	return out
 }
 
-func (c *Client) address(ctx context.Context, out *ClientRequest, target, method string, params json.RawMessage, opts []CallOptions) {
+func (c *Client) address(ctx context.Context, out *ClientRequest, target, method string, params json.RawMessage, opts *CallOptions) {
 	out.Request = Request{Method: method, RequestAgent: c.self, TargetAgent: target, Params: params, TraceID: TraceIDFromContext(ctx)}
-	for _, o := range opts {
-		o(out)
+	if opts != nil {
+		out.Header, out.Timeout, out.Idempotent, out.ID = opts.Header.Clone(), opts.Timeout, opts.Idempotent, opts.RequestID
+		out.Extra, out.TraceID = maps.Clone(opts.Extra), cmp.Or(opts.TraceID, out.TraceID)
 	}
 	if out.ID == "" {
 		out.ID = NewID()
@@ -166,27 +181,35 @@ type buffers struct {
 	reply  []byte
 	res    Response
 	out    ClientRequest
-	body   []byte
 }
 
 // keepBuffer is the largest memory that is kept.
 const keepBuffer = 64 << 10
 
 func (b *buffers) release(c *Client) {
-	if cap(b.params.b) <= keepBuffer && cap(b.reply) <= keepBuffer && cap(b.body) <= keepBuffer {
+	if cap(b.params.b) <= keepBuffer && cap(b.reply) <= keepBuffer {
 		b.params.err, b.out, b.res = nil, ClientRequest{}, Response{}
 		c.buffers.Put(b)
 	}
 }
 
+// guardedCall calls the interceptors. Their panic is the error of the call.
+func (c *Client) guardedCall(ctx context.Context, out *ClientRequest) (res *Response, err error) {
+	err = guard.Call("interceptor", func() (err error) {
+		res, err = c.call(ctx, out)
+		return err
+	})
+	return res, err
+}
+
 // standard makes a call of a standard method.
-func (c *Client) standard(ctx context.Context, target, method string, write func(*writer), opts []CallOptions) (Result, error) {
+func (c *Client) standard(ctx context.Context, target, method string, write func(*writer), opts *CallOptions) (Result, error) {
 	if len(c.opts.Interceptors) > 0 {
 		params, err := encode(write)
 		if err != nil {
 			return Result{}, err
 		}
-		res, err := c.call(ctx, c.outgoing(ctx, target, method, params, opts))
+		res, err := c.guardedCall(ctx, c.outgoing(ctx, target, method, params, opts))
 		if err != nil {
 			return Result{}, err
 		}
@@ -201,7 +224,7 @@ func (c *Client) standard(ctx context.Context, target, method string, write func
 	if b.params.err != nil {
 		return Result{}, b.params.err
 	}
-	b.out.room = b
+	b.out.buffers = b
 	c.address(ctx, &b.out, target, method, b.params.b, opts)
 	res, err := c.call(ctx, &b.out)
 	if err != nil {
@@ -219,7 +242,11 @@ func (c *Client) header(ctx context.Context, x *transfer, accept []string) (http
 	}
 	h["Content-Type"], h["Accept"] = c.contentType, accept
 	if _, given := h["Authorization"]; c.opts.TokenSource != nil && !given {
-		token, err := c.opts.TokenSource.Token(ctx, out.TargetAgent)
+		var token string
+		err := guard.Call("token source", func() (err error) {
+			token, err = c.opts.TokenSource.Token(ctx, out.TargetAgent)
+			return err
+		})
 		if err != nil {
 			return nil, fmt.Errorf("arc: access token: %w", err)
 		}
@@ -245,7 +272,10 @@ func (c *Client) header(ctx context.Context, x *transfer, accept []string) (http
 func (c *Client) traceparent(ctx context.Context, out *ClientRequest) string {
 	span, spanTrace := "", ""
 	if c.opts.TraceParent != nil {
-		span = c.opts.TraceParent(ctx)
+		_ = guard.Call("TraceParent", func() error { // a failed trace is no failed call
+			span = c.opts.TraceParent(ctx)
+			return nil
+		})
 		spanTrace = traceOf(span)
 	}
 	switch {
@@ -254,7 +284,7 @@ func (c *Client) traceparent(ctx context.Context, out *ClientRequest) string {
 		return span
 	case out.TraceID == "":
 		return ""
-	case spanTrace != "" && spanTrace == W3CTraceID(out.TraceID):
+	case spanTrace != "" && spanTrace == w3cTraceID(out.TraceID):
 		return span
 	}
 	return traceparent(out.TraceID)

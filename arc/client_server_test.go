@@ -19,6 +19,8 @@ import (
 
 	"github.com/fivewire/fivewire/arc"
 	"github.com/fivewire/fivewire/arc/arctest"
+	"github.com/fivewire/fivewire/arc/conversation"
+	"github.com/fivewire/fivewire/arc/discovery"
 )
 
 // between connects a client with a server in memory.
@@ -56,7 +58,7 @@ func TestClientStreamKeepsConnection(t *testing.T) {
 		c, err := arc.NewClient(at.URL, "a", &arc.ClientOptions{HTTPClient: at.HTTPClient})
 		require.NoError(t, err)
 		for range 5 {
-			for ev, err := range c.StreamChat(t.Context(), "b", &arc.StartChatParams{InitialMessage: arc.UserText("x")}) {
+			for ev, err := range c.StreamChat(t.Context(), "b", &arc.StartChatParams{InitialMessage: arc.UserText("x")}, nil) {
 				require.NoError(t, err)
 				if ev.Done {
 					break
@@ -71,47 +73,48 @@ func TestClientStreamKeepsConnection(t *testing.T) {
 // A task from its creation over its question to its result, followed by Wait.
 func TestClientWithServerTask(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		srv := arc.NewServer(nil)
+		srv := arc.MustServer(nil)
 		srv.HandleTasks("translator-02", arctest.ScriptedTask(arctest.AddMessage("Into which language?"), arctest.WaitInput("a language"),
 			arctest.AddArtifact("translation", "bonjour")))
 		c := between(t, srv, nil)
 		ctx := t.Context()
-		task, err := c.CreateTask(ctx, "translator-02", &arc.CreateTaskParams{InitialMessage: arc.UserText("hello")})
+		task, err := c.CreateTask(ctx, "translator-02", &arc.CreateTaskParams{InitialMessage: arc.UserText("hello")}, nil)
 		require.NoError(t, err)
 		require.Equal(t, arc.TaskSubmitted, task.Status)
 		o, err := c.WaitTask(ctx, "translator-02", task.ID, nil)
 		require.NoError(t, err)
 		require.True(t, o.InputRequired)
 		require.Equal(t, "Into which language?", o.InputRequest().Text())
-		require.NoError(t, c.SendTaskInput(ctx, "translator-02", &arc.SendTaskParams{TaskID: task.ID, Message: arc.UserText("French")}))
+		require.NoError(t, c.SendTaskInput(ctx, "translator-02", &arc.SendTaskParams{TaskID: task.ID, Message: arc.UserText("French")}, nil))
 		o, err = c.WaitTask(ctx, "translator-02", task.ID, nil)
 		require.NoError(t, err)
 		require.False(t, o.InputRequired)
 		require.Equal(t, "bonjour", o.Task.Artifacts[0].Parts[0].Content)
-		_, err = c.CancelTask(ctx, "translator-02", &arc.CancelTaskParams{TaskID: task.ID})
+		_, err = c.CancelTask(ctx, "translator-02", &arc.CancelTaskParams{TaskID: task.ID}, nil)
 		require.ErrorIs(t, err, arc.ErrTaskAlreadyCompleted)
-		_, err = c.GetTask(ctx, "nobody", &arc.TaskInfoParams{TaskID: task.ID})
+		_, err = c.GetTask(ctx, "nobody", &arc.TaskInfoParams{TaskID: task.ID}, nil)
 		require.ErrorIs(t, err, arc.ErrAgentNotFound)
 	})
 }
 
-// Conversations and streams against the real server, whose idle chats close.
+// A conversation.Manager and streams against the real server, whose idle chats close.
 func TestClientWithServerChat(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		srv := arc.NewServer(nil)
+		srv := arc.MustServer(nil)
 		srv.HandleChats("echo-01", arc.ChatHandlerFunc(func(ctx context.Context, turn *arc.ChatTurn, out *arc.ChatWriter) error {
 			if turn.Message.Text() == "slow" {
-				time.Sleep(10 * time.Minute) // only the keep-alives show that it lives
+				time.Sleep(10 * time.Minute) // only keep-alives arrive
 			}
 			return out.Send("echo: " + turn.Message.Text())
 		}))
-		v := arc.NewConversations(between(t, srv, nil), nil)
+		v, err := conversation.NewManager(between(t, srv, nil), nil)
+		require.NoError(t, err)
 		ctx := t.Context()
-		first, err := v.Send(ctx, "echo-01", arc.UserText("one"))
+		first, err := v.Send(ctx, "echo-01", arc.UserText("one"), nil)
 		require.NoError(t, err)
 		require.Equal(t, "echo: one", first.Message.Text())
 		text := ""
-		for ev, err := range v.Stream(ctx, "echo-01", arc.UserText("slow")) {
+		for ev, err := range v.Stream(ctx, "echo-01", arc.UserText("slow"), nil) {
 			require.NoError(t, err)
 			require.Equal(t, first.ID, ev.ChatID)
 			text += ev.Text
@@ -125,7 +128,7 @@ func TestClientWithServerChat(t *testing.T) {
 // refused.
 func TestClientWithServerWorkflow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		srv := arc.NewServer(&arc.ServerOptions{RejectCycles: true})
+		srv := arc.MustServer(&arc.ServerOptions{RejectCycles: true})
 		at := arctest.NewServer(t, srv)
 		client := func(self string) *arc.Client {
 			c, err := arc.NewClient(at.URL, self, &arc.ClientOptions{HTTPClient: at.HTTPClient, SendAgentPath: true})
@@ -143,7 +146,7 @@ func TestClientWithServerWorkflow(t *testing.T) {
 				if next == "" {
 					return map[string]string{"end": self}, nil
 				}
-				res, err := c.Call(ctx, next, "hop.go", nil)
+				res, err := c.Call(ctx, next, "hop.go", nil, nil)
 				if err != nil {
 					return nil, err
 				}
@@ -156,13 +159,13 @@ func TestClientWithServerWorkflow(t *testing.T) {
 		srv.Handle("e", "hop.go", hop("e", "f"))
 		srv.Handle("f", "hop.go", hop("f", "e"))
 		ctx := arc.ContextWithTraceID(t.Context(), "wf-1")
-		res, err := client("a").Call(ctx, "b", "hop.go", nil)
+		res, err := client("a").Call(ctx, "b", "hop.go", nil, nil)
 		require.NoError(t, err)
 		require.Equal(t, "wf-1", res.TraceID)
 		require.JSONEq(t, `{"end":"d"}`, string(res.Result))
 		require.Equal(t, []string{"b wf-1", "c wf-1", "d wf-1"}, traces)
-		_, err = client("a").Call(ctx, "e", "hop.go", nil)
-		require.ErrorIs(t, err, arc.ErrCircularReference)
+		_, err = client("a").Call(ctx, "e", "hop.go", nil, nil)
+		require.ErrorIs(t, err, arc.ErrInternal, "an error of another server is not one of this server")
 	})
 }
 
@@ -188,23 +191,23 @@ func (l *lossy) RoundTrip(req *http.Request) (*http.Response, error) {
 // task.
 func TestClientWithServerIdempotency(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		srv := arc.NewServer(&arc.ServerOptions{Persistence: arc.Persistence{ResultTTL: 10 * time.Minute}})
+		srv := arc.MustServer(&arc.ServerOptions{Persistence: arc.Persistence{ResultTTL: 10 * time.Minute}})
 		var mu sync.Mutex
-		begun := 0
+		started := 0
 		srv.HandleTasks("b", arc.TaskHandlerFunc(func(context.Context, *arc.TaskRun) error {
 			mu.Lock()
 			defer mu.Unlock()
-			begun++
+			started++
 			return nil
 		}))
 		at := arctest.NewServer(t, srv)
 		c, err := arc.NewClient(at.URL, "a", &arc.ClientOptions{Idempotent: true,
 			HTTPClient: &http.Client{Transport: &lossy{next: at.HTTPClient.Transport}}})
 		require.NoError(t, err)
-		_, err = c.CreateTask(t.Context(), "b", &arc.CreateTaskParams{InitialMessage: arc.UserText("x")})
+		_, err = c.CreateTask(t.Context(), "b", &arc.CreateTaskParams{InitialMessage: arc.UserText("x")}, nil)
 		require.NoError(t, err)
 		synctest.Wait()
-		require.Equal(t, 1, begun)
+		require.Equal(t, 1, started)
 	})
 }
 
@@ -245,7 +248,7 @@ func (b *cutBody) Close() error { return b.body.Close() }
 // and each piece once.
 func TestClientWithServerResume(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		srv := arc.NewServer(&arc.ServerOptions{EnableResume: true})
+		srv := arc.MustServer(&arc.ServerOptions{EnableResume: true})
 		runs := 0
 		want := ""
 		srv.HandleChats("b", arc.ChatHandlerFunc(func(ctx context.Context, _ *arc.ChatTurn, out *arc.ChatWriter) error {
@@ -265,7 +268,7 @@ func TestClientWithServerResume(t *testing.T) {
 			HTTPClient: &http.Client{Transport: &cutting{at.HTTPClient.Transport, 700}}})
 		require.NoError(t, err)
 		text, done := "", false
-		for ev, err := range c.StreamChat(t.Context(), "b", &arc.StartChatParams{InitialMessage: arc.UserText("x")}) {
+		for ev, err := range c.StreamChat(t.Context(), "b", &arc.StartChatParams{InitialMessage: arc.UserText("x")}, nil) {
 			require.NoError(t, err)
 			text += ev.Text
 			done = ev.Done
@@ -278,16 +281,16 @@ func TestClientWithServerResume(t *testing.T) {
 
 // ARC-D67: the client finds what the server tells.
 func TestDiscoveryWithServer(t *testing.T) {
-	srv := arc.NewServer(nil)
+	srv := arc.MustServer(nil)
 	srv.HandleTasks("x-01", arctest.ScriptedTask())
 	srv.HandleChats("y-01", arc.ChatReplyFunc(func(context.Context, *arc.ChatTurn) (*arc.Message, error) { return arc.AgentText("hi"), nil }))
 	at := arctest.NewServer(t, srv)
-	d, err := arc.NewDiscovery(&arc.DiscoveryOptions{HTTPClient: at.HTTPClient}, at.URL)
+	d, err := discovery.NewClient(&discovery.ClientOptions{HTTPClient: at.HTTPClient}, at.URL)
 	require.NoError(t, err)
 	all, err := d.Agents(t.Context())
 	require.NoError(t, err)
 	require.Len(t, all, 2)
-	found, err := d.Find(t.Context(), arc.AgentQuery{Method: arc.MethodChatStart})
+	found, err := d.Find(t.Context(), discovery.AgentQuery{Method: arc.MethodChatStart})
 	require.NoError(t, err)
 	require.Len(t, found, 1)
 	require.Equal(t, "y-01", found[0].AgentID)

@@ -4,14 +4,22 @@
 package arc
 
 import (
+	"bytes"
+	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"iter"
+	"maps"
 	"net/http"
 	"sync/atomic"
 	"time"
 
+	"github.com/fivewire/fivewire/internal/guard"
+	"github.com/fivewire/fivewire/internal/httpx"
+	"github.com/fivewire/fivewire/internal/life"
+	"github.com/fivewire/fivewire/internal/retry"
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
 
@@ -28,12 +36,15 @@ var errStreamUsed = errors.New("arc: a stream can be ranged over once only")
 // stream, [ErrTimeout] for a silent one. Leaving the loop closes the connection,
 // which ends the work of the peer. A response without streaming is yielded as one
 // event, followed by the end (ARC-D24).
-func (c *Client) Stream(ctx context.Context, target, method string, params any, opts ...CallOptions) iter.Seq2[*ChatEvent, error] {
+func (c *Client) Stream(ctx context.Context, target, method string, params any, opts *CallOptions) iter.Seq2[*ChatEvent, error] {
 	text, err := encodeParams(params)
 	if err != nil {
 		return failed(err)
 	}
-	events := c.stream(ctx, c.outgoing(ctx, target, method, text, opts))
+	events, err := c.guardedStream(ctx, c.outgoing(ctx, target, method, text, opts))
+	if err != nil {
+		return failed(err)
+	}
 	var used atomic.Bool
 	return func(yield func(*ChatEvent, error) bool) {
 		if used.Swap(true) {
@@ -44,6 +55,36 @@ func (c *Client) Stream(ctx context.Context, target, method string, params any, 
 	}
 }
 
+// guardedStream calls the stream interceptors. Their panic is the error of the stream.
+func (c *Client) guardedStream(ctx context.Context, out *ClientRequest) (iter.Seq2[*ChatEvent, error], error) {
+	if len(c.opts.StreamInterceptors) == 0 {
+		return c.stream(ctx, out), nil
+	}
+	var events iter.Seq2[*ChatEvent, error]
+	err := guard.Call("stream interceptor", func() error {
+		events = c.stream(ctx, out)
+		return nil
+	})
+	return func(yield func(*ChatEvent, error) bool) {
+		inLoop, isLeft := false, false // a panic of the loop is not one of the interceptor
+		defer func() {
+			p := recover()
+			switch {
+			case p != nil && inLoop:
+				panic(p)
+			case p != nil && !isLeft:
+				yield(nil, guard.Call("stream interceptor", func() error { panic(p) }))
+			}
+		}()
+		events(func(ev *ChatEvent, err error) bool {
+			inLoop = true
+			isLeft = !yield(ev, err)
+			inLoop = false
+			return !isLeft
+		})
+	}, err
+}
+
 func failed(err error) iter.Seq2[*ChatEvent, error] {
 	return func(yield func(*ChatEvent, error) bool) { yield(nil, err) }
 }
@@ -52,10 +93,16 @@ func failed(err error) iter.Seq2[*ChatEvent, error] {
 func (c *Client) openStream(ctx context.Context, out *ClientRequest) iter.Seq2[*ChatEvent, error] {
 	return func(yield func(*ChatEvent, error) bool) {
 		s := &streaming{c: c, x: transfer{c: c, out: out}, yield: yield}
-		header, err := c.header(ctx, &s.x, c.acceptStream)
+		work := &s.x.work
+		err := work.Start(ctx, c.life, life.Request)
+		if err != nil {
+			yield(nil, err)
+			return
+		}
+		defer work.Finish()
+		s.x.header, err = c.header(work, &s.x, c.acceptStream)
 		if err == nil {
-			s.x.header = header
-			s.x.data, err = AppendRequest(make([]byte, 0, 512+len(out.Params)), &out.Request)
+			s.x.data, err = AppendRequest(s.x.buf[:0], &out.Request)
 		}
 		if err != nil {
 			yield(nil, err)
@@ -63,23 +110,24 @@ func (c *Client) openStream(ctx context.Context, out *ClientRequest) iter.Seq2[*
 		}
 		for cut := 0; ; cut++ {
 			before := s.lastID
-			err := s.run(ctx)
+			err := s.run(work)
 			if before != s.lastID {
 				cut = 0 // there was progress
 			}
 			if err == nil {
 				return
 			}
-			if cut >= c.opts.MaxResumes || !s.resumable(ctx, err) {
+			if cut >= c.opts.MaxResumes || !s.resumable(work, err) {
 				yield(nil, err)
 				return
 			}
-			c.opts.Logger.DebugContext(ctx, "arc: stream is resumed", "method", out.Method, "after", s.lastID, "error", err)
-			if c.wait.Wait(ctx, cut+1) != nil {
+			c.opts.Logger.WarnContext(ctx, "arc: stream resumed", "method", out.Method, "attempt", cut+1, "err", err)
+			if c.wait.Wait(work, cut+1) != nil {
 				yield(nil, err)
 				return
 			}
-			header["Last-Event-Id"] = []string{s.lastID}
+			s.x.header = maps.Clone(s.x.header) // a connection may still write the other one
+			s.x.header["Last-Event-Id"] = []string{s.lastID}
 		}
 	}
 }
@@ -91,6 +139,8 @@ type streaming struct {
 	yield  func(*ChatEvent, error) bool
 	lastID string // of the last event that carried one
 
+	numbers eventNumbers
+
 	idle  time.Duration
 	timer *time.Timer
 }
@@ -101,7 +151,7 @@ func (s *streaming) resumable(ctx context.Context, err error) bool {
 	var e *Error
 	var h *HTTPError
 	return s.lastID != "" && ctx.Err() == nil && !errors.As(err, &e) && !errors.As(err, &h) &&
-		!errors.Is(err, ErrMalformedEvent) && !errors.Is(err, ErrTooLarge) && !errors.Is(err, ErrRedirect) && !permanent(err)
+		!errors.Is(err, ErrMalformedEvent) && !errors.Is(err, ErrTooLarge) && !errors.Is(err, ErrRedirect) && retry.ClassOf(err) != retry.Permanent
 }
 
 // run reads the stream from one connection. It returns nil after a done event,
@@ -109,37 +159,40 @@ func (s *streaming) resumable(ctx context.Context, err error) bool {
 func (s *streaming) run(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(context.Canceled)
-	s.idle = orDefault(s.x.out.Timeout, s.c.opts.IdleTimeout)
+	s.idle = cmp.Or(s.x.out.Timeout, s.c.opts.IdleTimeout)
 	if s.idle > 0 {
 		s.timer = time.AfterFunc(s.idle, func() { cancel(ErrTimeout) })
 		defer s.timer.Stop()
 	}
-	resp, err := s.open(ctx)
-	if err != nil {
+	var resp *http.Response
+	err := retry.Do(ctx, s.c.retry, s.c.isIdempotent(s.x.out), func(ctx context.Context, _ int) (err error) {
+		s.awake()
+		resp, err = s.open(ctx)
 		return err
+	})
+	if err != nil {
+		return s.c.failure(ctx, s.x.out, err)
 	}
 	defer resp.Body.Close() // on break and panic too
-	if mediaType(resp.Header) == MediaTypeStream {
+	if mediaType(resp.Header) == mediaTypeStream {
 		return s.events(ctx, resp)
 	}
 	return s.whole(ctx, resp)
 }
 
-// open sends the request, again where ARC-D49 allows it.
+// open sends the request. A response with another status than 2xx is a response, too.
 func (s *streaming) open(ctx context.Context) (*http.Response, error) {
-	for attempt := 1; ; attempt++ {
-		s.x.read.Store(false)
-		resp, err := s.x.do(ctx)
-		switch {
-		case err != nil && s.c.shouldRetry(ctx, &s.x, attempt, err):
-		case err != nil:
-			return nil, s.c.failure(ctx, s.x.out, err)
-		case s.c.later(ctx, &s.x, attempt, resp):
-		default:
-			return resp, nil
-		}
-		s.awake()
+	resp, err := s.x.do(ctx, -1)
+	var e *httpx.Error
+	if !errors.As(err, &e) || e.Status == 0 {
+		return resp, err
 	}
+	if s.c.opts.Retry.MaxRetryAfter > 0 && e.Header.Get("Retry-After") != "" &&
+		(e.Status == http.StatusTooManyRequests || e.Status == http.StatusServiceUnavailable) {
+		return nil, retry.MarkStatus(httpError(e.Status, e.Body), e.Status, e.Header)
+	}
+	return &http.Response{StatusCode: e.Status, Header: e.Header, ContentLength: int64(len(e.Body)),
+		Body: io.NopCloser(bytes.NewReader(e.Body))}, nil
 }
 
 // awake restarts the timer for a silent peer.
@@ -168,7 +221,8 @@ func (r idleReader) Read(p []byte) (int, error) {
 
 // events reads a stream of events.
 func (s *streaming) events(ctx context.Context, resp *http.Response) error {
-	in := NewStreamReader(idleReader{s, resp.Body}, &StreamReaderOptions{MaxEvent: s.c.opts.MaxEvent, OnUnknownEvent: s.c.opts.OnUnknownEvent})
+	in := newStreamReader(idleReader{s, resp.Body}, &streamReaderOptions{MaxEvent: s.c.opts.MaxEvent, OnUnknownEvent: s.ignored(ctx)})
+	in.numbers = &s.numbers
 	for {
 		ev, err := in.Next()
 		if err != nil || resp.StatusCode >= http.StatusBadRequest {
@@ -188,6 +242,23 @@ func (s *streaming) events(ctx context.Context, resp *http.Response) error {
 	}
 }
 
+// ignored returns the guarded hook for unknown events.
+func (s *streaming) ignored(ctx context.Context) func(string, []byte) {
+	f := s.c.opts.OnUnknownEvent
+	if f == nil {
+		return nil
+	}
+	return func(name string, data []byte) {
+		err := guard.Call("OnUnknownEvent", func() error {
+			f(name, data)
+			return nil
+		})
+		if err != nil {
+			s.c.opts.Logger.ErrorContext(ctx, "arc: panic recovered", "err", err)
+		}
+	}
+}
+
 // endOf returns the error of a stream that ends without a valid done event.
 func (s *streaming) endOf(ctx context.Context, resp *http.Response, err error) error {
 	var fault *Error
@@ -198,7 +269,7 @@ func (s *streaming) endOf(ctx context.Context, resp *http.Response, err error) e
 	case resp.StatusCode >= http.StatusBadRequest:
 		return httpError(resp.StatusCode, nil) // no success, whatever the events say
 	case ctx.Err() != nil && !errors.Is(err, ErrMalformedEvent) && !errors.Is(err, ErrTooLarge):
-		return s.c.failure(ctx, s.x.out, err)
+		return s.c.failure(ctx, s.x.out, &httpx.Error{Cause: err})
 	}
 	return err
 }
@@ -217,13 +288,13 @@ func (s *streaming) drain(resp *http.Response) {
 // whole reads a response without a stream (ARC-D23, ARC-D24).
 func (s *streaming) whole(ctx context.Context, resp *http.Response) error {
 	media := mediaType(resp.Header)
-	data, err := readReply(nil, &http.Response{ContentLength: resp.ContentLength,
-		Body: io.NopCloser(idleReader{s, resp.Body})}, s.c.opts.MaxMessage)
+	limit := int64(s.c.opts.MaxMessage)
+	data, err := io.ReadAll(io.LimitReader(idleReader{s, resp.Body}, limit+1))
 	switch {
-	case errors.Is(err, ErrTooLarge) && resp.StatusCode >= http.StatusBadRequest:
+	case int64(len(data)) > limit && resp.StatusCode >= http.StatusBadRequest:
 		return httpError(resp.StatusCode, data)
-	case errors.Is(err, ErrTooLarge):
-		return err
+	case int64(len(data)) > limit:
+		return ErrTooLarge
 	case err != nil:
 		return s.c.failure(ctx, s.x.out, err)
 	}
@@ -242,6 +313,9 @@ func (s *streaming) whole(ctx context.Context, resp *http.Response) error {
 	chat, err := chatIn(out.Method, res)
 	if err != nil {
 		return err
+	}
+	if s.lastID != "" {
+		return fmt.Errorf("%w: the rest of the stream is a whole answer", ErrMalformedEvent)
 	}
 	if chat.Message != nil {
 		ev := &ChatEvent{ChatID: chat.ID, Message: chat.Message, Text: chat.Message.Text()}

@@ -35,12 +35,12 @@ func collect(events iter.Seq2[*ChatEvent, error]) (text string, done bool, err e
 	return text, done, nil
 }
 
-func startStream(c *Client, ctx context.Context, opts ...CallOptions) iter.Seq2[*ChatEvent, error] {
-	return c.StreamChat(ctx, "b", &StartChatParams{InitialMessage: UserText("x")}, opts...)
+func startStream(c *Client, ctx context.Context, opts *CallOptions) iter.Seq2[*ChatEvent, error] {
+	return c.StreamChat(ctx, "b", &StartChatParams{InitialMessage: UserText("x")}, opts)
 }
 
 func stream(text string) reaction {
-	return chunked(reply(200, MediaTypeStream+"; charset=utf-8", text))
+	return chunked(reply(200, mediaTypeStream+"; charset=utf-8", text))
 }
 
 // ARC-D11, ARC-D22 to ARC-D24, ARC-D27: how streams begin and end.
@@ -75,15 +75,15 @@ func TestClientStream(t *testing.T) {
 		{name: "not ARC", do: reply(200, MediaType, `{}`), want: ErrVersionMismatch},
 		{name: "HTML", do: reply(200, "text/html", "<p>"), status: 200},
 		{name: "no type", do: reply(502, "", "bad"), status: 502},
-		{name: "failed stream", do: chunked(reply(500, MediaTypeStream, chunkEvent("a")+doneEvent)), status: 500},
-		{name: "failed stream that says why", do: chunked(reply(500, MediaTypeStream, "event: error\ndata: {\"error\":{\"code\":-43006}}\n\n")), want: ErrChatBufferOverflow},
+		{name: "failed stream", do: chunked(reply(500, mediaTypeStream, chunkEvent("a")+doneEvent)), status: 500},
+		{name: "failed stream that says why", do: chunked(reply(500, mediaTypeStream, "event: error\ndata: {\"error\":{\"code\":-43006}}\n\n")), want: ErrChatBufferOverflow},
 		{name: "redirect", do: reply(302, "", "", "Location", "/x"), want: ErrRedirect},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			p := &peer{do: []reaction{tt.do}}
 			c := newTestClient(t, p, &ClientOptions{MaxEvent: 2000, MaxMessage: 2000})
-			text, done, err := collect(startStream(c, t.Context()))
+			text, done, err := collect(startStream(c, t.Context(), nil))
 			require.Equal(t, tt.text, text)
 			var h *HTTPError
 			if tt.status != 0 {
@@ -107,11 +107,11 @@ func (r errReader) Read([]byte) (int, error) { return 0, r.err }
 // ARC-D31: a peer that only acknowledges a streamed chat.message.
 func TestClientStreamAck(t *testing.T) {
 	c := newTestClient(t, &peer{do: []reaction{ok(`{"success":true}`), ok(`{"n":1}`)}}, nil)
-	text, done, err := collect(c.StreamChatMessage(t.Context(), "b", &ChatMessageParams{ChatID: "c1", Message: UserText("x")}))
+	text, done, err := collect(c.StreamChatMessage(t.Context(), "b", &ChatMessageParams{ChatID: "c1", Message: UserText("x")}, nil))
 	require.NoError(t, err)
 	require.True(t, done)
 	require.Empty(t, text)
-	_, done, err = collect(c.Stream(t.Context(), "b", "report.make", map[string]bool{"stream": true}))
+	_, done, err = collect(c.Stream(t.Context(), "b", "report.make", map[string]bool{"stream": true}, nil))
 	require.NoError(t, err)
 	require.True(t, done)
 }
@@ -121,10 +121,10 @@ func TestClientStreamRetries(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := &peer{do: []reaction{fails(refusedDial()), fails(refusedDial()), stream(doneEvent), fails(reset()), stream(doneEvent)}}
 		c := newTestClient(t, p, nil)
-		_, _, err := collect(startStream(c, t.Context()))
+		_, _, err := collect(startStream(c, t.Context(), nil))
 		require.NoError(t, err)
 		require.Len(t, p.sent, 3)
-		_, _, err = collect(startStream(c, t.Context()))
+		_, _, err = collect(startStream(c, t.Context(), nil))
 		require.ErrorIs(t, err, syscall.ECONNRESET)
 		require.Len(t, p.sent, 4)
 	})
@@ -132,7 +132,7 @@ func TestClientStreamRetries(t *testing.T) {
 
 func TestClientStreamOnce(t *testing.T) {
 	p := &peer{do: []reaction{stream(doneEvent), stream(doneEvent)}}
-	events := startStream(newTestClient(t, p, nil), t.Context())
+	events := startStream(newTestClient(t, p, nil), t.Context(), nil)
 	require.Empty(t, p.sent, "nothing goes out before the loop")
 	_, _, err := collect(events)
 	require.NoError(t, err)
@@ -169,7 +169,7 @@ func (b *slowBody) Close() error { b.closed.Store(true); return nil }
 func slowly(pause time.Duration, out **slowBody, pieces ...string) reaction {
 	return func(req *http.Request, _ []byte) (*http.Response, error) {
 		*out = &slowBody{ctx: req.Context(), pieces: pieces, pause: pause}
-		return &http.Response{StatusCode: 200, Header: http.Header{"Content-Type": {MediaTypeStream}}, Body: *out, ContentLength: -1}, nil
+		return &http.Response{StatusCode: 200, Header: http.Header{"Content-Type": {mediaTypeStream}}, Body: *out, ContentLength: -1}, nil
 	}
 }
 
@@ -184,7 +184,7 @@ func TestClientStreamIdle(t *testing.T) {
 		}
 		c := newTestClient(t, &peer{do: []reaction{slowly(50*time.Second, &body, append(pieces, doneEvent)...)}}, nil)
 		begin := time.Now()
-		for ev, err := range startStream(c, t.Context()) {
+		for ev, err := range startStream(c, t.Context(), nil) {
 			require.NoError(t, err)
 			time.Sleep(5 * time.Minute) // slow use of ev
 			_ = ev
@@ -194,7 +194,7 @@ func TestClientStreamIdle(t *testing.T) {
 
 		c = newTestClient(t, &peer{do: []reaction{slowly(time.Second, &body, chunkEvent("a"))}}, nil)
 		begin = time.Now()
-		text, done, err := collect(startStream(c, t.Context()))
+		text, done, err := collect(startStream(c, t.Context(), nil))
 		require.ErrorIs(t, err, ErrTimeout)
 		require.Equal(t, "a", text)
 		require.False(t, done)
@@ -207,7 +207,7 @@ func TestClientStreamIdle(t *testing.T) {
 		}
 		c = newTestClient(t, &peer{do: []reaction{hangs}}, nil)
 		begin = time.Now()
-		_, _, err = collect(startStream(c, t.Context(), WithTimeout(time.Second)))
+		_, _, err = collect(startStream(c, t.Context(), &CallOptions{Timeout: time.Second}))
 		require.ErrorIs(t, err, ErrTimeout)
 		require.Equal(t, time.Second, time.Since(begin))
 	})
@@ -216,43 +216,43 @@ func TestClientStreamIdle(t *testing.T) {
 // Cancelling and leaving the loop both end the peer's work, and a panic does.
 func TestClientStreamLeave(t *testing.T) {
 	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
-	ended := make(chan struct{}, 3)
+	done := make(chan struct{}, 3)
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.ReadAll(r.Body)
-		w.Header().Set("Content-Type", MediaTypeStream)
+		w.Header().Set("Content-Type", mediaTypeStream)
 		_, _ = io.WriteString(w, chunkEvent("a"))
 		w.(http.Flusher).Flush()
 		<-r.Context().Done()
-		ended <- struct{}{}
+		done <- struct{}{}
 	}))
 	defer srv.Close()
 	c, err := NewClient(srv.URL, "a", nil)
 	require.NoError(t, err)
 	defer c.Close()
 
-	for ev, err := range startStream(c, t.Context()) {
+	for ev, err := range startStream(c, t.Context(), nil) {
 		require.NoError(t, err)
 		require.Equal(t, "a", ev.Text)
 		break
 	}
-	<-ended
+	<-done
 
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	var last error
-	for _, err := range startStream(c, ctx) {
+	for _, err := range startStream(c, ctx, nil) {
 		cancel()
 		last = err
 	}
 	require.ErrorIs(t, last, context.Canceled)
-	<-ended
+	<-done
 
 	require.Panics(t, func() {
-		for range startStream(c, t.Context()) {
+		for range startStream(c, t.Context(), nil) {
 			panic("user")
 		}
 	})
-	<-ended
+	<-done
 }
 
 func withID(id, event string) string { return strings.Replace(event, "\n", "\nid: "+id+"\n", 1) }
@@ -281,13 +281,24 @@ func TestClientStreamResume(t *testing.T) {
 		{"no ids", 1, []reaction{stream(chunkEvent("a")), stream(doneEvent)}, "a", []string{""}, ErrTruncated},
 		{"error event", 1, []reaction{stream(one + "event: error\ndata: {\"error\":{\"code\":-43003}}\n\n"), stream(end)}, "a", []string{""}, ErrChatTimeout},
 		{"no longer there", 1, []reaction{stream(one), arcFault(200, ErrChatTimeout)}, "a", []string{"", "s.1"}, ErrChatTimeout},
+		{"gap", 1, []reaction{stream(one), stream(end)}, "a", []string{"", "s.1"}, ErrMalformedEvent},
+		{"event twice", 1, []reaction{stream(one), stream(one + two + end)}, "a", []string{"", "s.1"}, ErrMalformedEvent},
+		{"other stream", 1, []reaction{stream(one), stream(withID("t.2", chunkEvent("b")))}, "a", []string{"", "s.1"}, ErrMalformedEvent},
+		{"no numbers", 1, []reaction{stream(one), stream(chunkEvent("b") + doneEvent)}, "a", []string{"", "s.1"}, ErrMalformedEvent},
+		{"leading zero", 1, []reaction{stream(one), stream(withID("s.02", chunkEvent("b")))}, "a", []string{"", "s.1"}, ErrMalformedEvent},
+		{"done without number", 1, []reaction{stream(one + doneEvent)}, "a", []string{""}, ErrMalformedEvent},
+		{"whole answer", 1, []reaction{stream(one), ok(`{"type":"chat","chat":{"chatId":"c","status":"ACTIVE","message":{"role":"agent","parts":[]}}}`)},
+			"a", []string{"", "s.1"}, ErrMalformedEvent},
+		{"ids of another form", 2, []reaction{stream(withID("7", chunkEvent("a"))), stream(withID("s 7", chunkEvent("b")) + doneEvent)}, "ab", []string{"", "7"}, nil},
+		{"numbers from the second event on", 1, []reaction{stream(chunkEvent("a") + withID("s.9", chunkEvent("b")) + withID("s.10", doneEvent))}, "ab", []string{""}, nil},
+		{"error without number", 1, []reaction{stream(one + "event: error\ndata: {\"error\":{\"code\":-41002}}\n\n")}, "a", []string{""}, ErrAgentNotAvailable},
 		{"malformed", 1, []reaction{stream(one + "event: stream\ndata: {\n\n"), stream(end)}, "a", []string{""}, ErrMalformedEvent},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				p := &peer{do: tt.do}
-				text, done, err := collect(startStream(newTestClient(t, p, &ClientOptions{MaxResumes: tt.limit}), t.Context()))
+				text, done, err := collect(startStream(newTestClient(t, p, &ClientOptions{MaxResumes: tt.limit}), t.Context(), nil))
 				require.ErrorIs(t, err, tt.want)
 				require.Equal(t, tt.want == nil, done)
 				require.Equal(t, tt.text, text)
@@ -305,7 +316,7 @@ func TestClientStreamInterceptors(t *testing.T) {
 	p := &peer{do: []reaction{stream(chunkEvent("a") + doneEvent)}}
 	upper := func(next StreamFunc) StreamFunc {
 		return func(ctx context.Context, out *ClientRequest) iter.Seq2[*ChatEvent, error] {
-			WithHeader("X-Seen", out.Method)(out)
+			out.Header = http.Header{"X-Seen": {out.Method}}
 			return func(yield func(*ChatEvent, error) bool) {
 				for ev, err := range next(ctx, out) {
 					if ev != nil {
@@ -319,14 +330,14 @@ func TestClientStreamInterceptors(t *testing.T) {
 		}
 	}
 	c := newTestClient(t, p, &ClientOptions{StreamInterceptors: []StreamInterceptor{upper}})
-	text, done, err := collect(startStream(c, t.Context()))
+	text, done, err := collect(startStream(c, t.Context(), nil))
 	require.NoError(t, err)
 	require.True(t, done)
 	require.Equal(t, "A", text)
 	require.Equal(t, "chat.start", p.sent[0].Header.Get("X-Seen"))
 }
 
-// What an event costs, apart from what HTTP does.
+// The allocations of an event without those of HTTP.
 func TestClientStreamAllocs(t *testing.T) {
 	if race.Enabled {
 		t.Skip("the race detector allocates")
@@ -335,7 +346,7 @@ func TestClientStreamAllocs(t *testing.T) {
 		text := strings.Repeat(chunkEvent("a"), events) + doneEvent
 		return testing.AllocsPerRun(20, func() {
 			p := &peer{do: []reaction{stream(text)}}
-			if _, _, err := collect(startStream(newTestClient(t, p, nil), t.Context())); err != nil {
+			if _, _, err := collect(startStream(newTestClient(t, p, nil), t.Context(), nil)); err != nil {
 				t.Error(err)
 			}
 		})

@@ -25,8 +25,8 @@ import (
 	"go.uber.org/goleak"
 )
 
-// A peer is an http.RoundTripper that does with each exchange what comes next in
-// its list, and remembers what it was sent.
+// A peer is an http.RoundTripper that answers each exchange with the next reaction of its list, and
+// records the requests.
 type peer struct {
 	mu      sync.Mutex
 	do      []func(req *http.Request, body []byte) (*http.Response, error)
@@ -139,7 +139,7 @@ func TestNewClient(t *testing.T) {
 		{endpoint: "ftp://b.test/arc", http: true, want: "scheme"},
 		{endpoint: "/arc", want: "absolute"},
 		{endpoint: "https://", want: "absolute"},
-		{endpoint: "https://u:p@b.test/arc", want: "credentials"},
+		{endpoint: "https://u:p@b.test/arc", want: "userinfo"},
 		{endpoint: "https://b.test/arc#x", want: "fragment"},
 		{endpoint: "https://b.test/%zz", want: "endpoint"},
 	}
@@ -164,18 +164,19 @@ func TestNewClient(t *testing.T) {
 func TestClientRequest(t *testing.T) {
 	p := &peer{do: []reaction{ok(task("t", "WORKING")), ok(task("t", "WORKING"))}}
 	c := newTestClient(t, p, &ClientOptions{TokenSource: StaticTokenSource("tok")})
-	_, err := c.GetTask(t.Context(), "b", infoOf("t"))
+	_, err := c.GetTask(t.Context(), "b", infoOf("t"), nil)
 	require.NoError(t, err)
 	req, err := DecodeRequest([]byte(p.bodies[0]))
 	require.NoError(t, err)
 	require.Equal(t, `{"arc":"1.0","id":`+string(req.ID)+`,"method":"task.info","requestAgent":"a","targetAgent":"b",`+
 		`"params":{"taskId":"t","includeMessages":true,"includeArtifacts":true}}`, p.bodies[0])
 	require.Equal(t, http.Header{"Content-Type": {"application/arc+json"}, "Accept": {"application/arc+json, application/json"},
-		"Authorization": {"Bearer tok"}}, p.sent[0].Header)
+		"Accept-Encoding": {"identity"}, "Authorization": {"Bearer tok"}}, p.sent[0].Header)
 
 	ctx := ContextWithTraceID(t.Context(), "4bf92f35-77b3-4da6-a3ce-929d0e0e4736")
-	_, err = c.GetTask(ctx, "b", infoOf("t"), WithHeader("X-One", "1"), WithHeader("Content-Type", "text/plain"),
-		WithHeader("authorization", "Basic x"), WithExtra("vendor", json.RawMessage(`{"k": 1}`)), WithRequestID(IntID(7)))
+	_, err = c.GetTask(ctx, "b", infoOf("t"), &CallOptions{
+		Header: http.Header{"X-One": {"1"}, "Content-Type": {"text/plain"}, "authorization": {"Basic x"}},
+		Extra:  Extra{"vendor": json.RawMessage(`{"k": 1}`)}, RequestID: ID("7")})
 	require.NoError(t, err)
 	require.Contains(t, p.bodies[1], `"traceId":"4bf92f35-77b3-4da6-a3ce-929d0e0e4736"`)
 	require.Contains(t, p.bodies[1], `"vendor":{"k":1}`)
@@ -197,7 +198,7 @@ func TestClientIDs(t *testing.T) {
 		}
 	}}})
 	for range 1000 {
-		_, err := c.Call(t.Context(), "b", "x.y", nil)
+		_, err := c.Call(t.Context(), "b", "x.y", nil, nil)
 		require.NoError(t, err)
 	}
 	require.Len(t, seen, 1000)
@@ -210,7 +211,7 @@ func TestClientSpan(t *testing.T) {
 		{"neither", "", "", "", "^$"},
 		{"span only", span, "", "0af7651916cd43dd8448eb211c80319c", "^" + span + "$"},
 		{"both the same", span, "0AF7651916CD43DD8448EB211C80319C", "0AF7651916CD43DD8448EB211C80319C", "^" + span + "$"},
-		{"another workflow", span, "wf", "wf", "^00-" + W3CTraceID("wf") + "-[0-9a-f]{16}-01$"},
+		{"another workflow", span, "wf", "wf", "^00-" + w3cTraceID("wf") + "-[0-9a-f]{16}-01$"},
 		{"no valid span", "00-zz", "", "", "^$"},
 	}
 	for _, tt := range tests {
@@ -221,7 +222,7 @@ func TestClientSpan(t *testing.T) {
 			if tt.trace != "" {
 				ctx = ContextWithTraceID(ctx, tt.trace)
 			}
-			_, err := c.Call(ctx, "b", "x.y", nil)
+			_, err := c.Call(ctx, "b", "x.y", nil, nil)
 			require.NoError(t, err)
 			req, err := DecodeRequest([]byte(p.bodies[0]))
 			require.NoError(t, err)
@@ -247,10 +248,10 @@ func TestClientPath(t *testing.T) {
 		if tt.call != nil {
 			ctx = context.WithValue(ctx, callKey{}, tt.call)
 		}
-		_, err := newTestClient(t, p, &ClientOptions{SendAgentPath: true}).Call(ctx, "b", "x.y", nil)
+		_, err := newTestClient(t, p, &ClientOptions{SendAgentPath: true}).Call(ctx, "b", "x.y", nil, nil)
 		require.NoError(t, err)
 		require.Equal(t, tt.want, p.sent[0].Header.Get("X-ARC-Path"))
-		_, err = newTestClient(t, &peer{do: p.do}, nil).Call(ctx, "b", "x.y", nil)
+		_, err = newTestClient(t, &peer{do: p.do}, nil).Call(ctx, "b", "x.y", nil, nil)
 		require.NoError(t, err)
 	}
 }
@@ -264,48 +265,48 @@ func TestClientMethods(t *testing.T) {
 	}{
 		{"task.create", `{"initialMessage":{"role":"user","parts":[{"type":"TextPart","content":"hi"}]},"priority":"HIGH"}`,
 			task("t1", "SUBMITTED"), "t1", func(ctx context.Context, c *Client) (any, error) {
-				r, err := c.CreateTask(ctx, "b", &CreateTaskParams{InitialMessage: msg, Priority: PriorityHigh})
+				r, err := c.CreateTask(ctx, "b", &CreateTaskParams{InitialMessage: msg, Priority: PriorityHigh}, nil)
 				return r.ID, err
 			}},
 		{"task.send", `{"taskId":"t1","message":{"role":"user","parts":[{"type":"TextPart","content":"hi"}]}}`,
 			`{"success":true}`, "<nil>", func(ctx context.Context, c *Client) (any, error) {
-				return nil, c.SendTaskInput(ctx, "b", &SendTaskParams{TaskID: "t1", Message: msg})
+				return nil, c.SendTaskInput(ctx, "b", &SendTaskParams{TaskID: "t1", Message: msg}, nil)
 			}},
 		{"task.info", `{"taskId":"t1","includeMessages":false,"includeArtifacts":true}`,
 			task("t1", "WORKING"), "WORKING", func(ctx context.Context, c *Client) (any, error) {
-				r, err := c.GetTask(ctx, "b", &TaskInfoParams{TaskID: "t1", OmitMessages: true})
+				r, err := c.GetTask(ctx, "b", &TaskInfoParams{TaskID: "t1", OmitMessages: true}, nil)
 				return r.Status, err
 			}},
 		{"task.cancel", `{"taskId":"t1","reason":"no"}`,
 			task("t1", "CANCELED"), "CANCELED", func(ctx context.Context, c *Client) (any, error) {
-				r, err := c.CancelTask(ctx, "b", &CancelTaskParams{TaskID: "t1", Reason: "no"})
+				r, err := c.CancelTask(ctx, "b", &CancelTaskParams{TaskID: "t1", Reason: "no"}, nil)
 				return r.Status, err
 			}},
 		{"task.subscribe", `{"taskId":"t1","callbackUrl":"https://a.test/cb"}`,
 			`{"type":"subscription","subscription":{"subscriptionId":"s1"}}`, "s1", func(ctx context.Context, c *Client) (any, error) {
-				r, err := c.SubscribeTask(ctx, "b", &SubscribeParams{TaskID: "t1", CallbackURL: "https://a.test/cb"})
+				r, err := c.SubscribeTask(ctx, "b", &SubscribeParams{TaskID: "t1", CallbackURL: "https://a.test/cb"}, nil)
 				return r.ID, err
 			}},
 		{"chat.start", `{"initialMessage":{"role":"user","parts":[{"type":"TextPart","content":"hi"}]},"stream":false}`,
 			`{"type":"chat","chat":{"chatId":"c1","message":{"role":"agent","parts":[{"type":"text","content":"yo"}]}}}`, "yo",
 			func(ctx context.Context, c *Client) (any, error) {
-				r, err := c.StartChat(ctx, "b", &StartChatParams{InitialMessage: msg, Stream: true})
+				r, err := c.StartChat(ctx, "b", &StartChatParams{InitialMessage: msg, Stream: true}, nil)
 				return r.Message.Text(), err
 			}},
 		{"chat.message", `{"chatId":"c1","message":{"role":"user","parts":[{"type":"TextPart","content":"hi"}]},"stream":false}`,
 			`{"success":true}`, "c1", func(ctx context.Context, c *Client) (any, error) {
-				r, err := c.SendChatMessage(ctx, "b", &ChatMessageParams{ChatID: "c1", Message: msg})
+				r, err := c.SendChatMessage(ctx, "b", &ChatMessageParams{ChatID: "c1", Message: msg}, nil)
 				return r.ID, err
 			}},
 		{"chat.end", `{"chatId":"c1"}`,
 			`{"type":"chat","chat":{"chatId":"c1","status":"CLOSED"}}`, "CLOSED", func(ctx context.Context, c *Client) (any, error) {
-				r, err := c.EndChat(ctx, "b", &EndChatParams{ChatID: "c1"})
+				r, err := c.EndChat(ctx, "b", &EndChatParams{ChatID: "c1"}, nil)
 				return r.Status, err
 			}},
 		{"task.notification", `{"taskId":"t1","event":"NEW_MESSAGE","timestamp":"2024-01-15T10:30:00Z","data":{"status":"WORKING","message":"m"}}`,
 			`"whatever"`, "<nil>", func(ctx context.Context, c *Client) (any, error) {
 				return nil, c.Notify(ctx, "b", &Notification{TaskID: "t1", Event: EventNewMessage, Timestamp: "2024-01-15T10:30:00Z",
-					Data: NotificationData{Status: "WORKING", Message: "m"}})
+					Data: NotificationData{Status: "WORKING", Message: "m"}}, nil)
 			}},
 	}
 	for _, tt := range tests {
@@ -323,7 +324,7 @@ func TestClientMethods(t *testing.T) {
 				require.NoError(t, err)
 				require.Equal(t, tt.method, req.Method)
 				require.JSONEq(t, tt.params, string(req.Params))
-				_, err = NormalizeParams(req.Method, req.Params)
+				_, err = normalizeParams(req.Method, req.Params)
 				require.NoError(t, err, "a server takes it")
 			})
 		}
@@ -335,16 +336,16 @@ func TestClientNotifyStatus(t *testing.T) {
 	n := &Notification{TaskID: "t", Event: EventNewMessage, Timestamp: "2024-01-15T10:30:00Z", Data: NotificationData{Status: "WORKING"}}
 	p := &peer{do: []reaction{arcFault(200, ErrInternal), reply(204, "", ""), arcFault(401, ErrTokenInvalid), reply(410, "text/plain", "gone")}}
 	c := newTestClient(t, p, nil)
-	require.NoError(t, c.Notify(t.Context(), "b", n))
-	require.NoError(t, c.Notify(t.Context(), "b", n))
+	require.NoError(t, c.Notify(t.Context(), "b", n, nil))
+	require.NoError(t, c.Notify(t.Context(), "b", n, nil))
 	var h *HTTPError
-	require.ErrorAs(t, c.Notify(t.Context(), "b", n), &h)
+	require.ErrorAs(t, c.Notify(t.Context(), "b", n, nil), &h)
 	require.Equal(t, 401, h.Status)
-	require.ErrorAs(t, c.Notify(t.Context(), "b", n), &h)
+	require.ErrorAs(t, c.Notify(t.Context(), "b", n, nil), &h)
 	require.Equal(t, HTTPError{Status: 410, Body: "gone"}, *h)
 }
 
-// What a server would refuse never leaves.
+// A request that a server would reject is not sent.
 func TestClientRefusesLocally(t *testing.T) {
 	p := &peer{}
 	c := newTestClient(t, p, nil)
@@ -352,7 +353,7 @@ func TestClientRefusesLocally(t *testing.T) {
 		name           string
 		target, method string
 		params         any
-		opts           []CallOptions
+		opts           *CallOptions
 		want           error
 	}{
 		{name: "no target", method: "x.y", want: ErrInvalidAgentID},
@@ -360,26 +361,26 @@ func TestClientRefusesLocally(t *testing.T) {
 		{name: "no method", target: "b", want: ErrInvalidFieldFormat},
 		{name: "params not an object", target: "b", method: "x.y", params: []int{1}, want: ErrInvalidParams},
 		{name: "params not JSON", target: "b", method: "x.y", params: json.RawMessage(`{`), want: ErrInvalidParams},
-		{name: "trace", target: "b", method: "x.y", opts: []CallOptions{WithTraceID("a\nb")}, want: ErrInvalidTrace},
-		{name: "id", target: "b", method: "x.y", opts: []CallOptions{WithRequestID("null")}, want: ErrInvalidFieldFormat},
+		{name: "trace", target: "b", method: "x.y", opts: &CallOptions{TraceID: "a\nb"}, want: ErrInvalidTrace},
+		{name: "id", target: "b", method: "x.y", opts: &CallOptions{RequestID: "null"}, want: ErrInvalidFieldFormat},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			_, err := c.Call(t.Context(), tt.target, tt.method, tt.params, tt.opts...)
+			_, err := c.Call(t.Context(), tt.target, tt.method, tt.params, tt.opts)
 			require.ErrorIs(t, err, tt.want)
-			for _, err := range c.Stream(t.Context(), tt.target, tt.method, tt.params, tt.opts...) {
+			for _, err := range c.Stream(t.Context(), tt.target, tt.method, tt.params, tt.opts) {
 				require.ErrorIs(t, err, tt.want)
 			}
 		})
 	}
-	_, err := c.Call(t.Context(), "b", "x.y", func() {})
+	_, err := c.Call(t.Context(), "b", "x.y", func() {}, nil)
 	require.ErrorContains(t, err, "arc: params")
-	_, err = c.CreateTask(t.Context(), "b", &CreateTaskParams{InitialMessage: UserText("x"), Metadata: json.RawMessage(`{`)})
+	_, err = c.CreateTask(t.Context(), "b", &CreateTaskParams{InitialMessage: UserText("x"), Metadata: json.RawMessage(`{`)}, nil)
 	require.ErrorContains(t, err, "metadata")
 	require.Empty(t, p.sent)
 }
 
-// ARC-D12, ARC-D13: every answer is an outcome of its own.
+// ARC-D12, ARC-D13: every response has a distinct outcome.
 func TestClientAnswers(t *testing.T) {
 	long := strings.Repeat("x", 5000)
 	big := reply(200, MediaType, result(`{"type":"task","task":{"taskId":"`+long+`","status":"WORKING"}}`))
@@ -394,8 +395,8 @@ func TestClientAnswers(t *testing.T) {
 		{name: "over the limit", answer: chunked(big), want: ErrTooLarge},
 		{name: "over the limit and failed", answer: reply(500, "text/plain", long), status: 500},
 		{name: "ARC error at 500", answer: arcFault(500, ErrTaskNotFound), want: ErrTaskNotFound},
-		{name: "HTML", answer: reply(200, "text/html", "<html>"), want: ErrNotJSON},
-		{name: "empty", answer: reply(204, "", ""), want: ErrNotJSON},
+		{name: "HTML", answer: reply(200, "text/html", "<html>"), want: ErrInvalidResponse},
+		{name: "empty", answer: reply(204, "", ""), want: ErrInvalidResponse},
 		{name: "not ARC", answer: reply(200, MediaType, `{"arc":"1.0"}`), want: ErrInvalidResponse},
 		{name: "failed, not ARC", answer: reply(404, "application/json", `{"detail":"Not Found"}`), status: 404},
 		{name: "failed, foreign id", answer: reply(404, MediaType, strings.ReplaceAll(fault(ErrTaskNotFound), "${ID}", `"x"`)), want: ErrIDMismatch},
@@ -406,7 +407,7 @@ func TestClientAnswers(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			p := &peer{do: []reaction{tt.answer}}
 			c := newTestClient(t, p, &ClientOptions{MaxMessage: 4500})
-			_, err := c.GetTask(t.Context(), "b", infoOf("t"))
+			_, err := c.GetTask(t.Context(), "b", infoOf("t"), nil)
 			var h *HTTPError
 			switch {
 			case tt.status != 0:
@@ -440,23 +441,23 @@ func TestClientRetries(t *testing.T) {
 		return resp, err
 	}
 	good := ok(task("t", "WORKING"))
-	create := func(c *Client, ctx context.Context, opts ...CallOptions) error {
-		_, err := c.CreateTask(ctx, "b", &CreateTaskParams{InitialMessage: UserText("x")}, opts...)
+	create := func(c *Client, ctx context.Context, opts *CallOptions) error {
+		_, err := c.CreateTask(ctx, "b", &CreateTaskParams{InitialMessage: UserText("x")}, opts)
 		return err
 	}
-	info := func(c *Client, ctx context.Context, opts ...CallOptions) error {
-		_, err := c.GetTask(ctx, "b", infoOf("t"), opts...)
+	info := func(c *Client, ctx context.Context, opts *CallOptions) error {
+		_, err := c.GetTask(ctx, "b", infoOf("t"), opts)
 		return err
 	}
-	capabilities := func(c *Client, ctx context.Context, opts ...CallOptions) error {
-		_, err := c.Call(ctx, "b", "agent.getCapabilities", nil, opts...)
+	capabilities := func(c *Client, ctx context.Context, opts *CallOptions) error {
+		_, err := c.Call(ctx, "b", "agent.getCapabilities", nil, opts)
 		return err
 	}
 	tests := []struct {
 		name     string
-		call     func(*Client, context.Context, ...CallOptions) error
+		call     func(*Client, context.Context, *CallOptions) error
 		opts     ClientOptions
-		call1    []CallOptions
+		call1    *CallOptions
 		do       []reaction
 		nothing  error
 		attempts int
@@ -466,16 +467,16 @@ func TestClientRetries(t *testing.T) {
 		{name: "dial, too often", call: create, do: []reaction{dial, dial, dial, good}, attempts: 3, want: syscall.ECONNREFUSED},
 		{name: "no such host", call: create, do: []reaction{fails(&net.DNSError{Name: "b.test"}), good}, attempts: 2},
 		{name: "proxy", call: create, do: []reaction{fails(&net.OpError{Op: "proxyconnect", Err: io.EOF}), good}, attempts: 2},
-		{name: "broke before the body went out", call: create, nothing: reset(), do: []reaction{nil, good}, attempts: 2},
+		{name: "broke before the body went out", call: create, nothing: reset(), do: []reaction{nil, good}, attempts: 1, want: syscall.ECONNRESET},
 		{name: "failed before the body by no network", call: create, nothing: errors.New("no"), do: []reaction{nil, good}, attempts: 1, want: errAny},
 		{name: "lost, changes something", call: create, do: []reaction{lost, good}, attempts: 1, want: syscall.ECONNRESET},
 		{name: "lost, deduplicated", call: create, opts: ClientOptions{Idempotent: true}, do: []reaction{lost, lost, good}, attempts: 3},
-		{name: "lost, deduplicated for this call", call: create, call1: []CallOptions{WithDeduplication()}, do: []reaction{lost, good}, attempts: 2},
+		{name: "lost, deduplicated for this call", call: create, call1: &CallOptions{Idempotent: true}, do: []reaction{lost, good}, attempts: 2},
 		{name: "lost, harmless", call: info, do: []reaction{lost, dial, good}, attempts: 3},
 		{name: "lost, capabilities", call: capabilities, do: []reaction{lost, ok(`{}`)}, attempts: 2},
 		{name: "lost while answering", call: info, do: []reaction{cut, good}, attempts: 2},
 		{name: "lost while answering, changes something", call: create, do: []reaction{cut, good}, attempts: 1, want: io.ErrUnexpectedEOF},
-		{name: "switched off", call: info, opts: ClientOptions{MaxRetries: -1}, do: []reaction{dial, good}, attempts: 1, want: syscall.ECONNREFUSED},
+		{name: "switched off", call: info, opts: ClientOptions{Retry: &RetryPolicy{MaxAttempts: -1}}, do: []reaction{dial, good}, attempts: 1, want: syscall.ECONNREFUSED},
 		{name: "status", call: info, do: []reaction{reply(503, "text/plain", "busy"), good}, attempts: 1, want: errAny},
 		{name: "ARC error", call: info, do: []reaction{arcFault(503, ErrAgentNotAvailable), good}, attempts: 1, want: ErrAgentNotAvailable},
 	}
@@ -483,7 +484,7 @@ func TestClientRetries(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				p := &peer{do: tt.do, nothing: tt.nothing}
-				err := tt.call(newTestClient(t, p, &tt.opts), t.Context(), tt.call1...)
+				err := tt.call(newTestClient(t, p, &tt.opts), t.Context(), tt.call1)
 				switch tt.want {
 				case nil:
 					require.NoError(t, err)
@@ -498,8 +499,7 @@ func TestClientRetries(t *testing.T) {
 				}
 				for i, at := range p.at[1:] {
 					wait := at.Sub(p.at[i])
-					base := 200 * time.Millisecond << i
-					require.InDelta(t, base, wait, 0.2*float64(base)+1)
+					require.LessOrEqual(t, wait, 200*time.Millisecond<<i)
 				}
 			})
 		})
@@ -523,19 +523,18 @@ func TestClientRetryAfter(t *testing.T) {
 		want     error
 	}{
 		{"off", ClientOptions{}, []reaction{busy("1"), good}, 1, 0, ErrRateLimitExceeded},
-		{"seconds", ClientOptions{MaxRetryAfter: 5 * time.Second}, []reaction{busy("3"), busy("2"), good}, 3, 5 * time.Second, nil},
-		{"date", ClientOptions{MaxRetryAfter: 5 * time.Second}, []reaction{busy("Sat, 01 Jan 2000 00:00:04 GMT"), good}, 2, 4 * time.Second, nil},
-		{"too long", ClientOptions{MaxRetryAfter: 5 * time.Second}, []reaction{busy("6"), good}, 1, 0, ErrRateLimitExceeded},
-		{"unreadable", ClientOptions{MaxRetryAfter: 5 * time.Second}, []reaction{busy("soon"), good}, 1, 0, ErrRateLimitExceeded},
-		{"too often", ClientOptions{MaxRetryAfter: 5 * time.Second}, []reaction{busy("1"), busy("1"), busy("1"), good}, 3, 2 * time.Second, ErrRateLimitExceeded},
-		{"beyond the deadline", ClientOptions{MaxRetryAfter: time.Hour, Timeout: time.Second}, []reaction{busy("2"), good}, 1, 0, ErrRateLimitExceeded},
+		{"seconds", ClientOptions{Retry: &RetryPolicy{MaxRetryAfter: 5 * time.Second}}, []reaction{busy("3"), busy("2"), good}, 3, 5 * time.Second, nil},
+		{"date", ClientOptions{Retry: &RetryPolicy{MaxRetryAfter: 5 * time.Second}}, []reaction{busy("Sat, 01 Jan 2000 00:00:04 GMT"), good}, 2, 4 * time.Second, nil},
+		{"too long", ClientOptions{Retry: &RetryPolicy{MaxRetryAfter: 5 * time.Second}}, []reaction{busy("6"), good}, 1, 0, ErrRateLimitExceeded},
+		{"too often", ClientOptions{Retry: &RetryPolicy{MaxRetryAfter: 5 * time.Second}}, []reaction{busy("1"), busy("1"), busy("1"), good}, 3, 2 * time.Second, ErrRateLimitExceeded},
+		{"beyond the deadline", ClientOptions{Retry: &RetryPolicy{MaxRetryAfter: time.Hour}, Timeout: time.Second}, []reaction{busy("2"), good}, 1, 0, ErrRateLimitExceeded},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				p := &peer{do: tt.do}
 				begin := time.Now()
-				_, err := newTestClient(t, p, &tt.opts).GetTask(t.Context(), "b", infoOf("t"))
+				_, err := newTestClient(t, p, &tt.opts).GetTask(t.Context(), "b", infoOf("t"), nil)
 				require.ErrorIs(t, err, tt.want)
 				require.Len(t, p.sent, tt.attempts)
 				require.Equal(t, tt.took, time.Since(begin))
@@ -572,7 +571,7 @@ func TestClientRedirects(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			p := &peer{do: tt.do}
-			_, err := newTestClient(t, p, &ClientOptions{TokenSource: StaticTokenSource("tok")}).GetTask(t.Context(), "b", infoOf("t"))
+			_, err := newTestClient(t, p, &ClientOptions{TokenSource: StaticTokenSource("tok")}).GetTask(t.Context(), "b", infoOf("t"), nil)
 			require.ErrorIs(t, err, tt.want)
 			require.Equal(t, tt.last, p.sent[len(p.sent)-1].URL.String())
 			for _, b := range p.bodies {
@@ -582,8 +581,8 @@ func TestClientRedirects(t *testing.T) {
 	}
 }
 
-// ARC-D18, ARC-176: a timeout is told apart from a connection error, and from the
-// user's own wish.
+// ARC-D18, ARC-176: a timeout is distinct from a connection error, and from a cancellation by the
+// user.
 func TestClientTimeout(t *testing.T) {
 	hangs := func(req *http.Request, _ []byte) (*http.Response, error) {
 		<-req.Context().Done()
@@ -592,25 +591,25 @@ func TestClientTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newTestClient(t, &peer{do: []reaction{hangs, hangs, hangs, hangs}}, nil)
 		begin := time.Now()
-		_, err := c.GetTask(t.Context(), "b", infoOf("t"))
+		_, err := c.GetTask(t.Context(), "b", infoOf("t"), nil)
 		require.ErrorIs(t, err, ErrTimeout)
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 		require.Equal(t, time.Minute, time.Since(begin))
 
-		_, err = c.GetTask(t.Context(), "b", infoOf("t"), WithTimeout(time.Second))
+		_, err = c.GetTask(t.Context(), "b", infoOf("t"), &CallOptions{Timeout: time.Second})
 		require.ErrorIs(t, err, ErrTimeout)
 		require.Equal(t, time.Minute+time.Second, time.Since(begin))
 
 		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 		defer cancel()
-		_, err = c.GetTask(ctx, "b", infoOf("t"))
+		_, err = c.GetTask(ctx, "b", infoOf("t"), nil)
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 		require.NotErrorIs(t, err, ErrTimeout)
 
 		ctx, stop := context.WithCancelCause(t.Context())
 		why := errors.New("enough")
 		time.AfterFunc(2*time.Hour, func() { stop(why) })
-		_, err = c.GetTask(ctx, "b", infoOf("t"), WithTimeout(-1))
+		_, err = c.GetTask(ctx, "b", infoOf("t"), &CallOptions{Timeout: -1})
 		require.ErrorIs(t, err, why)
 	})
 }
@@ -631,7 +630,7 @@ func TestClientInterceptors(t *testing.T) {
 	}
 	p := &peer{do: []reaction{arcFault(200, ErrTaskNotFound)}}
 	c := newTestClient(t, p, &ClientOptions{Interceptors: []Interceptor{trace("outer"), trace("inner")}})
-	_, err := c.CancelTask(t.Context(), "b", &CancelTaskParams{TaskID: "t"})
+	_, err := c.CancelTask(t.Context(), "b", &CancelTaskParams{TaskID: "t"}, nil)
 	require.ErrorIs(t, err, ErrTaskNotFound)
 	require.Equal(t, []string{`outer task.cancel {"taskId":"t"}`, `inner task.cancel {"taskId":"t"}`,
 		"inner arc: m (-42001)", "outer arc: m (-42001)"}, log)
@@ -640,7 +639,7 @@ func TestClientInterceptors(t *testing.T) {
 
 func TestClientCallDecode(t *testing.T) {
 	c := newTestClient(t, &peer{do: []reaction{ok(`{"sum":12345678901234567890}`)}}, nil)
-	res, err := c.Call(t.Context(), "b", "math.add", map[string]int{"a": 1})
+	res, err := c.Call(t.Context(), "b", "math.add", map[string]int{"a": 1}, nil)
 	require.NoError(t, err)
 	var out struct{ Sum json.Number }
 	require.NoError(t, res.Decode(&struct{ Sum int }{}), "names match exactly")
@@ -670,7 +669,7 @@ func TestClientMemory(t *testing.T) {
 		_, _ = w.Write(out)
 	}))
 	defer srv.Close()
-	c, err := NewClient(srv.URL, "a", &ClientOptions{MaxRetries: -1})
+	c, err := NewClient(srv.URL, "a", &ClientOptions{Retry: &RetryPolicy{MaxAttempts: -1}})
 	require.NoError(t, err)
 	defer c.Close()
 	var wg sync.WaitGroup
@@ -678,15 +677,15 @@ func TestClientMemory(t *testing.T) {
 		wg.Go(func() {
 			for i := range 40 {
 				marker := strings.Repeat(fmt.Sprintf("x%d.%d", g, i), 1+i*50)
-				opts := []CallOptions{WithHeader("X-Marker", marker)}
+				opts := &CallOptions{Header: http.Header{"X-Marker": {marker}}}
 				if i%5 == 4 {
-					opts = append(opts, WithHeader("X-Early", "1"))
+					opts.Header.Set("X-Early", "1")
 				}
 				if len(marker) > 4000 {
 					marker = marker[:4000]
-					opts[0] = WithHeader("X-Marker", marker)
+					opts.Header.Set("X-Marker", marker)
 				}
-				res, err := c.Call(t.Context(), "b", "x.y", json.RawMessage(`{"m":"`+marker+`"}`), opts...)
+				res, err := c.Call(t.Context(), "b", "x.y", json.RawMessage(`{"m":"`+marker+`"}`), opts)
 				if i%5 == 4 {
 					var h *HTTPError
 					if !errors.As(err, &h) && !errors.Is(err, syscall.EPIPE) && !errors.Is(err, syscall.ECONNRESET) {
@@ -701,8 +700,8 @@ func TestClientMemory(t *testing.T) {
 	wg.Wait()
 }
 
-// An HTTP client with cookies or a timeout of its own keeps them, and still gets
-// no say in redirects.
+// An HTTP client with a cookie jar or a timeout keeps them, and still has no influence on
+// redirects.
 func TestClientOfTheUser(t *testing.T) {
 	follow := func(*http.Request, []*http.Request) error { return nil }
 	for name, h := range map[string]*http.Client{"timeout": {Timeout: time.Hour}, "plain": {}} {
@@ -710,19 +709,19 @@ func TestClientOfTheUser(t *testing.T) {
 			p := &peer{do: []reaction{ok(task("t", "WORKING")), reply(302, "", "", "Location", "https://evil.test/"), ok(task("t", "WORKING")),
 				func(*http.Request, []byte) (*http.Response, error) { return nil, nil }}}
 			h.Transport, h.CheckRedirect = p, follow
-			c, err := NewClient("https://b.test/arc", "a", &ClientOptions{HTTPClient: h, MaxRetries: -1})
+			c, err := NewClient("https://b.test/arc", "a", &ClientOptions{HTTPClient: h, Retry: &RetryPolicy{MaxAttempts: -1}})
 			require.NoError(t, err)
-			_, err = c.GetTask(t.Context(), "b", infoOf("t"))
+			_, err = c.GetTask(t.Context(), "b", infoOf("t"), nil)
 			require.NoError(t, err)
-			_, err = c.GetTask(t.Context(), "b", infoOf("t"))
+			_, err = c.GetTask(t.Context(), "b", infoOf("t"), nil)
 			require.ErrorIs(t, err, ErrRedirect)
-			_, err = c.GetTask(t.Context(), "b", infoOf("t"))
+			_, err = c.GetTask(t.Context(), "b", infoOf("t"), nil)
 			require.NoError(t, err)
-			_, err = c.GetTask(t.Context(), "b", infoOf("t"))
+			_, err = c.GetTask(t.Context(), "b", infoOf("t"), nil)
 			require.Error(t, err, "a transport that breaks its contract")
 			require.Len(t, p.sent, 4)
 		})
 	}
-	_, _, err := collect(newTestClient(t, &peer{}, nil).Stream(t.Context(), "b", "x.y", func() {}))
+	_, _, err := collect(newTestClient(t, &peer{}, nil).Stream(t.Context(), "b", "x.y", func() {}, nil))
 	require.ErrorContains(t, err, "arc: params")
 }

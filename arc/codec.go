@@ -5,6 +5,7 @@ package arc
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -20,7 +21,7 @@ import (
 // TraceID (ARC-D03). With code [ErrParse] or [ErrInvalidRequest] it is empty.
 func DecodeRequest(data []byte) (*Request, error) {
 	req := &Request{}
-	if fault := req.decode(data); fault != nil {
+	if fault, _ := req.decode(data); fault != nil {
 		return req, fault
 	}
 	return req, nil
@@ -37,14 +38,48 @@ const (
 	inRequest // how many there are
 )
 
-func (req *Request) decode(data []byte) *Error {
+// maxNames and maxTotal bound the members of an object and of all objects of a request
+// (ARC-D01).
+const (
+	maxNames = 10_000
+	maxTotal = 250_000
+)
+
+// search reads the id, the requestAgent and the traceId of a refused request, of each the
+// first member of this name if it is valid. Nothing else is checked (ARC-D03).
+func (req *Request) search(data []byte) {
+	c := strictjson.NewCursor(data, strictjson.Options{})
+	find := func(name string) (strictjson.Value, string) {
+		v, _ := c.Find(name)
+		v, err := checkJSON(v)
+		if err != nil || len(v) > maxIDToken {
+			return nil, ""
+		}
+		text, _ := v.Text()
+		return v, text
+	}
+	id, text := find("id")
+	if id != nil && checkIDToken(id, text) == nil {
+		req.ID = ID(id)
+	}
+	if agent, text := find("requestAgent"); checkAgent("requestAgent", agent, text) == nil {
+		req.RequestAgent = text
+	}
+	if trace, text := find("traceId"); checkTrace(trace, text) == nil {
+		req.TraceID = text
+	}
+}
+
+// decode reads a request. With an error it reports whether the requestAgent is valid and
+// was checked before the error was found.
+func (req *Request) decode(data []byte) (fault *Error, isCallerKnown bool) {
 	var array [usualMembers]strictjson.Span
-	v, spans, err := surveyJSON(data, array[:0])
+	v, spans, err := surveyJSON(data, maxNames, maxTotal, array[:0])
 	if err != nil {
-		return jsonFault(err)
+		return jsonFault(err), false
 	}
 	if !v.IsObject() {
-		return &Error{Code: ErrInvalidRequest, Message: "Invalid request: not a JSON object"}
+		return &Error{Code: ErrInvalidRequest, Message: "Invalid request: not a JSON object"}, false
 	}
 	var in [inRequest]strictjson.Value
 	for i := range spans {
@@ -91,25 +126,25 @@ func (req *Request) decode(data []byte) *Error {
 	// The order of ARC-D07.
 	switch {
 	case in[inARC] == nil:
-		return fieldError(ErrMissingField, "arc", "is required")
+		return fieldError(ErrMissingField, "arc", "is required"), false
 	case !isVersion(in[inARC]):
-		return versionFault()
+		return versionFault(), false
 	case idFault != nil:
-		return idFault
+		return idFault, false
 	}
-	for _, fault := range []*Error{checkMethod(in[inMethod], texts.method), requestAgentFault,
-		checkAgent("targetAgent", in[inTargetAgent], texts.targetAgent)} {
-		if fault != nil {
-			return fault
-		}
+	if fault := cmp.Or(checkMethod(in[inMethod], texts.method), requestAgentFault); fault != nil {
+		return fault, false
+	}
+	if fault := checkAgent("targetAgent", in[inTargetAgent], texts.targetAgent); fault != nil {
+		return fault, true
 	}
 	switch {
 	case in[inParams] == nil:
-		return fieldError(ErrMissingField, "params", "is required")
+		return fieldError(ErrMissingField, "params", "is required"), true
 	case !in[inParams].IsObject():
-		return fieldError(ErrInvalidParams, "params", "must be an object")
+		return fieldError(ErrInvalidParams, "params", "must be an object"), true
 	}
-	return traceFault
+	return traceFault, true
 }
 
 func isVersion(v strictjson.Value) bool {
@@ -132,7 +167,7 @@ func jsonFault(err error) *Error {
 		return &Error{Code: ErrParse, Message: ErrParse.Message(), Cause: err}
 	}
 	switch e.Kind {
-	case strictjson.Duplicate, strictjson.Depth:
+	case strictjson.Duplicate, strictjson.Depth, strictjson.Count:
 		return &Error{Code: ErrInvalidRequest, Message: fmt.Sprintf("Invalid request: %v", e)}
 	}
 	return &Error{Code: ErrParse, Message: fmt.Sprintf("Parse error: %v", e)}
@@ -324,26 +359,28 @@ func AppendRequest(dst []byte, req *Request) ([]byte, error) {
 // must carry it, or carry an error and the id "error" or null, with which peers
 // answer what they could not read (ARC-D03). Result shares the memory of data.
 //
-// The errors are [ErrNotJSON], [ErrVersionMismatch], [ErrInvalidResponse] and
+// The errors are [ErrInvalidResponse], [ErrVersionMismatch] and
 // [ErrIDMismatch], looked for in this order; each wraps its sentinel. The error
 // that a response carries is not an error of this function.
 func DecodeResponse(data []byte, id ID) (*Response, error) {
 	res := &Response{}
-	if err := res.decode(data, id); err != nil {
+	if err := res.decode(data, &Request{ID: id}); err != nil {
 		return nil, err
 	}
 	return res, nil
 }
 
-func (res *Response) decode(data []byte, id ID) error {
+// decode reads the response to req. It shares the texts of req.
+func (res *Response) decode(data []byte, req *Request) error {
+	id := req.ID
 	var array [usualMembers]strictjson.Span
-	v, spans, err := surveyJSON(data, array[:0])
+	v, spans, err := surveyJSON(data, 0, 0, array[:0])
 	if err != nil {
 		var e *strictjson.Error
 		if errors.As(err, &e) && (e.Kind == strictjson.Duplicate || e.Kind == strictjson.Depth) {
 			return fmt.Errorf("%w: %v", ErrInvalidResponse, err)
 		}
-		return fmt.Errorf("%w: %v", ErrNotJSON, err)
+		return fmt.Errorf("%w: %v", ErrInvalidResponse, err)
 	}
 	if !v.IsObject() {
 		return fmt.Errorf("%w: not an object", ErrInvalidResponse)
@@ -388,9 +425,9 @@ func (res *Response) decode(data []byte, id ID) error {
 	}
 	var ok1, ok2, ok3 bool
 	all := texts{size: min(len(names[0])+len(names[1])+len(names[2]), maxBlock)}
-	res.ResponseAgent, ok1 = all.text(names[0])
-	res.TargetAgent, ok2 = all.text(names[1])
-	if res.TraceID, ok3 = all.text(names[2]); names[2].Absent() {
+	res.ResponseAgent, ok1 = all.shared(names[0], req.TargetAgent)
+	res.TargetAgent, ok2 = all.shared(names[1], req.RequestAgent)
+	if res.TraceID, ok3 = all.shared(names[2], req.TraceID); names[2].Absent() {
 		ok3 = true
 	}
 	switch {
@@ -426,7 +463,7 @@ func decodeError(v strictjson.Value) (*Error, bool) {
 	if !ok {
 		return nil, false
 	}
-	e := &Error{Code: Code(code), Details: raw(v.Get("details"))}
+	e := &Error{Code: Code(code), Details: raw(v.Get("details")), Remote: true}
 	if m := v.Get("message"); !m.Absent() {
 		if e.Message, ok = m.Text(); !ok {
 			return nil, false

@@ -90,12 +90,29 @@ func (r *reader) sendTask(v strictjson.Value) *SendTaskParams {
 	return &SendTaskParams{TaskID: f.id(0, maxIDLen), Message: f.needMessage(1), Extra: f.extra}
 }
 
-var infoMembers = []string{"taskId", "includeMessages", "includeArtifacts"}
+var infoMembers = []string{"taskId", "includeMessages", "includeArtifacts", "messagesAfter", "messagesLimit", "artifactsAfter",
+	"artifactsLimit"}
 
 func (r *reader) taskInfo(v strictjson.Value) TaskInfoParams {
 	f := r.object(v, infoMembers)
 	defer f.done()
-	return TaskInfoParams{TaskID: f.id(0, maxIDLen), OmitMessages: !f.flag(1, true), OmitArtifacts: !f.flag(2, true), Extra: f.extra}
+	return TaskInfoParams{TaskID: f.id(0, maxIDLen), OmitMessages: !f.flag(1, true), OmitArtifacts: !f.flag(2, true),
+		MessagesAfter: f.position(3, 0), MessagesLimit: f.position(4, 1), ArtifactsAfter: f.position(5, 0), ArtifactsLimit: f.position(6, 1),
+		Extra: f.extra}
+}
+
+// position reads an optional integer from low to the largest that every peer can represent.
+func (f *fields) position(i int, low int64) *int64 {
+	v := f.vals[i]
+	if v.Absent() {
+		return nil
+	}
+	n, ok := v.Int()
+	if !ok || n < low || n >= 1<<53 {
+		f.misfit(i, "must be an integer of at least "+strconv.FormatInt(low, 10))
+		return nil
+	}
+	return &n
 }
 
 var cancelMembers = []string{"taskId", "reason"}
@@ -222,12 +239,12 @@ func (r *reader) notificationData(v strictjson.Value) (d NotificationData) {
 	return d
 }
 
-// NormalizeParams checks the params of a method as a server does before it calls
+// normalizeParams checks the params of a method as a server does before it calls
 // a handler, and returns them with defaults added, absent members that were given
 // as null removed, and aliases replaced; what the specification does not define
 // stays. The params of a method that is not one of the nine may be any object and
 // pass unchanged. Every error is an [*Error].
-func NormalizeParams(method string, params json.RawMessage) (json.RawMessage, error) {
+func normalizeParams(method string, params json.RawMessage) (json.RawMessage, error) {
 	v, fault := paramsOf(params)
 	if fault != nil {
 		return nil, fault
@@ -294,6 +311,11 @@ func (p *TaskInfoParams) write(w *writer) {
 	w.text("taskId", p.TaskID)
 	w.flag("includeMessages", !p.OmitMessages)
 	w.flag("includeArtifacts", !p.OmitArtifacts)
+	for i, n := range []*int64{p.MessagesAfter, p.MessagesLimit, p.ArtifactsAfter, p.ArtifactsLimit} {
+		if n != nil {
+			w.number(infoMembers[3+i], *n)
+		}
+	}
 	w.extra(at, p.Extra)
 	w.close()
 }

@@ -72,7 +72,7 @@ func decodeResult(method string, result json.RawMessage) (res Result, err error)
 }
 
 var taskMembers = []string{"taskId", "status", "createdAt", "updatedAt", "messages", "artifacts", "canceledAt", "reason",
-	"completedAt", "failedAt", "error", "priority", "assignedAgent", "metadata"}
+	"completedAt", "failedAt", "error", "priority", "assignedAgent", "metadata", "messageCount", "artifactCount"}
 
 // newTask makes a task, with memory for the usual history, a message of one part,
 // if there is one to read.
@@ -142,6 +142,7 @@ func (r *reader) task(v strictjson.Value) *Task {
 	}
 	t.Priority, t.AssignedAgent = Priority(f.peerText(11)), f.peerText(12)
 	t.Metadata = f.any(13)
+	t.MessageCount, t.ArtifactCount = f.peerNumber(14), f.peerNumber(15)
 	t.Extra = f.extra
 	return t
 }
@@ -233,10 +234,14 @@ func chatResult(c *Chat) (json.RawMessage, error) {
 	})
 }
 
-func subscriptionResult(s *Subscription) (json.RawMessage, error) {
+func subscriptionResult(s *Subscription, p Profile) (json.RawMessage, error) {
+	kind := "task" // not "subscription": ARC-D32
+	if p == ProfilePythonSDK {
+		kind = "subscription"
+	}
 	return encode(func(w *writer) {
 		w.open()
-		w.text("type", "task") // not "subscription": ARC-D32
+		w.text("type", kind)
 		w.key("subscription")
 		w.subscription(s)
 		w.close()

@@ -24,7 +24,7 @@ func TestRequestKeepsUnknownMembers(t *testing.T) {
 	require.Equal(t, `{"arc":"1.0","id":7,"method":"a.b","requestAgent":"a","targetAgent":"b","params":{"n":1E400},"x":[1.0,{"y":null}]}`, string(out))
 }
 
-// ARC-D03: what could be read of a refused request is there for the answer.
+// ARC-D03: the readable part of a refused request is available to the response.
 func TestRefusedRequestIsReadable(t *testing.T) {
 	for _, tt := range []struct {
 		in                  string
@@ -68,14 +68,14 @@ func TestIDEqual(t *testing.T) {
 	}{
 		{`"a"`, `"\u0061"`, true}, {"1e999999999", "10e999999998", true}, {"1", `"1"`, false}, {"1", "1.0", true},
 		{"", "", true}, {"null", "null", true}, {"null", `"null"`, false}, {"[1]", "[1.0]", false}, {"x", "y", false},
-		{StringID("a\"b"), `"a\"b"`, true}, {IntID(-7), "-7", true},
+		{ID(`"a\"b"`), `"a\"b"`, true}, {ID("-7"), "-7", true},
 	} {
 		require.Equal(t, tt.want, tt.a.Equal(tt.b), "%s %s", tt.a, tt.b)
 	}
 	require.NotEqual(t, NewID(), NewID()) // ARC-175
 }
 
-// ARC-013 and ARC-008: nothing but what the specification defines is emitted.
+// ARC-013 and ARC-008: only members of the specification are written.
 func TestAppendRequest(t *testing.T) {
 	out, err := AppendRequest([]byte("x"), &Request{ID: `"r"`, Method: "m.n", RequestAgent: "a", TargetAgent: "b", Params: json.RawMessage(" { \"k\" :\n1 } ")})
 	require.NoError(t, err)
@@ -128,19 +128,19 @@ func TestResponse(t *testing.T) {
 		`{"arc":"1.0","arc":"1.0"}`: ErrInvalidResponse,
 		`[]`:                        ErrInvalidResponse,
 		`{"arc":"1.1","id":1}`:      ErrVersionMismatch, // ARC-185
-		"\xff":                      ErrNotJSON,
+		"\xff":                      ErrInvalidResponse,
 	} {
 		_, err := DecodeResponse([]byte(in), "1")
 		require.ErrorIs(t, err, want, in)
 	}
 	got, err = DecodeResponse([]byte(`{"arc":"1.0","id":null,"responseAgent":"a","targetAgent":"b","error":{"code":-42001.0},"z":{}}`), "1")
 	require.NoError(t, err)
-	require.Equal(t, &Error{Code: ErrTaskNotFound}, got.Error)
+	require.Equal(t, &Error{Code: ErrTaskNotFound, Remote: true}, got.Error)
 	require.Equal(t, Extra{"z": json.RawMessage("{}")}, got.Extra)
 }
 
-// Every object keeps what it does not know, exact numbers included, and what
-// does not fit into its fields (section i.1).
+// Every object keeps unknown members, exact numbers included, and values that do not fit into its
+// fields (section i.1).
 func TestObjectsAreLossless(t *testing.T) {
 	for _, tt := range []struct {
 		v    json.Unmarshaler
@@ -212,12 +212,12 @@ func TestParamsMarshal(t *testing.T) {
 	} {
 		text, err := p.MarshalJSON()
 		require.NoError(t, err)
-		_, err = NormalizeParams(method, text)
+		_, err = normalizeParams(method, text)
 		require.NoError(t, err, "%s: what is written is what a server accepts", method)
 	}
 	text, err := CreateTaskParams{}.MarshalJSON()
 	require.NoError(t, err)
-	_, err = NormalizeParams(MethodTaskCreate, text)
+	_, err = normalizeParams(MethodTaskCreate, text)
 	require.ErrorIs(t, err, ErrInvalidParams)
 }
 
@@ -230,7 +230,7 @@ func TestParts(t *testing.T) {
 	m := &Message{Role: RoleUser, Parts: []Part{TextPart("a"), data, FilePart("f.pdf", "application/pdf", []byte{0, 255}), ImagePart("image/png", []byte("i")), AudioPart("", []byte("s")), TextPart("b")}}
 	require.Equal(t, "ab", m.Text())
 	require.Equal(t, "", (*Message)(nil).Text())
-	text, err := NormalizeParams(MethodTaskSend, mustJSON(t, SendTaskParams{TaskID: "t", Message: m}))
+	text, err := normalizeParams(MethodTaskSend, mustJSON(t, SendTaskParams{TaskID: "t", Message: m}))
 	require.NoError(t, err)
 	var got struct{ Message Message }
 	require.NoError(t, json.Unmarshal(text, &got))
@@ -306,18 +306,18 @@ func FuzzDecodeRequest(f *testing.F) {
 		}
 		out, err := AppendRequest(nil, req)
 		require.NoError(t, err, "what was read can be written")
-		again, err := DecodeRequest(out)
+		second, err := DecodeRequest(out)
 		require.NoError(t, err)
-		require.Equal(t, req.ID, again.ID)
+		require.Equal(t, req.ID, second.ID)
 		require.Equal(t, jsonValue(t, data), jsonValue(t, out), "and is the same")
 
-		params, err := NormalizeParams(req.Method, req.Params)
+		params, err := normalizeParams(req.Method, req.Params)
 		if err != nil {
 			var e *Error
 			require.ErrorAs(t, err, &e)
 			return
 		}
-		twice, err := NormalizeParams(req.Method, params)
+		twice, err := normalizeParams(req.Method, params)
 		require.NoError(t, err, "normal params are normal")
 		require.Equal(t, jsonValue(t, params), jsonValue(t, twice))
 	})
@@ -330,15 +330,15 @@ func FuzzDecodeResponse(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte, method string) {
 		res, err := DecodeResponse(data, "")
 		if err != nil {
-			require.True(t, errors.Is(err, ErrNotJSON) || errors.Is(err, ErrInvalidResponse) || errors.Is(err, ErrVersionMismatch))
+			require.True(t, errors.Is(err, ErrInvalidResponse) || errors.Is(err, ErrVersionMismatch))
 			return
 		}
 		if res.ID != "null" {
 			out, err := AppendResponse(nil, res)
 			require.NoError(t, err)
-			again, err := DecodeResponse(out, res.ID)
+			second, err := DecodeResponse(out, res.ID)
 			require.NoError(t, err)
-			require.Equal(t, res.ID, again.ID)
+			require.Equal(t, res.ID, second.ID)
 		}
 		if res.Result == nil {
 			return
@@ -348,9 +348,9 @@ func FuzzDecodeResponse(f *testing.F) {
 		} else if got.Task != nil {
 			out, err := got.Task.MarshalJSON()
 			require.NoError(t, err)
-			var again Task
-			require.NoError(t, again.UnmarshalJSON(out))
-			require.Equal(t, got.Task, &again)
+			var second Task
+			require.NoError(t, second.UnmarshalJSON(out))
+			require.Equal(t, got.Task, &second)
 		}
 	})
 }

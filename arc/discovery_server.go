@@ -8,9 +8,13 @@ import (
 	"net/http"
 	"path"
 	"strconv"
+	"time"
 
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
+
+// agentCardPath is where, below the endpoint, the agent card is served.
+const agentCardPath = "/.well-known/a2a-agent-card.json"
 
 // serveDiscovery serves the plain HTTP paths for discovery (ARC-060). It reports
 // whether the path is one of them.
@@ -23,12 +27,12 @@ func (s *Server) serveDiscovery(w http.ResponseWriter, r *http.Request) bool {
 		body = func() ([]byte, int) { return s.agentInfo(r.URL.Query().Get("agentId")) }
 	case p == path.Join(base, "health") && o.EnableHealth:
 		body = s.health
-	case p == o.Path+AgentCardPath && o.AgentCard != nil:
+	case p == o.Path+agentCardPath && o.AgentCard != nil:
 		body = func() ([]byte, int) { return o.AgentCard, http.StatusOK }
 	default:
 		return false
 	}
-	if !s.cors(w, r) {
+	if s.origins.CORS(w, r) {
 		return true
 	}
 	h := w.Header()
@@ -38,11 +42,15 @@ func (s *Server) serveDiscovery(w http.ResponseWriter, r *http.Request) bool {
 		s.discovered(w, discoveryFault(&Error{Code: ErrInvalidRequest, Message: "Invalid request: only GET and HEAD are allowed"}), http.StatusMethodNotAllowed)
 		return true
 	}
-	if o.RequireDiscoveryAuth {
-		x := &exchange{in: &ServerRequest{Authorization: one(r.Header, "Authorization")}}
+	if o.Auth.RequireForDiscovery {
+		x := &exchange{startTime: time.Now(), agent: o.ID, in: &ServerRequest{Authorization: one(r.Header, "Authorization"),
+			Header: r.Header, RemoteAddr: r.RemoteAddr}}
+		x.req.Method = r.URL.Path
 		if _, fault := s.authenticate(r.Context(), x); fault != nil {
+			a := &ServerResponse{Error: fault, InvalidToken: x.badToken, RetryAfter: x.retryAfter}
 			status := fault.Code.HTTPStatus()
-			errorHeaders(h, &ServerResponse{Error: fault, InvalidToken: x.badToken}, status)
+			errorHeaders(h, a, status)
+			s.audit(r.Context(), x, a)
 			s.discovered(w, discoveryFault(fault), status)
 			return true
 		}
@@ -129,7 +137,7 @@ func (s *Server) infoOf(e *agentEntry) AgentInfo {
 // health is the answer of /health: how the agents are.
 func (s *Server) health() ([]byte, int) {
 	status, code := "healthy", http.StatusOK
-	if s.draining() {
+	if s.Ready() != nil {
 		status, code = "draining", http.StatusServiceUnavailable
 	}
 	b, _ := encode(func(w *writer) { // texts can always be written
@@ -162,7 +170,7 @@ func (s *Server) Agents() []AgentStatus {
 	return list
 }
 
-func (r *Router) state(id string) (AgentStatus, bool) {
+func (r *router) state(id string) (AgentStatus, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	in := r.instances[id]
@@ -172,7 +180,7 @@ func (r *Router) state(id string) (AgentStatus, bool) {
 	return AgentStatus{ID: in.id, Group: in.group, Healthy: !in.unhealthy, InFlight: in.busy, MaxConcurrent: in.capacity}, true
 }
 
-// capabilities serves [MethodGetCapabilities].
+// capabilities serves agent.getCapabilities.
 func (s *Server) capabilities(e *agentEntry) Handler {
 	return HandlerFunc(func(context.Context, *Call) (any, error) {
 		info := s.infoOf(e)

@@ -12,27 +12,32 @@
 //	...
 //	task, err := c.CreateTask(ctx, "translator-02", &arc.CreateTaskParams{
 //		InitialMessage: arc.UserText("Translate the attached contract."),
-//	})
+//	}, nil)
 //	...
 //	result, err := c.WaitTask(ctx, "translator-02", task.ID, nil)
 //
-// Agents that answer share a [Server], which is an [net/http.Handler]:
+// Agents share a [Server], which is an [net/http.Handler]:
 //
-//	srv := arc.NewServer(nil)
+//	srv, err := arc.NewServer(&arc.ServerOptions{Auth: arc.Auth{Authenticator: arc.BearerAuthenticator(verifier)}})
+//	...
 //	srv.HandleTasks("translator-02", arc.TaskHandlerFunc(translate))
 //	srv.HandleChats("tutor-01", arc.ChatHandlerFunc(tutor))
 //	http.Handle("/", srv)
 //
-// To receive task notifications, use [WebhookReceiver]. To encode or decode messages
-// only, use [DecodeRequest], [AppendRequest], [DecodeResponse], [AppendResponse],
-// [StreamReader] and [StreamEncoder].
+// Package arc/webhook receives task notifications, arc/discovery finds agents, and
+// arc/conversation keeps chats. To encode or decode messages only, use [DecodeRequest],
+// [AppendRequest], [DecodeResponse] and [AppendResponse].
 //
 // # Security
 //
-// A server without [ServerOptions.Verifier] accepts every request. With a verifier,
-// every request needs a token with the scopes of section 8, tasks and chats belong to
-// the principal of the token, and a principal cannot see another principal's tasks.
-// The module github.com/fivewire/fivewire/arc/oauth verifies JWTs.
+// [NewServer] fails without an [Authenticator], unless [Auth] has AllowAnonymous. Every
+// request needs a token with the scopes of section 8, tasks and chats belong to the
+// principal of the token, and a principal cannot see another principal's tasks. Streams
+// end when the token of their principal expires. The module
+// github.com/fivewire/fivewire/arc/oauth verifies JWTs.
+//
+// [Limits] bound what a principal, or the address of an anonymous caller, may hold. One
+// caller's excess is refused with [ErrAgentCapacityExceeded] and leaves room for others.
 //
 // All input from a peer is untrusted and bounded in size, depth and number: texts,
 // file names, error messages, agent ids. Callback URLs are checked against a
@@ -43,14 +48,13 @@
 // # State
 //
 // Tasks, chats, subscriptions and queued notifications are kept in the store of
-// [Persistence], by default in memory. With a durable store, [Server.WaitRecovered]
-// takes over unfinished work after a restart. Several processes may share a store
-// behind a proxy that routes each request to any of them; each process then calls
-// WaitRecovered periodically and takes over the work of instances whose lease has
-// expired. The calls of one chat must reach one process at a time.
+// [Persistence], by default in memory. Several processes may share a durable store
+// behind a proxy that routes each request to any of them, and take over the unfinished
+// work of processes whose lease has expired, also after a restart. A task continues by
+// running its handler again, which repeats no [Step], input, message or artifact.
 //
 // Subscribers receive each queued event at least once. An event is queued directly
-// after the write of its task. If the process exits in between, WaitRecovered queues
+// after the write of its task. If the process exits in between, the next owner queues
 // the end of the task again, except for [ServerOptions.StaticWebhooks].
 //
 // With ResultTTL of [Persistence] a request may be repeated after its process has

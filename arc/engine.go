@@ -4,12 +4,16 @@
 package arc
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"sync"
 	"time"
 
+	"github.com/fivewire/fivewire/internal/lease"
+	"github.com/fivewire/fivewire/internal/life"
 	"github.com/fivewire/fivewire/internal/strictjson"
 	"github.com/fivewire/fivewire/store"
 )
@@ -21,10 +25,16 @@ type taskEngine struct {
 	s  *Server
 	db store.Store
 
-	mu   sync.Mutex
-	live map[string]*liveTask // guarded by mu
+	mu     sync.Mutex
+	live   map[string]*liveTask   // guarded by mu
+	parked map[string]*time.Timer // of the time limit, by id; those of this process; guarded by mu
+	places *places
+}
 
-	presence presence
+// A doubt is a write of a record that had no answer.
+type doubt struct {
+	value   []byte
+	publish func(ctx context.Context) error // if the write was made; nil means nothing
 }
 
 // A liveTask is a task that is being run or talked about.
@@ -32,16 +42,25 @@ type liveTask struct {
 	id   string
 	refs int // guarded by taskEngine.mu; the run holds one
 
-	mu    sync.Mutex // guards all that follows
-	keys  string     // in the store, one after the other; made when they are needed
-	state *taskState // nil until loaded
-	rev   store.Revision
-	subs  []*subscription // nil until loaded
-	run   *TaskRun        // nil unless it runs in this process
+	mu      objectLock // guards all that follows
+	keys    string     // in the store, one after the other; made when they are needed
+	state   *taskState // nil until loaded
+	rev     store.Revision
+	inDoubt *doubt     // the last write, if it had no answer
+	made    taskAction // of the last write in doubt that was made
+	madeAt  time.Time
+	subs    []*subscription // nil until loaded
+	run     *TaskRun        // nil unless it runs in this process
+	queued  uint64          // number of the newest event that is known to be queued
+	data    json.RawMessage // its metadata, if it runs here or waits for a place
+	waiting *waitingTask    // for a place; nil otherwise
+
+	pending     []func() // to be run without the lock, in order
+	isNotifying bool     // a goroutine runs them
 }
 
 func newTaskEngine(s *Server) *taskEngine {
-	return &taskEngine{s: s, db: s.opts.Persistence.Store, live: map[string]*liveTask{}}
+	return &taskEngine{s: s, db: s.opts.Persistence.Store, live: map[string]*liveTask{}, parked: map[string]*time.Timer{}, places: newPlaces(&s.opts.Limits)}
 }
 
 // acquire returns the entry of a task, which may not exist, and takes a
@@ -79,12 +98,12 @@ func (t *liveTask) bothKeys() string {
 	return t.keys
 }
 
-// load reads the state from the store, unless the task runs in this process, whose
+// loadLocked reads the state from the store, unless the task runs in this process, whose
 // copy is then good enough for a change: a save fails if another process was
 // faster. It is called with the lock of the task held. It returns false if there
 // is none.
-func (e *taskEngine) load(ctx context.Context, t *liveTask, reload bool) (bool, error) {
-	if t.state != nil && !reload && e.runs(t) {
+func (e *taskEngine) loadLocked(ctx context.Context, t *liveTask, reload bool) (bool, error) {
+	if t.state != nil && !reload && e.runsLocked(t) {
 		return true, nil
 	}
 	entry, err := e.db.Get(ctx, t.key())
@@ -102,7 +121,7 @@ func (e *taskEngine) load(ctx context.Context, t *liveTask, reload bool) (bool, 
 	}
 	st, err := decodeTask(entry.Value)
 	if err == nil {
-		err = e.keepFirst(ctx, t, st)
+		err = e.keepFirstLocked(ctx, t, st)
 	}
 	if err != nil {
 		return false, err
@@ -111,17 +130,23 @@ func (e *taskEngine) load(ctx context.Context, t *liveTask, reload bool) (bool, 
 		t.subs = nil // subscribed through another process
 	}
 	t.state, t.rev = st, entry.Revision
+	if d := t.inDoubt; d != nil && bytes.Equal(d.value, entry.Value) && d.publish != nil {
+		t.inDoubt = nil
+		if err := d.publish(ctx); err != nil {
+			return false, err
+		}
+	}
 	if t.run != nil && st.status.Final() {
-		t.run.cancel(taskOver(st.status))
-	} else if t.run != nil && st.instance != e.s.opts.Persistence.InstanceID {
-		t.run.cancel(errTakenOver)
+		t.run.work.Cancel(taskOver(st))
+	} else if t.run != nil && st.owner != t.run.owner {
+		t.run.work.Cancel(errTakenOver)
 	}
 	return true, nil
 }
 
-// save writes a changed state. After a conflict, another process has changed the
+// saveLocked writes a changed state. After a conflict, another process has changed the
 // task, and the caller reads it again.
-func (e *taskEngine) save(ctx context.Context, t *liveTask, next *taskState) error {
+func (e *taskEngine) saveLocked(ctx context.Context, t *liveTask, next *taskState) error {
 	w := newReady()
 	defer w.free()
 	if next.write(&w.writer); w.err != nil {
@@ -132,11 +157,27 @@ func (e *taskEngine) save(ctx context.Context, t *liveTask, next *taskState) err
 		ttl = e.s.opts.Persistence.TaskRetention
 	}
 	rev, err := e.db.Update(ctx, t.key(), w.b, t.rev, ttl)
+	if errors.Is(err, store.ErrConflict) && t.inDoubt != nil && bytes.Equal(t.inDoubt.value, w.b) {
+		rev, err = e.ownWrite(ctx, t, w.b)
+	}
+	t.inDoubt = nil
 	if err != nil {
+		if !errors.Is(err, store.ErrConflict) {
+			t.inDoubt = &doubt{value: bytes.Clone(w.b)}
+		}
 		return err
 	}
 	t.state, t.rev = next, rev
 	return nil
+}
+
+// ownWrite returns the revision of a record if the store made the change in doubt.
+func (e *taskEngine) ownWrite(ctx context.Context, t *liveTask, value []byte) (store.Revision, error) {
+	entry, err := e.db.Get(ctx, t.key())
+	if err == nil && !bytes.Equal(entry.Value, value) {
+		err = store.ErrConflict
+	}
+	return entry.Revision, err
 }
 
 // agentOf returns the agent that a task belongs to, or "".
@@ -145,7 +186,7 @@ func (e *taskEngine) agentOf(ctx context.Context, id string) (string, error) {
 	defer e.release(t)
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if ok, err := e.load(ctx, t, false); !ok {
+	if ok, err := e.loadLocked(ctx, t, false); !ok {
 		return "", err
 	}
 	return t.state.agent, nil
@@ -206,83 +247,136 @@ func (e *taskEngine) create(ctx context.Context, call *Call) (any, error) {
 	ctx = context.WithoutCancel(ctx) // a caller that left does not leave half a task
 	st := &taskState{id: call.id("task-"), agent: call.Agent, principal: call.principalID(),
 		requestAgent: call.RequestAgent, traceID: call.TraceID, status: TaskSubmitted, created: at, updated: at,
-		priority: p.Priority, metadata: p.Metadata, messages: 1, events: 1, instance: e.s.opts.Persistence.InstanceID}
-	item, err := messageItem(p.InitialMessage)
+		priority: p.Priority, hasMetadata: p.Metadata != nil, messages: 1, events: 1}
+	if e.s.isShared {
+		st.caller = encodePrincipal(call.Principal)
+	}
+	item, err := messageItem(itemInput, p.InitialMessage)
 	defer item.free()
 	if err != nil {
 		return nil, err
 	}
-	st.first = item.b[1:]
-	w := newReady()
-	defer w.free()
-	if st.write(&w.writer); w.err != nil {
-		return nil, w.err
+	if err := e.s.ledger.add(taskObject, st.id, call, len(item.b)+len(p.Metadata)+itemBytes); err != nil {
+		return nil, err
 	}
-	e.announce()
+	if st.owner, err = e.startTask(ctx, st); err != nil {
+		e.s.ledger.remove(taskObject, st.id)
+		return nil, e.s.unavailable(call.TargetAgent, err)
+	}
+	isCreated := false
+	defer e.finishUnless(ctx, st, &isCreated)
+	if err := e.keepMetadata(ctx, st, p.Metadata); err != nil {
+		e.s.ledger.remove(taskObject, st.id)
+		return nil, err
+	}
+	st.first = item.b[1:]
+	subs := e.staticSubs(st)
+	if len(subs) > 0 && e.s.isShared {
+		st.unqueuedFrom, st.unqueued = 1, encodeEvents([]*Notification{e.createdEvent(st)})
+	}
+	record := newReady()
+	defer record.free()
+	if st.write(&record.writer); record.err != nil {
+		e.s.ledger.remove(taskObject, st.id)
+		return nil, record.err
+	}
 	t := e.acquire(st.id)
 	t.mu.Lock()
-	rev, err := e.db.Create(ctx, t.key(), w.b, 0)
-	if call.isDuplicate && errors.Is(err, store.ErrExists) {
-		defer e.release(t)
-		defer t.mu.Unlock()
-		return e.repeatCreate(ctx, t, call)
-	}
-	if err == nil {
-		err = e.appendFirst(ctx, t, st, item.b)
-		if err == nil {
-			err = e.s.bindWork(ctx, call, "taskId", st.id)
-		}
-		if err != nil { // the task stays unknown to all callers
-			err = errors.Join(err, e.db.Delete(ctx, t.key(), rev), e.db.Expire(ctx, t.items(), 0))
-		}
-	}
+	w, err := e.admit(ctx, t, call, p.InitialMessage, p.Priority)
 	if err != nil {
+		e.s.ledger.remove(taskObject, st.id)
 		t.mu.Unlock()
 		e.release(t)
 		return nil, err
 	}
+	defer e.leaveUnless(call, w, &isCreated)
+	rev, err := e.db.Create(ctx, t.key(), record.b, 0)
+	if errors.Is(err, store.ErrExists) { // an earlier attempt of the request has created it
+		defer e.release(t)
+		defer t.mu.Unlock()
+		return e.createdLocked(ctx, t)
+	}
+	if err == nil {
+		err = e.appendFirstLocked(ctx, t, st, item.b)
+		if err == nil {
+			err = e.s.bindWork(ctx, call, "taskId", st.id)
+		}
+		if err != nil { // the task stays unknown to all callers
+			err = errors.Join(err, e.db.Delete(ctx, t.key(), rev), e.db.Expire(ctx, t.items(), 0), e.db.Expire(ctx, taskMetadata(t.id), 0))
+		}
+	}
+	if err != nil {
+		e.s.ledger.remove(taskObject, st.id)
+		t.mu.Unlock()
+		e.release(t)
+		return nil, err
+	}
+	isCreated = true
 	t.state, t.rev = st, rev
-	t.subs = e.staticSubs(st)
+	t.subs, t.data = subs, p.Metadata
 	answer := st.accepted()
 	if len(t.subs) > 0 || e.s.opts.OnTaskEvent != nil {
-		e.emit(ctx, t, 1, e.createdEvent(st))
+		e.emitLocked(ctx, t, 1, e.createdEvent(st))
 	}
-	e.start(ctx, t, call, p.InitialMessage, false)
-	t.mu.Unlock()
+	if w == nil {
+		e.startLocked(ctx, t, call, p.InitialMessage, false)
+	} else {
+		t.waiting, call.out.keeps = w, true
+	}
+	e.unlock(t)
 	return answer, nil
 }
 
-// repeatCreate answers a repeated request whose first process created the task and
-// exited before the response. The process that recovers the task runs or fails it.
-// t.mu must be held.
-func (e *taskEngine) repeatCreate(ctx context.Context, t *liveTask, call *Call) (any, error) {
-	ok, err := e.load(ctx, t, true)
+// finishUnless removes a task from the index unless it was created.
+func (e *taskEngine) finishUnless(ctx context.Context, st *taskState, isCreated *bool) {
+	if !*isCreated {
+		e.finishTask(ctx, st.owner, st)
+	}
+}
+
+// leaveUnless gives the place of a task back unless it was created.
+func (e *taskEngine) leaveUnless(call *Call, w *waitingTask, isCreated *bool) {
+	switch {
+	case *isCreated:
+	case w == nil || !e.places.remove(w):
+		e.places.release(budgetName(call))
+	}
+}
+
+// createdLocked answers a request whose earlier attempt created the task. The process that
+// recovers the task runs or fails it. t.mu must be held.
+func (e *taskEngine) createdLocked(ctx context.Context, t *liveTask) (any, error) {
+	ok, err := e.loadLocked(ctx, t, true)
 	if err != nil || !ok {
 		return nil, errors.Join(err, errTaskGone)
 	}
-	call.out.agent = t.state.agent // of a group, the instance that has the task (ARC-D04)
 	return t.state.accepted(), nil
 }
 
 // errTaskGone reports a task that was there a moment ago.
 var errTaskGone = errors.New("arc: task no longer stored")
 
-// start begins to run a task, whose reference it takes over. It is called with
+// startLocked begins to run a task, whose reference it takes over. It is called with
 // the lock of the task held, and with a context that never ends.
-func (e *taskEngine) start(ctx context.Context, t *liveTask, call *Call, initial *Message, recovered bool) {
-	run := &TaskRun{engine: e, task: t, call: *call, initial: initial, recovered: recovered, input: make(chan *Message, 1),
-		inputPosition: t.state.input}
+func (e *taskEngine) startLocked(ctx context.Context, t *liveTask, call *Call, initial *Message, recovered bool) {
+	run := &TaskRun{engine: e, task: t, call: *call, owner: t.state.owner, initial: initial, metadata: t.data, recovered: recovered, holds: call.run}
+	run.principal, run.placed = budgetName(call), call.isPlaced
+	run.hasPlace.Store(true)
 	if call.out != nil {
 		call.out.keeps, run.placed = true, true
 	}
 	// The request, which may be large, does not live as long as the task.
 	run.call.Params, run.call.out = nil, nil
-	base := &callCtx{Context: ctx, call: &run.call}
-	runCtx, cancel := context.WithCancelCause(base)
-	run.cancel, run.done = cancel, runCtx.Done()
+	run.base = callCtx{Context: ctx, call: &run.call}
+	if err := run.work.Start(&run.base, e.s.life, life.Part); err != nil { // in a shutdown: the next server takes the task over
+		e.places.release(run.principal)
+		e.release(t)
+		return
+	}
 	t.run = run
-	e.s.begin(partOf) // the call that starts it is counted, so this cannot fail
-	go run.do(runCtx, base, call.entry)
+	run.schedule(t.state)
+	run.supervise()
+	go run.serve()
 }
 
 // own returns the task of a call, locked, if the caller owns it. Tasks of other
@@ -290,7 +384,7 @@ func (e *taskEngine) start(ctx context.Context, t *liveTask, call *Call, initial
 func (e *taskEngine) own(ctx context.Context, call *Call, id string) (*liveTask, error) {
 	t := e.acquire(id)
 	t.mu.Lock()
-	ok, err := e.load(ctx, t, e.s.shared) // what another process has answered holds here
+	ok, err := e.loadLocked(ctx, t, e.s.isShared) // what another process has answered holds here
 	if ok && t.state.agent == call.Agent && t.state.principal == call.principalID() {
 		return t, nil
 	}
@@ -303,7 +397,7 @@ func (e *taskEngine) own(ctx context.Context, call *Call, id string) (*liveTask,
 }
 
 func (e *taskEngine) done(t *liveTask) {
-	t.mu.Unlock()
+	e.unlock(t)
 	e.release(t)
 }
 
@@ -321,25 +415,52 @@ func (e *taskEngine) send(ctx context.Context, call *Call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer e.done(t)
-	change := change{action: taskSend, at: at, message: p.Message, mark: call.mark}
-	done := false
-	if call.isDuplicate {
-		if done, err = e.sent(ctx, t, call.mark); err != nil {
-			return nil, err
-		}
+	defer e.release(t)
+	st, run := t.state, t.run
+	t.mu.Unlock()
+	ctx = context.WithoutCancel(ctx)
+	undo, err := e.reservePlace(call, st, run)
+	if err != nil {
+		return nil, err
 	}
-	if !done {
-		if err := e.apply(context.WithoutCancel(ctx), t, &change); err != nil {
-			return nil, err
-		}
+	mine, err := e.startTask(ctx, st) // until the input is delivered
+	if err != nil {
+		undo()
+		return nil, e.s.unavailable(call.TargetAgent, err)
 	}
-	if e.runs(t) && !done {
-		t.run.deliver(t.state.input, p.Message)
-	} else {
-		e.notifyOwner(ctx, t)
+	defer e.finishTask(ctx, mine, st)
+	c := change{action: taskSend, at: at, message: p.Message, itemID: call.claim.Token, claimant: mine}
+	accepted, err := e.accept(ctx, t, call, &c)
+	if err != nil {
+		undo()
+		return nil, err
+	}
+	if accepted.owner != st.owner {
+		e.notifyOwner(ctx, st) // it does not have the task any longer
+	}
+	if err := e.deliver(ctx, t, accepted, run == nil && (st.isParked || st.owner == mine)); err != nil {
+		return nil, err
 	}
 	return ackOf("Message received"), nil
+}
+
+// accept keeps the input of a request, unless an earlier attempt of it has, and returns the state of the
+// task.
+func (e *taskEngine) accept(ctx context.Context, t *liveTask, call *Call, c *change) (*taskState, error) {
+	t.mu.Lock()
+	defer e.unlock(t)
+	ok, err := e.loadLocked(ctx, t, e.s.isShared)
+	if err == nil && !ok {
+		err = idFault(ErrTaskNotFound, "taskId", t.id)
+	}
+	done := false
+	if err == nil && call.claim.Redelivered {
+		done, err = e.hasInput(ctx, t, call.claim.Token)
+	}
+	if err == nil && !done {
+		err = e.applyLocked(ctx, t, c)
+	}
+	return t.state, err
 }
 
 // cancel ends a task at once; it does not wait for the work to stop (ARC-D46).
@@ -352,16 +473,18 @@ func (e *taskEngine) cancel(ctx context.Context, call *Call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer e.done(t)
-	if call.isDuplicate && t.state.status == TaskCanceled && t.state.mark == call.mark {
+	defer func() {
+		st := t.state
+		e.unlock(t)
+		e.notifyOwner(ctx, st)
+		e.release(t)
+	}()
+	if call.claim.Redelivered && t.state.status == TaskCanceled {
 		return t.state.canceled(), nil
 	}
-	change := change{action: taskCancel, at: now(), reason: p.Reason, by: call.RequestAgent, mark: call.mark}
-	if err := e.apply(context.WithoutCancel(ctx), t, &change); err != nil {
+	change := change{action: taskCancel, at: now(), reason: p.Reason, by: call.RequestAgent}
+	if err := e.applyLocked(context.WithoutCancel(ctx), t, &change); err != nil {
 		return nil, err
-	}
-	if !e.runs(t) {
-		e.notifyOwner(ctx, t)
 	}
 	return t.state.canceled(), nil
 }
@@ -389,71 +512,144 @@ func (e *taskEngine) info(ctx context.Context, call *Call) (any, error) {
 			return nil, err
 		}
 	}
-	return st.info(messages, artifacts, !p.OmitMessages, !p.OmitArtifacts), nil
+	messages, artifacts = messages[:min(len(messages), st.messages)], artifacts[:min(len(artifacts), st.artifacts)]
+	if p.isPaged() {
+		messages, artifacts = p.page(messages, artifacts)
+	}
+	return st.info(messages, artifacts, &p), nil
 }
 
 // A change is something that happens to a task.
 type change struct {
-	action   TaskAction
+	action   taskAction
 	at       time.Time
 	message  *Message
 	artifact *Artifact
 	reason   string // of a cancel or a pause
 	by       string // the canceling agent
-	mark     string // of the request
+	itemID   string // of the message, if its request may be repeated
 	required string // the input that is needed
 	fault    *Error // why it failed
 	expected time.Duration
-	byRun    bool // requested by the run, which may have lost the task
+	owner    lease.Owner // of the run that requests it, which may have lost the task; else empty
+	claimant lease.Owner // becomes the owner if the task has no run and no live owner
+	isClaim  bool        // it does
+	isNamed  bool        // the handler has chosen the id of the artifact
 }
 
 // errTaskFull reports a task with too many items.
 var errTaskFull = errors.New("arc: the task has too many messages and artifacts")
 
-// apply makes a change by the machine of e.1, keeps it, and emits its events. It
+// maxTaskBytes bounds the messages and artifacts of a task (ARC-D79).
+const maxTaskBytes = 32 << 20
+
+// fits refuses an item of n bytes over the limits of a task.
+func (e *taskEngine) fits(st *taskState, c *change, n int) error {
+	limit := int64(maxTaskBytes)
+	if isFull := st.messages+st.artifacts >= e.s.opts.Limits.MaxTaskItems; isFull {
+		limit = int64(e.s.opts.Limits.MaxTaskItems)
+	} else if st.bytes+int64(n) <= maxTaskBytes {
+		return nil
+	}
+	if c.action != taskSend {
+		return errTaskFull
+	}
+	d, _ := encode(func(w *writer) { // texts can always be written
+		w.open()
+		w.text("taskId", st.id)
+		w.number("limit", limit)
+		w.close()
+	})
+	return &Error{Code: ErrMessageTooLarge, Message: ErrMessageTooLarge.Message(), Details: d}
+}
+
+// applyLocked makes a change by the machine of e.1, keeps it, and emits its events. It
 // is called with the lock of the task held. The cost does not depend on what
 // happened to the task before.
-func (e *taskEngine) apply(ctx context.Context, t *liveTask, c *change) error {
+func (e *taskEngine) applyLocked(ctx context.Context, t *liveTask, c *change) error {
 	var item *ready
 	var err error
 	switch {
+	case c.message != nil && c.action == taskSend:
+		item, err = messageItem(itemInput, c.message)
 	case c.message != nil:
-		item, err = messageItem(c.message)
+		item, err = messageItem(itemMessage, c.message)
+	case c.artifact != nil && c.isNamed:
+		item, err = artifactItem(itemNamedArtifact, c.artifact)
 	case c.artifact != nil:
-		item, err = artifactItem(c.artifact)
+		item, err = artifactItem(itemArtifact, c.artifact)
 	}
 	defer item.free()
 	if err != nil {
 		return err
 	}
+	if item == nil {
+		return e.applyItemLocked(ctx, t, c, nil)
+	}
+	if err := e.s.ledger.grow(taskObject, t.id, len(item.b)+itemBytes); err != nil {
+		return err
+	}
+	if err := e.applyItemLocked(ctx, t, c, item); err != nil {
+		_ = e.s.ledger.grow(taskObject, t.id, -len(item.b)-itemBytes) // always succeeds
+		return err
+	}
+	return nil
+}
+
+func (e *taskEngine) applyItemLocked(ctx context.Context, t *liveTask, c *change, item *ready) error {
 	for {
-		if c.byRun && t.state.instance != e.s.opts.Persistence.InstanceID {
+		if t.made == c.action && t.madeAt.Equal(c.at) { // by an attempt without an answer
+			return nil
+		}
+		if c.owner != "" && t.state.owner != c.owner {
 			return errTakenOver
 		}
 		old := t.state
-		to, events, err := old.status.Next(c.action)
+		to, events, err := old.status.next(c.action)
 		if err != nil {
-			return taskFault(old.id, old.status, c.action, err.(Code))
+			return taskFault(old.id, old.status, c.action, asCode(err))
 		}
-		if item != nil && old.messages+old.artifacts >= e.s.opts.Limits.MaxTaskItems {
-			return errTaskFull
+		if item != nil {
+			if err := e.fits(old, c, len(item.b)); err != nil {
+				return err
+			}
+		}
+		if c.isClaim, err = e.claims(ctx, old, c); err != nil {
+			return err
 		}
 		next := old.after(to, c)
 		first := next.events + 1
 		next.events += uint64(len(events))
 		var seq uint64
 		if item != nil {
-			seq, err = e.db.Append(ctx, t.items(), c.mark, item.b, 0)
+			seq, err = e.db.Append(ctx, t.items(), c.itemID, item.b, 0)
 			if err != nil && !errors.Is(err, store.ErrDuplicate) { // a duplicate is left from a process that exited
 				return err
 			}
 			if c.action == taskSend {
 				next.input = seq
 			}
+			next.bytes += int64(len(item.b))
 		}
-		err = e.save(ctx, t, next)
+		var list []*Notification
+		if t.subs == nil || len(t.subs) > 0 || e.s.opts.OnTaskEvent != nil {
+			list = e.eventsOf(old, next, c, events)
+		}
+		isTried := false
+		if err = e.noteEventsLocked(ctx, t, next, list); err == nil {
+			isTried = true
+			err = e.saveLocked(ctx, t, next)
+		}
 		if err == nil {
-			return e.publish(ctx, t, old, c, first, events)
+			return e.publishLocked(ctx, t, old, first, list)
+		}
+		if isTried && t.inDoubt != nil {
+			made, madeAt := c.action, c.at
+			t.inDoubt.publish = func(ctx context.Context) error {
+				t.made, t.madeAt = made, madeAt
+				return e.publishLocked(ctx, t, old, first, list)
+			}
+			return err
 		}
 		if item != nil { // the task has changed concurrently
 			if ackErr := e.db.Ack(ctx, t.items(), seq); ackErr != nil {
@@ -463,7 +659,7 @@ func (e *taskEngine) apply(ctx context.Context, t *liveTask, c *change) error {
 		if !errors.Is(err, store.ErrConflict) {
 			return err
 		}
-		if ok, err := e.load(ctx, t, true); err != nil {
+		if ok, err := e.loadLocked(ctx, t, true); err != nil {
 			return err
 		} else if !ok {
 			return idFault(ErrTaskNotFound, "taskId", old.id)
@@ -475,10 +671,10 @@ func (e *taskEngine) apply(ctx context.Context, t *liveTask, c *change) error {
 // which took this one for dead.
 var errTakenOver = errors.New("arc: the task was taken over by another process")
 
-// runs reports whether a task runs in this process. It is called with the lock of
+// runsLocked reports whether a task runs in this process. It is called with the lock of
 // the task held.
-func (e *taskEngine) runs(t *liveTask) bool {
-	return t.run != nil && t.state.instance == e.s.opts.Persistence.InstanceID
+func (e *taskEngine) runsLocked(t *liveTask) bool {
+	return t.run != nil && t.state.owner == t.run.owner
 }
 
 // after is the state after a change.
@@ -494,12 +690,19 @@ func (st *taskState) after(to TaskStatus, c *change) *taskState {
 	if to == st.status {
 		return &next
 	}
-	next.previous, next.status = st.status, to
+	next.previous, next.status, next.required, next.isParked, next.moved = st.status, to, "", false, c.at
 	switch to {
+	case TaskWorking:
+		if c.action == taskSend {
+			next.inputs++
+		}
+		if c.isClaim {
+			next.owner = c.claimant
+		}
 	case TaskInputRequired:
-		next.paused = c.at
+		next.paused, next.required, next.isJournaled = c.at, c.required, true
 	case TaskCompleted, TaskFailed, TaskCanceled:
-		next.endTime, next.reason, next.canceledBy, next.mark, next.fault = c.at, c.reason, c.by, c.mark, c.fault
+		next.endTime, next.reason, next.canceledBy, next.fault = c.at, c.reason, c.by, c.fault
 		if c.fault != nil {
 			next.reason = c.fault.Message
 		}
@@ -507,33 +710,79 @@ func (st *taskState) after(to TaskStatus, c *change) *taskState {
 	return &next
 }
 
-// settle does what follows a change that is kept.
-func (e *taskEngine) publish(ctx context.Context, t *liveTask, old *taskState, c *change, first uint64, events []Event) error {
-	if t.subs == nil || len(t.subs) > 0 || e.s.opts.OnTaskEvent != nil {
-		e.emit(ctx, t, first, e.eventsOf(old, t.state, c, events)...)
-	}
+// publishLocked does what follows a change that is kept.
+func (e *taskEngine) publishLocked(ctx context.Context, t *liveTask, old *taskState, first uint64, events []*Notification) error {
+	e.emitLocked(ctx, t, first, events...)
 	if !t.state.status.Final() {
+		t.run.schedule(t.state)
 		return nil
 	}
 	if t.run != nil {
-		t.run.cancel(taskOver(t.state.status))
+		t.run.work.Cancel(taskOver(t.state))
+	} else {
+		e.unpark(ctx, t.state)
+		e.dismissLocked(ctx, t)
 	}
 	for _, sub := range t.subs {
-		e.s.outbox.finish(sub)
+		t.after(func() { e.s.outbox.finish(ctx, sub) })
 	}
-	if err := e.db.Expire(ctx, t.items(), e.s.opts.Persistence.TaskRetention); err != nil {
-		e.s.opts.Logger.WarnContext(ctx, "arc: a finished task stays in the store", "task", old.id, "error", err)
+	e.s.ledger.end(taskObject, t.id, e.s.opts.Persistence.TaskRetention)
+	err := e.db.Expire(ctx, t.items(), e.s.opts.Persistence.TaskRetention)
+	if t.state.hasMetadata {
+		err = errors.Join(err, e.db.Expire(ctx, taskMetadata(t.id), e.s.opts.Persistence.TaskRetention))
+	}
+	if t.state.isJournaled { // it expires without this, too
+		_ = e.s.life.Go("journal", func(ctx context.Context) { _ = e.s.runs.Expire(ctx, t.id, journalRetention) })
+	}
+	if err != nil {
+		e.s.opts.Logger.WarnContext(ctx, "arc: finished task not expired", "task", old.id, "err", err)
 	}
 	return nil
 }
 
-// taskOver is the cause of a task's context that ends.
-func taskOver(s TaskStatus) error {
-	switch s {
-	case TaskCanceled:
-		return ErrTaskAlreadyCanceled
-	case TaskCompleted:
-		return ErrTaskAlreadyCompleted
+// journalRetention is the time for which a late run of an ended task finds its journal.
+const journalRetention = time.Hour
+
+// claims reports whether a change makes its process the owner of a task (ARC-D76).
+func (e *taskEngine) claims(ctx context.Context, st *taskState, c *change) (bool, error) {
+	if c.claimant == "" || st.owner == c.claimant {
+		return false, nil
 	}
-	return fmt.Errorf("arc: the task is %s", s)
+	if st.isParked {
+		return true, nil
+	}
+	isAlive, err := e.s.lease.Alive(ctx, st.owner)
+	return !isAlive, err
+}
+
+// editLocked changes the state of a task without an event. t.mu must be held.
+func (e *taskEngine) editLocked(ctx context.Context, t *liveTask, edit func(st *taskState) error) error {
+	for {
+		next := *t.state
+		if err := edit(&next); err != nil {
+			return err
+		}
+		err := e.saveLocked(ctx, t, &next)
+		if !errors.Is(err, store.ErrConflict) {
+			return err
+		}
+		if ok, err := e.loadLocked(ctx, t, true); err != nil {
+			return err
+		} else if !ok {
+			return idFault(ErrTaskNotFound, "taskId", t.id)
+		}
+	}
+}
+
+// taskOver is the cause of a task's context that ends.
+func taskOver(st *taskState) error {
+	switch {
+	case st.status == TaskCanceled:
+		return ErrTaskAlreadyCanceled
+	case st.status == TaskCompleted:
+		return ErrTaskAlreadyCompleted
+	case st.fault != nil && st.fault.Code == ErrTaskTimeout:
+		return ErrTaskTimeout
+	}
+	return fmt.Errorf("arc: the task is %s", st.status)
 }

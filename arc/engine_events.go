@@ -6,6 +6,8 @@ package arc
 import (
 	"context"
 	"encoding/json"
+	"errors"
+	"slices"
 	"strconv"
 	"time"
 )
@@ -122,33 +124,147 @@ func (st *taskState) lastEvents() ([]*Notification, uint64) {
 	return []*Notification{end, moved}, st.events - 1
 }
 
-// emit queues events, numbered from first, for all subscribers of a task. t.mu
-// must be held, which keeps the order. Errors are logged and never fail the task
+// emitLocked queues events, numbered from first, for all subscribers of a task, after it is
+// unlocked. t.mu must be held, which keeps the order. Errors are logged and never fail the task
 // (ARC-D44).
-func (e *taskEngine) emit(ctx context.Context, t *liveTask, first uint64, events ...*Notification) {
+func (e *taskEngine) emitLocked(ctx context.Context, t *liveTask, first uint64, events ...*Notification) {
 	if e.s.opts.OnTaskEvent != nil {
+		agent := t.state.agent
 		for _, n := range events {
-			e.s.opts.OnTaskEvent(ctx, t.state.agent, n)
+			t.after(func() {
+				e.s.hook(ctx, "task event hook", func(ctx context.Context) { e.s.opts.OnTaskEvent(ctx, agent, n) })
+			})
 		}
 	}
-	subs, err := e.subscriptions(ctx, t)
+	if len(t.subs) == 0 || len(events) == 0 {
+		return
+	}
+	subs, last := t.subs, first+uint64(len(events))-1
+	t.after(func() { e.queue(ctx, t, subs, first, last, events) })
+}
+
+// queue queues events for subscribers, after those before them that may not be queued.
+func (e *taskEngine) queue(ctx context.Context, t *liveTask, subs []*subscription, first, last uint64, events []*Notification) {
+	t.mu.Lock()
+	isLate := t.queued+1 < first && t.state != nil && t.state.unqueued != nil && t.state.unqueuedFrom < first
+	t.mu.Unlock()
+	var err error
+	if isLate {
+		err = e.queueAgain(ctx, t)
+	} else {
+		for _, sub := range subs {
+			err = errors.Join(err, e.s.outbox.putAll(ctx, sub, first, events))
+		}
+	}
 	if err != nil {
-		e.s.opts.Logger.ErrorContext(ctx, "arc: cannot read who follows a task", "task", t.id, "error", err)
+		e.s.opts.Logger.ErrorContext(ctx, "arc: notification not stored", "task", t.id, "err", err)
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.queued = max(t.queued, last)
+}
+
+// maxUnqueued bounds the bytes of events in the record of a task.
+const maxUnqueued = 1 << 20
+
+// noteEventsLocked adds events to a changed state, after those that may not be queued yet, so that they
+// survive this process. t.mu must be held.
+func (e *taskEngine) noteEventsLocked(ctx context.Context, t *liveTask, next *taskState, events []*Notification) error {
+	next.unqueued, next.unqueuedFrom = nil, 0
+	if len(events) == 0 {
+		return nil
+	}
+	subs, err := e.subscriptionsLocked(ctx, t)
+	if len(subs) == 0 || err != nil || !e.s.isShared {
+		return err
+	}
+	next.unqueued, next.unqueuedFrom = encodeEvents(events), t.state.events+1
+	if old := t.state.unqueued; old != nil && t.queued < t.state.events && len(old) <= maxUnqueued {
+		next.unqueued = append(append(slices.Clone(old[:len(old)-1]), ','), next.unqueued[1:]...)
+		next.unqueuedFrom = t.state.unqueuedFrom
+	}
+	return nil
+}
+
+// encodeEvents returns events as JSON.
+func encodeEvents(events []*Notification) json.RawMessage {
+	b, _ := encode(func(w *writer) { // what a task has can be written
+		for i, n := range events {
+			w.b = append(w.b, "[,"[min(i, 1)])
+			n.write(w)
+		}
+		w.b = append(w.b, ']')
+	})
+	return b
+}
+
+// queueAgain queues the events of a task that its former owner may not have queued. Their numbers
+// prevent duplicates.
+func (e *taskEngine) queueAgain(ctx context.Context, t *liveTask) error {
+	t.mu.Lock()
+	st, stored := t.state, json.RawMessage(nil)
+	if st != nil {
+		stored = st.unqueued
+	}
+	if stored == nil {
+		t.mu.Unlock()
+		return nil
+	}
+	subs, err := e.subscriptionsLocked(ctx, t)
+	t.mu.Unlock()
+	v, failed := checkJSON(stored)
+	if err = errors.Join(err, failed); err != nil {
+		return err
+	}
+	var events []*Notification
+	for list := v.Elements(); list.Next(); {
+		r := reader{lenient: true}
+		events = append(events, r.notification(list.Value))
 	}
 	for _, sub := range subs {
-		for i, n := range events {
-			if !sub.wants(n.Event) {
-				continue
-			}
-			if err := e.s.outbox.put(ctx, sub, first+uint64(i), n); err != nil {
-				e.s.opts.Logger.ErrorContext(ctx, "arc: cannot keep a notification", "task", t.id, "subscription", sub.ID, "error", err)
-			}
-		}
+		err = errors.Join(err, e.s.outbox.putAll(ctx, sub, st.unqueuedFrom, events))
+	}
+	return err
+}
+
+// after adds a function that runs after the task is unlocked, in order. t.mu must be held.
+func (t *liveTask) after(f func()) { t.pending = append(t.pending, f) }
+
+// unlock unlocks a task and runs its pending functions. If another goroutine is running those of
+// this task, that one continues with them, which keeps the order.
+func (e *taskEngine) unlock(t *liveTask) {
+	isFirst := len(t.pending) > 0 && !t.isNotifying
+	t.isNotifying = t.isNotifying || isFirst
+	t.mu.Unlock()
+	for isFirst {
+		isFirst = t.runPending()
 	}
 }
 
-// subscriptions returns who follows the task. It is called with the lock held.
-func (e *taskEngine) subscriptions(ctx context.Context, t *liveTask) ([]*subscription, error) {
+// runPending runs the pending functions, and returns false if there are none.
+func (t *liveTask) runPending() bool {
+	t.mu.Lock()
+	pending := t.pending
+	t.pending, t.isNotifying = nil, len(pending) > 0
+	t.mu.Unlock()
+	returned := false
+	defer func() {
+		if !returned { // runtime.Goexit in the hook
+			t.mu.Lock()
+			defer t.mu.Unlock()
+			t.isNotifying = false
+		}
+	}()
+	for _, f := range pending {
+		f()
+	}
+	returned = true
+	return len(pending) > 0
+}
+
+// subscriptionsLocked returns who follows the task. It is called with the lock held.
+func (e *taskEngine) subscriptionsLocked(ctx context.Context, t *liveTask) ([]*subscription, error) {
 	if t.subs != nil {
 		return t.subs, nil
 	}

@@ -5,335 +5,358 @@ package arc
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
-	"sync"
+	"strconv"
 	"time"
 
+	"github.com/fivewire/fivewire/internal/journal"
+	"github.com/fivewire/fivewire/internal/lease"
 	"github.com/fivewire/fivewire/store"
 )
 
-// toldTTL is the lifetime of messages between processes that share a store: changes
-// to tasks that the receiver runs.
-const toldTTL = time.Hour
+const (
+	outage    = 10 * time.Second // longest time for a change of the store
+	taskTopic = "task"           // of messages to the owner of a task
+)
 
-func leaseKey(instance string) string   { return "arc/instance/" + instance }
-func toldStream(instance string) string { return "arc/told/" + instance }
+// taskKind is the kind of work of the tasks of an agent.
+func taskKind(agent string) string { return "task:" + agent }
 
-// presence is the goroutine by which a process is known to the others.
-type presence struct {
-	mu        sync.Mutex
-	stop      context.CancelFunc // nil while there is none; guarded by mu
-	done      chan struct{}
-	isStopped bool // after leave; guarded by mu
-}
-
-// announce writes the lease of this process before its first task. A private store
-// needs no lease.
-func (e *taskEngine) announce() {
-	if !e.s.shared {
-		return
-	}
-	p := &e.presence
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.stop != nil || p.isStopped {
-		return
-	}
-	ctx, stop := context.WithCancel(context.Background())
-	p.stop, p.done = stop, make(chan struct{})
-	e.renew(ctx)
-	var wg sync.WaitGroup
-	wg.Go(func() { regularly(ctx, e.s.opts.Persistence.LeaseTTL/3, e.renew) })
-	wg.Go(func() { regularly(ctx, e.s.opts.Persistence.LeaseTTL, e.lookAtAll) }) // by itself: it may take longer than a lease
-	wg.Go(func() { e.listen(ctx) })
-	go func() {
-		wg.Wait()
-		close(p.done)
-	}()
-}
-
-// leave ends the presence: the tasks that are left may be taken over at once.
-func (e *taskEngine) removeLease() {
-	p := &e.presence
-	p.mu.Lock()
-	p.isStopped = true
-	stop, done := p.stop, p.done
-	p.mu.Unlock()
-	if stop == nil {
-		return
-	}
-	stop()
-	<-done
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.stop != nil {
-		p.stop = nil
-		if err := e.db.Delete(context.Background(), leaseKey(e.s.opts.Persistence.InstanceID), 0); err != nil {
-			e.s.opts.Logger.Warn("arc: cannot give up the lease", "error", err)
-		}
-	}
-}
-
-// regularly does something again and again until ctx ends.
-func regularly(ctx context.Context, d time.Duration, do func(context.Context)) {
-	tick := time.NewTicker(d)
-	defer tick.Stop()
-	for {
-		select {
-		case <-tick.C:
-			do(ctx)
-		case <-ctx.Done():
-			return
-		}
-	}
-}
-
-// renew writes the lease unconditionally.
-func (e *taskEngine) renew(ctx context.Context) {
-	key := leaseKey(e.s.opts.Persistence.InstanceID)
-	for {
-		_, err := e.db.Create(ctx, key, nil, e.s.opts.Persistence.LeaseTTL)
-		if errors.Is(err, store.ErrExists) {
-			var entry store.Entry
-			if entry, err = e.db.Get(ctx, key); err == nil {
-				_, err = e.db.Update(ctx, key, nil, entry.Revision, e.s.opts.Persistence.LeaseTTL)
-			}
-			if errors.Is(err, store.ErrConflict) || errors.Is(err, store.ErrNotFound) {
-				continue
-			}
-		}
-		if err != nil && ctx.Err() == nil {
-			e.s.opts.Logger.ErrorContext(ctx, "arc: cannot renew the lease", "error", err)
-		}
-		return
-	}
-}
-
-// leaseExpired reports whether the lease of an instance has expired. Records under
-// the id of this instance are from an earlier process, or known here.
-func (e *taskEngine) leaseExpired(ctx context.Context, instance string) (bool, error) {
-	if instance == e.s.opts.Persistence.InstanceID {
-		return true, nil
-	}
-	_, err := e.db.Get(ctx, leaseKey(instance))
-	if errors.Is(err, store.ErrNotFound) {
-		return true, nil
-	}
-	return false, err
-}
-
-// tell lets the process that runs a task know at once that the task has changed.
-// If this is lost, it looks by itself before long. It is called with the lock of
-// the task held.
-func (e *taskEngine) notifyOwner(ctx context.Context, t *liveTask) {
-	if !e.s.shared || t.state.instance == e.s.opts.Persistence.InstanceID {
-		return
-	}
-	_, err := e.db.Append(ctx, toldStream(t.state.instance), "", []byte(t.id), toldTTL)
+// acquireLease makes this process known to those that share the store.
+func (s *Server) acquireLease() error {
+	p := &s.opts.Persistence
+	ctx, cancel := context.WithTimeout(context.Background(), outage)
+	defer cancel()
+	l, err := lease.Acquire(ctx, p.Store, lease.Options{Prefix: "arc/", InstanceID: p.InstanceID, TTL: p.LeaseTTL,
+		Private: !s.isShared, Logger: s.opts.Logger, OnLost: func(context.Context) { _ = s.Close() }})
 	if err != nil {
-		e.s.opts.Logger.WarnContext(ctx, "arc: cannot tell the process of a task", "task", t.id, "error", err)
-	}
-}
-
-// listen handles messages of other processes.
-func (e *taskEngine) listen(ctx context.Context) {
-	stream := toldStream(e.s.opts.Persistence.InstanceID)
-	for ctx.Err() == nil {
-		err := e.db.Wait(ctx, stream, 0)
-		var records []store.Record
-		if err == nil {
-			records, err = e.db.Read(ctx, stream, 0, itemPage)
-		}
-		for _, rec := range records {
-			e.reloadTask(ctx, string(rec.Value))
-			if err == nil {
-				err = e.db.Ack(ctx, stream, rec.Seq)
-			}
-		}
-		if err != nil && ctx.Err() == nil {
-			e.s.opts.Logger.ErrorContext(ctx, "arc: cannot hear other processes", "error", err)
-			select { // an engine that fails at once must not keep us busy
-			case <-time.After(time.Second):
-			case <-ctx.Done():
-			}
-		}
-	}
-}
-
-// reloadTask reads a task again after another process has changed it.
-func (e *taskEngine) reloadTask(ctx context.Context, id string) {
-	t := e.acquire(id)
-	defer e.release(t)
-	e.lookAgain(ctx, t)
-}
-
-// lookAtAll reads all running tasks again: a message may be lost when its sender
-// exits.
-func (e *taskEngine) lookAtAll(ctx context.Context) {
-	e.mu.Lock()
-	all := make([]*liveTask, 0, len(e.live))
-	for _, t := range e.live {
-		t.refs++
-		all = append(all, t)
-	}
-	e.mu.Unlock()
-	for _, t := range all {
-		if ctx.Err() == nil {
-			e.lookAgain(ctx, t)
-		}
-		e.release(t)
-	}
-}
-
-// lookAgain tells the work of a task what other processes did to the task.
-func (e *taskEngine) lookAgain(ctx context.Context, t *liveTask) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.run == nil {
-		return
-	}
-	ok, err := e.load(ctx, t, true)
-	if ok {
-		err = e.giveInput(ctx, t)
-	}
-	if err != nil && ctx.Err() == nil {
-		e.s.opts.Logger.ErrorContext(ctx, "arc: cannot read a task again", "task", t.id, "error", err)
-	}
-}
-
-// giveInput gives the work of a task the message that another process took for
-// it. It is called with the lock of the task held.
-func (e *taskEngine) giveInput(ctx context.Context, t *liveTask) error {
-	if !e.runs(t) || t.state.input <= t.run.inputPosition {
-		return nil
-	}
-	records, err := e.db.Read(ctx, t.items(), t.state.input-1, 1)
-	if err != nil || len(records) == 0 || records[0].Seq != t.state.input {
 		return err
 	}
-	m, err := itemOf(records[0])
-	if err == nil && m != nil {
-		t.run.deliver(t.state.input, m)
-	}
-	return err
+	s.lease, s.runs = l, journal.New(p.Store, l, "arc/", s.opts.Logger)
+	l.Listen(taskTopic, s.tasks.listen)
+	s.outbox.open(l)
+	return nil
 }
 
-// WaitRecovered takes over the work of processes whose lease has expired:
-// unfinished tasks fail, or run again ([ServerOptions.RerunTasks]), and undelivered
-// notifications are sent. It returns the number of adopted tasks.
-//
-// Call it once after all agents are registered. The lease of a process ends with
-// its shutdown, when a new process with the same InstanceID calls WaitRecovered, or
-// LeaseTTL after its last renewal. Where several processes share a store, call it
-// periodically. Tasks of agents that are not registered here are left unchanged.
-func (s *Server) WaitRecovered(ctx context.Context) (int, error) {
-	if !s.begin(newWork) {
-		return 0, errServerClosed
+// startWork enters work into the index of this process, before its record is created. With a
+// private store no other process looks for it.
+func (s *Server) startWork(ctx context.Context, kind, id string) (lease.Owner, error) {
+	if !s.isShared {
+		return s.lease.Owner(), nil
 	}
-	defer s.end(newWork)
-	e := s.tasks
-	e.announce()
-	n := 0
-	dead := map[string]bool{s.opts.Persistence.InstanceID: true}
-	isDead := func(instance string) (bool, error) {
-		if d, ok := dead[instance]; ok {
-			return d, nil
-		}
-		expired, err := e.leaseExpired(ctx, instance)
-		if err == nil {
-			dead[instance] = expired
-		}
-		return expired, err
-	}
-	for entry, err := range s.opts.Persistence.Store.List(ctx, taskPrefix) {
-		if err != nil {
-			return n, fmt.Errorf("arc: recover: %w", err)
-		}
-		st, err := decodeTask(entry.Value)
-		if err != nil {
-			s.opts.Logger.ErrorContext(ctx, "arc: cannot read a task", "key", entry.Key, "error", err)
-			continue
-		}
-		expired, err := isDead(st.instance)
-		if err != nil {
-			return n, fmt.Errorf("arc: recover: %w", err)
-		}
-		if !expired {
-			continue
-		}
-		took, err := e.recoverTask(ctx, st.id, st.instance)
-		if err != nil {
-			return n, fmt.Errorf("arc: recover: task %s: %w", st.id, err)
-		}
-		if took {
-			n++
-		}
-	}
-	return n, s.recoverOutbox(ctx, isDead)
+	ctx, cancel := context.WithTimeout(ctx, outage)
+	defer cancel()
+	return s.lease.Start(ctx, kind, id)
 }
 
-// recoverTask takes over one task of a process whose lease has expired.
-func (e *taskEngine) recoverTask(ctx context.Context, id, from string) (bool, error) {
+// finishWork removes work from the index.
+func (s *Server) finishWork(ctx context.Context, owner lease.Owner, kind, id string) {
+	if !s.isShared {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, outage)
+	defer cancel()
+	if err := s.lease.Finish(ctx, owner, kind, id); err != nil {
+		s.opts.Logger.WarnContext(ctx, "arc: index entry not removed", "kind", kind, "id", id, "err", err)
+	}
+}
+
+// startTask and finishTask are startWork and finishWork for a task.
+func (e *taskEngine) startTask(ctx context.Context, st *taskState) (lease.Owner, error) {
+	if !e.s.isShared {
+		return e.s.lease.Owner(), nil
+	}
+	return e.s.startWork(ctx, taskKind(st.agent), st.id)
+}
+
+func (e *taskEngine) finishTask(ctx context.Context, owner lease.Owner, st *taskState) {
+	if e.s.isShared {
+		e.s.finishWork(ctx, owner, taskKind(st.agent), st.id)
+	}
+}
+
+// supervise ends the context of a run when this process loses the lease of its owner, until
+// unsupervise is called.
+func (r *TaskRun) supervise() {
+	l := r.engine.s.lease
+	if !r.engine.s.isShared {
+		return
+	}
+	epoch := l.Context()
+	if l.Owner() != r.owner {
+		r.work.Cancel(lease.ErrLost)
+	}
+	r.unsupervise = context.AfterFunc(epoch, func() { r.work.Cancel(context.Cause(epoch)) })
+}
+
+// unavailable returns the error of a process that has lost its lease.
+func (s *Server) unavailable(agent string, err error) error {
+	if !errors.Is(err, lease.ErrLost) && !errors.Is(err, lease.ErrClosed) {
+		return err
+	}
+	fault := agentFault(ErrAgentNotAvailable, agent)
+	fault.Cause = err
+	return fault
+}
+
+// notifyOwner notifies an owner in another process of a change.
+func (e *taskEngine) notifyOwner(ctx context.Context, st *taskState) {
+	if st.owner == e.s.lease.Owner() {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), outage)
+	defer cancel()
+	if err := e.s.lease.Tell(ctx, st.owner, taskTopic, []byte(st.id)); err != nil {
+		e.s.opts.Logger.WarnContext(ctx, "arc: process of task not notified", "task", st.id, "err", err)
+	}
+}
+
+// listen reads a task again when another process has changed it.
+func (e *taskEngine) listen(data []byte) {
+	id := string(data)
+	e.mu.Lock()
+	isHere := e.live[id] != nil || e.parked[id] != nil
+	e.mu.Unlock()
+	if isHere { // a cut ends the goroutine, and the next owner reads the task
+		_ = e.s.life.Go("task notice", func(ctx context.Context) { e.lookAgain(ctx, id) })
+	}
+}
+
+// lookAgain reads a task of this process again.
+func (e *taskEngine) lookAgain(ctx context.Context, id string) {
 	t := e.acquire(id)
-	kept := false
-	defer func() {
-		if !kept {
-			e.release(t)
-		}
-	}()
+	defer e.release(t)
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if e.s.ctx.Err() != nil {
-		return false, errServerClosed // what runs no more is for the next server
+	ok, err := e.loadLocked(ctx, t, true)
+	if err != nil && ctx.Err() == nil {
+		e.s.opts.Logger.ErrorContext(ctx, "arc: task not read", "task", id, "err", err)
 	}
-	if ok, err := e.load(ctx, t, true); !ok || t.run != nil {
-		return false, err
+	if ok && (t.state.status.Final() || t.state.owner != e.s.lease.Owner()) {
+		e.unpark(ctx, t.state)
+		e.dismissLocked(ctx, t)
 	}
-	if t.state.instance != from {
-		return false, nil // another process was faster
+}
+
+// park notes a task of this process that waits without a run, until unpark.
+func (e *taskEngine) park(st *taskState) {
+	id := st.id
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.parked[id] = time.AfterFunc(e.timeLeft(st), func() { e.expire(id) })
+}
+
+// unpark removes a parked task, which has ended or has another owner, from the index.
+func (e *taskEngine) unpark(ctx context.Context, st *taskState) {
+	e.mu.Lock()
+	timer := e.parked[st.id]
+	delete(e.parked, st.id)
+	e.mu.Unlock()
+	if timer != nil {
+		timer.Stop()
+		e.finishTask(ctx, e.s.lease.Owner(), st)
 	}
-	if t.state.status.Final() {
-		// The end may be stored but not yet queued for subscribers.
-		return false, e.tellEnd(ctx, t)
+}
+
+// timeLeft returns the rest of the time that a task may be in its state (ARC-D85). A wrong clock of
+// another process does not extend it.
+func (e *taskEngine) timeLeft(st *taskState) time.Duration {
+	const never = 100 * 365 * 24 * time.Hour
+	limit := time.Duration(0)
+	switch st.status {
+	case TaskWorking:
+		limit = e.s.opts.Timing.TaskTimeout
+	case TaskInputRequired:
+		limit = e.s.opts.Timing.InputTimeout
 	}
+	if limit == 0 {
+		return never
+	}
+	return min(limit, limit-time.Since(st.moved))
+}
+
+// schedule starts the time limit of a state. The lock of the task must be held.
+func (r *TaskRun) schedule(st *taskState) {
+	switch {
+	case r == nil || st.status == TaskSubmitted:
+	case r.limit != nil:
+		r.limit.Reset(r.engine.timeLeft(st))
+	default:
+		r.limit = time.AfterFunc(r.engine.timeLeft(st), func() { r.engine.expire(r.task.id) })
+	}
+}
+
+// expire fails a task at its time limit.
+func (e *taskEngine) expire(id string) {
+	_ = e.s.life.Go("task time limit", func(ctx context.Context) {
+		t := e.acquire(id)
+		defer e.release(t)
+		t.mu.Lock()
+		defer e.unlock(t)
+		ok, err := e.loadLocked(ctx, t, e.s.isShared || t.state == nil)
+		if err == nil && ok && t.state.owner == e.s.lease.Owner() && !t.state.status.Final() && e.timeLeft(t.state) <= 0 {
+			err = e.applyLocked(ctx, t, &change{action: taskFail, at: now(), fault: idFault(ErrTaskTimeout, "taskId", id)})
+		}
+		if err != nil && ctx.Err() == nil {
+			e.s.opts.Logger.ErrorContext(ctx, "arc: task not ended at its time limit", "task", id, "err", err)
+			time.AfterFunc(outage, func() { e.expire(id) })
+		}
+	})
+}
+
+// deliver passes the accepted input of a task to its run, and runs the handler again if the task has
+// none. It may be repeated.
+func (e *taskEngine) deliver(ctx context.Context, t *liveTask, st *taskState, hasPlace bool) error {
+	if st.input == 0 || st.status.Final() {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, outage)
+	defer cancel()
+	position := strconv.FormatUint(st.input, 10)
+	_, err := e.s.runs.Deliver(ctx, st.id, position, []byte(position), func(context.Context) (lease.Owner, error) { return st.owner, nil })
+	if err != nil || st.owner != e.s.lease.Owner() {
+		return err
+	}
+	t.mu.Lock()
+	defer e.unlock(t)
+	if t.run != nil || t.waiting != nil || t.state.status != TaskWorking || t.state.owner != st.owner {
+		return nil
+	}
+	return e.rerunLocked(ctx, t, hasPlace)
+}
+
+// rerunLocked runs the handler of a task of this process again. t.mu must be held.
+func (e *taskEngine) rerunLocked(ctx context.Context, t *liveTask, hasPlace bool) error {
 	entry := e.s.registry.lookup(t.state.agent)
 	if entry == nil || entry.TaskHandler == nil {
-		return false, nil
+		return agentFault(ErrAgentNotFound, t.state.agent)
 	}
-	mine := *t.state
-	mine.instance = e.s.opts.Persistence.InstanceID
-	if err := e.save(ctx, t, &mine); err != nil {
-		if errors.Is(err, store.ErrConflict) {
-			return false, nil // another process was faster
-		}
-		return false, err
-	}
-	var initial *Message
-	if e.s.opts.RerunTasks {
-		var err error
-		if initial, err = e.firstMessage(ctx, t.state); err != nil {
-			return false, err
-		}
+	initial, err := e.firstMessage(ctx, t.state)
+	if err != nil {
+		return err
 	}
 	if initial == nil {
-		fault := idFault(ErrTaskExecutionFailed, "taskId", id)
-		fault.Message = "Task interrupted by a restart"
-		return true, e.apply(ctx, t, &change{action: taskFail, at: now(), fault: fault})
+		return fmt.Errorf("arc: task %s has no first message", t.id)
 	}
-	if t.state.status == TaskInputRequired {
-		if err := e.apply(ctx, t, &change{action: taskResume, at: now()}); err != nil {
-			return false, err
-		}
+	if t.data, err = e.readMetadata(ctx, t.state); err != nil {
+		return err
+	}
+	owner, err := e.startTask(ctx, t.state) // ends with the run
+	if err != nil {
+		return err
+	}
+	e.unpark(ctx, t.state)
+	if owner != t.state.owner {
+		return errTakenOver
 	}
 	call := &Call{Method: MethodTaskCreate, RequestAgent: t.state.requestAgent, TargetAgent: t.state.agent,
-		Agent: t.state.agent, TraceID: t.state.traceID, Params: []byte("{}"), entry: entry}
-	if t.state.principal != "" {
+		Agent: t.state.agent, TraceID: t.state.traceID, Params: []byte("{}"), entry: entry, Principal: decodePrincipal(t.state.caller)}
+	if call.Principal == nil && t.state.principal != "" {
 		call.Principal = &Principal{ID: t.state.principal}
 	}
-	e.start(context.WithoutCancel(ctx), t, call, initial, true)
-	kept = true
-	return true, nil
+	_ = call.run.reserve(e.s.scope(call)) // an accepted task runs even over a bound
+	free := context.WithoutCancel(ctx)
+	isRerun := t.state.status != TaskSubmitted
+	if hasPlace || e.places.enter(budgetName(call)) {
+		e.startLocked(free, e.acquire(t.id), call, initial, isRerun)
+		return nil
+	}
+	w := newWaiting(e, free, e.acquire(t.id), call, initial)
+	w.recovered = isRerun
+	t.waiting = w
+	return e.places.wait(w, true)
+}
+
+// WaitRecovered waits until the unfinished work that failed processes have left, for agents that are
+// registered here, is taken over. A process takes work over by itself: when an agent is registered, and
+// every third of LeaseTTL. Work of agents that are not registered here is left unchanged.
+func (s *Server) WaitRecovered(ctx context.Context) error {
+	if err := s.lease.WaitRecovered(ctx); err != nil {
+		return fmt.Errorf("arc: recover: %w", err)
+	}
+	return nil
+}
+
+// adopt takes over a task of a process that has failed.
+func (e *taskEngine) adopt(ctx context.Context, id string, _, to lease.Owner) (lease.Found, error) {
+	t := e.acquire(id)
+	defer e.release(t)
+	found, st, err := e.adoptRecord(ctx, t, to)
+	if err == nil && found != lease.Absent {
+		err = e.queueAgain(ctx, t)
+	}
+	switch {
+	case err == nil && found == lease.Absent:
+		return found, e.db.Expire(ctx, taskMetadata(id), 0) // of a creation that was cut off
+	case err == nil && found == lease.Ended:
+		return found, e.repeatEnd(ctx, t, st)
+	case err != nil || found != lease.Held:
+		return found, err
+	case st.input != 0 || st.owner != to: // the failed process may have accepted an input
+		return found, e.deliver(ctx, t, st, false)
+	}
+	t.mu.Lock()
+	defer e.unlock(t)
+	if t.run != nil || t.waiting != nil || t.state.owner != to || t.state.status.Final() {
+		return found, nil
+	}
+	return found, e.rerunLocked(ctx, t, false) // the run has its own entry
+}
+
+// adoptRecord makes a process the owner of a task, and returns Held if the task has a run or needs
+// one.
+func (e *taskEngine) adoptRecord(ctx context.Context, t *liveTask, to lease.Owner) (lease.Found, *taskState, error) {
+	t.mu.Lock()
+	defer e.unlock(t)
+	ok, err := e.loadLocked(ctx, t, true)
+	switch {
+	case err != nil:
+		return 0, nil, err
+	case !ok:
+		return lease.Absent, nil, nil
+	case t.state.status.Final():
+		return lease.Ended, t.state, nil
+	case t.state.owner != to:
+		isAlive, err := e.s.lease.Alive(ctx, t.state.owner)
+		if err != nil || isAlive {
+			return lease.Held, t.state, err
+		}
+	}
+	switch {
+	case t.run == nil:
+		found, err := e.adoptLocked(ctx, t, to)
+		return found, t.state, err
+	case t.run.owner == to:
+		return lease.Held, t.state, nil
+	}
+	return 0, nil, errTakenOver // the handler of a lost epoch has not returned
+}
+
+// adoptLocked makes a process the owner of a task: a task that has begun no work begins, one that waits
+// continues to wait without a run, and one whose work was cut off runs again or fails (ARC-D74).
+// t.mu must be held.
+func (e *taskEngine) adoptLocked(ctx context.Context, t *liveTask, to lease.Owner) (lease.Found, error) {
+	entry := e.s.registry.lookup(t.state.agent)
+	if entry == nil {
+		return 0, agentFault(ErrAgentNotFound, t.state.agent)
+	}
+	mine := *t.state
+	mine.owner, mine.isParked = to, mine.status == TaskInputRequired
+	if err := e.saveLocked(ctx, t, &mine); err != nil {
+		return 0, err // after a conflict the next round reads it again
+	}
+	switch {
+	case mine.isParked:
+		e.park(&mine)
+		return lease.Taken, nil
+	case mine.status == TaskSubmitted, entry.RerunInterrupted, mine.isJournaled && !entry.FailInterrupted:
+		return lease.Held, nil
+	}
+	fault := idFault(ErrTaskExecutionFailed, "taskId", t.id)
+	fault.Message = "Task interrupted"
+	return lease.Ended, e.applyLocked(ctx, t, &change{action: taskFail, at: now(), fault: fault})
 }
 
 // firstMessage returns the initial message of a task, or nil if it is missing.
@@ -343,6 +366,32 @@ func (e *taskEngine) firstMessage(ctx context.Context, st *taskState) (*Message,
 		return nil, err
 	}
 	return itemOf(records[0])
+}
+
+// keepMetadata stores the metadata of a task that is to be created, and readMetadata reads it.
+func (e *taskEngine) keepMetadata(ctx context.Context, st *taskState, metadata json.RawMessage) error {
+	if !st.hasMetadata {
+		return nil
+	}
+	_, err := e.db.Append(ctx, taskMetadata(st.id), firstID, metadata, 0)
+	if errors.Is(err, store.ErrDuplicate) { // of an earlier attempt of the request
+		err = nil
+	}
+	return err
+}
+
+func (e *taskEngine) readMetadata(ctx context.Context, st *taskState) (json.RawMessage, error) {
+	if !st.hasMetadata {
+		return nil, nil
+	}
+	records, err := e.db.Read(ctx, taskMetadata(st.id), 0, 1)
+	if err == nil && len(records) == 0 {
+		err = fmt.Errorf("arc: metadata of task %s: %w", st.id, store.ErrNotFound)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return records[0].Value, nil
 }
 
 // itemOf reads a message of a task.
@@ -358,53 +407,24 @@ func itemOf(rec store.Record) (*Message, error) {
 	return lenient.message(v), nil
 }
 
-// tellEnd queues the final events of a task again. Their numbers prevent
-// duplicates.
-func (e *taskEngine) tellEnd(ctx context.Context, t *liveTask) error {
+// repeatEnd queues the final events of a task whose end may be stored but not yet queued.
+func (e *taskEngine) repeatEnd(ctx context.Context, t *liveTask, st *taskState) error {
+	t.mu.Lock()
 	t.subs = nil
-	subs, err := e.subscriptions(ctx, t)
-	if err != nil {
-		return err
-	}
-	events, first := t.state.lastEvents()
-	for _, sub := range subs {
-		if sub.static {
-			continue
-		}
-		for i, n := range events {
-			if !sub.wants(n.Event) {
-				continue
-			}
-			if err := e.s.outbox.put(ctx, sub, first+uint64(i), n); err != nil {
-				return err
-			}
-		}
-		e.s.outbox.finish(sub)
-	}
-	return nil
+	subs, err := e.subscriptionsLocked(ctx, t)
+	t.mu.Unlock()
+	return errors.Join(err, e.queueEnd(ctx, subs, st))
 }
 
-// recoverOutbox sends the notifications left by processes whose lease has expired,
-// and those for static webhooks.
-func (s *Server) recoverOutbox(ctx context.Context, isDead func(string) (bool, error)) error {
-	for entry, err := range s.opts.Persistence.Store.List(ctx, "arc/sub/") {
-		if err != nil {
-			return fmt.Errorf("arc: recover: %w", err)
-		}
-		sub, err := decodeSubscription(entry.Value)
-		if err != nil || !sub.Active {
-			continue
-		}
-		if expired, err := isDead(sub.instance); err != nil {
-			return fmt.Errorf("arc: recover: %w", err)
-		} else if expired {
-			s.outbox.signal(sub, func(*sender) {})
+// queueEnd queues the final events of a task again. Their numbers prevent duplicates.
+func (e *taskEngine) queueEnd(ctx context.Context, subs []*subscription, st *taskState) error {
+	var err error
+	events, first := st.lastEvents()
+	for _, sub := range subs {
+		if !sub.static {
+			err = errors.Join(err, e.s.outbox.putAll(ctx, sub, first, events))
+			e.s.outbox.finish(ctx, sub)
 		}
 	}
-	for _, w := range s.opts.StaticWebhooks {
-		sub := &subscription{target: w.TargetAgent, static: true}
-		sub.ID, sub.CallbackURL, sub.Active = w.ID, w.CallbackURL, true
-		s.outbox.signal(sub, func(*sender) {})
-	}
-	return nil
+	return err
 }

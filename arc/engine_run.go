@@ -4,11 +4,21 @@
 package arc
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strconv"
+	"sync/atomic"
 	"time"
+
+	"github.com/fivewire/fivewire/internal/guard"
+	"github.com/fivewire/fivewire/internal/journal"
+	"github.com/fivewire/fivewire/internal/lease"
+	"github.com/fivewire/fivewire/internal/life"
+	"github.com/fivewire/fivewire/internal/strictjson"
+	"github.com/fivewire/fivewire/store"
 )
 
 // A TaskHandler does the work of tasks. ServeTask runs once for each task, in its
@@ -30,26 +40,30 @@ type TaskHandlerFunc func(ctx context.Context, run *TaskRun) error
 // ServeTask calls f.
 func (f TaskHandlerFunc) ServeTask(ctx context.Context, run *TaskRun) error { return f(ctx, run) }
 
-// A TaskEstimator is a [TaskHandler] that estimates the duration of a task before
-// it starts. The estimate is part of TASK_STARTED (ARC-127).
-type TaskEstimator interface {
-	EstimateTask(ctx context.Context, run *TaskRun) time.Duration
-}
-
 // A TaskRun is a running task. Its methods are safe for concurrent use. They fail
 // after the end of the task: with [ErrTaskAlreadyCanceled] if it was canceled, with
 // [ErrTaskAlreadyCompleted] if it was completed.
 type TaskRun struct {
-	engine        *taskEngine
-	task          *liveTask
-	call          Call // without its params
-	placed        bool // it has a place at the agent
-	initial       *Message
-	recovered     bool
-	input         chan *Message // from task.send
-	inputPosition uint64        // position of the last input; guarded by task.mu
-	done          <-chan struct{}
-	cancel        context.CancelCauseFunc
+	engine      *taskEngine
+	task        *liveTask
+	call        Call // without its params
+	owner       lease.Owner
+	unsupervise func() bool // ends supervise; nil with a private store
+	placed      bool        // it has a place at the agent
+	initial     *Message
+	metadata    json.RawMessage
+	recovered   bool
+	consumed    int          // inputs; guarded by task.mu
+	earlier     *replay      // nil until used; guarded by task.mu
+	limit       *time.Timer  // of the time in this state; guarded by task.mu
+	opening     objectLock   // guards the two below
+	journal     *journal.Run // nil until opened
+	isOver      bool         // the handler has ended
+	base        callCtx      // of the task; it does not end
+	work        life.Work    // and context of the handler
+	holds       holds
+	principal   string      // whose place it has
+	hasPlace    atomic.Bool // it does; not while it waits for input
 }
 
 // ID returns the task's id.
@@ -62,16 +76,13 @@ func (r *TaskRun) Message() *Message { return r.initial }
 func (r *TaskRun) Priority() Priority { return r.state().priority }
 
 // Metadata returns what the caller gave along, a JSON object, or nil.
-func (r *TaskRun) Metadata() json.RawMessage { return r.state().metadata }
+func (r *TaskRun) Metadata() json.RawMessage { return r.metadata }
 
 // Status returns the state of the task.
 func (r *TaskRun) Status() TaskStatus { return r.state().status }
 
-// CreatedAt returns when the task was created.
-func (r *TaskRun) CreatedAt() time.Time { return r.state().created }
-
-// Redelivered reports whether another process started the task before. The
-// messages and artifacts that it added are part of the task.
+// Redelivered reports whether an earlier run of the task was cut off. Inputs, steps, messages and
+// artifacts of the earlier run are not done again; see [Step].
 func (r *TaskRun) Redelivered() bool { return r.recovered }
 
 func (r *TaskRun) state() *taskState {
@@ -87,7 +98,7 @@ func (r *TaskRun) Task(ctx context.Context) (*Task, error) {
 	if err != nil {
 		return nil, fmt.Errorf("arc: task: %w", err)
 	}
-	info := st.info(messages, artifacts, true, true)
+	info := st.info(messages, artifacts, &TaskInfoParams{})
 	defer info.free() // what is decoded is a copy
 	res, err := decodeResult(MethodTaskInfo, info.b)
 	if err != nil {
@@ -107,7 +118,7 @@ func (r *TaskRun) AddMessage(ctx context.Context, m *Message) error {
 	if add.Timestamp == "" {
 		add.Timestamp = NewTimestamp(at)
 	}
-	return r.apply(ctx, &change{action: taskAddMessage, at: at, message: &add})
+	return r.add(ctx, &change{action: taskAddMessage, at: at, message: &add})
 }
 
 // AddProgress adds a text message that reports progress to the caller.
@@ -116,157 +127,437 @@ func (r *TaskRun) AddProgress(ctx context.Context, format string, args ...any) e
 }
 
 // AddArtifact adds something that the task produced. One without an id gets
-// artifact-1, artifact-2 and so on, one without a time gets it.
+// artifact-1, artifact-2 and so on, one without a time gets it. An id that the run has used is an
+// error.
 func (r *TaskRun) AddArtifact(ctx context.Context, a *Artifact) error {
 	add := *a
 	at := now()
-	if add.ID == "" {
-		add.ID = fmt.Sprintf("artifact-%d", r.state().artifacts+1)
-	}
 	if add.Parts == nil {
 		add.Parts = []Part{}
 	}
 	if add.CreatedAt == "" {
 		add.CreatedAt = NewTimestamp(at)
 	}
-	return r.apply(ctx, &change{action: taskAddArtifact, at: at, artifact: &add})
+	return r.add(ctx, &change{action: taskAddArtifact, at: at, artifact: &add, isNamed: add.ID != ""})
 }
 
-// WaitInput waits for the next message of the caller and returns it. Until then
-// the task is INPUT_REQUIRED. The text of required is sent to subscribers; a
-// question to the caller is a message, added before.
+// add adds an item unless an earlier run has added it.
+func (r *TaskRun) add(ctx context.Context, c *change) error {
+	r.task.mu.Lock()
+	defer r.engine.unlock(r.task)
+	ctx = context.WithoutCancel(ctx)
+	if c.artifact == nil && !r.recovered {
+		return r.applyLocked(ctx, c)
+	}
+	p, err := r.replayLocked(ctx)
+	if err != nil {
+		return err
+	}
+	isReplayed, err := p.find(c, r.task.state.artifacts+1)
+	if isReplayed || err != nil {
+		return err
+	}
+	err = r.applyLocked(ctx, c)
+	if err == nil && c.artifact != nil {
+		p.names[c.artifact.ID] = false
+	}
+	return err
+}
+
+// find reports whether an earlier run has added an item, and gives an id to artifact number n.
+func (p *replay) find(c *change, n int) (bool, error) {
+	var item *ready
+	var err error
+	switch {
+	case c.isNamed:
+		isEarlier, isTaken := p.names[c.artifact.ID]
+		if isTaken && !isEarlier {
+			return false, fmt.Errorf("arc: artifact id %q used twice", c.artifact.ID)
+		}
+		p.names[c.artifact.ID] = false
+		return isEarlier, nil
+	case c.artifact != nil:
+		item, err = artifactItem(itemArtifact, c.artifact)
+	default:
+		item, err = messageItem(itemMessage, c.message)
+	}
+	defer item.free()
+	if err != nil || p.match(item.b) {
+		return err == nil, err
+	}
+	if c.artifact != nil {
+		c.artifact.ID = p.name(n)
+	}
+	return false, nil
+}
+
+// WaitInput waits for the next message of the caller and returns it. Until then the task is
+// INPUT_REQUIRED, and the text of required is the reason in its state and in TASK_PAUSED; a question
+// to the caller is a message, added before. A waiting task survives its process: the handler runs
+// again when the input comes, and the n-th WaitInput returns the n-th input.
 //
 // If ctx ends before the task, the task continues without the input, and WaitInput
 // returns the error of ctx.
 func (r *TaskRun) WaitInput(ctx context.Context, required string) (*Message, error) {
-	if err := r.apply(ctx, &change{action: taskRequireInput, at: now(), required: required}); err != nil {
+	waits := !r.hasInput()
+	if waits {
+		if err := r.apply(ctx, &change{action: taskRequireInput, at: now(), required: required}); err != nil {
+			return nil, err
+		}
+	}
+	j, err := r.openJournal()
+	if err != nil {
 		return nil, err
 	}
-	select {
-	case m := <-r.input:
-		return m, nil
-	case <-r.done:
-	case <-ctx.Done():
+	r.work.Park()
+	if waits {
+		r.pausePlace()
+		defer func() { _, _ = r.resumePlace(false) }() // always possible
 	}
-	err := r.resume(ctx)
-	select {
-	case m := <-r.input: // it came at the last moment
-		return m, nil
-	default:
+	data, err := j.Await(ctx)
+	if err != nil {
+		if err := r.apply(ctx, &change{action: taskResume, at: now()}); err != nil && !r.hasInput() {
+			return nil, err
+		} else if err == nil {
+			return nil, errors.Join(r.work.Resume(), context.Cause(ctx))
+		}
+		data, err = j.Await(&r.work) // it was accepted at the last moment
+	}
+	if resumeErr := r.work.Resume(); resumeErr != nil {
+		return nil, resumeErr // in a shutdown the next owner continues
 	}
 	if err != nil {
 		return nil, err
 	}
-	return nil, context.Cause(ctx)
+	return r.readInput(data)
 }
 
-// resume continues without input. If another process has just accepted an input,
-// the task continues with it.
-func (r *TaskRun) resume(ctx context.Context) error {
-	err := r.apply(ctx, &change{action: taskResume, at: now()})
-	if err == nil {
-		return nil
-	}
+// hasInput reports whether the next input was accepted.
+func (r *TaskRun) hasInput() bool {
 	r.task.mu.Lock()
 	defer r.task.mu.Unlock()
-	return errors.Join(err, r.engine.giveInput(context.WithoutCancel(ctx), r.task))
+	return r.task.state.inputs > r.consumed
 }
 
-// deliver passes the message of a task.send, at a position among the items, to
-// WaitInput. The state machine permits one for each call of WaitInput. task.mu
-// must be held.
-func (r *TaskRun) deliver(at uint64, m *Message) {
-	r.inputPosition = at
-	select {
-	case r.input <- m:
-	default:
+// readInput reads the input at a position among the items.
+func (r *TaskRun) readInput(position []byte) (*Message, error) {
+	seq, err := strconv.ParseUint(string(position), 10, 64)
+	if err != nil {
+		return nil, fmt.Errorf("arc: input: %w", err)
 	}
+	r.consume()
+	if err := store.Persist(&r.work, r.reload); err != nil { // the journal does not return the input again
+		return nil, err
+	}
+	var records []store.Record
+	err = store.Persist(&r.work, func(ctx context.Context) (err error) {
+		records, err = r.engine.db.Read(ctx, taskItems(r.task.id), seq-1, 1)
+		return err
+	})
+	if err != nil || len(records) == 0 || records[0].Seq != seq {
+		return nil, fmt.Errorf("arc: input %d not read: %w", seq, cmp.Or(err, store.ErrNotFound))
+	}
+	return itemOf(records[0])
+}
+
+// reload reads the task with an input that another process accepted.
+func (r *TaskRun) reload(ctx context.Context) error {
+	r.task.mu.Lock()
+	defer r.task.mu.Unlock()
+	_, err := r.engine.loadLocked(ctx, r.task, r.engine.s.isShared)
+	return err
+}
+
+// consume counts an input.
+func (r *TaskRun) consume() {
+	r.task.mu.Lock()
+	defer r.task.mu.Unlock()
+	r.consumed++
+}
+
+// openJournal opens the journal of the run before its first use. The record has to mention it
+// (ARC-D74).
+func (r *TaskRun) openJournal() (*journal.Run, error) {
+	r.opening.Lock()
+	defer r.opening.Unlock()
+	switch {
+	case r.isOver:
+		return nil, ErrClosed
+	case r.journal != nil:
+		return r.journal, nil
+	}
+	if err := r.noteJournal(); err != nil {
+		return nil, err
+	}
+	j, err := r.engine.s.runs.Open(&r.work, r.task.id, journal.RunOptions{})
+	if err == nil {
+		r.journal = j
+	}
+	return j, err
+}
+
+// closeJournal closes the journal, which the handler must not open later.
+func (r *TaskRun) closeJournal() {
+	r.opening.Lock()
+	defer r.opening.Unlock()
+	r.isOver = true
+	if r.journal != nil {
+		r.journal.Close()
+	}
+}
+
+func (r *TaskRun) noteJournal() error {
+	r.task.mu.Lock()
+	defer r.task.mu.Unlock()
+	if r.task.state.isJournaled {
+		return nil
+	}
+	return r.engine.editLocked(context.WithoutCancel(&r.base), r.task, func(st *taskState) error {
+		if st.owner != r.owner {
+			return errTakenOver
+		}
+		st.isJournaled = true
+		return nil
+	})
+}
+
+// Step runs f once in the life of a task and returns its result, which is JSON of at most 1 MiB. If the
+// process ends, the task runs again from the beginning in any process that serves the agent, and a
+// Step with a kept result returns that without running f. An error of f is not kept. If the process ends
+// before the result is kept, f runs again with the same stepID, which other services can take as an
+// idempotency key. The n-th Step of a name has the n-th result of that name; a task has at most 10,000
+// steps and inputs.
+func Step[T any](ctx context.Context, r *TaskRun, name string, f func(ctx context.Context, stepID string) (T, error)) (T, error) {
+	var result T
+	j, err := r.openJournal()
+	if err != nil {
+		return result, err
+	}
+	data, err := j.Step(ctx, name, func(ctx context.Context, stepID string) ([]byte, error) {
+		v, err := f(ctx, stepID)
+		if err != nil {
+			return nil, err
+		}
+		return strictjson.Encode(v)
+	})
+	if err != nil {
+		return result, err
+	}
+	v, err := checkJSON(data)
+	if err == nil {
+		err = strictjson.Decode(v, &result)
+	}
+	if err != nil {
+		return result, fmt.Errorf("arc: step %s: %w", name, err)
+	}
+	return result, nil
 }
 
 func (r *TaskRun) apply(ctx context.Context, c *change) error {
 	r.task.mu.Lock()
-	defer r.task.mu.Unlock()
-	if isClosed(r.done) && r.engine.s.ctx.Err() != nil && !r.task.state.status.Final() {
+	defer r.engine.unlock(r.task)
+	return r.applyLocked(ctx, c)
+}
+
+// applyLocked makes a change by the run. The lock of the task must be held.
+func (r *TaskRun) applyLocked(ctx context.Context, c *change) error {
+	if errors.Is(context.Cause(&r.work), ErrClosed) && !r.task.state.status.Final() {
 		// Cut off with the server: the task waits for the next one as it is.
-		return errServerClosed
+		return ErrClosed
 	}
 	if ctx.Done() != nil {
 		ctx = context.WithoutCancel(ctx)
 	}
-	c.byRun = true
-	return r.engine.apply(ctx, r.task, c)
+	c.owner = r.owner
+	return r.engine.applyLocked(ctx, r.task, c)
 }
 
-// do is the goroutine of a task. The context base is what ctx is but never ends.
-func (r *TaskRun) do(ctx, base context.Context, entry *agentEntry) {
+// serve is the goroutine of a task.
+func (r *TaskRun) serve() {
+	r.work.Run("task handler", func(context.Context) error {
+		r.do(r.call.entry.TaskHandler)
+		return nil
+	}, func(error) {})
+}
+
+func (r *TaskRun) do(h TaskHandler) {
 	e := r.engine
-	defer e.s.end(partOf)
+	defer r.pausePlace()
+	defer r.holds.release()
 	if r.placed {
 		defer e.s.registry.router.Done(r.call.Agent)
 	}
 	defer e.release(r.task)
-	stop := context.AfterFunc(e.s.ctx, func() { r.cancel(errServerClosed) })
-	defer stop()
-	defer r.cancel(context.Canceled)
+	if r.unsupervise != nil {
+		defer r.unsupervise()
+	}
 	err := errGoexit
-	defer func() { r.finish(ctx, base, err) }()
-	if err = r.begin(ctx, base, entry.TaskHandler); err == nil {
+	defer func() {
+		r.closeJournal()
+		r.finish(err)
+	}()
+	if err = r.begin(); err == nil {
 		err = errGoexit
-		err = r.work(ctx, entry.TaskHandler)
+		err = guard.Call("task handler", func() error { return h.ServeTask(&r.work, r) })
 	}
 }
 
 // errGoexit is what is left of a handler that ended its goroutine.
 var errGoexit = errors.New("arc: the handler of a task called runtime.Goexit")
 
-func (r *TaskRun) begin(ctx, base context.Context, h TaskHandler) error {
+func (r *TaskRun) begin() error {
 	if r.recovered && r.state().status == TaskWorking {
 		return nil
 	}
 	c := change{action: taskStart, at: now()}
-	if est, ok := h.(TaskEstimator); ok {
-		var err error
-		if c.expected, err = r.estimate(ctx, est); err != nil {
+	if estimate := r.call.entry.EstimateTask; estimate != nil {
+		err := guard.Call("task estimator", func() error {
+			c.expected = estimate(&r.work, r)
+			return nil
+		})
+		if err != nil {
 			return err
 		}
 	}
-	return r.apply(base, &c)
+	return r.persist(&c)
 }
 
-func (r *TaskRun) estimate(ctx context.Context, h TaskEstimator) (d time.Duration, err error) {
-	defer recovered(&err)
-	return h.EstimateTask(ctx, r), nil
-}
-
-func (r *TaskRun) work(ctx context.Context, h TaskHandler) (err error) {
-	defer recovered(&err)
-	return h.ServeTask(ctx, r)
-}
-
-// finish brings the task to its end.
-func (r *TaskRun) finish(ctx, base context.Context, err error) {
-	r.task.mu.Lock()
-	defer r.task.mu.Unlock()
-	defer func() { r.task.run = nil }()
-	if r.task.state.status.Final() {
+// finishWorkLocked removes the task from the index, after its notifications. The lock of the task
+// must be held.
+func (r *TaskRun) finishWorkLocked(st *taskState) {
+	if len(r.task.pending) == 0 && !r.task.isNotifying {
+		r.engine.finishTask(&r.base, r.owner, st)
 		return
 	}
-	if err != nil && errors.Is(context.Cause(ctx), errServerClosed) {
-		return // the next server decides
+	r.task.after(func() { r.finishWork(st) })
+}
+
+// finishWork removes the task from the index if its events are queued. Otherwise the next owner of the
+// entry queues them.
+func (r *TaskRun) finishWork(st *taskState) {
+	r.task.mu.Lock()
+	isQueued := st.unqueued == nil || r.task.queued >= st.events
+	r.task.mu.Unlock()
+	if isQueued {
+		r.engine.finishTask(&r.base, r.owner, st)
 	}
-	c := change{action: taskComplete, at: now(), byRun: true}
-	if err == nil {
-		if err = r.engine.apply(base, r.task, &c); err == nil || r.task.state.status.Final() {
+}
+
+// endDelays are the delays before the end of a task is written again after a failure of the store.
+const (
+	minEndDelay = 100 * time.Millisecond
+	maxEndDelay = 30 * time.Second
+)
+
+// finish brings the task to its end. It repeats the change until the store takes it or the process
+// loses the task.
+func (r *TaskRun) finish(err error) {
+	defer r.release()
+	c := change{action: taskComplete, at: now(), owner: r.owner}
+	if err != nil {
+		c.action, c.fault = taskFail, r.engine.s.faultOf(&r.base, &r.call, err)
+	}
+	for delay := minEndDelay; ; delay = min(2*delay, maxEndDelay) {
+		failed := r.end(&c, err)
+		if failed == nil {
 			return
 		}
-		if errors.Is(err, errTakenOver) {
-			return // its work there decides
+		r.engine.s.opts.Logger.WarnContext(&r.base, "arc: end of task not stored", "task", r.task.id, "delay", delay, "err", failed)
+		select {
+		case <-time.After(delay):
+		case <-r.work.Done(): // the server was closed, or another request has ended the task
+			if failed = r.end(&c, failed); failed != nil {
+				r.engine.s.opts.Logger.ErrorContext(&r.base, "arc: task not ended", "task", r.task.id, "err", failed)
+			}
+			return
 		}
-		err = fmt.Errorf("arc: the handler of task %s returned while it was %s: %w", r.task.id, r.task.state.status, err)
-		err = errors.New(err.Error()) // a fault of the handler, not one to be sent
 	}
-	c = change{action: taskFail, at: now(), byRun: true, fault: r.engine.s.faultOf(base, &r.call, err)}
-	if err := r.engine.apply(base, r.task, &c); err != nil && !errors.Is(err, errTakenOver) && !r.task.state.status.Final() {
-		r.engine.s.opts.Logger.ErrorContext(base, "arc: cannot keep the end of a task", "task", r.task.id, "error", err)
+}
+
+// end makes the change of the end. It returns an error if the store does not take it.
+func (r *TaskRun) end(c *change, err error) error {
+	r.task.mu.Lock()
+	defer r.engine.unlock(r.task)
+	if r.task.state.status.Final() {
+		return nil
+	}
+	if cause := context.Cause(&r.work); err != nil && (errors.Is(cause, ErrClosed) || errors.Is(cause, lease.ErrLost) || errors.Is(cause, errTakenOver)) {
+		return nil // the next owner decides
+	}
+	err = r.engine.applyLocked(&r.base, r.task, c)
+	if err == nil {
+		return nil
+	}
+	if c.action == taskComplete && errors.Is(err, ErrInvalidTaskTransition) {
+		err = fmt.Errorf("arc: the handler of task %s returned while it was %s", r.task.id, r.task.state.status)
+		c.action, c.fault = taskFail, r.engine.s.faultOf(&r.base, &r.call, err)
+		err = r.engine.applyLocked(&r.base, r.task, c)
+	}
+	var refused *Error
+	if errors.Is(err, errTakenOver) || errors.As(err, &refused) || r.task.state.status.Final() {
+		return nil // its work in another process decides, or the task has ended
+	}
+	return err
+}
+
+// release removes the run from its task.
+func (r *TaskRun) release() {
+	r.task.mu.Lock()
+	defer r.engine.unlock(r.task)
+	r.task.run = nil
+	if r.limit != nil {
+		r.limit.Stop()
+	}
+	st := r.task.state
+	switch {
+	case st.status.Final() || st.owner != r.owner:
+		r.finishWorkLocked(st)
+	case errors.Is(context.Cause(&r.work), errTakenOver): // and given back, by an input that came here
+		e, id, owner := r.engine, r.task.id, r.owner
+		_ = e.s.life.Go("task taken back", func(ctx context.Context) {
+			_ = store.Persist(ctx, func(ctx context.Context) error {
+				_, err := e.adopt(ctx, id, owner, owner)
+				return err
+			})
+		})
+	}
+}
+
+// persist makes the first change of the run. It is repeated until the store answers, since no other process takes
+// over a task whose owner lives.
+func (r *TaskRun) persist(c *change) error {
+	c.owner = r.owner
+	for delay := 50 * time.Millisecond; ; delay = min(2*delay, time.Second) {
+		isFinal, err := r.attempt(c)
+		_, isAnswer := errors.AsType[*Error](err)
+		if err == nil || isFinal || isAnswer || errors.Is(err, errTakenOver) {
+			return err
+		}
+		if r.isCutWithin(delay) {
+			return ErrClosed
+		}
+	}
+}
+
+func (r *TaskRun) attempt(c *change) (isFinal bool, err error) {
+	r.task.mu.Lock()
+	defer r.engine.unlock(r.task)
+	err = r.engine.applyLocked(&r.base, r.task, c)
+	return r.task.state.status.Final(), err
+}
+
+// isCutWithin waits for d, or until the server loses its lease, and reports whether it has or drains.
+func (r *TaskRun) isCutWithin(d time.Duration) bool {
+	var lost <-chan struct{}
+	if r.engine.s.isShared {
+		lost = r.engine.s.lease.Context().Done()
+	}
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return r.engine.s.life.Ready() != nil
+	case <-lost:
+		return true
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/fivewire/fivewire/internal/lease"
 	"github.com/fivewire/fivewire/internal/strictjson"
 	"github.com/fivewire/fivewire/store"
 )
@@ -27,30 +28,41 @@ type taskState struct {
 	created      time.Time
 	updated      time.Time
 	paused       time.Time // when it last began to wait for input
+	moved        time.Time // of the last transition
 	endTime      time.Time
 	reason       string
 	canceledBy   string
-	mark         string // of the request that canceled it
 	fault        *Error
 	priority     Priority
-	metadata     json.RawMessage
+	hasMetadata  bool            // under a separate key, so that an event does not write it again
+	caller       json.RawMessage // the principal, for a run in another process
 	messages     int
 	artifacts    int
-	events       uint64 // how many there were; numbers the notifications
-	instance     string // the process that runs it
-	input        uint64 // where the last message of a task.send stands among the items
-	followed     uint64 // number of subscriptions made
+	bytes        int64       // of messages and artifacts
+	events       uint64      // how many there were; numbers the notifications
+	owner        lease.Owner // the process that runs it
+	required     string      // the input that the task waits for
+	input        uint64      // position of the last message of a task.send among the items
+	inputs       int         // messages of task.send
+	isJournaled  bool        // the handler has used Step or WaitInput
+	isParked     bool        // the task waits for input without a run
+	followed     uint64      // number of subscriptions made
 
 	// first is the initial message, until the next write of the state: a task is
 	// created by one write, and any process can then add the message to the items.
 	first json.RawMessage
+
+	// unqueued are the newest events, numbered from unqueuedFrom, that may not be queued for the
+	// subscribers. The process that takes the task over queues them.
+	unqueued     json.RawMessage
+	unqueuedFrom uint64
 }
 
 // The keys of a task in the store.
 func taskItems(id string) string       { return itemsPrefix + id }
+func taskMetadata(id string) string    { return "arc/metadata/" + id }
 func subsPrefix(taskID string) string  { return "arc/sub/" + taskID + "/" }
 func subKey(taskID, sub string) string { return subsPrefix(taskID) + sub }
-func outStream(sub string) string      { return "arc/out/" + sub }
 
 const (
 	taskPrefix  = "arc/task/"
@@ -65,6 +77,12 @@ func (w *writer) number(name string, n int64) {
 func (w *writer) optCount(name string, n uint64) {
 	if n > 0 {
 		w.number(name, int64(n))
+	}
+}
+
+func (w *writer) optFlag(name string, v bool) {
+	if v {
+		w.flag(name, v)
 	}
 }
 
@@ -87,25 +105,36 @@ func (st *taskState) write(w *writer) {
 	w.moment("created", st.created)
 	w.moment("updated", st.updated)
 	w.moment("paused", st.paused)
+	w.moment("moved", st.moved)
 	w.moment("ended", st.endTime)
 	w.optText("reason", st.reason)
 	w.optText("canceledBy", st.canceledBy)
-	w.optText("mark", st.mark)
 	if st.fault != nil {
 		w.key("error")
 		w.error(st.fault)
 	}
 	w.optText("priority", string(st.priority))
-	w.optRaw("metadata", st.metadata)
+	w.optFlag("metadata", st.hasMetadata)
 	w.number("messages", int64(st.messages))
 	w.number("artifacts", int64(st.artifacts))
+	w.number("bytes", st.bytes)
 	w.number("events", int64(st.events))
-	w.optText("instance", st.instance)
+	w.optText("owner", string(st.owner))
+	w.optText("required", st.required)
 	w.optCount("input", st.input)
+	w.optCount("inputs", uint64(st.inputs))
+	w.optFlag("journaled", st.isJournaled)
+	w.optFlag("parked", st.isParked)
+	w.optRaw("caller", st.caller)
 	w.optCount("followed", st.followed)
 	if st.first != nil { // written by us, or read from here
 		w.key("first")
 		w.b = append(w.b, st.first...)
+	}
+	if st.unqueued != nil {
+		w.number("unqueuedFrom", int64(st.unqueuedFrom))
+		w.key("unqueued")
+		w.b = append(w.b, st.unqueued...)
 	}
 	w.close()
 }
@@ -156,20 +185,25 @@ func decodeTask(b []byte) (*taskState, error) {
 	st := &taskState{id: r.text("id"), agent: r.text("agent"), principal: r.text("principal"),
 		requestAgent: r.text("requestAgent"), traceID: r.text("traceId"), status: TaskStatus(r.text("status")),
 		previous: TaskStatus(r.text("previous")), created: r.moment("created"), updated: r.moment("updated"),
-		paused: r.moment("paused"), endTime: r.moment("ended"), reason: r.text("reason"), canceledBy: r.text("canceledBy"), mark: r.text("mark"),
-		priority: Priority(r.text("priority")), metadata: raw(r.v.Get("metadata")), messages: int(r.number("messages")),
-		artifacts: int(r.number("artifacts")), events: uint64(r.number("events")), instance: r.text("instance"),
-		input: uint64(r.number("input")), followed: uint64(r.number("followed")), first: raw(r.v.Get("first"))}
+		paused: r.moment("paused"), moved: r.moment("moved"), endTime: r.moment("ended"), reason: r.text("reason"), canceledBy: r.text("canceledBy"),
+		priority: Priority(r.text("priority")), hasMetadata: r.flag("metadata"), messages: int(r.number("messages")),
+		artifacts: int(r.number("artifacts")), bytes: r.number("bytes"), events: uint64(r.number("events")), owner: lease.Owner(r.text("owner")),
+		required: r.text("required"), input: uint64(r.number("input")), inputs: int(r.number("inputs")),
+		isJournaled: r.flag("journaled"), isParked: r.flag("parked"), caller: raw(r.v.Get("caller")), followed: uint64(r.number("followed")), first: raw(r.v.Get("first")), unqueuedFrom: uint64(r.number("unqueuedFrom")), unqueued: raw(r.v.Get("unqueued"))}
 	if e := r.v.Get("error"); !e.Absent() {
-		st.fault, _ = decodeError(e)
+		if st.fault, _ = decodeError(e); st.fault != nil {
+			st.fault.Remote = false
+		}
 	}
 	return st, nil
 }
 
 // An item of a task is JSON preceded by one byte, its kind.
 const (
-	itemMessage  = 'm'
-	itemArtifact = 'a'
+	itemMessage       = 'm' // of the handler
+	itemInput         = 'i' // a message of the caller
+	itemArtifact      = 'a'
+	itemNamedArtifact = 'n' // an artifact whose id the handler has chosen
 )
 
 // writeTask writes the members of the task that every answer about it has.
@@ -209,10 +243,10 @@ func (st *taskState) canceled() *ready {
 	return w
 }
 
-// info returns the response to task.info, composed of stored items. Nil items are
-// left out.
-func (st *taskState) info(messages, artifacts []store.Record, withMessages, withArtifacts bool) *ready {
-	size := 384 + len(st.reason)
+// info returns the response to task.info, composed of stored items. A nil item
+// is omitted.
+func (st *taskState) info(messages, artifacts []store.Record, p *TaskInfoParams) *ready {
+	size := 384 + len(st.reason) + len(st.required)
 	for _, list := range [][]store.Record{messages, artifacts} {
 		for _, r := range list {
 			size += len(r.Value)
@@ -224,15 +258,21 @@ func (st *taskState) info(messages, artifacts []store.Record, withMessages, with
 	w.open()
 	st.writeHead(&w.writer)
 	w.stamp("updatedAt", st.updated)
-	if withMessages {
+	if !p.OmitMessages {
 		w.key("messages")
 		w.items(messages)
 	}
-	if withArtifacts {
+	if !p.OmitArtifacts {
 		w.key("artifacts")
 		w.items(artifacts)
 	}
+	if p.isPaged() {
+		w.number("messageCount", int64(st.messages))
+		w.number("artifactCount", int64(st.artifacts))
+	}
 	switch st.status {
+	case TaskInputRequired:
+		w.optText("reason", st.required)
 	case TaskCompleted:
 		w.stamp("completedAt", st.endTime)
 	case TaskCanceled:

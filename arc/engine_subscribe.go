@@ -4,6 +4,7 @@
 package arc
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -31,22 +32,24 @@ func (e *taskEngine) subscribe(ctx context.Context, call *Call) (any, error) {
 	ctx = context.WithoutCancel(ctx)
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if ok, err := e.load(ctx, t, false); err != nil {
+	if ok, err := e.loadLocked(ctx, t, false); err != nil {
 		return nil, err
 	} else if !ok {
 		return nil, idFault(ErrTaskNotFound, "taskId", p.TaskID)
 	}
-	subs, err := e.subscriptions(ctx, t)
+	subs, err := e.subscriptionsLocked(ctx, t)
 	if err != nil {
 		return nil, err
 	}
-	if !call.isDuplicate && len(subs) >= e.s.opts.Limits.MaxSubscriptions+len(e.s.opts.StaticWebhooks) {
+	id := call.id("sub-")
+	isKept := slices.ContainsFunc(subs, func(s *subscription) bool { return s.ID == id })
+	if !isKept && len(subs) >= e.s.opts.Limits.MaxSubscriptions+len(e.s.opts.StaticWebhooks) {
 		return nil, &Error{Code: ErrPermissionDenied, Message: "Too many subscriptions",
 			Details: idFault(ErrPermissionDenied, "taskId", p.TaskID).Details}
 	}
 	final := t.state.status.Final()
-	sub := &subscription{agent: call.Agent, target: call.RequestAgent, traceID: or(t.state.traceID, call.TraceID), instance: e.s.opts.Persistence.InstanceID}
-	sub.Subscription = Subscription{ID: call.id("sub-"), TaskID: t.id, CallbackURL: p.CallbackURL, Events: p.Events,
+	sub := &subscription{agent: call.Agent, target: call.RequestAgent, traceID: cmp.Or(t.state.traceID, call.TraceID)}
+	sub.Subscription = Subscription{ID: id, TaskID: t.id, CallbackURL: p.CallbackURL, Events: p.Events,
 		CreatedAt: NewTimestamp(now()), Active: !final}
 	stored := *sub
 	stored.Active = true // until what is owed is sent
@@ -54,38 +57,41 @@ func (e *taskEngine) subscribe(ctx context.Context, call *Call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	_, err = e.db.Create(ctx, subKey(t.id, sub.ID), b, e.s.outbox.retention())
-	if call.isDuplicate && errors.Is(err, store.ErrExists) {
-		t.subs = nil // where it is already
-		err = e.readAgain(ctx, sub)
-	}
-	if err != nil {
+	if err := e.s.ledger.add(subscriptionObject, subKey(t.id, sub.ID), call, len(b)); err != nil {
 		return nil, err
 	}
+	_, err = e.db.Create(ctx, subKey(t.id, sub.ID), b, e.s.outbox.retention())
+	if errors.Is(err, store.ErrExists) { // an earlier attempt of the request has created it
+		t.subs = nil
+		err = e.readSubscription(ctx, sub)
+	}
+	if err != nil {
+		e.s.ledger.remove(subscriptionObject, subKey(t.id, sub.ID))
+		return nil, err
+	}
+	e.s.ledger.renew(subscriptionObject, subKey(t.id, sub.ID), e.s.outbox.retention())
 	if !final {
-		if final, err = e.follow(ctx, t, sub); err != nil {
+		if final, err = e.followLocked(ctx, t, sub); err != nil {
+			e.s.ledger.remove(subscriptionObject, subKey(t.id, sub.ID))
 			return nil, errors.Join(err, e.db.Delete(ctx, subKey(t.id, sub.ID), 0))
 		}
 		sub.Active = !final
 	}
 	if final {
-		events, first := t.state.lastEvents()
-		for i, n := range events {
-			if sub.wants(n.Event) {
-				if err := e.s.outbox.put(ctx, sub, first+uint64(i), n); err != nil {
-					return nil, err
-				}
-			}
+		st := t.state
+		t.mu.Unlock() // a change of the queue may have to wait
+		err = e.queueEnd(ctx, []*subscription{sub}, st)
+		t.mu.Lock()
+		if err != nil {
+			return nil, err
 		}
-		e.s.outbox.finish(sub)
 	}
-	b, err = subscriptionResult(&sub.Subscription)
+	b, err = subscriptionResult(&sub.Subscription, call.out.profile)
 	return &ready{writer{b: b}}, err
 }
 
-// readAgain takes from the store what a subscription is that the same request has
-// made already.
-func (e *taskEngine) readAgain(ctx context.Context, sub *subscription) error {
+// readSubscription replaces a subscription by the stored one.
+func (e *taskEngine) readSubscription(ctx context.Context, sub *subscription) error {
 	entry, err := e.db.Get(ctx, subKey(sub.TaskID, sub.ID))
 	if err != nil {
 		return err
@@ -99,32 +105,24 @@ func (e *taskEngine) readAgain(ctx context.Context, sub *subscription) error {
 	return nil
 }
 
-// follow records a new subscriber in the state of a task, so that each later change
+// followLocked records a new subscriber in the state of a task, so that each later change
 // reads the subscribers again. An earlier change is visible here. It returns true
 // if the task has already ended.
-func (e *taskEngine) follow(ctx context.Context, t *liveTask, sub *subscription) (isFinal bool, err error) {
-	for {
-		next := *t.state
-		next.followed++
-		err := e.save(ctx, t, &next)
-		if err == nil {
-			if t.subs != nil { // a copy, because readers may hold the old list
-				t.subs = append(slices.Clip(slices.Clone(t.subs)), sub)
-			}
-			return false, nil
+func (e *taskEngine) followLocked(ctx context.Context, t *liveTask, sub *subscription) (isFinal bool, err error) {
+	err = e.editLocked(ctx, t, func(st *taskState) error {
+		if isFinal = st.status.Final(); isFinal {
+			return ErrTaskAlreadyCompleted
 		}
-		if !errors.Is(err, store.ErrConflict) {
-			return false, err
-		}
-		switch ok, err := e.load(ctx, t, true); {
-		case err != nil:
-			return false, err
-		case !ok:
-			return false, idFault(ErrTaskNotFound, "taskId", t.id)
-		case t.state.status.Final():
-			return true, nil
-		}
+		st.followed++
+		return nil
+	})
+	switch {
+	case isFinal:
+		return true, nil
+	case err == nil && t.subs != nil: // a copy, because readers may hold the old list
+		t.subs = append(slices.Clip(slices.Clone(t.subs)), sub)
 	}
+	return false, err
 }
 
 // staticSubs are the webhooks of the configuration as they follow one task.

@@ -9,6 +9,8 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+
+	"github.com/fivewire/fivewire/arc/internal/endpoint"
 )
 
 // A Code is an error code of the specification (section 4). As a Code is itself
@@ -216,13 +218,14 @@ func (c Code) Error() string {
 }
 
 // An Error is a failure on the wire (section 4). An Error returned by a handler is
-// sent unchanged; a client returns the Error of the peer. Match it with [errors.Is]
+// sent unchanged, unless it is Remote; a client returns the Error of the peer. Match it with [errors.Is]
 // against a [Code], or with [errors.As].
 type Error struct {
 	Code    Code
 	Message string          // for people; the peer reads it
 	Details json.RawMessage // any JSON value, or nil; the peer reads it
 	Cause   error           // for the log on this side; never sent
+	Remote  bool            // received from another server; a handler's caller gets an internal error instead
 }
 
 // Errorf returns an Error whose message is formatted. If an argument is an error
@@ -270,22 +273,25 @@ func (e *Error) Field() string {
 	return f
 }
 
-// Errors of the client side. They are never sent.
+// Errors of this side. They are never sent.
 var (
+	// ErrClosed reports the use of a closed object.
+	ErrClosed = errors.New("arc: closed")
+
+	// ErrSlowReader reports a stream whose reader took nothing for Timing.WriteTimeout.
+	ErrSlowReader = errors.New("arc: slow reader")
+
 	// ErrTruncated reports a stream that ended before its done event. The text
 	// received until then is all there is.
-	ErrTruncated = fmt.Errorf("arc: stream ended early: %w", io.ErrUnexpectedEOF)
+	ErrTruncated = fmt.Errorf("arc: truncated: %w", io.ErrUnexpectedEOF)
 
 	// ErrMalformedEvent reports a stream event that cannot be read.
 	ErrMalformedEvent = errors.New("arc: malformed stream event")
 
 	// ErrTooLarge reports a response or a stream event over the limit.
-	ErrTooLarge = errors.New("arc: answer over the size limit")
+	ErrTooLarge = errors.New("arc: too large")
 
-	// ErrNotJSON reports an answer that is not JSON.
-	ErrNotJSON = errors.New("arc: answer is not JSON")
-
-	// ErrInvalidResponse reports JSON that is not an ARC response.
+	// ErrInvalidResponse reports a body that is not an ARC response.
 	ErrInvalidResponse = errors.New("arc: invalid response")
 
 	// ErrVersionMismatch reports a response of another ARC version.
@@ -302,7 +308,7 @@ var (
 	ErrNotAcknowledged = fmt.Errorf("%w: the peer did not succeed", ErrInvalidResult)
 
 	// ErrRedirect reports a redirect that a client must not follow (ARC-D14).
-	ErrRedirect = errors.New("arc: redirect refused")
+	ErrRedirect = endpoint.ErrRedirect
 )
 
 // An HTTPError is a response with an HTTP error status and without an ARC

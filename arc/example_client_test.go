@@ -16,7 +16,10 @@ import (
 
 // translator is a server with one agent.
 func translator() *arc.Server {
-	srv := arc.NewServer(nil)
+	srv, err := arc.NewServer(&arc.ServerOptions{Auth: arc.Auth{AllowAnonymous: true}})
+	if err != nil {
+		panic(err)
+	}
 	srv.Register(arc.Agent{
 		AgentInfo: arc.AgentInfo{AgentID: "translator-02"},
 		TaskHandler: arc.TaskHandlerFunc(func(ctx context.Context, run *arc.TaskRun) error {
@@ -33,7 +36,9 @@ func translator() *arc.Server {
 }
 
 func ExampleClient_WaitTask() {
-	ts := httptest.NewServer(translator())
+	srv := translator()
+	defer srv.Close()
+	ts := httptest.NewServer(srv)
 	defer ts.Close()
 	c, err := arc.NewClient(ts.URL+"/arc", "planner-01", nil)
 	if err != nil {
@@ -42,7 +47,7 @@ func ExampleClient_WaitTask() {
 	defer c.Close()
 
 	ctx := context.Background()
-	task, err := c.CreateTask(ctx, "translator-02", &arc.CreateTaskParams{InitialMessage: arc.UserText("hello")})
+	task, err := c.CreateTask(ctx, "translator-02", &arc.CreateTaskParams{InitialMessage: arc.UserText("hello")}, nil)
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -58,7 +63,9 @@ func ExampleClient_WaitTask() {
 }
 
 func ExampleClient_StreamChat() {
-	ts := httptest.NewServer(translator())
+	srv := translator()
+	defer srv.Close()
+	ts := httptest.NewServer(srv)
 	defer ts.Close()
 	c, err := arc.NewClient(ts.URL+"/arc", "planner-01", nil)
 	if err != nil {
@@ -67,7 +74,7 @@ func ExampleClient_StreamChat() {
 	defer c.Close()
 
 	params := &arc.StartChatParams{InitialMessage: arc.UserText("hello")}
-	for ev, err := range c.StreamChat(context.Background(), "translator-02", params) {
+	for ev, err := range c.StreamChat(context.Background(), "translator-02", params, nil) {
 		if err != nil {
 			log.Fatal(err) // always the last thing that a stream yields
 		}
@@ -78,7 +85,11 @@ func ExampleClient_StreamChat() {
 }
 
 func ExampleClient_Call() {
-	srv := arc.NewServer(nil)
+	srv, err := arc.NewServer(&arc.ServerOptions{Auth: arc.Auth{AllowAnonymous: true}})
+	if err != nil {
+		panic(err)
+	}
+	defer srv.Close()
 	srv.Handle("calc-01", "math.add", arc.HandlerFunc(func(_ context.Context, call *arc.Call) (any, error) {
 		var in struct {
 			A int64 `json:"a"`
@@ -97,7 +108,7 @@ func ExampleClient_Call() {
 	}
 	defer c.Close()
 
-	res, err := c.Call(context.Background(), "calc-01", "math.add", map[string]int{"a": 2, "b": 40})
+	res, err := c.Call(context.Background(), "calc-01", "math.add", map[string]int{"a": 2, "b": 40}, nil)
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -108,35 +119,9 @@ func ExampleClient_Call() {
 		log.Fatal(err)
 	}
 	fmt.Println(out.Sum)
-	_, err = c.Call(context.Background(), "calc-01", "math.divide", nil)
+	_, err = c.Call(context.Background(), "calc-01", "math.divide", nil, nil)
 	fmt.Println(errors.Is(err, arc.ErrMethodNotFound))
 	// Output:
 	// 42
 	// true
-}
-
-func ExampleConversations() {
-	ts := httptest.NewServer(translator())
-	defer ts.Close()
-	c, err := arc.NewClient(ts.URL+"/arc", "planner-01", nil)
-	if err != nil {
-		log.Fatal(err)
-	}
-	defer c.Close()
-
-	ctx := context.Background()
-	talks := arc.NewConversations(c, nil)
-	for _, text := range []string{"one", "two"} { // the second goes into the same chat
-		answer, err := talks.Send(ctx, "translator-02", arc.UserText(text))
-		if err != nil {
-			log.Fatal(err)
-		}
-		fmt.Println(answer.Message.Text())
-	}
-	if err := talks.Close(ctx); err != nil { // ends the chat
-		log.Fatal(err)
-	}
-	// Output:
-	// You said: one
-	// You said: two
 }

@@ -16,9 +16,12 @@ import (
 	"github.com/fivewire/fivewire/store"
 )
 
-// A task that asks for what it needs and produces an artifact.
+// A task that requests missing input and produces an artifact.
 func ExampleServer_HandleTasks() {
-	srv := arc.NewServer(nil)
+	srv, err := arc.NewServer(&arc.ServerOptions{Auth: arc.Auth{AllowAnonymous: true}})
+	if err != nil {
+		panic(err)
+	}
 	defer srv.Close()
 	srv.HandleTasks("translator-02", arc.TaskHandlerFunc(func(ctx context.Context, run *arc.TaskRun) error {
 		if err := run.AddMessage(ctx, arc.AgentText("Into which language?")); err != nil {
@@ -40,7 +43,7 @@ func ExampleServer_HandleTasks() {
 		fmt.Println(err)
 		return
 	}
-	task, err := c.CreateTask(ctx, "translator-02", &arc.CreateTaskParams{InitialMessage: arc.UserText("Good morning")})
+	task, err := c.CreateTask(ctx, "translator-02", &arc.CreateTaskParams{InitialMessage: arc.UserText("Good morning")}, nil)
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -50,7 +53,7 @@ func ExampleServer_HandleTasks() {
 	out, err := c.WaitTask(ctx, "translator-02", task.ID, often)
 	for err == nil && out.InputRequired {
 		fmt.Println(out.InputRequest().Text())
-		if err = c.SendTaskInput(ctx, "translator-02", &arc.SendTaskParams{TaskID: task.ID, Message: arc.UserText("French")}); err == nil {
+		if err = c.SendTaskInput(ctx, "translator-02", &arc.SendTaskParams{TaskID: task.ID, Message: arc.UserText("French")}, nil); err == nil {
 			out, err = c.WaitTask(ctx, "translator-02", task.ID, often)
 		}
 	}
@@ -65,17 +68,19 @@ func ExampleServer_HandleTasks() {
 	// "Good morning" in French
 }
 
-// A chat whose answer is written piece by piece, and an agent with a method of
-// its own.
+// A chat whose answer is written piece by piece, and an agent with a custom method.
 func ExampleServer_Register() {
-	srv := arc.NewServer(nil)
+	srv, err := arc.NewServer(&arc.ServerOptions{Auth: arc.Auth{AllowAnonymous: true}})
+	if err != nil {
+		panic(err)
+	}
 	defer srv.Close()
 	srv.Register(arc.Agent{
 		AgentInfo: arc.AgentInfo{AgentID: "poet-01", Version: "1.0.0", Capabilities: []string{"poetry"}},
 		ChatHandler: arc.ChatHandlerFunc(func(_ context.Context, turn *arc.ChatTurn, out *arc.ChatWriter) error {
 			for _, word := range strings.Fields("roses are red") {
 				if err := out.Send(word + " "); err != nil {
-					return err // the reader is gone
+					return err // the reader has disconnected
 				}
 			}
 			return nil
@@ -111,7 +116,10 @@ func ExampleMiddleware() {
 			return res, err
 		})
 	}
-	srv := arc.NewServer(&arc.ServerOptions{Middleware: []arc.Middleware{log}})
+	srv, err := arc.NewServer(&arc.ServerOptions{Auth: arc.Auth{AllowAnonymous: true}, Middleware: []arc.Middleware{log}})
+	if err != nil {
+		panic(err)
+	}
 	defer srv.Close()
 	srv.Handle("clock-01", "clock.read", arc.HandlerFunc(func(context.Context, *arc.Call) (any, error) {
 		return nil, errors.New("stopped") // the caller reads: Internal error
@@ -126,16 +134,19 @@ func ExampleMiddleware() {
 
 // Tokens, scopes and limits.
 func ExampleServerOptions() {
-	srv := arc.NewServer(&arc.ServerOptions{
-		Verifier: arc.TokenVerifierFunc(func(_ context.Context, token string) (*arc.Principal, error) {
+	srv, err := arc.NewServer(&arc.ServerOptions{
+		Auth: arc.Auth{Authenticator: arc.BearerAuthenticator(arc.TokenVerifierFunc(func(_ context.Context, token string) (*arc.Principal, error) {
 			if token != "secret" {
 				return nil, arc.ErrTokenInvalid
 			}
-			claims := json.RawMessage(`{"scope":"` + arc.ScopesChatCaller + `"}`)
-			return &arc.Principal{ID: "alice", Scopes: arc.ParseScopes(claims), Claims: claims}, nil
-		}),
-		Limits: arc.Limits{RateLimit: &arc.RateLimit{PerSecond: 10, Burst: 20}},
+			claims := json.RawMessage(`{"scope":"arc.chat.controller arc.agent.caller"}`)
+			return &arc.Principal{ID: "alice", Scopes: arc.ParseScopes(claims)}, nil
+		}))},
+		Limits: arc.Limits{RequestRate: 10, RequestBurst: 20},
 	})
+	if err != nil {
+		panic(err)
+	}
 	defer srv.Close()
 	a := srv.ServeMessage(context.Background(), &arc.ServerRequest{Authorization: "Bearer secret", Data: []byte(
 		`{"arc":"1.0","id":1,"method":"task.create","requestAgent":"planner-01","targetAgent":"x-01","params":{}}`)}, nil)
@@ -148,8 +159,10 @@ func ExampleServerOptions() {
 func ExampleServer_WaitRecovered() {
 	ctx := context.Background()
 	db := store.NewMemory() // for a real restart, an engine that outlives the process
+	started := make(chan struct{}, 1)
 	worker := arc.TaskHandlerFunc(func(ctx context.Context, run *arc.TaskRun) error {
 		if !run.Redelivered() {
+			started <- struct{}{}
 			<-ctx.Done() // stopped in the middle
 			return ctx.Err()
 		}
@@ -159,43 +172,28 @@ func ExampleServer_WaitRecovered() {
 	create := []byte(`{"arc":"1.0","id":1,"method":"task.create","requestAgent":"me","targetAgent":"worker-01",
 		"params":{"initialMessage":{"role":"user","parts":[{"type":"TextPart","content":"count the stars"}]}}}`)
 
-	first := arc.NewServer(&arc.ServerOptions{Persistence: arc.Persistence{Store: db}})
+	first, err := arc.NewServer(&arc.ServerOptions{Auth: arc.Auth{AllowAnonymous: true}, Persistence: arc.Persistence{Store: db}})
+	if err != nil {
+		panic(err)
+	}
 	first.HandleTasks("worker-01", worker)
 	first.ServeMessage(ctx, &arc.ServerRequest{Data: create}, nil)
+	<-started
 	if err := first.Close(); err != nil {
 		fmt.Println(err)
 	}
 
-	second := arc.NewServer(&arc.ServerOptions{Persistence: arc.Persistence{Store: db}, RerunTasks: true})
-	second.HandleTasks("worker-01", worker)
-	n, err := second.WaitRecovered(ctx)
+	second, err := arc.NewServer(&arc.ServerOptions{Auth: arc.Auth{AllowAnonymous: true}, Persistence: arc.Persistence{Store: db}})
 	if err != nil {
+		panic(err)
+	}
+	second.Register(arc.Agent{AgentInfo: arc.AgentInfo{AgentID: "worker-01"}, TaskHandler: worker, RerunInterrupted: true})
+	if err := second.WaitRecovered(ctx); err != nil {
 		fmt.Println(err)
 	}
 	if err := second.Shutdown(ctx); err != nil { // waits for the work
 		fmt.Println(err)
 	}
-	fmt.Println("took over", n)
 	// Output:
 	// again: count the stars
-	// took over 1
-}
-
-// A router alone, for a gateway.
-func ExampleRouter() {
-	ctx := context.Background()
-	r := arc.NewRouter(nil)
-	for _, id := range []string{"finance-01", "finance-02"} {
-		if err := r.Add(id, "finance", 1); err != nil {
-			fmt.Println(err)
-		}
-	}
-	for range 3 {
-		id, err := r.Pick(ctx, "finance", "")
-		fmt.Println(id, errors.Is(err, arc.ErrAgentCapacityExceeded))
-	}
-	// Output:
-	// finance-01 false
-	// finance-02 false
-	//  true
 }

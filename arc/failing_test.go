@@ -30,21 +30,21 @@ type lapses struct {
 var errLapse = errors.New("the store is away")
 
 func (l *lapses) Read(ctx context.Context, stream string, after uint64, limit int) ([]store.Record, error) {
-	if strings.HasPrefix(stream, "arc/out/") && l.reads.Add(-1) >= 0 {
+	if strings.HasPrefix(stream, "arc/outbox/items/") && l.reads.Add(-1) >= 0 {
 		return nil, errLapse
 	}
 	return l.Store.Read(ctx, stream, after, limit)
 }
 
 func (l *lapses) Ack(ctx context.Context, stream string, seqs ...uint64) error {
-	if strings.HasPrefix(stream, "arc/out/") && l.acks.Add(-1) >= 0 {
+	if strings.HasPrefix(stream, "arc/outbox/items/") && l.acks.Add(-1) >= 0 {
 		return errLapse
 	}
 	return l.Store.Ack(ctx, stream, seqs...)
 }
 
-// What is to be sent is sent when the store is there again, and the subscription
-// then ends as it should, with nobody giving a sign.
+// Pending notifications are sent when the store is available again. The subscription then ends as
+// usual, without an external trigger.
 func TestOutboxOutlivesTheStore(t *testing.T) {
 	for name, acks := range map[string]bool{"while reading": false, "while emptying": true} {
 		t.Run(name, func(t *testing.T) {
@@ -78,7 +78,7 @@ func TestShutdownWithoutStore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		db := &lapses{Store: store.NewMemory()}
 		db.reads.Store(1 << 30)
-		s := arc.NewServer(&arc.ServerOptions{Persistence: arc.Persistence{Store: db}, Webhook: (&hooks{}).options()})
+		s := arc.MustServer(&arc.ServerOptions{Persistence: arc.Persistence{Store: db}, Webhook: (&hooks{}).options()})
 		s.HandleTasks("a-01", arctest.ScriptedTask(arctest.WaitCanceled()))
 		id := createTask(t, s, "a-01", "x")
 		subscribe(t, s, "a-01", id, "https://one.test/", `["TASK_CANCELED"]`)
@@ -96,14 +96,14 @@ func TestShutdownWithoutStore(t *testing.T) {
 func TestSameChatInGroup(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer(t, nil)
-		var begun sync.WaitGroup
-		begun.Add(2)
+		var started sync.WaitGroup
+		started.Add(2)
 		for _, id := range []string{"a-01", "a-02"} {
 			s.Register(arc.Agent{AgentInfo: arc.AgentInfo{AgentID: id}, Group: "g",
 				ChatHandler: arc.ChatReplyFunc(func(_ context.Context, turn *arc.ChatTurn) (*arc.Message, error) {
 					if turn.First {
-						begun.Done()
-						begun.Wait() // both are at it
+						started.Done()
+						started.Wait() // both are at it
 					}
 					return arc.AgentText(id), nil
 				})})

@@ -51,11 +51,11 @@ func hostileServer(t *testing.T, opts *arc.ServerOptions) (*arc.Server, string) 
 	hs := s.HTTPServer("")
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	over := make(chan error, 1)
-	go func() { over <- hs.Serve(l) }()
+	served := make(chan error, 1)
+	go func() { served <- hs.Serve(l) }()
 	t.Cleanup(func() {
 		require.NoError(t, hs.Close())
-		require.ErrorIs(t, <-over, http.ErrServerClosed)
+		require.ErrorIs(t, <-served, http.ErrServerClosed)
 	})
 	return s, l.Addr().String()
 }
@@ -104,8 +104,8 @@ func wireFault(t *testing.T, res *http.Response, status int, code arc.Code) {
 	require.Equal(t, code, got.Error.Code)
 }
 
-// A body without a declared length is cut off at the limit (ARC-D13), however it
-// comes, and what follows it on the connection is never taken for a request.
+// A body without a declared length is cut off at the limit (ARC-D13), in any chunking. The bytes
+// after it on the connection are never parsed as a request.
 func TestHostileChunks(t *testing.T) {
 	_, addr := hostileServer(t, &arc.ServerOptions{Limits: arc.Limits{MaxMessage: 4096}})
 	head := "POST /arc HTTP/1.1\r\nHost: x\r\nContent-Type: application/arc+json\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n"
@@ -153,7 +153,7 @@ func TestHostileHeaders(t *testing.T) {
 	for _, h := range []string{
 		"Traceparent: " + strings.Repeat("z", 4096), "Traceparent: 00-00000000000000000000000000000000-0-x",
 		"Last-Event-ID: " + strings.Repeat("9", 4096), "X-ARC-Path: %zz,%00,%0d%0aSet-Cookie:%20x=1,," + strings.Repeat(",", 4096),
-		"Accept: " + strings.Repeat("application/json,", 2000), "Origin: https://evil.example",
+		"Accept: " + strings.Repeat("application/json,", 2000),
 	} {
 		list := wire(t, addr, rawPost(good, "Connection: close", h))
 		require.Len(t, list, 1)
@@ -161,13 +161,17 @@ func TestHostileHeaders(t *testing.T) {
 		require.Empty(t, list[0].Header["Set-Cookie"])
 		require.Empty(t, list[0].Header["Access-Control-Allow-Origin"], "ARC-D17: CORS is off")
 	}
+	list = wire(t, addr, rawPost(good, "Connection: close", "Origin: https://evil.example"))
+	require.Len(t, list, 1)
+	require.Equal(t, http.StatusForbidden, list[0].StatusCode)
+	require.Empty(t, list[0].Header["Access-Control-Allow-Origin"], "ARC-D17: CORS is off")
 	list = wire(t, addr, rawPost(good, "Connection: close", "X-ARC-Path: a%2D01"))
 	require.Len(t, list, 1)
 	wireFault(t, list[0], http.StatusBadRequest, arc.ErrCircularReference) // ARC-D65
 }
 
-// No foreign text gets out of the JSON string it belongs to: not into a header,
-// a line of a stream, or a line of a log (ARC-D70, ARC-D71).
+// Foreign text stays inside its JSON string: it cannot reach a header, a line of a stream, or a
+// line of a log (ARC-D70, ARC-D71).
 func TestHostileTexts(t *testing.T) {
 	var log bytes.Buffer
 	var mu sync.Mutex
@@ -223,8 +227,8 @@ type writerFunc func([]byte) (int, error)
 
 func (f writerFunc) Write(p []byte) (int, error) { return f(p) }
 
-// A flood of what costs the server most leaves neither memory nor goroutines, and
-// no chat or task of somebody whose request failed.
+// A flood of the most expensive requests leaks neither memory nor goroutines. A failed request
+// leaves no chat and no task.
 func TestHostileFlood(t *testing.T) {
 	s, addr := hostileServer(t, nil)
 	tr := &http.Transport{MaxIdleConnsPerHost: 8}
@@ -312,11 +316,11 @@ func goroutinesAndHeap() [2]uint64 {
 	return [2]uint64{uint64(runtime.NumGoroutine()), m.HeapAlloc}
 }
 
-// Whoever trickles a body is cut off in time and does not hold up others (ARC-D18).
+// A client that trickles a body is cut off in time and does not block others (ARC-D18).
 func TestHostileTrickle(t *testing.T) {
 	_, addr := hostileServer(t, &arc.ServerOptions{Timing: arc.Timing{ReadTimeout: 300 * time.Millisecond}, Limits: arc.Limits{MaxMessage: 4096}})
 	var conns []net.Conn
-	starts := []string{ // also where nothing of the body is looked at
+	starts := []string{ // some of them for requests whose body is never read
 		"POST /arc HTTP/1.1\r\nContent-Type: application/arc+json\r\nContent-Length: 1000",
 		"POST /arc HTTP/1.1\r\nContent-Type: application/arc+json\r\nTransfer-Encoding: chunked",
 		"POST /arc HTTP/1.1\r\nContent-Type: application/arc+json\r\nContent-Length: 100000",
@@ -345,8 +349,8 @@ func TestHostileTrickle(t *testing.T) {
 	}
 }
 
-// The deployed Python SDK: its media types, headers, ids, null members, aliases
-// of part types, and webhook bodies without an envelope, which are no ARC request.
+// The deployed Python SDK: its media types, headers, ids, null members, aliases of part types, and
+// webhook bodies without an envelope, which are not ARC requests.
 func TestPythonPeer(t *testing.T) {
 	s, addr := hostileServer(t, nil)
 	send := func(contentType, accept, body string) (*http.Response, string) {

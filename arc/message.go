@@ -5,7 +5,6 @@ package arc
 
 import (
 	"encoding/json"
-	"strconv"
 	"time"
 
 	"github.com/fivewire/fivewire/internal/randid"
@@ -18,7 +17,7 @@ const ProtocolVersion = "1.0"
 // The media types of the HTTP binding (ARC-004, ARC-005).
 const (
 	MediaType       = "application/arc+json"
-	MediaTypeStream = "text/event-stream"
+	mediaTypeStream = "text/event-stream"
 )
 
 // The nine standard methods (ARC-070).
@@ -44,12 +43,6 @@ func NewID() ID {
 	var array [32]byte
 	return ID(append(randid.Append(append(array[:0], `"req-`...)), '"'))
 }
-
-// StringID returns the id that holds text.
-func StringID(text string) ID { return ID(strictjson.AppendString(nil, text)) }
-
-// IntID returns the id that is the number n.
-func IntID(n int64) ID { return ID(strconv.FormatInt(n, 10)) }
 
 // Equal reports whether two ids are the same: strings by their text, numbers by
 // their exact decimal value, never a string and a number.

@@ -5,7 +5,7 @@ package arc
 
 import "encoding/json"
 
-// A TaskStatus is the state of a task (section 7). [TaskStatus.Next] holds the
+// A TaskStatus is the state of a task (section 7). the transitions of TaskStatus holds the
 // transitions.
 type TaskStatus string
 
@@ -47,6 +47,10 @@ type Task struct {
 	// empty where there are none.
 	Messages  []Message
 	Artifacts []Artifact
+
+	// MessageCount and ArtifactCount are the totals, if the request asked for pages and the server knows
+	// them (ARC-D79).
+	MessageCount, ArtifactCount json.Number
 
 	CanceledAt  Timestamp
 	CompletedAt Timestamp

@@ -26,7 +26,13 @@ type TaskInfoParams struct {
 	TaskID        string
 	OmitMessages  bool // includeMessages: false
 	OmitArtifacts bool // includeArtifacts: false
-	Extra         Extra
+
+	// With any of these the lists have at most 8 MiB together, messages first, and the task has
+	// MessageCount and ArtifactCount, unless the server does not know pages (ARC-D79). After is the
+	// number of elements to skip, and Limit bounds their number.
+	MessagesAfter, MessagesLimit, ArtifactsAfter, ArtifactsLimit *int64
+
+	Extra Extra
 }
 
 // CancelTaskParams are the params of task.cancel.

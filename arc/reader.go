@@ -24,9 +24,11 @@ func checkJSON(text []byte) (strictjson.Value, error) {
 // usualMembers is how many members of an envelope are found without an allocation.
 const usualMembers = 12
 
-// surveyJSON is checkJSON that also returns the positions of the members.
-func surveyJSON(text []byte, spans []strictjson.Span) (strictjson.Value, []strictjson.Span, error) {
-	v, _, spans, err := strictjson.Survey(text, strictjson.Options{MaxDepth: maxDepth, LoneSurrogates: true}, spans)
+// surveyJSON is checkJSON that also returns the positions of the members. It refuses more
+// members of an object and of all objects than the bounds, if they are not zero.
+func surveyJSON(text []byte, maxNames, maxTotal int, spans []strictjson.Span) (strictjson.Value, []strictjson.Span, error) {
+	o := strictjson.Options{MaxDepth: maxDepth, LoneSurrogates: true, MaxNames: maxNames, MaxTotal: maxTotal}
+	v, _, spans, err := strictjson.Survey(text, o, spans)
 	return v, spans, err
 }
 
@@ -95,6 +97,14 @@ func (t *texts) text(v strictjson.Value) (string, bool) {
 	at := t.b.Len()
 	t.b.Write(in) // never moves the block, and never changes what is in it
 	return t.b.String()[at:], true
+}
+
+// shared is text, without memory if it is a string of the caller.
+func (t *texts) shared(v strictjson.Value, s string) (string, bool) {
+	if n := len(v) - 1; n > 0 && v[0] == '"' && string(v[1:n]) == s && strings.IndexByte(s, '\\') < 0 {
+		return s, true
+	}
+	return t.text(v)
 }
 
 // maxMembers is enough for the params of task.notification with their data, the

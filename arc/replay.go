@@ -7,147 +7,97 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"strconv"
-	"strings"
-	"sync"
 	"time"
 
-	"github.com/fivewire/fivewire/internal/randid"
+	"github.com/fivewire/fivewire/internal/once"
 	"github.com/fivewire/fivewire/internal/strictjson"
-	"github.com/fivewire/fivewire/store"
 )
 
-// replays is the window of ARC-D48: a repeated request of the same caller, with the
-// same params, gets the stored response. Repeats wait while the first request is in
-// progress.
-type replays struct {
-	db     store.KV
-	window time.Duration
-
-	mu      sync.Mutex
-	running map[string]chan struct{} // by key, closed when answered; guarded by mu
-}
-
-// pendingTTL is the minimum lifetime of the placeholder of a request in progress.
-// It names its process, so repeats do not wait if that process has exited.
-const pendingTTL = time.Minute
-
-// pending is the placeholder stored while a request is in progress: its process and
-// the mark of the request. A process that takes over has the same mark and so finds
-// earlier effects: the mark is part of the id of a task, chat or subscription, is
-// stored with messages, and in an ended task or chat.
-func pending(instance, mark string) []byte { return []byte("?" + instance + "\n" + mark) }
-
-func readPending(b []byte) (instance, mark string, ok bool) {
-	text, ok := strings.CutPrefix(string(b), "?")
-	if !ok {
-		return "", "", false
+// newAnswers returns the window of ARC-D48: a repeated request of the same caller, with the same
+// params, gets the stored answer.
+func newAnswers(s *Server) *once.Table {
+	o := once.Options{Prefix: "arc/", Retention: s.opts.Persistence.ResultTTL, MaxOutcome: -1, Logger: s.opts.Logger}
+	if !s.isShared {
+		return once.New(nil, nil, o)
 	}
-	return strings.Cut(text, "\n")
+	return once.New(s.opts.Persistence.Store, s.lease, o)
 }
 
-func newReplays(db store.KV, window time.Duration) *replays {
-	return &replays{db: db, window: window, running: map[string]chan struct{}{}}
+// errNotStored ends the wait for the store after the work of a request.
+var errNotStored = errors.New("arc: answer not stored")
+
+// requestHash identifies a request within its principal. Params are equal as JSON values.
+func requestHash(call *Call) string {
+	params := strictjson.AppendCanonical(nil, strictjson.Value(call.Params))
+	return hashOf(call.principalID(), call.RequestAgent, call.TargetAgent, call.Method, string(call.ID), string(params))
 }
 
-func replayKey(call *Call) string {
-	params := strictjson.AppendCompact(nil, strictjson.Value(call.Params))
-	return "arc/answer/" + hashOf(call.principalID(), call.RequestAgent, call.TargetAgent, call.Method, string(call.ID), string(params))
-}
-
-// do answers a call once.
-func (r *replays) do(ctx context.Context, s *Server, x *exchange, run func() *ServerResponse) *ServerResponse {
-	key := replayKey(&x.call)
-	for {
-		r.mu.Lock()
-		other := r.running[key]
-		if other == nil {
-			r.running[key] = make(chan struct{})
+// answerOnce answers a call, or repeats the stored answer. New tasks, chats and
+// subscriptions have ids that derive from its claim, so that another attempt finds them.
+func (s *Server) answerOnce(ctx context.Context, x *exchange) *ServerResponse {
+	call := &x.call
+	var a *ServerResponse
+	var late *time.Timer
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	key := once.Key{Principal: call.principalID(), Scope: "answer", ID: requestHash(call)}
+	data, isReplayed, err := s.answers.Do(ctx, key, once.Repeat, func(ctx context.Context, c once.Claim) (once.Result, error) {
+		call.claim = c
+		if err := s.routeAgain(ctx, call); err != nil {
+			a = s.failure(x, s.internal(ctx, call, err))
+			return once.Result{Forget: true}, nil
 		}
-		r.mu.Unlock()
-		if other == nil {
-			break
+		a = s.run(ctx, x)
+		if a.Error != nil && (ctx.Err() != nil || isPassing(a.Error.Code)) {
+			return once.Result{Forget: true}, nil // the caller left, or another attempt may not meet the error
 		}
-		select {
-		case <-other:
-		case <-ctx.Done():
-			return s.failure(x, s.internal(ctx, &x.call, context.Cause(ctx)))
-		}
+		late = time.AfterFunc(outage, func() { cancel(errNotStored) })
+		return once.Result{Data: storedAnswer(a)}, nil
+	})
+	if late != nil {
+		late.Stop()
 	}
-	defer func() {
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		close(r.running[key])
-		delete(r.running, key)
-	}()
-	a, rev, err := r.claim(ctx, s, &x.call, key)
-	if err != nil {
-		return s.failure(x, s.internal(ctx, &x.call, err))
+	if err == nil && (isReplayed || a == nil) {
+		a, err = readAnswer(data)
 	}
-	if a != nil {
+	switch {
+	case err == nil:
 		return a
+	case errors.Is(err, once.ErrBusy):
+		return s.failure(x, agentFault(ErrAgentCapacityExceeded, call.TargetAgent))
 	}
-	a = run()
-	free := context.WithoutCancel(ctx)
-	if a.Error != nil && ctx.Err() != nil {
-		// The caller left in the middle: this answer is of that, not of the
-		// request, which may be sent again.
-		err = r.db.Delete(free, key, rev)
-	} else {
-		_, err = r.db.Update(free, key, storedAnswer(a), rev, r.window)
-	}
-	if err != nil {
-		s.opts.Logger.ErrorContext(ctx, "arc: cannot keep an answer for repeated requests", "error", err)
-	}
-	return a
+	return s.failure(x, s.faultOf(ctx, call, s.unavailable(call.TargetAgent, err)))
 }
 
-// claim returns the stored response, or claims the request for the caller and marks
-// the call.
-func (r *replays) claim(ctx context.Context, s *Server, call *Call, key string) (*ServerResponse, store.Revision, error) {
-	s.tasks.announce() // or others take this process for dead
-	mark, ttl := randid.New(""), max(r.window, pendingTTL)
-	for {
-		rev, err := r.db.Create(ctx, key, pending(s.opts.Persistence.InstanceID, mark), ttl)
-		if !errors.Is(err, store.ErrExists) {
-			call.mark = mark
-			return nil, rev, err
-		}
-		entry, err := r.db.Get(ctx, key)
-		if errors.Is(err, store.ErrNotFound) {
-			continue
-		}
+// routeAgain routes another attempt of a request to the instance of a group that has what the first
+// attempt made.
+func (s *Server) routeAgain(ctx context.Context, call *Call) error {
+	if !call.claim.Redelivered || call.Agent == call.TargetAgent {
+		return nil
+	}
+	for _, kind := range [][2]string{{"taskId", call.id("task-")}, {"chatId", call.id("chat-")}} {
+		owner, err := s.boundTo(ctx, call, kind[0], kind[1])
 		if err != nil {
-			return nil, 0, err
+			return err
 		}
-		other, mark, ok := readPending(entry.Value)
-		if !ok && len(entry.Value) > 0 {
-			a, err := readAnswer(entry.Value)
-			return a, 0, err
-		}
-		if ok {
-			expired, err := s.tasks.leaseExpired(ctx, other)
-			if err != nil {
-				return nil, 0, err
-			}
-			if expired {
-				rev, err := r.db.Update(ctx, key, pending(s.opts.Persistence.InstanceID, mark), entry.Revision, ttl)
-				if errors.Is(err, store.ErrConflict) || errors.Is(err, store.ErrNotFound) {
-					continue
-				}
-				call.mark, call.isDuplicate = mark, true
-				return nil, rev, err
-			}
-		}
-		// Another process is at it.
-		select {
-		case <-time.After(50 * time.Millisecond):
-		case <-ctx.Done():
-			return nil, 0, context.Cause(ctx)
-		case <-s.ctx.Done():
-			return nil, 0, errServerClosed
+		if e := s.registry.lookup(owner); e != nil && (*e.methods.Load())[call.Method] != nil {
+			call.Agent, call.entry, call.out.agent = owner, e, owner
+			call.method = (*e.methods.Load())[call.Method]
 		}
 	}
+	return nil
+}
+
+// isPassing reports whether a later attempt may not meet an error, which is not stored (ARC-D48).
+func isPassing(c Code) bool {
+	switch c {
+	case ErrInternal, ErrParse, ErrInvalidRequest, ErrAgentNotAvailable, ErrAgentUnreachable, ErrAgentTimeout,
+		ErrAgentCapacityExceeded, ErrChatBufferOverflow, ErrRateLimitExceeded:
+		return true
+	}
+	return c <= ErrAuthenticationFailed && c >= ErrTokenInvalid
 }
 
 // storedAnswer is the code of the error, a line feed, and the envelope.
@@ -163,15 +113,16 @@ func readAnswer(b []byte) (*ServerResponse, error) {
 	head, data, _ := bytes.Cut(b, []byte("\n"))
 	code, err := strconv.ParseInt(string(head), 10, 64)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("arc: stored answer: %w", err)
 	}
 	a := &ServerResponse{Data: data}
 	if code != 0 {
 		res, err := DecodeResponse(data, "")
 		if err != nil {
-			return nil, err
+			return nil, fmt.Errorf("arc: stored answer: %w", err)
 		}
 		a.Error = res.Error
+		a.Error.Remote = false
 	}
 	return a, nil
 }

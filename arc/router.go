@@ -16,12 +16,12 @@ import (
 	"github.com/fivewire/fivewire/store"
 )
 
-// A Router selects the instance that handles a call (ARC-D47): the agent of that
+// A router selects the instance that handles a call (ARC-D47): the agent of that
 // id, or, for a group, in turn a healthy instance with free capacity. A task or
-// chat stays with its first instance, even if that one is unhealthy or full.
+// chat keeps its first instance, even an unhealthy or full one.
 //
 // All methods are safe for concurrent use.
-type Router struct {
+type router struct {
 	kv  store.KV
 	ttl time.Duration
 
@@ -43,24 +43,24 @@ type group struct {
 	next    int // where the next turn begins
 }
 
-// bindingTTL is the time that a task or chat stays with its instance, longer than
-// the default retention of either.
+// bindingTTL is how long the instance of a task or chat is recorded, longer than the
+// default retention of either.
 const bindingTTL = 30 * 24 * time.Hour
 
-// NewRouter returns a Router without instances. It keeps in kv which instance a
+// newRouter returns a router without instances. It keeps in kv which instance a
 // key belongs to, so that routers that share it agree; nil means a store in
 // memory.
-func NewRouter(kv store.KV) *Router {
+func newRouter(kv store.KV) *router {
 	if kv == nil {
 		kv = store.NewMemory()
 	}
-	return &Router{kv: kv, ttl: bindingTTL, instances: map[string]*instance{}, groups: map[string]*group{}}
+	return &router{kv: kv, ttl: bindingTTL, instances: map[string]*instance{}, groups: map[string]*group{}}
 }
 
 // Add adds an instance, in no group if that is empty, and with room for any
 // number of calls if capacity is zero. It fails if there is an instance or group
 // of that id, or an instance by the name of the group.
-func (r *Router) Add(id, groupName string, capacity int) error {
+func (r *router) Add(id, groupName string, capacity int) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.instances[id] != nil {
@@ -82,7 +82,7 @@ func (r *Router) Add(id, groupName string, capacity int) error {
 }
 
 // Remove removes an instance and reports whether it existed.
-func (r *Router) Remove(id string) bool {
+func (r *router) Remove(id string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	in := r.instances[id]
@@ -104,7 +104,7 @@ func (r *Router) Remove(id string) bool {
 }
 
 // SetHealthy sets whether an instance accepts calls, and reports whether it exists.
-func (r *Router) SetHealthy(id string, healthy bool) bool {
+func (r *router) SetHealthy(id string, healthy bool) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	in := r.instances[id]
@@ -115,8 +115,8 @@ func (r *Router) SetHealthy(id string, healthy bool) bool {
 	return true
 }
 
-// Done ends a call that [Router.Pick] assigned to the instance.
-func (r *Router) Done(id string) {
+// Done ends a call that [router.Pick] assigned to the instance.
+func (r *router) Done(id string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if in := r.instances[id]; in != nil && in.busy > 0 {
@@ -125,13 +125,13 @@ func (r *Router) Done(id string) {
 }
 
 // Pick chooses the instance for a call to target and takes a place there until
-// [Router.Done]. The key names the task or chat that the call is about, empty
+// [router.Done]. The key names the task or chat that the call is about, empty
 // meaning none; its first use binds it.
 //
 // The error is an [*Error] with code [ErrAgentNotFound], [ErrAgentNotAvailable]
 // if no instance is healthy, or [ErrAgentCapacityExceeded] if the healthy ones
 // are full, unless the store fails.
-func (r *Router) Pick(ctx context.Context, target, key string) (string, error) {
+func (r *router) Pick(ctx context.Context, target, key string) (string, error) {
 	bound := ""
 	if key != "" && r.isGroup(target) {
 		var err error
@@ -154,14 +154,14 @@ func (r *Router) Pick(ctx context.Context, target, key string) (string, error) {
 	return id, err
 }
 
-func (r *Router) isGroup(target string) bool {
+func (r *router) isGroup(target string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.groups[target] != nil
 }
 
 // members returns the instances of a group, in the order of their adding.
-func (r *Router) members(target string) []string {
+func (r *router) members(target string) []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	g := r.groups[target]
@@ -178,7 +178,7 @@ func (r *Router) members(target string) []string {
 // take selects an instance, preferably the bound one, and occupies a place if place
 // is set. Calls about existing work need no place, so a full agent can still be
 // canceled.
-func (r *Router) take(target, bound string, place bool) (string, error) {
+func (r *router) take(target, bound string, place bool) (string, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	one := target
@@ -251,7 +251,7 @@ func hashOf(texts ...string) string {
 }
 
 // owner returns the instance that a key is bound to, or "".
-func (r *Router) owner(ctx context.Context, target, key string) (string, error) {
+func (r *router) owner(ctx context.Context, target, key string) (string, error) {
 	e, err := r.kv.Get(ctx, bindingKey(target, key))
 	if errors.Is(err, store.ErrNotFound) {
 		return "", nil
@@ -260,7 +260,7 @@ func (r *Router) owner(ctx context.Context, target, key string) (string, error) 
 }
 
 // bind binds a key, unless it is bound, and returns the instance that has it.
-func (r *Router) bind(ctx context.Context, target, key, id string) (string, error) {
+func (r *router) bind(ctx context.Context, target, key, id string) (string, error) {
 	_, err := r.kv.Create(ctx, bindingKey(target, key), []byte(id), r.ttl)
 	if errors.Is(err, store.ErrExists) {
 		return r.owner(ctx, target, key)
@@ -282,7 +282,7 @@ func idFault(code Code, name, id string) *Error {
 
 // A registry holds the agents of a server.
 type registry struct {
-	router *Router
+	router *router
 
 	mu     sync.RWMutex
 	agents map[string]*agentEntry // guarded by mu

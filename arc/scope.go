@@ -18,17 +18,6 @@ const (
 	ScopeChatController = "arc.chat.controller"
 )
 
-// The sets of scopes that section 8 names for the usual agents, as the scope
-// member of a token has them (ARC-166).
-const (
-	ScopesTaskCaller    = ScopeTaskController + " " + ScopeAgentCaller
-	ScopesChatCaller    = ScopeChatController + " " + ScopeAgentCaller
-	ScopesFullCaller    = ScopeTaskController + " " + ScopeChatController + " " + ScopeAgentCaller
-	ScopesTaskProcessor = ScopeTaskNotify + " " + ScopeAgentReceiver
-	ScopesChatProcessor = ScopeChatController + " " + ScopeAgentReceiver
-	ScopesFullProcessor = ScopeTaskNotify + " " + ScopeChatController + " " + ScopeAgentReceiver
-)
-
 // RequiredScopes returns the scopes that a caller of method needs, in the order
 // of the matrix of section 8. Methods that are not in it go by their family, so
 // that a new version of a method never needs less than the method (ARC-D51).
@@ -93,10 +82,4 @@ func scopeFault(required, provided []string) *Error {
 		w.close()
 	})
 	return &Error{Code: ErrInsufficientScope, Message: ErrInsufficientScope.Message(), Details: d}
-}
-
-// MissingScopes returns which of the scopes that method needs are not among
-// those provided, in the order of the matrix.
-func MissingScopes(method string, provided []string) []string {
-	return slices.DeleteFunc(RequiredScopes(method), func(s string) bool { return slices.Contains(provided, s) })
 }

@@ -4,46 +4,39 @@
 package arc
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/http"
+	"slices"
 	"strings"
-	"sync"
+	"sync/atomic"
 	"time"
 
-	"github.com/fivewire/fivewire/internal/randid"
+	"github.com/fivewire/fivewire/internal/budget"
+	"github.com/fivewire/fivewire/internal/debugpage"
+	"github.com/fivewire/fivewire/internal/httpx"
+	"github.com/fivewire/fivewire/internal/journal"
+	"github.com/fivewire/fivewire/internal/lease"
+	"github.com/fivewire/fivewire/internal/life"
+	"github.com/fivewire/fivewire/internal/once"
+	"github.com/fivewire/fivewire/internal/option"
 	"github.com/fivewire/fivewire/store"
 )
 
-// Values that hold where [ServerOptions] names none.
-const (
-	DefaultMaxRequest            = 16 << 20
-	defaultKeepAlive             = 15 * time.Second
-	defaultWriteTimeout          = 30 * time.Second
-	defaultBodyTimeout           = 60 * time.Second
-	defaultRetention             = 24 * time.Hour
-	DefaultChatIdle              = 24 * time.Hour
-	defaultSubscriptionRetention = 30 * 24 * time.Hour
-	defaultMaxReply              = 16 << 20
-	defaultMaxWaiting            = 16
-	defaultMaxTaskItems          = 100_000
-	defaultMaxSubscriptions      = 32
-	defaultResumeWindow          = 5 * time.Minute
-	defaultLease                 = 30 * time.Second
-)
-
-// MethodGetCapabilities is the method that answers with the agent's info where
+// methodGetCapabilities is the method that answers with the agent's info where
 // [ServerOptions.EnableCapabilities] is set (ARC-D50).
-const MethodGetCapabilities = "agent.getCapabilities"
+const methodGetCapabilities = "agent.getCapabilities"
 
-// ServerOptions adjusts a [Server]. The zero value serves without
-// authentication and is otherwise right for production.
+// ServerOptions adjust a [Server], which copies them. The zero value is right for
+// production, except that Auth needs one of its first two fields.
 type ServerOptions struct {
 	Auth        Auth
 	Limits      Limits
-	Persistence Persistence
 	Timing      Timing
+	Persistence Persistence
 
 	// ID answers where no agent was reached (ARC-D04). Empty means "arc-server".
 	ID string
@@ -52,23 +45,14 @@ type ServerOptions struct {
 	Path string
 
 	// Logger receives background errors and details that callers must not read,
-	// such as the cause of an internal error. Nil is silent.
+	// such as the cause of an internal error. Nil means slog.Default().
 	Logger *slog.Logger
 
-	// Verifier checks the access token of every request. Nil means that there
-	// is no authentication.
-	Verifier TokenVerifier
-
-	// BindAgent refuses a principal that must not speak as call.RequestAgent, in
-	// addition to the rule of ARC-D53. The error is sent if it is an [*Error], and
-	// is [ErrAgentAuthenticationFailed] otherwise.
-	BindAgent func(ctx context.Context, call *Call) error
+	// Audit is called after every request (ARC-171, ARC-181); see [AuditLog].
+	Audit func(ctx context.Context, r *AuditRecord)
 
 	// Middleware wraps all handlers, the first outermost.
 	Middleware []Middleware
-
-	// Audit is called after every request (ARC-171, ARC-181).
-	Audit func(ctx context.Context, record *AuditRecord)
 
 	// OnTaskEvent is called with every event of every task, in order for each task.
 	// It must return quickly.
@@ -81,11 +65,6 @@ type ServerOptions struct {
 	// TASK_CREATED (ARC-D41).
 	StaticWebhooks []StaticWebhook
 
-	// RerunTasks makes [Server.WaitRecovered] run the handlers of interrupted tasks
-	// again, from the beginning. Otherwise such tasks fail with
-	// [ErrTaskExecutionFailed].
-	RerunTasks bool
-
 	// RejectSystemRole refuses messages of role system from callers (ARC-D62).
 	RejectSystemRole bool
 
@@ -95,34 +74,36 @@ type ServerOptions struct {
 
 	// EnableResume adds ids to the events of streams. A client whose connection
 	// failed continues by repeating the request with the header Last-Event-ID.
-	// The handler runs without a reader for up to Persistence.StreamRetention;
-	// zero means DefaultResumeWindow. Any process that shares the Store can
-	// continue a stream, but only readers in the process of the handler keep it
-	// running.
+	// The handler runs without a reader for up to Persistence.StreamRetention. Any
+	// process that shares the Store can continue a stream (ARC-D73).
 	EnableResume bool
 
 	// HTTPStatus chooses the HTTP status of an error. Nil means
-	// [Code.HTTPStatus]; see [AlwaysOK] (ARC-D12).
+	// [Code.HTTPStatus] (ARC-D12).
 	HTTPStatus func(e *Error) int
 
-	// LegacyErrors answers every fault of the envelope with
+	// ProfileFor chooses the profile of a caller by the header of its HTTP request, which is nil
+	// with another transport, and its requestAgent. It is called once for every request, after
+	// the requestAgent was checked. Nil means no profile (ARC-D83).
+	ProfileFor func(header http.Header, requestAgent string) Profile
+
+	// LegacyErrors answers every error in the envelope with
 	// [ErrInvalidRequest], as older peers do (ARC-D06).
 	LegacyErrors bool
 
-	// LegacyMethods speaks the older dialect too: task.get, stream.start,
-	// stream.message and stream.end, with streamId for chatId (ARC-D69).
-	LegacyMethods bool
-
-	// EnableCapabilities adds [MethodGetCapabilities] to every agent (ARC-D50).
+	// EnableCapabilities adds agent.getCapabilities to every agent (ARC-D50).
 	EnableCapabilities bool
 
 	// AllowedOrigins are the web origins, such as https://app.example, whose
-	// pages may call this server (ARC-D17). Empty means none.
+	// pages may call this server (ARC-D17). Empty means the server's own origin.
 	AllowedOrigins []string
 
-	// DisableDiscovery removes /agent-info, and DiscoveryAuth demands a valid token
-	// for it (ARC-D67). Health adds /health.
-	DisableDiscovery, RequireDiscoveryAuth, EnableHealth bool
+	// AllowedHosts are further host names under which pages may reach a server on a
+	// loopback address.
+	AllowedHosts []string
+
+	// DisableDiscovery removes /agent-info (ARC-D67). EnableHealth adds /health.
+	DisableDiscovery, EnableHealth bool
 
 	// AgentCard, a JSON object, is served below the endpoint at
 	// /.well-known/a2a-agent-card.json.
@@ -131,32 +112,125 @@ type ServerOptions struct {
 
 // Auth is a group of [ServerOptions].
 type Auth struct {
-	// Authorizer decides about a call after all scopes were found (ARC-169). The
-	// error is sent if it is an [*Error], and is [ErrPermissionDenied] otherwise.
-	Authorizer func(ctx context.Context, call *Call) error
+	// Authenticator authenticates the caller of every request, for example
+	// [BearerAuthenticator]. Without one, AllowAnonymous is required.
+	Authenticator Authenticator
+
+	// AllowAnonymous serves without authentication. It has no effect with an
+	// Authenticator.
+	AllowAnonymous bool
+
+	// RequireForDiscovery demands a valid token for /agent-info too (ARC-D67).
+	RequireForDiscovery bool
+
+	// Authorizer decides about every call after the scopes were found (ARC-169). Nil
+	// permits every call.
+	Authorizer Authorizer
 }
 
-// Limits is a group of [ServerOptions].
+// Limits is a group of [ServerOptions]. In every field a negative value removes the
+// bound. A call over a bound of the first group is refused with
+// [ErrAgentCapacityExceeded] and a Retry-After; other callers are not affected. The
+// principal of an anonymous caller is its address.
 type Limits struct {
-	// RateLimit bounds the requests of each caller (ARC-170). Nil means no bound.
-	RateLimit *RateLimit
+	// MaxMemory, MaxMemoryPerPrincipal and MaxMemoryPerSession bound the bytes of
+	// requests in progress, of running tasks and, without a durable store, of kept tasks,
+	// chats and subscriptions. Ended ones are deleted, oldest first, if their room is
+	// needed. Zero means the lesser of 256 MiB and a third of GOMEMLIMIT, 64 MiB, and 16 MiB.
+	MaxMemory, MaxMemoryPerPrincipal, MaxMemoryPerSession int64
 
-	// MaxMessage bounds one request in bytes. Zero means DefaultMaxRequest.
-	MaxMessage int64
+	// MaxStorage, MaxStoragePerPrincipal and MaxStoragePerSession bound the bytes of tasks,
+	// chats and subscriptions in a durable store, of those that this process made. Ended
+	// ones are deleted, oldest first, unless their retention is without end. Zero means no
+	// bound, 1 GiB, and 256 MiB.
+	MaxStorage, MaxStoragePerPrincipal, MaxStoragePerSession int64
 
-	// QueueLimit bounds the messages that wait for one chat's turn. Zero means
-	// DefaultMaxWaiting; one more is [ErrChatBufferOverflow] (ARC-D46).
-	QueueLimit int
+	// MaxItems, MaxItemsPerPrincipal and MaxItemsPerSession bound unfinished tasks, open
+	// chats and active subscriptions. Zero means 100,000, 10,000, and 1,000.
+	MaxItems, MaxItemsPerPrincipal, MaxItemsPerSession int64
 
-	// MaxReply bounds the answer to one message of a chat in bytes, since it is
-	// kept for the history; a streamed answer of a stateless chat is not bounded.
-	// Zero means DefaultMaxReply.
-	MaxReply int
+	// MaxConcurrent, MaxConcurrentPerPrincipal and MaxConcurrentPerSession bound running
+	// handlers of chats and custom methods. Zero means 1,024, 256, and 64.
+	MaxConcurrent, MaxConcurrentPerPrincipal, MaxConcurrentPerSession int64
 
-	// MaxTaskItems bounds the messages and artifacts of one task, MaxSubscriptions
-	// the webhooks that follow it. Zero means DefaultMaxTaskItems and
-	// DefaultMaxSubscriptions.
+	// MaxTasks and MaxTasksPerPrincipal bound running tasks; a task that waits for input does not
+	// count, and as many again may run after an input. TaskQueueLimit and TaskQueueLimitPerPrincipal
+	// bound the tasks that wait for a place: principals in turn, by priority, by age. Zero means
+	// 1,024, 256, 8,192 and 1,024.
+	MaxTasks, MaxTasksPerPrincipal, TaskQueueLimit, TaskQueueLimitPerPrincipal int64
+
+	// QueueLimit, QueueLimitPerPrincipal and QueueLimitPerSession bound waiting
+	// handlers. Zero means 8,192, 1,024, and 256.
+	QueueLimit, QueueLimitPerPrincipal, QueueLimitPerSession int64
+
+	// MaxUnauthenticated and MaxUnauthenticatedPerAddress bound the requests that are
+	// being authenticated. Zero means 256 and 16.
+	MaxUnauthenticated, MaxUnauthenticatedPerAddress int64
+
+	// RequestRate bounds the requests of a caller a second (ARC-170); one more is
+	// [ErrRateLimitExceeded]. Zero means no bound.
+	RequestRate float64
+
+	// RequestBurst bounds the requests of a caller at once, with a RequestRate. Zero means
+	// those of one second.
+	RequestBurst int
+
+	// RateKey returns the name of the caller for RequestRate. Nil means the principal.
+	RateKey func(call *Call) string
+
+	// MaxMessage bounds a request in bytes. Zero means 16 MiB. A request with more than
+	// 10,000 members in an object or 250,000 in all is refused as well.
+	MaxMessage int
+
+	// MaxOutput bounds the answer to a message of a chat in bytes, since it is kept for
+	// the history; a streamed answer of a stateless chat is not bounded. Zero means
+	// 16 MiB.
+	MaxOutput int
+
+	// ChatQueueLimit bounds the messages that wait for the turn of one chat; one more is
+	// [ErrChatBufferOverflow] (ARC-D46). Zero means 16.
+	ChatQueueLimit int
+
+	// MaxTaskItems bounds the messages and artifacts of one task, and MaxSubscriptions
+	// the webhooks that follow it. Zero means 100,000 and 32.
 	MaxTaskItems, MaxSubscriptions int
+}
+
+func (l *Limits) budget(log *slog.Logger) budget.Limits {
+	return budget.Limits{
+		Memory:          budget.Limit{Session: l.MaxMemoryPerSession, Principal: l.MaxMemoryPerPrincipal, All: l.MaxMemory},
+		Storage:         budget.Limit{Session: l.MaxStoragePerSession, Principal: l.MaxStoragePerPrincipal, All: l.MaxStorage},
+		Items:           budget.Limit{Session: l.MaxItemsPerSession, Principal: l.MaxItemsPerPrincipal, All: l.MaxItems},
+		Work:            budget.Limit{Session: l.MaxConcurrentPerSession, Principal: l.MaxConcurrentPerPrincipal, All: l.MaxConcurrent},
+		Waiting:         budget.Limit{Session: l.QueueLimitPerSession, Principal: l.QueueLimitPerPrincipal, All: l.QueueLimit},
+		Unauthenticated: budget.Limit{Principal: l.MaxUnauthenticatedPerAddress, All: l.MaxUnauthenticated},
+		RequestRate:     max(l.RequestRate, 0), RequestBurst: max(l.RequestBurst, 0), Logger: log,
+	}
+}
+
+// Timing is a group of [ServerOptions]. In every field a negative value removes the
+// bound.
+type Timing struct {
+	// ReadTimeout is how long the body of a request may take to arrive. It never extends
+	// that of the [http.Server]. Zero means 60 s.
+	ReadTimeout time.Duration
+
+	// Heartbeat is the interval of comments on an idle stream. Zero means 15 s.
+	Heartbeat time.Duration
+
+	// WriteTimeout is how long the reader of a response may take nothing before it is
+	// disconnected. Zero means 30 s.
+	WriteTimeout time.Duration
+
+	// ChatIdleTimeout is the time that an open chat is kept after its last answer; a
+	// chat with a running handler is not idle. Later messages are refused with
+	// [ErrChatNotFound], and the id can be used again. Zero means 24 h.
+	ChatIdleTimeout time.Duration
+
+	// TaskTimeout is how long a task may work without a pause, and InputTimeout how long it may
+	// wait for input, over restarts too. Then it fails with [ErrTaskTimeout] (ARC-D85). Zero means
+	// 24 h and 7 days.
+	TaskTimeout, InputTimeout time.Duration
 }
 
 // Persistence is a group of [ServerOptions].
@@ -165,144 +239,138 @@ type Persistence struct {
 	// a store in memory, private to this server.
 	Store store.Store
 
-	// InstanceID identifies this process among those that share the Store.
-	// [Server.WaitRecovered] takes over the tasks of an expired instance, at once
-	// if the new process has the same id. Empty means a random id.
+	// InstanceID identifies this process among those that share the Store. A new process
+	// with the id of an earlier one replaces that and takes its work over at once. Empty
+	// means a random id.
 	InstanceID string
 
 	// LeaseTTL is the lifetime of the lease of this process, renewed three times as
-	// often. Other processes may take over its work after the lease has expired.
-	// Zero means DefaultLease.
+	// often. Other processes take its work over after the lease has expired. Zero means
+	// 15 s. A negative value means that no other process uses the Store at the same time.
 	LeaseTTL time.Duration
 
-	// TaskRetention and ChatRetention are how long tasks and chats are kept
-	// after their end, SubscriptionRetention how long subscriptions are. Zero
-	// means DefaultRetention and DefaultSubscriptionRetention.
+	// TaskRetention and ChatRetention are how long tasks and chats are kept after their
+	// end, SubscriptionRetention how long subscriptions are. Zero means 24 h, 24 h and
+	// 30 days. A negative value keeps them.
 	TaskRetention, ChatRetention, SubscriptionRetention time.Duration
 
-	// ResultTTL answers a request that was answered within this time with
-	// the same bytes again, so that a client may repeat a request whose answer
-	// it lost (ARC-D48). Zero means that every request is a new one.
+	// ResultTTL is how long the response to a repeated request is the first one, byte
+	// for byte, so that a client may repeat a request whose response it lost (ARC-D48).
+	// Zero and negative values mean that every request is a new one.
 	ResultTTL time.Duration
 
+	// StreamRetention is how long the events of a resumable stream are kept after its end,
+	// and how long its handler runs without a reader. A stream has at most 1 MiB in memory
+	// and 16 MiB in a Store. Zero and negative values mean 5 min.
 	StreamRetention time.Duration
 }
 
-// Timing is a group of [ServerOptions].
-type Timing struct {
-	// ReadTimeout is how long the body of a request may take to arrive. Zero
-	// means DefaultBodyTimeout.
-	ReadTimeout time.Duration
-
-	// Heartbeat is how long a stream is silent before a comment is sent. Zero
-	// means DefaultKeepAlive, less than zero none.
-	Heartbeat time.Duration
-
-	// WriteTimeout is how long the reader of a stream may take nothing before
-	// it is dropped. Zero means DefaultWriteTimeout.
-	WriteTimeout time.Duration
-
-	// ChatIdleTimeout is the time that an open chat is kept after its last answer; a
-	// chat with a running handler is not idle. Later messages are refused with
-	// [ErrChatNotFound], and the id can be used again. Zero means DefaultChatIdle;
-	// a negative value disables the timeout.
-	ChatIdleTimeout time.Duration
-}
-
-// AlwaysOK answers every error with the HTTP status 200, for clients that throw
-// away the body of any other. It is for [ServerOptions.HTTPStatus].
-func AlwaysOK(*Error) int { return http.StatusOK }
-
-// A Server answers ARC requests for any number of agents behind one endpoint. As
-// an [http.Handler] it serves the endpoint and discovery; [Server.ServeMessage]
-// is the same without HTTP. All its methods may be called from several
-// goroutines.
-//
-// It belongs behind TLS (ARC-001). The [http.Server] in front needs a
-// ReadHeaderTimeout, 10 s for example (ARC-D18), and no ReadTimeout or WriteTimeout,
-// which would end streams: the Server itself bounds the time that a body takes
-// to arrive and that a reader takes nothing. [Server.HTTPServer] returns one.
-type Server struct {
-	opts     ServerOptions
-	shared   bool // others may see the store
-	registry registry
-	tasks    *taskEngine
-	chats    *chatTable
-	outbox   *outbox
-	limiter  *limiter
-	replays  *replays
-	streams  *streamTable
-
-	ctx context.Context // ends when the server is cut off
-	cut context.CancelCauseFunc
-
-	mu       sync.Mutex    // guards all that follows
-	busy     int           // calls, tasks and deliveries that are going on
-	asking   int           // those of them that are questions about work
-	closed   bool          // no new work
-	isClosed bool          // no more questions either: there is nothing left to ask about
-	idle     chan struct{} // closed when no work is left; made by Shutdown
-}
-
-// errServerClosed is the cause of contexts that end because the server does.
-var errServerClosed = errors.New("arc: server closed")
-
-// NewServer returns a server without agents.
-func NewServer(opts *ServerOptions) *Server {
-	s := &Server{}
-	if opts != nil {
-		s.opts = *opts
-	}
-	o := &s.opts
-	o.ID = or(o.ID, "arc-server")
-	o.Path = "/" + strings.Trim(or(o.Path, defaultEndpoint), "/")
-	s.shared = o.Persistence.Store != nil
-	if o.Persistence.Store == nil {
-		o.Persistence.Store = store.NewMemory()
-	}
-	o.Persistence.InstanceID = or(o.Persistence.InstanceID, randid.New("node-"))
-	o.Persistence.LeaseTTL = max(or(o.Persistence.LeaseTTL, defaultLease), time.Millisecond)
-	if o.Logger == nil {
-		o.Logger = slog.New(slog.DiscardHandler)
-	}
-	o.Limits.MaxMessage = or(o.Limits.MaxMessage, DefaultMaxRequest)
-	o.Timing.ReadTimeout = or(o.Timing.ReadTimeout, defaultBodyTimeout)
-	o.Timing.Heartbeat = or(o.Timing.Heartbeat, defaultKeepAlive)
-	o.Timing.WriteTimeout = or(o.Timing.WriteTimeout, defaultWriteTimeout)
-	o.Persistence.TaskRetention = or(o.Persistence.TaskRetention, defaultRetention)
-	o.Persistence.ChatRetention = or(o.Persistence.ChatRetention, defaultRetention)
-	o.Timing.ChatIdleTimeout = max(or(o.Timing.ChatIdleTimeout, DefaultChatIdle), 0)
-	o.Persistence.SubscriptionRetention = or(o.Persistence.SubscriptionRetention, defaultSubscriptionRetention)
-	o.Limits.QueueLimit = or(o.Limits.QueueLimit, defaultMaxWaiting)
-	o.Limits.MaxReply = or(o.Limits.MaxReply, defaultMaxReply)
-	o.Limits.MaxTaskItems = or(o.Limits.MaxTaskItems, defaultMaxTaskItems)
-	o.Limits.MaxSubscriptions = or(o.Limits.MaxSubscriptions, defaultMaxSubscriptions)
-	o.Persistence.StreamRetention = or(o.Persistence.StreamRetention, defaultResumeWindow)
+// withDefaults returns the options with every default filled in.
+func (o ServerOptions) withDefaults() ServerOptions {
+	o.ID = cmp.Or(o.ID, "arc-server")
+	o.Path = "/" + strings.Trim(cmp.Or(o.Path, defaultEndpoint), "/")
+	o.Logger = cmp.Or(o.Logger, slog.Default())
+	o.Middleware, o.StaticWebhooks = slices.Clone(o.Middleware), slices.Clone(o.StaticWebhooks)
 	if o.HTTPStatus == nil {
 		o.HTTPStatus = func(e *Error) int { return e.Code.HTTPStatus() }
 	}
-	s.ctx, s.cut = context.WithCancelCause(context.Background())
-	s.registry = registry{router: NewRouter(o.Persistence.Store), agents: map[string]*agentEntry{}}
-	s.outbox = newOutbox(s)
-	s.tasks = newTaskEngine(s)
-	s.chats = newChatTable(s)
-	s.streams = newStreamTable(s)
-	if o.Limits.RateLimit != nil {
-		s.limiter = newLimiter(o.Limits.RateLimit)
-	}
-	if o.Persistence.ResultTTL > 0 {
-		s.replays = newReplays(o.Persistence.Store, o.Persistence.ResultTTL)
-	}
-	return s
+	l, t, p := &o.Limits, &o.Timing, &o.Persistence
+	l.MaxMessage = option.Count(l.MaxMessage, 16<<20)
+	l.MaxOutput = option.Count(l.MaxOutput, 16<<20)
+	l.ChatQueueLimit = option.Count(l.ChatQueueLimit, 16)
+	l.MaxTaskItems = option.Count(l.MaxTaskItems, 100_000)
+	l.MaxSubscriptions = option.Count(l.MaxSubscriptions, 32)
+	t.ReadTimeout = cmp.Or(t.ReadTimeout, time.Minute)
+	t.Heartbeat = cmp.Or(t.Heartbeat, 15*time.Second)
+	t.WriteTimeout = cmp.Or(t.WriteTimeout, 30*time.Second)
+	t.TaskTimeout = max(cmp.Or(t.TaskTimeout, 24*time.Hour), 0)
+	t.InputTimeout = max(cmp.Or(t.InputTimeout, 7*24*time.Hour), 0)
+	t.ChatIdleTimeout = max(cmp.Or(t.ChatIdleTimeout, 24*time.Hour), 0)
+	p.TaskRetention = max(cmp.Or(p.TaskRetention, 24*time.Hour), 0)
+	p.ChatRetention = max(cmp.Or(p.ChatRetention, 24*time.Hour), 0)
+	p.SubscriptionRetention = max(cmp.Or(p.SubscriptionRetention, 30*24*time.Hour), 0)
+	p.StreamRetention = option.Or(p.StreamRetention, 5*time.Minute, 5*time.Minute)
+	return o
 }
 
-// or returns v, or otherwise if v is the zero value.
-func or[T comparable](v, otherwise T) T {
-	var zero T
-	if v == zero {
-		return otherwise
+// A Profile names a kind of deployed peer that needs other responses (ARC-D83). The empty
+// one is that of peers that need none.
+type Profile string
+
+// ProfilePythonSDK is the profile of clients of arc-sdk 1.3: HTTP status 200 for every error
+// found after the requestAgent was checked, because they discard the body of any other, and type
+// "subscription" in the result of task.subscribe.
+const ProfilePythonSDK Profile = "python-sdk"
+
+// A Server answers ARC requests for any number of agents behind one endpoint. As
+// an [http.Handler] it serves the endpoint and discovery; [Server.ServeMessage]
+// is the same without HTTP. Its methods are safe for concurrent use.
+//
+// It belongs behind TLS (ARC-001). The [http.Server] in front needs a
+// ReadHeaderTimeout, 10 s for example (ARC-D18), and no WriteTimeout, which would end
+// streams: the Server itself bounds the time that a body takes to arrive and that a
+// reader takes nothing. [Server.HTTPServer] returns one.
+type Server struct {
+	opts     ServerOptions
+	origins  httpx.Origins
+	isShared bool // other processes may use the store
+	registry registry
+	tasks    *taskEngine
+	chats    *chatTable
+	outbox   *webhookQueue
+	lease    *lease.Lease // of this process
+	runs     *journal.Table
+	budget   *budget.Budget
+	ledger   *ledger
+	answers  *once.Table // nil without a window
+	streams  *streamTable
+	life     *life.Life
+	records  atomic.Uint64 // audit records
+
+	mediaType, jsonType []string // values of Content-Type
+}
+
+// NewServer returns a server without agents. It fails without an authenticator, unless
+// the options allow anonymous callers, for invalid webhooks, and if the Store does not answer.
+// The server needs a Close.
+func NewServer(opts *ServerOptions) (*Server, error) {
+	s := &Server{mediaType: []string{MediaType}, jsonType: []string{"application/json"}}
+	if opts != nil {
+		s.opts = *opts
 	}
-	return v
+	if s.opts.Auth.Authenticator == nil && !s.opts.Auth.AllowAnonymous {
+		return nil, errors.New("arc: server: no Auth.Authenticator; Auth.AllowAnonymous serves without one")
+	}
+	s.opts = s.opts.withDefaults()
+	o := &s.opts
+	s.isShared = o.Persistence.Store != nil
+	if s.isShared {
+		o.Persistence.Store = guardedStore{o.Persistence.Store}
+	} else {
+		o.Persistence.Store = store.NewMemory()
+	}
+	s.origins = httpx.Origins{AllowedOrigins: slices.Clone(o.AllowedOrigins), AllowedHosts: slices.Clone(o.AllowedHosts),
+		Methods: http.MethodPost, Headers: "Authorization, Content-Type, Accept, Last-Event-ID, traceparent, X-ARC-Path",
+		Expose: "Retry-After, WWW-Authenticate"}
+	s.ledger = newLedger(s)
+	s.budget = budget.New(o.Limits.budget(o.Logger), s.ledger.evict)
+	s.life = life.New(life.Options{Release: s.release, Abandon: s.releaseLease, Logger: o.Logger, Closed: ErrClosed})
+	s.registry = registry{router: newRouter(o.Persistence.Store), agents: map[string]*agentEntry{}}
+	var err error
+	if s.outbox, err = newWebhookQueue(s); err != nil {
+		return nil, err
+	}
+	s.tasks = newTaskEngine(s)
+	s.chats = newChatTable(s)
+	if err := s.acquireLease(); err != nil {
+		return nil, fmt.Errorf("arc: server: %w", err)
+	}
+	s.streams = newStreamTable(s)
+	s.lease.Listen(chatTopic, s.chats.listen)
+	if o.Persistence.ResultTTL > 0 {
+		s.answers = newAnswers(s)
+	}
+	return s, nil
 }
 
 // HTTPServer returns an [http.Server] for addr with the time limits that suit
@@ -312,52 +380,69 @@ func (s *Server) HTTPServer(addr string) *http.Server {
 		ErrorLog: slog.NewLogLogger(s.opts.Logger.Handler(), slog.LevelWarn)}
 }
 
-// A kind of work says until when a server that is shut down takes it.
-type kind uint8
-
-const (
-	newWork  kind = iota // not at all
-	question             // as long as there is work to ask about
-	partOf               // for the duration of the work that it belongs to
-)
-
-// begin counts a unit of work that [Server.Shutdown] waits for, until end. It fails
-// if the server no longer accepts work of that kind.
-func (s *Server) begin(k kind) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if k == newWork && s.closed || k == question && s.isClosed || s.idle != nil && isClosed(s.idle) {
-		return false
-	}
-	s.busy++
-	if k == question {
-		s.asking++
-	}
-	return true
+// Shutdown ends the server: new work is refused with [ErrAgentNotAvailable],
+// running work may end, and calls about it are answered. If ctx ends first, Shutdown
+// cancels the contexts of the handlers and returns the error of ctx. A handler that
+// ignores its context is logged, and the lease of the process then expires by itself.
+//
+// Tasks that are cut off this way stay unchanged in the store. Another process takes them
+// over and sends the queued notifications.
+func (s *Server) Shutdown(ctx context.Context) error {
+	return s.life.Shutdown(ctx)
 }
 
-func (s *Server) end(k kind) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.busy--
-	if k == question {
-		s.asking--
-	}
-	s.signalIdleLocked()
+// Close cancels running work and waits at most a second for its end. Otherwise it is
+// like [Server.Shutdown].
+func (s *Server) Close() error {
+	return s.life.Close()
 }
 
-// signalIdleLocked closes idle when the work of a closing server has ended. Calls
-// about existing work do not count. s.mu must be held.
-func (s *Server) signalIdleLocked() {
-	if !s.closed {
-		return
+// Ready returns [ErrClosed] once a shutdown has begun, and an error while the process has no
+// lease, for the probe of an orchestrator.
+func (s *Server) Ready() error {
+	if err := s.life.Ready(); err != nil {
+		return err
 	}
-	if s.busy == s.asking {
-		s.isClosed = true
+	return context.Cause(s.lease.Context())
+}
+
+// release ends what outlives all work. It is the last step of a shutdown.
+func (s *Server) release(ctx context.Context) {
+	s.ledger.close()
+	if s.answers != nil {
+		_ = s.answers.Close() // returns no error
 	}
-	if s.isClosed && s.busy == 0 && !isClosed(s.idle) {
-		close(s.idle)
+	s.releaseLease(ctx)
+}
+
+// releaseLease hands unfinished work over to the other processes. If ctx has ended, the lease expires.
+func (s *Server) releaseLease(ctx context.Context) {
+	s.outbox.close(ctx)
+	if err := s.lease.Release(ctx); err != nil {
+		s.opts.Logger.WarnContext(ctx, "arc: lease not released", "err", err)
 	}
+}
+
+// A Usage is the use of a resource in one scope: by the principal or the session with
+// the highest use, or by all. A Limit of -1 means no bound.
+type Usage struct {
+	Resource, Scope string
+	Used, Limit     int64
+}
+
+// Usage returns the present use of the resources of [Limits].
+func (s *Server) Usage() []Usage {
+	s.ledger.sweep()
+	return budget.Rows[Usage](s.budget.Usage())
+}
+
+// DebugHandler returns a handler that shows an operator the result of Ready, the [Usage] table and
+// the handlers that ignore the end of their context. Its status is 503 unless the server is ready.
+// It authenticates no caller: serve it on an address that only operators reach.
+func (s *Server) DebugHandler() http.Handler {
+	return debugpage.Handler(debugpage.Server{
+		Name: "arc: " + s.opts.ID, Ready: s.Ready, Usage: debugpage.Rows(s.Usage), Stuck: s.life.Stuck,
+	})
 }
 
 func isClosed(c <-chan struct{}) bool {
@@ -366,64 +451,5 @@ func isClosed(c <-chan struct{}) bool {
 		return true
 	default:
 		return false
-	}
-}
-
-// draining reports whether the server takes no new work.
-func (s *Server) draining() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.closed
-}
-
-// Shutdown ends the server: new work is refused with [ErrAgentNotAvailable],
-// running work may end, and calls about it are answered. If ctx ends first, the
-// contexts of the handlers are canceled, and Shutdown returns the error of ctx after
-// the handlers have returned.
-//
-// Tasks that are cut off this way stay unchanged in the store, and
-// [Server.WaitRecovered] of the next server takes them over and sends the queued
-// notifications.
-func (s *Server) Shutdown(ctx context.Context) error {
-	s.mu.Lock()
-	s.closed = true
-	if s.idle == nil {
-		s.idle = make(chan struct{})
-	}
-	s.signalIdleLocked()
-	idle := s.idle
-	s.mu.Unlock()
-	var err error
-	select {
-	case <-idle:
-	case <-ctx.Done():
-		err = context.Cause(ctx)
-		s.cut(errServerClosed)
-		<-idle
-	}
-	s.cut(errServerClosed)
-	s.tasks.removeLease()
-	s.outbox.send.close()
-	return err
-}
-
-// Close is [Server.Shutdown] with a context that has ended: it cancels running
-// work.
-func (s *Server) Close() error {
-	ctx, cancel := context.WithCancel(context.Background())
-	cancel()
-	if err := s.Shutdown(ctx); err != nil && !errors.Is(err, context.Canceled) {
-		return err
-	}
-	return nil
-}
-
-// serverContext returns ctx, ended also when the server is cut off.
-func (s *Server) serverContext(ctx context.Context) (context.Context, func()) {
-	ctx, cancel := context.WithCancelCause(ctx)
-	stop := context.AfterFunc(s.ctx, func() { cancel(errServerClosed) })
-	return ctx, func() {
-		stop()
-		cancel(context.Canceled)
 	}
 }

@@ -4,25 +4,84 @@
 package arc
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"log/slog"
-	"math"
 	"net/url"
-	"strings"
-	"sync"
+	"strconv"
 	"time"
 
-	"golang.org/x/time/rate"
+	"github.com/fivewire/fivewire/internal/audit"
+	"github.com/fivewire/fivewire/internal/auth"
+	"github.com/fivewire/fivewire/internal/budget"
+	"github.com/fivewire/fivewire/internal/guard"
+	"github.com/fivewire/fivewire/internal/strictjson"
 )
 
 // A Principal is the authenticated caller.
 type Principal struct {
-	ID      string          // owns the tasks and chats that it begins (ARC-D36); must not be empty
-	AgentID string          // the only agent that it may speak as; empty means any (ARC-D53)
-	Scopes  []string        // what it may do; see [ParseScopes]
-	Claims  json.RawMessage // all that the token says, a JSON object, or nil
+	ID      string         // owns the tasks and chats that it begins (ARC-D36); must not be empty
+	Tenant  string         // the customer that it belongs to, for the program
+	AgentID string         // the only agent that it may speak as; empty means any (ARC-D53)
+	Scopes  []string       // what it may do; see [ParseScopes]
+	Claims  map[string]any // of its token, or nil
+	Expires time.Time      // the end of its streams; zero means none
+}
+
+// encodePrincipal returns a principal as JSON, or nil. The token is not part of it.
+func encodePrincipal(p *Principal) json.RawMessage {
+	if p == nil {
+		return nil
+	}
+	b, _ := encode(func(w *writer) { // omits invalid claims
+		w.open()
+		w.text("id", p.ID)
+		w.optText("tenant", p.Tenant)
+		w.optText("agent", p.AgentID)
+		w.key("scopes")
+		w.strings(p.Scopes)
+		if claims, err := strictjson.Encode(p.Claims); err == nil && p.Claims != nil {
+			w.raw("claims", claims)
+		}
+		w.close()
+	})
+	return b
+}
+
+func decodePrincipal(b json.RawMessage) *Principal {
+	r, err := readStored(b)
+	if err != nil {
+		return nil
+	}
+	p := &Principal{ID: r.text("id"), Tenant: r.text("tenant"), AgentID: r.text("agent")}
+	if claims := r.v.Get("claims"); !claims.Absent() && strictjson.Decode(claims, &p.Claims) != nil {
+		return nil
+	}
+	for scope := r.v.Get("scopes").Elements(); scope.Next(); {
+		s, _ := scope.Value.Text()
+		p.Scopes = append(p.Scopes, s)
+	}
+	return p
+}
+
+// An Authenticator authenticates the caller of a request. The errors
+// [ErrAuthenticationFailed], [ErrTokenExpired] and [ErrTokenInvalid], wrapped or not,
+// refuse it with their code. Any other error, and a nil principal, is a failure of the
+// authenticator: the request fails with an internal error. The context ends with the
+// request.
+type Authenticator interface {
+	Authenticate(ctx context.Context, r *ServerRequest) (*Principal, error)
+}
+
+// An AuthenticatorFunc is a function that serves as an [Authenticator].
+type AuthenticatorFunc func(ctx context.Context, r *ServerRequest) (*Principal, error)
+
+// Authenticate calls f.
+func (f AuthenticatorFunc) Authenticate(ctx context.Context, r *ServerRequest) (*Principal, error) {
+	return f(ctx, r)
 }
 
 // A TokenVerifier verifies access tokens. The errors [ErrTokenExpired] and
@@ -41,163 +100,167 @@ func (f TokenVerifierFunc) VerifyToken(ctx context.Context, token string) (*Prin
 	return f(ctx, token)
 }
 
-// authenticate verifies the token of every request before any other check (ARC-168,
-// ARC-D54).
+// BearerAuthenticator returns an [Authenticator] of callers with an access token in the
+// header Authorization (ARC-006).
+func BearerAuthenticator(v TokenVerifier) Authenticator {
+	return AuthenticatorFunc(func(ctx context.Context, r *ServerRequest) (*Principal, error) {
+		token, ok := auth.Bearer(r.Authorization)
+		if !ok {
+			return nil, ErrAuthenticationFailed
+		}
+		return v.VerifyToken(ctx, token)
+	})
+}
+
+// APIKeyAuthenticator returns an [Authenticator] of callers with one of the given keys as
+// their access token. Keys must be random and may not be empty.
+func APIKeyAuthenticator(keys map[string]*Principal) (Authenticator, error) {
+	table, err := auth.NewKeys(keys, func(p *Principal) string { return p.ID })
+	if err != nil {
+		return nil, fmt.Errorf("arc: %w", err)
+	}
+	return BearerAuthenticator(TokenVerifierFunc(func(_ context.Context, token string) (*Principal, error) {
+		p := table.Find(token)
+		if p == nil {
+			return nil, ErrTokenInvalid
+		}
+		return p, nil
+	})), nil
+}
+
+// An Authorizer decides about a call. Its error is sent if it is an [*Error] or a
+// [Code], and is [ErrPermissionDenied] otherwise.
+type Authorizer interface {
+	Authorize(ctx context.Context, call *Call) error
+}
+
+// An AuthorizerFunc is a function that serves as an [Authorizer].
+type AuthorizerFunc func(ctx context.Context, call *Call) error
+
+// Authorize calls f.
+func (f AuthorizerFunc) Authorize(ctx context.Context, call *Call) error { return f(ctx, call) }
+
+// authenticate authenticates every request before any other check (ARC-168, ARC-D54).
 func (s *Server) authenticate(ctx context.Context, x *exchange) (*Principal, *Error) {
-	if s.opts.Verifier == nil {
+	if s.opts.Auth.Authenticator == nil {
 		return nil, nil
 	}
-	token, ok := bearer(x.in.Authorization)
-	if !ok {
-		return nil, &Error{Code: ErrAuthenticationFailed, Message: ErrAuthenticationFailed.Message()}
+	place, err := s.budget.Scope(budget.Anonymous(x.in.RemoteAddr), "").Reserve(budget.Unauthenticated, 1)
+	if err != nil {
+		return nil, overBudget(x.call.TargetAgent, err)
 	}
-	p, err := s.verify(ctx, token)
-	switch {
-	case errors.Is(err, ErrTokenExpired):
+	defer place.Release()
+	var p *Principal
+	err = guard.Call("authenticator", func() (err error) {
+		p, err = s.opts.Auth.Authenticator.Authenticate(ctx, x.in)
+		return err
+	})
+	for _, code := range []Code{ErrTokenExpired, ErrTokenInvalid, ErrAuthenticationFailed} {
+		if errors.Is(err, code) {
+			x.badToken = code != ErrAuthenticationFailed
+			s.opts.Logger.WarnContext(ctx, "arc: authentication refused", "peer", x.in.RemoteAddr, "err", err)
+			return nil, &Error{Code: code, Message: code.Message(), Cause: err}
+		}
+	}
+	if err == nil && (p == nil || p.ID == "") {
+		err = errors.New("arc: authenticator returned no principal")
+	}
+	if err != nil {
+		return nil, s.internal(ctx, nil, err)
+	}
+	if !p.Expires.IsZero() && !time.Now().Before(p.Expires) {
 		x.badToken = true
 		return nil, &Error{Code: ErrTokenExpired, Message: ErrTokenExpired.Message()}
-	case errors.Is(err, ErrTokenInvalid):
-		x.badToken = true
-		return nil, &Error{Code: ErrTokenInvalid, Message: ErrTokenInvalid.Message()}
-	case err != nil:
-		return nil, s.internal(ctx, nil, err)
-	case p == nil || p.ID == "":
-		return nil, s.internal(ctx, nil, errors.New("arc: the token verifier returned no principal"))
 	}
 	return p, nil
-}
-
-func (s *Server) verify(ctx context.Context, token string) (p *Principal, err error) {
-	defer recovered(&err)
-	return s.opts.Verifier.VerifyToken(ctx, token)
-}
-
-// bearer returns the token of an Authorization header.
-func bearer(header string) (string, bool) {
-	scheme, token, _ := strings.Cut(header, " ")
-	token = strings.Trim(token, " ")
-	return token, strings.EqualFold(scheme, "Bearer") && token != ""
 }
 
 // permit checks who speaks, and whether they may call the method, in the order
 // of ARC-D07.
 func (s *Server) permit(ctx context.Context, call *Call) *Error {
-	p := call.Principal
-	if p != nil && p.AgentID != "" && p.AgentID != call.RequestAgent {
-		return agentFault(ErrAgentAuthenticationFailed, call.RequestAgent)
-	}
-	if s.opts.BindAgent != nil {
-		if err := s.opts.BindAgent(ctx, call); err != nil {
-			return refusal(err, ErrAgentAuthenticationFailed)
+	if p := call.Principal; p != nil {
+		if p.AgentID != "" && p.AgentID != call.RequestAgent {
+			return agentFault(ErrAgentAuthenticationFailed, call.RequestAgent)
 		}
-	}
-	if p != nil {
-		scopes := p.Scopes
-		if s.opts.LegacyMethods {
-			scopes = legacyScopes(scopes)
-		}
-		if f := checkScopes(call.Method, scopes); f != nil {
+		if f := checkScopes(call.Method, p.Scopes); f != nil {
 			return f
 		}
 	}
-	if s.opts.Auth.Authorizer != nil {
-		if err := s.opts.Auth.Authorizer(ctx, call); err != nil {
-			return refusal(err, ErrPermissionDenied)
+	if s.opts.Auth.Authorizer == nil {
+		return nil
+	}
+	err := guard.Call("authorizer", func() error { return s.opts.Auth.Authorizer.Authorize(ctx, call) })
+	var e *Error
+	var c Code
+	var p *guard.PanicError
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &p):
+		return s.internal(ctx, call, err)
+	case errors.As(err, &e) && !e.Remote:
+		return e
+	case e == nil && errors.As(err, &c):
+		return &Error{Code: c, Message: c.Message(), Cause: err}
+	}
+	return &Error{Code: ErrPermissionDenied, Message: ErrPermissionDenied.Message(), Cause: err}
+}
+
+// scope returns the budget of the caller.
+func (s *Server) scope(call *Call) *budget.Scope { return s.budget.Scope(budgetName(call), "") }
+
+// budgetName returns the name of the caller in the budget.
+func budgetName(call *Call) string {
+	if call.Principal != nil {
+		return call.Principal.ID
+	}
+	if call.account == "" {
+		call.account = budget.Anonymous(call.peer)
+	}
+	return call.account
+}
+
+// admitRequest counts a request of the caller (ARC-170).
+func (s *Server) admitRequest(x *exchange, call *Call) *Error {
+	if s.opts.Limits.RequestRate <= 0 {
+		return nil
+	}
+	scope := s.scope(call)
+	if key := s.opts.Limits.RateKey; key != nil {
+		var name string
+		if err := guard.Call("rate key", func() error { name = key(call); return nil }); err != nil {
+			return s.internal(context.Background(), call, err)
 		}
+		scope = s.budget.Scope("key "+name, "")
+	}
+	if _, err := scope.Reserve(budget.Requests, 1); err != nil {
+		return overBudget(x.call.TargetAgent, err)
 	}
 	return nil
 }
 
-// refusal is the error of a hook, or the code that stands for it: the cause may
-// be nothing for the caller.
-func refusal(err error, code Code) *Error {
-	var e *Error
-	if errors.As(err, &e) {
-		return e
+// overBudget returns the error of a refused reservation: [ErrRateLimitExceeded] for
+// requests, else [ErrAgentCapacityExceeded].
+func overBudget(agent string, err error) *Error {
+	var b *budget.Error
+	if !errors.As(err, &b) { // the context ended
+		return asError(err)
 	}
-	var c Code
-	if errors.As(err, &c) {
-		code = c
+	code := ErrAgentCapacityExceeded
+	if b.Resource == budget.Requests {
+		code = ErrRateLimitExceeded
 	}
-	return &Error{Code: code, Message: code.Message(), Cause: err}
-}
-
-// A RateLimit bounds how many requests a caller may make (ARC-170): a bucket of
-// Burst requests, into which Rate requests come back each second.
-type RateLimit struct {
-	PerSecond float64
-	Burst     int
-
-	// Key names the caller whose bucket a call takes from. Nil means the
-	// principal where there is authentication, else the requestAgent, which
-	// callers choose themselves.
-	Key func(call *Call) string
-}
-
-// limiter holds the buckets of a [RateLimit].
-type limiter struct {
-	RateLimit
-	mu      sync.Mutex
-	buckets map[string]*rate.Limiter // guarded by mu
-	sweep   time.Time                // when full buckets were last thrown away; guarded by mu
-}
-
-// maxBuckets is when buckets that are full again, and so tell nothing, are
-// looked for even early.
-const maxBuckets = 16 << 10
-
-func newLimiter(l *RateLimit) *limiter {
-	return &limiter{RateLimit: *l, buckets: map[string]*rate.Limiter{}, sweep: time.Now()}
-}
-
-// wait takes a request from the caller's bucket and returns zero, or how long
-// until there is one.
-func (l *limiter) wait(call *Call) time.Duration {
-	key := ""
-	switch {
-	case l.Key != nil:
-		key = l.Key(call)
-	case call.Principal != nil:
-		key = "p" + call.Principal.ID
-	default:
-		key = "a" + call.RequestAgent
-	}
-	at := time.Now()
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	b := l.buckets[key]
-	if b == nil {
-		l.clean(at)
-		b = rate.NewLimiter(rate.Limit(l.PerSecond), l.Burst)
-		l.buckets[key] = b
-	}
-	if b.AllowN(at, 1) {
-		return 0
-	}
-	missing := 1 - b.TokensAt(at)
-	seconds := missing / l.PerSecond
-	if !(seconds < 3600) { // a rate of zero, too
-		return time.Hour
-	}
-	return max(time.Duration(math.Ceil(seconds*1e9)), 1)
-}
-
-// clean forgets buckets that are full. If too many are left, because callers
-// invent names faster than buckets fill, all are forgotten: bounded memory goes
-// before exact bounds for them.
-func (l *limiter) clean(at time.Time) {
-	if at.Sub(l.sweep) < time.Minute && len(l.buckets) < maxBuckets {
-		return
-	}
-	l.sweep = at
-	for key, b := range l.buckets {
-		if b.TokensAt(at) >= float64(l.Burst) {
-			delete(l.buckets, key)
+	d, _ := encode(func(w *writer) { // texts can always be written
+		w.open()
+		if agent != "" && code == ErrAgentCapacityExceeded {
+			w.text("agentId", agent)
 		}
-	}
-	if len(l.buckets) >= maxBuckets {
-		clear(l.buckets)
-	}
+		w.text("resource", b.Resource.String())
+		w.text("scope", b.Scope)
+		w.number("retryAfter", retrySeconds(b.RetryAfter))
+		w.close()
+	})
+	return &Error{Code: code, Message: code.Message(), Details: d, Cause: err}
 }
 
 // retrySeconds is the value of Retry-After: whole seconds, at least 1 (ARC-D15).
@@ -205,53 +268,92 @@ func retrySeconds(d time.Duration) int64 {
 	return max(1, int64((d+time.Second-1)/time.Second))
 }
 
+// Outcomes of an [AuditRecord].
+const (
+	outcomeOK       = "ok"
+	outcomeRefused  = "refused"
+	outcomeFailed   = "failed"
+	outcomeCanceled = "canceled"
+)
+
 // An AuditRecord describes one finished request. It contains neither tokens nor
 // message content (ARC-D70). Its texts come from the caller: write them quoted, as
 // slog does.
 type AuditRecord struct {
-	Time         time.Time // when the request came
-	Duration     time.Duration
-	ID           ID
-	Method       string
-	RequestAgent string
-	TargetAgent  string
-	HandledBy    string // the handling agent
-	TraceID      string
-	Principal    string // empty without authentication
-	Code         Code   // of the error; zero for success
-	RequestSize  int    // bytes
-	ResponseSize int    // bytes, the events of a stream included
-	Streaming    bool
+	Seq       uint64    // number of the record, from 1
+	Time      time.Time // when the request was received
+	Principal string    // empty without authentication
+	Peer      string    // address of the client, as the transport reports it
+	Operation string    // the method
+	Object    string    // id of the task or chat in the params
+	Outcome   string    // "ok", "refused" (before a handler ran), "failed" or "canceled"
+	Code      string    // name or number of the error
+	Duration  time.Duration
+	Bytes     int64 // size of the request
+
+	ID            ID
+	RequestAgent  string
+	TargetAgent   string
+	HandledBy     string // the handling agent
+	TraceID       string
+	ResponseBytes int64 // with the events of a stream
+	Streaming     bool
 }
 
 // LogValue groups the record for [log/slog].
 func (r *AuditRecord) LogValue() slog.Value {
-	return slog.GroupValue(
-		slog.String("id", string(r.ID)), slog.String("method", r.Method),
-		slog.String("requestAgent", r.RequestAgent), slog.String("targetAgent", r.TargetAgent),
-		slog.String("agent", r.HandledBy), slog.String("traceId", r.TraceID), slog.String("principal", r.Principal),
-		slog.Int64("code", int64(r.Code)), slog.Int("requestSize", r.RequestSize),
-		slog.Int("responseSize", r.ResponseSize), slog.Bool("streamed", r.Streaming),
-		slog.Duration("duration", r.Duration))
+	return audit.Value(r, slog.String("request_id", string(r.ID)), slog.String("request_agent", r.RequestAgent),
+		slog.String("target_agent", r.TargetAgent), slog.String("agent", r.HandledBy), slog.String("trace_id", r.TraceID),
+		slog.Int64("response_bytes", r.ResponseBytes), slog.Bool("streaming", r.Streaming))
 }
 
-// AuditLog returns a function for [ServerOptions.Audit] that writes each record
-// to log.
+// AuditLog returns a function for [ServerOptions.Audit] that logs each record at Info. Nil means
+// [slog.Default].
 func AuditLog(log *slog.Logger) func(context.Context, *AuditRecord) {
-	return func(ctx context.Context, r *AuditRecord) {
-		log.LogAttrs(ctx, slog.LevelInfo, "arc request", slog.Any("arc", r))
-	}
+	return audit.Log[*AuditRecord](log, "arc")
 }
 
 // audit reports a finished request.
 func (s *Server) audit(ctx context.Context, x *exchange, a *ServerResponse) {
-	r := &AuditRecord{Time: x.startTime, Duration: time.Since(x.startTime), ID: x.req.ID, Method: x.req.Method,
-		RequestAgent: x.req.RequestAgent, TargetAgent: x.req.TargetAgent, HandledBy: x.agent, TraceID: x.req.TraceID,
-		Principal: x.call.principalID(), RequestSize: len(x.in.Data), ResponseSize: len(a.Data) + x.sent, Streaming: x.streamed}
-	if a.Error != nil {
-		r.Code = a.Error.Code
+	if s.opts.Audit == nil {
+		return
 	}
-	s.opts.Audit(context.WithoutCancel(ctx), r)
+	r := &AuditRecord{Seq: s.records.Add(1), Time: x.startTime, Duration: time.Since(x.startTime),
+		Principal: x.call.principalID(), Peer: x.in.RemoteAddr, Operation: x.req.Method, Outcome: outcomeOK,
+		Bytes: int64(len(x.in.Data)), ID: x.req.ID, RequestAgent: x.req.RequestAgent, TargetAgent: x.req.TargetAgent,
+		HandledBy: x.agent, TraceID: x.req.TraceID, ResponseBytes: int64(len(a.Data) + x.sent), Streaming: x.streamed}
+	_, r.Object = workOf(&x.call)
+	if x.principal != nil {
+		r.Principal = x.principal.ID
+	}
+	if x.isLeft {
+		r.Outcome = outcomeCanceled
+	}
+	if e := a.Error; e != nil {
+		r.Code = cmp.Or(e.Code.Name(), strconv.FormatInt(int64(e.Code), 10))
+		switch {
+		case !x.isRun:
+			r.Outcome = outcomeRefused
+		case ctx.Err() != nil:
+			r.Outcome = outcomeCanceled
+		default:
+			r.Outcome = outcomeFailed
+		}
+	}
+	s.hook(ctx, "audit", func(ctx context.Context) { s.opts.Audit(ctx, r) })
+}
+
+// hook calls a function of the user that only informs. Its panic is logged.
+func (s *Server) hook(ctx context.Context, what string, f func(ctx context.Context)) {
+	ctx = context.WithoutCancel(ctx)
+	err := guard.Call(what, func() error {
+		f(ctx)
+		return nil
+	})
+	var p *guard.PanicError
+	if errors.As(err, &p) {
+		s.opts.Logger.ErrorContext(ctx, "arc: panic recovered", "err", err, "stack", string(p.Stack))
+	}
 }
 
 func unescapePath(s string) (string, error) { return url.PathUnescape(s) }

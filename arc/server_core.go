@@ -4,21 +4,25 @@
 package arc
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
-	"runtime/debug"
+	"net/http"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/fivewire/fivewire/internal/budget"
+	"github.com/fivewire/fivewire/internal/guard"
+	"github.com/fivewire/fivewire/internal/life"
 	"github.com/fivewire/fivewire/internal/randid"
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
 
-// An ServerRequest is a request as a transport received it.
+// A ServerRequest is a request as a transport received it.
 type ServerRequest struct {
 	Data []byte // one envelope; not changed, and kept by the handler's call
 
@@ -28,6 +32,11 @@ type ServerRequest struct {
 	Traceparent   string
 	AgentPath     string
 	LastEventID   string
+
+	// Header is the complete header of an HTTP request, for an [Authenticator]; nil with
+	// another transport. RemoteAddr is the address of the client, with or without a port.
+	Header     http.Header
+	RemoteAddr string
 }
 
 // An EventSink receives the events of a streamed response. Send must not retain
@@ -52,7 +61,7 @@ type ServerResponse struct {
 	// RetryAfter is the delay before a retry, if the error has one.
 	RetryAfter time.Duration
 
-	// Authenticate tells that a token was sent and is not valid.
+	// InvalidToken reports that the request has a token that is not valid.
 	InvalidToken bool
 }
 
@@ -63,17 +72,24 @@ type exchange struct {
 	in        *ServerRequest
 	open      func() EventSink // nil over HTTP, and if the transport cannot stream
 	web       webCall          // over HTTP
-	ctx       callCtx          // of the handler
+	work      life.Work
+	ctx       callCtx // of the handler
 	a         ServerResponse
 	startTime time.Time
 
+	principal  *Principal
+	profile    Profile
+	isRun      bool   // a handler has started
+	isLate     bool   // it ignored the end of its context
 	agent      string // the answering agent
 	retryAfter time.Duration
 	badToken   bool
 	streamed   bool
-	legacy     bool
-	keeps      bool // a task has taken over the place at the agent
-	sent       int  // bytes of the streamed answer
+	place      string // the agent with a place for the call
+	holds      holds  // of the call
+	keeps      bool   // a task has taken over the place
+	isLeft     bool   // the reader of the stream has disconnected
+	sent       int    // bytes of the streamed answer
 }
 
 // ServeMessage answers one request; it is what [Server.ServeHTTP] does apart
@@ -89,27 +105,32 @@ func (s *Server) ServeMessage(ctx context.Context, in *ServerRequest, open func(
 
 // exchange answers the request of x.
 func (s *Server) exchange(ctx context.Context, x *exchange) *ServerResponse {
+	x.startTime = time.Now()
 	x.agent = s.opts.ID
-	if s.opts.Audit != nil {
-		x.startTime = time.Now()
-	}
-	principal, fault := s.authenticate(ctx, x)
-	decodeFault := x.req.decode(x.in.Data)
-	if decodeFault != nil && s.opts.LegacyErrors && decodeFault.Code != ErrParse {
-		decodeFault.Code = ErrInvalidRequest
-	}
-	if fault == nil {
-		fault = decodeFault
+	var authFault *Error
+	x.principal, authFault = s.authenticate(ctx, x)
+	return s.decodeAndServe(ctx, x, authFault)
+}
+
+// maxUnauthenticated bounds the body of a refused caller, which is searched for its id only.
+const maxUnauthenticated = 64 << 10
+
+// decodeAndServe decodes and answers a request after its authentication. A refused request is
+// only searched for its id.
+func (s *Server) decodeAndServe(ctx context.Context, x *exchange, fault *Error) *ServerResponse {
+	switch {
+	case fault == nil:
+		fault = s.decode(ctx, x)
+	case len(x.in.Data) <= maxUnauthenticated:
+		x.req.search(x.in.Data)
 	}
 	var a *ServerResponse
 	if fault != nil {
 		a = s.failure(x, fault)
 	} else {
-		a = s.serve(ctx, x, principal)
+		a = s.serve(ctx, x)
 	}
-	if s.opts.Audit != nil {
-		s.audit(ctx, x, a)
-	}
+	s.audit(ctx, x, a)
 	if x.keeps {
 		// The context of the task leads here: it must not hold the request, which
 		// may be large.
@@ -119,23 +140,29 @@ func (s *Server) exchange(ctx context.Context, x *exchange) *ServerResponse {
 	return a
 }
 
+// decode reads the envelope of a request and chooses the profile of its caller.
+func (s *Server) decode(ctx context.Context, x *exchange) *Error {
+	fault, isCallerKnown := x.req.decode(x.in.Data)
+	if isCallerKnown && s.opts.ProfileFor != nil {
+		s.hook(ctx, "ProfileFor", func(context.Context) { x.profile = s.opts.ProfileFor(x.in.Header, x.req.RequestAgent) })
+	}
+	if fault != nil && s.opts.LegacyErrors && fault.Code != ErrParse {
+		fault.Code = ErrInvalidRequest
+	}
+	return fault
+}
+
 // serve handles a request whose envelope is in order. The checks come in the
 // order of ARC-D07.
-func (s *Server) serve(ctx context.Context, x *exchange, principal *Principal) *ServerResponse {
+func (s *Server) serve(ctx context.Context, x *exchange) *ServerResponse {
 	req, call := &x.req, &x.call
 	*call = Call{ID: req.ID, Method: req.Method, RequestAgent: req.RequestAgent, TargetAgent: req.TargetAgent,
-		TraceID: req.TraceID, Params: req.Params, Extra: req.Extra, Principal: principal, out: x}
-	if s.opts.LegacyMethods {
-		x.translate()
-	}
+		TraceID: req.TraceID, Params: req.Params, Extra: req.Extra, Principal: x.principal, peer: x.in.RemoteAddr, out: x}
 	if x.in.AgentPath != "" {
 		call.AgentPath = parsePath(x.in.AgentPath)
 	}
-	if s.limiter != nil {
-		if wait := s.limiter.wait(call); wait > 0 {
-			x.retryAfter = wait
-			return s.failure(x, &Error{Code: ErrRateLimitExceeded, Message: ErrRateLimitExceeded.Message()})
-		}
+	if fault := s.admitRequest(x, call); fault != nil {
+		return s.failure(x, fault)
 	}
 	if fault := s.permit(ctx, call); fault != nil {
 		return s.failure(x, fault)
@@ -152,24 +179,99 @@ func (s *Server) serve(ctx context.Context, x *exchange, principal *Principal) *
 		return s.failure(x, methodFault(call.TargetAgent, call.Method))
 	}
 	follows := followsUp(call.Method)
-	k := newWork
+	kind := life.Request
 	if follows {
-		k = question
+		kind = life.Query
 	}
-	if !s.begin(k) {
-		x.retryAfter = 5 * time.Second
-		return s.failure(x, agentFault(ErrAgentNotAvailable, call.TargetAgent))
+	work := &x.work
+	if err := work.Start(ctx, s.life, kind); err != nil {
+		return s.failure(x, s.draining(x))
 	}
-	defer s.end(k)
+	defer work.Finish()
 	call.entry, call.method = entry, method
-	if done, fault := s.place(ctx, call, follows); fault != nil {
+	if fault := s.reserve(&x.holds, x, call, follows); fault != nil {
 		return s.failure(x, fault)
-	} else if done != nil {
-		defer done()
+	}
+	defer x.holds.release()
+	fault := s.place(ctx, call, follows)
+	defer s.releasePlace(x)
+	if fault != nil {
+		return s.failure(x, fault)
 	}
 	x.agent = call.Agent
-	x.ctx = callCtx{Context: ctx, call: call}
-	return s.answer(&x.ctx, x)
+	x.ctx = callCtx{Context: work, call: call}
+	if follows && method.direct && method.builtin != other {
+		return s.answer(&x.ctx, x) // no code of the user
+	}
+	return s.work(work, x)
+}
+
+// draining returns the error of a server that is being shut down.
+func (s *Server) draining(x *exchange) *Error {
+	x.retryAfter = 5 * time.Second
+	return agentFault(ErrAgentNotAvailable, cmp.Or(x.call.TargetAgent, x.req.TargetAgent))
+}
+
+// work answers a call. The answer of a handler that ignored the end of its context in a
+// shutdown is dropped.
+func (s *Server) work(work *life.Work, x *exchange) *ServerResponse {
+	x.isLate = true
+	var a *ServerResponse
+	work.Run(x.call.Method, func(context.Context) error {
+		a = s.answer(&x.ctx, x)
+		return nil
+	}, func(error) { x.isLate = false })
+	if x.isLate && !x.streamed && a != nil && a.Error == nil {
+		return s.failure(x, s.draining(x))
+	}
+	return a
+}
+
+// holds are reservations of a call or a running task.
+type holds [2]budget.Hold
+
+func (h *holds) release() {
+	h[0].Release()
+	h[1].Release()
+}
+
+// reserve takes the resources of a running task.
+func (h *holds) reserve(scope *budget.Scope) (err error) {
+	h[0], err = scope.Reserve(budget.Items, 1)
+	if err == nil {
+		h[1], err = scope.Reserve(budget.Memory, runBytes)
+	}
+	if err != nil {
+		h.release()
+	}
+	return err
+}
+
+// reserve takes the memory of the request and a place for the handler, until the end of
+// the call. An unfinished task counts as an item until its end.
+func (s *Server) reserve(h *holds, x *exchange, call *Call, follows bool) *Error {
+	const small = 4 << 10 // the memory of a connection
+	if follows && len(x.in.Data) <= small {
+		return nil
+	}
+	scope := s.scope(call)
+	var err error
+	if len(x.in.Data) > small {
+		h[0], err = scope.Reserve(budget.Memory, int64(len(x.in.Data))+64)
+	}
+	switch {
+	case err != nil:
+	case follows || call.method.builtin == other:
+	case call.Method == MethodTaskCreate && call.method.builtin == ofTasks:
+		err = call.run.reserve(scope)
+	default:
+		h[1], err = scope.Reserve(budget.Work, 1)
+	}
+	if err != nil {
+		h.release()
+		return overBudget(call.TargetAgent, err)
+	}
+	return nil
 }
 
 // followsUp reports whether a method is about existing work: such a call needs no
@@ -192,56 +294,50 @@ func methodFault(agent, method string) *Error {
 	return &Error{Code: ErrMethodNotFound, Message: ErrMethodNotFound.Message(), Details: d}
 }
 
-// place finds the instance that handles a call. The function it returns, if any,
-// gives the place back.
-func (s *Server) place(ctx context.Context, call *Call, follows bool) (func(), *Error) {
+// place finds the instance that handles a call, and may take a place there.
+func (s *Server) place(ctx context.Context, call *Call, follows bool) *Error {
 	router := s.registry.router
 	e := call.entry
 	if e.AgentID == call.TargetAgent { // no group
 		call.Agent = e.AgentID
 		if follows {
-			return nil, nil
+			return nil
 		}
 		if _, err := router.take(e.AgentID, "", true); err != nil {
-			return nil, asError(err)
+			return asError(err)
 		}
-		return s.occupied(call), nil
+		call.out.place = e.AgentID
+		return nil
 	}
 	kind, key := workOf(call)
 	bound := ""
 	if key != "" {
 		var err error
 		if bound, err = s.boundTo(ctx, call, kind, key); err != nil {
-			return nil, s.internal(ctx, call, err)
+			return s.internal(ctx, call, err)
 		}
 	}
 	id, err := router.take(call.TargetAgent, bound, !follows)
 	if err != nil {
-		return nil, asError(err)
+		return asError(err)
 	}
 	call.Agent = id
-	done := func() {}
 	if !follows {
-		done = s.occupied(call)
+		call.out.place = id
 	}
 	if call.entry = s.registry.lookup(id); call.entry != nil {
 		call.method = (*call.entry.methods.Load())[call.Method]
 	}
 	if call.entry == nil || call.method == nil {
-		done()
-		return nil, methodFault(call.TargetAgent, call.Method)
+		return methodFault(call.TargetAgent, call.Method)
 	}
-	return done, nil
+	return nil
 }
 
-// occupied returns the function that releases the place of a call. A started task
-// keeps its place until its end.
-func (s *Server) occupied(call *Call) func() {
-	id := call.Agent
-	return func() {
-		if !call.out.keeps {
-			s.registry.router.Done(id)
-		}
+// releasePlace releases the place of a call. A started task keeps its place until its end.
+func (s *Server) releasePlace(x *exchange) {
+	if x.place != "" && !x.keeps {
+		s.registry.router.Done(x.place)
 	}
 }
 
@@ -300,26 +396,10 @@ func (s *Server) bindWork(ctx context.Context, call *Call, kind, id string) erro
 	return err
 }
 
-// backToOwner routes a repeated request to the instance of a group that started its
-// chat.
-func (s *Server) backToOwner(ctx context.Context, call *Call, chatID string) error {
-	if !call.isDuplicate || call.Agent == call.TargetAgent {
-		return nil
-	}
-	owner, err := s.boundTo(ctx, call, "chatId", chatID)
-	if err != nil || owner == "" || owner == call.Agent {
-		return err
-	}
-	if e := s.registry.lookup(owner); e != nil && e.ChatHandler != nil {
-		call.Agent, call.entry, call.out.agent = owner, e, owner
-	}
-	return nil
-}
-
 // answer runs the handler, or repeats what it answered before.
 func (s *Server) answer(ctx context.Context, x *exchange) *ServerResponse {
-	if s.replays != nil && !x.mayStream() {
-		return s.replays.do(ctx, s, x, func() *ServerResponse { return s.run(ctx, x) })
+	if s.answers != nil && !x.mayStream() {
+		return s.answerOnce(ctx, x)
 	}
 	return s.run(ctx, x)
 }
@@ -341,21 +421,26 @@ func (x *exchange) mayStream() bool {
 // run runs the handler.
 func (s *Server) run(ctx context.Context, x *exchange) *ServerResponse {
 	call := &x.call
-	if call.method.builtin != ofTasks {
-		var release func()
-		ctx, release = s.serverContext(ctx)
-		defer release()
+	x.isRun = true
+	if p := call.Principal; p != nil && !p.Expires.IsZero() && x.mayStream() {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithDeadlineCause(ctx, p.Expires, &Error{Code: ErrTokenExpired, Message: ErrTokenExpired.Message()})
+		defer cancel()
 	}
 	result, err := s.invoke(ctx, call)
-	if x.streamed {
-		if err != nil {
+	if !x.keeps {
+		call.run.release()
+	}
+	x.isLeft = errors.Is(err, errNoReader)
+	if x.streamed || x.isLeft {
+		if err != nil && !x.isLeft {
 			x.a.Error = s.faultOf(ctx, call, err)
 		}
 		return &x.a
 	}
 	var body []byte
 	if err == nil {
-		body, err = resultBytes(result)
+		body, err = resultBytes(result, x.profile)
 	}
 	if err == nil && call.Agent != call.TargetAgent && call.method.builtin == custom {
 		err = s.bindResult(ctx, call, body)
@@ -363,11 +448,8 @@ func (s *Server) run(ctx context.Context, x *exchange) *ServerResponse {
 	if err != nil {
 		return s.failure(x, s.faultOf(ctx, call, err))
 	}
-	if x.legacy {
-		body = legacyResult(body)
-	}
 	var w writer
-	if x.web.rw != nil && s.replays == nil {
+	if x.web.rw != nil && s.answers == nil {
 		x.web.answer = newReady()
 		w.b = x.web.answer.b
 	}
@@ -392,29 +474,21 @@ func (s *Server) bindResult(ctx context.Context, call *Call, body []byte) error 
 	return nil
 }
 
-// A panicError is what a handler panicked with.
-type panicError struct {
-	value any
-	stack []byte
-}
-
-func (e *panicError) Error() string { return fmt.Sprintf("panic: %v", e.value) }
-
-func recovered(err *error) {
-	if p := recover(); p != nil {
-		*err = &panicError{value: p, stack: debug.Stack()}
-	}
-}
-
 func (s *Server) invoke(ctx context.Context, call *Call) (result any, err error) {
-	defer recovered(&err)
-	return call.method.handler.ServeARC(ctx, call)
+	if call.method.direct {
+		return call.method.handler.ServeARC(ctx, call) // guards the code of the user itself
+	}
+	err = guard.Call("handler", func() (err error) {
+		result, err = call.method.handler.ServeARC(ctx, call)
+		return err
+	})
+	return result, err
 }
 
 var errNoObject = errors.New("arc: the handler's result is no JSON object")
 
 // resultBytes makes the result of a handler what the envelope carries.
-func resultBytes(result any) ([]byte, error) {
+func resultBytes(result any, p Profile) ([]byte, error) {
 	switch r := result.(type) {
 	case nil:
 		return []byte("{}"), nil
@@ -425,11 +499,15 @@ func resultBytes(result any) ([]byte, error) {
 	case *Chat:
 		return chatResult(r)
 	case *Subscription:
-		return subscriptionResult(r)
+		return subscriptionResult(r, p)
 	case json.RawMessage:
 		return objectBytes(r)
 	}
-	b, err := strictjson.Encode(result)
+	var b []byte
+	err := guard.Call("result", func() (err error) {
+		b, err = strictjson.Encode(result)
+		return err
+	})
 	if err != nil {
 		return nil, fmt.Errorf("arc: result: %w", err)
 	}
@@ -447,10 +525,14 @@ func objectBytes(b []byte) ([]byte, error) {
 	return strictjson.AppendCompact(make([]byte, 0, len(v)), v), nil
 }
 
-// faultOf makes an error of a handler what the caller reads (ARC-D56).
+// faultOf makes an error of a handler what the caller reads (ARC-D56). An error of
+// another server is an internal error, unless the handler wraps it in an [Error].
 func (s *Server) faultOf(ctx context.Context, call *Call, err error) *Error {
 	var e *Error
 	if errors.As(err, &e) {
+		if e.Remote { // an error of another server is not one of this server
+			return s.internal(ctx, call, err)
+		}
 		if e.Details != nil {
 			if _, bad := checkJSON(e.Details); bad != nil {
 				return s.internal(ctx, call, fmt.Errorf("arc: details of an error: %w", bad))
@@ -476,19 +558,26 @@ func asError(err error) *Error {
 	return &Error{Code: ErrInternal, Message: ErrInternal.Message(), Cause: err}
 }
 
-// internal logs an error that is not for the caller, who gets its number only.
+// internal logs an error that is not for the caller, who gets its number only. That a
+// caller has disconnected is no failure.
 func (s *Server) internal(ctx context.Context, call *Call, err error) *Error {
 	id := randid.New("err-")
-	attrs := []slog.Attr{slog.String("errorId", id), slog.String("error", err.Error())}
+	level := slog.LevelError
+	isLeft := ctx.Err() != nil || call != nil && call.out != nil && call.out.ctx.Context != nil && call.out.ctx.Err() != nil
+	if isLeft && (errors.Is(err, context.Canceled) || errors.Is(err, context.Cause(ctx))) || errors.Is(err, errNoReader) {
+		level = slog.LevelDebug
+	}
+	attrs := []slog.Attr{slog.String("error_id", id), slog.Any("err", err)}
 	if call != nil {
 		attrs = append(attrs, slog.String("agent", call.Agent), slog.String("method", call.Method),
-			slog.String("requestAgent", call.RequestAgent), slog.String("traceId", call.TraceID))
+			slog.String("request_agent", call.RequestAgent), slog.String("trace_id", call.TraceID))
 	}
-	var p *panicError
+	var p *guard.PanicError
 	if errors.As(err, &p) {
-		attrs = append(attrs, slog.String("stack", string(p.stack)))
+		level = slog.LevelError
+		attrs = append(attrs, slog.String("stack", string(p.Stack)))
 	}
-	s.opts.Logger.LogAttrs(context.WithoutCancel(ctx), slog.LevelError, "arc: internal error", attrs...)
+	s.opts.Logger.LogAttrs(context.WithoutCancel(ctx), level, "arc: request failed", attrs...)
 	e := idFault(ErrInternal, "errorId", id)
 	e.Cause = err
 	return e
@@ -496,6 +585,12 @@ func (s *Server) internal(ctx context.Context, call *Call, err error) *Error {
 
 // failure is the answer that carries an error.
 func (s *Server) failure(x *exchange, e *Error) *ServerResponse {
+	if b, ok := errors.AsType[*budget.Error](e.Cause); ok && x.retryAfter == 0 {
+		x.retryAfter = b.RetryAfter
+	}
+	if x.retryAfter == 0 && (e.Code == ErrAgentNotAvailable || e.Code == ErrAgentCapacityExceeded) {
+		x.retryAfter = 5 * time.Second // the end of work is not known (ARC-D15)
+	}
 	x.a = ServerResponse{Data: x.envelope(writer{}, nil, e), Error: e, RetryAfter: x.retryAfter, InvalidToken: x.badToken}
 	return &x.a
 }

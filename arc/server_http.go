@@ -6,13 +6,14 @@ package arc
 import (
 	"context"
 	"errors"
-	"io"
-	"mime"
+	"fmt"
 	"net/http"
+	"os"
 	"strconv"
 	"strings"
 	"time"
 
+	"github.com/fivewire/fivewire/internal/httpx"
 	"github.com/fivewire/fivewire/internal/sse"
 )
 
@@ -20,11 +21,11 @@ import (
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	path := r.URL.Path
 	if r.ContentLength != 0 {
-		s.boundBody(w)
+		httpx.Bound(w, r, s.opts.Timing.ReadTimeout)
 	}
 	switch {
 	case path == s.opts.Path || strings.HasSuffix(path, "/") && path[:len(path)-1] == s.opts.Path:
-		if s.cors(w, r) {
+		if !s.origins.CORS(w, r) {
 			s.serveEndpoint(w, r)
 		}
 	case s.serveDiscovery(w, r):
@@ -38,37 +39,78 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func (s *Server) serveEndpoint(w http.ResponseWriter, r *http.Request) {
 	if r.Method != http.MethodPost {
 		w.Header().Set("Allow", http.MethodPost)
-		s.refuse(w, r, http.StatusMethodNotAllowed, &Error{Code: ErrInvalidRequest, Message: "Invalid request: only POST is allowed"})
+		s.refuse(w, r, http.StatusMethodNotAllowed, "only POST is allowed")
 		return
 	}
-	if !acceptable(r.Header) {
-		s.refuse(w, r, http.StatusUnsupportedMediaType, &Error{Code: ErrInvalidRequest,
-			Message: "Invalid request: the media type must be " + MediaType})
+	if err := s.origins.Check(r); err != nil {
+		s.refuse(w, r, http.StatusForbidden, "the origin is not allowed")
 		return
 	}
-	data, err := s.readBody(w, r)
-	if err != nil {
-		var fault *Error
-		if errors.As(err, &fault) {
-			s.refuse(w, r, s.opts.HTTPStatus(fault), fault)
-			return
-		}
-		// The body was cut off: the caller disconnected, or the request took too
-		// long.
-		s.refuse(w, r, http.StatusBadRequest, &Error{Code: ErrParse, Message: ErrParse.Message()})
+	if _, err := httpx.CheckRequest(r, requestTypes, "Last-Event-Id", "Traceparent", "X-Arc-Path"); err != nil {
+		s.refuse(w, r, statusOf(err), "the media type must be "+MediaType+", and no header field may occur twice")
 		return
 	}
 	h := r.Header
-	x := &exchange{}
-	x.web = webCall{rw: w, opts: &s.opts, in: ServerRequest{Data: data, Authorization: one(h, "Authorization"), Traceparent: one(h, "Traceparent"),
-		AgentPath: one(h, "X-Arc-Path"), LastEventID: one(h, "Last-Event-Id")}}
+	x := &exchange{agent: s.opts.ID, startTime: time.Now()}
+	x.web = webCall{rw: w, opts: &s.opts, in: ServerRequest{Authorization: h.Get("Authorization"), Traceparent: one(h, "Traceparent"),
+		AgentPath: one(h, "X-Arc-Path"), LastEventID: one(h, "Last-Event-Id"), Header: h, RemoteAddr: r.RemoteAddr}}
 	x.in = &x.web.in
-	a := s.exchange(r.Context(), x)
-	if x.web.sink != nil { // kept only by calls that stream
+	limit := int64(s.opts.Limits.MaxMessage)
+	if r.ContentLength > limit {
+		_, err := httpx.Body(w, r, limit, s.opts.Timing.ReadTimeout)
+		s.respond(w, r, x, s.refusedBody(x, err))
+		return
+	}
+	var fault *Error
+	if x.principal, fault = s.authenticate(r.Context(), x); fault != nil {
+		limit = min(limit, maxUnauthenticated)
+	}
+	data, err := httpx.Body(w, r, limit, s.opts.Timing.ReadTimeout)
+	switch {
+	case err == nil:
+		x.in.Data = data
+	case fault == nil:
+		s.respond(w, r, x, s.refusedBody(x, err))
+		return
+	}
+	s.respond(w, r, x, s.decodeAndServe(r.Context(), x, fault))
+}
+
+// requestTypes are the media types of requests (ARC-D10).
+var requestTypes = []string{MediaType, "application/json", mediaTypeStream}
+
+// statusOf returns the HTTP status of an error of package httpx.
+func statusOf(err error) int {
+	var h *httpx.Error
+	if errors.As(err, &h) {
+		return h.Status
+	}
+	return http.StatusBadRequest
+}
+
+// refusedBody answers a request whose body is too large or incomplete.
+func (s *Server) refusedBody(x *exchange, err error) *ServerResponse {
+	fault := &Error{Code: ErrParse, Message: ErrParse.Message(), Cause: err}
+	if statusOf(err) == http.StatusRequestEntityTooLarge {
+		d := append(appendInt([]byte(`{"limit":`), int64(s.opts.Limits.MaxMessage)), '}')
+		fault = &Error{Code: ErrMessageTooLarge, Message: ErrMessageTooLarge.Message(), Details: d, Cause: err}
+	}
+	a := s.failure(x, fault)
+	s.audit(context.Background(), x, a)
+	return a
+}
+
+// respond sends the answer of an exchange, unless it is streamed.
+func (s *Server) respond(w http.ResponseWriter, r *http.Request, x *exchange, a *ServerResponse) {
+	if x.web.sink.w != nil {
 		x.web.sink.close()
 	}
 	if a.Data != nil {
-		s.write(w, r, a, 0)
+		status := 0
+		if x.profile == ProfilePythonSDK {
+			status = http.StatusOK
+		}
+		s.write(w, r, a, status)
 		x.web.answer.free()
 		x.web.answer = nil
 	}
@@ -79,7 +121,7 @@ type webCall struct {
 	in   ServerRequest
 	rw   http.ResponseWriter // nil for other transports
 	opts *ServerOptions
-	sink *httpSink // nil unless the answer is streamed
+	sink httpSink // of a stream
 
 	answer *ready // where the envelope is written, unless it is kept
 }
@@ -92,8 +134,10 @@ func (x *exchange) begin() EventSink {
 	if x.open != nil {
 		return x.open()
 	}
-	x.web.sink = newHTTPSink(x.web.rw, x.web.opts)
-	return x.web.sink
+	t := &x.web.opts.Timing
+	x.web.sink = httpSink{rw: x.web.rw, w: sse.NewWriter(x.web.rw, &sse.WriterOptions{KeepAlive: max(t.Heartbeat, 0),
+		KeepAliveText: keepAliveText, WriteTimeout: t.WriteTimeout})}
+	return &x.web.sink
 }
 
 // one returns a header without canonicalising its name.
@@ -104,112 +148,42 @@ func one(h http.Header, name string) string {
 	return ""
 }
 
-// acceptable checks the media type and coding of a request (ARC-D10).
-func acceptable(h http.Header) bool {
-	if c := one(h, "Content-Encoding"); c != "" && !strings.EqualFold(c, "identity") {
-		return false
-	}
-	ct := one(h, "Content-Type")
-	if ct == MediaType {
-		return true
-	}
-	media, params, err := mime.ParseMediaType(ct)
-	if err != nil && !errors.Is(err, mime.ErrInvalidMediaParameter) {
-		return false
-	}
-	if c, ok := params["charset"]; ok && !strings.EqualFold(c, "utf-8") {
-		return false
-	}
-	return media == MediaType || media == "application/json" || media == MediaTypeStream
-}
-
-// readBody reads at most what is allowed (ARC-D13), in at most the time allowed.
-func (s *Server) readBody(w http.ResponseWriter, r *http.Request) ([]byte, error) {
-	limit := s.opts.Limits.MaxMessage
-	if r.ContentLength > limit {
-		w.Header().Set("Connection", "close") // what follows would have to be read first
-		return nil, sizeFault(limit)
-	}
-	data, err := s.readAll(r, limit)
-	switch {
-	case err == nil:
-		// The work may take longer than the body did. After a failure the
-		// deadline stays: net/http reads on before it answers.
-		_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
-	case errors.Is(err, ErrTooLarge):
-		w.Header().Set("Connection", "close")
-		return nil, sizeFault(limit)
-	default:
-		w.Header().Set("Connection", "close") // where the next request begins is not known
-	}
-	return data, err
-}
-
-// boundBody gives the body its time to arrive, be it read here or thrown away by
-// net/http (ARC-D18). A transport without deadlines is served without.
-func (s *Server) boundBody(w http.ResponseWriter) {
-	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(s.opts.Timing.ReadTimeout))
-}
-
-func (s *Server) readAll(r *http.Request, limit int64) ([]byte, error) {
-	if r.ContentLength >= 0 {
-		// Beyond this size memory is taken as the bytes arrive, not on the word
-		// of the header.
-		const trusted = 64 << 10
-		if r.ContentLength <= trusted {
-			data := make([]byte, r.ContentLength)
-			_, err := io.ReadFull(r.Body, data)
-			return data, err
-		}
-	}
-	return readLimited(nil, r.Body, limit)
-}
-
-func sizeFault(limit int64) *Error {
-	d := append(appendInt([]byte(`{"limit":`), limit), '}')
-	return &Error{Code: ErrMessageTooLarge, Message: ErrMessageTooLarge.Message(), Details: d}
-}
-
 // refuse answers a request without reading its message.
-func (s *Server) refuse(w http.ResponseWriter, r *http.Request, status int, e *Error) {
-	x := &exchange{in: &ServerRequest{}, agent: s.opts.ID, startTime: time.Now()}
-	a := s.failure(x, e)
+func (s *Server) refuse(w http.ResponseWriter, r *http.Request, status int, text string) {
+	x := &exchange{in: &ServerRequest{RemoteAddr: r.RemoteAddr}, agent: s.opts.ID, startTime: time.Now()}
+	a := s.failure(x, &Error{Code: ErrInvalidRequest, Message: "Invalid request: " + text})
 	s.write(w, r, a, status)
-	if s.opts.Audit != nil {
-		s.audit(r.Context(), x, a)
-	}
+	s.audit(r.Context(), x, a)
 }
-
-// bigAnswer is the size in bytes from which a response has a write deadline: smaller
-// ones fit into the buffers of the connection.
-const bigAnswer = 64 << 10
 
 // write sends an answer; a status of zero goes by the error.
 func (s *Server) write(w http.ResponseWriter, r *http.Request, a *ServerResponse, status int) {
-	h := w.Header()
-	h["Content-Type"] = mediaTypeFor(r.Header)
 	if status == 0 {
 		status = http.StatusOK
 		if a.Error != nil {
-			status = s.opts.HTTPStatus(a.Error)
+			status = s.statusFor(r.Context(), a.Error)
 		}
 	}
 	if a.Error != nil {
-		errorHeaders(h, a, status)
+		errorHeaders(w.Header(), a, status)
 	}
-	if len(a.Data) > 1<<10 { // net/http sees to short answers
-		h["Content-Length"] = []string{strconv.Itoa(len(a.Data))}
+	w.Header()["Content-Type"] = s.mediaType
+	if mediaTypeFor(r.Header) != MediaType {
+		w.Header()["Content-Type"] = s.jsonType
 	}
-	if len(a.Data) > bigAnswer {
-		rc := http.NewResponseController(w)
-		_ = rc.SetWriteDeadline(time.Now().Add(s.opts.Timing.ReadTimeout))
-		defer func() {
-			_ = rc.Flush()
-			_ = rc.SetWriteDeadline(time.Time{})
-		}()
+	if err := httpx.Respond(w, status, "", a.Data, s.opts.Timing.WriteTimeout); err != nil {
+		s.opts.Logger.DebugContext(r.Context(), "arc: response not written", "peer", r.RemoteAddr, "err", err)
 	}
-	w.WriteHeader(status)
-	_, _ = w.Write(a.Data) // an error means that the caller disconnected
+}
+
+// statusFor returns the HTTP status of an error.
+func (s *Server) statusFor(ctx context.Context, e *Error) int {
+	status := 0
+	s.hook(ctx, "HTTPStatus", func(context.Context) { status = s.opts.HTTPStatus(e) })
+	if status < 200 || status > 599 {
+		return e.Code.HTTPStatus()
+	}
+	return status
 }
 
 // errorHeaders adds the headers of ARC-D15.
@@ -246,16 +220,11 @@ func neededScopes(e *Error) string {
 	return strings.Join(list, " ")
 }
 
-var (
-	headerARC  = []string{MediaType}
-	headerJSON = []string{"application/json"}
-)
-
 // mediaTypeFor chooses the media type of a response (ARC-D11).
-func mediaTypeFor(h http.Header) []string {
+func mediaTypeFor(h http.Header) string {
 	list := h["Accept"]
 	if len(list) == 0 || list[0] == MediaType {
-		return headerARC
+		return MediaType
 	}
 	json := false
 	for _, line := range list {
@@ -263,47 +232,16 @@ func mediaTypeFor(h http.Header) []string {
 			media, _, _ = strings.Cut(media, ";")
 			switch strings.ToLower(strings.TrimSpace(media)) {
 			case MediaType, "application/*", "*/*":
-				return headerARC
+				return MediaType
 			case "application/json":
 				json = true
 			}
 		}
 	}
 	if json {
-		return headerJSON
+		return "application/json"
 	}
-	return headerARC
-}
-
-// cors answers what browsers ask, for the origins that are allowed (ARC-D17), and
-// reports whether the request is to be served.
-func (s *Server) cors(w http.ResponseWriter, r *http.Request) bool {
-	if len(s.opts.AllowedOrigins) == 0 {
-		return true
-	}
-	h := w.Header()
-	h.Add("Vary", "Origin")
-	origin := one(r.Header, "Origin")
-	if origin == "" {
-		return true
-	}
-	allowed := false
-	for _, o := range s.opts.AllowedOrigins {
-		allowed = allowed || o == origin
-	}
-	if !allowed {
-		return true // the browser keeps the answer from the page
-	}
-	h.Set("Access-Control-Allow-Origin", origin)
-	h.Set("Access-Control-Expose-Headers", "Retry-After, WWW-Authenticate")
-	if r.Method != http.MethodOptions || one(r.Header, "Access-Control-Request-Method") == "" {
-		return true
-	}
-	h.Set("Access-Control-Allow-Methods", http.MethodPost)
-	h.Set("Access-Control-Allow-Headers", "Authorization, Content-Type, Accept, Last-Event-ID, traceparent, X-ARC-Path")
-	h.Set("Access-Control-Max-Age", "600")
-	w.WriteHeader(http.StatusNoContent)
-	return false
+	return MediaType
 }
 
 // httpSink sends the events of a streamed answer.
@@ -313,17 +251,16 @@ type httpSink struct {
 	closed bool
 }
 
-func newHTTPSink(w http.ResponseWriter, o *ServerOptions) *httpSink {
-	return &httpSink{rw: w, w: sse.NewWriter(w, &sse.WriterOptions{KeepAlive: max(o.Timing.Heartbeat, 0),
-		KeepAliveText: keepAliveText, WriteTimeout: o.Timing.WriteTimeout})}
-}
-
 // Send sends an event.
 func (s *httpSink) Send(ctx context.Context, name, id string, data []byte) error {
 	if !s.closed {
-		return s.w.Send(ctx, name, id, data)
+		err := s.w.Send(ctx, name, id, data)
+		if errors.Is(err, os.ErrDeadlineExceeded) && ctx.Err() == nil {
+			err = fmt.Errorf("%w: %w", ErrSlowReader, err)
+		}
+		return err
 	}
-	// Abandon met a stream that had just begun with a keep-alive. The writer is
+	// Discard met a stream that had just begun with a keep-alive. The writer is
 	// closed, but its response is still open.
 	b, err := sse.AppendEvent(nil, name, id, data)
 	if err == nil {

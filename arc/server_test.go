@@ -21,6 +21,7 @@ import (
 
 	"github.com/fivewire/fivewire/arc"
 	"github.com/fivewire/fivewire/arc/arctest"
+	"github.com/fivewire/fivewire/arc/discovery"
 	"github.com/stretchr/testify/require"
 )
 
@@ -84,7 +85,7 @@ func taskOf(t testing.TB, h http.Handler, agent, id string, headers ...string) *
 
 func newServer(t testing.TB, opts *arc.ServerOptions) *arc.Server {
 	t.Helper()
-	s := arc.NewServer(opts)
+	s := arc.MustServer(opts)
 	t.Cleanup(func() { require.NoError(t, s.Close()) })
 	return s
 }
@@ -95,19 +96,18 @@ func echo(_ context.Context, c *arc.Call) (any, error) {
 
 func TestOrderOfChecks(t *testing.T) {
 	s := newServer(t, &arc.ServerOptions{
-		Limits: arc.Limits{MaxMessage: 300, RateLimit: &arc.RateLimit{PerSecond: 0.001, Burst: 6}},
-		Verifier: arc.TokenVerifierFunc(func(_ context.Context, token string) (*arc.Principal, error) {
+		Limits: arc.Limits{MaxMessage: 300, RequestRate: 0.001, RequestBurst: 6},
+		Auth: arc.Auth{Authenticator: arc.BearerAuthenticator(arc.TokenVerifierFunc(func(_ context.Context, token string) (*arc.Principal, error) {
 			if token != "good" {
 				return nil, arc.ErrTokenInvalid
 			}
 			return &arc.Principal{ID: "p", AgentID: "ui-01", Scopes: []string{arc.ScopeTaskController, arc.ScopeAgentCaller}}, nil
-		}),
-		Auth: arc.Auth{Authorizer: func(_ context.Context, c *arc.Call) error {
+		})), Authorizer: arc.AuthorizerFunc(func(_ context.Context, c *arc.Call) error {
 			if c.Method == "debug.secret" {
-				return errors.New("not told")
+				return errors.New("a secret cause")
 			}
 			return nil
-		}},
+		})},
 	})
 	s.HandleTasks("worker-01", arctest.ScriptedTask())
 	// Each request has the fault that is expected and all later ones: the first
@@ -137,18 +137,18 @@ func TestOrderOfChecks(t *testing.T) {
 		e := fault(t, rec, st.code)
 		require.Equal(t, st.status, rec.Code, st.name)
 		require.Equal(t, st.id, answer(t, rec).ID, st.name)
-		require.NotContains(t, e.Message+string(e.Details), "not told")
+		require.NotContains(t, e.Message+string(e.Details), "a secret cause")
 	}
 	rec := post(s, call("task.info", "worker-01", "{}"))
 	require.Equal(t, `Bearer realm="arc"`, rec.Header().Get("WWW-Authenticate"))
 	rec = post(s, call("task.info", "worker-01", "{}"), "Authorization", "Bearer good")
-	require.Equal(t, "1000", rec.Header().Get("Retry-After"))
+	require.Equal(t, "60", rec.Header().Get("Retry-After"))
 }
 
 func TestInsufficientScopeHeader(t *testing.T) {
-	s := newServer(t, &arc.ServerOptions{Verifier: arc.TokenVerifierFunc(func(context.Context, string) (*arc.Principal, error) {
+	s := newServer(t, &arc.ServerOptions{Auth: arc.Auth{Authenticator: arc.BearerAuthenticator(arc.TokenVerifierFunc(func(context.Context, string) (*arc.Principal, error) {
 		return &arc.Principal{ID: "p"}, nil
-	})})
+	}))}})
 	rec := post(s, call("chat.start", "x", "{}"), "Authorization", "Bearer t")
 	require.Equal(t, 403, rec.Code)
 	require.Equal(t, `Bearer realm="arc", error="insufficient_scope", scope="arc.chat.controller arc.agent.caller"`, rec.Header().Get("WWW-Authenticate"))
@@ -163,7 +163,7 @@ func TestVerifierFailure(t *testing.T) {
 		func(context.Context, string) (*arc.Principal, error) { panic("hunter2") },
 		func(context.Context, string) (*arc.Principal, error) { return nil, nil },
 	} {
-		s := newServer(t, &arc.ServerOptions{Verifier: verify, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+		s := newServer(t, &arc.ServerOptions{Auth: arc.Auth{Authenticator: arc.BearerAuthenticator(verify)}, Logger: slog.New(slog.NewTextHandler(&log, nil))})
 		rec := post(s, call("task.info", "x", "{}"), "Authorization", "Bearer t")
 		e := fault(t, rec, arc.ErrInternal)
 		require.NotContains(t, rec.Body.String(), "hunter2")
@@ -205,9 +205,7 @@ func TestMediaTypes(t *testing.T) {
 }
 
 func TestHTTPStatusOptions(t *testing.T) {
-	s := newServer(t, &arc.ServerOptions{HTTPStatus: arc.AlwaysOK})
-	require.Equal(t, 200, post(s, "{").Code)
-	s = newServer(t, &arc.ServerOptions{HTTPStatus: func(e *arc.Error) int { return 418 }, ID: "me", Path: "/x/arc/"})
+	s := newServer(t, &arc.ServerOptions{HTTPStatus: func(e *arc.Error) int { return 418 }, ID: "me", Path: "/x/arc/"})
 	req := httptest.NewRequest(http.MethodPost, "/x/arc", strings.NewReader(call("a.b", "x", "{}")))
 	req.Header.Set("Content-Type", arc.MediaType)
 	rec := httptest.NewRecorder()
@@ -281,7 +279,7 @@ func TestBodyLimit(t *testing.T) {
 	require.Zero(t, body.read, "what is declared too large is not read")
 	rec, body = send(-1)
 	fault(t, rec, arc.ErrMessageTooLarge)
-	require.LessOrEqual(t, body.read, int64(arc.DefaultMaxRequest+1))
+	require.LessOrEqual(t, body.read, int64(arc.DefaultMaxMessage+1))
 }
 
 func TestHostileJSON(t *testing.T) {
@@ -369,7 +367,7 @@ func TestMiddleware(t *testing.T) {
 		"outer debug.echo.v2", "inner debug.echo.v2", "agent debug.echo.v2",
 		"outer chat.start", "inner chat.start", "agent chat.start",
 	}, seen)
-	// A version is a method of its own (ARC-D51).
+	// A version is a separate method (ARC-D51).
 	fault(t, post(s, call("debug.echo.v3", "a-01", "{}")), arc.ErrMethodNotFound)
 }
 
@@ -378,7 +376,7 @@ func TestRegistrationPanics(t *testing.T) {
 	s.HandleTasks("a-01", arctest.ScriptedTask())
 	s.Register(arc.Agent{AgentInfo: arc.AgentInfo{AgentID: "g-01"}, Group: "g", TaskHandler: arctest.ScriptedTask()})
 	for name, f := range map[string]func(){
-		"twice":              func() { s.HandleChats("a-01", arctest.EchoChat()) },
+		"twice":              func() { s.HandleTasks("a-01", arctest.ScriptedTask()) },
 		"no id":              func() { s.HandleTasks("", arctest.ScriptedTask()) },
 		"control character":  func() { s.HandleTasks("a\n", arctest.ScriptedTask()) },
 		"named like a group": func() { s.HandleTasks("g", arctest.ScriptedTask()) },
@@ -451,32 +449,32 @@ func TestDiscovery(t *testing.T) {
 	require.Equal(t, 405, rec.Code)
 	require.Equal(t, "GET, HEAD", rec.Header().Get("Allow"))
 	require.JSONEq(t, `{"status":"healthy","server":"arc-server","agents":2}`, get(s, "GET", "/health").Body.String())
-	require.JSONEq(t, `{"name":"n"}`, get(s, "GET", "/arc"+arc.AgentCardPath).Body.String())
+	require.JSONEq(t, `{"name":"n"}`, get(s, "GET", "/arc"+discovery.AgentCardPath).Body.String())
 
 	s = newServer(t, &arc.ServerOptions{DisableDiscovery: true})
-	for _, path := range []string{"/agent-info", "/health", "/arc/info", "/arc" + arc.AgentCardPath} {
+	for _, path := range []string{"/agent-info", "/health", "/arc/info", "/arc" + discovery.AgentCardPath} {
 		require.Equal(t, 404, get(s, "GET", path).Code)
 	}
-	s = newServer(t, &arc.ServerOptions{RequireDiscoveryAuth: true, Verifier: arc.TokenVerifierFunc(func(_ context.Context, token string) (*arc.Principal, error) {
+	s = newServer(t, &arc.ServerOptions{Auth: arc.Auth{RequireForDiscovery: true, Authenticator: arc.BearerAuthenticator(arc.TokenVerifierFunc(func(_ context.Context, token string) (*arc.Principal, error) {
 		return nil, arc.ErrTokenExpired
-	})})
+	}))}})
 	rec = get(s, "GET", "/agent-info", "Authorization", "Bearer x")
 	require.Equal(t, 401, rec.Code)
 	require.Contains(t, rec.Body.String(), "-44004")
 	require.Contains(t, rec.Header().Get("WWW-Authenticate"), "invalid_token")
 }
 
-// ARC-171, ARC-181, ARC-D70: every request is told of, with its times, sizes and
-// outcome, and without content or tokens.
+// ARC-171, ARC-181, ARC-D70: every request is audited with its times, sizes and outcome, and
+// without content or tokens.
 func TestAudit(t *testing.T) {
 	var records []arc.AuditRecord
 	var log bytes.Buffer
 	write := arc.AuditLog(slog.New(slog.NewTextHandler(&log, nil)))
 	s := newServer(t, &arc.ServerOptions{Limits: arc.Limits{MaxMessage: 1000},
 		Audit: func(ctx context.Context, r *arc.AuditRecord) { records = append(records, *r); write(ctx, r) },
-		Verifier: arc.TokenVerifierFunc(func(context.Context, string) (*arc.Principal, error) {
+		Auth: arc.Auth{Authenticator: arc.BearerAuthenticator(arc.TokenVerifierFunc(func(context.Context, string) (*arc.Principal, error) {
 			return &arc.Principal{ID: "alice", Scopes: strings.Fields(arc.ScopesFullCaller)}, nil
-		})})
+		}))}})
 	s.HandleChats("a-01", arctest.ScriptedChat("answer"))
 	body := strings.Replace(call("chat.start", "a-01", `{"stream":true,"initialMessage":`+hello("question")+`}`), `"ui-01"`, `"ui\"\u2028x"`, 1)
 	post(s, body, "Authorization", "Bearer token-text")
@@ -484,10 +482,14 @@ func TestAudit(t *testing.T) {
 	require.Len(t, records, 2)
 	require.Equal(t, "alice", records[0].Principal)
 	require.True(t, records[0].Streaming)
-	require.Equal(t, len(body), records[0].RequestSize)
-	require.Greater(t, records[0].ResponseSize, 50)
-	require.Zero(t, records[0].Code)
-	require.Equal(t, arc.ErrMessageTooLarge, records[1].Code)
+	require.EqualValues(t, len(body), records[0].Bytes)
+	require.Greater(t, records[0].ResponseBytes, int64(50))
+	require.Equal(t, "ok", records[0].Outcome)
+	require.Equal(t, "chat.start", records[0].Operation)
+	require.Empty(t, records[0].Code)
+	require.Equal(t, "MessageTooLarge", records[1].Code)
+	require.Equal(t, "refused", records[1].Outcome)
+	require.Equal(t, []uint64{1, 2}, []uint64{records[0].Seq, records[1].Seq})
 	for _, secret := range []string{"token-text", "question", "answer"} {
 		require.NotContains(t, log.String(), secret) // ARC-D70
 	}
@@ -505,27 +507,6 @@ func TestPathGuard(t *testing.T) {
 	require.Equal(t, []string{"a,01", "c-01"}, path)
 	fault(t, post(s, call("debug.echo", "b-01", "{}"), "X-ARC-Path", "a-01,b-01"), arc.ErrCircularReference)
 	fault(t, post(s, call("debug.echo", "b-01", "{}"), "X-ARC-Path", strings.Repeat("a,", 33)+"a"), arc.ErrCircularReference)
-}
-
-// ARC-D69: the older dialect is spoken where the option says so, and nowhere else.
-func TestLegacyMethods(t *testing.T) {
-	s := newServer(t, &arc.ServerOptions{LegacyMethods: true, Verifier: arc.TokenVerifierFunc(func(context.Context, string) (*arc.Principal, error) {
-		return &arc.Principal{ID: "p", Scopes: []string{"arc.stream.controller", "arc.task.controller", "arc.agent.caller"}}, nil
-	})})
-	s.Register(arc.Agent{AgentInfo: arc.AgentInfo{AgentID: "a-01"}, ChatHandler: arctest.EchoChat(), TaskHandler: arctest.ScriptedTask()})
-	auth := []string{"Authorization", "Bearer t"}
-	rec := post(s, call("stream.start", "a-01", `{"streamId":"s1","initialMessage":`+hello("x")+`}`), auth...)
-	require.Contains(t, rec.Body.String(), `"streamId":"s1"`)
-	require.NotContains(t, rec.Body.String(), "chatId")
-	rec = post(s, call("stream.message", "a-01", `{"streamId":"s1","stream":true,"message":`+hello("x")+`}`), auth...)
-	require.Contains(t, rec.Body.String(), `{"streamId":"s1"`)
-	require.NotContains(t, rec.Body.String(), "chatId")
-	require.Contains(t, post(s, call("stream.end", "a-01", `{"streamId":"s1"}`), auth...).Body.String(), `"CLOSED"`)
-	id := createTask(t, s, "a-01", "x", auth...)
-	result(t, post(s, call("task.get", "a-01", fmt.Sprintf(`{"taskId":%q}`, id)), auth...), "task.info")
-	off := newServer(t, nil)
-	off.HandleChats("a-01", arctest.EchoChat())
-	fault(t, post(off, call("stream.start", "a-01", `{}`)), arc.ErrMethodNotFound)
 }
 
 func TestIdempotency(t *testing.T) {
@@ -559,7 +540,7 @@ func TestIdempotency(t *testing.T) {
 	})
 }
 
-// A caller that left in the middle gets its work done when it asks again.
+// If a caller disconnects during a call, its repeated request runs the handler again.
 func TestIdempotencyAfterDisconnect(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer(t, &arc.ServerOptions{Persistence: arc.Persistence{ResultTTL: time.Minute}})
@@ -584,10 +565,10 @@ func TestIdempotencyAfterDisconnect(t *testing.T) {
 
 func TestRateLimitPerPrincipal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newServer(t, &arc.ServerOptions{Limits: arc.Limits{RateLimit: &arc.RateLimit{PerSecond: 2, Burst: 1}},
-			Verifier: arc.TokenVerifierFunc(func(_ context.Context, token string) (*arc.Principal, error) {
+		s := newServer(t, &arc.ServerOptions{Limits: arc.Limits{RequestRate: 2, RequestBurst: 1},
+			Auth: arc.Auth{Authenticator: arc.BearerAuthenticator(arc.TokenVerifierFunc(func(_ context.Context, token string) (*arc.Principal, error) {
 				return &arc.Principal{ID: token, Scopes: []string{arc.ScopeAgentCaller}}, nil
-			})})
+			}))}})
 		s.Handle("a-01", "debug.echo", arc.HandlerFunc(echo))
 		ask := func(token, agent string) *httptest.ResponseRecorder {
 			return post(s, strings.Replace(call("debug.echo", "a-01", "{}"), "ui-01", agent, 1), "Authorization", "Bearer "+token)
@@ -600,4 +581,42 @@ func TestRateLimitPerPrincipal(t *testing.T) {
 		time.Sleep(500 * time.Millisecond)
 		require.Equal(t, 200, ask("p1", "x").Code)
 	})
+}
+
+// Handlers of one agent may be registered one by one, in any order.
+func TestHandlersExtendAnAgent(t *testing.T) {
+	for first := range 3 {
+		s := newServer(t, nil)
+		handle := []func(){
+			func() { s.HandleTasks("a", arctest.ScriptedTask(arctest.AddMessage("m"))) },
+			func() { s.HandleChats("a", arctest.EchoChat()) },
+			func() { s.Handle("a", "debug.echo", arc.HandlerFunc(echo)) },
+		}
+		for i := range handle {
+			handle[(first+i)%3]()
+		}
+		for i, body := range []string{call("task.create", "a", `{"initialMessage":`+hello("x")+`}`),
+			call("chat.start", "a", `{"initialMessage":`+hello("x")+`}`), call("debug.echo", "a", "{}")} {
+			res := answer(t, post(s, body))
+			require.Nil(t, res.Error, body)
+			require.Panics(t, handle[i], "it is served already")
+		}
+		for _, agent := range []string{"a", "b"} {
+			require.Panics(t, func() { s.HandleTasks(agent, nil) })
+			require.Panics(t, func() { s.HandleChats(agent, nil) })
+		}
+	}
+}
+
+// HandleTasks and HandleChats skip the methods that the agent excludes.
+func TestHandlersKeepExclusions(t *testing.T) {
+	s := newServer(t, nil)
+	s.Register(arc.Agent{AgentInfo: arc.AgentInfo{AgentID: "a"}, ExcludedMethods: []string{"task.cancel"}, StatelessChats: true,
+		Methods: map[string]arc.Handler{"debug.echo": arc.HandlerFunc(echo)}})
+	s.HandleTasks("a", arctest.ScriptedTask())
+	s.HandleChats("a", arctest.EchoChat())
+	for _, method := range []string{"task.cancel", "chat.end", "chat.message"} {
+		fault(t, post(s, call(method, "a", "{}")), arc.ErrMethodNotFound)
+	}
+	require.Nil(t, answer(t, post(s, call("chat.start", "a", `{"initialMessage":`+hello("x")+`}`))).Error)
 }

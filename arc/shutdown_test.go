@@ -22,19 +22,18 @@ import (
 	"github.com/fivewire/fivewire/store"
 )
 
-// A server that is cut off takes nothing over any more, not even from itself.
+// A closing server takes over no tasks, not even its own.
 func TestRecoverWhileClosing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		list := make(chan struct{})
 		db := &slowList{Store: store.NewMemory(), goOn: list}
-		s := arc.NewServer(&arc.ServerOptions{Persistence: arc.Persistence{Store: db}})
+		s := arc.MustServer(&arc.ServerOptions{Persistence: arc.Persistence{Store: db}})
 		s.HandleTasks("a-01", arctest.ScriptedTask(arctest.WaitCanceled()))
 		id := createTask(t, s, "a-01", "x")
 		synctest.Wait()
 		recovered := make(chan error)
 		go func() {
-			_, err := s.WaitRecovered(t.Context())
-			recovered <- err
+			recovered <- s.WaitRecovered(t.Context())
 		}()
 		synctest.Wait()
 		closed := make(chan error)
@@ -44,8 +43,12 @@ func TestRecoverWhileClosing(t *testing.T) {
 		require.Error(t, <-recovered)
 		require.NoError(t, <-closed)
 		next := newServer(t, &arc.ServerOptions{Persistence: arc.Persistence{Store: db.Store}})
+		require.NoError(t, next.WaitRecovered(t.Context()))
 		next.HandleTasks("a-01", arctest.ScriptedTask(arctest.WaitCanceled()))
-		require.Equal(t, arc.TaskWorking, taskOf(t, next, "a-01", id).Status)
+		require.NoError(t, next.WaitRecovered(t.Context()))
+		task := taskOf(t, next, "a-01", id)
+		require.Equal(t, arc.TaskFailed, task.Status, "the closing server did not take it over")
+		require.Equal(t, "Task interrupted", task.Reason)
 	})
 }
 
@@ -74,7 +77,7 @@ func TestAskedWhileDraining(t *testing.T) {
 		})
 	}
 	for range 100 {
-		s := arc.NewServer(&arc.ServerOptions{Middleware: []arc.Middleware{count}})
+		s := arc.MustServer(&arc.ServerOptions{Middleware: []arc.Middleware{count}})
 		release := make(chan struct{})
 		s.HandleTasks("a-01", arc.TaskHandlerFunc(func(context.Context, *arc.TaskRun) error {
 			<-release

@@ -7,6 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"regexp"
+	"strconv"
+	"strings"
 
 	"github.com/fivewire/fivewire/internal/sse"
 	"github.com/fivewire/fivewire/internal/strictjson"
@@ -30,9 +33,9 @@ const (
 	eventError = "error"
 )
 
-// StreamReaderOptions adjusts a [StreamReader]. The zero value is right for
+// streamReaderOptions adjusts a [streamReader]. The zero value is right for
 // production.
-type StreamReaderOptions struct {
+type streamReaderOptions struct {
 	// MaxEvent bounds the data of one event in bytes. Zero means 16 MiB.
 	MaxEvent int
 
@@ -41,32 +44,75 @@ type StreamReaderOptions struct {
 	OnUnknownEvent func(name string, data []byte)
 }
 
-// A StreamReader reads the events of a streamed chat (ARC-140 to ARC-147) from
+// A streamReader reads the events of a streamed chat (ARC-140 to ARC-147) from
 // the body of an answer. It is for one goroutine at a time.
-type StreamReader struct {
+type streamReader struct {
 	in      *sse.Reader
 	ignored func(string, []byte)
 	err     error // what Next returns from now on
 	failed  bool  // an error event came: only a done right after it is still read
 	chatID  string
 	lenient reader
+
+	numbers *eventNumbers
+	own     eventNumbers // of a stream over one connection
 }
 
-// NewStreamReader returns a StreamReader of body.
-func NewStreamReader(body io.Reader, opts *StreamReaderOptions) *StreamReader {
-	var o StreamReaderOptions
+// eventIDs are the ids of the form of ARC-D73.
+var eventIDs = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_-]{0,63}\.[1-9][0-9]*$`)
+
+// parseEventID returns the stream and the number of an event id, if it has the form of ARC-D73.
+func parseEventID(id string) (stream string, n uint64, ok bool) {
+	if !eventIDs.MatchString(id) {
+		return "", 0, false
+	}
+	stream, number, _ := strings.Cut(id, ".")
+	n, err := strconv.ParseUint(number, 10, 64)
+	return stream, n, err == nil
+}
+
+// eventNumbers are the numbers of the events of a stream, over all of its connections. They begin with
+// the first id of the form of ARC-D73.
+type eventNumbers struct {
+	stream string
+	n      uint64
+	id     string // of event n
+}
+
+// accept reports whether an event may follow. The id of an event without one is that of the event before
+// it, or empty.
+func (e *eventNumbers) accept(id string, isRequired bool) bool {
+	if id == "" || id == e.id {
+		return e.stream == "" || !isRequired
+	}
+	stream, n, ok := parseEventID(id)
+	if e.stream == "" && !ok {
+		return true
+	}
+	isNext := e.stream == "" || ok && stream == e.stream && n == e.n+1
+	if isNext {
+		*e = eventNumbers{stream, n, id}
+	}
+	return isNext
+}
+
+// newStreamReader returns a streamReader of body.
+func newStreamReader(body io.Reader, opts *streamReaderOptions) *streamReader {
+	var o streamReaderOptions
 	if opts != nil {
 		o = *opts
 	}
 	if o.MaxEvent <= 0 {
 		o.MaxEvent = 16 << 20
 	}
-	return &StreamReader{in: sse.NewReader(body, &sse.ReaderOptions{MaxData: o.MaxEvent}), ignored: o.OnUnknownEvent,
+	r := &streamReader{in: sse.NewReader(body, &sse.ReaderOptions{MaxData: o.MaxEvent}), ignored: o.OnUnknownEvent,
 		lenient: reader{lenient: true, texts: texts{size: maxBlock}}}
+	r.numbers = &r.own
+	return r
 }
 
 // ChatID returns the id of the chat: the first id in an event (ARC-D21).
-func (r *StreamReader) ChatID() string { return r.chatID }
+func (r *streamReader) ChatID() string { return r.chatID }
 
 // Next returns the next event. After the event with Done set it returns
 // [io.EOF].
@@ -75,7 +121,7 @@ func (r *StreamReader) ChatID() string { return r.chatID }
 // directly, one more call returns it, but the failure stays (ARC-D22). Other errors
 // are [ErrTruncated], [ErrMalformedEvent], [ErrTooLarge] and errors of the body;
 // every error but an [*Error] is permanent.
-func (r *StreamReader) Next() (*ChatEvent, error) {
+func (r *streamReader) Next() (*ChatEvent, error) {
 	for r.err == nil {
 		raw, err := r.in.Next()
 		if err != nil {
@@ -115,7 +161,7 @@ func (r *StreamReader) Next() (*ChatEvent, error) {
 }
 
 // endOf returns the error for the end of the body.
-func (r *StreamReader) endOf(err error) error {
+func (r *streamReader) endOf(err error) error {
 	switch {
 	case r.failed:
 		return io.EOF
@@ -128,7 +174,7 @@ func (r *StreamReader) endOf(err error) error {
 }
 
 // read interprets one event (ARC-D20). All results are nil for one to be ignored.
-func (r *StreamReader) read(raw sse.Event) (ev *ChatEvent, fault *Error, err error) {
+func (r *streamReader) read(raw sse.Event) (ev *ChatEvent, fault *Error, err error) {
 	v, jsonErr := checkJSON(raw.Data)
 	if jsonErr == nil && !v.IsObject() {
 		jsonErr = errShape
@@ -139,6 +185,9 @@ func (r *StreamReader) read(raw sse.Event) (ev *ChatEvent, fault *Error, err err
 	name := raw.Name
 	if name == "" {
 		name = kindOf(v)
+	}
+	if !r.numbers.accept(raw.ID, name == eventChunk || name == eventChat || name == eventDone) {
+		return nil, nil, fmt.Errorf("%w: event %q does not follow event %q", ErrMalformedEvent, raw.ID, r.numbers.id)
 	}
 	switch name {
 	case eventChunk, eventChat:
@@ -174,20 +223,21 @@ func kindOf(v strictjson.Value) string {
 }
 
 // id returns the chat id of an event and remembers the first.
-func (r *StreamReader) id(v strictjson.Value) string {
+func (r *streamReader) id(v strictjson.Value) string {
 	b, _ := v.Get("chatId").TextBytes()
 	if string(b) == r.chatID {
 		return r.chatID // the usual case, without a copy
 	}
 	if r.chatID == "" {
 		r.chatID = string(b)
+		return r.chatID
 	}
 	return string(b)
 }
 
 // chunk reads a part of the response. Some peers send a bare part or a string in
 // place of the message (ARC-D28).
-func (r *StreamReader) chunk(v strictjson.Value, id string) (*ChatEvent, *Error, error) {
+func (r *streamReader) chunk(v strictjson.Value, id string) (*ChatEvent, *Error, error) {
 	message := v.Get("message")
 	if message.Absent() {
 		return nil, nil, nil
@@ -221,7 +271,7 @@ func (r *StreamReader) chunk(v strictjson.Value, id string) (*ChatEvent, *Error,
 // send. One that cannot be read still is an error.
 func streamFault(v strictjson.Value, text []byte) *Error {
 	if v == nil {
-		return &Error{Code: ErrInternal, Message: string(text)}
+		return &Error{Code: ErrInternal, Message: string(text), Remote: true}
 	}
 	fault := v.Get("error")
 	if fault.Absent() {
@@ -230,7 +280,7 @@ func streamFault(v strictjson.Value, text []byte) *Error {
 	if e, ok := decodeError(fault); ok {
 		return e
 	}
-	e := &Error{Code: ErrInternal}
+	e := &Error{Code: ErrInternal, Remote: true}
 	if e.Message, _ = fault.Get("message").Text(); e.Message == "" {
 		e.Message, _ = fault.Text()
 	}
@@ -241,67 +291,43 @@ func streamFault(v strictjson.Value, text []byte) *Error {
 }
 
 // ErrStreamClosed reports an event after the final event of a stream.
-var ErrStreamClosed = errors.New("arc: the stream has ended")
-
-// A StreamEncoder writes the events of a streamed chat (ARC-D22, ARC-D25). Its zero
-// value is at the beginning of a stream. It appends bytes and does no I/O; after
-// a done or an error event nothing more can be appended.
-type StreamEncoder struct {
-	isClosed bool
-	w        writer // its memory is used again for each event
-}
-
-// AppendChunk appends a piece of the answer. Of the message, only role and parts
-// are sent. The id, unless empty, is where a reader may resume after.
-func (e *StreamEncoder) AppendChunk(dst []byte, chatID, id string, m *Message) ([]byte, error) {
-	return e.append(dst, eventChunk, id, chatID, func(w *writer) {
-		w.key("message")
-		w.message(&Message{Role: m.Role, Parts: m.Parts})
-	})
-}
-
-// AppendDone appends the event that ends a complete answer.
-func (e *StreamEncoder) AppendDone(dst []byte, chatID, id string, status ChatStatus) ([]byte, error) {
-	out, err := e.append(dst, eventDone, id, chatID, func(w *writer) {
-		w.text("status", string(status))
-		w.flag("done", true)
-	})
-	e.isClosed = e.isClosed || err == nil
-	return out, err
-}
-
-// AppendError appends the event that ends a failed answer.
-func (e *StreamEncoder) AppendError(dst []byte, chatID string, fault *Error) ([]byte, error) {
-	out, err := e.append(dst, eventError, "", chatID, func(w *writer) {
-		w.key("error")
-		w.error(fault)
-	})
-	e.isClosed = e.isClosed || err == nil
-	return out, err
-}
-
-// AppendKeepAlive appends a comment that shows that the stream lives (ARC-D26).
-func (e *StreamEncoder) AppendKeepAlive(dst []byte) ([]byte, error) {
-	if e.isClosed {
-		return dst, ErrStreamClosed
-	}
-	return sse.AppendComment(dst, keepAliveText)
-}
+var ErrStreamClosed = errors.New("arc: stream ended")
 
 const keepAliveText = "keep-alive"
 
-func (e *StreamEncoder) append(dst []byte, name, id, chatID string, rest func(w *writer)) ([]byte, error) {
-	if e.isClosed {
-		return dst, ErrStreamClosed
+// chunkEvent writes the data of a piece of the answer (ARC-D25). Of the message, only
+// role and parts are sent. Like the other two functions it reuses the memory of w.
+func (w *writer) chunkEvent(chatID string, m *Message) error {
+	w.openEvent(chatID)
+	w.key("message")
+	w.message(&Message{Role: m.Role, Parts: m.Parts})
+	w.close()
+	return w.err
+}
+
+// doneEvent writes the data of the event that ends a complete answer.
+func (w *writer) doneEvent(chatID string, status ChatStatus) error {
+	w.openEvent(chatID)
+	w.text("status", string(status))
+	w.flag("done", true)
+	w.close()
+	return w.err
+}
+
+// errorEvent writes the data of the event that ends a failed answer (ARC-D22).
+func (w *writer) errorEvent(chatID string, e *Error) error {
+	w.openEvent(chatID)
+	w.key("error")
+	w.error(e)
+	w.close()
+	return w.err
+}
+
+func (w *writer) openEvent(chatID string) {
+	if w.b == nil {
+		w.b = make([]byte, 0, 256)
 	}
-	w := &e.w
 	w.b, w.err = w.b[:0], nil
 	w.open()
 	w.text("chatId", chatID)
-	rest(w)
-	w.close()
-	if w.err != nil {
-		return dst, w.err
-	}
-	return sse.AppendEvent(dst, name, id, w.b)
 }

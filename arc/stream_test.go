@@ -17,7 +17,7 @@ import (
 )
 
 // readAll reads a stream to its end.
-func readAll(r *StreamReader) (text string, events int, err error) {
+func readAll(r *streamReader) (text string, events int, err error) {
 	for {
 		ev, err := r.Next()
 		if err != nil {
@@ -59,13 +59,13 @@ func TestStreamReader(t *testing.T) {
 		{"nested chat of the site (ARC-D20)", strings.NewReader("data: {\"chat\":{\"chatId\":\"c9\",\"message\":{\"role\":\"agent\",\"parts\":[{\"type\":\"text\",\"content\":\"x\"}]}}}\n\n" + doneEvent), "x", 2, io.EOF},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			text, events, err := readAll(NewStreamReader(tt.body, nil))
+			text, events, err := readAll(newStreamReader(tt.body, nil))
 			require.ErrorIs(t, err, tt.err)
 			require.Equal(t, tt.text, text)
 			require.Equal(t, tt.events, events)
 		})
 	}
-	_, _, err := readAll(NewStreamReader(strings.NewReader(chunkEvent(strings.Repeat("x", 100))), &StreamReaderOptions{MaxEvent: 99}))
+	_, _, err := readAll(newStreamReader(strings.NewReader(chunkEvent(strings.Repeat("x", 100))), &streamReaderOptions{MaxEvent: 99}))
 	require.ErrorIs(t, err, ErrTooLarge)
 	require.ErrorIs(t, ErrTruncated, io.ErrUnexpectedEOF)
 }
@@ -80,8 +80,9 @@ func TestStreamReaderError(t *testing.T) {
 		`{"error":{"code":7,"message":{}}}`:                                      {Code: 7},
 		`oops`:                                                                   {Code: ErrInternal, Message: "oops"},
 	} {
-		r := NewStreamReader(strings.NewReader("event: error\ndata: "+data+"\n\n"+doneEvent+doneEvent), nil)
+		r := newStreamReader(strings.NewReader("event: error\ndata: "+data+"\n\n"+doneEvent+doneEvent), nil)
 		_, err := r.Next()
+		want.Remote = true
 		require.Equal(t, want, err, data)
 		ev, err := r.Next()
 		require.NoError(t, err)
@@ -89,7 +90,7 @@ func TestStreamReaderError(t *testing.T) {
 		_, err = r.Next()
 		require.Equal(t, io.EOF, err)
 	}
-	r := NewStreamReader(strings.NewReader("event: error\ndata: {}\n\n"+chunkEvent("late")), nil)
+	r := newStreamReader(strings.NewReader("event: error\ndata: {}\n\n"+chunkEvent("late")), nil)
 	_, err := r.Next()
 	var e *Error
 	require.ErrorAs(t, err, &e)
@@ -99,7 +100,7 @@ func TestStreamReaderError(t *testing.T) {
 
 func TestStreamReaderIgnored(t *testing.T) {
 	var got []string
-	r := NewStreamReader(strings.NewReader("event: ping\ndata: {}\n\ndata: 5\n\n"+doneEvent), &StreamReaderOptions{OnUnknownEvent: func(name string, data []byte) {
+	r := newStreamReader(strings.NewReader("event: ping\ndata: {}\n\ndata: 5\n\n"+doneEvent), &streamReaderOptions{OnUnknownEvent: func(name string, data []byte) {
 		got = append(got, name+"="+string(data))
 	}})
 	_, events, err := readAll(r)
@@ -110,41 +111,41 @@ func TestStreamReaderIgnored(t *testing.T) {
 }
 
 func TestStreamEncoder(t *testing.T) {
-	var e StreamEncoder
+	var e streamEncoder
 	m := AgentText("a\nb\u2028")
 	m.Timestamp, m.AgentID = "2024-01-15T10:30:00Z", "x"
-	out, err := e.AppendChunk(nil, "c", "7", m)
+	out, err := e.chunk(nil, "c", "7", m)
 	require.NoError(t, err)
 	require.Equal(t, "event: stream\nid: 7\ndata: {\"chatId\":\"c\",\"message\":{\"role\":\"agent\",\"parts\":[{\"type\":\"TextPart\",\"content\":\"a\\nb\u2028\"}]}}\n\n", string(out), "ARC-141: only role and parts")
-	_, err = e.AppendChunk(nil, "c", "", &Message{Parts: []Part{{Type: PartTypeData, Data: []byte("{")}}})
+	_, err = e.chunk(nil, "c", "", &Message{Parts: []Part{{Type: PartTypeData, Data: []byte("{")}}})
 	require.Error(t, err)
-	out, err = e.AppendKeepAlive(nil)
+	out, err = e.keepAlive(nil)
 	require.NoError(t, err)
 	require.Equal(t, ": keep-alive\n\n", string(out))
-	_, err = e.AppendError(nil, "c", Errorf(ErrChatTimeout, "late"))
+	_, err = e.failure(nil, "c", Errorf(ErrChatTimeout, "late"))
 	require.NoError(t, err)
-	_, err = e.AppendKeepAlive(nil)
+	_, err = e.keepAlive(nil)
 	require.ErrorIs(t, err, ErrStreamClosed)
-	_, err = e.AppendDone(nil, "c", "", ChatActive)
+	_, err = e.done(nil, "c", ChatActive)
 	require.ErrorIs(t, err, ErrStreamClosed)
 }
 
-// What an encoder writes, a reader reads, and two allocations an event suffice:
-// the event with its message, and its text.
+// A reader reads the output of an encoder with two allocations an event: the event with its
+// message, and its text.
 func TestStreamAllocations(t *testing.T) {
 	if race.Enabled {
 		t.Skip("the race detector allocates")
 	}
 	const n = 1000
 	read := func(events int) float64 {
-		var e StreamEncoder
+		var e streamEncoder
 		var body []byte
 		for i := range events {
-			body, _ = e.AppendChunk(body, "chat-1", "", AgentText(fmt.Sprintf("word %d ", i)))
+			body, _ = e.chunk(body, "chat-1", "", AgentText(fmt.Sprintf("word %d ", i)))
 		}
-		body, _ = e.AppendDone(body, "chat-1", "", ChatActive)
+		body, _ = e.done(body, "chat-1", ChatActive)
 		return testing.AllocsPerRun(5, func() {
-			_, got, err := countAll(NewStreamReader(strings.NewReader(string(body)), nil))
+			_, got, err := countAll(newStreamReader(strings.NewReader(string(body)), nil))
 			if err != io.EOF || got != events+1 {
 				t.Fatal(got, err)
 			}
@@ -152,12 +153,12 @@ func TestStreamAllocations(t *testing.T) {
 	}
 	require.LessOrEqual(t, (read(2*n)-read(n))/n, 2.01)
 
-	var e StreamEncoder
+	var e streamEncoder
 	m, dst := AgentText("some words"), make([]byte, 0, 1024)
-	require.LessOrEqual(t, testing.AllocsPerRun(100, func() { dst, _ = e.AppendChunk(dst[:0], "chat-1", "", m) }), 0.0)
+	require.LessOrEqual(t, testing.AllocsPerRun(100, func() { dst, _ = e.chunk(dst[:0], "chat-1", "", m) }), 0.0)
 }
 
-func countAll(r *StreamReader) (length, events int, err error) {
+func countAll(r *streamReader) (length, events int, err error) {
 	for {
 		ev, err := r.Next()
 		if err != nil {
@@ -173,8 +174,8 @@ func FuzzStreamReader(f *testing.F) {
 	f.Add([]byte("event: error\ndata: {\"error\":{}}\n\n"+doneEvent), 1)
 	f.Add([]byte("\xef\xbb\xbfdata:{\"message\":\"x\"}\r\rdata: {\"done\":true}"), 2)
 	f.Fuzz(func(t *testing.T, body []byte, piece int) {
-		text1, n1, err1 := readAll(NewStreamReader(strings.NewReader(string(body)), &StreamReaderOptions{MaxEvent: 1 << 16}))
-		text2, n2, err2 := readAll(NewStreamReader(&pieces{body, max(1, piece%7)}, &StreamReaderOptions{MaxEvent: 1 << 16}))
+		text1, n1, err1 := readAll(newStreamReader(strings.NewReader(string(body)), &streamReaderOptions{MaxEvent: 1 << 16}))
+		text2, n2, err2 := readAll(newStreamReader(&pieces{body, max(1, piece%7)}, &streamReaderOptions{MaxEvent: 1 << 16}))
 		require.Equal(t, text1, text2, "how the bytes arrive does not matter")
 		require.Equal(t, n1, n2)
 		require.Equal(t, err1.Error(), err2.Error())

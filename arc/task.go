@@ -5,21 +5,21 @@ package arc
 
 import "encoding/json"
 
-// A TaskAction is something that moves a task or adds to it; see
-// [TaskStatus.Next].
-type TaskAction string
+// A taskAction is something that moves a task or adds to it; see
+// the transitions of TaskStatus.
+type taskAction string
 
 // The actions. Those of the processor come first.
 const (
-	taskStart        TaskAction = "start"
-	taskRequireInput TaskAction = "require_input"
-	taskResume       TaskAction = "resume"
-	taskComplete     TaskAction = "complete"
-	taskFail         TaskAction = "fail"
-	taskAddMessage   TaskAction = "message"
-	taskAddArtifact  TaskAction = "artifact"
-	taskSend         TaskAction = "send"   // task.send
-	taskCancel       TaskAction = "cancel" // task.cancel
+	taskStart        taskAction = "start"
+	taskRequireInput taskAction = "require_input"
+	taskResume       taskAction = "resume"
+	taskComplete     taskAction = "complete"
+	taskFail         taskAction = "fail"
+	taskAddMessage   taskAction = "message"
+	taskAddArtifact  taskAction = "artifact"
+	taskSend         taskAction = "send"   // task.send
+	taskCancel       taskAction = "cancel" // task.cancel
 )
 
 type taskStep struct {
@@ -29,7 +29,7 @@ type taskStep struct {
 
 // taskTable is the whole machine of the tasks that are not over: what is not in
 // it is refused.
-var taskTable = map[TaskStatus]map[TaskAction]taskStep{
+var taskTable = map[TaskStatus]map[taskAction]taskStep{
 	TaskSubmitted: {
 		taskStart:       {TaskWorking, []Event{EventTaskStarted, EventStatusChange}},
 		taskFail:        {TaskFailed, []Event{EventTaskFailed, EventStatusChange}},
@@ -56,7 +56,7 @@ var taskTable = map[TaskStatus]map[TaskAction]taskStep{
 }
 
 // wouldLeadTo is where an action goes where it is allowed.
-func (a TaskAction) wouldLeadTo(from TaskStatus) TaskStatus {
+func (a taskAction) wouldLeadTo(from TaskStatus) TaskStatus {
 	switch a {
 	case taskStart, taskResume, taskSend:
 		return TaskWorking
@@ -72,12 +72,12 @@ func (a TaskAction) wouldLeadTo(from TaskStatus) TaskStatus {
 	return from
 }
 
-// Next returns the state that a task in state s gets into by an action, and the
+// next returns the state that a task in state s gets into by an action, and the
 // events that this emits, in order. The events are shared and must not be
 // changed. An action that the state does not allow leaves the task as it is and
 // is [ErrTaskAlreadyCompleted], [ErrTaskAlreadyCanceled] or
 // [ErrInvalidTaskTransition].
-func (s TaskStatus) Next(a TaskAction) (TaskStatus, []Event, error) {
+func (s TaskStatus) next(a taskAction) (TaskStatus, []Event, error) {
 	if step, ok := taskTable[s][a]; ok {
 		return step.to, step.emit, nil
 	}
@@ -92,7 +92,7 @@ func (s TaskStatus) Next(a TaskAction) (TaskStatus, []Event, error) {
 
 // taskFault is the error that a caller gets for an action that is refused; its
 // details are those of ARC-D55.
-func taskFault(id string, s TaskStatus, a TaskAction, code Code) *Error {
+func taskFault(id string, s TaskStatus, a taskAction, code Code) *Error {
 	d, _ := encode(func(w *writer) { // texts can always be written
 		w.open()
 		w.text("taskId", id)

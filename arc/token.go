@@ -37,22 +37,27 @@ func StaticTokenSource(token string) TokenSource {
 	return TokenSourceFunc(func(context.Context, string) (string, error) { return token, nil })
 }
 
-// TargetTokenSource is a [TokenSource] that chooses another one by the target agent.
-// It must not be changed while it is used.
-type TargetTokenSource struct {
-	Targets map[string]TokenSource
-	Default TokenSource // for all others; nil sends no token
+// TargetTokenSource returns a [TokenSource] that chooses another one by the target agent,
+// or fallback for a target that is not in the map; nil sends no token. The map must not
+// change afterwards.
+func TargetTokenSource(targets map[string]TokenSource, fallback TokenSource) TokenSource {
+	return targetTokens{targets, fallback}
 }
 
-func (t TargetTokenSource) source(target string) TokenSource {
-	if s, ok := t.Targets[target]; ok {
+type targetTokens struct {
+	targets  map[string]TokenSource
+	fallback TokenSource
+}
+
+func (t targetTokens) source(target string) TokenSource {
+	if s, ok := t.targets[target]; ok {
 		return s
 	}
-	return t.Default
+	return t.fallback
 }
 
 // Token asks the source of the target.
-func (t TargetTokenSource) Token(ctx context.Context, target string) (string, error) {
+func (t targetTokens) Token(ctx context.Context, target string) (string, error) {
 	s := t.source(target)
 	if s == nil {
 		return "", nil
@@ -61,21 +66,16 @@ func (t TargetTokenSource) Token(ctx context.Context, target string) (string, er
 }
 
 // InvalidateToken calls the source of the target.
-func (t TargetTokenSource) InvalidateToken(target, token string) {
+func (t targetTokens) InvalidateToken(target, token string) {
 	if s, ok := t.source(target).(TokenInvalidator); ok {
 		s.InvalidateToken(target, token)
 	}
 }
 
-// A TokenRefreshFunc returns a new token and its expiry; the zero time means no
-// expiry.
-type TokenRefreshFunc func(ctx context.Context) (token string, expires time.Time, err error)
-
-// RefreshingTokenSource is a [TokenSource] that keeps a token until shortly before it
-// expires, or until a server refuses it. It may be used by several goroutines: one
-// of them gets the new token, the others wait for it.
-type RefreshingTokenSource struct {
-	refresh TokenRefreshFunc
+// refreshingTokens keeps a token. One of several goroutines gets the new token, the others
+// wait for it.
+type refreshingTokens struct {
+	refresh func(ctx context.Context) (token string, expires time.Time, err error)
 	early   time.Duration
 	turn    chan struct{} // held during a refresh
 
@@ -86,17 +86,20 @@ type RefreshingTokenSource struct {
 }
 
 // NewRefreshingTokens returns a source that calls refresh for a new token the given
-// time before the previous one expires. Zero means 30 s. A token with a lifetime
-// under twice that time is refreshed after half of it.
-func NewRefreshingTokens(refresh TokenRefreshFunc, early time.Duration) *RefreshingTokenSource {
+// time before the previous one expires, or after a server has refused it. Zero means 30 s.
+// A token with a lifetime under twice that time is refreshed after half of it; one whose
+// expiry is the zero time does not expire. The source is safe for concurrent use.
+func NewRefreshingTokens(
+	refresh func(ctx context.Context) (token string, expires time.Time, err error), early time.Duration,
+) TokenSource {
 	if early <= 0 {
 		early = 30 * time.Second
 	}
-	return &RefreshingTokenSource{refresh: refresh, early: early, turn: make(chan struct{}, 1)}
+	return &refreshingTokens{refresh: refresh, early: early, turn: make(chan struct{}, 1)}
 }
 
 // Token returns the present token, or a new one.
-func (r *RefreshingTokenSource) Token(ctx context.Context, _ string) (string, error) {
+func (r *refreshingTokens) Token(ctx context.Context, _ string) (string, error) {
 	if t := r.present(); t != "" {
 		return t, nil
 	}
@@ -120,7 +123,7 @@ func (r *RefreshingTokenSource) Token(ctx context.Context, _ string) (string, er
 	return token, nil
 }
 
-func (r *RefreshingTokenSource) present() string {
+func (r *refreshingTokens) present() string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.token != "" && !r.expires.IsZero() {
@@ -133,7 +136,7 @@ func (r *RefreshingTokenSource) present() string {
 }
 
 // InvalidateToken forgets the token, unless there is a newer one.
-func (r *RefreshingTokenSource) InvalidateToken(_, token string) {
+func (r *refreshingTokens) InvalidateToken(_, token string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.token == token {

@@ -17,11 +17,11 @@ import (
 
 // ARC-006: each target gets its own token.
 func TestTargetTokens(t *testing.T) {
-	src := TargetTokenSource{Targets: map[string]TokenSource{"b": StaticTokenSource("tb"), "c": nil}, Default: StaticTokenSource("td")}
+	src := TargetTokenSource(map[string]TokenSource{"b": StaticTokenSource("tb"), "c": nil}, StaticTokenSource("td"))
 	p := &peer{do: []reaction{ok(`{}`), ok(`{}`), ok(`{}`)}}
 	c := newTestClient(t, p, &ClientOptions{TokenSource: src})
 	for _, target := range []string{"b", "c", "d"} {
-		_, err := c.Call(t.Context(), target, "x.y", nil)
+		_, err := c.Call(t.Context(), target, "x.y", nil, nil)
 		require.NoError(t, err)
 	}
 	require.Equal(t, "Bearer tb", p.sent[0].Header.Get("Authorization"))
@@ -34,16 +34,16 @@ func TestTargetTokens(t *testing.T) {
 func TestBadTokens(t *testing.T) {
 	for _, token := range []string{"a b", "a\r\nX: y", "gehe\u00efm", "a\x7f"} {
 		p := &peer{}
-		_, err := newTestClient(t, p, &ClientOptions{TokenSource: StaticTokenSource(token)}).GetTask(t.Context(), "b", infoOf("t"))
+		_, err := newTestClient(t, p, &ClientOptions{TokenSource: StaticTokenSource(token)}).GetTask(t.Context(), "b", infoOf("t"), nil)
 		require.ErrorIs(t, err, errToken)
 		require.NotContains(t, err.Error(), token)
 		require.Empty(t, p.sent)
 	}
 	no := errors.New("no token today")
 	c := newTestClient(t, &peer{}, &ClientOptions{TokenSource: TokenSourceFunc(func(context.Context, string) (string, error) { return "", no })})
-	_, err := c.GetTask(t.Context(), "b", infoOf("t"))
+	_, err := c.GetTask(t.Context(), "b", infoOf("t"), nil)
 	require.ErrorIs(t, err, no)
-	_, _, err = collect(startStream(c, t.Context()))
+	_, _, err = collect(startStream(c, t.Context(), nil))
 	require.ErrorIs(t, err, no)
 }
 
@@ -75,11 +75,11 @@ func TestRefreshTokens(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, "t2", got, "a minute before it expires")
 
-		src.InvalidateToken("b", "t1")
+		src.(TokenInvalidator).InvalidateToken("b", "t1")
 		got, err = src.Token(t.Context(), "b")
 		require.NoError(t, err)
 		require.Equal(t, "t2", got, "the refused one was an older one")
-		src.InvalidateToken("b", "t2")
+		src.(TokenInvalidator).InvalidateToken("b", "t2")
 
 		ctx, cancel := context.WithCancel(t.Context())
 		wg.Go(func() {
@@ -130,16 +130,16 @@ func TestRefusedToken(t *testing.T) {
 	}, 0)
 	p := &peer{do: []reaction{arcFault(401, ErrTokenExpired), reply(401, "text/plain", "no"), arcFault(403, ErrInsufficientScope),
 		arcFault(401, ErrTokenInvalid), stream(doneEvent)}}
-	c := newTestClient(t, p, &ClientOptions{TokenSource: TargetTokenSource{Default: src}})
+	c := newTestClient(t, p, &ClientOptions{TokenSource: TargetTokenSource(nil, src)})
 	for _, want := range []string{"t1", "t2", "t3"} {
-		_, err := c.GetTask(t.Context(), "b", infoOf("t"))
+		_, err := c.GetTask(t.Context(), "b", infoOf("t"), nil)
 		require.Error(t, err)
 		require.Equal(t, "Bearer "+want, p.sent[len(p.sent)-1].Header.Get("Authorization"))
 	}
-	_, _, err := collect(startStream(c, t.Context()))
+	_, _, err := collect(startStream(c, t.Context(), nil))
 	require.ErrorIs(t, err, ErrTokenInvalid)
 	require.Equal(t, "Bearer t3", p.sent[3].Header.Get("Authorization"))
-	_, _, err = collect(startStream(c, t.Context()))
+	_, _, err = collect(startStream(c, t.Context(), nil))
 	require.NoError(t, err)
 	require.Equal(t, "Bearer t4", p.sent[4].Header.Get("Authorization"))
 }

@@ -26,9 +26,9 @@ func TraceIDFromContext(ctx context.Context) string {
 	return id
 }
 
-// W3CTraceID returns the trace id of W3C Trace Context that stands for a traceId:
+// w3cTraceID returns the trace id of W3C Trace Context that stands for a traceId:
 // its own 32 hex digits or those of a UUID, else half of its hash (ARC-D64).
-func W3CTraceID(traceID string) string {
+func w3cTraceID(traceID string) string {
 	var array [32]byte
 	return string(appendTraceID(array[:0], traceID))
 }

@@ -4,12 +4,15 @@
 package arc
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"net/http"
-	"sync"
+	"strconv"
 	"time"
+
+	"github.com/fivewire/fivewire/internal/retry"
 )
 
 // WaitOptions adjusts [Client.WaitTask]. The zero value is right for production.
@@ -38,8 +41,8 @@ type WaitOptions struct {
 	// last one includes messages and artifacts.
 	OnUpdate func(*Task)
 
-	// CallOptions holds options for each request.
-	CallOptions []CallOptions
+	// CallOptions are the options of each request.
+	CallOptions *CallOptions
 }
 
 // A WaitResult is the result of [Client.WaitTask].
@@ -104,9 +107,9 @@ func (c *Client) WaitTask(ctx context.Context, target, taskID string, opts *Wait
 		w.opts = *opts
 	}
 	o := &w.opts
-	o.MinPollInterval = orDefault(o.MinPollInterval, 200*time.Millisecond)
-	o.MaxPollInterval = max(orDefault(o.MaxPollInterval, 10*time.Second), o.MinPollInterval)
-	o.WatchPollInterval = orDefault(o.WatchPollInterval, time.Minute)
+	o.MinPollInterval = cmp.Or(o.MinPollInterval, 200*time.Millisecond)
+	o.MaxPollInterval = max(cmp.Or(o.MaxPollInterval, 10*time.Second), o.MinPollInterval)
+	o.WatchPollInterval = cmp.Or(o.WatchPollInterval, time.Minute)
 	if o.MaxFailures == 0 {
 		o.MaxFailures = 5
 	}
@@ -135,7 +138,7 @@ func (w *waiting) run(ctx context.Context) (*WaitResult, error) {
 	}
 	whole := true // a task that is over already needs one question only
 	for {
-		t, err := w.c.GetTask(ctx, w.target, &TaskInfoParams{TaskID: w.id, OmitMessages: !whole, OmitArtifacts: !whole}, w.opts.CallOptions...)
+		t, err := w.ask(ctx, whole)
 		switch {
 		case err != nil:
 			w.failures++
@@ -162,6 +165,36 @@ func (w *waiting) run(ctx context.Context) (*WaitResult, error) {
 			return nil, err
 		}
 	}
+}
+
+// ask reads the task, or the whole of it in pages (ARC-D79).
+func (w *waiting) ask(ctx context.Context, whole bool) (*Task, error) {
+	p := &TaskInfoParams{TaskID: w.id, OmitMessages: !whole, OmitArtifacts: !whole}
+	var messages []Message
+	var artifacts []Artifact
+	for {
+		if whole {
+			p.MessagesAfter, p.ArtifactsAfter = new(int64(len(messages))), new(int64(len(artifacts)))
+		}
+		t, err := w.c.GetTask(ctx, w.target, p, w.opts.CallOptions)
+		if err != nil || !whole || t.MessageCount == "" { // a server without pages answers with everything
+			return t, err
+		}
+		isLast := len(t.Messages)+len(t.Artifacts) == 0
+		if messages != nil {
+			t.Messages, t.Artifacts = append(messages, t.Messages...), append(artifacts, t.Artifacts...)
+		}
+		messages, artifacts = t.Messages, t.Artifacts
+		isLast = isLast || t.hasTotals(len(messages), len(artifacts))
+		if isLast {
+			return t, nil
+		}
+	}
+}
+
+// hasTotals reports whether the task has so many messages and artifacts.
+func (t *Task) hasTotals(messages, artifacts int) bool {
+	return string(t.MessageCount) == strconv.Itoa(messages) && string(t.ArtifactCount) == strconv.Itoa(artifacts)
 }
 
 func settled(s TaskStatus) bool { return s.Final() || s == TaskInputRequired }
@@ -195,7 +228,8 @@ func passing(ctx context.Context, err error) bool {
 	case errors.As(err, &h):
 		return h.Status >= 500 || h.Status == http.StatusTooManyRequests || h.Status == http.StatusRequestTimeout
 	}
-	return !errors.Is(err, ErrRedirect) && !errors.Is(err, ErrInvalidResult) && !errors.Is(err, ErrVersionMismatch) && !permanent(err)
+	return !errors.Is(err, ErrRedirect) && !errors.Is(err, ErrInvalidResult) && !errors.Is(err, ErrVersionMismatch) &&
+		retry.ClassOf(err) != retry.Permanent
 }
 
 // pause waits for the next poll or the next event.
@@ -220,7 +254,7 @@ func (w *waiting) pause(ctx context.Context) error {
 func (w *waiting) watch(ctx context.Context) (stop func(), err error) {
 	url, news, stop := w.opts.Watcher.Watch(w.id)
 	_, err = w.c.SubscribeTask(ctx, w.target, &SubscribeParams{TaskID: w.id, CallbackURL: url,
-		Events: []Event{EventTaskCompleted, EventTaskFailed, EventTaskCanceled, EventTaskPaused}}, w.opts.CallOptions...)
+		Events: []Event{EventTaskCompleted, EventTaskFailed, EventTaskCanceled, EventTaskPaused}}, w.opts.CallOptions)
 	switch {
 	case err == nil:
 		w.news = news
@@ -229,7 +263,7 @@ func (w *waiting) watch(ctx context.Context) (stop func(), err error) {
 		stop()
 		return nil, err
 	}
-	w.c.opts.Logger.DebugContext(ctx, "arc: no subscription, the task is polled", "task", w.id, "error", err)
+	w.c.opts.Logger.DebugContext(ctx, "arc: subscription failed, task polled", "task", w.id, "err", err)
 	return stop, nil
 }
 
@@ -238,67 +272,4 @@ type Watcher interface {
 	// Watch begins to watch a task. The processor shall call the URL; news gets
 	// a value when it has. The function ends the watch.
 	Watch(taskID string) (callbackURL string, news <-chan struct{}, stop func())
-}
-
-// A TaskWatcher is a [Watcher] for the handler of a [WebhookReceiver]: it is that
-// handler.
-//
-//	watcher := arc.NewTaskWatcher("https://me.example/arc-events", nil)
-//	receiver, err := arc.NewWebhookReceiver(watcher, secrets, nil)
-//	...
-//	outcome, err := client.Wait(ctx, target, task.ID, &arc.WaitOptions{Watcher: watcher})
-//
-// It may be used by several goroutines. A notification is taken as news only: the
-// state of the task always comes from the processor.
-type TaskWatcher struct {
-	url  string
-	next NotificationHandler
-
-	mu      sync.Mutex
-	watches map[string][]chan struct{} // by task; guarded by mu
-}
-
-// NewTaskWatcher returns a watcher whose receiver can be reached at url.
-// Notifications of all tasks also go to next, unless it is nil.
-func NewTaskWatcher(url string, next NotificationHandler) *TaskWatcher {
-	return &TaskWatcher{url: url, next: next, watches: map[string][]chan struct{}{}}
-}
-
-// ServeNotification passes the news on.
-func (w *TaskWatcher) ServeNotification(ctx context.Context, n *Notification) error {
-	w.mu.Lock()
-	for _, news := range w.watches[n.TaskID] {
-		select {
-		case news <- struct{}{}:
-		default: // there are news already
-		}
-	}
-	w.mu.Unlock()
-	if w.next != nil {
-		return w.next.ServeNotification(ctx, n)
-	}
-	return nil
-}
-
-// Watch begins to watch a task.
-func (w *TaskWatcher) Watch(taskID string) (string, <-chan struct{}, func()) {
-	news := make(chan struct{}, 1)
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.watches[taskID] = append(w.watches[taskID], news)
-	return w.url, news, func() {
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		rest := w.watches[taskID][:0:0]
-		for _, other := range w.watches[taskID] {
-			if other != news {
-				rest = append(rest, other)
-			}
-		}
-		if len(rest) == 0 {
-			delete(w.watches, taskID)
-		} else {
-			w.watches[taskID] = rest
-		}
-	}
 }

@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -17,14 +16,13 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A taskPeer answers task.info by the time that has passed, and remembers when it
-// was asked.
+// A taskPeer answers task.info according to the elapsed time, and records the time of each request.
 type taskPeer struct {
 	begin     time.Time
 	states    []phase
 	fail      map[int]reaction // by number of the request
 	subscribe reaction
-	asked     []time.Duration
+	polls     []time.Duration
 	whole     []bool
 	sub       string
 }
@@ -54,8 +52,8 @@ func (p *taskPeer) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 	whole, _ := v.Get("includeMessages").Bool()
 	p.whole = append(p.whole, whole)
-	p.asked = append(p.asked, time.Since(p.begin).Round(time.Millisecond))
-	if f := p.fail[len(p.asked)]; f != nil {
+	p.polls = append(p.polls, time.Since(p.begin).Round(time.Millisecond))
+	if f := p.fail[len(p.polls)]; f != nil {
 		return f(req, body)
 	}
 	now := ""
@@ -73,30 +71,30 @@ func (p *taskPeer) RoundTrip(req *http.Request) (*http.Response, error) {
 
 const ms = time.Millisecond
 
-// Polling backs off, begins anew when something moved, and asks for the whole task
-// at its end only.
+// Polling backs off, starts again at the shortest interval after a change, and requests the whole
+// task only at its end.
 func TestWait(t *testing.T) {
 	tests := []struct {
 		name   string
 		states []phase
-		asked  []time.Duration
+		polls  []time.Duration
 		whole  []bool
 		input  bool
 		is     []error
 		text   string
 	}{
-		{name: "over already", states: []phase{{0, `"status":"COMPLETED"`}}, asked: []time.Duration{0}, whole: []bool{true}},
+		{name: "over already", states: []phase{{0, `"status":"COMPLETED"`}}, polls: []time.Duration{0}, whole: []bool{true}},
 		{name: "moves", states: []phase{{0, `"status":"SUBMITTED"`}, {time.Second, `"status":"WORKING"`}, {2 * time.Second, `"status":"COMPLETED"`}},
-			asked: []time.Duration{0, 200 * ms, 500 * ms, 950 * ms, 1625 * ms, 1825 * ms, 2125 * ms, 2125 * ms},
+			polls: []time.Duration{0, 200 * ms, 500 * ms, 950 * ms, 1625 * ms, 1825 * ms, 2125 * ms, 2125 * ms},
 			whole: []bool{true, false, false, false, false, false, false, true}},
 		{name: "input", states: []phase{{0, `"status":"WORKING"`}, {ms, `"status":"INPUT_REQUIRED"`}},
-			asked: []time.Duration{0, 200 * ms, 200 * ms}, whole: []bool{true, false, true}, input: true},
+			polls: []time.Duration{0, 200 * ms, 200 * ms}, whole: []bool{true, false, true}, input: true},
 		{name: "failed", states: []phase{{0, `"status":"FAILED","error":{"code":-42005,"message":"slow"}`}},
-			asked: []time.Duration{0}, whole: []bool{true}, is: []error{ErrTaskExecutionFailed, ErrTaskTimeout}, text: `arc: task "t" failed: arc: slow (-42005)`},
+			polls: []time.Duration{0}, whole: []bool{true}, is: []error{ErrTaskExecutionFailed, ErrTaskTimeout}, text: `arc: task "t" failed: arc: slow (-42005)`},
 		{name: "failed without error", states: []phase{{0, `"status":"FAILED","reason":"a\nb"`}},
-			asked: []time.Duration{0}, whole: []bool{true}, is: []error{ErrTaskExecutionFailed}, text: `arc: task "t" failed: "a\nb"`},
+			polls: []time.Duration{0}, whole: []bool{true}, is: []error{ErrTaskExecutionFailed}, text: `arc: task "t" failed: "a\nb"`},
 		{name: "canceled", states: []phase{{0, `"status":"CANCELED"`}},
-			asked: []time.Duration{0}, whole: []bool{true}, is: []error{ErrTaskAlreadyCanceled}, text: `arc: task "t" was canceled`},
+			polls: []time.Duration{0}, whole: []bool{true}, is: []error{ErrTaskAlreadyCanceled}, text: `arc: task "t" was canceled`},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -104,7 +102,7 @@ func TestWait(t *testing.T) {
 				p := &taskPeer{begin: time.Now(), states: tt.states}
 				var seen []TaskStatus
 				o, err := newTestClient(t, p, nil).WaitTask(t.Context(), "b", "t", &WaitOptions{OnUpdate: func(t *Task) { seen = append(seen, t.Status) }})
-				require.Equal(t, tt.asked, p.asked)
+				require.Equal(t, tt.polls, p.polls)
 				require.Equal(t, tt.whole, p.whole)
 				require.Equal(t, tt.input, o.InputRequired)
 				require.Equal(t, "say more", o.InputRequest().Text())
@@ -130,7 +128,7 @@ func TestWaitLongTask(t *testing.T) {
 		p := &taskPeer{begin: time.Now(), states: []phase{{0, `"status":"WORKING"`}, {time.Hour, `"status":"COMPLETED"`}}}
 		_, err := newTestClient(t, p, nil).WaitTask(t.Context(), "b", "t", nil)
 		require.NoError(t, err)
-		require.Less(t, len(p.asked), 380, "every 10 s")
+		require.Less(t, len(p.polls), 380, "every 10 s")
 		require.Less(t, time.Since(p.begin), time.Hour+11*time.Second)
 
 		ctx, cancel := context.WithCancelCause(t.Context())
@@ -143,7 +141,7 @@ func TestWaitLongTask(t *testing.T) {
 	})
 }
 
-// What may pass is waited out, what will not is not.
+// Temporary failures are retried, permanent ones are returned.
 func TestWaitFailures(t *testing.T) {
 	done := []phase{{0, `"status":"WORKING"`}, {time.Minute, `"status":"COMPLETED"`}}
 	every := func(f reaction) map[int]reaction {
@@ -157,10 +155,10 @@ func TestWaitFailures(t *testing.T) {
 		return map[int]reaction{1: f, 2: f, 3: f, 5: f, 6: f, 7: f, 8: f, 9: f}
 	}
 	tests := []struct {
-		name  string
-		fail  map[int]reaction
-		want  error
-		asked int // zero: not compared
+		name     string
+		fail     map[int]reaction
+		want     error
+		attempts int // zero: not compared
 	}{
 		{"network", some(fails(reset())), nil, 0},
 		{"busy", some(arcFault(503, ErrAgentNotAvailable)), nil, 0},
@@ -175,10 +173,10 @@ func TestWaitFailures(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				p := &taskPeer{begin: time.Now(), states: done, fail: tt.fail}
-				o, err := newTestClient(t, p, &ClientOptions{MaxRetries: -1}).WaitTask(t.Context(), "b", "t", nil)
+				o, err := newTestClient(t, p, &ClientOptions{Retry: &RetryPolicy{MaxAttempts: -1}}).WaitTask(t.Context(), "b", "t", nil)
 				require.ErrorIs(t, err, tt.want)
-				if tt.asked != 0 {
-					require.Len(t, p.asked, tt.asked)
+				if tt.attempts != 0 {
+					require.Len(t, p.polls, tt.attempts)
 				} else {
 					require.Equal(t, TaskCompleted, o.Task.Status)
 				}
@@ -187,37 +185,20 @@ func TestWaitFailures(t *testing.T) {
 	}
 }
 
-// With a webhook there are few questions, none of them in vain; a notification is
-// believed no more than that there are news, and a lost one does no harm.
+// With a webhook there are few polls. A notification only triggers a poll, and a lost one does no
+// harm.
 func TestWaitWatcher(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := &taskPeer{begin: time.Now(), states: []phase{{0, `"status":"WORKING"`}, {time.Hour, `"status":"COMPLETED"`}},
 			subscribe: ok(`{"type":"task","subscription":{"subscriptionId":"s"}}`)}
-		var passed atomic.Int32
-		next := NotificationHandlerFunc(func(context.Context, *Notification) error {
-			passed.Add(1)
-			return nil
-		})
-		w := NewTaskWatcher("https://a.test/cb", next)
-		notify := func(id string) func() {
-			return func() {
-				for range 3 {
-					if err := w.ServeNotification(context.Background(), &Notification{TaskID: id}); err != nil {
-						t.Error(err)
-					}
-				}
-			}
-		}
-		time.AfterFunc(10*time.Minute, notify("other"))
-		time.AfterFunc(time.Hour+time.Second, notify("t"))
+		w := &testWatcher{news: make(chan struct{}, 1)}
+		time.AfterFunc(time.Hour+time.Second, func() { w.news <- struct{}{} })
 		o, err := newTestClient(t, p, nil).WaitTask(t.Context(), "b", "t", &WaitOptions{Watcher: w, WatchPollInterval: 25 * time.Minute})
 		require.NoError(t, err)
 		require.Equal(t, TaskCompleted, o.Task.Status)
-		require.Equal(t, []time.Duration{0, 25 * time.Minute, 50 * time.Minute, time.Hour + time.Second, time.Hour + time.Second}, p.asked)
+		require.Equal(t, []time.Duration{0, 25 * time.Minute, 50 * time.Minute, time.Hour + time.Second, time.Hour + time.Second}, p.polls)
 		require.JSONEq(t, `{"taskId":"t","callbackUrl":"https://a.test/cb","events":["TASK_COMPLETED","TASK_FAILED","TASK_CANCELED","TASK_PAUSED"]}`, p.sub)
-		synctest.Wait()
-		require.EqualValues(t, 6, passed.Load())
-		require.Empty(t, w.watches)
+		require.Zero(t, w.watches)
 
 		// Lost: the next question finds out.
 		p = &taskPeer{begin: time.Now(), states: p.states, subscribe: p.subscribe}
@@ -229,29 +210,24 @@ func TestWaitWatcher(t *testing.T) {
 		p = &taskPeer{begin: time.Now(), states: p.states, subscribe: arcFault(400, ErrInvalidParams)}
 		_, err = newTestClient(t, p, nil).WaitTask(t.Context(), "b", "t", &WaitOptions{Watcher: w})
 		require.NoError(t, err)
-		require.Greater(t, len(p.asked), 300, fmt.Sprint(len(p.asked)))
+		require.Greater(t, len(p.polls), 300, fmt.Sprint(len(p.polls)))
 
 		// No such task.
 		p = &taskPeer{begin: time.Now(), subscribe: arcFault(200, ErrTaskNotFound)}
 		_, err = newTestClient(t, p, nil).WaitTask(t.Context(), "b", "t", &WaitOptions{Watcher: w})
 		require.ErrorIs(t, err, ErrTaskNotFound)
-		require.Empty(t, p.asked)
-		require.Empty(t, w.watches)
+		require.Empty(t, p.polls)
+		require.Zero(t, w.watches)
 	})
 }
 
-func TestTaskWatcherSeveral(t *testing.T) {
-	w := NewTaskWatcher("u", nil)
-	_, a, stopA := w.Watch("t")
-	_, b, stopB := w.Watch("t")
-	require.NoError(t, w.ServeNotification(t.Context(), &Notification{TaskID: "t"}))
-	require.Len(t, a, 1)
-	require.Len(t, b, 1)
-	stopA()
-	stopA()
-	<-b
-	require.NoError(t, w.ServeNotification(t.Context(), &Notification{TaskID: "t"}))
-	require.Len(t, b, 1)
-	stopB()
-	require.Empty(t, w.watches)
+// A testWatcher counts its watches.
+type testWatcher struct {
+	news    chan struct{}
+	watches int
+}
+
+func (w *testWatcher) Watch(string) (string, <-chan struct{}, func()) {
+	w.watches++
+	return "https://a.test/cb", w.news, func() { w.watches-- }
 }

@@ -5,18 +5,22 @@ package arc
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/netip"
 	"net/url"
 	"time"
 
-	"github.com/fivewire/fivewire/internal/backoff"
+	"github.com/fivewire/fivewire/arc/internal/signature"
 	"github.com/fivewire/fivewire/internal/netguard"
+	"github.com/fivewire/fivewire/internal/randid"
+	"github.com/fivewire/fivewire/internal/retry"
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
 
@@ -38,37 +42,58 @@ type WebhookOptions struct {
 	// WritePythonMembers adds the members that the Python SDK looks for at the top of the body.
 	WritePythonMembers bool
 
-	// OnDeadLetter, if set, is called with each abandoned notification and the
-	// cause, from the delivering goroutine.
+	// OnDeadLetter, if set, is called with each abandoned notification, from the delivering
+	// goroutine. The letter is also listed by [Server.DeadLetters] if it has an ID.
 	OnDeadLetter func(ctx context.Context, l DeadLetter)
 
 	// Transport sends the requests. Nil means one that refuses addresses outside the
 	// policy; another transport must do that itself.
 	Transport http.RoundTripper
 
-	// Lookup resolves the names of callback URLs, for tests. Nil means the
-	// system's resolver.
-	Lookup func(ctx context.Context, network, host string) ([]netip.Addr, error)
+	// Timeout bounds an attempt. Zero means 10 s; a negative value removes the bound.
+	Timeout time.Duration
 
-	// Attempts, Timeout and Backoff are how often a notification is sent, for how
-	// long each time, and the wait after the first attempt, which doubles. Zero
-	// means 3, 10 s and 5 s. NoJitter makes the waits exact, for tests.
-	Attempts int
-	Timeout  time.Duration
-	Backoff  time.Duration
-	NoJitter bool
+	// Retry specifies the first attempts of a notification: zero fields mean 3 attempts with a
+	// delay of 5 s after the first one, which doubles. Later attempts follow for 20 hours, while
+	// newer notifications are sent (ARC-D44); a negative MaxAttempts means that there are none.
+	// MaxRetryAfter bounds the delay that a webhook requests. Zero means 1 h.
+	Retry *RetryPolicy
 
+	lookup func(ctx context.Context, network, host string) ([]netip.Addr, error) // of tests
+	exact  bool                                                                  // no jitter, in tests
 	logger *slog.Logger
 }
 
-// A DeadLetter is a notification that was given up.
+// A DeadLetter is a notification that was given up. It is kept for 30 days.
 type DeadLetter struct {
+	ID             string // for [Server.Redeliver] and [Server.Discard]; empty if the queue was full
 	SubscriptionID string
 	CallbackURL    string
 	Event          Event
 	Body           []byte // the ARC request that could not be delivered
 	Attempts       int
-	Err            error // what happened at the last attempt
+	Err            error // of the last attempt
+}
+
+// A delivery is one notification to one webhook. The body is the complete ARC
+// request of ARC-D42, with the same id on every attempt.
+type delivery struct {
+	ID             string // X-ARC-Delivery
+	SubscriptionID string // X-ARC-Subscription
+	URL            string
+	Event          Event
+	Agent          string // the processor, whose token may go with it
+	Target         string // the subscriber's requestAgent
+	TraceID        string
+	Body           []byte
+
+	taskID   string // of the subscription
+	isStatic bool
+	isEnd    bool          // no notification, but the end of the subscription
+	attempts int           // before those of the queue
+	age      time.Duration // when it was put into the queue
+	wait     time.Duration // from then to the first attempt
+	letterID string        // of the dead letter
 }
 
 // webhookSender sends notifications over HTTP (ARC-D42 to ARC-D45).
@@ -76,39 +101,32 @@ type webhookSender struct {
 	opts  WebhookOptions
 	guard *netguard.Guard
 	http  *http.Client
-	wait  backoff.Backoff
+	retry RetryPolicy // with its defaults
+	hosts retry.Limiter
 }
 
-func newWebhookSender(opts *WebhookOptions) *webhookSender {
+func newWebhookSender(opts *WebhookOptions) (*webhookSender, error) {
 	s := &webhookSender{}
 	if opts != nil {
 		s.opts = *opts
 	}
 	o := &s.opts
-	if o.Attempts <= 0 {
-		o.Attempts = 3
+	if o.Retry != nil {
+		s.retry = *o.Retry
 	}
-	if o.Timeout <= 0 {
-		o.Timeout = 10 * time.Second
-	}
-	if o.Backoff <= 0 {
-		o.Backoff = 5 * time.Second
-	}
-	if o.logger == nil {
-		o.logger = slog.New(slog.DiscardHandler)
-	}
-	s.wait = backoff.Backoff{Base: o.Backoff, Jitter: 0.2}
-	if o.NoJitter {
-		s.wait.Jitter = 0
-	}
+	s.retry.MaxAttempts = cmp.Or(s.retry.MaxAttempts, 3)
+	s.retry.Base = max(cmp.Or(s.retry.Base, 5*time.Second), 0)
+	s.retry.MaxRetryAfter = max(cmp.Or(s.retry.MaxRetryAfter, time.Hour), 0)
+	o.Timeout = cmp.Or(o.Timeout, 10*time.Second)
+	o.logger = cmp.Or(o.logger, slog.Default())
 	s.guard = o.CallbackPolicy.guard()
-	s.guard.Lookup = o.Lookup
+	s.guard.Lookup = o.lookup
 	transport := o.Transport
 	if transport == nil {
 		transport = s.guard.Transport()
 	}
 	s.http = &http.Client{Transport: transport, CheckRedirect: netguard.NoRedirect}
-	return s
+	return s, nil
 }
 
 // close gives idle connections back.
@@ -116,74 +134,69 @@ func (s *webhookSender) close() { s.http.CloseIdleConnections() }
 
 // check refuses a callback URL by ARC-D45.
 func (s *webhookSender) check(ctx context.Context, callbackURL string) error {
-	if err := s.opts.CallbackPolicy.Validate(callbackURL); err != nil {
-		return fieldError(ErrInvalidParams, "callbackUrl", err.Error())
+	if err := s.opts.CallbackPolicy.validate(callbackURL); err != nil {
+		return callbackError(err)
 	}
 	u, err := url.Parse(callbackURL)
 	if err != nil {
-		return fieldError(ErrInvalidParams, "callbackUrl", callbackSyntax.Error())
+		return callbackError(callbackSyntax)
 	}
-	ctx, cancel := context.WithTimeout(ctx, s.opts.Timeout)
+	lookup, cancel := s.bounded(ctx)
 	defer cancel()
-	switch _, err := s.guard.Resolve(ctx, u.Hostname()); {
+	_, err = s.guard.Resolve(lookup, u.Hostname())
+	dns, isDNS := errors.AsType[*net.DNSError](err)
+	switch {
 	case errors.Is(err, netguard.ErrForbidden):
-		return fieldError(ErrInvalidParams, "callbackUrl", faultOf(err).Error())
+		return callbackError(faultOf(err))
 	case ctx.Err() != nil:
 		return ctx.Err()
-	case err != nil:
-		return fieldError(ErrInvalidParams, "callbackUrl", "arc: callback URL refused: its host cannot be found")
+	case isDNS && dns.IsNotFound:
+		return callbackError(callbackHost)
 	}
-	return nil
+	return nil // the dial decides
 }
+
+// callbackError returns the error of a refused callback URL.
+func callbackError(err error) *Error {
+	issue := callbackSyntax
+	errors.As(err, &issue)
+	return fieldError(ErrInvalidParams, "callbackUrl", string(issue))
+}
+
+// errEmptySecret reports a secret that every program knows.
+var errEmptySecret = errors.New("arc: webhook secret: empty")
 
 // errStatus reports an answer that is not 2xx.
 type errStatus int
 
 func (e errStatus) Error() string { return fmt.Sprintf("arc: webhook answered HTTP status %d", int(e)) }
 
-// deliver makes all attempts of ARC-D44.
-func (s *webhookSender) deliver(ctx context.Context, d *delivery) outcome {
-	var err error
-	attempt := 1
-	for ; ; attempt++ {
-		if err = s.attempt(ctx, d); err == nil {
-			return outcomeDelivered
-		}
-		if ctx.Err() != nil {
-			return outcomeStopped
-		}
-		s.opts.logger.DebugContext(ctx, "arc: webhook attempt failed", "subscription", d.SubscriptionID,
-			"delivery", d.ID, "attempt", attempt, "err", err)
-		if attempt >= s.opts.Attempts || !retryable(err) {
-			break
-		}
-		if s.wait.Wait(ctx, attempt) != nil {
-			return outcomeStopped
-		}
+// bounded returns the context of an attempt.
+func (s *webhookSender) bounded(ctx context.Context) (context.Context, context.CancelFunc) {
+	if s.opts.Timeout < 0 {
+		return context.WithCancel(ctx)
 	}
-	s.opts.logger.WarnContext(ctx, "arc: webhook notification given up", "subscription", d.SubscriptionID,
-		"delivery", d.ID, "event", string(d.Event), "attempts", attempt, "err", err)
-	if s.opts.OnDeadLetter != nil {
-		s.opts.OnDeadLetter(ctx, DeadLetter{SubscriptionID: d.SubscriptionID, CallbackURL: d.URL, Event: d.Event,
-			Body: d.Body, Attempts: attempt, Err: err})
-	}
-	if err == errStatus(http.StatusGone) {
-		return outcomeGone
-	}
-	return outcomeDropped
+	return context.WithTimeout(ctx, s.opts.Timeout)
 }
 
 // retryable reports whether an attempt may succeed when it is repeated.
 func retryable(err error) bool {
-	var status errStatus
-	if errors.As(err, &status) {
+	if status, ok := errors.AsType[errStatus](err); ok {
 		return status == http.StatusRequestTimeout || status == http.StatusTooManyRequests || status >= 500
 	}
 	return !errors.Is(err, netguard.ErrForbidden)
 }
 
+// delay returns the time to the next attempt: d with jitter, or the time that the receiver requests.
+func (s *webhookSender) delay(d time.Duration, err error) time.Duration {
+	if !s.opts.exact {
+		d += time.Duration((randid.Rand().Float64() - 0.5) * 0.4 * float64(d))
+	}
+	return max(d, min(retry.After(err), s.retry.MaxRetryAfter))
+}
+
 func (s *webhookSender) attempt(ctx context.Context, d *delivery) error {
-	ctx, cancel := context.WithTimeout(ctx, s.opts.Timeout)
+	ctx, cancel := s.bounded(ctx)
 	defer cancel()
 	body := d.Body
 	if s.opts.WritePythonMembers {
@@ -195,9 +208,9 @@ func (s *webhookSender) attempt(ctx context.Context, d *delivery) error {
 	}
 	h := req.Header
 	h.Set("Content-Type", MediaType)
-	h.Set(headerEvent, string(d.Event))
-	h.Set(headerDelivery, d.ID)
-	h.Set(headerSubscription, d.SubscriptionID)
+	h.Set(signature.HeaderEvent, string(d.Event))
+	h.Set(signature.HeaderDelivery, d.ID)
+	h.Set(signature.HeaderSubscription, d.SubscriptionID)
 	if d.TraceID != "" {
 		h.Set("Traceparent", traceparent(d.TraceID))
 	}
@@ -206,7 +219,14 @@ func (s *webhookSender) attempt(ctx context.Context, d *delivery) error {
 		if err != nil {
 			return fmt.Errorf("arc: webhook secret: %w", err)
 		}
-		sign(h, secrets, d.ID, time.Now(), body)
+		list := make([]string, len(secrets))
+		for i, secret := range secrets {
+			if secret == "" {
+				return errEmptySecret
+			}
+			list[i] = string(secret)
+		}
+		signature.Add(h, list, d.ID, time.Now(), body)
 	}
 	if s.opts.TokenSource != nil {
 		token, err := s.opts.TokenSource(ctx, d.Agent, d.URL)
@@ -225,10 +245,13 @@ func (s *webhookSender) attempt(ctx context.Context, d *delivery) error {
 	// connection.
 	_, _ = io.CopyN(io.Discard, res.Body, 4<<10)
 	_ = res.Body.Close()
-	if res.StatusCode < 200 || res.StatusCode > 299 {
-		return errStatus(res.StatusCode)
+	switch {
+	case res.StatusCode >= 200 && res.StatusCode <= 299:
+		return nil
+	case res.StatusCode == http.StatusTooManyRequests, res.StatusCode == http.StatusServiceUnavailable:
+		return retry.MarkStatus(errStatus(res.StatusCode), res.StatusCode, res.Header)
 	}
-	return nil
+	return errStatus(res.StatusCode)
 }
 
 // flatten puts the members of the params at the top of the body too, where the

@@ -200,6 +200,8 @@ func (w *writer) task(t *Task) {
 		}
 		w.b = append(w.b, ']')
 	}
+	w.optNumber("messageCount", t.MessageCount)
+	w.optNumber("artifactCount", t.ArtifactCount)
 	w.optText("completedAt", string(t.CompletedAt))
 	w.optText("canceledAt", string(t.CanceledAt))
 	w.optText("failedAt", string(t.FailedAt))

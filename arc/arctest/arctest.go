@@ -5,22 +5,38 @@
 // testing/synctest, and scripted agents for tests of ARC programs.
 //
 //	synctest.Test(t, func(t *testing.T) {
-//		srv := arc.NewServer(nil)
+//		srv, err := arc.NewServer(&arc.ServerOptions{Auth: arc.Auth{AllowAnonymous: true}})
+//		...
 //		srv.HandleTasks("worker-01", arctest.ScriptedTask(arctest.AddMessage("which color?"), arctest.WaitInput("color")))
 //		mem := arctest.NewServer(t, srv)
-//		client, err := arc.NewClient(mem.URL, "tester-01", &arc.ClientOptions{HTTPClient: mem.Client})
+//		client, err := arc.NewClient(mem.URL, "tester-01", &arc.ClientOptions{HTTPClient: mem.HTTPClient})
 //		...
 //	})
 package arctest
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"net"
 	"net/http"
+	"net/netip"
 	"sync"
 	"testing"
+
+	"github.com/fivewire/fivewire/arc"
+	"github.com/fivewire/fivewire/arc/internal/hook"
 )
+
+// Vector runs an operation of the conformance vectors that concerns no exported
+// function of package arc. An unknown operation is an error.
+func Vector(op string, in json.RawMessage) (json.RawMessage, error) { return hook.Vector(op, in) }
+
+// ExactWebhooks removes the jitter of the delays between delivery attempts and
+// replaces the resolver of host names; nil keeps the resolver of the system.
+func ExactWebhooks(o *arc.WebhookOptions, lookup func(ctx context.Context, network, host string) ([]netip.Addr, error)) {
+	hook.Webhooks(o, lookup)
+}
 
 // A Server is an HTTP server whose connections are in memory.
 type Server struct {

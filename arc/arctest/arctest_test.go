@@ -29,14 +29,14 @@ func serve(t *testing.T, srv *arc.Server) *arc.Client {
 
 func start(t *testing.T, c *arc.Client) string {
 	t.Helper()
-	task, err := c.CreateTask(t.Context(), "a-01", &arc.CreateTaskParams{InitialMessage: arc.UserText("go")})
+	task, err := c.CreateTask(t.Context(), "a-01", &arc.CreateTaskParams{InitialMessage: arc.UserText("go")}, nil)
 	require.NoError(t, err)
 	return task.ID
 }
 
 func info(t *testing.T, c *arc.Client, id string) *arc.Task {
 	t.Helper()
-	task, err := c.GetTask(t.Context(), "a-01", &arc.TaskInfoParams{TaskID: id})
+	task, err := c.GetTask(t.Context(), "a-01", &arc.TaskInfoParams{TaskID: id}, nil)
 	require.NoError(t, err)
 	return task
 }
@@ -44,7 +44,7 @@ func info(t *testing.T, c *arc.Client, id string) *arc.Task {
 // A script goes step by step, and time that passes in it takes none.
 func TestTask(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		srv := arc.NewServer(nil)
+		srv := newServer(t)
 		srv.HandleTasks("a-01", arctest.ScriptedTask(arctest.AddMessage("which color?"), arctest.WaitInput("color"),
 			arctest.Sleep(time.Hour), arctest.AddArtifact("picture", "red")))
 		c := serve(t, srv)
@@ -54,7 +54,7 @@ func TestTask(t *testing.T) {
 		require.Equal(t, arc.TaskInputRequired, task.Status)
 		require.Equal(t, "which color?", task.Messages[1].Text())
 
-		require.NoError(t, c.SendTaskInput(t.Context(), "a-01", &arc.SendTaskParams{TaskID: id, Message: arc.UserText("red")}))
+		require.NoError(t, c.SendTaskInput(t.Context(), "a-01", &arc.SendTaskParams{TaskID: id, Message: arc.UserText("red")}, nil))
 		time.Sleep(time.Hour - time.Nanosecond)
 		require.Equal(t, arc.TaskWorking, info(t, c, id).Status)
 		time.Sleep(time.Nanosecond)
@@ -69,7 +69,7 @@ func TestTask(t *testing.T) {
 // The first step that fails ends the task with its error.
 func TestFail(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		srv := arc.NewServer(nil)
+		srv := newServer(t)
 		srv.HandleTasks("a-01", arctest.ScriptedTask(arctest.Fail(arc.ErrPermissionDenied, "no paint left"), arctest.AddMessage("never said")))
 		c := serve(t, srv)
 		id := start(t, c)
@@ -87,7 +87,7 @@ func TestCancel(t *testing.T) {
 	for name, step := range map[string]arctest.Step{"hang": arctest.WaitCanceled(), "wait": arctest.Sleep(1000 * time.Hour), "ask": arctest.WaitInput("x")} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				srv := arc.NewServer(nil)
+				srv := newServer(t)
 				var endErr error
 				srv.HandleTasks("a-01", arctest.ScriptedTask(func(ctx context.Context, run *arc.TaskRun) error {
 					endErr = step(ctx, run)
@@ -96,7 +96,7 @@ func TestCancel(t *testing.T) {
 				c := serve(t, srv)
 				id := start(t, c)
 				synctest.Wait()
-				_, err := c.CancelTask(t.Context(), "a-01", &arc.CancelTaskParams{TaskID: id})
+				_, err := c.CancelTask(t.Context(), "a-01", &arc.CancelTaskParams{TaskID: id}, nil)
 				require.NoError(t, err)
 				synctest.Wait()
 				require.ErrorIs(t, endErr, arc.ErrTaskAlreadyCanceled)
@@ -107,20 +107,20 @@ func TestCancel(t *testing.T) {
 
 func TestChat(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		srv := arc.NewServer(nil)
+		srv := newServer(t)
 		srv.HandleChats("a-01", arctest.ScriptedChat("one ", "two"))
 		srv.HandleChats("b-01", arctest.EchoChat())
 		c := serve(t, srv)
 		params := &arc.StartChatParams{InitialMessage: arc.UserText("hello")}
 		var pieces []string
-		for ev, err := range c.StreamChat(t.Context(), "a-01", params) {
+		for ev, err := range c.StreamChat(t.Context(), "a-01", params, nil) {
 			require.NoError(t, err)
 			if !ev.Done {
 				pieces = append(pieces, ev.Text)
 			}
 		}
 		require.Equal(t, []string{"one ", "two"}, pieces)
-		chat, err := c.StartChat(t.Context(), "b-01", params)
+		chat, err := c.StartChat(t.Context(), "b-01", params, nil)
 		require.NoError(t, err)
 		require.Equal(t, "hello", chat.Message.Text())
 	})
@@ -164,4 +164,12 @@ func (c *closable) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func (c *closable) Close() error {
 	c.closed = true
 	return nil
+}
+
+// newServer returns a server for anonymous callers.
+func newServer(t *testing.T) *arc.Server {
+	t.Helper()
+	srv, err := arc.NewServer(&arc.ServerOptions{Auth: arc.Auth{AllowAnonymous: true}})
+	require.NoError(t, err)
+	return srv
 }

@@ -15,7 +15,10 @@ import (
 // The agent under test calls a server whose agent follows a script, without a
 // network.
 func ExampleScriptedTask() {
-	srv := arc.NewServer(nil)
+	srv, err := arc.NewServer(&arc.ServerOptions{Auth: arc.Auth{AllowAnonymous: true}})
+	if err != nil {
+		panic(err)
+	}
 	defer srv.Close()
 	finished := make(chan struct{})
 	srv.HandleTasks("painter-01", arctest.ScriptedTask(

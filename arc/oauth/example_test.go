@@ -30,7 +30,11 @@ func Example() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	srv := arc.NewServer(&arc.ServerOptions{Verifier: verifier})
+	srv, err := arc.NewServer(&arc.ServerOptions{Auth: arc.Auth{Authenticator: arc.BearerAuthenticator(verifier)}})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer srv.Close()
 	srv.HandleTasks("writer", arc.TaskHandlerFunc(func(context.Context, *arc.TaskRun) error { return nil }))
 	defer srv.Shutdown(context.Background())
 	ts := httptest.NewServer(srv)
@@ -47,10 +51,10 @@ func Example() {
 		if err != nil {
 			return err
 		}
-		_, err = c.CreateTask(context.Background(), "writer", &arc.CreateTaskParams{InitialMessage: arc.UserText("Write.")})
+		_, err = c.CreateTask(context.Background(), "writer", &arc.CreateTaskParams{InitialMessage: arc.UserText("Write.")}, nil)
 		return err
 	}
-	fmt.Println("with the scopes of a task caller:", create(arc.ScopesTaskCaller))
+	fmt.Println("with the scopes of a task caller:", create("arc.task.controller arc.agent.caller"))
 	fmt.Println("without them, refused:", errors.Is(create("profile"), arc.ErrInsufficientScope))
 	// Output:
 	// with the scopes of a task caller: <nil>

@@ -3,8 +3,8 @@ module github.com/fivewire/fivewire/arc/oauth
 go 1.26.0
 
 require (
-	github.com/coreos/go-oidc/v3 v3.21.0
 	github.com/fivewire/fivewire v0.0.0
+	github.com/fivewire/fivewire/internal/jwt v0.0.0
 	github.com/stretchr/testify v1.12.1
 	golang.org/x/oauth2 v0.37.0
 )
@@ -14,7 +14,4 @@ require (
 	github.com/go-json-experiment/json v0.0.0-20260820222146-c27c302e5fc3 // indirect
 	go.yaml.in/yaml/v3 v3.0.5 // indirect
 	golang.org/x/sync v0.24.0 // indirect
-	golang.org/x/time v0.16.0 // indirect
 )
-
-replace github.com/fivewire/fivewire => ../..

@@ -4,10 +4,12 @@
 package oauth
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"io"
+	"log/slog"
 	"maps"
 	"net/http"
 	"net/http/httptest"
@@ -16,31 +18,86 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/fivewire/fivewire/arc"
-	"github.com/fivewire/fivewire/internal/tokens/tokenstest"
+	"github.com/fivewire/fivewire/internal/jwt/jwttest"
 )
 
 const home = "https://login.example"
 
-// A token becomes a principal with all that it says (ARC-D52, ARC-D53).
-func TestPrincipal(t *testing.T) {
-	var net tokenstest.Network
-	key := tokenstest.NewKey(t, "k1")
-	login := tokenstest.NewIssuer(&net, home, key)
-	v, err := NewVerifier([]Issuer{{URL: home, Audience: "api"}}, &VerifierOptions{HTTPClient: net.Client()})
+// newVerifier returns a verifier of one issuer, with its key.
+func newVerifier(t *testing.T, o VerifierOptions) (*Verifier, *jwttest.Issuer, *jwttest.Key) {
+	t.Helper()
+	key := jwttest.NewKey(t, "k1")
+	issuer := jwttest.NewIssuer(home, key)
+	o.HTTPClient = jwttest.Client(issuer)
+	v, err := NewVerifier([]Issuer{{URL: home, Audience: "api"}}, &o)
 	require.NoError(t, err)
-	verify := func(more map[string]any) (*arc.Principal, error) {
-		return v.VerifyToken(t.Context(), key.Sign(nil, login.Claims(more)))
+	return v, issuer, key
+}
+
+func TestNewVerifierRefusesIncompleteIssuers(t *testing.T) {
+	for name, bad := range map[string][]Issuer{
+		"none":      nil,
+		"URL":       {{Audience: "api"}},
+		"audience":  {{URL: home}},
+		"algorithm": {{URL: home, Audience: "api", Algorithms: []string{"HS256"}}},
+	} {
+		v, err := NewVerifier(bad, nil)
+		require.Nil(t, v, name)
+		require.ErrorContains(t, err, "oauth: ", name)
 	}
-	p, err := verify(map[string]any{"agent_id": "planner-01", "scope": arc.ScopesTaskCaller, "n": json.Number("9007199254740993")})
+	_, err := NewVerifier([]Issuer{{URL: home, Audience: AnyAudience}}, nil)
 	require.NoError(t, err)
-	require.Equal(t, "caller", p.ID)
+}
+
+// All options reach the shared verifier.
+func TestVerifierOptions(t *testing.T) {
+	bound := map[string]any{"cnf": map[string]any{"jkt": "x"}}
+	refused, issuer, key := newVerifier(t, VerifierOptions{})
+	_, err := refused.VerifyToken(t.Context(), key.Sign(nil, issuer.Claims(bound)))
+	require.ErrorIs(t, err, arc.ErrTokenInvalid, "without Confirm")
+
+	var log bytes.Buffer
+	v, issuer, key := newVerifier(t, VerifierOptions{
+		MinRefreshInterval: -1, KeyTTL: -1, Logger: slog.New(slog.NewTextHandler(&log, nil)),
+		Confirm: func(context.Context, json.RawMessage) error { return nil },
+	})
+	issuer.Handle(jwttest.KeysPath, jwttest.Document(`{"keys":[1,`+key.JWK()+`]}`))
+	_, err = v.VerifyToken(t.Context(), key.Sign(nil, issuer.Claims(bound)))
+	require.NoError(t, err)
+	require.Contains(t, log.String(), "jwt: keys skipped")
+	for range 3 {
+		_, err = v.VerifyToken(t.Context(), jwttest.NewKey(t, "k2").Sign(nil, issuer.Claims(nil)))
+		require.ErrorIs(t, err, arc.ErrTokenInvalid)
+	}
+	require.Len(t, issuer.Requests(), 5, "no interval")
+
+	_, err = NewVerifier([]Issuer{{URL: "http://login.example", Audience: "api"}}, nil)
+	require.Error(t, err)
+	_, err = NewVerifier([]Issuer{{URL: "http://login.example", Audience: "api"}}, &VerifierOptions{AllowInsecure: true})
+	require.NoError(t, err)
+}
+
+// A token becomes a principal with all its claims (ARC-D52, ARC-D53).
+func TestPrincipal(t *testing.T) {
+	v, issuer, key := newVerifier(t, VerifierOptions{})
+	verify := func(more map[string]any) (*arc.Principal, error) {
+		return v.VerifyToken(t.Context(), key.Sign(nil, issuer.Claims(more)))
+	}
+	exp := time.Now().Add(time.Hour).Truncate(time.Second)
+	p, err := verify(map[string]any{
+		"agent_id": "planner-01", "scope": "arc.task.controller arc.agent.caller", "n": json.Number("9007199254740993"), "exp": exp.Unix(),
+	})
+	require.NoError(t, err)
+	require.Equal(t, home+"#caller", p.ID)
 	require.Equal(t, "planner-01", p.AgentID)
 	require.Equal(t, []string{arc.ScopeTaskController, arc.ScopeAgentCaller}, p.Scopes)
-	require.Contains(t, string(p.Claims), "9007199254740993")
+	require.Equal(t, json.Number("9007199254740993"), p.Claims["n"])
+	require.WithinDuration(t, exp, p.Expires, 0)
 
 	for _, free := range []map[string]any{nil, {"agent_id": json.RawMessage("null")}} {
 		p, err = verify(free)
@@ -49,45 +106,53 @@ func TestPrincipal(t *testing.T) {
 		require.Empty(t, p.Scopes)
 	}
 	for _, bad := range []map[string]any{
-		{"agent_id": 7}, {"agent_id": ""}, {"agent_id": []string{"planner-01"}}, {"agent_id": false}, // bound, but to whom?
+		// Bound to no agent that can be compared.
+		{"agent_id": 7}, {"agent_id": ""}, {"agent_id": []string{"planner-01"}}, {"agent_id": false},
 		{"sub": nil}, {"sub": ""}, {"sub": 7}, {"sub": json.RawMessage("null")},
 	} {
 		p, err = verify(bad)
 		require.Nil(t, p, bad)
 		require.ErrorIs(t, err, arc.ErrTokenInvalid, bad)
+		require.NotErrorIs(t, err, arc.ErrTokenExpired, bad)
 	}
+	_, err = verify(map[string]any{"exp": 1})
+	require.ErrorIs(t, err, arc.ErrTokenExpired)
 
-	v, err = NewVerifier([]Issuer{{URL: home, KeysURL: home + "/keys"}}, &VerifierOptions{HTTPClient: net.Client(), Principal: func(claims json.RawMessage) (*arc.Principal, error) {
-		return nil, errors.New("seen " + string(claims)[:1])
+	v, issuer, key = newVerifier(t, VerifierOptions{Principal: func(claims json.RawMessage) (*arc.Principal, error) {
+		if strings.Contains(string(claims), "blocked") {
+			return nil, errors.New("blocked")
+		}
+		return &arc.Principal{ID: "own"}, nil
 	}})
+	p, err = verify(map[string]any{"sub": nil, "exp": exp.Unix()})
 	require.NoError(t, err)
-	_, err = verify(map[string]any{"sub": nil})
-	require.EqualError(t, err, "seen {")
+	require.Equal(t, "own", p.ID)
+	require.WithinDuration(t, exp, p.Expires, 0)
+	_, err = verify(map[string]any{"blocked": true})
+	require.EqualError(t, err, "oauth: blocked")
 }
 
-// A server that lets in who has a token, and asks for a scope and the agent that
-// the token is bound to (ARC-168, ARC-163, ARC-D53, ARC-D54).
+// A server admits callers with a token, and wants a scope and the agent that the token names
+// (ARC-168, ARC-163, ARC-D53, ARC-D54).
 func TestServer(t *testing.T) {
-	var net tokenstest.Network
-	key := tokenstest.NewKey(t, "k1")
-	login := tokenstest.NewIssuer(&net, home, key)
-	v, err := NewVerifier([]Issuer{{URL: home, Audience: "api"}}, &VerifierOptions{HTTPClient: net.Client()})
+	v, issuer, key := newVerifier(t, VerifierOptions{})
+	srv, err := arc.NewServer(&arc.ServerOptions{Auth: arc.Auth{Authenticator: arc.BearerAuthenticator(v)}})
 	require.NoError(t, err)
-	srv := arc.NewServer(&arc.ServerOptions{Verifier: v})
 	srv.HandleTasks("writer-01", arc.TaskHandlerFunc(func(ctx context.Context, run *arc.TaskRun) error { return nil }))
 	ts := httptest.NewServer(srv)
 	defer ts.Close()
 	defer func() { require.NoError(t, srv.Shutdown(context.Background())) }()
 	try := func(token string) error {
-		c, err := arc.NewClient(ts.URL+"/arc", "planner-01", &arc.ClientOptions{TokenSource: arc.TokenSourceFunc(func(context.Context, string) (string, error) { return token, nil })})
+		source := arc.TokenSourceFunc(func(context.Context, string) (string, error) { return token, nil })
+		c, err := arc.NewClient(ts.URL+"/arc", "planner-01", &arc.ClientOptions{TokenSource: source})
 		require.NoError(t, err)
-		_, err = c.CreateTask(t.Context(), "writer-01", &arc.CreateTaskParams{InitialMessage: arc.UserText("x")})
+		_, err = c.CreateTask(t.Context(), "writer-01", &arc.CreateTaskParams{InitialMessage: arc.UserText("x")}, nil)
 		return err
 	}
 	sign := func(more map[string]any) string {
-		all := map[string]any{"scope": arc.ScopesTaskCaller}
+		all := map[string]any{"scope": "arc.task.controller arc.agent.caller"}
 		maps.Copy(all, more)
-		return key.Sign(nil, login.Claims(all))
+		return key.Sign(nil, issuer.Claims(all))
 	}
 	token := sign(nil)
 	require.NoError(t, try(token))
@@ -97,23 +162,21 @@ func TestServer(t *testing.T) {
 	require.ErrorIs(t, try(sign(map[string]any{"exp": 1})), arc.ErrTokenExpired)
 	require.ErrorIs(t, try(token[:len(token)-4]), arc.ErrTokenInvalid)
 
-	// Other claims than the signed ones, in a form of signature that HTTP carries as well as the other.
+	// The JSON form of a signature, which HTTP carries as well.
 	parts := strings.Split(token, ".")
-	text, err := json.Marshal(map[string]string{"payload": parts[1], "protected": parts[0], "signature": parts[2],
-		"x": "." + strings.Split(tokenstest.NewKey(t, "k1").Sign(nil, login.Claims(map[string]any{"sub": "admin", "scope": arc.ScopesTaskCaller})), ".")[1] + "."})
+	text, err := json.Marshal(map[string]string{"payload": parts[1], "protected": parts[0], "signature": parts[2]})
 	require.NoError(t, err)
 	require.ErrorIs(t, try(string(text)), arc.ErrTokenInvalid)
 
 	// The validity of this token is unknown, so the error is not about the token.
-	login.Down(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusBadGateway) })
-	v, err = NewVerifier([]Issuer{{URL: home, Audience: "api"}}, &VerifierOptions{HTTPClient: net.Client()})
-	require.NoError(t, err)
-	_, err = v.VerifyToken(t.Context(), token)
-	require.ErrorContains(t, err, "discovery of "+home)
+	v, issuer, key = newVerifier(t, VerifierOptions{})
+	issuer.Fail(jwttest.DiscoveryPath, http.StatusBadGateway)
+	_, err = v.VerifyToken(t.Context(), sign(nil))
+	require.ErrorContains(t, err, home+jwttest.DiscoveryPath)
 	require.NotErrorIs(t, err, arc.ErrTokenInvalid)
 }
 
-// login gives tokens away for client credentials.
+// login issues tokens for client credentials.
 type login struct {
 	*httptest.Server
 	issued atomic.Int32
@@ -126,7 +189,8 @@ func newLogin(t *testing.T) *login {
 	mux.HandleFunc("/token", func(w http.ResponseWriter, r *http.Request) {
 		l.issued.Add(1)
 		id, secret, _ := r.BasicAuth()
-		if id != "agent" || secret != "pass" || r.FormValue("audience") != "arc" || r.FormValue("scope") != arc.ScopesTaskCaller {
+		form := r.FormValue("audience") + " " + r.FormValue("scope")
+		if id != "agent" || secret != "pass" || form != "arc "+"arc.task.controller arc.agent.caller" {
 			http.Error(w, `{"error":"invalid_client"}`, http.StatusUnauthorized)
 			return
 		}
@@ -140,7 +204,10 @@ func newLogin(t *testing.T) *login {
 
 func TestTokenSource(t *testing.T) {
 	l := newLogin(t)
-	c := TokenSourceOptions{ClientID: "agent", ClientSecret: "pass", TokenURL: l.URL + "/token", Audience: "arc", Scopes: strings.Fields(arc.ScopesTaskCaller)}
+	c := TokenSourceOptions{
+		ClientID: "agent", ClientSecret: "pass", TokenURL: l.URL + "/token", Audience: "arc",
+		Scopes: strings.Fields("arc.task.controller arc.agent.caller"),
+	}
 	s, err := NewTokenSource(c)
 	require.NoError(t, err)
 	var wg sync.WaitGroup
@@ -152,8 +219,8 @@ func TestTokenSource(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	require.Equal(t, int32(1), l.issued.Load(), "one asks for all")
-	s.InvalidateToken("any", "tok")
+	require.Equal(t, int32(1), l.issued.Load(), "one request")
+	s.(arc.TokenInvalidator).InvalidateToken("any", "tok")
 	_, err = s.Token(t.Context(), "any")
 	require.NoError(t, err)
 	require.Equal(t, int32(2), l.issued.Load())
@@ -176,7 +243,9 @@ func TestTokenSourceFollowsNoRedirect(t *testing.T) {
 		requests <- r.Header.Get("Authorization") + string(body)
 	}))
 	defer other.Close()
-	for _, status := range []int{http.StatusFound, http.StatusSeeOther, http.StatusTemporaryRedirect, http.StatusPermanentRedirect} {
+	for _, status := range []int{
+		http.StatusFound, http.StatusSeeOther, http.StatusTemporaryRedirect, http.StatusPermanentRedirect,
+	} {
 		first := httptest.NewServer(http.RedirectHandler(other.URL, status))
 		defer first.Close()
 		s, err := NewTokenSource(TokenSourceOptions{ClientID: "agent", ClientSecret: "pass", TokenURL: first.URL})

@@ -20,7 +20,7 @@ type TokenSourceOptions struct {
 	ClientID     string
 	ClientSecret string
 	TokenURL     string
-	Scopes       []string // such as those in arc.ScopesTaskCaller, one by one
+	Scopes       []string // such as arc.ScopeTaskController
 	Audience     string   // sent as the parameter audience, which some issuers want; empty sends none
 
 	// HTTPClient asks for tokens. Nil means one with a timeout of 10 s that follows
@@ -31,7 +31,7 @@ type TokenSourceOptions struct {
 // NewTokenSource returns a source of tokens for [arc.ClientOptions], which gets
 // one when it is needed and keeps it until shortly before it expires. It does no
 // I/O.
-func NewTokenSource(c TokenSourceOptions) (*arc.RefreshingTokenSource, error) {
+func NewTokenSource(c TokenSourceOptions) (arc.TokenSource, error) {
 	if c.ClientID == "" || c.TokenURL == "" {
 		return nil, errors.New("oauth: client credentials need an id and a token URL")
 	}
@@ -41,7 +41,9 @@ func NewTokenSource(c TokenSourceOptions) (*arc.RefreshingTokenSource, error) {
 			return http.ErrUseLastResponse
 		}}
 	}
-	config := clientcredentials.Config{ClientID: c.ClientID, ClientSecret: c.ClientSecret, TokenURL: c.TokenURL, Scopes: c.Scopes}
+	config := clientcredentials.Config{
+		ClientID: c.ClientID, ClientSecret: c.ClientSecret, TokenURL: c.TokenURL, Scopes: c.Scopes,
+	}
 	if c.Audience != "" {
 		config.EndpointParams = map[string][]string{"audience": {c.Audience}}
 	}

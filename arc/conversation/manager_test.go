@@ -1,27 +1,33 @@
 // Copyright 2026 The Fivewire Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package arc
+package conversation_test
 
 import (
-	"bytes"
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"iter"
 	"net/http"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/fivewire/fivewire/arc"
+	"github.com/fivewire/fivewire/arc/conversation"
 )
 
 // A chatPeer is a small server of chats, one at a time per chat.
 type chatPeer struct {
 	mu        sync.Mutex
 	open      map[string]bool
-	begun     int
+	started   int
 	running   map[string]int
 	stateless bool
 	refuseEnd bool
@@ -34,34 +40,36 @@ func (p *chatPeer) RoundTrip(req *http.Request) (*http.Response, error) {
 		return nil, err
 	}
 	_ = req.Body.Close()
-	r, err := DecodeRequest(body)
+	r, err := arc.DecodeRequest(body)
 	if err != nil {
 		return nil, err
 	}
-	v, err := checkJSON(r.Params)
-	if err != nil {
+	var params struct {
+		ChatID string `json:"chatId"`
+		Stream bool   `json:"stream"`
+	}
+	if err := json.Unmarshal(r.Params, &params); err != nil {
 		return nil, err
 	}
-	id, _ := v.Get("chatId").Text()
-	streamed, _ := v.Get("stream").Bool()
+	id, streamed := params.ChatID, params.Stream
 	p.mu.Lock()
 	p.log = append(p.log, r.TargetAgent+" "+r.Method)
-	fail := Code(0)
+	fail := arc.Code(0)
 	switch {
-	case r.Method == MethodChatStart:
-		p.begun++
-		id = fmt.Sprintf("%s-%d", r.TargetAgent, p.begun)
+	case r.Method == arc.MethodChatStart:
+		p.started++
+		id = fmt.Sprintf("%s-%d", r.TargetAgent, p.started)
 		p.open[id] = !p.stateless
 	case !p.open[id]:
-		fail = ErrChatNotFound
-	case p.refuseEnd && r.Method == MethodChatEnd:
-		fail = ErrPermissionDenied
-	case r.Method == MethodChatEnd:
+		fail = arc.ErrChatNotFound
+	case p.refuseEnd && r.Method == arc.MethodChatEnd:
+		fail = arc.ErrPermissionDenied
+	case r.Method == arc.MethodChatEnd:
 		delete(p.open, id)
 	}
 	p.running[id]++
 	if p.running[id] > 1 {
-		fail = ErrChatBufferOverflow
+		fail = arc.ErrChatBufferOverflow
 	}
 	p.mu.Unlock()
 	time.Sleep(time.Second)
@@ -72,13 +80,20 @@ func (p *chatPeer) RoundTrip(req *http.Request) (*http.Response, error) {
 		status = "CLOSED"
 	}
 	p.mu.Unlock()
-	if fail != 0 {
-		return arcFault(200, fail)(req, body)
+	text, media := `"result":{"type":"chat","chat":{"chatId":"`+id+`","status":"`+status+
+		`","message":{"role":"agent","parts":[{"type":"TextPart","content":"hi"}]}}},"error":null}`, arc.MediaType
+	switch head := `{"arc":"1.0","id":` + string(r.ID) + `,"responseAgent":"b","targetAgent":"a",`; {
+	case fail != 0:
+		text = fmt.Sprintf(`%s"result":null,"error":{"code":%d,"message":"m"}}`, head, fail)
+	case streamed:
+		media = "text/event-stream"
+		text = "event: stream\ndata: {\"chatId\":\"" + id + "\",\"message\":\"hi\"}\n\nevent: done\ndata: {\"chatId\":\"" +
+			id + "\",\"status\":\"" + status + "\",\"done\":true}\n\n"
+	default:
+		text = head + text
 	}
-	if streamed {
-		return stream("event: stream\ndata: {\"chatId\":\""+id+"\",\"message\":\"hi\"}\n\nevent: done\ndata: {\"chatId\":\""+id+"\",\"status\":\""+status+"\",\"done\":true}\n\n")(req, bytes.Clone(body))
-	}
-	return ok(`{"type":"chat","chat":{"chatId":"`+id+`","status":"`+status+`","message":{"role":"agent","parts":[{"type":"TextPart","content":"hi"}]}}}`)(req, body)
+	return &http.Response{StatusCode: http.StatusOK, Header: http.Header{"Content-Type": {media}}, ContentLength: -1,
+		Body: io.NopCloser(strings.NewReader(text)), Request: req}, nil
 }
 
 func (p *chatPeer) forget() {
@@ -87,26 +102,45 @@ func (p *chatPeer) forget() {
 	clear(p.open)
 }
 
+func newTestManager(t *testing.T, p *chatPeer, opts *conversation.Options) *conversation.Manager {
+	t.Helper()
+	c, err := arc.NewClient("https://b.test/arc", "a", &arc.ClientOptions{HTTPClient: &http.Client{Transport: p}})
+	require.NoError(t, err)
+	m, err := conversation.NewManager(c, opts)
+	require.NoError(t, err)
+	return m
+}
+
+// collect ranges over a stream and returns its error.
+func collect(events iter.Seq2[*arc.ChatEvent, error]) error {
+	for _, err := range events {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 func newChatPeer() *chatPeer { return &chatPeer{open: map[string]bool{}, running: map[string]int{}} }
 
 // Unary and streamed turns share a chat, which begins, expires, begins again and
 // ends.
-func TestConversations(t *testing.T) {
+func TestManager(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newChatPeer()
-		v := NewConversations(newTestClient(t, p, nil), &ConversationOptions{EndReason: "bye"})
+		v := newTestManager(t, p, &conversation.Options{EndReason: "bye"})
 		ctx := t.Context()
 		say := func(streamed bool) string {
 			t.Helper()
 			if streamed {
 				id := ""
-				for ev, err := range v.Stream(ctx, "b", UserText("x")) {
+				for ev, err := range v.Stream(ctx, "b", arc.UserText("x"), nil) {
 					require.NoError(t, err)
 					id = ev.ChatID
 				}
 				return id
 			}
-			chat, err := v.Send(ctx, "b", UserText("x"))
+			chat, err := v.Send(ctx, "b", arc.UserText("x"), nil)
 			require.NoError(t, err)
 			require.Equal(t, "hi", chat.Message.Text())
 			return chat.ID
@@ -125,34 +159,34 @@ func TestConversations(t *testing.T) {
 		require.NoError(t, v.End(ctx, "b", "enough"), "there is none now")
 		require.Equal(t, "b-4", say(false))
 
-		for range v.Stream(ctx, "b", UserText("x")) {
-			break // the turn is over, the chat is not
+		for range v.Stream(ctx, "b", arc.UserText("x"), nil) {
+			break // ends the turn, not the chat
 		}
 		require.Equal(t, "b-4", say(false))
 		require.NoError(t, v.Close(ctx))
 		require.Empty(t, p.open)
-		_, err = v.Send(ctx, "b", UserText("x"))
-		require.ErrorIs(t, err, ErrClosed)
-		for _, err := range v.Stream(ctx, "new", UserText("x")) {
-			require.ErrorIs(t, err, ErrClosed)
+		_, err = v.Send(ctx, "b", arc.UserText("x"), nil)
+		require.ErrorIs(t, err, arc.ErrClosed)
+		for _, err := range v.Stream(ctx, "new", arc.UserText("x"), nil) {
+			require.ErrorIs(t, err, arc.ErrClosed)
 		}
 		_, err = v.ChatID(ctx, "b")
-		require.ErrorIs(t, err, ErrClosed)
-		require.ErrorIs(t, v.End(ctx, "b", ""), ErrClosed)
+		require.ErrorIs(t, err, arc.ErrClosed)
+		require.ErrorIs(t, v.End(ctx, "b", ""), arc.ErrClosed)
 		require.NoError(t, v.Close(ctx))
 	})
 }
 
 // ARC-D33: an agent without memory gets each message as the first one.
-func TestConversationsStateless(t *testing.T) {
+func TestManagerStateless(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newChatPeer()
 		p.stateless = true
-		v := NewConversations(newTestClient(t, p, nil), nil)
+		v := newTestManager(t, p, nil)
 		for range 2 {
-			_, err := v.Send(t.Context(), "b", UserText("x"))
+			_, err := v.Send(t.Context(), "b", arc.UserText("x"), nil)
 			require.NoError(t, err)
-			_, _, err = collect(v.Stream(t.Context(), "b", UserText("x")))
+			err = collect(v.Stream(t.Context(), "b", arc.UserText("x"), nil))
 			require.NoError(t, err)
 		}
 		require.NoError(t, v.Close(t.Context()))
@@ -162,10 +196,10 @@ func TestConversationsStateless(t *testing.T) {
 
 // Turns with one agent follow each other, those with others do not wait, and one
 // chat comes out.
-func TestConversationsConcurrent(t *testing.T) {
+func TestManagerConcurrent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newChatPeer()
-		v := NewConversations(newTestClient(t, p, nil), nil)
+		v := newTestManager(t, p, nil)
 		begin := time.Now()
 		var wg sync.WaitGroup
 		for i := range 10 {
@@ -173,9 +207,9 @@ func TestConversationsConcurrent(t *testing.T) {
 				wg.Go(func() {
 					var err error
 					if i%2 == 0 {
-						_, err = v.Send(t.Context(), agent, UserText("x"))
+						_, err = v.Send(t.Context(), agent, arc.UserText("x"), nil)
 					} else {
-						_, _, err = collect(v.Stream(t.Context(), agent, UserText("x")))
+						err = collect(v.Stream(t.Context(), agent, arc.UserText("x"), nil))
 					}
 					if err != nil {
 						t.Error(err)
@@ -185,20 +219,20 @@ func TestConversationsConcurrent(t *testing.T) {
 		}
 		wg.Wait()
 		require.Equal(t, 10*time.Second, time.Since(begin))
-		require.Equal(t, 3, p.begun)
+		require.Equal(t, 3, p.started)
 
-		// Who waits for a turn can leave.
-		wg.Go(func() { _, _ = v.Send(t.Context(), "b", UserText("x")) })
+		// A call that waits for a turn ends with its context.
+		wg.Go(func() { _, _ = v.Send(t.Context(), "b", arc.UserText("x"), nil) })
 		synctest.Wait()
 		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 		defer cancel()
-		_, err := v.Send(ctx, "b", UserText("x"))
+		_, err := v.Send(ctx, "b", arc.UserText("x"), nil)
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 
-		// Close waits for the turn that is under way, and refuses the next one.
+		// Close waits for the turn in progress, and refuses later turns.
 		wg.Go(func() {
 			time.Sleep(time.Millisecond)
-			if _, err := v.Send(t.Context(), "b", UserText("x")); err != ErrClosed {
+			if _, err := v.Send(t.Context(), "b", arc.UserText("x"), nil); !errors.Is(err, arc.ErrClosed) {
 				t.Errorf("after Close: %v", err)
 			}
 		})
@@ -208,18 +242,18 @@ func TestConversationsConcurrent(t *testing.T) {
 	})
 }
 
-// Close tells what it could not end, and ends the rest.
-func TestConversationsCloseFails(t *testing.T) {
+// Close reports each chat that it could not end. A second call ends them.
+func TestManagerCloseFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newChatPeer()
-		v := NewConversations(newTestClient(t, p, nil), nil)
+		v := newTestManager(t, p, nil)
 		for _, agent := range []string{"b", "c"} {
-			_, err := v.Send(t.Context(), agent, UserText("x"))
+			_, err := v.Send(t.Context(), agent, arc.UserText("x"), nil)
 			require.NoError(t, err)
 		}
 		p.refuseEnd = true
 		err := v.Close(t.Context())
-		require.ErrorIs(t, err, ErrPermissionDenied)
+		require.ErrorIs(t, err, arc.ErrPermissionDenied)
 		require.ErrorContains(t, err, `"b"`)
 		require.ErrorContains(t, err, `"c"`)
 		p.refuseEnd = false

@@ -1,19 +1,22 @@
 // Copyright 2026 The Fivewire Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package arc
+package discovery
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"math/big"
 	"net/url"
 	"slices"
 	"strings"
 	"unicode/utf8"
 
+	"github.com/fivewire/fivewire/arc"
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
 
@@ -40,13 +43,13 @@ type AgentCard struct {
 	Tags        []string
 	Category    string
 	Popularity  json.Number // 0 to 5; empty if absent
-	LastUpdated Timestamp
+	LastUpdated arc.Timestamp
 
 	// Members of the second shape only.
 	AgentID string
 	Methods []string
 
-	Extra Extra // everything else
+	Extra arc.Extra // everything else
 }
 
 // A CardProvider is the organization that offers an agent.
@@ -68,45 +71,55 @@ var cardMembers = []string{"name", "description", "version", "url", "provider", 
 // Python SDK, where apiUrl replaces the URL and agentId a missing name. Members of
 // a wrong type are ignored; [AgentCard.Validate] reports them.
 func DecodeAgentCard(data []byte) (*AgentCard, error) {
-	v, err := checkJSON(data)
+	v, err := strictjson.Check(data, strictjson.Options{MaxDepth: maxDepth, LoneSurrogates: true})
 	if err != nil || !v.IsObject() {
 		return nil, fmt.Errorf("%w: not a JSON object", ErrInvalidCard)
 	}
-	r := reader{lenient: true}
-	f := r.object(v, cardMembers)
-	defer f.done()
-	c := &AgentCard{Name: f.peerText(0), Description: f.peerText(1), Version: f.peerText(2), URL: f.peerText(3),
-		Visibility: f.peerText(5), AgentID: f.peerText(10)}
+	text := func(v strictjson.Value, name string) string { s, _ := v.Get(name).Text(); return s }
+	c := &AgentCard{Name: text(v, "name"), Description: text(v, "description"), Version: text(v, "version"), URL: text(v, "url"),
+		Visibility: text(v, "visibility"), AgentID: text(v, "agentId")}
 	if c.Name == "" && c.AgentID == "" {
 		return nil, fmt.Errorf("%w: neither name nor agentId", ErrInvalidCard)
 	}
-	if c.Name == "" {
-		c.Name = c.AgentID
-	}
-	if api, _ := f.vals[12].Text(); c.URL == "" {
-		c.URL = api
-	}
-	text := func(v strictjson.Value, name string) string { s, _ := v.Get(name).Text(); return s }
-	flag := func(name string) bool { b, _ := f.vals[6].Get(name).Bool(); return b }
-	p := f.vals[4]
+	c.Name, c.URL = cmp.Or(c.Name, c.AgentID), cmp.Or(c.URL, text(v, "apiUrl"))
+	p, abilities, auth, m := v.Get("provider"), v.Get("capabilities"), v.Get("authentication"), v.Get("metadata")
+	flag := func(name string) bool { b, _ := abilities.Get(name).Bool(); return b }
 	c.Provider = CardProvider{text(p, "organization"), text(p, "contact"), text(p, "website")}
 	c.Capabilities = CardCapabilities{flag("streaming"), flag("pushNotifications"), flag("fileUpload"), flag("multimodal")}
-	c.AuthSchemes, c.AuthScopes = textsOf(f.vals[7].Get("schemes")), textsOf(f.vals[7].Get("scopes"))
-	for e := f.vals[8].Elements(); e.Next(); {
+	c.AuthSchemes, c.AuthScopes = textsOf(auth.Get("schemes")), textsOf(auth.Get("scopes"))
+	for e := v.Get("skills").Elements(); e.Next(); {
 		if name, ok := e.Value.Text(); ok { // some builders list names only
 			c.Skills = append(c.Skills, CardSkill{Name: name})
 		} else {
 			c.Skills = append(c.Skills, CardSkill{text(e.Value, "name"), text(e.Value, "description")})
 		}
 	}
-	m := f.vals[9]
-	c.Tags, c.Category, c.LastUpdated = textsOf(m.Get("tags")), text(m, "category"), Timestamp(text(m, "lastUpdated"))
+	c.Tags, c.Category, c.LastUpdated = textsOf(m.Get("tags")), text(m, "category"), arc.Timestamp(text(m, "lastUpdated"))
 	if n := m.Get("popularity"); n.Kind() == '0' {
 		c.Popularity = json.Number(n)
 	}
-	c.Methods = textsOf(f.vals[11])
-	c.Extra = f.extra
+	c.Methods = textsOf(v.Get("methods"))
+	for m := v.Members(); m.Next(); {
+		if !slices.Contains(cardMembers, string(m.Name)) {
+			if c.Extra == nil {
+				c.Extra = arc.Extra{}
+			}
+			c.Extra[string(m.Name)] = slices.Clone(json.RawMessage(m.Value))
+		}
+	}
 	return c, nil
+}
+
+const maxDepth = 128
+
+func textsOf(v strictjson.Value) []string {
+	var list []string
+	for e := v.Elements(); e.Next(); {
+		if s, ok := e.Value.Text(); ok {
+			list = append(list, s)
+		}
+	}
+	return list
 }
 
 func isCardVersion(s string) bool {
@@ -143,8 +156,7 @@ func (c *AgentCard) Validate() error {
 		fault(s.Name == "", fmt.Sprintf("skills[%d] has no name", i))
 	}
 	if c.Popularity != "" {
-		v, err := checkJSON([]byte(c.Popularity))
-		fault(err != nil || v.Kind() != '0' || !between0And5(c.Popularity), "metadata.popularity must be a number from 0 to 5")
+		fault(!json.Valid([]byte(c.Popularity)) || !between0And5(c.Popularity), "metadata.popularity must be a number from 0 to 5")
 	}
 	if c.LastUpdated != "" {
 		_, err := c.LastUpdated.Time()
@@ -171,77 +183,77 @@ func between0And5(n json.Number) bool {
 }
 
 // MarshalJSON writes the card in the shape of the schema.
-func (c AgentCard) MarshalJSON() ([]byte, error) { return encode(c.write) }
-
-func (c *AgentCard) write(w *writer) {
-	at := w.open()
-	w.text("name", c.Name)
-	w.text("description", c.Description)
-	w.text("version", c.Version)
-	w.text("url", c.URL)
-	w.key("provider")
-	w.open()
-	w.text("organization", c.Provider.Organization)
-	w.optText("contact", c.Provider.Contact)
-	w.optText("website", c.Provider.Website)
-	w.close()
-	w.text("visibility", c.Visibility)
-	w.key("capabilities")
-	w.open()
-	w.flag("streaming", c.Capabilities.Streaming)
-	w.flag("pushNotifications", c.Capabilities.PushNotifications)
-	w.flag("fileUpload", c.Capabilities.FileUpload)
-	w.flag("multimodal", c.Capabilities.Multimodal)
-	w.close()
-	if len(c.AuthSchemes)+len(c.AuthScopes) > 0 {
-		w.key("authentication")
-		w.open()
-		w.key("schemes")
-		w.strings(c.AuthSchemes)
-		w.key("scopes")
-		w.strings(c.AuthScopes)
-		w.close()
+func (c AgentCard) MarshalJSON() ([]byte, error) {
+	type provider struct {
+		Organization string `json:"organization"`
+		Contact      string `json:"contact,omitempty"`
+		Website      string `json:"website,omitempty"`
 	}
-	if len(c.Skills) > 0 {
-		w.key("skills")
-		w.b = append(w.b, '[')
-		for i, s := range c.Skills {
-			if i > 0 {
-				w.b = append(w.b, ',')
-			}
-			w.open()
-			w.text("name", s.Name)
-			w.text("description", s.Description)
-			w.close()
-		}
-		w.b = append(w.b, ']')
+	type capabilities struct {
+		Streaming         bool `json:"streaming"`
+		PushNotifications bool `json:"pushNotifications"`
+		FileUpload        bool `json:"fileUpload"`
+		Multimodal        bool `json:"multimodal"`
+	}
+	type authentication struct {
+		Schemes []string `json:"schemes"`
+		Scopes  []string `json:"scopes"`
+	}
+	type skill struct {
+		Name        string `json:"name"`
+		Description string `json:"description"`
+	}
+	type metadata struct {
+		Tags        []string      `json:"tags"`
+		Category    string        `json:"category,omitempty"`
+		Popularity  json.Number   `json:"popularity,omitempty"`
+		LastUpdated arc.Timestamp `json:"lastUpdated,omitempty"`
+	}
+	card := struct {
+		Name           string          `json:"name"`
+		Description    string          `json:"description"`
+		Version        string          `json:"version"`
+		URL            string          `json:"url"`
+		Provider       provider        `json:"provider"`
+		Visibility     string          `json:"visibility"`
+		Capabilities   capabilities    `json:"capabilities"`
+		Authentication *authentication `json:"authentication,omitempty"`
+		Skills         []skill         `json:"skills,omitempty"`
+		Metadata       *metadata       `json:"metadata,omitempty"`
+		AgentID        string          `json:"agentId,omitempty"`
+		Methods        []string        `json:"methods,omitempty"`
+	}{Name: c.Name, Description: c.Description, Version: c.Version, URL: c.URL, Provider: provider(c.Provider),
+		Visibility: c.Visibility, Capabilities: capabilities(c.Capabilities), AgentID: c.AgentID, Methods: c.Methods}
+	if len(c.AuthSchemes)+len(c.AuthScopes) > 0 {
+		card.Authentication = &authentication{append([]string{}, c.AuthSchemes...), append([]string{}, c.AuthScopes...)}
+	}
+	for _, s := range c.Skills {
+		card.Skills = append(card.Skills, skill(s))
 	}
 	if len(c.Tags) > 0 || c.Category != "" || c.Popularity != "" || c.LastUpdated != "" {
-		w.key("metadata")
-		w.open()
-		w.key("tags")
-		w.strings(c.Tags)
-		w.optText("category", c.Category)
-		w.optNumber("popularity", c.Popularity)
-		w.optText("lastUpdated", string(c.LastUpdated))
-		w.close()
+		card.Metadata = &metadata{append([]string{}, c.Tags...), c.Category, c.Popularity, c.LastUpdated}
 	}
-	w.optText("agentId", c.AgentID)
-	if len(c.Methods) > 0 {
-		w.key("methods")
-		w.strings(c.Methods)
+	b, err := strictjson.Encode(card)
+	if err != nil {
+		return nil, fmt.Errorf("arc: agent card: %w", err)
 	}
-	w.extra(at, c.Extra)
-	w.close()
+	b = b[:len(b)-1]
+	for _, name := range slices.Sorted(maps.Keys(c.Extra)) {
+		if slices.Contains(cardMembers, name) || !json.Valid(c.Extra[name]) {
+			return nil, fmt.Errorf("arc: agent card: extra member %q is not JSON or has a reserved name", name)
+		}
+		b = append(append(strictjson.AppendString(append(b, ','), name), ':'), c.Extra[name]...)
+	}
+	return append(b, '}'), nil
 }
 
 // Card fetches the agent card of one of the endpoints. Cards are not kept.
-func (d *Discovery) Card(ctx context.Context, endpoint string) (*AgentCard, error) {
+func (d *Client) Card(ctx context.Context, endpoint string) (*AgentCard, error) {
 	for _, u := range d.endpoints {
 		if u.String() != endpoint {
 			continue
 		}
-		ctx, cancel := context.WithTimeoutCause(ctx, d.opts.Timeout, ErrTimeout)
+		ctx, cancel := d.bounded(ctx)
 		defer cancel()
 		data, err := d.get(ctx, u, strings.TrimSuffix(u.Path, "/")+AgentCardPath)
 		if err != nil {

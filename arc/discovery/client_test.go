@@ -1,10 +1,11 @@
 // Copyright 2026 The Fivewire Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package arc
+package discovery
 
 import (
 	"context"
+	"io"
 	"net/http"
 	"strings"
 	"sync"
@@ -13,20 +14,22 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/fivewire/fivewire/arc"
 )
 
 // A docPeer serves documents by URL.
 type docPeer struct {
-	mu    sync.Mutex
-	docs  map[string]reaction
-	asked []string
-	auth  []string
-	hold  time.Duration
+	mu       sync.Mutex
+	docs     map[string]reaction
+	requests []string
+	auth     []string
+	hold     time.Duration
 }
 
 func (p *docPeer) RoundTrip(req *http.Request) (*http.Response, error) {
 	p.mu.Lock()
-	p.asked = append(p.asked, req.Method+" "+req.URL.String())
+	p.requests = append(p.requests, req.Method+" "+req.URL.String())
 	p.auth = append(p.auth, req.Header.Get("Authorization"))
 	do := p.docs[req.URL.String()]
 	p.mu.Unlock()
@@ -43,12 +46,26 @@ func (p *docPeer) RoundTrip(req *http.Request) (*http.Response, error) {
 	return do(req, nil)
 }
 
+type reaction = func(*http.Request, []byte) (*http.Response, error)
+
+// reply answers with a text and header fields.
+func reply(status int, media, text string, header ...string) reaction {
+	return func(req *http.Request, _ []byte) (*http.Response, error) {
+		h := http.Header{"Content-Type": {media}}
+		for i := 0; i < len(header); i += 2 {
+			h.Set(header[i], header[i+1])
+		}
+		return &http.Response{StatusCode: status, Header: h, Body: io.NopCloser(strings.NewReader(text)),
+			ContentLength: int64(len(text)), Request: req}, nil
+	}
+}
+
 func doc(text string) reaction { return reply(200, "application/json", text) }
 
-func newTestDiscovery(t *testing.T, p http.RoundTripper, opts DiscoveryOptions, endpoints ...string) *Discovery {
+func newTestClient(t *testing.T, p http.RoundTripper, opts ClientOptions, endpoints ...string) *Client {
 	t.Helper()
 	opts.HTTPClient = &http.Client{Transport: p}
-	d, err := NewDiscovery(&opts, endpoints...)
+	d, err := NewClient(&opts, endpoints...)
 	require.NoError(t, err)
 	return d
 }
@@ -56,11 +73,11 @@ func newTestDiscovery(t *testing.T, p http.RoundTripper, opts DiscoveryOptions, 
 const single = `{"agentId":"x","capabilities":["sum"],"status":"active","endpoints":{"arc":"/v1/arc"},"supportedMethods":["task.create"]}`
 
 // ARC-D67: where agents are looked for, and that nothing leads to another origin.
-func TestDiscoveryPlaces(t *testing.T) {
+func TestClientPlaces(t *testing.T) {
 	tests := []struct {
 		name, endpoint string
 		docs           map[string]reaction
-		asked          []string
+		requests       []string
 		url            string // of the agent found; empty: none
 	}{
 		{"beside", "https://h.test/v1/arc", map[string]reaction{"https://h.test/v1/agent-info": doc(single)},
@@ -88,9 +105,9 @@ func TestDiscoveryPlaces(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			p := &docPeer{docs: tt.docs}
-			d := newTestDiscovery(t, p, DiscoveryOptions{MaxMessage: 1000, TokenSource: StaticTokenSource("tok")}, tt.endpoint)
+			d := newTestClient(t, p, ClientOptions{MaxMessage: 1000, TokenSource: arc.StaticTokenSource("tok")}, tt.endpoint)
 			got, err := d.Agents(t.Context())
-			require.Equal(t, tt.asked, p.asked)
+			require.Equal(t, tt.requests, p.requests)
 			for _, a := range p.auth {
 				require.Equal(t, "Bearer tok", a)
 			}
@@ -107,10 +124,10 @@ func TestDiscoveryPlaces(t *testing.T) {
 	}
 }
 
-func TestDiscoveryFind(t *testing.T) {
+func TestClientFind(t *testing.T) {
 	many := `{"server":"s","endpoints":{"arc":"/arc"},"registeredAgents":{"y":{"status":"active","supportedMethods":["chat.start"],"capabilities":["talk"]},"z":{"status":"down"}}}`
 	p := &docPeer{docs: map[string]reaction{"https://h.test/agent-info": doc(single), "https://i.test/agent-info": doc(many)}}
-	d := newTestDiscovery(t, p, DiscoveryOptions{}, "https://h.test/arc", "https://i.test/arc", "https://down.test/arc")
+	d := newTestClient(t, p, ClientOptions{}, "https://h.test/arc", "https://i.test/arc", "https://down.test/arc")
 	tests := []struct {
 		q    AgentQuery
 		want string
@@ -132,7 +149,7 @@ func TestDiscoveryFind(t *testing.T) {
 	}
 	all, err := d.Agents(t.Context())
 	require.Len(t, all, 3)
-	var h *HTTPError
+	var h *arc.HTTPError
 	require.ErrorAs(t, err, &h)
 	require.ErrorContains(t, err, "down.test")
 	_, err = d.Find(t.Context(), AgentQuery{AgentID: "none"})
@@ -144,10 +161,10 @@ func TestDiscoveryFind(t *testing.T) {
 	require.Len(t, got, 1, "the cache is nobody else's")
 }
 
-func TestDiscoveryCache(t *testing.T) {
+func TestClientCache(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := &docPeer{hold: time.Second, docs: map[string]reaction{"https://h.test/agent-info": doc(single)}}
-		d := newTestDiscovery(t, p, DiscoveryOptions{CacheTTL: time.Minute}, "https://h.test/arc")
+		d := newTestClient(t, p, ClientOptions{CacheTTL: time.Minute}, "https://h.test/arc")
 		var wg sync.WaitGroup
 		for range 10 {
 			wg.Go(func() {
@@ -157,25 +174,25 @@ func TestDiscoveryCache(t *testing.T) {
 			})
 		}
 		wg.Wait()
-		require.Len(t, p.asked, 1, "one asks for all")
+		require.Len(t, p.requests, 1, "one asks for all")
 		time.Sleep(time.Minute - 1)
 		_, err := d.Agents(t.Context())
 		require.NoError(t, err)
-		require.Len(t, p.asked, 1)
+		require.Len(t, p.requests, 1)
 		time.Sleep(time.Nanosecond)
 		_, err = d.Agents(t.Context())
 		require.NoError(t, err)
-		require.Len(t, p.asked, 2)
+		require.Len(t, p.requests, 2)
 		d.Invalidate()
 		_, err = d.Agents(t.Context())
 		require.NoError(t, err)
-		require.Len(t, p.asked, 3)
+		require.Len(t, p.requests, 3)
 
 		d.Invalidate()
 		p.hold = time.Hour
 		begin := time.Now()
 		_, err = d.Agents(t.Context())
-		require.ErrorIs(t, err, ErrTimeout)
+		require.ErrorIs(t, err, arc.ErrTimeout)
 		require.Equal(t, 10*time.Second, time.Since(begin))
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
@@ -184,10 +201,10 @@ func TestDiscoveryCache(t *testing.T) {
 	})
 }
 
-func TestNewDiscovery(t *testing.T) {
-	_, err := NewDiscovery(nil, "http://h.test/arc")
+func TestNewClient(t *testing.T) {
+	_, err := NewClient(nil, "http://h.test/arc")
 	require.ErrorContains(t, err, "https")
-	d, err := NewDiscovery(nil)
+	d, err := NewClient(nil)
 	require.NoError(t, err)
 	got, err := d.Agents(t.Context())
 	require.NoError(t, err)
@@ -242,7 +259,7 @@ func TestAgentCardValidate(t *testing.T) {
 		{"popularity below", func(c *AgentCard) { c.Popularity = "-1" }, "popularity"},
 		{"popularity costs nothing", func(c *AgentCard) { c.Popularity = "1e999999999" }, "popularity"},
 		{"time", func(c *AgentCard) { c.LastUpdated = "yesterday" }, "lastUpdated"},
-		{"unknown", func(c *AgentCard) { c.Extra = Extra{"x": nil} }, `"x" is unknown`},
+		{"unknown", func(c *AgentCard) { c.Extra = arc.Extra{"x": nil} }, `"x" is unknown`},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -260,13 +277,13 @@ func TestAgentCardValidate(t *testing.T) {
 	}
 }
 
-func TestDiscoveryCard(t *testing.T) {
+func TestClientCard(t *testing.T) {
 	p := &docPeer{docs: map[string]reaction{"https://h.test/arc/.well-known/a2a-agent-card.json": doc(goodCard)}}
-	d := newTestDiscovery(t, p, DiscoveryOptions{}, "https://h.test/arc", "https://i.test/arc")
+	d := newTestClient(t, p, ClientOptions{}, "https://h.test/arc", "https://i.test/arc")
 	c, err := d.Card(t.Context(), "https://h.test/arc")
 	require.NoError(t, err)
 	require.Equal(t, "Sum", c.Name)
-	var h *HTTPError
+	var h *arc.HTTPError
 	_, err = d.Card(t.Context(), "https://i.test/arc")
 	require.ErrorAs(t, err, &h)
 	_, err = d.Card(t.Context(), "https://evil.test/arc")

@@ -1,7 +1,8 @@
 // Copyright 2026 The Fivewire Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package arc
+// Package conversation talks to ARC agents without chat ids.
+package conversation
 
 import (
 	"context"
@@ -11,29 +12,27 @@ import (
 	"sync"
 
 	"golang.org/x/sync/errgroup"
+
+	"github.com/fivewire/fivewire/arc"
 )
 
-// ErrClosed reports the use of something that was closed.
-var ErrClosed = errors.New("arc: closed")
-
-// ConversationOptions adjusts [Conversations]. The zero value is right for
-// production.
-type ConversationOptions struct {
+// Options adjusts a [Manager]. The zero value is right for production.
+type Options struct {
 	// EndReason is the reason that Close gives for ending the chats. Empty
 	// gives none.
 	EndReason string
 }
 
-// Conversations talks to agents without chat ids: it begins a chat with the first
+// A Manager talks to agents without chat ids: it begins a chat with the first
 // message to an agent, continues it with the next ones, begins a new one where
 // the agent no longer knows it, and ends all of them at Close.
 //
 // It may be used by several goroutines. Messages to one agent go one after the
 // other, each when the answer before it is complete; different agents do not wait
 // for each other.
-type Conversations struct {
-	c    *Client
-	opts ConversationOptions
+type Manager struct {
+	c    *arc.Client
+	opts Options
 
 	mu     sync.Mutex
 	closed bool             // guarded by mu
@@ -46,17 +45,20 @@ type talk struct {
 	chatID string
 }
 
-// NewConversations returns conversations that c carries.
-func NewConversations(c *Client, opts *ConversationOptions) *Conversations {
-	v := &Conversations{c: c, talks: map[string]*talk{}}
+// NewManager returns a Manager of the chats of c.
+func NewManager(c *arc.Client, opts *Options) (*Manager, error) {
+	if c == nil {
+		return nil, errors.New("arc: conversation: no client")
+	}
+	v := &Manager{c: c, talks: map[string]*talk{}}
 	if opts != nil {
 		v.opts = *opts
 	}
-	return v
+	return v, nil
 }
 
 // begin takes the turn with an agent.
-func (v *Conversations) begin(ctx context.Context, agent string) (*talk, error) {
+func (v *Manager) begin(ctx context.Context, agent string) (*talk, error) {
 	v.mu.Lock()
 	t := v.talks[agent]
 	if t == nil && !v.closed {
@@ -66,7 +68,7 @@ func (v *Conversations) begin(ctx context.Context, agent string) (*talk, error) 
 	closed := v.closed
 	v.mu.Unlock()
 	if closed {
-		return nil, ErrClosed
+		return nil, arc.ErrClosed
 	}
 	if err := t.take(ctx); err != nil {
 		return nil, err
@@ -76,7 +78,7 @@ func (v *Conversations) begin(ctx context.Context, agent string) (*talk, error) 
 	v.mu.Unlock()
 	if closed { // while we waited
 		t.pass()
-		return nil, ErrClosed
+		return nil, arc.ErrClosed
 	}
 	return t, nil
 }
@@ -94,37 +96,37 @@ func (t *talk) pass() { <-t.turn }
 
 // expired reports an error that says that the agent no longer has the chat.
 func expired(err error) bool {
-	return errors.Is(err, ErrChatNotFound) || errors.Is(err, ErrChatAlreadyClosed)
+	return errors.Is(err, arc.ErrChatNotFound) || errors.Is(err, arc.ErrChatAlreadyClosed)
 }
 
 // Send sends a message to an agent and returns its complete answer.
-func (v *Conversations) Send(ctx context.Context, agent string, m *Message, opts ...CallOptions) (*Chat, error) {
+func (v *Manager) Send(ctx context.Context, agent string, m *arc.Message, opts *arc.CallOptions) (*arc.Chat, error) {
 	t, err := v.begin(ctx, agent)
 	if err != nil {
 		return nil, err
 	}
 	defer t.pass()
 	if t.chatID != "" {
-		chat, err := v.c.SendChatMessage(ctx, agent, &ChatMessageParams{ChatID: t.chatID, Message: m}, opts...)
+		chat, err := v.c.SendChatMessage(ctx, agent, &arc.ChatMessageParams{ChatID: t.chatID, Message: m}, opts)
 		if !expired(err) {
-			if err == nil && chat.Status == ChatClosed {
+			if err == nil && chat.Status == arc.ChatClosed {
 				t.chatID = ""
 			}
 			return chat, err
 		}
 		t.chatID = ""
 	}
-	chat, err := v.c.StartChat(ctx, agent, &StartChatParams{InitialMessage: m}, opts...)
-	if err == nil && chat.Status != ChatClosed { // a stateless agent keeps no chat
+	chat, err := v.c.StartChat(ctx, agent, &arc.StartChatParams{InitialMessage: m}, opts)
+	if err == nil && chat.Status != arc.ChatClosed { // a stateless agent keeps no chat
 		t.chatID = chat.ID
 	}
 	return chat, err
 }
 
-// Stream sends a message to an agent and streams its answer; see [Client.Stream]
+// Stream sends a message to an agent and streams its answer; see [arc.Client.Stream]
 // for the guarantees of a stream. The turn ends with the loop.
-func (v *Conversations) Stream(ctx context.Context, agent string, m *Message, opts ...CallOptions) iter.Seq2[*ChatEvent, error] {
-	return func(yield func(*ChatEvent, error) bool) {
+func (v *Manager) Stream(ctx context.Context, agent string, m *arc.Message, opts *arc.CallOptions) iter.Seq2[*arc.ChatEvent, error] {
+	return func(yield func(*arc.ChatEvent, error) bool) {
 		t, err := v.begin(ctx, agent)
 		if err != nil {
 			yield(nil, err)
@@ -132,19 +134,19 @@ func (v *Conversations) Stream(ctx context.Context, agent string, m *Message, op
 		}
 		defer t.pass()
 		if t.chatID != "" {
-			p := &ChatMessageParams{ChatID: t.chatID, Message: m}
-			if !t.follow(v.c.StreamChatMessage(ctx, agent, p, opts...), true, yield) {
+			p := &arc.ChatMessageParams{ChatID: t.chatID, Message: m}
+			if !t.follow(v.c.StreamChatMessage(ctx, agent, p, opts), true, yield) {
 				return
 			}
 			t.chatID = ""
 		}
-		t.follow(v.c.StreamChat(ctx, agent, &StartChatParams{InitialMessage: m}, opts...), false, yield)
+		t.follow(v.c.StreamChat(ctx, agent, &arc.StartChatParams{InitialMessage: m}, opts), false, yield)
 	}
 }
 
 // follow hands on the events of a turn and keeps the id of the chat. It returns
 // true if the chat turned out to have expired, and then has handed on nothing.
-func (t *talk) follow(events iter.Seq2[*ChatEvent, error], isOpen bool, yield func(*ChatEvent, error) bool) (retry bool) {
+func (t *talk) follow(events iter.Seq2[*arc.ChatEvent, error], isOpen bool, yield func(*arc.ChatEvent, error) bool) (retry bool) {
 	first := true
 	for ev, err := range events {
 		if err != nil {
@@ -158,7 +160,7 @@ func (t *talk) follow(events iter.Seq2[*ChatEvent, error], isOpen bool, yield fu
 		if t.chatID == "" {
 			t.chatID = ev.ChatID // a stream that has begun leaves a chat (ARC-D34)
 		}
-		if ev.Done && ev.Status == ChatClosed {
+		if ev.Done && ev.Status == arc.ChatClosed {
 			t.chatID = ""
 		}
 		if !yield(ev, nil) {
@@ -170,7 +172,7 @@ func (t *talk) follow(events iter.Seq2[*ChatEvent, error], isOpen bool, yield fu
 
 // ChatID returns the id of the chat with an agent, or "" without one. It waits for
 // the current turn.
-func (v *Conversations) ChatID(ctx context.Context, agent string) (string, error) {
+func (v *Manager) ChatID(ctx context.Context, agent string) (string, error) {
 	t, err := v.begin(ctx, agent)
 	if err != nil {
 		return "", err
@@ -181,7 +183,7 @@ func (v *Conversations) ChatID(ctx context.Context, agent string) (string, error
 
 // End ends the chat with an agent, if there is one. The next message begins
 // another.
-func (v *Conversations) End(ctx context.Context, agent, reason string) error {
+func (v *Manager) End(ctx context.Context, agent, reason string) error {
 	t, err := v.begin(ctx, agent)
 	if err != nil {
 		return err
@@ -191,11 +193,11 @@ func (v *Conversations) End(ctx context.Context, agent, reason string) error {
 }
 
 // end ends a chat whose turn the caller holds.
-func (v *Conversations) end(ctx context.Context, agent string, t *talk, reason string) error {
+func (v *Manager) end(ctx context.Context, agent string, t *talk, reason string) error {
 	if t.chatID == "" {
 		return nil
 	}
-	_, err := v.c.EndChat(ctx, agent, &EndChatParams{ChatID: t.chatID, Reason: reason})
+	_, err := v.c.EndChat(ctx, agent, &arc.EndChatParams{ChatID: t.chatID, Reason: reason}, nil)
 	if err != nil && !expired(err) {
 		return fmt.Errorf("arc: end the chat with %q: %w", agent, err)
 	}
@@ -204,9 +206,9 @@ func (v *Conversations) end(ctx context.Context, agent string, t *talk, reason s
 }
 
 // Close ends all chats, each after its current turn, until ctx ends, and returns
-// the errors. Further messages are refused with [ErrClosed]. A second Close ends
+// the errors. Further messages are refused with [arc.ErrClosed]. A second Close ends
 // the chats that the first one could not end.
-func (v *Conversations) Close(ctx context.Context) error {
+func (v *Manager) Close(ctx context.Context) error {
 	v.mu.Lock()
 	v.closed = true
 	talks := make(map[string]*talk, len(v.talks))

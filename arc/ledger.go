@@ -1,0 +1,301 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package arc
+
+import (
+	"container/list"
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/fivewire/fivewire/internal/budget"
+)
+
+// An objectKind is a kind of object that callers make and the store keeps.
+type objectKind uint8
+
+const (
+	taskObject objectKind = iota
+	chatObject
+	subscriptionObject
+	numKinds
+)
+
+const (
+	baseBytes = 1 << 10 // of an object in the store, apart from its items
+	itemBytes = 64      // of an item, apart from its content
+	runBytes  = 8 << 10 // of a running task
+)
+
+// A ledger counts the tasks, chats and subscriptions of a server and their bytes against the
+// budgets of their callers, until the store removes them. Ended objects are evicted, oldest first,
+// if their room is needed. Each process counts its own objects.
+type ledger struct {
+	s        *Server
+	resource budget.Resource // of the bytes
+
+	mu      sync.Mutex
+	objects map[objectKey]*object    // guarded by mu, like all below
+	expiry  [2 * numKinds]list.List  // open objects of a kind, then ended ones; the next to expire first
+	queues  map[objectKey]*list.List // by kind and principal, of ended objects, in the same order
+}
+
+// An objectKey is a kind with the key of an object or the name of a principal.
+type objectKey struct {
+	kind objectKind
+	name string
+}
+
+type object struct {
+	objectKey
+	principal string
+	items     budget.Hold
+	bytes     budget.Hold
+	expires   time.Time     // zero means never; guarded by ledger.mu
+	isEnded   bool          // guarded by ledger.mu
+	inExpiry  *list.Element // guarded by ledger.mu
+	inEnded   *list.Element // guarded by ledger.mu
+
+	mu sync.Mutex   // held while n changes
+	n  atomic.Int64 // bytes
+}
+
+func newLedger(s *Server) *ledger {
+	l := &ledger{s: s, resource: budget.Memory, objects: map[objectKey]*object{}, queues: map[objectKey]*list.List{}}
+	if s.isShared {
+		l.resource = budget.Storage
+	}
+	return l
+}
+
+// add counts a new object with n bytes of content. A task is counted as an item by its run.
+func (l *ledger) add(kind objectKind, key string, call *Call, n int) error {
+	o := &object{objectKey: objectKey{kind, key}, principal: budgetName(call)}
+	o.n.Store(baseBytes + int64(n))
+	scope := l.s.budget.Scope(o.principal, "")
+	var err error
+	if kind != taskObject {
+		o.items, err = scope.Reserve(budget.Items, 1)
+	}
+	if err == nil {
+		o.bytes, err = scope.Reserve(l.resource, o.n.Load())
+	}
+	if err != nil {
+		o.items.Release()
+		return overBudget(call.TargetAgent, err)
+	}
+	l.mu.Lock()
+	old := l.objects[o.objectKey]
+	if old != nil { // expired
+		l.removeLocked(old)
+	}
+	l.objects[o.objectKey] = o
+	l.mu.Unlock()
+	old.release()
+	return nil
+}
+
+func (o *object) release() {
+	if o != nil {
+		o.items.Release()
+		o.bytes.Release()
+	}
+}
+
+func (l *ledger) lookup(kind objectKind, key string) *object {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.objects[objectKey{kind, key}]
+}
+
+// grow counts n more bytes of an object, or fewer if n is negative.
+func (l *ledger) grow(kind objectKind, key string, n int) error {
+	o := l.lookup(kind, key)
+	if o == nil || n == 0 {
+		return nil
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if err := o.bytes.Resize(o.n.Load() + int64(n)); err != nil {
+		return overBudget("", err)
+	}
+	o.n.Add(int64(n))
+	return nil
+}
+
+// empty counts an object without its content.
+func (l *ledger) empty(kind objectKind, key string) {
+	if o := l.lookup(kind, key); o != nil {
+		o.mu.Lock()
+		defer o.mu.Unlock()
+		_ = o.bytes.Resize(baseBytes) // never more
+		o.n.Store(baseBytes)
+	}
+}
+
+// renew sets the lifetime of an open object; zero means no end.
+func (l *ledger) renew(kind objectKind, key string, ttl time.Duration) {
+	l.schedule(kind, key, ttl, false)
+}
+
+// end counts an object as ended, with the lifetime of its record. Without a lifetime it is kept,
+// and not evicted.
+func (l *ledger) end(kind objectKind, key string, ttl time.Duration) {
+	l.schedule(kind, key, ttl, true)
+}
+
+func (l *ledger) schedule(kind objectKind, key string, ttl time.Duration, isEnded bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	o := l.objects[objectKey{kind, key}]
+	if o == nil || o.isEnded {
+		return
+	}
+	l.unlistLocked(o)
+	o.isEnded = isEnded
+	queue := &l.expiry[kind]
+	if isEnded {
+		o.items.Release()
+		queue = &l.expiry[numKinds+kind]
+	}
+	if ttl <= 0 {
+		return
+	}
+	o.expires = time.Now().Add(ttl)
+	o.inExpiry = queue.PushBack(o)
+	if isEnded {
+		own := objectKey{kind, o.principal}
+		if l.queues[own] == nil {
+			l.queues[own] = list.New()
+		}
+		o.inEnded = l.queues[own].PushBack(o)
+	}
+}
+
+// unlistLocked removes an object from the queues. l.mu must be held.
+func (l *ledger) unlistLocked(o *object) {
+	if o.inExpiry != nil {
+		kind := o.kind
+		if o.isEnded {
+			kind += numKinds
+		}
+		l.expiry[kind].Remove(o.inExpiry)
+		o.inExpiry = nil
+	}
+	if o.inEnded != nil {
+		own := objectKey{o.kind, o.principal}
+		l.queues[own].Remove(o.inEnded)
+		o.inEnded = nil
+		if l.queues[own].Len() == 0 {
+			delete(l.queues, own)
+		}
+	}
+}
+
+// removeLocked forgets an object, which the caller releases. l.mu must be held.
+func (l *ledger) removeLocked(o *object) {
+	l.unlistLocked(o)
+	delete(l.objects, o.objectKey)
+}
+
+// remove ends the count of an object.
+func (l *ledger) remove(kind objectKind, key string) {
+	l.mu.Lock()
+	o := l.objects[objectKey{kind, key}]
+	if o != nil {
+		l.removeLocked(o)
+	}
+	l.mu.Unlock()
+	o.release()
+}
+
+// close ends the count of all objects.
+func (l *ledger) close() {
+	l.mu.Lock()
+	objects := l.objects
+	l.objects, l.expiry, l.queues = map[objectKey]*object{}, [2 * numKinds]list.List{}, map[objectKey]*list.List{}
+	l.mu.Unlock()
+	for _, o := range objects {
+		o.release()
+	}
+}
+
+// sweep ends the count of expired objects, and returns how many there were.
+func (l *ledger) sweep() int64 {
+	var expired []*object
+	now := time.Now()
+	l.mu.Lock()
+	for i := range l.expiry {
+		for e := l.expiry[i].Front(); e != nil && !e.Value.(*object).expires.After(now); e = l.expiry[i].Front() {
+			expired = append(expired, e.Value.(*object))
+			l.removeLocked(e.Value.(*object))
+		}
+	}
+	l.mu.Unlock()
+	for _, o := range expired {
+		o.release()
+	}
+	return int64(len(expired))
+}
+
+// evict releases n units of a resource: those of expired objects, then those of the oldest ended
+// objects of a principal or, if it is empty, of all. It returns about how many it has released.
+func (l *ledger) evict(r budget.Resource, principal string, n int64) int64 {
+	released := l.sweep()
+	if r != l.resource {
+		return released
+	}
+	var victims []*object
+	l.mu.Lock()
+	for released < n {
+		o := l.oldestLocked(principal)
+		if o == nil {
+			break
+		}
+		l.removeLocked(o)
+		victims = append(victims, o)
+		released += o.n.Load()
+	}
+	l.mu.Unlock()
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	for _, o := range victims {
+		if err := l.s.deleteObject(ctx, o.kind, o.name); err != nil {
+			l.s.opts.Logger.WarnContext(ctx, "arc: evicted object not deleted", "key", o.name, "err", err)
+		}
+		o.release()
+	}
+	return released
+}
+
+// oldestLocked returns the ended object that expires first. l.mu must be held.
+func (l *ledger) oldestLocked(principal string) (oldest *object) {
+	for kind := range numKinds {
+		queue := &l.expiry[numKinds+kind]
+		if principal != "" {
+			queue = l.queues[objectKey{kind, principal}]
+		}
+		if queue == nil || queue.Len() == 0 {
+			continue
+		}
+		if o := queue.Front().Value.(*object); oldest == nil || o.expires.Before(oldest.expires) {
+			oldest = o
+		}
+	}
+	return oldest
+}
+
+// deleteObject deletes an ended object. Its items are first: afterwards its id may be used again.
+func (s *Server) deleteObject(ctx context.Context, kind objectKind, name string) error {
+	db := s.opts.Persistence.Store
+	switch kind {
+	case taskObject:
+		return errors.Join(db.Expire(ctx, taskItems(name), 0), db.Expire(ctx, taskMetadata(name), 0), db.Delete(ctx, taskPrefix+name, 0))
+	case chatObject:
+		return errors.Join(db.Expire(ctx, chatItems(name), 0), db.Delete(ctx, chatKey(name), 0))
+	}
+	return db.Delete(ctx, name, 0)
+}

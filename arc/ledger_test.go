@@ -1,0 +1,282 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package arc_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/fivewire/fivewire/arc"
+	"github.com/fivewire/fivewire/arc/arctest"
+	"github.com/fivewire/fivewire/store"
+)
+
+// byName authenticates callers by the value of the header Authorization.
+var byName = arc.Auth{Authenticator: arc.AuthenticatorFunc(func(_ context.Context, r *arc.ServerRequest) (*arc.Principal, error) {
+	return &arc.Principal{ID: r.Authorization, Scopes: strings.Fields(arc.ScopesFullCaller)}, nil
+})}
+
+// serveAs sends a request of a principal and returns the result or the error.
+func serveAs(t *testing.T, s *arc.Server, principal, method, target, params string) (*arc.Result, *arc.Error) {
+	t.Helper()
+	rec := post(s, call(method, target, params), "Authorization", principal)
+	if res := answer(t, rec); res.Error != nil {
+		require.NotEmpty(t, rec.Header().Get("Retry-After"))
+		require.Equal(t, http.StatusServiceUnavailable, rec.Code)
+		return nil, res.Error
+	}
+	return result(t, rec, method), nil
+}
+
+// fill repeats f until it is refused over a bound, and returns how often it succeeded.
+func fill(t *testing.T, resource, scope string, f func(i int) *arc.Error) int {
+	t.Helper()
+	for i := range 1000 {
+		if err := f(i); err != nil {
+			require.Equal(t, arc.ErrAgentCapacityExceeded, err.Code)
+			require.Contains(t, string(err.Details), fmt.Sprintf(`"resource":%q,"scope":%q`, resource, scope))
+			return i
+		}
+	}
+	t.Fatalf("no bound for %s of %s", resource, scope)
+	return 0
+}
+
+func usageOf(s *arc.Server, resource, scope string) arc.Usage {
+	for _, u := range s.Usage() {
+		if u.Resource == resource && u.Scope == scope {
+			return u
+		}
+	}
+	return arc.Usage{}
+}
+
+func requireNothingUsed(t *testing.T, s *arc.Server) {
+	t.Helper()
+	for _, u := range s.Usage() {
+		require.Zero(t, u.Used, "%+v", u)
+	}
+}
+
+const large = 1 << 20
+
+// largeMessage is the params of a request with a message of one MiB.
+func largeMessage(key string) string {
+	return fmt.Sprintf(`{%q:%s}`, key, hello(strings.Repeat("x", large)))
+}
+
+func cancelAs(t *testing.T, s *arc.Server, principal, id string) {
+	t.Helper()
+	_, err := serveAs(t, s, principal, "task.cancel", "a", fmt.Sprintf(`{"taskId":%q}`, id))
+	require.Nil(t, err)
+	synctest.Wait()
+}
+
+// The bytes of tasks are bounded for each principal, and those of ended tasks are no reason to
+// refuse new ones.
+func TestLedgerBoundsBytesOfTasks(t *testing.T) {
+	for name, isDurable := range map[string]bool{"memory": false, "storage": true} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				o := arc.ServerOptions{Auth: byName, Limits: arc.Limits{MaxMemoryPerPrincipal: 8 * large, MaxStoragePerPrincipal: 8 * large}}
+				if isDurable {
+					o.Persistence.Store = store.NewMemory()
+				}
+				s := newServer(t, &o)
+				s.HandleTasks("a", arctest.ScriptedTask(arctest.WaitCanceled()))
+				var ids []string
+				create := func(int) *arc.Error {
+					res, err := serveAs(t, s, "p1", "task.create", "a", largeMessage("initialMessage"))
+					if err == nil {
+						ids = append(ids, res.Task.ID)
+					}
+					return err
+				}
+				n := fill(t, name, "principal", create)
+				require.GreaterOrEqual(t, n, 6)
+				require.LessOrEqual(t, n, 7)
+				u := usageOf(s, name, "principal")
+				require.EqualValues(t, 8*large, u.Limit)
+				require.GreaterOrEqual(t, u.Used, int64(n*large))
+				require.LessOrEqual(t, u.Used, u.Limit)
+				_, err := serveAs(t, s, "p2", "task.create", "a", largeMessage("initialMessage"))
+				require.Nil(t, err, "another principal has its own room")
+
+				cancelAs(t, s, "p1", ids[0])
+				cancelAs(t, s, "p1", ids[1])
+				require.Equal(t, u.Used, usageOf(s, name, "principal").Used+memoryOfRuns(name, 2), "ended tasks are kept")
+				require.Nil(t, create(0), "an ended task is evicted")
+				fault(t, post(s, call("task.info", "a", fmt.Sprintf(`{"taskId":%q}`, ids[0])), "Authorization", "p1"), arc.ErrTaskNotFound)
+				require.Equal(t, arc.TaskCanceled, taskOf(t, s, "a", ids[1], "Authorization", "p1").Status, "the oldest one is evicted")
+
+				for _, id := range ids[2:] {
+					cancelAs(t, s, "p1", id)
+				}
+				time.Sleep(25 * time.Hour) // TaskRetention
+				require.Less(t, usageOf(s, name, "all").Used, int64(2*large), "the task of p2 is left")
+				require.NoError(t, s.Close())
+				requireNothingUsed(t, s)
+			})
+		})
+	}
+}
+
+// memoryOfRuns is the memory that n running tasks need besides their content.
+func memoryOfRuns(resource string, n int64) int64 {
+	if resource == "storage" {
+		return 0
+	}
+	return n * 8 << 10
+}
+
+// The messages and artifacts of a running task count as well, and a handler sees the error.
+func TestLedgerBoundsItemsOfTask(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer(t, &arc.ServerOptions{Auth: byName, Limits: arc.Limits{MaxMemoryPerPrincipal: 4 * large}})
+		added := 0
+		s.HandleTasks("a", arc.TaskHandlerFunc(func(ctx context.Context, run *arc.TaskRun) error {
+			for {
+				if err := run.AddArtifact(ctx, &arc.Artifact{Parts: []arc.Part{arc.TextPart(strings.Repeat("x", large))}}); err != nil {
+					return err
+				}
+				added++
+			}
+		}))
+		id := createTask(t, s, "a", "x", "Authorization", "p1")
+		synctest.Wait()
+		require.Equal(t, 3, added)
+		task := taskOf(t, s, "a", id, "Authorization", "p1")
+		require.Equal(t, arc.TaskFailed, task.Status)
+		require.Len(t, task.Artifacts, 3)
+		require.Equal(t, arc.ErrAgentCapacityExceeded, task.Error.Code)
+	})
+}
+
+// Tasks that only run have a bound in number and in memory.
+func TestLedgerBoundsRunningTasks(t *testing.T) {
+	for resource, limits := range map[string]arc.Limits{"items": {MaxItemsPerPrincipal: 20}, "memory": {MaxMemoryPerPrincipal: 20 * 10 << 10}} {
+		synctest.Test(t, func(t *testing.T) {
+			s := newServer(t, &arc.ServerOptions{Auth: byName, Limits: limits})
+			s.HandleTasks("a", arctest.ScriptedTask(arctest.WaitCanceled()))
+			n := fill(t, resource, "principal", func(int) *arc.Error {
+				_, err := serveAs(t, s, "p1", "task.create", "a", `{"initialMessage":`+hello("x")+`}`)
+				return err
+			})
+			require.LessOrEqual(t, n, 20+2)
+			require.GreaterOrEqual(t, n, 20)
+			createTask(t, s, "a", "x", "Authorization", "p2")
+		})
+	}
+}
+
+func TestLedgerBoundsChats(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer(t, &arc.ServerOptions{Auth: byName, Limits: arc.Limits{MaxItemsPerPrincipal: 3, MaxMemoryPerPrincipal: 8 * large}})
+		s.HandleChats("a", arc.ChatReplyFunc(func(context.Context, *arc.ChatTurn) (*arc.Message, error) { return arc.AgentText("ok"), nil }))
+		var ids []string
+		start := func(int) *arc.Error {
+			res, err := serveAs(t, s, "p1", "chat.start", "a", largeMessage("initialMessage"))
+			if err == nil {
+				ids = append(ids, res.Chat.ID)
+			}
+			return err
+		}
+		require.Equal(t, 3, fill(t, "items", "principal", start))
+		require.Equal(t, arc.Usage{Resource: "items", Scope: "all", Used: 3, Limit: 100_000}, usageOf(s, "items", "all"))
+		more := func(int) *arc.Error {
+			_, err := serveAs(t, s, "p1", "chat.message", "a", fmt.Sprintf(`{"chatId":%q,"message":%s}`, ids[0], hello(strings.Repeat("x", large))))
+			return err
+		}
+		require.Equal(t, 3, fill(t, "memory", "principal", more), "the history counts")
+		full := usageOf(s, "memory", "principal").Used
+		_, err := serveAs(t, s, "p2", "chat.start", "a", largeMessage("initialMessage"))
+		require.Nil(t, err)
+
+		end := func(id string) {
+			_, err := serveAs(t, s, "p1", "chat.end", "a", fmt.Sprintf(`{"chatId":%q}`, id))
+			require.Nil(t, err)
+		}
+		end(ids[0])
+		require.EqualValues(t, 3, usageOf(s, "items", "all").Used, "an ended chat is no item")
+		require.Equal(t, full, usageOf(s, "memory", "principal").Used, "its history is kept")
+		require.Nil(t, start(0), "an ended chat is evicted")
+		require.Less(t, usageOf(s, "memory", "principal").Used, full-2*large)
+		fault(t, post(s, call("chat.end", "a", fmt.Sprintf(`{"chatId":%q}`, ids[0])), "Authorization", "p1"), arc.ErrChatNotFound)
+
+		require.NotNil(t, start(0))
+		time.Sleep(25 * time.Hour) // idle chats end by themselves
+		require.Nil(t, start(0), "chats that have expired hold nothing")
+		time.Sleep(50 * time.Hour)
+		requireNothingUsed(t, s)
+	})
+}
+
+// A chat whose handler fails does not exist and holds nothing.
+func TestLedgerForgetsFailedChat(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, resume := range []bool{false, true} {
+			s := newServer(t, &arc.ServerOptions{Auth: byName, EnableResume: resume})
+			s.HandleChats("a", arc.ChatReplyFunc(func(context.Context, *arc.ChatTurn) (*arc.Message, error) { return nil, errors.New("x") }))
+			for _, stream := range []bool{false, true} {
+				rec := post(s, call("chat.start", "a", fmt.Sprintf(`{"stream":%v,"initialMessage":%s}`, stream, hello("x"))), "Authorization", "p1")
+				require.NotEqual(t, http.StatusOK, rec.Code)
+				synctest.Wait()
+				requireNothingUsed(t, s)
+			}
+		}
+	})
+}
+
+// An answer counts while it is written.
+func TestLedgerBoundsAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, isStateless := range []bool{false, true} {
+			s := newServer(t, &arc.ServerOptions{Auth: byName, Limits: arc.Limits{MaxMemoryPerPrincipal: 4 * large}})
+			written := 0
+			s.Register(arc.Agent{AgentInfo: arc.AgentInfo{AgentID: "a"}, StatelessChats: isStateless,
+				ChatHandler: arc.ChatHandlerFunc(func(_ context.Context, _ *arc.ChatTurn, out *arc.ChatWriter) error {
+					for {
+						if err := out.Send(strings.Repeat("x", large)); err != nil {
+							return err
+						}
+						written++
+					}
+				})})
+			_, err := serveAs(t, s, "p1", "chat.start", "a", `{"initialMessage":`+hello("x")+`}`)
+			require.NotNil(t, err)
+			require.Equal(t, arc.ErrAgentCapacityExceeded, err.Code)
+			require.Equal(t, 3, written)
+			requireNothingUsed(t, s)
+		}
+	})
+}
+
+func TestLedgerBoundsSubscriptions(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer(t, &arc.ServerOptions{Auth: byName, Timing: arc.Timing{TaskTimeout: -1, InputTimeout: -1}, Limits: arc.Limits{MaxItemsPerPrincipal: 5, MaxMemoryPerPrincipal: 8 * large},
+			Webhook: &arc.WebhookOptions{Transport: deadHost{}, CallbackPolicy: arc.CallbackPolicy{AllowInsecure: true, AllowPrivate: true}}})
+		s.HandleTasks("a", arctest.ScriptedTask(arctest.WaitCanceled()))
+		id := createTask(t, s, "a", "x", "Authorization", "p1")
+		require.Equal(t, 4, fill(t, "items", "principal", func(int) *arc.Error {
+			_, err := serveAs(t, s, "p1", "task.subscribe", "a", fmt.Sprintf(`{"taskId":%q,"callbackUrl":"http://127.0.0.1/","events":["TASK_COMPLETED","TASK_CANCELED"]}`, id))
+			return err
+		}))
+		createTask(t, s, "a", "x", "Authorization", "p2")
+		cancelAs(t, s, "p1", id)
+		time.Sleep(30 * time.Hour) // all attempts to deliver have failed
+		require.EqualValues(t, 1, usageOf(s, "items", "all").Used, "the task of p2 is left")
+	})
+}
+
+type deadHost struct{}
+
+func (deadHost) RoundTrip(*http.Request) (*http.Response, error) { return nil, errors.New("no route") }

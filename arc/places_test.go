@@ -1,0 +1,101 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package arc_test
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"runtime"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/fivewire/fivewire/arc"
+	"github.com/fivewire/fivewire/arc/arctest"
+	"github.com/fivewire/fivewire/store"
+)
+
+// Waiting tasks have no goroutine, the queue is bounded, and each task runs in its turn.
+func TestWaitingTasksHaveNoGoroutine(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer(t, nil)
+		release := make(chan struct{})
+		var running atomic.Int32
+		s.HandleTasks("a-01", arc.TaskHandlerFunc(func(ctx context.Context, _ *arc.TaskRun) error {
+			running.Add(1)
+			select {
+			case <-release:
+			case <-ctx.Done():
+			}
+			return nil
+		}))
+		before := runtime.NumGoroutine()
+		var ids []string
+		for range 256 + 1024 {
+			ids = append(ids, createTask(t, s, "a-01", "x"))
+		}
+		synctest.Wait()
+		require.EqualValues(t, 256, running.Load())
+		require.Less(t, runtime.NumGoroutine()-before, 300)
+		rec := post(s, call("task.create", "a-01", `{"initialMessage":`+hello("x")+`}`))
+		require.Equal(t, http.StatusServiceUnavailable, rec.Code)
+		require.Equal(t, "5", rec.Header().Get("Retry-After"))
+		e := fault(t, rec, arc.ErrAgentCapacityExceeded)
+		require.Contains(t, string(e.Details), `"resource":"work","scope":"principal"`)
+		require.Nil(t, cancelTask(s, "a-01", ids[1000]).Error)
+		ids = append(ids, createTask(t, s, "a-01", "x"))
+		close(release)
+		synctest.Wait()
+		for i, id := range ids {
+			want := arc.TaskCompleted
+			if i == 1000 {
+				want = arc.TaskCanceled
+			}
+			require.Equal(t, want, taskOf(t, s, "a-01", id).Status)
+		}
+		require.LessOrEqual(t, runtime.NumGoroutine(), before)
+		require.Zero(t, usageOf(s, "items", "all").Used)
+	})
+}
+
+// Tasks that a process takes over wait for a place, before new tasks.
+func TestSurvivorHasPlacesToo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		db := store.NewMemory()
+		start := func(tasks int64) *arc.Server {
+			s := newServer(t, &arc.ServerOptions{Persistence: arc.Persistence{Store: db}, Limits: arc.Limits{MaxTasks: tasks}})
+			s.Register(rerunAgent("a-01", arctest.ScriptedTask(arctest.Sleep(time.Minute))))
+			return s
+		}
+		first := start(10)
+		var ids []string
+		for i := range 3 {
+			ids = append(ids, createTask(t, first, "a-01", fmt.Sprint(i)))
+		}
+		synctest.Wait()
+		require.NoError(t, first.Close())
+		second := start(1)
+		require.NoError(t, second.WaitRecovered(t.Context()))
+		last := createTask(t, second, "a-01", "x")
+		for i := range 3 {
+			time.Sleep(time.Minute)
+			synctest.Wait()
+			done := 0
+			for _, id := range ids {
+				if taskOf(t, second, "a-01", id).Status == arc.TaskCompleted {
+					done++
+				}
+			}
+			require.Equal(t, i+1, done)
+			require.NotEqual(t, arc.TaskCompleted, taskOf(t, second, "a-01", last).Status)
+		}
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		require.Equal(t, arc.TaskCompleted, taskOf(t, second, "a-01", last).Status)
+	})
+}

@@ -1,0 +1,292 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package arc
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"slices"
+
+	"github.com/fivewire/fivewire/arc/internal/hook"
+	"github.com/fivewire/fivewire/internal/sse"
+	"github.com/fivewire/fivewire/internal/vector"
+)
+
+func init() {
+	hook.Vector = vectors.Run
+	hook.Webhooks = func(opts any, lookup func(context.Context, string, string) ([]netip.Addr, error)) {
+		if o, ok := opts.(*WebhookOptions); ok {
+			o.exact, o.lookup = true, lookup
+		}
+	}
+}
+
+// vectors are the operations of the test vectors on parts that are not exported.
+var vectors = vector.Ops{
+	"validate_params": vector.New(func(in struct {
+		Method string
+		Params []byte
+	}) (any, error) {
+		return normalizeParams(in.Method, in.Params)
+	}),
+	"task_machine":  vector.New(vectorTaskMachine),
+	"chat_machine":  vector.New(vectorChatMachine),
+	"trace_context": vector.New(func(in struct{ TraceID string }) (any, error) { return w3cTraceID(in.TraceID), nil }),
+	"scope_check": vector.New(func(in struct {
+		Method   string
+		Provided []string
+	}) (any, error) {
+		missing := RequiredScopes(in.Method)
+		return slices.DeleteFunc(missing, func(s string) bool { return slices.Contains(in.Provided, s) }), nil
+	}),
+	"callback_url": vector.New(vectorCallbackURL),
+	"route":        vector.New(vectorRoute),
+	"sse_decode":   vector.New(vectorSSEDecode),
+	"sse_encode":   vector.New(vectorSSEEncode),
+}
+
+func vectorTaskMachine(in struct{ Events []taskAction }) (any, error) {
+	state, list := TaskSubmitted, []any{}
+	for _, action := range in.Events {
+		next, events, err := state.next(action)
+		if err != nil {
+			list = append(list, map[string]any{"error": asCode(err), "status": next})
+		} else {
+			list = append(list, map[string]any{"status": next, "emit": append([]Event{}, events...)})
+		}
+		state = next
+	}
+	return list, nil
+}
+
+func vectorChatMachine(in struct {
+	Stateless bool
+	Events    []chatAction
+}) (any, error) {
+	state, list := ChatStatus(""), []any{}
+	for _, action := range in.Events {
+		next, err := state.next(action)
+		switch {
+		case err == nil && in.Stateless && state == "" && action == chatStart:
+			list = append(list, map[string]any{"status": ChatClosed}) // nothing is kept
+			continue
+		case err == nil:
+			list = append(list, map[string]any{"status": next})
+		default:
+			list = append(list, map[string]any{"error": asCode(err), "status": next})
+		}
+		state = next
+	}
+	return list, nil
+}
+
+// asCode returns the code of an error.
+func asCode(err error) Code {
+	var c Code
+	if errors.As(err, &c) {
+		return c
+	}
+	return asError(err).Code
+}
+
+// vectorCallbackURL returns the reason of a refusal, or "".
+func vectorCallbackURL(in struct {
+	URL                         string
+	AllowInsecure, AllowPrivate bool
+	Resolved                    []netip.Addr
+}) (any, error) {
+	err := CallbackPolicy{AllowInsecure: in.AllowInsecure, AllowPrivate: in.AllowPrivate}.validate(in.URL, in.Resolved...)
+	var fault callbackFault
+	if errors.As(err, &fault) {
+		return string(fault), nil
+	}
+	return "", err
+}
+
+func vectorRoute(in struct {
+	Agents []struct {
+		ID, Group string
+		Capacity  int
+	}
+	Calls []struct {
+		Set, Done, Target, Key string
+		Healthy                *bool
+	}
+}) (any, error) {
+	r := newRouter(nil)
+	for _, a := range in.Agents {
+		if err := r.Add(a.ID, a.Group, a.Capacity); err != nil {
+			return nil, &Error{Code: ErrDuplicateAgentID, Cause: err}
+		}
+	}
+	list := []any{}
+	for _, c := range in.Calls {
+		switch {
+		case c.Set != "":
+			r.SetHealthy(c.Set, c.Healthy == nil || *c.Healthy)
+			list = append(list, nil)
+		case c.Done != "":
+			r.Done(c.Done)
+			list = append(list, nil)
+		default:
+			id, err := r.Pick(context.Background(), c.Target, c.Key)
+			if err != nil {
+				list = append(list, map[string]any{"error": asError(err).Code})
+			} else {
+				list = append(list, id)
+			}
+		}
+	}
+	return list, nil
+}
+
+// A cutReader returns its data in pieces that end at the given offsets.
+type cutReader struct {
+	data []byte
+	cuts []int
+	at   int
+}
+
+func (r *cutReader) Read(p []byte) (int, error) {
+	if r.at >= len(r.data) {
+		return 0, io.EOF
+	}
+	for len(r.cuts) > 0 && r.cuts[0] <= r.at {
+		r.cuts = r.cuts[1:]
+	}
+	end := len(r.data)
+	if len(r.cuts) > 0 && r.cuts[0] < end {
+		end = r.cuts[0]
+	}
+	n := copy(p, r.data[r.at:end])
+	r.at += n
+	return n, nil
+}
+
+func vectorSSEDecode(in struct {
+	Wire     []byte
+	Cuts     []int
+	MaxEvent int
+}) (any, error) {
+	r := newStreamReader(&cutReader{data: in.Wire, cuts: in.Cuts}, &streamReaderOptions{MaxEvent: in.MaxEvent})
+	events := []any{}
+	text, status, end := "", "", ""
+	for end == "" || end == "error" {
+		ev, err := r.Next()
+		var e *Error
+		switch {
+		case errors.As(err, &e):
+			events = append(events, map[string]any{"kind": "error", "code": e.Code, "message": e.Message})
+			end = "error"
+			continue
+		case end == "error" && err != nil:
+			return vectorStream(events, text, r.ChatID(), status, end), nil
+		case errors.Is(err, ErrTruncated):
+			end = "truncated"
+		case errors.Is(err, ErrMalformedEvent):
+			end = "malformed"
+		case errors.Is(err, ErrTooLarge):
+			end = "too_large"
+		case err != nil:
+			return nil, err
+		case ev.Done:
+			events = append(events, map[string]any{"kind": "done", "chatId": ev.ChatID, "status": ev.Status})
+			status = string(ev.Status)
+			if end == "" {
+				end = "done"
+			}
+		default:
+			events = append(events, map[string]any{"kind": "chunk", "chatId": ev.ChatID, "message": ev.Message})
+			text += ev.Text
+		}
+	}
+	return vectorStream(events, text, r.ChatID(), status, end), nil
+}
+
+func vectorStream(events []any, text, chatID, status, end string) any {
+	return map[string]any{"events": events, "text": text, "chatId": chatID, "status": status, "end": end}
+}
+
+// vectorSSEEncode returns the bytes of each event.
+func vectorSSEEncode(in struct {
+	Events []struct {
+		Kind, ChatID     string
+		Message, Details string // of a chunk and of an error; JSON, but for the message of an error
+		Status           ChatStatus
+		Code             Code
+	}
+}) (any, error) {
+	var e streamEncoder
+	list := [][]byte{}
+	for _, ev := range in.Events {
+		var out []byte
+		var err error
+		switch ev.Kind {
+		case "chunk":
+			var m Message
+			if err := m.UnmarshalJSON([]byte(ev.Message)); err != nil {
+				return nil, err
+			}
+			out, err = e.chunk(nil, ev.ChatID, "", &m)
+		case "done":
+			out, err = e.done(nil, ev.ChatID, ev.Status)
+		case "error":
+			fault := &Error{Code: ev.Code, Message: ev.Message}
+			if ev.Details != "" {
+				fault.Details = json.RawMessage(ev.Details)
+			}
+			out, err = e.failure(nil, ev.ChatID, fault)
+		case "keepalive":
+			out, err = e.keepAlive(nil)
+		default:
+			err = fmt.Errorf("arc: unknown event %q", ev.Kind)
+		}
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, out)
+	}
+	return list, nil
+}
+
+// A streamEncoder appends the events of a streamed chat, as a [ChatWriter] and its
+// transport send them.
+type streamEncoder struct {
+	isEnded bool
+	w       writer
+}
+
+func (e *streamEncoder) chunk(dst []byte, chatID, id string, m *Message) ([]byte, error) {
+	return e.append(dst, eventChunk, id, e.w.chunkEvent(chatID, m))
+}
+
+func (e *streamEncoder) done(dst []byte, chatID string, status ChatStatus) ([]byte, error) {
+	return e.append(dst, eventDone, "", e.w.doneEvent(chatID, status))
+}
+
+func (e *streamEncoder) failure(dst []byte, chatID string, fault *Error) ([]byte, error) {
+	return e.append(dst, eventError, "", e.w.errorEvent(chatID, fault))
+}
+
+func (e *streamEncoder) keepAlive(dst []byte) ([]byte, error) {
+	if e.isEnded {
+		return dst, ErrStreamClosed
+	}
+	return sse.AppendComment(dst, keepAliveText)
+}
+
+func (e *streamEncoder) append(dst []byte, name, id string, err error) ([]byte, error) {
+	switch {
+	case e.isEnded:
+		return dst, ErrStreamClosed
+	case err != nil:
+		return dst, err
+	}
+	e.isEnded = name != eventChunk
+	return sse.AppendEvent(dst, name, id, e.w.b)
+}

@@ -1,0 +1,259 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package arc_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/fivewire/fivewire/arc"
+	"github.com/fivewire/fivewire/arc/arctest"
+	"github.com/fivewire/fivewire/store"
+)
+
+// attempts records when requests were made, relative to the first one, in seconds.
+type attempts struct {
+	first time.Time
+	at    []int
+}
+
+func (a *attempts) add() {
+	if a.first.IsZero() {
+		a.first = time.Now()
+	}
+	a.at = append(a.at, int(time.Since(a.first).Seconds()))
+}
+
+// schedule is when the attempts of ARC-D44 are made, in seconds.
+var schedule = []int{0, 5, 15, 75, 375, 2175, 9375, 30975, 74175}
+
+// pass lets time pass and waits until its events have ended.
+func pass(d time.Duration) {
+	time.Sleep(d)
+	synctest.Wait()
+}
+
+// letters returns the dead letters of a server.
+func letters(t *testing.T, s *arc.Server) (list []arc.DeadLetter) {
+	t.Helper()
+	for l, err := range s.DeadLetters(t.Context()) {
+		require.NoError(t, err)
+		list = append(list, l)
+	}
+	return list
+}
+
+// canceledTask makes a task with a subscription and cancels it.
+func canceledTask(t *testing.T, s *arc.Server, url, events string) *arc.Subscription {
+	t.Helper()
+	s.HandleTasks("a-01", arctest.ScriptedTask(arctest.WaitCanceled()))
+	return anotherTask(t, s, url, events)
+}
+
+func anotherTask(t *testing.T, s *arc.Server, url, events string) *arc.Subscription {
+	t.Helper()
+	id := createTask(t, s, "a-01", "x")
+	synctest.Wait()
+	sub := subscribe(t, s, "a-01", id, url, events)
+	require.Nil(t, cancelTask(s, "a-01", id).Error)
+	return sub
+}
+
+// ARC-D44: nine attempts in 20.6 hours, then a dead letter that can be listed, sent again and
+// dropped.
+func TestWebhookScheduleAndDeadLetters(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var a attempts
+		var isDown atomic.Bool
+		isDown.Store(true)
+		h := &hooks{fail: func(int) (int, error) {
+			a.add()
+			if isDown.Load() {
+				return 500, nil
+			}
+			return 200, nil
+		}}
+		o := h.options()
+		var hooked []arc.DeadLetter
+		o.OnDeadLetter = func(_ context.Context, l arc.DeadLetter) { hooked = append(hooked, l) }
+		s := newServer(t, &arc.ServerOptions{Webhook: o})
+		sub := canceledTask(t, s, "https://one.test/", `["TASK_CANCELED"]`)
+		pass(20 * time.Hour)
+		require.Empty(t, letters(t, s))
+		pass(4 * time.Hour)
+		require.Equal(t, schedule, a.at)
+		list := letters(t, s)
+		require.Len(t, list, 1)
+		l := list[0]
+		require.Equal(t, arc.DeadLetter{ID: l.ID, SubscriptionID: sub.ID, CallbackURL: "https://one.test/", Event: arc.EventTaskCanceled,
+			Body: l.Body, Attempts: 9, Err: l.Err}, l)
+		require.EqualError(t, l.Err, "arc: webhook answered HTTP status 500")
+		require.Contains(t, string(l.Body), `"method":"task.notification"`)
+		require.Len(t, hooked, 1)
+		require.Equal(t, l.ID, hooked[0].ID)
+		require.Equal(t, 9, hooked[0].Attempts)
+
+		require.NoError(t, s.Redeliver(t.Context(), l.ID))
+		pass(24 * time.Hour)
+		list = letters(t, s)
+		require.Len(t, list, 1, "given up again")
+		require.NotEqual(t, l.ID, list[0].ID)
+		isDown.Store(false)
+		require.NoError(t, s.Redeliver(t.Context(), list[0].ID))
+		pass(2 * time.Minute)
+		require.Equal(t, []string{"one.test TASK_CANCELED CANCELED"}, h.take())
+		require.Empty(t, letters(t, s))
+		require.ErrorIs(t, s.Redeliver(t.Context(), list[0].ID), store.ErrNotFound)
+		require.ErrorIs(t, s.Redeliver(t.Context(), "webhook"), store.ErrNotFound)
+		require.ErrorIs(t, s.Discard(t.Context(), "other/1#1"), store.ErrNotFound)
+	})
+}
+
+// A refusal is a dead letter at once, and Discard removes it.
+func TestWebhookRefusalIsDeadLetter(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := &hooks{fail: func(int) (int, error) { return 404, nil }}
+		s := newServer(t, &arc.ServerOptions{Webhook: h.options()})
+		canceledTask(t, s, "https://one.test/", `["TASK_CANCELED","STATUS_CHANGE"]`)
+		pass(time.Second)
+		require.Equal(t, 2, h.count())
+		list := letters(t, s)
+		require.Len(t, list, 2)
+		require.Equal(t, 1, list[0].Attempts)
+		require.NoError(t, s.Discard(t.Context(), list[0].ID))
+		require.Len(t, letters(t, s), 1)
+	})
+}
+
+// ARC-D44: 410 ends a subscription, and all that waits for it becomes dead letters.
+func TestSubscriptionEndsAfterStatus410(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := &hooks{fail: func(n int) (int, error) {
+			if n <= 3 { // the first event moves to the second queue
+				return 500, nil
+			}
+			return 410, nil
+		}}
+		db := store.NewMemory()
+		s := newServer(t, &arc.ServerOptions{Persistence: arc.Persistence{Store: db}, Webhook: h.options()})
+		sub := canceledTask(t, s, "https://one.test/", `["TASK_CANCELED","STATUS_CHANGE"]`)
+		pass(time.Hour)
+		require.Equal(t, 4, h.count())
+		entry, err := db.Get(t.Context(), "arc/sub/"+sub.TaskID+"/"+sub.ID)
+		require.NoError(t, err)
+		require.Contains(t, string(entry.Value), `"active":false`)
+		attempts := []int{}
+		for _, l := range letters(t, s) {
+			attempts = append(attempts, l.Attempts)
+		}
+		slices.Sort(attempts)
+		require.Equal(t, []int{1, 3}, attempts)
+	})
+}
+
+// ARC-D44: while the second queue has items, a notification has one attempt in the first.
+func TestWebhookFailingEventStepsAside(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var a attempts
+		h := &hooks{fail: func(n int) (int, error) {
+			a.add()
+			if n <= 4 {
+				return 0, errors.New("no network")
+			}
+			return 200, nil
+		}}
+		s := newServer(t, &arc.ServerOptions{Webhook: h.options()})
+		canceledTask(t, s, "https://one.test/", `["TASK_CANCELED","STATUS_CHANGE"]`)
+		pass(time.Hour)
+		require.Equal(t, []int{0, 5, 15, 15, 75, 75}, a.at)
+		require.Equal(t, []string{"one.test TASK_CANCELED CANCELED", "one.test STATUS_CHANGE CANCELED"}, h.take())
+	})
+}
+
+// ARC-D44: a restart neither repeats attempts nor hurries.
+func TestWebhookScheduleOutlivesRestarts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var a attempts
+		h := &hooks{fail: func(int) (int, error) {
+			a.add()
+			return 503, nil
+		}}
+		db := store.NewMemory()
+		options := func() *arc.ServerOptions {
+			return &arc.ServerOptions{Persistence: arc.Persistence{Store: db, LeaseTTL: 3 * time.Second}, Webhook: h.options()}
+		}
+		s := newServer(t, options())
+		start := time.Now()
+		canceledTask(t, s, "https://one.test/", `["TASK_CANCELED"]`)
+		for i, at := range schedule {
+			pass(time.Until(start.Add(time.Duration(at)*time.Second + 500*time.Millisecond)))
+			require.Equal(t, schedule[:i+1], a.at)
+			require.NoError(t, s.Close())
+			s = newServer(t, options())
+		}
+		pass(24 * time.Hour)
+		require.Equal(t, schedule, a.at)
+		list := letters(t, s)
+		require.Len(t, list, 1)
+		require.Equal(t, 9, list[0].Attempts)
+	})
+}
+
+// ARC-D44: a host that is down costs one attempt a minute, whatever waits for it.
+func TestWebhookBreaker(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var isDown atomic.Bool
+		isDown.Store(true)
+		h := &hooks{fail: func(int) (int, error) {
+			if isDown.Load() {
+				return 500, nil
+			}
+			return 200, nil
+		}}
+		s := newServer(t, &arc.ServerOptions{Webhook: h.options()})
+		s.HandleTasks("a-01", arctest.ScriptedTask(arctest.WaitCanceled()))
+		for i := range 20 {
+			anotherTask(t, s, fmt.Sprintf("https://one.test/%d", i), `["TASK_CANCELED"]`)
+		}
+		pass(time.Second)
+		base := h.count()
+		require.Less(t, base, 26)
+		pass(30 * time.Minute)
+		require.InDelta(t, base+30, h.count(), 2)
+		isDown.Store(false)
+		pass(3 * time.Hour)
+		require.Len(t, h.take(), 20)
+	})
+}
+
+// Two processes have one sender: after its failure the other one continues.
+func TestWebhookSenderIsTakenOver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := &hooks{fail: func(n int) (int, error) {
+			if n == 1 {
+				return 500, nil
+			}
+			return 200, nil
+		}}
+		db := store.NewMemory()
+		first := &crashStore{Store: db}
+		a := newServer(t, &arc.ServerOptions{Persistence: arc.Persistence{Store: first, LeaseTTL: 3 * time.Second}, Webhook: h.options()})
+		b := newServer(t, &arc.ServerOptions{Persistence: arc.Persistence{Store: db, LeaseTTL: 3 * time.Second}, Webhook: h.options()})
+		canceledTask(t, a, "https://one.test/", `["TASK_CANCELED","STATUS_CHANGE"]`)
+		pass(time.Second)
+		first.crash()
+		pass(time.Minute)
+		require.Equal(t, []string{"one.test TASK_CANCELED CANCELED", "one.test STATUS_CHANGE CANCELED"}, h.take())
+		require.Equal(t, 3, h.count())
+		require.Empty(t, letters(t, b))
+	})
+}
