@@ -4,65 +4,135 @@
 package a2e
 
 import (
-	"io"
+	"cmp"
+	"context"
 	"log/slog"
-	"sync"
 	"time"
+
+	"github.com/fivewire/fivewire/internal/audit"
+	"github.com/fivewire/fivewire/internal/guard"
 )
 
-// An AuditRecord tells of one handshake or one answered request (A2E-D45). It holds
-// no payload and no secret.
+// Outcomes of an [AuditRecord].
+const (
+	OutcomeOK       = "ok"
+	OutcomeRefused  = "refused"  // before a handler ran
+	OutcomeFailed   = "failed"   // by a handler, a time limit or the end of the session
+	OutcomeCanceled = "canceled" // by the agent
+)
+
+// An AuditRecord describes one handshake, one answered request, or one refused session (A2E-D45). It
+// holds no payload and no secret.
 type AuditRecord struct {
-	Time          float64 `a2e:"ts"` // Unix seconds of the answer
-	SessionID     string  `a2e:"session_id"`
-	ReqID         string  `a2e:"req_id"`
-	CorrelationID string  `a2e:"correlation_id"`
-	Success       bool    `a2e:"success"`
-	DurationMs    int64   `a2e:"duration_ms"` // from arrival to answer
-	ErrorCode     *string `a2e:"error_code,null"`
-	InputBytes    int64   `a2e:"input_bytes"`
-	OutputBytes   int64   `a2e:"output_bytes"`
-	Type          string  `a2e:"type"`
+	Seq       uint64        // number of the record in its host, from 1
+	Time      time.Time     // of the answer
+	Principal string        // id of the principal; empty for anonymous agents
+	Peer      string        // agent id of the handshake, which only a principal proves
+	Operation string        // message type
+	Object    string        // name of the tool or skill
+	Outcome   string        // OutcomeOK, OutcomeRefused, OutcomeFailed or OutcomeCanceled
+	Code      string        // error code, or reason of a refused handshake
+	Duration  time.Duration // from arrival to answer
+	Bytes     int64         // of the request
+
+	SessionID     string
+	RequestID     string
+	CorrelationID string
+	OutputBytes   int64 // of the answer
 }
 
-// MarshalJSON returns the record as the wire catalogue spells it.
-func (r *AuditRecord) MarshalJSON() ([]byte, error) { return EncodeModel(r) }
+// An auditLine is a record as A2E-D45 spells it.
+type auditLine struct {
+	TS            float64 `json:"ts,omitzero" jsonmap:"always"` // Unix seconds
+	SessionID     string  `json:"session_id,omitzero" jsonmap:"always"`
+	ReqID         string  `json:"req_id,omitzero" jsonmap:"always"`
+	CorrelationID string  `json:"correlation_id,omitzero" jsonmap:"always"`
+	Success       bool    `json:"success,omitzero" jsonmap:"always"`
+	DurationMs    int64   `json:"duration_ms,omitzero" jsonmap:"always"`
+	ErrorCode     *string `json:"error_code,omitzero" jsonmap:"always"`
+	InputBytes    int64   `json:"input_bytes,omitzero" jsonmap:"always"`
+	OutputBytes   int64   `json:"output_bytes,omitzero" jsonmap:"always"`
+	Type          string  `json:"type,omitzero" jsonmap:"always"`
+}
 
-// AuditLog returns an audit sink that writes each record as one line of JSON to
-// w. What cannot be written is lost and logged: auditing never fails a request
-// (A2E-145).
-func AuditLog(w io.Writer, logger *slog.Logger) func(AuditRecord) {
-	if logger == nil {
-		logger = slog.New(slog.DiscardHandler)
+// MarshalJSON returns the record as the catalogue spells it.
+func (r *AuditRecord) MarshalJSON() ([]byte, error) {
+	line := auditLine{TS: float64(r.Time.UnixMicro()) / 1e6, SessionID: r.SessionID, ReqID: r.RequestID,
+		CorrelationID: r.CorrelationID, Success: r.Outcome == OutcomeOK, DurationMs: r.Duration.Milliseconds(),
+		InputBytes: r.Bytes, OutputBytes: r.OutputBytes, Type: r.Operation}
+	if r.Code != "" {
+		line.ErrorCode = &r.Code
 	}
-	var mu sync.Mutex
-	return func(r AuditRecord) {
-		line, err := r.MarshalJSON()
-		if err == nil {
-			mu.Lock()
-			defer mu.Unlock()
-			_, err = w.Write(append(line, '\n'))
+	return EncodeModel(&line)
+}
+
+// LogValue groups the record for [log/slog].
+func (r *AuditRecord) LogValue() slog.Value {
+	return audit.Value(r, slog.String("session", r.SessionID), slog.String("request_id", r.RequestID))
+}
+
+// AuditLog returns a function for [HostOptions].Audit that logs each record at Info. Nil means
+// [slog.Default].
+func AuditLog(log *slog.Logger) func(context.Context, *AuditRecord) {
+	return audit.Log[*AuditRecord](log, "a2e")
+}
+
+// auditLocked queues a record of the response to a message for unlock. s.mu must be held.
+func (s *Session) auditLocked(m *Message, arrived time.Time, in, out int, outcome, code string) {
+	if s.host.opts.Audit == nil {
+		return
+	}
+	r := &AuditRecord{Time: time.Now(), Peer: s.agentID, Operation: m.Type, Outcome: outcome, Code: code,
+		Object:    cmp.Or(textMember(m, "tool_name"), textMember(m, "skill_name")),
+		SessionID: s.id, RequestID: m.ID, CorrelationID: cmp.Or(textMember(m, "correlation_id"), m.ID),
+		Bytes: int64(in), OutputBytes: int64(out)}
+	r.Duration = r.Time.Sub(arrived)
+	if s.principal != nil {
+		r.Principal = s.principal.ID
+	}
+	if s.id != "" {
+		r.SessionID = cmp.Or(s.host.opts.AuditSessionID, s.id)
+	}
+	s.records = append(s.records, r)
+}
+
+// unlock releases s.mu, passes the queued audit records on, in their order, and sends the lines for
+// which there was no space. So a reader reads on when the agent has read its refusals.
+func (s *Session) unlock() {
+	backlog := s.backlog
+	s.backlog = nil
+	isAuditing := !s.isAuditing && len(s.records) > 0
+	if isAuditing {
+		s.isAuditing = true
+		for len(s.records) > 0 {
+			records := s.records
+			s.records = nil
+			s.mu.Unlock()
+			for _, r := range records {
+				s.host.audit(s.ctx, r)
+			}
+			s.mu.Lock()
 		}
-		if err != nil {
-			logger.Warn("a2e: audit record lost", "req_id", r.ReqID, "err", err)
+		s.isAuditing = false
+	}
+	out := s.out
+	s.mu.Unlock()
+	for _, line := range backlog {
+		space, err := out.reserve(s.ctx, len(line))
+		if err != nil || out.put(line, space) != nil {
+			return
 		}
 	}
 }
 
-// newAudit fills in a record for the answer to a message.
-func newAudit(sessionID string, m *Message, arrived time.Time, in, out int) AuditRecord {
-	now := time.Now()
-	r := AuditRecord{Time: Seconds(now), SessionID: sessionID, ReqID: m.ID, CorrelationID: m.ID, Success: true,
-		DurationMs: now.Sub(arrived).Milliseconds(), InputBytes: int64(in), OutputBytes: int64(out), Type: m.Type}
-	if c := correlation(m); c != "" {
-		r.CorrelationID = c
+// audit passes a record to the function of the options. Its panic fails nothing (A2E-145).
+func (h *Host) audit(ctx context.Context, r *AuditRecord) {
+	if h.opts.Audit == nil {
+		return
 	}
-	return r
+	r.Seq = h.auditSeq.Add(1)
+	err := guard.Call("audit function", func() error { h.opts.Audit(ctx, r); return nil })
+	if err != nil {
+		logFailure(ctx, h.log, slog.LevelWarn, "a2e: audit record lost", err, "request_id", r.RequestID)
+	}
 }
-
-func (r *AuditRecord) failed(code string) {
-	r.Success, r.ErrorCode = false, &code
-}
-
-// correlation returns the member correlation_id of a message.
-func correlation(m *Message) string { return textMember(m, "correlation_id") }

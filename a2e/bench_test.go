@@ -20,17 +20,18 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/fivewire/fivewire/a2e"
+	"github.com/fivewire/fivewire/a2e/a2etest"
 	"github.com/fivewire/fivewire/a2e/tools"
 	"github.com/fivewire/fivewire/internal/bench/floor"
 	"github.com/fivewire/fivewire/internal/bench/pair"
 )
 
-// benchLines is n messages of about 300 bytes, of one type of the catalogue or of
-// a type that nobody knows.
-func benchLines(n int, known bool) []byte {
+// benchLines returns n messages of about 300 bytes, of a type of the catalogue or of an unknown
+// type.
+func benchLines(n int, catalogued bool) []byte {
 	var b bytes.Buffer
 	name := "tool/call/req"
-	if !known {
+	if !catalogued {
 		name = "gadget/use/req"
 	}
 	for i := range n {
@@ -51,12 +52,17 @@ func splitValidate(in []byte) {
 }
 
 func readAll(codec *a2e.Codec, in []byte) {
-	r := a2e.NewReader(bytes.NewReader(in), codec)
+	r := a2e.NewLineReader(bytes.NewReader(in), codec)
 	for {
-		if _, err := r.Next(); err != nil {
-			if errors.Is(err, io.EOF) {
-				return
-			}
+		line, err := r.Next()
+		if errors.Is(err, io.EOF) {
+			return
+		}
+		if err != nil {
+			panic(err)
+		}
+		_, err = codec.Decode(line)
+		if err != nil {
 			panic(err)
 		}
 	}
@@ -110,15 +116,14 @@ func TestAllocs(t *testing.T) {
 	}), 0.0)
 }
 
-// A call costs both ends together no more than 14 allocations, beside the request
-// that the caller makes.
+// A call costs both ends together at most 14 allocations, not counting the request of the caller.
 func TestCallAllocs(t *testing.T) {
 	if raceEnabled {
 		t.Skip("the race detector empties pools")
 	}
 	agent, host := net.Pipe()
 	serve(t, echoHost(), host)
-	c := a2e.NewClient(agent, &a2e.ClientOptions{Token: "s3cret", Capabilities: []string{"tools"}, Types: tools.Types()})
+	c := a2etest.Must(a2e.NewClient(agent, &a2e.ClientOptions{Token: "s3cret", Capabilities: []string{"tools"}, Types: tools.Types()}))
 	defer c.Close()
 	_, err := c.Connect(t.Context())
 	require.NoError(t, err)
@@ -145,7 +150,7 @@ func BenchmarkPairWrite300B(b *testing.B) {
 		o = append(append(o, `","arguments":`...), body.Arguments...)
 		o = append(append(o, `,"correlation_id":"`...), body.CorrelationID...)
 		o = strconv.AppendBool(append(o, `","streaming":`...), body.Streaming)
-		o = strconv.AppendInt(append(o, `,"timeout":`...), body.Timeout, 10)
+		o = strconv.AppendInt(append(o, `,"timeout":`...), int64(body.Timeout), 10)
 		base = append(o, '}')
 	}))
 }
@@ -240,7 +245,7 @@ func BenchmarkPairPipeCall(b *testing.B) {
 				newFloorConn(y, true)
 				agent, host := pipes()
 				go func() { _ = echoHost().Serve(context.Background(), host) }()
-				c := a2e.NewClient(agent, &a2e.ClientOptions{Token: "s3cret", Capabilities: []string{"tools"}, Types: tools.Types()})
+				c := a2etest.Must(a2e.NewClient(agent, &a2e.ClientOptions{Token: "s3cret", Capabilities: []string{"tools"}, Types: tools.Types()}))
 				defer c.Close()
 				_, err := c.Connect(context.Background())
 				require.NoError(b, err)
@@ -259,7 +264,7 @@ func BenchmarkPipeCall(b *testing.B) {
 		b.Run(fmt.Sprintf("over=mem/lib=sdk/callers=%d", callers), func(b *testing.B) {
 			agent, host := net.Pipe()
 			go func() { _ = echoHost().Serve(context.Background(), host) }()
-			c := a2e.NewClient(agent, &a2e.ClientOptions{Token: "s3cret", Capabilities: []string{"tools"}, Types: tools.Types()})
+			c := a2etest.Must(a2e.NewClient(agent, &a2e.ClientOptions{Token: "s3cret", Capabilities: []string{"tools"}, Types: tools.Types()}))
 			defer c.Close()
 			_, err := c.Connect(context.Background())
 			require.NoError(b, err)

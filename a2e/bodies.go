@@ -7,99 +7,75 @@ import (
 	"encoding/json"
 	"reflect"
 	"time"
-	"unsafe"
+
+	"github.com/fivewire/fivewire/internal/jsonmap"
 )
 
-// bodyField returns the field of the body that holds the member of that name and
-// where it lies, or nil.
-func bodyField(m *Message, name string) (*field, unsafe.Pointer) {
-	body := reflect.ValueOf(m.Body)
-	if body.Kind() != reflect.Pointer || body.IsNil() {
-		return nil, nil
+// bodyOf returns body, or for a nil pointer a new model.
+func bodyOf(body any) any {
+	if v := reflect.ValueOf(body); v.Kind() == reflect.Pointer && v.IsNil() {
+		return reflect.New(v.Type().Elem()).Interface()
 	}
-	for _, f := range planOfBody(m, body).fields {
-		if f.name == name {
-			return f, unsafe.Add(body.UnsafePointer(), f.offset)
-		}
-	}
-	return nil, nil
+	return body
 }
 
-// planOfBody is planOf for the body of a message, without the look-up where it
-// was read as its type.
-func planOfBody(m *Message, body reflect.Value) *plan {
-	t := body.Type().Elem()
-	if m.typ != nil && m.typ.plan.typ == t {
-		return m.typ.plan
-	}
-	return planOf(t)
-}
-
-// memberOf returns the field of the body that holds the member of that name, or
-// the zero Value. Members that mean the same everywhere are found this way in
-// the models of users too.
-func memberOf(m *Message, name string) reflect.Value {
-	f, p := bodyField(m, name)
-	if f == nil {
+// memberOf returns the field of the body for a member, or the zero Value. It also finds the common
+// members in models of applications.
+func memberOf(body any, name string) reflect.Value {
+	v := reflect.ValueOf(body)
+	if v.Kind() != reflect.Pointer || v.IsNil() {
 		return reflect.Value{}
 	}
-	return reflect.NewAt(f.typ, p).Elem()
+	return jsonmap.Field(v, name)
 }
 
-// setMember sets a text member of the body if it has it and it is empty.
-func setMember(body any, name, value string) {
-	f, p := bodyField(&Message{Body: body}, name)
-	if f == nil || f.typ.Kind() != reflect.String {
-		return
-	}
-	if text := (*string)(p); *text == "" {
-		*text = value
-	}
-}
-
-// setReqID makes a message name the request that it answers (A2E-034).
+// setReqID sets the request that a message answers (A2E-034).
 func setReqID(m *Message, id string) {
-	if f, p := bodyField(m, "req_id"); f != nil && f.typ.Kind() == reflect.String {
-		*(*string)(p) = id
+	if v := memberOf(m.Body, "req_id"); v.Kind() == reflect.String {
+		v.SetString(id)
 		return
 	}
 	_ = m.Extra.Set("req_id", id)
 }
 
-// wantsEvents reports whether a request asks for events (A2E-070). One that
-// cannot ask does not want any.
+// wantsEvents reports whether a request has the member streaming set (A2E-070).
 func wantsEvents(m *Message) bool {
-	f, p := bodyField(m, "streaming")
-	return f != nil && f.typ.Kind() == reflect.Bool && *(*bool)(p)
+	v := memberOf(m.Body, "streaming")
+	if v.Kind() == reflect.Pointer {
+		v = v.Elem()
+	}
+	return v.Kind() == reflect.Bool && v.Bool()
 }
 
-// A timeLimited request says how long its call may take (A2E-D28).
+// A timeLimited request names the time limit of its call (A2E-D28).
 type timeLimited interface {
 	TimeLimit() time.Duration
 }
 
-// timeLimit returns the time limit that a request asks for, 0 if it asks for
-// none.
-func timeLimit(m *Message) time.Duration {
-	if b, ok := m.Body.(timeLimited); ok {
+// timeLimit returns the time limit of a request, 0 for none.
+func timeLimit(body any) time.Duration {
+	if b, ok := body.(timeLimited); ok {
 		return b.TimeLimit()
 	}
 	return 0
 }
 
-// orderKeys returns what a request works on that must not be worked on by two at
-// a time (A2E-D27).
+// orderedMembers are the members that orderKeys reads.
+var orderedMembers = [...]string{"memory_id", "plan_id", "episode_id", "episode_ids", "proc_id"}
+
+// orderKeys returns the keys of the objects that a request uses. Requests with a common key do not
+// run at the same time (A2E-D27).
 func orderKeys(m *Message) []string {
-	if body := reflect.ValueOf(m.Body); m.Extra.text == nil && body.Kind() == reflect.Pointer && !body.IsNil() && !planOfBody(m, body).ordered {
+	if m.typ != nil && !m.typ.model.ordered && m.Extra.object() == nil {
 		return nil
 	}
 	var keys []string
-	for _, name := range [...]string{"memory_id", "plan_id", "episode_id"} {
+	for _, name := range orderedMembers[:3] {
 		if s := textMember(m, name); s != "" {
 			keys = append(keys, name+":"+s)
 		}
 	}
-	if v := memberOf(m, "episode_ids"); v.IsValid() {
+	if v := memberOf(m.Body, "episode_ids"); v.IsValid() {
 		if list, ok := v.Interface().([]string); ok {
 			for _, s := range list {
 				keys = append(keys, "episode_id:"+s)
@@ -117,22 +93,21 @@ func orderKeys(m *Message) []string {
 // textMember returns a member of the body or of the unknown members, if it is a
 // string, nullable or not.
 func textMember(m *Message, name string) string {
-	f, p := bodyField(m, name)
-	switch {
-	case f == nil:
+	v := memberOf(m.Body, name)
+	if !v.IsValid() {
 		s, _ := m.Extra.Text(name)
 		return s
-	case f.typ.Kind() == reflect.String:
-		return *(*string)(p)
-	case f.typ == reflect.TypeFor[*string]():
-		if s := *(**string)(p); s != nil {
-			return *s
-		}
+	}
+	if v.Kind() == reflect.Pointer {
+		v = v.Elem()
+	}
+	if v.Kind() == reflect.String {
+		return v.String()
 	}
 	return ""
 }
 
-// errorMessage returns err as the message that tells the peer.
+// errorMessage returns err as an error message to the peer.
 func errorMessage(err *Error) *Message {
 	return NewMessage(TypeError, &ErrorBody{ReqID: err.ReqID, Code: string(err.Code), Message: clip(err.Message, 1000),
 		Detail: err.detail(), Retryable: err.Retryable, CapabilityName: err.Capability})
@@ -168,7 +143,7 @@ func (e *Error) With(name string, value any) *Error {
 	return e
 }
 
-// received returns the error that an error message of the peer tells of.
+// received returns an error message of the peer as an error with Remote set.
 func (b *ErrorBody) received() *Error {
 	e := &Error{Code: Code(b.Code), Message: b.Message, Details: b.Detail, Retryable: b.Retryable,
 		Capability: b.CapabilityName, ReqID: b.ReqID, Remote: true}
@@ -179,5 +154,5 @@ func (b *ErrorBody) received() *Error {
 	return e
 }
 
-// Err returns what the error message says as an [*Error].
+// Err returns the error message as an [*Error].
 func (b *ErrorBody) Err() error { return b.received() }

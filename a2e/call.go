@@ -6,12 +6,18 @@ package a2e
 import (
 	"context"
 	"errors"
-	"runtime/debug"
+	"log/slog"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/fivewire/fivewire/internal/budget"
+	"github.com/fivewire/fivewire/internal/guard"
+	"github.com/fivewire/fivewire/internal/life"
+	"github.com/fivewire/fivewire/internal/sendq"
 )
 
 // NoResponse is returned by a handler of a request that is answered on failure
@@ -30,19 +36,27 @@ type Call struct {
 	capability string
 	routes     []boundRoute
 	keys       []string
-	key        string // in the books of the session: the id of a request
-	silent     bool   // an event: no answer goes out
-	mayPass    bool   // the catch-all: it may leave a request without answer
+	key        string // in Session.calls: the id of a request
+	lane       lane
+	silent     bool // an event: no answer goes out
+	mayPass    bool // the catch-all: it may leave a request without answer
 
 	state atomic.Pointer[any] // of the plugin that handles it at the moment
 
-	ctx callContext
+	work *life.Work // and its context; nil before it is queued
+	line *[]byte    // the answer of the handler; nil for none
+
+	body *keptBody // that holds a request of a durable session
+
+	scope *budget.Scope // of the session, since the call was queued
+	hold  requestHold
+	place budget.Hold // of the running handler
 
 	// guarded by the session's mu
 	deadline time.Time
 	started  bool
 	answered bool
-	seq      int64
+	seq      int64 // of the next event
 }
 
 // ID returns the id of the message.
@@ -61,7 +75,7 @@ func (c *Call) CorrelationID() string {
 // wire, or "".
 func (c *Call) StringMember(name string) string { return textMember(c.Message, name) }
 
-// Streaming reports whether the agent asked for events.
+// Streaming reports whether the agent requested events.
 func (c *Call) Streaming() bool { return wantsEvents(c.Message) }
 
 // PluginState returns the state of the handling plugin for this session.
@@ -77,14 +91,13 @@ func (c *Call) setState(state any) {
 		c.state.Store(nil)
 		return
 	}
-	kept := state // so that only this one is on the heap
+	kept := state // the parameter itself stays off the heap
 	c.state.Store(&kept)
 }
 
-// Emit sends an event about the call, in the event type of its namespace, with
-// data, a map or a struct, by the rules of encoding/json. It does nothing if the agent did not ask for
-// events, and waits while the agent does not read. After the answer it returns
-// [ErrClosed].
+// Emit sends an event about the call, in the event type of its namespace, with data, a map or a
+// struct, by the rules of encoding/json. It does nothing if the agent has not requested events, and
+// blocks while the agent does not read. After the answer it returns [ErrClosed].
 func (c *Call) Emit(kind string, data any) error {
 	if !c.Streaming() {
 		return nil
@@ -103,8 +116,9 @@ func (c *Call) Emit(kind string, data any) error {
 	})
 }
 
-// EmitBody sends an event with a model of its own, which body makes from the
-// number of the event. Otherwise it is like [Call.Emit].
+// EmitBody sends an event with its own model, which body makes from the number of the event. If
+// several goroutines emit at once, body may be called again with another number. Otherwise it is
+// like [Call.Emit].
 func (c *Call) EmitBody(msgType string, body func(seq int64) any) error {
 	if !c.Streaming() {
 		return nil
@@ -114,28 +128,65 @@ func (c *Call) EmitBody(msgType string, body func(seq int64) any) error {
 
 func (c *Call) emit(msgType string, body func(seq int64) any) error {
 	s := c.Session
-	if err := s.out.wait(&c.ctx); err != nil {
-		return err
+	for {
+		s.mu.Lock()
+		seq := c.seq
+		s.unlock()
+		line, err := s.boundedLine(NewMessage(msgType, body(seq)))
+		if err != nil {
+			return err
+		}
+		isNext := true
+		err = s.post(c.work, *line, func() error {
+			if c.answered {
+				return ErrClosed
+			}
+			if isNext = c.seq == seq; !isNext {
+				return errRepeat
+			}
+			return nil
+		}, func(int) { c.seq++ })
+		freeLine(line)
+		if isNext {
+			return err
+		}
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if c.answered {
-		return ErrClosed
-	}
-	m := NewMessage(msgType, body(c.seq))
-	line, err := s.host.codec.line(m)
-	if err != nil {
-		return err
-	}
-	c.seq++
-	s.out.put(*line)
-	freeLine(line)
-	return nil
 }
 
-// enqueue lets a call run now or later. It is called with mu held.
-func (s *Session) enqueue(c *Call) {
-	limits := &s.host.limits
+// errRepeat ends an attempt to send an event whose number another event has.
+var errRepeat = errors.New("a2e: number of the event is used")
+
+// post queues a line, after a wait for space if the agent does not read. The functions run with
+// s.mu held: admit just before the line is queued, and queued, with the length of the line without
+// its LF, just after.
+func (s *Session) post(ctx context.Context, line []byte, admit func() error, queued func(n int)) error {
+	var space sendq.Reservation
+	for {
+		s.mu.Lock()
+		out := s.out
+		err := admit()
+		if err == nil {
+			err = out.put(line, space)
+		}
+		if err == nil {
+			queued(len(line) - 1)
+			s.unlock()
+			return nil
+		}
+		s.unlock()
+		out.release(space)
+		if !errors.Is(err, sendq.ErrFull) {
+			return err
+		}
+		if space, err = out.reserve(ctx, len(line)); err != nil {
+			return err
+		}
+	}
+}
+
+// enqueueLocked starts a call or queues it. s.mu must be held.
+func (s *Session) enqueueLocked(c *Call) {
+	limits := &s.host.opts.Limits
 	c.key = c.Message.ID
 	if c.silent {
 		s.events++
@@ -143,37 +194,57 @@ func (s *Session) enqueue(c *Call) {
 	} else {
 		c.keys = orderKeys(c.Message)
 	}
-	canRun := len(s.queue) == 0 && s.running < limits.MaxConcurrent && !s.blocked(c)
-	if !canRun && len(s.queue) >= limits.QueueLimit {
-		if c.silent {
-			s.host.dropped.Add(1)
-			return
-		}
-		err := reasoned(ErrRuntime, ReasonOverloaded, "too many requests are waiting")
-		err.Capability = c.capability
-		s.reject(c, err)
+	if s.hold.err != nil {
+		s.refuseWorkLocked(c, overBudget(s.hold.err))
 		return
 	}
-	limit := timeLimit(c.Message)
+	canRun := s.canStartLocked(c, s.queue)
+	if !s.hasRoomLocked(c, canRun) {
+		s.refuseWorkLocked(c, reasoned(ErrRuntime, ReasonOverloaded, "too many requests are waiting"))
+		return
+	}
+	work, err := s.host.life.Start(s.ctx, life.Request)
+	if err != nil {
+		if !c.silent {
+			s.rejectLocked(c, reasoned(ErrInvalidMessage, ReasonDraining, "the host is shutting down"))
+		}
+		return
+	}
+	c.scope, c.hold, s.hold = s.scope, s.hold, requestHold{}
+	c.work = work
+	limit := timeLimit(c.Message.Body)
 	if limit <= 0 || limit > limits.MaxCallTimeout {
 		limit = limits.MaxCallTimeout
 	}
-	c.ctx.parent = s.ctx
 	c.deadline = c.arrived.Add(limit)
-	s.wakeAt(c.deadline)
+	s.armTimerLocked(c.deadline)
 	s.calls[c.key] = c
+	if s.body != nil {
+		c.body = s.body
+		c.body.open++
+	}
 	s.arrivals = append(s.arrivals, c)
 	if canRun {
-		s.begin(c)
+		s.startCallLocked(c)
 		return
 	}
 	s.queue = append(s.queue, c)
-	s.schedule()
 }
 
-// wakeAt makes the clock of the session strike at a time, or earlier. There is one
-// for all calls: nearly all of them are answered long before their time is over.
-func (s *Session) wakeAt(t time.Time) {
+// refuseWorkLocked refuses a call for which the host has no room. s.mu must be held.
+func (s *Session) refuseWorkLocked(c *Call, err error) {
+	e, ok := errors.AsType[*Error](err)
+	if c.silent || !ok {
+		s.host.dropped.Add(1)
+		return
+	}
+	e.Capability = c.capability
+	s.rejectLocked(c, e)
+}
+
+// armTimerLocked makes the timer of the session fire at t or earlier. One timer serves all calls,
+// because nearly all of them are answered long before their deadline. s.mu must be held.
+func (s *Session) armTimerLocked(t time.Time) {
 	if !s.due.IsZero() && !t.Before(s.due) {
 		return
 	}
@@ -185,28 +256,18 @@ func (s *Session) wakeAt(t time.Time) {
 	s.clock.Reset(time.Until(t))
 }
 
-func (s *Session) blocked(c *Call) bool {
-	return slices.ContainsFunc(c.keys, func(key string) bool { return s.held[key] })
+// isBlockedLocked reports whether a running call uses an object of c. s.mu must be held.
+func (s *Session) isBlockedLocked(c *Call) bool {
+	return slices.ContainsFunc(c.keys, func(key string) bool { return s.busyKeys[key] })
 }
 
-// schedule starts what can start, strictly in the order of arrival (A2E-D27).
-func (s *Session) schedule() {
-	for len(s.queue) > 0 && s.running < s.host.limits.MaxConcurrent {
-		c := s.queue[0]
-		if s.blocked(c) || !c.deadline.After(time.Now()) { // the clock is about to answer it
-			return
-		}
-		s.queue[0] = nil
-		s.queue = s.queue[1:]
-		s.begin(c)
-	}
-}
-
-func (s *Session) begin(c *Call) {
+// startCallLocked passes a call to a worker. s.mu must be held.
+func (s *Session) startCallLocked(c *Call) {
 	c.started = true
-	s.running++
+	c.hold.waiting.Release()
+	s.running[c.lane]++
 	for _, key := range c.keys {
-		s.held[key] = true
+		s.busyKeys[key] = true
 	}
 	select {
 	case s.todo <- c:
@@ -216,8 +277,8 @@ func (s *Session) begin(c *Call) {
 	}
 }
 
-// maxIdle is how many workers of a session wait for the next call. They are used
-// again for their stacks: a new one would have to grow its own.
+// maxIdle is the number of workers of a session that wait for the next call. Workers are reused for
+// their grown stacks.
 const maxIdle = 4
 
 // worker runs a call, and more if they come soon enough.
@@ -238,50 +299,101 @@ func (s *Session) worker(c *Call) {
 	}
 }
 
-func (s *Session) run(c *Call) {
-	body, err := s.handle(c)
-	if s.conclude(c, body, err) {
-		s.out.help()
-	}
-}
-
-// conclude answers a call with what its handler returned, and reports whether
-// nobody else is at work.
-func (s *Session) conclude(c *Call, body any, err error) (alone bool) {
+// release frees the slot and the objects of a call whose handler has returned, also one that was
+// answered before (A2E-D27).
+func (s *Session) release(c *Call) {
+	c.hold.release()
+	c.place.Release()
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	alone = s.running <= 1
-	if c.answered {
-		return alone
+	defer s.unlock()
+	s.running[c.lane]--
+	for _, key := range c.keys {
+		delete(s.busyKeys, key)
 	}
-	switch {
-	case c.silent, err == nil && (body == NoResponse || c.mayPass && body == nil):
-		s.settle(c)
-	case err != nil:
-		s.fail(c, s.wireError(c, err))
-	default:
-		s.answer(c, s.response(c, body))
+	if s.state != stateClosed {
+		s.scheduleLocked()
 	}
-	return alone
 }
 
-// handle asks the plugins in turn (A2E-D34).
-func (s *Session) handle(c *Call) (body any, err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			s.host.log.Error("a2e: handler panicked", "type", c.Message.Type, "panic", p, "stack", string(debug.Stack()))
-			body, err = nil, reasoned(ErrRuntime, ReasonInternal, "internal error")
+func (s *Session) run(c *Call) {
+	defer s.release(c) // also after runtime.Goexit
+	c.work.Run(c.Message.Type, func(ctx context.Context) error {
+		body, err := s.admit(ctx, c)
+		if err != nil || c.silent || body == NoResponse || c.mayPass && body == nil {
+			return err
 		}
-	}()
+		c.line, err = s.boundedLine(s.response(c, body))
+		if err != nil && !isOverBound(err) {
+			s.host.log.ErrorContext(s.ctx, "a2e: answer not encoded", "type", c.Message.Type, "err", err)
+			err = reasoned(ErrRuntime, ReasonInternal, "internal error")
+		}
+		return err
+	}, func(err error) { s.conclude(c, err) })
+}
+
+// conclude answers a call with the result of its handler. While the agent does not read, it waits,
+// and the call keeps its place (A2E-D56).
+func (s *Session) conclude(c *Call, err error) {
+	line, outcome, code := c.line, OutcomeOK, ""
+	c.line = nil
+	if err != nil && !c.silent {
+		e := s.wireError(c, err)
+		e.ReqID = c.Message.ID
+		line, outcome, code = s.encode(errorMessage(e)), failure(e), string(e.Code)
+	}
+	if line == nil {
+		s.mu.Lock()
+		defer s.unlock()
+		if !c.answered {
+			s.finishCallLocked(c)
+		}
+		return
+	}
+	err = s.post(c.work, *line, func() error {
+		if c.answered {
+			return ErrClosed
+		}
+		return nil
+	}, func(n int) {
+		s.auditLocked(c.Message, c.arrived, c.in, n, outcome, code)
+		s.finishCallLocked(c)
+	})
+	freeLine(line)
+	if err != nil {
+		s.host.log.DebugContext(s.ctx, "a2e: answer dropped", "request_id", c.Message.ID, "err", err)
+	}
+}
+
+// admit calls the handler when there is a place for it in the host.
+func (s *Session) admit(ctx context.Context, c *Call) (body any, err error) {
+	if c.lane == laneOrdinary {
+		if c.place, err = c.scope.Acquire(ctx); err != nil {
+			return nil, overBudget(err)
+		}
+	}
+	if c.body != nil {
+		if err := c.Session.kept.claim(ctx, c); err != nil {
+			return nil, err
+		}
+	}
+	return s.handle(ctx, c)
+}
+
+// handle calls the plugins in turn (A2E-D34).
+func (s *Session) handle(ctx context.Context, c *Call) (body any, err error) {
+	if err := s.host.authorize(ctx, c); err != nil {
+		return nil, err
+	}
 	for i := range c.routes {
 		r := &c.routes[i]
-		state, err := s.stateOf(&c.ctx, r.plugin)
+		state, err := s.stateOf(ctx, r.plugin)
 		if err != nil {
 			return nil, err
 		}
 		c.setState(state)
-		body, err := r.handler.ServeA2E(&c.ctx, c)
+		body, err := r.handler.ServeA2E(ctx, c)
 		if !errors.Is(err, ErrNextPlugin) {
+			s.saveDurable(ctx, r.plugin)
 			return body, err
 		}
 		if r.plugin.Exclusive && i == 0 {
@@ -299,6 +411,10 @@ type pluginState struct {
 	ready chan struct{} // closed with value or err set
 	value any
 	err   error
+	place snapshotPlace
+
+	saves sync.Mutex
+	saved []byte // the last object; guarded by saves
 }
 
 // stateOf returns the state of a plugin for this session, making it at first use.
@@ -310,14 +426,14 @@ func (s *Session) stateOf(ctx context.Context, p *Plugin) (any, error) {
 	state := s.states[p]
 	switch {
 	case state != nil:
-		s.mu.Unlock()
+		s.unlock()
 	case s.state == stateClosed:
-		s.mu.Unlock()
+		s.unlock()
 		return nil, ErrClosed
 	default:
 		state = &pluginState{ready: make(chan struct{})}
 		s.states[p] = state
-		s.mu.Unlock()
+		s.unlock()
 		s.openState(ctx, p, state)
 	}
 	select {
@@ -328,59 +444,64 @@ func (s *Session) stateOf(ctx context.Context, p *Plugin) (any, error) {
 	}
 }
 
-// openState makes a state. One that fails is forgotten, so that the next request
-// tries again.
+// openState makes a state. A state that fails is removed, so that the next request tries again.
 func (s *Session) openState(ctx context.Context, p *Plugin, state *pluginState) {
 	defer close(state.ready)
 	defer func() {
 		if state.err != nil {
 			s.mu.Lock()
 			delete(s.states, p)
-			s.mu.Unlock()
+			s.unlock()
 		}
 	}()
-	state.err = errors.New("a2e: the plugin panicked") // unless it gets to the end
-	value, err := p.Open(s)
-	if err != nil {
-		state.err = err
+	state.err = guard.Call("plugin "+p.Name, func() (err error) {
+		state.value, err = p.Open(s)
+		return err
+	})
+	if state.err != nil {
 		return
 	}
-	defer func() {
-		if state.err != nil { // or it panicked
-			s.closeState(p, value)
-		}
-	}()
-	state.value, state.err = value, s.restore(ctx, p, value)
+	state.err = guard.Call("plugin "+p.Name, func() error { return s.restore(ctx, p, state) })
+	if state.err != nil {
+		s.closeState(p, state.value)
+	}
 }
 
-// closeState ends a state. A plugin that panics is nobody else's concern.
+// closeState closes a state. A panic of the plugin does not affect the other plugins.
 func (s *Session) closeState(p *Plugin, value any) {
 	if p.Close == nil {
 		return
 	}
-	defer func() {
-		if e := recover(); e != nil {
-			s.host.log.Error("a2e: plugin panicked", "plugin", p.Name, "panic", e, "stack", string(debug.Stack()))
-		}
-	}()
-	p.Close(value)
+	err := guard.Call("plugin "+p.Name, func() error { p.Close(value); return nil })
+	if err != nil {
+		logFailure(s.ctx, s.host.log, slog.LevelWarn, "a2e: plugin state not closed", err, "plugin", p.Name)
+	}
 }
 
-// wireError turns what a handler returned into what the agent reads.
+// wireError converts the error of a handler into the error that the agent receives. An error of
+// another peer is not passed on as an error of this host.
 func (s *Session) wireError(c *Call, err error) *Error {
 	var e *Error
-	if errors.As(err, &e) {
+	var panicked *guard.PanicError
+	switch {
+	case errors.As(err, &panicked):
+		e = reasoned(ErrRuntime, ReasonInternal, "internal error")
+		e.Cause = err
+	case errors.As(err, &e) && !e.Remote:
 		copied := *e
 		e = &copied
-	} else {
-		e = NewError(generalCode(c.capability), "the handler failed")
-		if e.Code != ErrRuntime { // what a tool or a skill has to say is meant for the model
+	case e != nil:
+		e = reasoned(ErrRuntime, ReasonInternal, "internal error")
+		e.Cause = err
+	default:
+		e = Errorf(generalCode(c.capability), "the handler failed")
+		if e.Code != ErrRuntime { // the text of a tool or a skill is meant for the model
 			e.Message = clip(err.Error(), 200)
 		}
-		s.host.log.Info("a2e: handler failed", "type", c.Message.Type, "req_id", c.Message.ID, "err", err)
+		e.Cause = err
 	}
 	if e.Cause != nil {
-		s.host.log.Info("a2e: handler failed", "type", c.Message.Type, "req_id", c.Message.ID, "err", e, "cause", e.Cause)
+		logFailure(c.work, s.host.log, slog.LevelInfo, "a2e: handler failed", e.Cause, "type", c.Message.Type, "request_id", c.Message.ID, "code", string(e.Code))
 	}
 	if e.Capability == "" {
 		e.Capability = c.capability
@@ -388,7 +509,7 @@ func (s *Session) wireError(c *Call, err error) *Error {
 	return e
 }
 
-// response makes the message that answers a call.
+// response returns the message that answers a call.
 func (s *Session) response(c *Call, body any) *Message {
 	if m, ok := body.(*Message); ok {
 		return m
@@ -397,7 +518,7 @@ func (s *Session) response(c *Call, body any) *Message {
 	switch {
 	case c.Message.typ != nil && c.Message.typ.Name == c.Message.Type:
 		name = c.Message.typ.Response
-	case name == "env/plan/resp": // asked in the type of the answer (A2E-D20)
+	case name == "env/plan/resp": // a request in the type of the response (A2E-D20)
 	default:
 		name = responseType(name)
 	}
@@ -409,55 +530,35 @@ func (s *Session) response(c *Call, body any) *Message {
 	return m
 }
 
-// reject answers a call that was never let in.
-func (s *Session) reject(c *Call, err *Error) {
+// rejectLocked answers a call that was never queued. s.mu must be held.
+func (s *Session) rejectLocked(c *Call, err *Error) {
 	err.ReqID = c.Message.ID
 	s.answered.add(c.Message.ID)
-	record := newAudit(s.auditID(), c.Message, c.arrived, c.in, s.send(errorMessage(err)))
-	record.failed(string(err.Code))
-	s.audit(record)
+	s.auditLocked(c.Message, c.arrived, c.in, s.sendLocked(errorMessage(err)), OutcomeRefused, string(err.Code))
 }
 
-// fail answers a call with an error. It is called with mu held.
-func (s *Session) fail(c *Call, err *Error) {
+// failLocked answers a call with an error. s.mu must be held.
+func (s *Session) failLocked(c *Call, err *Error) {
 	err.ReqID = c.Message.ID
-	out := 0
 	if !c.silent {
-		out = s.send(errorMessage(err))
-		if s.audited() {
-			record := newAudit(s.auditID(), c.Message, c.arrived, c.in, out)
-			record.failed(string(err.Code))
-			s.audit(record)
-		}
+		s.auditLocked(c.Message, c.arrived, c.in, s.sendLocked(errorMessage(err)), failure(err), string(err.Code))
 	}
-	s.settle(c)
+	s.finishCallLocked(c)
 }
 
-func (s *Session) answer(c *Call, m *Message) {
-	line, err := s.host.codec.line(m)
-	if err != nil {
-		s.host.log.Error("a2e: answer cannot be encoded", "type", m.Type, "err", err)
-		e := reasoned(ErrRuntime, ReasonInternal, "internal error")
-		e.Capability = c.capability
-		s.fail(c, e)
-		return
+// failure returns the outcome of a call that ends with an error.
+func failure(err *Error) string {
+	if err.Code == ErrCancelled {
+		return OutcomeCanceled
 	}
-	if s.running > 1 { // more answers come soon, for one write call
-		s.out.put(*line)
-	} else {
-		s.out.leave(*line)
-	}
-	if s.audited() {
-		s.audit(newAudit(s.auditID(), c.Message, c.arrived, c.in, len(*line)))
-	}
-	freeLine(line)
-	s.settle(c)
+	return OutcomeFailed
 }
 
-// settle takes an answered call out of the books. It is called with mu held.
-func (s *Session) settle(c *Call) {
+// finishCallLocked removes an answered call from the session. s.mu must be held.
+func (s *Session) finishCallLocked(c *Call) {
 	c.answered = true
-	c.ctx.end(ErrClosed)
+	s.kept.finishLocked(c)
+	c.work.Cut(ErrClosed)
 	delete(s.calls, c.key)
 	if i := slices.Index(s.arrivals, c); i >= 0 {
 		s.arrivals = slices.Delete(s.arrivals, i, i+1)
@@ -465,120 +566,124 @@ func (s *Session) settle(c *Call) {
 	if !c.silent {
 		s.answered.add(c.Message.ID)
 	}
-	if c.started {
-		s.running--
-		for _, key := range c.keys {
-			delete(s.held, key)
-		}
-	} else if i := slices.Index(s.queue, c); i >= 0 {
-		s.queue = slices.Delete(s.queue, i, i+1)
+	if !c.started {
+		c.hold.release()
+		c.work.Finish()
+		s.queue = slices.DeleteFunc(s.queue, func(q *Call) bool { return q == c })
 	}
 	if s.state == stateDraining && len(s.calls) == 0 {
-		s.close()
+		s.closeLocked()
 		return
 	}
-	s.schedule()
+	s.scheduleLocked()
 }
 
-// overdue answers the calls whose time limit is over (A2E-D28).
+// overdue answers the calls whose time limit has expired (A2E-D28).
 func (s *Session) overdue() {
 	s.mu.Lock()
-	defer s.mu.Unlock()
+	defer s.unlock()
 	s.due = time.Time{}
 	now := time.Now()
-	over := func(c *Call) bool { return !c.deadline.After(now) }
-	s.queue = slices.DeleteFunc(s.queue, over) // so that none of them starts in between
+	isOverdue := func(c *Call) bool { return !c.deadline.After(now) }
+	s.queue = slices.DeleteFunc(s.queue, isOverdue) // keeps these calls from starting below
 	for _, c := range slices.Clone(s.arrivals) {
-		if c.answered || !over(c) {
+		if c.answered || !isOverdue(c) {
 			continue
 		}
 		err := reasoned(ErrTimeout, ReasonDeadline, "the time limit of the call is over")
 		err.Capability = c.capability
-		c.ctx.end(context.DeadlineExceeded)
-		s.fail(c, err)
+		c.work.Cut(context.DeadlineExceeded)
+		s.failLocked(c, err)
 	}
-	for _, c := range s.arrivals { // of a closed session there are none
-		s.wakeAt(c.deadline)
+	for _, c := range s.arrivals { // empty if the session is closed
+		s.armTimerLocked(c.deadline)
 	}
 }
 
-// cancelCall serves the cancel extension.
-func (s *Session) cancelCall(m *Message) {
+// cancelCallLocked serves the cancel extension. s.mu must be held.
+func (s *Session) cancelCallLocked(m *Message) {
 	id := textMember(m, "req_id")
 	c := s.calls[id]
 	if c == nil {
 		return
 	}
-	c.ctx.end(context.Canceled)
-	err := NewError(ErrCancelled, "cancelled by the agent")
+	c.work.Cut(context.Canceled)
+	err := Errorf(ErrCancelled, "cancelled by the agent")
 	err.Capability = c.capability
-	s.fail(c, err)
+	s.failLocked(c, err)
 }
 
-// startDrain refuses new work and closes the session when the work in flight is
-// done or the time is over (A2E-D35). It is called with mu held.
-func (s *Session) startDrain(timeout time.Duration) {
+// startDrainLocked refuses new work and closes the session when the work in flight is done or the
+// timeout has expired (A2E-D35). s.mu must be held.
+func (s *Session) startDrainLocked(timeout time.Duration) {
 	if s.state == stateClosed || s.state == stateDraining && timeout > 0 {
 		return
 	}
 	if len(s.calls) == 0 {
-		s.close()
+		s.closeLocked()
 		return
 	}
 	s.state = stateDraining
 	if timeout <= 0 {
-		s.cutOff()
+		s.cutOffLocked()
 		return
 	}
 	if s.timer != nil {
 		s.timer.Stop()
 	}
-	s.timer = time.AfterFunc(min(timeout, s.host.limits.MaxDrain), func() {
+	s.timer = time.AfterFunc(min(timeout, s.host.opts.Timing.DrainTimeout), func() {
 		s.mu.Lock()
-		defer s.mu.Unlock()
+		defer s.unlock()
 		if s.state == stateDraining {
-			s.cutOff()
+			s.cutOffLocked()
 		}
 	})
 }
 
-// cutOff answers every unfinished call in order of arrival, and closes.
-func (s *Session) cutOff() {
-	s.queue = nil // so that nothing starts in between
+// cutOffLocked answers every unfinished call in order of arrival, and closes the session. s.mu must
+// be held.
+func (s *Session) cutOffLocked() {
+	s.queue = nil // keeps calls from starting below
 	for _, c := range slices.Clone(s.arrivals) {
 		if s.state == stateClosed {
 			return // the last one closed the session
 		}
 		err := reasoned(ErrTimeout, ReasonShutdown, "the session is shut down")
 		err.Capability = c.capability
-		s.fail(c, err)
+		s.failLocked(c, err)
 	}
-	s.close()
+	s.closeLocked()
 }
 
-// drain ends the session as a shutdown message does.
+// drain ends the session with its host, as a shutdown message does. Another process continues a
+// durable session.
 func (s *Session) drain(timeout time.Duration) {
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.startDrain(timeout)
+	defer s.unlock()
+	s.handOverLocked()
+	s.startDrainLocked(timeout)
 }
 
-// end tells the session that its input ended, with an error or not.
+// end drains the session after the end of its input. With an error it cuts the work in flight off.
 func (s *Session) end(err error) {
 	s.mu.Lock()
-	defer s.mu.Unlock()
+	defer s.unlock()
 	if err != nil {
-		s.startDrain(0)
+		s.startDrainLocked(0)
 		return
 	}
-	s.startDrain(10 * time.Second)
+	s.startDrainLocked(10 * time.Second)
 }
 
 // abort ends the session at once.
-func (s *Session) abort() { s.drain(0) }
+func (s *Session) abort() {
+	s.mu.Lock()
+	defer s.unlock()
+	s.startDrainLocked(0)
+}
 
-// close ends the session. It is called with mu held.
-func (s *Session) close() {
+// closeLocked ends the session. s.mu must be held.
+func (s *Session) closeLocked() {
 	if s.state == stateClosed {
 		return
 	}
@@ -589,11 +694,14 @@ func (s *Session) close() {
 	if s.clock != nil {
 		s.clock.Stop()
 	}
+	if s.expiry != nil {
+		s.expiry.Stop()
+	}
 	s.cancel()
 	if s.snapshotKey != "" {
 		s.host.saves.begin(s.snapshotKey)
 	}
-	s.out.finish()
+	s.replies.FailAll(ErrClosed)
 	s.host.forget(s)
 	go s.cleanUp()
 }
@@ -601,14 +709,17 @@ func (s *Session) close() {
 // cleanUp waits for the handlers and closes the states of the plugins.
 func (s *Session) cleanUp() {
 	defer close(s.finished)
-	defer s.host.gone(s)
+	defer s.host.removeEnding(s)
 	s.work.Wait()
-	if s.snapshotKey != "" {
+	close(s.returned)
+	if s.keepsSnapshots() {
 		ctx, cancel := context.WithTimeout(context.Background(), snapshotTime)
 		if err := s.SaveSnapshots(ctx); err != nil {
-			s.host.log.Error("a2e: snapshots cannot be saved", "session_id", s.id, "err", err)
+			s.host.log.ErrorContext(ctx, "a2e: snapshots not saved", "session", s.id, "err", err)
 		}
 		cancel()
+	}
+	if s.snapshotKey != "" {
 		s.host.saves.end(s.snapshotKey)
 	}
 	for p, state := range s.states {

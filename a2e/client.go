@@ -4,6 +4,7 @@
 package a2e
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -13,6 +14,11 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/fivewire/fivewire/internal/calls"
+	"github.com/fivewire/fivewire/internal/guard"
+	"github.com/fivewire/fivewire/internal/life"
+	"github.com/fivewire/fivewire/internal/option"
 )
 
 // Default deadlines of a [Client] (A2E-071). A context may shorten them.
@@ -21,59 +27,80 @@ const (
 	pingTimeout      = 5 * time.Second
 	callTimeout      = 300 * time.Second
 	callGrace        = 5 * time.Second // on top of the time limit that a request names
+	cancelTimeout    = 5 * time.Second // of the answer to a cancellation
 )
+
+// A TokenSource supplies the token of a handshake. It must be safe for concurrent use.
+type TokenSource interface {
+	Token(ctx context.Context) (string, error)
+}
+
+// A TokenSourceFunc is a function that serves as a [TokenSource].
+type TokenSourceFunc func(ctx context.Context) (string, error)
+
+// Token calls f.
+func (f TokenSourceFunc) Token(ctx context.Context) (string, error) { return f(ctx) }
 
 // ClientOptions adjusts a [Client]. The zero value is right for production.
 type ClientOptions struct {
 	// AgentID names the agent. Empty means a random name.
 	AgentID string
 
-	// Capabilities are those to ask for, and feature flags. What is not asked for
-	// cannot be called, so without any no plugin can.
+	// Capabilities are the requested capabilities and feature flags. Plugins of other capabilities
+	// cannot be called, so nil permits no plugin.
 	Capabilities []string
 
-	// Token is the shared secret.
-	Token string
+	// Token is the shared secret. TokenSource, if set, replaces it at each handshake.
+	Token       string
+	TokenSource TokenSource
+
+	// Retry repeats the idempotent calls whose options have no Retry. Nil repeats none.
+	Retry *RetryPolicy
 
 	// Types are the models of the namespaces in use. Messages of others arrive
 	// as generic ones.
 	Types []Type
 
-	// Limits on what the host sends; see [Codec].
-	MaxMessage, MaxDepth int
+	// Extensions are the extensions of the protocol that the client asks for, of cancel, limits,
+	// batch and resume. Nil means all that the connection permits (A2E-D54).
+	Extensions []string
 
-	// Strict refuses what the default mode concedes; see [Codec.Strict].
-	Strict bool
+	// MaxMessage and MaxDepth bound the messages of the host, and MaxOutput those of the client; see
+	// [Codec]. Zero means 16 MiB, 256 levels and 64 MiB; a negative MaxMessage or MaxOutput removes
+	// its bound.
+	MaxMessage, MaxDepth, MaxOutput int
 
-	// EscapeNonASCII, EmitVersion and ReadNonFinite are those of [Codec].
-	EscapeNonASCII, WriteVersion, AllowNonFinite bool
+	// Interceptors wrap each call, the first one outermost.
+	Interceptors []Interceptor
 
-	// SkipNonJSON passes over lines that do not begin with a bracket, for
-	// hosts that print on their standard output (A2E-D43).
+	Dialect
+
+	// SkipNonJSON ignores lines that do not begin with a brace, for hosts that print on their
+	// standard output (A2E-D43).
 	SkipNonJSON bool
 
-	// StripPrefix is taken off the lines that have it, with SkipNoise.
+	// StripPrefix is removed from the lines that begin with it, if SkipNonJSON is set.
 	StripPrefix string
 
-	// QueueLimit bounds the events of a call that nobody has taken yet. A call
-	// above it fails with [ErrSlowReader]. Zero means 1024.
+	// QueueLimit bounds the queued events of a call. A call above it fails with [ErrSlowReader].
+	// Zero means 1024; a negative value removes the bound.
 	QueueLimit int
 
-	// CloseTimeout bounds how long Close waits for the host to end the
-	// connection. Zero means 10 seconds.
+	// CloseTimeout bounds how long Close waits for the host to end the connection. Zero means
+	// 500 ms; a negative value does not wait.
 	CloseTimeout time.Duration
 
-	// WriteTimeout closes the connection if the host takes nothing for so long.
-	// Zero means 30 seconds, negative never.
+	// WriteTimeout is the maximum duration of one write to a host that does not read; then the
+	// connection is closed. Zero means 30 s; a negative value disables it.
 	WriteTimeout time.Duration
 
-	// Logger receives what no error reports. Nil is silent.
+	// Logger receives events that no error reports. Nil means slog.Default().
 	Logger *slog.Logger
 }
 
-// ErrSlowReader reports a call whose events were not taken fast enough. Nothing
-// was dropped silently: the call failed instead.
-var ErrSlowReader = errors.New("a2e: events of the call are not taken fast enough")
+// ErrSlowReader reports a call whose caller did not read its events in time. No event is dropped
+// silently: the call fails instead.
+var ErrSlowReader = errors.New("a2e: slow reader")
 
 type clientState int
 
@@ -91,39 +118,47 @@ type Client struct {
 	codec *Codec
 	log   *slog.Logger
 	rw    io.ReadWriteCloser
+	call  CallFunc // with the interceptors
 
-	start   sync.Once
-	out     *outbox
-	ctx     context.Context // ends with the connection
-	cancel  context.CancelFunc
-	ended   chan struct{}  // closed when the reader has ended
-	work    sync.WaitGroup // handlers of host requests
-	workers chan struct{}
-	timers  sync.Pool // of calls, *time.Timer
-	wakes   sync.Pool // of calls, chan struct{}
+	start      sync.Once
+	out        *lineQueue
+	calls      *calls.Table[*pending]
+	ctx        context.Context // ends with the connection
+	cancel     context.CancelFunc
+	readerDone chan struct{} // closed when the reader has ended
+	life       *life.Life    // handlers of host requests
+	workers    chan struct{}
+	wakeups    sync.Pool       // of calls, chan struct{}
+	drained    context.Context // ends when Shutdown has no call to wait for
+	idle       context.CancelFunc
 
-	dropped atomic.Uint64
+	dropped   atomic.Uint64
+	firstLine atomic.Pointer[string] // of a host that sends no message; empty after a message
 
-	mu        sync.Mutex // guards everything below
-	state     clientState
-	sessionID string
-	caps      map[string]Capability
-	lacking   map[string]bool // namespaces that the host does not serve
-	parallel  int
-	inFlight  int
-	waiting   []*pending // for a slot, in order
-	calls     callTable  // sent
-	pushers   map[string][]*pusher
-	anyPush   []*pusher
-	handlers  map[string]func(ctx context.Context, m *Message) (any, error)
-	peer      PeerInfo
-	welcome   *Message
+	mu         sync.Mutex // guards everything below
+	state      clientState
+	cause      error // of the closed state
+	sessionID  string
+	caps       map[string]Capability
+	lacking    map[string]bool // namespaces that the host does not serve
+	parallel   int
+	slots      map[string]struct{} // ids of the sent calls that the host has not answered
+	waiting    []*pending          // for a slot, in order
+	unnamed    []*pending          // sent calls whose answer may lack the id, in order
+	active     int                 // calls that have not returned
+	isDraining bool                // calls are refused
+	pushers    map[string][]*pusher
+	anyPush    []*pusher
+	handlers   map[string]func(ctx context.Context, m *Message) (any, error)
+	peer       PeerInfo
+	welcome    *Message
+	reads      bounds // what the host reads
 }
 
-// A PeerInfo is what the client noticed about its host.
+// A PeerInfo describes the host as seen by the client.
 type PeerInfo struct {
-	// VersionMember says that the host writes version in place of a2e, as the
-	// public Python SDK does.
+	// VersionMember is set if the host writes version in place of a2e, as the public Python SDK
+	// does.
 	VersionMember bool
 
 	// Features are the extensions that the host announced.
@@ -132,75 +167,144 @@ type PeerInfo struct {
 
 type pusher struct{ fn func(m *Message) }
 
-// NewClient returns a client that speaks over rw and owns it from now on. It
+// NewClient returns a client over rw, which the client owns from then on, also after an error. It
 // does no I/O before [Client.Connect].
-func NewClient(rw io.ReadWriteCloser, opts *ClientOptions) *Client {
-	c := &Client{rw: rw, ended: make(chan struct{}), calls: newCallTable(), caps: map[string]Capability{},
-		lacking: map[string]bool{}, pushers: map[string][]*pusher{}, workers: make(chan struct{}, 16),
-		handlers: map[string]func(context.Context, *Message) (any, error){}}
-	if opts != nil {
-		c.opts = *opts
+func NewClient(rw io.ReadWriteCloser, opts *ClientOptions) (*Client, error) {
+	if rw == nil {
+		return nil, errors.New("a2e: new client: no connection")
 	}
-	if c.opts.AgentID == "" {
-		c.opts.AgentID = "agent-" + NewID()[:8]
+	o := opts.withDefaults()
+	if n, ok := rw.(interface{ noise() (bool, string) }); ok && !o.SkipNonJSON {
+		o.SkipNonJSON, o.StripPrefix = n.noise()
 	}
-	if c.opts.QueueLimit <= 0 {
-		c.opts.QueueLimit = 1024
+	c := &Client{rw: rw, opts: o, log: o.Logger, life: life.New(life.Options{Grace: handlerGrace, Logger: o.Logger, Closed: ErrClosed}),
+		readerDone: make(chan struct{}), slots: map[string]struct{}{},
+		caps: map[string]Capability{}, lacking: map[string]bool{}, pushers: map[string][]*pusher{},
+		workers: make(chan struct{}, 16), handlers: map[string]func(context.Context, *Message) (any, error){}}
+	types := &Registry{}
+	if err := types.init(o.Types); err != nil {
+		_ = rw.Close()
+		return nil, fmt.Errorf("a2e: new client: %w", err)
 	}
-	if c.opts.CloseTimeout == 0 {
-		c.opts.CloseTimeout = 10 * time.Second
-	}
-	if n, ok := rw.(interface{ noise() (bool, string) }); ok && !c.opts.SkipNonJSON {
-		c.opts.SkipNonJSON, c.opts.StripPrefix = n.noise()
-	}
-	c.log = c.opts.Logger
-	if c.log == nil {
-		c.log = slog.New(slog.DiscardHandler)
-	}
-	c.codec = &Codec{Types: NewRegistry(c.opts.Types...), Strict: c.opts.Strict, MaxMessage: c.opts.MaxMessage,
-		MaxDepth: c.opts.MaxDepth, EscapeNonASCII: c.opts.EscapeNonASCII, WriteVersion: c.opts.WriteVersion, AllowNonFinite: c.opts.AllowNonFinite}
+	c.codec = &Codec{Types: types, Dialect: o.Dialect, MaxMessage: o.MaxMessage, MaxOutput: o.MaxOutput, MaxDepth: o.MaxDepth}
+	c.calls = calls.New[*pending](calls.Options{MaxPending: -1, HoldTimeout: cancelTimeout, OnSlot: c.freeSlot})
 	c.ctx, c.cancel = context.WithCancel(context.Background())
-	return c
+	c.drained, c.idle = context.WithCancel(context.Background())
+	c.call = c.repeat
+	err := guard.Call("interceptor", func() error {
+		for _, i := range slices.Backward(o.Interceptors) {
+			if c.call = i(c.call); c.call == nil {
+				return errors.New("a2e: interceptor returned nil")
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		_ = rw.Close()
+		return nil, fmt.Errorf("a2e: new client: %w", err)
+	}
+	return c, nil
 }
 
-// Connect shakes hands with the host. It fails with a [*HandshakeError] if the
-// host refuses. A client whose first handshake fails, in whatever way, is closed
-// then. A second Connect asks for the same capabilities again; if it fails, the
-// session goes on as it was.
+func (o *ClientOptions) withDefaults() ClientOptions {
+	var d ClientOptions
+	if o != nil {
+		d = *o
+	}
+	d.AgentID = cmp.Or(d.AgentID, "agent-"+NewID()[:8])
+	d.Capabilities = slices.Clone(d.Capabilities)
+	d.QueueLimit = option.Count(d.QueueLimit, 1024)
+	d.CloseTimeout = max(cmp.Or(d.CloseTimeout, 500*time.Millisecond), 0)
+	d.Logger = cmp.Or(d.Logger, slog.Default())
+	if d.Retry != nil {
+		d.Retry = new(*d.Retry)
+	}
+	return d
+}
+
+// Connect performs the handshake. It fails with a [*HandshakeError] if the host refuses. A client
+// whose first handshake fails is closed. A second Connect requests the same capabilities again; if
+// it fails, the session continues unchanged.
 func (c *Client) Connect(ctx context.Context) (*HandshakeResponse, error) {
-	return c.Handshake(ctx, &HandshakeRequest{AgentID: c.opts.AgentID, AgentCaps: c.opts.Capabilities, AuthToken: c.opts.Token})
+	token := c.opts.Token
+	if c.opts.TokenSource != nil {
+		err := guard.Call("token source", func() (err error) {
+			token, err = c.opts.TokenSource.Token(ctx)
+			return err
+		})
+		if err != nil {
+			return nil, fmt.Errorf("a2e: handshake: %w", err)
+		}
+	}
+	return c.handshake(ctx, &HandshakeRequest{AgentID: c.opts.AgentID, AgentCaps: c.opts.Capabilities, AuthToken: token})
 }
 
-// Handshake is Connect with another request than that of the options.
-func (c *Client) Handshake(ctx context.Context, r *HandshakeRequest) (*HandshakeResponse, error) {
+// handshake is Connect with a request.
+func (c *Client) handshake(ctx context.Context, r *HandshakeRequest) (*HandshakeResponse, error) {
 	c.mu.Lock()
 	switch c.state {
 	case clientClosed:
-		c.mu.Unlock()
-		return nil, ErrClosed
+		defer c.mu.Unlock()
+		return nil, c.cause
 	case clientIdle:
 		c.state = clientHandshaking
 	}
 	c.mu.Unlock()
 	c.start.Do(c.begin)
-	answer, err := c.roundTrip(ctx, TypeHandshakeRequest, r, &CallOptions{Timeout: handshakeTimeout})
+	own := *r
+	own.AgentCaps = slices.Clone(r.AgentCaps)
+	for _, name := range c.extensions() {
+		if !slices.Contains(own.AgentCaps, name) {
+			own.AgentCaps = append(own.AgentCaps, name)
+		}
+	}
+	answer, err := c.roundTrip(ctx, TypeHandshakeRequest, &own, &CallOptions{Timeout: handshakeTimeout})
 	if err != nil {
-		return nil, c.failed(fmt.Errorf("a2e: handshake: %w", err))
+		return nil, c.failHandshake(fmt.Errorf("a2e: handshake: %w", err))
 	}
 	resp, ok := answer.Body.(*HandshakeResponse)
 	switch {
 	case !ok:
-		return nil, c.failed(ErrUnexpectedResponse)
-	case !resp.OK:
-		return nil, c.failed(&HandshakeError{Reason: resp.Reason})
+		return nil, c.failHandshake(ErrUnexpectedResponse)
+	case !*resp.OK:
+		return nil, c.failHandshake(&HandshakeError{Reason: resp.Reason})
 	}
 	c.accept(answer, resp)
 	return resp, nil
 }
 
-// failed ends the client after a handshake that failed, unless one before was good:
-// then the session is what it was (A2E-D24).
-func (c *Client) failed(err error) error {
+// A carrier is a connection that carries whole messages (A2E-D41).
+type carrier interface {
+	// extensions returns those of the connection.
+	extensions() []string
+
+	// agree sets the result of a handshake.
+	agree(extensions []string, host bounds)
+
+	// onRefusal sets the function for messages that the host refuses.
+	onRefusal(f func(id string, err *Error))
+}
+
+// extensions returns the extensions to ask for, in the order of A2E-D54.
+func (c *Client) extensions() (names []string) {
+	own := []string{featureCancel, featureLimits}
+	if x, ok := c.rw.(carrier); ok {
+		own = append(own, x.extensions()...)
+	}
+	if c.opts.Extensions != nil {
+		own = c.opts.Extensions
+	}
+	for _, name := range extensions {
+		if slices.Contains(own, name) {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// failHandshake closes the client after a failed handshake. A session with an earlier successful
+// handshake continues unchanged (A2E-D24).
+func (c *Client) failHandshake(err error) error {
 	c.mu.Lock()
 	first := c.state != clientReady
 	c.mu.Unlock()
@@ -219,34 +323,53 @@ func (c *Client) accept(answer *Message, resp *HandshakeResponse) {
 	c.state = clientReady
 	c.sessionID = resp.SessionID
 	c.welcome = answer
-	c.parallel = max(1, int(min(resp.MaxParallel, 1<<20)))
+	c.parallel = max(1, int(min(*resp.MaxParallel, 1<<20)))
 	c.caps = map[string]Capability{}
 	for _, cap := range resp.AcceptedCaps {
-		if cap.Enabled {
+		if *cap.Enabled {
 			c.caps[cap.Capability] = cap
 		}
 	}
 	c.peer = PeerInfo{VersionMember: answer.Extra.Get("version") != nil}
-	if v := answer.Extra.text.Get("features"); v.IsArray() {
+	if v := answer.Extra.object().Get("features"); v.IsArray() {
+		c.peer.Features = []string{}
 		for e := v.Elements(); e.Next(); {
 			if s, ok := e.Value.Text(); ok {
 				c.peer.Features = append(c.peer.Features, s)
 			}
 		}
 	}
-	c.admit()
+	c.reads = bounds{}
+	if slices.Contains(c.peer.Features, featureLimits) {
+		c.reads = announced(answer)
+	}
+	if x, ok := c.rw.(carrier); ok {
+		x.agree(c.peer.Features, c.reads)
+	}
+	c.admitLocked()
 }
 
 func (c *Client) begin() {
-	c.out = newOutbox(c.rw, c.opts.WriteTimeout)
+	if x, ok := c.rw.(carrier); ok {
+		x.onRefusal(func(id string, err *Error) { c.fail(id, err) })
+	}
+	c.out = newLineQueue(c.rw, c.opts.WriteTimeout, func(err error) { c.failCalls(c.endError(err)) })
 	go c.read()
 }
 
-// HandshakeMessage returns the host's last answer to a handshake as it came, or nil.
-func (c *Client) HandshakeMessage() *Message { c.mu.Lock(); defer c.mu.Unlock(); return c.welcome }
+// HandshakeMessage returns the host's last handshake response as received, or nil.
+func (c *Client) HandshakeMessage() *Message {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.welcome
+}
 
 // SessionID returns the id that the host gave the session.
-func (c *Client) SessionID() string { c.mu.Lock(); defer c.mu.Unlock(); return c.sessionID }
+func (c *Client) SessionID() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.sessionID
+}
 
 // HasCapability reports whether a capability was accepted and is enabled.
 func (c *Client) HasCapability(capability string) bool {
@@ -256,7 +379,7 @@ func (c *Client) HasCapability(capability string) bool {
 	return ok
 }
 
-// Capability returns what the host said about an accepted capability.
+// Capability returns the host's description of an accepted capability.
 func (c *Client) Capability(name string) (Capability, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -264,29 +387,36 @@ func (c *Client) Capability(name string) (Capability, bool) {
 	return cap, ok
 }
 
-// Supports reports whether the host has not yet said of a namespace, the first
-// segment of a type, that it does not know it. The base types and skill are
-// what every host of the older Skill Call Protocol serves (A2E-D50).
+// Supports reports whether a namespace, the first segment of a type, may be served: it is false
+// after the host has answered that it does not know the namespace. Every host of the older Skill
+// Call Protocol serves the base types and skill (A2E-D50).
 func (c *Client) Supports(namespace string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return !c.lacking[namespace]
 }
 
-// PeerInfo returns what the client noticed about its host.
-func (c *Client) PeerInfo() PeerInfo { c.mu.Lock(); defer c.mu.Unlock(); return c.peer }
+// PeerInfo returns a description of the host.
+func (c *Client) PeerInfo() PeerInfo {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.peer
+}
 
 // Registry returns the client's types, which may be extended at any time.
 func (c *Client) Registry() *Registry { return c.codec.Types }
 
-// Dropped returns how many messages were dropped because nobody waits for them:
-// unknown, late and repeated answers, and invalid errors.
-func (c *Client) Dropped() uint64 { return c.dropped.Load() }
+// Stats returns the counters of the client.
+func (c *Client) Stats() Stats {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return Stats{Dropped: c.dropped.Load(), InFlight: len(c.slots) + len(c.waiting)}
+}
 
 // Done returns a channel that is closed when the connection has ended.
 func (c *Client) Done() <-chan struct{} { return c.ctx.Done() }
 
-// Ping asks the host whether it is there and returns how long the answer took.
+// Ping sends a ping and returns the time until the answer.
 func (c *Client) Ping(ctx context.Context) (time.Duration, *Pong, error) {
 	start := time.Now()
 	m, err := c.Call(ctx, TypePing, &Ping{}, &CallOptions{Timeout: pingTimeout})
@@ -300,11 +430,10 @@ func (c *Client) Ping(ctx context.Context) (time.Duration, *Pong, error) {
 	return time.Since(start), pong, nil
 }
 
-// OnPush calls fn for messages of a type that belong to no waiting call: events
-// of processes, pushes, late events; for the type "error", errors that name
-// no request. Several functions may wait for one type. They are called one
-// after the other by the goroutine that reads the connection, so they must not
-// wait for answers. The returned function takes fn away again.
+// OnPush calls fn for messages of a type that belong to no waiting call: events of processes,
+// pushes, late events; for the type "error", errors that name no request. Several functions may be
+// registered for one type. They are called one after the other by the goroutine that reads the
+// connection, so they must not wait for answers. The returned function removes fn.
 func (c *Client) OnPush(msgType string, fn func(m *Message)) (remove func()) {
 	p := &pusher{fn: fn}
 	c.mu.Lock()
@@ -317,8 +446,7 @@ func (c *Client) OnPush(msgType string, fn func(m *Message)) (remove func()) {
 	}
 }
 
-// OnMessage calls fn for messages that no other function takes. It is otherwise like
-// OnPush.
+// OnMessage calls fn for messages that no other function handles. It is otherwise like OnPush.
 func (c *Client) OnMessage(fn func(m *Message)) (remove func()) {
 	p := &pusher{fn: fn}
 	c.mu.Lock()
@@ -335,98 +463,131 @@ func without(list []*pusher, p *pusher) []*pusher {
 	return slices.DeleteFunc(slices.Clone(list), func(q *pusher) bool { return q == p })
 }
 
-// Handle answers requests of the host for a type with fn (A2E-D39), which returns
-// the body of the answer. Each call runs in a goroutine of its own, at most 16
-// at a time; the context ends with the connection. Nil takes the handler away.
+// Handle answers requests of the host for a type with fn (A2E-D39), which returns the body of the
+// answer. Each call runs in its own goroutine, at most 16 at a time; the context ends with the
+// connection. A nil fn removes the handler.
 func (c *Client) Handle(msgType string, fn func(ctx context.Context, m *Message) (any, error)) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if fn == nil {
-		delete(c.handlers, CanonicalType(msgType))
+		delete(c.handlers, canonicalType(msgType))
 		return
 	}
-	c.handlers[CanonicalType(msgType)] = fn
+	c.handlers[canonicalType(msgType)] = fn
 }
 
-// Close ends the session: it tells the host, fails the calls that wait with
-// [ErrClosed], and waits a little for the host to end the connection. It may be
-// called more than once.
+// Close ends the session: it sends a shutdown message, fails the waiting calls with [ErrClosed],
+// waits up to CloseTimeout for a host with extensions to end the connection, and closes the connection. This takes
+// at most 400 ms more; a connection that needs longer, such as a [Command] that ignores the end of
+// its input, continues to close in the background. Close may be called more than once.
 func (c *Client) Close() error {
 	c.mu.Lock()
 	ready := c.state == clientReady
 	c.mu.Unlock()
-	c.shut(ErrClosed, ready)
-	c.work.Wait()
-	return nil
+	c.shut(nil, ready)
+	return c.life.Close()
 }
 
-// Shutdown waits for the calls in flight and then closes. If ctx ends first, the
+// Shutdown refuses new calls, waits for the calls in flight and then closes. If ctx ends first, the
 // rest fails with [ErrClosed].
 func (c *Client) Shutdown(ctx context.Context) error {
-	for {
-		c.mu.Lock()
-		last := c.calls.last
-		if n := len(c.waiting); n > 0 && last == nil {
-			last = c.waiting[n-1]
-		}
-		var done <-chan struct{}
-		if last != nil {
-			done = last.whenDone()
-		}
-		c.mu.Unlock()
-		if last == nil {
-			return c.Close()
-		}
-		select {
-		case <-done:
-		case <-ctx.Done():
-			return errors.Join(ctx.Err(), c.Close())
-		}
+	c.mu.Lock()
+	c.isDraining = true
+	if c.active == 0 {
+		c.idle()
+	}
+	c.mu.Unlock()
+	select {
+	case <-c.drained.Done():
+		return c.Close()
+	case <-ctx.Done():
+		return errors.Join(ctx.Err(), c.Close())
 	}
 }
 
-// shut ends the client, with a shutdown message to the host or without.
+// shut ends the client after a failed handshake or, with a nil error, by its program; with or
+// without a shutdown message to the host.
 func (c *Client) shut(err error, polite bool) {
-	c.mu.Lock()
-	already := c.state == clientClosed
-	c.state = clientClosed
-	calls := append(slices.Collect(c.calls.all()), c.waiting...)
-	for _, p := range calls {
-		c.finish(p, nil, wrapClosed(err))
+	var refused *HandshakeError
+	cause := &CloseError{Kind: "local"}
+	if errors.As(err, &refused) {
+		cause = &CloseError{Kind: "refused", Text: clip(refused.Reason, 200)}
 	}
-	c.mu.Unlock()
-	c.start.Do(func() { // never begun: nothing runs
-		c.out = nil
-		close(c.ended)
+	polite = !c.failCalls(&sessionError{cause, nil}) && polite
+	c.start.Do(func() { // not started: nothing runs
+		close(c.readerDone)
 		_ = c.rw.Close()
 	})
 	if c.out != nil {
-		if polite && !already {
-			if line, err := c.codec.Append(nil, NewMessage(TypeShutdown, New[Shutdown]())); err == nil {
-				c.out.put(line)
-			}
-			timer := time.NewTimer(c.opts.CloseTimeout)
-			defer timer.Stop()
-			select {
-			case <-c.ended:
-			case <-timer.C:
-			}
-		}
-		c.out.finish()
-		select {
-		case <-c.out.done:
-		case <-time.After(time.Second):
-			c.out.kill()
-			<-c.out.done
-		}
-		<-c.ended
+		c.end(polite)
 	}
 	c.cancel()
 }
 
-func wrapClosed(err error) error {
-	if errors.Is(err, ErrClosed) {
-		return err
+// failCalls closes the client, fails all calls, and reports whether the client was closed before.
+func (c *Client) failCalls(err error) (wasClosed bool) {
+	c.mu.Lock()
+	wasClosed = c.state == clientClosed
+	if !wasClosed {
+		c.state, c.cause = clientClosed, err
 	}
-	return ErrClosed
+	c.mu.Unlock()
+	c.calls.FailAll(err)
+	return wasClosed
+}
+
+// Times of Close, besides CloseTimeout.
+const (
+	flushTimeout = 200 * time.Millisecond // for the last lines
+	closeGrace   = 200 * time.Millisecond // for the end of the connection
+)
+
+// end closes the connection, after a shutdown message if polite.
+func (c *Client) end(polite bool) {
+	wait := time.Duration(0)
+	if line, err := c.codec.line(NewMessage(TypeShutdown, &Shutdown{Timeout: LimitZero})); err == nil && polite { // in 0 s
+		_ = c.out.putControl(*line, false)
+		if c.announcesFeatures() { // hosts without extensions do not close
+			wait = c.opts.CloseTimeout
+		}
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), flushTimeout+wait+closeGrace)
+	defer cancel()
+	flush, stop := context.WithTimeout(ctx, flushTimeout)
+	err := c.out.queue.Close(flush)
+	stop()
+	if err == nil && wait > 0 {
+		if half, ok := c.rw.(interface{ CloseWrite() error }); ok {
+			_ = half.CloseWrite()
+		}
+		waitFor(c.readerDone, wait)
+	}
+	c.out.close()
+	select {
+	case <-c.out.closed:
+	case <-ctx.Done():
+	}
+	select {
+	case <-c.readerDone:
+	case <-ctx.Done(): // a push function may block it
+	}
+}
+
+// announcesFeatures reports whether the host knows extensions.
+func (c *Client) announcesFeatures() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.peer.Features != nil
+}
+
+// waitFor reports whether done is closed in time.
+func waitFor(done <-chan struct{}, limit time.Duration) bool {
+	timer := time.NewTimer(limit)
+	defer timer.Stop()
+	select {
+	case <-done:
+		return true
+	case <-timer.C:
+		return false
+	}
 }

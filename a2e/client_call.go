@@ -4,108 +4,112 @@
 package a2e
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"iter"
+	"math"
 	"reflect"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/fivewire/fivewire/internal/backoff"
+	"github.com/fivewire/fivewire/internal/option"
 )
 
 // CallOptions adjusts one call. Nil is the zero value.
 type CallOptions struct {
-	// Timeout bounds the call on this side, the wait for a slot included. Zero
-	// means the time limit that the request names and 5 seconds, or 300
-	// seconds if it names none.
+	// Timeout bounds the call on this side, the wait for a slot included. Zero means the time limit
+	// of the request plus 5 s, or 300 s if it names none.
 	Timeout time.Duration
 
-	// OnEvent is called for each event of the call, in order of arrival, by
-	// the goroutine that makes the call. Nil passes over them.
+	// OnEvent is called for each event of the call, in order of arrival, by the goroutine that
+	// makes the call. Nil ignores them.
 	OnEvent func(Event)
 
-	// Retry repeats a call that failed with an error that is retryable. It
-	// has an effect on idempotent calls only (A2E-D30).
+	// Retry repeats a call that failed with a retryable error. It applies to idempotent calls only
+	// (A2E-D30). Nil means that of the client.
 	Retry *RetryPolicy
 
-	// Idempotent says that the call may be made twice.
+	// Idempotent permits a second execution of the call.
 	Idempotent bool
 }
 
-// A RetryPolicy says how often and how fast a call is repeated (A2E-066).
+// A RetryPolicy bounds the attempts of a call and the delays between them (A2E-066).
 type RetryPolicy struct {
-	// MaxAttempts is how often the call is made at most. Zero means 3.
+	// MaxAttempts is the maximum number of attempts. Zero means 3; a negative value disables
+	// retries.
 	MaxAttempts int
 
-	// Base is the first delay, doubled each time up to Max. Zero means 1
-	// second, and 30 seconds.
-	Base, Max time.Duration
+	// Base is the first delay, doubled after each attempt. Zero means 1 s; a negative value disables
+	// delays.
+	Base time.Duration
+
+	// Max is the longest delay. Zero means 30 s; a negative value removes the bound.
+	Max time.Duration
 }
 
 // A pending call waits for its slot, its events and its answer.
 type pending struct {
-	msg  stamped
-	line *[]byte // until it is sent
-	want string  // canonical type of the answer, "" if any will do
-
-	before, after *pending // of the callTable
-	free          bool     // it takes no slot: handshake and ping
-
-	// guarded by the client's mu until ended is set
-	events []Event // not taken yet
-	seen   []Event // taken; as many as may wait, for the error that may come
-	seq    Sequence
+	msg    Message
+	want   string // canonical type of the answer, "" if any is accepted
+	isFree bool   // a handshake or ping, which Shutdown does not wait for
+	isOut  bool   // it needs no slot
 	answer *Message
-	err    error
-	ended  bool
-	done   chan struct{} // closed at the end; nil if nobody asked for it
+	wakeup chan struct{} // holds one token: events are queued, or the call has a slot
 
-	wake chan struct{} // holds one token: there are events, or the end has come
+	isAnswered atomic.Bool
+
+	// guarded by the client's mu
+	line     *[]byte // until it is sent
+	isActive bool    // counted by the client
+	hasSlot  bool
+	position uint64  // in the queue, of the sent line
+	events   []Event // not delivered yet
+	seen     []Event // delivered, up to QueueLimit and maxEventBytes, for Error.Events
+	size     int     // bytes of events
+	seenSize int     // bytes of all delivered events
+	isSlow   bool    // an event was dropped
+	seq      sequence
 }
 
-// signal wakes who waits for the call.
+// signal wakes the waiting caller.
 func (p *pending) signal() {
 	select {
-	case p.wake <- struct{}{}:
+	case p.wakeup <- struct{}{}:
 	default:
 	}
 }
 
-// whenDone returns a channel that is closed when the call has ended. It is called
-// with the client's mu held, for a call that has not.
-func (p *pending) whenDone() <-chan struct{} {
-	if p.done == nil {
-		p.done = make(chan struct{})
-	}
-	return p.done
+// Call sends a request and returns its answer. An error of the host is an [*Error] with Remote set,
+// an answer that violates the protocol is [ErrInvalidResponse], an answer of another type
+// [ErrUnexpectedResponse], the end of the connection [ErrClosed]. If ctx ends, the call ends and
+// its later answer is dropped; a host with the cancel extension receives a cancellation.
+func (c *Client) Call(ctx context.Context, msgType string, body any, opts *CallOptions) (*Message, error) {
+	return c.call(ctx, msgType, bodyOf(body), opts)
 }
 
-// Call sends a request and returns its answer. An error of the host is an
-// [*Error] with Remote set, an answer that violates the protocol is
-// [ErrInvalidResponse], one of another type [ErrUnexpectedResponse], the end of the
-// connection [ErrClosed]. If ctx ends, so does the call, and its later answer is
-// dropped; a host that knows how is told to stop working on it.
-func (c *Client) Call(ctx context.Context, msgType string, body any, opts *CallOptions) (*Message, error) {
+// A CallFunc makes a call; see [Client.Call].
+type CallFunc func(ctx context.Context, msgType string, body any, opts *CallOptions) (*Message, error)
+
+// An Interceptor wraps the calls of a client: for tracing, logs, policy.
+type Interceptor func(next CallFunc) CallFunc
+
+// repeat makes a call, and again if the options permit it.
+func (c *Client) repeat(ctx context.Context, msgType string, body any, opts *CallOptions) (*Message, error) {
 	var o CallOptions
 	if opts != nil {
 		o = *opts
 	}
+	o.Retry = cmp.Or(o.Retry, c.opts.Retry)
 	if o.Retry == nil || !o.Idempotent {
 		return c.roundTrip(ctx, msgType, body, &o)
 	}
-	attempts, wait := o.Retry.MaxAttempts, backoff.Backoff{Base: o.Retry.Base, Max: o.Retry.Max}
-	if attempts <= 0 {
-		attempts = 3
-	}
-	if wait.Base <= 0 {
-		wait.Base = time.Second
-	}
-	if wait.Max <= 0 {
-		wait.Max = 30 * time.Second
-	}
+	attempts := option.Or(o.Retry.MaxAttempts, 3, 1)
+	wait := backoff.Backoff{Base: cmp.Or(o.Retry.Base, time.Second), Max: cmp.Or(o.Retry.Max, 30*time.Second)}
 	for i := 0; ; i++ {
 		answer, err := c.roundTrip(ctx, msgType, body, &o)
 		var e *Error
@@ -113,7 +117,7 @@ func (c *Client) Call(ctx context.Context, msgType string, body any, opts *CallO
 			e.Code == ErrUnauthorized || e.Code == ErrVersionMismatch {
 			return answer, err
 		}
-		c.log.Info("a2e: call is repeated", "type", msgType, "err", err)
+		c.log.InfoContext(ctx, "a2e: call repeated", "type", msgType, "err", err)
 		if e.Code == ErrTimeout {
 			body = raiseTimeout(body)
 		}
@@ -123,17 +127,42 @@ func (c *Client) Call(ctx context.Context, msgType string, body any, opts *CallO
 	}
 }
 
-// raiseTimeout returns a request with twice the time limit that it names, as one
-// that ran out of time will do so again. The request itself stays as it is.
+// raiseTimeout returns a copy of a request with twice its time limit, because a request that timed
+// out would time out again. The request itself is not changed.
 func raiseTimeout(body any) any {
-	if v := memberOf(&Message{Body: body}, "timeout"); !v.IsValid() || !v.CanInt() || v.Int() <= 0 || v.Int() >= 1<<30 {
+	seconds := int64(timeLimit(body) / time.Second)
+	if v := memberOf(body, "timeout"); !v.CanInt() || seconds <= 0 || seconds >= 1<<30 {
 		return body
 	}
+	return withTimeout(body, 2*seconds)
+}
+
+func withTimeout(body any, seconds int64) any {
 	own := reflect.New(reflect.TypeOf(body).Elem())
 	own.Elem().Set(reflect.ValueOf(body).Elem())
-	v := memberOf(&Message{Body: own.Interface()}, "timeout")
-	v.SetInt(2 * v.Int())
+	memberOf(own.Interface(), "timeout").SetInt(seconds)
 	return own.Interface()
+}
+
+// limitTo returns a request whose time limit is unset with that of its caller, if it is shorter than
+// the default, in whole seconds (A2E-D28).
+func limitTo(ctx context.Context, msgType string, body any, timeout time.Duration) any {
+	switch msgType {
+	case "tool/call/req", "skill/call/req", "chain/req":
+	default:
+		return body
+	}
+	left := cmp.Or(max(timeout, 0), math.MaxInt64)
+	if deadline, ok := ctx.Deadline(); ok {
+		left = min(left, time.Until(deadline))
+	}
+	if left == math.MaxInt64 || left >= timeLimit(body) {
+		return body
+	}
+	if v := memberOf(body, "timeout"); !v.CanInt() || v.Int() != 0 {
+		return body
+	}
+	return withTimeout(body, max(int64((left+time.Second-1)/time.Second), 1))
 }
 
 // CallAs is [Client.Call] with the model of the answer.
@@ -149,190 +178,168 @@ func CallAs[Resp any](ctx context.Context, c *Client, msgType string, body any, 
 	return resp, nil
 }
 
-// A Stream is a call whose events are taken one by one.
-type Stream struct {
-	c      *Client
-	ctx    context.Context
-	cancel context.CancelFunc
-	p      *pending
-	err    error
-}
-
-// Stream begins a call whose events are taken from [Stream.Events] and whose
-// answer comes from [Stream.Answer]. Whether a host sends events depends on the
-// member streaming of the request.
-func (c *Client) Stream(ctx context.Context, msgType string, body any, opts *CallOptions) *Stream {
-	s := &Stream{c: c, err: context.Cause(ctx)}
-	if s.err != nil {
-		return s
-	}
-	timeout := time.Duration(0)
-	if opts != nil {
-		timeout = opts.Timeout
-	}
-	s.p, s.err = c.newPending(msgType, body)
-	if s.err == nil {
-		s.ctx, s.cancel = context.WithTimeout(ctx, deadlineOf(&s.p.msg.Message, timeout))
-		if s.err = c.begun(s.p); s.err != nil {
-			s.cancel()
-		}
-	}
-	return s
-}
-
-// Events yields the events in order of arrival until the answer comes. It may
-// be ranged over once. Leaving the loop early cancels the call. An error, that
-// of the call, comes once and last.
-func (s *Stream) Events() iter.Seq2[Event, error] {
+// Stream makes a call and yields its events in order of arrival, then its answer as the last event.
+// It may be ranged over once; the call starts with the loop. Leaving the loop early cancels the
+// call. The error of the call is yielded once and last. The member streaming of the request
+// determines whether the host sends events.
+func (c *Client) Stream(ctx context.Context, msgType string, body any, opts *CallOptions) iter.Seq2[Event, error] {
 	return func(yield func(Event, error) bool) {
-		if s.err != nil {
-			yield(Event{}, s.err)
-			return
+		var o CallOptions
+		if opts != nil {
+			o = *opts
 		}
-		for {
-			events, ended := s.c.takeEvents(s.p)
-			for _, ev := range events {
-				if !yield(ev, nil) {
-					s.cancel()
-					s.c.abandon(s.p, context.Canceled)
-					return
-				}
-			}
-			if ended {
-				if _, err := s.Answer(); err != nil {
-					yield(Event{}, err)
-				}
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		onEvent, isEnded := o.OnEvent, false
+		o.OnEvent = func(ev Event) {
+			if isEnded {
 				return
 			}
-			select {
-			case <-s.p.wake:
-			case <-s.ctx.Done():
-				s.c.abandon(s.p, context.Cause(s.ctx))
+			if onEvent != nil {
+				onEvent(ev)
+			}
+			if !yield(ev, nil) {
+				isEnded = true
+				cancel()
 			}
 		}
-	}
-}
-
-// Answer waits for the answer. Events that were not taken are passed over.
-func (s *Stream) Answer() (*Message, error) {
-	if s.err != nil {
-		return nil, s.err
-	}
-	defer s.cancel()
-	for {
-		if _, ended := s.c.takeEvents(s.p); ended {
-			return s.p.answer, s.p.err
-		}
-		select {
-		case <-s.p.wake:
-		case <-s.ctx.Done():
-			s.c.abandon(s.p, context.Cause(s.ctx))
+		answer, err := c.Call(ctx, msgType, body, &o)
+		switch {
+		case isEnded:
+		case err != nil:
+			yield(Event{}, err)
+		default:
+			yield(Event{Message: answer, Order: OrderOK}, nil)
 		}
 	}
 }
 
-// deadlineOf returns how long a call may take on this side.
+// deadlineOf returns the time limit of a call on this side.
 func deadlineOf(m *Message, timeout time.Duration) time.Duration {
 	if timeout > 0 {
 		return timeout
 	}
-	if limit := timeLimit(m); limit > 0 && limit < 1<<62 {
+	if limit := timeLimit(m.Body); limit > 0 && limit < 1<<62 {
 		return limit + callGrace
 	}
 	return callTimeout
 }
 
 func (c *Client) newPending(msgType string, body any) (*pending, error) {
-	p := &pending{wake: c.wake()}
+	p := &pending{}
 	p.msg.stamp(msgType, body)
 	if g, ok := body.(Members); ok {
 		p.msg.Body, p.msg.Extra = nil, g
 	}
 	if t := c.codec.Types.Lookup(msgType); t != nil && t.Name == msgType {
-		p.want = CanonicalType(t.Response)
+		p.want = canonicalType(t.Response)
 	} else {
-		p.want = CanonicalType(responseType(msgType))
+		p.want = canonicalType(responseType(msgType))
 	}
-	switch msgType {
-	case TypeHandshakeRequest, TypePing:
-		p.free = true
+	p.isFree = msgType == TypeHandshakeRequest || msgType == TypePing
+	p.isOut = p.isFree || laneOfType(canonicalType(msgType)) != laneOrdinary
+	if r, ok := body.(*HandshakeRequest); ok && slices.Contains(r.AgentCaps, featureLimits) {
+		_ = p.msg.Extra.Set("limits", c.codec.announce())
 	}
 	var err error
-	p.line, err = c.codec.line(&p.msg.Message)
+	p.line, err = c.boundedLine(&p.msg, ErrInvalidMessage)
 	return p, err
 }
 
+// boundedLine encodes a message within the bounds of both sides (A2E-D57).
+func (c *Client) boundedLine(m *Message, code Code) (*[]byte, error) {
+	c.mu.Lock()
+	limit := c.codec.within(c.reads)
+	c.mu.Unlock()
+	if m.Type == TypePong || m.Type == TypeError {
+		limit = bounds{}
+	}
+	return c.codec.boundedLine(m, code, limit)
+}
+
 func (c *Client) roundTrip(ctx context.Context, msgType string, body any, o *CallOptions) (*Message, error) {
-	if ctx.Err() != nil { // nothing is sent of what nobody waits for
+	if ctx.Err() != nil { // the host might act on a call without a caller
 		return nil, context.Cause(ctx)
 	}
-	p, err := c.newPending(msgType, body)
+	p, err := c.newPending(msgType, limitTo(ctx, msgType, body, o.Timeout))
 	if err != nil {
 		return nil, err
 	}
-	timer := c.timer(deadlineOf(&p.msg.Message, o.Timeout))
-	defer c.freeTimer(timer)
-	defer c.freeWake(p)
-	if err := c.begun(p); err != nil {
-		return nil, err
+	p.wakeup = c.newWakeup()
+	defer c.freeWakeup(p)
+	deadline := time.Now().Add(deadlineOf(&p.msg, o.Timeout))
+	call, err := c.calls.Add(p.msg.ID, deadline, p)
+	if err == nil {
+		err = c.startCall(p)
 	}
-	for {
-		select {
-		case <-p.wake:
-			events, ended := c.takeEvents(p)
-			for _, ev := range events {
-				if o.OnEvent != nil {
-					o.OnEvent(ev)
-				}
+	for isEnded := false; err == nil && !isEnded; {
+		if line := c.unsent(p); line != nil {
+			err = c.sendLate(ctx, deadline, p, line)
+			continue
+		}
+		_, isEnded, err = call.WaitEvent(ctx, p.wakeup)
+		events, isSlow := c.takeEvents(p)
+		for _, ev := range events {
+			if o.OnEvent != nil {
+				o.OnEvent(ev)
 			}
-			if ended {
-				return p.answer, p.err
-			}
-		case <-timer.C:
-			c.abandon(p, context.DeadlineExceeded)
-		case <-ctx.Done():
-			c.abandon(p, context.Cause(ctx))
+		}
+		if isSlow && err != nil {
+			err = ErrSlowReader
 		}
 	}
+	c.endCall(p, err)
+	if err != nil {
+		return nil, err
+	}
+	return p.answer, nil
 }
 
-// wake returns a channel for one token, one that was used before if there is one.
-func (c *Client) wake() chan struct{} {
-	if w, ok := c.wakes.Get().(chan struct{}); ok {
+// unsent returns the line of a call that has a slot and found no space in the queue, or nil.
+func (c *Client) unsent(p *pending) *[]byte {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !p.hasSlot {
+		return nil
+	}
+	return p.line
+}
+
+// sendLate sends a call when the queue has space.
+func (c *Client) sendLate(ctx context.Context, deadline time.Time, p *pending, line *[]byte) error {
+	ctx, cancel := context.WithDeadline(ctx, deadline)
+	defer cancel()
+	err := c.out.send(ctx, *line)
+	if err == nil {
+		c.mu.Lock()
+		c.sentLocked(p)
+		c.mu.Unlock()
+	}
+	return err
+}
+
+// newWakeup returns a new or reused channel for one token.
+func (c *Client) newWakeup() chan struct{} {
+	if w, ok := c.wakeups.Get().(chan struct{}); ok {
 		return w
 	}
 	return make(chan struct{}, 1)
 }
 
-// freeWake gives the channel of a call back that has ended, or was never begun:
-// nobody signals it any more.
-func (c *Client) freeWake(p *pending) {
+// freeWakeup releases the channel of a call that has ended or was not started, so that no goroutine
+// signals it.
+func (c *Client) freeWakeup(p *pending) {
 	select {
-	case <-p.wake:
+	case <-p.wakeup:
 	default:
 	}
-	c.wakes.Put(p.wake)
+	c.wakeups.Put(p.wakeup)
 }
 
-// timer returns a timer, one that was used before if there is one.
-func (c *Client) timer(d time.Duration) *time.Timer {
-	if t, ok := c.timers.Get().(*time.Timer); ok {
-		t.Reset(d)
-		return t
-	}
-	return time.NewTimer(d)
-}
-
-func (c *Client) freeTimer(t *time.Timer) {
-	t.Stop()
-	c.timers.Put(t)
-}
-
-// Send sends a message without waiting for an answer: an event, or a request whose
-// answer is of no interest and will be counted as dropped. It waits while the
-// host does not read.
+// Send sends a message without waiting for an answer: an event, or a request whose answer is
+// counted as dropped. It blocks while the host does not read.
 func (c *Client) Send(ctx context.Context, msgType string, body any) error {
-	p, err := c.newPending(msgType, body)
+	p, err := c.newPending(msgType, bodyOf(body))
 	if err != nil {
 		return err
 	}
@@ -340,20 +347,10 @@ func (c *Client) Send(ctx context.Context, msgType string, body any) error {
 	if err := c.ready(); err != nil {
 		return err
 	}
-	if ctx.Err() != nil {
-		return context.Cause(ctx)
-	}
-	if err := c.out.wait(ctx); err != nil {
-		return err
-	}
-	if err := c.ready(); err != nil { // it may have ended meanwhile
-		return err
-	}
-	c.out.put(*p.line)
-	return nil
+	return c.out.send(ctx, *p.line)
 }
 
-// ready returns why nothing can be sent, or nil.
+// ready returns the reason why nothing can be sent, or nil.
 func (c *Client) ready() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -361,115 +358,141 @@ func (c *Client) ready() error {
 	case clientReady:
 		return nil
 	case clientClosed:
-		return ErrClosed
+		return c.cause
 	}
 	return ErrNotConnected
 }
 
-// begun sends a call or lets it wait for a slot.
-func (c *Client) begun(p *pending) error {
+// startCall sends a call or queues it until a slot is free.
+func (c *Client) startCall(p *pending) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
 	case c.state == clientClosed:
+		return c.cause
+	case c.isDraining && !p.isFree:
 		return ErrClosed
 	case c.state != clientReady && p.msg.Type != TypeHandshakeRequest:
 		return ErrNotConnected
-	}
-	if p.free {
-		c.sendCall(p)
+	case p.isFree:
+		c.sendLocked(p)
 		return nil
 	}
-	if len(c.waiting) == 0 && c.inFlight < c.parallel {
-		c.inFlight++
-		c.sendCall(p)
+	c.active++
+	p.isActive = true
+	if p.isOut || len(c.waiting) == 0 && len(c.slots) < c.parallel {
+		c.sendLocked(p)
 		return nil
 	}
 	c.waiting = append(c.waiting, p)
-	c.admit()
+	c.admitLocked()
 	return nil
 }
 
-// admit sends the oldest waiting calls while there are slots (A2E-D27).
-func (c *Client) admit() {
-	for len(c.waiting) > 0 && c.inFlight < c.parallel && c.state == clientReady {
+// admitLocked sends the oldest waiting calls while slots are free (A2E-D27). c.mu must be held.
+func (c *Client) admitLocked() {
+	for len(c.waiting) > 0 && len(c.slots) < c.parallel && c.state == clientReady {
 		p := c.waiting[0]
 		c.waiting[0] = nil
 		c.waiting = c.waiting[1:]
-		c.inFlight++
-		c.sendCall(p)
+		c.sendLocked(p)
 	}
 }
 
-func (c *Client) sendCall(p *pending) {
-	c.calls.add(p)
-	c.out.put(*p.line)
+// sendLocked sends a call, for which a slot is free. If the queue has no space, the caller of
+// the call waits for it. c.mu must be held.
+func (c *Client) sendLocked(p *pending) {
+	p.hasSlot = true
+	if !p.isOut {
+		c.slots[p.msg.ID] = struct{}{}
+	}
+	if c.out.put(*p.line, 0) == nil {
+		c.sentLocked(p)
+		return
+	}
+	p.signal()
+}
+
+// sentLocked records that the line of a call is queued. c.mu must be held.
+func (c *Client) sentLocked(p *pending) {
+	p.position = c.out.queue.Position()
+	if mayLackID(p.want) {
+		c.unnamed = append(c.unnamed, p)
+	}
 	freeLine(p.line)
 	p.line = nil
 }
 
-// takeEvents returns the events that arrived since it was called last, and
-// whether the call has ended.
-func (c *Client) takeEvents(p *pending) (events []Event, ended bool) {
+// freeSlot is called when the host has answered a call, or another one need not wait for it.
+func (c *Client) freeSlot(id string, isHeld bool) {
+	if isHeld {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.slots, id)
+	c.admitLocked()
+}
+
+// takeEvents returns the events received since its last call, and whether one was dropped.
+func (c *Client) takeEvents(p *pending) (events []Event, isSlow bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	events = p.events
 	p.events = nil
-	if room := c.opts.QueueLimit - len(p.seen); room > 0 {
-		p.seen = append(p.seen, events[:min(room, len(events))]...)
+	if space := c.opts.QueueLimit - len(p.seen); space > 0 && p.seenSize < maxEventBytes {
+		p.seen = append(p.seen, events[:min(space, len(events))]...)
 	}
-	return events, p.ended
+	p.seenSize += p.size
+	p.size = 0
+	return events, p.isSlow
 }
 
-// abandon ends a call on this side (A2E-D38).
-func (c *Client) abandon(p *pending, err error) {
+// endCall ends a call. If it failed on this side after its request was sent, a host with the cancel
+// extension receives a cancellation, and the slot is free after the answer to it (A2E-D38).
+func (c *Client) endCall(p *pending, err error) {
+	if c.releaseCall(p, err) {
+		c.calls.Cancel(p.msg.ID) // unless it has ended
+		if line, err := c.codec.line(NewMessage(typeCancel, &Cancel{ReqID: p.msg.ID})); err == nil {
+			_ = c.out.queue.PutControl(*line, p.position)
+			freeLine(line)
+		}
+	} else if err != nil {
+		c.calls.Fail(p.msg.ID, err)
+	}
+}
+
+// releaseCall releases what a call holds, completes its error, and reports whether the host must
+// end the call.
+func (c *Client) releaseCall(p *pending, err error) (mustCancel bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if p.ended {
-		return
+	isSent := p.line == nil
+	list := &c.unnamed
+	if !isSent {
+		list = &c.waiting
 	}
-	if c.calls.get(p.msg.ID) != nil && slices.Contains(c.peer.Features, FeatureCancel) && c.state == clientReady {
-		if line, err := c.codec.Append(nil, NewMessage(typeCancel, &Cancel{ReqID: p.msg.ID})); err == nil {
-			c.out.put(line)
-		}
+	if i := slices.Index(*list, p); i >= 0 {
+		*list = slices.Delete(*list, i, i+1)
 	}
-	c.finish(p, nil, err)
-}
-
-// finish ends a call with an answer or an error. It is called with mu held.
-func (c *Client) finish(p *pending, answer *Message, err error) {
-	if p.ended {
-		return
-	}
-	p.ended, p.answer, p.err = true, answer, err
-	if err != nil {
-		c.noteFault(p, err)
-	}
-	if c.calls.remove(p) {
-		if !p.free {
-			c.inFlight--
-		}
-	} else if i := slices.Index(c.waiting, p); i >= 0 {
-		c.waiting = slices.Delete(c.waiting, i, i+1)
-	}
-	freeLine(p.line) // of one that was never sent
+	freeLine(p.line)
 	p.line = nil
-	if p.done != nil {
-		close(p.done)
+	if p.isActive {
+		c.active--
 	}
-	p.signal()
-	c.admit()
-}
-
-// noteFault completes the error that a call ends with.
-func (c *Client) noteFault(p *pending, err error) {
+	if c.isDraining && c.active == 0 {
+		c.idle()
+	}
+	if err == nil {
+		return false
+	}
 	var e *Error
-	if !errors.As(err, &e) {
-		return
+	if errors.As(err, &e) {
+		e.Events = append(slices.Clone(p.seen), p.events...)
+		if e.Remote && errors.Is(e, ErrUnsupported) {
+			namespace, _, _ := strings.Cut(p.msg.Type, "/")
+			c.lacking[namespace] = true
+		}
 	}
-	e.Events = append(slices.Clone(p.seen), p.events...)
-	if e.Remote && errors.Is(e, ErrUnsupported) {
-		namespace, _, _ := strings.Cut(p.msg.Type, "/")
-		c.lacking[namespace] = true
-	}
+	return isSent && !p.isAnswered.Load() && c.state == clientReady && slices.Contains(c.peer.Features, featureCancel)
 }

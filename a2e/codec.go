@@ -5,20 +5,24 @@ package a2e
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"math"
 	"reflect"
 	"strconv"
 	"strings"
 	"sync"
-	"unsafe"
+	"unicode/utf8"
 
+	"github.com/fivewire/fivewire/internal/jsonmap"
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
 
 const (
 	defaultMaxMessage = 16 << 20 // A2E-D06
+	defaultMaxOutput  = 64 << 20 // A2E-D57
 	defaultDepth      = 256      // A2E-D07
+	maxDepth          = 10000
 )
 
 // A Codec turns lines into messages and back. It may be used by several
@@ -27,46 +31,50 @@ type Codec struct {
 	// Types are the models to decode into. Nil means the base types only.
 	Types *Registry
 
-	// Strict refuses what the default mode concedes to deployed peers: a
-	// version member in place of a2e, ids that are no UUIDs, a last line
-	// without line feed, answers without req_id (A2E-D02).
-	Strict bool
+	Dialect
 
-	// Host reads as a host does: two types that deployed agents use in the wrong
-	// direction are taken for what is meant (A2E-D20).
+	// Host selects the reading of a host: two types that deployed agents use in the wrong direction
+	// are read as the intended types (A2E-D20).
 	Host bool
 
-	// MaxMessage bounds a line. Zero means 16 MiB, negative no bound.
-	MaxMessage int
+	// MaxMessage bounds a line that is read, and MaxOutput one that is written. Zero means 16 MiB
+	// and 64 MiB; a negative value removes the bound.
+	MaxMessage, MaxOutput int
 
-	// MaxDepth bounds the nesting; the message itself is 1. Zero means 256.
+	// MaxDepth bounds the nesting of a line that is read; the message itself is 1. Zero and negative
+	// values mean 256.
 	MaxDepth int
+}
+
+// A Dialect adjusts the form of messages to deployed peers. It is a part of the options of hosts,
+// clients and codecs.
+type Dialect struct {
+	// Strict refuses the dialects of deployed peers that the default mode accepts: a version member
+	// in place of a2e, ids that are not UUIDs, a last line without line feed, answers without
+	// req_id (A2E-D02).
+	Strict bool
 
 	// EscapeNonASCII writes everything above U+007E as escapes.
 	EscapeNonASCII bool
 
-	// WriteVersion writes "version":"1.0" beside a2e, for peers that look at it.
+	// WriteVersion writes "version":"1.0" in addition to a2e, for peers that require it.
 	WriteVersion bool
 
 	// AllowNonFinite reads NaN, Infinity and -Infinity as null.
 	AllowNonFinite bool
 }
 
-func (c *Codec) maxBytes() int {
-	switch {
-	case c.MaxMessage == 0:
-		return defaultMaxMessage
-	case c.MaxMessage < 0:
-		return 0
-	}
-	return c.MaxMessage
-}
+// maxBytes returns MaxMessage, 0 for no bound.
+func (c *Codec) maxBytes() int { return max(cmp.Or(c.MaxMessage, defaultMaxMessage), 0) }
+
+// maxOutput returns MaxOutput, 0 for no bound.
+func (c *Codec) maxOutput() int { return max(cmp.Or(c.MaxOutput, defaultMaxOutput), 0) }
 
 func (c *Codec) maxDepth() int {
 	if c.MaxDepth <= 0 {
 		return defaultDepth
 	}
-	return min(c.MaxDepth, 10000)
+	return min(c.MaxDepth, maxDepth)
 }
 
 // NewCodec returns a codec with a registry of the given types.
@@ -79,13 +87,12 @@ func (c *Codec) registry() *Registry {
 	return c.Types
 }
 
-// baseRegistry is what codecs without a registry of their own share. Nobody
-// else can reach it, so it never changes.
+// baseRegistry is the shared registry of codecs without Types. It is not exported and never
+// changes.
 var baseRegistry = sync.OnceValue(func() *Registry { return NewRegistry() })
 
-// Decode reads one line, without its line feed. It keeps no reference to line,
-// and every error is an [*Error] whose ReqID is the id of the message, if that
-// could be found out.
+// Decode reads one line, without its line feed. It keeps no reference to line. Every error is an
+// [*Error] whose ReqID is the id of the message, if it could be read.
 func (c *Codec) Decode(line []byte) (*Message, error) {
 	m, err := c.decode(line)
 	if err != nil {
@@ -94,180 +101,214 @@ func (c *Codec) Decode(line []byte) (*Message, error) {
 	return m, nil
 }
 
-// A kept message has room for the line that it was read from, so that the two are
-// one allocation where the line is not long.
-type kept struct {
-	Message
-	line [keptLine]byte
+// A reader has the parts of a decoder that serve all lines.
+type reader struct {
+	cursor  strictjson.Cursor
+	strings strictjson.Strings
+	raw     jsonmap.JSON
+	base    envelope
 }
 
-const keptLine = 416 // makes 512 bytes in all
+// stringBlock is the size of the blocks that the strings of messages are parts of.
+const stringBlock = 1024
 
-// keep returns a new message and a copy of the line that it was read from.
-func keep(line []byte) (*Message, []byte) {
-	if len(line) > keptLine {
-		return &Message{}, bytes.Clone(line)
-	}
-	k := &kept{}
-	n := copy(k.line[:], line)
-	return &k.Message, k.line[:n:n]
+var readers = sync.Pool{New: func() any { return &reader{strings: strictjson.Strings{Block: stringBlock}} }}
+
+func (r *reader) release() {
+	r.cursor.Reset(nil, strictjson.Options{})
+	r.raw = jsonmap.JSON{}
+	r.base = envelope{}
+	readers.Put(r)
 }
 
-// decode is Decode with errors of their own type.
+// decode is Decode with a typed error.
 func (c *Codec) decode(line []byte) (*Message, *Error) {
-	if most := c.maxBytes(); most > 0 && len(line) > most {
-		return nil, reasoned(ErrInvalidMessage, ReasonTooLarge, "message is longer than "+strconv.Itoa(most)+" bytes")
+	if limit := c.maxBytes(); limit > 0 && len(line) > limit {
+		return nil, tooLarge(ErrInvalidMessage, ReasonTooLarge, limit)
 	}
-	m, line := keep(line)
-	var room [usualMembers]strictjson.Span
-	v, shape, spans, err := strictjson.Survey(line, strictjson.Options{MaxDepth: c.maxDepth()}, room[:0])
-	if err != nil && c.AllowNonFinite {
-		line = dropNonFinite(line)
-		v, shape, spans, err = strictjson.Survey(line, strictjson.Options{MaxDepth: c.maxDepth()}, room[:0])
+	r := readers.Get().(*reader)
+	defer r.release()
+	m, err := c.read(r, line)
+	if err != nil && err.Code == ErrParse && c.AllowNonFinite {
+		m, err = c.read(r, dropNonFinite(line))
+	}
+	return m, err
+}
+
+// read reads one line. The message has a copy of it.
+func (c *Codec) read(r *reader, line []byte) (*Message, *Error) {
+	typ := c.typeOf(r, line)
+	make := makeMessage[struct{}]
+	if typ != nil {
+		make = typ.model.make
+	}
+	m, body, line := make(line)
+	r.cursor.Reset(line, unboundedNames(c.maxDepth()))
+	r.cursor.Share(&r.strings)
+	var fault *jsonmap.Fault
+	if typ != nil {
+		fault = jsonmap.ReadRest(&r.cursor, body, (*jsonmap.Members)(&m.Extra), &r.base)
+	} else {
+		fault = jsonmap.Read(&r.cursor, &r.raw)
+	}
+	if r.cursor.Err() != nil {
+		return nil, textError(line, c.maxDepth())
+	}
+	if typ == nil {
+		if !r.raw.Value().IsObject() {
+			return nil, reasoned(ErrInvalidMessage, ReasonNotObject, "message is not an object")
+		}
+		r.base.walk(r.raw.Value())
+	} else if r.base.a2e == nil {
+		r.base.version = m.Extra.object().Get("version")
+	}
+	err := r.base.check(m, &r.cursor, c.Strict)
+	if err == nil && fault == nil && c.Strict {
+		fault = strictFault(reflect.ValueOf(body))
+	}
+	if err == nil && fault != nil {
+		err = faultError(fault)
+		err.ReqID = m.ID
 	}
 	if err != nil {
-		return nil, textFault(line, c.maxDepth())
+		v := strictjson.Value(bytes.Trim(line, " \t\r\n"))
+		err.refID, _ = v.Get("req_id").Text()
+		err.msgType, _ = v.Get("type").Text()
+		return nil, err
 	}
-	if !v.IsObject() {
-		return nil, reasoned(ErrInvalidMessage, ReasonNotObject, "message is not an object")
+	if typ == nil {
+		m.Extra = Members(jsonmap.NewMembers(r.raw))
+		return m, nil
 	}
-	return m, c.message(m, v, spans, decoderOf(c.Strict, shape.Plain))
+	m.Body, m.typ = body, typ
+	if m.Type == typ.Name {
+		m.Type = typ.Name // release the block of the string
+	}
+	return m, nil
 }
 
-// usualMembers is how many members of an object are found without an allocation.
-const usualMembers = 24
-
-// message reads a checked object into m.
-func (c *Codec) message(m *Message, v strictjson.Value, spans []strictjson.Span, d *decoder) *Error {
-	var e envelope
-	e.read(v, spans)
-	if err := e.check(m, d); err != nil {
-		err.ReqID, err.refID = e.usableID(), e.text(e.reqID)
-		if err.msgType == "" {
-			err.msgType = e.text(e.typ)
-		}
-		return err
-	}
-	m.typ = c.registry().lookup(m.Type, c.Host)
-	if m.typ == nil {
-		m.Extra = Members{text: v}
+// typeOf returns the type of the message in a line that is not checked yet, or nil.
+func (c *Codec) typeOf(r *reader, line []byte) *Type {
+	r.cursor.Reset(line, unboundedNames(c.maxDepth()))
+	v, _ := r.cursor.Find("type")
+	name, ok := v.TextBytes()
+	if !ok || len(name) > maxName {
 		return nil
 	}
-	if m.Type == m.typ.Name {
-		m.Type = m.typ.Name // forget the copy in the line
+	return c.registry().lookup(string(name), c.Host)
+}
+
+// An envelope holds the base members of an object as encoded.
+type envelope struct {
+	a2e, version, typ, id, ts strictjson.Value
+}
+
+// member returns where a base member is stored, or nil.
+func (e *envelope) member(name []byte) *strictjson.Value {
+	switch string(name) {
+	case "a2e":
+		return &e.a2e
+	case "type":
+		return &e.typ
+	case "id":
+		return &e.id
+	case "ts":
+		return &e.ts
 	}
-	body := reflect.New(m.typ.plan.typ)
-	m.typ.plan.defaults(body.Elem())
-	if ft := m.typ.plan.decode(d, v, spans, body.UnsafePointer(), &m.Extra); ft != nil {
-		err := ft.err()
-		err.ReqID, err.refID, err.msgType = m.ID, e.text(e.reqID), m.Type
-		return err
-	}
-	m.Body = body.Interface()
 	return nil
 }
 
-// An envelope are the base members as they stand in an object.
-type envelope struct {
-	a2e, version, typ, id, ts, reqID strictjson.Value
+// ReadOther reads a base member.
+func (e *envelope) ReadOther(c *strictjson.Cursor) bool {
+	v := e.member(c.Key())
+	if v != nil {
+		*v, _, _ = c.Raw()
+	}
+	return v != nil
 }
 
-func (e *envelope) read(v strictjson.Value, spans []strictjson.Span) {
-	for i := range spans {
-		value := v[spans[i].Value:spans[i].ValueEnd:spans[i].ValueEnd]
-		switch string(nameOf(v, &spans[i])) {
-		case "a2e":
-			e.a2e = value
-		case "version":
-			e.version = value
-		case "type":
-			e.typ = value
-		case "id":
-			e.id = value
-		case "ts":
-			e.ts = value
-		case "req_id":
-			e.reqID = value
+// walk reads the base members of a checked object.
+func (e *envelope) walk(object strictjson.Value) {
+	n := 0
+	for w := object.Members(); n < 4 && w.Next(); {
+		if v := e.member(w.Name); v != nil {
+			*v = w.Value
+			n++
 		}
 	}
-}
-
-// nameOf returns the text of the name of a member.
-func nameOf(v strictjson.Value, s *strictjson.Span) []byte {
-	if !s.Escaped {
-		return v[s.Name+1 : s.NameEnd-1]
+	if e.a2e == nil {
+		e.version = object.Get("version")
 	}
-	name, _ := v[s.Name:s.NameEnd].TextBytes()
-	return name
 }
 
-func (e *envelope) text(v strictjson.Value) string {
-	s, _ := v.Text()
-	return s
-}
-
-// usableID returns the id if an answer can name it (A2E-D16).
-func (e *envelope) usableID() string {
-	if s := e.text(e.id); len(s) <= maxName {
-		return s
-	}
-	return ""
-}
-
-// check validates the base members in their order and sets the fields of m.
-func (e *envelope) check(m *Message, d *decoder) *Error {
-	strict := d.strict
+// check validates the base members in their order and sets the fields of m. The cursor makes its
+// strings.
+func (e *envelope) check(m *Message, c *strictjson.Cursor, strict bool) *Error {
 	version := e.a2e
 	if version == nil && !strict {
 		version = e.version // A2E-D01
 	}
-	switch text, ok := d.text(version); {
-	case version == nil, version.Kind() == 'n':
+	err := checkVersion(version)
+	if err == nil {
+		m.Type, err = readWord(c, "type", e.typ)
+	}
+	var idErr *Error
+	m.ID, idErr = readWord(c, "id", e.id)
+	switch {
+	case err != nil:
+	case idErr != nil:
+		err = idErr
+	case strict && !isHexID(m.ID):
+		err = violation("id", ReasonValue)
+	case e.ts.Absent():
+		err = violation("ts", ReasonRequired)
+	case e.ts.Kind() != '0':
+		err = violation("ts", ReasonType)
+	default:
+		m.TS = json.Number(c.String(e.ts))
+		if !isNumber(m.TS) {
+			err = violation("ts", ReasonValue)
+		}
+	}
+	if err != nil && len(m.ID) <= maxName {
+		err.ReqID = m.ID // A2E-D16
+	}
+	return err
+}
+
+func checkVersion(v strictjson.Value) *Error {
+	switch text, ok := v.TextBytes(); {
+	case v.Absent():
 		return violation("a2e", ReasonRequired)
 	case !ok:
 		return violation("a2e", ReasonType)
-	case text != ProtocolVersion:
-		return NewError(ErrVersionMismatch, "protocol version is not "+ProtocolVersion)
-	}
-	var reason string
-	if m.Type, reason = d.shortText(e.typ); reason != "" {
-		return violation("type", reason)
-	}
-	if m.ID, reason = d.shortText(e.id); reason != "" {
-		return violation("id", reason)
-	}
-	if strict && !isHexID(m.ID) {
-		return violation("id", ReasonValue)
-	}
-	switch e.ts.Kind() {
-	case 0, 'n':
-		return violation("ts", ReasonRequired)
-	case '0':
-	default:
-		return violation("ts", ReasonType)
-	}
-	m.TS = json.Number(numberText(e.ts))
-	if isPlain(m.TS) {
-		return nil
-	}
-	if x, err := strconv.ParseFloat(string(m.TS), 64); err != nil && math.IsInf(x, 0) {
-		return violation("ts", ReasonValue)
+	case string(text) != ProtocolVersion:
+		return Errorf(ErrVersionMismatch, "%s", "protocol version is not "+ProtocolVersion)
 	}
 	return nil
 }
 
-func (d *decoder) shortText(v strictjson.Value) (text, reason string) {
-	if v.Absent() {
-		return "", ReasonRequired
-	}
-	text, ok := d.text(v)
+// readWord returns the text of a type or an id.
+func readWord(c *strictjson.Cursor, name string, v strictjson.Value) (string, *Error) {
+	text, ok := v.TextBytes()
 	switch {
+	case v.Absent():
+		return "", violation(name, ReasonRequired)
 	case !ok:
-		return "", ReasonType
-	case text == "" || len(text) > maxName:
-		return text, ReasonValue
+		return "", violation(name, ReasonType)
+	case len(text) == 0 || len(text) > maxName:
+		return string(text), violation(name, ReasonValue)
 	}
-	return text, ""
+	return c.String(text), nil
+}
+
+// isEnvelope reports whether a name is that of a base member.
+func isEnvelope(name []byte) bool {
+	switch string(name) {
+	case "a2e", "type", "id", "ts":
+		return true
+	}
+	return false
 }
 
 func isHexID(s string) bool {
@@ -287,148 +328,183 @@ func isHexID(s string) bool {
 // Append appends the message as one line without line feed. Every error is an
 // [*Error]; dst is then returned as it was.
 func (c *Codec) Append(dst []byte, m *Message) ([]byte, error) {
-	e := encoders.Get().(*encoder)
-	e.dst, e.ascii = dst, c.EscapeNonASCII
-	err := c.encode(e, m)
-	out := e.dst
-	e.dst = nil
-	encoders.Put(e)
+	out, err := c.append(dst, m)
+	if err == nil {
+		err = (bounds{bytes: c.maxOutput()}).check(ErrInvalidMessage, out[len(dst):])
+	}
 	if err != nil {
 		return dst, err
 	}
 	return out, nil
 }
 
-// lineBuffers hold lines between writing and sending: whoever takes a line copies
-// it.
+// append is Append without a bound.
+func (c *Codec) append(dst []byte, m *Message) ([]byte, error) {
+	out, f := m.append(dst, c.WriteVersion)
+	if f != nil {
+		return dst, faultError(f)
+	}
+	return escape(out, len(dst), c.EscapeNonASCII), nil
+}
+
+// bounds are those of a line that is sent. Zero means no bound.
+type bounds struct{ bytes, depth int }
+
+// within returns the bounds for a peer that reads within the given ones (A2E-D57).
+func (c *Codec) within(peer bounds) bounds {
+	if own := c.maxOutput(); peer.bytes == 0 || own > 0 && own < peer.bytes {
+		peer.bytes = own
+	}
+	return peer
+}
+
+// check returns an error with the code for a line over a bound.
+func (b bounds) check(code Code, line []byte) error {
+	switch {
+	case b.bytes > 0 && len(line) > b.bytes:
+		return tooLarge(code, ReasonTooLarge, b.bytes)
+	case b.depth > 0 && bytes.Count(line, []byte{'{'})+bytes.Count(line, []byte{'['}) > b.depth:
+		if deepest, _ := nesting(line); deepest > b.depth {
+			return tooLarge(code, ReasonTooDeep, b.depth)
+		}
+	}
+	return nil
+}
+
+// tooLarge returns the error of a line over a limit of bytes or depth.
+func tooLarge(code Code, reason string, limit int) *Error {
+	text := "message is nested deeper than " + strconv.Itoa(limit)
+	if reason == ReasonTooLarge {
+		text = "message is longer than " + strconv.Itoa(limit) + " bytes"
+	}
+	return &Error{Code: code, Reason: reason, Message: text, Details: json.RawMessage(`{"limit":` + strconv.Itoa(limit) + `}`)}
+}
+
+// lineBuffers hold lines between writing and sending. The receiver copies short lines.
 var lineBuffers = sync.Pool{New: func() any { return new([]byte) }}
 
-// line encodes a message into a buffer, to be given back to freeLine.
-func (c *Codec) line(m *Message) (*[]byte, error) {
+// line encodes a message with its LF into a buffer, to be given back to freeLine.
+func (c *Codec) line(m *Message) (*[]byte, error) { return c.boundedLine(m, "", bounds{}) }
+
+// boundedLine is line with bounds. An error of them has the code.
+func (c *Codec) boundedLine(m *Message, code Code, limit bounds) (*[]byte, error) {
 	b := lineBuffers.Get().(*[]byte)
 	var err error
-	if *b, err = c.Append((*b)[:0], m); err != nil {
-		lineBuffers.Put(b)
+	if *b, err = c.append((*b)[:0], m); err == nil {
+		err = limit.check(code, *b)
+	}
+	if err != nil {
+		freeLine(b)
 		return nil, err
 	}
+	*b = append(*b, '\n')
 	return b, nil
 }
 
+// freeLine releases a buffer that no [sendq.Queue] keeps.
 func freeLine(b *[]byte) {
-	if b != nil && cap(*b) <= outboxSpare {
+	if b != nil && len(*b) <= largestCopy && cap(*b) <= largestSpare {
 		lineBuffers.Put(b)
 	}
 }
 
-func (c *Codec) encode(e *encoder, m *Message) error {
-	start := len(e.dst)
-	if ft := encodeMessage(e, m, c.WriteVersion); ft != nil {
-		return ft.err()
-	}
-	if most := c.maxBytes(); most > 0 && len(e.dst)-start > most {
-		return reasoned(ErrInvalidMessage, ReasonTooLarge, "message is longer than "+strconv.Itoa(most)+" bytes")
-	}
-	return nil
-}
+func invalid(name string) *jsonmap.Fault { return (&jsonmap.Fault{Reason: jsonmap.Invalid}).In(name) }
 
-// encodeMessage appends a message. What came in under a name that could not be
-// registered goes out again under it; what is made here must be legal (A2E-D14).
-func encodeMessage(e *encoder, m *Message, emitVersion bool) *fault {
-	if m.typ == nil && m.Extra.text.Get("type") == nil && !ValidType(m.Type) || m.Type == "" || len(m.Type) > maxName {
-		return (&fault{reason: ReasonValue}).in("type")
+// append appends a message. A received message keeps a name that could not be registered; a
+// message made by this side must have a legal name (A2E-D14).
+func (m *Message) append(b []byte, writeVersion bool) ([]byte, *jsonmap.Fault) {
+	extra := m.Extra.object()
+	switch {
+	case m.typ == nil && extra.Get("type") == nil && !validType(m.Type), m.Type == "", len(m.Type) > maxName,
+		!utf8.ValidString(m.Type):
+		return b, invalid("type")
+	case m.ID == "", len(m.ID) > maxName, !utf8.ValidString(m.ID):
+		return b, invalid("id")
+	case !isNumber(m.TS):
+		return b, invalid("ts")
+	case m.Body == nil:
+		return m.appendGeneric(b, extra, writeVersion), nil
 	}
-	if m.ID == "" || len(m.ID) > maxName {
-		return (&fault{reason: ReasonValue}).in("id")
+	b = append(b, `{"a2e":"1.0"`...)
+	if writeVersion && extra.Get("version") == nil {
+		b = append(b, `,"version":"1.0"`...)
 	}
-	if m.Body == nil {
-		e.dst = append(e.dst, '{')
-		return encodeGeneric(e, m, emitVersion)
-	}
-	e.dst = append(e.dst, `{"a2e":"1.0"`...)
-	if emitVersion && m.Extra.Get("version") == nil {
-		e.dst = append(e.dst, `,"version":"1.0"`...)
-	}
-	e.dst = append(e.dst, `,"type":`...)
-	if ft := e.text(m.Type); ft != nil {
-		return ft.in("type")
-	}
-	e.dst = append(e.dst, `,"id":`...)
-	if ft := e.text(m.ID); ft != nil {
-		return ft.in("id")
-	}
-	if !isNumber(m.TS) {
-		return (&fault{reason: ReasonValue}).in("ts")
-	}
-	e.dst = append(append(e.dst, `,"ts":`...), m.TS...)
+	b = appendWord(append(b, `,"type":`...), m.Type)
+	b = appendWord(append(b, `,"id":`...), m.ID)
+	b = append(append(b, `,"ts":`...), m.TS...)
 	body := reflect.ValueOf(m.Body)
-	if body.Kind() != reflect.Pointer || body.IsNil() {
-		return (&fault{reason: ReasonType}).in("body")
+	if body.Kind() != reflect.Pointer || body.Type().Elem().Kind() != reflect.Struct {
+		return b, (&jsonmap.Fault{Reason: jsonmap.WrongType}).In("body")
 	}
-	p := planOfBody(m, body)
-	if ft := p.encode(e, body.UnsafePointer()); ft != nil {
-		return ft
+	start := len(b)
+	b, err := jsonmap.Append(b, m.Body)
+	if f := asFault(err); f != nil {
+		return b, f
 	}
-	for w := m.Extra.text.Members(); w.Next(); {
-		if !isEnvelope(w.Name) && p.find(w.Name, 0) < 0 {
-			e.key(append(appendCompact([]byte{','}, w.Key, e.ascii), ':'))
-			e.dst = appendCompact(e.dst, w.Value, e.ascii)
+	if len(b) == start+2 { // an object without members
+		b = b[:start]
+	} else {
+		b[start] = ','
+		b = b[:len(b)-1]
+	}
+	for w := extra.Members(); w.Next(); {
+		if !isEnvelope(w.Name) && !jsonmap.Field(body, string(w.Name)).IsValid() {
+			b = appendMember(b, w.Key, w.Value)
 		}
 	}
-	e.dst = append(e.dst, '}')
-	return nil
+	return append(b, '}'), nil
 }
 
-// base appends one member of the envelope.
-func (e *encoder) base(name string, m *Message) *fault {
-	if e.dst[len(e.dst)-1] != '{' {
-		e.dst = append(e.dst, ',')
+var envelopeNames = [...]string{"a2e", "type", "id", "ts"}
+
+// appendBase appends one member of the envelope to an open object.
+func (m *Message) appendBase(b []byte, name string) []byte {
+	if b[len(b)-1] != '{' {
+		b = append(b, ',')
 	}
-	e.dst = append(append(append(e.dst, '"'), name...), '"', ':')
-	var ft *fault
+	b = append(append(append(b, '"'), name...), '"', ':')
 	switch name {
-	case "a2e":
-		e.dst = append(e.dst, `"1.0"`...)
 	case "type":
-		ft = e.text(m.Type)
+		return appendWord(b, m.Type)
 	case "id":
-		ft = e.text(m.ID)
+		return appendWord(b, m.ID)
 	case "ts":
-		if !isNumber(m.TS) {
-			return (&fault{reason: ReasonValue}).in("ts")
-		}
-		e.dst = append(e.dst, m.TS...)
+		return append(b, m.TS...)
 	}
-	if ft != nil {
-		return ft.in(name)
-	}
-	return nil
+	return append(b, `"1.0"`...)
 }
 
-// encodeGeneric writes the members in the order in which they came (A2E-D18), after
-// those of the envelope that are not among them.
-func encodeGeneric(e *encoder, m *Message, emitVersion bool) *fault {
-	for _, name := range [...]string{"a2e", "type", "id", "ts"} {
-		if m.Extra.text.Get(name) == nil {
-			if ft := e.base(name, m); ft != nil {
-				return ft
-			}
-			if name == "a2e" && emitVersion && m.Extra.text.Get("version") == nil {
-				e.dst = append(e.dst, `,"version":"1.0"`...)
-			}
+// appendWord appends valid text, which is mostly a word without escapes.
+func appendWord(b []byte, s string) []byte {
+	for i := range len(s) {
+		if c := s[i]; c < '-' || c > 'z' || c == '\\' {
+			return strictjson.AppendString(b, s)
 		}
 	}
-	for w := m.Extra.text.Members(); w.Next(); {
-		if isEnvelope(w.Name) {
-			if ft := e.base(string(w.Name), m); ft != nil {
-				return ft
-			}
+	return append(append(append(b, '"'), s...), '"')
+}
+
+// appendGeneric writes the members in received order (A2E-D18), after the missing members of the
+// envelope.
+func (m *Message) appendGeneric(b []byte, extra strictjson.Value, writeVersion bool) []byte {
+	b = append(b, '{')
+	for _, name := range envelopeNames {
+		if extra.Get(name) != nil {
 			continue
 		}
-		e.key(append(appendCompact([]byte{','}, w.Key, e.ascii), ':'))
-		e.dst = appendCompact(e.dst, w.Value, e.ascii)
+		b = m.appendBase(b, name)
+		if name == "a2e" && writeVersion && extra.Get("version") == nil {
+			b = append(b, `,"version":"1.0"`...)
+		}
 	}
-	e.dst = append(e.dst, '}')
-	return nil
+	for w := extra.Members(); w.Next(); {
+		if isEnvelope(w.Name) {
+			b = m.appendBase(b, string(w.Name))
+		} else {
+			b = appendMember(b, w.Key, w.Value)
+		}
+	}
+	return append(b, '}')
 }
 
 // isNumber reports whether n is a JSON number that is finite as a float.
@@ -436,7 +512,8 @@ func isNumber(n json.Number) bool {
 	if isPlain(n) {
 		return true
 	}
-	if !isNumeric(n) {
+	v, err := strictjson.Check([]byte(n), strictjson.Options{})
+	if err != nil || v.Kind() != '0' || len(v) != len(n) {
 		return false
 	}
 	x, err := strconv.ParseFloat(string(n), 64)
@@ -460,31 +537,4 @@ func isDigits(s string) bool {
 		}
 	}
 	return true
-}
-
-// decodeNested reads a whole event that stands inside a result.
-func decodeNested(d *decoder, v strictjson.Value, dst reflect.Value) *fault {
-	if !v.IsObject() {
-		return mistyped()
-	}
-	m := dst.Addr().Interface().(*Message)
-	var e envelope
-	spans := v.Spans(nil)
-	e.read(v, spans)
-	if err := e.check(m, d); err != nil {
-		if err.Code == ErrVersionMismatch {
-			return &fault{field: "a2e", reason: ReasonValue}
-		}
-		return &fault{field: err.Field, reason: err.Reason}
-	}
-	body := New[EventBody]()
-	if ft := planOf(reflect.TypeFor[EventBody]()).decode(d, v, spans, unsafe.Pointer(body), &m.Extra); ft != nil {
-		return ft
-	}
-	m.Body = body
-	return nil
-}
-
-func encodeNested(e *encoder, src reflect.Value) *fault {
-	return encodeMessage(e, addressable(src).Interface().(*Message), false)
 }

@@ -9,6 +9,7 @@ import (
 	"io"
 	"log/slog"
 	"os/exec"
+	"strings"
 	"sync"
 	"time"
 )
@@ -23,15 +24,13 @@ type CommandOptions struct {
 	// Python SDK print their messages behind "line: ".
 	StripPrefix string
 
-	// CloseTimeout is how long the child may take to end after its input was closed,
-	// and Kill how long after it was told to terminate. Zero means 3 and 2
-	// seconds.
+	// CloseTimeout is the time limit for the child to exit after its input is closed, and
+	// KillTimeout the time limit after the signal to terminate. Zero means 3 s and 2 s.
 	CloseTimeout, KillTimeout time.Duration
 }
 
-// A Command is a host that runs as a child process and speaks over its standard
-// input and output. Give it to [NewClient], which passes over lines that are no
-// messages.
+// A Command is a host that runs as a child process and communicates over its standard input and
+// output. Pass it to [NewClient], which then skips lines that are not messages.
 type Command struct {
 	cmd    *exec.Cmd
 	opts   CommandOptions
@@ -39,16 +38,43 @@ type Command struct {
 	out    io.ReadCloser
 	stderr sync.WaitGroup
 
-	once sync.Once
-	gone chan struct{}
-	err  error // guarded by gone
+	once   sync.Once
+	exited chan struct{}
+	err    error // after exited is closed
+
+	waiting sync.Once
+	waited  chan struct{}
+	exit    error // after waited is closed
+	tail    tail  // of the standard error
 }
 
-// StartCommand starts cmd, whose standard streams must not be set, in a process
-// group of its own where the system has them. Env and Dir of cmd are the
-// caller's. Close ends it.
+// A tail keeps the last 4 KiB of the written text.
+type tail struct {
+	mu   sync.Mutex
+	text []byte
+}
+
+// Write never fails.
+func (t *tail) Write(b []byte) (int, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.text = append(t.text, b...)
+	if excess := len(t.text) - 4096; excess > 0 {
+		t.text = append(t.text[:0], t.text[excess:]...)
+	}
+	return len(b), nil
+}
+
+func (t *tail) String() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return strings.ToValidUTF8(string(t.text), "")
+}
+
+// StartCommand starts cmd, whose standard streams must not be set, in a separate process group
+// where the system has them. Env and Dir of cmd are not changed. Close ends it.
 func StartCommand(cmd *exec.Cmd, opts *CommandOptions) (*Command, error) {
-	c := &Command{cmd: cmd, gone: make(chan struct{})}
+	c := &Command{cmd: cmd, exited: make(chan struct{}), waited: make(chan struct{})}
 	if opts != nil {
 		c.opts = *opts
 	}
@@ -73,7 +99,7 @@ func StartCommand(cmd *exec.Cmd, opts *CommandOptions) (*Command, error) {
 	if err := cmd.Start(); err != nil {
 		return nil, fmt.Errorf("a2e: start command: %w", err)
 	}
-	c.stderr.Go(func() { drainStderr(stderr, c.opts.Logger) })
+	c.stderr.Go(func() { drainStderr(io.TeeReader(stderr, &c.tail), c.opts.Logger) })
 	return c, nil
 }
 
@@ -87,7 +113,7 @@ func drainStderr(r io.Reader, log *slog.Logger) {
 	for {
 		line, _, err := in.ReadLine()
 		if len(line) > 0 {
-			log.Info("a2e: child", "stderr", string(line))
+			log.Info("a2e: child output received", "stderr", string(line))
 		}
 		if err != nil {
 			return
@@ -97,44 +123,62 @@ func drainStderr(r io.Reader, log *slog.Logger) {
 
 func (c *Command) noise() (bool, string) { return true, c.opts.StripPrefix }
 
-// Read reads what the child writes.
+// Read reads from the child.
 func (c *Command) Read(b []byte) (int, error) { return c.out.Read(b) }
 
 // Write writes to the child.
 func (c *Command) Write(b []byte) (int, error) { return c.in.Write(b) }
 
-// Close closes the child's input and waits for it to end, 3 seconds by default;
-// then it tells its process group to terminate, and after 2 more seconds kills
-// it (A2E-139). It returns how the child ended, nil if it ended well.
+// Close closes the child's input and waits for the child to exit. After CloseTimeout it signals the
+// process group to terminate, and after KillTimeout kills it (A2E-139). It returns the exit status
+// of the child, nil if it was successful.
 func (c *Command) Close() error {
 	c.once.Do(func() {
-		defer close(c.gone)
+		defer close(c.exited)
 		_ = c.in.Close()
-		ended := make(chan error, 1)
-		go func() {
-			_, _ = io.Copy(io.Discard, c.out) // what nobody reads any more must not block the child
-			c.stderr.Wait()
-			ended <- c.cmd.Wait()
-		}()
+		c.wait()
 		for _, step := range []struct {
 			wait time.Duration
 			then func(*exec.Cmd) error
 		}{{c.opts.CloseTimeout, terminate}, {c.opts.KillTimeout, kill}} {
 			timer := time.NewTimer(step.wait)
 			select {
-			case c.err = <-ended:
+			case <-c.waited:
+				c.err = c.exit
 				timer.Stop()
-				_ = kill(c.cmd) // what it left behind in its group
+				_ = kill(c.cmd) // remaining processes of the group
 				return
 			case <-timer.C:
 				_ = step.then(c.cmd)
 			}
 		}
 		_ = c.out.Close()
-		c.err = <-ended
+		<-c.waited
+		c.err = c.exit
 	})
-	<-c.gone
+	<-c.exited
 	return c.err
+}
+
+// wait starts to wait for the end of the child.
+func (c *Command) wait() {
+	c.waiting.Do(func() {
+		go func() {
+			_, _ = io.Copy(io.Discard, c.out) // unread output must not block the child
+			c.stderr.Wait()
+			c.exit = c.cmd.Wait()
+			close(c.waited)
+		}()
+	})
+}
+
+// cause returns the exit status of a child that has closed its output, or nil if it still runs.
+func (c *Command) cause() *CloseError {
+	c.wait()
+	if !waitFor(c.waited, 200*time.Millisecond) {
+		return nil
+	}
+	return &CloseError{Kind: "exit", Code: exitCode(c.cmd.ProcessState), Text: c.tail.String()}
 }
 
 // PID returns the process id of the child.

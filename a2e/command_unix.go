@@ -6,6 +6,7 @@
 package a2e
 
 import (
+	"os"
 	"os/exec"
 	"syscall"
 )
@@ -20,3 +21,11 @@ func ownGroup(cmd *exec.Cmd) {
 func terminate(cmd *exec.Cmd) error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) }
 
 func kill(cmd *exec.Cmd) error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+
+// exitCode returns the exit status of a child, negative for a signal.
+func exitCode(state *os.ProcessState) int {
+	if s, ok := state.Sys().(syscall.WaitStatus); ok && s.Signaled() {
+		return -int(s.Signal())
+	}
+	return state.ExitCode()
+}

@@ -11,25 +11,25 @@ import (
 	"os/exec"
 )
 
-// A TransportConfig says how to reach a host, as a value that can be read from a
-// configuration with [DecodeModel] (A2E-141).
+// A TransportConfig describes how to reach a host, as a value that can be read from a configuration
+// with [DecodeModel] (A2E-141).
 type TransportConfig struct {
-	Type    string                `a2e:"type,required"` // http, direct, subprocess or its alias stdio
-	URL     string                `a2e:"url"`           // of http
-	Command []string              `a2e:"command"`       // of subprocess: program and arguments
-	Cwd     string                `a2e:"cwd"`
-	Env     OrderedObject[string] `a2e:"env"` // beside that of this process
+	Type    string                `json:"type"`                              // http, direct, subprocess or its alias stdio
+	URL     string                `json:"url,omitzero" jsonmap:"always"`     // of http
+	Command []string              `json:"command,omitzero" jsonmap:"always"` // of subprocess: program and arguments
+	Cwd     string                `json:"cwd,omitzero" jsonmap:"always"`
+	Env     OrderedObject[string] `json:"env,omitzero" jsonmap:"always"` // in addition to that of this process
 
 	// Host serves connections of type direct.
-	Host *Host
+	Host *Host `json:"-"`
 
 	// HTTP and Subprocess adjust connections of these types.
-	HTTP       *HTTPDialOptions
-	Subprocess *CommandOptions
+	HTTP       *HTTPDialOptions `json:"-"`
+	Subprocess *CommandOptions  `json:"-"`
 }
 
-// Dial connects as the configuration says, for [NewClient]. A direct connection
-// is served until it is closed.
+// Dial connects to the configured host, for [NewClient]. A direct connection is served until it is
+// closed.
 func (c *TransportConfig) Dial(ctx context.Context) (io.ReadWriteCloser, error) {
 	switch c.Type {
 	case "http":

@@ -13,15 +13,15 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/fivewire/fivewire/a2e"
+	"github.com/fivewire/fivewire/a2e/a2etest"
 	"github.com/fivewire/fivewire/a2e/env"
-	"github.com/fivewire/fivewire/a2e/internal/a2etest"
 	"github.com/fivewire/fivewire/store"
 )
 
 // Transports are made from configuration values (A2E-141).
 func TestTransportConfig(t *testing.T) {
 	t.Parallel() // it waits most of the time
-	web := httptest.NewServer(a2e.NewHTTPHandler(echoHost(), nil))
+	web := httptest.NewServer(a2etest.Must(a2e.NewHTTPHandler(echoHost(), nil)))
 	t.Cleanup(web.Close)
 	exe, err := os.Executable()
 	require.NoError(t, err)
@@ -34,7 +34,7 @@ func TestTransportConfig(t *testing.T) {
 		config.Host = echoHost()
 		rw, err := config.Dial(t.Context())
 		require.NoError(t, err, text)
-		c := a2e.NewClient(rw, &a2e.ClientOptions{Token: "s3cret"})
+		c := a2etest.Must(a2e.NewClient(rw, &a2e.ClientOptions{Token: "s3cret"}))
 		_, err = c.Connect(t.Context())
 		require.NoError(t, err, text)
 		_, _, err = c.Ping(t.Context())
@@ -72,11 +72,11 @@ func TestSnapshots(t *testing.T) {
 	require.True(t, errors.Is(err, store.ErrNotFound))
 }
 
-// Agents are told of changes only if they asked for that (A2E-106), and a plugin
-// is a value of types and handlers (A2E-040).
+// Only agents that requested changes receive them (A2E-106), and a plugin is a value of types and
+// handlers (A2E-040).
 func TestEnvPush(t *testing.T) {
 	for _, asked := range []bool{false, true} {
-		h := a2e.NewHost(nil).AddPlugin(env.NewPlugin(nil, nil))
+		h := a2etest.NewHost(t, nil).AddPlugin(a2etest.Must(env.NewPlugin(nil, nil)))
 		caps := []string{"env"}
 		if asked {
 			caps = append(caps, a2e.FeatureEnvPush)

@@ -10,7 +10,7 @@ import (
 	"os"
 )
 
-// isEnd reports whether an error of reading means that the stream is over.
+// isEnd reports whether a read error means the end of the stream.
 func isEnd(err error) bool {
 	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrClosedPipe) || errors.Is(err, net.ErrClosed) || errors.Is(err, os.ErrClosed)
 }

@@ -4,6 +4,7 @@
 package a2e
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -11,21 +12,21 @@ import (
 	"strings"
 )
 
-// A Code is an error code as it stands on the wire. Being an error itself, it
-// serves as the target of [errors.Is]. Codes are compared exactly.
+// A Code is an error code of the wire. Being an error itself, it serves as the target of
+// [errors.Is]. Codes are compared exactly.
 type Code string
 
 // The codes of the specification (A2E-064, A2E-065).
 const (
 	ErrParse           Code = "parse_error"      // not UTF-8 or not JSON
 	ErrRuntime         Code = "runtime_error"    // the handler failed
-	ErrInvalidMessage  Code = "invalid_message"  // JSON that is no usable message here and now
+	ErrInvalidMessage  Code = "invalid_message"  // a valid JSON text, but not a message that can be processed in this state
 	ErrVersionMismatch Code = "version_mismatch" // another protocol version
 	ErrUnauthorized    Code = "unauthorized"     // no handshake, or a foreign session
 	ErrSchemaViolation Code = "schema_violation" // a member is missing or does not fit
-	ErrTimeout         Code = "timeout"          // the time limit of the call is over
-	ErrOutOfMemory     Code = "out_of_memory"    // the host has no memory left for it
-	ErrSandboxCrash    Code = "sandbox_crash"    // what the host ran it in died
+	ErrTimeout         Code = "timeout"          // the time limit of the call has expired
+	ErrOutOfMemory     Code = "out_of_memory"    // the host has too little memory
+	ErrSandboxCrash    Code = "sandbox_crash"    // the sandbox of the host crashed
 
 	ErrCapabilityMissing Code = "capability_missing" // the capability was not negotiated
 
@@ -39,7 +40,7 @@ const (
 	ErrChainCycle Code = "chain_cycle"      // the nodes run in a circle
 	ErrChainNode  Code = "chain_node_error" // a node failed
 
-	ErrMemoryFull     Code = "memory_full"      // the store takes no more
+	ErrMemoryFull     Code = "memory_full"      // the store is full
 	ErrMemoryNotFound Code = "memory_not_found" // no memory has this id
 
 	ErrUnknownProc Code = "unknown_proc" // no process has this id
@@ -67,7 +68,7 @@ const (
 	ErrCancelled Code = "cancelled"
 )
 
-// Error makes a Code a target of [errors.Is].
+// Error returns the text of the code.
 func (c Code) Error() string { return "a2e: " + string(c) }
 
 // Known reports whether the specification lists c.
@@ -85,8 +86,7 @@ func (c Code) Known() bool {
 	return false
 }
 
-// Retryable reports whether errors of this code may be retried unless they say
-// otherwise themselves. Unknown codes may not.
+// Retryable reports whether errors of this code are retryable by default. Unknown codes are not.
 func (c Code) Retryable() bool {
 	switch c {
 	case ErrRuntime, ErrTimeout, ErrOutOfMemory, ErrSandboxCrash, ErrTool, ErrSkill, ErrChainNode,
@@ -116,41 +116,44 @@ const (
 	ReasonNotNegotiated = "not_negotiated"
 	ReasonSessionID     = "session_id"
 	ReasonOverloaded    = "overloaded"
+	reasonInterrupted   = "interrupted"
 	ReasonDeadline      = "deadline"
 	ReasonShutdown      = "shutdown"
 	ReasonInternal      = "internal"
 )
 
-// Local faults. None of them is sent or received.
+// Local errors. None of them is sent or received.
 var (
 	// ErrNotConnected reports a call before the handshake.
 	ErrNotConnected = errors.New("a2e: not connected")
 
 	// ErrClosed reports use after the end of the session.
-	ErrClosed = errors.New("a2e: session closed")
+	ErrClosed = errors.New("a2e: closed")
+
+	// ErrTooLarge matches, by [errors.Is], a message over a limit of this side or of the peer.
+	ErrTooLarge = errors.New("a2e: too large")
 
 	// ErrInvalidResponse reports an answer that violates the protocol. The
 	// violation, an [*Error], is wrapped with it.
 	ErrInvalidResponse = errors.New("a2e: invalid answer")
 
-	// ErrUnexpectedResponse reports an answer of another type than the
-	// request asks for.
+	// ErrUnexpectedResponse reports an answer of an unexpected type.
 	ErrUnexpectedResponse = errors.New("a2e: answer of an unexpected type")
 
-	// ErrUnsupported is what errors.Is finds in every error by which a peer
-	// says that it does not know or not serve a type (A2E-D17).
+	// ErrUnsupported matches, by [errors.Is], every error of a peer that does not know or not serve
+	// a type (A2E-D17).
 	ErrUnsupported = errors.New("a2e: not supported by the peer")
 
-	// ErrNextPlugin is returned by a handler that leaves the request to the next
-	// plugin for its type (A2E-D34).
+	// ErrNextPlugin is returned by a handler to pass the request to the next plugin for its type
+	// (A2E-D34).
 	ErrNextPlugin = errors.New("a2e: passed on")
 
 	// ErrTruncated reports a stream of bytes that ended inside a message.
-	ErrTruncated = fmt.Errorf("a2e: stream ended inside a message: %w", io.ErrUnexpectedEOF)
+	ErrTruncated = fmt.Errorf("a2e: truncated: %w", io.ErrUnexpectedEOF)
 )
 
-// An Error is a failure in the terms of the protocol: found while decoding,
-// returned by a handler to be sent as it stands, or received from the peer.
+// An Error is a failure in the terms of the protocol: found by the decoder, returned by a handler
+// to be sent unchanged, or received from the peer.
 type Error struct {
 	Code    Code
 	Message string // for people; the peer reads it
@@ -159,8 +162,8 @@ type Error struct {
 	Field  string
 	Reason string
 
-	// Details is the detail object that is sent, beside Field and Reason. Of a
-	// received error it is the whole object.
+	// Details is the detail object that is sent, in addition to Field and Reason. In a received
+	// error it is the whole object.
 	Details json.RawMessage
 
 	Retryable  bool
@@ -169,11 +172,10 @@ type Error struct {
 	// ReqID is the id of the message concerned, or empty if unknown.
 	ReqID string
 
-	// Remote says that the peer sent this error.
+	// Remote is set if the peer sent this error.
 	Remote bool
 
-	// Events are those that came before the error of a call, the first ones if
-	// there were very many.
+	// Events are the events before the error of a call, up to QueueLimit of the client.
 	Events []Event
 
 	// Cause is for the log on this side; it is never sent.
@@ -183,22 +185,12 @@ type Error struct {
 	refID   string // its req_id
 }
 
-// NewError returns an error of that code with the code's default for
-// Retryable. An empty message becomes the code.
-func NewError(code Code, message string) *Error {
-	if message == "" {
-		message = string(code)
-	}
-	return &Error{Code: code, Message: message, Retryable: code.Retryable()}
-}
-
-// Errorf is like [NewError] with a formatted message. An error among the
-// arguments that %w names becomes the Cause; its text is sent.
+// Errorf returns an error with a formatted message, and Retryable as is the default of the code. An
+// empty message becomes the code. An error among the arguments that %w names becomes the Cause; its
+// text is sent.
 func Errorf(code Code, format string, args ...any) *Error {
 	err := fmt.Errorf(format, args...)
-	e := NewError(code, err.Error())
-	e.Cause = errors.Unwrap(err)
-	return e
+	return &Error{Code: code, Message: cmp.Or(err.Error(), string(code)), Retryable: code.Retryable(), Cause: errors.Unwrap(err)}
 }
 
 // violation returns the error of a member that does not fit.
@@ -219,9 +211,9 @@ func violation(field, reason string) *Error {
 // reason one of [ReasonRequired], [ReasonType] and [ReasonValue].
 func SchemaViolation(field, reason string) *Error { return violation(field, reason) }
 
-// reasoned returns an error that says why in its detail.
+// reasoned returns an error with a reason in its detail.
 func reasoned(code Code, reason, message string) *Error {
-	e := NewError(code, message)
+	e := Errorf(code, "%s", message)
 	e.Reason = reason
 	return e
 }
@@ -240,10 +232,12 @@ func (e *Error) Error() string {
 	return b.String()
 }
 
-// Is reports whether target is the error's code, or [ErrUnsupported] and the
-// error says so.
+// Is reports whether target is the error's code, or [ErrUnsupported] for an error of that meaning.
 func (e *Error) Is(target error) bool {
-	if target == ErrUnsupported {
+	switch target {
+	case ErrTooLarge:
+		return e.Reason == ReasonTooLarge
+	case ErrUnsupported:
 		switch {
 		case e.Code == ErrInvalidMessage:
 			return e.Reason == ReasonUnknownType || e.Reason == ReasonUnsupported
@@ -260,11 +254,66 @@ func (e *Error) Unwrap() error { return e.Cause }
 
 // A HandshakeError reports that the host refused the handshake.
 type HandshakeError struct {
-	Reason string // auth_failed, version_mismatch, no_caps, server_error or a word of the host's own
+	Reason string // auth_failed, version_mismatch, no_caps, server_error or a reason that the host defines
 }
 
-// Error gives the reason, shortened: it is a peer's text.
+// Error returns the reason of the peer, shortened.
 func (e *HandshakeError) Error() string { return "a2e: handshake refused: " + clip(e.Reason, 200) }
+
+// A CloseError is the reason of the end of a session. The errors of its calls wrap it, together with
+// [ErrClosed] (A2E-D60).
+type CloseError struct {
+	// Kind is local, eof, exit, http, websocket, heartbeat, stall, too_large or refused.
+	Kind string
+
+	// Code is the exit status of a child, negative for a signal; the HTTP status; or the code of a
+	// WebSocket close frame.
+	Code int
+
+	// Text is the end of the standard error of a child, the URL without query, the reason of the peer
+	// or the text of a network error.
+	Text string
+}
+
+// Error returns all fields in one text.
+func (e *CloseError) Error() string {
+	text := "ended by the peer"
+	switch e.Kind {
+	case "local":
+		text = "by this side"
+	case "exit":
+		text = fmt.Sprintf("child exited with status %d", e.Code)
+	case "http", "websocket":
+		text = fmt.Sprintf("%s status %d", e.Kind, e.Code)
+	case "heartbeat":
+		text = "no answer to pings"
+	case "stall":
+		text = "no progress of a write"
+	case "too_large":
+		text = "message too large"
+	case "refused":
+		text = "handshake refused"
+	}
+	if s := strings.TrimSpace(e.Text); s != "" {
+		text += ": " + s
+	}
+	return text
+}
+
+// A sessionError is the error of all calls of a session that has ended.
+type sessionError struct {
+	cause *CloseError
+	err   error // may be nil
+}
+
+func (e *sessionError) Error() string { return ErrClosed.Error() + ": " + e.cause.Error() }
+
+func (e *sessionError) Unwrap() []error {
+	if e.err == nil {
+		return []error{ErrClosed, e.cause}
+	}
+	return []error{ErrClosed, e.cause, e.err}
+}
 
 // Reasons of a refused handshake (A2E-050).
 const (
@@ -274,10 +323,10 @@ const (
 	RejectServerError     = "server_error"
 )
 
-// clip bounds what is repeated of an input in a text (A2E-D51).
-func clip(s string, most int) string {
-	if len(s) <= most {
+// clip bounds input that is repeated in a text (A2E-D51).
+func clip(s string, limit int) string {
+	if len(s) <= limit {
 		return s
 	}
-	return strings.ToValidUTF8(s[:most], "") + "..."
+	return strings.ToValidUTF8(s[:limit], "") + "..."
 }

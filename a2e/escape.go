@@ -4,26 +4,82 @@
 package a2e
 
 import (
+	"bytes"
 	"encoding/binary"
 	"math/bits"
 	"unicode/utf16"
 	"unicode/utf8"
-	"unsafe"
 
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
 
 const hexDigits = "0123456789abcdef"
 
-// appendString appends s as a JSON string with the escapes of A2E-D19, and reports
-// whether s is valid UTF-8: what is not, cannot be sent (A2E-D10). The separators
-// U+0085, U+2028 and U+2029 are escaped because deployed readers of event
-// streams take them for line ends.
-func appendString(dst []byte, s string, ascii bool) ([]byte, bool) {
-	return appendText(dst, unsafe.Slice(unsafe.StringData(s), len(s)), ascii) // which only reads it
+// escape turns the JSON text behind start into the form of A2E-D19: strings with the escapes of
+// appendText, no white space.
+func escape(b []byte, start int, ascii bool) []byte {
+	if isEscaped(b[start:], ascii) {
+		return b
+	}
+	return appendCompact(b[:start], bytes.Clone(b[start:]), ascii)
 }
 
-// appendText is appendString for bytes.
+// isEscaped reports whether text without white space has the escapes of A2E-D19.
+func isEscaped(text []byte, ascii bool) bool {
+	if !ascii && bytes.IndexByte(text, '\\') < 0 && isASCII(text) {
+		return true
+	}
+	for i := 0; i < len(text); {
+		i += usual(text[i:])
+		if i == len(text) {
+			break
+		}
+		switch c := text[i]; {
+		case c == '\\':
+			n := escapeLen(text[i:])
+			if n == 0 {
+				return false
+			}
+			i += n
+			continue
+		case ascii && c >= 0x7f, bytes.HasPrefix(text[i:], []byte("\u0085")),
+			c == 0xe2 && (bytes.HasPrefix(text[i:], []byte("\u2028")) || bytes.HasPrefix(text[i:], []byte("\u2029"))):
+			return false
+		}
+		i++
+	}
+	return true
+}
+
+func isASCII(text []byte) bool {
+	for ; len(text) >= 8; text = text[8:] {
+		if binary.LittleEndian.Uint64(text)&highs != 0 {
+			return false
+		}
+	}
+	for _, c := range text {
+		if c >= utf8.RuneSelf {
+			return false
+		}
+	}
+	return true
+}
+
+// escapeLen returns the length of the escape at the beginning of text if appendText writes it, or 0.
+func escapeLen(text []byte) int {
+	switch c := text[1]; {
+	case bytes.IndexByte([]byte(`"\bfnrt`), c) >= 0:
+		return 2
+	case c == 'u' && text[2] == '0' && text[3] == '0' && (text[4] == '1' || text[4] == '0' &&
+		bytes.IndexByte([]byte("89acd"), text[5]) < 0) && (text[5] <= '9' || text[5] >= 'a'):
+		return 6
+	}
+	return 0
+}
+
+// appendText appends s as a JSON string with the escapes of A2E-D19, and reports whether s is
+// valid UTF-8: other strings cannot be sent (A2E-D10). The separators U+0085, U+2028 and U+2029 are
+// escaped because deployed readers of event streams read them as line ends.
 func appendText(dst, s []byte, ascii bool) ([]byte, bool) {
 	dst = append(dst, '"')
 	start := 0
@@ -82,9 +138,9 @@ const (
 	highs = 0x8080808080808080
 )
 
-// usual returns how many bytes at the beginning of s surely are written as they
-// are: ASCII from blank to tilde without quote and backslash. It looks at eight
-// at a time; the bits of m above the lowest may lie, and it does not look at them.
+// usual returns the length of the prefix of s that is written unchanged: ASCII from blank to tilde
+// without quote and backslash. It checks eight bytes at a time; only the lowest set bit of m is
+// exact, and no other bit is used.
 func usual(s []byte) int {
 	i := 0
 	for ; i+8 <= len(s); i += 8 {
@@ -103,8 +159,8 @@ func appendEscape(dst []byte, r rune) []byte {
 	return append(dst, '\\', 'u', hexDigits[r>>12&15], hexDigits[r>>8&15], hexDigits[r>>4&15], hexDigits[r&15])
 }
 
-// appendCompact appends a checked value without white space between its parts.
-// Numbers stay as they are written; strings are escaped as everywhere.
+// appendCompact appends a checked value without insignificant white space. Numbers keep their
+// spelling; strings are escaped by appendString's rules.
 func appendCompact(dst []byte, v strictjson.Value, ascii bool) []byte {
 	for i := 0; i < len(v); {
 		switch c := v[i]; c {
@@ -127,8 +183,8 @@ func appendCompact(dst []byte, v strictjson.Value, ascii bool) []byte {
 	return dst
 }
 
-// stringEnd returns where the string that begins at v[i] ends, and whether it
-// holds nothing that must be written in another way.
+// stringEnd returns the end of the string that begins at v[i], and whether it can be copied
+// unchanged.
 func stringEnd(v []byte, i int, ascii bool) (end int, plain bool) {
 	plain = true
 	for i++; i < len(v); i++ {

@@ -3,9 +3,12 @@
 
 package a2e
 
-import "encoding/json"
+import (
+	"cmp"
+	"encoding/json"
+)
 
-// An Order says how the number of an event follows those before it (A2E-D29).
+// An Order is the relation of the number of an event to those before it (A2E-D29).
 type Order string
 
 // The orders of events.
@@ -16,18 +19,18 @@ const (
 	OrderRegress Order = "regress" // smaller
 )
 
-// A Sequence labels the numbers of the events of one request. The zero value is
+// A sequence labels the numbers of the events of one request. The zero value is
 // ready for the first one.
-type Sequence struct {
-	last  int64
-	begun bool
+type sequence struct {
+	last    int64
+	started bool
 }
 
-// Next returns the label of the next number in order of arrival.
-func (s *Sequence) Next(seq int64) Order {
+// next returns the label of the next number in order of arrival.
+func (s *sequence) next(seq int64) Order {
 	switch {
-	case !s.begun:
-		s.begun, s.last = true, seq
+	case !s.started:
+		s.started, s.last = true, seq
 		return OrderOK
 	case seq == s.last:
 		return OrderRepeat
@@ -47,28 +50,25 @@ type Event struct {
 	Order Order
 }
 
-// Header returns what every event holds, whatever its type. Of an event of an
-// unknown type only what is well-formed is filled in.
+// Header returns the members common to all events. For an event of an unknown type only the
+// well-formed members are set.
 func (e Event) Header() EventBody { return eventInfo(e.Message) }
 
 func eventInfo(m *Message) EventBody {
-	if b, ok := m.Body.(interface{ EventInfo() EventBody }); ok {
-		return b.EventInfo()
+	if b, ok := m.Body.(interface{ Header() EventBody }); ok {
+		return b.Header()
 	}
-	b := *New[EventBody]()
-	if kind := textMember(m, "kind"); kind != "" {
-		b.Kind = kind
-	}
+	b := EventBody{Kind: cmp.Or(textMember(m, "kind"), EventStatus)}
 	b.ReqID = textMember(m, "req_id")
-	if v := memberOf(m, "data"); v.IsValid() {
+	if v := memberOf(m.Body, "data"); v.IsValid() {
 		b.Data, _ = v.Interface().(json.RawMessage)
-	} else if v := m.Extra.text.Get("data"); v.IsObject() {
+	} else if v := m.Extra.object().Get("data"); v.IsObject() {
 		b.Data = json.RawMessage(v)
 	}
-	if v := memberOf(m, "seq"); v.IsValid() && v.CanInt() {
+	if v := memberOf(m.Body, "seq"); v.IsValid() && v.CanInt() {
 		b.Seq = v.Int()
 	} else {
-		b.Seq, _ = m.Extra.text.Get("seq").Int()
+		b.Seq, _ = m.Extra.object().Get("seq").Int()
 	}
 	return b
 }

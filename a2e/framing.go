@@ -12,39 +12,37 @@ import (
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
 
-// A LineReader splits a byte stream into the lines of messages. It is for one
+// A lineReader splits a byte stream into the lines of messages. It is for one
 // goroutine at a time.
-type LineReader struct {
+type lineReader struct {
 	r     *lines.Reader
+	limit int
 	codec *Codec
 }
 
-// NewLineReader returns a LineReader of r with the limit and the mode of codec.
+// setMax replaces the limit of the codec. Zero means no limit.
+func (r *lineReader) setMax(limit int) {
+	r.limit = limit
+	r.r.SetMax(limit)
+}
+
+// newLineReader returns a lineReader of r with the limit and the mode of codec.
 // Nil means those of the zero [Codec].
-func NewLineReader(r io.Reader, codec *Codec) *LineReader {
+func newLineReader(r io.Reader, codec *Codec) *lineReader {
 	if codec == nil {
 		codec = &Codec{}
 	}
-	return &LineReader{r: lines.NewReader(r, codec.maxBytes()), codec: codec}
+	limit := codec.maxBytes()
+	return &lineReader{r: lines.NewReader(r, limit), limit: limit, codec: codec}
 }
 
-// Next returns the next line that is not blank, without its line end. It is
-// valid until the next call.
+// next returns the next line that is not blank, without its line end. It is valid until the next
+// call. The check of its encoding is left to the codec.
 //
-// An [*Error] is a fault of one line and not of the stream; the next call goes
-// on behind it. A last line without line feed is accepted if it is a complete
-// object, which cannot be the beginning of another one (A2E-D05). The end of the
-// stream is [io.EOF]; any other error ends it too.
-func (r *LineReader) Next() ([]byte, error) {
-	line, err := r.next()
-	if err == nil && !utf8.Valid(line) {
-		return nil, reasoned(ErrParse, ReasonInvalidUTF8, "line is not valid UTF-8")
-	}
-	return line, err
-}
-
-// next is Next without the look at the encoding.
-func (r *LineReader) next() ([]byte, error) {
+// An [*Error] concerns one line and not the stream; the next call continues after that line. A last
+// line without line feed is accepted if it is a complete object, which cannot be the beginning of
+// another one (A2E-D05). The end of the stream is [io.EOF]; any other error ends it too.
+func (r *lineReader) next() ([]byte, error) {
 	for {
 		line, err := r.r.Next()
 		switch {
@@ -53,7 +51,9 @@ func (r *LineReader) next() ([]byte, error) {
 				return line, nil
 			}
 		case errors.Is(err, lines.ErrTooLong):
-			return nil, reasoned(ErrInvalidMessage, ReasonTooLarge, "message is too long")
+			e := tooLarge(ErrInvalidMessage, ReasonTooLarge, r.limit)
+			e.ReqID, e.msgType, e.refID = headMembers(line)
+			return nil, e
 		case errors.Is(err, lines.ErrUnterminated):
 			if lines.Blank(line) {
 				return nil, io.EOF
@@ -65,9 +65,9 @@ func (r *LineReader) next() ([]byte, error) {
 	}
 }
 
-func (r *LineReader) last(line []byte) ([]byte, error) {
-	if !utf8.Valid(line) {
-		return nil, reasoned(ErrParse, ReasonInvalidUTF8, "line is not valid UTF-8")
+func (r *lineReader) last(line []byte) ([]byte, error) {
+	if _, err := validText(line); err != nil {
+		return nil, err
 	}
 	if !r.codec.Strict && complete(line) {
 		return line, nil
@@ -75,8 +75,15 @@ func (r *LineReader) last(line []byte) ([]byte, error) {
 	return nil, reasoned(ErrParse, ReasonTruncated, "the stream ended inside a message")
 }
 
-// complete reports whether text is an object by its syntax alone; what else may
-// be wrong with it the codec says.
+// validText returns a line of valid UTF-8, or an error.
+func validText(line []byte) ([]byte, error) {
+	if !utf8.Valid(line) {
+		return nil, reasoned(ErrParse, ReasonInvalidUTF8, "line is not valid UTF-8")
+	}
+	return line, nil
+}
+
+// complete reports whether text is an object by its syntax alone.
 func complete(text []byte) bool {
 	v, err := strictjson.Check(text, strictjson.Options{MaxDepth: 10000})
 	if err == nil {
@@ -91,15 +98,14 @@ func complete(text []byte) bool {
 		s.space()
 		return s.at == len(text)
 	case ReasonTooDeep:
-		return balanced(text)
+		_, depth := nesting(text) // beyond the depth limit of the scanner
+		return depth == 0
 	}
 	return false
 }
 
-// balanced reports whether the brackets of a text close, for texts that are nested
-// too deep to be looked at in any other way.
-func balanced(text []byte) bool {
-	depth := 0
+// nesting returns the greatest number of open brackets in a text, and the number at its end.
+func nesting(text []byte) (deepest, depth int) {
 	for i := 0; i < len(text); {
 		switch text[i] {
 		case '"':
@@ -107,54 +113,11 @@ func balanced(text []byte) bool {
 			continue
 		case '{', '[':
 			depth++
+			deepest = max(deepest, depth)
 		case '}', ']':
 			depth--
 		}
 		i++
 	}
-	return depth == 0
-}
-
-// A Reader reads messages from a byte stream. It is for one goroutine at a time.
-type Reader struct {
-	lines *LineReader
-}
-
-// NewReader returns a Reader of r. Nil codec means the zero [Codec].
-func NewReader(r io.Reader, codec *Codec) *Reader {
-	return &Reader{lines: NewLineReader(r, codec)}
-}
-
-// Next returns the next message. Errors are those of [LineReader.Next] and
-// [Codec.Decode].
-func (r *Reader) Next() (*Message, error) {
-	line, err := r.lines.next()
-	if err != nil {
-		return nil, err
-	}
-	return r.lines.codec.Decode(line)
-}
-
-// A Writer writes messages to a byte stream, each with one line feed and in one
-// write call. It may be used by several goroutines at a time.
-type Writer struct {
-	w     *lines.Writer
-	codec *Codec
-}
-
-// NewWriter returns a Writer to w. Nil codec means the zero [Codec].
-func NewWriter(w io.Writer, codec *Codec) *Writer {
-	if codec == nil {
-		codec = &Codec{}
-	}
-	return &Writer{w: lines.NewWriter(w, 0), codec: codec}
-}
-
-// Write writes one message and returns when the stream has taken it.
-func (w *Writer) Write(m *Message) error {
-	line, err := w.codec.Append(nil, m)
-	if err != nil {
-		return err
-	}
-	return w.w.WriteLine(line)
+	return deepest, depth
 }

@@ -4,28 +4,52 @@
 package a2e
 
 import (
+	"math"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/fivewire/fivewire/internal/budget"
 	"github.com/fivewire/fivewire/internal/randid"
 )
 
-// Feature flags, which agents put among the capabilities they ask for without
-// being any (A2E-D23).
+// FeatureEnvPush requests the changes of environments. It is a feature flag: agents list it among
+// the requested capabilities although it is not a capability (A2E-D23).
+const FeatureEnvPush = "env_push"
+
+// Extensions, in the order in which clients name them (A2E-D54).
 const (
-	FeatureStreaming = "streaming"
-	FeatureArtifacts = "artifacts"
-	FeatureEnvPush   = "env_push"
-	FeatureCancel    = "cancel"
+	featureCancel = "cancel"
+	featureLimits = "limits"
+	featureBatch  = "batch"
+	featureWindow = "window"
+	featureResume = "resume"
 )
 
-func isFeature(name string) bool {
-	switch name {
-	case FeatureStreaming, FeatureArtifacts, FeatureEnvPush, FeatureCancel:
-		return true
+var extensions = []string{featureCancel, featureLimits, featureBatch, featureWindow, featureResume}
+
+// isFlag reports whether a requested name is a feature flag and not an extension.
+func isFlag(name string) bool {
+	return name == "streaming" || name == "artifacts" || name == FeatureEnvPush
+}
+
+// announcedLimits are what a side reads, in both handshake messages. Zero means no bound.
+type announcedLimits struct {
+	MaxMessageBytes int `json:"max_message_bytes"`
+	MaxDepth        int `json:"max_depth"`
+}
+
+// announce returns the limits of a codec for the peer.
+func (c *Codec) announce() announcedLimits { return announcedLimits{c.maxBytes(), c.maxDepth()} }
+
+// announced returns the limits that a handshake message announces. Wrong members count as absent.
+func announced(m *Message) bounds {
+	v := m.Extra.object().Get("limits")
+	number := func(name string) int {
+		n, _ := v.Get(name).Int()
+		return int(min(max(n, 0), math.MaxInt32))
 	}
-	return false
+	return bounds{number("max_message_bytes"), number("max_depth")}
 }
 
 // capabilityAlias returns the canonical name of a capability.
@@ -41,113 +65,173 @@ func capabilityAlias(name string) string {
 	return name
 }
 
-// handshake judges a handshake request. It is called with mu held.
-func (s *Session) handshake(m *Message, arrived time.Time, in int) {
+// A handshakeAttempt is a handshake request to be authenticated without the lock.
+type handshakeAttempt struct {
+	message *Message
+	request *HandshakeRequest
+	arrived time.Time
+	in      int // length of the line
+	scope   *budget.Scope
+	place   budget.Hold // of the session after the handshake
+	offer   negotiation
+	kept    *kept // of a session that becomes durable
+}
+
+// startHandshakeLocked returns a handshake request to be authenticated, or nil after a refusal.
+// s.mu must be held.
+func (s *Session) startHandshakeLocked(m *Message, arrived time.Time, in int) *handshakeAttempt {
 	r, ok := m.Body.(*HandshakeRequest)
 	if !ok {
-		return // not reached: the type is a base type
+		return nil // not reached: the type is a base type
 	}
 	if s.state == stateDraining {
-		s.refuseHandshake(m, RejectServerError, arrived, in)
+		s.refuseHandshakeLocked(m, RejectServerError, arrived, in)
+		return nil
+	}
+	return &handshakeAttempt{message: m, request: r, arrived: arrived, in: in}
+}
+
+// authenticate authenticates and answers a handshake request. The lock is free during the call of
+// the authenticator.
+func (s *Session) authenticate(a *handshakeAttempt) {
+	principal, ok := s.host.authenticate(s.ctx, a.request)
+	a.scope = s.host.scope(s, principal)
+	s.mu.Lock()
+	needsPlace := ok && (s.state == stateNew || s.scope != a.scope)
+	s.unlock()
+	var err error
+	if needsPlace {
+		a.place, err = a.scope.Reserve(budget.Items, 1)
+	}
+	a.offer = s.negotiate(a.request.AgentCaps)
+	if ok && err == nil {
+		err = s.keep(a, principal)
+	}
+	s.mu.Lock()
+	defer s.unlock()
+	defer func() { a.place.Release() }() // unless the session took it
+	defer func() {
+		if a.kept != nil && s.kept != a.kept {
+			go a.kept.end()
+		}
+	}()
+	if err != nil && s.state != stateClosed {
+		s.refuseHandshakeLocked(a.message, RejectServerError, a.arrived, a.in)
 		return
 	}
-	s.mu.Unlock() // an authenticator may take its time
-	principal, good := s.host.authenticate(s.ctx, r)
-	s.mu.Lock()
+	s.finishHandshakeLocked(a, principal, ok)
+}
+
+// finishHandshakeLocked answers an authenticated or refused handshake. s.mu must be held.
+func (s *Session) finishHandshakeLocked(a *handshakeAttempt, principal *Principal, ok bool) {
+	m, r := a.message, a.request
 	switch {
 	case s.state == stateClosed:
 		return
 	case s.state == stateDraining:
-		s.refuseHandshake(m, RejectServerError, arrived, in)
+		s.refuseHandshakeLocked(m, RejectServerError, a.arrived, a.in)
 		return
-	case !good, s.state == stateActive && r.AgentID != s.agentID:
-		s.refuseHandshake(m, RejectAuthFailed, arrived, in)
+	case !ok, s.state == stateActive && r.AgentID != s.agentID:
+		s.refuseHandshakeLocked(m, RejectAuthFailed, a.arrived, a.in)
 		return
 	}
-	var caps []Capability
-	accepted := map[string]bool{}
-	var features []string
-	asked := false
-	for _, name := range r.AgentCaps {
-		if isFeature(name) {
-			if !slices.Contains(features, name) {
-				features = append(features, strings.Clone(name))
-			}
-			continue
-		}
-		asked = true
-		name = capabilityAlias(name)
-		if p := s.host.plugin(name); p != nil && !accepted[name] {
-			name = p.Capability // not the text of the message
-			accepted[name] = true
-			caps = append(caps, Capability{Capability: name, Enabled: true, Metadata: p.metadata()})
-		}
-	}
-	if asked && len(caps) == 0 {
-		s.refuseHandshake(m, RejectNoCaps, arrived, in)
+	n := a.offer
+	if n.hasCaps && len(n.caps) == 0 {
+		s.refuseHandshakeLocked(m, RejectNoCaps, a.arrived, a.in)
 		return
 	}
 	if s.state == stateNew {
 		s.state = stateActive
 		s.id = randid.UUID4Hex()
+		if a.kept != nil {
+			s.moveLocked(a.kept)
+		}
 		s.agentID = strings.Clone(r.AgentID) // the session does not keep the message
 		if s.timer != nil {
 			s.timer.Stop()
 		}
+		s.isPending.Store(false)
+		s.host.removePending(s)
 	}
-	s.caps, s.features, s.principal = accepted, features, principal
-	answer := NewMessage(TypeHandshakeResponse, &HandshakeResponse{ReqID: m.ID, SessionID: s.id, AcceptedCaps: caps,
-		MaxParallel: int64(s.host.limits.MaxConcurrent), OK: true})
-	if slices.Contains(features, FeatureCancel) {
-		_ = answer.Extra.Set("features", []string{FeatureCancel})
+	if s.scope != a.scope || a.place != (budget.Hold{}) {
+		s.place, a.place = a.place, s.place
+		s.scope = a.scope
 	}
-	s.audit(newAudit(s.auditID(), m, arrived, in, s.send(answer)))
+	s.caps, s.features, s.principal, s.reads = n.accepted, slices.Concat(n.flags, n.agreed), principal, bounds{}
+	answer := NewMessage(TypeHandshakeResponse, &HandshakeResponse{ReqID: m.ID, SessionID: s.id, AcceptedCaps: n.caps,
+		MaxParallel: new(s.host.opts.Limits.MaxConcurrentPerSession)})
+	if n.agreed != nil {
+		_ = answer.Extra.Set("features", n.agreed)
+	}
+	if slices.Contains(n.agreed, featureLimits) {
+		s.reads = announced(m)
+		_ = answer.Extra.Set("limits", s.host.codec.announce())
+	}
+	s.auditLocked(m, a.arrived, a.in, s.sendLocked(answer), OutcomeOK, "")
+	s.expireLocked()
 }
 
-// refuseHandshake answers a handshake with a reason, and closes the session at
-// one attempt too many (A2E-D22).
-func (s *Session) refuseHandshake(m *Message, reason string, arrived time.Time, in int) {
-	answer := NewMessage(TypeHandshakeResponse, &HandshakeResponse{ReqID: m.ID, Reason: reason})
-	record := newAudit(s.auditID(), m, arrived, in, s.send(answer))
-	record.failed(reason)
-	s.audit(record)
+// A negotiation is the outcome of the names that an agent requests (A2E-D23, A2E-D54).
+type negotiation struct {
+	caps     []Capability
+	accepted map[string]bool
+	hasCaps  bool     // a capability was requested
+	flags    []string // feature flags
+	agreed   []string // extensions; nil if none was requested
+}
+
+// negotiate selects the served names of those that an agent requests.
+func (s *Session) negotiate(names []string) (n negotiation) {
+	n.accepted = map[string]bool{}
+	for _, name := range names {
+		switch i := slices.Index(extensions, name); {
+		case i >= 0:
+			if n.agreed == nil {
+				n.agreed = []string{}
+			}
+			if slices.Contains(s.extensions, name) && !slices.Contains(n.agreed, name) {
+				n.agreed = append(n.agreed, extensions[i])
+			}
+		case isFlag(name):
+			n.flags = append(n.flags, strings.Clone(name))
+		default:
+			n.hasCaps = true
+			name = capabilityAlias(name)
+			if p := s.host.plugin(name); p != nil && !n.accepted[name] {
+				name = p.Capability // not the text of the message
+				n.accepted[name] = true
+				n.caps = append(n.caps, Capability{Capability: name, Enabled: new(true), Metadata: p.metadata()})
+			}
+		}
+	}
+	return n
+}
+
+// expireLocked ends the session when its principal expires. s.mu must be held.
+func (s *Session) expireLocked() {
+	if s.expiry != nil {
+		s.expiry.Stop()
+		s.expiry = nil
+	}
+	if s.principal == nil || s.principal.Expires.IsZero() {
+		return
+	}
+	s.expiry = time.AfterFunc(time.Until(s.principal.Expires), func() {
+		s.host.log.WarnContext(s.ctx, "a2e: session ended", "session", s.ID(), "reason", "principal expired")
+		s.abort()
+	})
+}
+
+// refuseHandshakeLocked answers a handshake with a reason, and closes the session after
+// MaxHandshakeAttempts (A2E-D22). s.mu must be held.
+func (s *Session) refuseHandshakeLocked(m *Message, reason string, arrived time.Time, in int) {
+	answer := NewMessage(TypeHandshakeResponse, &HandshakeResponse{ReqID: m.ID, MaxParallel: new(int64), OK: new(bool), Reason: reason})
+	s.auditLocked(m, arrived, in, s.sendLocked(answer), OutcomeRefused, reason)
 	if s.state != stateNew {
 		return
 	}
 	s.attempts++
-	if most := s.host.limits.MaxHandshakeAttempts; most > 0 && s.attempts >= most {
-		s.startDrain(0) // there is work where requests are served without handshake
+	if s.attempts >= s.host.opts.Limits.MaxHandshakeAttempts {
+		s.startDrainLocked(0) // a session without handshake may have work in flight
 	}
 }
-
-// handshakeOver closes a session that did not get through the handshake in time.
-func (s *Session) handshakeOver() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.state == stateNew {
-		s.close()
-	}
-}
-
-func (s *Session) auditID() string {
-	if s.id != "" && s.host.opts.AuditSessionID != "" {
-		return s.host.opts.AuditSessionID
-	}
-	return s.id
-}
-
-// audit hands a record out. A sink that panics fails nothing (A2E-145).
-func (s *Session) audit(r AuditRecord) {
-	if !s.audited() {
-		return
-	}
-	defer func() {
-		if p := recover(); p != nil {
-			s.host.log.Warn("a2e: audit sink panicked", "panic", p)
-		}
-	}()
-	s.host.opts.Audit(r)
-}
-
-// audited reports whether anybody wants the records.
-func (s *Session) audited() bool { return s.host.opts.Audit != nil }

@@ -4,149 +4,167 @@
 package a2e
 
 import (
+	"cmp"
 	"context"
-	"crypto/sha256"
-	"crypto/subtle"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"maps"
+	"net"
 	"slices"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/fivewire/fivewire/internal/budget"
+	"github.com/fivewire/fivewire/internal/guard"
+	"github.com/fivewire/fivewire/internal/life"
+	"github.com/fivewire/fivewire/store"
 )
 
-// A Principal is who an [Authenticator] says an agent is. It means nothing to
-// this package and is handed to handlers.
-type Principal any
-
-// An Authenticator judges a handshake in place of the comparison of tokens. An
-// error refuses it with reason auth_failed; its text goes to the log only.
-type Authenticator func(ctx context.Context, r *HandshakeRequest) (Principal, error)
-
-// HostOptions adjusts a [Host]. The zero value accepts any token: set Tokens or
-// Authenticator where others can connect.
+// HostOptions configures a [Host]. Auth needs an Authenticator or AllowAnonymous; the defaults of
+// all else are right for production.
 type HostOptions struct {
 	Auth        Auth
-	Persistence Persistence
+	Limits      Limits
 	Timing      Timing
+	Persistence Persistence
 
-	// Tokens are the shared secrets that agents may show; several are valid at
-	// once while one is replaced by another. None means that any is accepted.
-	Tokens []string
-
-	// Fallback gets the messages whose types nobody knows, events included. It
-	// may answer requests, or return nil and nil for no answer.
+	// Fallback handles messages of unknown types, events included. It may answer requests, or
+	// return nil and nil for no answer.
 	Fallback Handler
 
 	// Middleware wraps every handler, the first one outermost.
 	Middleware []Middleware
 
-	// Limits bound what agents may use.
-	Limits Limits
+	Dialect
 
-	// Strict refuses what the default mode concedes; see [Codec.Strict].
-	Strict bool
+	// Audit is called after each handshake, answered request and refused session, in the order of
+	// the answers of a session. It must not block.
+	Audit func(ctx context.Context, r *AuditRecord)
 
-	// EscapeNonASCII and EmitVersion change what is written; see [Codec].
-	EscapeNonASCII, WriteVersion bool
-
-	// Audit receives a record for each handshake and answered request. It is
-	// called in the order of the answers of a session and must not block.
-	Audit func(AuditRecord)
-
-	// AuditSessionID stands in audit records as session id in place of the session's own.
+	// AuditSessionID replaces the session id in audit records.
 	AuditSessionID string
 
-	// Logger receives what no peer is told. Nil is silent.
+	// Logger receives events that no peer receives. Nil means slog.Default().
 	Logger *slog.Logger
-}
-
-// Auth is a group of [HostOptions].
-type Auth struct {
-	// Authenticator replaces the comparison of tokens.
-	Authenticator Authenticator
-
-	// SkipHandshake serves requests before the handshake, with all
-	// capabilities. It has no effect with Tokens or an Authenticator.
-	SkipHandshake bool
 }
 
 // Persistence is a group of [HostOptions].
 type Persistence struct {
-	// Snapshots keeps the states of plugins that can save themselves, such as
-	// plans, from one session of an agent to the next. Nil keeps nothing with
-	// the host.
+	// Store makes the sessions of an [HTTPHandler] survive the host from their handshake on: a process
+	// on the same store continues them (A2E-D67). The NewHTTPHandler of such a host takes sessions
+	// over, so add plugins before. Nil means that sessions end with the host.
+	Store store.Store
+
+	// InstanceID identifies this process among those that share the Store. A new process with the id
+	// of an earlier one replaces that and takes its sessions over at once. Empty means a random id.
+	InstanceID string
+
+	// LeaseTTL is the lifetime of the lease of this process, renewed three times as often. Other
+	// processes take its sessions over after the lease has expired. Zero means 15 s. A negative value
+	// means that no other process uses the Store at the same time.
+	LeaseTTL time.Duration
+
+	// Snapshots keeps the states of plugins with a [PluginSnapshot], such as plans, from one
+	// session of an agent to the next. Nil keeps none with the host.
 	Snapshots *Snapshots
 
-	// SnapshotMode says which plugins use Snapshots. Empty means SnapshotHost.
+	// SnapshotMode selects the plugins that use Snapshots. Empty means SnapshotHost.
 	SnapshotMode SnapshotMode
 
-	// SnapshotKey says whose snapshots a session uses, "" for nobody's. Nil means
-	// the agent's id, which any agent with a valid token may claim: where
-	// agents do not trust each other, make it from the Principal. Of
-	// sessions with one key at one time, the last to end wins.
+	// SnapshotKey returns the key of the snapshots of a session, "" for no snapshots. Nil means the
+	// agent's id, which any agent with a valid token may claim: where agents do not trust each
+	// other, derive the key from the Principal. If sessions with the same key overlap, the last one
+	// to end wins.
 	SnapshotKey func(s *Session) string
-}
-
-// Timing is a group of [HostOptions].
-type Timing struct {
-	// WriteTimeout cuts a session off whose agent takes nothing for so long. Zero
-	// means 30 seconds, negative never.
-	WriteTimeout time.Duration
 }
 
 // A Host serves agents: it holds plugins and runs sessions. Add plugins first,
 // then serve; serving may be done from any number of goroutines.
 type Host struct {
-	opts     HostOptions
-	limits   Limits
+	opts     HostOptions // with defaults
 	codec    *Codec
 	log      *slog.Logger
-	tokens   [][sha256.Size]byte
 	started  time.Time
 	plugins  []*Plugin
 	routes   map[string][]boundRoute
-	catchAll Handler
+	fallback Handler
+
+	dropped  atomic.Uint64
+	auditSeq atomic.Uint64
+	saves    saving
+	life     *life.Life // of the handlers
+	durable  *durable   // nil without a store
+	budget   *budget.Budget
 
 	mu       sync.Mutex
-	serving  bool                  // no more plugins
-	closed   bool                  // no more sessions
+	serving  bool                  // Add panics
+	closed   bool                  // new sessions are refused
+	number   uint64                // of the last session
 	sessions map[*Session]struct{} // guarded by mu
-	ending   map[*Session]struct{} // those whose handlers and states have not ended; guarded by mu
-	dropped  atomic.Uint64
-	saves    saving
+	pending  []*Session            // before their handshake, the oldest first; guarded by mu
+	ending   map[*Session]struct{} // closed sessions with running handlers or open states; guarded by mu
 }
 
-// NewHost returns a host without plugins.
-func NewHost(opts *HostOptions) *Host {
-	h := &Host{started: time.Now(), routes: map[string][]boundRoute{}, sessions: map[*Session]struct{}{}, ending: map[*Session]struct{}{}}
-	if opts != nil {
-		h.opts = *opts
+// NewHost returns a host without plugins. It fails unless the agents are authenticated or
+// AllowAnonymous is set.
+func NewHost(opts *HostOptions) (*Host, error) {
+	o, err := opts.withDefaults()
+	if err != nil {
+		return nil, err
 	}
-	h.limits = h.opts.Limits.withDefaults()
-	h.log = h.opts.Logger
-	if h.log == nil {
-		h.log = slog.New(slog.DiscardHandler)
+	h := &Host{opts: o, log: o.Logger, started: time.Now(), routes: map[string][]boundRoute{},
+		life:     life.New(life.Options{Grace: handlerGrace, Logger: o.Logger, Closed: ErrClosed}),
+		sessions: map[*Session]struct{}{}, ending: map[*Session]struct{}{}}
+	h.budget = budget.New(o.Limits.budget(o.Logger), h.evict)
+	h.codec = &Codec{Types: NewRegistry(), Host: true, Dialect: o.Dialect, MaxMessage: o.Limits.MaxMessage,
+		MaxOutput: o.Limits.MaxOutput, MaxDepth: o.Limits.MaxDepth}
+	if o.Persistence.Store != nil {
+		h.durable = newDurable(h, o.Persistence.Store)
 	}
-	for _, token := range h.opts.Tokens {
-		h.tokens = append(h.tokens, sha256.Sum256([]byte(token)))
+	if o.Fallback != nil {
+		if h.fallback, err = h.wrap(o.Fallback); err != nil {
+			return nil, err
+		}
 	}
-	h.codec = &Codec{Types: NewRegistry(), Host: true, Strict: h.opts.Strict, MaxMessage: h.limits.MaxMessage,
-		MaxDepth: h.limits.MaxDepth, EscapeNonASCII: h.opts.EscapeNonASCII, WriteVersion: h.opts.WriteVersion}
-	if h.opts.Fallback != nil {
-		h.catchAll = h.wrap(h.opts.Fallback)
-	}
-	return h
+	return h, nil
 }
 
-func (h *Host) wrap(next Handler) Handler {
-	for _, m := range slices.Backward(h.opts.Middleware) {
-		next = m(next)
+// withDefaults returns a checked copy.
+func (o *HostOptions) withDefaults() (HostOptions, error) {
+	var d HostOptions
+	if o != nil {
+		d = *o
 	}
-	return next
+	d.Limits = d.Limits.withDefaults()
+	d.Timing = d.Timing.withDefaults()
+	d.Logger = cmp.Or(d.Logger, slog.Default())
+	d.Middleware = slices.Clone(d.Middleware)
+	if slices.ContainsFunc(d.Middleware, func(m Middleware) bool { return m == nil }) {
+		return d, errors.New("a2e: new host: nil Middleware")
+	}
+	switch d.Persistence.SnapshotMode {
+	case "", SnapshotHost, SnapshotPlugin, SnapshotHybrid:
+	default:
+		return d, fmt.Errorf("a2e: new host: unknown SnapshotMode %q", d.Persistence.SnapshotMode)
+	}
+	return d, d.Auth.check()
+}
+
+// wrap applies the middleware to a handler, the first one outermost.
+func (h *Host) wrap(next Handler) (Handler, error) {
+	err := guard.Call("middleware", func() error {
+		for _, m := range slices.Backward(h.opts.Middleware) {
+			if next = m(next); next == nil {
+				return errors.New("a2e: middleware returned nil")
+			}
+		}
+		return nil
+	})
+	return next, err
 }
 
 // AddPlugin adds a plugin. Mistakes such as two plugins of one name, a type with two
@@ -180,17 +198,21 @@ func (h *Host) AddPlugin(p *Plugin) *Host {
 	}
 	h.plugins = append(h.plugins, p)
 	for _, r := range p.Routes {
-		h.routes[r.Type.Name] = append(h.routes[r.Type.Name], boundRoute{plugin: p, handler: h.wrap(r.Handler)})
+		handler, err := h.wrap(r.Handler)
+		if err != nil || r.Handler == nil {
+			panic(fmt.Sprintf("a2e: handler of %s of plugin %q: %v", r.Type.Name, p.Name, err))
+		}
+		h.routes[r.Type.Name] = append(h.routes[r.Type.Name], boundRoute{plugin: p, handler: handler, lane: laneOf(&r), idempotent: r.Idempotent})
 		sortRoutes(h.routes[r.Type.Name])
 	}
 	return h
 }
 
-// Registry returns the host's types. More may be registered, so that messages of
-// namespaces without plugin are validated too.
+// Registry returns the host's types. Additional types can be registered to validate messages of
+// namespaces without plugin.
 func (h *Host) Registry() *Registry { return h.codec.Types }
 
-// Capabilities returns what agents can negotiate, in the order of the plugins.
+// Capabilities returns the capabilities that agents can negotiate, in the order of the plugins.
 func (h *Host) Capabilities() []string {
 	var list []string
 	for _, p := range h.plugins {
@@ -212,69 +234,126 @@ func (h *Host) plugin(capability string) *Plugin {
 	return best
 }
 
-// authenticate judges a handshake (A2E-D22). The comparison takes the same time for
-// all tokens of the same length.
-func (h *Host) authenticate(ctx context.Context, r *HandshakeRequest) (p Principal, ok bool) {
-	if h.opts.Auth.Authenticator != nil {
-		defer func() {
-			if e := recover(); e != nil {
-				h.log.Error("a2e: authenticator panicked", "panic", e)
-				p, ok = nil, false
-			}
-		}()
-		p, err := h.opts.Auth.Authenticator(ctx, r)
-		if err != nil {
-			h.log.Info("a2e: handshake refused", "agent_id", clip(r.AgentID, 100), "err", err)
-		}
-		return p, err == nil
-	}
-	sum := sha256.Sum256([]byte(r.AuthToken))
-	found := 0
-	for i := range h.tokens {
-		found |= subtle.ConstantTimeCompare(sum[:], h.tokens[i][:])
-	}
-	return nil, len(h.tokens) == 0 || found == 1
-}
-
+// open reports whether requests are served before the handshake.
 func (h *Host) open() bool {
-	return h.opts.Auth.SkipHandshake && len(h.tokens) == 0 && h.opts.Auth.Authenticator == nil
+	return h.opts.Auth.SkipHandshake && h.opts.Auth.Authenticator == nil
 }
 
-// newSession makes a session that writes to w, or returns an error if the host
-// is closed or full.
-func (h *Host) newSession(out sink) (*Session, error) {
+// scope returns the scope of a session in the budget: of its principal, else of its address. A
+// session without a network is a separate principal.
+func (h *Host) scope(s *Session, p *Principal) *budget.Scope {
+	number := strconv.FormatUint(s.number, 10)
+	switch {
+	case p != nil:
+		return h.budget.Scope(p.Tenant+"/"+p.ID, number)
+	case s.peer != "":
+		return h.budget.Scope(budget.Anonymous(s.peer), number)
+	}
+	return h.budget.Scope("local "+number, number)
+}
+
+// ready returns the reason why no session can start, or nil.
+func (h *Host) ready() error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	return h.readyLocked()
+}
+
+// readyLocked is ready. h.mu must be held.
+func (h *Host) readyLocked() error {
+	switch limit := h.opts.Limits.MaxItems; {
+	case h.closed:
+		return ErrClosed
+	case limit > 0 && int64(len(h.sessions)-len(h.pending)) >= limit:
+		return errTooManySessions
+	}
+	return nil
+}
+
+// newSession returns a session that writes to out, or an error if the host is closed or full. It
+// may close an older session without a handshake (A2E-D61).
+func (h *Host) newSession(out sink, peer string, extensions []string) (*Session, error) {
+	h.mu.Lock()
 	h.serving = true
+	h.number++
+	s, err := newSession(h, out, peer), h.readyLocked()
+	s.extensions = extensions
+	h.mu.Unlock()
+	if err != nil {
+		return nil, err
+	}
+	resource := budget.Unauthenticated
+	if h.open() {
+		resource = budget.Items
+	}
+	s.scope = h.scope(s, nil)
+	if s.place, err = s.scope.Reserve(resource, 1); err != nil {
+		return nil, err
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
 	if h.closed {
+		s.place.Release()
 		return nil, ErrClosed
 	}
-	if most := h.limits.MaxSessions; most > 0 && len(h.sessions) >= most {
-		return nil, errTooManySessions
-	}
-	s := startSession(h, out)
 	h.sessions[s] = struct{}{}
+	if !h.open() {
+		h.pending = append(h.pending, s)
+	}
+	s.start()
 	return s, nil
 }
 
 var errTooManySessions = errors.New("a2e: too many sessions")
 
-// forget makes room for another session when s was closed.
-func (h *Host) forget(s *Session) {
+// evict closes the oldest sessions without a handshake, of an address or of any.
+func (h *Host) evict(r budget.Resource, principal string, n int64) (closed int64) {
+	if r != budget.Unauthenticated {
+		return 0
+	}
 	h.mu.Lock()
-	delete(h.sessions, s)
-	h.ending[s] = struct{}{}
+	pending := slices.Clone(h.pending)
 	h.mu.Unlock()
+	for _, s := range pending {
+		if closed < n && (principal == "" || budget.Anonymous(s.peer) == principal) && s.evict() {
+			closed++
+		}
+	}
+	return closed
 }
 
-// gone is called when nothing of s is left.
-func (h *Host) gone(s *Session) {
+// removePending removes a session after its handshake.
+func (h *Host) removePending(s *Session) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.removePendingLocked(s)
+}
+
+// removePendingLocked is removePending. h.mu must be held.
+func (h *Host) removePendingLocked(s *Session) {
+	if i := slices.Index(h.pending, s); i >= 0 {
+		h.pending = slices.Delete(h.pending, i, i+1)
+	}
+}
+
+// forget frees the slot of a closed session.
+func (h *Host) forget(s *Session) {
+	s.place.Release()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	delete(h.sessions, s)
+	h.removePendingLocked(s)
+	h.ending[s] = struct{}{}
+}
+
+// removeEnding removes s after its handlers and states have ended.
+func (h *Host) removeEnding(s *Session) {
 	h.mu.Lock()
 	delete(h.ending, s)
 	h.mu.Unlock()
 }
 
-// shut lets no session in any more and returns those that are not gone.
+// shut refuses new sessions and returns the sessions that have not ended.
 func (h *Host) shut() []*Session {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -287,20 +366,33 @@ func (h *Host) shut() []*Session {
 // after the work in flight was drained, or by ctx, which cuts it off. It closes
 // rw and returns nil unless the stream failed.
 func (h *Host) Serve(ctx context.Context, rw io.ReadWriteCloser) error {
-	out := newOutbox(rw, h.opts.Timing.WriteTimeout)
-	s, err := h.newSession(out)
+	peer := ""
+	if conn, ok := rw.(interface{ RemoteAddr() net.Addr }); ok {
+		if addr, ok := conn.RemoteAddr().(*net.TCPAddr); ok {
+			peer = addr.String()
+		}
+	}
+	return h.serve(ctx, rw, peer)
+}
+
+// serve is Serve for an agent at an address.
+func (h *Host) serve(ctx context.Context, rw io.ReadWriteCloser, peer string) error {
+	var s *Session
+	out := newLineQueue(rw, h.opts.Timing.WriteTimeout, func(error) { s.abort() })
+	s, err := h.newSession(out, peer, []string{featureCancel, featureLimits})
 	if err != nil {
-		out.kill()
-		<-out.done
+		out.finish(ctx)
+		<-out.closed
 		return err
 	}
-	out.onBroken(s.abort)
-	stop := context.AfterFunc(ctx, func() { s.abort(); out.kill() })
-	defer stop()
+	context.AfterFunc(s.ctx, func() { out.finish(context.Background()) })
+	defer context.AfterFunc(ctx, func() { s.abort(); out.queue.Cut(ctx.Err()) })()
 	err = s.read(rw)
 	s.end(err)
-	<-s.finished
-	<-out.done
+	grace, cancel := context.WithTimeout(context.Background(), handlerGrace)
+	defer cancel()
+	s.waitEnd(grace)
+	<-out.closed
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
@@ -309,23 +401,27 @@ func (h *Host) Serve(ctx context.Context, rw io.ReadWriteCloser) error {
 
 // read feeds the session until the stream or the session ends.
 func (s *Session) read(r io.Reader) error {
-	in := NewLineReader(r, s.host.codec)
+	in := newLineReader(r, s.host.codec)
+	limit := s.host.codec.maxBytes()
+	if s.isPending.Load() {
+		in.setMax(pendingLimit(limit))
+	}
 	for {
 		line, err := in.next()
 		if s.isClosed() {
 			return nil
 		}
 		if err == nil {
-			if err := s.out.wait(s.ctx); err != nil { // an agent that does not read is not read from
-				return nil
-			}
 			s.feed(line)
+			if !s.isPending.Load() {
+				in.setMax(limit)
+			}
 			continue
 		}
 		var e *Error
 		switch {
 		case errors.As(err, &e):
-			s.refuse(e)
+			s.refuseLine(e, time.Now(), 0)
 		case isEnd(err):
 			return nil
 		default:
@@ -334,45 +430,150 @@ func (s *Session) read(r io.Reader) error {
 	}
 }
 
-// Dropped returns how many messages were dropped: answers nobody waits for,
-// invalid messages that get no answer, events without handler.
-func (h *Host) Dropped() uint64 { return h.dropped.Load() }
+// pendingLimit bounds a line before the handshake (A2E-D61).
+func pendingLimit(limit int) int {
+	if limit == 0 {
+		return 64 << 10
+	}
+	return min(limit, 64<<10)
+}
 
-// Sessions returns the sessions of the moment.
+// Stats are counters of a [Host] or a [Client].
+type Stats struct {
+	// Dropped is the number of dropped messages: unexpected, late and repeated answers, invalid
+	// messages that get no answer, events without handler.
+	Dropped uint64
+
+	// InFlight is the number of requests that are waiting or running.
+	InFlight int
+}
+
+// Stats returns the counters of the host.
+func (h *Host) Stats() Stats {
+	st := Stats{Dropped: h.dropped.Load()}
+	for _, s := range h.Sessions() {
+		s.mu.Lock()
+		st.InFlight += len(s.calls)
+		s.mu.Unlock()
+	}
+	return st
+}
+
+// Sessions returns the current sessions.
 func (h *Host) Sessions() []*Session {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return slices.Collect(maps.Keys(h.sessions))
 }
 
-// Shutdown ends the host gracefully: no new sessions, no new requests, the work
-// in flight is drained until ctx ends, which cuts the rest off. It returns when
-// all sessions are gone.
+// Shutdown ends the host gracefully: it refuses new sessions and requests and drains the requests in
+// flight until ctx ends or, if that is earlier, for DrainTimeout. Then it ends the rest, each with a
+// timeout, and returns the error at once, even if handlers ignore their contexts; see [Host.Stuck].
 func (h *Host) Shutdown(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, h.opts.Timing.DrainTimeout)
+	defer cancel()
 	list := h.shut()
 	for _, s := range list {
-		s.drain(h.limits.MaxDrain)
+		s.drain(h.opts.Timing.DrainTimeout)
 	}
 	for _, s := range list {
 		select {
 		case <-s.finished:
 		case <-ctx.Done():
-			_ = h.Close() // never fails
+			for _, s := range list {
+				s.abort()
+			}
+			_ = h.life.Shutdown(ctx) // ctx has ended: cuts
+			h.closeDurable()
 			return ctx.Err()
 		}
 	}
-	return nil
+	err := h.life.Shutdown(ctx)
+	h.closeDurable()
+	return err
 }
 
-// Close ends the host at once: every unfinished request is answered with a
-// timeout. It returns when all sessions are gone.
+// Close ends the host at once: every unfinished request is answered with a timeout. It waits for the
+// sessions, but at most 1 s for handlers that ignore their contexts.
 func (h *Host) Close() error {
 	list := h.shut()
 	for _, s := range list {
-		s.abort()
+		s.drain(0)
 	}
+	ctx, cancel := context.WithTimeout(context.Background(), handlerGrace)
+	defer cancel()
+	err := h.life.Close() // at most handlerGrace
 	for _, s := range list {
-		<-s.finished
+		s.waitEnd(ctx)
 	}
-	return nil
+	h.closeDurable()
+	return err
+}
+
+// closeDurable hands the durable sessions over, within the grace of handlers.
+func (h *Host) closeDurable() {
+	if h.durable == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), handlerGrace)
+	defer cancel()
+	h.durable.close(ctx)
+}
+
+// handlerGrace is the time that handlers have to return after the end of their contexts.
+const handlerGrace = time.Second
+
+// waitEnd waits for the end of the session, but for its handlers only until ctx ends.
+func (s *Session) waitEnd(ctx context.Context) {
+	select {
+	case <-s.returned:
+		<-s.finished
+	case <-ctx.Done():
+	}
+}
+
+// Ready returns [ErrClosed] once a shutdown has begun, and an error while the Store is not available.
+func (h *Host) Ready() error {
+	if err := h.life.Ready(); err != nil || h.durable == nil {
+		return err
+	}
+	l, _, err := h.durable.parts()
+	if err == nil && l.Context().Err() != nil {
+		err = errStore
+	}
+	return err
+}
+
+// patience is the time limit of an unused session. A closed session has one even if
+// SessionIdleTimeout is disabled.
+func (h *Host) patience() time.Duration {
+	if d := h.opts.Timing.SessionIdleTimeout; d > 0 {
+		return d
+	}
+	return defaultIdle
+}
+
+// httpExtensions returns the extensions that the host serves over HTTP.
+func (h *Host) httpExtensions() []string {
+	list := []string{featureCancel, featureLimits, featureBatch}
+	if h.durable != nil {
+		list = append(list, featureResume)
+	}
+	return list
+}
+
+// A StuckHandler ignores the end of its context. It keeps its place in MaxConcurrent.
+type StuckHandler struct {
+	Type     string        // of the request
+	Duration time.Duration // since the end of the context
+}
+
+// Stuck returns the handlers that ignore the end of their contexts for more than 1 s. Each of them
+// is logged once, with its stack.
+func (h *Host) Stuck() []StuckHandler {
+	var list []StuckHandler
+	for _, w := range h.life.Stuck() {
+		list = append(list, StuckHandler{Type: w.What, Duration: w.Duration})
+	}
+	return list
 }

@@ -5,89 +5,86 @@ package a2e
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net/http"
 	"net/url"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
-	"github.com/fivewire/fivewire/internal/backoff"
+	"github.com/fivewire/fivewire/internal/httpx"
 	"github.com/fivewire/fivewire/internal/netguard"
+	"github.com/fivewire/fivewire/internal/randid"
+	"github.com/fivewire/fivewire/internal/retry"
 	"github.com/fivewire/fivewire/internal/sse"
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
 
 // HTTPDialOptions adjusts [DialHTTP]. The zero value is right for production.
 type HTTPDialOptions struct {
-	// HTTPClient sends the requests. It must have no Timeout, which would cut
-	// the stream. Nil means one that follows no redirect.
+	// HTTPClient sends the requests. It must have no Timeout, which would end the stream. Nil means
+	// a client that follows no redirect.
 	HTTPClient *http.Client
 
-	// Header goes with every request, for authorization in front of the host.
+	// Header is added to every request, for authorization by a proxy of the host.
 	Header http.Header
 
-	// AllowInsecure permits http to hosts that are not this one. The token
-	// of the handshake can be read on the way then (A2E-154).
+	// AllowInsecure permits http to hosts other than this machine. The token of the handshake is
+	// then sent unencrypted (A2E-154).
 	AllowInsecure bool
 
 	// SendPath and StreamPath replace /send and /stream.
 	SendPath, StreamPath string
 
-	// MaxMessage bounds a message of the host. Zero means 16 MiB, negative no
+	// MaxMessage bounds a message of the host. Zero means 16 MiB; a negative value removes the
 	// bound.
 	MaxMessage int
 
-	// Logger receives failed attempts. Nil is silent.
+	// ResumeTimeout is how long a message is tried again while the host of a durable session is not
+	// reached. Zero means 60 s; a negative value tries three times, as without such a session.
+	ResumeTimeout time.Duration
+
+	// Logger receives failed attempts. Nil means slog.Default().
 	Logger *slog.Logger
 }
 
-const (
-	postAttempts = 3 // A2E-138
-	postTimeout  = 30 * time.Second
-)
+const postTimeout = 30 * time.Second
 
-// DialHTTP opens a session with a host over HTTP, for [NewClient]. The stream of
-// the host's messages is opened again when it breaks, after 1, 2, 4 and at most
-// 30 seconds, and what was lost is replayed by hosts that number their messages
-// (A2E-D42). A message that cannot be posted is tried three times; hosts do not
-// run it twice. The session ends when the host does not know it any more.
+// DialHTTP returns a connection to a host over HTTP, for [NewClient]. The handshake opens the
+// session, so that a host which cannot be reached fails [Client.Connect]. A broken stream of messages is
+// reopened with growing delays of at most 30 s, and hosts that number their messages replay the lost
+// ones (A2E-D42). A message that cannot be posted is tried three times; hosts do not run it twice. A
+// message that the host refuses fails alone. The session ends if the host does not know it.
 func DialHTTP(ctx context.Context, base string, opts *HTTPDialOptions) (io.ReadWriteCloser, error) {
 	c := &httpConn{}
 	if opts != nil {
 		c.opts = *opts
 	}
-	u, err := url.Parse(base)
-	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
-		return nil, fmt.Errorf("a2e: dial http: %q is no http or https URL", clip(base, 200))
-	}
-	if u.Scheme == "http" && !netguard.Loopback(u.Hostname()) && !c.opts.AllowInsecure {
-		return nil, fmt.Errorf("a2e: dial http: plain http to %s would show the token to everybody on the way", u.Hostname())
-	}
-	c.base = strings.TrimSuffix(base, "/")
-	if c.opts.HTTPClient == nil {
-		transport := http.DefaultTransport.(*http.Transport).Clone()
-		c.opts.HTTPClient = &http.Client{Transport: transport, CheckRedirect: netguard.NoRedirect}
-		c.idle = transport.CloseIdleConnections
-	}
-	if c.opts.SendPath == "" {
-		c.opts.SendPath = "/send"
-	}
-	if c.opts.StreamPath == "" {
-		c.opts.StreamPath = "/stream"
-	}
-	if c.opts.Logger == nil {
-		c.opts.Logger = slog.New(slog.DiscardHandler)
-	}
-	if err := c.open(ctx); err != nil {
+	c.opts.SendPath, c.opts.StreamPath = cmp.Or(c.opts.SendPath, "/send"), cmp.Or(c.opts.StreamPath, "/stream")
+	c.opts.Logger = cmp.Or(c.opts.Logger, slog.Default())
+	c.opts.ResumeTimeout = cmp.Or(c.opts.ResumeTimeout, time.Minute)
+	hosts := &netguard.Guard{AllowLoopback: true, AllowPrivate: true} // the operator names the host
+	var err error
+	if c.base, err = hosts.URL(strings.TrimSuffix(base, "/"), c.opts.AllowInsecure); err != nil {
 		return nil, fmt.Errorf("a2e: dial http: %w", err)
 	}
+	if c.base.Scheme != "http" && c.base.Scheme != "https" {
+		return nil, fmt.Errorf("a2e: dial http: got scheme %q, want http or https", c.base.Scheme)
+	}
+	if ctx.Err() != nil {
+		return nil, fmt.Errorf("a2e: dial http: %w", context.Cause(ctx))
+	}
+	c.client = httpx.NewClient(&httpx.ClientOptions{HTTPClient: c.opts.HTTPClient, AllowInsecure: c.opts.AllowInsecure})
+	c.opened = make(chan struct{})
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	c.in = newHalf()
 	c.stream.Go(c.follow)
@@ -97,179 +94,276 @@ func DialHTTP(ctx context.Context, base string, opts *HTTPDialOptions) (io.ReadW
 // An httpConn is an HTTP session as a stream of lines.
 type httpConn struct {
 	opts   HTTPDialOptions
-	base   string
+	base   *url.URL
+	client *httpx.Client
+	opened chan struct{} // closed when secret is set
 	secret string
 	ctx    context.Context // ends with Close
 	cancel context.CancelFunc
-	in     *half // what the host sends
+	in     *half // messages of the host
+	out    lineSplitter
 	stream sync.WaitGroup
 	once   sync.Once
-	idle   func() // closes the connections of a client of its own
+
+	batch   atomic.Int64 // bytes of a body of several lines; 0 for none
+	resumes atomic.Bool  // the session survives its host
+	refusal func(id string, err *Error)
+	end     atomic.Pointer[CloseError]
 }
 
-func (c *httpConn) request(ctx context.Context, method, path string, body []byte) (*http.Request, error) {
-	r, err := http.NewRequestWithContext(ctx, method, c.base+path, bytes.NewReader(body))
-	if err != nil {
-		return nil, err
+// request returns a request of the session.
+func (c *httpConn) request(method, path string, body []byte) *httpx.Request {
+	u := *c.base
+	u.Path += path
+	if u.RawPath != "" {
+		u.RawPath += path
 	}
-	for name, values := range c.opts.Header {
-		r.Header[name] = values
-	}
+	r := &httpx.Request{Op: "a2e: " + strings.ToLower(method) + " " + path, Method: method, URL: &u,
+		Header: http.Header{}, Body: body, Limit: 64 << 10}
+	maps.Copy(r.Header, c.opts.Header)
 	if c.secret != "" {
 		r.Header.Set(sessionHeader, c.secret)
 	}
-	return r, nil
+	if body != nil {
+		r.Header.Set("Content-Type", "application/json")
+	}
+	return r
 }
 
-func (c *httpConn) open(ctx context.Context) error {
-	r, err := c.request(ctx, http.MethodPost, "/session", nil)
-	if err != nil {
-		return err
+// open opens the session with its first line, which older hosts get again by /send (A2E-D61).
+func (c *httpConn) open(line []byte) error {
+	ctx, cancel := context.WithTimeout(c.ctx, postTimeout)
+	defer cancel()
+	body, _, err := c.client.Fetch(ctx, c.request(http.MethodPost, "/session", line))
+	var e *httpx.Error
+	if errors.As(err, &e) && e.Status >= 400 && e.Status < 500 && e.Status != http.StatusUnauthorized && e.Status != http.StatusForbidden {
+		body, _, err = c.client.Fetch(ctx, c.request(http.MethodPost, "/session", nil))
 	}
-	resp, err := c.opts.HTTPClient.Do(r)
 	if err != nil {
-		return err
-	}
-	defer resp.Body.Close()
-	body, err := io.ReadAll(io.LimitReader(resp.Body, 64<<10))
-	if err != nil {
-		return err
-	}
-	if resp.StatusCode != http.StatusOK {
-		return fmt.Errorf("the host answered %s", resp.Status)
+		if errors.As(err, &e) {
+			c.endedWith(e)
+		}
+		return fmt.Errorf("a2e: open session: %w", err)
 	}
 	v, err := strictjson.Check(body, strictjson.Options{})
 	if err != nil {
-		return fmt.Errorf("the host's answer: %w", err)
+		return fmt.Errorf("a2e: open session: the answer of the host: %w", err)
 	}
 	secret, ok := v.Get("session_id").Text()
 	if !ok || secret == "" || strings.ContainsFunc(secret, func(r rune) bool { return r <= ' ' || r > '~' }) {
-		return errors.New("the host named no session")
+		return errors.New("a2e: open session: the host named no session")
 	}
 	c.secret = secret
-	return nil
+	close(c.opened)
+	if isTaken, _ := v.Get("taken").Bool(); isTaken {
+		return nil
+	}
+	return c.post(line)
 }
 
 func (c *httpConn) Read(b []byte) (int, error) { return c.in.read(b) }
 
-// Write posts each line on its own, one after the other.
-func (c *httpConn) Write(b []byte) (int, error) {
-	n := 0
-	for line := range bytes.Lines(b) {
-		if err := c.post(bytes.TrimSuffix(line, []byte{'\n'})); err != nil {
-			return n, err
+func (c *httpConn) extensions() []string { return []string{featureBatch, featureResume} }
+
+func (c *httpConn) agree(extensions []string, host bounds) {
+	batch := 0
+	if slices.Contains(extensions, featureBatch) {
+		batch = maxBatch
+		if host.bytes > 0 {
+			batch = min(batch, host.bytes)
 		}
-		n += len(line)
 	}
-	return n, nil
+	c.batch.Store(int64(batch))
+	c.resumes.Store(c.opts.ResumeTimeout > 0 && slices.Contains(extensions, featureResume))
 }
 
-func (c *httpConn) post(line []byte) error {
-	wait := backoff.Backoff{Base: time.Second, Max: 30 * time.Second}
-	for attempt := 1; ; attempt++ {
-		again, err := c.postOnce(line)
-		if err == nil {
+func (c *httpConn) onRefusal(f func(id string, err *Error)) { c.refusal = f }
+
+// maxBatch bounds the bytes of several messages in one body.
+const maxBatch = 1 << 20
+
+// Write posts the lines one after the other, or several in one body if the host agreed to batches.
+func (c *httpConn) Write(b []byte) (int, error) {
+	var batch []byte // with an LF behind each line but the last
+	n, err := c.out.write(b, func(line []byte) error {
+		if batch != nil && int64(len(batch)+1+len(line)) <= c.batch.Load() {
+			batch = append(append(batch, '\n'), line...)
 			return nil
 		}
-		if !again || attempt == postAttempts {
-			return fmt.Errorf("a2e: send: %w", err)
+		ready := batch
+		batch = slices.Clip(line)
+		return c.post(ready)
+	})
+	if err == nil {
+		err = c.post(batch)
+	}
+	return n, err
+}
+
+// post sends a body. If the host refuses a body of several lines, each line is sent alone. A line
+// that the host refuses fails its call (A2E-D36).
+func (c *httpConn) post(line []byte) error {
+	switch {
+	case line == nil:
+		return nil
+	case c.secret == "":
+		return c.open(line)
+	}
+	policy := retry.Policy{MaxAttempts: 3, Base: time.Second, Max: 30 * time.Second, Logger: c.opts.Logger, Subject: "a2e: message"} // A2E-138
+	send := func(ctx context.Context, _ int) error {                                                                                 // the host drops a repeated message (A2E-D13)
+		ctx, cancel := context.WithTimeout(ctx, postTimeout)
+		defer cancel()
+		_, _, err := c.client.Fetch(ctx, c.request(http.MethodPost, c.opts.SendPath, line))
+		return err
+	}
+	start := time.Now()
+	err := retry.Do(c.ctx, policy, true, send)
+	for c.resumes.Load() && c.ctx.Err() == nil && err != nil && retry.ClassOf(err) != retry.Permanent &&
+		time.Since(start) < c.opts.ResumeTimeout { // another process continues the session (A2E-D67)
+		policy.Base, policy.Max = 5*time.Second, 5*time.Second
+		err = retry.Do(c.ctx, policy, true, send)
+	}
+	var e *httpx.Error
+	switch {
+	case err == nil:
+		return nil
+	case c.ctx.Err() != nil:
+		return io.ErrClosedPipe
+	case errors.As(err, &e) && (e.Status == http.StatusNotFound || e.Status == http.StatusUnauthorized || e.Status == http.StatusForbidden):
+		c.endedWith(e)
+		c.in.close(false)
+	case errors.As(err, &e) && isRefusal(e.Status):
+		if bytes.IndexByte(line, '\n') < 0 {
+			c.refused(line, e)
+			return nil
 		}
-		c.opts.Logger.Warn("a2e: message is sent again", "attempt", attempt, "err", err)
-		if err := wait.Wait(c.ctx, attempt); err != nil {
-			return io.ErrClosedPipe
+		for one := range bytes.SplitSeq(line, []byte{'\n'}) {
+			if err := c.post(one); err != nil {
+				return err
+			}
 		}
+		return nil
+	}
+	c.endedWith(e)
+	return fmt.Errorf("a2e: send: %w", err)
+}
+
+// endedWith records the response that ended the session.
+func (c *httpConn) endedWith(e *httpx.Error) {
+	if e != nil {
+		c.end.CompareAndSwap(nil, &CloseError{Kind: "http", Code: e.Status, Text: c.base.Redacted()})
 	}
 }
 
-func (c *httpConn) postOnce(line []byte) (again bool, err error) {
-	ctx, cancel := context.WithTimeout(c.ctx, postTimeout)
-	defer cancel()
-	r, err := c.request(ctx, http.MethodPost, c.opts.SendPath, line)
-	if err != nil {
-		return false, err
+func (c *httpConn) cause() *CloseError { return c.end.Load() }
+
+// isRefusal reports whether a status refuses a message and not the session (A2E-D36).
+func isRefusal(status int) bool {
+	switch status {
+	case http.StatusUnauthorized, http.StatusForbidden, http.StatusNotFound, http.StatusRequestTimeout, http.StatusTooManyRequests:
+		return false
 	}
-	r.Header.Set("Content-Type", "application/json")
-	resp, err := c.opts.HTTPClient.Do(r)
-	if err != nil {
-		return c.ctx.Err() == nil, err
+	return status >= 400 && status < 500
+}
+
+// refused fails the call of a line that the host refuses.
+func (c *httpConn) refused(line []byte, e *httpx.Error) {
+	c.opts.Logger.WarnContext(c.ctx, "a2e: message refused", "bytes", len(line), "err", e)
+	answer := reasoned(ErrInvalidMessage, "refused", "the host answered "+strconv.Itoa(e.Status))
+	if e.Status == http.StatusRequestEntityTooLarge {
+		answer = reasoned(ErrInvalidMessage, ReasonTooLarge, "message is too large for the host")
 	}
-	defer resp.Body.Close()
-	_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, 64<<10)) // so that the connection is used again
-	switch {
-	case resp.StatusCode == http.StatusOK:
-		return false, nil
-	case resp.StatusCode == http.StatusNotFound:
-		c.in.close(false)
+	answer.ReqID, _, _ = headMembers(line[:min(len(line), 4096)])
+	if c.refusal != nil {
+		c.refusal(answer.ReqID, answer)
 	}
-	return resp.StatusCode >= 500 || resp.StatusCode == http.StatusTooManyRequests, fmt.Errorf("the host answered %s", resp.Status)
 }
 
 // follow keeps the stream open until the session ends.
 func (c *httpConn) follow() {
 	defer c.in.close(false)
-	wait := backoff.Backoff{Base: time.Second, Max: 30 * time.Second}
+	select {
+	case <-c.opened:
+	case <-c.ctx.Done():
+		return
+	}
 	last := ""
-	for attempt := 1; ; attempt++ {
-		opened, err := c.readStream(&last)
-		if errors.Is(err, sse.ErrTooLarge) {
-			// It would come again and again (A2E-D06). Where ids are numbers, they count
-			// the messages (A2E-D42).
-			c.opts.Logger.Warn("a2e: a message of the host is too large and is passed over", "after", last)
-			if n, bad := strconv.ParseUint("0"+last, 10, 63); bad == nil {
-				last = strconv.FormatUint(n+1, 10)
-			}
+	for c.ctx.Err() == nil {
+		policy := retry.Policy{Base: time.Second, Max: 30 * time.Second, Logger: c.opts.Logger, Subject: "a2e: stream"}
+		if c.resumes.Load() {
+			policy.Max = 5 * time.Second
 		}
-		switch {
-		case c.ctx.Err() != nil || errors.Is(err, errSessionGone):
+		err := c.keepStream(policy, &last)
+		if !errors.Is(err, errProgress) {
 			return
-		case opened:
-			attempt = 1
 		}
-		c.opts.Logger.Info("a2e: the stream of the host is opened again", "err", err)
-		if wait.Wait(c.ctx, attempt) != nil {
-			return
+		select { // as after a first failure
+		case <-time.After(time.Duration(randid.Rand().Int64N(int64(policy.Base)))):
+		case <-c.ctx.Done():
 		}
 	}
 }
 
-var errSessionGone = errors.New("a2e: the host does not know the session any more")
+// errProgress ends a series of attempts after one that received a message: the delays begin again.
+var errProgress = retry.Mark(errors.New("a2e: stream: broken after a message"), retry.Permanent, 0)
 
-func (c *httpConn) readStream(last *string) (opened bool, err error) {
-	r, err := c.request(c.ctx, http.MethodGet, c.opts.StreamPath, nil)
-	if err != nil {
-		return false, err
-	}
-	r.Header.Set("Accept", "text/event-stream")
+// keepStream reopens the stream until the session ends, or until it breaks after a message.
+func (c *httpConn) keepStream(policy retry.Policy, last *string) error {
+	return retry.Loop(c.ctx, policy, func(ctx context.Context, connected func()) error {
+		for {
+			before := *last
+			err := c.readStream(ctx, last, connected)
+			var e *httpx.Error
+			switch {
+			case errors.Is(err, sse.ErrTooLarge):
+				// The host would send it again after each reconnection (A2E-D06). Numeric ids count the
+				// messages (A2E-D42).
+				c.opts.Logger.WarnContext(ctx, "a2e: message skipped", "reason", "too_large", "after", *last)
+				if n, bad := strconv.ParseUint("0"+*last, 10, 63); bad == nil {
+					*last = strconv.FormatUint(n+1, 10)
+				}
+			case errors.Is(err, io.EOF) && *last != before: // the end of the session, or of a connection that was in use
+			case errors.As(err, &e) && e.Status == http.StatusNotFound:
+				c.endedWith(e)
+				return nil // the session has ended
+			case *last != before:
+				return errProgress
+			default:
+				return retry.Mark(err, retry.Unknown, 0)
+			}
+		}
+	})
+}
+
+// readStream reads messages until the stream ends.
+func (c *httpConn) readStream(ctx context.Context, last *string, connected func()) error {
+	r := c.request(http.MethodGet, c.opts.StreamPath, nil)
+	r.Accept, r.Limit = []string{"text/event-stream"}, -1
 	if *last != "" {
 		r.Header.Set("Last-Event-ID", *last)
 	}
-	resp, err := c.opts.HTTPClient.Do(r)
+	resp, err := c.client.Do(ctx, r)
 	if err != nil {
-		return false, err
+		return err
 	}
 	defer resp.Body.Close()
-	switch {
-	case resp.StatusCode == http.StatusNotFound:
-		return false, errSessionGone
-	case resp.StatusCode != http.StatusOK:
-		return false, fmt.Errorf("the host answered %s", resp.Status)
-	}
-	in := NewEventReader(resp.Body, &Codec{MaxMessage: c.opts.MaxMessage})
+	connected()
+	in := newEventReader(resp.Body, &Codec{MaxMessage: c.opts.MaxMessage})
 	for {
-		data, err := in.Next()
+		data, err := in.next()
 		if err != nil {
-			return true, err
+			return err
 		}
 		if _, err := c.in.write(append(slices.Clip(oneLine(data)), '\n')); err != nil {
-			return true, err
+			return retry.Mark(err, retry.Permanent, 0)
 		}
-		if id := in.LastID(); id != "" {
+		if id := in.lastID(); id != "" {
 			*last = id
 		}
 	}
 }
 
-// oneLine makes data that came in several lines one. What is no JSON stays none.
+// oneLine joins data of several lines into one line. Invalid JSON stays invalid.
 func oneLine(data []byte) []byte {
 	if bytes.IndexByte(data, '\n') < 0 {
 		return data
@@ -280,22 +374,26 @@ func oneLine(data []byte) []byte {
 	return bytes.ReplaceAll(data, []byte{'\n'}, []byte{'\v'})
 }
 
+// CloseWrite ends the stream of the host after the last message, which is a shutdown.
+func (c *httpConn) CloseWrite() error {
+	c.cancel()
+	return nil
+}
+
 // Close ends the session on both sides.
 func (c *httpConn) Close() error {
 	c.once.Do(func() {
 		c.cancel()
 		c.in.close(true)
 		c.stream.Wait()
-		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
-		defer cancel()
-		if r, err := c.request(ctx, http.MethodDelete, "/session", nil); err == nil {
-			if resp, err := c.opts.HTTPClient.Do(r); err == nil {
-				_ = resp.Body.Close() // it is best effort: a deployed host answers 405
-			}
+		select {
+		case <-c.opened:
+			ctx, cancel := context.WithTimeout(context.Background(), 300*time.Millisecond)
+			defer cancel()
+			_, _, _ = c.client.Fetch(ctx, c.request(http.MethodDelete, "/session", nil)) // best effort: a deployed host answers 405
+		default:
 		}
-		if c.idle != nil {
-			c.idle()
-		}
+		c.client.Close()
 	})
 	return nil
 }

@@ -5,19 +5,18 @@ package a2e
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
-	"io"
-	"net"
 	"net/http"
-	"net/netip"
-	"net/url"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"time"
 
+	"github.com/fivewire/fivewire/internal/budget"
+	"github.com/fivewire/fivewire/internal/httpx"
 	"github.com/fivewire/fivewire/internal/netguard"
 	"github.com/fivewire/fivewire/internal/randid"
 	"github.com/fivewire/fivewire/internal/sse"
@@ -27,30 +26,28 @@ import (
 // sessionHeader carries the secret of an HTTP session (A2E-135).
 const sessionHeader = "X-Session-Id"
 
-// HTTPHandlerOptions adjusts the HTTP side of a [Host]. The zero value is right for
-// production.
+// HTTPHandlerOptions configures the HTTP side of a [Host]. The zero value is right for production.
 type HTTPHandlerOptions struct {
 	// SendPath and StreamPath replace /send and /stream.
 	SendPath, StreamPath string
 
-	// AllowedHosts are further names under which the host may be asked on a
-	// loopback connection. Anything else but localhost and loopback addresses
-	// is refused there, which stops DNS rebinding.
+	// AllowedHosts are further names of the host that are accepted on a loopback connection. Names
+	// other than these, localhost and loopback addresses are refused there, which stops DNS
+	// rebinding.
 	AllowedHosts []string
 
-	// AllowedOrigins are the origins of web pages that may ask, such as
-	// "https://app.example", beside those of the host itself.
+	// AllowedOrigins are the origins of web pages that may send requests, such as
+	// "https://app.example", in addition to the host's own origin.
 	AllowedOrigins []string
 
-	// Heartbeat is how long a stream may be silent. Zero means 15 seconds,
-	// negative for ever.
+	// Heartbeat is the interval of keep-alive comments on an idle stream. Zero means 15 s; a
+	// negative value disables them.
 	Heartbeat time.Duration
 
-	// WriteTimeout is how long a reader may take nothing. Zero means 30 seconds.
+	// WriteTimeout is the maximum duration of one write to a reader. Zero means 30 s.
 	WriteTimeout time.Duration
 
-	// ReadTimeout is how long the body of a request may take to arrive. Zero
-	// means 60 seconds.
+	// ReadTimeout bounds the arrival of a request body. Zero means 60 s.
 	ReadTimeout time.Duration
 }
 
@@ -59,8 +56,9 @@ const defaultBodyTimeout = 60 * time.Second
 // An HTTPHandler serves a [Host] over HTTP with server-sent events (A2E-D41): POST
 // /session, POST /send, GET /stream, GET /health and DELETE /session.
 type HTTPHandler struct {
-	host *Host
-	opts HTTPHandlerOptions
+	host    *Host
+	opts    HTTPHandlerOptions
+	origins httpx.Origins
 
 	mu       sync.Mutex
 	sessions map[string]*httpSession // by the secret
@@ -70,52 +68,67 @@ type httpSession struct {
 	*Session
 	secret string
 	replay *replay
-	feeder sync.Mutex // bodies go in one after the other
+	feeder sync.Mutex // serializes bodies
 
-	mu     sync.Mutex // guards everything below
-	reader context.CancelFunc
-	turn   *turn       // identifies the reader
-	gone   *time.Timer // idle, or closed and never read
-	over   bool        // forgotten: no timer holds it any more
+	mu          sync.Mutex // guards everything below
+	reader      context.CancelFunc
+	turn        *turn       // identifies the reader
+	idleTimer   *time.Timer // ends an idle or closed session; nil without a limit
+	isForgotten bool        // no timer may be started
 }
 
-// A turn identifies a reader by its address, so it must not be empty: pointers to
-// nothing may be equal.
+// A turn identifies a reader by its address. It is not empty because pointers to empty values may
+// be equal.
 type turn struct{ _ byte }
 
 // NewHTTPHandler returns a handler that serves h.
-func NewHTTPHandler(h *Host, opts *HTTPHandlerOptions) *HTTPHandler {
-	x := &HTTPHandler{host: h, sessions: map[string]*httpSession{}}
-	if opts != nil {
-		x.opts = *opts
+func NewHTTPHandler(h *Host, opts *HTTPHandlerOptions) (*HTTPHandler, error) {
+	if h == nil {
+		return nil, errors.New("a2e: new http handler: no host")
 	}
-	if x.opts.SendPath == "" {
-		x.opts.SendPath = "/send"
+	o := opts.withDefaults()
+	if h.durable != nil {
+		h.mu.Lock()
+		h.serving = true
+		h.mu.Unlock()
+		h.durable.begin()
 	}
-	if x.opts.StreamPath == "" {
-		x.opts.StreamPath = "/stream"
+	return &HTTPHandler{host: h, opts: o, sessions: map[string]*httpSession{},
+		origins: httpx.Origins{AllowedOrigins: o.AllowedOrigins, AllowedHosts: o.AllowedHosts}}, nil
+}
+
+func (o *HTTPHandlerOptions) withDefaults() HTTPHandlerOptions {
+	var d HTTPHandlerOptions
+	if o != nil {
+		d = *o
 	}
-	if x.opts.Heartbeat == 0 {
-		x.opts.Heartbeat = 15 * time.Second
-	}
-	if x.opts.ReadTimeout <= 0 {
-		x.opts.ReadTimeout = defaultBodyTimeout
-	}
-	return x
+	d.SendPath = cmp.Or(d.SendPath, "/send")
+	d.StreamPath = cmp.Or(d.StreamPath, "/stream")
+	d.AllowedHosts, d.AllowedOrigins = slices.Clone(d.AllowedHosts), slices.Clone(d.AllowedOrigins)
+	d.Heartbeat = cmp.Or(d.Heartbeat, 15*time.Second)
+	d.ReadTimeout = cmp.Or(d.ReadTimeout, defaultBodyTimeout)
+	return d
 }
 
 // ServeHTTP serves one request.
 func (x *HTTPHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	boundBody(w, r, x.opts.ReadTimeout)
-	if detail := x.forbidden(r); detail != "" {
-		writeDetail(w, http.StatusForbidden, detail)
+	httpx.Bound(w, r, x.opts.ReadTimeout)
+	_, err := httpx.CheckRequest(r, nil, sessionHeader, "Last-Event-ID")
+	if err == nil {
+		err = x.origins.Check(r)
+	}
+	if name, ok := netguard.RequestHost(r); err == nil && !ok && !x.allows(name, r.Host) {
+		err = &httpx.Error{Status: http.StatusForbidden, Message: "host not allowed"}
+	}
+	if err != nil {
+		x.refuse(w, r, err)
 		return
 	}
 	switch r.URL.Path {
 	case "/session":
 		switch r.Method {
 		case http.MethodPost:
-			x.create(w)
+			x.create(w, r)
 		case http.MethodDelete:
 			x.drop(w, r)
 		default:
@@ -144,21 +157,34 @@ func (x *HTTPHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// boundBody gives a body its time to arrive, be it read here or thrown away by
-// net/http, which has no limit of its own for that. A transport without
-// deadlines is served without.
-func boundBody(w http.ResponseWriter, r *http.Request, d time.Duration) {
-	if r.ContentLength != 0 {
-		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(d))
+// refuse answers a request that httpx refuses.
+func (x *HTTPHandler) refuse(w http.ResponseWriter, r *http.Request, err error) {
+	status, detail := http.StatusBadRequest, "Bad Request"
+	var e *httpx.Error
+	if errors.As(err, &e) {
+		status, detail = e.Status, e.Message
+		switch {
+		case status == http.StatusRequestEntityTooLarge:
+			detail = "Message too large"
+		case status == http.StatusBadRequest && e.Cause != nil:
+			detail = "Incomplete body"
+		case detail != "":
+			detail = strings.ToUpper(detail[:1]) + detail[1:]
+		}
 	}
+	x.host.recordRefusal(r, status, err)
+	writeDetail(w, status, detail)
+}
+
+// recordRefusal logs and audits a refused request.
+func (h *Host) recordRefusal(r *http.Request, status int, err error) {
+	h.log.WarnContext(r.Context(), "a2e: http request refused", "peer", r.RemoteAddr, "err", err)
+	h.audit(r.Context(), &AuditRecord{Time: time.Now(), Peer: r.RemoteAddr, Operation: r.Method + " " + r.URL.Path,
+		Outcome: OutcomeRefused, Code: strconv.Itoa(status)})
 }
 
 func writeJSON(w http.ResponseWriter, status int, body string) {
-	h := w.Header()
-	h.Set("Content-Type", "application/json")
-	h.Set("Content-Length", strconv.Itoa(len(body)))
-	w.WriteHeader(status)
-	_, _ = io.WriteString(w, body)
+	_ = httpx.Respond(w, status, "application/json", []byte(body), defaultStall)
 }
 
 func writeDetail(w http.ResponseWriter, status int, detail string) {
@@ -170,107 +196,153 @@ func wrongMethod(w http.ResponseWriter, allow string) {
 	writeDetail(w, http.StatusMethodNotAllowed, "Method Not Allowed")
 }
 
-// forbidden keeps web pages of other origins out.
-func (x *HTTPHandler) forbidden(r *http.Request) string {
-	if origins := r.Header.Values("Origin"); len(origins) > 0 {
-		for _, origin := range origins {
-			u, err := url.Parse(origin)
-			own := err == nil && u.Host != "" && strings.EqualFold(u.Host, r.Host)
-			if !own && !slices.Contains(x.opts.AllowedOrigins, origin) {
-				return "Origin not allowed"
-			}
-		}
-	}
-	if name, foreign := foreignHost(r); foreign &&
-		!slices.ContainsFunc(x.opts.AllowedHosts, func(a string) bool { return strings.EqualFold(a, name) || strings.EqualFold(a, r.Host) }) {
-		return "Host not allowed"
-	}
-	return ""
+// allows reports whether a host name on a loopback connection is one of AllowedHosts.
+func (x *HTTPHandler) allows(names ...string) bool {
+	return slices.ContainsFunc(x.opts.AllowedHosts, func(allowed string) bool {
+		return slices.ContainsFunc(names, func(name string) bool { return strings.EqualFold(allowed, name) })
+	})
 }
 
-// foreignHost returns the name under which this host was asked, and whether that is
-// none of its own although the connection came in on a loopback address: what a
-// web page does whose name was made to stand for that address.
-func foreignHost(r *http.Request) (name string, foreign bool) {
-	local, ok := r.Context().Value(http.LocalAddrContextKey).(net.Addr)
-	if !ok || !isLoopback(local) {
-		return "", false
+// unavailable returns the answer to a request for a session that the host refuses.
+func unavailable(w http.ResponseWriter, err error) *httpx.Error {
+	after, detail := "5", "Too many sessions"
+	if errors.Is(err, ErrClosed) {
+		detail = "Shutting down"
 	}
-	name = r.Host
-	if host, _, err := net.SplitHostPort(name); err == nil {
-		name = host
+	if b, ok := errors.AsType[*budget.Error](err); ok {
+		after = strconv.FormatInt(retrySeconds(b), 10)
 	}
-	name = strings.TrimSuffix(strings.TrimPrefix(name, "["), "]")
-	return name, name != "localhost" && (!netguard.Loopback(name) || strings.HasSuffix(name, ".localhost"))
+	w.Header().Set("Retry-After", after)
+	return &httpx.Error{Status: http.StatusServiceUnavailable, Message: detail, Cause: err}
 }
 
-func isLoopback(a net.Addr) bool {
-	ap, err := netip.ParseAddrPort(a.String())
-	return err == nil && ap.Addr().Unmap().IsLoopback()
-}
-
-func (x *HTTPHandler) create(w http.ResponseWriter) {
-	limits := &x.host.limits
-	hs := &httpSession{secret: randid.UUID4Hex(), replay: newReplay(limits.MaxReplayEvents, limits.QueueLimit)}
-	s, err := x.host.newSession(hs.replay)
+// create makes a session. A body is its first one, with the handshake (A2E-D61).
+func (x *HTTPHandler) create(w http.ResponseWriter, r *http.Request) {
+	data, err := x.body(w, r, pendingLimit(x.host.codec.maxBytes()))
 	if err != nil {
-		detail := "Too many sessions"
-		if errors.Is(err, ErrClosed) {
-			detail = "Shutting down"
-		}
-		writeDetail(w, http.StatusServiceUnavailable, detail)
+		x.refuse(w, r, err)
+		return
+	}
+	limits := &x.host.opts.Limits
+	hs := &httpSession{secret: randid.UUID4Hex(), replay: newReplay(limits.MaxReplayEvents, int(min(limits.QueueLimitPerSession, 1<<20)))}
+	hs.replay.keepAll = x.host.durable != nil
+	s, err := x.host.newSession(hs.replay, r.RemoteAddr, x.host.httpExtensions())
+	if err != nil {
+		x.refuse(w, r, unavailable(w, err))
 		return
 	}
 	hs.Session = s
+	if d := x.host.durable; d != nil {
+		s.promote = func(ctx context.Context, r sessionRecord) (*kept, error) {
+			return d.open(ctx, sessionKey(hs.secret), r)
+		}
+	}
 	hs.replay.overflow = s.abort
 	x.mu.Lock()
 	x.sessions[hs.secret] = hs
 	x.mu.Unlock()
-	if limits.SessionIdle > 0 {
+	if x.host.opts.Timing.SessionIdleTimeout > 0 {
 		x.expire(hs)
 	}
-	context.AfterFunc(s.ctx, func() { x.closed(hs) })
-	writeJSON(w, http.StatusOK, `{"session_id":"`+hs.secret+`"}`)
+	context.AfterFunc(s.ctx, func() {
+		hs.replay.finish()
+		x.closed(hs)
+	})
+	note := ""
+	if len(data) > 0 {
+		if _, err := x.feedBody(r.Context(), hs, data); err != nil {
+			x.refuse(w, r, storeFailed(w, err))
+			return
+		}
+		note = `,"taken":true`
+	}
+	writeJSON(w, http.StatusOK, `{"session_id":"`+hs.secret+`"`+note+`}`)
 }
 
-// expire ends a session when nobody has used it for a while.
+// body reads the body of a request, of at most limit bytes; 0 is no limit.
+func (x *HTTPHandler) body(w http.ResponseWriter, r *http.Request, limit int) ([]byte, error) {
+	maxRead := int64(-1)
+	if limit > 0 {
+		maxRead = int64(limit) + 1 // one for the last line feed
+	}
+	data, err := httpx.Body(w, r, maxRead, x.opts.ReadTimeout)
+	if err == nil && limit > 0 && len(bytes.TrimSuffix(data, []byte{'\n'})) > limit {
+		w.Header().Set("Connection", "close")
+		err = &httpx.Error{Status: http.StatusRequestEntityTooLarge, Message: "Message too large"}
+	}
+	return data, err
+}
+
+// feedBody processes the lines of a body, and reports whether the session was open. The bodies of a
+// session are processed one after the other, in the order of their complete arrival. An error means
+// that the store failed.
+func (x *HTTPHandler) feedBody(ctx context.Context, hs *httpSession, data []byte) (isOpen bool, err error) {
+	hs.feeder.Lock()
+	defer hs.feeder.Unlock()
+	if k := hs.durable(); k != nil {
+		return true, x.host.durable.deliver(ctx, k.key, inboxBody, data)
+	}
+	if hs.isClosed() {
+		return false, nil
+	}
+	if hs.promote == nil {
+		hs.feedLines(data)
+		return true, nil
+	}
+	for line := range bytes.Lines(data) {
+		hs.feedLines(line)
+		data = data[len(line):]
+		if k := hs.durable(); k != nil {
+			x.forget(hs)
+			k.run()
+			if err := k.out.sync(ctx); err != nil || len(data) == 0 {
+				return true, err
+			}
+			return true, x.host.durable.deliver(ctx, k.key, inboxBody, data)
+		}
+	}
+	return true, nil
+}
+
+// durable returns the durable session since its handshake, or nil.
+func (hs *httpSession) durable() *kept {
+	hs.Session.mu.Lock()
+	defer hs.unlock()
+	return hs.kept
+}
+
+// expire starts the idle timer of a session.
 func (x *HTTPHandler) expire(hs *httpSession) {
 	hs.mu.Lock()
 	defer hs.mu.Unlock()
-	if hs.gone == nil && !hs.over {
-		hs.gone = time.AfterFunc(x.patience(), func() { x.idle(hs) })
+	if hs.idleTimer == nil && !hs.isForgotten {
+		hs.idleTimer = time.AfterFunc(x.host.patience(), func() { x.idle(hs) })
 	}
 }
 
-// patience is how long a session is kept that nobody uses. One that was closed is
-// not kept for ever even if others are.
-func (x *HTTPHandler) patience() time.Duration {
-	if d := x.host.limits.SessionIdle; d > 0 {
-		return d
-	}
-	return defaultIdle
-}
-
-// closed forgets a session that has ended, at once if nothing is left to read.
+// closed removes a session that has ended, at once if nothing is left to read.
 func (x *HTTPHandler) closed(hs *httpSession) {
-	if hs.isClosed() && hs.replay.drained() { // it is as soon as its lock is free
+	if hs.isClosed() && hs.replay.drained() { // isClosed waits for the lock of the session
 		x.forget(hs)
 		return
 	}
 	x.expire(hs)
 }
 
-// idle ends a session that nobody used for too long.
+// idle ends a session that was unused for too long.
 func (x *HTTPHandler) idle(hs *httpSession) {
 	hs.mu.Lock()
-	if hs.reader != nil && !hs.over {
-		hs.gone.Reset(x.patience())
+	if hs.reader != nil && !hs.isForgotten {
+		hs.idleTimer.Reset(x.host.patience())
 		hs.mu.Unlock()
 		return
 	}
+	isForgotten := hs.isForgotten
 	hs.mu.Unlock()
-	hs.abort()
-	x.forget(hs)
+	if !isForgotten {
+		hs.abort()
+		x.forget(hs)
+	}
 }
 
 func (x *HTTPHandler) forget(hs *httpSession) {
@@ -279,15 +351,15 @@ func (x *HTTPHandler) forget(hs *httpSession) {
 	x.mu.Unlock()
 	hs.mu.Lock()
 	defer hs.mu.Unlock()
-	hs.over = true
-	if hs.gone != nil {
-		hs.gone.Stop()
-		hs.gone = nil
+	hs.isForgotten = true
+	if hs.idleTimer != nil {
+		hs.idleTimer.Stop()
+		hs.idleTimer = nil
 	}
 }
 
-// find returns the session of a request, or answers that there is none. A closed
-// session is found for reading as long as something is left to read.
+// find returns the session of a request, or answers that the session is unknown. A closed session
+// is found for reading as long as messages are left to read.
 func (x *HTTPHandler) find(w http.ResponseWriter, r *http.Request, reading bool) *httpSession {
 	secret := r.Header.Get(sessionHeader)
 	if secret == "" {
@@ -305,16 +377,15 @@ func (x *HTTPHandler) find(w http.ResponseWriter, r *http.Request, reading bool)
 		return nil
 	}
 	hs.mu.Lock()
-	if hs.gone != nil {
-		hs.gone.Reset(x.patience())
+	if hs.idleTimer != nil {
+		hs.idleTimer.Reset(x.host.patience())
 	}
 	hs.mu.Unlock()
 	return hs
 }
 
-// attach makes a new reader that of the session, which closes the older one, and
-// lets it begin after the event that it names. The reader is told from others by
-// what it gets.
+// attach replaces the reader of the session, closes the older reader, and rewinds the messages to
+// the event that the new reader names. The returned turn identifies the reader.
 func (hs *httpSession) attach(cancel context.CancelFunc, lastEventID string) *turn {
 	t := &turn{}
 	hs.mu.Lock()
@@ -329,9 +400,9 @@ func (hs *httpSession) attach(cancel context.CancelFunc, lastEventID string) *tu
 	return t
 }
 
-// took says that a reader was sent the line of that id, and reports whether it is
-// still that of the session. What was sent to another one does not count: the
-// new one may have asked for it again.
+// took records that a reader received the line with that id, and reports whether the reader is
+// still current. A line sent to an older reader does not count, because the new reader may have
+// requested it again.
 func (hs *httpSession) took(t *turn, id uint64) bool {
 	hs.mu.Lock()
 	defer hs.mu.Unlock()
@@ -343,6 +414,10 @@ func (hs *httpSession) took(t *turn, id uint64) bool {
 }
 
 func (x *HTTPHandler) drop(w http.ResponseWriter, r *http.Request) {
+	if key := x.durableKey(r); key != "" {
+		x.dropDurable(w, r, key)
+		return
+	}
 	hs := x.find(w, r, false)
 	if hs == nil {
 		return
@@ -357,59 +432,54 @@ func (x *HTTPHandler) drop(w http.ResponseWriter, r *http.Request) {
 	writeJSON(w, http.StatusOK, `{"ok":true}`)
 }
 
-// send feeds a body to its session. The lock makes the bodies of one session go
-// in one after the other, in the order in which they have arrived completely.
+// send feeds a body to its session.
 func (x *HTTPHandler) send(w http.ResponseWriter, r *http.Request) {
+	if key := x.durableKey(r); key != "" {
+		x.sendDurable(w, r, key)
+		return
+	}
 	hs := x.find(w, r, false)
 	if hs == nil {
 		return
 	}
-	most := x.host.codec.maxBytes()
-	body := io.Reader(r.Body)
-	if most > 0 {
-		body = http.MaxBytesReader(w, r.Body, int64(most)+1) // one for the last line feed
+	limit := x.host.codec.maxBytes()
+	if hs.isPending.Load() {
+		limit = pendingLimit(limit)
 	}
-	data, err := io.ReadAll(body)
-	var large *http.MaxBytesError
+	data, err := x.body(w, r, limit)
+	isOpen := false
+	if err == nil {
+		if isOpen, err = x.feedBody(r.Context(), hs, data); err != nil {
+			err = storeFailed(w, err)
+		}
+	}
 	switch {
-	case errors.As(err, &large), most > 0 && len(bytes.TrimSuffix(data, []byte{'\n'})) > most:
-		w.Header().Set("Connection", "close")
-		writeDetail(w, http.StatusRequestEntityTooLarge, "Message too large")
-		return
 	case err != nil:
-		w.Header().Set("Connection", "close") // where the next request begins is not known
-		writeDetail(w, http.StatusBadRequest, "Incomplete body")
-		return
-	}
-	hs.feeder.Lock()
-	defer hs.feeder.Unlock()
-	if hs.isClosed() {
+		x.refuse(w, r, err)
+	case !isOpen:
 		writeDetail(w, http.StatusNotFound, "Session not found")
-		return
+	default:
+		writeJSON(w, http.StatusOK, `{"ok":true}`)
 	}
-	if n := len(data); n > 0 && data[n-1] != '\n' {
-		data = append(data, '\n')
-	}
-	in := NewLineReader(bytes.NewReader(data), x.host.codec)
-	for {
-		line, err := in.next()
-		var e *Error
-		if err == nil {
-			hs.feed(line)
-			continue
-		}
-		if !errors.As(err, &e) {
-			break
-		}
-		hs.refuse(e)
-	}
-	writeJSON(w, http.StatusOK, `{"ok":true}`)
+}
+
+// newStream returns the event stream of a response.
+func (x *HTTPHandler) newStream(w http.ResponseWriter) *sse.Writer {
+	h := w.Header()
+	h.Set("Cache-Control", "no-cache")
+	h.Set("X-Accel-Buffering", "no")
+	return sse.NewWriter(w, &sse.WriterOptions{ContentType: "text/event-stream; charset=utf-8",
+		WriteTimeout: x.opts.WriteTimeout, KeepAlive: max(x.opts.Heartbeat, 0), KeepAliveText: "hb"})
 }
 
 func (x *HTTPHandler) stream(w http.ResponseWriter, r *http.Request) {
-	if r.ContentLength != 0 { // the deadline of a body would end the stream
+	if r.ContentLength != 0 { // the read deadline of a body would end the stream
 		w.Header().Set("Connection", "close")
 		writeDetail(w, http.StatusBadRequest, "Unexpected body")
+		return
+	}
+	if key := x.durableKey(r); key != "" {
+		x.followDurable(w, r, key)
 		return
 	}
 	hs := x.find(w, r, true)
@@ -423,17 +493,13 @@ func (x *HTTPHandler) stream(w http.ResponseWriter, r *http.Request) {
 		hs.mu.Lock()
 		if hs.turn == t {
 			hs.reader, hs.turn = nil, nil
-			if hs.gone != nil {
-				hs.gone.Reset(x.patience())
+			if hs.idleTimer != nil {
+				hs.idleTimer.Reset(x.host.patience())
 			}
 		}
 		hs.mu.Unlock()
 	}()
-	h := w.Header()
-	h.Set("Cache-Control", "no-cache")
-	h.Set("X-Accel-Buffering", "no")
-	out := sse.NewWriter(w, &sse.WriterOptions{ContentType: "text/event-stream; charset=utf-8",
-		WriteTimeout: x.opts.WriteTimeout, KeepAlive: max(x.opts.Heartbeat, 0), KeepAliveText: "hb"})
+	out := x.newStream(w)
 	defer out.Close()
 	if out.Start() != nil {
 		return
@@ -442,6 +508,9 @@ func (x *HTTPHandler) stream(w http.ResponseWriter, r *http.Request) {
 		id, line, wait, end := hs.replay.peek()
 		if end {
 			x.forget(hs)
+			if k := hs.durable(); k != nil {
+				x.host.durable.follow(ctx, out, k.key, &id)
+			}
 			return
 		}
 		if wait == nil {

@@ -4,119 +4,170 @@
 package a2e
 
 import (
-	"encoding/json"
-	"fmt"
+	"cmp"
+	"errors"
+	"log/slog"
 	"math"
+	"net/http"
 	"time"
 
-	"github.com/fivewire/fivewire/internal/strictjson"
+	"github.com/fivewire/fivewire/internal/budget"
+	"github.com/fivewire/fivewire/internal/debugpage"
+	"github.com/fivewire/fivewire/internal/option"
 )
 
-// Limits bound what one agent, and all of them, may use of a host (A2E-D40). Each
-// zero value stands for the default. Where "none" is said, a negative value
-// switches the limit off.
+// Limits is a group of [HostOptions]. Zero means the default; a negative value removes the bound. A
+// request over a bound is refused with runtime_error and the reason overloaded, and an HTTP request
+// with status 503; both name the time to retry after (A2E-D56). Anonymous agents of a network are
+// principals by their address. A principal leaves as much free for others as it holds.
 type Limits struct {
-	MaxMessage           int           // 16 MiB; none
-	MaxDepth             int           // 256
-	MaxConcurrent        int           // running requests of a session: 4
-	QueueLimit           int           // waiting requests of a session: 64; negative: no queue
-	MaxCallTimeout       time.Duration // of one request: an hour
-	MaxDrain             time.Duration // of a shutdown: a minute
-	MaxSessions          int           // 1024; none
-	MaxHandshakeAttempts int           // 3; none
-	HandshakeTimeout     time.Duration // 30 seconds; none
-	SessionIdle          time.Duration // of an HTTP session: 15 minutes; none
-	MaxReplayEvents      int           // messages kept for HTTP readers that come back: 256
+	// Bytes of unanswered requests. Zero means the lesser of 256 MiB and a third of GOMEMLIMIT in
+	// all, 64 MiB for a principal and 48 MiB for a session.
+	MaxMemory, MaxMemoryPerPrincipal, MaxMemoryPerSession int64
+
+	// Bytes in a durable store. They have no effect: the other limits bound what a session stores.
+	MaxStorage, MaxStoragePerPrincipal, MaxStoragePerSession int64
+
+	// Sessions after their handshake. Zero means 1,024 in all and for a principal.
+	// MaxItemsPerSession has no effect.
+	MaxItems, MaxItemsPerPrincipal, MaxItemsPerSession int64
+
+	// Running requests. Zero means 1,024 in all, 256 for a principal and 4 for a session, which the
+	// handshake announces.
+	MaxConcurrent, MaxConcurrentPerPrincipal, MaxConcurrentPerSession int64
+
+	// Waiting requests. Zero means 8,192 in all, 1,024 for a principal and 64 for a session.
+	QueueLimit, QueueLimitPerPrincipal, QueueLimitPerSession int64
+
+	// Sessions before their handshake. Zero means 256 in all and 16 for an address. One more closes
+	// the oldest of them (A2E-D61).
+	MaxUnauthenticated, MaxUnauthenticatedPerAddress int64
+
+	// Requests per second of a principal, and how many of them at once. Zero means no bound and
+	// those of one second.
+	RequestRate  float64
+	RequestBurst int
+
+	MaxWaiting           int64         // requests of a session that wait for other work, see Route: 64
+	MaxMessage           int           // bytes of a received message: 16 MiB
+	MaxOutput            int           // bytes of a sent message: 64 MiB
+	MaxDepth             int           // nesting of a received message: 256; never more than 10,000
+	MaxCallTimeout       time.Duration // of one request: 1 h
+	MaxHandshakeAttempts int           // 3
+	MaxReplayEvents      int           // messages kept for HTTP readers that reconnect: 256; negative: 1
+}
+
+func (l Limits) withDefaults() Limits {
+	l.MaxMemoryPerSession = cmp.Or(l.MaxMemoryPerSession, 48<<20)
+	l.MaxItems = cmp.Or(l.MaxItems, 1024)
+	l.MaxItemsPerPrincipal = cmp.Or(l.MaxItemsPerPrincipal, 1024)
+	l.MaxConcurrentPerSession = option.Bytes(l.MaxConcurrentPerSession, 4)
+	l.QueueLimitPerSession = option.Bytes(l.QueueLimitPerSession, 64)
+	l.MaxWaiting = option.Bytes(l.MaxWaiting, 64)
+	l.MaxMessage = cmp.Or(l.MaxMessage, defaultMaxMessage) // negative for Codec
+	l.MaxDepth = cmp.Or(l.MaxDepth, defaultDepth)          // negative for Codec
+	l.MaxCallTimeout = option.Duration(l.MaxCallTimeout, time.Hour)
+	l.MaxHandshakeAttempts = option.Count(l.MaxHandshakeAttempts, 3)
+	l.MaxReplayEvents = max(cmp.Or(l.MaxReplayEvents, 256), 1)
+	return l
+}
+
+// budget returns the bounds that a session does not enforce itself.
+func (l *Limits) budget(log *slog.Logger) budget.Limits {
+	return budget.Limits{
+		Memory:          budget.Limit{Session: l.MaxMemoryPerSession, Principal: l.MaxMemoryPerPrincipal, All: l.MaxMemory},
+		Storage:         budget.Limit{Session: l.MaxStoragePerSession, Principal: l.MaxStoragePerPrincipal, All: l.MaxStorage},
+		Items:           budget.Limit{Session: -1, Principal: l.MaxItemsPerPrincipal, All: l.MaxItems},
+		Work:            budget.Limit{Session: l.MaxConcurrentPerSession, Principal: l.MaxConcurrentPerPrincipal, All: l.MaxConcurrent},
+		Waiting:         budget.Limit{Session: -1, Principal: l.QueueLimitPerPrincipal, All: l.QueueLimit},
+		Unauthenticated: budget.Limit{Session: -1, Principal: l.MaxUnauthenticatedPerAddress, All: l.MaxUnauthenticated},
+		RequestRate:     l.RequestRate, RequestBurst: l.RequestBurst, Logger: log,
+	}
+}
+
+// A Usage is the use of a resource in one scope: by the principal or the session with the highest
+// use, or by all. A Limit of -1 means no bound.
+type Usage struct {
+	Resource, Scope string
+	Used, Limit     int64
+}
+
+// Usage returns the present use of the resources of [Limits].
+func (h *Host) Usage() []Usage {
+	return budget.Rows[Usage](h.budget.Usage())
+}
+
+// DebugHandler returns a handler that shows an operator the result of Ready, the [Usage] table and
+// the handlers that ignore the end of their context. Its status is 503 unless the host is ready.
+// It authenticates no caller: serve it on an address that only operators reach.
+func (h *Host) DebugHandler() http.Handler {
+	return debugpage.Handler(debugpage.Server{
+		Name: "a2e", Ready: h.Ready, Usage: debugpage.Rows(h.Usage), Stuck: h.life.Stuck,
+	})
+}
+
+// overBudget returns the error for the agent of a *budget.Error, and any other error as it is.
+func overBudget(err error) error {
+	b, ok := errors.AsType[*budget.Error](err)
+	if !ok {
+		return err
+	}
+	e := reasoned(ErrRuntime, ReasonOverloaded, "over the limit of "+b.Resource.String()).With("resource", b.Resource.String())
+	return e.With("scope", b.Scope).With("retry_after", retrySeconds(b))
+}
+
+// retrySeconds returns the time after which an agent may retry.
+func retrySeconds(b *budget.Error) int64 { return int64(math.Ceil(b.RetryAfter.Seconds())) }
+
+// A requestHold holds memory, and a place in the queue until it starts.
+type requestHold struct {
+	memory, waiting budget.Hold
+	err             error // why it holds nothing
+}
+
+// reserveRequest reserves what a request of n bytes needs.
+func reserveRequest(s *budget.Scope, n int) (r requestHold) {
+	if _, r.err = s.Reserve(budget.Requests, 1); r.err != nil {
+		return r
+	}
+	if r.memory, r.err = s.Reserve(budget.Memory, int64(n)+64); r.err != nil {
+		return r
+	}
+	if r.waiting, r.err = s.Reserve(budget.Waiting, 1); r.err != nil {
+		r.memory.Release()
+	}
+	return r
+}
+
+func (r *requestHold) release() {
+	r.memory.Release()
+	r.waiting.Release()
+}
+
+// Timing is a group of [HostOptions]. Zero means the default in the comment of the field; a negative
+// value disables the limit.
+type Timing struct {
+	// HandshakeTimeout is the time limit of the first handshake of a session: 10 s.
+	HandshakeTimeout time.Duration
+
+	// WriteTimeout is the time limit of one write to an agent that does not read; then the session
+	// ends: 30 s.
+	WriteTimeout time.Duration
+
+	// DrainTimeout bounds the time that a shutdown message may request for the running requests:
+	// 1 min. A negative value ends them at once.
+	DrainTimeout time.Duration
+
+	// SessionIdleTimeout ends an HTTP session that is not used: 15 min.
+	SessionIdleTimeout time.Duration
 }
 
 const defaultIdle = 15 * time.Minute
 
-func (l Limits) withDefaults() Limits {
-	set(&l.MaxMessage, defaultMaxMessage)
-	set(&l.MaxDepth, defaultDepth)
-	set(&l.MaxConcurrent, 4)
-	set(&l.QueueLimit, 64)
-	set(&l.MaxCallTimeout, time.Hour)
-	set(&l.MaxDrain, time.Minute)
-	set(&l.MaxSessions, 1024)
-	set(&l.MaxHandshakeAttempts, 3)
-	set(&l.HandshakeTimeout, 30*time.Second)
-	set(&l.SessionIdle, defaultIdle)
-	set(&l.MaxReplayEvents, 256)
-	l.MaxConcurrent = max(l.MaxConcurrent, 1)
-	l.QueueLimit = max(l.QueueLimit, 0)
-	l.MaxReplayEvents = max(l.MaxReplayEvents, 1)
-	if l.MaxCallTimeout < 0 {
-		l.MaxCallTimeout = time.Hour
-	}
-	l.MaxDrain = max(l.MaxDrain, 0)
-	return l
-}
-
-func set[T int | time.Duration](v *T, def T) {
-	if *v == 0 {
-		*v = def
-	}
-}
-
-// ParseLimits reads the object global_limits of a configuration. Keys that this
-// package does not use are returned with their values; the values of those that
-// it does must be integers. A max_message_bytes of 0 switches that limit off.
-func ParseLimits(object []byte) (Limits, Members, error) {
-	v, err := strictjson.Check(object, strictjson.Options{})
-	if err != nil || !v.IsObject() {
-		return Limits{}, Members{}, fmt.Errorf("a2e: global_limits is not an object")
-	}
-	var l Limits
-	var rest Members
-	for w := v.Members(); w.Next(); {
-		count, seconds := l.key(string(w.Name))
-		if count == nil && seconds == nil {
-			if err := rest.Set(string(w.Name), json.RawMessage(w.Value)); err != nil {
-				return Limits{}, Members{}, err
-			}
-			continue
-		}
-		n, ok := w.Value.Int()
-		if !ok || n < 0 || n > math.MaxInt32 {
-			return Limits{}, Members{}, fmt.Errorf("a2e: global_limits.%s is not an integer in range", clip(string(w.Name), 40))
-		}
-		switch {
-		case seconds != nil:
-			*seconds = time.Duration(n) * time.Second
-		case n == 0 && count == &l.MaxMessage, n == 0 && count == &l.QueueLimit:
-			*count = -1
-		default:
-			*count = int(n)
-		}
-	}
-	return l, rest, nil
-}
-
-func (l *Limits) key(name string) (count *int, seconds *time.Duration) {
-	switch name {
-	case "max_message_bytes":
-		return &l.MaxMessage, nil
-	case "max_depth":
-		return &l.MaxDepth, nil
-	case "max_parallel":
-		return &l.MaxConcurrent, nil
-	case "max_queue":
-		return &l.QueueLimit, nil
-	case "max_sessions":
-		return &l.MaxSessions, nil
-	case "max_handshake_attempts":
-		return &l.MaxHandshakeAttempts, nil
-	case "replay_events":
-		return &l.MaxReplayEvents, nil
-	case "max_timeout_seconds":
-		return nil, &l.MaxCallTimeout
-	case "max_drain_seconds":
-		return nil, &l.MaxDrain
-	case "handshake_timeout_seconds":
-		return nil, &l.HandshakeTimeout
-	case "session_idle_seconds":
-		return nil, &l.SessionIdle
-	}
-	return nil, nil
+func (t Timing) withDefaults() Timing {
+	t.HandshakeTimeout = option.Duration(t.HandshakeTimeout, 10*time.Second)
+	t.WriteTimeout = cmp.Or(t.WriteTimeout, defaultStall)
+	t.DrainTimeout = max(cmp.Or(t.DrainTimeout, time.Minute), 0)
+	t.SessionIdleTimeout = cmp.Or(t.SessionIdleTimeout, defaultIdle)
+	return t
 }

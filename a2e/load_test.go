@@ -21,14 +21,15 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/fivewire/fivewire/a2e"
+	"github.com/fivewire/fivewire/a2e/a2etest"
 	"github.com/fivewire/fivewire/a2e/tools"
 )
 
-// loadCalls is how many calls are under way at once over one session.
+// loadCalls is the number of concurrent calls of one session.
 const loadCalls = 1000
 
-// loadHost runs a thousand calls at a time. Its tool "rank" answers none of them
-// before the last one has come, and then the last one first.
+// loadHost runs a thousand calls at a time. Its tool "rank" answers after the arrival of the last
+// call, in reverse order.
 func loadHost() *a2e.Host {
 	var mu sync.Mutex
 	gates := map[int64]chan struct{}{}
@@ -41,7 +42,7 @@ func loadHost() *a2e.Host {
 		return gates[n]
 	}
 	var arrived atomic.Int64
-	set := tools.NewSet(nil)
+	set := a2etest.Must(tools.NewSet(nil))
 	tools.AddTool(set, "rank", "", func(ctx context.Context, call *a2e.Call, in struct {
 		N int64 `json:"n"`
 	}) (int64, error) {
@@ -59,7 +60,7 @@ func loadHost() *a2e.Host {
 		defer close(gate(in.N))
 		return in.N, call.Emit(a2e.EventProgress, map[string]int{"pct": 100})
 	}, nil)
-	d := a2e.New[tools.Definition]()
+	d := new(tools.Definition)
 	d.Name = "wait"
 	set.Add(tools.Tool{Definition: *d, Run: func(ctx context.Context, _ *a2e.Call, _ json.RawMessage) (any, error) {
 		if arrived.Add(1) == loadCalls {
@@ -68,7 +69,7 @@ func loadHost() *a2e.Host {
 		<-ctx.Done()
 		return nil, ctx.Err()
 	}})
-	ready := a2e.New[tools.Definition]()
+	ready := new(tools.Definition)
 	ready.Name = "ready"
 	set.Add(tools.Tool{Definition: *ready, Run: func(ctx context.Context, _ *a2e.Call, _ json.RawMessage) (any, error) {
 		select {
@@ -78,7 +79,7 @@ func loadHost() *a2e.Host {
 			return nil, ctx.Err()
 		}
 	}})
-	return a2e.NewHost(&a2e.HostOptions{Tokens: []string{"s3cret"}, Limits: a2e.Limits{MaxConcurrent: loadCalls + 1, MaxReplayEvents: 4 * loadCalls}}).
+	return a2etest.Must(a2e.NewHost(&a2e.HostOptions{Auth: a2e.Auth{Authenticator: a2etest.KeyAuthenticator("s3cret")}, Limits: a2e.Limits{MaxConcurrentPerSession: loadCalls + 1, MaxConcurrentPerPrincipal: -1, MaxConcurrent: -1, MaxReplayEvents: 4 * loadCalls}})).
 		AddPlugin(set.Plugin())
 }
 
@@ -101,13 +102,13 @@ func TestLoad(t *testing.T) {
 				})
 			}
 			all.Wait()
-			require.Zero(t, c.Dropped())
+			require.Zero(t, c.Stats().Dropped)
 		})
 	}
 }
 
-// A host that is killed with a thousand calls under way fails every one of them,
-// soon and with an error that says so, and leaves nothing behind.
+// A host that is killed with a thousand calls in flight fails all of them at once with a clear
+// error, and leaks nothing.
 func TestLoadHostKilled(t *testing.T) {
 	t.Setenv("A2E_TEST_HOST", "load")
 	for _, tr := range transports() {
@@ -117,13 +118,13 @@ func TestLoadHostKilled(t *testing.T) {
 			defer kill()
 			h := loadHost()
 			rw := tr.dial(ctx, t, h)
-			c := a2e.NewClient(rw, &a2e.ClientOptions{Token: "s3cret", Capabilities: []string{"tools"}, Types: tools.Types(), CloseTimeout: 50 * time.Millisecond})
+			c := a2etest.Must(a2e.NewClient(rw, &a2e.ClientOptions{Token: "s3cret", Capabilities: []string{"tools"}, Types: tools.Types(), CloseTimeout: 50 * time.Millisecond}))
 			_, err := c.Connect(t.Context())
 			require.NoError(t, err)
 			var all sync.WaitGroup
 			for i := range loadCalls {
 				all.Go(func() {
-					r := a2e.New[tools.CallRequest]()
+					r := new(tools.CallRequest)
 					r.ToolName, r.Arguments, r.Timeout = "wait", json.RawMessage(`{}`), 60
 					_, err := c.Call(t.Context(), "tool/call/req", r, nil)
 					if !errors.Is(err, a2e.ErrClosed) && !errors.Is(err, a2e.ErrTimeout) { // cut off, or answered at the last moment
@@ -140,7 +141,7 @@ func TestLoadHostKilled(t *testing.T) {
 			} else {
 				kill()
 			}
-			if tr.name == "http" { // a client cannot tell a host that is away from one that is gone
+			if tr.name == "http" { // over HTTP a killed host looks like an unreachable one
 				require.NoError(t, c.Close())
 				require.NoError(t, h.Close())
 			}
@@ -164,7 +165,7 @@ type silentAgent struct {
 
 func newSilentAgent(t *testing.T, stall time.Duration) *silentAgent {
 	big := strings.Repeat("x", 100_000)
-	set := tools.NewSet(nil)
+	set := a2etest.Must(tools.NewSet(nil))
 	tools.AddTool(set, "big", "", func(context.Context, *a2e.Call, struct{}) (string, error) { return big, nil }, nil)
 	tools.AddTool(set, "flood", "", func(ctx context.Context, call *a2e.Call, _ struct{}) (any, error) {
 		for {
@@ -173,8 +174,8 @@ func newSilentAgent(t *testing.T, stall time.Duration) *silentAgent {
 			}
 		}
 	}, nil)
-	a := &silentAgent{sent: make(chan struct{}), host: a2e.NewHost(&a2e.HostOptions{Tokens: []string{"s3cret"}, Timing: a2e.Timing{WriteTimeout: stall},
-		Limits: a2e.Limits{SessionIdle: time.Second}}).AddPlugin(set.Plugin())}
+	a := &silentAgent{sent: make(chan struct{}), host: a2etest.Must(a2e.NewHost(&a2e.HostOptions{Auth: a2e.Auth{Authenticator: a2etest.KeyAuthenticator("s3cret")},
+		Timing: a2e.Timing{WriteTimeout: stall, SessionIdleTimeout: time.Second}})).AddPlugin(set.Plugin())}
 	t.Cleanup(func() { require.NoError(t, a.host.Close()) })
 	return a
 }
@@ -197,14 +198,14 @@ func (a *silentAgent) flood(t *testing.T, tr transport) {
 	require.Eventually(t, func() bool { return len(a.host.Sessions()) == 1 }, 10*time.Second, time.Millisecond)
 }
 
-// end closes the connection, which may complain that nobody is there to say goodbye to.
+// end closes the connection. Close may fail because the host has closed it.
 func (a *silentAgent) end() {
 	_ = a.rw.Close()
 	<-a.sent
 }
 
-// An agent that floods its session with calls and stops reading costs the host no
-// more than the bounds, and holds nobody else up.
+// An agent that floods its session with calls and stops reading costs the host at most the bounds,
+// and delays no other agent.
 func TestLoadSilentAgent(t *testing.T) {
 	for _, tr := range transports() {
 		if tr.name == "child" {
@@ -240,7 +241,7 @@ func TestSilentAgentIsCutOff(t *testing.T) {
 			a := newSilentAgent(t, 300*time.Millisecond)
 			a.flood(t, tr)
 			if tr.name == "http" {
-				require.NoError(t, a.rw.Close()) // a session that nobody reads waits for a reader, and expires
+				require.NoError(t, a.rw.Close()) // an unread session waits for a reader, and expires
 			}
 			require.Eventually(t, func() bool { return len(a.host.Sessions()) == 0 }, 20*time.Second, 5*time.Millisecond, "it is cut off")
 			a.end()

@@ -8,41 +8,42 @@ import (
 	"fmt"
 	"iter"
 
+	"github.com/fivewire/fivewire/internal/jsonmap"
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
 
-// Members are members of a JSON object in the order of the text, numbers
-// exactly as they came. In the messages of this module they hold what the
-// catalogue does not name, so that nothing is lost on the way through.
+// Members are members of a JSON object in the order of the text, with numbers exactly as received.
+// In the messages of this module they hold the members that the catalogue does not name, so that
+// nothing is lost in transit.
 //
-// The zero value is empty and ready for use. Copies share what they hold until
-// one of them is changed.
-type Members struct {
-	text strictjson.Value // a checked object, or nil
-}
+// The zero value is empty and ready for use. Copies share their contents until one of them is
+// changed.
+type Members jsonmap.Members
 
 // ParseMembers returns the members of a JSON object.
 func ParseMembers(object []byte) (Members, error) {
-	v, err := strictjson.Check(object, strictjson.Options{})
+	j, err := jsonmap.NewJSON(object)
 	if err != nil {
 		return Members{}, fmt.Errorf("a2e: members: %w", err)
 	}
-	if !v.IsObject() {
+	if !j.Value().IsObject() {
 		return Members{}, fmt.Errorf("a2e: members: not an object")
 	}
-	return Members{text: v}, nil
+	return Members(jsonmap.NewMembers(j)), nil
 }
 
+func (m Members) object() strictjson.Value { return jsonmap.Members(m).Value() }
+
 // Get returns the text of the member of that name, or nil. It must not be changed.
-func (m Members) Get(name string) json.RawMessage { return json.RawMessage(m.text.Get(name)) }
+func (m Members) Get(name string) json.RawMessage { return json.RawMessage(m.object().Get(name)) }
 
 // Text returns the member of that name if it is a string.
-func (m Members) Text(name string) (string, bool) { return m.text.Get(name).Text() }
+func (m Members) Text(name string) (string, bool) { return m.object().Get(name).Text() }
 
 // Len returns how many members there are.
 func (m Members) Len() int {
 	n := 0
-	for w := m.text.Members(); w.Next(); {
+	for w := m.object().Members(); w.Next(); {
 		n++
 	}
 	return n
@@ -51,7 +52,7 @@ func (m Members) Len() int {
 // All yields the members in order.
 func (m Members) All() iter.Seq2[string, json.RawMessage] {
 	return func(yield func(string, json.RawMessage) bool) {
-		for w := m.text.Members(); w.Next(); {
+		for w := m.object().Members(); w.Next(); {
 			if !yield(string(w.Name), json.RawMessage(w.Value)) {
 				return
 			}
@@ -59,8 +60,8 @@ func (m Members) All() iter.Seq2[string, json.RawMessage] {
 	}
 }
 
-// Set gives a member a value: JSON text as [json.RawMessage], or anything that
-// encoding/json can write. A new member goes to the end.
+// Set sets a member to JSON text as [json.RawMessage], or a value for encoding/json. A new member
+// is appended.
 func (m *Members) Set(name string, value any) error {
 	raw, ok := value.(json.RawMessage)
 	if !ok {
@@ -71,7 +72,7 @@ func (m *Members) Set(name string, value any) error {
 	}
 	out := []byte{'{'}
 	found := false
-	for w := m.text.Members(); w.Next(); {
+	for w := m.object().Members(); w.Next(); {
 		v := w.Value
 		if string(w.Name) == name {
 			v, found = strictjson.Value(raw), true
@@ -81,32 +82,32 @@ func (m *Members) Set(name string, value any) error {
 	if !found {
 		out = appendMember(out, strictjson.AppendString(nil, name), raw)
 	}
-	v, err := strictjson.Check(append(out, '}'), strictjson.Options{})
+	changed, err := ParseMembers(append(out, '}'))
 	if err != nil {
 		return fmt.Errorf("a2e: member %q: %w", name, err)
 	}
-	m.text = v
+	*m = changed
 	return nil
 }
 
 // MarshalJSON returns the members as an object.
 func (m Members) MarshalJSON() ([]byte, error) {
-	if m.text == nil {
-		return []byte("{}"), nil
+	if v := m.object(); v != nil {
+		return v, nil
 	}
-	return m.text, nil
+	return []byte("{}"), nil
 }
 
+// appendMember appends a member to an open object.
 func appendMember(dst, key, value []byte) []byte {
-	if len(dst) > 1 {
+	if dst[len(dst)-1] != '{' {
 		dst = append(dst, ',')
 	}
 	dst = append(append(dst, key...), ':')
 	return append(dst, value...)
 }
 
-// An OrderedObject is a JSON object whose members are all of one type, in the order of
-// the text.
+// An OrderedObject is a JSON object with members of one type, in the order of the text.
 type OrderedObject[T any] []Member[T]
 
 // A Member is one member of an [OrderedObject].

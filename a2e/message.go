@@ -9,7 +9,6 @@ import (
 	"encoding/json"
 	"strconv"
 	"time"
-	"unsafe"
 
 	"github.com/fivewire/fivewire/internal/randid"
 )
@@ -17,17 +16,17 @@ import (
 // ProtocolVersion is the protocol version that every message names.
 const ProtocolVersion = "1.0"
 
-// A Message is one message of the protocol: the envelope and what its type adds.
+// A Message is one message of the protocol: the envelope and the members of its type.
 //
-// What was decoded shares memory: strings and raw JSON in it must not be changed
-// in place, only replaced.
+// The strings and raw JSON of a decoded message share memory: they must not be changed in place,
+// only replaced.
 type Message struct {
 	Type string
 	ID   string
-	TS   json.Number // Unix seconds; the literal as it came
+	TS   json.Number // Unix seconds; the literal as received
 
-	// Body points to the model of the type, such as *[HandshakeRequest]. It is
-	// nil for a generic message: one whose type is not registered.
+	// Body points to the model of the type, such as *[HandshakeRequest]. It is nil for a generic
+	// message, whose type is not registered.
 	Body any
 
 	// Extra are the members that Body does not know. In a generic message these
@@ -35,36 +34,31 @@ type Message struct {
 	// it differs from the fields above, the fields are sent.
 	Extra Members
 
-	typ *Type // as which it was decoded
+	typ           *Type // as which it was decoded
+	hasOldVersion bool  // an event inside a result with a member version in place of a2e (A2E-D01)
 }
 
 // NewMessage returns a message with a new id and the present time. The body is a
 // pointer to a model, or nil.
 func NewMessage(msgType string, body any) *Message {
-	s := &stamped{}
-	s.stamp(msgType, body)
-	return &s.Message
+	m := &Message{}
+	m.stamp(msgType, body)
+	return m
 }
 
-// A stamped message holds the text of its id and its time itself, so that the
-// three of them are one allocation. It must not be copied.
-type stamped struct {
-	Message
-	id [32]byte
-	ts [24]byte
+// stamp sets a new id and the present time, which share the memory of one string.
+func (m *Message) stamp(msgType string, body any) {
+	var id [16]byte
+	_, _ = rand.Read(id[:]) // never fails
+	id[6], id[8] = id[6]&0x0f|0x40, id[8]&0x3f|0x80
+	var buf [2*len(id) + 24]byte
+	b := hex.AppendEncode(buf[:0], id[:])
+	text := string(appendTimestamp(b, time.Now()))
+	*m = Message{Type: msgType, ID: text[:2*len(id)], TS: json.Number(text[2*len(id):]), Body: body}
 }
 
-func (s *stamped) stamp(msgType string, body any) {
-	var b [16]byte
-	_, _ = rand.Read(b[:]) // never fails
-	b[6], b[8] = b[6]&0x0f|0x40, b[8]&0x3f|0x80
-	hex.Encode(s.id[:], b[:])
-	ts := appendTimestamp(s.ts[:0], time.Now())
-	s.Message = Message{Type: msgType, ID: unsafe.String(&s.id[0], len(s.id)), TS: json.Number(unsafe.String(&ts[0], len(ts))), Body: body}
-}
-
-// Time returns the time of the message, to the precision that a [time.Time] and
-// the conversion through a float leave, or the zero time.
+// Time returns the time of the message, to the precision of a [time.Time] and a float, or the zero
+// time.
 func (m *Message) Time() time.Time {
 	x, err := m.TS.Float64()
 	if err != nil || x > 1<<53 || x < -(1<<53) {
@@ -75,12 +69,7 @@ func (m *Message) Time() time.Time {
 }
 
 // ReqID returns the member req_id of a response, event or error, or "".
-func (m *Message) ReqID() string {
-	if b, ok := m.Body.(interface{ RequestID() string }); ok {
-		return b.RequestID()
-	}
-	return textMember(m, "req_id")
-}
+func (m *Message) ReqID() string { return textMember(m, "req_id") }
 
 // NewID returns a message id: 32 hex digits of a random UUID.
 func NewID() string { return randid.UUID4Hex() }
@@ -100,35 +89,28 @@ func appendTimestamp(b []byte, t time.Time) []byte {
 	return b
 }
 
-// Seconds returns t as Unix seconds, as the members created_at and the like
-// hold them.
-func Seconds(t time.Time) float64 { return float64(t.UnixMicro()) / 1e6 }
-
 // A HandshakeRequest opens a session.
 type HandshakeRequest struct {
-	AgentID   string   `a2e:"agent_id"`
-	AgentCaps []string `a2e:"agent_caps"` // capabilities and feature flags asked for
-	AuthToken string   `a2e:"auth_token"`
+	AgentID   string   `json:"agent_id,omitzero" jsonmap:"always"`
+	AgentCaps []string `json:"agent_caps,omitzero" jsonmap:"always"` // capabilities and feature flags asked for
+	AuthToken string   `json:"auth_token,omitzero" jsonmap:"always"`
 }
 
 // A HandshakeResponse accepts or refuses a [HandshakeRequest].
 type HandshakeResponse struct {
-	ReqID        string       `a2e:"req_id"`
-	SessionID    string       `a2e:"session_id"`
-	AcceptedCaps []Capability `a2e:"accepted_caps"`
-	MaxParallel  int64        `a2e:"max_parallel,default=4"`
-	OK           bool         `a2e:"ok,default=true"`
-	Reason       string       `a2e:"reason"` // why not, only if OK is false
+	ReqID        string       `json:"req_id,omitzero" jsonmap:"always"`
+	SessionID    string       `json:"session_id,omitzero" jsonmap:"always"`
+	AcceptedCaps []Capability `json:"accepted_caps,omitzero" jsonmap:"always"`
+	MaxParallel  *int64       `json:"max_parallel,omitzero" jsonmap:"default=4"`
+	OK           *bool        `json:"ok,omitzero" jsonmap:"default=true"`
+	Reason       string       `json:"reason,omitzero" jsonmap:"always"` // why not, only if OK is false
 }
-
-// RequestID returns ReqID.
-func (r *HandshakeResponse) RequestID() string { return r.ReqID }
 
 // A Capability is one entry of the answer to a handshake.
 type Capability struct {
-	Capability string          `a2e:"capability,required"`
-	Enabled    bool            `a2e:"enabled,default=true"`
-	Metadata   json.RawMessage `a2e:"metadata,object"`
+	Capability string          `json:"capability"`
+	Enabled    *bool           `json:"enabled,omitzero" jsonmap:"default=true"`
+	Metadata   json.RawMessage `json:"metadata,omitzero" jsonmap:"always,object"`
 	Extra      Members
 }
 
@@ -142,51 +124,42 @@ const (
 
 // An EventBody is what every event about a request holds.
 type EventBody struct {
-	Kind  string          `a2e:"kind,default=status"`
-	ReqID string          `a2e:"req_id"`
-	Data  json.RawMessage `a2e:"data,object"`
-	Seq   int64           `a2e:"seq"`
+	Kind  string          `json:"kind,omitzero" jsonmap:"default=status"`
+	ReqID string          `json:"req_id,omitzero" jsonmap:"always"`
+	Data  json.RawMessage `json:"data,omitzero" jsonmap:"always,object"`
+	Seq   int64           `json:"seq,omitzero" jsonmap:"always"`
 }
 
-// RequestID returns ReqID.
-func (b *EventBody) RequestID() string { return b.ReqID }
-
-// Header returns a copy. Models of events have this method, so that all
-// events can be looked at alike.
+// Header returns a copy. Models of events have this method, so that code can handle all events
+// alike.
 func (b *EventBody) Header() EventBody { return *b }
 
-// Ping asks whether the other side is there.
+// Ping requests a [Pong] of the peer.
 type Ping struct{}
 
 // Pong answers a [Ping].
 type Pong struct {
-	ReqID         string  `a2e:"req_id"`
-	UptimeSeconds float64 `a2e:"uptime_seconds"`
+	ReqID         string  `json:"req_id,omitzero" jsonmap:"always"`
+	UptimeSeconds float64 `json:"uptime_seconds,omitzero" jsonmap:"always"`
 }
-
-// RequestID returns ReqID.
-func (p *Pong) RequestID() string { return p.ReqID }
 
 // Shutdown ends a session when the work in flight is done.
 type Shutdown struct {
-	Timeout int64 `a2e:"timeout,default=10"` // seconds to drain
+	Timeout Limit `json:"timeout,omitzero" jsonmap:"default=10"` // seconds to drain
 }
 
 // An ErrorBody is what an error message holds; see [Error].
 type ErrorBody struct {
-	ReqID          string          `a2e:"req_id"`
-	Code           string          `a2e:"code,required"`
-	Message        string          `a2e:"message"`
-	Detail         json.RawMessage `a2e:"detail,object"`
-	Retryable      bool            `a2e:"retryable"`
-	CapabilityName string          `a2e:"capability_name"`
+	ReqID          string          `json:"req_id,omitzero" jsonmap:"always"`
+	Code           string          `json:"code"`
+	Message        string          `json:"message,omitzero" jsonmap:"always"`
+	Detail         json.RawMessage `json:"detail,omitzero" jsonmap:"always,object"`
+	Retryable      bool            `json:"retryable,omitzero" jsonmap:"always"`
+	CapabilityName string          `json:"capability_name,omitzero" jsonmap:"always"`
 }
 
-// RequestID returns ReqID.
-func (b *ErrorBody) RequestID() string { return b.ReqID }
-
-// Cancel asks the host to stop working on a request. It is an extension, sent
-// only to hosts that announced the feature "cancel".
+// Cancel requests the end of the work on a request. It is an extension, sent only to hosts with the
+// feature "cancel".
 type Cancel struct {
-	ReqID string `a2e:"req_id,required"`
+	ReqID string `json:"req_id"`
 }

@@ -8,13 +8,12 @@ import (
 	"sync"
 )
 
-// pipeRoom bounds what is under way in one direction of a [Pipe].
-const pipeRoom = 1 << 20
+// pipeLimit bounds the unread bytes of one direction of a [Pipe].
+const pipeLimit = 1 << 20
 
-// Pipe returns the two ends of a connection within the process: what is written
-// to one end is read from the other. It is bounded: a writer waits while the
-// other side does not read (A2E-D44). Closing an end ends both directions; what
-// was written before can still be read.
+// Pipe returns the two ends of a connection within the process: bytes written to one end are read
+// from the other. It is bounded: a writer blocks while the other side does not read (A2E-D44).
+// Closing an end ends both directions; bytes written before can still be read.
 func Pipe() (agent, host io.ReadWriteCloser) {
 	a, b := newHalf(), newHalf()
 	return &pipeEnd{in: a, out: b}, &pipeEnd{in: b, out: a}
@@ -31,8 +30,7 @@ func (p *pipeEnd) Close() error {
 	return nil
 }
 
-// CloseWrite ends the direction away from this end only, as a network connection
-// can be closed by half.
+// CloseWrite ends the direction away from this end only, like a half-closed network connection.
 func (p *pipeEnd) CloseWrite() error {
 	p.out.close(false)
 	return nil
@@ -40,11 +38,11 @@ func (p *pipeEnd) CloseWrite() error {
 
 // A half is one direction.
 type half struct {
-	mu     sync.Mutex
-	data   []byte
-	ended  bool // by the writer: what is there may still be read
-	gone   bool // the reader does not read any more
-	change *sync.Cond
+	mu           sync.Mutex
+	data         []byte
+	writerClosed bool // the remaining data may still be read
+	readerClosed bool // data is dropped
+	change       *sync.Cond
 }
 
 func newHalf() *half {
@@ -56,15 +54,15 @@ func newHalf() *half {
 func (h *half) read(b []byte) (int, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	for len(h.data) == 0 && !h.ended && !h.gone && len(b) > 0 {
+	for len(h.data) == 0 && !h.writerClosed && !h.readerClosed && len(b) > 0 {
 		h.change.Wait()
 	}
-	if h.gone {
+	if h.readerClosed {
 		return 0, io.ErrClosedPipe
 	}
 	n := copy(b, h.data)
 	if n == len(h.data) {
-		if cap(h.data) > outboxSpare {
+		if cap(h.data) > largestSpare {
 			h.data = nil
 		} else {
 			h.data = h.data[:0]
@@ -74,7 +72,7 @@ func (h *half) read(b []byte) (int, error) {
 	}
 	if n > 0 {
 		h.change.Broadcast()
-	} else if h.ended && len(b) > 0 {
+	} else if h.writerClosed && len(b) > 0 {
 		return 0, io.EOF
 	}
 	return n, nil
@@ -84,13 +82,13 @@ func (h *half) write(b []byte) (n int, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for len(b) > 0 {
-		for len(h.data) >= pipeRoom && !h.ended && !h.gone {
+		for len(h.data) >= pipeLimit && !h.writerClosed && !h.readerClosed {
 			h.change.Wait()
 		}
-		if h.ended || h.gone {
+		if h.writerClosed || h.readerClosed {
 			return n, io.ErrClosedPipe
 		}
-		some := min(len(b), pipeRoom-len(h.data))
+		some := min(len(b), pipeLimit-len(h.data))
 		h.data = append(h.data, b[:some]...)
 		n += some
 		b = b[some:]
@@ -103,10 +101,10 @@ func (h *half) close(byReader bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if byReader {
-		h.gone = true
+		h.readerClosed = true
 		h.data = nil
 	} else {
-		h.ended = true
+		h.writerClosed = true
 	}
 	h.change.Broadcast()
 }

@@ -13,16 +13,15 @@ import (
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
 
-// A Handler answers requests. It returns the body of the answer, a pointer to the
-// model of the response type, whose ReqID is filled in; or a complete answer
-// as a [*Message]; or an error.
+// A Handler answers requests. It returns the body of the answer, a pointer to the model of the
+// response type, whose ReqID is filled in; or a complete answer as a [*Message]; or an error.
 //
-// An [*Error] is sent as it stands; [ErrNextPlugin] leaves the request to the next
-// plugin; every other error is sent as the general error of the namespace, and
-// its text with it. A panic is answered with runtime_error and goes to the log.
+// An [*Error] is sent unchanged; [ErrNextPlugin] passes the request to the next plugin; every other
+// error is sent as the general error of the namespace with its text, and as runtime_error without
+// its text. A panic is answered with runtime_error and logged.
 //
-// The context ends with the time limit of the request, with the session, and
-// when the agent cancels. What a handler returns after that is discarded.
+// The context ends with the time limit of the request, with the session, and when the agent
+// cancels. A result after that is discarded.
 type Handler interface {
 	ServeA2E(ctx context.Context, call *Call) (any, error)
 }
@@ -40,10 +39,20 @@ type Middleware func(next Handler) Handler
 type Route struct {
 	Type    Type
 	Handler Handler
+
+	// Waiting marks requests that wait for other work. They start in their turn, take no place among
+	// the running requests, and have a separate bound, MaxWaiting. Control marks requests that show or
+	// stop other work. They do not queue behind others, unless an earlier request that has
+	// not started is about the same process or subagent (A2E-D55).
+	Waiting, Control bool
+
+	// Idempotent reports whether a request may be repeated after a failed host has started it
+	// (A2E-D67). Nil means no.
+	Idempotent func(m *Message) bool
 }
 
 // NewRoute returns a route for requests of a type. The models of request and
-// response have a2e tags; use a struct without fields where there are none.
+// response have json tags; use a struct without fields where there are none.
 func NewRoute[Req, Resp any](msgType string, fn func(ctx context.Context, call *Call, req *Req) (*Resp, error)) Route {
 	t := TypeOf[Req](msgType)
 	if t.Kind != KindRequest { // a type that is answered is a request, whatever its name says (A2E-D14)
@@ -60,14 +69,13 @@ func NewRoute[Req, Resp any](msgType string, fn func(ctx context.Context, call *
 			return nil, err
 		}
 		if resp == nil {
-			resp = New[Resp]()
+			resp = new(Resp)
 		}
 		return resp, nil
 	})}
 }
 
-// NewEventRoute returns a route for events of a type. What the handler returns
-// goes to the log at most.
+// NewEventRoute returns a route for events of a type. The error of the handler is logged only.
 func NewEventRoute[E any](msgType string, fn func(ctx context.Context, call *Call, event *E) error) Route {
 	t := TypeOf[E](msgType)
 	t.Kind, t.Response = KindEvent, ""
@@ -80,8 +88,7 @@ func NewEventRoute[E any](msgType string, fn func(ctx context.Context, call *Cal
 	})}
 }
 
-// A Plugin serves one capability of a host. All of it is read when the plugin is
-// added; nothing may be changed later.
+// A Plugin serves one capability of a host. It must not be changed after it was added to a host.
 type Plugin struct {
 	Name       string // unique in its host
 	Capability string // what agents negotiate
@@ -90,34 +97,33 @@ type Plugin struct {
 	// that were added first.
 	Priority int
 
-	// Exclusive keeps requests that this plugin gets first from all others.
+	// Exclusive keeps requests that this plugin handles first from all other plugins.
 	Exclusive bool
 
 	// Metadata are further members of the capability's metadata in the
 	// answer to a handshake.
 	Metadata Members
 
-	// Types are models beyond those of the routes: of answers, of events, and of
-	// requests that nobody handles.
+	// Types are models in addition to those of the routes: of answers, of events, and of requests
+	// without a handler.
 	Types []Type
 
 	// Routes are the types it handles.
 	Routes []Route
 
-	// Open makes the plugin's state for a session, at the first request
-	// that gets to it; see [Call.PluginState]. Nil means no state. Sessions share
-	// nothing else.
+	// Open returns the plugin's state for a session, at the first request for the plugin; see
+	// [Call.PluginState]. Nil means no state. Sessions share nothing else.
 	Open func(s *Session) (any, error)
 
 	// Snapshot keeps states from one session of an agent to the next. Nil means
 	// that they end with their session.
 	Snapshot *PluginSnapshot
 
-	// Close ends the state of a session, once no handler runs any more.
+	// Close releases the state of a session after its last handler has returned.
 	Close func(state any)
 }
 
-// metadata returns what the answer to a handshake says of the plugin (A2E-057).
+// metadata returns the description of the plugin for the handshake response (A2E-057).
 func (p *Plugin) metadata() json.RawMessage {
 	var m Members
 	for _, kv := range []struct {
@@ -141,13 +147,16 @@ func (p *Plugin) metadata() json.RawMessage {
 type boundRoute struct {
 	plugin  *Plugin
 	handler Handler
+	lane    lane
+
+	idempotent func(m *Message) bool
 }
 
 func sortRoutes(routes []boundRoute) {
 	slices.SortStableFunc(routes, func(a, b boundRoute) int { return cmp.Compare(b.plugin.Priority, a.plugin.Priority) })
 }
 
-// generalCode is the code of errors that say nothing else about themselves.
+// generalCode is the code of errors without a code.
 func generalCode(capability string) Code {
 	switch capability {
 	case "tools":
@@ -172,7 +181,7 @@ func toObject(v any) (json.RawMessage, error) {
 		return nil, err
 	}
 	if len(raw) == 0 || raw[0] != '{' {
-		return nil, fmt.Errorf("a2e: data must be a JSON object, and a %T is none", v)
+		return nil, fmt.Errorf("a2e: data of type %T is not a JSON object", v)
 	}
 	return raw, nil
 }

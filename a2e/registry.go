@@ -19,28 +19,23 @@ type Type struct {
 	Response   string // the type that answers it, if it is a request
 	Capability string // what an agent must have negotiated to send it
 
-	plan *plan
+	model *model
 }
 
-// TypeOf binds a type string to the model T, a struct whose fields have a2e
-// tags. Kind, response and capability are those that the name tells; change
-// them in the result where it does not.
+// TypeOf binds a type string to the model T, a struct whose fields have json tags. Kind, response
+// and capability are derived from the name; change them in the result if they differ.
 func TypeOf[T any](name string) Type {
 	return Type{
 		Name:       name,
-		Kind:       KindOf(name),
+		Kind:       kindOf(name),
 		Response:   responseType(name),
 		Capability: capabilityOf(name),
-		plan:       planOf(reflect.TypeFor[T]()),
+		model:      modelOf[T](),
 	}
 }
 
-// New returns a pointer to a new model with the defaults of the catalogue.
-func (t *Type) New() any {
-	v := reflect.New(t.plan.typ)
-	t.plan.defaults(v.Elem())
-	return v.Interface()
-}
+// New returns a pointer to a new model.
+func (t *Type) New() any { return reflect.New(t.model.typ).Interface() }
 
 // baseTypes are always registered and cannot be replaced (A2E-026, A2E-027).
 func baseTypes() []Type {
@@ -74,20 +69,25 @@ type Registry struct {
 // where [Registry.Add] returns an error.
 func NewRegistry(types ...Type) *Registry {
 	r := &Registry{}
-	m := make(map[string]*Type)
-	for _, t := range baseTypes() {
-		m[t.Name] = &t
-	}
-	r.types.Store(&m)
-	if err := r.Add(types...); err != nil {
+	if err := r.init(types); err != nil {
 		panic(err)
 	}
 	return r
 }
 
+// init fills an empty registry with the base types and the given ones.
+func (r *Registry) init(types []Type) error {
+	m := make(map[string]*Type)
+	for _, t := range baseTypes() {
+		m[t.Name] = &t
+	}
+	r.types.Store(&m)
+	return r.Add(types...)
+}
+
 // Add registers types, all or none. A type that is known already is replaced if
 // it has the same model, else an error, as are base types and names that
-// [ValidType] refuses.
+// the grammar of types refuses.
 func (r *Registry) Add(types ...Type) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -97,14 +97,14 @@ func (r *Registry) Add(types ...Type) error {
 		switch {
 		case isBase(t.Name):
 			return fmt.Errorf("a2e: base type %q cannot be replaced", t.Name)
-		case !ValidType(t.Name):
+		case !validType(t.Name):
 			return fmt.Errorf("a2e: %q is not a legal type", clip(t.Name, maxName))
-		case CanonicalType(t.Name) != t.Name:
-			return fmt.Errorf("a2e: %q is another spelling of %q", t.Name, CanonicalType(t.Name))
-		case t.plan == nil:
+		case canonicalType(t.Name) != t.Name:
+			return fmt.Errorf("a2e: %q is another spelling of %q", t.Name, canonicalType(t.Name))
+		case t.model == nil:
 			return fmt.Errorf("a2e: type %q has no model; make it with TypeOf", t.Name)
-		case old != nil && old.plan.typ != t.plan.typ:
-			return fmt.Errorf("a2e: type %q has the model %v already", t.Name, old.plan.typ)
+		case old != nil && old.model.typ != t.model.typ:
+			return fmt.Errorf("a2e: type %q has the model %v already", t.Name, old.model.typ)
 		}
 		m[t.Name] = &t
 	}
@@ -112,10 +112,9 @@ func (r *Registry) Add(types ...Type) error {
 	return nil
 }
 
-// Lookup returns the type of that name, or nil. Other spellings of published
-// types are found too.
+// Lookup returns the type of that name, in any published spelling, or nil.
 func (r *Registry) Lookup(name string) *Type {
-	return (*r.types.Load())[CanonicalType(name)]
+	return (*r.types.Load())[canonicalType(name)]
 }
 
 // Types returns all registered types in the order of their names.
@@ -128,16 +127,16 @@ func (r *Registry) Types() []Type {
 	return list
 }
 
-// lookup finds by the raw bytes of a name, as read by a host or an agent.
+// lookup returns the type of a name as read by a host or an agent.
 func (r *Registry) lookup(name string, host bool) *Type {
 	m := *r.types.Load()
 	if host {
-		if other := hostReading(CanonicalType(name)); other != name {
+		if other := hostReading(canonicalType(name)); other != name {
 			return m[other]
 		}
 	}
 	if t, ok := m[name]; ok {
 		return t
 	}
-	return m[CanonicalType(name)]
+	return m[canonicalType(name)]
 }

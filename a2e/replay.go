@@ -7,76 +7,107 @@ import (
 	"bytes"
 	"context"
 	"sync"
+
+	"github.com/fivewire/fivewire/internal/sendq"
 )
 
-// Bounds on what a [replay] holds, beside those on how many messages.
+// Bounds of a [replay], in addition to those of the number of messages.
 const (
-	replayKept   = 8 << 20  // bytes, above which no messages are kept that were taken
-	replayUnread = 64 << 20 // bytes not taken, above which the session ends
+	replayKept   = 8 << 20  // bytes above which received messages are dropped
+	replayFresh  = 1 << 20  // unread bytes above which handlers wait
+	replayUnread = 64 << 20 // unread bytes above which the session ends
 )
 
-// A replay keeps the messages of an HTTP session: those that no reader has taken
-// yet, and the last ones that were taken, for readers that lost them (A2E-D42).
+// A replay keeps the messages of an HTTP session: the unread ones, and the last received ones for
+// readers that lost them (A2E-D42).
 type replay struct {
-	keep     int    // so many are kept at least, if they are not long
-	most     int    // more than so many unread end the session
-	overflow func() // ends it
+	keepAll  bool   // until move
+	keep     int    // number of messages kept, below replayKept
+	limit    int    // number of unread messages above which the session ends
+	overflow func() // ends the session
 
-	mu       sync.Mutex
-	lines    [][]byte
-	bytes    int    // of all lines
-	fresh    int    // of those that were not taken
-	first    uint64 // id of lines[0]; ids begin at 1
-	unread   uint64 // id of the first that was not taken
-	finished bool
-	over     bool
-	change   chan struct{} // closed and replaced at every change; nil if nobody waits
+	mu           sync.Mutex
+	lines        [][]byte
+	bytes        int    // of all lines
+	fresh        int    // of the unread lines
+	first        uint64 // id of lines[0]; ids begin at 1
+	unread       uint64 // id of the first unread line
+	finished     bool
+	isOverflowed bool
+	change       chan struct{} // closed at the next change; nil without waiters
 }
 
 func newReplay(keep, queue int) *replay {
-	return &replay{keep: keep, most: keep + queue, first: 1, unread: 1}
+	return &replay{keep: keep, limit: keep + queue, first: 1, unread: 1}
 }
 
-func (r *replay) changed() {
+// notifyLocked wakes the waiters. r.mu must be held.
+func (r *replay) notifyLocked() {
 	if r.change != nil {
 		close(r.change)
 		r.change = nil
 	}
 }
 
-func (r *replay) changing() chan struct{} {
+// changeLocked returns a channel that is closed at the next change. r.mu must be held.
+func (r *replay) changeLocked() chan struct{} {
 	if r.change == nil {
 		r.change = make(chan struct{})
 	}
 	return r.change
 }
 
-func (r *replay) next() uint64 { return r.first + uint64(len(r.lines)) }
+// nextLocked returns the id of the next line. r.mu must be held.
+func (r *replay) nextLocked() uint64 { return r.first + uint64(len(r.lines)) }
 
-func (r *replay) put(line []byte) {
+// put queues a line for a handler. The handler reserves space while the agent does not read.
+func (r *replay) put(line []byte, space sendq.Reservation) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.finished || r.over {
-		return
+	switch {
+	case r.finished, r.isOverflowed:
+		return ErrClosed
+	case space == 0 && !r.hasSpaceLocked():
+		return sendq.ErrFull
 	}
-	if int(r.next()-r.unread) >= r.most || r.fresh > 0 && r.fresh+len(line) > replayUnread {
-		r.over = true
-		go r.overflow() // it takes the lock of the session, which is held here
-		return
-	}
-	r.lines = append(r.lines, bytes.Clone(line))
-	r.bytes += len(line)
-	r.fresh += len(line)
-	r.trim()
-	r.changed()
+	r.appendLocked(line)
+	return nil
 }
 
-func (r *replay) leave(line []byte) { r.put(line) }
-func (r *replay) help()             {}
+// putControl queues a line, or ends the session of an agent that does not read.
+func (r *replay) putControl(line []byte, _ bool) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	switch {
+	case r.finished, r.isOverflowed:
+		return ErrClosed
+	case r.keepAll && len(r.lines) >= r.limit, int(r.nextLocked()-r.unread) >= r.limit || r.fresh > 0 && r.fresh+len(line) > replayUnread:
+		r.isOverflowed = true
+		go r.overflow() // it locks the session, whose lock is held here
+		return ErrClosed
+	}
+	r.appendLocked(line)
+	return nil
+}
 
-// trim forgets what was taken and is too old.
-func (r *replay) trim() {
-	for (len(r.lines) > r.keep || r.bytes > replayKept) && r.first < r.unread {
+// hasSpaceLocked reports whether a handler may queue a line. r.mu must be held.
+func (r *replay) hasSpaceLocked() bool {
+	return int(r.nextLocked()-r.unread) < r.keep && r.fresh < replayFresh
+}
+
+// appendLocked adds a line without its LF. r.mu must be held.
+func (r *replay) appendLocked(line []byte) {
+	line = bytes.Clone(line[:len(line)-1])
+	r.lines = append(r.lines, line)
+	r.bytes += len(line)
+	r.fresh += len(line)
+	r.trimLocked()
+	r.notifyLocked()
+}
+
+// trimLocked drops received lines above the bounds. r.mu must be held.
+func (r *replay) trimLocked() {
+	for (len(r.lines) > r.keep || r.bytes > replayKept) && r.first < r.unread && !r.keepAll {
 		r.bytes -= len(r.lines[0])
 		r.lines[0] = nil
 		r.lines = r.lines[1:]
@@ -84,38 +115,48 @@ func (r *replay) trim() {
 	}
 }
 
-func (r *replay) wait(ctx context.Context) error {
+func (r *replay) reserve(ctx context.Context, _ int) (sendq.Reservation, error) {
 	for {
 		r.mu.Lock()
-		if int(r.next()-r.unread) < r.keep && r.fresh < outboxRoom || r.finished || r.over {
+		if r.hasSpaceLocked() || r.finished || r.isOverflowed {
 			r.mu.Unlock()
-			return nil
+			return 1, nil
 		}
-		change := r.changing()
+		change := r.changeLocked()
 		r.mu.Unlock()
 		select {
 		case <-change:
 		case <-ctx.Done():
-			return context.Cause(ctx)
+			return 0, context.Cause(ctx)
 		}
 	}
+}
+
+func (r *replay) release(sendq.Reservation) {}
+
+// move ends r and returns its lines, which continue elsewhere.
+func (r *replay) move() [][]byte {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.finished = true
+	r.notifyLocked()
+	return r.lines
 }
 
 func (r *replay) finish() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.finished = true
-	r.changed()
+	r.notifyLocked()
 }
 
-// rewind makes what came after an id be read again, as far as it is kept. The
-// reader has that one itself, even if the connection on which it got it was
-// replaced before its handler could say so.
+// rewind makes the kept lines after an id unread. The reader has the line with that id, even if its
+// connection was replaced before the handler recorded it.
 func (r *replay) rewind(after uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if after == r.unread && r.unread < r.next() {
-		r.take()
+	if after == r.unread && r.unread < r.nextLocked() {
+		r.takeLocked()
 	}
 	for after+1 < r.unread && r.first < r.unread {
 		r.unread--
@@ -123,39 +164,40 @@ func (r *replay) rewind(after uint64) {
 	}
 }
 
-// peek returns the first line that was not taken, or a channel that is closed
-// when there may be one. End means that there will be none.
+// peek returns the first unread line, or a channel that is closed at the next change. End means
+// that no line will follow the one with that id.
 func (r *replay) peek() (id uint64, line []byte, wait <-chan struct{}, end bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	switch {
-	case r.unread < r.next():
+	case r.unread < r.nextLocked():
 		return r.unread, r.lines[r.unread-r.first], nil, false
 	case r.finished:
-		return 0, nil, nil, true
+		return r.unread - 1, nil, nil, true
 	}
-	return 0, nil, r.changing(), false
+	return 0, nil, r.changeLocked(), false
 }
 
-// took says that a reader took the line of that id.
+// took records that a reader received the line with that id.
 func (r *replay) took(id uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if id == r.unread {
-		r.take()
+		r.takeLocked()
 	}
 }
 
-func (r *replay) take() {
+// takeLocked marks the first unread line as received. r.mu must be held.
+func (r *replay) takeLocked() {
 	r.fresh -= len(r.lines[r.unread-r.first])
 	r.unread++
-	r.trim()
-	r.changed()
+	r.trimLocked()
+	r.notifyLocked()
 }
 
-// drained reports whether nothing is left to read and nothing will come.
+// drained reports whether no line is unread and none will follow.
 func (r *replay) drained() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.finished && r.unread == r.next()
+	return r.finished && r.unread == r.nextLocked()
 }

@@ -14,7 +14,7 @@ import (
 func TestReplayAfterUncountedMessage(t *testing.T) {
 	r := newReplay(4, 4)
 	for _, line := range []string{"one", "two", "three"} {
-		r.put([]byte(line))
+		require.NoError(t, r.put([]byte(line+"\n"), 0))
 	}
 	next := func() string {
 		_, line, wait, _ := r.peek()
@@ -24,9 +24,9 @@ func TestReplayAfterUncountedMessage(t *testing.T) {
 		return string(line)
 	}
 	require.Equal(t, "one", next())
-	r.rewind(1) // and the old connection is not asked any more
+	r.rewind(1) // the old connection is no longer used
 	require.Equal(t, "two", next())
-	r.took(1) // too late
+	r.took(1) // from the replaced connection
 	require.Equal(t, "two", next())
 	r.took(2)
 	r.rewind(0)

@@ -12,14 +12,16 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/fivewire/fivewire/internal/sendq"
 )
 
-// What a session remembers of its messages does not keep them: strings of a
-// message share the memory of its whole line (A2E-153).
+// The ids that a session records do not retain its messages: strings of a message share the memory
+// of its whole line (A2E-153).
 func TestSessionKeepsNoMessages(t *testing.T) {
-	h := NewHost(&HostOptions{Fallback: HandlerFunc(func(context.Context, *Call) (any, error) { return nil, errors.New("no") })})
+	h := newTestHost(t, &HostOptions{Fallback: HandlerFunc(func(context.Context, *Call) (any, error) { return nil, errors.New("no") })})
 	h.AddPlugin(&Plugin{Name: "p", Capability: "demo"})
-	s, err := h.newSession(nowhere{})
+	s, err := h.newSession(nowhere{}, "", extensions)
 	require.NoError(t, err)
 	pad := strings.Repeat("x", 1<<20)
 	heap := func() int64 {
@@ -46,40 +48,10 @@ func TestSessionKeepsNoMessages(t *testing.T) {
 	<-s.finished
 }
 
-// nowhere is a sink without a bottom.
+// nowhere is a sink that drops everything.
 type nowhere struct{}
 
-func (nowhere) put([]byte)                 {}
-func (nowhere) leave([]byte)               {}
-func (nowhere) help()                      {}
-func (nowhere) wait(context.Context) error { return nil }
-func (nowhere) finish()                    {}
-
-// The context of a call is one like any other, whether somebody looked at it before
-// it ended or only afterwards.
-func TestCallContext(t *testing.T) {
-	parent, cancelParent := context.WithCancel(context.WithValue(t.Context(), testKey{}, "v"))
-	defer cancelParent()
-	early, late, orphan := &callContext{parent: parent}, &callContext{parent: parent}, &callContext{parent: parent}
-	require.Equal(t, "v", early.Value(testKey{}))
-	require.NoError(t, early.Err())
-	child, cancel := context.WithTimeout(early, time.Hour)
-	defer cancel()
-	for _, c := range []*callContext{early, late} {
-		c.end(context.DeadlineExceeded)
-		c.end(ErrClosed)
-		<-c.Done()
-		require.ErrorIs(t, c.Err(), context.Canceled)
-		require.Equal(t, context.DeadlineExceeded, context.Cause(c), "the first cause counts")
-	}
-	<-child.Done()
-	require.Equal(t, context.DeadlineExceeded, context.Cause(child))
-	_, ok := late.Deadline()
-	require.False(t, ok)
-	done := orphan.Done()
-	cancelParent()
-	<-done
-	require.ErrorIs(t, orphan.Err(), context.Canceled)
-}
-
-type testKey struct{}
+func (nowhere) put([]byte, sendq.Reservation) error                     { return nil }
+func (nowhere) putControl([]byte, bool) error                           { return nil }
+func (nowhere) reserve(context.Context, int) (sendq.Reservation, error) { return 0, nil }
+func (nowhere) release(sendq.Reservation)                               {}

@@ -4,21 +4,32 @@
 package a2e
 
 import (
+	"bytes"
 	"context"
+	"errors"
 	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/fivewire/fivewire/internal/budget"
+	"github.com/fivewire/fivewire/internal/calls"
+	"github.com/fivewire/fivewire/internal/sendq"
 )
 
-// A sink takes the lines that a session sends.
+// A sink receives the lines that a session sends, each with its LF. Its methods except reserve never
+// block, so that they may be called with the lock of the session held.
 type sink interface {
-	put(line []byte)                // never blocks
-	leave(line []byte)              // the same, for who calls help next
-	help()                          // may block while the agent does not read
-	wait(ctx context.Context) error // returns when there is room
-	finish()                        // nothing more comes
+	// put queues a line, or returns [sendq.ErrFull]. Success uses the reservation up.
+	put(line []byte, space sendq.Reservation) error
+
+	// putControl queues a line of the reader or of a timer, for which space is left even if put
+	// has none. An urgent line precedes all others.
+	putControl(line []byte, isUrgent bool) error
+
+	reserve(ctx context.Context, n int) (sendq.Reservation, error) // waits for space
+	release(space sendq.Reservation)
 }
 
 type sessionState int
@@ -30,78 +41,135 @@ const (
 	stateClosed
 )
 
-// A Session is what one agent does on a host, from its first byte to its last.
+// A Session is the session of one agent on a host, from its first byte to its last.
 type Session struct {
 	host     *Host
-	out      sink
-	ctx      context.Context // ends with the session
+	promote  func(ctx context.Context, r sessionRecord) (*kept, error) // nil unless the session may become durable
+	body     *keptBody                                                 // that is fed
+	ctx      context.Context                                           // ends with the session
 	cancel   context.CancelFunc
+	returned chan struct{} // closed when all handlers have returned after the end
 	finished chan struct{} // closed when no goroutine of the session is left
 	work     sync.WaitGroup
-	todo     chan *Call   // to workers that wait for one
-	idle     atomic.Int32 // how many do
+	replies  *calls.Table[reply] // requests of the host
+	todo     chan *Call          // received by idle workers
+	idle     atomic.Int32        // number of idle workers
+
+	peer    string // its address; empty without a network
+	number  uint64 // of the session in its host
+	started time.Time
+	hold    requestHold // for the message that is processed
+
+	extensions []string    // that the host serves here
+	isPending  atomic.Bool // before the handshake that the host demands
 
 	mu        sync.Mutex // guards everything below
 	state     sessionState
-	id        string // made at the first good handshake
+	out       sink  // of a byte stream from the start
+	kept      *kept // nil unless the session is durable
+	scope     *budget.Scope
+	place     budget.Hold // among the sessions before or after the handshake
+	id        string      // assigned by the first successful handshake
 	agentID   string
-	principal Principal
+	principal *Principal
 	caps      map[string]bool
-	features  []string
+	features  []string // feature flags, and agreed extensions
+	reads     bounds   // what the agent reads
 	attempts  int
 	calls     map[string]*Call // in flight by request id
 	arrivals  []*Call          // the same in order of arrival
-	queue     []*Call          // those that wait
-	running   int
-	events    uint64          // how many events were handled
-	held      map[string]bool // what running calls work on
+	queue     []*Call          // calls that have not started, in order of arrival
+	running   [3]int64         // handlers by lane
+	events    uint64           // number of handled events
+	busyKeys  map[string]bool  // order keys of the running calls
 	answered  idRing
-	waiters   map[string]chan reply // requests of the host by their ids
 	states    map[*Plugin]*pluginState
-	// whose snapshots the states are, "" if none is kept
+	// key of the snapshots of the states, "" for none
 	snapshotKey string
 	timer       *time.Timer // handshake or drain
 	clock       *time.Timer // for the time limits of calls
-	due         time.Time   // when it strikes, or zero
+	due         time.Time   // when clock fires, or zero
+	expiry      *time.Timer // of the principal
+	records     []*AuditRecord
+	isAuditing  bool     // a goroutine passes records on
+	backlog     [][]byte // lines without space; unlock sends them
 }
 
-// answeredIDs is how many ids of answered requests are remembered (A2E-D13).
+// answeredIDs is the number of recorded ids of answered requests (A2E-D13).
 const answeredIDs = 1024
 
-func startSession(h *Host, out sink) *Session {
-	s := &Session{host: h, out: out, finished: make(chan struct{}), calls: map[string]*Call{}, held: map[string]bool{},
-		waiters: map[string]chan reply{}, states: map[*Plugin]*pluginState{}, todo: make(chan *Call)}
+// newSession returns the next session of a host. h.mu must be held.
+func newSession(h *Host, out sink, peer string) *Session {
+	s := &Session{host: h, out: out, peer: peer, number: h.number, returned: make(chan struct{}), finished: make(chan struct{}),
+		calls: map[string]*Call{}, busyKeys: map[string]bool{}, replies: calls.New[reply](calls.Options{}),
+		states: map[*Plugin]*pluginState{}, todo: make(chan *Call)}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
-	s.mu.Lock() // the timer may fire at once
-	defer s.mu.Unlock()
-	if d := h.limits.HandshakeTimeout; d > 0 && !h.open() {
-		s.timer = time.AfterFunc(d, s.handshakeOver)
-	}
 	return s
 }
 
+// start starts the time limit of the handshake.
+func (s *Session) start() {
+	s.mu.Lock() // the timer may fire at once
+	defer s.unlock()
+	if !s.host.open() {
+		s.isPending.Store(true)
+		s.started = time.Now()
+		s.timer = time.AfterFunc(s.host.opts.Timing.HandshakeTimeout, func() { s.evict() })
+	}
+}
+
+// evict closes a session without a handshake, and reports whether it had none.
+func (s *Session) evict() bool {
+	s.mu.Lock()
+	defer s.unlock()
+	if s.state != stateNew {
+		return false
+	}
+	now := time.Now()
+	s.records = append(s.records, &AuditRecord{Time: now, Peer: s.peer, Operation: TypeHandshakeRequest, Outcome: OutcomeRefused,
+		Code: string(ErrTimeout), Duration: now.Sub(s.started)})
+	s.closeLocked()
+	return true
+}
+
 // ID returns the session's id, empty before the handshake.
-func (s *Session) ID() string { s.mu.Lock(); defer s.mu.Unlock(); return s.id }
-
-// AgentID returns what the agent called itself in the handshake.
-func (s *Session) AgentID() string { s.mu.Lock(); defer s.mu.Unlock(); return s.agentID }
-
-// Principal returns what the authenticator said.
-func (s *Session) Principal() Principal { s.mu.Lock(); defer s.mu.Unlock(); return s.principal }
-
-// HasCapability reports whether a capability was accepted, or a feature flag asked for.
-func (s *Session) HasCapability(name string) bool {
+func (s *Session) ID() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	return s.id
+}
+
+// AgentID returns the agent id of the handshake.
+func (s *Session) AgentID() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.agentID
+}
+
+// Principal returns the result of the [Authenticator], or nil for an anonymous agent.
+func (s *Session) Principal() *Principal {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.principal
+}
+
+// HasCapability reports whether a capability was accepted, or a feature flag requested.
+func (s *Session) HasCapability(name string) bool {
+	s.mu.Lock()
+	defer s.unlock()
 	return s.caps[name] || slices.Contains(s.features, name)
 }
 
 // Context returns a context that ends with the session.
 func (s *Session) Context() context.Context { return s.ctx }
 
-func (s *Session) isClosed() bool { s.mu.Lock(); defer s.mu.Unlock(); return s.state == stateClosed }
+func (s *Session) isClosed() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.state == stateClosed
+}
 
-// feed takes one line of the agent. It is called by one goroutine at a time.
+// feed processes one line of the agent. It is called by one goroutine at a time.
 func (s *Session) feed(line []byte) {
 	arrived := time.Now()
 	m, err := s.host.codec.decode(line)
@@ -109,108 +177,150 @@ func (s *Session) feed(line []byte) {
 		s.refuseLine(err, arrived, len(line))
 		return
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.take(m, arrived, len(line))
+	switch m.Type {
+	case TypePing, TypeShutdown, TypeHandshakeRequest:
+	default:
+		s.mu.Lock()
+		scope := s.scope
+		s.unlock()
+		s.hold = reserveRequest(scope, len(line))
+	}
+	if a := s.take(m, arrived, len(line)); a != nil {
+		s.authenticate(a)
+	}
+	s.hold.release() // unless the call took it
+	s.hold = requestHold{}
 }
 
-// refuse answers a line that could not even be framed.
-func (s *Session) refuse(err *Error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.state != stateClosed {
-		s.send(errorMessage(err))
+// feedLines processes the lines of a body, the last one with or without LF.
+func (s *Session) feedLines(data []byte) {
+	if n := len(data); n > 0 && data[n-1] != '\n' {
+		data = append(slices.Clip(data), '\n')
+	}
+	in := newLineReader(bytes.NewReader(data), s.host.codec)
+	for {
+		line, err := in.next()
+		var e *Error
+		if err == nil {
+			s.feed(line)
+			continue
+		}
+		if !errors.As(err, &e) {
+			return
+		}
+		s.refuseLine(e, time.Now(), 0)
 	}
 }
 
-// refuseLine answers a line that cannot be decoded, unless it is one that gets
-// no answer (A2E-D16).
+// take processes one message. A handshake request is returned for authentication without the lock.
+func (s *Session) take(m *Message, arrived time.Time, in int) *handshakeAttempt {
+	s.mu.Lock()
+	defer s.unlock()
+	if m.Type == TypeHandshakeRequest && s.state != stateClosed {
+		return s.startHandshakeLocked(m, arrived, in)
+	}
+	s.takeLocked(m, arrived, in)
+	return nil
+}
+
+// refuseLine answers a line that cannot be decoded, unless its type gets no answer (A2E-D16).
 func (s *Session) refuseLine(err *Error, arrived time.Time, in int) {
 	s.mu.Lock()
-	defer s.mu.Unlock()
+	defer s.unlock()
 	if s.state == stateClosed {
 		return
 	}
 	if err.Code == ErrVersionMismatch && err.msgType == TypeHandshakeRequest {
 		m := &Message{Type: err.msgType, ID: err.ReqID}
-		s.refuseHandshake(m, RejectVersionMismatch, arrived, in)
+		s.refuseHandshakeLocked(m, RejectVersionMismatch, arrived, in)
 		return
 	}
 	if err.msgType != "" {
 		switch s.kind(err.msgType) {
 		case KindResponse, KindError:
-			if !s.replied(err.refID, reply{err: err}) {
-				s.host.dropped.Add(1)
-			}
+			s.deliver(err.refID, reply{err: err})
 			return
 		case KindEvent:
 			s.host.dropped.Add(1)
 			return
 		}
 	}
-	s.send(errorMessage(err))
+	s.sendLocked(errorMessage(err))
 }
 
-// kind returns the kind of a type as a host sees it.
+// kind returns the kind of a type as read by a host.
 func (s *Session) kind(name string) Kind {
 	if t := s.host.codec.Types.lookup(name, true); t != nil {
 		return t.Kind
 	}
-	return KindOf(hostReading(CanonicalType(name)))
+	return kindOf(hostReading(canonicalType(name)))
 }
 
-// send encodes and sends a message and returns how many bytes it is long. A
-// message of a handler that cannot be encoded is replaced by an error.
-func (s *Session) send(m *Message) int {
-	line, err := s.host.codec.Append(nil, m)
-	if err != nil {
-		s.host.log.Error("a2e: message cannot be encoded", "type", m.Type, "err", err)
-		e := reasoned(ErrRuntime, ReasonInternal, "internal error")
-		e.ReqID = m.ReqID()
-		if line, err = s.host.codec.Append(nil, errorMessage(e)); err != nil {
-			return 0
-		}
+// encode encodes a message of the package. One that cannot be encoded is replaced by an error.
+func (s *Session) encode(m *Message) *[]byte {
+	line, err := s.host.codec.line(m)
+	if err == nil {
+		return line
 	}
-	s.out.put(line)
-	return len(line)
+	s.host.log.ErrorContext(s.ctx, "a2e: message not encoded", "type", m.Type, "err", err)
+	e := reasoned(ErrRuntime, ReasonInternal, "internal error")
+	e.ReqID = m.ReqID()
+	if line, err = s.host.codec.line(errorMessage(e)); err != nil {
+		return nil
+	}
+	return line
 }
 
-// take goes through the checks of A2E-D26 in their order. It is called with mu held.
-func (s *Session) take(m *Message, arrived time.Time, in int) {
+// sendLocked sends a message of the reader or of a timer and returns its length in bytes. s.mu must
+// be held.
+func (s *Session) sendLocked(m *Message) int {
+	line := s.encode(m)
+	if line == nil {
+		return 0
+	}
+	defer freeLine(line)
+	if errors.Is(s.out.putControl(*line, m.Type == TypePong), sendq.ErrFull) {
+		s.backlog = append(s.backlog, bytes.Clone(*line))
+	}
+	return len(*line) - 1
+}
+
+// takeLocked performs the checks of A2E-D26 in their order. s.mu must be held.
+func (s *Session) takeLocked(m *Message, arrived time.Time, in int) {
 	if s.state == stateClosed {
 		return
 	}
-	if m.Type == typeCancel && slices.Contains(s.features, FeatureCancel) {
-		s.cancelCall(m)
+	if m.Type == typeCancel && slices.Contains(s.features, featureCancel) {
+		s.cancelCallLocked(m)
+		return
+	}
+	if s.kept.passedLocked(s, m) {
 		return
 	}
 	switch s.kind(m.Type) {
 	case KindResponse, KindError, KindEvent:
-		s.unanswerable(m)
+		s.handleOneWayLocked(m)
 		return
 	}
 	switch m.Type {
 	case TypePing:
-		s.send(NewMessage(TypePong, &Pong{ReqID: m.ID, UptimeSeconds: time.Since(s.host.started).Seconds()}))
+		s.sendLocked(NewMessage(TypePong, &Pong{ReqID: m.ID, UptimeSeconds: time.Since(s.host.started).Seconds()}))
 		return
 	case TypeShutdown:
 		timeout := int64(10)
 		if b, ok := m.Body.(*Shutdown); ok {
-			timeout = b.Timeout
+			timeout = max(int64(b.Timeout), 0)
 		}
-		s.startDrain(time.Duration(min(timeout, int64(s.host.limits.MaxDrain/time.Second)+1)) * time.Second)
-		return
-	case TypeHandshakeRequest:
-		s.handshake(m, arrived, in)
+		s.startDrainLocked(time.Duration(min(timeout, int64(s.host.opts.Timing.DrainTimeout/time.Second)+1)) * time.Second)
 		return
 	}
 	call := &Call{Message: m, Session: s, arrived: arrived, in: in}
 	call.capability = s.capabilityOf(m)
 	refuse := func(err *Error, capability string) {
 		err.Capability = capability
-		s.reject(call, err)
+		s.rejectLocked(call, err)
 	}
-	known := m.typ != nil || catalogued(hostReading(CanonicalType(m.Type)))
+	isKnown := m.typ != nil || catalogued(hostReading(canonicalType(m.Type)))
 	switch {
 	case s.state == stateDraining:
 		refuse(reasoned(ErrInvalidMessage, ReasonDraining, "the session is shutting down"), "")
@@ -219,20 +329,20 @@ func (s *Session) take(m *Message, arrived time.Time, in int) {
 		refuse(reasoned(ErrUnauthorized, ReasonNoHandshake, "no handshake yet"), call.capability)
 		return
 	case s.calls[m.ID] != nil:
-		s.host.dropped.Add(1) // the transport sent it twice; the one answer comes
+		s.host.dropped.Add(1) // sent twice by the transport; one answer follows
 		return
 	case s.answered.has(m.ID):
 		refuse(reasoned(ErrInvalidMessage, ReasonDuplicateID, "a request with this id was answered already"), "")
 		return
-	case !known && s.host.catchAll != nil:
-		call.routes = []boundRoute{{plugin: &Plugin{}, handler: s.host.catchAll}}
+	case !isKnown && s.host.fallback != nil:
+		call.routes = []boundRoute{{plugin: &Plugin{}, handler: s.host.fallback}}
 		call.mayPass = true
-		s.enqueue(call)
+		s.enqueueLocked(call)
 		return
-	case !known:
+	case !isKnown:
 		refuse(reasoned(ErrInvalidMessage, ReasonUnknownType, "nobody here knows this type").With("type", clip(m.Type, 200)), "")
 		return
-	case call.capability != "" && !s.accepted(call.capability):
+	case call.capability != "" && !s.acceptsLocked(call.capability):
 		refuse(reasoned(ErrCapabilityMissing, ReasonNotNegotiated, "the capability "+clip(call.capability, 100)+" was not negotiated; the agent asks for it in its handshake"), call.capability)
 		return
 	}
@@ -245,7 +355,8 @@ func (s *Session) take(m *Message, arrived time.Time, in int) {
 		refuse(unsupported(m.Type), call.capability)
 		return
 	}
-	s.enqueue(call)
+	call.lane = call.routes[0].lane
+	s.enqueueLocked(call)
 }
 
 func unsupported(msgType string) *Error {
@@ -257,7 +368,7 @@ func (s *Session) typeName(m *Message) string {
 	if m.typ != nil {
 		return m.typ.Name
 	}
-	return hostReading(CanonicalType(m.Type))
+	return hostReading(canonicalType(m.Type))
 }
 
 func (s *Session) capabilityOf(m *Message) string {
@@ -267,20 +378,19 @@ func (s *Session) capabilityOf(m *Message) string {
 	return capabilityOf(s.typeName(m))
 }
 
-func (s *Session) accepted(capability string) bool {
+// acceptsLocked reports whether a capability is available in the session. s.mu must be held.
+func (s *Session) acceptsLocked(capability string) bool {
 	if s.state == stateNew { // served without handshake
 		return s.host.plugin(capability) != nil
 	}
 	return s.caps[capability]
 }
 
-// unanswerable handles what never gets an answer (A2E-D16).
-func (s *Session) unanswerable(m *Message) {
+// handleOneWayLocked handles messages that get no answer (A2E-D16). s.mu must be held.
+func (s *Session) handleOneWayLocked(m *Message) {
 	kind := s.kind(m.Type)
 	if kind == KindResponse || kind == KindError {
-		if !s.replied(m.ReqID(), reply{answer: m}) {
-			s.host.dropped.Add(1)
-		}
+		s.deliver(m.ReqID(), reply{answer: m})
 		return
 	}
 	if s.state != stateActive && !(s.state == stateNew && s.host.open()) {
@@ -288,29 +398,25 @@ func (s *Session) unanswerable(m *Message) {
 		return
 	}
 	routes := s.host.routes[s.typeName(m)]
-	if len(routes) == 0 && m.typ == nil && !catalogued(s.typeName(m)) && s.host.catchAll != nil {
-		routes = []boundRoute{{plugin: &Plugin{}, handler: s.host.catchAll}}
+	if len(routes) == 0 && m.typ == nil && !catalogued(s.typeName(m)) && s.host.fallback != nil {
+		routes = []boundRoute{{plugin: &Plugin{}, handler: s.host.fallback}}
 	}
-	if len(routes) == 0 || s.capabilityOf(m) != "" && !s.accepted(s.capabilityOf(m)) || len(s.calls) > s.host.limits.QueueLimit+s.host.limits.MaxConcurrent {
+	if len(routes) == 0 || s.capabilityOf(m) != "" && !s.acceptsLocked(s.capabilityOf(m)) || int64(len(s.calls)) > s.host.opts.Limits.QueueLimitPerSession+s.host.opts.Limits.MaxConcurrentPerSession {
 		s.host.dropped.Add(1)
 		return
 	}
 	call := &Call{Message: m, Session: s, arrived: time.Now(), routes: routes, silent: true, capability: s.capabilityOf(m)}
-	s.enqueue(call)
+	s.enqueueLocked(call)
 }
 
-// replied hands a reply to who waits for it, if anybody does.
-func (s *Session) replied(reqID string, r reply) bool {
-	waiter := s.waiters[reqID]
-	if waiter == nil {
-		return false
+// deliver passes a reply to its waiting call.
+func (s *Session) deliver(reqID string, r reply) {
+	if !s.replies.Complete(reqID, r) {
+		s.host.dropped.Add(1)
 	}
-	delete(s.waiters, reqID)
-	waiter <- r // has room for one
-	return true
 }
 
-// An idRing remembers the last ids that were added.
+// An idRing records the last added ids.
 type idRing struct {
 	ids  map[string]struct{}
 	ring []string

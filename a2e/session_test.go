@@ -17,17 +17,17 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/fivewire/fivewire/a2e"
-	"github.com/fivewire/fivewire/a2e/internal/a2etest"
+	"github.com/fivewire/fivewire/a2e/a2etest"
 	"github.com/fivewire/fivewire/a2e/mcp"
 	"github.com/fivewire/fivewire/store"
 )
 
-// sleeping is a host whose requests take some time and notice when it is over.
-// The returned function tells which of them began.
-func sleeping(opts *a2e.HostOptions) (*a2e.Host, func() []string) {
+// sleeping returns a host whose requests last until the end of their context, and a function that
+// returns the started ones.
+func sleeping(t *testing.T, opts *a2e.HostOptions) (*a2e.Host, func() []string) {
 	var mu sync.Mutex
 	var began []string
-	h := a2e.NewHost(opts).AddPlugin(&a2e.Plugin{Name: "demo", Capability: "demo", Routes: []a2e.Route{
+	h := a2etest.NewHost(t, opts).AddPlugin(&a2e.Plugin{Name: "demo", Capability: "demo", Routes: []a2e.Route{
 		a2e.NewRoute("demo/sleep/req", func(ctx context.Context, call *a2e.Call, r *sleep) (*struct{}, error) {
 			mu.Lock()
 			began = append(began, call.ID())
@@ -47,17 +47,17 @@ func sleeping(opts *a2e.HostOptions) (*a2e.Host, func() []string) {
 }
 
 type sleep struct {
-	Ms      int64 `a2e:"ms"`
-	Timeout int64 `a2e:"timeout,default=30"`
+	Ms      int64 `json:"ms,omitzero" jsonmap:"always"`
+	Timeout int64 `json:"timeout,omitzero" jsonmap:"default=30"`
 }
 
 func (s *sleep) TimeLimit() time.Duration { return time.Duration(s.Timeout) * time.Second }
 
-// A call that waits when its time is over never starts, even if the one before it
-// is over at the same moment (A2E-D28).
+// A waiting call whose time limit expires never starts, even if the running call expires at the
+// same moment (A2E-D28).
 func TestOverdueCallsNeverStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h, began := sleeping(&a2e.HostOptions{Limits: a2e.Limits{MaxConcurrent: 1}})
+		h, began := sleeping(t, &a2e.HostOptions{Limits: a2e.Limits{MaxConcurrentPerSession: 1}})
 		r := open(t, h)
 		r.shake(`"demo"`)
 		for i := range 3 {
@@ -79,7 +79,7 @@ func TestOverdueCallsNeverStart(t *testing.T) {
 // A2E-D22).
 func TestRefusedHandshakesEndWork(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h, began := sleeping(&a2e.HostOptions{Auth: a2e.Auth{SkipHandshake: true}, Limits: a2e.Limits{MaxConcurrent: 1}})
+		h, began := sleeping(t, &a2e.HostOptions{Auth: a2e.Auth{SkipHandshake: true}, Limits: a2e.Limits{MaxConcurrentPerSession: 1}})
 		r := open(t, h)
 		r.send(message("demo/sleep/req", "0", `,"ms":60000`))
 		r.send(message("demo/sleep/req", "1", `,"ms":60000`))
@@ -101,7 +101,7 @@ func TestRefusedHandshakesEndWork(t *testing.T) {
 func TestEventsShareNoIDs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		release := make(chan struct{})
-		h, began := sleeping(nil)
+		h, began := sleeping(t, nil)
 		h.AddPlugin(&a2e.Plugin{Name: "more", Capability: "demo", Routes: []a2e.Route{
 			a2e.NewEventRoute("demo/note/event", func(context.Context, *a2e.Call, *a2e.EventBody) error { <-release; return nil })}})
 		r := open(t, h)
@@ -127,11 +127,11 @@ func TestHostWaitsForEndedSessions(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var closed atomic.Bool
-				h := a2e.NewHost(nil).AddPlugin(&a2e.Plugin{Name: "demo", Capability: "demo",
+				h := a2etest.NewHost(t, nil).AddPlugin(&a2e.Plugin{Name: "demo", Capability: "demo",
 					Open:  func(*a2e.Session) (any, error) { return "state", nil },
 					Close: func(any) { time.Sleep(time.Second); closed.Store(true) },
 					Routes: []a2e.Route{a2e.NewRoute("demo/stay/req", func(context.Context, *a2e.Call, *struct{}) (*struct{}, error) {
-						time.Sleep(time.Minute) // whatever becomes of its context
+						time.Sleep(500 * time.Millisecond) // ignores its context
 						return nil, nil
 					})}})
 				r := open(t, h)
@@ -149,8 +149,7 @@ func TestHostWaitsForEndedSessions(t *testing.T) {
 	}
 }
 
-// A plugin that panics where no request is at hand harms neither the host nor the
-// other plugins (A2E-D51).
+// A plugin that panics outside a request affects neither the host nor the other plugins (A2E-D51).
 func TestPluginsPanicAtTheEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var closed atomic.Int32
@@ -169,7 +168,7 @@ func TestPluginsPanicAtTheEnd(t *testing.T) {
 				},
 				Routes: []a2e.Route{a2e.NewRoute("demo/"+name+"/req", func(context.Context, *a2e.Call, *struct{}) (*struct{}, error) { return nil, nil })}}
 		}
-		h := a2e.NewHost(&a2e.HostOptions{Persistence: a2e.Persistence{Snapshots: a2e.NewSnapshots(store.NewMemory())}}).AddPlugin(plugin("one", true)).AddPlugin(plugin("two", true))
+		h := a2etest.NewHost(t, &a2e.HostOptions{Persistence: a2e.Persistence{Snapshots: a2e.NewSnapshots(store.NewMemory())}}).AddPlugin(plugin("one", true)).AddPlugin(plugin("two", true))
 		c := a2etest.Connect(t, h, nil)
 		for _, name := range []string{"one", "two"} {
 			_, err := c.Call(t.Context(), "demo/"+name+"/req", &struct{}{}, nil)
@@ -188,7 +187,7 @@ func TestRestorePanics(t *testing.T) {
 		opened, closed := 0, 0
 		kept := a2e.NewSnapshots(store.NewMemory())
 		require.NoError(t, kept.Save(t.Context(), "demo", "key", json.RawMessage("{}")))
-		h := a2e.NewHost(&a2e.HostOptions{Persistence: a2e.Persistence{Snapshots: kept, SnapshotKey: func(*a2e.Session) string { return "key" }}}).AddPlugin(&a2e.Plugin{
+		h := a2etest.NewHost(t, &a2e.HostOptions{Persistence: a2e.Persistence{Snapshots: kept, SnapshotKey: func(*a2e.Session) string { return "key" }}}).AddPlugin(&a2e.Plugin{
 			Name: "demo", Capability: "demo",
 			Open:  func(*a2e.Session) (any, error) { opened++; return "state", nil },
 			Close: func(any) { closed++ },
@@ -211,9 +210,9 @@ func TestRestorePanics(t *testing.T) {
 	})
 }
 
-// The end of a host ends all sessions at once: none of them waits for the handlers of
-// another.
-func TestHostEndsAllSessionsAtOnce(t *testing.T) {
+// Close returns within 1 s and Shutdown with its context, although handlers ignore the ends of their
+// contexts.
+func TestHostEndsAlthoughHandlersIgnoreContexts(t *testing.T) {
 	for name, stop := range map[string]func(*a2e.Host) error{
 		"close": (*a2e.Host).Close,
 		"shutdown": func(h *a2e.Host) error {
@@ -227,12 +226,16 @@ func TestHostEndsAllSessionsAtOnce(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				h := a2e.NewHost(nil).AddPlugin(&a2e.Plugin{Name: "demo", Capability: "demo", Routes: []a2e.Route{
+				h := a2etest.NewHost(t, nil).AddPlugin(&a2e.Plugin{Name: "demo", Capability: "demo", Routes: []a2e.Route{
 					a2e.NewRoute("demo/tidy/req", func(ctx context.Context, _ *a2e.Call, _ *struct{}) (*struct{}, error) {
 						<-ctx.Done()
 						time.Sleep(time.Minute)
 						return nil, nil
 					})}})
+				limit := time.Second
+				if name == "shutdown" {
+					limit = 0
+				}
 				for range 3 {
 					r := open(t, h)
 					r.shake(`"demo"`)
@@ -241,30 +244,38 @@ func TestHostEndsAllSessionsAtOnce(t *testing.T) {
 				synctest.Wait()
 				start := time.Now()
 				require.NoError(t, stop(h))
-				require.Equal(t, time.Minute, time.Since(start))
+				require.Equal(t, limit, time.Since(start))
+				require.ErrorIs(t, h.Ready(), a2e.ErrClosed)
+				time.Sleep(2 * time.Second)
+				require.Len(t, h.Stuck(), 3, "handlers that ignore their contexts are listed (A2E-D58)")
+				require.Equal(t, "demo/tidy/req", h.Stuck()[0].Type)
+				time.Sleep(time.Minute)
+				require.Empty(t, h.Stuck())
 			})
 		})
 	}
 }
 
-// The id of a request stands in its answer, whatever a handler left there.
+// An answer names its request, whatever id the handler set.
 func TestAnswersNameTheirRequest(t *testing.T) {
-	type told struct {
-		ReqID string `a2e:"req_id"`
+	type demoResponse struct {
+		ReqID string `json:"req_id,omitzero" jsonmap:"always"`
 	}
-	h := a2e.NewHost(nil).AddPlugin(&a2e.Plugin{Name: "demo", Capability: "demo", Routes: []a2e.Route{
-		a2e.NewRoute("demo/told/req", func(context.Context, *a2e.Call, *struct{}) (*told, error) { return &told{ReqID: "of another"}, nil })}})
+	h := a2etest.NewHost(t, nil).AddPlugin(&a2e.Plugin{Name: "demo", Capability: "demo", Routes: []a2e.Route{
+		a2e.NewRoute("demo/told/req", func(context.Context, *a2e.Call, *struct{}) (*demoResponse, error) {
+			return &demoResponse{ReqID: "of another"}, nil
+		})}})
 	r := open(t, h)
 	r.shake(`"demo"`)
 	r.send(message("demo/told/req", "mine", ""))
 	require.Equal(t, "mine", r.next().ReqID())
 }
 
-// A host that asks its agent is told at once that the answer is invalid (A2E-D37).
+// The request of a host fails at once if the answer is invalid (A2E-D37).
 func TestInvalidAnswerToTheHost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		failed := make(chan error, 1)
-		h := a2e.NewHost(nil).AddPlugin(mcp.NewBridge(nil, nil).Plugin()).AddPlugin(&a2e.Plugin{Name: "demo", Capability: "demo", Routes: []a2e.Route{
+		h := a2etest.NewHost(t, nil).AddPlugin(a2etest.Must(mcp.NewBridge(mcp.ConnectorFunc(nil), nil)).Plugin()).AddPlugin(&a2e.Plugin{Name: "demo", Capability: "demo", Routes: []a2e.Route{
 			a2e.NewRoute("demo/back/req", func(ctx context.Context, call *a2e.Call, _ *struct{}) (*struct{}, error) {
 				_, err := call.Session.Call(ctx, "mcp/sample/req", &mcp.SampleRequest{})
 				failed <- err
@@ -275,13 +286,13 @@ func TestInvalidAnswerToTheHost(t *testing.T) {
 		for _, answer := range []string{"mcp/sample/resp", "error"} {
 			start := time.Now()
 			r.send(message("demo/back/req", answer, ""))
-			asked := r.next()
-			require.Equal(t, "mcp/sample/req", asked.Type)
-			r.send(message(answer, "a", `,"req_id":"`+asked.ID+`","role":7`))
+			request := r.next()
+			require.Equal(t, "mcp/sample/req", request.Type)
+			r.send(message(answer, "a", `,"req_id":"`+request.ID+`","role":7`))
 			require.ErrorIs(t, <-failed, a2e.ErrInvalidResponse)
 			require.Zero(t, time.Since(start))
 			require.Equal(t, "demo/back/resp", r.next().Type)
 		}
-		require.Zero(t, h.Dropped())
+		require.Zero(t, h.Stats().Dropped)
 	})
 }

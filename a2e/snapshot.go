@@ -4,6 +4,7 @@
 package a2e
 
 import (
+	"bytes"
 	"context"
 	"encoding/hex"
 	"encoding/json"
@@ -13,13 +14,13 @@ import (
 	"sync"
 	"time"
 
+	"github.com/fivewire/fivewire/internal/guard"
 	"github.com/fivewire/fivewire/internal/strictjson"
 	"github.com/fivewire/fivewire/store"
 )
 
-// Snapshots keep what plugins want to find again after a restart: one JSON object
-// under the name of a plugin and a key (A2E-148). Any engine of package store
-// holds them. All methods may be called from several goroutines.
+// Snapshots keep the data of plugins across restarts: one JSON object for each name of a plugin and
+// key (A2E-148). Any engine of package store holds them. All methods are safe for concurrent use.
 type Snapshots struct {
 	kv store.KV
 }
@@ -27,7 +28,7 @@ type Snapshots struct {
 // NewSnapshots returns snapshots in kv.
 func NewSnapshots(kv store.KV) *Snapshots { return &Snapshots{kv: kv} }
 
-// A SnapshotMode says who keeps the states of plugins (A2E-149).
+// A SnapshotMode selects the store of the states of plugins (A2E-149).
 type SnapshotMode string
 
 // Modes of snapshots.
@@ -35,34 +36,34 @@ const (
 	// SnapshotHost keeps all of them with the host.
 	SnapshotHost SnapshotMode = "host"
 
-	// SnapshotPlugin keeps those of plugins that have a place of their own, there.
+	// SnapshotPlugin keeps the states of plugins with their own store there, and no others.
 	SnapshotPlugin SnapshotMode = "plugin"
 
-	// SnapshotHybrid keeps them where the plugin says, and those of plugins that
-	// say nothing with the host.
+	// SnapshotHybrid keeps states in the store of the plugin, and those of plugins without a store
+	// with the host.
 	SnapshotHybrid SnapshotMode = "hybrid"
 )
 
-// A PluginSnapshot lets the states of a plugin outlive their sessions: what Save
-// returns when a session ends is given to Restore in the next session of the
-// same agent (A2E-148).
+// A PluginSnapshot makes the states of a plugin outlive their sessions: the object that Save
+// returns at the end of a session is passed to Restore in the next session of the same agent
+// (A2E-148).
 type PluginSnapshot struct {
-	// Save returns a state as a JSON object, or nil if there is nothing to
-	// keep; then what was kept is removed. It may run beside handlers.
+	// Save returns a state as a JSON object, or nil to remove the stored object. It may run
+	// concurrently with handlers.
 	Save func(ctx context.Context, state any) (json.RawMessage, error)
 
-	// Restore fills a state that Open has just made. With an error the plugin
-	// serves nothing in this session, so that nothing is overwritten.
+	// Restore fills a state that Open has just made. After an error the plugin serves nothing in
+	// this session, so that the stored object is not overwritten.
 	Restore func(ctx context.Context, state any, object json.RawMessage) error
 
-	// Store is where the plugin wants its snapshots to be kept; see [SnapshotMode].
+	// Store is the plugin's own store of snapshots; see [SnapshotMode].
 	Store *Snapshots
 }
 
-// snapshotTime bounds how long the end of a session waits for its store.
+// snapshotTime bounds the wait for the store at the end of a session.
 const snapshotTime = 10 * time.Second
 
-// snapshotsOf returns where the states of a plugin are kept, or nil.
+// snapshotsOf returns the store of the states of a plugin, or nil.
 func (h *Host) snapshotsOf(p *Plugin) *Snapshots {
 	switch {
 	case p.Snapshot == nil || p.Snapshot.Save == nil || p.Snapshot.Restore == nil:
@@ -73,45 +74,114 @@ func (h *Host) snapshotsOf(p *Plugin) *Snapshots {
 	return h.opts.Persistence.Snapshots
 }
 
-// restore fills a fresh state with what an earlier session left.
-func (s *Session) restore(ctx context.Context, p *Plugin, state any) error {
-	kept := s.host.snapshotsOf(p)
-	if kept == nil {
+// A snapshotPlace is where the state of a plugin is kept. The zero place keeps nothing.
+type snapshotPlace struct {
+	kept      *Snapshots
+	key       string
+	isSession bool // the state ends with its durable session
+}
+
+// placeOf returns the place of the state of a plugin. Without one for the agent, the state of a durable
+// session moves with it.
+func (s *Session) placeOf(p *Plugin) snapshotPlace {
+	s.mu.Lock()
+	k := s.kept
+	s.unlock()
+	if place := (snapshotPlace{kept: s.host.snapshotsOf(p), key: s.AgentID()}); place.kept != nil {
+		if s.host.opts.Persistence.SnapshotKey != nil {
+			place.key = s.host.opts.Persistence.SnapshotKey(s)
+		}
+		if place.key != "" {
+			return place
+		}
+	}
+	if k != nil && p.Snapshot != nil && p.Snapshot.Save != nil && p.Snapshot.Restore != nil {
+		return snapshotPlace{k.durable.snapshots, "session/" + k.key, true}
+	}
+	return snapshotPlace{}
+}
+
+// restore fills a new state from the snapshot of an earlier session, or of the failed host.
+func (s *Session) restore(ctx context.Context, p *Plugin, state *pluginState) error {
+	state.place = s.placeOf(p)
+	if state.place.kept == nil {
 		return nil
 	}
-	key := s.AgentID()
-	if s.host.opts.Persistence.SnapshotKey != nil {
-		key = s.host.opts.Persistence.SnapshotKey(s)
-	}
-	if key == "" {
-		return nil
-	}
-	if err := s.host.saves.wait(ctx, key); err != nil { // a session that is just ending
+	key := state.place.key
+	if err := s.host.saves.wait(ctx, key); err != nil { // an earlier session that is still ending
 		return err
 	}
-	object, err := kept.Load(ctx, p.Name, key)
+	object, err := state.place.kept.Load(ctx, p.Name, key)
 	if err == nil {
-		err = p.Snapshot.Restore(ctx, state, object)
+		err = p.Snapshot.Restore(ctx, state.value, object)
 	}
 	if err != nil && !errors.Is(err, store.ErrNotFound) {
-		s.host.log.Error("a2e: snapshot cannot be restored", "plugin", p.Name, "err", err)
+		s.host.log.ErrorContext(ctx, "a2e: snapshot not restored", "plugin", p.Name, "err", err)
 		return reasoned(ErrRuntime, ReasonInternal, "the state of the last session cannot be restored")
 	}
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.state == stateClosed { // nobody waits for what it would leave
+	defer s.unlock()
+	if s.state == stateClosed { // the end of the session does not save the state
 		return ErrClosed
 	}
-	s.snapshotKey = key
+	if !state.place.isSession {
+		s.snapshotKey = key
+	}
 	return nil
 }
 
-// SaveSnapshots keeps the states of all plugins that can be saved now, as the
-// end of the session does.
+// saveDurable saves the state of a plugin of a durable session after a request (A2E-D67).
+func (s *Session) saveDurable(ctx context.Context, p *Plugin) {
+	if p.Snapshot == nil {
+		return
+	}
+	s.mu.Lock()
+	k, state := s.kept, s.states[p]
+	s.unlock()
+	if k == nil || state == nil || state.place.kept == nil {
+		return
+	}
+	state.saves.Lock()
+	defer state.saves.Unlock()
+	err := guard.Call("snapshot", func() error {
+		object, err := p.Snapshot.Save(ctx, state.value)
+		if err != nil || bytes.Equal(object, state.saved) {
+			return err
+		}
+		if object == nil {
+			err = state.place.kept.Delete(ctx, p.Name, state.place.key)
+		} else {
+			err = state.place.kept.Save(ctx, p.Name, state.place.key, object)
+		}
+		if err == nil {
+			state.saved = bytes.Clone(object)
+		}
+		return err
+	})
+	if err != nil {
+		s.host.log.ErrorContext(ctx, "a2e: snapshot not saved", "plugin", p.Name, "err", err)
+	}
+}
+
+// keepsSnapshots reports whether the end of the session saves the states of its plugins. A process
+// that has lost the session does not: the states are with the next owner.
+func (s *Session) keepsSnapshots() bool {
+	s.mu.Lock()
+	defer s.unlock()
+	if s.kept != nil {
+		return s.kept.ctx.Err() == nil
+	}
+	return s.snapshotKey != ""
+}
+
+// SaveSnapshots saves the states of all plugins that can be saved now, as the end of the session
+// does.
 func (s *Session) SaveSnapshots(ctx context.Context) error {
 	return s.eachSnapshot(func(p *Plugin, kept *Snapshots, key string, state any) error {
 		object, err := p.Snapshot.Save(ctx, state)
 		switch {
+		case s.isOver(key):
+			return kept.Delete(ctx, p.Name, key)
 		case err != nil:
 			return fmt.Errorf("a2e: snapshot of %s: %w", p.Name, err)
 		case object == nil:
@@ -121,52 +191,44 @@ func (s *Session) SaveSnapshots(ctx context.Context) error {
 	})
 }
 
-// DeleteSnapshots removes what earlier sessions of the agent left. The states of
-// this one stay as they are, and are kept when it ends.
+// DeleteSnapshots removes the snapshots of earlier sessions of the agent. The states of this
+// session are not changed, and are saved when it ends.
 func (s *Session) DeleteSnapshots(ctx context.Context) error {
 	return s.eachSnapshot(func(p *Plugin, kept *Snapshots, key string, _ any) error {
 		return kept.Delete(ctx, p.Name, key)
 	})
 }
 
+// isOver reports whether a key is that of a durable session that has ended.
+func (s *Session) isOver(key string) bool {
+	s.mu.Lock()
+	k := s.kept
+	s.unlock()
+	return k != nil && k.isOver() && key == "session/"+k.key
+}
+
 // eachSnapshot calls f for the states of the session that can be saved.
 func (s *Session) eachSnapshot(f func(p *Plugin, kept *Snapshots, key string, state any) error) error {
 	s.mu.Lock()
-	key, states := s.snapshotKey, maps.Clone(s.states)
-	s.mu.Unlock()
-	if key == "" {
-		return nil
-	}
+	states := maps.Clone(s.states)
+	s.unlock()
 	var errs []error
 	for p, state := range states {
-		kept := s.host.snapshotsOf(p)
-		if kept == nil {
-			continue
-		}
 		select {
 		case <-state.ready:
 		default:
 			continue // not open yet
 		}
-		if state.err == nil {
-			errs = append(errs, calmly(func() error { return f(p, kept, key, state.value) }))
+		if state.err == nil && state.place.kept != nil {
+			place := state.place
+			errs = append(errs, guard.Call("snapshot", func() error { return f(p, place.kept, place.key, state.value) }))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// calmly makes an error of a panic.
-func calmly(f func() error) (err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			err = fmt.Errorf("a2e: the plugin panicked: %v", p)
-		}
-	}()
-	return f()
-}
-
-// saving counts the sessions of each key that are ending, so that the next one
-// finds what they leave. The zero value is empty.
+// saving counts the ending sessions of each key, so that the next session waits for their
+// snapshots. The zero value is empty.
 type saving struct {
 	mu    sync.Mutex
 	gates map[string]*gate
@@ -213,13 +275,12 @@ func (g *saving) wait(ctx context.Context, key string) error {
 	}
 }
 
-// key spells plugin and key so that no key can get out of its plugin, whatever
-// engine stands behind.
+// key encodes plugin and key so that no key can refer to another plugin, for any engine.
 func (s *Snapshots) key(plugin, key string) string {
 	return "a2e/snapshot/" + hex.EncodeToString([]byte(plugin)) + ":" + hex.EncodeToString([]byte(key))
 }
 
-// Save keeps an object in place of the one before.
+// Save stores an object and replaces an earlier one.
 func (s *Snapshots) Save(ctx context.Context, plugin, key string, object json.RawMessage) error {
 	v, err := strictjson.Check(object, strictjson.Options{MaxDepth: 10000})
 	if err != nil || !v.IsObject() {
@@ -257,7 +318,7 @@ func (s *Snapshots) Load(ctx context.Context, plugin, key string) (json.RawMessa
 	return json.RawMessage(v), nil
 }
 
-// Delete removes an object. Removing what is not there succeeds.
+// Delete removes an object. A missing object is not an error.
 func (s *Snapshots) Delete(ctx context.Context, plugin, key string) error {
 	return s.kv.Delete(ctx, s.key(plugin, key), 0)
 }

@@ -14,31 +14,33 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/fivewire/fivewire/a2e"
+	"github.com/fivewire/fivewire/a2e/a2etest"
 	"github.com/fivewire/fivewire/a2e/env"
+	"github.com/fivewire/fivewire/a2e/env/envtest"
 	"github.com/fivewire/fivewire/a2e/planning"
 	"github.com/fivewire/fivewire/store"
 )
 
-// notes is a plugin whose state is one text. It counts what it is asked.
+// notes is a plugin whose state is one text. It counts its calls.
 type notes struct {
-	Text string `a2e:"text"`
+	Text string `json:"text,omitzero" jsonmap:"always"`
 }
 
 type note struct{ text string }
 
 type noteRequest struct {
-	Text string `a2e:"text"`
+	Text string `json:"text,omitzero" jsonmap:"always"`
 }
 
 type noteResponse struct {
-	ReqID  string `a2e:"req_id"`
-	Before string `a2e:"before"`
+	ReqID  string `json:"req_id,omitzero" jsonmap:"always"`
+	Before string `json:"before,omitzero" jsonmap:"always"`
 }
 
 func notesPlugin(own *a2e.Snapshots) *a2e.Plugin {
 	return &a2e.Plugin{Name: "notes", Capability: "notes",
 		Open: func(s *a2e.Session) (any, error) {
-			_ = s.AgentID() // may be asked here
+			_ = s.AgentID() // does not deadlock
 			return &note{}, nil
 		},
 		Snapshot: &a2e.PluginSnapshot{Store: own,
@@ -72,13 +74,13 @@ func notesPlugin(own *a2e.Snapshots) *a2e.Plugin {
 	}
 }
 
-// visit is one session of an agent that writes a note and returns the one before.
+// visit runs one session of an agent, which writes a note and returns the previous one.
 func visit(t *testing.T, h *a2e.Host, agent, text string) (string, error) {
 	x, y := a2e.Pipe()
 	served := make(chan error, 1)
 	go func() { served <- h.Serve(context.Background(), y) }()
 	defer func() { <-served }()
-	c := a2e.NewClient(x, &a2e.ClientOptions{AgentID: agent, Capabilities: []string{"notes"}, Types: []a2e.Type{a2e.TypeOf[noteResponse]("notes/write/resp")}})
+	c := a2etest.Must(a2e.NewClient(x, &a2e.ClientOptions{AgentID: agent, Capabilities: []string{"notes"}, Types: []a2e.Type{a2e.TypeOf[noteResponse]("notes/write/resp")}}))
 	defer c.Close()
 	_, err := c.Connect(t.Context())
 	require.NoError(t, err)
@@ -110,7 +112,7 @@ func TestSnapshotModes(t *testing.T) {
 			if tt.own {
 				own = atOwn
 			}
-			h := a2e.NewHost(&a2e.HostOptions{Persistence: a2e.Persistence{Snapshots: atHost, SnapshotMode: tt.mode}}).AddPlugin(notesPlugin(own))
+			h := a2etest.NewHost(t, &a2e.HostOptions{Persistence: a2e.Persistence{Snapshots: atHost, SnapshotMode: tt.mode}}).AddPlugin(notesPlugin(own))
 			before, err := visit(t, h, "ann", "first")
 			require.NoError(t, err)
 			require.Empty(t, before)
@@ -132,11 +134,11 @@ func TestSnapshotModes(t *testing.T) {
 	}
 }
 
-// What cannot be restored is not overwritten, and what cannot be saved does not
-// hold up the end of the session (A2E-148).
-func TestSnapshotFaults(t *testing.T) {
+// A state that cannot be restored is not overwritten, and a state that cannot be saved does not
+// delay the end of the session (A2E-148).
+func TestSnapshotFailures(t *testing.T) {
 	kept := a2e.NewSnapshots(store.NewMemory())
-	h := a2e.NewHost(&a2e.HostOptions{Persistence: a2e.Persistence{Snapshots: kept}}).AddPlugin(notesPlugin(nil))
+	h := a2etest.NewHost(t, &a2e.HostOptions{Persistence: a2e.Persistence{Snapshots: kept}}).AddPlugin(notesPlugin(nil))
 	_, err := visit(t, h, "ann", "unloadable")
 	require.NoError(t, err)
 	for range 2 {
@@ -154,7 +156,7 @@ func TestSnapshotFaults(t *testing.T) {
 	before, err := visit(t, h, "ann", "x")
 	require.NoError(t, err)
 	require.Equal(t, "good", before, "the one before is still there")
-	secretive := a2e.NewHost(&a2e.HostOptions{Persistence: a2e.Persistence{Snapshots: kept, SnapshotKey: func(*a2e.Session) string { return "" }}}).AddPlugin(notesPlugin(nil))
+	secretive := a2etest.NewHost(t, &a2e.HostOptions{Persistence: a2e.Persistence{Snapshots: kept, SnapshotKey: func(*a2e.Session) string { return "" }}}).AddPlugin(notesPlugin(nil))
 	before, err = visit(t, secretive, "ann", "y")
 	require.NoError(t, err)
 	require.Empty(t, before)
@@ -163,7 +165,7 @@ func TestSnapshotFaults(t *testing.T) {
 // A session can be saved and cleared while it lasts (A2E-148).
 func TestSnapshotNow(t *testing.T) {
 	kept := a2e.NewSnapshots(store.NewMemory())
-	h := a2e.NewHost(&a2e.HostOptions{Persistence: a2e.Persistence{Snapshots: kept, SnapshotKey: func(s *a2e.Session) string { return "team" }}})
+	h := a2etest.NewHost(t, &a2e.HostOptions{Persistence: a2e.Persistence{Snapshots: kept, SnapshotKey: func(s *a2e.Session) string { return "team" }}})
 	h.AddPlugin(notesPlugin(nil)).AddPlugin(&a2e.Plugin{Name: "keeper", Capability: "notes", Routes: []a2e.Route{
 		a2e.NewRoute("notes/keep/req", func(ctx context.Context, call *a2e.Call, _ *noteRequest) (*noteResponse, error) {
 			return nil, call.Session.SaveSnapshots(ctx)
@@ -189,7 +191,7 @@ func TestSnapshotNow(t *testing.T) {
 func connect(t *testing.T, h *a2e.Host, caps ...string) *a2e.Client {
 	x, y := a2e.Pipe()
 	serve(t, h, y)
-	c := a2e.NewClient(x, &a2e.ClientOptions{AgentID: "ann", Capabilities: caps, Types: append(planning.Types(), env.Types()...)})
+	c := a2etest.Must(a2e.NewClient(x, &a2e.ClientOptions{AgentID: "ann", Capabilities: caps, Types: append(planning.Types(), env.Types()...)}))
 	t.Cleanup(func() { require.NoError(t, c.Close()) })
 	_, err := c.Connect(t.Context())
 	require.NoError(t, err)
@@ -200,8 +202,8 @@ func connect(t *testing.T, h *a2e.Host, caps ...string) *a2e.Client {
 func TestPluginsSaveThemselves(t *testing.T) {
 	kept := a2e.NewSnapshots(store.NewMemory())
 	h := func() *a2e.Host { // a new process each time
-		return a2e.NewHost(&a2e.HostOptions{Persistence: a2e.Persistence{Snapshots: kept}}).AddPlugin(planning.NewPlugin(nil)).
-			AddPlugin(env.NewPlugin(map[string]env.Environment{"counter": env.Counter{}}, nil))
+		return a2etest.NewHost(t, &a2e.HostOptions{Persistence: a2e.Persistence{Snapshots: kept}}).AddPlugin(a2etest.Must(planning.NewPlugin(nil))).
+			AddPlugin(a2etest.Must(env.NewPlugin(map[string]env.Environment{"counter": envtest.Counter{}}, nil)))
 	}
 	c := connect(t, h(), "planning", "env")
 	ask := func(msgType string, body any) string {
@@ -212,8 +214,8 @@ func TestPluginsSaveThemselves(t *testing.T) {
 		return string(text)
 	}
 	ask("planning/plan/create", &planning.PlanCreateRequest{Name: "p", Columns: []string{"a", "b"}})
-	ask("planning/task/add", &planning.TaskAddRequest{PlanID: "plan-1", Title: "t", Deps: []string{"x"}, Metadata: json.RawMessage(`{"n":123456789012345678901}`)})
-	reset := a2e.New[env.ResetRequest]()
+	ask("planning/task/add", &planning.TaskAddRequest{PlanID: "plan-1", Title: "t", Metadata: json.RawMessage(`{"n":123456789012345678901}`)})
+	reset := new(env.ResetRequest)
 	reset.EnvName = "counter"
 	ask("env/reset/req", reset)
 	step := &env.StepRequest{EpisodeID: "ep-1", Action: json.RawMessage(`{"action_type":"inc","payload":{"amount":4}}`)}
@@ -236,5 +238,5 @@ func TestPluginsSaveThemselves(t *testing.T) {
 	require.Equal(t, before, after)
 	require.Contains(t, ask("planning/task/add", &planning.TaskAddRequest{PlanID: "plan-1", Title: "u"}), `"task_id":"task-2"`)
 	require.Contains(t, ask("env/step/req", step), `{"count":8}`)
-	require.Contains(t, ask("env/exp/list/req", a2e.New[env.ExpListRequest]()), `"next_state":{"count":4}`)
+	require.Contains(t, ask("env/exp/list/req", new(env.ExpListRequest)), `"next_state":{"count":4}`)
 }

@@ -12,8 +12,8 @@ import (
 	"sync"
 )
 
-// Join makes one stream of a reader and a writer, such as two pipes. Close
-// closes both, if they can be closed, the writer first.
+// Join returns one stream of a reader and a writer, such as two pipes. Close closes both, the
+// writer first, if they are closers.
 func Join(r io.Reader, w io.Writer) io.ReadWriteCloser { return &joined{r: r, w: w} }
 
 type joined struct {
@@ -40,12 +40,12 @@ func (j *joined) Close() error {
 	return j.err
 }
 
-// Stdio returns the standard input and output of the process as one stream, to
-// serve the parent of the process. Nothing else may write to the standard
-// output; logs belong to the standard error. Only one may be made.
+// Stdio returns the standard input and output of the process as one stream, to serve the parent
+// process. Nothing else may write to the standard output; logs belong to the standard error. Call
+// it once.
 //
-// A read of the standard input cannot be interrupted, so the goroutine that
-// reads it ends with the input or the process, not with Close.
+// A read of the standard input cannot be interrupted, so the reading goroutine ends with the input
+// or the process, not with Close.
 func Stdio() io.ReadWriteCloser {
 	return Join(interruptible(os.Stdin), os.Stdout)
 }
@@ -60,9 +60,8 @@ func interruptible(r io.Reader) io.ReadCloser {
 	return end
 }
 
-// ServeListener serves each connection that l accepts as a session of its own,
-// until ctx ends or l fails, and returns when all of them are gone. Listeners
-// of crypto/tls make it safe for networks. It closes l.
+// ServeListener serves each connection of l as a separate session until ctx ends or l fails, and
+// returns when all sessions have ended. Use a listener of crypto/tls on networks. It closes l.
 func (h *Host) ServeListener(ctx context.Context, l net.Listener) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -82,7 +81,7 @@ func (h *Host) ServeListener(ctx context.Context, l net.Listener) error {
 		}
 		sessions.Go(func() {
 			if err := h.Serve(ctx, conn); err != nil && ctx.Err() == nil {
-				h.log.Info("a2e: connection failed", "remote", conn.RemoteAddr(), "err", err)
+				h.log.InfoContext(ctx, "a2e: connection failed", "peer", conn.RemoteAddr(), "err", err)
 			}
 		})
 	}

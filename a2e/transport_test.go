@@ -23,6 +23,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/fivewire/fivewire/a2e"
+	"github.com/fivewire/fivewire/a2e/a2etest"
 	"github.com/fivewire/fivewire/a2e/tools"
 )
 
@@ -81,13 +82,13 @@ func transports() []transport {
 			return conn
 		}},
 		{"http", func(ctx context.Context, t *testing.T, h *a2e.Host) io.ReadWriteCloser {
-			web := webServer(ctx, t, a2e.NewHTTPHandler(h, nil))
+			web := webServer(ctx, t, a2etest.Must(a2e.NewHTTPHandler(h, nil)))
 			conn, err := a2e.DialHTTP(t.Context(), web.URL, nil)
 			require.NoError(t, err)
 			return conn
 		}},
 		{"websocket", func(ctx context.Context, t *testing.T, h *a2e.Host) io.ReadWriteCloser {
-			web := webServer(ctx, t, a2e.WebSocketHandler(h))
+			web := webServer(ctx, t, a2etest.Must(a2e.NewWebSocketHandler(h, nil)))
 			conn, err := a2e.DialWebSocket(t.Context(), "ws"+web.URL[4:], nil)
 			require.NoError(t, err)
 			return conn
@@ -160,8 +161,8 @@ func listen(ctx context.Context, t *testing.T, h *a2e.Host, l net.Listener) {
 }
 
 func echoHost() *a2e.Host {
-	set := tools.NewSet(nil)
-	d := a2e.New[tools.Definition]()
+	set := a2etest.Must(tools.NewSet(nil))
+	d := new(tools.Definition)
 	d.Name = "echo"
 	set.Add(tools.Tool{Definition: *d, Run: func(ctx context.Context, call *a2e.Call, arguments json.RawMessage) (any, error) {
 		for i := range 3 {
@@ -174,7 +175,7 @@ func echoHost() *a2e.Host {
 		}
 		return arguments, nil
 	}})
-	wait := a2e.New[tools.Definition]()
+	wait := new(tools.Definition)
 	wait.Name = "wait"
 	enough, end := context.WithCancel(context.Background())
 	set.Add(tools.Tool{Definition: *wait, Run: func(ctx context.Context, _ *a2e.Call, _ json.RawMessage) (any, error) {
@@ -184,10 +185,10 @@ func echoHost() *a2e.Host {
 		}
 		return nil, ctx.Err()
 	}})
-	stop := a2e.New[tools.Definition]()
+	stop := new(tools.Definition)
 	stop.Name = "enough"
 	set.Add(tools.Tool{Definition: *stop, Run: func(context.Context, *a2e.Call, json.RawMessage) (any, error) { end(); return nil, nil }})
-	flood := a2e.New[tools.Definition]()
+	flood := new(tools.Definition)
 	flood.Name = "flood"
 	set.Add(tools.Tool{Definition: *flood, Run: func(ctx context.Context, call *a2e.Call, _ json.RawMessage) (any, error) {
 		big := map[string]string{"x": string(make([]byte, 10000))}
@@ -198,11 +199,11 @@ func echoHost() *a2e.Host {
 		}
 		return nil, ctx.Err()
 	}})
-	return a2e.NewHost(&a2e.HostOptions{Tokens: []string{"s3cret"}, Limits: a2e.Limits{MaxConcurrent: 64, QueueLimit: 1000, MaxReplayEvents: 5000}}).AddPlugin(set.Plugin())
+	return a2etest.Must(a2e.NewHost(&a2e.HostOptions{Auth: a2e.Auth{Authenticator: a2etest.KeyAuthenticator("s3cret")}, Limits: a2e.Limits{MaxConcurrentPerSession: 64, QueueLimitPerSession: 1000, MaxReplayEvents: 5000}})).AddPlugin(set.Plugin())
 }
 
-// childHost is what the test binary does as a child: it serves its parent, and
-// prints a line that is no message.
+// childHost is the main function of the test binary as a child: it serves its parent, and prints a
+// line that is not a message.
 func childHost() {
 	fmt.Println("HOST READY")
 	h := echoHost()
@@ -218,7 +219,7 @@ func dial(t *testing.T, tr transport, h *a2e.Host, opts *a2e.ClientOptions) *a2e
 		o = *opts
 	}
 	o.Token, o.Capabilities, o.Types = "s3cret", []string{"tools"}, tools.Types()
-	c := a2e.NewClient(tr.dial(context.Background(), t, h), &o)
+	c := a2etest.Must(a2e.NewClient(tr.dial(context.Background(), t, h), &o))
 	t.Cleanup(func() { require.NoError(t, c.Close()) })
 	_, err := c.Connect(t.Context())
 	require.NoError(t, err)
@@ -226,7 +227,7 @@ func dial(t *testing.T, tr transport, h *a2e.Host, opts *a2e.ClientOptions) *a2e
 }
 
 func echo(ctx context.Context, c *a2e.Client, tool, n string, streaming bool) (string, int, error) {
-	r := a2e.New[tools.CallRequest]()
+	r := new(tools.CallRequest)
 	r.ToolName, r.Arguments, r.Streaming = tool, json.RawMessage(`{"n":`+n+`}`), streaming
 	if tool == "wait" {
 		r.Timeout = 1 // so that closing does not wait for it long
@@ -271,7 +272,7 @@ func TestTransports(t *testing.T) {
 				})
 			}
 			all.Wait()
-			require.Zero(t, c.Dropped())
+			require.Zero(t, c.Stats().Dropped)
 			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 			defer cancel()
 			_, _, err = echo(ctx, c, "wait", "1", false)

@@ -8,12 +8,12 @@ import (
 	"strings"
 )
 
-// A Kind says what part a message type plays in a conversation.
+// A Kind is the role of a message type in a conversation.
 type Kind int
 
 // The kinds of message types (A2E-D14).
 const (
-	KindOther    Kind = iota // nothing that its name tells
+	KindOther    Kind = iota // unknown by the name
 	KindRequest              // gets exactly one answer
 	KindResponse             // answers a request
 	KindEvent                // an event or notification, never answered
@@ -62,10 +62,10 @@ type typeName struct {
 	Response  string // the type that answers it, empty if there is none
 }
 
-// ParseType takes a type string apart. Every string can be taken apart: what is
-// a legal name for a type of one's own, [ValidType] tells.
-func ParseType(name string) typeName {
-	t := typeName{Kind: KindOf(name), Response: responseType(name)}
+// parseType splits a type string. Every string can be split; [validType] reports whether it is a
+// legal name for an application's type.
+func parseType(name string) typeName {
+	t := typeName{Kind: kindOf(name), Response: responseType(name)}
 	rest := ""
 	t.Namespace, rest, _ = strings.Cut(name, "/")
 	if rest == "" {
@@ -73,7 +73,7 @@ func ParseType(name string) typeName {
 	}
 	i := strings.LastIndexByte(rest, '/')
 	if i < 0 {
-		t.Verb = rest // of two segments the second is the verb, whatever it says
+		t.Verb = rest // the second of two segments is always the verb
 		return t
 	}
 	switch last := rest[i+1:]; last {
@@ -85,9 +85,9 @@ func ParseType(name string) typeName {
 	return t
 }
 
-// KindOf returns the kind of a type by its name. A type that is registered as a
+// kindOf returns the kind of a type by its name. A type that is registered as a
 // request without saying so in its name is [KindRequest] for its registry only.
-func KindOf(name string) Kind {
+func kindOf(name string) Kind {
 	switch name {
 	case TypePing, TypeShutdown:
 		return KindRequest
@@ -151,9 +151,9 @@ func responseType(name string) string {
 	return ""
 }
 
-// ValidType reports whether name may be registered and sent: segments of
+// validType reports whether name may be registered and sent: segments of
 // letters, digits, "_", "." and "-", joined by "/", at most 256 bytes.
-func ValidType(name string) bool {
+func validType(name string) bool {
 	if name == "" || len(name) > maxName {
 		return false
 	}
@@ -174,7 +174,7 @@ func ValidType(name string) bool {
 // capabilityOf returns the capability that a type of the published namespaces
 // belongs to, or "" for base types and types that are not in the catalogue.
 func capabilityOf(name string) string {
-	if !catalogued(CanonicalType(name)) {
+	if !catalogued(canonicalType(name)) {
 		return ""
 	}
 	if strings.HasPrefix(name, "SUBAGENT_") {
@@ -196,9 +196,9 @@ func capabilityOf(name string) string {
 	return namespace
 }
 
-// CanonicalType returns the canonical spelling of a type whose name the
-// published documents spell in two ways, else name itself (A2E-D20).
-func CanonicalType(name string) string {
+// canonicalType returns the canonical spelling of a type with two published spellings, else name
+// itself (A2E-D20).
+func canonicalType(name string) string {
 	switch name {
 	case "env/spaces/req":
 		return "env/space/req"
@@ -218,9 +218,8 @@ func CanonicalType(name string) string {
 	return name
 }
 
-// hostReading returns the type as which a host reads a message of an agent:
-// deployed agents ask for plans and answer samplings in the type of the other
-// direction (A2E-D20).
+// hostReading returns the type of an agent's message as read by a host: deployed agents send plan
+// requests and sampling responses in the type of the other direction (A2E-D20).
 func hostReading(name string) string {
 	switch name {
 	case "env/plan/resp":

@@ -4,156 +4,212 @@
 package a2e
 
 import (
-	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
-	"path"
-	"strings"
-	"sync"
+	"sync/atomic"
+	"time"
 
-	"github.com/coder/websocket"
+	"github.com/fivewire/fivewire/internal/httpx"
+	"github.com/fivewire/fivewire/internal/wsconn"
 )
 
 // Subprotocol is the WebSocket subprotocol of this package: one message of the
 // protocol, or several lines, in each text message.
 const Subprotocol = "a2e.v1"
 
-// WebSocketHandler serves each WebSocket connection as one session of h. Pages
-// of other origins are refused unless one of the patterns allows them; see
-// [websocket.AcceptOptions]. On loopback connections so are pages that ask
-// under a name that is not this machine's, unless a pattern fits that name: this
-// stops DNS rebinding.
-func WebSocketHandler(h *Host, originPatterns ...string) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		boundBody(w, r, defaultBodyTimeout) // of what is no handshake; a connection that is taken over has no deadline
-		if name, foreign := foreignHost(r); foreign && r.Header.Get("Origin") != "" && !fitsHost(originPatterns, name, r.Host) {
-			writeDetail(w, http.StatusForbidden, "Host not allowed")
-			return
-		}
-		conn, err := websocket.Accept(w, r, &websocket.AcceptOptions{Subprotocols: []string{Subprotocol}, OriginPatterns: originPatterns})
-		if err != nil {
-			return // Accept has answered
-		}
-		if err := h.Serve(r.Context(), newSocket(conn, h.codec.maxBytes())); err != nil {
-			h.log.Info("a2e: websocket failed", "err", err)
-		}
-	})
+// WebSocketOptions configures [NewWebSocketHandler]. The zero value is right for production.
+type WebSocketOptions struct {
+	// AllowedOrigins are the origins of web pages that may connect, such as "https://app.example",
+	// in addition to the origin of the host.
+	AllowedOrigins []string
+
+	// AllowedHosts are further names of the host that are accepted on a loopback connection. Names
+	// other than these, localhost and loopback addresses are refused there, which stops DNS
+	// rebinding.
+	AllowedHosts []string
+
+	// MaxMessage bounds a received message in bytes. Zero means the limit of the host; a negative
+	// value removes the bound.
+	MaxMessage int
+
+	// WriteTimeout is the time limit of a write without progress. Zero means 30 s; a negative value
+	// disables it.
+	WriteTimeout time.Duration
+
+	// Heartbeat is the interval of pings. Zero means 15 s; a negative value disables them.
+	Heartbeat time.Duration
 }
 
-// fitsHost reports whether one of the patterns, their schemes left aside, fits one of
-// the names.
-func fitsHost(patterns []string, names ...string) bool {
-	for _, pattern := range patterns {
-		if _, host, ok := strings.Cut(pattern, "://"); ok {
-			pattern = host
-		}
-		for _, name := range names {
-			if fits, err := path.Match(strings.ToLower(pattern), strings.ToLower(name)); err == nil && fits {
-				return true
-			}
-		}
+// NewWebSocketHandler returns a handler that serves each WebSocket connection as one session of h.
+func NewWebSocketHandler(h *Host, opts *WebSocketOptions) (http.Handler, error) {
+	if h == nil {
+		return nil, errors.New("a2e: new websocket handler: no host")
 	}
-	return false
-}
-
-// DialWebSocket connects to a host over WebSocket, for [NewClient]. Nil options
-// mean those of the library; the subprotocol is added to them.
-func DialWebSocket(ctx context.Context, url string, opts *websocket.DialOptions) (io.ReadWriteCloser, error) {
-	var o websocket.DialOptions
+	var o WebSocketOptions
 	if opts != nil {
 		o = *opts
 	}
-	o.Subprotocols = append([]string{Subprotocol}, o.Subprotocols...)
-	conn, _, err := websocket.Dial(ctx, url, &o)
+	accept := wsconn.AcceptOptions{Options: wsconn.Options{MaxMessage: lineLimit(cmp.Or(o.MaxMessage, h.opts.Limits.MaxMessage)),
+		MaxOutput: -1, Heartbeat: o.Heartbeat, WriteTimeout: o.WriteTimeout, Subprotocols: []string{Subprotocol}},
+		Origins: httpx.Origins{AllowedOrigins: o.AllowedOrigins, AllowedHosts: o.AllowedHosts}}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if err := h.ready(); err != nil {
+			refused := unavailable(w, err)
+			h.recordRefusal(r, refused.Status, refused)
+			writeDetail(w, refused.Status, refused.Message)
+			return
+		}
+		status := &statusWriter{ResponseWriter: w}
+		conn, err := wsconn.Accept(status, r, &accept)
+		if err != nil {
+			h.recordRefusal(r, status.status, err) // Accept has answered
+			return
+		}
+		if err := h.serve(r.Context(), newSocket(conn), r.RemoteAddr); err != nil {
+			h.log.InfoContext(r.Context(), "a2e: websocket failed", "peer", r.RemoteAddr, "err", err)
+		}
+	}), nil
+}
+
+// A statusWriter records the status of a response.
+type statusWriter struct {
+	http.ResponseWriter
+	status int
+}
+
+// WriteHeader writes the header of the response.
+func (w *statusWriter) WriteHeader(status int) {
+	w.status = status
+	w.ResponseWriter.WriteHeader(status)
+}
+
+// Unwrap returns the wrapped writer, for [http.ResponseController].
+func (w *statusWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+// lineLimit is the limit of the transport for a limit of the codec: a line slightly above the limit
+// gets an error, and the connection continues.
+func lineLimit(maxMessage int) int {
+	if maxMessage < 0 {
+		return -1
+	}
+	return cmp.Or(maxMessage, defaultMaxMessage) + 64<<10
+}
+
+// WebSocketDialOptions adjusts [DialWebSocket]. The zero value is right for production.
+type WebSocketDialOptions struct {
+	// HTTPClient sends the handshake. Nil means a client that follows no redirect.
+	HTTPClient *http.Client
+
+	// Header is added to the handshake, for authorization by a proxy of the host.
+	Header http.Header
+
+	// AllowInsecure permits ws to hosts other than this machine. The token of the handshake is then
+	// sent unencrypted (A2E-154).
+	AllowInsecure bool
+
+	// MaxMessage bounds a message of the host in bytes. Zero means 16 MiB; a negative value removes
+	// the bound.
+	MaxMessage int
+
+	// WriteTimeout is the time limit of a write without progress. Zero means 30 s; a negative value
+	// disables it.
+	WriteTimeout time.Duration
+
+	// Heartbeat is the interval of pings. Zero means 15 s; a negative value disables them.
+	Heartbeat time.Duration
+
+	// Logger receives failures of the connection. Nil means slog.Default().
+	Logger *slog.Logger
+}
+
+// DialWebSocket connects to a host over WebSocket, for [NewClient].
+func DialWebSocket(ctx context.Context, url string, opts *WebSocketDialOptions) (io.ReadWriteCloser, error) {
+	var o WebSocketDialOptions
+	if opts != nil {
+		o = *opts
+	}
+	conn, err := wsconn.Dial(ctx, url, &wsconn.DialOptions{Header: o.Header,
+		HTTP: httpx.ClientOptions{HTTPClient: o.HTTPClient, AllowInsecure: o.AllowInsecure},
+		Options: wsconn.Options{MaxMessage: lineLimit(o.MaxMessage), MaxOutput: -1, Heartbeat: o.Heartbeat,
+			WriteTimeout: o.WriteTimeout, Subprotocols: []string{Subprotocol}}})
 	if err != nil {
 		return nil, fmt.Errorf("a2e: dial websocket: %w", err)
 	}
-	return newSocket(conn, defaultMaxMessage), nil
+	return newSocket(conn), nil
 }
 
-// A socket is a WebSocket connection as a stream of lines. Its context ends only
-// with Close, because a context that ends breaks the connection.
+// A socket is a WebSocket connection as a stream of lines.
 type socket struct {
-	conn   *websocket.Conn
-	ctx    context.Context
-	cancel context.CancelFunc
-	once   sync.Once
-
-	message io.Reader // the message that is being read
+	conn    *wsconn.Conn
+	ctx     context.Context // of reads
+	cancel  context.CancelFunc
+	message []byte // the rest of the message that is being read
+	out     lineSplitter
+	end     atomic.Pointer[CloseError]
 }
 
-func newSocket(conn *websocket.Conn, maxBytes int) *socket {
+func newSocket(conn *wsconn.Conn) *socket {
 	s := &socket{conn: conn}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
-	limit := int64(-1)
-	if maxBytes > 0 {
-		limit = int64(maxBytes) + 64<<10 // so that a line somewhat too long gets its answer
-	}
-	conn.SetReadLimit(limit)
 	return s
 }
 
 func (s *socket) Read(b []byte) (int, error) {
-	for {
-		if s.message == nil {
-			_, r, err := s.conn.Reader(s.ctx)
-			if err != nil {
-				return 0, s.readError(err)
-			}
-			s.message = io.MultiReader(r, bytes.NewReader([]byte{'\n'}))
+	for len(s.message) == 0 {
+		msg, err := s.conn.Read(s.ctx)
+		if err != nil {
+			s.end.CompareAndSwap(nil, closeError(err))
+			return 0, readError(err)
 		}
-		n, err := s.message.Read(b)
-		switch {
-		case err == nil || n > 0:
-			return n, nil
-		case errors.Is(err, io.EOF):
-			s.message = nil
-		default:
-			return 0, s.readError(err)
-		}
+		s.message = append(msg, '\n')
 	}
-}
-
-func (s *socket) readError(err error) error {
-	if s.ctx.Err() != nil {
-		return io.ErrClosedPipe
-	}
-	switch websocket.CloseStatus(err) {
-	case websocket.StatusNormalClosure, websocket.StatusGoingAway:
-		return io.EOF
-	}
-	// Nobody said goodbye, and there is no half of a connection left to answer on.
-	return fmt.Errorf("%w: %v", io.ErrUnexpectedEOF, err)
-}
-
-func (s *socket) Write(b []byte) (int, error) {
-	n := 0
-	for line := range bytes.Lines(b) {
-		if err := s.conn.Write(s.ctx, websocket.MessageText, bytes.TrimSuffix(line, []byte{'\n'})); err != nil {
-			return n, err
-		}
-		n += len(line)
-	}
+	n := copy(b, s.message)
+	s.message = s.message[n:]
 	return n, nil
 }
 
-// abandon ends the connection without a word, for a peer that does not read.
-func (s *socket) abandon() {
-	s.once.Do(func() {
-		_ = s.conn.CloseNow()
-		s.cancel()
-	})
+// closeError returns the reason of the end of a connection, or nil for one of the network.
+func closeError(err error) *CloseError {
+	var closed *wsconn.CloseError
+	switch {
+	case errors.As(err, &closed):
+		return &CloseError{Kind: "websocket", Code: closed.Code, Text: closed.Reason}
+	case errors.Is(err, wsconn.ErrSilent):
+		return &CloseError{Kind: "heartbeat"}
+	case errors.Is(err, wsconn.ErrSlowReader):
+		return &CloseError{Kind: "stall"}
+	case errors.Is(err, wsconn.ErrTooLarge):
+		return &CloseError{Kind: "too_large"}
+	}
+	return nil
 }
 
-// Close sends a close frame if it can and waits a little for the answer to it.
+func (s *socket) cause() *CloseError { return s.end.Load() }
+
+// readError is the end of a stream, or the failure of a connection without a close frame.
+func readError(err error) error {
+	var closed *wsconn.CloseError
+	switch {
+	case errors.Is(err, wsconn.ErrClosed), errors.Is(err, context.Canceled):
+		return io.ErrClosedPipe
+	case errors.As(err, &closed) && (closed.Code == wsconn.CodeNormal || closed.Code == wsconn.CodeShutdown):
+		return io.EOF
+	}
+	return fmt.Errorf("%w: %v", io.ErrUnexpectedEOF, err) // err may wrap io.EOF, which is an end in good order
+}
+
+func (s *socket) Write(b []byte) (int, error) {
+	return s.out.write(b, func(line []byte) error { return s.conn.Write(context.Background(), line) })
+}
+
+// Close sends a close frame and waits at most 1 s for that of the peer.
 func (s *socket) Close() error {
-	var err error
-	s.once.Do(func() {
-		err = s.conn.Close(websocket.StatusNormalClosure, "")
-		s.cancel()
-	})
-	return err
+	s.conn.Close(wsconn.CodeNormal, "")
+	s.cancel()
+	return nil
 }

@@ -1,8 +1,8 @@
 // Copyright 2026 The Fivewire Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package catalogue joins the types of all published namespaces, for programs
-// that read everything: proxies, recorders, tests.
+// Package catalogue has the types of all published namespaces, for programs that read all messages:
+// proxies, recorders, tests.
 package catalogue
 
 import (

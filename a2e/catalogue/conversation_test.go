@@ -20,9 +20,11 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/fivewire/fivewire/a2e"
+	"github.com/fivewire/fivewire/a2e/a2etest"
 	"github.com/fivewire/fivewire/a2e/catalogue"
 	"github.com/fivewire/fivewire/a2e/chains"
 	"github.com/fivewire/fivewire/a2e/env"
+	"github.com/fivewire/fivewire/a2e/env/envtest"
 	"github.com/fivewire/fivewire/a2e/learn"
 	"github.com/fivewire/fivewire/a2e/mcp"
 	"github.com/fivewire/fivewire/a2e/memory"
@@ -38,8 +40,8 @@ import (
 // to it.
 type exchange struct {
 	ask    string
-	host   []string // what the deployed host sends, and what it asks (marked by ?)
-	agent  []string // what the deployed agent answers to that
+	host   []string // messages of the deployed host; its requests are marked by ?
+	agent  []string // answers of the deployed agent
 	want   string   // members of our answer
 	code   string   // or its error
 	saves  map[string]string
@@ -96,7 +98,7 @@ func written(line string, names map[string]string) string {
 	})
 }
 
-// grown reports where got lacks something of want.
+// grown returns an error for the first part of want that is missing in got.
 func grown(want, got any, path string) error {
 	switch want := want.(type) {
 	case map[string]any:
@@ -139,10 +141,10 @@ func parsed(t *testing.T, text string) map[string]any {
 
 // conversationHost serves every namespace.
 func conversationHost(t *testing.T, opts a2e.HostOptions) *a2e.Host {
-	bridge := mcp.NewBridge(mcp.ConnectorFunc(func(context.Context, *a2e.Session, *mcp.ServerConfig, func(string, json.RawMessage)) (mcp.Server, error) {
+	bridge := a2etest.Must(mcp.NewBridge(mcp.ConnectorFunc(func(context.Context, *a2e.Session, *mcp.ServerConfig, func(string, json.RawMessage)) (mcp.Server, error) {
 		return files{}, nil
-	}), &mcp.Options{Authorizer: func(*a2e.Session, *mcp.ServerConfig) bool { return true }})
-	set := tools.NewSet(&tools.Options{SessionTools: bridge.Tools})
+	}), &mcp.Options{Authorizer: func(*a2e.Session, *mcp.ServerConfig) bool { return true }}))
+	set := a2etest.Must(tools.NewSet(&tools.Options{SessionTools: bridge.Tools}))
 	tools.AddTool(set, "echo", "Gibt zurück", func(_ context.Context, call *a2e.Call, in struct {
 		Text string `json:"text"`
 	}) (any, error) {
@@ -158,19 +160,19 @@ func conversationHost(t *testing.T, opts a2e.HostOptions) *a2e.Host {
 		if err != nil {
 			return nil, err
 		}
-		q := a2e.New[mcp.SampleRequest]()
+		q := new(mcp.SampleRequest)
 		q.ServerID, q.MCPRequestID = "fs", "8"
 		if m, err = call.Session.Call(ctx, "mcp/sample/req", q); err != nil {
 			return nil, err
 		}
 		return map[string]string{"root": root.URI, "model": m.Body.(*mcp.SampleResponse).Model}, nil
 	}, nil)
-	kits, err := toolkits.NewPlugin("", toolkits.Toolkit{Definition: toolkits.Definition{Name: "web", Tools: []string{"search"}}})
+	kits, err := toolkits.NewPlugin([]toolkits.Toolkit{{Definition: toolkits.Definition{Name: "web", Tools: []string{"search"}}}}, nil)
 	require.NoError(t, err)
 	procs, err := proc.NewPlugin(&proc.Options{AllowedCommands: []string{"cat"}})
 	require.NoError(t, err)
-	skill := skills.NewSet(nil)
-	d := a2e.New[skills.Definition]()
+	skill := a2etest.Must(skills.NewSet(nil))
+	d := new(skills.Definition)
 	d.Name, d.Status = "haiku", skills.StatusPublished
 	skill.Add(skills.Skill{Definition: *d, Run: func(_ context.Context, run *skills.Run) (any, error) {
 		return run.Arguments, run.Emit(a2e.EventStatus, map[string]string{"message": "thinking"})
@@ -178,11 +180,11 @@ func conversationHost(t *testing.T, opts a2e.HostOptions) *a2e.Host {
 	run := subagents.RunnerFunc(func(context.Context, *subagents.Config, *subagents.Task) (json.RawMessage, error) {
 		return json.RawMessage(`{"answer":1}`), nil
 	})
-	opts.Tokens = []string{"s3cret"}
-	h := a2e.NewHost(&opts).AddPlugin(set.Plugin()).AddPlugin(kits).AddPlugin(memory.NewPlugin(nil)).AddPlugin(procs).
-		AddPlugin(env.NewPlugin(map[string]env.Environment{"counter": env.Counter{}}, nil)).AddPlugin(learn.NewPlugin(nil)).AddPlugin(skill.Plugin()).
-		AddPlugin(chains.NewPlugin(&chains.Options{Tool: set.Execute})).AddPlugin(bridge.Plugin()).AddPlugin(planning.NewPlugin(nil)).
-		AddPlugin(subagents.NewPlugin(run, nil))
+	opts.Auth.Authenticator = a2etest.KeyAuthenticator("s3cret")
+	h := a2etest.NewHost(t, &opts).AddPlugin(set.Plugin()).AddPlugin(kits).AddPlugin(a2etest.Must(memory.NewPlugin(nil))).AddPlugin(procs).
+		AddPlugin(a2etest.Must(env.NewPlugin(map[string]env.Environment{"counter": envtest.Counter{}}, nil))).AddPlugin(a2etest.Must(learn.NewPlugin(nil))).AddPlugin(skill.Plugin()).
+		AddPlugin(a2etest.Must(chains.NewPlugin(&chains.Options{Tool: set.Execute}))).AddPlugin(bridge.Plugin()).AddPlugin(a2etest.Must(planning.NewPlugin(nil))).
+		AddPlugin(a2etest.Must(subagents.NewPlugin(run, nil)))
 	return h
 }
 
@@ -201,11 +203,11 @@ func (files) Prompt(context.Context, string, json.RawMessage) (string, []mcp.Pro
 }
 func (files) Close() error { return nil }
 
-// A deployed agent talks to a host of this module: every message of it is
-// understood, in every namespace and profile, and answered with what its models
-// need (P-01, P-02, P-03, P-11, P-12, P-14, P-15, P-21, P-30).
+// A host of this module understands every message of a deployed agent, in every namespace and
+// profile, and answers with the members that the agent's models need (P-01, P-02, P-03, P-11, P-12,
+// P-14, P-15, P-21, P-30).
 func TestConversationHostRole(t *testing.T) {
-	for name, opts := range map[string]a2e.HostOptions{"plain": {}, "version and ASCII": {WriteVersion: true, EscapeNonASCII: true}} {
+	for name, opts := range map[string]a2e.HostOptions{"plain": {}, "version and ASCII": {Dialect: a2e.Dialect{WriteVersion: true, EscapeNonASCII: true}}} {
 		t.Run(name, func(t *testing.T) {
 			agent, host := a2e.Pipe()
 			served := make(chan error, 1)
@@ -228,7 +230,7 @@ func TestConversationHostRole(t *testing.T) {
 						require.Equal(t, "1.0", m["version"])
 						require.Equal(t, -1, bytes.IndexFunc(line, func(r rune) bool { return r > 0x7e }), "%s", line)
 					}
-					kind := a2e.KindOf(m["type"].(string))
+					kind := a2e.TypeOf[struct{}](m["type"].(string)).Kind
 					if kind == a2e.KindRequest { // the host asks
 						names["asked"] = m["id"].(string)
 						_, err := io.WriteString(agent, written(replies[0], names)+"\n")
@@ -264,12 +266,12 @@ func TestConversationHostRole(t *testing.T) {
 			_, err := io.WriteString(agent, written(`{"type":"shutdown",$h,"timeout":10}`+"\n", nil))
 			require.NoError(t, err)
 			require.NoError(t, <-served)
-			require.Zero(t, h.Dropped())
+			require.Zero(t, h.Stats().Dropped)
 		})
 	}
 }
 
-// A strict host refuses that dialect, and says why (A2E-D02).
+// A strict host refuses that dialect with a reason (A2E-D02).
 func TestConversationStrictHost(t *testing.T) {
 	codec := a2e.NewCodec(catalogue.Types()...)
 	codec.Strict, codec.Host = true, true
@@ -290,9 +292,9 @@ func TestConversationAgentRole(t *testing.T) {
 		opts a2e.ClientOptions
 		talk func(line string) string
 	}{
-		"plain":             {a2e.ClientOptions{AllowNonFinite: true}, func(line string) string { return line }},
-		"version and ASCII": {a2e.ClientOptions{AllowNonFinite: true, EscapeNonASCII: true, WriteVersion: true}, func(line string) string { return line }},
-		"noisy": {a2e.ClientOptions{AllowNonFinite: true, SkipNonJSON: true, StripPrefix: "line: "}, func(line string) string {
+		"plain":             {a2e.ClientOptions{Dialect: a2e.Dialect{AllowNonFinite: true}}, func(line string) string { return line }},
+		"version and ASCII": {a2e.ClientOptions{Dialect: a2e.Dialect{AllowNonFinite: true, EscapeNonASCII: true, WriteVersion: true}}, func(line string) string { return line }},
+		"noisy": {a2e.ClientOptions{Dialect: a2e.Dialect{AllowNonFinite: true}, SkipNonJSON: true, StripPrefix: "line: "}, func(line string) string {
 			return "A2E_SUBPROCESS_HOST_READY\nline: " + line + "\nsent"
 		}},
 	} {
@@ -307,7 +309,7 @@ func talkToDeployedHost(t *testing.T, opts a2e.ClientOptions, talk func(string) 
 	played := make(chan error, 1)
 	go func(opts a2e.ClientOptions) { played <- playHost(host, turn, opts, talk) }(opts)
 	opts.Types = catalogue.Types()
-	c := a2e.NewClient(agent, &opts)
+	c := a2etest.Must(a2e.NewClient(agent, &opts))
 	for _, msgType := range []string{"proc/read/event", "mcp/server/push"} {
 		c.OnPush(msgType, func(m *a2e.Message) { require.NotNil(t, m.Body) })
 	}
@@ -322,20 +324,20 @@ func talkToDeployedHost(t *testing.T, opts a2e.ClientOptions, talk func(string) 
 		require.NoError(t, err)
 		turn <- x
 		if r, ok := m.Body.(*a2e.HandshakeRequest); ok {
-			_, err = c.Handshake(t.Context(), r)
+			err = a2etest.Handshake(t.Context(), c, r)
 			require.NoError(t, err)
 			require.True(t, c.PeerInfo().VersionMember)
 			require.True(t, c.HasCapability("env"))
 			continue
 		}
 		msgType, body := m.Type, m.Body
-		if msgType == "env/plan/resp" { // what we send instead
+		if msgType == "env/plan/resp" { // the canonical type of this project
 			msgType = "env/plan/req"
 		}
 		last := parsed(t, strings.ReplaceAll(written(x.host[len(x.host)-1], nil), "NaN", "null"))
 		events := 0
 		for _, line := range x.host {
-			if line[0] != '?' && strings.Contains(line, `"req_id":"$id"`) && a2e.KindOf(parsed(t, strings.ReplaceAll(written(line, nil), "NaN", "0"))["type"].(string)) == a2e.KindEvent {
+			if line[0] != '?' && strings.Contains(line, `"req_id":"$id"`) && a2e.TypeOf[struct{}](parsed(t, strings.ReplaceAll(written(line, nil), "NaN", "0"))["type"].(string)).Kind == a2e.KindEvent {
 				events++
 			}
 		}
@@ -363,17 +365,17 @@ func talkToDeployedHost(t *testing.T, opts a2e.ClientOptions, talk func(string) 
 		delete(last, "version") // it stays, behind the members of the model
 		delete(last, "req_id")
 		delete(last, "id")
-		require.NoError(t, grown(known(last), parsed(t, string(text)), "answer"), "line %d: %s", x.number, text)
+		require.NoError(t, grown(normalize(last), parsed(t, string(text)), "answer"), "line %d: %s", x.number, text)
 	}
-	require.Zero(t, c.Dropped())
+	require.Zero(t, c.Stats().Dropped)
 	close(turn)
 	require.NoError(t, c.Close())
 	require.NoError(t, <-played)
 }
 
-// known leaves out nulls, which mean what is absent, and the odd defaults of that
-// SDK, which are read as what they stand for (A2E-D20).
-func known(v any) any {
+// normalize drops nulls, which mean absent members, and the odd defaults of that SDK, which are
+// read as their meaning (A2E-D20).
+func normalize(v any) any {
 	switch v := v.(type) {
 	case map[string]any:
 		out := map[string]any{}
@@ -381,13 +383,13 @@ func known(v any) any {
 			if inner == nil || name == "provider_config" || name == "arguments" {
 				continue
 			}
-			out[name] = known(inner)
+			out[name] = normalize(inner)
 		}
 		return out
 	case []any:
 		out := []any{}
 		for _, inner := range v {
-			out = append(out, known(inner))
+			out = append(out, normalize(inner))
 		}
 		return out
 	}

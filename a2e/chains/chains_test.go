@@ -15,18 +15,18 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/fivewire/fivewire/a2e"
+	"github.com/fivewire/fivewire/a2e/a2etest"
 	"github.com/fivewire/fivewire/a2e/chains"
-	"github.com/fivewire/fivewire/a2e/internal/a2etest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func connect(t *testing.T) *chains.Client {
-	h := a2e.NewHost(nil).AddPlugin(chains.NewPlugin(&chains.Options{MaxItems: 3, MaxNodes: 10,
+	h := a2etest.NewHost(t, nil).AddPlugin(a2etest.Must(chains.NewPlugin(&chains.Options{MaxItems: 3, MaxNodes: 10,
 		Tool: func(ctx context.Context, _ *a2e.Call, name string, input json.RawMessage) (json.RawMessage, error) {
 			switch name {
 			case "fail":
-				return nil, a2e.NewError(a2e.ErrUnknownTool, "no such tool")
+				return nil, a2e.Errorf(a2e.ErrUnknownTool, "no such tool")
 			case "break":
 				return nil, errors.New("broken")
 			case "panic":
@@ -38,14 +38,14 @@ func connect(t *testing.T) *chains.Client {
 				return nil, nil
 			}
 			return input, nil
-		}}))
+		}})))
 	c, err := chains.NewClient(a2etest.Connect(t, h, nil))
 	require.NoError(t, err)
 	return c
 }
 
 func node(id, name, next string, change func(*chains.Node)) chains.Node {
-	n := a2e.New[chains.Node]()
+	n := new(chains.Node)
 	n.NodeID, n.Kind, n.Name, n.NextNode = id, chains.NodeTool, name, next
 	if change != nil {
 		change(n)
@@ -54,7 +54,7 @@ func node(id, name, next string, change func(*chains.Node)) chains.Node {
 }
 
 func run(t *testing.T, c *chains.Client, input string, events *[]a2e.Event, nodes ...chains.Node) (*chains.Response, error) {
-	r := a2e.New[chains.Request]()
+	r := new(chains.Request)
 	r.ChainID, r.Nodes, r.EntryNode, r.InitialInput = "c0ffee00", nodes, nodes[0].NodeID, json.RawMessage(input)
 	return c.Run(t.Context(), r, &a2e.CallOptions{OnEvent: func(e a2e.Event) {
 		if events != nil {
@@ -90,7 +90,7 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// on_error says what follows a failure (A2E-120).
+// on_error selects the step after a failure (A2E-120).
 func TestOnError(t *testing.T) {
 	c := connect(t)
 	resp, err := run(t, c, `{}`, nil, node("a", "fail", "b", nil), node("b", "echo", "", nil))
@@ -132,7 +132,7 @@ func TestMapFails(t *testing.T) {
 	require.JSONEq(t, `[{"item":1},{"item":2}]`, string(resp.FinalOutput))
 }
 
-// Structural faults are errors before anything runs, and a chain has a time limit
+// Structural defects are errors before anything runs, and a chain has a time limit
 // (A2E-116, A2E-153, A2E-D28).
 func TestRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

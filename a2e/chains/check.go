@@ -18,15 +18,15 @@ const (
 	NodeMap    = "map"
 )
 
-// Values of [Node.OnError] beside the id of a node (A2E-120).
+// Values of [Node.OnError] other than the id of a node (A2E-120).
 const (
 	OnErrorAbort = "abort"
 	OnErrorSkip  = "skip"
 )
 
-// Validate looks at the structure of a chain before anything runs (A2E-D48): first at
-// each node, then at the entry, then at the references between nodes, all of
-// which are edges that must not form a cycle. Every error is an [*a2e.Error].
+// Validate checks the structure of a chain before anything runs (A2E-D48): first each node, then
+// the entry, then the references between nodes, all of which are edges that must not form a cycle.
+// Every error is an [*a2e.Error].
 func Validate(nodes []Node, entry string) error {
 	index := make(map[string]int, len(nodes))
 	for i := range nodes {
@@ -61,7 +61,7 @@ func Validate(nodes []Node, entry string) error {
 		}
 	}
 	if cyclic(edges) {
-		err := a2e.NewError(a2e.ErrChainCycle, "the nodes of the chain run in a circle")
+		err := a2e.Errorf(a2e.ErrChainCycle, "the nodes of the chain run in a circle")
 		err.Capability = Capability
 		return err
 	}
@@ -88,7 +88,8 @@ func (n *Node) references() []reference {
 	return list
 }
 
-// cyclic removes nodes that nothing leads to until none is left, or only circles.
+// cyclic removes nodes without incoming edges until no such node is left, and reports whether nodes
+// remain.
 func cyclic(edges [][]int) bool {
 	in := make([]int, len(edges))
 	for _, to := range edges {
@@ -102,16 +103,16 @@ func cyclic(edges [][]int) bool {
 			free = append(free, i)
 		}
 	}
-	gone := 0
+	removedCount := 0
 	for len(free) > 0 {
 		i := free[len(free)-1]
 		free = free[:len(free)-1]
-		gone++
+		removedCount++
 		for _, j := range edges[i] {
 			if in[j]--; in[j] == 0 {
 				free = append(free, j)
 			}
 		}
 	}
-	return gone < len(edges)
+	return removedCount < len(edges)
 }

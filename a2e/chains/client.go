@@ -7,16 +7,13 @@ import (
 	"context"
 
 	"github.com/fivewire/fivewire/a2e"
-	"github.com/fivewire/fivewire/a2e/internal/wire"
 )
 
-// A Client asks a host for its chains. Its methods may be called from several
-// goroutines. A nil request stands for one with the defaults of the catalogue;
-// requests are not changed.
+// A Client uses the chains of a host. It is safe for concurrent use. A nil request means a request
+// with the defaults of the catalogue; requests are not changed.
 type Client struct{ client *a2e.Client }
 
-// NewClient returns a Client that asks through c, and makes the types of the
-// namespace known to it.
+// NewClient returns a Client over c. It registers the types of the namespace with c.
 func NewClient(c *a2e.Client) (*Client, error) {
 	if err := c.Registry().Add(Types()...); err != nil {
 		return nil, err
@@ -26,5 +23,5 @@ func NewClient(c *a2e.Client) (*Client, error) {
 
 // Run sends "chain/req" and returns the answer.
 func (c *Client) Run(ctx context.Context, r *Request, opts *a2e.CallOptions) (*Response, error) {
-	return a2e.CallAs[Response](ctx, c.client, "chain/req", wire.OrNew(r), opts)
+	return a2e.CallAs[Response](ctx, c.client, "chain/req", r, opts)
 }

@@ -10,14 +10,14 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/fivewire/fivewire/a2e"
+	"github.com/fivewire/fivewire/a2e/internal/wire"
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
 
 // EvaluateExpression is the built-in expression language (A2E-D48): "$" is the whole scope and
-// "$.a.b" a path into it, through objects by name and lists by position. What a
-// path does not find is null. Everything else is a literal: a string that does
-// not begin with "$", or any other JSON value.
+// "$.a.b" a path into it, through objects by name and lists by position. A path without a value is
+// null. Everything else is a literal: a string that does not begin with "$", or any other JSON
+// value.
 func EvaluateExpression(expression, scope json.RawMessage) (json.RawMessage, error) {
 	v, err := strictjson.Check(expression, strictjson.Options{MaxDepth: 10000})
 	if err != nil {
@@ -68,11 +68,10 @@ func element(v strictjson.Value, position string) strictjson.Value {
 	return nil
 }
 
-// EvaluateCondition reports whether a condition of a branch holds: a path compared with a
-// literal by one of == != >= <= > <, or the truth of a path. The empty
-// condition holds. Literals are JSON; what is none counts as text, quotes of
-// either kind around it taken off. Only numbers with numbers and texts with
-// texts have an order.
+// EvaluateCondition reports whether a condition of a branch holds: a path compared with a literal
+// by one of == != >= <= > <, or the truth of a path. The empty condition holds. A literal is JSON;
+// any other literal is a text, without the quotes of either kind around it. Order is defined
+// between two numbers and between two texts only.
 func EvaluateCondition(condition string, scope json.RawMessage) (bool, error) {
 	condition = strings.TrimSpace(condition)
 	if condition == "" {
@@ -89,7 +88,7 @@ func EvaluateCondition(condition string, scope json.RawMessage) (bool, error) {
 	return compare(operand(root, left), operand(root, right), operator), nil
 }
 
-// split finds the first operator of a condition that does not stand in quotes.
+// split finds the first operator of a condition outside quotes.
 func split(condition string) (left, operator, right string) {
 	var quote byte
 	for i := 0; i < len(condition); i++ {
@@ -130,9 +129,9 @@ func operand(root strictjson.Value, text string) strictjson.Value {
 func compare(a, b strictjson.Value, operator string) bool {
 	switch operator {
 	case "==":
-		return a2e.EqualJSON(json.RawMessage(a), json.RawMessage(b))
+		return wire.EqualJSON(json.RawMessage(a), json.RawMessage(b))
 	case "!=":
-		return !a2e.EqualJSON(json.RawMessage(a), json.RawMessage(b))
+		return !wire.EqualJSON(json.RawMessage(a), json.RawMessage(b))
 	}
 	if a.Kind() != b.Kind() || a.Kind() != '0' && a.Kind() != '"' {
 		return false
@@ -189,7 +188,7 @@ func isShort(v strictjson.Value) bool {
 	return err == nil && -1000 <= exp && exp <= 1000
 }
 
-// truth is false for null, false, 0 and what is empty.
+// truth is false for null, false, 0 and empty values.
 func truth(v strictjson.Value) bool {
 	switch v.Kind() {
 	case 'n', 'f', 0:

@@ -23,65 +23,59 @@ func Types() []a2e.Type {
 
 // A Request is the message "chain/req".
 type Request struct {
-	SessionID     string          `a2e:"session_id"` // of the handshake; empty for the one at hand
-	ChainID       string          `a2e:"chain_id"`
-	Nodes         []Node          `a2e:"nodes"`
-	EntryNode     string          `a2e:"entry_node"`
-	InitialInput  json.RawMessage `a2e:"initial_input,object"`
-	CorrelationID string          `a2e:"correlation_id"`            // the caller's own trace id
-	Streaming     bool            `a2e:"streaming,default=true"`    // send events while it runs
-	Timeout       int64           `a2e:"timeout,default=300,min=0"` // seconds
+	SessionID     string          `json:"session_id,omitzero" jsonmap:"always"` // of the handshake; empty means the current session
+	ChainID       string          `json:"chain_id,omitzero" jsonmap:"always"`
+	Nodes         []Node          `json:"nodes,omitzero" jsonmap:"always"`
+	EntryNode     string          `json:"entry_node,omitzero" jsonmap:"always"`
+	InitialInput  json.RawMessage `json:"initial_input,omitzero" jsonmap:"always,object"`
+	CorrelationID string          `json:"correlation_id,omitzero" jsonmap:"always"`  // the caller's own trace id
+	Streaming     *bool           `json:"streaming,omitzero" jsonmap:"default=true"` // send events while it runs
+	Timeout       a2e.Limit       `json:"timeout,omitzero" jsonmap:"default=300"`    // seconds
 }
 
 // An Event is the message "chain/event".
 type Event struct {
-	Kind   string          `a2e:"kind,default=status"`
-	ReqID  string          `a2e:"req_id"` // the request answered
-	Data   json.RawMessage `a2e:"data,object"`
-	Seq    int64           `a2e:"seq"`
-	NodeID string          `a2e:"node_id"`
-	Phase  string          `a2e:"phase,default=start"`
-	Output json.RawMessage `a2e:"output,nullable"`
-	Error  string          `a2e:"error"`
+	Kind   string          `json:"kind,omitzero" jsonmap:"default=status"`
+	ReqID  string          `json:"req_id,omitzero" jsonmap:"always"` // the request answered
+	Data   json.RawMessage `json:"data,omitzero" jsonmap:"always,object"`
+	Seq    int64           `json:"seq,omitzero" jsonmap:"always"`
+	NodeID string          `json:"node_id,omitzero" jsonmap:"always"`
+	Phase  string          `json:"phase,omitzero" jsonmap:"default=start"`
+	Output json.RawMessage `json:"output,omitzero" jsonmap:"unset"`
+	Error  string          `json:"error,omitzero" jsonmap:"always"`
 }
 
-// RequestID returns ReqID.
-func (e *Event) RequestID() string { return e.ReqID }
-
-// EventInfo returns what all events have.
+// EventInfo returns the members common to all events.
 func (e *Event) EventInfo() a2e.EventBody {
 	return a2e.EventBody{Kind: e.Kind, ReqID: e.ReqID, Data: e.Data, Seq: e.Seq}
 }
 
 // A Response is the message "chain/resp".
 type Response struct {
-	ReqID       string          `a2e:"req_id"` // the request answered
-	ChainID     string          `a2e:"chain_id"`
-	Success     bool            `a2e:"success"`
-	Outputs     json.RawMessage `a2e:"outputs,object"`
-	FinalOutput json.RawMessage `a2e:"final_output,nullable"`
-	DurationMs  int64           `a2e:"duration_ms"` // without the time in the queue
-	NodesRun    int64           `a2e:"nodes_run"`
-	Error       json.RawMessage `a2e:"error,object,nullable"`
+	ReqID       string          `json:"req_id,omitzero" jsonmap:"always"` // the request answered
+	ChainID     string          `json:"chain_id,omitzero" jsonmap:"always"`
+	Success     bool            `json:"success,omitzero" jsonmap:"always"`
+	Outputs     json.RawMessage `json:"outputs,omitzero" jsonmap:"always,object"`
+	FinalOutput json.RawMessage `json:"final_output,omitzero" jsonmap:"unset"`
+	DurationMs  int64           `json:"duration_ms,omitzero" jsonmap:"always"` // without the time in the queue
+	NodesRun    int64           `json:"nodes_run,omitzero" jsonmap:"always"`
+	Error       json.RawMessage `json:"error,omitzero" jsonmap:"object"`
 }
-
-// RequestID returns ReqID.
-func (r *Response) RequestID() string { return r.ReqID }
 
 // A Node is one step of a chain.
 type Node struct {
-	NodeID    string          `a2e:"node_id,required"`
-	Kind      string          `a2e:"kind,required"`
-	Name      string          `a2e:"name"`
-	Input     json.RawMessage `a2e:"input,object"`
-	InputMap  json.RawMessage `a2e:"input_map,object"`
-	Condition string          `a2e:"condition"`
-	TrueNode  string          `a2e:"true_node"`
-	FalseNode string          `a2e:"false_node"`
-	ItemsPath string          `a2e:"items_path"`
-	MapNode   string          `a2e:"map_node"`
-	NextNode  string          `a2e:"next_node"`
-	OnError   string          `a2e:"on_error,default=abort"`
+	NodeID    string          `json:"node_id"`
+	Kind      string          `json:"kind"`
+	Name      string          `json:"name,omitzero" jsonmap:"always"`
+	Input     json.RawMessage `json:"input,omitzero" jsonmap:"always,object"`
+	InputMap  json.RawMessage `json:"input_map,omitzero" jsonmap:"always,object"`
+	Condition string          `json:"condition,omitzero" jsonmap:"always"`
+	TrueNode  string          `json:"true_node,omitzero" jsonmap:"always"`
+	FalseNode string          `json:"false_node,omitzero" jsonmap:"always"`
+	ItemsPath string          `json:"items_path,omitzero" jsonmap:"always"`
+	MapNode   string          `json:"map_node,omitzero" jsonmap:"always"`
+	NextNode  string          `json:"next_node,omitzero" jsonmap:"always"`
+	OnError   string          `json:"on_error,omitzero" jsonmap:"default=abort"`
 
 	Extra a2e.Members // what the catalogue does not name
 }

@@ -4,6 +4,7 @@
 package chains
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -14,12 +15,13 @@ import (
 
 	"github.com/fivewire/fivewire/a2e"
 	"github.com/fivewire/fivewire/a2e/internal/wire"
+	"github.com/fivewire/fivewire/internal/option"
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
 
-// TimeLimit returns the time limit that the request asks for.
+// TimeLimit returns the time limit of the request.
 func (r *Request) TimeLimit() time.Duration {
-	return wire.Seconds(r.Timeout)
+	return wire.Seconds(r.Timeout, 300)
 }
 
 // An Executor does the work of a node: it runs the tool, skill or program of that
@@ -39,34 +41,32 @@ type Options struct {
 	// example.
 	Evaluator func(expression, scope json.RawMessage) (json.RawMessage, error)
 
-	// MaxNodes bounds a chain; zero means 1000.
+	// MaxNodes bounds a chain. Zero means 1000; a negative value removes the bound.
 	MaxNodes int
 
-	// MaxItems bounds the items of a map node; zero means 1000.
+	// MaxItems bounds the items of a map node. Zero means 1000; a negative value removes the bound.
 	MaxItems int
 
-	// MaxConcurrent is how many items of a map node run at a time; zero means 4.
+	// MaxConcurrent is the number of items of a map node that run at a time. Zero means 4; a
+	// negative value removes the bound.
 	MaxConcurrent int
 }
 
 // NewPlugin returns a plugin that runs chains.
-func NewPlugin(opts *Options) *a2e.Plugin {
+func NewPlugin(opts *Options) (*a2e.Plugin, error) {
 	r := &runner{}
 	if opts != nil {
 		r.opts = *opts
 	}
-	if r.opts.Name == "" {
-		r.opts.Name = Capability
-	}
+	r.opts.Name = cmp.Or(r.opts.Name, Capability)
 	if r.opts.Evaluator == nil {
 		r.opts.Evaluator = EvaluateExpression
 	}
-	for v, def := range map[*int]int{&r.opts.MaxNodes: 1000, &r.opts.MaxItems: 1000, &r.opts.MaxConcurrent: 4} {
-		if *v <= 0 {
-			*v = def
-		}
-	}
-	return &a2e.Plugin{Name: r.opts.Name, Capability: Capability, Types: Types(), Routes: []a2e.Route{a2e.NewRoute("chain/req", r.run)}}
+	r.opts.MaxNodes = option.Count(r.opts.MaxNodes, 1000)
+	r.opts.MaxItems = option.Count(r.opts.MaxItems, 1000)
+	r.opts.MaxConcurrent = option.Count(r.opts.MaxConcurrent, 4)
+	return &a2e.Plugin{Name: r.opts.Name, Capability: Capability, Types: Types(),
+		Routes: []a2e.Route{a2e.NewRoute("chain/req", r.run)}}, nil
 }
 
 type runner struct{ opts Options }
@@ -124,7 +124,7 @@ func (r *runner) run(ctx context.Context, call *a2e.Call, req *Request) (*Respon
 	return resp, nil
 }
 
-// walk goes from node to node. The nodes have no cycle, so it ends.
+// walk runs the nodes one after the other. The nodes form no cycle, so it ends.
 func (c *chain) walk(ctx context.Context) error {
 	for id := c.request.EntryNode; id != ""; {
 		if err := ctx.Err(); err != nil {
@@ -167,7 +167,7 @@ func message(err error) string {
 }
 
 func (c *chain) emit(n *Node, phase string, output json.RawMessage, text string) {
-	_ = c.call.EmitBody("chain/event", func(seq int64) any { // an agent that is gone ends ctx as well
+	_ = c.call.EmitBody("chain/event", func(seq int64) any { // a disconnected agent also ends ctx
 		return &Event{Kind: a2e.EventStatus, ReqID: c.call.ID(), Seq: seq, NodeID: n.NodeID, Phase: phase, Output: output, Error: text}
 	})
 }
@@ -177,7 +177,7 @@ func (c *chain) scopeText() json.RawMessage {
 	return text
 }
 
-// execute runs a node and says which one comes next.
+// execute runs a node and returns the id of the next one.
 func (c *chain) execute(ctx context.Context, n *Node) (output json.RawMessage, next string, err error) {
 	switch n.Kind {
 	case NodeBranch:
@@ -212,7 +212,7 @@ func (c *chain) work(ctx context.Context, n *Node, input json.RawMessage) (json.
 		f = c.opts.Proc
 	}
 	if f == nil {
-		return nil, a2e.NewError(a2e.ErrChainNode, fmt.Sprintf("nodes of kind %s cannot run here", n.Kind))
+		return nil, a2e.Errorf(a2e.ErrChainNode, "%s", fmt.Sprintf("nodes of kind %s cannot run here", n.Kind))
 	}
 	output, err := f(ctx, c.call, n.Name, input)
 	if err == nil && output == nil {
@@ -221,8 +221,7 @@ func (c *chain) work(ctx context.Context, n *Node, input json.RawMessage) (json.
 	return output, err
 }
 
-// input makes the input of a node: the values of its input_map, else its literal
-// input, else def.
+// input returns the input of a node: the values of its input_map, else its literal input, else def.
 func (c *chain) input(n *Node, scope, def json.RawMessage) (json.RawMessage, error) {
 	expressions, err := a2e.ParseMembers(orEmpty(n.InputMap))
 	if err != nil {
@@ -255,8 +254,8 @@ func orEmpty(raw json.RawMessage) json.RawMessage {
 	return raw
 }
 
-// mapItems runs the map node once for each item, some at a time, and returns the
-// list of the outputs in the order of the items.
+// mapItems runs the map node for each item, a bounded number at a time, and returns the list of the
+// outputs in the order of the items.
 func (c *chain) mapItems(ctx context.Context, n *Node) (json.RawMessage, error) {
 	path := strictjson.AppendString(nil, n.ItemsPath)
 	list, err := c.opts.Evaluator(path, c.scopeText())
@@ -265,18 +264,18 @@ func (c *chain) mapItems(ctx context.Context, n *Node) (json.RawMessage, error) 
 	}
 	v, err := strictjson.Check(list, strictjson.Options{MaxDepth: 10000})
 	if err != nil || !v.IsArray() {
-		return nil, a2e.NewError(a2e.ErrChainNode, "items_path does not lead to a list")
+		return nil, a2e.Errorf(a2e.ErrChainNode, "items_path does not lead to a list")
 	}
 	var items []json.RawMessage
 	for e := v.Elements(); e.Next(); {
 		items = append(items, json.RawMessage(e.Value))
 	}
 	if len(items) > c.opts.MaxItems {
-		return nil, a2e.NewError(a2e.ErrChainNode, "the list has too many items")
+		return nil, a2e.Errorf(a2e.ErrChainNode, "the list has too many items")
 	}
 	node := c.nodes[n.MapNode]
 	if node.Kind == NodeBranch || node.Kind == NodeMap {
-		return nil, a2e.NewError(a2e.ErrChainNode, "only nodes that do something can be mapped")
+		return nil, a2e.Errorf(a2e.ErrChainNode, "only nodes that do something can be mapped")
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -290,7 +289,7 @@ func (c *chain) mapItems(ctx context.Context, n *Node) (json.RawMessage, error) 
 			defer func() { <-slots }()
 			defer func() {
 				if p := recover(); p != nil {
-					errs[i] = a2e.NewError(a2e.ErrChainNode, "internal error")
+					errs[i] = a2e.Errorf(a2e.ErrChainNode, "internal error")
 				}
 				if errs[i] != nil {
 					cancel()

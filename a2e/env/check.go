@@ -3,12 +3,26 @@
 
 package env
 
-import "github.com/fivewire/fivewire/a2e"
+import (
+	"github.com/fivewire/fivewire/internal/jsonmap"
+	"github.com/fivewire/fivewire/internal/strictjson"
+)
 
-// CheckMember asks for one action for each episode (A2E-105).
-func (b *BatchStepRequest) CheckMember(name string) (path, reason string) {
+// CheckMember requires one action for each episode (A2E-105).
+func (b *BatchStepRequest) CheckMember(name string) *jsonmap.Fault {
 	if name == "actions" && len(b.Actions) != len(b.EpisodeIDs) {
-		return "", a2e.ReasonValue
+		return &jsonmap.Fault{Reason: jsonmap.Invalid}
 	}
-	return "", ""
+	return nil
+}
+
+// ReadMember reads an empty list as an empty payload, because deployed peers write one (A2E-D20).
+func (a *Action) ReadMember(name string, c *strictjson.Cursor) (isRead bool, f *jsonmap.Fault) {
+	if name != "payload" || c.Kind() != '[' {
+		return false, nil
+	}
+	if v, _, _ := c.Raw(); string(strictjson.AppendCompact(nil, v)) != "[]" {
+		f = &jsonmap.Fault{Reason: jsonmap.WrongType, Want: "object", Got: "array"}
+	}
+	return true, f
 }

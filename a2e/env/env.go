@@ -4,22 +4,26 @@
 package env
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
+	"maps"
 	"strconv"
 	"sync"
 	"time"
 
 	"github.com/fivewire/fivewire/a2e"
 	"github.com/fivewire/fivewire/a2e/internal/wire"
+	"github.com/fivewire/fivewire/internal/option"
 )
 
-// An Environment is something that agents act in, such as a game or a simulated
-// machine. Its methods may be called from several goroutines.
+// An Environment starts episodes, such as games or simulated machines. Its methods must be safe for
+// concurrent use.
 type Environment interface {
-	// Reset begins an episode and returns the first observation, of which the
-	// plugin fills in the episode, the step and the time.
+	// Reset starts an episode and returns the first observation; the plugin sets its episode, step
+	// and time.
 	Reset(ctx context.Context, r *ResetRequest) (Episode, *Observation, error)
 }
 
@@ -29,14 +33,14 @@ type Episode interface {
 	// Step does an action. An action that it does not know is [UnknownActionError].
 	Step(ctx context.Context, a *Action) (*Observation, error)
 
-	// Observe returns what can be seen now.
+	// Observe returns the current observation.
 	Observe(ctx context.Context) (*Observation, error)
 
 	// Close ends the episode.
 	Close() error
 }
 
-// What an [Environment] may also be able to do.
+// Optional methods of an [Environment].
 type (
 	// A SpaceProvider describes actions and states as JSON Schemas.
 	SpaceProvider interface {
@@ -48,7 +52,7 @@ type (
 		Plan(ctx context.Context, state json.RawMessage) ([]Action, error)
 	}
 
-	// A SnapshotRestorer goes on with an episode that a [SnapshotSaver] has saved.
+	// A SnapshotRestorer continues an episode that a [SnapshotSaver] has saved.
 	SnapshotRestorer interface {
 		Restore(ctx context.Context, saved json.RawMessage) (Episode, error)
 	}
@@ -60,14 +64,14 @@ type SnapshotSaver interface {
 	Save(ctx context.Context) (json.RawMessage, error)
 }
 
-// A Renderer is an [Episode] that can be looked at.
+// A Renderer is an [Episode] that can be rendered.
 type Renderer interface {
 	Render(ctx context.Context, mode string) (json.RawMessage, error)
 }
 
 // UnknownActionError is the error of a step with an action that does not exist.
 func UnknownActionError(actionType string) error {
-	return a2e.NewError(a2e.ErrUnknownAction, "the environment knows no such action").With("action_type", wire.Clip(actionType))
+	return a2e.Errorf(a2e.ErrUnknownAction, "the environment knows no such action").With("action_type", wire.Clip(actionType))
 }
 
 // Options adjusts the plugin. The zero value is right for production.
@@ -75,36 +79,40 @@ type Options struct {
 	// Name is the name of the plugin. Empty means "env".
 	Name string
 
-	// MaxEpisodes bounds the open episodes of a session; zero means 100.
+	// MaxEpisodes bounds the open episodes of a session. Zero means 100; a negative value removes
+	// the bound.
 	MaxEpisodes int
 
-	// MaxBatch bounds the steps of one batch; zero means 100.
+	// MaxBatch bounds the steps of one batch. Zero means 100; a negative value removes the bound.
 	MaxBatch int
 
-	// MaxTransitions bounds what is recorded of a session for env/exp/list;
-	// zero means 1000, negative nothing. The oldest go first.
+	// MaxTransitions bounds the recorded transitions of a session for env/exp/list. Zero means
+	// 1000, a negative value records none. The oldest are dropped first.
 	MaxTransitions int
 }
 
 // NewPlugin returns a plugin with environments by their names. Requests that no
 // environment can serve, such as env/render/req where no episode is a [Renderer],
 // are answered as unsupported.
-func NewPlugin(environments map[string]Environment, opts *Options) *a2e.Plugin {
-	g := &gym{environments: environments}
+func NewPlugin(environments map[string]Environment, opts *Options) (*a2e.Plugin, error) {
+	for name, e := range environments {
+		if e == nil {
+			return nil, fmt.Errorf("env: no environment for the name %q", name)
+		}
+	}
+	g := &gym{environments: maps.Clone(environments)}
 	if opts != nil {
 		g.opts = *opts
 	}
-	if g.opts.Name == "" {
-		g.opts.Name = Capability
-	}
-	setDefault(&g.opts.MaxEpisodes, 100)
-	setDefault(&g.opts.MaxBatch, 100)
-	setDefault(&g.opts.MaxTransitions, 1000)
+	g.opts.Name = cmp.Or(g.opts.Name, Capability)
+	g.opts.MaxEpisodes = option.Count(g.opts.MaxEpisodes, 100)
+	g.opts.MaxBatch = option.Count(g.opts.MaxBatch, 100)
+	g.opts.MaxTransitions = cmp.Or(g.opts.MaxTransitions, 1000)
 	return &a2e.Plugin{
 		Name: g.opts.Name, Capability: Capability, Types: Types(),
 		Snapshot: &a2e.PluginSnapshot{Save: g.save, Restore: g.restore},
-		Open:     func(*a2e.Session) (any, error) { return &room{episodes: map[string]*episode{}}, nil },
-		Close:    func(state any) { state.(*room).close() },
+		Open:     func(*a2e.Session) (any, error) { return &episodeSet{episodes: map[string]*episode{}}, nil },
+		Close:    func(state any) { state.(*episodeSet).close() },
 		Routes: []a2e.Route{
 			a2e.NewRoute("env/reset/req", g.reset),
 			a2e.NewRoute("env/step/req", g.step),
@@ -116,13 +124,7 @@ func NewPlugin(environments map[string]Environment, opts *Options) *a2e.Plugin {
 			a2e.NewRoute("env/batch_step/req", g.batch),
 			a2e.NewRoute("env/exp/list/req", g.experience),
 		},
-	}
-}
-
-func setDefault(v *int, def int) {
-	if *v == 0 {
-		*v = def
-	}
+	}, nil
 }
 
 type gym struct {
@@ -130,8 +132,8 @@ type gym struct {
 	opts         Options
 }
 
-// A room holds the episodes of one session (A2E-108).
-type room struct {
+// An episodeSet holds the episodes of one session (A2E-108).
+type episodeSet struct {
 	mu       sync.Mutex
 	made     int
 	episodes map[string]*episode
@@ -147,7 +149,7 @@ type episode struct {
 	run   Episode
 	steps int64
 	done  bool
-	last  json.RawMessage // the state seen last
+	last  json.RawMessage // the state of the last observation
 }
 
 type transition struct {
@@ -155,7 +157,7 @@ type transition struct {
 	text    json.RawMessage
 }
 
-func (r *room) close() {
+func (r *episodeSet) close() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for id, e := range r.episodes {
@@ -168,21 +170,21 @@ func (g *gym) environment(name string) (Environment, error) {
 	if e := g.environments[name]; e != nil {
 		return e, nil
 	}
-	return nil, a2e.NewError(a2e.ErrResetDenied, "there is no such environment").With("env_name", wire.Clip(name))
+	return nil, a2e.Errorf(a2e.ErrResetDenied, "there is no such environment").With("env_name", wire.Clip(name))
 }
 
 func find(call *a2e.Call, id string) (*episode, error) {
-	r := call.PluginState().(*room)
+	r := call.PluginState().(*episodeSet)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if e := r.episodes[id]; e != nil {
 		return e, nil
 	}
-	return nil, fault("unknown_episode", "there is no such episode")
+	return nil, newError("unknown_episode", "there is no such episode")
 }
 
-func fault(reason, text string) *a2e.Error {
-	err := a2e.NewError(a2e.ErrRuntime, text)
+func newError(reason, text string) *a2e.Error {
+	err := a2e.Errorf(a2e.ErrRuntime, "%s", text)
 	err.Reason, err.Retryable = reason, false
 	return err
 }
@@ -192,11 +194,11 @@ func (g *gym) reset(ctx context.Context, call *a2e.Call, r *ResetRequest) (*Rese
 	if err != nil {
 		return nil, err
 	}
-	all := call.PluginState().(*room)
+	all := call.PluginState().(*episodeSet)
 	all.mu.Lock()
 	if len(all.episodes) >= g.opts.MaxEpisodes {
 		all.mu.Unlock()
-		return nil, a2e.NewError(a2e.ErrResetDenied, "too many open episodes").With("env_name", wire.Clip(r.EnvName))
+		return nil, a2e.Errorf(a2e.ErrResetDenied, "too many open episodes").With("env_name", wire.Clip(r.EnvName))
 	}
 	all.made++
 	e := &episode{id: "ep-" + strconv.Itoa(all.made), name: r.EnvName, env: env}
@@ -205,26 +207,26 @@ func (g *gym) reset(ctx context.Context, call *a2e.Call, r *ResetRequest) (*Rese
 	if err != nil {
 		return nil, err
 	}
-	if ctx.Err() != nil { // it was answered already, and nobody knows of the episode
+	if ctx.Err() != nil { // the call is already answered, so the agent cannot use the episode
 		_ = run.Close()
 		return nil, context.Cause(ctx)
 	}
 	e.run = run
-	e.fill(obs)
+	e.fillLocked(obs)
 	all.mu.Lock()
 	all.episodes[e.id] = e
 	all.mu.Unlock()
 	return &ResetResponse{Obs: *obs}, nil
 }
 
-// fill completes an observation and remembers it.
-func (e *episode) fill(obs *Observation) {
+// fillLocked completes an observation and records it. e.mu must be held if the episode is shared.
+func (e *episode) fillLocked(obs *Observation) {
 	obs.EpisodeID, obs.StepNum = e.id, e.steps
 	if obs.Reward == nil {
 		obs.Reward = new(float64)
 	}
 	if obs.CreatedAt == nil {
-		now := a2e.Seconds(time.Now())
+		now := wire.Timestamp(time.Now())
 		obs.CreatedAt = &now
 	}
 	if obs.Done {
@@ -253,7 +255,7 @@ func (g *gym) stepOne(ctx context.Context, call *a2e.Call, id string, raw json.R
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.done {
-		return nil, fault("episode_done", "the episode is over")
+		return nil, newError("episode_done", "the episode is over")
 	}
 	before := e.last
 	obs, err := e.run.Step(ctx, action)
@@ -261,13 +263,13 @@ func (g *gym) stepOne(ctx context.Context, call *a2e.Call, id string, raw json.R
 		return nil, err
 	}
 	e.steps++
-	e.fill(obs)
-	g.record(call.PluginState().(*room), e, before, raw, obs)
+	e.fillLocked(obs)
+	g.record(call.PluginState().(*episodeSet), e, before, raw, obs)
 	return obs, nil
 }
 
 // record keeps a transition for env/exp/list (A2E-107).
-func (g *gym) record(r *room, e *episode, before, action json.RawMessage, obs *Observation) {
+func (g *gym) record(r *episodeSet, e *episode, before, action json.RawMessage, obs *Observation) {
 	if g.opts.MaxTransitions < 0 {
 		return
 	}
@@ -308,7 +310,7 @@ func (g *gym) observe(ctx context.Context, call *a2e.Call, r *ObserveRequest) (*
 	if err != nil {
 		return nil, err
 	}
-	e.fill(obs)
+	e.fillLocked(obs)
 	return &ObserveResponse{Obs: *obs}, nil
 }
 
@@ -317,7 +319,7 @@ func (g *gym) close(_ context.Context, call *a2e.Call, r *CloseRequest) (*CloseR
 	if err != nil {
 		return nil, err
 	}
-	all := call.PluginState().(*room)
+	all := call.PluginState().(*episodeSet)
 	all.mu.Lock()
 	delete(all.episodes, e.id)
 	all.mu.Unlock()
@@ -326,7 +328,7 @@ func (g *gym) close(_ context.Context, call *a2e.Call, r *CloseRequest) (*CloseR
 	if err := e.run.Close(); err != nil {
 		return nil, err
 	}
-	return &CloseResponse{Closed: true}, nil
+	return &CloseResponse{}, nil
 }
 
 func (g *gym) space(ctx context.Context, _ *a2e.Call, r *SpaceRequest) (*SpaceResponse, error) {
@@ -396,8 +398,8 @@ func (g *gym) plan(ctx context.Context, call *a2e.Call, r *PlanRequest) (*PlanRe
 	return resp, nil
 }
 
-// batch steps several episodes, one after the other. A step that fails stands in
-// its place as an error message, so that results and episodes pair up.
+// batch steps several episodes, one after the other. A failed step is replaced by an error message,
+// so that results and episodes pair up.
 func (g *gym) batch(ctx context.Context, call *a2e.Call, r *BatchStepRequest) (*BatchStepResponse, error) {
 	if len(r.EpisodeIDs) > g.opts.MaxBatch {
 		return nil, a2e.SchemaViolation("episode_ids", a2e.ReasonValue)
@@ -423,9 +425,9 @@ func (g *gym) batch(ctx context.Context, call *a2e.Call, r *BatchStepRequest) (*
 	return resp, nil
 }
 
-// failed tells of a step that failed as the answer to a single one would.
+// failed returns the error of a step as a single step would answer it.
 func failed(call *a2e.Call, err error) *a2e.ErrorBody {
-	e := a2e.NewError(a2e.ErrRuntime, "the handler failed")
+	e := a2e.Errorf(a2e.ErrRuntime, "the handler failed")
 	var wire *a2e.Error
 	if errors.As(err, &wire) {
 		own := *wire
@@ -441,12 +443,12 @@ func failed(call *a2e.Call, err error) *a2e.ErrorBody {
 }
 
 func (g *gym) experience(_ context.Context, call *a2e.Call, r *ExpListRequest) (*ExpListResponse, error) {
-	all := call.PluginState().(*room)
+	all := call.PluginState().(*episodeSet)
 	all.mu.Lock()
 	defer all.mu.Unlock()
 	resp := &ExpListResponse{}
 	for _, t := range all.recorded {
-		if int64(len(resp.Episodes)) >= r.Limit {
+		if int64(len(resp.Episodes)) >= int64(r.Limit) {
 			break
 		}
 		if r.EpisodeID == "" || r.EpisodeID == t.episode {

@@ -13,22 +13,23 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/fivewire/fivewire/a2e"
+	"github.com/fivewire/fivewire/a2e/a2etest"
 	"github.com/fivewire/fivewire/a2e/env"
-	"github.com/fivewire/fivewire/a2e/internal/a2etest"
+	"github.com/fivewire/fivewire/a2e/env/envtest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// planned is a counter that knows what to do.
-type planned struct{ env.Counter }
+// planned is a counter with a Planner.
+type planned struct{ envtest.Counter }
 
 func (planned) Plan(context.Context, json.RawMessage) ([]env.Action, error) {
 	return []env.Action{{ActionType: "inc"}}, nil
 }
 
 func connect(t *testing.T) *env.Client {
-	h := a2e.NewHost(nil).AddPlugin(env.NewPlugin(map[string]env.Environment{"counter": env.Counter{}, "planned": planned{}},
-		&env.Options{MaxEpisodes: 3, MaxBatch: 2, MaxTransitions: 2}))
+	h := a2etest.NewHost(t, nil).AddPlugin(a2etest.Must(env.NewPlugin(map[string]env.Environment{"counter": envtest.Counter{}, "planned": planned{}},
+		&env.Options{MaxEpisodes: 3, MaxBatch: 2, MaxTransitions: 2})))
 	c, err := env.NewClient(a2etest.Connect(t, h, nil))
 	require.NoError(t, err)
 	return c
@@ -95,7 +96,7 @@ func TestEpisode(t *testing.T) {
 	require.Contains(t, string(list.Episodes[1]), `"next_state":{"count":13}`)
 	closed, err := c.Close(t.Context(), &env.CloseRequest{EpisodeID: obs.EpisodeID}, nil)
 	require.NoError(t, err)
-	require.True(t, closed.Closed)
+	require.True(t, *closed.Closed)
 	_, err = c.Close(t.Context(), &env.CloseRequest{EpisodeID: obs.EpisodeID}, nil)
 	require.ErrorAs(t, err, &e)
 	require.Equal(t, "unknown_episode", e.Reason)
@@ -123,11 +124,11 @@ func TestBatchAndLimits(t *testing.T) {
 	require.ErrorIs(t, err, a2e.ErrResetDenied)
 }
 
-type moody struct{ begun, closed chan struct{} }
+type moody struct{ started, closed chan struct{} }
 
 func (m *moody) Reset(ctx context.Context, r *env.ResetRequest) (env.Episode, *env.Observation, error) {
 	if r.Seed != nil {
-		close(m.begun)
+		close(m.started)
 		<-ctx.Done()
 	}
 	return m, &env.Observation{State: json.RawMessage("{}")}, nil
@@ -144,11 +145,11 @@ func (m *moody) Observe(context.Context) (*env.Observation, error) { return nil,
 
 func (m *moody) Close() error { close(m.closed); return nil }
 
-// A step of a batch that fails in a way of its own leaves the others what they are,
-// and tells why like a single one would (A2E-105).
+// A failed step of a batch does not affect the other steps and reports the error of a single step
+// (A2E-105).
 func TestBatchWithFailures(t *testing.T) {
-	c, err := env.NewClient(a2etest.Connect(t, a2e.NewHost(nil).AddPlugin(env.NewPlugin(map[string]env.Environment{
-		"moody": &moody{closed: make(chan struct{})}, "counter": env.Counter{}}, nil)), nil))
+	c, err := env.NewClient(a2etest.Connect(t, a2etest.NewHost(t, nil).AddPlugin(a2etest.Must(env.NewPlugin(map[string]env.Environment{
+		"moody": &moody{closed: make(chan struct{})}, "counter": envtest.Counter{}}, nil))), nil))
 	require.NoError(t, err)
 	reset(t, c, "moody", "{}")
 	reset(t, c, "counter", `{"start":10}`)
@@ -162,17 +163,17 @@ func TestBatchWithFailures(t *testing.T) {
 	require.Contains(t, string(resp.Results[2]), `"reason":"episode_done"`)
 }
 
-// An episode whose reset took too long is closed: nobody got to know of it.
+// An episode whose reset ended too late is closed, because the agent never received its id.
 func TestLateReset(t *testing.T) {
 	m := &moody{make(chan struct{}), make(chan struct{})}
-	client := a2etest.Connect(t, a2e.NewHost(nil).AddPlugin(env.NewPlugin(map[string]env.Environment{"moody": m}, nil)),
-		&a2e.ClientOptions{Capabilities: []string{"env", a2e.FeatureCancel}})
+	client := a2etest.Connect(t, a2etest.NewHost(t, nil).AddPlugin(a2etest.Must(env.NewPlugin(map[string]env.Environment{"moody": m}, nil))),
+		&a2e.ClientOptions{Capabilities: []string{"env"}})
 	c, err := env.NewClient(client)
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
-	go func() { <-m.begun; cancel() }()
+	go func() { <-m.started; cancel() }()
 	seed := int64(1)
-	r := a2e.New[env.ResetRequest]()
+	r := new(env.ResetRequest)
 	r.EnvName, r.Seed = "moody", &seed
 	_, err = c.Reset(ctx, r, nil)
 	require.ErrorIs(t, err, context.Canceled)

@@ -39,184 +39,157 @@ func Types() []a2e.Type {
 
 // A ResetRequest is the message "env/reset/req".
 type ResetRequest struct {
-	EnvName string          `a2e:"env_name,required"`
-	Seed    *int64          `a2e:"seed,nullable"` // for episodes that can be repeated
-	Options json.RawMessage `a2e:"options,object"`
+	EnvName string          `json:"env_name"`
+	Seed    *int64          `json:"seed,omitzero"` // for episodes that can be repeated
+	Options json.RawMessage `json:"options,omitzero" jsonmap:"always,object"`
 }
 
 // A ResetResponse is the message "env/reset/resp".
 type ResetResponse struct {
-	ReqID string      `a2e:"req_id"` // the request answered
-	Obs   Observation `a2e:"obs,required"`
+	ReqID string      `json:"req_id,omitzero" jsonmap:"always"` // the request answered
+	Obs   Observation `json:"obs"`
 }
-
-// RequestID returns ReqID.
-func (r *ResetResponse) RequestID() string { return r.ReqID }
 
 // A StepRequest is the message "env/step/req".
 type StepRequest struct {
-	EpisodeID string          `a2e:"episode_id,required"`
-	Action    json.RawMessage `a2e:"action,object,required"`
+	EpisodeID string          `json:"episode_id"`
+	Action    json.RawMessage `json:"action" jsonmap:"object"`
 }
 
 // A StepResponse is the message "env/step/resp".
 type StepResponse struct {
-	ReqID string      `a2e:"req_id"` // the request answered
-	Obs   Observation `a2e:"obs,required"`
+	ReqID string      `json:"req_id,omitzero" jsonmap:"always"` // the request answered
+	Obs   Observation `json:"obs"`
 }
-
-// RequestID returns ReqID.
-func (s *StepResponse) RequestID() string { return s.ReqID }
 
 // An ObserveRequest is the message "env/observe/req".
 type ObserveRequest struct {
-	EpisodeID string `a2e:"episode_id,required"`
+	EpisodeID string `json:"episode_id"`
 }
 
 // An ObserveResponse is the message "env/observe/resp".
 type ObserveResponse struct {
-	ReqID string      `a2e:"req_id"` // the request answered
-	Obs   Observation `a2e:"obs,required"`
+	ReqID string      `json:"req_id,omitzero" jsonmap:"always"` // the request answered
+	Obs   Observation `json:"obs"`
 }
-
-// RequestID returns ReqID.
-func (o *ObserveResponse) RequestID() string { return o.ReqID }
 
 // A CloseRequest is the message "env/close/req".
 type CloseRequest struct {
-	EpisodeID string `a2e:"episode_id,required"`
+	EpisodeID string `json:"episode_id"`
 }
 
 // A CloseResponse is the message "env/close/resp".
 type CloseResponse struct {
-	ReqID  string `a2e:"req_id"` // the request answered
-	Closed bool   `a2e:"closed,default=true"`
+	ReqID  string `json:"req_id,omitzero" jsonmap:"always"` // the request answered
+	Closed *bool  `json:"closed,omitzero" jsonmap:"default=true"`
 }
-
-// RequestID returns ReqID.
-func (c *CloseResponse) RequestID() string { return c.ReqID }
 
 // A SpaceRequest is the message "env/space/req".
 type SpaceRequest struct {
-	EnvName string `a2e:"env_name,required"`
+	EnvName string `json:"env_name"`
 }
 
 // A SpaceResponse is the message "env/space/resp".
 type SpaceResponse struct {
-	ReqID       string          `a2e:"req_id"` // the request answered
-	ActionSpace json.RawMessage `a2e:"action_space,object,required"`
-	StateSchema json.RawMessage `a2e:"state_schema,object,required"`
+	ReqID       string          `json:"req_id,omitzero" jsonmap:"always"` // the request answered
+	ActionSpace json.RawMessage `json:"action_space" jsonmap:"object"`
+	StateSchema json.RawMessage `json:"state_schema" jsonmap:"object"`
 }
-
-// RequestID returns ReqID.
-func (s *SpaceResponse) RequestID() string { return s.ReqID }
 
 // A RenderRequest is the message "env/render/req".
 type RenderRequest struct {
-	EpisodeID string `a2e:"episode_id,required"`
-	Mode      string `a2e:"mode,default=screenshot"`
+	EpisodeID string `json:"episode_id"`
+	Mode      string `json:"mode,omitzero" jsonmap:"default=screenshot"`
 }
 
 // A RenderResponse is the message "env/render/resp".
 type RenderResponse struct {
-	ReqID  string          `a2e:"req_id"` // the request answered
-	Render json.RawMessage `a2e:"render,required"`
+	ReqID  string          `json:"req_id,omitzero" jsonmap:"always"` // the request answered
+	Render json.RawMessage `json:"render"`
 }
-
-// RequestID returns ReqID.
-func (r *RenderResponse) RequestID() string { return r.ReqID }
 
 // A PlanRequest is the message "env/plan/req".
 type PlanRequest struct {
-	EpisodeID *string         `a2e:"episode_id,nullable"`
-	State     json.RawMessage `a2e:"state,object,nullable"`
+	EpisodeID *string         `json:"episode_id,omitzero"`
+	State     json.RawMessage `json:"state,omitzero" jsonmap:"object"`
 }
 
 // A PlanResponse is the message "env/plan/resp".
 type PlanResponse struct {
-	ReqID            string            `a2e:"req_id"` // the request answered
-	SuggestedActions []json.RawMessage `a2e:"suggested_actions,object"`
+	ReqID            string            `json:"req_id,omitzero" jsonmap:"always"` // the request answered
+	SuggestedActions []json.RawMessage `json:"suggested_actions,omitzero" jsonmap:"always,object"`
 }
-
-// RequestID returns ReqID.
-func (p *PlanResponse) RequestID() string { return p.ReqID }
 
 // A BatchStepRequest is the message "env/batch_step/req".
 type BatchStepRequest struct {
-	EpisodeIDs []string          `a2e:"episode_ids,required"`
-	Actions    []json.RawMessage `a2e:"actions,object,required,check"`
+	EpisodeIDs []string          `json:"episode_ids"`
+	Actions    []json.RawMessage `json:"actions" jsonmap:"object"`
 }
 
 // A BatchStepResponse is the message "env/batch_step/resp".
 type BatchStepResponse struct {
-	ReqID   string            `a2e:"req_id"` // the request answered
-	Results []json.RawMessage `a2e:"results,object,required"`
+	ReqID   string            `json:"req_id,omitzero" jsonmap:"always"` // the request answered
+	Results []json.RawMessage `json:"results" jsonmap:"object"`
 }
-
-// RequestID returns ReqID.
-func (b *BatchStepResponse) RequestID() string { return b.ReqID }
 
 // An ExpListRequest is the message "env/exp/list/req".
 type ExpListRequest struct {
-	EpisodeID string `a2e:"episode_id"`
-	Limit     int64  `a2e:"limit,default=100,min=0"`
+	EpisodeID string    `json:"episode_id,omitzero" jsonmap:"always"`
+	Limit     a2e.Limit `json:"limit,omitzero" jsonmap:"default=100"`
 }
 
 // An ExpListResponse is the message "env/exp/list/resp".
 type ExpListResponse struct {
-	ReqID    string            `a2e:"req_id"` // the request answered
-	Episodes []json.RawMessage `a2e:"episodes,object"`
+	ReqID    string            `json:"req_id,omitzero" jsonmap:"always"` // the request answered
+	Episodes []json.RawMessage `json:"episodes,omitzero" jsonmap:"always,object"`
 }
-
-// RequestID returns ReqID.
-func (e *ExpListResponse) RequestID() string { return e.ReqID }
 
 // A StatePush is the message "env/state/push".
 type StatePush struct {
-	EpisodeID  string          `a2e:"episode_id,required"`
-	StepID     int64           `a2e:"step_id,required"`
-	ActionID   *string         `a2e:"action_id,nullable"`
-	EventType  string          `a2e:"event_type,required"`
-	Reason     string          `a2e:"reason"`
-	Delta      json.RawMessage `a2e:"delta,object"`
-	Reward     *float64        `a2e:"reward,nullable"`
-	RewardInfo json.RawMessage `a2e:"reward_info,object"`
-	Terminal   bool            `a2e:"terminal"`
+	EpisodeID  string          `json:"episode_id"`
+	StepID     int64           `json:"step_id"`
+	ActionID   *string         `json:"action_id,omitzero"`
+	EventType  string          `json:"event_type"`
+	Reason     string          `json:"reason,omitzero" jsonmap:"always"`
+	Delta      json.RawMessage `json:"delta,omitzero" jsonmap:"always,object"`
+	Reward     *float64        `json:"reward,omitzero"`
+	RewardInfo json.RawMessage `json:"reward_info,omitzero" jsonmap:"always,object"`
+	Terminal   bool            `json:"terminal,omitzero" jsonmap:"always"`
 }
 
 // An Observation is what the agent sees of an environment after a step.
 type Observation struct {
-	EpisodeID string          `a2e:"episode_id,required"`
-	StepNum   int64           `a2e:"step_num,required"`
-	State     json.RawMessage `a2e:"state,object,required"`
-	Done      bool            `a2e:"done"`
-	Truncated bool            `a2e:"truncated"` // something was cut off
-	Reward    *float64        `a2e:"reward,nullable"`
-	CreatedAt *float64        `a2e:"created_at,nullable"` // Unix seconds
-	Metadata  json.RawMessage `a2e:"metadata,object"`
+	EpisodeID string          `json:"episode_id"`
+	StepNum   int64           `json:"step_num"`
+	State     json.RawMessage `json:"state" jsonmap:"object"`
+	Done      bool            `json:"done,omitzero" jsonmap:"always"`
+	Truncated bool            `json:"truncated,omitzero" jsonmap:"always"` // something was cut off
+	Reward    *float64        `json:"reward,omitzero"`
+	CreatedAt *float64        `json:"created_at,omitzero"` // Unix seconds
+	Metadata  json.RawMessage `json:"metadata,omitzero" jsonmap:"always,object"`
 
 	Extra a2e.Members // what the catalogue does not name
 }
 
 // An Action is what an agent does in an environment.
 type Action struct {
-	ActionType string          `a2e:"action_type,required"`
-	Payload    json.RawMessage `a2e:"payload,object,alt=emptylist"`
-	Metadata   json.RawMessage `a2e:"metadata,object"`
+	ActionType string          `json:"action_type"`
+	Payload    json.RawMessage `json:"payload,omitzero" jsonmap:"always,object"`
+	Metadata   json.RawMessage `json:"metadata,omitzero" jsonmap:"always,object"`
 
 	Extra a2e.Members // what the catalogue does not name
 }
 
 // An Event is one thing that happened in an environment.
 type Event struct {
-	EventID   string          `a2e:"event_id"`
-	Type      string          `a2e:"type,required"`
-	EpisodeID string          `a2e:"episode_id,required"`
-	StepID    int64           `a2e:"step_id,required"`
-	ActionID  *string         `a2e:"action_id,nullable"`
-	Payload   json.RawMessage `a2e:"payload,object"`
-	Timestamp *float64        `a2e:"timestamp,nullable"` // Unix seconds
-	Metadata  json.RawMessage `a2e:"metadata,object"`
+	EventID   string          `json:"event_id,omitzero" jsonmap:"always"`
+	Type      string          `json:"type"`
+	EpisodeID string          `json:"episode_id"`
+	StepID    int64           `json:"step_id"`
+	ActionID  *string         `json:"action_id,omitzero"`
+	Payload   json.RawMessage `json:"payload,omitzero" jsonmap:"always,object"`
+	Timestamp *float64        `json:"timestamp,omitzero"` // Unix seconds
+	Metadata  json.RawMessage `json:"metadata,omitzero" jsonmap:"always,object"`
 
 	Extra a2e.Members // what the catalogue does not name
 }

@@ -9,9 +9,8 @@ import (
 	"github.com/fivewire/fivewire/a2e"
 )
 
-// PushState tells an agent what changed in an episode without its doing. Agents that
-// did not ask for that, by the flag env_push in their handshake, are told
-// nothing (A2E-106).
+// PushState notifies an agent of a change of an episode that the agent did not cause. Agents
+// without the feature flag env_push in their handshake receive nothing (A2E-106).
 func PushState(ctx context.Context, s *a2e.Session, change *StatePush) error {
 	if !s.HasCapability(a2e.FeatureEnvPush) {
 		return nil

@@ -14,32 +14,32 @@ import (
 	"github.com/fivewire/fivewire/a2e"
 )
 
-// What a snapshot of the episodes of a session holds (A2E-148).
+// The contents of a snapshot of the episodes of a session (A2E-148).
 type (
 	savedRoom struct {
-		Made     int64             `a2e:"made"`
-		Episodes []savedEpisode    `a2e:"episodes"`
-		Recorded []savedTransition `a2e:"recorded"`
+		Made     int64             `json:"made,omitzero" jsonmap:"always"`
+		Episodes []savedEpisode    `json:"episodes,omitzero" jsonmap:"always"`
+		Recorded []savedTransition `json:"recorded,omitzero" jsonmap:"always"`
 	}
 
 	savedEpisode struct {
-		ID    string          `a2e:"episode_id,required"`
-		Env   string          `a2e:"env_name,required"`
-		Steps int64           `a2e:"steps"`
-		Done  bool            `a2e:"done"`
-		Last  json.RawMessage `a2e:"last,object"`
-		Run   json.RawMessage `a2e:"run,object,required"`
+		ID    string          `json:"episode_id"`
+		Env   string          `json:"env_name"`
+		Steps int64           `json:"steps,omitzero" jsonmap:"always"`
+		Done  bool            `json:"done,omitzero" jsonmap:"always"`
+		Last  json.RawMessage `json:"last,omitzero" jsonmap:"always,object"`
+		Run   json.RawMessage `json:"run" jsonmap:"object"`
 	}
 
 	savedTransition struct {
-		Episode string          `a2e:"episode_id"`
-		Text    json.RawMessage `a2e:"text,object,required"`
+		Episode string          `json:"episode_id,omitzero" jsonmap:"always"`
+		Text    json.RawMessage `json:"text" jsonmap:"object"`
 	}
 )
 
-// save keeps the episodes that can be saved, and what was recorded.
+// save returns the recorded transitions and the episodes that can be saved.
 func (g *gym) save(ctx context.Context, state any) (json.RawMessage, error) {
-	r := state.(*room)
+	r := state.(*episodeSet)
 	r.mu.Lock()
 	out := &savedRoom{Made: int64(r.made)}
 	for _, t := range r.recorded {
@@ -77,13 +77,13 @@ func (e *episode) save(ctx context.Context) (*savedEpisode, error) {
 	return &savedEpisode{e.id, e.name, e.steps, e.done, e.last, run}, nil
 }
 
-// restore goes on with the episodes whose environments are still there.
+// restore continues the saved episodes whose environments still exist.
 func (g *gym) restore(ctx context.Context, state any, object json.RawMessage) error {
 	in, err := a2e.DecodeModel[savedRoom](object, "")
 	if err != nil {
 		return err
 	}
-	r := state.(*room)
+	r := state.(*episodeSet)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.made = int(in.Made)

@@ -3,17 +3,18 @@
 
 package learn
 
-import "github.com/fivewire/fivewire/a2e"
+import "github.com/fivewire/fivewire/internal/jsonmap"
 
-// CheckMember holds a correction to what the polarity and the span ask of it
-// (A2E-D53).
-func (f *Feedback) CheckMember(name string) (path, reason string) {
+// CheckMember checks the ranges, and a correction against its polarity and span (A2E-D53).
+func (f *Feedback) CheckMember(name string) *jsonmap.Fault {
 	switch {
-	case name == "correction" && f.Polarity == PolarityCorrective && f.Correction == "",
+	case name == "score" && (f.Score < -1 || f.Score > 1),
+		name == "confidence" && f.Confidence != nil && (*f.Confidence < 0 || *f.Confidence > 1),
+		name == "correction" && f.Polarity == PolarityCorrective && f.Correction == "",
 		name == "correction_span" && f.CorrectionSpan != nil && len(f.CorrectionSpan) != 2:
-		return "", a2e.ReasonValue
+		return &jsonmap.Fault{Reason: jsonmap.Invalid}
 	}
-	return "", ""
+	return nil
 }
 
 // Polarities of a [Feedback].

@@ -4,6 +4,7 @@
 package learn
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -15,25 +16,26 @@ import (
 	"time"
 
 	"github.com/fivewire/fivewire/a2e"
+	"github.com/fivewire/fivewire/a2e/internal/wire"
+	"github.com/fivewire/fivewire/internal/option"
 	"github.com/fivewire/fivewire/internal/randid"
 	"github.com/fivewire/fivewire/store"
 )
 
-// An Adapter changes a component after what was recorded of it. It is asked with
-// an empty name about all of them.
+// An Adapter changes a component according to its recorded data. An empty name means all
+// components.
 type Adapter interface {
 	Adapt(ctx context.Context, component, strategy string) (message string, err error)
 }
 
-// A Refiner proposes, judges and makes changes of components. Proposals are free
-// objects, whose form is its own.
+// A Refiner proposes, reviews and applies changes of components. A proposal is an object whose
+// members the Refiner defines.
 type Refiner interface {
 	Plan(ctx context.Context, component, scope string) (proposals []json.RawMessage, err error)
 	Review(ctx context.Context, proposal json.RawMessage) (*RefinementReviewResponse, error)
 
-	// Apply makes a change and returns how many edits were made and failed, and
-	// what undoes it. A change without undo is none: it must not be made
-	// (A2E-112).
+	// Apply makes a change and returns the numbers of applied and failed edits, and a function that
+	// reverts the change. Apply must refuse a change that cannot be reverted (A2E-112).
 	Apply(ctx context.Context, proposal json.RawMessage) (applied, failed int64, undo func(context.Context) error, err error)
 }
 
@@ -42,11 +44,12 @@ type Options struct {
 	// Name is the name of the plugin. Empty means "learning".
 	Name string
 
-	// Store keeps feedback and experience, in streams that begin with
-	// "a2e/learn/". Nil means memory of the process.
+	// Store keeps feedback and experience, in streams with the prefix "a2e/learn/". Nil means
+	// memory of the process.
 	Store store.Log
 
-	// Retention is how long; zero means 30 days.
+	// Retention is the lifetime of feedback and experience in the store. Zero means 30 days; a
+	// negative value keeps them without end.
 	Retention time.Duration
 
 	// Adapter and Refiner serve the requests of these kinds, which are
@@ -57,41 +60,35 @@ type Options struct {
 	// Recorder is where the statistics come from; see [Recorder].
 	Recorder *Recorder
 
-	// AllowEnvSource accepts feedback that calls itself the environment's own.
-	AllowEnvSource bool
+	// RejectEnvSource refuses feedback of agents with the source env. Otherwise it is recorded with
+	// the additional member via, which tells it from feedback of the host.
+	RejectEnvSource bool
 
-	// MaxBatch bounds what one request brings; zero means 1000.
+	// MaxBatch bounds the entries of one request. Zero means 1000; a negative value removes the
+	// bound.
 	MaxBatch int
 }
 
 // Streams of the store.
 const (
-	FeedbackStream   = "a2e/learn/feedback"
-	ExperienceStream = "a2e/learn/experience"
+	feedbackStream   = "a2e/learn/feedback"
+	experienceStream = "a2e/learn/experience"
 )
 
-// NewPlugin returns a plugin that records feedback and experience and tells how
-// components do.
-func NewPlugin(opts *Options) *a2e.Plugin {
-	k := &keeper{undo: map[string]func(context.Context) error{}}
+// NewPlugin returns a plugin that records feedback and experience and reports statistics of
+// components.
+func NewPlugin(opts *Options) (*a2e.Plugin, error) {
+	k := &keeper{undo: map[string]func(context.Context) error{}, ratings: map[rating]mean{}}
 	if opts != nil {
 		k.opts = *opts
 	}
-	if k.opts.Name == "" {
-		k.opts.Name = Capability
-	}
+	k.opts.Name = cmp.Or(k.opts.Name, Capability)
 	if k.opts.Store == nil {
 		k.opts.Store = store.NewMemory()
 	}
-	if k.opts.Retention <= 0 {
-		k.opts.Retention = 30 * 24 * time.Hour
-	}
-	if k.opts.MaxBatch <= 0 {
-		k.opts.MaxBatch = 1000
-	}
-	if k.opts.Recorder == nil {
-		k.opts.Recorder = &Recorder{}
-	}
+	k.opts.Retention = max(cmp.Or(k.opts.Retention, 30*24*time.Hour), 0) // 0 is no end to the store
+	k.opts.MaxBatch = option.Count(k.opts.MaxBatch, 1000)
+	k.opts.Recorder = cmp.Or(k.opts.Recorder, &Recorder{})
 	return &a2e.Plugin{
 		Name: k.opts.Name, Capability: Capability, Types: Types(),
 		Routes: []a2e.Route{
@@ -105,7 +102,7 @@ func NewPlugin(opts *Options) *a2e.Plugin {
 			a2e.NewRoute("learn/refinement/rollback/req", k.rollback),
 			a2e.NewRoute("learn/refinement/history/req", k.history),
 		},
-	}
+	}, nil
 }
 
 // maxHistory bounds the refinements that can be rolled back.
@@ -115,8 +112,10 @@ type keeper struct {
 	opts Options
 
 	mu    sync.Mutex
-	undo  map[string]func(context.Context) error // of refinements in force
+	undo  map[string]func(context.Context) error // of applied refinements
 	order []refinement
+
+	ratings map[rating]mean // guarded by mu
 }
 
 type refinement struct {
@@ -126,9 +125,9 @@ type refinement struct {
 	applied int64
 }
 
-// keep records what stands at position i of a request, once if the request is made
-// again. Agents choose the ids of their requests, so that those of two sessions
-// may be equal; a session without handshake has no id that would tell it apart.
+// keep records the value at position i of a request, once even if the request is repeated. Agents
+// choose the ids of their requests, so the ids of two sessions may be equal. A session without
+// handshake has no id that distinguishes it.
 func (k *keeper) keep(ctx context.Context, stream string, call *a2e.Call, i int, v json.RawMessage) error {
 	session := call.Session.ID()
 	id := session + "/" + call.ID() + "/" + strconv.Itoa(i)
@@ -144,8 +143,14 @@ func (k *keeper) feedback(ctx context.Context, call *a2e.Call, r *FeedbackReques
 		return nil, a2e.SchemaViolation("feedbacks", a2e.ReasonValue)
 	}
 	for i := range r.Feedbacks {
-		if r.Feedbacks[i].Source == "env" && !k.opts.AllowEnvSource {
+		if r.Feedbacks[i].Source != "env" {
+			continue
+		}
+		if k.opts.RejectEnvSource {
 			return nil, a2e.SchemaViolation("feedbacks["+strconv.Itoa(i)+"].source", a2e.ReasonValue)
+		}
+		if err := r.Feedbacks[i].Extra.Set("via", "agent"); err != nil {
+			return nil, err
 		}
 	}
 	resp := &FeedbackResponse{}
@@ -154,15 +159,50 @@ func (k *keeper) feedback(ctx context.Context, call *a2e.Call, r *FeedbackReques
 		if err != nil {
 			return nil, err
 		}
-		if err := k.keep(ctx, FeedbackStream, call, i, raw); err != nil {
+		if err := k.keep(ctx, feedbackStream, call, i, raw); err != nil {
 			return nil, err
 		}
 		resp.Recorded++
 	}
-	if score, ok := k.opts.Recorder.score(r.Feedbacks); ok {
-		resp.NewScore = &score
-	}
+	resp.NewScore = k.score(call.Session, r.Feedbacks)
 	return resp, nil
+}
+
+// A rating names the feedback of one owner in one dimension.
+type rating struct{ owner, dimension string }
+
+// A mean is a weighted mean.
+type mean struct{ sum, weight float64 }
+
+// maxRatings bounds the recorded means, whose names come from agents.
+const maxRatings = 10_000
+
+// score adds feedback of the owner of a session, and returns the mean score, weighted by confidence,
+// in the dimension of the last one; nil without weight (A2E-D66).
+func (k *keeper) score(s *a2e.Session, list []Feedback) *float64 {
+	owner := "agent " + s.AgentID()
+	if p := s.Principal(); p != nil {
+		owner = "principal " + p.Tenant + "/" + p.ID
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	var last mean
+	for i := range list {
+		key := rating{owner, strings.Clone(list[i].Dimension)} // does not retain the message
+		m, isKnown := k.ratings[key]
+		confidence := 1.0
+		if c := list[i].Confidence; c != nil {
+			confidence = *c
+		}
+		last = mean{m.sum + list[i].Score*confidence, m.weight + confidence}
+		if isKnown || len(k.ratings) < maxRatings && len(list[i].Dimension) <= maxName {
+			k.ratings[key] = last
+		}
+	}
+	if last.weight == 0 {
+		return nil
+	}
+	return new(last.sum / last.weight)
 }
 
 func (k *keeper) experience(ctx context.Context, call *a2e.Call, r *ExperienceRequest) (*ExperienceResponse, error) {
@@ -175,7 +215,7 @@ func (k *keeper) experience(ctx context.Context, call *a2e.Call, r *ExperienceRe
 		if err != nil {
 			return nil, err
 		}
-		if err := k.keep(ctx, ExperienceStream, call, i, raw); err != nil {
+		if err := k.keep(ctx, experienceStream, call, i, raw); err != nil {
 			return nil, err
 		}
 		resp.Stored++
@@ -293,9 +333,8 @@ func (k *keeper) history(context.Context, *a2e.Call, *RefinementHistoryRequest) 
 	return resp, nil
 }
 
-// A Recorder counts calls by component and how long they take. Put its
-// Middleware into the options of the host. The zero value is ready for use, by
-// any number of goroutines.
+// A Recorder records the number and duration of calls by component. Add its Middleware to the
+// options of the host. The zero value is ready for use. It is safe for concurrent use.
 type Recorder struct {
 	mu    sync.Mutex
 	stats map[string]*stat
@@ -306,7 +345,6 @@ type stat struct {
 	took          time.Duration
 	last          time.Time
 	recent        []time.Duration // the last ones, for the percentile
-	scores, rated float64
 }
 
 const (
@@ -332,17 +370,18 @@ func (r *Recorder) Middleware(next a2e.Handler) a2e.Handler {
 	})
 }
 
-func (r *Recorder) at(name string) *stat {
+// statLocked returns the statistics of a component, or nil above the bounds. r.mu must be held.
+func (r *Recorder) statLocked(name string) *stat {
 	if r.stats == nil {
 		r.stats = map[string]*stat{}
 	}
 	if len(name) > maxName {
-		return nil // no tool of anybody
+		return nil // longer than the name of any tool
 	}
 	s := r.stats[name]
 	if s == nil && len(r.stats) < maxComponents {
 		s = &stat{}
-		r.stats[strings.Clone(name)] = s // without the message that it is part of
+		r.stats[strings.Clone(name)] = s // does not retain the message
 	}
 	return s
 }
@@ -350,7 +389,7 @@ func (r *Recorder) at(name string) *stat {
 func (r *Recorder) add(name string, took time.Duration, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	s := r.at(name)
+	s := r.statLocked(name)
 	if s == nil {
 		return
 	}
@@ -366,25 +405,6 @@ func (r *Recorder) add(name string, took time.Duration, err error) {
 	s.recent = append(s.recent, took)
 }
 
-// score returns the mean score of feedback, weighted by confidence, over what the
-// recorder has seen.
-func (r *Recorder) score(list []Feedback) (float64, bool) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	s := r.at("feedback")
-	if s == nil {
-		return 0, false
-	}
-	for i := range list {
-		s.scores += list[i].Score * list[i].Confidence
-		s.rated += list[i].Confidence
-	}
-	if s.rated == 0 {
-		return 0, false
-	}
-	return s.scores / s.rated, true
-}
-
 func (r *Recorder) records(component string) ([]json.RawMessage, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -397,13 +417,10 @@ func (r *Recorder) records(component string) ([]json.RawMessage, error) {
 		p := &PerformanceRecord{ComponentName: name, CallsTotal: s.total, CallsSuccess: s.total - s.failed, CallsFailed: s.failed}
 		if s.total > 0 {
 			p.AvgDurationMs = float64(s.took.Microseconds()) / 1000 / float64(s.total)
-			p.LastCalled = a2e.Seconds(s.last)
+			p.LastCalled = wire.Timestamp(s.last)
 			recent := slices.Clone(s.recent)
 			slices.Sort(recent)
 			p.P95DurationMs = float64(recent[len(recent)*95/100].Microseconds()) / 1000
-		}
-		if s.rated > 0 {
-			p.AvgScore = s.scores / s.rated
 		}
 		raw, err := a2e.EncodeModel(p)
 		if err != nil {

@@ -15,7 +15,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/fivewire/fivewire/a2e"
-	"github.com/fivewire/fivewire/a2e/internal/a2etest"
+	"github.com/fivewire/fivewire/a2e/a2etest"
 	"github.com/fivewire/fivewire/a2e/learn"
 	"github.com/fivewire/fivewire/store"
 )
@@ -53,13 +53,13 @@ func connect(t *testing.T, opts *learn.Options) *learn.Client {
 	if opts.Recorder != nil {
 		o.Middleware = []a2e.Middleware{opts.Recorder.Middleware}
 	}
-	c, err := learn.NewClient(a2etest.Connect(t, a2e.NewHost(o).AddPlugin(learn.NewPlugin(opts)), nil))
+	c, err := learn.NewClient(a2etest.Connect(t, a2etest.NewHost(t, o).AddPlugin(a2etest.Must(learn.NewPlugin(opts))), nil))
 	require.NoError(t, err)
 	return c
 }
 
 func feedback(change func(*learn.Feedback)) *learn.FeedbackRequest {
-	f := a2e.New[learn.Feedback]()
+	f := new(learn.Feedback)
 	f.Polarity, f.Score = learn.PolarityPositive, 0.5
 	if change != nil {
 		change(f)
@@ -72,7 +72,7 @@ func feedback(change func(*learn.Feedback)) *learn.FeedbackRequest {
 func TestRecord(t *testing.T) {
 	kv := store.NewMemory()
 	r := &refiner{}
-	c := connect(t, &learn.Options{Store: kv, Recorder: &learn.Recorder{}, Adapter: r, MaxBatch: 2})
+	c := connect(t, &learn.Options{Store: kv, Recorder: &learn.Recorder{}, Adapter: r, MaxBatch: 2, RejectEnvSource: true})
 	ctx := t.Context()
 	resp, err := c.RecordFeedback(ctx, feedback(nil), nil)
 	require.NoError(t, err)
@@ -81,14 +81,14 @@ func TestRecord(t *testing.T) {
 	for _, change := range []func(*learn.Feedback){
 		func(f *learn.Feedback) { f.Source = "env" },
 		func(f *learn.Feedback) { f.Score = 1.5 },
-		func(f *learn.Feedback) { f.Confidence = -1 },
+		func(f *learn.Feedback) { f.Confidence = new(-1.0) },
 	} {
 		_, err = c.RecordFeedback(ctx, feedback(change), nil)
 		require.ErrorIs(t, err, a2e.ErrSchemaViolation)
 	}
-	// What the client's own check would not even send, the host refuses too: see
-	// the vectors. A correction must be there, and its span has two ends.
-	records, err := kv.Read(ctx, learn.FeedbackStream, 0, 0)
+	// Feedback that the client's check refuses is also refused by the host: see the vectors. A
+	// correction is required, and its span has two ends.
+	records, err := kv.Read(ctx, "a2e/learn/feedback", 0, 0)
 	require.NoError(t, err)
 	require.Len(t, records, 1)
 	stored, err := c.RecordExperience(ctx, &learn.ExperienceRequest{Experiences: []learn.Experience{{Reward: 1}, {Step: 2}}}, nil)
@@ -150,11 +150,11 @@ func TestRefinement(t *testing.T) {
 // handshakes or without.
 func TestEqualIDsOfTwoSessions(t *testing.T) {
 	const shake = `{"a2e":"1.0","type":"handshake/req","id":"h","ts":1,"agent_id":"t","agent_caps":["learning"]}`
-	const tell = `{"a2e":"1.0","type":"learn/experience/req","id":"a1b2c3","ts":1,"experiences":[{}]}`
-	for name, lines := range map[string][]string{"handshake": {shake, tell}, "none": {tell}} {
+	const record = `{"a2e":"1.0","type":"learn/experience/req","id":"a1b2c3","ts":1,"experiences":[{}]}`
+	for name, lines := range map[string][]string{"handshake": {shake, record}, "none": {record}} {
 		t.Run(name, func(t *testing.T) {
 			kept := store.NewMemory()
-			h := a2e.NewHost(&a2e.HostOptions{Auth: a2e.Auth{SkipHandshake: name == "none"}}).AddPlugin(learn.NewPlugin(&learn.Options{Store: kept}))
+			h := a2etest.Must(a2e.NewHost(&a2e.HostOptions{Auth: a2e.Auth{AllowAnonymous: true, SkipHandshake: name == "none"}})).AddPlugin(a2etest.Must(learn.NewPlugin(&learn.Options{Store: kept})))
 			for range 2 {
 				agent, host := a2e.Pipe()
 				served := make(chan error, 1)
@@ -170,9 +170,34 @@ func TestEqualIDsOfTwoSessions(t *testing.T) {
 				require.NoError(t, agent.Close())
 				<-served
 			}
-			list, err := kept.Read(t.Context(), learn.ExperienceStream, 0, 10)
+			list, err := kept.Read(t.Context(), "a2e/learn/experience", 0, 10)
 			require.NoError(t, err)
 			require.Len(t, list, 2)
 		})
 	}
+}
+
+// The new score is the weighted mean of one dimension; feedback of the source env is recorded as
+// that of an agent (A2E-D53, A2E-D66).
+func TestScoreIsOfItsDimension(t *testing.T) {
+	kv := store.NewMemory()
+	c := connect(t, &learn.Options{Store: kv})
+	score := func(list ...learn.Feedback) *float64 {
+		resp, err := c.RecordFeedback(t.Context(), &learn.FeedbackRequest{Feedbacks: list}, nil)
+		require.NoError(t, err)
+		return resp.NewScore
+	}
+	one := func(dimension string, score, confidence float64) learn.Feedback {
+		return learn.Feedback{Polarity: "neutral", Score: score, Dimension: dimension, Confidence: &confidence, Source: "env"}
+	}
+	require.Nil(t, score(one("a", 1, 0)))
+	require.InDelta(t, 1, *score(one("a", 1, 1)), 0)
+	require.InDelta(t, -1, *score(one("a", 0, 1), one("b", -1, 1)), 0)
+	require.InDelta(t, 0.5, *score(one("a", 0, 0)), 0)
+	records, err := kv.Read(t.Context(), "a2e/learn/feedback", 0, 0)
+	require.NoError(t, err)
+	require.Contains(t, string(records[0].Value), `"via":"agent"`)
+	stats, err := c.GetStats(t.Context(), nil, nil)
+	require.NoError(t, err)
+	require.Empty(t, stats.Components)
 }

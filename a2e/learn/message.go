@@ -38,130 +38,106 @@ func Types() []a2e.Type {
 
 // A FeedbackRequest is the message "learn/feedback/req".
 type FeedbackRequest struct {
-	Feedbacks []Feedback `a2e:"feedbacks,required"`
+	Feedbacks []Feedback `json:"feedbacks"`
 }
 
 // A FeedbackResponse is the message "learn/feedback/resp".
 type FeedbackResponse struct {
-	ReqID    string   `a2e:"req_id"` // the request answered
-	Recorded int64    `a2e:"recorded"`
-	NewScore *float64 `a2e:"new_score,nullable"`
+	ReqID    string   `json:"req_id,omitzero" jsonmap:"always"` // the request answered
+	Recorded int64    `json:"recorded,omitzero" jsonmap:"always"`
+	NewScore *float64 `json:"new_score,omitzero"`
 }
-
-// RequestID returns ReqID.
-func (f *FeedbackResponse) RequestID() string { return f.ReqID }
 
 // An ExperienceRequest is the message "learn/experience/req".
 type ExperienceRequest struct {
-	Experiences []Experience `a2e:"experiences"`
+	Experiences []Experience `json:"experiences,omitzero" jsonmap:"always"`
 }
 
 // An ExperienceResponse is the message "learn/experience/resp".
 type ExperienceResponse struct {
-	ReqID  string `a2e:"req_id"` // the request answered
-	Stored int64  `a2e:"stored"`
+	ReqID  string `json:"req_id,omitzero" jsonmap:"always"` // the request answered
+	Stored int64  `json:"stored,omitzero" jsonmap:"always"`
 }
-
-// RequestID returns ReqID.
-func (e *ExperienceResponse) RequestID() string { return e.ReqID }
 
 // An AdaptRequest is the message "learn/adapt/req".
 type AdaptRequest struct {
-	ComponentName string `a2e:"component_name"`
-	Strategy      string `a2e:"strategy,default=ppo"`
+	ComponentName string `json:"component_name,omitzero" jsonmap:"always"`
+	Strategy      string `json:"strategy,omitzero" jsonmap:"default=ppo"`
 }
 
 // An AdaptResponse is the message "learn/adapt/resp".
 type AdaptResponse struct {
-	ReqID   string            `a2e:"req_id"` // the request answered
-	Updated []json.RawMessage `a2e:"updated,object"`
-	Message string            `a2e:"message"`
+	ReqID   string            `json:"req_id,omitzero" jsonmap:"always"` // the request answered
+	Updated []json.RawMessage `json:"updated,omitzero" jsonmap:"always,object"`
+	Message string            `json:"message,omitzero" jsonmap:"always"`
 }
-
-// RequestID returns ReqID.
-func (a *AdaptResponse) RequestID() string { return a.ReqID }
 
 // A StatsRequest is the message "learn/stats/req".
 type StatsRequest struct {
-	ComponentName string `a2e:"component_name"`
+	ComponentName string `json:"component_name,omitzero" jsonmap:"always"`
 }
 
 // A StatsResponse is the message "learn/stats/resp".
 type StatsResponse struct {
-	ReqID      string            `a2e:"req_id"` // the request answered
-	Components []json.RawMessage `a2e:"components,object"`
+	ReqID      string            `json:"req_id,omitzero" jsonmap:"always"` // the request answered
+	Components []json.RawMessage `json:"components,omitzero" jsonmap:"always,object"`
 }
-
-// RequestID returns ReqID.
-func (s *StatsResponse) RequestID() string { return s.ReqID }
 
 // A RefinementPlanRequest is the message "learn/refinement/plan/req".
 type RefinementPlanRequest struct {
-	ComponentName string `a2e:"component_name"`
-	Scope         string `a2e:"scope,default=local"`
+	ComponentName string `json:"component_name,omitzero" jsonmap:"always"`
+	Scope         string `json:"scope,omitzero" jsonmap:"default=local"`
 }
 
 // A RefinementPlanResponse is the message "learn/refinement/plan/resp".
 type RefinementPlanResponse struct {
-	ReqID     string            `a2e:"req_id"` // the request answered
-	PlanID    string            `a2e:"plan_id"`
-	Proposals []json.RawMessage `a2e:"proposals,object"`
-	Status    string            `a2e:"status"`
+	ReqID     string            `json:"req_id,omitzero" jsonmap:"always"` // the request answered
+	PlanID    string            `json:"plan_id,omitzero" jsonmap:"always"`
+	Proposals []json.RawMessage `json:"proposals,omitzero" jsonmap:"always,object"`
+	Status    string            `json:"status,omitzero" jsonmap:"always"`
 }
-
-// RequestID returns ReqID.
-func (r *RefinementPlanResponse) RequestID() string { return r.ReqID }
 
 // A RefinementReviewRequest is the message "learn/refinement/review/req".
 type RefinementReviewRequest struct {
-	Proposal json.RawMessage `a2e:"proposal,object"`
+	Proposal json.RawMessage `json:"proposal,omitzero" jsonmap:"always,object"`
 }
 
 // A RefinementReviewResponse is the message "learn/refinement/review/resp".
 type RefinementReviewResponse struct {
-	ReqID              string   `a2e:"req_id"` // the request answered
-	Approved           bool     `a2e:"approved"`
-	ConfidenceAdjusted float64  `a2e:"confidence_adjusted"`
-	Reasons            []string `a2e:"reasons"`
-	RiskLevel          string   `a2e:"risk_level,default=low"`
+	ReqID              string   `json:"req_id,omitzero" jsonmap:"always"` // the request answered
+	Approved           bool     `json:"approved,omitzero" jsonmap:"always"`
+	ConfidenceAdjusted float64  `json:"confidence_adjusted,omitzero" jsonmap:"always"`
+	Reasons            []string `json:"reasons,omitzero" jsonmap:"always"`
+	RiskLevel          string   `json:"risk_level,omitzero" jsonmap:"default=low"`
 }
-
-// RequestID returns ReqID.
-func (r *RefinementReviewResponse) RequestID() string { return r.ReqID }
 
 // A RefinementApplyRequest is the message "learn/refinement/apply/req".
 type RefinementApplyRequest struct {
-	Proposal json.RawMessage `a2e:"proposal,object"`
+	Proposal json.RawMessage `json:"proposal,omitzero" jsonmap:"always,object"`
 }
 
 // A RefinementApplyResponse is the message "learn/refinement/apply/resp".
 type RefinementApplyResponse struct {
-	ReqID             string `a2e:"req_id"` // the request answered
-	RefinementID      string `a2e:"refinement_id"`
-	AppliedEdits      int64  `a2e:"applied_edits"`
-	FailedEdits       int64  `a2e:"failed_edits"`
-	RollbackAvailable bool   `a2e:"rollback_available"`
-	Error             string `a2e:"error"`
+	ReqID             string `json:"req_id,omitzero" jsonmap:"always"` // the request answered
+	RefinementID      string `json:"refinement_id,omitzero" jsonmap:"always"`
+	AppliedEdits      int64  `json:"applied_edits,omitzero" jsonmap:"always"`
+	FailedEdits       int64  `json:"failed_edits,omitzero" jsonmap:"always"`
+	RollbackAvailable bool   `json:"rollback_available,omitzero" jsonmap:"always"`
+	Error             string `json:"error,omitzero" jsonmap:"always"`
 }
-
-// RequestID returns ReqID.
-func (r *RefinementApplyResponse) RequestID() string { return r.ReqID }
 
 // A RefinementRollbackRequest is the message "learn/refinement/rollback/req".
 type RefinementRollbackRequest struct {
-	RefinementID string `a2e:"refinement_id"`
+	RefinementID string `json:"refinement_id,omitzero" jsonmap:"always"`
 }
 
 // A RefinementRollbackResponse is the message "learn/refinement/rollback/resp".
 type RefinementRollbackResponse struct {
-	ReqID        string `a2e:"req_id"` // the request answered
-	RefinementID string `a2e:"refinement_id"`
-	RolledBack   bool   `a2e:"rolled_back"`
-	Error        string `a2e:"error"`
+	ReqID        string `json:"req_id,omitzero" jsonmap:"always"` // the request answered
+	RefinementID string `json:"refinement_id,omitzero" jsonmap:"always"`
+	RolledBack   bool   `json:"rolled_back,omitzero" jsonmap:"always"`
+	Error        string `json:"error,omitzero" jsonmap:"always"`
 }
-
-// RequestID returns ReqID.
-func (r *RefinementRollbackResponse) RequestID() string { return r.ReqID }
 
 // A RefinementHistoryRequest is the message "learn/refinement/history/req".
 type RefinementHistoryRequest struct {
@@ -169,69 +145,66 @@ type RefinementHistoryRequest struct {
 
 // A RefinementHistoryResponse is the message "learn/refinement/history/resp".
 type RefinementHistoryResponse struct {
-	ReqID   string            `a2e:"req_id"` // the request answered
-	Entries []json.RawMessage `a2e:"entries,object"`
+	ReqID   string            `json:"req_id,omitzero" jsonmap:"always"` // the request answered
+	Entries []json.RawMessage `json:"entries,omitzero" jsonmap:"always,object"`
 }
-
-// RequestID returns ReqID.
-func (r *RefinementHistoryResponse) RequestID() string { return r.ReqID }
 
 // A RatedTurn is what was rated.
 type RatedTurn struct {
-	Prompt      string          `a2e:"prompt,required"`
-	Response    string          `a2e:"response,required"`
-	Model       string          `a2e:"model,required"`
-	Environment json.RawMessage `a2e:"environment,nullable"`
-	Version     *string         `a2e:"version,nullable"`
+	Prompt      string          `json:"prompt"`
+	Response    string          `json:"response"`
+	Model       string          `json:"model"`
+	Environment json.RawMessage `json:"environment,omitzero" jsonmap:"unset"`
+	Version     *string         `json:"version,omitzero"`
 
 	Extra a2e.Members // what the catalogue does not name
 }
 
 // A Feedback rates one turn of an agent.
 type Feedback struct {
-	FeedbackID     string     `a2e:"feedback_id"`
-	CorrelationID  string     `a2e:"correlation_id"` // the caller's own trace id
-	SessionID      string     `a2e:"session_id"`     // of the handshake; empty for the one at hand
-	RatedTurn      *RatedTurn `a2e:"rated_turn,null"`
-	Polarity       string     `a2e:"polarity,required"`
-	Score          float64    `a2e:"score,min=-1,max=1"`
-	Dimension      string     `a2e:"dimension,default=helpfulness"`
-	Confidence     float64    `a2e:"confidence,default=1,min=0,max=1"`
-	Comment        string     `a2e:"comment"`
-	Correction     string     `a2e:"correction,check"`
-	CorrectionSpan []int64    `a2e:"correction_span,nullable,check"`
-	Source         string     `a2e:"source,default=human"`
-	AnnotatorID    string     `a2e:"annotator_id"`
-	Ts             *float64   `a2e:"ts,nullable"` // Unix seconds
+	FeedbackID     string     `json:"feedback_id,omitzero" jsonmap:"always"`
+	CorrelationID  string     `json:"correlation_id,omitzero" jsonmap:"always"` // the caller's own trace id
+	SessionID      string     `json:"session_id,omitzero" jsonmap:"always"`     // of the handshake; empty means the current session
+	RatedTurn      *RatedTurn `json:"rated_turn,omitzero" jsonmap:"always"`
+	Polarity       string     `json:"polarity"`
+	Score          float64    `json:"score,omitzero" jsonmap:"always"`
+	Dimension      string     `json:"dimension,omitzero" jsonmap:"default=helpfulness"`
+	Confidence     *float64   `json:"confidence,omitzero" jsonmap:"default=1"`
+	Comment        string     `json:"comment,omitzero" jsonmap:"always"`
+	Correction     string     `json:"correction,omitzero" jsonmap:"always"`
+	CorrectionSpan []int64    `json:"correction_span,omitzero"`
+	Source         string     `json:"source,omitzero" jsonmap:"default=human"`
+	AnnotatorID    string     `json:"annotator_id,omitzero" jsonmap:"always"`
+	Ts             *float64   `json:"ts,omitzero"` // Unix seconds
 
 	Extra a2e.Members // what the catalogue does not name
 }
 
 // An Experience is one transition of an environment.
 type Experience struct {
-	ExperienceID string          `a2e:"experience_id"`
-	State        json.RawMessage `a2e:"state,object"`
-	Action       json.RawMessage `a2e:"action,object"`
-	Reward       float64         `a2e:"reward"`
-	NextState    json.RawMessage `a2e:"next_state,object"`
-	Done         bool            `a2e:"done"`
-	EpisodeID    string          `a2e:"episode_id"`
-	Step         int64           `a2e:"step"`
-	Ts           *float64        `a2e:"ts,nullable"` // Unix seconds
+	ExperienceID string          `json:"experience_id,omitzero" jsonmap:"always"`
+	State        json.RawMessage `json:"state,omitzero" jsonmap:"always,object"`
+	Action       json.RawMessage `json:"action,omitzero" jsonmap:"always,object"`
+	Reward       float64         `json:"reward,omitzero" jsonmap:"always"`
+	NextState    json.RawMessage `json:"next_state,omitzero" jsonmap:"always,object"`
+	Done         bool            `json:"done,omitzero" jsonmap:"always"`
+	EpisodeID    string          `json:"episode_id,omitzero" jsonmap:"always"`
+	Step         int64           `json:"step,omitzero" jsonmap:"always"`
+	Ts           *float64        `json:"ts,omitzero"` // Unix seconds
 
 	Extra a2e.Members // what the catalogue does not name
 }
 
 // A PerformanceRecord sums up how one component did.
 type PerformanceRecord struct {
-	ComponentName string  `a2e:"component_name,required"`
-	CallsTotal    int64   `a2e:"calls_total"`
-	CallsSuccess  int64   `a2e:"calls_success"`
-	CallsFailed   int64   `a2e:"calls_failed"`
-	AvgDurationMs float64 `a2e:"avg_duration_ms"`
-	AvgScore      float64 `a2e:"avg_score"`
-	LastCalled    float64 `a2e:"last_called"`
-	P95DurationMs float64 `a2e:"p95_duration_ms"`
+	ComponentName string  `json:"component_name"`
+	CallsTotal    int64   `json:"calls_total,omitzero" jsonmap:"always"`
+	CallsSuccess  int64   `json:"calls_success,omitzero" jsonmap:"always"`
+	CallsFailed   int64   `json:"calls_failed,omitzero" jsonmap:"always"`
+	AvgDurationMs float64 `json:"avg_duration_ms,omitzero" jsonmap:"always"`
+	AvgScore      float64 `json:"avg_score,omitzero" jsonmap:"always"`
+	LastCalled    float64 `json:"last_called,omitzero" jsonmap:"always"`
+	P95DurationMs float64 `json:"p95_duration_ms,omitzero" jsonmap:"always"`
 
 	Extra a2e.Members // what the catalogue does not name
 }

@@ -4,6 +4,7 @@
 package mcp
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -14,6 +15,7 @@ import (
 	"github.com/fivewire/fivewire/a2e"
 	"github.com/fivewire/fivewire/a2e/internal/wire"
 	"github.com/fivewire/fivewire/a2e/tools"
+	"github.com/fivewire/fivewire/internal/option"
 )
 
 // Statuses of a [ServerInfo].
@@ -24,11 +26,12 @@ const (
 	StatusDisconnected = "disconnected"
 )
 
-// A Server is one connected MCP server. An adapter of an MCP client library
-// implements it; what a server cannot do is an [*a2e.Error] of the code
-// mcp_capability_missing. Its methods may be called from several goroutines.
+// A Server is one connected MCP server. An adapter of an MCP client library implements it; an
+// unsupported operation returns an [*a2e.Error] of the code mcp_capability_missing. Its methods
+// must be safe for concurrent use.
 type Server interface {
-	// Info tells what the server says of itself and how much it offers.
+	// Info returns the description of the server and the numbers of its tools, resources and
+	// prompts.
 	Info() ServerInfo
 
 	Resources(ctx context.Context, cursor string) (list []Resource, next string, err error)
@@ -41,9 +44,8 @@ type Server interface {
 	Close() error
 }
 
-// A Connector connects to a server for a session. Notifications of the server go
-// to notify as long as it is connected; it must not be called after Close has
-// returned.
+// A Connector connects to a server for a session. It passes notifications of the server to notify
+// while connected; notify must not be called after Close has returned.
 type Connector interface {
 	Connect(ctx context.Context, s *a2e.Session, config *ServerConfig, notify func(method string, params json.RawMessage)) (Server, error)
 }
@@ -56,8 +58,8 @@ func (f ConnectorFunc) Connect(ctx context.Context, s *a2e.Session, config *Serv
 	return f(ctx, s, config, notify)
 }
 
-// Options adjusts the plugin. Without AllowServer, agents can register nothing:
-// a server is a program that the host starts, or an address that it connects to.
+// Options configures the plugin. Without Authorizer, agents can register no server: a server is a
+// program that the host starts, or an address that it connects to.
 type Options struct {
 	// Name is the name of the plugin. Empty means "mcp".
 	Name string
@@ -65,7 +67,7 @@ type Options struct {
 	// Authorizer decides about each registration.
 	Authorizer func(s *a2e.Session, config *ServerConfig) bool
 
-	// MaxServers bounds the servers of a session; zero means 8.
+	// MaxServers bounds the servers of a session. Zero means 8; a negative value removes the bound.
 	MaxServers int
 }
 
@@ -84,20 +86,19 @@ type Bridge struct {
 	racks map[*a2e.Session]*rack
 }
 
-// NewBridge returns a bridge. Add its Plugin to a host, and give its Tools to the
-// set of tools of that host.
-func NewBridge(c Connector, opts *Options) *Bridge {
+// NewBridge returns a bridge. Add its Plugin to a host, and use its Tools as SessionTools of that
+// host's set of tools. It fails without a connector.
+func NewBridge(c Connector, opts *Options) (*Bridge, error) {
+	if c == nil {
+		return nil, errors.New("mcp: no connector")
+	}
 	b := &Bridge{connector: c, racks: map[*a2e.Session]*rack{}}
 	if opts != nil {
 		b.opts = *opts
 	}
-	if b.opts.Name == "" {
-		b.opts.Name = Capability
-	}
-	if b.opts.MaxServers <= 0 {
-		b.opts.MaxServers = 8
-	}
-	return b
+	b.opts.Name = cmp.Or(b.opts.Name, Capability)
+	b.opts.MaxServers = option.Count(b.opts.MaxServers, 8)
+	return b, nil
 }
 
 // Tools returns the tools of the servers of a session, named
@@ -187,7 +188,7 @@ func (s *server) info() ServerInfo {
 	if i.Status == "" {
 		i.Status = StatusReady
 	}
-	i.ConnectedAt = a2e.Seconds(s.since)
+	i.ConnectedAt = wire.Timestamp(s.since)
 	return i
 }
 
@@ -202,7 +203,7 @@ func (r *rack) close() {
 }
 
 func notFound(id string) error {
-	return a2e.NewError(a2e.ErrMCPServerNotFound, "there is no such MCP server").With("server_id", wire.Clip(id))
+	return a2e.Errorf(a2e.ErrMCPServerNotFound, "there is no such MCP server").With("server_id", wire.Clip(id))
 }
 
 // some returns the server of that id, or all of them if it is empty.
@@ -252,13 +253,13 @@ func (b *Bridge) register(ctx context.Context, call *a2e.Call, q *ServerRegister
 	r := call.PluginState().(*rack)
 	r.mu.Lock()
 	n := len(r.servers)
-	taken := slices.ContainsFunc(r.servers, func(s *server) bool { return s.config.ServerID == config.ServerID })
+	isTaken := slices.ContainsFunc(r.servers, func(s *server) bool { return s.config.ServerID == config.ServerID })
 	r.mu.Unlock()
 	refuse := func(text string) (*ServerRegisterResponse, error) { return &ServerRegisterResponse{Error: text}, nil }
 	switch {
 	case b.opts.Authorizer == nil || !b.opts.Authorizer(call.Session, config):
 		return refuse("the server is not allowed here")
-	case taken:
+	case isTaken:
 		return refuse("there is a server of this id")
 	case n >= b.opts.MaxServers:
 		return refuse("too many servers")
@@ -272,20 +273,20 @@ func (b *Bridge) register(ctx context.Context, call *a2e.Call, q *ServerRegister
 		if errors.As(err, &e) {
 			return nil, err
 		}
-		e = a2e.NewError(a2e.ErrMCPServerUnavailable, "the MCP server cannot be reached")
+		e = a2e.Errorf(a2e.ErrMCPServerUnavailable, "the MCP server cannot be reached")
 		e.Cause = err
 		return nil, e
 	}
 	s := &server{config: *config, Server: connected, since: time.Now()}
 	r.mu.Lock()
-	taken = slices.ContainsFunc(r.servers, func(s *server) bool { return s.config.ServerID == config.ServerID })
+	isTaken = slices.ContainsFunc(r.servers, func(s *server) bool { return s.config.ServerID == config.ServerID })
 	full := len(r.servers) >= b.opts.MaxServers
-	if !taken && !full {
+	if !isTaken && !full {
 		r.servers = append(r.servers, s)
 	}
 	r.mu.Unlock()
 	switch { // by requests that were faster
-	case taken:
+	case isTaken:
 		_ = s.Close()
 		return refuse("there is a server of this id")
 	case full:
@@ -311,7 +312,7 @@ func (b *Bridge) unregister(_ context.Context, call *a2e.Call, q *ServerUnregist
 	return &ServerUnregisterResponse{OK: s.Close() == nil, ServerID: q.ServerID}, nil
 }
 
-// allowed reports whether the config lets agents see a resource (A2E-128).
+// allowed reports whether the configuration permits access to a resource (A2E-128).
 func (s *server) allowed(uri string) bool {
 	return len(s.config.ResourceAllowList) == 0 || slices.Contains(s.config.ResourceAllowList, uri)
 }
@@ -371,12 +372,12 @@ func transportError(err error) error {
 	if errors.As(err, &e) {
 		return err
 	}
-	e = a2e.NewError(a2e.ErrMCPTransport, "the MCP server did not answer")
+	e = a2e.Errorf(a2e.ErrMCPTransport, "the MCP server did not answer")
 	e.Cause = err
 	return e
 }
 
-// one asks the servers in turn and returns the first that has what is wanted.
+// one tries the servers in turn and returns the first that has the object.
 func one(call *a2e.Call, id string, try func(*server) error) (*server, error) {
 	list, err := call.PluginState().(*rack).some(id)
 	if err != nil {
@@ -396,7 +397,7 @@ func (b *Bridge) read(ctx context.Context, call *a2e.Call, q *ResourceReadReques
 	var contents []ResourceContent
 	s, err := one(call, q.ServerID, func(s *server) (err error) {
 		if !s.allowed(q.URI) {
-			return a2e.NewError(a2e.ErrMCPResourceNotFound, "there is no such resource")
+			return a2e.Errorf(a2e.ErrMCPResourceNotFound, "there is no such resource")
 		}
 		contents, err = s.ReadResource(ctx, q.URI)
 		return err
@@ -412,7 +413,7 @@ func (b *Bridge) read(ctx context.Context, call *a2e.Call, q *ResourceReadReques
 func (b *Bridge) subscribe(ctx context.Context, call *a2e.Call, q *ResourceSubscribeRequest) (*ResourceSubscribeResponse, error) {
 	_, err := one(call, q.ServerID, func(s *server) error {
 		if !s.allowed(q.URI) {
-			return a2e.NewError(a2e.ErrMCPResourceNotFound, "there is no such resource")
+			return a2e.Errorf(a2e.ErrMCPResourceNotFound, "there is no such resource")
 		}
 		return s.Subscribe(ctx, q.URI)
 	})

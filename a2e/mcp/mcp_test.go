@@ -13,7 +13,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/fivewire/fivewire/a2e"
-	"github.com/fivewire/fivewire/a2e/internal/a2etest"
+	"github.com/fivewire/fivewire/a2e/a2etest"
 	"github.com/fivewire/fivewire/a2e/mcp"
 	"github.com/fivewire/fivewire/a2e/tools"
 )
@@ -53,7 +53,7 @@ func (f *fake) Prompts(context.Context, string) ([]mcp.Prompt, string, error) {
 
 func (f *fake) Prompt(_ context.Context, name string, arguments json.RawMessage) (string, []mcp.PromptMessage, error) {
 	if name != "greet" {
-		return "", nil, a2e.NewError(a2e.ErrMCPPromptNotFound, "no such prompt")
+		return "", nil, a2e.Errorf(a2e.ErrMCPPromptNotFound, "no such prompt")
 	}
 	return "says hello", []mcp.PromptMessage{{Role: "user", Content: arguments}}, nil
 }
@@ -71,13 +71,13 @@ func connect(t *testing.T, closed *int) (*mcp.Client, *a2e.Client) {
 		case "down":
 			return nil, errors.New("dial tcp 10.0.0.1: refused")
 		case "odd":
-			return nil, a2e.NewError(a2e.ErrMCPProtocol, "speaks something else")
+			return nil, a2e.Errorf(a2e.ErrMCPProtocol, "speaks something else")
 		}
 		return &fake{notify: notify, closed: closed}, nil
 	})
-	b := mcp.NewBridge(connector, &mcp.Options{MaxServers: 2, Authorizer: func(_ *a2e.Session, c *mcp.ServerConfig) bool { return c.Name != "evil" }})
-	set := tools.NewSet(&tools.Options{SessionTools: b.Tools})
-	client := a2etest.Connect(t, a2e.NewHost(nil).AddPlugin(b.Plugin()).AddPlugin(set.Plugin()), nil)
+	b := a2etest.Must(mcp.NewBridge(connector, &mcp.Options{MaxServers: 2, Authorizer: func(_ *a2e.Session, c *mcp.ServerConfig) bool { return c.Name != "evil" }}))
+	set := a2etest.Must(tools.NewSet(&tools.Options{SessionTools: b.Tools}))
+	client := a2etest.Connect(t, a2etest.NewHost(t, nil).AddPlugin(b.Plugin()).AddPlugin(set.Plugin()), nil)
 	c, err := mcp.NewClient(client)
 	require.NoError(t, err)
 	return c, client
@@ -158,16 +158,16 @@ func TestServers(t *testing.T) {
 	_, err = c.GetPrompt(ctx, &mcp.PromptGetRequest{Name: "x"}, nil)
 	require.ErrorIs(t, err, a2e.ErrMCPPromptNotFound)
 
-	gone, err := c.UnregisterServer(ctx, &mcp.ServerUnregisterRequest{ServerID: "fs"}, nil)
+	unregistered, err := c.UnregisterServer(ctx, &mcp.ServerUnregisterRequest{ServerID: "fs"}, nil)
 	require.NoError(t, err)
-	require.True(t, gone.OK)
+	require.True(t, unregistered.OK)
 	require.Equal(t, 1, closed)
 	_, err = c.UnregisterServer(ctx, &mcp.ServerUnregisterRequest{ServerID: "fs"}, nil)
 	require.ErrorIs(t, err, a2e.ErrMCPServerNotFound)
 }
 
-// The tools of the servers stand among those of the session, under names of their
-// own, and only where the server was registered (A2E-123, A2E-128).
+// The tools of the servers are listed among those of the session, with prefixed names, only in
+// sessions that registered the server (A2E-123, A2E-128).
 func TestTools(t *testing.T) {
 	closed := 0
 	c, client := connect(t, &closed)
@@ -185,7 +185,7 @@ func TestTools(t *testing.T) {
 	require.Equal(t, "fs__read", list.Tools[0].Name)
 	source, _ := list.Tools[0].Extra.Text("source")
 	require.Equal(t, "mcp", source)
-	r := a2e.New[tools.CallRequest]()
+	r := new(tools.CallRequest)
 	r.ToolName, r.Arguments = "fs__read", json.RawMessage(`{"x":1}`)
 	resp, err := tc.Call(ctx, r, nil)
 	require.NoError(t, err)

@@ -41,268 +41,239 @@ func Types() []a2e.Type {
 
 // A ServerListRequest is the message "mcp/server/list/req".
 type ServerListRequest struct {
-	StatusFilter string `a2e:"status_filter"`
+	StatusFilter string `json:"status_filter,omitzero" jsonmap:"always"`
 }
 
 // A ServerListResponse is the message "mcp/server/list/resp".
 type ServerListResponse struct {
-	ReqID   string            `a2e:"req_id"` // the request answered
-	Servers []json.RawMessage `a2e:"servers,object"`
+	ReqID   string            `json:"req_id,omitzero" jsonmap:"always"` // the request answered
+	Servers []json.RawMessage `json:"servers,omitzero" jsonmap:"always,object"`
 }
-
-// RequestID returns ReqID.
-func (s *ServerListResponse) RequestID() string { return s.ReqID }
 
 // A ServerRegisterRequest is the message "mcp/server/register/req".
 type ServerRegisterRequest struct {
-	Config json.RawMessage `a2e:"config,object"`
+	Config json.RawMessage `json:"config,omitzero" jsonmap:"always,object"`
 }
 
 // A ServerRegisterResponse is the message "mcp/server/register/resp".
 type ServerRegisterResponse struct {
-	ReqID  string          `a2e:"req_id"` // the request answered
-	OK     bool            `a2e:"ok"`
-	Server json.RawMessage `a2e:"server,object"`
-	Error  string          `a2e:"error"`
+	ReqID  string          `json:"req_id,omitzero" jsonmap:"always"` // the request answered
+	OK     bool            `json:"ok,omitzero" jsonmap:"always"`
+	Server json.RawMessage `json:"server,omitzero" jsonmap:"always,object"`
+	Error  string          `json:"error,omitzero" jsonmap:"always"`
 }
-
-// RequestID returns ReqID.
-func (s *ServerRegisterResponse) RequestID() string { return s.ReqID }
 
 // A ServerUnregisterRequest is the message "mcp/server/unregister/req".
 type ServerUnregisterRequest struct {
-	ServerID string `a2e:"server_id"`
+	ServerID string `json:"server_id,omitzero" jsonmap:"always"`
 }
 
 // A ServerUnregisterResponse is the message "mcp/server/unregister/resp".
 type ServerUnregisterResponse struct {
-	ReqID    string `a2e:"req_id"` // the request answered
-	OK       bool   `a2e:"ok"`
-	ServerID string `a2e:"server_id"`
+	ReqID    string `json:"req_id,omitzero" jsonmap:"always"` // the request answered
+	OK       bool   `json:"ok,omitzero" jsonmap:"always"`
+	ServerID string `json:"server_id,omitzero" jsonmap:"always"`
 }
-
-// RequestID returns ReqID.
-func (s *ServerUnregisterResponse) RequestID() string { return s.ReqID }
 
 // A ServerPush is the message "mcp/server/push".
 type ServerPush struct {
-	ServerID string          `a2e:"server_id"`
-	Method   string          `a2e:"method"`
-	Params   json.RawMessage `a2e:"params,object"`
+	ServerID string          `json:"server_id,omitzero" jsonmap:"always"`
+	Method   string          `json:"method,omitzero" jsonmap:"always"`
+	Params   json.RawMessage `json:"params,omitzero" jsonmap:"always,object"`
 }
 
 // A ResourceListRequest is the message "mcp/resource/list/req".
 type ResourceListRequest struct {
-	ServerID string `a2e:"server_id"`
-	Cursor   string `a2e:"cursor"` // opaque; empty for the beginning
+	ServerID string `json:"server_id,omitzero" jsonmap:"always"`
+	Cursor   string `json:"cursor,omitzero" jsonmap:"always"` // opaque; empty for the beginning
 }
 
 // A ResourceListResponse is the message "mcp/resource/list/resp".
 type ResourceListResponse struct {
-	ReqID      string            `a2e:"req_id"` // the request answered
-	Resources  []json.RawMessage `a2e:"resources,object"`
-	NextCursor string            `a2e:"next_cursor"` // empty at the end
+	ReqID      string            `json:"req_id,omitzero" jsonmap:"always"` // the request answered
+	Resources  []json.RawMessage `json:"resources,omitzero" jsonmap:"always,object"`
+	NextCursor string            `json:"next_cursor,omitzero" jsonmap:"always"` // empty at the end
 }
-
-// RequestID returns ReqID.
-func (r *ResourceListResponse) RequestID() string { return r.ReqID }
 
 // A ResourceReadRequest is the message "mcp/resource/read/req".
 type ResourceReadRequest struct {
-	URI      string `a2e:"uri"`
-	ServerID string `a2e:"server_id"`
+	URI      string `json:"uri,omitzero" jsonmap:"always"`
+	ServerID string `json:"server_id,omitzero" jsonmap:"always"`
 }
 
 // A ResourceReadResponse is the message "mcp/resource/read/resp".
 type ResourceReadResponse struct {
-	ReqID    string            `a2e:"req_id"` // the request answered
-	Contents []json.RawMessage `a2e:"contents,object"`
-	ServerID string            `a2e:"server_id"`
-	Error    string            `a2e:"error"`
+	ReqID    string            `json:"req_id,omitzero" jsonmap:"always"` // the request answered
+	Contents []json.RawMessage `json:"contents,omitzero" jsonmap:"always,object"`
+	ServerID string            `json:"server_id,omitzero" jsonmap:"always"`
+	Error    string            `json:"error,omitzero" jsonmap:"always"`
 }
-
-// RequestID returns ReqID.
-func (r *ResourceReadResponse) RequestID() string { return r.ReqID }
 
 // A ResourceSubscribeRequest is the message "mcp/resource/subscribe/req".
 type ResourceSubscribeRequest struct {
-	URI      string `a2e:"uri"`
-	ServerID string `a2e:"server_id"`
+	URI      string `json:"uri,omitzero" jsonmap:"always"`
+	ServerID string `json:"server_id,omitzero" jsonmap:"always"`
 }
 
 // A ResourceSubscribeResponse is the message "mcp/resource/subscribe/resp".
 type ResourceSubscribeResponse struct {
-	ReqID string `a2e:"req_id"` // the request answered
-	OK    bool   `a2e:"ok"`
-	Error string `a2e:"error"`
+	ReqID string `json:"req_id,omitzero" jsonmap:"always"` // the request answered
+	OK    bool   `json:"ok,omitzero" jsonmap:"always"`
+	Error string `json:"error,omitzero" jsonmap:"always"`
 }
-
-// RequestID returns ReqID.
-func (r *ResourceSubscribeResponse) RequestID() string { return r.ReqID }
 
 // A PromptListRequest is the message "mcp/prompt/list/req".
 type PromptListRequest struct {
-	ServerID string `a2e:"server_id"`
-	Cursor   string `a2e:"cursor"` // opaque; empty for the beginning
+	ServerID string `json:"server_id,omitzero" jsonmap:"always"`
+	Cursor   string `json:"cursor,omitzero" jsonmap:"always"` // opaque; empty for the beginning
 }
 
 // A PromptListResponse is the message "mcp/prompt/list/resp".
 type PromptListResponse struct {
-	ReqID      string            `a2e:"req_id"` // the request answered
-	Prompts    []json.RawMessage `a2e:"prompts,object"`
-	NextCursor string            `a2e:"next_cursor"` // empty at the end
+	ReqID      string            `json:"req_id,omitzero" jsonmap:"always"` // the request answered
+	Prompts    []json.RawMessage `json:"prompts,omitzero" jsonmap:"always,object"`
+	NextCursor string            `json:"next_cursor,omitzero" jsonmap:"always"` // empty at the end
 }
-
-// RequestID returns ReqID.
-func (p *PromptListResponse) RequestID() string { return p.ReqID }
 
 // A PromptGetRequest is the message "mcp/prompt/get/req".
 type PromptGetRequest struct {
-	Name      string          `a2e:"name"`
-	Arguments json.RawMessage `a2e:"arguments,object"`
-	ServerID  string          `a2e:"server_id"`
+	Name      string          `json:"name,omitzero" jsonmap:"always"`
+	Arguments json.RawMessage `json:"arguments,omitzero" jsonmap:"always,object"`
+	ServerID  string          `json:"server_id,omitzero" jsonmap:"always"`
 }
 
 // A PromptGetResponse is the message "mcp/prompt/get/resp".
 type PromptGetResponse struct {
-	ReqID       string            `a2e:"req_id"` // the request answered
-	Description string            `a2e:"description"`
-	Messages    []json.RawMessage `a2e:"messages,object"`
-	ServerID    string            `a2e:"server_id"`
-	Error       string            `a2e:"error"`
+	ReqID       string            `json:"req_id,omitzero" jsonmap:"always"` // the request answered
+	Description string            `json:"description,omitzero" jsonmap:"always"`
+	Messages    []json.RawMessage `json:"messages,omitzero" jsonmap:"always,object"`
+	ServerID    string            `json:"server_id,omitzero" jsonmap:"always"`
+	Error       string            `json:"error,omitzero" jsonmap:"always"`
 }
-
-// RequestID returns ReqID.
-func (p *PromptGetResponse) RequestID() string { return p.ReqID }
 
 // A SampleRequest is the message "mcp/sample/req".
 type SampleRequest struct {
-	ServerID         string            `a2e:"server_id"`
-	MCPRequestID     string            `a2e:"mcp_request_id"`
-	Messages         []json.RawMessage `a2e:"messages,object"`
-	ModelPreferences json.RawMessage   `a2e:"model_preferences,object"`
-	SystemPrompt     string            `a2e:"system_prompt"`
-	IncludeContext   string            `a2e:"include_context,default=none"`
-	Temperature      float64           `a2e:"temperature,default=1"`
-	MaxTokens        int64             `a2e:"max_tokens,default=1024"`
-	StopSequences    []string          `a2e:"stop_sequences"`
-	Metadata         json.RawMessage   `a2e:"metadata,object"`
+	ServerID         string            `json:"server_id,omitzero" jsonmap:"always"`
+	MCPRequestID     string            `json:"mcp_request_id,omitzero" jsonmap:"always"`
+	Messages         []json.RawMessage `json:"messages,omitzero" jsonmap:"always,object"`
+	ModelPreferences json.RawMessage   `json:"model_preferences,omitzero" jsonmap:"always,object"`
+	SystemPrompt     string            `json:"system_prompt,omitzero" jsonmap:"always"`
+	IncludeContext   string            `json:"include_context,omitzero" jsonmap:"default=none"`
+	Temperature      *float64          `json:"temperature,omitzero" jsonmap:"default=1"`
+	MaxTokens        *int64            `json:"max_tokens,omitzero" jsonmap:"default=1024"`
+	StopSequences    []string          `json:"stop_sequences,omitzero" jsonmap:"always"`
+	Metadata         json.RawMessage   `json:"metadata,omitzero" jsonmap:"always,object"`
 }
 
 // A SampleResponse is the message "mcp/sample/resp".
 type SampleResponse struct {
-	ReqID        string          `a2e:"req_id"` // the request answered
-	ServerID     string          `a2e:"server_id"`
-	MCPRequestID string          `a2e:"mcp_request_id"`
-	Role         string          `a2e:"role,default=assistant"`
-	Content      json.RawMessage `a2e:"content,object"`
-	Model        string          `a2e:"model"`
-	StopReason   string          `a2e:"stop_reason"`
-	Error        string          `a2e:"error"`
+	ReqID        string          `json:"req_id,omitzero" jsonmap:"always"` // the request answered
+	ServerID     string          `json:"server_id,omitzero" jsonmap:"always"`
+	MCPRequestID string          `json:"mcp_request_id,omitzero" jsonmap:"always"`
+	Role         string          `json:"role,omitzero" jsonmap:"default=assistant"`
+	Content      json.RawMessage `json:"content,omitzero" jsonmap:"always,object"`
+	Model        string          `json:"model,omitzero" jsonmap:"always"`
+	StopReason   string          `json:"stop_reason,omitzero" jsonmap:"always"`
+	Error        string          `json:"error,omitzero" jsonmap:"always"`
 }
-
-// RequestID returns ReqID.
-func (s *SampleResponse) RequestID() string { return s.ReqID }
 
 // A RootListRequest is the message "mcp/root/list/req".
 type RootListRequest struct {
-	ServerID     string `a2e:"server_id"`
-	MCPRequestID string `a2e:"mcp_request_id"`
+	ServerID     string `json:"server_id,omitzero" jsonmap:"always"`
+	MCPRequestID string `json:"mcp_request_id,omitzero" jsonmap:"always"`
 }
 
 // A RootListResponse is the message "mcp/root/list/resp".
 type RootListResponse struct {
-	ReqID        string            `a2e:"req_id"` // the request answered
-	ServerID     string            `a2e:"server_id"`
-	MCPRequestID string            `a2e:"mcp_request_id"`
-	Roots        []json.RawMessage `a2e:"roots,object"`
+	ReqID        string            `json:"req_id,omitzero" jsonmap:"always"` // the request answered
+	ServerID     string            `json:"server_id,omitzero" jsonmap:"always"`
+	MCPRequestID string            `json:"mcp_request_id,omitzero" jsonmap:"always"`
+	Roots        []json.RawMessage `json:"roots,omitzero" jsonmap:"always,object"`
 }
 
-// RequestID returns ReqID.
-func (r *RootListResponse) RequestID() string { return r.ReqID }
-
-// A ServerConfig says how to reach an MCP server; it may hold credentials and must not be logged.
+// A ServerConfig describes how to reach an MCP server; it may hold credentials and must not be
+// logged.
 type ServerConfig struct {
-	ServerID          string                    `a2e:"server_id"`
-	Name              string                    `a2e:"name"`
-	Transport         string                    `a2e:"transport,default=stdio"`
-	Cmd               []string                  `a2e:"cmd"`
-	Cwd               string                    `a2e:"cwd"`
-	Env               a2e.OrderedObject[string] `a2e:"env"`
-	URL               string                    `a2e:"url"`
-	Headers           a2e.OrderedObject[string] `a2e:"headers"`
-	Timeout           int64                     `a2e:"timeout,default=300,min=0"` // seconds
-	AutoReconnect     bool                      `a2e:"auto_reconnect,default=true"`
-	ToolAllowList     []string                  `a2e:"tool_allow_list"`
-	ResourceAllowList []string                  `a2e:"resource_allow_list"`
+	ServerID          string                    `json:"server_id,omitzero" jsonmap:"always"`
+	Name              string                    `json:"name,omitzero" jsonmap:"always"`
+	Transport         string                    `json:"transport,omitzero" jsonmap:"default=stdio"`
+	Cmd               []string                  `json:"cmd,omitzero" jsonmap:"always"`
+	Cwd               string                    `json:"cwd,omitzero" jsonmap:"always"`
+	Env               a2e.OrderedObject[string] `json:"env,omitzero" jsonmap:"always"`
+	URL               string                    `json:"url,omitzero" jsonmap:"always"`
+	Headers           a2e.OrderedObject[string] `json:"headers,omitzero" jsonmap:"always"`
+	Timeout           a2e.Limit                 `json:"timeout,omitzero" jsonmap:"default=300"` // seconds
+	AutoReconnect     *bool                     `json:"auto_reconnect,omitzero" jsonmap:"default=true"`
+	ToolAllowList     []string                  `json:"tool_allow_list,omitzero" jsonmap:"always"`
+	ResourceAllowList []string                  `json:"resource_allow_list,omitzero" jsonmap:"always"`
 
 	Extra a2e.Members // what the catalogue does not name
 }
 
-// A ServerInfo tells how an MCP server is.
+// A ServerInfo is the state of an MCP server.
 type ServerInfo struct {
-	ServerID       string  `a2e:"server_id,required"`
-	Name           string  `a2e:"name,required"`
-	Transport      string  `a2e:"transport,required"`
-	Status         string  `a2e:"status,default=disconnected"`
-	MCPVersion     string  `a2e:"mcp_version"`
-	ServerName     string  `a2e:"server_name"`
-	ServerVersion  string  `a2e:"server_version"`
-	ToolsCount     int64   `a2e:"tools_count"`
-	ResourcesCount int64   `a2e:"resources_count"`
-	PromptsCount   int64   `a2e:"prompts_count"`
-	LastPingMs     float64 `a2e:"last_ping_ms"`
-	Error          string  `a2e:"error"`
-	ConnectedAt    float64 `a2e:"connected_at"`
+	ServerID       string  `json:"server_id"`
+	Name           string  `json:"name"`
+	Transport      string  `json:"transport"`
+	Status         string  `json:"status,omitzero" jsonmap:"default=disconnected"`
+	MCPVersion     string  `json:"mcp_version,omitzero" jsonmap:"always"`
+	ServerName     string  `json:"server_name,omitzero" jsonmap:"always"`
+	ServerVersion  string  `json:"server_version,omitzero" jsonmap:"always"`
+	ToolsCount     int64   `json:"tools_count,omitzero" jsonmap:"always"`
+	ResourcesCount int64   `json:"resources_count,omitzero" jsonmap:"always"`
+	PromptsCount   int64   `json:"prompts_count,omitzero" jsonmap:"always"`
+	LastPingMs     float64 `json:"last_ping_ms,omitzero" jsonmap:"always"`
+	Error          string  `json:"error,omitzero" jsonmap:"always"`
+	ConnectedAt    float64 `json:"connected_at,omitzero" jsonmap:"always"`
 
 	Extra a2e.Members // what the catalogue does not name
 }
 
 // A Resource names one resource of an MCP server.
 type Resource struct {
-	URI         string          `a2e:"uri,required"`
-	Name        string          `a2e:"name"`
-	Description string          `a2e:"description"`
-	MimeType    string          `a2e:"mime_type"`
-	ServerID    string          `a2e:"server_id"`
-	Annotations json.RawMessage `a2e:"annotations,object"`
+	URI         string          `json:"uri"`
+	Name        string          `json:"name,omitzero" jsonmap:"always"`
+	Description string          `json:"description,omitzero" jsonmap:"always"`
+	MimeType    string          `json:"mime_type,omitzero" jsonmap:"always"`
+	ServerID    string          `json:"server_id,omitzero" jsonmap:"always"`
+	Annotations json.RawMessage `json:"annotations,omitzero" jsonmap:"always,object"`
 
 	Extra a2e.Members // what the catalogue does not name
 }
 
 // A ResourceContent is the content of a resource.
 type ResourceContent struct {
-	URI      string `a2e:"uri,required"`
-	MimeType string `a2e:"mime_type,default=text/plain"`
-	Text     string `a2e:"text"`
-	Blob     string `a2e:"blob"`
-	Type     string `a2e:"type,default=text"`
+	URI      string `json:"uri"`
+	MimeType string `json:"mime_type,omitzero" jsonmap:"default=text/plain"`
+	Text     string `json:"text,omitzero" jsonmap:"always"`
+	Blob     string `json:"blob,omitzero" jsonmap:"always"`
+	Type     string `json:"type,omitzero" jsonmap:"default=text"`
 
 	Extra a2e.Members // what the catalogue does not name
 }
 
 // A Prompt names one prompt of an MCP server.
 type Prompt struct {
-	Name        string            `a2e:"name,required"`
-	Description string            `a2e:"description"`
-	ServerID    string            `a2e:"server_id"`
-	Arguments   []json.RawMessage `a2e:"arguments,object"`
+	Name        string            `json:"name"`
+	Description string            `json:"description,omitzero" jsonmap:"always"`
+	ServerID    string            `json:"server_id,omitzero" jsonmap:"always"`
+	Arguments   []json.RawMessage `json:"arguments,omitzero" jsonmap:"always,object"`
 
 	Extra a2e.Members // what the catalogue does not name
 }
 
 // A PromptMessage is one message of a prompt.
 type PromptMessage struct {
-	Role    string          `a2e:"role,required"`
-	Content json.RawMessage `a2e:"content,object,required"`
+	Role    string          `json:"role"`
+	Content json.RawMessage `json:"content" jsonmap:"object"`
 
 	Extra a2e.Members // what the catalogue does not name
 }
 
-// A Root is a place that the agent lets MCP servers work in.
+// A Root is a location that the agent opens to MCP servers.
 type Root struct {
-	URI  string `a2e:"uri,required"`
-	Name string `a2e:"name"`
+	URI  string `json:"uri"`
+	Name string `json:"name,omitzero" jsonmap:"always"`
 
 	Extra a2e.Members // what the catalogue does not name
 }

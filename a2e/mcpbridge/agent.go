@@ -1,7 +1,7 @@
 // Copyright 2026 The Fivewire Authors
 // SPDX-License-Identifier: Apache-2.0
 
-//lint:file-ignore SA1019 what MCP gives up slowly works for as long as servers have it
+//lint:file-ignore SA1019 servers still support the deprecated features of MCP
 
 package mcpbridge
 
@@ -18,9 +18,9 @@ import (
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
 
-// client makes the MCP client of a connection. It hands notifications on
-// (A2E-126) and asks the agent what the server asks it (A2E-127, A2E-128).
-func (s *server) client(heard *acks) *sdk.Client {
+// client returns the MCP client of a connection. It forwards notifications (A2E-126) and requests
+// of the server to the agent (A2E-127, A2E-128).
+func (s *server) client(subs *acks) *sdk.Client {
 	o := &sdk.ClientOptions{
 		Capabilities: &sdk.ClientCapabilities{},
 		ToolListChangedHandler: func(_ context.Context, r *sdk.ToolListChangedRequest) {
@@ -56,7 +56,7 @@ func (s *server) client(heard *acks) *sdk.Client {
 				return s.roots(ctx)
 			}
 			if p, ok := req.GetParams().(*sdk.SubscriptionsAcknowledgedParams); ok {
-				heard.note(p)
+				subs.note(p)
 			}
 			return next(ctx, method, req)
 		}
@@ -73,19 +73,15 @@ func (s *server) within(ctx context.Context) (context.Context, func()) {
 
 var errRefused = errors.New("the agent refuses")
 
-// sample asks the agent for an answer of its model.
+// sample requests an answer of the agent's model.
 func (s *server) sample(ctx context.Context, r *sdk.CreateMessageRequest) (*sdk.CreateMessageResult, error) {
 	ctx, done := s.within(ctx)
 	defer done()
 	p := r.Params
-	q := a2e.New[mcp.SampleRequest]()
-	q.ServerID, q.MCPRequestID = s.config.ServerID, a2e.NewID()
-	q.SystemPrompt, q.MaxTokens, q.StopSequences = p.SystemPrompt, p.MaxTokens, p.StopSequences
-	if p.IncludeContext != "" {
-		q.IncludeContext = p.IncludeContext
-	}
+	q := &mcp.SampleRequest{ServerID: s.config.ServerID, MCPRequestID: a2e.NewID(), SystemPrompt: p.SystemPrompt,
+		IncludeContext: p.IncludeContext, MaxTokens: &p.MaxTokens, StopSequences: p.StopSequences}
 	if p.Temperature != 0 {
-		q.Temperature = p.Temperature
+		q.Temperature = &p.Temperature
 	}
 	for _, m := range p.Messages {
 		raw, err := strictjson.Encode(m)
@@ -128,7 +124,7 @@ func objectOf(v any) json.RawMessage {
 	return raw
 }
 
-// roots asks the agent where the server may work.
+// roots requests the roots of the agent.
 func (s *server) roots(ctx context.Context) (*sdk.ListRootsResult, error) {
 	ctx, done := s.within(ctx)
 	defer done()

@@ -1,7 +1,7 @@
 // Copyright 2026 The Fivewire Authors
 // SPDX-License-Identifier: Apache-2.0
 
-//lint:file-ignore SA1019 what MCP gives up slowly works for as long as servers have it
+//lint:file-ignore SA1019 servers still support the deprecated features of MCP
 
 package mcpbridge_test
 
@@ -25,6 +25,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/fivewire/fivewire/a2e"
+	"github.com/fivewire/fivewire/a2e/a2etest"
 	"github.com/fivewire/fivewire/a2e/catalogue"
 	"github.com/fivewire/fivewire/a2e/mcp"
 	"github.com/fivewire/fivewire/a2e/mcpbridge"
@@ -175,13 +176,13 @@ func newRig(t *testing.T, opts *mcpbridge.Options) *rig {
 	if testing.Verbose() {
 		o.Logger = slog.New(slog.NewTextHandler(t.Output(), nil))
 	}
-	bridge := mcp.NewBridge(mcpbridge.NewConnector(&o), &mcp.Options{Authorizer: func(*a2e.Session, *mcp.ServerConfig) bool { return true }})
-	set := tools.NewSet(&tools.Options{SessionTools: bridge.Tools})
-	host := a2e.NewHost(nil).AddPlugin(bridge.Plugin()).AddPlugin(set.Plugin())
+	bridge := a2etest.Must(mcp.NewBridge(a2etest.Must(mcpbridge.NewConnector(&o)), &mcp.Options{Authorizer: func(*a2e.Session, *mcp.ServerConfig) bool { return true }}))
+	set := a2etest.Must(tools.NewSet(&tools.Options{SessionTools: bridge.Tools}))
+	host := a2etest.NewHost(t, nil).AddPlugin(bridge.Plugin()).AddPlugin(set.Plugin())
 	x, y := a2e.Pipe()
 	served := make(chan error, 1)
 	go func() { served <- host.Serve(context.Background(), y) }()
-	c := a2e.NewClient(x, &a2e.ClientOptions{Capabilities: []string{"mcp", "tools", "cancel"}, Types: catalogue.Types()})
+	c := a2etest.Must(a2e.NewClient(x, &a2e.ClientOptions{Capabilities: []string{"mcp", "tools", "cancel"}, Types: catalogue.Types()}))
 	r := &rig{agent: c, push: make(chan *mcp.ServerPush, 100)}
 	c.OnPush("mcp/server/push", func(m *a2e.Message) { r.push <- m.Body.(*mcp.ServerPush) })
 	t.Cleanup(func() {
@@ -204,7 +205,7 @@ func (r *rig) register(t *testing.T, config any) (*mcp.ServerRegisterResponse, e
 }
 
 func (r *rig) call(ctx context.Context, tool, arguments string, opts *a2e.CallOptions) (*tools.Result, error) {
-	q := a2e.New[tools.CallRequest]()
+	q := new(tools.CallRequest)
 	q.ToolName, q.Arguments, q.Streaming = tool, json.RawMessage(arguments), opts != nil && opts.OnEvent != nil
 	resp, err := r.tools.Call(ctx, q, opts)
 	if err != nil {
@@ -272,8 +273,8 @@ func ways() map[string]func(t *testing.T, hung chan string) (map[string]any, *mc
 	}
 }
 
-// Everything the namespace can say is said to a real server over each transport
-// (A2E-122, A2E-123, A2E-124, A2E-125).
+// All messages of the namespace work with a real server over each transport (A2E-122, A2E-123,
+// A2E-124, A2E-125).
 func TestServers(t *testing.T) {
 	for name, way := range ways() {
 		t.Run(name, func(t *testing.T) {
@@ -365,17 +366,17 @@ func TestServers(t *testing.T) {
 				})
 			}
 			all.Wait()
-			gone, err := r.UnregisterServer(ctx, &mcp.ServerUnregisterRequest{ServerID: "box"}, nil)
+			unregistered, err := r.UnregisterServer(ctx, &mcp.ServerUnregisterRequest{ServerID: "box"}, nil)
 			require.NoError(t, err)
-			require.True(t, gone.OK)
+			require.True(t, unregistered.OK)
 			_, err = r.call(ctx, "box__echo", `{}`, nil)
 			require.ErrorIs(t, err, a2e.ErrUnknownTool)
 		})
 	}
 }
 
-// Progress becomes events of the call, changes become pushes, and new tools are
-// there at once (A2E-126).
+// Progress becomes events of the call, changes become pushes, and new tools are available at once
+// (A2E-126).
 func TestNotifications(t *testing.T) {
 	for name, way := range ways() {
 		t.Run(name, func(t *testing.T) {
@@ -391,7 +392,7 @@ func TestNotifications(t *testing.T) {
 				require.JSONEq(t, fmt.Sprintf(`{"pct":%d,"progress":%d,"total":4,"message":"on it"}`, 25*seen, seen), string(e.Header().Data))
 			}})
 			require.NoError(t, err)
-			for seen < 3 { // the SDK hands them on beside the result; what comes after that is no event of the call any more
+			for seen < 3 { // the SDK forwards them concurrently with the result; later ones are dropped
 				seen++
 				require.Contains(t, string(r.pushed(t, "notifications/progress").Params), fmt.Sprintf(`"progress":%d,`, seen))
 			}

@@ -4,6 +4,7 @@
 package mcpbridge
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"log/slog"
@@ -15,17 +16,18 @@ import (
 	"github.com/fivewire/fivewire/a2e"
 	"github.com/fivewire/fivewire/a2e/mcp"
 	"github.com/fivewire/fivewire/internal/netguard"
+	"github.com/fivewire/fivewire/internal/option"
 )
 
 // Options adjusts a [Connector]. The zero value is right for production.
 type Options struct {
-	// Servers are servers within this process, for the transport "memory", by
-	// the names that configurations give them.
+	// Servers are servers within this process by their names in configurations, for the transport
+	// "memory".
 	Servers map[string]*sdk.Server
 
-	// InheritedEnv names the variables of this process that children get beside
-	// those of their configuration. Nil means what they need to run at all:
-	// PATH, HOME, USER, LOGNAME, SHELL, TERM and their like.
+	// InheritedEnv names the variables of this process that children get in addition to those of
+	// their configuration. Nil means the basic ones: PATH, HOME, USER, LOGNAME, SHELL, TERM and
+	// similar variables.
 	InheritedEnv []string
 
 	// AllowLoopback and AllowPrivate let configurations name addresses of this
@@ -39,23 +41,23 @@ type Options struct {
 	// counted and, of tools, offered. Zero means 1000.
 	MaxItems int
 
-	// DialTimeout bounds how long connecting may take. Zero means 30 seconds.
+	// DialTimeout bounds the time of connecting. Zero means 30 s.
 	DialTimeout time.Duration
 
-	// WriteTimeout cuts a child off that takes nothing for so long. Zero means
-	// 30 seconds.
+	// WriteTimeout is the maximum duration of one write to a child that does not read; then the
+	// child is ended. Zero means 30 s.
 	WriteTimeout time.Duration
 
-	// ProtocolVersion is the MCP version to begin with. Empty means the latest
-	// one of the SDK, which falls back by itself.
+	// ProtocolVersion is the first MCP version to negotiate. Empty means the latest one of the SDK,
+	// which falls back to older versions.
 	ProtocolVersion string
 
 	// DisableSampling and NoRoots keep servers from asking the agent for answers of
 	// its model, and for the places where they may work.
 	DisableSampling, DisableRoots bool
 
-	// Logger receives what servers print and why connections fail. Nil is
-	// silent. It never gets headers or environments.
+	// Logger receives the output of servers and failed connections, but never headers or
+	// environments. Nil discards them.
 	Logger *slog.Logger
 }
 
@@ -70,7 +72,7 @@ type Connector struct {
 var _ mcp.Connector = (*Connector)(nil)
 
 // NewConnector returns a connector. It does no I/O.
-func NewConnector(opts *Options) *Connector {
+func NewConnector(opts *Options) (*Connector, error) {
 	c := &Connector{}
 	if opts != nil {
 		c.opts = *opts
@@ -79,29 +81,17 @@ func NewConnector(opts *Options) *Connector {
 		c.opts.InheritedEnv = []string{"PATH", "HOME", "USER", "LOGNAME", "SHELL", "TERM", "TMPDIR", "LANG",
 			"SYSTEMROOT", "SYSTEMDRIVE", "TEMP", "TMP", "USERPROFILE", "APPDATA", "LOCALAPPDATA", "PATHEXT", "COMSPEC"}
 	}
-	if c.opts.MaxMessage <= 0 {
-		c.opts.MaxMessage = 4 << 20
-	}
-	if c.opts.MaxItems <= 0 {
-		c.opts.MaxItems = 1000
-	}
-	if c.opts.DialTimeout <= 0 {
-		c.opts.DialTimeout = 30 * time.Second
-	}
-	if c.opts.WriteTimeout <= 0 {
-		c.opts.WriteTimeout = 30 * time.Second
-	}
+	c.opts.MaxMessage = option.Count(c.opts.MaxMessage, 4<<20)
+	c.opts.MaxItems = option.Count(c.opts.MaxItems, 1000)
+	c.opts.DialTimeout = option.Duration(c.opts.DialTimeout, 30*time.Second)
+	c.opts.WriteTimeout = option.Duration(c.opts.WriteTimeout, 30*time.Second)
 	c.guard = &netguard.Guard{AllowLoopback: c.opts.AllowLoopback, AllowPrivate: c.opts.AllowPrivate}
-	c.log = c.opts.Logger
-	if c.log == nil {
-		c.log = slog.New(slog.DiscardHandler)
-	}
-	return c
+	c.log = cmp.Or(c.opts.Logger, slog.Default())
+	return c, nil
 }
 
-// Connect connects to the server of a configuration. With auto_reconnect the
-// connection is made again when it is needed after it was lost, at most once a
-// second and less often the longer it fails.
+// Connect connects to the server of a configuration. With auto_reconnect a lost connection is
+// replaced at the next use, with a delay of at least one second that grows with each failure.
 func (c *Connector) Connect(ctx context.Context, s *a2e.Session, config *mcp.ServerConfig, notify func(method string, params json.RawMessage)) (mcp.Server, error) {
 	srv := newServer(c, s, config, notify)
 	if err := srv.open(ctx); err != nil {
@@ -111,8 +101,7 @@ func (c *Connector) Connect(ctx context.Context, s *a2e.Session, config *mcp.Ser
 	return srv, nil
 }
 
-// transport makes what the SDK needs to reach a server. The returned function
-// frees what the SDK does not.
+// transport returns the SDK's transport to a server. The returned function frees its resources.
 func (c *Connector) transport(config *mcp.ServerConfig) (t sdk.Transport, free func(), err error) {
 	switch config.Transport {
 	case "stdio":
@@ -150,9 +139,9 @@ func (c *Connector) transport(config *mcp.ServerConfig) (t sdk.Transport, free f
 	return nil, nil, misfit("config.transport")
 }
 
-// misfit reports a member of a configuration that nothing can be made of.
+// misfit reports an invalid member of a configuration.
 func misfit(field string) error {
-	e := a2e.NewError(a2e.ErrSchemaViolation, "the configuration of the MCP server does not fit")
+	e := a2e.Errorf(a2e.ErrSchemaViolation, "the configuration of the MCP server does not fit")
 	e.Field, e.Reason = field, a2e.ReasonValue
 	return e
 }

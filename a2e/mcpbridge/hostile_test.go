@@ -22,12 +22,12 @@ import (
 	"github.com/fivewire/fivewire/a2e/tools"
 )
 
-// A call that the agent gives up ends at the server too, as does one whose time
-// is over.
+// A call that the agent cancels also ends at the server, as does a call whose time limit has
+// expired.
 func TestCancel(t *testing.T) {
 	for name, way := range ways() {
 		if strings.HasPrefix(name, "stdio") {
-			continue // the other side of the pipe is not here to be asked
+			continue // this transport has no server to inspect
 		}
 		t.Run(name, func(t *testing.T) {
 			hung := make(chan string, 10)
@@ -59,7 +59,7 @@ func TestCancel(t *testing.T) {
 	}
 }
 
-// A session that ends takes its servers with it, in the middle of a call too.
+// A session that ends closes its servers, even during a call.
 func TestCloseInTheMiddle(t *testing.T) {
 	hung := make(chan string, 10)
 	config, opts := ways()["memory"](t, hung)
@@ -72,15 +72,15 @@ func TestCloseInTheMiddle(t *testing.T) {
 		failed <- err
 	}()
 	require.Equal(t, "began", <-hung)
-	gone, err := r.UnregisterServer(t.Context(), &mcp.ServerUnregisterRequest{ServerID: "box"}, nil)
+	unregistered, err := r.UnregisterServer(t.Context(), &mcp.ServerUnregisterRequest{ServerID: "box"}, nil)
 	require.NoError(t, err)
-	require.True(t, gone.OK)
+	require.True(t, unregistered.OK)
 	require.Error(t, <-failed)
 	require.Equal(t, "ended", <-hung)
 }
 
-// A server that dies fails the call that it was at, is shown as gone, and is
-// started again for the next call, if the configuration lets it.
+// A server that exits fails its running call, is listed as disconnected, and is started again for
+// the next call if its configuration allows it.
 func TestServerDeath(t *testing.T) {
 	for _, again := range []bool{true, false} {
 		t.Run(fmt.Sprintf("auto_reconnect=%t", again), func(t *testing.T) {
@@ -115,7 +115,7 @@ func TestServerDeath(t *testing.T) {
 	}
 }
 
-// A server that cannot be reached again is not asked for with each call.
+// A server that cannot be reached is not dialed again for each call.
 func TestReconnectWaits(t *testing.T) {
 	local := newServer(nil)
 	servers := map[string]*sdk.Server{"box": local}
@@ -146,16 +146,16 @@ func TestReconnectWaits(t *testing.T) {
 	require.Equal(t, mcp.StatusReady, status())
 }
 
-// What children may do wrong: nothing hangs, nothing grows, nothing is left.
+// Hostile children: no call hangs, no buffer grows without bound, no process remains.
 func TestHostileChildren(t *testing.T) {
-	for kind, most := range map[string]time.Duration{"twins": 20 * time.Second, "endless": 20 * time.Second, "silent": 20 * time.Second} {
+	for kind, limit := range map[string]time.Duration{"twins": 20 * time.Second, "endless": 20 * time.Second, "silent": 20 * time.Second} {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()
 			r := newRig(t, &mcpbridge.Options{MaxMessage: 1 << 20, DialTimeout: 2 * time.Second})
 			start := time.Now()
 			_, err := r.register(t, childConfig(t, kind))
 			require.ErrorIs(t, err, a2e.ErrMCPServerUnavailable)
-			require.Less(t, time.Since(start), most)
+			require.Less(t, time.Since(start), limit)
 		})
 	}
 	r := newRig(t, nil)
@@ -166,11 +166,11 @@ func TestHostileChildren(t *testing.T) {
 	require.NotContains(t, err.Error(), "nonexistent")
 }
 
-// Only what is meant to be reached is reached (A2E-151, A2E-154).
+// Only permitted addresses are reached (A2E-151, A2E-154).
 func TestAddresses(t *testing.T) {
-	asked := 0
+	requests := 0
 	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		asked++
+		requests++
 		http.Redirect(w, r, "http://169.254.169.254/latest", http.StatusTemporaryRedirect)
 	}))
 	defer web.Close()
@@ -180,11 +180,11 @@ func TestAddresses(t *testing.T) {
 		_, err := strict.register(t, map[string]any{"transport": "http", "url": url})
 		require.ErrorIs(t, err, a2e.ErrSchemaViolation, url)
 	}
-	require.Zero(t, asked)
+	require.Zero(t, requests)
 	_, err := lax.register(t, map[string]any{"transport": "http", "url": web.URL, "headers": map[string]string{"Authorization": "s3cret"}})
 	require.ErrorIs(t, err, a2e.ErrMCPServerUnavailable)
 	require.NotContains(t, err.Error(), "s3cret")
-	require.NotZero(t, asked)
+	require.NotZero(t, requests)
 	for _, config := range []map[string]any{{"transport": "ws", "url": "wss://example.com"}, {"transport": "stdio"}, {"transport": "memory", "name": "x"}} {
 		_, err := lax.register(t, config)
 		require.ErrorIs(t, err, a2e.ErrSchemaViolation)
@@ -239,17 +239,17 @@ func TestHostileHTTP(t *testing.T) {
 	}
 }
 
-// Servers ask the agent for its model and its places (A2E-127, A2E-128).
+// Servers request the model and the roots of the agent (A2E-127, A2E-128).
 func TestAskingTheAgent(t *testing.T) {
 	config, opts := ways()["stdio"](t, nil)
 	r := newRig(t, opts)
 	_, err := r.register(t, config)
 	require.NoError(t, err)
 	_, err = r.call(t.Context(), "box__think", `{}`, nil)
-	require.Error(t, err, "nobody thinks here yet")
+	require.Error(t, err, "the agent has no model yet")
 	r.agent.Handle("mcp/sample/req", func(_ context.Context, m *a2e.Message) (any, error) {
 		q := m.Body.(*mcp.SampleRequest)
-		if q.SystemPrompt != "be brief" || q.MaxTokens != 7 || q.Temperature != 0.5 || len(q.Messages) != 1 || q.ServerID != "box" {
+		if q.SystemPrompt != "be brief" || *q.MaxTokens != 7 || *q.Temperature != 0.5 || len(q.Messages) != 1 || q.ServerID != "box" {
 			return nil, fmt.Errorf("odd request: %+v", q)
 		}
 		return &mcp.SampleResponse{Role: "assistant", Model: "m-1", StopReason: "endTurn", Content: json.RawMessage(`{"type":"text","text":"because"}`)}, nil
@@ -277,7 +277,7 @@ func TestAskingTheAgent(t *testing.T) {
 	require.Error(t, err)
 }
 
-// A server without some capability does not spoil the lists of the others.
+// A server without a capability does not affect the lists of other servers.
 func TestMissingCapabilities(t *testing.T) {
 	bare := sdk.NewServer(&sdk.Implementation{Name: "bare", Version: "1"}, &sdk.ServerOptions{Capabilities: &sdk.ServerCapabilities{}})
 	r := newRig(t, &mcpbridge.Options{Servers: map[string]*sdk.Server{"bare": bare, "box": newServer(nil)}})

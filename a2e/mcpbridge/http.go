@@ -13,13 +13,13 @@ import (
 	"strings"
 	"time"
 
+	"github.com/fivewire/fivewire/a2e/internal/wire"
 	"github.com/fivewire/fivewire/a2e/mcp"
 	"github.com/fivewire/fivewire/internal/netguard"
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
 
-// httpClient returns a client for the address of a configuration, which must be
-// one that agents may make this host ask.
+// httpClient returns a client for the address of a configuration, which the guard must permit.
 func (c *Connector) httpClient(config *mcp.ServerConfig) (*http.Client, error) {
 	u, err := url.Parse(config.URL)
 	if err != nil || u.Host == "" || u.User != nil {
@@ -32,32 +32,33 @@ func (c *Connector) httpClient(config *mcp.ServerConfig) (*http.Client, error) {
 		return nil, misfit("config.url")
 	}
 	t := c.guard.Transport()
-	t.ResponseHeaderTimeout = 0 // the head of an answer may come as late as the answer
-	if config.Timeout > 0 {
-		t.ResponseHeaderTimeout = seconds(config.Timeout) + headerGrace
+	t.ResponseHeaderTimeout = 0 // the header may be sent together with the answer
+	if limit := timeLimit(config); limit > 0 {
+		t.ResponseHeaderTimeout = limit + headerGrace
 	}
 	return &http.Client{CheckRedirect: netguard.NoRedirect, Transport: &roundTripper{next: t, origin: u, headers: config.Headers.Map(),
-		most: int64(c.opts.MaxMessage)}}, nil
+		limit: int64(c.opts.MaxMessage)}}, nil
 }
 
-// headerGrace lets the time limit of a call come first: the end of a call is
-// told to the server, the end of an HTTP request is not.
+// headerGrace lets the time limit of a call expire first: the server is notified of the end of a
+// call, not of the end of an HTTP request.
 const headerGrace = 10 * time.Second
 
-func seconds(n int64) time.Duration {
-	return time.Duration(min(n, int64(24*time.Hour/time.Second))) * time.Second
+// timeLimit returns the time limit of a request to a server, at most a day, or 0 for none.
+func timeLimit(config *mcp.ServerConfig) time.Duration {
+	return min(wire.Seconds(config.Timeout, 300), 24*time.Hour)
 }
 
-// A roundTripper adds the headers of a configuration, and checks what comes back.
+// A roundTripper adds the headers of a configuration, and checks the responses.
 type roundTripper struct {
 	next    *http.Transport
 	origin  *url.URL
 	headers map[string]string
-	most    int64
+	limit   int64
 }
 
-// RoundTrip sends one request. The address may have been chosen by the server:
-// the older transport tells where to send. Then it gets no headers.
+// RoundTrip sends one request. Requests to an address that the server chose, as in the older
+// transport, get no configured headers.
 func (t *roundTripper) RoundTrip(r *http.Request) (*http.Response, error) {
 	if r.URL.Scheme == t.origin.Scheme && r.URL.Host == t.origin.Host {
 		r = r.Clone(r.Context())
@@ -78,16 +79,16 @@ func (t *roundTripper) RoundTrip(r *http.Request) (*http.Response, error) {
 	return t.whole(resp, kind)
 }
 
-// whole replaces a body by what was read of it: the SDK reads without limit and
-// without strictness.
+// whole replaces a body by its checked content, because the SDK reads without limit and without
+// strictness.
 func (t *roundTripper) whole(resp *http.Response, kind string) (*http.Response, error) {
 	defer resp.Body.Close()
-	data, err := io.ReadAll(io.LimitReader(resp.Body, t.most+1))
+	data, err := io.ReadAll(io.LimitReader(resp.Body, t.limit+1))
 	if err != nil {
 		return nil, err
 	}
-	if int64(len(data)) > t.most {
-		return nil, fmt.Errorf("mcpbridge: the answer is longer than %d bytes", t.most)
+	if int64(len(data)) > t.limit {
+		return nil, fmt.Errorf("mcpbridge: the answer is longer than %d bytes", t.limit)
 	}
 	if kind == "application/json" && len(bytes.TrimSpace(data)) > 0 {
 		if _, err := strictjson.Check(data, strictjson.Options{MaxDepth: maxDepth}); err != nil {
@@ -98,13 +99,13 @@ func (t *roundTripper) whole(resp *http.Response, kind string) (*http.Response, 
 	return resp, nil
 }
 
-// CloseIdleConnections is found by [http.Client.CloseIdleConnections].
+// CloseIdleConnections is called by [http.Client.CloseIdleConnections].
 func (t *roundTripper) CloseIdleConnections() { t.next.CloseIdleConnections() }
 
-// clip shortens text of strangers for logs and error messages.
-func clip(s string, most int) string {
-	if len(s) > most {
-		return strings.ToValidUTF8(s[:most], "") + "..."
+// clip shortens untrusted text for logs and error messages.
+func clip(s string, limit int) string {
+	if len(s) > limit {
+		return strings.ToValidUTF8(s[:limit], "") + "..."
 	}
 	return s
 }

@@ -20,7 +20,7 @@ import (
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
 
-// A server is one MCP server of one session, connected or waiting to be again.
+// A server is one MCP server of one session, connected or to be reconnected.
 type server struct {
 	c       *Connector
 	session *a2e.Session
@@ -28,15 +28,15 @@ type server struct {
 	forward func(method string, params json.RawMessage)
 	ctx     context.Context // ends with Close
 	cancel  context.CancelFunc
-	turn    chan struct{} // who connects holds its token
+	turn    chan struct{} // holds the token of the connecting goroutine
 	work    sync.WaitGroup
 
 	mu       sync.Mutex // guards everything below
 	closed   bool
 	link     *link
-	last     mcp.ServerInfo // what the last connection told
+	last     mcp.ServerInfo // description of the last connection
 	failures int
-	notYet   time.Time // no new connection before
+	notYet   time.Time // earliest time of a new connection
 	calls    map[string]*a2e.Call
 	next     uint64
 }
@@ -44,13 +44,13 @@ type server struct {
 // A link is one connection.
 type link struct {
 	*sdk.ClientSession
-	changes atomic.Uint64 // how often its tools changed
+	changes atomic.Uint64 // number of changes of the tool list
 	acks    *acks
 
 	mu    sync.Mutex // guards everything below
 	tools []*sdk.Tool
-	at    uint64    // the changes when they were listed
-	until time.Time // when they are out of date
+	at    uint64    // the value of changes for tools
+	until time.Time // expiry of tools
 }
 
 func newServer(c *Connector, s *a2e.Session, config *mcp.ServerConfig, notify func(string, json.RawMessage)) *server {
@@ -60,7 +60,7 @@ func newServer(c *Connector, s *a2e.Session, config *mcp.ServerConfig, notify fu
 	return srv
 }
 
-// notify hands a notification on unless the server was closed.
+// notify forwards a notification unless the server was closed.
 func (s *server) notify(method string, params any) {
 	s.mu.Lock()
 	if s.closed {
@@ -88,8 +88,8 @@ func (s *server) open(ctx context.Context) error {
 	// The context in which the SDK connects is that of the whole connection.
 	life, end := context.WithCancel(s.ctx)
 	stop := context.AfterFunc(ctx, end)
-	heard := &acks{}
-	session, err := s.client(heard).Connect(life, t, &sdk.ClientSessionOptions{ProtocolVersion: s.c.opts.ProtocolVersion})
+	subs := &acks{}
+	session, err := s.client(subs).Connect(life, t, &sdk.ClientSessionOptions{ProtocolVersion: s.c.opts.ProtocolVersion})
 	if err == nil && !stop() {
 		_ = session.Close()
 		err = context.Cause(ctx)
@@ -99,7 +99,7 @@ func (s *server) open(ctx context.Context) error {
 		free()
 		return fmt.Errorf("mcpbridge: connect: %w", err)
 	}
-	l := &link{ClientSession: session, acks: heard}
+	l := &link{ClientSession: session, acks: subs}
 	s.mu.Lock()
 	if s.closed {
 		s.mu.Unlock()
@@ -111,11 +111,11 @@ func (s *server) open(ctx context.Context) error {
 	s.link = l
 	s.work.Go(func() { s.watch(l, end, free) })
 	s.mu.Unlock()
-	s.learn(ctx, l)
+	s.loadInfo(ctx, l)
 	return nil
 }
 
-// watch waits for the end of a connection and frees what belonged to it.
+// watch waits for the end of a connection and frees its resources.
 func (s *server) watch(l *link, end, free func()) {
 	err := l.Wait()
 	s.mu.Lock()
@@ -126,15 +126,15 @@ func (s *server) watch(l *link, end, free func()) {
 	s.last.Status, s.last.Error = mcp.StatusDisconnected, "the server ended the connection"
 	s.mu.Unlock()
 	if !closed {
-		s.c.log.Info("mcpbridge: the connection has ended", "server_id", s.config.ServerID, "err", err)
+		s.c.log.InfoContext(s.ctx, "mcpbridge: connection closed", "server_id", s.config.ServerID, "err", err)
 	}
 	_ = l.Close()
 	end()
 	free()
 }
 
-// learn notes what the server says of itself.
-func (s *server) learn(ctx context.Context, l *link) {
+// loadInfo records the description of the server.
+func (s *server) loadInfo(ctx context.Context, l *link) {
 	info := mcp.ServerInfo{Status: mcp.StatusReady}
 	if init := l.InitializeResult(); init != nil {
 		info.MCPVersion = init.ProtocolVersion
@@ -157,7 +157,7 @@ func (s *server) learn(ctx context.Context, l *link) {
 		info.PromptsCount = count(s.c.opts.MaxItems, l.Prompts(ctx, nil))
 	}
 	//lint:ignore SA1019 it works for as long as servers have it
-	if caps.Logging != nil { // servers send nothing before they are told how much
+	if caps.Logging != nil { // servers log nothing before a level is set
 		//lint:ignore SA1019 it works for as long as servers have it
 		_ = l.SetLoggingLevel(ctx, &sdk.SetLoggingLevelParams{Level: "info"})
 	}
@@ -168,9 +168,9 @@ func (s *server) learn(ctx context.Context, l *link) {
 	}
 }
 
-func count[T any](most int, list func(func(T, error) bool)) (n int64) {
+func count[T any](limit int, list func(func(T, error) bool)) (n int64) {
 	for _, err := range list {
-		if err != nil || n >= int64(most) {
+		if err != nil || n >= int64(limit) {
 			break
 		}
 		n++
@@ -185,8 +185,7 @@ func capabilities(l *link) *sdk.ServerCapabilities {
 	return &sdk.ServerCapabilities{}
 }
 
-// connected returns the connection, a new one if it was lost and the
-// configuration wants that.
+// connected returns the connection, and reconnects after a loss if the configuration allows it.
 func (s *server) connected(ctx context.Context) (*link, error) {
 	select {
 	case s.turn <- struct{}{}:
@@ -200,7 +199,7 @@ func (s *server) connected(ctx context.Context) (*link, error) {
 	switch {
 	case l != nil:
 		return l, nil
-	case closed || !s.config.AutoReconnect || wait > 0:
+	case closed || s.config.AutoReconnect != nil && !*s.config.AutoReconnect || wait > 0:
 		return nil, unavailable(nil)
 	}
 	err := s.open(ctx)
@@ -221,12 +220,12 @@ func (s *server) connected(ctx context.Context) (*link, error) {
 }
 
 func unavailable(cause error) error {
-	e := a2e.NewError(a2e.ErrMCPServerUnavailable, "the MCP server cannot be reached")
+	e := a2e.Errorf(a2e.ErrMCPServerUnavailable, "the MCP server cannot be reached")
 	e.Cause = cause
 	return e
 }
 
-// ask does one exchange with the server within the time of its configuration.
+// ask makes one exchange with the server within the time limit of its configuration.
 func ask[T any](ctx context.Context, s *server, missing a2e.Code, has func(*sdk.ServerCapabilities) bool,
 	do func(context.Context, *link) (T, error)) (result T, err error) {
 	l, err := s.connected(ctx)
@@ -234,13 +233,13 @@ func ask[T any](ctx context.Context, s *server, missing a2e.Code, has func(*sdk.
 		return result, err
 	}
 	if !has(capabilities(l)) {
-		return result, a2e.NewError(a2e.ErrMCPCapabilityMissing, "the MCP server has none of these")
+		return result, a2e.Errorf(a2e.ErrMCPCapabilityMissing, "the MCP server has none of these")
 	}
-	limited, done := s.within(ctx) // a server that is closed keeps nobody waiting
+	limited, done := s.within(ctx) // Close ends waiting calls
 	defer done()
-	if s.config.Timeout > 0 {
+	if limit := timeLimit(s.config); limit > 0 {
 		var cancel context.CancelFunc
-		limited, cancel = context.WithTimeout(limited, seconds(s.config.Timeout))
+		limited, cancel = context.WithTimeout(limited, limit)
 		defer cancel()
 	}
 	result, err = do(limited, l)
@@ -253,14 +252,14 @@ func ask[T any](ctx context.Context, s *server, missing a2e.Code, has func(*sdk.
 	return result, wireError(ctx, limited, missing, err)
 }
 
-// Info tells what the server said when it was connected last.
+// Info returns the description of the last connection.
 func (s *server) Info() mcp.ServerInfo {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.last
 }
 
-// Close ends the connection and waits until nothing of it is left.
+// Close ends the connection and waits for its goroutines.
 func (s *server) Close() error {
 	s.mu.Lock()
 	s.closed = true
@@ -362,8 +361,8 @@ func listens(l *link) bool {
 	return init != nil && init.ProtocolVersion >= "2026-07-28"
 }
 
-// acks are the subscriptions of one connection that the server has acknowledged or
-// is to acknowledge. What changes before that it does not tell.
+// acks are the subscriptions of one connection that the server has acknowledged or is to
+// acknowledge. The server reports no changes before the acknowledgment.
 type acks struct {
 	mu    sync.Mutex
 	byURI map[string]chan struct{} // closed when the server has
@@ -383,7 +382,7 @@ func (a *acks) of(uri string) <-chan struct{} {
 	return a.byURI[uri]
 }
 
-// note takes an acknowledgement of the server.
+// note records an acknowledgment of the server.
 func (a *acks) note(p *sdk.SubscriptionsAcknowledgedParams) {
 	if p == nil {
 		return
@@ -393,7 +392,7 @@ func (a *acks) note(p *sdk.SubscriptionsAcknowledgedParams) {
 	for _, uri := range p.Notifications.ResourceSubscriptions {
 		acked := a.byURI[uri]
 		if acked == nil {
-			continue // nobody asked for it
+			continue // not requested
 		}
 		select {
 		case <-acked:
@@ -449,15 +448,15 @@ func (s *server) Prompt(ctx context.Context, name string, arguments json.RawMess
 		}
 		raw, err := m.Content.MarshalJSON()
 		if err != nil {
-			return "", nil, a2e.NewError(a2e.ErrMCPProtocol, "the MCP server sent a prompt that cannot be read")
+			return "", nil, a2e.Errorf(a2e.ErrMCPProtocol, "the MCP server sent a prompt that cannot be read")
 		}
 		list = append(list, mcp.PromptMessage{Role: string(m.Role), Content: raw})
 	}
 	return got.Description, list, nil
 }
 
-// promptArguments turns the arguments of a prompt into texts, the only kind that
-// MCP knows there.
+// promptArguments converts the arguments of a prompt to texts, the only type that MCP permits
+// there.
 func promptArguments(arguments json.RawMessage) (map[string]string, error) {
 	if len(arguments) == 0 {
 		return nil, nil

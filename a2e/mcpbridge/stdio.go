@@ -19,10 +19,10 @@ import (
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
 
-// environment is what a child gets: the listed variables of the host, then those
-// of the configuration, which win.
+// environment returns the variables of a child: the listed variables of the host, then those of the
+// configuration, which win.
 func (c *Connector) environment(config *mcp.ServerConfig) []string {
-	env := []string{} // never nil, which would mean all
+	env := []string{} // not nil, which would inherit all
 	for _, name := range c.opts.InheritedEnv {
 		if value, ok := os.LookupEnv(name); ok {
 			env = append(env, name+"="+value)
@@ -34,8 +34,7 @@ func (c *Connector) environment(config *mcp.ServerConfig) []string {
 	return env
 }
 
-// A child is a server that runs as a process of its own. It is what the SDK
-// writes to; out is what it reads.
+// A child is a server that runs as a separate process. The SDK writes to it and reads from out.
 type child struct {
 	cmd   *a2e.Command
 	out   io.ReadCloser
@@ -51,8 +50,8 @@ func startChild(cmd *exec.Cmd, c *Connector) (*child, error) {
 		in: lines.NewReader(p, c.opts.MaxMessage), close: p.Close, log: c.log}}, nil
 }
 
-// Write writes to the child, and ends one that takes nothing for too long: the
-// SDK has no deadline for it.
+// Write writes to the child, and ends a child that does not read within the time limit: the SDK has
+// no deadline.
 func (p *child) Write(b []byte) (int, error) {
 	timer := time.AfterFunc(p.stall, func() { _ = p.cmd.Close() })
 	defer timer.Stop()
@@ -62,8 +61,8 @@ func (p *child) Write(b []byte) (int, error) {
 // Close ends the child and waits for it.
 func (p *child) Close() error { return p.cmd.Close() }
 
-// messages reads lines and hands on those that hold JSON as this module
-// understands it; the SDK's own reader lets equal names and bad text pass.
+// messages reads lines and returns those that hold strict JSON; the reader of the SDK accepts equal
+// names and invalid text.
 type messages struct {
 	in    *lines.Reader
 	close func() error
@@ -71,20 +70,20 @@ type messages struct {
 	rest  []byte
 }
 
-// Read reads from the next message that stands on a line of its own.
+// Read reads the next message, which takes one line.
 func (m *messages) Read(b []byte) (int, error) {
 	for len(m.rest) == 0 {
 		line, err := m.in.Next()
 		switch {
 		case errors.Is(err, lines.ErrUnterminated): // cut short
 			return 0, io.EOF
-		case err != nil: // a line too long among them: whom it was for nobody knows
+		case err != nil: // also a line too long, whose call is unknown
 			return 0, err
 		}
 		line = bytes.Trim(line, " \t")
 		if len(line) == 0 || line[0] != '{' && line[0] != '[' {
 			if len(line) > 0 {
-				m.log.Info("mcpbridge: the server printed a line", "line", clip(string(line), 200))
+				m.log.Info("mcpbridge: line skipped", "line", clip(string(line), 200))
 			}
 			continue
 		}

@@ -22,8 +22,7 @@ import (
 
 var _ mcp.ToolServer = (*server)(nil)
 
-// staleTools is how long the tools of a server are remembered that does not tell
-// when they change.
+// staleTools is the lifetime of a cached tool list of a server that does not report changes.
 const staleTools = time.Minute
 
 // Tools returns the tools of the server (A2E-123).
@@ -39,7 +38,7 @@ func (s *server) Tools(ctx context.Context) ([]tools.Tool, error) {
 	return list, nil
 }
 
-// listTools asks for the tools unless they are known.
+// listTools returns the tools from the cache or the server.
 func (s *server) listTools(ctx context.Context, l *link) ([]*sdk.Tool, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -56,19 +55,18 @@ func (s *server) listTools(ctx context.Context, l *link) ([]*sdk.Tool, error) {
 			list = append(list, t)
 		}
 		if len(list) >= s.c.opts.MaxItems {
-			s.c.log.Info("mcpbridge: the server has more tools than are taken", "server_id", s.config.ServerID, "taken", len(list))
+			s.c.log.InfoContext(ctx, "mcpbridge: tool list truncated", "server_id", s.config.ServerID, "tools", len(list))
 			break
 		}
 	}
 	l.tools, l.at, l.until = list, changes, time.Now().Add(staleTools)
 	if caps := capabilities(l); caps.Tools != nil && caps.Tools.ListChanged {
-		l.until = l.until.Add(time.Hour) // it would have told
+		l.until = l.until.Add(time.Hour) // the server reports changes
 	}
 	return list, nil
 }
 
-// forgetTools is called when the server says that they changed. A list that is
-// under way at this moment is asked for again next time.
+// forgetTools drops the cached tool list. A list in progress is not cached either.
 func (s *server) forgetTools() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -77,13 +75,11 @@ func (s *server) forgetTools() {
 	}
 }
 
-// definition tells of a tool in the words of A2E. The whole schema stands beside
-// its parameters, which are a subset of it.
+// definition returns the A2E definition of a tool. It includes the whole schema in addition to the
+// parameters, which are a subset of it.
 func definition(t *sdk.Tool) tools.Definition {
-	d := a2e.New[tools.Definition]()
-	d.Name, d.Description = t.Name, t.Description
-	d.InputParameters = parameters(t.InputSchema)
-	d.OutputParameters = parameters(t.OutputSchema)
+	d := tools.Definition{Name: t.Name, Description: t.Description, InputParameters: parameters(t.InputSchema),
+		OutputParameters: parameters(t.OutputSchema)}
 	if a := t.Annotations; a != nil {
 		d.Idempotent = a.IdempotentHint || a.ReadOnlyHint
 	}
@@ -97,7 +93,7 @@ func definition(t *sdk.Tool) tools.Definition {
 	if schema, err := strictjson.Encode(t.InputSchema); err == nil && t.InputSchema != nil {
 		_ = d.Extra.Set("input_schema", json.RawMessage(schema))
 	}
-	return *d
+	return d
 }
 
 // parameters reads the properties of a schema. Their order is lost in the SDK, so
@@ -157,8 +153,8 @@ func parameter(name string, schema any, required bool) tools.Parameter {
 	return p
 }
 
-// runner returns what calls a tool: exact arguments go there, events and the
-// result come back, and the end of ctx ends the call there too.
+// runner returns a function that calls a tool with the exact arguments and forwards events and the
+// result. The end of ctx ends the call at the server too.
 func (s *server) runner(name string) func(context.Context, *a2e.Call, json.RawMessage) (any, error) {
 	return func(ctx context.Context, call *a2e.Call, arguments json.RawMessage) (any, error) {
 		p := &sdk.CallToolParams{Name: name}
@@ -195,7 +191,7 @@ func (s *server) has(ctx context.Context, l *link, name string) bool {
 	return err == nil && slices.ContainsFunc(list, func(t *sdk.Tool) bool { return t.Name == name })
 }
 
-// track makes the token under which the server reports the progress of a call.
+// track returns the token under which the server reports the progress of a call.
 func (s *server) track(call *a2e.Call) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -211,7 +207,7 @@ func (s *server) untrack(token string) {
 	delete(s.calls, token)
 }
 
-// progress makes an event of the call out of a notification, or hands it on.
+// progress emits an event of the call of a notification. Other notifications are forwarded.
 func (s *server) progress(p *sdk.ProgressNotificationParams) {
 	token, _ := p.ProgressToken.(string)
 	s.mu.Lock()
@@ -229,15 +225,14 @@ func (s *server) progress(p *sdk.ProgressNotificationParams) {
 		data["message"] = p.Message
 	}
 	if err := call.Emit(a2e.EventProgress, data); err != nil {
-		s.c.log.Debug("mcpbridge: progress came too late", "err", err)
+		s.c.log.DebugContext(s.ctx, "mcpbridge: late progress dropped", "err", err)
 	}
 }
 
-// result makes a result of what a server answered. Its data are the structured
-// content or else the content blocks, its summary their text.
+// result converts the answer of a server. Its data are the structured content or else the content
+// blocks, its summary their text.
 func result(got *sdk.CallToolResult, took time.Duration) (*tools.Result, error) {
-	r := a2e.New[tools.Result]()
-	r.Success, r.DurationMs = !got.IsError, took.Milliseconds()
+	r := &tools.Result{Success: !got.IsError, DurationMs: took.Milliseconds()}
 	var texts []string
 	blocks := []json.RawMessage{}
 	for _, c := range got.Content {
@@ -249,7 +244,7 @@ func result(got *sdk.CallToolResult, took time.Duration) (*tools.Result, error) 
 		}
 		raw, err := c.MarshalJSON()
 		if err != nil {
-			return nil, a2e.NewError(a2e.ErrMCPProtocol, "the MCP server sent content that cannot be read")
+			return nil, a2e.Errorf(a2e.ErrMCPProtocol, "the MCP server sent content that cannot be read")
 		}
 		blocks = append(blocks, raw)
 	}
@@ -257,12 +252,12 @@ func result(got *sdk.CallToolResult, took time.Duration) (*tools.Result, error) 
 	var err error
 	if r.Data = exact(got.StructuredContent, texts); r.Data == nil {
 		if r.Data, err = strictjson.Encode(blocks); err != nil {
-			return nil, a2e.NewError(a2e.ErrMCPProtocol, "the MCP server sent content that cannot be read")
+			return nil, a2e.Errorf(a2e.ErrMCPProtocol, "the MCP server sent content that cannot be read")
 		}
 	}
 	if text != "" {
 		if r.Summary, err = strictjson.Encode(text); err != nil {
-			return nil, a2e.NewError(a2e.ErrMCPProtocol, "the MCP server sent text that is not UTF-8")
+			return nil, a2e.Errorf(a2e.ErrMCPProtocol, "the MCP server sent text that is not UTF-8")
 		}
 	}
 	if got.IsError {
@@ -297,7 +292,7 @@ func exact(content any, texts []string) json.RawMessage {
 	return raw
 }
 
-// same reports whether x is what the SDK makes of v.
+// same reports whether x is the SDK's representation of v.
 func same(v strictjson.Value, x any) bool {
 	switch x := x.(type) {
 	case nil:
@@ -332,7 +327,7 @@ func same(v strictjson.Value, x any) bool {
 	return false
 }
 
-// rounded reports whether a number is so large that others look the same.
+// rounded reports whether a float is so large that other integers have the same representation.
 func rounded(x any) bool {
 	switch x := x.(type) {
 	case float64:

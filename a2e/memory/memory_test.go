@@ -5,6 +5,7 @@ package memory_test
 
 import (
 	"encoding/json"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -13,7 +14,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/fivewire/fivewire/a2e"
-	"github.com/fivewire/fivewire/a2e/internal/a2etest"
+	"github.com/fivewire/fivewire/a2e/a2etest"
 	"github.com/fivewire/fivewire/a2e/memory"
 	"github.com/fivewire/fivewire/store"
 )
@@ -26,14 +27,14 @@ func connect(t *testing.T, kv store.KV, agent string, opts *memory.Options) (*me
 		o = *opts
 		o.Store = kv
 	}
-	c := a2etest.Connect(t, a2e.NewHost(nil).AddPlugin(memory.NewPlugin(&o)), &a2e.ClientOptions{AgentID: agent})
+	c := a2etest.Connect(t, a2etest.NewHost(t, nil).AddPlugin(a2etest.Must(memory.NewPlugin(&o))), &a2e.ClientOptions{AgentID: agent})
 	m, err := memory.NewClient(c)
 	require.NoError(t, err)
-	r := a2e.New[memory.InitRequest]()
+	r := new(memory.InitRequest)
 	r.Scope = a2e.OrderedObject[string]{{Name: "user", Value: "u1"}}
 	resp, err := m.Init(t.Context(), r, nil)
 	require.NoError(t, err)
-	require.True(t, resp.Success)
+	require.True(t, *resp.Success)
 	return m, resp.MemoryID
 }
 
@@ -48,7 +49,7 @@ func put(t *testing.T, m *memory.Client, id string, entries ...string) *memory.S
 }
 
 func get(t *testing.T, m *memory.Client, id string, change func(*memory.RetrieveRequest)) *memory.RetrieveResponse {
-	r := a2e.New[memory.RetrieveRequest]()
+	r := new(memory.RetrieveRequest)
 	r.MemoryID = id
 	if change != nil {
 		change(r)
@@ -58,8 +59,8 @@ func get(t *testing.T, m *memory.Client, id string, change func(*memory.Retrieve
 	return resp
 }
 
-// Working memory ends with the session, episodic memory is the agent's, semantic
-// memory everybody's (A2E-090).
+// Working memory ends with the session, episodic memory belongs to the agent, semantic memory is
+// shared by all agents (A2E-090).
 func TestTiers(t *testing.T) {
 	kv := store.NewMemory()
 	m, id := connect(t, kv, "ann", nil)
@@ -94,7 +95,7 @@ func TestRetrieve(t *testing.T) {
 	found = get(t, m, id, nil)
 	require.EqualValues(t, 3, found.Total)
 	require.Contains(t, string(found.Entries[0]), `"content":"new"`)
-	r := a2e.New[memory.ForgetRequest]()
+	r := new(memory.ForgetRequest)
 	r.MemoryID = id
 	resp, err := m.Forget(t.Context(), r, nil)
 	require.NoError(t, err)
@@ -105,7 +106,7 @@ func TestRetrieve(t *testing.T) {
 	require.EqualValues(t, 1, resp.Deleted)
 }
 
-// What is older than its ttl is gone, and a full memory says so (A2E-094, A2E-153).
+// Entries expire after their ttl, and a full memory reports an error (A2E-094, A2E-153).
 func TestLimits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, id := connect(t, store.NewMemory(), "ann", &memory.Options{MaxEntries: 2, MaxMemories: 1})
@@ -123,4 +124,44 @@ func TestLimits(t *testing.T) {
 			require.ErrorIs(t, err, a2e.ErrMemoryNotFound)
 		}
 	})
+}
+
+// A query looks for words of texts, numbers, keys and tags, whatever their case, and not for names
+// and literals (A2E-D65).
+func TestSearchFindsWords(t *testing.T) {
+	m, id := connect(t, store.NewMemory(), "ann", nil)
+	put(t, m, id, `{"key":{"name":"Alpha 7"},"content":{"title":["one\ntwo","straße"],"n":-1.50,"ok":true,"none":null},"tier":"episodic","tags":["green-Leaf"]}`,
+		`{"key":{"name":"beta"},"content":"Ωmega \"stop\" cafe\u0301s","tier":"semantic"}`)
+	for query, total := range map[string]int64{
+		"two": 1, "ntwo": 0, "ALPHA": 1, "7": 1, "50": 1, "title": 0, "true": 0, "none": 0, "name": 0, "leaf gre": 1,
+		"wo": 0, "ωMEGA": 1, `"stop"`: 1, "alpha beta": 0, "STRASSE": 0, "STRAßE": 1, "--": 0, "café": 0, "cafe\u0301": 1, "\u212a": 0,
+	} {
+		require.Equal(t, total, get(t, m, id, func(r *memory.RetrieveRequest) { r.Query = query }).Total, query)
+	}
+}
+
+// Rare words and short entries come first; entries over the bounds are refused alone, and an answer
+// ends before 4 MiB (A2E-D46, A2E-D65).
+func TestSearchRanksAndBounds(t *testing.T) {
+	m, id := connect(t, store.NewMemory(), "ann", &memory.Options{MaxEntries: 9, MaxBytes: 16 << 20})
+	put(t, m, id, `{"key":{"k":1},"content":"common and many other words","tier":"semantic"}`, `{"key":{"k":2},"content":"common","tier":"working"}`,
+		`{"key":{"k":3},"content":"common rare","tier":"episodic"}`, `{"key":{"k":4},"content":"common","tier":"semantic"}`)
+	ids := func(query string, limit a2e.Limit) (list []string) {
+		for _, raw := range get(t, m, id, func(r *memory.RetrieveRequest) { r.Query, r.Limit = query, limit }).Entries {
+			list = append(list, string(raw[:len(`{"key":{"k":1`)])[len(`{"key":{"k":`):])
+		}
+		return list
+	}
+	require.Equal(t, []string{"2", "4", "3", "1"}, ids("common", 0))
+	require.Equal(t, []string{"3"}, ids("common rare", 0))
+	require.Empty(t, ids("common", a2e.LimitZero))
+	big := strings.Repeat("x", 1<<20-100)
+	put(t, m, id, `{"key":{"k":5},"content":"`+big+`","tier":"working"}`, `{"key":{"k":6},"content":"`+big+`","tier":"working"}`,
+		`{"key":{"k":7},"content":"`+big+`","tier":"working"}`, `{"key":{"k":8},"content":"`+big+`","tier":"working"}`)
+	found := get(t, m, id, func(r *memory.RetrieveRequest) { r.Tier = "working" })
+	require.EqualValues(t, 5, found.Total)
+	require.Len(t, found.Entries, 4)
+	resp := put(t, m, id, `{"key":{"k":9},"content":"`+big+strings.Repeat("x", 200)+`","tier":"semantic"}`, `{"key":{"k":9},"content":1,"tier":"semantic"}`)
+	require.Equal(t, []string{"entries[0]: too_large"}, resp.Errors)
+	require.Len(t, resp.Stored, 1)
 }

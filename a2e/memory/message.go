@@ -28,87 +28,75 @@ func Types() []a2e.Type {
 
 // An InitRequest is the message "memory/init/req".
 type InitRequest struct {
-	Namespace string                    `a2e:"namespace,default=default"`
-	Scope     a2e.OrderedObject[string] `a2e:"scope"`
-	Metadata  json.RawMessage           `a2e:"metadata,object"`
+	Namespace string                    `json:"namespace,omitzero" jsonmap:"default=default"`
+	Scope     a2e.OrderedObject[string] `json:"scope,omitzero" jsonmap:"always"`
+	Metadata  json.RawMessage           `json:"metadata,omitzero" jsonmap:"always,object"`
 }
 
 // An InitResponse is the message "memory/init/resp".
 type InitResponse struct {
-	ReqID     string `a2e:"req_id"` // the request answered
-	MemoryID  string `a2e:"memory_id,required"`
-	Namespace string `a2e:"namespace,required"`
-	Success   bool   `a2e:"success,default=true"`
+	ReqID     string `json:"req_id,omitzero" jsonmap:"always"` // the request answered
+	MemoryID  string `json:"memory_id"`
+	Namespace string `json:"namespace"`
+	Success   *bool  `json:"success,omitzero" jsonmap:"default=true"`
 }
-
-// RequestID returns ReqID.
-func (i *InitResponse) RequestID() string { return i.ReqID }
 
 // A StoreRequest is the message "memory/store/req".
 type StoreRequest struct {
-	MemoryID string            `a2e:"memory_id,required"`
-	Entries  []json.RawMessage `a2e:"entries,object"`
+	MemoryID string            `json:"memory_id"`
+	Entries  []json.RawMessage `json:"entries,omitzero" jsonmap:"always,object"`
 }
 
 // A StoreResponse is the message "memory/store/resp".
 type StoreResponse struct {
-	ReqID  string            `a2e:"req_id"` // the request answered
-	Stored []json.RawMessage `a2e:"stored,object"`
-	Errors []string          `a2e:"errors"`
+	ReqID  string            `json:"req_id,omitzero" jsonmap:"always"` // the request answered
+	Stored []json.RawMessage `json:"stored,omitzero" jsonmap:"always,object"`
+	Errors []string          `json:"errors,omitzero" jsonmap:"always"`
 }
-
-// RequestID returns ReqID.
-func (s *StoreResponse) RequestID() string { return s.ReqID }
 
 // A RetrieveRequest is the message "memory/retrieve/req".
 type RetrieveRequest struct {
-	MemoryID string            `a2e:"memory_id,required"`
-	Keys     []json.RawMessage `a2e:"keys,object"`
-	Query    string            `a2e:"query"`
-	Tags     []string          `a2e:"tags"`
-	Tier     string            `a2e:"tier"`
-	Limit    int64             `a2e:"limit,default=10,min=0"`
-	MinScore float64           `a2e:"min_score"`
+	MemoryID string            `json:"memory_id"`
+	Keys     []json.RawMessage `json:"keys,omitzero" jsonmap:"always,object"`
+	Query    string            `json:"query,omitzero" jsonmap:"always"`
+	Tags     []string          `json:"tags,omitzero" jsonmap:"always"`
+	Tier     string            `json:"tier,omitzero" jsonmap:"always"`
+	Limit    a2e.Limit         `json:"limit,omitzero" jsonmap:"default=10"`
+	MinScore float64           `json:"min_score,omitzero" jsonmap:"always"`
 }
 
 // A RetrieveResponse is the message "memory/retrieve/resp".
 type RetrieveResponse struct {
-	ReqID   string            `a2e:"req_id"` // the request answered
-	Entries []json.RawMessage `a2e:"entries,object"`
-	Total   int64             `a2e:"total"` // before the limit
+	ReqID   string            `json:"req_id,omitzero" jsonmap:"always"` // the request answered
+	Entries []json.RawMessage `json:"entries,omitzero" jsonmap:"always,object"`
+	Total   int64             `json:"total,omitzero" jsonmap:"always"` // before the limit
 }
-
-// RequestID returns ReqID.
-func (r *RetrieveResponse) RequestID() string { return r.ReqID }
 
 // A ForgetRequest is the message "memory/forget/req".
 type ForgetRequest struct {
-	MemoryID string            `a2e:"memory_id,required"`
-	Keys     []json.RawMessage `a2e:"keys,object"`
-	Tags     []string          `a2e:"tags"`
-	Tier     string            `a2e:"tier,default=episodic"`
+	MemoryID string            `json:"memory_id"`
+	Keys     []json.RawMessage `json:"keys,omitzero" jsonmap:"always,object"`
+	Tags     []string          `json:"tags,omitzero" jsonmap:"always"`
+	Tier     string            `json:"tier,omitzero" jsonmap:"default=episodic"`
 }
 
 // A ForgetResponse is the message "memory/forget/resp".
 type ForgetResponse struct {
-	ReqID   string `a2e:"req_id"` // the request answered
-	Deleted int64  `a2e:"deleted"`
+	ReqID   string `json:"req_id,omitzero" jsonmap:"always"` // the request answered
+	Deleted int64  `json:"deleted,omitzero" jsonmap:"always"`
 }
-
-// RequestID returns ReqID.
-func (f *ForgetResponse) RequestID() string { return f.ReqID }
 
 // An Entry is one thing remembered.
 type Entry struct {
-	Key       json.RawMessage `a2e:"key,object,required"`
-	Content   json.RawMessage `a2e:"content,required"`
-	Tier      string          `a2e:"tier,required"`
-	Tags      []string        `a2e:"tags"`
-	Source    string          `a2e:"source"`
-	Score     float64         `a2e:"score,default=1"`
-	TTL       int64           `a2e:"ttl"`                 // seconds; 0 keeps it
-	CreatedAt *float64        `a2e:"created_at,nullable"` // Unix seconds
-	UpdatedAt *float64        `a2e:"updated_at,nullable"` // Unix seconds
+	Key       json.RawMessage `json:"key" jsonmap:"object"`
+	Content   json.RawMessage `json:"content"`
+	Tier      string          `json:"tier"`
+	Tags      []string        `json:"tags,omitzero" jsonmap:"always"`
+	Source    string          `json:"source,omitzero" jsonmap:"always"`
+	Score     *float64        `json:"score,omitzero" jsonmap:"default=1"`
+	TTL       int64           `json:"ttl,omitzero" jsonmap:"always"` // seconds; 0 keeps it
+	CreatedAt *float64        `json:"created_at,omitzero"`           // Unix seconds
+	UpdatedAt *float64        `json:"updated_at,omitzero"`           // Unix seconds
 
 	Extra a2e.Members // what the catalogue does not name
 }

@@ -32,21 +32,18 @@ func Types() []a2e.Type {
 
 // A PlanCreateRequest is the message "planning/plan/create".
 type PlanCreateRequest struct {
-	Name        string   `a2e:"name,default=default"`
-	Columns     []string `a2e:"columns"`
-	Description string   `a2e:"description"`
+	Name        string   `json:"name,omitzero" jsonmap:"default=default"`
+	Columns     []string `json:"columns,omitzero" jsonmap:"always"`
+	Description string   `json:"description,omitzero" jsonmap:"always"`
 }
 
 // A PlanCreateResponse is the message "planning/plan/create/resp".
 type PlanCreateResponse struct {
-	ReqID   string   `a2e:"req_id"` // the request answered
-	Success bool     `a2e:"success"`
-	PlanID  string   `a2e:"plan_id"`
-	Columns []string `a2e:"columns"`
+	ReqID   string   `json:"req_id,omitzero" jsonmap:"always"` // the request answered
+	Success bool     `json:"success,omitzero" jsonmap:"always"`
+	PlanID  string   `json:"plan_id,omitzero" jsonmap:"always"`
+	Columns []string `json:"columns,omitzero" jsonmap:"always"`
 }
-
-// RequestID returns ReqID.
-func (p *PlanCreateResponse) RequestID() string { return p.ReqID }
 
 // A PlanListRequest is the message "planning/plan/list".
 type PlanListRequest struct {
@@ -54,79 +51,64 @@ type PlanListRequest struct {
 
 // A PlanListResponse is the message "planning/plan/list/resp".
 type PlanListResponse struct {
-	ReqID string            `a2e:"req_id"` // the request answered
-	Plans []json.RawMessage `a2e:"plans,object"`
+	ReqID string            `json:"req_id,omitzero" jsonmap:"always"` // the request answered
+	Plans []json.RawMessage `json:"plans,omitzero" jsonmap:"always,object"`
 }
-
-// RequestID returns ReqID.
-func (p *PlanListResponse) RequestID() string { return p.ReqID }
 
 // A TaskAddRequest is the message "planning/task/add".
 type TaskAddRequest struct {
-	PlanID      string          `a2e:"plan_id,required"`
-	Title       string          `a2e:"title,required"`
-	Status      string          `a2e:"status,default=backlog"`
-	Description string          `a2e:"description"`
-	Assignee    string          `a2e:"assignee"`
-	Deps        []string        `a2e:"deps"`
-	Metadata    json.RawMessage `a2e:"metadata,object"`
+	PlanID      string          `json:"plan_id"`
+	Title       string          `json:"title"`
+	Status      *string         `json:"status,omitzero" jsonmap:"default=backlog"` // empty means the first column
+	Description string          `json:"description,omitzero" jsonmap:"always"`
+	Assignee    string          `json:"assignee,omitzero" jsonmap:"always"`
+	Deps        []string        `json:"deps,omitzero" jsonmap:"always"`
+	Metadata    json.RawMessage `json:"metadata,omitzero" jsonmap:"always,object"`
 }
 
 // A TaskAddResponse is the message "planning/task/add/resp".
 type TaskAddResponse struct {
-	ReqID   string `a2e:"req_id"` // the request answered
-	Success bool   `a2e:"success"`
-	TaskID  string `a2e:"task_id"`
-	Status  string `a2e:"status"`
+	ReqID   string `json:"req_id,omitzero" jsonmap:"always"` // the request answered
+	Success bool   `json:"success,omitzero" jsonmap:"always"`
+	TaskID  string `json:"task_id,omitzero" jsonmap:"always"`
+	Status  string `json:"status,omitzero" jsonmap:"always"`
 }
-
-// RequestID returns ReqID.
-func (t *TaskAddResponse) RequestID() string { return t.ReqID }
 
 // A TaskUpdateRequest is the message "planning/task/update".
 type TaskUpdateRequest struct {
-	PlanID   string   `a2e:"plan_id,required"`
-	TaskID   string   `a2e:"task_id,required"`
-	Status   string   `a2e:"status"`
-	Assignee string   `a2e:"assignee"`
-	Deps     []string `a2e:"deps"`
+	PlanID   string   `json:"plan_id"`
+	TaskID   string   `json:"task_id"`
+	Status   string   `json:"status,omitzero" jsonmap:"always"`
+	Assignee string   `json:"assignee,omitzero" jsonmap:"always"`
+	Deps     []string `json:"deps,omitzero" jsonmap:"always"`
 }
 
 // A TaskUpdateResponse is the message "planning/task/update/resp".
 type TaskUpdateResponse struct {
-	ReqID   string `a2e:"req_id"` // the request answered
-	Success bool   `a2e:"success"`
-	TaskID  string `a2e:"task_id"`
+	ReqID   string `json:"req_id,omitzero" jsonmap:"always"` // the request answered
+	Success bool   `json:"success,omitzero" jsonmap:"always"`
+	TaskID  string `json:"task_id,omitzero" jsonmap:"always"`
 }
-
-// RequestID returns ReqID.
-func (t *TaskUpdateResponse) RequestID() string { return t.ReqID }
 
 // A TaskListRequest is the message "planning/task/list".
 type TaskListRequest struct {
-	PlanID string `a2e:"plan_id"`
-	Status string `a2e:"status"`
+	PlanID string `json:"plan_id,omitzero" jsonmap:"always"`
+	Status string `json:"status,omitzero" jsonmap:"always"`
 }
 
 // A TaskListResponse is the message "planning/task/list/resp".
 type TaskListResponse struct {
-	ReqID string            `a2e:"req_id"` // the request answered
-	Tasks []json.RawMessage `a2e:"tasks,object"`
+	ReqID string            `json:"req_id,omitzero" jsonmap:"always"` // the request answered
+	Tasks []json.RawMessage `json:"tasks,omitzero" jsonmap:"always,object"`
 }
-
-// RequestID returns ReqID.
-func (t *TaskListResponse) RequestID() string { return t.ReqID }
 
 // A PlanBoardRequest is the message "planning/plan/board".
 type PlanBoardRequest struct {
-	PlanID string `a2e:"plan_id"`
+	PlanID string `json:"plan_id,omitzero" jsonmap:"always"`
 }
 
 // A PlanBoardResponse is the message "planning/plan/board/resp".
 type PlanBoardResponse struct {
-	ReqID  string            `a2e:"req_id"` // the request answered
-	Boards []json.RawMessage `a2e:"boards,object"`
+	ReqID  string            `json:"req_id,omitzero" jsonmap:"always"` // the request answered
+	Boards []json.RawMessage `json:"boards,omitzero" jsonmap:"always,object"`
 }
-
-// RequestID returns ReqID.
-func (p *PlanBoardResponse) RequestID() string { return p.ReqID }

@@ -4,6 +4,7 @@
 package planning
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"slices"
@@ -11,6 +12,7 @@ import (
 	"sync"
 
 	"github.com/fivewire/fivewire/a2e"
+	"github.com/fivewire/fivewire/internal/option"
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
 
@@ -19,8 +21,8 @@ type Options struct {
 	// Name is the name of the plugin. Empty means "planning".
 	Name string
 
-	// MaxPlans and MaxTasks bound what a session keeps. Zero means 100 plans
-	// and 10,000 tasks in all.
+	// MaxPlans and MaxTasks bound the plans and the tasks of a session. Zero means 100 plans and
+	// 10,000 tasks; a negative value removes the bound.
 	MaxPlans, MaxTasks int
 }
 
@@ -29,20 +31,14 @@ func columns() []string { return []string{"backlog", "todo", "in_progress", "don
 
 // NewPlugin returns a plugin that keeps plans for the time of a session, and from
 // one session to the next where the host keeps snapshots (A2E-148).
-func NewPlugin(opts *Options) *a2e.Plugin {
+func NewPlugin(opts *Options) (*a2e.Plugin, error) {
 	p := &planner{}
 	if opts != nil {
 		p.opts = *opts
 	}
-	if p.opts.Name == "" {
-		p.opts.Name = Capability
-	}
-	if p.opts.MaxPlans <= 0 {
-		p.opts.MaxPlans = 100
-	}
-	if p.opts.MaxTasks <= 0 {
-		p.opts.MaxTasks = 10000
-	}
+	p.opts.Name = cmp.Or(p.opts.Name, Capability)
+	p.opts.MaxPlans = option.Count(p.opts.MaxPlans, 100)
+	p.opts.MaxTasks = option.Count(p.opts.MaxTasks, 10000)
 	return &a2e.Plugin{
 		Name: p.opts.Name, Capability: Capability, Types: Types(),
 		Open:     func(*a2e.Session) (any, error) { return &desk{}, nil },
@@ -55,7 +51,7 @@ func NewPlugin(opts *Options) *a2e.Plugin {
 			a2e.NewRoute("planning/task/list", p.tasks),
 			a2e.NewRoute("planning/plan/board", p.board),
 		},
-	}
+	}, nil
 }
 
 type planner struct{ opts Options }
@@ -85,25 +81,26 @@ func open(call *a2e.Call) (*desk, func()) {
 	return d, d.mu.Unlock
 }
 
-func fault(reason, text string) error {
-	err := a2e.NewError(a2e.ErrRuntime, text)
+func newError(reason, text string) error {
+	err := a2e.Errorf(a2e.ErrRuntime, "%s", text)
 	err.Reason, err.Retryable = reason, false
 	return err
 }
 
-func (d *desk) find(id string) (*plan, error) {
+// findLocked returns the plan with that id. d.mu must be held.
+func (d *desk) findLocked(id string) (*plan, error) {
 	if i := slices.IndexFunc(d.plans, func(p *plan) bool { return p.id == id }); i >= 0 {
 		return d.plans[i], nil
 	}
-	return nil, fault("unknown_plan", "there is no such plan")
+	return nil, newError("unknown_plan", "there is no such plan")
 }
 
-// some returns the plan of that id, or all of them if it is empty.
-func (d *desk) some(id string) ([]*plan, error) {
+// selectLocked returns the plan with that id, or all plans if id is empty. d.mu must be held.
+func (d *desk) selectLocked(id string) ([]*plan, error) {
 	if id == "" {
 		return d.plans, nil
 	}
-	p, err := d.find(id)
+	p, err := d.findLocked(id)
 	if err != nil {
 		return nil, err
 	}
@@ -114,7 +111,7 @@ func (p *planner) create(_ context.Context, call *a2e.Call, r *PlanCreateRequest
 	d, unlock := open(call)
 	defer unlock()
 	if len(d.plans) >= p.opts.MaxPlans {
-		return nil, fault("too_many_plans", "the session has too many plans")
+		return nil, newError("too_many_plans", "the session has too many plans")
 	}
 	n := &plan{id: "plan-" + strconv.Itoa(len(d.plans)+1), name: r.Name, columns: slices.Clone(r.Columns)}
 	if len(n.columns) == 0 {
@@ -145,37 +142,38 @@ func (p *planner) list(_ context.Context, call *a2e.Call, _ *PlanListRequest) (*
 func (p *planner) add(_ context.Context, call *a2e.Call, r *TaskAddRequest) (*TaskAddResponse, error) {
 	d, unlock := open(call)
 	defer unlock()
-	n, err := d.find(r.PlanID)
+	n, err := d.findLocked(r.PlanID)
 	if err != nil {
 		return nil, err
 	}
 	if d.made >= p.opts.MaxTasks {
-		return nil, fault("too_many_tasks", "the session has too many tasks")
+		return nil, newError("too_many_tasks", "the session has too many tasks")
+	}
+	if err := n.checkDeps("", r.Deps); err != nil {
+		return nil, err
 	}
 	d.made++
-	t := &task{id: "task-" + strconv.Itoa(d.made), title: r.Title, status: r.Status, description: r.Description,
+	t := &task{id: "task-" + strconv.Itoa(d.made), title: r.Title, status: cmp.Or(*r.Status, n.columns[0]), description: r.Description,
 		assignee: r.Assignee, deps: r.Deps, metadata: r.Metadata}
-	if t.status == "" {
-		t.status = n.columns[0]
-	}
 	n.tasks = append(n.tasks, t)
 	return &TaskAddResponse{Success: true, TaskID: t.id, Status: t.status}, nil
 }
 
-// update changes what the request names; empty members leave things as they are
-// (A2E-130).
+// update changes the named members; empty members change nothing (A2E-130).
 func (p *planner) update(_ context.Context, call *a2e.Call, r *TaskUpdateRequest) (*TaskUpdateResponse, error) {
 	d, unlock := open(call)
 	defer unlock()
-	n, err := d.find(r.PlanID)
+	n, err := d.findLocked(r.PlanID)
 	if err != nil {
 		return nil, err
 	}
-	i := slices.IndexFunc(n.tasks, func(t *task) bool { return t.id == r.TaskID })
-	if i < 0 {
-		return nil, fault("unknown_task", "there is no such task")
+	t := n.find(r.TaskID)
+	if t == nil {
+		return nil, newError("unknown_task", "there is no such task")
 	}
-	t := n.tasks[i]
+	if err := n.checkDeps(t.id, r.Deps); err != nil {
+		return nil, err
+	}
 	if r.Status != "" {
 		t.status = r.Status
 	}
@@ -188,19 +186,73 @@ func (p *planner) update(_ context.Context, call *a2e.Call, r *TaskUpdateRequest
 	return &TaskUpdateResponse{Success: true, TaskID: t.id}, nil
 }
 
+// checkDeps refuses dependencies of a task that name no other task of the plan, or close a cycle
+// (A2E-D66). An empty id is that of a new task.
+func (n *plan) checkDeps(id string, deps []string) error {
+	tasks := make(map[string]*task, len(n.tasks))
+	for _, t := range n.tasks {
+		tasks[t.id] = t
+	}
+	for i, dep := range deps {
+		if tasks[dep] == nil || needs(tasks, dep, id) {
+			return a2e.SchemaViolation("deps["+strconv.Itoa(i)+"]", a2e.ReasonValue)
+		}
+	}
+	return nil
+}
+
+// needs reports whether a task is another one or depends on it, directly or not.
+func needs(tasks map[string]*task, id, other string) bool {
+	visited := map[string]bool{}
+	for next := []string{id}; len(next) > 0; {
+		id := next[len(next)-1]
+		next = next[:len(next)-1]
+		if id == other {
+			return true
+		}
+		if t := tasks[id]; t != nil && !visited[id] {
+			visited[id] = true
+			next = append(next, t.deps...)
+		}
+	}
+	return false
+}
+
+func (n *plan) find(id string) *task {
+	i := slices.IndexFunc(n.tasks, func(t *task) bool { return t.id == id })
+	if i < 0 {
+		return nil
+	}
+	return n.tasks[i]
+}
+
 // card is a task as the answers show it.
 type card struct {
-	TaskID   string `json:"task_id"`
-	Title    string `json:"title"`
-	Status   string `json:"status"`
-	Assignee string `json:"assignee"`
-	PlanID   string `json:"plan_id,omitempty"`
+	TaskID      string          `json:"task_id"`
+	Title       string          `json:"title"`
+	Status      string          `json:"status"`
+	Assignee    string          `json:"assignee"`
+	PlanID      string          `json:"plan_id,omitempty"`
+	Description string          `json:"description"`
+	Deps        []string        `json:"deps"`
+	Metadata    json.RawMessage `json:"metadata"`
+}
+
+func (t *task) card(planID string) card {
+	c := card{t.id, t.title, t.status, t.assignee, planID, t.description, t.deps, t.metadata}
+	if c.Deps == nil {
+		c.Deps = []string{}
+	}
+	if len(c.Metadata) == 0 {
+		c.Metadata = json.RawMessage("{}")
+	}
+	return c
 }
 
 func (p *planner) tasks(_ context.Context, call *a2e.Call, r *TaskListRequest) (*TaskListResponse, error) {
 	d, unlock := open(call)
 	defer unlock()
-	plans, err := d.some(r.PlanID)
+	plans, err := d.selectLocked(r.PlanID)
 	if err != nil {
 		return nil, err
 	}
@@ -210,7 +262,7 @@ func (p *planner) tasks(_ context.Context, call *a2e.Call, r *TaskListRequest) (
 			if r.Status != "" && r.Status != t.status {
 				continue
 			}
-			raw, err := strictjson.Encode(card{t.id, t.title, t.status, t.assignee, n.id})
+			raw, err := strictjson.Encode(t.card(n.id))
 			if err != nil {
 				return nil, err
 			}
@@ -220,12 +272,12 @@ func (p *planner) tasks(_ context.Context, call *a2e.Call, r *TaskListRequest) (
 	return resp, nil
 }
 
-// board groups the tasks by column; a status that is no column gets one of its
-// own at the end (A2E-131).
+// board groups the tasks by column; a status without a column gets an additional column at the end
+// (A2E-131).
 func (p *planner) board(_ context.Context, call *a2e.Call, r *PlanBoardRequest) (*PlanBoardResponse, error) {
 	d, unlock := open(call)
 	defer unlock()
-	plans, err := d.some(r.PlanID)
+	plans, err := d.selectLocked(r.PlanID)
 	if err != nil {
 		return nil, err
 	}
@@ -237,7 +289,7 @@ func (p *planner) board(_ context.Context, call *a2e.Call, r *PlanBoardRequest) 
 			if !slices.Contains(order, t.status) {
 				order = append(order, t.status)
 			}
-			groups[t.status] = append(groups[t.status], card{TaskID: t.id, Title: t.title, Status: t.status, Assignee: t.assignee})
+			groups[t.status] = append(groups[t.status], t.card(""))
 		}
 		var tasks, m a2e.Members
 		for _, column := range order {

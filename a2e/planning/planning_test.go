@@ -10,7 +10,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/fivewire/fivewire/a2e"
-	"github.com/fivewire/fivewire/a2e/internal/a2etest"
+	"github.com/fivewire/fivewire/a2e/a2etest"
 	"github.com/fivewire/fivewire/a2e/planning"
 )
 
@@ -18,7 +18,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // A plan from creation to its board (A2E-129, A2E-130, A2E-131).
 func TestPlanning(t *testing.T) {
-	h := a2e.NewHost(nil).AddPlugin(planning.NewPlugin(&planning.Options{MaxPlans: 2, MaxTasks: 3}))
+	h := a2etest.NewHost(t, nil).AddPlugin(a2etest.Must(planning.NewPlugin(&planning.Options{MaxPlans: 2, MaxTasks: 3})))
 	c, err := planning.NewClient(a2etest.Connect(t, h, nil))
 	require.NoError(t, err)
 	ctx := t.Context()
@@ -33,27 +33,28 @@ func TestPlanning(t *testing.T) {
 	require.NoError(t, err)
 	require.JSONEq(t, `{"plan_id":"plan-2","name":"own","columns":["a"]}`, string(list.Plans[1]))
 
-	r := a2e.New[planning.TaskAddRequest]()
+	r := new(planning.TaskAddRequest)
 	r.PlanID, r.Title = plan.PlanID, "write"
 	task, err := c.AddTask(ctx, r, nil)
 	require.NoError(t, err)
 	require.Equal(t, "backlog", task.Status)
-	first, err := c.AddTask(ctx, &planning.TaskAddRequest{PlanID: own.PlanID, Title: "x"}, nil)
+	first, err := c.AddTask(ctx, &planning.TaskAddRequest{PlanID: own.PlanID, Title: "x", Status: new("")}, nil)
 	require.NoError(t, err)
 	require.Equal(t, "a", first.Status)
-	_, err = c.UpdateTask(ctx, &planning.TaskUpdateRequest{PlanID: plan.PlanID, TaskID: task.TaskID, Status: "review", Deps: []string{"task-2"}}, nil)
+	_, err = c.UpdateTask(ctx, &planning.TaskUpdateRequest{PlanID: plan.PlanID, TaskID: task.TaskID, Status: "review"}, nil)
 	require.NoError(t, err)
 	_, err = c.UpdateTask(ctx, &planning.TaskUpdateRequest{PlanID: plan.PlanID, TaskID: task.TaskID, Assignee: "ann"}, nil)
 	require.NoError(t, err)
 	tasks, err := c.ListTasks(ctx, &planning.TaskListRequest{Status: "review"}, nil)
 	require.NoError(t, err)
 	require.Len(t, tasks.Tasks, 1)
-	require.JSONEq(t, `{"task_id":"task-1","title":"write","status":"review","assignee":"ann","plan_id":"plan-1"}`, string(tasks.Tasks[0]))
+	require.JSONEq(t, `{"task_id":"task-1","title":"write","status":"review","assignee":"ann","plan_id":"plan-1",
+		"description":"","deps":[],"metadata":{}}`, string(tasks.Tasks[0]))
 	board, err := c.GetBoard(ctx, &planning.PlanBoardRequest{PlanID: plan.PlanID}, nil)
 	require.NoError(t, err)
 	require.JSONEq(t, `{"plan_id":"plan-1","name":"default","columns":["backlog","todo","in_progress","done"],"tasks":{
 		"backlog":[],"todo":[],"in_progress":[],"done":[],
-		"review":[{"task_id":"task-1","title":"write","status":"review","assignee":"ann"}]}}`, string(board.Boards[0]))
+		"review":[{"task_id":"task-1","title":"write","status":"review","assignee":"ann","description":"","deps":[],"metadata":{}}]}}`, string(board.Boards[0]))
 
 	_, err = c.AddTask(ctx, r, nil)
 	require.NoError(t, err)
@@ -68,6 +69,42 @@ func TestPlanning(t *testing.T) {
 	} {
 		require.ErrorContains(t, err, "unknown_")
 	}
+}
+
+// A dependency names another task of the plan and closes no cycle (A2E-D66).
+func TestDependenciesFormNoCycle(t *testing.T) {
+	h := a2etest.NewHost(t, nil).AddPlugin(a2etest.Must(planning.NewPlugin(nil)))
+	c := a2etest.Must(planning.NewClient(a2etest.Connect(t, h, nil)))
+	ctx := t.Context()
+	for range 2 {
+		_, err := c.CreatePlan(ctx, nil, nil)
+		require.NoError(t, err)
+	}
+	add := func(plan string, deps ...string) error {
+		_, err := c.AddTask(ctx, &planning.TaskAddRequest{PlanID: plan, Title: "t", Deps: deps}, nil)
+		return err
+	}
+	update := func(task string, deps ...string) error {
+		_, err := c.UpdateTask(ctx, &planning.TaskUpdateRequest{PlanID: "plan-1", TaskID: task, Deps: deps}, nil)
+		return err
+	}
+	require.NoError(t, add("plan-1"))                     // task-1
+	require.NoError(t, add("plan-1", "task-1"))           // task-2
+	require.NoError(t, add("plan-1", "task-2", "task-1")) // task-3
+	require.NoError(t, add("plan-2"))                     // task-4
+	for field, err := range map[string]error{
+		"deps[0]": update("task-1", "task-3"),
+		"deps[1]": update("task-3", "task-1", "task-3"),
+		"deps[2]": add("plan-1", "task-1", "task-2", "task-4"),
+	} {
+		var e *a2e.Error
+		require.ErrorAs(t, err, &e)
+		require.Equal(t, field, e.Field)
+		require.Equal(t, a2e.ReasonValue, e.Reason)
+	}
+	require.NoError(t, update("task-3", "task-1"))
+	require.NoError(t, update("task-2", "task-3"))
+	require.Error(t, update("task-1", "task-2"))
 }
 
 func second[T any](_ T, err error) error { return err }

@@ -10,28 +10,28 @@ import (
 	"github.com/fivewire/fivewire/a2e"
 )
 
-// What a snapshot of the plans of a session holds.
+// The contents of a snapshot of the plans of a session.
 type (
 	savedDesk struct {
-		Made  int64       `a2e:"made"`
-		Plans []savedPlan `a2e:"plans"`
+		Made  int64       `json:"made,omitzero" jsonmap:"always"`
+		Plans []savedPlan `json:"plans,omitzero" jsonmap:"always"`
 	}
 
 	savedPlan struct {
-		ID      string      `a2e:"plan_id,required"`
-		Name    string      `a2e:"name"`
-		Columns []string    `a2e:"columns"`
-		Tasks   []savedTask `a2e:"tasks"`
+		ID      string      `json:"plan_id"`
+		Name    string      `json:"name,omitzero" jsonmap:"always"`
+		Columns []string    `json:"columns,omitzero" jsonmap:"always"`
+		Tasks   []savedTask `json:"tasks,omitzero" jsonmap:"always"`
 	}
 
 	savedTask struct {
-		ID          string          `a2e:"task_id,required"`
-		Title       string          `a2e:"title"`
-		Status      string          `a2e:"status"`
-		Description string          `a2e:"description"`
-		Assignee    string          `a2e:"assignee"`
-		Deps        []string        `a2e:"deps"`
-		Metadata    json.RawMessage `a2e:"metadata,object"`
+		ID          string          `json:"task_id"`
+		Title       string          `json:"title,omitzero" jsonmap:"always"`
+		Status      string          `json:"status,omitzero" jsonmap:"always"`
+		Description string          `json:"description,omitzero" jsonmap:"always"`
+		Assignee    string          `json:"assignee,omitzero" jsonmap:"always"`
+		Deps        []string        `json:"deps,omitzero" jsonmap:"always"`
+		Metadata    json.RawMessage `json:"metadata,omitzero" jsonmap:"always,object"`
 	}
 )
 

@@ -4,9 +4,12 @@
 package proc
 
 import (
+	"bytes"
 	"encoding/json"
 
 	"github.com/fivewire/fivewire/a2e"
+	"github.com/fivewire/fivewire/internal/jsonmap"
+	"github.com/fivewire/fivewire/internal/strictjson"
 )
 
 // Capability is the capability that agents negotiate for this namespace.
@@ -29,103 +32,110 @@ func Types() []a2e.Type {
 
 // A SpawnRequest is the message "proc/spawn/req".
 type SpawnRequest struct {
-	SessionID string                    `a2e:"session_id"` // of the handshake; empty for the one at hand
-	Cmd       []string                  `a2e:"cmd"`
-	Cwd       string                    `a2e:"cwd"`
-	Env       a2e.OrderedObject[string] `a2e:"env"`
-	StdinMode string                    `a2e:"stdin_mode,default=pipe"`
-	Timeout   int64                     `a2e:"timeout,min=0"` // seconds
+	SessionID string                    `json:"session_id,omitzero" jsonmap:"always"` // of the handshake; empty means the current session
+	Cmd       []string                  `json:"cmd,omitzero" jsonmap:"always"`
+	Cwd       string                    `json:"cwd,omitzero" jsonmap:"always"`
+	Env       a2e.OrderedObject[string] `json:"env,omitzero" jsonmap:"always"`
+	StdinMode string                    `json:"stdin_mode,omitzero" jsonmap:"default=pipe"`
+	Timeout   int64                     `json:"timeout,omitzero" jsonmap:"always"` // seconds
+}
+
+// CheckMember checks the time limit.
+func (s *SpawnRequest) CheckMember(name string) *jsonmap.Fault {
+	if name == "timeout" && s.Timeout < 0 {
+		return &jsonmap.Fault{Reason: jsonmap.Invalid}
+	}
+	return nil
 }
 
 // A SpawnResponse is the message "proc/spawn/resp".
 type SpawnResponse struct {
-	ReqID  string `a2e:"req_id"` // the request answered
-	ProcID string `a2e:"proc_id"`
-	OK     bool   `a2e:"ok"`
-	PID    int64  `a2e:"pid"`
-	Error  string `a2e:"error"`
+	ReqID  string `json:"req_id,omitzero" jsonmap:"always"` // the request answered
+	ProcID string `json:"proc_id,omitzero" jsonmap:"always"`
+	OK     bool   `json:"ok,omitzero" jsonmap:"always"`
+	PID    int64  `json:"pid,omitzero" jsonmap:"always"`
+	Error  string `json:"error,omitzero" jsonmap:"always"`
 }
-
-// RequestID returns ReqID.
-func (s *SpawnResponse) RequestID() string { return s.ReqID }
 
 // A WriteRequest is the message "proc/write/req".
 type WriteRequest struct {
-	ProcID string `a2e:"proc_id"`
-	Data   string `a2e:"data"`
-	EOF    bool   `a2e:"eof"` // close stdin afterwards
+	ProcID string `json:"proc_id,omitzero" jsonmap:"always"`
+	Data   string `json:"data,omitzero" jsonmap:"always"`
+	EOF    bool   `json:"eof,omitzero" jsonmap:"always"` // close stdin afterwards
 }
 
 // A WriteResponse is the message "proc/write/resp".
 type WriteResponse struct {
-	ReqID  string `a2e:"req_id"` // the request answered
-	ProcID string `a2e:"proc_id"`
-	OK     bool   `a2e:"ok"`
-	PID    int64  `a2e:"pid"`
-	Error  string `a2e:"error"`
+	ReqID  string `json:"req_id,omitzero" jsonmap:"always"` // the request answered
+	ProcID string `json:"proc_id,omitzero" jsonmap:"always"`
+	OK     bool   `json:"ok,omitzero" jsonmap:"always"`
+	PID    int64  `json:"pid,omitzero" jsonmap:"always"`
+	Error  string `json:"error,omitzero" jsonmap:"always"`
 }
-
-// RequestID returns ReqID.
-func (w *WriteResponse) RequestID() string { return w.ReqID }
 
 // A ReadEvent is the message "proc/read/event".
 type ReadEvent struct {
-	Kind       string          `a2e:"kind,default=status"`
-	ReqID      string          `a2e:"req_id"` // the request answered
-	Data       json.RawMessage `a2e:"data,object,alt=text"`
-	Seq        int64           `a2e:"seq"`
-	ProcID     string          `a2e:"proc_id"`
-	StreamType string          `a2e:"stream_type,default=stdout"`
+	Kind       string          `json:"kind,omitzero" jsonmap:"default=status"`
+	ReqID      string          `json:"req_id,omitzero" jsonmap:"always"` // the request answered
+	Data       json.RawMessage `json:"data,omitzero" jsonmap:"always,object"`
+	Seq        int64           `json:"seq,omitzero" jsonmap:"always"`
+	ProcID     string          `json:"proc_id,omitzero" jsonmap:"always"`
+	StreamType string          `json:"stream_type,omitzero" jsonmap:"default=stdout"`
 }
 
-// RequestID returns ReqID.
-func (r *ReadEvent) RequestID() string { return r.ReqID }
-
-// EventInfo returns what all events have.
+// EventInfo returns the members common to all events.
 func (r *ReadEvent) EventInfo() a2e.EventBody {
 	return a2e.EventBody{Kind: r.Kind, ReqID: r.ReqID, Data: r.Data, Seq: r.Seq}
 }
 
+// ReadMember reads text as data, because deployed peers write the output itself (A2E-D20).
+func (r *ReadEvent) ReadMember(name string, c *strictjson.Cursor) (isRead bool, f *jsonmap.Fault) {
+	if name != "data" || c.Kind() != '"' {
+		return false, nil
+	}
+	text, _ := c.TextBytes()
+	if v, err := strictjson.Check(text, strictjson.Options{}); err == nil && v.IsObject() {
+		r.Data = bytes.Clone(v)
+	} else {
+		r.Data = append(strictjson.AppendString([]byte(`{"text":`), text), '}')
+	}
+	return true, nil
+}
+
 // A KillRequest is the message "proc/kill/req".
 type KillRequest struct {
-	ProcID string `a2e:"proc_id"`
-	Signal string `a2e:"signal,default=SIGTERM"`
+	ProcID string `json:"proc_id,omitzero" jsonmap:"always"`
+	Signal string `json:"signal,omitzero" jsonmap:"default=SIGTERM"`
 }
 
 // A KillResponse is the message "proc/kill/resp".
 type KillResponse struct {
-	ReqID string `a2e:"req_id"` // the request answered
-	OK    bool   `a2e:"ok"`
-	State string `a2e:"state"`
+	ReqID string `json:"req_id,omitzero" jsonmap:"always"` // the request answered
+	OK    bool   `json:"ok,omitzero" jsonmap:"always"`
+	State string `json:"state,omitzero" jsonmap:"always"`
 }
-
-// RequestID returns ReqID.
-func (k *KillResponse) RequestID() string { return k.ReqID }
 
 // A StatusRequest is the message "proc/status/req".
 type StatusRequest struct {
-	ProcID string `a2e:"proc_id"`
+	ProcID string `json:"proc_id,omitzero" jsonmap:"always"`
 }
 
 // A StatusResponse is the message "proc/status/resp".
 type StatusResponse struct {
-	ReqID  string `a2e:"req_id"` // the request answered
-	ProcID string `a2e:"proc_id,required"`
-	Status string `a2e:"status,required"`
-	Error  string `a2e:"error,required"`
+	ReqID  string `json:"req_id,omitzero" jsonmap:"always"` // the request answered
+	ProcID string `json:"proc_id"`
+	Status string `json:"status"`
+	Error  string `json:"error"`
 }
 
-// RequestID returns ReqID.
-func (s *StatusResponse) RequestID() string { return s.ReqID }
-
-// A Status tells how one process is.
+// A Status is the state of one process.
 type Status struct {
-	ProcID    string  `a2e:"proc_id,required"`
-	Cmd       string  `a2e:"cmd,required"`
-	State     string  `a2e:"state,required"`
-	PID       int64   `a2e:"pid"`
-	ExitCode  *int64  `a2e:"exit_code,nullable"`
-	StartedAt float64 `a2e:"started_at"`
+	ProcID    string  `json:"proc_id"`
+	Cmd       string  `json:"cmd"`
+	State     string  `json:"state"`
+	PID       int64   `json:"pid,omitzero" jsonmap:"always"`
+	ExitCode  *int64  `json:"exit_code,omitzero"`
+	StartedAt float64 `json:"started_at,omitzero" jsonmap:"always"`
 
 	Extra a2e.Members // what the catalogue does not name
 }

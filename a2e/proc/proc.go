@@ -4,6 +4,7 @@
 package proc
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -16,25 +17,26 @@ import (
 	"time"
 
 	"github.com/fivewire/fivewire/a2e"
+	"github.com/fivewire/fivewire/internal/option"
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
 
 // States of a process.
 const (
 	StateRunning  = "running"
-	StateStopped  = "stopped"  // ended with 0, or because it was told to
+	StateStopped  = "stopped"  // exited with 0, or stopped by request
 	StateCrashed  = "crashed"  // ended otherwise
-	StateTimedOut = "timedout" // ended because its time was over
+	StateTimedOut = "timedout" // killed at its time limit
 )
 
-// Options say what agents may run. The zero value lets them run nothing.
+// Options limit the programs that agents may run. The zero value permits none.
 type Options struct {
 	// Name is the name of the plugin. Empty means "proc".
 	Name string
 
-	// AllowedCommands lists the programs that may be run, as agents name them. Each is
-	// resolved once, when the plugin is made, to an absolute path; one that
-	// is not found is an error then. There is no shell but one that is listed.
+	// AllowedCommands lists the permitted programs, as agents name them. NewPlugin resolves each to
+	// an absolute path, and fails if a program is not found. A shell must be listed like any
+	// program.
 	AllowedCommands []string
 
 	// AllowedDirs are the folders in which processes may work, symbolic links
@@ -42,37 +44,32 @@ type Options struct {
 	// work in the folder of the host, with an empty cwd.
 	AllowedDirs []string
 
-	// InheritedEnv names variables of the host that processes see beside those of
-	// the request.
+	// InheritedEnv names variables of the host that processes get in addition to those of the
+	// request.
 	InheritedEnv []string
 
-	// MaxProcesses bounds the running processes of a session; zero means 10.
+	// MaxProcesses bounds the running processes of a session. Zero means 10; a negative value
+	// removes the bound.
 	MaxProcesses int
 
-	// MaxLifetime bounds the life of a process; zero means an hour. A request
-	// may ask for less.
+	// MaxLifetime bounds the run time of a process. Zero means 1 h; a negative value removes the
+	// bound. A request may name a shorter time.
 	MaxLifetime time.Duration
 }
 
-// keepEnded is how many ended processes a session can still ask about.
+// keepEnded is the number of ended processes whose state a session keeps.
 const keepEnded = 100
 
-// NewPlugin returns a plugin that runs real processes, each in a process group
-// of its own that ends with the session (A2E-D52).
+// NewPlugin returns a plugin that runs real processes, each in a separate process group that ends
+// with the session (A2E-D52).
 func NewPlugin(opts *Options) (*a2e.Plugin, error) {
 	m := &manager{paths: map[string]string{}}
 	if opts != nil {
 		m.opts = *opts
 	}
-	if m.opts.Name == "" {
-		m.opts.Name = Capability
-	}
-	if m.opts.MaxProcesses <= 0 {
-		m.opts.MaxProcesses = 10
-	}
-	if m.opts.MaxLifetime <= 0 {
-		m.opts.MaxLifetime = time.Hour
-	}
+	m.opts.Name = cmp.Or(m.opts.Name, Capability)
+	m.opts.MaxProcesses = option.Count(m.opts.MaxProcesses, 10)
+	m.opts.MaxLifetime = option.Duration(m.opts.MaxLifetime, time.Hour)
 	for _, name := range m.opts.AllowedCommands {
 		path, err := exec.LookPath(name)
 		if err == nil {
@@ -125,7 +122,7 @@ type group struct {
 }
 
 func failure(code a2e.Code, text string) *a2e.Error {
-	err := a2e.NewError(code, text)
+	err := a2e.Errorf(code, "%s", text)
 	err.Capability = Capability
 	return err
 }
@@ -163,12 +160,12 @@ func (m *manager) spawn(ctx context.Context, call *a2e.Call, r *SpawnRequest) (*
 	p.timer = time.AfterFunc(life, func() { p.stop(StateTimedOut, "SIGKILL") })
 	g.byID[p.id] = p
 	g.order = append(g.order, p)
-	g.forget()
+	g.trimLocked()
 	g.work.Go(p.run)
 	return &SpawnResponse{ProcID: p.id, OK: true, PID: int64(cmd.Process.Pid)}, nil
 }
 
-// command makes the command of a request, or says why it must not be.
+// command returns the command of a request, or the error of a command that is not allowed.
 func (m *manager) command(r *SpawnRequest) (*exec.Cmd, error) {
 	if len(r.Cmd) == 0 || r.Cmd[0] == "" {
 		return nil, a2e.SchemaViolation("cmd", a2e.ReasonRequired)
@@ -204,8 +201,8 @@ func (m *manager) command(r *SpawnRequest) (*exec.Cmd, error) {
 	return cmd, nil
 }
 
-// folder returns where a process works. It must lie inside a root after all
-// links are followed.
+// folder returns the working directory of a process. It must be inside a root after all links are
+// followed.
 func (m *manager) folder(cwd string) (string, error) {
 	if cwd == "" {
 		if len(m.roots) > 0 {
@@ -229,8 +226,8 @@ func (m *manager) folder(cwd string) (string, error) {
 	return "", e
 }
 
-// forget drops the oldest ended processes beyond what is kept.
-func (g *group) forget() {
+// trimLocked drops the oldest ended processes above keepEnded. g.mu must be held.
+func (g *group) trimLocked() {
 	for i := 0; len(g.order) > keepEnded && i < len(g.order); {
 		if p := g.order[i]; !p.isRunning() {
 			delete(g.byID, p.id)
@@ -251,7 +248,7 @@ func find(call *a2e.Call, id string) (*process, error) {
 	return nil, failure(a2e.ErrUnknownProc, "there is no such process")
 }
 
-// end kills what still runs and waits for it.
+// end kills the running processes and waits for them.
 func (g *group) end() {
 	g.mu.Lock()
 	g.closed = true
@@ -292,7 +289,7 @@ func (m *manager) kill(_ context.Context, call *a2e.Call, r *KillRequest) (*Kill
 		return nil, failure(a2e.ErrProcDead, "the process has ended")
 	}
 	p.stop(StateStopped, r.Signal)
-	// Most processes end at once; one that takes its time is still running.
+	// Most processes end at once; a process that has not ended by then is reported as running.
 	timer := time.NewTimer(2 * time.Second)
 	defer timer.Stop()
 	select {
@@ -303,7 +300,7 @@ func (m *manager) kill(_ context.Context, call *a2e.Call, r *KillRequest) (*Kill
 	return &KillResponse{OK: true, State: state}, nil
 }
 
-// status tells of one process, or of all of the session in the member procs.
+// status returns the state of one process, or of all processes of the session in the member procs.
 func (m *manager) status(_ context.Context, call *a2e.Call) (any, error) {
 	r, ok := call.Message.Body.(*StatusRequest)
 	if !ok {

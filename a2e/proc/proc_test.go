@@ -20,7 +20,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/fivewire/fivewire/a2e"
-	"github.com/fivewire/fivewire/a2e/internal/a2etest"
+	"github.com/fivewire/fivewire/a2e/a2etest"
 	"github.com/fivewire/fivewire/a2e/proc"
 )
 
@@ -56,7 +56,7 @@ type watch struct {
 func connect(t *testing.T, opts *proc.Options) (*proc.Client, *watch, *a2e.Client) {
 	p, err := proc.NewPlugin(opts)
 	require.NoError(t, err)
-	client := a2etest.Connect(t, a2e.NewHost(nil).AddPlugin(p), nil)
+	client := a2etest.Connect(t, a2etest.NewHost(t, nil).AddPlugin(p), nil)
 	w := &watch{more: make(chan struct{}, 1000)}
 	client.OnPush("proc/read/event", func(m *a2e.Message) {
 		w.mu.Lock()
@@ -128,7 +128,7 @@ func TestProcess(t *testing.T) {
 	require.Equal(t, "ok", all.Status)
 }
 
-// Output that is no text, errors and the environment.
+// Binary output, errors and the environment.
 func TestOutput(t *testing.T) {
 	t.Setenv("A2E_SECRET", "x")
 	c, w, _ := connect(t, &proc.Options{AllowedCommands: []string{"sh"}})
@@ -172,7 +172,7 @@ func TestKill(t *testing.T) {
 }
 
 func a2eKill(id string) *proc.KillRequest {
-	r := a2e.New[proc.KillRequest]()
+	r := new(proc.KillRequest)
 	r.ProcID = id
 	return r
 }

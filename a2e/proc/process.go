@@ -8,6 +8,7 @@ import (
 	"context"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"io"
 	"os"
 	"os/exec"
@@ -17,14 +18,15 @@ import (
 	"unicode/utf8"
 
 	"github.com/fivewire/fivewire/a2e"
+	"github.com/fivewire/fivewire/a2e/internal/wire"
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
 
 // maxChunk bounds the text of one event.
 const maxChunk = 64 << 10
 
-// afterKill is how long the outputs of a killed process stay open for what it left
-// behind. A process that got out of its group may hold them as long as it likes.
+// afterKill is the time for which the outputs of a killed process stay open for its children. A
+// process that left its group may hold them without limit.
 const afterKill = time.Second
 
 // A process is one that an agent has started.
@@ -38,13 +40,13 @@ type process struct {
 	outputs [2]io.ReadCloser
 	timer   *time.Timer
 	began   time.Time
-	done    chan struct{} // closed when it has ended and everything is told
+	done    chan struct{} // closed after the last event of the ended process
 
-	writing sync.Mutex // held while the input is written to
+	writing sync.Mutex // serializes writes to the input
 
 	mu    sync.Mutex // guards everything below
 	state string
-	cause string // why it was told to end: a state
+	cause string // the state to report after a kill
 	code  *int64
 	seq   int64
 
@@ -68,16 +70,16 @@ func (p *process) start(stdin string) error {
 	return p.cmd.Start()
 }
 
-// run tells the agent what the process writes and how it ends.
+// run sends the output of the process and its exit to the agent.
 func (p *process) run() {
 	defer close(p.done)
 	var outputs sync.WaitGroup
-	outputs.Go(func() { p.tell(p.outputs[0], "stdout") })
-	outputs.Go(func() { p.tell(p.outputs[1], "stderr") })
+	outputs.Go(func() { p.sendOutput(p.outputs[0], "stdout") })
+	outputs.Go(func() { p.sendOutput(p.outputs[1], "stderr") })
 	outputs.Wait()
 	_ = p.cmd.Wait() // how it ended is in ProcessState
 	p.timer.Stop()
-	_ = signalGroup(p.cmd, "SIGKILL") // what it left behind
+	_ = signalGroup(p.cmd, "SIGKILL") // remaining processes of the group
 	code := int64(exitCode(p.cmd.ProcessState))
 	p.mu.Lock()
 	p.code = &code
@@ -102,22 +104,22 @@ func (p *process) run() {
 	p.push(stream, map[string]int64{"code": code})
 }
 
-// tell sends what comes out of one stream, by lines; a long line comes in parts.
-func (p *process) tell(r io.Reader, stream string) {
+// sendOutput sends the output of one stream by lines; a long line is sent in parts.
+func (p *process) sendOutput(r io.Reader, stream string) {
 	in := bufio.NewReaderSize(r, maxChunk)
 	for {
 		part, err := in.ReadSlice('\n')
 		if len(part) > 0 {
 			p.push(stream, textOf(part))
 		}
-		if err != nil && err != bufio.ErrBufferFull {
+		if err != nil && !errors.Is(err, bufio.ErrBufferFull) {
 			return
 		}
 	}
 }
 
-// textOf returns output as the data of an event. What is no text comes as base64
-// too, so that nothing is lost.
+// textOf returns output as the data of an event. Output that is not valid UTF-8 is also sent as
+// base64, so that nothing is lost.
 func textOf(part []byte) map[string]string {
 	if utf8.Valid(part) {
 		return map[string]string{"text": string(part)}
@@ -125,8 +127,8 @@ func textOf(part []byte) map[string]string {
 	return map[string]string{"text": strings.ToValidUTF8(string(part), "\uFFFD"), "base64": base64.StdEncoding.EncodeToString(part)}
 }
 
-// push sends an event. It waits while the agent does not read, and with it the
-// process, whose output then stays in its pipe.
+// push sends an event. It blocks while the agent does not read, which stops the process when its
+// pipe is full.
 func (p *process) push(stream string, data any) {
 	p.sending.Lock()
 	defer p.sending.Unlock()
@@ -139,7 +141,7 @@ func (p *process) push(stream string, data any) {
 		return
 	}
 	_ = p.group.session.Send(p.group.session.Context(), "proc/read/event", &ReadEvent{Kind: a2e.EventStatus, ReqID: p.reqID,
-		Data: raw, Seq: seq, ProcID: p.id, StreamType: stream}) // a session that is gone needs no events
+		Data: raw, Seq: seq, ProcID: p.id, StreamType: stream}) // an ended session needs no events
 }
 
 func (p *process) isRunning() bool {
@@ -204,5 +206,5 @@ func (p *process) write(ctx context.Context, data string, eof bool) error {
 func (p *process) describe() (json.RawMessage, error) {
 	state, code := p.now()
 	return a2e.EncodeModel(&Status{ProcID: p.id, Cmd: p.text, State: state, PID: int64(p.cmd.Process.Pid), ExitCode: code,
-		StartedAt: a2e.Seconds(p.began)})
+		StartedAt: wire.Timestamp(p.began)})
 }

@@ -7,6 +7,8 @@ import (
 	"encoding/json"
 
 	"github.com/fivewire/fivewire/a2e"
+	"github.com/fivewire/fivewire/internal/jsonmap"
+	"github.com/fivewire/fivewire/internal/strictjson"
 )
 
 // Capability is the capability that agents negotiate for this namespace.
@@ -25,90 +27,102 @@ func Types() []a2e.Type {
 
 // A DiscoverRequest is the message "skill/discover/req".
 type DiscoverRequest struct {
-	FilterTags       []string `a2e:"filter_tags"`
-	FilterCategories []string `a2e:"filter_categories"`
+	FilterTags       []string `json:"filter_tags,omitzero" jsonmap:"always"`
+	FilterCategories []string `json:"filter_categories,omitzero" jsonmap:"always"`
 }
 
 // A DiscoverResponse is the message "skill/discover/resp".
 type DiscoverResponse struct {
-	ReqID  string       `a2e:"req_id"` // the request answered
-	Skills []Definition `a2e:"skills"`
+	ReqID  string       `json:"req_id,omitzero" jsonmap:"always"` // the request answered
+	Skills []Definition `json:"skills,omitzero" jsonmap:"always"`
 }
-
-// RequestID returns ReqID.
-func (d *DiscoverResponse) RequestID() string { return d.ReqID }
 
 // A CallRequest is the message "skill/call/req".
 type CallRequest struct {
-	Name          string          `a2e:"name"`
-	Arguments     json.RawMessage `a2e:"arguments,object"`
-	CorrelationID string          `a2e:"correlation_id"`           // the caller's own trace id
-	Timeout       int64           `a2e:"timeout,default=60,min=0"` // seconds
-	Streaming     bool            `a2e:"streaming,default=true"`   // send events while it runs
-	LLMOverride   *LLMConfig      `a2e:"llm_override,nullable"`
-	Metadata      json.RawMessage `a2e:"metadata,object"`
+	Name          string          `json:"name,omitzero" jsonmap:"always"`
+	Arguments     json.RawMessage `json:"arguments,omitzero" jsonmap:"always,object"`
+	CorrelationID string          `json:"correlation_id,omitzero" jsonmap:"always"`  // the caller's own trace id
+	Timeout       a2e.Limit       `json:"timeout,omitzero" jsonmap:"default=60"`     // seconds
+	Streaming     *bool           `json:"streaming,omitzero" jsonmap:"default=true"` // send events while it runs
+	LLMOverride   *LLMConfig      `json:"llm_override,omitzero"`
+	Metadata      json.RawMessage `json:"metadata,omitzero" jsonmap:"always,object"`
 }
 
 // A CallResponse is the message "skill/call/resp".
 type CallResponse struct {
-	ReqID     string          `a2e:"req_id"` // the request answered
-	Name      string          `a2e:"name"`
-	Data      *Result         `a2e:"data,null"`
-	Error     json.RawMessage `a2e:"error,object,nullable"`
-	CreatedAt *float64        `a2e:"created_at,nullable"` // Unix seconds
+	ReqID     string          `json:"req_id,omitzero" jsonmap:"always"` // the request answered
+	Name      string          `json:"name,omitzero" jsonmap:"always"`
+	Data      *Result         `json:"data,omitzero" jsonmap:"always"`
+	Error     json.RawMessage `json:"error,omitzero" jsonmap:"object"`
+	CreatedAt *float64        `json:"created_at,omitzero"` // Unix seconds
 }
-
-// RequestID returns ReqID.
-func (c *CallResponse) RequestID() string { return c.ReqID }
 
 // A Definition describes one skill.
 type Definition struct {
-	Name           string            `a2e:"name,required"`
-	Version        string            `a2e:"version,required"`
-	Description    string            `a2e:"description,required"`
-	Triggers       []string          `a2e:"triggers,required"`
-	Tools          []json.RawMessage `a2e:"tools,nullable"`
-	Toolkits       []json.RawMessage `a2e:"toolkits,nullable"`
-	Status         string            `a2e:"status,required"`
-	InputSchema    json.RawMessage   `a2e:"input_schema,object"`
-	OutputSchema   json.RawMessage   `a2e:"output_schema,object"`
-	Instructions   *string           `a2e:"instructions,nullable"`
-	FilePath       *string           `a2e:"file_path,nullable"`
-	LLMConfig      *LLMConfig        `a2e:"llm_config,nullable"`
-	Arguments      []string          `a2e:"arguments,nullable,alt=emptyobject"`
-	WhenToUse      string            `a2e:"when_to_use,required"`
-	ArgumentHint   string            `a2e:"argument_hint,required"`
-	Source         string            `a2e:"source,required"`
-	Category       *string           `a2e:"category,nullable"`
-	Tags           []string          `a2e:"tags,nullable"`
-	MaxTurns       *int64            `a2e:"max_turns,nullable"`
-	TimeoutSeconds *int64            `a2e:"timeout_seconds,nullable"`
-	Icon           *string           `a2e:"icon,nullable"`
-	Metadata       json.RawMessage   `a2e:"metadata,object,nullable"`
+	Name           string            `json:"name"`
+	Version        string            `json:"version"`
+	Description    string            `json:"description"`
+	Triggers       []string          `json:"triggers"`
+	Tools          []json.RawMessage `json:"tools,omitzero"`
+	Toolkits       []json.RawMessage `json:"toolkits,omitzero"`
+	Status         string            `json:"status"`
+	InputSchema    json.RawMessage   `json:"input_schema,omitzero" jsonmap:"always,object"`
+	OutputSchema   json.RawMessage   `json:"output_schema,omitzero" jsonmap:"always,object"`
+	Instructions   *string           `json:"instructions,omitzero"`
+	FilePath       *string           `json:"file_path,omitzero"`
+	LLMConfig      *LLMConfig        `json:"llm_config,omitzero"`
+	Arguments      []string          `json:"arguments,omitzero"`
+	WhenToUse      string            `json:"when_to_use"`
+	ArgumentHint   string            `json:"argument_hint"`
+	Source         string            `json:"source"`
+	Category       *string           `json:"category,omitzero"`
+	Tags           []string          `json:"tags,omitzero"`
+	MaxTurns       *int64            `json:"max_turns,omitzero"`
+	TimeoutSeconds *int64            `json:"timeout_seconds,omitzero"`
+	Icon           *string           `json:"icon,omitzero"`
+	Metadata       json.RawMessage   `json:"metadata,omitzero" jsonmap:"object"`
 
 	Extra a2e.Members // what the catalogue does not name
 }
 
-// A LLMConfig says which model to use; it holds credentials and must not be logged.
+// ReadMember reads an empty object as no arguments, because deployed peers write one (A2E-D20).
+func (d *Definition) ReadMember(name string, c *strictjson.Cursor) (isRead bool, f *jsonmap.Fault) {
+	if name != "arguments" || c.Kind() != '{' {
+		return false, nil
+	}
+	if v, _, _ := c.Raw(); string(strictjson.AppendCompact(nil, v)) != "{}" {
+		f = &jsonmap.Fault{Reason: jsonmap.WrongType, Want: "array", Got: "object"}
+	}
+	d.Arguments = []string{}
+	return true, f
+}
+
+// An LLMConfig selects a model; it holds credentials and must not be logged.
 type LLMConfig struct {
-	ProviderName        string          `a2e:"provider_name,required"`
-	ProviderCredentials json.RawMessage `a2e:"provider_credentials,object,required"`
-	ProviderConfig      json.RawMessage `a2e:"provider_config,object,nullable,alt=false"`
-	IsDefault           bool            `a2e:"is_default"`
+	ProviderName        string          `json:"provider_name"`
+	ProviderCredentials json.RawMessage `json:"provider_credentials" jsonmap:"object"`
+	ProviderConfig      json.RawMessage `json:"provider_config,omitzero" jsonmap:"object"`
+	IsDefault           bool            `json:"is_default,omitzero" jsonmap:"always"`
 
 	Extra a2e.Members // what the catalogue does not name
 }
 
-// A Result is what a skill came to.
+// ReadMember reads false as no configuration, because deployed peers write it (A2E-D20).
+func (l *LLMConfig) ReadMember(name string, c *strictjson.Cursor) (isRead bool, f *jsonmap.Fault) {
+	isRead = name == "provider_config" && c.Kind() == 'f' && c.Skip()
+	return isRead, nil
+}
+
+// A Result is the outcome of a skill.
 type Result struct {
-	Success    bool            `a2e:"success,required"`
-	Data       json.RawMessage `a2e:"data,nullable"`
-	Summary    json.RawMessage `a2e:"summary,nullable"`
-	Truncated  bool            `a2e:"truncated"` // something was cut off
-	Error      *string         `a2e:"error,nullable"`
-	ErrorCode  *string         `a2e:"error_code,nullable"`
-	DurationMs int64           `a2e:"duration_ms,required"` // without the time in the queue
-	Events     []a2e.Message   `a2e:"events"`
+	Success    bool            `json:"success"`
+	Data       json.RawMessage `json:"data,omitzero" jsonmap:"unset"`
+	Summary    json.RawMessage `json:"summary,omitzero" jsonmap:"unset"`
+	Truncated  bool            `json:"truncated,omitzero" jsonmap:"always"` // something was cut off
+	Error      *string         `json:"error,omitzero"`
+	ErrorCode  *string         `json:"error_code,omitzero"`
+	DurationMs int64           `json:"duration_ms"` // without the time in the queue
+	Events     []a2e.Message   `json:"events,omitzero" jsonmap:"always"`
 
 	Extra a2e.Members // what the catalogue does not name
 }

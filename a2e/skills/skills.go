@@ -4,6 +4,7 @@
 package skills
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -20,9 +21,9 @@ import (
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
 
-// TimeLimit returns the time limit that the request asks for.
+// TimeLimit returns the time limit of the request.
 func (c *CallRequest) TimeLimit() time.Duration {
-	return wire.Seconds(c.Timeout)
+	return wire.Seconds(c.Timeout, 60)
 }
 
 // Statuses of a [Definition].
@@ -33,12 +34,12 @@ const (
 	StatusArchived  = "Archived"
 )
 
-// A Skill is something larger than a tool that an agent can ask for by name.
+// A Skill is a named capability larger than a tool.
 type Skill struct {
 	Definition Definition
 
-	// Run does the work with arguments that fit the input schema. It returns
-	// what encoding/json can write, raw JSON, or a complete [*Result].
+	// Run executes the skill with arguments that match the input schema. It returns a value for
+	// encoding/json, raw JSON, or a complete [*Result].
 	Run func(ctx context.Context, run *Run) (any, error)
 }
 
@@ -101,24 +102,22 @@ type entry struct {
 }
 
 // NewSet returns a set without skills.
-func NewSet(opts *Options) *Set {
+func NewSet(opts *Options) (*Set, error) {
 	s := &Set{}
 	if opts != nil {
 		s.opts = *opts
 	}
-	if s.opts.Name == "" {
-		s.opts.Name = "skills"
-	}
-	return s
+	s.opts.Name = cmp.Or(s.opts.Name, "skills")
+	return s, nil
 }
 
-// Add adds a skill. A name that is empty or taken, a skill without Run and an
-// input schema that is none panic. A definition without status is published.
+// Add adds a skill. It panics on an empty or duplicate name, a skill without Run, and an invalid
+// input schema. A definition without status is published.
 func (s *Set) Add(k Skill) *Set {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	d := &k.Definition
-	if d.Name == "" || k.Run == nil || s.find(d.Name) != nil {
+	if d.Name == "" || k.Run == nil || s.findLocked(d.Name) != nil {
 		panic(fmt.Sprintf("skills: the skill %q has no name, no Run, or is added twice", d.Name))
 	}
 	if d.Status == "" {
@@ -136,7 +135,8 @@ func (s *Set) Add(k Skill) *Set {
 	return s
 }
 
-func (s *Set) find(name string) *entry {
+// findLocked returns the skill with that name, or nil. s.mu must be held.
+func (s *Set) findLocked(name string) *entry {
 	if i := slices.IndexFunc(s.skills, func(e *entry) bool { return e.Definition.Name == name }); i >= 0 {
 		return s.skills[i]
 	}
@@ -175,7 +175,7 @@ func (s *Set) discover(_ context.Context, _ *a2e.Call, r *DiscoverRequest) (*Dis
 }
 
 func failure(code a2e.Code, name, text string) *a2e.Error {
-	err := a2e.NewError(code, text).With("name", wire.Clip(name))
+	err := a2e.Errorf(code, "%s", text).With("name", wire.Clip(name))
 	err.Capability = Capability
 	return err
 }
@@ -185,13 +185,13 @@ func (s *Set) call(ctx context.Context, call *a2e.Call, r *CallRequest) (*CallRe
 	if err != nil {
 		return nil, err
 	}
-	now := a2e.Seconds(time.Now())
+	now := wire.Timestamp(time.Now())
 	return &CallResponse{Name: r.Name, Data: result, CreatedAt: &now}, nil
 }
 
 func (s *Set) run(ctx context.Context, call *a2e.Call, r *CallRequest) (*Result, error) {
 	s.mu.RLock()
-	e := s.find(r.Name)
+	e := s.findLocked(r.Name)
 	s.mu.RUnlock()
 	if e == nil || e.Definition.Status != StatusPublished {
 		return nil, failure(a2e.ErrUnknownSkill, r.Name, "there is no such skill")
@@ -224,7 +224,7 @@ func (s *Set) run(ctx context.Context, call *a2e.Call, r *CallRequest) (*Result,
 	}
 	var result *Result
 	if complete, ok := out.(*Result); ok && complete != nil {
-		own := *complete // which may be the result of other calls too
+		own := *complete // may be shared with other calls
 		result = &own
 		result.Events = slices.Clip(result.Events)
 	} else {
@@ -248,9 +248,7 @@ func (s *Set) run(ctx context.Context, call *a2e.Call, r *CallRequest) (*Result,
 // Execute runs a skill and returns its data, for nodes of chains: it is an
 // Executor of package chains.
 func (s *Set) Execute(ctx context.Context, call *a2e.Call, name string, input json.RawMessage) (json.RawMessage, error) {
-	r := a2e.New[CallRequest]()
-	r.Name, r.Arguments, r.Streaming = name, input, false
-	result, err := s.run(ctx, call, r)
+	result, err := s.run(ctx, call, &CallRequest{Name: name, Arguments: input, Streaming: new(false)})
 	if err != nil {
 		return nil, err
 	}

@@ -13,7 +13,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/fivewire/fivewire/a2e"
-	"github.com/fivewire/fivewire/a2e/internal/a2etest"
+	"github.com/fivewire/fivewire/a2e/a2etest"
 	"github.com/fivewire/fivewire/a2e/skills"
 )
 
@@ -21,9 +21,9 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func newSet() *skills.Set {
 	category := "text"
-	set := skills.NewSet(&skills.Options{OverrideAuthorizer: func(_ context.Context, _ *a2e.Call, c *skills.LLMConfig) bool {
+	set := a2etest.Must(skills.NewSet(&skills.Options{OverrideAuthorizer: func(_ context.Context, _ *a2e.Call, c *skills.LLMConfig) bool {
 		return c.ProviderName == "good"
-	}})
+	}}))
 	set.Add(skills.Skill{
 		Definition: skills.Definition{Name: "sum", Tags: []string{"a"}, Category: &category,
 			InputSchema: json.RawMessage(`{"type":"object","required":["x"]}`),
@@ -53,7 +53,7 @@ func newSet() *skills.Set {
 // Discovery, calls, events in the stream and in the result (A2E-113, A2E-114,
 // A2E-115), and no credentials on the wire (A2E-151).
 func TestSkills(t *testing.T) {
-	client := a2etest.Connect(t, a2e.NewHost(nil).AddPlugin(newSet().Plugin()), &a2e.ClientOptions{Capabilities: []string{"skills"}})
+	client := a2etest.Connect(t, a2etest.NewHost(t, nil).AddPlugin(newSet().Plugin()), &a2e.ClientOptions{Capabilities: []string{"skills"}})
 	require.True(t, client.HasCapability("skill"), "the alias is answered canonically (A2E-D23)")
 	c, err := skills.NewClient(client)
 	require.NoError(t, err)
@@ -67,7 +67,7 @@ func TestSkills(t *testing.T) {
 	require.Len(t, some.Skills, 1)
 
 	call := func(name, args string, change func(*skills.CallRequest)) (*skills.CallResponse, int, error) {
-		r := a2e.New[skills.CallRequest]()
+		r := new(skills.CallRequest)
 		r.Name, r.Arguments = name, json.RawMessage(args)
 		if change != nil {
 			change(r)
@@ -81,7 +81,7 @@ func TestSkills(t *testing.T) {
 	require.Equal(t, 1, n)
 	require.Len(t, resp.Data.Events, 1)
 	require.JSONEq(t, `{"len":7}`, string(resp.Data.Data))
-	resp, n, err = call("sum", `{"x":1}`, func(r *skills.CallRequest) { r.Streaming = false })
+	resp, n, err = call("sum", `{"x":1}`, func(r *skills.CallRequest) { r.Streaming = new(false) })
 	require.NoError(t, err)
 	require.Zero(t, n)
 	require.Len(t, resp.Data.Events, 1)
@@ -129,20 +129,20 @@ func TestExecute(t *testing.T) {
 // have no data (A2E-115).
 func TestSharedResult(t *testing.T) {
 	shared := &skills.Result{Success: true, Events: make([]a2e.Message, 0, 8)}
-	set := skills.NewSet(nil)
+	set := a2etest.Must(skills.NewSet(nil))
 	set.Add(skills.Skill{Definition: skills.Definition{Name: "cached"}, Run: func(_ context.Context, r *skills.Run) (any, error) {
 		if err := r.Emit(a2e.EventStatus, nil); err != nil {
 			return nil, err
 		}
 		if err := r.Emit(a2e.EventStatus, "no object"); err == nil {
-			return nil, errors.New("an event with data that are no object was taken")
+			return nil, errors.New("event with data that is not an object accepted")
 		}
 		return shared, nil
 	}})
-	c, err := skills.NewClient(a2etest.Connect(t, a2e.NewHost(nil).AddPlugin(set.Plugin()), nil))
+	c, err := skills.NewClient(a2etest.Connect(t, a2etest.NewHost(t, nil).AddPlugin(set.Plugin()), nil))
 	require.NoError(t, err)
 	for range 2 {
-		r := a2e.New[skills.CallRequest]()
+		r := new(skills.CallRequest)
 		r.Name = "cached"
 		resp, err := c.Call(t.Context(), r, nil)
 		require.NoError(t, err)

@@ -7,16 +7,13 @@ import (
 	"context"
 
 	"github.com/fivewire/fivewire/a2e"
-	"github.com/fivewire/fivewire/a2e/internal/wire"
 )
 
-// A Client asks a host for its subagents. Its methods may be called from several
-// goroutines. A nil request stands for one with the defaults of the catalogue;
-// requests are not changed.
+// A Client uses the subagents of a host. It is safe for concurrent use. A nil request means a request
+// with the defaults of the catalogue; requests are not changed.
 type Client struct{ client *a2e.Client }
 
-// NewClient returns a Client that asks through c, and makes the types of the
-// namespace known to it.
+// NewClient returns a Client over c. It registers the types of the namespace with c.
 func NewClient(c *a2e.Client) (*Client, error) {
 	if err := c.Registry().Add(Types()...); err != nil {
 		return nil, err
@@ -26,67 +23,67 @@ func NewClient(c *a2e.Client) (*Client, error) {
 
 // Spawn sends "multi_agent/spawn" and returns the answer.
 func (c *Client) Spawn(ctx context.Context, r *SpawnRequest, opts *a2e.CallOptions) (*SpawnResponse, error) {
-	return a2e.CallAs[SpawnResponse](ctx, c.client, "multi_agent/spawn", wire.OrNew(r), opts)
+	return a2e.CallAs[SpawnResponse](ctx, c.client, "multi_agent/spawn", r, opts)
 }
 
 // Delegate sends "multi_agent/delegate" and returns the answer.
 func (c *Client) Delegate(ctx context.Context, r *DelegateRequest, opts *a2e.CallOptions) (*DelegateResponse, error) {
-	return a2e.CallAs[DelegateResponse](ctx, c.client, "multi_agent/delegate", wire.OrNew(r), opts)
+	return a2e.CallAs[DelegateResponse](ctx, c.client, "multi_agent/delegate", r, opts)
 }
 
 // Await sends "multi_agent/await" and returns the answer.
 func (c *Client) Await(ctx context.Context, r *AwaitRequest, opts *a2e.CallOptions) (*AwaitResponse, error) {
-	return a2e.CallAs[AwaitResponse](ctx, c.client, "multi_agent/await", wire.OrNew(r), opts)
+	return a2e.CallAs[AwaitResponse](ctx, c.client, "multi_agent/await", r, opts)
 }
 
 // List sends "multi_agent/list" and returns the answer.
 func (c *Client) List(ctx context.Context, r *ListRequest, opts *a2e.CallOptions) (*ListResponse, error) {
-	return a2e.CallAs[ListResponse](ctx, c.client, "multi_agent/list", wire.OrNew(r), opts)
+	return a2e.CallAs[ListResponse](ctx, c.client, "multi_agent/list", r, opts)
 }
 
 // Terminate sends "multi_agent/terminate" and returns the answer.
 func (c *Client) Terminate(ctx context.Context, r *TerminateRequest, opts *a2e.CallOptions) (*TerminateResponse, error) {
-	return a2e.CallAs[TerminateResponse](ctx, c.client, "multi_agent/terminate", wire.OrNew(r), opts)
+	return a2e.CallAs[TerminateResponse](ctx, c.client, "multi_agent/terminate", r, opts)
 }
 
 // SpawnSubagent sends "SUBAGENT_SPAWN_REQ" and returns the answer.
 func (c *Client) SpawnSubagent(ctx context.Context, r *SubagentSpawnRequest, opts *a2e.CallOptions) (*SubagentSpawnResponse, error) {
-	return a2e.CallAs[SubagentSpawnResponse](ctx, c.client, "SUBAGENT_SPAWN_REQ", wire.OrNew(r), opts)
+	return a2e.CallAs[SubagentSpawnResponse](ctx, c.client, "SUBAGENT_SPAWN_REQ", r, opts)
 }
 
 // DelegateSubagent sends "SUBAGENT_DELEGATE_REQ" and returns the answer.
 func (c *Client) DelegateSubagent(ctx context.Context, r *SubagentDelegateRequest, opts *a2e.CallOptions) (*SubagentDelegateResponse, error) {
-	return a2e.CallAs[SubagentDelegateResponse](ctx, c.client, "SUBAGENT_DELEGATE_REQ", wire.OrNew(r), opts)
+	return a2e.CallAs[SubagentDelegateResponse](ctx, c.client, "SUBAGENT_DELEGATE_REQ", r, opts)
 }
 
 // AwaitSubagent sends "SUBAGENT_AWAIT_REQ" and returns the answer.
 func (c *Client) AwaitSubagent(ctx context.Context, r *SubagentAwaitRequest, opts *a2e.CallOptions) (*SubagentAwaitResponse, error) {
-	return a2e.CallAs[SubagentAwaitResponse](ctx, c.client, "SUBAGENT_AWAIT_REQ", wire.OrNew(r), opts)
+	return a2e.CallAs[SubagentAwaitResponse](ctx, c.client, "SUBAGENT_AWAIT_REQ", r, opts)
 }
 
 // MessageSubagent sends "SUBAGENT_MESSAGE_REQ" and returns the answer.
 func (c *Client) MessageSubagent(ctx context.Context, r *SubagentMessageRequest, opts *a2e.CallOptions) (*SubagentMessageResponse, error) {
-	return a2e.CallAs[SubagentMessageResponse](ctx, c.client, "SUBAGENT_MESSAGE_REQ", wire.OrNew(r), opts)
+	return a2e.CallAs[SubagentMessageResponse](ctx, c.client, "SUBAGENT_MESSAGE_REQ", r, opts)
 }
 
 // ListSubagents sends "SUBAGENT_LIST_REQ" and returns the answer.
 func (c *Client) ListSubagents(ctx context.Context, r *SubagentListRequest, opts *a2e.CallOptions) (*SubagentListResponse, error) {
-	return a2e.CallAs[SubagentListResponse](ctx, c.client, "SUBAGENT_LIST_REQ", wire.OrNew(r), opts)
+	return a2e.CallAs[SubagentListResponse](ctx, c.client, "SUBAGENT_LIST_REQ", r, opts)
 }
 
 // CancelSubagent sends "SUBAGENT_CANCEL_REQ". Only a failure is answered, by an error that names no
-// waiting call; what became of it arrives as an event.
+// waiting call; the outcome arrives as an event.
 func (c *Client) CancelSubagent(ctx context.Context, r *SubagentCancelRequest) error {
-	return c.client.Send(ctx, "SUBAGENT_CANCEL_REQ", wire.OrNew(r))
+	return c.client.Send(ctx, "SUBAGENT_CANCEL_REQ", r)
 }
 
-// TerminateSubagent sends "SUBAGENT_TERMINATE_REQ". Only a failure is answered, by an error that names no
-// waiting call; what became of it arrives as an event.
+// TerminateSubagent sends "SUBAGENT_TERMINATE_REQ". Only a failure is answered, by an error that
+// names no waiting call; the outcome arrives as an event.
 func (c *Client) TerminateSubagent(ctx context.Context, r *SubagentTerminateRequest) error {
-	return c.client.Send(ctx, "SUBAGENT_TERMINATE_REQ", wire.OrNew(r))
+	return c.client.Send(ctx, "SUBAGENT_TERMINATE_REQ", r)
 }
 
 // MergeSubagents sends "SUBAGENT_MERGE_REQ" and returns the answer.
 func (c *Client) MergeSubagents(ctx context.Context, r *SubagentMergeRequest, opts *a2e.CallOptions) (*SubagentMergeResponse, error) {
-	return a2e.CallAs[SubagentMergeResponse](ctx, c.client, "SUBAGENT_MERGE_REQ", wire.OrNew(r), opts)
+	return a2e.CallAs[SubagentMergeResponse](ctx, c.client, "SUBAGENT_MERGE_REQ", r, opts)
 }

@@ -45,57 +45,48 @@ func Types() []a2e.Type {
 
 // A SpawnRequest is the message "multi_agent/spawn".
 type SpawnRequest struct {
-	Name     string          `a2e:"name,required"`
-	Role     string          `a2e:"role"`
-	Model    string          `a2e:"model,default=default"`
-	MaxSteps int64           `a2e:"max_steps,default=20"`
-	Metadata json.RawMessage `a2e:"metadata,object"`
+	Name     string          `json:"name"`
+	Role     string          `json:"role,omitzero" jsonmap:"always"`
+	Model    string          `json:"model,omitzero" jsonmap:"default=default"`
+	MaxSteps *int64          `json:"max_steps,omitzero" jsonmap:"default=20"`
+	Metadata json.RawMessage `json:"metadata,omitzero" jsonmap:"always,object"`
 }
 
 // A SpawnResponse is the message "multi_agent/spawn/resp".
 type SpawnResponse struct {
-	ReqID      string `a2e:"req_id"` // the request answered
-	SubagentID string `a2e:"subagent_id"`
-	Status     string `a2e:"status"`
+	ReqID      string `json:"req_id,omitzero" jsonmap:"always"` // the request answered
+	SubagentID string `json:"subagent_id,omitzero" jsonmap:"always"`
+	Status     string `json:"status,omitzero" jsonmap:"always"`
 }
-
-// RequestID returns ReqID.
-func (s *SpawnResponse) RequestID() string { return s.ReqID }
 
 // A DelegateRequest is the message "multi_agent/delegate".
 type DelegateRequest struct {
-	SubagentID      string   `a2e:"subagent_id,required"`
-	TaskName        string   `a2e:"task_name,required"`
-	Instruction     string   `a2e:"instruction,required"`
-	SuccessCriteria []string `a2e:"success_criteria"`
+	SubagentID      string   `json:"subagent_id"`
+	TaskName        string   `json:"task_name"`
+	Instruction     string   `json:"instruction"`
+	SuccessCriteria []string `json:"success_criteria,omitzero" jsonmap:"always"`
 }
 
 // A DelegateResponse is the message "multi_agent/delegate/resp".
 type DelegateResponse struct {
-	ReqID    string `a2e:"req_id"` // the request answered
-	Accepted bool   `a2e:"accepted,default=true"`
-	Status   string `a2e:"status"`
+	ReqID    string `json:"req_id,omitzero" jsonmap:"always"` // the request answered
+	Accepted *bool  `json:"accepted,omitzero" jsonmap:"default=true"`
+	Status   string `json:"status,omitzero" jsonmap:"always"`
 }
-
-// RequestID returns ReqID.
-func (d *DelegateResponse) RequestID() string { return d.ReqID }
 
 // An AwaitRequest is the message "multi_agent/await".
 type AwaitRequest struct {
-	SubagentID string `a2e:"subagent_id,required"`
+	SubagentID string `json:"subagent_id"`
 }
 
 // An AwaitResponse is the message "multi_agent/await/resp".
 type AwaitResponse struct {
-	ReqID      string          `a2e:"req_id"` // the request answered
-	SubagentID string          `a2e:"subagent_id"`
-	Status     string          `a2e:"status"`
-	Result     json.RawMessage `a2e:"result,object,nullable"`
-	Error      *string         `a2e:"error,nullable"`
+	ReqID      string          `json:"req_id,omitzero" jsonmap:"always"` // the request answered
+	SubagentID string          `json:"subagent_id,omitzero" jsonmap:"always"`
+	Status     string          `json:"status,omitzero" jsonmap:"always"`
+	Result     json.RawMessage `json:"result,omitzero" jsonmap:"object"`
+	Error      *string         `json:"error,omitzero"`
 }
-
-// RequestID returns ReqID.
-func (a *AwaitResponse) RequestID() string { return a.ReqID }
 
 // A ListRequest is the message "multi_agent/list".
 type ListRequest struct {
@@ -103,24 +94,18 @@ type ListRequest struct {
 
 // A ListResponse is the message "multi_agent/list/resp".
 type ListResponse struct {
-	ReqID     string            `a2e:"req_id"` // the request answered
-	Subagents []json.RawMessage `a2e:"subagents,object"`
+	ReqID     string            `json:"req_id,omitzero" jsonmap:"always"` // the request answered
+	Subagents []json.RawMessage `json:"subagents,omitzero" jsonmap:"always,object"`
 }
-
-// RequestID returns ReqID.
-func (l *ListResponse) RequestID() string { return l.ReqID }
 
 // A TerminateRequest is the message "multi_agent/terminate".
 type TerminateRequest struct {
-	SubagentID string `a2e:"subagent_id,required"`
+	SubagentID string `json:"subagent_id"`
 }
 
 // A TerminateResponse is the message "multi_agent/terminate/resp".
 type TerminateResponse struct {
-	ReqID      string `a2e:"req_id"` // the request answered
-	Success    bool   `a2e:"success"`
-	SubagentID string `a2e:"subagent_id"`
+	ReqID      string `json:"req_id,omitzero" jsonmap:"always"` // the request answered
+	Success    bool   `json:"success,omitzero" jsonmap:"always"`
+	SubagentID string `json:"subagent_id,omitzero" jsonmap:"always"`
 }
-
-// RequestID returns ReqID.
-func (t *TerminateResponse) RequestID() string { return t.ReqID }

@@ -11,69 +11,57 @@ import (
 
 // A SubagentSpawnRequest is the message "SUBAGENT_SPAWN_REQ".
 type SubagentSpawnRequest struct {
-	Agent         Config  `a2e:"agent,required"`
-	ParentAgentID *string `a2e:"parent_agent_id,nullable"`
-	RootAgentID   *string `a2e:"root_agent_id,nullable"`
+	Agent         Config  `json:"agent"`
+	ParentAgentID *string `json:"parent_agent_id,omitzero"`
+	RootAgentID   *string `json:"root_agent_id,omitzero"`
 }
 
 // A SubagentSpawnResponse is the message "SUBAGENT_SPAWN_RESP".
 type SubagentSpawnResponse struct {
-	ReqID      string `a2e:"req_id"` // the request answered
-	SubagentID string `a2e:"subagent_id,required"`
-	Status     string `a2e:"status,required"`
+	ReqID      string `json:"req_id,omitzero" jsonmap:"always"` // the request answered
+	SubagentID string `json:"subagent_id"`
+	Status     string `json:"status"`
 }
-
-// RequestID returns ReqID.
-func (s *SubagentSpawnResponse) RequestID() string { return s.ReqID }
 
 // A SubagentDelegateRequest is the message "SUBAGENT_DELEGATE_REQ".
 type SubagentDelegateRequest struct {
-	SubagentID string `a2e:"subagent_id,required"`
-	Task       Task   `a2e:"task,required"`
+	SubagentID string `json:"subagent_id"`
+	Task       Task   `json:"task"`
 }
 
 // A SubagentDelegateResponse is the message "SUBAGENT_DELEGATE_RESP".
 type SubagentDelegateResponse struct {
-	ReqID    string `a2e:"req_id"` // the request answered
-	Accepted bool   `a2e:"accepted,default=true"`
-	Status   string `a2e:"status,required"`
+	ReqID    string `json:"req_id,omitzero" jsonmap:"always"` // the request answered
+	Accepted *bool  `json:"accepted,omitzero" jsonmap:"default=true"`
+	Status   string `json:"status"`
 }
-
-// RequestID returns ReqID.
-func (s *SubagentDelegateResponse) RequestID() string { return s.ReqID }
 
 // A SubagentAwaitRequest is the message "SUBAGENT_AWAIT_REQ".
 type SubagentAwaitRequest struct {
-	SubagentID string `a2e:"subagent_id,required"`
+	SubagentID string `json:"subagent_id"`
 }
 
 // A SubagentAwaitResponse is the message "SUBAGENT_AWAIT_RESP".
 type SubagentAwaitResponse struct {
-	ReqID      string          `a2e:"req_id"` // the request answered
-	SubagentID string          `a2e:"subagent_id,required"`
-	Status     string          `a2e:"status,required"`
-	Result     json.RawMessage `a2e:"result,object,nullable"`
-	Error      *string         `a2e:"error,nullable"`
+	ReqID      string          `json:"req_id,omitzero" jsonmap:"always"` // the request answered
+	SubagentID string          `json:"subagent_id"`
+	Status     string          `json:"status"`
+	Result     json.RawMessage `json:"result,omitzero" jsonmap:"object"`
+	Error      *string         `json:"error,omitzero"`
 }
-
-// RequestID returns ReqID.
-func (s *SubagentAwaitResponse) RequestID() string { return s.ReqID }
 
 // A SubagentMessageRequest is the message "SUBAGENT_MESSAGE_REQ".
 type SubagentMessageRequest struct {
-	FromSubagentID string  `a2e:"from_subagent_id,required"`
-	ToSubagentID   string  `a2e:"to_subagent_id,required"`
-	Message        Payload `a2e:"message,required"`
+	FromSubagentID string  `json:"from_subagent_id"`
+	ToSubagentID   string  `json:"to_subagent_id"`
+	Message        Payload `json:"message"`
 }
 
 // A SubagentMessageResponse is the message "SUBAGENT_MESSAGE_RESP".
 type SubagentMessageResponse struct {
-	ReqID     string `a2e:"req_id"` // the request answered
-	Delivered bool   `a2e:"delivered,default=true"`
+	ReqID     string `json:"req_id,omitzero" jsonmap:"always"` // the request answered
+	Delivered *bool  `json:"delivered,omitzero" jsonmap:"default=true"`
 }
-
-// RequestID returns ReqID.
-func (s *SubagentMessageResponse) RequestID() string { return s.ReqID }
 
 // A SubagentListRequest is the message "SUBAGENT_LIST_REQ".
 type SubagentListRequest struct {
@@ -81,97 +69,91 @@ type SubagentListRequest struct {
 
 // A SubagentListResponse is the message "SUBAGENT_LIST_RESP".
 type SubagentListResponse struct {
-	ReqID     string `a2e:"req_id"` // the request answered
-	Subagents []Info `a2e:"subagents,required"`
+	ReqID     string `json:"req_id,omitzero" jsonmap:"always"` // the request answered
+	Subagents []Info `json:"subagents"`
 }
-
-// RequestID returns ReqID.
-func (s *SubagentListResponse) RequestID() string { return s.ReqID }
 
 // A SubagentCancelRequest is the message "SUBAGENT_CANCEL_REQ".
 type SubagentCancelRequest struct {
-	SubagentID string `a2e:"subagent_id,required"`
+	SubagentID string `json:"subagent_id"`
 }
 
 // A SubagentTerminateRequest is the message "SUBAGENT_TERMINATE_REQ".
 type SubagentTerminateRequest struct {
-	SubagentID string `a2e:"subagent_id,required"`
+	SubagentID string `json:"subagent_id"`
 }
 
 // A SubagentMergeRequest is the message "SUBAGENT_MERGE_REQ".
 type SubagentMergeRequest struct {
-	SubagentIDs []string `a2e:"subagent_ids,required"`
-	Strategy    string   `a2e:"strategy,default=hierarchical_summary"`
+	SubagentIDs []string `json:"subagent_ids"`
+	Strategy    string   `json:"strategy,omitzero" jsonmap:"default=hierarchical_summary"`
 }
 
 // A SubagentMergeResponse is the message "SUBAGENT_MERGE_RESP".
 type SubagentMergeResponse struct {
-	ReqID        string          `a2e:"req_id"` // the request answered
-	MergedResult json.RawMessage `a2e:"merged_result,object,required"`
+	ReqID        string          `json:"req_id,omitzero" jsonmap:"always"` // the request answered
+	MergedResult json.RawMessage `json:"merged_result" jsonmap:"object"`
 }
-
-// RequestID returns ReqID.
-func (s *SubagentMergeResponse) RequestID() string { return s.ReqID }
 
 // A SubagentEvent is the message "SUBAGENT_EVENT".
 type SubagentEvent struct {
-	SubagentID string          `a2e:"subagent_id,required"`
-	Event      string          `a2e:"event,required"`
-	Content    json.RawMessage `a2e:"content,object"`
+	SubagentID string          `json:"subagent_id"`
+	Event      string          `json:"event"`
+	Content    json.RawMessage `json:"content,omitzero" jsonmap:"always,object"`
 }
 
-// A Config says what a subagent may do.
+// A Config limits a subagent.
 type Config struct {
-	Name           string          `a2e:"name,required"`
-	Role           *string         `a2e:"role,nullable"`
-	Model          string          `a2e:"model,required"`
-	SystemPrompt   *string         `a2e:"system_prompt,nullable"`
-	Capabilities   []string        `a2e:"capabilities"`
-	MemoryScope    string          `a2e:"memory_scope,default=shared"`
-	ToolScope      string          `a2e:"tool_scope,default=restricted"`
-	MaxSteps       int64           `a2e:"max_steps,default=40"`
-	TimeoutSeconds int64           `a2e:"timeout_seconds,default=600"`
-	Metadata       json.RawMessage `a2e:"metadata,object"`
+	Name           string          `json:"name"`
+	Role           *string         `json:"role,omitzero"`
+	Model          string          `json:"model"`
+	SystemPrompt   *string         `json:"system_prompt,omitzero"`
+	Capabilities   []string        `json:"capabilities,omitzero" jsonmap:"always"`
+	MemoryScope    string          `json:"memory_scope,omitzero" jsonmap:"default=shared"`
+	ToolScope      string          `json:"tool_scope,omitzero" jsonmap:"default=restricted"`
+	MaxSteps       *int64          `json:"max_steps,omitzero" jsonmap:"default=40"`
+	TimeoutSeconds *int64          `json:"timeout_seconds,omitzero" jsonmap:"default=600"`
+	Metadata       json.RawMessage `json:"metadata,omitzero" jsonmap:"always,object"`
 
 	Extra a2e.Members // what the catalogue does not name
 }
 
-// A Task is what a subagent is asked to do.
+// A Task is one task of a subagent.
 type Task struct {
-	Name            string          `a2e:"name,required"`
-	Instruction     string          `a2e:"instruction,required"`
-	SuccessCriteria []string        `a2e:"success_criteria"`
-	Metadata        json.RawMessage `a2e:"metadata,object"`
+	Name            string          `json:"name"`
+	Instruction     string          `json:"instruction"`
+	SuccessCriteria []string        `json:"success_criteria,omitzero" jsonmap:"always"`
+	Metadata        json.RawMessage `json:"metadata,omitzero" jsonmap:"always,object"`
 
 	Extra a2e.Members // what the catalogue does not name
 }
 
-// An Info tells how one subagent is.
+// An Info is the state of one subagent.
 type Info struct {
-	SubagentID    string  `a2e:"subagent_id,required"`
-	Name          string  `a2e:"name,required"`
-	Status        string  `a2e:"status,required"`
-	ParentAgentID *string `a2e:"parent_agent_id,nullable"`
-	RootAgentID   *string `a2e:"root_agent_id,nullable"`
-	Depth         int64   `a2e:"depth"`
-	Config        Config  `a2e:"config,required"`
+	SubagentID    string  `json:"subagent_id"`
+	Name          string  `json:"name"`
+	Status        string  `json:"status"`
+	ParentAgentID *string `json:"parent_agent_id,omitzero"`
+	RootAgentID   *string `json:"root_agent_id,omitzero"`
+	Depth         int64   `json:"depth,omitzero" jsonmap:"always"`
+	Config        Config  `json:"config"`
 
 	Extra a2e.Members // what the catalogue does not name
 }
 
-// A Payload is what one subagent tells another.
+// A Payload is the content of a message between subagents.
 type Payload struct {
-	Type    string          `a2e:"type,required"`
-	Content json.RawMessage `a2e:"content,required"`
+	Type    string          `json:"type"`
+	Content json.RawMessage `json:"content"`
 
 	Extra a2e.Members // what the catalogue does not name
 }
 
-// A SourceRef tells where something comes from.
+// A SourceRef names the source of an object.
 type SourceRef struct {
-	SessionID    *string `a2e:"session_id,nullable"` // of the handshake; empty for the one at hand
-	TrajectoryID *string `a2e:"trajectory_id,nullable"`
-	TurnID       *string `a2e:"turn_id,nullable"`
+	SessionID    *string `json:"session_id,omitzero"` // of the handshake; empty means the current session
+	TrajectoryID *string `json:"trajectory_id,omitzero"`
+	TurnID       *string `json:"turn_id,omitzero"`
 
 	Extra a2e.Members // what the catalogue does not name
 }

@@ -4,6 +4,7 @@
 package subagents
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -12,6 +13,7 @@ import (
 	"time"
 
 	"github.com/fivewire/fivewire/a2e"
+	"github.com/fivewire/fivewire/internal/option"
 	"github.com/fivewire/fivewire/internal/randid"
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
@@ -46,36 +48,38 @@ type Options struct {
 	// Name is the name of the plugin. Empty means "multi_agent".
 	Name string
 
-	// MaxAgents bounds the subagents of a session that are not terminated; zero
-	// means 32.
+	// MaxAgents bounds the subagents of a session that are not terminated. Zero means 32; a
+	// negative value removes the bound.
 	MaxAgents int
 
-	// MaxDepth bounds how deep subagents have subagents; zero means 4.
+	// MaxDepth bounds how deep subagents have subagents. Zero means 4; a negative value removes
+	// the bound.
 	MaxDepth int
 
-	// MaxRunTime bounds one task; zero means 10 minutes. A config may ask for less.
+	// MaxRunTime bounds one task. Zero means 10 min; a negative value removes the bound. A config
+	// may name a shorter time.
 	MaxRunTime time.Duration
 }
 
-// NewPlugin returns a plugin that serves both families of messages, with
-// subagents that live as long as their session.
-func NewPlugin(runner Runner, opts *Options) *a2e.Plugin {
-	k := &keeper{runner: runner}
-	if opts != nil {
-		k.opts = *opts
+func (o *Options) withDefaults() Options {
+	var d Options
+	if o != nil {
+		d = *o
 	}
-	if k.opts.Name == "" {
-		k.opts.Name = Capability
+	d.Name = cmp.Or(d.Name, Capability)
+	d.MaxAgents = option.Count(d.MaxAgents, 32)
+	d.MaxDepth = option.Count(d.MaxDepth, 4)
+	d.MaxRunTime = option.Duration(d.MaxRunTime, 10*time.Minute)
+	return d
+}
+
+// NewPlugin returns a plugin that serves both families of messages, with subagents that live as
+// long as their session. It fails without a runner.
+func NewPlugin(runner Runner, opts *Options) (*a2e.Plugin, error) {
+	if runner == nil {
+		return nil, errors.New("subagents: no runner")
 	}
-	if k.opts.MaxAgents <= 0 {
-		k.opts.MaxAgents = 32
-	}
-	if k.opts.MaxDepth <= 0 {
-		k.opts.MaxDepth = 4
-	}
-	if k.opts.MaxRunTime <= 0 {
-		k.opts.MaxRunTime = 10 * time.Minute
-	}
+	k := &keeper{runner: runner, opts: opts.withDefaults()}
 	return &a2e.Plugin{
 		Name: k.opts.Name, Capability: Capability, Types: Types(),
 		Open:  func(s *a2e.Session) (any, error) { return &crew{session: s}, nil },
@@ -87,7 +91,7 @@ func NewPlugin(runner Runner, opts *Options) *a2e.Plugin {
 			a2e.NewRoute("multi_agent/list", k.list),
 			a2e.NewRoute("multi_agent/terminate", k.terminate),
 		}, k.treeRoutes()...),
-	}
+	}, nil
 }
 
 type keeper struct {
@@ -95,7 +99,7 @@ type keeper struct {
 	opts   Options
 }
 
-// A crew are the subagents of one session.
+// A crew holds the subagents of one session.
 type crew struct {
 	session *a2e.Session
 	work    sync.WaitGroup
@@ -112,25 +116,27 @@ type agent struct {
 	parent *agent
 	depth  int
 
-	status string
-	steps  int // tasks so far
-	cancel context.CancelFunc
-	done   chan struct{} // closed when its runner has returned; nil before the first task
-	result json.RawMessage
-	err    string
+	status  string
+	steps   int // tasks so far
+	cancel  context.CancelFunc
+	done    chan struct{} // closed when its runner has returned; nil before the first task
+	isFinal chan struct{} // closed when its task has a result or was cancelled; nil before the first task
+	result  json.RawMessage
+	err     string
 }
 
-func fault(reason, text string) error {
-	err := a2e.NewError(a2e.ErrRuntime, text)
+func newError(reason, text string) error {
+	err := a2e.Errorf(a2e.ErrRuntime, "%s", text)
 	err.Reason, err.Retryable, err.Capability = reason, false, Capability
 	return err
 }
 
-func (c *crew) find(id string) (*agent, error) {
+// findLocked returns the subagent with that id. c.mu must be held.
+func (c *crew) findLocked(id string) (*agent, error) {
 	if i := slices.IndexFunc(c.agents, func(a *agent) bool { return a.id == id }); i >= 0 {
 		return c.agents[i], nil
 	}
-	return nil, fault("unknown_subagent", "there is no such subagent")
+	return nil, newError("unknown_subagent", "there is no such subagent")
 }
 
 func (k *keeper) add(c *crew, config Config, parentID string) (*agent, error) {
@@ -143,28 +149,29 @@ func (k *keeper) add(c *crew, config Config, parentID string) (*agent, error) {
 		}
 	}
 	if alive >= k.opts.MaxAgents || c.closed {
-		return nil, fault("too_many_subagents", "the session has too many subagents")
+		return nil, newError("too_many_subagents", "the session has too many subagents")
 	}
-	if len(c.agents) > 8*k.opts.MaxAgents { // those that ended are remembered for a while only
+	if len(c.agents) > 8*k.opts.MaxAgents { // ended subagents are kept up to a bound
 		c.agents = slices.DeleteFunc(c.agents, func(a *agent) bool { return a.status == StatusTerminated })
 	}
 	a := &agent{id: "sub_" + randid.UUID4Hex()[:8], config: config, status: StatusReady}
 	if parentID != "" {
-		parent, err := c.find(parentID)
-		if err == nil { // else the parent is the agent of the session itself
-			a.parent, a.depth = parent, parent.depth+1
+		parent, err := c.findLocked(parentID)
+		if err != nil { // the depth could be evaded
+			return nil, a2e.SchemaViolation("parent_agent_id", a2e.ReasonValue)
 		}
+		a.parent, a.depth = parent, parent.depth+1
 	}
 	if a.depth >= k.opts.MaxDepth {
-		return nil, fault("too_deep", "subagents are nested too deep")
+		return nil, newError("too_deep", "subagents are nested too deep")
 	}
 	c.agents = append(c.agents, a)
 	return a, nil
 }
 
-// busy reports whether the runner works for the agent, which it may do for a while
-// after the task was cancelled.
-func (a *agent) busy() bool {
+// isBusyLocked reports whether the runner works for the agent, which may continue after the task
+// was cancelled. The mu of the crew must be held.
+func (a *agent) isBusyLocked() bool {
 	if a.done == nil {
 		return false
 	}
@@ -176,28 +183,29 @@ func (a *agent) busy() bool {
 	}
 }
 
-// begin lets an agent do a task.
+// begin starts a task of an agent.
 func (k *keeper) begin(c *crew, id string, task *Task) (*agent, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	a, err := c.find(id)
+	a, err := c.findLocked(id)
 	if err != nil {
 		return nil, err
 	}
 	switch {
 	case c.closed || a.status == StatusTerminated:
-		return nil, fault("terminated", "the subagent has ended")
-	case a.busy():
-		return nil, fault("busy", "the subagent has a task, or has not come to the end of one that was cancelled")
-	case a.config.MaxSteps > 0 && int64(a.steps) >= a.config.MaxSteps:
-		return nil, fault("max_steps", "the subagent has done all it may")
+		return nil, newError("terminated", "the subagent has ended")
+	case a.isBusyLocked():
+		return nil, newError("busy", "the subagent has a task, or has not come to the end of one that was cancelled")
+	case *a.config.MaxSteps > 0 && int64(a.steps) >= *a.config.MaxSteps:
+		return nil, newError("max_steps", "the subagent has done all it may")
 	}
 	limit := k.opts.MaxRunTime
-	if s := a.config.TimeoutSeconds; s > 0 && s < int64(limit/time.Second) {
+	if s := *a.config.TimeoutSeconds; s > 0 && s < int64(limit/time.Second) {
 		limit = time.Duration(s) * time.Second
 	}
 	ctx, cancel := context.WithTimeout(c.session.Context(), limit)
-	a.status, a.cancel, a.done, a.result, a.err = StatusRunning, cancel, make(chan struct{}), nil, ""
+	a.status, a.cancel, a.result, a.err = StatusRunning, cancel, nil, ""
+	a.done, a.isFinal = make(chan struct{}), make(chan struct{})
 	a.steps++
 	config := a.config
 	c.work.Go(func() {
@@ -206,7 +214,7 @@ func (k *keeper) begin(c *crew, id string, task *Task) (*agent, error) {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		switch {
-		case a.status != StatusRunning: // cancelled or terminated meanwhile
+		case a.status != StatusRunning: // cancelled or terminated during the task
 		case err != nil:
 			a.status, a.err = StatusFailed, "the task failed"
 			var e *a2e.Error
@@ -218,6 +226,7 @@ func (k *keeper) begin(c *crew, id string, task *Task) (*agent, error) {
 		default:
 			a.status, a.result = StatusCompleted, result
 		}
+		a.finishLocked()
 		close(a.done)
 	})
 	return a, nil
@@ -238,28 +247,42 @@ func (k *keeper) run(ctx context.Context, config *Config, task *Task) (result js
 	return result, err
 }
 
-// stop ends an agent and those below it (A2E-133).
+// stop ends an agent and its descendants (A2E-133).
 func (c *crew) stop(id, status string) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	a, err := c.find(id)
+	a, err := c.findLocked(id)
 	if err != nil {
 		return err
 	}
-	c.stopTree(a, status)
+	c.stopTreeLocked(a, status)
 	return nil
 }
 
-func (c *crew) stopTree(a *agent, status string) {
+// finishLocked answers the waiting requests. The mu of the crew must be held.
+func (a *agent) finishLocked() {
+	if a.isFinal == nil {
+		return
+	}
+	select {
+	case <-a.isFinal:
+	default:
+		close(a.isFinal)
+	}
+}
+
+// stopTreeLocked ends an agent and its descendants. c.mu must be held.
+func (c *crew) stopTreeLocked(a *agent, status string) {
 	if a.status == StatusRunning || status == StatusTerminated {
 		a.status = status
 	}
+	a.finishLocked()
 	if a.cancel != nil {
 		a.cancel()
 	}
 	for _, child := range c.agents {
 		if child.parent == a {
-			c.stopTree(child, status)
+			c.stopTreeLocked(child, status)
 		}
 	}
 }
@@ -276,19 +299,19 @@ func (c *crew) end() {
 	c.work.Wait()
 }
 
-// wait returns an agent when it does nothing any more.
+// wait returns an agent when its task has ended or was cancelled, whatever the runner does.
 func (c *crew) wait(ctx context.Context, id string) (agent, error) {
 	c.mu.Lock()
-	a, err := c.find(id)
+	a, err := c.findLocked(id)
 	if err != nil {
 		c.mu.Unlock()
 		return agent{}, err
 	}
-	done := a.done
+	result := a.isFinal
 	c.mu.Unlock()
-	if done != nil {
+	if result != nil {
 		select {
-		case <-done:
+		case <-result:
 		case <-ctx.Done():
 			return agent{}, context.Cause(ctx)
 		}
@@ -299,8 +322,8 @@ func (c *crew) wait(ctx context.Context, id string) (agent, error) {
 }
 
 func (k *keeper) spawn(_ context.Context, call *a2e.Call, r *SpawnRequest) (*SpawnResponse, error) {
-	config := *a2e.New[Config]()
-	config.Name, config.Role, config.Model, config.MaxSteps, config.Metadata = r.Name, &r.Role, r.Model, r.MaxSteps, r.Metadata
+	config := Config{Name: r.Name, Role: &r.Role, Model: r.Model, MaxSteps: r.MaxSteps, Metadata: r.Metadata,
+		MemoryScope: "shared", ToolScope: "restricted", TimeoutSeconds: new(int64(600))}
 	a, err := k.add(call.PluginState().(*crew), config, "")
 	if err != nil {
 		return nil, err
@@ -313,7 +336,7 @@ func (k *keeper) delegate(_ context.Context, call *a2e.Call, r *DelegateRequest)
 	if err != nil {
 		return nil, err
 	}
-	return &DelegateResponse{Accepted: true, Status: StatusRunning}, nil
+	return &DelegateResponse{Status: StatusRunning}, nil
 }
 
 func (k *keeper) await(ctx context.Context, call *a2e.Call, r *AwaitRequest) (*AwaitResponse, error) {

@@ -15,7 +15,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/fivewire/fivewire/a2e"
-	"github.com/fivewire/fivewire/a2e/internal/a2etest"
+	"github.com/fivewire/fivewire/a2e/a2etest"
 	"github.com/fivewire/fivewire/a2e/subagents"
 )
 
@@ -34,7 +34,7 @@ func connect(t *testing.T) (*subagents.Client, *a2e.Client) {
 		case "fail":
 			return nil, errors.New("internal text")
 		case "say":
-			return nil, a2e.NewError(a2e.ErrRuntime, "no model")
+			return nil, a2e.Errorf(a2e.ErrRuntime, "no model")
 		case "panic":
 			panic("as told")
 		case "list":
@@ -42,15 +42,15 @@ func connect(t *testing.T) (*subagents.Client, *a2e.Client) {
 		}
 		return json.RawMessage(`{"by":"` + agent.Name + `"}`), nil
 	})
-	client := a2etest.Connect(t, a2e.NewHost(nil).AddPlugin(subagents.NewPlugin(runner, &subagents.Options{MaxAgents: 4, MaxDepth: 2})), nil)
+	client := a2etest.Connect(t, a2etest.NewHost(t, nil).AddPlugin(a2etest.Must(subagents.NewPlugin(runner, &subagents.Options{MaxAgents: 4, MaxDepth: 2}))), nil)
 	c, err := subagents.NewClient(client)
 	require.NoError(t, err)
 	return c, client
 }
 
 func spawn(t *testing.T, c *subagents.Client, name string) string {
-	r := a2e.New[subagents.SpawnRequest]()
-	r.Name, r.MaxSteps = name, 3
+	r := new(subagents.SpawnRequest)
+	r.Name, r.MaxSteps = name, new(int64(3))
 	resp, err := c.Spawn(t.Context(), r, nil)
 	require.NoError(t, err)
 	require.Equal(t, subagents.StatusReady, resp.Status)
@@ -66,7 +66,7 @@ func TestMultiAgent(t *testing.T) {
 		do := func(task string) *subagents.AwaitResponse {
 			resp, err := c.Delegate(ctx, &subagents.DelegateRequest{SubagentID: id, TaskName: task}, nil)
 			require.NoError(t, err)
-			require.True(t, resp.Accepted)
+			require.True(t, *resp.Accepted)
 			got, err := c.Await(ctx, &subagents.AwaitRequest{SubagentID: id}, nil)
 			require.NoError(t, err)
 			return got
@@ -82,7 +82,7 @@ func TestMultiAgent(t *testing.T) {
 		require.Equal(t, subagents.StatusFailed, do("panic").Status)
 		require.Equal(t, subagents.StatusFailed, do("list").Status)
 		start := time.Now()
-		r := a2e.New[subagents.AwaitRequest]()
+		r := new(subagents.AwaitRequest)
 		_, err = c.Delegate(ctx, &subagents.DelegateRequest{SubagentID: id, TaskName: "wait"}, nil)
 		require.NoError(t, err)
 		_, err = c.Delegate(ctx, &subagents.DelegateRequest{SubagentID: id, TaskName: "work"}, nil)
@@ -119,7 +119,7 @@ func TestTree(t *testing.T) {
 		var events []*subagents.SubagentEvent
 		client.OnPush("SUBAGENT_EVENT", func(m *a2e.Message) { events = append(events, m.Body.(*subagents.SubagentEvent)) })
 		make := func(parent *string) (*subagents.SubagentSpawnResponse, error) {
-			config := *a2e.New[subagents.Config]()
+			config := subagents.Config{}
 			config.Name, config.Model = "n", "m"
 			return c.SpawnSubagent(ctx, &subagents.SubagentSpawnRequest{Agent: config, ParentAgentID: parent}, nil)
 		}
@@ -158,8 +158,8 @@ func TestTree(t *testing.T) {
 	})
 }
 
-// A cancelled subagent whose runner takes its time gets no other task meanwhile, and
-// its late result counts for nothing.
+// A cancelled subagent gets no other task before its runner has returned, and its late result is
+// ignored.
 func TestTaskAfterCancel(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, _ := connect(t)
@@ -181,6 +181,7 @@ func TestTaskAfterCancel(t *testing.T) {
 		got := await()
 		require.Equal(t, subagents.StatusCancelled, got.Status)
 		require.Nil(t, got.Result)
+		time.Sleep(time.Hour) // the runner returns
 		require.NoError(t, delegate("work"))
 		require.JSONEq(t, `{"by":"one"}`, string(await().Result))
 	})

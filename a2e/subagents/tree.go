@@ -27,8 +27,7 @@ func (k *keeper) treeRoutes() []a2e.Route {
 	}
 }
 
-// quiet makes a route of a request that has no response type: only a failure is
-// answered.
+// quiet returns a route of a request without a response type: only a failure is answered.
 func quiet[Req any](name string, fn func(c *crew, r *Req) error) a2e.Route {
 	return a2e.Route{Type: a2e.TypeOf[Req](name), Handler: a2e.HandlerFunc(func(_ context.Context, call *a2e.Call) (any, error) {
 		r, ok := call.Message.Body.(*Req)
@@ -42,7 +41,7 @@ func quiet[Req any](name string, fn func(c *crew, r *Req) error) a2e.Route {
 	})}
 }
 
-// report stops a subagent and tells the agent so by an event.
+// report stops a subagent and sends an event to the agent.
 func (c *crew) report(id, status string) error {
 	if err := c.stop(id, status); err != nil {
 		return err
@@ -67,7 +66,7 @@ func (k *keeper) treeDelegate(_ context.Context, call *a2e.Call, r *SubagentDele
 	if _, err := k.begin(call.PluginState().(*crew), r.SubagentID, &r.Task); err != nil {
 		return nil, err
 	}
-	return &SubagentDelegateResponse{Accepted: true, Status: StatusRunning}, nil
+	return &SubagentDelegateResponse{Status: StatusRunning}, nil
 }
 
 func (k *keeper) treeAwait(ctx context.Context, call *a2e.Call, r *SubagentAwaitRequest) (*SubagentAwaitResponse, error) {
@@ -82,15 +81,15 @@ func (k *keeper) treeList(_ context.Context, call *a2e.Call, _ *SubagentListRequ
 	return &SubagentListResponse{Subagents: call.PluginState().(*crew).infos()}, nil
 }
 
-// treeMerge joins the results of subagents as an object by their ids. The other
-// strategies need a model and are the runner's own.
+// treeMerge joins the results of subagents in one object by their ids. Other strategies need a
+// model and are left to the runner.
 func (k *keeper) treeMerge(_ context.Context, call *a2e.Call, r *SubagentMergeRequest) (*SubagentMergeResponse, error) {
 	c := call.PluginState().(*crew)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var merged a2e.Members
 	for _, id := range r.SubagentIDs {
-		a, err := c.find(id)
+		a, err := c.findLocked(id)
 		if err != nil {
 			return nil, err
 		}

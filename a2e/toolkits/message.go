@@ -24,49 +24,43 @@ func Types() []a2e.Type {
 
 // A ListRequest is the message "toolkit/list/req".
 type ListRequest struct {
-	FilterKind string   `a2e:"filter_kind"`
-	FilterTags []string `a2e:"filter_tags"`
+	FilterKind string   `json:"filter_kind,omitzero" jsonmap:"always"`
+	FilterTags []string `json:"filter_tags,omitzero" jsonmap:"always"`
 }
 
 // A ListResponse is the message "toolkit/list/resp".
 type ListResponse struct {
-	ReqID    string       `a2e:"req_id"` // the request answered
-	Toolkits []Definition `a2e:"toolkits"`
+	ReqID    string       `json:"req_id,omitzero" jsonmap:"always"` // the request answered
+	Toolkits []Definition `json:"toolkits,omitzero" jsonmap:"always"`
 }
-
-// RequestID returns ReqID.
-func (l *ListResponse) RequestID() string { return l.ReqID }
 
 // A ConfigureRequest is the message "toolkit/configure/req".
 type ConfigureRequest struct {
-	SessionID   string          `a2e:"session_id"` // of the handshake; empty for the one at hand
-	ToolkitName string          `a2e:"toolkit_name"`
-	Config      json.RawMessage `a2e:"config,object"`
+	SessionID   string          `json:"session_id,omitzero" jsonmap:"always"` // of the handshake; empty means the current session
+	ToolkitName string          `json:"toolkit_name,omitzero" jsonmap:"always"`
+	Config      json.RawMessage `json:"config,omitzero" jsonmap:"always,object"`
 }
 
 // A ConfigureResponse is the message "toolkit/configure/resp".
 type ConfigureResponse struct {
-	ReqID       string  `a2e:"req_id"` // the request answered
-	ToolkitName string  `a2e:"toolkit_name"`
-	Status      string  `a2e:"status,default=ok"`
-	Message     *string `a2e:"message,nullable"`
+	ReqID       string  `json:"req_id,omitzero" jsonmap:"always"` // the request answered
+	ToolkitName string  `json:"toolkit_name,omitzero" jsonmap:"always"`
+	Status      string  `json:"status,omitzero" jsonmap:"default=ok"`
+	Message     *string `json:"message,omitzero"`
 }
-
-// RequestID returns ReqID.
-func (c *ConfigureResponse) RequestID() string { return c.ReqID }
 
 // A Definition describes one toolkit.
 type Definition struct {
-	Name        string          `a2e:"name,required"`
-	Alias       string          `a2e:"alias"`
-	Description string          `a2e:"description"`
-	Category    string          `a2e:"category"`
-	Tags        []string        `a2e:"tags"`
-	IconSVG     *string         `a2e:"icon_svg,nullable"`
-	Schema      json.RawMessage `a2e:"schema,object"`
-	Tools       []string        `a2e:"tools,required"`
-	Configured  bool            `a2e:"configured"`
-	Version     string          `a2e:"version,default=1.0.0"`
+	Name        string          `json:"name"`
+	Alias       string          `json:"alias,omitzero" jsonmap:"always"`
+	Description string          `json:"description,omitzero" jsonmap:"always"`
+	Category    string          `json:"category,omitzero" jsonmap:"always"`
+	Tags        []string        `json:"tags,omitzero" jsonmap:"always"`
+	IconSVG     *string         `json:"icon_svg,omitzero"`
+	Schema      json.RawMessage `json:"schema,omitzero" jsonmap:"always,object"`
+	Tools       []string        `json:"tools"`
+	Configured  bool            `json:"configured,omitzero" jsonmap:"always"`
+	Version     string          `json:"version,omitzero" jsonmap:"default=1.0.0"`
 
 	Extra a2e.Members // what the catalogue does not name
 }

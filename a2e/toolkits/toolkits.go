@@ -4,6 +4,7 @@
 package toolkits
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -25,25 +26,35 @@ const (
 	StatusPartial = "partial"
 )
 
-// A Toolkit bundles tools that are configured together. Its definition must hold
-// a JSON Schema of the configuration, or none for one that takes anything.
+// A Toolkit is a group of tools that are configured together. Its definition holds a JSON Schema of
+// the configuration, or none to accept any configuration.
 type Toolkit struct {
 	Definition Definition
 
-	// Configure takes a configuration that fits the schema, for one session. An
-	// [*a2e.Error] tells the agent its message; of every other error only the
-	// fact that it failed, as it may repeat secrets of the configuration.
+	// Configure receives a configuration that matches the schema, for one session. The agent
+	// receives the message of an [*a2e.Error]; any other error is reported without its text, which
+	// may contain secrets of the configuration.
 	Configure func(ctx context.Context, s *a2e.Session, config json.RawMessage) error
 }
 
-// ErrPartialConfig makes the answer say that a configuration was accepted in part.
+// ErrPartialConfig reports a configuration that was accepted in part.
 var ErrPartialConfig = errors.New("toolkits: configured in part")
 
-// NewPlugin returns a plugin that lists and configures toolkits. Configurations
-// are never logged. It fails if a schema is none.
-func NewPlugin(name string, list ...Toolkit) (*a2e.Plugin, error) {
+// Options adjusts the plugin. The zero value is right for production.
+type Options struct {
+	// Name is the name of the plugin. Empty means "toolkits".
+	Name string
+}
+
+// NewPlugin returns a plugin that lists and configures toolkits. Configurations are never logged.
+// It fails if a schema is invalid.
+func NewPlugin(toolkits []Toolkit, opts *Options) (*a2e.Plugin, error) {
+	name := Capability
+	if opts != nil {
+		name = cmp.Or(opts.Name, Capability)
+	}
 	b := &box{}
-	for _, t := range list {
+	for _, t := range toolkits {
 		k := kit{Toolkit: t}
 		if len(t.Definition.Schema) > 0 {
 			resolved, err := schema.Parse(t.Definition.Schema)
@@ -53,9 +64,6 @@ func NewPlugin(name string, list ...Toolkit) (*a2e.Plugin, error) {
 			k.schema = resolved
 		}
 		b.kits = append(b.kits, k)
-	}
-	if name == "" {
-		name = Capability
 	}
 	return &a2e.Plugin{
 		Name: name, Capability: Capability, Types: Types(),

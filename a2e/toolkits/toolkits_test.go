@@ -15,7 +15,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/fivewire/fivewire/a2e"
-	"github.com/fivewire/fivewire/a2e/internal/a2etest"
+	"github.com/fivewire/fivewire/a2e/a2etest"
 	"github.com/fivewire/fivewire/a2e/toolkits"
 )
 
@@ -24,7 +24,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // Configurations are held against the schema, and never logged (A2E-087,
 // A2E-088, A2E-151).
 func TestToolkits(t *testing.T) {
-	p, err := toolkits.NewPlugin("", toolkits.Toolkit{
+	p, err := toolkits.NewPlugin([]toolkits.Toolkit{{
 		Definition: toolkits.Definition{Name: "mail", Category: "net", Tags: []string{"Mail"}, Tools: []string{"send"},
 			Schema: json.RawMessage(`{"type":"object","properties":{"key":{"type":"string"},"n":{"type":"integer"}},"required":["key"]}`)},
 		Configure: func(_ context.Context, _ *a2e.Session, config json.RawMessage) error {
@@ -32,15 +32,15 @@ func TestToolkits(t *testing.T) {
 			case bytes.Contains(config, []byte("half")):
 				return toolkits.ErrPartialConfig
 			case bytes.Contains(config, []byte("refuse")):
-				return a2e.NewError(a2e.ErrUnauthorized, "key is not valid")
+				return a2e.Errorf(a2e.ErrUnauthorized, "key is not valid")
 			case bytes.Contains(config, []byte("crash")):
 				return errors.New("cannot reach server with key crash")
 			}
 			return nil
-		}}, toolkits.Toolkit{Definition: toolkits.Definition{Name: "free"}})
+		}}, {Definition: toolkits.Definition{Name: "free"}}}, nil)
 	require.NoError(t, err)
 	var log bytes.Buffer
-	h := a2e.NewHost(&a2e.HostOptions{Logger: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))}).AddPlugin(p)
+	h := a2etest.NewHost(t, &a2e.HostOptions{Logger: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))}).AddPlugin(p)
 	client := a2etest.Connect(t, h, nil)
 	c, err := toolkits.NewClient(client)
 	require.NoError(t, err)
@@ -83,6 +83,6 @@ func TestToolkits(t *testing.T) {
 	list, err = other.List(t.Context(), nil, nil)
 	require.NoError(t, err)
 	require.False(t, list.Toolkits[0].Configured, "sessions share nothing (A2E-142)")
-	_, err = toolkits.NewPlugin("x", toolkits.Toolkit{Definition: toolkits.Definition{Name: "x", Schema: json.RawMessage(`{"type":7}`)}})
+	_, err = toolkits.NewPlugin([]toolkits.Toolkit{{Definition: toolkits.Definition{Name: "x", Schema: json.RawMessage(`{"type":7}`)}}}, nil)
 	require.Error(t, err)
 }

@@ -6,6 +6,7 @@ package tools
 import (
 	"encoding/json"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/fivewire/fivewire/a2e"
@@ -44,6 +45,8 @@ func check(path string, p *Parameter, v strictjson.Value) error {
 		return refuse(path, a2e.ReasonType)
 	case len(p.Enum) > 0 && !slices.Contains(p.Enum, enumText(v)):
 		return refuse(path, a2e.ReasonValue)
+	case v.IsArray():
+		return checkElements(path, p, v)
 	case !v.IsObject():
 		return nil
 	}
@@ -56,12 +59,50 @@ func check(path string, p *Parameter, v strictjson.Value) error {
 	return nil
 }
 
+// checkElements checks an array against the member items of its parameter (A2E-D32).
+func checkElements(path string, p *Parameter, v strictjson.Value) error {
+	raw := strictjson.Value(p.Extra.Get("items"))
+	if p.Type != "array" || !raw.IsObject() {
+		return nil
+	}
+	items, err := itemsOf(raw)
+	if err != nil {
+		return err
+	}
+	i := 0
+	for e := v.Elements(); e.Next(); i++ {
+		name := path + "[" + strconv.Itoa(i) + "]"
+		if e.Value.Kind() == 'n' {
+			return refuse(name, a2e.ReasonType)
+		}
+		if err := check(name, items, e.Value); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// itemsOf reads the member items of a parameter, whose members are all optional.
+func itemsOf(raw strictjson.Value) (*Parameter, error) {
+	type schema struct {
+		Type       string                       `json:"type,omitzero"`
+		Enum       []string                     `json:"enum,omitzero"`
+		Properties a2e.OrderedObject[Parameter] `json:"properties,omitzero"`
+		Extra      a2e.Members
+	}
+	s, err := a2e.DecodeModel[schema](json.RawMessage(raw), "items")
+	if err != nil {
+		return nil, err
+	}
+	return &Parameter{Type: s.Type, Enum: s.Enum, Properties: s.Properties, Extra: s.Extra}, nil
+}
+
 func fits(name string, v strictjson.Value) bool {
 	switch name {
 	case "string":
 		return v.Kind() == '"'
 	case "integer":
-		return v.Kind() == '0' && a2e.IsIntegral(json.Number(v))
+		return v.Kind() == '0' && strictjson.IsIntegral(v)
 	case "number":
 		return v.Kind() == '0'
 	case "boolean":
@@ -83,7 +124,7 @@ func enumText(v strictjson.Value) string {
 	return string(strictjson.AppendCompact(nil, v))
 }
 
-// FilterDefinitions returns the tools that a list request asks for, in their order (A2E-D33).
+// FilterDefinitions returns the tools that match a list request, in their order (A2E-D33).
 func FilterDefinitions(list []Definition, r *ListRequest) []Definition {
 	var found []Definition
 	query := strings.ToLower(r.Query)

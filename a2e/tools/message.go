@@ -25,81 +25,75 @@ func Types() []a2e.Type {
 
 // A ListRequest is the message "tool/list/req".
 type ListRequest struct {
-	FilterKind      string   `a2e:"filter_kind"`
-	FilterTags      []string `a2e:"filter_tags"`
-	Query           string   `a2e:"query"`
-	IncludeDeferred bool     `a2e:"include_deferred"`
+	FilterKind      string   `json:"filter_kind,omitzero" jsonmap:"always"`
+	FilterTags      []string `json:"filter_tags,omitzero" jsonmap:"always"`
+	Query           string   `json:"query,omitzero" jsonmap:"always"`
+	IncludeDeferred bool     `json:"include_deferred,omitzero" jsonmap:"always"`
 }
 
 // A ListResponse is the message "tool/list/resp".
 type ListResponse struct {
-	ReqID string       `a2e:"req_id"` // the request answered
-	Tools []Definition `a2e:"tools"`
+	ReqID string       `json:"req_id,omitzero" jsonmap:"always"` // the request answered
+	Tools []Definition `json:"tools,omitzero" jsonmap:"always"`
 }
-
-// RequestID returns ReqID.
-func (l *ListResponse) RequestID() string { return l.ReqID }
 
 // A CallRequest is the message "tool/call/req".
 type CallRequest struct {
-	SessionID     string          `a2e:"session_id"` // of the handshake; empty for the one at hand
-	ToolName      string          `a2e:"tool_name,required"`
-	Arguments     json.RawMessage `a2e:"arguments,object,required"`
-	CorrelationID string          `a2e:"correlation_id"`           // the caller's own trace id
-	Streaming     bool            `a2e:"streaming"`                // send events while it runs
-	Timeout       int64           `a2e:"timeout,default=30,min=0"` // seconds
+	SessionID     string          `json:"session_id,omitzero" jsonmap:"always"` // of the handshake; empty means the current session
+	ToolName      string          `json:"tool_name"`
+	Arguments     json.RawMessage `json:"arguments" jsonmap:"object"`
+	CorrelationID string          `json:"correlation_id,omitzero" jsonmap:"always"` // the caller's own trace id
+	Streaming     bool            `json:"streaming,omitzero" jsonmap:"always"`      // send events while it runs
+	Timeout       a2e.Limit       `json:"timeout,omitzero" jsonmap:"default=30"`    // seconds
 }
 
 // A CallResponse is the message "tool/call/resp".
 type CallResponse struct {
-	ReqID     string   `a2e:"req_id"` // the request answered
-	Data      Result   `a2e:"data,required"`
-	CreatedAt *float64 `a2e:"created_at,nullable"` // Unix seconds
+	ReqID     string   `json:"req_id,omitzero" jsonmap:"always"` // the request answered
+	Data      Result   `json:"data"`
+	CreatedAt *float64 `json:"created_at,omitzero"` // Unix seconds
 }
-
-// RequestID returns ReqID.
-func (c *CallResponse) RequestID() string { return c.ReqID }
 
 // A Definition describes one tool.
 type Definition struct {
-	Name             string      `a2e:"name,required"`
-	Description      string      `a2e:"description,required"`
-	InputParameters  []Parameter `a2e:"input_parameters"`
-	OutputParameters []Parameter `a2e:"output_parameters"`
-	Streaming        bool        `a2e:"streaming,default=true"` // send events while it runs
-	Idempotent       bool        `a2e:"idempotent"`
-	Tags             []string    `a2e:"tags"`
-	Version          string      `a2e:"version,default=1.0.0"`
-	Toolkit          *string     `a2e:"toolkit,nullable"`
-	DeferLoading     bool        `a2e:"defer_loading"`
+	Name             string      `json:"name"`
+	Description      string      `json:"description"`
+	InputParameters  []Parameter `json:"input_parameters,omitzero" jsonmap:"always"`
+	OutputParameters []Parameter `json:"output_parameters,omitzero" jsonmap:"always"`
+	Streaming        *bool       `json:"streaming,omitzero" jsonmap:"default=true"` // send events while it runs
+	Idempotent       bool        `json:"idempotent,omitzero" jsonmap:"always"`
+	Tags             []string    `json:"tags,omitzero" jsonmap:"always"`
+	Version          string      `json:"version,omitzero" jsonmap:"default=1.0.0"`
+	Toolkit          *string     `json:"toolkit,omitzero"`
+	DeferLoading     bool        `json:"defer_loading,omitzero" jsonmap:"always"`
 
 	Extra a2e.Members // what the catalogue does not name
 }
 
 // A Parameter describes one argument or result of a tool, in a subset of JSON Schema.
 type Parameter struct {
-	Name        string                       `a2e:"name,required"`
-	Type        string                       `a2e:"type,required"`
-	Description string                       `a2e:"description,required"`
-	Required    bool                         `a2e:"required"`
-	Enum        []string                     `a2e:"enum,nullable"`
-	Properties  a2e.OrderedObject[Parameter] `a2e:"properties,nullable"`
+	Name        string                       `json:"name"`
+	Type        string                       `json:"type"`
+	Description string                       `json:"description"`
+	Required    bool                         `json:"required,omitzero" jsonmap:"always"`
+	Enum        []string                     `json:"enum,omitzero"`
+	Properties  a2e.OrderedObject[Parameter] `json:"properties,omitzero"`
 
 	Extra a2e.Members // what the catalogue does not name
 }
 
-// A Result is what a tool came to.
+// A Result is the outcome of a tool.
 type Result struct {
-	Success    bool            `a2e:"success,required"`
-	ToolName   string          `a2e:"tool_name,required"`
-	Data       json.RawMessage `a2e:"data,nullable"`
-	Summary    json.RawMessage `a2e:"summary,nullable"`
-	Truncated  bool            `a2e:"truncated"` // something was cut off
-	ExitCode   *int64          `a2e:"exit_code,nullable"`
-	Error      *string         `a2e:"error,nullable"`
-	ErrorCode  *string         `a2e:"error_code,nullable"`
-	DurationMs int64           `a2e:"duration_ms,required"` // without the time in the queue
-	Events     []a2e.Message   `a2e:"events"`
+	Success    bool            `json:"success"`
+	ToolName   string          `json:"tool_name"`
+	Data       json.RawMessage `json:"data,omitzero" jsonmap:"unset"`
+	Summary    json.RawMessage `json:"summary,omitzero" jsonmap:"unset"`
+	Truncated  bool            `json:"truncated,omitzero" jsonmap:"always"` // something was cut off
+	ExitCode   *int64          `json:"exit_code,omitzero"`
+	Error      *string         `json:"error,omitzero"`
+	ErrorCode  *string         `json:"error_code,omitzero"`
+	DurationMs int64           `json:"duration_ms"` // without the time in the queue
+	Events     []a2e.Message   `json:"events,omitzero" jsonmap:"always"`
 
 	Extra a2e.Members // what the catalogue does not name
 }

@@ -4,6 +4,7 @@
 package tools
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -22,9 +23,9 @@ import (
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
 
-// TimeLimit returns the time limit that the request asks for.
+// TimeLimit returns the time limit of the request.
 func (c *CallRequest) TimeLimit() time.Duration {
-	return wire.Seconds(c.Timeout)
+	return wire.Seconds(c.Timeout, 30)
 }
 
 // Err returns nil if the tool succeeded, else an [*a2e.Error] with its error and
@@ -33,7 +34,7 @@ func (r *Result) Err() error {
 	if r.Success {
 		return nil
 	}
-	err := a2e.NewError(a2e.ErrTool, "the tool failed")
+	err := a2e.Errorf(a2e.ErrTool, "the tool failed")
 	err.Retryable = false
 	if r.ErrorCode != nil && *r.ErrorCode != "" {
 		err.Code = a2e.Code(*r.ErrorCode)
@@ -49,10 +50,9 @@ func (r *Result) Err() error {
 type Tool struct {
 	Definition Definition
 
-	// Run does the work. Arguments were held against the parameters. It
-	// returns what encoding/json can write, or a complete [*Result]; raw JSON
-	// as [json.RawMessage]; nil for no data. An [*a2e.Error] is sent as it
-	// stands, any other error as tool_error with its text.
+	// Run executes the tool with arguments that match the parameters. It returns a value for
+	// encoding/json, or a complete [*Result]; raw JSON as [json.RawMessage]; nil for no data. An
+	// [*a2e.Error] is sent unchanged, any other error as tool_error with its text.
 	Run func(ctx context.Context, call *a2e.Call, arguments json.RawMessage) (any, error)
 }
 
@@ -65,9 +65,8 @@ type Options struct {
 	// allows every tool.
 	Authorizer func(ctx context.Context, call *a2e.Call, tool *Definition, arguments json.RawMessage) bool
 
-	// SessionTools returns further tools of the session that a call belongs to, such
-	// as those of its MCP servers. They come after the tools of the set, whose
-	// names they cannot take over.
+	// SessionTools returns additional tools of the session of a call, such as those of its MCP
+	// servers. They follow the tools of the set, whose names take precedence.
 	SessionTools func(ctx context.Context, call *a2e.Call) []Tool
 
 	// Searcher replaces the search of a list request, for better ranking.
@@ -85,18 +84,20 @@ type Set struct {
 }
 
 // NewSet returns a set without tools.
-func NewSet(opts *Options) *Set {
-	s := &Set{tools: map[string]*Tool{}}
-	if opts != nil {
-		s.opts = *opts
+func NewSet(opts *Options) (*Set, error) {
+	return &Set{opts: opts.withDefaults(), tools: map[string]*Tool{}}, nil
+}
+
+func (o *Options) withDefaults() Options {
+	var d Options
+	if o != nil {
+		d = *o
 	}
-	if s.opts.Name == "" {
-		s.opts.Name = Capability
+	d.Name = cmp.Or(d.Name, Capability)
+	if d.Searcher == nil {
+		d.Searcher = FilterDefinitions
 	}
-	if s.opts.Searcher == nil {
-		s.opts.Searcher = FilterDefinitions
-	}
-	return s
+	return d
 }
 
 // Add adds a tool. A name that is empty or taken, and a tool without Run, panic.
@@ -117,7 +118,7 @@ func (s *Set) Add(t Tool) *Set {
 	return s
 }
 
-// Remove takes a tool away. Calls that run go on.
+// Remove removes a tool. Running calls continue.
 func (s *Set) Remove(name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -144,10 +145,17 @@ func (s *Set) tool(name string) *Tool {
 
 // Plugin returns the plugin that serves the set.
 func (s *Set) Plugin() *a2e.Plugin {
-	return &a2e.Plugin{Name: s.opts.Name, Capability: Capability, Types: Types(), Routes: []a2e.Route{
-		a2e.NewRoute("tool/list/req", s.list),
-		a2e.NewRoute("tool/call/req", s.call),
-	}}
+	list, call := a2e.NewRoute("tool/list/req", s.list), a2e.NewRoute("tool/call/req", s.call)
+	list.Idempotent = func(*a2e.Message) bool { return true }
+	call.Idempotent = func(m *a2e.Message) bool {
+		r, ok := m.Body.(*CallRequest)
+		t := (*Tool)(nil)
+		if ok {
+			t = s.tool(r.ToolName)
+		}
+		return t != nil && t.Definition.Idempotent
+	}
+	return &a2e.Plugin{Name: s.opts.Name, Capability: Capability, Types: Types(), Routes: []a2e.Route{list, call}}
 }
 
 func (s *Set) list(ctx context.Context, call *a2e.Call, r *ListRequest) (*ListResponse, error) {
@@ -182,14 +190,14 @@ func (s *Set) lookup(ctx context.Context, call *a2e.Call, name string) *Tool {
 }
 
 func (s *Set) call(ctx context.Context, call *a2e.Call, r *CallRequest) (*CallResponse, error) {
-	answer := &struct { // one allocation for what goes out together
+	answer := &struct { // one allocation for all parts
 		CallResponse
 		at float64
 	}{}
 	if err := s.run(ctx, call, r.ToolName, r.Arguments, &answer.Data); err != nil {
 		return nil, err
 	}
-	answer.at = a2e.Seconds(time.Now())
+	answer.at = wire.Timestamp(time.Now())
 	answer.CreatedAt = &answer.at
 	return &answer.CallResponse, nil
 }
@@ -242,13 +250,13 @@ func (s *Set) run(ctx context.Context, call *a2e.Call, name string, arguments js
 }
 
 func failure(code a2e.Code, name, text string) *a2e.Error {
-	err := a2e.NewError(code, text).With("tool_name", wire.Clip(name))
+	err := a2e.Errorf(code, "%s", text).With("tool_name", wire.Clip(name))
 	err.Capability = Capability
 	return err
 }
 
-// wireError is tool_error, to be retried if the tool may be (A2E-D30), unless the
-// tool says itself what it is.
+// wireError returns an error of a tool as tool_error, retryable if the tool is idempotent
+// (A2E-D30). An [*a2e.Error] is returned unchanged.
 func (t *Tool) wireError(err error) error {
 	var e *a2e.Error
 	if errors.As(err, &e) || errors.Is(err, a2e.ErrNextPlugin) {
@@ -264,10 +272,10 @@ func (t *Tool) wireError(err error) error {
 	return e
 }
 
-// AddTool adds a Go function as a tool. The parameters come from the fields of
-// the struct In, by their json tags and jsonschema descriptions; arguments are
-// held against the whole schema of In, and numbers stay exact in fields of type
-// [json.Number]. More about the tool is said by change, if it is not nil.
+// AddTool adds a Go function as a tool. The parameters are derived from the fields of the struct
+// In, by their json tags and jsonschema descriptions. Arguments are checked against the whole
+// schema of In, and numbers stay exact in fields of type [json.Number]. If change is not nil, it
+// may complete the definition.
 func AddTool[In, Out any](s *Set, name, description string, fn func(ctx context.Context, call *a2e.Call, in In) (Out, error),
 	change func(*Definition)) {
 	own, err := jsonschema.For[In](&jsonschema.ForOptions{TypeSchemas: map[reflect.Type]*jsonschema.Schema{
@@ -280,15 +288,14 @@ func AddTool[In, Out any](s *Set, name, description string, fn func(ctx context.
 	if own.Type != "object" {
 		panic(fmt.Sprintf("tools: the arguments of %q are not a struct", name))
 	}
-	own.AdditionalProperties = nil // unknown arguments pass (A2E-D32)
+	own.AdditionalProperties = nil // unknown arguments are accepted (A2E-D32)
 	resolved, err := own.Resolve(nil)
 	if err != nil {
 		panic(fmt.Sprintf("tools: the arguments of %q: %v", name, err))
 	}
-	d := a2e.New[Definition]()
-	d.Name, d.Description = name, description
-	known := parametersOf(own)
-	for _, p := range known {
+	d := &Definition{Name: name, Description: description}
+	parameters := parametersOf(own)
+	for _, p := range parameters {
 		d.InputParameters = append(d.InputParameters, p.Value)
 	}
 	if change != nil {
@@ -299,7 +306,7 @@ func AddTool[In, Out any](s *Set, name, description string, fn func(ctx context.
 		if err != nil {
 			return nil, refuse("arguments", a2e.ReasonType)
 		}
-		v = withoutNulls(v, known)
+		v = withoutNulls(v, parameters)
 		if err := resolved.Validate(schema.Instance(v)); err != nil {
 			return nil, refuse("arguments", a2e.ReasonValue)
 		}
@@ -356,8 +363,8 @@ func parametersOf(schema *jsonschema.Schema) a2e.OrderedObject[Parameter] {
 	return list
 }
 
-// withoutNulls leaves out arguments that are null, at every depth that has
-// parameters, because that means absent (A2E-D32).
+// withoutNulls removes arguments that are null, at every depth with parameters, because null means
+// absent (A2E-D32).
 func withoutNulls(v strictjson.Value, parameters a2e.OrderedObject[Parameter]) strictjson.Value {
 	out := []byte{'{'}
 	for m := v.Members(); m.Next(); {

@@ -7,13 +7,14 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
 	"github.com/fivewire/fivewire/a2e"
-	"github.com/fivewire/fivewire/a2e/internal/a2etest"
+	"github.com/fivewire/fivewire/a2e/a2etest"
 	"github.com/fivewire/fivewire/a2e/tools"
 )
 
@@ -34,9 +35,9 @@ type addOut struct {
 }
 
 func newHost(t *testing.T) (*tools.Set, *tools.Client) {
-	set := tools.NewSet(&tools.Options{Authorizer: func(_ context.Context, call *a2e.Call, d *tools.Definition, _ json.RawMessage) bool {
+	set := a2etest.Must(tools.NewSet(&tools.Options{Authorizer: func(_ context.Context, call *a2e.Call, d *tools.Definition, _ json.RawMessage) bool {
 		return d.Name != "secret"
-	}})
+	}}))
 	tools.AddTool(set, "add", "Add numbers", func(_ context.Context, call *a2e.Call, in addIn) (addOut, error) {
 		if in.B == 13 {
 			return addOut{}, errors.New("unlucky")
@@ -45,7 +46,7 @@ func newHost(t *testing.T) (*tools.Set, *tools.Client) {
 	}, func(d *tools.Definition) { d.Tags = []string{"Math"}; d.Idempotent = true })
 	tools.AddTool(set, "secret", "Hidden", func(context.Context, *a2e.Call, struct{}) (any, error) { return nil, nil },
 		func(d *tools.Definition) { d.DeferLoading = true })
-	c := a2etest.Connect(t, a2e.NewHost(nil).AddPlugin(set.Plugin()), nil)
+	c := a2etest.Connect(t, a2etest.NewHost(t, nil).AddPlugin(set.Plugin()), nil)
 	client, err := tools.NewClient(c)
 	require.NoError(t, err)
 	return set, client
@@ -65,7 +66,7 @@ func TestAddFunc(t *testing.T) {
 	require.Equal(t, "x", d.InputParameters[3].Properties[0].Name)
 
 	call := func(args string, streaming bool) (*tools.CallResponse, []a2e.Event, error) {
-		r := a2e.New[tools.CallRequest]()
+		r := new(tools.CallRequest)
 		r.ToolName, r.Arguments, r.Streaming, r.CorrelationID = "add", json.RawMessage(args), streaming, "turn-1"
 		var events []a2e.Event
 		resp, err := c.Call(t.Context(), r, &a2e.CallOptions{OnEvent: func(e a2e.Event) { events = append(events, e) }})
@@ -112,7 +113,7 @@ func TestListAndPolicy(t *testing.T) {
 	list, err := c.List(t.Context(), nil, nil)
 	require.NoError(t, err)
 	require.Len(t, list.Tools, 1)
-	r := a2e.New[tools.ListRequest]()
+	r := new(tools.ListRequest)
 	r.IncludeDeferred, r.Query = true, "HIDD"
 	list, err = c.List(t.Context(), r, nil)
 	require.NoError(t, err)
@@ -122,7 +123,7 @@ func TestListAndPolicy(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "add", list.Tools[0].Name)
 
-	q := a2e.New[tools.CallRequest]()
+	q := new(tools.CallRequest)
 	q.ToolName, q.Arguments = "secret", json.RawMessage(`{}`)
 	_, err = c.Call(t.Context(), q, nil)
 	require.ErrorIs(t, err, a2e.ErrToolDenied)
@@ -156,9 +157,9 @@ func TestSessionToolsStay(t *testing.T) {
 	run := func(context.Context, *a2e.Call, json.RawMessage) (any, error) { return nil, nil }
 	own := func(name string) tools.Tool { return tools.Tool{Definition: tools.Definition{Name: name}, Run: run} }
 	list := []tools.Tool{own("taken"), own("mine")}
-	set := tools.NewSet(&tools.Options{SessionTools: func(context.Context, *a2e.Call) []tools.Tool { return list }})
+	set := a2etest.Must(tools.NewSet(&tools.Options{SessionTools: func(context.Context, *a2e.Call) []tools.Tool { return list }}))
 	set.Add(own("taken"))
-	c, err := tools.NewClient(a2etest.Connect(t, a2e.NewHost(nil).AddPlugin(set.Plugin()), nil))
+	c, err := tools.NewClient(a2etest.Connect(t, a2etest.NewHost(t, nil).AddPlugin(set.Plugin()), nil))
 	require.NoError(t, err)
 	for range 2 {
 		resp, err := c.List(t.Context(), nil, nil)
@@ -180,13 +181,39 @@ func TestNestedNulls(t *testing.T) {
 		In   inner          `json:"in"`
 		Free map[string]any `json:"free,omitempty"`
 	}
-	set := tools.NewSet(nil)
+	set := a2etest.Must(tools.NewSet(nil))
 	tools.AddTool(set, "nested", "Takes an object", func(_ context.Context, _ *a2e.Call, in input) (input, error) { return in, nil }, nil)
-	c, err := tools.NewClient(a2etest.Connect(t, a2e.NewHost(nil).AddPlugin(set.Plugin()), nil))
+	c, err := tools.NewClient(a2etest.Connect(t, a2etest.NewHost(t, nil).AddPlugin(set.Plugin()), nil))
 	require.NoError(t, err)
-	r := a2e.New[tools.CallRequest]()
+	r := new(tools.CallRequest)
 	r.ToolName, r.Arguments = "nested", json.RawMessage(`{"in":{"n":null},"free":{"a":null}}`)
 	resp, err := c.Call(t.Context(), r, nil)
 	require.NoError(t, err)
 	require.JSONEq(t, `{"in":{},"free":{"a":null}}`, string(resp.Data.Data))
+}
+
+// Strict mode holds for events inside results.
+func TestStrictCodecRefusesDialectsOfEventsInResults(t *testing.T) {
+	const hex = "3F2504E04f8941d39a0c0305e82c3301"
+	line := func(version, id string) []byte {
+		return fmt.Appendf(nil, `{"a2e":"1.0","type":"tool/call/resp","id":%q,"ts":1,"req_id":%q,"data":{"success":true,"tool_name":"t",`+
+			`"duration_ms":1,"events":[{%q:"1.0","type":"event/progress","id":%q,"ts":1,"kind":"progress","req_id":%q,"data":{}}]}}`,
+			hex, hex, version, id, hex)
+	}
+	strict, lenient := a2e.NewCodec(tools.Types()...), a2e.NewCodec(tools.Types()...)
+	strict.Strict = true
+	for _, tt := range []struct{ version, id, field string }{
+		{"a2e", hex, ""}, {"version", hex, "data.events[0].a2e"}, {"a2e", "e1", "data.events[0].id"},
+	} {
+		_, err := lenient.Decode(line(tt.version, tt.id))
+		require.NoError(t, err)
+		_, err = strict.Decode(line(tt.version, tt.id))
+		if tt.field == "" {
+			require.NoError(t, err)
+			continue
+		}
+		var e *a2e.Error
+		require.ErrorAs(t, err, &e)
+		require.Equal(t, tt.field, e.Field)
+	}
 }

@@ -1,8 +1,8 @@
 // Copyright 2026 The Fivewire Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package schema holds JSON against JSON Schemas. It is the one place that turns
-// exact JSON into what the validator wants.
+// Package schema validates JSON against JSON Schemas. It is the only place that converts exact JSON
+// to the types of the validator.
 package schema
 
 import (
@@ -13,7 +13,7 @@ import (
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
 
-// Parse reads a schema. It comes from the program, not from a peer.
+// Parse reads a trusted schema of the program.
 func Parse(text json.RawMessage) (*jsonschema.Resolved, error) {
 	v, err := strictjson.Check(text, strictjson.Options{})
 	if err != nil {
@@ -32,9 +32,8 @@ func Fits(s *jsonschema.Resolved, text json.RawMessage) bool {
 	return err == nil && s.Validate(Instance(v)) == nil
 }
 
-// Instance returns v in the types of the validator. Numbers become integers
-// where they are small enough, else floats: good enough to be judged, and nobody
-// but the validator sees them.
+// Instance returns v in the types of the validator. Small numbers become integers, other numbers
+// floats; only the validator reads them.
 func Instance(v strictjson.Value) any {
 	switch v.Kind() {
 	case '{':

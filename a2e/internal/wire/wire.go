@@ -1,22 +1,28 @@
 // Copyright 2026 The Fivewire Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package wire holds what the namespaces of A2E share.
+// Package wire holds functions shared by the namespaces of A2E.
 package wire
 
 import (
+	"cmp"
+	"encoding/json"
 	"strings"
 	"time"
 
 	"github.com/fivewire/fivewire/a2e"
+	"github.com/fivewire/fivewire/internal/strictjson"
 )
 
-// OrNew returns r, or for nil a request with the defaults of the catalogue.
-func OrNew[T any](r *T) *T {
-	if r == nil {
-		return a2e.New[T]()
-	}
-	return r
+// Timestamp returns t as Unix seconds, as the members created_at and the like hold them.
+func Timestamp(t time.Time) float64 { return float64(t.UnixMicro()) / 1e6 }
+
+// EqualJSON reports whether two JSON texts have the same value: numbers by their exact value,
+// strings by their text, members in any order. Text that is not strict JSON equals nothing.
+func EqualJSON(a, b json.RawMessage) bool {
+	x, err1 := strictjson.Check(a, strictjson.Options{MaxDepth: 10000})
+	y, err2 := strictjson.Check(b, strictjson.Options{MaxDepth: 10000})
+	return err1 == nil && err2 == nil && strictjson.Equal(x, y)
 }
 
 // Clip bounds what an answer repeats of a request (A2E-D51).
@@ -27,8 +33,8 @@ func Clip(s string) string {
 	return strings.ToValidUTF8(s[:200], "")
 }
 
-// Seconds is a time limit in seconds as a duration, the longest there is if it is
-// longer.
-func Seconds(n int64) time.Duration {
-	return time.Duration(min(n, int64(1<<62/time.Second))) * time.Second
+// Seconds returns a time limit as a duration, at most the longest one, and 0 for one of 0.
+func Seconds(n, unset a2e.Limit) time.Duration {
+	n = max(cmp.Or(n, unset), 0)
+	return time.Duration(min(int64(n), int64(1<<62/time.Second))) * time.Second
 }

@@ -10,10 +10,10 @@ import (
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
 
-// textFault finds out what is wrong with a line that the strict reader refused.
-// One pass goes through the text and stops at what comes first: a syntax error,
-// the bracket that is one too deep, or the end of a repeated name (A2E-D15).
-func textFault(line []byte, maxDepth int) *Error {
+// textError returns the error of a line that the strict reader refused. One pass stops at the first
+// error: a syntax error, the first bracket beyond the depth limit, or the end of a repeated name
+// (A2E-D15).
+func textError(line []byte, maxDepth int) *Error {
 	if !utf8.Valid(line) {
 		return reasoned(ErrParse, ReasonInvalidUTF8, "line is not valid UTF-8")
 	}
@@ -34,12 +34,40 @@ func textFault(line []byte, maxDepth int) *Error {
 	return reasoned(ErrParse, ReasonInvalidJSON, "line is not valid JSON")
 }
 
-// A scanner walks over text of which nothing is known but that it is UTF-8.
+// A scanner reads text that is valid UTF-8 but otherwise unchecked.
 type scanner struct {
 	text     []byte
 	at       int
 	maxDepth int
-	repeats  bool // repeated names are nothing to stop at
+	repeats  bool // repeated names are not an error
+
+	member func(name string, value []byte) // of the outermost object; may be nil
+}
+
+// headMembers returns the texts of id, type and req_id, if they are complete in the beginning of a
+// line that is too long (A2E-D06). The first member of each name counts.
+func headMembers(head []byte) (id, msgType, refID string) {
+	end := 0
+	for end < len(head) {
+		r, n := utf8.DecodeRune(head[end:])
+		if r == utf8.RuneError && n == 1 {
+			break
+		}
+		end += n
+	}
+	found := map[string]string{}
+	s := scanner{text: head[:end], maxDepth: maxDepth, repeats: true, member: func(name string, value []byte) {
+		if _, isRepeated := found[name]; !isRepeated {
+			found[name], _ = strictjson.Value(value).Text()
+		}
+	}}
+	if s.space(); s.peek() == '{' {
+		s.value(0)
+	}
+	if len(found["id"]) > maxName {
+		delete(found, "id")
+	}
+	return found["id"], found["type"], found["req_id"]
 }
 
 func (s *scanner) space() {
@@ -60,8 +88,7 @@ func (s *scanner) peek() byte {
 	return 0
 }
 
-// value passes over one value, inside depth brackets, and returns the reason why
-// it cannot.
+// value skips one value inside depth brackets, and returns the reason of an error or "".
 func (s *scanner) value(depth int) string {
 	switch c := s.peek(); c {
 	case '{', '[':
@@ -113,8 +140,12 @@ func (s *scanner) object(depth int) string {
 		}
 		s.at++
 		s.space()
+		start := s.at
 		if reason := s.value(depth); reason != "" {
 			return reason
+		}
+		if s.member != nil && depth == 1 {
+			s.member(name, s.text[start:s.at])
 		}
 		s.space()
 		switch s.peek() {
@@ -152,7 +183,7 @@ func (s *scanner) array(depth int) string {
 	}
 }
 
-// str passes over a string and returns its text. The strict reader judges it.
+// str skips a string and returns its text. The strict reader checks its content.
 func (s *scanner) str() (string, string) {
 	start := s.at
 	for s.at++; s.at < len(s.text); s.at++ {
@@ -174,9 +205,8 @@ func (s *scanner) str() (string, string) {
 	return "", ReasonInvalidJSON
 }
 
-// dropNonFinite replaces the three tokens that some writers emit for floats that
-// JSON cannot hold. It looks outside of strings only and leaves everything else
-// to the strict reader.
+// dropNonFinite replaces the three tokens of some writers for non-finite floats, outside strings
+// only. The strict reader checks the rest.
 func dropNonFinite(line []byte) []byte {
 	out := make([]byte, 0, len(line))
 	for i := 0; i < len(line); {

@@ -1,7 +1,8 @@
 // Copyright 2026 The Fivewire Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package env
+// Package envtest has a small environment for tests and examples.
+package envtest
 
 import (
 	"context"
@@ -11,19 +12,20 @@ import (
 	"strconv"
 
 	"github.com/fivewire/fivewire/a2e"
+	"github.com/fivewire/fivewire/a2e/env"
 	"github.com/fivewire/fivewire/a2e/internal/wire"
 )
 
-// Counter is the smallest environment: a number that the action "inc" raises by
-// payload.amount (1 if it is not given) until it reaches Goal. The reward is
-// the amount. The option "start" of a reset says where it begins.
+// Counter is a minimal environment: a number that the action "inc" raises by payload.amount, 1 by
+// default, until it reaches Goal. The reward is the amount. The option "start" of a reset sets the
+// first value.
 type Counter struct {
 	Goal int64 // zero means 10
 }
 
-// Reset begins at options.start.
-func (c Counter) Reset(_ context.Context, r *ResetRequest) (Episode, *Observation, error) {
-	options := a2e.New[counterOptions]()
+// Reset starts an episode at options.start.
+func (c Counter) Reset(_ context.Context, r *env.ResetRequest) (env.Episode, *env.Observation, error) {
+	options := &counterOptions{}
 	if r.Options != nil {
 		var err error
 		if options, err = a2e.DecodeModel[counterOptions](r.Options, "options"); err != nil {
@@ -43,46 +45,47 @@ func (Counter) Space(context.Context) (actionSpace, stateSchema json.RawMessage,
 }
 
 type counterOptions struct {
-	Start int64 `a2e:"start"`
+	Start int64 `json:"start,omitzero" jsonmap:"always"`
 }
 
 type counterPayload struct {
-	Amount int64 `a2e:"amount,default=1"`
+	Amount *int64 `json:"amount,omitzero" jsonmap:"default=1"`
 }
 
 type counting struct{ goal, n int64 }
 
-func (c *counting) see(reward *float64) *Observation {
-	return &Observation{State: json.RawMessage(`{"count":` + strconv.FormatInt(c.n, 10) + `}`), Done: c.n >= c.goal, Reward: reward}
+func (c *counting) see(reward *float64) *env.Observation {
+	return &env.Observation{State: json.RawMessage(`{"count":` + strconv.FormatInt(c.n, 10) + `}`), Done: c.n >= c.goal, Reward: reward}
 }
 
-func (c *counting) Step(_ context.Context, a *Action) (*Observation, error) {
+func (c *counting) Step(_ context.Context, a *env.Action) (*env.Observation, error) {
 	if a.ActionType != "inc" {
-		return nil, UnknownActionError(a.ActionType)
+		return nil, env.UnknownActionError(a.ActionType)
 	}
-	in := a2e.New[counterPayload]()
+	amount := int64(1)
 	if a.Payload != nil {
-		var err error
-		if in, err = a2e.DecodeModel[counterPayload](a.Payload, "action.payload"); err != nil {
+		in, err := a2e.DecodeModel[counterPayload](a.Payload, "action.payload")
+		if err != nil {
 			return nil, err
 		}
+		amount = *in.Amount
 	}
-	if in.Amount > 0 && c.n > math.MaxInt64-in.Amount || in.Amount < 0 && c.n < math.MinInt64-in.Amount {
+	if amount > 0 && c.n > math.MaxInt64-amount || amount < 0 && c.n < math.MinInt64-amount {
 		return nil, a2e.SchemaViolation("action.payload.amount", a2e.ReasonValue)
 	}
-	c.n += in.Amount
-	reward := float64(in.Amount)
+	c.n += amount
+	reward := float64(amount)
 	return c.see(&reward), nil
 }
 
-func (c *counting) Observe(context.Context) (*Observation, error) { return c.see(nil), nil }
+func (c *counting) Observe(context.Context) (*env.Observation, error) { return c.see(nil), nil }
 
 func (c *counting) Close() error { return nil }
 
 // savedCount is an episode between two sessions.
 type savedCount struct {
-	Goal int64 `a2e:"goal"`
-	N    int64 `a2e:"count"`
+	Goal int64 `json:"goal,omitzero" jsonmap:"always"`
+	N    int64 `json:"count,omitzero" jsonmap:"always"`
 }
 
 // Save returns the count and the goal.
@@ -90,8 +93,8 @@ func (c *counting) Save(context.Context) (json.RawMessage, error) {
 	return a2e.EncodeModel(&savedCount{Goal: c.goal, N: c.n})
 }
 
-// Restore goes on where an episode was saved.
-func (Counter) Restore(_ context.Context, saved json.RawMessage) (Episode, error) {
+// Restore continues a saved episode.
+func (Counter) Restore(_ context.Context, saved json.RawMessage) (env.Episode, error) {
 	in, err := a2e.DecodeModel[savedCount](saved, "")
 	if err != nil {
 		return nil, err

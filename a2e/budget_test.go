@@ -1,0 +1,250 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package a2e_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"runtime"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/fivewire/fivewire/a2e"
+	"github.com/fivewire/fivewire/a2e/a2etest"
+)
+
+// A remote connection has the address of a network.
+type remote struct {
+	io.ReadWriteCloser
+	addr net.IP
+}
+
+func (r *remote) RemoteAddr() net.Addr { return &net.TCPAddr{IP: r.addr, Port: 1234} }
+
+// openFrom opens a session from an address.
+func openFrom(t *testing.T, h *a2e.Host, addr net.IP) *raw {
+	agent, host := a2e.Pipe()
+	return serveRaw(t, h, agent, &remote{host, addr})
+}
+
+// Sessions without a handshake are bounded for each address and in all, and keep no other agent out
+// (A2E-D61).
+func TestStrangersLockOutNoAgent(t *testing.T) {
+	for name, strangers := range map[string]struct {
+		addr func(i int) net.IP
+		want int
+	}{
+		"one address":    {func(int) net.IP { return net.IPv4(192, 0, 2, 1) }, 16},
+		"many addresses": {func(i int) net.IP { return net.IPv4(198, 51, byte(i>>8), byte(i)) }, 256},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				h := a2etest.NewHost(t, &a2e.HostOptions{Auth: a2e.Auth{Authenticator: a2etest.KeyAuthenticator("s3cret")},
+					Timing: a2e.Timing{HandshakeTimeout: time.Hour}}, repeating())
+				first := openFrom(t, h, strangers.addr(0))
+				for i := range 1100 {
+					openFrom(t, h, strangers.addr(i))
+					synctest.Wait()
+				}
+				require.Len(t, h.Sessions(), strangers.want)
+				_, err := first.in.ReadByte()
+				require.ErrorIs(t, err, io.EOF, "the oldest session is closed")
+				for i := range 20 {
+					r := openFrom(t, h, net.IPv4(203, 0, 113, byte(i)))
+					require.True(t, *r.shake(`"demo"`).Body.(*a2e.HandshakeResponse).OK)
+					r.send(message("demo/ask/req", "1", ""))
+					require.Equal(t, "demo/ask/resp", r.next().Type)
+				}
+				require.NoError(t, h.Close())
+				for _, u := range h.Usage() {
+					require.Zero(t, u.Used, "%+v", u)
+				}
+			})
+		})
+	}
+}
+
+// A host with MaxItems sessions refuses handshakes with server_error, and requests for a session with
+// status 503. The end of a session frees its place.
+func TestHostRefusesSessionsOverMaxItems(t *testing.T) {
+	records := make(chan a2e.AuditRecord, 10) // a record may follow its answer
+	h := a2etest.NewHost(t, &a2e.HostOptions{Limits: a2e.Limits{MaxItems: 1}, Audit: func(_ context.Context, r *a2e.AuditRecord) {
+		records <- *r
+	}}, repeating())
+	one, two := open(t, h), open(t, h)
+	two.send(message("ping", "p", ""))
+	require.Equal(t, "pong", two.next().Type, "the session has started")
+	require.True(t, *one.shake(`"demo"`).Body.(*a2e.HandshakeResponse).OK)
+	refused := two.shake(`"demo"`).Body.(*a2e.HandshakeResponse)
+	require.False(t, *refused.OK)
+	require.Equal(t, a2e.RejectServerError, refused.Reason)
+	for path, x := range map[string]http.Handler{"/session": a2etest.Must(a2e.NewHTTPHandler(h, nil)), "/": a2etest.Must(a2e.NewWebSocketHandler(h, nil))} {
+		w := httptest.NewRecorder()
+		x.ServeHTTP(w, httptest.NewRequest(http.MethodPost, path, nil))
+		require.Equal(t, http.StatusServiceUnavailable, w.Code, path)
+		require.Equal(t, "5", w.Header().Get("Retry-After"))
+	}
+	one.send(message("shutdown", "s", `,"timeout":0`))
+	<-one.done
+	one.done <- nil
+	require.True(t, *two.shake(`"demo"`).Body.(*a2e.HandshakeResponse).OK)
+	codes := make(map[string]int)
+	for range 5 { // one for each handshake and each refused request
+		codes[(<-records).Code]++
+	}
+	require.Equal(t, map[string]int{"": 2, string(a2e.RejectServerError): 1, "503": 2}, codes)
+	require.Empty(t, records)
+}
+
+// A WebSocket that is refused before the upgrade has one record with its status.
+func TestRefusedWebSocketHasRecord(t *testing.T) {
+	var records []a2e.AuditRecord
+	h := a2etest.NewHost(t, &a2e.HostOptions{Audit: func(_ context.Context, r *a2e.AuditRecord) { records = append(records, *r) }})
+	x := a2etest.Must(a2e.NewWebSocketHandler(h, nil))
+	for _, origin := range []string{"", "https://evil.example"} {
+		r := httptest.NewRequest(http.MethodGet, "/", nil)
+		if origin != "" {
+			r.Header.Set("Origin", origin)
+		}
+		w := httptest.NewRecorder()
+		x.ServeHTTP(w, r)
+		require.Len(t, records, 1, origin)
+		require.Equal(t, fmt.Sprint(w.Code), records[0].Code)
+		require.Equal(t, a2e.OutcomeRefused, records[0].Outcome)
+		require.Equal(t, "192.0.2.1:1234", records[0].Peer)
+		records = nil
+	}
+}
+
+// A session that ends without a handshake has one record.
+func TestSessionWithoutHandshakeHasRecord(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		records := make(chan a2e.AuditRecord, 2)
+		h := a2etest.NewHost(t, &a2e.HostOptions{Audit: func(_ context.Context, r *a2e.AuditRecord) { records <- *r }})
+		r := openFrom(t, h, net.IPv4(192, 0, 2, 1))
+		_, err := r.in.ReadByte()
+		require.ErrorIs(t, err, io.EOF)
+		got := <-records
+		require.Equal(t, []string{"refused", "192.0.2.1:1234", "timeout"}, []string{got.Outcome, got.Peer, got.Code})
+		require.Equal(t, 10*time.Second, got.Duration)
+		require.Empty(t, records)
+	})
+}
+
+// A request over a bound of its principal is refused with the time to retry after, and one of another
+// principal is served.
+func TestRequestOverBudgetIsOverloaded(t *testing.T) {
+	auth := a2e.Auth{Authenticator: a2etest.Must(a2e.APIKeyAuthenticator(map[string]*a2e.Principal{"s3cret": {ID: "one"}, "other": {ID: "other"}}))}
+	for name, limits := range map[string]a2e.Limits{
+		"memory":   {MaxMemoryPerPrincipal: 4000},
+		"waiting":  {QueueLimitPerPrincipal: 2, MaxConcurrentPerPrincipal: 1},
+		"requests": {RequestRate: 0.01, RequestBurst: 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				release := make(chan struct{})
+				h := a2etest.NewHost(t, &a2e.HostOptions{Auth: auth, Limits: limits},
+					answering(func(_ context.Context, _ *a2e.Call, r *recorder) (*recorder, error) {
+						if r.How == "hold" {
+							<-release
+						}
+						return &recorder{}, nil
+					}))
+				one, two, other := open(t, h), open(t, h), open(t, h)
+				one.shake(`"demo"`)
+				two.shake(`"demo"`)
+				other.send(message("handshake/req", "h", `,"agent_id":"t","agent_caps":["demo"],"auth_token":"other"`))
+				other.next()
+				pad := `,"pad":"` + strings.Repeat("x", 1500) + `"`
+				for i := range 3 {
+					one.send(message("demo/ask/req", fmt.Sprint(i), `,"how":"hold"`+pad))
+					synctest.Wait()
+				}
+				two.send(message("demo/ask/req", "1", pad))
+				e := wireError(t, two.next())
+				require.ErrorIs(t, e, a2e.ErrRuntime)
+				require.Equal(t, a2e.ReasonOverloaded, e.Reason)
+				require.True(t, e.Retryable)
+				require.Contains(t, string(e.Details), `"resource":"`+name+`"`)
+				require.Contains(t, string(e.Details), `"retry_after":`)
+				other.send(message("demo/ask/req", "1", pad))
+				require.Equal(t, "demo/ask/resp", other.next().Type)
+				close(release)
+				synctest.Wait()
+				for _, u := range h.Usage() {
+					if u.Resource != "items" {
+						require.Zero(t, u.Used, "%+v", u)
+					}
+				}
+			})
+		})
+	}
+}
+
+// Requests of one principal in two sessions share its places.
+func TestPrincipalSharesPlaces(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		release := make(chan struct{})
+		h := a2etest.NewHost(t, &a2e.HostOptions{Auth: a2e.Auth{Authenticator: a2etest.KeyAuthenticator("s3cret")}, Limits: a2e.Limits{MaxConcurrentPerPrincipal: 1}},
+			answering(func(_ context.Context, _ *a2e.Call, r *recorder) (*recorder, error) { <-release; return r, nil }))
+		one, two := open(t, h), open(t, h)
+		one.shake(`"demo"`)
+		two.shake(`"demo"`)
+		one.send(message("demo/ask/req", "1", ""))
+		two.send(message("demo/ask/req", "1", ""))
+		synctest.Wait()
+		require.Contains(t, h.Usage(), a2e.Usage{Resource: "work", Scope: "principal", Used: 1, Limit: 1})
+		release <- struct{}{}
+		one.next()
+		release <- struct{}{}
+		two.next()
+	})
+}
+
+// A stranger's message costs the host neither its memory nor its parsing: it is refused at 64 KiB.
+func TestLongMessageOfStrangerIsNotRead(t *testing.T) {
+	var names bytes.Buffer
+	names.WriteString(`{"a2e":"1.0","type":"ping","id":"i","ts":1`)
+	for i := 0; names.Len() < 16<<20; i++ {
+		fmt.Fprintf(&names, `,"%x":1`, i)
+	}
+	names.WriteString("}\n")
+	h := a2etest.NewHost(t, &a2e.HostOptions{Auth: a2e.Auth{Authenticator: a2etest.KeyAuthenticator("s3cret")}}, repeating())
+	agent, host := net.Pipe() // without buffers
+	r := serveRaw(t, h, agent, host)
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	written := make(chan struct{})
+	go func() {
+		defer close(written)
+		_, _ = agent.Write(names.Bytes())
+	}()
+	e := wireError(t, r.next())
+	<-written
+	runtime.ReadMemStats(&after)
+	require.Equal(t, a2e.ReasonTooLarge, e.Reason)
+	require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(1<<20), "bytes allocated")
+	require.True(t, *r.shake(`"demo"`).Body.(*a2e.HandshakeResponse).OK)
+	r.send(message("demo/ask/req", "1", `,"pad":"`+strings.Repeat("x", 1<<20)+`"`))
+	require.Equal(t, "demo/ask/resp", r.next().Type, "an agent may send long messages")
+
+	x := a2etest.Must(a2e.NewHTTPHandler(h, nil))
+	w := httptest.NewRecorder()
+	x.ServeHTTP(w, httptest.NewRequest(http.MethodPost, "/session", nil))
+	post := httptest.NewRequest(http.MethodPost, "/send", &names)
+	post.Header.Set("X-Session-Id", w.Body.String()[len(`{"session_id":"`):w.Body.Len()-2])
+	w = httptest.NewRecorder()
+	x.ServeHTTP(w, post)
+	require.Equal(t, http.StatusRequestEntityTooLarge, w.Code)
+	require.NoError(t, h.Close())
+}

@@ -1,0 +1,156 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package a2e_test
+
+import (
+	"context"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/fivewire/fivewire/a2e"
+	"github.com/fivewire/fivewire/a2e/planning"
+	"github.com/fivewire/fivewire/conformance/fault"
+	"github.com/fivewire/fivewire/store"
+)
+
+// serveDurable passes a request to a process and returns the status and the body. It reads a stream
+// until it is idle.
+func serveDurable(p *durableProcess, method, path, secret, body string) (status int, text string) {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	r := httptest.NewRequest(method, "http://a2e.test"+path, strings.NewReader(body)).WithContext(ctx)
+	r.Header.Set("X-Session-Id", secret)
+	w := httptest.NewRecorder()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		p.handler.ServeHTTP(w, r)
+	}()
+	if method == http.MethodGet {
+		synctest.Wait()
+		cancel()
+	}
+	<-done
+	return w.Code, w.Body.String()
+}
+
+// openDurable opens a session with its handshake, and returns its secret.
+func openDurable(t *testing.T, p *durableProcess, caps string) string {
+	status, text := serveDurable(p, "POST", "/session", "", `{"a2e":"1.0","type":"handshake/req","id":"h1","ts":1,"agent_id":"t","agent_caps":[`+caps+`,"resume"]}`)
+	require.Equal(t, 200, status, text)
+	_, rest, _ := strings.Cut(text, `"session_id":"`)
+	return rest[:32]
+}
+
+func post(t *testing.T, p *durableProcess, secret string, lines ...string) {
+	status, text := serveDurable(p, "POST", "/send", secret, strings.Join(lines, "\n"))
+	require.Equal(t, 200, status, text)
+}
+
+func request(msgType, id, members string) string {
+	return `{"a2e":"1.0","type":"` + msgType + `","id":"` + id + `","ts":1,` + members + `}`
+}
+
+// durably runs f with a process whose store has faults. The function of f starts another one.
+func durably(t *testing.T, rules []fault.Rule, f func(t *testing.T, db store.Store, p *durableProcess, next func() *durableProcess), plugins ...*a2e.Plugin) {
+	synctest.Test(t, func(t *testing.T) {
+		db, e := store.NewMemory(), &effects{started: map[string]int{}, done: map[string]int{}}
+		next := func() *durableProcess {
+			p := newDurableProcess(t, db, e, a2e.Persistence{InstanceID: "one"}, rules, plugins...)
+			rules = nil
+			t.Cleanup(func() { _ = p.host.Close() })
+			time.Sleep(time.Second)
+			return p
+		}
+		f(t, db, next(), next)
+	})
+}
+
+// A request whose answer is stored is not answered again, although the host failed before it had
+// removed the request.
+func TestStoredAnswerIsTheOnlyOne(t *testing.T) {
+	rules := []fault.Rule{{Action: fault.ErrorBefore, Op: "ack", Match: "a2e/in/"}}
+	durably(t, rules, func(t *testing.T, db store.Store, p *durableProcess, next func() *durableProcess) {
+		secret := openDurable(t, p, `"tools"`)
+		post(t, p, secret, request("tool/call/req", "c1", `"tool_name":"work","arguments":{"id":"x"}`),
+			request("ping", "p1", `"x":1`))
+		time.Sleep(time.Second)
+		_, text := serveDurable(p, "GET", "/stream", secret, "")
+		require.Equal(t, 1, strings.Count(text, `"req_id":"c1"`), text)
+		p.kill()
+		p = next()
+		_, text = serveDurable(p, "GET", "/stream", secret, "")
+		require.Zero(t, strings.Count(text, `"req_id":"c1"`), text)
+		require.Zero(t, strings.Count(text, `"req_id":"p1"`), text)
+		post(t, p, secret, request("tool/call/req", "c2", `"tool_name":"work","arguments":{"id":"y"}`))
+		time.Sleep(time.Second)
+		_, text = serveDurable(p, "GET", "/stream", secret, "")
+		require.Contains(t, text, "id: 4\n", "the numbers go on")
+		require.Contains(t, text, `"req_id":"c2"`)
+	})
+}
+
+// Shutdown hands sessions over: requests that have not started run in the next process, and plans come
+// back.
+func TestShutdownHandsSessionsOver(t *testing.T) {
+	plans, err := planning.NewPlugin(nil)
+	require.NoError(t, err)
+	durably(t, nil, func(t *testing.T, db store.Store, p *durableProcess, next func() *durableProcess) {
+		secret := openDurable(t, p, `"tools","planning"`)
+		post(t, p, secret, request("planning/plan/create", "c1", `"name":"the plan"`))
+		time.Sleep(time.Second)
+		_, text := serveDurable(p, "GET", "/stream", secret, "")
+		require.Contains(t, text, `"plan_id"`)
+		for _, isKilled := range []bool{true, false, false} {
+			if isKilled {
+				p.kill()
+			} else {
+				require.NoError(t, p.host.Close())
+			}
+			p = next()
+			post(t, p, secret, request("planning/plan/list", a2e.NewID(), `"x":1`))
+			time.Sleep(time.Second)
+			_, text = serveDurable(p, "GET", "/stream", secret, "")
+			require.Contains(t, text, `"name":"the plan"`)
+		}
+		status, _ := serveDurable(p, "DELETE", "/session", secret, "")
+		require.Equal(t, 200, status)
+		time.Sleep(time.Second)
+		status, _ = serveDurable(p, "POST", "/send", secret, "{}")
+		require.Equal(t, 404, status)
+		status, _ = serveDurable(p, "GET", "/stream", secret, "")
+		require.Equal(t, 404, status)
+		for e, err := range db.List(t.Context(), "a2e/") {
+			require.NoError(t, err)
+			require.NotContains(t, e.Key, "a2e/snapshot/", "what a session kept ends with it")
+			require.NotContains(t, e.Key, "a2e/work/")
+		}
+		in, err := db.Read(t.Context(), "a2e/in/", 0, 1)
+		require.NoError(t, err)
+		require.Empty(t, in)
+	}, plans)
+}
+
+// A host whose store fails takes no body: the agent sends it again.
+func TestFailingStoreRefusesBodies(t *testing.T) {
+	durably(t, nil, func(t *testing.T, db store.Store, p *durableProcess, next func() *durableProcess) {
+		secret := openDurable(t, p, `"tools"`)
+		p.kill()
+		status, _ := serveDurable(p, "POST", "/send", secret, request("ping", "p1", `"x":1`))
+		require.Contains(t, []int{503, 404}, status)
+		p = next()
+		post(t, p, secret, request("ping", "p1", `"x":1`))
+		time.Sleep(time.Second)
+		_, text := serveDurable(p, "GET", "/stream", secret, "")
+		require.Contains(t, text, `"req_id":"p1"`)
+		status, _ = serveDurable(p, "POST", "/send", strings.Repeat("0", 32), "{}")
+		require.Equal(t, 404, status)
+	})
+}

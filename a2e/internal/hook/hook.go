@@ -1,0 +1,17 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package hook gives package a2etest access to parts of package a2e that are not
+// API. Package a2e sets the variables when it is initialized.
+package hook
+
+import (
+	"context"
+	"encoding/json"
+)
+
+// Vector runs an operation of the test vectors that concerns no exported function.
+var Vector func(op string, in json.RawMessage) (json.RawMessage, error)
+
+// Handshake makes the handshake of c, an *a2e.Client, with r, an *a2e.HandshakeRequest.
+var Handshake func(ctx context.Context, c, r any) error

@@ -1,0 +1,716 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package a2e
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/fivewire/fivewire/internal/guard"
+	"github.com/fivewire/fivewire/internal/lease"
+	"github.com/fivewire/fivewire/internal/randid"
+	"github.com/fivewire/fivewire/internal/sendq"
+	"github.com/fivewire/fivewire/internal/statekey"
+	"github.com/fivewire/fivewire/internal/streamlog"
+	"github.com/fivewire/fivewire/internal/strictjson"
+	"github.com/fivewire/fivewire/store"
+)
+
+// A kept is a durable session that this process owns.
+type kept struct {
+	durable *durable
+	key     string
+	owner   lease.Owner
+	token   string // of the claims of this owner
+	id      string // of the session
+	session *Session
+	writer  *streamlog.Writer
+	out     *storedOutput
+
+	epoch  context.Context // of the lease
+	ctx    context.Context // ends with the epoch, or after the session
+	cancel context.CancelFunc
+	inbox  context.Context // ends when no body is taken
+	closed context.CancelFunc
+	hints  chan struct{} // the inbox has entries
+	tidied chan struct{} // answers are stored, or calls have ended
+
+	// The state that the failed owner left. It is used by the goroutine of the inbox only.
+	isRecovering     bool
+	replied, claimed map[string]struct{} // ids of requests
+
+	isMoved bool // another process continues; guarded by the mutex of the session
+
+	mu      sync.Mutex // guards everything below
+	settled []settlement
+	claims  []claim // the oldest first
+	idle    *time.Timer
+}
+
+// A keptBody is an entry of the inbox. The mutex of the session guards it.
+type keptBody struct {
+	pos     uint64
+	open    int // unanswered requests
+	isFed   bool
+	isAcked bool // guarded by the mutex of the kept
+}
+
+// A settlement is an answer, or the last answer of a body.
+type settlement struct {
+	seq  uint64 // of the last message that must be stored first
+	body *keptBody
+	id   string // of the answered request while its body is open, else empty
+}
+
+// A claim is an entry of the log of claims.
+type claim struct {
+	pos  uint64
+	body *keptBody // nil if the claim is of an earlier owner
+}
+
+// maxClaims is the number of claims that are kept after their answers, so that their ids stay refused.
+const maxClaims = 2 * answeredIDs
+
+// A claimRecord is a claim, or the answered requests of an open body.
+type claimRecord struct {
+	Token string   `json:",omitempty"`
+	ID    string   `json:",omitempty"`
+	Done  []string `json:",omitempty"`
+}
+
+// init completes a session whose epoch and stream are known.
+func (k *kept) init(epoch context.Context, w *streamlog.Writer) {
+	limits := &k.durable.host.opts.Limits
+	k.token, k.writer = randid.New(""), w
+	k.out = &storedOutput{keep: limits.MaxReplayEvents, limit: limits.MaxReplayEvents + int(min(limits.QueueLimitPerSession, 1<<20))}
+	k.epoch = epoch
+	k.ctx, k.cancel = context.WithCancel(epoch)
+	k.inbox, k.closed = context.WithCancel(k.ctx)
+	k.hints, k.tidied = make(chan struct{}, 1), make(chan struct{}, 1)
+}
+
+// attach ties k to its session.
+func (k *kept) attach(s *Session) {
+	k.session = s
+	k.out.overflow = s.abort
+	context.AfterFunc(s.ctx, func() {
+		k.closed()
+		k.out.finish()
+	})
+}
+
+// run starts the goroutines of the session.
+func (k *kept) run() {
+	d := k.durable
+	context.AfterFunc(k.ctx, k.lose)
+	if timeout := d.host.opts.Timing.SessionIdleTimeout; timeout > 0 {
+		k.mu.Lock()
+		k.idle = time.AfterFunc(timeout, k.expire)
+		k.mu.Unlock()
+	}
+	d.spawn(k.read)
+	d.spawn(k.write)
+	d.spawn(k.tidy)
+}
+
+func signal(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// touch restarts the idle timer. The inbox may have entries.
+func (k *kept) touch() {
+	k.mu.Lock()
+	if k.idle != nil {
+		k.idle.Reset(k.durable.host.patience())
+	}
+	k.mu.Unlock()
+	signal(k.hints)
+}
+
+// isOver reports whether the session has ended, and not only here.
+func (k *kept) isOver() bool {
+	k.session.mu.Lock()
+	defer k.session.unlock()
+	return k.session.state == stateClosed && !k.isMoved
+}
+
+// expire ends a session that was unused for too long.
+func (k *kept) expire() {
+	if k.durable.hasReader(k.key) {
+		k.touch()
+		return
+	}
+	k.session.abort()
+}
+
+// lose ends the session here without a change of the store.
+func (k *kept) lose() {
+	s := k.session
+	s.mu.Lock()
+	k.isMoved = true
+	s.unlock()
+	k.out.cut()
+	s.abort()
+}
+
+// read takes the entries of the inbox in their order.
+func (k *kept) read() {
+	db, name := k.durable.db, inboxName(k.key)
+	for cursor := uint64(0); k.inbox.Err() == nil; {
+		records, err := db.Read(k.inbox, name, cursor, 4)
+		for _, r := range records {
+			if k.inbox.Err() != nil {
+				return
+			}
+			k.take(r)
+			cursor = r.Seq
+		}
+		if len(records) > 0 {
+			continue
+		}
+		pause := time.Duration(storeKeep)
+		if err != nil {
+			pause = time.Second
+		} else if k.isRecovering {
+			k.isRecovering, k.replied, k.claimed = false, nil, nil
+		}
+		timer := time.NewTimer(pause)
+		select {
+		case <-k.hints:
+		case <-timer.C:
+		case <-k.inbox.Done():
+		}
+		timer.Stop()
+	}
+}
+
+// take processes an entry of the inbox.
+func (k *kept) take(r store.Record) {
+	s := k.session
+	data, err := statekey.Data(r.Value)
+	body := &keptBody{pos: r.Seq}
+	switch {
+	case err != nil || len(data) == 0:
+		s.host.log.ErrorContext(s.ctx, "a2e: stored message not readable", "session", k.id, "err", err)
+	case data[0] == inboxEnd:
+		s.abort()
+		return
+	default:
+		s.body = body
+		s.feedLines(data[1:])
+		s.body = nil
+	}
+	s.mu.Lock()
+	defer s.unlock()
+	body.isFed = true
+	if body.open == 0 {
+		k.addSettlement(settlement{body: body})
+	}
+}
+
+// finishLocked notes the end of a call. The mutex of the session must be held.
+func (k *kept) finishLocked(c *Call) {
+	if k == nil || c.body == nil {
+		return
+	}
+	b := c.body
+	b.open--
+	st := settlement{body: b}
+	if !b.isFed || b.open > 0 {
+		st.id = c.Message.ID
+	}
+	k.addSettlement(st)
+}
+
+// addSettlement acknowledges an entry, or one request of it, after the messages so far are stored.
+func (k *kept) addSettlement(st settlement) {
+	st.seq = k.out.last()
+	k.mu.Lock()
+	k.settled = append(k.settled, st)
+	k.mu.Unlock()
+	signal(k.tidied)
+}
+
+// tidy removes the entries that no later owner needs.
+func (k *kept) tidy() {
+	for {
+		select {
+		case <-k.tidied:
+			k.tidyOnce()
+		case <-k.session.ctx.Done():
+			return
+		}
+	}
+}
+
+func (k *kept) tidyOnce() {
+	stored := k.out.stored()
+	var acks []uint64
+	var bodies []*keptBody
+	var done []string
+	k.mu.Lock()
+	n := 0
+	for _, st := range slices.Backward(k.settled) { // a body follows its requests
+		switch {
+		case st.seq > stored:
+			n++
+			k.settled[len(k.settled)-n] = st
+		case st.id == "":
+			acks, bodies = append(acks, st.body.pos), append(bodies, st.body)
+		case !slices.Contains(bodies, st.body):
+			done = append(done, st.id)
+		}
+	}
+	k.settled = slices.Clone(k.settled[len(k.settled)-n:])
+	k.mu.Unlock()
+	db := k.durable.db
+	if len(done) > 0 {
+		if err := k.record(k.ctx, "", &claimRecord{Done: done}, nil); err != nil {
+			k.session.host.log.WarnContext(k.ctx, "a2e: outcome not marked", "session", k.id, "err", err)
+		}
+	}
+	if len(acks) > 0 {
+		if k.durable.change(k.ctx, func(ctx context.Context) error { return db.Ack(ctx, inboxName(k.key), acks...) }) != nil {
+			return // the next owner finds the answers in the stream
+		}
+	}
+	k.mu.Lock()
+	for _, b := range bodies {
+		b.isAcked = true
+	}
+	var old []uint64
+	for len(k.claims) > maxClaims && (k.claims[0].body == nil || k.claims[0].body.isAcked) {
+		old = append(old, k.claims[0].pos)
+		k.claims = k.claims[1:]
+	}
+	k.mu.Unlock()
+	if len(old) > 0 {
+		_ = db.Ack(k.ctx, claimName(k.key), old...)
+	}
+}
+
+// record appends to the log of claims.
+func (k *kept) record(ctx context.Context, id string, r *claimRecord, body *keptBody) error {
+	value, err := statekey.Encode(r)
+	if err != nil {
+		return err
+	}
+	if id == "" {
+		id = "done/" + randid.New("")
+	}
+	db, name, pos := k.durable.db, claimName(k.key), uint64(0)
+	err = k.durable.change(ctx, func(ctx context.Context) (err error) {
+		pos, err = db.Append(ctx, name, id, value, storeKeep)
+		if !errors.Is(err, store.ErrDuplicate) {
+			return err
+		}
+		page, readErr := db.Read(ctx, name, pos-1, 1)
+		if readErr != nil {
+			return readErr
+		}
+		if len(page) > 0 && page[0].Seq == pos && bytes.Equal(page[0].Value, value) {
+			return nil // an earlier attempt
+		}
+		return err
+	})
+	if err == nil {
+		k.mu.Lock()
+		k.claims = append(k.claims, claim{pos, body})
+		k.mu.Unlock()
+	}
+	return err
+}
+
+// claim permits a request to run. It does so once, whatever processes take the request.
+func (k *kept) claim(ctx context.Context, c *Call) error {
+	err := k.record(ctx, statekey.Join("id", c.Message.ID), &claimRecord{Token: k.token, ID: c.Message.ID}, c.body)
+	if errors.Is(err, store.ErrDuplicate) {
+		return c.Session.interrupted(c)
+	}
+	return err
+}
+
+// maxReadFailures bounds the failed reads in a row of a stream that is taken over.
+const maxReadFailures = 3
+
+// recover reads which requests the failed owner has answered and started.
+func (k *kept) recover(ctx context.Context, streams *streamlog.Table, w *streamlog.Writer) error {
+	k.isRecovering, k.replied, k.claimed = true, map[string]struct{}{}, map[string]struct{}{}
+	last, err := w.Sync(ctx)
+	if err != nil {
+		return err
+	}
+	r, err := streams.Read(ctx, k.key, "", 0)
+	var gap *streamlog.GapError
+	if errors.As(err, &gap) {
+		r, err = streams.Read(ctx, k.key, "", gap.First-1)
+	}
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	first, failures := uint64(0), 0
+	if gap != nil {
+		first = gap.First - 1
+	}
+	for buf := make([]streamlog.Item, 0, 64); first < last; {
+		items, err := r.Next(ctx, buf)
+		if failures++; err != nil && (failures > maxReadFailures || ctx.Err() != nil) {
+			return err
+		}
+		if err == nil {
+			failures = 0
+		}
+		for _, item := range items {
+			k.noteReply(item.Data)
+			first = item.N
+		}
+	}
+	return k.readClaims(ctx)
+}
+
+// noteReply notes the request that a message answers.
+func (k *kept) noteReply(line []byte) {
+	v, err := strictjson.Check(line, strictjson.Options{MaxDepth: maxDepth})
+	if err != nil {
+		return
+	}
+	name, _ := v.Get("type").Text()
+	if t := k.durable.host.codec.Types.lookup(name, true); t != nil && t.Kind == KindEvent || t == nil && kindOf(name) == KindEvent {
+		return
+	}
+	if id, ok := v.Get("req_id").Text(); ok && id != "" {
+		k.replied[id] = struct{}{}
+	}
+}
+
+func (k *kept) readClaims(ctx context.Context) error {
+	for pos := uint64(0); ; {
+		page, err := k.durable.db.Read(ctx, claimName(k.key), pos, 100)
+		if err != nil || len(page) == 0 {
+			return err
+		}
+		for _, stored := range page {
+			var r claimRecord
+			if err := statekey.Decode(stored.Value, &r); err != nil {
+				return err
+			}
+			for _, id := range r.Done {
+				k.replied[id] = struct{}{}
+			}
+			if r.ID != "" {
+				k.claimed[r.ID] = struct{}{}
+			}
+			k.claims = append(k.claims, claim{stored.Seq, nil})
+			pos = stored.Seq
+		}
+	}
+}
+
+// passedLocked processes a message that the failed owner has answered or started, and reports
+// whether it did. The mutex of the session must be held.
+func (k *kept) passedLocked(s *Session, m *Message) bool {
+	if k == nil || !k.isRecovering {
+		return false
+	}
+	_, isReplied := k.replied[m.ID]
+	_, isClaimed := k.claimed[m.ID]
+	switch {
+	case isReplied || s.answered.has(m.ID):
+		return true
+	case !isClaimed:
+		return false
+	case s.kind(m.Type) != KindEvent:
+		call := &Call{Message: m, Session: s, arrived: time.Now()}
+		call.capability, call.routes = s.capabilityOf(m), s.host.routes[s.typeName(m)]
+		s.rejectLocked(call, s.interrupted(call))
+	}
+	return true
+}
+
+// interrupted returns the error of a request whose handler a failed host may have started.
+func (s *Session) interrupted(c *Call) *Error {
+	err := reasoned(ErrRuntime, reasonInterrupted, "the host failed while the request was running")
+	err.Capability = c.capability
+	for i := range c.routes {
+		if f := c.routes[i].idempotent; f != nil {
+			_ = guard.Call("idempotent", func() error { err.Retryable = f(c.Message); return nil })
+			break
+		}
+	}
+	return err
+}
+
+// write stores the messages of the session, and its end.
+func (k *kept) write() {
+	s := k.session
+	for {
+		lines := k.out.take(k.ctx)
+		if len(lines) == 0 {
+			break
+		}
+		for _, line := range lines {
+			if _, err := k.writer.Append(k.ctx, line); err != nil {
+				s.host.log.WarnContext(k.ctx, "a2e: session lost", "session", k.id, "err", err)
+				k.cancel()
+				break
+			}
+		}
+		if _, err := k.writer.Sync(k.ctx); err != nil {
+			k.cancel()
+			break
+		}
+		k.out.store(len(lines))
+		signal(k.tidied)
+	}
+	<-s.ctx.Done()
+	s.mu.Lock()
+	isMoved := k.isMoved
+	s.unlock()
+	k.mu.Lock()
+	if k.idle != nil {
+		k.idle.Stop()
+		k.idle = nil
+	}
+	k.mu.Unlock()
+	if !isMoved {
+		k.end()
+	}
+	<-s.finished // no process adopts a session whose handlers still run in it
+	k.durable.remove(k)
+	isLost := k.ctx.Err() != nil
+	k.cancel()
+	if isLost && k.durable.ctx.Err() == nil {
+		k.durable.retake(k)
+	}
+}
+
+// end stores the end of the session.
+func (k *kept) end() {
+	d := k.durable
+	ctx, cancel := context.WithTimeout(k.ctx, storeOutage)
+	defer cancel()
+	last, err := k.writer.Sync(ctx)
+	if err == nil {
+		err = k.writer.Finish(ctx, nil)
+	}
+	if err == nil {
+		err = d.modify(ctx, k.key, k.owner, d.host.patience(), func(r *sessionRecord) { r.IsEnded, r.Last = true, last })
+	}
+	if err == nil {
+		err = d.clear(ctx, k.key)
+	}
+	if l, _, missing := d.parts(); err == nil && missing == nil {
+		err = l.Finish(ctx, k.owner, sessionKind, k.key)
+	}
+	if err != nil {
+		d.host.log.WarnContext(ctx, "a2e: end of the session not stored", "session", k.id, "err", err)
+	}
+}
+
+// handOverLocked stops the session here, so that another process continues it. Calls that have not
+// started stay in the inbox. s.mu must be held.
+func (s *Session) handOverLocked() {
+	k := s.kept
+	if k == nil || k.isMoved || s.state != stateActive {
+		return
+	}
+	k.isMoved = true
+	k.closed()
+	queue := s.queue
+	s.queue = nil // keeps calls from starting below
+	for _, c := range queue {
+		c.body, c.silent = nil, true // neither settled nor answered
+		s.finishCallLocked(c)
+	}
+}
+
+// A storedOutput passes the messages of a session to its stream, as a [sink]. The size of a line in
+// it is bounded as in a [replay].
+type storedOutput struct {
+	keep, limit int
+	overflow    func()
+
+	mu       sync.Mutex // guards everything below
+	lines    [][]byte   // the first writing of them are being stored
+	writing  int
+	bytes    int
+	count    uint64 // of the stored lines
+	finished bool
+	isCut    bool
+	change   chan struct{}
+}
+
+func (o *storedOutput) notifyLocked() {
+	if o.change != nil {
+		close(o.change)
+		o.change = nil
+	}
+}
+
+func (o *storedOutput) changeLocked() chan struct{} {
+	if o.change == nil {
+		o.change = make(chan struct{})
+	}
+	return o.change
+}
+
+// seed adds lines without LF.
+func (o *storedOutput) seed(lines [][]byte) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, line := range lines {
+		o.lines = append(o.lines, line)
+		o.bytes += len(line)
+	}
+	o.notifyLocked()
+}
+
+func (o *storedOutput) addLocked(line []byte) {
+	line = bytes.Clone(line[:len(line)-1])
+	o.lines = append(o.lines, line)
+	o.bytes += len(line)
+	o.notifyLocked()
+}
+
+func (o *storedOutput) hasSpaceLocked() bool { return len(o.lines) < o.keep && o.bytes < replayFresh }
+
+func (o *storedOutput) put(line []byte, space sendq.Reservation) error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	switch {
+	case o.finished:
+		return ErrClosed
+	case space == 0 && !o.hasSpaceLocked():
+		return sendq.ErrFull
+	}
+	o.addLocked(line)
+	return nil
+}
+
+func (o *storedOutput) putControl(line []byte, _ bool) error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	switch {
+	case o.finished:
+		return ErrClosed
+	case len(o.lines) >= o.limit || o.bytes > 0 && o.bytes+len(line) > replayUnread:
+		o.finished = true
+		go o.overflow() // it locks the session, whose lock is held here
+		return ErrClosed
+	}
+	o.addLocked(line)
+	return nil
+}
+
+func (o *storedOutput) reserve(ctx context.Context, _ int) (sendq.Reservation, error) {
+	for {
+		o.mu.Lock()
+		if o.hasSpaceLocked() || o.finished {
+			o.mu.Unlock()
+			return 1, nil
+		}
+		change := o.changeLocked()
+		o.mu.Unlock()
+		select {
+		case <-change:
+		case <-ctx.Done():
+			return 0, context.Cause(ctx)
+		}
+	}
+}
+
+func (o *storedOutput) release(sendq.Reservation) {}
+
+// finish refuses further lines.
+func (o *storedOutput) finish() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.finished = true
+	o.notifyLocked()
+}
+
+// cut drops all lines.
+func (o *storedOutput) cut() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.finished, o.isCut = true, true
+	o.notifyLocked()
+}
+
+// take waits for lines and returns them, or nothing at the end.
+func (o *storedOutput) take(ctx context.Context) [][]byte {
+	for {
+		o.mu.Lock()
+		if o.isCut || o.finished && len(o.lines) == 0 {
+			o.mu.Unlock()
+			return nil
+		}
+		if len(o.lines) > 0 {
+			defer o.mu.Unlock()
+			o.writing = len(o.lines)
+			return o.lines[:o.writing:o.writing]
+		}
+		change := o.changeLocked()
+		o.mu.Unlock()
+		select {
+		case <-change:
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// store notes that the first n lines are stored.
+func (o *storedOutput) store(n int) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, line := range o.lines[:n] {
+		o.bytes -= len(line)
+	}
+	o.lines = slices.Clone(o.lines[n:])
+	o.count += uint64(n)
+	o.notifyLocked()
+}
+
+// last returns the number of the last line, counted from the beginning of the output.
+func (o *storedOutput) last() uint64 {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.count + uint64(len(o.lines))
+}
+
+// stored returns the number of stored lines.
+func (o *storedOutput) stored() uint64 {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.count
+}
+
+// sync waits until the lines so far are stored.
+func (o *storedOutput) sync(ctx context.Context) error {
+	for n := o.last(); ; {
+		o.mu.Lock()
+		isStored, isCut, change := o.count >= n, o.isCut, o.changeLocked()
+		o.mu.Unlock()
+		switch {
+		case isStored:
+			return nil
+		case isCut:
+			return errStore
+		}
+		select {
+		case <-change:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
