@@ -22,7 +22,7 @@ func TestAllocs(t *testing.T) {
 	}
 	c, err := DecodeContract([]byte(benchContract))
 	require.NoError(t, err)
-	v, err := NewValidator(c, nil)
+	v, err := newValidator(c, nil)
 	require.NoError(t, err)
 	buf, in := make([]byte, 0, 1024), []byte(benchParams)
 	require.Zero(t, testing.AllocsPerRun(100, func() {
@@ -38,7 +38,7 @@ func TestAllocs(t *testing.T) {
 		{transport{"direct", directTransport}, 15, 135},
 		{transport{"mem", pipeTransport}, 27, 550},
 	} {
-		rt := testRuntime("r1", &RuntimeOptions{DisableStanding: true})
+		rt := testRuntime("r1", nil)
 		rt.names["math/add"].tool = HandlerFunc(func(_ context.Context, call *ToolCall) (any, error) { return call.Parameters, nil })
 		s := start(t, tt.dial, &HostOptions{Persistence: Persistence{ResultTTL: time.Second}, Timing: Timing{CallTimeout: time.Hour}}, rt)
 		sess, err := s.c.CreateSession(t.Context(), nil)

@@ -3,31 +3,56 @@
 
 package altar
 
-import "time"
+import (
+	"cmp"
+	"context"
+	"log/slog"
+	"strings"
+	"sync"
+	"time"
 
-// An AuditRecord is one decision of a Host.
+	"github.com/fivewire/fivewire/internal/audit"
+)
+
+// An AuditRecord is one decision of a Host (ALT-D41).
 type AuditRecord struct {
-	Time time.Time
+	Seq       uint64 // from 1, without gaps
+	Time      time.Time
+	Principal string
+	Peer      string // network address, if it is known
 
-	// Operation is one of "runtime.accepted", "runtime.refused", "runtime.gone",
-	// "fulfillment.accepted", "fulfillment.refused", "session.created",
-	// "session.refused", "session.over", "call.refused", "call.dispatched",
-	// "call.done".
+	// Operation is one of "auth.refused", "auth.renewed", "auth.expired", "runtime.accepted",
+	// "runtime.refused", "runtime.replaced", "runtime.gone", "fulfillment.accepted", "fulfillment.refused",
+	// "session.created", "session.refused", "session.over", "request.refused", "call.refused",
+	// "call.dispatched", "call.joined", "call.replayed", "call.done", "stream.slow", "manifest.reloaded".
 	Operation string
 
-	Principal     string // the name of the identity
+	Object   string        // id of the session, Runtime or call, or name of the contract
+	Outcome  string        // "ok", "refused" (before a handler ran), "failed" or "canceled"
+	Code     string        // of Error
+	Duration time.Duration // of "call.done": since the first dispatch
+	Bytes    int64         // of "call.done": parameters
+
 	Tenant        string
 	RuntimeID     string
 	SessionID     string
 	InvocationID  string
 	CorrelationID string
 	Contract      string
-	Error         *Error // why not; of "call.done" how it failed
+	Error         *Error // the reason of a refusal or failure
+	Chunks        int64  // of "call.done"
+}
 
-	// Of "call.done": how long the call took since it was dispatched first, and
-	// how many chunks it had.
-	Duration time.Duration
-	Chunks   int64
+// LogValue groups the record for [log/slog].
+func (r *AuditRecord) LogValue() slog.Value {
+	return audit.Value(r, slog.String("tenant", r.Tenant), slog.String("runtime", r.RuntimeID),
+		slog.String("session", r.SessionID), slog.String("contract", r.Contract))
+}
+
+// AuditLog returns a function for [HostOptions].Audit that logs each record at Info. Nil means
+// [slog.Default].
+func AuditLog(log *slog.Logger) func(context.Context, *AuditRecord) {
+	return audit.Log[*AuditRecord](log, "altar")
 }
 
 // Stats are counters of a [Host] and the sizes of its tables.
@@ -55,28 +80,112 @@ func (h *Host) Stats() Stats {
 	s.Connections = len(h.conns)
 	s.Runtimes = len(h.order)
 	s.Sessions = h.sessions.own
-	s.StoredResults = h.doneCalls.n
+	s.StoredResults = h.outcomes.n
 	return s
 }
 
-// audit keeps an event until the lock is given back.
-func (h *Host) audit(now time.Time, e *AuditRecord, id *Principal) {
-	e.Time = now
-	if id != nil {
-		e.Principal, e.Tenant = id.ID, id.Tenant
+// auditLocked numbers a record of a connection, which may be nil, and keeps it until h.mu is
+// released. h.mu must be held.
+func (h *Host) auditLocked(now time.Time, e *AuditRecord, hc *hostConn) {
+	if h.opts.Audit == nil {
+		return
+	}
+	h.audited++
+	e.Seq, e.Time = h.audited, now
+	if hc != nil {
+		e.Peer = hc.addr
+		if hc.identity != nil {
+			e.Principal, e.Tenant = hc.identity.ID, hc.identity.Tenant
+		}
+	}
+	e.Object = cmp.Or(e.InvocationID, e.SessionID, e.RuntimeID)
+	if strings.HasPrefix(e.Operation, "fulfillment.") {
+		e.Object = e.Contract
+	}
+	e.Outcome = "ok"
+	if e.Error != nil {
+		e.Code = string(e.Error.Code)
+		switch reason := e.Error.Reason(); {
+		case strings.HasSuffix(e.Operation, ".refused"):
+			e.Outcome = "refused"
+		case e.Operation == "session.over":
+		case reason == ReasonCancelled || reason == ReasonClientGone || reason == ReasonSessionDestroyed:
+			e.Outcome = "canceled"
+		default:
+			e.Outcome = "failed"
+		}
 	}
 	h.events = append(h.events, e)
 }
 
-func (h *Host) runAudit(e *AuditRecord) {
-	_ = h.guard("Audit", func() error {
-		h.opts.Audit(e)
-		return nil
-	})
+// maxAudit is the number of waiting records at which requests wait, too.
+const maxAudit = 4096
+
+// An auditQueue holds the records that wait for the hook.
+type auditQueue struct {
+	mu        sync.Mutex
+	list      []*AuditRecord
+	isRunning bool
+	space     chan struct{} // closed when the list has space; nil: no request waits
+}
+
+// put adds records in order, and reports whether the caller must start the goroutine of the hook.
+func (q *auditQueue) put(list []*AuditRecord) (isIdle bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.list = append(q.list, list...)
+	isIdle = !q.isRunning
+	q.isRunning = true
+	return isIdle
+}
+
+// take returns the first record. Without any the goroutine ends.
+func (q *auditQueue) take() (r *AuditRecord) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.isRunning = len(q.list) > 0; q.isRunning {
+		r, q.list = q.list[0], q.list[1:]
+	}
+	if q.space != nil && len(q.list) < maxAudit {
+		close(q.space)
+		q.space = nil
+	}
+	return r
+}
+
+// wait waits while the queue is full.
+func (q *auditQueue) wait(ctx context.Context) {
+	for {
+		q.mu.Lock()
+		if len(q.list) < maxAudit {
+			q.mu.Unlock()
+			return
+		}
+		if q.space == nil {
+			q.space = make(chan struct{})
+		}
+		space := q.space
+		q.mu.Unlock()
+		select {
+		case <-space:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// runAudit calls the hook with the waiting records, one at a time and in order.
+func (h *Host) runAudit(context.Context) {
+	for e := h.audits.take(); e != nil; e = h.audits.take() {
+		_ = h.guard("Audit", func() error {
+			h.opts.Audit(h.ctx, e)
+			return nil
+		})
+	}
 }
 
 // dropped counts a message that has no effect.
 func (h *Host) dropped(c *hostConn, m Message, why string) {
 	h.stats.Dropped++
-	h.opts.Logger.Debug("altar: message dropped", "type", m.Type(), "runtime", c.runtimeID, "reason", why)
+	h.opts.Logger.DebugContext(h.ctx, "altar: message dropped", "type", m.Type(), "runtime", c.runtimeID, "reason", why)
 }

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"path"
 	"slices"
+	"time"
 )
 
 // A Principal is the authenticated caller (ALT-136). Tenant and ID together own sessions and
@@ -20,6 +21,9 @@ type Principal struct {
 	// Claims are the values that a security context may claim, by the name of
 	// the claim (ALT-D21). Every role may be claimed as "role" besides.
 	Claims map[string][]string
+
+	// Expires is the end of the authentication. Zero means that it does not end.
+	Expires time.Time
 }
 
 // principal is the key of the objects that a Principal owns.
@@ -78,11 +82,6 @@ func (f AuthorizerFunc) Authorize(ctx context.Context, r *AuthorizeRequest) erro
 // AllowAll is an [AuthorizerFunc] that lets every caller call everything.
 func AllowAll(context.Context, *AuthorizeRequest) error { return nil }
 
-// Denied returns the error of an [Authorizer] that refuses a call.
-func Denied() error {
-	return NewError(ErrAuthorizationFailed, ReasonDenied, "the caller may not use this tool in this session")
-}
-
 // A RoleRule lets roles use tools.
 type RoleRule struct {
 	// Tools is a pattern of contract names as of [path.Match], such as
@@ -114,7 +113,7 @@ func RoleAuthorizer(rules ...RoleRule) Authorizer {
 				return nil
 			}
 		}
-		return Denied()
+		return ReasonDenied
 	})
 }
 
@@ -135,14 +134,14 @@ func DefaultSecurityContext(id *Principal, requested *SecurityContext) (*Securit
 		return out, nil
 	}
 	if requested.PrincipalID != "" && requested.PrincipalID != p.name {
-		return nil, NewError(ErrAuthorizationFailed, ReasonPrincipalMismatch, "the security context names another principal")
+		return nil, Errorf(ErrAuthorizationFailed, reasonPrincipalMismatch, "the security context names another principal")
 	}
 	if requested.TenantID != "" && requested.TenantID != p.tenant {
-		return nil, NewError(ErrAuthorizationFailed, ReasonTenantMismatch, "the security context names another tenant")
+		return nil, Errorf(ErrAuthorizationFailed, reasonTenantMismatch, "the security context names another tenant")
 	}
 	for claim, value := range requested.Claims {
 		if id == nil || !id.grants(claim, value) {
-			return nil, NewError(ErrAuthorizationFailed, ReasonClaimNotGranted, "the security context claims what the caller does not have")
+			return nil, Errorf(ErrAuthorizationFailed, reasonClaimNotGranted, "the security context claims what the caller does not have")
 		}
 	}
 	out.Claims = requested.Claims

@@ -5,11 +5,12 @@ package altar
 
 import (
 	"context"
-	"crypto/sha256"
 	"crypto/x509"
 	"errors"
+	"fmt"
 	"net/http"
-	"strings"
+
+	"github.com/fivewire/fivewire/internal/auth"
 )
 
 // An Authenticator authenticates the sender of an HTTP request (ALT-134, ALT-135) from its header,
@@ -40,42 +41,30 @@ func AnyAuthenticator(list ...Authenticator) Authenticator {
 	})
 }
 
-// APIKeyHeader is where [APIKeyAuthenticator] looks for a key, besides a bearer
-// token.
+// APIKeyHeader is the header in which [APIKeyAuthenticator] looks for a key, before the bearer token.
 const APIKeyHeader = "X-Api-Key"
 
-// HashAPIKey returns the key of a map for [APIKeyAuthenticator], so that API keys need not be
-// stored. API keys must be random and have at least 128 bits.
-func HashAPIKey(key string) [sha256.Size]byte { return sha256.Sum256([]byte(key)) }
-
-// APIKeyAuthenticator returns an [Authenticator] for keys in the header
-// X-Api-Key or as a bearer token. The identities are found by the hash of their
-// key; as only hashes are compared, how long that takes tells nothing.
-func APIKeyAuthenticator(identities map[[sha256.Size]byte]*Principal) Authenticator {
-	own := make(map[[sha256.Size]byte]*Principal, len(identities))
-	for hash, id := range identities {
-		own[hash] = id
+// APIKeyAuthenticator returns an [Authenticator] of callers with one of the given keys in the header
+// X-Api-Key or as a bearer token. Keys must be random and may not be empty.
+func APIKeyAuthenticator(keys map[string]*Principal) (Authenticator, error) {
+	table, err := auth.NewKeys(keys, func(p *Principal) string { return p.ID })
+	if err != nil {
+		return nil, fmt.Errorf("altar: %w", err)
 	}
 	return AuthenticatorFunc(func(r *http.Request) (*Principal, error) {
 		key := r.Header.Get(APIKeyHeader)
 		if key == "" {
 			var ok bool
-			if key, ok = bearer(r); !ok {
+			if key, ok = auth.Bearer(r.Header.Get("Authorization")); !ok {
 				return nil, nil
 			}
 		}
-		if id := own[HashAPIKey(key)]; id != nil {
-			return id, nil
+		p := table.Find(key)
+		if p == nil {
+			return nil, errBadCredentials
 		}
-		return nil, errBadCredentials
-	})
-}
-
-// bearer returns the bearer token of a request (RFC 6750).
-func bearer(r *http.Request) (token string, ok bool) {
-	scheme, token, ok := strings.Cut(r.Header.Get("Authorization"), " ")
-	token = strings.TrimSpace(token)
-	return token, ok && strings.EqualFold(scheme, "Bearer") && token != ""
+		return p, nil
+	}), nil
 }
 
 // A TokenVerifier checks a bearer token, such as a JSON Web Token: signature,
@@ -96,7 +85,7 @@ func (f TokenVerifierFunc) VerifyToken(ctx context.Context, token string) (*Prin
 // BearerAuthenticator returns an [Authenticator] for bearer tokens.
 func BearerAuthenticator(v TokenVerifier) Authenticator {
 	return AuthenticatorFunc(func(r *http.Request) (*Principal, error) {
-		token, ok := bearer(r)
+		token, ok := auth.Bearer(r.Header.Get("Authorization"))
 		if !ok {
 			return nil, nil
 		}

@@ -31,7 +31,7 @@ const benchParams = `{"customer":"acme-0042","amount":9007199254740993,"rate":0.
 func BenchmarkValidateParams(b *testing.B) {
 	c, err := DecodeContract([]byte(benchContract))
 	require.NoError(b, err)
-	v, err := NewValidator(c, nil)
+	v, err := newValidator(c, nil)
 	require.NoError(b, err)
 	in := []byte(benchParams)
 	buf := make([]byte, 0, 1024)
@@ -84,7 +84,7 @@ func channelCalls(b *testing.B) func(int64) error {
 // that talk over channels.
 func BenchmarkProxyCall(b *testing.B) {
 	for _, tr := range []transport{{"direct", directTransport}, {"mem", pipeTransport}, {"direct/store=memory", directTransport}} {
-		rt := NewRuntime("r1", &RuntimeOptions{DisableStanding: true})
+		rt := must(NewRuntime("r1", nil))
 		rt.Handle("math/add", HandlerFunc(func(_ context.Context, call *ToolCall) (any, error) { return call.Parameters, nil }))
 		opts := &HostOptions{Persistence: Persistence{ResultTTL: time.Second}, Timing: Timing{CallTimeout: time.Hour}}
 		if strings.HasSuffix(tr.name, "memory") {
@@ -200,15 +200,72 @@ func BenchmarkRoute(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
 				s := h.sessions.byID[ids[i%sessions]]
-				name, pin, err := ResolveTool(h.manifest.has, "math/add")
+				name, pin, err := resolveTool(h.manifest.has, "math/add")
 				if err != nil {
 					b.Fatal(err)
 				}
-				if _, err := h.route(s, h.manifest.byName[name], pin); err != nil {
+				if _, err := h.route(s, h.manifest.byName[name], pin, 0); err != nil {
 					b.Fatal(err)
 				}
 				i++
 			}
 		})
+	}
+}
+
+// benchMessages are the messages of a call, and the one with the most members.
+func benchMessages() map[string]string {
+	const ids = `"invocation_id":"0000000000000000000000000000002a","session_id":"00000000000000000000000000000017"`
+	return map[string]string{
+		"ToolCall": `{"type":"ToolCall",` + ids + `,"tool_name":"orders/create","parameters":` + benchParams +
+			`,"metadata":{"trace":"7f3a"},"timeout_ms":30000,"correlation_id":"req-1"}`,
+		"ToolResult": `{"type":"ToolResult","invocation_id":"0000000000000000000000000000002a","status":"success","payload":` + benchParams +
+			`,"runtime_metadata":{"execution_time_ms":3},"correlation_id":"req-1"}`,
+		"StreamChunk": `{"type":"StreamChunk","invocation_id":"0000000000000000000000000000002a","chunk_id":7,"payload":"text of a part","is_final":false}`,
+		"AnnounceRuntime": `{"type":"AnnounceRuntime","runtime_id":"r1","language":"go","protocol_version":"1.0.0",` +
+			`"capabilities":["streaming","cancellation","deadlines"],"metadata":{"host":"a","pid":"17"},"request_id":"1"}`,
+		"ToolList": `{"type":"ToolList","session_id":"00000000000000000000000000000017","tools":[{"name":"orders/create","description":"creates an order","parameters":` +
+			`[{"name":"customer","type":"string","description":"","required":true},{"name":"items","type":"array[object]","description":"","required":true,"properties":` +
+			`[{"name":"sku","type":"string","description":"","required":true}]}],"streaming":false,"runtimes":["r1","r2"]}],"request_id":"2"}`,
+	}
+}
+
+// Decoding one message. The ratio is to a strict scan.
+func BenchmarkDecodeMessage(b *testing.B) {
+	for name, text := range benchMessages() {
+		frame := []byte(text)
+		run := func() {
+			if _, err := DecodeMessage(frame, nil); err != nil {
+				panic(err)
+			}
+		}
+		b.Run("of="+name+"/time", func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				run()
+			}
+		})
+		b.Run("of="+name+"/ratio", func(b *testing.B) { pair.Ratio(b, pair.Loop(run), pair.Loop(func() { floor.Valid(frame) })) })
+	}
+}
+
+// Encoding one message. The ratio is to a strict scan.
+func BenchmarkAppendMessage(b *testing.B) {
+	for name, text := range benchMessages() {
+		m, err := DecodeMessage([]byte(text), nil)
+		require.NoError(b, err)
+		buf := make([]byte, 0, 2048)
+		run := func() {
+			if _, err := AppendMessage(buf, m); err != nil {
+				panic(err)
+			}
+		}
+		b.Run("of="+name+"/time", func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				run()
+			}
+		})
+		b.Run("of="+name+"/ratio", func(b *testing.B) { pair.Ratio(b, pair.Loop(run), pair.Loop(func() { floor.Valid([]byte(text)) })) })
 	}
 }

@@ -20,7 +20,7 @@ func (b *breaker) open(now time.Time) bool {
 
 // begin notes a call.
 func (b *breaker) begin(c *hostCall) {
-	if !b.until.IsZero() && b.trial == nil {
+	if !b.until.IsZero() && b.trial == nil && c.pin == "" {
 		b.trial = c
 	}
 }
@@ -32,11 +32,25 @@ func (b *breaker) end(c *hostCall, err *Error, after int, pause time.Duration, n
 		b.trial = nil
 	}
 	switch {
-	case err == nil || err.Code == ErrExecutionFailed && c.answered:
-		b.failures, b.until = 0, time.Time{}
-	case err.Code == ErrExecutionTimeout, err.Code == ErrInternal, err.Code == ErrRuntimeUnavailable:
-		if b.failures++; trial || b.failures >= after {
+	case isFailure(c, err):
+		b.failures++
+		if trial || b.failures >= after {
 			b.until = now.Add(pause)
 		}
+	case c.answered:
+		b.failures, b.until = 0, time.Time{}
 	}
+}
+
+// isFailure reports whether the end of a call counts against its Runtime. A shorter time of the
+// caller does not.
+func isFailure(c *hostCall, err *Error) bool {
+	if err == nil {
+		return false
+	}
+	switch err.Reason() {
+	case reasonInvalidResult, reasonChunkGap, reasonUnexpectedStream, reasonResultAfterChunk:
+		return true
+	}
+	return err.Code == ErrExecutionTimeout && !c.answered && !c.isShort || err.Code == ErrRuntimeUnavailable && c.answered
 }

@@ -42,37 +42,57 @@ func (l *callList) remove(c *hostCall) {
 	c.prev = nil
 }
 
-// A callQueue holds ended calls, first in first out.
-type callQueue struct {
-	first, last *hostCall
-	n           int
-}
-
-func (q *callQueue) push(c *hostCall) {
-	c.later = nil
-	if q.last != nil {
-		q.last.later = c
-	} else {
-		q.first = c
-	}
-	q.last = c
-	q.n++
-}
-
-func (q *callQueue) pop() {
-	c := q.first
-	q.first = c.later
-	c.later = nil
-	if q.first == nil {
-		q.last = nil
-	}
-	q.n--
-}
-
 // sortedWaiting returns the attachments of a connection in the order in which
 // their calls came, session by session.
 func sortedWaiting(m map[string]*attachment) []*attachment {
 	return slices.SortedFunc(maps.Values(m), func(a, b *attachment) int {
 		return cmp.Or(cmp.Compare(a.c.s.id, b.c.s.id), cmp.Compare(a.c.seq, b.c.seq))
 	})
+}
+
+// inOrder sorts calls by the creation of their sessions, then by arrival.
+func inOrder(list []*hostCall) []*hostCall {
+	slices.SortFunc(list, func(a, b *hostCall) int { return cmp.Or(cmp.Compare(a.s.seq, b.s.seq), cmp.Compare(a.seq, b.seq)) })
+	return list
+}
+
+// hold adds a call to the waiting calls of its session.
+func (h *Host) hold(c *hostCall) {
+	if c.s.waiters == nil {
+		c.s.waiters = make(map[*hostCall]bool)
+	}
+	c.s.waiters[c], h.heldIn[c.s], c.isHeld = true, true, true
+}
+
+func (h *Host) unhold(c *hostCall) {
+	if !c.isHeld {
+		return
+	}
+	c.isHeld = false
+	delete(c.s.waiters, c)
+	if len(c.s.waiters) == 0 {
+		delete(h.heldIn, c.s)
+	}
+}
+
+// appendSettled ends all inquiries to a Runtime, and appends the calls that waited for them.
+func (h *Host) appendSettled(list []*hostCall, rt *hostConn) []*hostCall {
+	for s := range rt.inquiries {
+		h.removeInquiry(s.inquiries, rt)
+		list = slices.AppendSeq(list, maps.Keys(s.waiters))
+	}
+	if h.removeInquiry(h.inquiries, rt) {
+		for s := range h.heldIn {
+			list = slices.AppendSeq(list, maps.Keys(s.waiters))
+		}
+	}
+	return list
+}
+
+// count counts a dispatch by bare name.
+func (s *session) count(contract string) {
+	if s.counts == nil {
+		s.counts = make(map[string]uint64)
+	}
+	s.counts[contract]++
 }

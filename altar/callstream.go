@@ -7,14 +7,16 @@ import (
 	"encoding/json"
 	"errors"
 	"time"
+
+	"github.com/fivewire/fivewire/altar/internal/core"
 )
 
-// A CallStream is the client's state of one call. It receives the messages of the call and yields
+// A callStream is the client's state of one call. It receives the messages of the call and yields
 // payloads in order (section e of the protocol reference, client call). It is not safe for
 // concurrent use.
-type CallStream struct {
+type callStream struct {
 	id      string
-	asm     assembler
+	order   core.Order
 	started bool // a chunk was accepted
 	isEnded bool
 	err     error
@@ -22,17 +24,21 @@ type CallStream struct {
 	first   int                // of out
 	one     [1]json.RawMessage // room for the payloads of most calls
 
+	waiting int   // bytes of out
+	longest int   // of a payload
+	credit  int64 // chunks with lower ids may be sent
+
 	result *ToolResult // what ended the call, if it was one
 }
 
-// NewCallStream returns the state of a call that was just sent.
-func NewCallStream(invocationID string) *CallStream {
-	return &CallStream{id: invocationID}
+// newCallStream returns the state of a call that was just sent.
+func newCallStream(invocationID string) *callStream {
+	return &callStream{id: invocationID}
 }
 
 // Add takes a message in, and reports whether it had any effect. Messages of
 // other calls have none, and neither have chunks that are late or doubled.
-func (s *CallStream) Add(m Message, now time.Time) bool {
+func (s *callStream) Add(m Message, now time.Time) bool {
 	if s.isEnded {
 		return false
 	}
@@ -55,28 +61,27 @@ func (s *CallStream) Add(m Message, now time.Time) bool {
 	return false
 }
 
-func (s *CallStream) chunk(c *StreamChunk, now time.Time) bool {
-	if s.asm.inOrder(c) {
+func (s *callStream) chunk(c *StreamChunk, now time.Time) bool {
+	if s.order.AddNext(c.ChunkID, c.IsFinal) {
 		s.started = true
 		s.deliver(c)
 		return true
 	}
-	accepted, err := s.asm.Add(c, now)
-	if err != nil {
-		s.fail(err)
+	switch s.order.Add(chunkOf(c), now) {
+	case core.Gap:
+		s.fail(errChunkGap())
 		return true
-	}
-	if !accepted {
+	case core.Late:
 		return false
 	}
 	s.started = true
-	for c := s.asm.Next(now); c != nil; c = s.asm.Next(now) {
-		s.deliver(c)
+	for c, ok := s.order.Next(now); ok; c, ok = s.order.Next(now) {
+		s.deliver(c.Data.(*StreamChunk))
 	}
 	return true
 }
 
-func (s *CallStream) deliver(c *StreamChunk) {
+func (s *callStream) deliver(c *StreamChunk) {
 	switch {
 	case c.Error != nil:
 		s.fail(c.Error)
@@ -91,7 +96,7 @@ func (s *CallStream) deliver(c *StreamChunk) {
 // Broken takes in a frame that [DecodeMessage] refused: if it was a result or a chunk
 // of this call, the call fails with INTERNAL_ERROR invalid_result (ALT-D06). It
 // reports whether it was.
-func (s *CallStream) Broken(err error) bool {
+func (s *callStream) Broken(err error) bool {
 	var e *DecodeError
 	if s.isEnded || !errors.As(err, &e) || e.InvocationID != s.id || e.Type != "ToolResult" && e.Type != "StreamChunk" {
 		return false
@@ -102,11 +107,11 @@ func (s *CallStream) Broken(err error) bool {
 
 // Gap fails the call if a missing chunk was waited for long enough by now, and
 // otherwise says until when to wait, zero meaning that nothing is missing.
-func (s *CallStream) Gap(now time.Time) (until time.Time) {
+func (s *callStream) Gap(now time.Time) (until time.Time) {
 	if s.isEnded {
 		return time.Time{}
 	}
-	until, waiting := s.asm.Waiting()
+	until, waiting := s.order.Waiting()
 	if waiting && !now.Before(until) {
 		s.fail(errChunkGap())
 		return time.Time{}
@@ -114,19 +119,21 @@ func (s *CallStream) Gap(now time.Time) (until time.Time) {
 	return until
 }
 
-func (s *CallStream) push(payload json.RawMessage) {
+func (s *callStream) push(payload json.RawMessage) {
 	if s.out == nil {
 		s.out = s.one[:0]
 	}
 	s.out = append(s.out, payload)
+	s.waiting += len(payload)
+	s.longest = max(s.longest, len(payload))
 }
 
-func (s *CallStream) fail(err error) {
+func (s *callStream) fail(err error) {
 	s.isEnded, s.err = true, err
 }
 
 // Next returns the next payload, if there is one.
-func (s *CallStream) Next() (payload json.RawMessage, ok bool) {
+func (s *callStream) Next() (payload json.RawMessage, ok bool) {
 	if s.first == len(s.out) {
 		s.out, s.first = s.out[:0], 0
 		return nil, false
@@ -134,16 +141,43 @@ func (s *CallStream) Next() (payload json.RawMessage, ok bool) {
 	payload = s.out[s.first]
 	s.out[s.first] = nil
 	s.first++
+	s.waiting -= len(payload)
 	return payload, true
 }
 
 // End reports whether the call has ended, and with which error. There may still
 // be payloads to take.
-func (s *CallStream) End() (done bool, err error) { return s.isEnded, s.err }
+func (s *callStream) End() (done bool, err error) { return s.isEnded, s.err }
 
 // Expected returns the id of the chunk that is due: where to resume (ALT-D22).
-func (s *CallStream) Expected() int64 { return s.asm.Expected() }
+func (s *callStream) Expected() int64 { return s.order.Expected() }
+
+// Credits of a client (ALT-D37).
+const (
+	firstClientCredit = 16
+	maxClientCredit   = 64      // chunks that wait for the reader
+	maxClientWaiting  = 1 << 20 // bytes of them, by the longest
+)
+
+// Grant returns the credit for the Host after the reader took a payload, and reports whether it
+// has changed enough to be sent.
+func (s *callStream) Grant() (credit int64, isRaised bool) {
+	ahead := maxClientCredit
+	if s.longest > 0 {
+		ahead = min(maxClientCredit, max(1, maxClientWaiting/s.longest))
+	}
+	credit = s.order.Expected() - int64(len(s.out)-s.first) + int64(ahead)
+	if s.isEnded || credit < s.credit+int64(max(1, ahead/2)) {
+		return s.credit, false
+	}
+	s.credit = credit
+	return credit, true
+}
+
+func errChunkGap() *Error {
+	return fault(ErrInternal, reasonChunkGap, "", "a part of the stream is missing")
+}
 
 func errInvalidResult() *Error {
-	return fault(ErrInternal, ReasonInvalidResult, "", "the Runtime sent an answer that is not valid")
+	return fault(ErrInternal, reasonInvalidResult, "", "the Runtime sent an answer that is not valid")
 }

@@ -10,12 +10,21 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"net/http"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
-	"github.com/fivewire/fivewire/internal/backoff"
+	"github.com/fivewire/fivewire/internal/calls"
+	"github.com/fivewire/fivewire/internal/guard"
+	"github.com/fivewire/fivewire/internal/httpx"
+	"github.com/fivewire/fivewire/internal/life"
+	"github.com/fivewire/fivewire/internal/option"
 	"github.com/fivewire/fivewire/internal/randid"
+	"github.com/fivewire/fivewire/internal/retry"
+	"github.com/fivewire/fivewire/internal/sendq"
+	"github.com/fivewire/fivewire/internal/wsconn"
 )
 
 // ErrDisconnected reports that the connection to the Host was lost and not restored in time. The
@@ -23,26 +32,96 @@ import (
 var ErrDisconnected = errors.New("altar: disconnected")
 
 // ErrSlowReader reports a stream whose reader left too many payloads lie.
-var ErrSlowReader = errors.New("altar: stream: reader too slow")
+var ErrSlowReader = errors.New("altar: slow reader")
 
 // ClientOptions adjusts a [Client]. The zero value is right for production.
 type ClientOptions struct {
 	// ReconnectTimeout is how long a call outlives a lost connection: the client
 	// dials again and repeats the call under its old id, which never runs it
 	// twice (ALT-D22). Zero means 25 seconds, a little less than a Host waits.
+	// A negative value disables reconnecting.
 	ReconnectTimeout time.Duration
 
-	// DialTimeout bounds one attempt to connect. Zero means 30 seconds.
+	// Retry specifies the delays between the attempts to reconnect. Nil means the zero value.
+	Retry *RetryPolicy
+
+	// DialTimeout bounds one attempt to connect. Zero means 30 seconds; a negative
+	// value removes the bound.
 	DialTimeout time.Duration
 
-	// QueueLimit bounds the payloads of a stream that wait to be read. A
-	// stream with more is cancelled and ends with [ErrSlowReader], so that it
-	// never holds up the others. Zero means 4096.
-	QueueLimit int
+	// Heartbeat is the interval of pings to the Host, except over HTTP. A connection without a
+	// received message for three intervals is closed (ALT-D36). Zero means 15 seconds; a negative
+	// value disables it.
+	Heartbeat time.Duration
 
-	// Logger receives errors that no call returns. Nil disables logging.
+	// WriteTimeout is how long the Host may take no bytes before the connection is closed. Zero
+	// means 30 seconds; a negative value removes the bound.
+	WriteTimeout time.Duration
+
+	// MaxQueue bounds the payloads of a stream that wait to be read, in bytes. The client requests
+	// at most 64 of them and 1 MiB at a time (ALT-D37); from a Host that sends more, the stream
+	// is cancelled and ends with [ErrSlowReader]. Zero means 16 MiB; a negative value removes
+	// the bound.
+	MaxQueue int
+
+	// Interceptors wrap each call of [Session.Call]. The first is the outermost (ALT-D48).
+	Interceptors []Interceptor
+
+	// Logger receives errors that no call returns. Nil means slog.Default().
 	Logger *slog.Logger
 }
+
+// A RetryPolicy specifies how a connection is restored: after random delays below a bound that
+// doubles. An error that another attempt cannot change ends the attempts.
+type RetryPolicy struct {
+	MaxAttempts   int           // zero means no bound but time; a negative value disables retries
+	Base          time.Duration // first bound; zero means 200 ms; a negative value disables delays
+	Max           time.Duration // largest bound; zero means 10 s, of a Runtime 30 s; a negative value removes it
+	MaxRetryAfter time.Duration // longest delay that a Host requests; zero means 60 s; a negative value 0 s
+}
+
+// withDefaults returns a copy of a policy, which may be nil.
+func (p *RetryPolicy) withDefaults(longest time.Duration) *RetryPolicy {
+	var o RetryPolicy
+	if p != nil {
+		o = *p
+	}
+	o.Base, o.Max = cmp.Or(o.Base, 200*time.Millisecond), cmp.Or(o.Max, longest)
+	return &o
+}
+
+// loop calls connect until it returns nil or a permanent error, or ctx ends.
+func (p *RetryPolicy) loop(ctx context.Context, log *slog.Logger, subject string, connect func(ctx context.Context, connected func()) error) error {
+	policy := retry.Policy{Base: p.Base, Max: p.Max, MaxRetryAfter: p.MaxRetryAfter, Logger: log, Subject: subject}
+	attempts := 0
+	return retry.Loop(ctx, policy, func(ctx context.Context, connected func()) error {
+		attempts++
+		err := connect(ctx, func() {
+			attempts = 0
+			connected()
+		})
+		if _, isPanic := errors.AsType[*guard.PanicError](err); isPanic || isFinal(err) || p.MaxAttempts < 0 || p.MaxAttempts > 0 && attempts >= p.MaxAttempts {
+			return retry.Mark(err, retry.Permanent, 0)
+		}
+		return err
+	})
+}
+
+func (o ClientOptions) withDefaults() ClientOptions {
+	o.ReconnectTimeout = option.Or(o.ReconnectTimeout, 25*time.Second, 0)
+	o.DialTimeout = option.Duration(o.DialTimeout, 30*time.Second)
+	o.Heartbeat = option.Duration(o.Heartbeat, 15*time.Second)
+	o.MaxQueue = option.Count(o.MaxQueue, 16<<20)
+	o.Retry = o.Retry.withDefaults(10 * time.Second)
+	o.Logger = cmp.Or(o.Logger, slog.Default())
+	return o
+}
+
+// A CallFunc makes one call of a session.
+type CallFunc func(ctx context.Context, s *Session, tool string, params any, opts *CallOptions) (*Result, error)
+
+// An Interceptor wraps a [CallFunc].
+type Interceptor func(next CallFunc) CallFunc
 
 // A Client makes calls at a Host. All its methods may be called from several
 // goroutines.
@@ -51,27 +130,31 @@ type Client struct {
 	opts ClientOptions
 	ctx  context.Context // ends with Close
 	stop context.CancelFunc
-	wg   sync.WaitGroup
+	life *life.Life // goroutines
+	call CallFunc   // with the interceptors
 
-	notify sync.Pool // of those of calls, with room for one
+	notify sync.Pool // of those of calls, with capacity 1
 
-	mu      sync.Mutex
-	closed  bool
-	link    *clientLink // nil: not connected
-	dialing *attempt    // not nil while a dial is in progress
-	calls   map[string]*pendingCall
-	retries bool      // a goroutine tries to reconnect
-	down    time.Time // when the connection was lost while calls waited; zero if no reconnect is in progress
-	tries   int       // connections and attempts since then
-	cause   error     // why the last one failed or was lost
-	seq     uint64
+	mu           sync.Mutex // guards everything below
+	closed       bool
+	link         *clientLink // nil: not connected
+	dialing      *attempt    // not nil while a dial is in progress
+	calls        map[string]*pendingCall
+	retries      bool // a goroutine tries to reconnect
+	wasConnected bool // a message was received once
+	seq          uint64
 }
 
 // A clientLink is one connection with the requests that were sent over it.
 type clientLink struct {
 	*link
-	opened   time.Time
-	requests map[string]chan Message // by request id; guarded by the lock of the client
+	opened       time.Time
+	requests     *calls.Table[Message] // by request id
+	lastReceived atomic.Int64          // Unix nanoseconds
+	received     chan struct{}         // closed by the first message
+	done         chan struct{}         // closed after the end of the connection
+	err          error                 // why it ended; before done is closed
+	cause        error                 // why this side closed it; guarded by the lock of the client
 }
 
 type attempt struct {
@@ -80,41 +163,62 @@ type attempt struct {
 	err  error
 }
 
-// NewClient returns a client that connects when it first has to. It does no I/O. It
-// panics without a Dialer.
-func NewClient(dial Dialer, opts *ClientOptions) *Client {
+// NewClient returns a client that connects at its first request. It does no I/O. It
+// fails without a Dialer.
+func NewClient(dial Dialer, opts *ClientOptions) (*Client, error) {
 	if dial == nil {
-		panic("altar: NewClient without a Dialer")
+		return nil, errors.New("altar: client: missing Dialer")
 	}
 	c := &Client{dial: dial, calls: make(map[string]*pendingCall)}
 	if opts != nil {
 		c.opts = *opts
 	}
-	c.opts.ReconnectTimeout = cmp.Or(max(c.opts.ReconnectTimeout, 0), 25*time.Second)
-	c.opts.DialTimeout = cmp.Or(max(c.opts.DialTimeout, 0), 30*time.Second)
-	c.opts.QueueLimit = cmp.Or(max(c.opts.QueueLimit, 0), 4096)
-	if c.opts.Logger == nil {
-		c.opts.Logger = slog.New(slog.DiscardHandler)
+	c.opts = c.opts.withDefaults()
+	c.call = callTool
+	err := guard.Call("interceptor", func() error {
+		for _, in := range slices.Backward(c.opts.Interceptors) {
+			c.call = in(c.call)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("altar: client: %w", err)
 	}
 	c.ctx, c.stop = context.WithCancel(context.Background())
-	return c
+	c.life = life.New(life.Options{Logger: c.opts.Logger})
+	return c, nil
 }
 
-// Close closes the connection, ends every call, and waits for all goroutines of the client.
-// Sessions stay at the Host until they are destroyed or expire. Close is idempotent.
+// Close cancels every call at the Host, closes the connection, and waits for all goroutines of the
+// client, but not longer than a second for a Dialer or a connection that does not end. Sessions stay
+// at the Host until they are destroyed or expire. Close is idempotent.
 func (c *Client) Close() error {
 	c.mu.Lock()
+	isFirst := !c.closed
 	c.closed = true
-	l := c.link
-	c.failCalls(ErrClosed)
+	l, canceled := c.link, slices.Collect(maps.Values(c.calls))
+	c.failCallsLocked(ErrClosed)
 	c.mu.Unlock()
 	c.stop()
-	if l != nil {
-		l.close()
+	if l != nil && isFirst {
+		go func() {
+			for _, p := range canceled {
+				l.post(p.cancellation())
+			}
+			ctx, cancel := context.WithTimeout(context.Background(), flushTimeout)
+			defer cancel()
+			l.finish(ctx, goodbyeEnd)
+		}()
+		select {
+		case <-l.done:
+		case <-time.After(closeTimeout):
+			l.close()
+		}
 	}
-	c.wg.Wait()
-	return nil
+	return c.life.Close()
 }
+
+const closeTimeout = 500 * time.Millisecond // of the peer
 
 // connect returns the connection, making it if there is none. It may be lost
 // already.
@@ -133,22 +237,35 @@ func (c *Client) connect(ctx context.Context) (*clientLink, error) {
 	if a == nil {
 		a = &attempt{done: make(chan struct{})}
 		c.dialing = a
-		c.wg.Go(func() { c.open(a) })
+		c.goLocked("dial", func(ctx context.Context) { c.open(ctx, a) })
 	}
 	c.mu.Unlock()
 	select {
 	case <-a.done:
 		return a.link, a.err
+	case <-c.ctx.Done(): // the Dialer may ignore its context
+		return nil, ErrClosed
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
 }
 
+// goLocked starts a goroutine that Close ends. c.mu must be held.
+func (c *Client) goLocked(what string, f func(ctx context.Context)) {
+	if !c.closed {
+		_ = c.life.Go(what, f)
+	}
+}
+
 // open makes one attempt to connect, and repeats the calls in flight.
-func (c *Client) open(a *attempt) {
-	ctx, cancel := context.WithTimeout(c.ctx, c.opts.DialTimeout)
+func (c *Client) open(ctx context.Context, a *attempt) {
+	ctx, cancel := context.WithTimeout(ctx, c.opts.DialTimeout)
 	defer cancel()
-	conn, err := c.dial(ctx)
+	var conn Conn
+	err := guard.Call("Dialer", func() (err error) {
+		conn, err = c.dial(ctx)
+		return err
+	})
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	defer close(a.done)
@@ -160,12 +277,19 @@ func (c *Client) open(a *attempt) {
 		a.err = fmt.Errorf("altar: connect: %w", err)
 		return
 	}
-	l := &clientLink{link: newLink(conn, c.opts.Logger), opened: time.Now(), requests: make(map[string]chan Message)}
-	c.link, a.link = l, l
-	if l.direct == nil {
-		c.wg.Go(l.write)
+	l := &clientLink{
+		link:     newLink(conn, c.opts.Logger, sendq.Options{WriteTimeout: c.opts.WriteTimeout}),
+		opened:   time.Now(),
+		requests: calls.New[Message](calls.Options{MaxPending: -1}),
+		done:     make(chan struct{}),
+		received: make(chan struct{}),
 	}
-	c.wg.Go(func() { c.read(l) })
+	l.lastReceived.Store(l.opened.UnixNano())
+	c.link, a.link = l, l
+	c.goLocked("reader", func(context.Context) { c.read(l) })
+	if _, isHTTP := conn.(*httpConn); !isHTTP && l.direct == nil {
+		c.goLocked("heartbeat", func(context.Context) { c.beat(l) })
+	}
 	var inFlight []*pendingCall
 	for _, p := range c.calls {
 		if p.sent {
@@ -174,9 +298,11 @@ func (c *Client) open(a *attempt) {
 	}
 	slices.SortFunc(inFlight, func(a, b *pendingCall) int { return cmp.Compare(a.seq, b.seq) })
 	if len(inFlight) > 0 {
-		c.wg.Go(func() { // sending may wait, the lock may not
+		c.goLocked("repeats", func(ctx context.Context) { // sending may wait, the lock may not
 			for _, p := range inFlight {
-				l.send(c.ctx, p.message())
+				if err := l.send(ctx, p.message()); asError(err) != nil {
+					p.abort(err)
+				}
 				if c.abandoned(p) { // its CancelCall may have been sent first
 					l.post(p.cancellation())
 				}
@@ -185,30 +311,74 @@ func (c *Client) open(a *attempt) {
 	}
 }
 
+// beat sends pings and closes a silent connection (ALT-D36).
+func (c *Client) beat(l *clientLink) {
+	tick := time.NewTicker(c.opts.Heartbeat)
+	defer tick.Stop()
+	for {
+		select {
+		case <-l.done:
+			return
+		case <-tick.C:
+		}
+		if time.Since(time.Unix(0, l.lastReceived.Load()))/3 >= c.opts.Heartbeat {
+			c.mu.Lock()
+			l.cause = errSilent
+			c.mu.Unlock()
+			l.close()
+			return
+		}
+		l.post(&Ping{})
+	}
+}
+
 // read handles received messages until the connection ends.
 func (c *Client) read(l *clientLink) {
-	for received := false; ; {
+	defer close(l.done)
+	var reason error // the last message, if it is an error that belongs to the connection (ALT-D06)
+	for isFirst := true; ; {
 		m, err := l.conn.Receive()
-		if !received && err == nil {
-			received = true
+		l.lastReceived.Store(time.Now().UnixNano())
+		if isFirst && err == nil {
+			isFirst = false
+			close(l.received)
 			c.mu.Lock()
-			c.down, c.tries = time.Time{}, 0
+			c.wasConnected = true
 			c.mu.Unlock()
 		}
 		if err == nil {
-			c.take(l, m)
+			if reason = connectionError(m); reason == nil {
+				c.take(l, m)
+			}
 			continue
 		}
 		var bad *DecodeError
 		if !errors.As(err, &bad) {
-			c.lost(l, err)
+			c.lost(l, because(reason, err))
 			return
 		}
 		c.broken(bad)
 	}
 }
 
-// lost is the end of a connection.
+// connectionError returns the error that a message reports about the connection, or nil.
+func connectionError(m Message) error {
+	if e, ok := m.(*ErrorMessage); ok && e.RequestID == "" {
+		return remote(e.Err)
+	}
+	return nil
+}
+
+// because returns the error of a connection that ended for a reason, which may be nil.
+func because(reason, err error) error {
+	if reason == nil {
+		return err
+	}
+	return fmt.Errorf("%w: %w", reason, err)
+}
+
+// lost is the end of a connection. Calls in flight wait for another one, unless that would end
+// alike (ALT-D46).
 func (c *Client) lost(l *clientLink, err error) {
 	l.close()
 	c.mu.Lock()
@@ -216,77 +386,135 @@ func (c *Client) lost(l *clientLink, err error) {
 	if c.link == l {
 		c.link = nil
 	}
-	for id, answer := range l.requests {
-		delete(l.requests, id)
-		close(answer)
-	}
+	err = because(l.cause, err)
+	l.err = err
+	l.requests.FailAll(fmt.Errorf("%w: %w", ErrDisconnected, err))
 	if c.closed {
 		return
 	}
-	c.opts.Logger.Info("altar: connection lost", "err", err, "calls", len(c.calls))
-	if c.cause = err; len(c.calls) == 0 || time.Since(l.opened) >= reconnectPause {
-		c.down, c.tries = time.Time{}, 0 // it was well for a while
+	c.opts.Logger.WarnContext(context.Background(), "altar: connection lost", "err", err, "calls", len(c.calls))
+	if isTooLarge(err) {
+		c.failLargestLocked(errTooLargeAtHost(err))
+	} else if isFinal(err) || c.isRefusedLocked(err) {
+		c.failCallsLocked(err)
 	}
 	if len(c.calls) > 0 {
-		c.retry()
+		c.retryLocked()
 	}
 }
 
-// reconnectPause is the longest pause between two attempts to connect.
+const codeTooLarge = 1009 // of WebSocket
+
+// isTooLarge reports whether a Host ended the connection because of one message. Other calls may be sent
+// again.
+func isTooLarge(err error) bool {
+	e, ok := errors.AsType[*wsconn.CloseError](err)
+	return ok && e.Code == codeTooLarge
+}
+
+func errTooLargeAtHost(cause error) error {
+	e := formFault(ReasonMessageTooLarge, "", "the Host refused the message as too large")
+	e.Cause = errors.Join(ErrTooLarge, cause)
+	return e
+}
+
+// isRefusedLocked reports whether the error is an HTTP status that another attempt would bring, too.
+// A proxy answers 400, 404 and 405 while its service is restarted. c.mu must be held.
+func (c *Client) isRefusedLocked(err error) bool {
+	e, ok := errors.AsType[*httpx.Error](err)
+	if !ok || e.Status == 0 || e.RetryClass() != retry.Permanent {
+		return false
+	}
+	return !c.wasConnected || e.Status != http.StatusBadRequest && e.Status != http.StatusNotFound && e.Status != http.StatusMethodNotAllowed
+}
+
+// failLargestLocked ends the largest unanswered call. c.mu must be held.
+func (c *Client) failLargestLocked(err error) {
+	var largest *pendingCall
+	for _, p := range c.calls {
+		if p.sent && (largest == nil || len(p.call.Parameters) > len(largest.call.Parameters)) {
+			largest = p
+		}
+	}
+	if largest != nil {
+		delete(c.calls, largest.call.InvocationID)
+		largest.abort(err)
+	}
+}
+
+// isFinal reports whether another connection would end alike (ALT-D46).
+func isFinal(err error) bool {
+	var e *Error
+	if errors.As(err, &e) {
+		switch e.Reason() {
+		case ReasonUnauthenticated, reasonNotARuntime, reasonRuntimeIDTaken, reasonReservedRuntimeID, reasonUnsupportedVersion,
+			reasonInvalidVersion, ReasonReplaced:
+			return true
+		}
+		return false
+	}
+	closed, ok := errors.AsType[*wsconn.CloseError](err)
+	return ok && closed.RetryClass() == retry.Permanent
+}
+
+// reconnectPause is how long a connection without a received message is in doubt.
 const reconnectPause = 5 * time.Second
 
-// retry starts a reconnect unless one is in progress. c.mu must be held.
-func (c *Client) retry() {
-	if c.retries {
-		return
+// retryLocked starts a reconnect unless one is in progress. c.mu must be held.
+func (c *Client) retryLocked() {
+	if !c.retries {
+		c.retries = true
+		c.goLocked("reconnect", c.reconnect)
 	}
-	c.retries = true
-	if c.down.IsZero() {
-		c.down = time.Now()
-	}
-	c.wg.Go(c.reconnect)
 }
 
-// reconnect restores the connection for the calls in flight. A connection without a received
-// message does not reset the backoff, so a Host that accepts and drops connections is dialed at a
-// decreasing rate and only until ReconnectTimeout.
-func (c *Client) reconnect() {
-	pause := backoff.Backoff{Base: 50 * time.Millisecond, Max: reconnectPause, Jitter: 0.3}
-	c.mu.Lock()
-	ctx, cancel := context.WithDeadline(c.ctx, c.down.Add(c.opts.ReconnectTimeout))
-	c.mu.Unlock()
+// reconnect restores the connection for the calls in flight. A Host that accepts and drops
+// connections is dialed at a decreasing rate and only until ReconnectTimeout.
+func (c *Client) reconnect(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, c.opts.ReconnectTimeout)
 	defer cancel()
-	for {
-		c.mu.Lock()
-		c.tries++
-		attempt := c.tries
-		c.mu.Unlock()
-		if attempt > 1 {
-			_ = pause.Wait(ctx, attempt-1)
+	err := c.opts.Retry.loop(ctx, c.opts.Logger, "altar: connection", func(ctx context.Context, _ func()) error {
+		l, err := c.connect(ctx)
+		if err == nil {
+			err = l.proved(ctx)
 		}
-		var err error
-		if ctx.Err() == nil {
-			_, err = c.connect(ctx)
+		if c.isIdle() {
+			return nil
 		}
-		c.mu.Lock()
-		if err != nil && ctx.Err() == nil {
-			c.cause = err
-		}
-		switch {
-		case len(c.calls) == 0 || c.closed:
-			c.down, c.tries = time.Time{}, 0
-		case c.link != nil: // if it is lost later, lost starts the next reconnect
-		case ctx.Err() != nil:
-			c.down, c.tries = time.Time{}, 0
-			c.failCalls(fmt.Errorf("%w: %w", ErrDisconnected, c.cause))
-		default:
-			c.mu.Unlock()
-			continue
-		}
-		c.retries = false
-		c.mu.Unlock()
-		return
+		return err
+	})
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.retries = false
+	switch {
+	case c.closed || len(c.calls) == 0:
+	case err != nil:
+		c.failCallsLocked(fmt.Errorf("%w: %w", ErrDisconnected, err))
+	case c.link == nil: // it was lost again
+		c.retryLocked()
 	}
+}
+
+// proved waits until the connection has a received message, lasted for reconnectPause, or is lost.
+func (l *clientLink) proved(ctx context.Context) error {
+	t := time.NewTimer(reconnectPause)
+	defer t.Stop()
+	select {
+	case <-l.received:
+	case <-t.C:
+	case <-ctx.Done():
+	case <-l.done:
+		if !isTooLarge(l.err) {
+			return l.err
+		}
+	}
+	return nil
+}
+
+func (c *Client) isIdle() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.calls) == 0 || c.closed
 }
 
 // abandoned reports whether an unfinished call has no waiting caller.
@@ -300,8 +528,8 @@ func (c *Client) abandoned(p *pendingCall) bool {
 	return !waited && !done
 }
 
-// failCalls ends all calls with a local error. c.mu must be held.
-func (c *Client) failCalls(err error) {
+// failCallsLocked ends all calls with a local error. c.mu must be held.
+func (c *Client) failCallsLocked(err error) {
 	for _, p := range c.calls {
 		p.abort(err)
 	}
@@ -322,20 +550,18 @@ func (c *Client) take(l *clientLink, m Message) {
 		return
 	}
 	id := m.header().RequestID
+	failed, isError := m.(*ErrorMessage)
+	if l.requests.Complete(id, m) {
+		return
+	}
 	c.mu.Lock()
-	answer := l.requests[id]
-	delete(l.requests, id)
 	p := c.calls[id] // a call has its invocation id as request id
 	c.mu.Unlock()
-	failed, isError := m.(*ErrorMessage)
-	switch {
-	case answer != nil:
-		answer <- m // it has room
-	case p != nil && isError:
-		p.abort(failed.Err)
-	default:
-		c.opts.Logger.Debug("altar: message ignored", "type", m.Type(), "request_id", id)
+	if p != nil && isError {
+		p.abort(remote(failed.Err))
+		return
 	}
+	c.opts.Logger.DebugContext(context.Background(), "altar: message ignored", "type", m.Type(), "request_id", id)
 }
 
 func (c *Client) toCall(id string, m Message) {
@@ -343,12 +569,12 @@ func (c *Client) toCall(id string, m Message) {
 	p := c.calls[id]
 	c.mu.Unlock()
 	if p == nil || !p.add(m) {
-		c.opts.Logger.Debug("altar: message ignored", "type", m.Type(), "invocation_id", id)
+		c.opts.Logger.DebugContext(context.Background(), "altar: message ignored", "type", m.Type(), "invocation_id", id)
 	}
 }
 
 func (c *Client) broken(bad *DecodeError) {
-	c.opts.Logger.Debug("altar: frame ignored", "err", bad)
+	c.opts.Logger.DebugContext(context.Background(), "altar: frame ignored", "err", bad)
 	c.mu.Lock()
 	p := c.calls[bad.InvocationID]
 	c.mu.Unlock()
@@ -365,30 +591,33 @@ func (c *Client) request(ctx context.Context, m Message) (Message, error) {
 	}
 	id := randid.UUID4()
 	m.header().RequestID = id
-	answer := make(chan Message, 1)
-	c.mu.Lock()
-	if c.link != l {
-		c.mu.Unlock()
-		return nil, ErrDisconnected
+	call, err := l.requests.Add(id, time.Time{}, nil)
+	if err != nil {
+		return nil, err // the connection was lost
 	}
-	l.requests[id] = answer
-	c.mu.Unlock()
-	l.send(ctx, m)
-	select {
-	case got, ok := <-answer:
-		if !ok {
-			return nil, ErrDisconnected
-		}
-		if e, ok := got.(*ErrorMessage); ok {
-			return nil, e.Err
-		}
-		return got, nil
-	case <-ctx.Done():
-		c.mu.Lock()
-		delete(l.requests, id)
-		c.mu.Unlock()
+	if err := l.send(ctx, m); err != nil {
+		l.requests.Fail(id, l.lostBy(ctx, err))
+	}
+	got, err := call.Wait(ctx)
+	switch {
+	case ctx.Err() != nil && err != nil:
+		l.requests.Fail(id, nil) // its answer is not expected
 		return nil, ctx.Err()
+	case err != nil:
+		return nil, err
 	}
+	if e, ok := got.(*ErrorMessage); ok {
+		return nil, remote(e.Err)
+	}
+	return got, nil
+}
+
+// lostBy returns an error of sending as callers get it.
+func (l *clientLink) lostBy(ctx context.Context, err error) error {
+	if asError(err) != nil || ctx.Err() != nil {
+		return err
+	}
+	return fmt.Errorf("%w: %w", ErrDisconnected, err)
 }
 
 // Ping waits for a Pong from the Host.

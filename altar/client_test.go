@@ -53,11 +53,11 @@ func (s *scripted) Close() error {
 func TestClientOfDroppingHost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dials := 0
-		c := NewClient(func(context.Context) (Conn, error) {
+		c := must(NewClient(func(context.Context) (Conn, error) {
 			dials++
 			conn := newScripted(func(Message) {})
 			return conn, conn.Close()
-		}, nil)
+		}, nil))
 		defer func() { require.NoError(t, c.Close()) }()
 		for range 2 {
 			dials = 0
@@ -79,7 +79,7 @@ func TestClientLosesNewConnection(t *testing.T) {
 	for range 200 {
 		synctest.Test(t, func(t *testing.T) {
 			var dials atomic.Int32
-			c := NewClient(func(context.Context) (Conn, error) {
+			c := must(NewClient(func(context.Context) (Conn, error) {
 				n := dials.Add(1)
 				var conn *scripted
 				conn = newScripted(func(m Message) {
@@ -91,7 +91,7 @@ func TestClientLosesNewConnection(t *testing.T) {
 					_ = conn.Close()
 				}
 				return conn, nil
-			}, nil)
+			}, nil))
 			defer func() { require.NoError(t, c.Close()) }()
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
@@ -106,7 +106,7 @@ func TestClientLosesNewConnection(t *testing.T) {
 func TestClientLosesSilentConnection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dials := 0
-		c := NewClient(func(context.Context) (Conn, error) {
+		c := must(NewClient(func(context.Context) (Conn, error) {
 			dials++
 			n := dials
 			var conn *scripted
@@ -119,7 +119,7 @@ func TestClientLosesSilentConnection(t *testing.T) {
 				time.AfterFunc(time.Minute, func() { _ = conn.Close() })
 			}
 			return conn, nil
-		}, nil)
+		}, &ClientOptions{Heartbeat: -1}))
 		defer func() { require.NoError(t, c.Close()) }()
 		start := time.Now()
 		_, err := c.Session("s").Call(t.Context(), "tool", nil, nil)
@@ -137,7 +137,7 @@ func TestClientCancelsRepeat(t *testing.T) {
 		gate := make(chan struct{})
 		conns := make(chan *scripted, 2)
 		first := true
-		c := NewClient(func(context.Context) (Conn, error) {
+		c := must(NewClient(func(context.Context) (Conn, error) {
 			blocked := !first
 			first = false
 			conn := newScripted(func(m Message) {
@@ -155,11 +155,11 @@ func TestClientCancelsRepeat(t *testing.T) {
 			})
 			conns <- conn
 			return conn, nil
-		}, nil)
+		}, nil))
 		defer func() { require.NoError(t, c.Close()) }()
 		ctx, cancel := context.WithCancel(t.Context())
 		var wg sync.WaitGroup
-		const calls = 2*linkQueue + 10 // the last ones have to wait
+		const calls = 2100 // the last ones have to wait
 		for i := range calls {
 			wg.Go(func() {
 				_, err := c.Session("s").Call(ctx, "tool", nil, &CallOptions{InvocationID: fmt.Sprint(i)})
@@ -187,7 +187,7 @@ func TestClientCancelsRepeat(t *testing.T) {
 func TestClientKeepsMetadata(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began, goOn, seen := make(chan struct{}), make(chan struct{}), make(chan string, 1)
-		rt := NewRuntime("r1", nil)
+		rt := must(NewRuntime("r1", nil))
 		rt.Handle("get", HandlerFunc(func(_ context.Context, call *ToolCall) (any, error) {
 			close(began)
 			<-goOn
@@ -224,7 +224,7 @@ func TestClientKeepsSessionParams(t *testing.T) {
 				sent = m
 			}
 		})
-		c := NewClient(func(context.Context) (Conn, error) { return conn, nil }, nil)
+		c := must(NewClient(func(context.Context) (Conn, error) { return conn, nil }, nil))
 		defer func() { require.NoError(t, c.Close()) }()
 		ctx, cancel := context.WithCancel(t.Context())
 		p := &CreateSessionParams{Metadata: map[string]string{"k": "before"}, SecurityContext: &SecurityContext{Claims: map[string]string{"k": "before"}}}

@@ -6,12 +6,14 @@ package altar
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"iter"
 	"maps"
 	"sync"
 	"time"
 
+	"github.com/fivewire/fivewire/internal/guard"
 	"github.com/fivewire/fivewire/internal/randid"
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
@@ -56,20 +58,21 @@ func decodePayload(payload json.RawMessage, dst any) error {
 type pendingCall struct {
 	c      *Client
 	call   ToolCall
+	credit int64 // of call
 	seq    uint64
 	sent   bool          // guarded by the lock of the client
-	notify chan struct{} // has room for one
+	notify chan struct{} // has capacity 1
+	timer  *time.Timer   // nil without a timeout
 
 	mu     sync.Mutex
-	stream CallStream
+	stream callStream
 	err    error // a local error that ended the call
-	limit  int   // of payloads that wait
 }
 
 func (p *pendingCall) add(m Message) bool {
 	p.mu.Lock()
 	ok := p.err == nil && p.stream.Add(m, time.Now())
-	slow := ok && len(p.stream.out)-p.stream.first > p.limit
+	slow := ok && p.stream.waiting > p.c.opts.MaxQueue
 	if slow {
 		p.err = ErrSlowReader
 	}
@@ -102,6 +105,8 @@ func (p *pendingCall) message() *ToolCall {
 	m := p.call
 	if !m.CollectChunks {
 		m.ResumeFrom = p.stream.Expected()
+		credit := p.stream.credit
+		m.Credit = &credit
 	}
 	return &m
 }
@@ -113,13 +118,24 @@ func (p *pendingCall) next(ctx context.Context) (payload json.RawMessage, ok boo
 		p.mu.Lock()
 		until := p.stream.Gap(now)
 		payload, ok = p.stream.Next()
+		credit, isRaised := int64(0), false
+		if ok && !p.call.CollectChunks {
+			credit, isRaised = p.stream.Grant()
+		}
 		done, failed := p.stream.End()
 		err = p.err
 		p.mu.Unlock()
+		if isRaised {
+			p.grant(ctx, credit)
+		}
 		switch {
 		case ok:
 			return payload, true, nil
 		case done:
+			var e *Error
+			if errors.As(failed, &e) {
+				return nil, false, remote(e)
+			}
 			return nil, false, failed
 		case err != nil:
 			return nil, false, err
@@ -137,6 +153,16 @@ func (p *pendingCall) next(ctx context.Context) (payload json.RawMessage, ok boo
 	}
 }
 
+// grant sends a credit to the Host. After a lost connection the repeat of the call has it.
+func (p *pendingCall) grant(ctx context.Context, credit int64) {
+	p.c.mu.Lock()
+	l := p.c.link
+	p.c.mu.Unlock()
+	if l != nil {
+		_ = l.send(ctx, &StreamCredit{InvocationID: p.call.InvocationID, SessionID: p.call.SessionID, Credit: credit})
+	}
+}
+
 // start sends a call.
 func (s *Session) start(ctx context.Context, tool string, params any, o *CallOptions, collect bool) (*pendingCall, error) {
 	var opts CallOptions
@@ -151,10 +177,14 @@ func (s *Session) start(ctx context.Context, tool string, params any, o *CallOpt
 	if !ok {
 		notify = make(chan struct{}, 1)
 	}
-	p := &pendingCall{c: c, notify: notify, stream: CallStream{id: opts.InvocationID}, limit: c.opts.QueueLimit}
+	p := &pendingCall{c: c, notify: notify, stream: callStream{id: opts.InvocationID, credit: firstClientCredit}}
 	call := &p.call
 	*call = ToolCall{InvocationID: opts.InvocationID, SessionID: s.id, ToolName: tool, Metadata: maps.Clone(opts.Metadata), CollectChunks: collect,
 		Header: Header{RequestID: opts.InvocationID, CorrelationID: opts.CorrelationID}}
+	if !collect {
+		p.credit = firstClientCredit
+		call.Credit = &p.credit
+	}
 	if opts.Timeout > 0 {
 		call.TimeoutMS = max(1, opts.Timeout.Milliseconds())
 	}
@@ -197,12 +227,27 @@ func (s *Session) start(ctx context.Context, tool string, params any, o *CallOpt
 		if c.link != nil {
 			l = c.link
 		} else {
-			c.retry()
+			c.retryLocked()
 		}
 	}
 	c.mu.Unlock()
-	l.send(ctx, call)
+	if opts.Timeout > 0 { // the Host may be silent (ALT-D46)
+		p.timer = time.AfterFunc(opts.Timeout+deadlineSlack, func() { p.abort(errDeadline()) })
+	}
+	if err := l.send(ctx, call); asError(err) != nil { // else it waits for another connection, or for ctx
+		c.mu.Lock()
+		delete(c.calls, call.InvocationID)
+		c.mu.Unlock()
+		return nil, err
+	}
 	return p, nil
+}
+
+// deadlineSlack is how long the Host's error of a call that takes too long is waited for.
+const deadlineSlack = 5 * time.Second
+
+func errDeadline() *Error {
+	return Errorf(ErrExecutionTimeout, ReasonDeadline, "the call did not finish in time")
 }
 
 // finish takes a call out, and cancels it at the Host if it has not ended.
@@ -214,12 +259,15 @@ func (p *pendingCall) finish() {
 	}
 	l := c.link
 	c.mu.Unlock()
+	if p.timer != nil {
+		p.timer.Stop()
+	}
 	c.notify.Put(p.notify) // a late signal only wakes another call needlessly
 	p.mu.Lock()
 	done, _ := p.stream.End()
 	p.mu.Unlock()
-	if !done && l != nil {
-		l.post(p.cancellation())
+	if !done && l != nil && !l.tryPost(p.cancellation()) {
+		_ = c.life.Go("cancel", func(context.Context) { l.post(p.cancellation()) })
 	}
 }
 
@@ -231,7 +279,18 @@ func (p *pendingCall) cancellation() *CancelCall {
 // map, or nil for none. A tool that streams yields the list of its payloads.
 // When ctx ends, the call is cancelled and Call returns at once. An [*Error]
 // comes from the Host or the tool; any other error is of this side.
-func (s *Session) Call(ctx context.Context, tool string, params any, opts *CallOptions) (*Result, error) {
+func (s *Session) Call(ctx context.Context, tool string, params any, opts *CallOptions) (r *Result, err error) {
+	if len(s.c.opts.Interceptors) == 0 {
+		return callTool(ctx, s, tool, params, opts)
+	}
+	err = guard.Call("interceptor", func() error {
+		r, err = s.c.call(ctx, s, tool, params, opts)
+		return err
+	})
+	return r, err
+}
+
+func callTool(ctx context.Context, s *Session, tool string, params any, opts *CallOptions) (*Result, error) {
 	p, err := s.start(ctx, tool, params, opts, true)
 	if err != nil {
 		return nil, err

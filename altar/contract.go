@@ -4,9 +4,15 @@
 package altar
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
+	"errors"
+	"strconv"
+	"strings"
 	"time"
 
+	"github.com/fivewire/fivewire/altar/internal/form"
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
 
@@ -38,14 +44,14 @@ type Contract struct {
 // A Parameter describes one parameter of a contract, or one property of an
 // object (ALT-037 to ALT-041).
 type Parameter struct {
-	Name        string
-	Type        string // see [ParseParamType]
-	Description string
-	Required    bool
+	Name        string `json:"name"`
+	Type        string `json:"type"` // see [ParseParamType]
+	Description string `json:"description,omitzero" jsonmap:"always"`
+	Required    bool   `json:"required,omitzero" jsonmap:"always"`
 
 	// Properties describe the members of the innermost object of the type.
 	// An object without properties is free-form: it takes any members (ALT-D11).
-	Properties []Parameter
+	Properties []Parameter `json:"properties,omitempty"`
 }
 
 // A Manifest is the set of contracts that a Host trusts (ALT-131).
@@ -61,45 +67,100 @@ const maxTimeout = 24 * time.Hour
 // DecodeContract reads one contract. An unknown field is an error, because a misspelt field would
 // silently disable a check (ALT-D12). Every error is a [*ContractError].
 func DecodeContract(data []byte) (*Contract, error) {
+	c, err := decodeContract(data)
+	if err != nil {
+		return nil, locate(err, data, "")
+	}
+	return c, nil
+}
+
+func decodeContract(data []byte) (*Contract, error) {
 	v, reason := check(data, 0)
 	if reason != "" {
 		return nil, &ContractError{Reason: reason}
 	}
 	p := contractParser{}
 	c := p.contract(v, "")
-	if p.err != nil {
-		return nil, p.err
-	}
-	return c, nil
+	return c, p.err()
 }
 
 // DecodeManifest reads a manifest as strictly as [DecodeContract].
 func DecodeManifest(data []byte) (*Manifest, error) {
+	m, err := decodeManifest(data)
+	if err == nil {
+		err = m.Validate()
+	}
+	if err != nil {
+		return nil, locate(err, data, "contracts")
+	}
+	return m, nil
+}
+
+func decodeManifest(data []byte) (*Manifest, error) {
 	v, reason := check(data, 0)
 	if reason != "" {
 		return nil, &ContractError{Reason: reason}
 	}
 	p := contractParser{}
 	m := &Manifest{}
-	p.fields(v, "", "version", "contracts", "metadata")
-	if version, ok := p.text(v, "", "version", false); ok {
+	p.Fields(v, "", "version", "contracts", "metadata")
+	if version, ok := p.Text(v, "", "version", false); ok {
 		if _, valid := parseSemver(version); !valid {
 			p.fail(ReasonInvalidValue, "/version")
 		}
 		m.Version = version
 	}
-	list := p.array(v, "", "contracts", true)
+	list := p.Array(v, "", "contracts", true)
 	for i, item := range list {
-		m.Contracts = append(m.Contracts, p.contract(item, pointerIndex("/contracts", i)))
+		m.Contracts = append(m.Contracts, p.contract(item, form.PointerIndex("/contracts", i)))
 	}
 	m.Metadata = p.object(v, "", "metadata")
-	if p.err != nil {
-		return nil, p.err
+	return m, p.err()
+}
+
+// locate returns an error of a text with its line, its column and the name of the contract. The
+// contracts are the elements of a member of the text, or the text is one contract.
+func locate(err error, data []byte, list string) error {
+	e, ok := errors.AsType[*ContractError](err)
+	if !ok {
+		return err
 	}
-	if err := m.Validate(); err != nil {
-		return nil, err
+	out := *e
+	var pointer string
+	out.Line, out.Column, pointer = form.Position(data, e.Path)
+	out.Contract = contractName(data, list, pointer)
+	return &out
+}
+
+// contractName returns the name of the contract around a place of a text, which need not be valid,
+// or "".
+func contractName(data []byte, list, pointer string) string {
+	c := strictjson.NewCursor(data, strictjson.Options{MaxNames: -1, MaxName: -1})
+	if list != "" {
+		rest, isInside := strings.CutPrefix(pointer, "/"+list+"/")
+		element, _, _ := strings.Cut(rest, "/")
+		index, err := strconv.Atoi(element)
+		if !isInside || err != nil || !c.Object() {
+			return ""
+		}
+		for c.Name() && string(c.Key()) != list {
+			c.Skip()
+		}
+		if !c.Array() {
+			return ""
+		}
+		for c.Element() && index > 0 {
+			c.Skip()
+			index--
+		}
 	}
-	return m, nil
+	text, _ := c.Find("name")
+	name, err := strictjson.Check(text, strictjson.Options{})
+	if err != nil {
+		return ""
+	}
+	s, _ := name.Text()
+	return s
 }
 
 // Validate checks a contract that was made in Go as strictly as one that was
@@ -107,9 +168,9 @@ func DecodeManifest(data []byte) (*Manifest, error) {
 func (c *Contract) Validate() error { return c.validate("") }
 
 func (c *Contract) validate(path string) error {
-	_, err := DecodeContract(c.appendJSON(nil))
-	if e, ok := err.(*ContractError); ok {
-		return &ContractError{Reason: e.Reason, Path: path + e.Path}
+	_, err := decodeContract(c.appendJSON(nil))
+	if e, ok := errors.AsType[*ContractError](err); ok {
+		return &ContractError{Reason: e.Reason, Path: path + e.Path, Contract: c.Name}
 	}
 	return err
 }
@@ -119,7 +180,7 @@ func (c *Contract) validate(path string) error {
 func (m *Manifest) Validate() error {
 	names := make(map[string]bool, len(m.Contracts))
 	for i, c := range m.Contracts {
-		path := pointerIndex("/contracts", i)
+		path := form.PointerIndex("/contracts", i)
 		if c == nil {
 			return &ContractError{Reason: ReasonWrongType, Path: path}
 		}
@@ -127,7 +188,7 @@ func (m *Manifest) Validate() error {
 			return err
 		}
 		if names[c.Name] {
-			return &ContractError{Reason: ReasonDuplicateName, Path: path + "/name"}
+			return &ContractError{Reason: ReasonDuplicateName, Path: path + "/name", Contract: c.Name}
 		}
 		names[c.Name] = true
 	}
@@ -149,89 +210,23 @@ func (m *Manifest) Contract(name string) *Contract {
 	return nil
 }
 
-// A contractParser keeps the first fault.
-type contractParser struct{ err error }
+// A contractParser keeps the first failure.
+type contractParser struct{ form.Reader }
 
-func (p *contractParser) fail(reason Reason, path string) {
-	if p.err == nil {
-		p.err = &ContractError{Reason: reason, Path: path}
-	}
-}
+func (p *contractParser) fail(reason Reason, path string) { p.Fail(string(reason), path) }
 
-func (p *contractParser) fields(v strictjson.Value, path string, allowed ...string) {
-members:
-	for m := v.Members(); m.Next(); {
-		for _, k := range allowed {
-			if string(m.Name) == k {
-				continue members
-			}
-		}
-		p.fail(ReasonUnknownField, pointer(path, string(m.Name)))
-	}
-}
-
-// get returns a member, nil if it is absent or null.
-func (p *contractParser) get(v strictjson.Value, path, name string, required bool) strictjson.Value {
-	m := v.Get(name)
-	if !m.Absent() {
-		return m
-	}
-	if required {
-		p.fail(ReasonMissingField, path+"/"+name)
-	}
-	return nil
-}
-
-func (p *contractParser) text(v strictjson.Value, path, name string, required bool) (string, bool) {
-	m := p.get(v, path, name, required)
-	if m == nil {
-		return "", false
-	}
-	s, ok := m.Text()
-	if !ok {
-		p.fail(ReasonWrongType, path+"/"+name)
-	}
-	return s, ok
-}
-
-func (p *contractParser) flag(v strictjson.Value, path, name string) bool {
-	m := p.get(v, path, name, false)
-	if m == nil {
-		return false
-	}
-	b, ok := m.Bool()
-	if !ok {
-		p.fail(ReasonWrongType, path+"/"+name)
-	}
-	return b
-}
-
-func (p *contractParser) array(v strictjson.Value, path, name string, required bool) []strictjson.Value {
-	m := p.get(v, path, name, required)
-	if m == nil {
+func (p *contractParser) err() error {
+	if !p.Failed() {
 		return nil
 	}
-	if !m.IsArray() {
-		p.fail(ReasonWrongType, path+"/"+name)
-		return nil
-	}
-	var list []strictjson.Value
-	for e := m.Elements(); e.Next(); {
-		list = append(list, e.Value)
-	}
-	return list
+	return &ContractError{Reason: Reason(p.Reason), Path: p.Path}
 }
 
 func (p *contractParser) object(v strictjson.Value, path, name string) json.RawMessage {
-	m := p.get(v, path, name, false)
-	if m == nil {
-		return nil
+	if m := p.Object(v, path, name); m != nil {
+		return appendText(nil, m)
 	}
-	if !m.IsObject() {
-		p.fail(ReasonWrongType, path+"/"+name)
-		return nil
-	}
-	return appendText(nil, m)
+	return nil
 }
 
 func (p *contractParser) contract(v strictjson.Value, path string) *Contract {
@@ -240,17 +235,17 @@ func (p *contractParser) contract(v strictjson.Value, path string) *Contract {
 		p.fail(ReasonWrongType, path)
 		return c
 	}
-	p.fields(v, path, "name", "description", "parameters", "streaming", "idempotent", "timeout_ms", "metadata")
-	name, ok := p.text(v, path, "name", true)
+	p.Fields(v, path, "name", "description", "parameters", "streaming", "idempotent", "timeout_ms", "metadata")
+	name, ok := p.Text(v, path, "name", true)
 	if ok && !validContractName(name) {
 		p.fail(ReasonInvalidName, path+"/name")
 	}
 	c.Name = name
-	c.Description, _ = p.text(v, path, "description", false)
+	c.Description, _ = p.Text(v, path, "description", false)
 	c.Parameters = p.parameters(v, path, "parameters", 1)
-	c.Streaming = p.flag(v, path, "streaming")
-	c.Idempotent = p.flag(v, path, "idempotent")
-	if t := p.get(v, path, "timeout_ms", false); t != nil {
+	c.Streaming = p.Flag(v, path, "streaming")
+	c.Idempotent = p.Flag(v, path, "idempotent")
+	if t := p.Get(v, path, "timeout_ms", false); t != nil {
 		ms, ok := t.Int()
 		switch {
 		case t.Kind() != '0':
@@ -266,14 +261,14 @@ func (p *contractParser) contract(v strictjson.Value, path string) *Contract {
 
 // parameters reads one level of parameters, which begins at a depth.
 func (p *contractParser) parameters(v strictjson.Value, path, name string, depth int) []Parameter {
-	list := p.array(v, path, name, false)
+	list := p.Array(v, path, name, false)
 	if len(list) == 0 {
 		return nil
 	}
 	out := make([]Parameter, len(list))
 	names := make(map[string]bool, len(list))
 	for i, item := range list {
-		at := pointerIndex(path+"/"+name, i)
+		at := form.PointerIndex(path+"/"+name, i)
 		if !item.IsObject() {
 			p.fail(ReasonWrongType, at)
 			continue
@@ -283,7 +278,7 @@ func (p *contractParser) parameters(v strictjson.Value, path, name string, depth
 			p.fail(ReasonDuplicateName, at+"/name")
 		}
 		names[out[i].Name] = true
-		if p.err != nil {
+		if p.Failed() {
 			return nil
 		}
 	}
@@ -292,28 +287,30 @@ func (p *contractParser) parameters(v strictjson.Value, path, name string, depth
 
 func (p *contractParser) parameter(v strictjson.Value, path string, depth int) Parameter {
 	var out Parameter
-	p.fields(v, path, "name", "type", "description", "required", "properties")
-	name, ok := p.text(v, path, "name", true)
+	p.Fields(v, path, "name", "type", "description", "required", "properties")
+	name, ok := p.Text(v, path, "name", true)
 	if ok && !validText(name, 128) {
 		p.fail(ReasonInvalidName, path+"/name")
 	}
 	out.Name = name
-	text, ok := p.text(v, path, "type", true)
+	text, ok := p.Text(v, path, "type", true)
 	if !ok {
 		return out
 	}
 	out.Type = text
 	t, err := ParseParamType(text)
 	if err != nil {
-		p.fail(err.(*ContractError).Reason, path+"/type")
+		var e *ContractError
+		errors.As(err, &e)
+		p.fail(e.Reason, path+"/type")
 		return out
 	}
 	if depth+t.Dims > maxTypeDepth {
 		p.fail(ReasonTooDeep, path+"/type")
 	}
-	out.Description, _ = p.text(v, path, "description", false)
-	out.Required = p.flag(v, path, "required")
-	if p.err == nil {
+	out.Description, _ = p.Text(v, path, "description", false)
+	out.Required = p.Flag(v, path, "required")
+	if !p.Failed() {
 		out.Properties = p.parameters(v, path, "properties", depth+t.Dims+1)
 	}
 	if len(out.Properties) > 0 && t.Base != KindObject {
@@ -327,11 +324,7 @@ func (p *contractParser) parameter(v strictjson.Value, path string, depth int) P
 func (c *Contract) MarshalJSON() ([]byte, error) { return c.appendJSON(nil), nil }
 
 func (c *Contract) appendJSON(dst []byte) []byte {
-	dst = appendString(append(dst, `{"name":`...), c.Name)
-	dst = appendString(append(dst, `,"description":`...), c.Description)
-	dst = appendParameters(append(dst, `,"parameters":`...), c.Parameters)
-	dst = appendBool(append(dst, `,"streaming":`...), c.Streaming)
-	dst = appendBool(append(dst, `,"idempotent":`...), c.Idempotent)
+	dst = c.appendCore(dst, true)
 	if c.Timeout != 0 {
 		dst = appendInt(append(dst, `,"timeout_ms":`...), c.Timeout.Milliseconds())
 	}
@@ -341,6 +334,24 @@ func (c *Contract) appendJSON(dst []byte) []byte {
 	return append(dst, '}')
 }
 
+// appendCore appends the members of a contract that the Host enforces, without the closing brace.
+func (c *Contract) appendCore(dst []byte, descriptions bool) []byte {
+	dst = appendString(append(dst, `{"name":`...), c.Name)
+	if descriptions {
+		dst = appendString(append(dst, `,"description":`...), c.Description)
+	}
+	dst = appendParameters(append(dst, `,"parameters":`...), c.Parameters, descriptions)
+	dst = appendBool(append(dst, `,"streaming":`...), c.Streaming)
+	return appendBool(append(dst, `,"idempotent":`...), c.Idempotent)
+}
+
+// digest returns the lower-case hex SHA-256 of name, parameters and flags. Hosts with equal digests
+// check the calls of a contract alike (ALT-D39).
+func (c *Contract) digest() string {
+	sum := sha256.Sum256(append(c.appendCore(nil, false), '}'))
+	return hex.EncodeToString(sum[:])
+}
+
 func appendBool(dst []byte, b bool) []byte {
 	if b {
 		return append(dst, "true"...)
@@ -348,7 +359,7 @@ func appendBool(dst []byte, b bool) []byte {
 	return append(dst, "false"...)
 }
 
-func appendParameters(dst []byte, list []Parameter) []byte {
+func appendParameters(dst []byte, list []Parameter, descriptions bool) []byte {
 	dst = append(dst, '[')
 	for i := range list {
 		p := &list[i]
@@ -357,10 +368,12 @@ func appendParameters(dst []byte, list []Parameter) []byte {
 		}
 		dst = appendString(append(dst, `{"name":`...), p.Name)
 		dst = appendString(append(dst, `,"type":`...), p.Type)
-		dst = appendString(append(dst, `,"description":`...), p.Description)
+		if descriptions {
+			dst = appendString(append(dst, `,"description":`...), p.Description)
+		}
 		dst = appendBool(append(dst, `,"required":`...), p.Required)
 		if len(p.Properties) > 0 {
-			dst = appendParameters(append(dst, `,"properties":`...), p.Properties)
+			dst = appendParameters(append(dst, `,"properties":`...), p.Properties, descriptions)
 		}
 		dst = append(dst, '}')
 	}

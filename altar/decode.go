@@ -4,24 +4,28 @@
 package altar
 
 import (
+	"bytes"
 	"encoding/json"
+	"sync"
 
+	"github.com/fivewire/fivewire/altar/internal/form"
+	"github.com/fivewire/fivewire/internal/jsonmap"
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
 
-// DefaultMaxMessage is the default limit of a received message in bytes (ALT-D06).
-const DefaultMaxMessage = 4 << 20
+// defaultMaxMessage is the default limit of a received message in bytes (ALT-D06).
+const defaultMaxMessage = 4 << 20
 
 // DecodeOptions adjusts [DecodeMessage]. The zero value is right for production.
 type DecodeOptions struct {
-	MaxMessage int // zero means [DefaultMaxMessage]
+	MaxMessage int // zero means 4 MiB
 	MaxDepth   int // zero means 64
 
 	// Strict refuses messages that DecodeMessage otherwise repairs (ALT-D26, ALT-D27): everything
 	// that [AppendMessage] does not emit. It is for testing other implementations.
 	Strict bool
 
-	recent *recentTexts
+	recent *strictjson.Strings // nil outside connections
 }
 
 // A DecodeError reports an invalid frame. It carries the readable members of the frame, so that a
@@ -60,277 +64,251 @@ func frameError(reason Reason) *DecodeError {
 
 // DecodeMessage reads one message (ALT-D01, ALT-D06). The message shares the memory of frame, which
 // must not be changed afterwards. Unknown fields are dropped, absent fields get their defaults, and
-// contradictions are resolved (ALT-D26 to ALT-D28). Every error is a [*DecodeError].
+// contradictions are resolved (ALT-D26 to ALT-D28). Objects with more than 1,000 names and names of
+// more than 1 KiB are refused as too large. Every error is a [*DecodeError], whose path names the
+// first invalid field in the order of the message type.
 func DecodeMessage(frame []byte, opts *DecodeOptions) (Message, error) {
 	var o DecodeOptions
 	if opts != nil {
 		o = *opts
 	}
 	if o.MaxMessage <= 0 {
-		o.MaxMessage = DefaultMaxMessage
+		o.MaxMessage = defaultMaxMessage
+	}
+	if o.MaxDepth <= 0 {
+		o.MaxDepth = maxDepth
 	}
 	if len(frame) > o.MaxMessage {
 		return nil, frameError(ReasonMessageTooLarge)
 	}
-	v, reason := check(frame, o.MaxDepth)
-	if reason != "" {
-		return nil, frameError(reason)
+	d := decoders.Get().(*decoder)
+	defer d.release()
+	d.strict = o.Strict
+	d.cursor.Reset(frame, strictjson.Options{MaxDepth: o.MaxDepth})
+	d.cursor.Share(o.recent)
+	isObject := d.cursor.Kind() == '{'
+	m, bad := d.message()
+	if err := d.cursor.Err(); err != nil {
+		return nil, frameError(Reason(form.Refusal(err, frame, o.MaxDepth)))
 	}
-	d := decoder{strict: o.Strict, recent: o.recent}
-	m, err := d.message(v)
-	if err != nil {
-		return nil, err
+	if !isObject {
+		return nil, frameError(ReasonNotAnObject)
+	}
+	if bad != nil {
+		return nil, decodeFailure(strictjson.Value(bytes.Trim(frame, " \t\r\n")), m, bad)
 	}
 	return m, nil
 }
 
-// The fields of all messages.
-const (
-	fType = iota
-	fRequestID
-	fCorrelationID
-	fRuntimeID
-	fLanguage
-	fProtocolVersion
-	fCapabilities
-	fMetadata
-	fHostID
-	fSessionID
-	fToolNames
-	fReplace
-	fFulfilledTools
-	fRejectedTools
-	fTTLSeconds
-	fSecurityContext
-	fReason
-	fInvocationID
-	fToolName
-	fParameters
-	fTimeoutMS
-	fAcceptStream
-	fResumeFrom
-	fStatus
-	fPayload
-	fError
-	fRuntimeMetadata
-	fChunkID
-	fIsFinal
-	fTools
-	fieldCount
-)
-
-var fieldNames = [fieldCount]string{
-	"type", "request_id", "correlation_id", "runtime_id", "language", "protocol_version", "capabilities",
-	"metadata", "host_id", "session_id", "tool_names", "replace", "fulfilled_tools", "rejected_tools",
-	"ttl_seconds", "security_context", "reason", "invocation_id", "tool_name", "parameters", "timeout_ms",
-	"accept_stream", "resume_from", "status", "payload", "error", "runtime_metadata", "chunk_id", "is_final", "tools",
-}
-
-func fieldIndex(name []byte) int {
-	if len(name) == 0 {
-		return -1
-	}
-	for i := range fieldNames {
-		if n := fieldNames[i]; len(n) == len(name) && n[0] == name[0] && n == string(name) {
-			return i
-		}
-	}
-	return -1
-}
-
-// A decoder reads the fields of one message. The first fault stays.
+// A decoder reads one message. It is reused.
 type decoder struct {
+	cursor strictjson.Cursor
 	strict bool
-	recent *recentTexts // nil outside connections
-	fields [fieldCount]strictjson.Value
-	reason Reason
-	path   string
+	result toolResultBody
+	chunk  streamChunkBody
 }
 
-func (d *decoder) message(v strictjson.Value) (Message, *DecodeError) {
-	for m := v.Members(); m.Next(); {
-		if i := fieldIndex(m.Name); i >= 0 {
-			d.fields[i] = m.Value
-		}
-	}
-	var m Message
-	typ := d.text(fType, true)
-	if d.reason == "" {
-		if m = d.body(typ); m == nil {
-			d.fail(ReasonUnknownType, "/type")
-		}
-	}
-	var h Header
-	h.RequestID = d.textID(fRequestID)
-	sound := d.reason == ""
-	h.CorrelationID = d.textID(fCorrelationID)
-	if d.reason == "" {
-		*m.header() = h
-		return m, nil
-	}
-	e := &DecodeError{
-		Err:  formFault(d.reason, d.path, "the message is not valid: "+d.path+": "+string(d.reason)),
-		Type: typ, RequestID: h.RequestID, CorrelationID: h.CorrelationID,
-	}
-	if id, ok := d.fields[fInvocationID].Text(); ok && validInvocationID(id) {
-		e.InvocationID = id
-	}
-	if sound && (typ == "ToolResult" || typ == "StreamChunk") {
-		e.salvaged = m
-	}
-	return nil, e
+var decoders = sync.Pool{New: func() any { return new(decoder) }}
+
+func (d *decoder) release() {
+	d.cursor.Reset(nil, strictjson.Options{})
+	d.result = toolResultBody{}
+	d.chunk = streamChunkBody{}
+	decoders.Put(d)
 }
 
-func (d *decoder) body(typ string) Message {
-	switch typ {
-	case "AnnounceRuntime":
-		m := &AnnounceRuntime{}
-		m.RuntimeID = d.text(fRuntimeID, true)
-		if !validIdentifier(m.RuntimeID) {
-			d.fail(ReasonInvalidValue, "/runtime_id")
-		}
-		m.Language = d.text(fLanguage, false)
-		m.ProtocolVersion = d.text(fProtocolVersion, true)
-		m.Capabilities = d.texts(fCapabilities, false)
-		m.Metadata = d.textMap(fMetadata)
-		return m
-	case "AcknowledgeRuntime":
-		return &AcknowledgeRuntime{HostID: d.text(fHostID, true), ProtocolVersion: d.text(fProtocolVersion, true),
-			Capabilities: d.texts(fCapabilities, false)}
-	case "RequestFulfillment":
-		return &RequestFulfillment{SessionID: d.text(fSessionID, true)}
-	case "FulfillTools":
-		return &FulfillTools{SessionID: d.text(fSessionID, true), ToolNames: d.texts(fToolNames, true), Replace: d.flag(fReplace, false)}
-	case "AcknowledgeFulfillment":
-		return &AcknowledgeFulfillment{SessionID: d.text(fSessionID, true), Fulfilled: d.texts(fFulfilledTools, true), Rejected: d.rejected()}
-	case "CreateSession":
-		empty := string(d.fields[fSessionID]) == `""`
-		return &CreateSession{emptyID: empty, SessionID: d.text(fSessionID, false), TTLSeconds: d.integer(fTTLSeconds, 1, false),
-			SecurityContext: d.securityContext(), Metadata: d.textMap(fMetadata)}
-	case "SessionCreated":
-		return &SessionCreated{SessionID: d.text(fSessionID, true), TTLSeconds: d.integer(fTTLSeconds, 1, true)}
-	case "DestroySession":
-		return &DestroySession{SessionID: d.text(fSessionID, true)}
-	case "SessionDestroyed":
-		m := &SessionDestroyed{SessionID: d.text(fSessionID, true), Reason: d.text(fReason, true)}
-		if m.Reason != "destroyed" && m.Reason != "expired" {
-			d.fail(ReasonInvalidValue, "/reason")
-		}
-		return m
+// unknownType is the fault of a message with another type; see reasonOf.
+const unknownType jsonmap.Reason = "unknown type"
+
+// message reads the message at the cursor. With a fault in correlation_id only, it returns both.
+func (d *decoder) message() (Message, *jsonmap.Fault) {
+	v, _ := d.cursor.Find("type")
+	name, ok := v.TextBytes()
+	switch {
+	case v.Absent():
+		return nil, (&jsonmap.Fault{Reason: jsonmap.Missing}).In("type")
+	case !ok:
+		return nil, (&jsonmap.Fault{Reason: jsonmap.WrongType}).In("type")
+	}
+	switch string(name) {
 	case "ToolCall":
-		return d.toolCall()
+		m := &ToolCall{}
+		f := jsonmap.Read(&d.cursor, (*toolCall)(m))
+		if strictjson.Value(m.Parameters).Absent() {
+			m.Parameters = json.RawMessage("{}")
+		}
+		return m, f
 	case "ToolResult":
 		return d.toolResult()
 	case "StreamChunk":
 		return d.streamChunk()
+	case "AcknowledgeFulfillment":
+		return d.acknowledgeFulfillment()
+	case "Error":
+		w := errorBody{strict: d.strict}
+		f := jsonmap.Read(&d.cursor, &w)
+		return &ErrorMessage{Err: w.err, Header: w.Header}, f
+	}
+	m := newMessage(name)
+	if m == nil {
+		return nil, (&jsonmap.Fault{Reason: unknownType}).In("type")
+	}
+	f := jsonmap.Read(&d.cursor, checked(m))
+	return m, f
+}
+
+// newMessage returns a message with the defaults of absent fields, or nil. It is for the types
+// that are read as they are.
+func newMessage(name []byte) Message {
+	switch string(name) {
+	case "AnnounceRuntime":
+		return &AnnounceRuntime{Capabilities: []string{}}
+	case "AcknowledgeRuntime":
+		return &AcknowledgeRuntime{Capabilities: []string{}}
+	case "RequestFulfillment":
+		return &RequestFulfillment{}
+	case "FulfillTools":
+		return &FulfillTools{}
+	case "CreateSession":
+		return &CreateSession{}
+	case "SessionCreated":
+		return &SessionCreated{}
+	case "DestroySession":
+		return &DestroySession{}
+	case "SessionDestroyed":
+		return &SessionDestroyed{}
+	case "StreamCredit":
+		return &StreamCredit{}
+	case "Authenticate":
+		return &Authenticate{}
+	case "Authenticated":
+		return &Authenticated{}
 	case "ListTools":
-		return &ListTools{SessionID: d.text(fSessionID, true)}
+		return &ListTools{}
 	case "ToolList":
-		return &ToolList{SessionID: d.text(fSessionID, true), Tools: d.tools()}
+		return &ToolList{}
 	case "CancelCall":
-		return &CancelCall{InvocationID: d.invocationID(), SessionID: d.text(fSessionID, true), Reason: d.text(fReason, false)}
+		return &CancelCall{}
 	case "Ping":
 		return &Ping{}
 	case "Pong":
 		return &Pong{}
-	case "Error":
-		m := &ErrorMessage{}
-		if v := d.get(fError, true); v != nil {
-			if !v.IsObject() {
-				d.fail(ReasonWrongType, "/error")
-			}
-			m.Err = d.error(v, ErrInternal, "/error")
-		}
-		return m
 	}
 	return nil
 }
 
-func (d *decoder) toolCall() Message {
-	m := &ToolCall{}
-	m.InvocationID = d.invocationID()
-	m.SessionID = d.text(fSessionID, true)
-	m.ToolName = d.text(fToolName, true)
-	if v := d.get(fParameters, false); v != nil {
-		if !v.IsObject() {
-			d.fail(ReasonWrongType, "/parameters")
+// decodeFailure returns the error of a frame that is an object, but no valid message m.
+func decodeFailure(v strictjson.Value, m Message, bad *jsonmap.Fault) *DecodeError {
+	reason := reasonOf(bad)
+	e := &DecodeError{Err: formFault(reason, bad.Pointer, "the message is not valid: "+bad.Pointer+": "+string(reason))}
+	e.Type, _ = v.Get("type").Text()
+	if id, ok := v.Get("invocation_id").Text(); ok && validInvocationID(id) {
+		e.InvocationID = id
+	}
+	if id, ok := v.Get("request_id").Text(); ok && validText(id, maxTextID) {
+		e.RequestID = id
+	}
+	if id, ok := v.Get("correlation_id").Text(); ok && validText(id, maxTextID) {
+		e.CorrelationID = id
+	}
+	if bad.Pointer == "/correlation_id" && (e.Type == "ToolResult" || e.Type == "StreamChunk") {
+		m.header().CorrelationID = ""
+		e.salvaged = m
+	}
+	return e
+}
+
+// reasonOf returns the reason of ALT-D06 for a fault.
+func reasonOf(f *jsonmap.Fault) Reason {
+	switch f.Reason {
+	case jsonmap.Missing:
+		return ReasonMissingField
+	case jsonmap.WrongType:
+		return ReasonWrongType
+	case unknownType:
+		return ReasonUnknownType
+	}
+	return ReasonInvalidValue
+}
+
+// toolResult reads a result by ALT-D26 and ALT-D27.
+func (d *decoder) toolResult() (Message, *jsonmap.Fault) {
+	w := &d.result
+	w.strict = d.strict
+	f := jsonmap.Read(&d.cursor, w)
+	m := &ToolResult{InvocationID: w.InvocationID, Payload: w.Payload, Error: w.err, Header: w.Header}
+	if string(w.Status) == `"success"` && m.Payload == nil {
+		m.Payload = json.RawMessage("null")
+	}
+	if w.isError() {
+		m.Payload = nil
+		if m.Error == nil { // the member is absent
+			if d.strict && (isLate(f) || f.Pointer == "/runtime_metadata") {
+				f = (&jsonmap.Fault{Reason: jsonmap.Missing}).In("error")
+			}
+			m.Error = errMissing()
 		}
-		m.Parameters = json.RawMessage(v)
 	} else {
-		m.Parameters = json.RawMessage("{}")
+		m.Error = nil
 	}
-	m.Metadata = d.textMap(fMetadata)
-	m.TimeoutMS = d.integer(fTimeoutMS, 1, false)
-	m.CollectChunks = !d.flag(fAcceptStream, true)
-	m.ResumeFrom = d.integer(fResumeFrom, 0, false)
-	return m
+	if strictjson.Value(w.RuntimeMetadata).IsObject() {
+		m.RuntimeMetadata = w.RuntimeMetadata
+	}
+	return m, f
 }
 
-func (d *decoder) toolResult() Message {
-	m := &ToolResult{}
-	m.InvocationID = d.invocationID()
-	payload, err := d.fields[fPayload], d.get(fError, false)
-	switch status := d.text(fStatus, true); status {
-	case "success":
-		if d.strict && err != nil {
-			d.fail(ReasonInvalidValue, "/error")
+// streamChunk reads a chunk. An error ends the stream.
+func (d *decoder) streamChunk() (Message, *jsonmap.Fault) {
+	w := &d.chunk
+	w.strict = d.strict
+	f := jsonmap.Read(&d.cursor, w)
+	m := &StreamChunk{InvocationID: w.InvocationID, ChunkID: w.ChunkID, Payload: w.Payload, IsFinal: w.IsFinal, Header: w.Header}
+	switch {
+	case w.err != nil:
+		if d.strict && !m.IsFinal && isLate(f) {
+			f = (&jsonmap.Fault{Reason: jsonmap.Invalid}).In("is_final")
 		}
-		if payload == nil {
-			payload = strictjson.Value("null")
-		}
-		m.Payload = json.RawMessage(payload)
-	case "error":
-		switch {
-		case d.strict && payload != nil:
-			d.fail(ReasonInvalidValue, "/payload")
-		case d.strict && err == nil:
-			d.fail(ReasonMissingField, "/error")
-		}
-		m.Error = d.error(err, ErrExecutionFailed, "/error")
-	default:
-		d.fail(ReasonInvalidValue, "/status")
+		m.Payload, m.Error, m.IsFinal = nil, w.err, true
+	case m.Payload == nil && !m.IsFinal && isLate(f):
+		f = (&jsonmap.Fault{Reason: jsonmap.Missing}).In("payload")
 	}
-	if meta := d.get(fRuntimeMetadata, false); meta.IsObject() {
-		m.RuntimeMetadata = json.RawMessage(meta)
-	} else if d.strict && meta != nil {
-		d.fail(ReasonWrongType, "/runtime_metadata")
-	}
-	return m
+	return m, f
 }
 
-func (d *decoder) streamChunk() Message {
-	m := &StreamChunk{}
-	m.InvocationID = d.invocationID()
-	m.ChunkID = d.integer(fChunkID, 0, true)
-	err := d.get(fError, false)
-	m.IsFinal = d.flag(fIsFinal, false)
-	payload := d.fields[fPayload]
-	if err != nil {
-		switch {
-		case d.strict && payload != nil:
-			d.fail(ReasonInvalidValue, "/payload")
-		case d.strict && !m.IsFinal:
-			d.fail(ReasonInvalidValue, "/is_final")
+func (d *decoder) acknowledgeFulfillment() (Message, *jsonmap.Fault) {
+	var w acknowledgeBody
+	f := jsonmap.Read(&d.cursor, &w)
+	m := &AcknowledgeFulfillment{SessionID: w.SessionID, Fulfilled: w.Fulfilled, Rejected: make([]RejectedTool, len(w.Rejected)), Header: w.Header}
+	for i, r := range w.Rejected {
+		e, bad := readError(r.Error, ErrExecutionFailed, d.strict)
+		if bad != nil && isLate(f) {
+			f = bad.In("error").At(i).In("rejected_tools")
 		}
-		m.Error, m.IsFinal = d.error(err, ErrExecutionFailed, "/error"), true
-		return m
+		m.Rejected[i] = RejectedTool{ToolName: r.ToolName, Error: e}
 	}
-	if payload == nil && !m.IsFinal {
-		d.fail(ReasonMissingField, "/payload")
-	}
-	m.Payload = json.RawMessage(payload)
-	return m
+	return m, f
 }
 
-// error reads an Error by ALT-D26 and ALT-D27. Absent and other types than object are
-// an error without an error.
-func (d *decoder) error(v strictjson.Value, unknown Code, path string) *Error {
+// isLate reports whether f is nil or a fault of a member of the header, which follow all others.
+func isLate(f *jsonmap.Fault) bool {
+	return f == nil || f.Pointer == "/request_id" || f.Pointer == "/correlation_id"
+}
+
+func errMissing() *Error {
+	return Errorf(ErrExecutionFailed, reasonMissingError, "the tool failed without saying why")
+}
+
+// readError reads an Error by ALT-D26 and ALT-D27. Values of other types than object are an
+// error without an error. The fault is one of strict reading.
+func readError(raw []byte, unknown Code, strict bool) (*Error, *jsonmap.Fault) {
+	v := strictjson.Value(raw)
 	if !v.IsObject() {
-		if d.strict {
-			d.fail(ReasonWrongType, path)
+		if strict {
+			return errMissing(), &jsonmap.Fault{Reason: jsonmap.WrongType}
 		}
-		return NewError(ErrExecutionFailed, ReasonMissingError, "the tool failed without saying why")
+		return errMissing(), nil
 	}
+	e := &Error{}
 	var code, alias, message, details strictjson.Value
 	for m := v.Members(); m.Next(); {
 		switch string(m.Name) {
@@ -344,34 +322,19 @@ func (d *decoder) error(v strictjson.Value, unknown Code, path string) *Error {
 			details = m.Value
 		}
 	}
-	e := &Error{}
 	word, ok := code.Text()
 	if !ok {
-		if d.strict {
-			d.failField(code, path+"/code")
-		}
 		word, _ = alias.Text()
 	}
-	e.Message, ok = message.Text()
-	if !ok && d.strict {
-		d.failField(message, path+"/message")
-	}
+	e.Code = Code(word)
+	e.Message, _ = message.Text()
 	if details.IsObject() {
 		if m := details.Members(); m.Next() {
 			e.Details = json.RawMessage(details)
 		}
-	} else if d.strict && !details.Absent() {
-		d.fail(ReasonWrongType, path+"/details")
 	}
-	e.Code = Code(word)
-	if d.strict {
-		if !e.Code.isKnown() {
-			d.fail(ReasonInvalidValue, path+"/code")
-		}
-		if e.Message == "" {
-			d.fail(ReasonInvalidValue, path+"/message")
-		}
-		return e
+	if strict {
+		return e, strictErrorFault(e, code, message, details)
 	}
 	if !e.Code.isKnown() {
 		e.Code = unknown
@@ -382,5 +345,29 @@ func (d *decoder) error(v strictjson.Value, unknown Code, path string) *Error {
 	if e.Message == "" {
 		e.Message = string(e.Code)
 	}
-	return e
+	return e, nil
+}
+
+// strictErrorFault returns the first member of an error that [AppendMessage] does not emit.
+func strictErrorFault(e *Error, code, message, details strictjson.Value) *jsonmap.Fault {
+	for _, m := range []struct {
+		name string
+		v    strictjson.Value
+	}{{"code", code}, {"message", message}} {
+		switch {
+		case m.v.Absent():
+			return (&jsonmap.Fault{Reason: jsonmap.Missing}).In(m.name)
+		case m.v.Kind() != '"':
+			return (&jsonmap.Fault{Reason: jsonmap.WrongType}).In(m.name)
+		}
+	}
+	switch {
+	case !details.Absent() && !details.IsObject():
+		return (&jsonmap.Fault{Reason: jsonmap.WrongType}).In("details")
+	case !e.Code.isKnown():
+		return (&jsonmap.Fault{Reason: jsonmap.Invalid}).In("code")
+	case e.Message == "":
+		return (&jsonmap.Fault{Reason: jsonmap.Invalid}).In("message")
+	}
+	return nil
 }

@@ -8,6 +8,7 @@ import (
 	"io"
 	"unicode/utf8"
 
+	"github.com/fivewire/fivewire/internal/option"
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
 
@@ -17,19 +18,22 @@ import (
 // which keeps it for repeats, and the receivers, and none of them may change it.
 // Send handles a message before it returns, hooks included.
 func (h *Host) Dial(id *Principal) (Conn, error) {
-	hc, err := h.admit(nil, id)
+	hc, err := h.admit(nil, id, "")
 	if err != nil {
 		return nil, err
 	}
+	h.lock()
 	hc.inProcess = true
+	h.setExpiry(hc)
+	h.unlock()
 	return &direct{hc}, nil
 }
 
 type direct struct{ hc *hostConn }
 
 func (d *direct) Receive() (Message, error) {
-	m, ok := d.hc.out.pop(context.Background())
-	if !ok {
+	m, _ := d.hc.next(context.Background())
+	if m == nil {
 		return nil, io.EOF
 	}
 	return m, nil
@@ -57,12 +61,16 @@ func (d *direct) sendOwn(m Message) error {
 		if m.Error == nil {
 			return d.pass(m, nil)
 		}
+	case *StreamCredit:
+		return d.pass(m, nil)
 	}
 	return d.Send(m)
 }
 
 func (d *direct) pass(m Message, bad *DecodeError) error {
-	d.hc.out.waitRoom(d.hc.limit)
+	if isRequest(m, bad) {
+		d.hc.out.waitSpace(d.hc.limit, option.Off)
+	}
 	if !d.hc.h.handle(d.hc, m, bad) {
 		return ErrClosed
 	}
@@ -80,7 +88,7 @@ func sound(m Message) bool {
 	switch m := m.(type) {
 	case *ToolCall:
 		return m.SessionID != "" && m.ToolName != "" && validInvocationID(m.InvocationID) && vetHeader(m.Header) && m.Metadata == nil &&
-			utf8.ValidString(m.SessionID) && utf8.ValidString(m.ToolName) && m.TimeoutMS >= 0 && m.ResumeFrom >= 0 && vetJSON(m.Parameters, true)
+			utf8.ValidString(m.SessionID) && utf8.ValidString(m.ToolName) && m.TimeoutMS >= 0 && m.ResumeFrom >= 0 && (m.Credit == nil || *m.Credit >= 0) && vetJSON(m.Parameters, true)
 	case *ToolResult:
 		return m.Error == nil && validInvocationID(m.InvocationID) && vetHeader(m.Header) && vetJSON(m.Payload, false) &&
 			(len(m.RuntimeMetadata) == 0 || vetJSON(m.RuntimeMetadata, true))
@@ -111,7 +119,8 @@ func vet(m Message) (Message, *DecodeError, error) {
 	}
 	own, err := DecodeMessage(frame, &DecodeOptions{MaxMessage: len(frame)})
 	if err != nil {
-		return nil, err.(*DecodeError), nil
+		bad, _ := decodeError(err)
+		return nil, bad, nil
 	}
 	return own, nil, nil
 }
@@ -124,6 +133,6 @@ func vetJSON(data []byte, object bool) bool {
 	if len(data) == 0 || data[0] <= ' ' || data[len(data)-1] <= ' ' {
 		return false
 	}
-	v, err := strictjson.Check(data, strictjson.Options{MaxDepth: maxDepth - 1})
+	v, err := strictjson.Check(data, rawBounds(1))
 	return err == nil && (!object || v.IsObject())
 }

@@ -14,23 +14,29 @@
 //
 //	m, err := altar.DecodeManifest(manifest)
 //	...
-//	host, err := altar.NewHost(m, altar.RoleAuthorizer(rules...), &altar.HostOptions{
-//		Auth: altar.Auth{Authenticator: altar.APIKeyAuthenticator(principals)},
-//	})
+//	keys, err := altar.APIKeyAuthenticator(map[string]*altar.Principal{key: {ID: "alice"}})
+//	...
+//	host, err := altar.NewHost(m, &altar.HostOptions{Auth: altar.Auth{
+//		Authenticator: keys,
+//		Authorizer:    altar.RoleAuthorizer(rules...),
+//	}})
 //	...
 //	http.ListenAndServeTLS(addr, cert, key, host)
 //
 // A [Runtime] provides tools, typed or untyped:
 //
-//	rt := altar.NewRuntime("calc-01", nil)
+//	rt, err := altar.NewRuntime("calc-01", nil)
+//	...
 //	altar.AddTool(rt, "math/add", func(ctx context.Context, in Sum) (int64, error) {
 //		return in.A + in.B, nil
 //	})
-//	err := rt.RunWithReconnect(ctx, dial)
+//	err = rt.RunWithReconnect(ctx, dial)
 //
 // A [Client] calls them:
 //
-//	s, err := altar.NewClient(dial, nil).CreateSession(ctx, nil)
+//	c, err := altar.NewClient(dial, nil)
+//	...
+//	s, err := c.CreateSession(ctx, nil)
 //	...
 //	sum, err := altar.CallAs[int64](ctx, s, "math/add", Sum{A: 1, B: 2})
 //	for n, err := range altar.StreamAs[int64](ctx, s, "count", params) {
@@ -39,11 +45,16 @@
 //
 // # Security
 //
-// A Host refuses requests without a principal unless AllowAnonymous of [Auth] is set.
+// A Host refuses requests without a principal unless AllowAnonymous of [Auth] is set;
+// [NewHost] fails without an Authenticator and without AllowAnonymous. Clients refuse
+// http and ws to other hosts than this host unless AllowInsecure is set.
 // The transport authenticates: API keys, bearer tokens, client certificates or a
 // custom [Authenticator]. The [Authorizer] decides about every call, and an open
 // session belongs to the principal that created it. The module
 // github.com/fivewire/fivewire/altar/jwtauth verifies JWTs.
+//
+// A connection ends when its principal expires. An error of another server is sent to a
+// peer only if a handler wraps it.
 //
 // Messages are bounded in size and depth and read strictly: duplicate members and bad
 // UTF-8 are refused, unknown fields are ignored. Only the contracts of the Host decide
@@ -65,13 +76,14 @@
 //
 // Each Host holds a lease. The calls of a Host whose lease has expired have failed
 // with RUNTIME_UNAVAILABLE, unless their contract is idempotent. Each Host needs a
-// unique ID and keeps it across restarts; a Host that finds its ID taken refuses calls.
+// unique ID and keeps it across restarts; a Host whose ID another process takes refuses
+// calls permanently.
 // With a Cluster, a Host forwards calls to Runtimes connected to other Hosts.
 //
 // # Conformance
 //
 // Levels 1 and 2, as proved by the vectors of package conformance. Not implemented:
-// credit-based flow control and calls from tools to other tools.
+// calls from tools to other tools.
 //
 // # Deviations
 //

@@ -4,11 +4,13 @@
 package altar
 
 import (
-	"fmt"
+	"errors"
 	"maps"
 	"slices"
 	"unicode/utf8"
 
+	"github.com/fivewire/fivewire/altar/internal/form"
+	"github.com/fivewire/fivewire/internal/jsonmap"
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
 
@@ -83,21 +85,6 @@ func (e *encoder) identifier(name, s string, valid bool) {
 	e.text(name, s, true)
 }
 
-func (e *encoder) list(name string, list []string) {
-	e.key(name)
-	e.dst = append(e.dst, '[')
-	for i, s := range list {
-		if i > 0 {
-			e.dst = append(e.dst, ',')
-		}
-		if !utf8.ValidString(s) {
-			e.fail(ReasonInvalidUnicode, pointerIndex("/"+name, i))
-		}
-		e.dst = appendString(e.dst, s)
-	}
-	e.dst = append(e.dst, ']')
-}
-
 func (e *encoder) textMap(path string, m map[string]string) {
 	e.dst = append(e.dst, '{')
 	for i, k := range slices.Sorted(maps.Keys(m)) {
@@ -105,7 +92,7 @@ func (e *encoder) textMap(path string, m map[string]string) {
 			e.dst = append(e.dst, ',')
 		}
 		if !utf8.ValidString(k) || !utf8.ValidString(m[k]) {
-			e.fail(ReasonInvalidUnicode, pointer(path, k))
+			e.fail(ReasonInvalidUnicode, form.Pointer(path, k))
 		}
 		e.dst = append(appendString(e.dst, k), ':')
 		e.dst = appendString(e.dst, m[k])
@@ -127,7 +114,7 @@ func (e *encoder) raw(name string, v []byte, object bool) {
 		e.dst = appendText(e.dst, v)
 		return
 	}
-	checked, err := strictjson.Check(v, strictjson.Options{MaxDepth: maxDepth - 1})
+	checked, err := strictjson.Check(v, rawBounds(1))
 	switch {
 	case err != nil:
 		e.fail(ReasonInvalidValue, "/"+name)
@@ -173,7 +160,7 @@ func (e *encoder) error(err *Error, path string) {
 	e.dst = appendString(append(e.dst, `{"code":`...), string(err.Code))
 	e.dst = appendString(append(e.dst, `,"message":`...), err.Message)
 	if len(err.Details) > 0 {
-		v, bad := strictjson.Check(err.Details, strictjson.Options{MaxDepth: maxDepth - 2})
+		v, bad := strictjson.Check(err.Details, rawBounds(2))
 		if bad != nil || !v.IsObject() {
 			e.fail(ReasonWrongType, path+"/details")
 		} else if m := v.Members(); m.Next() {
@@ -183,6 +170,8 @@ func (e *encoder) error(err *Error, path string) {
 	e.dst = append(e.dst, '}')
 }
 
+// message writes m. The messages of a call are written by hand, because their raw JSON is not
+// checked again where it is trusted.
 func (e *encoder) message(m Message) {
 	if m == nil {
 		e.fail(ReasonUnknownType, "/type")
@@ -190,71 +179,79 @@ func (e *encoder) message(m Message) {
 	}
 	e.dst = append(append(append(e.dst, `{"type":"`...), m.Type()...), '"')
 	switch m := m.(type) {
-	case *AnnounceRuntime:
-		e.identifier("runtime_id", m.RuntimeID, validIdentifier(m.RuntimeID))
-		if !utf8.ValidString(m.Language) {
-			e.fail(ReasonInvalidUnicode, "/language")
-		}
-		e.key("language")
-		e.dst = appendString(e.dst, m.Language)
-		e.text("protocol_version", m.ProtocolVersion, true)
-		e.list("capabilities", m.Capabilities)
-		e.metadata(m.Metadata)
-	case *AcknowledgeRuntime:
-		e.text("host_id", m.HostID, true)
-		e.text("protocol_version", m.ProtocolVersion, true)
-		e.list("capabilities", m.Capabilities)
-	case *RequestFulfillment:
-		e.text("session_id", m.SessionID, true)
-	case *FulfillTools:
-		e.text("session_id", m.SessionID, true)
-		e.list("tool_names", m.ToolNames)
-		if m.Replace {
-			e.flag("replace", true)
-		}
-	case *AcknowledgeFulfillment:
-		e.text("session_id", m.SessionID, true)
-		e.list("fulfilled_tools", m.Fulfilled)
-		e.rejected(m.Rejected)
-	case *CreateSession:
-		e.text("session_id", m.SessionID, m.emptyID)
-		e.number("ttl_seconds", m.TTLSeconds, 1, true)
-		e.securityContext(m.SecurityContext)
-		e.metadata(m.Metadata)
-	case *SessionCreated:
-		e.text("session_id", m.SessionID, true)
-		e.number("ttl_seconds", m.TTLSeconds, 1, false)
-	case *DestroySession:
-		e.text("session_id", m.SessionID, true)
-	case *SessionDestroyed:
-		e.text("session_id", m.SessionID, true)
-		e.identifier("reason", m.Reason, m.Reason == "destroyed" || m.Reason == "expired")
 	case *ToolCall:
 		e.toolCall(m)
 	case *ToolResult:
 		e.toolResult(m)
 	case *StreamChunk:
 		e.streamChunk(m)
-	case *ListTools:
-		e.text("session_id", m.SessionID, true)
-	case *ToolList:
-		e.text("session_id", m.SessionID, true)
-		e.tools(m.Tools)
-	case *CancelCall:
+	case *StreamCredit:
 		e.invocationID(m.InvocationID)
 		e.text("session_id", m.SessionID, true)
-		e.text("reason", m.Reason, false)
-	case *Ping, *Pong:
+		e.number("credit", m.Credit, 0, false)
 	case *ErrorMessage:
 		e.key("error")
 		e.error(m.Err, "/error")
+	case *AcknowledgeFulfillment:
+		e.body(e.acknowledgeBody(m))
+		return
+	case *CreateSession:
+		if m.SessionID == "" && m.emptyID {
+			e.text("session_id", "", true)
+		}
+		e.body((*createSession)(m))
+		return
 	default:
-		panic(fmt.Sprintf("altar: %T is not a message", m)) // the interface is sealed
+		e.body(checked(m))
+		return
 	}
 	h := m.header()
 	e.textID("request_id", h.RequestID)
 	e.textID("correlation_id", h.CorrelationID)
 	e.dst = append(e.dst, '}')
+}
+
+// body writes the members of a struct and ends the message.
+func (e *encoder) body(src any) {
+	start := len(e.dst)
+	dst, err := jsonmap.Append(e.dst, src)
+	switch {
+	case err != nil:
+		var f *jsonmap.Fault
+		if !errors.As(err, &f) {
+			f = &jsonmap.Fault{Reason: jsonmap.BadType} // not reached: the types are known
+		}
+		e.fail(writeReason(f), f.Pointer)
+	case string(dst[start:]) == "{}":
+		e.dst = append(dst[:start], '}')
+	default:
+		dst[start] = ',' // in place of the bracket
+		e.dst = dst
+	}
+}
+
+// writeReason returns the reason of ALT-D26 for a fault of a message that is written.
+func writeReason(f *jsonmap.Fault) Reason {
+	switch {
+	case f.Want == "UTF-8":
+		return ReasonInvalidUnicode
+	case f.Got == empty:
+		return ReasonMissingField
+	}
+	return reasonOf(f)
+}
+
+func (e *encoder) acknowledgeBody(m *AcknowledgeFulfillment) *acknowledgeBody {
+	w := &acknowledgeBody{SessionID: m.SessionID, Fulfilled: m.Fulfilled, Header: m.Header}
+	for i, r := range m.Rejected {
+		text := encoder{err: e.err}
+		text.error(r.Error, form.PointerIndex("/rejected_tools", i)+"/error")
+		e.err = text.err
+		if e.err == nil {
+			w.Rejected = append(w.Rejected, rejectedBody{ToolName: r.ToolName, Error: text.dst})
+		}
+	}
+	return w
 }
 
 func (e *encoder) toolCall(m *ToolCall) {
@@ -271,6 +268,9 @@ func (e *encoder) toolCall(m *ToolCall) {
 	e.number("timeout_ms", m.TimeoutMS, 1, true)
 	if m.CollectChunks {
 		e.flag("accept_stream", false)
+	}
+	if m.Credit != nil {
+		e.number("credit", *m.Credit, 0, false)
 	}
 	e.number("resume_from", m.ResumeFrom, 0, true)
 }
@@ -318,60 +318,4 @@ func (e *encoder) streamChunk(m *StreamChunk) {
 		e.fail(ReasonMissingField, "/payload")
 	}
 	e.flag("is_final", m.IsFinal)
-}
-
-func (e *encoder) securityContext(c *SecurityContext) {
-	if c == nil {
-		return
-	}
-	e.key("security_context")
-	start := len(e.dst)
-	e.text("principal_id", c.PrincipalID, false)
-	e.text("tenant_id", c.TenantID, false)
-	if c.Claims != nil {
-		e.key("claims")
-		e.textMap("/security_context/claims", c.Claims)
-	}
-	if len(e.dst) == start {
-		e.dst = append(e.dst, '{')
-	} else {
-		e.dst[start] = '{' // the comma of the first member
-	}
-	e.dst = append(e.dst, '}')
-}
-
-func (e *encoder) rejected(list []RejectedTool) {
-	e.key("rejected_tools")
-	e.dst = append(e.dst, '[')
-	for i, r := range list {
-		if i > 0 {
-			e.dst = append(e.dst, ',')
-		}
-		path := pointerIndex("/rejected_tools", i)
-		if !utf8.ValidString(r.ToolName) {
-			e.fail(ReasonInvalidUnicode, path+"/tool_name")
-		}
-		e.dst = appendString(append(e.dst, `{"tool_name":`...), r.ToolName)
-		e.dst = append(e.dst, `,"error":`...)
-		e.error(r.Error, path+"/error")
-		e.dst = append(e.dst, '}')
-	}
-	e.dst = append(e.dst, ']')
-}
-
-func (e *encoder) tools(list []ToolInfo) {
-	e.key("tools")
-	e.dst = append(e.dst, '[')
-	for i, t := range list {
-		if i > 0 {
-			e.dst = append(e.dst, ',')
-		}
-		e.dst = appendString(append(e.dst, `{"name":`...), t.Name)
-		e.dst = appendString(append(e.dst, `,"description":`...), t.Description)
-		e.dst = appendParameters(append(e.dst, `,"parameters":`...), t.Parameters)
-		e.dst = appendBool(append(e.dst, `,"streaming":`...), t.Streaming)
-		e.list("runtimes", t.Runtimes)
-		e.dst = append(e.dst, '}')
-	}
-	e.dst = append(e.dst, ']')
 }

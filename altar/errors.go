@@ -5,7 +5,11 @@ package altar
 
 import (
 	"encoding/json"
+	"errors"
+	"fmt"
 	"slices"
+	"strconv"
+	"strings"
 
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
@@ -59,15 +63,15 @@ const (
 	ReasonInvalidValue    Reason = "invalid_value"
 	ReasonUnknownType     Reason = "unknown_type"
 
-	ReasonNotAnnounced       Reason = "not_announced"
-	ReasonAlreadyAnnounced   Reason = "already_announced"
-	ReasonWrongRole          Reason = "wrong_role"
-	ReasonWrongDirection     Reason = "wrong_direction"
-	ReasonWrongTransport     Reason = "wrong_transport"
-	ReasonReservedRuntimeID  Reason = "reserved_runtime_id"
-	ReasonInvalidVersion     Reason = "invalid_version"
-	ReasonUnsupportedVersion Reason = "unsupported_version"
-	ReasonCapabilityMissing  Reason = "capability_missing"
+	reasonNotAnnounced       Reason = "not_announced"
+	reasonAlreadyAnnounced   Reason = "already_announced"
+	reasonWrongRole          Reason = "wrong_role"
+	reasonWrongDirection     Reason = "wrong_direction"
+	reasonWrongTransport     Reason = "wrong_transport"
+	reasonReservedRuntimeID  Reason = "reserved_runtime_id"
+	reasonInvalidVersion     Reason = "invalid_version"
+	reasonUnsupportedVersion Reason = "unsupported_version"
+	reasonCapabilityMissing  Reason = "capability_missing"
 
 	ReasonMissingRequired  Reason = "missing_required"
 	ReasonUnknownParameter Reason = "unknown_parameter"
@@ -76,23 +80,25 @@ const (
 	ReasonInvalidBase64    Reason = "invalid_base64"
 
 	ReasonInvocationIDReused Reason = "invocation_id_reused"
-	ReasonInvocationIDInUse  Reason = "invocation_id_in_use"
-	ReasonUnknownInvocation  Reason = "unknown_invocation"
+	reasonInvocationIDInUse  Reason = "invocation_id_in_use"
+	reasonUnknownInvocation  Reason = "unknown_invocation"
 
-	ReasonMethodNotAllowed     Reason = "method_not_allowed"
-	ReasonUnsupportedMediaType Reason = "unsupported_media_type"
-	ReasonNotAcceptable        Reason = "not_acceptable"
+	reasonMethodNotAllowed     Reason = "method_not_allowed"
+	reasonUnsupportedMediaType Reason = "unsupported_media_type"
+	reasonNotAcceptable        Reason = "not_acceptable"
 
 	ReasonUnauthenticated   Reason = "unauthenticated"
-	ReasonNotARuntime       Reason = "not_a_runtime"
-	ReasonRuntimeIDTaken    Reason = "runtime_id_taken"
-	ReasonPrincipalMismatch Reason = "principal_mismatch"
-	ReasonTenantMismatch    Reason = "tenant_mismatch"
-	ReasonClaimNotGranted   Reason = "claim_not_granted"
+	ReasonExpired           Reason = "credentials_expired"
+	ReasonReplaced          Reason = "replaced"
+	reasonNotARuntime       Reason = "not_a_runtime"
+	reasonRuntimeIDTaken    Reason = "runtime_id_taken"
+	reasonPrincipalMismatch Reason = "principal_mismatch"
+	reasonTenantMismatch    Reason = "tenant_mismatch"
+	reasonClaimNotGranted   Reason = "claim_not_granted"
 	ReasonQuotaExceeded     Reason = "quota_exceeded"
 	ReasonDenied            Reason = "denied"
-	ReasonForeignNamespace  Reason = "foreign_namespace"
-	ReasonNotPermitted      Reason = "not_permitted"
+	reasonForeignNamespace  Reason = "foreign_namespace"
+	reasonNotPermitted      Reason = "not_permitted"
 
 	ReasonUnknownSession   Reason = "unknown_session"
 	ReasonSessionExpired   Reason = "session_expired"
@@ -109,15 +115,16 @@ const (
 	ReasonCancelled    Reason = "cancelled"
 	ReasonClientGone   Reason = "client_gone"
 	ReasonPanic        Reason = "panic"
-	ReasonMissingError Reason = "missing_error"
+	reasonMissingError Reason = "missing_error"
 
-	ReasonChunkGap         Reason = "chunk_gap"
-	ReasonUnexpectedStream Reason = "unexpected_stream"
-	ReasonResultAfterChunk Reason = "result_after_chunk"
-	ReasonInvalidResult    Reason = "invalid_result"
+	reasonChunkGap         Reason = "chunk_gap"
+	reasonUnexpectedStream Reason = "unexpected_stream"
+	reasonResultAfterChunk Reason = "result_after_chunk"
+	reasonInvalidResult    Reason = "invalid_result"
 	ReasonSlowConsumer     Reason = "slow_consumer"
 	ReasonNotRetained      Reason = "not_retained"
-	ReasonHookPanic        Reason = "hook_panic"
+	reasonHookPanic        Reason = "hook_panic"
+	ReasonDraining         Reason = "draining"
 
 	ReasonInvalidName           Reason = "invalid_name"
 	ReasonDuplicateName         Reason = "duplicate_name"
@@ -135,11 +142,33 @@ type Error struct {
 	Message string          // for people; the peer reads it
 	Details json.RawMessage // a JSON object, or nil; the peer reads it
 	Cause   error           // for the log of this side; never sent
+
+	// Remote reports that the error was received from a peer. A handler or hook that returns such
+	// an error fails with INTERNAL_ERROR. To forward it, the handler returns another Error that has
+	// the received one as its Cause.
+	Remote bool
 }
 
-// NewError returns an error whose details carry a reason, which may be empty.
-func NewError(code Code, reason Reason, message string) *Error {
-	e := &Error{Code: code, Message: message}
+// asError returns the *Error in err, which has one or is nil.
+func asError(err error) *Error {
+	e, _ := errors.AsType[*Error](err)
+	return e
+}
+
+// remote returns an error as it was received from the peer.
+func remote(e *Error) *Error {
+	out := *e
+	out.Remote = true
+	return &out
+}
+
+// Errorf returns an error with a message formatted by [fmt.Sprintf]. Its details carry
+// the reason, unless it is empty.
+func Errorf(code Code, reason Reason, format string, args ...any) *Error {
+	e := &Error{Code: code, Message: format}
+	if len(args) > 0 {
+		e.Message = fmt.Sprintf(format, args...)
+	}
 	if reason != "" {
 		e.Details = appendDetails(nil, reason, "")
 	}
@@ -237,16 +266,26 @@ func addMember(object []byte, name string, value []byte) []byte {
 // A ContractError reports why a contract, a manifest or an imported tool definition was refused.
 // Its Reason is a target for [errors.Is].
 type ContractError struct {
-	Reason Reason
-	Path   string // JSON Pointer to the culprit; empty for faults of the JSON text
+	Reason   Reason
+	Path     string // JSON Pointer to the value; empty for a defect of the JSON text
+	Contract string // name of the contract, if it has one
+	Line     int    // place in the text, from 1; 0 for a contract that was made in Go
+	Column   int    // in code points, from 1
 }
 
-// Error returns path and reason.
+// Error includes contract, place, path and reason.
 func (e *ContractError) Error() string {
-	if e.Path == "" {
-		return "altar: contract: " + string(e.Reason)
+	s := "altar: contract"
+	if e.Contract != "" {
+		s += " " + strconv.Quote(e.Contract)
 	}
-	return "altar: contract: " + e.Path + ": " + string(e.Reason)
+	if e.Line > 0 {
+		s += fmt.Sprintf(": line %d, column %d", e.Line, e.Column)
+	}
+	if e.Path != "" {
+		s += ": " + e.Path
+	}
+	return s + ": " + string(e.Reason)
 }
 
 // Unwrap returns the reason.
@@ -254,32 +293,42 @@ func (e *ContractError) Unwrap() error { return e.Reason }
 
 // A ParamError is one thing that is wrong with parameters.
 type ParamError struct {
-	Path   string // JSON Pointer, relative to the parameters
-	Reason Reason
+	Path     string `json:"path"` // JSON Pointer, relative to the parameters
+	Reason   Reason `json:"reason"`
+	Expected string `json:"expected,omitzero"` // the type that the contract has at Path; empty for an unknown parameter
+	Got      string `json:"got,omitzero"`      // the JSON type of the value; empty if there is none
 }
 
-// String returns path and reason, such as "/text: missing_required".
-func (f ParamError) String() string { return f.Path + ": " + string(f.Reason) }
-
-func paramsError(faults []ParamError) *Error {
-	first := faults[0]
-	e := formFault(first.Reason, first.Path, "the parameters do not fit the contract: "+first.Path+": "+string(first.Reason))
-	list := []byte{'['}
-	for i, f := range faults {
-		if i > 0 {
-			list = append(list, ',')
-		}
-		list = append(list, `{"path":`...)
-		list = strictjson.AppendString(list, f.Path)
-		list = append(list, `,"reason":`...)
-		list = strictjson.AppendString(list, string(f.Reason))
-		list = append(list, '}')
+// String returns path, reason and types, such as
+// "/n wrong_type (expected integer, got string)".
+func (f ParamError) String() string {
+	s := f.Path + " " + string(f.Reason)
+	switch {
+	case f.Expected == "":
+		return s
+	case f.Got == "":
+		return s + " (expected " + f.Expected + ")"
 	}
-	return e.with("errors", append(list, ']'))
+	return s + " (expected " + f.Expected + ", got " + f.Got + ")"
 }
 
-// ParamErrors returns all that is wrong with the parameters of a call, from an
-// error of [Validator.Append] or of a peer.
+// paramsError returns the error of parameters. Its text has every entry, so that a caller that
+// reads nothing else can repair all of them (ALT-D13).
+func paramsError(faults []ParamError) *Error {
+	list, err := strictjson.Encode(faults)
+	if err != nil {
+		return formFault(faults[0].Reason, faults[0].Path, faults[0].String()) // not reached
+	}
+	text := make([]string, len(faults))
+	for i, f := range faults {
+		text[i] = f.String()
+	}
+	e := formFault(faults[0].Reason, faults[0].Path, strings.Join(text, "; "))
+	return e.with("errors", list)
+}
+
+// ParamErrors returns all that is wrong with the parameters of a call, as the Host or the Runtime
+// found it.
 func (e *Error) ParamErrors() []ParamError {
 	v, err := strictjson.Check(e.Details, strictjson.Options{})
 	if err != nil {
@@ -287,9 +336,13 @@ func (e *Error) ParamErrors() []ParamError {
 	}
 	var out []ParamError
 	for el := v.Get("errors").Elements(); el.Next(); {
-		path, _ := el.Value.Get("path").Text()
+		var f ParamError
+		f.Path, _ = el.Value.Get("path").Text()
 		reason, _ := el.Value.Get("reason").Text()
-		out = append(out, ParamError{Path: path, Reason: Reason(reason)})
+		f.Reason = Reason(reason)
+		f.Expected, _ = el.Value.Get("expected").Text()
+		f.Got, _ = el.Value.Get("got").Text()
+		out = append(out, f)
 	}
 	return slices.Clip(out)
 }

@@ -31,13 +31,19 @@ func Example() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	host, err := altar.NewHost(m, altar.AuthorizerFunc(altar.AllowAll), nil)
+	host, err := altar.NewHost(m, &altar.HostOptions{Auth: altar.Auth{
+		Authorizer:     altar.AuthorizerFunc(altar.AllowAll),
+		AllowAnonymous: true,
+	}})
 	if err != nil {
 		log.Fatal(err)
 	}
 	defer host.Close()
 
-	rt := altar.NewRuntime("calc-01", nil)
+	rt, err := altar.NewRuntime("calc-01", nil)
+	if err != nil {
+		log.Fatal(err)
+	}
 	altar.AddTool(rt, "math/add", func(_ context.Context, in sum) (int64, error) { return in.A + in.B, nil })
 	altar.AddStreamTool(rt, "count", func(_ context.Context, in upTo, out *altar.ChunkWriter) error {
 		for i := range in.N {
@@ -57,9 +63,12 @@ func Example() {
 	for len(host.Runtimes()) == 0 { // a call does not wait for a Runtime that is not announced
 	}
 
-	client := altar.NewClient(func(context.Context) (altar.Conn, error) {
+	client, err := altar.NewClient(func(context.Context) (altar.Conn, error) {
 		return host.Dial(&altar.Principal{ID: "alice"})
 	}, nil)
+	if err != nil {
+		log.Fatal(err)
+	}
 	defer client.Close()
 	s, err := client.CreateSession(ctx, nil)
 	if err != nil {
@@ -82,26 +91,6 @@ func Example() {
 	// 0 <nil>
 	// 1 <nil>
 	// 2 <nil>
-	// INVALID_PARAMETERS [/a: not_integer /b: missing_required]
+	// INVALID_PARAMETERS [/a not_integer (expected integer, got number) /b missing_required (expected integer)]
 	// <nil>
-}
-
-// Parameters are checked against a contract and brought into one form.
-func ExampleValidator_Append() {
-	c, err := altar.DecodeContract([]byte(`{"name":"pay","parameters":[
-		{"name":"cents","type":"integer","required":true},{"name":"receipt","type":"binary"}]}`))
-	if err != nil {
-		log.Fatal(err)
-	}
-	v, err := altar.NewValidator(c, nil)
-	if err != nil {
-		log.Fatal(err)
-	}
-	out, err := v.Append(nil, []byte(`{"receipt": "_-8", "cents": 9007199254740993.0}`))
-	fmt.Println(string(out), err)
-	_, err = v.Append(nil, []byte(`{"cents": "12"}`))
-	fmt.Println(errors.Is(err, altar.ReasonWrongType))
-	// Output:
-	// {"cents":9007199254740993,"receipt":"/+8="} <nil>
-	// true
 }

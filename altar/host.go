@@ -7,51 +7,70 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime/debug"
 	"sync"
 	"time"
 
+	"github.com/fivewire/fivewire/altar/internal/form"
+	"github.com/fivewire/fivewire/altar/internal/ledger"
+	"github.com/fivewire/fivewire/internal/budget"
+	"github.com/fivewire/fivewire/internal/guard"
+	"github.com/fivewire/fivewire/internal/httpx"
+	"github.com/fivewire/fivewire/internal/life"
 	"github.com/fivewire/fivewire/internal/randid"
 )
 
 // A Host routes tool calls from clients to Runtimes (ALT-010). It keeps the contracts, and checks,
 // authorizes and records every call. All methods are safe for concurrent use.
 type Host struct {
-	opts  HostOptions
-	auth  Authorizer
-	ctx   context.Context // of the hooks; ends with Close
-	state *state          // nil without a store
-	stop  context.CancelFunc
-	wg    sync.WaitGroup // connections
+	opts    HostOptions
+	origins httpx.Origins
+	ctx     context.Context // of the hooks; ends with Close
+	ledger  *ledger.Ledger  // nil without a store
+	stop    context.CancelFunc
+	life    *life.Life // connections and goroutines
+	budget  *budget.Budget
+	scratch sync.Pool // of *[]byte, for fingerprints
 
 	mu        sync.Mutex // guards everything below, and the state of all parts
 	closed    bool
 	draining  bool
 	idle      chan struct{} // closed when the last call ends while draining
+	startedAt time.Time
 	manifest  *contracts
 	conns     map[*hostConn]bool
-	runtimes  map[string]*owner // by runtime id
-	order     []*hostConn       // connected Runtimes in order of handshake
-	wildcard  *registry         // of the "*" fulfilments
+	runtimes  map[string]*owner      // by runtime id
+	order     []*hostConn            // connected Runtimes in order of handshake
+	wildcard  *registry              // of the "*" fulfilments
+	inquiries map[*hostConn]*inquiry // to standing Runtimes
+	special   map[*session]bool      // sessions with separate fulfilments
+	heldIn    map[*session]bool      // sessions with held calls
+	routings  []*routing             // for the Router, after unlock
 	sessions  sessionTable
-	calls     map[string]*hostCall // held, running, or without a final message; by invocation id
-	doneCalls callQueue            // ended calls in order of end
-	bulky     *hostCall            // first of doneCalls that may have a payload
-	recorded  int64                // size of doneCalls
-	lastEnd   *claim               // of the last call that ended under this lock
+	calls     map[string]*hostCall // held or running; by invocation id
+	open      map[string]*outcome  // ended without a final message of their Runtimes; by invocation id
+	outcomes  outcomeTable
+	lastEnd   *claim      // of the last call that ended under this lock
+	lastClaim *claim      // the last one under this lock
+	touched   []*hostCall // whose streams may get credit at the end of the event
+	starved   []*hostCall // whose streams got none because the budget is used up
+	tails     int         // ended calls whose chunks wait for connections
 	stats     Stats
+	audited   uint64         // number of the last record
 	events    []*AuditRecord // for Audit, passed after unlock
+	audits    auditQueue     // has its own lock
 	overs     []sessionOver  // for the Cluster, passed after unlock
 
 	probe         *session // the session in which Runtimes offer tools to other Hosts
 	handshakes    uint64   // how often a Runtime came or went
 	offered0      offersState
-	offersChanged chan struct{} // closed and replaced at every change
+	offersChanged chan struct{}      // closed and replaced at every change
+	unlike        map[[2]string]bool // Hosts and contracts with another digest that were logged
 
-	timers  timers
-	wakeup  *time.Timer
-	wakeAt  time.Time // zero: wakeup is not set
-	endedAt timer     // of the first of doneCalls
+	timers    timers
+	wakeup    *time.Timer
+	wakeAt    time.Time // zero: wakeup is not set
+	endedAt   timer     // of the first of outcomes
+	starvedAt timer     // of starved
 }
 
 // contracts is a manifest made ready.
@@ -62,28 +81,33 @@ type contracts struct {
 
 type contract struct {
 	*Contract
-	check   *Validator
+	check   *validator
 	returns *field // nil: anything
+	digest  string
 }
 
-// NewHost returns a Host that trusts the contracts of a manifest and lets auth
-// decide about every call. It fails if the manifest is not valid, and without auth:
-// [RoleAuthorizer] makes one, and [AuthorizerFunc] of a function such as [AllowAll].
-func NewHost(m *Manifest, auth Authorizer, opts *HostOptions) (*Host, error) {
-	if auth == nil {
-		return nil, errors.New("altar: missing Authorizer")
-	}
+// NewHost returns a Host that trusts the contracts of a manifest. It fails if the
+// manifest or an option is invalid, and if [Auth] lacks an Authorizer, or both an
+// Authenticator and AllowAnonymous.
+func NewHost(m *Manifest, opts *HostOptions) (*Host, error) {
 	h := &Host{
-		auth:     auth,
-		conns:    make(map[*hostConn]bool),
-		runtimes: make(map[string]*owner),
-		wildcard: &registry{},
-		calls:    make(map[string]*hostCall),
+		conns:     make(map[*hostConn]bool),
+		runtimes:  make(map[string]*owner),
+		wildcard:  &registry{},
+		inquiries: make(map[*hostConn]*inquiry),
+		special:   make(map[*session]bool),
+		heldIn:    make(map[*session]bool),
+		calls:     make(map[string]*hostCall),
+		open:      make(map[string]*outcome),
 	}
+	h.startedAt = time.Now()
 	if opts != nil {
 		h.opts = *opts
 	}
-	h.opts.fill()
+	if err := h.opts.Auth.validate(); err != nil {
+		return nil, err
+	}
+	h.opts.withDefaults()
 	if _, ok := parseSemver(h.opts.ProtocolVersion); !ok {
 		return nil, fmt.Errorf("altar: invalid version %q", h.opts.ProtocolVersion)
 	}
@@ -91,17 +115,21 @@ func NewHost(m *Manifest, auth Authorizer, opts *HostOptions) (*Host, error) {
 	if h.manifest, err = h.load(m); err != nil {
 		return nil, err
 	}
+	h.origins = httpx.Origins{AllowedOrigins: h.opts.AllowedOrigins, AllowedHosts: h.opts.AllowedHosts}
+	h.outcomes = outcomeTable{limit: h.opts.Limits.MaxStoredResults, shares: make(map[principal]*share)}
+	h.budget = budget.New(h.opts.Limits.budget(h.opts.Logger), nil)
 	h.sessions.init()
 	h.endedAt = timer{index: -1, fire: timerCall(func(now time.Time) { h.forgetCalls(now) })}
+	h.starvedAt = timer{index: -1, fire: timerCall(func(time.Time) { h.retryStarved() })}
 	h.ctx, h.stop = context.WithCancel(context.Background())
+	h.life = life.New(life.Options{Logger: h.opts.Logger, Closed: ErrClosed})
 	if h.opts.Persistence.Store != nil {
-		h.state = newState(h)
-		h.wg.Add(1)
-		go h.state.run()
+		h.ledger = ledger.New(h.ctx, h.ledgerOptions())
+		_ = h.life.Go("store", func(context.Context) { h.ledger.Run() })
 	}
 	if h.opts.Cluster != nil {
 		h.offersChanged = make(chan struct{})
-		h.probe = &session{h: h, id: randid.New("offers-"), kind: probeSession, reg: h.wildcard}
+		h.probe = &session{h: h, id: randid.New("offers-"), kind: probeSession}
 		h.probe.expiry = timer{index: -1, fire: h.probe}
 		h.sessions.add(h.probe)
 	}
@@ -120,10 +148,10 @@ func (h *Host) load(m *Manifest) (*contracts, error) {
 	out := &contracts{byName: make(map[string]*contract, len(m.Contracts))}
 	for i, c := range m.Contracts {
 		if c.Streaming && h.opts.Level < 2 {
-			return nil, &ContractError{Reason: ReasonInvalidValue, Path: pointerIndex("/contracts", i) + "/streaming"}
+			return nil, &ContractError{Reason: ReasonInvalidValue, Path: form.PointerIndex("/contracts", i) + "/streaming"}
 		}
 		own := *c
-		v, err := NewValidator(&own, &h.opts.Validation)
+		v, err := newValidator(&own, &h.opts.Validation)
 		if err != nil {
 			return nil, err
 		}
@@ -131,7 +159,7 @@ func (h *Host) load(m *Manifest) (*contracts, error) {
 		if err != nil {
 			return nil, err
 		}
-		made := &contract{Contract: &own, check: v, returns: returns}
+		made := &contract{Contract: &own, check: v, returns: returns, digest: own.digest()}
 		out.list = append(out.list, made)
 		out.byName[own.Name] = made
 	}
@@ -160,16 +188,14 @@ func (h *Host) ReplaceManifest(m *Manifest) error {
 	}
 	now := h.lock()
 	defer h.unlock()
+	h.auditLocked(now, &AuditRecord{Operation: "manifest.reloaded"}, nil)
 	h.manifest = next
 	h.wildcard = h.wildcard.keep(next)
-	for s := h.sessions.first; s != nil; s = s.next {
-		s.reg = s.reg.keep(next)
-		if s.reg.equal(h.wildcard) {
-			s.reg = h.wildcard
-		}
-		for _, rt := range h.order {
-			h.requestFulfillment(rt, s, now)
-		}
+	for s := range h.special {
+		h.setRegistry(s, s.own.keep(next))
+	}
+	for _, rt := range h.order {
+		h.requestAll(rt, true, now)
 	}
 	return nil
 }
@@ -185,12 +211,38 @@ func (h *Host) lock() time.Time {
 func (h *Host) runDue(now time.Time) {
 	for t := h.timers.next(now); t != nil; t = h.timers.next(now) {
 		t.fire.fired(now)
+		h.grant(now)
 	}
 }
 
-// unlock sets the wake-up for the next timer, releases h.mu, and then calls the Cluster and the
-// audit hook with the collected events.
+// unlock sets the wake-up for the next timer, releases h.mu, and then calls the Cluster, the Router
+// and the audit hook for the collected events.
 func (h *Host) unlock() {
+	if len(h.touched) > 0 {
+		h.grant(time.Now())
+	}
+	h.setWakeup()
+	h.noteOffers()
+	events, overs, routings := h.events, h.overs, h.routings
+	h.events, h.overs, h.routings, h.lastEnd, h.lastClaim = nil, nil, nil, nil, nil
+	isIdle := len(events) > 0 && h.audits.put(events)
+	h.mu.Unlock()
+	for _, o := range overs {
+		_ = h.guard("Cluster.SessionEnded", func() error {
+			h.opts.Cluster.SessionEnded(o.id, o.how)
+			return nil
+		})
+	}
+	for _, r := range routings {
+		_ = h.life.Go("router", func(context.Context) { h.askRouter(r) })
+	}
+	if isIdle && h.life.Go("audit", h.runAudit) != nil {
+		h.runAudit(h.ctx)
+	}
+}
+
+// setWakeup sets the wake-up for the next timer. h.mu must be held.
+func (h *Host) setWakeup() {
 	if len(h.timers.heap) > 0 && !h.closed {
 		if due := h.timers.heap[0].due; h.wakeAt.IsZero() || due.Before(h.wakeAt) {
 			h.wakeAt = due
@@ -200,19 +252,6 @@ func (h *Host) unlock() {
 				h.wakeup.Reset(time.Until(due))
 			}
 		}
-	}
-	h.noteOffers()
-	events, overs := h.events, h.overs
-	h.events, h.overs, h.lastEnd = nil, nil, nil
-	h.mu.Unlock()
-	for _, o := range overs {
-		_ = h.guard("Cluster.SessionEnded", func() error {
-			h.opts.Cluster.SessionEnded(o.id, o.how)
-			return nil
-		})
-	}
-	for _, e := range events {
-		h.runAudit(e)
 	}
 }
 
@@ -224,25 +263,32 @@ func (h *Host) fireTimers() {
 }
 
 // guard runs a hook and turns its panic into an error (ALT-D34).
-func (h *Host) guard(what string, hook func() error) (err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			h.opts.Logger.Error("altar: hook panicked", "hook", what, "err", p, "stack", string(debug.Stack()))
-			err = NewError(ErrInternal, ReasonHookPanic, "the Host failed")
-		}
-	}()
-	return hook()
+func (h *Host) guard(what string, hook func() error) error {
+	err := guard.Call(what, hook)
+	if err == nil {
+		return nil
+	}
+	var p *guard.PanicError
+	if errors.As(err, &p) {
+		h.opts.Logger.ErrorContext(h.ctx, "altar: hook panicked", "hook", what, "err", p, "stack", string(p.Stack))
+		return Errorf(ErrInternal, reasonHookPanic, "the Host failed")
+	}
+	return err
 }
 
 // refusal returns the error of a hook as it is sent.
 func (h *Host) refusal(what string, err error, reason Reason, message string) *Error {
 	var e *Error
-	if errors.As(err, &e) {
+	if errors.As(err, &e) && e.Remote {
+		h.opts.Logger.WarnContext(h.ctx, "altar: hook returned the error of another server", "hook", what, "err", err)
+		return Errorf(ErrInternal, "", "the Host failed at another server")
+	}
+	if e != nil {
 		if _, bad := appendMessage(nil, &ErrorMessage{Err: e}, false); bad == nil {
 			return e
 		}
 	}
-	h.opts.Logger.Info("altar: request refused", "hook", what, "err", err)
+	h.opts.Logger.InfoContext(h.ctx, "altar: request refused", "hook", what, "err", err)
 	return &Error{Code: ErrAuthorizationFailed, Message: message, Details: appendDetails(nil, reason, ""), Cause: err}
 }
 
@@ -269,7 +315,7 @@ func (h *Host) Shutdown(ctx context.Context) error {
 
 // checkIdle signals Shutdown when no call is in flight.
 func (h *Host) checkIdle() {
-	if h.draining && h.stats.InFlight == 0 && h.idle != nil {
+	if h.draining && h.stats.InFlight == 0 && h.tails == 0 && h.idle != nil {
 		select {
 		case <-h.idle:
 		default:
@@ -283,7 +329,7 @@ func (h *Host) flush(ctx context.Context) {
 	h.lock()
 	var all []*hostConn
 	for c := range h.conns {
-		c.out.end()
+		c.out.end(goodbyeDraining)
 		all = append(all, c)
 	}
 	h.unlock()
@@ -296,8 +342,19 @@ func (h *Host) flush(ctx context.Context) {
 	}
 }
 
+// Ready returns [ErrClosed] once a shutdown has begun, and nil otherwise.
+func (h *Host) Ready() error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.closed || h.draining {
+		return ErrClosed
+	}
+	return nil
+}
+
 // Close ends all connections at once and waits until no goroutine of the Host is
-// left. It may be called more than once.
+// left, for at most a second: it does not wait longer for a hook that ignores its
+// context. It may be called more than once.
 func (h *Host) Close() error {
 	h.mu.Lock()
 	h.closed = true
@@ -314,8 +371,7 @@ func (h *Host) Close() error {
 	h.mu.Unlock()
 	h.stop()
 	for _, c := range all {
-		c.cut()
+		go c.cut() // a peer may take a second to close
 	}
-	h.wg.Wait()
-	return nil
+	return h.life.Close()
 }

@@ -11,6 +11,7 @@ import (
 	"net"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -92,7 +93,7 @@ func TestHostContractsRule(t *testing.T) {
 	defer wg.Wait()
 	defer func() { _ = near.Close() }()
 	wg.Go(func() { _ = h.Serve(t.Context(), NewStreamConn(far, nil), testService) })
-	frames := NewFrameReader(near, 0)
+	frames := newFrameReader(near, 0)
 	for _, line := range []string{
 		`{"type":"AnnounceRuntime","runtime_id":"r","protocol_version":"1.0.0"}`,
 		`{"type":"FulfillTools","session_id":"*","tool_names":["math/add"],"contracts":[{"name":"math/add","parameters":[]}],"parameters":[]}`,
@@ -111,49 +112,50 @@ func TestHostContractsRule(t *testing.T) {
 
 // ALT-D34: a panic in a hook is an internal error, and the Host continues.
 func TestHookPanics(t *testing.T) {
-	boom := true
+	var boom atomic.Bool // the audit log has a goroutine
+	boom.Store(true)
 	check := func() {
-		if boom {
+		if boom.Load() {
 			panic("a secret")
 		}
 	}
 	m, err := DecodeManifest([]byte(testManifest))
 	require.NoError(t, err)
-	h, err := NewHost(m, AuthorizerFunc(func(context.Context, *AuthorizeRequest) error { check(); return nil }), &HostOptions{
+	h, err := newHost(m, AuthorizerFunc(func(context.Context, *AuthorizeRequest) error { check(); return nil }), &HostOptions{
 		Auth: Auth{RuntimeAuthorizer: func(context.Context, *Principal, *AnnounceRuntime) error { check(); return nil }, FulfillmentAuthorizer: func(context.Context, *FulfillmentRequest) error { check(); return nil }, SecurityContextResolver: func(context.Context, *Principal, *SecurityContext) (*SecurityContext, error) {
 			check()
 			return nil, nil
 		}},
-		Audit:  func(*AuditRecord) { check() },
+		Audit:  func(context.Context, *AuditRecord) { check() },
 		Router: RouterFunc(func(*RouteRequest, []Candidate) int { check(); return 7 }),
 	})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, h.Close()) }()
 	r := connect(t, h, testService)
 	require.Error(t, r.conn.Send(&AnnounceRuntime{RuntimeID: "r", ProtocolVersion: "1.0.0"}), "closed")
-	require.ErrorIs(t, next[*ErrorMessage](r).Err, ReasonHookPanic)
-	boom = false
+	require.ErrorIs(t, next[*ErrorMessage](r).Err, reasonHookPanic)
+	boom.Store(false)
 	r = connect(t, h, testService)
 	r.send(&AnnounceRuntime{RuntimeID: "r", ProtocolVersion: "1.0.0"})
 	next[*AcknowledgeRuntime](r)
-	boom = true
+	boom.Store(true)
 	r.send(&FulfillTools{SessionID: AllSessions, ToolNames: []string{"math/add"}})
-	require.ErrorIs(t, next[*AcknowledgeFulfillment](r).Rejected[0].Error, ReasonHookPanic)
+	require.ErrorIs(t, next[*AcknowledgeFulfillment](r).Rejected[0].Error, reasonHookPanic)
 	c := connect(t, h, testUser)
 	c.send(&CreateSession{})
 	e := next[*ErrorMessage](c)
-	require.ErrorIs(t, e.Err, ReasonHookPanic)
+	require.ErrorIs(t, e.Err, reasonHookPanic)
 	require.NotContains(t, e.Err.Message, "secret")
-	boom = false
+	boom.Store(false)
 	r.send(&FulfillTools{SessionID: AllSessions, ToolNames: []string{"math/add"}})
 	next[*AcknowledgeFulfillment](r)
 	c.session("s")
-	boom = true
+	boom.Store(true)
 	c.send(add("i", "s"))
-	require.ErrorIs(t, next[*ToolResult](c).Error, ReasonHookPanic)
+	require.ErrorIs(t, next[*ToolResult](c).Error, reasonHookPanic)
 	c.send(&ListTools{SessionID: "s"})
-	require.ErrorIs(t, next[*ErrorMessage](c).Err, ReasonHookPanic)
-	boom = false
+	require.ErrorIs(t, next[*ErrorMessage](c).Err, reasonHookPanic)
+	boom.Store(false)
 	c.send(add("i", "s"))
 	next[*ToolCall](r)
 	r.send(&ToolResult{InvocationID: "i", Payload: json.RawMessage("3")})
@@ -165,7 +167,7 @@ func TestHookErrors(t *testing.T) {
 	m, err := DecodeManifest([]byte(testManifest))
 	require.NoError(t, err)
 	var answer error
-	h, err := NewHost(m, AuthorizerFunc(func(context.Context, *AuthorizeRequest) error { return answer }), nil)
+	h, err := newHost(m, AuthorizerFunc(func(context.Context, *AuthorizeRequest) error { return answer }), nil)
 	require.NoError(t, err)
 	defer func() { require.NoError(t, h.Close()) }()
 	c := connect(t, h, testUser)
@@ -271,7 +273,7 @@ func TestAuthorizeRoles(t *testing.T) {
 	require.ErrorIs(t, ask("math/add", nil, nil), ReasonDenied)
 	require.ErrorIs(t, ask("math/add/deep", testUser, nil), ReasonDenied)
 	require.ErrorIs(t, ask("math/add", testUser, map[string]string{"role": "guest"}), ReasonDenied)
-	require.ErrorIs(t, ask("other", testUser, nil), ErrAuthorizationFailed)
+	require.ErrorIs(t, ask("other", testUser, nil), ReasonDenied)
 }
 
 // ALT-D20: anonymous clients are one principal, if they are let in at all.
@@ -285,7 +287,7 @@ func TestAnonymous(t *testing.T) {
 	c.send(&CancelCall{InvocationID: "1", SessionID: "s"})
 	require.ErrorIs(t, next[*ToolResult](c).Error, ReasonCancelled)
 	c.send(&CreateSession{SecurityContext: &SecurityContext{Claims: map[string]string{"role": "x"}}})
-	require.ErrorIs(t, next[*ErrorMessage](c).Err, ReasonClaimNotGranted)
+	require.ErrorIs(t, next[*ErrorMessage](c).Err, reasonClaimNotGranted)
 	other := connect(t, h, testUser)
 	other.send(add("2", "s"))
 	require.ErrorIs(t, next[*ToolResult](other).Error, ReasonUnknownSession)
@@ -320,7 +322,7 @@ func TestSlidingTTL(t *testing.T) {
 func TestAudit(t *testing.T) {
 	var mu sync.Mutex
 	var kinds []string
-	h := testHost(t, &HostOptions{Limits: Limits{MaxSessionsPerPrincipal: 1}, Audit: func(e *AuditRecord) {
+	h := testHost(t, &HostOptions{Limits: Limits{MaxItemsPerPrincipal: 1}, Audit: func(_ context.Context, e *AuditRecord) {
 		mu.Lock()
 		defer mu.Unlock()
 		kinds = append(kinds, e.Operation)
@@ -340,10 +342,73 @@ func TestAudit(t *testing.T) {
 	require.NoError(t, r.conn.Close())
 	x := connect(t, h, nil)
 	_ = x.conn.Send(&AnnounceRuntime{RuntimeID: "x", ProtocolVersion: "1.0.0"})
+	require.NoError(t, h.Close())
 	mu.Lock()
 	defer mu.Unlock()
 	require.Equal(t, []string{"runtime.accepted", "fulfillment.accepted", "fulfillment.refused", "session.created", "session.refused", "call.dispatched",
 		"call.refused", "call.done", "session.over", "runtime.gone", "runtime.refused"}, kinds)
+}
+
+// A hook that blocks holds up requests once 4,096 records wait, and loses none (ALT-D41).
+func TestBlockedAuditHoldsRequests(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		release, passed, handled := make(chan struct{}), 0, new(atomic.Int64)
+		h := testHost(t, &HostOptions{Audit: func(_ context.Context, e *AuditRecord) {
+			<-release
+			if passed++; e.Seq != uint64(passed) {
+				t.Errorf("got record %d, want %d", e.Seq, passed)
+			}
+		}})
+		var wg sync.WaitGroup
+		for range 2 {
+			conn := must(h.Dial(testUser))
+			go func() {
+				for m, err := conn.Receive(); err == nil; m, err = conn.Receive() {
+					_ = m
+				}
+			}()
+			wg.Go(func() {
+				for i := range 3000 {
+					_ = conn.Send(add(fmt.Sprint(i), "none"))
+					handled.Add(1)
+				}
+			})
+		}
+		synctest.Wait()
+		require.LessOrEqual(t, handled.Load(), int64(maxAudit+3))
+		require.Greater(t, handled.Load(), int64(maxAudit-3))
+		close(release)
+		wg.Wait()
+		require.NoError(t, h.Close())
+		require.Equal(t, 6000, passed)
+	})
+}
+
+// An identity that expires ends its connection, unless it is renewed in place (ALT-D40).
+func TestIdentityExpires(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		id := *testUser
+		id.Expires = time.Now().Add(time.Minute)
+		renewed := id
+		renewed.Expires = time.Now().Add(time.Hour)
+		h := testHost(t, &HostOptions{Auth: Auth{Authenticator: BearerAuthenticator(TokenVerifierFunc(func(_ context.Context, token string) (*Principal, error) {
+			if token != "good" {
+				return nil, errBadCredentials
+			}
+			return &renewed, nil
+		}))}})
+		left, kept := connect(t, h, &id), connect(t, h, &id)
+		kept.send(&Authenticate{Token: "bad"})
+		require.ErrorIs(t, next[*ErrorMessage](kept).Err, ReasonUnauthenticated)
+		kept.send(&Authenticate{Token: "good"})
+		require.Equal(t, int64(3600), *next[*Authenticated](kept).ExpiresIn)
+		begin := time.Now()
+		require.ErrorIs(t, next[*ErrorMessage](left).Err, ReasonExpired)
+		require.Equal(t, time.Minute, time.Since(begin))
+		kept.session("s")
+		require.ErrorIs(t, next[*ErrorMessage](kept).Err, ReasonExpired)
+		require.Equal(t, time.Hour, time.Since(begin))
+	})
 }
 
 // A peer that does not read is disconnected after WriteTimeout, in either role.
@@ -398,7 +463,7 @@ func FuzzHost(f *testing.F) {
 		if len(fromClient)+len(fromRuntime) > 1<<12 {
 			return
 		}
-		h := testHost(t, &HostOptions{Limits: Limits{MaxInvalidFrames: 1 << 30}, NewSessionID: func() string { return "other" }})
+		h := testHost(t, &HostOptions{Limits: Limits{MaxInvalidFrames: 1 << 30}, newSessionID: func() string { return "other" }})
 		r := attachRuntime(t, h, testService, "r1", "math/add", "count")
 		c := connect(t, h, testUser)
 		c.session("s")

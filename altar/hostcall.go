@@ -4,8 +4,14 @@
 package altar
 
 import (
+	"cmp"
 	"encoding/json"
+	"maps"
+	"slices"
 	"time"
+
+	"github.com/fivewire/fivewire/altar/internal/core"
+	"github.com/fivewire/fivewire/internal/budget"
 )
 
 type callState int
@@ -27,7 +33,7 @@ type hostCall struct {
 	id       string
 	pin      string // runtime id that the caller asked for
 	toolName string
-	params   json.RawMessage // as received; a repeat has equal parameters
+	print    fingerprint     // of the parameters as received; a repeat has the same one
 	normal   json.RawMessage // as they are dispatched
 	metadata map[string]string
 	corr     string // of the first request
@@ -36,38 +42,45 @@ type hostCall struct {
 	claim      *claim    // nil without a store
 	rt         *hostConn // once dispatched
 	failedOver bool
+	isHeld     bool           // in s.waiters
+	isCounted  bool           // in s.counts, before the dispatch
+	routing    *routing       // while the Router chooses
 	attempt    int            // of another Host, see [ForwardedCall]
 	tried      []RuntimeOffer // that refused it
 	open       bool           // ended without the final message of the Runtime
 	answered   bool           // the final message of the Runtime came
-	limit      time.Duration  // allotted time
+	limit      time.Duration  // allotted by the contract; of a stream: for its silence
+	bound      time.Duration  // allotted by the caller; zero: none
+	isShort    bool           // bound is what ended the call
 	start      time.Time      // dispatched first
-	asm        assembler
-	at         []*attachment
-	first      attachment // the first of at, and the list with it alone
+	stream     *core.Stream   // of *StreamChunk; nil if the contract does not stream
+	isTouched  bool           // the base of stream may have moved, see Host.grant
+	at         []*attachment  // also after the end, while readers do not have all chunks
+	first      attachment     // the first of at, and the list with it alone
 	firstAt    [1]*attachment
 
-	chunks   []*StreamChunk // delivered and retained, the last ones
-	retained int            // their size
-	result   *ToolResult    // how it ended, if not with a chunk
-	endedAt  time.Time
+	result    *ToolResult // how it ended, if not with a chunk
+	work      budget.Hold // of one call
+	memory    budget.Hold // of callCost, the parameters, the chunks and the collected results
+	charged   int64       // bytes of memory
+	collected int         // bytes of collected results
 
 	deadline, gap, grace timer
 	seq                  uint64    // in the session, in order of arrival
 	prev, next           *hostCall // in the list of active calls of the session
-	later                *hostCall // in the queue of ended calls
-	size                 int       // of the recorded outcome
 }
 
 // An attachment is a connection that waits for a call.
 type attachment struct {
 	hc       *hostConn
 	c        *hostCall
+	id       string // of c
 	corr     string
 	from     int64 // chunks before are not wanted
-	sent     bool  // a chunk was forwarded
-	replayed int
-	collect  bool // chunks become one result (ALT-D29)
+	reader   core.Reader
+	stall    timer // runs while a chunk waits for the connection
+	isQueued bool  // in hc.stalled
+	collect  bool  // chunks become one result (ALT-D29)
 	parts    []json.RawMessage
 	size     int
 }
@@ -81,17 +94,22 @@ type (
 
 func (c *callDeadline) fired(now time.Time) {
 	h := c.h
-	h.fail((*hostCall)(c), NewError(ErrExecutionTimeout, ReasonDeadline, "the tool did not finish in time"), "timeout", now)
+	c.isShort = c.bound > 0 && !now.Before(c.start.Add(c.bound)) && (c.stream != nil || c.bound < c.limit)
+	h.fail((*hostCall)(c), Errorf(ErrExecutionTimeout, ReasonDeadline, "the tool did not finish in time"), "timeout", now)
 }
 
 func (c *callGap) fired(now time.Time) {
 	h := c.h
+	if c.state == callHeld { // it waits for an absent Runtime
+		h.judgeCall((*hostCall)(c), now)
+		return
+	}
 	h.fail((*hostCall)(c), errChunkGap(), "protocol_error", now)
 }
 
 func (c *callGone) fired(now time.Time) {
 	h := c.h
-	h.fail((*hostCall)(c), NewError(ErrExecutionFailed, ReasonClientGone, "nobody waits for the call any more"), string(ReasonClientGone), now)
+	h.fail((*hostCall)(c), Errorf(ErrExecutionFailed, ReasonClientGone, "the call has no waiting client"), string(ReasonClientGone), now)
 }
 
 // toolCall makes the checks of ALT-D23 and dispatches, holds or answers a call.
@@ -112,8 +130,8 @@ func (h *Host) toolCall(hc *hostConn, m *ToolCall) {
 	if err == nil {
 		var name string
 		var fault error
-		if name, pin, fault = ResolveTool(h.manifest.has, m.ToolName); fault != nil {
-			err = fault.(*Error)
+		if name, pin, fault = resolveTool(h.manifest.has, m.ToolName); fault != nil {
+			err = asError(fault)
 		} else {
 			c = h.manifest.byName[name]
 		}
@@ -123,8 +141,12 @@ func (h *Host) toolCall(hc *hostConn, m *ToolCall) {
 		h.unlock()
 		return
 	}
-	request := AuthorizeRequest{Principal: hc.identity, Session: s.info, Contract: c.Contract, RuntimeID: pin}
 	h.unlock()
+	made := &struct { // allocated together
+		request AuthorizeRequest
+		call    hostCall
+	}{request: AuthorizeRequest{Principal: hc.identity, Session: s.info, Contract: c.Contract, RuntimeID: pin}}
+	request := &made.request
 
 	normal, unfit := c.check.normalized(m.Parameters)
 	if unfit == nil {
@@ -132,15 +154,20 @@ func (h *Host) toolCall(hc *hostConn, m *ToolCall) {
 	}
 	var denied error
 	if hc.peer == nil { // another Host has asked its own
-		denied = h.guard("Authorizer", func() error { return h.auth.Authorize(h.ctx, &request) })
+		denied = h.guard("Authorizer", func() error { return h.opts.Auth.Authorizer.Authorize(h.ctx, request) })
 	}
 	if denied != nil {
 		err = h.refusal("Authorizer", denied, ReasonDenied, "the caller may not use this tool in this session")
 	}
 
+	name := m.ToolName
+	if hc.peer != nil {
+		name = hc.peer.ToolName
+	}
+	print := h.fingerprint(name, m.Parameters)
+
 	now = h.lock()
 	defer h.unlock()
-	var repeated *hostCall
 	switch {
 	case hc.isClosed:
 		return
@@ -148,11 +175,18 @@ func (h *Host) toolCall(hc *hostConn, m *ToolCall) {
 		err = errUnknownSession()
 	case err != nil:
 	default:
-		if repeated = s.calls[m.InvocationID]; repeated != nil && !h.superseded(hc, repeated) {
-			if err = h.repeat(hc, repeated, m); err == nil {
-				h.slide(s, now)
-				return
-			}
+		before, old := s.calls[m.InvocationID], s.outcomes[m.InvocationID]
+		switch {
+		case before != nil:
+			err = h.repeat(hc, before, m, print, now)
+		case old != nil && !h.superseded(hc, old):
+			err = h.replayOutcome(hc, old, m, print, now)
+		default:
+			before, old = nil, nil
+		}
+		if err == nil && (before != nil || old != nil) {
+			h.slide(s, now)
+			return
 		}
 	}
 	if err == nil {
@@ -162,71 +196,127 @@ func (h *Host) toolCall(hc *hostConn, m *ToolCall) {
 		return
 	}
 	// A record in the store precedes any other error of the call (ALT-D23).
-	stored := h.state != nil && s.kind == ownSession && hc.peer == nil
+	stored := h.ledger != nil && s.kind == ownSession && hc.peer == nil // see claims
 	if err != nil && (!stored || hc.waiting[m.InvocationID] != nil) {
 		h.refused(hc, m, c, err, now)
 		return
 	}
-	var rt *hostConn
-	if !stored {
-		if rt, err = h.place(s, c, pin, nil); err != nil && (err.Reason() == ReasonOverloaded || !s.outstanding(pin)) {
+	call := &made.call
+	*call = hostCall{
+		h: h, s: s, contract: c, id: m.InvocationID, pin: pin, toolName: name, print: print, normal: normal,
+		metadata: m.Metadata, corr: m.CorrelationID, limit: cmp.Or(c.Timeout, h.opts.Timing.CallTimeout), state: callHeld,
+		bound: time.Duration(min(m.TimeoutMS, maxTimeout.Milliseconds())) * time.Millisecond,
+	}
+	if c.Streaming {
+		call.stream = core.NewStream(h.opts.Limits.MaxStoredChunks)
+	}
+	if full := h.reserveCall(call); full != nil && err == nil {
+		if err = full; !stored || hc.waiting[m.InvocationID] != nil {
 			h.refused(hc, m, c, err, now)
 			return
 		}
 	}
-	call := &hostCall{
-		h: h, s: s, contract: c, id: m.InvocationID, pin: pin, toolName: m.ToolName, params: m.Parameters, normal: normal,
-		metadata: m.Metadata, corr: m.CorrelationID, limit: h.limit(c, m), state: callHeld,
-	}
-	if hc.peer != nil {
-		call.attempt, call.toolName = hc.peer.Attempt, hc.peer.ToolName
-	}
 	call.deadline = timer{index: -1, fire: (*callDeadline)(call)}
 	call.gap = timer{index: -1, fire: (*callGap)(call)}
 	call.grace = timer{index: -1, fire: (*callGone)(call)}
+	var to choice
+	if !stored {
+		if to, err = h.place(s, c, pin, nil, len(normal)); err != nil && (err.Reason() == ReasonOverloaded || !h.waits(call, now)) {
+			call.work.Release()
+			call.memory.Release()
+			h.refused(hc, m, c, err, now)
+			return
+		}
+	}
+	if hc.peer != nil {
+		call.attempt = hc.peer.Attempt
+	}
 	s.calls[call.id] = call
 	if h.calls[call.id] == nil { // else it is only looked for in the store
 		h.calls[call.id] = call
 	}
 	s.active.push(call)
-	s.flights++
 	h.stats.InFlight++
 	h.slide(s, now)
-	h.attach(hc, call, m)
+	h.attach(hc, call, m, now)
 	switch {
 	case stored:
 		h.claimCall(call, err)
-	case rt != nil:
-		h.dispatch(call, rt, now)
+	case to.rt != nil || to.among != nil:
+		h.assign(call, to, now)
+	default:
+		h.hold(call)
 	}
 }
 
 // admitCall makes the checks after that for a repeat.
 func (h *Host) admitCall(hc *hostConn, s *session, m *ToolCall, unfit error) *Error {
-	if unfit != nil {
-		return unfit.(*Error)
+	switch {
+	case h.draining:
+		return errDraining()
+	case unfit != nil:
+		return asError(unfit)
 	}
-	if other := h.calls[m.InvocationID]; other != nil && other.s != s {
-		return formFault(ReasonInvocationIDInUse, "", "the invocation id is in use elsewhere")
+	other, open := h.calls[m.InvocationID], h.open[m.InvocationID]
+	if other != nil && other.s != s || open != nil && open.s != s {
+		return formFault(reasonInvocationIDInUse, "", "the invocation id is in use elsewhere")
 	}
 	if m.ResumeFrom > 0 || hc.peer != nil && hc.peer.Join {
-		return formFault(ReasonUnknownInvocation, "", "there is no such call to resume")
-	}
-	if h.draining || h.recorded > h.opts.Limits.MaxStoredResults || h.opts.Limits.MaxConcurrentPerSession > 0 && s.flights >= h.opts.Limits.MaxConcurrentPerSession {
-		return errOverloaded()
+		return formFault(reasonUnknownInvocation, "", "there is no such call to resume")
 	}
 	return nil
 }
 
-func (h *Host) limit(c *contract, m *ToolCall) time.Duration {
-	limit := c.Timeout
-	if limit == 0 {
-		limit = h.opts.Timing.CallTimeout
+// callCost is the memory of a call besides its parameters, about.
+const callCost = 2 << 10
+
+// reserveCall charges a call to its session.
+func (h *Host) reserveCall(c *hostCall) *Error {
+	work, err := c.s.scope.Reserve(budget.Work, 1)
+	if err != nil {
+		return overBudget(ErrRuntimeUnavailable, ReasonOverloaded, err)
 	}
-	if m.TimeoutMS > 0 && m.TimeoutMS < limit.Milliseconds() {
-		limit = time.Duration(m.TimeoutMS) * time.Millisecond
+	c.charged = callCost + int64(len(c.normal))
+	memory, err := c.s.scope.Reserve(budget.Memory, c.charged)
+	if err != nil {
+		work.Release()
+		return overBudget(ErrRuntimeUnavailable, ReasonOverloaded, err)
 	}
-	return limit
+	c.work, c.memory = work, memory
+	return nil
+}
+
+// charge charges the bytes that a call holds now.
+func (c *hostCall) charge() *Error {
+	n := callCost + int64(len(c.normal)) + int64(c.collected)
+	if c.stream != nil {
+		n += int64(c.stream.Bytes())
+	}
+	if n == c.charged {
+		return nil
+	}
+	if err := c.memory.Resize(n); err != nil {
+		return overBudget(ErrRuntimeUnavailable, ReasonOverloaded, err)
+	}
+	c.charged = n
+	return nil
+}
+
+func errDraining() *Error { return Errorf(ErrInternal, ReasonDraining, "the Host is shutting down") }
+
+// setDeadline sets the timer of a running call (ALT-D25). That of a stream begins at each dispatch
+// and chunk, and is stopped while the Runtime has no credit.
+func (h *Host) setDeadline(c *hostCall, now time.Time) {
+	due := now.Add(c.limit)
+	isSilent := c.stream == nil || c.stream.HasCredit() || !c.rt.can(CapCredit)
+	if end := c.start.Add(c.bound); c.bound > 0 && (!isSilent || end.Before(due)) {
+		isSilent, due = true, end
+	}
+	if isSilent {
+		h.timers.set(&c.deadline, due)
+	} else {
+		h.timers.stop(&c.deadline)
+	}
 }
 
 // slide prolongs a session that is used, if it is that kind (ALT-D19).
@@ -243,12 +333,12 @@ func (h *Host) refused(hc *hostConn, m *ToolCall, c *contract, err *Error, now t
 		return
 	}
 	h.stats.Rejected++
-	if h.opts.Audit != nil {
+	if h.opts.Audit != nil && err.Reason() != reasonWrongRole {
 		e := &AuditRecord{Operation: "call.refused", SessionID: m.SessionID, InvocationID: m.InvocationID, CorrelationID: m.CorrelationID, Error: err}
 		if c != nil {
 			e.Contract = c.Name
 		}
-		h.audit(now, e, hc.identity)
+		h.auditLocked(now, e, hc)
 	}
 	h.refuseCall(hc, m.InvocationID, m.Header, err)
 }
@@ -256,21 +346,35 @@ func (h *Host) refused(hc *hostConn, m *ToolCall, c *contract, err *Error, now t
 // refuseCall picks the carrier: a ToolResult would end the wrong call if this
 // connection waits for one with that id (ALT-D02).
 func (h *Host) refuseCall(hc *hostConn, id string, header Header, err *Error) {
-	if hc.waiting[id] != nil || hc.peer != nil {
+	isHTTP := hc.conn == nil && !hc.inProcess
+	if hc.waiting[id] != nil || hc.peer != nil || isHTTP && err.Reason() == ReasonDraining {
 		h.send(hc, &ErrorMessage{Err: err, Header: header})
 		return
 	}
 	h.send(hc, &ToolResult{InvocationID: id, Error: err, Header: Header{CorrelationID: header.CorrelationID}})
 }
 
-func (h *Host) attach(hc *hostConn, c *hostCall, m *ToolCall) *attachment {
+// attach makes a connection wait for a call. It returns nil if chunks that it wants are not kept.
+func (h *Host) attach(hc *hostConn, c *hostCall, m *ToolCall, now time.Time) *attachment {
 	a := &c.first
 	if a.c != nil {
 		a = &attachment{}
-	} else {
+	}
+	*a = attachment{hc: hc, c: c, id: c.id, corr: m.CorrelationID, from: m.ResumeFrom, collect: m.CollectChunks}
+	a.stall = timer{index: -1, fire: a}
+	if c.stream != nil {
+		credit := int64(core.NoCredit)
+		if m.Credit != nil && !m.CollectChunks {
+			credit = *m.Credit
+		}
+		if !c.stream.Attach(&a.reader, m.ResumeFrom, credit, now) {
+			return nil
+		}
+		h.touch(c)
+	}
+	if a == &c.first {
 		c.at = c.firstAt[:0]
 	}
-	*a = attachment{hc: hc, c: c, corr: m.CorrelationID, from: m.ResumeFrom, collect: m.CollectChunks}
 	if hc.waiting == nil {
 		hc.waiting = make(map[string]*attachment)
 	}
@@ -282,30 +386,34 @@ func (h *Host) attach(hc *hostConn, c *hostCall, m *ToolCall) *attachment {
 
 // dispatch sends a call to a Runtime (ALT-116).
 func (h *Host) dispatch(c *hostCall, rt *hostConn, now time.Time) {
-	if c.pin == "" {
-		if c.s.counts == nil {
-			c.s.counts = make(map[string]uint64)
-		}
-		c.s.counts[c.contract.Name]++
+	if c.pin == "" && !c.isCounted {
+		c.s.count(c.contract.Name)
 	}
-	c.state, c.rt, c.asm = callRunning, rt, assembler{}
+	h.unhold(c)
+	c.state, c.rt, c.isCounted = callRunning, rt, false
+	if rt.calls == nil {
+		rt.calls = make(map[*hostCall]bool, 1)
+	}
+	rt.calls[c] = true
+	if c.stream != nil {
+		c.stream.Restart()
+	}
 	rt.running++
 	rt.breaker.begin(c)
 	h.stats.Dispatched++
 	if c.start.IsZero() {
 		c.start = now
 	}
-	if c.deadline.index < 0 {
-		h.timers.set(&c.deadline, now.Add(c.limit))
+	if c.stream != nil || c.deadline.index < 0 {
+		h.setDeadline(c, now)
 	}
-	h.renewIntent(c, now)
 	if rt.remote != nil {
 		h.forwardCall(c, rt, now)
 	} else {
 		h.sendCall(c, rt, now)
 	}
 	if h.opts.Audit != nil {
-		h.audit(now, c.event("call.dispatched", nil), nil)
+		h.auditLocked(now, c.event("call.dispatched", nil), nil)
 	}
 }
 
@@ -315,9 +423,24 @@ func (h *Host) sendCall(c *hostCall, rt *hostConn, now time.Time) {
 		Header: Header{CorrelationID: c.corr},
 	}
 	if rt.can(CapDeadlines) {
-		out.TimeoutMS = max(1, c.deadline.due.Sub(now).Milliseconds())
+		out.TimeoutMS = c.rest(now).Milliseconds()
+	}
+	if c.stream != nil && rt.can(CapCredit) {
+		credit := c.stream.Credit()
+		out.Credit = &credit
 	}
 	h.send(rt, out)
+}
+
+// rest returns the remaining time of a call as a whole, or zero.
+func (c *hostCall) rest(now time.Time) time.Duration {
+	switch {
+	case c.stream == nil:
+		return max(time.Millisecond, c.deadline.due.Sub(now))
+	case c.bound > 0:
+		return max(time.Millisecond, c.start.Add(c.bound).Sub(now))
+	}
+	return 0
 }
 
 func (c *hostCall) event(kind string, err *Error) *AuditRecord {
@@ -344,21 +467,36 @@ func (hc *hostConn) toolName(contract string) string {
 
 // judgeHeld routes the held calls of a session again.
 func (h *Host) judgeHeld(s *session, now time.Time) {
-	for c := s.active.first; c != nil; {
-		next := c.next
+	for _, c := range inOrder(slices.Collect(maps.Keys(s.waiters))) {
 		if c.state == callHeld {
 			h.judgeCall(c, now)
 		}
-		c = next
+	}
+}
+
+// judgeAll routes all held calls again.
+func (h *Host) judgeAll(now time.Time) {
+	for _, s := range slices.SortedFunc(maps.Keys(h.heldIn), func(a, b *session) int { return cmp.Compare(a.seq, b.seq) }) {
+		h.judgeHeld(s, now)
 	}
 }
 
 func (h *Host) judgeCall(c *hostCall, now time.Time) {
-	rt, err := h.place(c.s, c.contract, c.pin, c.tried)
+	if c.routing != nil {
+		return
+	}
+	to, err := h.place(c.s, c.contract, c.pin, c.tried, len(c.normal))
 	switch {
+	case err == nil && h.claims(c) && c.claim == nil:
+		h.claimCall(c, nil) // it has waited without a record
 	case err == nil:
-		h.dispatch(c, rt, now)
-	case err.Reason() == ReasonOverloaded || !c.s.outstanding(c.pin):
+		h.timers.stop(&c.gap)
+		h.assign(c, to, now)
+	case err.Reason() != ReasonOverloaded && h.waits(c, now):
+		h.hold(c)
+	case c.failedOver:
+		h.fail(c, err, "", now) // it has run
+	default:
 		h.turnDown(c, err, now)
 	}
 }
@@ -366,22 +504,26 @@ func (h *Host) judgeCall(c *hostCall, now time.Time) {
 // turnDown ends a call that does not run.
 func (h *Host) turnDown(c *hostCall, err *Error, now time.Time) {
 	h.stats.Rejected++
-	if h.opts.Audit != nil {
-		h.audit(now, c.event("call.refused", err), nil)
-	}
-	h.finish(c, err, "", false, now)
+	h.auditLocked(now, c.event("call.refused", err), nil)
+	h.finish(c, ending{err: err}, "", now)
 }
 
 // lost handles a call whose Runtime has disconnected (ALT-D24).
 func (h *Host) lost(c *hostCall, now time.Time) {
-	if c.contract.Idempotent && c.pin == "" && c.asm.Expected() == 0 && !c.failedOver {
+	if c.contract.Idempotent && c.pin == "" && !c.failedOver && (c.stream == nil || c.stream.Given() == 0) {
 		if c.rt.remote != nil {
 			c.tried = append(c.tried, c.rt.remote.to)
 		}
-		if rt, err := h.place(c.s, c.contract, "", c.tried); err == nil {
+		if to, err := h.place(c.s, c.contract, "", c.tried, len(c.normal)); err == nil {
 			c.failedOver = true
 			h.timers.stop(&c.gap)
-			h.dispatch(c, rt, now)
+			h.assign(c, to, now)
+			return
+		}
+		h.timers.stop(&c.gap)
+		if h.waits(c, now) {
+			c.failedOver, c.state, c.rt = true, callHeld, nil
+			h.hold(c)
 			return
 		}
 	}
@@ -389,5 +531,5 @@ func (h *Host) lost(c *hostCall, now time.Time) {
 }
 
 func errDisconnected() *Error {
-	return NewError(ErrRuntimeUnavailable, ReasonDisconnected, "the Runtime of the call is gone")
+	return Errorf(ErrRuntimeUnavailable, ReasonDisconnected, "the Runtime of the call has disconnected")
 }

@@ -10,7 +10,14 @@ import (
 	"io"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
+
+	"github.com/fivewire/fivewire/internal/budget"
+	"github.com/fivewire/fivewire/internal/guard"
+	"github.com/fivewire/fivewire/internal/life"
+	"github.com/fivewire/fivewire/internal/option"
+	"github.com/fivewire/fivewire/internal/sendq"
 )
 
 // A role is the use of a connection. It is set once (ALT-D16).
@@ -28,28 +35,35 @@ type hostConn struct {
 	h        *Host
 	conn     Conn // nil for HTTP and in-process connections
 	identity *Principal
+	addr     string // of the peer, if it is known
+	work     *life.Work
 	out      *outbox
+	link     *link         // nil for HTTP and in-process connections
 	removed  chan struct{} // closed after the connection was removed from the Host
 
 	role     role
-	isClosed bool // closed by either side
-	limit    int  // of the queue
+	isClosed bool       // closed by either side
+	limit    queueLimit // of out
 
-	refused   bool // closed because of an error of the peer
 	inProcess bool // see Host.Dial
 	released  sync.Once
 
 	// of a Runtime
 	runtimeID    string
 	capabilities []string
-	alive        bool // announced and connected
-	wildcard     bool // sent a "*" fulfilment
-	running      int  // calls
+	alive        bool               // announced and connected
+	wildcard     bool               // sent a "*" fulfilment
+	running      int                // calls
+	calls        map[*hostCall]bool // running
+	inquiries    map[*session]bool  // with an open inquiry
 	breaker      breaker
-	unanswered   map[string]*hostCall
+	unanswered   map[string]*outcome
 	heartbeat    timer
+	lostAt       time.Time // when its connection ended
 	lastReceived time.Time
-	names        map[string]string // namespaced, by contract
+	expiry       timer               // of the authentication
+	fulfilled    map[string][]string // contracts by session, in the store; used by the reader only
+	names        map[string]string   // namespaced, by contract
 
 	// of a Runtime of another Host: its only call
 	remote *forwarding
@@ -58,9 +72,12 @@ type hostConn struct {
 	peer *ForwardedCall
 
 	// of a client
-	waiting map[string]*attachment // by invocation id
+	waiting   map[string]*attachment // by invocation id
+	stalled   []*attachment          // whose chunks wait for space in out
+	isStalled atomic.Bool            // stalled is not empty
 
-	bad int // consecutive frames without a JSON object; used by the reader only
+	bad    int  // consecutive frames without a JSON object; used by the reader only
+	isSlow bool // does not read; used by the reader only
 }
 
 func (hc *hostConn) can(capability string) bool { return slices.Contains(hc.capabilities, capability) }
@@ -68,23 +85,33 @@ func (hc *hostConn) can(capability string) bool { return slices.Contains(hc.capa
 // answers of a Host, a Runtime or a client are never answered (ALT-D02).
 func isAnswer(typ string) bool {
 	switch typ {
-	case "AcknowledgeRuntime", "AcknowledgeFulfillment", "SessionCreated", "SessionDestroyed", "ToolList", "Pong", "Error", "ToolResult", "StreamChunk":
+	case "AcknowledgeRuntime", "AcknowledgeFulfillment", "SessionCreated", "SessionDestroyed", "ToolList", "Authenticated", "Pong", "Error", "ToolResult", "StreamChunk":
 		return true
 	}
 	return false
 }
 
 // admit makes the Host's side of a connection.
-func (h *Host) admit(conn Conn, id *Principal) (*hostConn, error) {
-	hc := &hostConn{h: h, conn: conn, identity: id, out: newOutbox(), removed: make(chan struct{}), limit: h.opts.Limits.ClientQueueLimit}
+func (h *Host) admit(conn Conn, id *Principal, addr string) (*hostConn, error) {
+	hc := &hostConn{h: h, conn: conn, identity: id, addr: addr, out: newOutbox(), removed: make(chan struct{}),
+		limit: queueLimit{h.opts.Limits.ClientQueueLimit, h.opts.Limits.MaxClientQueue}}
 	hc.heartbeat = timer{index: -1, fire: timerCall(hc.beat)}
+	hc.expiry = timer{index: -1, fire: timerCall(hc.expired)}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.closed || h.draining {
+	if h.closed || h.draining && conn != nil { // HTTP requests get an answer (ALT-D45)
 		return nil, ErrClosed
 	}
+	work, err := h.life.Start(h.ctx, life.Idle)
+	if err != nil {
+		return nil, err
+	}
+	hc.work = work
 	h.conns[hc] = true
-	h.wg.Add(1)
+	if !hc.isHTTP() {
+		h.setExpiry(hc)
+		h.setWakeup()
+	}
 	return hc, nil
 }
 
@@ -92,10 +119,17 @@ func (h *Host) admit(conn Conn, id *Principal) (*hostConn, error) {
 // principal is the one verified by the transport, or nil (ALT-136). Serve returns nil if the peer
 // closed the connection cleanly.
 func (h *Host) Serve(ctx context.Context, conn Conn, id *Principal) error {
-	hc, err := h.admit(conn, id)
+	return h.serve(ctx, conn, id, "")
+}
+
+func (h *Host) serve(ctx context.Context, conn Conn, id *Principal, addr string) error {
+	hc, err := h.admit(conn, id, addr)
 	if err != nil {
 		return errors.Join(err, conn.Close())
 	}
+	queue := sendq.Options{WriteTimeout: h.opts.Timing.WriteTimeout, MaxBytes: 256 << 10, MaxMessages: max(1, min(128, hc.limit.messages/2))}
+	hc.link = newLink(conn, h.opts.Logger, queue)
+	hc.conn = hc.link.conn
 	stop := context.AfterFunc(ctx, hc.cut)
 	defer stop()
 	written := make(chan struct{})
@@ -103,7 +137,13 @@ func (h *Host) Serve(ctx context.Context, conn Conn, id *Principal) error {
 		defer close(written)
 		hc.write()
 	}()
-	if err = hc.read(); !errors.Is(err, errOver) {
+	err = guard.Call("connection", hc.read)
+	if p, ok := errors.AsType[*guard.PanicError](err); ok { // it ends this connection alone (ALT-D34)
+		h.opts.Logger.ErrorContext(ctx, "altar: connection panicked", "err", p, "stack", string(p.Stack))
+		now := h.lock()
+		h.expel(hc, goodbyePanic, now)
+		h.unlock()
+	} else if !errors.Is(err, errOver) {
 		hc.detach()
 	}
 	<-written
@@ -118,18 +158,87 @@ func (h *Host) Serve(ctx context.Context, conn Conn, id *Principal) error {
 	return err
 }
 
+// authenticate renews the principal of a connection (ALT-D40).
+func (h *Host) authenticate(hc *hostConn, m *Authenticate) {
+	id, err := h.verify(hc, m.Token)
+	now := h.lock()
+	defer h.unlock()
+	hc.lastReceived = now
+	switch {
+	case hc.isClosed:
+		return
+	case err == nil && hc.identity != nil && hc.identity.principal() != id.principal():
+		err = Errorf(ErrAuthorizationFailed, reasonPrincipalMismatch, "the token belongs to another principal")
+	}
+	if err != nil {
+		h.refuseRequest(hc, m, "", err, now)
+		return
+	}
+	hc.identity = id
+	h.setExpiry(hc)
+	answer := &Authenticated{}
+	if !id.Expires.IsZero() {
+		seconds := int64(id.Expires.Sub(now) / time.Second)
+		answer.ExpiresIn = &seconds
+	}
+	h.reply(hc, m, answer)
+	h.auditLocked(now, &AuditRecord{Operation: "auth.renewed", RuntimeID: hc.runtimeID, CorrelationID: m.CorrelationID}, hc)
+}
+
+// verify returns the principal of a token, as the Authenticator finds it in a handshake.
+func (h *Host) verify(hc *hostConn, token string) (*Principal, *Error) {
+	var id *Principal
+	err := errors.New("no Authenticator")
+	if h.opts.Auth.Authenticator != nil {
+		err = h.guard("Authenticator", func() (err error) {
+			id, err = h.opts.Auth.Authenticator.Authenticate(tokenRequest(h.ctx, hc.addr, token))
+			return err
+		})
+	}
+	if e := asError(err); e != nil && e.Code == ErrInternal && !e.Remote {
+		return nil, e
+	}
+	if err != nil || id == nil || !id.Expires.IsZero() && !id.Expires.After(time.Now()) {
+		h.opts.Logger.WarnContext(h.ctx, "altar: authentication failed", "peer", hc.addr, "err", err)
+		return nil, errUnauthenticated()
+	}
+	return id, nil
+}
+
+// setExpiry sets the timer of the end of an authentication. h.mu must be held.
+func (h *Host) setExpiry(hc *hostConn) {
+	h.timers.stop(&hc.expiry)
+	if hc.identity != nil && !hc.identity.Expires.IsZero() {
+		h.timers.set(&hc.expiry, hc.identity.Expires)
+	}
+}
+
+// expired ends a connection whose authentication has expired (ALT-D40).
+func (hc *hostConn) expired(now time.Time) {
+	h := hc.h
+	err := Errorf(ErrAuthorizationFailed, ReasonExpired, "the authentication has expired")
+	h.auditLocked(now, &AuditRecord{Operation: "auth.expired", RuntimeID: hc.runtimeID, Error: err}, hc)
+	h.send(hc, &ErrorMessage{Err: err})
+	h.expel(hc, goodbyeRefused(err.Code), now)
+}
+
 func (h *Host) release(hc *hostConn) {
 	h.lock()
 	delete(h.conns, hc)
 	h.unlock()
 	close(hc.removed)
-	h.wg.Done()
+	hc.work.Finish()
 }
 
 // errOver reports that the Host has ended a connection. Queued messages may still be sent.
 var errOver = fmt.Errorf("altar: connection ended by the Host: %w", ErrClosed)
 
-// read handles the received messages in order (ALT-D02).
+// burstTimeout is how long a full queue may take until the requests of its peer are refused.
+const burstTimeout = time.Second
+
+// read handles the received messages in order (ALT-D02). It does not wait for a peer that does not
+// read, but refuses its requests; only if the queue is full of refusals, it waits, until the peer
+// is cut.
 func (hc *hostConn) read() error {
 	for {
 		m, err := hc.conn.Receive()
@@ -137,11 +246,31 @@ func (hc *hostConn) read() error {
 		if !ok {
 			return err
 		}
-		hc.out.waitRoom(hc.limit)
+		if !isRequest(m, bad) {
+			hc.isSlow = hc.isSlow && !hc.out.hasSpace(hc.limit, 0)
+		} else if hc.isSlow {
+			hc.out.waitSpace(queueLimit{2 * hc.limit.messages, 2 * hc.limit.bytes}, option.Off)
+			hc.isSlow = !hc.out.hasSpace(hc.limit, 0)
+		} else {
+			hc.isSlow = !hc.out.waitSpace(hc.limit, burstTimeout)
+		}
 		if !hc.h.handle(hc, m, bad) {
 			return errOver
 		}
 	}
+}
+
+// isRequest reports whether a message may have a response. Others are handled even if the peer does
+// not read.
+func isRequest(m Message, bad *DecodeError) bool {
+	if bad != nil {
+		return true
+	}
+	switch m.(type) {
+	case *StreamCredit, *CancelCall:
+		return false
+	}
+	return !isAnswer(m.Type())
 }
 
 // decodeError returns the error of one bad frame, nil if there is none, and false
@@ -155,73 +284,83 @@ func decodeError(err error) (bad *DecodeError, ok bool) {
 	return e, ok
 }
 
-// batcher is a Conn that sends several messages at once and trusts their JSON.
-type batcher interface {
-	sendBatch(list []Message) error
-}
-
-// refuser is a Conn that can tell its peer that it was refused (ALT-D04).
-type refuser interface{ closeRefused() }
-
 // write sends the queue until it ends, and closes the connection.
 func (hc *hostConn) write() {
-	watch := time.AfterFunc(time.Hour, func() {
-		hc.h.opts.Logger.Warn("altar: slow reader disconnected")
-		hc.cut()
-	})
-	watch.Stop()
-	defer watch.Stop()
-	batch, single := hc.conn.(batcher)
-	var buf []Message
-	lost := false
-	for {
-		var ok bool
-		buf, ok = hc.out.take(context.Background(), buf[:0])
-		if !ok {
+	var m Message
+	for more := false; ; {
+		if m, more = hc.next(context.Background()); m == nil {
 			break
 		}
-		watch.Reset(hc.h.opts.Timing.WriteTimeout)
-		if single {
-			lost = hc.sent(batch.sendBatch(buf))
-		} else {
-			for _, m := range buf {
-				lost = hc.sent(hc.conn.Send(m)) || lost
-			}
-		}
-		watch.Stop()
-		clear(buf)
-		if lost {
-			break
+		if !hc.sent(m, hc.forward(m, more)) {
+			hc.cut()
+			return
 		}
 	}
-	switch r, ok := hc.conn.(refuser); {
-	case lost:
-	case ok && hc.refused:
-		r.closeRefused()
-	case hangUp(hc.conn):
-		return // the reader sees the end
+	why := hc.out.goodbye()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(hc.h.ctx), hc.h.opts.Timing.WriteTimeout)
+	defer cancel()
+	if why.code == 0 || hc.link.queue.Close(ctx) != nil || !hc.link.wire.hangUp(why) {
+		hc.cut() // else the reader receives the end
 	}
-	hc.cut()
 }
 
-// sent deals with an error of sending, and reports whether the connection is lost.
-func (hc *hostConn) sent(err error) bool {
-	if err == nil {
-		return false
+// next takes the next message for the peer, and continues the streams that wait for space.
+func (hc *hostConn) next(ctx context.Context) (m Message, more bool) {
+	m, more = hc.out.pop(ctx)
+	if hc.isStalled.Load() && hc.out.hasSpace(queueLimit{max(1, hc.limit.messages/2), hc.limit.bytes / 2}, 0) {
+		hc.h.resume(hc)
 	}
-	var unsendable *Error
-	if errors.As(err, &unsendable) {
-		hc.h.opts.Logger.Error("altar: message not sent", "err", err)
-		return false
+	return m, more
+}
+
+// isHTTP reports whether the connection is one exchange over HTTP.
+func (hc *hostConn) isHTTP() bool { return hc.conn == nil && !hc.inProcess && hc.peer == nil }
+
+// forward passes a message to the queue of the connection. If no more follow and no other write is
+// in progress, this goroutine writes the message.
+func (hc *hostConn) forward(m Message, more bool) error {
+	return hc.link.put(m, func(q *sendq.Queue, frame []byte) error {
+		if more {
+			return q.PutWait(context.Background(), frame, 0)
+		}
+		return q.Write(context.Background(), frame, 0)
+	})
+}
+
+// sent handles an error of sending, and reports whether the connection continues. The peer gets an
+// error in place of an answer that cannot be sent.
+func (hc *hostConn) sent(m Message, err error) bool {
+	unsendable := asError(err)
+	if unsendable == nil {
+		return err == nil
 	}
-	return true
+	hc.h.opts.Logger.ErrorContext(hc.h.ctx, "altar: message not sent", "type", m.Type(), "err", err)
+	unsendable = Errorf(ErrInternal, unsendable.Reason(), "%s", unsendable.Message)
+	switch m := m.(type) {
+	case *ToolCall:
+		now := hc.h.lock()
+		defer hc.h.unlock()
+		if c := hc.h.calls[m.InvocationID]; c != nil && c.rt == hc && c.state == callRunning {
+			c.answered = true // the Runtime has no call to answer
+			hc.h.fail(c, unsendable, "", now)
+		}
+		return true
+	case *ToolResult:
+		m = &ToolResult{InvocationID: m.InvocationID, Error: unsendable, Header: m.Header}
+		return hc.forward(m, false) == nil
+	case *StreamChunk:
+		m = &StreamChunk{InvocationID: m.InvocationID, ChunkID: m.ChunkID, Error: unsendable, IsFinal: true, Header: m.Header}
+		return hc.forward(m, false) == nil
+	}
+	answer := &ErrorMessage{Err: unsendable, Header: *m.header()}
+	return isAnswer(m.Type()) && hc.forward(answer, false) == nil || !isAnswer(m.Type())
 }
 
 // cut ends the connection from this side at once.
 func (hc *hostConn) cut() {
 	hc.out.close()
-	if hc.conn != nil {
-		_ = hc.conn.Close() // the reader sees it
+	if hc.link != nil {
+		hc.link.close() // the reader sees it
 		return
 	}
 	hc.detach()
@@ -230,7 +369,7 @@ func (hc *hostConn) cut() {
 	}
 }
 
-// leave takes the connection out of everything, once.
+// detach takes the connection out of everything, once.
 func (hc *hostConn) detach() {
 	h := hc.h
 	now := h.lock()
@@ -245,6 +384,7 @@ func (h *Host) disconnect(hc *hostConn, now time.Time) {
 		return
 	}
 	hc.isClosed = true
+	h.timers.stop(&hc.expiry)
 	if hc.role == roleRuntime {
 		h.runtimeGone(hc, now)
 	}
@@ -253,9 +393,32 @@ func (h *Host) disconnect(hc *hostConn, now time.Time) {
 
 // send queues a message.
 func (h *Host) send(hc *hostConn, m Message) {
-	if hc != nil && !hc.isClosed && hc.remote == nil {
-		hc.out.put(m)
+	if hc == nil || hc.isClosed || hc.remote != nil {
+		return
 	}
+	hc.out.put(m, budget.Hold{})
+	if hc.role == roleRuntime && !hc.out.hasSpace(queueLimit{2*hc.limit.messages + len(h.sessions.byID), 2 * hc.limit.bytes}, 0) {
+		h.opts.Logger.WarnContext(h.ctx, "altar: slow Runtime disconnected", "runtime", hc.runtimeID)
+		h.background(hc.cut)
+	}
+}
+
+// sendResult queues the final result of a call. If its peer does not read, the result is charged to
+// the session until it is sent; the record of the call has it, too.
+func (h *Host) sendResult(s *session, hc *hostConn, m *ToolResult) {
+	if hc.isClosed || hc.out.hasSpace(hc.limit, weight(m)) {
+		h.send(hc, m)
+		return
+	}
+	hold, err := s.scope.Reserve(budget.Memory, int64(weight(m)))
+	if err != nil {
+		m = &ToolResult{InvocationID: m.InvocationID, Error: errSlowConsumer(), Header: m.Header}
+	}
+	hc.out.put(m, hold)
+}
+
+func errSlowConsumer() *Error {
+	return Errorf(ErrInternal, ReasonSlowConsumer, "the client does not read")
 }
 
 // reply sends an answer with the ids of its request (ALT-D02, ALT-D30).
@@ -272,13 +435,12 @@ func (h *Host) answer(hc *hostConn, request Message, err *Error) {
 // refuse answers and closes the connection after that.
 func (h *Host) refuse(hc *hostConn, request Message, err *Error, now time.Time) {
 	h.answer(hc, request, err)
-	h.expel(hc, now)
+	h.expel(hc, goodbyeRefused(err.Code), now)
 }
 
 // expel closes a connection after sending its queue.
-func (h *Host) expel(hc *hostConn, now time.Time) {
-	hc.refused = true
-	hc.out.end()
+func (h *Host) expel(hc *hostConn, why goodbye, now time.Time) {
+	hc.out.end(why)
 	h.disconnect(hc, now)
 }
 
@@ -292,13 +454,19 @@ func (h *Host) handle(hc *hostConn, m Message, bad *DecodeError) bool {
 		return h.handleBad(hc, bad)
 	}
 	hc.bad = 0
-	if h.state != nil && (hc.identity != nil || h.opts.Auth.AllowAnonymous) && !h.prepare(hc, m) {
+	if h.ledger != nil && (hc.identity != nil || h.opts.Auth.AllowAnonymous) && !h.prepare(hc, m) {
 		h.unavailable(hc, m)
+		return !h.isOver(hc)
+	}
+	h.audits.wait(h.ctx)
+	if h.isThrottled(hc, m) {
 		return !h.isOver(hc)
 	}
 	switch m := m.(type) {
 	case *ToolCall:
 		h.toolCall(hc, m)
+	case *Authenticate:
+		h.authenticate(hc, m)
 	case *FulfillTools:
 		if h.runtimeOnly(hc, m) {
 			h.fulfill(hc, m)
@@ -307,6 +475,8 @@ func (h *Host) handle(hc *hostConn, m Message, bad *DecodeError) bool {
 		h.announce(hc, m)
 	case *CreateSession:
 		h.createSession(hc, m)
+	case *ListTools:
+		h.listTools(hc, m)
 	default:
 		var stray bool
 		var id string
@@ -326,6 +496,35 @@ func (h *Host) handle(hc *hostConn, m Message, bad *DecodeError) bool {
 		h.unlock()
 	}
 	return !h.isOver(hc)
+}
+
+// isThrottled refuses a request of a client that does not read its answers, or whose principal sends
+// too many requests (ALT-D38), and reports whether it did.
+func (h *Host) isThrottled(hc *hostConn, m Message) bool {
+	switch m.(type) {
+	case *ToolCall, *CreateSession, *ListTools:
+	default:
+		return false
+	}
+	var err *Error
+	if hc.isSlow {
+		err = errOverloaded().with("limit", []byte(`"ClientQueueLimit"`)).with("retry_after_ms", []byte("1000"))
+	} else if h.opts.Limits.RequestRate > 0 && hc.peer == nil {
+		_, full := h.budget.Scope(hc.budgetKey(), "").Reserve(budget.Requests, 1)
+		err = overBudget(ErrRuntimeUnavailable, ReasonOverloaded, full)
+	}
+	if err == nil {
+		return false
+	}
+	now := h.lock()
+	defer h.unlock()
+	if call, ok := m.(*ToolCall); ok {
+		h.refused(hc, call, nil, err, now)
+	} else if !hc.isClosed {
+		h.auditLocked(now, &AuditRecord{Operation: "request.refused", CorrelationID: m.header().CorrelationID, Error: err}, hc)
+		h.answer(hc, m, err)
+	}
+	return true
 }
 
 func (h *Host) isOver(hc *hostConn) bool {
@@ -348,18 +547,16 @@ func (h *Host) simple(hc *hostConn, m Message, now time.Time) {
 		}
 		hc.role = roleClient
 		h.cancelCall(hc, m, now)
+	case *StreamCredit:
+		h.streamCredit(hc, m, now)
 	case *DestroySession:
 		if h.clientOnly(hc, m) {
 			h.destroySession(hc, m, now)
 		}
-	case *ListTools:
-		if h.clientOnly(hc, m) {
-			h.listTools(hc, m)
-		}
 	case *Ping:
 		h.reply(hc, m, &Pong{})
 	case *RequestFulfillment:
-		h.answer(hc, m, formFault(ReasonWrongDirection, "", "only a Host sends this message"))
+		h.answer(hc, m, formFault(reasonWrongDirection, "", "only a Host sends this message"))
 	case *Pong:
 	default:
 		h.dropped(hc, m, "nobody waits for it")
@@ -368,16 +565,24 @@ func (h *Host) simple(hc *hostConn, m Message, now time.Time) {
 
 // clientOnly checks the role and the principal of a request (ALT-D23).
 func (h *Host) clientOnly(hc *hostConn, m Message) bool {
-	if err := h.clientFault(hc); err != nil {
-		h.answer(hc, m, err)
-		return false
+	err := h.clientFault(hc)
+	if err == nil {
+		return true
 	}
-	return true
+	if err.Reason() == ReasonUnauthenticated {
+		operation := "request.refused"
+		if _, ok := m.(*CreateSession); ok {
+			operation = "session.refused"
+		}
+		h.auditLocked(time.Now(), &AuditRecord{Operation: operation, SessionID: sessionOf(m), CorrelationID: m.header().CorrelationID, Error: err}, hc)
+	}
+	h.answer(hc, m, err)
+	return false
 }
 
 func (h *Host) clientFault(hc *hostConn) *Error {
 	if hc.role == roleRuntime {
-		return formFault(ReasonWrongRole, "", "a Runtime cannot make requests of a client")
+		return formFault(reasonWrongRole, "", "a Runtime cannot make requests of a client")
 	}
 	hc.role = roleClient
 	if hc.identity == nil && !h.opts.Auth.AllowAnonymous {
@@ -387,7 +592,7 @@ func (h *Host) clientFault(hc *hostConn) *Error {
 }
 
 func errUnauthenticated() *Error {
-	return NewError(ErrAuthorizationFailed, ReasonUnauthenticated, "the caller is not authenticated")
+	return Errorf(ErrAuthorizationFailed, ReasonUnauthenticated, "the caller is not authenticated")
 }
 
 func (h *Host) runtimeOnly(hc *hostConn, m Message) bool {
@@ -398,10 +603,10 @@ func (h *Host) runtimeOnly(hc *hostConn, m Message) bool {
 	case hc.isClosed:
 		return false
 	case hc.role == roleClient:
-		h.answer(hc, m, formFault(ReasonWrongRole, "", "a client cannot fulfil tools"))
+		h.answer(hc, m, formFault(reasonWrongRole, "", "a client cannot fulfil tools"))
 		return false
 	case hc.role == roleNew:
-		h.answer(hc, m, formFault(ReasonNotAnnounced, "", "the Runtime has not announced itself"))
+		h.answer(hc, m, formFault(reasonNotAnnounced, "", "the Runtime has not announced itself"))
 		return false
 	}
 	return true
@@ -427,7 +632,7 @@ func (h *Host) handleBad(hc *hostConn, bad *DecodeError) bool {
 		}
 		h.send(hc, &ErrorMessage{Err: bad.Err})
 		if hc.bad >= h.opts.Limits.MaxInvalidFrames {
-			h.expel(hc, now)
+			h.expel(hc, goodbyeRefused(bad.Err.Code), now)
 			return false
 		}
 		return true
@@ -439,7 +644,7 @@ func (h *Host) handleBad(hc *hostConn, bad *DecodeError) bool {
 		if c := h.calls[bad.InvocationID]; c != nil && c.rt == hc && c.state == callRunning {
 			h.fail(c, errInvalidResult(), "protocol_error", now)
 		}
-	case isAnswer(bad.Type), bad.Type == "CancelCall":
+	case isAnswer(bad.Type), bad.Type == "CancelCall", bad.Type == "StreamCredit":
 		h.stats.Dropped++
 	case bad.Type == "ToolCall" && bad.InvocationID != "":
 		h.refuseCall(hc, bad.InvocationID, header, bad.Err)

@@ -33,7 +33,7 @@ func TestUnsendableThenLost(t *testing.T) {
 				<-gate
 				return nil
 			case 2, 4:
-				return NewError(ErrInternal, "", "a message that cannot be sent")
+				return Errorf(ErrInternal, "", "a message that cannot be sent")
 			case 3:
 				return nil
 			}

@@ -4,6 +4,7 @@
 package altar
 
 import (
+	"maps"
 	"slices"
 	"time"
 )
@@ -26,26 +27,28 @@ func (h *Host) announce(hc *hostConn, m *AnnounceRuntime) {
 		h.unlock()
 		return
 	case hc.role == roleRuntime:
-		h.answer(hc, m, formFault(ReasonAlreadyAnnounced, "", "the Runtime has announced itself already"))
+		h.answer(hc, m, formFault(reasonAlreadyAnnounced, "", "the Runtime has announced itself already"))
 		h.unlock()
 		return
 	case hc.role == roleClient:
-		h.answer(hc, m, formFault(ReasonWrongRole, "", "a client cannot announce a Runtime"))
+		h.answer(hc, m, formFault(reasonWrongRole, "", "a client cannot announce a Runtime"))
 		h.unlock()
 		return
 	case hc.identity == nil:
 		err = errUnauthenticated()
+	case h.draining:
+		err = errDraining()
 	}
 	h.unlock()
 
 	if err == nil && h.opts.Auth.RuntimeAuthorizer != nil {
 		fault := h.guard("RuntimeAuthorizer", func() error { return h.opts.Auth.RuntimeAuthorizer(h.ctx, hc.identity, m) })
 		if fault != nil {
-			err = h.refusal("RuntimeAuthorizer", fault, ReasonNotARuntime, "the caller may not announce a Runtime")
+			err = h.refusal("RuntimeAuthorizer", fault, reasonNotARuntime, "the caller may not announce a Runtime")
 		}
 	}
 	mine := true
-	if err == nil && h.state != nil {
+	if err == nil && h.ledger != nil {
 		mine, err = h.storeOwner(hc, m)
 	}
 
@@ -56,20 +59,18 @@ func (h *Host) announce(hc *hostConn, m *AnnounceRuntime) {
 	}
 	own := h.runtimes[m.RuntimeID]
 	if err == nil {
-		_, fault := Negotiate(h.opts.ProtocolVersion, m.ProtocolVersion)
+		_, fault := negotiate(h.opts.ProtocolVersion, m.ProtocolVersion)
 		switch {
 		case fault != nil:
-			err = fault.(*Error)
+			err = asError(fault)
 		case h.manifest.reserved(m.RuntimeID):
-			err = NewError(ErrInvalidParameters, ReasonReservedRuntimeID, "the names of this Runtime would be ambiguous")
+			err = Errorf(ErrInvalidParameters, reasonReservedRuntimeID, "the names of this Runtime would be ambiguous")
 		case !mine || own != nil && own.principal != hc.identity.principal():
-			err = NewError(ErrAuthorizationFailed, ReasonRuntimeIDTaken, "the runtime id belongs to another identity")
+			err = Errorf(ErrAuthorizationFailed, reasonRuntimeIDTaken, "the runtime id belongs to another identity")
 		}
 	}
 	if err != nil {
-		if h.opts.Audit != nil {
-			h.audit(now, &AuditRecord{Operation: "runtime.refused", RuntimeID: m.RuntimeID, Error: err}, hc.identity)
-		}
+		h.auditLocked(now, &AuditRecord{Operation: "runtime.refused", RuntimeID: m.RuntimeID, Error: err}, hc)
 		h.refuse(hc, m, err, now)
 		return
 	}
@@ -78,29 +79,25 @@ func (h *Host) announce(hc *hostConn, m *AnnounceRuntime) {
 		own.forget = timer{index: -1, fire: own.forgetter(h)}
 		h.runtimes[m.RuntimeID] = own
 	}
-	if old := own.conn; old != nil {
-		old.out.close()
-		h.disconnect(old, now)
-		if old.conn != nil {
-			_ = old.conn.Close()
-		}
+	if old := own.conn; old != nil { // the newer one wins, and the older one must not return
+		err := Errorf(ErrAuthorizationFailed, ReasonReplaced, "another Runtime with this id has connected")
+		h.auditLocked(now, &AuditRecord{Operation: "runtime.replaced", RuntimeID: m.RuntimeID, Error: err}, old)
+		h.send(old, &ErrorMessage{Err: err})
+		h.expel(old, goodbyeReplaced, now)
 	}
 	h.timers.stop(&own.forget)
 	own.conn = hc
-	hc.role, hc.alive, hc.runtimeID, hc.limit = roleRuntime, true, m.RuntimeID, h.opts.Limits.RuntimeQueueLimit
+	hc.role, hc.alive, hc.runtimeID = roleRuntime, true, m.RuntimeID
+	hc.limit = queueLimit{h.opts.Limits.RuntimeQueueLimit, h.opts.Limits.MaxRuntimeQueue}
 	hc.lastReceived = now
-	hc.unanswered = make(map[string]*hostCall)
+	hc.unanswered = make(map[string]*outcome)
 	hc.capabilities = h.agreed(m.Capabilities)
 	h.order = append(h.order, hc)
 	h.handshakes++
 	h.reply(hc, m, &AcknowledgeRuntime{HostID: h.opts.ID, ProtocolVersion: h.opts.ProtocolVersion, Capabilities: hc.capabilities})
-	if h.opts.Audit != nil {
-		h.audit(now, &AuditRecord{Operation: "runtime.accepted", RuntimeID: m.RuntimeID}, hc.identity)
-	}
-	for s := h.sessions.first; s != nil; s = s.next {
-		h.requestFulfillment(hc, s, now)
-	}
-	if h.opts.Timing.Heartbeat > 0 && hc.can(CapHeartbeat) {
+	h.auditLocked(now, &AuditRecord{Operation: "runtime.accepted", RuntimeID: m.RuntimeID}, hc)
+	h.requestAll(hc, false, now)
+	if hc.can(CapHeartbeat) {
 		h.timers.set(&hc.heartbeat, now.Add(h.opts.Timing.Heartbeat))
 	}
 }
@@ -108,13 +105,7 @@ func (h *Host) announce(hc *hostConn, m *AnnounceRuntime) {
 func (o *owner) forgetter(h *Host) timerFunc {
 	return timerCall(func(time.Time) {
 		delete(h.runtimes, o.id)
-		before := h.wildcard
-		h.wildcard = before.without(o.id)
-		for s := h.sessions.first; s != nil; s = s.next {
-			if s.reg == before {
-				s.reg = h.wildcard
-			}
-		}
+		h.wildcard = h.wildcard.without(o.id)
 	})
 }
 
@@ -123,11 +114,11 @@ func (h *Host) agreed(announced []string) []string {
 	out := []string{}
 	for _, c := range announced {
 		switch c {
-		case CapStreaming:
+		case CapStreaming, CapCredit:
 			if h.opts.Level < 2 {
 				continue
 			}
-		case CapCancellation, CapDeadlines, CapSessionEvents, CapHeartbeat:
+		case CapCancellation, CapDeadlines, CapSessionEvents, CapHeartbeat, CapStanding:
 		default:
 			continue
 		}
@@ -141,38 +132,32 @@ func (h *Host) agreed(announced []string) []string {
 // runtimeGone takes a Runtime out: its registrations are down, its calls fail or
 // go elsewhere, in order of session creation, then of arrival (ALT-D24).
 func (h *Host) runtimeGone(hc *hostConn, now time.Time) {
-	hc.alive = false
+	h.auditLocked(now, &AuditRecord{Operation: "runtime.gone", RuntimeID: hc.runtimeID}, hc)
+	hc.alive, hc.lostAt = false, now
 	h.timers.stop(&hc.heartbeat)
 	h.handshakes++
 	h.order = slices.DeleteFunc(h.order, func(o *hostConn) bool { return o == hc })
 	if own := h.runtimes[hc.runtimeID]; own != nil && own.conn == hc {
 		own.conn = nil
-		if h.state != nil {
-			h.background(func() { h.state.holdOwner(hc.runtimeID, 0) })
+		if h.ledger != nil {
+			h.background(func() { h.ledger.HoldOwner(hc.runtimeID, 0) })
 		}
 		h.timers.set(&own.forget, now.Add(h.opts.Persistence.TombstoneTTL))
 	}
-	for id, c := range hc.unanswered {
-		if h.calls[id] == c {
-			delete(h.calls, id)
-		}
+	for _, o := range hc.unanswered {
+		h.closeOpen(o)
 	}
 	hc.unanswered = nil
-	for s := h.sessions.first; s != nil; s = s.next {
-		settled := s.removeInquiry(hc)
-		for c := s.active.first; c != nil; {
-			next := c.next
-			switch {
-			case c.state == callRunning && c.rt == hc:
-				h.lost(c, now)
-			case c.state == callHeld && settled:
-				h.judgeCall(c, now)
-			}
-			c = next
+	list := slices.Collect(maps.Keys(hc.calls))
+	hc.calls = nil
+	list = h.appendSettled(list, hc)
+	for _, c := range slices.Compact(inOrder(list)) {
+		switch {
+		case c.state == callRunning && c.rt == hc:
+			h.lost(c, now)
+		case c.state == callHeld:
+			h.judgeCall(c, now)
 		}
-	}
-	if h.opts.Audit != nil {
-		h.audit(now, &AuditRecord{Operation: "runtime.gone", RuntimeID: hc.runtimeID}, hc.identity)
 	}
 }
 
@@ -182,13 +167,10 @@ func (hc *hostConn) beat(now time.Time) {
 	if hc.isClosed {
 		return
 	}
-	if now.Sub(hc.lastReceived) >= 3*h.opts.Timing.Heartbeat {
-		h.opts.Logger.Warn("altar: silent Runtime disconnected", "runtime", hc.runtimeID)
-		hc.out.close()
+	if now.Sub(hc.lastReceived)/3 >= h.opts.Timing.Heartbeat {
+		h.opts.Logger.WarnContext(h.ctx, "altar: silent Runtime disconnected", "runtime", hc.runtimeID)
 		h.disconnect(hc, now)
-		if hc.conn != nil {
-			_ = hc.conn.Close()
-		}
+		h.background(hc.cut)
 		return
 	}
 	h.send(hc, &Ping{})

@@ -5,7 +5,11 @@ package altar
 
 import (
 	"slices"
+	"strings"
 	"time"
+
+	"github.com/fivewire/fivewire/altar/internal/ledger"
+	"github.com/fivewire/fivewire/internal/budget"
 )
 
 // holdFor is the time for which a call waits for responses to RequestFulfillment (ALT-D15).
@@ -37,69 +41,92 @@ type session struct {
 	isEnded   bool
 	expiry    timer
 
-	reg       *registry
+	own       *registry         // fulfilments of the session; nil: those of all sessions
 	counts    map[string]uint64 // dispatches by bare name, by contract
 	inquiries map[*hostConn]*inquiry
-	calls     map[string]*hostCall // in flight and recorded
+	calls     map[string]*hostCall // in flight
+	outcomes  map[string]*outcome  // of ended calls
 	active    callList             // in flight, in order of arrival
-	flights   int
+	waiters   map[*hostCall]bool   // held calls
+	tails     map[*hostCall]bool   // ended, but chunks wait for connections
+	scope     *budget.Scope
+	place     budget.Hold
 
-	prev, next *session // in order of creation
+	seq        uint64   // in order of creation
+	prev, next *session // likewise
 }
 
-// An inquiry is a RequestFulfillment without a response.
+// An inquiry is a RequestFulfillment without a response, or the handshake of a standing Runtime.
 type inquiry struct {
-	s     *session
+	h     *Host
+	s     *session // nil: all
 	rt    *hostConn
 	timer timer
 }
 
 func (a *inquiry) fired(now time.Time) {
+	if a.s == nil {
+		delete(a.h.inquiries, a.rt)
+		a.h.judgeAll(now)
+		return
+	}
 	delete(a.s.inquiries, a.rt)
-	a.s.h.judgeHeld(a.s, now)
+	delete(a.rt.inquiries, a.s)
+	a.h.judgeHeld(a.s, now)
 }
 
 // fired is the expiry of a session.
 func (s *session) fired(now time.Time) {
-	if h := s.h; h.state != nil && h.opts.Timing.SlidingSessionTTL && s.kind == ownSession && !h.closed {
+	if h := s.h; h.ledger != nil && h.opts.Timing.SlidingSessionTTL && s.kind == ownSession && !h.closed {
 		h.background(func() { h.expire(s) })
 		return
 	}
-	s.h.endSession(s, "expired", ReasonSessionExpired, now)
+	s.h.endSession(s, "expired", ReasonSessionExpired, nil, now)
 }
 
 func (s *session) expect(h *Host, rt *hostConn, now time.Time) {
-	a := s.inquiries[rt]
+	if s.inquiries == nil {
+		s.inquiries = make(map[*hostConn]*inquiry)
+	}
+	h.expect(s.inquiries, s, rt, now)
+	if rt.inquiries == nil {
+		rt.inquiries = make(map[*session]bool)
+	}
+	rt.inquiries[s] = true
+}
+
+// expect adds an inquiry to a table.
+func (h *Host) expect(table map[*hostConn]*inquiry, s *session, rt *hostConn, now time.Time) {
+	a := table[rt]
 	if a == nil {
-		a = &inquiry{s: s, rt: rt}
+		a = &inquiry{h: h, s: s, rt: rt}
 		a.timer = timer{index: -1, fire: a}
-		if s.inquiries == nil {
-			s.inquiries = make(map[*hostConn]*inquiry)
-		}
-		s.inquiries[rt] = a
+		table[rt] = a
 	}
 	h.timers.set(&a.timer, now.Add(holdFor))
 }
 
-// removeInquiry ends the inquiry to a Runtime, and reports whether there was one.
-func (s *session) removeInquiry(rt *hostConn) bool {
-	a := s.inquiries[rt]
+// removeInquiry ends the inquiry to a Runtime, and reports whether the table had one.
+func (h *Host) removeInquiry(table map[*hostConn]*inquiry, rt *hostConn) bool {
+	a := table[rt]
 	if a == nil {
 		return false
 	}
-	s.h.timers.stop(&a.timer)
-	delete(s.inquiries, rt)
+	h.timers.stop(&a.timer)
+	delete(table, rt)
+	if a.s != nil {
+		delete(rt.inquiries, a.s)
+	}
 	return true
 }
 
 // outstanding reports whether an open inquiry could provide a Runtime for a call.
 func (s *session) outstanding(pin string) bool {
-	if pin == "" {
-		return len(s.inquiries) > 0
-	}
-	for rt := range s.inquiries {
-		if rt.runtimeID == pin {
-			return true
+	for _, table := range []map[*hostConn]*inquiry{s.inquiries, s.h.inquiries} {
+		for rt := range table {
+			if pin == "" || rt.runtimeID == pin {
+				return true
+			}
 		}
 	}
 	return false
@@ -112,14 +139,11 @@ func (s *session) dispatched(contract string) uint64 { return s.counts[contract]
 type sessionTable struct {
 	byID        map[string]*session
 	first, last *session
-	perOwner    map[principal]int // own sessions
 	own         int
+	seq         uint64
 
-	tombstones map[string]time.Time // when it is forgotten
-	queue      []string             // of ended, in that order
-
-	coming int                     // own sessions that are being stored
-	looks  map[string]*storeAccess // that are being read from or written to the store
+	tombstones tombstones
+	looks      map[string]*storeAccess // that are being read from or written to the store
 }
 
 // A storeAccess counts the store operations in progress for one session id.
@@ -147,31 +171,17 @@ func (t *sessionTable) looked(id string, l *storeAccess) (destroyed bool) {
 	return l.destroyed
 }
 
-// reserve counts a session of a principal that is being stored, so that many at
-// once do not exceed a quota.
-func (t *sessionTable) reserve(p principal) {
-	t.perOwner[p]++
-	t.coming++
-}
-
-func (t *sessionTable) unreserve(p principal) {
-	t.coming--
-	if t.perOwner[p]--; t.perOwner[p] == 0 {
-		delete(t.perOwner, p)
-	}
-}
-
 func (t *sessionTable) init() {
 	t.byID = make(map[string]*session)
 	t.looks = make(map[string]*storeAccess)
-	t.perOwner = make(map[principal]int)
-	t.tombstones = make(map[string]time.Time)
+	t.tombstones = newTombstones(10_000, 100_000)
 }
 
 func (t *sessionTable) add(s *session) {
 	t.byID[s.id] = s
+	t.seq++
+	s.seq = t.seq
 	if s.kind == ownSession {
-		t.perOwner[s.principal]++
 		t.own++
 	}
 	s.prev = t.last
@@ -188,9 +198,6 @@ func (t *sessionTable) remove(s *session, forget time.Time) {
 	delete(t.byID, s.id)
 	if s.kind == ownSession {
 		t.own--
-		if t.perOwner[s.principal]--; t.perOwner[s.principal] == 0 {
-			delete(t.perOwner, s.principal)
-		}
 	}
 	if s.prev != nil {
 		s.prev.next = s.next
@@ -202,22 +209,18 @@ func (t *sessionTable) remove(s *session, forget time.Time) {
 	} else {
 		t.last = s.prev
 	}
-	t.tombstones[s.id] = forget
-	t.queue = append(t.queue, s.id)
+	if !strings.HasPrefix(s.id, generatedPrefix) {
+		t.tombstones.add(s.id, s.principal, forget)
+	}
 }
+
+// generatedPrefix begins the ids that a Host generates, and that no client can suggest. They do not
+// return, so they need no tombstone.
+const generatedPrefix = "s-"
 
 // used reports whether an id is live or has a tombstone (ALT-D18).
 func (t *sessionTable) used(id string, now time.Time) bool {
-	n := 0
-	for n < len(t.queue) && !now.Before(t.tombstones[t.queue[n]]) {
-		delete(t.tombstones, t.queue[n])
-		n++
-	}
-	if n > 0 {
-		t.queue = append(t.queue[:0:0], t.queue[n:]...)
-	}
-	_, was := t.tombstones[id]
-	return was || t.byID[id] != nil
+	return t.byID[id] != nil || t.tombstones.has(id, now)
 }
 
 // createSession makes a session (ALT-090 to ALT-095).
@@ -245,22 +248,27 @@ func (h *Host) createSession(hc *hostConn, m *CreateSession) {
 		return
 	}
 	p := hc.identity.principal()
-	if err == nil && (h.draining || h.opts.Limits.MaxSessionsPerPrincipal > 0 && h.sessions.perOwner[p] >= h.opts.Limits.MaxSessionsPerPrincipal) {
-		err = NewError(ErrAuthorizationFailed, ReasonQuotaExceeded, "the caller has too many sessions")
+	if err == nil && h.draining {
+		err = errDraining()
 	}
+	made := &session{h: h, principal: p}
 	if err == nil {
-		err = h.roomForSession()
+		err = h.reserveSession(made, hc.budgetKey())
 	}
 	if err != nil {
-		if h.opts.Audit != nil {
-			h.audit(now, &AuditRecord{Operation: "session.refused", SessionID: m.SessionID, CorrelationID: m.CorrelationID, Error: err}, hc.identity)
-		}
+		h.auditLocked(now, &AuditRecord{Operation: "session.refused", SessionID: m.SessionID, CorrelationID: m.CorrelationID, Error: err}, hc)
 		h.answer(hc, m, err)
 		return
 	}
+	isKept := false
+	defer func() {
+		if !isKept {
+			made.place.Release()
+		}
+	}()
 	id := h.newSessionID(m.SessionID, now)
 	if id == "" {
-		h.answer(hc, m, NewError(ErrInternal, "", "the Host has no free session id"))
+		h.answer(hc, m, Errorf(ErrInternal, "", "the Host has no free session id"))
 		return
 	}
 	ttl := min(h.opts.Timing.SessionTTL, h.opts.Timing.MaxSessionTTL)
@@ -271,19 +279,17 @@ func (h *Host) createSession(hc *hostConn, m *CreateSession) {
 		}
 	}
 	start := now
-	if h.state != nil {
-		r := &sessionRecord{Name: p.name, Tenant: p.tenant, TTL: int64(ttl), Expires: now.Add(ttl).UnixNano(), Security: security, Metadata: m.Metadata}
-		h.sessions.reserve(p)
+	if h.ledger != nil {
+		r := &ledger.Session{Name: p.name, Tenant: p.tenant, TTL: int64(ttl), Expires: now.Add(ttl).UnixNano(), Security: (*ledger.Security)(security), Metadata: m.Metadata}
 		h.unlock()
 		stored, l, fault := h.storeSession(id, r)
 		now = h.lock()
-		h.sessions.unreserve(p)
 		id = stored
 		destroyed := l != nil && h.sessions.looked(id, l)
 		switch {
 		case fault != nil:
-			h.state.logError("session not stored", fault)
-			h.answer(hc, m, NewError(ErrInternal, "", "the Host cannot store the session"))
+			h.logError("session not stored", fault)
+			h.answer(hc, m, Errorf(ErrInternal, "", "the Host cannot store the session"))
 			return
 		case hc.isClosed:
 			return
@@ -295,6 +301,7 @@ func (h *Host) createSession(hc *hostConn, m *CreateSession) {
 	s := h.sessions.byID[id] // a client may have used it already, see summon
 	if s == nil {
 		s = h.newSession(id, p, ttl, start)
+		s.scope, s.place, isKept = h.budget.Scope(hc.budgetKey(), id), made.place, true
 		s.info = SessionInfo{ID: id, Metadata: m.Metadata}
 		if security != nil {
 			s.info.SecurityContext = *security
@@ -302,20 +309,18 @@ func (h *Host) createSession(hc *hostConn, m *CreateSession) {
 		h.sessions.add(s)
 	}
 	h.reply(hc, m, &SessionCreated{SessionID: id, TTLSeconds: int64(ttl / time.Second)})
-	if h.opts.Audit != nil {
-		h.audit(now, &AuditRecord{Operation: "session.created", SessionID: id, CorrelationID: m.CorrelationID}, hc.identity)
-	}
+	h.auditLocked(now, &AuditRecord{Operation: "session.created", SessionID: id, CorrelationID: m.CorrelationID}, hc)
 	h.askAll(s, now)
 }
 
 // newSessionID returns the requested id, or a generated one if it is taken or invalid (ALT-D18). It
 // returns "" if all generated ids are taken.
 func (h *Host) newSessionID(requested string, now time.Time) string {
-	if requested != "" && validIdentifier(requested) && !h.sessions.used(requested, now) {
+	if requested != "" && validIdentifier(requested) && !strings.HasPrefix(requested, generatedPrefix) && !h.sessions.used(requested, now) {
 		return requested
 	}
 	for range 1 << 20 {
-		if id := h.opts.NewSessionID(); validIdentifier(id) && !h.sessions.used(id, now) {
+		if id := h.opts.newSessionID(); validIdentifier(id) && !h.sessions.used(id, now) {
 			return id
 		}
 	}
@@ -324,25 +329,25 @@ func (h *Host) newSessionID(requested string, now time.Time) string {
 
 // newSession makes a session without entering it anywhere.
 func (h *Host) newSession(id string, p principal, ttl time.Duration, now time.Time) *session {
-	s := &session{h: h, id: id, principal: p, ttl: ttl, reg: h.wildcard, calls: make(map[string]*hostCall)}
+	s := &session{h: h, id: id, principal: p, ttl: ttl, calls: make(map[string]*hostCall)}
 	s.info = SessionInfo{ID: id}
 	s.expiry = timer{index: -1, fire: s}
 	h.timers.set(&s.expiry, now.Add(ttl))
 	return s
 }
 
-// roomForSession returns an error if the limit of sessions is reached.
-func (h *Host) roomForSession() *Error {
-	if len(h.sessions.byID)+h.sessions.coming >= h.opts.Limits.MaxSessions {
-		return NewError(ErrAuthorizationFailed, ReasonQuotaExceeded, "there are too many sessions")
-	}
-	return nil
+// reserveSession charges a session to its principal, whose key is that of the budget.
+func (h *Host) reserveSession(s *session, key string) *Error {
+	s.scope = h.budget.Scope(key, s.id)
+	place, err := s.scope.Reserve(budget.Items, 1)
+	s.place = place
+	return overBudget(ErrAuthorizationFailed, ReasonQuotaExceeded, err)
 }
 
 // askAll sends a RequestFulfillment for a new session to the connected Runtimes.
 func (h *Host) askAll(s *session, now time.Time) {
 	for _, rt := range h.order {
-		if !rt.wildcard {
+		if !rt.wildcard && !rt.can(CapStanding) {
 			h.requestFulfillment(rt, s, now)
 		}
 	}
@@ -358,70 +363,116 @@ func (h *Host) own(hc *hostConn, id string) *session {
 }
 
 func errUnknownSession() *Error {
-	return NewError(ErrSessionInvalid, ReasonUnknownSession, "no such session")
+	return Errorf(ErrSessionInvalid, ReasonUnknownSession, "no such session")
 }
 
 func (h *Host) destroySession(hc *hostConn, m *DestroySession, now time.Time) {
 	s := h.own(hc, m.SessionID)
 	if s == nil {
-		h.answer(hc, m, errUnknownSession())
+		h.refuseRequest(hc, m, m.SessionID, errUnknownSession(), now)
 		return
 	}
-	h.endSession(s, "destroyed", ReasonSessionDestroyed, now)
+	h.endSession(s, "destroyed", ReasonSessionDestroyed, hc, now)
 	h.reply(hc, m, &SessionDestroyed{SessionID: s.id, Reason: "destroyed"})
 }
 
-// endSession ends a session and everything in it (ALT-D19).
-func (h *Host) endSession(s *session, how string, reason Reason, now time.Time) {
+// endSession ends a session and everything in it (ALT-D19), for a connection, or without one for the
+// clock.
+func (h *Host) endSession(s *session, how string, reason Reason, by *hostConn, now time.Time) {
 	s.isEnded = true
+	s.place.Release()
 	h.timers.stop(&s.expiry)
 	h.sessions.remove(s, now.Add(h.opts.Persistence.TombstoneTTL))
-	err := NewError(ErrSessionInvalid, reason, "the session is over")
+	err := Errorf(ErrSessionInvalid, reason, "the session has ended")
+	h.auditLocked(now, &AuditRecord{Operation: "session.over", SessionID: s.id, Error: err}, by)
 	for c := s.active.first; c != nil; c = s.active.first {
 		if c.state == callEnding { // ended before; recording it is unnecessary
 			h.announceEnd(c, c.claim.end, now)
 			continue
 		}
-		h.fail(c, err, string(reason), now)
+		h.abort(c, err, string(reason), now)
 	}
-	for _, a := range s.inquiries {
+	for c := range s.tails {
+		h.dropTail(c, err)
+	}
+	for rt, a := range s.inquiries {
 		h.timers.stop(&a.timer)
+		delete(rt.inquiries, s)
 	}
+	h.forgetSession(s)
 	s.inquiries, s.calls = nil, nil
+	delete(h.special, s)
+	delete(h.heldIn, s)
 	if s.forwarded {
 		h.overs = append(h.overs, sessionOver{s.id, how})
 	}
 	for _, rt := range h.order {
-		if rt.can(CapSessionEvents) && s.reg.fulfils(rt) {
+		if rt.can(CapSessionEvents) && s.registry().fulfils(rt) {
 			h.send(rt, &SessionDestroyed{SessionID: s.id, Reason: how})
 		}
 	}
-	if h.opts.Audit != nil {
-		h.audit(now, &AuditRecord{Operation: "session.over", SessionID: s.id, Principal: s.principal.name, Tenant: s.principal.tenant,
-			Error: err}, nil)
+}
+
+// listTools answers with the tools that the caller may use (ALT-D31).
+func (h *Host) listTools(hc *hostConn, m *ListTools) {
+	s, info, list, runtimes := h.listFulfilled(hc, m)
+	if s == nil {
+		return
+	}
+	answer := &ToolList{SessionID: s.id, Tools: []ToolInfo{}}
+	var failed *Error
+	for i, c := range list {
+		err := h.guard("Authorizer", func() error {
+			return h.opts.Auth.Authorizer.Authorize(h.ctx, &AuthorizeRequest{Principal: hc.identity, Session: info, Contract: c.Contract, ForListing: true})
+		})
+		if err == nil {
+			answer.Tools = append(answer.Tools, ToolInfo{Name: c.Name, Description: c.Description, Parameters: c.Parameters,
+				Streaming: c.Streaming, Runtimes: runtimes[i]})
+		} else if e := h.refusal("Authorizer", err, ReasonDenied, "not allowed"); e.Code == ErrInternal {
+			failed = e
+		}
+	}
+	now := h.lock()
+	defer h.unlock()
+	switch {
+	case hc.isClosed:
+	case s.isEnded:
+		h.refuseRequest(hc, m, s.id, errUnknownSession(), now)
+	case failed != nil:
+		h.refuseRequest(hc, m, s.id, failed, now)
+	default:
+		h.reply(hc, m, answer)
 	}
 }
 
-// listTools answers with the tools that the caller may use (ALT-D31). h.mu must be held; it is
-// released during the calls of the Authorizer.
-func (h *Host) listTools(hc *hostConn, m *ListTools) {
-	s := h.own(hc, m.SessionID)
-	if s == nil {
-		h.answer(hc, m, errUnknownSession())
-		return
+// refuseRequest answers a request with an error. h.mu must be held.
+func (h *Host) refuseRequest(hc *hostConn, m Message, session string, err *Error, now time.Time) {
+	h.auditLocked(now, &AuditRecord{Operation: "request.refused", SessionID: session, CorrelationID: m.header().CorrelationID, Error: err}, hc)
+	h.answer(hc, m, err)
+}
+
+// listFulfilled returns the session of a request, and the contracts that connected Runtimes fulfil
+// in it with the ids of these Runtimes. It returns nil if it has refused the request.
+func (h *Host) listFulfilled(hc *hostConn, m *ListTools) (s *session, info SessionInfo, list []*contract, runtimes [][]string) {
+	now := h.lock()
+	defer h.unlock()
+	hc.lastReceived = now
+	if hc.isClosed || !h.clientOnly(hc, m) {
+		return nil, info, nil, nil
 	}
-	manifest, reg, info := h.manifest, s.reg, s.info
-	var list []*contract
-	var runtimes [][]string
-	for _, c := range manifest.list {
+	if s = h.own(hc, m.SessionID); s == nil {
+		h.refuseRequest(hc, m, m.SessionID, errUnknownSession(), now)
+		return nil, info, nil, nil
+	}
+	for _, c := range h.manifest.list {
 		var ids []string
-		for _, g := range reg.byContract[c.Name] {
-			if g.rt.alive {
+		for _, g := range s.registry().byContract[c.Name] {
+			if g.isConnected() {
 				ids = append(ids, g.rt.runtimeID)
 			}
 		}
 		if h.opts.Cluster != nil {
-			for _, o := range h.offered(c.Name) {
+			for _, o := range h.offered(c) {
 				if !slices.Contains(ids, o.RuntimeID) {
 					ids = append(ids, o.RuntimeID)
 				}
@@ -431,30 +482,7 @@ func (h *Host) listTools(hc *hostConn, m *ListTools) {
 			list, runtimes = append(list, c), append(runtimes, ids)
 		}
 	}
-	h.unlock()
-	answer := &ToolList{SessionID: s.id, Tools: []ToolInfo{}}
-	var failed *Error
-	for i, c := range list {
-		err := h.guard("Authorizer", func() error {
-			return h.auth.Authorize(h.ctx, &AuthorizeRequest{Principal: hc.identity, Session: info, Contract: c.Contract, ForListing: true})
-		})
-		if err == nil {
-			answer.Tools = append(answer.Tools, ToolInfo{Name: c.Name, Description: c.Description, Parameters: c.Parameters,
-				Streaming: c.Streaming, Runtimes: runtimes[i]})
-		} else if e := h.refusal("Authorizer", err, ReasonDenied, "not allowed"); e.Code == ErrInternal {
-			failed = e
-		}
-	}
-	h.lock()
-	switch {
-	case hc.isClosed:
-	case s.isEnded:
-		h.answer(hc, m, errUnknownSession())
-	case failed != nil:
-		h.answer(hc, m, failed)
-	default:
-		h.reply(hc, m, answer)
-	}
+	return s, s.info, list, runtimes
 }
 
 // Sessions returns the ids of the live sessions in order of creation.

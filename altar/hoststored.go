@@ -5,16 +5,40 @@ package altar
 
 import (
 	"errors"
+	"slices"
 	"time"
 
+	"github.com/fivewire/fivewire/altar/internal/ledger"
 	"github.com/fivewire/fivewire/store"
 )
+
+// ledgerOptions returns the options of the part of the Host in a store.
+func (h *Host) ledgerOptions() ledger.Options {
+	p := &h.opts.Persistence
+	return ledger.Options{
+		Store: p.Store, HostID: h.opts.ID, Logger: h.opts.Logger,
+		StoreTimeout: p.StoreTimeout, LeaseTTL: p.LeaseTTL, OutcomeTTL: p.ResultTTL, TombstoneTTL: p.TombstoneTTL,
+		OnBegin: func(all []ledger.Fulfillment) {
+			h.lock()
+			defer h.unlock()
+			for _, f := range all {
+				h.changeWildcard(func(r *registry) *registry { return h.restored(r, f) })
+			}
+		},
+		OnSessionEnd: h.destroyedElsewhere,
+		Runtimes:     h.Runtimes,
+	}
+}
+
+func (h *Host) logError(what string, err error) {
+	h.opts.Logger.ErrorContext(h.ctx, "altar: "+what, "err", err)
+}
 
 // summon loads the session of a request from the store, unless it is in the table: another Host, or
 // an earlier process of this Host, created it. For a client it also loads a session that is in the
 // table only for forwarded calls. It reports whether the store could be read.
 func (h *Host) summon(id string, client bool) bool {
-	if h.state == nil || id == "" || id == AllSessions {
+	if h.ledger == nil || id == "" || id == AllSessions {
 		return true
 	}
 	now := h.lock()
@@ -26,12 +50,16 @@ func (h *Host) summon(id string, client bool) bool {
 	}
 	l := h.sessions.lookFor(id)
 	h.unlock()
-	r, _, err := h.state.session(id)
+	r, err := h.ledger.Session(id)
+	var fulfilled []ledger.Fulfillment
+	if r != nil {
+		fulfilled, err = h.ledger.Fulfillments(id)
+	}
 	now = h.lock()
 	defer h.unlock()
 	destroyed := h.sessions.looked(id, l)
 	if err != nil {
-		h.state.logError("session not read", err)
+		h.logError("session not read", err)
 		return false
 	}
 	if r == nil || destroyed {
@@ -48,17 +76,22 @@ func (h *Host) summon(id string, client bool) bool {
 		h.timers.set(&s.expiry, expires)
 	case s != nil || h.sessions.used(id, now):
 		return true // another goroutine was faster
-	case h.roomForSession() != nil:
-		return false
 	default:
 		s = h.newSession(id, p, expires.Sub(now), now)
+		if h.reserveSession(s, principalKey(p, "")) != nil {
+			h.timers.stop(&s.expiry)
+			return false
+		}
+		for _, f := range fulfilled {
+			h.setRegistry(s, h.restored(s.registry(), f))
+		}
 		h.sessions.add(s)
 		h.askAll(s, now)
 	}
 	s.ttl = time.Duration(r.TTL)
 	s.info.Metadata = r.Metadata
 	if r.Security != nil {
-		s.info.SecurityContext = *r.Security
+		s.info.SecurityContext = SecurityContext(*r.Security)
 	}
 	return true
 }
@@ -84,7 +117,7 @@ func sessionOf(m Message) string {
 func (h *Host) unavailable(hc *hostConn, m Message) {
 	now := h.lock()
 	defer h.unlock()
-	err := NewError(ErrInternal, "", "the Host cannot read its sessions")
+	err := Errorf(ErrInternal, "", "the Host cannot read its sessions")
 	switch m := m.(type) {
 	case *ToolCall:
 		h.refused(hc, m, nil, err, now)
@@ -95,14 +128,52 @@ func (h *Host) unavailable(hc *hostConn, m Message) {
 	}
 }
 
+// keepFulfillment stores the contracts that a Runtime fulfils, before that is acknowledged. A leave
+// is not stored: calls wait for the Runtime after a restart, too.
+func (h *Host) keepFulfillment(hc *hostConn, m *FulfillTools, names []string) *Error {
+	if h.ledger == nil || m.Replace && len(m.ToolNames) == 0 {
+		return nil
+	}
+	all := names
+	if !m.Replace {
+		all = slices.Clone(hc.fulfilled[m.SessionID])
+		for _, name := range names {
+			if !slices.Contains(all, name) {
+				all = append(all, name)
+			}
+		}
+	}
+	if slices.Equal(all, hc.fulfilled[m.SessionID]) {
+		return nil
+	}
+	if err := h.ledger.PutFulfillment(m.SessionID, ledger.Fulfillment{RuntimeID: hc.runtimeID, Contracts: all}); err != nil {
+		h.logError("fulfilment not stored", err)
+		return Errorf(ErrInternal, "", "the Host cannot store the fulfilment")
+	}
+	if hc.fulfilled == nil {
+		hc.fulfilled = make(map[string][]string)
+	}
+	hc.fulfilled[m.SessionID] = all
+	return nil
+}
+
+// restored returns a registry with a fulfilment of the store, of an absent Runtime.
+func (h *Host) restored(r *registry, f ledger.Fulfillment) *registry {
+	if own := h.runtimes[f.RuntimeID]; own != nil && own.conn != nil {
+		return r
+	}
+	rt := &hostConn{h: h, role: roleRuntime, runtimeID: f.RuntimeID, lostAt: h.startedAt}
+	return r.with(rt, slices.DeleteFunc(slices.Clone(f.Contracts), func(name string) bool { return !h.manifest.has(name) }), false)
+}
+
 // storeSession creates a session in the store under a free id, and returns the id and the store
 // operation started on it.
-func (h *Host) storeSession(id string, r *sessionRecord) (stored string, l *storeAccess, err error) {
+func (h *Host) storeSession(id string, r *ledger.Session) (stored string, l *storeAccess, err error) {
 	for range 1000 {
 		h.lock()
 		l = h.sessions.lookFor(id)
 		h.unlock()
-		if err = h.state.putSession(id, r); !errors.Is(err, store.ErrExists) {
+		if err = h.ledger.CreateSession(id, r); !errors.Is(err, store.ErrExists) {
 			return id, l, err
 		}
 		now := h.lock()
@@ -125,9 +196,9 @@ func (h *Host) destroyStored(hc *hostConn, m *DestroySession) bool {
 	if s == nil || hc.role == roleRuntime {
 		return true // refused, anyway
 	}
-	err := h.state.endSession(m.SessionID)
+	err := h.ledger.EndSession(m.SessionID)
 	if err != nil {
-		h.state.logError("session end not stored", err)
+		h.logError("session end not stored", err)
 	}
 	return err == nil
 }
@@ -140,14 +211,14 @@ func (h *Host) destroyedElsewhere(id string) {
 		access.destroyed = true // what is being read may be older
 	}
 	if s := h.sessions.byID[id]; s != nil && s.kind == ownSession {
-		h.endSession(s, "destroyed", ReasonSessionDestroyed, now)
+		h.endSession(s, "destroyed", ReasonSessionDestroyed, nil, now)
 	}
 }
 
 // prolong writes the new expiry of a session with a sliding lifetime. One write is in progress at a
 // time, and the last expiry is written last.
 func (h *Host) prolong(s *session) {
-	if h.state == nil || s.kind != ownSession {
+	if h.ledger == nil || s.kind != ownSession {
 		return
 	}
 	if s.saving {
@@ -161,8 +232,8 @@ func (h *Host) prolong(s *session) {
 			s.unsaved = false
 			due := s.expiry.due
 			h.mu.Unlock()
-			if err := h.state.changeSession(s.id, func(r *sessionRecord) { r.Expires = max(r.Expires, due.UnixNano()) }); err != nil {
-				h.state.logError("session expiry not stored", err)
+			if err := h.ledger.ChangeSession(s.id, func(r *ledger.Session) { r.Expires = max(r.Expires, due.UnixNano()) }); err != nil {
+				h.logError("session expiry not stored", err)
 			}
 			h.mu.Lock()
 			isUnsaved = s.unsaved
@@ -174,7 +245,7 @@ func (h *Host) prolong(s *session) {
 
 // expire ends a session whose lifetime has expired, unless another Host has extended it.
 func (h *Host) expire(s *session) {
-	r, _, err := h.state.session(s.id)
+	r, err := h.ledger.Session(s.id)
 	now := h.lock()
 	defer h.unlock()
 	switch {
@@ -182,7 +253,7 @@ func (h *Host) expire(s *session) {
 	case err == nil && r != nil && time.Unix(0, r.Expires).After(now):
 		h.timers.set(&s.expiry, time.Unix(0, r.Expires))
 	default:
-		h.endSession(s, "expired", ReasonSessionExpired, now)
+		h.endSession(s, "expired", ReasonSessionExpired, nil, now)
 	}
 }
 
@@ -204,13 +275,14 @@ func (h *Host) storeOwner(hc *hostConn, m *AnnounceRuntime) (bool, *Error) {
 	h.lock()
 	refused := h.manifest.reserved(m.RuntimeID)
 	h.unlock()
-	if _, err := Negotiate(h.opts.ProtocolVersion, m.ProtocolVersion); err != nil || refused {
+	if _, err := negotiate(h.opts.ProtocolVersion, m.ProtocolVersion); err != nil || refused {
 		return true, nil
 	}
-	mine, err := h.state.own(m.RuntimeID, hc.identity.principal())
+	p := hc.identity.principal()
+	mine, err := h.ledger.Own(m.RuntimeID, p.name, p.tenant)
 	if err != nil {
-		h.state.logError("Runtime owner not recorded", err)
-		return false, NewError(ErrInternal, "", "the Host cannot read who owns the runtime id")
+		h.logError("Runtime owner not recorded", err)
+		return false, Errorf(ErrInternal, "", "the Host cannot read who owns the runtime id")
 	}
 	return mine, nil
 }

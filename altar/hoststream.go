@@ -4,7 +4,11 @@
 package altar
 
 import (
+	"encoding/json"
 	"time"
+
+	"github.com/fivewire/fivewire/altar/internal/core"
+	"github.com/fivewire/fivewire/internal/budget"
 )
 
 // streamChunk is a part of an answer (ALT-083, ALT-D28).
@@ -16,147 +20,291 @@ func (h *Host) streamChunk(hc *hostConn, m *StreamChunk, now time.Time) {
 	if m.IsFinal {
 		c.answered = true
 	}
-	if !c.contract.Streaming {
-		h.fail(c, NewError(ErrInternal, ReasonUnexpectedStream,
-			"the contract "+c.contract.Name+" does not have streaming set, but the Runtime sent a part of a stream"), "protocol_error", now)
+	if c.stream == nil {
+		h.fail(c, Errorf(ErrInternal, reasonUnexpectedStream,
+			"the contract %s does not have streaming set, but the Runtime sent a part of a stream", c.contract.Name), "protocol_error", now)
 		return
 	}
-	if c.asm.inOrder(m) {
-		h.accepted(c, now)
-		h.deliver(c, m, now)
-		return
-	}
-	ok, err := c.asm.Add(m, now)
-	switch {
-	case err != nil:
+	m.Header = Header{}
+	isGranted := hc.can(CapCredit) && m.ChunkID < c.stream.Credit()
+	verdict, final := c.stream.Accept(chunkOf(m), now)
+	switch verdict {
+	case core.Gap:
 		h.fail(c, errChunkGap(), "protocol_error", now)
 		return
-	case !ok:
+	case core.Late:
 		h.dropped(hc, m, "late or doubled")
 		return
 	}
-	h.accepted(c, now)
-	for chunk := c.asm.Next(now); chunk != nil; chunk = c.asm.Next(now) {
-		h.deliver(c, chunk, now)
-	}
-	if c.state != callRunning {
+	h.stats.Chunks++
+	h.pumpAll(c, now)
+	if verdict == core.Final {
+		last := final.Data.(*StreamChunk)
+		h.end(c, ending{chunk: last, err: last.Error, record: true}, now)
 		return
 	}
-	if until, waiting := c.asm.Waiting(); !waiting {
+	if h.bound(c, isGranted, now); c.state != callRunning {
+		return
+	}
+	h.setDeadline(c, now)
+	if until, waiting := c.stream.Order().Waiting(); !waiting {
 		h.timers.stop(&c.gap)
 	} else if c.gap.index < 0 || !c.gap.due.Equal(until) {
 		h.timers.set(&c.gap, until)
 	}
 }
 
-// accepted restarts the clock of a stream (ALT-D25).
-func (h *Host) accepted(c *hostCall, now time.Time) {
-	h.stats.Chunks++
-	h.timers.set(&c.deadline, now.Add(c.limit))
-	h.renewIntent(c, now)
+// chunkOf returns a chunk as the core sees it.
+func chunkOf(m *StreamChunk) core.Chunk {
+	return core.Chunk{ID: m.ChunkID, Size: len(m.Payload), Final: m.IsFinal, Data: m}
 }
 
-// deliver forwards a chunk that is due, and ends the call if it is the last.
-func (h *Host) deliver(c *hostCall, m *StreamChunk, now time.Time) {
-	m.Header = Header{}
-	if m.IsFinal {
-		h.end(c, ending{chunk: m, err: m.Error, record: true}, now)
-		return
+// bound ends the connections that are farthest behind while a stream holds too much. Chunks within
+// the credit of the Runtime are bounded by it.
+func (h *Host) bound(c *hostCall, isGranted bool, now time.Time) {
+	for c.state == callRunning && (!isGranted && c.stream.Unread() > h.opts.Limits.MaxStreamBuffer || c.charge() != nil) {
+		var slowest *attachment
+		for _, a := range c.at {
+			if &a.reader == c.stream.Lowest() {
+				slowest = a
+			}
+		}
+		if slowest == nil {
+			h.abort(c, errSlowConsumer(), string(ReasonSlowConsumer), now)
+			return
+		}
+		h.slow(slowest, now)
 	}
-	h.retain(c, m)
+}
+
+// fired ends an attachment whose connection takes no chunk.
+func (a *attachment) fired(now time.Time) { a.c.h.slow(a, now) }
+
+// slow ends the stream of a connection that does not read (ALT-D37), and the call with the last one.
+func (h *Host) slow(a *attachment, now time.Time) {
+	c, err := a.c, errSlowConsumer()
+	h.auditLocked(now, c.event("stream.slow", err), nil)
+	h.endAt(a, err)
+	h.detach(a, now)
+	if len(c.at) == 0 && c.state < callEnding {
+		h.abort(c, err, string(ReasonSlowConsumer), now)
+	}
+}
+
+// endAt sends the end of a call to one connection, in place of the chunks that wait for it.
+func (h *Host) endAt(a *attachment, err *Error) {
+	header := Header{CorrelationID: a.corr}
+	if a.collect || a.reader.Place() == 0 {
+		h.send(a.hc, &ToolResult{InvocationID: a.id, Error: err, Header: header})
+	} else {
+		h.send(a.hc, &StreamChunk{InvocationID: a.id, ChunkID: a.reader.Place(), Error: err, IsFinal: true, Header: header})
+	}
+}
+
+// pumpAll is pump for all connections of a call.
+func (h *Host) pumpAll(c *hostCall, now time.Time) {
 	for i := 0; i < len(c.at); {
 		a := c.at[i]
-		if h.slow(a, m, now) {
-			continue // it was removed from the list
+		h.pump(a, now)
+		if i < len(c.at) && c.at[i] == a { // else it has got the end
+			i++
 		}
-		h.forward(a, m)
-		i++
 	}
 }
 
-// retain keeps a chunk for repeats, at the cost of the oldest (ALT-D22).
-func (h *Host) retain(c *hostCall, m *StreamChunk) {
-	size := func(m *StreamChunk) int { return len(m.Payload) + 64 }
-	c.chunks = append(c.chunks, m)
-	c.retained += size(m)
-	drop := 0
-	for c.retained > h.opts.Limits.MaxStoredChunks && drop < len(c.chunks)-1 {
-		c.retained -= size(c.chunks[drop])
-		c.chunks[drop] = nil
-		drop++
+// pump gives a connection the chunks that its credit and its queue permit.
+func (h *Host) pump(a *attachment, now time.Time) {
+	c := a.c
+	if c.stream == nil || c.state == callEnding && c.claim.end.drops {
+		return
 	}
-	c.chunks = c.chunks[drop:]
+	for chunk := c.stream.Peek(&a.reader); chunk != nil; chunk = c.stream.Peek(&a.reader) {
+		if !a.collect && !a.hc.out.hasSpace(a.hc.limit, chunk.Size) {
+			h.awaitSpace(a)
+			if !a.hc.out.hasSpace(a.hc.limit, chunk.Size) { // the peer has not emptied the queue before
+				break
+			}
+		}
+		m := chunk.Data.(*StreamChunk)
+		c.stream.Take(&a.reader, now)
+		h.touch(c)
+		if !h.forward(a, m, now) {
+			return
+		}
+		if m.IsFinal {
+			h.detach(a, now)
+			return
+		}
+	}
+	since, isStalled := c.stream.Stalled(&a.reader)
+	switch {
+	case !isStalled:
+		if a.stall.index >= 0 {
+			h.timers.stop(&a.stall)
+		}
+	case a.stall.index < 0 || !a.stall.due.Equal(since.Add(h.opts.Timing.SlowReaderTimeout)):
+		h.timers.set(&a.stall, since.Add(h.opts.Timing.SlowReaderTimeout))
+	}
 }
 
-// slow ends the stream of a client that does not read (ALT-D28), and reports
-// whether it did.
-func (h *Host) slow(a *attachment, m *StreamChunk, now time.Time) bool {
-	if a.collect || a.hc.out.len() < a.hc.limit+a.replayed {
-		return false
+// awaitSpace makes the connection continue a stream when its queue is shorter.
+func (h *Host) awaitSpace(a *attachment) {
+	if !a.isQueued {
+		a.isQueued = true
+		a.hc.stalled = append(a.hc.stalled, a)
+		a.hc.isStalled.Store(true)
 	}
-	err := NewError(ErrInternal, ReasonSlowConsumer, "the client does not read the stream")
-	if a.sent {
-		h.send(a.hc, &StreamChunk{InvocationID: a.c.id, ChunkID: m.ChunkID, Error: err, IsFinal: true, Header: Header{CorrelationID: a.corr}})
-	} else {
-		h.send(a.hc, &ToolResult{InvocationID: a.c.id, Error: err, Header: Header{CorrelationID: a.corr}})
-	}
-	h.detach(a, now)
-	return true
 }
 
-// forward gives a chunk to one connection.
-func (h *Host) forward(a *attachment, m *StreamChunk) {
+// resume continues the streams of a connection that has space for messages again.
+func (h *Host) resume(hc *hostConn) {
+	now := h.lock()
+	defer h.unlock()
+	list := hc.stalled
+	hc.stalled = nil
+	hc.isStalled.Store(false)
+	for _, a := range list {
+		a.isQueued = false
+		if !hc.isClosed && hc.waiting[a.id] == a {
+			h.pump(a, now)
+		}
+	}
+}
+
+// forward gives a chunk to one connection. It reports false if that has ended the attachment.
+func (h *Host) forward(a *attachment, m *StreamChunk, now time.Time) bool {
 	if a.collect {
-		h.collect(a, m)
-		return
+		return h.collect(a, m, now)
 	}
-	if m.ChunkID < a.from && !m.IsFinal {
-		return
-	}
-	a.sent = true
 	if a.corr != "" {
 		own := *m
 		own.Header = Header{CorrelationID: a.corr}
 		m = &own
 	}
 	h.send(a.hc, m)
+	return true
 }
 
-// collect gathers the payloads of a stream (ALT-D29).
-func (h *Host) collect(a *attachment, m *StreamChunk) {
-	if m.Payload != nil && m.ChunkID >= a.from {
-		if a.size += len(m.Payload) + 1; a.size > h.opts.Limits.MaxMessage {
-			a.parts = nil // it will not be sent
-		} else {
-			a.parts = append(a.parts, m.Payload)
-		}
+// collect gathers the payloads of a stream, and ends where they no longer fit (ALT-D29).
+func (h *Host) collect(a *attachment, m *StreamChunk, now time.Time) bool {
+	c := a.c
+	out := &ToolResult{InvocationID: a.id, Error: m.Error, Header: Header{CorrelationID: a.corr}}
+	if m.Error != nil {
+		h.send(a.hc, out)
+		return true
 	}
-	if !m.IsFinal {
-		return
+	if m.Payload != nil {
+		a.parts = append(a.parts, m.Payload)
+		a.size += len(m.Payload) + 1
+		c.collected += len(m.Payload) + 1
 	}
-	out := &ToolResult{InvocationID: a.c.id, Error: m.Error, Header: Header{CorrelationID: a.corr}}
-	if m.Error == nil {
-		payload := append(make([]byte, 0, a.size+2), '[')
-		for i, part := range a.parts {
-			if i > 0 {
-				payload = append(payload, ',')
-			}
-			payload = append(payload, part...)
-		}
-		out.Payload = append(payload, ']')
-		if a.size > h.opts.Limits.MaxMessage || !fits(out, h.opts.Limits.MaxMessage) {
-			out.Payload = nil
-			out.Error = NewError(ErrInternal, ReasonMessageTooLarge, "the result is too large for one message")
-		}
+	isLarge := a.size+1024 >= h.opts.Limits.MaxMessage
+	if isLarge || m.IsFinal {
+		out.Payload = joined(a.parts, a.size)
 	}
-	a.parts = nil
-	h.send(a.hc, out)
+	err := c.charge()
+	if isLarge && !fits(out, h.opts.Limits.MaxMessage) {
+		err = Errorf(ErrInternal, ReasonMessageTooLarge, "the result is too large for one message")
+	}
+	switch {
+	case err != nil:
+		h.endAt(a, err)
+		h.detach(a, now)
+		if len(c.at) == 0 && c.state < callEnding {
+			h.fail(c, err, "too_large", now)
+		}
+		return false
+	case m.IsFinal:
+		h.send(a.hc, out)
+	}
+	return true
+}
+
+// joined returns a JSON array of the parts, of about this size.
+func joined(parts []json.RawMessage, size int) json.RawMessage {
+	payload := append(make([]byte, 0, size+2), '[')
+	for i, part := range parts {
+		if i > 0 {
+			payload = append(payload, ',')
+		}
+		payload = append(payload, part...)
+	}
+	return append(payload, ']')
 }
 
 func fits(m *ToolResult, limit int) bool {
-	if len(m.Payload)+1024 < limit {
-		return true
-	}
 	out, err := appendMessage(nil, m, true)
 	return err == nil && len(out) <= limit
+}
+
+// touch makes the end of the event raise the credit of the Runtime.
+func (h *Host) touch(c *hostCall) {
+	if !c.isTouched && c.state == callRunning {
+		c.isTouched = true
+		h.touched = append(h.touched, c)
+	}
+}
+
+// starvedRetry is how long a stream without memory gets no credit.
+const starvedRetry = time.Second
+
+// grant raises the credit of the Runtimes whose streams have moved, at the end of an event
+// (ALT-D37). A stream without room in the budget gets none.
+func (h *Host) grant(now time.Time) {
+	list := h.touched
+	h.touched = h.touched[:0]
+	for i, c := range list {
+		list[i] = nil
+		c.isTouched = false
+		if c.state != callRunning || !c.rt.can(CapCredit) {
+			continue
+		}
+		hold, err := c.s.scope.Reserve(budget.Memory, int64(c.stream.Longest()))
+		if err != nil {
+			h.starved = append(h.starved, c)
+			if h.starvedAt.index < 0 {
+				h.timers.set(&h.starvedAt, now.Add(starvedRetry))
+			}
+			continue
+		}
+		hold.Release()
+		hadCredit := c.stream.HasCredit()
+		credit, isRaised := c.stream.Raise()
+		if !isRaised {
+			continue
+		}
+		h.sendCredit(c, credit)
+		if !hadCredit {
+			h.setDeadline(c, now)
+		}
+	}
+}
+
+// sendCredit gives a Runtime more credit, also one of another Host.
+func (h *Host) sendCredit(c *hostCall, credit int64) {
+	if c.rt.remote != nil {
+		c.rt.remote.gate.raise(credit)
+		return
+	}
+	h.send(c.rt, &StreamCredit{InvocationID: c.id, SessionID: c.s.id, Credit: credit})
+}
+
+// retryStarved gives the streams that got no credit another chance.
+func (h *Host) retryStarved() {
+	list := h.starved
+	h.starved = nil
+	for _, c := range list {
+		h.touch(c)
+	}
+}
+
+// streamCredit takes the credit of a client. One that fits no stream of the connection is dropped.
+func (h *Host) streamCredit(hc *hostConn, m *StreamCredit, now time.Time) {
+	a := hc.waiting[m.InvocationID]
+	if a == nil || a.c.s.id != m.SessionID || a.c.stream == nil || hc.isHTTP() {
+		h.dropped(hc, m, "no stream of the connection")
+		return
+	}
+	a.c.stream.Grant(&a.reader, m.Credit)
+	h.pump(a, now)
 }

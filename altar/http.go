@@ -4,15 +4,18 @@
 package altar
 
 import (
+	"context"
 	"errors"
-	"io"
-	"mime"
 	"net/http"
+	"net/url"
 	"strconv"
 	"strings"
 	"time"
 
+	"github.com/fivewire/fivewire/internal/budget"
+	"github.com/fivewire/fivewire/internal/httpx"
 	"github.com/fivewire/fivewire/internal/sse"
+	"github.com/fivewire/fivewire/internal/strictjson"
 )
 
 // The paths under which a [Host] answers HTTP (ALT-D04, ALT-D05).
@@ -31,9 +34,7 @@ const (
 // at [WebSocketPath].
 func (h *Host) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.ContentLength != 0 {
-		// The deadline also bounds a body that is still arriving when the response is sent. Not
-		// every ResponseWriter has a deadline.
-		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(h.opts.Timing.ReadTimeout))
+		httpx.Bound(w, r, h.opts.Timing.ReadTimeout)
 	}
 	switch r.URL.Path {
 	case MessagesPath:
@@ -46,30 +47,58 @@ func (h *Host) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // identify asks the Authenticator.
-func (h *Host) identify(r *http.Request) (id *Principal, err error) {
+func (h *Host) identify(r *http.Request) (id *Principal, refused *Error) {
 	if h.opts.Auth.Authenticator == nil {
 		return nil, nil
 	}
+	place, err := h.budget.Scope(budget.Anonymous(r.RemoteAddr), "").Reserve(budget.Unauthenticated, 1)
+	if err != nil {
+		refused = overBudget(ErrRuntimeUnavailable, ReasonOverloaded, err)
+		h.auditAuth(r, refused)
+		return nil, refused
+	}
+	defer place.Release()
 	err = h.guard("Authenticator", func() (err error) {
 		id, err = h.opts.Auth.Authenticator.Authenticate(r)
 		return err
 	})
 	if err != nil {
-		h.opts.Logger.InfoContext(r.Context(), "altar: authentication failed", "peer", r.RemoteAddr, "err", err)
-		var e *Error
-		if errors.As(err, &e) && e.Code == ErrInternal {
-			return nil, e
+		h.opts.Logger.WarnContext(r.Context(), "altar: authentication failed", "peer", r.RemoteAddr, "err", err)
+		if !errors.As(err, &refused) || refused.Code != ErrInternal || refused.Remote {
+			refused = errUnauthenticated()
 		}
-		return nil, errUnauthenticated()
+	} else if id != nil && !id.Expires.IsZero() && !id.Expires.After(time.Now()) {
+		refused = errUnauthenticated()
+	}
+	if refused != nil {
+		h.auditAuth(r, refused)
+		return nil, refused
 	}
 	return id, nil
+}
+
+// tokenRequest returns a request with a token, for the Authenticator.
+func tokenRequest(ctx context.Context, addr, token string) *http.Request {
+	r := (&http.Request{Method: http.MethodGet, URL: &url.URL{Path: WebSocketPath}, RemoteAddr: addr, Header: http.Header{}}).WithContext(ctx)
+	r.Header.Set("Authorization", "Bearer "+token)
+	return r
+}
+
+func (h *Host) auditAuth(r *http.Request, refused *Error) {
+	now := h.lock()
+	defer h.unlock()
+	h.auditLocked(now, &AuditRecord{Operation: "auth.refused", Peer: r.RemoteAddr, Error: refused}, nil)
 }
 
 // serveMessage takes one message of a client (ALT-D05).
 func (h *Host) serveMessage(w http.ResponseWriter, r *http.Request) {
 	if r.Method != http.MethodPost {
 		w.Header().Set("Allow", http.MethodPost)
-		h.httpError(w, Header{}, formFault(ReasonMethodNotAllowed, "", "only POST is allowed here"))
+		h.httpError(w, Header{}, formFault(reasonMethodNotAllowed, "", "only POST is allowed here"))
+		return
+	}
+	if _, err := httpx.CheckRequest(r, nil, APIKeyHeader); err != nil {
+		h.httpError(w, Header{}, formFault(ReasonInvalidValue, "", "a header occurs more than once"))
 		return
 	}
 	id, err := h.identify(r)
@@ -77,37 +106,27 @@ func (h *Host) serveMessage(w http.ResponseWriter, r *http.Request) {
 		err = errUnauthenticated()
 	}
 	if err != nil {
-		h.httpError(w, Header{}, err.(*Error))
+		h.httpError(w, Header{}, err)
 		return
 	}
-	if kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || kind != typeJSON {
-		h.httpError(w, Header{}, formFault(ReasonUnsupportedMediaType, "", "the body must be application/json"))
+	if _, err := httpx.CheckRequest(r, []string{typeJSON}); err != nil {
+		h.httpError(w, Header{}, formFault(reasonUnsupportedMediaType, "", "the body must be application/json"))
 		return
 	}
 	kind := acceptable(r.Header.Values("Accept"))
 	if kind == "" {
-		h.httpError(w, Header{}, formFault(ReasonNotAcceptable, "", "none of the accepted media types is available"))
+		h.httpError(w, Header{}, formFault(reasonNotAcceptable, "", "none of the accepted media types is available"))
 		return
 	}
-	if r.ContentLength > int64(h.opts.Limits.MaxMessage) {
-		w.Header().Set("Connection", "close") // what follows would have to be read first
-		h.httpError(w, Header{}, frameError(ReasonMessageTooLarge).Err)
+	body, failed := httpx.Body(w, r, int64(h.opts.Limits.MaxMessage), h.opts.Timing.ReadTimeout)
+	if failed != nil {
+		reason := ReasonMalformedJSON
+		if errors.Is(failed, httpx.ErrTooLarge) {
+			reason = ReasonMessageTooLarge
+		}
+		h.httpError(w, Header{}, frameError(reason).Err)
 		return
 	}
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, int64(h.opts.Limits.MaxMessage)))
-	var tooLarge *http.MaxBytesError
-	switch {
-	case errors.As(err, &tooLarge):
-		h.httpError(w, Header{}, frameError(ReasonMessageTooLarge).Err)
-		return
-	case err != nil: // the client disconnected, is too slow, or sent invalid chunks
-		w.Header().Set("Connection", "close") // where the next request begins is not known
-		h.httpError(w, Header{}, frameError(ReasonMalformedJSON).Err)
-		return
-	}
-	// The call may take longer than the body did. After a failure the deadline
-	// stays.
-	_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
 	h.exchange(w, r, id, body, kind)
 }
 
@@ -149,14 +168,14 @@ func (h *Host) exchange(w http.ResponseWriter, r *http.Request, id *Principal, b
 	switch typ {
 	case "CreateSession", "DestroySession", "ListTools", "Ping", "ToolCall", "CancelCall":
 	default:
-		e := formFault(ReasonWrongTransport, "", "this message does not go over HTTP")
+		e := formFault(reasonWrongTransport, "", "this message does not go over HTTP")
 		if bad != nil && (bad.Err.Path() == "/type" || typ == "") {
 			e = bad.Err
 		}
 		h.httpError(w, header, e)
 		return
 	}
-	hc, err := h.admit(nil, id)
+	hc, err := h.admit(nil, id, r.RemoteAddr)
 	if err != nil {
 		w.WriteHeader(http.StatusServiceUnavailable)
 		return
@@ -165,16 +184,17 @@ func (h *Host) exchange(w http.ResponseWriter, r *http.Request, id *Principal, b
 	defer hc.detach()
 	if typ != "ToolCall" {
 		kind = typeJSON
-	} else if call, ok := m.(*ToolCall); ok && kind == typeJSON {
-		call.CollectChunks = true
+	} else if call, ok := m.(*ToolCall); ok {
+		call.Credit = nil
+		call.CollectChunks = call.CollectChunks || kind == typeJSON
 	}
 	h.handle(hc, m, bad)
 	if typ == "CancelCall" {
 		w.WriteHeader(http.StatusAccepted)
 		return
 	}
-	first, ok := hc.out.pop(r.Context())
-	if !ok {
+	first, _ := hc.next(r.Context())
+	if first == nil {
 		if r.Context().Err() == nil {
 			w.WriteHeader(http.StatusServiceUnavailable)
 		}
@@ -196,16 +216,20 @@ func httpStatus(e *Error) int {
 	switch e.Reason() {
 	case ReasonUnauthenticated:
 		return http.StatusUnauthorized
-	case ReasonMethodNotAllowed:
+	case reasonMethodNotAllowed:
 		return http.StatusMethodNotAllowed
-	case ReasonNotAcceptable:
+	case reasonNotAcceptable:
 		return http.StatusNotAcceptable
 	case ReasonMessageTooLarge:
 		return http.StatusRequestEntityTooLarge
-	case ReasonUnsupportedMediaType:
+	case reasonUnsupportedMediaType:
 		return http.StatusUnsupportedMediaType
+	case ReasonDraining:
+		return http.StatusServiceUnavailable
 	}
 	switch e.Code {
+	case ErrRuntimeUnavailable: // too many requests in authentication
+		return http.StatusServiceUnavailable
 	case ErrAuthorizationFailed:
 		return http.StatusForbidden
 	case ErrSessionInvalid:
@@ -227,10 +251,15 @@ func (h *Host) httpMessage(w http.ResponseWriter, m Message) {
 		if status == http.StatusUnauthorized {
 			w.Header().Set("WWW-Authenticate", "Bearer")
 		}
+		if ms, err := strconv.Atoi(string(strictjson.Value(e.Err.Details).Get("retry_after_ms"))); err == nil {
+			w.Header().Set("Retry-After", strconv.Itoa((ms+999)/1000))
+		} else if status == http.StatusServiceUnavailable {
+			w.Header().Set("Retry-After", "1")
+		}
 	}
 	out, err := appendMessage(nil, m, true)
 	if err != nil {
-		h.opts.Logger.Error("altar: message not sent", "err", err)
+		h.opts.Logger.ErrorContext(h.ctx, "altar: message not sent", "err", err)
 		w.WriteHeader(http.StatusInternalServerError)
 		return
 	}
@@ -252,10 +281,10 @@ func (h *Host) streamNDJSON(w http.ResponseWriter, r *http.Request, hc *hostConn
 	w.Header().Set("Cache-Control", "no-store")
 	rc := http.NewResponseController(w)
 	var buf []byte
-	for ok := true; ok; m, ok = hc.out.pop(r.Context()) {
+	for more := false; m != nil; m, more = hc.next(r.Context()) {
 		out, err := appendMessage(buf[:0], m, true)
 		if err != nil {
-			h.opts.Logger.Error("altar: message not sent", "err", err)
+			h.opts.Logger.ErrorContext(h.ctx, "altar: message not sent", "err", err)
 			return
 		}
 		buf = append(out, '\n')
@@ -266,7 +295,7 @@ func (h *Host) streamNDJSON(w http.ResponseWriter, r *http.Request, hc *hostConn
 		if last(m) {
 			return
 		}
-		if hc.out.len() == 0 {
+		if !more {
 			_ = rc.Flush()
 		}
 	}
@@ -276,10 +305,10 @@ func (h *Host) streamSSE(w http.ResponseWriter, r *http.Request, hc *hostConn, m
 	out := sse.NewWriter(w, &sse.WriterOptions{WriteTimeout: h.opts.Timing.WriteTimeout, KeepAlive: 15 * time.Second})
 	defer func() { _ = out.Close() }()
 	var buf []byte
-	for ok := true; ok; m, ok = hc.out.pop(r.Context()) {
+	for ; m != nil; m, _ = hc.next(r.Context()) {
 		data, err := appendMessage(buf[:0], m, true)
 		if err != nil {
-			h.opts.Logger.Error("altar: message not sent", "err", err)
+			h.opts.Logger.ErrorContext(h.ctx, "altar: message not sent", "err", err)
 			return
 		}
 		buf = data

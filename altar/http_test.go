@@ -83,7 +83,7 @@ func TestTricklingBodies(t *testing.T) {
 
 // The deadline is that of the body: a call and its stream may take longer.
 func TestSlowCallAfterBody(t *testing.T) {
-	s := start(t, httpTransport, &HostOptions{Timing: Timing{ReadTimeout: 100 * time.Millisecond}}, testRuntime("r1", &RuntimeOptions{DisableStanding: true}))
+	s := start(t, httpTransport, &HostOptions{Timing: Timing{ReadTimeout: 100 * time.Millisecond}}, testRuntime("r1", nil))
 	sess, err := s.c.CreateSession(t.Context(), nil)
 	require.NoError(t, err)
 	got, err := CallAs[string](t.Context(), sess, "wait", waitIn{300})
@@ -116,7 +116,7 @@ func TestBodyTooLarge(t *testing.T) {
 
 // A client that does not read its response occupies the Host only until WriteTimeout.
 func TestUnreadAnswer(t *testing.T) {
-	rt := NewRuntime("r1", &RuntimeOptions{DisableStanding: true, MaxMessage: 128 << 20})
+	rt := must(NewRuntime("r1", &RuntimeOptions{MaxMessage: 128 << 20}))
 	rt.Handle("get", HandlerFunc(func(context.Context, *ToolCall) (any, error) { return strings.Repeat("x", 64<<20), nil }))
 	s := start(t, directTransport, &HostOptions{Timing: Timing{WriteTimeout: 200 * time.Millisecond}, Limits: Limits{MaxMessage: 128 << 20}}, rt)
 	ts := server(t, s.h)
@@ -152,7 +152,7 @@ func TestSendWhileClosing(t *testing.T) {
 		return nil, r.Context().Err()
 	})}
 	for range 300 {
-		c := NewHTTP("http://host", &HTTPDialOptions{HTTPClient: client})
+		c := must(DialHTTP(t.Context(), "https://host", &HTTPDialOptions{HTTPClient: client}))
 		var wg sync.WaitGroup
 		for range 3 {
 			wg.Go(func() {

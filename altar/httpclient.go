@@ -9,61 +9,141 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"mime"
+	"math"
 	"net/http"
+	"net/url"
 	"strings"
 	"sync"
+	"time"
+
+	"github.com/fivewire/fivewire/internal/guard"
+	"github.com/fivewire/fivewire/internal/httpx"
+	"github.com/fivewire/fivewire/internal/netguard"
+	"github.com/fivewire/fivewire/internal/option"
+	"github.com/fivewire/fivewire/internal/retry"
 )
 
-// HTTPDialOptions adjusts [NewHTTP].
+// HTTPDialOptions adjusts [DialHTTP].
 type HTTPDialOptions struct {
-	// HTTPClient sends the requests. Nil means one that follows no redirect, so
-	// that credentials go to this Host only.
+	// HTTPClient sends the requests, and follows no redirect. Nil means a client that connects
+	// within 10 seconds.
 	HTTPClient *http.Client
 
-	// Header goes with every request, for authentication above all.
+	// Header goes with every request.
 	Header http.Header
 
-	// MaxMessage bounds a received message, in bytes. Zero means 4 MiB.
-	MaxMessage int
+	// TokenSource, if set, supplies the bearer token of each request.
+	TokenSource TokenSource
+
+	// AllowInsecure permits http and ws to other hosts than this host.
+	AllowInsecure bool
+
+	// MaxMessage bounds a received message, in bytes, and MaxOutput a sent one. Zero means 4 MiB;
+	// a negative value removes the bound.
+	MaxMessage, MaxOutput int
 }
 
-// NewHTTP returns a client connection over HTTP (ALT-D05). Every message is one request, and
-// streams are received as NDJSON. The url is the URL of the Host, with or without the path of
-// messages. NewHTTP does no I/O. A failed request ends the connection, like a lost connection of
-// another transport.
-func NewHTTP(url string, opts *HTTPDialOptions) Conn {
-	c := &httpConn{url: url, in: make(chan received), failed: make(chan struct{})}
-	if opts != nil {
-		c.opts = *opts
+// A TokenSource supplies the bearer token of a request or of a WebSocket handshake. It must be safe
+// for concurrent use.
+type TokenSource interface {
+	Token(ctx context.Context) (string, error)
+}
+
+// A TokenSourceFunc is a function that serves as a [TokenSource].
+type TokenSourceFunc func(ctx context.Context) (string, error)
+
+// Token calls f.
+func (f TokenSourceFunc) Token(ctx context.Context) (string, error) { return f(ctx) }
+
+func (o HTTPDialOptions) withDefaults() HTTPDialOptions {
+	o.MaxMessage = option.Count(o.MaxMessage, defaultMaxMessage)
+	o.MaxOutput = option.Count(o.MaxOutput, defaultMaxMessage)
+	o.Header = o.Header.Clone()
+	if o.Header == nil {
+		o.Header = http.Header{}
 	}
-	if !strings.HasSuffix(c.url, MessagesPath) {
-		c.url = strings.TrimSuffix(c.url, "/") + MessagesPath
+	return o
+}
+
+// http returns the options of requests and handshakes.
+func (o *HTTPDialOptions) http() *httpx.ClientOptions {
+	c := &httpx.ClientOptions{HTTPClient: o.HTTPClient, AllowInsecure: o.AllowInsecure, MaxResponse: -1}
+	source := o.TokenSource
+	if source == nil {
+		return c
 	}
-	if c.opts.HTTPClient == nil {
-		c.opts.HTTPClient = noRedirects()
+	c.Secrets = func(ctx context.Context, _ string, h http.Header) error {
+		return guard.Call("token source", func() error {
+			token, err := source.Token(ctx)
+			if err == nil {
+				h.Set("Authorization", "Bearer "+token)
+			}
+			return err
+		})
 	}
-	if c.opts.MaxMessage <= 0 {
-		c.opts.MaxMessage = DefaultMaxMessage
-	}
-	c.ctx, c.stop = context.WithCancel(context.Background())
 	return c
 }
 
-func noRedirects() *http.Client {
-	return &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+// anyHost permits all hosts: the operator names the peers.
+var anyHost = &netguard.Guard{AllowLoopback: true, AllowPrivate: true}
+
+// peerURL checks the URL of a Host.
+func peerURL(raw string, allowInsecure bool) (*url.URL, error) {
+	u, err := anyHost.URL(raw, allowInsecure)
+	if err != nil {
+		return nil, retry.Mark(fmt.Errorf("altar: dial: %w", err), retry.Permanent, 0)
+	}
+	return u, nil
+}
+
+// dialError returns the error of a failed request or handshake, with the Error that the Host sent.
+func dialError(err error) error {
+	if e, ok := errors.AsType[*httpx.Error](err); ok && len(e.Body) > 0 {
+		m, _ := DecodeMessage(e.Body, nil)
+		if refused, ok := m.(*ErrorMessage); ok {
+			return fmt.Errorf("altar: dial: %w: %w", remote(refused.Err), err)
+		}
+	}
+	return fmt.Errorf("altar: dial: %w", err)
+}
+
+// DialHTTP returns a client connection over HTTP (ALT-D05). Every message is one request, and
+// streams are received as NDJSON. The rawURL is the URL of the Host, with or without the path of
+// messages. DialHTTP does no I/O; it fails if the URL or an option is invalid. A failed request
+// ends the connection, like a lost connection of another transport.
+func DialHTTP(_ context.Context, rawURL string, opts *HTTPDialOptions) (Conn, error) {
+	c := &httpConn{in: make(chan received), failed: make(chan struct{}), gates: make(map[string]*creditGate)}
+	if opts != nil {
+		c.opts = *opts
+	}
+	c.opts = c.opts.withDefaults()
+	u, err := peerURL(rawURL, c.opts.AllowInsecure)
+	if err == nil && u.Scheme != "http" && u.Scheme != "https" {
+		err = retry.Mark(fmt.Errorf("altar: dial: want an http or https URL, got scheme %q", u.Scheme), retry.Permanent, 0)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if !strings.HasSuffix(u.Path, MessagesPath) {
+		u.Path, u.RawPath = strings.TrimSuffix(u.Path, "/")+MessagesPath, ""
+	}
+	c.url, c.client = u, httpx.NewClient(c.opts.http())
+	c.ctx, c.stop = context.WithCancel(context.Background())
+	return c, nil
 }
 
 type httpConn struct {
-	url  string
-	opts HTTPDialOptions
-	ctx  context.Context // ends with Close
-	stop context.CancelFunc
-	in   chan received
+	url    *url.URL
+	client *httpx.Client
+	opts   HTTPDialOptions
+	ctx    context.Context // ends with Close
+	stop   context.CancelFunc
+	in     chan received
 
-	mu     sync.Mutex     // so that nothing is sent behind Close
-	wg     sync.WaitGroup // of requests; grows with mu held, and not once failed is closed
-	err    error          // once failed is closed
+	mu     sync.Mutex             // so that nothing is sent behind Close
+	gates  map[string]*creditGate // of streams, by invocation id; guarded by mu
+	wg     sync.WaitGroup         // of requests; grows with mu held, and not once failed is closed
+	err    error                  // once failed is closed
 	failed chan struct{}
 }
 
@@ -91,15 +171,32 @@ func (c *httpConn) fail(err error) {
 	}
 }
 
+// drain waits a moment for the requests: cancelled calls are answered at once.
+func (c *httpConn) drain() {
+	idle := make(chan struct{})
+	go func() {
+		c.wg.Wait()
+		close(idle)
+	}()
+	select {
+	case <-idle:
+	case <-time.After(flushTimeout):
+	}
+}
+
 // Close ends all requests and waits for their goroutines.
 func (c *httpConn) Close() error {
 	c.fail(ErrClosed)
 	c.wg.Wait()
+	c.client.Close()
 	return nil
 }
 
 func (c *httpConn) Send(m Message) error {
 	body, err := AppendMessage(nil, m)
+	if err == nil && len(body) > c.opts.MaxOutput {
+		err = errTooLarge(len(body), c.opts.MaxOutput)
+	}
 	if err != nil {
 		return err
 	}
@@ -108,12 +205,41 @@ func (c *httpConn) Send(m Message) error {
 	if c.err != nil {
 		return c.err
 	}
+	var gate *creditGate
+	switch m := m.(type) {
+	case *StreamCredit: // stays on this side: it makes the stream be read
+		c.gateLocked(m.InvocationID, m.Credit)
+		return nil
+	case *CancelCall:
+		c.gateLocked(m.InvocationID, math.MaxInt64)
+	case *ToolCall:
+		if m.Credit != nil && !m.CollectChunks {
+			gate = newCreditGate(*m.Credit)
+			c.gates[m.InvocationID] = gate
+		}
+	}
 	c.wg.Go(func() {
-		if err := c.exchange(m, body); err != nil {
+		if err := c.exchange(m, body, gate); err != nil {
 			c.fail(fmt.Errorf("altar: %s over HTTP: %w", m.Type(), err))
 		}
 	})
 	return nil
+}
+
+// gateLocked raises the credit of a stream. c.mu must be held.
+func (c *httpConn) gateLocked(id string, credit int64) {
+	if gate := c.gates[id]; gate != nil {
+		gate.raise(credit)
+	}
+}
+
+// ungate ends the credit of a stream.
+func (c *httpConn) ungate(id string, gate *creditGate) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.gates[id] == gate {
+		delete(c.gates, id)
+	}
 }
 
 // deliver hands a message to Receive.
@@ -124,23 +250,26 @@ func (c *httpConn) deliver(m Message, err error) {
 	}
 }
 
-// exchange makes one request and takes in what it brings.
-func (c *httpConn) exchange(m Message, body []byte) error {
-	r, err := http.NewRequestWithContext(c.ctx, http.MethodPost, c.url, bytes.NewReader(body))
-	if err != nil {
-		return err
+// exchange makes one request and takes in what it brings: of a stream only the chunks for which
+// gate has credit.
+func (c *httpConn) exchange(m Message, body []byte, gate *creditGate) error {
+	if gate != nil {
+		defer c.ungate(m.(*ToolCall).InvocationID, gate)
 	}
-	for name, values := range c.opts.Header {
-		r.Header[name] = values
-	}
+	r := &httpx.Request{Op: "altar: " + m.Type(), Method: http.MethodPost, URL: c.url, Header: c.opts.Header.Clone(), Body: body}
 	r.Header.Set("Content-Type", typeJSON)
 	call, isCall := m.(*ToolCall)
-	if isCall && !call.CollectChunks {
+	isCall = isCall && !call.CollectChunks
+	r.Header.Set("Accept", typeJSON)
+	if isCall {
 		r.Header.Set("Accept", typeNDJSON)
-	} else {
-		r.Header.Set("Accept", typeJSON)
 	}
-	res, err := c.opts.HTTPClient.Do(r)
+	res, err := c.client.Do(c.ctx, r)
+	if e, ok := errors.AsType[*httpx.Error](err); ok && e.Status != 0 {
+		if answer, _ := DecodeMessage(e.Body, nil); answer != nil {
+			return c.answered(m, answer)
+		}
+	}
 	if err != nil {
 		return err
 	}
@@ -148,11 +277,11 @@ func (c *httpConn) exchange(m Message, body []byte) error {
 	if res.StatusCode == http.StatusAccepted {
 		return nil
 	}
-	kind, _, _ := mime.ParseMediaType(res.Header.Get("Content-Type"))
-	if kind != typeJSON && kind != typeNDJSON {
+	kind, ok := httpx.MediaType(res.Header.Get("Content-Type"), typeJSON, typeNDJSON)
+	if !ok {
 		return fmt.Errorf("status %d without a message", res.StatusCode)
 	}
-	frames := NewFrameReader(res.Body, c.opts.MaxMessage)
+	frames := newFrameReader(res.Body, c.opts.MaxMessage)
 	for {
 		frame, err := frames.Next()
 		var bad *DecodeError
@@ -172,12 +301,23 @@ func (c *httpConn) exchange(m Message, body []byte) error {
 		case err != nil:
 			return err
 		}
-		if e, ok := got.(*ErrorMessage); ok && e.RequestID == "" {
-			e.RequestID = m.header().RequestID // the only request of this exchange
+		if !isCall || last(got) {
+			return c.answered(m, got)
+		}
+		if chunk, ok := got.(*StreamChunk); ok && gate != nil {
+			if err := gate.wait(c.ctx, chunk.ChunkID); err != nil {
+				return err
+			}
 		}
 		c.deliver(got, nil)
-		if !isCall || last(got) {
-			return nil
-		}
 	}
+}
+
+// answered delivers the last message of an exchange.
+func (c *httpConn) answered(m, got Message) error {
+	if e, ok := got.(*ErrorMessage); ok && e.RequestID == "" {
+		e.RequestID = m.header().RequestID // the only request of this exchange
+	}
+	c.deliver(got, nil)
+	return nil
 }

@@ -5,10 +5,9 @@ package altar
 
 import (
 	"bytes"
-	"errors"
 	"strconv"
-	"strings"
 
+	"github.com/fivewire/fivewire/altar/internal/form"
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
 
@@ -16,54 +15,24 @@ import (
 // has depth 1 (ALT-D06).
 const maxDepth = 64
 
+// rawBounds returns the bounds of raw JSON at a depth of a message. They are those of a received
+// message, so that a peer does not refuse JSON that an application may send.
+func rawBounds(depth int) strictjson.Options {
+	return strictjson.Options{MaxDepth: maxDepth - depth, MaxNames: 1000, MaxName: 1 << 10}
+}
+
 // check reads untrusted text as an object. Its reasons are those of section d of the reference. A
 // depth of 0 means maxDepth.
 func check(data []byte, depth int) (strictjson.Value, Reason) {
 	if depth <= 0 {
 		depth = maxDepth
 	}
-	v, err := strictjson.Check(data, strictjson.Options{MaxDepth: depth})
-	if err == nil {
-		if !v.IsObject() {
-			return nil, ReasonNotAnObject
-		}
-		return v, ""
-	}
-	var fault *strictjson.Error
-	if !errors.As(err, &fault) {
-		return nil, ReasonMalformedJSON
-	}
-	switch fault.Kind {
-	case strictjson.UTF8:
-		return nil, ReasonInvalidUnicode
-	case strictjson.Duplicate:
-		return nil, ReasonDuplicateKey
-	case strictjson.Depth:
-		return nil, ReasonTooDeep
-	case strictjson.Syntax:
-		// An unpaired surrogate has a separate reason: check whether it is the only defect.
-		_, err = strictjson.Check(data, strictjson.Options{MaxDepth: depth, LoneSurrogates: true})
-		if err == nil {
-			return nil, ReasonInvalidUnicode
-		}
-		if errors.As(err, &fault) && (fault.Kind == strictjson.Duplicate || fault.Kind == strictjson.Depth) {
-			return nil, ReasonInvalidUnicode
-		}
-	}
-	return nil, ReasonMalformedJSON
+	v, reason := form.Check(data, depth)
+	return v, Reason(reason)
 }
 
 // appendString appends s as a JSON string with the least escapes.
-func appendString(dst []byte, s string) []byte {
-	for i := range len(s) {
-		if c := s[i]; c < 0x20 || c == '"' || c == '\\' || c >= 0x80 {
-			return strictjson.AppendString(dst, s)
-		}
-	}
-	dst = append(dst, '"')
-	dst = append(dst, s...)
-	return append(dst, '"')
-}
+func appendString(dst []byte, s string) []byte { return strictjson.AppendString(dst, s) }
 
 // appendText appends a checked value without white space and with the least
 // escapes in its strings. Numbers stay as they are written.
@@ -118,53 +87,3 @@ func appendValueString(dst []byte, v strictjson.Value) []byte {
 }
 
 func appendInt(dst []byte, n int64) []byte { return strconv.AppendInt(dst, n, 10) }
-
-// pointer appends a member name to a JSON Pointer.
-func pointer(path, name string) string {
-	if strings.ContainsAny(name, "~/") {
-		name = strings.NewReplacer("~", "~0", "/", "~1").Replace(name)
-	}
-	return path + "/" + name
-}
-
-func pointerIndex(path string, i int) string { return path + "/" + strconv.Itoa(i) }
-
-// equalJSON compares two checked values: numbers exactly, members in any order.
-func equalJSON(a, b strictjson.Value) bool {
-	if bytes.Equal(a, b) {
-		return true
-	}
-	if a.Kind() != b.Kind() {
-		return false
-	}
-	switch a.Kind() {
-	case '"':
-		x, _ := a.TextBytes()
-		y, _ := b.TextBytes()
-		return bytes.Equal(x, y)
-	case '0':
-		return strictjson.EqualNumbers(a, b)
-	case '[':
-		x, y := a.Elements(), b.Elements()
-		for x.Next() {
-			if !y.Next() || !equalJSON(x.Value, y.Value) {
-				return false
-			}
-		}
-		return !y.Next()
-	case '{':
-		left := make(map[string]strictjson.Value)
-		for m := a.Members(); m.Next(); {
-			left[string(m.Name)] = m.Value
-		}
-		for m := b.Members(); m.Next(); {
-			v, ok := left[string(m.Name)]
-			if !ok || !equalJSON(v, m.Value) {
-				return false
-			}
-			delete(left, string(m.Name))
-		}
-		return len(left) == 0
-	}
-	return true // true, false and null are their kind
-}

@@ -38,7 +38,7 @@ func load(t *testing.T, state store.Store) {
 	var running atomic.Int64
 	var all []*Runtime
 	for i := range runtimes {
-		rt := NewRuntime(fmt.Sprintf("r%d", i), &RuntimeOptions{DisableStanding: true})
+		rt := must(NewRuntime(fmt.Sprintf("r%d", i), nil))
 		AddTool(rt, "math/add", func(ctx context.Context, in addIn) (int64, error) {
 			running.Add(1)
 			select {
@@ -58,7 +58,7 @@ func load(t *testing.T, state store.Store) {
 		}))
 		all = append(all, rt)
 	}
-	s := start(t, directTransport, &HostOptions{Timing: Timing{CallTimeout: time.Hour, ClientGracePeriod: time.Millisecond}, Persistence: Persistence{Store: state}}, all...)
+	s := start(t, directTransport, &HostOptions{Limits: Limits{MaxConcurrentPerPrincipal: -1, MaxConcurrentPerSession: -1}, Timing: Timing{CallTimeout: time.Hour, ClientGracePeriod: time.Millisecond}, Persistence: Persistence{Store: state}}, all...)
 	var before, after runtime.MemStats
 	runtime.GC()
 	runtime.ReadMemStats(&before)
@@ -117,7 +117,7 @@ func TestFairness(t *testing.T) {
 	release := make(chan struct{})
 	var all []*Runtime
 	for i := range 5 {
-		rt := testRuntime(fmt.Sprintf("r%d", i), &RuntimeOptions{DisableStanding: true})
+		rt := testRuntime(fmt.Sprintf("r%d", i), nil)
 		rt.names["fail"].tool = HandlerFunc(func(ctx context.Context, _ *ToolCall) (any, error) {
 			select {
 			case <-release:
@@ -135,7 +135,7 @@ func TestFairness(t *testing.T) {
 		})
 		all = append(all, rt)
 	}
-	s := start(t, pipeTransport, &HostOptions{Timing: Timing{CallTimeout: time.Minute, ClientGracePeriod: time.Millisecond}}, all...)
+	s := start(t, pipeTransport, &HostOptions{Limits: Limits{MaxConcurrentPerSession: -1}, Timing: Timing{CallTimeout: time.Minute, ClientGracePeriod: time.Millisecond}}, all...)
 	lazy, err := s.dial(testUser)(t.Context())
 	require.NoError(t, err)
 	require.NoError(t, lazy.Send(&CreateSession{SessionID: "lazy"}))
@@ -173,7 +173,7 @@ func TestFairness(t *testing.T) {
 			}
 		})
 	}
-	other := NewClient(s.dial(testUser), nil)
+	other := must(NewClient(s.dial(testUser), nil))
 	quiet, err := other.CreateSession(t.Context(), nil)
 	require.NoError(t, err)
 	for answered.Load() < callers && !t.Failed() {

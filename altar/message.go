@@ -17,10 +17,10 @@ type Message interface {
 // A Header holds the optional members of every message.
 type Header struct {
 	// RequestID is echoed by the direct answer (ALT-D02).
-	RequestID string
+	RequestID string `json:"request_id,omitzero"`
 
 	// CorrelationID runs through everything that a request causes (ALT-D30).
-	CorrelationID string
+	CorrelationID string `json:"correlation_id,omitzero"`
 }
 
 func (h *Header) header() *Header { return h }
@@ -32,6 +32,8 @@ const (
 	CapDeadlines     = "deadlines"      // wants timeout_ms in a ToolCall
 	CapSessionEvents = "session_events" // wants SessionDestroyed
 	CapHeartbeat     = "heartbeat"      // answers Ping
+	CapCredit        = "credit"         // sends chunks only within its credit (ALT-D37)
+	CapStanding      = "standing"       // fulfils its tools for all sessions at once (ALT-D15)
 )
 
 // AllSessions is the session id of a fulfilment for all live and future
@@ -40,33 +42,33 @@ const AllSessions = "*"
 
 // AnnounceRuntime is the first message of a Runtime (ALT-050).
 type AnnounceRuntime struct {
-	RuntimeID       string
-	Language        string
-	ProtocolVersion string
-	Capabilities    []string
-	Metadata        map[string]string
+	RuntimeID       string            `json:"runtime_id"`
+	Language        string            `json:"language,omitzero" jsonmap:"always"`
+	ProtocolVersion string            `json:"protocol_version"`
+	Capabilities    []string          `json:"capabilities,omitzero" jsonmap:"always"`
+	Metadata        map[string]string `json:"metadata,omitzero"`
 	Header
 }
 
 // AcknowledgeRuntime accepts an announcement (ALT-055).
 type AcknowledgeRuntime struct {
-	HostID          string
-	ProtocolVersion string   // version of the Host (ALT-057)
-	Capabilities    []string // those that both sides have
+	HostID          string   `json:"host_id"`
+	ProtocolVersion string   `json:"protocol_version"`                       // version of the Host (ALT-057)
+	Capabilities    []string `json:"capabilities,omitzero" jsonmap:"always"` // those that both sides have
 	Header
 }
 
 // RequestFulfillment requests the fulfilments of a Runtime in a session (ALT-111).
 type RequestFulfillment struct {
-	SessionID string
+	SessionID string `json:"session_id"`
 	Header
 }
 
 // FulfillTools lists the contracts that a Runtime implements in a session (ALT-058).
 type FulfillTools struct {
-	SessionID string // or [AllSessions]
-	ToolNames []string
-	Replace   bool // the names are all that the Runtime fulfils, not more of it
+	SessionID string   `json:"session_id"` // or [AllSessions]
+	ToolNames []string `json:"tool_names"`
+	Replace   bool     `json:"replace,omitzero"` // the names are all that the Runtime fulfils, not more of it
 	Header
 }
 
@@ -86,10 +88,10 @@ type RejectedTool struct {
 
 // CreateSession asks for a session (ALT-090).
 type CreateSession struct {
-	SessionID       string // a suggestion; empty: none
-	TTLSeconds      int64  // requested lifetime; 0: default
-	SecurityContext *SecurityContext
-	Metadata        map[string]string
+	SessionID       string            `json:"session_id,omitzero"`  // a suggestion; empty: none
+	TTLSeconds      int64             `json:"ttl_seconds,omitzero"` // requested lifetime; 0: default
+	SecurityContext *SecurityContext  `json:"security_context,omitzero"`
+	Metadata        map[string]string `json:"metadata,omitzero"`
 	Header
 
 	emptyID bool // the suggestion was the empty text
@@ -98,41 +100,42 @@ type CreateSession struct {
 // A SecurityContext restricts the operations in a session. A client requests it; it proves nothing
 // (ALT-D21).
 type SecurityContext struct {
-	PrincipalID string
-	TenantID    string
-	Claims      map[string]string
+	PrincipalID string            `json:"principal_id,omitzero"`
+	TenantID    string            `json:"tenant_id,omitzero"`
+	Claims      map[string]string `json:"claims,omitzero"`
 }
 
 // SessionCreated answers [CreateSession] with the effective properties of the session.
 type SessionCreated struct {
-	SessionID  string
-	TTLSeconds int64
+	SessionID  string `json:"session_id"`
+	TTLSeconds int64  `json:"ttl_seconds"`
 	Header
 }
 
 // DestroySession ends a session at once (ALT-096).
 type DestroySession struct {
-	SessionID string
+	SessionID string `json:"session_id"`
 	Header
 }
 
 // SessionDestroyed answers [DestroySession], and notifies Runtimes of the end of a session.
 type SessionDestroyed struct {
-	SessionID string
-	Reason    string // "destroyed" or "expired"
+	SessionID string `json:"session_id"`
+	Reason    string `json:"reason"` // "destroyed" or "expired"
 	Header
 }
 
 // ToolCall asks for a tool to be run (ALT-070).
 type ToolCall struct {
-	InvocationID  string
-	SessionID     string
-	ToolName      string
-	Parameters    json.RawMessage // a JSON object; nil: {}
-	Metadata      map[string]string
-	TimeoutMS     int64 // 0: none
-	CollectChunks bool  // accept_stream is false: chunks come as one result (ALT-D29)
-	ResumeFrom    int64 // replay chunks from this one (ALT-D22)
+	InvocationID  string            `json:"invocation_id"`
+	SessionID     string            `json:"session_id"`
+	ToolName      string            `json:"tool_name"`
+	Parameters    json.RawMessage   `json:"parameters,omitzero"` // a JSON object; nil: {}
+	Metadata      map[string]string `json:"metadata,omitzero"`
+	TimeoutMS     int64             `json:"timeout_ms,omitzero"`                  // 0: none
+	CollectChunks bool              `json:"accept_stream,omitzero" jsonmap:"not"` // accept_stream is false: chunks come as one result (ALT-D29)
+	Credit        *int64            `json:"credit,omitzero"`                      // chunks with lower ids may be sent (ALT-D37); nil: all
+	ResumeFrom    int64             `json:"resume_from,omitzero"`                 // replay chunks from this one (ALT-D22)
 	Header
 }
 
@@ -155,33 +158,53 @@ type StreamChunk struct {
 	Header
 }
 
+// StreamCredit permits the chunks of a stream with lower ids (ALT-D37). It has no response.
+type StreamCredit struct {
+	InvocationID string `json:"invocation_id"`
+	SessionID    string `json:"session_id"`
+	Credit       int64  `json:"credit"`
+	Header
+}
+
+// Authenticate renews the principal of a connection with another token (ALT-D40).
+type Authenticate struct {
+	Token string `json:"token"`
+	Header
+}
+
+// Authenticated answers [Authenticate].
+type Authenticated struct {
+	ExpiresIn *int64 `json:"expires_in,omitzero"` // in seconds; nil: never
+	Header
+}
+
 // ListTools asks which tools the caller may use in a session (ALT-D31).
 type ListTools struct {
-	SessionID string
+	SessionID string `json:"session_id"`
 	Header
 }
 
 // ToolList answers [ListTools].
 type ToolList struct {
-	SessionID string
-	Tools     []ToolInfo
+	SessionID string     `json:"session_id"`
+	Tools     []ToolInfo `json:"tools"`
 	Header
 }
 
 // A ToolInfo is a tool that can be called now.
 type ToolInfo struct {
-	Name        string
-	Description string
-	Parameters  []Parameter
-	Streaming   bool
-	Runtimes    []string // connected Runtimes that fulfil it, in order
+	Name        string      `json:"name"`
+	Description string      `json:"description,omitzero" jsonmap:"always"`
+	Parameters  []Parameter `json:"parameters,omitzero" jsonmap:"always"`
+	Streaming   bool        `json:"streaming,omitzero" jsonmap:"always"`
+	Runtimes    []string    `json:"runtimes,omitzero" jsonmap:"always"` // connected Runtimes that fulfil it, in order
 }
 
 // CancelCall ends a call (ALT-D32). It has no response.
 type CancelCall struct {
-	InvocationID string
-	SessionID    string
-	Reason       string
+	InvocationID string `json:"invocation_id"`
+	SessionID    string `json:"session_id"`
+	Reason       string `json:"reason,omitzero"`
 	Header
 }
 
@@ -232,6 +255,15 @@ func (*ToolResult) Type() string { return "ToolResult" }
 
 // Type returns "StreamChunk".
 func (*StreamChunk) Type() string { return "StreamChunk" }
+
+// Type returns "StreamCredit".
+func (*StreamCredit) Type() string { return "StreamCredit" }
+
+// Type returns "Authenticate".
+func (*Authenticate) Type() string { return "Authenticate" }
+
+// Type returns "Authenticated".
+func (*Authenticated) Type() string { return "Authenticated" }
 
 // Type returns "ListTools".
 func (*ListTools) Type() string { return "ListTools" }

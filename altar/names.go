@@ -88,14 +88,14 @@ func namespaced(runtimeID, contract string) string {
 	return runtimeID + "/" + contract
 }
 
-// ResolveTool resolves a tool name (ALT-D14) to a contract for any Runtime, or to a contract pinned
+// resolveTool resolves a tool name (ALT-D14) to a contract for any Runtime, or to a contract pinned
 // to one Runtime. The function has reports whether a contract exists.
-func ResolveTool(has func(contract string) bool, toolName string) (contract, runtimeID string, err error) {
+func resolveTool(has func(contract string) bool, toolName string) (contract, runtimeID string, err error) {
 	if has(toolName) {
 		return toolName, "", nil
 	}
 	if id, name, ok := strings.Cut(toolName, "/"); ok && validIdentifier(id) && has(name) {
 		return name, id, nil
 	}
-	return "", "", NewError(ErrToolNotFound, ReasonUnknownContract, "no contract has this name")
+	return "", "", Errorf(ErrToolNotFound, ReasonUnknownContract, "no contract has this name")
 }

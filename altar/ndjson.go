@@ -10,29 +10,31 @@ import (
 	"time"
 
 	"github.com/fivewire/fivewire/internal/lines"
+	"github.com/fivewire/fivewire/internal/option"
 	"github.com/fivewire/fivewire/internal/strictjson"
+	"github.com/fivewire/fivewire/internal/wsconn"
 )
 
-// A FrameReader splits a byte stream into the frames of NDJSON (ALT-D03). It is for
+// A frameReader splits a byte stream into the frames of NDJSON (ALT-D03). It is for
 // one goroutine at a time.
-type FrameReader struct {
+type frameReader struct {
 	lines *lines.Reader
 	end   error
 }
 
-// NewFrameReader returns a reader of the frames of r. Max bounds a frame in
-// bytes; zero means [DefaultMaxMessage].
-func NewFrameReader(r io.Reader, max int) *FrameReader {
+// newFrameReader returns a reader of the frames of r. Max bounds a frame in
+// bytes; zero means 4 MiB.
+func newFrameReader(r io.Reader, max int) *frameReader {
 	if max <= 0 {
-		max = DefaultMaxMessage
+		max = defaultMaxMessage
 	}
-	return &FrameReader{lines: lines.NewReader(r, max)}
+	return &frameReader{lines: lines.NewReader(r, max)}
 }
 
 // Next returns the next frame, which is valid until the next call. A frame above the limit is a
 // [*DecodeError] with reason message_too_large, and the next call continues after it. An end within
 // a frame is [ErrTruncated]; the call after that returns [io.EOF].
-func (f *FrameReader) Next() ([]byte, error) {
+func (f *frameReader) Next() ([]byte, error) {
 	for f.end == nil {
 		line, err := f.lines.Next()
 		switch {
@@ -68,20 +70,21 @@ func complete(line []byte) bool {
 	return err == nil
 }
 
-// StreamConnOptions adjusts [NewStreamConn].
+// StreamConnOptions adjusts [NewStreamConn]. A negative value removes a bound.
 type StreamConnOptions struct {
-	// MaxMessage bounds a received message, in bytes. Zero means 4 MiB.
-	MaxMessage int
+	MaxMessage int // of a received message, in bytes; zero means 4 MiB
+	MaxOutput  int // of a sent message, in bytes; zero means 4 MiB
 }
 
 // NewStreamConn returns a connection over a byte stream: TCP, TLS, a Unix socket,
 // a pipe (ALT-D03). It takes the stream over and closes it.
 func NewStreamConn(rwc io.ReadWriteCloser, opts *StreamConnOptions) Conn {
-	c := &ndjson{rwc: rwc, max: DefaultMaxMessage}
-	if opts != nil && opts.MaxMessage > 0 {
-		c.max = opts.MaxMessage
+	var o StreamConnOptions
+	if opts != nil {
+		o = *opts
 	}
-	c.frames = NewFrameReader(rwc, c.max)
+	c := &ndjson{rwc: rwc, max: option.Count(o.MaxMessage, defaultMaxMessage), maxOutput: option.Count(o.MaxOutput, defaultMaxMessage)}
+	c.frames = newFrameReader(rwc, c.max)
 	return c
 }
 
@@ -101,11 +104,11 @@ func (s stdio) Write(p []byte) (int, error) { return s.out.Write(p) }
 func (s stdio) Close() error { return errors.Join(s.out.Close(), s.ReadCloser.Close()) }
 
 type ndjson struct {
-	rwc    io.ReadWriteCloser
-	frames *FrameReader
-	max    int
-	out    []byte // reused by Send
-	recent recentTexts
+	rwc       io.ReadWriteCloser
+	frames    *frameReader
+	max       int
+	maxOutput int
+	recent    strictjson.Strings
 
 	closing sync.Once
 	closed  error
@@ -121,48 +124,29 @@ func (c *ndjson) Receive() (Message, error) {
 	return DecodeMessage(own, &DecodeOptions{MaxMessage: c.max, recent: &c.recent})
 }
 
-func (c *ndjson) Send(m Message) error { return c.send(false, m) }
+func (c *ndjson) Send(m Message) error { return sendFrame(c, m) }
 
-// sendBatch writes several messages at once, whose raw JSON is known to be
-// valid.
-func (c *ndjson) sendBatch(list []Message) error { return c.send(true, list...) }
+func (c *ndjson) limit() (maxOutput int, isSeparate bool) { return c.maxOutput, false }
 
-func (c *ndjson) send(trusted bool, list ...Message) error {
-	out := c.out[:0]
-	var failed error
-	for _, m := range list {
-		var err error
-		if out, err = appendMessage(out, m, trusted); err != nil {
-			failed = err // the others go out
-			continue
-		}
-		out = append(out, '\n')
-	}
-	if cap(out) <= 64<<10 {
-		c.out = out
-	}
-	if len(out) > 0 {
-		if _, err := c.rwc.Write(out); err != nil {
-			return err
-		}
-	}
-	return failed
-}
+// Write writes whole frames.
+func (c *ndjson) Write(frames []byte) (int, error) { return c.rwc.Write(frames) }
 
-// hangUp closes the sending direction, where the stream has two.
-func (c *ndjson) hangUp() bool {
-	half, ok := c.rwc.(interface{ CloseWrite() error })
-	return ok && half.CloseWrite() == nil
-}
-
-// closeRefused lets a peer that is refused read why: what it still sends is
-// read and thrown away for a moment, because closing over it would cost the
+// hangUp closes the sending direction, where the stream has two. A refused peer can read why:
+// what it still sends is read and discarded for a moment, because closing before would cost the
 // answer.
-func (c *ndjson) closeRefused() {
+func (c *ndjson) hangUp(why goodbye) bool {
+	half, ok := c.rwc.(interface{ CloseWrite() error })
+	if !ok || half.CloseWrite() != nil {
+		return false
+	}
+	if why.code != wsconn.CodeNotAllowed {
+		return true
+	}
 	timed, ok := c.rwc.(interface{ SetReadDeadline(time.Time) error })
-	if ok && c.hangUp() && timed.SetReadDeadline(time.Now().Add(time.Second)) == nil {
+	if ok && timed.SetReadDeadline(time.Now().Add(time.Second)) == nil {
 		_, _ = io.CopyN(io.Discard, c.rwc, 1<<20)
 	}
+	return false
 }
 
 func (c *ndjson) Close() error {

@@ -5,24 +5,37 @@ package altar
 
 import (
 	"context"
+	"slices"
 	"sync"
+	"time"
+
+	"github.com/fivewire/fivewire/internal/budget"
 )
 
-// An outbox is the message queue of one connection. put never blocks and has no limit;
-// callers compare len with their limit first.
+// An outbox holds the messages to one peer of a Host, in order, until its reader takes them: the
+// goroutine that writes to a connection, or the peer itself if it is in this process. put never
+// blocks and has no limit; callers call hasSpace first. A message is kept as it is, so that the
+// payload of a call is held once, however many connections wait for it.
 type outbox struct {
-	mu       sync.Mutex
-	list     []Message
-	first    int
-	isEnded  bool          // no further message is accepted; queued messages are sent
-	cut      bool          // no further message is sent
-	readable chan struct{} // capacity 1; for the reader of the queue
-	writable chan struct{} // capacity 1; for callers of waitRoom
-	closed   chan struct{} // closed by cut
+	mu      sync.Mutex
+	list    []item
+	first   int
+	bytes   int
+	isEnded bool          // no further message is accepted; queued messages are sent
+	isCut   bool          // no further message is sent
+	why     goodbye       // how the connection ends after that
+	changed chan struct{} // capacity 1; for the reader
+	space   chan struct{} // capacity 1; for waitSpace
+	closed  chan struct{} // closed by close
+}
+
+type item struct {
+	m    Message
+	hold budget.Hold // of its bytes; often empty
 }
 
 func newOutbox() *outbox {
-	return &outbox{readable: make(chan struct{}, 1), writable: make(chan struct{}, 1), closed: make(chan struct{})}
+	return &outbox{changed: make(chan struct{}, 1), space: make(chan struct{}, 1), closed: make(chan struct{})}
 }
 
 func signal(c chan struct{}) {
@@ -32,19 +45,51 @@ func signal(c chan struct{}) {
 	}
 }
 
-// put adds a message, unless the queue has ended.
-func (o *outbox) put(m Message) {
-	o.mu.Lock()
-	if !o.isEnded {
-		if o.first > 64 && 2*o.first > len(o.list) { // do not grow behind a slow reader
-			n := copy(o.list, o.list[o.first:])
-			clear(o.list[n:])
-			o.list, o.first = o.list[:n], 0
+// weight returns the bytes of a message in a queue.
+func weight(m Message) int {
+	n := 64
+	switch m := m.(type) {
+	case *ToolCall:
+		n += len(m.Parameters)
+	case *ToolResult:
+		n += len(m.Payload) + len(m.RuntimeMetadata)
+	case *StreamChunk:
+		n += len(m.Payload)
+	case *ToolList:
+		for _, t := range m.Tools {
+			n += 256 * (1 + len(t.Parameters))
 		}
-		o.list = append(o.list, m)
+	}
+	return n
+}
+
+// put adds a message, unless the queue has ended.
+func (o *outbox) put(m Message, hold budget.Hold) {
+	o.mu.Lock()
+	isAccepted := !o.isEnded
+	if isAccepted {
+		if o.first > 64 && 2*o.first > len(o.list) { // do not grow behind a slow reader
+			o.list, o.first = slices.Delete(o.list, 0, o.first), 0
+		}
+		o.list = append(o.list, item{m, hold})
+		o.bytes += weight(m)
 	}
 	o.mu.Unlock()
-	signal(o.readable)
+	if !isAccepted {
+		hold.Release()
+	}
+	signal(o.changed)
+}
+
+// A queueLimit bounds an outbox.
+type queueLimit struct{ messages, bytes int }
+
+// hasSpace reports whether one more message of n bytes may be put. One message always may.
+func (o *outbox) hasSpace(l queueLimit, n int) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	queued := len(o.list) - o.first
+	return queued == 0 || o.isEnded || queued < l.messages && o.bytes+n <= l.bytes
 }
 
 func (o *outbox) len() int {
@@ -53,69 +98,59 @@ func (o *outbox) len() int {
 	return len(o.list) - o.first
 }
 
-// end ends the queue after its messages were sent.
-func (o *outbox) end() {
+// end ends the queue after its messages were taken, for the first given reason.
+func (o *outbox) end(why goodbye) {
 	o.mu.Lock()
-	o.isEnded = true
+	if !o.isEnded {
+		o.isEnded, o.why = true, why
+	}
 	o.mu.Unlock()
-	signal(o.readable)
+	signal(o.changed)
+}
+
+// goodbye returns the reason of end, or none if the queue was closed at once.
+func (o *outbox) goodbye() goodbye {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.why
 }
 
 // close ends the queue at once.
 func (o *outbox) close() {
 	o.mu.Lock()
-	o.isEnded = true
-	if !o.cut {
-		o.cut = true
-		o.list, o.first = nil, 0
+	isFirst := !o.isCut
+	o.isEnded, o.isCut, o.why = true, true, goodbye{}
+	dropped := o.list[o.first:]
+	o.list, o.first, o.bytes = nil, 0, 0
+	o.mu.Unlock()
+	if isFirst {
 		close(o.closed)
 	}
-	o.mu.Unlock()
-}
-
-// take moves all queued messages to buf and waits while the queue is empty. It returns false at the
-// end.
-func (o *outbox) take(ctx context.Context, buf []Message) ([]Message, bool) {
-	for {
-		o.mu.Lock()
-		if n := len(o.list) - o.first; n > 0 && !o.cut {
-			buf = append(buf, o.list[o.first:]...)
-			clear(o.list)
-			o.list, o.first = o.list[:0], 0
-			if cap(o.list) > 1024 {
-				o.list = nil
-			}
-			o.mu.Unlock()
-			signal(o.writable)
-			return buf, true
-		}
-		isEnded := o.isEnded
-		o.mu.Unlock()
-		if isEnded {
-			return buf, false
-		}
-		select {
-		case <-o.readable:
-		case <-o.closed:
-		case <-ctx.Done():
-			return buf, false
-		}
+	for _, i := range dropped {
+		i.hold.Release()
 	}
 }
 
-// pop removes one message and waits while the queue is empty.
-func (o *outbox) pop(ctx context.Context) (Message, bool) {
+// pop takes one message and waits while the queue is empty. It also reports whether there are more.
+// It returns nil at the end of the queue and of ctx.
+func (o *outbox) pop(ctx context.Context) (m Message, more bool) {
 	for {
 		o.mu.Lock()
-		if o.first < len(o.list) && !o.cut {
-			m := o.list[o.first]
-			o.list[o.first] = nil
-			if o.first++; o.first == len(o.list) {
+		if o.first < len(o.list) {
+			i := o.list[o.first]
+			o.list[o.first] = item{}
+			o.bytes -= weight(i.m)
+			o.first++
+			if more = o.first < len(o.list); !more {
 				o.list, o.first = o.list[:0], 0
+				if cap(o.list) > 1024 {
+					o.list = nil
+				}
 			}
 			o.mu.Unlock()
-			signal(o.writable)
-			return m, true
+			i.hold.Release()
+			signal(o.space)
+			return i.m, more
 		}
 		isEnded := o.isEnded
 		o.mu.Unlock()
@@ -123,7 +158,7 @@ func (o *outbox) pop(ctx context.Context) (Message, bool) {
 			return nil, false
 		}
 		select {
-		case <-o.readable:
+		case <-o.changed:
 		case <-o.closed:
 		case <-ctx.Done():
 			return nil, false
@@ -131,25 +166,22 @@ func (o *outbox) pop(ctx context.Context) (Message, bool) {
 	}
 }
 
-// waitRoom waits until the queue is shorter than limit or has ended.
-func (o *outbox) waitRoom(limit int) { o.waitRoomContext(context.Background(), limit) }
-
-// waitRoomContext is waitRoom, but returns when ctx ends.
-func (o *outbox) waitRoomContext(ctx context.Context, limit int) {
-	for {
-		o.mu.Lock()
-		n, isEnded := len(o.list)-o.first, o.isEnded
-		o.mu.Unlock()
-		if n < limit || isEnded {
-			signal(o.writable) // there may be room for others that wait, too
-			return
-		}
+// waitSpace waits until the queue has space or has ended, but not longer than a timeout. It reports
+// whether there is space.
+func (o *outbox) waitSpace(l queueLimit, timeout time.Duration) bool {
+	if o.hasSpace(l, 0) {
+		return true
+	}
+	t := time.NewTimer(timeout)
+	defer t.Stop()
+	for !o.hasSpace(l, 0) {
 		select {
-		case <-o.writable:
+		case <-o.space:
 		case <-o.closed:
-			return
-		case <-ctx.Done():
-			return
+		case <-t.C:
+			return false
 		}
 	}
+	signal(o.space) // for other waiting callers
+	return true
 }

@@ -10,19 +10,21 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"unicode/utf8"
 
+	"github.com/fivewire/fivewire/altar/internal/form"
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
 
-// A Validator checks parameters against a contract and brings them into the one
+// A validator checks parameters against a contract and brings them into the one
 // form that Runtimes receive. It may be used by several goroutines.
-type Validator struct {
+type validator struct {
 	root    object
 	opts    ValidationOptions
 	scratch sync.Pool // of *[]byte, see normalized
 }
 
-// ValidationOptions adjusts a [Validator]. The zero value is right for production.
+// ValidationOptions adjusts a [validator]. The zero value is right for production.
 type ValidationOptions struct {
 	// DropUnknown removes parameters that the contract does not know instead
 	// of refusing them (ALT-D13).
@@ -52,16 +54,20 @@ type field struct {
 // of values that a level keeps without allocating.
 const fewFields = 8
 
-// maxFaults bounds what an answer tells about wrong parameters (ALT-D13).
-const maxFaults = 16
+// Bounds of the list in an answer about wrong parameters (ALT-D13): entries, and code points of an
+// unknown name.
+const (
+	maxFaults    = 16
+	maxFaultName = 128
+)
 
-// NewValidator returns a validator for a contract. It fails like
+// newValidator returns a validator for a contract. It fails like
 // [Contract.Validate] for a contract that is not valid.
-func NewValidator(c *Contract, opts *ValidationOptions) (*Validator, error) {
+func newValidator(c *Contract, opts *ValidationOptions) (*validator, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
 	}
-	v := &Validator{root: *compile(c.Parameters)}
+	v := &validator{root: *compile(c.Parameters)}
 	if opts != nil {
 		v.opts = *opts
 	}
@@ -107,7 +113,7 @@ func (o *object) find(name []byte) int {
 // digits, floats as the shortest text of the same value, binary as padded
 // standard base64, optional nulls removed (ALT-D07). If the parameters do not fit,
 // the error is an [*Error] that names everything that is wrong with them (ALT-D13).
-func (v *Validator) Append(dst, params []byte) ([]byte, error) {
+func (v *validator) Append(dst, params []byte) ([]byte, error) {
 	text, reason := check(params, 0)
 	if reason != "" {
 		return dst, formFault(reason, "", "the parameters are not a JSON object")
@@ -116,7 +122,7 @@ func (v *Validator) Append(dst, params []byte) ([]byte, error) {
 }
 
 // appendChecked is Append for a checked object.
-func (v *Validator) appendChecked(dst []byte, params strictjson.Value) ([]byte, error) {
+func (v *validator) appendChecked(dst []byte, params strictjson.Value) ([]byte, error) {
 	n := normalizer{opts: v.opts, dst: dst}
 	n.object(&v.root, params)
 	if len(n.faults) > 0 {
@@ -127,7 +133,7 @@ func (v *Validator) appendChecked(dst []byte, params strictjson.Value) ([]byte, 
 
 // normalized returns the normal form of params. Parameters in normal form are returned unchanged,
 // without an allocation.
-func (v *Validator) normalized(params json.RawMessage) (json.RawMessage, error) {
+func (v *validator) normalized(params json.RawMessage) (json.RawMessage, error) {
 	buf, ok := v.scratch.Get().(*[]byte)
 	if !ok {
 		buf = new([]byte)
@@ -170,9 +176,9 @@ func (n *normalizer) path() string {
 	path := ""
 	for _, s := range n.steps[:n.depth] {
 		if s.index < 0 {
-			path = pointer(path, s.name)
+			path = form.Pointer(path, s.name)
 		} else {
-			path = pointerIndex(path, s.index)
+			path = form.PointerIndex(path, s.index)
 		}
 	}
 	return path
@@ -180,10 +186,42 @@ func (n *normalizer) path() string {
 
 func (n *normalizer) full() bool { return len(n.faults) >= maxFaults }
 
-func (n *normalizer) fault(reason Reason) {
+// mismatch notes that a value does not fit a type. A missing value is nil.
+func (n *normalizer) mismatch(reason Reason, want ParamType, v strictjson.Value) {
 	if !n.full() {
-		n.faults = append(n.faults, ParamError{Path: n.path(), Reason: reason})
+		n.faults = append(n.faults, ParamError{Path: n.path(), Reason: reason, Expected: want.String(), Got: typeName(v)})
 	}
+}
+
+func (n *normalizer) unknown(name string) {
+	if n.full() {
+		return
+	}
+	if utf8.RuneCountInString(name) > maxFaultName {
+		name = string([]rune(name)[:maxFaultName]) + "…"
+	}
+	n.enter(name, -1)
+	n.faults = append(n.faults, ParamError{Path: n.path(), Reason: ReasonUnknownParameter})
+	n.exit()
+}
+
+// typeName returns the name of the JSON type of a value, "" for a missing one.
+func typeName(v strictjson.Value) string {
+	switch v.Kind() {
+	case 'n':
+		return "null"
+	case 't', 'f':
+		return "boolean"
+	case '0':
+		return "number"
+	case '"':
+		return "string"
+	case '[':
+		return "array"
+	case '{':
+		return "object"
+	}
+	return ""
 }
 
 func (n *normalizer) object(o *object, v strictjson.Value) {
@@ -213,7 +251,7 @@ func (n *normalizer) object(o *object, v strictjson.Value) {
 		if value.Absent() {
 			if f.required {
 				n.enter(f.name, -1)
-				n.fault(ReasonMissingRequired)
+				n.mismatch(ReasonMissingRequired, ParamType{f.base, f.dims}, nil)
 				n.exit()
 			}
 			continue
@@ -233,19 +271,14 @@ func (n *normalizer) object(o *object, v strictjson.Value) {
 	n.dst = append(n.dst, '}')
 	slices.Sort(unknown)
 	for _, name := range unknown {
-		if n.full() {
-			return
-		}
-		n.enter(name, -1)
-		n.fault(ReasonUnknownParameter)
-		n.exit()
+		n.unknown(name)
 	}
 }
 
 func (n *normalizer) value(f *field, dims int, v strictjson.Value) {
 	if dims > 0 {
 		if !v.IsArray() {
-			n.fault(ReasonWrongType)
+			n.mismatch(ReasonWrongType, ParamType{f.base, dims}, v)
 			return
 		}
 		n.dst = append(n.dst, '[')
@@ -295,7 +328,7 @@ func (n *normalizer) value(f *field, dims int, v strictjson.Value) {
 		}
 	}
 	if reason != "" {
-		n.fault(reason)
+		n.mismatch(reason, ParamType{f.base, 0}, v)
 	}
 }
 

@@ -16,10 +16,22 @@ type registry struct {
 	byContract map[string][]registration
 }
 
-// A registration is one fulfilment. It is down from the loss of its connection until the
-// reconnected Runtime has announced its fulfilments (ALT-D24).
+// A registration is one fulfilment. Its Runtime is absent from the loss of its connection, or from
+// its leave, until the reconnected Runtime has announced its fulfilments (ALT-D24).
 type registration struct {
-	rt *hostConn
+	rt   *hostConn
+	left time.Time // zero: it has not taken leave
+}
+
+// isConnected reports whether the Runtime can take calls.
+func (g registration) isConnected() bool { return g.rt.alive && g.left.IsZero() }
+
+// absentSince returns when a Runtime was lost.
+func (g registration) absentSince() time.Time {
+	if g.rt.alive || g.left.After(g.rt.lostAt) {
+		return g.left
+	}
+	return g.rt.lostAt
 }
 
 // with returns a registry in which a Runtime fulfils the contracts, besides
@@ -29,7 +41,7 @@ func (r *registry) with(rt *hostConn, names []string, replace bool) *registry {
 	maps.Copy(out.byContract, r.byContract)
 	for name, list := range r.byContract {
 		stays := func(g registration) bool {
-			return g.rt.runtimeID != rt.runtimeID || g.rt == rt && (!replace || slices.Contains(names, name))
+			return g.rt.runtimeID != rt.runtimeID || g.rt == rt && g.left.IsZero() && (!replace || slices.Contains(names, name))
 		}
 		if !slices.ContainsFunc(list, func(g registration) bool { return !stays(g) }) {
 			continue
@@ -45,7 +57,20 @@ func (r *registry) with(rt *hostConn, names []string, replace bool) *registry {
 	for _, name := range names {
 		list := out.byContract[name]
 		if !slices.ContainsFunc(list, func(g registration) bool { return g.rt == rt }) {
-			out.byContract[name] = append(slices.Clip(list), registration{rt})
+			out.byContract[name] = append(slices.Clip(list), registration{rt: rt})
+		}
+	}
+	return out
+}
+
+// withdraw returns a registry in which a Runtime has taken leave.
+func (r *registry) withdraw(rt *hostConn, now time.Time) *registry {
+	out := &registry{byContract: maps.Clone(r.byContract)}
+	for name, list := range r.byContract {
+		if i := slices.IndexFunc(list, func(g registration) bool { return g.rt == rt && g.left.IsZero() }); i >= 0 {
+			list = slices.Clone(list)
+			list[i].left = now
+			out.byContract[name] = list
 		}
 	}
 	return out
@@ -87,11 +112,34 @@ func (r *registry) equal(o *registry) bool {
 func connected(list []registration) int {
 	n := 0
 	for _, g := range list {
-		if g.rt.alive {
+		if g.isConnected() {
 			n++
 		}
 	}
 	return n
+}
+
+// waitsUntil returns until when a call waits for an absent Runtime: a period from the latest loss.
+func (h *Host) waitsUntil(c *hostCall) (until time.Time) {
+	for _, g := range c.s.registry().byContract[c.contract.Name] {
+		if g.isConnected() || c.pin != "" && g.rt.runtimeID != c.pin {
+			continue
+		}
+		if end := g.absentSince().Add(h.opts.Timing.RuntimeGracePeriod); end.After(until) {
+			until = end
+		}
+	}
+	return until
+}
+
+// waits reports whether a call that no Runtime can take waits for one, and makes it be judged again.
+func (h *Host) waits(c *hostCall, now time.Time) bool {
+	until := h.waitsUntil(c)
+	if until.After(now) {
+		h.timers.set(&c.gap, until)
+		return true
+	}
+	return c.s.outstanding(c.pin)
 }
 
 // fulfils reports whether a Runtime has a fulfilment here.
@@ -119,8 +167,8 @@ type RouteRequest struct {
 	DispatchCount uint64 // calls of this session and contract that were routed before (ALT-D24)
 }
 
-// A Router chooses a Runtime for a call by bare name. It is called with the lock of the Host held,
-// so it must return quickly and must not call the Host. An index out of range means 0.
+// A Router chooses a Runtime for a call by bare name. It is called concurrently, and the call waits
+// for it, at most for the time that its contract allots. An index out of range means 0.
 type Router interface {
 	Route(r *RouteRequest, candidates []Candidate) int
 }
@@ -154,10 +202,16 @@ func LeastBusyRouter(r *RouteRequest, candidates []Candidate) int {
 // a candidate.
 func StickyRouter(*RouteRequest, []Candidate) int { return 0 }
 
+// A choice is the Runtime for a call, or those among which the Router chooses.
+type choice struct {
+	rt    *hostConn
+	among []*hostConn
+}
+
 // route chooses a connected Runtime for a contract in a session (ALT-D24). The error is the reason
 // if there is no candidate.
-func (h *Host) route(s *session, c *contract, pin string) (*hostConn, *Error) {
-	list := s.reg.byContract[c.Name]
+func (h *Host) route(s *session, c *contract, pin string, size int) (choice, *Error) {
+	list := s.registry().byContract[c.Name]
 	if pin != "" {
 		for _, g := range list {
 			if g.rt.runtimeID != pin {
@@ -165,48 +219,48 @@ func (h *Host) route(s *session, c *contract, pin string) (*hostConn, *Error) {
 			}
 			switch {
 			case !g.rt.alive:
-				return nil, errRuntimeDown()
-			case h.overloaded(g.rt):
-				return nil, errOverloaded()
+				return choice{}, errRuntimeDown()
+			case !g.isConnected():
+				return choice{}, errNotFulfilled()
+			case h.overloaded(g.rt, size):
+				return choice{}, errOverloaded()
 			}
-			return g.rt, nil
+			return choice{rt: g.rt}, nil
 		}
-		return nil, errNotFulfilled()
+		return choice{}, errNotFulfilled()
 	}
 	n := connected(list)
 	if n == 0 {
-		if len(list) > 0 {
-			return nil, errRuntimeDown()
+		if slices.ContainsFunc(list, func(g registration) bool { return !g.rt.alive }) {
+			return choice{}, errRuntimeDown()
 		}
-		return nil, errNotFulfilled()
+		return choice{}, errNotFulfilled()
 	}
-	free := n
-	if h.opts.Limits.MaxConcurrentPerRuntime > 0 || h.opts.Router != nil || h.opts.Limits.BreakerThreshold > 0 {
-		free = 0
-		for _, g := range list {
-			if g.rt.alive && !h.avoided(g.rt) {
-				free++
-			}
-		}
-		if free == 0 {
-			return nil, errOverloaded()
-		}
+	// If all candidates are avoided because they fail, none is: that is no reason to refuse a call.
+	hasFailed := false // Runtimes that fail count, too
+	free := h.available(list, size, hasFailed)
+	if free == 0 {
+		hasFailed = true
+		free = h.available(list, size, hasFailed)
+	}
+	if free == 0 {
+		return choice{}, errOverloaded()
 	}
 	k := s.dispatched(c.Name)
 	if h.opts.Router != nil {
-		return h.custom(s, c, list, k), nil
+		return choice{among: h.candidates(list, size, hasFailed)}, nil
 	}
 	if free == n {
 		i := int(k % uint64(n))
 		for _, g := range list {
-			if !g.rt.alive {
+			if !g.isConnected() {
 				continue
 			}
 			if i == 0 {
-				if h.avoided(g.rt) {
+				if h.avoided(g.rt, size, hasFailed) {
 					break
 				}
-				return g.rt, nil
+				return choice{rt: g.rt}, nil
 			}
 			i--
 		}
@@ -214,57 +268,115 @@ func (h *Host) route(s *session, c *contract, pin string) (*hostConn, *Error) {
 	// Some have reached their limit: choose among the rest.
 	var rest []*hostConn
 	for _, g := range list {
-		if g.rt.alive {
+		if g.isConnected() {
 			rest = append(rest, g.rt)
 		}
 	}
 	for i := range rest {
-		if rt := rest[(int(k%uint64(n))+i)%n]; !h.avoided(rt) {
-			return rt, nil
+		if rt := rest[(int(k%uint64(n))+i)%n]; !h.avoided(rt, size, hasFailed) {
+			return choice{rt: rt}, nil
 		}
 	}
-	return nil, errOverloaded()
+	return choice{}, errOverloaded()
 }
 
-func (h *Host) custom(s *session, c *contract, list []registration, k uint64) *hostConn {
-	var conns []*hostConn
-	var candidates []Candidate
+// available returns the number of Runtimes for a call with parameters of this size: of all that have
+// space if hasFailed is set, else of those that are not avoided.
+func (h *Host) available(list []registration, size int, hasFailed bool) int {
+	n := 0
 	for _, g := range list {
-		if g.rt.alive && !h.avoided(g.rt) {
-			conns = append(conns, g.rt)
-			candidates = append(candidates, Candidate{g.rt.runtimeID, g.rt.running})
+		if g.isConnected() && !h.avoided(g.rt, size, hasFailed) {
+			n++
 		}
 	}
+	return n
+}
+
+func (h *Host) candidates(list []registration, size int, hasFailed bool) []*hostConn {
+	var conns []*hostConn
+	for _, g := range list {
+		if g.isConnected() && !h.avoided(g.rt, size, hasFailed) {
+			conns = append(conns, g.rt)
+		}
+	}
+	return conns
+}
+
+// A routing is a call that the Router chooses a Runtime for, without the lock of the Host.
+type routing struct {
+	c          *hostCall
+	among      []*hostConn
+	request    RouteRequest
+	candidates []Candidate
+}
+
+// assign dispatches a call to the chosen Runtime, or makes the Router choose after unlock.
+func (h *Host) assign(c *hostCall, to choice, now time.Time) {
+	if to.rt != nil {
+		h.dispatch(c, to.rt, now)
+		return
+	}
+	r := &routing{c: c, among: to.among, request: RouteRequest{c.s.id, c.contract.Name, c.s.dispatched(c.contract.Name)}}
+	for _, rt := range to.among {
+		r.candidates = append(r.candidates, Candidate{rt.runtimeID, rt.running})
+	}
+	h.unhold(c)
+	c.state, c.rt, c.routing = callHeld, nil, r
+	c.s.count(c.contract.Name)
+	h.timers.set(&c.deadline, now.Add(c.limit)) // of the Router
+	h.routings = append(h.routings, r)
+}
+
+// askRouter calls the Router for a call, and dispatches the call. If the Runtime has left by then,
+// the call is routed again.
+func (h *Host) askRouter(r *routing) {
 	i := 0
 	_ = h.guard("Router", func() error {
-		i = h.opts.Router.Route(&RouteRequest{SessionID: s.id, Contract: c.Name, DispatchCount: k}, candidates)
+		i = h.opts.Router.Route(&r.request, r.candidates)
 		return nil
 	})
-	if i < 0 || i >= len(conns) {
+	if i < 0 || i >= len(r.among) {
 		i = 0
 	}
-	return conns[i]
+	now := h.lock()
+	defer h.unlock()
+	c, rt := r.c, r.among[i]
+	if c.state != callHeld || c.routing != r {
+		return // the call has ended
+	}
+	h.timers.stop(&c.deadline)
+	c.routing = nil
+	isCandidate := slices.ContainsFunc(c.s.registry().byContract[c.contract.Name], func(g registration) bool {
+		return g.rt == rt && g.isConnected()
+	})
+	if !isCandidate || h.overloaded(rt, len(c.normal)) {
+		h.judgeCall(c, now)
+		return
+	}
+	c.isCounted = true
+	h.dispatch(c, rt, now)
 }
 
-func (h *Host) overloaded(rt *hostConn) bool {
-	return h.opts.Limits.MaxConcurrentPerRuntime > 0 && rt.running >= h.opts.Limits.MaxConcurrentPerRuntime || rt.out.len() >= h.opts.Limits.RuntimeQueueLimit
+func (h *Host) overloaded(rt *hostConn, size int) bool {
+	return rt.running >= h.opts.Limits.MaxConcurrentPerRuntime || rt.remote == nil && !rt.out.hasSpace(rt.limit, size)
 }
 
-// avoided reports whether calls without a pinned Runtime should use another Runtime.
-func (h *Host) avoided(rt *hostConn) bool {
-	return h.overloaded(rt) || h.opts.Limits.BreakerThreshold > 0 && rt.breaker.open(time.Now())
+// avoided reports whether calls without a pinned Runtime should use another Runtime. If hasFailed is set,
+// failures do not matter.
+func (h *Host) avoided(rt *hostConn, size int, hasFailed bool) bool {
+	return h.overloaded(rt, size) || !hasFailed && !rt.breaker.until.IsZero() && rt.breaker.open(time.Now())
 }
 
 func errRuntimeDown() *Error {
-	return NewError(ErrRuntimeUnavailable, ReasonRuntimeDown, "the Runtime of this tool is not connected")
+	return Errorf(ErrRuntimeUnavailable, ReasonRuntimeDown, "the Runtime of this tool is not connected")
 }
 
 func errNotFulfilled() *Error {
-	return NewError(ErrToolNotFound, ReasonNotFulfilled, "no Runtime fulfils this tool in this session")
+	return Errorf(ErrToolNotFound, ReasonNotFulfilled, "no Runtime fulfils this tool in this session")
 }
 
 func errOverloaded() *Error {
-	return NewError(ErrRuntimeUnavailable, ReasonOverloaded, "too many calls are running")
+	return Errorf(ErrRuntimeUnavailable, ReasonOverloaded, "too many calls are running")
 }
 
 // fulfill registers the fulfilments of a Runtime (ALT-132, ALT-D15).
@@ -275,7 +387,7 @@ func (h *Host) fulfill(hc *hostConn, m *FulfillTools) {
 		return
 	}
 	if m.SessionID != AllSessions && h.sessions.byID[m.SessionID] == nil {
-		h.answer(hc, m, errUnknownSession())
+		h.refuseRequest(hc, m, m.SessionID, errUnknownSession(), time.Now())
 		h.unlock()
 		return
 	}
@@ -301,59 +413,88 @@ func (h *Host) fulfill(hc *hostConn, m *FulfillTools) {
 		}
 	}
 
+	if err := h.keepFulfillment(hc, m, names); err != nil {
+		h.lock()
+		h.answer(hc, m, err)
+		h.unlock()
+		return
+	}
 	now := h.lock()
 	defer h.unlock()
 	if !hc.alive {
 		return
 	}
 	names = slices.DeleteFunc(names, func(name string) bool { return !h.manifest.has(name) }) // the manifest may have been replaced
+	change := func(r *registry) *registry {
+		if m.Replace && len(m.ToolNames) == 0 {
+			return r.withdraw(hc, now)
+		}
+		return r.with(hc, names, m.Replace)
+	}
 	one := h.sessions.byID[m.SessionID]
 	switch {
 	case m.SessionID == AllSessions:
 		hc.wildcard = true
-		before := h.wildcard
-		h.wildcard = before.with(hc, names, m.Replace)
-		for s := h.sessions.first; s != nil; s = s.next {
-			if s.reg == before {
-				s.reg = h.wildcard
-			} else {
-				s.reg = s.reg.with(hc, names, m.Replace)
-			}
-		}
+		h.changeWildcard(change)
 	case one == nil:
-		h.answer(hc, m, errUnknownSession())
+		h.refuseRequest(hc, m, m.SessionID, errUnknownSession(), now)
 		return
 	default:
-		one.reg = one.reg.with(hc, names, m.Replace)
+		h.setRegistry(one, change(one.registry()))
 	}
 	h.reply(hc, m, ack)
 	if h.opts.Audit != nil {
 		for _, name := range names {
-			h.audit(now, &AuditRecord{Operation: "fulfillment.accepted", RuntimeID: hc.runtimeID, SessionID: m.SessionID, Contract: name}, hc.identity)
+			h.auditLocked(now, &AuditRecord{Operation: "fulfillment.accepted", RuntimeID: hc.runtimeID, SessionID: m.SessionID, Contract: name}, hc)
 		}
 		for _, r := range ack.Rejected {
-			h.audit(now, &AuditRecord{Operation: "fulfillment.refused", RuntimeID: hc.runtimeID, SessionID: m.SessionID, Contract: r.ToolName, Error: r.Error}, hc.identity)
+			h.auditLocked(now, &AuditRecord{Operation: "fulfillment.refused", RuntimeID: hc.runtimeID, SessionID: m.SessionID, Contract: r.ToolName, Error: r.Error}, hc)
 		}
 	}
 	if one != nil {
-		one.removeInquiry(hc)
+		h.removeInquiry(one.inquiries, hc)
 		h.judgeHeld(one, now)
 		return
 	}
-	for s := h.sessions.first; s != nil; s = s.next {
-		s.removeInquiry(hc)
-		h.judgeHeld(s, now)
+	h.appendSettled(nil, hc)
+	h.judgeAll(now)
+}
+
+// registry returns the fulfilments in a session.
+func (s *session) registry() *registry {
+	if s.own != nil {
+		return s.own
+	}
+	return s.h.wildcard
+}
+
+// setRegistry sets the fulfilments in a session. Most sessions have those of all sessions.
+func (h *Host) setRegistry(s *session, r *registry) {
+	if r == h.wildcard || r.equal(h.wildcard) {
+		s.own = nil
+		delete(h.special, s)
+		return
+	}
+	s.own = r
+	h.special[s] = true
+}
+
+// changeWildcard changes the fulfilments in all sessions.
+func (h *Host) changeWildcard(change func(r *registry) *registry) {
+	h.wildcard = change(h.wildcard)
+	for s := range h.special {
+		h.setRegistry(s, change(s.own))
 	}
 }
 
 // checkFulfillment decides about one name of a fulfilment.
 func (h *Host) checkFulfillment(hc *hostConn, sessionID string, manifest *contracts, tool string) (*contract, *Error) {
-	name, pin, err := ResolveTool(manifest.has, tool)
+	name, pin, err := resolveTool(manifest.has, tool)
 	if err != nil {
-		return nil, NewError(ErrToolNotFound, ReasonUnknownContract, "no contract has this name")
+		return nil, Errorf(ErrToolNotFound, ReasonUnknownContract, "no contract has this name")
 	}
 	if pin != "" && pin != hc.runtimeID {
-		return nil, NewError(ErrAuthorizationFailed, ReasonForeignNamespace, "the name belongs to another Runtime")
+		return nil, Errorf(ErrAuthorizationFailed, reasonForeignNamespace, "the name belongs to another Runtime")
 	}
 	c := manifest.byName[name]
 	if h.opts.Auth.FulfillmentAuthorizer != nil {
@@ -361,13 +502,28 @@ func (h *Host) checkFulfillment(hc *hostConn, sessionID string, manifest *contra
 			return h.opts.Auth.FulfillmentAuthorizer(h.ctx, &FulfillmentRequest{Principal: hc.identity, RuntimeID: hc.runtimeID, SessionID: sessionID, Contract: c.Contract})
 		})
 		if err != nil {
-			return nil, h.refusal("FulfillmentAuthorizer", err, ReasonNotPermitted, "the Runtime may not serve this tool")
+			return nil, h.refusal("FulfillmentAuthorizer", err, reasonNotPermitted, "the Runtime may not serve this tool")
 		}
 	}
 	if c.Streaming && !hc.can(CapStreaming) {
-		return nil, NewError(ErrInvalidParameters, ReasonCapabilityMissing, "the Runtime did not announce streaming")
+		return nil, Errorf(ErrInvalidParameters, reasonCapabilityMissing, "the Runtime did not announce streaming")
 	}
 	return c, nil
+}
+
+// requestAll requests the fulfilments of a Runtime in all sessions. A standing Runtime sends them
+// after its handshake unasked (ALT-D15).
+func (h *Host) requestAll(rt *hostConn, isReload bool, now time.Time) {
+	if rt.can(CapStanding) {
+		if isReload {
+			h.send(rt, &RequestFulfillment{SessionID: AllSessions})
+		}
+		h.expect(h.inquiries, nil, rt, now)
+		return
+	}
+	for s := h.sessions.first; s != nil; s = s.next {
+		h.requestFulfillment(rt, s, now)
+	}
 }
 
 // requestFulfillment requests the fulfilments of a Runtime in a session (ALT-111).

@@ -15,14 +15,14 @@ import (
 // A Cluster forwards calls to Runtimes connected to other Hosts, so that a client of one Host can
 // call the tools of all Hosts. A Host uses it only if no local Runtime can accept a call at
 // once. Forwarded calls are validated and authorized by the first Host: the connected Hosts trust
-// each other, have the same contracts, and each has a unique ID.
+// each other, and each has a unique ID. A call goes only to Hosts with the same contract.
 //
 // An implementation calls [Host.ServeForwarded], [Host.RuntimeOffers] and
 // [Host.EndForwardedSession] of the other Host.
 type Cluster interface {
-	// Offers returns the Runtimes of other Hosts that fulfil a contract,
-	// always in the same order. It is called with the lock of the Host held:
-	// it must be quick and must not call the Host.
+	// Offers returns the Runtimes of other Hosts that fulfil a contract, always in the same order,
+	// with the contract and its digest. It is called with the lock of the Host held: it must be quick
+	// and must not call the Host.
 	Offers(contract string) []RuntimeOffer
 
 	// Forward runs a call at the Host of an offer, and yields the messages of its ServeForwarded: a
@@ -45,9 +45,10 @@ type RuntimeOffer struct {
 	HostID    string
 	RuntimeID string
 
-	// Contracts are those that the Runtime fulfils, in the order of the
-	// manifest. A Remote may leave them out.
-	Contracts []string
+	// Contracts are those that the Runtime fulfils, in the order of the manifest, and Digests those of
+	// the contracts: lower-case hex SHA-256. A Host does not use an offer whose digest differs from
+	// that of the contract in its manifest (ALT-D39).
+	Contracts, Digests []string
 }
 
 // A ForwardedCall is a call that one Host forwards to another.
@@ -64,7 +65,7 @@ type ForwardedCall struct {
 	Parameters    json.RawMessage // in normal form
 	Metadata      map[string]string
 	CorrelationID string
-	Timeout       time.Duration // what is left of the allotted time
+	Timeout       time.Duration // what is left of the allotted time; zero: that of the contract
 	Attempt       int           // 0, or 1 after a failover (ALT-D24)
 
 	// Join asks for a call that was forwarded before, from chunk ResumeFrom
@@ -97,36 +98,58 @@ var errNoEnd = errors.New("altar: forwarded call: missing final message")
 type forwarding struct {
 	to     RuntimeOffer
 	cancel context.CancelCauseFunc
+	gate   *creditGate // of a stream: what is taken from the other Host
 }
 
-// place chooses the Runtime for a call: one of this Host or, if there is none, one of another Host.
+// place chooses the Runtime for a call with parameters of this size: one of this Host or, if there is none, one of another Host.
 // The error is the reason if there is no candidate.
-func (h *Host) place(s *session, c *contract, pin string, tried []RuntimeOffer) (*hostConn, *Error) {
-	rt, err := h.route(s, c, pin)
+func (h *Host) place(s *session, c *contract, pin string, tried []RuntimeOffer, size int) (choice, *Error) {
+	to, err := h.route(s, c, pin, size)
 	if err == nil || h.opts.Cluster == nil || s.kind == guestSession {
-		return rt, err
+		return to, err
 	}
-	offers := slices.DeleteFunc(h.offered(c.Name), func(o RuntimeOffer) bool {
+	offers := slices.DeleteFunc(h.offered(c), func(o RuntimeOffer) bool {
 		return pin != "" && o.RuntimeID != pin || slices.ContainsFunc(tried, func(t RuntimeOffer) bool {
 			return t.HostID == o.HostID && t.RuntimeID == o.RuntimeID
 		})
 	})
 	if len(offers) == 0 {
-		return nil, err
+		return choice{}, err
 	}
-	to := offers[s.dispatched(c.Name)%uint64(len(offers))]
-	return &hostConn{h: h, role: roleRuntime, runtimeID: to.RuntimeID, alive: true, remote: &forwarding{to: to},
-		capabilities: []string{CapCancellation}, unanswered: make(map[string]*hostCall)}, nil
+	offer := offers[s.dispatched(c.Name)%uint64(len(offers))]
+	return choice{rt: &hostConn{h: h, role: roleRuntime, runtimeID: offer.RuntimeID, alive: true, remote: &forwarding{to: offer, gate: newCreditGate(0)},
+		capabilities: []string{CapCancellation, CapCredit}, unanswered: make(map[string]*outcome)}}, nil
 }
 
-// offered returns the offers of the Cluster.
-func (h *Host) offered(contract string) []RuntimeOffer {
+// offered returns the offers of the Cluster for the same contract (ALT-D39).
+func (h *Host) offered(c *contract) []RuntimeOffer {
 	var offers []RuntimeOffer
 	_ = h.guard("Cluster.Offers", func() error {
-		offers = h.opts.Cluster.Offers(contract)
+		offers = h.opts.Cluster.Offers(c.Name)
 		return nil
 	})
-	return slices.DeleteFunc(slices.Clone(offers), func(o RuntimeOffer) bool { return o.HostID == h.opts.ID })
+	return slices.DeleteFunc(slices.Clone(offers), func(o RuntimeOffer) bool {
+		return o.HostID == h.opts.ID || !h.isSame(c, &o)
+	})
+}
+
+// maxUnlike bounds the Hosts and contracts that are logged once.
+const maxUnlike = 10_000
+
+// isSame reports whether an offer is for a contract of this Host.
+func (h *Host) isSame(c *contract, o *RuntimeOffer) bool {
+	i := slices.Index(o.Contracts, c.Name)
+	if i >= 0 && i < len(o.Digests) && o.Digests[i] == c.digest {
+		return true
+	}
+	if key := [2]string{o.HostID, c.Name}; !h.unlike[key] {
+		if h.unlike == nil || len(h.unlike) >= maxUnlike {
+			h.unlike = make(map[[2]string]bool)
+		}
+		h.unlike[key] = true
+		h.opts.Logger.WarnContext(h.ctx, "altar: offer of another contract not used", "host", o.HostID, "contract", c.Name)
+	}
+	return false
 }
 
 // forwardCall sends a call to another Host.
@@ -134,10 +157,13 @@ func (h *Host) forwardCall(c *hostCall, rt *hostConn, now time.Time) {
 	ctx, cancel := context.WithCancelCause(h.ctx)
 	rt.remote.cancel = cancel
 	c.s.forwarded = true
+	if c.stream != nil {
+		rt.remote.gate.raise(c.stream.Credit())
+	}
 	call := &ForwardedCall{
 		HostID: h.opts.ID, RuntimeID: rt.runtimeID, Contract: c.contract.Name, ToolName: c.toolName, InvocationID: c.id,
 		SessionID: c.s.id, SessionTTL: c.s.expiry.due.Sub(now), Principal: c.s.principal.name, Tenant: c.s.principal.tenant,
-		Parameters: c.normal, Metadata: c.metadata, CorrelationID: c.corr, Timeout: max(time.Millisecond, c.deadline.due.Sub(now)),
+		Parameters: c.normal, Metadata: c.metadata, CorrelationID: c.corr, Timeout: c.rest(now),
 	}
 	if c.failedOver {
 		call.Attempt = 1
@@ -145,13 +171,11 @@ func (h *Host) forwardCall(c *hostCall, rt *hostConn, now time.Time) {
 	if h.closed {
 		return // everything ends
 	}
-	h.wg.Add(1)
-	go h.runForward(ctx, c, rt, call)
+	_ = h.life.Go("forwarded call", func(context.Context) { h.runForward(ctx, c, rt, call) })
 }
 
 // runForward processes the messages of another Host.
 func (h *Host) runForward(ctx context.Context, c *hostCall, rt *hostConn, call *ForwardedCall) {
-	defer h.wg.Done()
 	defer rt.remote.cancel(nil)
 	end := errNoEnd
 	failed := h.guard("Cluster.Forward", func() error {
@@ -163,6 +187,9 @@ func (h *Host) runForward(ctx context.Context, c *hostCall, rt *hostConn, call *
 			if !h.forwardedAnswer(c, rt, m) {
 				return nil
 			}
+			if chunk, ok := m.(*StreamChunk); ok && rt.remote.gate.wait(ctx, chunk.ChunkID+1) != nil {
+				return nil // the call was cancelled
+			}
 		}
 		return nil
 	})
@@ -172,22 +199,25 @@ func (h *Host) runForward(ctx context.Context, c *hostCall, rt *hostConn, call *
 	now := h.lock()
 	defer h.unlock()
 	rt.alive = false
-	if h.calls[c.id] == c && c.state > callRunning {
-		delete(h.calls, c.id)
+	if c.state > callRunning {
+		c.open = false
+		if o := h.open[c.id]; o != nil && o.rt == rt {
+			h.closeOpen(o)
+		}
 	}
 	if c.state != callRunning || c.rt != rt {
 		return
 	}
 	var refused *Error
 	if !errors.As(end, &refused) {
-		h.opts.Logger.Warn("altar: forwarded call lost", "host", rt.remote.to.HostID, "runtime", rt.runtimeID, "err", end)
+		h.opts.Logger.WarnContext(h.ctx, "altar: forwarded call lost", "host", rt.remote.to.HostID, "runtime", rt.runtimeID, "err", end)
 		h.lost(c, now)
 		return
 	}
 	rt.running--
 	c.state, c.rt, c.tried = callHeld, nil, append(c.tried, rt.remote.to)
-	if next, err := h.place(c.s, c.contract, c.pin, c.tried); err == nil {
-		h.dispatch(c, next, now)
+	if next, err := h.place(c.s, c.contract, c.pin, c.tried, len(c.normal)); err == nil {
+		h.assign(c, next, now)
 	} else if c.failedOver {
 		h.fail(c, errDisconnected(), "", now)
 	} else {
@@ -241,7 +271,7 @@ func (h *Host) ServeForwarded(ctx context.Context, call *ForwardedCall) iter.Seq
 			yield(nil, err)
 			return
 		}
-		hc, closed := h.admit(nil, nil)
+		hc, closed := h.admit(nil, nil, "")
 		switch {
 		case closed != nil && call.Join:
 			yield(nil, errNoEnd)
@@ -255,8 +285,8 @@ func (h *Host) ServeForwarded(ctx context.Context, call *ForwardedCall) iter.Seq
 		defer hc.detach()
 		h.toolCall(hc, m)
 		for {
-			m, ok := hc.out.pop(ctx)
-			if !ok {
+			m, _ := hc.next(ctx)
+			if m == nil {
 				if reason := CancelReason(ctx); reason != "" {
 					h.cancelForwarded(hc, reason)
 				}
@@ -287,7 +317,7 @@ func (h *Host) ServeForwarded(ctx context.Context, call *ForwardedCall) iter.Seq
 func (call *ForwardedCall) message() (*ToolCall, *Error) {
 	m := &ToolCall{
 		InvocationID: call.InvocationID, SessionID: call.SessionID, ToolName: call.Contract, Parameters: call.Parameters,
-		Metadata: call.Metadata, TimeoutMS: max(1, call.Timeout.Milliseconds()), ResumeFrom: call.ResumeFrom,
+		Metadata: call.Metadata, TimeoutMS: call.Timeout.Milliseconds(), ResumeFrom: call.ResumeFrom,
 		Header: Header{CorrelationID: call.CorrelationID},
 	}
 	if call.RuntimeID != "" {
@@ -310,11 +340,12 @@ func (h *Host) guest(call *ForwardedCall, now time.Time) (*session, *Error) {
 		s == nil && (call.Join || h.sessions.used(call.SessionID, now) || call.SessionTTL <= 0 || !validIdentifier(call.SessionID)):
 		return nil, errUnknownSession()
 	case s == nil:
-		if e := h.roomForSession(); e != nil {
-			return nil, e
-		}
 		s = h.newSession(call.SessionID, p, call.SessionTTL, now)
 		s.kind = guestSession
+		if e := h.reserveSession(s, principalKey(p, "")); e != nil {
+			h.timers.stop(&s.expiry)
+			return nil, e
+		}
 		h.sessions.add(s)
 		h.askAll(s, now)
 	case s.kind == guestSession && now.Add(call.SessionTTL).After(s.expiry.due):
@@ -329,7 +360,7 @@ func (h *Host) cancelForwarded(hc *hostConn, reason string) {
 	defer h.unlock()
 	for _, a := range sortedWaiting(hc.waiting) {
 		if a.c.state < callEnding {
-			h.fail(a.c, NewError(ErrExecutionFailed, ReasonCancelled, "the call was cancelled"), reason, now)
+			h.fail(a.c, Errorf(ErrExecutionFailed, ReasonCancelled, "the call was cancelled"), reason, now)
 		}
 	}
 }
@@ -344,9 +375,9 @@ func (h *Host) EndForwardedSession(sessionID, reason string) {
 		return
 	}
 	if reason == "expired" {
-		h.endSession(s, "expired", ReasonSessionExpired, now)
+		h.endSession(s, "expired", ReasonSessionExpired, nil, now)
 	} else {
-		h.endSession(s, "destroyed", ReasonSessionDestroyed, now)
+		h.endSession(s, "destroyed", ReasonSessionDestroyed, nil, now)
 	}
 }
 
@@ -380,8 +411,8 @@ func (h *Host) ownOffers() []RuntimeOffer {
 	for _, rt := range h.order {
 		o := RuntimeOffer{HostID: h.opts.ID, RuntimeID: rt.runtimeID}
 		for _, c := range h.manifest.list {
-			if slices.ContainsFunc(h.probe.reg.byContract[c.Name], func(g registration) bool { return g.rt == rt }) {
-				o.Contracts = append(o.Contracts, c.Name)
+			if slices.ContainsFunc(h.probe.registry().byContract[c.Name], func(g registration) bool { return g.rt == rt }) {
+				o.Contracts, o.Digests = append(o.Contracts, c.Name), append(o.Digests, c.digest)
 			}
 		}
 		if len(o.Contracts) > 0 {
@@ -394,10 +425,10 @@ func (h *Host) ownOffers() []RuntimeOffer {
 // noteOffers wakes who watches the offers if they may have changed. It is called
 // before the lock is given back.
 func (h *Host) noteOffers() {
-	if h.probe == nil || h.offered0 == (offersState{h.manifest, h.probe.reg, h.handshakes}) {
+	if h.probe == nil || h.offered0 == (offersState{h.manifest, h.probe.registry(), h.handshakes}) {
 		return
 	}
-	h.offered0 = offersState{h.manifest, h.probe.reg, h.handshakes}
+	h.offered0 = offersState{h.manifest, h.probe.registry(), h.handshakes}
 	close(h.offersChanged)
 	h.offersChanged = make(chan struct{})
 }

@@ -9,8 +9,10 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"log/slog"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -28,10 +30,10 @@ type mesh struct {
 	offers map[string][]RuntimeOffer
 
 	// cut reports before each message whether the connection is lost.
-	cut   func(call *ForwardedCall, n int) bool
-	joins atomic.Int64 // how often a lost call was joined again
-	keep  bool         // join lost calls
-	ended []string     // sessions over
+	cut           func(call *ForwardedCall, n int) bool
+	joins         atomic.Int64 // how often a lost call was joined again
+	keep          bool         // join lost calls
+	endedSessions []string     // sessions over
 }
 
 type meshEnd struct {
@@ -116,7 +118,7 @@ func (e *meshEnd) Forward(ctx context.Context, to RuntimeOffer, call *ForwardedC
 func (e *meshEnd) SessionEnded(id, reason string) {
 	e.m.mu.Lock()
 	defer e.m.mu.Unlock()
-	e.m.ended = append(e.m.ended, id+" "+reason)
+	e.m.endedSessions = append(e.m.endedSessions, id+" "+reason)
 	for name, h := range e.m.hosts {
 		if name != e.id {
 			go h.EndForwardedSession(id, reason)
@@ -141,7 +143,7 @@ func (m *mesh) attach(t *testing.T, host string, rt *Runtime) (stop func()) {
 }
 
 func (m *mesh) client(t *testing.T, host string) *Client {
-	c := NewClient(func(context.Context) (Conn, error) { return m.hosts[host].Dial(testUser) }, nil)
+	c := must(NewClient(func(context.Context) (Conn, error) { return m.hosts[host].Dial(testUser) }, nil))
 	t.Cleanup(func() { require.NoError(t, c.Close()) })
 	return c
 }
@@ -215,7 +217,7 @@ func TestRemoteCalls(t *testing.T) {
 
 		require.NoError(t, sess.Destroy(ctx))
 		synctest.Wait()
-		require.Equal(t, []string{"s destroyed"}, m.ended)
+		require.Equal(t, []string{"s destroyed"}, m.endedSessions)
 		require.Len(t, m.hosts["b"].sessions.byID, 1, "only what it asks its Runtimes in is left")
 		m.empty(t)
 	})
@@ -448,7 +450,7 @@ func TestServeForwardedAgainElsewhere(t *testing.T) {
 		repeat := *call
 		repeat.Attempt = 1
 		for _, err := range h.ServeForwarded(t.Context(), &repeat) {
-			require.ErrorIs(t, err, ReasonInvocationIDInUse)
+			require.ErrorIs(t, err, reasonInvocationIDInUse)
 		}
 		rt.send(&ToolResult{InvocationID: "i", Payload: json.RawMessage("2")})
 		require.Equal(t, json.RawMessage("2"), next[*ToolResult](w).Payload)
@@ -472,4 +474,50 @@ func TestServeForwardedLeft(t *testing.T) {
 		time.Sleep(31 * time.Second)
 		m.empty(t)
 	})
+}
+
+// ALT-D39: a Host does not use the offer of a Host with another contract of that name, and logs it once.
+func TestOffersOfOtherContracts(t *testing.T) { synctest.Test(t, testOffersOfOtherContracts) }
+
+func testOffersOfOtherContracts(t *testing.T) {
+	logged := &countedLog{Handler: slog.DiscardHandler, text: "altar: offer of another contract not used"}
+	m := newMesh(t, HostOptions{Logger: slog.New(logged)}, "a", "b")
+	m.attach(t, "b", testRuntime("rb", nil))
+	c := connect(t, m.hosts["a"], testUser)
+	c.session("s")
+	c.send(add("i", "s"))
+	require.Equal(t, "3", string(next[*ToolResult](c).Payload))
+	later, err := DecodeManifest([]byte(strings.Replace(testManifest, `"type":"integer"`, `"type":"float"`, 1)))
+	require.NoError(t, err)
+	require.NotEqual(t, m.hosts["b"].manifest.byName["math/add"].digest, later.Contracts[0].digest())
+	require.NoError(t, m.hosts["b"].ReplaceManifest(later))
+	synctest.Wait()
+	list := (&meshEnd{m, "a"}).Offers("math/add")
+	require.Len(t, list, 1)
+	require.Equal(t, later.Contracts[0].digest(), list[0].Digests[slices.Index(list[0].Contracts, "math/add")])
+	for i := range 3 {
+		c.send(add(fmt.Sprint("j", i), "s"))
+		require.ErrorIs(t, next[*ToolResult](c).Error, ReasonNotFulfilled)
+		c.send(&ListTools{SessionID: "s"})
+		for _, tool := range next[*ToolList](c).Tools {
+			require.NotEqual(t, "math/add", tool.Name)
+		}
+	}
+	require.Equal(t, int64(1), logged.n.Load())
+}
+
+// A countedLog counts the records with a text.
+type countedLog struct {
+	slog.Handler
+	text string
+	n    atomic.Int64
+}
+
+func (l *countedLog) Enabled(context.Context, slog.Level) bool { return true }
+
+func (l *countedLog) Handle(_ context.Context, r slog.Record) error {
+	if r.Message == l.text {
+		l.n.Add(1)
+	}
+	return nil
 }

@@ -6,18 +6,19 @@ package altar
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
-	"runtime/debug"
+	"slices"
 	"strings"
-	"sync"
 	"time"
 
-	"github.com/fivewire/fivewire/internal/backoff"
+	"github.com/fivewire/fivewire/internal/guard"
+	"github.com/fivewire/fivewire/internal/life"
+	"github.com/fivewire/fivewire/internal/option"
 )
 
-// RuntimeOptions adjusts a [Runtime]. The zero value is right for production.
+// RuntimeOptions adjusts a [Runtime]. The zero value is right for production. A negative number
+// removes its bound, and a negative Heartbeat is disabled.
 type RuntimeOptions struct {
 	// ProtocolVersion is the protocol version that is announced. Empty means
 	// [ProtocolVersion].
@@ -35,13 +36,14 @@ type RuntimeOptions struct {
 	DisableStanding bool
 
 	// MaxConcurrent bounds the calls that run at the same time; more wait in
-	// the order of their coming. Zero means no bound. MaxWaiting bounds those;
-	// more are refused as overloaded. Zero means 1024.
+	// the order of their arrival. Zero means no bound.
 	MaxConcurrent int
-	QueueLimit    int
+
+	// QueueLimit bounds the waiting calls; more are refused as overloaded. Zero means 1024.
+	QueueLimit int
 
 	// MaxMessage bounds a result, in bytes. It must not exceed what the Host
-	// takes. Zero means [DefaultMaxMessage].
+	// takes. Zero means 4 MiB.
 	MaxMessage int
 
 	// Validation adjusts how parameters are checked against the contracts of
@@ -49,8 +51,8 @@ type RuntimeOptions struct {
 	// Host.
 	Validation ValidationOptions
 
-	// HandshakeTimeout bounds the wait for the acceptance of the Runtime by the Host. Zero means no
-	// limit.
+	// HandshakeTimeout bounds the wait for the acceptance of the Runtime by the Host. Zero means
+	// 10 seconds; a negative value removes the bound.
 	HandshakeTimeout time.Duration
 
 	// DrainTimeout bounds how long calls in flight may take after the context of Run
@@ -58,46 +60,70 @@ type RuntimeOptions struct {
 	DrainTimeout time.Duration
 
 	// Heartbeat is the interval of pings to the Host. A connection without a received message for
-	// three intervals is closed (ALT-D36). Zero disables it.
+	// three intervals is closed (ALT-D36). Zero means 15 seconds; a negative value disables it.
 	Heartbeat time.Duration
 
-	// Logger receives details that are not sent to the Host. Nil disables logging.
+	// Retry specifies the delays of [Runtime.RunWithReconnect]. Nil means the zero value.
+	Retry *RetryPolicy
+
+	// WriteTimeout is how long the Host may take no bytes before the connection is closed. Zero
+	// means 30 seconds.
+	WriteTimeout time.Duration
+
+	// Middleware wraps the tools with one result, StreamMiddleware those that answer in chunks. The
+	// first is the outermost (ALT-D48).
+	Middleware       []Middleware
+	StreamMiddleware []StreamMiddleware
+
+	// Logger receives details that are not sent to the Host. Nil means slog.Default().
 	Logger *slog.Logger
 }
+
+// A Middleware wraps a tool with one result.
+type Middleware func(next Handler) Handler
+
+// A StreamMiddleware wraps a tool that answers in chunks.
+type StreamMiddleware func(next StreamHandler) StreamHandler
 
 // A Runtime offers tools to a Host (ALT-011). Tools are added before the first
 // Run; Run may be called for several connections, one after the other.
 type Runtime struct {
-	id     string
-	opts   RuntimeOptions
-	tools  []*runtimeTool
-	use    []func(next Handler) Handler
-	stream []func(next StreamHandler) StreamHandler
-	names  map[string]*runtimeTool
+	id    string
+	opts  RuntimeOptions
+	tools []*runtimeTool
+	names map[string]*runtimeTool
 }
 
 type runtimeTool struct {
 	name   string
-	check  *Validator // nil: the Host's checks are trusted
+	check  *validator // nil: the Host's checks are trusted
 	tool   Handler
 	stream StreamHandler
 }
 
 // NewRuntime returns a Runtime without tools. The id must be unique at the Host;
-// it is the first part of the names of the tools (ALT-D14).
-func NewRuntime(id string, opts *RuntimeOptions) *Runtime {
+// it is the first part of the names of the tools (ALT-D14). NewRuntime fails if the
+// id or an option is invalid.
+func NewRuntime(id string, opts *RuntimeOptions) (*Runtime, error) {
+	if !validIdentifier(id) {
+		return nil, fmt.Errorf("altar: runtime: invalid id %q", id)
+	}
 	r := &Runtime{id: id, names: make(map[string]*runtimeTool)}
 	if opts != nil {
 		r.opts = *opts
 	}
 	r.opts.ProtocolVersion = cmp.Or(r.opts.ProtocolVersion, ProtocolVersion)
-	r.opts.MaxMessage = cmp.Or(max(r.opts.MaxMessage, 0), DefaultMaxMessage)
-	r.opts.QueueLimit = cmp.Or(max(r.opts.QueueLimit, 0), 1024)
-	r.opts.DrainTimeout = cmp.Or(max(r.opts.DrainTimeout, 0), 30*time.Second)
-	if r.opts.Logger == nil {
-		r.opts.Logger = slog.New(slog.DiscardHandler)
+	r.opts.MaxMessage = option.Count(r.opts.MaxMessage, defaultMaxMessage)
+	r.opts.QueueLimit = option.Count(r.opts.QueueLimit, 1024)
+	r.opts.DrainTimeout = option.Duration(r.opts.DrainTimeout, 30*time.Second)
+	r.opts.Heartbeat = option.Duration(r.opts.Heartbeat, 15*time.Second)
+	r.opts.HandshakeTimeout = option.Duration(r.opts.HandshakeTimeout, 10*time.Second)
+	r.opts.Retry = r.opts.Retry.withDefaults(30 * time.Second)
+	r.opts.Logger = cmp.Or(r.opts.Logger, slog.Default())
+	if _, ok := parseSemver(r.opts.ProtocolVersion); !ok {
+		return nil, fmt.Errorf("altar: runtime: invalid ProtocolVersion %q", r.opts.ProtocolVersion)
 	}
-	return r
+	return r, nil
 }
 
 // Handle adds a tool that implements the Host's contract of that name. It panics
@@ -124,53 +150,31 @@ func (r *Runtime) add(t *runtimeTool, c *Contract) {
 	if !validContractName(t.name) {
 		panic(fmt.Sprintf("altar: %q cannot name a contract", t.name))
 	}
+	if t.tool == nil && t.stream == nil {
+		panic(fmt.Sprintf("altar: the tool %q has no handler", t.name))
+	}
 	if r.names[t.name] != nil {
 		panic(fmt.Sprintf("altar: the tool %q is added twice", t.name))
 	}
 	if c != nil {
-		v, err := NewValidator(c, &r.opts.Validation)
+		v, err := newValidator(c, &r.opts.Validation)
 		if err != nil {
 			panic(fmt.Sprintf("altar: the contract of tool %q: %v", t.name, err))
 		}
 		t.check = v
 	}
-	for _, m := range r.use {
-		t.wrap(m)
+	if t.tool != nil {
+		for _, m := range slices.Backward(r.opts.Middleware) {
+			t.tool = m(t.tool)
+		}
 	}
-	for _, m := range r.stream {
-		t.wrapStream(m)
+	if t.stream != nil {
+		for _, m := range slices.Backward(r.opts.StreamMiddleware) {
+			t.stream = m(t.stream)
+		}
 	}
 	r.tools = append(r.tools, t)
 	r.names[t.name] = t
-}
-
-// Use wraps all tools with one result in a middleware, including tools added later. The middleware
-// added last is outermost.
-func (r *Runtime) Use(m func(next Handler) Handler) {
-	r.use = append(r.use, m)
-	for _, t := range r.tools {
-		t.wrap(m)
-	}
-}
-
-// UseStream is Use for the tools that answer in chunks.
-func (r *Runtime) UseStream(m func(next StreamHandler) StreamHandler) {
-	r.stream = append(r.stream, m)
-	for _, t := range r.tools {
-		t.wrapStream(m)
-	}
-}
-
-func (t *runtimeTool) wrap(m func(next Handler) Handler) {
-	if t.tool != nil {
-		t.tool = m(t.tool)
-	}
-}
-
-func (t *runtimeTool) wrapStream(m func(next StreamHandler) StreamHandler) {
-	if t.stream != nil {
-		t.stream = m(t.stream)
-	}
 }
 
 func (r *Runtime) find(name string) *runtimeTool {
@@ -184,10 +188,6 @@ func (r *Runtime) find(name string) *runtimeTool {
 	return r.names[rest]
 }
 
-func (r *Runtime) panicked(tool string, p any) {
-	r.opts.Logger.Error("altar: tool panicked", "tool", tool, "err", p, "stack", string(debug.Stack()))
-}
-
 // sendable returns a text that is UTF-8 and not empty.
 func sendable(s string) string {
 	return cmp.Or(strings.ToValidUTF8(s, "\ufffd"), "the tool failed")
@@ -198,53 +198,41 @@ type Dialer func(ctx context.Context) (Conn, error)
 
 // RunWithReconnect keeps the Runtime connected: it dials, runs, and dials again with increasing
 // delays after each lost connection (ALT-D24). It returns nil after ctx has ended and the calls in
-// flight are answered, and an [*Error] if the Host refuses the Runtime for a reason other than an
-// internal failure of the Host.
+// flight are answered, or the last error if the Runtime was never connected. An error that another
+// attempt cannot change ends it: an invalid URL, or an [*Error] with which the Host refuses the
+// Runtime for a reason other than an internal failure of the Host.
 func (r *Runtime) RunWithReconnect(ctx context.Context, dial Dialer) error {
-	if err := r.checkID(); err != nil {
-		return err
-	}
-	pause := backoff.Backoff{Base: 100 * time.Millisecond, Max: 30 * time.Second, Jitter: 0.3}
-	var wg sync.WaitGroup
-	defer wg.Wait()
-	for attempt := 1; ; attempt++ {
-		conn, err := dial(ctx)
-		if err == nil {
-			s := r.session(conn)
-			err = s.run(ctx, &wg)
-			if s.wasReady {
-				attempt = 1
-			}
-		}
-		var refused *Error
-		switch {
-		case ctx.Err() != nil:
-			return nil
-		case errors.As(err, &refused) && refused.Code != ErrInternal:
+	tools := life.New(life.Options{Logger: r.opts.Logger})
+	defer func() { _ = tools.Close() }()
+	wasReady := false
+	err := r.opts.Retry.loop(ctx, r.opts.Logger, "altar: connection of Runtime "+r.id, func(ctx context.Context, connected func()) error {
+		var conn Conn
+		err := guard.Call("Dialer", func() (err error) {
+			conn, err = dial(ctx)
+			return err
+		})
+		if err != nil {
 			return err
 		}
-		r.opts.Logger.WarnContext(ctx, "altar: Host disconnected", "runtime", r.id, "attempt", attempt, "err", err)
-		if pause.Wait(ctx, attempt) != nil {
-			return nil
+		s := r.session(conn, tools)
+		s.onReady = func() {
+			wasReady = true
+			connected()
 		}
+		return s.run(ctx)
+	})
+	if ctx.Err() != nil && wasReady {
+		return nil
 	}
+	return err
 }
 
 // Run serves one connection until it ends, and closes it. When ctx ends, the Runtime withdraws its
 // tools, answers the calls in flight and returns nil (ALT-D24). An [*Error] is the reason for which
-// the Host refused the Runtime. Run waits for all running tools, so tools must obey their context.
+// the Host refused the Runtime. Run waits for running tools, but at most a second for a tool that
+// ignores the end of its context.
 func (r *Runtime) Run(ctx context.Context, conn Conn) error {
-	if err := r.checkID(); err != nil {
-		return errors.Join(err, conn.Close())
-	}
-	var wg sync.WaitGroup
-	defer wg.Wait()
-	return r.session(conn).run(ctx, &wg)
-}
-
-func (r *Runtime) checkID() error {
-	if !validIdentifier(r.id) {
-		return fmt.Errorf("altar: invalid runtime id %q", r.id)
-	}
-	return nil
+	tools := life.New(life.Options{Logger: r.opts.Logger})
+	defer func() { _ = tools.Close() }()
+	return r.session(conn, tools).run(ctx)
 }

@@ -5,15 +5,19 @@ package altar
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/fivewire/fivewire/internal/life"
 	"github.com/fivewire/fivewire/internal/randid"
+	"github.com/fivewire/fivewire/internal/sendq"
 )
 
 // A runtimeSession is the Runtime's side of one connection (section e).
@@ -24,49 +28,52 @@ type runtimeSession struct {
 	jobs  chan job      // to goroutines that have nothing to do
 	idle  atomic.Int32  // how many there are
 
-	// of the goroutine that reads
-	wasReady bool
+	tools   *life.Life
+	onReady func() // called by the goroutine that reads
 
 	mu           sync.Mutex
 	calls        map[string]*runtimeCall // by invocation id
 	running      int
 	ready        bool
+	cause        error // why this side ended the connection
 	draining     bool
 	withdraw     string        // request id of the withdrawal
 	drained      chan struct{} // closed when withdrawn and no call is left
 	lastReceived time.Time
-	wg           *sync.WaitGroup
 	ctx          context.Context // parent of those of the calls
 }
 
-func (r *Runtime) session(conn Conn) *runtimeSession {
-	s := &runtimeSession{link: newLink(conn, r.opts.Logger), r: r, jobs: make(chan job), calls: make(map[string]*runtimeCall), drained: make(chan struct{})}
+var (
+	errHandshake = errors.New("altar: Runtime not accepted within HandshakeTimeout")
+	errSilent    = errors.New("altar: Host silent for three heartbeats")
+)
+
+func (r *Runtime) session(conn Conn, tools *life.Life) *runtimeSession {
+	s := &runtimeSession{link: newLink(conn, r.opts.Logger, sendq.Options{WriteTimeout: r.opts.WriteTimeout}), r: r, tools: tools, onReady: func() {}, jobs: make(chan job), calls: make(map[string]*runtimeCall), drained: make(chan struct{})}
 	if r.opts.MaxConcurrent > 0 {
 		s.slots = make(chan struct{}, r.opts.MaxConcurrent)
 	}
 	return s
 }
 
-func (s *runtimeSession) run(ctx context.Context, wg *sync.WaitGroup) error {
+func (s *runtimeSession) run(ctx context.Context) error {
 	calls, stop := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer stop(errCancelled)
-	s.ctx, s.wg, s.lastReceived = calls, wg, time.Now()
+	s.ctx, s.lastReceived = calls, time.Now()
 	var own sync.WaitGroup
 	defer own.Wait()
 	defer s.close()
-	own.Go(s.write)
-	if s.r.opts.Heartbeat > 0 {
-		own.Go(func() { s.beat(calls) })
-	}
-	if s.r.opts.HandshakeTimeout > 0 {
-		t := time.AfterFunc(s.r.opts.HandshakeTimeout, s.handshakeOver)
-		defer t.Stop()
-	}
+	t := time.AfterFunc(s.r.opts.HandshakeTimeout, s.handshakeOver)
+	defer t.Stop()
 	readDone := make(chan struct{})
+	own.Go(func() { s.beat(readDone) })
 	own.Go(func() { s.drain(ctx, readDone) })
-	capabilities := []string{CapStreaming, CapCancellation, CapDeadlines, CapSessionEvents, CapHeartbeat}
+	capabilities := []string{CapStreaming, CapCancellation, CapDeadlines, CapSessionEvents, CapHeartbeat, CapCredit, CapStanding}
+	if s.r.opts.DisableStanding {
+		capabilities = capabilities[:6]
+	}
 	if s.r.opts.Level == 1 {
-		capabilities = capabilities[1:]
+		capabilities = slices.DeleteFunc(capabilities, func(c string) bool { return c == CapStreaming || c == CapCredit })
 	}
 	s.post(&AnnounceRuntime{RuntimeID: s.r.id, Language: "go", ProtocolVersion: s.r.opts.ProtocolVersion, Capabilities: capabilities,
 		Metadata: s.r.opts.Metadata, Header: Header{RequestID: randid.UUID4()}})
@@ -75,7 +82,17 @@ func (s *runtimeSession) run(ctx context.Context, wg *sync.WaitGroup) error {
 	if ctx.Err() != nil {
 		return nil
 	}
-	return err
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return cmp.Or(s.cause, err)
+}
+
+// cut ends the connection for a reason, which Run returns.
+func (s *runtimeSession) cut(cause error) {
+	s.mu.Lock()
+	s.cause = cmp.Or(s.cause, cause)
+	s.mu.Unlock()
+	s.close()
 }
 
 func (s *runtimeSession) handshakeOver() {
@@ -83,7 +100,7 @@ func (s *runtimeSession) handshakeOver() {
 	ready := s.ready
 	s.mu.Unlock()
 	if !ready {
-		_ = s.conn.Close()
+		s.cut(errHandshake)
 	}
 }
 
@@ -107,8 +124,10 @@ func (s *runtimeSession) drain(ctx context.Context, readDone chan struct{}) {
 		defer t.Stop()
 		select {
 		case <-s.drained:
-			s.out.end()
-			select { // write closes the connection when everything is out
+			flush, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.r.opts.DrainTimeout)
+			defer cancel()
+			s.finish(flush, goodbyeEnd)
+			select {
 			case <-readDone:
 			case <-t.C:
 			}
@@ -131,23 +150,20 @@ func (s *runtimeSession) checkDrained() {
 	}
 }
 
-func (s *runtimeSession) beat(ctx context.Context) {
+func (s *runtimeSession) beat(readDone chan struct{}) {
 	tick := time.NewTicker(s.r.opts.Heartbeat)
 	defer tick.Stop()
 	for {
 		select {
-		case <-ctx.Done():
-			return
-		case <-s.out.closed:
+		case <-readDone:
 			return
 		case <-tick.C:
 		}
 		s.mu.Lock()
 		silent := time.Since(s.lastReceived)
 		s.mu.Unlock()
-		if silent >= 3*s.r.opts.Heartbeat {
-			s.r.opts.Logger.Warn("altar: silent Host disconnected", "runtime", s.r.id)
-			_ = s.conn.Close()
+		if silent/3 >= s.r.opts.Heartbeat {
+			s.cut(errSilent)
 			return
 		}
 		s.post(&Ping{})
@@ -156,6 +172,7 @@ func (s *runtimeSession) beat(ctx context.Context) {
 
 // read handles received messages until the connection ends.
 func (s *runtimeSession) read() error {
+	var reason error // the last message, if it is an error that belongs to the connection (ALT-D06)
 	for {
 		m, err := s.conn.Receive()
 		if err != nil {
@@ -165,10 +182,11 @@ func (s *runtimeSession) read() error {
 				s.broken(bad)
 				continue
 			case errors.Is(err, io.EOF):
-				return fmt.Errorf("altar: connection closed by the Host: %w", io.ErrUnexpectedEOF)
+				err = fmt.Errorf("altar: connection closed by the Host: %w", io.ErrUnexpectedEOF)
 			}
-			return err
+			return because(reason, err)
 		}
+		reason = connectionError(m)
 		s.mu.Lock()
 		s.lastReceived = time.Now()
 		ready := s.ready
@@ -177,9 +195,11 @@ func (s *runtimeSession) read() error {
 			s.post(&Pong{Header: p.Header})
 			continue
 		}
+		handle := s.handshake
 		if ready {
-			s.handle(m)
-		} else if err := s.handshake(m); err != nil {
+			handle = s.handle
+		}
+		if err := handle(m); err != nil {
 			return err
 		}
 	}
@@ -189,18 +209,18 @@ func (s *runtimeSession) read() error {
 func (s *runtimeSession) handshake(m Message) error {
 	switch m := m.(type) {
 	case *AcknowledgeRuntime:
-		if _, err := Negotiate(m.ProtocolVersion, s.r.opts.ProtocolVersion); err != nil {
+		if _, err := negotiate(m.ProtocolVersion, s.r.opts.ProtocolVersion); err != nil {
 			return fmt.Errorf("altar: Host version %q: %w", m.ProtocolVersion, err)
 		}
 		s.mu.Lock()
 		s.ready = true
 		s.mu.Unlock()
-		s.wasReady = true
-		if s.r.opts.DisableStanding {
+		s.onReady()
+		if slices.Contains(m.Capabilities, CapStanding) {
 			s.fulfill(AllSessions)
 		}
 	case *ErrorMessage:
-		return fmt.Errorf("altar: Runtime refused: %w", m.Err)
+		return fmt.Errorf("altar: Runtime refused: %w", remote(m.Err))
 	default:
 		s.ignored(m, "before the handshake")
 	}
@@ -208,12 +228,12 @@ func (s *runtimeSession) handshake(m Message) error {
 }
 
 func (s *runtimeSession) ignored(m Message, why string) {
-	s.r.opts.Logger.Debug("altar: message ignored", "type", m.Type(), "reason", why)
+	s.r.opts.Logger.DebugContext(s.ctx, "altar: message ignored", "type", m.Type(), "reason", why)
 }
 
 // broken handles an invalid frame (ALT-D06).
 func (s *runtimeSession) broken(bad *DecodeError) {
-	s.r.opts.Logger.Debug("altar: frame ignored", "err", bad)
+	s.r.opts.Logger.DebugContext(s.ctx, "altar: frame ignored", "err", bad)
 	s.mu.Lock()
 	ready := s.ready
 	s.mu.Unlock()
@@ -222,7 +242,8 @@ func (s *runtimeSession) broken(bad *DecodeError) {
 	}
 }
 
-func (s *runtimeSession) handle(m Message) {
+// handle processes a message. An error ends the connection.
+func (s *runtimeSession) handle(m Message) error {
 	switch m := m.(type) {
 	case *RequestFulfillment:
 		s.fulfill(m.SessionID)
@@ -230,16 +251,22 @@ func (s *runtimeSession) handle(m Message) {
 		s.call(m)
 	case *CancelCall:
 		s.cancel(func(c *runtimeCall) bool { return c.m.InvocationID == m.InvocationID })
+	case *StreamCredit:
+		s.credit(m)
 	case *SessionDestroyed:
 		s.cancel(func(c *runtimeCall) bool { return c.m.SessionID == m.SessionID })
 	case *AcknowledgeFulfillment:
 		s.acknowledged(m)
 	case *ErrorMessage:
-		s.r.opts.Logger.Warn("altar: message refused by the Host", "request_id", m.RequestID, "err", m.Err)
+		if m.RequestID == "" && m.Err.Reason() == ReasonReplaced {
+			return fmt.Errorf("altar: Runtime %q: %w", s.r.id, remote(m.Err))
+		}
+		s.r.opts.Logger.WarnContext(s.ctx, "altar: message refused by the Host", "request_id", m.RequestID, "err", m.Err)
 		s.withdrawn(m.RequestID)
 	default:
 		s.ignored(m, "not for a Runtime")
 	}
+	return nil
 }
 
 func (s *runtimeSession) fulfill(sessionID string) {
@@ -260,7 +287,7 @@ func (s *runtimeSession) fulfill(sessionID string) {
 
 func (s *runtimeSession) acknowledged(m *AcknowledgeFulfillment) {
 	for _, rejected := range m.Rejected {
-		s.r.opts.Logger.Warn("altar: tool rejected by the Host", "tool", rejected.ToolName, "session", m.SessionID, "err", rejected.Error)
+		s.r.opts.Logger.WarnContext(s.ctx, "altar: tool rejected by the Host", "tool", rejected.ToolName, "session", m.SessionID, "err", rejected.Error)
 	}
 	s.withdrawn(m.RequestID)
 }
@@ -272,6 +299,15 @@ func (s *runtimeSession) withdrawn(requestID string) {
 	if requestID != "" && requestID == s.withdraw {
 		s.withdraw = ""
 		s.checkDrained()
+	}
+}
+
+// credit lets a tool send more chunks. A credit for another call is dropped.
+func (s *runtimeSession) credit(m *StreamCredit) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if c := s.calls[m.InvocationID]; c != nil && c.m.SessionID == m.SessionID && c.gate != nil {
+		c.gate.raise(m.Credit)
 	}
 }
 
@@ -300,13 +336,13 @@ func (s *runtimeSession) call(m *ToolCall) {
 	}
 	t := s.r.find(m.ToolName)
 	if t == nil {
-		refuse(NewError(ErrToolNotFound, ReasonUnknownContract, "the Runtime has no such tool"))
+		refuse(Errorf(ErrToolNotFound, ReasonUnknownContract, "the Runtime has no such tool"))
 		return
 	}
 	if t.check != nil {
 		normal, err := t.check.normalized(m.Parameters)
 		if err != nil {
-			refuse(err.(*Error))
+			refuse(asError(err))
 			return
 		}
 		if !bytes.Equal(normal, m.Parameters) {
@@ -320,11 +356,14 @@ func (s *runtimeSession) call(m *ToolCall) {
 		return
 	}
 	c := &runtimeCall{s: s, m: m, tool: t, start: time.Now()}
+	if m.Credit != nil && t.stream != nil {
+		c.gate = newCreditGate(*m.Credit)
+	}
 	ctx, cancel := context.WithCancelCause(s.ctx)
 	c.cancel = cancel
 	if m.TimeoutMS > 0 {
-		c.limit = time.Duration(min(m.TimeoutMS, maxTimeout.Milliseconds())) * time.Millisecond
-		c.timer = time.AfterFunc(c.limit, func() { cancel(context.DeadlineExceeded) })
+		limit := time.Duration(min(m.TimeoutMS, maxTimeout.Milliseconds())) * time.Millisecond
+		c.timer = time.AfterFunc(limit, func() { cancel(context.DeadlineExceeded) })
 	}
 	s.mu.Lock()
 	s.calls[m.InvocationID] = c
@@ -333,8 +372,7 @@ func (s *runtimeSession) call(m *ToolCall) {
 	select {
 	case s.jobs <- job{ctx, c}:
 	default:
-		s.wg.Add(1)
-		go s.work(job{ctx, c})
+		_ = s.tools.Go("tool", func(context.Context) { s.work(job{ctx, c}) })
 	}
 }
 
@@ -350,7 +388,6 @@ const maxIdle = 16
 
 // work runs one call after the other as long as the session lasts.
 func (s *runtimeSession) work(j job) {
-	defer s.wg.Done()
 	for {
 		s.execute(j.ctx, j.c)
 		if s.idle.Add(1) > maxIdle {
@@ -386,7 +423,7 @@ func (s *runtimeSession) execute(ctx context.Context, c *runtimeCall) {
 		case s.slots <- struct{}{}:
 			defer func() { <-s.slots }()
 		case <-ctx.Done():
-			c.answer(ctx, &ToolResult{InvocationID: c.m.InvocationID, Error: c.failure(ctx, ctx.Err()), Header: Header{CorrelationID: c.m.CorrelationID}})
+			c.answer(&ToolResult{InvocationID: c.m.InvocationID, Error: c.failure(ctx, ctx.Err()), Header: Header{CorrelationID: c.m.CorrelationID}})
 			return
 		}
 	}

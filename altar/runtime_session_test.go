@@ -21,12 +21,12 @@ func TestRuntimeTakesIDAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var once sync.Once
 		answered, ran := make(chan struct{}), make(chan string, 2)
-		rt := NewRuntime("r1", nil)
+		rt := must(NewRuntime("r1", nil))
 		rt.Handle("math/add", HandlerFunc(func(_ context.Context, call *ToolCall) (any, error) {
 			ran <- call.SessionID
 			return 3, nil
 		}))
-		s := start(t, directTransport, &HostOptions{Audit: func(e *AuditRecord) {
+		s := start(t, directTransport, &HostOptions{Audit: func(_ context.Context, e *AuditRecord) {
 			if e.Operation == "call.done" { // the Runtime releases the id with its own response
 				once.Do(func() { <-answered })
 			}
@@ -51,7 +51,7 @@ func TestRuntimeTakesIDAgainAfterChunk(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		goOn := make(chan struct{})
 		var runs atomic.Int32
-		rt := NewRuntime("r1", nil)
+		rt := must(NewRuntime("r1", nil))
 		rt.HandleStream("count", StreamHandlerFunc(func(_ context.Context, _ *ToolCall, out *ChunkWriter) error {
 			defer runs.Add(-1)
 			runs.Add(1)
@@ -81,7 +81,7 @@ func (panics) MarshalJSON() ([]byte, error) { panic("a secret") }
 // ALT-D34: a panic in a method of the returned value is a panic of the tool.
 func TestToolReturnsPanic(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		rt := NewRuntime("r1", nil)
+		rt := must(NewRuntime("r1", nil))
 		rt.Handle("get", HandlerFunc(func(context.Context, *ToolCall) (any, error) { return panics{}, nil }))
 		rt.Handle("fail", HandlerFunc(func(context.Context, *ToolCall) (any, error) { return nil, (*Error)(nil) }))
 		rt.HandleStream("count", StreamHandlerFunc(func(_ context.Context, _ *ToolCall, out *ChunkWriter) error {

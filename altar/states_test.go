@@ -315,20 +315,19 @@ func TestRuntimeLimits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := start(t, pipeTransport, nil)
 		err := testRuntime("r1", &RuntimeOptions{ProtocolVersion: "3.0.0"}).RunWithReconnect(t.Context(), s.dial(testService))
-		require.ErrorIs(t, err, ReasonUnsupportedVersion)
-		err = testRuntime("not an id", nil).RunWithReconnect(context.Background(), func(context.Context) (Conn, error) {
-			near, far := net.Pipe()
-			return NewStreamConn(near, nil), far.Close()
-		})
-		require.ErrorContains(t, err, "runtime id")
+		require.ErrorIs(t, err, reasonUnsupportedVersion)
 	})
+	_, err := NewRuntime("not an id", nil)
+	require.ErrorContains(t, err, `invalid id "not an id"`)
+	_, err = NewClient(nil, nil)
+	require.ErrorContains(t, err, "missing Dialer")
 	require.Panics(t, func() { testRuntime("r1", nil).Handle("fail", nil) })
-	require.Panics(t, func() { NewRuntime("r1", nil).Handle("a b", nil) })
+	require.Panics(t, func() { must(NewRuntime("r1", nil)).Handle("a b", nil) })
 }
 
 // A result that is too large or invalid JSON becomes an error (ALT-D09).
 func TestUnsendableResults(t *testing.T) {
-	rt := NewRuntime("r1", &RuntimeOptions{MaxMessage: 2000})
+	rt := must(NewRuntime("r1", &RuntimeOptions{MaxMessage: 2000}))
 	var result any
 	rt.Handle("get", HandlerFunc(func(context.Context, *ToolCall) (any, error) { return result, nil }))
 	s := start(t, pipeTransport, nil, rt)

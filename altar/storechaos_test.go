@@ -43,7 +43,7 @@ func (l *lostOutcomes) Enabled(context.Context, slog.Level) bool { return true }
 func (l *lostOutcomes) Handle(_ context.Context, r slog.Record) error {
 	if strings.Contains(r.Message, "outcome") {
 		r.Attrs(func(a slog.Attr) bool {
-			if a.Key == "invocation_id" {
+			if a.Key == "invocation_id" || a.Key == "id" {
 				l.mu.Lock()
 				l.ids[a.Value.String()] = true
 				l.mu.Unlock()
@@ -92,7 +92,7 @@ func storeChaos(t *testing.T, r *rand.Rand) {
 		f := &faulty{Store: st}
 		unsure := &lostOutcomes{ids: map[string]bool{}}
 		w := &ward{own: f, h: testHost(t, &HostOptions{Logger: slog.New(unsure), ID: fmt.Sprint("h", i), Persistence: Persistence{Store: f, StoreTimeout: time.Second, LeaseTTL: 3 * time.Second}})}
-		rt := NewRuntime(fmt.Sprint("r", i), &RuntimeOptions{DisableStanding: true})
+		rt := must(NewRuntime(fmt.Sprint("r", i), nil))
 		rt.Handle("math/add", tool)
 		conn, err := w.h.Dial(testService)
 		require.NoError(t, err)
@@ -144,7 +144,7 @@ func storeChaos(t *testing.T, r *rand.Rand) {
 			w.stop()
 		}
 	}()
-	_, _, err := wards[0].h.state.session("none") // begins
+	_, err := wards[0].h.ledger.Session("none") // begins
 	require.NoError(t, err)
 	wards[0].wire.send(&CreateSession{SessionID: "s"})
 	synctest.Wait()
@@ -171,7 +171,7 @@ func storeChaos(t *testing.T, r *rand.Rand) {
 			})
 		case p < 85:
 			w.own.set(func(_, key string) error {
-				if strings.HasPrefix(key, "altar/host") {
+				if strings.HasPrefix(key, "altar/lease/") {
 					return errDown
 				}
 				return nil
@@ -188,7 +188,7 @@ func storeChaos(t *testing.T, r *rand.Rand) {
 	for _, w := range wards {
 		w.own.set(nil)
 	}
-	time.Sleep(time.Minute)
+	time.Sleep(3 * time.Minute) // changes in doubt are repeated for a minute
 	synctest.Wait()
 	mu.Lock()
 	defer mu.Unlock()

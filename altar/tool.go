@@ -13,6 +13,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/fivewire/fivewire/internal/guard"
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
 
@@ -75,10 +76,17 @@ type ChunkWriter struct {
 	call   *runtimeCall
 	next   int64
 	closed bool
+	sent   shortChunk // on the wire
 }
 
-// Send sends the next payload. It blocks while the Host does not read, and fails if the call has
-// ended or the value cannot be encoded as JSON.
+// A shortChunk is a chunk with its payload, if that is as short as most are.
+type shortChunk struct {
+	StreamChunk
+	text [32]byte
+}
+
+// Send sends the next payload. It blocks while the readers of the stream are behind (ALT-D37), and
+// fails if the call has ended or the value cannot be encoded as JSON.
 func (w *ChunkWriter) Send(v any) error { return w.send(v, false) }
 
 // SendLast sends the last part. Nothing can follow.
@@ -91,31 +99,32 @@ func (w *ChunkWriter) send(v any, final bool) error {
 	if w.ctx.Err() != nil {
 		return context.Cause(w.ctx)
 	}
-	var one struct { // with its payload, if that is as short as most are
-		StreamChunk
-		text [32]byte
+	if gate := w.call.gate; gate != nil && !final {
+		if err := gate.wait(w.ctx, w.next); err != nil {
+			return err
+		}
+	}
+	one := &w.sent
+	if w.call.s.direct != nil { // in one process the receiver keeps it
+		one = new(shortChunk)
 	}
 	payload, err := w.call.encode(one.text[:0], v)
 	if err != nil {
 		return err
 	}
 	one.StreamChunk = StreamChunk{InvocationID: w.call.m.InvocationID, ChunkID: w.next, Payload: payload, IsFinal: final}
-	w.write(&one.StreamChunk)
-	return nil
+	return w.write(&one.StreamChunk)
 }
 
-func (w *ChunkWriter) write(c *StreamChunk) {
+func (w *ChunkWriter) write(c *StreamChunk) error {
 	c.Header = Header{CorrelationID: w.call.m.CorrelationID}
 	w.next++
 	w.closed = c.IsFinal
-	if w.call.timer != nil {
-		w.call.timer.Reset(w.call.limit) // the Host restarts its timer, too (ALT-D25)
-	}
 	if c.IsFinal {
-		w.call.answer(w.ctx, c)
-	} else {
-		w.call.s.send(w.ctx, c)
+		w.call.answer(c)
+		return nil
 	}
+	return w.call.s.send(w.ctx, c)
 }
 
 // A runtimeCall is one call that a Runtime runs.
@@ -125,8 +134,8 @@ type runtimeCall struct {
 	tool   *runtimeTool
 	cancel context.CancelCauseFunc
 	start  time.Time
-	limit  time.Duration
-	timer  *time.Timer // of a stream with a limit
+	timer  *time.Timer // of a call with a limit
+	gate   *creditGate // of a stream; nil: no bound
 	out    ChunkWriter
 
 	answered bool // guarded by the lock of the session
@@ -134,11 +143,22 @@ type runtimeCall struct {
 
 // answer sends the final message of a call. From then on its id may come again,
 // from another session, even before the tool is done here.
-func (c *runtimeCall) answer(ctx context.Context, m Message) {
+func (c *runtimeCall) answer(m Message) {
 	c.s.mu.Lock()
 	c.answered = true
 	c.s.mu.Unlock()
-	c.s.send(ctx, m)
+	err := c.s.send(context.Background(), m) // ends with the connection
+	unsendable := asError(err)
+	if unsendable == nil {
+		return
+	}
+	c.s.r.opts.Logger.ErrorContext(c.s.ctx, "altar: message not sent", "type", m.Type(), "err", err)
+	failed := Errorf(ErrInternal, unsendable.Reason(), "the result cannot be sent")
+	if chunk, ok := m.(*StreamChunk); ok {
+		_ = c.s.send(context.Background(), &StreamChunk{InvocationID: c.m.InvocationID, ChunkID: chunk.ChunkID, Error: failed, IsFinal: true, Header: chunk.Header})
+		return
+	}
+	_ = c.s.send(context.Background(), &ToolResult{InvocationID: c.m.InvocationID, Error: failed, Header: *m.header()})
 }
 
 var errCancelled = errors.New("altar: call cancelled")
@@ -170,13 +190,13 @@ func (c *runtimeCall) encode(short []byte, v any) (json.RawMessage, error) {
 		out, err = encodeJSON(short, v)
 	}
 	if err == nil {
-		_, err = strictjson.Check(out, strictjson.Options{MaxDepth: maxDepth - 1})
+		_, err = strictjson.Check(out, rawBounds(1))
 	}
 	switch {
 	case err != nil:
 		return nil, &Error{Code: ErrInternal, Message: "the result cannot be written as JSON", Cause: err}
 	case len(out)+1024 > c.s.r.opts.MaxMessage:
-		return nil, NewError(ErrInternal, ReasonMessageTooLarge, "the result is too large for one message")
+		return nil, Errorf(ErrInternal, ReasonMessageTooLarge, "the result is too large for one message")
 	}
 	return out, nil
 }
@@ -189,12 +209,12 @@ func (c *runtimeCall) run(ctx context.Context) {
 	switch {
 	case out.closed:
 		if err != nil {
-			c.s.r.opts.Logger.Warn("altar: tool failed after its final chunk", "tool", c.tool.name, "err", err)
+			c.s.r.opts.Logger.WarnContext(ctx, "altar: tool failed after its final chunk", "tool", c.tool.name, "err", err)
 		}
 	case err == nil && c.tool.stream != nil:
-		out.write(&StreamChunk{InvocationID: c.m.InvocationID, ChunkID: out.next, IsFinal: true})
+		_ = out.write(&StreamChunk{InvocationID: c.m.InvocationID, ChunkID: out.next, IsFinal: true})
 	case err != nil && out.next > 0:
-		out.write(&StreamChunk{InvocationID: c.m.InvocationID, ChunkID: out.next, Error: c.failure(ctx, err), IsFinal: true})
+		_ = out.write(&StreamChunk{InvocationID: c.m.InvocationID, ChunkID: out.next, Error: c.failure(ctx, err), IsFinal: true})
 	default:
 		var one struct { // allocated together
 			ToolResult
@@ -207,7 +227,7 @@ func (c *runtimeCall) run(ctx context.Context) {
 		}
 		m.RuntimeMetadata = appendInt(append(one.meta[:0], `{"execution_time_ms":`...), time.Since(c.start).Milliseconds())
 		m.RuntimeMetadata = append(m.RuntimeMetadata, '}')
-		c.answer(ctx, m)
+		c.answer(m)
 	}
 	out.closed = true
 }
@@ -215,20 +235,23 @@ func (c *runtimeCall) run(ctx context.Context) {
 // invoke runs the tool and converts a panic into an error (ALT-D34), including a panic in a method
 // of the returned value.
 func (c *runtimeCall) invoke(ctx context.Context) (payload json.RawMessage, err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			c.s.r.panicked(c.tool.name, p)
-			payload, err = nil, NewError(ErrExecutionFailed, ReasonPanic, "the tool failed unexpectedly")
+	err = guard.Call("tool", func() error {
+		if c.tool.stream != nil {
+			return c.tool.stream.ServeALTARStream(ctx, c.m, &c.out)
 		}
-	}()
-	var result any
-	if c.tool.stream != nil {
-		err = c.tool.stream.ServeALTARStream(ctx, c.m, &c.out)
-	} else if result, err = c.tool.tool.ServeALTAR(ctx, c.m); err == nil {
-		return c.encode(nil, result)
+		result, err := c.tool.tool.ServeALTAR(ctx, c.m)
+		if err == nil {
+			payload, err = c.encode(nil, result)
+		}
+		return err
+	})
+	if err == nil {
+		return payload, nil
 	}
-	if err != nil {
-		_ = err.Error() // a nil pointer in an error, say, panics here or nowhere
+	var p *guard.PanicError
+	if errors.As(err, &p) {
+		c.s.r.opts.Logger.ErrorContext(ctx, "altar: tool panicked", "tool", c.tool.name, "err", p, "stack", string(p.Stack))
+		err = Errorf(ErrExecutionFailed, ReasonPanic, "the tool failed unexpectedly")
 	}
 	return nil, err
 }
@@ -237,7 +260,10 @@ func (c *runtimeCall) invoke(ctx context.Context) (payload json.RawMessage, err 
 func (c *runtimeCall) failure(ctx context.Context, err error) *Error {
 	var e *Error
 	switch {
-	case errors.As(err, &e) && e.Code.isKnown():
+	case errors.As(err, &e) && e.Remote:
+		c.s.r.opts.Logger.WarnContext(ctx, "altar: tool returned the error of another server", "tool", c.tool.name, "err", err)
+		return Errorf(ErrInternal, "", "the tool failed at another server")
+	case e != nil && e.Code.isKnown():
 		out := &Error{Code: e.Code, Message: e.Message, Details: e.Details}
 		if out.Message == "" {
 			out.Message = string(e.Code)
@@ -248,10 +274,10 @@ func (c *runtimeCall) failure(ctx context.Context, err error) *Error {
 		return out
 	case ctx.Err() != nil && (errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, errCancelled)):
 		if errors.Is(context.Cause(ctx), context.DeadlineExceeded) {
-			return NewError(ErrExecutionTimeout, ReasonDeadline, "the tool did not finish in time")
+			return Errorf(ErrExecutionTimeout, ReasonDeadline, "the tool did not finish in time")
 		}
-		return NewError(ErrExecutionFailed, ReasonCancelled, "the call was cancelled")
+		return Errorf(ErrExecutionFailed, ReasonCancelled, "the call was cancelled")
 	}
-	c.s.r.opts.Logger.Info("altar: tool failed", "tool", c.tool.name, "err", err)
+	c.s.r.opts.Logger.InfoContext(ctx, "altar: tool failed", "tool", c.tool.name, "err", err)
 	return &Error{Code: ErrExecutionFailed, Message: sendable(err.Error())}
 }

@@ -30,7 +30,7 @@ import (
 
 // ALT-D04: WebSocket.
 func TestWebSocketRules(t *testing.T) {
-	h := testHost(t, &HostOptions{Auth: Auth{Authenticator: keys()}, Limits: Limits{MaxMessage: 1000}, AllowedOrigins: []string{"friend.example"}})
+	h := testHost(t, &HostOptions{Auth: Auth{Authenticator: keys()}, Limits: Limits{MaxMessage: 1000}, AllowedOrigins: []string{"https://friend.example"}})
 	ts := server(t, h)
 	url := "ws" + strings.TrimPrefix(ts.URL, "http") + WebSocketPath
 	dial := func(header http.Header, protocols ...string) (*websocket.Conn, *http.Response, error) {
@@ -55,13 +55,11 @@ func TestWebSocketRules(t *testing.T) {
 		require.NoError(t, c.Close(websocket.StatusNormalClosure, ""))
 	})
 	t.Run("failed authentication", func(t *testing.T) {
-		c, _, err := dial(http.Header{APIKeyHeader: {"wrong"}}, subprotocol)
-		require.NoError(t, err)
-		_, data, err := c.Read(t.Context())
-		require.NoError(t, err)
-		require.Contains(t, string(data), `"unauthenticated"`)
-		_, _, err = c.Read(t.Context())
-		require.Equal(t, websocket.StatusPolicyViolation, websocket.CloseStatus(err))
+		_, res, err := dial(http.Header{APIKeyHeader: {"wrong"}}, subprotocol)
+		require.Error(t, err)
+		require.Equal(t, http.StatusUnauthorized, res.StatusCode)
+		_, err = DialWebSocket(t.Context(), ts.URL, &WebSocketDialOptions{HTTPClient: ts.Client(), Header: http.Header{APIKeyHeader: {"wrong"}}})
+		require.ErrorIs(t, err, ReasonUnauthenticated)
 	})
 	t.Run("refused handshake", func(t *testing.T) {
 		c, _, err := dial(keyOf(testService), subprotocol)
@@ -199,9 +197,9 @@ func TestHTTPConnFailures(t *testing.T) {
 	ts := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { answer(w, r) }))
 	defer ts.Close()
 	client := func() *Client {
-		return NewClient(func(context.Context) (Conn, error) {
-			return NewHTTP(ts.URL, &HTTPDialOptions{HTTPClient: ts.Client()}), nil
-		}, nil)
+		return must(NewClient(func(context.Context) (Conn, error) {
+			return DialHTTP(t.Context(), ts.URL, &HTTPDialOptions{HTTPClient: ts.Client()})
+		}, nil))
 	}
 	c := client()
 	require.ErrorIs(t, c.Ping(t.Context()), ErrDisconnected)
@@ -216,7 +214,7 @@ func TestHTTPConnFailures(t *testing.T) {
 	require.NoError(t, c.Close())
 	require.ErrorIs(t, c.Ping(t.Context()), ErrClosed)
 
-	conn := NewHTTP(ts.URL+MessagesPath, nil)
+	conn := must(DialHTTP(t.Context(), ts.URL+MessagesPath, nil))
 	require.Error(t, conn.Send(&ToolCall{}), "cannot be sent")
 	require.NoError(t, conn.Close())
 	require.ErrorIs(t, conn.Send(&Ping{}), ErrClosed)
@@ -391,7 +389,7 @@ func TestGoodbye(t *testing.T) {
 					time.Sleep(time.Millisecond)
 				}
 
-				s.run(t, testRuntime("r2", &RuntimeOptions{DisableStanding: true}))
+				s.run(t, testRuntime("r2", nil))
 				for range 10 {
 					go func() {
 						_, err := sess.Call(t.Context(), "wait", waitIn{20}, nil)
@@ -427,7 +425,7 @@ func TestRefusalArrives(t *testing.T) {
 		}
 		m, err := conn.Receive()
 		require.NoError(t, err)
-		require.ErrorIs(t, m.(*ErrorMessage).Err, ReasonUnsupportedVersion)
+		require.ErrorIs(t, m.(*ErrorMessage).Err, reasonUnsupportedVersion)
 		_, err = conn.Receive()
 		require.Error(t, err)
 		require.NoError(t, conn.Close())

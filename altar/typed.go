@@ -49,7 +49,7 @@ func mustContract[In any](name string, streaming bool) *Contract {
 }
 
 // A NonFinite is a number that may also be NaN or infinite, for parameters of type
-// float where the option NonFiniteStrings is on at both sides: JSON has no such
+// float where the option AllowNonFinite is set at both sides: JSON has no such
 // numbers, so they are written as strings (ALT-D09).
 type NonFinite float64
 

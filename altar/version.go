@@ -112,18 +112,18 @@ func (v semver) String() string {
 	return s
 }
 
-// Negotiate returns the common version of a Host and a Runtime: the lower of the two, as
+// negotiate returns the common version of a Host and a Runtime: the lower of the two, as
 // MAJOR.MINOR.PATCH with its pre-release, if any (ALT-D17). Versions with different MAJOR, or for
 // MAJOR 0 different MINOR, are refused with reason unsupported_version, invalid version texts with
 // invalid_version.
-func Negotiate(host, runtime string) (string, error) {
+func negotiate(host, runtime string) (string, error) {
 	h, ok1 := parseSemver(host)
 	r, ok2 := parseSemver(runtime)
 	if !ok1 || !ok2 {
-		return "", formFault(ReasonInvalidVersion, "", "protocol_version is not a semantic version")
+		return "", formFault(reasonInvalidVersion, "", "protocol_version is not a semantic version")
 	}
 	if h.major != r.major || h.major == "0" && h.minor != r.minor {
-		e := formFault(ReasonUnsupportedVersion, "", "the protocol versions are not compatible")
+		e := formFault(reasonUnsupportedVersion, "", "the protocol versions are not compatible")
 		list := append(appendString([]byte{'['}, host), ']')
 		return "", e.with("supported", list)
 	}

@@ -5,56 +5,62 @@ package altar
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"slices"
 	"strings"
-	"sync"
 
-	"github.com/coder/websocket"
+	"github.com/fivewire/fivewire/internal/retry"
+	"github.com/fivewire/fivewire/internal/strictjson"
+	"github.com/fivewire/fivewire/internal/wsconn"
 )
 
-// subprotocol is the required WebSocket subprotocol (ALT-D04).
-const subprotocol = "altar.v1"
+const (
+	subprotocol = "altar.v1"          // required (ALT-D04)
+	limitHeader = "Altar-Max-Message" // of the response to a handshake (ALT-D04)
+)
 
-// WebSocketDialOptions adjusts [DialWebSocket].
+// WebSocketDialOptions adjusts [DialWebSocket]. Its fields are those of [HTTPDialOptions].
 type WebSocketDialOptions struct {
-	// HTTPClient makes the handshake. Nil means one that follows no redirect, so
-	// that credentials go to this Host only.
-	HTTPClient *http.Client
-
-	// Header goes with the handshake, for authentication above all.
-	Header http.Header
-
-	// MaxMessage bounds a received message, in bytes. Zero means 4 MiB.
-	MaxMessage int
+	HTTPClient    *http.Client // of the handshake
+	Header        http.Header
+	TokenSource   TokenSource
+	AllowInsecure bool
+	MaxMessage    int
+	MaxOutput     int // the limit of the Host applies if it is lower
 }
 
 // DialWebSocket connects to a Host, for a Runtime or a client. The context
 // bounds the handshake only. If the url has no path, it is [WebSocketPath].
 func DialWebSocket(ctx context.Context, url string, opts *WebSocketDialOptions) (Conn, error) {
-	var o WebSocketDialOptions
+	var o HTTPDialOptions
 	if opts != nil {
-		o = *opts
+		o = HTTPDialOptions(*opts)
 	}
-	if o.HTTPClient == nil {
-		o.HTTPClient = noRedirects()
-	}
+	o = o.withDefaults()
 	if scheme, rest, ok := strings.Cut(url, "://"); ok && !strings.Contains(strings.TrimSuffix(rest, "/"), "/") {
 		url = scheme + "://" + strings.TrimSuffix(rest, "/") + WebSocketPath
 	}
-	c, _, err := websocket.Dial(ctx, url, &websocket.DialOptions{
-		HTTPClient: o.HTTPClient, HTTPHeader: o.Header, Subprotocols: []string{subprotocol},
+	if _, err := peerURL(url, o.AllowInsecure); err != nil {
+		return nil, err
+	}
+	c, err := wsconn.Dial(ctx, url, &wsconn.DialOptions{
+		Options: webSocketOptions(o.MaxMessage, o.MaxOutput), HTTP: *o.http(), Header: o.Header,
 	})
 	if err != nil {
-		return nil, fmt.Errorf("altar: dial: %w", err)
+		return nil, dialError(err)
 	}
 	if c.Subprotocol() != subprotocol {
-		_ = c.CloseNow()
-		return nil, fmt.Errorf("altar: dial: the server does not speak %s", subprotocol)
+		c.Close(wsconn.CodeNormal, "")
+		return nil, retry.Mark(fmt.Errorf("altar: dial: the server does not speak %s", subprotocol), retry.Permanent, 0)
 	}
-	return newWebSocket(c, o.MaxMessage), nil
+	return &wsConn{c: c, max: o.MaxMessage}, nil
+}
+
+func webSocketOptions(maxMessage, maxOutput int) wsconn.Options {
+	return wsconn.Options{MaxMessage: maxMessage, MaxOutput: maxOutput, Subprotocols: []string{subprotocol}, LimitHeader: limitHeader}
 }
 
 // serveWebSocket upgrades a connection and serves it until it ends.
@@ -67,99 +73,61 @@ func (h *Host) serveWebSocket(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	id, refused := h.identify(r)
-	c, err := websocket.Accept(w, r, &websocket.AcceptOptions{Subprotocols: []string{subprotocol}, OriginPatterns: h.opts.AllowedOrigins})
-	if err != nil {
-		h.opts.Logger.InfoContext(r.Context(), "altar: WebSocket upgrade failed", "peer", r.RemoteAddr, "err", err)
-		return // Accept has answered
-	}
-	conn := newWebSocket(c, h.opts.Limits.MaxMessage)
 	if refused != nil {
-		_ = conn.Send(&ErrorMessage{Err: refused.(*Error)})
-		conn.closeRefused()
-		_ = conn.Close()
+		h.httpError(w, Header{}, refused)
 		return
 	}
+	o := &wsconn.AcceptOptions{Options: webSocketOptions(h.opts.Limits.MaxMessage, h.opts.Limits.MaxOutput), Origins: h.origins}
+	o.Heartbeat, o.WriteTimeout = h.opts.Timing.Heartbeat, h.opts.Timing.WriteTimeout
+	c, err := wsconn.Accept(w, r, o)
+	if err != nil {
+		h.opts.Logger.WarnContext(r.Context(), "altar: WebSocket upgrade failed", "peer", r.RemoteAddr, "err", err)
+		return // Accept has answered
+	}
 	// The context of the request ends with the hijacking of its connection.
-	_ = h.Serve(context.WithoutCancel(r.Context()), conn, id)
+	_ = h.serve(context.WithoutCancel(r.Context()), &wsConn{c: c, max: h.opts.Limits.MaxMessage}, id, r.RemoteAddr)
 }
 
 type wsConn struct {
-	c   *websocket.Conn
-	max int
-	ctx context.Context // ends with Close
-	end context.CancelFunc
-
-	recent recentTexts // for Receive
-
-	mu  sync.Mutex // guards out
-	out []byte
-}
-
-func newWebSocket(c *websocket.Conn, max int) *wsConn {
-	if max <= 0 {
-		max = DefaultMaxMessage
-	}
-	c.SetReadLimit(int64(max))
-	w := &wsConn{c: c, max: max}
-	w.ctx, w.end = context.WithCancel(context.Background())
-	return w
+	c      *wsconn.Conn
+	max    int
+	recent strictjson.Strings // for Receive
 }
 
 func (w *wsConn) Receive() (Message, error) {
-	kind, data, err := w.c.Read(w.ctx)
+	data, err := w.c.Read(context.Background())
 	if err != nil {
-		switch websocket.CloseStatus(err) {
-		case websocket.StatusNormalClosure, websocket.StatusGoingAway:
+		e, isClosed := errors.AsType[*wsconn.CloseError](err)
+		switch {
+		case isClosed && (e.Code == wsconn.CodeNormal || e.Code == wsconn.CodeShutdown):
 			return nil, io.EOF
+		case errors.Is(err, wsconn.ErrClosed):
+			err = errors.Join(ErrClosed, err)
 		}
 		return nil, fmt.Errorf("altar: receive: %w", err)
-	}
-	if kind != websocket.MessageText {
-		_ = w.c.Close(websocket.StatusUnsupportedData, "text frames only")
-		return nil, fmt.Errorf("altar: receive: binary frame: %w", ErrClosed)
 	}
 	return DecodeMessage(data, &DecodeOptions{MaxMessage: w.max, recent: &w.recent})
 }
 
-func (w *wsConn) Send(m Message) error { return w.send(m, false) }
+func (w *wsConn) Send(m Message) error { return sendFrame(w, m) }
 
-func (w *wsConn) sendBatch(list []Message) error {
-	var failed error
-	for _, m := range list {
-		if err := w.send(m, true); err != nil {
-			if _, ok := err.(*Error); !ok {
-				return err
-			}
-			failed = err
-		}
+func (w *wsConn) limit() (maxOutput int, isSeparate bool) { return w.c.MaxOutput(), true }
+
+// Write sends one frame.
+func (w *wsConn) Write(frame []byte) (int, error) {
+	if err := w.c.Write(context.Background(), frame); err != nil {
+		return 0, fmt.Errorf("altar: send: %w", err)
 	}
-	return failed
+	return len(frame), nil
 }
 
-func (w *wsConn) send(m Message, trusted bool) error {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	out, err := appendMessage(w.out[:0], m, trusted)
-	if err != nil {
-		return err
-	}
-	if cap(out) <= 64<<10 {
-		w.out = out
-	}
-	return w.c.Write(w.ctx, websocket.MessageText, out)
-}
-
-// closeRefused closes a connection that will not be served (ALT-D04).
-func (w *wsConn) closeRefused() { _ = w.c.Close(websocket.StatusPolicyViolation, "refused") }
-
-// hangUp says goodbye and waits a little for the peer to do so. The reader sees
-// that, and nothing is left to close.
-func (w *wsConn) hangUp() bool {
-	_ = w.c.Close(websocket.StatusNormalClosure, "")
+// hangUp closes the connection with a code (ALT-D04).
+func (w *wsConn) hangUp(why goodbye) bool {
+	w.c.Close(why.code, why.reason)
 	return false
 }
 
 func (w *wsConn) Close() error {
-	w.end()
-	return w.c.CloseNow()
+	w.c.Close(wsconn.CodeNormal, "")
+	return nil
 }

@@ -54,6 +54,6 @@ func ExampleNewVerifier() {
 	_, err = verifier.VerifyToken(context.Background(), sign(claims))
 	fmt.Println(errors.Is(err, jwtauth.ErrTokenExpired))
 	// Output:
-	// alice <nil>
+	// https://login.example#alice <nil>
 	// true
 }

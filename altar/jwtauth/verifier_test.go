@@ -4,16 +4,11 @@
 package jwtauth
 
 import (
+	"bytes"
 	"context"
-	"crypto"
-	"crypto/ecdsa"
-	"crypto/ed25519"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/rsa"
-	"crypto/x509"
 	"encoding/json"
 	"errors"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -21,192 +16,150 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/go-jose/go-jose/v4"
 	"github.com/stretchr/testify/require"
 
 	"github.com/fivewire/fivewire/altar"
-	"github.com/fivewire/fivewire/internal/tokens/tokenstest"
+	"github.com/fivewire/fivewire/internal/jwt/jwttest"
 )
 
 const home = "https://login.example"
 
-// Every kind of key that issuers have, as a library of theirs publishes and uses
-// it, over real HTTP.
-func TestKinds(t *testing.T) {
-	p256, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+// newVerifier returns a verifier of one issuer, with its key.
+func newVerifier(t *testing.T, o VerifierOptions) (*Verifier, *jwttest.Issuer, *jwttest.Key) {
+	t.Helper()
+	key := jwttest.NewKey(t, "k1")
+	issuer := jwttest.NewIssuer(home, key)
+	o.HTTPClient = jwttest.Client(issuer)
+	v, err := NewVerifier([]Issuer{{URL: home, Audience: "api"}}, &o)
 	require.NoError(t, err)
-	p384, err := ecdsa.GenerateKey(elliptic.P384(), rand.Reader)
-	require.NoError(t, err)
-	p521, err := ecdsa.GenerateKey(elliptic.P521(), rand.Reader)
-	require.NoError(t, err)
-	rsaKey, err := rsa.GenerateKey(rand.Reader, 2048)
-	require.NoError(t, err)
-	_, edKey, err := ed25519.GenerateKey(rand.Reader)
-	require.NoError(t, err)
-	var set jose.JSONWebKeySet
-	for id, k := range map[string]crypto.Signer{"p256": p256, "p384": p384, "p521": p521, "rsa": rsaKey, "ed": edKey} {
-		set.Keys = append(set.Keys, jose.JSONWebKey{Key: k.Public(), KeyID: id, Use: "sig"})
-	}
-	mux := http.NewServeMux()
-	login := httptest.NewServer(mux)
-	defer login.Close()
-	mux.HandleFunc("/realms/a/.well-known/openid-configuration", func(w http.ResponseWriter, _ *http.Request) {
-		_ = json.NewEncoder(w).Encode(map[string]any{"issuer": login.URL + "/realms/a/", "jwks_uri": login.URL + "/keys"})
-	})
-	mux.HandleFunc("/keys", func(w http.ResponseWriter, _ *http.Request) { _ = json.NewEncoder(w).Encode(set) })
-	v, err := NewVerifier([]Issuer{{URL: login.URL + "/realms/a/", Audience: "tools"}}, nil)
-	require.NoError(t, err)
-	sign := func(alg jose.SignatureAlgorithm, keyID string, key any) string {
-		t.Helper()
-		claims, err := json.Marshal(map[string]any{"iss": login.URL + "/realms/a/", "aud": []string{"x", "tools"}, "sub": "planner", "exp": time.Now().Add(time.Hour).Unix()})
-		require.NoError(t, err)
-		s, err := jose.NewSigner(jose.SigningKey{Algorithm: alg, Key: key}, (&jose.SignerOptions{}).WithHeader("kid", keyID))
-		require.NoError(t, err)
-		signed, err := s.Sign(claims)
-		require.NoError(t, err)
-		token, err := signed.CompactSerialize()
-		require.NoError(t, err)
-		return token
-	}
-	for _, k := range []struct {
-		alg jose.SignatureAlgorithm
-		id  string
-		key any
-	}{{jose.ES256, "p256", p256}, {jose.ES384, "p384", p384}, {jose.ES512, "p521", p521}, {jose.EdDSA, "ed", edKey}, {jose.RS256, "rsa", rsaKey},
-		{jose.RS384, "rsa", rsaKey}, {jose.RS512, "rsa", rsaKey}, {jose.PS256, "rsa", rsaKey}, {jose.PS384, "rsa", rsaKey}, {jose.PS512, "rsa", rsaKey}} {
-		id, err := v.VerifyToken(t.Context(), sign(k.alg, k.id, k.key))
-		require.NoError(t, err, k.alg)
-		require.Equal(t, "planner", id.ID)
-		for _, other := range []string{"p256", "p384", "p521", "rsa", "ed"} {
-			if other != k.id {
-				_, err = v.VerifyToken(t.Context(), sign(k.alg, other, k.key))
-				require.ErrorIs(t, err, ErrTokenInvalid, "%s under the name of %s", k.alg, other)
-			}
-		}
-	}
-	pem := x509.MarshalPKCS1PublicKey(&rsaKey.PublicKey)
-	_, err = v.VerifyToken(t.Context(), sign(jose.HS256, "rsa", pem))
-	require.ErrorIs(t, err, ErrTokenInvalid, "the public key as a secret")
+	return v, issuer, key
 }
 
-// A token becomes an identity (ALT-136).
-func TestIdentity(t *testing.T) {
-	var net tokenstest.Network
-	key := tokenstest.NewKey(t, "k1")
-	login := tokenstest.NewIssuer(&net, home, key)
-	v, err := NewVerifier([]Issuer{{URL: home, Audience: "api"}}, &VerifierOptions{HTTPClient: net.Client()})
+func TestNewVerifierRefusesIncompleteIssuers(t *testing.T) {
+	for name, bad := range map[string][]Issuer{
+		"none":      nil,
+		"URL":       {{Audience: "api"}},
+		"audience":  {{URL: home}},
+		"algorithm": {{URL: home, Audience: "api", Algorithms: []string{"HS256"}}},
+	} {
+		v, err := NewVerifier(bad, nil)
+		require.Nil(t, v, name)
+		require.ErrorContains(t, err, "jwtauth: ", name)
+	}
+	_, err := NewVerifier([]Issuer{{URL: home, Audience: AnyAudience}}, nil)
 	require.NoError(t, err)
+}
+
+// All options reach the shared verifier.
+func TestVerifierOptions(t *testing.T) {
+	bound := map[string]any{"cnf": map[string]any{"jkt": "x"}}
+	refused, issuer, key := newVerifier(t, VerifierOptions{})
+	_, err := refused.VerifyToken(t.Context(), key.Sign(nil, issuer.Claims(bound)))
+	require.ErrorIs(t, err, ErrTokenInvalid, "without Confirm")
+
+	var log bytes.Buffer
+	v, issuer, key := newVerifier(t, VerifierOptions{
+		MinRefreshInterval: -1, KeyTTL: -1, Logger: slog.New(slog.NewTextHandler(&log, nil)),
+		Confirm: func(context.Context, json.RawMessage) error { return nil },
+	})
+	issuer.Handle(jwttest.KeysPath, jwttest.Document(`{"keys":[1,`+key.JWK()+`]}`))
+	_, err = v.VerifyToken(t.Context(), key.Sign(nil, issuer.Claims(bound)))
+	require.NoError(t, err)
+	require.Contains(t, log.String(), "jwt: keys skipped")
+	for range 3 {
+		_, err = v.VerifyToken(t.Context(), jwttest.NewKey(t, "k2").Sign(nil, issuer.Claims(nil)))
+		require.ErrorIs(t, err, ErrTokenInvalid)
+	}
+	require.Len(t, issuer.Requests(), 5, "no interval")
+
+	_, err = NewVerifier([]Issuer{{URL: "http://login.example", Audience: "api"}}, nil)
+	require.Error(t, err)
+	_, err = NewVerifier([]Issuer{{URL: "http://login.example", Audience: "api"}}, &VerifierOptions{AllowInsecure: true})
+	require.NoError(t, err)
+}
+
+// A token becomes a principal (ALT-136).
+func TestPrincipal(t *testing.T) {
+	v, issuer, key := newVerifier(t, VerifierOptions{})
+	exp := time.Now().Add(time.Hour).Truncate(time.Second)
+	const id = home + "#caller"
 	for _, tt := range []struct {
 		more map[string]any
 		want *altar.Principal
 	}{
-		{nil, &altar.Principal{ID: "caller"}},
-		{map[string]any{"tenant_id": "acme", "roles": []any{"user", 1, "admin"}}, &altar.Principal{ID: "caller", Tenant: "acme", Roles: []string{"user", "admin"}}},
-		{map[string]any{"tenant_id": "", "roles": "admin"}, &altar.Principal{ID: "caller"}},
-		{map[string]any{"tenant_id": json.RawMessage("null"), "roles": map[string]any{"admin": 1}}, &altar.Principal{ID: "caller"}},
+		{map[string]any{}, &altar.Principal{ID: id}},
+		{
+			map[string]any{"tenant_id": "acme", "roles": []any{"user", 1, "admin"}},
+			&altar.Principal{ID: id, Tenant: "acme", Roles: []string{"user", "admin"}},
+		},
+		{map[string]any{"tenant_id": "", "roles": "admin"}, &altar.Principal{ID: id}},
+		{map[string]any{"tenant_id": json.RawMessage("null"), "roles": map[string]any{"admin": 1}}, &altar.Principal{ID: id}},
 		{map[string]any{"tenant_id": 42}, nil}, // or tenants 42 and 43 were one
 		{map[string]any{"tenant_id": []string{"acme"}}, nil},
 		{map[string]any{"sub": nil}, nil},
 		{map[string]any{"sub": ""}, nil},
 		{map[string]any{"sub": 7}, nil},
 	} {
-		id, err := v.VerifyToken(t.Context(), key.Sign(nil, login.Claims(tt.more)))
-		require.Equal(t, tt.want, id, tt.more)
+		tt.more["exp"] = exp.Unix()
+		p, err := v.VerifyToken(t.Context(), key.Sign(nil, issuer.Claims(tt.more)))
 		if tt.want == nil {
+			require.Nil(t, p, tt.more)
 			require.ErrorIs(t, err, ErrTokenInvalid, tt.more)
 			require.NotErrorIs(t, err, ErrTokenExpired, tt.more)
+			continue
 		}
+		tt.want.Expires = exp
+		require.NoError(t, err, tt.more)
+		require.Equal(t, tt.want, p, tt.more)
 	}
-	_, err = v.VerifyToken(t.Context(), key.Sign(nil, login.Claims(map[string]any{"exp": 1})))
+	_, err := v.VerifyToken(t.Context(), key.Sign(nil, issuer.Claims(map[string]any{"exp": 1})))
 	require.ErrorIs(t, err, ErrTokenExpired)
 	require.ErrorIs(t, err, ErrTokenInvalid)
 }
 
 // An unavailable issuer is a retryable error, not an invalid token.
-func TestIssuerDown(t *testing.T) {
+func TestUnavailableIssuer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var net tokenstest.Network
-		key := tokenstest.NewKey(t, "k1")
-		login := tokenstest.NewIssuer(&net, home, key)
-		for _, keysURL := range []string{"", home + "/keys"} {
-			v, err := NewVerifier([]Issuer{{URL: home, KeysURL: keysURL}}, &VerifierOptions{HTTPClient: net.Client()})
-			require.NoError(t, err)
-			up := login.Down(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusBadGateway) })
-			_, err = v.VerifyToken(t.Context(), key.Sign(nil, login.Claims(nil)))
-			require.ErrorIs(t, err, altar.ErrInternal)
-			require.NotContains(t, err.Error(), home, "which is nothing for the caller")
-			up()
-			time.Sleep(30 * time.Second)
-			_, err = v.VerifyToken(t.Context(), key.Sign(nil, login.Claims(nil)))
-			require.NoError(t, err)
-		}
+		v, issuer, key := newVerifier(t, VerifierOptions{})
+		restore := issuer.Fail(jwttest.KeysPath, http.StatusBadGateway)
+		_, err := v.VerifyToken(t.Context(), key.Sign(nil, issuer.Claims(nil)))
+		require.ErrorIs(t, err, altar.ErrInternal)
+		require.NotContains(t, err.Error(), home, "not for the caller")
+		var e *altar.Error
+		require.ErrorAs(t, err, &e)
+		require.ErrorContains(t, e.Cause, home)
+		restore()
+		time.Sleep(30 * time.Second)
+		_, err = v.VerifyToken(t.Context(), key.Sign(nil, issuer.Claims(nil)))
+		require.NoError(t, err)
 	})
 }
 
-// A Host that lets in who has a token.
+// A Host admits callers with a token.
 func TestHost(t *testing.T) {
-	var net tokenstest.Network
-	key := tokenstest.NewKey(t, "k1")
-	login := tokenstest.NewIssuer(&net, home, key)
-	v, err := NewVerifier([]Issuer{{URL: home, Audience: "api"}}, &VerifierOptions{HTTPClient: net.Client(), Principal: func(claims json.RawMessage) (*altar.Principal, error) {
+	v, issuer, key := newVerifier(t, VerifierOptions{Principal: func(claims json.RawMessage) (*altar.Principal, error) {
 		if strings.Contains(string(claims), "blocked") {
 			return nil, errors.New("blocked")
 		}
 		return &altar.Principal{ID: "n", Roles: []string{"r"}}, nil
 	}})
-	require.NoError(t, err)
-	host, err := altar.NewHost(&altar.Manifest{Contracts: []*altar.Contract{{Name: "t"}}}, altar.RoleAuthorizer(), &altar.HostOptions{
-		Auth: altar.Auth{Authenticator: altar.BearerAuthenticator(v)}})
+	manifest := &altar.Manifest{Contracts: []*altar.Contract{{Name: "t"}}}
+	host, err := altar.NewHost(manifest, &altar.HostOptions{
+		Auth: altar.Auth{Authenticator: altar.BearerAuthenticator(v), Authorizer: altar.RoleAuthorizer()}})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, host.Close()) }()
 	ts := httptest.NewServer(host)
 	defer ts.Close()
 	try := func(token string) error {
-		c := altar.NewClient(func(context.Context) (altar.Conn, error) {
-			return altar.NewHTTP(ts.URL, &altar.HTTPDialOptions{Header: http.Header{"Authorization": {"Bearer " + token}}}), nil
+		c, err := altar.NewClient(func(ctx context.Context) (altar.Conn, error) {
+			return altar.DialHTTP(ctx, ts.URL, &altar.HTTPDialOptions{Header: http.Header{"Authorization": {"Bearer " + token}}})
 		}, nil)
+		require.NoError(t, err)
 		defer func() { _ = c.Close() }()
-		_, err := c.CreateSession(t.Context(), nil)
+		_, err = c.CreateSession(t.Context(), nil)
 		return err
 	}
-	require.NoError(t, try(key.Sign(nil, login.Claims(nil))))
-	require.ErrorIs(t, try(key.Sign(nil, login.Claims(map[string]any{"blocked": true}))), altar.ReasonUnauthenticated)
-	require.ErrorIs(t, try(key.Sign(nil, login.Claims(map[string]any{"aud": "x"}))), altar.ReasonUnauthenticated)
-}
-
-// No token passes, whatever its header and claims, unless the key of the issuer has signed it, and
-// none that another decoder could read as a token of another principal.
-func FuzzVerifyToken(f *testing.F) {
-	const claims = `{"iss":"` + home + `","aud":"api","sub":"caller","exp":99999999999}`
-	for _, header := range []string{`{"alg":"ES256","kid":"k1"}`, `{"alg":"none"}`, `{"alg":"HS256","kid":"k1"}`, `{"alg":"ES256","jwk":{"kty":"EC"}}`, `{"alg":"ES256","crit":["b64"],"b64":false}`} {
-		f.Add(header, claims, true)
-		f.Add(header, claims, false)
-	}
-	f.Add(`{"alg":"ES256","kid":"k1"}`, `{"iss":"`+home+`","aud":["x","api"],"sub":"caller","exp":1,"Exp":99999999999,"nbf":0}`, true)
-	var net tokenstest.Network
-	key, thief := tokenstest.NewKey(f, "k1"), tokenstest.NewKey(f, "k1")
-	tokenstest.NewIssuer(&net, home, key)
-	v, err := NewVerifier([]Issuer{{URL: home, Audience: "api", KeysURL: home + "/keys"}}, &VerifierOptions{HTTPClient: net.Client(), KeyTTL: 24 * time.Hour})
-	require.NoError(f, err)
-	f.Fuzz(func(t *testing.T, header, claims string, own bool) {
-		by := thief
-		if own {
-			by = key
-		}
-		id, err := v.VerifyToken(t.Context(), by.Sign(header, claims))
-		if err != nil {
-			require.Nil(t, id)
-			require.ErrorIs(t, err, ErrTokenInvalid)
-			return
-		}
-		require.True(t, own)
-		var read struct {
-			Iss, Sub string
-			Exp      float64
-		}
-		require.NoError(t, json.Unmarshal([]byte(claims), &read))
-		require.Equal(t, home, read.Iss)
-		require.Greater(t, read.Exp, float64(time.Now().Unix()-1))
-		require.NotEmpty(t, id.ID)
-	})
+	require.NoError(t, try(key.Sign(nil, issuer.Claims(nil))))
+	require.ErrorIs(t, try(key.Sign(nil, issuer.Claims(map[string]any{"blocked": true}))), altar.ReasonUnauthenticated)
+	require.ErrorIs(t, try(key.Sign(nil, issuer.Claims(map[string]any{"aud": "x"}))), altar.ReasonUnauthenticated)
 }

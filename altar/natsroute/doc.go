@@ -10,7 +10,7 @@
 //	...
 //	cluster, err := natsroute.NewCluster(nc, nil)
 //	...
-//	host, err := altar.NewHost(manifest, authorizer, &altar.HostOptions{ID: "host-1", Cluster: cluster})
+//	host, err := altar.NewHost(manifest, &altar.HostOptions{ID: "host-1", Auth: auth, Cluster: cluster})
 //	...
 //	go cluster.Serve(ctx, host, "host-1")
 //
@@ -34,8 +34,8 @@
 // then the Host may run it again (ALT-D24).
 //
 // Streams are complete and in order: frames are counted, and a gap is filled by joining
-// again. A window bounds the frames in flight. A client that does not read ends its
-// stream with slow_consumer, as with a local Runtime. A cancellation is forwarded; if it
+// again. A window bounds the frames in flight. A client that does not read
+// holds the tool, as with a local Runtime (ALT-D37). A cancellation is forwarded; if it
 // is lost, the call ends like a call of a disconnected client. Host.Shutdown finishes
 // forwarded calls first.
 //

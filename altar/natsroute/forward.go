@@ -80,7 +80,7 @@ func (f *forwarding) run(ctx context.Context) error {
 		return unavailable()
 	}
 	if int64(len(body)) > r.nc.MaxPayload() {
-		return altar.NewError(altar.ErrInvalidParameters, altar.ReasonInvalidValue, "the parameters are too long to be forwarded")
+		return altar.Errorf(altar.ErrInvalidParameters, altar.ReasonInvalidValue, "the parameters are too long to be forwarded")
 	}
 	// Capacity for the window, and for heartbeats while the loop is busy.
 	in := make(chan *nats.Msg, r.opts.MaxUnacked+256)
@@ -100,7 +100,7 @@ func (f *forwarding) run(ctx context.Context) error {
 
 // unavailable refuses a call that was not sent.
 func unavailable() *altar.Error {
-	return altar.NewError(altar.ErrRuntimeUnavailable, altar.ReasonDisconnected, "the host of the runtime cannot be reached")
+	return altar.Errorf(altar.ErrRuntimeUnavailable, altar.ReasonDisconnected, "the host of the runtime cannot be reached")
 }
 
 // An answer is the response to one attempt.

@@ -53,9 +53,10 @@ func child() bool {
 	must(err)
 	m, err := altar.DecodeManifest([]byte(manifest))
 	must(err)
-	h, err := altar.NewHost(m, altar.AuthorizerFunc(altar.AllowAll), &altar.HostOptions{ID: id, Cluster: r})
+	h, err := altar.NewHost(m, &altar.HostOptions{ID: id, Cluster: r, Auth: altar.Auth{Authorizer: altar.AuthorizerFunc(altar.AllowAll), AllowAnonymous: true}})
 	must(err)
-	rt := altar.NewRuntime("runtime-"+id, nil)
+	rt, err := altar.NewRuntime("runtime-"+id, nil)
+	must(err)
 	altar.AddTool(rt, "once", func(_ context.Context, in onceIn) (string, error) {
 		// One write, so that lines of several processes stay whole.
 		if _, err := ran.WriteString(in.Key + " " + id + "\n"); err != nil {

@@ -87,6 +87,7 @@ type announcement struct {
 type offered struct {
 	Runtime   string   `json:"runtime"`
 	Contracts []string `json:"contracts"`
+	Digests   []string `json:"digests"` // of the contracts
 }
 
 // NewCluster returns a Cluster that follows the offers of other Hosts. The caller keeps ownership
@@ -109,7 +110,7 @@ func NewCluster(nc *nats.Conn, opts *Options) (*Cluster, error) {
 		r.opts.MaxUnacked = 64
 	}
 	if r.opts.MaxMessage <= 0 {
-		r.opts.MaxMessage = altar.DefaultMaxMessage
+		r.opts.MaxMessage = 4 << 20
 	}
 	if r.opts.Logger == nil {
 		r.opts.Logger = slog.New(slog.DiscardHandler)
@@ -224,7 +225,7 @@ func (r *Cluster) handle(a *announcement) {
 	}
 	p.turn, p.offers = a.Turn, nil
 	for _, o := range a.Offers {
-		p.offers = append(p.offers, altar.RuntimeOffer{HostID: a.Host, RuntimeID: o.Runtime, Contracts: o.Contracts})
+		p.offers = append(p.offers, altar.RuntimeOffer{HostID: a.Host, RuntimeID: o.Runtime, Contracts: o.Contracts, Digests: o.Digests})
 	}
 }
 

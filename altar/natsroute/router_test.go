@@ -58,7 +58,7 @@ type testRuntime struct {
 }
 
 func newRuntime(id string) *testRuntime {
-	rt := &testRuntime{Runtime: altar.NewRuntime(id, nil)}
+	rt := &testRuntime{Runtime: must(altar.NewRuntime(id, nil))}
 	altar.AddTool(rt.Runtime, "math/add", func(_ context.Context, in addIn) (int64, error) { return in.A + in.B, nil })
 	altar.AddTool(rt.Runtime, "echo", func(_ context.Context, in echoIn) (string, error) { return in.Text, nil })
 	rt.Handle("fail", altar.HandlerFunc(func(context.Context, *altar.ToolCall) (any, error) { return nil, errors.New("disk full") }))
@@ -115,7 +115,7 @@ func startHost(t *testing.T, url, id string, opts *natsroute.Options) *host {
 	require.NoError(t, err)
 	m, err := altar.DecodeManifest([]byte(manifest))
 	require.NoError(t, err)
-	h, err := altar.NewHost(m, altar.AuthorizerFunc(altar.AllowAll), &altar.HostOptions{ID: id, Cluster: r, Limits: altar.Limits{ClientQueueLimit: 16384}})
+	h, err := altar.NewHost(m, &altar.HostOptions{ID: id, Cluster: r, Auth: altar.Auth{Authorizer: altar.AuthorizerFunc(altar.AllowAll), AllowAnonymous: true}, Limits: altar.Limits{ClientQueueLimit: 16384}})
 	require.NoError(t, err)
 	served := make(chan error, 1)
 	go func() { served <- r.Serve(context.Background(), h, id) }()
@@ -141,11 +141,19 @@ func (h *host) attach(t *testing.T, rt *altar.Runtime) (detach func()) {
 	return detach
 }
 
+// must returns a value that a constructor cannot refuse.
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
+}
+
 func (h *host) session(t *testing.T) *altar.Session {
 	t.Helper()
-	c := altar.NewClient(func(context.Context) (altar.Conn, error) {
+	c := must(altar.NewClient(func(context.Context) (altar.Conn, error) {
 		return h.Dial(&altar.Principal{ID: "user", Tenant: "acme"})
-	}, nil)
+	}, nil))
 	t.Cleanup(func() { _ = c.Close() })
 	s, err := c.CreateSession(context.Background(), nil)
 	require.NoError(t, err)
@@ -186,7 +194,7 @@ func TestCalls(t *testing.T) {
 func TestLong(t *testing.T) {
 	srv := startServer(t)
 	a, b := startHost(t, srv.ClientURL(), "a", nil), startHost(t, srv.ClientURL(), "b", nil)
-	rt := altar.NewRuntime("long", nil)
+	rt := must(altar.NewRuntime("long", nil))
 	altar.AddTool(rt, "echo", func(_ context.Context, in echoIn) (string, error) { return strings.Repeat(in.Text, 3<<20), nil })
 	b.attach(t, rt)
 	a.offered(t, "echo", 1)
@@ -387,7 +395,7 @@ func TestCut(t *testing.T) {
 			o := &natsroute.Options{SubjectPrefix: name}
 			a, b := startHost(t, urls[0], "a", o), startHost(t, urls[1], "b", o)
 			var runs atomic.Int64
-			rt := altar.NewRuntime("slow", nil)
+			rt := must(altar.NewRuntime("slow", nil))
 			altar.AddStreamTool(rt, "count", func(ctx context.Context, in countIn, out *altar.ChunkWriter) error {
 				runs.Add(1)
 				tick := time.NewTicker(time.Millisecond)

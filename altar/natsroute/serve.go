@@ -82,7 +82,7 @@ func (s *server) watch(ctx context.Context) {
 	for offers := range s.h.RuntimeOffers(ctx) {
 		list := make([]offered, 0, len(offers))
 		for _, o := range offers {
-			list = append(list, offered{o.RuntimeID, o.Contracts})
+			list = append(list, offered{o.RuntimeID, o.Contracts, o.Digests})
 		}
 		s.mu.Lock()
 		s.turn++

@@ -1,0 +1,314 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package altar
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"runtime"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+)
+
+// usage returns the use of one resource in one scope.
+func usage(h *Host, resource, scope string) Usage {
+	for _, u := range h.Usage() {
+		if u.Resource == resource && u.Scope == scope {
+			return u
+		}
+	}
+	return Usage{}
+}
+
+var testOther = &Principal{ID: "other", Tenant: "acme"}
+
+// newTextHost returns a Host with one contract "echo" that has a parameter text.
+func newTextHost(t *testing.T, limits Limits) *Host {
+	t.Helper()
+	m := &Manifest{Contracts: []*Contract{{Name: "echo", Parameters: []Parameter{{Name: "text", Type: "string"}}}}}
+	h := must(newHost(m, AuthorizerFunc(AllowAll), &HostOptions{Limits: limits}))
+	t.Cleanup(func() { _ = h.Close() })
+	return h
+}
+
+func textCall(id, session string, n int) *ToolCall {
+	return &ToolCall{InvocationID: id, SessionID: session, ToolName: "echo", Parameters: json.RawMessage(`{"text":"` + strings.Repeat("x", n) + `"}`)}
+}
+
+func liveHeap() int64 {
+	runtime.GC()
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
+}
+
+func TestEndedLargeCallsRefuseNothing(t *testing.T) {
+	h := newTextHost(t, Limits{})
+	r := attachRuntime(t, h, testService, "r1", "echo")
+	c, other := connect(t, h, testUser), connect(t, h, testOther)
+	c.session("s")
+	other.session("t")
+	before := liveHeap()
+	for i := range 180 { // 540 MiB
+		c.send(textCall(fmt.Sprint(i), "s", 3<<20))
+		next[*ToolCall](r)
+		r.send(&ToolResult{InvocationID: fmt.Sprint(i), Payload: json.RawMessage("1")})
+		require.Nil(t, next[*ToolResult](c).Error, i)
+	}
+	require.Less(t, liveHeap()-before, int64(16<<20))
+	require.Zero(t, usage(h, "memory", "all").Used)
+	other.send(textCall("o", "t", 10))
+	next[*ToolCall](r)
+	c.send(textCall("0", "s", 3<<20))
+	require.JSONEq(t, "1", string(next[*ToolResult](c).Payload), "a repeat gets the outcome")
+	c.send(textCall("1", "s", 5))
+	require.ErrorIs(t, next[*ToolResult](c).Error, ReasonInvocationIDReused)
+}
+
+func TestEndedSmallCallsRefuseNothing(t *testing.T) {
+	const limit = 64 << 10
+	h := newTextHost(t, Limits{MaxStoredResults: limit})
+	r := attachRuntime(t, h, testService, "r1", "echo")
+	c, other := connect(t, h, testUser), connect(t, h, testOther)
+	c.session("s")
+	other.session("t")
+	other.send(textCall("mine", "t", 1))
+	next[*ToolCall](r)
+	r.send(&ToolResult{InvocationID: "mine", Payload: json.RawMessage("7")})
+	next[*ToolResult](other)
+	for i := range 20_000 {
+		id := fmt.Sprint(i)
+		c.send(textCall(id, "s", 1))
+		next[*ToolCall](r)
+		r.send(&ToolResult{InvocationID: id, Payload: json.RawMessage("1")})
+		require.Nil(t, next[*ToolResult](c).Error, i)
+	}
+	require.LessOrEqual(t, h.outcomes.total, int64(limit))
+	require.LessOrEqual(t, h.outcomes.n, limit/costShort)
+	other.send(textCall("mine", "t", 1))
+	require.JSONEq(t, "7", string(next[*ToolResult](other).Payload), "another principal keeps its outcomes")
+}
+
+func TestRunningCallsAreBoundedByMemory(t *testing.T) {
+	h := newTextHost(t, Limits{})
+	r := attachRuntime(t, h, testService, "r1", "echo")
+	c, other := connect(t, h, testUser), connect(t, h, testOther)
+	c.session("s")
+	other.session("t")
+	running := 0
+	for i := range 20 {
+		c.send(textCall(fmt.Sprint(i), "s", 3<<20))
+		if h.Stats().InFlight == running {
+			break
+		}
+		running++
+		next[*ToolCall](r)
+	}
+	err := next[*ToolResult](c).Error
+	require.ErrorIs(t, err, ReasonOverloaded)
+	require.ErrorIs(t, err, ErrRuntimeUnavailable)
+	require.Equal(t, []string{"memory", "session", "MaxMemoryPerSession"},
+		[]string{err.StringDetail("resource"), err.StringDetail("scope"), err.StringDetail("limit")})
+	require.Contains(t, string(err.Details), "retry_after_ms")
+	require.Equal(t, 5, running, "calls of 3 MiB within 16 MiB")
+	other.send(textCall("o", "t", 3<<20))
+	require.Equal(t, "o", next[*ToolCall](r).InvocationID, "another principal is served")
+	c.send(&DestroySession{SessionID: "s"})
+	other.send(&DestroySession{SessionID: "t"})
+	for h.Stats().InFlight > 0 {
+		time.Sleep(time.Millisecond)
+	}
+	require.Zero(t, usage(h, "memory", "all").Used)
+	require.Zero(t, usage(h, "work", "all").Used)
+}
+
+func TestSessionsLeaveBoundedTombstones(t *testing.T) {
+	h := newTextHost(t, Limits{})
+	c := connect(t, h, testUser)
+	before := liveHeap()
+	for range 20_000 {
+		c.send(&CreateSession{})
+		c.send(&DestroySession{SessionID: next[*SessionCreated](c).SessionID})
+		next[*SessionDestroyed](c)
+	}
+	require.Empty(t, h.sessions.tombstones.byID, "generated ids do not return")
+	require.Less(t, liveHeap()-before, int64(1<<20))
+	for i := range 20_000 {
+		c.session(fmt.Sprint("mine", i))
+		c.send(&DestroySession{SessionID: fmt.Sprint("mine", i)})
+		next[*SessionDestroyed](c)
+	}
+	require.Len(t, h.sessions.tombstones.byID, 10_000)
+	require.Less(t, len(h.sessions.tombstones.all.ids), 25_000)
+	c.send(&CreateSession{SessionID: "mine19999"})
+	require.NotEqual(t, "mine19999", next[*SessionCreated](c).SessionID, "the last ones are remembered")
+	require.Zero(t, usage(h, "items", "session").Used)
+}
+
+func TestTombstonesAgreeWithModel(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		now := time.Unix(0, 0)
+		got := newTombstones(3, 5)
+		type entry struct {
+			id string
+			p  principal
+			at time.Time
+		}
+		var want []entry
+		drop := func(keep func(entry) bool) {
+			kept := want[:0]
+			for _, e := range want {
+				if keep(e) {
+					kept = append(kept, e)
+				}
+			}
+			want = kept
+		}
+		for range rapid.IntRange(0, 60).Draw(t, "steps") {
+			now = now.Add(time.Second)
+			id := fmt.Sprint(rapid.IntRange(0, 12).Draw(t, "id"))
+			p := principal{name: rapid.SampledFrom([]string{"a", "b", "c"}).Draw(t, "principal")}
+			until := now.Add(10 * time.Second)
+			drop(func(e entry) bool { return now.Before(e.at) && e.id != id })
+			require.Equal(t, false, got.has("none", now))
+			got.add(id, p, until)
+			want = append(want, entry{id, p, until})
+			n, isFirst := 0, true
+			for _, e := range want {
+				if e.p == p {
+					n++
+				}
+			}
+			drop(func(e entry) bool {
+				if n > 3 && e.p == p && isFirst {
+					isFirst = false
+					return false
+				}
+				return true
+			})
+			if len(want) > 5 {
+				want = want[1:]
+			}
+			require.Len(t, got.byID, len(want))
+			for _, e := range want {
+				require.True(t, got.has(e.id, now), e.id)
+			}
+		}
+	})
+}
+
+// The messages to a Runtime that does not read are bounded in bytes; calls go to the next one.
+func TestRuntimeThatDoesNotReadIsOverloaded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newTextHost(t, Limits{MaxMemoryPerSession: -1, MaxMemoryPerPrincipal: -1, MaxMemory: -1})
+		conn := newScripted(func(Message) { select {} })
+		conn.sent = func(m Message) {
+			if m.Type() == "ToolCall" {
+				<-conn.closed
+			}
+		}
+		served := make(chan error, 1)
+		go func() { served <- h.Serve(context.Background(), conn, testService) }()
+		conn.in <- &AnnounceRuntime{RuntimeID: "r1", ProtocolVersion: "1.0.0"}
+		conn.in <- &FulfillTools{SessionID: AllSessions, ToolNames: []string{"echo"}}
+		synctest.Wait()
+		c := connect(t, h, testUser)
+		c.session("s")
+		accepted := 0
+		for i := range 140 {
+			c.send(textCall(fmt.Sprint(i), "s", 3<<20))
+			synctest.Wait()
+			if h.Stats().InFlight == accepted {
+				require.ErrorIs(t, next[*ToolResult](c).Error, ReasonOverloaded)
+				break
+			}
+			accepted++
+		}
+		require.LessOrEqual(t, accepted, 5, "calls of 3 MiB")
+		next := attachRuntime(t, h, testService, "r2", "echo")
+		c.send(textCall("last", "s", 3<<20))
+		synctest.Wait()
+		require.Equal(t, accepted+1, h.Stats().InFlight)
+		_ = next
+		_ = conn.Close()
+		<-served
+	})
+}
+
+// A client that does not read gets no further requests accepted.
+func TestClientThatDoesNotReadIsRefused(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newTextHost(t, Limits{})
+		conn := newScripted(nil)
+		var answers []Message
+		open := make(chan struct{})
+		conn.sent = func(m Message) {
+			<-open
+			answers = append(answers, m)
+		}
+		served := make(chan error, 1)
+		go func() { served <- h.Serve(context.Background(), conn, testUser) }()
+		for range 450 {
+			conn.in <- &CreateSession{}
+		}
+		time.Sleep(2 * time.Second)
+		close(open)
+		synctest.Wait()
+		require.Len(t, answers, 450)
+		refused := 0
+		for _, m := range answers {
+			if e, ok := m.(*ErrorMessage); ok {
+				require.ErrorIs(t, e.Err, ReasonOverloaded)
+				refused++
+			}
+		}
+		require.Greater(t, refused, 50)
+		require.Equal(t, 450-refused, h.Stats().Sessions)
+		_ = conn.Close()
+		<-served
+	})
+}
+
+func TestRequestRateRefusesRequests(t *testing.T) {
+	h := newTextHost(t, Limits{RequestRate: 0.001, RequestBurst: 1})
+	c, other := connect(t, h, testUser), connect(t, h, testOther)
+	c.session("s")
+	c.send(&CreateSession{})
+	err := next[*ErrorMessage](c).Err
+	require.ErrorIs(t, err, ReasonOverloaded)
+	require.Equal(t, "RequestRate", err.StringDetail("limit"))
+	other.session("t")
+}
+
+// ALT-D38: the calls of all principals together have a bound by default. At the bound the principal with
+// most calls is refused, and one below its share is not.
+func TestCallsOfAllPrincipalsAreBounded(t *testing.T) {
+	require.Equal(t, int64(65_536), usage(testHost(t, nil), "work", "all").Limit)
+	synctest.Test(t, func(t *testing.T) {
+		h := testHost(t, &HostOptions{Limits: Limits{MaxConcurrent: 4}})
+		rt := connect(t, h, testService)
+		rt.announce("r", "math/add")
+		greedy, modest := connect(t, h, testUser), connect(t, h, testOther)
+		greedy.session("s")
+		modest.session("t")
+		for i := range 6 {
+			greedy.send(add(fmt.Sprint("i", i), "s"))
+		}
+		refused := next[*ToolResult](greedy)
+		require.ErrorIs(t, refused.Error, ReasonOverloaded)
+		synctest.Wait()
+		running := h.Stats().InFlight
+		require.LessOrEqual(t, running, 4)
+		modest.send(add("j", "t"))
+		synctest.Wait()
+		require.Equal(t, running+1, h.Stats().InFlight, "another principal is served")
+	})
+}

@@ -1,0 +1,324 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package core
+
+import (
+	"math"
+	"slices"
+	"time"
+)
+
+// Credits of a Runtime (ALT-D37).
+const (
+	firstCredit  = 8       // of a dispatched call
+	maxCredit    = 64      // chunks beyond the base
+	maxInAdvance = 1 << 20 // bytes beyond the base, by the longest chunk
+)
+
+// chunkCost is what a chunk counts besides its payload.
+const chunkCost = 64
+
+// NoCredit is the credit of a reader without a bound.
+const NoCredit = math.MaxInt64
+
+func (c *Chunk) cost() int { return c.Size + chunkCost }
+
+// A Stream holds the accepted chunks of one call at a Host in a ring. Each reader has a
+// place in it: the id of the next chunk that it gets. All chunks from the base on, the
+// lowest place, are kept, and before it the last ones up to a number of bytes.
+type Stream struct {
+	order   Order
+	retain  int // bytes before the base
+	ring    []kept
+	first   int64 // id of ring[0]
+	next    int64 // id after the last one of the ring
+	base    int64
+	given   int64 // the highest place that a reader had
+	before  int   // bytes of the ring before base
+	bytes   int   // of the ring
+	longest int   // payload
+	grant   int64 // credit of the sender
+	isEnded bool  // the last chunk of the ring is final
+	readers []*Reader
+}
+
+type kept struct {
+	Chunk
+	at time.Time // of its arrival
+}
+
+// A Reader is the place of a connection in a [Stream].
+type Reader struct {
+	place  int64
+	credit int64
+	moved  time.Time
+}
+
+// Place returns the id of the next chunk of a reader.
+func (r *Reader) Place() int64 { return r.place }
+
+// Credit returns the credit of a reader.
+func (r *Reader) Credit() int64 { return r.credit }
+
+// NewStream returns a stream that keeps so many bytes before the base.
+func NewStream(retain int) *Stream { return &Stream{retain: retain, grant: firstCredit} }
+
+// Restart drops all chunks: another sender begins with chunk 0. No reader has a chunk yet.
+func (s *Stream) Restart() {
+	*s = Stream{retain: s.retain, grant: firstCredit, readers: s.readers, base: s.base}
+}
+
+// Accept takes a chunk of the sender. Its verdict is Final, with the final chunk, once that is due:
+// it is not in the ring before End.
+func (s *Stream) Accept(c Chunk, now time.Time) (v Verdict, final Chunk) {
+	if s.isEnded {
+		return Late, Chunk{}
+	}
+	if s.order.AddNext(c.ID, c.Final) {
+		s.longest = max(s.longest, c.Size)
+		if c.Final {
+			return Final, c
+		}
+		s.add(c, now)
+		return Accepted, Chunk{}
+	}
+	if v = s.order.Add(c, now); v != Accepted {
+		return v, Chunk{}
+	}
+	s.longest = max(s.longest, c.Size)
+	for next, ok := s.order.Next(now); ok; next, ok = s.order.Next(now) {
+		if next.Final {
+			return Final, next
+		}
+		s.add(next, now)
+	}
+	return Accepted, Chunk{}
+}
+
+func (s *Stream) add(c Chunk, now time.Time) {
+	if s.ring == nil {
+		s.ring = make([]kept, 0, 16)
+	}
+	s.ring = append(s.ring, kept{c, now})
+	s.next = c.ID + 1
+	s.bytes += c.cost()
+	if c.ID < s.base { // no reader needs it
+		s.before += c.cost()
+		s.trim()
+	}
+}
+
+// End adds the last chunk of the stream, of the sender or of the Host. Its id is Next.
+func (s *Stream) End(c Chunk, now time.Time) {
+	if !s.isEnded {
+		s.order = Order{next: s.order.next, isDone: true}
+		s.add(c, now)
+		s.isEnded = true
+	}
+}
+
+// Restored returns an ended stream with the kept chunks. The last of them is final.
+func Restored(chunks []Chunk) *Stream {
+	s := &Stream{}
+	for i, c := range chunks {
+		if i == 0 {
+			s.first, s.next = c.ID, c.ID
+		}
+		s.add(c, time.Time{})
+	}
+	s.base, s.before, s.isEnded = s.next, s.bytes, true
+	return s
+}
+
+// Truncate drops the chunks that no reader has.
+func (s *Stream) Truncate() {
+	if s.isEnded {
+		return
+	}
+	for s.next > max(s.given, s.first) {
+		last := len(s.ring) - 1
+		s.bytes -= s.ring[last].cost()
+		s.ring[last] = kept{}
+		s.ring = s.ring[:last]
+		s.next--
+	}
+	s.count()
+}
+
+// Next returns the id after the last chunk of the ring.
+func (s *Stream) Next() int64 { return s.next }
+
+// Given returns the highest place that a reader had.
+func (s *Stream) Given() int64 { return s.given }
+
+// Order returns the order of the received chunks.
+func (s *Stream) Order() *Order { return &s.order }
+
+// Longest returns the bytes that the longest chunk counts.
+func (s *Stream) Longest() int { return s.longest + chunkCost }
+
+// Bytes returns the held bytes.
+func (s *Stream) Bytes() int {
+	_, waiting := s.order.end()
+	return s.bytes + waiting
+}
+
+// Unread returns the bytes from the base on.
+func (s *Stream) Unread() int { return s.bytes - s.before }
+
+// Last returns the last chunk of the ring.
+func (s *Stream) Last() *Chunk { return &s.ring[len(s.ring)-1].Chunk }
+
+// Chunks calls f with the chunks of the ring in order.
+func (s *Stream) Chunks(f func(c *Chunk)) {
+	for i := range s.ring {
+		f(&s.ring[i].Chunk)
+	}
+}
+
+// Attach adds a reader that gets the chunks from an id on, and of an ended stream at least
+// the last one. It reports false if they are not kept.
+func (s *Stream) Attach(r *Reader, from, credit int64, now time.Time) bool {
+	if s.isEnded {
+		from = min(from, s.next-1)
+	}
+	if from < s.first {
+		return false
+	}
+	*r = Reader{place: from, credit: credit, moved: now}
+	s.readers = append(s.readers, r)
+	s.rebase()
+	return true
+}
+
+// Detach removes a reader. Without any the base stays.
+func (s *Stream) Detach(r *Reader) {
+	if i := slices.Index(s.readers, r); i >= 0 {
+		s.readers = slices.Delete(s.readers, i, i+1)
+		s.rebase()
+	}
+}
+
+// Grant raises the credit of a reader. It never falls.
+func (s *Stream) Grant(r *Reader, credit int64) { r.credit = max(r.credit, credit) }
+
+// Peek returns the next chunk of a reader, if its credit permits it. A final chunk needs
+// none.
+func (s *Stream) Peek(r *Reader) *Chunk {
+	c := s.at(r.place)
+	if c == nil || r.place >= r.credit && !c.Final {
+		return nil
+	}
+	return &c.Chunk
+}
+
+func (s *Stream) at(id int64) *kept {
+	if id < s.first || id >= s.next {
+		return nil
+	}
+	return &s.ring[id-s.first]
+}
+
+// Take moves a reader beyond the chunk of Peek.
+func (s *Stream) Take(r *Reader, now time.Time) {
+	wasLowest := r.place == s.base
+	r.place++
+	r.moved = now
+	s.given = max(s.given, r.place)
+	if wasLowest {
+		s.rebase()
+	}
+}
+
+// Stalled reports whether a chunk waits for a reader, and since when the reader has not moved.
+func (s *Stream) Stalled(r *Reader) (since time.Time, isStalled bool) {
+	c := s.at(r.place)
+	if c == nil {
+		return time.Time{}, false
+	}
+	if c.at.After(r.moved) {
+		return c.at, true
+	}
+	return r.moved, true
+}
+
+// Lowest returns a reader with the lowest place, or nil.
+func (s *Stream) Lowest() (lowest *Reader) {
+	for _, r := range s.readers {
+		if lowest == nil || r.place < lowest.place {
+			lowest = r
+		}
+	}
+	return lowest
+}
+
+// rebase moves the base to the lowest place.
+func (s *Stream) rebase() {
+	lowest := s.Lowest()
+	if lowest == nil || lowest.place == s.base {
+		return
+	}
+	from := s.base
+	s.base = lowest.place
+	if s.base < from {
+		s.count()
+		return
+	}
+	for id := max(from, s.first); id < min(s.base, s.next); id++ {
+		s.before += s.at(id).cost()
+	}
+	s.trim()
+}
+
+// count sums up the bytes before the base.
+func (s *Stream) count() {
+	s.before = 0
+	for i := range s.ring {
+		if s.ring[i].ID < s.base {
+			s.before += s.ring[i].cost()
+		}
+	}
+}
+
+// trim drops the oldest chunks before the base, but never the last one of all.
+func (s *Stream) trim() {
+	if s.isEnded { // its record has what was kept at the end
+		return
+	}
+	n := 0
+	for ; s.before > s.retain && n < len(s.ring)-1 && s.ring[n].ID < s.base; n++ {
+		s.before -= s.ring[n].cost()
+		s.bytes -= s.ring[n].cost()
+		s.ring[n] = kept{}
+	}
+	s.first += int64(n)
+	s.ring = s.ring[n:]
+}
+
+// HasCredit reports whether the sender may send its next chunk.
+func (s *Stream) HasCredit() bool {
+	next, _ := s.order.end()
+	return next < s.grant
+}
+
+// Credit returns the credit of the sender.
+func (s *Stream) Credit() int64 { return s.grant }
+
+// Raise raises the credit of the sender at the end of an event, and reports whether it has
+// changed enough.
+func (s *Stream) Raise() (credit int64, isRaised bool) {
+	if s.isEnded || s.order.hasFinal {
+		return s.grant, false
+	}
+	ahead := int64(maxCredit)
+	if s.longest > 0 {
+		ahead = int64(min(maxCredit, max(1, maxInAdvance/s.longest)))
+	}
+	credit = min(s.base, math.MaxInt64-maxCredit) + ahead
+	if credit < s.grant+max(1, ahead/2) {
+		return s.grant, false
+	}
+	s.grant = credit
+	return credit, true
+}

@@ -1,0 +1,402 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package altar
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/coder/websocket"
+	"github.com/stretchr/testify/require"
+
+	"github.com/fivewire/fivewire/internal/wsconn"
+)
+
+// countedDials counts the connections of a Dialer.
+func countedDials(dial Dialer) (Dialer, *atomic.Int32) {
+	n := new(atomic.Int32)
+	return func(ctx context.Context) (Conn, error) {
+		n.Add(1)
+		return dial(ctx)
+	}, n
+}
+
+type textIn struct {
+	Text string `json:"text"`
+}
+
+// startEcho starts a system with a Runtime that has the tools of tests and "echo".
+func startEcho(t *testing.T, opts *HostOptions) *system {
+	t.Helper()
+	return start(t, webSocketTransport, opts, testRuntime("r1", nil))
+}
+
+func TestClientRefusesTooLargeMessageAlone(t *testing.T) {
+	s := startEcho(t, &HostOptions{Auth: Auth{Authenticator: keys()}, Limits: Limits{MaxMessage: 1000}})
+	dial, dials := countedDials(s.dial(testUser))
+	c := must(NewClient(dial, nil))
+	defer func() { require.NoError(t, c.Close()) }()
+	sess, err := c.CreateSession(t.Context(), nil)
+	require.NoError(t, err)
+	other := make(chan error, 1)
+	go func() {
+		_, err := sess.Call(t.Context(), "wait", waitIn{50}, nil)
+		other <- err
+	}()
+	_, err = sess.Call(t.Context(), "math/add", textIn{strings.Repeat("x", 5000)}, nil)
+	require.ErrorIs(t, err, ReasonMessageTooLarge)
+	require.ErrorIs(t, err, ErrTooLarge)
+	require.ErrorIs(t, err, ErrInvalidParameters)
+	_, err = c.CreateSession(t.Context(), &CreateSessionParams{Metadata: map[string]string{"k": strings.Repeat("x", 5000)}})
+	require.ErrorIs(t, err, ErrTooLarge)
+	require.NoError(t, <-other, "another call is not affected")
+	require.Equal(t, int32(1), dials.Load(), "connections")
+}
+
+// A Host that does not announce its limit closes with 1009: then the largest call fails, and the
+// others are repeated.
+func TestClientFailsLargestCallAfterClose1009(t *testing.T) {
+	t.Run("AtFirst", func(t *testing.T) { testClose1009(t, 1) })
+	t.Run("AfterReconnect", func(t *testing.T) { testClose1009(t, 2) })
+}
+
+// testClose1009 has a Host that closes earlier connections normally at a large message, and answers only on
+// later ones.
+func testClose1009(t *testing.T, tooLargeAt int32) {
+	var conns atomic.Int32
+	ts := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		n := conns.Add(1)
+		limit := 1000
+		if n < tooLargeAt {
+			limit = 10_000
+		}
+		conn, err := wsconn.Accept(w, r, &wsconn.AcceptOptions{Options: wsconn.Options{MaxMessage: limit, Subprotocols: []string{subprotocol}}})
+		if err != nil {
+			return
+		}
+		defer conn.Close(wsconn.CodeNormal, "")
+		for {
+			data, err := conn.Read(context.Background())
+			if err != nil || len(data) > 1000 {
+				return
+			}
+			m, err := DecodeMessage(data, nil)
+			if call, ok := m.(*ToolCall); err == nil && ok && n > tooLargeAt {
+				out, _ := AppendMessage(nil, &ToolResult{InvocationID: call.InvocationID})
+				_ = conn.Write(context.Background(), out)
+			}
+		}
+	}))
+	defer ts.Close()
+	c := must(NewClient(func(ctx context.Context) (Conn, error) { return DialWebSocket(ctx, ts.URL, nil) }, nil))
+	defer func() { require.NoError(t, c.Close()) }()
+	small := make(chan error, 1)
+	go func() {
+		_, err := c.Session("s").Call(t.Context(), "small", nil, nil)
+		small <- err
+	}()
+	for conns.Load() == 0 {
+		time.Sleep(time.Millisecond)
+	}
+	_, err := c.Session("s").Call(t.Context(), "large", textIn{strings.Repeat("x", 5000)}, nil)
+	require.ErrorIs(t, err, ErrTooLarge)
+	require.NoError(t, <-small)
+	require.Equal(t, tooLargeAt+1, conns.Load(), "connections")
+}
+
+func TestRuntimeResultTooLargeFailsAlone(t *testing.T) {
+	rt := testRuntime("r1", nil)
+	rt.names["math/add"].tool = HandlerFunc(func(context.Context, *ToolCall) (any, error) { return strings.Repeat("x", 5000), nil })
+	s := start(t, webSocketTransport, &HostOptions{Auth: Auth{Authenticator: keys()}, Limits: Limits{MaxMessage: 1000}}, rt)
+	sess := must(s.c.CreateSession(t.Context(), nil))
+	for range 2 {
+		_, err := sess.Call(t.Context(), "math/add", addIn{1, 2}, nil)
+		require.ErrorIs(t, err, ErrInternal)
+		require.ErrorIs(t, err, ReasonMessageTooLarge)
+	}
+	require.Equal(t, 1, s.h.Stats().Runtimes)
+}
+
+func TestHostResultOverMaxOutputBecomesError(t *testing.T) {
+	rt := testRuntime("r1", nil)
+	rt.names["math/add"].tool = HandlerFunc(func(context.Context, *ToolCall) (any, error) { return strings.Repeat("x", 5000), nil })
+	s := start(t, webSocketTransport, &HostOptions{Auth: Auth{Authenticator: keys()}, Limits: Limits{MaxOutput: 1000}}, rt)
+	sess := must(s.c.CreateSession(t.Context(), nil))
+	_, err := sess.Call(t.Context(), "math/add", addIn{1, 2}, nil)
+	require.ErrorIs(t, err, ErrInternal)
+	require.ErrorIs(t, err, ReasonMessageTooLarge)
+	require.NoError(t, s.c.Ping(t.Context()), "the connection continues")
+}
+
+// A Runtime with the id of another one replaces it, and the replaced one does not return.
+func TestReplacedRuntimeEndsForGood(t *testing.T) {
+	s := startEcho(t, &HostOptions{Auth: Auth{Authenticator: keys()}})
+	dial, dials := countedDials(s.dial(testService))
+	newer := testRuntime("r1", nil)
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- newer.RunWithReconnect(ctx, dial) }()
+	require.ErrorIs(t, <-s.done[0], ReasonReplaced)
+	require.Equal(t, []string{"r1"}, s.h.Runtimes())
+	require.Equal(t, int32(1), dials.Load(), "connections")
+	stop()
+	require.NoError(t, <-done)
+}
+
+func TestWebSocketCloseCodesOfHost(t *testing.T) {
+	h := testHost(t, &HostOptions{Auth: Auth{Authenticator: keys()}})
+	ts := server(t, h)
+	dial := func(id *Principal) *websocket.Conn {
+		c, res, err := websocket.Dial(t.Context(), ts.URL+WebSocketPath,
+			&websocket.DialOptions{HTTPClient: ts.Client(), HTTPHeader: keyOf(id), Subprotocols: []string{subprotocol}})
+		require.NoError(t, err)
+		require.Equal(t, "4194304", res.Header.Get("Altar-Max-Message"))
+		return c
+	}
+	announce := func(c *websocket.Conn) {
+		text := `{"type":"AnnounceRuntime","runtime_id":"r","protocol_version":"1.0.0"}`
+		require.NoError(t, c.Write(t.Context(), websocket.MessageText, []byte(text)))
+		_, data, err := c.Read(t.Context())
+		require.NoError(t, err)
+		require.Contains(t, string(data), "AcknowledgeRuntime")
+	}
+	closeCode := func(c *websocket.Conn) websocket.StatusCode {
+		for {
+			if _, _, err := c.Read(t.Context()); err != nil {
+				return websocket.CloseStatus(err)
+			}
+		}
+	}
+	older, newer := dial(testService), dial(testService)
+	announce(older)
+	announce(newer)
+	require.Equal(t, websocket.StatusCode(4001), closeCode(older))
+	go func() { _ = h.Shutdown(context.Background()) }()
+	require.Equal(t, websocket.StatusGoingAway, closeCode(newer))
+}
+
+// silentPeer accepts connections, and neither answers nor closes.
+func silentPeer(t *testing.T) (addr string) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	var mu sync.Mutex
+	var conns []net.Conn
+	t.Cleanup(func() {
+		_ = l.Close()
+		mu.Lock()
+		defer mu.Unlock()
+		for _, c := range conns {
+			_ = c.Close()
+		}
+	})
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			mu.Lock()
+			conns = append(conns, c)
+			mu.Unlock()
+		}
+	}()
+	return l.Addr().String()
+}
+
+// shortest returns the shortest of several durations: a busy machine may delay some of them.
+func shortest(n int, f func() time.Duration) time.Duration {
+	result := f()
+	for range n - 1 {
+		result = min(result, f())
+	}
+	return result
+}
+
+func TestClientCloseIsQuick(t *testing.T) {
+	for _, tr := range transports {
+		t.Run(tr.name, func(t *testing.T) {
+			s := start(t, tr.dial, &HostOptions{Auth: Auth{Authenticator: keys()}}, testRuntime("r1", nil))
+			took := shortest(5, func() time.Duration {
+				c := must(NewClient(s.dial(testUser), nil))
+				sess, err := c.CreateSession(t.Context(), nil)
+				require.NoError(t, err)
+				called := make(chan error, 1)
+				before := s.h.Stats().Dispatched
+				go func() {
+					_, err := sess.Call(t.Context(), "wait", waitIn{60_000}, nil)
+					called <- err
+				}()
+				for s.h.Stats().Dispatched == before {
+					time.Sleep(time.Millisecond)
+				}
+				start := time.Now()
+				require.NoError(t, c.Close())
+				took := time.Since(start)
+				require.ErrorIs(t, <-called, ErrClosed)
+				return took
+			})
+			require.Less(t, took, 100*time.Millisecond)
+			for s.h.Stats().InFlight > 0 { // its calls are cancelled at once
+				time.Sleep(time.Millisecond)
+			}
+		})
+	}
+}
+
+func TestClientCloseAgainstSilentPeer(t *testing.T) {
+	addr, end := silentPeer(t), make(chan struct{})
+	t.Cleanup(func() { close(end) })
+	for name, dial := range map[string]Dialer{
+		"stream": func(context.Context) (Conn, error) {
+			c, err := net.Dial("tcp", addr)
+			if err != nil {
+				return nil, err
+			}
+			return NewStreamConn(c, nil), nil
+		},
+		"websocket": func(ctx context.Context) (Conn, error) { return DialWebSocket(ctx, "ws://"+addr, nil) },
+		"http":      func(ctx context.Context) (Conn, error) { return DialHTTP(ctx, "http://"+addr, nil) },
+		"dialer": func(context.Context) (Conn, error) {
+			<-end
+			return nil, io.EOF
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			took := shortest(1, func() time.Duration {
+				c := must(NewClient(dial, nil))
+				called := make(chan error, 1)
+				go func() { called <- c.Ping(context.Background()) }()
+				time.Sleep(10 * time.Millisecond) // it need not have begun
+				start := time.Now()
+				require.NoError(t, c.Close())
+				took := time.Since(start)
+				require.Error(t, <-called)
+				return took
+			})
+			require.LessOrEqual(t, took, 1100*time.Millisecond)
+		})
+	}
+}
+
+// stuckConn is a connection of a program whose Close does not end Receive.
+type stuckConn struct{ *scripted }
+
+func (stuckConn) Close() error { return nil }
+
+func TestClientCloseLeavesConnectionThatDoesNotEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		conn := stuckConn{newScripted(func(Message) {})}
+		c := must(NewClient(func(context.Context) (Conn, error) { return conn, nil }, nil))
+		go func() { _ = c.Ping(context.Background()) }()
+		synctest.Wait()
+		start := time.Now()
+		require.NoError(t, c.Close())
+		require.LessOrEqual(t, time.Since(start), 2*time.Second)
+		require.NoError(t, conn.scripted.Close())
+	})
+}
+
+// A call with a timeout ends on a silent connection.
+func TestCallTimeoutOnSilentConnection(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var last Message
+		conn := newScripted(func(m Message) { last = m })
+		c := must(NewClient(func(context.Context) (Conn, error) { return conn, nil }, &ClientOptions{Heartbeat: -1}))
+		start := time.Now()
+		_, err := c.Session("s").Call(t.Context(), "tool", nil, &CallOptions{Timeout: time.Second})
+		require.ErrorIs(t, err, ErrExecutionTimeout)
+		require.Equal(t, 6*time.Second, time.Since(start))
+		synctest.Wait()
+		require.Equal(t, "CancelCall", last.Type())
+		require.NoError(t, c.Close())
+	})
+}
+
+func TestClientNamesFailureOfRequest(t *testing.T) {
+	ping := func(ctx context.Context, url string) error {
+		c := must(NewClient(func(ctx context.Context) (Conn, error) { return DialHTTP(ctx, url, nil) }, nil))
+		defer func() { require.NoError(t, c.Close()) }()
+		return c.Ping(ctx)
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	require.NoError(t, l.Close())
+	require.ErrorIs(t, ping(t.Context(), "http://"+l.Addr().String()), syscall.ECONNREFUSED)
+
+	ts := httptest.NewServer(http.NotFoundHandler())
+	defer ts.Close()
+	err = ping(t.Context(), ts.URL)
+	require.ErrorContains(t, err, "404")
+	require.NotErrorIs(t, err, syscall.ECONNREFUSED)
+
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	require.ErrorIs(t, ping(ctx, "http://"+silentPeer(t)), context.DeadlineExceeded)
+}
+
+// A call to a server that is no Host ends with the status, not after ReconnectTimeout.
+func TestCallEndsOnPermanentStatus(t *testing.T) {
+	ts := httptest.NewServer(http.NotFoundHandler())
+	defer ts.Close()
+	dial, dials := countedDials(func(ctx context.Context) (Conn, error) { return DialHTTP(ctx, ts.URL, nil) })
+	c := must(NewClient(dial, nil))
+	defer func() { require.NoError(t, c.Close()) }()
+	_, err := c.Session("s").Call(t.Context(), "tool", nil, nil)
+	require.ErrorContains(t, err, "404")
+	require.Equal(t, int32(1), dials.Load())
+}
+
+func TestTokenSourceAuthenticatesRequestsAndHandshakes(t *testing.T) {
+	h := testHost(t, &HostOptions{Auth: Auth{Authenticator: keys()}})
+	ts := server(t, h)
+	key := strings.TrimPrefix(keyOf(testUser).Get(APIKeyHeader), "")
+	source := TokenSourceFunc(func(context.Context) (string, error) { return key, nil })
+	for name, dial := range map[string]Dialer{
+		"http": func(ctx context.Context) (Conn, error) {
+			return DialHTTP(ctx, ts.URL, &HTTPDialOptions{HTTPClient: ts.Client(), TokenSource: source})
+		},
+		"websocket": func(ctx context.Context) (Conn, error) {
+			return DialWebSocket(ctx, ts.URL, &WebSocketDialOptions{HTTPClient: ts.Client(), TokenSource: source})
+		},
+	} {
+		c := must(NewClient(dial, nil))
+		_, err := c.CreateSession(t.Context(), nil)
+		require.NoError(t, err, name)
+		require.NoError(t, c.Close())
+	}
+	failed := errors.New("no token")
+	source = func(context.Context) (string, error) { return "", failed }
+	_, err := DialWebSocket(t.Context(), ts.URL, &WebSocketDialOptions{HTTPClient: ts.Client(), TokenSource: source})
+	require.ErrorIs(t, err, failed)
+	source = func(context.Context) (string, error) { panic("no token") }
+	_, err = DialWebSocket(t.Context(), ts.URL, &WebSocketDialOptions{HTTPClient: ts.Client(), TokenSource: source})
+	require.ErrorContains(t, err, "panic")
+}
+
+// A Conn of a program that panics ends its connection alone.
+type panickingConn struct{ *scripted }
+
+func (panickingConn) Receive() (Message, error) { panic("a secret") }
+
+func TestPanicOfConnEndsConnectionAlone(t *testing.T) {
+	h := testHost(t, nil)
+	err := h.Serve(t.Context(), panickingConn{newScripted(func(Message) {})}, testUser)
+	require.ErrorContains(t, err, "panic")
+	require.Zero(t, h.Stats().Connections)
+	err = testRuntime("r1", nil).Run(t.Context(), panickingConn{newScripted(func(Message) {})})
+	require.ErrorContains(t, err, "panic")
+	require.NotErrorIs(t, err, io.EOF)
+}

@@ -1,0 +1,160 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package altar
+
+import (
+	"encoding/json"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/fivewire/fivewire/internal/race"
+	"github.com/fivewire/fivewire/store"
+)
+
+// announce makes a connection that of a Runtime, which fulfils contracts in all sessions.
+func (w *wire) announce(id string, contracts ...string) {
+	w.t.Helper()
+	w.send(&AnnounceRuntime{RuntimeID: id, ProtocolVersion: "1.0.0", Capabilities: []string{CapStanding}})
+	next[*AcknowledgeRuntime](w)
+	w.send(&FulfillTools{SessionID: AllSessions, ToolNames: contracts})
+	next[*AcknowledgeFulfillment](w)
+}
+
+// ALT-D34: a Router that blocks delays its call only. The call ends at its time, with its session, or
+// with a cancellation.
+func TestRouterBlocks(t *testing.T) {
+	for _, hasStore := range []bool{false, true} {
+		t.Run(fmt.Sprint("store=", hasStore), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				gate := make(chan struct{})
+				opts := &HostOptions{Router: RouterFunc(func(r *RouteRequest, c []Candidate) int {
+					if r.Contract == "math/add" {
+						<-gate
+					}
+					return 1
+				})}
+				if hasStore {
+					opts.Persistence.Store = store.NewMemory()
+				}
+				h := testHost(t, opts)
+				r1, r2 := connect(t, h, testService), connect(t, h, testService)
+				r1.announce("r1", "math/add", "get")
+				r2.announce("r2", "math/add", "get")
+				c := connect(t, h, testUser)
+				c.session("s")
+				c.session("ended")
+				for _, id := range []string{"first", "cancelled", "late"} {
+					c.send(add(id, "s"))
+				}
+				c.send(add("over", "ended"))
+				synctest.Wait()
+				require.Equal(t, 4, h.Stats().InFlight)
+
+				c.send(&ToolCall{InvocationID: "other", SessionID: "s", ToolName: "get", Parameters: json.RawMessage(`{"key":"k"}`)})
+				require.Equal(t, "other", next[*ToolCall](r2).InvocationID, "the second candidate")
+				r2.send(&ToolResult{InvocationID: "other", Payload: json.RawMessage("1")})
+				require.Equal(t, "1", string(next[*ToolResult](c).Payload))
+				c.send(&CancelCall{SessionID: "s", InvocationID: "cancelled"})
+				require.ErrorIs(t, next[*ToolResult](c).Error, ReasonCancelled)
+				c.send(&DestroySession{SessionID: "ended"})
+				require.ErrorIs(t, next[*ToolResult](c).Error, ReasonSessionDestroyed)
+				next[*SessionDestroyed](c)
+
+				close(gate)
+				for range 2 {
+					call := next[*ToolCall](r2)
+					require.Contains(t, []string{"first", "late"}, call.InvocationID)
+					r2.send(&ToolResult{InvocationID: call.InvocationID, Payload: json.RawMessage("3")})
+					require.Equal(t, "3", string(next[*ToolResult](c).Payload))
+				}
+				synctest.Wait()
+				require.Zero(t, h.Stats().InFlight)
+
+				gate = make(chan struct{})
+				start := time.Now()
+				c.send(add("timed", "s"))
+				require.ErrorIs(t, next[*ToolResult](c).Error, ReasonDeadline)
+				require.Equal(t, 30*time.Second, time.Since(start).Round(time.Second))
+				close(gate)
+			})
+		})
+	}
+}
+
+// A Runtime that leaves while the Router chooses it gets no call.
+func TestRouterChoosesAbsentRuntime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		gate, n := make(chan struct{}), 0
+		h := testHost(t, &HostOptions{Router: RouterFunc(func(*RouteRequest, []Candidate) int {
+			if n++; n == 1 {
+				<-gate
+			}
+			return 0
+		})})
+		r1, r2 := connect(t, h, testService), connect(t, h, testService)
+		r1.announce("r1", "math/add")
+		r2.announce("r2", "math/add")
+		c := connect(t, h, testUser)
+		c.session("s")
+		c.send(add("i", "s"))
+		synctest.Wait()
+		require.NoError(t, r1.conn.Close())
+		synctest.Wait()
+		close(gate)
+		require.Equal(t, "i", next[*ToolCall](r2).InvocationID)
+		require.Equal(t, 2, n)
+	})
+}
+
+// The cost of a Runtime that leaves and returns depends on its own calls, not on those of others or on
+// the sessions.
+func TestRuntimeLeavesAmongManyCalls(t *testing.T) {
+	sessions, calls := 1_000, 100_000
+	if race.Enabled || testing.Short() {
+		calls = 10_000
+	}
+	cost := func(sessions, calls int) time.Duration {
+		h := testHost(t, &HostOptions{Limits: Limits{MaxConcurrent: -1, MaxConcurrentPerPrincipal: -1, MaxConcurrentPerRuntime: -1, MaxMemoryPerPrincipal: -1, MaxMemory: -1,
+			RuntimeQueueLimit: 1 << 20, MaxRuntimeQueue: 1 << 30}})
+		busy := connect(t, h, testService)
+		busy.announce("busy", "math/add")
+		c := connect(t, h, testUser)
+		for i := range sessions {
+			c.session(fmt.Sprint("s", i))
+		}
+		for i := range calls {
+			c.send(add(fmt.Sprint("i", i), fmt.Sprint("s", i%sessions)))
+		}
+		for range calls {
+			next[*ToolCall](busy)
+		}
+		shortest := time.Hour
+		for i := range 20 {
+			rt := connect(t, h, testService)
+			rt.announce("idle", "get")
+			h.mu.Lock()
+			hc := h.runtimes["idle"].conn
+			h.mu.Unlock()
+			id := fmt.Sprint("own", i)
+			c.send(&ToolCall{InvocationID: id, SessionID: "s0", ToolName: "get", Parameters: json.RawMessage(`{"key":"k"}`)})
+			next[*ToolCall](rt)
+			now := h.lock()
+			start := time.Now()
+			h.disconnect(hc, now)
+			shortest = min(shortest, time.Since(start))
+			h.unlock()
+			c.send(&CancelCall{SessionID: "s0", InvocationID: id})
+			require.ErrorIs(t, next[*ToolResult](c).Error, ReasonCancelled, "it waited for another attempt")
+			_ = rt.conn.Close()
+		}
+		return shortest
+	}
+	few, many := cost(1, 10), cost(sessions, calls)
+	t.Logf("%v among 10 calls, %v among %d", few, many, calls)
+	require.Less(t, many, 20*few+200*time.Microsecond)
+}
