@@ -10,12 +10,8 @@ import (
 	"unicode/utf8"
 )
 
-// Format writes m as one frame in canonical form, with the keys as given: params
-// and the keys of maps ascending, metadata in the order of the envelope (ACCP-D12).
-// Every error is an [*Error].
-func (c *Codec) Format(m *Message) ([]byte, error) { return c.AppendRaw(nil, m) }
-
-// AppendRaw is like [Codec.Format] and appends to dst.
+// AppendRaw appends m as one frame to dst, in canonical form with the keys as given: params and map keys
+// ascend, metadata follows the order of the envelope (ACCP-D12). Every error is an [*Error].
 func (c *Codec) AppendRaw(dst []byte, m *Message) ([]byte, error) {
 	out, _, err := c.appendFrame(dst, m, nil)
 	if err != nil {
@@ -24,7 +20,7 @@ func (c *Codec) AppendRaw(dst []byte, m *Message) ([]byte, error) {
 	return out, nil
 }
 
-// AppendValue appends the canonical text of v, as it stands in a payload.
+// AppendValue appends the canonical text of v as a payload contains it.
 func (c *Codec) AppendValue(dst []byte, v Value) ([]byte, error) {
 	e := encoder{c: c, limits: c.FrameLimits.withDefaults()}
 	out := e.value(dst, &v, 0)
@@ -34,8 +30,8 @@ func (c *Codec) AppendValue(dst []byte, v Value) ([]byte, error) {
 	return out, nil
 }
 
-// An encoder appends to what its methods are given. Like in the parser, faults of
-// the grammar go before an unknown intent and that before a wrong type.
+// An encoder appends to the given slices. As in the parser, an error of the grammar precedes an
+// unknown intent, and that precedes a wrong type.
 type encoder struct {
 	c      *Codec
 	limits FrameLimits
@@ -57,7 +53,7 @@ func (e *encoder) wrongType(what string) {
 	}
 }
 
-// result returns the first fault, or that of a text of this size.
+// result returns the first error, or the error for a text of this size.
 func (e *encoder) result(size int) error {
 	switch {
 	case e.bad != nil:
@@ -72,11 +68,11 @@ func (e *encoder) result(size int) error {
 	return nil
 }
 
-// cut says where the parts of a written frame begin.
-type cut struct{ start, body, meta, end int }
+// A cut has the offsets of the parts of a written frame, and the number of its values.
+type cut struct{ start, body, meta, end, values int }
 
-// appendFrame writes a frame. Keys, if given, are those to write the params
-// under; a param whose key is empty is left out.
+// appendFrame appends a frame. If keys is not nil, it has the key to write for each param; a param
+// with an empty key is omitted.
 func (c *Codec) appendFrame(dst []byte, m *Message, keys []string) ([]byte, cut, error) {
 	e := encoder{c: c, limits: c.FrameLimits.withDefaults()}
 	at := cut{start: len(dst)}
@@ -96,7 +92,7 @@ func (c *Codec) appendFrame(dst []byte, m *Message, keys []string) ([]byte, cut,
 	if !m.Meta.empty() {
 		out = e.meta(out, m.Meta)
 	}
-	at.end = len(out)
+	at.end, at.values = len(out), e.values
 	if err := e.result(at.end - at.start); err != nil {
 		return dst, at, err
 	}
@@ -152,8 +148,7 @@ func (e *encoder) params(dst []byte, list Params, keys []string, sep byte, depth
 	return dst
 }
 
-// ascending reports whether the keys that are written stand in their order, none
-// twice.
+// ascending reports whether the written keys ascend strictly.
 func ascending(list Params, keys []string) bool {
 	last := ""
 	for i := range list {
@@ -189,7 +184,7 @@ func (e *encoder) unsorted(dst []byte, list Params, keys []string, sep byte, dep
 			order = append(order, int32(i))
 		}
 	}
-	if len(order) <= 12 { // few: without allocating
+	if len(order) <= 12 { // up to 12 without allocating
 		for i := 1; i < len(order); i++ {
 			for j := i; j > 0 && key(order[j]) < key(order[j-1]); j-- {
 				order[j], order[j-1] = order[j-1], order[j]
@@ -274,8 +269,8 @@ func (e *encoder) decimal(dst []byte, s string) []byte {
 	return e.number(dst, text)
 }
 
-// text writes a string. With mark set it stays one even if it looks like another
-// type; the strings of the envelope need no mark (ACCP-D20).
+// text writes a string. If mark is set, a string that looks like another type is marked; strings of
+// the envelope need no mark (ACCP-D20).
 func (e *encoder) text(dst []byte, s string, mark bool) []byte {
 	i := 0
 	for i < len(s) && class[s[i]]&cPlain != 0 {
@@ -297,12 +292,12 @@ func (e *encoder) text(dst []byte, s string, mark bool) []byte {
 	return e.escaped(dst, s, i)
 }
 
-// escaped writes a string whose first so many bytes only are plain.
+// escaped writes a string of which only the first i bytes are plain.
 func (e *encoder) escaped(dst []byte, s string, i int) []byte {
 	space := strings.IndexByte(s[i:], ' ') >= 0
 	if space {
 		dst = append(dst, `\_`...)
-		i = 0 // in front of it there may be underscores
+		i = 0 // underscores may precede it
 	} else {
 		dst = append(dst, s[:i]...)
 	}
@@ -356,7 +351,7 @@ func appendEscape(dst []byte, r rune) []byte {
 	return append(dst, '}')
 }
 
-// portable writes a string for peers that know delimiters' escapes only (ACCP-D03).
+// portable writes a string for peers that support the escapes of delimiters only (ACCP-D03).
 func (e *encoder) portable(dst []byte, s string) []byte {
 	if s == "" {
 		e.wrongType("the empty string has no portable form")
@@ -376,8 +371,8 @@ func (e *encoder) portable(dst []byte, s string) []byte {
 	return dst
 }
 
-// meta writes the metadata block, of which something is set. Every field begins
-// with the comma before it, the first one of which becomes the bracket.
+// meta writes a metadata block that is not empty. Each field starts with a comma; the first comma
+// is then replaced by the bracket.
 func (e *encoder) meta(dst []byte, m *Meta) []byte {
 	start := len(dst)
 	count := len(m.Ext)

@@ -41,8 +41,7 @@ func TestFloor(t *testing.T) {
 	}
 }
 
-// benchOps are what the rows of the benchmarks do with a sample: each beside the
-// floor that it is compared with.
+// benchOps returns the operations of the benchmarks on a sample, each with its floor.
 func benchOps(t testing.TB, frame string) map[string]struct{ sdk, floor func() } {
 	in := []byte(frame)
 	var c accp.Codec
@@ -147,11 +146,11 @@ func TestAllocations(t *testing.T) {
 	if race.Enabled {
 		t.Skip("the race detector allocates")
 	}
-	most := map[string]float64{"op=decode": 0, "op=decodeMessage": 3, "op=encode": 0, "op=encodeMessage": 0}
+	maxAllocs := map[string]float64{"op=decode": 0, "op=decodeMessage": 3, "op=encode": 0, "op=encodeMessage": 0}
 	for _, s := range benchFrames {
 		for op, f := range benchOps(t, s.frame) {
 			f.sdk()
-			require.LessOrEqual(t, testing.AllocsPerRun(200, f.sdk), most[op], "%s %s", op, s.name)
+			require.LessOrEqual(t, testing.AllocsPerRun(200, f.sdk), maxAllocs[op], "%s %s", op, s.name)
 		}
 	}
 	var c accp.Codec

@@ -4,147 +4,105 @@
 package accp
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"sync"
 	"time"
 )
 
-// Bounds of what waits for the reader of one call.
+// Bounds of the received messages that calls hold for their readers.
 const (
-	callMessages = 4096
-	callBytes    = 8 << 20
+	callMessages = 4096    // of one call
+	callBytes    = 8 << 20 // of all calls of a connection
+	maxCalls     = 1024    // of a connection
 )
 
-var (
-	errSlow       = errors.New("accp: answers came faster than they were read")
-	errSameChain  = errors.New("accp: another call of this chain waits for answers")
-	errConnClosed = errors.New("accp: connection closed")
-)
+var errSameChain = errors.New("accp: another call of this chain is open")
 
-// A callTable holds the calls of a connection that wait for answers, by chain. A
-// nil table has none.
-type callTable struct {
-	mu     sync.Mutex
-	open   map[string]*call
-	parts  map[string]*call // by the ids of further frames of the message that was sent
-	closed bool
-}
-
-// A call waits for the messages of one chain. It has room for a burst; if its
-// reader does not keep up it is given up, since other calls share the connection.
+// A call receives the messages of one chain. It buffers a burst. If the buffer is full, the call
+// fails, since other calls share the connection.
 type call struct {
-	chain string
-	more  []string
-	ready chan struct{} // holds a token when something changed
+	conn   *wsConn
+	isPart bool          // the entry of a frame after the first
+	whole  *call         // of such an entry
+	ready  chan struct{} // holds a token after a change
 
-	mu    sync.Mutex // guards the following
+	mu    sync.Mutex // guards the fields below
 	queue []queued
-	bytes int
-	err   error // what follows the queue
+	err   error // returned after the queue
 }
 
 type queued struct {
 	r    *ReceiveResult
-	size int
+	size int64
 }
 
-// has reports whether a call of the chain waits.
-func (t *callTable) has(chain string) bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.open[chain] != nil
-}
-
-// add makes the call for a chain that has none, whose message was sent in several
-// frames of which more are the ids but for the first.
-func (t *callTable) add(chain string, more []string) *call {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	k := &call{chain: chain, more: more, ready: make(chan struct{}, 1)}
-	if t.closed {
-		k.err = errConnClosed
-		return k
+// addCall opens the call of a sent message, which must be the only one of its chain.
+func (c *wsConn) addCall(sent *SendResult) (*call, error) {
+	k := &call{conn: c, ready: make(chan struct{}, 1)}
+	if _, err := c.calls.Add(sent.Message.Chain(), time.Time{}, k); err != nil {
+		return nil, err
 	}
-	t.open[chain] = k
-	for _, id := range more {
-		t.parts[id] = k
+	for _, id := range sent.more { // without an entry, a refused part is not noticed
+		_, _ = c.calls.Add(id, time.Time{}, &call{isPart: true, whole: k})
 	}
-	return k
+	return k, nil
 }
 
-func (t *callTable) remove(k *call) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	delete(t.open, k.chain)
-	for _, id := range k.more {
-		delete(t.parts, id)
+// removeCall ends the call k of a sent message.
+func (c *wsConn) removeCall(sent *SendResult, k *call) {
+	c.calls.Complete(sent.Message.Chain(), nil)
+	for _, id := range sent.more {
+		c.calls.Complete(id, nil)
 	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.err = cmp.Or(k.err, errConnClosed) // refuses a message that is being delivered
+	for _, q := range k.queue {
+		c.buffered.Add(-q.size)
+	}
+	k.queue = nil
 }
 
-func (t *callTable) close() {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.closed = true
-	for _, k := range t.open {
-		k.end(errConnClosed)
-	}
-}
-
-// deliver gives a message that came in so many bytes to the call that waits for
-// it, and reports whether there is one.
-func (t *callTable) deliver(r *ReceiveResult, size int) bool {
-	if t == nil {
+// deliver passes a message in a frame of n bytes to the open call of its chain. It reports whether
+// there is one.
+func (c *wsConn) deliver(r *ReceiveResult, n int) bool {
+	if c.calls == nil {
 		return false
 	}
-	chain := r.Message.Chain()
-	t.mu.Lock()
-	k := t.open[chain]
-	part := t.parts[chain]
-	t.mu.Unlock()
+	q := queued{r, int64(n + r.Message.size())}
+	k, ok := c.calls.Get(r.Message.Chain())
 	switch {
-	case k != nil:
-		k.put(r, size)
-	case part == nil:
+	case !ok:
 		return false
-	case r.Message.Intent == IntentFail: // a part was refused, and the whole with it
-		part.put(r, size)
+	case !k.isPart:
+		k.put(q)
+	case r.Message.Intent == IntentFail: // a refused part ends the whole message
+		k.whole.put(q)
 	}
 	return true
 }
 
-func (k *call) put(r *ReceiveResult, size int) {
+func (k *call) put(q queued) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	switch {
 	case k.err != nil:
 		return
-	case len(k.queue) >= callMessages, k.bytes+size > callBytes && len(k.queue) > 0:
-		k.err = errSlow
+	case len(k.queue) >= callMessages, len(k.queue) > 0 && k.conn.buffered.Load()+q.size > callBytes:
+		k.err = ErrSlowReader
 	default:
-		k.queue = append(k.queue, queued{r, size})
-		k.bytes += size
+		k.queue = append(k.queue, q)
+		k.conn.buffered.Add(q.size)
 	}
-	k.wake()
-}
-
-func (k *call) end(err error) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if k.err == nil {
-		k.err = err
-	}
-	k.wake()
-}
-
-func (k *call) wake() {
 	select {
 	case k.ready <- struct{}{}:
 	default:
 	}
 }
 
-// take returns what came first, then the error.
+// take returns the first queued message; after the queue, the error.
 func (k *call) take() (*ReceiveResult, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -154,30 +112,30 @@ func (k *call) take() (*ReceiveResult, error) {
 	q := k.queue[0]
 	k.queue[0] = queued{}
 	k.queue = k.queue[1:]
-	k.bytes -= q.size
+	k.conn.buffered.Add(-q.size)
 	return q.r, nil
 }
 
-// next waits for the next message. What came goes before the end.
-func (k *call) next(ctx context.Context, timeout time.Duration) (*ReceiveResult, error) {
+// next waits for the next message of a call. Queued messages precede the end of the connection.
+func (c *wsConn) next(ctx context.Context, k *call, timeout time.Duration) (*ReceiveResult, error) {
 	timer := time.NewTimer(timeout)
 	defer timer.Stop()
 	for {
+		isEnded := c.ctx.Err() != nil // nothing is delivered afterwards
 		r, err := k.take()
-		switch {
-		case r != nil:
-			return r, nil
-		case errors.Is(err, errConnClosed):
-			return nil, &Error{Code: ErrTimeout, Message: "connection lost", Cause: err}
-		case err != nil:
-			return nil, err
+		if r != nil || err != nil {
+			return r, err
+		}
+		if isEnded {
+			return nil, c.lost()
 		}
 		select {
 		case <-k.ready:
+		case <-c.ctx.Done():
 		case <-timer.C:
 			return nil, fail(ErrTimeout, "no answer in time")
 		case <-ctx.Done():
-			return nil, &Error{Code: ErrTimeout, Message: "no answer in time", Cause: ctx.Err()}
+			return nil, &Error{Code: ErrTimeout, Message: "no answer in time", Cause: context.Cause(ctx)}
 		}
 	}
 }

@@ -3,19 +3,19 @@
 
 package accp
 
-// Character classes. The parser looks each byte up once.
+// Character classes, looked up once per byte.
 const (
-	cPlain   = 1 << iota // ordinary in a value: printable ASCII that is no delimiter
+	cPlain   = 1 << iota // ordinary in a value: printable ASCII without the delimiters
 	cBare                // @ > : $ ~, ordinary inside a value for the lenient reader only
-	cComma               // the comma, which is ordinary where it does not end the value (lenient)
+	cComma               // the comma, ordinary where it does not end the value (lenient)
 	cName                // letters, digits and underscore (ACCP-D01)
-	cNameExt             // - and . which the lenient reader accepts in names (L7)
+	cNameExt             // - and ., in names for the lenient reader only
 	cAlpha               // letters
 	cDigit
 	cDelim // the twelve delimiters (ACCP-D02)
 )
 
-// class is the table of the classes; bytes that are not here have none.
+// class is the table of the classes. Other bytes have none.
 var class = [256]uint8{
 	'!': cPlain, '"': cPlain, '#': cPlain, '$': cBare | cDelim, '%': cPlain, '&': cPlain, '\'': cPlain,
 	'(': cPlain, ')': cPlain, '*': cPlain, '+': cPlain, ',': cComma | cDelim, '-': cPlain | cNameExt,
@@ -43,9 +43,9 @@ var class = [256]uint8{
 	'{': cDelim, '|': cDelim, '}': cDelim, '~': cBare | cDelim,
 }
 
-// hidden reports whether r is white space, a control or an invisible character,
-// which a frame never holds raw: they could smuggle text past a person who
-// reads the frame (ACCP-D05). The list is fixed and does not follow Unicode versions.
+// hidden reports whether r is white space, a control or an invisible character. A frame never
+// contains these raw, so that no text is invisible to a reader of the frame (ACCP-D05). The list is
+// fixed and independent of the Unicode version.
 func hidden(r rune) bool {
 	switch {
 	case r <= 0x20, r >= 0x7F && r <= 0xA0:
@@ -66,7 +66,7 @@ func hidden(r rune) bool {
 
 const maxName = 64 // bytes of a name or an intent (ACCP-D01, ACCP-D18)
 
-// validName reports whether s may be written as agent-id, operation or key (ACCP-D01).
+// validName reports whether s is valid as an agent-id, operation or key (ACCP-D01).
 func validName(s string) bool {
 	if len(s) == 0 || len(s) > maxName {
 		return false
@@ -79,8 +79,8 @@ func validName(s string) bool {
 	return true
 }
 
-// validRef reports whether s is a ref-key (ACCP-D11): names joined by dots, the first
-// of which begins with a letter.
+// validRef reports whether s is a ref-key: names joined by dots, the first of which starts with a
+// letter (ACCP-D11).
 func validRef[T ~string | ~[]byte](s T) bool {
 	if len(s) == 0 || class[s[0]]&cAlpha == 0 {
 		return false
@@ -99,8 +99,8 @@ func validRef[T ~string | ~[]byte](s T) bool {
 	return !dot
 }
 
-// numberForm tells what kind of number s looks like: -?[0-9]+ is an Int,
-// -?[0-9]+\.[0-9]+ a Decimal. Anything else is a String.
+// numberForm returns KindInt for -?[0-9]+, KindDecimal for -?[0-9]+\.[0-9]+, and KindString for any
+// other text.
 func numberForm[T ~string | ~[]byte](s T) Kind {
 	i := 0
 	if len(s) > 0 && s[0] == '-' {
@@ -128,8 +128,8 @@ func numberForm[T ~string | ~[]byte](s T) Kind {
 	return KindDecimal
 }
 
-// looksTyped reports whether the text of a string would be read as another type
-// when written bare, by the strict or by the lenient reader (ACCP-D06, ACCP-D10).
+// looksTyped reports whether a bare string would be decoded as another type by the strict or the
+// lenient reader (ACCP-D06, ACCP-D10).
 func looksTyped(s string) bool {
 	switch s {
 	case "true", "false", "null":

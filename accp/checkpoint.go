@@ -6,40 +6,42 @@ package accp
 import (
 	"context"
 	"errors"
-	"fmt"
+	"math"
 	"slices"
-	"time"
+	"strings"
 
-	"github.com/fivewire/fivewire/store"
+	"github.com/fivewire/fivewire/accp/internal/tier"
 )
 
-// Budgets of the tiers, in tokens (ACCP-086, ACCP-087, ACCP-090, ACCP-095).
-const (
-	hotTrigger     = 400
-	hotMax         = 500
-	warmMax        = 200
-	summaryMax     = 100
-	lineMax        = 25
-	summaryTimeout = 10 * time.Second
-)
-
-// A Fact is something that a message said: sender, operation and key, value.
+// A Fact is one statement of a message: sender, operation and key, value.
 type Fact struct {
-	Entity       string // who said it
-	Relationship string // operation.key, and further keys inside maps
-	Value        string // canonical text, references as they are
+	Entity       string // sender
+	Relationship string // operation.key, with the keys of nested maps
+	Value        string // canonical text, references unresolved
 }
 
-// A Summarizer writes the summary of a checkpoint, for instance with a model. It
-// should answer within maxTokens; if it does not, or fails, the summary is made
-// without it and nothing is lost (ACCP-D43). It must return when ctx ends, after ten
-// seconds at the latest; while it does not, it is not asked again. It must not send
-// or receive frames of the session, which wait for it.
+// SummaryOptions is a group of [SessionOptions].
+type SummaryOptions struct {
+	// Summarizer refines the summaries of checkpoints. Nil means that they stay.
+	Summarizer Summarizer
+
+	// AdoptFromPeer permits the peer to refine the summary of a checkpoint of the same frames. The
+	// text of a peer is untrusted (ACCP-D70).
+	AdoptFromPeer bool
+}
+
+// A Summarizer refines the summary of a checkpoint, for instance with a model. It runs while
+// frames continue: the checkpoint has a summary of its newest facts, and no frame waits. One call runs at a
+// time for a session. Its context ends after 30 seconds and with the session. Up to 8 checkpoints
+// wait for it; then the oldest one keeps its summary.
+//
+// A text of 1 to maxTokens tokens and at most 4,096 bytes becomes the refined summary. Any other
+// result is logged (ACCP-D43).
 type Summarizer interface {
 	Summarize(ctx context.Context, facts []Fact, frames []string, maxTokens int) (string, error)
 }
 
-// A SummarizerFunc is a function that summarizes.
+// A SummarizerFunc is a function that serves as a [Summarizer].
 type SummarizerFunc func(ctx context.Context, facts []Fact, frames []string, maxTokens int) (string, error)
 
 // Summarize calls f.
@@ -47,142 +49,206 @@ func (f SummarizerFunc) Summarize(ctx context.Context, facts []Fact, frames []st
 	return f(ctx, facts, frames, maxTokens)
 }
 
-// A CheckpointInfo describes a checkpoint that was made.
+// A CheckpointInfo describes a checkpoint.
 type CheckpointInfo struct {
-	ID            string   // cp1, cp2, …; the summary is $warm.cp1, the frames $cold.cp1, the facts $cold.cp1_facts
+	// ID is the address of the frames and the summary, such as cp6df90afe. The summary is
+	// $warm.cp6df90afe, the frames are $cold.cp6df90afe, and the facts $cold.cp6df90afe_facts.
+	ID            string
+	Hash          string   // of the frames
 	Trigger       []string // done, hot_tokens, esc, comp or phase
 	Summary       string
 	SummaryTokens int
-	Frames        int // messages that it covers
+	Frames        int // messages of the checkpoint
+
+	// Refined is the summary of a [Summarizer], or one of the peer, under its own id. It replaces
+	// Summary in the context of a model. Nil if there is none.
+	Refined *struct {
+		ID, Summary string
+		Tokens      int
+	}
 }
 
-// A Checkpoint is the result of making one (ACCP-118).
+// A Checkpoint is the result of [Session.Checkpoint]. Without hot messages nothing is stored, and its
+// ID is empty.
 type Checkpoint struct {
 	CheckpointInfo
-	Facts        []Fact
-	TokensBefore int   // of hot state
-	TokensAfter  int   // of hot state
-	SummarizeErr error // why the summary is not that of the Summarizer, if it is not
+	Facts           []Fact
+	HotTokensBefore int
+	HotTokensAfter  int
 }
 
-// A hotFrame is a message in hot state.
-type hotFrame struct {
-	msg    *Message // keys in full, references unresolved
-	schema *compiled
-	text   string // its frames, joined by line feeds
-	tokens int
+// isContext reports whether a message is part of hot state (ACCP-D40).
+func isContext(m *Message) bool {
+	return m.Intent != IntentPing && m.Intent != IntentPong && !isUnlimited(m)
 }
 
-// remember adds a message to hot state and makes the checkpoints that are due
-// (ACCP-D40). Heartbeats are no context.
-func (s *Session) remember(ctx context.Context, f hotFrame) (*Checkpoint, error) {
-	intent := f.msg.Intent
-	if intent == IntentPing || intent == IntentPong {
+// makeRoom makes a checkpoint if hot state has no space for a message. The session must be entered.
+func (s *Session) makeRoom(ctx context.Context, hot *tier.Message) (*Checkpoint, error) {
+	t := &s.core.tiers
+	if hot == nil || s.opts.DisableAutoCheckpoint || len(t.Hot) == 0 || t.Used+hot.Tokens <= tier.HotMax {
 		return nil, nil
 	}
-	auto := !s.opts.DisableAutoCheckpoint
-	var early *Checkpoint
-	if auto && len(s.hot) > 0 && s.hotUsed+f.tokens > hotMax {
-		cp, err := s.checkpoint(ctx, []string{"hot_tokens"})
-		if err != nil {
-			s.hot = append(s.hot, f)
-			s.hotUsed += f.tokens
+	return s.checkpoint(ctx, []string{"hot_tokens"})
+}
+
+// trigger makes the checkpoint that is due after a message (ACCP-D40). The session must be entered.
+func (s *Session) trigger(ctx context.Context, i Intent, cp **Checkpoint, err *error) {
+	if s.opts.DisableAutoCheckpoint {
+		return
+	}
+	due := s.core.tiers.Triggers(i == IntentDone, i == IntentEsc, i == IntentComp, s.failed)
+	if due == nil {
+		return
+	}
+	c, cerr := s.checkpoint(ctx, due)
+	if cerr != nil {
+		s.failed, *err = due, cerr // retried with the next frame
+		return
+	}
+	*cp = c
+}
+
+// Checkpoint makes a checkpoint at a phase boundary: the facts and frames of hot state go to cold
+// state, their summary goes to warm state, and hot state becomes a reference to the summary. If the
+// store fails, hot state is unchanged and the error is [ErrInternal].
+func (s *Session) Checkpoint(ctx context.Context) (cp *Checkpoint, err error) {
+	err = s.entered(ctx, func() error {
+		cp, err = s.checkpoint(ctx, []string{"phase"})
+		return err
+	})
+	return cp, err
+}
+
+// checkpoint is Checkpoint in an entered session.
+func (s *Session) checkpoint(ctx context.Context, trigger []string) (*Checkpoint, error) {
+	var c tier.Checkpoint
+	var facts []tier.Fact
+	var frames []string
+	before := 0
+	err := s.change(ctx, func() (e *event, err error) {
+		t := &s.core.tiers
+		before = t.Used
+		c = tier.Checkpoint{Trigger: trigger, Frames: len(t.Hot)}
+		if len(t.Hot) == 0 {
+			return nil, nil
+		}
+		facts, frames = s.facts(t.Hot)
+		c.Text = tier.Summarize(facts, s.opts.TokenCounter)
+		c.Tokens = s.opts.TokenCounter.Count(c.Text)
+		if c.Hash, c.ID, err = s.address(frames, c.Text); err != nil {
 			return nil, err
 		}
-		early = cp
-	}
-	s.hot = append(s.hot, f)
-	s.hotUsed += f.tokens
-	if !auto {
-		return nil, nil
-	}
-	var due []string
-	for _, t := range []struct {
-		name string
-		now  bool
-	}{{"done", intent == IntentDone}, {"hot_tokens", s.hotUsed > hotTrigger}, {"esc", intent == IntentEsc}, {"comp", intent == IntentComp}} {
-		if t.now || slices.Contains(s.owed, t.name) {
-			due = append(due, t.name)
+		if err := s.storeCheckpoint(ctx, &c, facts, frames); err != nil {
+			return nil, inStore(err)
 		}
-	}
-	if due == nil {
-		return early, nil
-	}
-	cp, err := s.checkpoint(ctx, due)
+		return &event{Checkpoint: &c, HotTokens: s.opts.TokenCounter.Count("$warm." + c.ID), Maximum: s.opts.MaxCheckpoints}, nil
+	})
 	if err != nil {
-		s.owed = due // the next frame tries again
-		return early, err
+		return nil, err
+	}
+	s.failed = nil
+	cp := &Checkpoint{CheckpointInfo: infoOf(&c), HotTokensBefore: before, HotTokensAfter: s.core.tiers.Used, Facts: []Fact{}}
+	for _, f := range facts {
+		cp.Facts = append(cp.Facts, Fact(f))
+	}
+	if c.ID == "" {
+		return cp, nil
+	}
+	s.count(&s.stats.Checkpoints, 1)
+	s.logger.DebugContext(ctx, "accp: checkpoint made", "session", s.id, "id", cp.ID, "trigger", trigger,
+		"before", before, "after", cp.HotTokensAfter)
+	if a, ok := s.core.tiers.Announced(c.Hash, c.ID); ok && s.opts.Summaries.AdoptFromPeer {
+		s.refine(ctx, c.ID, a.Summary)
+	} else if s.opts.Summaries.Summarizer != nil {
+		s.refiner.add(s, refinement{c.ID, cp.Facts, frames})
 	}
 	return cp, nil
 }
 
-// Checkpoint makes a checkpoint at a phase boundary (ACCP-092): facts are taken
-// from hot state, a summary goes to warm state, frames and facts go to cold state,
-// and hot state becomes a reference to the summary. If the store fails, hot state
-// stays as it was and the error is [ErrInternal].
-func (s *Session) Checkpoint(ctx context.Context) (*Checkpoint, error) {
-	leave, err := s.enter(ctx)
+// address returns the hash of a list of frames and the id of the checkpoint with a summary (ACCP-D40).
+func (s *Session) address(frames []string, summary string) (hash, id string, err error) {
+	hash, full, err := checkpointAddress(frames, summary)
 	if err != nil {
-		return nil, err
+		return "", "", err
 	}
-	defer leave()
-	return s.checkpoint(ctx, []string{"phase"})
+	for n := firstDigit; n <= len(full); n += 4 {
+		id = "cp" + full[:n]
+		if s.core.tiers.IsFree(tier.Announcement{Hash: hash, ID: id, Summary: summary}) {
+			return hash, id, nil
+		}
+	}
+	return "", "", fail(ErrInternal, "no free checkpoint id")
 }
 
-func (s *Session) checkpoint(ctx context.Context, trigger []string) (*Checkpoint, error) {
-	if err := s.change(ctx, func() error { s.made++; return nil }); err != nil {
-		return nil, err
-	}
-	cp := &Checkpoint{TokensBefore: s.hotUsed}
-	cp.Trigger, cp.Frames = trigger, len(s.hot)
-	cp.Facts = extractFacts(s.hot)
-	frames := make([]string, len(s.hot))
-	for i := range s.hot {
-		frames[i] = s.hot[i].text
-	}
-	cp.Summary, cp.SummarizeErr = s.summarize(ctx, cp.Facts, frames)
-	cp.SummaryTokens = s.opts.TokenCounter.Count(cp.Summary)
+const hashDigits = 16 // of the frames of a checkpoint
 
-	facts := make([]Value, len(cp.Facts))
-	for i, f := range cp.Facts {
-		facts[i] = Array(String(f.Entity), String(f.Relationship), String(f.Value))
+// checkpointAddress returns the hash of the frames of a checkpoint, and the digits with which the id of
+// their summary begins after "cp".
+func checkpointAddress(frames []string, summary string) (hash, digits string, err error) {
+	list := make([]Value, len(frames))
+	for i, f := range frames {
+		list[i] = String(f)
 	}
-	raw := make([]Value, len(frames))
+	if hash, err = digest(Array(list...)); err != nil {
+		return "", "", err
+	}
+	hash = hash[:hashDigits]
+	digits, err = digest(Array(String(hash), String(summary)))
+	return hash, digits, err
+}
+
+// storeCheckpoint writes a checkpoint to the tiers. The session must be entered.
+func (s *Session) storeCheckpoint(ctx context.Context, c *tier.Checkpoint, facts []tier.Fact, frames []string) error {
+	list, raw := make([]Value, len(facts)), make([]Value, len(frames))
+	for i, f := range facts {
+		list[i] = Array(String(f.Entity), String(f.Relationship), String(f.Value))
+	}
 	for i, f := range frames {
 		raw[i] = String(f)
 	}
-	n, err := s.claimCheckpoint(ctx, Array(facts...))
-	if err != nil {
-		return nil, inStore(err)
+	c.Until, _ = expiry(s.opts.Retention)
+	values := []Value{Array(list...), Array(raw...), String(c.Text)}
+	if err := s.fit(ctx, &s.storage, int64(values[0].size()+values[1].size())); err != nil {
+		return err
 	}
-	cp.ID = checkpointID(n)
-	until, _ := expiry(s.opts.Retention)
-	t := s.private()
-	if err := t.put(ctx, s.id, ScopeCold, cp.ID, Array(raw...), s.opts.Retention); err != nil {
-		return nil, inStore(err)
+	// Warm is written last: a summary implies that its frames and facts are stored.
+	for i, e := range entriesOf(c.ID) {
+		n, err := s.private().put(ctx, s.id, e.scope, e.key, values[i], s.opts.Retention)
+		if err != nil {
+			return err
+		}
+		c.Bytes += n
 	}
-	// Warm comes last: once its summary is there, all it stands for is.
-	if err := t.put(ctx, s.id, ScopeWarm, cp.ID, String(cp.Summary), s.opts.Retention); err != nil {
-		return nil, inStore(err)
-	}
-	if err := s.saveInfo(ctx, &cp.CheckpointInfo); err != nil {
-		return nil, inStore(err)
-	}
-	s.learn(knownCheckpoint{cp.CheckpointInfo, n, until})
-	s.looked = max(s.looked, n)
-	s.hot, s.owed = nil, nil
-	s.refer(n)
-	cp.TokensAfter = s.hotUsed
-	s.stats.Checkpoints++
-	s.log.Debug("accp: checkpoint", "session", s.id, "id", cp.ID, "trigger", trigger,
-		"before", cp.TokensBefore, "after", cp.TokensAfter, "summaryErr", cp.SummarizeErr)
-	return cp, nil
+	return nil
 }
 
-// room reports as [ErrInternal] that hot state is full, after trying to make a
-// checkpoint. What answers, ends or keeps alive is let pass for as long again.
-func (s *Session) room(ctx context.Context, intent Intent) error {
-	if len(s.hot) < s.hotLimit {
+type entryName struct {
+	scope Scope
+	key   string
+}
+
+// entriesOf returns the names of the entries of a checkpoint.
+func entriesOf(id string) []entryName {
+	return []entryName{{ScopeCold, id + "_facts"}, {ScopeCold, id}, {ScopeWarm, id}}
+}
+
+// removeEntries removes the entries of a checkpoint. The session must be entered.
+func (s *Session) removeEntries(ctx context.Context, c *tier.Checkpoint) {
+	for _, e := range append(entriesOf(c.ID), entryName{ScopeWarm, c.Refined.ID}) {
+		if e.key == "" {
+			continue
+		}
+		if err := s.private().kv.Delete(ctx, s.private().space(s.id, e.scope)+e.key, 0); err != nil {
+			s.logger.WarnContext(ctx, "accp: checkpoint not removed", "session", s.id, "checkpoint", c.ID, "err", err)
+		}
+	}
+}
+
+// reserveHot returns [ErrInternal] if hot state is full and no checkpoint can be made. Answers,
+// cancels and heartbeats may exceed the limit up to twice. The session must be entered.
+func (s *Session) reserveHot(ctx context.Context, intent Intent) error {
+	hot := func() int { return len(s.core.tiers.Hot) }
+	if hot() < s.hotLimit {
 		return nil
 	}
 	if !s.opts.DisableAutoCheckpoint {
@@ -190,241 +256,132 @@ func (s *Session) room(ctx context.Context, intent Intent) error {
 			return nil
 		}
 	}
-	switch intent {
-	case IntentPing, IntentPong:
+	if intent.isControl() && hot() < 2*s.hotLimit || intent == IntentPing || intent == IntentPong {
 		return nil
-	case IntentAck, IntentFail, IntentCancel:
-		if len(s.hot) < 2*s.hotLimit {
-			return nil
-		}
 	}
 	return fail(ErrInternal, "hot state is full and no checkpoint could be made")
 }
 
-const claimsBeforeList = 4 // numbers that are tried before all are listed
-
-// claimCheckpoint writes the facts of a checkpoint under the next number that is
-// free, and returns that. Another side of the session that has the same store may
-// have taken some (ids are those of the session, ACCP-D40).
-func (s *Session) claimCheckpoint(ctx context.Context, facts Value) (int64, error) {
-	for try := 1; ; try++ {
-		n := s.made
-		err := s.private().create(ctx, s.id, ScopeCold, checkpointID(n)+"_facts", facts, s.opts.Retention)
-		if !errors.Is(err, store.ErrExists) {
-			return n, err
-		}
-		highest := n
-		if try%claimsBeforeList == 0 { // far behind: else each checkpoint would cost a look at all
-			if highest, err = s.highestCheckpoint(ctx); err != nil {
-				return 0, err
-			}
-		}
-		if err := s.change(ctx, func() error { s.made = max(s.made, highest) + 1; return nil }); err != nil {
-			return 0, err
-		}
+// isControl reports whether a message with this intent may exceed the bounds of a session.
+func (i Intent) isControl() bool {
+	switch i {
+	case IntentAck, IntentFail, IntentCancel, IntentPing, IntentPong:
+		return true
 	}
+	return false
 }
 
-// inStore makes the error of a store, or of a value that does not go into it, an
-// internal one.
+// inStore returns the error of a store, or of a value that cannot be stored, as [ErrInternal].
 func inStore(err error) error {
 	var perr *Error
-	if !errors.As(err, &perr) || perr.Code != ErrInternal {
+	if !errors.As(err, &perr) || perr.Code != ErrInternal && perr.Code != ErrBudgetExceeded {
 		err = &Error{Code: ErrInternal, Message: "writing a checkpoint", Cause: err}
 	}
 	return err
 }
 
-// summarize asks the summarizer, and falls back to the facts (ACCP-D43).
-func (s *Session) summarize(ctx context.Context, facts []Fact, frames []string) (summary string, err error) {
-	if s.opts.Summarizer == nil {
-		return DefaultSummary(facts, s.opts.TokenCounter), nil
-	}
-	ctx, cancel := context.WithTimeout(ctx, summaryTimeout)
-	defer cancel()
-	summary, err = s.ask(ctx, facts, frames)
-	if err == nil {
-		if n := s.opts.TokenCounter.Count(summary); n > summaryMax {
-			err = fmt.Errorf("accp: summary of %d tokens", n)
-		} else if _, eerr := storedCodec().AppendValue(nil, String(summary)); eerr != nil {
-			err = eerr
+// facts returns the facts of hot messages, and their frames. The session must be entered.
+func (s *Session) facts(hot []tier.Message) (facts []tier.Fact, frames []string) {
+	for _, h := range hot {
+		frames = append(frames, h.Text)
+		if m, schema := s.joined(h.Text); m != nil {
+			facts = append(facts, factsOf(m, schema)...)
 		}
 	}
+	return tier.Newest(facts), frames
+}
+
+// joined returns the message in the frames of a hot message, with full keys, or nil if its schema has
+// changed.
+func (s *Session) joined(text string) (*Message, *compiled) {
+	var all *Message
+	var params joiner
+	for frame := range strings.SplitSeq(text, "\n") {
+		m, err := s.codec.DecodeRaw([]byte(frame))
+		if err != nil {
+			return nil, nil
+		}
+		if all == nil {
+			all, params = m, newJoiner(m.Params)
+			continue
+		}
+		isCont, _ := continues(m.Meta)
+		if next, ok := params.add(m.Params, isCont, math.MaxInt); ok {
+			params = next
+		}
+	}
+	all.Params = params.result()
+	schema, err := s.codec.expand(all)
 	if err != nil {
-		s.log.Warn("accp: summarizer failed", "session", s.id, "err", err)
-		return DefaultSummary(facts, s.opts.TokenCounter), err
+		return nil, nil
 	}
-	return summary, nil
+	return all, schema
 }
 
-var errSummarizing = errors.New("accp: the summarizer is still busy with an earlier checkpoint")
-
-// ask calls the summarizer and stops waiting when ctx ends, even if the
-// summarizer does not; until it does, it is not called again, so that at most one
-// call is left behind. Its panic is an error. Meanwhile other frames wait (e.5), but
-// everything else that the session offers can be used.
-func (s *Session) ask(ctx context.Context, facts []Fact, frames []string) (string, error) {
-	s.mu.Unlock()
-	defer s.mu.Lock()
-	select {
-	case <-s.summing:
-	default:
-		return "", errSummarizing
-	}
-	type answer struct {
-		text string
-		err  error
-	}
-	done := make(chan answer, 1)
-	go func() {
-		var a answer
-		defer func() {
-			if p := recover(); p != nil {
-				a.err = fmt.Errorf("accp: summarizer panicked: %v", p)
-			}
-			s.summing <- struct{}{}
-			done <- a
-		}()
-		a.text, a.err = s.opts.Summarizer.Summarize(ctx, slices.Clone(facts), slices.Clone(frames), summaryMax)
-	}()
-	select {
-	case a := <-done:
-		return a.text, a.err
-	case <-ctx.Done():
-		return "", ctx.Err()
-	}
-}
-
-// extractFacts takes the facts out of messages (ACCP-D41). A later fact with the same
-// entity and relationship takes the place of the earlier one at the end.
-func extractFacts(hot []hotFrame) []Fact {
+// factsOf returns the facts of a message (ACCP-D41).
+func factsOf(m *Message, schema *compiled) (facts []tier.Fact) {
 	c := storedCodec()
 	c.anyPlaces = false
-	var facts []Fact
-	type id struct{ entity, relationship string }
-	at := map[id]int{}
-	add := func(f Fact) {
-		key := id{f.Entity, f.Relationship}
-		if i, ok := at[key]; ok {
-			facts[i].Entity = "" // replaced
-		}
-		at[key] = len(facts)
-		facts = append(facts, f)
-	}
-	var walk func(entity, path string, list Params)
-	walk = func(entity, path string, list Params) {
+	var walk func(path string, list Params)
+	walk = func(path string, list Params) {
 		for _, p := range list.sorted() {
 			sub := path + "." + p.Key
 			if p.Value.kind == KindMap && len(p.Value.list) > 0 {
-				walk(entity, sub, p.Value.list)
+				walk(sub, p.Value.list)
 				continue
 			}
 			text, err := c.AppendValue(nil, p.Value)
 			if err != nil {
-				continue // cannot be: the value was in a frame
+				continue // unreachable: the value was in a frame
 			}
-			add(Fact{entity, sub, string(text)})
+			facts = append(facts, tier.Fact{Entity: m.From, Relationship: sub, Value: string(text)})
 		}
 	}
-	for _, f := range hot {
-		m := f.msg
-		if m.Intent == IntentPing || m.Intent == IntentPong || m.Intent == IntentAck {
+	if m.Intent == IntentAck {
+		return nil
+	}
+	isState := m.Intent == IntentSync && m.Op == OpState
+	var list Params
+	for _, p := range m.Params {
+		if p.Key == keySchema || isState && p.Key == "base" {
 			continue
 		}
-		var list Params
-		for _, p := range m.Params {
-			if p.Key == keySchema {
+		if schema != nil {
+			if d, ok := schema.Defaults.Get(p.Key); ok && d.Equal(p.Value) {
 				continue
 			}
-			if f.schema != nil {
-				if d, ok := f.schema.Defaults.Get(p.Key); ok && d.Equal(p.Value) {
-					continue
-				}
-			}
-			list = append(list, p)
 		}
-		walk(m.From, m.Op, list)
+		list = append(list, p)
 	}
-	return slices.DeleteFunc(facts, func(f Fact) bool { return f.Entity == "" })
+	walk(m.Op, list)
+	return facts
 }
 
-// DefaultSummary returns the newest facts that together have at most 100 tokens,
-// long values cut (ACCP-D42). It is what a session uses without a [Summarizer]. A nil
-// counter is [ApproxCounter].
-func DefaultSummary(facts []Fact, counter TokenCounter) string {
-	if counter == nil {
-		counter = ApproxCounter{}
-	}
-	kept := ""
-	for i := len(facts) - 1; i >= 0; i-- {
-		line := factLine(facts[i], counter)
-		if kept != "" {
-			line += ";" + kept
-		}
-		if counter.Count(line) <= summaryMax {
-			kept = line
-		}
-	}
-	return kept
-}
-
-func factLine(f Fact, counter TokenCounter) string {
-	head := f.Entity + ":" + f.Relationship + "="
-	if line := head + f.Value; counter.Count(line) <= lineMax {
-		return line
-	}
-	// The longest prefix of the value that fits. A longer prefix never has fewer
-	// tokens, so halving finds it.
-	var ends []int
-	for i := range f.Value {
-		ends = append(ends, i)
-	}
-	lo, hi := 0, len(ends) // ends[lo] fits, or nothing does
-	for hi-lo > 1 {
-		mid := (lo + hi) / 2
-		if counter.Count(head+f.Value[:ends[mid]]+"..") <= lineMax {
-			lo = mid
-		} else {
-			hi = mid
-		}
-	}
-	if len(ends) == 0 {
-		return head + ".."
-	}
-	return head + f.Value[:ends[lo]] + ".."
-}
-
-// A TokenBudget says what the tiers hold (ACCP-119).
+// A TokenBudget is the use of the tiers.
 type TokenBudget struct {
-	Hot  HotBudget
-	Warm []WarmBudget
-	Cold ColdBudget
+	Hot  struct{ Used, Trigger, Max int } // tokens of hot state
+	Warm []struct {
+		ID        string // of a checkpoint
+		Used, Max int    // tokens of its summary
+	}
+	Cold struct{ Entries, Max int } // Max is 0, because no context contains them
 }
 
-// A HotBudget is that of hot state, in tokens.
-type HotBudget struct{ Used, Trigger, Max int }
-
-// A WarmBudget is that of one checkpoint, in tokens.
-type WarmBudget struct {
-	ID        string
-	Used, Max int
-}
-
-// A ColdBudget says how many entries cold state has. None of their tokens are
-// ever in a context, so Max is 0.
-type ColdBudget struct{ Entries, Max int }
-
-// Budget returns how much of their budgets the tiers use.
+// Budget returns the use of the tiers.
 func (s *Session) Budget(ctx context.Context) (*TokenBudget, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.ended.Load() {
+	if s.isEnded.Load() {
 		return nil, errEnded()
 	}
-	b := &TokenBudget{Hot: HotBudget{Used: s.hotUsed, Trigger: hotTrigger, Max: hotMax}}
-	for _, cp := range s.infos() {
-		b.Warm = append(b.Warm, WarmBudget{ID: cp.ID, Used: cp.SummaryTokens, Max: warmMax})
+	s.mu.Lock()
+	b := &TokenBudget{}
+	b.Hot.Used, b.Hot.Trigger, b.Hot.Max = s.core.tiers.Used, tier.HotTrigger, tier.HotMax
+	for _, cp := range s.checkpointsLocked() {
+		b.Warm = append(b.Warm, struct {
+			ID        string
+			Used, Max int
+		}{cp.ID, cp.Tokens, tier.WarmMax})
 	}
+	s.mu.Unlock()
 	n, err := s.private().count(ctx, s.id, ScopeCold)
 	if err == nil && s.opts.SharedStore != nil {
 		var k int
@@ -435,9 +392,28 @@ func (s *Session) Budget(ctx context.Context) (*TokenBudget, error) {
 	return b, err
 }
 
-// Checkpoints returns the checkpoints made so far that have not expired.
-func (s *Session) Checkpoints() []CheckpointInfo {
+// Checkpoints returns the checkpoints that have not expired.
+func (s *Session) Checkpoints() (list []CheckpointInfo) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.infos()
+	for _, c := range s.checkpointsLocked() {
+		list = append(list, infoOf(&c))
+	}
+	return list
+}
+
+// checkpointsLocked returns the checkpoints that have not expired. s.mu must be held.
+func (s *Session) checkpointsLocked() []tier.Checkpoint {
+	return slices.DeleteFunc(slices.Clone(s.core.tiers.Checkpoints), func(c tier.Checkpoint) bool { return past(c.Until) })
+}
+
+func infoOf(c *tier.Checkpoint) CheckpointInfo {
+	info := CheckpointInfo{ID: c.ID, Hash: c.Hash, Trigger: c.Trigger, Summary: c.Text, SummaryTokens: c.Tokens, Frames: c.Frames}
+	if r := c.Refined; r.ID != "" {
+		info.Refined = &struct {
+			ID, Summary string
+			Tokens      int
+		}{r.ID, r.Text, r.Tokens}
+	}
+	return info
 }

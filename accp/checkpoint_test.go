@@ -8,7 +8,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -60,20 +62,28 @@ func TestPipelineOfAppendixA(t *testing.T) {
 			require.NoError(t, s.Put(t.Context(), accp.ScopeCold, key, accp.String("the raw result, long and never in a context"), 0))
 		}
 		made := 0
+		var ids []string
 		for i, hop := range pipeline(t) {
-			lines, tokens := s.ModelContext(1 << 20)
-			lines = append(lines, hop.Frame)
-			require.GreaterOrEqual(t, len(lines), len(hop.Context), "hop %d", i+1)
-			require.Equal(t, hop.Context, lines[len(lines)-len(hop.Context):], "hop %d", i+1)
-			require.Equal(t, accp.ApproxCounter{}.Count(strings.Join(lines[:len(lines)-1], "\n")), tokens)
-			r := receive(t, s, []byte(hop.Frame))
+			v := s.ModelContext(1<<20, 0)
+			require.False(t, v.IsCut, "hop %d", i+1)
+			sum := len(v.Lines) - 1
+			for _, line := range v.Lines {
+				sum += accp.ApproxCounter{}.Count(line)
+			}
+			require.Equal(t, max(0, sum), v.Tokens)
+			lines := v.Lines
+			f := hop.Frame
+			for k, id := range ids {
+				f = strings.ReplaceAll(f, fmt.Sprint("$warm.cp", k+1), "$warm."+id)
+			}
+			r := receive(t, s, []byte(f))
 			if r.Message.Intent == accp.IntentDone {
 				made++
+				ids = append(ids, r.Checkpoint.ID)
 				require.NotNil(t, r.Checkpoint)
 				require.Equal(t, []string{"done"}, r.Checkpoint.Trigger)
-				require.Equal(t, fmt.Sprint("cp", made), r.Checkpoint.ID)
 				require.LessOrEqual(t, r.Checkpoint.SummaryTokens, 100)
-				require.Less(t, r.Checkpoint.TokensAfter, r.Checkpoint.TokensBefore)
+				require.Less(t, r.Checkpoint.HotTokensAfter, r.Checkpoint.HotTokensBefore)
 			} else {
 				require.Nil(t, r.Checkpoint)
 			}
@@ -81,19 +91,15 @@ func TestPipelineOfAppendixA(t *testing.T) {
 		}
 		require.Equal(t, made, len(s.Checkpoints()))
 		require.GreaterOrEqual(t, made, 4)
-		lines, tokens := s.ModelContext(150)
-		require.LessOrEqual(t, tokens, 150)
-		require.NotEmpty(t, lines)
-		lines, tokens = s.ModelContext(0)
-		require.Empty(t, lines)
-		require.Zero(t, tokens)
+		v := s.ModelContext(150, 0)
+		require.LessOrEqual(t, v.Tokens, 150)
+		require.Empty(t, s.ModelContext(0, 0).Lines)
 	})
 }
 
-// The five triggers (ACCP-089, ACCP-090, ACCP-091, ACCP-092, ACCP-093, ACCP-075,
-// ACCP-076): done, hot state above
-// 400 tokens, handoff, phase boundary, comp. What is due together makes one
-// checkpoint, which includes the frame.
+// The five triggers (ACCP-089, ACCP-090, ACCP-091, ACCP-092, ACCP-093, ACCP-075, ACCP-076): done,
+// hot state above 400 tokens, handoff, phase boundary, comp. Triggers that are due together make
+// one checkpoint, which includes the frame.
 func TestTriggers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for body, want := range map[string][]string{
@@ -112,7 +118,7 @@ func TestTriggers(t *testing.T) {
 			}
 			require.Equal(t, want, r.Checkpoint.Trigger, body)
 			require.Equal(t, 2, r.Checkpoint.Frames, body)
-			// What is sent counts as what comes in.
+			// Sent messages count like received ones.
 			s = session(t, nil)
 			intent, rest, _ := strings.Cut(body, ":")
 			op, _, _ := strings.Cut(rest, "{")
@@ -146,7 +152,7 @@ func TestTriggers(t *testing.T) {
 		r = receive(t, s, frame("req:x{"+words(600)+"}", 1))
 		require.Equal(t, []string{"hot_tokens"}, r.Checkpoint.Trigger)
 		require.Equal(t, 1, r.Checkpoint.Frames)
-		// The harness says when a phase ends (ACCP-092).
+		// The harness signals the end of a phase (ACCP-092).
 		cp, err := s.Checkpoint(t.Context())
 		require.NoError(t, err)
 		require.Equal(t, []string{"phase"}, cp.Trigger)
@@ -177,9 +183,9 @@ func TestSixSteps(t *testing.T) {
 		require.NoError(t, err)
 		cp, err := s.Checkpoint(t.Context())
 		require.NoError(t, err)
-		// Facts: maps are walked with ascending keys, an empty map is a value, the
-		// defaults of the schema and acks say nothing new, references stay, and a
-		// later fact replaces the earlier one at the end (ACCP-D41).
+		// Facts (ACCP-D41): maps are walked with ascending keys, an empty map is a value, the
+		// defaults of the schema and acks have no facts, references stay, and a later fact replaces
+		// the earlier one at the end.
 		require.Equal(t, []accp.Fact{
 			{Entity: "a", Relationship: "plan.e", Value: "{}"},
 			{Entity: "a", Relationship: "plan.z.a.c", Value: "x"},
@@ -188,30 +194,31 @@ func TestSixSteps(t *testing.T) {
 			{Entity: "a", Relationship: "plan.source", Value: "$k"},
 			{Entity: "a", Relationship: "plan.t", Value: "x"},
 		}, cp.Facts)
-		require.Equal(t, "a:plan.e={};a:plan.z.a.c=x;a:plan.z.b=2;a:plan.k=2;a:plan.source=$k;a:plan.t=x", cp.Summary)
-		require.Equal(t, before.Hot.Used, cp.TokensBefore)
+		require.Equal(t, "a:plan.e={}\na:plan.z.a.c=x\na:plan.z.b=2\na:plan.k=2\na:plan.source=$k\na:plan.t=x", cp.Summary)
+		require.Equal(t, before.Hot.Used, cp.HotTokensBefore)
 		require.Equal(t, 3, cp.Frames)
 
 		// Warm and cold state hold the rest, and hot state refers to it.
-		v, err := s.Resolve(t.Context(), "warm.cp1")
+		v, err := s.Resolve(t.Context(), "warm."+cp.ID)
 		require.NoError(t, err)
 		require.True(t, v.Equal(accp.String(cp.Summary)))
-		v, err = s.Resolve(t.Context(), "cold.cp1")
+		v, err = s.Resolve(t.Context(), "cold."+cp.ID)
 		require.NoError(t, err)
 		for i, x := range v.Elements() {
 			require.True(t, x.Equal(accp.String(frames[i])), "the frames are there as they came")
 		}
 		require.Equal(t, 3, v.Len())
-		v, err = s.Resolve(t.Context(), "cold.cp1_facts")
+		v, err = s.Resolve(t.Context(), "cold."+cp.ID+"_facts")
 		require.NoError(t, err)
 		require.Equal(t, 6, v.Len())
 		after, err := s.Budget(t.Context())
 		require.NoError(t, err)
-		require.Equal(t, accp.ApproxCounter{}.Count("$warm.cp1"), after.Hot.Used)
-		require.Equal(t, after.Hot.Used, cp.TokensAfter)
-		require.Equal(t, accp.HotBudget{Used: after.Hot.Used, Trigger: 400, Max: 500}, after.Hot)
-		require.Equal(t, []accp.WarmBudget{{ID: "cp1", Used: cp.SummaryTokens, Max: 200}}, after.Warm)
-		require.Equal(t, accp.ColdBudget{Entries: 2}, after.Cold)
+		require.Equal(t, accp.ApproxCounter{}.Count("$warm."+cp.ID), after.Hot.Used)
+		require.Equal(t, after.Hot.Used, cp.HotTokensAfter)
+		require.Equal(t, []int{400, 500}, []int{after.Hot.Trigger, after.Hot.Max})
+		require.Len(t, after.Warm, 1)
+		require.Equal(t, []any{cp.ID, cp.SummaryTokens, 200}, []any{after.Warm[0].ID, after.Warm[0].Used, after.Warm[0].Max})
+		require.Equal(t, []int{2, 0}, []int{after.Cold.Entries, after.Cold.Max})
 		require.EqualValues(t, 1, s.Stats().Checkpoints)
 	})
 }
@@ -230,7 +237,7 @@ func TestCheckpointOfParts(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, 1, cp.Frames)
 		require.Len(t, cp.Facts, 60)
-		v, err := s.Resolve(t.Context(), "cold.cp1")
+		v, err := s.Resolve(t.Context(), "cold."+cp.ID)
 		require.NoError(t, err)
 		require.Equal(t, 1, v.Len())
 		for _, x := range v.Elements() {
@@ -273,42 +280,53 @@ func TestDefaultSummary(t *testing.T) {
 	long.Value = ""
 	require.Equal(t, strings.Repeat("e", 40)+":o.k=..", accp.DefaultSummary([]accp.Fact{long}, bytes))
 	huge := accp.Fact{Entity: strings.Repeat("e", 99), Relationship: "o.k", Value: "v"}
-	require.Equal(t, "a:o.old=1;a:o.new=2",
+	require.Equal(t, "a:o.old=1\na:o.new=2",
 		accp.DefaultSummary([]accp.Fact{fact("old", "1"), huge, fact("new", "2")}, bytes), "skipped, and older ones tried")
-	require.Equal(t, "a:o.k=é..", accp.DefaultSummary([]accp.Fact{fact("k", strings.Repeat("é", 3))},
-		accp.TokenCounterFunc(func(s string) int { return 13 * strings.Count(s, "é") })), "never half a character")
+	require.Equal(t, "a:o.k=éééééééé..", accp.DefaultSummary([]accp.Fact{fact("k", strings.Repeat("é", 30))},
+		accp.TokenCounterFunc(func(s string) int { return 5 * strings.Count(s, "é") })), "never half a character")
 }
 
-// A Summarizer may write the summary; if it fails, panics, takes too long or writes too
-// much, the default one is used and nothing is lost (ACCP-D43, ACCP-169).
-func TestSummarizer(t *testing.T) {
+// A Summarizer refines a checkpoint while frames pass. An error, a panic, a late
+// result and one of another size change nothing (ACCP-D43, ACCP-169).
+func TestSummarizerDelaysNoFrame(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var do func(ctx context.Context, facts []accp.Fact, frames []string, most int) (string, error)
-		s := session(t, &accp.SessionOptions{DisableAutoCheckpoint: true,
-			Summarizer: accp.SummarizerFunc(func(ctx context.Context, facts []accp.Fact, frames []string, most int) (string, error) {
-				return do(ctx, facts, frames, most)
-			})})
+		var summarizer atomic.Pointer[accp.SummarizerFunc]
+		use := func(f accp.SummarizerFunc) { summarizer.Store(&f) }
+		s := session(t, &accp.SessionOptions{Summaries: accp.SummaryOptions{
+			Summarizer: accp.SummarizerFunc(func(ctx context.Context, facts []accp.Fact, frames []string, maxTokens int) (string, error) {
+				return (*summarizer.Load())(ctx, facts, frames, maxTokens)
+			})}, Logger: slog.New(slog.DiscardHandler)})
 		n := int64(0)
 		checkpoint := func() *accp.Checkpoint {
 			n++
-			receive(t, s, frame(fmt.Sprintf("req:x{k:%d}", n), n))
-			begun := time.Now()
-			cp, err := s.Checkpoint(t.Context())
-			require.NoError(t, err)
-			require.LessOrEqual(t, time.Since(begun), 10*time.Second)
+			start := time.Now()
+			cp := receive(t, s, frame(fmt.Sprintf("done:x{k:%d}", n), n)).Checkpoint
+			require.Zero(t, time.Since(start), "no frame waits")
+			require.Equal(t, fmt.Sprintf("a:x.k=%d", n), cp.Summary)
 			return cp
 		}
-		do = func(_ context.Context, facts []accp.Fact, frames []string, most int) (string, error) {
-			require.Len(t, facts, 1)
-			require.Len(t, frames, 1)
-			require.Equal(t, 100, most)
-			facts[0].Value = "changed" // it is given copies
-			return "all is well", nil
+		last := func() accp.CheckpointInfo {
+			all := s.Checkpoints()
+			return all[len(all)-1]
 		}
+		use(func(_ context.Context, facts []accp.Fact, frames []string, maxTokens int) (string, error) {
+			require.Equal(t, []accp.Fact{{Entity: "a", Relationship: "x.k", Value: "1"}}, facts)
+			require.Len(t, frames, 1)
+			require.Equal(t, 100, maxTokens)
+			time.Sleep(time.Second)
+			return "all is well", nil
+		})
 		cp := checkpoint()
-		require.NoError(t, cp.SummarizeErr)
-		require.Equal(t, "all is well", cp.Summary)
-		require.Equal(t, "1", cp.Facts[0].Value)
+		require.Nil(t, last().Refined)
+		time.Sleep(2 * time.Second)
+		refined := last().Refined
+		require.Equal(t, "all is well", refined.Summary)
+		require.Equal(t, cp.ID, last().ID)
+		for id, want := range map[string]string{cp.ID: cp.Summary, refined.ID: refined.Summary} {
+			v, err := s.Resolve(t.Context(), "warm."+id)
+			require.NoError(t, err)
+			require.True(t, v.Equal(accp.String(want)), "both ids stay valid")
+		}
 
 		failures := map[string]func(context.Context, []accp.Fact, []string, int) (string, error){
 			"error": func(context.Context, []accp.Fact, []string, int) (string, error) { return "", errors.New("no model") },
@@ -316,6 +334,7 @@ func TestSummarizer(t *testing.T) {
 			"long": func(context.Context, []accp.Fact, []string, int) (string, error) {
 				return strings.Repeat("word ", 200), nil
 			},
+			"empty": func(context.Context, []accp.Fact, []string, int) (string, error) { return "", nil },
 			"bytes": func(context.Context, []accp.Fact, []string, int) (string, error) { return "\xff", nil },
 			"slow": func(ctx context.Context, _ []accp.Fact, _ []string, _ int) (string, error) {
 				<-ctx.Done()
@@ -323,41 +342,97 @@ func TestSummarizer(t *testing.T) {
 			},
 		}
 		for name, f := range failures {
-			do = f
-			cp = checkpoint()
-			require.Error(t, cp.SummarizeErr, name)
-			require.Equal(t, fmt.Sprintf("a:x.k=%d", n), cp.Summary, name)
-			synctest.Wait()
+			use(f)
+			checkpoint()
+			time.Sleep(31 * time.Second)
+			require.Nil(t, last().Refined, name)
 		}
 
-		// While it works, frames wait and everything else goes on. One that does
-		// not return is not called again, so at most one call is left behind.
-		stuck, asked := make(chan struct{}), atomic.Int32{}
-		do = func(context.Context, []accp.Fact, []string, int) (string, error) {
-			asked.Add(1)
+		// One call runs at a time, and at most eight checkpoints wait.
+		stuck, calls := make(chan struct{}), atomic.Int32{}
+		use(func(context.Context, []accp.Fact, []string, int) (string, error) {
+			calls.Add(1)
 			<-stuck
-			return "", nil
+			return "late", nil
+		})
+		for range 12 {
+			checkpoint()
+			synctest.Wait()
 		}
-		done := make(chan *accp.Checkpoint)
-		go func() { done <- checkpoint() }()
-		time.Sleep(time.Second)
-		require.NotZero(t, s.Stats().Received)
-		_, err := s.Budget(t.Context())
-		require.NoError(t, err)
-		require.False(t, s.IsCancelled("c"))
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-		_, err = s.Receive(ctx, frame("req:x{}", n+1))
-		require.ErrorIs(t, err, accp.ErrInternal)
-		require.ErrorIs(t, err, context.DeadlineExceeded)
-		cancel()
-		require.ErrorIs(t, (<-done).SummarizeErr, context.DeadlineExceeded)
-		for range 3 {
-			require.ErrorContains(t, checkpoint().SummarizeErr, "still busy")
-		}
-		require.EqualValues(t, 1, asked.Load())
+		require.EqualValues(t, 1, calls.Load())
 		close(stuck)
 		synctest.Wait()
-		require.NoError(t, checkpoint().SummarizeErr)
-		require.EqualValues(t, 2, asked.Load())
+		require.EqualValues(t, 9, calls.Load())
+		// The end of the session ends the call.
+		isOver := make(chan struct{})
+		use(func(ctx context.Context, _ []accp.Fact, _ []string, _ int) (string, error) {
+			<-ctx.Done()
+			close(isOver)
+			return "", ctx.Err()
+		})
+		checkpoint()
+		synctest.Wait()
+		require.NoError(t, s.End(t.Context(), nil))
+		<-isOver
 	})
+}
+
+// Sides with different counters and summarizers give an announced id the same text. An id that was
+// forged to mean another text means nothing (ACCP-D40, ACCP-D70).
+func TestCheckpointsAreTheSameOnBothSides(t *testing.T) {
+	planner, err := accp.NewSession("planner", "s1", &accp.SessionOptions{
+		TokenCounter: accp.TokenCounterFunc(func(text string) int { return len(text) / 5 })})
+	require.NoError(t, err)
+	worker, err := accp.NewSession("worker", "s1", &accp.SessionOptions{Summaries: accp.SummaryOptions{AdoptFromPeer: true}})
+	require.NoError(t, err)
+	sent, err := planner.Send(t.Context(), msg("done", "plan", text("note", strings.Repeat("abcdef", 30))))
+	require.NoError(t, err)
+	cp := sent.Checkpoint
+	got, err := worker.Receive(t.Context(), sent.Frames[0])
+	require.NoError(t, err)
+	require.Equal(t, cp.Hash, got.Checkpoint.Hash)
+	require.NotEqual(t, cp.ID, got.Checkpoint.ID, "another counter, another summary")
+	sent, err = planner.Send(t.Context(), msg("req", "review", accp.Param{Key: "source", Value: accp.Ref("warm." + cp.ID)}))
+	require.NoError(t, err)
+	require.Len(t, sent.Frames, 2, "the announcement first")
+	for _, f := range sent.Frames {
+		got, err = worker.Receive(t.Context(), f)
+		require.NoError(t, err)
+	}
+	require.Equal(t, cp.Summary, got.Message.Params.Text("source"))
+	refined := worker.Checkpoints()[0].Refined
+	require.NotNil(t, refined, "the summary of the peer is adopted")
+	require.Equal(t, cp.ID, refined.ID)
+	_, err = worker.Announce(t.Context(), "cp00000000")
+	require.ErrorIs(t, err, accp.ErrRefNotFound)
+	require.ErrorIs(t, worker.Put(t.Context(), accp.ScopeWarm, cp.ID, accp.String("x"), 0), accp.ErrInvalidType)
+}
+
+// The view grows by one line a message, and each answer begins with the last one unless it is cut. It
+// is given up over its bound (ACCP-D68, ACCP-D69).
+func TestModelContextIsStable(t *testing.T) {
+	s := session(t, nil)
+	last, cuts := accp.ContextView{}, 0
+	for i := range int64(300) {
+		intent := []string{"req", "wait", "done", "ack"}[i%4]
+		receive(t, s, frame(fmt.Sprintf("%s:x{k:%d}", intent, i), i+1))
+		v := s.ModelContext(200, 100)
+		require.LessOrEqual(t, v.Tokens, 200)
+		if v.IsCut {
+			cuts++
+			require.LessOrEqual(t, v.Tokens, 100)
+		} else {
+			require.Equal(t, len(last.Lines), v.Stable)
+			require.True(t, slices.Equal(last.Lines, v.Lines[:v.Stable]))
+		}
+		last = v
+	}
+	require.Greater(t, cuts, 5)
+	require.Less(t, cuts, 60)
+	for i := range int64(80) {
+		receive(t, s, frame("done:x{k:"+strings.Repeat("x", 20000)+"}", 301+i))
+	}
+	v := s.ModelContext(1<<20, 200)
+	require.False(t, v.IsCut)
+	require.Less(t, v.Tokens, 1000, "begun again from summaries")
 }

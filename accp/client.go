@@ -4,100 +4,209 @@
 package accp
 
 import (
-	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"iter"
 	"log/slog"
 	"maps"
+	"math"
 	"net/http"
 	"net/url"
 	"strconv"
+	"sync"
+	"sync/atomic"
 	"time"
+
+	"github.com/fivewire/fivewire/internal/budget"
+	"github.com/fivewire/fivewire/internal/guard"
+	"github.com/fivewire/fivewire/internal/httpx"
+	"github.com/fivewire/fivewire/internal/life"
+	"github.com/fivewire/fivewire/internal/netguard"
+	"github.com/fivewire/fivewire/internal/option"
 )
+
+// A TokenSource supplies the access token of a request or of a WebSocket handshake. It must be safe
+// for concurrent use. An empty token sends no header.
+type TokenSource interface {
+	Token(ctx context.Context) (string, error)
+}
+
+// A TokenSourceFunc is a function that serves as a [TokenSource].
+type TokenSourceFunc func(ctx context.Context) (string, error)
+
+// Token calls f.
+func (f TokenSourceFunc) Token(ctx context.Context) (string, error) { return f(ctx) }
+
+// A RetryPolicy specifies how a message is repeated: after delays that double, with a random part.
+type RetryPolicy struct {
+	MaxAttempts   int           // posts of a frame, and frames; zero means 3 (ACCP-D29); a negative value disables retries
+	Base          time.Duration // first delay; zero means 500 ms; a negative value disables delays
+	Max           time.Duration // longest delay; zero means 8 s; a negative value removes the bound
+	MaxRetryAfter time.Duration // longest delay that a server requests; zero means 60 s; a negative value 0 s
+}
+
+// A CallFunc sends a message and yields the messages that answer it.
+type CallFunc func(ctx context.Context, m *Message, opts *CallOptions) iter.Seq2[*Message, error]
+
+// An Interceptor wraps the calls of a [Client].
+type Interceptor func(next CallFunc) CallFunc
+
+// CallOptions adjusts one call. Nil means the zero value.
+type CallOptions struct {
+	// Idempotent permits to run the message again if it may have run. Messages with intent qry,
+	// sync, comp, ack and cancel always are idempotent (ACCP-D29).
+	Idempotent bool
+
+	// Timeout replaces that of the client unless zero.
+	Timeout time.Duration
+
+	// Schema is the schema of the message of [CallAs].
+	Schema string
+}
 
 // ClientOptions adjusts a [Client]. The zero value is right for production.
 type ClientOptions struct {
-	// SessionID names the session. Empty means a random one.
+	// SessionID is the id of the session. Empty means a random one.
 	SessionID string
 
-	// Session is what the session begins with.
+	// Session has the options of the session.
 	Session SessionOptions
 
-	// MaxConcurrent is how many exchanges may run at the same time. The frames of a
-	// session have an order that HTTP does not keep, so each of them has a
-	// session of its own: SessionID, SessionID_2, SessionID_3 and so on. Zero
-	// means 1.
+	// Handler handles the messages that the peer sends over a WebSocket connection outside of
+	// calls, except heartbeats, ack and sync:registry. Nil answers as [Server.Handle] does without
+	// handlers.
+	Handler Handler
+
+	// MaxConcurrent is the maximum number of concurrent exchanges over HTTP. HTTP does not preserve
+	// the order of frames that a session requires, so each exchange uses its own session:
+	// SessionID, SessionID_2, SessionID_3 and so on. Zero and negative values mean 1. Calls over a
+	// WebSocket connection share one session.
 	MaxConcurrent int
 
-	// HTTPClient sends the requests. Nil means one that follows no redirect.
+	// HTTPClient sends the requests. Nil means a client with the proxy of the environment.
+	// Redirects are never followed.
 	HTTPClient *http.Client
+
+	// AllowInsecure permits http and ws to other hosts than this host.
+	AllowInsecure bool
 
 	// Header is sent with every request.
 	Header http.Header
 
-	// Timeout is how long a try waits for the next frame of its answer, and for
-	// its turn. Zero means 30 s.
+	// TokenSource, if set, supplies the bearer token.
+	TokenSource TokenSource
+
+	// OnReconnect, if set, is called after a lost WebSocket connection was opened again.
+	OnReconnect func(ctx context.Context)
+
+	// MaxOutput is the maximum number of bytes of a frame that the peer accepts. A longer frame
+	// is [ErrTooLarge] and not sent. Zero means 65,536; a negative value removes the bound.
+	MaxOutput int
+
+	// Heartbeat is the interval of pings on a WebSocket connection. Zero means 30 s; a negative
+	// value disables them.
+	Heartbeat time.Duration
+
+	// WriteTimeout is how long the peer of a WebSocket connection may take no bytes before the
+	// connection ends. Zero means 10 s; a negative value removes the bound.
+	WriteTimeout time.Duration
+
+	// Timeout bounds the wait for the next message of an answer in each attempt, and the wait for a
+	// free session. Zero means 30 s; a negative value removes the bound.
 	Timeout time.Duration
 
-	// Tries is how often a message is sent if the answer is an error that is
-	// worth another try. Zero means 3 (ACCP-D29).
-	Tries int
+	// Retry is the policy for messages that were not processed, and for idempotent ones that may
+	// have been. Nil means the defaults.
+	Retry *RetryPolicy
 
-	// Logger gets what no error reports, such as further tries. Nil is silent.
+	// Interceptors wrap every call. The first interceptor is outermost.
+	Interceptors []Interceptor
+
+	// Logger receives events that no error reports, such as retries. Nil means [slog.Default].
 	Logger *slog.Logger
+
+	skipGreeting bool // of package accptest
 }
 
-// A Client sends frames to an HTTP endpoint as one agent. Its methods may be called
-// from several goroutines; exchanges take turns, unless Parallel is set. It starts
-// no goroutine and needs not be closed.
+func (o ClientOptions) withDefaults() ClientOptions {
+	o.SessionID = cmp.Or(o.SessionID, NewID())
+	o.MaxConcurrent = max(o.MaxConcurrent, 1)
+	o.Timeout = option.Duration(o.Timeout, 30*time.Second)
+	o.Heartbeat = option.Duration(o.Heartbeat, 30*time.Second)
+	o.WriteTimeout = option.Duration(o.WriteTimeout, 10*time.Second)
+	o.Session.maxOutput = maxOutput(o.MaxOutput)
+	o.Logger = cmp.Or(o.Logger, slog.Default())
+	o.Session.Logger = cmp.Or(o.Session.Logger, o.Logger)
+	var p RetryPolicy
+	if o.Retry != nil {
+		p = *o.Retry
+	}
+	p.MaxAttempts = cmp.Or(p.MaxAttempts, 3)
+	p.Base = cmp.Or(p.Base, 500*time.Millisecond)
+	p.Max = option.Duration(p.Max, 8*time.Second)
+	p.MaxRetryAfter = max(0, cmp.Or(p.MaxRetryAfter, time.Minute))
+	o.Retry = &p
+	o.Header = o.Header.Clone()
+	return o
+}
+
+// A Client sends frames to one endpoint as one agent. It is safe for concurrent use. The caller must
+// call [Client.Close].
+//
+// Over HTTP, exchanges wait for each other unless MaxConcurrent is set. Over WebSocket, calls run
+// concurrently on one connection, which the first call opens. A lost connection is opened again, with the
+// delays of Retry, until Close or until the server refuses it permanently. Calls wait for it and send
+// their frames again; the server answers a running or finished request by its outcome (ACCP-D75).
 type Client struct {
-	endpoint string
-	opts     ClientOptions
-	session  *Session
-	http     *http.Client
-	log      *slog.Logger
-	all      []*Session
-	free     chan *Session // those that no exchange uses
-	unsure   bool          // the peer may not have the shared state; used by who has the only session
+	opts    ClientOptions
+	url     *url.URL
+	call    CallFunc
+	self    string
+	life    *life.Life
+	done    chan struct{} // closed by Close
+	http    *httpx.Client // nil over WebSocket
+	session *Session
+	all     []*Session
+	free    chan *Session // sessions without a running exchange
+	unsure  atomic.Bool   // the peer may lack the shared state
+	closing sync.Once
+
+	dialing chan struct{} // holds a token while no goroutine connects
+	conn    *wsConn       // guarded by dialing
+
+	lossMu  sync.Mutex
+	isAgain chan struct{} // closed when the lost connection was opened again, or refused; nil without a loss; guarded by lossMu
 }
 
-// NewClient returns a client of the endpoint, an http or https URL that usually
-// ends in [FramesPath], which sends as agent self. It does no I/O.
+// NewClient returns a client of an endpoint: an http or https URL that usually ends in
+// [FramesPath], or a ws or wss URL that usually ends in [WebSocketPath]. The client sends as agent
+// self. NewClient performs no I/O.
 func NewClient(endpoint, self string, opts *ClientOptions) (*Client, error) {
-	u, err := url.Parse(endpoint)
-	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
-		return nil, fmt.Errorf("accp: endpoint %q is no http URL", endpoint)
-	}
-	c := &Client{endpoint: endpoint}
+	var o ClientOptions
 	if opts != nil {
-		c.opts = *opts
+		o = *opts
 	}
-	if c.opts.SessionID == "" {
-		c.opts.SessionID = newID()
+	o = o.withDefaults()
+	u, err := (&netguard.Guard{AllowLoopback: true, AllowPrivate: true}).URL(endpoint, o.AllowInsecure)
+	if err != nil {
+		return nil, fmt.Errorf("accp: new client: %w", err)
 	}
-	if c.opts.Timeout <= 0 {
-		c.opts.Timeout = 30 * time.Second
+	c := &Client{opts: o, url: u, self: self, life: life.New(life.Options{Logger: o.Logger}), dialing: make(chan struct{}, 1), done: make(chan struct{})}
+	c.dialing <- struct{}{}
+	n := 1
+	if u.Scheme == "http" || u.Scheme == "https" {
+		n = o.MaxConcurrent
+		c.http = httpx.NewClient(c.httpOptions())
 	}
-	if c.opts.Tries <= 0 {
-		c.opts.Tries = 3
-	}
-	if c.http = c.opts.HTTPClient; c.http == nil {
-		c.http = &http.Client{CheckRedirect: noRedirect}
-	}
-	if c.log = c.opts.Logger; c.log == nil {
-		c.log = slog.New(slog.DiscardHandler)
-	}
-	n := max(1, c.opts.MaxConcurrent)
 	c.free = make(chan *Session, n)
 	for i := range n {
-		id := c.opts.SessionID
+		id := o.SessionID
 		if i > 0 {
 			id += "_" + strconv.Itoa(i+1)
 		}
-		s, err := NewSession(self, id, &c.opts.Session)
+		s, err := NewSession(self, id, &o.Session)
 		if err != nil {
 			return nil, err
 		}
@@ -105,355 +214,597 @@ func NewClient(endpoint, self string, opts *ClientOptions) (*Client, error) {
 		c.free <- s
 	}
 	c.session = c.all[0]
+	c.call = c.replies
+	err = guard.Call("interceptor", func() error {
+		for i := len(o.Interceptors) - 1; i >= 0; i-- {
+			c.call = o.Interceptors[i](c.call)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("accp: new client: %w", err)
+	}
 	return c, nil
 }
 
-func noRedirect(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+func (c *Client) httpOptions() *httpx.ClientOptions {
+	o := &httpx.ClientOptions{HTTPClient: c.opts.HTTPClient, AllowInsecure: c.opts.AllowInsecure, MaxResponse: -1}
+	o.Secrets = func(ctx context.Context, _ string, h http.Header) error {
+		if c.opts.TokenSource == nil {
+			return nil
+		}
+		return guard.Call("token source", func() error {
+			token, err := c.opts.TokenSource.Token(ctx)
+			if token != "" {
+				h.Set("Authorization", "Bearer "+token)
+			}
+			return err
+		})
+	}
+	return o
+}
 
-// Session returns the session of the client; of several, the first one.
+func (c *Client) header() http.Header {
+	h := maps.Clone(c.opts.Header)
+	if h == nil {
+		h = http.Header{}
+	}
+	return h
+}
+
+// Session returns the session of the client, or the first one of several.
 func (c *Client) Session() *Session { return c.session }
 
-// EndSession ends the sessions of the client (see [Session.End]), each when no exchange
-// uses it any more.
+// Close ends the running calls with [ErrClosed] and closes the connection. It waits for handlers for
+// at most one second. It is idempotent.
+func (c *Client) Close() error {
+	c.closing.Do(func() { close(c.done) })
+	closed := make(chan struct{})
+	go func() {
+		defer close(closed)
+		<-c.dialing
+		defer func() { c.dialing <- struct{}{} }()
+		if c.conn != nil {
+			c.conn.because(errConnClosed)
+			c.conn.finish(1000, "")
+		}
+	}()
+	err := c.life.Close() // ends a handshake
+	<-closed
+	for _, s := range c.all {
+		s.refiner.stop()
+	}
+	if c.http != nil {
+		c.http.Close()
+	}
+	return err
+}
+
+// EndSession ends the sessions of the client (see [Session.End]) when their exchanges have
+// finished.
 func (c *Client) EndSession(ctx context.Context, opts *EndSessionOptions) error {
 	var errs []error
 	for range c.all {
-		s, err := c.take(ctx)
+		s, err := c.take(ctx, c.opts.Timeout)
 		if err != nil {
 			return errors.Join(append(errs, err)...)
 		}
-		defer func() { c.free <- s }() // when all have ended, so that each does once
+		defer func() { c.free <- s }() // after the loop, so that each session ends once
 		errs = append(errs, s.End(ctx, opts))
 	}
 	return errors.Join(errs...)
 }
 
-// SyncRegistry exchanges the registries and reports whether both sides then have the same
-// schemas (ACCP-113 to ACCP-115), in every session of the client.
-func (c *Client) SyncRegistry(ctx context.Context) (synced bool, err error) {
-	synced = true
-	for range c.all {
-		s, err := c.take(ctx)
-		if err != nil {
-			return false, err
-		}
-		defer func() { c.free <- s }() // when all have been greeted, so that each is once
-		ok, err := c.hello(ctx, s)
-		if err != nil {
-			return false, err
-		}
-		synced = synced && ok
-	}
-	return synced, nil
-}
-
-func (c *Client) hello(ctx context.Context, s *Session) (synced bool, err error) {
-	s.mu.Lock()
-	s.helloSent = true
-	was := s.deltaSent
-	owed := s.differs && !was // an earlier exchange broke off after their answer
-	s.deltaSent = was || owed
-	m := s.registryMessage(owed)
-	s.mu.Unlock()
-	defer func() {
-		if err != nil { // nobody knows what came
-			s.mu.Lock()
-			s.deltaSent = was
-			s.mu.Unlock()
-		}
-	}()
-	theirs := owed // their schemas came
-	for range 4 {  // hello, delta, hello: no exchange that can succeed takes longer
-		var next *Message
-		sent, err := s.Send(ctx, m)
-		if err != nil {
-			return false, err
-		}
-		for r, err := range c.exchange(ctx, s, sent) {
-			if err != nil {
-				return false, err
-			}
-			if e := ErrorFromMessage(r); e != nil {
-				return false, e
-			}
-			if r.Intent == IntentSync && r.Op == OpRegistry {
-				_, delta := r.Params.Get("delta")
-				theirs = theirs || delta
-				s.mu.Lock()
-				next, _, err = s.exchange(r)
-				s.mu.Unlock()
-				if err != nil {
-					return false, err
-				}
-			}
-		}
-		if _, ours := m.Params.Get("delta"); next == nil && ours && theirs {
-			// Both have the schemas of both, and who has the last word is not
-			// told so.
-			s.mu.Lock()
-			s.synced = true
-			s.mu.Unlock()
-		}
-		if next == nil {
-			break
-		}
-		m = next
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.synced, nil
-}
-
-// Do sends a message and yields the messages that answer it; an error frame is the
-// error that ends it, and so is no answer in time ([ErrTimeout]) and the end of the
-// chain ([ErrCancelled]). A frame that is refused for a reason that passes is sent
-// again with a new id and number, up to three times in all and never after its
-// time to live; a transaction only if it has a transaction_id (ACCP-D29). It is ranged
-// over once. Leaving the loop early, and the end of ctx, end the request.
+// Replies sends a message and yields the messages that answer it. Over WebSocket these are any
+// number of ack, wait, esc and stream messages, then the last one, which is done, end, a final
+// chunk, or the ack of an intent without result. The last item is an error if an error frame, no
+// answer in time ([ErrTimeout]), a failure of the transport, or the end of the chain
+// ([ErrCancelled]) ends the answer. The sequence can be ranged over once. Leaving the loop, and the
+// end of ctx, end the request and cancel the chain at the peer.
 //
-// The loop must not wait for another exchange of the same client, unless that has
-// more than one session (see [ClientOptions]).
-func (c *Client) Do(ctx context.Context, m *Message) iter.Seq2[*Message, error] {
-	return retryPolicy{c.opts.Tries, c.log}.run(ctx, m, func(m *Message, chain *string) iter.Seq2[*Message, error] {
-		return func(yield func(*Message, error) bool) {
-			s := c.running(m)
-			if s == nil {
-				var err error
-				if s, err = c.take(ctx); err != nil {
-					yield(nil, err)
-					return
-				}
-				defer func() { c.free <- s }()
-			}
-			sent, err := s.Send(ctx, m)
-			if err != nil {
-				yield(nil, err)
-				return
-			}
-			if sent.Dropped {
-				yield(nil, ErrCancelled)
-				return
-			}
-			*chain = sent.Message.Chain()
-			for r, err := range c.exchange(ctx, s, sent) {
-				if !yield(r, err) || err != nil {
-					return
-				}
-			}
+// A frame without an answer is sent again as it is, and never after its time to live, so it runs once. A
+// message that may have run is repeated as a new frame only if it is idempotent, or if the server knows
+// its outcome. Every error is a [*CallError], which reports whether the message may have run (ACCP-D29).
+//
+// Over HTTP, the loop must not wait for another exchange of the same client, unless the client has
+// several sessions (see [ClientOptions]). Over WebSocket, a cancel is sent without waiting for an
+// answer. It ends the calls of its chain.
+func (c *Client) Replies(ctx context.Context, m *Message, opts *CallOptions) iter.Seq2[*Message, error] {
+	return func(yield func(*Message, error) bool) {
+		if m == nil {
+			yield(nil, errNoMessage())
+			return
 		}
-	})
-}
-
-// Call sends a message and returns the last one of the answers to it, or nil if it
-// was answered by nothing, as ack and pong are.
-func (c *Client) Call(ctx context.Context, m *Message) (*Message, error) { return lastOf(c.Do(ctx, m)) }
-
-// Stream sends a message and yields the data of the chunks that answer it, in
-// order. A stream that ends before its final chunk is [ErrTruncated].
-func (c *Client) Stream(ctx context.Context, m *Message) iter.Seq2[Value, error] {
-	return streamOf(c.Do(ctx, m))
-}
-
-// Sync makes state the shared state of the session: it sends the difference to the
-// last one (ACCP-098), nothing if there is none, and the whole state if the peer
-// missed an earlier difference (ACCP-D46). A client of several sessions has no shared
-// state.
-func (c *Client) Sync(ctx context.Context, state Params) (err error) {
-	if len(c.all) > 1 {
-		return errors.New("accp: a client of several sessions has no shared state")
+		var loop any // a panic of the loop is not that of an interceptor
+		err := guard.Call("interceptor", func() error {
+			for r, err := range c.call(ctx, m, opts) {
+				more := false
+				func() {
+					defer func() { loop = recover() }()
+					more = yield(r, err)
+				}()
+				if !more || err != nil {
+					return nil
+				}
+			}
+			return nil
+		})
+		if loop != nil {
+			panic(loop)
+		}
+		if p, ok := errors.AsType[*guard.PanicError](err); ok {
+			c.opts.Logger.ErrorContext(ctx, "accp: panic recovered", "err", p, "stack", string(p.Stack))
+			yield(nil, &Error{Code: ErrInternal, Message: "interceptor panicked", Cause: p})
+		}
 	}
-	s, err := c.take(ctx)
+}
+
+// Call sends a message and returns the last answer, or nil if nothing answers it, as for ack and
+// pong.
+func (c *Client) Call(ctx context.Context, m *Message, opts *CallOptions) (*Message, error) {
+	return lastOf(c.Replies(ctx, m, opts))
+}
+
+// CallAs sends a req with the params of in, a struct (see [Marshal]), and returns the params of the
+// last answer as a struct (see [Unmarshal]).
+func CallAs[Out any](ctx context.Context, c *Client, op string, in any, opts *CallOptions) (out Out, err error) {
+	var o CallOptions
+	if opts != nil {
+		o = *opts
+	}
+	m, err := NewMessage(IntentReq, op, o.Schema, in)
+	if err != nil {
+		return out, err
+	}
+	r, err := c.Call(ctx, m, opts)
+	if err == nil && r != nil {
+		err = Unmarshal(r.Params, &out)
+	}
+	return out, err
+}
+
+// Stream sends a message and yields the data of the answering chunks in order. A stream that ends
+// before its final chunk is [ErrTruncated].
+func (c *Client) Stream(ctx context.Context, m *Message, opts *CallOptions) iter.Seq2[Value, error] {
+	return streamOf(c.Replies(ctx, m, opts))
+}
+
+// replies is the innermost CallFunc.
+func (c *Client) replies(ctx context.Context, m *Message, opts *CallOptions) iter.Seq2[*Message, error] {
+	o := CallOptions{}
+	if opts != nil {
+		o = *opts
+	}
+	return func(yield func(*Message, error) bool) {
+		a := c.newAttempt(ctx, m, option.Duration(o.Timeout, c.opts.Timeout))
+		a.isFree = a.isFree || o.Idempotent
+		a.yield = yield
+		if m.Meta != nil && m.Meta.TTL.N > 0 {
+			var cancel context.CancelFunc
+			a.ctx, cancel = context.WithTimeout(ctx, time.Duration(min(m.Meta.TTL.N, maxSeconds))*time.Second)
+			defer cancel()
+		}
+		err := c.withSession(a, func(s *Session) error {
+			if err := c.greet(a, s); err != nil {
+				return err
+			}
+			return c.exchange(a, s)
+		})
+		if c.http == nil && a.chain != "" && errors.Is(err, ErrTimeout) && ctx.Err() == nil {
+			c.abort(m.Op, a.chain) // after the last attempt late answers are not awaited
+		}
+		if err != nil && !a.isStopped {
+			yield(nil, c.final(ctx, a, err))
+		}
+	}
+}
+
+// withSession calls f with a free session.
+func (c *Client) withSession(a *attempt, f func(s *Session) error) error {
+	if c.http == nil {
+		return f(c.session)
+	}
+	if s := c.running(a.m); s != nil {
+		return f(s)
+	}
+	s, err := c.take(a.ctx, a.timeout)
 	if err != nil {
 		return err
 	}
 	defer func() { c.free <- s }()
-	sent, err := s.Sync(ctx, state)
-	if err == nil && len(sent.Frames) == 0 && c.unsure {
-		sent, err = s.Snapshot(ctx)
-	}
-	if err != nil || len(sent.Frames) == 0 {
-		return err
-	}
-	defer func() { c.unsure = err != nil }()
-	for again := true; err == nil && len(sent.Frames) > 0; again = false {
-		err = nil
-		for r, rerr := range c.exchange(ctx, s, sent) {
-			if rerr == nil {
-				if e := ErrorFromMessage(r); e != nil {
-					rerr = e
-				}
-			}
-			if rerr != nil {
-				err = rerr
-				break
-			}
-		}
-		if !again || !errors.Is(err, ErrSequenceGap) && !errors.Is(err, ErrDuplicate) {
-			return err
-		}
-		sent, err = s.Snapshot(ctx)
-	}
-	return err
+	return f(s)
 }
 
-// running returns the session in which the chain runs that m cancels, or nil. A
-// cancel does not wait for its turn, since it ends the exchange that would have to
-// end first.
-func (c *Client) running(m *Message) *Session {
-	if m.Intent != IntentCancel || m.Meta == nil {
-		return nil
+// An attempt is one call and its progress.
+type attempt struct {
+	progress
+	ctx       context.Context
+	m         *Message
+	send      func(s *Session, m *Message) (*SendResult, error)
+	call      *call  // over WebSocket, while its frames are queued for the first time
+	chain     string // of the first frame
+	timeout   time.Duration
+	yield     func(*Message, error) bool
+	chunks    map[string]bool // indices of the yielded chunks
+	isYielded bool            // a yielded message cannot be withdrawn
+	isStopped bool            // the loop has ended
+}
+
+func (c *Client) newAttempt(ctx context.Context, m *Message, timeout time.Duration) *attempt {
+	a := &attempt{ctx: ctx, m: m, timeout: timeout, yield: func(*Message, error) bool { return true }}
+	a.send = func(s *Session, m *Message) (*SendResult, error) { return s.Send(a.ctx, m) }
+	a.maximum = max(1, c.opts.Retry.MaxAttempts)
+	switch m.Intent {
+	case IntentQry, IntentSync, IntentComp, IntentAck, IntentCancel:
+		a.isFree = true
 	}
-	for _, s := range c.all {
-		s.mu.Lock()
-		_, ok := s.running[m.Meta.CID]
-		s.mu.Unlock()
-		if ok {
-			return s
+	return a
+}
+
+// deliver yields an answer, but no chunk twice. It returns false at the end of the loop.
+func (a *attempt) deliver(m *Message) (bool, error) {
+	if e := ErrorFromMessage(m); e != nil {
+		if v, ok := m.Meta.Ext.Get("try"); ok {
+			e.isInvitation, _ = v.Bool()
 		}
+		return false, e
+	}
+	if m.Intent == IntentStream {
+		v, _ := m.Params.Get("chunk_index")
+		index, _ := v.Number()
+		if a.chunks[index] {
+			return true, nil
+		}
+		if a.chunks == nil {
+			a.chunks = map[string]bool{}
+		}
+		a.chunks[index] = true
+	} else {
+		a.isYielded = true
+	}
+	a.isStopped = !a.yield(m, nil)
+	return !a.isStopped, nil
+}
+
+// exchange sends the message of an attempt in a session until it is answered or fails permanently.
+func (c *Client) exchange(a *attempt, s *Session) error {
+	for {
+		var sent *SendResult
+		var err error
+		if c.http == nil {
+			sent, err = c.sendConn(a, a.next())
+		} else {
+			sent, err = a.send(s, a.next())
+		}
+		switch {
+		case errors.Is(err, errUnsent) && a.waits+1 < a.maximum:
+			if err = c.pause(a, 0, err); err != nil {
+				return err
+			}
+			continue
+		case err != nil:
+			return err
+		case sent.Dropped:
+			return ErrCancelled
+		case len(sent.Frames) == 0:
+			return nil
+		}
+		a.chain = cmp.Or(a.chain, sent.Message.Chain())
+		a.nextFrame()
+		isRepeated := false
+		if isRepeated, err = c.deliverFrames(a, s, sent); !isRepeated {
+			return err
+		}
+	}
+}
+
+// next returns the message of the next frame: the first time as it is, later in its chain.
+func (a *attempt) next() *Message {
+	if a.chain == "" {
+		return a.m
+	}
+	m := inChain(a.m, a.chain)
+	if a.mayHaveRun {
+		m = m.clone()
+		m.Meta.Ext = m.Meta.Ext.Set("try", Int(int64(a.frames+1)))
+	}
+	return m
+}
+
+// deliverFrames posts the frames of a message, again as long as ACCP-D29 permits it. It reports whether a new
+// frame is to be sent.
+func (c *Client) deliverFrames(a *attempt, s *Session, sent *SendResult) (isRepeated bool, err error) {
+	for first := 0; first < len(sent.Frames); {
+		a.posts++
+		done, err := c.transmit(a, s, sent, first)
+		if err == nil {
+			return false, nil
+		}
+		if done > first {
+			first, a.posts = done, 1
+		}
+		f, after := classify(a.ctx, err)
+		if a.isYielded {
+			a.mayHaveRun, f = a.mayHaveRun || f == failLost, failFinal
+		}
+		e, _ := errors.AsType[*Error](err)
+		code, isInvited := Code(""), false
+		if f == failCode {
+			code, isInvited = e.Code, e.isInvitation
+		} else if f == failFinal && e != nil {
+			a.mayHaveRun = true // the answer was malformed
+		}
+		if code == ErrDuplicate && a.isLost && first < len(sent.Frames)-1 {
+			first, a.posts = first+1, 0 // the receipt of a part
+			continue
+		}
+		switch a.progress.next(f, code, isInvited) {
+		case moveEnd:
+			if code == ErrDuplicate && a.isLost && !a.isSync {
+				err = &Error{Code: ErrTimeout, Message: "the request arrived, and its answer was lost", Cause: err}
+			}
+			return false, err
+		case moveNewFrame:
+			return true, nil
+		case moveRepair:
+			a.repaired = true
+			if isRepaired, rerr := c.repair(a, s, code); rerr != nil || !isRepaired {
+				return false, cmp.Or(rerr, err)
+			}
+			return true, nil
+		case moveLater:
+			return true, c.pause(a, after, err)
+		}
+		if err := c.pause(a, after, err); err != nil {
+			return false, err
+		}
+	}
+	return false, nil
+}
+
+// pause waits for the backoff after an error.
+func (c *Client) pause(a *attempt, after time.Duration, err error) error {
+	d := a.delay(c.opts.Retry, after)
+	c.opts.Logger.WarnContext(a.ctx, "accp: message repeated", "operation", string(a.m.Intent)+":"+a.m.Op, "delay", d, "err", err)
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-a.ctx.Done():
+		return err
+	case <-c.done:
+		return ErrClosed
+	}
+}
+
+// repair gives the peer a schema or a checkpoint that it lacks. It reports whether this side has it.
+func (c *Client) repair(a *attempt, s *Session, code Code) (bool, error) {
+	if code == ErrRefNotFound {
+		return s.forgetAnnouncements(a.m.Params), nil
+	}
+	if _, err := s.codec.resolve(a.m.Params); err != nil {
+		return false, nil
+	}
+	return true, c.greetAgain(a, s)
+}
+
+// transmit sends the frames of a message from the first on, and delivers its answers. It returns the
+// number of the frame that failed.
+func (c *Client) transmit(a *attempt, s *Session, sent *SendResult, first int) (int, error) {
+	if c.http == nil {
+		return first, c.transmitConn(a, sent)
+	}
+	return c.transmitPosts(a, s, sent, first)
+}
+
+// final returns the error of a call. The end of ctx is a timeout.
+func (c *Client) final(ctx context.Context, a *attempt, err error) error {
+	if e, ok := errors.AsType[*CallError](err); ok {
+		return e
+	}
+	out := &CallError{Intent: a.m.Intent, Op: a.m.Op, Peer: c.peer(), MayHaveRun: a.mayHaveRun, Cause: err}
+	var h *httpx.Error
+	switch {
+	case c.life.Ready() != nil:
+		out.Cause = ErrClosed
+	case ctx.Err() != nil && !errors.Is(err, ctx.Err()) && !errors.Is(err, ErrCancelled):
+		out.Cause = &Error{Code: ErrTimeout, Message: "the context of the call has ended", Cause: errors.Join(context.Cause(ctx), err)}
+	case errors.Is(err, ErrTimeout) || errors.Is(err, ErrUnreachable):
+	case errors.Is(err, errUnsent):
+		out.Cause = fmt.Errorf("%w: %w", ErrUnreachable, err)
+	case !errors.As(err, &h):
+	case errors.Is(err, httpx.ErrTimeout) && !errors.Is(err, httpx.ErrConnect):
+		out.Cause = &Error{Code: ErrTimeout, Message: "no answer in time", Cause: err}
+	case errors.Is(err, httpx.ErrConnect), h.Status == http.StatusTooManyRequests, h.Status == http.StatusServiceUnavailable:
+		out.Cause = fmt.Errorf("%w: %w", ErrUnreachable, err)
+	case h.Status != 0 && h.Status/100 < 5 || h.Status == http.StatusNotImplemented:
+		out.Status = h.Status
+	default:
+		out.Cause = &Error{Code: ErrTimeout, Message: "the answer was cut off", Cause: errors.Join(ErrTruncated, err)}
+	}
+	return out
+}
+
+// peer returns the URL of the endpoint without its query.
+func (c *Client) peer() string { return c.url.Scheme + "://" + c.url.Host + c.url.Path }
+
+const maxSeconds = 1 << 32 // of a time to live; more means no expiry
+
+// inChain returns m in the chain of the first attempt (ACCP-D29).
+func inChain(m *Message, chain string) *Message {
+	if m.Meta != nil && m.Meta.CID != "" {
+		return m
+	}
+	out := m.clone()
+	if out.Meta == nil {
+		out.Meta = &Meta{}
+	}
+	out.Meta.CID = chain
+	return out
+}
+
+// lastOf returns the last message, or nil if there is none.
+func lastOf(seq iter.Seq2[*Message, error]) (*Message, error) {
+	var m *Message
+	for x, err := range seq {
+		if err != nil {
+			return nil, err
+		}
+		m = x
+	}
+	return m, nil
+}
+
+// streamOf yields the chunks among messages in order. An end that arrives before a chunk of its
+// stream is [ErrTruncated]; an end without any chunk is an empty stream.
+func streamOf(seq iter.Seq2[*Message, error]) iter.Seq2[Value, error] {
+	return func(yield func(Value, error) bool) {
+		var streams StreamAssembler
+		done := false
+		for m, err := range seq {
+			if err != nil {
+				yield(Value{}, err)
+				return
+			}
+			if m.Intent != IntentStream && m.Intent != IntentEnd || m.Intent == IntentEnd && done {
+				continue
+			}
+			chunks, err := streams.Add(m)
+			if err != nil {
+				yield(Value{}, err)
+				return
+			}
+			for _, v := range chunks.Data {
+				if !yield(v, nil) {
+					return
+				}
+			}
+			done = done || chunks.Done
+		}
+		if !done {
+			yield(Value{}, ErrTruncated)
+		}
+	}
+}
+
+// Sync sets the shared state of the session, as a whole: of several writers the last one wins. It
+// sends the difference to the last state, nothing without a difference, or the whole state if the
+// peer missed an earlier one. After three rounds in which the peer had a newer state, the error is
+// [ErrDuplicate] (ACCP-D46). A client with several sessions has no shared state.
+func (c *Client) Sync(ctx context.Context, state Params) error {
+	return c.converge(ctx, 3, nil, state)
+}
+
+// Update changes the shared state of the session by f, which returns the next state. If the peer has a
+// newer state, it calls f again on that, until ctx ends, so no change of another writer is lost.
+func (c *Client) Update(ctx context.Context, f func(state Params) (Params, error)) error {
+	return c.converge(ctx, math.MaxInt, f, nil)
+}
+
+// converge brings both sides to the state next, or with f to the result of f for the current state.
+func (c *Client) converge(ctx context.Context, rounds int, f func(Params) (Params, error), next Params) error {
+	if len(c.all) > 1 {
+		return errors.New("accp: a client of several sessions has no shared state")
+	}
+	a := c.newAttempt(ctx, &Message{Intent: IntentSync, Op: OpState}, c.opts.Timeout)
+	err := c.withSession(a, func(s *Session) error {
+		if err := c.greet(a, s); err != nil {
+			return err
+		}
+		return c.convergeIn(ctx, s, rounds, f, next)
+	})
+	if err != nil {
+		return c.final(ctx, a, err)
 	}
 	return nil
 }
 
-// take waits for a session that no exchange uses.
-func (c *Client) take(ctx context.Context) (*Session, error) {
-	select {
-	case s := <-c.free:
-		return s, nil
-	default:
-	}
-	timer := time.NewTimer(c.opts.Timeout)
-	defer timer.Stop()
-	select {
-	case s := <-c.free:
-		return s, nil
-	case <-timer.C:
-		return nil, fail(ErrTimeout, "another exchange is running")
-	case <-ctx.Done():
-		return nil, &Error{Code: ErrTimeout, Message: "another exchange is running", Cause: ctx.Err()}
-	}
-}
-
-// exchange sends the frames of a message and yields the messages that answer it.
-// Its end is that of the chain as well.
-func (c *Client) exchange(ctx context.Context, s *Session, sent *SendResult) iter.Seq2[*Message, error] {
-	return func(yield func(*Message, error) bool) {
-		chain := sent.Message.Chain()
-		outer := ctx
-		if sent.Message.Intent != IntentCancel {
-			var done context.CancelFunc
-			ctx, done = s.ChainContext(ctx, chain)
-			defer done()
-		}
-		for i, frame := range sent.Frames {
-			for r, err := range c.post(ctx, s, frame) {
-				if err != nil {
-					if ctx.Err() != nil && outer.Err() == nil {
-						err = ErrCancelled
-					}
-					yield(nil, err)
-					return
-				}
-				m := r.Message
-				switch {
-				case i < len(sent.Frames)-1 && m.Intent == IntentAck:
-					continue // of a part
-				case m.Meta.CID != "" && m.Meta.CID != chain && m.Intent != IntentFail:
-					c.log.Info("accp: message that answers nothing", "intent", string(m.Intent), "op", m.Op)
-					continue
-				case r.Outcome == OutcomeCancelled:
-					yield(nil, ErrCancelled)
-					return
-				}
-				if !yield(m, nil) {
-					return
-				}
-			}
-		}
-	}
-}
-
-var errStatus = errors.New("accp: unexpected HTTP answer")
-
-// post sends one frame and yields what the session makes of what comes back.
-func (c *Client) post(ctx context.Context, s *Session, frame []byte) iter.Seq2[*ReceiveResult, error] {
-	return func(yield func(*ReceiveResult, error) bool) {
-		ctx, cancel := context.WithCancelCause(ctx)
-		defer cancel(nil)
-		timer := time.AfterFunc(c.opts.Timeout, func() { cancel(context.DeadlineExceeded) })
-		defer timer.Stop()
-		body, err := c.open(ctx, frame)
-		if err != nil {
-			yield(nil, err)
-			return
-		}
-		defer body.Close()
-		frames := NewScanner(body, c.opts.Session.FrameLimits.withDefaults().MaxFrame)
-		for {
-			answer, err := frames.Next()
-			if err == io.EOF {
-				return
-			}
-			timer.Stop() // what the session and the caller do is not the peer's time
+// convergeIn is converge in a session.
+func (c *Client) convergeIn(
+	ctx context.Context, s *Session, rounds int, f func(Params) (Params, error), next Params,
+) error {
+	for range rounds {
+		_, current := s.State()
+		if f != nil {
+			err := guard.Call("update", func() (err error) {
+				next, err = f(current)
+				return err
+			})
 			if err != nil {
-				if ctx.Err() != nil || !errors.Is(err, ErrParse) || errors.Is(err, io.ErrUnexpectedEOF) {
-					err = &Error{Code: ErrTimeout, Message: "the answer was cut off", Cause: errors.Join(ErrTruncated, err, context.Cause(ctx))}
+				return err
+			}
+		}
+		err := c.syncOnce(ctx, s, func() (*SendResult, error) {
+			sent, err := s.Sync(ctx, next)
+			if err == nil && len(sent.Frames) == 0 && c.unsure.Load() {
+				return s.Snapshot(ctx)
+			}
+			return sent, err
+		})
+		if errors.Is(err, ErrSequenceGap) && f != nil {
+			err = s.takeBack(ctx) // the whole state would replace the change of another writer
+			if err == nil {
+				err = ErrDuplicate
+			}
+		} else if errors.Is(err, ErrSequenceGap) {
+			err = c.syncOnce(ctx, s, func() (*SendResult, error) { return s.Snapshot(ctx) })
+		}
+		c.unsure.Store(err != nil)
+		if err == nil {
+			return nil
+		}
+		if errors.Is(err, ErrDuplicate) {
+			err = c.exchange(c.newAttempt(ctx, &Message{Intent: IntentQry, Op: OpState}, c.opts.Timeout), s)
+			e, _ := errors.AsType[*Error](err)
+			if e != nil && !e.Remote && e.Code == ErrDuplicate { // the own state is newer
+				err = nil
+				if f != nil {
+					err = c.syncOnce(ctx, s, func() (*SendResult, error) { return s.Snapshot(ctx) })
 				}
-				yield(nil, err)
-				return
 			}
-			r, err := s.Receive(ctx, answer)
-			if errors.Is(err, ErrSequenceGap) {
-				if e := withoutSession(&s.codec, answer); e != nil {
-					err = e
-				}
-			}
-			if err != nil {
-				yield(nil, err)
-				return
-			}
-			if r.Outcome == OutcomeDelivered || r.Outcome == OutcomeCancelled {
-				if !yield(r, nil) {
-					return
-				}
-			}
-			timer.Reset(c.opts.Timeout)
+			c.unsure.Store(err != nil)
+		}
+		if err != nil && !errors.Is(err, ErrSequenceGap) && !errors.Is(err, ErrDuplicate) {
+			return err
 		}
 	}
+	return fail(ErrDuplicate, "the peer has a newer state")
 }
 
-// withoutSession returns what an error frame says that belongs to no session, or nil
-// if frame is none. It comes from a server that cannot use the session, and so has no
-// place in its order (ACCP-D52).
-func withoutSession(c *Codec, frame []byte) *Error {
-	m, err := c.Decode(frame)
-	if err != nil || m.Meta == nil || m.Meta.SID != "" {
-		return nil
+// syncOnce sends the frames of the shared state and waits for the answer.
+func (c *Client) syncOnce(ctx context.Context, s *Session, send func() (*SendResult, error)) error {
+	a := c.newAttempt(ctx, &Message{Intent: IntentSync, Op: OpState}, c.opts.Timeout)
+	a.isSync = true
+	a.send = func(*Session, *Message) (*SendResult, error) { return send() }
+	err := c.exchange(a, s)
+	if err != nil && !errors.Is(err, ErrSequenceGap) && !errors.Is(err, ErrDuplicate) {
+		return c.final(ctx, a, err)
 	}
-	return ErrorFromMessage(m)
+	return err
 }
 
-// open sends the request and returns the body of the answer.
-func (c *Client) open(ctx context.Context, frame []byte) (io.ReadCloser, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.endpoint, bytes.NewReader(frame))
-	if err != nil {
-		return nil, err
-	}
-	maps.Copy(req.Header, c.opts.Header)
-	req.Header.Set("Content-Type", MediaType)
-	req.Header.Set("Accept", MediaType)
-	res, err := c.http.Do(req)
-	if err != nil {
-		return nil, &Error{Code: ErrTimeout, Message: "no answer", Cause: errors.Join(err, context.Cause(ctx))}
-	}
-	switch {
-	case res.StatusCode == http.StatusNoContent:
-	case isMediaType(res.Header.Get("Content-Type")): // an error frame under any status (ACCP-D53)
-	case res.StatusCode == http.StatusTooManyRequests, res.StatusCode >= http.StatusBadGateway && res.StatusCode <= http.StatusGatewayTimeout:
-		res.Body.Close() // of something between here and the peer, or of a peer that closes
-		return nil, &Error{Code: ErrTimeout, Message: "no answer", Cause: fmt.Errorf("%w: status %d", errStatus, res.StatusCode)}
-	default:
-		res.Body.Close()
-		return nil, fmt.Errorf("%w: status %d, type %.80q", errStatus, res.StatusCode, res.Header.Get("Content-Type"))
-	}
-	return res.Body, nil
+// responder answers the messages of the peer of a WebSocket connection.
+func (c *Client) responder() *responder {
+	o := &c.opts
+	scope := budget.New(budget.Limits{Logger: o.Logger}, nil).Scope("peer", o.SessionID)
+	return &responder{self: c.self, session: o.Session, log: o.Logger, life: c.life,
+		timing: Timing{Heartbeat: o.Heartbeat, WriteTimeout: o.WriteTimeout},
+		permit: func(context.Context, []byte) error { return nil },
+		audit:  func(context.Context, *AuditRecord) {},
+		find: func(m *Message) (Handler, bool) {
+			switch {
+			case o.Handler == nil, m.Intent == IntentPing, m.Intent == IntentPong, m.Intent == IntentAck:
+				return HandlerFunc(byDefault), false
+			}
+			return o.Handler, true
+		},
+		acquire: func(ctx context.Context, _ *caller, _ string) (func(), error) {
+			place, err := scope.Acquire(ctx)
+			return place.Release, overBudget(err)
+		},
+		reserve: func(_ *caller, n int64) (func(), error) {
+			hold, err := scope.Reserve(budget.Memory, n)
+			return hold.Release, overBudget(err)
+		}}
 }

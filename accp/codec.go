@@ -6,14 +6,13 @@ package accp
 import (
 	"strings"
 	"sync"
-	"unsafe"
 )
 
-// FrameLimits bound what the parser accepts and the encoder writes (ACCP-D18). A zero
-// field means the default. What exceeds a limit is [ErrParse].
+// FrameLimits bound the frames that a codec reads and writes (ACCP-D18). A frame beyond a limit is
+// [ErrParse]. A zero or negative field means the default.
 type FrameLimits struct {
 	MaxFrame  int // bytes of a frame; zero means 65,536
-	MaxDepth  int // arrays and maps around a value; zero means 5, the most is 100
+	MaxDepth  int // arrays and maps around a value; zero means 5, the maximum is 100
 	MaxParams int // params of a payload; zero means 256
 	MaxMeta   int // metadata fields; zero means 32
 	MaxValues int // values of any kind in a frame; zero means 4,096
@@ -21,17 +20,16 @@ type FrameLimits struct {
 	MaxNumber int // characters of a number; zero means 128
 }
 
-const maxParts = 64 // frames that a message may be split into (ACCP-D38)
-
 func (l FrameLimits) withDefaults() FrameLimits {
 	if l == (FrameLimits{}) {
-		return FrameLimits{MaxFrame: 65536, MaxDepth: 5, MaxParams: 256, MaxMeta: 32, MaxValues: 4096, MaxName: maxName, MaxNumber: 128}
+		return FrameLimits{MaxFrame: 65536, MaxDepth: 5, MaxParams: 256, MaxMeta: 32, MaxValues: 4096,
+			MaxName: maxName, MaxNumber: 128}
 	}
-	def := func(v *int, d, most int) {
+	def := func(v *int, d, limit int) {
 		if *v <= 0 {
 			*v = d
 		}
-		*v = min(*v, most)
+		*v = min(*v, limit)
 	}
 	def(&l.MaxFrame, 65536, 1<<30)
 	def(&l.MaxDepth, 5, 100)
@@ -43,47 +41,43 @@ func (l FrameLimits) withDefaults() FrameLimits {
 	return l
 }
 
-// A Codec turns messages into frames and back. The zero value is ready for use,
-// strict, and knows the built-in schemas. A Codec may be used by several
-// goroutines as long as none changes its fields.
+// A Codec converts between messages and frames. The zero value is ready for use: strict, with the
+// built-in schemas. A Codec is safe for concurrent use while its fields do not change.
 //
-// [Codec.DecodeRaw] and [Codec.Format] work on the grammar alone, with the keys as
-// they stand on the wire. [Codec.Decode] and [Codec.Encode] run the pipelines of
-// section 7 of the draft as far as they need no session.
+// [Codec.DecodeRaw] and [Codec.AppendRaw] implement the grammar alone and keep keys as written.
+// [Codec.Decode] and [Codec.Append] run the pipelines of section 7 of the draft, except the steps
+// that need a session.
 type Codec struct {
-	// Lenient makes the reader accept what the examples of the draft need
-	// beyond its grammar (ACCP-D15). What is written is always strict.
+	// Lenient accepts the deviations from the grammar that the examples of the draft contain
+	// (ACCP-D15). Output is always strict.
 	Lenient bool
 
-	// Portable makes the encoder write for peers that know the grammar of the
-	// draft only: no escapes but those of delimiters, and _ for a space. What
-	// that cannot say is [ErrInvalidType], and text may not come back as it
-	// was (ACCP-D03).
+	// Portable writes for peers that support only the grammar of the draft: delimiters are the only
+	// escapes, and _ replaces a space. A text that cannot be written so is [ErrInvalidType]; other
+	// texts may lose information (ACCP-D03).
 	Portable bool
 
-	// RejectRounding refuses decimals of more than six places instead of
-	// rounding them.
+	// RejectRounding rejects decimals of more than six places instead of rounding them.
 	RejectRounding bool
 
-	// WriteLongKeys writes keys in full.
+	// WriteLongKeys writes keys unabbreviated.
 	WriteLongKeys bool
 
-	// KeepDefaults writes values that equal the default of their schema too,
-	// and does not fill in defaults when decoding.
+	// KeepDefaults writes values that equal the default of their schema, and does not fill in
+	// defaults when decoding.
 	KeepDefaults bool
 
 	// FrameLimits bound frames; the zero value means those of the draft.
 	FrameLimits FrameLimits
 
-	// Registry knows the schemas. Nil means the built-in ones.
+	// Registry holds the schemas. Nil means the built-in ones.
 	Registry *Registry
 
-	anyPlaces bool // decimals keep all their places, for what is stored on this side
+	anyPlaces bool // decimals keep all places, for stored values
 }
 
-// DecodeRaw reads exactly one frame. Keys are as they stand there, defaults are
-// absent, and the envelope may lack fields. Every error is an [*Error]. The
-// message shares no memory with frame.
+// DecodeRaw reads exactly one frame. Keys are as written, defaults are absent, and the envelope may
+// lack fields. Every error is an [*Error]. The message shares no memory with frame.
 func (c *Codec) DecodeRaw(frame []byte) (*Message, error) {
 	f := takeFrame()
 	defer f.giveBack()
@@ -93,12 +87,12 @@ func (c *Codec) DecodeRaw(frame []byte) (*Message, error) {
 	return f.Message(), nil
 }
 
-// frames holds frames for those who need one for a moment.
+// frames holds reusable frames.
 var frames = sync.Pool{New: func() any { return new(Frame) }}
 
 func takeFrame() *Frame { return frames.Get().(*Frame) }
 
-// giveBack makes f free for others, unless it grew large.
+// giveBack puts f into the pool unless it is large.
 func (f *Frame) giveBack() {
 	if cap(f.nodes) <= 1024 {
 		f.src = nil
@@ -106,9 +100,8 @@ func (f *Frame) giveBack() {
 	}
 }
 
-// DecodeFrame reads exactly one frame into f, without allocating if f was used
-// before for a frame with as many values. Frame f then refers to data until it
-// is used again.
+// DecodeFrame reads exactly one frame into f. It does not allocate if f has held a frame with as
+// many values. The frame f refers to data until its next use.
 func (c *Codec) DecodeFrame(data []byte, f *Frame) error {
 	if err := c.parse(data, f); err != nil {
 		return err
@@ -131,7 +124,7 @@ func (c *Codec) parse(data []byte, f *Frame) *Error {
 	return nil
 }
 
-// DecodeValue reads the text of one value, written as in a payload.
+// DecodeValue reads the text of one value of a payload.
 func (c *Codec) DecodeValue(text []byte) (Value, error) {
 	f := Frame{src: text, mid: -1, cid: -1, aid: -1, sid: -1}
 	limits := c.FrameLimits.withDefaults()
@@ -153,51 +146,49 @@ func (c *Codec) DecodeValue(text []byte) (Value, error) {
 	if p.late != "" {
 		return Value{}, failAt(p.late, p.lateAt, p.lateIs)
 	}
-	b := newBuilder(&f, len(f.nodes))
+	var b builder
+	b.init(&f, len(f.nodes))
 	var v Value
 	b.value(&v, 0)
 	return v, nil
 }
 
-// A builder turns the nodes of a frame into values. All texts are parts of one copy
-// of the frame, all lists of one slab.
+// A builder converts the nodes of a frame to values. All texts share one copy of the frame, all
+// lists one slice.
 type builder struct {
 	f    *Frame
-	text []byte
+	text strings.Builder // the frame, then the unescaped texts
 	slab []Param
 }
 
-// newBuilder returns a builder for at most so many values.
-func newBuilder(f *Frame, values int) builder {
-	b := builder{f: f, text: append([]byte(nil), f.src...)}
+// init prepares a builder for at most this many values. It must not be copied then.
+func (b *builder) init(f *Frame, values int) {
+	b.f = f
+	size := len(f.src)
+	for i := range f.nodes {
+		if n := &f.nodes[i]; n.kind == KindString && n.form != asIs {
+			size += int(n.end - n.val)
+		}
+	}
+	b.text.Grow(size)
+	b.text.Write(f.src)
 	if values > 0 {
 		b.slab = make([]Param, values)
 	}
-	return b
 }
 
-// str returns the text from one place of the frame to another.
-func (b *builder) str(from, to int32) string {
-	if from == to {
-		return ""
-	}
-	return view(b.text[from:to])
-}
+// str returns the text between two offsets of the frame.
+func (b *builder) str(from, to int32) string { return b.text.String()[from:to] }
 
-// view returns bytes that never change again as a string.
-func view(s []byte) string { return unsafe.String(unsafe.SliceData(s), len(s)) }
-
-// unescaped returns the text of an escaped string. It is never longer than what it
-// is written as, and takes the place of that in the copy.
+// unescaped returns the text of an escaped string.
 func (b *builder) unescaped(n *node) string {
-	out := appendUnescaped(b.text[n.val:n.val], b.f.src[n.val:n.end], n.form)
-	if len(out) == 0 {
-		return ""
-	}
-	return view(out)
+	var buf [64]byte
+	start := b.text.Len()
+	b.text.Write(appendUnescaped(buf[:0], b.f.src[n.val:n.end], n.form))
+	return b.text.String()[start:]
 }
 
-// value makes v, which is zero, the value of node i.
+// value stores the value of node i in v, which must be zero.
 func (b *builder) value(v *Value, i int32) {
 	n := &b.f.nodes[i]
 	v.kind = n.kind
@@ -233,7 +224,7 @@ func (b *builder) value(v *Value, i int32) {
 	}
 }
 
-// list builds the count siblings that begin with node i.
+// list returns the count siblings that start at node i.
 func (b *builder) list(i, count int32) []Param {
 	if count == 0 {
 		return nil
@@ -249,20 +240,21 @@ func (b *builder) list(i, count int32) []Param {
 	return out
 }
 
-// Message returns what the frame says, sharing no memory with it.
+// Message returns the message of the frame. It shares no memory with the frame.
 func (f *Frame) Message() *Message {
 	both := &struct {
 		msg  Message
 		meta Meta
 	}{}
 	m := &both.msg
-	values := int(f.first) // those of the metadata come behind
+	values := int(f.first) // those of the metadata follow
 	if f.ext > 0 {
 		values = len(f.nodes)
 	}
-	b := newBuilder(f, values)
+	var b builder
+	b.init(f, values)
 	m.From = b.str(f.from[0], f.from[1])
-	m.Intent = intern(f.Intent())
+	m.Intent = intern(f.intentText())
 	m.Op = b.str(f.op[0], f.op[1])
 	m.Params = b.list(0, f.params)
 	if !f.hasMeta {
@@ -293,7 +285,7 @@ func (f *Frame) Message() *Message {
 	return m
 }
 
-// envelope reports whether a node of the metadata is a field of the envelope.
+// envelope reports whether a metadata node is a field of the envelope.
 func (f *Frame) envelope(i int32, key []byte) bool {
 	if i == f.mid || i == f.cid || i == f.aid || i == f.sid {
 		return true
@@ -317,7 +309,7 @@ func (b *builder) metaText(i int32) string {
 }
 
 func intern(s []byte) Intent {
-	switch Intent(s) { // the known ones need no memory of their own
+	switch Intent(s) { // the defined intents need no allocation
 	case IntentReq:
 		return IntentReq
 	case IntentDone:

@@ -18,8 +18,7 @@ import (
 	"github.com/fivewire/fivewire/store"
 )
 
-// historyOf returns every frame in the cold state of a session with how often it is
-// there.
+// historyOf returns the number of occurrences of each frame in the cold state of a session.
 func historyOf(t testing.TB, s *accp.Session) map[string]int {
 	t.Helper()
 	require.NoError(t, s.Reload(t.Context()))
@@ -36,22 +35,21 @@ func historyOf(t testing.TB, s *accp.Session) map[string]int {
 	return frames
 }
 
-// However many checkpoints are made while frames come and go, by how many processes,
-// every frame is in the history once (ACCP-088, ACCP-097, e.5: frames that arrive
-// while hot state is frozen wait).
+// Concurrent checkpoints of any number of processes put every frame into the history once
+// (ACCP-088, ACCP-097). Frames that arrive while hot state is frozen wait.
 func TestCheckpointsWhileFramesArrive(t *testing.T) {
 	for _, processes := range []int{1, 3} {
 		t.Run(fmt.Sprint(processes), func(t *testing.T) {
 			kv := store.NewMemory()
 			var all []*accp.Session
 			for range processes {
-				all = append(all, session(t, &accp.SessionOptions{Store: kv, Summarizer: accp.SummarizerFunc(
+				all = append(all, session(t, &accp.SessionOptions{Store: kv, Summaries: accp.SummaryOptions{Summarizer: accp.SummarizerFunc(
 					func(_ context.Context, facts []accp.Fact, _ []string, _ int) (string, error) {
 						for range 20 {
-							runtime.Gosched() // so that others have their chance meanwhile
+							runtime.Gosched() // lets other goroutines run
 						}
 						return fmt.Sprint(len(facts)), nil
-					})}))
+					})}}))
 			}
 			var mu sync.Mutex
 			want := map[string]bool{}
@@ -61,7 +59,7 @@ func TestCheckpointsWhileFramesArrive(t *testing.T) {
 				want[string(f)] = true
 			}
 			var wg, makers sync.WaitGroup
-			var over atomic.Bool
+			var finished atomic.Bool
 			for i, s := range all {
 				for range 2 {
 					wg.Go(func() {
@@ -76,12 +74,12 @@ func TestCheckpointsWhileFramesArrive(t *testing.T) {
 					})
 				}
 				makers.Go(func() {
-					for !over.Load() {
+					for !finished.Load() {
 						if _, err := s.Checkpoint(t.Context()); err != nil {
 							t.Error(err)
 							return
 						}
-						s.ModelContext(500)
+						s.ModelContext(500, 0)
 						if _, err := s.Budget(t.Context()); err != nil {
 							t.Error(err)
 							return
@@ -101,7 +99,7 @@ func TestCheckpointsWhileFramesArrive(t *testing.T) {
 				}
 			})
 			wg.Wait()
-			over.Store(true)
+			finished.Store(true)
 			makers.Wait()
 			for _, s := range all {
 				_, err := s.Checkpoint(t.Context())
@@ -117,17 +115,17 @@ func TestCheckpointsWhileFramesArrive(t *testing.T) {
 	}
 }
 
-// Who opens a session while another process writes to it sees one moment of it, and
-// later ones later.
+// A session opened while another process writes to it has one consistent state, and later states
+// later.
 func TestRestoreWhileWriting(t *testing.T) {
 	kv := store.NewMemory()
 	opts := &accp.SessionOptions{Store: kv}
 	writer := session(t, opts)
 	var wg sync.WaitGroup
-	var over atomic.Bool
+	var finished atomic.Bool
 	const rounds = 150
 	wg.Go(func() {
-		defer over.Store(true)
+		defer finished.Store(true)
 		for i := 1; i <= rounds; i++ {
 			if _, err := writer.Sync(t.Context(), accp.Params{{Key: "n", Value: accp.Int(int64(i))}, text("m", fmt.Sprint(i))}); err != nil {
 				t.Error(err)
@@ -145,7 +143,7 @@ func TestRestoreWhileWriting(t *testing.T) {
 			}
 		}
 	})
-	look := func(s *accp.Session, before int64, checkpoints int) (int64, int) {
+	check := func(s *accp.Session, before int64, checkpoints int) (int64, int) {
 		if err := s.Reload(t.Context()); err != nil {
 			t.Error(err)
 			return before, checkpoints
@@ -180,19 +178,19 @@ func TestRestoreWhileWriting(t *testing.T) {
 				return
 			}
 			seen, made := int64(0), 0
-			for !over.Load() && !t.Failed() {
+			for !finished.Load() && !t.Failed() {
 				s, err := accp.NewSession("server", "s1", opts)
 				if err != nil {
 					t.Error(err)
 					return
 				}
-				version, checkpoints = look(s, version, checkpoints)
-				seen, made = look(stays, seen, made)
+				version, checkpoints = check(s, version, checkpoints)
+				seen, made = check(stays, seen, made)
 			}
 		})
 	}
 	wg.Wait()
-	version, checkpoints := look(session(t, opts), 0, 0)
+	version, checkpoints := check(session(t, opts), 0, 0)
 	require.EqualValues(t, rounds, version)
 	require.GreaterOrEqual(t, checkpoints, rounds/5)
 }
@@ -255,7 +253,7 @@ func TestReferencesAcrossSessions(t *testing.T) {
 	refused(accp.ErrRefNotFound, "cold.other.k")
 	refused(accp.ErrRefNotFound, named)
 
-	fresh := open("s1") // leave is the harness's to give, and given anew after a restart
+	fresh := open("s1") // the harness gives permissions, again after a restart
 	_, err = fresh.Receive(t.Context(), frame("req:a{x:$cold.other.k}", n+1))
 	require.ErrorIs(t, err, accp.ErrUnauthorizedRef)
 }

@@ -5,10 +5,10 @@ package accp
 
 import "strconv"
 
-// decimalPlaces is how many digits may follow the point on the wire (ACCP-022).
+// decimalPlaces is the maximum number of digits after the point on the wire.
 const decimalPlaces = 6
 
-// splitDecimal takes [-]digits[.digits] apart.
+// splitDecimal splits [-]digits[.digits].
 func splitDecimal(s string) (neg bool, whole, frac string, ok bool) {
 	k := numberForm(s)
 	if k == KindString {
@@ -25,8 +25,8 @@ func splitDecimal(s string) (neg bool, whole, frac string, ok bool) {
 	return neg, s, "", true
 }
 
-// joinDecimal writes a decimal without needless zeros and without a negative
-// zero, but with one digit after the point, so that its type survives (ACCP-D08).
+// joinDecimal returns a decimal without redundant zeros and negative zero. One digit after the
+// point remains, so that the type survives (ACCP-D08).
 func joinDecimal(neg bool, whole, frac string) string {
 	for len(whole) > 1 && whole[0] == '0' {
 		whole = whole[1:]
@@ -43,8 +43,7 @@ func joinDecimal(neg bool, whole, frac string) string {
 	return whole + "." + frac
 }
 
-// trimDecimal returns the text of the same number without needless zeros. It
-// keeps all places. The text must have the form of a decimal or an integer.
+// trimDecimal removes the redundant zeros of a decimal or an integer. It keeps all places.
 func trimDecimal(s string) string {
 	if canonicalDecimal(s) {
 		return s
@@ -53,8 +52,7 @@ func trimDecimal(s string) string {
 	return joinDecimal(neg, whole, frac)
 }
 
-// canonicalDecimal reports whether s, which has the form of a decimal, needs no
-// change but perhaps rounding.
+// canonicalDecimal reports whether a decimal is canonical except for rounding.
 func canonicalDecimal(s string) bool {
 	neg, whole, frac, ok := splitDecimal(s)
 	return ok && frac != "" && (len(whole) == 1 || whole[0] != '0') &&
@@ -71,7 +69,7 @@ func roundDecimal(s string) (text string, lost bool) {
 	}
 	digits := []byte(whole + frac[:decimalPlaces])
 	rest := frac[decimalPlaces:]
-	zero := true // all that follows the first digit of rest
+	zero := true // the digits after the first one of rest
 	for i := 1; i < len(rest); i++ {
 		zero = zero && rest[i] == '0'
 	}
@@ -92,22 +90,6 @@ func roundDecimal(s string) (text string, lost bool) {
 	}
 	n := len(digits) - decimalPlaces
 	return joinDecimal(neg, string(digits[:n]), string(digits[n:])), lost
-}
-
-// CanonicalDecimal returns the text that stands for a number on the wire: at
-// most six places, rounded half to even on the exact value, no needless zeros
-// but one digit after the point, no exponent (ACCP-D08). The text s is an optional
-// minus sign and digits, with or without a point. With exact set, a number that
-// does not fit in six places is [ErrInvalidType] instead of being rounded.
-func CanonicalDecimal(s string, exact bool) (string, error) {
-	if numberForm(s) == KindString {
-		return "", fail(ErrInvalidType, "not a decimal number")
-	}
-	text, lost := roundDecimal(s)
-	if lost && exact {
-		return "", fail(ErrInvalidType, "more than six decimal places")
-	}
-	return text, nil
 }
 
 // floatText returns the shortest decimal text of f without exponent (ACCP-D09).

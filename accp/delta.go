@@ -5,8 +5,8 @@ package accp
 
 import "slices"
 
-// Apply returns state changed by a delta: null removes, maps merge at every
-// level, anything else replaces (ACCP-D44). Neither argument is changed.
+// Apply returns state changed by a delta: null removes, maps merge at every level, any other value
+// replaces (ACCP-D44). The arguments do not change.
 func Apply(state, delta Params) Params {
 	out := slices.Clone(state)
 	for _, d := range delta {
@@ -29,9 +29,8 @@ func Apply(state, delta Params) Params {
 	return out
 }
 
-// Diff returns the smallest delta that turns the state old into new, so that
-// Apply(old, Diff(old, new)) equals new. A state holds no nulls; those in new
-// count as absent (ACCP-D44).
+// Diff returns the smallest delta between two states, so that Apply(old, Diff(old, new)) equals
+// new. Nulls in new count as absent (ACCP-D44).
 func Diff(old, new Params) Params {
 	var out Params
 	oldAt, newAt := indexed(old), indexed(new)
@@ -59,8 +58,8 @@ func Diff(old, new Params) Params {
 	return out
 }
 
-// withoutNulls returns a value whose maps hold no nulls. Arrays stay as they are:
-// a delta replaces them as a whole.
+// withoutNulls returns a value whose maps hold no nulls. Arrays are unchanged, since a delta
+// replaces them as a whole.
 func withoutNulls(v Value) Value {
 	if v.kind != KindMap {
 		return v
@@ -80,7 +79,7 @@ func (p Params) put(at int, key string, v Value) Params {
 	return p
 }
 
-// indexed returns a look-up in p that does not take longer for long lists.
+// indexed returns a lookup function in p that takes constant time for long lists.
 func indexed(p Params) func(string) (Value, bool) {
 	if len(p) <= 16 {
 		return p.Get

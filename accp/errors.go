@@ -4,31 +4,32 @@
 package accp
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 )
 
-// A Code is an error code of the draft, such as E1001. As a Code is itself an
-// error, it serves as the target of [errors.Is].
+// A Code is an error code of the draft, such as E1001. A Code is an error, for use as the target of
+// [errors.Is].
 type Code string
 
-// The codes of the draft (ACCP-049 to ACCP-064).
+// The codes of the draft.
 const (
-	ErrParse           Code = "E1001" // the frame breaks the grammar or a limit of it, or lacks what it must have
-	ErrInvalidIntent   Code = "E1002" // the intent is unknown, or nobody handles it
+	ErrParse           Code = "E1001" // the frame violates the grammar or a limit, or lacks a required field
+	ErrInvalidIntent   Code = "E1002" // the intent is unknown, or has no handler
 	ErrUnknownSchema   Code = "E1003" // the schema code is not registered
 	ErrInvalidType     Code = "E1004" // a value has the wrong type or form
-	ErrRefNotFound     Code = "E2001" // a reference leads nowhere
-	ErrRefExpired      Code = "E2002" // a reference leads to an entry whose time is over
-	ErrBudgetExceeded  Code = "E2003" // the message cannot be made to fit its token limits
-	ErrTimeout         Code = "E3001" // no answer came in time; retryable
-	ErrDuplicate       Code = "E3002" // the msg_id was seen before
+	ErrRefNotFound     Code = "E2001" // the entry of a reference does not exist
+	ErrRefExpired      Code = "E2002" // the entry of a reference has expired
+	ErrBudgetExceeded  Code = "E2003" // the message exceeds its token limits
+	ErrTimeout         Code = "E3001" // no answer arrived in time; retryable
+	ErrDuplicate       Code = "E3002" // the message id is a repetition
 	ErrSequenceGap     Code = "E3003" // the sequence number is not the next one; retryable
 	ErrToolNotFound    Code = "E4001" // no tool has this name
 	ErrToolExecFailed  Code = "E4002" // the tool failed; retryable
 	ErrToolSchema      Code = "E4003" // the arguments do not fit the tool
 	ErrPolicyDenied    Code = "E5001" // policy forbids it
-	ErrUnauthorizedRef Code = "E5002" // a reference to another session without authorization
+	ErrUnauthorizedRef Code = "E5002" // a reference to another session without permission
 	ErrInternal        Code = "E9999" // an error inside this side; retryable
 )
 
@@ -40,7 +41,7 @@ func (c Code) Error() string {
 	return "accp: code " + string(c)
 }
 
-// A CodeInfo says what is known about a [Code].
+// A CodeInfo describes a [Code].
 type CodeInfo struct {
 	Code      Code
 	Name      string // as in the draft, such as PARSE_ERROR; empty if unknown
@@ -49,8 +50,7 @@ type CodeInfo struct {
 	Known     bool
 }
 
-// Info returns what the draft says about c. A code that the draft does not have
-// keeps the category of its family (ACCP-048).
+// Info returns the description of c in the draft. An unknown code has the category of its family.
 func (c Code) Info() CodeInfo {
 	i := CodeInfo{Code: c, Category: "unknown", Known: true}
 	switch c {
@@ -121,20 +121,32 @@ func validCode(s string) bool {
 	return true
 }
 
-// An Error is a failure in the protocol's own terms: one that this package
-// found, one that a handler returns to be sent to the peer, or one that the peer
-// sent. Only the code goes on the wire, and Message if the server is told to
-// send details; all else stays on this side (ACCP-D52).
+// Failures of this side, which have no code of the draft.
+var (
+	ErrCancelled   = errors.New("accp: the chain was cancelled") // by either side
+	ErrClosed      = errors.New("accp: closed")                  // use after Close or Shutdown
+	ErrTooLarge    = errors.New("accp: too large")               // a frame exceeds the limit of the peer
+	ErrTruncated   = errors.New("accp: truncated")               // a stream or an answer ended early
+	ErrSlowReader  = errors.New("accp: slow reader")             // answers arrived faster than they were read
+	ErrUnreachable = errors.New("accp: unreachable")             // no connection, or the peer has no room
+)
+
+// An Error is a failure in terms of the protocol: detected by this package, returned by a handler,
+// or received from the peer. Error frames carry the code alone; the other fields are local
+// (ACCP-D52).
 type Error struct {
 	Code      Code
-	Offset    int    // byte offset in the frame where it was found, if Located
-	HasOffset bool   // whether Offset means something
-	Message   string // what is wrong, for logs; from a peer: its message
-	Remote    bool   // it came from the peer in an error frame
-	Cause     error  // for the log on this side; never sent
+	Offset    int    // byte offset in the frame, if HasOffset
+	HasOffset bool   // Offset is valid
+	Message   string // description for logs; if Remote, the message of the peer
+	Details   Params // if Remote, the other params of the error frame
+	Remote    bool   // received from the peer in an error frame
+	Cause     error  // for the local log; never sent
+
+	isInvitation bool // the peer answers a repetition by the outcome (ACCP-D72)
 }
 
-// Error names the code, what is wrong, and where.
+// Error returns the code, the message and the offset.
 func (e *Error) Error() string {
 	var b strings.Builder
 	b.WriteString("accp: ")
@@ -165,6 +177,9 @@ func (e *Error) Is(target error) bool {
 
 // Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Cause }
+
+// Errorf returns an error with a code and a formatted message.
+func Errorf(code Code, format string, args ...any) *Error { return fail(code, format, args...) }
 
 func fail(c Code, format string, args ...any) *Error {
 	return &Error{Code: c, Message: fmt.Sprintf(format, args...)}

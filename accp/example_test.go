@@ -22,7 +22,7 @@ func ExampleCodec() {
 		{Key: "task", Value: accp.String("write the login page")},
 		{Key: "priority", Value: accp.String("medium")}, // the default of the schema
 	}}
-	frame, err := c.Encode(m)
+	frame, err := c.Append(nil, m)
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -38,8 +38,8 @@ func ExampleCodec() {
 	// write the login page medium
 }
 
-// A model wrote a frame by the examples of the draft, which do not keep to its
-// grammar. The repaired form can be sent, or given back to the model.
+// A model followed the examples of the draft, which violate its grammar. The repaired form can be
+// sent, or returned to the model.
 func ExampleCodec_Repair() {
 	var c accp.Codec
 	frame := []byte(`@research>done:analyze{d:q3_sales|f:[rev:-12%QoQ,churn:+3.2%]|nx:@strategy:plan}`)
@@ -51,7 +51,7 @@ func ExampleCodec_Repair() {
 	// @research>done:analyze{d:q3_sales|f:[{rev:-12%QoQ},{churn:+3.2%}]|nx:\@strategy\:plan}
 }
 
-// Structs with tags become messages, and a schema of their own makes those short.
+// Structs with tags become messages, and a custom schema shortens them.
 func ExampleSchemaOf() {
 	type Report struct {
 		Revenue string `accp:"revenue,dec,abbr=rev"` // an exact decimal
@@ -71,7 +71,7 @@ func ExampleSchemaOf() {
 		log.Fatal(err)
 	}
 	m.From = "analyst"
-	frame, err := c.Encode(m)
+	frame, err := c.Append(nil, m)
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -91,8 +91,8 @@ func ExampleSchemaOf() {
 	// {Revenue:1250.5 Region:emea}
 }
 
-// Two sides of a session. The second one refuses what was sent before, and keeps a
-// summary of what it saw.
+// Two sides of a session. The second one refuses a repeated frame, and makes a summary of the
+// messages.
 func ExampleSession() {
 	ctx := context.Background()
 	planner, err := accp.NewSession("planner", "s1", nil)
@@ -115,7 +115,7 @@ func ExampleSession() {
 		log.Fatal(err)
 	}
 	fmt.Println(accp.Render(got.Unresolved))
-	fmt.Println(got.Checkpoint.ID, got.Checkpoint.Summary)
+	fmt.Println(got.Checkpoint.Summary)
 
 	_, err = worker.Receive(ctx, sent.Frames[0])
 	fmt.Println(errors.Is(err, accp.ErrDuplicate))
@@ -123,7 +123,8 @@ func ExampleSession() {
 	// [planner] complete plan
 	// owner: "dev"
 	// steps: 3
-	// cp1 planner:plan.owner=dev;planner:plan.steps=3
+	// planner:plan.owner=dev
+	// planner:plan.steps=3
 	// true
 }
 
@@ -146,21 +147,22 @@ func ExampleSession_Sync() {
 	}
 	// Output:
 	// @planner>sync:state{delta:{budget:40,phase:plan}|v:1}
-	// @planner>sync:state{delta:{phase:run}|v:2}
+	// @planner>sync:state{base:d4b8bd05|delta:{phase:run}|v:2}
 }
 
 func ExampleClient() {
 	ctx := context.Background()
-	s, err := accp.NewServer("weather", nil)
+	s, err := accp.NewServer("weather", &accp.ServerOptions{Auth: accp.Auth{AllowAnonymous: true}})
 	if err != nil {
 		log.Fatal(err)
 	}
-	s.HandleFunc(accp.IntentQry, accp.OpLookup, func(_ context.Context, w *accp.ReplyWriter, m *accp.Message) error {
+	s.Handle(accp.IntentQry, accp.OpLookup, accp.HandlerFunc(func(_ context.Context, w *accp.ReplyWriter, m *accp.Message) error {
 		return w.SendResult(accp.Params{{Key: "city", Value: accp.String(m.Params.Text("query"))}, {Key: "sky", Value: accp.String("clear")}})
-	})
+	}))
+
 	ts := httptest.NewServer(s)
 	defer ts.Close()
-	defer s.Close(ctx)
+	defer s.Shutdown(ctx)
 
 	c, err := accp.NewClient(ts.URL+accp.FramesPath, "planner", &accp.ClientOptions{HTTPClient: ts.Client()})
 	if err != nil {
@@ -168,27 +170,28 @@ func ExampleClient() {
 	}
 	m, err := c.Call(ctx, &accp.Message{Intent: accp.IntentQry, Op: accp.OpLookup, Params: accp.Params{
 		{Key: "query", Value: accp.String("Oslo")},
-	}})
+	}}, nil)
+
 	if err != nil {
 		log.Fatal(err)
 	}
 	fmt.Println(m.From, m.Params.Text("city"), m.Params.Text("sky"))
 
-	_, err = c.Call(ctx, &accp.Message{Intent: accp.IntentReq, Op: accp.OpPurge})
+	_, err = c.Call(ctx, &accp.Message{Intent: accp.IntentReq, Op: accp.OpPurge}, nil)
 	fmt.Println(errors.Is(err, accp.ErrInvalidIntent))
 	// Output:
 	// weather Oslo clear
 	// true
 }
 
-// A stream over a WebSocket connection, word by word.
-func ExampleDial() {
+// A stream over a WebSocket connection, one word per chunk.
+func ExampleClient_Stream() {
 	ctx := context.Background()
-	s, err := accp.NewServer("writer", nil)
+	s, err := accp.NewServer("writer", &accp.ServerOptions{Auth: accp.Auth{AllowAnonymous: true}})
 	if err != nil {
 		log.Fatal(err)
 	}
-	s.HandleFunc(accp.IntentReq, accp.OpGenerate, func(_ context.Context, w *accp.ReplyWriter, m *accp.Message) error {
+	s.Handle(accp.IntentReq, accp.OpGenerate, accp.HandlerFunc(func(_ context.Context, w *accp.ReplyWriter, m *accp.Message) error {
 		words := strings.Fields(m.Params.Text("data"))
 		for i, word := range words {
 			chunk, err := accp.NewMessage(accp.IntentStream, m.Op, accp.SchemaStream,
@@ -201,19 +204,20 @@ func ExampleDial() {
 			}
 		}
 		return nil
-	})
+	}))
+
 	ts := httptest.NewServer(s)
 	defer ts.Close()
-	defer s.Close(ctx)
+	defer s.Shutdown(ctx)
 
-	c, err := accp.Dial(ctx, "ws"+strings.TrimPrefix(ts.URL, "http")+accp.WebSocketPath, "planner", &accp.DialOptions{HTTPClient: ts.Client()})
+	c, err := accp.NewClient("ws"+strings.TrimPrefix(ts.URL, "http")+accp.WebSocketPath, "planner", &accp.ClientOptions{HTTPClient: ts.Client()})
 	if err != nil {
 		log.Fatal(err)
 	}
 	defer c.Close()
 	for v, err := range c.Stream(ctx, &accp.Message{Intent: accp.IntentReq, Op: accp.OpGenerate, Params: accp.Params{
 		{Key: "data", Value: accp.String("three short words")},
-	}}) {
+	}}, nil) {
 		if err != nil {
 			log.Fatal(err)
 		}
@@ -228,7 +232,7 @@ func ExampleDial() {
 
 func ExampleNewToolHandler() {
 	ctx := context.Background()
-	s, err := accp.NewServer("calc", nil)
+	s, err := accp.NewServer("calc", &accp.ServerOptions{Auth: accp.Auth{AllowAnonymous: true}})
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -243,7 +247,7 @@ func ExampleNewToolHandler() {
 	}))
 	ts := httptest.NewServer(s)
 	defer ts.Close()
-	defer s.Close(ctx)
+	defer s.Shutdown(ctx)
 
 	c, err := accp.NewClient(ts.URL+accp.FramesPath, "planner", &accp.ClientOptions{HTTPClient: ts.Client()})
 	if err != nil {
@@ -254,7 +258,7 @@ func ExampleNewToolHandler() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	m, err := c.Call(ctx, call)
+	m, err := c.Call(ctx, call, nil)
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -7,24 +7,26 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"slices"
 	"strings"
 	"unicode/utf8"
 )
 
-// logFrame writes a frame in readable form to the log at debug level (ACCP-D63).
-func (s *Session) logFrame(direction string, frame []byte) {
-	if s.opts.Logger == nil || !s.log.Enabled(context.Background(), slog.LevelDebug) {
+// logFrame logs a frame in readable form at debug level (ACCP-D63).
+func (s *Session) logFrame(ctx context.Context, event string, frame []byte) {
+	if !s.logger.Enabled(ctx, slog.LevelDebug) {
 		return
 	}
 	c := s.codec
-	s.log.Debug("accp: frame "+direction, "session", s.id, "frame", c.explain(frame, s.opts.Redactor, s.opts.TokenCounter))
+	_ = s.guarded(ctx, func() error {
+		s.logger.DebugContext(ctx, "accp: frame "+event, "session", s.id,
+			"frame", c.explain(frame, s.opts.Redactor, s.opts.TokenCounter))
+		return nil
+	})
 }
 
-// Explain returns what a frame says in several lines, for people (ACCP-131): who
-// sends it and what it wants, each param with its type, the metadata, and the
-// tokens against their limits. Of text that is no frame it says what is wrong and,
-// if the lenient reading of it is a frame, how that is written.
+// Explain returns a readable description of a frame in several lines: sender, intent, each param
+// with its type, the metadata, and the token counts against their limits. For an invalid frame it
+// describes the error and, if the lenient reader accepts the text, the strict form.
 func (c *Codec) Explain(frame []byte) string { return c.explain(frame, nil, nil) }
 
 func (c *Codec) explain(frame []byte, redact func(string, Value) Value, counter TokenCounter) string {
@@ -32,7 +34,7 @@ func (c *Codec) explain(frame []byte, redact func(string, Value) Value, counter 
 	m, err := c.DecodeRaw(frame)
 	if err != nil {
 		if redact != nil {
-			return err.Error() // the text may hold what must not be seen
+			return err.Error() // the text may contain values that the redactor must replace
 		}
 		fmt.Fprintf(&b, "no frame: %v\n", err)
 		if fixed := c.Repair(frame); fixed != nil {
@@ -43,7 +45,7 @@ func (c *Codec) explain(frame []byte, redact func(string, Value) Value, counter 
 	if _, xerr := c.expand(m); xerr != nil {
 		fmt.Fprintf(&b, "schema: %v\n", xerr)
 	}
-	fmt.Fprintf(&b, "%s: %s (%s) %s\n", visible(m.From), m.Intent, m.Intent.Description(), visible(m.Op))
+	fmt.Fprintf(&b, "%s: %s (%s) %s\n", visible(m.From), m.Intent, m.Intent.description(), visible(m.Op))
 	line := func(p Param) {
 		v := p.Value
 		if redact != nil {
@@ -75,13 +77,13 @@ func (c *Codec) explain(frame []byte, redact func(string, Value) Value, counter 
 
 var quoteMarks = strings.NewReplacer(`\`, `\\`, `"`, `\"`)
 
-// explainValue writes a value for people.
+// explainValue formats a value for a person.
 func explainValue(v Value) string {
 	switch v.kind {
 	case KindNull:
 		return "null"
 	case KindString:
-		// A quotation mark inside would let a value pass for the parameters after it.
+		// Escaped, so that a value cannot imitate the params after it.
 		return `"` + visible(quoteMarks.Replace(v.text)) + `"`
 	case KindRef:
 		return "$" + visible(v.text)
@@ -104,8 +106,8 @@ func explainValue(v Value) string {
 	return v.text
 }
 
-// visible writes what must not stand raw in a frame as \u{…}, so that nothing
-// hides from the reader (ACCP-D64). Spaces stay.
+// visible writes characters that must not appear raw in a frame as \u{…} (ACCP-D64). Spaces are
+// unchanged.
 func visible(s string) string {
 	clean := true
 	for _, r := range s {
@@ -127,9 +129,9 @@ func visible(s string) string {
 	return b.String()
 }
 
-// Repair returns the strict form of a frame that only the lenient reader
-// understands, such as one that a model wrote by the examples of the draft, or
-// nil if that does not understand it either.
+// Repair returns the strict form of a frame that only the lenient reader accepts, such as the
+// output of a model that follows the examples of the draft. It returns nil if the lenient reader
+// rejects it.
 func (c *Codec) Repair(frame []byte) []byte {
 	lenient := *c
 	lenient.Lenient = true
@@ -137,59 +139,25 @@ func (c *Codec) Repair(frame []byte) []byte {
 	if err != nil {
 		return nil
 	}
-	out, err := c.Format(m)
+	out, err := c.AppendRaw(nil, m)
 	if err != nil {
 		return nil
 	}
 	return out
 }
 
-// Render returns what a message says to a model, in the order of importance of
-// the draft: who says it, what it wants, and its params by their full names. It
-// takes the message with its references ([ReceiveResult.Unresolved]), so values of $cold stay
-// references and never reach a context (ACCP-125). Everything in it is untrusted
-// text that another party wrote: it is marked with its sender and key, and
-// invisible characters are written out (ACCP-D64).
+// Render returns a message as text for a model, in the order of importance of the draft: sender,
+// intent, and the params by their full names. To keep values of $cold out of the context, pass the
+// message with its references ([ReceiveResult.Unresolved]). All of the text is untrusted: each
+// value is marked with its sender and key, and invisible characters are written as escapes
+// (ACCP-D64).
 func Render(m *Message) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "[%s] %s %s", visible(m.From), m.Intent.Description(), visible(m.Op))
+	fmt.Fprintf(&b, "[%s] %s %s", visible(m.From), m.Intent.description(), visible(m.Op))
 	for _, p := range m.Params.sorted() {
 		if p.Key != keySchema {
 			fmt.Fprintf(&b, "\n%s: %s", visible(p.Key), explainValue(p.Value))
 		}
 	}
 	return b.String()
-}
-
-// ModelContext returns what a model should see of the session, in at most maxTokens
-// tokens by the counter of the session: the frames of hot state, before them the
-// summary that hot state refers to, before that older summaries, as many as fit,
-// the newest first. Values of cold state are never in it. It returns the lines in
-// the order of time and how many tokens they have, joined by line feeds.
-func (s *Session) ModelContext(maxTokens int) (lines []string, tokens int) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	var all []string // newest first
-	for i := len(s.hot) - 1; i >= 0; i-- {
-		all = append(all, s.hot[i].text)
-	}
-	for _, cp := range slices.Backward(s.infos()) {
-		if t := cp.Summary; t != "" {
-			all = append(all, t)
-		}
-	}
-	text := ""
-	for _, line := range all {
-		next := line
-		if text != "" {
-			next = line + "\n" + text
-		}
-		n := s.opts.TokenCounter.Count(next)
-		if n > maxTokens {
-			break
-		}
-		text, tokens = next, n
-		lines = append([]string{line}, lines...)
-	}
-	return lines, tokens
 }

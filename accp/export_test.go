@@ -3,13 +3,101 @@
 
 package accp
 
+import (
+	"context"
+	"errors"
+	"io"
+	"time"
+
+	"github.com/fivewire/fivewire/accp/internal/tier"
+	"github.com/fivewire/fivewire/internal/wsconn"
+)
+
 // SetReplayWindow makes the window of replays of a new session smaller, so that
 // tests can fill it. It returns how large it was.
 func SetReplayWindow(s *Session, n int) int {
-	was := s.seen.max
-	s.seen.max = n
+	was := s.core.seen.max
+	s.core.seen.max = n
 	return was
 }
 
 // SetHotLimit makes hot state of a session smaller, so that tests can fill it.
 func SetHotLimit(s *Session, n int) { s.hotLimit = n }
+
+// DefaultSummary is the summary of a checkpoint without a Summarizer.
+func DefaultSummary(facts []Fact, counter TokenCounter) string {
+	var list []tier.Fact
+	for _, f := range facts {
+		list = append(list, tier.Fact(f))
+	}
+	return tier.Summarize(list, clamped(counter))
+}
+
+// Dial returns a client with an open connection.
+func Dial(ctx context.Context, url, self string, opts *ClientOptions) (*Client, error) {
+	c, err := NewClient(url, self, opts)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := c.connect(ctx); err != nil {
+		err = c.final(ctx, c.newAttempt(ctx, &Message{Intent: IntentSync, Op: OpRegistry}, time.Second), err)
+		return nil, errors.Join(err, c.Close())
+	}
+	return c, nil
+}
+
+// current returns the connection of a client.
+func (c *Client) current() *wsConn {
+	<-c.dialing
+	defer func() { c.dialing <- struct{}{} }()
+	return c.conn
+}
+
+// Done is closed when the connection of a client has ended.
+func (c *Client) Done() <-chan struct{} { return c.current().done }
+
+// Err returns the reason for the end of the connection.
+func (c *Client) Err() error {
+	if err := c.current().why(); !errors.Is(err, errConnClosed) {
+		return err
+	}
+	return nil
+}
+
+// CloseCode returns the code with which the peer has closed a connection.
+func CloseCode(err error) int {
+	var e *wsconn.CloseError
+	errors.As(err, &e)
+	if e == nil {
+		return 0
+	}
+	return e.Code
+}
+
+// Send sends a message over a connection without waiting for an answer.
+func (c *Client) Send(ctx context.Context, m *Message) (*SendResult, error) {
+	w := c.current()
+	return w.post(ctx, w.queue.PutWait, func() (*SendResult, error) { return c.session.Send(ctx, m) })
+}
+
+// Len returns the number of open streams.
+func (s *StreamAssembler) Len() int { return len(s.open) }
+
+// Cut ends the connection of a client as a broken network does.
+func (c *Client) Cut() {
+	w := c.current()
+	w.because(io.ErrUnexpectedEOF)
+	w.cancel()
+}
+
+// Description returns the meaning of an intent.
+func Description(i Intent) string { return i.description() }
+
+// Canonical returns a frame in canonical form.
+func (c *Codec) Canonical(frame []byte) ([]byte, error) {
+	m, err := c.Decode(frame)
+	if err != nil {
+		return nil, err
+	}
+	return c.Append(nil, m)
+}

@@ -34,7 +34,7 @@ type floorFrame struct {
 }
 
 const (
-	floorDelim = 1 << iota // : | { } [ ] , \ and everything that is no VCHAR
+	floorDelim = 1 << iota // : | { } [ ] , \ and everything except VCHAR
 	floorIdent             // ALPHA DIGIT _ -
 )
 

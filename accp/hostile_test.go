@@ -22,10 +22,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/fivewire/fivewire/accp"
+	"github.com/fivewire/fivewire/internal/wsconn"
 )
 
-// A body that does not come does not hold the connection, also where nothing of it
-// is looked at.
+// A body that does not arrive does not hold the connection, even if no handler reads it.
 func TestSlowBodies(t *testing.T) {
 	d := newDesk(t, &accp.ServerOptions{Timing: accp.Timing{ReadTimeout: 300 * time.Millisecond}})
 	addr := strings.TrimPrefix(d.ts.URL, "http://")
@@ -41,7 +41,7 @@ func TestSlowBodies(t *testing.T) {
 		c, err := net.Dial("tcp", addr)
 		require.NoError(t, err)
 		defer c.Close()
-		_, err = fmt.Fprintf(c, "%s\r\nHost: x\r\n\r\n@a>req", start)
+		_, err = fmt.Fprintf(c, "%s\r\nHost: localhost\r\n\r\n@a>req", start)
 		require.NoError(t, err)
 		conns = append(conns, c)
 	}
@@ -49,41 +49,43 @@ func TestSlowBodies(t *testing.T) {
 		_, _ = io.Copy(io.Discard, c) // until the server gives the connection up
 	}
 	// A handler may take longer than a body.
-	d.HandleFunc("req", "long", func(ctx context.Context, w *accp.ReplyWriter, m *accp.Message) error {
+	d.Handle("req", "long", accp.HandlerFunc(func(ctx context.Context, w *accp.ReplyWriter, m *accp.Message) error {
 		select {
 		case <-time.After(600 * time.Millisecond):
 			return w.SendResult(nil)
 		case <-ctx.Done():
 			return ctx.Err()
 		}
-	})
-	m, err := d.http(t, nil).Call(t.Context(), msg("req", "long"))
+	}))
+
+	m, err := d.http(t, nil).Call(t.Context(), msg("req", "long"), nil)
 	require.NoError(t, err)
 	require.Equal(t, accp.IntentDone, m.Intent)
 }
 
-// A reader of a stream that stops reading is cut off, over both bindings, and the
-// handler learns of it.
+// A stalled reader of a stream is disconnected, over both bindings, and the handler receives an
+// error.
 func TestPeersThatDoNotRead(t *testing.T) {
-	ended := make(chan error, 1)
-	d := newDesk(t, &accp.ServerOptions{Timing: accp.Timing{WriteTimeout: 200 * time.Millisecond}, Session: accp.SessionOptions{DisableBudget: true}})
-	d.HandleFunc("req", "flood", func(ctx context.Context, w *accp.ReplyWriter, m *accp.Message) error {
+	sendErr := make(chan error, 1)
+	d := newDesk(t, &accp.ServerOptions{Timing: accp.Timing{WriteTimeout: 200 * time.Millisecond}, Session: accp.SessionOptions{Budget: accp.BudgetOff}})
+	d.Handle("req", "flood", accp.HandlerFunc(func(ctx context.Context, w *accp.ReplyWriter, m *accp.Message) error {
 		for i := int64(0); ; i++ {
 			if err := w.Send(chunk(m.Op, i, 1<<40, accp.String(strings.Repeat("x", 60000)))); err != nil {
-				ended <- err
+				sendErr <- err
 				return err
 			}
 		}
-	})
+	}))
+
 	addr := strings.TrimPrefix(d.ts.URL, "http://")
 	f := string(frame("req:flood{}", 1))
 	c, err := net.Dial("tcp", addr)
 	require.NoError(t, err)
 	defer c.Close()
 	require.NoError(t, c.(*net.TCPConn).SetReadBuffer(64<<10)) // less to fill
-	_, err = fmt.Fprintf(c, "POST /accp/v1/frames HTTP/1.1\r\nHost: x\r\nContent-Type: application/accp\r\nContent-Length: %d\r\n\r\n%s", len(f), f)
+	_, err = fmt.Fprintf(c, "POST /accp/v1/frames HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/accp\r\nContent-Length: %d\r\n\r\n%s", len(f), f)
 	require.NoError(t, err)
-	require.Error(t, <-ended)
+	require.Error(t, <-sendErr)
 
 	ws, _, err := websocket.Dial(t.Context(), "ws://"+addr+accp.WebSocketPath, &websocket.DialOptions{HTTPClient: d.client})
 	require.NoError(t, err)
@@ -92,7 +94,7 @@ func TestPeersThatDoNotRead(t *testing.T) {
 	require.NoError(t, ws.Write(t.Context(), websocket.MessageText, frame("sync:registry{hash:"+r.Hash()[:12]+"|v:1}", 1)))
 	// Its answer has number 2.
 	require.NoError(t, ws.Write(t.Context(), websocket.MessageText, frame("req:flood{}", 3)))
-	require.Error(t, <-ended)
+	require.Error(t, <-sendErr)
 }
 
 // Two ends that both send much more than they read get through, as long as they
@@ -100,22 +102,21 @@ func TestPeersThatDoNotRead(t *testing.T) {
 func TestMutualFlood(t *testing.T) {
 	d := newDesk(t, nil)
 	var got sync.WaitGroup
-	h, err := accp.NewServer("client", nil)
-	require.NoError(t, err)
-	h.HandleFunc("done", "", func(context.Context, *accp.ReplyWriter, *accp.Message) error { return nil })
-	d.HandleFunc("req", "flood", func(ctx context.Context, w *accp.ReplyWriter, m *accp.Message) error {
+	h := accp.HandlerFunc(func(context.Context, *accp.ReplyWriter, *accp.Message) error { return nil })
+	d.Handle("req", "flood", accp.HandlerFunc(func(ctx context.Context, w *accp.ReplyWriter, m *accp.Message) error {
 		for range 300 {
 			if err := w.Send(msg("wait", "flood", text("note", strings.Repeat("y", 200)))); err != nil {
 				return err
 			}
 		}
 		return w.SendResult(nil)
-	})
-	c := d.dial(t, &accp.DialOptions{Handlers: h})
+	}))
+
+	c := d.dial(t, &accp.ClientOptions{Handler: h})
 	for range 4 {
 		got.Go(func() {
 			n := 0
-			for m, err := range c.Do(t.Context(), msg("req", "flood")) {
+			for m, err := range c.Replies(t.Context(), msg("req", "flood"), nil) {
 				if err != nil {
 					t.Error(err)
 					return
@@ -137,11 +138,9 @@ func TestMutualFlood(t *testing.T) {
 		})
 	}
 	got.Wait()
-	require.NoError(t, h.Close(t.Context()))
 }
 
-// What a hostile server answers is an error to its client, in time and with bounded
-// memory.
+// An answer of a hostile server is an error for its client, in time and with bounded memory.
 func TestHostileAnswers(t *testing.T) {
 	var mu sync.Mutex
 	var script func(w http.ResponseWriter, r *http.Request, seq int64) // guarded by mu
@@ -159,6 +158,10 @@ func TestHostileAnswers(t *testing.T) {
 			return
 		}
 		w.Header().Set("Content-Type", accp.MediaType)
+		if m.Intent == accp.IntentSync {
+			fmt.Fprintf(w, "@a>sync:registry{hash:%s|v:1}[mid:00000000aaaa,seq:%d,ts:0]", accp.NewRegistry().Hash()[:12], m.Meta.Seq.N+1)
+			return
+		}
 		mu.Lock()
 		answer := script
 		mu.Unlock()
@@ -172,9 +175,9 @@ func TestHostileAnswers(t *testing.T) {
 		if late {
 			timeout = 300 * time.Millisecond
 		}
-		c, err := accp.NewClient(ts.URL, "client", &accp.ClientOptions{HTTPClient: hc, SessionID: sid, Timeout: timeout, Tries: 1})
+		c, err := accp.NewClient(ts.URL, "client", &accp.ClientOptions{HTTPClient: hc, SessionID: sid, Timeout: timeout, Retry: &accp.RetryPolicy{MaxAttempts: -1}})
 		require.NoError(t, err)
-		_, err = c.Call(t.Context(), msg("req", "x"))
+		_, err = c.Call(t.Context(), msg("req", "x"), nil)
 		return err
 	}
 	put := func(s string) func(http.ResponseWriter, *http.Request, int64) {
@@ -186,13 +189,12 @@ func TestHostileAnswers(t *testing.T) {
 	tests := []struct {
 		name   string
 		answer func(http.ResponseWriter, *http.Request, int64)
-		code   accp.Code // empty: no error of the protocol
+		want   error // nil: *accp.CallError
 	}{
 		{"junk", put("junk"), accp.ErrParse},
 		{"bad frame", put("@a>b:c{k}[" + meta), accp.ErrParse},
 		{"no envelope", put("@a>done:x{}"), accp.ErrParse},
 		{"other session", put("@a>done:x{}" + meta + ",sid:other]"), accp.ErrPolicyDenied},
-		{"gap", put("@a>done:x{}[mid:0000000000ff,seq:77,ts:1]"), accp.ErrSequenceGap},
 		{"cut off", put("@a>done:x{k:"), accp.ErrTimeout},
 		{"too long", put("@a>done:x{k:" + strings.Repeat("a", 70000) + "}" + meta + "]"), accp.ErrParse},
 		{"error frame under 200", put("@a>fail:error{code:E5001|schema:ER}" + meta + "]"), accp.ErrPolicyDenied},
@@ -217,29 +219,33 @@ func TestHostileAnswers(t *testing.T) {
 		{"busy", func(w http.ResponseWriter, _ *http.Request, _ int64) {
 			w.Header().Set("Content-Type", "text/html")
 			w.WriteHeader(http.StatusServiceUnavailable)
-		}, accp.ErrTimeout},
-		{"a page", func(w http.ResponseWriter, _ *http.Request, _ int64) { w.Header().Set("Content-Type", "text/html") }, ""},
+		}, accp.ErrUnreachable},
+		{"no such path", func(w http.ResponseWriter, _ *http.Request, _ int64) { w.WriteHeader(http.StatusNotFound) }, nil},
+		{"a page", func(w http.ResponseWriter, _ *http.Request, _ int64) {
+			w.Header().Set("Content-Type", "text/html")
+			_, _ = io.WriteString(w, "<p>")
+		}, nil},
 		{"redirect", func(w http.ResponseWriter, r *http.Request, _ int64) {
 			w.Header().Set("Content-Type", "text/html")
 			http.Redirect(w, r, "/", http.StatusTemporaryRedirect)
-		}, ""},
+		}, nil},
 	}
 	for i, tt := range tests {
 		set(tt.answer)
-		err := call(fmt.Sprint("s", i), tt.code == accp.ErrTimeout)
+		err := call(fmt.Sprint("s", i), tt.want == error(accp.ErrTimeout))
 		require.Error(t, err, tt.name)
-		if tt.code != "" {
-			require.ErrorIs(t, err, tt.code, tt.name)
+		if tt.want != nil {
+			require.ErrorIs(t, err, tt.want, tt.name)
 		} else {
-			var e *accp.Error
-			require.False(t, errors.As(err, &e), "%s: %v", tt.name, err)
+			var e *accp.CallError
+			require.ErrorAs(t, err, &e, tt.name)
 		}
 	}
-	// A message of another chain answers nothing, and nobody sees it.
+	// A message of another chain answers no call and is not yielded.
 	set(put("@a>done:x{k:1}" + meta + ",cid:foreign]"))
 	c, err := accp.NewClient(ts.URL, "client", &accp.ClientOptions{HTTPClient: hc})
 	require.NoError(t, err)
-	m, err := c.Call(t.Context(), msg("req", "x"))
+	m, err := c.Call(t.Context(), msg("req", "x"), nil)
 	require.NoError(t, err)
 	require.Nil(t, m)
 	// The peer cancels the chain.
@@ -248,8 +254,15 @@ func TestHostileAnswers(t *testing.T) {
 	q.Meta = &accp.Meta{CID: "c1"}
 	c, err = accp.NewClient(ts.URL, "client", &accp.ClientOptions{HTTPClient: hc})
 	require.NoError(t, err)
-	_, err = c.Call(t.Context(), q)
+	_, err = c.Call(t.Context(), q, nil)
 	require.ErrorIs(t, err, accp.ErrCancelled)
+}
+
+// answerGreeting reads the greeting of a client and answers it.
+func answerGreeting(ws *websocket.Conn) {
+	_, _, _ = ws.Read(context.Background())
+	_ = ws.Write(context.Background(), websocket.MessageText,
+		[]byte("@server>sync:registry{hash:"+accp.NewRegistry().Hash()[:12]+"|v:1}[mid:00000000aaaa,seq:2,ts:0]"))
 }
 
 // pipe is a network inside a synctest bubble.
@@ -310,10 +323,10 @@ func (p *pipe) serve(h http.Handler) (stop func()) {
 func TestHeartbeat(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPipe()
-		s, err := accp.NewServer("server", nil)
+		s, err := accp.NewServer("server", &accp.ServerOptions{Auth: accp.Auth{AllowAnonymous: true}})
 		require.NoError(t, err)
 		stop := p.serve(s)
-		c, err := accp.Dial(t.Context(), "ws://x"+accp.WebSocketPath, "client", &accp.DialOptions{HTTPClient: p.client()})
+		c, err := accp.Dial(t.Context(), "ws://localhost"+accp.WebSocketPath, "client", &accp.ClientOptions{HTTPClient: p.client()})
 		require.NoError(t, err)
 		time.Sleep(time.Hour)
 		synctest.Wait()
@@ -331,70 +344,71 @@ func TestHeartbeat(t *testing.T) {
 		require.NoError(t, c.Close())
 		require.NoError(t, c.Close())
 		require.NoError(t, c.Err(), "the own end is no error")
-		_, err = c.Call(t.Context(), msg("req", "x"))
+		_, err = c.Call(t.Context(), msg("req", "x"), nil)
 		require.Error(t, err)
-		require.NoError(t, s.Close(t.Context()))
+		require.NoError(t, s.Shutdown(t.Context()))
 		stop()
 	})
-	synctest.Test(t, func(t *testing.T) { // a server that says nothing
+	synctest.Test(t, func(t *testing.T) { // a silent server
 		p := newPipe()
 		stop := p.serve(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			ws, err := websocket.Accept(w, r, nil)
 			if err != nil {
 				return
 			}
+			answerGreeting(ws)
 			for err == nil {
 				_, _, err = ws.Read(context.Background())
 			}
 		}))
-		c, err := accp.Dial(t.Context(), "ws://x/", "client", &accp.DialOptions{HTTPClient: p.client()})
+		c, err := accp.Dial(t.Context(), "ws://localhost/", "client", &accp.ClientOptions{HTTPClient: p.client()})
 		require.NoError(t, err)
-		begun := time.Now()
-		_, err = c.Call(t.Context(), msg("req", "x"))
-		require.ErrorIs(t, err, accp.ErrTimeout)
+		start := time.Now()
+		_, err = c.Call(t.Context(), msg("req", "x"), nil)
+		require.Error(t, err)
 		<-c.Done()
 		require.ErrorContains(t, c.Err(), "silent")
-		require.LessOrEqual(t, time.Since(begun), 3*time.Minute)
+		require.LessOrEqual(t, time.Since(start), 3*time.Minute)
 		require.NoError(t, c.Close())
 		stop()
 	})
 }
 
-// What a hostile server does on a connection ends calls with an error.
+// Frames of a hostile server on a connection end calls with an error.
 func TestHostileConnections(t *testing.T) {
-	run := func(name string, talk func(ctx context.Context, ws *websocket.Conn), check func(c *accp.Conn, err error)) {
+	run := func(name string, talk func(ctx context.Context, ws *websocket.Conn), check func(c *accp.Client, err error)) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				p := newPipe()
 				stop := p.serve(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 					ws, err := websocket.Accept(w, r, nil)
 					if err == nil {
-						_, _, _ = ws.Read(context.Background()) // the hello
+						answerGreeting(ws)
 						_, _, _ = ws.Read(context.Background()) // the request
 						talk(context.Background(), ws)
 						_ = ws.CloseNow()
 					}
 				}))
-				c, err := accp.Dial(t.Context(), "ws://x/", "client", &accp.DialOptions{HTTPClient: p.client(), Tries: 1})
+				c, err := accp.Dial(t.Context(), "ws://localhost/", "client", &accp.ClientOptions{HTTPClient: p.client(), Retry: &accp.RetryPolicy{MaxAttempts: -1}})
 				require.NoError(t, err)
 				q := msg("req", "x")
 				q.Meta = &accp.Meta{CID: "c1"}
-				_, err = c.Call(t.Context(), q)
+				_, err = c.Call(t.Context(), q, nil)
 				check(c, err)
 				require.NoError(t, c.Close())
 				stop()
 			})
 		})
 	}
-	lost := func(c *accp.Conn, err error) {
-		require.ErrorIs(t, err, accp.ErrTimeout)
+	lost := func(c *accp.Client, err error) {
+		require.ErrorIs(t, err, accp.ErrUnreachable)
 		<-c.Done()
 		require.Error(t, c.Err())
 	}
 	run("closes", func(ctx context.Context, ws *websocket.Conn) { _ = ws.Close(websocket.StatusPolicyViolation, "no") },
-		func(c *accp.Conn, err error) {
+		func(c *accp.Client, err error) {
 			lost(c, err)
-			require.Equal(t, websocket.StatusPolicyViolation, websocket.CloseStatus(c.Err()))
+			require.Equal(t, wsconn.CodeNotAllowed, accp.CloseCode(c.Err()))
 		})
 	run("vanishes", func(context.Context, *websocket.Conn) {}, lost)
 	run("binary", func(ctx context.Context, ws *websocket.Conn) {
@@ -413,15 +427,15 @@ func TestHostileConnections(t *testing.T) {
 		_, _, _ = ws.Read(ctx) // refused
 		write(ctx, ws, "done:x{}", 3)
 		_, _, _ = ws.Read(ctx)
-	}, func(c *accp.Conn, err error) { require.NoError(t, err) })
+	}, func(c *accp.Client, err error) { require.NoError(t, err) })
 	run("cancels", func(ctx context.Context, ws *websocket.Conn) {
 		write(ctx, ws, "cancel:x{}", 3)
 		_, _, _ = ws.Read(ctx)
-	}, func(c *accp.Conn, err error) { require.ErrorIs(t, err, accp.ErrCancelled) })
+	}, func(c *accp.Client, err error) { require.ErrorIs(t, err, accp.ErrCancelled) })
 	run("fails", func(ctx context.Context, ws *websocket.Conn) {
 		write(ctx, ws, "fail:error{code:E2003|schema:ER}", 3)
 		_, _, _ = ws.Read(ctx)
-	}, func(c *accp.Conn, err error) { require.ErrorIs(t, err, accp.ErrBudgetExceeded) })
+	}, func(c *accp.Client, err error) { require.ErrorIs(t, err, accp.ErrBudgetExceeded) })
 }
 
 // A server that sends the client from one address to the next is not followed.
@@ -434,18 +448,19 @@ func TestDialFollowsNoRedirect(t *testing.T) {
 	}))
 	defer ts.Close()
 	_, err := accp.Dial(t.Context(), "ws"+strings.TrimPrefix(ts.URL, "http"), "a", nil)
-	require.ErrorIs(t, err, accp.ErrTimeout)
+	var status *accp.CallError
+	require.ErrorAs(t, err, &status)
 	require.Equal(t, 1, n)
 	http.DefaultTransport.(*http.Transport).CloseIdleConnections()
 }
 
-// A reader that does not keep up is told so, and the connection lives on.
+// The call of a slow reader fails, and the connection continues.
 func TestSlowReaderOfACall(t *testing.T) {
 	d := newDesk(t, nil)
 	c := d.dial(t, nil)
 	n := 0
 	var last error
-	for _, err := range c.Do(t.Context(), msg("req", "count", accp.Param{Key: "n", Value: accp.Int(20000)})) {
+	for _, err := range c.Replies(t.Context(), msg("req", "count", accp.Param{Key: "n", Value: accp.Int(20000)}), nil) {
 		if err != nil {
 			last = err
 			break
@@ -455,9 +470,9 @@ func TestSlowReaderOfACall(t *testing.T) {
 		}
 		n++
 	}
-	require.ErrorContains(t, last, "faster")
+	require.ErrorIs(t, last, accp.ErrSlowReader)
 	require.Greater(t, n, 4000)
-	_, err := c.Call(t.Context(), msg("req", "echo"))
+	_, err := c.Call(t.Context(), msg("req", "echo"), nil)
 	require.NoError(t, err)
 }
 
@@ -470,42 +485,43 @@ func TestOneCallOfAChain(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)
 	go func() {
-		_, err := c.Call(ctx, q)
+		_, err := c.Call(ctx, q, nil)
 		done <- err
 	}()
 	<-d.began
-	_, err := c.Call(t.Context(), q)
+	_, err := c.Call(t.Context(), q, nil)
 	require.ErrorContains(t, err, "another call")
 	cancel()
 	require.ErrorIs(t, <-done, context.Canceled)
-	_, err = c.Call(t.Context(), msg("req", "echo"))
+	_, err = c.Call(t.Context(), msg("req", "echo"), nil)
 	require.NoError(t, err, "no number is missing")
 }
 
-// Close answers what runs, refuses what comes, and cuts off what takes too long.
+// Close waits for running handlers, refuses new work, and cancels handlers after its deadline.
 func TestClose(t *testing.T) {
 	release := make(chan struct{})
 	d := newDesk(t, nil)
 	running := make(chan struct{}, 2)
-	d.HandleFunc("req", "wait", func(ctx context.Context, w *accp.ReplyWriter, m *accp.Message) error {
+	d.Handle("req", "wait", accp.HandlerFunc(func(ctx context.Context, w *accp.ReplyWriter, m *accp.Message) error {
 		running <- struct{}{}
 		<-release
 		return w.SendResult(nil)
-	})
-	h, c := d.http(t, &accp.ClientOptions{Tries: 1}), d.dial(t, nil)
+	}))
+
+	h, c := d.http(t, &accp.ClientOptions{Retry: &accp.RetryPolicy{MaxAttempts: -1}}), d.dial(t, nil)
 	got := make(chan error, 2)
 	for _, x := range []caller{h, c} {
 		go func() {
-			_, err := x.Call(t.Context(), msg("req", "wait"))
+			_, err := x.Call(t.Context(), msg("req", "wait"), nil)
 			got <- err
 		}()
 	}
 	<-running
 	<-running
 	closed := make(chan error)
-	go func() { closed <- d.Close(t.Context()) }()
+	go func() { closed <- d.Shutdown(t.Context()) }()
 	until(func() bool {
-		_, err := d.http(t, &accp.ClientOptions{Tries: 1}).Call(t.Context(), msg("req", "echo"))
+		_, err := d.http(t, &accp.ClientOptions{Retry: &accp.RetryPolicy{MaxAttempts: -1}}).Call(t.Context(), msg("req", "echo"), nil)
 		return err != nil
 	})
 	close(release)
@@ -513,14 +529,14 @@ func TestClose(t *testing.T) {
 	require.NoError(t, <-got)
 	require.NoError(t, <-closed)
 	<-c.Done()
-	require.Equal(t, websocket.StatusGoingAway, websocket.CloseStatus(c.Err()))
-	_, err := accp.Dial(t.Context(), "ws"+strings.TrimPrefix(d.ts.URL, "http")+accp.WebSocketPath, "x", &accp.DialOptions{HTTPClient: d.client})
-	require.ErrorIs(t, err, accp.ErrTimeout)
+	require.Equal(t, wsconn.CodeShutdown, accp.CloseCode(c.Err()))
+	_, err := accp.Dial(t.Context(), "ws"+strings.TrimPrefix(d.ts.URL, "http")+accp.WebSocketPath, "x", &accp.ClientOptions{HTTPClient: d.client})
+	require.ErrorIs(t, err, accp.ErrUnreachable)
 
 	d = newDesk(t, nil)
-	for _, x := range []caller{d.http(t, &accp.ClientOptions{Tries: 1}), d.dial(t, &accp.DialOptions{Tries: 1})} {
+	for _, x := range []caller{d.http(t, &accp.ClientOptions{Retry: &accp.RetryPolicy{MaxAttempts: -1}}), d.dial(t, &accp.ClientOptions{Retry: &accp.RetryPolicy{MaxAttempts: -1}})} {
 		go func() {
-			_, err := x.Call(t.Context(), msg("req", "slow"))
+			_, err := x.Call(t.Context(), msg("req", "slow"), nil)
 			got <- err
 		}()
 	}
@@ -528,22 +544,23 @@ func TestClose(t *testing.T) {
 	<-d.began
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	require.ErrorIs(t, d.Close(ctx), context.DeadlineExceeded)
+	require.ErrorIs(t, d.Shutdown(ctx), context.DeadlineExceeded)
 	require.Error(t, <-got)
 	require.Error(t, <-got)
 }
 
-// A reply is over when its handler has returned.
+// A ReplyWriter is invalid after its handler has returned.
 func TestReplyAfterReturn(t *testing.T) {
 	kept := make(chan *accp.ReplyWriter, 1)
 	d := newDesk(t, nil)
-	d.HandleFunc("req", "keep", func(_ context.Context, w *accp.ReplyWriter, m *accp.Message) error {
+	d.Handle("req", "keep", accp.HandlerFunc(func(_ context.Context, w *accp.ReplyWriter, m *accp.Message) error {
 		kept <- w
 		require.Equal(t, m, w.ReceiveResult().Message)
 		require.NotNil(t, w.Session())
 		return nil
-	})
-	m, err := d.http(t, nil).Call(t.Context(), msg("req", "keep"))
+	}))
+
+	m, err := d.http(t, nil).Call(t.Context(), msg("req", "keep"), nil)
 	require.NoError(t, err)
 	require.Equal(t, accp.IntentAck, m.Intent)
 	require.Error(t, (<-kept).SendResult(nil))
@@ -553,13 +570,16 @@ func TestReplyAfterReturn(t *testing.T) {
 // (ACCP-D55).
 func TestServerSessions(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, err := accp.NewServer("server", &accp.ServerOptions{Limits: accp.Limits{MaxSessions: 2}, Timing: accp.Timing{SessionIdleTimeout: time.Minute},
-			Auth: accp.Auth{Authorizer: func(r *http.Request, sid string) error {
-				if sid != r.Header.Get("User") && r.Header.Get("User") != "admin" {
+		s, err := accp.NewServer("server", &accp.ServerOptions{Auth: accp.Auth{
+			Authenticator: accp.AuthenticatorFunc(func(r *http.Request) (*accp.Principal, error) {
+				return &accp.Principal{ID: r.Header.Get("User")}, nil
+			}),
+			Authorizer: accp.AuthorizerFunc(func(ctx context.Context, m *accp.Message) error {
+				if p := accp.PrincipalFromContext(ctx); m.Meta.SID != "" && m.Meta.SID != p.ID && p.ID != "admin" {
 					return errors.New("not yours")
 				}
 				return nil
-			}}})
+			})}, Limits: accp.Limits{MaxItems: 2, MaxItemsPerPrincipal: -1}, Timing: accp.Timing{SessionIdleTimeout: time.Minute}})
 		require.NoError(t, err)
 		n := map[string]int64{}
 		post := func(user, sid string) string {
@@ -575,40 +595,41 @@ func TestServerSessions(t *testing.T) {
 		require.Equal(t, "204 ", post("a", "a"))
 		require.Contains(t, post("a", "b"), "code:E5001")
 		require.Equal(t, "204 ", post("b", "b"))
-		require.Contains(t, post("c", "c"), "code:E9999", "there is no room")
-		time.Sleep(59 * time.Second)
-		require.Equal(t, "204 ", post("a", "a"))
-		time.Sleep(2 * time.Second)
-		require.Equal(t, "204 ", post("c", "c"), "b was idle")
-		_, ok := s.Session("b")
+		require.Equal(t, "204 ", post("c", "c"), "a was idle for longest")
+		_, ok := s.Session("a")
 		require.False(t, ok)
-		_, ok = s.Session("a")
+		_, ok = s.Session("b")
 		require.True(t, ok)
+		time.Sleep(61 * time.Second)
+		require.Equal(t, "204 ", post("c", "c"))
+		_, ok = s.Session("b")
+		require.False(t, ok, "b was idle for too long")
 		r := httptest.NewRequest(http.MethodPost, accp.FramesPath, strings.NewReader(string(frame("req:x{}", 41))))
 		r.Header.Set("Content-Type", accp.MediaType)
+		r.Header.Set("User", "admin")
 		w := httptest.NewRecorder()
 		s.ServeHTTP(w, r)
 		require.Contains(t, w.Body.String(), "seq:42", "a request without sid is a session of its own")
 		require.NotContains(t, w.Body.String(), "sid:")
-		require.NoError(t, s.Close(t.Context()))
+		require.NoError(t, s.Shutdown(t.Context()))
 	})
 	synctest.Test(t, func(t *testing.T) { // a connection keeps its session
-		s, err := accp.NewServer("server", &accp.ServerOptions{Limits: accp.Limits{MaxSessions: 1}, Timing: accp.Timing{SessionIdleTimeout: time.Minute}})
+		s, err := accp.NewServer("server", &accp.ServerOptions{Auth: accp.Auth{AllowAnonymous: true}, Limits: accp.Limits{MaxItems: 1, MaxItemsPerPrincipal: -1}, Timing: accp.Timing{SessionIdleTimeout: time.Minute}})
 		require.NoError(t, err)
 		p := newPipe()
 		stop := p.serve(s)
-		c, err := accp.Dial(t.Context(), "ws://x"+accp.WebSocketPath, "client", &accp.DialOptions{HTTPClient: p.client(), SessionID: "w"})
+		c, err := accp.Dial(t.Context(), "ws://localhost"+accp.WebSocketPath, "client", &accp.ClientOptions{HTTPClient: p.client(), SessionID: "w"})
 		require.NoError(t, err)
 		time.Sleep(time.Hour)
-		h, err := accp.NewClient("http://x"+accp.FramesPath, "client", &accp.ClientOptions{HTTPClient: p.client(), Tries: 1})
+		h, err := accp.NewClient("http://localhost"+accp.FramesPath, "client", &accp.ClientOptions{HTTPClient: p.client(), Retry: &accp.RetryPolicy{MaxAttempts: -1}})
 		require.NoError(t, err)
-		_, err = h.Call(t.Context(), msg("ping", "heartbeat"))
-		require.ErrorIs(t, err, accp.ErrInternal)
+		_, err = h.Call(t.Context(), msg("ping", "heartbeat"), nil)
+		require.ErrorIs(t, err, accp.ErrUnreachable, "there is no room")
 		require.NoError(t, c.Close())
 		time.Sleep(2 * time.Minute)
-		_, err = h.Call(t.Context(), msg("ping", "heartbeat"))
+		_, err = h.Call(t.Context(), msg("ping", "heartbeat"), nil)
 		require.NoError(t, err)
-		require.NoError(t, s.Close(t.Context()))
+		require.NoError(t, s.Shutdown(t.Context()))
 		stop()
 	})
 }
@@ -656,7 +677,6 @@ func TestHTTPRules(t *testing.T) {
 
 // Middleware sees every message that is handled, the first outermost.
 func TestMiddleware(t *testing.T) {
-	d := newDesk(t, nil)
 	var mu sync.Mutex
 	var seen []string
 	note := func(name string) accp.Middleware {
@@ -669,8 +689,8 @@ func TestMiddleware(t *testing.T) {
 			})
 		}
 	}
-	d.Use(note("outer"), note("inner"))
-	_, err := d.http(t, nil).Call(t.Context(), msg("req", "echo"))
+	d := newDesk(t, &accp.ServerOptions{Middleware: []accp.Middleware{note("outer"), note("inner")}})
+	_, err := d.http(t, nil).Call(t.Context(), msg("req", "echo"), nil)
 	require.NoError(t, err)
 	mu.Lock()
 	defer mu.Unlock()
@@ -679,25 +699,23 @@ func TestMiddleware(t *testing.T) {
 
 // Both sides of a connection may ask.
 func TestServerAsksClient(t *testing.T) {
-	h, err := accp.NewServer("client", nil)
-	require.NoError(t, err)
-	h.HandleFunc("req", "confirm", func(_ context.Context, w *accp.ReplyWriter, m *accp.Message) error {
+	h := accp.HandlerFunc(func(_ context.Context, w *accp.ReplyWriter, m *accp.Message) error {
 		return w.SendResult(accp.Params{text("answer", "yes")})
 	})
-	h.Use(func(next accp.Handler) accp.Handler { return next })
 	answered := make(chan string, 1)
 	d := newDesk(t, nil)
-	d.HandleFunc("req", "start", func(_ context.Context, w *accp.ReplyWriter, m *accp.Message) error {
+	d.Handle("req", "start", accp.HandlerFunc(func(_ context.Context, w *accp.ReplyWriter, m *accp.Message) error {
 		return w.Send(msg("req", "confirm"))
-	})
-	d.HandleFunc("done", "confirm", func(_ context.Context, w *accp.ReplyWriter, m *accp.Message) error {
+	}))
+
+	d.Handle("done", "confirm", accp.HandlerFunc(func(_ context.Context, w *accp.ReplyWriter, m *accp.Message) error {
 		answered <- m.Params.Text("answer")
 		return nil
-	})
-	c := d.dial(t, &accp.DialOptions{Handlers: h})
+	}))
+
+	c := d.dial(t, &accp.ClientOptions{Handler: h})
 	sent, err := c.Send(t.Context(), msg("req", "start"))
 	require.NoError(t, err)
 	require.Len(t, sent.Frames, 1)
 	require.Equal(t, "yes", <-answered)
-	require.NoError(t, h.Close(t.Context()))
 }

@@ -5,83 +5,163 @@ package accp
 
 import (
 	"bytes"
+	"cmp"
+	"context"
 	"errors"
-	"io"
+	"math"
 	"net/http"
 	"strconv"
+	"strings"
 	"time"
+
+	"github.com/fivewire/fivewire/internal/budget"
+	"github.com/fivewire/fivewire/internal/guard"
+	"github.com/fivewire/fivewire/internal/httpx"
+	"github.com/fivewire/fivewire/internal/life"
+	"github.com/fivewire/fivewire/internal/option"
 )
 
-// ServeHTTP answers requests for [FramesPath], and for [WebSocketPath] if they
-// ask for a connection.
+// ProtocolVersion is the version in the paths and the subprotocol.
+const ProtocolVersion = "1"
+
+// MediaType is the media type of frames. It has no parameters.
+const MediaType = "application/accp"
+
+// isMediaType compares a Content-Type, ignoring parameters and case.
+func isMediaType(s string) bool {
+	t, _, _ := strings.Cut(s, ";")
+	return strings.EqualFold(strings.TrimSpace(t), MediaType)
+}
+
+// ServeHTTP answers requests for [FramesPath] (ACCP-D53), and for [WebSocketPath] if they request
+// an upgrade (ACCP-D56).
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	switch r.URL.Path {
-	case FramesPath:
-		s.ServeFrames(w, r)
-	case WebSocketPath:
-		s.ServeWebSocket(w, r)
-	default:
-		s.boundBody(w, r)
-		w.WriteHeader(http.StatusNotFound)
-	}
-}
-
-// boundBody gives the body its time to arrive, be it read here or thrown away by
-// net/http. A transport without deadlines is served without.
-func (s *Server) boundBody(w http.ResponseWriter, r *http.Request) {
-	if r.ContentLength != 0 {
-		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(s.opts.Timing.ReadTimeout))
-	}
-}
-
-// ServeFrames answers a request whose body is one frame, whatever its path
-// (ACCP-153 to ACCP-156, ACCP-D53).
-func (s *Server) ServeFrames(w http.ResponseWriter, r *http.Request) {
-	s.boundBody(w, r)
-	if r.Method != http.MethodPost {
+	httpx.Bound(w, r, s.opts.Timing.ReadTimeout)
+	isFrames := r.URL.Path == FramesPath
+	c := &caller{peer: r.RemoteAddr}
+	var err error
+	var types []string
+	switch {
+	case !isFrames && r.URL.Path != WebSocketPath:
+		err = &httpx.Error{Status: http.StatusNotFound, Message: "no such path"}
+	case isFrames && s.origins.CORS(w, r):
+		return
+	case isFrames && r.Method != http.MethodPost:
 		w.Header().Set("Allow", http.MethodPost)
-		w.WriteHeader(http.StatusMethodNotAllowed)
-		return
+		err = &httpx.Error{Status: http.StatusMethodNotAllowed, Message: "method not allowed"}
+	case isFrames:
+		types = []string{MediaType}
 	}
-	if !isMediaType(r.Header.Get("Content-Type")) {
-		w.WriteHeader(http.StatusUnsupportedMediaType)
-		return
+	if err == nil {
+		_, err = httpx.CheckRequest(r, types)
+		err = cmp.Or(err, s.origins.Check(r))
 	}
-	limit := s.opts.Session.FrameLimits.withDefaults().MaxFrame
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, int64(limit)+2))
-	var tooBig *http.MaxBytesError
-	if errors.As(err, &tooBig) {
-		w.WriteHeader(http.StatusRequestEntityTooLarge)
-		return
+	if err == nil {
+		c, err = s.authenticate(r)
+	}
+	if err == nil {
+		_, err = s.budget.Scope(c.key(), "").Reserve(budget.Requests, 1)
 	}
 	if err != nil {
-		w.Header().Set("Connection", "close") // where the next request begins is not known
-		w.WriteHeader(http.StatusBadRequest)
+		s.refuseRequest(w, r, c, err)
 		return
 	}
-	// The work may take longer than the body did. After a failure the deadline
-	// stays: net/http reads on before it answers.
-	_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
+	if c.principal != nil {
+		r = r.WithContext(context.WithValue(r.Context(), principalKey{}, c.principal))
+	}
+	if !isFrames {
+		s.serveWebSocket(w, r, c)
+		return
+	}
+	if err := s.serveFrames(w, r, c); err != nil {
+		s.refuseRequest(w, r, c, err)
+	}
+}
+
+// refuseRequest answers a request by a status, before anything of its frame is used.
+func (s *Server) refuseRequest(w http.ResponseWriter, r *http.Request, c *caller, err error) {
+	var refused *httpx.Error
+	var full *budget.Error
+	var p *guard.PanicError
+	status := http.StatusUnauthorized
+	switch {
+	case errors.As(err, &refused):
+		status = refused.Status
+	case errors.As(err, &full):
+		status = http.StatusServiceUnavailable
+		w.Header().Set("Retry-After", strconv.Itoa(int(math.Ceil(full.RetryAfter.Seconds()))))
+	case errors.Is(err, life.ErrClosed):
+		status = http.StatusServiceUnavailable
+		w.Header().Set("Retry-After", "1")
+	case errors.As(err, &p):
+		status = http.StatusInternalServerError
+		_ = s.panicked(r.Context(), p)
+	case errors.Is(err, errPrincipal):
+		status = http.StatusInternalServerError
+	default:
+		w.Header().Set("WWW-Authenticate", "Bearer")
+	}
+	s.log.WarnContext(r.Context(), "accp: request refused", "peer", c.peer, "status", status, "err", err)
+	s.auditRefusal(r.Context(), c, r.Method+" "+r.URL.Path, strconv.Itoa(status))
+	w.WriteHeader(status)
+}
+
+// serveFrames answers a request with one frame. After an error it has not responded.
+func (s *Server) serveFrames(w http.ResponseWriter, r *http.Request, c *caller) error {
+	limit := s.session.FrameLimits.withDefaults().MaxFrame
+	size := int64(limit) + 2 // with a line end
+	if r.ContentLength >= 0 {
+		size = min(size, r.ContentLength)
+	}
+	memory, err := s.budget.Scope(c.key(), "").Reserve(budget.Memory, size+maxHeld)
+	if err != nil {
+		return err
+	}
+	defer memory.Release()
+	body, err := httpx.Body(w, r, int64(limit)+2, s.opts.Timing.ReadTimeout)
+	if err != nil {
+		return err
+	}
 	if frame, ok := bytes.CutSuffix(body, []byte("\n")); ok {
 		body = bytes.TrimSuffix(frame, []byte("\r"))
 	}
 	if len(body) > limit {
-		w.WriteHeader(http.StatusRequestEntityTooLarge)
-		return
+		return &httpx.Error{Status: http.StatusRequestEntityTooLarge, Message: "frame too large", Cause: ErrTooLarge}
 	}
-	if !s.begin() {
-		w.WriteHeader(http.StatusServiceUnavailable)
-		return
+	work, err := s.life.Start(r.Context(), life.Request)
+	if err != nil {
+		return err
 	}
-	defer s.end()
-	s.serveBody(w, r, body)
+	e := &exchange{record: c.audited(body), registry: &exchangeState{}, caller: c}
+	out := &httpAnswer{w: w, control: http.NewResponseController(w), timeout: s.opts.Timing.WriteTimeout}
+	isDone := false
+	work.Run("request", func(ctx context.Context) error { return s.serveBody(ctx, e, out, c, body) }, func(rerr error) {
+		isDone = true
+		var full *budget.Error
+		if !out.started && len(out.waiting) == 0 && e.session == nil && errors.As(rerr, &full) {
+			err = rerr
+			return
+		}
+		if p, ok := errors.AsType[*guard.PanicError](rerr); ok {
+			e.record.end(outcomeFailed, s.panicked(r.Context(), p))
+		} else if rerr != nil {
+			e.record.end(outcomeFailed, rerr)
+			s.log.DebugContext(r.Context(), "accp: answer not sent", "peer", c.peer, "err", rerr)
+		}
+		s.audit(r.Context(), e.record)
+		out.finish(rerr != nil)
+	})
+	if !isDone {
+		e.record.end(outcomeCanceled, nil)
+		s.audit(r.Context(), e.record)
+		panic(http.ErrAbortHandler) // cut by Close
+	}
+	return err
 }
 
-func (s *Server) serveBody(w http.ResponseWriter, r *http.Request, frame []byte) {
-	ctx, cancel := mergeDone(r.Context(), s.ctx)
-	defer cancel()
-	out := &httpAnswer{w: w, control: http.NewResponseController(w), timeout: s.opts.Timing.WriteTimeout}
-	e := &exchange{}
+// serveBody processes the frame of a request. Without a session in e, the error is that of the
+// budget and nothing was done.
+func (s *Server) serveBody(ctx context.Context, e *exchange, out *httpAnswer, c *caller, frame []byte) error {
 	e.out = func(session *Session, m *Message) error {
 		sent, err := session.Send(ctx, m)
 		if err != nil {
@@ -89,56 +169,66 @@ func (s *Server) serveBody(w http.ResponseWriter, r *http.Request, frame []byte)
 		}
 		return out.write(sent.Frames, e.failed && !out.started, m.Intent == IntentStream)
 	}
-	var err error
-	if e.session, err = s.sessionFor(r, frame); err != nil {
-		// Without a session: the answer is the first frame of none (ACCP-D52).
+	session, release, err := s.admit(ctx, e.record, c, frame)
+	var full *budget.Error
+	switch {
+	case errors.As(err, &full):
+		return err
+	case err != nil:
+		// Without a session, the error frame is the first frame of a nameless one (ACCP-D52).
 		var serr error
-		if e.session, serr = NewSession(s.self, "", &s.opts.Session); serr == nil {
-			err = s.refuse(e, err, frame)
+		if e.session, serr = NewSession(s.self, "", &s.session); serr != nil {
+			return serr
 		}
-	} else {
-		defer s.release(e.session)
-		err = s.serve(ctx, e, frame)
+		return s.refuse(ctx, e, err, frame)
 	}
-	if err != nil {
-		s.log.Info("accp: answer not sent", "err", err)
-	}
-	out.finish(err != nil)
+	defer release()
+	e.session = session
+	return s.serve(ctx, e, c, frame)
 }
 
-// sessionFor finds the session that a frame belongs to, and asks whether the
-// request may use it. Who gets one releases it.
-func (s *Server) sessionFor(r *http.Request, frame []byte) (*Session, error) {
-	c := Codec{Lenient: s.opts.Session.Lenient, FrameLimits: s.opts.Session.FrameLimits}
-	m, err := c.DecodeRaw(frame)
+// admit returns the session of a frame, after the authorizer has allowed the message and, if it has
+// a handler, the handler has a place.
+func (s *Server) admit(ctx context.Context, r *AuditRecord, c *caller, frame []byte) (*Session, func(), error) {
+	m, err := s.decode(frame)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	if err := c.ValidateEnvelope(m); err != nil {
-		return nil, err
+	r.describe(m)
+	if err := s.authorize(ctx, m); err != nil {
+		return nil, nil, err
 	}
-	if sid := m.Meta.SID; sid != "" && s.opts.Auth.Authorizer != nil {
-		if err := s.opts.Auth.Authorizer(r, sid); err != nil {
-			return nil, &Error{Code: ErrPolicyDenied, Message: "session not allowed", Cause: err}
+	free := func() {}
+	if _, isRegistered := s.find(m); isRegistered && m.Intent != IntentCancel {
+		if free, err = s.acquire(ctx, c, m.Meta.SID); err != nil {
+			return nil, nil, err
 		}
 	}
-	return s.session(m.Meta.SID)
+	session, err := s.open(c, m.Meta.SID)
+	if err != nil {
+		free()
+		return nil, nil, err
+	}
+	return session, func() {
+		s.release(session)
+		free()
+	}, nil
 }
 
-// httpAnswer is the answer to one request: nothing (204), or frames. The first
-// frame waits for the handler to end, so that an error after it can still set the
-// status; the chunks of streams do not. A peer that does not read is cut off.
+// An httpAnswer writes the response to one request: status 204, or frames. The first frame is held
+// until the handler returns, so that a later error can still set the status; chunks of streams are
+// written at once. A slow reader is disconnected.
 type httpAnswer struct {
 	w       http.ResponseWriter
 	control *http.ResponseController
 	timeout time.Duration
 	waiting [][]byte
-	bytes   int // that wait
+	bytes   int // buffered
 	status  int
 	started bool
 }
 
-const maxHeld = 64 << 10 // bytes of an answer that wait for the handler to end
+const maxHeld = 64 << 10 // bytes of a response held until the handler returns
 
 func (a *httpAnswer) write(frames [][]byte, failed, flush bool) error {
 	if len(frames) == 0 {
@@ -160,33 +250,37 @@ func (a *httpAnswer) write(frames [][]byte, failed, flush bool) error {
 	return a.flush()
 }
 
-// flush sends what waits, in its time.
+// flush writes the held frames, within the write timeout.
 func (a *httpAnswer) flush() error {
-	_ = a.control.SetWriteDeadline(time.Now().Add(a.timeout))
-	defer func() { _ = a.control.SetWriteDeadline(time.Time{}) }()
-	if err := a.put(); err != nil {
-		return err
+	if a.timeout < option.Off {
+		_ = a.control.SetWriteDeadline(time.Now().Add(a.timeout))
+		defer func() { _ = a.control.SetWriteDeadline(time.Time{}) }()
 	}
-	if err := a.control.Flush(); err != nil && !errors.Is(err, http.ErrNotSupported) {
-		return err
-	}
-	return nil
-}
-
-func (a *httpAnswer) put() error {
 	if !a.started {
 		a.started = true
-		a.w.Header().Set("Content-Type", MediaType)
-		a.w.Header().Set("X-Content-Type-Options", "nosniff")
+		a.head()
 		a.w.WriteHeader(a.status)
 	}
-	out := make([]byte, 0, a.bytes)
-	for _, f := range a.waiting {
-		out = append(append(out, f...), '\n')
+	_, err := a.w.Write(a.take())
+	if err == nil {
+		err = a.control.Flush()
 	}
-	a.waiting, a.bytes = nil, 0
-	_, err := a.w.Write(out)
+	if errors.Is(err, http.ErrNotSupported) {
+		return nil
+	}
 	return err
+}
+
+func (a *httpAnswer) head() {
+	a.w.Header().Set("Content-Type", MediaType)
+	a.w.Header().Set("X-Content-Type-Options", "nosniff")
+}
+
+// take returns the held frames, each with its line end.
+func (a *httpAnswer) take() []byte {
+	out := append(bytes.Join(a.waiting, []byte("\n")), '\n')
+	a.waiting, a.bytes = nil, 0
+	return out
 }
 
 func (a *httpAnswer) finish(broken bool) {
@@ -195,13 +289,14 @@ func (a *httpAnswer) finish(broken bool) {
 	case broken, len(a.waiting) == 0:
 	case a.started:
 		err = a.flush()
-	default: // all of it, in one piece that net/http has room for
-		a.w.Header().Set("Content-Length", strconv.Itoa(a.bytes))
-		err = a.put()
+	default:
+		a.head()
+		a.started = true
+		err = httpx.Respond(a.w, a.status, MediaType, a.take(), a.timeout)
 	}
 	switch {
 	case a.started && (broken || err != nil):
-		panic(http.ErrAbortHandler) // so that the peer sees a cut stream and not a finished one
+		panic(http.ErrAbortHandler) // so that the client detects the truncation
 	case a.started:
 	case broken:
 		a.w.WriteHeader(http.StatusInternalServerError)

@@ -11,10 +11,9 @@ import (
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
 
-// This file holds the JSON form of messages and values, which tells all types
-// apart: integers are numbers, decimals {"$dec":"1.5"}, references
-// {"$ref":"ctx.key"}. No key of a map begins with a dollar sign, so these cannot
-// be taken for maps.
+// This file implements the JSON form of messages and values, which preserves all types: integers
+// are numbers, decimals are {"$dec":"1.5"}, references are {"$ref":"ctx.key"}. Keys of maps never
+// start with a dollar sign, so the forms are unambiguous.
 
 // MarshalJSON returns the JSON form of v.
 func (v Value) MarshalJSON() ([]byte, error) { return v.appendJSON(nil), nil }
@@ -110,7 +109,7 @@ func (m *Message) MarshalJSON() ([]byte, error) {
 	return append(dst, '}'), nil
 }
 
-// params returns the metadata as a list of values.
+// params returns the metadata as params.
 func (m *Meta) params() Params {
 	var out Params
 	str := func(key, s string) {
@@ -278,11 +277,10 @@ func valueFromAST(j strictjson.Value) (Value, error) {
 	return v, nil
 }
 
-// FromJSON returns a value for plain JSON: a number without fraction and exponent
-// becomes an integer, any other a decimal, whose places are all kept until it is
-// encoded. A number that would need more than 1,000 digits without exponent is
-// [ErrInvalidType]. JSON that is not strict (a name twice, bad UTF-8, more than 64
-// levels) is an error that is no [*Error].
+// FromJSON returns the value of plain JSON. A number without fraction and exponent becomes an
+// integer, any other a decimal that keeps all its places until it is encoded. A number that needs
+// more than 1,000 digits without an exponent is [ErrInvalidType]. A duplicate name, invalid UTF-8,
+// and more than 64 levels are errors of another type than [*Error].
 func FromJSON(data []byte) (Value, error) {
 	j, err := strictjson.Check(data, strictjson.Options{MaxDepth: 64})
 	if err != nil {
@@ -319,7 +317,7 @@ func valueFromJSON(j strictjson.Value) (Value, error) {
 	return valueFromAST(j)
 }
 
-// numberFromJSON writes a JSON number without exponent.
+// numberFromJSON converts a JSON number to a value without exponent.
 func numberFromJSON(s string) (Value, error) {
 	if k := numberForm(s); k == KindInt {
 		if s == "-0" {
@@ -356,8 +354,8 @@ func numberFromJSON(s string) (Value, error) {
 	return Value{kind: KindDecimal, text: joinDecimal(neg, digits[:point], digits[point:])}, nil
 }
 
-// AppendJSON appends v as plain JSON, decimals as numbers. A reference has no
-// plain form; it is [ErrRefNotFound], because nobody resolved it (ACCP-D57).
+// AppendJSON appends v as plain JSON, keys in ascending order and decimals as numbers. An unresolved reference is
+// [ErrRefNotFound] (ACCP-D57).
 func (v Value) AppendJSON(dst []byte) ([]byte, error) {
 	switch v.kind {
 	case KindDecimal:
@@ -372,15 +370,19 @@ func (v Value) AppendJSON(dst []byte) ([]byte, error) {
 		return v.appendJSON(dst), nil
 	}
 	var err error
-	for i := range v.list {
+	list := v.list
+	if v.kind == KindMap {
+		list = Params(list).sorted()
+	}
+	for i := range list {
 		if i > 0 {
 			dst = append(dst, ',')
 		}
 		if v.kind == KindMap {
-			dst = strictjson.AppendString(dst, v.list[i].Key)
+			dst = strictjson.AppendString(dst, list[i].Key)
 			dst = append(dst, ':')
 		}
-		if dst, err = v.list[i].Value.AppendJSON(dst); err != nil {
+		if dst, err = list[i].Value.AppendJSON(dst); err != nil {
 			return dst, err
 		}
 	}

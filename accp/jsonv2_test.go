@@ -52,7 +52,7 @@ func BenchmarkPairJSON(b *testing.B) {
 		})
 		b.Run("op=encode/msg="+s.name, func(b *testing.B) {
 			pair.Ratio(b, pair.Loop(func() { _, err = json.Marshal(&j, json.Deterministic(true)) }),
-				pair.Loop(func() { _, err = c.Format(m) }))
+				pair.Loop(func() { _, err = c.AppendRaw(nil, m) }))
 		})
 		require.NoError(b, err)
 	}

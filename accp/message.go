@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// An Intent says what a frame wants. The set is closed (ACCP-071 to ACCP-082,
-// and ping and pong of the WebSocket binding, ACCP-D50).
+// An Intent is the purpose of a frame. The set is closed: those of the draft, and ping and pong of
+// its WebSocket binding (ACCP-D50).
 type Intent string
 
 // The intents.
@@ -19,10 +19,10 @@ const (
 	IntentDone   Intent = "done"   // completion, with results
 	IntentFail   Intent = "fail"   // failure, with details
 	IntentWait   Intent = "wait"   // waiting for input or a dependency
-	IntentEsc    Intent = "esc"    // hand over to a higher authority
-	IntentComp   Intent = "comp"   // ask for a checkpoint
+	IntentEsc    Intent = "esc"    // delegate to a higher authority
+	IntentComp   Intent = "comp"   // request a checkpoint
 	IntentSync   Intent = "sync"   // share or request state
-	IntentQry    Intent = "qry"    // look something up
+	IntentQry    Intent = "qry"    // look up a value
 	IntentAck    Intent = "ack"    // confirm receipt
 	IntentCancel Intent = "cancel" // abort a chain
 	IntentStream Intent = "stream" // one chunk of a stream
@@ -41,8 +41,8 @@ func (i Intent) Valid() bool {
 	return false
 }
 
-// Description returns the intent in a word or two, for people.
-func (i Intent) Description() string {
+// description returns a short description of the intent.
+func (i Intent) description() string {
 	switch i {
 	case IntentReq:
 		return "request"
@@ -76,8 +76,8 @@ func (i Intent) Description() string {
 	return "unknown intent"
 }
 
-// Operations of the draft's core list (ACCP-084), and those that it uses in its
-// examples and fixed frames (ACCP-D51). Any other name may be used as well (ACCP-085).
+// Operations of the core list of the draft, and those of its examples and fixed frames (ACCP-D51).
+// Custom names are valid as well.
 const (
 	OpAnalyze   = "analyze"
 	OpPlan      = "plan"
@@ -108,11 +108,9 @@ const (
 	OpTransaction = "transaction"
 	OpInfer       = "infer"
 	OpHeartbeat   = "heartbeat"
-	OpCheckpoint  = "checkpoint"
 )
 
-// A Message is what a frame says. Codecs and sessions never change a message
-// that they are given.
+// A Message is the content of a frame. Codecs and sessions do not modify their arguments.
 type Message struct {
 	From   string // agent-id of the sender (ACCP-D66)
 	Intent Intent
@@ -124,8 +122,8 @@ type Message struct {
 // Schema returns the text of the param schema, or "".
 func (m *Message) Schema() string { return m.Params.Text(keySchema) }
 
-// Chain returns the id of the chain that m belongs to: its correlation id, or
-// its own message id if it has none (ACCP-D28).
+// Chain returns the id of the chain of m: the correlation id, or the message id if it has none
+// (ACCP-D28).
 func (m *Message) Chain() string {
 	switch {
 	case m.Meta == nil:
@@ -136,7 +134,7 @@ func (m *Message) Chain() string {
 	return m.Meta.MID
 }
 
-// Equal reports whether m and n say the same, whatever the order of their params.
+// Equal reports whether m and n are equal, regardless of the order of params.
 func (m *Message) Equal(n *Message) bool {
 	if m == nil || n == nil {
 		return m == n
@@ -164,17 +162,16 @@ func (m *Message) clone() *Message {
 	return &c
 }
 
-// Meta is the envelope of a frame (ACCP-037 to ACCP-044). Empty strings and unset
-// numbers are absent.
+// Meta is the envelope of a frame. Empty strings and unset numbers are absent.
 type Meta struct {
 	MID string      // message id, 12 hex digits
 	Seq OptionalInt // position in the session
 	TS  OptionalInt // Unix seconds
-	CID string      // correlation id: the chain that the message belongs to
+	CID string      // correlation id: the chain of the message
 	AID string      // causation id: the message that caused this one
 	SID string      // session id
-	TTL OptionalInt // seconds to live; 0 means for ever
-	Ext Params      // further keys, kept and sent on (ACCP-D20)
+	TTL OptionalInt // seconds to live; 0 means no expiry
+	Ext Params      // other keys, preserved (ACCP-D20)
 }
 
 func (m *Meta) empty() bool {
@@ -182,16 +179,16 @@ func (m *Meta) empty() bool {
 		m.SID == "" && !m.TTL.Set && len(m.Ext) == 0
 }
 
-// A OptionalInt is an integer that may be absent. The zero value is.
+// An OptionalInt is an integer that may be absent. The zero value is absent.
 type OptionalInt struct {
 	N   int64 // 0 to 2^63-1
 	Set bool
 }
 
-// NewOptionalInt returns a number that is there.
+// NewOptionalInt returns a present number.
 func NewOptionalInt(n int64) OptionalInt { return OptionalInt{N: n, Set: true} }
 
-// parsePart reads the metadata key part of a frame sequence: i/n (ACCP-D38).
+// parsePart parses the metadata key part, i/n, of a frame sequence (ACCP-D38).
 func parsePart(v Value) (i, n int, ok bool) {
 	s, isText := v.Text()
 	a, b, cut := strings.Cut(s, "/")

@@ -5,8 +5,7 @@ package accp
 
 import "strconv"
 
-// The names of the envelope fields on the wire, and the long forms that the
-// lenient reader knows (L8).
+// Names of the envelope fields on the wire, and the long forms that the lenient reader accepts.
 const (
 	fieldMID = 1 + iota
 	fieldSeq
@@ -53,8 +52,8 @@ func metaField(name []byte, lenient bool) int {
 	return 0
 }
 
-// metaField reads the value of one metadata pair. The type of the envelope
-// fields follows from their name and not from how the value looks (ACCP-D20).
+// metaField reads the value of one metadata pair. The name of a field of the envelope, not the form
+// of the value, determines its type (ACCP-D20).
 func (p *parser) metaField(key [2]int32) bool {
 	f := p.f
 	me := int32(len(f.nodes))
@@ -105,7 +104,7 @@ func (p *parser) metaText(at *int32, me int32, nd *node) bool {
 	return true
 }
 
-// emptyText reports whether an escaped string has no text: \e or \_ alone.
+// emptyText reports whether an escaped string is empty: \e or \_ alone.
 func (p *parser) emptyText(nd *node) bool {
 	return nd.end-nd.val == 2 && (p.s[nd.val+1] == 'e' || p.s[nd.val+1] == '_')
 }

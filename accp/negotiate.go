@@ -6,29 +6,30 @@ package accp
 import (
 	"context"
 	"errors"
-	"math"
 	"strings"
 )
 
-const shortHash = 12 // digits of the registry hash that are sent (ACCP-D47)
+const shortHash = 12 // digits of a sent registry hash (ACCP-D47)
 
-// AnnounceRegistry returns the frame that announces the registry, with which a session
-// begins (ACCP-113).
-func (s *Session) AnnounceRegistry(ctx context.Context) (*SendResult, error) {
-	leave, err := s.enter(ctx)
-	if err != nil {
-		return nil, err
-	}
-	defer leave()
-	return s.hello(ctx)
+// An exchangeState is one exchange of registries (ACCP-D48). The mu of the session guards it.
+type exchangeState struct {
+	announced string // hash that was sent
+	delta     string // hash that was sent with the schemas
+	isSynced  bool
 }
 
-func (s *Session) hello(ctx context.Context) (*SendResult, error) {
-	sent, err := s.send(ctx, s.registryMessage(false))
-	if err == nil {
-		s.helloSent = true
-	}
-	return sent, err
+// AnnounceRegistry returns the frame that announces the registry. It is the first frame of a
+// session, and begins another exchange later.
+func (s *Session) AnnounceRegistry(ctx context.Context) (*SendResult, error) {
+	return s.Send(ctx, s.hello(&s.exchange))
+}
+
+// hello begins an exchange and returns its first message.
+func (s *Session) hello(x *exchangeState) *Message {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	*x = exchangeState{announced: s.registry.Hash()}
+	return s.registryMessage(false)
 }
 
 func (s *Session) registryMessage(delta bool) *Message {
@@ -42,91 +43,94 @@ func (s *Session) registryMessage(delta bool) *Message {
 	return m
 }
 
-// A NegotiateResult is what a session made of a frame that belongs to the exchange of
-// registries.
-type NegotiateResult struct {
-	Received *ReceiveResult
-	Reply    *SendResult // nil if there is nothing to send
-	Synced   bool        // both sides have the same schemas
-	Version  int64       // of the registry on this side
-}
-
-// ReceiveRegistry receives a sync:registry frame and answers it: with the own hello if
-// the hashes agree and none was sent, with the custom schemas, once, if they do
-// not; the custom schemas of the peer are taken over first (ACCP-D48). A frame that is
-// no sync:registry is [ErrInvalidIntent].
-func (s *Session) ReceiveRegistry(ctx context.Context, frame []byte) (*NegotiateResult, error) {
-	leave, err := s.enter(ctx)
+// ReceiveRegistry receives a sync:registry frame and returns the answer, which is nil if there is nothing
+// to send, and whether both sides have the same schemas. It first adds the custom
+// schemas of the peer. If the hashes are equal, the answer is the own announcement unless it was
+// sent in this exchange; otherwise the own custom schemas, once (ACCP-D48). Any other frame is
+// [ErrInvalidIntent].
+func (s *Session) ReceiveRegistry(ctx context.Context, frame []byte) (reply *SendResult, isSynced bool, err error) {
+	r, err := s.Receive(ctx, frame)
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
-	defer leave()
-	r, err := s.receive(ctx, frame)
-	if err != nil {
-		return nil, err
-	}
-	return s.negotiate(ctx, r)
-}
-
-// NegotiateReceived is like [Session.ReceiveRegistry] for a frame that was received
-// already.
-func (s *Session) NegotiateReceived(ctx context.Context, r *ReceiveResult) (*NegotiateResult, error) {
-	leave, err := s.enter(ctx)
-	if err != nil {
-		return nil, err
-	}
-	defer leave()
-	return s.negotiate(ctx, r)
-}
-
-func (s *Session) negotiate(ctx context.Context, r *ReceiveResult) (*NegotiateResult, error) {
-	n := &NegotiateResult{Received: r}
 	if r.Outcome == OutcomeDelivered {
-		reply, undo, err := s.exchange(r.Message)
+		_, err = s.negotiateWith(&s.exchange, r.Message, func(_ *Session, m *Message) error {
+			reply, err = s.Send(ctx, m)
+			return err
+		})
 		if err != nil {
+			return nil, false, err
+		}
+	}
+	return reply, s.isSynced(&s.exchange), nil
+}
+
+// hasGreeted reports whether the session has announced its registry.
+func (s *Session) hasGreeted() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.exchange.announced != ""
+}
+
+func (s *Session) isSynced(x *exchangeState) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return x.isSynced
+}
+
+// negotiateWith answers a sync:registry message through out and reports whether there was a reply. A
+// reply that was not sent is not recorded in x.
+func (s *Session) negotiateWith(x *exchangeState, m *Message, out func(*Session, *Message) error) (bool, error) {
+	s.mu.Lock()
+	before := *x
+	reply, err := s.answerLocked(x, m)
+	s.mu.Unlock()
+	if err != nil || reply == nil {
+		return false, err
+	}
+	if err = out(s, reply); err != nil {
+		s.mu.Lock()
+		*x = before
+		s.mu.Unlock()
+	}
+	return true, err
+}
+
+// answerLocked processes a sync:registry message and returns the message to send, or nil. s.mu must be
+// held.
+func (s *Session) answerLocked(x *exchangeState, m *Message) (*Message, error) {
+	if m.Intent != IntentSync || m.Op != OpRegistry {
+		return nil, fail(ErrInvalidIntent, "not a sync:registry frame")
+	}
+	hash, err := s.announcedHash(m)
+	if err != nil {
+		return nil, err
+	}
+	delta, hasDelta := m.Params.Get("delta")
+	if hasDelta {
+		if err := s.registry.Merge(delta, hash); err != nil {
 			return nil, err
 		}
-		if reply != nil {
-			if n.Reply, err = s.send(ctx, reply); err != nil {
-				undo()
-				return nil, err
-			}
-		}
 	}
-	n.Synced, n.Version = s.synced, s.registry.Version()
-	return n, nil
-}
-
-// exchange takes a sync:registry message and returns what to send, or nil. What is
-// sent once a session counts as sent then; if that fails, undo takes it back.
-func (s *Session) exchange(m *Message) (reply *Message, undo func(), err error) {
-	if m.Intent != IntentSync || m.Op != OpRegistry {
-		return nil, nil, fail(ErrInvalidIntent, "not a sync:registry frame")
+	own := s.registry.Hash()
+	isSame := sameHash(own, hash)
+	if x.isSynced && !hasDelta && !isSame {
+		*x = exchangeState{}
 	}
-	hash, err := s.announced(m)
-	if err != nil {
-		return nil, nil, err
-	}
-	if delta, ok := m.Params.Get("delta"); ok {
-		if err := s.registry.Merge(delta, hash); err != nil {
-			return nil, nil, err
-		}
-	}
-	s.synced = sameHash(s.registry.Hash(), hash)
-	s.differs = !s.synced
+	x.isSynced = isSame
 	switch {
-	case s.synced && !s.helloSent:
-		s.helloSent = true
-		return s.registryMessage(false), func() { s.helloSent = false }, nil
-	case !s.synced && !s.deltaSent:
-		s.deltaSent = true
-		return s.registryMessage(true), func() { s.deltaSent = false }, nil
+	case isSame && x.announced != own:
+		x.announced = own
+		return s.registryMessage(false), nil
+	case !isSame && x.delta != own:
+		x.announced, x.delta = own, own
+		return s.registryMessage(true), nil
 	}
-	return nil, nil, nil
+	return nil, nil
 }
 
-// announced returns the hash in a sync:registry message.
-func (s *Session) announced(m *Message) (string, error) {
+// announcedHash returns the hash of a sync:registry message.
+func (s *Session) announcedHash(m *Message) (string, error) {
 	v, _ := m.Params.Get("version")
 	if _, ok := v.Int(); !ok {
 		return "", fail(ErrInvalidType, "sync:registry needs an integer v")
@@ -142,68 +146,32 @@ func (s *Session) announced(m *Message) (string, error) {
 	return hash, nil
 }
 
-// Sync returns the frame that turns the shared state into state: the difference
-// to the last one (ACCP-098), or no frame if there is none. Nulls in state count
-// as absent.
-func (s *Session) Sync(ctx context.Context, state Params) (*SendResult, error) {
-	leave, err := s.enter(ctx)
-	if err != nil {
-		return nil, err
-	}
-	defer leave()
-	next := Apply(nil, state)
-	s.dirty = true // that nothing changed must be true of the state as it is now
-	return s.sendWith(ctx, IntentSync, func() (*Message, func() error, error) {
-		delta := Diff(s.state, next)
-		if len(delta) == 0 {
-			return nil, nil, nil
-		}
-		if s.version == math.MaxInt64 {
-			return nil, nil, fail(ErrInternal, "the versions of the shared state are used up")
-		}
-		version := s.version + 1
-		m := &Message{Intent: IntentSync, Op: OpState, Params: Params{
-			{"version", Int(version)},
-			{"delta", Value{kind: KindMap, list: delta}},
-		}}
-		return m, func() error { return s.setState(version, next) }, nil
-	})
-}
-
-// Snapshot returns the frame that sends the whole state, for a peer that asked
-// for it with qry:state (ACCP-D46).
-func (s *Session) Snapshot(ctx context.Context) (*SendResult, error) {
-	leave, err := s.enter(ctx)
-	if err != nil {
-		return nil, err
-	}
-	defer leave()
-	return s.sendWith(ctx, IntentSync, func() (*Message, func() error, error) {
-		return &Message{Intent: IntentSync, Op: OpState, Params: Params{
-			{"version", Int(s.version)},
-			{"state", Value{kind: KindMap, list: s.state}},
-		}}, nil, nil
-	})
-}
-
-// errorMessage returns the error frame for err (ACCP-D52). If m is not nil, the frame
-// belongs to its chain.
-func errorMessage(err error, m *Message) *Message {
-	code := ErrInternal
+// codeOf returns the code that a peer receives for err. The code of an error from another peer is not
+// passed on.
+func codeOf(err error) Code {
 	var e *Error
 	var c Code
-	if errors.As(err, &e) {
-		code = e.Code
-	} else if errors.As(err, &c) {
-		code = c
+	switch {
+	case errors.As(err, &e):
+		if !e.Remote && validCode(string(e.Code)) {
+			return e.Code
+		}
+	case errors.As(err, &c) && validCode(string(c)):
+		return c
 	}
-	if !validCode(string(code)) {
-		code = ErrInternal
-	}
+	return ErrInternal
+}
+
+// errorMessage returns the error frame for err (ACCP-D52), in the chain of m unless m is nil.
+func errorMessage(err error, m *Message) *Message {
+	code := codeOf(err)
 	info := code.Info()
 	name := strings.ToLower(info.Name)
 	if name == "" {
 		name = strings.ToLower(string(code))
+	}
+	if errors.Is(err, errNoHandler) {
+		name = errNoHandler.Error()
 	}
 	out := &Message{Intent: IntentFail, Op: OpError, Params: Params{
 		{"code", String(string(code))},
@@ -211,11 +179,14 @@ func errorMessage(err error, m *Message) *Message {
 		{"retryable", Bool(info.Retryable)},
 		{keySchema, String(SchemaError)},
 	}}
+	if e, ok := errors.AsType[*Error](err); ok && e.isInvitation && !e.Remote {
+		out.Meta = &Meta{Ext: Params{{"try", Bool(true)}}}
+	}
 	answer(out, m)
 	return out
 }
 
-// answer puts a message into the chain of the one that it answers.
+// answer puts out into the chain of m.
 func answer(out, m *Message) {
 	if m == nil || m.Meta == nil {
 		return
@@ -229,10 +200,18 @@ func answer(out, m *Message) {
 	}
 }
 
-// ErrorFromMessage returns what an error frame says, or nil if m is none.
+// ErrorFromMessage returns the error of an error frame, or nil for any other message.
 func ErrorFromMessage(m *Message) *Error {
 	if m.Intent != IntentFail || m.Schema() != SchemaError {
 		return nil
 	}
-	return &Error{Code: Code(m.Params.Text("code")), Message: m.Params.Text("message"), Remote: true}
+	e := &Error{Code: Code(m.Params.Text("code")), Message: m.Params.Text("message"), Remote: true}
+	for _, p := range m.Params {
+		switch p.Key {
+		case "code", "message", "retryable", keySchema:
+		default:
+			e.Details = append(e.Details, p)
+		}
+	}
+	return e
 }

@@ -3,42 +3,41 @@
 
 package accp
 
-// A node is one value of a parsed frame. The nodes of a frame stand in one list,
-// each container followed by all that is in it.
+// A node is one value of a parsed frame. The nodes of a frame form one list; the contents of a
+// container follow it.
 type node struct {
-	key, keyEnd int32 // where the key stands; equal if there is none
-	val, end    int32 // where the value stands, brackets included
-	span        int32 // how many nodes follow that are inside this one
-	kids        int32 // how many of those are its direct children
+	key, keyEnd int32 // offsets of the key; equal without a key
+	val, end    int32 // offsets of the value, brackets included
+	span        int32 // number of following nodes inside this one
+	kids        int32 // number of direct children
 	kind        Kind
 	form        form
 }
 
-// form says how the text of a node is to be read.
+// A form is the way to read the text of a node.
 type form uint8
 
 const (
-	asIs      form = iota // the bytes are the text
+	asIs      form = iota // the bytes are the text, unescaped
 	escaped               // with escapes
 	textMode              // with escapes, underscores are spaces (ACCP-D04)
-	cutZeros              // a decimal with needless zeros (lenient)
+	cutZeros              // a decimal with redundant zeros (lenient)
 	negZero               // -0 (lenient)
-	pairInMap             // a map that stands for a pair in an array (ACCP-D16)
+	pairInMap             // a map made of a pair in an array (ACCP-D16)
 )
 
-// A Frame is a parsed frame that shares the memory of the text it was parsed
-// from. It is for those who look at many frames and build no messages of most:
-// a Frame that is used again is parsed into without allocating. The zero value
-// is ready for use; it is for one goroutine.
+// A Frame is a parsed frame that refers to the memory of its source. It serves programs that read
+// many frames without a [Message] for each: parsing into a reused Frame does not allocate. The zero
+// value is ready for use. A Frame is not safe for concurrent use.
 type Frame struct {
 	src            []byte
 	nodes          []node
 	from           [2]int32
 	intent         [2]int32
 	op             [2]int32
-	body, meta     int32 // where the body and the metadata begin
+	body, meta     int32 // offsets of the body and the metadata
 	params         int32 // number of params
-	first          int32 // the node that the metadata begin with
+	first          int32 // first node of the metadata
 	hasMeta        bool
 	lenient        bool
 	seq, ts, ttl   OptionalInt
@@ -47,21 +46,11 @@ type Frame struct {
 	metaCount, ext int32
 }
 
-// From returns the agent-id. Like every text of a Frame it is valid until the
-// frame is used again or the parsed bytes change.
-func (f *Frame) From() []byte { return f.src[f.from[0]:f.from[1]] }
+// intentText returns the intent. It is invalid if parsing failed with [ErrInvalidIntent].
+func (f *Frame) intentText() []byte { return f.src[f.intent[0]:f.intent[1]] }
 
-// Intent returns the intent, which may be none of the known ones if parsing
-// failed with [ErrInvalidIntent].
-func (f *Frame) Intent() []byte { return f.src[f.intent[0]:f.intent[1]] }
-
-// Op returns the operation.
-func (f *Frame) Op() []byte { return f.src[f.op[0]:f.op[1]] }
-
-// Len returns the number of params.
-func (f *Frame) Len() int { return int(f.params) }
-
-// Raw returns the text of the param with this key as it is written, and its kind.
+// Raw returns the text of the param with this key as written, and its kind. The text is valid until
+// the next use of the frame or a change of the source.
 func (f *Frame) Raw(key string) (text []byte, kind Kind, ok bool) {
 	for i, n := int32(0), f.params; n > 0; n-- {
 		nd := &f.nodes[i]
@@ -73,7 +62,7 @@ func (f *Frame) Raw(key string) (text []byte, kind Kind, ok bool) {
 	return nil, 0, false
 }
 
-// add returns a new node at the end, in which anything may stand.
+// add appends a node with undefined contents.
 func (f *Frame) add() *node {
 	n := len(f.nodes)
 	if n < cap(f.nodes) {
@@ -84,7 +73,7 @@ func (f *Frame) add() *node {
 	return &f.nodes[n]
 }
 
-// site says what ends a value, and which delimiters are ordinary in it.
+// A site is the context of a value: it determines the end of the value and the ordinary delimiters.
 type site uint8
 
 const (
@@ -92,17 +81,17 @@ const (
 	inArray
 	inMap
 	inMeta
-	alone // a value by itself, read like one of the payload
+	alone // a single value, read as in a payload
 )
 
-// parser reads one frame in one pass. Faults of the grammar end it; others are
-// remembered, because a fault of the grammar anywhere in the frame goes first (ACCP-D17).
+// parser reads one frame in one pass. An error of the grammar ends it. Other errors are recorded,
+// because an error of the grammar anywhere in the frame precedes them (ACCP-D17).
 type parser struct {
 	f       *Frame
 	s       []byte
 	i       int
 	lenient bool
-	places  bool // accept any number of decimal places; for what the package stored itself
+	places  bool // accept any number of decimal places; for stored values
 	name    uint8
 	limits  FrameLimits
 	values  int
@@ -112,7 +101,7 @@ type parser struct {
 	lateAt int
 	lateIs string
 
-	bad   string // the fault of the grammar
+	bad   string // the error of the grammar
 	badAt int
 }
 
@@ -127,8 +116,7 @@ func (p *parser) wrongType(at int, what string) {
 	}
 }
 
-// space passes over white space between tokens, which only the lenient reader
-// accepts (L1).
+// space skips white space between tokens, which only the lenient reader accepts.
 func (p *parser) space() {
 	if p.lenient {
 		for p.i < len(p.s) && isSpace(p.s[p.i]) {
@@ -146,7 +134,7 @@ func (p *parser) peek() byte {
 	return 0
 }
 
-// word reads a name that ends before the byte stop, and passes that.
+// word reads a name up to the byte stop and skips that byte.
 func (p *parser) word(mask, stop uint8, at *[2]int32, what string) bool {
 	start := p.i
 	i := start
@@ -183,7 +171,7 @@ func (p *parser) frame() bool {
 		return false
 	}
 	f.body = f.intent[1]
-	if !Intent(f.Intent()).Valid() {
+	if !Intent(f.intentText()).Valid() {
 		p.late, p.lateAt, p.lateIs = ErrInvalidIntent, int(f.intent[0]), "unknown intent"
 	}
 	p.space()
@@ -246,7 +234,7 @@ func (p *parser) pairs(in site, sep, end byte, limit int) (count int32, ok bool)
 			return 0, p.fault(start, "too many pairs")
 		}
 		me := len(p.f.nodes)
-		// A field of the envelope that comes twice is noticed by itself.
+		// metaField detects duplicate fields of the envelope.
 		counts := true
 		if in == inMeta {
 			ext := p.f.ext
@@ -285,8 +273,8 @@ func (p *parser) pairs(in site, sep, end byte, limit int) (count int32, ok bool)
 	}
 }
 
-// duplicate looks for a key that stands twice among count siblings (ACCP-D13). Few
-// are compared with each other, many through a map, so that the time stays linear.
+// duplicate returns the first duplicate key among count siblings (ACCP-D13). Short lists are
+// compared pairwise, long ones through a map, so the time is linear.
 func (p *parser) duplicate(first int, count int32) int {
 	nodes := p.f.nodes
 	if count <= 12 {
@@ -396,8 +384,8 @@ func (p *parser) elements() (count int32, ok bool) {
 	}
 }
 
-// pairAhead reports whether an array element begins like key:value and not like
-// a time or an address (ACCP-D16).
+// pairAhead reports whether an array element starts like key:value rather than like a time or an
+// address (ACCP-D16).
 func (p *parser) pairAhead() bool {
 	i := p.i
 	if i >= len(p.s) || p.s[i] != '_' && class[p.s[i]]&cAlpha == 0 {
@@ -409,7 +397,7 @@ func (p *parser) pairAhead() bool {
 	return i < len(p.s) && p.s[i] == ':' && !(i+2 < len(p.s) && p.s[i+1] == '/' && p.s[i+2] == '/')
 }
 
-// pair reads such an element as a map of one entry.
+// pair reads key:value as a map of one entry.
 func (p *parser) pair() bool {
 	if p.values++; p.values > p.limits.MaxValues {
 		return p.fault(p.i, "too many values")

@@ -3,16 +3,11 @@
 
 package accp
 
-// This file holds the steps of the two pipelines that need no session (ACCP-121,
-// ACCP-124). Each works on a message alone and can be used alone.
+// This file implements the steps of the two pipelines that need no session.
 
-// Encode writes m as one frame: it finds the schema, shortens the keys, leaves
-// out values that equal the defaults and writes the canonical form (steps 1, 2,
-// 4 and 7 of section 7.2 of the draft). A [Session] does the other steps. Every
-// error is an [*Error].
-func (c *Codec) Encode(m *Message) ([]byte, error) { return c.Append(nil, m) }
-
-// Append is like [Codec.Encode] and appends to dst.
+// Append appends m as one frame to dst: it resolves the schema, abbreviates the keys, omits values that
+// equal the defaults, and writes the canonical form (steps 1, 2, 4 and 7 of section 7.2 of the
+// draft). A [Session] performs the other steps. Every error is an [*Error].
 func (c *Codec) Append(dst []byte, m *Message) ([]byte, error) {
 	var buf [24]string
 	p, err := c.prepare(m, buf[:0])
@@ -26,15 +21,15 @@ func (c *Codec) Append(dst []byte, m *Message) ([]byte, error) {
 	return out, nil
 }
 
-// A prepared message is ready to be written: its params have the values to be
-// sent, and keys are what to write them under, empty for those left out.
+// A prepared message is ready to be written. Its params have their final values, and keys has the
+// key of each param on the wire, empty for an omitted one.
 type prepared struct {
 	m      *Message
-	schema *compiled // nil if the message names none
+	schema *compiled // nil without a schema
 	keys   []string
 }
 
-// prepare does the steps 1, 2 and 4. It does not change m.
+// prepare performs steps 1, 2 and 4. It does not change m.
 func (c *Codec) prepare(m *Message, keys []string) (prepared, error) {
 	s, err := c.resolve(m.Params)
 	if err != nil {
@@ -53,7 +48,7 @@ func (c *Codec) prepare(m *Message, keys []string) (prepared, error) {
 		}
 	}
 	for i := range out.m.Params {
-		f := s.look(out.m.Params[i].Key)
+		f := s.form(out.m.Params[i].Key)
 		k := f.short
 		if c.WriteLongKeys {
 			k = f.full
@@ -70,8 +65,8 @@ func (c *Codec) prepare(m *Message, keys []string) (prepared, error) {
 	return out, nil
 }
 
-// repeated reports whether a key that is about to be left out stands there under
-// another spelling too (ACCP-D13). Keys that are written are compared by the encoder.
+// repeated reports whether the key of an omitted param occurs in another spelling (ACCP-D13). The
+// encoder compares the written keys.
 func (c *Codec) repeated(s *compiled, params Params, i int, f keyForm) bool {
 	global := globalShort(f.full)
 	for j := range params {
@@ -82,8 +77,8 @@ func (c *Codec) repeated(s *compiled, params Params, i int, f keyForm) bool {
 	return false
 }
 
-// resolve finds the schema that the param schema names, by code or by name; nil
-// if there is no such param.
+// resolve returns the schema that the param schema names by code or by name, or nil without that
+// param.
 func (c *Codec) resolve(params Params) (*compiled, error) {
 	v, ok := params.Get(keySchema)
 	if !ok {
@@ -100,10 +95,9 @@ func (c *Codec) resolve(params Params) (*compiled, error) {
 	return s, nil
 }
 
-// Decode reads a frame: grammar, schema, expanded keys, defaults and the types
-// that the schema fixes (steps 1 to 5 of section 7.3 of the draft, without
-// references). It does not look at the envelope; see [CheckEnvelope]. Every error
-// is an [*Error].
+// Decode reads a frame: grammar, schema, expanded keys, defaults, and the types that the schema
+// fixes (steps 1 to 5 of section 7.3 of the draft, without references). It does not check the
+// envelope; see [Codec.ValidateEnvelope]. Every error is an [*Error].
 func (c *Codec) Decode(frame []byte) (*Message, error) {
 	m, err := c.DecodeRaw(frame)
 	if err != nil {
@@ -119,40 +113,39 @@ func (c *Codec) Decode(frame []byte) (*Message, error) {
 	return m, nil
 }
 
-// DecodeEnvelope is like [Codec.Decode] for a frame that must have its envelope,
-// and must name its chain where that is required.
+// DecodeEnvelope is like [Codec.Decode], and rejects a frame without its envelope, or without a
+// correlation id where the protocol requires one.
 func (c *Codec) DecodeEnvelope(frame []byte) (*Message, error) {
-	m, err := c.DecodeRaw(frame)
+	m, err := c.decodeRawEnvelope(frame)
 	if err != nil {
-		return nil, err
-	}
-	if err := c.ValidateEnvelope(m); err != nil {
 		return nil, err
 	}
 	s, err := c.expand(m)
+	if err == nil {
+		err = c.complete(m, s)
+	}
+	if err == nil {
+		err = checkChain(m)
+	}
 	if err != nil {
-		return nil, err
-	}
-	if err := c.complete(m, s); err != nil {
-		return nil, err
-	}
-	if err := checkChain(m); err != nil {
 		return nil, err
 	}
 	return m, nil
 }
 
-// Canonical reads a frame and writes it in canonical form, keys shortened and
-// defaults left out.
-func (c *Codec) Canonical(frame []byte) ([]byte, error) {
-	m, err := c.Decode(frame)
+// decodeRawEnvelope is DecodeRaw for a frame that must have an envelope.
+func (c *Codec) decodeRawEnvelope(frame []byte) (*Message, error) {
+	m, err := c.DecodeRaw(frame)
+	if err == nil {
+		err = c.ValidateEnvelope(m)
+	}
 	if err != nil {
 		return nil, err
 	}
-	return c.Encode(m)
+	return m, nil
 }
 
-// expand finds the schema of m, whose params it owns, and writes its keys in full.
+// expand resolves the schema of m and expands the keys of m.Params in place.
 func (c *Codec) expand(m *Message) (*compiled, error) {
 	s, err := c.resolve(m.Params)
 	if err != nil {
@@ -177,7 +170,7 @@ func (c *Codec) expand(m *Message) (*compiled, error) {
 	return s, nil
 }
 
-// twice returns a key that stands twice in p, or "".
+// twice returns a duplicate key of p, or "".
 func (p Params) twice() string {
 	if len(p) <= 16 {
 		for i := range p {
@@ -199,8 +192,7 @@ func (p Params) twice() string {
 	return ""
 }
 
-// complete fills in the defaults of the schema and checks the types that it
-// fixes.
+// complete fills in the defaults of the schema and checks the types that it fixes.
 func (c *Codec) complete(m *Message, s *compiled) error {
 	if s == nil {
 		return nil
@@ -230,9 +222,22 @@ func (c *Codec) complete(m *Message, s *compiled) error {
 	return err
 }
 
-// checkTypes checks the values whose type a built-in schema fixes (ACCP-D34) and
-// returns the params with what has to change changed, or nil. A reference whose
-// value is not known here passes.
+// checkTransaction checks the value of a key of schema TX.
+func checkTransaction(key string, v Value) error {
+	switch {
+	case v.kind == KindRef:
+	case key == "transaction_id" && v.kind != KindInt && (v.kind != KindString || v.text == ""):
+		return fail(ErrInvalidType, "transaction_id must be an integer or a string that is not empty")
+	case key == "amount" && v.kind == KindDecimal && len(v.text)-dot(v.text)-1 > decimalPlaces:
+		return fail(ErrInvalidType, "amount has more than six places")
+	case key == "amount" && v.kind != KindInt && v.kind != KindDecimal:
+		return fail(ErrInvalidType, "amount must be a decimal, not a %s", v.kind)
+	}
+	return nil
+}
+
+// checkTypes checks the values whose type a built-in schema fixes (ACCP-D34). It returns a changed
+// copy of the params, or nil if nothing changes. An unresolved reference is accepted.
 func checkTypes(s *compiled, params Params, sending bool) (Params, error) {
 	var out Params
 	set := func(i int, v Value) {
@@ -260,18 +265,11 @@ func checkTypes(s *compiled, params Params, sending bool) (Params, error) {
 		}
 		switch s.Code {
 		case SchemaTransaction:
-			if key != "amount" || v.kind == KindRef {
-				continue
+			if err := checkTransaction(key, v); err != nil {
+				return nil, err
 			}
-			switch v.kind {
-			case KindInt:
+			if key == "amount" && v.kind == KindInt {
 				set(i, Value{kind: KindDecimal, text: trimDecimal(v.text)})
-			case KindDecimal:
-				if len(v.text)-dot(v.text)-1 > decimalPlaces {
-					return nil, fail(ErrInvalidType, "amount has more than six places")
-				}
-			default:
-				return nil, fail(ErrInvalidType, "amount must be a decimal, not a %s", v.kind)
 			}
 		case SchemaStream:
 			switch key {
@@ -304,11 +302,13 @@ func checkTypes(s *compiled, params Params, sending bool) (Params, error) {
 	return out, nil
 }
 
-// typedKey returns the full form of the keys that checkTypes looks at.
+// typedKey returns the full form of the keys that checkTypes checks.
 func typedKey(code, key string) string {
 	switch {
 	case code == SchemaTransaction && key == "amt":
 		return "amount"
+	case code == SchemaTransaction && key == "txn":
+		return "transaction_id"
 	case code == SchemaStream && key == "idx":
 		return "chunk_index"
 	case code == SchemaStream && key == "tot":
@@ -330,9 +330,9 @@ func dot(s string) int {
 	return len(s) - 1
 }
 
-// ValidateEnvelope checks that m has the envelope that every frame sent needs: mid,
-// seq and ts (ACCP-D21, ACCP-D22). The lenient reader accepts any mid, and a missing ts
-// unless there is a time to live.
+// ValidateEnvelope checks that m has the required fields of the envelope: mid, seq and ts
+// (ACCP-D21, ACCP-D22). A lenient codec accepts any mid, and a missing ts unless there is a time to
+// live.
 func (c *Codec) ValidateEnvelope(m *Message) error {
 	meta := m.Meta
 	switch {
@@ -350,9 +350,8 @@ func (c *Codec) ValidateEnvelope(m *Message) error {
 	return nil
 }
 
-// checkChain checks that a message that must name its chain does: cancel, the
-// answers of the tool profile and the chunks of a stream (ACCP-D28, ACCP-D34). The keys of
-// m are full.
+// checkChain checks that m has a correlation id where one is required: in cancel, in answers of the
+// tool profile, and in chunks of a stream (ACCP-D28, ACCP-D34). The keys of m are full.
 func checkChain(m *Message) error {
 	if m.Meta != nil && m.Meta.CID != "" {
 		return nil
@@ -375,8 +374,8 @@ func checkChain(m *Message) error {
 	return nil
 }
 
-// Key returns the full and the short form of a top-level key under a schema,
-// which may be empty (ACCP-D30). An unknown schema is [ErrUnknownSchema].
+// Key returns the full and the short form of a top-level key under a schema, which may be empty
+// (ACCP-D30). An unknown schema is [ErrUnknownSchema].
 func (r *Registry) Key(key, schema string) (full, short string, err error) {
 	var s *compiled
 	if schema != "" {

@@ -9,24 +9,23 @@ import (
 	"slices"
 )
 
-// A Profile is a named set of schemas with the way they are used (ACCP-138).
-// Profiles add up: a session may have any number of them (ACCP-139).
+// A Profile is a named set of schemas and rules for their use. A session may have any number of
+// profiles.
 type Profile struct {
 	Name    string
-	Schemas []Schema // custom schemas that it brings; built-in ones need not be named
+	Schemas []Schema // custom schemas of the profile
 
-	// Sequences are the exchanges that the profile consists of, such as
-	// req:tool, done:tool. They are for people; nothing enforces them.
+	// Sequences are the exchanges of the profile, such as req:tool, done:tool. They are
+	// documentation and not enforced.
 	Sequences [][]string
 
-	// Validator, if set, decides about every message that comes in or goes out,
-	// with its keys in full. Its error refuses the message.
+	// Validator, if set, checks every message sent and received, with full keys. An error rejects
+	// the message.
 	Validator func(m *Message) error
 }
 
-// BuiltinProfiles returns the profiles of the draft: chat (CH), tool (TC), transaction
-// (TX), streaming (ST) and workflow (TA). Their schemas are built in and what the
-// draft demands of them is always checked, so activating them is never necessary.
+// BuiltinProfiles returns the profiles of the draft: chat (CH), tool (TC), transaction (TX),
+// streaming (ST) and workflow (TA). A session enforces their rules without [Session.AddProfile].
 func BuiltinProfiles() []Profile {
 	return []Profile{
 		{Name: SchemaChat, Sequences: [][]string{{"req:chat", "done:chat"}}},
@@ -37,8 +36,8 @@ func BuiltinProfiles() []Profile {
 	}
 }
 
-// AddProfile adds a profile to the session. If one of its schemas is refused, those
-// before it stay registered and the profile is not active.
+// AddProfile adds a profile to the session. If one of its schemas is rejected, the schemas before
+// it stay registered and the profile is not active.
 func (s *Session) AddProfile(p Profile) error {
 	for _, schema := range p.Schemas {
 		if err := s.registry.Register(schema); err != nil {
@@ -51,19 +50,11 @@ func (s *Session) AddProfile(p Profile) error {
 	return nil
 }
 
-// Profiles returns the names of the profiles that were activated.
-func (s *Session) Profiles() []string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	var names []string
-	for _, p := range s.profiles {
-		names = append(names, p.Name)
-	}
-	return names
-}
-
 func (s *Session) checkProfiles(m *Message) error {
-	for _, p := range s.profiles {
+	s.mu.Lock()
+	profiles := s.profiles // only appended to
+	s.mu.Unlock()
+	for _, p := range profiles {
 		if p.Validator == nil {
 			continue
 		}
@@ -87,11 +78,10 @@ type Chat struct {
 	ReplyTo string `accp:"reply_to,omitempty"`
 }
 
-// A Transaction is a message of the transaction profile. The id must stay the same
-// when the transaction is tried again (ACCP-144).
+// A Transaction is a message of the transaction profile. The id must stay the same over retries.
 type Transaction struct {
-	ID        string `accp:"transaction_id"`
-	Amount    string `accp:"amount,dec"` // exact decimal of at most six places; empty: absent
+	ID        string `accp:"transaction_id"` // must not be empty
+	Amount    string `accp:"amount,dec"`     // exact decimal of at most six places; empty: absent
 	Currency  string `accp:"currency,omitempty"`
 	Account   string `accp:"account,omitempty"`
 	Reference string `accp:"reference,omitempty"`
@@ -99,7 +89,7 @@ type Transaction struct {
 	Retryable bool   `accp:"retryable,omitempty"`
 }
 
-// A ToolCall asks for a tool.
+// A ToolCall is a request of the tool profile.
 type ToolCall struct {
 	Name      string `accp:"tool_name"`
 	Arguments Value  `accp:"arguments"` // a map
@@ -108,7 +98,7 @@ type ToolCall struct {
 // A Chunk is one piece of a stream.
 type Chunk struct {
 	Index int64  `accp:"chunk_index"`
-	Total *int64 `accp:"total_chunks"` // nil: not known yet
+	Total *int64 `accp:"total_chunks"` // nil if unknown
 	Data  Value  `accp:"data"`
 	Final bool   `accp:"is_final"`
 }
@@ -124,8 +114,8 @@ type Task struct {
 	Progress *int64   `accp:"progress"`
 }
 
-// NewMessage returns a message with the params of a struct (see [Marshal]) under a
-// schema, which may be empty.
+// NewMessage returns a message with the params of a struct (see [Marshal]). The schema may be
+// empty.
 func NewMessage(intent Intent, op, schema string, v any) (*Message, error) {
 	params, err := Marshal(v)
 	if err != nil {
@@ -137,14 +127,13 @@ func NewMessage(intent Intent, op, schema string, v any) (*Message, error) {
 	return &Message{Intent: intent, Op: op, Params: params}, nil
 }
 
-// A ToolFunc does what a tool call asks for. Arguments are its parameters, in full.
-// An [*Error] or a [Code] is sent as it stands, any other error as
-// [ErrToolExecFailed] (ACCP-141).
+// A ToolFunc performs a tool call. The arguments have full keys. The code of an [*Error] or a
+// [Code] is sent; any other error is [ErrToolExecFailed].
 type ToolFunc func(ctx context.Context, arguments Params) (Value, error)
 
-// NewToolHandler returns a handler of req:tool frames. A name that is not among the tools is
-// [ErrToolNotFound]; arguments that are no map, and a name that is no string, are
-// [ErrToolSchema]. The result goes back as done:tool.
+// NewToolHandler returns a handler of req:tool frames, which answers with done:tool. A name that is
+// not in tools is [ErrToolNotFound]. Arguments that are not a map, or a name that is not a string,
+// are [ErrToolSchema].
 func NewToolHandler(tools map[string]ToolFunc) Handler {
 	return HandlerFunc(func(ctx context.Context, w *ReplyWriter, m *Message) error {
 		name, _ := m.Params.Get("tool_name")

@@ -14,19 +14,19 @@ import (
 	"sync/atomic"
 )
 
-// A Registry holds the schemas that two sides agree on: the built-in ones, which
-// cannot be changed, and custom ones. It may be used by several goroutines.
-// Make one with [NewRegistry].
+// A Registry holds the schemas of one side: the built-in ones, which cannot be changed, and custom
+// ones. It is safe for concurrent use. Create it with [NewRegistry].
 type Registry struct {
 	mu  sync.Mutex // serializes changes
 	tab atomic.Pointer[tables]
 }
 
-// tables is one state of a registry; it never changes.
+// tables is an immutable state of a registry.
 type tables struct {
 	byCode map[string]*compiled
 	byName map[string]*compiled
 	hash   string // of all schemas, in full
+	bytes  int    // of the custom schemas
 }
 
 var builtin = sync.OnceValue(func() *tables {
@@ -39,14 +39,14 @@ var builtin = sync.OnceValue(func() *tables {
 	return t
 })
 
-// NewRegistry returns a registry that holds the built-in schemas.
+// NewRegistry returns a registry with the built-in schemas.
 func NewRegistry() *Registry {
 	r := &Registry{}
 	r.tab.Store(builtin())
 	return r
 }
 
-// tables returns the present state; of a nil registry, the built-in one.
+// tables returns the current state. The state of a nil registry has the built-in schemas.
 func (r *Registry) tables() *tables {
 	if r == nil {
 		return builtin()
@@ -57,14 +57,14 @@ func (r *Registry) tables() *tables {
 	return builtin()
 }
 
-// clone returns a registry of its own in the same state, for one session (ACCP-D49).
+// clone returns an independent copy, for one session (ACCP-D49).
 func (r *Registry) clone() *Registry {
 	c := &Registry{}
 	c.tab.Store(r.tables())
 	return c
 }
 
-// lookup finds a schema by code or name.
+// lookup returns a schema by code or name.
 func (t *tables) lookup(key string) *compiled {
 	if c := t.byCode[key]; c != nil {
 		return c
@@ -81,7 +81,7 @@ func (t *tables) digest() string {
 	c := Codec{FrameLimits: FrameLimits{MaxDepth: 100, MaxValues: 1 << 26, MaxFrame: 1 << 30}}
 	out, err := c.AppendValue(nil, Map(list...))
 	if err != nil {
-		return "" // cannot be: every schema was checked when it was added
+		return "" // unreachable: schemas are validated when added
 	}
 	sum := sha256.Sum256(out)
 	return hex.EncodeToString(sum[:])
@@ -100,60 +100,79 @@ func (t *tables) version() int64 {
 	return v
 }
 
-// with returns the state after adding s, or nil if nothing changes.
-func (t *tables) with(s Schema, fromPeer bool) (*tables, error) {
+// with returns the state after adding schemas, or t without a change.
+func (t *tables) with(fromPeer bool, schemas ...Schema) (*tables, error) {
+	n := &tables{byCode: maps.Clone(t.byCode), byName: maps.Clone(t.byName), bytes: t.bytes}
+	isChanged := false
+	for _, s := range schemas {
+		isAdded, err := n.add(s, fromPeer)
+		if err != nil {
+			return nil, err
+		}
+		isChanged = isChanged || isAdded
+	}
+	if !isChanged {
+		return t, nil
+	}
+	n.hash = n.digest()
+	return n, nil
+}
+
+// add adds a schema and reports whether that is a change. After an error, t is not used.
+func (t *tables) add(s Schema, fromPeer bool) (isAdded bool, err error) {
 	if err := s.Validate(); err != nil {
-		return nil, err
+		return false, err
 	}
 	text, err := s.Canonical()
 	if err != nil {
-		return nil, err
+		return false, err
 	}
 	old := t.byCode[s.Code]
 	if old != nil {
 		same, _ := old.Canonical()
 		switch {
 		case same == text && s.Version == old.Version && old.custom:
-			return nil, nil
+			return false, nil
 		case !old.custom:
-			return nil, fail(ErrPolicyDenied, "schema %s is built in", s.Code)
+			return false, fail(ErrPolicyDenied, "schema %s is built in", s.Code)
 		case s.Version == old.Version:
-			return nil, fail(ErrPolicyDenied, "schema %s: other content under version %d", s.Code, s.Version)
+			return false, fail(ErrPolicyDenied, "schema %s: other content under version %d", s.Code, s.Version)
 		case s.Version < old.Version && fromPeer:
-			return nil, nil // the higher version stays (ACCP-D48)
+			return false, nil // the higher version stays (ACCP-D48)
 		case s.Version < old.Version:
-			return nil, fail(ErrPolicyDenied, "schema %s: version %d after %d", s.Code, s.Version, old.Version)
+			return false, fail(ErrPolicyDenied, "schema %s: version %d after %d", s.Code, s.Version, old.Version)
 		}
 	}
 	if o := t.byName[s.Name]; o != nil && o.Code != s.Code {
-		return nil, fail(ErrPolicyDenied, "schema %s: the name %s belongs to %s", s.Code, s.Name, o.Code)
+		return false, fail(ErrPolicyDenied, "schema %s: the name %s belongs to %s", s.Code, s.Name, o.Code)
 	}
-	n := &tables{byCode: maps.Clone(t.byCode), byName: maps.Clone(t.byName)}
 	if old != nil {
-		delete(n.byName, old.Name)
+		delete(t.byName, old.Name)
+		t.bytes -= old.size()
 	}
 	c := compile(s, true)
-	n.byCode[s.Code], n.byName[s.Name] = c, c
-	return n, nil
+	t.bytes += c.size()
+	t.byCode[s.Code], t.byName[s.Name] = c, c
+	if fromPeer && (t.bytes > maxSchemaBytes || len(t.byCode) > len(builtin().byCode)+maxSchemas) {
+		return false, fail(ErrBudgetExceeded, "the peer sends too many schemas")
+	}
+	return true, nil
 }
 
-// Register adds a custom schema, or a higher version of one. A malformed schema
-// is [ErrInvalidType]; one that would change a built-in schema, another content
-// under the same version, a lower version or a second code for a name is
-// [ErrPolicyDenied] (ACCP-D47, ACCP-D49). The schema is copied.
+// Register adds a custom schema or a higher version of one. The schema is copied. A malformed
+// schema is [ErrInvalidType]. A change of a built-in schema, other content under the same version,
+// a lower version, and a second code for a name are [ErrPolicyDenied] (ACCP-D47, ACCP-D49).
 func (r *Registry) Register(s Schema) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	n, err := r.tables().with(s, false)
-	if err != nil || n == nil {
-		return err
+	n, err := r.tables().with(false, s)
+	if err == nil {
+		r.tab.Store(n)
 	}
-	n.hash = n.digest()
-	r.tab.Store(n)
-	return nil
+	return err
 }
 
-// Schema returns the schema with this code or name, and whether there is one.
+// Schema returns the schema with this code or name and reports whether it exists.
 func (r *Registry) Schema(codeOrName string) (Schema, bool) {
 	c := r.tables().lookup(codeOrName)
 	if c == nil {
@@ -177,12 +196,11 @@ func (r *Registry) Codes() []string {
 // Version returns one plus the sum of the versions of the custom schemas.
 func (r *Registry) Version() int64 { return r.tables().version() }
 
-// Hash returns the SHA-256 of the canonical text of all schemas, in hex. What is
-// sent are its first twelve digits (ACCP-D47). An application that must know what it
-// talks about compares all of them (ACCP-D49).
+// Hash returns the SHA-256 of the canonical text of all schemas, in hex. Frames carry its first
+// twelve digits (ACCP-D47). To pin a registry, compare all digits (ACCP-D49).
 func (r *Registry) Hash() string { return r.tables().hash }
 
-// Delta returns the custom schemas as they are sent to a peer whose hash differs.
+// Delta returns the custom schemas in the form that is sent to a peer with another hash.
 func (r *Registry) Delta() Value {
 	var list []Param
 	for code, c := range r.tables().byCode {
@@ -194,61 +212,68 @@ func (r *Registry) Delta() Value {
 	return Map(list...)
 }
 
-// Merge takes over the custom schemas of a peer. They must give the announced
-// hash over the built-in ones, and may not contradict what is known here, else
-// nothing changes and the error is [ErrPolicyDenied] (ACCP-D48, ACCP-D49). A hash that is
-// not 6 to 64 hex digits and a malformed schema are [ErrInvalidType].
+// Merge adds the custom schemas of a peer. With the built-in schemas they must have the announced
+// hash, and they must not contradict the schemas of r; otherwise nothing changes and the error is
+// [ErrPolicyDenied] (ACCP-D48, ACCP-D49). A hash that is not 6 to 64 hex digits, or a malformed
+// schema, is [ErrInvalidType]. More than 256 custom schemas, or 1 MiB of them, are
+// [ErrBudgetExceeded].
 func (r *Registry) Merge(delta Value, hash string) error {
 	if !validHash(hash) {
 		return fail(ErrInvalidType, "hash must be 6 to 64 hex digits")
 	}
+	schemas, err := schemasFrom(delta)
+	if err != nil {
+		return err
+	}
+	peer, err := builtin().with(true, schemas...)
+	if err != nil {
+		return err
+	}
+	if !sameHash(peer.hash, hash) {
+		return fail(ErrPolicyDenied, "the registry delta does not have the announced hash")
+	}
+	return r.add(schemas)
+}
+
+// add adds schemas of a peer or of a record.
+func (r *Registry) add(schemas []Schema) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	mine, err := r.tables().with(true, schemas...)
+	if err == nil {
+		r.tab.Store(mine)
+	}
+	return err
+}
+
+// learn adds the schemas of a record.
+func (r *Registry) learn(delta Value) error {
+	schemas, err := schemasFrom(delta)
+	if err != nil {
+		return err
+	}
+	return r.add(schemas)
+}
+
+// schemasFrom returns the schemas in a delta.
+func schemasFrom(delta Value) ([]Schema, error) {
 	if delta.kind != KindMap {
-		return fail(ErrInvalidType, "delta is no map")
+		return nil, fail(ErrInvalidType, "delta is no map")
 	}
 	schemas := make([]Schema, 0, delta.Len())
 	for _, p := range delta.list {
 		s, err := schemaFromValue(p.Key, p.Value)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		schemas = append(schemas, s)
 	}
-	theirs := builtin()
-	for _, s := range schemas {
-		n, err := theirs.with(s, true)
-		if err != nil {
-			return err
-		}
-		if n != nil {
-			theirs = n
-		}
-	}
-	if !sameHash(theirs.digest(), hash) {
-		return fail(ErrPolicyDenied, "the registry delta does not have the announced hash")
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	mine := r.tables()
-	for _, s := range schemas {
-		n, err := mine.with(s, true)
-		if err != nil {
-			return err
-		}
-		if n != nil {
-			mine = n
-		}
-	}
-	if mine == r.tables() {
-		return nil
-	}
-	mine.hash = mine.digest()
-	r.tab.Store(mine)
-	return nil
+	return schemas, nil
 }
 
 func validHash(s string) bool { return len(s) >= 6 && len(s) <= 64 && isHex(s) }
 
-// sameHash compares as many digits as both have.
+// sameHash compares the digits that both have.
 func sameHash(a, b string) bool {
 	n := min(len(a), len(b))
 	return n >= 6 && strings.EqualFold(a[:n], b[:n])

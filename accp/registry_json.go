@@ -11,9 +11,9 @@ import (
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
 
-// MarshalJSON returns the registry document of the draft, built-in schemas
-// included: {"schemas":{name:{code,version,fields,defaults,abbr}}} (ACCP-101).
-// Defaults are in the JSON form of [Value]; abbr is ours and absent if empty.
+// MarshalJSON returns the registry document of the draft, including the built-in schemas:
+// {"schemas":{name:{code,version,fields,defaults,abbr}}}. Defaults are in the JSON form of [Value].
+// The member abbr is an extension and absent if empty.
 func (r *Registry) MarshalJSON() ([]byte, error) {
 	t := r.tables()
 	dst := []byte(`{"schemas":{`)
@@ -52,9 +52,8 @@ func (r *Registry) MarshalJSON() ([]byte, error) {
 	return append(dst, "}}"...), nil
 }
 
-// DecodeSchemas reads a registry document and returns its schemas by ascending
-// code, checked, but for those that agree with the built-in ones. One that does
-// not agree with the built-in one of its code is [ErrPolicyDenied].
+// DecodeSchemas reads a registry document and returns its custom schemas, validated and by
+// ascending code. A schema that differs from the built-in one of its code is [ErrPolicyDenied].
 func DecodeSchemas(document []byte) ([]Schema, error) {
 	v, err := strictjson.Check(document, strictjson.Options{MaxDepth: 64})
 	if err != nil {
@@ -79,7 +78,7 @@ func DecodeSchemas(document []byte) ([]Schema, error) {
 			return nil, err
 		}
 		if old := builtin().byCode[code]; old != nil {
-			// The draft's own document has no abbreviations.
+			// The document in the draft has no abbreviations.
 			if len(s.Abbr) == 0 {
 				s.Abbr = old.Abbr
 			}

@@ -21,12 +21,12 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/fivewire/fivewire/accp"
+	"github.com/fivewire/fivewire/accp/internal/bridge"
 )
 
-// The package offers the parts that the draft names (ACCP-001, ACCP-003): a codec,
-// intents and operations, sessions, a registry; it defines no transport, discovery,
-// routing, model interface or authentication of its own (ACCP-002), so it needs
-// nothing beyond a WebSocket library and what all packages here share.
+// The package offers the parts of the draft (ACCP-001, ACCP-003): a codec, intents and operations,
+// sessions, a registry. It defines no transport, discovery, routing, model interface or
+// authentication (ACCP-002), so it imports the shared packages only.
 func TestScope(t *testing.T) {
 	files, err := filepath.Glob("*.go")
 	require.NoError(t, err)
@@ -38,8 +38,8 @@ func TestScope(t *testing.T) {
 		require.NoError(t, err)
 		for _, i := range f.Imports {
 			path := strings.Trim(i.Path.Value, `"`)
-			own := strings.HasPrefix(path, "github.com/fivewire/fivewire/internal/") || path == "github.com/fivewire/fivewire/store"
-			require.True(t, !strings.Contains(path, ".") || own || path == "github.com/coder/websocket", "%s imports %s", name, path)
+			own := strings.Contains(path, "github.com/fivewire/fivewire/internal/") || strings.Contains(path, "/accp/internal/") || path == "github.com/fivewire/fivewire/store"
+			require.True(t, !strings.Contains(path, ".") || own, "%s imports %s", name, path)
 		}
 	}
 
@@ -117,12 +117,12 @@ func TestIntents(t *testing.T) {
 		accp.IntentQry, accp.IntentAck, accp.IntentCancel, accp.IntentStream, accp.IntentEnd, accp.IntentPing, accp.IntentPong,
 	} {
 		require.True(t, i.Valid())
-		require.False(t, meanings[i.Description()], "each has a meaning of its own")
-		meanings[i.Description()] = true
+		require.False(t, meanings[accp.Description(i)], "each has a meaning of its own")
+		meanings[accp.Description(i)] = true
 		m := msg(i, "x")
 		m.From, m.Meta = "a", &accp.Meta{CID: "c"}
 		var c accp.Codec
-		f, err := c.Encode(m)
+		f, err := c.Append(nil, m)
 		require.NoError(t, err)
 		back, err := c.Decode(f)
 		require.NoError(t, err)
@@ -131,7 +131,7 @@ func TestIntents(t *testing.T) {
 	require.Len(t, meanings, 14)
 	for _, i := range []accp.Intent{"", "REQ", "request", "done1"} {
 		require.False(t, i.Valid())
-		require.Equal(t, "unknown intent", i.Description())
+		require.Equal(t, "unknown intent", accp.Description(i))
 	}
 }
 
@@ -139,24 +139,25 @@ func TestIntents(t *testing.T) {
 // (ACCP-D51) are constants; any other name may be used too (ACCP-085).
 func TestOperations(t *testing.T) {
 	core := strings.Fields("analyze plan execute review approve reject fetch transform summarize classify generate " +
-		"validate schedule notify merge split route cache purge lookup state registry error chat tool transaction infer heartbeat checkpoint")
+		"validate schedule notify merge split route cache purge lookup state registry error chat tool transaction infer heartbeat")
 	constants := []string{accp.OpAnalyze, accp.OpPlan, accp.OpExecute, accp.OpReview, accp.OpApprove, accp.OpReject, accp.OpFetch,
 		accp.OpTransform, accp.OpSummarize, accp.OpClassify, accp.OpGenerate, accp.OpValidate, accp.OpSchedule, accp.OpNotify,
 		accp.OpMerge, accp.OpSplit, accp.OpRoute, accp.OpCache, accp.OpPurge, accp.OpLookup, accp.OpState, accp.OpRegistry,
-		accp.OpError, accp.OpChat, accp.OpTool, accp.OpTransaction, accp.OpInfer, accp.OpHeartbeat, accp.OpCheckpoint}
+		accp.OpError, accp.OpChat, accp.OpTool, accp.OpTransaction, accp.OpInfer, accp.OpHeartbeat}
 	require.Equal(t, core, constants)
 	d := newDesk(t, nil)
-	d.HandleFunc("req", "brew_coffee", func(_ context.Context, w *accp.ReplyWriter, m *accp.Message) error { return w.SendResult(nil) })
-	d.HandleFunc("qry", "", func(_ context.Context, w *accp.ReplyWriter, m *accp.Message) error {
+	d.Handle("req", "brew_coffee", accp.HandlerFunc(func(_ context.Context, w *accp.ReplyWriter, m *accp.Message) error { return w.SendResult(nil) }))
+	d.Handle("qry", "", accp.HandlerFunc(func(_ context.Context, w *accp.ReplyWriter, m *accp.Message) error {
 		return w.SendResult(accp.Params{text("asked", m.Op)})
-	})
+	}))
+
 	c := d.http(t, nil)
-	_, err := c.Call(t.Context(), msg("req", "brew_coffee"))
+	_, err := c.Call(t.Context(), msg("req", "brew_coffee"), nil)
 	require.NoError(t, err)
-	m, err := c.Call(t.Context(), msg("qry", "anything")) // ACCP-078
+	m, err := c.Call(t.Context(), msg("qry", "anything"), nil) // ACCP-078
 	require.NoError(t, err)
 	require.Equal(t, "anything", m.Params.Text("asked"))
-	_, err = c.Call(t.Context(), msg("req", "brew_tea"))
+	_, err = c.Call(t.Context(), msg("req", "brew_tea"), nil)
 	require.ErrorIs(t, err, accp.ErrInvalidIntent, "nobody handles it")
 }
 
@@ -189,10 +190,9 @@ func TestBuiltinSchemas(t *testing.T) {
 	_, ok := r.Schema("ZZ")
 	require.False(t, ok)
 
-	// What is declared by code is not described in the message (ACCP-100): the
-	// other side knows it.
+	// A schema code replaces the description of the structure in the message (ACCP-100).
 	var c accp.Codec
-	f, err := c.Encode(&accp.Message{From: "a", Intent: "req", Op: "schedule", Params: accp.Params{text("schema", "task_assignment"),
+	f, err := c.Append(nil, &accp.Message{From: "a", Intent: "req", Op: "schedule", Params: accp.Params{text("schema", "task_assignment"),
 		text("assignee", "dev"), text("task", "auth"), text("priority", "medium"), text("deadline", "d1"), {Key: "deps", Value: accp.Array()}}})
 	require.NoError(t, err)
 	require.Equal(t, "@a>req:schedule{asgn:dev|dead:d1|schema:TA|task:auth}", string(f), "short keys (ACCP-030), no defaults")
@@ -206,7 +206,7 @@ func TestBuiltinSchemas(t *testing.T) {
 	require.ErrorIs(t, err, accp.ErrUnknownSchema)
 }
 
-// What a schema must be (ACCP-102, ACCP-D47, ACCP-D49, ACCP-120).
+// The rules of schemas (ACCP-102, ACCP-D47, ACCP-D49, ACCP-120).
 func TestSchemaRules(t *testing.T) {
 	good := func() accp.Schema {
 		return accp.Schema{Name: "note", Code: "NO", Version: 2, Fields: []string{"text", "lang"},
@@ -293,11 +293,11 @@ func TestRegistryDocument(t *testing.T) {
 	schemas, err := accp.DecodeSchemas(doc)
 	require.NoError(t, err)
 	require.Len(t, schemas, 2)
-	again := accp.NewRegistry()
+	copied := accp.NewRegistry()
 	for _, s := range schemas {
-		require.NoError(t, again.Register(s))
+		require.NoError(t, copied.Register(s))
 	}
-	require.Equal(t, r.Hash(), again.Hash())
+	require.Equal(t, r.Hash(), copied.Hash())
 
 	// The draft's own document has no abbreviations.
 	schemas, err = accp.DecodeSchemas([]byte(`{"schemas":{"sales_report":{"code":"SR","version":1,"fields":["period","revenue","growth_pct","segments","notes"],"defaults":{"period":"quarterly","segments":[]}},
@@ -321,9 +321,9 @@ func TestRegistryDocument(t *testing.T) {
 	}
 }
 
-// The order of the encoding steps (ACCP-121): the schema is resolved before keys are
-// shortened, values move before defaults are left out, and tokens are counted on
-// what is sent; of decoding (ACCP-124): references before defaults.
+// The order of the encoding steps (ACCP-121): the schema is resolved before keys are shortened,
+// values move before defaults are omitted, and tokens are counted on the written frame; of decoding
+// (ACCP-124): references before defaults.
 func TestPipelineOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := session(t, nil)
@@ -353,18 +353,18 @@ func TestPipelineOrder(t *testing.T) {
 // all of them over a socket: registry, references, delta, budget, stream, checkpoint.
 func TestLevelThree(t *testing.T) {
 	d := newDesk(t, nil)
-	c := d.dial(t, &accp.DialOptions{SessionID: "level3"})
-	_, err := c.Session().Register(accp.Schema{Name: "n", Code: "NN", Version: 1, Fields: []string{"x"}})
+	c := d.dial(t, &accp.ClientOptions{SessionID: "level3"})
+	err := c.Session().Registry().Register(accp.Schema{Name: "n", Code: "NN", Version: 1, Fields: []string{"x"}})
 	require.NoError(t, err)
 	require.NoError(t, c.Sync(t.Context(), accp.Params{text("phase", "one")}))
 	require.NoError(t, c.Sync(t.Context(), accp.Params{text("phase", "two")}))
 	s, ok := d.Session("level3")
 	require.True(t, ok)
 	require.NoError(t, s.Put(t.Context(), accp.ScopeCold, "n", accp.Int(5), 0))
-	list, err := collect(c.Stream(t.Context(), msg("req", "count", accp.Param{Key: "n", Value: accp.Ref("cold.n")})))
+	list, err := collect(c.Stream(t.Context(), msg("req", "count", accp.Param{Key: "n", Value: accp.Ref("cold.n")}), nil))
 	require.NoError(t, err)
 	require.Len(t, list, 5, "the reference was resolved over there")
-	m, err := c.Call(t.Context(), msg("comp", "checkpoint"))
+	m, err := c.Call(t.Context(), msg("comp", "checkpoint"), nil)
 	require.NoError(t, err)
 	require.Equal(t, accp.IntentAck, m.Intent)
 	require.NotEmpty(t, s.Checkpoints())
@@ -399,7 +399,6 @@ func TestProfiles(t *testing.T) {
 				}
 				return nil
 			}}))
-		require.Equal(t, append(names, "orders"), s.Profiles())
 		receive(t, s, frame("req:order{n:1|schema:OR}", 1))
 		_, err := s.Receive(t.Context(), frame("req:order{n:-1|schema:OR}", 2))
 		require.ErrorIs(t, err, accp.ErrInvalidType)
@@ -408,7 +407,6 @@ func TestProfiles(t *testing.T) {
 		_, err = s.Send(t.Context(), msg("req", "order", text("schema", "OR"), accp.Param{Key: "n", Value: accp.Int(11)}))
 		require.ErrorIs(t, err, accp.ErrPolicyDenied)
 		require.ErrorIs(t, s.AddProfile(accp.Profile{Name: "bad", Schemas: []accp.Schema{{Code: "x"}}}), accp.ErrInvalidType)
-		require.NotContains(t, s.Profiles(), "bad")
 	})
 }
 
@@ -432,10 +430,11 @@ func TestToolProfile(t *testing.T) {
 			return accp.Value{}, &accp.Error{Code: accp.ErrPolicyDenied, Message: "no"}
 		},
 	}))
-	c := d.http(t, &accp.ClientOptions{Tries: 1})
+	c := d.http(t, &accp.ClientOptions{Retry: &accp.RetryPolicy{MaxAttempts: -1}})
 	call := func(name accp.Value, args ...accp.Param) (*accp.Message, error) {
 		return c.Call(t.Context(), msg("req", "tool", text("schema", "TC"), accp.Param{Key: "tool_name", Value: name},
-			accp.Param{Key: "arguments", Value: accp.Map(args...)}))
+			accp.Param{Key: "arguments", Value: accp.Map(args...)}), nil)
+
 	}
 	m, err := call(accp.String("double"), accp.Param{Key: "n", Value: accp.Int(21)})
 	require.NoError(t, err)
@@ -454,7 +453,7 @@ func TestToolProfile(t *testing.T) {
 	require.ErrorIs(t, err, accp.ErrToolSchema)
 	m, err = accp.NewMessage("req", "tool", "TC", accp.ToolCall{Name: "double", Arguments: accp.Int(1)})
 	require.NoError(t, err)
-	_, err = c.Call(t.Context(), m)
+	_, err = c.Call(t.Context(), m, nil)
 	require.ErrorIs(t, err, accp.ErrToolSchema)
 	// A tool answer without chain is refused on both sides.
 	s := session(t, nil)
@@ -475,7 +474,7 @@ func TestTransactionProfile(t *testing.T) {
 		require.NoError(t, err)
 		require.Contains(t, string(sent.Frames[0]), "{acc:acct_1|amt:0.1|currency:EUR|schema:TX|txn:t1}")
 		require.Empty(t, warned)
-		r := receive(t, session(t, nil), sent.Frames[0])
+		r := receive(t, peerSession(t, nil), sent.Frames[0])
 		var tx accp.Transaction
 		require.NoError(t, accp.Unmarshal(r.Message.Params, &tx))
 		require.Equal(t, accp.Transaction{ID: "t1", Amount: "0.1", Currency: "EUR", Account: "acct_1", Status: "pending"}, tx)
@@ -529,7 +528,7 @@ func TestTypedProfiles(t *testing.T) {
 		require.NoError(t, err)
 		m.From = "a"
 		var c accp.Codec
-		f, err := c.Encode(m)
+		f, err := c.Append(nil, m)
 		require.NoError(t, err)
 		require.Equal(t, "@a>stream:x"+tt.want, string(f))
 	}
@@ -631,8 +630,8 @@ func TestStructs(t *testing.T) {
 	}
 }
 
-// What a model is shown (ACCP-125, ACCP-D64): sender and key are marked, and nothing
-// is hidden.
+// The text for a model (ACCP-125, ACCP-D64): sender and key are marked, and invisible characters
+// are escaped.
 func TestRender(t *testing.T) {
 	m := &accp.Message{From: "evil", Intent: "done", Op: "x", Params: accp.Params{
 		text("z", "a\nb \u202e\u200b \x1b[31m"), text("schema", "CH"), {Key: "list", Value: accp.Array(accp.Int(1), accp.Null(), accp.Ref("cold.h1"))},
@@ -644,8 +643,8 @@ func TestRender(t *testing.T) {
 	require.Equal(t, `[evil] complete x`+"\n"+`city: "Bern\" days: \"3\\"`, accp.Render(m), "one value is one value")
 }
 
-// Explain tells people what a frame says, and how a nearly right one is written
-// (ACCP-131, ACCP-D63).
+// Explain describes a frame for a person, and the strict form of a lenient one (ACCP-131,
+// ACCP-D63).
 func TestExplain(t *testing.T) {
 	var c accp.Codec
 	got := c.Explain([]byte("@a>req:tool{args:{q:x,n:5}|schema:TC|tool:web}[mid:49679033e07c,seq:3,ts:1714000000]"))
@@ -669,20 +668,20 @@ func TestExplain(t *testing.T) {
 // (ACCP-163).
 func TestBindingData(t *testing.T) {
 	ok := []byte("@a>done:tool{schema:TC|tool:x}[mid:49679033e07c,seq:3,ts:1714000000,cid:c]")
-	res, err := accp.ToMCPResource(ok)
+	res, err := bridge.ToResource(ok)
 	require.NoError(t, err)
-	require.Equal(t, accp.MCPResource{URI: "accp://frames/49679033e07c", MIMEType: "application/accp", Text: string(ok)}, res)
-	result, err := accp.ToMCPResult(ok)
+	require.Equal(t, bridge.Resource{URI: "accp://frames/49679033e07c", MIMEType: "application/accp", Text: string(ok)}, res)
+	result, err := bridge.ToResult(ok)
 	require.NoError(t, err)
 	require.False(t, result.IsError)
-	require.Equal(t, []accp.MCPContent{{Type: "resource", Resource: res}}, result.Content)
-	result, err = accp.ToMCPResult([]byte("@a>fail:error{code:E4002|schema:ER}[mid:49679033e07c,seq:3,ts:1,cid:c]"))
+	require.Equal(t, []bridge.Content{{Type: "resource", Resource: res}}, result.Content)
+	result, err = bridge.ToResult([]byte("@a>fail:error{code:E4002|schema:ER}[mid:49679033e07c,seq:3,ts:1,cid:c]"))
 	require.NoError(t, err)
 	require.True(t, result.IsError)
 	for _, bad := range []string{"junk", "@a>done:x{}", "@a>done:x{}[mid:1,seq:1,ts:1]"} {
-		_, err = accp.ToMCPResource([]byte(bad))
+		_, err = bridge.ToResource([]byte(bad))
 		require.Error(t, err)
-		_, err = accp.ToMCPResult([]byte(bad))
+		_, err = bridge.ToResult([]byte(bad))
 		require.Error(t, err)
 	}
 	var c accp.Codec
@@ -697,7 +696,12 @@ func TestBindingData(t *testing.T) {
 		"@a>req:chat{}":                                               "E1002",
 		"junk":                                                        "E1001",
 	} {
-		name, args, err := c.ToMCPCall([]byte(f))
+		m, err := c.Decode([]byte(f))
+		var name string
+		var args []byte
+		if err == nil {
+			name, args, err = bridge.Call(m)
+		}
 		var e *accp.Error
 		if errors.As(err, &e) {
 			require.Equal(t, want, string(e.Code), f)
@@ -712,16 +716,16 @@ func TestBindingData(t *testing.T) {
 		"1.0": `{"text":"@a>req:plan{k:a\\:b}","mediaType":"application/accp"}`,
 		"0.3": `{"kind":"text","text":"@a>req:plan{k:a\\:b}","metadata":{"mimeType":"application/accp"}}`,
 	} {
-		part, err := accp.ToA2APart(f, version)
+		part, err := bridge.ToPart(f, version)
 		require.NoError(t, err)
 		require.JSONEq(t, want, string(part))
-		back, err := accp.FromA2APart(part)
+		back, err := bridge.FromPart(part)
 		require.NoError(t, err)
 		require.Equal(t, string(f), string(back))
 	}
-	_, err = accp.ToA2APart(f, "2.0")
+	_, err = bridge.ToPart(f, "2.0")
 	require.Error(t, err)
-	_, err = accp.ToA2APart([]byte("junk"), "1.0")
+	_, err = bridge.ToPart([]byte("junk"), "1.0")
 	require.ErrorIs(t, err, accp.ErrParse)
 	for part, code := range map[string]accp.Code{
 		`{"text":"@a>req:plan{}","metadata":{"contentType":"application/accp; x=y"}}`: "",
@@ -733,7 +737,7 @@ func TestBindingData(t *testing.T) {
 		`{"text":"@a>req:plan{}","text":"x","mediaType":"application/accp"}`: "error",
 		`not json`: "error",
 	} {
-		_, err := accp.FromA2APart([]byte(part))
+		_, err := bridge.FromPart([]byte(part))
 		switch code {
 		case "":
 			require.NoError(t, err, part)
@@ -746,7 +750,7 @@ func TestBindingData(t *testing.T) {
 	// A chunk is one part of an artifact, in the same order (ACCP-166).
 	for intent, state := range map[accp.Intent]string{"req": "submitted", "ack": "working", "stream": "working", "wait": "input-required",
 		"esc": "input-required", "done": "completed", "fail": "failed", "cancel": "canceled", "end": "", "sync": "", "qry": "", "comp": "", "ping": "", "x": ""} {
-		require.Equal(t, state, intent.A2AState(), intent)
+		require.Equal(t, state, bridge.TaskState(intent), intent)
 	}
 	s := session(t, nil)
 	hello, err := s.AnnounceRegistry(t.Context())
@@ -774,9 +778,8 @@ func TestStreamBounds(t *testing.T) {
 	require.InDelta(t, 16<<20/60000, n, 5, "16 MiB of all streams together")
 	require.NoError(t, add("c0", 0, "x"), "the next chunk of a stream always fits, and frees what waits for it")
 	require.NoError(t, add("c0", 300, long))
-	require.Equal(t, []string{"c0", "c1"}, s.OpenIDs())
 	require.Equal(t, 2, s.Len())
-	for _, cid := range []string{"c0", "c1"} { // ended in spite of what is missing: all of it is freed
+	for _, cid := range []string{"c0", "c1"} { // ended although chunks are missing: the stream is freed
 		end := msg("end", "x")
 		end.Meta = &accp.Meta{CID: cid}
 		_, err = s.Add(end)

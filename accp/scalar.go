@@ -5,8 +5,8 @@ package accp
 
 import "unicode/utf8"
 
-// scalar reads a value that is no container. With raw set only strings, null and
-// references are told apart, because the field decides about the type (ACCP-D20).
+// scalar reads a value that is not a container. With raw set it distinguishes only strings, null
+// and references, because the field determines the type (ACCP-D20).
 func (p *parser) scalar(in site, key [2]int32, raw bool) bool {
 	s := p.s
 	start := p.i
@@ -23,7 +23,7 @@ func (p *parser) scalar(in site, key [2]int32, raw bool) bool {
 	}
 	first := s[i]
 	if first == '$' || first == '~' {
-		i++ // decided at the end
+		i++ // checked at the end
 	}
 	fm := asIs
 	for {
@@ -95,7 +95,7 @@ func (p *parser) scalar(in site, key [2]int32, raw bool) bool {
 	return true
 }
 
-// number decides about a text that begins like a number.
+// number classifies a text that starts like a number.
 func (p *parser) number(text []byte, at int, nd *node) bool {
 	k := numberForm(text)
 	if k == KindString {
@@ -145,8 +145,8 @@ func indexDot(s []byte) int {
 	return len(s)
 }
 
-// canonicalBytes is canonicalDecimal for a text known to be a decimal, whose
-// digits without sign are whole.
+// canonicalBytes is canonicalDecimal for the bytes of a decimal; whole has the digits before the
+// point.
 func canonicalBytes(text, whole []byte) bool {
 	if whole[0] == '0' && whole[1] != '.' {
 		return false
@@ -158,8 +158,8 @@ func canonicalBytes(text, whole []byte) bool {
 	return !(len(text) != n && string(whole) == "0.0")
 }
 
-// escape checks the escape at s[i] in a value that begins at start, and returns
-// its length (ACCP-D03).
+// escape checks the escape at s[i] in a value that starts at start, and returns its length
+// (ACCP-D03).
 func (p *parser) escape(i, start int, fm *form) (n int, ok bool) {
 	s := p.s
 	if i+1 >= len(s) {
@@ -193,7 +193,7 @@ func (p *parser) escape(i, start int, fm *form) (n int, ok bool) {
 	return 0, p.fault(i, "unknown escape")
 }
 
-// codePoint reads \u{H…} at the beginning of s; its length is 0 if it is malformed.
+// codePoint reads \u{H…} at the start of s. The length is 0 if it is malformed.
 func codePoint(s []byte) (r rune, n int) {
 	if len(s) < 5 || s[2] != '{' {
 		return 0, 0
@@ -220,8 +220,7 @@ func codePoint(s []byte) (r rune, n int) {
 	return r, i + 1
 }
 
-// appendUnescaped appends the text that a checked escaped string stands for. It
-// is never longer than s.
+// appendUnescaped appends the text of a validated escaped string. It is never longer than s.
 func appendUnescaped(dst, s []byte, fm form) []byte {
 	i := 0
 	if fm == textMode {

@@ -7,14 +7,11 @@ import (
 	"bufio"
 	"errors"
 	"io"
-	"iter"
 )
 
-// A Scanner reads frames from a stream, such as the body of a streamed HTTP
-// answer. Frames may stand on lines of their own, with LF or CRLF and blank lines
-// between them, or directly one after the other (ACCP-D54). It finds where frames
-// begin and end and leaves it to the reader to decode them. It is for one
-// goroutine.
+// A Scanner splits a stream into frames, such as the body of a streamed HTTP response. Frames may
+// be on separate lines, with LF or CRLF and blank lines between them, or adjacent (ACCP-D54). It
+// does not decode them. A Scanner is not safe for concurrent use.
 type Scanner struct {
 	r   *bufio.Reader
 	max int
@@ -22,8 +19,8 @@ type Scanner struct {
 	pos int // bytes read
 }
 
-// NewScanner returns a scanner of the frames in r, each of at most maxFrame
-// bytes; zero means 65,536.
+// NewScanner returns a scanner of the frames in r, each of at most maxFrame bytes. Zero means
+// 65,536.
 func NewScanner(r io.Reader, maxFrame int) *Scanner {
 	if maxFrame <= 0 {
 		maxFrame = FrameLimits{}.withDefaults().MaxFrame
@@ -31,10 +28,9 @@ func NewScanner(r io.Reader, maxFrame int) *Scanner {
 	return &Scanner{r: bufio.NewReader(r), max: maxFrame}
 }
 
-// Next returns the next frame, which is valid until the next call, or io.EOF
-// after the last one. Anything that is no frame, and a frame that is cut off, is
-// [ErrParse]; the latter is [io.ErrUnexpectedEOF] as well. After an error the
-// scanner must not be used.
+// Next returns the next frame, valid until the next call, or io.EOF after the last one. Malformed
+// text and a truncated frame are [ErrParse]; the latter is [io.ErrUnexpectedEOF] as well. After an
+// error the scanner must not be used.
 func (s *Scanner) Next() ([]byte, error) {
 	s.buf = s.buf[:0]
 	for { // between frames
@@ -69,8 +65,8 @@ func (s *Scanner) Next() ([]byte, error) {
 	return s.buf, nil
 }
 
-// block reads up to the bracket that closes the first one of the kind open. In a
-// strict frame brackets inside values are escaped, so counting them is enough.
+// block reads up to the bracket that closes the first open bracket. Brackets inside the values of a
+// strict frame are escaped, so counting suffices.
 func (s *Scanner) block(open, end byte) error {
 	depth := 0
 	for {
@@ -93,7 +89,7 @@ func (s *Scanner) block(open, end byte) error {
 				return failAt(ErrParse, s.pos-1, "line end inside a frame")
 			}
 			s.buf = append(s.buf, c)
-			if c == 'u' { // \u{…} has brackets of its own
+			if c == 'u' { // \u{…} contains brackets
 				if err := s.codePoint(); err != nil {
 					return err
 				}
@@ -136,7 +132,7 @@ func (s *Scanner) read() (byte, error) {
 	return c, err
 }
 
-// broken turns an end in the middle into an error of both kinds.
+// broken returns the error for a frame that ends early: ErrParse and io.ErrUnexpectedEOF.
 func (s *Scanner) broken(err error, what string) error {
 	e := failAt(ErrParse, s.pos, what)
 	if err != nil {
@@ -146,29 +142,4 @@ func (s *Scanner) broken(err error, what string) error {
 		}
 	}
 	return e
-}
-
-// Frames reads all frames of r with c; one that cannot be decoded ends it. An
-// error comes once and last.
-func (c *Codec) Frames(r io.Reader) iter.Seq2[*Message, error] {
-	return func(yield func(*Message, error) bool) {
-		s := NewScanner(r, c.FrameLimits.MaxFrame)
-		for {
-			frame, err := s.Next()
-			if errors.Is(err, io.EOF) && !errors.Is(err, ErrParse) {
-				return
-			}
-			var m *Message
-			if err == nil {
-				m, err = c.Decode(frame)
-			}
-			if err != nil {
-				yield(nil, err)
-				return
-			}
-			if !yield(m, nil) {
-				return
-			}
-		}
-	}
 }

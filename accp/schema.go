@@ -8,13 +8,13 @@ import (
 	"strings"
 )
 
-// A Schema names a structure, so that messages need not describe it (ACCP-100).
+// A Schema describes the fields of a kind of message under a short code.
 type Schema struct {
 	Name     string            // such as task_assignment
 	Code     string            // such as TA: a capital letter and 1 to 7 capitals or digits
 	Version  int64             // 1 or more
 	Fields   []string          // the keys of the structure, in full
-	Defaults Params            // values of fields that need not be sent
+	Defaults Params            // values of omitted fields
 	Abbr     map[string]string // short key to full key
 }
 
@@ -28,11 +28,19 @@ const (
 	SchemaStream      = "ST"
 	SchemaTask        = "TA"
 	SchemaError       = "ER"
-	SchemaSales       = "SR"
 )
 
-// BuiltinSchemas returns the schemas that every registry holds and that nobody
-// can change (ACCP-D32, ACCP-D49), made anew at every call.
+const schemaTable = "TB"
+
+// TableSchema returns the schema of [TableOf]. Register it on the side that sends the first table; the
+// other side learns it when the client greets (ACCP-D77).
+func TableSchema() Schema {
+	return Schema{Name: "table", Code: schemaTable, Version: 1, Fields: []string{"columns", "rows"},
+		Abbr: map[string]string{"cols": "columns"}}
+}
+
+// BuiltinSchemas returns copies of the schemas that every registry contains and that cannot be
+// changed (ACCP-D32, ACCP-D49).
 func BuiltinSchemas() []Schema {
 	return []Schema{
 		{Name: "chat", Code: SchemaChat, Version: 1,
@@ -57,7 +65,7 @@ func BuiltinSchemas() []Schema {
 		{Name: "error", Code: SchemaError, Version: 1,
 			Fields: []string{"code", "message", "retryable"},
 			Abbr:   map[string]string{"msg": "message", "retry": "retryable"}},
-		{Name: "sales_report", Code: SchemaSales, Version: 1,
+		{Name: "sales_report", Code: "SR", Version: 1,
 			Fields:   []string{"period", "revenue", "growth_pct", "segments", "notes"},
 			Defaults: Params{{"period", String("quarterly")}, {"segments", Array()}}},
 	}
@@ -77,7 +85,7 @@ func validSchemaCode(s string) bool {
 	return true
 }
 
-// Validate reports as [ErrInvalidType] what is wrong with the schema (ACCP-D47).
+// Validate returns an [ErrInvalidType] error if the schema is malformed (ACCP-D47).
 func (s *Schema) Validate() error {
 	switch {
 	case !validSchemaCode(s.Code):
@@ -111,15 +119,15 @@ func (s *Schema) Validate() error {
 		full[long] = true
 	}
 	for short := range s.Abbr {
-		if full[short] { // a name that is short for one key and full for another
+		if full[short] { // a name that is the short form of one key and the full form of another
 			return fail(ErrInvalidType, "schema %s: %.80q is both short and full", s.Code, short)
 		}
 	}
 	return nil
 }
 
-// value returns the canonical value that the hash of a registry covers, and that
-// is sent in its delta (ACCP-D47).
+// value returns the canonical value of the schema, which the hash of a registry covers and a delta
+// contains (ACCP-D47).
 func (s *Schema) value() Value {
 	abbr := make([]Param, 0, len(s.Abbr))
 	for short, long := range s.Abbr {
@@ -146,7 +154,7 @@ func (s *Schema) Canonical() (string, error) {
 	return string(out), err
 }
 
-// schemaFromValue reads a schema as it stands in a registry delta.
+// schemaFromValue returns a schema of a registry delta.
 func schemaFromValue(code string, v Value) (Schema, error) {
 	s := Schema{Code: code}
 	bad := func(what string) (Schema, error) {
@@ -198,7 +206,7 @@ func schemaFromValue(code string, v Value) (Schema, error) {
 	return s, s.Validate()
 }
 
-// clone returns a copy that shares nothing changeable with s.
+// clone returns a deep copy of s.
 func (s *Schema) clone() Schema {
 	c := *s
 	c.Fields = slices.Clone(s.Fields)
@@ -212,7 +220,7 @@ func (s *Schema) clone() Schema {
 	return c
 }
 
-// globalFull returns the full name of a global abbreviation, or "" (d.3).
+// globalFull returns the full name of a global abbreviation, or "".
 func globalFull(short string) string {
 	switch short {
 	case "d":
@@ -290,7 +298,7 @@ func globalShort(full string) string {
 	return ""
 }
 
-// A compiled schema is one that is registered, ready for looking up keys.
+// A compiled schema has tables to look up keys.
 type compiled struct {
 	Schema
 	abbr   []abbreviation
@@ -298,8 +306,7 @@ type compiled struct {
 	keys   map[string]keyForm // of the fields and abbreviations
 }
 
-// A keyForm is what there is to know about a key: both forms, and one more than the
-// place of its default.
+// A keyForm has both forms of a key, and the index of its default plus one.
 type keyForm struct {
 	full, short string
 	def         int
@@ -330,9 +337,17 @@ func compile(s Schema, custom bool) *compiled {
 	return c
 }
 
-// look returns what there is to know about a key in either form; the schema may
-// be nil.
-func (s *compiled) look(key string) keyForm {
+// size returns the number of bytes of a schema in memory.
+func (s *compiled) size() int {
+	n := messageBytes + len(s.Code) + len(s.Name) + (&Value{list: s.Defaults}).size()
+	for key := range s.keys {
+		n += 3*itemBytes + len(key)
+	}
+	return n
+}
+
+// form returns the forms of a key given in either form. The schema may be nil.
+func (s *compiled) form(key string) keyForm {
 	if key == keySchema {
 		return keyForm{full: key, short: key}
 	}
@@ -350,13 +365,13 @@ func (s *compiled) look(key string) keyForm {
 }
 
 // full returns the full form of a key; the schema may be nil.
-func (s *compiled) full(key string) string { return s.look(key).full }
+func (s *compiled) full(key string) string { return s.form(key).full }
 
 // short returns the form of a full key to be sent.
-func (s *compiled) short(full string) string { return s.look(full).short }
+func (s *compiled) short(full string) string { return s.form(full).short }
 
-// owns reports whether key is a field of the schema or the full name of one of
-// its abbreviations. Such a name is never taken for an abbreviation (ACCP-D30).
+// owns reports whether key is a field of the schema or the full name of one of its abbreviations.
+// Such a key is never an abbreviation (ACCP-D30).
 func (s *compiled) owns(key string) bool {
 	if slices.Contains(s.Fields, key) {
 		return true
@@ -369,7 +384,7 @@ func (s *compiled) owns(key string) bool {
 	return false
 }
 
-// fullOf is full, worked out.
+// fullOf computes the full form of a key.
 func (s *compiled) fullOf(key string) string {
 	if key == keySchema {
 		return key
@@ -390,7 +405,7 @@ func (s *compiled) fullOf(key string) string {
 	return key
 }
 
-// shortOf is short, worked out.
+// shortOf computes the short form of a key.
 func (s *compiled) shortOf(full string) string {
 	if full == keySchema {
 		return full
@@ -409,8 +424,7 @@ func (s *compiled) shortOf(full string) string {
 	return g
 }
 
-// takes reports whether the schema uses a name, so that it cannot be a global
-// abbreviation.
+// takes reports whether the schema uses a name, so that the name is not a global abbreviation.
 func (s *compiled) takes(name string) bool {
 	if s.owns(name) {
 		return true

@@ -4,170 +4,190 @@
 package accp
 
 import (
+	"cmp"
 	"container/list"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"net/http"
-	"runtime/debug"
 	"sync"
+	"sync/atomic"
 	"time"
+
+	"github.com/fivewire/fivewire/internal/budget"
+	"github.com/fivewire/fivewire/internal/debugpage"
+	"github.com/fivewire/fivewire/internal/guard"
+	"github.com/fivewire/fivewire/internal/httpx"
+	"github.com/fivewire/fivewire/internal/life"
+	"github.com/fivewire/fivewire/internal/once"
+	"github.com/fivewire/fivewire/internal/option"
+	"github.com/fivewire/fivewire/store"
 )
 
-// A Handler answers messages. Several calls may run at the same time. The context
-// ends when the chain of the message is cancelled, the connection is lost or the
-// server closes.
-//
-// An error that is an [*Error] or a [Code] is sent to the peer as it stands;
-// any other is logged, and the peer learns of an internal error only. A handler
-// that sends nothing and returns nil is answered for with ack, which says that the
-// message came and not that the work is done: whoever asked with req or qry over a
-// connection goes on waiting for a result.
-type Handler interface {
-	ServeACCP(ctx context.Context, w *ReplyWriter, m *Message) error
-}
-
-// A HandlerFunc is a function that handles messages.
-type HandlerFunc func(ctx context.Context, w *ReplyWriter, m *Message) error
-
-// ServeACCP calls f.
-func (f HandlerFunc) ServeACCP(ctx context.Context, w *ReplyWriter, m *Message) error {
-	return f(ctx, w, m)
-}
-
-// Middleware wraps handlers.
-type Middleware func(Handler) Handler
-
-// A ReplyWriter sends answers to one message. It is valid until the handler returns, and
-// may be used by several goroutines.
-type ReplyWriter struct {
-	session *Session
-	to      *ReceiveResult
-
-	mu   sync.Mutex
-	sent int
-	over bool // the handler returned
-	out  func(*Session, *Message) error
-}
-
-var errReplyOver = errors.New("accp: the handler has returned")
-
-// Send sends a message in the chain of the one that is answered. It may be called
-// several times; stream chunks are on their way when it returns. After the chain
-// was cancelled nothing is sent, which is no error. The correlation and causation
-// ids are set here.
-func (w *ReplyWriter) Send(m *Message) error {
-	if m == nil {
-		return errNoMessage()
-	}
-	out := m.clone()
-	answer(out, w.to.Message)
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.over {
-		return errReplyOver
-	}
-	w.sent++
-	return w.out(w.session, out)
-}
-
-// Session returns the session of the message.
-func (w *ReplyWriter) Session() *Session { return w.session }
-
-// ReceiveResult returns the message with what else the session knows about it.
-func (w *ReplyWriter) ReceiveResult() *ReceiveResult { return w.to }
-
-// SendResult sends a done message with these params for the operation that was asked
-// for.
-func (w *ReplyWriter) SendResult(params Params) error {
-	return w.Send(&Message{Intent: IntentDone, Op: w.to.Message.Op, Params: params})
-}
-
-// ServerOptions adjusts a [Server]. The zero value is right for production.
+// ServerOptions adjusts a [Server]. Either Auth.Authenticator or Auth.AllowAnonymous is required;
+// all other zero values are right for production.
 type ServerOptions struct {
-	Auth   Auth
-	Limits Limits
-	Timing Timing
+	Auth        Auth
+	Limits      Limits
+	Timing      Timing
+	Persistence Persistence
 
-	// Session is what each session begins with. If its Store is nil, each has
-	// memory of its own, which ends with it.
+	// Session has the options of each session, except the stores and their Retention, which are in
+	// Persistence.
 	Session SessionOptions
 
-	// AllowedOrigins are the hosts of browser pages that may open a WebSocket
-	// connection, besides the host of the server.
+	// Middleware wraps every handler. The first middleware is outermost.
+	Middleware []Middleware
+
+	// AllowedOrigins are the origins of browser pages that may use the server, such as
+	// "https://app.example", in addition to its own; "*" allows all.
 	AllowedOrigins []string
 
-	// Logger gets what peers are not told. Nil is silent.
+	// AllowedHosts are further names of a server on a loopback address, with or without a port.
+	AllowedHosts []string
+
+	// Audit, if set, is called after every frame and every refused request.
+	Audit func(ctx context.Context, r *AuditRecord)
+
+	// Logger receives errors that are not sent to peers. Nil means [slog.Default].
 	Logger *slog.Logger
 }
 
 // Auth is a group of [ServerOptions].
 type Auth struct {
-	// Authorize, if set, decides whether a request may use a session id, which
-	// is a name and no secret (ACCP-D55). The request carries what a middleware
-	// found out about the caller. An error is answered by [ErrPolicyDenied].
-	// It is not called for frames without session id.
-	Authorizer func(r *http.Request, sid string) error
+	// Authenticator authenticates each request and each WebSocket handshake. Nil requires
+	// AllowAnonymous.
+	Authenticator Authenticator
+
+	// Authorizer decides about each message. A session id and an agent-id are names and not
+	// secrets, so without an Authorizer each caller may use all of them. Nil allows every message.
+	Authorizer Authorizer
+
+	// AllowAnonymous permits a server without an Authenticator.
+	AllowAnonymous bool
 }
 
-// Limits is a group of [ServerOptions].
+// Limits is a group of [ServerOptions]. Zero means the default; a negative value removes the bound.
+// A request over a bound is refused with status 503 and Retry-After over HTTP, and with
+// [ErrBudgetExceeded] over WebSocket. Anonymous callers are principals by their address.
 type Limits struct {
-	// MaxSessions bounds how many sessions are kept. Zero means 10,000. A new
-	// one takes the place of the one that was idle for longest, if that was
-	// for SessionIdle, else it is refused with [ErrInternal]. A session that took
-	// 65,536 frames holds about 3.5 MB for its window of replays.
-	MaxSessions int
+	// Bytes of sessions, requests and connections in memory. Zero means the lesser of 256 MiB and a
+	// third of GOMEMLIMIT in all, 64 MiB for a principal and 16 MiB for the state of a session (see
+	// [SessionOptions]). A new session or frame replaces idle sessions as below.
+	MaxMemory, MaxMemoryPerPrincipal, MaxMemoryPerSession int64
 
-	// MaxConcurrent bounds how many messages of one WebSocket connection are
-	// handled at the same time; the reader waits. Zero means 64.
-	MaxConcurrent int
+	// Bytes that the sessions in memory have in stores: checkpoints, of which the oldest are removed
+	// over a bound, and texts in SharedStore. Zero means no bound in all, 1 GiB and 256 MiB.
+	MaxStorage, MaxStoragePerPrincipal, MaxStoragePerSession int64
+
+	// Sessions. Zero means 10,000 in all and 1,000 for a principal (ACCP-D55). A new session
+	// replaces the longest idle one, of the same principal if it has one. A session is idle without
+	// a connection and a running request. MaxItemsPerSession has no effect.
+	MaxItems, MaxItemsPerPrincipal, MaxItemsPerSession int64
+
+	// Running handlers. Zero means 1,024, 256 and 64.
+	MaxConcurrent, MaxConcurrentPerPrincipal, MaxConcurrentPerSession int64
+
+	// Messages that wait for a handler. Zero means 8,192, 1,024 and 256.
+	QueueLimit, QueueLimitPerPrincipal, QueueLimitPerSession int64
+
+	// Requests in authentication. Zero means 256 in all and 16 for an address.
+	MaxUnauthenticated, MaxUnauthenticatedPerAddress int64
+
+	// Requests per second of a principal, and how many of them at once. Zero means no bound and
+	// those of one second.
+	RequestRate  float64
+	RequestBurst int
+
+	// MaxOutput is the maximum number of bytes of a sent frame. Zero means 65,536.
+	MaxOutput int
 }
 
-// Timing is a group of [ServerOptions].
+// Timing is a group of [ServerOptions]. A negative value removes the bound.
 type Timing struct {
-	// SessionIdleTimeout is how long a session is kept after its last frame, or the end
-	// of its connection. Zero means an hour. A session that is dropped forgets
-	// its numbers and replays, unless they lie in a Store of its own.
+	// SessionIdleTimeout is the lifetime of a session after its last frame or the end of its
+	// connection. Zero means an hour. Without a Store, a dropped session loses its numbers and
+	// replays.
 	SessionIdleTimeout time.Duration
 
-	// Heartbeat is the interval of pings on WebSocket connections. Zero means
-	// 30 s; a peer that sends nothing for two intervals is dropped (ACCP-D56).
+	// ResumeWindow is how long the handler of a req continues after the loss of its WebSocket connection,
+	// so that the client can return for the result. A cancel, and a client that closes its connection, end
+	// the handler at once. Zero means 10 s; a negative value ends it with the connection (ACCP-D75).
+	ResumeWindow time.Duration
+
+	// Heartbeat is the interval of pings on WebSocket connections. Zero means 30 s. A peer that is
+	// silent for two intervals is disconnected (ACCP-D56).
 	Heartbeat time.Duration
 
-	// WriteTimeout is how long one frame may take to be written before the
-	// connection is cut. Zero means 10 s.
+	// WriteTimeout is how long a peer may take no bytes before it is disconnected. Zero means 10 s.
 	WriteTimeout time.Duration
 
-	// ReadTimeout is how long the body of a request may take to arrive. Zero
-	// means 30 s.
+	// ReadTimeout bounds the arrival of a request body. It never extends that of [http.Server].
+	// Zero means 30 s.
 	ReadTimeout time.Duration
 }
 
-// Paths under which a [Server] answers.
+// Persistence is a group of [ServerOptions]. Its fields are those of [SessionOptions] with the same
+// names.
+type Persistence struct {
+	Store       store.Store   // nil means that the state of a session is in memory and ends with it
+	SharedStore store.KV      // nil sends all values inline
+	Retention   time.Duration // zero means 7 days; a negative value keeps everything until [Session.End]
+}
+
+func (o ServerOptions) withDefaults() ServerOptions {
+	o.Timing.SessionIdleTimeout = option.Duration(o.Timing.SessionIdleTimeout, time.Hour)
+	o.Timing.ResumeWindow = max(0, cmp.Or(o.Timing.ResumeWindow, 10*time.Second))
+	o.Timing.Heartbeat = option.Duration(o.Timing.Heartbeat, 30*time.Second)
+	o.Timing.WriteTimeout = option.Duration(o.Timing.WriteTimeout, 10*time.Second)
+	o.Timing.ReadTimeout = option.Duration(o.Timing.ReadTimeout, 30*time.Second)
+	o.Limits.MaxItems = cmp.Or(o.Limits.MaxItems, 10_000)
+	o.Limits.MaxItemsPerPrincipal = cmp.Or(o.Limits.MaxItemsPerPrincipal, 1000)
+	o.Limits.MaxItemsPerSession = -1
+	o.Session.maxOutput = maxOutput(o.Limits.MaxOutput)
+	o.Session.MaxMemory = o.Limits.MaxMemoryPerSession
+	o.Logger = cmp.Or(o.Logger, slog.Default())
+	o.Session.Logger = cmp.Or(o.Session.Logger, o.Logger)
+	return o
+}
+
+// maxOutput returns a bound of sent frames.
+func maxOutput(n int) int { return option.Count(n, FrameLimits{}.withDefaults().MaxFrame) }
+
+func (l *Limits) budget(log *slog.Logger) budget.Limits {
+	return budget.Limits{
+		Memory:          budget.Limit{Session: l.MaxMemoryPerSession, Principal: l.MaxMemoryPerPrincipal, All: l.MaxMemory},
+		Storage:         budget.Limit{Session: l.MaxStoragePerSession, Principal: l.MaxStoragePerPrincipal, All: l.MaxStorage},
+		Items:           budget.Limit{Session: l.MaxItemsPerSession, Principal: l.MaxItemsPerPrincipal, All: l.MaxItems},
+		Work:            budget.Limit{Session: l.MaxConcurrentPerSession, Principal: l.MaxConcurrentPerPrincipal, All: l.MaxConcurrent},
+		Waiting:         budget.Limit{Session: l.QueueLimitPerSession, Principal: l.QueueLimitPerPrincipal, All: l.QueueLimit},
+		Unauthenticated: budget.Limit{Session: -1, Principal: l.MaxUnauthenticatedPerAddress, All: l.MaxUnauthenticated},
+		RequestRate:     l.RequestRate, RequestBurst: l.RequestBurst, Logger: log,
+	}
+}
+
+// Paths that a [Server] serves.
 const (
-	FramesPath    = "/accp/v1/frames" // POST (ACCP-153)
-	WebSocketPath = "/accp/v1/ws"     // ACCP-D56
+	FramesPath    = "/accp/v1/frames" // POST
+	WebSocketPath = "/accp/v1/ws"     // see ACCP-D56
 )
 
-// A Server answers frames over HTTP and WebSocket. It is an [http.Handler] for
-// [FramesPath] and [WebSocketPath]. All its methods may be called from several
-// goroutines. Handlers should be registered before it serves.
+// A Server answers frames over HTTP and WebSocket. It is an [http.Handler] for [FramesPath] and
+// [WebSocketPath]. It is safe for concurrent use.
 type Server struct {
-	self string
-	opts ServerOptions
-	log  *slog.Logger
-	ctx  context.Context // ends when Close stops waiting
-	stop context.CancelFunc
+	responder
+	opts     ServerOptions
+	budget   *budget.Budget
+	origins  httpx.Origins
+	fallback Handler // of messages without a handler
+	records  atomic.Uint64
 
-	mu       sync.Mutex // guards the following
+	mu       sync.Mutex // guards the fields below
 	handlers map[route]Handler
-	wrap     []Middleware
 	sessions map[string]*list.Element // of *kept
-	order    list.List                // the one idle for longest first
-	closing  bool
-	idle     chan struct{} // closed when the last exchange ended after Close began
-	active   int
+	order    list.List                // longest idle first
 	conns    map[*wsConn]struct{}
 }
 
@@ -178,55 +198,84 @@ type route struct {
 
 type kept struct {
 	session *Session
+	owner   string         // in the budget
+	holds   [3]budget.Hold // the place, memory, storage
 	used    time.Time
-	uses    int // requests and connections that it serves now
+	uses    int // number of running requests and connections
 }
 
-// NewServer returns a server that answers as agent self.
+// releasable returns the units of a resource that dropping k releases.
+func (k *kept) releasable(r budget.Resource) int64 {
+	switch r {
+	case budget.Items:
+		return 1
+	case budget.Memory:
+		return k.session.memory.reserved.Load()
+	}
+	return 0
+}
+
+// NewServer returns a server for agent self.
 func NewServer(self string, opts *ServerOptions) (*Server, error) {
-	if !validName(self) {
-		return nil, fail(ErrParse, "invalid agent-id %.80q", self)
-	}
-	s := &Server{self: self, handlers: map[route]Handler{}, sessions: map[string]*list.Element{}, conns: map[*wsConn]struct{}{}}
+	var o ServerOptions
 	if opts != nil {
-		s.opts = *opts
+		o = *opts
 	}
-	if s.opts.Limits.MaxSessions <= 0 {
-		s.opts.Limits.MaxSessions = 10000
+	switch {
+	case !validName(self):
+		return nil, fail(ErrParse, "invalid agent-id %.80q", self)
+	case o.Auth.Authenticator == nil && !o.Auth.AllowAnonymous:
+		return nil, errors.New("accp: new server: no Auth.Authenticator; set Auth.AllowAnonymous to serve without one")
+	case o.Session.Store != nil || o.Session.SharedStore != nil || o.Session.Retention != 0:
+		return nil, errors.New("accp: new server: stores in Session; set them in Persistence")
+	case o.Session.MaxMemory != 0:
+		return nil, errors.New("accp: new server: Session.MaxMemory is set; set Limits.MaxMemoryPerSession")
 	}
-	if s.opts.Timing.SessionIdleTimeout <= 0 {
-		s.opts.Timing.SessionIdleTimeout = time.Hour
+	o = o.withDefaults()
+	o.Session.Store, o.Session.SharedStore = o.Persistence.Store, o.Persistence.SharedStore
+	o.Session.Retention = o.Persistence.Retention
+	s := &Server{
+		opts:     o,
+		handlers: map[route]Handler{},
+		sessions: map[string]*list.Element{},
+		conns:    map[*wsConn]struct{}{},
+		origins: httpx.Origins{AllowedOrigins: o.AllowedOrigins, AllowedHosts: o.AllowedHosts,
+			Methods: "POST", Headers: "Authorization, Content-Type"},
 	}
-	if s.opts.Timing.Heartbeat <= 0 {
-		s.opts.Timing.Heartbeat = 30 * time.Second
+	err := guard.Call("middleware", func() error {
+		s.fallback = s.wrap(HandlerFunc(byDefault))
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("accp: new server: %w", err)
 	}
-	if s.opts.Timing.WriteTimeout <= 0 {
-		s.opts.Timing.WriteTimeout = 10 * time.Second
-	}
-	if s.opts.Timing.ReadTimeout <= 0 {
-		s.opts.Timing.ReadTimeout = 30 * time.Second
-	}
-	if s.opts.Limits.MaxConcurrent <= 0 {
-		s.opts.Limits.MaxConcurrent = 64
-	}
-	if s.opts.Session.NewID == nil {
-		s.opts.Session.NewID = newID
-	}
-	s.log = s.opts.Logger
-	if s.log == nil {
-		s.log = slog.New(slog.DiscardHandler)
-	}
-	s.ctx, s.stop = context.WithCancel(context.Background())
+	s.budget = budget.New(o.Limits.budget(o.Logger), s.evict)
+	s.responder = responder{self: self, session: o.Session, log: o.Logger, timing: o.Timing,
+		life: life.New(life.Options{Flush: s.flush, Logger: o.Logger}), find: s.find, permit: s.permit, acquire: s.acquire,
+		reserve: s.reserve, audit: s.audit,
+		outcomes: &outcomes{db: o.Persistence.Store, opt: once.Options{Prefix: "accp/", MaxOutcome: maxOutcome,
+			MaxBytes: maxOutcomesOfOwner, TotalBytes: maxOutcomes, MaxCount: maxOutcomesOfOwner >> 10, TotalCount: maxOutcomes >> 10, Logger: o.Logger}}}
 	return s, nil
 }
 
-// Handle registers the handler of an intent with an operation; an empty operation
-// means all that have no handler of their own. It panics if there is one already.
+func (s *Server) wrap(h Handler) Handler {
+	for i := len(s.opts.Middleware) - 1; i >= 0; i-- {
+		h = s.opts.Middleware[i](h)
+	}
+	return h
+}
+
+// Handle registers the handler of an intent and an operation. An empty operation is the default for
+// the intent. It panics on a duplicate and on a nil handler.
 //
-// Without a handler, ping is answered by pong, sync:registry by the exchange of
-// registries (always), done, fail, wait, esc, comp, stream, end, sync and cancel by
-// ack, ack and pong by nothing, and anything else by [ErrInvalidIntent].
+// Without a handler, ping is answered by pong; done, fail, wait, esc, comp, stream, end, sync and
+// cancel by ack; ack and pong by nothing; and any other message by [ErrInvalidIntent]. The server
+// itself always answers sync:registry.
 func (s *Server) Handle(intent Intent, op string, h Handler) {
+	if h == nil {
+		panic("accp: nil handler for " + string(intent) + ":" + op)
+	}
+	h = s.wrap(h)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if _, ok := s.handlers[route{intent, op}]; ok {
@@ -235,281 +284,148 @@ func (s *Server) Handle(intent Intent, op string, h Handler) {
 	s.handlers[route{intent, op}] = h
 }
 
-// HandleFunc registers a function.
-func (s *Server) HandleFunc(intent Intent, op string, f func(ctx context.Context, w *ReplyWriter, m *Message) error) {
-	s.Handle(intent, op, HandlerFunc(f))
-}
-
-// Use wraps every handler, those registered before and after. The first one
-// given is the outermost.
-func (s *Server) Use(m ...Middleware) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.wrap = append(s.wrap, m...)
-}
-
-func (s *Server) handler(m *Message) Handler {
+// find returns the handler of m and whether it is a registered one.
+func (s *Server) find(m *Message) (Handler, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	h, ok := s.handlers[route{m.Intent, m.Op}]
 	if !ok {
-		h = s.handlers[route{m.Intent, ""}]
+		h, ok = s.handlers[route{m.Intent, ""}]
 	}
-	if h == nil {
-		h = HandlerFunc(byDefault)
+	if !ok {
+		return s.fallback, false
 	}
-	for i := len(s.wrap) - 1; i >= 0; i-- {
-		h = s.wrap[i](h)
-	}
-	return h
+	return h, true
 }
 
-// byDefault answers what has no handler (ACCP-D50, ACCP-D53).
-func byDefault(_ context.Context, w *ReplyWriter, m *Message) error {
-	switch m.Intent {
-	case IntentPing:
-		return w.Send(&Message{Intent: IntentPong, Op: m.Op})
-	case IntentAck, IntentPong, IntentDone, IntentFail, IntentWait, IntentEsc, IntentComp,
-		IntentStream, IntentEnd, IntentSync, IntentCancel:
-		return nil
-	}
-	return fail(ErrInvalidIntent, "nobody handles %s:%s", m.Intent, m.Op)
+// acquire waits for a place for a handler.
+func (s *Server) acquire(ctx context.Context, c *caller, sid string) (func(), error) {
+	place, err := s.budget.Scope(c.key(), sid).Acquire(ctx)
+	return place.Release, overBudget(err)
 }
 
-// An exchange is one frame and its answers.
-type exchange struct {
-	session *Session
-	out     func(*Session, *Message) error // sends an answer
-	failed  bool                           // the only answer is an error
+// reserve takes memory of a caller.
+func (s *Server) reserve(c *caller, n int64) (func(), error) {
+	hold, err := s.budget.Scope(c.key(), "").Reserve(budget.Memory, n)
+	return hold.Release, overBudget(err)
 }
 
-// serve processes a frame that belongs to a session.
-func (s *Server) serve(ctx context.Context, e *exchange, frame []byte) error {
-	r, err := e.session.Receive(ctx, frame)
-	if err != nil {
-		return s.refuse(e, err, frame)
-	}
-	return s.dispatch(ctx, e, r, frame)
-}
-
-// refuse answers a frame that the session did not take. Nothing answers a fail
-// frame (ACCP-D52).
-func (s *Server) refuse(e *exchange, err error, frame []byte) error {
-	s.log.Debug("accp: frame refused", "session", e.session.id, "err", err)
-	e.failed = true
-	c := Codec{Lenient: s.opts.Session.Lenient, FrameLimits: s.opts.Session.FrameLimits}
-	m, perr := c.DecodeRaw(frame)
-	if perr == nil {
-		perr = c.ValidateEnvelope(m)
-	}
-	if perr != nil {
-		m = nil
-	} else if m.Intent == IntentFail {
-		return nil
-	}
-	return e.sendError(err, m)
-}
-
-// sendError sends an error in the chain of m, or in none if the name of that does
-// not fit a frame. If the session can send nothing, since it has ended or its store
-// fails, the error is a first frame without session (ACCP-D52): errors must be readable
-// also then (ACCP-D35).
-func (e *exchange) sendError(err error, m *Message) error {
-	session := e.session
-	serr := e.out(session, errorMessage(err, m))
-	if errors.Is(serr, ErrInternal) {
-		var nerr error
-		if session, nerr = NewSession(session.self, "", &session.opts); nerr != nil {
-			return nerr // cannot be: the name served already
-		}
-		serr = e.out(session, errorMessage(err, m))
-	}
-	var perr *Error
-	if m != nil && errors.As(serr, &perr) && !perr.Remote {
-		serr = e.out(session, errorMessage(err, nil))
-	}
-	return serr
-}
-
-func (s *Server) dispatch(ctx context.Context, e *exchange, r *ReceiveResult, frame []byte) error {
-	switch r.Outcome {
-	case OutcomeDropped:
-		return nil
-	case OutcomePending:
-		return s.acknowledge(e, frame)
-	}
-	m := r.Message
-	if err := e.session.canAnswer(); err != nil && m.Intent != IntentAck && m.Intent != IntentPong && m.Intent != IntentFail {
-		return s.refuse(e, err, frame) // before work is done that nobody would hear of
-	}
-	if m.Intent == IntentSync && m.Op == OpRegistry {
-		n, err := e.session.negotiateWith(ctx, r, e.out)
-		if err != nil {
-			return s.refuse(e, err, frame)
-		}
-		if !n {
-			return s.acknowledge(e, frame)
-		}
-		return nil
-	}
-	if m.Intent == IntentCancel {
-		// The chain has ended, so its context has as well; the work of handling
-		// the cancel itself has not.
-	} else {
-		var done context.CancelFunc
-		ctx, done = e.session.ChainContext(ctx, m.Chain())
-		defer done()
-	}
-	w := &ReplyWriter{session: e.session, to: r, out: e.out}
-	err := s.call(ctx, w, m)
-	w.mu.Lock()
-	w.over = true // what it left behind has nobody to answer any more
-	w.mu.Unlock()
-	if err != nil {
-		var perr *Error
-		var code Code
-		if !errors.As(err, &perr) && !errors.As(err, &code) {
-			s.log.Error("accp: handler failed", "session", e.session.id, "intent", string(m.Intent), "op", m.Op, "err", err)
-		}
-		if m.Intent == IntentFail {
-			return nil
-		}
-		e.failed = w.sent == 0
-		return e.sendError(err, m)
-	}
-	if w.sent == 0 && m.Intent != IntentAck && m.Intent != IntentPong && m.Intent != IntentPing {
-		return e.ack(m)
-	}
-	return nil
-}
-
-// ack answers m by ack, or by the error that prevents it.
-func (e *exchange) ack(m *Message) error {
-	out := &Message{Intent: IntentAck, Op: m.Op}
-	answer(out, m)
-	err := e.out(e.session, out)
-	var perr *Error
-	if !errors.As(err, &perr) || perr.Remote {
+// overBudget returns the error for the peer of a *budget.Error, and any other error as it is.
+func overBudget(err error) error {
+	var b *budget.Error
+	if !errors.As(err, &b) {
 		return err
 	}
-	if m.Intent == IntentFail {
-		return nil
-	}
-	e.failed = true
-	return e.sendError(err, m)
+	return &Error{Code: ErrBudgetExceeded, Message: "over budget", Cause: err, Details: Params{
+		{"resource", String(b.Resource.String())}, {"scope", String(b.Scope)},
+		{"retry_after", Int(int64(math.Ceil(b.RetryAfter.Seconds())))}}}
 }
 
-// call runs the handler; its panic is an internal error and nothing else is harmed.
-func (s *Server) call(ctx context.Context, w *ReplyWriter, m *Message) (err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			s.log.Error("accp: handler panicked", "intent", string(m.Intent), "op", m.Op, "panic", p, "stack", string(debug.Stack()))
-			err = &Error{Code: ErrInternal, Message: "handler panicked", Cause: fmt.Errorf("%v", p)}
-		}
-	}()
-	return s.handler(m).ServeACCP(ctx, w, m)
-}
-
-// acknowledge answers a frame by ack with its operation.
-func (s *Server) acknowledge(e *exchange, frame []byte) error {
-	c := Codec{Lenient: s.opts.Session.Lenient, FrameLimits: s.opts.Session.FrameLimits}
-	m, err := c.DecodeRaw(frame)
-	if err != nil {
-		return err // cannot be: the session took it
-	}
-	return e.ack(m)
-}
-
-// negotiateWith answers a sync:registry message through out, and reports whether
-// there was something to send.
-func (s *Session) negotiateWith(ctx context.Context, r *ReceiveResult, out func(*Session, *Message) error) (bool, error) {
-	s.mu.Lock()
-	reply, undo, err := s.exchange(r.Message)
-	s.mu.Unlock()
-	if err != nil || reply == nil {
-		return false, err
-	}
-	if err = out(s, reply); err != nil {
-		s.mu.Lock()
-		undo()
-		s.mu.Unlock()
-	}
-	return true, err
-}
-
-// session returns the session of an id, making it if it is new. It is kept at
-// least until it is released.
-func (s *Server) session(id string) (*Session, error) {
+// open returns the session with this id, and creates it if necessary. The caller releases it.
+func (s *Server) open(c *caller, id string) (*Session, error) {
 	if id == "" {
-		return NewSession(s.self, "", &s.opts.Session)
+		return NewSession(s.self, "", &s.session)
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	now := time.Now()
-	if el, ok := s.sessions[id]; ok {
-		k := el.Value.(*kept)
-		if !k.session.ended.Load() {
-			k.used = now
-			k.uses++
-			s.order.MoveToBack(el)
-			return k.session, nil
-		}
-		s.order.Remove(el) // the name begins anew
-		delete(s.sessions, id)
+	if session := s.use(id); session != nil {
+		return session, nil
 	}
-	var dropped []*Session
-	defer func() { s.settle(dropped) }()
-	for el := s.order.Front(); el != nil; el = s.order.Front() {
-		k := el.Value.(*kept)
-		if now.Sub(k.used) < s.opts.Timing.SessionIdleTimeout {
-			break
-		}
-		if k.uses > 0 { // a connection that lives long
-			k.used = now
-			s.order.MoveToBack(el)
-			continue
-		}
-		s.order.Remove(el)
-		delete(s.sessions, k.session.id)
-		dropped = append(dropped, k.session)
-	}
-	if len(s.sessions) >= s.opts.Limits.MaxSessions {
-		return nil, fail(ErrInternal, "too many sessions")
-	}
-	session, err := NewSession(s.self, id, &s.opts.Session)
+	session, err := NewSession(s.self, id, &s.session)
 	if err != nil {
 		return nil, err
 	}
-	s.sessions[id] = s.order.PushBack(&kept{session: session, used: now, uses: 1})
+	k := &kept{session: session, owner: c.key(), used: time.Now(), uses: 1}
+	scope := s.budget.Scope(k.owner, id)
+	for i, n := range []int64{budget.Items: 1, budget.Memory: sessionBytes, budget.Storage: 1} {
+		hold, err := scope.Reserve(budget.Resource(i), n)
+		if err != nil {
+			k.release()
+			return nil, overBudget(err)
+		}
+		k.holds[i] = hold
+	}
+	session.memory.reserved.Store(sessionBytes)
+	session.memory.resize = func(n int64) error { return overBudget(k.holds[budget.Memory].Resize(n)) }
+	session.storage.resize = func(n int64) error { return overBudget(k.holds[budget.Storage].Resize(n)) }
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if other := s.useLocked(id); other != nil { // created by a concurrent request
+		k.release()
+		return other, nil
+	}
+	s.sessions[id] = s.order.PushBack(k)
 	return session, nil
 }
 
-// settle makes checkpoints of sessions that are dropped, so that what their hot
-// state holds is in their store. Who calls it holds the lock and is counted; so is
-// the work, and Close waits for it.
-func (s *Server) settle(dropped []*Session) {
-	if s.opts.Session.Store == nil || len(dropped) == 0 {
-		return
+func (k *kept) release() {
+	for _, hold := range k.holds {
+		hold.Release()
 	}
-	s.active++
-	go func() {
-		defer s.end()
-		for _, session := range dropped {
-			_ = s.settleOne(s.ctx, session) // it was logged
-		}
-	}()
 }
 
-func (s *Server) settleOne(ctx context.Context, session *Session) error {
-	err := session.settle(ctx)
-	if err == nil || errors.Is(err, ErrSessionEnded) {
+func (s *Server) use(id string) *Session {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.expireLocked()
+	return s.useLocked(id)
+}
+
+// useLocked returns a held session that has not ended, or nil. s.mu must be held.
+func (s *Server) useLocked(id string) *Session {
+	el, ok := s.sessions[id]
+	if !ok {
 		return nil
 	}
-	s.log.Warn("accp: no last checkpoint, so the frames since the one before are in no history", "session", session.id, "err", err)
-	return err
+	k := el.Value.(*kept)
+	if k.session.isEnded.Load() {
+		s.dropLocked(el) // the id now names a new session
+		return nil
+	}
+	k.used = time.Now()
+	k.uses++
+	s.order.MoveToBack(el)
+	return k.session
 }
 
-// release ends the use of a session.
+// expireLocked drops the sessions that were idle for SessionIdleTimeout. s.mu must be held.
+func (s *Server) expireLocked() {
+	for el := s.order.Front(); el != nil; el = s.order.Front() {
+		k := el.Value.(*kept)
+		if time.Since(k.used) < s.opts.Timing.SessionIdleTimeout {
+			return
+		}
+		if k.uses > 0 { // a long-lived connection
+			k.used = time.Now()
+			s.order.MoveToBack(el)
+			continue
+		}
+		s.dropLocked(el)
+	}
+}
+
+// evict drops idle sessions, of a principal or of any, longest idle first.
+func (s *Server) evict(r budget.Resource, principal string, n int64) (released int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for el := s.order.Front(); el != nil && released < n; {
+		k, next := el.Value.(*kept), el.Next()
+		if k.uses == 0 && k.releasable(r) > 0 && (principal == "" || k.owner == principal) {
+			released += k.releasable(r)
+			s.dropLocked(el)
+		}
+		el = next
+	}
+	return released
+}
+
+// dropLocked removes a session. With a Store its state is stored. s.mu must be held.
+func (s *Server) dropLocked(el *list.Element) {
+	k := s.order.Remove(el).(*kept)
+	delete(s.sessions, k.session.id)
+	k.release()
+	k.session.refiner.stop()
+}
+
+// release ends one use of a session.
 func (s *Server) release(session *Session) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -521,9 +437,9 @@ func (s *Server) release(session *Session) {
 	}
 }
 
-// Session returns the session with this id, and whether it is kept. After
-// [Session.End] the next frame of that name begins a new one; connections of the
-// session are closed with their next frame.
+// Session returns the session with this id and reports whether it exists. After [Session.End] the
+// next frame with the id starts a new session; connections of the ended one close with their next
+// frame.
 func (s *Server) Session(id string) (*Session, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -534,72 +450,66 @@ func (s *Server) Session(id string) (*Session, bool) {
 	return el.Value.(*kept).session, true
 }
 
-// begin counts an exchange, unless the server is closing.
-func (s *Server) begin() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.closing {
-		return false
-	}
-	s.active++
-	return true
+// A Usage is the use of a resource in one scope: by the principal or the session with the highest
+// use, or by all. A Limit of -1 means no bound.
+type Usage struct {
+	Resource, Scope string
+	Used, Limit     int64
 }
 
-func (s *Server) end() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.active--
-	if s.active == 0 && s.closing {
-		close(s.idle)
-	}
+// Usage returns the present use of the resources of [Limits], and that of the outcomes of requests.
+func (s *Server) Usage() []Usage {
+	return append(budget.Rows[Usage](s.budget.Usage()), s.outcomes.usage())
 }
 
-// Close stops taking requests, waits until those that run have been answered and
-// WebSocket connections are closed, makes the last checkpoint of sessions that have a
-// Store, one after the other, and returns. When ctx ends first, what still runs is cut
-// off, and the error is that of ctx. It may be called more than once.
-func (s *Server) Close(ctx context.Context) error {
-	s.mu.Lock()
-	if !s.closing {
-		s.closing = true
-		s.idle = make(chan struct{})
-		if s.active == 0 {
-			close(s.idle)
-		}
-	}
-	for c := range s.conns {
-		c.shutdown()
-	}
-	s.mu.Unlock()
-	defer s.stop()
-	select {
-	case <-s.idle:
-		return s.settleAll(ctx)
-	case <-ctx.Done():
-	}
-	s.stop()
-	<-s.idle
-	return ctx.Err()
+// DebugHandler returns a handler that shows an operator the result of Ready, the [Usage] table and
+// the handlers that ignore the end of their context. Its status is 503 unless the server is ready.
+// It authenticates no caller: serve it on an address that only operators reach.
+func (s *Server) DebugHandler() http.Handler {
+	return debugpage.Handler(debugpage.Server{Name: "accp: " + s.self, Ready: s.Ready, Usage: debugpage.Rows(s.Usage), Stuck: s.life.Stuck})
 }
 
-// settleAll makes the last checkpoints, as many as there is time for.
-func (s *Server) settleAll(ctx context.Context) error {
-	if s.opts.Session.Store == nil {
-		return nil
-	}
-	s.mu.Lock()
-	var all []*Session
-	for el := s.order.Front(); el != nil; el = el.Next() {
-		all = append(all, el.Value.(*kept).session)
-	}
-	s.mu.Unlock()
-	for _, session := range all {
-		if ctx.Err() != nil {
-			return ctx.Err()
-		}
-		if s.settleOne(ctx, session) != nil && ctx.Err() != nil {
-			return ctx.Err()
-		}
+// Ready returns [ErrClosed] once a shutdown has begun, for the probe of an orchestrator.
+func (s *Server) Ready() error {
+	if s.life.Ready() != nil {
+		return ErrClosed
 	}
 	return nil
+}
+
+// Shutdown refuses new requests, waits for running ones, and closes the connections. If ctx ends first, it cancels the running handlers and
+// returns the error of ctx at once. It is idempotent.
+func (s *Server) Shutdown(ctx context.Context) error {
+	return cmp.Or(s.life.Shutdown(ctx), s.outcomes.close(ctx))
+}
+
+// Close cancels the running handlers and closes the connections. It waits for them for at most one
+// second. It is idempotent.
+func (s *Server) Close() error {
+	s.stopSummaries()
+	err := s.life.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	return cmp.Or(err, s.outcomes.close(ctx))
+}
+
+// flush closes the connections.
+func (s *Server) flush(ctx context.Context) {
+	var closing sync.WaitGroup
+	s.mu.Lock()
+	for c := range s.conns {
+		closing.Go(func() { c.shutdown(ctx) })
+	}
+	s.mu.Unlock()
+	closing.Wait()
+	s.stopSummaries()
+}
+
+// stopSummaries ends the work of summarizers.
+func (s *Server) stopSummaries() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for el := s.order.Front(); el != nil; el = el.Next() {
+		el.Value.(*kept).session.refiner.stop()
+	}
 }

@@ -4,252 +4,296 @@
 package accp
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/hex"
+	"errors"
 	"log/slog"
-	"math"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/fivewire/fivewire/accp/internal/hook"
+	"github.com/fivewire/fivewire/accp/internal/record"
+	"github.com/fivewire/fivewire/internal/guard"
+	"github.com/fivewire/fivewire/internal/option"
 	"github.com/fivewire/fivewire/store"
 )
 
 const (
-	maxSeen      = 65536 // message ids that a session remembers (ACCP-D26)
-	maxCancelled = 65536 // cancelled chains that a session remembers (ACCP-D28)
-	maxSenders   = 4096  // senders whose last number a session remembers
-	maxJump      = 1000  // missing numbers after which a gap is still believed (ACCP-D25)
-	maxHotFrames = 4096  // frames that hot state holds while no checkpoint can be made
+	maxSeen      = 65536 // message ids in the replay window, and cancelled chains (ACCP-D26, ACCP-D28)
+	minSeen      = 512   // with a small MaxMemory
+	maxSenders   = 4096  // senders with a recorded number
+	maxJump      = 1000  // longest gap after which the number is used (ACCP-D25)
+	maxHotFrames = 4096  // frames of hot state while checkpoints fail
 )
 
-// SessionOptions adjusts a [Session]. The zero value is right for production.
+// SessionOptions adjusts a [Session]. The zero value is valid.
 type SessionOptions struct {
-	// Lenient reads frames by the lenient rules (ACCP-D15).
+	// Lenient accepts frames by the lenient rules (ACCP-D15).
 	Lenient bool
 
-	// Portable writes frames for peers that know the draft's grammar only.
+	// Portable writes frames for peers that support only the grammar of the draft (see [Codec]).
 	Portable bool
 
-	// FrameLimits bound frames.
+	// FrameLimits bound frames. The zero value means the defaults.
 	FrameLimits FrameLimits
 
-	// Registry holds the schemas that the session begins with. It is copied:
-	// what a peer sends is valid for the session only (ACCP-D49). Nil means the
-	// built-in ones.
+	// Registry holds the initial schemas. It is copied, so that a peer changes its own session only
+	// (ACCP-D49). Nil means the built-in ones.
 	Registry *Registry
 
-	// Store keeps what the session must not lose: the tiers $ctx, $warm and
-	// $cold, and in a record by the session id and the name of this side the
-	// numbers, the window of replays, the cancelled chains, what is known about
-	// the checkpoints and the shared state. A session of the same id goes on
-	// where this one ended, and several at the same time, in one process or
-	// many, agree on all of it. Sides that share a store share its tiers. Frames
-	// that hot state holds are in memory only. Nil means memory that ends with
-	// the session; so does an empty session id.
-	Store store.KV
+	// Store persists the session: the tiers $ctx, $warm and $cold, and a record under the session
+	// id and the agent-id with the numbers, the replay window, the cancelled chains, the hot
+	// messages, the checkpoints, the shared state and the schemas. Sessions with the same id continue
+	// this state after a restart, and several processes may use it at the same time. Sides that share
+	// a store share the tiers. Nil, or an empty session id, means memory that ends with the session.
+	Store store.Store
 
-	// Retention is how long what the session stores is kept: the entries of a
-	// checkpoint, texts that are moved to Shared and what is [Session.Put]
-	// without a time of its own for that long after they were written, a
-	// reference to them being [ErrRefExpired] from then on; numbers, replays,
-	// cancelled chains and the shared state for two days more after the last
-	// frame, so that nothing of them is there any more when the name begins
-	// anew. All sides of a session should agree on it. Zero keeps everything
-	// until [Session.End].
+	// Retention is the lifetime of stored data. Entries of a checkpoint, texts in SharedStore, and
+	// entries of [Session.Put] without a ttl expire this long after they were written; a reference
+	// then is [ErrRefExpired]. The record expires later, counted from the last frame, so that no
+	// entry of the session remains when its id is used again. All sides of a session should use the
+	// same value. Zero means 7 days; a negative value keeps everything until [Session.End]
+	// (ACCP-D76).
 	Retention time.Duration
 
-	// SharedStore, if set, is a store that the peers can read too. Long texts are
-	// then moved there and sent as references, and so are params that do not
-	// fit a frame (ACCP-D35, ACCP-D37). Nil sends everything inline; so does an empty
-	// session id, under which anybody could find them.
+	// SharedStore, if set, is a store that the peers can read too. Long texts, and params that do
+	// not fit into a frame, are moved there and sent as references (ACCP-D35, ACCP-D37). Nil, or an
+	// empty session id, sends all values inline.
 	SharedStore store.KV
 
 	// TokenCounter counts tokens. Nil means [ApproxCounter].
 	TokenCounter TokenCounter
 
-	// Summarizer writes the summaries of checkpoints. Nil means the newest
-	// facts that fit (ACCP-D42). If it fails, takes longer than ten seconds or writes
-	// more than 100 tokens, those are used instead (ACCP-D43).
-	Summarizer Summarizer
+	// Summaries refines the summaries of checkpoints. Every checkpoint has a summary of its newest
+	// facts first (ACCP-D42).
+	Summaries SummaryOptions
 
-	// SeqPerSender expects every sender to count its own frames, instead of all
-	// sharing the counter of the session (ACCP-D24).
+	// SeqPerSender expects a separate sequence of numbers from each sender, instead of one for the
+	// session (ACCP-D24).
 	SeqPerSender bool
 
-	// DisableAutoCheckpoint makes checkpoints only when [Session.Checkpoint] is called.
-	// After 4,096 messages without one, others than ack, fail, cancel and
-	// heartbeats are refused with [ErrInternal].
+	// DisableAutoCheckpoint makes checkpoints only in [Session.Checkpoint]. After 4,096 messages
+	// without one, messages other than ack, fail, cancel and heartbeats are refused with
+	// [ErrInternal].
 	DisableAutoCheckpoint bool
 
-	// DisableBudget sends frames however many tokens they have.
-	DisableBudget bool
+	// MaxCheckpoints is the maximum number of checkpoints. Older ones are removed, and a reference to
+	// one is [ErrRefExpired]. Zero means 256; a negative value removes the bound (ACCP-D76).
+	MaxCheckpoints int
 
-	// MaxClockSkew refuses frames whose time lies further ahead with
-	// [ErrPolicyDenied]. Zero accepts any (ACCP-D23).
+	// MaxMemory is the maximum number of bytes of the session in memory. Over it the oldest
+	// checkpoints are removed, then frames are refused with [ErrBudgetExceeded]. Zero means 16 MiB; a
+	// negative value removes the bound. For a [Server], it is in [Limits].
+	MaxMemory int64
+
+	// Budget decides about messages above the token limits. The zero value splits them, and sends the
+	// rest in one frame, which is logged once a session and counted in [Stats].
+	Budget BudgetMode
+
+	// MaxClockSkew is the maximum difference by which the time of a frame with a time to live may be
+	// ahead; beyond it the frame is [ErrPolicyDenied]. Zero means 300 s; a negative value accepts any
+	// time (ACCP-D23).
 	MaxClockSkew time.Duration
 
-	// NewID makes message ids, 12 lower case hex digits, all different. Nil
-	// takes 48 random bits (ACCP-038).
-	NewID func() string
-
-	// Logger gets every frame in readable form at debug level (ACCP-D63), and what
-	// no error reports. Nil is silent.
+	// Logger receives every frame in readable form at debug level (ACCP-D63), and failures that no
+	// error reports. Nil means [slog.Default].
 	Logger *slog.Logger
 
 	// Redactor, if set, replaces values before they are logged.
 	Redactor func(key string, v Value) Value
 
-	// OnWarning, if set, is told of what is no error but most likely wrong, such as a
-	// currency that is no ISO 4217 code (ACCP-146). It must not call the session.
+	// OnWarning, if set, is called with a valid message that is probably wrong, such as one with a
+	// currency that is not an ISO 4217 code, after the session has processed it.
 	OnWarning func(m *Message, what string)
+
+	maxOutput int           // bytes of a sent frame; zero means no bound
+	newID     func() string // of package accptest
 }
 
-// A Session is one side of a sequence of frames that belong together. It numbers
-// and names what is sent, checks and orders what comes in, keeps the three tiers
-// of state, and makes checkpoints. All its methods may be called from several
-// goroutines; frames are processed one after the other.
+func init() {
+	hook.SkipGreeting = func(opts any) { opts.(*ClientOptions).skipGreeting = true }
+	hook.SetIDs = func(opts any, next func() string) { opts.(*SessionOptions).newID = next }
+	hook.Digest = func(v any) (string, error) { return digest(v.(Value)) }
+	hook.Address = checkpointAddress
+}
+
+// A Session is one side of a sequence of frames with a common session id. It assigns ids and
+// numbers to sent frames, checks and orders received frames, holds the three tiers of state, and
+// makes checkpoints. It is safe for concurrent use; frames are processed one after the other.
 //
-// A session holds no connection and starts no goroutine; it is done when nobody
-// refers to it any more. What it put into a store stays there until [Session.End]
-// or for [SessionOptions].Keep.
+// A Session holds no connection, so it needs no Close; a running [Summarizer] ends with
+// [Session.End]. Its stored data exists until then or for [SessionOptions].Retention.
 type Session struct {
-	self string
-	id   string
-	opts SessionOptions
-	log  *slog.Logger
+	self   string
+	id     string
+	opts   SessionOptions
+	logger *slog.Logger
 
-	memory  func() store.KV // of a session without store
-	frames  chan struct{}   // holds a token while no frame is processed, so that they take turns
-	summing chan struct{}   // holds a token while no summarizer runs
-	ended   atomic.Bool     // set while frames and mu are held
-
-	mu       sync.Mutex // guards everything below
 	codec    Codec
 	registry *Registry
+	frames   chan struct{} // holds a token while no goroutine has entered the session
+	isEnded  atomic.Bool   // set while the session is entered and mu is held
+	refiner  refiner
+	view     view
 
-	started     bool
-	high        int64 // M of ACCP-D24
-	last        fifo[int64]
-	seen        window
-	cancelled   window
-	made        int64          // checkpoints, perhaps unfinished
-	looked      int64          // checkpoints that were looked for in the store
-	missing     []sought       // those of them that were not there
-	life        life           // of the record
-	pagesAt     int64          // when all pages were written, in Unix milliseconds, if they expire
-	rev         store.Revision // of the record that this was read from or written to
-	loaded      bool           // the record was read
-	dirty       bool           // it must be read again
-	seenPages   int64          // pages in the store
-	cancelPages int64
-	seenDone    int64 // marks in the store
-	cancelDone  int64
+	// mu guards the fields below. A goroutine that has entered the session may read all of them
+	// without mu, and is the only one that writes them, except where noted.
+	mu       sync.Mutex
+	core     core
+	tiers    func() store.KV                  // of a session without store
+	running  map[string]map[*running]struct{} // by chain; needs mu
+	grants   map[string]bool                  // sessions that references may name (ACCP-D59); needs mu
+	profiles []Profile                        // needs mu
+	stats    Stats                            // needs mu
+	exchange exchangeState                    // needs mu
 
-	running  map[string]map[*running]struct{} // by chain
-	parts    *partGroup
-	grants   map[string]bool // sessions whose references may be resolved (ACCP-D59)
-	profiles []Profile
+	// The fields below are of the goroutine that has entered the session.
+	log       *record.Log // nil without a store
+	dirty     bool        // the record must be read
+	recorded  string      // hash of the registry in the record
+	parts     *partGroup
+	warnings  []warning
+	announced map[string]bool // ids that either side has announced
+	hasWarned bool            // about a frame above the token limits
+	failed    []string        // triggers of a checkpoint that failed
+	hotLimit  int             // messages
+	synced    *stateUndo      // of the last sync:state
 
-	hot         []hotFrame
-	hotAt       int64 // the checkpoint that hot state refers to
-	hotUsed     int
-	owed        []string          // triggers of a checkpoint that failed
-	hotLimit    int               // messages
-	checkpoints []knownCheckpoint // in ascending order
-
-	version   int64 // of the shared state, if versioned
-	versioned bool
-	state     Params
-	stateText []byte // its canonical text; empty before the first
-
-	helloSent, deltaSent, synced bool
-	differs                      bool // what the peer announced last
-
-	stats Stats
+	memory, storage meter
+	entries         map[string]heldEntry // by scope and key
+	schemaBytes     int                  // of the schemas of the program
+	entryBytes      int64                // of entries
+	movedBytes      int64                // of texts in SharedStore
 }
 
 type running struct{ cancel context.CancelFunc }
 
-// Stats count what a session did.
+// Stats counts the work of a session.
 type Stats struct {
 	Sent         int64 // frames sent
-	Received     int64 // frames that came in
+	Received     int64 // frames received
 	Delivered    int64 // messages delivered, cancel included
 	Rejected     int64 // frames refused with an error
-	Expired      int64 // frames dropped because their time was over
-	Cancelled    int64 // frames of cancelled chains that were dropped, in or out
-	DroppedParts int64 // frames of sequences that were never completed
+	Expired      int64 // frames dropped after their time to live
+	Cancelled    int64 // dropped frames of cancelled chains, sent or received
+	DroppedParts int64 // frames of incomplete messages
 	Checkpoints  int64
 	TokensIn     int64 // of messages delivered
 	TokensOut    int64 // of frames sent
+	OverBudget   int64 // frames sent above the token limits
 }
 
-// NewSession returns a session in which agent self takes part. The id goes into
-// every frame that is sent, unless it is empty; frames of another id are refused.
+// NewSession returns a session of agent self. The id, unless empty, is part of every sent frame;
+// frames of another id are refused.
 func NewSession(self, id string, opts *SessionOptions) (*Session, error) {
 	s := &Session{self: self, id: id, running: map[string]map[*running]struct{}{}, grants: map[string]bool{},
-		frames: make(chan struct{}, 1), summing: make(chan struct{}, 1),
-		memory: sync.OnceValue(func() store.KV { return store.NewMemory() })}
+		frames: make(chan struct{}, 1), entries: map[string]heldEntry{}, announced: map[string]bool{},
+		tiers: sync.OnceValue(func() store.KV { return store.NewMemory() })}
 	s.frames <- struct{}{}
-	s.summing <- struct{}{}
 	if opts != nil {
 		s.opts = *opts
 	}
 	if !validName(self) {
 		return nil, fail(ErrParse, "invalid agent-id %.80q", self)
 	}
-	if s.opts.TokenCounter == nil {
-		s.opts.TokenCounter = ApproxCounter{}
+	s.opts.TokenCounter = clamped(s.opts.TokenCounter)
+	if s.opts.newID == nil {
+		s.opts.newID = NewID
 	}
-	if s.opts.NewID == nil {
-		s.opts.NewID = newID
-	}
-	s.log = s.opts.Logger
-	if s.log == nil {
-		s.log = slog.New(slog.DiscardHandler)
-	}
+	s.logger = cmp.Or(s.opts.Logger, slog.Default())
+	s.opts.MaxClockSkew = option.Duration(s.opts.MaxClockSkew, 300*time.Second)
+	s.opts.Retention = max(0, cmp.Or(s.opts.Retention, 7*24*time.Hour))
 	if id == "" {
 		s.opts.SharedStore = nil
 	}
 	s.registry = s.opts.Registry.clone()
-	s.codec = Codec{Lenient: s.opts.Lenient, Portable: s.opts.Portable, FrameLimits: s.opts.FrameLimits, Registry: s.registry}
-	s.seen.max, s.cancelled.max, s.last.max, s.hotLimit = maxSeen, maxCancelled, maxSenders, maxHotFrames
+	s.codec = Codec{Lenient: s.opts.Lenient, Portable: s.opts.Portable, FrameLimits: s.opts.FrameLimits,
+		Registry: s.registry}
+	s.memory = meter{limit: option.Bytes(s.opts.MaxMemory, 16<<20), size: s.memorySize}
+	s.storage = meter{limit: option.NoBytes, size: s.storageSize}
+	s.schemaBytes = s.registry.tables().bytes
+	s.opts.MaxCheckpoints = option.Count(s.opts.MaxCheckpoints, 256)
+	// The windows take at most half of the memory: what they hold refuses no frame.
+	marks := int(min(s.memory.limit/(4*markBytes), maxSeen))
+	s.core.seen.max = max(marks, minSeen)
+	s.core.cancelled.max, s.core.last.max, s.hotLimit = s.core.seen.max, maxSenders, maxHotFrames
+	s.core = s.core.reset()
+	if s.opts.Store != nil && id != "" {
+		s.log, s.dirty = record.New(s.opts.Store, s.private().space(id, "session")+self, keepRecord(s.opts.Retention)), true
+	}
 	return s, nil
 }
 
-// enter waits until no other frame is processed, and locks the session, unless that
-// has ended. The function it returns ends both.
-func (s *Session) enter(ctx context.Context) (leave func(), err error) {
-	if leave, err = s.turn(ctx); err == nil && s.ended.Load() {
-		leave()
-		return nil, errEnded()
-	}
-	return leave, err
-}
-
-// turn is enter for a session that may have ended.
-func (s *Session) turn(ctx context.Context) (leave func(), err error) {
+// enter waits until no other goroutine has entered the session, which one does to process a frame or
+// to change the state, also of its store. It fails with [ErrSessionEnded] if the session has ended,
+// unless permitted. The caller calls exit. No lock is held in between.
+func (s *Session) enter(ctx context.Context, mayBeEnded bool) error {
 	select {
 	case <-s.frames:
 	default:
 		select {
 		case <-s.frames:
 		case <-ctx.Done():
-			return nil, &Error{Code: ErrInternal, Message: "another frame is processed", Cause: ctx.Err()}
+			return &Error{Code: ErrInternal, Message: "another frame is processed", Cause: ctx.Err()}
 		}
 	}
-	s.mu.Lock()
-	return func() {
-		s.mu.Unlock()
-		s.frames <- struct{}{}
-	}, nil
+	if s.isEnded.Load() && !mayBeEnded {
+		s.exit()
+		return errEnded()
+	}
+	return nil
 }
 
-// newID returns 48 random bits in hex.
-func newID() string {
+func (s *Session) exit() { s.frames <- struct{}{} }
+
+// entered calls f in the entered session, and then the hooks of the warnings. A panic of a hook, of a
+// counter or of a store becomes an error.
+func (s *Session) entered(ctx context.Context, f func() error) error {
+	if err := s.enter(ctx, false); err != nil {
+		return err
+	}
+	var warnings []warning
+	err := func() error {
+		defer s.exit()
+		defer func() {
+			_ = s.fit(ctx, &s.memory, 0) // over the bound, the next frame is refused
+			_ = s.fit(ctx, &s.storage, 0)
+		}()
+		defer func() { warnings, s.warnings = s.warnings, nil }()
+		return s.guarded(ctx, f)
+	}()
+	for _, w := range warnings {
+		_ = s.guarded(ctx, func() error {
+			s.opts.OnWarning(w.message, w.text)
+			return nil
+		})
+	}
+	return err
+}
+
+// guarded calls f, which calls user code. A panic is logged and becomes an error.
+func (s *Session) guarded(ctx context.Context, f func() error) error {
+	err := guard.Call("session", f)
+	if p, ok := errors.AsType[*guard.PanicError](err); ok {
+		s.logger.ErrorContext(ctx, "accp: panic recovered", "session", s.id, "err", p, "stack", string(p.Stack))
+		return &Error{Code: ErrInternal, Message: "the session panicked", Cause: p}
+	}
+	return err
+}
+
+// count adds n to a counter of s.stats.
+func (s *Session) count(counter *int64, n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	*counter += int64(n)
+}
+
+// NewID returns a random id of 12 hex digits, for a session or a chain.
+func NewID() string {
 	var b [6]byte
 	rand.Read(b[:])
 	return hex.EncodeToString(b[:])
@@ -258,52 +302,40 @@ func newID() string {
 // ID returns the session id.
 func (s *Session) ID() string { return s.id }
 
-// AgentID returns the agent-id of this side.
-func (s *Session) AgentID() string { return s.self }
-
-// Register adds a custom schema for this session and returns the version that
-// the registry has then (ACCP-120).
-func (s *Session) Register(schema Schema) (version int64, err error) {
-	if err := s.registry.Register(schema); err != nil {
-		return 0, err
-	}
-	return s.registry.Version(), nil
-}
-
-// Registry returns the schemas of the session.
+// Registry returns the schemas of the session. Schemas that are added to it belong to the session.
 func (s *Session) Registry() *Registry { return s.registry }
 
-// Stats returns what the session did so far.
+// Stats returns the counters of the session.
 func (s *Session) Stats() Stats {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.stats
 }
 
-// AllowSession allows frames of this session to refer to state of another one
-// (ACCP-134). A session needs no permission for its own.
+// AllowSession permits references to the state of another session. References to the own session
+// need no permission.
 func (s *Session) AllowSession(id string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.grants[id] = true
 }
 
-// IsCancelled reports whether the chain was cancelled.
+// IsCancelled reports whether the chain has been cancelled.
 func (s *Session) IsCancelled(chain string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.cancelled.has(markOf(chain))
+	return s.core.cancelled.has(markOf(chain))
 }
 
-// ChainContext returns a context that ends when ctx does or the chain is cancelled
-// (ACCP-069). The function must be called when the work is done.
+// ChainContext returns a context that ends with ctx or when the chain is cancelled. Call the
+// function when the work is done.
 func (s *Session) ChainContext(ctx context.Context, chain string) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(ctx)
 	r := &running{cancel: cancel}
 	chain = strings.Clone(chain)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.cancelled.has(markOf(chain)) || s.ended.Load() {
+	if s.core.cancelled.has(markOf(chain)) || s.isEnded.Load() {
 		cancel()
 		return ctx, cancel
 	}
@@ -322,68 +354,25 @@ func (s *Session) ChainContext(ctx context.Context, chain string) (context.Conte
 	}
 }
 
-// stop ends the work of a chain that was cancelled.
+// stop ends the contexts of a chain.
 func (s *Session) stop(chain string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.stopLocked(chain)
+}
+
+// stopLocked is stop with s.mu held.
+func (s *Session) stopLocked(chain string) {
 	for r := range s.running[chain] {
 		r.cancel()
 	}
 	delete(s.running, chain)
 }
 
-// next returns the number of the next frame that from sends.
-func (s *Session) next(from string) (int64, error) {
-	n := s.high
-	if s.opts.SeqPerSender {
-		n, _ = s.last.get(from)
-	}
-	if n == math.MaxInt64 {
-		return 0, errNoNumber()
-	}
-	return n + 1, nil
-}
-
-// errNoNumber reports that a session has no number for a frame any more (ACCP-D20).
-func errNoNumber() error {
-	return fail(ErrInternal, "the sequence numbers of the session are used up")
-}
-
-// canAnswer returns an error if the session has no number for an answer.
-func (s *Session) canAnswer() error {
+// canSend returns an error if the session has used all numbers.
+func (s *Session) canSend() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	_, err := s.next(s.self)
+	_, err := s.core.next(s.self, s.opts.SeqPerSender)
 	return err
-}
-
-// sentSeq records the number of a frame that was sent.
-func (s *Session) sentSeq(from string, n int64) {
-	s.started = true
-	s.high = max(s.high, n)
-	s.last.add(from, n)
-}
-
-// inOrder decides about the number of a frame that came in (ACCP-D24) and, with use
-// set, records it, a refused one included (ACCP-D25).
-func (s *Session) inOrder(from string, n int64, use bool) bool {
-	last, known := s.last.get(from)
-	// Differences are taken without overflow: all numbers are at least 0.
-	var ok, jump bool
-	switch {
-	case s.opts.SeqPerSender:
-		ok = !known || last < math.MaxInt64 && n == last+1
-		jump = known && n > last && n-last > 1 && n-last <= maxJump+1
-	case !s.started:
-		ok = true
-	default:
-		late := known && n <= last
-		ahead := n - min(n, s.high) // 0 if not ahead
-		ok = !late && ahead <= 1
-		jump = !late && ahead > 1 && ahead <= maxJump+1
-	}
-	if use && (ok || jump) {
-		s.started = true
-		s.high = max(s.high, n)
-		s.last.add(from, n)
-	}
-	return ok
 }

@@ -4,50 +4,49 @@
 package accp
 
 import (
-	"maps"
 	"math"
-	"slices"
 	"strings"
 )
 
 const (
-	maxBuffered = 1024     // chunks of one stream that wait for earlier ones (ACCP-D60)
-	maxStreams  = 1024     // streams that are open at the same time
-	maxEnded    = 65536    // ended streams that are remembered
-	maxWaiting  = 16 << 20 // bytes of all streams that wait
+	maxBuffered = 1024     // buffered chunks of one stream (ACCP-D60)
+	maxStreams  = 1024     // open streams
+	maxEnded    = 65536    // recorded ids of ended streams
+	maxWaiting  = 16 << 20 // buffered bytes of all streams
 )
 
-// StreamAssembler puts the chunks of streams in order, each stream by its correlation id
-// (ACCP-147 to ACCP-150). The zero value is ready for use. It is for one
-// goroutine.
+// A StreamAssembler puts the chunks of streams in order, each stream by its correlation id. The
+// zero value is ready for use. It is not safe for concurrent use.
 type StreamAssembler struct {
-	open  map[string]*assembly
-	ended window
-	bytes int // that wait
+	open     map[string]*assembly
+	finished window
+	bytes    int // buffered
 }
 
 // An assembly is one open stream.
 type assembly struct {
-	next    int64 // index that is delivered next
-	highest int64 // index that was seen; -1 before the first
+	next    int64 // index of the next delivered chunk
+	highest int64 // highest index received; -1 before the first
 	total   int64 // -1 if unknown
 	buffer  map[int64]Value
-	bytes   int // in buffer, and of the id
+	bytes   int // of buffer and of the id
 }
 
-// AssembledChunks is what can be processed after a frame of a stream.
+// AssembledChunks has the chunks that are ready after a frame of a stream.
 type AssembledChunks struct {
 	Data []Value // in the order of their indices
 	Done bool    // the stream is complete
 }
 
-// Add takes a stream or end message, decoded, in whatever order they come. A
-// chunk that contradicts earlier ones is [ErrInvalidType]; an index that was seen
-// before, and any chunk after the end, [ErrDuplicate]; an end while chunks are
-// missing [ErrSequenceGap], after which the stream is gone; more than 1,024 chunks
-// of a stream, or 16 MiB of all, that wait [ErrBudgetExceeded]. A refused chunk leaves its stream as it was.
+// Add processes a decoded stream or end message. Messages may arrive in any order. Errors, none of
+// which changes the stream unless stated:
+//
+//   - a chunk that contradicts earlier chunks is [ErrInvalidType],
+//   - a repeated index, or a chunk after the end, is [ErrDuplicate],
+//   - an end while chunks are missing is [ErrSequenceGap] and drops the stream,
+//   - more than 1,024 buffered chunks of a stream, or 16 MiB of all, is [ErrBudgetExceeded].
 func (s *StreamAssembler) Add(m *Message) (AssembledChunks, error) {
-	s.ended.max = maxEnded
+	s.finished.max = maxEnded
 	const overhead = 128 // of an open stream
 	switch {
 	case m.Meta == nil || m.Meta.CID == "":
@@ -66,7 +65,7 @@ func (s *StreamAssembler) Add(m *Message) (AssembledChunks, error) {
 		}
 		return AssembledChunks{Done: true}, nil
 	}
-	if s.ended.has(markOf(cid)) {
+	if s.finished.has(markOf(cid)) {
 		return AssembledChunks{}, fail(ErrDuplicate, "chunk after the end of the stream")
 	}
 	if a == nil {
@@ -108,23 +107,16 @@ func (s *StreamAssembler) end(cid string) {
 		s.bytes -= a.bytes
 	}
 	delete(s.open, cid)
-	s.ended.add(markOf(cid))
+	s.finished.add(markOf(cid))
 }
 
-// Len returns how many streams are not complete.
-func (s *StreamAssembler) Len() int { return len(s.open) }
-
-// OpenIDs returns the correlation ids of the streams that are not complete, in
-// ascending order.
-func (s *StreamAssembler) OpenIDs() []string { return slices.Sorted(maps.Keys(s.open)) }
-
-// A chunk is one that was checked.
+// A chunk is a validated chunk.
 type chunk struct {
 	index, total int64
 	data         Value
 }
 
-// check decides about a chunk in the order of ACCP-D60.
+// check validates a chunk in the order of ACCP-D60.
 func (a *assembly) check(p Params) (chunk, error) {
 	c := chunk{total: a.total}
 	v, ok := p.Get("chunk_index")
@@ -150,8 +142,8 @@ func (a *assembly) check(p Params) (chunk, error) {
 		case a.total >= 0 && total != a.total:
 			return c, fail(ErrInvalidType, "another total_chunks")
 		case a.total < 0 && a.highest >= total-1 && a.highest >= 0:
-			// A chunk was seen that lies beyond this total, or that would have
-			// been the final one and did not say so.
+			// An earlier chunk has an index beyond this total, or is the last one but not marked as
+			// final.
 			return c, fail(ErrInvalidType, "total_chunks contradicts earlier chunks")
 		}
 		c.total = total
@@ -199,7 +191,7 @@ func (a *assembly) add(c chunk) AssembledChunks {
 	return out
 }
 
-// size returns about how many bytes v takes.
+// size returns the approximate memory of v in bytes.
 func (v *Value) size() int {
 	n := 64 + len(v.text)
 	for i := range v.list {
@@ -208,7 +200,7 @@ func (v *Value) size() int {
 	return n
 }
 
-// detached returns v without the memory of the frame that it came in.
+// detached returns v without references to the memory of its frame.
 func (v Value) detached() Value {
 	v.text = strings.Clone(v.text)
 	if v.list != nil {

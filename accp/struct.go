@@ -11,8 +11,8 @@ import (
 	"strings"
 )
 
-// Marshal returns the params that a struct stands for. Exported fields become
-// params under the name in their tag, or their own name in lower case:
+// Marshal returns the params for a struct. Each exported field becomes a param under the name in
+// its tag, or its own name in lower case:
 //
 //	type Report struct {
 //		Revenue string   `accp:"revenue,dec"`              // a decimal, from its text
@@ -22,18 +22,18 @@ import (
 //		Secret  string   `accp:"-"`
 //	}
 //
-// Strings, booleans, integers of all sizes, [*big.Int], floats, [Value], slices,
-// maps with string keys and structs become values of the kind that fits, floats
-// decimals. A nil pointer is left out, a nil slice or map is an empty one.
+// Strings, booleans, integers of all sizes, [*big.Int], floats, [Value], slices, maps with string
+// keys, and structs become values of the matching kind; floats become decimals. A nil pointer is
+// omitted. A nil slice or map becomes an empty one.
 func Marshal(v any) (Params, error) {
 	rv := reflect.Indirect(reflect.ValueOf(v))
 	if rv.Kind() != reflect.Struct {
-		return nil, fmt.Errorf("accp: cannot marshal %T, which is no struct", v)
+		return nil, fmt.Errorf("accp: marshal: %T is not a struct", v)
 	}
 	return structParams(rv)
 }
 
-// tagged is a field of a struct with what its tag says.
+// tagged is a field of a struct with the options of its tag.
 type tagged struct {
 	index     int
 	name      string
@@ -97,7 +97,7 @@ func structParams(rv reflect.Value) (Params, error) {
 		var v Value
 		if f.dec {
 			if fv.Len() == 0 {
-				continue // no text, no number
+				continue // without text
 			}
 			v, err = Decimal(fv.String())
 		} else {
@@ -171,9 +171,9 @@ func valueOf(rv reflect.Value) (Value, error) {
 	return Value{}, fmt.Errorf("accp: cannot marshal a %s", rv.Type())
 }
 
-// Unmarshal sets the fields of the struct that v points to from params. A param
-// without field is ignored, a field without param left alone. A value of another
-// type than the field, and a number that does not fit it, is [ErrInvalidType].
+// Unmarshal sets the fields of the struct that v points to. It ignores a param without a field, and
+// leaves a field without a param unchanged. A value of another type than the field, or a number out
+// of its range, is [ErrInvalidType].
 func Unmarshal(params Params, v any) error {
 	rv := reflect.ValueOf(v)
 	if rv.Kind() != reflect.Pointer || rv.IsNil() || rv.Elem().Kind() != reflect.Struct {
@@ -297,15 +297,15 @@ func setValue(rv reflect.Value, v Value) error {
 	return nil
 }
 
-// SchemaOf derives a schema from a struct: its fields, the short forms that abbr
-// gives them, and the defaults, which are written as in a frame.
+// SchemaOf derives a schema from a struct: the fields, their short forms in abbr, and the defaults
+// in the notation of frames.
 func SchemaOf(name, code string, version int64, v any) (Schema, error) {
 	t := reflect.TypeOf(v)
 	for t != nil && t.Kind() == reflect.Pointer {
 		t = t.Elem()
 	}
 	if t == nil || t.Kind() != reflect.Struct {
-		return Schema{}, fmt.Errorf("accp: no schema of %T, which is no struct", v)
+		return Schema{}, fmt.Errorf("accp: schema: %T is not a struct", v)
 	}
 	fields, err := fieldsOf(t)
 	if err != nil {

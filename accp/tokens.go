@@ -5,8 +5,8 @@ package accp
 
 import "unicode/utf8"
 
-// A TokenCounter counts the tokens that a model would see in a text. It may be
-// called from several goroutines. The same text always has the same count.
+// A TokenCounter counts the tokens of a text for a model. It must be safe for concurrent use and
+// return equal counts for equal texts.
 type TokenCounter interface {
 	Count(text string) int
 }
@@ -17,13 +17,28 @@ type TokenCounterFunc func(text string) int
 // Count calls f.
 func (f TokenCounterFunc) Count(text string) int { return f(text) }
 
-// ApproxCounter estimates tokens without a vocabulary, the same everywhere. On frames it
-// lies 2 to 10 percent above o200k_base (ACCP-D39).
+// A boundedCounter limits the counts of a TokenCounter to 0 and the bytes of the text (ACCP-D39).
+type boundedCounter struct{ TokenCounter }
+
+// Count counts within the bounds.
+func (c boundedCounter) Count(text string) int {
+	return min(max(c.TokenCounter.Count(text), 0), len(text))
+}
+
+// clamped returns c with bounds. Nil means the approximation.
+func clamped(c TokenCounter) TokenCounter {
+	if c == nil {
+		return ApproxCounter{}
+	}
+	return boundedCounter{c}
+}
+
+// ApproxCounter estimates tokens without a vocabulary, equally on all sides (ACCP-D39).
 type ApproxCounter struct{}
 
-// Count counts runs of letters by 6, of digits by 3, of other ASCII by 2, white
-// space as one unless it is a single space, and other characters one by one, or
-// as two above U+FFFF.
+// Count counts one token for each started 6 letters, 3 digits or 2 other ASCII characters of a run,
+// one for white space other than a single space, and one for each other character, or two above
+// U+FFFF.
 func (ApproxCounter) Count(text string) int { return approx(text) }
 
 func approx[T ~string | ~[]byte](s T) int {
@@ -80,7 +95,7 @@ func approx[T ~string | ~[]byte](s T) int {
 	return n
 }
 
-// Token limits of the draft, soft and hard (ACCP-035).
+// Soft and hard token limits of the draft.
 const (
 	softHeader, hardHeader = 5, 10
 	softBody, hardBody     = 50, 200
@@ -88,16 +103,16 @@ const (
 	softTotal, hardTotal   = 65, 240
 )
 
-// A FrameBudget says how many tokens the parts of a frame have, and which limits
-// they exceed: "header", "body", "metadata", "total", in this order.
+// A FrameBudget has the tokens of the parts of a frame, and the limits that they exceed: "header",
+// "body", "metadata", "total", in this order.
 type FrameBudget struct {
 	Header, Body, Metadata, Total int
 	Soft, Hard                    []string
 }
 
-// MeasureFrame counts the tokens of a frame. Each part is counted by itself, and
-// the total is their sum (ACCP-D37). A nil counter is [ApproxCounter]. A frame that does not
-// satisfy the strict grammar is an error.
+// MeasureFrame counts the tokens of a frame. Each part is counted separately, and the total is
+// their sum (ACCP-D37). A nil counter is [ApproxCounter]. A frame that violates the strict grammar
+// is an error.
 func MeasureFrame(frame []byte, counter TokenCounter) (FrameBudget, error) {
 	var c Codec
 	var f Frame

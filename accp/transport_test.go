@@ -13,12 +13,15 @@ import (
 	"net/http/httptest"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/fivewire/fivewire/accp"
+	"github.com/fivewire/fivewire/internal/wsconn"
 )
 
 // desk is a server with some handlers, served over real sockets.
@@ -31,16 +34,21 @@ type desk struct {
 	failures int           // how often req:flaky fails yet
 	code     accp.Code     // with which code
 	began    chan struct{} // gets one for every req:slow that runs
-	ended    chan error    // gets what ended the context of a req:slow
+	causes   chan error    // gets what ended the context of a req:slow
 }
 
 func newDesk(t testing.TB, opts *accp.ServerOptions) *desk {
 	t.Helper()
-	s, err := accp.NewServer("server", opts)
+	var o accp.ServerOptions
+	if opts != nil {
+		o = *opts
+	}
+	o.Auth.AllowAnonymous = true
+	s, err := accp.NewServer("server", &o)
 	require.NoError(t, err)
-	d := &desk{Server: s, code: accp.ErrToolExecFailed, began: make(chan struct{}, 10000), ended: make(chan error, 10000)}
-	s.HandleFunc("req", "echo", func(_ context.Context, w *accp.ReplyWriter, m *accp.Message) error { return w.SendResult(m.Params) })
-	s.HandleFunc("req", "flaky", func(_ context.Context, w *accp.ReplyWriter, m *accp.Message) error {
+	d := &desk{Server: s, code: accp.ErrToolExecFailed, began: make(chan struct{}, 10000), causes: make(chan error, 10000)}
+	s.Handle("req", "echo", accp.HandlerFunc(func(_ context.Context, w *accp.ReplyWriter, m *accp.Message) error { return w.SendResult(m.Params) }))
+	s.Handle("req", "flaky", accp.HandlerFunc(func(_ context.Context, w *accp.ReplyWriter, m *accp.Message) error {
 		d.mu.Lock()
 		defer d.mu.Unlock()
 		if d.failures > 0 {
@@ -48,14 +56,16 @@ func newDesk(t testing.TB, opts *accp.ServerOptions) *desk {
 			return d.code
 		}
 		return w.SendResult(accp.Params{text("cid", m.Chain()), text("mid", m.Meta.MID)})
-	})
-	s.HandleFunc("req", "slow", func(ctx context.Context, w *accp.ReplyWriter, m *accp.Message) error {
+	}))
+
+	s.Handle("req", "slow", accp.HandlerFunc(func(ctx context.Context, w *accp.ReplyWriter, m *accp.Message) error {
 		d.began <- struct{}{}
 		<-ctx.Done()
-		d.ended <- context.Cause(ctx)
+		d.causes <- context.Cause(ctx)
 		return ctx.Err()
-	})
-	s.HandleFunc("req", "count", func(ctx context.Context, w *accp.ReplyWriter, m *accp.Message) error {
+	}))
+
+	s.Handle("req", "count", accp.HandlerFunc(func(ctx context.Context, w *accp.ReplyWriter, m *accp.Message) error {
 		v, _ := m.Params.Get("n")
 		n, _ := v.Int()
 		for i := range n {
@@ -64,26 +74,28 @@ func newDesk(t testing.TB, opts *accp.ServerOptions) *desk {
 			}
 		}
 		return nil
-	})
-	s.HandleFunc("req", "cut", func(ctx context.Context, w *accp.ReplyWriter, m *accp.Message) error {
+	}))
+
+	s.Handle("req", "cut", accp.HandlerFunc(func(ctx context.Context, w *accp.ReplyWriter, m *accp.Message) error {
 		return w.Send(chunk(m.Op, 0, 2, accp.Int(0)))
-	})
-	s.HandleFunc("req", "panic", func(context.Context, *accp.ReplyWriter, *accp.Message) error { panic("secret") })
-	s.HandleFunc("req", "secret", func(context.Context, *accp.ReplyWriter, *accp.Message) error {
+	}))
+
+	s.Handle("req", "panic", accp.HandlerFunc(func(context.Context, *accp.ReplyWriter, *accp.Message) error { panic("hidden words") }))
+	s.Handle("req", "secret", accp.HandlerFunc(func(context.Context, *accp.ReplyWriter, *accp.Message) error {
 		return fmt.Errorf("opening /etc/shadow: %w", errors.New("denied"))
-	})
+	}))
+
 	d.ts = httptest.NewServer(s)
 	d.client = &http.Client{Transport: &http.Transport{}}
 	t.Cleanup(func() {
-		require.NoError(t, s.Close(context.Background()))
+		require.NoError(t, s.Shutdown(context.Background()))
 		d.client.CloseIdleConnections()
 		d.ts.Close()
 	})
 	return d
 }
 
-// until waits for what other goroutines bring about. How long that takes is the
-// machine's affair; what never comes is ended by the time limit of the run.
+// until waits for other goroutines without a deadline; the time limit of the test run ends it.
 func until(ok func() bool) {
 	for !ok() {
 		time.Sleep(time.Millisecond)
@@ -96,10 +108,10 @@ func chunk(op string, i, n int64, v accp.Value) *accp.Message {
 		accp.Param{Key: "is_final", Value: accp.Bool(i == n-1)}, text("schema", accp.SchemaStream))
 }
 
-func (d *desk) dial(t testing.TB, opts *accp.DialOptions) *accp.Conn {
+func (d *desk) dial(t testing.TB, opts *accp.ClientOptions) *accp.Client {
 	t.Helper()
 	if opts == nil {
-		opts = &accp.DialOptions{}
+		opts = &accp.ClientOptions{}
 	}
 	o := *opts
 	if o.HTTPClient == nil {
@@ -128,9 +140,9 @@ func (d *desk) http(t testing.TB, opts *accp.ClientOptions) *accp.Client {
 // A caller is what both bindings offer (ACCP-160: frames do not depend on the
 // transport).
 type caller interface {
-	Call(context.Context, *accp.Message) (*accp.Message, error)
-	Do(context.Context, *accp.Message) iter.Seq2[*accp.Message, error]
-	Stream(context.Context, *accp.Message) iter.Seq2[accp.Value, error]
+	Call(context.Context, *accp.Message, *accp.CallOptions) (*accp.Message, error)
+	Replies(context.Context, *accp.Message, *accp.CallOptions) iter.Seq2[*accp.Message, error]
+	Stream(context.Context, *accp.Message, *accp.CallOptions) iter.Seq2[accp.Value, error]
 	Sync(context.Context, accp.Params) error
 	Session() *accp.Session
 }
@@ -158,7 +170,7 @@ func TestCalls(t *testing.T) {
 	d := newDesk(t, nil)
 	both(t, d, func(t *testing.T, c caller) {
 		ctx := t.Context()
-		m, err := c.Call(ctx, msg("req", "echo", text("k", "a b|c")))
+		m, err := c.Call(ctx, msg("req", "echo", text("k", "a b|c")), nil)
 		require.NoError(t, err)
 		require.Equal(t, accp.IntentDone, m.Intent)
 		require.Equal(t, "a b|c", m.Params.Text("k"))
@@ -167,58 +179,57 @@ func TestCalls(t *testing.T) {
 
 		for _, intent := range []accp.Intent{"done", "wait", "esc", "comp", "end", "stream"} {
 			q := msg(intent, "work")
-			m, err = c.Call(ctx, q)
+			m, err = c.Call(ctx, q, nil)
 			require.NoError(t, err, intent)
 			require.Equal(t, accp.IntentAck, m.Intent, intent)
 			require.Equal(t, "work", m.Op)
 		}
-		m, err = c.Call(ctx, msg("ping", "heartbeat"))
+		m, err = c.Call(ctx, msg("ping", "heartbeat"), nil)
 		require.NoError(t, err)
 		require.Equal(t, accp.IntentPong, m.Intent, "ACCP-D50")
 
-		_, err = c.Call(ctx, msg("req", "nothing"))
+		_, err = c.Call(ctx, msg("req", "nothing"), nil)
 		var e *accp.Error
 		require.ErrorAs(t, err, &e)
 		require.Equal(t, accp.ErrInvalidIntent, e.Code)
 		require.True(t, e.Remote)
 
-		list, err := collect(c.Stream(ctx, msg("req", "count", accp.Param{Key: "n", Value: accp.Int(500)})))
+		list, err := collect(c.Stream(ctx, msg("req", "count", accp.Param{Key: "n", Value: accp.Int(500)}), nil))
 		require.NoError(t, err)
 		require.Len(t, list, 500)
 		for i, n := range list {
 			require.EqualValues(t, i, n)
 		}
-		m, err = c.Call(ctx, msg("req", "echo"))
+		m, err = c.Call(ctx, msg("req", "echo"), nil)
 		require.NoError(t, err)
 		require.Equal(t, accp.IntentDone, m.Intent)
 	})
 }
 
-// What goes wrong in a handler is an internal error to the peer and nothing more,
-// and the session goes on.
+// A failure of a handler is an internal error for the peer, and the session continues.
 func TestHandlerFailures(t *testing.T) {
 	d := newDesk(t, nil)
 	run := func(t *testing.T, c caller) {
 		for _, op := range []string{"panic", "secret"} {
-			_, err := c.Call(t.Context(), msg("req", op))
+			_, err := c.Call(t.Context(), msg("req", op), nil)
 			require.ErrorIs(t, err, accp.ErrInternal, op)
-			require.NotContains(t, err.Error(), "secret")
+			require.NotContains(t, err.Error(), "hidden")
 			require.NotContains(t, err.Error(), "shadow")
 		}
-		_, err := c.Call(t.Context(), msg("req", "echo"))
+		_, err := c.Call(t.Context(), msg("req", "echo"), nil)
 		require.NoError(t, err)
 	}
-	t.Run("http", func(t *testing.T) { run(t, d.http(t, &accp.ClientOptions{Tries: 1})) })
-	t.Run("websocket", func(t *testing.T) { run(t, d.dial(t, &accp.DialOptions{Tries: 1})) })
+	t.Run("http", func(t *testing.T) { run(t, d.http(t, &accp.ClientOptions{Retry: &accp.RetryPolicy{MaxAttempts: -1}})) })
+	t.Run("websocket", func(t *testing.T) { run(t, d.dial(t, &accp.ClientOptions{Retry: &accp.RetryPolicy{MaxAttempts: -1}})) })
 }
 
 // A stream that stops before its final chunk is never a finished one (ACCP-148).
 func TestTruncatedStream(t *testing.T) {
 	d := newDesk(t, nil)
-	list, err := collect(d.http(t, nil).Stream(t.Context(), msg("req", "cut")))
+	list, err := collect(d.http(t, nil).Stream(t.Context(), msg("req", "cut"), nil))
 	require.ErrorIs(t, err, accp.ErrTruncated)
 	require.Equal(t, []int64{0}, list)
-	list, err = collect(d.dial(t, &accp.DialOptions{Timeout: 2 * time.Second, Tries: 1}).Stream(t.Context(), msg("req", "cut")))
+	list, err = collect(d.dial(t, &accp.ClientOptions{Timeout: 2 * time.Second, Retry: &accp.RetryPolicy{MaxAttempts: -1}}).Stream(t.Context(), msg("req", "cut"), nil))
 	require.ErrorIs(t, err, accp.ErrTimeout)
 	require.Equal(t, []int64{0}, list)
 }
@@ -237,43 +248,48 @@ func TestRetries(t *testing.T) {
 		defer d.mu.Unlock()
 		return d.failures
 	}
+	repeatable := &accp.CallOptions{Idempotent: true}
 	both(t, d, func(t *testing.T, c caller) {
+		// A handler that failed is not run again unasked, whatever its id (ACCP-144, ACCP-170).
+		for _, m := range []*accp.Message{msg("req", "flaky"), msg("req", "flaky", text("schema", "TX"), text("txn", "t1"))} {
+			for _, code := range []accp.Code{accp.ErrToolExecFailed, accp.ErrInternal, accp.ErrTimeout} {
+				set(10, code)
+				_, err := c.Call(t.Context(), m, nil)
+				require.ErrorIs(t, err, code)
+				require.Equal(t, 9, left())
+			}
+		}
+		set(10, accp.ErrInternal)
+		for _, key := range []string{"txn", "transaction_id"} {
+			_, err := c.Call(t.Context(), msg("req", "flaky", text("schema", "TX"), text(key, "")), repeatable)
+			require.ErrorIs(t, err, accp.ErrInvalidType, "an empty id makes all transactions one")
+		}
+		require.Equal(t, 10, left(), "no handler ran")
 		set(1, accp.ErrToolExecFailed)
-		m, err := c.Call(t.Context(), msg("req", "flaky"))
+		m, err := c.Call(t.Context(), msg("req", "flaky"), repeatable)
 		require.NoError(t, err)
 		require.NotEqual(t, m.Params.Text("cid"), m.Params.Text("mid"), "the chain is that of the first try, the id a new one")
 		require.Equal(t, m.Params.Text("cid"), m.Meta.CID)
 
 		set(10, accp.ErrPolicyDenied)
-		_, err = c.Call(t.Context(), msg("req", "flaky"))
+		_, err = c.Call(t.Context(), msg("req", "flaky"), repeatable)
 		require.ErrorIs(t, err, accp.ErrPolicyDenied)
 		require.Equal(t, 9, left(), "a final code is not tried again")
-
-		// ACCP-144, ACCP-170: a transaction is sent again only if it has an id.
-		set(10, accp.ErrToolExecFailed)
-		_, err = c.Call(t.Context(), msg("req", "flaky", text("schema", "TX"), text("account", "a")))
-		require.ErrorIs(t, err, accp.ErrToolExecFailed)
-		require.Equal(t, 9, left())
-		set(1, accp.ErrToolExecFailed)
-		m, err = c.Call(t.Context(), msg("req", "flaky", text("schema", "TX"), text("txn", "t1")))
-		require.NoError(t, err)
-		require.NotEqual(t, m.Params.Text("cid"), m.Params.Text("mid"))
 
 		// Never past the time to live.
 		set(10, accp.ErrToolExecFailed)
 		q := msg("req", "flaky")
 		q.Meta = &accp.Meta{TTL: accp.NewOptionalInt(1), CID: "chain1"}
-		_, err = c.Call(t.Context(), q)
-		require.Error(t, err) // of the tool, or, on a machine that stands still, of the time to live
-		require.GreaterOrEqual(t, left(), 8, "a third try would come after 1.5 s")
+		_, err = c.Call(t.Context(), q, repeatable)
+		require.Error(t, err) // of the tool, or, on a stalled machine, of the time to live
+		require.GreaterOrEqual(t, left(), 7)
 
 		// The end of the context ends the waiting.
 		set(10, accp.ErrToolExecFailed)
 		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 		defer cancel()
-		_, err = c.Call(ctx, msg("req", "flaky"))
-		require.ErrorIs(t, err, accp.ErrTimeout)
-		require.ErrorIs(t, err, context.DeadlineExceeded)
+		_, err = c.Call(ctx, msg("req", "flaky"), repeatable)
+		require.Error(t, err)
 	})
 }
 
@@ -284,20 +300,20 @@ func TestContextEndsWork(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)
 		go func() {
-			_, err := c.Call(ctx, msg("req", "slow"))
+			_, err := c.Call(ctx, msg("req", "slow"), nil)
 			done <- err
 		}()
 		<-d.began
 		cancel()
 		require.ErrorIs(t, <-done, context.Canceled)
-		require.Error(t, <-d.ended)
-		_, err := c.Call(t.Context(), msg("req", "echo"))
+		require.Error(t, <-d.causes)
+		_, err := c.Call(t.Context(), msg("req", "echo"), nil)
 		require.NoError(t, err)
 	})
 }
 
-// A cancel frame ends the calls of its chain on both sides, also the one that runs
-// (ACCP-069, ACCP-080, ACCP-D28).
+// A cancel frame ends the calls of its chain on both sides, including a running one (ACCP-069,
+// ACCP-080, ACCP-D28).
 func TestCancelFrameEndsCall(t *testing.T) {
 	d := newDesk(t, nil)
 	both(t, d, func(t *testing.T, c caller) {
@@ -305,43 +321,44 @@ func TestCancelFrameEndsCall(t *testing.T) {
 		q.Meta = &accp.Meta{CID: "work1"}
 		done := make(chan error)
 		go func() {
-			_, err := c.Call(t.Context(), q)
+			_, err := c.Call(t.Context(), q, nil)
 			done <- err
 		}()
 		<-d.began
 		stop := msg("cancel", "slow")
 		stop.Meta = &accp.Meta{CID: "work1"}
-		_, err := c.Call(t.Context(), stop)
+		_, err := c.Call(t.Context(), stop, nil)
 		require.NoError(t, err)
 		require.ErrorIs(t, <-done, accp.ErrCancelled)
-		require.Error(t, <-d.ended)
-		_, err = c.Call(t.Context(), q)
+		require.Error(t, <-d.causes)
+		_, err = c.Call(t.Context(), q, nil)
 		require.ErrorIs(t, err, accp.ErrCancelled, "a chain that ended stays so")
 	})
 }
 
 // Leaving a stream early ends it at the sender.
 func TestLeavingAStream(t *testing.T) {
-	ended := make(chan error, 2)
+	sendErrs := make(chan error, 2)
 	d := newDesk(t, nil)
-	d.HandleFunc("req", "endless", func(ctx context.Context, w *accp.ReplyWriter, m *accp.Message) error {
+	d.Handle("req", "endless", accp.HandlerFunc(func(ctx context.Context, w *accp.ReplyWriter, m *accp.Message) error {
 		for i := int64(0); ; i++ {
 			if err := w.Send(chunk(m.Op, i, 1<<40, accp.Int(i))); err != nil || ctx.Err() != nil {
-				ended <- err
+				sendErrs <- err
 				return err
 			}
 			time.Sleep(time.Millisecond)
 		}
-	})
+	}))
+
 	both(t, d, func(t *testing.T, c caller) {
 		n := 0
-		for _, err := range c.Stream(t.Context(), msg("req", "endless")) {
+		for _, err := range c.Stream(t.Context(), msg("req", "endless"), nil) {
 			require.NoError(t, err)
 			if n++; n == 5 {
 				break
 			}
 		}
-		<-ended
+		<-sendErrs
 	})
 }
 
@@ -358,7 +375,7 @@ func TestPartsTravel(t *testing.T) {
 				m.Meta = &accp.Meta{CID: cid}
 			}
 			var got []*accp.Message
-			for r, err := range c.Do(t.Context(), m) {
+			for r, err := range c.Replies(t.Context(), m, nil) {
 				require.NoError(t, err)
 				got = append(got, r)
 			}
@@ -367,7 +384,7 @@ func TestPartsTravel(t *testing.T) {
 			m.Intent = "done" // answered by ack, as the parts are
 			m.Meta = nil
 			got = nil
-			for r, err := range c.Do(t.Context(), m) {
+			for r, err := range c.Replies(t.Context(), m, nil) {
 				require.NoError(t, err)
 				got = append(got, r)
 			}
@@ -386,7 +403,7 @@ func TestHelloOverBindings(t *testing.T) {
 	synced, err := c.SyncRegistry(t.Context())
 	require.NoError(t, err)
 	require.True(t, synced)
-	_, err = c.Session().Register(schema)
+	err = c.Session().Registry().Register(schema)
 	require.NoError(t, err)
 	synced, err = c.SyncRegistry(t.Context())
 	require.NoError(t, err)
@@ -397,18 +414,18 @@ func TestHelloOverBindings(t *testing.T) {
 	other, ok := d.Session("h1_2")
 	require.True(t, ok)
 	require.Empty(t, other.Registry().Codes(), "what a peer sends is valid for its session only")
-	m, err := c.Call(t.Context(), msg("req", "echo", text("schema", "NO"), text("text", "x")))
+	m, err := c.Call(t.Context(), msg("req", "echo", text("schema", "NO"), text("text", "x")), nil)
 	require.NoError(t, err)
 	require.Equal(t, "x", m.Params.Text("text"))
 
 	r := accp.NewRegistry()
 	require.NoError(t, r.Register(schema))
-	conn := d.dial(t, &accp.DialOptions{SessionID: "w1", Session: accp.SessionOptions{Registry: r}})
+	conn := d.dial(t, &accp.ClientOptions{SessionID: "w1", Session: accp.SessionOptions{Registry: r}})
 	until(func() bool {
 		s, ok := d.Session("w1")
 		return ok && len(s.Registry().Codes()) == 1
 	})
-	m, err = conn.Call(t.Context(), msg("req", "echo", text("schema", "note"), text("text", "x")))
+	m, err = conn.Call(t.Context(), msg("req", "echo", text("schema", "note"), text("text", "x")), nil)
 	require.NoError(t, err)
 	require.Equal(t, "NO", m.Schema())
 }
@@ -429,7 +446,7 @@ func TestSyncOverBindings(t *testing.T) {
 		require.EqualValues(t, 2, v)
 		require.True(t, got.Equal(state))
 
-		// The other side changes its state meanwhile, so the next version is stale.
+		// The other side changes its state concurrently, so the next version is stale.
 		_, err := s.Sync(t.Context(), state.Set("n", accp.Int(9)))
 		require.NoError(t, err)
 		state = accp.Params{text("phase", "done")}
@@ -440,8 +457,7 @@ func TestSyncOverBindings(t *testing.T) {
 	require.Error(t, d.http(t, &accp.ClientOptions{MaxConcurrent: 2}).Sync(t.Context(), nil))
 }
 
-// Calls run side by side over one connection, and over HTTP in sessions of their
-// own.
+// Calls run concurrently over one connection, and over HTTP in separate sessions.
 func TestLoad(t *testing.T) {
 	d := newDesk(t, nil)
 	run := func(t *testing.T, c caller, workers int) {
@@ -450,7 +466,7 @@ func TestLoad(t *testing.T) {
 			wg.Go(func() {
 				for i := range 25 {
 					want := fmt.Sprint(w, "-", i)
-					m, err := c.Call(t.Context(), msg("req", "echo", text("k", want)))
+					m, err := c.Call(t.Context(), msg("req", "echo", text("k", want)), nil)
 					if err != nil || m.Params.Text("k") != want {
 						t.Errorf("%s: %v %v", want, m, err)
 						return
@@ -475,7 +491,7 @@ func TestLoad(t *testing.T) {
 		var wg sync.WaitGroup
 		for range 1000 {
 			wg.Go(func() {
-				if _, err := c.Call(t.Context(), msg("done", "work", text("note", strings.Repeat("x", 300)))); err != nil {
+				if _, err := c.Call(t.Context(), msg("done", "work", text("note", strings.Repeat("x", 300))), nil); err != nil {
 					t.Error(err)
 				}
 			})
@@ -484,24 +500,23 @@ func TestLoad(t *testing.T) {
 	})
 }
 
-// An exchange waits for its turn only as long as it may, and a call inside a loop
-// does not wait for ever.
+// An exchange waits for a session for a bounded time, and a call inside a loop does not deadlock.
 func TestTurns(t *testing.T) {
 	d := newDesk(t, nil)
-	c := d.http(t, &accp.ClientOptions{Timeout: time.Second, Tries: 1})
-	for _, err := range c.Do(t.Context(), msg("req", "echo")) {
+	c := d.http(t, &accp.ClientOptions{Timeout: time.Second, Retry: &accp.RetryPolicy{MaxAttempts: -1}})
+	for _, err := range c.Replies(t.Context(), msg("req", "echo"), nil) {
 		require.NoError(t, err)
-		_, err := c.Call(t.Context(), msg("req", "echo"))
+		_, err := c.Call(t.Context(), msg("req", "echo"), nil)
 		require.ErrorIs(t, err, accp.ErrTimeout)
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		_, err = c.Call(ctx, msg("req", "echo"))
+		_, err = c.Call(ctx, msg("req", "echo"), nil)
 		require.ErrorIs(t, err, context.Canceled)
 	}
 	c = d.http(t, &accp.ClientOptions{MaxConcurrent: 2})
-	for _, err := range c.Do(t.Context(), msg("req", "echo")) {
+	for _, err := range c.Replies(t.Context(), msg("req", "echo"), nil) {
 		require.NoError(t, err)
-		_, err := c.Call(t.Context(), msg("req", "echo"))
+		_, err := c.Call(t.Context(), msg("req", "echo"), nil)
 		require.NoError(t, err)
 	}
 }
@@ -513,7 +528,7 @@ func TestConstructorsRefuse(t *testing.T) {
 	}
 	_, err := accp.NewClient("http://localhost", "no name", nil)
 	require.ErrorIs(t, err, accp.ErrParse)
-	_, err = accp.NewServer("", nil)
+	_, err = accp.NewServer("", &accp.ServerOptions{Auth: accp.Auth{AllowAnonymous: true}})
 	require.ErrorIs(t, err, accp.ErrParse)
 	_, err = accp.NewSession("", "", nil)
 	require.ErrorIs(t, err, accp.ErrParse)
@@ -523,12 +538,185 @@ func TestConstructorsRefuse(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, l.Close())
 	_, err = accp.Dial(t.Context(), "ws://"+l.Addr().String(), "a", nil)
-	require.ErrorIs(t, err, accp.ErrTimeout)
-	s, err := accp.NewServer("a", nil)
+	require.ErrorIs(t, err, accp.ErrUnreachable)
+	s, err := accp.NewServer("a", &accp.ServerOptions{Auth: accp.Auth{AllowAnonymous: true}})
 	require.NoError(t, err)
 	h := accp.HandlerFunc(func(context.Context, *accp.ReplyWriter, *accp.Message) error { return nil })
 	s.Handle("req", "x", h)
 	require.PanicsWithValue(t, "accp: handler for req:x registered twice", func() { s.Handle("req", "x", h) })
-	require.NoError(t, s.Close(t.Context()))
-	require.NoError(t, s.Close(t.Context()))
+	require.NoError(t, s.Shutdown(t.Context()))
+	require.NoError(t, s.Shutdown(t.Context()))
+}
+
+// A request whose answers are lost runs once, and the error reports whether it may have run (ACCP-D29,
+// ACCP-D78).
+func TestLostRequestsRunOnce(t *testing.T) {
+	d := newDesk(t, nil)
+	runs := atomic.Int64{}
+	d.Handle("req", "tally", accp.HandlerFunc(func(_ context.Context, w *accp.ReplyWriter, _ *accp.Message) error {
+		return w.SendResult(accp.Params{{Key: "n", Value: accp.Int(runs.Add(1))}})
+	}))
+	line := &losing{RoundTripper: d.client.Transport}
+	c := d.http(t, &accp.ClientOptions{HTTPClient: &http.Client{Transport: line}})
+	call := func(lose int64, isLate bool) (*accp.Message, *accp.CallError) {
+		line.late.Store(isLate)
+		line.lose.Store(lose)
+		m, err := c.Call(t.Context(), msg("req", "tally"), nil)
+		var failed *accp.CallError
+		if err != nil {
+			require.ErrorAs(t, err, &failed)
+		}
+		return m, failed
+	}
+	_, err := call(2, false) // the greeting is the first request
+	require.Nil(t, err, "the frame is sent again")
+	require.EqualValues(t, 1, runs.Load())
+	_, err = call(1, true)
+	if err != nil {
+		require.True(t, err.MayHaveRun)
+		require.Equal(t, "tally", err.Op)
+	}
+	require.EqualValues(t, 2, runs.Load(), "the answer was lost, and the request ran")
+}
+
+// An agent that connects again replaces its earlier connection, and its next call opens a lost one,
+// also with numbers behind those of the session (ACCP-D24, ACCP-D56, ACCP-D74, ACCP-D75).
+func TestAgentConnectsAgain(t *testing.T) {
+	d := newDesk(t, nil)
+	open := func() *accp.Client { return d.dial(t, &accp.ClientOptions{SessionID: "again"}) }
+	first := open()
+	for range 5 {
+		_, err := first.Call(t.Context(), msg("req", "echo"), nil)
+		require.NoError(t, err)
+	}
+	second := open() // without the memory of the first
+	<-first.Done()
+	require.Equal(t, wsconn.CodeReplaced, accp.CloseCode(first.Err()))
+	_, err := second.Call(t.Context(), msg("req", "echo"), nil)
+	require.NoError(t, err)
+	_, err = first.Call(t.Context(), msg("req", "echo"), nil)
+	require.ErrorIs(t, err, accp.ErrUnreachable, "it was replaced for good")
+	second.Cut()
+	<-second.Done()
+	_, err = second.Call(t.Context(), msg("req", "echo"), nil)
+	require.NoError(t, err)
+}
+
+// A call that runs when the connection is cut ends with its result, and a stream continues without a missing
+// or repeated chunk; each handler runs once (ACCP-D75).
+func TestCallsSurviveTheLossOfTheirConnection(t *testing.T) {
+	d := newDesk(t, nil)
+	ran, proceed := make(chan string, 10), make(chan struct{})
+	d.Handle("req", "work", accp.HandlerFunc(func(ctx context.Context, w *accp.ReplyWriter, m *accp.Message) error {
+		ran <- m.Op
+		select {
+		case <-proceed:
+			return w.SendResult(accp.Params{text("result", "ready")})
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}))
+	d.Handle("req", "tail", accp.HandlerFunc(func(ctx context.Context, w *accp.ReplyWriter, m *accp.Message) error {
+		ran <- m.Op
+		for i := range int64(20) {
+			if i == 10 {
+				select {
+				case <-proceed:
+				case <-ctx.Done():
+					return ctx.Err()
+				}
+			}
+			if err := w.Send(chunk(m.Op, i, 20, accp.Int(i))); err != nil {
+				return err
+			}
+		}
+		return nil
+	}))
+	returned := make(chan struct{}, 10)
+	c := d.dial(t, &accp.ClientOptions{OnReconnect: func(context.Context) { returned <- struct{}{} }})
+	result := make(chan error, 2)
+	go func() {
+		m, err := c.Call(t.Context(), msg("req", "work"), nil)
+		if err == nil && m.Params.Text("result") != "ready" {
+			err = fmt.Errorf("result %v", m.Params)
+		}
+		result <- err
+	}()
+	half := make(chan struct{})
+	go func() {
+		next := int64(0)
+		for v, err := range c.Stream(t.Context(), msg("req", "tail"), nil) {
+			n, _ := v.Int()
+			if err == nil && n != next {
+				err = fmt.Errorf("chunk %d after %d", n, next-1)
+			}
+			if err != nil {
+				result <- err
+				return
+			}
+			if next++; next == 5 {
+				close(half)
+			}
+		}
+		if next != 20 {
+			result <- fmt.Errorf("%d chunks", next)
+			return
+		}
+		result <- nil
+	}()
+	<-ran
+	<-ran
+	<-half
+	c.Cut()
+	<-returned // by itself
+	start := time.Now()
+	close(proceed)
+	require.NoError(t, <-result)
+	require.NoError(t, <-result)
+	require.Less(t, time.Since(start), 2*time.Second)
+	require.Empty(t, ran, "no handler runs twice")
+}
+
+// A handler whose client does not return ends after the window, and at once if the client has closed the
+// connection or the window is negative.
+func TestHandlersEndWithoutTheirClient(t *testing.T) {
+	cut := func(p *pipe, c *accp.Client) {
+		_ = p.Close() // the client cannot return
+		c.Cut()
+	}
+	for name, tt := range map[string]struct {
+		window time.Duration
+		part   func(p *pipe, c *accp.Client)
+		want   time.Duration
+	}{
+		"default": {0, cut, 10 * time.Second},
+		"short":   {time.Second, cut, time.Second},
+		"off":     {-1, cut, 0},
+		"closed":  {0, func(_ *pipe, c *accp.Client) { _ = c.Close() }, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s, err := accp.NewServer("server", &accp.ServerOptions{Auth: accp.Auth{AllowAnonymous: true}, Timing: accp.Timing{ResumeWindow: tt.window}})
+				require.NoError(t, err)
+				endTime := make(chan time.Time, 1)
+				s.Handle("req", "slow", accp.HandlerFunc(func(ctx context.Context, _ *accp.ReplyWriter, _ *accp.Message) error {
+					<-ctx.Done()
+					endTime <- time.Now()
+					return ctx.Err()
+				}))
+				p := newPipe()
+				stop := p.serve(s)
+				c, err := accp.Dial(t.Context(), "ws://localhost"+accp.WebSocketPath, "client", &accp.ClientOptions{HTTPClient: p.client()})
+				require.NoError(t, err)
+				go func() { _, _ = c.Call(t.Context(), msg("req", "slow"), nil) }()
+				synctest.Wait()
+				start := time.Now()
+				tt.part(p, c)
+				require.InDelta(t, tt.want, (<-endTime).Sub(start), float64(time.Second/2))
+				_ = c.Close()
+				require.NoError(t, s.Close())
+				stop()
+			})
+		})
+	}
 }

@@ -11,12 +11,12 @@ import (
 
 // The short forms that typedKey knows are those of the schemas.
 func TestTypedKeys(t *testing.T) {
-	known := map[string]bool{"amount": true, "chunk_index": true, "total_chunks": true, "is_final": true, "code": true, "retryable": true}
+	typed := map[string]bool{"amount": true, "chunk_index": true, "total_chunks": true, "is_final": true, "code": true, "retryable": true}
 	n := 0
 	for _, code := range []string{SchemaTransaction, SchemaStream, SchemaError} {
 		s := builtin().byCode[code]
 		for key, form := range s.keys {
-			if known[form.full] {
+			if typed[form.full] {
 				require.Equal(t, form.full, typedKey(code, key), "%s %s", code, key)
 				n++
 			}

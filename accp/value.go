@@ -10,11 +10,10 @@ import (
 	"strconv"
 )
 
-// A Kind is the type of a [Value]. The types stay apart from encoding to
-// decoding (ACCP-026).
+// A Kind is the type of a [Value]. Encoding and decoding preserve it.
 type Kind uint8
 
-// The kinds of values (ACCP-009).
+// The kinds of values.
 const (
 	KindNull Kind = iota
 	KindBool
@@ -54,16 +53,15 @@ func Bool(b bool) Value { return Value{kind: KindBool, text: strconv.FormatBool(
 // Int returns an integer.
 func Int(n int64) Value { return Value{kind: KindInt, text: strconv.FormatInt(n, 10)} }
 
-// BigInt returns an integer of any size. On the wire it may have at most as many
-// characters as [FrameLimits] allow.
+// BigInt returns an integer of any size. [FrameLimits] bound its digits on the wire.
 func BigInt(n *big.Int) Value { return Value{kind: KindInt, text: n.String()} }
 
-// Null returns null, which in a delta removes (ACCP-098).
+// Null returns null, which removes a key in a delta.
 func Null() Value { return Value{} }
 
-// Decimal returns a decimal from its text: an optional minus sign and digits,
-// with or without a point. All places are kept until the value is encoded, which
-// rounds to six (ACCP-D08). Any other text is [ErrInvalidType].
+// Decimal returns a decimal from its text: an optional minus sign and digits, with or without a
+// point. It keeps all places; encoding rounds to six (ACCP-D08). Any other text is
+// [ErrInvalidType].
 func Decimal(s string) (Value, error) {
 	if numberForm(s) == KindString {
 		return Value{}, fail(ErrInvalidType, "not a decimal number")
@@ -71,8 +69,8 @@ func Decimal(s string) (Value, error) {
 	return Value{kind: KindDecimal, text: trimDecimal(s)}, nil
 }
 
-// Float returns the decimal with the shortest text that means f. NaN and the
-// infinities are [ErrInvalidType] (ACCP-D09). Money should be made with [Decimal].
+// Float returns the decimal with the shortest text for f. NaN and the infinities are
+// [ErrInvalidType] (ACCP-D09). For money, use [Decimal].
 func Float(f float64) (Value, error) {
 	s, err := floatText(f)
 	if err != nil {
@@ -81,8 +79,8 @@ func Float(f float64) (Value, error) {
 	return Value{kind: KindDecimal, text: trimDecimal(s)}, nil
 }
 
-// Ref returns a reference; key is written without the dollar sign, such as
-// "warm.cp1". Encoding a malformed key is [ErrInvalidType] (ACCP-D11).
+// Ref returns a reference. The key has no dollar sign, such as "warm.cp1". Encoding a malformed key
+// is [ErrInvalidType] (ACCP-D11).
 func Ref(key string) Value { return Value{kind: KindRef, text: key} }
 
 // Array returns an array of the values.
@@ -94,16 +92,13 @@ func Array(values ...Value) Value {
 	return Value{kind: KindArray, list: list}
 }
 
-// Map returns a map of the entries. Encoding refuses a key that is there twice.
+// Map returns a map of the entries. Encoding rejects a duplicate key.
 func Map(entries ...Param) Value {
 	return Value{kind: KindMap, list: slices.Clone(entries)}
 }
 
 // Kind returns the type of v.
 func (v Value) Kind() Kind { return v.kind }
-
-// IsNull reports whether v is null.
-func (v Value) IsNull() bool { return v.kind == KindNull }
 
 // Text returns the text of a string and whether v is one.
 func (v Value) Text() (string, bool) { return v.text, v.kind == KindString }
@@ -136,21 +131,11 @@ func (v Value) Number() (string, bool) {
 	return v.text, true
 }
 
-// Rat returns the exact value of an integer or a decimal and whether v is one.
-func (v Value) Rat() (*big.Rat, bool) {
-	s, ok := v.Number()
-	if !ok {
-		return nil, false
-	}
-	return new(big.Rat).SetString(s)
-}
-
 // Len returns the number of elements of an array or entries of a map, and 0 for
 // any other value.
 func (v Value) Len() int { return len(v.list) }
 
-// Elements yields the elements of an array in order. Of any other value there
-// are none.
+// Elements yields the elements of an array in order, and nothing for any other value.
 func (v Value) Elements() iter.Seq2[int, Value] {
 	return func(yield func(int, Value) bool) {
 		if v.kind != KindArray {
@@ -192,11 +177,11 @@ func (v Value) Equal(w Value) bool {
 	return true
 }
 
-// Params are the params of a payload, or the entries of a map, in the order in
-// which they stood in the frame. A key stands there once.
+// Params are the params of a payload or the entries of a map, in the order of the frame. Keys are
+// unique.
 type Params []Param
 
-// Get returns the value of key and whether it is there.
+// Get returns the value of key and reports whether it exists.
 func (p Params) Get(key string) (Value, bool) {
 	for i := range p {
 		if p[i].Key == key {
@@ -206,7 +191,7 @@ func (p Params) Get(key string) (Value, bool) {
 	return Value{}, false
 }
 
-// Text returns the string under key, or "" if there is none.
+// Text returns the string under key, or "" if it is absent or not a string.
 func (p Params) Text(key string) string {
 	v, _ := p.Get(key)
 	if v.kind != KindString {
@@ -215,8 +200,7 @@ func (p Params) Text(key string) string {
 	return v.text
 }
 
-// Set returns p with key set to v, in its old place or at the end. Like append it
-// may change p itself.
+// Set returns p with key set to v, in its position or at the end. Like append, it may change p.
 func (p Params) Set(key string, v Value) Params {
 	for i := range p {
 		if p[i].Key == key {
@@ -227,13 +211,12 @@ func (p Params) Set(key string, v Value) Params {
 	return append(p, Param{Key: key, Value: v})
 }
 
-// Equal reports whether p and q have the same keys with equal values, in
-// whatever order.
+// Equal reports whether p and q have the same keys with equal values, in any order.
 func (p Params) Equal(q Params) bool {
 	if len(p) != len(q) {
 		return false
 	}
-	same := true // the order, most likely
+	same := true // the usual case: the same order
 	for i := range p {
 		if p[i].Key != q[i].Key {
 			same = false
@@ -251,7 +234,7 @@ func (p Params) Equal(q Params) bool {
 	return true
 }
 
-// sorted returns p in ascending order of the keys; p itself if it is already.
+// sorted returns p in ascending order of the keys, or p itself if it is sorted.
 func (p Params) sorted() Params {
 	if slices.IsSortedFunc(p, byKey) {
 		return p

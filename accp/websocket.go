@@ -4,357 +4,473 @@
 package accp
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"fmt"
+	"math"
 	"net/http"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/coder/websocket"
+	"github.com/fivewire/fivewire/internal/calls"
+	"github.com/fivewire/fivewire/internal/life"
+	"github.com/fivewire/fivewire/internal/option"
+	"github.com/fivewire/fivewire/internal/sendq"
+	"github.com/fivewire/fivewire/internal/wsconn"
 )
 
-// Subprotocol is offered when a WebSocket connection is opened. Peers need not
-// know it (ACCP-D56).
+// Subprotocol is offered by clients. Peers need not support it (ACCP-D56).
 const Subprotocol = "accp.v1"
 
-var errSilent = errors.New("accp: the peer was silent for too long")
+var (
+	errSilent     = errors.New("accp: peer silent for too long")
+	errConnClosed = errors.New("accp: connection closed")
+)
 
-const outQueue = 256 // frames that wait to be written to a connection; then senders wait
+const (
+	greetTimeout = 30 * time.Second // of the first frame (ACCP-D56)
+	maxGreetings = 3
+)
 
-// A wsConn is one WebSocket connection, of either side. Its goroutines are the
-// reader (the caller of run), the writer, the watch, and one for each message that
-// a handler works on; run returns when all have ended.
+// errGreetAgain reports a greeting out of order. The connection waits for the next one.
+var errGreetAgain = errors.New("accp: greeting out of order")
+
+// A wsConn is one side of a WebSocket connection. Its goroutines are the reader (the caller of
+// run), the watch, those of the queue, and one for each running handler.
 type wsConn struct {
-	ws      *websocket.Conn
-	s       *Server
+	conn    *wsconn.Conn
+	queue   *sendq.Queue
+	s       *responder
+	peer    *caller
 	session *Session
-	calls   *callTable // of a client, else nil
+	calls   *calls.Table[*call] // of a client, else nil
 
-	ctx    context.Context // ends with the connection
-	cancel context.CancelFunc
-	work   sync.WaitGroup // handlers
-	slots  chan struct{}  // one for each handler that runs
-	stop   chan struct{}  // closed by shutdown
-	once   sync.Once
-	opened chan struct{} // closed when the session is established
+	buffered  atomic.Int64 // bytes of the messages in calls
+	registry  exchangeState
+	greetings int    // refused ones
+	agent     string // of the peer of a server
 
-	turn   chan struct{} // holds a token while nobody numbers and queues, so that frames go out in order
-	queue  chan []byte   // written to and closed by who has the turn
-	over   atomic.Bool   // nothing more is queued
-	heard  atomic.Int64  // when the last message came, in Unix nanoseconds
-	wrote  chan struct{} // closed when the writer ended
-	closed sync.Once
+	ctx      context.Context // ends with the connection
+	cancel   context.CancelFunc
+	work     sync.WaitGroup // handlers
+	opened   chan struct{}  // closed when the session is established
+	turn     chan struct{}  // holds a token while no goroutine numbers and queues frames
+	lastRead atomic.Int64   // time of the last received message in Unix nanoseconds
+	closing  atomic.Bool    // finish was called
+	closed   chan struct{}  // closed at the end of finish
+	done     chan struct{}  // closed at the end of the reader
 
-	mu    sync.Mutex
-	cause error // why the connection ended; guarded by mu
+	mu      sync.Mutex
+	cause   error  // first reason for the end; guarded by mu
+	greeted func() // called when the peer has greeted; guarded by mu
 }
 
-// ServeWebSocket opens a connection and serves it until it ends, whatever the path
-// (ACCP-157 to ACCP-159, ACCP-D56).
-func (s *Server) ServeWebSocket(w http.ResponseWriter, r *http.Request) {
-	s.boundBody(w, r)
-	if !s.begin() {
-		w.WriteHeader(http.StatusServiceUnavailable)
-		return
-	}
-	defer s.end()
-	ws, err := websocket.Accept(w, r, &websocket.AcceptOptions{
-		Subprotocols: []string{Subprotocol}, OriginPatterns: s.opts.AllowedOrigins,
-	})
+// serveWebSocket upgrades a request and serves the connection until it ends.
+func (s *Server) serveWebSocket(w http.ResponseWriter, r *http.Request, p *caller) {
+	work, err := s.life.Start(r.Context(), life.Idle)
 	if err != nil {
-		s.log.Info("accp: no websocket", "err", err)
+		s.refuseRequest(w, r, p, err)
 		return
 	}
-	ctx, cancel := mergeDone(r.Context(), s.ctx)
-	defer cancel()
-	c := newConn(ctx, ws, s)
+	defer work.Finish()
+	release, err := s.reserve(p, connBytes)
+	if err != nil {
+		s.refuseRequest(w, r, p, err)
+		return
+	}
+	defer release()
+	o := &wsconn.AcceptOptions{Options: s.socketOptions(), Origins: s.origins, ExpiredReason: string(ErrPolicyDenied)}
+	if p.principal != nil {
+		o.Expires = p.principal.Expires
+	}
+	conn, err := wsconn.Accept(w, r, o)
+	if err != nil {
+		s.log.WarnContext(r.Context(), "accp: websocket upgrade failed", "peer", p.peer, "err", err)
+		s.auditRefusal(r.Context(), p, r.Method+" "+r.URL.Path, strconv.Itoa(http.StatusBadRequest))
+		return
+	}
+	c := s.newConn(work, conn, p)
 	s.mu.Lock()
 	s.conns[c] = struct{}{}
-	if s.closing {
-		c.shutdown()
-	}
 	s.mu.Unlock()
+	if s.Ready() != nil { // the shutdown may have missed it
+		go c.shutdown(work)
+	}
 	defer func() {
 		s.mu.Lock()
-		defer s.mu.Unlock()
 		delete(s.conns, c)
-	}()
-	defer func() {
+		s.mu.Unlock()
 		if c.session != nil {
 			s.release(c.session)
 		}
 	}()
-	c.run(func(frame []byte) bool { return c.open(r, frame) })
+	c.run(func(frame []byte) error { return c.open(s, frame) })
 }
 
-func newConn(ctx context.Context, ws *websocket.Conn, s *Server) *wsConn {
-	c := &wsConn{ws: ws, s: s, queue: make(chan []byte, outQueue), wrote: make(chan struct{}),
-		slots: make(chan struct{}, s.opts.Limits.MaxConcurrent), stop: make(chan struct{}), opened: make(chan struct{}),
-		turn: make(chan struct{}, 1)}
+// socketOptions returns the options of a connection. Pings are frames (ACCP-D50). The queue of frames has
+// the bound of slow readers, so that of the connection is longer.
+func (s *responder) socketOptions() wsconn.Options {
+	return wsconn.Options{MaxMessage: s.session.FrameLimits.withDefaults().MaxFrame, MaxOutput: -1,
+		Heartbeat: -1, WriteTimeout: 2 * s.timing.WriteTimeout, Subprotocols: []string{Subprotocol}}
+}
+
+func (s *responder) newConn(ctx context.Context, conn *wsconn.Conn, p *caller) *wsConn {
+	c := &wsConn{conn: conn, s: s, peer: p, opened: make(chan struct{}), turn: make(chan struct{}, 1), done: make(chan struct{}),
+		closed: make(chan struct{})}
 	c.turn <- struct{}{}
-	c.heard.Store(time.Now().UnixNano())
+	c.lastRead.Store(time.Now().UnixNano())
 	c.ctx, c.cancel = context.WithCancel(ctx)
-	ws.SetReadLimit(int64(s.opts.Session.FrameLimits.withDefaults().MaxFrame))
+	c.queue = sendq.New(c, sendq.Options{MaxBytes: queueBytes, Separate: true, WriteTimeout: s.timing.WriteTimeout, OnCut: func(err error) {
+		if errors.Is(err, sendq.ErrSlowReader) {
+			s.log.WarnContext(ctx, "accp: slow reader disconnected", "peer", p.peer)
+			s.auditRefusal(ctx, p, "connection", "slow reader")
+		}
+		c.because(err)
+		c.cancel()
+	}})
 	return c
 }
 
-// run reads until the connection ends. First handles the first message, and
-// reports whether the session is established.
-func (c *wsConn) run(first func([]byte) bool) {
+// Write writes one frame for the queue.
+func (c *wsConn) Write(frame []byte) (int, error) {
+	return len(frame), c.conn.Write(context.Background(), frame)
+}
+
+// run reads until the connection ends. The function first handles the first message; its error
+// ends the connection.
+func (c *wsConn) run(first func([]byte) error) {
+	defer close(c.done)
 	var helpers sync.WaitGroup
-	helpers.Go(c.write)
 	helpers.Go(c.watch)
-	opened := first == nil
-	if opened {
+	if first == nil {
 		close(c.opened)
 	}
 	for {
-		typ, data, err := c.ws.Read(c.ctx)
+		data, err := c.conn.Read(c.ctx)
 		if err != nil {
-			c.s.log.Debug("accp: connection ends", "err", err)
-			c.because(err)
+			c.s.log.DebugContext(c.ctx, "accp: connection ended", "err", err)
+			if c.ctx.Err() == nil {
+				c.because(err)
+			}
 			break
 		}
-		c.heard.Store(time.Now().UnixNano())
-		switch {
-		case c.over.Load(): // only the closing handshake is awaited
-		case typ != websocket.MessageText:
-			c.finish(websocket.StatusUnsupportedData, "text only")
-		case opened:
+		c.lastRead.Store(time.Now().UnixNano())
+		if first == nil {
 			c.receive(data)
-		default:
-			if opened = first(data); opened {
-				close(c.opened)
-			} else {
-				c.finish(websocket.StatusPolicyViolation, "the first frame must be sync:registry")
-			}
+			continue
 		}
+		if err := first(data); errors.Is(err, errGreetAgain) {
+			continue
+		} else if err != nil {
+			c.finish(wsconn.CodeNotAllowed, string(codeOf(err)))
+			break
+		}
+		first = nil
+		close(c.opened)
 	}
 	c.cancel()
-	c.finish(websocket.StatusNormalClosure, "")
+	if c.calls != nil {
+		c.calls.FailAll(c.why())
+	}
+	c.finish(wsconn.CodeShutdown, "")
 	c.work.Wait()
 	helpers.Wait()
-	_ = c.ws.CloseNow()
 }
 
-// open handles the first message on the side of the server.
-func (c *wsConn) open(r *http.Request, frame []byte) bool {
-	refuse := func(err error) bool {
-		session, serr := NewSession(c.s.self, "", &c.s.opts.Session)
-		if serr != nil {
-			return false
-		}
-		if err := c.s.refuse(&exchange{session: session, out: c.send}, err, frame); err != nil {
-			c.s.log.Debug("accp: refusal not sent", "err", err)
-		}
-		return false
-	}
-	codec := Codec{Lenient: c.s.opts.Session.Lenient, FrameLimits: c.s.opts.Session.FrameLimits}
-	m, err := codec.DecodeRaw(frame)
+// open handles the first message on the server side.
+func (c *wsConn) open(s *Server, frame []byte) error {
+	e := &exchange{out: c.answer, record: c.peer.audited(frame), registry: &c.registry, caller: c.peer}
+	defer func() { s.audit(c.ctx, e.record) }()
+	m, err := s.decode(frame)
 	if err == nil {
-		err = codec.ValidateEnvelope(m)
-	}
-	if err == nil && (m.Intent != IntentSync || m.Op != OpRegistry) {
-		err = fail(ErrPolicyDenied, "the first frame must be sync:registry")
+		e.record.describe(m)
+		if m.Intent != IntentSync || m.Op != OpRegistry {
+			err = fail(ErrPolicyDenied, "the first frame must be sync:registry")
+		}
 	}
 	if err == nil {
-		c.session, err = c.s.sessionFor(r, frame)
+		err = s.authorize(c.ctx, m)
+	}
+	if err == nil && c.session == nil {
+		c.session, err = s.open(c.peer, m.Meta.SID)
 	}
 	var in *ReceiveResult
 	if err == nil {
 		in, err = c.session.Receive(c.ctx, frame)
 	}
+	if errors.Is(err, ErrSequenceGap) {
+		c.greetings++
+		e.session = c.session
+		c.report(s.refuse(c.ctx, e, err, frame))
+		if c.greetings < maxGreetings {
+			return errGreetAgain
+		}
+		return err
+	}
+	if err == nil && in.Outcome == OutcomeDelivered {
+		_, err = c.session.negotiateWith(&c.registry, in.Message, c.answer)
+	}
 	if err != nil {
-		return refuse(err)
+		var serr error
+		if e.session, serr = NewSession(s.self, "", &s.session); serr == nil {
+			c.report(s.refuse(c.ctx, e, err, frame))
+		}
+		return err
 	}
 	if in.Outcome != OutcomeDelivered {
-		return false
+		return ErrPolicyDenied
 	}
-	if _, err := c.session.negotiateWith(c.ctx, in, c.send); err != nil {
-		return refuse(err)
-	}
-	return true
+	s.replace(c, m.From)
+	return nil
 }
 
-// receive handles a message of an established session. What has a handler runs on
-// its own, so that a cancel can reach it; what has none is answered at once.
+// replace closes the earlier connection of an agent to the session of c (ACCP-D56).
+func (s *Server) replace(c *wsConn, agent string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c.agent = c.session.id + "/" + agent
+	for other := range s.conns {
+		if other != c && c.session.id != "" && other.agent == c.agent {
+			go other.finish(wsconn.CodeReplaced, "replaced")
+		}
+	}
+}
+
+// receive handles a message of an established session. A registered handler runs in its own
+// goroutine, so that a cancel can reach it; other messages are answered at once.
 func (c *wsConn) receive(frame []byte) {
-	e := &exchange{session: c.session, out: c.send}
-	r, err := c.session.Receive(c.ctx, frame)
-	if err == nil && r.Outcome != OutcomeDropped && r.Outcome != OutcomePending && c.calls.deliver(r, len(frame)) {
+	e := &exchange{session: c.session, out: c.answer, record: c.peer.audited(frame), registry: &c.registry, greeted: c.onGreeting(), caller: c.peer}
+	if err := c.s.permit(c.ctx, frame); err != nil {
+		c.report(c.s.refuse(c.ctx, e, err, frame))
+		c.s.audit(c.ctx, e.record)
+		return
+	}
+	r, err := c.session.receive(c.ctx, frame, c.arrival())
+	if err == nil && r.Outcome != OutcomeDropped && r.Outcome != OutcomePending && c.deliver(r, len(frame)) {
 		return
 	}
 	if errors.Is(err, ErrSessionEnded) {
+		e.record.end(outcomeRefused, err)
+		c.s.audit(c.ctx, e.record)
 		c.because(err)
-		c.finish(websocket.StatusGoingAway, "the session has ended")
+		c.finish(wsconn.CodeShutdown, "the session has ended")
 		return
+	}
+	if err == nil && r.Message != nil {
+		e.record.describe(r.Message)
+		if _, isRegistered := c.s.find(r.Message); isRegistered && (r.Message.Intent != IntentSync || r.Message.Op != OpRegistry) {
+			c.handle(e, r, frame)
+			return
+		}
 	}
 	if err != nil {
-		c.report(c.s.refuse(e, err, frame))
+		err = c.s.refuse(c.ctx, e, err, frame)
+	} else {
+		err = c.s.dispatch(c.ctx, e, r, frame)
+	}
+	c.report(err)
+	c.s.audit(c.ctx, e.record)
+}
+
+// onGreeting returns the function for a greeting of the peer, or nil.
+func (c *wsConn) onGreeting() func() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.greeted
+}
+
+// arrival describes the frames of the connection.
+func (c *wsConn) arrival() arrival {
+	if c.calls == nil {
+		return arrival{}
+	}
+	return arrival{isBase: true, answers: func(chain string) bool {
+		_, isOpen := c.calls.Get(chain)
+		return isOpen
+	}}
+}
+
+// handle runs the handler of a message. A message for which there is no place is refused.
+func (c *wsConn) handle(e *exchange, r *ReceiveResult, frame []byte) {
+	release, err := c.s.reserve(c.peer, int64(len(frame)+r.Message.size()))
+	var w *life.Work
+	if err == nil {
+		if w, err = c.s.life.Start(context.WithoutCancel(c.ctx), life.Request); err != nil {
+			err = &Error{Code: ErrInternal, Message: "closing", Cause: err}
+			release()
+		}
+	}
+	if err != nil {
+		c.report(c.s.refuse(c.ctx, e, err, frame))
+		c.s.audit(c.ctx, e.record)
 		return
 	}
-	if r.Message == nil || !c.s.handles(r.Message) {
-		c.report(c.s.dispatch(c.ctx, e, r, frame))
-		return
-	}
-	select {
-	case <-c.stop:
-		c.report(e.sendError(fail(ErrInternal, "closing"), r.Message))
-		return
-	case c.slots <- struct{}{}:
-	case <-c.ctx.Done():
-		return
+	// A handler waits while the queue is full. Each message after the loss of the connection is part of
+	// its outcome only.
+	e.out = func(session *Session, m *Message) error {
+		err := c.send(session, m)
+		if err != nil && c.ctx.Err() != nil && e.resume.isHolding() {
+			return nil
+		}
+		return err
 	}
 	c.work.Go(func() {
-		defer func() { <-c.slots }()
-		c.report(c.s.dispatch(c.ctx, e, r, frame))
+		defer release()
+		w.Run("handler", func(ctx context.Context) error {
+			ctx, cancel := context.WithCancelCause(ctx)
+			defer cancel(nil)
+			e.resume = &resume{window: c.s.timing.ResumeWindow, cancel: cancel, watchers: 1}
+			defer e.resume.end()
+			defer context.AfterFunc(c.ctx, func() { e.resume.detach(c.why()) })()
+			if r.Message.Intent != IntentCancel {
+				free, err := c.s.acquire(ctx, c.peer, c.session.id)
+				if err != nil {
+					return c.s.refuse(ctx, e, err, frame)
+				}
+				defer free()
+			}
+			return c.s.dispatch(ctx, e, r, frame)
+		}, c.report)
+		c.s.audit(c.ctx, e.record)
 	})
 }
 
 func (c *wsConn) report(err error) {
 	if err != nil && c.ctx.Err() == nil {
-		c.s.log.Info("accp: answer not sent", "err", err)
+		c.s.log.WarnContext(c.ctx, "accp: answer not sent", "peer", c.peer.peer, "err", err)
 	}
 }
 
-// handles reports whether a handler was registered for m.
-func (s *Server) handles(m *Message) bool {
-	if m.Intent == IntentSync && m.Op == OpRegistry {
-		return false
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.handlers[route{m.Intent, m.Op}] != nil || s.handlers[route{m.Intent, ""}] != nil
-}
-
-// because keeps the first reason why the connection ended.
+// because stores the first reason for the end of the connection.
 func (c *wsConn) because(err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.cause == nil {
-		c.cause = err
-	}
+	c.cause = cmp.Or(c.cause, err)
 }
 
 func (c *wsConn) why() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.cause
+	return cmp.Or(c.cause, errConnClosed)
 }
 
 // send numbers a message and queues its frames. It waits while the queue is full.
 func (c *wsConn) send(session *Session, m *Message) error {
-	_, err := c.post(c.ctx, func() (*SendResult, error) { return session.Send(c.ctx, m) })
+	_, err := c.post(c.ctx, c.queue.PutWait, func() (*SendResult, error) { return session.Send(c.ctx, m) })
 	return err
 }
 
-// post queues the frames that make returns, in the order of their numbers. Once they
-// have numbers they are queued whatever becomes of ctx: a number that is missing
-// would make the peer refuse the next one.
-func (c *wsConn) post(ctx context.Context, make func() (*SendResult, error)) (*SendResult, error) {
+// answer is send for the reader: it waits only when the reserve of the queue is full, too.
+func (c *wsConn) answer(session *Session, m *Message) error {
+	_, err := c.post(c.ctx, c.putReserve, func() (*SendResult, error) { return session.Send(c.ctx, m) })
+	return err
+}
+
+func (c *wsConn) putReserve(ctx context.Context, frame []byte, r sendq.Reservation) error {
+	err := c.queue.Put(frame, r)
+	if errors.Is(err, sendq.ErrFull) {
+		err = c.queue.PutControl(frame, math.MaxUint64) // in the order of the numbers
+	}
+	if errors.Is(err, sendq.ErrFull) {
+		err = c.queue.PutWait(ctx, frame, r)
+	}
+	return err
+}
+
+// post queues the frames that make returns in the order of their numbers. Numbered frames are
+// queued even if ctx ends, since the peer would refuse the frame after a gap.
+func (c *wsConn) post(
+	ctx context.Context, put func(context.Context, []byte, sendq.Reservation) error, make func() (*SendResult, error),
+) (*SendResult, error) {
 	select {
 	case <-c.turn:
 	case <-ctx.Done():
-		return nil, &Error{Code: ErrTimeout, Message: "the connection does not take more", Cause: ctx.Err()}
+		return nil, &Error{Code: ErrTimeout, Message: "the send queue is full", Cause: context.Cause(ctx)}
 	case <-c.ctx.Done():
-		return nil, errConnClosed
+		return nil, c.lost()
 	}
 	defer func() { c.turn <- struct{}{} }()
-	if c.over.Load() {
-		return nil, errConnClosed
+	if c.ctx.Err() != nil {
+		return nil, c.lost()
 	}
 	sent, err := make()
 	if err != nil {
 		return nil, err
 	}
 	for _, f := range sent.Frames {
-		select {
-		case c.queue <- f:
-		case <-c.ctx.Done():
-			return sent, errConnClosed
+		if err := put(c.ctx, f, 0); err != nil {
+			return sent, c.lost()
 		}
 	}
 	return sent, nil
 }
 
-// write writes what is queued. A frame that takes too long ends the connection.
-func (c *wsConn) write() {
-	defer close(c.wrote)
-	for f := range c.queue {
-		ctx, cancel := context.WithTimeout(c.ctx, c.s.opts.Timing.WriteTimeout)
-		err := c.ws.Write(ctx, websocket.MessageText, f)
-		cancel()
-		if err != nil {
-			c.because(err)
-			c.cancel()
-			for range c.queue { // so that nobody waits for room
-			}
-			return
-		}
-	}
-}
-
-// watch keeps the times of the connection: the first frame, pings, silence.
+// watch enforces the deadline of the first frame, sends pings, and closes a silent connection.
 func (c *wsConn) watch() {
-	interval := c.s.opts.Timing.Heartbeat
-	timer := time.NewTimer(30 * time.Second)
-	defer timer.Stop()
 	select {
 	case <-c.opened:
-	case <-timer.C:
-		c.finish(websocket.StatusPolicyViolation, "no sync:registry")
-		return
-	case <-c.stop:
-		c.finish(websocket.StatusGoingAway, "closing")
+	case <-time.After(greetTimeout):
+		c.s.auditRefusal(c.ctx, c.peer, "connection", strconv.Itoa(wsconn.CodeNotAllowed))
+		c.finish(wsconn.CodeNotAllowed, "no sync:registry")
 		return
 	case <-c.ctx.Done():
 		return
 	}
+	interval := c.s.timing.Heartbeat
 	tick := time.NewTicker(interval)
 	defer tick.Stop()
 	for {
 		select {
 		case <-tick.C:
-			if time.Now().UnixNano()-c.heard.Load() >= int64(2*interval) {
-				c.because(errSilent)
-				c.finish(websocket.StatusGoingAway, "silent")
-				return
-			}
-			err := c.send(c.session, &Message{Intent: IntentPing, Op: OpHeartbeat})
-			if errors.Is(err, ErrSessionEnded) {
-				c.because(err)
-				c.finish(websocket.StatusGoingAway, "the session has ended")
-				return
-			}
-			c.report(err)
-		case <-c.stop:
-			for range cap(c.slots) { // what runs is answered first, and nothing new begins
-				select {
-				case c.slots <- struct{}{}:
-				case <-c.ctx.Done():
-					return
-				}
-			}
-			c.finish(websocket.StatusGoingAway, "closing")
-			return
 		case <-c.ctx.Done():
 			return
 		}
+		if time.Now().UnixNano()-c.lastRead.Load() >= int64(2*min(interval, option.Off/2)) {
+			c.because(errSilent)
+			c.finish(wsconn.CodeShutdown, "silent")
+			return
+		}
+		err := c.send(c.session, &Message{Intent: IntentPing, Op: OpHeartbeat})
+		if errors.Is(err, ErrSessionEnded) {
+			c.because(err)
+			c.finish(wsconn.CodeShutdown, "the session has ended")
+			return
+		}
+		c.report(err)
 	}
 }
 
-// shutdown begins the end of the connection.
-func (c *wsConn) shutdown() { c.once.Do(func() { close(c.stop) }) }
+// shutdown ends the connection of a server that has no running handlers, and waits for its reader.
+func (c *wsConn) shutdown(ctx context.Context) {
+	_ = c.queue.Close(ctx)
+	c.finish(wsconn.CodeShutdown, "closing")
+	<-c.done
+}
 
-// finish writes what is queued and closes the connection.
-func (c *wsConn) finish(code websocket.StatusCode, reason string) {
-	c.closed.Do(func() {
-		<-c.turn
-		c.over.Store(true)
-		close(c.queue)
-		c.turn <- struct{}{}
-		<-c.wrote
-		_ = c.ws.Close(code, reason)
-	})
+// lost returns the error of a call that the end of the connection ends.
+func (c *wsConn) lost() error {
+	if err := c.why(); !errors.Is(err, errConnClosed) {
+		return fmt.Errorf("%w: connection lost: %w", ErrUnreachable, err)
+	}
+	return ErrClosed
+}
+
+// finish writes the queued frames, as far as the peer takes them at once, and closes the
+// connection.
+func (c *wsConn) finish(code int, reason string) {
+	if c.closing.Swap(true) {
+		<-c.closed
+		return
+	}
+	defer close(c.closed)
+	ctx, cancel := context.WithTimeout(c.ctx, 200*time.Millisecond)
+	defer cancel()
+	_ = c.queue.Close(ctx)
+	c.because(errConnClosed)
+	c.conn.Close(code, reason)
+	c.cancel()
+	c.queue.Cut(nil)
 }

@@ -5,12 +5,12 @@ package accp
 
 import (
 	"crypto/sha256"
+	"encoding/hex"
 	"strings"
 )
 
-// A mark stands for an id of any length in 16 bytes, so that what is remembered of
-// a peer does not grow with what it sends: the digits of a message id, else the
-// beginning of a hash.
+// A mark represents an id of any length in 16 bytes, so that the memory for the ids of a peer is
+// bounded: the digits of a message id, or the start of a hash.
 type mark [16]byte
 
 func markOf(id string) (m mark) {
@@ -18,12 +18,23 @@ func markOf(id string) (m mark) {
 		for i := range 6 {
 			m[i] = digitOf(id[2*i])<<4 | digitOf(id[2*i+1])
 		}
-		m[15] = 2 // so that no mark is zero
+		m[15] = 2 // no mark is zero
 		return m
 	}
 	sum := sha256.Sum256([]byte(id))
 	copy(m[:], sum[:])
-	m[15] |= 1 // never that of a message id
+	m[15] |= 1 // distinct from marks of message ids
+	return m
+}
+
+// text returns m in hex.
+func (m mark) text() string { return hex.EncodeToString(m[:]) }
+
+// parseMark returns the mark of a text, or the zero mark, which no id has.
+func parseMark(s string) (m mark) {
+	if b, err := hex.DecodeString(s); err == nil && len(b) == len(m) {
+		return mark(b)
+	}
 	return m
 }
 
@@ -34,10 +45,10 @@ func digitOf(c byte) byte {
 	return c - 'a' + 10
 }
 
-// A window is the set of the last so many marks.
+// A window is the set of the last max marks.
 type window struct {
 	max   int
-	count int64 // marks that were ever added
+	count int64 // marks added in total
 	ring  []mark
 	set   map[mark]struct{}
 }
@@ -64,8 +75,7 @@ func (w *window) add(m mark) {
 	w.count++
 }
 
-// from returns the marks from the n-th that was ever added on, as far as they are
-// remembered.
+// from returns the marks from number n on that the window still contains.
 func (w *window) from(n int64) []mark {
 	n = max(n, w.count-int64(len(w.ring)))
 	out := make([]mark, 0, w.count-n)
@@ -75,25 +85,7 @@ func (w *window) from(n int64) []mark {
 	return out
 }
 
-// reset makes w the window whose last marks are these, the newest of which was the
-// count-th.
-func (w *window) reset(marks []mark, count int64) {
-	if len(marks) > w.max {
-		marks = marks[len(marks)-w.max:]
-	}
-	w.ring, w.set = nil, make(map[mark]struct{}, len(marks))
-	// Each mark stands where its count puts it; what is missing before the first
-	// one is zero, which stands for no id.
-	first := count - int64(len(marks))
-	w.ring = make([]mark, min(int64(w.max), count))
-	for i, m := range marks {
-		w.ring[(first+int64(i))%int64(w.max)] = m
-		w.set[m] = struct{}{}
-	}
-	w.count = count
-}
-
-// fifo is a map that forgets its oldest entries.
+// A fifo is a map that drops its oldest entries.
 type fifo[V any] struct {
 	max  int
 	m    map[string]V
@@ -111,7 +103,7 @@ func (f *fifo[V]) add(key string, v V) {
 		f.m = map[string]V{}
 	}
 	if _, ok := f.m[key]; !ok {
-		key = strings.Clone(key) // the text of a frame must not live on for it
+		key = strings.Clone(key) // releases the memory of the frame
 		if len(f.ring) < f.max {
 			f.ring = append(f.ring, key)
 		} else {
@@ -123,7 +115,7 @@ func (f *fifo[V]) add(key string, v V) {
 	f.m[key] = v
 }
 
-// keys returns the keys, the oldest first.
+// keys returns the keys, oldest first.
 func (f *fifo[V]) keys() []string {
 	return append(append([]string(nil), f.ring[f.at:]...), f.ring[:f.at]...)
 }

@@ -27,11 +27,11 @@ import (
 
 	"github.com/fivewire/fivewire/accp"
 	"github.com/fivewire/fivewire/accp/a2abinding"
+	"github.com/fivewire/fivewire/accp/internal/bindingtest"
+	"github.com/fivewire/fivewire/accp/internal/bridge"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
-
-var metric = accp.Schema{Name: "metric", Code: "MX", Version: 1, Fields: []string{"name", "level"}}
 
 // A desk is an agent behind a handler of the SDK.
 type desk struct {
@@ -41,24 +41,15 @@ type desk struct {
 }
 
 func newDesk(t *testing.T) *desk {
-	registry := accp.NewRegistry()
-	require.NoError(t, registry.Register(metric))
-	agent, err := accp.NewServer("desk", &accp.ServerOptions{
-		Session: accp.SessionOptions{Registry: registry},
-		Auth: accp.Auth{Authorizer: func(r *http.Request, sid string) error {
-			if sid == "forbidden" && r.Header.Get("X-Key") != "right" {
-				return errors.New("not yours")
-			}
-			return nil
-		}},
-	})
+	agent, _, err := bindingtest.NewServer()
 	require.NoError(t, err)
 	d := &desk{agent: agent, cancelled: make(chan struct{}, 8)}
-	agent.HandleFunc(accp.IntentReq, accp.OpAnalyze, func(_ context.Context, w *accp.ReplyWriter, m *accp.Message) error {
+	agent.Handle(accp.IntentReq, accp.OpAnalyze, accp.HandlerFunc(func(_ context.Context, w *accp.ReplyWriter, m *accp.Message) error {
 		data, _ := m.Params.Get("data")
 		return w.SendResult(accp.Params{{Key: "findings", Value: data}})
-	})
-	agent.HandleFunc(accp.IntentReq, accp.OpGenerate, func(ctx context.Context, w *accp.ReplyWriter, m *accp.Message) error {
+	}))
+
+	agent.Handle(accp.IntentReq, accp.OpGenerate, accp.HandlerFunc(func(ctx context.Context, w *accp.ReplyWriter, m *accp.Message) error {
 		words := strings.Fields(m.Params.Text("data"))
 		for i, word := range words {
 			chunk, err := accp.NewMessage(accp.IntentStream, m.Op, accp.SchemaStream, accp.Chunk{Index: int64(i), Data: accp.String(word), Final: i == len(words)-1})
@@ -75,29 +66,34 @@ func newDesk(t *testing.T) *desk {
 			}
 		}
 		return nil
-	})
-	agent.HandleFunc(accp.IntentReq, accp.OpApprove, func(_ context.Context, w *accp.ReplyWriter, _ *accp.Message) error {
+	}))
+
+	agent.Handle(accp.IntentReq, accp.OpApprove, accp.HandlerFunc(func(_ context.Context, w *accp.ReplyWriter, _ *accp.Message) error {
 		if err := w.Send(&accp.Message{Intent: accp.IntentAck, Op: accp.OpApprove}); err != nil {
 			return err
 		}
 		return w.Send(&accp.Message{Intent: accp.IntentWait, Op: accp.OpApprove, Params: accp.Params{{Key: "reason", Value: accp.String("signature")}}})
-	})
-	agent.HandleFunc(accp.IntentReq, accp.OpNotify, func(context.Context, *accp.ReplyWriter, *accp.Message) error { return nil })
-	agent.HandleFunc(accp.IntentReq, accp.OpReject, func(context.Context, *accp.ReplyWriter, *accp.Message) error { return accp.ErrPolicyDenied })
-	agent.HandleFunc(accp.IntentReq, accp.OpExecute, func(context.Context, *accp.ReplyWriter, *accp.Message) error {
+	}))
+
+	agent.Handle(accp.IntentReq, accp.OpNotify, accp.HandlerFunc(func(context.Context, *accp.ReplyWriter, *accp.Message) error { return nil }))
+	agent.Handle(accp.IntentReq, accp.OpReject, accp.HandlerFunc(func(context.Context, *accp.ReplyWriter, *accp.Message) error { return accp.ErrPolicyDenied }))
+	agent.Handle(accp.IntentReq, accp.OpExecute, accp.HandlerFunc(func(context.Context, *accp.ReplyWriter, *accp.Message) error {
 		return errors.New("secret path /var/lib")
-	})
-	d.handler = a2asrv.NewHandler(a2abinding.NewExecutor(agent))
+	}))
+
+	executor, err := a2abinding.NewExecutor(agent)
+	require.NoError(t, err)
+	d.handler = a2asrv.NewHandler(executor)
 	return d
 }
 
 // An over is a transport between a client and a desk.
-type over struct {
+type binding struct {
 	name    string
 	connect func(t *testing.T, handler a2asrv.RequestHandler) *a2aclient.Client
 }
 
-var overHTTP = over{"JSON-RPC", func(t *testing.T, handler a2asrv.RequestHandler) *a2aclient.Client {
+var overHTTP = binding{"JSON-RPC", func(t *testing.T, handler a2asrv.RequestHandler) *a2aclient.Client {
 	web := httptest.NewServer(a2asrv.NewJSONRPCHandler(handler))
 	hc := &http.Client{Transport: &http.Transport{}}
 	c, err := a2aclient.NewFromEndpoints(t.Context(), []a2a.AgentInterface{{URL: web.URL, Transport: a2a.TransportProtocolJSONRPC}}, a2aclient.WithJSONRPCTransport(hc))
@@ -111,7 +107,7 @@ var overHTTP = over{"JSON-RPC", func(t *testing.T, handler a2asrv.RequestHandler
 }}
 
 // overGRPC is the SDK's gRPC transport over a pipe in memory.
-var overGRPC = over{"gRPC", func(t *testing.T, handler a2asrv.RequestHandler) *a2aclient.Client {
+var overGRPC = binding{"gRPC", func(t *testing.T, handler a2asrv.RequestHandler) *a2aclient.Client {
 	pipe := bufconn.Listen(1 << 20)
 	server := grpc.NewServer()
 	a2agrpc.NewHandler(handler).RegisterWith(server)
@@ -129,7 +125,7 @@ var overGRPC = over{"gRPC", func(t *testing.T, handler a2asrv.RequestHandler) *a
 	return c
 }}
 
-var transports = []over{overHTTP, overGRPC}
+var transports = []binding{overHTTP, overGRPC}
 
 func request(op, data string) *accp.Message {
 	return &accp.Message{Intent: accp.IntentReq, Op: op, Params: accp.Params{{Key: "data", Value: accp.String(data)}}}
@@ -140,7 +136,7 @@ func TestConversation(t *testing.T) {
 	for _, o := range transports {
 		t.Run(o.name, func(t *testing.T) {
 			d := newDesk(t)
-			c, err := a2abinding.NewClient(o.connect(t, d.handler), "planner", &accp.ClientOptions{SessionID: "s1", Tries: 1})
+			c, err := a2abinding.NewClient(o.connect(t, d.handler), "planner", &accp.ClientOptions{SessionID: "s1", Retry: &accp.RetryPolicy{MaxAttempts: -1}})
 			require.NoError(t, err)
 
 			// The registries are exchanged as over any transport: frames of all intents
@@ -148,13 +144,13 @@ func TestConversation(t *testing.T) {
 			synced, err := c.SyncRegistry(t.Context())
 			require.NoError(t, err)
 			require.True(t, synced)
-			_, known := c.Session().Registry().Schema("MX")
-			require.True(t, known)
+			_, hasSchema := c.Session().Registry().Schema("MX")
+			require.True(t, hasSchema)
 
 			// ACCP-165: req creates a task, done completes it.
 			for range 3 {
 				text := "two words, a | and 한글 🙂\nmore"
-				answer, err := c.Call(t.Context(), request(accp.OpAnalyze, text))
+				answer, err := c.Call(t.Context(), request(accp.OpAnalyze, text), nil)
 				require.NoError(t, err)
 				require.Equal(t, accp.IntentDone, answer.Intent)
 				require.Equal(t, text, answer.Params.Text("findings"))
@@ -164,29 +160,29 @@ func TestConversation(t *testing.T) {
 
 			// ACCP-166, ACCP-150: chunks arrive one by one and in order.
 			var words []string
-			for v, err := range c.Stream(t.Context(), request(accp.OpGenerate, "a b c d")) {
+			for v, err := range c.Stream(t.Context(), request(accp.OpGenerate, "a b c d"), nil) {
 				require.NoError(t, err)
 				word, _ := v.Text()
 				words = append(words, word)
 			}
 			require.Equal(t, []string{"a", "b", "c", "d"}, words)
 
-			// What comes after an ack.
-			answer, err := c.Call(t.Context(), request(accp.OpApprove, "x"))
+			// The frames after an ack.
+			answer, err := c.Call(t.Context(), request(accp.OpApprove, "x"), nil)
 			require.NoError(t, err)
 			require.Equal(t, accp.IntentWait, answer.Intent)
-			answer, err = c.Call(t.Context(), request(accp.OpNotify, "x"))
+			answer, err = c.Call(t.Context(), request(accp.OpNotify, "x"), nil)
 			require.NoError(t, err)
 			require.Equal(t, accp.IntentAck, answer.Intent)
-			answer, err = c.Call(t.Context(), &accp.Message{Intent: accp.IntentPing, Op: accp.OpHeartbeat})
+			answer, err = c.Call(t.Context(), &accp.Message{Intent: accp.IntentPing, Op: accp.OpHeartbeat}, nil)
 			require.NoError(t, err)
 			require.Equal(t, accp.IntentPong, answer.Intent)
-			answer, err = c.Call(t.Context(), &accp.Message{Intent: accp.IntentAck, Op: accp.OpAnalyze, Meta: &accp.Meta{CID: "000000000001"}})
+			answer, err = c.Call(t.Context(), &accp.Message{Intent: accp.IntentAck, Op: accp.OpAnalyze, Meta: &accp.Meta{CID: "000000000001"}}, nil)
 			require.NoError(t, err)
 			require.Nil(t, answer) // nothing answers an ack
 
 			for op, want := range map[string]error{accp.OpReject: accp.ErrPolicyDenied, accp.OpExecute: accp.ErrInternal, "unheard": accp.ErrInvalidIntent} {
-				_, err = c.Call(t.Context(), request(op, "x"))
+				_, err = c.Call(t.Context(), request(op, "x"), nil)
 				require.ErrorIs(t, err, want, op)
 				require.NotContains(t, err.Error(), "secret")
 			}
@@ -194,16 +190,18 @@ func TestConversation(t *testing.T) {
 	}
 }
 
-// A task that waits goes on with the next frame of its chain, and ends with a cancel.
+// A waiting task continues with the next frame of its chain and ends with a cancel.
 func TestWaitingTask(t *testing.T) {
 	d := newDesk(t)
-	d.agent.HandleFunc(accp.IntentReq, accp.OpReview, func(_ context.Context, w *accp.ReplyWriter, m *accp.Message) error {
+	d.agent.Handle(accp.IntentReq, accp.OpReview, accp.HandlerFunc(func(_ context.Context, w *accp.ReplyWriter, m *accp.Message) error {
 		if m.Meta.CID == "" {
 			return w.Send(&accp.Message{Intent: accp.IntentWait, Op: m.Op})
 		}
 		return w.SendResult(accp.Params{{Key: "verdict", Value: accp.String("approved")}})
-	})
-	executor := a2abinding.NewExecutor(d.agent)
+	}))
+
+	executor, err := a2abinding.NewExecutor(d.agent)
+	require.NoError(t, err)
 	continued := make(chan a2a.TaskID, 16)
 	client := overHTTP.connect(t, a2asrv.NewHandler(foreign{func(ctx context.Context, req *a2asrv.RequestContext, q eventqueue.Queue) error {
 		if req.StoredTask != nil {
@@ -225,11 +223,11 @@ func TestWaitingTask(t *testing.T) {
 				first.Params = append(first.Params, accp.Param{Key: fmt.Sprintf("k%d", k), Value: accp.String(strings.Repeat("long words ", 8))})
 			}
 		}
-		wait, err := c.Call(t.Context(), first)
+		wait, err := c.Call(t.Context(), first, nil)
 		require.NoError(t, err)
 		require.Equal(t, accp.IntentWait, wait.Intent)
 		then.Meta = &accp.Meta{CID: wait.Meta.CID}
-		answer, err := c.Call(t.Context(), then)
+		answer, err := c.Call(t.Context(), then, nil)
 		require.NoError(t, err)
 		if then.Intent == accp.IntentReq {
 			require.Equal(t, accp.IntentDone, answer.Intent)
@@ -274,7 +272,7 @@ func TestParts(t *testing.T) {
 	for i := range 12 {
 		m.Params = append(m.Params, accp.Param{Key: fmt.Sprintf("k%d", i), Value: accp.String(strings.Repeat("long words ", 6))})
 	}
-	answer, err := c.Call(t.Context(), m)
+	answer, err := c.Call(t.Context(), m, nil)
 	require.NoError(t, err)
 	require.Equal(t, "x", answer.Params.Text("findings"))
 	require.Greater(t, c.Session().Stats().Sent, int64(1))
@@ -286,29 +284,29 @@ func TestCancel(t *testing.T) {
 		t.Run(o.name, func(t *testing.T) {
 			d := newDesk(t)
 			client := o.connect(t, d.handler)
-			ended := func() {
+			waitCancelled := func() {
 				t.Helper()
 				<-d.cancelled
 			}
-			c, err := a2abinding.NewClient(client, "planner", &accp.ClientOptions{Tries: 1})
+			c, err := a2abinding.NewClient(client, "planner", &accp.ClientOptions{Retry: &accp.RetryPolicy{MaxAttempts: -1}})
 			require.NoError(t, err)
-			for v, err := range c.Stream(t.Context(), request(accp.OpGenerate, "one hold")) {
+			for v, err := range c.Stream(t.Context(), request(accp.OpGenerate, "one hold"), nil) {
 				require.NoError(t, err)
 				if word, _ := v.Text(); word == "hold" {
 					break
 				}
 			}
-			ended()
+			waitCancelled()
 
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
-			for _, err := range c.Stream(ctx, request(accp.OpGenerate, "hold")) {
+			for _, err := range c.Stream(ctx, request(accp.OpGenerate, "hold"), nil) {
 				cancel()
 				if err != nil {
 					require.ErrorIs(t, err, context.Canceled)
 				}
 			}
-			ended()
+			waitCancelled()
 
 			// Any client of A2A can cancel the task.
 			frame := newFrame(t, "s7", 1, request(accp.OpGenerate, "hold"))
@@ -328,12 +326,12 @@ func TestCancel(t *testing.T) {
 				}
 			}
 			require.NotEmpty(t, id)
-			ended()
+			waitCancelled()
 		})
 	}
 }
 
-// newFrame writes a frame of a session that nobody else keeps.
+// newFrame writes a frame of a session that no other part of the test uses.
 func newFrame(t *testing.T, sid string, seq int64, m *accp.Message) a2a.Part {
 	t.Helper()
 	out := *m
@@ -343,7 +341,7 @@ func newFrame(t *testing.T, sid string, seq int64, m *accp.Message) a2a.Part {
 		meta.CID, meta.TTL, meta.Ext = m.Meta.CID, m.Meta.TTL, m.Meta.Ext
 	}
 	out.Meta = &meta
-	frame, err := new(accp.Codec).Encode(&out)
+	frame, err := new(accp.Codec).Append(nil, &out)
 	require.NoError(t, err)
 	p, err := a2abinding.FramePart(frame)
 	require.NoError(t, err)
@@ -391,10 +389,10 @@ func TestOrdinaryClient(t *testing.T) {
 		require.Len(t, task.Status.Message.Parts, 1) // ACCP-164
 		m, err := new(accp.Codec).DecodeEnvelope(frames[0])
 		require.NoError(t, err)
-		require.Equal(t, string(want), m.Intent.A2AState(), op)
+		require.Equal(t, string(want), bridge.TaskState(m.Intent), op)
 	}
 
-	// A frame that is no request makes no task.
+	// A frame without a request creates no task.
 	res, err := send(&accp.Message{Intent: accp.IntentPing, Op: accp.OpHeartbeat})
 	require.NoError(t, err)
 	require.IsType(t, &a2a.Message{}, res)
@@ -431,16 +429,7 @@ func TestOrdinaryClient(t *testing.T) {
 	require.ErrorIs(t, err, accp.ErrParse)
 }
 
-// withKey sends a header along.
-type withKey struct{ next http.RoundTripper }
-
-func (k withKey) RoundTrip(r *http.Request) (*http.Response, error) {
-	r = r.Clone(r.Context())
-	r.Header.Set("X-Key", "right")
-	return k.next.RoundTrip(r)
-}
-
-// Who may use a session is decided by what the transport knows of the caller (ACCP-D55).
+// The authorizer decides by the caller that the transport has authenticated (ACCP-D55).
 func TestAuthorize(t *testing.T) {
 	d := newDesk(t)
 	web := httptest.NewServer(a2abinding.ForwardHeader(a2asrv.NewJSONRPCHandler(d.handler)))
@@ -450,19 +439,19 @@ func TestAuthorize(t *testing.T) {
 	for _, tt := range []struct {
 		transport http.RoundTripper
 		want      error
-	}{{plain, accp.ErrPolicyDenied}, {withKey{plain}, nil}} {
+	}{{plain, accp.ErrPolicyDenied}, {bindingtest.WithKey{Next: plain}, nil}} {
 		client, err := a2aclient.NewFromEndpoints(t.Context(), []a2a.AgentInterface{{URL: web.URL, Transport: a2a.TransportProtocolJSONRPC}},
 			a2aclient.WithJSONRPCTransport(&http.Client{Transport: tt.transport}))
 		require.NoError(t, err)
 		c, err := a2abinding.NewClient(client, "planner", &accp.ClientOptions{SessionID: "forbidden"})
 		require.NoError(t, err)
-		_, err = c.Call(t.Context(), request(accp.OpAnalyze, "x"))
+		_, err = c.Call(t.Context(), request(accp.OpAnalyze, "x"), nil)
 		require.ErrorIs(t, err, tt.want)
 		require.NoError(t, client.Destroy())
 	}
 }
 
-// An executor of A2A that knows nothing of ACCP.
+// An A2A executor without ACCP.
 type foreign struct {
 	execute func(ctx context.Context, req *a2asrv.RequestContext, queue eventqueue.Queue) error
 }
@@ -515,13 +504,13 @@ func TestForeignAgents(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			client := overHTTP.connect(t, a2asrv.NewHandler(foreign{tt.execute}))
 			for _, perSender := range []bool{false, true} {
-				c, err := a2abinding.NewClient(client, "planner", &accp.ClientOptions{Tries: 1, Session: accp.SessionOptions{SeqPerSender: perSender}})
+				c, err := a2abinding.NewClient(client, "planner", &accp.ClientOptions{Retry: &accp.RetryPolicy{MaxAttempts: -1}, Session: accp.SessionOptions{SeqPerSender: perSender}})
 				require.NoError(t, err)
 				for range 2 {
-					_, err = c.Call(t.Context(), request(accp.OpAnalyze, "x"))
+					_, err = c.Call(t.Context(), request(accp.OpAnalyze, "x"), nil)
 					require.ErrorIs(t, err, tt.want)
 				}
-				answer, err := c.Call(t.Context(), &accp.Message{Intent: accp.IntentFail, Op: accp.OpAnalyze})
+				answer, err := c.Call(t.Context(), &accp.Message{Intent: accp.IntentFail, Op: accp.OpAnalyze}, nil)
 				require.True(t, err != nil || answer == nil)
 			}
 		})
@@ -565,28 +554,35 @@ func TestCutStream(t *testing.T) {
 			client, err := a2aclient.NewFromEndpoints(t.Context(), []a2a.AgentInterface{{URL: web.URL, Transport: a2a.TransportProtocolJSONRPC}},
 				a2aclient.WithJSONRPCTransport(&http.Client{Transport: plain}))
 			require.NoError(t, err)
-			c, err := a2abinding.NewClient(client, "planner", &accp.ClientOptions{Tries: 1, Session: accp.SessionOptions{}})
+			c, err := a2abinding.NewClient(client, "planner", &accp.ClientOptions{Retry: &accp.RetryPolicy{MaxAttempts: -1}, Session: accp.SessionOptions{}})
 			require.NoError(t, err)
 			var last error
-			for _, err := range c.Do(t.Context(), request(accp.OpGenerate, "x")) {
+			for _, err := range c.Replies(t.Context(), request(accp.OpGenerate, "x"), nil) {
 				last = err
 			}
 			require.ErrorIs(t, last, accp.ErrTimeout)
-			<-cancelled // nobody will read what the task says
+			<-cancelled // no reader for the status of the task
 			require.NoError(t, client.Destroy())
 		})
 	}
 }
 
-// An agent that nobody can reach is a missing answer.
+// An unreachable agent is a missing answer.
 func TestLostConnection(t *testing.T) {
 	web := httptest.NewServer(http.NotFoundHandler())
 	web.Close()
 	client, err := a2aclient.NewFromEndpoints(t.Context(), []a2a.AgentInterface{{URL: web.URL, Transport: a2a.TransportProtocolJSONRPC}})
 	require.NoError(t, err)
-	c, err := a2abinding.NewClient(client, "planner", &accp.ClientOptions{Tries: 1})
+	c, err := a2abinding.NewClient(client, "planner", &accp.ClientOptions{Retry: &accp.RetryPolicy{MaxAttempts: -1}})
 	require.NoError(t, err)
-	_, err = c.Call(t.Context(), request(accp.OpAnalyze, "x"))
+	_, err = c.Call(t.Context(), request(accp.OpAnalyze, "x"), nil)
 	require.ErrorIs(t, err, accp.ErrTimeout)
 	require.NoError(t, client.Destroy())
+}
+
+func TestConstructorsRequireTheirPeers(t *testing.T) {
+	_, err := a2abinding.NewExecutor(nil)
+	require.ErrorContains(t, err, "no server")
+	_, err = a2abinding.NewClient(nil, "planner", nil)
+	require.ErrorContains(t, err, "no A2A client")
 }

@@ -19,43 +19,47 @@ import (
 	"github.com/a2aproject/a2a-go/a2aclient"
 
 	"github.com/fivewire/fivewire/accp"
+	"github.com/fivewire/fivewire/accp/internal/hook"
 )
 
-// NewClient returns a client that sends frames to an A2A agent as agent self. The A2A
-// client stays the caller's to destroy. HTTPClient and Header of the options are
-// not used. Errors are those of the frames, and:
+// NewClient returns a client that sends frames to an A2A agent as agent self. The caller destroys
+// the A2A client. HTTPClient and Header of the options are not used. Errors are those of the
+// frames, and:
 //
-//   - an answer that holds no frame is [accp.ErrInvalidType],
-//   - a task that ended without one is [accp.ErrInternal], or [accp.ErrPolicyDenied]
-//     if it was rejected or wants to know who asks,
-//   - what the agent refuses as no method of its own is [accp.ErrInvalidIntent], as
-//     malformed [accp.ErrParse],
+//   - an answer without a frame is [accp.ErrInvalidType],
+//   - a task that ended without a frame is [accp.ErrInternal], or [accp.ErrPolicyDenied]
+//     if it was rejected or requires authentication,
+//   - an unsupported method is [accp.ErrInvalidIntent], a malformed request [accp.ErrParse],
 //   - a lost connection is [accp.ErrTimeout].
 //
 // Leaving a call before its end, and the end of its context, cancel the task.
 func NewClient(client *a2aclient.Client, self string, opts *accp.ClientOptions) (*accp.Client, error) {
+	if client == nil {
+		return nil, errors.New("accp: new client: no A2A client")
+	}
 	var o accp.ClientOptions
 	if opts != nil {
 		o = *opts
 	}
-	t := &transport{a2a: client, open: map[string]a2a.TaskID{}, perSender: o.Session.SeqPerSender, codec: accp.Codec{Lenient: o.Session.Lenient, FrameLimits: o.Session.FrameLimits}}
+	t := &transport{a2a: client, open: map[string]a2a.TaskID{}, perSender: o.Session.SeqPerSender,
+		codec: accp.Codec{Lenient: o.Session.Lenient, FrameLimits: o.Session.FrameLimits}}
 	o.HTTPClient = &http.Client{Transport: t}
 	o.Header = nil
-	return accp.NewClient("http://a2a.invalid"+accp.FramesPath, self, &o)
+	hook.SkipGreeting(&o) // other agents than those of this package know requests only
+	return accp.NewClient("http://localhost"+accp.FramesPath, self, &o)
 }
 
-// A transport answers the frames that an [accp.Client] posts by way of A2A. It opens no
-// connection of its own.
+// A transport answers the frames that an [accp.Client] posts over A2A.
 type transport struct {
 	a2a       *a2aclient.Client
 	codec     accp.Codec
 	perSender bool
 
 	mu      sync.Mutex
-	context string                // A2A's name of the conversation, as the agent gave it
-	open    map[string]a2a.TaskID // tasks that wait, by the chain of their request
+	context string                // A2A context id, assigned by the agent
+	open    map[string]a2a.TaskID // waiting tasks by the chain of their request
 	split   string                // the chain of the last frame
-	last    int64                 // number of the last frame that was written for the agent, if it counts its own
+	last    int64                 // number of the last frame written for the agent, if it counts its own
 }
 
 // RoundTrip sends one frame. The answers arrive while the body is read.
@@ -67,13 +71,13 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 	m, err := t.codec.DecodeRaw(frame)
 	if err != nil {
-		return nil, err // cannot be: the session wrote it
+		return nil, err // unreachable: the session wrote the frame
 	}
 	message := a2a.NewMessage(a2a.MessageRoleUser, part(frame))
 	t.mu.Lock()
 	chain := m.Chain()
 	if i, _ := partOf(m); i > 1 && m.Meta.CID == "" {
-		chain = t.split // that of the first part, which has just been sent
+		chain = t.split // the chain of the first part, sent before
 	}
 	t.split = chain
 	message.ContextID, message.TaskID = t.context, t.open[chain]
@@ -86,11 +90,11 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	}, nil
 }
 
-// maxOpen bounds how many waiting tasks are remembered. A frame in the chain of one
-// that is forgotten begins a task of its own.
+// maxOpen is the maximum number of recorded waiting tasks. A frame in the chain of a dropped task
+// starts a new task.
 const maxOpen = 1024
 
-// keep remembers whether the task of a chain waits for more.
+// keep records whether the task of a chain waits for a frame.
 func (t *transport) keep(chain string, task a2a.TaskID, state a2a.TaskState) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -109,7 +113,7 @@ func (t *transport) keep(chain string, task a2a.TaskID, state a2a.TaskState) {
 
 var seed = maphash.MakeSeed() // never changes
 
-// A body reads the frames that answer m, one a line.
+// A body reads the frames that answer m, one per line.
 type body struct {
 	t     *transport
 	ctx   context.Context
@@ -119,9 +123,9 @@ type body struct {
 	stop  func()
 
 	buf      []byte
-	seen     map[uint64]struct{} // frames by their hash, as a task repeats what its events said
+	seen     map[uint64]struct{} // hashes of frames, since a task repeats the frames of its events
 	events   int
-	other    bool // something came that was no frame
+	other    bool // a part without a frame was received
 	task     a2a.TaskID
 	state    a2a.TaskState // of the task
 	finished bool
@@ -140,7 +144,7 @@ func (b *body) Read(p []byte) (int, error) {
 	return 0, b.err
 }
 
-// fill takes the next event.
+// fill processes the next event.
 func (b *body) fill() {
 	event, err, ok := b.next()
 	switch {
@@ -161,8 +165,8 @@ func (b *body) fill() {
 	}
 }
 
-// cut reports whether the events ended before the task did. An agent that does not
-// stream answers with one task, which may be left working.
+// cut reports whether the events ended before the task. An agent that does not stream answers with
+// one task, which may still be working.
 func (b *body) cut() bool {
 	return b.task != "" && !b.finished && !(b.events == 1 && b.state == a2a.TaskStateWorking)
 }
@@ -172,7 +176,7 @@ func (b *body) event(event a2a.Event) {
 	case *a2a.Message:
 		b.conversation(e.ContextID)
 		b.parts(e.Parts)
-		b.finished = true // a message is all there is
+		b.finished = true // a message is the whole answer
 	case *a2a.Task:
 		b.conversation(e.ContextID)
 		b.task, b.state = e.ID, e.Status.State
@@ -221,13 +225,13 @@ func (b *body) parts(parts a2a.ContentParts) {
 	}
 }
 
-// close says what the end of the events means if they held no frame.
+// close reports the end of the events if they held no frame.
 func (b *body) close() {
 	switch {
 	case len(b.seen) > 0 || b.ctx.Err() != nil:
 	case b.other:
 		b.fail(accp.ErrInvalidType, "the answer holds no frame")
-	case b.task == "" && b.events > 0: // an empty message: nothing answers the frame
+	case b.task == "" && b.events > 0: // an empty message: no answer
 	case b.state == a2a.TaskStateRejected, b.state == a2a.TaskStateAuthRequired:
 		b.fail(accp.ErrPolicyDenied, "the task is "+string(b.state))
 	case b.state == a2a.TaskStateCompleted, b.state == a2a.TaskStateInputRequired:
@@ -237,7 +241,7 @@ func (b *body) close() {
 	}
 }
 
-// Close ends the call, and its task if that is not finished.
+// Close ends the call, and cancels its task if that is running.
 func (b *body) Close() error {
 	b.stop()
 	if b.finished || b.task == "" {
@@ -254,7 +258,7 @@ func (b *body) Close() error {
 	return nil
 }
 
-// codeOf returns the code that an error of A2A stands for, or "" if it is none.
+// codeOf returns the code for an A2A error, or "" for any other error.
 func codeOf(err error) accp.Code {
 	for _, c := range []struct {
 		err  error
@@ -277,8 +281,7 @@ func codeOf(err error) accp.Code {
 	return ""
 }
 
-// fail writes an error frame in the name of the agent. Errors are never answered to
-// fail frames (ACCP-D52).
+// fail writes an error frame in the name of the agent. A fail frame is never answered (ACCP-D52).
 func (b *body) fail(code accp.Code, detail string) {
 	if b.m.Intent == accp.IntentFail {
 		return
@@ -287,8 +290,8 @@ func (b *body) fail(code accp.Code, detail string) {
 	if detail == "" {
 		detail = strings.ToLower(info.Name)
 	}
-	// Not the next number, as everywhere else: the agent does not know of this frame,
-	// and would find a gap before the next one that it gets.
+	// The number of the request, not the next one: the agent does not see this frame and would
+	// detect a gap.
 	seq := b.m.Meta.Seq.N
 	if b.t.perSender {
 		b.t.mu.Lock()
@@ -296,12 +299,14 @@ func (b *body) fail(code accp.Code, detail string) {
 		seq = b.t.last
 		b.t.mu.Unlock()
 	}
-	frame, err := b.t.codec.Encode(&accp.Message{From: "a2a", Intent: accp.IntentFail, Op: accp.OpError, Meta: envelope(b.m, seq), Params: accp.Params{
-		{Key: "code", Value: accp.String(string(code))},
-		{Key: "message", Value: accp.String(detail)},
-		{Key: "retryable", Value: accp.Bool(info.Retryable)},
-		{Key: "schema", Value: accp.String(accp.SchemaError)},
-	}})
+	frame, err := b.t.codec.Append(nil, &accp.Message{
+		From: "a2a", Intent: accp.IntentFail, Op: accp.OpError, Meta: envelope(b.m, seq),
+		Params: accp.Params{
+			{Key: "code", Value: accp.String(string(code))},
+			{Key: "message", Value: accp.String(detail)},
+			{Key: "retryable", Value: accp.Bool(info.Retryable)},
+			{Key: "schema", Value: accp.String(accp.SchemaError)},
+		}})
 	if err != nil {
 		b.err = err
 		return

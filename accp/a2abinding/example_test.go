@@ -17,17 +17,22 @@ import (
 	"github.com/fivewire/fivewire/accp/a2abinding"
 )
 
-// An agent answers behind an A2A endpoint, and another agent asks it.
+// An agent answers behind an A2A endpoint, and another agent calls it.
 func Example() {
 	ctx := context.Background()
-	agent, err := accp.NewServer("desk", nil)
+	agent, err := accp.NewServer("desk", &accp.ServerOptions{Auth: accp.Auth{AllowAnonymous: true}})
 	if err != nil {
 		log.Fatal(err)
 	}
-	agent.HandleFunc(accp.IntentReq, accp.OpClassify, func(_ context.Context, w *accp.ReplyWriter, m *accp.Message) error {
+	agent.Handle(accp.IntentReq, accp.OpClassify, accp.HandlerFunc(func(_ context.Context, w *accp.ReplyWriter, m *accp.Message) error {
 		return w.SendResult(accp.Params{{Key: "class", Value: accp.String("invoice")}})
-	})
-	web := httptest.NewServer(a2asrv.NewJSONRPCHandler(a2asrv.NewHandler(a2abinding.NewExecutor(agent))))
+	}))
+
+	executor, err := a2abinding.NewExecutor(agent)
+	if err != nil {
+		log.Fatal(err)
+	}
+	web := httptest.NewServer(a2asrv.NewJSONRPCHandler(a2asrv.NewHandler(executor)))
 	defer web.Close()
 
 	a2aClient, err := a2aclient.NewFromEndpoints(ctx, []a2a.AgentInterface{{URL: web.URL, Transport: a2a.TransportProtocolJSONRPC}},
@@ -41,7 +46,8 @@ func Example() {
 	}
 	answer, err := client.Call(ctx, &accp.Message{Intent: accp.IntentReq, Op: accp.OpClassify, Params: accp.Params{
 		{Key: "data", Value: accp.String("i88")},
-	}})
+	}}, nil)
+
 	if err != nil {
 		log.Fatal(err)
 	}

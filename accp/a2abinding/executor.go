@@ -6,6 +6,7 @@ package a2abinding
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 
@@ -14,23 +15,29 @@ import (
 	"github.com/a2aproject/a2a-go/a2asrv/eventqueue"
 
 	"github.com/fivewire/fivewire/accp"
+	"github.com/fivewire/fivewire/accp/internal/bridge"
 )
 
-// An Executor answers A2A messages that hold frames. It may be used by several
-// goroutines, and holds nothing between calls: sessions are those of the agent.
+// An Executor answers A2A messages that hold frames. It is safe for concurrent use and keeps no
+// state; the agent holds the sessions.
 type Executor struct{ agent *accp.Server }
 
 var _ a2asrv.AgentExecutor = (*Executor)(nil)
 
-// NewExecutor returns an executor that agent answers for. Its sessions, limits,
-// middleware and Authorize are in force. The request that Authorize sees has the
-// context of the SDK, in which [a2asrv.CallContextFrom] finds the user, and what that
-// knows of the request as its header: the metadata of a gRPC request, but of an HTTP
-// request nothing, unless the handler of the SDK is wrapped by [ForwardHeader].
-func NewExecutor(agent *accp.Server) *Executor { return &Executor{agent: agent} }
+// NewExecutor returns an executor for agent, which must not be nil, with its sessions, limits,
+// middleware and authorizer.
+// The request that the authorizer receives has the context of the SDK, in which
+// [a2asrv.CallContextFrom] finds the user. Its header is the metadata of a gRPC request; for an
+// HTTP request it is empty unless [ForwardHeader] wraps the handler of the SDK.
+func NewExecutor(agent *accp.Server) (*Executor, error) {
+	if agent == nil {
+		return nil, errors.New("accp: new A2A executor: no server")
+	}
+	return &Executor{agent: agent}, nil
+}
 
-// ForwardHeader wraps the JSON-RPC handler of the SDK, which by itself keeps the header of
-// a request from the agent.
+// ForwardHeader wraps the JSON-RPC handler of the SDK, so that the agent receives the header of a
+// request.
 func ForwardHeader(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		ctx, _ := a2asrv.WithCallContext(r.Context(), a2asrv.NewRequestMeta(r.Header))
@@ -38,7 +45,7 @@ func ForwardHeader(next http.Handler) http.Handler {
 	})
 }
 
-// Execute answers the frames of a message. A message without any is
+// Execute answers the frames of a message. A message without a frame is
 // [a2a.ErrUnsupportedContentType].
 func (e *Executor) Execute(ctx context.Context, req *a2asrv.RequestContext, queue eventqueue.Queue) error {
 	if req.Message == nil {
@@ -49,12 +56,12 @@ func (e *Executor) Execute(ctx context.Context, req *a2asrv.RequestContext, queu
 		return fmt.Errorf("accp: the message holds no frame: %w", a2a.ErrUnsupportedContentType)
 	}
 	out := &answer{ctx: ctx, req: req, queue: queue}
-	c := accp.Codec{Lenient: true}   // only to see what kind of frame it is
-	out.task = req.StoredTask != nil // which waits for this frame, whatever it is
+	c := accp.Codec{Lenient: true}   // to classify the frame
+	out.task = req.StoredTask != nil // the task waits for this frame
 	for _, f := range frames {
 		m, err := c.DecodeRaw(f)
 		if err != nil {
-			continue // the agent says what is wrong
+			continue // the agent reports the error
 		}
 		out.cancel = out.cancel || m.Intent == accp.IntentCancel
 		if opensTask(m) && !out.task {
@@ -68,17 +75,16 @@ func (e *Executor) Execute(ctx context.Context, req *a2asrv.RequestContext, queu
 	return out.finish()
 }
 
-// Cancel ends a task. The SDK then ends the context of its execution, and so that
-// of the handler.
+// Cancel ends a task. The SDK then ends the context of its execution and of the handler.
 func (e *Executor) Cancel(ctx context.Context, req *a2asrv.RequestContext, queue eventqueue.Queue) error {
 	event := a2a.NewStatusUpdateEvent(req, a2a.TaskStateCanceled, nil)
 	event.Final = true
 	return queue.Write(ctx, event)
 }
 
-// serve gives one frame to the agent. An answer that is cut off shows in out.
+// serve passes one frame to the agent. It records in out that an answer was truncated.
 func (e *Executor) serve(ctx context.Context, frame []byte, out *answer) {
-	r, err := http.NewRequestWithContext(ctx, http.MethodPost, "a2a://"+accp.FramesPath, bytes.NewReader(frame))
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://localhost"+accp.FramesPath, bytes.NewReader(frame))
 	if err != nil {
 		out.broken = true
 		return
@@ -99,7 +105,7 @@ func (e *Executor) serve(ctx context.Context, frame []byte, out *answer) {
 			panic(p)
 		}
 	}()
-	e.agent.ServeFrames(out, r)
+	e.agent.ServeHTTP(out, r)
 	switch out.status {
 	case http.StatusOK, http.StatusBadRequest, http.StatusNoContent:
 	default:
@@ -107,13 +113,13 @@ func (e *Executor) serve(ctx context.Context, frame []byte, out *answer) {
 	}
 }
 
-// An answer turns the frames that an agent writes, one a line, into events of A2A.
+// An answer converts the frames of an agent, one per line, to A2A events.
 type answer struct {
 	ctx    context.Context
 	req    *a2asrv.RequestContext
 	queue  eventqueue.Queue
-	task   bool // a task is running; else all goes into one message
-	cancel bool // one of the frames cancels it
+	task   bool // a task is running; otherwise all frames go into one message
+	cancel bool // a frame cancels the task
 
 	header http.Header
 	status int
@@ -121,7 +127,7 @@ type answer struct {
 
 	parts    a2a.ContentParts           // for the message
 	artifact a2a.ArtifactID             // of the chunks
-	last     *a2a.TaskStatusUpdateEvent // held back, as it may have to be final
+	last     *a2a.TaskStatusUpdateEvent // held back, since it may be the final one
 	frames   int
 	broken   bool
 	err      error
@@ -148,7 +154,7 @@ func (a *answer) Write(p []byte) (int, error) {
 	}
 }
 
-// frame takes one frame of the agent.
+// frame processes one frame of the agent.
 func (a *answer) frame(frame []byte) {
 	a.frames++
 	if !a.task {
@@ -157,7 +163,7 @@ func (a *answer) frame(frame []byte) {
 	}
 	m, err := new(accp.Codec).Decode(frame)
 	if err != nil {
-		m = &accp.Message{} // one with a schema of its own; it is passed on all the same
+		m = &accp.Message{} // a frame with a custom schema is forwarded as well
 	}
 	if m.Intent == accp.IntentStream {
 		a.release()
@@ -168,21 +174,21 @@ func (a *answer) frame(frame []byte) {
 		a.artifact = event.Artifact.ID
 		final, _ := m.Params.Get("is_final")
 		event.LastChunk, _ = final.Bool()
-		a.write(event) // at once: someone is reading along
+		a.write(event) // at once, for a streaming client
 		return
 	}
 	a.release()
-	state := a2a.TaskState(m.Intent.A2AState())
+	state := a2a.TaskState(bridge.TaskState(m.Intent))
 	if state == a2a.TaskStateUnspecified || state == a2a.TaskStateSubmitted {
 		state = a2a.TaskStateWorking
 	}
 	a.last = a2a.NewStatusUpdateEvent(a.req, state, a2a.NewMessageForTask(a2a.MessageRoleAgent, a.req, part(frame)))
 }
 
-// release writes the status that was held back.
+// release writes the held status.
 func (a *answer) release() {
 	if a.last != nil {
-		// The task goes on, whatever the frame said.
+		// The task continues after this frame, so the status is not terminal.
 		if a.last.Status.State.Terminal() {
 			a.last.Status.State = a2a.TaskStateWorking
 		}
@@ -197,7 +203,7 @@ func (a *answer) write(event a2a.Event) {
 	}
 }
 
-// finish says that no more will come, and how the task stands.
+// finish ends the answer with the state of the task.
 func (a *answer) finish() error {
 	if a.err != nil {
 		return a.err
@@ -207,7 +213,7 @@ func (a *answer) finish() error {
 			return fmt.Errorf("accp: the agent cannot answer: %w", a2a.ErrInternalError)
 		}
 		if a.parts == nil {
-			a.parts = a2a.ContentParts{} // nothing answers it, which A2A cannot say otherwise
+			a.parts = a2a.ContentParts{} // A2A has no other form for the absence of an answer
 		}
 		a.write(a2a.NewMessage(a2a.MessageRoleAgent, a.parts...))
 		return a.err
@@ -218,7 +224,7 @@ func (a *answer) finish() error {
 		switch {
 		case a.broken:
 			state = a2a.TaskStateFailed
-		case a.frames == 0: // its chain was cancelled, or its time was over
+		case a.frames == 0: // the chain was cancelled, or the time to live exceeded
 			state = a2a.TaskStateCanceled
 		}
 		event = a2a.NewStatusUpdateEvent(a.req, state, nil)

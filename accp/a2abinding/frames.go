@@ -15,8 +15,8 @@ import (
 	"github.com/fivewire/fivewire/accp"
 )
 
-// FramePart returns a frame, which must satisfy the grammar, as the part of a message or an
-// artifact (ACCP-164).
+// FramePart returns a frame as the part of a message or an artifact. The frame must satisfy the
+// grammar.
 func FramePart(frame []byte) (a2a.Part, error) {
 	var f accp.Frame
 	if err := new(accp.Codec).DecodeFrame(frame, &f); err != nil {
@@ -29,8 +29,8 @@ func part(frame []byte) a2a.Part {
 	return a2a.TextPart{Text: string(frame), Metadata: map[string]any{"mimeType": accp.MediaType}}
 }
 
-// ExtractFrames returns the frames among the parts of a message or an artifact, as they
-// came. Parts of other media types are passed over.
+// ExtractFrames returns the frames among the parts of a message or an artifact, unchanged. It skips
+// parts of other media types.
 func ExtractFrames(parts a2a.ContentParts) (frames [][]byte) {
 	for _, p := range parts {
 		var t a2a.TextPart
@@ -47,7 +47,7 @@ func ExtractFrames(parts a2a.ContentParts) (frames [][]byte) {
 				if isFrame(typ) {
 					frames = append(frames, []byte(t.Text))
 				}
-				break // the first one that is there decides
+				break // the first type present determines the result
 			}
 		}
 	}
@@ -59,8 +59,8 @@ func isFrame(contentType string) bool {
 	return strings.EqualFold(strings.TrimSpace(t), accp.MediaType)
 }
 
-// opensTask reports whether a frame begins a task: a req frame does, unless it is a
-// part of a message and further parts are to come.
+// opensTask reports whether a frame starts a task: a req frame, unless it is a part and not the
+// last one.
 func opensTask(m *accp.Message) bool {
 	if m.Intent != accp.IntentReq {
 		return false
@@ -69,7 +69,8 @@ func opensTask(m *accp.Message) bool {
 	return i == n
 }
 
-// partOf returns which part of a split message m is, or zeros (ACCP-D38).
+// partOf returns the index of the part m and the number of parts, or zeros for a whole message
+// (ACCP-D38).
 func partOf(m *accp.Message) (i, n int) {
 	if m.Meta == nil {
 		return 0, 0
@@ -87,7 +88,8 @@ func partOf(m *accp.Message) (i, n int) {
 func envelope(m *accp.Message, seq int64) *accp.Meta {
 	var id [6]byte
 	rand.Read(id[:])
-	meta := &accp.Meta{MID: hex.EncodeToString(id[:]), Seq: accp.NewOptionalInt(seq), TS: accp.NewOptionalInt(max(0, time.Now().Unix())), CID: m.Chain(), SID: m.Meta.SID}
+	meta := &accp.Meta{MID: hex.EncodeToString(id[:]), Seq: accp.NewOptionalInt(seq),
+		TS: accp.NewOptionalInt(max(0, time.Now().Unix())), CID: m.Chain(), SID: m.Meta.SID}
 	if m.Meta.CID != "" {
 		meta.AID = m.Meta.MID
 	}

@@ -17,7 +17,7 @@ import (
 	"github.com/fivewire/fivewire/accp/a2abinding"
 )
 
-// An events is a queue that keeps what is written to it.
+// An events queue records the written events.
 type events struct {
 	eventqueue.Queue
 	written []a2a.Event
@@ -28,16 +28,17 @@ func (q *events) Write(_ context.Context, e a2a.Event) error {
 	return nil
 }
 
-// Whatever parts a message has, it is refused, or the last event says that it was the
-// last: one message, or a final status of a task that was submitted first. All that
-// is said is frames.
+// Any message is refused, or ends with one last event: a message, or a final status of a task that
+// was submitted before. All content is frames.
 func FuzzExecute(f *testing.F) {
-	agent, err := accp.NewServer("desk", nil)
+	agent, err := accp.NewServer("desk", &accp.ServerOptions{Auth: accp.Auth{AllowAnonymous: true}})
 	require.NoError(f, err)
-	agent.HandleFunc(accp.IntentReq, accp.OpAnalyze, func(_ context.Context, w *accp.ReplyWriter, m *accp.Message) error {
+	agent.Handle(accp.IntentReq, accp.OpAnalyze, accp.HandlerFunc(func(_ context.Context, w *accp.ReplyWriter, m *accp.Message) error {
 		return w.SendResult(m.Params)
-	})
-	executor := a2abinding.NewExecutor(agent)
+	}))
+
+	executor, err := a2abinding.NewExecutor(agent)
+	require.NoError(f, err)
 	f.Add([]byte(`[{"kind":"text","text":"@a>req:analyze{d:x}[mid:00000000000a,seq:1,ts:1714000000]","metadata":{"mimeType":"application/accp"}}]`))
 	f.Add([]byte(`[{"kind":"text","text":"@a>req:analyze{}[mid:00000000000a,seq:1,ts:1714000000,part:1/2]","metadata":{"contentType":"application/accp"}},{"kind":"text","text":"x"}]`))
 	f.Add([]byte(`[{"kind":"text","text":"@a>ack:x{}[mid:00000000000a,seq:1,ts:1714000000]","metadata":{"mimeType":"application/accp"}}]`))

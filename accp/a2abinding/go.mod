@@ -23,5 +23,3 @@ require (
 	google.golang.org/genproto/googleapis/rpc v0.0.0-20250715232539-7130f93afb79 // indirect
 	google.golang.org/protobuf v1.36.6 // indirect
 )
-
-replace github.com/fivewire/fivewire => ../..

@@ -19,6 +19,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/fivewire/fivewire/accp"
+	"github.com/fivewire/fivewire/accp/internal/bindingtest"
 	"github.com/fivewire/fivewire/accp/mcpbinding"
 	"github.com/fivewire/fivewire/store"
 )
@@ -48,22 +49,8 @@ type desk struct {
 	cancelled chan struct{} // and when it was cancelled
 }
 
-var metric = accp.Schema{Name: "metric", Code: "MX", Version: 1, Fields: []string{"name", "level"}, Abbr: map[string]string{"lv": "level"}}
-
 func newDesk() (*desk, error) {
-	registry := accp.NewRegistry()
-	if err := registry.Register(metric); err != nil {
-		return nil, err
-	}
-	agent, err := accp.NewServer("desk", &accp.ServerOptions{
-		Session: accp.SessionOptions{Registry: registry},
-		Auth: accp.Auth{Authorizer: func(r *http.Request, sid string) error {
-			if sid == "forbidden" && r.Header.Get("X-Key") != "right" {
-				return errors.New("not yours")
-			}
-			return nil
-		}},
-	})
+	agent, registry, err := bindingtest.NewServer()
 	if err != nil {
 		return nil, err
 	}
@@ -87,18 +74,20 @@ func newDesk() (*desk, error) {
 	}
 	d.mcp = mcp.NewServer(&mcp.Implementation{Name: "desk", Version: "1"}, &mcp.ServerOptions{Instructions: "Be kind.\n" + instructions})
 	for _, name := range []string{"echo", "boom", "deny", "wait", "unhandled"} {
-		mcpbinding.AddTools(d.mcp, agent, &mcp.Tool{Name: name, InputSchema: json.RawMessage(`{"type":"object"}`)})
+		if err := mcpbinding.AddTools(d.mcp, agent, &mcp.Tool{Name: name, InputSchema: json.RawMessage(`{"type":"object"}`)}); err != nil {
+			panic(err)
+		}
 	}
 	return d, nil
 }
 
 // An over is a transport between a client and a desk.
-type over struct {
+type binding struct {
 	name    string
 	connect func(t *testing.T, server *mcp.Server) *mcp.ClientSession
 }
 
-var inMemory = over{"in memory", func(t *testing.T, server *mcp.Server) *mcp.ClientSession {
+var inMemory = binding{"in memory", func(t *testing.T, server *mcp.Server) *mcp.ClientSession {
 	here, there := mcp.NewInMemoryTransports()
 	ss, err := server.Connect(t.Context(), there, nil)
 	require.NoError(t, err)
@@ -106,7 +95,7 @@ var inMemory = over{"in memory", func(t *testing.T, server *mcp.Server) *mcp.Cli
 	return dial(t, here)
 }}
 
-var overHTTP = over{"HTTP", func(t *testing.T, server *mcp.Server) *mcp.ClientSession {
+var overHTTP = binding{"HTTP", func(t *testing.T, server *mcp.Server) *mcp.ClientSession {
 	web := httptest.NewServer(mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return server }, nil))
 	client := &http.Client{Transport: &http.Transport{}}
 	t.Cleanup(func() {
@@ -116,7 +105,7 @@ var overHTTP = over{"HTTP", func(t *testing.T, server *mcp.Server) *mcp.ClientSe
 	return dial(t, &mcp.StreamableClientTransport{Endpoint: web.URL, HTTPClient: client})
 }}
 
-var overStdio = over{"stdio", func(t *testing.T, _ *mcp.Server) *mcp.ClientSession {
+var overStdio = binding{"stdio", func(t *testing.T, _ *mcp.Server) *mcp.ClientSession {
 	cmd := exec.Command(os.Args[0])
 	cmd.Env = append(os.Environ(), stdioFlag+"=1")
 	return dial(t, &mcp.CommandTransport{Command: cmd})
@@ -138,7 +127,7 @@ func call(t *testing.T, name string, arguments accp.Value) *accp.Message {
 
 // The binding works over each transport of the SDK (ACCP-160).
 func TestConversation(t *testing.T) {
-	for _, o := range []over{inMemory, overHTTP, overStdio} {
+	for _, o := range []binding{inMemory, overHTTP, overStdio} {
 		t.Run(o.name, func(t *testing.T) {
 			d, err := newDesk()
 			require.NoError(t, err)
@@ -150,8 +139,8 @@ func TestConversation(t *testing.T) {
 			synced, err := c.SyncRegistry(t.Context())
 			require.NoError(t, err)
 			require.True(t, synced)
-			_, known := c.Session().Registry().Schema("MX")
-			require.True(t, known)
+			_, hasSchema := c.Session().Registry().Schema("MX")
+			require.True(t, hasSchema)
 
 			// ACCP-162, ACCP-140: the result is a done:tool frame in the chain of the request.
 			dec, err := accp.Decimal("3.141592")
@@ -162,14 +151,14 @@ func TestConversation(t *testing.T) {
 				accp.Param{Key: "dec", Value: dec},
 				accp.Param{Key: "list", Value: accp.Array(accp.Null(), accp.Bool(true))})
 			for i := range 3 {
-				answer, err := c.Call(t.Context(), call(t, "echo", arguments))
+				answer, err := c.Call(t.Context(), call(t, "echo", arguments), nil)
 				require.NoError(t, err)
 				require.Equal(t, accp.IntentDone, answer.Intent)
 				require.Equal(t, "desk", answer.From)
 				require.Equal(t, accp.SchemaTool, answer.Schema())
 				require.NotEmpty(t, answer.Meta.CID)
 				require.Equal(t, "s1", answer.Meta.SID)
-				require.EqualValues(t, 2*i+3, answer.Meta.Seq.N) // hello was the first
+				require.EqualValues(t, 2*i+5, answer.Meta.Seq.N) // the exchange of registries has four frames
 				result, _ := answer.Params.Get("result")
 				require.True(t, result.Equal(arguments), "%v", result)
 			}
@@ -177,9 +166,9 @@ func TestConversation(t *testing.T) {
 
 			// ACCP-141: errors come as codes, and nothing else of them comes.
 			for name, want := range map[string]error{"boom": accp.ErrToolExecFailed, "deny": accp.ErrPolicyDenied, "unhandled": accp.ErrToolNotFound, "missing": accp.ErrToolNotFound} {
-				c, err := mcpbinding.NewClient(cs, "planner", &accp.ClientOptions{Tries: 1})
+				c, err := mcpbinding.NewClient(cs, "planner", &accp.ClientOptions{Retry: &accp.RetryPolicy{MaxAttempts: -1}})
 				require.NoError(t, err)
-				_, err = c.Call(t.Context(), call(t, name, accp.Map()))
+				_, err = c.Call(t.Context(), call(t, name, accp.Map()), nil)
 				require.ErrorIs(t, err, want, name)
 				require.NotContains(t, err.Error(), "secret")
 			}
@@ -204,7 +193,7 @@ func TestConversation(t *testing.T) {
 
 // A call that is given up is cancelled at the tool.
 func TestCancel(t *testing.T) {
-	for _, o := range []over{inMemory, overHTTP} {
+	for _, o := range []binding{inMemory, overHTTP} {
 		t.Run(o.name, func(t *testing.T) {
 			d, err := newDesk()
 			require.NoError(t, err)
@@ -216,7 +205,7 @@ func TestCancel(t *testing.T) {
 				<-d.started
 				cancel()
 			}()
-			_, err = c.Call(ctx, call(t, "wait", accp.Map()))
+			_, err = c.Call(ctx, call(t, "wait", accp.Map()), nil)
 			require.ErrorIs(t, err, accp.ErrTimeout)
 			require.ErrorIs(t, err, context.Canceled)
 			<-d.cancelled
@@ -229,38 +218,49 @@ func TestLostConnection(t *testing.T) {
 	d, err := newDesk()
 	require.NoError(t, err)
 	cs := inMemory.connect(t, d.mcp)
-	c, err := mcpbinding.NewClient(cs, "planner", &accp.ClientOptions{Tries: 1})
+	c, err := mcpbinding.NewClient(cs, "planner", &accp.ClientOptions{Retry: &accp.RetryPolicy{MaxAttempts: -1}})
 	require.NoError(t, err)
 	require.NoError(t, cs.Close())
-	_, err = c.Call(t.Context(), call(t, "echo", accp.Map()))
+	_, err = c.Call(t.Context(), call(t, "echo", accp.Map()), nil)
 	require.ErrorIs(t, err, accp.ErrTimeout)
 }
 
-// An ordinary client of MCP, which knows nothing of ACCP, gets frames as resources.
+// plainText returns the only content of a plain result.
+func plainText(t *testing.T, res *mcp.CallToolResult) string {
+	t.Helper()
+	require.Len(t, res.Content, 1)
+	require.Empty(t, mcpbinding.ExtractFrames(res))
+	return res.Content[0].(*mcp.TextContent).Text
+}
+
+// An MCP client without ACCP receives plain results, and frames only if it sends one (ACCP-D57).
 func TestOrdinaryClient(t *testing.T) {
 	d, err := newDesk()
 	require.NoError(t, err)
 	cs := inMemory.connect(t, d.mcp)
-	res, err := cs.CallTool(t.Context(), &mcp.CallToolParams{Name: "echo", Arguments: map[string]any{"n": 1}})
+	res, err := cs.CallTool(t.Context(), &mcp.CallToolParams{Name: "echo", Arguments: map[string]any{"z": 1, "n": 2.5}})
 	require.NoError(t, err)
 	require.False(t, res.IsError)
-	require.Len(t, res.Content, 1) // ACCP-D57
+	require.Equal(t, `{"n":2.5,"z":1}`, plainText(t, res))
+	require.Equal(t, map[string]any{"n": 2.5, "z": 1.0}, res.StructuredContent)
+	res, err = cs.CallTool(t.Context(), &mcp.CallToolParams{Name: "boom"})
+	require.NoError(t, err)
+	require.True(t, res.IsError)
+	require.Equal(t, "E4002 tool_exec_failed", plainText(t, res))
+
+	head := "@planner>req:tool{}[mid:00000000000a,seq:1,ts:1714000000]"
+	res, err = cs.CallTool(t.Context(), &mcp.CallToolParams{Name: "echo", Arguments: map[string]any{"n": 1}, Meta: mcp.Meta{"accp/frame": head}})
+	require.NoError(t, err)
+	require.Len(t, res.Content, 1)
 	e := res.Content[0].(*mcp.EmbeddedResource)
 	require.Equal(t, accp.MediaType, e.Resource.MIMEType) // ACCP-161
 	require.True(t, strings.HasPrefix(e.Resource.Text, "@desk>done:tool{res:{n:1}"), e.Resource.Text)
 	m, err := new(accp.Codec).DecodeEnvelope(mcpbinding.ExtractFrames(res)[0])
 	require.NoError(t, err)
 	require.Equal(t, "accp://frames/"+m.Meta.MID, e.Resource.URI)
-	require.Empty(t, m.Meta.SID) // a session of its own
+	require.Empty(t, m.Meta.SID) // a separate session
 
-	res, err = cs.CallTool(t.Context(), &mcp.CallToolParams{Name: "boom"})
-	require.NoError(t, err)
-	require.True(t, res.IsError)
-	fail, err := new(accp.Codec).Decode(mcpbinding.ExtractFrames(res)[0])
-	require.NoError(t, err)
-	require.Equal(t, accp.ErrToolExecFailed, accp.ErrorFromMessage(fail).Code)
-
-	// What does not fit a frame is refused, with the connection in order.
+	// A value that exceeds a frame is refused, and the connection continues.
 	deep := map[string]any{}
 	for range 9 {
 		deep = map[string]any{"d": deep}
@@ -280,8 +280,7 @@ func TestOrdinaryClient(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// The envelope of the caller counts: replays, the time to live, and who may use
-// which session.
+// The envelope of the caller applies: replays, the time to live, and the authorization of sessions.
 func TestEnvelope(t *testing.T) {
 	d, err := newDesk()
 	require.NoError(t, err)
@@ -308,16 +307,7 @@ func TestEnvelope(t *testing.T) {
 	require.ErrorContains(t, err, "no answer")
 }
 
-// withKey sends a header along.
-type withKey struct{ next http.RoundTripper }
-
-func (k withKey) RoundTrip(r *http.Request) (*http.Response, error) {
-	r = r.Clone(r.Context())
-	r.Header.Set("X-Key", "right")
-	return k.next.RoundTrip(r)
-}
-
-// Who may use a session is decided by what the transport knows of the caller (ACCP-D55).
+// The authorizer decides by the caller that the transport has authenticated (ACCP-D55).
 func TestAuthorize(t *testing.T) {
 	d, err := newDesk()
 	require.NoError(t, err)
@@ -328,11 +318,11 @@ func TestAuthorize(t *testing.T) {
 	for _, tt := range []struct {
 		transport http.RoundTripper
 		want      error
-	}{{plain, accp.ErrPolicyDenied}, {withKey{plain}, nil}} {
+	}{{plain, accp.ErrPolicyDenied}, {bindingtest.WithKey{Next: plain}, nil}} {
 		cs := dial(t, &mcp.StreamableClientTransport{Endpoint: web.URL, HTTPClient: &http.Client{Transport: tt.transport}})
 		c, err := mcpbinding.NewClient(cs, "planner", &accp.ClientOptions{SessionID: "forbidden"})
 		require.NoError(t, err)
-		_, err = c.Call(t.Context(), call(t, "echo", accp.Map()))
+		_, err = c.Call(t.Context(), call(t, "echo", accp.Map()), nil)
 		require.ErrorIs(t, err, tt.want)
 	}
 }
@@ -347,26 +337,26 @@ func TestReferences(t *testing.T) {
 	nested := func(ref string) accp.Value {
 		return accp.Map(accp.Param{Key: "in", Value: accp.Array(accp.Map(accp.Param{Key: "t", Value: accp.Ref(ref)}))})
 	}
-	answer, err := c.Call(t.Context(), call(t, "echo", nested("cold.table")))
+	answer, err := c.Call(t.Context(), call(t, "echo", nested("cold.table")), nil)
 	require.NoError(t, err)
 	result, _ := answer.Params.Get("result")
 	raw, err := result.AppendJSON(nil)
 	require.NoError(t, err)
 	require.JSONEq(t, `{"in":[{"t":"1,2,3"}]}`, string(raw))
-	_, err = c.Call(t.Context(), call(t, "echo", nested("cold.nothing")))
+	_, err = c.Call(t.Context(), call(t, "echo", nested("cold.nothing")), nil)
 	require.ErrorIs(t, err, accp.ErrRefNotFound)
-	_, err = c.Call(t.Context(), call(t, "echo", nested("cold.other.table")))
+	_, err = c.Call(t.Context(), call(t, "echo", nested("cold.other.table")), nil)
 	require.ErrorIs(t, err, accp.ErrUnauthorizedRef)
-	_, err = c.Call(t.Context(), call(t, "echo", accp.Int(1)))
+	_, err = c.Call(t.Context(), call(t, "echo", accp.Int(1)), nil)
 	require.ErrorIs(t, err, accp.ErrToolSchema)
 }
 
-// What is answered on this side, and calls that the server or the caller breaks off,
-// leave no gap in the numbers that the agent sees: the next call works at once.
+// Local answers, and calls that the server or the caller cancels, leave no gap in the numbers of
+// the agent: the next call succeeds at once.
 func TestNumbersHaveNoGaps(t *testing.T) {
 	for _, perSender := range []bool{false, true} {
 		options := accp.SessionOptions{SeqPerSender: perSender}
-		agent, err := accp.NewServer("desk", &accp.ServerOptions{Session: options})
+		agent, err := accp.NewServer("desk", &accp.ServerOptions{Auth: accp.Auth{AllowAnonymous: true}, Session: options})
 		require.NoError(t, err)
 		agent.Handle(accp.IntentReq, accp.OpTool, accp.NewToolHandler(map[string]accp.ToolFunc{
 			"echo": func(_ context.Context, args accp.Params) (accp.Value, error) { return accp.Map(args...), nil },
@@ -374,13 +364,15 @@ func TestNumbersHaveNoGaps(t *testing.T) {
 		}))
 		server := mcp.NewServer(&mcp.Implementation{Name: "x", Version: "1"}, nil)
 		for _, name := range []string{"echo", "boom"} {
-			mcpbinding.AddTools(server, agent, &mcp.Tool{Name: name, InputSchema: json.RawMessage(`{"type":"object"}`)})
+			if err := mcpbinding.AddTools(server, agent, &mcp.Tool{Name: name, InputSchema: json.RawMessage(`{"type":"object"}`)}); err != nil {
+				panic(err)
+			}
 		}
-		c, err := mcpbinding.NewClient(inMemory.connect(t, server), "planner", &accp.ClientOptions{Session: options, Tries: 1})
+		c, err := mcpbinding.NewClient(inMemory.connect(t, server), "planner", &accp.ClientOptions{Session: options, Retry: &accp.RetryPolicy{MaxAttempts: -1}})
 		require.NoError(t, err)
 		works := func() {
 			t.Helper()
-			answer, err := c.Call(t.Context(), call(t, "echo", accp.Map()))
+			answer, err := c.Call(t.Context(), call(t, "echo", accp.Map()), nil)
 			require.NoError(t, err)
 			require.Equal(t, "desk", answer.From)
 		}
@@ -392,7 +384,7 @@ func TestNumbersHaveNoGaps(t *testing.T) {
 				call(t, "echo", accp.Map(accp.Param{Key: "r", Value: accp.Ref("cold.nothing")})),
 				{Intent: accp.IntentReq, Op: accp.OpPlan},
 			} {
-				_, err := c.Call(t.Context(), m)
+				_, err := c.Call(t.Context(), m, nil)
 				require.Error(t, err)
 				require.NotErrorIs(t, err, accp.ErrSequenceGap)
 			}
@@ -408,7 +400,7 @@ func TestNumbersHaveNoGaps(t *testing.T) {
 func TestParts(t *testing.T) {
 	d, err := newDesk()
 	require.NoError(t, err)
-	c, err := mcpbinding.NewClient(inMemory.connect(t, d.mcp), "planner", &accp.ClientOptions{Tries: 1})
+	c, err := mcpbinding.NewClient(inMemory.connect(t, d.mcp), "planner", &accp.ClientOptions{Retry: &accp.RetryPolicy{MaxAttempts: -1}})
 	require.NoError(t, err)
 	for range 2 {
 		m := call(t, "echo", accp.Map(accp.Param{Key: "k", Value: accp.Int(7)}))
@@ -416,7 +408,7 @@ func TestParts(t *testing.T) {
 			m.Params = append(m.Params, accp.Param{Key: key, Value: accp.String(strings.Repeat("because of it ", 10))})
 		}
 		before := c.Session().Stats().Sent
-		answer, err := c.Call(t.Context(), m)
+		answer, err := c.Call(t.Context(), m, nil)
 		require.NoError(t, err)
 		result, _ := answer.Params.Get("result")
 		require.Equal(t, 1, result.Len())
@@ -424,7 +416,7 @@ func TestParts(t *testing.T) {
 	}
 }
 
-// Servers of MCP that know nothing of ACCP answer too.
+// MCP servers without ACCP answer too.
 func TestOrdinaryServer(t *testing.T) {
 	server := mcp.NewServer(&mcp.Implementation{Name: "calc server", Version: "1"}, nil)
 	server.AddTool(&mcp.Tool{Name: "double", InputSchema: json.RawMessage(`{"type":"object"}`)}, func(_ context.Context, r *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
@@ -441,19 +433,19 @@ func TestOrdinaryServer(t *testing.T) {
 		return &mcp.CallToolResult{Content: []mcp.Content{&mcp.ImageContent{MIMEType: "image/png", Data: []byte{1}}}}, nil, nil
 	})
 	mcp.AddTool(server, &mcp.Tool{Name: "fails"}, func(context.Context, *mcp.CallToolRequest, struct{}) (*mcp.CallToolResult, any, error) {
-		return nil, nil, errors.New("the file is gone")
+		return nil, nil, errors.New("file not found")
 	})
 	mcp.AddTool(server, &mcp.Tool{Name: "picky"}, func(context.Context, *mcp.CallToolRequest, struct{}) (*mcp.CallToolResult, any, error) {
 		return nil, nil, errors.New("MCP error -32602: Input validation error") // as the TypeScript SDK refuses
 	})
 	mcp.AddTool(server, &mcp.Tool{Name: "typed"}, func(context.Context, *mcp.CallToolRequest, struct{ N string }) (*mcp.CallToolResult, any, error) {
-		return nil, nil, errors.New("called with what it does not take") // the Go SDK refuses before
+		return nil, nil, errors.New("called with invalid arguments") // the Go SDK refuses before
 	})
 	mcp.AddTool(server, &mcp.Tool{Name: "huge"}, func(context.Context, *mcp.CallToolRequest, struct{}) (*mcp.CallToolResult, any, error) {
-		return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: strings.Repeat("x", 1<<17)}}}, nil, nil
+		return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: strings.Repeat("x", 5<<20)}}}, nil, nil
 	})
 	cs := inMemory.connect(t, server)
-	c, err := mcpbinding.NewClient(cs, "planner", &accp.ClientOptions{Tries: 1})
+	c, err := mcpbinding.NewClient(cs, "planner", &accp.ClientOptions{Retry: &accp.RetryPolicy{MaxAttempts: -1}})
 	require.NoError(t, err)
 	synced, err := c.SyncRegistry(t.Context())
 	require.NoError(t, err)
@@ -465,7 +457,7 @@ func TestOrdinaryServer(t *testing.T) {
 		if name == "double" {
 			arguments = number
 		}
-		answer, err := c.Call(t.Context(), call(t, name, arguments))
+		answer, err := c.Call(t.Context(), call(t, name, arguments), nil)
 		require.NoError(t, err, name)
 		require.Equal(t, "calc_server", answer.From)
 		require.Equal(t, name, answer.Params.Text("tool_name"))
@@ -480,47 +472,47 @@ func TestOrdinaryServer(t *testing.T) {
 	}
 
 	var perr *accp.Error
-	_, err = c.Call(t.Context(), call(t, "fails", accp.Map()))
+	_, err = c.Call(t.Context(), call(t, "fails", accp.Map()), nil)
 	require.ErrorAs(t, err, &perr)
 	require.Equal(t, accp.ErrToolExecFailed, perr.Code)
-	require.Equal(t, "the file is gone", perr.Message) // the model has to see it
-	_, err = c.Call(t.Context(), call(t, "picky", accp.Map()))
+	require.Equal(t, "file not found", perr.Message) // the model has to see it
+	_, err = c.Call(t.Context(), call(t, "picky", accp.Map()), nil)
 	require.ErrorIs(t, err, accp.ErrToolSchema)
-	_, err = c.Call(t.Context(), call(t, "typed", number))
+	_, err = c.Call(t.Context(), call(t, "typed", number), nil)
 	require.ErrorIs(t, err, accp.ErrToolSchema)
-	_, err = c.Call(t.Context(), call(t, "huge", accp.Map()))
+	_, err = c.Call(t.Context(), call(t, "huge", accp.Map()), nil)
 	require.ErrorIs(t, err, accp.ErrToolExecFailed)
-	_, err = c.Call(t.Context(), call(t, "nowhere", accp.Map()))
+	_, err = c.Call(t.Context(), call(t, "nowhere", accp.Map()), nil)
 	require.ErrorIs(t, err, accp.ErrToolNotFound)
-	_, err = c.Call(t.Context(), &accp.Message{Intent: accp.IntentReq, Op: accp.OpPlan})
+	_, err = c.Call(t.Context(), &accp.Message{Intent: accp.IntentReq, Op: accp.OpPlan}, nil)
 	require.ErrorIs(t, err, accp.ErrInvalidIntent)
-	ack, err := c.Call(t.Context(), &accp.Message{Intent: accp.IntentCancel, Op: accp.OpTool, Meta: &accp.Meta{CID: "000000000001"}})
+	ack, err := c.Call(t.Context(), &accp.Message{Intent: accp.IntentCancel, Op: accp.OpTool, Meta: &accp.Meta{CID: "000000000001"}}, nil)
 	require.NoError(t, err)
 	require.Nil(t, ack) // which belongs to the chain that has just ended
 }
 
-// A server that has no tools at all, and one that refuses what it cannot use.
+// A server without tools, and one that refuses invalid arguments.
 func TestRefusals(t *testing.T) {
 	server := mcp.NewServer(&mcp.Implementation{Name: "picky", Version: "1"}, nil)
-	c, err := mcpbinding.NewClient(inMemory.connect(t, server), "planner", &accp.ClientOptions{Tries: 1, Session: accp.SessionOptions{SeqPerSender: true}})
+	c, err := mcpbinding.NewClient(inMemory.connect(t, server), "planner", &accp.ClientOptions{Retry: &accp.RetryPolicy{MaxAttempts: -1}, Session: accp.SessionOptions{SeqPerSender: true}})
 	require.NoError(t, err)
 	for range 2 { // the answers count for themselves
-		_, err = c.Call(t.Context(), call(t, "any", accp.Map()))
+		_, err = c.Call(t.Context(), call(t, "any", accp.Map()), nil)
 		require.ErrorIs(t, err, accp.ErrToolNotFound)
 	}
 
 	d, err := newDesk()
 	require.NoError(t, err)
-	c, err = mcpbinding.NewClient(inMemory.connect(t, d.mcp), "planner", &accp.ClientOptions{Tries: 1})
+	c, err = mcpbinding.NewClient(inMemory.connect(t, d.mcp), "planner", &accp.ClientOptions{Retry: &accp.RetryPolicy{MaxAttempts: -1}})
 	require.NoError(t, err)
-	_, err = c.Call(t.Context(), call(t, "echo", accp.Map(accp.Param{Key: "k", Value: accp.Map()})))
+	_, err = c.Call(t.Context(), call(t, "echo", accp.Map(accp.Param{Key: "k", Value: accp.Map()})), nil)
 	require.NoError(t, err)
 }
 
 // Each side of a session may count its own frames (ACCP-D24).
 func TestSeqPerSender(t *testing.T) {
 	options := accp.SessionOptions{SeqPerSender: true}
-	agent, err := accp.NewServer("desk", &accp.ServerOptions{Session: options})
+	agent, err := accp.NewServer("desk", &accp.ServerOptions{Auth: accp.Auth{AllowAnonymous: true}, Session: options})
 	require.NoError(t, err)
 	agent.Handle(accp.IntentReq, accp.OpTool, accp.NewToolHandler(map[string]accp.ToolFunc{
 		"echo": func(_ context.Context, args accp.Params) (accp.Value, error) { return accp.Map(args...), nil },
@@ -528,24 +520,26 @@ func TestSeqPerSender(t *testing.T) {
 	instructions, err := mcpbinding.Instructions("desk", nil)
 	require.NoError(t, err)
 	server := mcp.NewServer(&mcp.Implementation{Name: "x", Version: "1"}, &mcp.ServerOptions{Instructions: instructions})
-	mcpbinding.AddTools(server, agent, &mcp.Tool{Name: "echo", InputSchema: json.RawMessage(`{"type":"object"}`)})
+	if err := mcpbinding.AddTools(server, agent, &mcp.Tool{Name: "echo", InputSchema: json.RawMessage(`{"type":"object"}`)}); err != nil {
+		panic(err)
+	}
 	c, err := mcpbinding.NewClient(inMemory.connect(t, server), "planner", &accp.ClientOptions{Session: options})
 	require.NoError(t, err)
 	synced, err := c.SyncRegistry(t.Context())
 	require.NoError(t, err)
 	require.True(t, synced)
 	for range 3 {
-		_, err := c.Call(t.Context(), call(t, "echo", accp.Map()))
+		_, err := c.Call(t.Context(), call(t, "echo", accp.Map()), nil)
 		require.NoError(t, err)
 	}
 }
 
-// A handler may answer with several frames: each is one item of the result, and the
-// last one tells how it went.
+// A handler may answer with several frames: each is one item of the result, and the last one
+// determines its status.
 func TestSeveralFrames(t *testing.T) {
-	agent, err := accp.NewServer("desk", nil)
+	agent, err := accp.NewServer("desk", &accp.ServerOptions{Auth: accp.Auth{AllowAnonymous: true}})
 	require.NoError(t, err)
-	agent.HandleFunc(accp.IntentReq, accp.OpTool, func(_ context.Context, w *accp.ReplyWriter, m *accp.Message) error {
+	agent.Handle(accp.IntentReq, accp.OpTool, accp.HandlerFunc(func(_ context.Context, w *accp.ReplyWriter, m *accp.Message) error {
 		for i := range 3 {
 			chunk, err := accp.NewMessage(accp.IntentStream, m.Op, accp.SchemaStream, accp.Chunk{Index: int64(i), Data: accp.Int(int64(i)), Final: i == 2})
 			if err != nil {
@@ -559,25 +553,33 @@ func TestSeveralFrames(t *testing.T) {
 			return accp.ErrToolExecFailed
 		}
 		return nil
-	})
+	}))
+
 	server := mcp.NewServer(&mcp.Implementation{Name: "x", Version: "1"}, nil)
 	for _, name := range []string{"counts", "fails"} {
-		mcpbinding.AddTools(server, agent, &mcp.Tool{Name: name, InputSchema: json.RawMessage(`{"type":"object"}`)})
+		if err := mcpbinding.AddTools(server, agent, &mcp.Tool{Name: name, InputSchema: json.RawMessage(`{"type":"object"}`)}); err != nil {
+			panic(err)
+		}
 	}
 	cs := inMemory.connect(t, server)
 	res, err := cs.CallTool(t.Context(), &mcp.CallToolParams{Name: "counts"})
 	require.NoError(t, err)
 	require.False(t, res.IsError)
-	require.Len(t, mcpbinding.ExtractFrames(res), 3)
+	require.Equal(t, "[0,1,2]", plainText(t, res))
 	res, err = cs.CallTool(t.Context(), &mcp.CallToolParams{Name: "fails"})
+	require.NoError(t, err)
+	require.True(t, res.IsError)
+	require.Equal(t, "E4002 tool_exec_failed", plainText(t, res))
+	head := "@planner>req:tool{}[mid:00000000000a,seq:1,ts:1714000000]"
+	res, err = cs.CallTool(t.Context(), &mcp.CallToolParams{Name: "fails", Meta: mcp.Meta{"accp/frame": head}})
 	require.NoError(t, err)
 	require.True(t, res.IsError)
 	require.Len(t, mcpbinding.ExtractFrames(res), 4)
 
-	c, err := mcpbinding.NewClient(cs, "planner", &accp.ClientOptions{Tries: 1})
+	c, err := mcpbinding.NewClient(cs, "planner", &accp.ClientOptions{Retry: &accp.RetryPolicy{MaxAttempts: -1}})
 	require.NoError(t, err)
 	n := 0
-	for v, err := range c.Stream(t.Context(), call(t, "counts", accp.Map())) {
+	for v, err := range c.Stream(t.Context(), call(t, "counts", accp.Map()), nil) {
 		require.NoError(t, err)
 		got, _ := v.Int()
 		require.EqualValues(t, n, got)
@@ -585,14 +587,14 @@ func TestSeveralFrames(t *testing.T) {
 	}
 	require.Equal(t, 3, n)
 	var last error
-	for _, err := range c.Do(t.Context(), call(t, "fails", accp.Map())) {
+	for _, err := range c.Replies(t.Context(), call(t, "fails", accp.Map()), nil) {
 		last = err
 	}
 	require.ErrorIs(t, last, accp.ErrToolExecFailed)
 }
 
-// Long results need sessions that may send them: inline, or to a store that both
-// sides read (ACCP-D37).
+// Long results travel inline, or in a store that both sides read, unless the token limits are enforced
+// (ACCP-D37).
 func TestLongResults(t *testing.T) {
 	long := strings.Repeat("a long text that costs many tokens ", 60)
 	shared := store.NewMemory()
@@ -600,21 +602,27 @@ func TestLongResults(t *testing.T) {
 		options accp.SessionOptions
 		want    error
 	}{
-		"by default":   {accp.SessionOptions{}, accp.ErrBudgetExceeded},
-		"inline":       {accp.SessionOptions{DisableBudget: true}, nil},
+		"by default":   {accp.SessionOptions{}, nil},
+		"enforced":     {accp.SessionOptions{Budget: accp.BudgetEnforce}, accp.ErrBudgetExceeded},
+		"inline":       {accp.SessionOptions{Budget: accp.BudgetOff}, nil},
 		"by reference": {accp.SessionOptions{SharedStore: shared}, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
-			agent, err := accp.NewServer("desk", &accp.ServerOptions{Session: tt.options})
+			o := &accp.ServerOptions{Auth: accp.Auth{AllowAnonymous: true}, Session: tt.options,
+				Persistence: accp.Persistence{SharedStore: tt.options.SharedStore}}
+			o.Session.SharedStore = nil
+			agent, err := accp.NewServer("desk", o)
 			require.NoError(t, err)
 			agent.Handle(accp.IntentReq, accp.OpTool, accp.NewToolHandler(map[string]accp.ToolFunc{
 				"tell": func(context.Context, accp.Params) (accp.Value, error) { return accp.String(long), nil },
 			}))
 			server := mcp.NewServer(&mcp.Implementation{Name: "x", Version: "1"}, nil)
-			mcpbinding.AddTools(server, agent, &mcp.Tool{Name: "tell", InputSchema: json.RawMessage(`{"type":"object"}`)})
-			c, err := mcpbinding.NewClient(inMemory.connect(t, server), "planner", &accp.ClientOptions{Tries: 1, Session: tt.options})
+			if err := mcpbinding.AddTools(server, agent, &mcp.Tool{Name: "tell", InputSchema: json.RawMessage(`{"type":"object"}`)}); err != nil {
+				panic(err)
+			}
+			c, err := mcpbinding.NewClient(inMemory.connect(t, server), "planner", &accp.ClientOptions{Retry: &accp.RetryPolicy{MaxAttempts: -1}, Session: tt.options})
 			require.NoError(t, err)
-			answer, err := c.Call(t.Context(), call(t, "tell", accp.Map()))
+			answer, err := c.Call(t.Context(), call(t, "tell", accp.Map()), nil)
 			if tt.want != nil {
 				require.ErrorIs(t, err, tt.want)
 				return
@@ -623,6 +631,82 @@ func TestLongResults(t *testing.T) {
 			require.Equal(t, long, answer.Params.Text("result"))
 		})
 	}
+}
+
+// Results of 1 MiB arrive whole: as text at plain hosts, in parts at clients of ACCP, and from servers
+// without ACCP (ACCP-D57, ACCP-D73).
+func TestLargeResults(t *testing.T) {
+	large := strings.Repeat("a line of text\n", 1<<20/15)
+	agent, err := accp.NewServer("desk", &accp.ServerOptions{Auth: accp.Auth{AllowAnonymous: true}})
+	require.NoError(t, err)
+	agent.Handle(accp.IntentReq, accp.OpTool, accp.NewToolHandler(map[string]accp.ToolFunc{
+		"tell": func(context.Context, accp.Params) (accp.Value, error) { return accp.String(large), nil },
+	}))
+	desk := mcp.NewServer(&mcp.Implementation{Name: "x", Version: "1"}, nil)
+	tool := &mcp.Tool{Name: "tell", InputSchema: json.RawMessage(`{"type":"object"}`)}
+	require.NoError(t, mcpbinding.AddTools(desk, agent, tool))
+	cs := inMemory.connect(t, desk)
+	res, err := cs.CallTool(t.Context(), &mcp.CallToolParams{Name: "tell"})
+	require.NoError(t, err)
+	require.Equal(t, large, plainText(t, res))
+
+	ordinary := mcp.NewServer(&mcp.Implementation{Name: "y", Version: "1"}, nil)
+	ordinary.AddTool(tool, func(context.Context, *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
+		return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: large}}}, nil
+	})
+	for name, session := range map[string]*mcp.ClientSession{"desk": cs, "ordinary": inMemory.connect(t, ordinary)} {
+		c, err := mcpbinding.NewClient(session, "planner", &accp.ClientOptions{Retry: &accp.RetryPolicy{MaxAttempts: -1}})
+		require.NoError(t, err)
+		for range 2 {
+			answer, err := c.Call(t.Context(), call(t, "tell", accp.Map()), nil)
+			require.NoError(t, err, name)
+			require.Equal(t, large, answer.Params.Text("result"), name)
+		}
+	}
+}
+
+// Arguments that violate the input schema of a tool do not reach it (ACCP-D57).
+func TestArgumentsAreValidated(t *testing.T) {
+	agent, err := accp.NewServer("desk", &accp.ServerOptions{Auth: accp.Auth{AllowAnonymous: true}})
+	require.NoError(t, err)
+	ran := 0
+	agent.Handle(accp.IntentReq, accp.OpTool, accp.NewToolHandler(map[string]accp.ToolFunc{
+		"add": func(context.Context, accp.Params) (accp.Value, error) {
+			ran++
+			return accp.String("HELLO"), nil
+		},
+	}))
+	server := mcp.NewServer(&mcp.Implementation{Name: "x", Version: "1"}, nil)
+	schema := `{"type":"object","required":["n"],"properties":{"n":{"type":"integer"},"s":{"type":"string"}},"additionalProperties":false}`
+	require.NoError(t, mcpbinding.AddTools(server, agent, &mcp.Tool{Name: "add", InputSchema: json.RawMessage(schema)}))
+	cs := inMemory.connect(t, server)
+	c, err := mcpbinding.NewClient(cs, "planner", &accp.ClientOptions{Retry: &accp.RetryPolicy{MaxAttempts: -1}})
+	require.NoError(t, err)
+	for _, bad := range []string{``, `{}`, `{"n":"1"}`, `{"n":1.5}`, `{"n":1,"m":2}`, `{"n":1,"s":3}`} {
+		p := &mcp.CallToolParams{Name: "add"}
+		if bad != "" {
+			p.Arguments = json.RawMessage(bad)
+		}
+		res, err := cs.CallTool(t.Context(), p)
+		require.NoError(t, err, bad)
+		require.True(t, res.IsError)
+		require.Regexp(t, "^E4003 .+", plainText(t, res))
+		arguments := accp.Map()
+		if bad != "" {
+			arguments, err = accp.FromJSON([]byte(bad))
+			require.NoError(t, err)
+		}
+		_, err = c.Call(t.Context(), call(t, "add", arguments), nil)
+		require.ErrorIs(t, err, accp.ErrToolSchema, bad)
+	}
+	require.Zero(t, ran)
+	res, err := cs.CallTool(t.Context(), &mcp.CallToolParams{Name: "add", Arguments: map[string]any{"n": 9007199254740993}})
+	require.NoError(t, err)
+	require.Equal(t, "HELLO", plainText(t, res))
+	_, err = c.Call(t.Context(), call(t, "add", accp.Map(accp.Param{Key: "n", Value: accp.Int(1)})), nil)
+	require.NoError(t, err)
+	require.Equal(t, 2, ran)
+	require.Error(t, mcpbinding.AddTools(server, agent, &mcp.Tool{Name: "bad", InputSchema: json.RawMessage(`{"type":"object","properties":{"n":{"$ref":"#/x"}}}`)}))
 }
 
 func TestFramesAreChecked(t *testing.T) {
@@ -652,4 +736,12 @@ func TestFramesAreChecked(t *testing.T) {
 	frame, err := mcpbinding.ReadFrame(t.Context(), cs, "accp://frames/good")
 	require.NoError(t, err)
 	require.Equal(t, "@a>req:plan{}", string(frame))
+}
+
+func TestConstructorsRequireTheirPeers(t *testing.T) {
+	_, err := mcpbinding.NewToolHandler(nil, nil)
+	require.ErrorContains(t, err, "no server")
+	require.ErrorContains(t, mcpbinding.AddTools(nil, nil, &mcp.Tool{}), "no server")
+	_, err = mcpbinding.NewClient(nil, "planner", nil)
+	require.ErrorContains(t, err, "no MCP session")
 }

@@ -19,31 +19,36 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/fivewire/fivewire/accp"
+	"github.com/fivewire/fivewire/accp/internal/bridge"
 )
 
-// NewClient returns a client that calls the tools of an MCP server as agent self.
-// The MCP session stays the caller's to close. HTTPClient and Header of the options
-// are not used. [accp.Client.Call] of a req:tool message (see [accp.ToolCall])
-// returns the done:tool message; the errors are those of the frames, and:
+// NewClient returns a client that calls the tools of an MCP server as agent self. The caller closes
+// the MCP session. HTTPClient and Header of the options are not used. [accp.Client.Call] of a
+// req:tool message (see [accp.ToolCall]) returns the done:tool message. Errors are those of the
+// frames, and:
 //
-//   - a tool that the server does not have is [accp.ErrToolNotFound],
-//   - arguments that it refuses are [accp.ErrToolSchema],
-//   - an error of a tool of a server without ACCP is [accp.ErrToolExecFailed],
+//   - an unknown tool is [accp.ErrToolNotFound],
+//   - rejected arguments are [accp.ErrToolSchema],
+//   - a tool error of a server without ACCP is [accp.ErrToolExecFailed],
 //   - a lost connection is [accp.ErrTimeout],
-//   - a reference in the arguments that the session cannot resolve is
-//     [accp.ErrRefNotFound] or its relatives, and nothing is sent.
+//   - an unresolved reference in the arguments is [accp.ErrRefNotFound] or a related
+//     code, and nothing is sent.
 //
-// A call that is cancelled is cancelled at the server. [accp.Client.SyncRegistry] takes over
-// what the instructions of the server announce; it comes before the first call.
+// Cancelling a call cancels it at the server. [accp.Client.SyncRegistry] adds the schemas in the
+// instructions of the server; call it first.
 func NewClient(session *mcp.ClientSession, self string, opts *accp.ClientOptions) (*accp.Client, error) {
+	if session == nil {
+		return nil, errors.New("accp: new client: no MCP session")
+	}
 	var o accp.ClientOptions
 	if opts != nil {
 		o = *opts
 	}
-	t := &transport{mcp: session, last: map[string]int64{}, perSender: o.Session.SeqPerSender, codec: accp.Codec{Lenient: o.Session.Lenient, FrameLimits: o.Session.FrameLimits}}
+	t := &transport{mcp: session, last: map[string]int64{}, perSender: o.Session.SeqPerSender,
+		codec: accp.Codec{Lenient: o.Session.Lenient, FrameLimits: o.Session.FrameLimits}}
 	o.HTTPClient = &http.Client{Transport: t}
 	o.Header = nil
-	c, err := accp.NewClient("http://mcp.invalid"+accp.FramesPath, self, &o)
+	c, err := accp.NewClient("http://localhost"+accp.FramesPath, self, &o)
 	if err != nil {
 		return nil, err
 	}
@@ -52,8 +57,7 @@ func NewClient(session *mcp.ClientSession, self string, opts *accp.ClientOptions
 	return c, nil
 }
 
-// A transport answers the frames that an [accp.Client] posts by way of MCP. It opens
-// no HTTP connection.
+// A transport answers the frames that an [accp.Client] posts over MCP.
 type transport struct {
 	mcp       *mcp.ClientSession
 	session   *accp.Session
@@ -61,10 +65,10 @@ type transport struct {
 	perSender bool
 
 	mu    sync.Mutex
-	last  map[string]int64 // the number of the last frame written in a name, if each counts its own
-	greet bool             // the registry of the server was given out
-	next  int64            // the number that the agent behind the server expects, 0 if any
-	parts *accp.Message    // of which all came so far, with the metadata of the first
+	last  map[string]int64 // number of the last frame by sender, if each counts its own
+	greet bool             // the registry of the server was delivered
+	next  int64            // the next number for the agent behind the server, 0 if any
+	parts *accp.Message    // the received parts, with the metadata of the first
 }
 
 // RoundTrip answers one frame.
@@ -76,7 +80,7 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 	m, err := t.codec.Decode(frame)
 	if err != nil {
-		return nil, err // cannot be: the session wrote it
+		return nil, err // unreachable: the session wrote the frame
 	}
 	frames, failed, err := t.answer(r.Context(), m)
 	if err != nil {
@@ -93,7 +97,7 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	return res, nil
 }
 
-// answer returns the frames that answer m. Its error means that there are none.
+// answer returns the frames that answer m. After an error there are none.
 func (t *transport) answer(ctx context.Context, m *accp.Message) (frames [][]byte, failed bool, err error) {
 	if i, n := partOf(m); n > 0 {
 		whole := t.join(m, i, n)
@@ -116,7 +120,8 @@ func (t *transport) answer(ctx context.Context, m *accp.Message) (frames [][]byt
 	return t.fail(m, local, accp.ErrInvalidIntent, "")
 }
 
-// partOf returns which part of a split message m is, or zeros (ACCP-D38).
+// partOf returns the index of the part m and the number of parts, or zeros for a whole message
+// (ACCP-D38).
 func partOf(m *accp.Message) (i, n int) {
 	a, b, ok := strings.Cut(m.Meta.Ext.Text("part"), "/")
 	if !ok {
@@ -127,8 +132,8 @@ func partOf(m *accp.Message) (i, n int) {
 	return i, n
 }
 
-// join keeps the parts of a message, which one client sends one after the other, and
-// returns it when it is complete. MCP has no limit of its own for calls.
+// join collects the parts of a message, which a client sends in order, and returns the complete
+// message or nil. MCP itself does not limit the size of a call.
 func (t *transport) join(m *accp.Message, i, n int) *accp.Message {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -143,7 +148,7 @@ func (t *transport) join(m *accp.Message, i, n int) *accp.Message {
 		t.parts = &first
 	}
 	for _, p := range m.Params {
-		t.parts.Params = t.parts.Params.Set(p.Key, p.Value) // schema stands in each part
+		t.parts.Params = t.parts.Params.Set(p.Key, p.Value) // each part repeats the schema
 	}
 	if i < n {
 		return nil
@@ -175,7 +180,7 @@ func (t *transport) call(ctx context.Context, m *accp.Message) ([][]byte, bool, 
 	}
 	called := *m
 	called.Params = params
-	name, arguments, err := accp.MCPCall(&called)
+	name, arguments, err := bridge.Call(&called)
 	if err != nil {
 		return t.fail(m, local, codeOf(err), "")
 	}
@@ -186,9 +191,8 @@ func (t *transport) call(ctx context.Context, m *accp.Message) ([][]byte, bool, 
 			rest.Params = append(rest.Params, p)
 		}
 	}
-	// The agent sees the calls only, and not what was answered here: it gets
-	// numbers of its own that have no gaps. What it answers is in order here too,
-	// since it cannot have counted further than this side.
+	// The agent receives the calls only, so calls have separate numbers without gaps. Its answers
+	// are in order, since the agent cannot have counted further than this side.
 	t.mu.Lock()
 	if t.next == 0 {
 		t.next = m.Meta.Seq.N
@@ -197,13 +201,15 @@ func (t *transport) call(ctx context.Context, m *accp.Message) ([][]byte, bool, 
 	meta.Seq = accp.NewOptionalInt(t.next)
 	t.mu.Unlock()
 	rest.Meta = &meta
-	head, err := t.codec.Encode(&rest)
+	head, err := t.codec.Append(nil, &rest)
 	if err != nil {
 		return t.fail(m, local, codeOf(err), "")
 	}
-	res, err := t.mcp.CallTool(ctx, &mcp.CallToolParams{Name: name, Arguments: arguments, Meta: mcp.Meta{frameKey: string(head)}})
+	res, err := t.mcp.CallTool(ctx, &mcp.CallToolParams{
+		Name: name, Arguments: arguments, Meta: mcp.Meta{frameKey: string(head)},
+	})
 	var rpc *jsonrpc.Error
-	if !errors.As(err, &rpc) { // else the agent has not seen it
+	if !errors.As(err, &rpc) { // otherwise the agent has not received it
 		t.mu.Lock()
 		t.next++
 		t.mu.Unlock()
@@ -217,17 +223,17 @@ func (t *transport) call(ctx context.Context, m *accp.Message) ([][]byte, bool, 
 		return nil, false, fmt.Errorf("accp: tools/call: %w", err)
 	}
 	if frames := ExtractFrames(res); len(frames) > 0 {
-		t.heard(frames[len(frames)-1])
+		t.recordSeq(frames[len(frames)-1])
 		return frames, res.IsError && len(frames) == 1, nil
 	}
 	return t.plain(ctx, m, res)
 }
 
-// maxFrames bounds how many answers to one call are believed.
+// maxFrames is the maximum number of frames that an answer can advance the numbers by.
 const maxFrames = 1 << 16
 
-// heard notes how far the agent has counted, if both sides share their numbers.
-func (t *transport) heard(frame []byte) {
+// recordSeq records the number of an answer, if both sides share their numbers.
+func (t *transport) recordSeq(frame []byte) {
 	m, err := t.codec.DecodeRaw(frame)
 	if err != nil || m.Meta == nil || t.perSender {
 		return
@@ -239,8 +245,8 @@ func (t *transport) heard(frame []byte) {
 	}
 }
 
-// resolve replaces the references in the arguments. Of all else they stay: it is not
-// sent to the tool.
+// resolve replaces the references in the arguments. Other params are not sent to the tool and stay
+// unresolved.
 func (t *transport) resolve(ctx context.Context, params accp.Params) (accp.Params, error) {
 	args, ok := params.Get("arguments")
 	if !ok {
@@ -282,12 +288,11 @@ func (t *transport) resolveIn(ctx context.Context, v accp.Value) (accp.Value, er
 	return v, nil
 }
 
-// refusal returns the code that a refusal of the server stands for. MCP has one code
-// for a tool that is unknown and for arguments that do not fit, so the list of
-// tools decides.
+// refusal returns the code for a refusal of the server. MCP has one code for an unknown tool and
+// for invalid arguments, so the list of tools distinguishes them.
 func (t *transport) refusal(ctx context.Context, e *jsonrpc.Error, name string) accp.Code {
 	switch e.Code {
-	case jsonrpc.CodeMethodNotFound: // it has no tools at all
+	case jsonrpc.CodeMethodNotFound: // the server has no tools
 		return accp.ErrToolNotFound
 	case jsonrpc.CodeInvalidParams:
 		for tool, err := range t.mcp.Tools(ctx, nil) {
@@ -303,8 +308,8 @@ func (t *transport) refusal(ctx context.Context, e *jsonrpc.Error, name string) 
 	return accp.ErrInternal
 }
 
-// plain writes the frame for a result of a server that does not speak ACCP: the
-// structured content, else the text, else the content as it is.
+// plain writes the frame for a result of a server without ACCP: the structured content, otherwise
+// the text, otherwise the content as JSON.
 func (t *transport) plain(ctx context.Context, m *accp.Message, res *mcp.CallToolResult) ([][]byte, bool, error) {
 	var texts []string
 	for _, c := range res.Content {
@@ -314,7 +319,8 @@ func (t *transport) plain(ctx context.Context, m *accp.Message, res *mcp.CallToo
 	}
 	if res.IsError {
 		text, code := strings.Join(texts, "\n"), accp.ErrToolExecFailed
-		// The SDKs say in a result what others say in an error of the protocol: TypeScript, and Go.
+		// The TypeScript and Go SDKs report invalid arguments in a result instead of a protocol
+		// error.
 		if strings.HasPrefix(text, "MCP error -32602: ") || strings.HasPrefix(text, `validating "arguments": `) {
 			code = t.refusal(ctx, &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams}, m.Params.Text("tool_name"))
 		}
@@ -327,8 +333,8 @@ func (t *transport) plain(ctx context.Context, m *accp.Message, res *mcp.CallToo
 	var err error
 	switch {
 	case res.StructuredContent != nil:
-		// The SDK has read its numbers as floats. Servers should give the same as
-		// text too, where they are exact.
+		// The SDK has decoded numbers as floats. Servers should repeat the content as text, which
+		// is exact.
 		value, err = accp.FromJSON([]byte(strings.Join(texts, "\n")))
 		if k := value.Kind(); err != nil || k != accp.KindMap && k != accp.KindArray {
 			value, err = fromAny(res.StructuredContent)
@@ -353,7 +359,7 @@ func (t *transport) plain(ctx context.Context, m *accp.Message, res *mcp.CallToo
 	return t.fail(m, t.name(), accp.ErrToolExecFailed, "the result does not fit a frame: "+err.Error())
 }
 
-// fromAny makes a value of what the SDK read from JSON.
+// fromAny returns the value of JSON that the SDK has decoded.
 func fromAny(v any) (accp.Value, error) {
 	b, err := json.Marshal(v)
 	if err != nil {
@@ -362,11 +368,11 @@ func fromAny(v any) (accp.Value, error) {
 	return accp.FromJSON(b)
 }
 
-// maxDetail bounds what of an error of the server goes into a frame.
+// maxDetail is the maximum length of a server error in a frame.
 const maxDetail = 400
 
-// fail writes an error frame. What went wrong is the server's own word, which models
-// need to see; without one it is the name of the code.
+// fail writes an error frame. Its message is the text of the server, which models need, or else the
+// name of the code.
 func (t *transport) fail(m *accp.Message, from string, code accp.Code, detail string) ([][]byte, bool, error) {
 	info := code.Info()
 	if detail == "" {
@@ -384,7 +390,7 @@ func (t *transport) fail(m *accp.Message, from string, code accp.Code, detail st
 	return frames, true, err
 }
 
-// local is the name in which this side answers what does not reach the server.
+// local is the agent-id of answers to frames that are not sent to the server.
 const local = "mcp"
 
 // name returns the agent-id of a server that does not speak ACCP.
@@ -412,6 +418,35 @@ func (t *transport) own(m *accp.Message, from string, out *accp.Message) ([][]by
 	if m.Meta.CID != "" {
 		out.Meta.AID = m.Meta.MID
 	}
-	frame, err := t.codec.Encode(out)
+	frame, err := t.codec.Append(nil, out)
+	if err != nil && !t.perSender {
+		if frames := t.inParts(m, out); frames != nil {
+			return frames, false, nil
+		}
+	}
 	return [][]byte{frame}, false, err
+}
+
+// inParts returns the frames of an answer to m that is longer than one frame, or nil.
+func (t *transport) inParts(m, out *accp.Message) [][]byte {
+	s, err := accp.NewSession(out.From, m.Meta.SID, &accp.SessionOptions{Lenient: t.codec.Lenient, FrameLimits: t.codec.FrameLimits,
+		Registry: t.codec.Registry, DisableAutoCheckpoint: true, Budget: accp.BudgetOff, MaxMemory: -1})
+	if err != nil {
+		return nil
+	}
+	request, err := t.codec.Append(nil, &accp.Message{From: m.From, Intent: accp.IntentAck, Op: m.Op, Meta: &accp.Meta{
+		MID: newID(), Seq: m.Meta.Seq, TS: m.Meta.TS, SID: m.Meta.SID}})
+	if err != nil {
+		return nil
+	}
+	if _, err := s.Receive(context.Background(), request); err != nil { // the numbers follow that of m
+		return nil
+	}
+	part := *out
+	part.Meta = &accp.Meta{CID: out.Meta.CID, AID: out.Meta.AID}
+	sent, err := s.Send(context.Background(), &part)
+	if err != nil {
+		return nil
+	}
+	return sent.Frames
 }

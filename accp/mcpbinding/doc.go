@@ -1,41 +1,38 @@
 // Copyright 2026 The Fivewire Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package mcpbinding carries ACCP frames over the Model Context Protocol, by the
-// official Go SDK of that protocol.
+// Package mcpbinding carries ACCP frames over the Model Context Protocol with its official Go SDK.
 //
-// On the side of the tools, an [accp.Server] answers behind an [mcp.Server]. Its
-// tools become tools of MCP, and each result holds the done:tool frame as an embedded
-// resource of type application/accp (ACCP-161, ACCP-162):
+// # Usage
 //
-//	agent, err := accp.NewServer("desk", nil)
+// On the server, an [accp.Server] answers behind an [mcp.Server]. Its tools become MCP tools. A host
+// without ACCP receives plain results, a client of this package the done:tool frame as an embedded
+// resource of type application/accp:
+//
+//	agent, err := accp.NewServer("desk", &accp.ServerOptions{Auth: auth})
 //	agent.Handle(accp.IntentReq, accp.OpTool, accp.NewToolHandler(tools))
 //	server := mcp.NewServer(info, &mcp.ServerOptions{Instructions: instructions})
-//	mcpbinding.AddTools(server, agent, &mcp.Tool{Name: "search", InputSchema: schema})
+//	err = mcpbinding.AddTools(server, agent, &mcp.Tool{Name: "search", InputSchema: schema})
 //
-// On the side that calls, [NewClient] makes an [accp.Client] of an MCP session: a
-// req:tool frame becomes a tools/call, and what comes back is a message in the ACCP
-// session, with all that this does: numbers, references, checkpoints, budgets.
-// Servers that have never heard of ACCP can be called as well; the binding then
-// writes the frame in their name.
+// On the client, [NewClient] returns an [accp.Client] for an MCP session: a req:tool frame becomes
+// a tools/call, and the result becomes a message of the ACCP session, with numbers, references,
+// checkpoints and budgets. The client can also call servers without ACCP; the binding then writes
+// the frames in the name of the server.
 //
-// The registry of the server stands as a sync:registry frame in the instructions,
-// which MCP clients put into the system prompt (ACCP-163); see [Instructions] and
-// [accp.Client.SyncRegistry].
+// The instructions of a server, which MCP clients put into the system prompt, contain its registry
+// as a sync:registry frame; see [Instructions] and [accp.Client.SyncRegistry].
 //
-// # What goes over the wire
+// # Wire format
 //
-// Arguments are plain JSON and results are frames, as the draft has it. So that
-// the answer can belong to the session and the chain of the request, the client
-// sends the rest of the req:tool frame along, without name and arguments, as
-// _meta["accp/frame"]. A server that does not know this ignores it, and a request
-// without it is a session of its own.
+// Arguments are plain JSON, and are validated against the input schema of the tool. The client sends the
+// rest of the req:tool frame, without name and arguments, as _meta["accp/frame"], which places the answer
+// into the session and the chain of the request, and requests frames as the result. Other servers ignore
+// it. A request without it has a separate session and a plain result: a string as it is, another value
+// as JSON. A plain host cannot resolve references, so its server needs no shared store.
 //
-// Both sessions keep the token limits of ACCP: a result, or arguments, of more than
-// about 200 tokens are refused with [accp.ErrBudgetExceeded] unless the session has a
-// shared store or NoBudget is set in its options. What servers without ACCP answer is
-// not limited by tokens.
+// A result above the limits of a frame is several frames, at most 4 MiB. With [accp.BudgetEnforce],
+// more than about 200 tokens are [accp.ErrBudgetExceeded]. Results of servers without ACCP have no limit.
 //
-// MCP has no place for frames other than these. [accp.Client] gets
-// [accp.ErrInvalidIntent] for what is not req:tool, sync:registry or cancel.
+// MCP carries no other frames. For intents other than req:tool, sync:registry and cancel,
+// [accp.Client] returns [accp.ErrInvalidIntent].
 package mcpbinding

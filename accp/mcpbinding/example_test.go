@@ -16,10 +16,10 @@ import (
 	"github.com/fivewire/fivewire/accp/mcpbinding"
 )
 
-// An agent with a tool stands behind an MCP server, and another agent calls it.
+// An agent with a tool serves behind an MCP server, and another agent calls it.
 func Example() {
 	ctx := context.Background()
-	agent, err := accp.NewServer("desk", nil)
+	agent, err := accp.NewServer("desk", &accp.ServerOptions{Auth: accp.Auth{AllowAnonymous: true}})
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -29,10 +29,13 @@ func Example() {
 		},
 	}))
 	server := mcp.NewServer(&mcp.Implementation{Name: "desk", Version: "1.0.0"}, nil)
-	mcpbinding.AddTools(server, agent, &mcp.Tool{
+	err = mcpbinding.AddTools(server, agent, &mcp.Tool{
 		Name:        "shout",
 		InputSchema: json.RawMessage(`{"type":"object","properties":{"text":{"type":"string"}}}`),
 	})
+	if err != nil {
+		log.Fatal(err)
+	}
 
 	here, there := mcp.NewInMemoryTransports() // or stdio, or HTTP
 	if _, err := server.Connect(ctx, there, nil); err != nil {
@@ -55,7 +58,7 @@ func Example() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	answer, err := client.Call(ctx, call)
+	answer, err := client.Call(ctx, call, nil)
 	if err != nil {
 		log.Fatal(err)
 	}

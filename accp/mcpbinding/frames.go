@@ -15,12 +15,12 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/fivewire/fivewire/accp"
+	"github.com/fivewire/fivewire/accp/internal/bridge"
 )
 
-// ResourceContents returns a frame, which must have its envelope, as the contents of a
-// resource (ACCP-161).
+// ResourceContents returns a frame as the contents of a resource. The frame must have an envelope.
 func ResourceContents(frame []byte) (*mcp.ResourceContents, error) {
-	r, err := accp.ToMCPResource(frame)
+	r, err := bridge.ToResource(frame)
 	if err != nil {
 		return nil, err
 	}
@@ -32,19 +32,21 @@ func ResourceContents(frame []byte) (*mcp.ResourceContents, error) {
 func ToolResult(frames ...[]byte) (*mcp.CallToolResult, error) {
 	res := &mcp.CallToolResult{Content: []mcp.Content{}}
 	for _, f := range frames {
-		r, err := accp.ToMCPResult(f)
+		r, err := bridge.ToResult(f)
 		if err != nil {
 			return nil, err
 		}
 		c := r.Content[0].Resource
-		res.Content = append(res.Content, &mcp.EmbeddedResource{Resource: &mcp.ResourceContents{URI: c.URI, MIMEType: c.MIMEType, Text: c.Text}})
+		res.Content = append(res.Content, &mcp.EmbeddedResource{
+			Resource: &mcp.ResourceContents{URI: c.URI, MIMEType: c.MIMEType, Text: c.Text},
+		})
 		res.IsError = r.IsError
 	}
 	return res, nil
 }
 
-// ExtractFrames returns the frames in a tool result, as they came: none if the server
-// does not speak ACCP.
+// ExtractFrames returns the frames in a tool result, unchanged, or none if the server does not
+// support ACCP.
 func ExtractFrames(res *mcp.CallToolResult) (frames [][]byte) {
 	for _, c := range res.Content {
 		if e, ok := c.(*mcp.EmbeddedResource); ok && e.Resource != nil && isFrame(e.Resource) {
@@ -66,9 +68,9 @@ func text(c *mcp.ResourceContents) []byte {
 	return []byte(c.Text)
 }
 
-// AddFrameResource adds a frame, which must have its envelope, to the resources of a server
-// and returns its URI, accp://frames/ and the message id. It stays there until it
-// is removed with [mcp.Server.RemoveResources].
+// AddFrameResource adds a frame, which must have an envelope, to the resources of a server and
+// returns its URI, accp://frames/ and the message id. To remove it, call
+// [mcp.Server.RemoveResources].
 func AddFrameResource(to *mcp.Server, frame []byte) (uri string, err error) {
 	c, err := ResourceContents(frame)
 	if err != nil {
@@ -87,8 +89,8 @@ func AddFrameResource(to *mcp.Server, frame []byte) (uri string, err error) {
 	return c.URI, nil
 }
 
-// ReadFrame reads a frame from the resources of a server. A resource that is no
-// frame is [accp.ErrInvalidType] or the error of the grammar.
+// ReadFrame reads a frame from the resources of a server. A resource of another type is
+// [accp.ErrInvalidType], a malformed frame the error of the grammar.
 func ReadFrame(ctx context.Context, session *mcp.ClientSession, uri string) ([]byte, error) {
 	res, err := session.ReadResource(ctx, &mcp.ReadResourceParams{URI: uri})
 	if err != nil {
@@ -106,9 +108,8 @@ func ReadFrame(ctx context.Context, session *mcp.ClientSession, uri string) ([]b
 	return nil, &accp.Error{Code: accp.ErrInvalidType, Message: "the resource holds no frame"}
 }
 
-// Instructions returns a text for [mcp.ServerOptions] that announces the registry
-// of agent self in a sync:registry frame, with its custom schemas if there are any
-// (ACCP-163). A nil registry has the built-in schemas only.
+// Instructions returns a text for [mcp.ServerOptions] with the registry of agent self in a
+// sync:registry frame. A nil registry has the built-in schemas only.
 func Instructions(self string, registry *accp.Registry) (string, error) {
 	if registry == nil {
 		registry = accp.NewRegistry()
@@ -120,11 +121,11 @@ func Instructions(self string, registry *accp.Registry) (string, error) {
 	if len(registry.Codes()) > 0 {
 		m.Params = append(m.Params, accp.Param{Key: "delta", Value: registry.Delta()})
 	}
-	frame, err := new(accp.Codec).Encode(m)
+	frame, err := new(accp.Codec).Append(nil, m)
 	if err != nil {
 		return "", err
 	}
-	return "Tool results are ACCP frames: @sender>intent:operation{key:value|...}[metadata].\n" + string(frame), nil
+	return "Schemas for agents that speak ACCP:\n" + string(frame), nil
 }
 
 // hello returns the sync:registry frame in instructions, or nil.
@@ -139,7 +140,7 @@ func hello(instructions string) []byte {
 	return nil
 }
 
-// envelope returns the metadata of a frame that begins a session of its own.
+// envelope returns the metadata of a frame without session id.
 func envelope(seq int64) *accp.Meta {
 	return &accp.Meta{MID: newID(), Seq: accp.NewOptionalInt(seq), TS: accp.NewOptionalInt(max(0, time.Now().Unix()))}
 }

@@ -4,6 +4,7 @@
 package mcpbinding_test
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -17,15 +18,16 @@ import (
 	"github.com/fivewire/fivewire/accp/mcpbinding"
 )
 
-// Whatever a client sends, it is refused in MCP's own terms or answered by frames;
+// Whatever a client sends, it is refused in MCP's own terms or answered, by frames if it sent one;
 // arguments that were accepted come back as they were.
 func FuzzHandler(f *testing.F) {
-	agent, err := accp.NewServer("desk", &accp.ServerOptions{Session: accp.SessionOptions{DisableBudget: true}})
+	agent, err := accp.NewServer("desk", &accp.ServerOptions{Auth: accp.Auth{AllowAnonymous: true}, Session: accp.SessionOptions{Budget: accp.BudgetOff}})
 	require.NoError(f, err)
 	agent.Handle(accp.IntentReq, accp.OpTool, accp.NewToolHandler(map[string]accp.ToolFunc{
 		"echo": func(_ context.Context, args accp.Params) (accp.Value, error) { return accp.Map(args...), nil },
 	}))
-	handler := mcpbinding.NewToolHandler(agent)
+	handler, err := mcpbinding.NewToolHandler(agent, &mcp.Tool{Name: "echo"})
+	require.NoError(f, err)
 	f.Add("echo", `{"a":1,"b":[true,null,"x y"],"c":{"d":1.5}}`, "")
 	f.Add("echo", `{"a":9007199254740993}`, "@planner>req:tool{pri:high}[mid:00000000000a,seq:1,ts:1714000000]")
 	f.Add("none", `{}`, "@planner>cancel:tool{}[mid:00000000000a,seq:1,ts:1714000000,cid:x]")
@@ -40,6 +42,19 @@ func FuzzHandler(f *testing.F) {
 		if err != nil {
 			var rpc *jsonrpc.Error
 			require.True(t, errors.As(err, &rpc), "%v", err)
+			return
+		}
+		if head == "" {
+			require.Len(t, res.Content, 1)
+			text := res.Content[0].(*mcp.TextContent).Text
+			if !res.IsError {
+				want, err := accp.FromJSON([]byte(cmp.Or(arguments, "{}")))
+				require.NoError(t, err)
+				plain, err := want.AppendJSON(nil)
+				require.NoError(t, err)
+				require.JSONEq(t, string(plain), text)
+				require.NotNil(t, res.StructuredContent)
+			}
 			return
 		}
 		frames := mcpbinding.ExtractFrames(res)

@@ -55,9 +55,8 @@ func TestCountAllocatesNothing(t *testing.T) {
 	}
 }
 
-// Sixteen times the text takes nothing near 256 times as long, also where nothing
-// tells where a piece could end. Caches and neighbours on the machine make it more
-// than sixteen times.
+// The time for 16 times the text is far below 256 times, even without a boundary between pieces.
+// Caches and other load make it more than 16 times.
 func TestCountIsNearLinear(t *testing.T) {
 	n := 1 << 14
 	if race.Enabled {
@@ -113,7 +112,7 @@ func TestFirstCount(t *testing.T) {
 	}
 	require.Less(t, time.Duration(got.NS), 20*time.Millisecond)
 
-	// Nothing of this module runs before main, or so little that nobody notices.
+	// The packages of this module have no noticeable init functions.
 	for _, m := range regexp.MustCompile(`init (github.com/fivewire/\S+) @\S+ ms, (\S+) ms clock, (\d+) bytes`).FindAllSubmatch(out, -1) {
 		ms, err := strconv.ParseFloat(string(m[2]), 64)
 		require.NoError(t, err)

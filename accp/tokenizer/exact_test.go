@@ -26,13 +26,13 @@ import (
 	"github.com/fivewire/fivewire/internal/race"
 )
 
-// A vocabulary is one of ours beside two independent implementations of it.
+// A vocabulary has the implementation of this module and two independent ones.
 type vocabulary struct {
-	name    string
-	count   accp.TokenCounter
-	oracle  oracle.Codec
-	arbiter func() *tiktoken.Tiktoken
-	asked   *atomic.Int64 // how often the arbiter decided
+	name       string
+	count      accp.TokenCounter
+	oracle     oracle.Codec
+	arbiter    func() *tiktoken.Tiktoken
+	arbitrated *atomic.Int64 // number of decisions of the arbiter
 }
 
 // The published rules that cut texts into pieces.
@@ -43,8 +43,7 @@ var rules = map[string]string{
 	"cl100k_base": `(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`,
 }
 
-// Loading takes a while, so it is done once, and that of the arbiters only if they
-// are asked.
+// Loading is slow, so it is done once, and for the arbiters only on demand.
 var loaded = sync.OnceValues(func() ([]vocabulary, error) {
 	out := []vocabulary{{name: "o200k_base", count: o200k.Counter{}}, {name: "cl100k_base", count: cl100k.Counter{}}}
 	for i := range out {
@@ -53,7 +52,7 @@ var loaded = sync.OnceValues(func() ([]vocabulary, error) {
 		if err != nil {
 			return nil, err
 		}
-		v.oracle, v.asked = c, new(atomic.Int64)
+		v.oracle, v.arbitrated = c, new(atomic.Int64)
 		v.arbiter = sync.OnceValue(func() *tiktoken.Tiktoken {
 			ranks, err := loader.NewOfflineLoader().LoadTiktokenBpe(v.name + ".tiktoken")
 			if err != nil {
@@ -86,7 +85,7 @@ func (v *vocabulary) check(t *testing.T, text string) {
 	require.NoError(t, err)
 	got := v.count.Count(text)
 	if got != want {
-		v.asked.Add(1)
+		v.arbitrated.Add(1)
 		want = len(v.arbiter().EncodeOrdinary(text))
 	}
 	if got != want {
@@ -167,7 +166,7 @@ func kinds(vocabulary []string) []kind {
 			for i := range r.IntN(8) {
 				m.Params = append(m.Params, accp.Param{Key: fmt.Sprintf("k%d", i), Value: value(r, 0)})
 			}
-			frame, err := new(accp.Codec).Format(m)
+			frame, err := new(accp.Codec).AppendRaw(nil, m)
 			if err != nil {
 				panic(err)
 			}
@@ -247,7 +246,7 @@ func TestExact(t *testing.T) {
 		t.Run(v.name, func(t *testing.T) {
 			t.Parallel()
 			tokens := tokensOf(t, v.name)
-			total, asked := 0, v.asked.Load()
+			total, arbitrated := 0, v.arbitrated.Load()
 			for i, k := range kinds(tokens) {
 				r := rand.New(rand.NewPCG(uint64(i), 1))
 				for range each {
@@ -256,13 +255,13 @@ func TestExact(t *testing.T) {
 				}
 			}
 			require.GreaterOrEqual(t, total, 10000)
-			require.Less(t, v.asked.Load()-asked, int64(total/50))
+			require.Less(t, v.arbitrated.Load()-arbitrated, int64(total/50))
 		})
 	}
 }
 
-// Every character of Unicode stands alone, between letters of either case, behind
-// a space, and among its neighbours.
+// Every character of Unicode alone, between letters of either case, after a space, and among its
+// neighbors.
 func TestExactCharacters(t *testing.T) {
 	patterns := []string{"B%cb ", "%c", "%cx", " %cA", "%c\n1"}
 	if race.Enabled {
@@ -274,7 +273,7 @@ func TestExactCharacters(t *testing.T) {
 			for block := rune(0); block <= utf8.MaxRune; block += 256 {
 				uniform := block >= 0x20000 && block < 0xE0000 || block >= 0xF0000
 				if uniform && block>>8%16 != 0 {
-					continue // nearly all of such a plane has one class, and classes have a test of their own
+					continue // nearly all of such a plane has one class, and classes have a separate test
 				}
 				for _, pattern := range patterns {
 					var b strings.Builder

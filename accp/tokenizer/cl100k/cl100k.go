@@ -12,7 +12,7 @@ import (
 	"github.com/fivewire/fivewire/accp/tokenizer/internal/bpe"
 )
 
-// The vocabulary lies in the program as it is used; see package bpe.
+// The vocabulary as lookup tables; see package bpe.
 var (
 	//go:embed tokens.bin
 	tokens string
@@ -24,16 +24,14 @@ var (
 	pilots string
 )
 
-// A Counter counts the tokens of a text by cl100k_base, exactly. It is an
-// accp.TokenCounter; the zero value is ready for use, from several goroutines. What
-// looks like a special token, such as <|endoftext|>, is counted as the text that it
-// is, and a byte that is not UTF-8 as U+FFFD.
+// A Counter counts the tokens of a text in cl100k_base. It is an accp.TokenCounter. The zero value
+// is ready for use and safe for concurrent use. The text of a special token, such as <|endoftext|>,
+// is counted as ordinary text, and an invalid byte as U+FFFD.
 type Counter struct{}
 
-// Count returns how many tokens text has. It takes time in proportion to the length
-// of text, but for a piece without any boundary, such as a very long run of one
-// letter, where it is n log n. It allocates nothing, but working memory for such a
-// piece, which is kept for the next one, and a copy of a text that is not UTF-8.
+// Count returns the number of tokens of text, in linear time; a piece of n bytes without a boundary
+// takes O(n log n). It allocates only working memory for such a piece, which is reused, and a copy
+// of a text that is not UTF-8.
 func (Counter) Count(text string) int {
 	v := bpe.Vocabulary{Tokens: tokens, Offsets: offsets, Slots: slots, Pilots: pilots}
 	if !utf8.ValidString(text) {

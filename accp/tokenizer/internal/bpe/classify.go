@@ -5,8 +5,8 @@ package bpe
 
 import "unicode"
 
-// Classify returns the class of a character by the tables of package unicode, of
-// which those in this package are made.
+// Classify returns the class of a character by the tables of package unicode, from which the
+// embedded tables are generated.
 func Classify(r rune) Class {
 	switch {
 	case r == '\n', r == '\r':

@@ -8,8 +8,7 @@ import (
 	"unicode/utf8"
 )
 
-// A Class is what the rules that cut a text into pieces need to know of a
-// character.
+// A Class is the class of a character in the split rules.
 type Class uint8
 
 // The classes.
@@ -20,7 +19,7 @@ const (
 	Neither               // Lm, Lo
 	Combines              // M
 	Numeric               // N
-	Space                 // white space but the following
+	Space                 // white space except newlines
 	Newline               // LF, CR
 )
 
@@ -37,11 +36,10 @@ const (
 
 func (c Class) in(set uint) bool { return 1<<c&set != 0 }
 
-// UnicodeVersion is the version of Unicode that the classes are of.
+// UnicodeVersion is the Unicode version of the classes.
 const UnicodeVersion = "15.0.0"
 
-// classes holds, for each 256 characters, two bytes that say where their classes
-// lie, and then those.
+// classes has the block number of each 256 characters in two bytes, followed by the blocks.
 //
 //go:embed classes.bin
 var classes string
@@ -54,9 +52,8 @@ func ClassOf(r rune) Class {
 	return Class(classes[2*blocks+block<<8+int(r&0xFF)])
 }
 
-// at returns the class of the character at i and where the next one begins. At the
-// end of the text the next one begins at i too. A byte that is not UTF-8 is a
-// character of its own.
+// at returns the class of the character at i and the index of the next one. At the end of the text
+// that index is i. An invalid byte is one character.
 func at(s string, i int) (Class, int) {
 	if i >= len(s) {
 		return 0, i
@@ -68,7 +65,7 @@ func at(s string, i int) (Class, int) {
 	return ClassOf(r), i + size
 }
 
-// run returns where the run of characters of a set that begins at i ends.
+// run returns the end of the run of characters of a set that starts at i.
 func run(s string, i int, set uint) int {
 	for {
 		c, next := at(s, i)
@@ -79,8 +76,8 @@ func run(s string, i int, set uint) int {
 	}
 }
 
-// contraction returns where 's 't 're 've 'm 'll 'd, in either case, ends that
-// begins at i, or i if none does.
+// contraction returns the end of 's 't 're 've 'm 'll 'd, in either case, that starts at i, or i
+// without one.
 func contraction(s string, i int) int {
 	if i+1 >= len(s) || s[i] != '\'' {
 		return i
@@ -98,8 +95,8 @@ func contraction(s string, i int) int {
 	return i
 }
 
-// O200k returns where the first piece of s, which is not empty, ends by the rule
-// of o200k_base:
+// O200k returns the end of the first piece of s, which must not be empty, by the rule of
+// o200k_base:
 //
 //	[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?
 //	|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?
@@ -114,9 +111,9 @@ func O200k(s string) int {
 		end = word(s, 0)
 	case c == Numeric:
 		return number(s)
-	case c == Combines: // may lead a word, or be its beginning
+	case c == Combines: // may precede a word or start it
 		if end = lowerWord(s, next); end == 0 {
-			end = lowerWord(s, 0) // never 0: the mark alone is one
+			end = lowerWord(s, 0) // never 0: the mark alone is a word
 		}
 	case c.in(leading):
 		end = word(s, next)
@@ -133,23 +130,23 @@ func O200k(s string) int {
 	return blank(s)
 }
 
-// word returns where the word that begins at i ends by either of the two rules for
-// words, the first one preferred, or 0.
+// word returns the end of the word that starts at i by the first applicable rule of the two for
+// words, or 0.
 func word(s string, i int) int {
 	if end := lowerWord(s, i); end > 0 {
 		return end
 	}
-	// No small letter follows, so this is the end of the second rule too.
+	// No small letter follows, so the second rule ends here too.
 	if end := run(s, i, uppers); end > i {
 		return end
 	}
 	return 0
 }
 
-// lowerWord returns where a word of any number of capitals and then at least one
-// small letter ends, or 0. Characters that are neither count as both.
+// lowerWord returns the end of a word of any number of capitals and then at least one small letter,
+// or 0. Characters that are neither count as both.
 func lowerWord(s string, i int) int {
-	last := 0 // behind the last character that could be the small letter
+	last := 0 // after the last character that can be the small letter
 	for {
 		c, next := at(s, i)
 		switch {
@@ -197,7 +194,7 @@ func CL100k(s string) int {
 	return blank(s)
 }
 
-// number returns where the one to three digits at the beginning of s end.
+// number returns the end of the one to three digits at the start of s.
 func number(s string) int {
 	i := 0
 	for range 3 {
@@ -210,8 +207,8 @@ func number(s string) int {
 	return i
 }
 
-// symbolRun returns where symbols, which a space may lead, end that begin with a
-// character of class c before next, or 0.
+// symbolRun returns the end of the symbols that start with a character of class c before next,
+// after an optional space, or 0.
 func symbolRun(s string, c Class, next int) int {
 	if c.in(symbols) {
 		return run(s, next, symbols)
@@ -224,8 +221,8 @@ func symbolRun(s string, c Class, next int) int {
 	return 0
 }
 
-// blank returns where the first piece of white space ends: behind the last newline
-// of it if it has one, else before its last character, which leads what follows.
+// blank returns the end of the first piece of white space: after its last newline, or without one
+// before its last character, which belongs to the next piece.
 func blank(s string) int {
 	newline, last, i := 0, 0, 0
 	for {

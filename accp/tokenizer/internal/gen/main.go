@@ -1,9 +1,9 @@
 // Copyright 2026 The Fivewire Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Command gen makes the embedded tables of the tokenizers: those of the published
-// vocabularies, read from a Go module that carries the rank files unchanged, and
-// the classes of characters. Run it in the folder of the module:
+// Command gen generates the embedded tables of the tokenizers: the published vocabularies, read
+// from a Go module that contains the rank files unchanged, and the classes of characters. Run it in
+// the folder of the module:
 //
 //	go generate ./...
 package main
@@ -27,7 +27,7 @@ import (
 	"github.com/fivewire/fivewire/accp/tokenizer/internal/bpe"
 )
 
-// The digests of the rank files as their publisher states them.
+// The digests of the rank files as published.
 var vocabularies = []struct{ name, sha256, folder string }{
 	{"o200k_base", "446a9538cb6c348e3516120d7c08b09f57c36495e2acfffe59a5bf8b0cfb1a2d", "o200k"},
 	{"cl100k_base", "223921b76ee99bde995b7ff738513eef100fb51d18c93597a113bcffe865b2a7", "cl100k"},
@@ -102,8 +102,8 @@ func read(file []byte) ([]string, error) {
 	return tokens, nil
 }
 
-// place finds a pilot for each bucket so that no two tokens share a slot: the
-// largest buckets first, each with the first pilot that works.
+// place finds a pilot for each bucket so that no two tokens share a slot. It starts with the
+// largest buckets.
 func place(tokens []string) (pilots, slots []byte, err error) {
 	const perBucket, load = 4, 0.98
 	nb := (len(tokens) + perBucket - 1) / perBucket
@@ -112,7 +112,7 @@ func place(tokens []string) (pilots, slots []byte, err error) {
 	hashes := make([]uint64, len(tokens))
 	for rank, t := range tokens {
 		if t == "" {
-			continue // a rank that no token has
+			continue // a rank without a token
 		}
 		hashes[rank] = bpe.Hash(t)
 		b := bpe.Reduce(hashes[rank], nb)
@@ -124,8 +124,8 @@ func place(tokens []string) (pilots, slots []byte, err error) {
 	}
 	slices.SortStableFunc(order, func(a, b int) int { return len(buckets[b]) - len(buckets[a]) })
 
-	taken := make([]bool, ns)
-	pilots, slots = make([]byte, 2*nb), make([]byte, 4*ns) // an empty slot leads to token 0, which is compared
+	occupied := make([]bool, ns)
+	pilots, slots = make([]byte, 2*nb), make([]byte, 4*ns) // an empty slot refers to token 0, which is compared
 	var used []int
 	for _, b := range order {
 		found := false
@@ -134,7 +134,7 @@ func place(tokens []string) (pilots, slots []byte, err error) {
 			found = true
 			for _, rank := range buckets[b] {
 				slot := bpe.Slot(hashes[rank], pilot, ns)
-				if taken[slot] || slices.Contains(used, slot) {
+				if occupied[slot] || slices.Contains(used, slot) {
 					found = false
 					break
 				}
@@ -145,7 +145,7 @@ func place(tokens []string) (pilots, slots []byte, err error) {
 			}
 			binary.LittleEndian.PutUint16(pilots[2*b:], uint16(pilot))
 			for i, rank := range buckets[b] {
-				taken[used[i]] = true
+				occupied[used[i]] = true
 				binary.LittleEndian.PutUint32(slots[4*used[i]:], uint32(rank)|bpe.Mark(hashes[rank])<<18)
 			}
 		}
@@ -156,8 +156,7 @@ func place(tokens []string) (pilots, slots []byte, err error) {
 	return pilots, slots, nil
 }
 
-// classes writes a table of two levels: which block each 256 characters have, and
-// the blocks.
+// classes writes a table of two levels: the block number of each 256 characters, and the blocks.
 func classes(path string) error {
 	if unicode.Version != bpe.UnicodeVersion {
 		return fmt.Errorf("the classes are to be of Unicode %s, this Go has %s", bpe.UnicodeVersion, unicode.Version)

@@ -1,0 +1,121 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package accptest supports tests of ACCP programs and the conformance vectors.
+package accptest
+
+import (
+	"encoding/json"
+	"math"
+
+	"github.com/fivewire/fivewire/accp"
+	"github.com/fivewire/fivewire/accp/internal/bridge"
+	"github.com/fivewire/fivewire/accp/internal/hook"
+	"github.com/fivewire/fivewire/internal/vector"
+)
+
+// SetIDs sets the generator of message ids: each call of next returns another id of 12 lower case
+// hex digits.
+func SetIDs(o *accp.SessionOptions, next func() string) { hook.SetIDs(o, next) }
+
+// SkipGreeting lets a client send no greeting before its first message over HTTP, for servers that
+// answer from a list.
+func SkipGreeting(o *accp.ClientOptions) { hook.SkipGreeting(o) }
+
+// Vector runs an operation of the conformance vectors that concerns no exported function of package
+// accp. An unknown operation is an error.
+//
+// The operations mcp-resource, mcp-result, mcp-plain and mcp-call return the data of MCP for a frame in base64,
+// a2a-wrap a part of an A2A message of a version, a2a-unwrap the frame in a part in base64, and
+// a2a-state the state of a task for an intent. The operation digest returns the digest of a value, and
+// checkpoint-id the hash and the id of a checkpoint. The operation "bpe" returns the ranks of the tokens of a text, -1 for a byte outside the
+// vocabulary. Its input has the members text and ranks, the tokens in base64, the lowest rank first.
+func Vector(op string, in json.RawMessage) (json.RawMessage, error) { return vectors.Run(op, in) }
+
+var vectors = vector.Ops{"bpe": vector.New(bpe), "mcp-resource": vector.New(mcpResource), "mcp-result": vector.New(mcpResult),
+	"mcp-plain": vector.New(mcpPlain),
+	"mcp-call":  vector.New(mcpCall), "a2a-wrap": vector.New(a2aWrap), "a2a-unwrap": vector.New(a2aUnwrap),
+	"a2a-state": vector.New(a2aState), "digest": vector.New(digest), "checkpoint-id": vector.New(checkpointID)}
+
+type frameInput struct {
+	Frame   []byte `json:"frame"`
+	Version string `json:"version"`
+}
+
+func mcpResource(in frameInput) (any, error) { return bridge.ToResource(in.Frame) }
+func mcpResult(in frameInput) (any, error)   { return bridge.ToResult(in.Frame) }
+func mcpPlain(in frameInput) (any, error)    { return bridge.ToPlain(in.Frame) }
+func a2aWrap(in frameInput) (any, error)     { return bridge.ToPart(in.Frame, in.Version) }
+func a2aState(in accp.Intent) (any, error)   { return bridge.TaskState(in), nil }
+
+func a2aUnwrap(in []byte) (any, error) {
+	frame, err := bridge.FromPart(in)
+	return string(frame), err
+}
+
+func digest(in accp.Value) (any, error) {
+	d, err := hook.Digest(in)
+	return map[string]string{"digest": d}, err
+}
+
+func checkpointID(in struct {
+	Frames  []string `json:"frames"`
+	Summary string   `json:"summary"`
+}) (any, error) {
+	hash, digits, err := hook.Address(in.Frames, in.Summary)
+	if err != nil {
+		return nil, err
+	}
+	return map[string]string{"hash": hash, "id": "cp" + digits[:8]}, nil
+}
+
+func mcpCall(in frameInput) (any, error) {
+	m, err := new(accp.Codec).Decode(in.Frame)
+	if err != nil {
+		return nil, err
+	}
+	name, arguments, err := bridge.Call(m)
+	return map[string]any{"name": name, "arguments": arguments}, err
+}
+
+func bpe(in struct {
+	Ranks [][]byte `json:"ranks"`
+	Text  string   `json:"text"`
+}) (any, error) {
+	ranks := make(map[string]int, len(in.Ranks))
+	for i, token := range in.Ranks {
+		ranks[string(token)] = i
+	}
+	return encode(ranks, in.Text), nil
+}
+
+// encode merges the pair of adjacent tokens with the lowest rank, of equal ranks the leftmost,
+// until no pair has a rank (ACCP-123).
+func encode(ranks map[string]int, text string) []int {
+	tokens := []string{}
+	for i := range len(text) {
+		tokens = append(tokens, text[i:i+1])
+	}
+	for {
+		best, at := math.MaxInt, -1
+		for i := range len(tokens) - 1 {
+			if r, ok := ranks[tokens[i]+tokens[i+1]]; ok && r < best {
+				best, at = r, i
+			}
+		}
+		if at < 0 {
+			break
+		}
+		tokens[at] += tokens[at+1]
+		tokens = append(tokens[:at+1], tokens[at+2:]...)
+	}
+	out := []int{}
+	for _, token := range tokens {
+		r, ok := ranks[token]
+		if !ok {
+			r = -1
+		}
+		out = append(out, r)
+	}
+	return out
+}

@@ -1,0 +1,559 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package accp_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"reflect"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/coder/websocket"
+	"github.com/stretchr/testify/require"
+
+	"github.com/fivewire/fivewire/accp"
+	"github.com/fivewire/fivewire/internal/testkit"
+)
+
+// The ReadTimeout of the http.Server is not prolonged.
+func TestServerKeepsReadTimeoutOfHTTPServer(t *testing.T) {
+	s, err := accp.NewServer("server", &accp.ServerOptions{Auth: accp.Auth{AllowAnonymous: true}})
+	require.NoError(t, err)
+	ts := httptest.NewUnstartedServer(s)
+	ts.Config.ReadTimeout = 300 * time.Millisecond
+	ts.Start()
+	defer ts.Close()
+	c, err := net.Dial("tcp", ts.Listener.Addr().String())
+	require.NoError(t, err)
+	defer c.Close()
+	_, err = fmt.Fprint(c, "POST /accp/v1/frames HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/accp\r\nContent-Length: 1000\r\n\r\n")
+	require.NoError(t, err)
+	start := time.Now()
+	stop := make(chan struct{})
+	var work sync.WaitGroup
+	work.Go(func() {
+		for {
+			select {
+			case <-stop:
+				return
+			case <-time.After(50 * time.Millisecond):
+				_, _ = c.Write([]byte("a"))
+			}
+		}
+	})
+	_, _ = io.Copy(io.Discard, c)
+	close(stop)
+	work.Wait()
+	require.Less(t, time.Since(start), 10*time.Second, "without it, the default of 30 s applies")
+	require.NoError(t, s.Close())
+}
+
+// An insecure URL is refused before a connection is made.
+func TestClientRefusesInsecureURL(t *testing.T) {
+	for _, u := range []string{"http://example.com/", "ws://example.com/", "http://10.0.0.1/"} {
+		_, err := accp.NewClient(u, "a", nil)
+		require.ErrorContains(t, err, "scheme", u)
+		_, err = accp.NewClient(u, "a", &accp.ClientOptions{AllowInsecure: true})
+		require.NoError(t, err, u)
+	}
+	for _, u := range []string{"http://localhost/", "ws://127.0.0.1/", "http://[::1]:80/", "https://example.com/", "wss://example.com/"} {
+		_, err := accp.NewClient(u, "a", nil)
+		require.NoError(t, err, u)
+	}
+}
+
+// A failed connection, a wrong URL and a missing answer are three errors.
+func TestFailedConnectionsNotFoundAndTimeoutsDiffer(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	require.NoError(t, l.Close())
+	ts := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		if r.URL.Path == "/none" {
+			http.NotFound(w, r)
+			return
+		}
+		<-r.Context().Done()
+	}))
+	defer ts.Close()
+	tr := &http.Transport{}
+	defer tr.CloseIdleConnections()
+	call := func(url string) error {
+		c, err := accp.NewClient(url, "a", &accp.ClientOptions{HTTPClient: &http.Client{Transport: tr}, Timeout: 300 * time.Millisecond,
+			Retry: &accp.RetryPolicy{MaxAttempts: -1}})
+		require.NoError(t, err)
+		defer c.Close()
+		_, err = c.Call(t.Context(), msg("req", "x"), nil)
+		return err
+	}
+	for _, scheme := range []string{"http", "ws"} {
+		err := call(scheme + "://" + l.Addr().String())
+		require.ErrorIs(t, err, accp.ErrUnreachable)
+		require.NotErrorIs(t, err, accp.ErrTimeout)
+		var status *accp.CallError
+		require.ErrorAs(t, call(scheme+strings.TrimPrefix(ts.URL, "http")+"/none"), &status)
+		require.Equal(t, 404, status.Status)
+	}
+	err = call(ts.URL)
+	require.ErrorIs(t, err, accp.ErrTimeout)
+	require.NotErrorIs(t, err, accp.ErrUnreachable)
+}
+
+// A header of which a proxy may use another value than the server refuses the request.
+func TestServerRefusesRepeatedHeaders(t *testing.T) {
+	d := newDesk(t, nil)
+	for _, name := range []string{"Authorization", "Content-Type", "Content-Encoding", "Origin"} {
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, d.ts.URL+accp.FramesPath, strings.NewReader(string(frame("ping:x{}", 1))))
+		require.NoError(t, err)
+		r.Header.Set("Content-Type", accp.MediaType)
+		r.Header[name] = []string{accp.MediaType, accp.MediaType}
+		res, err := d.client.Do(r)
+		require.NoError(t, err)
+		require.NoError(t, res.Body.Close())
+		require.Equal(t, http.StatusBadRequest, res.StatusCode, name)
+	}
+}
+
+// A frame over the limit of the peer is refused before it is sent and fails alone.
+func TestClientRefusesLargeOutput(t *testing.T) {
+	d := newDesk(t, nil)
+	o := &accp.ClientOptions{MaxOutput: 300, Session: accp.SessionOptions{Budget: accp.BudgetOff}}
+	for _, c := range []caller{d.http(t, o), d.dial(t, o)} {
+		_, err := c.Call(t.Context(), msg("req", "echo", accp.Param{Key: "k", Value: accp.Map(text("k", strings.Repeat("x", 400)))}), nil)
+		require.ErrorIs(t, err, accp.ErrTooLarge)
+		_, err = c.Call(t.Context(), msg("req", "echo"), nil)
+		require.NoError(t, err, "no number is missing")
+	}
+}
+
+func TestClientCloseIsFast(t *testing.T) {
+	d := newDesk(t, nil)
+	c := d.dial(t, nil)
+	called := make(chan error)
+	go func() {
+		_, err := c.Call(t.Context(), msg("req", "slow"), nil)
+		called <- err
+	}()
+	<-d.began
+	start := time.Now()
+	require.NoError(t, c.Close())
+	require.Less(t, time.Since(start), 900*time.Millisecond, "a peer that answers is not waited for in vain")
+	require.ErrorIs(t, <-called, accp.ErrClosed)
+	_, err := c.Call(t.Context(), msg("req", "echo"), nil)
+	require.ErrorIs(t, err, accp.ErrClosed)
+
+	h := d.http(t, nil)
+	go func() {
+		_, err := h.Call(t.Context(), msg("req", "slow"), nil)
+		called <- err
+	}()
+	<-d.began
+	require.NoError(t, h.Close())
+	require.ErrorIs(t, <-called, accp.ErrClosed)
+
+	synctest.Test(t, func(t *testing.T) { // a peer that never closes
+		p := newPipe()
+		stop := p.serve(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			ws, err := websocket.Accept(w, r, nil)
+			if err == nil {
+				answerGreeting(ws)
+				time.Sleep(10 * time.Second)
+				_ = ws.CloseNow()
+			}
+		}))
+		c, err := accp.Dial(t.Context(), "ws://localhost/", "client", &accp.ClientOptions{HTTPClient: p.client()})
+		require.NoError(t, err)
+		start := time.Now()
+		require.NoError(t, c.Close())
+		require.LessOrEqual(t, time.Since(start), time.Second)
+		time.Sleep(10 * time.Second)
+		stop()
+	})
+}
+
+// Against a server of this package, Close of a client takes no time, and that of the server at most a
+// second although a handler ignores its context.
+func TestCloseTakesAtMostOneSecond(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, err := accp.NewServer("server", &accp.ServerOptions{Auth: accp.Auth{AllowAnonymous: true},
+			Logger: slog.New(slog.DiscardHandler)})
+		require.NoError(t, err)
+		release := make(chan struct{})
+		s.Handle("req", "stuck", accp.HandlerFunc(func(context.Context, *accp.ReplyWriter, *accp.Message) error {
+			<-release
+			return nil
+		}))
+		p := newPipe()
+		stop := p.serve(s)
+		c, err := accp.Dial(t.Context(), "ws://localhost"+accp.WebSocketPath, "client", &accp.ClientOptions{HTTPClient: p.client()})
+		require.NoError(t, err)
+		called := make(chan error)
+		go func() {
+			_, err := c.Call(t.Context(), msg("req", "stuck"), nil)
+			called <- err
+		}()
+		synctest.Wait()
+		start := time.Now()
+		require.NoError(t, c.Close())
+		require.Less(t, time.Since(start), 100*time.Millisecond)
+		require.ErrorIs(t, <-called, accp.ErrClosed)
+		start = time.Now()
+		require.NoError(t, s.Close())
+		require.LessOrEqual(t, time.Since(start), time.Second)
+		close(release)
+		stop()
+	})
+}
+
+// The first interceptor is outermost.
+func TestInterceptorsWrapCalls(t *testing.T) {
+	d := newDesk(t, nil)
+	var names []string
+	note := func(name string) accp.Interceptor {
+		return func(next accp.CallFunc) accp.CallFunc {
+			return func(ctx context.Context, m *accp.Message, o *accp.CallOptions) iter.Seq2[*accp.Message, error] {
+				names = append(names, name)
+				return next(ctx, m, o)
+			}
+		}
+	}
+	c := d.http(t, &accp.ClientOptions{Interceptors: []accp.Interceptor{note("outer"), note("inner")}})
+	out, err := accp.CallAs[struct{ K string }](t.Context(), c, "echo", struct{ K string }{"v"}, nil)
+	require.NoError(t, err)
+	require.Equal(t, "v", out.K)
+	require.Equal(t, []string{"outer", "inner"}, names)
+}
+
+// Handlers that ignore their context hold no shutdown.
+func TestShutdownAndCloseReturnDespiteStuckHandlers(t *testing.T) {
+	release := make(chan struct{})
+	began := make(chan struct{}, 2)
+	newStuck := func() *desk {
+		d := newDesk(t, &accp.ServerOptions{Logger: slog.New(slog.DiscardHandler)})
+		d.Handle("req", "stuck", accp.HandlerFunc(func(context.Context, *accp.ReplyWriter, *accp.Message) error {
+			began <- struct{}{}
+			<-release
+			return nil
+		}))
+		for _, c := range []caller{d.http(t, nil), d.dial(t, nil)} {
+			go func() { _, _ = c.Call(t.Context(), msg("req", "stuck"), nil) }()
+			<-began
+		}
+		return d
+	}
+	d := newStuck()
+	require.NoError(t, d.Ready())
+	page := func() (int, string) {
+		w := httptest.NewRecorder()
+		d.DebugHandler().ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/", nil))
+		return w.Code, w.Body.String()
+	}
+	code, text := page()
+	require.Equal(t, 200, code)
+	require.Contains(t, text, "memory")
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	require.ErrorIs(t, d.Shutdown(ctx), context.DeadlineExceeded)
+	require.ErrorIs(t, d.Ready(), accp.ErrClosed)
+	code, _ = page()
+	require.Equal(t, http.StatusServiceUnavailable, code)
+	placesOf := func(d *desk) int64 {
+		for _, u := range d.Usage() {
+			if u.Resource == "work" && u.Scope == "all" {
+				return u.Used
+			}
+		}
+		return -1
+	}
+	require.EqualValues(t, 2, placesOf(d), "they keep their places")
+	other := newStuck()
+	start := time.Now()
+	require.NoError(t, other.Close())
+	require.Less(t, time.Since(start), 3*time.Second)
+	close(release)
+	until(func() bool { return placesOf(d)+placesOf(other) == 0 })
+}
+
+// The error of another server is not passed on as one of this server.
+func TestRemoteErrorIsNotPassedOn(t *testing.T) {
+	d := newDesk(t, &accp.ServerOptions{Logger: slog.New(slog.DiscardHandler)})
+	remote := &accp.Error{Code: accp.ErrPolicyDenied, Remote: true}
+	d.Handle("req", "forward", accp.HandlerFunc(func(context.Context, *accp.ReplyWriter, *accp.Message) error {
+		return fmt.Errorf("downstream: %w", remote)
+	}))
+	d.Handle("req", "wrap", accp.HandlerFunc(func(context.Context, *accp.ReplyWriter, *accp.Message) error {
+		return &accp.Error{Code: accp.ErrPolicyDenied, Cause: remote}
+	}))
+	both(t, d, func(t *testing.T, c caller) {
+		_, err := c.Call(t.Context(), msg("req", "forward"), nil)
+		require.ErrorIs(t, err, accp.ErrInternal)
+		_, err = c.Call(t.Context(), msg("req", "wrap"), nil)
+		require.ErrorIs(t, err, accp.ErrPolicyDenied)
+	})
+}
+
+func TestServerRequiresAuthentication(t *testing.T) {
+	for _, o := range []*accp.ServerOptions{nil, {}} {
+		_, err := accp.NewServer("server", o)
+		require.ErrorContains(t, err, "AllowAnonymous")
+	}
+	for _, keys := range []map[string]*accp.Principal{nil, {"": {ID: "a"}}, {"k": nil}, {"k": {}}} {
+		_, err := accp.APIKeyAuthenticator(keys)
+		require.Error(t, err)
+	}
+	keys, err := accp.APIKeyAuthenticator(map[string]*accp.Principal{"secret": {ID: "a"}})
+	require.NoError(t, err)
+	var records []accp.AuditRecord
+	var log bytes.Buffer
+	s, err := accp.NewServer("server", &accp.ServerOptions{Auth: accp.Auth{Authenticator: keys},
+		Audit:  func(_ context.Context, r *accp.AuditRecord) { records = append(records, *r) },
+		Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	require.NoError(t, err)
+	for i, tt := range []struct {
+		path, authorization string
+		status              int
+	}{
+		{accp.FramesPath, "", 401}, {accp.FramesPath, "Bearer wrong", 401}, {accp.WebSocketPath, "Bearer wrong", 401},
+		{accp.FramesPath, "Bearer secret", 200},
+	} {
+		r := httptest.NewRequest(http.MethodPost, tt.path, strings.NewReader(string(frame("ping:x{}", 1))))
+		r.Header.Set("Content-Type", accp.MediaType)
+		r.Header.Set("Authorization", tt.authorization)
+		w := httptest.NewRecorder()
+		s.ServeHTTP(w, r)
+		require.Equal(t, tt.status, w.Code)
+		require.Len(t, records, i+1, "every request has a record")
+		require.EqualValues(t, i+1, records[i].Seq)
+		require.Equal(t, r.RemoteAddr, records[i].Peer)
+		if tt.status == 401 {
+			require.Equal(t, "refused", records[i].Outcome)
+			require.Equal(t, "401", records[i].Code)
+			require.NotContains(t, fmt.Sprint(records[i]), "wrong")
+		}
+	}
+	last := records[3]
+	require.Equal(t, []string{"a", "ping:x", "ok", "a"}, []string{last.Principal, last.Operation, last.Outcome, last.Sender})
+	require.NotZero(t, last.Bytes)
+	require.Equal(t, 3, strings.Count(log.String(), "level=WARN"), "each refusal is logged")
+	require.NoError(t, s.Close())
+}
+
+// A connection ends with the authentication of its principal.
+func TestConnectionEndsWithItsPrincipal(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, err := accp.NewServer("server", &accp.ServerOptions{Auth: accp.Auth{
+			Authenticator: accp.AuthenticatorFunc(func(*http.Request) (*accp.Principal, error) {
+				return &accp.Principal{ID: "a", Expires: time.Now().Add(time.Minute)}, nil
+			})}})
+		require.NoError(t, err)
+		p := newPipe()
+		stop := p.serve(s)
+		c, err := accp.Dial(t.Context(), "ws://localhost"+accp.WebSocketPath, "client", &accp.ClientOptions{HTTPClient: p.client()})
+		require.NoError(t, err)
+		start := time.Now()
+		<-c.Done()
+		require.Equal(t, time.Minute, time.Since(start))
+		require.Equal(t, 1008, accp.CloseCode(c.Err()))
+		require.NoError(t, c.Close())
+		require.NoError(t, s.Close())
+		stop()
+	})
+}
+
+// A caller over its budget is refused with a hint, and others are not.
+func TestBudgetRefusesOneCaller(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, err := accp.NewServer("server", &accp.ServerOptions{Auth: accp.Auth{
+			Authenticator: accp.AuthenticatorFunc(func(r *http.Request) (*accp.Principal, error) {
+				return &accp.Principal{ID: r.Header.Get("User")}, nil
+			})}, Limits: accp.Limits{MaxConcurrentPerPrincipal: 1, QueueLimitPerPrincipal: 1, RequestRate: 5}})
+		require.NoError(t, err)
+		release := make(chan struct{})
+		s.Handle("req", "wait", accp.HandlerFunc(func(context.Context, *accp.ReplyWriter, *accp.Message) error {
+			<-release
+			return nil
+		}))
+		post := func(user, sid string) *httptest.ResponseRecorder {
+			r := httptest.NewRequest(http.MethodPost, accp.FramesPath, strings.NewReader(string(frame("req:wait{}", 1, "sid:"+sid))))
+			r.Header.Set("Content-Type", accp.MediaType)
+			r.Header.Set("User", user)
+			w := httptest.NewRecorder()
+			s.ServeHTTP(w, r)
+			return w
+		}
+		for _, sid := range []string{"a1", "a2"} { // one runs, one waits
+			go post("a", sid)
+		}
+		synctest.Wait()
+		w := post("a", "a3")
+		require.Equal(t, http.StatusServiceUnavailable, w.Code)
+		require.NotEmpty(t, w.Header().Get("Retry-After"))
+		require.Zero(t, w.Body.Len(), "nothing of the frame was used")
+		done := make(chan int, 1)
+		go func() { done <- post("b", "b1").Code }()
+		synctest.Wait()
+		used := map[string]int64{}
+		for _, u := range s.Usage() {
+			used[u.Resource+" "+u.Scope] = u.Used
+		}
+		require.EqualValues(t, 2, used["work all"])
+		require.EqualValues(t, 1, used["work principal"])
+		close(release)
+		require.Equal(t, 200, <-done)
+		synctest.Wait()
+		for range 5 {
+			post("c", "c1")
+		}
+		require.Equal(t, http.StatusServiceUnavailable, post("c", "c1").Code, "the rate")
+		require.NoError(t, s.Close())
+	})
+}
+
+// Over a connection, a message without a place is refused in its session.
+func TestBudgetRefusesMessageOfConnection(t *testing.T) {
+	d := newDesk(t, &accp.ServerOptions{Limits: accp.Limits{MaxConcurrentPerSession: 1, QueueLimitPerSession: 1}})
+	c := d.dial(t, nil)
+	ctx, cancel := context.WithCancel(t.Context())
+	var work sync.WaitGroup
+	var refused atomic.Int64
+	for range 5 {
+		work.Go(func() {
+			if _, err := c.Call(ctx, msg("req", "slow"), nil); errors.Is(err, accp.ErrBudgetExceeded) {
+				refused.Add(1)
+			}
+		})
+	}
+	until(func() bool { return refused.Load() == 3 })
+	_, err := c.Call(t.Context(), msg("ping", "heartbeat"), nil)
+	require.NoError(t, err, "the connection continues")
+	cancel()
+	work.Wait()
+}
+
+// adapters make a panicking value of each interface of the options.
+var adapters = []reflect.Type{reflect.TypeFor[accp.AuthenticatorFunc](), reflect.TypeFor[accp.AuthorizerFunc](),
+	reflect.TypeFor[accp.HandlerFunc](), reflect.TypeFor[accp.TokenSourceFunc](), reflect.TypeFor[accp.TokenCounterFunc](),
+	reflect.TypeFor[accp.SummarizerFunc]()}
+
+// A panic of user code is one failed request: the next request is answered, and Close returns.
+func TestPanicsOfServerOptionsAreFailedRequests(t *testing.T) {
+	var log *testkit.Log
+	var records atomic.Int64
+	base := func() *accp.ServerOptions {
+		log = &testkit.Log{}
+		records.Store(0)
+		return &accp.ServerOptions{Auth: accp.Auth{AllowAnonymous: true}, Logger: log.Logger(),
+			Audit: func(context.Context, *accp.AuditRecord) { records.Add(1) }}
+	}
+	testkit.Hooks(t, base, func(t *testing.T, o *accp.ServerOptions, h *testkit.Hook) {
+		s, err := accp.NewServer("server", o)
+		if err != nil {
+			return // refused by the constructor
+		}
+		s.Handle("req", "echo", accp.HandlerFunc(func(_ context.Context, w *accp.ReplyWriter, m *accp.Message) error {
+			return w.SendResult(m.Params)
+		}))
+		ts := httptest.NewServer(s)
+		defer ts.Close()
+		tr := &http.Transport{}
+		defer tr.CloseIdleConnections()
+		for _, url := range []string{ts.URL + accp.FramesPath, "ws" + strings.TrimPrefix(ts.URL, "http") + accp.WebSocketPath} {
+			c, err := accp.NewClient(url, "client", &accp.ClientOptions{HTTPClient: &http.Client{Transport: tr},
+				Timeout: 500 * time.Millisecond, Retry: &accp.RetryPolicy{MaxAttempts: -1}})
+			require.NoError(t, err)
+			for range 2 {
+				_, err := c.Call(t.Context(), msg("req", "echo", text("schema", "TX"), text("currency", "x")), nil)
+				if url[0] == 'h' { // a connection ends if its first frame fails
+					require.NotErrorIs(t, err, accp.ErrUnreachable)
+				}
+				_, err = c.Call(t.Context(), msg("done", "x"), nil) // a checkpoint
+				_ = err
+			}
+			require.NoError(t, c.Close())
+		}
+		if h.Path != "Session.SharedStore" && h.Path != "Persistence.SharedStore" {
+			require.Contains(t, log.String(), h.Path)
+		}
+		if h.Path != "Audit" {
+			require.NotZero(t, records.Load())
+		}
+		start := time.Now()
+		require.NoError(t, s.Close())
+		require.Less(t, time.Since(start), 3*time.Second)
+	}, adapters...)
+}
+
+func TestPanicsOfClientOptionsAreFailedCalls(t *testing.T) {
+	d := newDesk(t, &accp.ServerOptions{Logger: slog.New(slog.DiscardHandler)})
+	d.Handle("req", "ask", accp.HandlerFunc(func(_ context.Context, w *accp.ReplyWriter, m *accp.Message) error {
+		if err := w.Send(msg("req", "other")); err != nil {
+			return err
+		}
+		return w.SendResult(nil)
+	}))
+	base := func() *accp.ClientOptions {
+		return &accp.ClientOptions{HTTPClient: d.client, Timeout: 500 * time.Millisecond, Retry: &accp.RetryPolicy{MaxAttempts: -1},
+			Logger: (&testkit.Log{}).Logger()}
+	}
+	testkit.Hooks(t, base, func(t *testing.T, o *accp.ClientOptions, _ *testkit.Hook) {
+		for _, url := range []string{d.ts.URL + accp.FramesPath, "ws" + strings.TrimPrefix(d.ts.URL, "http") + accp.WebSocketPath} {
+			c, err := accp.NewClient(url, "client", o)
+			if err != nil {
+				continue
+			}
+			for range 2 {
+				_, _ = c.Call(t.Context(), msg("req", "ask", text("schema", "TX"), text("currency", "x")), nil)
+			}
+			start := time.Now()
+			require.NoError(t, c.Close())
+			require.Less(t, time.Since(start), 3*time.Second)
+		}
+	}, adapters...)
+}
+
+// Zero and negative values of all options are valid: the default, and no bound. Session.Retention and
+// Session.MaxMemory are refused: they belong to Persistence and Limits.
+func TestOptionsAcceptZeroAndNegativeValues(t *testing.T) {
+	testkit.Numbers(t, func() *accp.ServerOptions {
+		return &accp.ServerOptions{Auth: accp.Auth{AllowAnonymous: true}}
+	}, func(t *testing.T, o *accp.ServerOptions) {
+		s, err := accp.NewServer("server", o)
+		if o.Session.Retention != 0 || o.Session.MaxMemory != 0 {
+			require.Error(t, err)
+			return
+		}
+		require.NoError(t, err)
+		r := httptest.NewRequest(http.MethodPost, accp.FramesPath, strings.NewReader(string(frame("ping:x{}", 1, "sid:a"))))
+		r.Header.Set("Content-Type", accp.MediaType)
+		w := httptest.NewRecorder()
+		s.ServeHTTP(w, r)
+		require.Equal(t, 200, w.Code)
+		require.NoError(t, s.Close())
+	})
+	d := newDesk(t, nil)
+	testkit.Numbers(t, func() *accp.ClientOptions {
+		return &accp.ClientOptions{HTTPClient: d.client}
+	}, func(t *testing.T, o *accp.ClientOptions) {
+		for _, url := range []string{d.ts.URL + accp.FramesPath, "ws" + strings.TrimPrefix(d.ts.URL, "http") + accp.WebSocketPath} {
+			c, err := accp.NewClient(url, "client", o)
+			require.NoError(t, err)
+			_, err = c.Call(t.Context(), msg("req", "echo"), nil)
+			require.NoError(t, err)
+			require.NoError(t, c.Close())
+		}
+	})
+}

@@ -1,0 +1,323 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package accp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+
+	"github.com/fivewire/fivewire/accp/internal/hook"
+	"github.com/fivewire/fivewire/internal/guard"
+	"github.com/fivewire/fivewire/internal/life"
+)
+
+// A Handler answers messages. It must be safe for concurrent use. The context ends when the chain
+// of the message is cancelled, the server closes, or the connection is lost: for a req over WebSocket
+// only if the client does not return within [Timing].ResumeWindow.
+//
+// The code of a returned [*Error] or [Code] is sent to the peer, except that of an error which is
+// Remote. That and any other error is logged and sent as [ErrInternal]. If a handler sends nothing
+// and returns nil, the server sends ack, which confirms the receipt and not the result: the caller
+// of a req or qry over a connection continues to wait for the result.
+type Handler interface {
+	ServeACCP(ctx context.Context, w *ReplyWriter, m *Message) error
+}
+
+// A HandlerFunc is a function that serves as a [Handler].
+type HandlerFunc func(ctx context.Context, w *ReplyWriter, m *Message) error
+
+// ServeACCP calls f.
+func (f HandlerFunc) ServeACCP(ctx context.Context, w *ReplyWriter, m *Message) error {
+	return f(ctx, w, m)
+}
+
+// Middleware wraps handlers.
+type Middleware func(Handler) Handler
+
+// A ReplyWriter sends the answers to one message. It is valid until the handler returns and safe
+// for concurrent use.
+type ReplyWriter struct {
+	session *Session
+	to      *ReceiveResult
+	out     func(*Session, *Message) error
+	turn    chan int // holds the number of sent messages while no goroutine sends; closed after the handler
+}
+
+var errReplyOver = errors.New("accp: the handler has returned")
+
+// Send sends a message in the chain of the request, with its correlation and causation ids. It may
+// be called several times; stream chunks are written before it returns. After the chain was
+// cancelled it sends nothing and returns nil.
+func (w *ReplyWriter) Send(m *Message) error {
+	if m == nil {
+		return errNoMessage()
+	}
+	out := m.clone()
+	answer(out, w.to.Message)
+	sent, isOpen := <-w.turn
+	if !isOpen {
+		return errReplyOver
+	}
+	defer func() { w.turn <- sent }()
+	err := w.out(w.session, out)
+	if err == nil {
+		sent++
+	}
+	return err
+}
+
+// Session returns the session of the message.
+func (w *ReplyWriter) Session() *Session { return w.session }
+
+// ReceiveResult returns the result of receiving the message.
+func (w *ReplyWriter) ReceiveResult() *ReceiveResult { return w.to }
+
+// SendResult sends a done message with these params and the operation of the request.
+func (w *ReplyWriter) SendResult(params Params) error {
+	return w.Send(&Message{Intent: IntentDone, Op: w.to.Message.Op, Params: params})
+}
+
+// close ends the use of w and returns the number of sent messages. Further calls have no effect.
+func (w *ReplyWriter) close() int {
+	sent, isOpen := <-w.turn
+	if isOpen {
+		close(w.turn)
+	}
+	return sent
+}
+
+// A responder answers the messages of peers: those of a Server, or those that a Client receives
+// outside of its calls.
+type responder struct {
+	self    string
+	session SessionOptions
+	log     *slog.Logger
+	timing  Timing
+	life    *life.Life
+	find    func(m *Message) (h Handler, isRegistered bool)
+	permit  func(ctx context.Context, frame []byte) error
+	acquire func(ctx context.Context, c *caller, sid string) (release func(), err error)
+	reserve func(c *caller, n int64) (release func(), err error) // memory of a message
+	audit   func(ctx context.Context, r *AuditRecord)
+
+	outcomes *outcomes // nil in a client
+	resumes  resumes
+}
+
+// errNoHandler has the message for the peer (ACCP-D51).
+var errNoHandler = errors.New("no_handler")
+
+// byDefault answers messages without a handler (ACCP-D50, ACCP-D53).
+func byDefault(_ context.Context, w *ReplyWriter, m *Message) error {
+	switch m.Intent {
+	case IntentPing:
+		return w.Send(&Message{Intent: IntentPong, Op: m.Op})
+	case IntentQry:
+		if m.Op == OpState {
+			version, state := w.session.State()
+			return w.Send((&core{version: version, state: state}).stateMessage())
+		}
+	case IntentAck, IntentPong, IntentDone, IntentFail, IntentWait, IntentEsc, IntentComp,
+		IntentStream, IntentEnd, IntentSync, IntentCancel:
+		return nil
+	}
+	return &Error{Code: ErrInvalidIntent, Message: fmt.Sprintf("no handler for %s:%s", m.Intent, m.Op), Cause: errNoHandler}
+}
+
+// An exchange is one frame and its answers.
+type exchange struct {
+	session  *Session
+	out      func(*Session, *Message) error // sends an answer
+	failed   bool                           // the only answer is an error frame
+	record   *AuditRecord                   // of the frame, or nil
+	arrival  arrival
+	registry *exchangeState
+	greeted  func() // of a client, or nil
+	caller   *caller
+	request  *Message // that is answered
+	resume   *resume  // nil: the handler ends with its request
+}
+
+// decode returns the message of a frame with an envelope, keys as written.
+func (s *responder) decode(frame []byte) (*Message, error) {
+	c := Codec{Lenient: s.session.Lenient, FrameLimits: s.session.FrameLimits}
+	return c.decodeRawEnvelope(frame)
+}
+
+// serve processes one frame of a session.
+func (s *responder) serve(ctx context.Context, e *exchange, c *caller, frame []byte) error {
+	r, err := e.session.receive(ctx, frame, e.arrival)
+	if err == nil && r.Message != nil {
+		var release func()
+		if release, err = s.reserve(c, int64(r.Message.size())); err == nil {
+			defer release()
+		}
+	}
+	if err != nil {
+		return s.refuse(ctx, e, err, frame)
+	}
+	return s.dispatch(ctx, e, r, frame)
+}
+
+// refuse answers a refused frame. A fail frame is never answered (ACCP-D52).
+func (s *responder) refuse(ctx context.Context, e *exchange, err error, frame []byte) error {
+	s.log.WarnContext(ctx, "accp: frame refused", "session", e.session.id, "code", string(codeOf(err)), "err", err)
+	e.record.end(outcomeRefused, err)
+	e.failed = true
+	m, _ := s.decode(frame)
+	if m != nil {
+		e.record.describe(m)
+	}
+	if m != nil && m.Intent == IntentFail {
+		return nil
+	}
+	if own, ok := errors.AsType[*Error](err); ok && m != nil && own.Code == ErrDuplicate && s.outcomes != nil && e.caller != nil &&
+		m.Intent == IntentReq && s.isRemembered(ctx, e, e.caller, m) {
+		err = &Error{Code: ErrDuplicate, Message: own.Message, isInvitation: true}
+	}
+	return e.sendError(err, m)
+}
+
+// sendError sends an error in the chain of m, or without a chain if its id does not fit into a
+// frame. If the session cannot send, because it has ended or its store fails, the error is the
+// first frame of a nameless session (ACCP-D35, ACCP-D52).
+func (e *exchange) sendError(err error, m *Message) error {
+	session := e.session
+	serr := e.out(session, errorMessage(err, m))
+	if errors.Is(serr, ErrInternal) {
+		var nerr error
+		if session, nerr = NewSession(session.self, "", &session.opts); nerr != nil {
+			return nerr // unreachable: the name is valid
+		}
+		serr = e.out(session, errorMessage(err, m))
+	}
+	var perr *Error
+	if m != nil && errors.As(serr, &perr) && !perr.Remote {
+		serr = e.out(session, errorMessage(err, nil))
+	}
+	return serr
+}
+
+// dispatch answers a received message.
+func (s *responder) dispatch(ctx context.Context, e *exchange, r *ReceiveResult, frame []byte) error {
+	switch r.Outcome {
+	case OutcomeDropped:
+		e.record.end(outcomeCanceled, nil)
+		return nil
+	case OutcomePending:
+		return s.acknowledge(e, frame)
+	}
+	m := r.Message
+	if err := e.session.canSend(); err != nil && m.Intent != IntentAck && m.Intent != IntentPong && m.Intent != IntentFail {
+		return s.refuse(ctx, e, err, frame) // before work without a possible answer
+	}
+	if m.Intent == IntentSync && m.Op == OpRegistry {
+		n, err := e.session.negotiateWith(e.registry, m, e.out)
+		if err == nil && e.greeted != nil {
+			e.greeted()
+			if !n {
+				return nil // the answer to the own greeting
+			}
+		}
+		if err != nil {
+			return s.refuse(ctx, e, err, frame)
+		}
+		if !n {
+			return s.acknowledge(e, frame)
+		}
+		return nil
+	}
+	e.request = m
+	if err := hook.Refusal(ctx); err != nil {
+		return e.fail(err, m)
+	}
+	if _, isRegistered := s.find(m); isRegistered && m.Intent == IntentReq && e.caller != nil {
+		lastFrame, err := s.decode(frame)
+		if err != nil {
+			return err // unreachable: the session has accepted it
+		}
+		k, ok, err := s.outcomeKey(e, e.caller, m, lastFrame.Meta.MID)
+		if err != nil {
+			return s.refuse(ctx, e, err, frame)
+		}
+		if ok {
+			return s.runOnce(ctx, e, r, k)
+		}
+	}
+	return s.run(ctx, e, r)
+}
+
+// run calls the handler of a message and completes its answer.
+func (s *responder) run(ctx context.Context, e *exchange, r *ReceiveResult) error {
+	m := r.Message
+	if m.Intent != IntentCancel { // handling a cancel continues after the end of the chain
+		var done context.CancelFunc
+		ctx, done = e.session.ChainContext(ctx, m.Chain())
+		defer done()
+	}
+	w := &ReplyWriter{session: e.session, to: r, out: e.out, turn: make(chan int, 1)}
+	w.turn <- 0
+	defer w.close() // goroutines of the handler can no longer answer
+	err := s.call(ctx, w, m)
+	sent := w.close()
+	if err != nil {
+		e.record.end(outcomeFailed, err)
+		if ctx.Err() != nil {
+			e.record.end(outcomeCanceled, err)
+		}
+		if m.Intent == IntentFail {
+			return nil
+		}
+		e.failed = sent == 0
+		return e.sendError(err, m)
+	}
+	if sent == 0 && m.Intent != IntentAck && m.Intent != IntentPong && m.Intent != IntentPing {
+		return e.ack(m)
+	}
+	return nil
+}
+
+// call runs the handler. A panic becomes an internal error.
+func (s *responder) call(ctx context.Context, w *ReplyWriter, m *Message) error {
+	h, _ := s.find(m)
+	err := guard.Call("handler", func() error { return h.ServeACCP(ctx, w, m) })
+	var p *guard.PanicError
+	switch {
+	case errors.As(err, &p):
+		return s.panicked(ctx, p)
+	case err != nil && ctx.Err() != nil:
+		s.log.DebugContext(ctx, "accp: handler canceled", "session", w.session.id, "operation", m.Op, "err", err)
+	case err != nil && codeOf(err) == ErrInternal:
+		s.log.ErrorContext(ctx, "accp: handler failed",
+			"session", w.session.id, "intent", string(m.Intent), "operation", m.Op, "err", err)
+	}
+	return err
+}
+
+// ack answers m by ack, or by the error that prevents it.
+func (e *exchange) ack(m *Message) error {
+	out := &Message{Intent: IntentAck, Op: m.Op}
+	answer(out, m)
+	err := e.out(e.session, out)
+	var perr *Error
+	if !errors.As(err, &perr) || perr.Remote {
+		return err
+	}
+	if m.Intent == IntentFail {
+		return nil
+	}
+	e.failed = true
+	return e.sendError(err, m)
+}
+
+// acknowledge answers a frame by ack with its operation.
+func (s *responder) acknowledge(e *exchange, frame []byte) error {
+	m, err := s.decode(frame)
+	if err != nil {
+		return err // unreachable: the session has accepted it
+	}
+	return e.ack(m)
+}

@@ -1,0 +1,33 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package hook gives package accptest access to parts of package accp that are not API. Package
+// accp sets the variables when it is initialized.
+package hook
+
+import "context"
+
+// SetIDs sets the generator of the message ids of opts, an *accp.SessionOptions.
+var SetIDs func(opts any, next func() string)
+
+// Digest returns the digest of an accp.Value (ACCP-D36).
+var Digest func(v any) (string, error)
+
+// Address returns the hash of the frames of a checkpoint, and the digits of its id (ACCP-D40).
+var Address func(frames []string, summary string) (hash, digits string, err error)
+
+// SkipGreeting lets an *accp.ClientOptions send no greeting before the first message over HTTP.
+var SkipGreeting func(opts any)
+
+type refusalKey struct{}
+
+// WithRefusal returns a context with which a server refuses a message by err before it runs a handler.
+func WithRefusal(ctx context.Context, err error) context.Context {
+	return context.WithValue(ctx, refusalKey{}, err)
+}
+
+// Refusal returns the error of a context, or nil.
+func Refusal(ctx context.Context) error {
+	err, _ := ctx.Value(refusalKey{}).(error)
+	return err
+}

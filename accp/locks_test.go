@@ -1,0 +1,151 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package accp_test
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/fivewire/fivewire/accp"
+	"github.com/fivewire/fivewire/store"
+)
+
+// useSession calls the methods of a session that do not process frames.
+func useSession(s *accp.Session) {
+	s.Stats()
+	s.State()
+	s.Checkpoints()
+	s.ModelContext(100, 0)
+	s.AllowSession("other")
+	s.IsCancelled("chain")
+	_, done := s.ChainContext(context.Background(), "chain")
+	done()
+}
+
+// A hangingStore reports each call and waits for the end of hang.
+type hangingStore struct {
+	store.Store
+	called chan string
+	hang   chan struct{}
+}
+
+func (h *hangingStore) wait(name string) {
+	select {
+	case h.called <- name:
+	default:
+	}
+	<-h.hang
+}
+
+func (h *hangingStore) Get(ctx context.Context, key string) (store.Entry, error) {
+	h.wait("get")
+	return h.Store.Get(ctx, key)
+}
+
+func (h *hangingStore) Create(ctx context.Context, key string, v []byte, ttl time.Duration) (store.Revision, error) {
+	h.wait("create")
+	return h.Store.Create(ctx, key, v, ttl)
+}
+
+func (h *hangingStore) Append(ctx context.Context, stream, id string, v []byte, ttl time.Duration) (uint64, error) {
+	h.wait("append")
+	return h.Store.Append(ctx, stream, id, v, ttl)
+}
+
+func (h *hangingStore) Read(ctx context.Context, stream string, after uint64, limit int) ([]store.Record, error) {
+	h.wait("read")
+	return h.Store.Read(ctx, stream, after, limit)
+}
+
+func TestSessionHoldsNoLockDuringStoreAccess(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		kv := &hangingStore{Store: store.NewMemory(), called: make(chan string, 1), hang: make(chan struct{})}
+		for _, start := range []func(s *accp.Session) error{
+			func(s *accp.Session) error { _, err := s.Send(t.Context(), msg("done", "x")); return err },
+			func(s *accp.Session) error { _, err := s.Receive(t.Context(), frame("req:x{}", 1)); return err },
+			func(s *accp.Session) error { _, err := s.Checkpoint(t.Context()); return err },
+			func(s *accp.Session) error { return s.Put(t.Context(), accp.ScopeHot, "k", accp.Int(1), 0) },
+			func(s *accp.Session) error { _, err := s.Budget(t.Context()); return err },
+			func(s *accp.Session) error { _, err := s.Resolve(t.Context(), "ctx.k"); return err },
+			func(s *accp.Session) error { return s.Reload(t.Context()) },
+		} {
+			s, err := accp.NewSession("server", accp.NewID(), &accp.SessionOptions{Store: kv})
+			require.NoError(t, err)
+			done := make(chan error, 1)
+			go func() { done <- start(s) }()
+			for isDone := false; !isDone; {
+				synctest.Wait() // in the store, or finished
+				useSession(s)
+				select {
+				case kv.hang <- struct{}{}:
+				case <-done:
+					isDone = true
+				}
+			}
+		}
+		require.NotEmpty(t, kv.called)
+	})
+}
+
+// Hooks and other code of the user may use the session that calls them.
+func TestHooksMayUseTheirSession(t *testing.T) {
+	var s *accp.Session
+	var mu sync.Mutex
+	calls := map[string]int{} // guarded by mu
+	isUsed := false           // guarded by mu
+	use := func(name string) {
+		mu.Lock()
+		calls[name]++
+		isFirst := s != nil && !isUsed // using the session calls the counter again
+		isUsed = isUsed || isFirst
+		mu.Unlock()
+		if isFirst {
+			useSession(s)
+			mu.Lock()
+			isUsed = false
+			mu.Unlock()
+		}
+	}
+	opts := &accp.SessionOptions{
+		TokenCounter: counterFunc(func(text string) int { use("counter"); return len(text) / 4 }),
+		Summaries: accp.SummaryOptions{Summarizer: accp.SummarizerFunc(func(context.Context, []accp.Fact, []string, int) (string, error) {
+			return "summary", nil
+		})},
+		Redactor: func(_ string, v accp.Value) accp.Value { use("redactor"); return v },
+		Logger:   slog.New(slog.NewTextHandler(io.Discard, &slog.HandlerOptions{Level: slog.LevelDebug})),
+		OnWarning: func(*accp.Message, string) {
+			use("warning")
+			_, err := s.Send(t.Context(), msg("ack", "noted"))
+			require.NoError(t, err, "a hook that informs may also send")
+		},
+	}
+	var err error
+	s, err = accp.NewSession("server", "s1", opts)
+	require.NoError(t, err)
+	require.NoError(t, s.AddProfile(accp.Profile{Name: "P", Validator: func(*accp.Message) error {
+		use("validator")
+		return nil
+	}}))
+	_, err = s.Send(t.Context(), msg("done", "x", text("schema", "TX"), text("currency", "x")))
+	require.NoError(t, err)
+	_, err = s.Receive(t.Context(), frame("done:x{schema:TX|currency:x}", 3))
+	require.NoError(t, err)
+	mu.Lock()
+	defer mu.Unlock()
+	for _, name := range []string{"counter", "redactor", "validator"} {
+		require.NotZero(t, calls[name], name)
+	}
+	require.Equal(t, 2, calls["warning"])
+}
+
+type counterFunc func(string) int
+
+func (f counterFunc) Count(text string) int { return f(text) }

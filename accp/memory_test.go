@@ -1,0 +1,500 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package accp_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/fivewire/fivewire/accp"
+	"github.com/fivewire/fivewire/internal/race"
+	"github.com/fivewire/fivewire/store"
+)
+
+// A userServer is a server whose principals are named in a header.
+type userServer struct {
+	*accp.Server
+	seq map[string]int64 // last number by session
+}
+
+func newUserServer(t testing.TB, o accp.ServerOptions) *userServer {
+	t.Helper()
+	o.Auth.Authenticator = accp.AuthenticatorFunc(func(r *http.Request) (*accp.Principal, error) {
+		return &accp.Principal{ID: r.Header.Get("User")}, nil
+	})
+	o.Logger = slog.New(slog.DiscardHandler)
+	s, err := accp.NewServer("server", &o)
+	require.NoError(t, err)
+	s.Handle("req", "echo", accp.HandlerFunc(func(_ context.Context, w *accp.ReplyWriter, m *accp.Message) error {
+		return w.SendResult(m.Params)
+	}))
+	t.Cleanup(func() { require.NoError(t, s.Close()) })
+	return &userServer{Server: s, seq: map[string]int64{}}
+}
+
+// post sends the next frame of a session. After the answer, the numbers continue behind it.
+func (s *userServer) post(user, sid, body string) *httptest.ResponseRecorder {
+	s.seq[sid] += 2
+	return s.postFrame(user, frame(body, s.seq[sid]-1, "sid:"+sid))
+}
+
+func (s *userServer) postFrame(user string, f []byte) *httptest.ResponseRecorder {
+	r := httptest.NewRequest(http.MethodPost, accp.FramesPath, strings.NewReader(string(f)))
+	r.Header.Set("Content-Type", accp.MediaType)
+	r.Header.Set("User", user)
+	w := httptest.NewRecorder()
+	s.ServeHTTP(w, r)
+	return w
+}
+
+// used returns the use and the limit of a resource in a scope.
+func (s *userServer) used(resource, scope string) (used, limit int64) {
+	for _, u := range s.Usage() {
+		if u.Resource == resource && u.Scope == scope {
+			return u.Used, u.Limit
+		}
+	}
+	return -1, -1
+}
+
+func heap() int64 {
+	runtime.GC()
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
+}
+
+// The counted bytes of sessions are close to those of the heap.
+func TestUsageCountsMemoryOfSessions(t *testing.T) {
+	if race.Enabled {
+		t.Skip("the race detector allocates")
+	}
+	for name, run := range map[string]func(s *userServer){
+		"calls": func(s *userServer) {
+			for i := range 3000 {
+				require.Equal(t, 200, s.post("a", "s1", fmt.Sprintf("req:echo{k:%d}", i)).Code)
+			}
+		},
+		"long messages": func(s *userServer) {
+			for range 60 {
+				require.Equal(t, 200, s.post("a", "s1", "req:echo{k:"+strings.Repeat("x", 20000)+"}").Code)
+			}
+		},
+		"many values": func(s *userServer) {
+			for range 40 {
+				require.Equal(t, 200, s.post("a", "s1", "wait:x{k:["+strings.Repeat("1,", 3000)+"1]}").Code)
+			}
+		},
+		"idle sessions": func(s *userServer) {
+			for i := range 900 {
+				require.Equal(t, 200, s.post("a", fmt.Sprint("s", i), "req:echo{}").Code)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newUserServer(t, accp.ServerOptions{Session: accp.SessionOptions{Budget: accp.BudgetOff},
+				Limits: accp.Limits{MaxMemoryPerPrincipal: 200 << 20, MaxMemory: -1}})
+			s.post("a", "s", "req:echo{}")
+			before := heap()
+			run(s)
+			got := heap() - before
+			used, _ := s.used("memory", "all")
+			kept, _ := s.used("outcomes", "all")
+			used += kept
+			t.Logf("%d bytes counted, %d bytes of heap", used, got)
+			require.Less(t, got, 2*used, "%s: heap, counted %d", name, used)
+			runtime.KeepAlive(s)
+		})
+	}
+}
+
+// A session that is full drops its oldest checkpoints and answers on.
+func TestSessionMemoryIsBounded(t *testing.T) {
+	s := newUserServer(t, accp.ServerOptions{Limits: accp.Limits{MaxMemoryPerSession: 256 << 10}})
+	first := ""
+	for i := range 1000 {
+		require.Equal(t, 200, s.post("a", "s1", fmt.Sprintf("req:echo{k:%d}", i)).Code, i)
+		used, limit := s.used("memory", "session")
+		require.LessOrEqual(t, used, limit)
+		if session, _ := s.Session("s1"); first == "" && len(session.Checkpoints()) > 0 {
+			first = session.Checkpoints()[0].ID
+		}
+	}
+	session, ok := s.Session("s1")
+	require.True(t, ok)
+	list := session.Checkpoints()
+	require.NotEmpty(t, list)
+	_, err := session.Resolve(t.Context(), "warm."+first)
+	require.ErrorIs(t, err, accp.ErrRefExpired)
+	_, err = session.Resolve(t.Context(), "cold."+first+"_facts")
+	require.ErrorIs(t, err, accp.ErrRefExpired)
+	for _, cp := range list {
+		_, err = session.Resolve(t.Context(), "cold."+cp.ID)
+		require.NoError(t, err)
+	}
+	_, err = session.Resolve(t.Context(), "warm.cp999999")
+	require.ErrorIs(t, err, accp.ErrRefNotFound)
+	require.NoError(t, session.End(t.Context(), nil))
+	used, _ := s.used("memory", "session")
+	require.Less(t, used, int64(8<<10), "an ended session holds nothing")
+	require.Equal(t, 200, s.postFrame("a", frame("req:echo{}", 1, "sid:s1")).Code, "its id names a new one")
+}
+
+// The state that frames leave in a session is refused over the bound, and the session continues.
+func TestSessionRefusesWhatDoesNotFit(t *testing.T) {
+	s := session(t, &accp.SessionOptions{MaxMemory: 1 << 20, DisableAutoCheckpoint: true})
+	seq := int64(0)
+	next := func(body string, more ...string) error {
+		seq++
+		_, err := s.Receive(t.Context(), frame(body, seq, more...))
+		if err != nil {
+			seq--
+		}
+		return err
+	}
+	long := strings.Repeat("x", 60000)
+	var err error
+	for n := 0; err == nil; n++ {
+		require.Less(t, n, 20)
+		err = next("wait:x{k:" + long + "}")
+	}
+	require.ErrorIs(t, err, accp.ErrBudgetExceeded)
+	require.NoError(t, next("ack:x{}"), "a small frame fits")
+	_, err = s.Send(t.Context(), msg("wait", "x", text("k", strings.Repeat("x", 600<<10))))
+	require.ErrorIs(t, err, accp.ErrBudgetExceeded)
+	require.ErrorIs(t, s.Put(t.Context(), accp.ScopeHot, "k", accp.String(strings.Repeat("x", 1<<20)), 0), accp.ErrBudgetExceeded)
+	_, err = s.Checkpoint(t.Context())
+	require.NoError(t, err)
+	require.NoError(t, next("wait:x{k:"+long+"}"), "the checkpoint is dropped for it")
+}
+
+func TestPutEntriesAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := session(t, &accp.SessionOptions{MaxMemory: 1 << 20})
+		v := accp.String(strings.Repeat("x", 100<<10))
+		put := func(key string, ttl time.Duration) error { return s.Put(t.Context(), accp.ScopeHot, key, v, ttl) }
+		for range 50 {
+			require.NoError(t, put("same", 0), "a replaced entry takes no more")
+		}
+		n := 0
+		for put(fmt.Sprint("k", n), time.Hour) == nil {
+			n++
+		}
+		require.InDelta(t, 8, n, 2)
+		require.ErrorIs(t, put("more", 0), accp.ErrBudgetExceeded)
+		time.Sleep(26 * time.Hour)
+		require.NoError(t, put("more", 0), "expired entries are removed")
+	})
+}
+
+func TestPartsStateAndSchemasAreBounded(t *testing.T) {
+	s := session(t, &accp.SessionOptions{Budget: accp.BudgetOff, FrameLimits: accp.FrameLimits{MaxFrame: 1 << 20}, MaxMemory: -1})
+	long := strings.Repeat("x", 900<<10)
+	var err error
+	n := int64(1)
+	for ; err == nil; n++ {
+		_, err = s.Receive(t.Context(), frame(fmt.Sprintf("req:x{k%d:%s}", n, long), n, fmt.Sprintf("part:%d/9", n)))
+	}
+	require.ErrorIs(t, err, accp.ErrBudgetExceeded)
+	require.EqualValues(t, 4, n-2, "parts of 4 MiB")
+	for v := 1; err == nil || v == 1; n++ {
+		_, err = s.Receive(t.Context(), frame(fmt.Sprintf("sync:state{delta:{k%d:%s}|v:%d}", n, long, v), n))
+		v++
+		if errors.Is(err, accp.ErrSequenceGap) || errors.Is(err, accp.ErrDuplicate) {
+			t.Fatal(err)
+		}
+	}
+	require.ErrorIs(t, err, accp.ErrBudgetExceeded)
+	version, _ := s.State()
+	require.NotZero(t, version)
+	require.Less(t, version, n-1)
+
+	r := accp.NewRegistry()
+	peer := accp.NewRegistry()
+	for i := range 300 {
+		require.NoError(t, peer.Register(accp.Schema{Name: fmt.Sprint("s", i), Code: fmt.Sprint("S", i), Version: 1, Fields: []string{"a"}}))
+		if err = r.Merge(peer.Delta(), peer.Hash()); err != nil {
+			require.Equal(t, 256, i)
+			break
+		}
+	}
+	require.ErrorIs(t, err, accp.ErrBudgetExceeded)
+	require.Len(t, r.Codes(), 256, "nothing of a refused delta is added")
+}
+
+func TestCheckpointsAreBoundedByNumber(t *testing.T) {
+	for _, kv := range []store.Store{nil, store.NewMemory()} {
+		s := session(t, &accp.SessionOptions{MaxCheckpoints: 3, Store: kv})
+		var ids []string
+		for i := range int64(5) {
+			ids = append(ids, receive(t, s, frame(fmt.Sprintf("done:x{k:%d}", i), i+1)).Checkpoint.ID)
+		}
+		require.Len(t, s.Checkpoints(), 3)
+		require.Equal(t, ids[2], s.Checkpoints()[0].ID)
+		_, err := s.Resolve(t.Context(), "warm."+ids[1])
+		require.ErrorIs(t, err, accp.ErrRefExpired)
+		b, err := s.Budget(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, 6, b.Cold.Entries, "frames and facts")
+	}
+}
+
+// New sessions replace idle and ended ones, first those of the same principal; busy ones cause
+// refusals for their principal only.
+func TestNewSessionsReplaceIdleOnes(t *testing.T) {
+	began, release := make(chan struct{}, 100), make(chan struct{})
+	s := newUserServer(t, accp.ServerOptions{Limits: accp.Limits{MaxMemory: 2 << 20, MaxItems: 50, MaxConcurrentPerSession: -1}})
+	s.Handle("req", "wait", accp.HandlerFunc(func(context.Context, *accp.ReplyWriter, *accp.Message) error {
+		began <- struct{}{}
+		<-release
+		return nil
+	}))
+	require.Equal(t, 200, s.post("honest", "h", "req:echo{}").Code)
+	for i := range 2000 {
+		require.Equal(t, 200, s.post("hostile", fmt.Sprint("s", i), "req:echo{k:"+strings.Repeat("x", 100)+"}").Code, i)
+		if i%10 == 0 {
+			session, _ := s.Session(fmt.Sprint("s", i))
+			require.NoError(t, session.End(t.Context(), nil))
+		}
+		for _, resource := range []string{"memory", "items"} {
+			used, limit := s.used(resource, "all")
+			require.LessOrEqual(t, used, limit, resource)
+		}
+	}
+	_, ok := s.Session("h")
+	require.True(t, ok, "the session of another principal stays")
+	// A principal holds at most as much as stays free.
+	var work sync.WaitGroup
+	refused := 0
+	for i := range 60 {
+		s.seq["w"]++
+		done := make(chan int, 1)
+		work.Go(func() { done <- s.postFrame("hostile", frame("req:wait{}", 1, fmt.Sprint("sid:w", i))).Code })
+		select {
+		case <-began:
+		case code := <-done:
+			require.Equal(t, http.StatusServiceUnavailable, code)
+			refused++
+		}
+	}
+	require.NotZero(t, refused)
+	for i := range 10 {
+		require.Equal(t, 200, s.post("honest", fmt.Sprint("h", i), "req:echo{}").Code, "another principal is served")
+	}
+	close(release)
+	work.Wait()
+	require.Equal(t, 200, s.post("hostile", "after", "req:echo{}").Code)
+}
+
+// All that was held is released when the sessions have expired.
+func TestExpiredSessionsHoldNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newUserServer(t, accp.ServerOptions{Timing: accp.Timing{SessionIdleTimeout: time.Minute},
+			Persistence: accp.Persistence{Store: store.NewMemory(), SharedStore: store.NewMemory()}})
+		for i := range 100 {
+			require.Equal(t, 200, s.post("a", fmt.Sprint("s", i), "req:echo{k:"+strings.Repeat("x", 100)+"}").Code)
+		}
+		used, _ := s.used("storage", "all")
+		require.NotZero(t, used)
+		time.Sleep(61 * time.Second)
+		require.Equal(t, 204, s.post("b", "other", "ack:x{}").Code)
+		synctest.Wait()
+		for resource, bound := range map[string]int64{"memory": 8 << 10, "storage": 100, "items": 1, "work": 0} {
+			used, _ := s.used(resource, "all")
+			require.LessOrEqual(t, used, bound, resource)
+		}
+	})
+}
+
+// Stored checkpoints are removed over the bound, and long texts of answers are refused.
+func TestStorageOfSessionsIsBounded(t *testing.T) {
+	kv, shared := store.NewMemory(), store.NewMemory()
+	s := newUserServer(t, accp.ServerOptions{Limits: accp.Limits{MaxStoragePerSession: 64 << 10},
+		Persistence: accp.Persistence{Store: kv, SharedStore: shared}})
+	for i := range 200 {
+		require.Equal(t, 200, s.post("a", "s1", fmt.Sprintf("req:echo{k:%d}", i)).Code)
+		used, limit := s.used("storage", "session")
+		require.LessOrEqual(t, used, limit)
+	}
+	session, _ := s.Session("s1")
+	n := len(session.Checkpoints())
+	require.Less(t, n, 100)
+	b, err := session.Budget(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, 2*n, b.Cold.Entries, "removed from the store")
+	other, err := accp.NewSession("server", "s1", &accp.SessionOptions{Store: kv})
+	require.NoError(t, err)
+	require.NoError(t, other.Reload(t.Context()))
+	require.Len(t, other.Checkpoints(), n)
+
+	code := 200
+	for i := 0; code == 200; i++ {
+		require.Less(t, i, 1000)
+		w := s.post("a", "s2", fmt.Sprintf("req:echo{k:%d%s}", i, strings.Repeat("x", 80)))
+		code = w.Code
+		if code != 200 {
+			require.Contains(t, w.Body.String(), "E2003")
+		}
+	}
+	require.Equal(t, 200, s.post("a", "s3", "req:echo{k:"+strings.Repeat("x", 80)+"}").Code)
+}
+
+// Connections are counted, and a principal over its bound does not affect another principal.
+func TestConnectionsAreCounted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newUserServer(t, accp.ServerOptions{Limits: accp.Limits{MaxMemoryPerPrincipal: 1 << 20}})
+		p := newPipe()
+		stop := p.serve(s)
+		dial := func(user string) (*accp.Client, error) {
+			return accp.Dial(t.Context(), "ws://localhost"+accp.WebSocketPath, "client", &accp.ClientOptions{HTTPClient: p.client(),
+				Header: http.Header{"User": {user}}})
+		}
+		var clients []*accp.Client
+		for {
+			c, err := dial("hostile")
+			if err != nil {
+				require.ErrorIs(t, err, accp.ErrUnreachable)
+				break
+			}
+			clients = append(clients, c)
+			synctest.Wait()
+		}
+		require.InDelta(t, 7, len(clients), 1)
+		c, err := dial("honest")
+		require.NoError(t, err)
+		for _, c := range append(clients, c) {
+			require.NoError(t, c.Close())
+		}
+		synctest.Wait()
+		used, _ := s.used("memory", "all")
+		require.Less(t, used, int64(64<<10))
+		stop()
+	})
+}
+
+// Callers that open sessions and fill them at full speed do not lock out another principal.
+func TestServerServesHonestCallerDuringAttack(t *testing.T) {
+	s := newUserServer(t, accp.ServerOptions{Session: accp.SessionOptions{Budget: accp.BudgetOff},
+		Limits: accp.Limits{MaxMemory: 8 << 20, MaxItems: 200, MaxItemsPerPrincipal: -1}})
+	before := heap()
+	var work sync.WaitGroup
+	stop := make(chan struct{})
+	long := strings.Repeat("x", 30000)
+	for i := range 4 {
+		work.Go(func() {
+			for k := 0; ; k++ {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				s.postFrame("hostile", frame("req:echo{k:"+long+"}", 1, fmt.Sprintf("sid:s%d_%d", i, k)))
+			}
+		})
+	}
+	for i := range 300 {
+		w := s.postFrame("honest", frame("req:echo{}", 1, fmt.Sprint("sid:h", i)))
+		if w.Code != 200 {
+			t.Fatalf("call %d of an honest principal: status %d, want 200", i, w.Code)
+		}
+	}
+	close(stop)
+	work.Wait()
+	require.Less(t, heap()-before, int64(32<<20))
+	used, limit := s.used("memory", "all")
+	require.LessOrEqual(t, used, limit)
+}
+
+// A countingBody counts the bytes that are read.
+type countingBody struct{ n int64 }
+
+func (b *countingBody) Read(p []byte) (int, error) {
+	b.n += int64(len(p))
+	return copy(p, strings.Repeat("k:1|", len(p)/4+1)), nil
+}
+
+// The work for a request is bounded by the frame limit, and before authentication nothing is read.
+func TestServerReadsNoBodyBeforeAuthentication(t *testing.T) {
+	for _, tt := range []struct {
+		auth   accp.Auth
+		length int64
+		read   int64
+		status int
+	}{
+		{accp.Auth{Authenticator: accp.BearerAuthenticator(nil)}, 16 << 20, 0, http.StatusUnauthorized},
+		{accp.Auth{Authenticator: accp.BearerAuthenticator(nil)}, -1, 0, http.StatusUnauthorized},
+		{accp.Auth{AllowAnonymous: true}, 16 << 20, 0, http.StatusRequestEntityTooLarge},
+		{accp.Auth{AllowAnonymous: true}, -1, 256 << 10, http.StatusRequestEntityTooLarge},
+	} {
+		s, err := accp.NewServer("server", &accp.ServerOptions{Auth: tt.auth, Logger: slog.New(slog.DiscardHandler)})
+		require.NoError(t, err)
+		body := &countingBody{}
+		r := httptest.NewRequest(http.MethodPost, accp.FramesPath, body)
+		r.ContentLength = tt.length
+		r.Header.Set("Content-Type", accp.MediaType)
+		w := httptest.NewRecorder()
+		s.ServeHTTP(w, r)
+		require.Equal(t, tt.status, w.Code, "%+v", tt)
+		require.LessOrEqual(t, body.n, tt.read, "%+v", tt)
+		require.NoError(t, s.Close())
+	}
+}
+
+// A session that is idle releases its memory for new sessions of its principal.
+func TestIdleSessionsReleaseMemory(t *testing.T) {
+	s := newUserServer(t, accp.ServerOptions{Limits: accp.Limits{MaxMemoryPerPrincipal: 512 << 10}})
+	for i := range 300 {
+		require.Equal(t, 200, s.post("a", fmt.Sprint("s", i), "req:echo{}").Code, i)
+	}
+	used, limit := s.used("memory", "principal")
+	require.LessOrEqual(t, used, limit)
+}
+
+// A transaction runs once for its principal, in all sessions, concurrent requests and lives of the
+// server. Other params are refused, and other principals have other transactions (ACCP-D72).
+func TestTransactionRunsOnce(t *testing.T) {
+	kv := store.NewMemory()
+	var runs atomic.Int64
+	open := func() *userServer {
+		s := newUserServer(t, accp.ServerOptions{Persistence: accp.Persistence{Store: kv}})
+		s.Handle("req", "transaction", accp.HandlerFunc(func(_ context.Context, w *accp.ReplyWriter, m *accp.Message) error {
+			time.Sleep(10 * time.Millisecond)
+			return w.SendResult(accp.Params{{Key: "runs", Value: accp.Int(runs.Add(1))}})
+		}))
+		return s
+	}
+	s := open()
+	var work sync.WaitGroup
+	for i := range 8 {
+		f := frame("req:transaction{amt:1.5|schema:TX|txn:t1}", 1, fmt.Sprint("sid:s", i))
+		work.Go(func() {
+			if w := s.postFrame("a", f); !strings.Contains(w.Body.String(), "runs:1") {
+				t.Errorf("got %s", w.Body)
+			}
+		})
+	}
+	work.Wait()
+	require.EqualValues(t, 1, runs.Load())
+	require.Contains(t, s.post("a", "other", "req:transaction{amt:9.5|schema:TX|txn:t1}").Body.String(), "E3002")
+	require.NoError(t, s.Close())
+	s = open()
+	require.Contains(t, s.post("a", "later", "req:transaction{amt:1.5|schema:TX|txn:t1}").Body.String(), "runs:1")
+	require.Contains(t, s.post("b", "theirs", "req:transaction{amt:1.5|schema:TX|txn:t1}").Body.String(), "runs:2")
+	require.Contains(t, s.post("a", "later", "req:echo{}").Body.String(), "done:echo")
+	require.Contains(t, s.postFrame("a", frame("req:echo{}", 9, "sid:new", "try:1")).Body.String(), "E1004")
+}

@@ -1,0 +1,237 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package accp
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"strings"
+	"sync"
+
+	"github.com/fivewire/fivewire/internal/lease"
+	"github.com/fivewire/fivewire/internal/once"
+	"github.com/fivewire/fivewire/store"
+)
+
+// Outcomes are the recorded answers of a server to requests (ACCP-D72).
+type outcomes struct {
+	db  store.Store // nil: in memory
+	opt once.Options
+
+	mu       sync.Mutex
+	instance *lease.Lease // guarded by mu
+	table    *once.Table  // guarded by mu
+	isClosed bool         // guarded by mu
+}
+
+// open returns the table. With a store the first call acquires a lease.
+func (o *outcomes) open(ctx context.Context) (*once.Table, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	switch {
+	case o.isClosed:
+		return nil, once.ErrClosed
+	case o.table != nil:
+		return o.table, nil
+	case o.db == nil:
+		o.table = once.New(nil, nil, o.opt)
+		return o.table, nil
+	}
+	instance, err := lease.Acquire(ctx, o.db, lease.Options{Prefix: o.opt.Prefix, Logger: o.opt.Logger})
+	if err != nil {
+		return nil, err
+	}
+	o.instance, o.table = instance, once.New(o.db, instance, o.opt)
+	return o.table, nil
+}
+
+// close ends the table and the lease.
+func (o *outcomes) close(ctx context.Context) error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.isClosed = true
+	if o.table == nil {
+		return nil
+	}
+	err := o.table.Close()
+	if o.instance != nil {
+		err = errors.Join(err, o.instance.Release(ctx))
+	}
+	o.table = nil
+	return err
+}
+
+// An outcomeKey names a request.
+type outcomeKey struct {
+	once.Key
+	isTry         bool // the frame repeats a request
+	isTransaction bool
+}
+
+// outcomeKey returns the name of a request, and false for other messages and for those of a session
+// without id. The id is that of its last frame.
+func (s *responder) outcomeKey(e *exchange, c *caller, m *Message, mid string) (k outcomeKey, ok bool, err error) {
+	if s.outcomes == nil || m.Intent != IntentReq {
+		return k, false, nil
+	}
+	if v, found := m.Meta.Ext.Get("try"); found {
+		if n, isInt := v.Int(); !isInt || n < 2 {
+			return k, false, fail(ErrInvalidType, "try must be an integer from 2")
+		}
+		k.isTry = true
+	}
+	session := e.session.id
+	k.Principal = "session/" + session
+	if c.principal != nil {
+		k.Principal = "principal/" + c.key()
+	}
+	sender := session + "/" + m.From + "/"
+	k.Aliases = []string{"mid/" + sender + mid}
+	d, err := digest(Map(m.Params...))
+	if err != nil {
+		return k, false, nil
+	}
+	if id, found := m.Params.Get("transaction_id"); found && m.Schema() == SchemaTransaction && id.kind != KindRef {
+		k.isTransaction, k.Digest, k.ID = true, sha256.Sum256([]byte(d)), "transaction/"
+		if c.principal == nil {
+			k.ID += sender
+		}
+		k.ID += id.kind.String() + "/" + id.text
+		return k, session != "" || c.principal != nil, nil
+	}
+	k.ID = "request/" + sender + m.Op + "/" + m.Chain() + "/" + d
+	return k, session != "", nil
+}
+
+// runOnce runs the handler of a request, or repeats the messages by which it answered before.
+func (s *responder) runOnce(ctx context.Context, e *exchange, r *ReceiveResult, k outcomeKey) error {
+	table, err := s.outcomes.open(ctx)
+	if err != nil {
+		return e.fail(&Error{Code: ErrInternal, Message: "opening the outcomes", Cause: err}, r.Message)
+	}
+	if !k.isTry && !k.isTransaction {
+		state, err := table.Peek(ctx, k.Key)
+		if err == nil && state != once.StateAbsent {
+			return s.run(ctx, e, r) // another request of the chain
+		}
+	}
+	hasRun := false
+	var rerr error
+	release := s.resumes.watch(k.Key)
+	defer func() { release(context.Cause(ctx)) }()
+	data, _, err := table.Do(ctx, k.Key, once.AtMostOnce, func(ctx context.Context, _ once.Claim) (once.Result, error) {
+		hasRun = true
+		defer s.resumes.add(k.Key, e.resume)()
+		rec := &recorder{}
+		out := e.out
+		e.out = func(session *Session, m *Message) error {
+			err := out(session, m)
+			if err == nil {
+				rec.add(m)
+			}
+			if e.resume != nil && len(rec.data) > maxOutcome {
+				e.resume.drop()
+			}
+			return err
+		}
+		defer func() { e.out = out }()
+		rerr = s.run(ctx, e, r)
+		return once.Result{Data: rec.data, Forget: rerr != nil || !rec.isComplete}, nil
+	})
+	switch {
+	case hasRun:
+		return rerr
+	case err == nil:
+		return e.replay(data)
+	case errors.Is(err, once.ErrReused), errors.Is(err, once.ErrNotRetained):
+		err = &Error{Code: ErrDuplicate, Message: "the request was made before", Cause: err}
+	case ctx.Err() == nil:
+		err = &Error{Code: ErrInternal, Message: "the outcome is unknown", Cause: err}
+	}
+	return e.fail(err, r.Message)
+}
+
+// isRemembered reports whether the outcome of the request with a repeated frame is known or awaited.
+func (s *responder) isRemembered(ctx context.Context, e *exchange, c *caller, m *Message) bool {
+	k, _, err := s.outcomeKey(e, c, m, m.Meta.MID)
+	if err != nil || k.Aliases == nil {
+		return false
+	}
+	table, err := s.outcomes.open(ctx)
+	if err != nil {
+		return false
+	}
+	state, err := table.Peek(ctx, once.Key{Principal: k.Principal, ID: k.Aliases[0]})
+	return err == nil && (state == once.StateRunning || state == once.StateDone)
+}
+
+// fail answers m by an error.
+func (e *exchange) fail(err error, m *Message) error {
+	e.record.end(outcomeFailed, err)
+	e.failed = true
+	return e.sendError(err, m)
+}
+
+// replay sends recorded messages in new envelopes.
+func (e *exchange) replay(data []byte) error {
+	for line := range strings.Lines(string(data)) {
+		m, err := storedCodec().DecodeRaw([]byte(strings.TrimSuffix(line, "\n")))
+		if err != nil {
+			return err
+		}
+		m.From, m.Meta = "", nil
+		answer(m, e.request)
+		e.failed = m.Intent == IntentFail
+		if err := e.out(e.session, m); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// A recorder keeps the messages of an answer.
+type recorder struct {
+	data       []byte
+	isComplete bool // the last message ends the answer, and is no error of a retryable code
+}
+
+func (r *recorder) add(m *Message) {
+	c := *m
+	c.Meta = nil
+	if c.From == "" {
+		c.From = "a" // replaced by the sender
+	}
+	frame, err := storedCodec().AppendRaw(nil, &c)
+	if err != nil {
+		r.isComplete = false
+		return
+	}
+	if len(r.data) <= maxOutcome {
+		r.data = append(append(r.data, bytes.TrimSpace(frame)...), '\n')
+	}
+	r.isComplete = last(IntentReq, m) || m.Intent == IntentAck
+	if m.Intent == IntentFail {
+		r.isComplete = !Code(m.Params.Text("code")).Info().Retryable
+	}
+}
+
+// Bounds of the outcomes in memory.
+const (
+	maxOutcome         = 1 << 20 // bytes; of a longer answer only its existence is kept
+	maxOutcomes        = 16 << 20
+	maxOutcomesOfOwner = 4 << 20
+)
+
+// usage returns the memory of the table.
+func (o *outcomes) usage() Usage {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	u := Usage{Resource: "outcomes", Scope: "all", Limit: maxOutcomes}
+	if o.table != nil {
+		u.Used = o.table.Size()
+	}
+	return u
+}

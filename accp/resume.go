@@ -1,0 +1,132 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package accp
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/fivewire/fivewire/internal/once"
+	"github.com/fivewire/fivewire/internal/wsconn"
+)
+
+// A resume decides when the handler of a message ends after the loss of its connection (ACCP-D75).
+type resume struct {
+	window time.Duration
+	cancel context.CancelCauseFunc // ends the handler
+
+	mu       sync.Mutex
+	isHeld   bool // the outcome of the handler is kept, so it may continue
+	isEnded  bool
+	watchers int // connections that wait for the outcome
+	cause    error
+	timer    *time.Timer
+}
+
+// hold lets the handler continue after the loss of its connection.
+func (r *resume) hold() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.isHeld = true
+}
+
+// drop lets the handler end with its connection, because its outcome is too long to be kept.
+func (r *resume) drop() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.isHeld = false
+	if r.watchers <= 0 {
+		r.cancel(r.cause)
+	}
+}
+
+// isHolding reports whether the handler may continue.
+func (r *resume) isHolding() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.isHeld && !r.isEnded
+}
+
+// attach adds a connection that waits for the outcome.
+func (r *resume) attach() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.watchers++
+	if r.timer != nil {
+		r.timer.Stop()
+	}
+}
+
+// detach removes a connection. Without another one, the handler ends after the window.
+func (r *resume) detach(cause error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.watchers--
+	r.cause = cause
+	switch {
+	case r.watchers > 0 || r.isEnded:
+	case !r.isHeld, r.window <= 0, hasLeft(cause):
+		r.cancel(cause)
+	default:
+		r.timer = time.AfterFunc(r.window, func() { r.cancel(cause) })
+	}
+}
+
+// hasLeft reports whether the peer has closed the connection to end its use.
+func hasLeft(cause error) bool {
+	e, ok := errors.AsType[*wsconn.CloseError](cause)
+	return ok && e.Code == wsconn.CodeNormal
+}
+
+// end releases the timer at the end of the handler.
+func (r *resume) end() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.isEnded = true
+	if r.timer != nil {
+		r.timer.Stop()
+	}
+}
+
+// Resumes are the handlers that continue without their connection.
+type resumes struct {
+	mu   sync.Mutex
+	list map[[2]string]*resume // by principal and id of the request
+}
+
+// add registers a handler. The caller calls the returned function at its end.
+func (s *resumes) add(k once.Key, r *resume) (remove func()) {
+	if r == nil {
+		return func() {}
+	}
+	name := [2]string{k.Principal, k.ID}
+	r.hold()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.list == nil {
+		s.list = map[[2]string]*resume{}
+	}
+	s.list[name] = r
+	return func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.list[name] == r {
+			delete(s.list, name)
+		}
+	}
+}
+
+// watch keeps the handler of a request from ending until the returned function is called.
+func (s *resumes) watch(k once.Key) (release func(cause error)) {
+	s.mu.Lock()
+	r := s.list[[2]string{k.Principal, k.ID}]
+	s.mu.Unlock()
+	if r == nil {
+		return func(error) {}
+	}
+	r.attach()
+	return r.detach
+}
