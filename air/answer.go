@@ -4,46 +4,44 @@
 package air
 
 import (
-	"math"
 	"net/http"
-	"strconv"
 	"time"
 
+	"github.com/fivewire/fivewire/air/internal/web"
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
 
-// maxAttempts is how often a delivery is tried (7.4).
-const maxAttempts = 5
+// defaultAttempts is the default maximum number of attempts of a delivery (7.4).
+const defaultAttempts = 5
 
-// An action is what a sender does after an answer.
+// An action is the next step of a sender after a response.
 type action string
 
-// The actions, as the table of deliveries has them (section e).
+// The actions of the table of deliveries (section e).
 const (
 	actionDelivered action = "delivered" // nothing more to do
-	actionRetry     action = "retry"     // the same again after a delay
-	actionRefresh   action = "refresh"   // forget the recipient's document and try once more
-	actionFail      action = "fail"      // tell the caller
+	actionRetry     action = "retry"     // send the same bytes after a delay
+	actionRefresh   action = "refresh"   // drop the recipient's document and retry once
+	actionFail      action = "fail"      // return the error to the caller
 )
 
-// A verdict is what a relay's or a recipient's answer to a pushed envelope means.
+// A verdict is the meaning of a response to a pushed envelope.
 type verdict struct {
-	Code     Code // "" if the answer was a success
+	Code     Code // "" for a success
 	Action   action
 	Detail   string
 	AIRID    string // members of the error body
 	ThreadID string
+	Details  strictjson.Value
 
-	// RetryAfter is the delay that the answer asks for; HasRetryAfter tells whether
-	// it asks at all.
+	// RetryAfter is the delay that the response requests. HasRetryAfter reports whether it has one.
 	RetryAfter    time.Duration
 	HasRetryAfter bool
 }
 
-// Judge reads an answer. The attempt counts from 1; now serves to read a
-// Retry-After that is a date. The limits of the caller (how long it waits, how
-// often it refreshes) are not looked at.
-func Judge(status int, header http.Header, body []byte, attempt int, now time.Time) verdict {
+// classifyResponse classifies a response to a push. The first attempt is 1; now resolves a Retry-After date.
+// The limits of the caller on delays and refreshes are not applied.
+func classifyResponse(status int, header http.Header, body []byte, attempt, maxAttempts int, now time.Time) verdict {
 	var v verdict
 	var text string
 	doc, err := strictjson.Check(body, strictjson.Options{MaxDepth: maxDepth})
@@ -55,6 +53,7 @@ func Judge(status int, header http.Header, body []byte, attempt int, now time.Ti
 		v.Detail, _ = doc.Get("detail").Text()
 		v.AIRID, _ = doc.Get("air_id").Text()
 		v.ThreadID, _ = doc.Get("thread_id").Text()
+		v.Details = doc.Get("details")
 	}
 	if status >= 200 && status <= 299 {
 		v.Action = actionDelivered
@@ -66,11 +65,11 @@ func Judge(status int, header http.Header, body []byte, attempt int, now time.Ti
 	case v.Code == ErrStaleKey:
 		v.Action = actionRefresh
 	case v.Code == ErrReplay && attempt >= 2:
-		v.Action = actionDelivered // the attempt before had arrived (AIR-D46)
+		v.Action = actionDelivered // an earlier attempt arrived (AIR-D46)
 	case transient && attempt < maxAttempts:
 		v.Action = actionRetry
 		if status == http.StatusTooManyRequests || status == http.StatusServiceUnavailable {
-			v.RetryAfter, v.HasRetryAfter = retryAfter(header, doc, now)
+			v.RetryAfter, v.HasRetryAfter = web.RetryAfter(header, doc, now)
 		}
 	default:
 		v.Action = actionFail
@@ -117,32 +116,4 @@ func judgeStatus(status int, text string) (code Code, transient bool) {
 		return ErrBadGateway, true
 	}
 	return ErrHTTP, false
-}
-
-// retryAfter reads the delay: whole seconds or a date in the header, else the
-// member that the deployed relay sends instead of it (AIR-D45).
-func retryAfter(header http.Header, body strictjson.Value, now time.Time) (time.Duration, bool) {
-	if h := header.Get("Retry-After"); h != "" {
-		if all(h, func(c byte) bool { return c-'0' < 10 }) {
-			return seconds(h), true
-		}
-		if at, err := http.ParseTime(h); err == nil {
-			return max(0, at.Sub(now)), true
-		}
-	}
-	if v := body.Get("retry_after_seconds"); v.Kind() == '0' {
-		if n, ok := v.Int(); ok && n >= 0 {
-			return seconds(strconv.FormatInt(n, 10)), true
-		}
-	}
-	return 0, false
-}
-
-// seconds returns so many seconds, or the longest duration if they do not fit.
-func seconds(digits string) time.Duration {
-	n, err := strconv.ParseInt(digits, 10, 64)
-	if err != nil || n > int64(math.MaxInt64/time.Second) {
-		return math.MaxInt64
-	}
-	return time.Duration(n) * time.Second
 }

@@ -3,16 +3,17 @@
 
 package air
 
-import "math/bits"
+import (
+	"math/bits"
+)
 
 const (
 	base58Digits = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"
 	base58Group  = 430804206899405824 // 58^10, the largest power that fits into a word
 )
 
-// appendBase58 appends the base58btc text of at most 64 bytes. It takes ten
-// digits off a number of eight words at a time, so that it costs next to nothing
-// beside a signature.
+// appendBase58 appends the base58btc text of at most 64 bytes. It divides a number of eight words
+// by 58^10, so the cost is small compared with a signature.
 func appendBase58(dst, in []byte) []byte {
 	var n [8]uint64
 	for i, b := range in {
@@ -48,8 +49,8 @@ func appendBase58(dst, in []byte) []byte {
 	return append(dst, d[st:]...)
 }
 
-// decodeBase58 fills out, of at most 64 bytes, from base58btc text. It refuses
-// everything that [appendBase58] would not have written for those bytes.
+// decodeBase58 fills out, of at most 64 bytes, from base58btc text. It refuses every text that
+// [appendBase58] does not produce.
 func decodeBase58[T string | []byte](out []byte, s T) bool {
 	if len(s) > 90 {
 		return false

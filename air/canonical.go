@@ -9,26 +9,24 @@ import (
 	"sync"
 )
 
-// maxDepth is how deep containers may be nested; the outermost counts (AIR-D08).
+// maxDepth bounds the nesting of containers, including the outermost (AIR-D08).
 const maxDepth = 64
 
 // maxText bounds any text whatever the caller allows, so that offsets fit.
 const maxText = 1 << 30
 
-// Canonicalize returns the canonical form of a JSON text: members sorted by the
-// UTF-16 code units of their names, no white space, the fewest escapes, string
-// values in NFC, integers exactly as they are.
+// Canonicalize returns the canonical form of a JSON text: members sorted by the UTF-16 code units
+// of their names, no white space, the fewest escapes, string values in NFC, integers unchanged.
 //
-// A text that is no valid JSON, that gives a name twice or that holds a float
-// is refused with [ErrInvalidJSON], [ErrDuplicateKey] or [ErrFloatForbidden],
-// in this order, wherever in the text each of them stands.
+// The error is [ErrInvalidJSON], [ErrDuplicateKey] or [ErrFloatForbidden]. If several apply, the
+// first of this order is returned, wherever in the text each of them occurs.
 func Canonicalize(text []byte) ([]byte, error) {
-	return AppendCanonical(nil, text)
+	return appendCanonical(nil, text)
 }
 
-// AppendCanonical is like [Canonicalize] and appends to dst, which must not
-// overlap text. It allocates nothing if dst has room.
-func AppendCanonical(dst, text []byte) ([]byte, error) {
+// appendCanonical is like [Canonicalize] and appends to dst, which must not overlap text. It does
+// not allocate if dst has enough capacity.
+func appendCanonical(dst, text []byte) ([]byte, error) {
 	c := getCanon()
 	defer putCanon(c)
 	out, ok := c.append(dst, text)
@@ -38,31 +36,30 @@ func AppendCanonical(dst, text []byte) ([]byte, error) {
 	return out, nil
 }
 
-// A canon is the canonicaliser with its scratch space and with what it noticed
-// about the last text. It reads the text once. A fault of the grammar ends it;
-// everything else is noted, because the order of the faults is fixed and a text
-// with a float may still turn out to be no JSON at all (section f).
+// A canon is the canonicalizer with its scratch space and its findings about the last text. It
+// reads the text once. A syntax error ends it. Other errors are recorded, because their order is
+// fixed and a text with a float may prove to be invalid JSON further on (section f).
 type canon struct {
-	mem  []member // of all objects that are open
-	keys []byte   // texts of the names that are escaped in the output
+	mem  []member // members of all open objects
+	keys []byte   // texts of the escaped names in the output
 	tmp  []byte
 	str  []byte
 	nfc  []byte
 
-	envelope bool // take the top-level signature out and mind the body
-	verbatim bool // leave string values as they are instead of making them NFC
+	envelope bool // remove the top-level signature and check the body
+	verbatim bool // keep string values as they are, without NFC
 
-	duplicate bool // a name stands twice, perhaps in two spellings (AIR-D05)
+	duplicate bool // an object has a name twice, perhaps in two spellings (AIR-D05)
 	float     bool
 	ambiguous bool // code point order and UTF-16 order differ (AIR-D01)
-	nulls     int  // without those of the top-level signature and in_reply_to
+	nulls     int  // nulls, except the top-level signature and in_reply_to
 	empty     int  // empty arrays
-	emptyBody int  // those inside the top-level member body
+	emptyBody int  // empty arrays in the top-level member body
 	replyNull bool // the top-level in_reply_to is null
 
 	object bool     // the text is an object, with these members:
 	top    []member // offsets from the beginning of the output
-	body   []member // those of the member body, offsets from its beginning
+	body   []member // members of the body, with offsets from its beginning
 	inBody bool
 	sig    []byte // canonical text of the top-level signature
 	sigAt  int    // its place in top; -1 if absent
@@ -74,9 +71,8 @@ type canon struct {
 	key       [32]byte // wiped after use
 }
 
-// A member is one member of an object in the output: its name stands with its
-// quotes from ks to ke, then a colon, then its value up to ve. The text of an
-// escaped name stands in keys from ts to te.
+// A member is one member of an object in the output: the quoted name from ks to ke, a colon, and
+// the value up to ve. The text of an escaped name is keys[ts:te].
 type member struct{ ks, ke, ve, ts, te int32 }
 
 var canonPool = sync.Pool{New: func() any { return new(canon) }}
@@ -92,7 +88,7 @@ func putCanon(c *canon) {
 	}
 }
 
-// append appends the canonical form of text and reports whether it is JSON.
+// append appends the canonical form of text and reports whether it is valid JSON.
 func (c *canon) append(dst, text []byte) ([]byte, bool) {
 	c.mem, c.keys, c.top, c.body, c.sig = c.mem[:0], c.keys[:0], c.top[:0], c.body[:0], c.sig[:0]
 	c.duplicate, c.float, c.ambiguous, c.replyNull, c.object, c.inBody = false, false, false, false, false, false
@@ -123,7 +119,7 @@ func (c *canon) append(dst, text []byte) ([]byte, bool) {
 	return out, true
 }
 
-// refuse returns the first fault that holds for every text.
+// refuse returns the first error that applies to every text.
 func (c *canon) refuse(ok bool) error {
 	switch {
 	case !ok:
@@ -172,8 +168,8 @@ func literal(out, s []byte, i int, word string) ([]byte, int) {
 	return append(out, word...), i + len(word)
 }
 
-// number copies a number token. Whether it is a float is a matter of spelling
-// only (AIR-D02); minus zero is an integer and becomes 0 (AIR-D06).
+// number copies a number token. Only the spelling makes it a float (AIR-D02); minus zero is an
+// integer and becomes 0 (AIR-D06).
 func (c *canon) number(out, s []byte, i int) ([]byte, int) {
 	st := i
 	if s[i] == '-' {
@@ -257,7 +253,7 @@ func (c *canon) members(out, s []byte, i, depth int) ([]byte, int) {
 			return out, -1
 		}
 		var name []byte
-		if !esc && !wide { // as nearly all are
+		if !esc && !wide { // the usual case
 			out = append(out, s[i:e]...)
 			i, m.ke = e, int32(len(out))
 			name = out[m.ks+1 : m.ke-1]
@@ -334,9 +330,8 @@ func (c *canon) members(out, s []byte, i, depth int) ([]byte, int) {
 	return out, i
 }
 
-// envelopeMember reads the value of a top-level member of an envelope. The
-// signature is set aside and null is written in its place: that is the form in
-// which the text is signed (5.3).
+// envelopeMember reads the value of a top-level member of an envelope. It stores the signature and
+// writes null in its place, which is the signed form (5.3).
 func (c *canon) envelopeMember(out, s []byte, i int, name string) ([]byte, int) {
 	st, nulls, empty := len(out), c.nulls, c.empty
 	switch name {
@@ -373,7 +368,7 @@ func (c *canon) name(out []byte, m *member) []byte {
 	return out[m.ks+1 : m.ke-1]
 }
 
-// sort puts the members of the object that begins at base in order.
+// sort sorts the members of the object that begins at base.
 func (c *canon) sort(out []byte, base int, ms []member) []byte {
 	if len(ms) <= 12 {
 		for a := 1; a < len(ms); a++ {
@@ -413,8 +408,8 @@ func (c *canon) sort(out []byte, base int, ms []member) []byte {
 	return append(out, '}')
 }
 
-// sameInNFC looks for names that are two spellings of one: two readers might
-// pick different members (AIR-D05).
+// sameInNFC reports two spellings of one name, of which two readers could pick different members
+// (AIR-D05).
 func (c *canon) sameInNFC(out []byte, ms []member) {
 	seen := make(map[string]struct{}, len(ms))
 	for k := range ms {
@@ -426,8 +421,8 @@ func (c *canon) sameInNFC(out []byte, ms []member) {
 	}
 }
 
-// checkOrder notes an object that a sorter by code points would write otherwise.
-// If any two members stand differently then so do two neighbours.
+// checkOrder records an object whose order by code points differs. If the orders of any two members
+// differ, those of two neighbors do.
 func (c *canon) checkOrder(out []byte, ms []member) {
 	for k := 1; k < len(ms); k++ {
 		if bytes.Compare(c.name(out, &ms[k-1]), c.name(out, &ms[k])) > 0 {
@@ -436,8 +431,7 @@ func (c *canon) checkOrder(out []byte, ms []member) {
 	}
 }
 
-// nameKind reports whether a name holds a character from U+E000 on, and whether
-// it is surely NFC.
+// nameKind reports whether a name has a character from U+E000 on, and whether it is certainly NFC.
 func nameKind(name []byte) (high, safe bool) {
 	for i, b := range name {
 		if b >= 0x80 {

@@ -129,9 +129,9 @@ func TestCanonicalizeResults(t *testing.T) {
 			if tt.want != "" {
 				require.Equal(t, tt.want, string(out))
 			}
-			again, err := air.AppendCanonical([]byte("x"), out)
+			second, err := air.AppendCanonical([]byte("x"), out)
 			require.NoError(t, err)
-			require.Equal(t, "x"+string(out), string(again))
+			require.Equal(t, "x"+string(out), string(second))
 		})
 	}
 }
@@ -213,9 +213,9 @@ func TestCanonicalizeLaws(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%q: %v", text, err)
 		}
-		again, err := air.Canonicalize(out)
-		if err != nil || !bytes.Equal(again, out) {
-			t.Fatalf("%q is not stable: %q, %v", out, again, err)
+		second, err := air.Canonicalize(out)
+		if err != nil || !bytes.Equal(second, out) {
+			t.Fatalf("%q is not stable: %q, %v", out, second, err)
 		}
 		out = fmt.Appendf(nil, `{"x":%s}`, out) // the oracle takes containers only
 		want, err := jsoncanonicalizer.Transform(out)
@@ -229,7 +229,7 @@ func TestCanonicalizeLaws(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		b, err := strictjson.Check(again, strictjson.Options{})
+		b, err := strictjson.Check(second, strictjson.Options{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -296,8 +296,8 @@ func FuzzCanonicalize(f *testing.F) {
 			return
 		}
 		require.NoError(t, strictErr)
-		again, err := air.Canonicalize(out)
+		second, err := air.Canonicalize(out)
 		require.NoError(t, err)
-		require.Equal(t, string(out), string(again))
+		require.Equal(t, string(out), string(second))
 	})
 }

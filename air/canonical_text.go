@@ -80,9 +80,9 @@ const (
 	highs = 0x8080808080808080
 )
 
-// stringEnd returns the index after the closing quote of the string whose first
-// byte after the quote is s[i], whether it has an escape, and whether it has a
-// byte beyond ASCII; -1 is a bad string. It looks at eight bytes at a time.
+// stringEnd returns the index after the closing quote of the string whose first byte after the
+// quote is s[i], whether it has an escape, and whether it has a byte beyond ASCII. The index is -1
+// for an invalid string. It reads eight bytes at a time.
 func stringEnd(s []byte, i int) (end int, esc, wide bool) {
 	for {
 		for i+8 <= len(s) {

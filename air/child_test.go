@@ -28,12 +28,12 @@ import (
 
 	"github.com/fivewire/fivewire/air"
 	"github.com/fivewire/fivewire/air/airtest"
+	"github.com/fivewire/fivewire/air/relay"
 	"github.com/fivewire/fivewire/store"
 )
 
-// A journal is the durable store of these tests: what changes it is written to a
-// file before the caller hears of it. It keeps expiry only as far as a test
-// needs it, which is not at all.
+// A journal is the durable store of these tests: each change is in a file before the method
+// returns. It does not store expiry.
 type journal struct {
 	*store.Memory
 	mu sync.Mutex
@@ -166,8 +166,7 @@ func (j *journal) Ack(ctx context.Context, stream string, seqs ...uint64) error 
 	return err
 }
 
-// childMain runs the part of a test that is a process of its own, and reports
-// whether this is one.
+// childMain runs the child process of a test. It reports whether this process is one.
 func childMain() bool {
 	role := os.Getenv("AIR_TEST_CHILD")
 	if role == "" {
@@ -194,7 +193,11 @@ func relayChild() error {
 		return err
 	}
 	fmt.Println(l.Addr())
-	return http.Serve(l, air.NewRelay(&air.RelayOptions{Store: j, RateLimit: -1, PageSize: 7, Alone: os.Getenv("AIR_TEST_ALONE") != ""}))
+	srv, err := relay.NewServer(&relay.ServerOptions{PageSize: 7, AnyRecipient: true, Auth: relay.Auth{AllowAnonymous: true}, Limits: relay.Limits{RateLimit: -1, AddressRateLimit: -1}, Persistence: relay.Persistence{Store: j, SingleInstance: os.Getenv("AIR_TEST_ALONE") != ""}})
+	if err != nil {
+		return err
+	}
+	return http.Serve(l, srv)
 }
 
 // actStream is where the inbox of the crash test acts. The id of the envelope is
@@ -223,7 +226,7 @@ func inboxChild() error {
 			return nil // it was done before the kill
 		}
 		return err
-	}), &air.InboxOptions{Resolver: resolver, Persistence: air.Persistence{Store: j}, Timing: air.Timing{HandlerTimeout: 100 * time.Millisecond}})
+	}), &air.InboxOptions{Resolver: resolver, Persistence: air.Persistence{Store: j, SingleInstance: true}, Timing: air.Timing{HandlerTimeout: 100 * time.Millisecond}})
 	if err != nil {
 		return err
 	}

@@ -5,112 +5,120 @@ package air
 
 import (
 	"context"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"log/slog"
-	"math"
 	"net/http"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/fivewire/fivewire/air/internal/web"
+	"github.com/fivewire/fivewire/internal/guard"
+	"github.com/fivewire/fivewire/internal/life"
 	"github.com/fivewire/fivewire/store"
 )
 
 // ClientOptions adjusts a [Client]. The zero value is right for production.
 type ClientOptions struct {
-	// Resolver finds the recipients. Nil means one of the client's own, with its
-	// default options.
+	// Resolver resolves recipients. Nil means a new resolver with default options.
 	Resolver *Resolver
 
-	// HTTPClient pushes the envelopes. Nil means one that connects to public
-	// addresses only, or to those that the Resolver allows. No redirect is
-	// followed in any case.
+	// HTTPClient pushes the envelopes. Nil means a client that connects to public addresses, or to
+	// those that the Resolver allows. Redirects are never followed.
 	HTTPClient *http.Client
 
-	// Profile is how envelopes are checked and signed. Empty means ProfileSpec.
+	// Profile selects validation and signature form. Empty means ProfileSpec.
 	Profile Profile
 
-	// BodyTypes are the body types that may be sent besides those of the
-	// specification; [AnyBodyType] stands for all.
+	// BodyTypes are the permitted body types besides those of the specification; [AnyBodyType]
+	// permits all.
 	BodyTypes []string
 
-	// AgentSecret is shown to relays that demand one. Empty means none.
-	AgentSecret string
+	// Secrets returns the secret for an origin, such as https://relay.example, in lower case and
+	// without a default port, "" for none. The recipient's document names the URL of a push, so a
+	// secret must not go to every origin (AIR-D85). Nil means none.
+	Secrets func(origin string) string
 
-	// RequireSealed refuses to send a body in clear. Plain bodies can be read by
-	// every relay on the way: see the package documentation.
+	// RequireSealed refuses to send plain bodies, which every relay can read.
 	RequireSealed bool
 
-	// DisableSelfCheck leaves out the look-up of the sender's own document before
-	// the first envelope, which finds out whether the registry has its key
-	// (AIR-022, AIR-024).
+	// DisableSelfCheck disables the check before the first envelope that the registry has the
+	// sender's key (AIR-022, AIR-024).
 	DisableSelfCheck bool
 
-	// MaxRetryAfter is the longest delay named by an answer that is waited for.
-	// Zero means 5 minutes.
-	MaxRetryAfter time.Duration
+	// Retry adjusts the attempts of a delivery. Nil means 5 attempts with delays of 1, 2, 4 and 8
+	// seconds, or as long as the peer requests, up to 5 minutes.
+	Retry *RetryPolicy
 
-	// MaxMessage bounds an envelope. Zero means [DefaultMaxBytes].
+	// MaxMessage bounds an envelope. Zero means 65,536; a negative value removes the
+	// bound.
 	MaxMessage int
 
-	// ThreadStore, if set, keeps the negotiations: what does not fit is refused before
-	// it is signed, and what was sent counts once it is delivered (AIR-D56). Of what
-	// Resend delivers, a sealed body does not count: nobody here can open it.
+	// ThreadStore, if set, keeps the negotiations: an illegal move is refused before it is signed,
+	// and a sent move counts once it is delivered (AIR-D56).
 	ThreadStore *ThreadStore
 
-	// Outbox, if set, keeps the envelopes whose delivery failed; see
-	// [Client.Outbox].
+	// Outbox, if set, keeps each message from before its first attempt until it is delivered, at most
+	// 10,000 messages and 64 MiB (AIR-D84); see [Client.Outbox]. Messages to one agent in one thread keep
+	// their order: behind a queued one Send makes no attempt.
 	Outbox store.KV
 
-	// KeyPolicy, if set, is asked before a body is sealed to a key.
+	// ResendEvery is the interval of a background [Client.Resend], which ends with Close. Zero and
+	// negative values mean none, as specified.
+	ResendEvery time.Duration
+
+	// KeyPolicy, if set, authorizes each key before a body is sealed to it.
 	KeyPolicy KeyPolicy
 
-	// Interceptors wraps Send, and with it SendAll and negotiations, the first
-	// outermost. What Deliver and Resend push was signed before and passes by.
-	Interceptors []SendMiddleware
+	// Interceptors wraps Send, and with it SendEach and negotiations, the first outermost.
+	// Envelopes of SendSigned and Resend are already signed and are not intercepted.
+	Interceptors []Interceptor
 
-	// Logger receives what no error reports, such as retries. Nil is silent.
+	// Logger receives events that no error reports, such as retries. Nil means slog.Default().
 	Logger *slog.Logger
 }
 
-// A Client sends envelopes in the name of one agent. All its methods may be
-// called from several goroutines. It starts none, so it needs no closing.
+// A Client sends envelopes of one agent. All methods are safe for concurrent use. It starts no
+// goroutines, except for ResendEvery.
 type Client struct {
-	id       *Identity
+	id       atomic.Pointer[Identity]
+	did      string
 	opts     ClientOptions
 	resolver *Resolver
 	http     *http.Client
+	isNew    bool // the transport of http belongs to the client
+	retry    RetryPolicy
 	log      *slog.Logger
-	sender   Sender // send with the middleware around it
+	sender   SendFunc // send, wrapped by the interceptors
+	life     *life.Life
+	outbox   *outboxStore // nil: none
+	resends  web.LogLevels
 
 	mu       sync.Mutex
-	verified bool // the registry has our key; guarded by mu
+	verified bool // the registry has the sender's key; guarded by mu
 }
 
 // NewClient returns a client that sends as id. It does no I/O.
 func NewClient(id *Identity, opts *ClientOptions) (*Client, error) {
-	c := &Client{id: id}
+	c := &Client{}
 	if opts != nil {
 		c.opts = *opts
 	}
 	o := &c.opts
 	if id == nil {
-		return nil, errors.New("air: a client needs an identity")
+		return nil, errors.New("air: client: identity missing")
 	}
+	c.id.Store(id)
+	c.did = id.did
 	if err := o.Profile.check(); err != nil {
 		return nil, err
 	}
 	o.Profile = o.Profile.or(ProfileSpec)
-	if o.MaxRetryAfter == 0 {
-		o.MaxRetryAfter = 5 * time.Minute
-	}
-	if o.MaxMessage <= 0 {
-		o.MaxMessage = DefaultMaxBytes
-	}
+	c.retry = o.Retry.withDefaults()
 	c.log = logger(o.Logger)
+	c.life = life.New(life.Options{Closed: ErrClosed, Logger: c.log})
 	c.resolver = o.Resolver
 	if c.resolver == nil {
 		var err error
@@ -118,16 +126,40 @@ func NewClient(id *Identity, opts *ClientOptions) (*Client, error) {
 			return nil, err
 		}
 	}
-	c.http = web.Client(o.HTTPClient, c.resolver.opts.AllowLoopback, c.resolver.opts.AllowPrivate)
-	c.sender = SenderFunc(c.send)
-	for _, m := range slices.Backward(o.Interceptors) {
-		c.sender = m(c.sender)
+	c.http, c.isNew = web.Client(o.HTTPClient, c.resolver.opts.AllowLoopback, c.resolver.opts.AllowPrivate)
+	c.sender = c.send
+	err := guard.Call("interceptor", func() error {
+		for _, m := range slices.Backward(o.Interceptors) {
+			if c.sender = m(c.sender); c.sender == nil {
+				return errors.New("air: client: interceptor returned no function")
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
 	}
-	return c, nil
+	if o.Outbox != nil {
+		c.outbox = &outboxStore{kv: o.Outbox, prefix: outboxPrefix + c.did + "/"}
+	}
+	if o.ResendEvery > 0 && c.outbox != nil {
+		err = c.life.Go("resend", c.resendLoop)
+	}
+	return c, err
 }
 
-// Identity returns the agent that the client sends as.
-func (c *Client) Identity() *Identity { return c.id }
+// Close ends the running deliveries, waits for them at most one second, and closes the idle
+// connections, those of the resolver included unless it was given. Further calls return [ErrClosed].
+func (c *Client) Close() error {
+	err := c.life.Close()
+	if c.isNew {
+		c.http.CloseIdleConnections()
+	}
+	if c.opts.Resolver == nil {
+		err = errors.Join(err, c.resolver.Close())
+	}
+	return err
+}
 
 // SendOptions adjusts one [Client.Send].
 type SendOptions struct {
@@ -135,28 +167,45 @@ type SendOptions struct {
 	Seal bool
 }
 
-// A Receipt tells how an envelope was delivered.
+// A Receipt describes a delivered envelope.
 type Receipt struct {
-	Envelope *Envelope // as it was sent in the end
-	Status   int       // of the last answer; 0 if none came
+	Envelope *Envelope // the envelope as delivered
+	Status   int       // of the last response; 0 for none
 	Attempts int
 }
 
-// Delivered reports whether the recipient itself took the envelope, rather than a
-// relay that keeps it.
+// Delivered reports whether the recipient itself received the envelope, not a relay.
 func (r *Receipt) Delivered() bool { return r.Status == http.StatusOK }
 
-// Send signs a message and delivers it. What the draft leaves empty is filled in:
-// ids, the nonce, the time, and the sender, which cannot be another.
+// Send signs a message and delivers it. Empty fields of the draft get defaults: ids, the nonce, the
+// time, and the sender, which must be this agent.
 //
-// It returns after 200 or 202, with up to four repetitions after 1, 2, 4 and 8
-// seconds. What the protocol or a peer refuses is an [*Error]; that of a delivery
-// that failed holds the signed envelope for [Client.SendSigned]. The outcome of a
-// delivery that ctx ended is unknown. If the envelope was delivered but the thread
-// moved on meanwhile, because an answer crossed it, there is a receipt beside the
+// Send returns after 200 or 202, with up to four repetitions after 1, 2, 4 and 8 seconds. Before an
+// attempt, a form that is over 60 seconds old is signed again, with a new nonce and the same id
+// (AIR-D83). A refusal by the protocol or the peer is an [*Error]; that of a failed delivery has the
+// signed envelope for [Client.SendSigned]. If ctx ends during a delivery, the outcome is unknown. If the envelope was
+// delivered but a crossing message has advanced the thread, Send returns both a receipt and an
 // error.
 func (c *Client) Send(ctx context.Context, draft *Draft, opts *SendOptions) (*Receipt, error) {
-	return c.sender.Send(ctx, draft, opts)
+	return c.guarded(ctx, func(ctx context.Context) (*Receipt, error) { return c.sender(ctx, draft, opts) })
+}
+
+// guarded runs f, which calls options of the user, until the client is closed.
+func (c *Client) guarded(ctx context.Context, f func(context.Context) (*Receipt, error)) (r *Receipt, err error) {
+	w, err := c.life.Start(ctx, life.Part)
+	if err != nil {
+		return nil, err
+	}
+	defer w.Finish()
+	err = guard.Call("send", func() (err error) {
+		r, err = f(w)
+		return err
+	})
+	logPanic(ctx, c.log, err)
+	if err != nil && ctx.Err() == nil && w.Err() != nil {
+		err = errors.Join(context.Cause(w), err)
+	}
+	return r, err
 }
 
 func (c *Client) send(ctx context.Context, draft *Draft, opts *SendOptions) (*Receipt, error) {
@@ -168,42 +217,101 @@ func (c *Client) send(ctx context.Context, draft *Draft, opts *SendOptions) (*Re
 	if d.Body == nil {
 		return nil, ErrInvalidEnvelope.err("body is missing")
 	}
-	if d.From != "" && d.From != c.id.did {
+	if d.From != "" && d.From != c.did {
 		return nil, ErrInvalidEnvelope.err("from is not the agent of this client")
 	}
-	d.From = c.id.did
+	d.From = c.did
 	if d.ThreadID == "" {
 		d.ThreadID = NewID()
+	}
+	if d.ID == "" {
+		d.ID = NewID()
+	}
+	first, err := c.validate(&d, seal)
+	if err != nil {
+		return nil, err
+	}
+	if c.outbox == nil {
+		return c.deliverDraft(ctx, &d, seal, first, false)
+	}
+	m := &OutboxMessage{ID: d.ID, To: d.To, ThreadID: d.ThreadID, InReplyTo: d.InReplyTo, Body: d.Body.appendJSON(nil), IsSealed: seal}
+	end, err := c.outbox.turn(ctx, m.thread())
+	if err != nil {
+		return nil, err
+	}
+	defer end()
+	isBehind, err := c.outbox.add(ctx, m)
+	if err != nil {
+		return nil, err
+	}
+	if isBehind {
+		return nil, ErrDeliveryFailed.err("an earlier message of the thread is queued")
+	}
+	r, err := c.deliverDraft(ctx, &d, seal, first, false)
+	return r, errors.Join(err, c.outbox.end(ctx, m, r, err))
+}
+
+// validate checks a message before it is stored, and returns its first form unless it is sealed.
+func (c *Client) validate(d *Draft, seal bool) (*Envelope, error) {
+	e := *d
+	if seal {
+		if err := c.checkSealable(d.Body); err != nil {
+			return nil, err
+		}
+		e.Body = &Raw{Type: bodyTypeEncrypted, JSON: []byte(emptyBox)}
+	}
+	first, err := c.compose(&e)
+	if err != nil {
+		return nil, err
+	}
+	if first.ambiguous {
+		return nil, errAmbiguous()
+	}
+	if seal {
+		first = nil
+	}
+	return first, nil
+}
+
+// emptyBox has the form of a sealed body.
+const emptyBox = `{"type":"encrypted","alg":"x25519-hkdf-sha256-chacha20poly1305","v":1,"epk":"","nonce":"","ct":""}`
+
+// deliverDraft makes one delivery of a message. first is its first form, if not nil; isRepeat is set if
+// an earlier delivery may have arrived.
+func (c *Client) deliverDraft(ctx context.Context, d *Draft, seal bool, first *Envelope, isRepeat bool) (*Receipt, error) {
+	body := moveOf(d.Body)
+	if err := c.checkThread(ctx, d, body); err != nil {
+		return nil, err
 	}
 	if err := c.verifySelf(ctx); err != nil {
 		return nil, err
 	}
-	env, err := c.compose(ctx, &d, seal)
-	if err != nil {
-		return nil, err
-	}
-	if env.ambiguous {
-		return nil, errAmbiguous()
-	}
-	body := moveOf(d.Body)
-	if err := c.checkThread(ctx, env, body); err != nil {
-		return nil, err
-	}
-	r, err := c.deliver(ctx, env, env.Bytes(), func(ctx context.Context) (*Envelope, error) {
-		if !seal {
-			return nil, nil
+	makeForm := func(ctx context.Context) (*Envelope, error) {
+		e := *d
+		if first != nil {
+			e.Nonce, e.Time, e.Timestamp = "", time.Time{}, ""
 		}
-		d := *draft // sealed to the new key and signed with everything fresh (AIR-D42)
-		d.From, d.ThreadID, d.ID, d.Nonce, d.Time, d.Timestamp = c.id.did, env.ThreadID, "", "", time.Time{}, ""
-		return c.compose(ctx, &d, true)
-	})
+		if seal {
+			if err := c.seal(ctx, &e); err != nil {
+				return nil, err
+			}
+		}
+		return c.compose(&e)
+	}
+	if first == nil {
+		var err error
+		if first, err = makeForm(ctx); err != nil {
+			return nil, err
+		}
+	}
+	r, err := c.deliver(ctx, &push{wire: first.Bytes(), receipt: Receipt{Envelope: first}, makeForm: makeForm, isSealed: seal, isRepeat: isRepeat})
 	if err != nil {
-		return nil, c.preserve(ctx, err)
+		return nil, err
 	}
 	return r, c.applyThread(ctx, r.Envelope, body)
 }
 
-// moveOf returns a body that was given as JSON as what it is to a thread.
+// moveOf returns the parsed body of a move that was given as JSON.
 func moveOf(b Body) Body {
 	if raw, ok := b.(*Raw); ok {
 		if parsed, err := DecodeBody(raw.JSON, ProfileDeployed); err == nil {
@@ -217,67 +325,61 @@ func errAmbiguous() error {
 	return ErrAmbiguousKeyOrder.err("implementations sort the member names of this body differently")
 }
 
-// compose fills in, seals and signs.
-func (c *Client) compose(ctx context.Context, d *Draft, seal bool) (*Envelope, error) {
+// compose fills in the time and signs.
+func (c *Client) compose(d *Draft) (*Envelope, error) {
 	e := *d
-	if e.ID == "" {
-		e.ID = NewID()
-	}
-	if e.Nonce == "" {
-		e.Nonce = NewNonce()
-	}
 	if e.Time.IsZero() && e.Timestamp == "" {
 		e.Time = time.Now()
 	}
 	opts := &EnvelopeOptions{Profile: c.opts.Profile, BodyTypes: c.opts.BodyTypes, MaxMessage: c.opts.MaxMessage}
-	if seal {
-		body, err := c.seal(ctx, &e)
-		if err != nil {
-			return nil, err
-		}
-		e.Body = &Raw{Type: BodyTypeEncrypted, JSON: body}
-	}
-	return NewEnvelope(&e, c.id.signer, opts)
+	return NewEnvelope(&e, c.id.Load().signer, opts)
 }
 
-func (c *Client) seal(ctx context.Context, d *Draft) ([]byte, error) {
-	if p := c.opts.Profile; p != ProfileDeployed && !knownBody(d.Body.BodyType(), c.opts.BodyTypes) {
-		return nil, ErrUnsupportedBody.err("the body type is not among the client's")
+// checkSealable validates a body to be sealed (AIR-D37).
+func (c *Client) checkSealable(b Body) error {
+	bodyType := moveOf(b).BodyType()
+	if p := c.opts.Profile; p != ProfileDeployed && !knownBody(bodyType, c.opts.BodyTypes) {
+		return unsupported(bodyType)
 	}
-	body := d.Body.appendJSON(nil)
+	body := b.appendJSON(nil)
 	cn := getCanon()
 	_, ok := cn.append(nil, body)
 	err, ambiguous := cn.refuse(ok), cn.ambiguous
 	putCanon(cn)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	if ambiguous {
-		return nil, errAmbiguous()
+		return errAmbiguous()
 	}
-	if isNegotiation(d.Body.BodyType()) {
-		if _, err := DecodeBody(body, c.opts.Profile); err != nil {
-			return nil, err
-		}
+	if isNegotiation(bodyType) {
+		_, err = DecodeBody(body, c.opts.Profile)
 	}
+	return err
+}
+
+// seal replaces the body by one that is sealed to the recipient's present key.
+func (c *Client) seal(ctx context.Context, d *Draft) error {
 	doc, err := c.resolver.Resolve(ctx, d.To)
 	if err != nil {
-		return nil, c.resolveFailed(err)
+		return c.resolveFailed(err)
 	}
 	key, err := doc.SigningKey(d.To)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	if c.opts.KeyPolicy != nil {
 		if err := c.opts.KeyPolicy.AuthorizeKey(ctx, d.To, key); err != nil {
-			return nil, ErrBadKey.because("the key policy refuses the recipient's key", err)
+			return ErrBadKey.because("the key policy refuses the recipient's key", err)
 		}
 	}
-	return Seal(key, Binding{ID: d.ID, From: d.From, To: d.To, ThreadID: d.ThreadID}, body)
+	body, err := Seal(key, Binding{ID: d.ID, From: d.From, To: d.To, ThreadID: d.ThreadID}, d.Body.appendJSON(nil))
+	d.Body = &Raw{Type: bodyTypeEncrypted, JSON: body}
+	return err
 }
 
-// checkThread refuses what the state machine would not take (AIR-D56).
-func (c *Client) checkThread(ctx context.Context, e *Envelope, body Body) error {
+// checkThread refuses a message that is not a legal move (AIR-D56).
+func (c *Client) checkThread(ctx context.Context, e *Draft, body Body) error {
 	if c.opts.ThreadStore == nil || !isNegotiation(body.BodyType()) {
 		return nil
 	}
@@ -285,13 +387,13 @@ func (c *Client) checkThread(ctx context.Context, e *Envelope, body Body) error 
 	if err != nil {
 		return ErrRelay.because("the thread could not be loaded", err)
 	}
-	if th.applied(PartySelf, sumOf(e)) {
-		return nil // it is delivered once more
+	if th.applied(PartySelf, sumOf(e.ID, e.InReplyTo, body)) {
+		return nil // a repeated delivery
 	}
 	return th.Apply(PartySelf, e.ID, e.InReplyTo, body)
 }
 
-// applyThread counts what was delivered.
+// applyThread applies a delivered message to its thread.
 func (c *Client) applyThread(ctx context.Context, e *Envelope, body Body) error {
 	if c.opts.ThreadStore == nil || !isNegotiation(body.BodyType()) {
 		return nil
@@ -302,10 +404,13 @@ func (c *Client) applyThread(ctx context.Context, e *Envelope, body Body) error 
 	return nil
 }
 
-// SendSigned pushes the bytes of a signed envelope as they are to the agent it is
-// addressed to. It serves to send again what an earlier delivery gave back. What it
-// delivers of a negotiation counts as with [Client.Send], unless it is sealed.
+// SendSigned pushes the bytes of a signed envelope unchanged to its recipient, for example those of
+// a failed delivery. A negotiation message counts as with [Client.Send], unless it is sealed.
 func (c *Client) SendSigned(ctx context.Context, envelope []byte) (*Receipt, error) {
+	return c.guarded(ctx, func(ctx context.Context) (*Receipt, error) { return c.sendSigned(ctx, envelope) })
+}
+
+func (c *Client) sendSigned(ctx context.Context, envelope []byte) (*Receipt, error) {
 	env, err := DecodeEnvelope(envelope, &DecodeOptions{Profile: c.opts.Profile, BodyTypes: []string{AnyBodyType}, MaxMessage: c.opts.MaxMessage})
 	if err != nil {
 		return nil, err
@@ -316,15 +421,16 @@ func (c *Client) SendSigned(ctx context.Context, envelope []byte) (*Receipt, err
 	if env.ambiguous {
 		return nil, errAmbiguous()
 	}
-	own := env.From == c.id.did
+	own := env.From == c.did
 	if own {
-		if err := c.checkThread(ctx, env, env.Body()); err != nil {
+		d := &Draft{ID: env.ID, To: env.To, ThreadID: env.ThreadID, InReplyTo: env.InReplyTo}
+		if err := c.checkThread(ctx, d, env.Body()); err != nil {
 			return nil, err
 		}
 	}
-	r, err := c.deliver(ctx, env, envelope, nil)
+	r, err := c.deliver(ctx, &push{wire: envelope, receipt: Receipt{Envelope: env}})
 	if err != nil {
-		return nil, c.preserve(ctx, err)
+		return nil, err
 	}
 	if own {
 		err = c.applyThread(ctx, env, env.Body())
@@ -332,87 +438,9 @@ func (c *Client) SendSigned(ctx context.Context, envelope []byte) (*Receipt, err
 	return r, err
 }
 
-// deliver is the table of deliveries (section e). The function again makes a
-// sealed envelope anew for a recipient whose key changed; it returns nil to send
-// the same bytes.
-func (c *Client) deliver(ctx context.Context, env *Envelope, wire []byte, again func(context.Context) (*Envelope, error)) (*Receipt, error) {
-	r := &Receipt{Envelope: env}
-	fail := func(code Code, detail string, cause error) (*Receipt, error) {
-		return nil, &Error{Code: code, Message: detail, Cause: cause, RemoteStatus: r.Status, Attempts: r.Attempts, Envelope: wire}
-	}
-	refreshed := false
-	for {
-		endpoint, err := c.endpoint(ctx, env.To)
-		if err != nil {
-			e := err.(*Error)
-			return fail(e.Code, e.Message, e.Cause)
-		}
-		r.Attempts++
-		res, err := web.Exchange(ctx, c.http, http.MethodPost, endpoint.URL, wire, c.opts.AgentSecret, maxAnswer)
-		var v verdict
-		switch {
-		case ctx.Err() != nil:
-			return fail(ErrDeliveryFailed, "ended before an answer came", ctx.Err())
-		case err != nil:
-			c.log.DebugContext(ctx, "air: push failed", "id", env.ID, "attempt", r.Attempts, "err", err)
-			v = verdict{Code: ErrBadGateway, Action: actionRetry}
-			if r.Attempts >= maxAttempts {
-				v.Action = actionFail
-			}
-		default:
-			r.Status = res.Status
-			v = Judge(res.Status, res.Header, res.Body, r.Attempts, time.Now())
-			c.log.DebugContext(ctx, "air: push answered", "id", env.ID, "attempt", r.Attempts, "status", res.Status, "action", v.Action)
-		}
-		switch v.Action {
-		case actionDelivered:
-			return r, nil
-		case actionRefresh:
-			if refreshed {
-				return fail(ErrStaleKey, "the recipient reports a stale key again", nil)
-			}
-			refreshed = true
-			c.resolver.Invalidate(airIDOf(env.To)) // whatever AIR ID the answer names (AIR-D44)
-			if again != nil {
-				fresh, err := again(ctx)
-				if err != nil {
-					var e *Error
-					if !errors.As(err, &e) {
-						e = ErrRelay.because("", err)
-					}
-					return fail(e.Code, e.Message, e.Cause)
-				}
-				if fresh != nil {
-					env, wire, r.Envelope = fresh, fresh.Bytes(), fresh
-				}
-			}
-		case actionRetry:
-			delay := time.Second << (r.Attempts - 1)
-			if v.HasRetryAfter {
-				delay = v.RetryAfter
-			}
-			if delay > c.opts.MaxRetryAfter {
-				_, err := fail(v.Code, "the relay asks to come back later", nil)
-				err.(*Error).RetryAfter = delay
-				return nil, err
-			}
-			if err := sleep(ctx, delay); err != nil {
-				return fail(ErrDeliveryFailed, "ended between two attempts", err)
-			}
-		default:
-			if transient(v.Code) && r.Attempts >= maxAttempts {
-				return fail(ErrDeliveryFailed, "all attempts failed", err)
-			}
-			_, err := fail(v.Code, v.Detail, nil)
-			err.(*Error).ThreadID = v.ThreadID
-			return nil, err
-		}
-	}
-}
-
 func transient(c Code) bool { return c == ErrRateLimited || c == ErrRelay || c == ErrBadGateway }
 
-// endpoint finds out where to push to; every error is an [*Error].
+// endpoint returns the endpoint of an agent.
 func (c *Client) endpoint(ctx context.Context, to string) (Endpoint, error) {
 	doc, err := c.resolver.Resolve(ctx, to)
 	if err != nil {
@@ -421,7 +449,7 @@ func (c *Client) endpoint(ctx context.Context, to string) (Endpoint, error) {
 	return doc.Inbox(to, c.resolver.endpointOptions(""))
 }
 
-// resolveFailed is how a sender reports a look-up: it is not repeated (AIR-D40).
+// resolveFailed returns the error of a failed lookup, which is not repeated (AIR-D40).
 func (c *Client) resolveFailed(err error) error {
 	if errors.Is(err, ErrNotFound) {
 		return err
@@ -440,15 +468,15 @@ func (c *Client) verifySelf(ctx context.Context) error {
 	if verified {
 		return nil
 	}
-	doc, err := c.resolver.Resolve(ctx, c.id.did)
+	doc, err := c.resolver.Resolve(ctx, c.did)
 	if err != nil {
 		return c.resolveFailed(err)
 	}
-	key, err := doc.SigningKey(c.id.did)
+	key, err := doc.SigningKey(c.did)
 	if err != nil {
 		return err
 	}
-	if !key.Equal(c.id.public) {
+	if !key.Equal(c.id.Load().public) {
 		return ErrBadKey.err("the registry has another key for this agent")
 	}
 	c.mu.Lock()
@@ -459,80 +487,19 @@ func (c *Client) verifySelf(ctx context.Context) error {
 
 const outboxPrefix = "air/outbox/"
 
-// preserve keeps the envelope of a failed delivery for later (AIR-099).
-func (c *Client) preserve(ctx context.Context, err error) error {
-	var e *Error
-	if c.opts.Outbox == nil || !errors.As(err, &e) || e.Envelope == nil {
-		return err
-	}
-	env, bad := DecodeEnvelope(e.Envelope, &DecodeOptions{Profile: ProfileDeployed, MaxMessage: math.MaxInt})
-	if bad != nil {
-		return err
-	}
-	ctx = context.WithoutCancel(ctx)
-	sum := hashKey('o', env.ID, "", "") // an id may be longer than a key
-	if _, lost := c.opts.Outbox.Create(ctx, outboxPrefix+c.id.did+"/"+hex.EncodeToString(sum[:]), e.Envelope, 0); lost != nil && !errors.Is(lost, store.ErrExists) {
-		return errors.Join(err, fmt.Errorf("air: keeping the envelope: %w", lost))
-	}
-	return err
-}
-
-// Outbox returns the envelopes in the outbox whose delivery failed.
-func (c *Client) Outbox(ctx context.Context) ([][]byte, error) {
-	if c.opts.Outbox == nil {
-		return nil, nil
-	}
-	var list [][]byte
-	for e, err := range c.opts.Outbox.List(ctx, outboxPrefix+c.id.did+"/") {
-		if err != nil {
-			return nil, fmt.Errorf("air: reading the outbox: %w", err)
-		}
-		list = append(list, e.Value)
-	}
-	return list, nil
-}
-
-// Resend delivers everything in the outbox again and removes what arrived or can
-// never arrive. It returns how many were delivered, and the errors of the others.
-func (c *Client) Resend(ctx context.Context) (delivered int, err error) {
-	if c.opts.Outbox == nil {
-		return 0, nil
-	}
-	var errs []error
-	for e, err := range c.opts.Outbox.List(ctx, outboxPrefix+c.id.did+"/") {
-		if err != nil {
-			return delivered, errors.Join(append(errs, err)...)
-		}
-		_, err = c.SendSigned(ctx, e.Value)
-		if err == nil {
-			delivered++
-		} else {
-			errs = append(errs, err)
-			var ae *Error
-			if !errors.As(err, &ae) || ae.Code == ErrDeliveryFailed || ae.Code == ErrResolveFailed || transient(ae.Code) {
-				continue
-			}
-		}
-		if err := c.opts.Outbox.Delete(ctx, e.Key, 0); err != nil {
-			errs = append(errs, err)
-		}
-	}
-	return delivered, errors.Join(errs...)
-}
-
-// A SendResult is what became of one recipient of [Client.SendEach].
+// A SendResult is the result for one recipient of [Client.SendEach].
 type SendResult struct {
 	To      string
 	Receipt *Receipt
 	Err     error
 }
 
-// SendEach sends one body to many agents, each in an envelope and a thread of its
-// own unless the draft names one, at most eight at a time. The results stand in
-// the order of the recipients.
+// SendEach sends one body to many agents, at most eight at a time. Each recipient gets its own
+// envelope, and its own thread unless the draft names one. The results have the order of the
+// recipients.
 func (c *Client) SendEach(ctx context.Context, to []string, draft *Draft, opts *SendOptions) []SendResult {
 	results := make([]SendResult, len(to))
-	slots := make(chan struct{}, 8)
+	slots := make(chan struct{}, maxRecipients)
 	var wg sync.WaitGroup
 	for i, did := range to {
 		slots <- struct{}{}
@@ -546,18 +513,4 @@ func (c *Client) SendEach(ctx context.Context, to []string, draft *Draft, opts *
 	}
 	wg.Wait()
 	return results
-}
-
-func sleep(ctx context.Context, d time.Duration) error {
-	if d <= 0 {
-		return ctx.Err()
-	}
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
 }

@@ -18,11 +18,12 @@ import (
 
 	"github.com/fivewire/fivewire/air"
 	"github.com/fivewire/fivewire/air/airtest"
+	"github.com/fivewire/fivewire/air/relay"
 	"github.com/fivewire/fivewire/store"
 )
 
-// What Send fills in, and what it writes (AIR-031, AIR-032, AIR-034..036, AIR-039..041,
-// AIR-089, AIR-133).
+// Send fills in empty fields and writes the specified envelope (AIR-031, AIR-032, AIR-034..036,
+// AIR-039..041, AIR-089, AIR-133).
 func TestSend(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, nil)
@@ -34,7 +35,9 @@ func TestSend(t *testing.T) {
 			}
 			return nil
 		})
-		c := w.client(t, alice, air.ClientOptions{AgentSecret: "abc"})
+		c := w.client(t, alice, air.ClientOptions{Secrets: func(origin string) string {
+			return map[string]string{"https://relay.example": "abc"}[origin]
+		}})
 		r, err := c.Send(t.Context(), &air.Draft{To: bob.DID(), Body: offer(5)}, nil)
 		require.NoError(t, err)
 		require.Equal(t, 202, r.Status)
@@ -78,7 +81,7 @@ func TestSendRefuses(t *testing.T) {
 		want  air.Code
 	}{
 		{name: "no body", want: air.ErrInvalidEnvelope},
-		{name: "somebody else's name", draft: air.Draft{From: bob.DID(), Body: offer(1)}, want: air.ErrInvalidEnvelope},
+		{name: "name of another agent", draft: air.Draft{From: bob.DID(), Body: offer(1)}, want: air.ErrInvalidEnvelope},
 		{name: "description too long", draft: air.Draft{Body: big}, want: air.ErrInvalidEnvelope},
 		{name: "reply without its message", draft: air.Draft{Body: &air.Accept{Price: air.MinorUnits(1, "USD")}}, want: air.ErrInvalidEnvelope},
 		{name: "Offer as an answer", draft: air.Draft{InReplyTo: air.NewID(), Body: offer(1)}, want: air.ErrInvalidEnvelope},
@@ -94,8 +97,8 @@ func TestSendRefuses(t *testing.T) {
 		{name: "too large", draft: air.Draft{Body: offer(1)}, opts: air.ClientOptions{MaxMessage: 100}, want: air.ErrTooLarge},
 		{name: "in clear", draft: air.Draft{Body: offer(1)}, opts: air.ClientOptions{RequireSealed: true}, want: air.ErrInvalidEnvelope},
 		{name: "not UTF-8", draft: air.Draft{Nonce: "\xff", Body: offer(1)}, want: air.ErrInvalidJSON},
-		{name: "answers an empty thread", draft: air.Draft{InReplyTo: air.NewID(), Body: &air.Decline{}}, opts: air.ClientOptions{ThreadStore: air.NewThreads(alice.DID(), nil)}, want: air.ErrConflict},
-		{name: "policy", draft: air.Draft{Body: offer(1)}, seal: true, opts: air.ClientOptions{KeyPolicy: air.KeyPolicyFunc(func(context.Context, string, *air.PublicKey) error { return air.ErrKeyChanged })}, want: air.ErrBadKey},
+		{name: "answers an empty thread", draft: air.Draft{InReplyTo: air.NewID(), Body: &air.Decline{}}, opts: air.ClientOptions{ThreadStore: newThreads(t, alice.DID())}, want: air.ErrConflict},
+		{name: "policy", draft: air.Draft{Body: offer(1)}, seal: true, opts: air.ClientOptions{KeyPolicy: air.KeyPolicyFunc(func(context.Context, string, *air.PublicKey) error { return air.ErrKeyRefused })}, want: air.ErrBadKey},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -133,8 +136,8 @@ func TestVerifySelf(t *testing.T) {
 	require.ErrorIs(t, err, air.ErrResolveFailed)
 }
 
-// The recipient's new key reaches the sender through a stale key answer: the body
-// is sealed and signed anew (AIR-028, AIR-059, AIR-D42).
+// The sender learns a new key of the recipient from a Stale Key response: the body is sealed and
+// signed again (AIR-028, AIR-059, AIR-D42).
 func TestStaleKeyWhenSealing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, nil)
@@ -177,7 +180,8 @@ func TestStaleKeyWhenSealing(t *testing.T) {
 	})
 }
 
-// A failed delivery keeps the signed bytes, and they go out later (AIR-097..099).
+// A message stays in the outbox until it is delivered, with a new form for each delivery (AIR-097..099,
+// AIR-D83, AIR-D84).
 func TestOutbox(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, nil)
@@ -198,9 +202,15 @@ func TestOutbox(t *testing.T) {
 		var e *air.Error
 		require.ErrorAs(t, err, &e)
 		require.Equal(t, 5, e.Attempts)
+		first, err := air.DecodeEnvelope(e.Envelope, nil)
+		require.NoError(t, err)
 		failed, err := c.Outbox(t.Context())
 		require.NoError(t, err)
-		require.Equal(t, [][]byte{e.Envelope}, failed)
+		require.Len(t, failed, 1)
+		require.Equal(t, first.ID, failed[0].ID)
+		require.Equal(t, 5, failed[0].Attempts)
+		require.Equal(t, air.ErrDeliveryFailed, failed[0].Code)
+		require.Zero(t, failed[0].Failed)
 		n, err := c.Resend(t.Context())
 		require.Zero(t, n)
 		require.ErrorIs(t, err, air.ErrDeliveryFailed)
@@ -211,12 +221,90 @@ func TestOutbox(t *testing.T) {
 		failed, err = c.Outbox(t.Context())
 		require.NoError(t, err)
 		require.Empty(t, failed)
-		require.Equal(t, 1, w.inbox(t, bob, air.InboxOptions{}).drain(t))
+		in := w.inbox(t, bob, air.InboxOptions{})
+		require.Equal(t, 1, in.drain(t))
+		require.Equal(t, first.ID, in.got[0].Envelope.ID)
+		require.NotEqual(t, first.Nonce, in.got[0].Envelope.Nonce)
 	})
 }
 
-// A delay that is too long is not waited for (AIR-D45); a caller that gives up ends
-// the delivery.
+// Nothing is sent that the outbox does not hold (AIR-D84).
+func TestOutboxIsWrittenFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, nil)
+		alice, bob := w.join(t, 1), w.join(t, 2)
+		b := &broken{Store: store.NewMemory()}
+		c := w.client(t, alice, air.ClientOptions{Outbox: b, DisableSelfCheck: true})
+		b.set("create", true)
+		_, err := c.Send(t.Context(), &air.Draft{To: bob.DID(), Body: offer(5)}, nil)
+		require.ErrorIs(t, err, errDisk)
+		require.Empty(t, w.requests)
+		b.set("create", false)
+		time.Sleep(2 * time.Minute)
+		require.Empty(t, w.requests)
+	})
+}
+
+// An outbox has at most 10,000 messages (AIR-D84).
+func TestOutboxIsFull(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, nil)
+		alice, bob := w.join(t, 1), w.join(t, 2)
+		kv := store.NewMemory()
+		c := w.client(t, alice, air.ClientOptions{Outbox: kv, DisableSelfCheck: true, BodyTypes: []string{"note"}})
+		w.setFail(func(r *http.Request) error { return errors.New("the line is cut") })
+		send := func() error {
+			_, err := c.Send(t.Context(), &air.Draft{To: bob.DID(), ThreadID: "00000001-0021-4000-9000-026aa6ead51a",
+				Body: &air.Raw{Type: "note", JSON: []byte(`{"type":"note"}`)}}, nil)
+			return err
+		}
+		for range 10_000 {
+			require.Error(t, send())
+		}
+		before := len(w.requests)
+		require.ErrorIs(t, send(), air.ErrOutboxFull)
+		require.Len(t, w.requests, before)
+		list, err := c.Outbox(t.Context())
+		require.NoError(t, err)
+		require.Len(t, list, 10_000)
+	})
+}
+
+// ResendEvery empties the outbox after an outage, also of sealed messages, in the order of a thread.
+func TestResendEvery(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, nil)
+		alice, bob := w.join(t, 1), w.join(t, 2)
+		c := w.client(t, alice, air.ClientOptions{Outbox: store.NewMemory(), ResendEvery: time.Minute, BodyTypes: []string{"note"}})
+		defer c.Close()
+		w.registry.SetFailure(500)
+		thread := air.NewID()
+		var want []string
+		for i := range 3 {
+			id := air.NewID()
+			body := &air.Raw{Type: "note", JSON: []byte(`{"type":"note"}`)}
+			_, err := c.Send(t.Context(), &air.Draft{ID: id, To: bob.DID(), ThreadID: thread, Body: body}, &air.SendOptions{Seal: i == 1})
+			require.Error(t, err)
+			want = append(want, id)
+		}
+		time.Sleep(10 * time.Minute)
+		w.registry.SetFailure(0)
+		time.Sleep(2 * time.Minute)
+		in := w.inbox(t, bob, air.InboxOptions{BodyTypes: []string{"note"}})
+		require.Equal(t, 3, in.drain(t))
+		var got []string
+		for _, d := range in.got {
+			got = append(got, d.Envelope.ID)
+		}
+		require.Equal(t, want, got)
+		list, err := c.Outbox(t.Context())
+		require.NoError(t, err)
+		require.Empty(t, list)
+	})
+}
+
+// A delay over the limit is returned, not waited for (AIR-D45). The end of the context ends the
+// delivery.
 func TestDeliveryLimits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, nil)
@@ -248,8 +336,8 @@ func TestDeliveryLimits(t *testing.T) {
 	})
 }
 
-// The cache: alive for its time whatever HTTP says, one request for many callers,
-// bounded (AIR-025..030, AIR-D40, AIR-D59).
+// The cache: entries expire whatever HTTP headers say, concurrent callers share one request, and
+// the number of entries is bounded (AIR-025..030, AIR-D40, AIR-D59).
 func TestResolver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, nil)
@@ -263,7 +351,9 @@ func TestResolver(t *testing.T) {
 			ttl    time.Duration
 			life   time.Duration
 		}{{0, 0, 50 * time.Second}, {0.5, 0, time.Minute}, {0.999999999, 0, 70 * time.Second}, {0, 15 * time.Second, 12500 * time.Millisecond}} {
-			r, err := air.NewResolver(&air.ResolverOptions{HTTPClient: w.http(), CacheTTL: tt.ttl, Random: func() float64 { return tt.random }, MaxCacheEntries: 1})
+			opts := &air.ResolverOptions{HTTPClient: w.http(), CacheTTL: tt.ttl, MaxCacheEntries: 1}
+			airtest.SetResolverJitter(opts, func() float64 { return tt.random })
+			r, err := air.NewResolver(opts)
 			require.NoError(t, err)
 			before := w.registry.LookupCount()
 			get := func(id *air.Identity) int {
@@ -282,7 +372,7 @@ func TestResolver(t *testing.T) {
 			require.Equal(t, 5, get(alice))
 		}
 
-		// Callers at once share a request; one that gives up takes nobody with it.
+		// Concurrent callers share a request. A canceled caller does not cancel the others.
 		r := w.resolver(t)
 		before := w.registry.LookupCount()
 		w.setFail(func(req *http.Request) error {
@@ -324,8 +414,8 @@ type transportFunc func(*http.Request) (*http.Response, error)
 
 func (f transportFunc) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
-// A document that was on its way when it was invalidated is not what anybody gets who
-// asks after that, nor is it kept (AIR-028, AIR-059).
+// A document whose request was in flight when it was invalidated is neither returned to later
+// callers nor cached (AIR-028, AIR-059).
 func TestInvalidateWhileFetching(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, nil)
@@ -361,25 +451,25 @@ func TestInvalidateWhileFetching(t *testing.T) {
 	})
 }
 
-// A key that is unpinned while it is being compared is pinned anew.
+// A key that is unpinned during a comparison is pinned again.
 func TestUnpinWhileChecking(t *testing.T) {
 	w := newWorld(t, nil)
 	alice, bob := w.join(t, 1), w.join(t, 2)
-	kv := &hooked{KV: store.NewMemory(), created: func() {}}
+	kv := &hooked{Store: store.NewMemory(), created: func() {}}
 	require.NoError(t, air.PinKeys(kv).AuthorizeKey(t.Context(), "did", alice.PublicKey()))
-	require.ErrorIs(t, air.PinKeys(kv).AuthorizeKey(t.Context(), "did", bob.PublicKey()), air.ErrKeyChanged)
-	kv.created = func() { require.NoError(t, air.UnpinKey(t.Context(), kv.KV, "did")); kv.created = func() {} }
+	require.ErrorIs(t, air.PinKeys(kv).AuthorizeKey(t.Context(), "did", bob.PublicKey()), air.ErrKeyRefused)
+	kv.created = func() { require.NoError(t, air.UnpinKey(t.Context(), kv.Store, "did")); kv.created = func() {} }
 	require.NoError(t, air.PinKeys(kv).AuthorizeKey(t.Context(), "did", bob.PublicKey()))
-	require.ErrorIs(t, air.PinKeys(kv).AuthorizeKey(t.Context(), "did", alice.PublicKey()), air.ErrKeyChanged)
+	require.ErrorIs(t, air.PinKeys(kv).AuthorizeKey(t.Context(), "did", alice.PublicKey()), air.ErrKeyRefused)
 }
 
-// Two agents negotiate through the relay, with every rule of 8.2 and 8.3 on the way
-// (AIR-006..008, AIR-103..106, AIR-109..112, AIR-D51..AIR-D53, AIR-D56).
+// Two agents negotiate through the relay and meet every rule of 8.2 and 8.3 (AIR-006..008,
+// AIR-103..106, AIR-109..112, AIR-D51..AIR-D53, AIR-D56).
 func TestNegotiation(t *testing.T) {
-	w := newWorld(t, &air.RelayOptions{RateLimit: -1})
+	w := newWorld(t, &relay.ServerOptions{Limits: relay.Limits{RateLimit: -1, AddressRateLimit: -1}})
 	alice, bob := w.join(t, 1), w.join(t, 2)
 	side := func(id *air.Identity) (*air.Client, *mailroom) {
-		threads := air.NewThreads(id.DID(), nil)
+		threads := newThreads(t, id.DID())
 		return w.client(t, id, air.ClientOptions{ThreadStore: threads}), w.inbox(t, id, air.InboxOptions{Persistence: air.Persistence{ThreadStore: threads}})
 	}
 	ac, ain := side(alice)
@@ -432,7 +522,7 @@ func TestNegotiation(t *testing.T) {
 	require.Zero(t, bin.drain(t))
 	require.Equal(t, []air.Code{air.ErrThreadClosed}, bin.codes())
 
-	// A stranger with the thread's id has a thread of its own.
+	// Another agent with the same thread id has its own thread.
 	carol := w.join(t, 3)
 	_, err = w.client(t, carol, air.ClientOptions{}).Send(ctx, &air.Draft{To: bob.DID(), ThreadID: a.ThreadID(), Body: offer(1)}, nil)
 	require.NoError(t, err)
@@ -455,7 +545,7 @@ func TestNegotiation(t *testing.T) {
 
 // One body to many agents (section i).
 func TestSendAll(t *testing.T) {
-	w := newWorld(t, &air.RelayOptions{RateLimit: -1})
+	w := newWorld(t, &relay.ServerOptions{Limits: relay.Limits{RateLimit: -1, AddressRateLimit: -1}})
 	alice := w.join(t, 1)
 	var to []string
 	for i := range 20 {

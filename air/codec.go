@@ -4,26 +4,28 @@
 package air
 
 import (
+	"errors"
+	"math"
 	"slices"
 	"strings"
 	"time"
 	"unicode/utf8"
+
+	"github.com/fivewire/fivewire/air/internal/web"
+	"github.com/fivewire/fivewire/internal/option"
 )
 
-// DefaultMaxBytes is the largest envelope that is sent and taken unless an option
-// says otherwise (AIR-D09).
-const DefaultMaxBytes = 65536
+// defaultMaxMessage is the default maximum size of an envelope (AIR-D09).
+const defaultMaxMessage = web.MaxMessage
 
-// AnyBodyType, as a registered body type, stands for all of them.
+// AnyBodyType, as a registered body type, matches all types.
 const AnyBodyType = "*"
 
-// An Envelope is a message as it was checked, not as it was written: everything
-// in it is read from the canonical form, which is what the signature covers, so
-// that two ways of writing the same message cannot mean two things (AIR-D03).
-// It does not change, and several goroutines may use it.
+// An Envelope is a parsed message. All its fields come from the canonical form, which the signature
+// covers, so that two spellings of one message have one meaning (AIR-D03). It is immutable and safe
+// for concurrent use.
 //
-// That an Envelope exists says that it is well-formed. It does not say that its
-// signature is right: see [Envelope.Verify] and [Inbox].
+// An Envelope is well-formed; its signature may be wrong: see [Envelope.Verify] and [Inbox].
 type Envelope struct {
 	ID        string
 	From, To  string // DIDs
@@ -39,34 +41,32 @@ type Envelope struct {
 	bodyAt, bodyEnd  int32
 	sigAt, sigEnd    int32 // the member signature; both 0 if absent
 	ambiguous        bool  // implementations would sort its names differently (AIR-D01)
-	sigPrev, sigNext int32 // where the member before it ends and the one after it begins; -1: none
+	sigPrev, sigNext int32 // end of the previous member and start of the next one; -1: none
 }
 
 // DecodeOptions adjusts [DecodeEnvelope]. The zero value is right for receiving.
 type DecodeOptions struct {
-	// Profile is how strict to be. Empty means ProfileInterop.
+	// Profile selects the strictness. Empty means ProfileInterop.
 	Profile Profile
 
-	// BodyTypes are the body types that the application knows besides those of the
-	// specification; [AnyBodyType] stands for all.
+	// BodyTypes are the permitted body types besides those of the specification; [AnyBodyType]
+	// permits all.
 	BodyTypes []string
 
-	// MaxMessage bounds the envelope. Zero means [DefaultMaxBytes].
+	// MaxMessage bounds the envelope. Zero means 65,536; a negative value removes the
+	// bound.
 	MaxMessage int
 }
 
-// DecodeEnvelope checks a received envelope as far as that is possible without the
-// sender's key: the first step of 6.2. The error is an [*Error] with the first
-// code that applies, in the order in which the codes are declared. A signature
-// that is absent or null is no error here.
+// DecodeEnvelope checks a received envelope without the sender's key: the first step of 6.2. The
+// error is an [*Error] with the first code that applies, in the order of the declarations. The
+// signature may be absent or null.
 func DecodeEnvelope(data []byte, opts *DecodeOptions) (*Envelope, error) {
 	var o DecodeOptions
 	if opts != nil {
 		o = *opts
 	}
-	if o.MaxMessage <= 0 {
-		o.MaxMessage = DefaultMaxBytes
-	}
+	o.MaxMessage = option.Or(o.MaxMessage, defaultMaxMessage, math.MaxInt32)
 	if len(data) > o.MaxMessage {
 		return nil, ErrTooLarge.err("the envelope is too large")
 	}
@@ -109,7 +109,7 @@ func (c *canon) decode(data []byte, p Profile, bodies []string) (*Envelope, erro
 		return nil, ErrUnsupportedBody.err("the body type is not supported here")
 	}
 	switch e.Type {
-	case BodyTypeCounter, BodyTypeAccept, BodyTypeDecline:
+	case bodyTypeCounter, bodyTypeAccept, bodyTypeDecline:
 		if e.InReplyTo == "" {
 			return nil, ErrInvalidEnvelope.err("in_reply_to is missing")
 		}
@@ -121,7 +121,7 @@ func (c *canon) decode(data []byte, p Profile, bodies []string) (*Envelope, erro
 }
 
 func knownBody(bodyType string, registered []string) bool {
-	return isNegotiation(bodyType) || bodyType == BodyTypeEncrypted ||
+	return isNegotiation(bodyType) || bodyType == bodyTypeEncrypted ||
 		slices.Contains(registered, bodyType) || slices.Contains(registered, AnyBodyType)
 }
 
@@ -216,8 +216,8 @@ func (e *Envelope) readFields(top fields, c *canon, p Profile) error {
 // BodyJSON returns the canonical JSON of the body.
 func (e *Envelope) BodyJSON() []byte { return []byte(e.text[e.bodyAt:e.bodyEnd]) }
 
-// Body returns the body as a typed value. In [ProfileDeployed] a body is not
-// checked on receipt; one that has not the form of its type is returned as a [Raw].
+// Body returns the body as a typed value. In [ProfileDeployed] bodies are not validated on receipt;
+// a body without the form of its type is returned as a [Raw].
 func (e *Envelope) Body() Body {
 	b, err := DecodeBody(e.BodyJSON(), ProfileDeployed)
 	if err != nil {
@@ -226,9 +226,8 @@ func (e *Envelope) Body() Body {
 	return b
 }
 
-// AppendTo appends the canonical JSON of the whole envelope with its signature,
-// which is what this package sends.
-func (e *Envelope) AppendTo(dst []byte) []byte {
+// appendTo appends the canonical JSON of the envelope with its signature, as it is sent.
+func (e *Envelope) appendTo(dst []byte) []byte {
 	if e.sigEnd == 0 || e.Signature == "" {
 		return append(dst, e.text...)
 	}
@@ -237,20 +236,19 @@ func (e *Envelope) AppendTo(dst []byte) []byte {
 	return append(dst, e.text[e.sigEnd:]...)
 }
 
-// Bytes is AppendWire to nothing.
-func (e *Envelope) Bytes() []byte { return e.AppendTo(nil) }
+// Bytes returns the canonical JSON of the envelope.
+func (e *Envelope) Bytes() []byte { return e.appendTo(nil) }
 
-// DecodeBody reads a body and checks it by its type. Strings and names must be as
-// [Canonicalize] demands. A type that is not one of the specification's gives a
-// [Raw], whose content nobody has checked.
+// DecodeBody parses a body and validates it by its type. Strings and names must satisfy
+// [Canonicalize]. A type outside the specification returns an unvalidated [Raw].
 func DecodeBody(body []byte, p Profile) (Body, error) {
 	c := getCanon()
 	defer putCanon(c)
 	return c.parseBody(body, p, true)
 }
 
-// parseBody can leave out the rules that only hold for plain bodies of a
-// negotiation: nulls and empty arrays.
+// parseBody can omit the rules that apply to plain bodies of a negotiation only: nulls and empty
+// arrays.
 func (c *canon) parseBody(body []byte, p Profile, floats bool) (Body, error) {
 	out, ok := c.append(c.out[:0], body)
 	c.out = out
@@ -288,8 +286,8 @@ func (c *canon) refuseEmpty(p Profile) error {
 }
 
 func isCode(err error, code Code) bool {
-	e, ok := err.(*Error)
-	return ok && e.Code == code
+	var e *Error
+	return errors.As(err, &e) && e.Code == code
 }
 
 // fields are the members of one object of canonical text.
@@ -323,14 +321,13 @@ func textOf(value string) (string, bool) {
 	return value, true
 }
 
-// typed checks a body against the form of its type and, if build is set, returns
-// it.
+// typed validates a body by its type and, if build is set, returns it.
 func (f fields) typed(bodyType string, p Profile, build bool) (Body, error) {
 	bad := func(name string) (Body, error) {
 		return nil, ErrInvalidEnvelope.err("body: " + name + " is missing or malformed")
 	}
 	switch bodyType {
-	case BodyTypeOffer, BodyTypeCounter:
+	case bodyTypeOffer, bodyTypeCounter:
 		description, ok := f.str("description")
 		if !ok || utf8.RuneCountInString(description) > 2048 {
 			return bad("description")
@@ -348,12 +345,12 @@ func (f fields) typed(bodyType string, p Profile, build bool) (Body, error) {
 		case !ok:
 			return bad("expires_at")
 		case !build:
-		case bodyType == BodyTypeOffer:
+		case bodyType == bodyTypeOffer:
 			return &Offer{Description: description, Price: price, Expires: expires}, nil
 		default:
 			return &Counter{Description: description, Price: price, Expires: expires}, nil
 		}
-	case BodyTypeAccept:
+	case bodyTypeAccept:
 		price, ok := parseMoney(f.get("accepted_price"))
 		if !ok {
 			return bad("accepted_price")
@@ -361,25 +358,25 @@ func (f fields) typed(bodyType string, p Profile, build bool) (Body, error) {
 		if build {
 			return &Accept{Price: price}, nil
 		}
-	case BodyTypeDecline, BodyTypeWithdraw:
+	case bodyTypeDecline, bodyTypeWithdraw:
 		reason, ok := f.str("reason")
 		if !ok && f.get("reason") != "" || utf8.RuneCountInString(reason) > 512 {
 			return bad("reason")
 		}
 		id := ""
-		if bodyType == BodyTypeWithdraw {
+		if bodyType == bodyTypeWithdraw {
 			if id, ok = f.str("withdrawn_id"); !ok || !validID(id, p) {
 				return bad("withdrawn_id")
 			}
 		}
 		switch {
 		case !build:
-		case bodyType == BodyTypeDecline:
+		case bodyType == bodyTypeDecline:
 			return &Decline{Reason: reason}, nil
 		default:
 			return &Withdraw{WithdrawnID: id, Reason: reason}, nil
 		}
-	case BodyTypeEncrypted:
+	case bodyTypeEncrypted:
 		if alg, ok := f.str("alg"); !ok || alg != sealSuite {
 			return bad("alg")
 		}
@@ -403,8 +400,7 @@ func (f fields) typed(bodyType string, p Profile, build bool) (Body, error) {
 	return nil, nil
 }
 
-// parseMoney reads a canonical money object. Members that it does not know are
-// nobody's business (AIR-D29).
+// parseMoney reads a canonical money object. It ignores unknown members (AIR-D29).
 func parseMoney(s string) (m Money, ok bool) {
 	amount, currency := "", ""
 	if s == "" || s[0] != '{' {
@@ -426,8 +422,7 @@ func parseMoney(s string) (m Money, ok bool) {
 	return m, ok
 }
 
-// canonicalMembers walks over the members of canonical text; names keep their
-// quotes.
+// canonicalMembers ranges over the members of canonical text; names keep their quotes.
 func canonicalMembers(s string) func(yield func(name, value string) bool) {
 	return func(yield func(name, value string) bool) {
 		for i := 1; i < len(s) && s[i] == '"'; i++ {

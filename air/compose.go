@@ -9,13 +9,13 @@ import (
 	"unicode/utf8"
 )
 
-// A Draft is what a message says before it is signed. What is empty is filled in
-// by [Client.Send]: ids, the nonce, the time and the sender.
+// A Draft is a message before it is signed. [Client.Send] fills in empty fields: ids, the nonce,
+// the time and the sender.
 type Draft struct {
 	ID        string
 	From, To  string // DIDs
 	Time      time.Time
-	Timestamp string // Sent in a spelling of the caller's own; empty for the usual one
+	Timestamp string // Timestamp as the caller spells it; empty for the usual spelling
 	InReplyTo string // "" for none
 	ThreadID  string
 	Nonce     string
@@ -24,32 +24,35 @@ type Draft struct {
 
 // EnvelopeOptions adjusts [NewEnvelope].
 type EnvelopeOptions struct {
-	// Profile decides about the rules and the form of the signature. Empty means
-	// ProfileSpec.
+	// Profile selects validation and signature form. Empty means ProfileSpec.
 	Profile Profile
 
 	// BodyTypes are the body types besides those of the specification.
 	BodyTypes []string
 
-	// MaxMessage bounds the envelope. Zero means [DefaultMaxBytes].
+	// MaxMessage bounds the envelope. Zero means 65,536; a negative value removes the
+	// bound.
 	MaxMessage int
 }
 
-// NewEnvelope makes a signed envelope out of a complete draft: checked by the
-// profile, signed in its form, in canonical form. In [ProfileSpec] an empty
-// InReplyTo is left out, in [ProfileDeployed] it is sent as null, which is
-// what the peers expect (AIR-D20).
+// NewEnvelope returns a signed envelope of a draft, with a new nonce if it has none: validated by the profile, signed in
+// its form, in canonical form. An empty InReplyTo is omitted in [ProfileSpec] and sent as null in
+// [ProfileDeployed], as the deployed peers expect (AIR-D20).
 func NewEnvelope(d *Draft, signer crypto.Signer, opts *EnvelopeOptions) (*Envelope, error) {
 	timestamp := d.Timestamp
 	if timestamp == "" {
-		timestamp = FormatTime(d.Time)
+		timestamp = formatTime(d.Time)
 	}
 	var o EnvelopeOptions
 	if opts != nil {
 		o = *opts
 	}
 	p := o.Profile.or(ProfileSpec)
-	for _, s := range []string{d.ID, d.From, d.To, timestamp, d.InReplyTo, d.ThreadID, d.Nonce} {
+	nonce := d.Nonce
+	if nonce == "" {
+		nonce = newNonce()
+	}
+	for _, s := range []string{d.ID, d.From, d.To, timestamp, d.InReplyTo, d.ThreadID, nonce} {
 		if !utf8.ValidString(s) {
 			return nil, ErrInvalidJSON.err("a field is not UTF-8")
 		}
@@ -57,7 +60,7 @@ func NewEnvelope(d *Draft, signer crypto.Signer, opts *EnvelopeOptions) (*Envelo
 	if d.Body == nil {
 		return nil, ErrInvalidEnvelope.err("body is missing")
 	}
-	// On its own first, so that no text of a body can become a member beside it.
+	// Canonicalized separately, so that no text of a body can become a member of the envelope.
 	body, err := Canonicalize(d.Body.appendJSON(nil))
 	if err != nil {
 		return nil, err
@@ -76,7 +79,7 @@ func NewEnvelope(d *Draft, signer crypto.Signer, opts *EnvelopeOptions) (*Envelo
 	case p == ProfileDeployed:
 		text = append(text, `,"in_reply_to":null`...)
 	}
-	field("nonce", d.Nonce)
+	field("nonce", nonce)
 	text = append(text, `,"signature":null`...)
 	field("thread_id", d.ThreadID)
 	field("timestamp", timestamp)
@@ -87,10 +90,10 @@ func NewEnvelope(d *Draft, signer crypto.Signer, opts *EnvelopeOptions) (*Envelo
 	if err != nil {
 		return nil, err
 	}
-	if p == ProfileSpec && e.Type == BodyTypeOffer && e.InReplyTo != "" {
+	if p == ProfileSpec && e.Type == bodyTypeOffer && e.InReplyTo != "" {
 		return nil, ErrInvalidEnvelope.err("in_reply_to on the first message of a thread (AIR-038)")
 	}
-	wire, err := AppendSigned(nil, text, signer, p.signedForm())
+	wire, err := appendSigned(nil, text, signer, p.signedForm())
 	if err != nil {
 		return nil, err
 	}

@@ -1,128 +1,74 @@
 // Copyright 2026 The Fivewire Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package air exchanges signed envelopes between agents of the Agent Identity
-// Registry. It implements the Agent-to-Agent (A2A) Messaging Protocol, version
-// draft-1: an agent finds another one in the registry, signs what it wants to say,
-// and delivers it directly or through a relay that keeps it until it is fetched.
-// On top of that stands a negotiation of offers and counters. (The protocol is
-// not Google's A2A.)
+// Package air implements the Agent-to-Agent (A2A) Messaging Protocol of the Agent Identity
+// Registry, version draft-1: signed envelopes between agents, delivered directly or through a
+// relay, and a negotiation of offers and counters. The protocol is not Google's A2A.
 //
-// An agent that sends needs an [Identity] and a [Client]:
+// # Usage
+//
+// An [Agent] sends and receives for an [Identity]:
 //
 //	id, err := air.LoadIdentity("agent.json")
 //	...
-//	client, err := air.NewClient(id, nil)
+//	agent, err := air.NewAgent(id, air.HandlerFunc(handle), &air.AgentOptions{Persistence: air.Persistence{Store: db}})
 //	...
-//	receipt, err := client.Send(ctx, &air.Draft{
-//		To: "did:wba:agentidentityregistry.org:agents:AIR-A1B2-C3D4-E5F6",
-//		Body: &air.Offer{
-//			Description: "Translate a page",
-//			Price:       air.MinorUnits(500, "USD"),
-//			Expires:     time.Now().Add(time.Hour),
-//		},
-//	}, &air.SendOptions{Seal: true})
-//
-// One that receives needs an [Inbox], which is an [net/http.Handler] for direct
-// delivery, and a [Poller] if its mail is at a relay:
-//
-//	inbox, err := air.NewInbox(id, air.HandlerFunc(handle), &air.InboxOptions{Store: kv})
+//	receipt, err := agent.Send(ctx, "did:wba:agentidentityregistry.org:agents:AIR-A1B2-C3D4-E5F6",
+//		&air.Offer{Description: "Translate a page", Price: price, Expires: expires}, &air.SendOptions{Seal: true})
 //	...
-//	poller, err := air.NewPoller(inbox, "https://relay.example/inbox/AIR-A1B2-C3D4-E5F6", nil)
-//	...
-//	err = poller.Run(ctx)
+//	err = agent.Run(ctx) // fetches its mail from the relay in its document
 //
-// To register an agent, to look others up and to change a key, there is package
-// [github.com/fivewire/fivewire/air/registry].
+// Its parts can be used alone: a [Client] sends, an [Inbox] receives and is the [net/http.Handler] for direct
+// delivery, and a [Poller] fetches from a [github.com/fivewire/fivewire/air/relay.Server].
 //
-// A [Relay] is a handler too. A [Negotiation] makes the moves of one side of a
-// thread. Below all that, [Canonicalize], [Sign], [Verify], [Seal] and
-// [BoxKey.Open] work on raw JSON and can be used alone.
+// A [Negotiation] makes the moves of one side of a thread. [Canonicalize], [Sign], [Verify], [Seal]
+// and [BoxKey.Open] process raw JSON. Package [github.com/fivewire/fivewire/air/registry] registers
+// agents, looks them up and rotates keys.
 //
-// # What a signature does not do
+// # Security
 //
-// A body that is not sealed can be read by every relay on its way. Put nothing
-// into it that others may not know, or send it with [SendOptions].Seal; the option
-// [ClientOptions].RequireSealed keeps you from forgetting. A sealed body still
-// shows who writes to whom, when, and in which thread, and whoever gets hold of
-// the recipient's key later can open what was sent before.
+// An inbox accepts signed envelopes of every agent in the registry; the member from is unverified
+// until the signature has verified. A body that is not sealed can be read by every relay. To
+// protect it, set [SendOptions].Seal, or [ClientOptions].RequireSealed to refuse plain bodies. A
+// sealed body still shows who writes to whom, when, and in which thread, and an attacker with the
+// recipient's key can open what was sent before.
 //
-// A relay can drop, delay and reorder. Set a time limit of your own for every
-// negotiation. A key that the registry has replaced is trusted for up to 70
-// seconds more, because documents are cached; [ResolverOptions].TTL makes that
-// shorter.
+// A relay can drop, delay and reorder. Set a time limit for every negotiation. A key that the
+// registry has replaced is trusted for up to 70 seconds more, because documents are cached;
+// [ResolverOptions].CacheTTL shortens this. One identity key serves for signing and, in another
+// form, for sealing. That is what the specification intends.
 //
-// One identity key serves for signing and, in another form, for sealing. That is
-// what the specification intends.
+// # State
 //
-// # Exactly once
+// The store of an inbox keeps nonces, ids, threads, dead letters and queued pushes across restarts and
+// for several processes; without one they are in memory. A relay delivers an envelope until it is
+// acknowledged: when the handler took it, when it was refused permanently, or when it is a stored
+// [DeadLetter]. The inbox passes each envelope to the handler once. If a process crashes in the
+// handler, another one delivers the envelope again when the lease of the process has expired, with
+// [Delivery].Redelivered set. A handler that must act at most once uses the envelope id as a key of its
+// actions. A handler that fails is called again after a delay; only [Reject] refuses an envelope.
 //
-// A relay delivers until it hears that an envelope was handled. The inbox keeps
-// nonces and ids in its store and hands each envelope to the handler once, in
-// whatever process. One gap is left that no inbox can close alone: if a
-// process dies while the handler runs, nobody knows how far it came. Another one
-// then gets the envelope with [Delivery].Again set, after the time that the handler
-// may take. A handler that must act exactly once makes what it does depend on
-// the id of the envelope, as a key in the same store for example.
-//
-// While one copy of an envelope is being handled, nobody is told that another one is a
-// replay, since a sender takes that for a success: one that is pushed waits, but no
-// longer than a handler may take, and is answered 500 Relay Error after that or if it
-// came to another process; one that is pulled is not acknowledged.
+// With a store, a push whose handler takes longer than ten seconds is queued and answered with 202.
+// A pushed copy of an envelope that is being handled waits for its outcome; a pulled copy is not
+// acknowledged.
 //
 // # Conformance
 //
-// The label is draft-1-candidate, which [ConformanceLabel] returns: section 13 of the
-// specification reserves the name of a version to implementations that its own
-// CI runs, and draft-1 may change before version 1. This package passes all 20
-// published signing vectors and both published sealed-box vectors, and validates
-// the 50 published envelopes under [ProfileSpec]. The header X-A2A-Version says v1
-// because the specification demands it of the wire; it is no claim.
+// The label is draft-1-candidate, see [ConformanceLabel]: section 13 reserves version names for
+// implementations tested by the specification's own CI, and draft-1 may change before version 1.
+// The published signing and sealed-box vectors pass, and the published envelopes are valid under
+// [ProfileSpec]. The header X-A2A-Version is v1, as the specification requires. Not implemented: a
+// codec for messages of rooms, probes of peers, and the export of transcripts.
 //
 // # Deviations
 //
-// The specification signs an envelope whose member signature is null; every
-// deployed peer, and the published vectors, sign it without that member. Both
-// forms are verified, the first is made; [ProfileDeployed] makes the second
-// (AIR-D10).
+// DECISIONS.md has the reasons, and all other choices:
 //
-// Names are sorted by UTF-16 code units as RFC 8785 demands, not by code points
-// (AIR-D01).
-//
-// A thread takes at most 1,000 offers and counters; beyond that the answer is a
-// conflict.
-//
-// Pushing to a mailbox of the [Relay] that holds 10,000 envelopes is answered with
-// 429 Rate Limited.
-//
-// A relay that refuses a cursor three times in a row is asked without one, since a
-// pull that fails leaves the cursor as it is and the poller would otherwise ask in
-// vain for ever (AIR-D62, AIR-D63). That is what a restart of the poller does.
-//
-// # Speed
-//
-// Ratios measured in turns on two shared cores; the benchmarks are in the package.
-// Canonical JSON takes 0.65 to 0.89 of the plainest code that does the whole job (and
-// is 2.8 to 4.2 times as fast as jsontext and 12 to 15 times as fast as gowebpki/jcs),
-// verifying an envelope of 1 KB 1.07 to 1.09 of Ed25519 alone, signing 1.08. A push
-// over HTTP takes 1.2 to 1.3 of a handler that stores nothing. Missed are:
-//
-//   - [ReplayWindow]: 1.6 of a map with a ring instead of 1.5, because it keeps two
-//     names of each envelope and the map one; 1.2 to 1.8 times as fast as golang-lru
-//     instead of 2, for the same reason; 64 callers do 0.66 to 0.85 of what one does
-//     instead of 0.8, behind one lock of 0.1 µs for what takes 50 µs to verify.
-//   - The queue of a relay in memory: 500,000 cycles a second are reached, but that
-//     is 3.6 instead of 3 of a slice behind a lock. A third of it is the hash that
-//     tells a second copy (AIR-D61).
-//
-// On a store that syncs every change in groups, the queue of a relay that is
-// [RelayOptions].Alone takes 0.9 to 1.1 of two synced writes, and 1.8 of two writes
-// without syncing; 16 callers do seven times as much as one. A relay that shares its
-// store also writes down what it hands out (AIR-D62) and looks what others did to what
-// it acknowledges, which makes that 1.5 and 2.4.
-//
-// # Not yet
-//
-// There is no codec for the messages of rooms, whose fields nobody has written down,
-// no probe of peers, no lint and no export of transcripts.
+//   - Signatures over signature:null, as specified, and over the absent member, as deployed, both
+//     verify (AIR-D10).
+//   - Names are sorted by UTF-16 code units as in RFC 8785, not by code points (AIR-D01).
+//   - Mail is acknowledged only after a final outcome; a poller drops a cursor that is refused
+//     three times (AIR-D62, AIR-D63). Pulled mail over 300 seconds old becomes a dead letter (AIR-D68).
+//   - A thread has at most 1,000 offers and counters; a mailbox has at most 10,000 envelopes by
+//     default.
 package air

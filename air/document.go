@@ -4,30 +4,24 @@
 package air
 
 import (
-	"net"
-	"net/netip"
 	"net/url"
 	"strings"
 
+	"github.com/fivewire/fivewire/internal/netguard"
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
 
-// DefaultRegistryURL is where documents come from and what relative endpoints are
-// resolved against (3.3, 3.4).
+// DefaultRegistryURL is the source of documents and the base of relative endpoints (3.3, 3.4).
 const DefaultRegistryURL = "https://agentidentityregistry.org"
 
-// Types of services in a DID document.
-const (
-	ServiceInbox      = "A2AInbox"      // names an agent's inbox
-	ServiceTrustScore = "AIRTrustScore" // tells how far the registry trusts the agent
-)
+// ServiceInbox is the type of the service in a DID document that names an agent's inbox.
+const ServiceInbox = "A2AInbox"
 
 // maxDocument bounds a DID document (AIR-D09).
 const maxDocument = 256 << 10
 
-// DocumentURL returns where the document of an agent lives. An empty base means
-// [DefaultRegistryURL].
-func DocumentURL(base, airID string) (string, error) {
+// documentURL returns the URL of an agent's document. An empty base means [DefaultRegistryURL].
+func documentURL(base, airID string) (string, error) {
 	if err := ValidateAIRID(airID); err != nil {
 		return "", err
 	}
@@ -41,7 +35,7 @@ func DocumentURL(base, airID string) (string, error) {
 	return strings.TrimSuffix(base, "/") + "/api/v1/agents/" + airID + "/did-document", nil
 }
 
-// A Document is a DID document, read strictly. It does not change.
+// A Document is a strictly parsed, immutable DID document.
 type Document struct {
 	ID string
 
@@ -49,9 +43,8 @@ type Document struct {
 	inbox strictjson.Value // the first service of type A2AInbox; nil if there is none
 }
 
-// DecodeDocument reads a document. One that is not strict JSON, not an object, or
-// larger than 256 KiB is [ErrBadDocument]; what it says is looked at by the
-// methods.
+// DecodeDocument parses a DID document. The error is [ErrBadDocument] if it is not strict JSON, not
+// an object, or larger than 256 KiB. The methods validate its content.
 func DecodeDocument(data []byte) (*Document, error) {
 	if len(data) > maxDocument {
 		return nil, ErrBadDocument.err("the document is too large")
@@ -68,7 +61,7 @@ func DecodeDocument(data []byte) (*Document, error) {
 	for s := d.text.Get("service").Elements(); s.Next(); {
 		if t, ok := s.Value.Get("type").Text(); ok && t == ServiceInbox {
 			d.inbox = s.Value
-			break // the first, also when it turns out unusable (AIR-017)
+			break // the first service decides, even if it is invalid (AIR-017)
 		}
 	}
 	return d, nil
@@ -77,9 +70,9 @@ func DecodeDocument(data []byte) (*Document, error) {
 // JSON returns the document with its members sorted.
 func (d *Document) JSON() []byte { return append([]byte(nil), d.text...) }
 
-// SigningKey returns the key that signs for did: that of the entry {did}#key-1.
-// The errors are [ErrNotFound] if the document is that of another agent or has no
-// such entry, and [ErrBadKey] if the entry holds no usable key (AIR-D31, AIR-D33).
+// SigningKey returns the key that signs for did: that of the entry {did}#key-1. The error is
+// [ErrNotFound] if the document is that of another agent or has no such entry, and [ErrBadKey] if
+// the key of the entry is invalid (AIR-D31, AIR-D33).
 func (d *Document) SigningKey(did string) (*PublicKey, error) {
 	if d.ID != did || did == "" {
 		return nil, ErrNotFound.err("the document is that of another agent")
@@ -94,7 +87,7 @@ func (d *Document) SigningKey(did string) (*PublicKey, error) {
 	return nil, ErrNotFound.err("the document has no entry #key-1")
 }
 
-// Service returns the address of the first service of a type, as it is published.
+// Service returns the published address of the first service of a type.
 func (d *Document) Service(serviceType string) (endpoint string, ok bool) {
 	for s := d.text.Get("service").Elements(); s.Next(); {
 		if t, _ := s.Value.Get("type").Text(); t == serviceType && t != "" {
@@ -104,10 +97,10 @@ func (d *Document) Service(serviceType string) (endpoint string, ok bool) {
 	return "", false
 }
 
-// A Dialect is the way in which a relay's URLs and answers are made (AIR-D60).
+// A Dialect selects the URLs and the response format of a relay (AIR-D60).
 type Dialect string
 
-// The dialects. A client speaks DialectSpec unless an option says otherwise.
+// The dialects. The default is DialectSpec.
 const (
 	DialectSpec     Dialect = "spec"     // {endpoint}/pull and {endpoint}/ack
 	DialectDeployed Dialect = "deployed" // /inbox/{r}, /pull/{r} and /ack/{r}
@@ -121,23 +114,22 @@ type Endpoint struct {
 	Ack  string
 }
 
-// EndpointOptions adjusts what an address of an inbox may be (AIR-D34).
+// EndpointOptions adjusts the accepted addresses of an inbox (AIR-D34).
 type EndpointOptions struct {
 	// AllowLoopback accepts hosts of this machine, and plain http for them. It is
 	// meant for tests.
 	AllowLoopback bool
 
-	// AllowPrivate accepts literal addresses that are private, link-local,
-	// unspecified or multicast.
+	// AllowPrivate accepts addresses that are not public, and names of closed networks.
 	AllowPrivate bool
 
-	// Dialect decides about Pull and Ack. Empty means DialectSpec.
+	// Dialect selects the form of Pull and Ack. Empty means DialectSpec.
 	Dialect Dialect
 }
 
-// Inbox returns the inbox of the agent did. The errors are [ErrNotFound] if the
-// document is that of another agent, [ErrUnreachable] if it names no inbox, and
-// [ErrBadEndpoint] if the first one must not be used.
+// Inbox returns the inbox of the agent did. The error is [ErrNotFound] if the document is that of
+// another agent, [ErrUnreachable] if it has no inbox, and [ErrBadEndpoint] if the address of the
+// first inbox is not permitted.
 func (d *Document) Inbox(did string, opts *EndpointOptions) (Endpoint, error) {
 	if d.ID != did || did == "" {
 		return Endpoint{}, ErrNotFound.err("the document is that of another agent")
@@ -149,12 +141,12 @@ func (d *Document) Inbox(did string, opts *EndpointOptions) (Endpoint, error) {
 	if !ok {
 		return Endpoint{}, ErrBadEndpoint.err("serviceEndpoint is not a string")
 	}
-	return ParseEndpoint(text, opts)
+	return parseEndpoint(text, opts)
 }
 
-// ParseEndpoint checks an address of an inbox. A relative one belongs to
+// parseEndpoint validates the address of an inbox. A relative address is resolved against
 // [DefaultRegistryURL]. The error is [ErrBadEndpoint].
-func ParseEndpoint(text string, opts *EndpointOptions) (Endpoint, error) {
+func parseEndpoint(text string, opts *EndpointOptions) (Endpoint, error) {
 	var o EndpointOptions
 	if opts != nil {
 		o = *opts
@@ -169,21 +161,15 @@ func ParseEndpoint(text string, opts *EndpointOptions) (Endpoint, error) {
 		return bad("not a URL")
 	}
 	u := base.ResolveReference(ref)
-	host := u.Hostname()
-	loopback, private := hostKind(host)
-	switch {
-	case u.Opaque != "" || host == "":
-		return bad("no host")
-	case u.User != nil:
-		return bad("user information in the URL")
-	case strings.ContainsRune(text, '#'):
+	guard := netguard.Guard{AllowLoopback: o.AllowLoopback, AllowPrivate: o.AllowPrivate}
+	if strings.ContainsRune(text, '#') {
 		return bad("a fragment in the URL")
-	case loopback && !o.AllowLoopback:
-		return bad("a loopback host")
-	case u.Scheme != "https" && (u.Scheme != "http" || !loopback):
-		return bad("not https")
-	case private && !o.AllowPrivate:
-		return bad("a private address")
+	}
+	if err := guard.CheckURL(u, false); err != nil {
+		return Endpoint{}, ErrBadEndpoint.because("address not allowed", err)
+	}
+	if u.Scheme != "https" && u.Scheme != "http" {
+		return bad("neither https nor http")
 	}
 	e := Endpoint{URL: u.String()}
 	e.Pull, e.Ack = withPath(u, "/pull"), withPath(u, "/ack")
@@ -215,29 +201,4 @@ func setPath(u *url.URL, escaped string) string {
 		v.Path = p
 	}
 	return v.String()
-}
-
-// hostKind reports whether a host is of this machine, and whether it is a literal
-// address that the public cannot reach.
-func hostKind(host string) (loopback, private bool) {
-	name := strings.ToLower(strings.TrimSuffix(host, "."))
-	if name == "localhost" || strings.HasSuffix(name, ".localhost") {
-		return true, false
-	}
-	a, err := netip.ParseAddr(strings.TrimSuffix(host, "."))
-	if err != nil {
-		return false, false
-	}
-	a = a.Unmap()
-	if a.IsLoopback() {
-		return true, false
-	}
-	return false, a.IsPrivate() || a.IsLinkLocalUnicast() || a.IsUnspecified() || a.IsMulticast() ||
-		a.IsInterfaceLocalMulticast() || a.IsLinkLocalMulticast()
-}
-
-// isLoopbackAddr reports whether a network address is one of this machine.
-func isLoopbackAddr(a net.Addr) bool {
-	ap, err := netip.ParseAddrPort(a.String())
-	return err == nil && ap.Addr().Unmap().IsLoopback()
 }

@@ -4,32 +4,35 @@
 package air
 
 import (
+	"encoding/json"
+	"errors"
+	"fmt"
 	"net/http"
 	"time"
 
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
 
-// A Code names a kind of failure. As a Code is itself an error, it serves as the
-// target of [errors.Is]. What goes over the wire is a status and an error
-// string; the code is this package's finer word for it.
+// A Code is a kind of failure. A Code is an error and serves as the target of [errors.Is]. The wire
+// has an HTTP status and an error string; several codes can share them.
 type Code string
 
 // Codes of envelopes that are refused, in the order of the checks.
 const (
 	ErrTooLarge              Code = "too_large"               // longer than the limit
-	ErrInvalidJSON           Code = "invalid_json"            // no JSON, bad UTF-8, lone surrogates, nested too deep
-	ErrDuplicateKey          Code = "duplicate_key"           // a member name stands twice in an object
+	ErrInvalidJSON           Code = "invalid_json"            // invalid JSON or UTF-8, lone surrogates, or nested too deep
+	ErrDuplicateKey          Code = "duplicate_key"           // an object has a member name twice
 	ErrFloatForbidden        Code = "float_forbidden"         // a number with a point or an exponent
 	ErrNullForbidden         Code = "null_forbidden"          // a null where the profile allows none
 	ErrEmptyArray            Code = "empty_array"             // an empty array in the body
 	ErrInvalidEnvelope       Code = "invalid_envelope"        // a field is missing or has the wrong form
-	ErrUnsupportedBody       Code = "unsupported_body"        // a body type that nobody registered
+	ErrUnsupportedBody       Code = "unsupported_body"        // a body type that is not registered
 	ErrWrongRecipient        Code = "wrong_recipient"         // addressed to another agent
 	ErrBadSignature          Code = "bad_signature"           // the signature is missing, undecodable or wrong
 	ErrNotFound              Code = "not_found"               // the agent is unknown, or its key entry is missing
-	ErrBadKey                Code = "bad_key"                 // a public key that is none
-	ErrBadGateway            Code = "bad_gateway"             // the registry is out of reach
+	ErrBadKey                Code = "bad_key"                 // not a valid public key
+	ErrBadGateway            Code = "bad_gateway"             // the registry is unreachable
+	ErrUntrustedKey          Code = "untrusted_key"           // the key policy refuses the sender's key
 	ErrStaleTimestamp        Code = "stale_timestamp"         // outside the clock window
 	ErrReplay                Code = "replay"                  // seen before
 	ErrReplayWindowExhausted Code = "replay_window_exhausted" // no room to remember another nonce of the thread
@@ -39,7 +42,7 @@ const (
 	ErrConflict              Code = "conflict"                // a crossing, superseded or misplaced message
 	ErrNotYourMove           Code = "not_your_move"           // the other party has to act
 	ErrPriceMismatch         Code = "price_mismatch"          // the accepted price is not the outstanding one
-	ErrUnknownMessage        Code = "unknown_message"         // withdraws something that is no message of the thread
+	ErrUnknownMessage        Code = "unknown_message"         // the withdrawn id is not a move of the thread
 )
 
 // Codes of relays and of deliveries.
@@ -51,7 +54,7 @@ const (
 	ErrForbidden      Code = "forbidden"       // 403 for another reason than a stale key
 	ErrHTTP           Code = "http_error"      // any other status
 	ErrDeliveryFailed Code = "delivery_failed" // all attempts were used up
-	ErrResolveFailed  Code = "resolve_failed"  // the recipient's document could not be had
+	ErrResolveFailed  Code = "resolve_failed"  // the recipient's document could not be fetched
 )
 
 // Codes that never go over the wire.
@@ -64,7 +67,9 @@ const (
 	ErrBadDocument       Code = "bad_document"        // a DID document that cannot be read
 	ErrAlreadySigned     Code = "already_signed"      // the envelope carries a signature
 	ErrAmbiguousKeyOrder Code = "ambiguous_key_order" // implementations would sort the names differently
-	ErrBadServiceType    Code = "bad_service_type"    // an empty service type
+	ErrHandlerFailed     Code = "handler_failed"      // the handler failed too often
+	ErrOutboxFull        Code = "outbox_full"         // the outbox has no room for a message
+	ErrExpired           Code = "expired"             // an Offer or a message expired before it was delivered
 )
 
 // Error makes a Code an error.
@@ -76,23 +81,66 @@ func (c Code) because(detail string, cause error) *Error {
 	return &Error{Code: c, Message: detail, Cause: cause}
 }
 
-// An Error is a failure in the terms of the protocol: what an inbox or a relay
-// answers, what a peer answered, or why something was not sent at all. It is
-// tested with [errors.Is] and a [Code].
-type Error struct {
-	Code     Code
-	Message  string // for people; the peer reads it, so it holds no internals
-	AIRID    string // beside a stale key
-	ThreadID string // beside an exhausted replay window
-	Cause    error  // for the log on this side; never sent
+// Errors that no peer reports.
+var (
+	ErrClosed    = errors.New("air: closed")
+	ErrTruncated = errors.New("air: truncated") // a response that ended early
+)
 
-	RemoteStatus int           // the HTTP status a peer answered with; zero if there was none
-	Attempts     int           // how often a delivery was tried
-	RetryAfter   time.Duration // the delay a peer or a limiter asked for
-	Envelope     []byte        // the signed envelope of a failed delivery, to be sent later
+// Errorf returns an [*Error] with a code and a message, which is sent to the peer.
+func Errorf(code Code, format string, args ...any) *Error {
+	return &Error{Code: code, Message: fmt.Sprintf(format, args...)}
 }
 
-// Error names the code and the detail.
+// Reject returns the error with which a [Handler] refuses an envelope permanently. A sender that pushes
+// gets the code and the detail, with status 400 if the code has none, 429, or a status of 500 or above.
+// The error wraps an [*Error], whose Details may be set.
+func Reject(code Code, detail string) error {
+	e := code.err(detail)
+	status, _ := code.wire()
+	e.isBadRequest = status == http.StatusTooManyRequests || status >= http.StatusInternalServerError
+	return &rejection{e}
+}
+
+// A rejection is an error of Reject.
+type rejection struct{ err *Error }
+
+func (r *rejection) Error() string { return r.err.Error() }
+func (r *rejection) Unwrap() error { return r.err }
+
+// An Error is a failure of the protocol: the response of an inbox or a relay, a refusal by a peer,
+// or the reason why a message was not sent. Test it with [errors.Is] and a [Code].
+type Error struct {
+	Code    Code
+	Message string // sent to the peer; has no internals
+
+	// Details is any JSON value, or nil; the peer reads it. It is not sent with a stale key, an
+	// exhausted replay window, and internal failures.
+	Details json.RawMessage
+
+	AIRID    string // set with a stale key
+	ThreadID string // set with an exhausted replay window
+	Cause    error  // for the log on this side; never sent
+
+	Remote       bool          // a peer sent the error; a handler that returns it does not answer with it
+	RemoteStatus int           // the HTTP status a peer answered with; zero if there was none
+	Attempts     int           // number of attempts of a delivery
+	RetryAfter   time.Duration // delay requested by a peer or a limiter
+	Envelope     []byte        // the signed envelope of a failed delivery, to be sent later
+
+	isBadRequest bool // its status is 400 whatever the code
+}
+
+// asError returns the first [*Error] in the chain of err, or else an [ErrRelay] with err as its cause.
+func asError(err error) *Error {
+	var e *Error
+	if !errors.As(err, &e) {
+		e = ErrRelay.because("", err)
+	}
+	return e
+}
+
+// Error returns the code, the message and the cause.
 func (e *Error) Error() string {
 	text := "air: " + string(e.Code)
 	if e.Message != "" {
@@ -110,11 +158,18 @@ func (e *Error) Is(target error) bool { return target == e.Code }
 // Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Cause }
 
-// HTTPStatus returns the HTTP status that says this error on the wire.
-func (e *Error) HTTPStatus() int { s, _ := e.Code.wire(); return s }
+// HTTPStatus returns the HTTP status of this error on the wire.
+func (e *Error) HTTPStatus() int { s, _ := e.wire(); return s }
 
-// wire returns how a code is told to a peer (9.1, 9.2, section f). What only
-// concerns this side is an internal failure to everybody else.
+func (e *Error) wire() (status int, text string) {
+	if e.isBadRequest {
+		return ErrBadRequest.wire()
+	}
+	return e.Code.wire()
+}
+
+// wire returns the status and the error string of a code (9.1, 9.2, section f). Codes of local
+// failures are sent as an internal failure.
 func (c Code) wire() (status int, text string) {
 	switch c {
 	case ErrInvalidJSON, ErrDuplicateKey, ErrFloatForbidden, ErrNullForbidden, ErrEmptyArray, ErrInvalidEnvelope,
@@ -125,7 +180,7 @@ func (c Code) wire() (status int, text string) {
 		return http.StatusRequestEntityTooLarge, "Bad Request" // AIR-D67
 	case errMethodCode:
 		return http.StatusMethodNotAllowed, "Bad Request"
-	case ErrBadSignature:
+	case ErrBadSignature, ErrUntrustedKey:
 		return http.StatusUnauthorized, "Bad Signature"
 	case ErrUnauthorized:
 		return http.StatusUnauthorized, "Unauthorized"
@@ -153,10 +208,10 @@ func (c Code) wire() (status int, text string) {
 	return http.StatusInternalServerError, "Relay Error"
 }
 
-// HTTPBody returns the error body of 9.3. Stale keys and exhausted windows have
-// exactly the two members that 9.2 gives them; internal failures tell nothing.
+// HTTPBody returns the error body of 9.3, with Details as the member details. Stale keys and exhausted windows have exactly the two
+// members of 9.2. Internal failures have no details.
 func (e *Error) HTTPBody() []byte {
-	status, text := e.Code.wire()
+	status, text := e.wire()
 	b := strictjson.AppendString([]byte(`{"error":`), text)
 	add := func(name, value string) {
 		if value == "" {
@@ -170,7 +225,7 @@ func (e *Error) HTTPBody() []byte {
 	switch {
 	case e.Code == ErrStaleKey:
 		add("air_id", e.AIRID)
-	case e.Code == ErrReplayWindowExhausted:
+	case e.Code == ErrReplayWindowExhausted && !e.isBadRequest:
 		add("thread_id", e.ThreadID)
 	default:
 		if status != http.StatusInternalServerError || e.Code == ErrRelay {
@@ -178,6 +233,10 @@ func (e *Error) HTTPBody() []byte {
 		}
 		add("air_id", e.AIRID)
 		add("thread_id", e.ThreadID)
+		_, err := strictjson.Check(e.Details, strictjson.Options{})
+		if err == nil && status != http.StatusInternalServerError {
+			b = append(append(b, `,"details":`...), e.Details...)
+		}
 	}
 	return append(b, '}')
 }

@@ -16,7 +16,10 @@ import (
 
 func Example() {
 	ctx := context.Background()
-	net := airtest.NewNetwork(nil) // a registry and a relay on loopback
+	net, err := airtest.NewNetwork(nil) // a registry and a relay on loopback
+	if err != nil {
+		log.Fatal(err)
+	}
 	defer net.Close()
 	resolver, err := net.Resolver()
 	if err != nil {
@@ -31,34 +34,36 @@ func Example() {
 		log.Fatal(err)
 	}
 
-	inbox, err := air.NewInbox(bob, air.HandlerFunc(func(_ context.Context, d *air.Delivery) error {
-		offer := d.Body.(*air.Offer)
-		fmt.Println(offer.Description, "for", offer.Price)
+	got := make(chan string)
+	seller, err := air.NewAgent(bob, air.HandlerFunc(func(_ context.Context, d *air.Delivery) error {
+		switch body := d.Body.(type) { // every agent may send every type
+		case *air.Offer:
+			got <- fmt.Sprint(body.Description, " for ", body.Price)
+		default:
+			return air.Reject(air.ErrUnsupportedBody, "only offers")
+		}
 		return nil
-	}), &air.InboxOptions{Resolver: resolver})
+	}), &air.AgentOptions{Resolver: resolver})
 	if err != nil {
 		log.Fatal(err)
 	}
-	client, err := air.NewClient(alice, &air.ClientOptions{Resolver: resolver})
+	defer seller.Close()
+	buyer, err := air.NewAgent(alice, nil, &air.AgentOptions{Resolver: resolver})
 	if err != nil {
 		log.Fatal(err)
 	}
+	defer buyer.Close()
 
-	_, err = client.Send(ctx, &air.Draft{To: bob.DID(), Body: &air.Offer{
+	_, err = buyer.Send(ctx, bob.DID(), &air.Offer{
 		Description: "Translate a page",
 		Price:       air.MinorUnits(500, "USD"),
 		Expires:     time.Now().Add(time.Hour),
-	}}, &air.SendOptions{Seal: true})
+	}, &air.SendOptions{Seal: true})
 	if err != nil {
 		log.Fatal(err)
 	}
-	poller, err := air.NewPoller(inbox, net.Endpoint(bob), &air.PollerOptions{AllowLoopback: true})
-	if err != nil {
-		log.Fatal(err)
-	}
-	if _, err := poller.Drain(ctx); err != nil {
-		log.Fatal(err)
-	}
+	go seller.Run(ctx) // fetches from the relay in its document
+	fmt.Println(<-got)
 	// Output: Translate a page for 500 USD
 }
 

@@ -10,28 +10,28 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
+	"runtime"
 
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
 
-// An Identity is an agent's own name and key. It may be used by several
-// goroutines.
+// An Identity is the name and the key of an agent. It is safe for concurrent use.
 type Identity struct {
 	did     string
 	airID   string
 	signer  crypto.Signer
 	public  *PublicKey
-	box     *BoxKey // nil for a signer that does not give its seed away
+	box     *BoxKey // nil for an external signer
 	retired []*BoxKey
-	seed    []byte // nil likewise
+	seed    []byte // nil for an external signer
 	olds    [][]byte
 }
 
-// NewIdentity makes an identity from a DID and the 32 bytes of an Ed25519 seed.
-// The retired seeds are those of earlier keys: what was sealed to one of them is
-// still opened (AIR-D42).
+// NewIdentity returns an identity of a DID and the 32 bytes of an Ed25519 seed. Retired seeds are
+// those of earlier keys; bodies sealed to these keys can still be opened (AIR-D42).
 func NewIdentity(did string, seed []byte, retired ...[]byte) (*Identity, error) {
 	if len(seed) != ed25519.SeedSize {
 		return nil, ErrBadKey.err("a seed has 32 bytes")
@@ -55,8 +55,8 @@ func NewIdentity(did string, seed []byte, retired ...[]byte) (*Identity, error) 
 	return id, nil
 }
 
-// NewIdentityFromSigner makes an identity whose key stays where it is, in hardware
-// for example. It cannot open sealed bodies, because that takes the seed.
+// NewIdentityFromSigner returns an identity with an external key, for example in hardware. It
+// cannot open sealed bodies, which requires the seed.
 func NewIdentityFromSigner(did string, signer crypto.Signer) (*Identity, error) {
 	if _, err := ParseDID(did, ProfileDeployed); err != nil {
 		return nil, err
@@ -72,7 +72,7 @@ func NewIdentityFromSigner(did string, signer crypto.Signer) (*Identity, error) 
 	return &Identity{did: did, airID: airIDOf(did), signer: signer, public: key}, nil
 }
 
-// GenerateIdentity makes an identity with a fresh key.
+// GenerateIdentity returns an identity with a new key.
 func GenerateIdentity(did string) (*Identity, error) {
 	seed := make([]byte, ed25519.SeedSize)
 	rand.Read(seed) // never fails
@@ -91,16 +91,15 @@ func (id *Identity) PublicKey() *PublicKey { return id.public }
 // Signer returns the private key as a signer.
 func (id *Identity) Signer() crypto.Signer { return id.signer }
 
-// Rotate returns the same agent with a new seed. The key until now is retired.
+// Rotate returns the same agent with a new seed and the current key as a retired one.
 func (id *Identity) Rotate(seed []byte) (*Identity, error) {
 	if id.seed == nil {
-		return nil, errors.New("air: an identity without a seed cannot be rotated")
+		return nil, errors.New("air: rotating the identity: no seed")
 	}
 	return NewIdentity(id.did, seed, append([][]byte{id.seed}, id.olds...)...)
 }
 
-// open opens a body with the current key, else with a retired one, and tells
-// which.
+// open opens a body with the current key, or else with a retired one, and reports which.
 func (id *Identity) open(b Binding, body []byte) (plain []byte, retired bool, err error) {
 	if id.box == nil {
 		return nil, false, errSealed()
@@ -117,11 +116,10 @@ func (id *Identity) open(b Binding, body []byte) (plain []byte, retired bool, er
 	return nil, false, err
 }
 
-// SaveIdentity writes an identity to a file that only its owner may read. The
-// file is there completely or not at all.
+// SaveIdentity atomically writes an identity to a file that only its owner may read.
 func SaveIdentity(path string, id *Identity) error {
 	if id.seed == nil {
-		return errors.New("air: an identity without a seed cannot be saved")
+		return errors.New("air: saving the identity: no seed")
 	}
 	text := strictjson.AppendString([]byte(`{"did":`), id.did)
 	text = append(text, `,"seed":"`+hex.EncodeToString(id.seed)+`","retired":[`...)
@@ -147,9 +145,8 @@ func SaveIdentity(path string, id *Identity) error {
 	return syncFolder(filepath.Dir(path))
 }
 
-// syncFolder makes sure that a renamed file is found after a loss of power, where
-// the system can: some file systems cannot sync folders, which is no reason to
-// fail.
+// syncFolder syncs the folder of a renamed file. A failed sync is ignored, since some file systems
+// cannot sync folders.
 func syncFolder(path string) error {
 	d, err := os.Open(path)
 	if err != nil {
@@ -159,21 +156,34 @@ func syncFolder(path string) error {
 	return d.Close()
 }
 
-// LoadIdentity reads what [SaveIdentity] wrote. A file that others may read is
-// refused.
+// LoadIdentity reads a file of [SaveIdentity]. On Unix it refuses a file to which others have any right, or
+// that its group may write; on Windows, modes mean nothing (AIR-D89).
 func LoadIdentity(path string) (*Identity, error) {
-	info, err := os.Stat(path)
+	f, err := os.Open(path)
 	if err != nil {
 		return nil, fmt.Errorf("air: loading the identity: %w", err)
 	}
-	if info.Mode().Perm()&0o077 != 0 {
-		return nil, fmt.Errorf("air: loading the identity: others may read %s: want mode 0600", path)
-	}
-	data, err := os.ReadFile(path)
+	defer f.Close()
+	info, err := f.Stat()
 	if err != nil {
 		return nil, fmt.Errorf("air: loading the identity: %w", err)
 	}
-	v, err := strictjson.Check(data, strictjson.Options{MaxBytes: 1 << 20})
+	if mode := info.Mode().Perm(); runtime.GOOS != "windows" && mode&0o027 != 0 {
+		return nil, fmt.Errorf("air: loading the identity: mode %#o of %s lets others in, want 0600 or 0640", mode, path)
+	}
+	return ReadIdentity(f)
+}
+
+// maxIdentity bounds the text of an identity.
+const maxIdentity = 1 << 20
+
+// ReadIdentity reads the text that [SaveIdentity] writes, for example of a secret manager.
+func ReadIdentity(r io.Reader) (*Identity, error) {
+	data, err := io.ReadAll(io.LimitReader(r, maxIdentity+1))
+	if err != nil {
+		return nil, fmt.Errorf("air: loading the identity: %w", err)
+	}
+	v, err := strictjson.Check(data, strictjson.Options{MaxBytes: maxIdentity})
 	if err != nil {
 		return nil, fmt.Errorf("air: loading the identity: %w", err)
 	}

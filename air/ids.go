@@ -7,25 +7,24 @@ import (
 	"crypto/rand"
 	"encoding/base64"
 	"fmt"
-	"net/url"
 	"slices"
 	"strings"
 	"time"
 	"unicode/utf8"
 
+	"github.com/fivewire/fivewire/air/internal/web"
 	"github.com/fivewire/fivewire/internal/randid"
 )
 
-// A Profile says how strictly envelopes are taken and how they are written
-// (AIR-D27).
+// A Profile selects how strictly envelopes are validated and how they are written (AIR-D27).
 type Profile string
 
-// The profiles. Sending uses ProfileSpec and receiving ProfileInterop unless an
-// option says otherwise.
+// The profiles. By default a client sends with ProfileSpec and an inbox receives with
+// ProfileInterop.
 const (
-	ProfileSpec     Profile = "spec"     // the specification to the letter
-	ProfileInterop  Profile = "interop"  // what a careful receiver takes
-	ProfileDeployed Profile = "deployed" // what the public peers speak
+	ProfileSpec     Profile = "spec"     // the specification, strictly
+	ProfileInterop  Profile = "interop"  // default for received envelopes
+	ProfileDeployed Profile = "deployed" // the messages of the public peers
 )
 
 // or returns the profile, or def for the empty one.
@@ -36,8 +35,8 @@ func (p Profile) or(def Profile) Profile {
 	return p
 }
 
-// checkWord refuses what is none of the words that an option may be: the option
-// would be taken for the laxest one.
+// checkWord refuses a value outside the words of an option, which would otherwise select the laxest
+// one.
 func checkWord[T ~string](what string, word T, words ...T) error {
 	if word == "" || slices.Contains(words, word) {
 		return nil
@@ -58,34 +57,18 @@ func ValidateAIRID(id string) error {
 	return nil
 }
 
-func isAIRID(s string) bool {
-	if len(s) != 18 || s[:4] != "AIR-" {
-		return false
-	}
-	for i := 4; i < len(s); i++ {
-		c := s[i]
-		if i%5 == 3 {
-			if c != '-' {
-				return false
-			}
-		} else if c-'0' >= 10 && c-'A' >= 26 {
-			return false
-		}
-	}
-	return true
-}
+func isAIRID(s string) bool { return web.IsAIRID(s) }
 
-// A DID is the name of an agent, taken apart.
+// A DID is the parsed name of an agent.
 type DID struct {
-	Host  string // who vouches for the agent, such as agentidentityregistry.org
+	Host  string // the registry, such as agentidentityregistry.org
 	AIRID string // the AIR ID, the last segment
 }
 
 const maxDID = 500 // bytes
 
-// ParseDID takes did:wba:host:...:AIR-ID apart (AIR-D32). In [ProfileDeployed]
-// anything that begins with did: is taken, and what cannot be found in it is
-// empty (AIR-D27). The error is [ErrBadDID].
+// ParseDID parses did:wba:host:...:AIR-ID (AIR-D32). In [ProfileDeployed] any text that begins with
+// did: is valid, and missing parts are empty (AIR-D27). The error is [ErrBadDID].
 func ParseDID(text string, p Profile) (DID, error) {
 	var d DID
 	bad := func() (DID, error) { return DID{}, ErrBadDID.err("not the DID of an agent") }
@@ -145,19 +128,13 @@ func isHostByte(c byte) bool { return isAlphanumeric(c) || c == '.' || c == '-' 
 
 func isSegmentByte(c byte) bool { return isAlphanumeric(c) || c == '_' || c == '-' }
 
-// airIDOf returns the AIR ID to look a DID up by, "" if it has none.
-func airIDOf(did string) string {
-	if id := did[strings.LastIndexByte(did, ':')+1:]; isAIRID(id) {
-		return id
-	}
-	return ""
-}
+func airIDOf(did string) string { return web.AIRIDOf(did) }
 
 // NewID returns a random UUID of version 4, for envelopes and threads.
 func NewID() string { return randid.UUID4() }
 
-// NewNonce returns 128 random bits as 22 characters (AIR-041).
-func NewNonce() string {
+// newNonce returns 128 random bits as 22 characters (AIR-041).
+func newNonce() string {
 	var b [16]byte
 	rand.Read(b[:])
 	return base64.RawURLEncoding.EncodeToString(b[:])
@@ -187,23 +164,14 @@ func validID(s string, p Profile) bool {
 	return p != ProfileSpec || s[14] == '4' && (s[19] == '8' || s[19] == '9' || s[19] == 'a' || s[19] == 'b')
 }
 
-// timeLayout is the one form of timestamps that is written (AIR-D22).
+// timeLayout is the format of written timestamps (AIR-D22).
 const timeLayout = "2006-01-02T15:04:05.000Z"
 
-// FormatTime returns t as the protocol writes it, in UTC with milliseconds.
-func FormatTime(t time.Time) string { return t.UTC().Format(timeLayout) }
+// formatTime returns t in the format of the protocol, in UTC with milliseconds.
+func formatTime(t time.Time) string { return t.UTC().Format(timeLayout) }
 
-// ParseTime reads a timestamp: exactly three digits of a second, or none to nine
-// in [ProfileDeployed]; a day and a time that exist. The error is
-// [ErrInvalidEnvelope].
-func ParseTime(text string, p Profile) (time.Time, error) {
-	t, ok := parseTime(text, p)
-	if !ok {
-		return time.Time{}, ErrInvalidEnvelope.err("not a timestamp like 2026-05-28T09:00:00.000Z")
-	}
-	return t, nil
-}
-
+// parseTime parses a timestamp of an existing day and time: with exactly three fraction digits, or
+// up to nine in [ProfileDeployed].
 func parseTime(s string, p Profile) (t time.Time, ok bool) {
 	const shape = "0000-00-00T00:00:00"
 	if len(s) < len(shape)+1 || s[len(s)-1] != 'Z' {
@@ -243,28 +211,4 @@ func parseTime(s string, p Profile) (t time.Time, ok bool) {
 	}
 	t = time.Date(year, time.Month(month), day, hour, minute, second, nanos, time.UTC)
 	return t, t.Day() == day // otherwise the month is shorter
-}
-
-// A ServiceType says what the name of a service in a DID document is (section 12).
-type ServiceType struct {
-	Reserved string // the reserved prefix it begins with: A2A, AIR or DIDComm; or ""
-	URI      bool   // an absolute https URL, as third parties should use
-}
-
-// ParseServiceType looks at the name of a service. An empty one is
-// [ErrBadServiceType].
-func ParseServiceType(name string) (ServiceType, error) {
-	if name == "" {
-		return ServiceType{}, ErrBadServiceType.err("empty")
-	}
-	var st ServiceType
-	for _, prefix := range []string{"A2A", "AIR", "DIDComm"} {
-		if strings.HasPrefix(name, prefix) {
-			st.Reserved = prefix
-		}
-	}
-	if u, err := url.Parse(name); err == nil && u.Scheme == "https" && u.Host != "" {
-		st.URI = true
-	}
-	return st, nil
 }

@@ -11,20 +11,19 @@ import (
 	"filippo.io/edwards25519"
 )
 
-// A KeyKind says what a multibase text holds: the first of its two bytes of
-// multicodec.
-type KeyKind byte
+// A keyKind is the type of a multibase key: the first of its two bytes of multicodec.
+type keyKind byte
 
-// The two kinds of keys that the protocol knows.
+// The kinds of keys of the protocol.
 const (
-	KeyEd25519 KeyKind = 0xed // signs; its text begins with z6Mk
-	KeyX25519  KeyKind = 0xec // agrees on secrets; its text begins with z6LS
+	keyEd25519 keyKind = 0xed // signs; its text begins with z6Mk
+	keyX25519  keyKind = 0xec // key agreement; its text begins with z6LS
 )
 
-// EncodeKey returns the multibase text of a public key: z and the base58btc of
+// encodeKey returns the multibase text of a public key: z and the base58btc of
 // two bytes of multicodec and 32 bytes of key (5.1, 14.5). It returns "" for a
 // key of another length.
-func EncodeKey(kind KeyKind, key []byte) string {
+func encodeKey(kind keyKind, key []byte) string {
 	if len(key) != 32 {
 		return ""
 	}
@@ -34,16 +33,15 @@ func EncodeKey(kind KeyKind, key []byte) string {
 	return string(appendBase58([]byte{'z'}, b[:]))
 }
 
-// DecodeKey reads what [EncodeKey] writes and nothing else. An Ed25519 key must be
-// the canonical encoding of a point of the prime-order subgroup, an X25519 key a
-// number below the prime (AIR-D31, AIR-D36); otherwise the error is
-// [ErrBadKey].
-func DecodeKey(kind KeyKind, text string) ([]byte, error) {
+// decodeKey parses a text of [encodeKey]. An Ed25519 key must be the canonical encoding of a point
+// of the prime-order subgroup, an X25519 key a number below the prime (AIR-D31, AIR-D36). Otherwise
+// the error is [ErrBadKey].
+func decodeKey(kind keyKind, text string) ([]byte, error) {
 	key, ok := decodeMultikey(kind, text)
 	if !ok {
 		return nil, ErrBadKey.err("not the multibase text of a key of this kind")
 	}
-	if kind == KeyEd25519 {
+	if kind == keyEd25519 {
 		if _, err := decodePoint(key); err != nil {
 			return nil, err
 		}
@@ -53,7 +51,7 @@ func DecodeKey(kind KeyKind, text string) ([]byte, error) {
 	return key, nil
 }
 
-func decodeMultikey(kind KeyKind, text string) ([]byte, bool) {
+func decodeMultikey(kind keyKind, text string) ([]byte, bool) {
 	var b [34]byte
 	if len(text) < 2 || text[0] != 'z' || !decodeBase58(b[:], text[1:]) || b[0] != byte(kind) || b[1] != 1 {
 		return nil, false
@@ -61,8 +59,8 @@ func decodeMultikey(kind KeyKind, text string) ([]byte, bool) {
 	return b[2:], true
 }
 
-// decodePoint checks an Ed25519 key. What libsodium's conversion demands is
-// demanded here of every key, and that the encoding is the canonical one too.
+// decodePoint validates an Ed25519 key: canonically encoded, and with the conditions of libsodium's
+// conversion to X25519.
 func decodePoint(key []byte) (*edwards25519.Point, error) {
 	if len(key) != 32 {
 		return nil, ErrBadKey.err("not 32 bytes")
@@ -74,7 +72,7 @@ func decodePoint(key []byte) (*edwards25519.Point, error) {
 	if string(p.Bytes()) != string(key) {
 		return nil, ErrBadKey.err("not the canonical encoding")
 	}
-	// The order of p divides l just if (l-1)p = -p, and l-1 is -1 as a scalar.
+	// The order of p divides l if and only if (l-1)p = -p, and l-1 is -1 as a scalar.
 	one := make([]byte, 32)
 	one[0] = 1
 	s, err := new(edwards25519.Scalar).SetCanonicalBytes(one)
@@ -104,14 +102,14 @@ func reducedX25519(u []byte) bool {
 	return false
 }
 
-// A PublicKey is the checked Ed25519 key of an agent, with its Montgomery form
-// for sealing to it. It may be used by several goroutines.
+// A PublicKey is the validated Ed25519 key of an agent, with its Montgomery form for sealing. It is
+// safe for concurrent use.
 type PublicKey struct {
 	ed ed25519.PublicKey
 	x  *ecdh.PublicKey
 }
 
-// NewPublicKey checks an Ed25519 key as [DecodeKey] does.
+// NewPublicKey validates an Ed25519 key like [decodeKey].
 func NewPublicKey(key []byte) (*PublicKey, error) {
 	p, err := decodePoint(key)
 	if err != nil {
@@ -124,9 +122,9 @@ func NewPublicKey(key []byte) (*PublicKey, error) {
 	return &PublicKey{ed: ed25519.PublicKey(append([]byte(nil), key...)), x: x}, nil
 }
 
-// ParsePublicKey reads the multibase text of an Ed25519 key.
+// ParsePublicKey parses the multibase text of an Ed25519 key.
 func ParsePublicKey(text string) (*PublicKey, error) {
-	key, ok := decodeMultikey(KeyEd25519, text)
+	key, ok := decodeMultikey(keyEd25519, text)
 	if !ok {
 		return nil, ErrBadKey.err("not the multibase text of an Ed25519 key")
 	}
@@ -140,13 +138,13 @@ func (k *PublicKey) Bytes() []byte { return append([]byte(nil), k.ed...) }
 func (k *PublicKey) X25519() []byte { return k.x.Bytes() }
 
 // String returns the multibase text.
-func (k *PublicKey) String() string { return EncodeKey(KeyEd25519, k.ed) }
+func (k *PublicKey) String() string { return encodeKey(keyEd25519, k.ed) }
 
 // Equal reports whether both are the same key.
 func (k *PublicKey) Equal(o *PublicKey) bool { return o != nil && k.ed.Equal(o.ed) }
 
-// A BoxKey opens sealed bodies: the X25519 form of an Ed25519 seed (14.2). It
-// may be used by several goroutines.
+// A BoxKey opens sealed bodies: the X25519 form of an Ed25519 seed (14.2). It is safe for
+// concurrent use.
 type BoxKey struct{ x *ecdh.PrivateKey }
 
 // NewBoxKey derives the key from the 32 bytes of an Ed25519 seed.
@@ -167,10 +165,3 @@ func clamp(b []byte) []byte {
 	b[31] = b[31]&127 | 64
 	return b
 }
-
-// Bytes returns the clamped scalar. It is as secret as the seed.
-func (k *BoxKey) Bytes() []byte { return k.x.Bytes() }
-
-// PublicBytes returns the public coordinate, equal to what others compute from the
-// Ed25519 key.
-func (k *BoxKey) PublicBytes() []byte { return k.x.PublicKey().Bytes() }

@@ -17,6 +17,7 @@ import (
 
 	"github.com/fivewire/fivewire/air"
 	"github.com/fivewire/fivewire/air/airtest"
+	"github.com/fivewire/fivewire/air/relay"
 )
 
 // Many envelopes through a relay and an inbox over real connections: nothing is
@@ -32,7 +33,8 @@ func TestLoad(t *testing.T) {
 		total, err = strconv.Atoi(s)
 		require.NoError(t, err)
 	}
-	net := airtest.NewNetwork(&airtest.Options{Relay: air.RelayOptions{RateLimit: -1, PageSize: 200, TTL: time.Minute}})
+	net, err := airtest.NewNetwork(&airtest.Options{Relay: relay.ServerOptions{PageSize: 200, Limits: relay.Limits{RateLimit: -1, AddressRateLimit: -1}, Persistence: relay.Persistence{Retention: time.Minute}}})
+	require.NoError(t, err)
 	defer net.Close()
 	resolver, err := net.Resolver()
 	require.NoError(t, err)
@@ -105,8 +107,8 @@ func TestLoad(t *testing.T) {
 	require.Equal(t, int64(5*round), handled.Load())
 	require.LessOrEqual(t, g1, g0+20)
 	require.LessOrEqual(t, f1, f0+20)
-	// What must be remembered for five minutes is some 200 bytes an envelope; the
-	// relay keeps what it knows of acknowledged mail for a minute here.
+	// Replay protection needs some 200 bytes an envelope for five minutes. The relay keeps the
+	// hashes of acknowledged mail for a minute here.
 	require.Less(t, h1, h0+uint64(4*round)*600+(16<<20))
 	t.Logf("%d envelopes: goroutines %d to %d, descriptors %d to %d, heap %d to %d KB", 5*round, g0, g1, f0, f1, h0>>10, h1>>10)
 }

@@ -13,13 +13,12 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/fivewire/fivewire/air"
+	"github.com/fivewire/fivewire/air/relay"
 	"github.com/fivewire/fivewire/store"
 )
 
-// Whatever happens at once in a mailbox, each envelope is stored once however often
-// it is pushed, comes out byte for byte, and goes for good with its acknowledgement
-// (AIR-094, AIR-096, AIR-D61, AIR-D62).
+// Under concurrency each envelope is stored once however often it is pushed, is returned byte for
+// byte, and is removed by its acknowledgement (AIR-094, AIR-096, AIR-D61, AIR-D62).
 func TestMailboxConcurrently(t *testing.T) {
 	for _, kind := range []string{"private", "alone", "shared", "shared by two"} {
 		t.Run(kind, func(t *testing.T) { testMailboxConcurrently(t, kind) })
@@ -27,9 +26,9 @@ func TestMailboxConcurrently(t *testing.T) {
 }
 
 func testMailboxConcurrently(t *testing.T, kind string) {
-	opts := air.RelayOptions{RateLimit: -1, PageSize: 7, Alone: kind == "alone"}
+	opts := relay.ServerOptions{PageSize: 7, Limits: relay.Limits{RateLimit: -1, AddressRateLimit: -1}, Persistence: relay.Persistence{SingleInstance: kind == "alone"}}
 	if kind != "private" {
-		opts.Store = store.NewMemory()
+		opts.Persistence.Store = store.NewMemory()
 	}
 	w := newWorld(t, &opts)
 	relays := []http.Handler{w.relay}
@@ -61,7 +60,7 @@ func testMailboxConcurrently(t *testing.T, kind string) {
 		pushers.Go(func() {
 			for i, id := range list {
 				push(t, turn(i), bob.AIRID(), []byte(mail[id]))
-				push(t, turn(i/2), bob.DID(), []byte(mail[list[i/2]])) // once more
+				push(t, turn(i/2), bob.DID(), []byte(mail[list[i/2]])) // a repeated push
 			}
 		})
 	}

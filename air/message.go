@@ -10,26 +10,26 @@ import (
 	"time"
 )
 
-// Types of the bodies that the specification defines.
+// Types of the bodies of the specification.
 const (
-	BodyTypeOffer     = "Offer"
-	BodyTypeCounter   = "Counter"
-	BodyTypeAccept    = "Accept"
-	BodyTypeDecline   = "Decline"
-	BodyTypeWithdraw  = "Withdraw"
-	BodyTypeEncrypted = "encrypted"
+	bodyTypeOffer     = "Offer"
+	bodyTypeCounter   = "Counter"
+	bodyTypeAccept    = "Accept"
+	bodyTypeDecline   = "Decline"
+	bodyTypeWithdraw  = "Withdraw"
+	bodyTypeEncrypted = "encrypted"
 )
 
 func isNegotiation(bodyType string) bool {
 	switch bodyType {
-	case BodyTypeOffer, BodyTypeCounter, BodyTypeAccept, BodyTypeDecline, BodyTypeWithdraw:
+	case bodyTypeOffer, bodyTypeCounter, bodyTypeAccept, bodyTypeDecline, bodyTypeWithdraw:
 		return true
 	}
 	return false
 }
 
-// A Body is what an envelope carries: *[Offer], *[Counter], *[Accept],
-// *[Decline], *[Withdraw], *[Encrypted] or *[Raw].
+// A Body is the body of an envelope: *[Offer], *[Counter], *[Accept], *[Decline], *[Withdraw],
+// *[Encrypted] or *[Raw].
 type Body interface {
 	// BodyType returns the member type of the body.
 	BodyType() string
@@ -58,14 +58,13 @@ type Accept struct {
 
 // A Decline ends the negotiation without agreement.
 type Decline struct {
-	Reason string // at most 512 characters; empty is left out
+	Reason string // at most 512 characters; empty is omitted
 }
 
-// A Withdraw takes back one's own outstanding Offer or Counter and ends the
-// negotiation.
+// A Withdraw retracts the sender's own outstanding Offer or Counter and ends the negotiation.
 type Withdraw struct {
 	WithdrawnID string
-	Reason      string // at most 512 characters; empty is left out
+	Reason      string // at most 512 characters; empty is omitted
 }
 
 // An Encrypted is a sealed body (section 14).
@@ -82,32 +81,32 @@ type Raw struct {
 }
 
 // BodyType returns "Offer".
-func (*Offer) BodyType() string { return BodyTypeOffer }
+func (*Offer) BodyType() string { return bodyTypeOffer }
 
 // BodyType returns "Counter".
-func (*Counter) BodyType() string { return BodyTypeCounter }
+func (*Counter) BodyType() string { return bodyTypeCounter }
 
 // BodyType returns "Accept".
-func (*Accept) BodyType() string { return BodyTypeAccept }
+func (*Accept) BodyType() string { return bodyTypeAccept }
 
 // BodyType returns "Decline".
-func (*Decline) BodyType() string { return BodyTypeDecline }
+func (*Decline) BodyType() string { return bodyTypeDecline }
 
 // BodyType returns "Withdraw".
-func (*Withdraw) BodyType() string { return BodyTypeWithdraw }
+func (*Withdraw) BodyType() string { return bodyTypeWithdraw }
 
 // BodyType returns "encrypted".
-func (*Encrypted) BodyType() string { return BodyTypeEncrypted }
+func (*Encrypted) BodyType() string { return bodyTypeEncrypted }
 
-// BodyType returns the type that the body names.
+// BodyType returns the type of the body.
 func (b *Raw) BodyType() string { return b.Type }
 
 func (b *Offer) appendJSON(dst []byte) []byte {
-	return appendOffer(dst, BodyTypeOffer, b.Description, b.Price, b.Expires)
+	return appendOffer(dst, bodyTypeOffer, b.Description, b.Price, b.Expires)
 }
 
 func (b *Counter) appendJSON(dst []byte) []byte {
-	return appendOffer(dst, BodyTypeCounter, b.Description, b.Price, b.Expires)
+	return appendOffer(dst, bodyTypeCounter, b.Description, b.Price, b.Expires)
 }
 
 func appendOffer(dst []byte, bodyType, description string, price Money, expires time.Time) []byte {
@@ -156,16 +155,16 @@ func (b *Encrypted) appendJSON(dst []byte) []byte {
 
 func (b *Raw) appendJSON(dst []byte) []byte { return append(dst, b.JSON...) }
 
-// Money is an amount in minor units of a currency; of a currency without minor
-// units, the full amount (4.3.1).
+// Money is an amount in minor units of a currency, or in full units if the currency has no minor
+// ones (4.3.1).
 type Money struct {
 	Amount   Amount
 	Currency string // three upper-case letters of ISO 4217
 }
 
-// MinorUnits returns so many minor units of a currency.
+// MinorUnits returns an amount in minor units of a currency.
 func MinorUnits(amount uint64, currency string) Money {
-	return Money{Amount: NewAmount(amount), Currency: currency}
+	return Money{Amount: newAmount(amount), Currency: currency}
 }
 
 // String returns, for example, "500 USD".
@@ -178,18 +177,17 @@ func (m Money) appendJSON(dst []byte) []byte {
 	return append(appendQuoted(dst, m.Currency), '}')
 }
 
-// An Amount is an exact integer, zero or more, of any size. The zero value is 0,
-// and two Amounts are equal just if they compare equal with ==.
+// An Amount is an exact non-negative integer of any size. The zero value is 0. Two Amounts are
+// equal if and only if they compare equal with ==.
 type Amount struct{ digits string } // "" is 0
 
-// NewAmount returns n as an Amount.
-func NewAmount(n uint64) Amount {
+// newAmount returns n as an Amount.
+func newAmount(n uint64) Amount {
 	a, _ := ParseAmount(strconv.FormatUint(n, 10))
 	return a
 }
 
-// ParseAmount reads decimal digits without leading zeros and reports whether text
-// is that.
+// ParseAmount parses decimal digits without leading zeros, and reports whether text is valid.
 func ParseAmount(text string) (Amount, bool) {
 	if text == "0" {
 		return Amount{}, true
@@ -208,13 +206,13 @@ func (a Amount) String() string {
 	return a.digits
 }
 
-// Uint64 returns the amount and whether it fits.
+// Uint64 returns the amount and whether it fits into 64 bits.
 func (a Amount) Uint64() (uint64, bool) {
 	n, err := strconv.ParseUint(a.String(), 10, 64)
 	return n, err == nil
 }
 
-// Big returns the amount whatever its size.
+// Big returns the amount.
 func (a Amount) Big() *big.Int {
 	n, _ := new(big.Int).SetString(a.String(), 10)
 	return n

@@ -9,10 +9,9 @@ import (
 	"time"
 )
 
-// A Negotiation makes the moves of one party in one thread. It fills in ids and
-// prices from the thread as it stands, and what the state machine does not allow
-// is refused before anything is signed. Its methods may be called from several
-// goroutines.
+// A Negotiation makes the moves of one party in one thread. It takes ids and prices from the
+// current state of the thread, and refuses illegal moves before they are signed. Its methods are
+// safe for concurrent use.
 type Negotiation struct {
 	client   *Client
 	threadID string
@@ -20,10 +19,9 @@ type Negotiation struct {
 	seal     bool
 }
 
-// NewNegotiation returns the negotiation with a peer in a thread: a new one if threadID
-// is empty, else one that an envelope has named. The client needs
-// [ClientOptions.ThreadStore], shared with the [Inbox] that hears the answers.
-// If seal is set, the moves are sent encrypted.
+// NewNegotiation returns the negotiation with a peer in a thread: a new one if threadID is empty,
+// else that of a received envelope. The client needs [ClientOptions.ThreadStore], shared with the
+// [Inbox] that receives the peer's moves. If seal is set, the moves are sealed.
 func (c *Client) NewNegotiation(peer, threadID string, seal bool) *Negotiation {
 	if threadID == "" {
 		threadID = NewID()
@@ -34,7 +32,7 @@ func (c *Client) NewNegotiation(peer, threadID string, seal bool) *Negotiation {
 // ThreadID returns the id of the thread.
 func (n *Negotiation) ThreadID() string { return n.threadID }
 
-var errNoThreads = errors.New("air: a Negotiation needs ClientOptions.Threads")
+var errNoThreads = errors.New("air: negotiation: ClientOptions.ThreadStore missing")
 
 // Thread returns the state of the negotiation.
 func (n *Negotiation) Thread(ctx context.Context) (Thread, error) {
@@ -49,7 +47,7 @@ func (n *Negotiation) Offer(ctx context.Context, description string, price Money
 	return n.send(ctx, "", &Offer{Description: description, Price: price, Expires: expires})
 }
 
-// Counter answers the outstanding message with another price.
+// Counter responds to the outstanding message with another price.
 func (n *Negotiation) Counter(ctx context.Context, description string, price Money, expires time.Time) (*Receipt, error) {
 	return n.answer(ctx, func(*Move) Body {
 		return &Counter{Description: description, Price: price, Expires: expires}
@@ -66,12 +64,12 @@ func (n *Negotiation) Decline(ctx context.Context, reason string) (*Receipt, err
 	return n.answer(ctx, func(*Move) Body { return &Decline{Reason: reason} })
 }
 
-// Withdraw takes the own outstanding message back; the reason may be empty.
+// Withdraw retracts the agent's outstanding message; the reason may be empty.
 func (n *Negotiation) Withdraw(ctx context.Context, reason string) (*Receipt, error) {
 	return n.answer(ctx, func(o *Move) Body { return &Withdraw{WithdrawnID: o.ID, Reason: reason} })
 }
 
-// answer sends a body about the outstanding message.
+// answer sends a body that refers to the outstanding message.
 func (n *Negotiation) answer(ctx context.Context, body func(*Move) Body) (*Receipt, error) {
 	th, err := n.Thread(ctx)
 	if err != nil {
@@ -79,7 +77,7 @@ func (n *Negotiation) answer(ctx context.Context, body func(*Move) Body) (*Recei
 	}
 	o := th.Outstanding()
 	switch {
-	case th.State.Closed():
+	case th.State.closed():
 		return nil, ErrThreadClosed.err("the negotiation has ended")
 	case o == nil:
 		return nil, ErrConflict.err("there is nothing to answer yet")

@@ -14,7 +14,7 @@ import (
 //
 // The norm package makes stream-safe text: it puts U+034F into runs of more than
 // 30 combining marks, which no other language does, and signatures would differ
-// (AIR-D04). Texts with long runs therefore take the way of [appendPlainNFC].
+// (AIR-D04). Texts with long runs are therefore normalized by [appendPlainNFC].
 func appendNFC(dst, s []byte) []byte {
 	if hasLongRun(s) {
 		return appendPlainNFC(dst, s)
@@ -25,9 +25,8 @@ func appendNFC(dst, s []byte) []byte {
 	return norm.NFC.Append(dst, s...)
 }
 
-// hasLongRun reports whether more than six characters in a row may belong to the
-// one before them. One of them decomposes to at most four, so that fewer than 30
-// marks can come of a shorter run.
+// hasLongRun reports whether more than six characters in a row may combine with the preceding one.
+// A character decomposes to at most four, so a shorter run yields fewer than 30 marks.
 func hasLongRun(s []byte) bool {
 	run := 0
 	for i := 0; i < len(s); {
@@ -38,7 +37,7 @@ func hasLongRun(s []byte) bool {
 		}
 		p := norm.NFC.Properties(s[i:])
 		if p.Size() == 0 {
-			return true // the slow way copes with everything
+			return true // appendPlainNFC handles all cases
 		}
 		i += p.Size()
 		if p.BoundaryBefore() {
@@ -50,8 +49,8 @@ func hasLongRun(s []byte) bool {
 	return false
 }
 
-// appendPlainNFC is the algorithm of the Unicode standard: decompose, order the
-// marks, compose.
+// appendPlainNFC implements the algorithm of the Unicode standard: decompose, order the marks,
+// compose.
 func appendPlainNFC(dst, s []byte) []byte {
 	type char struct {
 		r   rune
@@ -110,7 +109,7 @@ func appendPlainNFC(dst, s []byte) []byte {
 // decomposition returns the full canonical decomposition of one character, nil
 // if it has none.
 func decomposition(char []byte) []byte {
-	if r, _ := utf8.DecodeRune(char); r >= 0xac00 && r <= 0xd7a3 { // Hangul has none in the tables
+	if r, _ := utf8.DecodeRune(char); r >= 0xac00 && r <= 0xd7a3 { // Hangul is computed, not listed
 		s := r - 0xac00
 		d := utf8.AppendRune(nil, 0x1100+s/588)
 		d = utf8.AppendRune(d, 0x1161+s%588/28)
@@ -122,7 +121,7 @@ func decomposition(char []byte) []byte {
 	return norm.NFD.Properties(char).Decomposition()
 }
 
-// composePair returns the one character that a starter and the next one form.
+// composePair returns the composition of a starter and the next character.
 func composePair(a, b rune) (rune, bool) {
 	var in, out [3 * utf8.UTFMax]byte
 	pair := utf8.AppendRune(utf8.AppendRune(in[:0], a), b)
@@ -131,10 +130,10 @@ func composePair(a, b rune) (rune, bool) {
 	return r, n == len(got)
 }
 
-// quickNFC reports whether s is surely valid UTF-8 in NFC, by ranges in which no
-// character combines with another: ASCII and Latin up to U+02FF, Cyrillic up
-// to U+0482, punctuation from U+2010 to U+2027, kana without the voicing marks,
-// CJK and Hangul syllables, and the planes of emoji. False says nothing.
+// quickNFC reports whether s is certainly valid UTF-8 in NFC, by ranges in which no character
+// combines with another: ASCII and Latin up to U+02FF, Cyrillic up to U+0482, punctuation from
+// U+2010 to U+2027, kana without the voicing marks, CJK and Hangul syllables, and the planes of
+// emoji. False means that it is unknown.
 func quickNFC(s []byte) bool {
 	for i := 0; i < len(s); {
 		c := s[i]

@@ -28,9 +28,9 @@ func TestMisspeltOptions(t *testing.T) {
 	_, err = air.NewPoller(in, "https://relay.example/inbox/x", &air.PollerOptions{Dialect: "deploy"})
 	require.ErrorContains(t, err, `unknown dialect "deploy"`)
 	_, err = air.NewClient(nil, nil)
-	require.ErrorContains(t, err, "needs an identity")
+	require.ErrorContains(t, err, "client: identity missing")
 	_, err = air.NewInbox(alice, nil, nil)
-	require.ErrorContains(t, err, "needs an identity and a handler")
+	require.ErrorContains(t, err, "inbox: identity or handler missing")
 
 	signed := signedOffer(t, alice, alice.DID(), nil)
 	_, err = air.Verify(signed, alice.PublicKey(), air.FormSetAny)

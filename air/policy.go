@@ -11,12 +11,10 @@ import (
 	"github.com/fivewire/fivewire/store"
 )
 
-// A KeyPolicy decides whether a key that the registry names is trusted. The
-// registry is the trust anchor of the protocol; a policy serves those who want to
-// notice when it changes its mind.
+// A KeyPolicy decides whether a key from the registry is trusted. The registry is the trust anchor
+// of the protocol; a policy can detect changed keys.
 type KeyPolicy interface {
-	// AuthorizeKey returns an error to refuse the key of an agent. It may be called
-	// from several goroutines.
+	// AuthorizeKey returns an error that is [ErrKeyRefused] to refuse the key of an agent. It is called concurrently.
 	AuthorizeKey(ctx context.Context, did string, key *PublicKey) error
 }
 
@@ -28,11 +26,11 @@ func (f KeyPolicyFunc) AuthorizeKey(ctx context.Context, did string, key *Public
 	return f(ctx, did, key)
 }
 
-// ErrKeyChanged reports a key other than the pinned one.
-var ErrKeyChanged = errors.New("air: the key of the agent has changed")
+// ErrKeyRefused reports a key that a policy refuses. Any other error of a policy is a temporary failure.
+var ErrKeyRefused = errors.New("air: key refused")
 
-// PinKeys returns a policy that remembers the first key of each agent and refuses
-// every other one with [ErrKeyChanged], until [UnpinKey] forgets it.
+// PinKeys returns a policy that records the first key of each agent and refuses other keys with
+// [ErrKeyRefused] until [UnpinKey] removes the record.
 func PinKeys(kv store.KV) KeyPolicy {
 	return KeyPolicyFunc(func(ctx context.Context, did string, key *PublicKey) error {
 		for {
@@ -43,16 +41,16 @@ func PinKeys(kv store.KV) KeyPolicy {
 			e, err := kv.Get(ctx, pinPrefix+did)
 			switch {
 			case errors.Is(err, store.ErrNotFound):
-				continue // unpinned in between
+				continue // unpinned concurrently
 			case err == nil && string(e.Value) != string(key.ed):
-				return fmt.Errorf("%w: %s", ErrKeyChanged, did)
+				return fmt.Errorf("%w: the key of %s has changed", ErrKeyRefused, did)
 			}
 			return err
 		}
 	})
 }
 
-// UnpinKey forgets the key of an agent, so that [PinKeys] takes its next one.
+// UnpinKey removes the pinned key of an agent, so that [PinKeys] accepts the next one.
 func UnpinKey(ctx context.Context, kv store.KV, did string) error {
 	return kv.Delete(ctx, pinPrefix+did, 0)
 }

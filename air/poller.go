@@ -4,87 +4,119 @@
 package air
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"math/rand/v2"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/fivewire/fivewire/air/internal/web"
+	"github.com/fivewire/fivewire/internal/guard"
+	"github.com/fivewire/fivewire/internal/life"
+	"github.com/fivewire/fivewire/internal/option"
+	"github.com/fivewire/fivewire/internal/retry"
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
 
-// maxAck is how many ids one acknowledgement holds (AIR-D63).
+// maxAck is the maximum number of ids in one acknowledgement (AIR-D63).
 const maxAck = 500
 
 // PollerOptions adjusts a [Poller]. The zero value is right for production.
 type PollerOptions struct {
-	// Dialect is what the relay speaks. Empty means DialectSpec.
+	// Dialect is the dialect of the relay. Empty means DialectSpec.
 	Dialect Dialect
 
-	// AgentSecret is shown to the relay. Empty means none.
+	// AgentSecret is the secret sent to the relay. Empty means none.
 	AgentSecret string
 
-	// HTTPClient asks the relay. Nil means one that connects to public addresses
-	// only. No redirect is followed in any case.
+	// HTTPClient sends the requests. Nil means a client that connects to public addresses only.
+	// Redirects are never followed.
 	HTTPClient *http.Client
 
-	// PollInterval is the time between two polls, give or take a fifth at random. Zero
-	// means 5 s (7.5).
+	// PollInterval is the time between two polls, with 20 % jitter. It doubles with every further
+	// failure, up to a minute. Zero means 5 s (7.5); a negative value means no delay, and 5 s after a
+	// failure.
 	PollInterval time.Duration
 
-	// EnableStream asks a relay of DialectDeployed for its stream of events, so that
-	// envelopes arrive at once. Where that fails the poller polls.
+	// MaxConcurrent is the number of envelopes that are handled at a time, those of one sender and thread
+	// one after the other (AIR-D78). Zero means 8; a negative value removes the bound.
+	MaxConcurrent int
+
+	// MaxPages is the number of pages after which a drain ends; the next one continues there
+	// (AIR-D65). Zero means 100; a negative value removes the bound.
+	MaxPages int
+
+	// EnableStream opens the event stream of a relay with DialectDeployed, so that envelopes arrive
+	// at once. If the stream fails, the poller polls.
 	EnableStream bool
 
 	// AllowLoopback and AllowPrivate are as in [ResolverOptions].
 	AllowLoopback bool
 	AllowPrivate  bool
 
-	// Random returns numbers from 0 up to 1 for the jitter. Nil means math/rand.
-	Random func() float64
-
-	// Logger receives what no error reports, such as a relay that fails. Nil is
-	// silent.
+	// Logger receives failures that are not returned, such as those of a relay. Nil means
+	// slog.Default().
 	Logger *slog.Logger
+
+	random func() float64 // numbers from 0 up to 1 for the jitter; nil means math/rand
 }
 
-// A Poller fetches envelopes from a relay and hands them to an [Inbox]. What has a
-// final outcome is acknowledged, everything else comes again (AIR-D63). Run is
-// for one goroutine; Drain may be called beside it and waits for its turn.
+// A Poller fetches envelopes from a relay and passes them to an [Inbox]. It acknowledges those with
+// a final outcome; the relay delivers the others again (AIR-D63). Run must be called once; Drain
+// may be called concurrently and waits for its turn.
 type Poller struct {
 	inbox    *Inbox
 	opts     PollerOptions
-	endpoint Endpoint
-	deployed Endpoint // where DialectAuto goes if there is no {endpoint}/pull
+	url      string   // for the log
+	endpoint Endpoint // guarded by turn
+	deployed Endpoint // endpoint of DialectAuto if {endpoint}/pull is missing
 	http     *http.Client
+	isNew    bool // the transport of http belongs to the poller
 	log      *slog.Logger
+	life     *life.Life
+	streams  web.LogLevels
 
-	turn   sync.Mutex // held while the relay is being asked
-	cursor string     // of the next pull; guarded by turn
-	auto   bool       // not yet known which dialect; guarded by turn
-	plain  bool       // DialectDeployed; guarded by turn
+	turn   chan struct{} // full during requests and deliveries; a caller waits within its context
+	cursor string        // of the next pull; guarded by turn
+	auto   bool          // the dialect is not detected yet; guarded by turn
+	plain  bool          // DialectDeployed; guarded by turn
 
-	refusedCursor string // the relay answered 400 to it; guarded by turn
-	refusals      int    // how often in a row; guarded by turn
+	isBehind  bool                      // the next drain continues the round; guarded by turn
+	isBack    bool                      // the round has unsettled mail; guarded by turn
+	back      string                    // a cursor at or before the first of that; guarded by turn
+	unsettled memo[replayKey, struct{}] // ids of that; guarded by turn
+	slots     chan struct{}             // of handlers
+
+	failures int    // consecutive failed drains; guarded by turn
+	failure  string // kind of the last logged failure; guarded by turn
+
+	refusedCursor string // last cursor refused with 400; guarded by turn
+	refusals      int    // consecutive refusals; guarded by turn
 }
 
-// maxRefusals is how often a relay may refuse a cursor before the poller starts over
-// without one. A relay that lost its cursors, or the mailbox moved to another one,
-// would otherwise be asked in vain for ever: a pull that fails leaves the cursor as
-// it is (AIR-D63).
+// maxRefusals is the number of refusals of a cursor after which the poller starts without one. A
+// failed pull does not change the cursor (AIR-D63), so after the loss of the relay's cursors the
+// poller would retry without end.
 const maxRefusals = 3
 
-// NewPoller returns a poller of the mailbox at an endpoint, which is the address
-// that others push to. It does no I/O.
+// Failed polls (AIR-D87).
+const (
+	pollInterval  = 5 * time.Second
+	maxPollDelay  = time.Minute
+	maxPermanents = 3
+)
+
+// NewPoller returns a poller of the mailbox at an endpoint, the address for pushes. It does no I/O.
 func NewPoller(in *Inbox, endpoint string, opts *PollerOptions) (*Poller, error) {
-	p := &Poller{inbox: in}
+	p := &Poller{inbox: in, turn: make(chan struct{}, 1)}
 	if opts != nil {
 		p.opts = *opts
 	}
@@ -94,146 +126,345 @@ func NewPoller(in *Inbox, endpoint string, opts *PollerOptions) (*Poller, error)
 	}
 	eo := &EndpointOptions{AllowLoopback: o.AllowLoopback, AllowPrivate: o.AllowPrivate, Dialect: o.Dialect}
 	var err error
-	if p.endpoint, err = ParseEndpoint(endpoint, eo); err != nil {
+	if p.endpoint, err = parseEndpoint(endpoint, eo); err != nil {
 		return nil, err
 	}
+	p.url, _, _ = strings.Cut(p.endpoint.URL, "?") // a query may hold a secret
 	switch o.Dialect {
 	case DialectDeployed:
 		p.plain = true
 	case DialectAuto:
 		eo.Dialect = DialectDeployed
-		if p.deployed, err = ParseEndpoint(endpoint, eo); err == nil {
+		if p.deployed, err = parseEndpoint(endpoint, eo); err == nil {
 			p.auto = true
 		}
 	}
-	if o.PollInterval <= 0 {
-		o.PollInterval = 5 * time.Second
+	o.MaxConcurrent = option.Count(o.MaxConcurrent, 8)
+	o.MaxPages = option.Count(o.MaxPages, 100)
+	if o.MaxConcurrent > 1 && o.MaxConcurrent < option.None {
+		p.slots = make(chan struct{}, o.MaxConcurrent)
 	}
-	if o.Random == nil {
-		o.Random = rand.Float64
+	o.PollInterval = option.Or(o.PollInterval, pollInterval, 0)
+	if o.random == nil {
+		o.random = rand.Float64
 	}
-	p.http = web.Client(o.HTTPClient, o.AllowLoopback, o.AllowPrivate)
+	p.http, p.isNew = web.Client(o.HTTPClient, o.AllowLoopback, o.AllowPrivate)
 	p.log = logger(o.Logger)
+	p.life = life.New(life.Options{Closed: ErrClosed, Logger: p.log})
 	return p, nil
 }
 
-// Run fetches envelopes until ctx ends, and returns its error then. What is being
-// handled when ctx ends is finished or left to the next process.
+// Run fetches envelopes until ctx ends, and returns its error, or [ErrClosed] once the poller or the
+// inbox is closed. It returns the error of the third consecutive poll with a permanent failure, such
+// as a wrong secret or an unknown path (AIR-D87). An envelope that is being handled when Run returns
+// is finished or left to the next process.
 func (p *Poller) Run(ctx context.Context) error {
-	for {
-		next, err := p.Drain(ctx)
-		if ctx.Err() != nil {
-			return ctx.Err()
-		}
-		if err != nil {
-			p.log.WarnContext(ctx, "air: poll failed", "endpoint", p.endpoint.URL, "err", err)
-		} else if p.opts.EnableStream {
-			if err := p.stream(ctx); ctx.Err() == nil {
-				p.log.DebugContext(ctx, "air: stream ended", "endpoint", p.endpoint.URL, "err", err)
-			}
-		}
-		if err := sleep(ctx, next); err != nil {
-			return err
-		}
+	w, err := p.life.Start(ctx, life.Idle)
+	if err != nil {
+		return err
 	}
-}
-
-// A drain is one round of pulling.
-type drain struct {
-	unsettled bool   // an envelope is to be fetched again
-	back      string // the cursor that cannot skip the first of those
-}
-
-// Drain fetches, handles and acknowledges until the relay has no more, and returns
-// how long to wait before the next time. A relay that refuses a cursor three times
-// in a row is asked without one the next time, as after a restart: it then hands
-// out again what was not acknowledged, and the inbox knows what it has seen.
-func (p *Poller) Drain(ctx context.Context) (next time.Duration, err error) {
-	p.turn.Lock()
-	defer p.turn.Unlock()
-	next = p.opts.PollInterval + time.Duration((2*p.opts.Random()-1)*0.2*float64(p.opts.PollInterval))
-	var d drain
-	asked := p.cursor
-	for {
-		before := d
-		pg, err := p.pull(ctx, asked)
-		if err == nil {
-			var settled []string
-			settled, err = p.handle(ctx, pg, asked, &d)
-			err = errors.Join(p.ack(ctx, settled), err)
-		}
-		if err != nil {
-			p.cursor = asked
-			if before.unsettled {
-				p.cursor = before.back
-			}
-			if p.refusals >= maxRefusals {
-				p.log.WarnContext(ctx, "air: the relay refuses the cursor; starting over", "endpoint", p.endpoint.URL, "cursor", p.refusedCursor)
-				p.cursor, p.refusals = "", 0
-			}
-			var limited *Error
-			if errors.As(err, &limited) && limited.Code == ErrRateLimited && limited.RetryAfter > 0 {
-				next = min(limited.RetryAfter, time.Hour)
-			}
-			return next, err
-		}
-		// A page that is empty or leads nowhere ends the drain whatever it says, or a
-		// relay could keep it spinning (AIR-D65).
-		stuck := len(pg.items) == 0 || pg.cursor == asked
-		asked = pg.cursor
-		if !pg.more || stuck {
-			break
-		}
-	}
-	p.cursor = asked
-	if d.unsettled {
-		p.cursor = d.back
-	}
-	return next, nil
-}
-
-// handle gives a page to the inbox and returns the ids to acknowledge.
-func (p *Poller) handle(ctx context.Context, pg *page, asked string, d *drain) (settled []string, err error) {
-	for _, item := range pg.items {
-		if err := ctx.Err(); err != nil {
-			p.unsettled(d, &item, asked)
-			return settled, err
-		}
-		final := true
-		if item.data != nil {
-			final = p.inbox.Receive(ctx, item.data, true).Final
-		} else {
-			p.log.WarnContext(ctx, "air: a pulled message holds no envelope", "id", item.id)
+	defer w.Finish()
+	for permanents := 0; ; {
+		next, err := p.Drain(w)
+		if permanents++; err == nil || retry.ClassOf(err) != retry.Permanent {
+			permanents = 0
 		}
 		switch {
-		case !final:
-			p.unsettled(d, &item, asked)
-		case item.id != "":
+		case w.Err() != nil:
+			return context.Cause(w)
+		case p.inbox.Ready() != nil:
+			return ErrClosed
+		case err == nil && p.opts.EnableStream:
+			if err := p.stream(w); w.Err() == nil {
+				p.log.Log(w, p.streams.Level("stream"), "air: stream ended", "endpoint", p.url, "err", err)
+			}
+		case permanents == maxPermanents:
+			return err
+		}
+		if retry.Sleep(w, next) != nil {
+			return context.Cause(w)
+		}
+	}
+}
+
+// Close ends Run and the drains, waits for them at most one second, and closes the idle connections.
+func (p *Poller) Close() error {
+	err := p.life.Close()
+	if p.isNew {
+		p.http.CloseIdleConnections()
+	}
+	return err
+}
+
+// Limits of a drain (AIR-D65).
+const (
+	maxDrainEnvelopes = 1000
+	maxDrainBytes     = 16 << 20
+)
+
+// A drain is one call of Drain.
+type drain struct {
+	arrived   time.Time // the response to the first pull
+	pages     int
+	envelopes int
+	bytes     int
+	hasNew    bool // the handler took an envelope
+	round     round
+}
+
+// Drain fetches, handles and acknowledges envelopes until the relay has no more or the drain reaches a
+// limit, and returns the delay before the next call, which doubles with every consecutive failure. After three consecutive refusals of a cursor the next call has none,
+// as after a restart: the relay then hands out unacknowledged envelopes again, and the inbox drops
+// replays.
+func (p *Poller) Drain(ctx context.Context) (next time.Duration, err error) {
+	w, err := p.life.Start(ctx, life.Part)
+	if err != nil {
+		return p.opts.PollInterval, err
+	}
+	defer w.Finish()
+	if err := p.take(w); err != nil {
+		return p.opts.PollInterval, err
+	}
+	defer p.release()
+	next = p.opts.PollInterval + time.Duration((2*p.opts.random()-1)*0.2*float64(p.opts.PollInterval))
+	var d drain
+	err = guard.Call("HTTP client", func() error { return p.drainLocked(w, &d) })
+	p.inbox.ledger.keep(&d.round)
+	if err == nil {
+		p.failures, p.failure = 0, ""
+		if p.isBehind && d.hasNew {
+			next = 0
+		}
+		return next, nil
+	}
+	logPanic(w, p.log, err)
+	return p.failedLocked(w, next, err)
+}
+
+// take waits for the turn. The caller releases it.
+func (p *Poller) take(ctx context.Context) error {
+	select {
+	case p.turn <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+func (p *Poller) release() { <-p.turn }
+
+// failedLocked counts and classifies the failure of a drain, and returns the delay before the next one
+// (AIR-D87). p.turn must be held.
+func (p *Poller) failedLocked(ctx context.Context, next time.Duration, err error) (time.Duration, error) {
+	if ctx.Err() != nil {
+		return next, context.Cause(ctx)
+	}
+	var e *Error
+	class, kind := retry.Unknown, "unreachable"
+	if errors.As(err, &e) {
+		kind = fmt.Sprint(e.Code, e.RemoteStatus)
+		if isPermanentStatus(e.RemoteStatus) {
+			class = retry.Permanent
+		}
+	}
+	level := slog.LevelDebug
+	if kind != p.failure {
+		level, p.failure = slog.LevelWarn, kind
+	}
+	p.log.Log(ctx, level, "air: poll failed", "endpoint", p.url, "err", err)
+	next = cmp.Or(next, pollInterval)
+	next = time.Duration(min(math.Ldexp(float64(next), p.failures), float64(max(next, maxPollDelay))))
+	p.failures++
+	if e != nil && e.Code == ErrRateLimited && e.RetryAfter > 0 {
+		next = min(e.RetryAfter, time.Hour)
+	}
+	return next, retry.Mark(err, class, 0)
+}
+
+// isPermanentStatus reports whether a repeated pull would meet the same refusal.
+func isPermanentStatus(status int) bool {
+	switch status {
+	case http.StatusBadRequest, http.StatusRequestTimeout, http.StatusTooEarly, http.StatusTooManyRequests:
+		return false
+	}
+	return status >= 400 && status <= 499
+}
+
+// drainLocked is one drain. p.turn must be held.
+func (p *Poller) drainLocked(ctx context.Context, d *drain) error {
+	cursor := p.cursor
+	if !p.isBehind {
+		p.isBack, p.back, p.unsettled = false, "", memo[replayKey, struct{}]{}
+	}
+	for {
+		isBack, back := p.isBack, p.back
+		pg, err := p.pullLocked(ctx, cursor)
+		if err == nil {
+			var settled []string
+			settled, err = p.handleLocked(ctx, pg, cursor, d)
+			err = errors.Join(p.ackLocked(ctx, settled), err)
+		}
+		if err != nil {
+			p.cursor, p.isBehind = cursor, false
+			if isBack {
+				p.cursor = back
+			}
+			if p.refusals >= maxRefusals {
+				p.log.WarnContext(ctx, "air: refused cursor dropped", "endpoint", p.url, "cursor", p.refusedCursor)
+				p.cursor, p.refusals = "", 0
+			}
+			return err
+		}
+		// An empty page or an unchanged cursor ends the drain, or a relay could keep it in a loop.
+		stuck := len(pg.items) == 0 || pg.cursor == cursor
+		cursor = pg.cursor
+		p.cursor, p.isBehind = cursor, pg.more && !stuck
+		if !p.isBehind {
+			break
+		}
+		if d.pages >= p.opts.MaxPages || d.envelopes >= maxDrainEnvelopes || d.bytes >= maxDrainBytes {
+			return nil
+		}
+	}
+	if p.isBack {
+		p.cursor = p.back
+	}
+	return nil
+}
+
+// handleLocked passes a page to the inbox and returns the ids to acknowledge. An id with an unsettled
+// envelope is held back (AIR-D79). p.turn must be held.
+func (p *Poller) handleLocked(ctx context.Context, pg *page, cursor string, d *drain) (settled []string, err error) {
+	now := time.Now()
+	if d.pages == 0 {
+		d.arrived = now
+	}
+	d.pages++
+	d.envelopes += len(pg.items)
+	for i := range pg.items {
+		item := &pg.items[i]
+		d.bytes += len(item.data)
+		item.isFinal = item.data == nil
+		if item.isFinal {
+			p.log.WarnContext(ctx, "air: pulled message without envelope skipped", "id", item.id)
+			continue
+		}
+		item.env, _ = p.inbox.decode(item.data, true)
+	}
+	p.receivePage(ctx, pg.items, &arrival{arrived: d.arrived, pulled: now, round: &d.round})
+	for i := range pg.items {
+		item := &pg.items[i]
+		d.hasNew = d.hasNew || item.isNew
+		if !item.isFinal {
+			p.holdCursorLocked(item, cursor)
+			p.unsettled.put(hashKey('a', item.id, "", ""), struct{}{})
+		}
+	}
+	listed := make(map[string]bool)
+	for _, item := range pg.items {
+		_, isHeld := p.unsettled.get(hashKey('a', item.id, "", ""))
+		if item.id != "" && !isHeld && !listed[item.id] {
+			listed[item.id] = true
 			settled = append(settled, item.id)
 		}
 	}
-	return settled, nil
+	return settled, ctx.Err()
 }
 
-// unsettled keeps a cursor that cannot skip the first envelope that has to come
-// again.
-func (p *Poller) unsettled(d *drain, item *pulled, asked string) {
-	if d.unsettled {
+// minWorkers is the number of envelopes that are verified at a time, so that lookups do not wait for
+// handlers.
+const minWorkers = maxLookups
+
+// receivePage receives the envelopes of a page, those of one sender and thread in the order of their
+// timestamps (AIR-D77, AIR-D78).
+func (p *Poller) receivePage(ctx context.Context, items []pulled, common *arrival) {
+	order, next, ready := sequence(items)
+	workers := p.opts.MaxConcurrent
+	if workers > 1 {
+		workers = max(workers, minWorkers)
+	}
+	done, running := make(chan int), 0
+	for len(ready) > 0 && ctx.Err() == nil || running > 0 {
+		if len(ready) > 0 && running < workers && ctx.Err() == nil {
+			i := ready[0]
+			ready = ready[1:]
+			running++
+			go func() {
+				defer func() { done <- i }()
+				p.receiveItem(ctx, &items[order[i]], *common)
+			}()
+			continue
+		}
+		i := <-done
+		running--
+		if n := next[i]; n >= 0 {
+			at, _ := slices.BinarySearch(ready, n)
+			ready = slices.Insert(ready, at, n)
+		}
+	}
+}
+
+func (p *Poller) receiveItem(ctx context.Context, item *pulled, a arrival) {
+	if item.isFinal {
 		return
 	}
-	d.unsettled, d.back = true, asked
+	a.data, a.env, a.via, a.slots = item.data, item.env, viaPull, p.slots
+	a.record = &AuditRecord{Time: time.Now(), Operation: "pull", Bytes: int64(len(item.data))}
+	o := p.inbox.receiveAs(ctx, &a)
+	item.isFinal, item.isNew = o.Final, o.Delivery != nil
+}
+
+// sequence returns the order in which items are handled, and for each place in it the place of the next
+// envelope of the same sender and thread, or -1. ready are the places without an earlier one. The places
+// of such envelopes are filled with them by timestamp; an item that cannot be read keeps its place.
+func sequence(items []pulled) (order, next, ready []int) {
+	places := make(map[replayKey][]int)
+	order, next = make([]int, len(items)), make([]int, len(items))
+	for i := range items {
+		order[i], next[i] = i, -1
+		e := items[i].env
+		if e == nil {
+			ready = append(ready, i)
+			continue
+		}
+		k := hashKey('t', e.From, e.ThreadID, "")
+		if len(places[k]) == 0 {
+			ready = append(ready, i)
+		}
+		places[k] = append(places[k], i)
+	}
+	for _, list := range places {
+		byTime := slices.Clone(list)
+		slices.SortStableFunc(byTime, func(a, b int) int { return items[a].env.Time.Compare(items[b].env.Time) })
+		for k, place := range list {
+			order[place] = byTime[k]
+			if k+1 < len(list) {
+				next[place] = list[k+1]
+			}
+		}
+	}
+	return order, next, ready
+}
+
+// holdCursorLocked records a cursor at or before the first envelope that must be fetched again.
+// p.turn must be held.
+func (p *Poller) holdCursorLocked(item *pulled, cursor string) {
+	if p.isBack {
+		return
+	}
+	p.isBack, p.back = true, cursor
 	if p.plain {
-		d.back = strconv.FormatInt(max(item.seq-1, 0), 10)
+		p.back = strconv.FormatInt(max(item.seq-1, 0), 10)
 	}
 }
 
-func (p *Poller) pull(ctx context.Context, since string) (*page, error) {
-	res, err := web.Exchange(ctx, p.http, http.MethodGet, p.pullURL(since), nil, p.opts.AgentSecret, maxPull)
+func (p *Poller) pullLocked(ctx context.Context, since string) (*page, error) {
+	res, err := p.exchange(ctx, http.MethodGet, p.pullURLLocked(since), nil, maxPull)
 	if err == nil && p.auto {
 		p.auto = false
 		if res.Status == http.StatusNotFound {
 			p.plain, p.endpoint = true, p.deployed
-			res, err = web.Exchange(ctx, p.http, http.MethodGet, p.pullURL(since), nil, p.opts.AgentSecret, maxPull)
+			res, err = p.exchange(ctx, http.MethodGet, p.pullURLLocked(since), nil, maxPull)
 		}
 	}
 	if err != nil {
@@ -258,7 +489,26 @@ func (p *Poller) pull(ctx context.Context, since string) (*page, error) {
 	return pg, nil
 }
 
-func (p *Poller) pullURL(since string) string {
+// exchange makes one signed request to the relay.
+func (p *Poller) exchange(ctx context.Context, method, u string, body []byte, limit int64) (*web.Reply, error) {
+	req, err := web.NewRequest(ctx, method, u, body, p.opts.AgentSecret)
+	if err != nil {
+		return nil, err
+	}
+	return web.ExchangeSigned(p.http, req, limit, func(r *http.Request) error { return p.sign(r, body) })
+}
+
+// sign signs a request as the agent (AIR-D90). A relay that does not verify it ignores the headers.
+func (p *Poller) sign(r *http.Request, body []byte) error {
+	signed := web.RequestOf(r.Method, r.URL)
+	signed.Body, signed.DID, signed.Created, signed.Nonce = body, p.inbox.did, time.Now().Unix(), newNonce()
+	if _, err := signed.Sign(r.Header, p.inbox.id.Load().signer); err != nil {
+		return fmt.Errorf("air: signing a request: %w", err)
+	}
+	return nil
+}
+
+func (p *Poller) pullURLLocked(since string) string {
 	if p.plain && since == "" {
 		since = "0"
 	}
@@ -273,7 +523,7 @@ func (p *Poller) pullURL(since string) string {
 	return u + sep + "since=" + strings.ReplaceAll(url.QueryEscape(since), "+", "%20")
 }
 
-func (p *Poller) ack(ctx context.Context, ids []string) error {
+func (p *Poller) ackLocked(ctx context.Context, ids []string) error {
 	for len(ids) > 0 {
 		n := min(len(ids), maxAck)
 		body := []byte(`{"envelope_ids":[`)
@@ -284,7 +534,7 @@ func (p *Poller) ack(ctx context.Context, ids []string) error {
 			body = strictjson.AppendString(body, id)
 		}
 		ids = ids[n:]
-		res, err := web.Exchange(ctx, p.http, http.MethodPost, p.endpoint.Ack, append(body, "]}"...), p.opts.AgentSecret, maxAnswer)
+		res, err := p.exchange(ctx, http.MethodPost, p.endpoint.Ack, append(body, "]}"...), maxAnswer)
 		if err != nil {
 			return fmt.Errorf("air: acknowledging: %w", err)
 		}
@@ -295,12 +545,12 @@ func (p *Poller) ack(ctx context.Context, ids []string) error {
 	return nil
 }
 
-// refused makes an error of an answer, with the delay of a 429.
+// refused returns the error of a response, with the delay of a 429.
 func (p *Poller) refused(what string, res *web.Reply) error {
-	v := Judge(res.Status, res.Header, res.Body, 1, time.Now())
+	v := classifyResponse(res.Status, res.Header, res.Body, 1, defaultAttempts, time.Now())
 	e := &Error{Code: v.Code, Message: fmt.Sprintf("%s: status %d", what, res.Status), RemoteStatus: res.Status}
 	if v.Code == "" {
-		e.Code = ErrHTTP // a success other than the one there is
+		e.Code = ErrHTTP // an unexpected success status
 	}
 	if res.Status == http.StatusTooManyRequests && v.HasRetryAfter {
 		e.RetryAfter = v.RetryAfter

@@ -6,31 +6,34 @@ package air
 import (
 	"encoding/base64"
 	"errors"
+	"slices"
 	"strconv"
 
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
 
-// A page is the answer to a pull, in either dialect.
+// A page is the response to a pull, in either dialect.
 type page struct {
 	items  []pulled
 	cursor string
 	more   bool
 }
 
-// A pulled is one envelope of a page. Its data are nil if the relay sent something
-// that holds none.
+// A pulled is one envelope of a page. Its data are nil if the item has no envelope.
 type pulled struct {
 	data []byte
-	id   string // what to acknowledge; "" if nothing can be found
+	id   string // id to acknowledge; "" if unknown
 	seq  int64  // DialectDeployed only
+
+	env     *Envelope // nil if it cannot be read
+	isFinal bool      // a copy is not needed
+	isNew   bool      // the handler took it
 }
 
-var errPage = errors.New("the answer of the relay is not a page of envelopes")
+var errPage = errors.New("response of the relay is not a page of envelopes")
 
-// parsePage takes the answer apart. The envelopes in it come from strangers, and
-// one that is not strict JSON must not keep the others back: so this looks at the
-// outline only, and leaves the envelopes to their own check.
+// parsePage parses a page into its outline. Envelopes come from untrusted senders and are validated
+// one by one, so that an invalid one does not block the others.
 func parsePage(text []byte, deployed bool) (*page, error) {
 	top, ok := outline(text)
 	if !ok {
@@ -97,23 +100,27 @@ func parseItem(text []byte, deployed bool) (p pulled, ok bool) {
 	if p.data, err = base64.StdEncoding.DecodeString(coded); err != nil {
 		p.data = nil
 	}
-	// What stands beside the envelope is a hint (AIR-126), good enough to get rid of
-	// one that does not tell its id.
+	// Members next to the envelope are hints (AIR-126), sufficient to acknowledge an envelope
+	// without a readable id.
 	if p.id = outlineID(p.data); p.id == "" {
 		p.id, _ = v.Get("envelope_id").Text()
 	}
 	return p, true
 }
 
-// outlineID returns the top-level id of something that looks like an envelope.
-func outlineID(text []byte) string {
+// outlineID returns the top-level id of a text that may be an envelope.
+func outlineID(text []byte) string { return outlineText(text, "id") }
+
+// outlineText returns the last top-level string with a name of a text that may be an envelope.
+func outlineText(text []byte, name string) string {
 	top, _ := outline(text)
-	for _, m := range top {
-		if m.name == "id" {
-			if v, err := strictjson.Check(m.value, strictjson.Options{}); err == nil {
-				id, _ := v.Text()
-				return id
-			}
+	for _, m := range slices.Backward(top) {
+		if m.name != name || m.value[0] != '"' {
+			continue
+		}
+		if v, err := strictjson.Check(m.value, strictjson.Options{}); err == nil {
+			id, _ := v.Text()
+			return id
 		}
 	}
 	return ""
@@ -124,7 +131,7 @@ type outlined struct {
 	value []byte
 }
 
-// outline returns the members of an object without looking into their values.
+// outline returns the members of an object without parsing their values.
 func outline(s []byte) (ms []outlined, ok bool) {
 	i := space(s, 0)
 	if i >= len(s) || s[i] != '{' {
@@ -165,7 +172,7 @@ func outline(s []byte) (ms []outlined, ok bool) {
 	}
 }
 
-// listItems returns the elements of a list that skipValue has passed over.
+// listItems returns the elements of a list that skipValue has validated.
 func listItems(s []byte) (items [][]byte) {
 	for i := space(s, 1); i < len(s) && s[i] != ']'; i = space(s, i) {
 		e := skipValue(s, i)
@@ -180,8 +187,8 @@ func listItems(s []byte) (items [][]byte) {
 	return items
 }
 
-// skipValue returns where the value at s[i] ends, by its brackets and quotes, or
-// -1. It needs no memory for nesting and so has no limit for it.
+// skipValue returns the end of the value at s[i] by its brackets and quotes, or -1. Nesting is not
+// limited, since it needs no memory.
 func skipValue(s []byte, i int) int {
 	depth := 0
 	for i < len(s) {

@@ -10,13 +10,13 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
-	"github.com/fivewire/fivewire/air"
+	"github.com/fivewire/fivewire/air/relay"
+	"github.com/fivewire/fivewire/internal/testkit"
 	"github.com/fivewire/fivewire/store"
 )
 
@@ -24,7 +24,7 @@ import (
 // that things happen at its very end too.
 const modelTTL = time.Hour
 
-// A modelBox says what one mailbox does, whatever relay is asked.
+// A modelBox models one mailbox, whichever relay is used.
 type modelBox struct {
 	mail []*modelMail // in the order of arrival
 	max  int
@@ -37,23 +37,23 @@ type modelMail struct {
 	acked    bool
 }
 
-func (m *modelMail) known() bool { return time.Since(m.queued) < modelTTL }
-func (m *modelMail) there() bool { return m.known() && !m.acked }
+func (m *modelMail) isRemembered() bool { return time.Since(m.queued) < modelTTL }
+func (m *modelMail) isQueued() bool     { return m.isRemembered() && !m.acked }
 
 func (b *modelBox) count() (n int) {
 	for _, m := range b.mail {
-		if m.there() {
+		if m.isQueued() {
 			n++
 		}
 	}
 	return n
 }
 
-// push returns whether the envelope is taken, and whether it may be refused for
-// want of room although it was taken before.
-func (b *modelBox) push(id, data string) (taken, mayRefuse bool) {
+// push reports whether the envelope is accepted, and whether a full mailbox may refuse a repeated
+// envelope.
+func (b *modelBox) push(id, data string) (accepted, mayRefuse bool) {
 	for _, m := range b.mail {
-		if m.data == data && m.known() {
+		if m.data == data && m.isRemembered() {
 			return true, m.acked && b.count() >= b.max
 		}
 	}
@@ -64,10 +64,10 @@ func (b *modelBox) push(id, data string) (taken, mayRefuse bool) {
 	return true, false
 }
 
-// pull returns a page from that index on, and the index after it.
+// pull returns a page that starts at an index, and the index after it.
 func (b *modelBox) pull(from, limit int) (page []string, next int, more bool) {
 	for i := from; i < len(b.mail); i++ {
-		if m := b.mail[i]; m.there() {
+		if m := b.mail[i]; m.isQueued() {
 			if len(page) == limit {
 				return page, next, true
 			}
@@ -82,7 +82,7 @@ func (b *modelBox) ack(ids []string) (n int) {
 	for _, id := range ids {
 		found := false
 		for _, m := range b.mail {
-			if m.id == id && m.handed && m.there() {
+			if m.id == id && m.handed && m.isQueued() {
 				m.acked, found = true, true
 			}
 		}
@@ -117,42 +117,23 @@ func TestRelaysAgainstModel(t *testing.T) {
 	}
 	for _, kind := range []string{"private", "alone", "shared"} {
 		t.Run(kind, func(t *testing.T) {
-			checkInVirtualTime(t, func(t *rapid.T) { runRelayModel(t, kind, bob.AIRID(), bob.DID(), ids[:], envelope) })
+			testkit.CheckInBubble(t, func(t *rapid.T) { runRelayModel(t, kind, bob.AIRID(), bob.DID(), ids[:], envelope) })
 		})
 	}
-}
-
-// checkInVirtualTime checks a property, each time in a bubble of its own: rapid needs
-// the real time for itself.
-func checkInVirtualTime(t *testing.T, property func(t *rapid.T)) {
-	rapid.Check(t, func(rt *rapid.T) {
-		var failure any // rapid's way to end a run; it must reach rapid's goroutine
-		synctest.Test(t, func(*testing.T) {
-			defer func() { failure = recover() }()
-			property(rt)
-		})
-		switch fmt.Sprintf("%T", failure) {
-		case "<nil>":
-		case "rapid.invalidData": // a run that rapid cut short; it tells by the line
-			panic(failure)
-		default:
-			panic(failure)
-		}
-	})
 }
 
 func runRelayModel(t *rapid.T, kind, airID, did string, ids []string, envelope func(n, twin int) string) {
 	model := &modelBox{max: rapid.IntRange(1, 6).Draw(t, "max")}
-	opts := air.RelayOptions{RateLimit: -1, MaxQueued: model.max, TTL: modelTTL, OpenInboxes: true, Alone: kind == "alone"}
-	relays := make([]*air.Relay, 1)
+	opts := relay.ServerOptions{Auth: relay.Auth{AllowAnonymous: true}, Limits: relay.Limits{RateLimit: -1, AddressRateLimit: -1, QueueLimitPerSession: int64(model.max)}, Persistence: relay.Persistence{Retention: modelTTL, SingleInstance: kind == "alone"}}
+	relays := make([]*relay.Server, 1)
 	if kind != "private" {
-		opts.Store = store.NewMemory()
+		opts.Persistence.Store = store.NewMemory()
 	}
 	if kind == "shared" {
-		relays = make([]*air.Relay, rapid.IntRange(2, 3).Draw(t, "relays"))
+		relays = make([]*relay.Server, rapid.IntRange(2, 3).Draw(t, "relays"))
 	}
 	for i := range relays {
-		relays[i] = air.NewRelay(&opts)
+		relays[i] = newRelay(t, &opts)
 	}
 	ask := func(method, path, body string) (int, string) {
 		r := relays[rapid.IntRange(0, len(relays)-1).Draw(t, "relay")]
@@ -167,7 +148,7 @@ func runRelayModel(t *rapid.T, kind, airID, did string, ids []string, envelope f
 	name := func() string { return rapid.SampledFrom([]string{airID, did}).Draw(t, "name") }
 	limit := func() int { return rapid.IntRange(1, 4).Draw(t, "limit") }
 
-	// A round of pulls that is under way.
+	// An unfinished round of pulls.
 	cursor, at := "", 0
 	since, sinceAt := "0", 0
 	restarted := func() { cursor, at, since, sinceAt = "", 0, "0", 0 }
@@ -176,19 +157,19 @@ func runRelayModel(t *rapid.T, kind, airID, did string, ids []string, envelope f
 		"push": func(t *rapid.T) {
 			n, twin := rapid.IntRange(0, len(ids)-1).Draw(t, "n"), rapid.IntRange(0, 1).Draw(t, "twin")
 			data := envelope(n, twin)
-			taken, mayRefuse := model.push(ids[n], data)
+			accepted, mayRefuse := model.push(ids[n], data)
 			path := "/inbox/" + name()
 			status, answer := ask(http.MethodPost, path, data)
 			if status == 429 && mayRefuse {
 				return
 			}
-			if status == 429 && taken { // room that others made is seen a moment later
+			if status == 429 && accepted { // room that others made is seen a moment later
 				time.Sleep(time.Second)
 				status, answer = ask(http.MethodPost, path, data)
 				model.mail[len(model.mail)-1].queued = time.Now()
 			}
 			want := 429
-			if taken {
+			if accepted {
 				want = 202
 			}
 			require.Equal(t, want, status, answer)
@@ -248,9 +229,9 @@ func runRelayModel(t *rapid.T, kind, airID, did string, ids []string, envelope f
 		},
 		"time passes": func(t *rapid.T) {
 			time.Sleep(time.Duration(rapid.IntRange(1, 5).Draw(t, "quarters")) * modelTTL / 4)
-			restarted() // whoever takes so long begins anew
+			restarted() // the round starts over after an hour
 		},
-		"a relay is started anew": func(t *rapid.T) {
+		"restart a relay": func(t *rapid.T) {
 			if kind == "private" {
 				return
 			}
@@ -258,7 +239,7 @@ func runRelayModel(t *rapid.T, kind, airID, did string, ids []string, envelope f
 				model.forget()
 				restarted()
 			}
-			relays[rapid.IntRange(0, len(relays)-1).Draw(t, "i")] = air.NewRelay(&opts)
+			relays[rapid.IntRange(0, len(relays)-1).Draw(t, "i")] = newRelay(t, &opts)
 		},
 		"": func(t *rapid.T) {
 			require.LessOrEqual(t, model.count(), model.max)

@@ -4,6 +4,7 @@
 package air
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -14,28 +15,31 @@ import (
 	"time"
 
 	"github.com/fivewire/fivewire/air/internal/web"
-	"github.com/fivewire/fivewire/internal/strictjson"
+	"github.com/fivewire/fivewire/internal/guard"
+	"github.com/fivewire/fivewire/internal/option"
 )
 
-// maxDocumentTTL is the longest that a document may be used without resolving it
-// again, before jitter (AIR-026).
+// maxDocumentTTL is the maximum lifetime of a cached document, before jitter (AIR-026).
 const maxDocumentTTL = 60 * time.Second
+
+// maxLookups bounds the requests to the registry at a time.
+const maxLookups = 16
 
 // ResolverOptions adjusts a [Resolver]. The zero value is right for production.
 type ResolverOptions struct {
 	// RegistryURL is the base URL of the registry. Empty means [DefaultRegistryURL].
 	RegistryURL string
 
-	// HTTPClient fetches the documents. Nil means one that connects to public
-	// addresses only. No redirect is followed in any case.
+	// HTTPClient fetches the documents. Nil means a client that connects to public addresses only.
+	// Redirects are never followed.
 	HTTPClient *http.Client
 
-	// CacheTTL is how long a document is used, give or take a sixth at random for each
-	// one. Zero means 60 s; 15 s is right where a key must not be trusted longer
-	// (AIR-030). More than [MaxDocumentTTL] is refused.
+	// CacheTTL is the lifetime of a cached document, with a jitter of a sixth. Zero means 60 s,
+	// which is also the maximum; a negative value
+	// disables the cache. Use 15 s if a replaced key must be detected sooner (AIR-030).
 	CacheTTL time.Duration
 
-	// MaxCacheEntries bounds the cache. Zero means 10,000.
+	// MaxCacheEntries bounds the cache. Zero means 10,000; a negative value removes the bound.
 	MaxCacheEntries int
 
 	// AllowLoopback accepts a registry and inboxes on this machine, for tests.
@@ -44,38 +48,41 @@ type ResolverOptions struct {
 	// AllowPrivate accepts private addresses, for closed networks.
 	AllowPrivate bool
 
-	// Random returns numbers from 0 up to 1 for the jitter. Nil means math/rand.
-	Random func() float64
-
-	// Logger receives what lookups find. Nil is silent.
+	// Logger receives failed lookups. Nil means slog.Default().
 	Logger *slog.Logger
+
+	random func() float64 // numbers from 0 up to 1 for the jitter; nil means math/rand
 }
 
-// A Resolver fetches DID documents and keeps them for about a minute. Several
-// callers that ask for the same agent at once share one request. All methods
-// may be called from several goroutines.
+// A Resolver fetches DID documents and caches them for about a minute. Concurrent callers for the
+// same agent share one request; there are at most 16 requests at a time, and further callers wait
+// within their contexts. All methods are safe for concurrent use.
 type Resolver struct {
 	opts   ResolverOptions
 	client *http.Client
+	isNew  bool // the transport of client belongs to the resolver
 	log    *slog.Logger
 
+	slots   chan struct{} // of lookups in progress (AIR-D40)
+	faults  web.LogLevels
 	mu      sync.Mutex
 	entries map[string]cached // by AIR ID, never by DID or URL (AIR-029); guarded by mu
 	flights map[string]*flight
 }
 
 type cached struct {
-	doc     *Document
-	fetched time.Time
-	expires time.Time
+	doc       *Document // nil: the registry does not know the agent
+	requested time.Time
+	fetched   time.Time
+	expires   time.Time
 
-	did string // whose key was taken out of the document when it was fetched
+	did string // the subject of pub
 	pub *PublicKey
 	bad error
 }
 
-// key is the signing key of did. Checking a point is expensive, so that of the
-// document's own agent is checked once.
+// key returns the signing key of did. Validating a point is expensive, so it happens once for the
+// subject of the document.
 func (c *cached) key(did string) (*PublicKey, error) {
 	if did == c.did {
 		return c.pub, c.bad
@@ -84,69 +91,69 @@ func (c *cached) key(did string) (*PublicKey, error) {
 }
 
 type flight struct {
-	done  chan struct{}
-	entry cached
-	err   error
-	ended bool // by the context of its caller, so that others must try themselves
+	done       chan struct{}
+	entry      cached
+	err        error
+	isCanceled bool // the context of its caller ended, so waiters must retry
 }
 
 // NewResolver returns a resolver with an empty cache. It does no I/O.
 func NewResolver(opts *ResolverOptions) (*Resolver, error) {
-	r := &Resolver{entries: make(map[string]cached), flights: make(map[string]*flight)}
+	r := &Resolver{
+		entries: make(map[string]cached), flights: make(map[string]*flight), slots: make(chan struct{}, maxLookups),
+	}
 	if opts != nil {
 		r.opts = *opts
 	}
 	o := &r.opts
-	if o.CacheTTL == 0 {
-		o.CacheTTL = maxDocumentTTL
+	o.CacheTTL = option.Or(o.CacheTTL, maxDocumentTTL, time.Nanosecond)
+	if o.CacheTTL > maxDocumentTTL {
+		return nil, fmt.Errorf("air: resolver: CacheTTL %v over %v", o.CacheTTL, maxDocumentTTL)
 	}
-	if o.CacheTTL < 0 || o.CacheTTL > maxDocumentTTL {
-		return nil, fmt.Errorf("air: a document TTL of %v: at most %v is allowed", o.CacheTTL, maxDocumentTTL)
+	o.MaxCacheEntries = option.Count(o.MaxCacheEntries, 10_000)
+	if o.random == nil {
+		o.random = rand.Float64
 	}
-	if o.MaxCacheEntries <= 0 {
-		o.MaxCacheEntries = 10000
-	}
-	if o.Random == nil {
-		o.Random = rand.Float64
-	}
-	if _, err := DocumentURL(o.RegistryURL, "AIR-0000-0000-0000"); err != nil {
+	if _, err := documentURL(o.RegistryURL, "AIR-0000-0000-0000"); err != nil {
 		return nil, err
 	}
 	if o.RegistryURL != "" {
-		if _, err := ParseEndpoint(o.RegistryURL, r.endpointOptions("")); err != nil {
+		if _, err := parseEndpoint(o.RegistryURL, r.endpointOptions("")); err != nil {
 			return nil, err
 		}
 	}
 	r.log = logger(o.Logger)
-	r.client = web.Client(o.HTTPClient, o.AllowLoopback, o.AllowPrivate)
+	r.client, r.isNew = web.Client(o.HTTPClient, o.AllowLoopback, o.AllowPrivate)
 	return r, nil
 }
 
-func logger(l *slog.Logger) *slog.Logger {
-	if l == nil {
-		return slog.New(slog.DiscardHandler)
+// Close closes the idle connections.
+func (r *Resolver) Close() error {
+	if r.isNew {
+		r.client.CloseIdleConnections()
 	}
-	return l
+	return nil
 }
+
+func logger(l *slog.Logger) *slog.Logger { return cmp.Or(l, slog.Default()) }
 
 func (r *Resolver) endpointOptions(d Dialect) *EndpointOptions {
 	return &EndpointOptions{AllowLoopback: r.opts.AllowLoopback, AllowPrivate: r.opts.AllowPrivate, Dialect: d}
 }
 
-// Resolve returns the document of an agent, from the cache if that holds one that
-// is still alive. The errors are [ErrNotFound] if the registry does not know the
-// agent or did holds no AIR ID, and [ErrBadGateway] if the registry cannot be
-// reached or answers with something that is no document, in which case the error
-// is [ErrBadDocument] as well.
+// Resolve returns the document of an agent, from the cache if it has not expired. The error is
+// [ErrNotFound] if the registry does not have the agent or did has no AIR ID, and [ErrBadGateway]
+// if the registry is unreachable or its response is invalid. In the last case the error is
+// [ErrBadDocument] as well.
 //
-// That the document is the one of did is not checked here: its methods do.
+// Resolve does not check that the document is that of did; the methods of [Document] do.
 func (r *Resolver) Resolve(ctx context.Context, did string) (*Document, error) {
-	e, err := r.resolve(ctx, did, time.Time{})
+	e, err := r.resolve(ctx, did, lookup{})
 	return e.doc, err
 }
 
-// Invalidate forgets the document of an agent (AIR-028). What is being fetched at
-// that moment may be as old, so that is not used by anybody who asks later.
+// Invalidate removes the document of an agent from the cache (AIR-028). Later callers do not use a
+// response that is in flight.
 func (r *Resolver) Invalidate(airID string) {
 	r.mu.Lock()
 	delete(r.entries, airID)
@@ -154,19 +161,30 @@ func (r *Resolver) Invalidate(airID string) {
 	r.mu.Unlock()
 }
 
-// resolve returns an entry that was fetched after notBefore.
-func (r *Resolver) resolve(ctx context.Context, did string, notBefore time.Time) (cached, error) {
+// missingTTL is how long an unknown agent is not looked up again for received mail (AIR-D40).
+const missingTTL = 10 * time.Second
+
+// A lookup is what a caller needs of an entry.
+type lookup struct {
+	notBefore  time.Time // fetched after this time, past HTTP caches too; zero means the cache suffices
+	isReceived bool      // for received mail, for which unknown agents are cached
+}
+
+// resolve returns an entry.
+func (r *Resolver) resolve(ctx context.Context, did string, l lookup) (cached, error) {
 	airID := airIDOf(did)
 	if airID == "" {
 		return cached{}, ErrNotFound.err("the DID holds no AIR ID")
 	}
 	for {
 		r.mu.Lock()
-		if e, ok := r.entries[airID]; ok {
-			if time.Now().Before(e.expires) && e.fetched.After(notBefore) {
-				r.mu.Unlock()
-				return e, nil
+		e, ok := r.entries[airID]
+		if ok && time.Now().Before(e.expires) && (e.doc == nil && l.isReceived || e.doc != nil && e.fetched.After(l.notBefore)) {
+			r.mu.Unlock()
+			if e.doc == nil {
+				return cached{}, errUnknownAgent()
 			}
+			return e, nil
 		}
 		f, waiting := r.flights[airID]
 		if !waiting {
@@ -175,12 +193,12 @@ func (r *Resolver) resolve(ctx context.Context, did string, notBefore time.Time)
 		}
 		r.mu.Unlock()
 		if !waiting {
-			r.fly(ctx, airID, f)
+			r.runFlight(ctx, airID, f, !l.notBefore.IsZero())
 			return f.entry, f.err
 		}
 		select {
 		case <-f.done:
-			if !f.ended {
+			if !f.isCanceled {
 				return f.entry, f.err
 			}
 		case <-ctx.Done():
@@ -189,8 +207,8 @@ func (r *Resolver) resolve(ctx context.Context, did string, notBefore time.Time)
 	}
 }
 
-// fly makes the request for everybody who waits for it.
-func (r *Resolver) fly(ctx context.Context, airID string, f *flight) {
+// runFlight sends the request for all waiting callers.
+func (r *Resolver) runFlight(ctx context.Context, airID string, f *flight, isForced bool) {
 	defer func() {
 		r.mu.Lock()
 		current := r.flights[airID] == f
@@ -198,22 +216,39 @@ func (r *Resolver) fly(ctx context.Context, airID string, f *flight) {
 			delete(r.flights, airID)
 		}
 		switch {
-		case !current: // invalidated meanwhile
+		case !current: // invalidated during the request
 		case f.err == nil && f.entry.doc != nil:
-			r.insert(airID, f.entry)
+			r.insertLocked(airID, f.entry)
 		case errors.Is(f.err, ErrNotFound):
-			delete(r.entries, airID) // the agent is gone
+			now := time.Now()
+			r.insertLocked(airID, cached{fetched: now, expires: now.Add(missingTTL)})
 		}
 		r.mu.Unlock()
 		close(f.done)
 	}()
-	f.ended = true // also if the transport panics
-	f.entry, f.err = r.fetch(ctx, airID)
-	f.ended = f.err != nil && ctx.Err() != nil
+	f.isCanceled = true // also if the transport panics
+	select {
+	case r.slots <- struct{}{}:
+		defer func() { <-r.slots }()
+	case <-ctx.Done():
+		f.err = ErrBadGateway.because("the registry did not answer in time", ctx.Err())
+		return
+	}
+	f.err = guard.Call("HTTP client", func() (err error) {
+		f.entry, err = r.fetch(ctx, airID, isForced)
+		return err
+	})
+	var p *guard.PanicError
+	if errors.As(f.err, &p) {
+		logPanic(ctx, r.log, f.err)
+		f.err = ErrBadGateway.because("the registry is out of reach", f.err)
+	}
+	f.isCanceled = f.err != nil && ctx.Err() != nil
 }
 
-// insert makes room if necessary: first by what has expired, then at random.
-func (r *Resolver) insert(airID string, e cached) {
+// insertLocked adds an entry. A full cache evicts expired entries first, then random ones. r.mu
+// must be held.
+func (r *Resolver) insertLocked(airID string, e cached) {
 	if _, ok := r.entries[airID]; !ok && len(r.entries) >= r.opts.MaxCacheEntries {
 		now := time.Now()
 		for id, old := range r.entries {
@@ -231,68 +266,49 @@ func (r *Resolver) insert(airID string, e cached) {
 	r.entries[airID] = e
 }
 
-func (r *Resolver) fetch(ctx context.Context, airID string) (cached, error) {
+// errUnknownAgent returns the error of a 404 of the registry.
+func errUnknownAgent() error {
+	return &Error{Code: ErrNotFound, Message: "the registry does not know the agent", Remote: true}
+}
+
+func (r *Resolver) fetch(ctx context.Context, airID string, isForced bool) (cached, error) {
 	var e cached
-	u, err := DocumentURL(r.opts.RegistryURL, airID)
+	requested := time.Now()
+	u, err := documentURL(r.opts.RegistryURL, airID)
 	if err != nil {
 		return e, err
 	}
-	res, err := web.Exchange(ctx, r.client, http.MethodGet, u, nil, "", maxDocument)
+	req, err := web.NewRequest(ctx, http.MethodGet, u, nil, "")
 	if err != nil {
-		r.log.DebugContext(ctx, "air: document not fetched", "air_id", airID, "err", err)
+		return e, err
+	}
+	res, err := web.ExchangeSigned(r.client, req, maxDocument, func(req *http.Request) error {
+		if isForced {
+			req.Header.Set("Cache-Control", "no-cache")
+		}
+		return nil
+	})
+	if err != nil {
+		r.log.Log(ctx, r.faults.Level("fetch"), "air: document not fetched", "agent", airID, "err", err)
 		return e, ErrBadGateway.because("the registry is out of reach", err)
 	}
 	switch res.Status {
 	case http.StatusOK:
 	case http.StatusNotFound, http.StatusGone:
-		return e, ErrNotFound.err("the registry does not know the agent")
+		return e, errUnknownAgent()
 	default:
-		r.log.DebugContext(ctx, "air: document not fetched", "air_id", airID, "status", res.Status)
+		r.log.Log(ctx, r.faults.Level("status"), "air: document not fetched", "agent", airID, "status", res.Status)
 		return e, ErrBadGateway.because("the registry is out of reach", fmt.Errorf("status %d", res.Status))
 	}
 	doc, err := DecodeDocument(res.Body)
 	if err != nil {
-		r.log.DebugContext(ctx, "air: document not readable", "air_id", airID, "err", err)
+		r.log.Log(ctx, r.faults.Level("document"), "air: document not readable", "agent", airID, "err", err)
 		return e, ErrBadGateway.because("the registry is out of reach", err)
 	}
 	now := time.Now()
-	// A sixth of the TTL to both sides: 50 to 70 s of 60 (AIR-026, AIR-D59).
-	life := r.opts.CacheTTL + time.Duration((2*r.opts.Random()-1)*float64(r.opts.CacheTTL)/6)
-	e = cached{doc: doc, fetched: now, expires: now.Add(life), did: doc.ID}
+	// A sixth of the TTL either way: 50 to 70 s of 60 (AIR-026, AIR-D59).
+	life := r.opts.CacheTTL + time.Duration((2*r.opts.random()-1)*float64(r.opts.CacheTTL)/6)
+	e = cached{doc: doc, requested: requested, fetched: now, expires: now.Add(life), did: doc.ID}
 	e.pub, e.bad = doc.SigningKey(doc.ID)
 	return e, nil
-}
-
-// TrustScore asks for an agent's trust score where its document says, and returns
-// the answer: a JSON object, read strictly, whose members the specification
-// leaves to the registry. Scores are never part of an envelope (AIR-005). An agent
-// without that service is [ErrUnreachable].
-func (r *Resolver) TrustScore(ctx context.Context, did string) ([]byte, error) {
-	doc, err := r.Resolve(ctx, did)
-	if err != nil {
-		return nil, err
-	}
-	if doc.ID != did {
-		return nil, ErrNotFound.err("the document is that of another agent")
-	}
-	text, ok := doc.Service(ServiceTrustScore)
-	if !ok {
-		return nil, ErrUnreachable.err("the document names no trust score")
-	}
-	e, err := ParseEndpoint(text, r.endpointOptions(""))
-	if err != nil {
-		return nil, err
-	}
-	res, err := web.Exchange(ctx, r.client, http.MethodGet, e.URL, nil, "", maxAnswer)
-	if err != nil {
-		return nil, ErrBadGateway.because("the trust score is out of reach", err)
-	}
-	if res.Status != http.StatusOK {
-		return nil, ErrBadGateway.because("the trust score is out of reach", fmt.Errorf("status %d", res.Status))
-	}
-	v, err := strictjson.Check(res.Body, strictjson.Options{MaxDepth: maxDepth})
-	if err != nil || !v.IsObject() {
-		return nil, ErrBadDocument.because("the trust score is not a JSON object", err)
-	}
-	return v, nil
 }

@@ -20,12 +20,12 @@ const (
 	sealInfo  = "air-msg/e2e/v1"
 )
 
-// A Binding names the envelope that a sealed body belongs to. A box opens in no
-// other envelope (14.3).
+// A Binding identifies the envelope of a sealed body. A box does not open in another envelope
+// (14.3).
 type Binding struct{ ID, From, To, ThreadID string }
 
-// appendAAD appends the four fields with a NUL between them. One that is empty or
-// holds a NUL would make the text ambiguous (AIR-152).
+// appendAAD appends the four fields, separated by NUL. An empty field or one with a NUL would be
+// ambiguous (AIR-152).
 func (b Binding) appendAAD(dst []byte) ([]byte, error) {
 	for i, s := range [...]string{b.ID, b.From, b.To, b.ThreadID} {
 		if s == "" || strings.IndexByte(s, 0) >= 0 {
@@ -39,25 +39,23 @@ func (b Binding) appendAAD(dst []byte) ([]byte, error) {
 	return dst, nil
 }
 
-// Binding returns what a sealed body in this envelope is bound to.
+// Binding returns the fields of this envelope that a sealed body is bound to.
 func (e *Envelope) Binding() Binding {
 	return Binding{ID: e.ID, From: e.From, To: e.To, ThreadID: e.ThreadID}
 }
 
-// Seal encrypts a body for one recipient and one envelope and returns the body of
-// type encrypted to put into that envelope, as JSON (section 14). The error is
-// [ErrBadAAD], one of [Canonicalize], [ErrInvalidEnvelope] if the body is no
-// object, or for a body of a negotiation [ErrNullForbidden] or [ErrEmptyArray].
+// Seal encrypts a body for one recipient and one envelope and returns the body of type encrypted as
+// JSON (section 14). The error is [ErrBadAAD], one of [Canonicalize], [ErrInvalidEnvelope] if the
+// body is not an object, or for a body of a negotiation [ErrNullForbidden] or [ErrEmptyArray].
 func Seal(to *PublicKey, b Binding, body []byte) ([]byte, error) {
-	return SealWith(rand.Reader, to, b, body)
+	return sealWith(rand.Reader, to, b, body)
 }
 
-// SealWith is like [Seal] with randomness of the caller's: it reads the 32 bytes of
-// the ephemeral key and then the 12 bytes of the nonce. Neither may ever be
-// used twice; SealWith is there for tests with fixed answers.
-func SealWith(random io.Reader, to *PublicKey, b Binding, body []byte) ([]byte, error) {
-	var room [512]byte
-	aad, err := b.appendAAD(room[:0])
+// sealWith is like [Seal] with the given source of randomness: 32 bytes for the ephemeral key and
+// then 12 bytes for the nonce. Neither may be used twice. It is meant for tests with known answers.
+func sealWith(random io.Reader, to *PublicKey, b Binding, body []byte) ([]byte, error) {
+	var array [512]byte
+	aad, err := b.appendAAD(array[:0])
 	if err != nil {
 		return nil, err
 	}
@@ -98,7 +96,7 @@ func SealWith(random io.Reader, to *PublicKey, b Binding, body []byte) ([]byte, 
 	c.form = aead.Seal(c.form[:0], nonce, out, aad)
 
 	var multikey [34]byte
-	multikey[0], multikey[1] = byte(KeyX25519), 1
+	multikey[0], multikey[1] = byte(keyX25519), 1
 	copy(multikey[2:], epk)
 	enc := base64.RawURLEncoding
 	dst := make([]byte, 0, 192+enc.EncodedLen(len(c.form)))
@@ -121,14 +119,12 @@ func memberText(s []byte, ms []member, name string) string {
 	return ""
 }
 
-// errSealed is the answer to everything that is wrong with a box. Which of many
-// things it was must not be told (AIR-D39).
+// errSealed is the error of every invalid box. The cause must not be visible (AIR-D39).
 func errSealed() *Error { return ErrDecryptFailed.err("decryption failed") }
 
-// Open decrypts the body of type encrypted, given as JSON, of the envelope that b
-// names, and returns the plaintext as it was sealed: a JSON object, perhaps
-// not in canonical form. Open only what stands in an envelope whose
-// signature was verified. The error is always [ErrDecryptFailed].
+// Open decrypts the body of type encrypted, given as JSON, of the envelope with binding b. It
+// returns the plaintext as sealed: a JSON object, perhaps not in canonical form. Verify the
+// signature of the envelope first. The error is always [ErrDecryptFailed].
 func (k *BoxKey) Open(b Binding, body []byte) ([]byte, error) {
 	c := getCanon()
 	defer putCanon(c)
@@ -142,7 +138,7 @@ func (k *BoxKey) Open(b Binding, body []byte) ([]byte, error) {
 		v := out[m.ke+1 : m.ve]
 		switch string(out[m.ks+1 : m.ke-1]) {
 		case "type":
-			box.known = box.known || string(v) == `"`+BodyTypeEncrypted+`"`
+			box.isComplete = box.isComplete || string(v) == `"`+bodyTypeEncrypted+`"`
 		case "alg":
 			box.suite = string(v) == `"`+sealSuite+`"`
 		case "v":
@@ -166,20 +162,20 @@ func (k *BoxKey) Open(b Binding, body []byte) ([]byte, error) {
 	return plain, nil
 }
 
-// sealed are the members of a sealed body; the last three as JSON.
+// sealed has the members of a sealed body; the last three as JSON.
 type sealed struct {
-	known, suite, version bool
-	epk, nonce, ct        []byte
+	isComplete, suite, version bool
+	epk, nonce, ct             []byte
 }
 
 func (k *BoxKey) open(c *canon, box *sealed, b Binding) ([]byte, bool) {
-	if !box.known || !box.suite || !box.version {
+	if !box.isComplete || !box.suite || !box.version {
 		return nil, false
 	}
 	multikey := &c.multikey
 	epk, ok := plainText(box.epk)
 	if !ok || len(epk) < 2 || epk[0] != 'z' || !decodeBase58(multikey[:], epk[1:]) ||
-		multikey[0] != byte(KeyX25519) || multikey[1] != 1 || !reducedX25519(multikey[2:]) {
+		multikey[0] != byte(keyX25519) || multikey[1] != 1 || !reducedX25519(multikey[2:]) {
 		return nil, false
 	}
 	nonce, ok := decodeBase64(c.str[:0], box.nonce)
@@ -216,7 +212,7 @@ func (k *BoxKey) open(c *canon, box *sealed, b Binding) ([]byte, bool) {
 	return plain, err == nil
 }
 
-// plainText returns the inside of a canonical string that has no escapes.
+// plainText returns the content of a canonical string without escapes.
 func plainText(value []byte) ([]byte, bool) {
 	if len(value) < 2 || value[0] != '"' || bytes.IndexByte(value, '\\') >= 0 {
 		return nil, false
@@ -224,8 +220,8 @@ func plainText(value []byte) ([]byte, bool) {
 	return value[1 : len(value)-1], true
 }
 
-// decodeBase64 reads base64url with no padding and no unused bits. Line breaks,
-// which the standard decoder passes over, are escapes in JSON and so refused.
+// decodeBase64 decodes base64url without padding and without unused bits. Line breaks, which the
+// standard decoder ignores, are escapes in JSON and thus refused.
 func decodeBase64(dst, value []byte) ([]byte, bool) {
 	text, ok := plainText(value)
 	if !ok {
@@ -235,17 +231,17 @@ func decodeBase64(dst, value []byte) ([]byte, bool) {
 	return dst, err == nil
 }
 
-// deriveKey is HKDF-SHA256 of the shared secret with an empty salt and the info of
-// 14.3. The general one of the standard library allocates 18 times.
+// deriveKey is HKDF-SHA256 of the shared secret with an empty salt and the info of 14.3. It does
+// not allocate, unlike that of the standard library.
 func deriveKey(z, epk []byte) [32]byte {
 	var salt [32]byte
 	prk := hmacSHA256(&salt, z)
-	var room [64]byte
-	info := append(append(room[:0], sealInfo...), epk...)
+	var array [64]byte
+	info := append(append(array[:0], sealInfo...), epk...)
 	return hmacSHA256(&prk, append(info, 1))
 }
 
-// hmacSHA256 is for messages of up to 64 bytes.
+// hmacSHA256 supports messages of up to 64 bytes.
 func hmacSHA256(key *[32]byte, msg []byte) [32]byte {
 	var in [128]byte
 	var out [96]byte

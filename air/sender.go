@@ -3,23 +3,14 @@
 
 package air
 
-import "context"
+import (
+	"context"
+)
 
-// A Sender signs a message and delivers it, as [Client.Send] does. It may be called
-// from several goroutines.
-type Sender interface {
-	Send(ctx context.Context, draft *Draft, opts *SendOptions) (*Receipt, error)
-}
+// A SendFunc signs a message and delivers it, as [Client.Send] does. It is called concurrently.
+type SendFunc func(ctx context.Context, draft *Draft, opts *SendOptions) (*Receipt, error)
 
-// SenderFunc makes a function a [Sender].
-type SenderFunc func(ctx context.Context, draft *Draft, opts *SendOptions) (*Receipt, error)
-
-// Send calls f.
-func (f SenderFunc) Send(ctx context.Context, draft *Draft, opts *SendOptions) (*Receipt, error) {
-	return f(ctx, draft, opts)
-}
-
-// SendMiddleware wraps what a [Client] does with every message, for logs, budgets or
-// approval for example. What it changes in a draft it changes in a copy. The
-// requests themselves are for the transport of [ClientOptions].HTTPClient.
-type SendMiddleware func(Sender) Sender
+// An Interceptor wraps the sending of every message of a [Client], for example for logs, budgets or
+// approval. It must change a copy of the draft. To intercept requests, use the transport of
+// [ClientOptions].HTTPClient.
+type Interceptor func(SendFunc) SendFunc

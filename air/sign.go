@@ -4,39 +4,36 @@
 package air
 
 import (
-	"context"
 	"crypto"
 	"crypto/ed25519"
 	"crypto/rand"
-	"runtime"
-	"sync"
 )
 
-// A Form is one of the two texts that are signed for an envelope (AIR-D10).
+// A Form is one of the two signing inputs of an envelope (AIR-D10).
 type Form string
 
-// The forms. No text belongs to both: the first always holds a member signature
-// at the top, the second never does.
+// The forms. No text belongs to both: the first always has a top-level member signature, the second
+// never has it.
 const (
 	FormSpec     Form = "spec"     // with the member signature, which is null
 	FormDeployed Form = "deployed" // without that member
 )
 
-// An FormSet says which forms of a signature are verified.
+// A FormSet is the set of signature forms that are accepted.
 type FormSet string
 
-// The choices. The empty one means both.
+// The sets of forms. The empty one means both.
 const (
 	FormSetAny      FormSet = "both"
 	FormSetSpec     FormSet = "spec"
 	FormSetDeployed FormSet = "deployed"
 )
 
-// A word that is none of these verifies nothing.
+// An unknown word accepts no form.
 func (a FormSet) spec() bool     { return a == "" || a == FormSetAny || a == FormSetSpec }
 func (a FormSet) deployed() bool { return a == "" || a == FormSetAny || a == FormSetDeployed }
 
-// signedForm is the form in which a profile signs.
+// signedForm returns the form in which a profile signs.
 func (p Profile) signedForm() Form {
 	if p == ProfileDeployed {
 		return FormDeployed
@@ -44,7 +41,7 @@ func (p Profile) signedForm() Form {
 	return FormSpec
 }
 
-// accepts is what a profile verifies (AIR-D27).
+// accepts returns the forms that a profile verifies (AIR-D27).
 func (p Profile) accepts() FormSet {
 	if p == ProfileInterop || p == ProfileDeployed {
 		return FormSetAny
@@ -52,10 +49,9 @@ func (p Profile) accepts() FormSet {
 	return FormSetSpec
 }
 
-// SigningInput returns the bytes that are signed for a JSON object, whatever
-// object it is: nothing of it is checked except what [Canonicalize] checks
-// (AIR-D11). A signature in it plays no part.
-func SigningInput(envelope []byte, form Form) ([]byte, error) {
+// signingInput returns the signed bytes of any JSON object. It applies the rules of [Canonicalize]
+// only (AIR-D11) and ignores a signature.
+func signingInput(envelope []byte, form Form) ([]byte, error) {
 	c := getCanon()
 	defer putCanon(c)
 	if err := c.signable(envelope); err != nil {
@@ -64,7 +60,7 @@ func SigningInput(envelope []byte, form Form) ([]byte, error) {
 	return c.appendForm(nil, c.out, form), nil
 }
 
-// signable makes the canonical form of an object that may be signed.
+// signable returns the canonical form of an object without a signature.
 func (c *canon) signable(envelope []byte) error {
 	c.envelope = true
 	out, ok := c.append(c.out[:0], envelope)
@@ -78,8 +74,7 @@ func (c *canon) signable(envelope []byte) error {
 	return nil
 }
 
-// appendForm appends one of the two forms of the canonical text s, in which the
-// signature, if there is one, is null.
+// appendForm appends one of the two forms of the canonical text s, in which a signature is null.
 func (c *canon) appendForm(dst, s []byte, form Form) []byte {
 	k := c.sigAt
 	switch {
@@ -98,8 +93,7 @@ func (c *canon) appendForm(dst, s []byte, form Form) []byte {
 	return c.insertSignature(dst, s, "null")
 }
 
-// appendWithout appends s without the member from ks to ve and without one of the
-// commas beside it.
+// appendWithout appends s without the member from ks to ve and without one of its adjacent commas.
 func appendWithout[T string | []byte](dst []byte, s T, prev, next, ks, ve int32) []byte {
 	switch {
 	case next >= 0:
@@ -113,7 +107,7 @@ func appendWithout[T string | []byte](dst []byte, s T, prev, next, ks, ve int32)
 	return append(dst, s[ve:]...)
 }
 
-// insertSignature appends s with a member signature in its place.
+// insertSignature appends s with a member signature at its sorted position.
 func (c *canon) insertSignature(dst, s []byte, value string) []byte {
 	k := 0
 	for k < len(c.top) && compareUTF16(c.name(s, &c.top[k]), []byte("signature")) < 0 {
@@ -139,11 +133,11 @@ func (c *canon) insertSignature(dst, s []byte, value string) []byte {
 // An object whose signature is neither absent nor null is refused with
 // [ErrAlreadySigned]. The signer must hold an Ed25519 key.
 func Sign(envelope []byte, signer crypto.Signer, form Form) ([]byte, error) {
-	return AppendSigned(nil, envelope, signer, form)
+	return appendSigned(nil, envelope, signer, form)
 }
 
-// AppendSigned is like [Sign] and appends to dst.
-func AppendSigned(dst, envelope []byte, signer crypto.Signer, form Form) ([]byte, error) {
+// appendSigned is like [Sign] and appends to dst.
+func appendSigned(dst, envelope []byte, signer crypto.Signer, form Form) ([]byte, error) {
 	c := getCanon()
 	defer putCanon(c)
 	if err := c.signable(envelope); err != nil {
@@ -186,15 +180,14 @@ func signBytes(signer crypto.Signer, text []byte) ([]byte, error) {
 	return sig, nil
 }
 
-// Details of a signature that is refused. The first two are in the text of 5.4
-// and 6.2.
+// Messages of a refused signature. The first two are in the text of 5.4 and 6.2.
 const (
 	detailNoSignature  = "signature field absent or null"
 	detailNotVerified  = "signature does not verify"
 	detailNotMultibase = "signature is not the multibase text of 64 bytes"
 )
 
-// decodeSignature reads the text of a signature, which has one spelling (AIR-D13).
+// decodeSignature decodes a signature, which has one spelling (AIR-D13).
 func decodeSignature[T string | []byte](sig *[64]byte, text T) error {
 	if len(text) == 0 {
 		return ErrBadSignature.err(detailNoSignature)
@@ -205,10 +198,9 @@ func decodeSignature[T string | []byte](sig *[64]byte, text T) error {
 	return nil
 }
 
-// Verify checks the signature of a JSON object, whatever object it is, and
-// returns the form in which it was signed. The error is [ErrBadSignature], one of
-// [Canonicalize], or [ErrInvalidEnvelope] for something that is no object
-// or whose signature is neither a string nor null. It allocates nothing.
+// Verify verifies the signature of any JSON object and returns the form in which it was signed. The
+// error is [ErrBadSignature], one of [Canonicalize], or [ErrInvalidEnvelope] for a text that is not
+// an object or whose signature is neither a string nor null. It allocates nothing.
 func Verify(envelope []byte, key *PublicKey, accept FormSet) (Form, error) {
 	c := getCanon()
 	defer putCanon(c)
@@ -237,8 +229,8 @@ func Verify(envelope []byte, key *PublicKey, accept FormSet) (Form, error) {
 	return "", ErrBadSignature.err(detailNotVerified)
 }
 
-// Verify checks the signature of the envelope and returns the form in which it
-// was signed. The error is [ErrBadSignature].
+// Verify verifies the signature of the envelope and returns the form in which it was signed. The
+// error is [ErrBadSignature].
 func (e *Envelope) Verify(key *PublicKey, accept FormSet) (Form, error) {
 	var sig [64]byte
 	if err := decodeSignature(&sig, e.Signature); err != nil {
@@ -259,31 +251,4 @@ func (e *Envelope) Verify(key *PublicKey, accept FormSet) (Form, error) {
 		}
 	}
 	return "", ErrBadSignature.err(detailNotVerified)
-}
-
-// A Verification is one signature for [VerifyAll] to look at and what came of it.
-type Verification struct {
-	Envelope []byte
-	Key      *PublicKey
-	Form     Form  // filled in
-	Err      error // filled in
-}
-
-// VerifyAll verifies many envelopes on all processors and fills in the results.
-// It stops early when ctx ends; the checks that were not made then have the
-// error of ctx.
-func VerifyAll(ctx context.Context, checks []Verification, accept FormSet) {
-	n := min(runtime.GOMAXPROCS(0), len(checks))
-	var wg sync.WaitGroup
-	for w := range n {
-		wg.Go(func() {
-			for i := w; i < len(checks); i += n {
-				c := &checks[i]
-				if c.Err = ctx.Err(); c.Err == nil {
-					c.Form, c.Err = Verify(c.Envelope, c.Key, accept)
-				}
-			}
-		})
-	}
-	wg.Wait()
 }

@@ -5,7 +5,6 @@ package air_test
 
 import (
 	"context"
-	"net/http"
 	"os"
 	"slices"
 	"strings"
@@ -20,19 +19,18 @@ import (
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
 
-// What users must be told stands in the documentation of the package: that plain
-// bodies can be read (AIR-127, AIR-130, AIR-143), what a box does not hide
-// (AIR-145), that relays can drop (AIR-128), how long a key lives on (AIR-165),
-// that one key does both (AIR-170), and that the draft may change (AIR-131).
+// The package documentation warns users: that plain bodies can be read (AIR-127, AIR-130, AIR-143),
+// of the limits of a box (AIR-145), that relays can drop (AIR-128), of the lifetime of a replaced
+// key (AIR-165), that one key has both uses (AIR-170), and that the draft may change (AIR-131).
 func TestDocumentation(t *testing.T) {
 	data, err := os.ReadFile("doc.go")
 	require.NoError(t, err)
 	text := strings.Join(strings.Fields(strings.ReplaceAll(string(data), "\n//", "\n")), " ")
 	for _, sentence := range []string{
-		"A body that is not sealed can be read by every relay on its way.",
+		"A body that is not sealed can be read by every relay.",
 		"A sealed body still shows who writes to whom, when, and in which thread",
 		"can open what was sent before",
-		"A relay can drop, delay and reorder. Set a time limit of your own",
+		"A relay can drop, delay and reorder. Set a time limit for every negotiation.",
 		"is trusted for up to 70 seconds more",
 		"One identity key serves for signing and, in another form, for sealing.",
 		"draft-1 may change before version 1",
@@ -42,9 +40,9 @@ func TestDocumentation(t *testing.T) {
 	}
 }
 
-// An envelope has the members of the specification and no others: no trust score
-// (AIR-005), nothing that newer versions may add (AIR-166), and in clear unless
-// sealing is asked for (AIR-144). It goes to the relay by HTTP (AIR-088).
+// An envelope has the members of the specification and no others: no trust score (AIR-005), no
+// members of later versions (AIR-166), and a plain body unless sealing is requested (AIR-144). It
+// goes to the relay over HTTP (AIR-088).
 func TestMembersOfAnEnvelope(t *testing.T) {
 	w := newWorld(t, nil)
 	alice, bob := w.join(t, 1), w.join(t, 2)
@@ -57,7 +55,7 @@ func TestMembersOfAnEnvelope(t *testing.T) {
 		names = append(names, string(m.Name))
 	}
 	require.Equal(t, []string{"body", "from", "id", "nonce", "signature", "thread_id", "timestamp", "to"}, names)
-	require.Equal(t, air.BodyTypeOffer, r.Envelope.Type)
+	require.Equal(t, "Offer", r.Envelope.Type)
 	require.Equal(t, "POST /inbox/"+bob.AIRID(), w.requests[len(w.requests)-1])
 }
 
@@ -76,8 +74,8 @@ func TestBodiesOfOtherProtocols(t *testing.T) {
 	require.Nil(t, in.got[0].Thread)
 }
 
-// The document of the text (AIR-013), and a sender that goes where it says, as
-// soon as it says something else (AIR-164).
+// The document of the specification (AIR-013), and a sender that follows a changed endpoint
+// (AIR-164).
 func TestMovingToAnotherRelay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, nil)
@@ -106,60 +104,24 @@ func TestMovingToAnotherRelay(t *testing.T) {
 	})
 }
 
-// Who a message claims to be from plays no part before the signature has verified
-// (AIR-129): neither a block list nor a key policy hears of it.
+// The member from has no effect before the signature has verified (AIR-129): neither a block list
+// nor a key policy is called.
 func TestFromIsNotBelieved(t *testing.T) {
 	w := newWorld(t, nil)
 	alice, bob, eve := w.join(t, 1), w.join(t, 2), w.join(t, 3)
-	var asked []string
+	var checked []string
 	in := w.inbox(t, bob, air.InboxOptions{
 		Auth: air.Auth{KeyPolicy: air.KeyPolicyFunc(func(_ context.Context, did string, _ *air.PublicKey) error {
-			asked = append(asked, did)
+			checked = append(checked, did)
 			return nil
 		})},
-		Middleware: []air.Middleware{air.BlockSenders(func(did string) bool { asked = append(asked, did); return false })},
+		Middleware: []air.Middleware{air.BlockSenders(func(did string) bool { checked = append(checked, did); return false })},
 	})
 	d := &air.Draft{ID: air.NewID(), From: alice.DID(), To: bob.DID(), Time: time.Now(), ThreadID: air.NewID(), Nonce: air.NewNonce(), Body: offer(1)}
 	forged, err := air.NewEnvelope(d, eve.Signer(), nil)
 	require.NoError(t, err)
 	require.ErrorIs(t, in.Receive(t.Context(), forged.Bytes(), false).Err, air.ErrBadSignature)
-	require.Empty(t, asked)
+	require.Empty(t, checked)
 	require.Nil(t, in.Receive(t.Context(), signedOffer(t, alice, bob.DID(), nil), false).Err)
-	require.Equal(t, []string{alice.DID(), alice.DID()}, slices.Clip(asked))
-}
-
-// Trust scores are resolved apart from envelopes, where the document says.
-func TestTrustScore(t *testing.T) {
-	w := newWorld(t, nil)
-	alice := w.join(t, 1)
-	answer, status := `{"score":870,"big":18446744073709551616}`, 200
-	w.direct = http.HandlerFunc(func(rw http.ResponseWriter, _ *http.Request) {
-		rw.WriteHeader(status)
-		_, _ = rw.Write([]byte(answer))
-	})
-	score := func() ([]byte, error) { return w.resolver(t).TrustScore(t.Context(), alice.DID()) }
-	_, err := score()
-	require.ErrorIs(t, err, air.ErrUnreachable)
-	put := func(id, endpoint string) {
-		w.registry.PutDocument(alice.AIRID(), []byte(`{"id":"`+id+`","service":[{"type":"AIRTrustScore","serviceEndpoint":"`+endpoint+`"}]}`))
-	}
-	put(alice.DID(), "https://direct.example/score")
-	data, err := score()
-	require.NoError(t, err)
-	require.Equal(t, answer, string(data))
-	for _, answer = range []string{"", "[]", `{"a":1,"a":2}`} {
-		_, err = score()
-		require.ErrorIs(t, err, air.ErrBadDocument)
-	}
-	status = 503
-	_, err = score()
-	require.ErrorIs(t, err, air.ErrBadGateway)
-	put(alice.DID(), "http://direct.example/score")
-	_, err = score()
-	require.ErrorIs(t, err, air.ErrBadEndpoint)
-	put("did:wba:other:"+alice.AIRID(), "https://direct.example/score")
-	_, err = score()
-	require.ErrorIs(t, err, air.ErrNotFound)
-	_, err = w.resolver(t).TrustScore(t.Context(), airtest.DID(airIDOf(9)))
-	require.ErrorIs(t, err, air.ErrNotFound)
+	require.Equal(t, []string{alice.DID(), alice.DID()}, slices.Clip(checked))
 }

@@ -9,36 +9,40 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"strings"
 	"time"
 
 	"github.com/fivewire/fivewire/air/internal/web"
+	"github.com/fivewire/fivewire/internal/httpx"
 	"github.com/fivewire/fivewire/internal/sse"
 )
 
-// streamSilence is how long a stream may send nothing, not even a comment, before
-// it is given up. The deployed relay sends a comment every 30 s.
+// streamSilence bounds the silence of a stream. The deployed relay sends a comment every 30 s.
 const streamSilence = 90 * time.Second
 
 // errNoStream reports a relay that does not stream.
-var errNoStream = errors.New("the relay does not stream")
+var errNoStream = errors.New("relay does not stream")
 
-// stream handles what a relay of the deployed dialect sends by itself, each event
-// as a page of one, until something fails. It always returns an error.
+// stream handles the events of a deployed relay, each as a page of one envelope, until an error. It
+// always returns an error. A drain can run between two events.
 func (p *Poller) stream(ctx context.Context) error {
-	p.turn.Lock()
-	defer p.turn.Unlock()
-	if !p.plain {
+	if err := p.take(ctx); err != nil {
+		return err
+	}
+	plain, u := p.plain, p.pullURLLocked(p.cursor)+"&stream=1"
+	p.release()
+	if !plain {
 		return errNoStream
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	watch := time.AfterFunc(streamSilence, func() { cancel(errors.New("the stream fell silent")) })
+	watch := time.AfterFunc(streamSilence, func() { cancel(errors.New("stream idle too long")) })
 	defer watch.Stop()
 
-	u := p.pullURL(p.cursor) + "&stream=1"
 	req, err := web.NewRequest(ctx, http.MethodGet, u, nil, p.opts.AgentSecret)
 	if err != nil {
+		return err
+	}
+	if err := p.sign(req, nil); err != nil {
 		return err
 	}
 	req.Header.Set("Accept", "text/event-stream")
@@ -47,10 +51,10 @@ func (p *Poller) stream(ctx context.Context) error {
 		return err
 	}
 	defer res.Body.Close()
-	if res.StatusCode != http.StatusOK || !strings.HasPrefix(res.Header.Get("Content-Type"), "text/event-stream") {
+	if _, ok := httpx.MediaType(res.Header.Get("Content-Type"), "text/event-stream"); !ok || res.StatusCode != http.StatusOK {
 		return fmt.Errorf("%w: status %d", errNoStream, res.StatusCode)
 	}
-	events := sse.NewReader(&watched{res.Body, watch}, &sse.ReaderOptions{MaxData: 4*DefaultMaxBytes + 4096})
+	events := sse.NewReader(&watched{res.Body, watch}, &sse.ReaderOptions{MaxData: 4*defaultMaxMessage + 4096})
 	for {
 		ev, err := events.Next()
 		if err != nil {
@@ -63,20 +67,34 @@ func (p *Poller) stream(ctx context.Context) error {
 		if !ok {
 			return errPage
 		}
-		var d drain
-		settled, err := p.handle(ctx, &page{items: []pulled{item}}, p.cursor, &d)
-		if err := errors.Join(p.ack(ctx, settled), err); err != nil {
+		if err := p.handleEvent(ctx, &item); err != nil {
 			return err
 		}
-		if d.unsettled {
-			p.cursor = d.back
-			return errors.New("an envelope could not be settled")
-		}
-		p.cursor = fmt.Sprint(item.seq)
 	}
 }
 
-// watched puts the alarm off whenever something arrives.
+// handleEvent handles and acknowledges the envelope of an event.
+func (p *Poller) handleEvent(ctx context.Context, item *pulled) error {
+	if err := p.take(ctx); err != nil {
+		return err
+	}
+	defer p.release()
+	var d drain
+	p.isBack, p.unsettled = false, memo[replayKey, struct{}]{}
+	settled, err := p.handleLocked(ctx, &page{items: []pulled{*item}}, p.cursor, &d)
+	p.inbox.ledger.keep(&d.round)
+	if err := errors.Join(p.ackLocked(ctx, settled), err); err != nil {
+		return err
+	}
+	if p.isBack {
+		p.cursor = p.back
+		return errors.New("envelope without final outcome")
+	}
+	p.cursor = fmt.Sprint(item.seq)
+	return nil
+}
+
+// watched resets a timer whenever data arrives.
 type watched struct {
 	r     io.Reader
 	alarm *time.Timer

@@ -3,7 +3,9 @@
 
 package air
 
-// A ThreadState is where a negotiation stands, as one participant sees it (8.2).
+import "slices"
+
+// A ThreadState is the state of a negotiation for one participant (8.2).
 type ThreadState string
 
 // The states of a thread. The closed ones are final.
@@ -16,21 +18,21 @@ const (
 	ThreadWithdrawn ThreadState = "closed_withdrawn"
 )
 
-// Closed reports whether the state is final.
-func (s ThreadState) Closed() bool {
+// closed reports whether the state is final.
+func (s ThreadState) closed() bool {
 	return s == ThreadAccepted || s == ThreadDeclined || s == ThreadWithdrawn
 }
 
 // A Party is one of the two participants of a thread.
 type Party string
 
-// The two parties, seen from one of them.
+// The two parties, from the view of one of them.
 const (
 	PartySelf Party = "self"
 	PartyPeer Party = "peer"
 )
 
-// A Move is an Offer or a Counter that was made in a thread.
+// A Move is an Offer or a Counter of a thread.
 type Move struct {
 	ID    string
 	Party Party
@@ -39,33 +41,32 @@ type Move struct {
 	sum messageSum
 }
 
-// A messageSum tells messages with the same id apart. That of a move which was
-// applied by [Thread.Apply] alone is zero.
+// A messageSum distinguishes messages with the same id. That of a move applied by [Thread.Apply]
+// directly is zero.
 type messageSum [16]byte
 
 // maxMoves bounds the memory of one thread.
 const maxMoves = 1000
 
-// A Thread is one negotiation as one participant sees it: the zero value is
-// pending. It is a value; what happened in it is changed by [Thread.Apply]
-// only.
+// A Thread is one negotiation from the view of one participant. The zero value is pending. Only
+// [Thread.Apply] changes it.
 type Thread struct {
 	State ThreadState // "" is ThreadPending
 
-	// Moves are all Offers and Counters so far. The last one is outstanding while
-	// the thread is open.
+	// Moves are all Offers and Counters of the thread. The last move is outstanding while the
+	// thread is open.
 	Moves []Move
 
 	// Agreed is the price of a thread in state ThreadAccepted.
 	Agreed Money
 
-	// LastMessageID is the id of the message that was applied last.
+	// LastMessageID is the id of the last applied message.
 	LastMessageID string
 	lastBy        Party
 	lastSum       messageSum
 }
 
-// Outstanding returns the move that waits for an answer, nil if there is none.
+// Outstanding returns the move that awaits an answer, or nil.
 func (t *Thread) Outstanding() *Move {
 	if t.State != ThreadOffered && t.State != ThreadCountered || len(t.Moves) == 0 {
 		return nil
@@ -73,8 +74,8 @@ func (t *Thread) Outstanding() *Move {
 	return &t.Moves[len(t.Moves)-1]
 }
 
-// An effect is one cell of the table of 8.2: which state a body leads to from an
-// open thread and from one that nothing has happened in.
+// An effect is one cell of the table of 8.2: the state after a body in an open thread and in a
+// pending one.
 type effect struct {
 	pending ThreadState // "" is a conflict
 	open    ThreadState // "" is a conflict
@@ -83,26 +84,24 @@ type effect struct {
 }
 
 var effects = map[string]effect{
-	BodyTypeOffer:    {pending: ThreadOffered},
-	BodyTypeCounter:  {open: ThreadCountered, names: true, other: true},
-	BodyTypeAccept:   {open: ThreadAccepted, names: true, other: true},
-	BodyTypeDecline:  {open: ThreadDeclined, names: true, other: true},
-	BodyTypeWithdraw: {open: ThreadWithdrawn},
+	bodyTypeOffer:    {pending: ThreadOffered},
+	bodyTypeCounter:  {open: ThreadCountered, names: true, other: true},
+	bodyTypeAccept:   {open: ThreadAccepted, names: true, other: true},
+	bodyTypeDecline:  {open: ThreadDeclined, names: true, other: true},
+	bodyTypeWithdraw: {open: ThreadWithdrawn},
 }
 
-// Apply changes the thread by a message, or leaves it as it is and says why the
-// message does not fit. The rules are checked in this order: the thread is
-// closed ([ErrThreadClosed]), the message does not follow the outstanding one
-// ([ErrConflict]), the wrong party acts ([ErrNotYourMove]), the price is not
-// the outstanding one ([ErrPriceMismatch]) (AIR-D50). A Withdraw of something
-// that is no move of the thread is [ErrUnknownMessage] (AIR-D57). A body that is
-// not part of a negotiation changes nothing.
+// Apply changes the thread by a message, or returns an error and leaves it unchanged. The rules are
+// checked in this order: the thread is closed ([ErrThreadClosed]), the message does not follow the
+// outstanding one ([ErrConflict]), the wrong party acts ([ErrNotYourMove]), the price is not the
+// outstanding one ([ErrPriceMismatch]) (AIR-D50). The error is [ErrUnknownMessage] for a Withdraw
+// whose id is not a move of the thread (AIR-D57). A body outside negotiations changes nothing.
 func (t *Thread) Apply(by Party, id, inReplyTo string, body Body) error {
 	e, ok := effects[body.BodyType()]
 	if _, raw := body.(*Raw); raw || !ok {
 		return nil
 	}
-	if t.State.Closed() {
+	if t.State.closed() {
 		return ErrThreadClosed.err("the negotiation has ended")
 	}
 	o := t.Outstanding()
@@ -146,6 +145,18 @@ func (t *Thread) move(next ThreadState, m Move) error {
 	t.Moves = append(t.Moves[:len(t.Moves):len(t.Moves)], m) // a copy: t may have been copied
 	t.State, t.LastMessageID = next, m.ID
 	return nil
+}
+
+// isUnseen reports whether a body names a message that an open thread has not seen.
+func (t *Thread) isUnseen(inReplyTo string, body Body) bool {
+	switch b := body.(type) {
+	case *Withdraw:
+		inReplyTo = b.WithdrawnID
+	case *Counter, *Accept, *Decline:
+	default:
+		return false
+	}
+	return !t.State.closed() && !slices.ContainsFunc(t.Moves, func(m Move) bool { return m.ID == inReplyTo })
 }
 
 func (t *Thread) mayWithdraw(by Party, id string) error {

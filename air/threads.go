@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/fivewire/fivewire/internal/option"
 	"github.com/fivewire/fivewire/internal/strictjson"
 	"github.com/fivewire/fivewire/store"
 )
@@ -20,23 +21,25 @@ type ThreadStoreOptions struct {
 	// Store keeps the threads. Nil means the memory of this process.
 	Store store.KV
 
-	// Retention is how long a thread is remembered after its last message. Zero means 30
-	// days.
+	// Retention is the lifetime of a thread after its last message. Zero means 30 days; a
+	// negative value means no end.
 	Retention time.Duration
 }
 
-// ThreadStore are all negotiations of one agent. An [Inbox] and a [Client] of the
-// same agent share them, so that what is sent and what is received make one
-// picture. All methods may be called from several goroutines and, where the
-// store spans them, processes.
+// A ThreadStore keeps all negotiations of one agent. Share it between the [Inbox] and the [Client]
+// of the agent, so that sent and received moves form one thread. All methods are safe for
+// concurrent use and, with a shared store, across processes.
 type ThreadStore struct {
 	self string
 	kv   store.KV
 	ttl  time.Duration
 }
 
-// NewThreads returns the threads of the agent self, a DID.
-func NewThreads(self string, opts *ThreadStoreOptions) *ThreadStore {
+// NewThreadStore returns the thread store of the agent self, a DID.
+func NewThreadStore(self string, opts *ThreadStoreOptions) (*ThreadStore, error) {
+	if _, err := ParseDID(self, ProfileDeployed); err != nil {
+		return nil, err
+	}
 	t := &ThreadStore{self: self}
 	if opts != nil {
 		t.kv, t.ttl = opts.Store, opts.Retention
@@ -44,20 +47,18 @@ func NewThreads(self string, opts *ThreadStoreOptions) *ThreadStore {
 	if t.kv == nil {
 		t.kv = store.NewMemory()
 	}
-	if t.ttl <= 0 {
-		t.ttl = 30 * 24 * time.Hour
-	}
-	return t
+	t.ttl = option.Or(t.ttl, 30*24*time.Hour, 0) // a store keeps an entry with a ttl of 0 without end
+	return t, nil
 }
 
-// key names a thread by its id and the two parties: the same id with somebody
-// else is another thread (AIR-D52).
+// key identifies a thread by its id and the two parties: the same id with another agent is another
+// thread (AIR-D52).
 func (t *ThreadStore) key(threadID, peer string) string {
 	sum := sha256.Sum256([]byte(t.self + "\x00" + peer + "\x00" + threadID))
 	return "air/thread/" + hex.EncodeToString(sum[:])
 }
 
-// Get returns a thread as it stands. One that nobody has heard of is pending.
+// Get returns the current state of a thread. An unknown thread is pending.
 func (t *ThreadStore) Get(ctx context.Context, threadID, peer string) (Thread, error) {
 	th, _, err := t.load(ctx, t.key(threadID, peer))
 	return th, err
@@ -75,8 +76,8 @@ func (t *ThreadStore) load(ctx context.Context, key string) (Thread, store.Revis
 	return th, e.Revision, err
 }
 
-// change applies f to the stored thread until nobody else changed it meanwhile,
-// and returns it as it was and as it is.
+// change applies f to the stored thread, again after each conflict with another writer, and returns
+// it before and after.
 func (t *ThreadStore) change(ctx context.Context, threadID, peer string, f func(*Thread) error) (before, after Thread, err error) {
 	key := t.key(threadID, peer)
 	for {
@@ -97,27 +98,29 @@ func (t *ThreadStore) change(ctx context.Context, threadID, peer string, f func(
 		case err == nil:
 			return before, th, nil
 		case errors.Is(err, store.ErrExists), errors.Is(err, store.ErrConflict), errors.Is(err, store.ErrNotFound):
-			continue // somebody else was first
+			continue // another writer was first
 		}
 		return before, before, fmt.Errorf("air: saving a thread: %w", err)
 	}
 }
 
-// sumOf is the same for an envelope only. Another one may have its id: ids are
-// compared for as long as nonces are remembered, and threads live longer.
-func sumOf(e *Envelope) messageSum {
-	h := sha256.Sum256([]byte(e.text))
-	return messageSum(h[:])
+// sumOf is a hash of a message, which all its forms share (AIR-D83). The id does not suffice: ids are
+// compared only as long as nonces are stored, and threads live longer.
+func sumOf(id, inReplyTo string, body Body) messageSum {
+	h := sha256.New()
+	h.Write([]byte(id + "\x00" + inReplyTo + "\x00"))
+	h.Write(body.appendJSON(nil))
+	return messageSum(h.Sum(nil)[:16])
 }
 
-// apply applies a message of the envelope e. One that this agent applied already
-// when it sent it, or before a crash, counts once.
+// apply applies the message of the envelope e. A repetition, after sending it or after a crash,
+// counts once.
 func (t *ThreadStore) apply(ctx context.Context, e *Envelope, by Party, body Body) (before, after Thread, err error) {
 	peer := e.From
 	if by == PartySelf {
 		peer = e.To
 	}
-	sum := sumOf(e)
+	sum := sumOf(e.ID, e.InReplyTo, body)
 	return t.change(ctx, e.ThreadID, peer, func(th *Thread) error {
 		if th.applied(by, sum) {
 			return nil
@@ -134,10 +137,9 @@ func (t *ThreadStore) apply(ctx context.Context, e *Envelope, by Party, body Bod
 	})
 }
 
-// revert takes a message back whose handling failed, unless something followed
-// it.
-func (t *ThreadStore) revert(ctx context.Context, e *Envelope, before Thread) error {
-	sum := sumOf(e)
+// revert undoes a message whose handling failed, unless another one followed.
+func (t *ThreadStore) revert(ctx context.Context, e *Envelope, body Body, before Thread) error {
+	sum := sumOf(e.ID, e.InReplyTo, body)
 	_, _, err := t.change(ctx, e.ThreadID, e.From, func(th *Thread) error {
 		if th.lastSum == sum {
 			*th = before
@@ -196,7 +198,7 @@ func parseSum(text string) (s messageSum) {
 func unmarshalThread(text []byte) (Thread, error) {
 	v, err := strictjson.Check(text, strictjson.Options{})
 	if err != nil {
-		return Thread{}, fmt.Errorf("air: the stored thread is damaged: %w", err)
+		return Thread{}, fmt.Errorf("air: loading a thread: invalid record: %w", err)
 	}
 	str := func(v strictjson.Value) string { s, _ := v.Text(); return s }
 	t := Thread{State: ThreadState(str(v.Get("state"))), LastMessageID: str(v.Get("last")), lastBy: Party(str(v.Get("by"))), lastSum: parseSum(str(v.Get("sum")))}

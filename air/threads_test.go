@@ -22,7 +22,7 @@ func TestThreadsKnowMessagesNotIDs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, nil)
 		alice, bob := w.join(t, 1), w.join(t, 2)
-		in := w.inbox(t, bob, air.InboxOptions{Persistence: air.Persistence{Store: store.NewMemory()}})
+		in := w.inbox(t, bob, air.InboxOptions{}) // forgets ids after five minutes
 		thread, offered, declined := air.NewID(), air.NewID(), air.NewID()
 		send := func(id, reply string, body air.Body) error {
 			o := in.Receive(t.Context(), signedOffer(t, alice, bob.DID(), func(d *air.Draft) {
@@ -52,7 +52,7 @@ func TestThreadsCountWhatIsResent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, nil)
 		alice, bob := w.join(t, 1), w.join(t, 2)
-		threads := air.NewThreads(alice.DID(), nil)
+		threads := newThreads(t, alice.DID())
 		c := w.client(t, alice, air.ClientOptions{ThreadStore: threads, Outbox: store.NewMemory()})
 		raw := &air.Raw{Type: "Offer", JSON: []byte(`{"type":"Offer","description":"","price":{"amount_cents":7,"currency":"USD"},"expires_at":"2030-01-01T00:00:00.000Z"}`)}
 		for i, body := range []air.Body{offer(7), raw} {
@@ -86,7 +86,7 @@ func TestThreadsCountWhatIsResent(t *testing.T) {
 		}
 		r, err := c.Send(t.Context(), &air.Draft{To: bob.DID(), Body: offer(7)}, nil)
 		require.NoError(t, err)
-		_, err = c.SendSigned(t.Context(), r.Envelope.Bytes()) // once more, which changes nothing
+		_, err = c.SendSigned(t.Context(), r.Envelope.Bytes()) // a repetition changes nothing
 		require.NoError(t, err)
 		second, err := air.NewEnvelope(&air.Draft{ID: air.NewID(), From: alice.DID(), To: bob.DID(), Time: time.Now(), ThreadID: r.Envelope.ThreadID,
 			Nonce: air.NewNonce(), Body: offer(8)}, alice.Signer(), nil)

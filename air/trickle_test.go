@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/fivewire/fivewire/air"
+	"github.com/fivewire/fivewire/air/relay"
 )
 
 // trickle sends the beginning of a body and returns how the server ends the
@@ -41,10 +42,10 @@ func trickle(t *testing.T, addr string, heads ...string) {
 	}
 }
 
-// A body that does not come is not waited for for ever, neither where it is read
-// nor where the request is refused before.
+// The wait for a slow body is bounded, both where it is read and where the request is refused
+// earlier.
 func TestTricklingBodies(t *testing.T) {
-	relay := air.NewRelay(&air.RelayOptions{PushSecret: "s", BodyTimeout: 200 * time.Millisecond})
+	relay := newRelay(t, &relay.ServerOptions{Auth: relay.Auth{PushSecret: "s"}, Timing: relay.Timing{ReadTimeout: 200 * time.Millisecond}})
 	defer relay.Close()
 	srv := httptest.NewServer(relay)
 	defer srv.Close()
@@ -106,7 +107,7 @@ func TestSlowHandlerAfterBody(t *testing.T) {
 
 // A stream outlives the ReadTimeout of the server, which is for requests.
 func TestStreamOutlivesReadTimeout(t *testing.T) {
-	relay := air.NewRelay(nil)
+	relay := newRelay(t, &relay.ServerOptions{})
 	defer relay.Close()
 	srv := httptest.NewUnstartedServer(relay)
 	srv.Config.ReadTimeout = 50 * time.Millisecond
@@ -121,7 +122,7 @@ func TestStreamOutlivesReadTimeout(t *testing.T) {
 	res, err := srv.Client().Do(req)
 	require.NoError(t, err)
 	defer res.Body.Close()
-	time.Sleep(200 * time.Millisecond) // the timeout is over
+	time.Sleep(200 * time.Millisecond) // past the timeout
 	data := signedOffer(t, alice, bob.DID(), nil)
 	push(t, relay, bob.AIRID(), data)
 	lines := bufio.NewScanner(res.Body)

@@ -20,6 +20,7 @@ import (
 
 	"github.com/fivewire/fivewire/air"
 	"github.com/fivewire/fivewire/air/airtest"
+	"github.com/fivewire/fivewire/air/relay"
 )
 
 func TestMain(m *testing.M) {
@@ -42,15 +43,35 @@ type world struct {
 	fail     func(*http.Request) error
 }
 
-func newWorld(t *testing.T, opts *air.RelayOptions) *world {
+func newWorld(t *testing.T, opts *relay.ServerOptions) *world {
 	t.Helper()
 	if opts == nil {
-		opts = &air.RelayOptions{}
+		opts = &relay.ServerOptions{}
 	}
-	opts.OpenInboxes = true
-	relay := air.NewRelay(opts)
-	t.Cleanup(func() { require.NoError(t, relay.Close()) })
-	return &world{relay: relay}
+	opts.Auth.AllowAnonymous = true
+	srv := newRelay(t, opts)
+	t.Cleanup(func() { require.NoError(t, srv.Close()) })
+	return &world{relay: srv}
+}
+
+func newThreads(t *testing.T, did string) *air.ThreadStore {
+	t.Helper()
+	threads, err := air.NewThreadStore(did, nil)
+	require.NoError(t, err)
+	return threads
+}
+
+// newRelay returns a relay, open unless the options name who may use it.
+func newRelay(t require.TestingT, opts *relay.ServerOptions) *relay.Server {
+	o := *opts
+	o.Auth.AllowAnonymousPush = o.Auth.PushSecret == ""
+	if o.Auth.InboxSecret == nil {
+		o.Auth.AllowAnonymous = true
+	}
+	o.AnyRecipient = o.Directory == nil
+	srv, err := relay.NewServer(&o)
+	require.NoError(t, err)
+	return srv
 }
 
 func (w *world) RoundTrip(req *http.Request) (*http.Response, error) {
@@ -122,14 +143,14 @@ func (w *world) client(t *testing.T, id *air.Identity, opts air.ClientOptions) *
 	return c
 }
 
-// A mailroom is an inbox that keeps what was delivered, with its poller.
+// A mailroom is an inbox with its poller that records the deliveries.
 type mailroom struct {
 	*air.Inbox
 	poller *air.Poller
 
 	mu       sync.Mutex
 	got      []*air.Delivery
-	rejected []*air.Rejection
+	rejected []*air.ReceiveResult
 	answer   error
 }
 
@@ -139,7 +160,7 @@ func (w *world) inbox(t *testing.T, id *air.Identity, opts air.InboxOptions) *ma
 	if opts.Resolver == nil {
 		opts.Resolver = w.resolver(t)
 	}
-	opts.OnRejected = func(_ context.Context, r *air.Rejection) {
+	opts.OnOutcome = func(_ context.Context, r *air.ReceiveResult) {
 		m.mu.Lock()
 		defer m.mu.Unlock()
 		m.rejected = append(m.rejected, r)
@@ -154,6 +175,7 @@ func (w *world) inbox(t *testing.T, id *air.Identity, opts air.InboxOptions) *ma
 		return nil
 	}), &opts)
 	require.NoError(t, err)
+	t.Cleanup(func() { _ = in.Close() })
 	m.Inbox = in
 	m.poller, err = air.NewPoller(in, w.endpoint(id), &air.PollerOptions{HTTPClient: w.http()})
 	require.NoError(t, err)
@@ -174,7 +196,7 @@ func (m *mailroom) count() int {
 	return len(m.got)
 }
 
-// codes returns the codes of what was rejected so far, and forgets them.
+// codes returns the codes of the rejections so far, and clears them.
 func (m *mailroom) codes() (codes []air.Code) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

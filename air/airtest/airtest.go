@@ -1,31 +1,33 @@
 // Copyright 2026 The Fivewire Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package airtest is a registry and a relay in one process, on loopback, for tests
-// and examples of package air.
+// Package airtest runs a registry and a relay in one process, on loopback, for tests and examples
+// of package air.
 package airtest
 
 import (
+	"encoding/json"
 	"net/http"
 	"net/http/httptest"
 
 	"github.com/fivewire/fivewire/air"
+	"github.com/fivewire/fivewire/air/internal/hook"
+	"github.com/fivewire/fivewire/air/relay"
 )
 
-// Options adjusts a [Network]. The zero value is right.
+// Options adjusts a [Network].
 type Options struct {
-	// Relay adjusts the relay. Its mailboxes are open, since they are on loopback.
-	Relay air.RelayOptions
+	// Relay adjusts the relay. Auth.AllowAnonymous is set: mailboxes without a secret are open.
+	Relay relay.ServerOptions
 
-	// Middleware, if set, stands between the network and the relay, to watch or to
-	// tamper.
+	// Middleware, if set, wraps the relay, to observe or to modify requests.
 	Middleware func(http.Handler) http.Handler
 }
 
 // A Network is a registry and a relay that listen on loopback.
 type Network struct {
 	Registry *Registry
-	Relay    *air.Relay
+	Relay    *relay.Server
 
 	// RegistryURL and RelayURL are their addresses.
 	RegistryURL, RelayURL string
@@ -34,21 +36,27 @@ type Network struct {
 }
 
 // NewNetwork starts a registry and a relay. Close ends them.
-func NewNetwork(opts *Options) *Network {
+func NewNetwork(opts *Options) (*Network, error) {
 	var o Options
 	if opts != nil {
 		o = *opts
 	}
-	n := &Network{Registry: &Registry{}, Relay: air.NewRelay(&o.Relay)}
-	var relay http.Handler = n.Relay
-	if o.Middleware != nil {
-		relay = o.Middleware(relay)
+	o.Relay.Auth.AllowAnonymous = true
+	o.Relay.AnyRecipient = o.Relay.Directory == nil
+	srv, err := relay.NewServer(&o.Relay)
+	if err != nil {
+		return nil, err
 	}
-	for _, h := range []http.Handler{n.Registry, relay} {
+	n := &Network{Registry: &Registry{}, Relay: srv}
+	var handler http.Handler = n.Relay
+	if o.Middleware != nil {
+		handler = o.Middleware(handler)
+	}
+	for _, h := range []http.Handler{n.Registry, handler} {
 		n.servers = append(n.servers, httptest.NewServer(h))
 	}
 	n.RegistryURL, n.RelayURL = n.servers[0].URL, n.servers[1].URL
-	return n
+	return n, nil
 }
 
 // Close ends the streams of the relay and both servers.
@@ -59,11 +67,10 @@ func (n *Network) Close() {
 	}
 }
 
-// DID returns the DID that an AIR ID has in the registry.
+// DID returns the DID of an AIR ID in the registry.
 func DID(airID string) string { return "did:wba:agentidentityregistry.org:agents:" + airID }
 
-// RegisterAgent makes an agent with a fresh key, with a mailbox at the relay, and
-// registers it.
+// RegisterAgent returns a new agent with a new key and a mailbox at the relay, and registers it.
 func (n *Network) RegisterAgent(airID string) (*air.Identity, error) {
 	if err := air.ValidateAIRID(airID); err != nil {
 		return nil, err
@@ -79,7 +86,17 @@ func (n *Network) RegisterAgent(airID string) (*air.Identity, error) {
 // Endpoint returns the address of an agent's mailbox at the relay.
 func (n *Network) Endpoint(id *air.Identity) string { return n.RelayURL + "/inbox/" + id.AIRID() }
 
-// Resolver returns a new resolver that asks the registry of the network.
+// Resolver returns a new resolver of the registry of the network.
 func (n *Network) Resolver() (*air.Resolver, error) {
 	return air.NewResolver(&air.ResolverOptions{RegistryURL: n.RegistryURL, AllowLoopback: true})
 }
+
+// Vector runs an operation of the conformance vectors that concerns no exported function of package
+// air. An unknown operation is an error.
+func Vector(op string, in json.RawMessage) (json.RawMessage, error) { return hook.Vector(op, in) }
+
+// SetResolverJitter replaces the source of the numbers, from 0 up to 1, for the jitter of a cache.
+func SetResolverJitter(o *air.ResolverOptions, random func() float64) { hook.Jitter(o, random) }
+
+// SetPollerJitter replaces the source of the numbers, from 0 up to 1, for the jitter of polls.
+func SetPollerJitter(o *air.PollerOptions, random func() float64) { hook.Jitter(o, random) }

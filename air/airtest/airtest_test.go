@@ -14,12 +14,13 @@ import (
 )
 
 func TestNetwork(t *testing.T) {
-	n := airtest.NewNetwork(&airtest.Options{Middleware: func(next http.Handler) http.Handler {
+	n, err := airtest.NewNetwork(&airtest.Options{Middleware: func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			w.Header().Set("Seen", "yes")
 			next.ServeHTTP(w, r)
 		})
 	}})
+	require.NoError(t, err)
 	defer n.Close()
 	id, err := n.RegisterAgent("AIR-TEST-0000-0001")
 	require.NoError(t, err)

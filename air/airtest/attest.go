@@ -14,15 +14,16 @@ import (
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
 
-// What it takes to be verified.
+// Requirements for the verified status.
 const (
 	scoreRequired = 300
 	rootsRequired = 3
 	weight        = 100
 )
 
-// standing counts what is said of an agent. Every attester counts as one root.
-func (r *Registry) standing(a *agent) registry.VerifiedStatus {
+// standingLocked sums the active attestations of an agent. Every attester counts as one root. r.mu
+// must be held.
+func (r *Registry) standingLocked(a *agent) registry.VerifiedStatus {
 	var s registry.VerifiedStatus
 	roots := make(map[string]bool)
 	for _, at := range r.attestations {
@@ -37,7 +38,7 @@ func (r *Registry) standing(a *agent) registry.VerifiedStatus {
 	return s
 }
 
-func (r *Registry) attest(subject *agent, secret string, body []byte) (object, *refusal) {
+func (r *Registry) attestLocked(subject *agent, secret string, body []byte) (object, *refusal) {
 	v, refused := readObject(body)
 	if refused != nil {
 		return nil, refused
@@ -63,7 +64,7 @@ func (r *Registry) attest(subject *agent, secret string, body []byte) (object, *
 	r.attestations = append(r.attestations, at)
 	at.Payload = string(canonical(at))
 	out := attestation(at)
-	out["attestation_id"], out["subject_air_id"], out["verified_status"] = at.ID, at.Subject, r.standing(subject)
+	out["attestation_id"], out["subject_air_id"], out["verified_status"] = at.ID, at.Subject, r.standingLocked(subject)
 	return out, nil
 }
 
@@ -91,7 +92,7 @@ func attestation(at *registry.Attestation) object {
 		"revoked_at": revoked, "is_active": at.Active, "created_at": at.Created}
 }
 
-func (r *Registry) attestationsOf(a *agent) object {
+func (r *Registry) attestationsOfLocked(a *agent) object {
 	list, active := []object{}, 0
 	for _, at := range r.attestations {
 		if at.Subject != a.airID {
@@ -102,10 +103,10 @@ func (r *Registry) attestationsOf(a *agent) object {
 			active++
 		}
 	}
-	return object{"subject_air_id": a.airID, "attestations": list, "total": len(list), "active": active, "verified_status": r.standing(a)}
+	return object{"subject_air_id": a.airID, "attestations": list, "total": len(list), "active": active, "verified_status": r.standingLocked(a)}
 }
 
-func (r *Registry) recent(q url.Values) object {
+func (r *Registry) recentLocked(q url.Values) object {
 	limit := number(q, "limit", 50, 1, 200)
 	list := []object{}
 	for _, at := range slices.Backward(r.attestations) {
@@ -119,7 +120,7 @@ func (r *Registry) recent(q url.Values) object {
 	return object{"attestations": list, "total": len(list), "limit": limit}
 }
 
-func (r *Registry) revoke(subject *agent, id, secret string) (object, *refusal) {
+func (r *Registry) revokeLocked(subject *agent, id, secret string) (object, *refusal) {
 	n, err := strconv.Atoi(id)
 	if err != nil || n < 1 || n > len(r.attestations) || r.attestations[n-1].Subject != subject.airID {
 		return nil, refuse(http.StatusNotFound, "Attestation not found")
@@ -133,5 +134,5 @@ func (r *Registry) revoke(subject *agent, id, secret string) (object, *refusal) 
 	}
 	at.Active, at.Revoked = false, registry.Time(stamp(time.Now()))
 	return object{"revoked": true, "attestation_id": at.ID, "subject_air_id": at.Subject, "revoked_at": at.Revoked,
-		"verified_status": r.standing(subject)}, nil
+		"verified_status": r.standingLocked(subject)}, nil
 }

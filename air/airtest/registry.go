@@ -24,18 +24,15 @@ import (
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
 
-// A Registry stands in for the Agent Identity Registry: it serves the DID documents
-// of the agents that are put into it or that register, and the rest of the public
-// API with the answers that the published clients read. Scores are invented. The
-// zero value is an empty registry. All methods may be called from several
-// goroutines.
+// A Registry is a test double of the Agent Identity Registry. It serves the DID documents of its
+// agents and the public API with the responses that the published clients read. Scores are fixed.
+// The zero value is an empty registry. All methods are safe for concurrent use.
 type Registry struct {
-	// KeyUpdates accepts a public_key in an update. The published registry keeps
-	// the key of the registration.
+	// KeyUpdates accepts a public_key in an update. The published registry does not.
 	KeyUpdates bool
 
-	// MaxRegistrations bounds the registrations of one hour; the published registry
-	// allows an address five. Zero means no bound.
+	// MaxRegistrations bounds the registrations per hour; the published registry allows five per
+	// address. Zero means no bound.
 	MaxRegistrations int
 
 	mu           sync.Mutex
@@ -47,18 +44,17 @@ type Registry struct {
 	registered   int // in that hour
 }
 
-// An agent is what the registry knows of one.
+// An agent is an entry of the registry.
 type agent struct {
 	airID, did, creator, name, secret string
 	key                               *air.PublicKey // nil: no document
 	services                          []registry.Service
-	document                          []byte         // served instead of one made from the rest
-	entry                             map[string]any // as it was registered and updated
+	document                          []byte         // served instead of a generated one
+	entry                             map[string]any // members of the entry as registered and updated
 	created, updated                  time.Time
 }
 
-// Document returns a DID document such as the registry publishes. An endpoint that
-// is empty leaves the inbox out.
+// Document returns a DID document in the format of the registry. An empty endpoint omits the inbox.
 func Document(did, publicKey, endpoint string) []byte {
 	var services []registry.Service
 	if endpoint != "" {
@@ -89,13 +85,13 @@ type object = map[string]any
 func encode(v any) []byte {
 	text, err := strictjson.Encode(v)
 	if err != nil {
-		panic(err) // only texts, numbers and lists of them come here
+		panic(err) // v has texts, numbers and lists of them only
 	}
 	return text
 }
 
-// put returns the agent with an AIR ID, which is new if there is none.
-func (r *Registry) put(airID string) *agent {
+// putLocked returns the agent with an AIR ID, and adds it if missing. r.mu must be held.
+func (r *Registry) putLocked(airID string) *agent {
 	if r.agents == nil {
 		r.agents = make(map[string]*agent)
 	}
@@ -108,11 +104,11 @@ func (r *Registry) put(airID string) *agent {
 	return a
 }
 
-// Register registers an agent, or replaces what is known of it.
+// Register registers an agent or replaces its entry.
 func (r *Registry) Register(id *air.Identity, endpoint string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	a := r.put(id.AIRID())
+	a := r.putLocked(id.AIRID())
 	a.did, a.creator, a.key, a.document, a.services = id.DID(), id.DID(), id.PublicKey(), nil, nil
 	if endpoint != "" {
 		a.services = []registry.Service{{ID: id.DID() + "#a2a-inbox", Type: air.ServiceInbox, Endpoint: endpoint}}
@@ -123,36 +119,35 @@ func (r *Registry) Register(id *air.Identity, endpoint string) {
 func (r *Registry) PutDocument(airID string, document []byte) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.put(airID).document = document
+	r.putLocked(airID).document = document
 }
 
-// Secret returns the secret that changes the entry of an agent, and makes one for
-// an agent that did not register by itself.
+// Secret returns the secret for changes of an agent's entry, and creates a missing one.
 func (r *Registry) Secret(airID string) string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	a := r.put(airID)
+	a := r.putLocked(airID)
 	if a.secret == "" {
 		a.secret = newSecret()
 	}
 	return a.secret
 }
 
-// SetFailure answers every request with a status from now on; zero ends that.
+// SetFailure sets the status of all further responses; zero restores normal service.
 func (r *Registry) SetFailure(status int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.status = status
 }
 
-// LookupCount returns how many requests for documents came.
+// LookupCount returns the number of requests for documents.
 func (r *Registry) LookupCount() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.lookups
 }
 
-// A refusal is an error that the registry answers with.
+// A refusal is an error response of the registry.
 type refusal struct {
 	status int
 	body   object
@@ -169,7 +164,7 @@ func (r *Registry) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		return
 	}
 	r.mu.Lock()
-	status, answer, refused := r.answer(req, body)
+	status, answer, refused := r.answerLocked(req, body)
 	r.mu.Unlock()
 	if refused != nil {
 		status, answer = refused.status, encode(refused.body)
@@ -179,11 +174,11 @@ func (r *Registry) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
-	_, _ = w.Write(answer) // a caller that has gone needs no answer
+	_, _ = w.Write(answer) // the caller may have disconnected
 }
 
-// answer finds out what a request wants. The lock is held.
-func (r *Registry) answer(req *http.Request, body []byte) (int, []byte, *refusal) {
+// answerLocked routes a request. r.mu must be held.
+func (r *Registry) answerLocked(req *http.Request, body []byte) (int, []byte, *refusal) {
 	path, ok := strings.CutPrefix(req.URL.Path, "/api/v1/")
 	parts := strings.Split(path, "/")
 	if ok && len(parts) == 3 && parts[2] == "did-document" {
@@ -202,16 +197,16 @@ func (r *Registry) answer(req *http.Request, body []byte) (int, []byte, *refusal
 	case route == "GET health":
 		v = object{"status": "ok", "version": "test", "registry": "AIR"}
 	case route == "GET agents":
-		v = r.list(q)
+		v = r.listLocked(q)
 	case route == "GET agents/check-name":
-		v, refused = r.checkName(q.Get("name"))
+		v, refused = r.checkNameLocked(q.Get("name"))
 	case route == "POST agents/register":
 		made = http.StatusCreated
-		v, refused = r.register(body)
+		v, refused = r.registerLocked(body)
 	case route == "GET attestations/recent":
-		v = r.recent(q)
+		v = r.recentLocked(q)
 	case parts[0] == "agents" && len(parts) >= 2:
-		return r.answerAgent(req, parts, body)
+		return r.answerAgentLocked(req, parts, body)
 	default:
 		refused = refuse(http.StatusNotFound, "Not found")
 	}
@@ -221,8 +216,8 @@ func (r *Registry) answer(req *http.Request, body []byte) (int, []byte, *refusal
 	return made, encode(v), nil
 }
 
-// answerAgent answers what concerns one agent.
-func (r *Registry) answerAgent(req *http.Request, parts []string, body []byte) (int, []byte, *refusal) {
+// answerAgentLocked routes a request to one agent. r.mu must be held.
+func (r *Registry) answerAgentLocked(req *http.Request, parts []string, body []byte) (int, []byte, *refusal) {
 	a := r.agents[parts[1]]
 	if a == nil {
 		return 0, nil, &refusal{http.StatusNotFound, object{"error": "Agent not found", "air_id": parts[1]}}
@@ -233,9 +228,9 @@ func (r *Registry) answerAgent(req *http.Request, parts []string, body []byte) (
 	secret := req.Header.Get("X-Agent-Secret")
 	switch rest := strings.Join(parts[2:], "/"); {
 	case rest == "" && req.Method == http.MethodGet:
-		v = r.agent(a)
+		v = r.agentLocked(a)
 	case rest == "" && req.Method == http.MethodPut:
-		v, refused = r.update(a, secret, body)
+		v, refused = r.updateLocked(a, secret, body)
 	case rest == "" && req.Method == http.MethodDelete:
 		refused = refuse(http.StatusUnauthorized, "Missing X-Admin-Key")
 	case rest == "trust-score" && req.Method == http.MethodGet:
@@ -249,12 +244,12 @@ func (r *Registry) answerAgent(req *http.Request, parts []string, body []byte) (
 		}
 		refused = &refusal{http.StatusNotFound, object{"error": "Agent has no public key", "air_id": a.airID}}
 	case rest == "attestations" && req.Method == http.MethodGet:
-		v = r.attestationsOf(a)
+		v = r.attestationsOfLocked(a)
 	case rest == "attestations" && req.Method == http.MethodPost:
 		made = http.StatusCreated
-		v, refused = r.attest(a, secret, body)
+		v, refused = r.attestLocked(a, secret, body)
 	case len(parts) == 4 && parts[2] == "attestations" && req.Method == http.MethodDelete:
-		v, refused = r.revoke(a, parts[3], secret)
+		v, refused = r.revokeLocked(a, parts[3], secret)
 	default:
 		refused = refuse(http.StatusNotFound, "Not found")
 	}
@@ -264,7 +259,7 @@ func (r *Registry) answerAgent(req *http.Request, parts []string, body []byte) (
 	return made, encode(v), nil
 }
 
-// All agents are trusted alike.
+// All agents have the same trust score.
 const (
 	score = 500
 	grade = "BB"
@@ -290,7 +285,7 @@ func newAIRID() string {
 	return fmt.Sprintf("AIR-%s-%s-%s", b[:4], b[4:8], b[8:])
 }
 
-func (r *Registry) sorted() []*agent {
+func (r *Registry) sortedLocked() []*agent {
 	list := make([]*agent, 0, len(r.agents))
 	for _, a := range r.agents {
 		list = append(list, a)
@@ -299,16 +294,16 @@ func (r *Registry) sorted() []*agent {
 	return list
 }
 
-func number(q url.Values, name string, otherwise, least, most int) int {
+func number(q url.Values, name string, def, low, high int) int {
 	n, err := strconv.Atoi(q.Get(name))
 	if err != nil {
-		return otherwise
+		return def
 	}
-	return min(max(n, least), most)
+	return min(max(n, low), high)
 }
 
-func (r *Registry) summary(a *agent) object {
-	return object{"air_id": a.airID, "name": a.name, "description": or(a.entry["description"], ""), "verified": r.standing(a).Verified,
+func (r *Registry) summaryLocked(a *agent) object {
+	return object{"air_id": a.airID, "name": a.name, "description": or(a.entry["description"], ""), "verified": r.standingLocked(a).Verified,
 		"verification_level": "self_declared", "is_demo": false, "trust_score": score, "trust_grade": grade, "created": stamp(a.created)}
 }
 
@@ -319,22 +314,22 @@ func or(v, otherwise any) any {
 	return v
 }
 
-func (r *Registry) list(q url.Values) object {
+func (r *Registry) listLocked(q url.Values) object {
 	limit, offset := number(q, "limit", 20, 1, 100), number(q, "offset", 0, 0, 1<<30)
-	all := r.sorted()
+	all := r.sortedLocked()
 	agents := []object{}
 	for _, a := range all[min(offset, len(all)):min(offset+limit, len(all))] {
-		agents = append(agents, r.summary(a))
+		agents = append(agents, r.summaryLocked(a))
 	}
 	return object{"agents": agents, "total": len(all), "limit": limit, "offset": offset}
 }
 
-func (r *Registry) checkName(name string) (object, *refusal) {
+func (r *Registry) checkNameLocked(name string) (object, *refusal) {
 	if name == "" {
 		return nil, refuse(http.StatusBadRequest, "Missing required query parameter: name")
 	}
 	found := []object{}
-	for _, a := range r.sorted() {
+	for _, a := range r.sortedLocked() {
 		if a.name == name {
 			found = append(found, object{"air_id": a.airID, "name": a.name})
 		}
@@ -342,13 +337,13 @@ func (r *Registry) checkName(name string) (object, *refusal) {
 	return object{"name": name, "exists": len(found) > 0, "count": len(found), "existing_agents": found}, nil
 }
 
-func (r *Registry) agent(a *agent) object {
-	v := r.summary(a)
+func (r *Registry) agentLocked(a *agent) object {
+	v := r.summaryLocked(a)
 	var key any
 	if a.key != nil {
 		key = base64.RawURLEncoding.EncodeToString(a.key.Bytes())
 	}
-	s := r.standing(a)
+	s := r.standingLocked(a)
 	v["@context"], v["type"] = "https://agentidentityregistry.org/contexts/v1", "Agent"
 	v["creator"] = object{"did": a.creator, "name": a.entry["creator_name"], "type": a.entry["creator_type"], "public_key": key}
 	v["capabilities"] = or(a.entry["capabilities"], []string{})
@@ -361,7 +356,7 @@ func (r *Registry) agent(a *agent) object {
 	return v
 }
 
-// The members of an entry, and what they are.
+// entryFields has the kind of each member of an entry.
 var entryFields = map[string]byte{"description": '"', "creator_name": '"', "creator_type": '"', "capabilities": '[',
 	"security_certifications": '[', "open_source": 't', "code_repository": '"', "documentation_url": '"'}
 
@@ -426,7 +421,7 @@ func readKey(v strictjson.Value) (*air.PublicKey, *refusal) {
 	return key, nil
 }
 
-func (r *Registry) register(body []byte) (object, *refusal) {
+func (r *Registry) registerLocked(body []byte) (object, *refusal) {
 	v, refused := readObject(body)
 	if refused != nil {
 		return nil, refused
@@ -487,7 +482,7 @@ func (a *agent) authorized(secret string) *refusal {
 	return nil
 }
 
-func (r *Registry) update(a *agent, secret string, body []byte) (object, *refusal) {
+func (r *Registry) updateLocked(a *agent, secret string, body []byte) (object, *refusal) {
 	if refused := a.authorized(secret); refused != nil {
 		return nil, refused
 	}

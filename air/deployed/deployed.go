@@ -1,16 +1,14 @@
 // Copyright 2026 The Fivewire Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package deployed has the bodies that the public peers of the protocol exchange
-// today: text messages, and offers with lower-case types that name items. They
-// belong to no specification and drive no thread of package air, which carries
-// them in [air.ProfileDeployed] as [air.Raw]:
+// Package deployed has the bodies that the public peers of the protocol exchange: text messages,
+// and offers with lower-case types that name items. They belong to no specification and drive no
+// thread of package air, which carries them in [air.ProfileDeployed] as [air.Raw]:
 //
 //	client.Send(ctx, &air.Draft{To: did, Body: deployed.Encode(&deployed.Text{Text: "hello"})},
 //		&air.SendOptions{Seal: true})
 //
-// The messages of rooms (types that begin with room/) are passed on as [air.Raw]:
-// nobody has written down their fields.
+// Messages of rooms, whose types begin with room/, stay [air.Raw]: their fields are not documented.
 package deployed
 
 import (

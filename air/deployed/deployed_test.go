@@ -25,7 +25,7 @@ func TestRoundTrip(t *testing.T) {
 		&deployed.Text{Text: "안녕 \"x\" \u2028"},
 		&deployed.Text{},
 		&deployed.Offer{ItemID: "a", Value: deployed.Value{Money: air.MinorUnits(1000, "USD")}, Note: "n"},
-		&deployed.Offer{ItemID: "a", Value: deployed.Value{ItemID: "b", Quantity: air.NewAmount(2)}},
+		&deployed.Offer{ItemID: "a", Value: deployed.Value{ItemID: "b", Quantity: air.MinorUnits(2, "USD").Amount}},
 		&deployed.Counter{ItemID: "a", Value: deployed.Value{Money: air.Money{Amount: huge, Currency: "KRW"}}},
 		&deployed.Accept{ItemID: "a"},
 		&deployed.Decline{ItemID: "a", Reason: "r"},

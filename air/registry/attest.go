@@ -18,7 +18,7 @@ import (
 	"github.com/fivewire/fivewire/air"
 )
 
-// Kinds of attestations that the registry knows.
+// Kinds of attestations.
 const (
 	IdentityVerification = "identity_verification"
 	OperatorConfirmation = "operator_confirmation"
@@ -26,7 +26,7 @@ const (
 	SafetyReview         = "safety_review"
 )
 
-// An Attestation is what one agent says of another, signed by the first.
+// An Attestation is a statement of one agent about another, signed by the first.
 type Attestation struct {
 	ID            int64   `json:"id"`
 	Subject       string  `json:"subject_air_id"` // "" in the list of one agent
@@ -41,17 +41,16 @@ type Attestation struct {
 	Tenure        float64 `json:"tenure_multiplier_at_issue"`
 	Weight        float64 `json:"weight"`
 	Created       Time    `json:"created_at"`
-	Revoked       Time    `json:"revoked_at"` // "" unless it was
+	Revoked       Time    `json:"revoked_at"` // "" unless revoked
 	Active        bool    `json:"is_active"`
 }
 
-// Verify checks the signature over the payload with the attester's key, and that
-// the payload says what the attestation says of subject: the registry need not be
-// believed.
+// Verify checks the signature over the payload with the attester's key, and that the payload
+// matches the attestation and subject. It does not rely on the registry.
 func (a *Attestation) Verify(subject string, key *air.PublicKey) error {
 	payload := a.payload(subject)
 	if a.Payload != "" && a.Payload != string(payload) {
-		return &air.Error{Code: air.ErrBadSignature, Message: "the signed text says something else than the attestation"}
+		return &air.Error{Code: air.ErrBadSignature, Message: "the signed text differs from the attestation"}
 	}
 	text, ok := strings.CutPrefix(a.Signature, "z")
 	if !ok || len(text) > 90 { // the decoder is quadratic; 64 bytes are 88 characters at most
@@ -68,7 +67,7 @@ func badSignature() error {
 	return &air.Error{Code: air.ErrBadSignature, Message: "signature does not verify"}
 }
 
-// A VerifiedStatus is how far a subject is verified after a change.
+// A VerifiedStatus is the verification status of a subject after a change.
 type VerifiedStatus struct {
 	Verified     bool `json:"verified"`
 	Score        int  `json:"verification_score"`
@@ -76,7 +75,7 @@ type VerifiedStatus struct {
 	Attestations int  `json:"attestation_count"`
 }
 
-// AttestParams are an attestation to make.
+// AttestParams describes a new attestation.
 type AttestParams struct {
 	Subject   string // AIR ID
 	Type      string // one of the constants
@@ -98,7 +97,7 @@ type AttestResult struct {
 	VerifiedStatus VerifiedStatus `json:"verified_status"` // of the subject
 }
 
-// An Attestations is all that was ever said of an agent.
+// Attestations are all attestations of an agent.
 type Attestations struct {
 	RawResponse
 	Subject        string         `json:"subject_air_id"`
@@ -108,7 +107,7 @@ type Attestations struct {
 	VerifiedStatus VerifiedStatus `json:"verified_status"`
 }
 
-// A RecentAttestations is a part of what was said of anybody lately.
+// RecentAttestations are recent attestations of all agents.
 type RecentAttestations struct {
 	RawResponse
 	List  []Attestation `json:"attestations"`
@@ -116,7 +115,7 @@ type RecentAttestations struct {
 	Limit int           `json:"limit"`
 }
 
-// A RevokeResult is an attestation taken back.
+// A RevokeResult is a revoked attestation.
 type RevokeResult struct {
 	RawResponse
 	Revoked  bool           `json:"revoked"`
@@ -126,8 +125,8 @@ type RevokeResult struct {
 	Standing VerifiedStatus `json:"verified_status"`
 }
 
-// payload is what the attester signs: canonical JSON of five strings, which are not
-// normalised, unlike those of envelopes.
+// payload is the signed text: canonical JSON of five strings, which are not normalized, unlike
+// those of envelopes.
 func (a *Attestation) payload(subject string) []byte {
 	f := fields{} // in the order of the names
 	f.text("attestation_type", a.Type)
@@ -138,8 +137,7 @@ func (a *Attestation) payload(subject string) []byte {
 	return f.json()
 }
 
-// Attest signs what the agent attester says of another and hands it in. The
-// secret is that of the attester.
+// Attest signs an attestation and submits it. The secret is that of the attester.
 func (c *Client) Attest(ctx context.Context, attester *air.Identity, secret string, p *AttestParams) (*AttestResult, error) {
 	if err := air.ValidateAIRID(p.Subject); err != nil {
 		return nil, err
@@ -172,13 +170,13 @@ func (c *Client) Attest(ctx context.Context, attester *air.Identity, secret stri
 	return read[AttestResult](text)
 }
 
-// ListAttestations returns what was said of an agent, what was taken back included.
+// ListAttestations returns the attestations of an agent, including revoked ones.
 func (c *Client) ListAttestations(ctx context.Context, airID string) (*Attestations, error) {
 	return getAgent[Attestations](ctx, c, airID, "/attestations")
 }
 
-// ListRecentAttestations returns what was said of anybody lately. A limit of zero means what the
-// registry thinks right.
+// ListRecentAttestations returns recent attestations of all agents. A limit of zero means the
+// default of the registry.
 func (c *Client) ListRecentAttestations(ctx context.Context, limit int) (*RecentAttestations, error) {
 	path := "/attestations/recent"
 	if limit > 0 {
@@ -187,7 +185,7 @@ func (c *Client) ListRecentAttestations(ctx context.Context, limit int) (*Recent
 	return get[RecentAttestations](ctx, c, path)
 }
 
-// Revoke takes an attestation back. The secret is that of the attester.
+// Revoke revokes an attestation. The secret is that of the attester.
 func (c *Client) Revoke(ctx context.Context, subject string, id int64, secret string) (*RevokeResult, error) {
 	if err := air.ValidateAIRID(subject); err != nil {
 		return nil, err

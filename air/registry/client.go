@@ -4,6 +4,7 @@
 package registry
 
 import (
+	"cmp"
 	"context"
 	"encoding/base64"
 	"errors"
@@ -18,7 +19,8 @@ import (
 
 	"github.com/fivewire/fivewire/air"
 	"github.com/fivewire/fivewire/air/internal/web"
-	"github.com/fivewire/fivewire/internal/backoff"
+	"github.com/fivewire/fivewire/internal/netguard"
+	"github.com/fivewire/fivewire/internal/retry"
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
 
@@ -27,45 +29,44 @@ type Options struct {
 	// RegistryURL is the base URL. Empty means [air.DefaultRegistryURL].
 	RegistryURL string
 
-	// HTTPClient sends the requests. Nil means one that connects to public
-	// addresses only. No redirect is followed in any case.
+	// HTTPClient sends the requests. Nil means a client that connects to public addresses only.
+	// Redirects are never followed.
 	HTTPClient *http.Client
 
-	// AllowLoopback accepts a registry on this machine, and plain http for it, for
-	// tests.
+	// AllowLoopback accepts a registry on this machine, also over plain http, for tests.
 	AllowLoopback bool
 
 	// AllowPrivate accepts private addresses, for closed networks.
 	AllowPrivate bool
 
-	// Resolver, if set, forgets the document of an agent that this client changes.
+	// Resolver, if set, drops the document of each agent that this client changes.
 	Resolver *air.Resolver
 
-	// MaxRetryAfter is the longest delay named by an answer that is waited for.
-	// Zero means 30 s.
-	MaxRetryAfter time.Duration
+	// Retry adjusts the attempts of calls that read or are idempotent. Nil means 4 attempts, delays of
+	// 500 ms to 10 s, and requested delays up to 30 s.
+	Retry *air.RetryPolicy
 
-	// Logger receives what no error reports, such as retries. Nil is silent.
+	// Logger receives events that no error reports, such as retries. Nil means slog.Default().
 	Logger *slog.Logger
 }
 
-// A Client asks one registry. All its methods may be called from several
-// goroutines. It starts none, so it needs no closing.
+// A Client calls one registry. Its methods are safe for concurrent use.
 //
-// A call that changes nothing, or the same when repeated, is tried up to four times
-// while the registry is out of reach or asks for patience. A registration and an
-// attestation are sent once: nobody knows what became of one whose answer is lost.
+// A call that reads, or is idempotent, has up to four attempts while the registry is unreachable or
+// limits the rate. Registrations and attestations are sent once: if the response is lost, the
+// outcome is unknown.
 //
-// Every failure is an [*air.Error]: [air.ErrBadRequest], [air.ErrUnauthorized],
-// [air.ErrForbidden], [air.ErrNotFound], [air.ErrConflict], [air.ErrRateLimited]
-// with the delay that the registry asks for, [air.ErrBadGateway] if it is out of
-// reach or fails, [air.ErrBadDocument] if the answer cannot be read, and
-// [air.ErrHTTP] for the rest. Detail says in the registry's words what is wrong.
+// Every failure is an [*air.Error]: [air.ErrBadRequest], [air.ErrUnauthorized], [air.ErrForbidden],
+// [air.ErrNotFound], [air.ErrConflict], [air.ErrRateLimited] with the requested delay,
+// [air.ErrBadGateway] if the registry is unreachable or fails, [air.ErrBadDocument] if the response
+// is invalid, and [air.ErrHTTP] otherwise. Message has the error text of the registry.
 type Client struct {
 	opts Options
 	base string
 	http *http.Client
-	log  *slog.Logger
+
+	isNew bool // the transport of http belongs to the client
+	retry retry.Policy
 }
 
 const (
@@ -74,9 +75,6 @@ const (
 	attempts  = 4
 	once      = 1
 )
-
-// pause is what lies between two attempts.
-var pause = backoff.Backoff{Base: 500 * time.Millisecond, Max: 10 * time.Second, Jitter: 0.5}
 
 // NewClient returns a client. It does no I/O.
 func NewClient(opts *Options) (*Client, error) {
@@ -88,41 +86,39 @@ func NewClient(opts *Options) (*Client, error) {
 	if o.RegistryURL == "" {
 		o.RegistryURL = air.DefaultRegistryURL
 	}
-	if _, err := air.DocumentURL(o.RegistryURL, "AIR-0000-0000-0000"); err != nil {
-		return nil, err
+	if _, err := (&netguard.Guard{AllowLoopback: o.AllowLoopback, AllowPrivate: o.AllowPrivate}).URL(o.RegistryURL, false); err != nil {
+		return nil, &air.Error{Code: air.ErrBadEndpoint, Message: "registry URL not allowed", Cause: err}
 	}
-	if _, err := air.ParseEndpoint(o.RegistryURL, &air.EndpointOptions{AllowLoopback: o.AllowLoopback, AllowPrivate: o.AllowPrivate}); err != nil {
-		return nil, err
+	var r air.RetryPolicy
+	if o.Retry != nil {
+		r = *o.Retry
 	}
-	if o.MaxRetryAfter <= 0 {
-		o.MaxRetryAfter = 30 * time.Second
+	c.retry = retry.Policy{
+		MaxAttempts: cmp.Or(r.MaxAttempts, attempts), Base: cmp.Or(r.Base, 500*time.Millisecond), Max: r.Max,
+		MaxRetryAfter: cmp.Or(r.MaxRetryAfter, 30*time.Second), Logger: o.Logger, Subject: "air: registry request",
 	}
 	c.base = strings.TrimSuffix(o.RegistryURL, "/") + apiPath
-	c.log = o.Logger
-	if c.log == nil {
-		c.log = slog.New(slog.DiscardHandler)
-	}
-	c.http = web.Client(o.HTTPClient, o.AllowLoopback, o.AllowPrivate)
+	c.http, c.isNew = web.Client(o.HTTPClient, o.AllowLoopback, o.AllowPrivate)
 	return c, nil
 }
 
-// GetHealth asks whether the registry is alive.
+// GetHealth returns the health of the registry.
 func (c *Client) GetHealth(ctx context.Context) (*Health, error) {
 	return get[Health](ctx, c, "/health")
 }
 
-// GetAgent looks an agent up.
+// GetAgent returns the entry of an agent.
 func (c *Client) GetAgent(ctx context.Context, airID string) (*Agent, error) {
 	return getAgent[Agent](ctx, c, airID, "")
 }
 
-// GetTrustScore returns how far the registry trusts an agent.
+// GetTrustScore returns the trust score of an agent.
 func (c *Client) GetTrustScore(ctx context.Context, airID string) (*TrustScore, error) {
 	return getAgent[TrustScore](ctx, c, airID, "/trust-score")
 }
 
-// GetDocument fetches the DID document of an agent, past all caches that can be told
-// so. To send and to receive, use an [air.Resolver].
+// GetDocument fetches the DID document of an agent, bypassing caches. To send and to receive, use
+// an [air.Resolver].
 func (c *Client) GetDocument(ctx context.Context, airID string) (*air.Document, error) {
 	if err := air.ValidateAIRID(airID); err != nil {
 		return nil, err
@@ -134,14 +130,13 @@ func (c *Client) GetDocument(ctx context.Context, airID string) (*air.Document, 
 	return air.DecodeDocument(text)
 }
 
-// LookupName tells which agents have a name. It is answered for names that nobody
-// has, too.
+// LookupName returns the agents with a name. An unused name is no error.
 func (c *Client) LookupName(ctx context.Context, name string) (*NameInfo, error) {
 	return get[NameInfo](ctx, c, "/agents/check-name?name="+url.QueryEscape(name))
 }
 
-// List returns a part of the list of agents, those with the best scores first. A
-// limit of zero means what the registry thinks right.
+// List returns a page of the agents, the highest scores first. A limit of zero means the default of
+// the registry.
 func (c *Client) List(ctx context.Context, limit, offset int) (*Page, error) {
 	q := url.Values{"offset": {strconv.Itoa(offset)}}
 	if limit > 0 {
@@ -150,8 +145,8 @@ func (c *Client) List(ctx context.Context, limit, offset int) (*Page, error) {
 	return get[Page](ctx, c, "/agents?"+q.Encode())
 }
 
-// ListAll ranges over all agents, one [Client.List] after the other. An error comes
-// once and last. Agents that are registered meanwhile may be missed or come twice.
+// ListAll ranges over all agents by repeated calls of [Client.List]. An error comes once and last.
+// Agents that register during the iteration may be missed or repeated.
 func (c *Client) ListAll(ctx context.Context) iter.Seq2[*Summary, error] {
 	return func(yield func(*Summary, error) bool) {
 		for offset := 0; ; {
@@ -172,8 +167,8 @@ func (c *Client) ListAll(ctx context.Context) iter.Seq2[*Summary, error] {
 	}
 }
 
-// Register makes a new agent. If the registry made one but its answer cannot be
-// used, there is a Registration beside the error, with what could be read.
+// Register registers a new agent. If the registry created it but the response is invalid, Register
+// returns an error and a Registration with the readable part.
 func (c *Client) Register(ctx context.Context, p *RegisterParams) (*Registration, error) {
 	if p.Name == "" {
 		return nil, invalid("a registration needs a name")
@@ -246,7 +241,7 @@ func (c *Client) update(ctx context.Context, airID, secret string, body []byte, 
 		return nil, invalid("the secret of the agent is missing")
 	}
 	text, err := c.doTimes(ctx, tries, http.MethodPut, "/agents/"+airID, body, secret)
-	c.forget(airID) // whatever the answer says, or if there was none
+	c.forget(airID) // after every outcome, since the response may be lost
 	if err != nil {
 		return nil, err
 	}
@@ -259,7 +254,7 @@ func (c *Client) forget(airID string) {
 	}
 }
 
-// keyText is how the registry writes public keys outside of documents.
+// keyText returns a public key as the registry writes it outside of documents.
 func keyText(k *air.PublicKey) string { return base64.RawURLEncoding.EncodeToString(k.Bytes()) }
 
 func invalid(detail string) error { return &air.Error{Code: air.ErrBadRequest, Message: detail} }
@@ -287,8 +282,8 @@ func read[T any, P pointer[T]](text []byte) (*T, error) {
 	return dst, nil
 }
 
-// do makes a call, again if that is safe, and returns the answer to one that
-// succeeded.
+// do sends a request, repeatedly if it is idempotent, and returns the body of a successful
+// response.
 func (c *Client) do(ctx context.Context, method, path string, body []byte, secret string) ([]byte, error) {
 	tries := attempts
 	if method == http.MethodPost {
@@ -298,33 +293,43 @@ func (c *Client) do(ctx context.Context, method, path string, body []byte, secre
 }
 
 func (c *Client) doTimes(ctx context.Context, tries int, method, path string, body []byte, secret string) ([]byte, error) {
-	for attempt := 1; ; attempt++ {
-		text, err := c.try(ctx, method, path, body, secret)
-		if err == nil || ctx.Err() != nil {
-			return text, err
-		}
-		var e *air.Error
-		if !errors.As(err, &e) || attempt >= tries || e.Code != air.ErrBadGateway && e.Code != air.ErrRateLimited {
-			return nil, err
-		}
+	policy := c.retry
+	if tries == once {
+		policy.MaxAttempts = -1
+	}
+	var text []byte
+	err := retry.Do(ctx, policy, true, func(ctx context.Context, _ int) (err error) {
+		text, err = c.try(ctx, method, path, body, secret)
+		return classify(err)
+	})
+	var e *air.Error
+	switch {
+	case err == nil:
+		return text, nil
+	case !errors.As(err, &e):
+		e = &air.Error{Code: air.ErrBadGateway, Message: "request ended", Cause: err}
+	}
+	return nil, e
+}
+
+// classify marks the errors that are worth another attempt, and the others.
+func classify(err error) error {
+	var e *air.Error
+	if errors.As(err, &e) && (e.Code == air.ErrBadGateway || e.Code == air.ErrRateLimited) {
 		switch e.RemoteStatus {
 		case 0, http.StatusTooManyRequests, http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
-		default:
-			return nil, err
-		}
-		delay := max(pause.Delay(attempt), e.RetryAfter)
-		if e.RetryAfter > c.opts.MaxRetryAfter {
-			return nil, err
-		}
-		c.log.DebugContext(ctx, "air: asking the registry again", "method", method, "path", path, "attempt", attempt, "delay", delay, "err", err)
-		t := time.NewTimer(delay)
-		select {
-		case <-t.C:
-		case <-ctx.Done():
-			t.Stop()
-			return nil, err
+			return retry.Mark(err, retry.Unknown, e.RetryAfter)
 		}
 	}
+	return retry.Mark(err, retry.Permanent, 0)
+}
+
+// Close closes the idle connections.
+func (c *Client) Close() error {
+	if c.isNew {
+		c.http.CloseIdleConnections()
+	}
+	return nil
 }
 
 func (c *Client) try(ctx context.Context, method, path string, body []byte, secret string) ([]byte, error) {
@@ -340,7 +345,7 @@ func (c *Client) try(ctx context.Context, method, path string, body []byte, secr
 		return nil, &air.Error{Code: air.ErrBadDocument, Message: "the answer of the registry is too large"}
 	}
 	if err != nil {
-		return nil, &air.Error{Code: air.ErrBadGateway, Message: "the registry is out of reach", Cause: err}
+		return nil, &air.Error{Code: air.ErrBadGateway, Message: "registry unreachable", Cause: err}
 	}
 	if res.Status < 200 || res.Status > 299 {
 		return nil, refusal(res)
@@ -348,10 +353,10 @@ func (c *Client) try(ctx context.Context, method, path string, body []byte, secr
 	return res.Body, nil
 }
 
-// refusal makes an error of an answer: a text for people in error, and sometimes
-// more of it in message and hint.
+// refusal returns the error of a response: the text is in the member error, with additions in
+// message and hint.
 func refusal(res *web.Reply) error {
-	e := &air.Error{RemoteStatus: res.Status}
+	e := &air.Error{RemoteStatus: res.Status, Remote: true}
 	switch s := res.Status; {
 	case s == http.StatusBadRequest, s == http.StatusUnprocessableEntity:
 		e.Code = air.ErrBadRequest
@@ -370,14 +375,16 @@ func refusal(res *web.Reply) error {
 	default:
 		e.Code = air.ErrHTTP
 	}
-	v := air.Judge(http.StatusTooManyRequests, res.Header, res.Body, 1, time.Now()) // for the delay only
-	if v.HasRetryAfter && (e.Code == air.ErrRateLimited || e.Code == air.ErrBadGateway) {
-		e.RetryAfter = v.RetryAfter
-	}
 	e.Message = fmt.Sprintf("the registry answers %d", res.Status)
 	body, err := strictjson.Check(res.Body, strictjson.Options{})
 	if err != nil {
-		return e // not JSON: a proxy on the way, probably
+		body = nil
+	}
+	if e.Code == air.ErrRateLimited || e.Code == air.ErrBadGateway {
+		e.RetryAfter, _ = web.RetryAfter(res.Header, body, time.Now())
+	}
+	if err != nil {
+		return e // not JSON: probably from a proxy
 	}
 	for _, name := range []string{"error", "message", "hint"} {
 		if text, _ := body.Get(name).Text(); text != "" {
@@ -388,10 +395,10 @@ func refusal(res *web.Reply) error {
 	return e
 }
 
-// An answer keeps its text.
+// An answer stores the text of its response.
 type answer interface{ keep([]byte) }
 
-// A pointer to something that embeds [RawResponse].
+// A pointer to a type that embeds [RawResponse].
 type pointer[T any] interface {
 	*T
 	answer
@@ -412,7 +419,7 @@ func decode(text []byte, dst answer) error {
 	return nil
 }
 
-// fields are the members of a request.
+// fields are the members of a request, as JSON.
 type fields []byte
 
 func (f *fields) add(name string, value []byte) {
@@ -448,14 +455,14 @@ func (f *fields) list(name string, values []string) {
 	f.add(name, append(b, ']'))
 }
 
-// services adds them as an array, which is the only form that there is (AIR-163).
+// services adds the services as an array, the only permitted form (AIR-163).
 func (f *fields) services(list []Service) error {
 	if list == nil {
 		return nil
 	}
 	b := []byte{'['}
 	for i, s := range list {
-		if _, err := air.ParseServiceType(s.Type); err != nil {
+		if _, err := ParseServiceType(s.Type); err != nil {
 			return err
 		}
 		if s.Endpoint == "" {

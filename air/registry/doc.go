@@ -1,11 +1,10 @@
 // Copyright 2026 The Fivewire Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package registry asks the Agent Identity Registry for what the public API offers
-// beside DID documents: it registers agents and changes what is known of them,
-// looks agents and names up, reads trust scores, and records what one agent
-// attests of another. Package air does without it: to send and to receive takes
-// DID documents only, and those its [air.Resolver] fetches and keeps.
+// Package registry is a client of the public API of the Agent Identity Registry beyond DID
+// documents: it registers and updates agents, looks up agents and names, reads trust scores, and
+// records attestations. Package air does not need it: its [air.Resolver] fetches and caches the DID
+// documents for sending and receiving.
 //
 //	reg, err := registry.NewClient(nil)
 //	...
@@ -19,21 +18,19 @@
 //	...
 //	err = air.SaveIdentity("agent.json", id)
 //
-// The secret in the answer to a registration is shown once. Whoever has it can
-// change the agent's entry; keep it like a key.
+// The secret in the response to a registration is returned once. It permits changes of the agent's
+// entry; protect it like a key.
 //
-// # Which API
+// # API
 //
-// The specification gives the address of DID documents only. Everything else here
-// follows what the published clients of the registry send and read (version 0.5 of
-// the Python client, May 2026). The calls of the registry's operator are left out.
+// The specification defines the address of DID documents only. The rest follows the requests and
+// responses of the registry's published clients (version 0.5 of the Python client, May 2026). The
+// calls of the registry's operator are not implemented.
 //
-// # Keys that change
+// # Key rotation
 //
-// The published registry keeps the key that an agent was registered with: a new
-// key takes a new registration, with a new AIR ID. The specification, however,
-// speaks of keys that are updated, and registries of one's own can allow it.
-// [Client.RotateKey] asks for it in the way that other fields are updated, believes
-// nothing but the DID document, and reports [ErrKeyImmutable] where the registry
-// refuses.
+// The published registry does not change the key of an agent: a new key requires a new registration
+// with a new AIR ID. The specification mentions updated keys, and other registries may permit them.
+// [Client.RotateKey] sends a new key like an update of other fields, verifies the result in the DID
+// document, and returns [ErrKeyImmutable] if the registry refuses.
 package registry

@@ -16,7 +16,7 @@ import (
 	"github.com/fivewire/fivewire/air/registry"
 )
 
-// An agent registers with a key of its own and becomes an [air.Identity].
+// An agent registers with its own key and becomes an [air.Identity].
 func ExampleClient_Register() {
 	srv := httptest.NewServer(&airtest.Registry{})
 	defer srv.Close()

@@ -5,7 +5,9 @@
 
 package registry
 
-import "context"
+import (
+	"context"
+)
 
-// lockFolder does nothing where there are no advisory locks.
+// lockFolder does nothing on systems without advisory locks.
 func lockFolder(context.Context, string) (unlock func(), err error) { return func() {}, nil }

@@ -14,8 +14,8 @@ import (
 	"time"
 )
 
-// lockFolder waits until nobody else holds the folder. The lock ends with the
-// process, however that ends, and leaves nothing behind.
+// lockFolder waits for the advisory lock of a folder. The system releases it when the process
+// exits.
 func lockFolder(ctx context.Context, dir string) (unlock func(), err error) {
 	f, err := os.Open(dir)
 	if err != nil {

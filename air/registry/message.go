@@ -9,11 +9,11 @@ import (
 	"github.com/fivewire/fivewire/air"
 )
 
-// A Time is a point in time as the registry writes it.
+// A Time is a time in the registry's format.
 type Time string
 
-// Time returns the time and whether t is one, in RFC 3339 or as databases write
-// it: a space instead of the T, no zone for UTC.
+// Time returns the time and whether t is valid: in RFC 3339 or in the format of databases, with a
+// space instead of the T and without a zone for UTC.
 func (t Time) Time() (time.Time, bool) {
 	for _, layout := range []string{time.RFC3339, "2006-01-02T15:04:05", "2006-01-02 15:04:05"} {
 		if at, err := time.Parse(layout, string(t)); err == nil {
@@ -23,15 +23,15 @@ func (t Time) Time() (time.Time, bool) {
 	return time.Time{}, false
 }
 
-// An RawResponse is embedded in what the registry answers.
+// A RawResponse is embedded in the responses of the registry.
 type RawResponse struct {
-	// JSON is the whole answer as it came, with members that have no field here.
+	// JSON is the whole response, including members without a field here.
 	JSON []byte `json:"-"`
 }
 
 func (a *RawResponse) keep(text []byte) { a.JSON = text }
 
-// Health tells that the registry is alive.
+// Health is the health of the registry.
 type Health struct {
 	RawResponse
 	Status   string `json:"status"`
@@ -48,8 +48,7 @@ type Components struct {
 	Attestations int `json:"peer_attestations"`
 }
 
-// A TrustScore is how far the registry trusts an agent. It is never part of an
-// envelope (AIR-005).
+// A TrustScore is the trust of the registry in an agent. It is never part of an envelope (AIR-005).
 type TrustScore struct {
 	RawResponse
 	AIRID        string     `json:"air_id"`
@@ -59,7 +58,7 @@ type TrustScore struct {
 	CalculatedAt Time       `json:"calculated_at"`
 }
 
-// A Creator is who registered an agent.
+// A Creator is the party that registered an agent.
 type Creator struct {
 	DID       string `json:"did"`
 	Name      string `json:"name"`
@@ -67,7 +66,7 @@ type Creator struct {
 	PublicKey string `json:"public_key"` // Ed25519, base64url
 }
 
-// A Verification is how far an agent is from being verified, and whether it is.
+// A Verification is the progress of the verification of an agent.
 type Verification struct {
 	Verified      bool `json:"verified"`
 	Score         int  `json:"score"`
@@ -77,7 +76,7 @@ type Verification struct {
 	RootsRequired int  `json:"distinct_whois_roots_required"`
 }
 
-// A Summary is an agent as it stands in a list.
+// A Summary is an agent in a list.
 type Summary struct {
 	AIRID             string `json:"air_id"`
 	Name              string `json:"name"`
@@ -86,11 +85,11 @@ type Summary struct {
 	VerificationLevel string `json:"verification_level"`
 	Demo              bool   `json:"is_demo"`
 	TrustScore        int    `json:"trust_score"`
-	TrustGrade        string `json:"trust_grade"` // "" for an agent that has no score
+	TrustGrade        string `json:"trust_grade"` // "" for an agent without a score
 	Created           Time   `json:"created"`
 }
 
-// An Agent is all that the registry tells of an agent.
+// An Agent is the full entry of an agent.
 type Agent struct {
 	RawResponse
 	Summary
@@ -105,12 +104,12 @@ type Agent struct {
 		DocumentationURL string `json:"documentation_url"`
 	} `json:"transparency"`
 	Verification *Verification `json:"verification_status"` // nil from older registries
-	Components   *Components   `json:"components"`          // nil for an agent that has no score
+	Components   *Components   `json:"components"`          // nil for an agent without a score
 	Status       string        `json:"status"`              // active or deleted
 	Updated      Time          `json:"updated"`
 }
 
-// A Page is a part of the list of agents.
+// A Page is a page of the list of agents.
 type Page struct {
 	RawResponse
 	Agents []Summary `json:"agents"`
@@ -119,8 +118,7 @@ type Page struct {
 	Offset int       `json:"offset"`
 }
 
-// A NameInfo is what the registry knows of a name. Names are not unique: each agent
-// has an AIR ID of its own whatever it is called.
+// A NameInfo lists the agents with a name. Names are not unique: each agent has its own AIR ID.
 type NameInfo struct {
 	RawResponse
 	Name   string       `json:"name"`
@@ -129,34 +127,32 @@ type NameInfo struct {
 	Agents []NamedAgent `json:"existing_agents"`
 }
 
-// NamedAgent is an agent that has a name.
+// A NamedAgent is an agent with a name.
 type NamedAgent struct {
 	AIRID string `json:"air_id"`
 	Name  string `json:"name"`
 }
 
-// A Service is where an agent can be reached for something, an [air.ServiceInbox]
-// for example.
+// A Service is a published address of an agent, for example an [air.ServiceInbox].
 type Service struct {
 	ID       string `json:"id,omitempty"` // optional
 	Type     string `json:"type"`
 	Endpoint string `json:"serviceEndpoint"`
 }
 
-// ServiceInbox returns the service that makes an agent reachable for envelopes.
+// InboxService returns the service for an address of an inbox.
 func InboxService(endpoint string) Service {
 	return Service{Type: air.ServiceInbox, Endpoint: endpoint}
 }
 
-// RegisterParams describe a new agent. Name is needed, and either PublicKey, for
-// which the registry makes a DID, or CreatorDID. Empty fields other than the
-// texts are left out.
+// RegisterParams describes a new agent. Name is required, and either PublicKey, for which the
+// registry creates a DID, or CreatorDID. Empty fields are omitted, except texts.
 type RegisterParams struct {
 	Name        string
 	Description string
 
 	PublicKey  *air.PublicKey
-	CreatorDID string // a DID that the caller controls elsewhere
+	CreatorDID string // a DID of another method or host
 
 	CreatorName string
 	CreatorType string // empty means individual
@@ -173,11 +169,11 @@ type RegisterParams struct {
 type Registration struct {
 	RawResponse
 	AIRID  string `json:"air_id"`
-	Secret string `json:"agent_secret"` // shown only here, needed to change the entry
+	Secret string `json:"agent_secret"` // returned only here, required to change the entry
 	Note   string `json:"agent_secret_note"`
 
 	DID       string `json:"creator_did"`
-	Minted    bool   `json:"air_minted_did"` // the registry made the DID
+	Minted    bool   `json:"air_minted_did"` // the registry created the DID
 	PublicKey string `json:"public_key"`     // base64url
 	Resolved  *bool  `json:"did_wba_resolved"`
 
@@ -191,8 +187,8 @@ type Registration struct {
 	Message           string   `json:"message"`
 }
 
-// UpdateParams change the entry of an agent. What is nil stays as it is; a list
-// that is empty but not nil is sent as an empty list.
+// UpdateParams changes the entry of an agent. Nil fields stay unchanged; a non-nil empty list is
+// sent as an empty list.
 type UpdateParams struct {
 	Description      *string
 	Capabilities     []string
@@ -203,11 +199,11 @@ type UpdateParams struct {
 	Services         []Service
 }
 
-// An UpdateResult tells what became of a change.
+// An UpdateResult is the result of an update.
 type UpdateResult struct {
 	RawResponse
 	AIRID      string `json:"air_id"`
-	Fields     int    `json:"updated_fields"` // how many were changed
+	Fields     int    `json:"updated_fields"` // number of changed fields
 	TrustScore int    `json:"trust_score"`
 	TrustGrade string `json:"trust_grade"`
 	Updated    Time   `json:"updated"`

@@ -232,13 +232,13 @@ func TestUpdate(t *testing.T) {
 	_, err = c.Update(t.Context(), "../x", r.Secret, &registry.UpdateParams{Description: &text})
 	require.ErrorIs(t, err, air.ErrBadAIRID)
 	_, err = c.Update(t.Context(), r.AIRID, r.Secret, &registry.UpdateParams{Services: []registry.Service{{Endpoint: "x"}}})
-	require.ErrorIs(t, err, air.ErrBadServiceType)
+	require.ErrorIs(t, err, registry.ErrBadServiceType)
 	_, err = c.Update(t.Context(), r.AIRID, r.Secret, &registry.UpdateParams{Services: []registry.Service{{Type: "x"}}})
 	require.ErrorIs(t, err, air.ErrBadEndpoint)
 	require.Equal(t, before, w.count(), "what cannot succeed is not sent")
 }
 
-// AIR-163: the stand-in refuses what the client never sends.
+// The test double refuses requests that the client never sends (AIR-163).
 func TestServicesAreAnArray(t *testing.T) {
 	w := &wire{}
 	rec := httptest.NewRecorder()
@@ -518,7 +518,7 @@ func FuzzAnswer(f *testing.F) {
 		hc := &http.Client{Transport: roundTrip(func(*http.Request) (*http.Response, error) {
 			return &http.Response{StatusCode: status, Body: io.NopCloser(bytes.NewReader(body)), Header: http.Header{}}, nil
 		})}
-		c, err := registry.NewClient(&registry.Options{HTTPClient: hc, MaxRetryAfter: time.Nanosecond})
+		c, err := registry.NewClient(&registry.Options{HTTPClient: hc, Retry: &air.RetryPolicy{MaxRetryAfter: time.Nanosecond}})
 		require.NoError(t, err)
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()

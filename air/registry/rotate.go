@@ -16,36 +16,32 @@ import (
 	"github.com/fivewire/fivewire/air"
 )
 
-// Reasons why a key was not rotated.
+// Reasons of a failed rotation.
 var (
-	// ErrKeyImmutable reports a registry that does not change the keys of agents. The
-	// identity is what it was.
+	// ErrKeyImmutable reports a registry that does not change the keys of agents. The identity is
+	// unchanged.
 	ErrKeyImmutable = errors.New("air: the registry does not change the keys of agents")
 
-	// ErrKeyUnconfirmed reports that nobody knows yet which key the registry has.
-	// Both are kept, and calling RotateKey again goes on with the same new one.
+	// ErrKeyUnconfirmed reports that the key in the registry is unknown. Both keys are kept;
+	// another call of RotateKey continues with the same new one.
 	ErrKeyUnconfirmed = errors.New("air: the registry has not confirmed the new key")
 )
 
-// nextSuffix names the file of a key that the registry may have already.
+// nextSuffix is the suffix of the file with a key that the registry may already have.
 const nextSuffix = ".next"
 
-// RotateKey gives an agent a new key: it asks the registry to replace the public
-// key, with the agent's secret as for any update, and then replaces the file that
-// [air.SaveIdentity] wrote at path. The old key becomes a retired one of the new
-// identity, so that what was sealed to it can still be opened.
+// RotateKey replaces the key of an agent: it updates the public key in the registry with the
+// agent's secret, and then the file of [air.SaveIdentity] at path. The old key becomes a retired
+// one of the new identity, which still opens bodies sealed to it.
 //
-// The new key is on the disk, in a file beside path, before the registry hears
-// of it, and takes its place only when the registry's DID document names it. So
-// whenever the process dies, no key is lost that others were told to use; calling
-// RotateKey again finishes what was begun. Where the system knows advisory locks,
-// calls for files in one folder wait for each other, also those of other processes;
-// elsewhere there must be one at a time.
+// The new key is stored in a file next to path before the update, and replaces the old one only
+// when the registry's DID document has it. So a crash loses no published key; another call of
+// RotateKey completes the rotation. On systems with advisory locks, calls for files in one folder
+// run one after the other, also across processes. On other systems, the caller must serialize them.
 //
-// On success clients and inboxes have to be made anew with the identity that is
-// returned. Peers may have a document with the old key for up to 70 seconds: their
-// inboxes look once more when a signature does not verify (AIR-D41), and their
-// clients when the inbox answers Stale Key (AIR-059).
+// After success, create new clients and inboxes with the returned identity. Peers may have a
+// document with the old key for up to 70 seconds: their inboxes fetch it again when a signature
+// does not verify (AIR-D41), and their clients when the inbox answers Stale Key (AIR-059).
 //
 // The published registry answers [ErrKeyImmutable]: see the package documentation.
 func (c *Client) RotateKey(ctx context.Context, path, secret string) (*air.Identity, error) {
@@ -68,7 +64,7 @@ func (c *Client) RotateKey(ctx context.Context, path, secret string) (*air.Ident
 	switch has, err := c.keyOf(ctx, old.DID()); {
 	case err != nil:
 		return nil, err
-	case has.Equal(next.PublicKey()): // an earlier call got so far
+	case has.Equal(next.PublicKey()): // an earlier call sent the update
 		return c.replace(path, next)
 	case !has.Equal(old.PublicKey()):
 		return nil, &air.Error{Code: air.ErrBadKey, Message: "the registry has another key for this agent than the file"}
@@ -76,8 +72,8 @@ func (c *Client) RotateKey(ctx context.Context, path, secret string) (*air.Ident
 	f := fields{}
 	f.text("public_key", keyText(next.PublicKey()))
 	u, refused := c.update(ctx, old.AIRID(), secret, f.json(), once)
-	// Only the document tells: an answer may be lost on its way, and a registry that
-	// knows no such field may ignore it.
+	// Only the document is authoritative: a response may be lost, and a registry may ignore the
+	// field.
 	has, err := c.keyOf(ctx, old.DID())
 	switch {
 	case err != nil:
@@ -87,11 +83,11 @@ func (c *Client) RotateKey(ctx context.Context, path, secret string) (*air.Ident
 	case refused != nil && !final(refused), refused == nil && u.Fields != 0:
 		return nil, errors.Join(ErrKeyUnconfirmed, refused)
 	}
-	// The registry has refused and still has the old key. The new one is of no use,
-	// unless it is from an earlier call of which nobody knows how it ended.
+	// The registry refused and has the old key. A new key of this call is useless; a new key of an
+	// earlier call with an unknown outcome is kept.
 	if made {
 		if err := os.Remove(path + nextSuffix); err != nil {
-			return nil, fmt.Errorf("air: removing a key that is not used: %w", errors.Join(err, refused))
+			return nil, fmt.Errorf("air: removing the unused key: %w", errors.Join(err, refused))
 		}
 	}
 	if refused != nil && !errors.Is(refused, air.ErrBadRequest) {
@@ -100,14 +96,14 @@ func (c *Client) RotateKey(ctx context.Context, path, secret string) (*air.Ident
 	return nil, errors.Join(ErrKeyImmutable, refused)
 }
 
-// final reports whether a refusal means that nothing was changed.
+// final reports whether a refusal means that nothing changed.
 func final(err error) bool {
 	var e *air.Error
 	return errors.As(err, &e) && e.RemoteStatus >= 400 && e.RemoteStatus < 500
 }
 
-// nextIdentity returns the identity with the new key, which is in a file, and
-// whether it made it.
+// nextIdentity returns the identity with the new key, which is stored in a file, and whether the
+// key is new.
 func nextIdentity(path string, old *air.Identity) (next *air.Identity, made bool, err error) {
 	next, err = air.LoadIdentity(path + nextSuffix)
 	switch {
@@ -115,7 +111,7 @@ func nextIdentity(path string, old *air.Identity) (next *air.Identity, made bool
 	case err != nil:
 		return nil, false, err
 	case next.DID() != old.DID():
-		return nil, false, fmt.Errorf("air: %s is the key of another agent", path+nextSuffix)
+		return nil, false, fmt.Errorf("air: rotating the key: %s belongs to another agent", path+nextSuffix)
 	default:
 		return next, false, nil
 	}
@@ -139,7 +135,7 @@ func (c *Client) keyOf(ctx context.Context, did string) (*air.PublicKey, error) 
 	return doc.SigningKey(did)
 }
 
-// replace puts the new key where the old one was.
+// replace stores the new key in place of the old one.
 func (c *Client) replace(path string, next *air.Identity) (*air.Identity, error) {
 	if err := air.SaveIdentity(path, next); err != nil {
 		return nil, err

@@ -70,12 +70,12 @@ func TestRotateKey(t *testing.T) {
 	require.True(t, load(t, path).PublicKey().Equal(id.PublicKey()))
 	onlyFile(t, path)
 
-	again, err := c.RotateKey(t.Context(), path, secret)
+	second, err := c.RotateKey(t.Context(), path, secret)
 	require.NoError(t, err)
-	require.False(t, again.PublicKey().Equal(id.PublicKey()))
+	require.False(t, second.PublicKey().Equal(id.PublicKey()))
 }
 
-// The published registry keeps keys: it refuses an update with nothing else in it.
+// The published registry keeps keys: it refuses an update without other fields.
 func TestRotateFixedKey(t *testing.T) {
 	w := &wire{}
 	c := w.client(t)
@@ -125,8 +125,8 @@ func TestRotateRefused(t *testing.T) {
 	require.ErrorContains(t, err, "another agent")
 }
 
-// Whatever fails and wherever the process dies, the key that the registry names is
-// on the disk, and the next call ends what was begun.
+// Whatever fails and wherever the process crashes, the key in the registry is on disk, and the next
+// call completes the rotation.
 func TestRotateInterrupted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		lost := errors.New("the connection broke")
@@ -233,7 +233,7 @@ func TestRotateConcurrently(t *testing.T) {
 	require.True(t, published(t, c, old).Equal(last.PublicKey()), "the file and the registry agree")
 	onlyFile(t, path)
 
-	// Whoever gives up waiting changes nothing.
+	// A canceled waiter changes nothing.
 	began, end := make(chan struct{}), make(chan struct{})
 	w.before = func(r *http.Request) (*http.Response, error) {
 		if r.Method == http.MethodPut {
@@ -255,7 +255,7 @@ func TestRotateConcurrently(t *testing.T) {
 	wg.Wait()
 }
 
-// A refusal of a second call says nothing about the first one: its key stays.
+// A refusal of a second call does not concern the first one: its key stays.
 func TestRotateRefusedLater(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &wire{}
@@ -277,10 +277,9 @@ func TestRotateRefusedLater(t *testing.T) {
 	})
 }
 
-// Mail goes on while a key is rotated (AIR-028, AIR-058, AIR-059, AIR-D41,
-// AIR-D42): what is sealed to the old key is answered with Stale Key, sealed again
-// and delivered; what the new key signs is verified by peers that still have the
-// old document.
+// Messages are delivered during a key rotation (AIR-028, AIR-058, AIR-059, AIR-D41, AIR-D42): a
+// body sealed to the old key is answered with Stale Key, sealed again and delivered. Signatures of
+// the new key verify at peers with the old document.
 func TestMailAcrossRotation(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &wire{}
@@ -302,8 +301,8 @@ func TestMailAcrossRotation(t *testing.T) {
 			require.NoError(t, err)
 			return r
 		}
-		ours, theirs := newResolver(), newResolver()
-		c, err := registry.NewClient(&registry.Options{HTTPClient: hc, Resolver: theirs})
+		ownResolver, peerResolver := newResolver(), newResolver()
+		c, err := registry.NewClient(&registry.Options{HTTPClient: hc, Resolver: peerResolver})
 		require.NoError(t, err)
 		a, _ := register(t, c, "a")
 		path, b, secret := saved(t, c)
@@ -326,7 +325,7 @@ func TestMailAcrossRotation(t *testing.T) {
 			return &air.Draft{To: to.DID(), Body: &air.Raw{Type: "note", JSON: []byte(`{"type":"note"}`)}}
 		}
 		seal := &air.SendOptions{Seal: true}
-		fromA, fromB := open(a, ours, "a.example"), open(b, theirs, "b.example")
+		fromA, fromB := open(a, ownResolver, "a.example"), open(b, peerResolver, "b.example")
 		_, err = fromA.Send(t.Context(), note(b), seal)
 		require.NoError(t, err)
 		_, err = fromB.Send(t.Context(), note(a), seal)
@@ -337,7 +336,7 @@ func TestMailAcrossRotation(t *testing.T) {
 		time.Sleep(10 * time.Second) // both keep the documents for 50 s at least
 		next, err := c.RotateKey(t.Context(), path, secret)
 		require.NoError(t, err)
-		fromB = open(next, theirs, "b.example")
+		fromB = open(next, peerResolver, "b.example")
 
 		pushes, got = nil, nil
 		r, err := fromA.Send(t.Context(), note(b), seal)

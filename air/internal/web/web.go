@@ -7,13 +7,17 @@ package web
 import (
 	"bytes"
 	"context"
-	"crypto/tls"
 	"errors"
 	"io"
+	"math"
 	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/fivewire/fivewire/internal/netguard"
+	"github.com/fivewire/fivewire/internal/strictjson"
 )
 
 const (
@@ -30,20 +34,22 @@ const (
 	requestTimeout = 30 * time.Second
 )
 
-// Client returns the client to send with: the caller's own, or one that connects
-// to public addresses only; in any case it follows no redirect (AIR-D48).
-func Client(user *http.Client, loopback, private bool) *http.Client {
-	if user != nil {
-		c := *user
-		c.CheckRedirect = netguard.NoRedirect
-		return &c
+// Client returns the client to send with: a copy of the caller's, or a new one. It follows no redirect
+// and connects to allowed addresses only (AIR-D48), except through a transport of another type than
+// *http.Transport. If the transport is new, the caller closes its idle connections.
+func Client(user *http.Client, loopback, private bool) (c *http.Client, isNew bool) {
+	copied, isNew := (&netguard.Guard{AllowLoopback: loopback, AllowPrivate: private}).Client(user)
+	return &copied, isNew
+}
+
+// Origin returns the origin of a valid URL, in lower case and without a default port.
+func Origin(text string) string {
+	u, err := url.Parse(text)
+	if err != nil {
+		return ""
 	}
-	t := (&netguard.Guard{AllowLoopback: loopback, AllowPrivate: private}).Transport()
-	if t.TLSClientConfig == nil {
-		t.TLSClientConfig = &tls.Config{}
-	}
-	t.TLSClientConfig.MinVersion = tls.VersionTLS12 // 7.1; newer versions come first by themselves
-	return &http.Client{Transport: t, CheckRedirect: netguard.NoRedirect}
+	port := map[string]string{"https": ":443", "http": ":80"}[u.Scheme]
+	return u.Scheme + "://" + strings.TrimSuffix(strings.ToLower(u.Host), port)
 }
 
 // A Reply is an answer that was read to its end.
@@ -66,6 +72,16 @@ func Exchange(ctx context.Context, c *http.Client, method, url string, body []by
 		return nil, err
 	}
 	return Do(c, req, limit)
+}
+
+// ExchangeSigned is Exchange with a request that sign has signed.
+func ExchangeSigned(c *http.Client, req *http.Request, limit int64, sign func(*http.Request) error) (*Reply, error) {
+	ctx, cancel := context.WithTimeout(req.Context(), requestTimeout)
+	defer cancel()
+	if err := sign(req); err != nil {
+		return nil, err
+	}
+	return Do(c, req.WithContext(ctx), limit)
 }
 
 // Do makes a request and reads the answer up to limit bytes.
@@ -105,4 +121,32 @@ func NewRequest(ctx context.Context, method, url string, body []byte, secret str
 		req.Header.Set(SecretHeader, secret)
 	}
 	return req, nil
+}
+
+// RetryAfter returns the delay: seconds or a date in the header, else the member that the deployed
+// relay sends instead (AIR-D45).
+func RetryAfter(header http.Header, body strictjson.Value, now time.Time) (time.Duration, bool) {
+	if h := header.Get("Retry-After"); h != "" {
+		if strings.Trim(h, "0123456789") == "" {
+			return seconds(h), true
+		}
+		if at, err := http.ParseTime(h); err == nil {
+			return max(0, at.Sub(now)), true
+		}
+	}
+	if v := body.Get("retry_after_seconds"); v.Kind() == '0' {
+		if n, ok := v.Int(); ok && n >= 0 {
+			return seconds(strconv.FormatInt(n, 10)), true
+		}
+	}
+	return 0, false
+}
+
+// seconds returns a number of seconds, capped at the longest duration.
+func seconds(digits string) time.Duration {
+	n, err := strconv.ParseInt(digits, 10, 64)
+	if err != nil || n > int64(math.MaxInt64/time.Second) {
+		return math.MaxInt64
+	}
+	return time.Duration(n) * time.Second
 }

@@ -12,6 +12,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
+
+	"github.com/fivewire/fivewire/internal/netguard"
 )
 
 func TestMain(m *testing.M) {
@@ -19,20 +21,20 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("net/http.(*conn).closeWriteAndWait"))
 }
 
-// TLS 1.2 at the least, and 1.3 wherever the peer has it (AIR-003, AIR-087).
+// The minimum is TLS 1.2, and TLS 1.3 is used if the peer supports it (AIR-003, AIR-087).
 func TestTLS(t *testing.T) {
 	for _, tt := range []struct {
-		most uint16
+		max  uint16
 		want uint16
 	}{{tls.VersionTLS11, 0}, {tls.VersionTLS12, tls.VersionTLS12}, {tls.VersionTLS13, tls.VersionTLS13}} {
 		var got uint16
 		srv := httptest.NewUnstartedServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { got = r.TLS.Version }))
-		srv.TLS = &tls.Config{MinVersion: tls.VersionTLS10, MaxVersion: tt.most}
+		srv.TLS = &tls.Config{MinVersion: tls.VersionTLS10, MaxVersion: tt.max}
 		srv.Config.ErrorLog = nil
 		srv.StartTLS()
-		c := Client(nil, true, false)
+		c, _ := Client(nil, true, false)
 		transport := c.Transport.(*http.Transport)
-		transport.TLSClientConfig.RootCAs = srv.Client().Transport.(*http.Transport).TLSClientConfig.RootCAs
+		transport.TLSClientConfig = &tls.Config{RootCAs: srv.Client().Transport.(*http.Transport).TLSClientConfig.RootCAs}
 		res, err := Exchange(t.Context(), c, http.MethodGet, srv.URL, nil, "", 10)
 		if tt.want == 0 {
 			require.Error(t, err)
@@ -57,9 +59,10 @@ func TestOutbound(t *testing.T) {
 		_, _ = w.Write(make([]byte, 100))
 	}))
 	defer srv.Close()
-	_, err := Exchange(t.Context(), Client(nil, false, false), http.MethodGet, srv.URL, nil, "", 100)
+	strict, _ := Client(nil, false, false)
+	_, err := Exchange(t.Context(), strict, http.MethodGet, srv.URL, nil, "", 100)
 	require.ErrorContains(t, err, "not allowed")
-	c := Client(nil, true, false)
+	c, _ := Client(nil, true, false)
 	defer c.CloseIdleConnections()
 	_, err = Exchange(t.Context(), c, http.MethodGet, srv.URL, nil, "", 99)
 	require.ErrorIs(t, err, ErrTooLarge)
@@ -68,8 +71,8 @@ func TestOutbound(t *testing.T) {
 	require.Equal(t, http.StatusFound, res.Status)
 }
 
-// Every request carries the version and who asks; a secret and a content type only
-// where there are some (AIR-133).
+// Every request has the version and the agent; the secret and the content type are optional
+// (AIR-133).
 func TestNewRequest(t *testing.T) {
 	r, err := NewRequest(context.Background(), http.MethodPost, "https://relay.example/", []byte("{}"), "s")
 	require.NoError(t, err)
@@ -88,11 +91,16 @@ func TestNewRequest(t *testing.T) {
 	require.Error(t, err)
 }
 
-// A caller's own client is used, but never with its redirects.
-func TestOwnClient(t *testing.T) {
-	own := &http.Client{Transport: http.DefaultTransport}
-	c := Client(own, false, false)
-	require.Equal(t, own.Transport, c.Transport)
-	require.Nil(t, own.CheckRedirect, "the caller's client is not changed")
+// The client of a caller is not changed; its copy follows no redirect and dials allowed addresses
+// only.
+func TestClientGuardsOwnClientOfCaller(t *testing.T) {
+	srv := httptest.NewServer(http.NotFoundHandler())
+	defer srv.Close()
+	own := &http.Client{Transport: &http.Transport{}}
+	c, isNew := Client(own, false, false)
+	require.True(t, isNew)
+	require.Nil(t, own.CheckRedirect)
 	require.ErrorIs(t, c.CheckRedirect(nil, nil), http.ErrUseLastResponse)
+	_, err := Exchange(t.Context(), c, http.MethodGet, srv.URL, nil, "", 100)
+	require.ErrorIs(t, err, netguard.ErrForbidden)
 }

@@ -1,22 +1,22 @@
 // Copyright 2026 The Fivewire Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package air
+package relay
 
 import (
 	"encoding/binary"
-	"fmt"
+	"errors"
 )
 
-// A span is a run of positions, both ends included; spans are several, in order
-// and apart.
+// A span is a range of positions, both ends included. The elements of spans are sorted and
+// disjoint.
 type (
 	span  struct{ from, to uint64 }
 	spans []span
 )
 
 func (s spans) covers(x span) bool {
-	for i := len(s) - 1; i >= 0; i-- { // mostly the last one
+	for i := len(s) - 1; i >= 0; i-- { // usually the last one
 		if s[i].from <= x.from {
 			return x.to <= s[i].to
 		}
@@ -47,7 +47,7 @@ func (s spans) with(x span) spans {
 	return out
 }
 
-// grow is with, in the memory of s where that is enough.
+// grow is like with, and reuses the memory of s.
 func (s spans) grow(x span) spans {
 	if n := len(s); n > 0 && s[n-1].from <= x.from && x.from <= s[n-1].to+1 {
 		s[n-1].to = max(s[n-1].to, x.to)
@@ -69,11 +69,11 @@ func parseSpans(b []byte) (s spans, err error) {
 	for len(b) > 0 {
 		from, n := binary.Uvarint(b)
 		if n <= 0 {
-			return nil, fmt.Errorf("air: stored positions are damaged")
+			return nil, errors.New("air: reading positions: invalid record")
 		}
 		to, k := binary.Uvarint(b[n:])
 		if k <= 0 || to < from {
-			return nil, fmt.Errorf("air: stored positions are damaged")
+			return nil, errors.New("air: reading positions: invalid record")
 		}
 		s = append(s, span{from, to})
 		b = b[n+k:]

@@ -1,7 +1,7 @@
 // Copyright 2026 The Fivewire Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package air
+package relay
 
 import (
 	"bytes"
@@ -22,9 +22,8 @@ import (
 	"github.com/fivewire/fivewire/store"
 )
 
-// A fileStore is the durable store of these benchmarks: every change is in a file
-// before its caller hears of it. Those that come while the file is being synced
-// are written together, by the first of them.
+// A fileStore is the durable store of these benchmarks: each change is in a file before the method
+// returns. Changes that arrive during a sync are written together by the first of them.
 type fileStore struct {
 	*store.Memory
 	f    *os.File
@@ -34,9 +33,9 @@ type fileStore struct {
 	done    sync.Cond
 	buf     []byte // not yet written
 	spare   []byte
-	batch   uint64 // number of what is in buf
+	batch   uint64 // number of the batch in buf
 	written uint64 // batches up to here are in the file
-	busy    bool   // somebody is writing
+	busy    bool   // a writer is active
 	err     error
 }
 
@@ -109,8 +108,8 @@ func (s *fileStore) Ack(ctx context.Context, stream string, seqs ...uint64) erro
 	if err := s.Memory.Ack(ctx, stream, seqs...); err != nil {
 		return err
 	}
-	var room [64]byte
-	b := room[:0]
+	var array [64]byte
+	b := array[:0]
 	for _, seq := range seqs {
 		b = binary.AppendUvarint(b, seq)
 	}
@@ -144,7 +143,7 @@ func (l *logged) cycle(body []byte) error {
 
 func fileQueues(b testing.TB, sync, alone bool, callers int) (s *fileStore, each func(seq int64) error) {
 	s = openFileStore(b, sync)
-	relay := NewRelay(&RelayOptions{Store: s, Alone: alone, MaxQueued: 1 << 30})
+	relay := newServer(b, ServerOptions{Limits: Limits{QueueLimitPerSession: 1 << 30, MaxStorage: -1, MaxStoragePerPrincipal: -1, MaxStoragePerSession: -1}, Persistence: Persistence{Store: s, SingleInstance: alone}})
 	free := make(chan *queue, callers)
 	for i := range callers {
 		free <- newQueue(b, relay, fmt.Sprint("box", i))
@@ -166,7 +165,7 @@ func BenchmarkPairRelayQueueFile(b *testing.B) {
 					defer f.Close()
 					floor := &logged{f: f, sync: sync}
 					_, each := fileQueues(b, sync, alone, callers)
-					body := signedSample(b, 1<<10, false)
+					body := signedSample(b, 1<<10)
 					pair.RatioCallers(b, callers, each, func(int64) error { return floor.cycle(body) })
 				})
 			}
@@ -202,8 +201,8 @@ func BenchmarkRelayQueueFile(b *testing.B) {
 	}
 }
 
-// What comes while the file is being synced shares one sync (the queue of the relay
-// holds no lock meanwhile).
+// Changes that arrive during a sync share the next one. The queue of the relay holds no lock during
+// a sync.
 func TestFileStoreGroups(t *testing.T) {
 	s, each := fileQueues(t, true, false, 8)
 	var wg sync.WaitGroup

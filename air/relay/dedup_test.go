@@ -1,7 +1,7 @@
 // Copyright 2026 The Fivewire Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package air
+package relay
 
 import (
 	"encoding/binary"
@@ -13,20 +13,21 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
+	"github.com/fivewire/fivewire/internal/budget"
 	"github.com/fivewire/fivewire/store"
 )
 
-// What is known is what a plain map with times says.
+// The index agrees with a map with expiry times.
 func TestKnownAgainstModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		var k known
+		var k dedupIndex
 		type entry struct{ seq, until int64 }
-		model := make(map[replayKey]entry)
+		model := make(map[mailSum]entry)
 		now, ttl := int64(1000), int64(50)
 		seq := uint64(0)
 		for range rapid.IntRange(1, 800).Draw(t, "n") {
 			now += rapid.Int64Range(0, 3).Draw(t, "pause")
-			var sum replayKey
+			var sum mailSum
 			binary.BigEndian.PutUint16(sum[:], rapid.Uint16Range(0, 300).Draw(t, "sum"))
 			for s, e := range model {
 				if e.until <= now {
@@ -34,8 +35,8 @@ func TestKnownAgainstModel(t *testing.T) {
 				}
 			}
 			want, ok := model[sum]
-			got, known := k.seq(sum, time.Unix(0, now))
-			require.Equal(t, ok, known)
+			got, found := k.seq(sum, time.Unix(0, now))
+			require.Equal(t, ok, found)
 			require.Equal(t, uint64(want.seq), got)
 			require.Len(t, k.seqs, len(model))
 			if !ok {
@@ -47,7 +48,7 @@ func TestKnownAgainstModel(t *testing.T) {
 	})
 }
 
-// Spans are a set of positions, in as few pieces as possible.
+// Spans are a set of positions with the fewest ranges.
 func TestSpansModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var shared, private spans
@@ -90,12 +91,21 @@ func TestSpansModel(t *testing.T) {
 	}
 }
 
-// Too many mailboxes make room for each other, but one that is the only place where
-// something is remembered stays as long as that is needed (AIR-D61). Whoever got hold
-// of one before it was closed goes on with the one that took its place.
+func newBoxes(st store.Store, ttl time.Duration) *boxes {
+	o := ServerOptions{Persistence: Persistence{Store: st, Retention: ttl}}
+	o.withDefaults()
+	b := &boxes{}
+	b.init(&o)
+	b.budget = budget.New(o.Limits.budget(o.Logger), b.evict)
+	return b
+}
+
+// Mailboxes over the limit are closed, but not the only place of unexpired entries (AIR-D61). A
+// caller with a closed mailbox continues with its replacement.
 func TestMailboxesMakeRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := &boxes{store: store.NewMemory(), private: true, alone: true, ttl: time.Hour, max: 10, most: 3, open: make(map[string]*mailbox)}
+		b := newBoxes(nil, time.Hour)
+		b.maxOpen = 3
 		visit := func() {
 			for i := range 50 {
 				_, _, err := b.pull(t.Context(), fmt.Sprint("empty", i), 0, 1)
@@ -114,30 +124,30 @@ func TestMailboxesMakeRoom(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, 1, n)
 		visit()
-		again, err := b.push(t.Context(), "box", m)
+		duplicate, err := b.push(t.Context(), "box", m)
 		require.NoError(t, err)
-		require.Equal(t, first, again)
+		require.Equal(t, first, duplicate)
 		old := b.get("box")
 		time.Sleep(time.Hour)
 		visit()
 		require.NotContains(t, b.open, "box")
 		require.True(t, old.closed)
-		mb := b.lock("box")
-		require.NotSame(t, old, mb)
-		mb.mu.Unlock()
-		again, err = b.push(t.Context(), "box", m)
+		mb, err := b.lock(t.Context(), "box")
 		require.NoError(t, err)
-		require.NotEqual(t, first, again)
+		require.NotSame(t, old, mb)
+		mb.unlock()
+		duplicate, err = b.push(t.Context(), "box", m)
+		require.NoError(t, err)
+		require.NotEqual(t, first, duplicate)
 	})
 }
 
-// A relay to which nobody pushes does not keep for ever what others pushed and
+// The index of a relay without pushes does not keep envelopes that other relays stored and
 // acknowledged.
 func TestIndexForgetsWhatOthersDid(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st := store.NewMemory()
-		one := &boxes{store: st, ttl: 24 * time.Hour, max: 1000, open: make(map[string]*mailbox)}
-		two := &boxes{store: st, ttl: 24 * time.Hour, max: 1000, open: make(map[string]*mailbox)}
+		one, two := newBoxes(st, 24*time.Hour), newBoxes(st, 24*time.Hour)
 		for i := range 150 {
 			id := fmt.Sprint("id", i)
 			_, err := one.push(t.Context(), "box", &mail{id: id, from: "from", data: []byte(id)})

@@ -1,7 +1,7 @@
 // Copyright 2026 The Fivewire Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package air
+package relay
 
 import (
 	"encoding/base64"
@@ -11,54 +11,44 @@ import (
 	"sync"
 	"time"
 
+	"github.com/fivewire/fivewire/air"
+	"github.com/fivewire/fivewire/air/internal/web"
+	"github.com/fivewire/fivewire/internal/budget"
 	"github.com/fivewire/fivewire/internal/strictjson"
 	"github.com/fivewire/fivewire/store"
 )
 
-// A mail is an envelope as a relay knows it: a few fields and the bytes as they
-// came.
+// A mail is an envelope in a relay: a few fields and the received bytes.
 type mail struct {
 	id, from, to string
+	payer        string // principal of the sender in the budget; "" charges the recipient
+	guest        string // address of a sender without a secret
 	head         []byte // of a stored mail: id and from, each after its length
 	data         []byte
 	seq          uint64
 	queued       time.Time
+
+	queuedEntry             // of mail that is added to a mailbox
+	place       budget.Hold // for the mailbox
 }
 
-// parseMail checks what a relay checks: the top-level fields as in interop, and
-// the inside of the body only for what makes it JSON (section g).
-func parseMail(data []byte) (*mail, error) {
-	c := getCanon()
-	defer putCanon(c)
-	c.envelope = true
-	out, ok := c.append(c.out[:0], data)
-	c.out = out
-	if err := c.refuse(ok); err != nil {
-		return nil, err
-	}
-	if !c.object {
-		return nil, ErrInvalidEnvelope.err("not an object")
-	}
-	for i, m := range c.top {
-		if i != c.sigAt && string(out[m.ke+1:m.ve]) == "null" && string(out[m.ks:m.ke]) != `"in_reply_to"` {
-			return nil, ErrNullForbidden.err("null is not allowed")
-		}
-	}
-	e := Envelope{text: string(out)}
-	if err := e.readFields(fields{e.text, c.top}, c, ProfileInterop); err != nil {
-		return nil, err
-	}
-	body := fields{e.text[e.bodyAt:e.bodyEnd], c.body}
-	if _, ok := body.str("type"); !ok {
-		return nil, ErrInvalidEnvelope.err("the body has no type")
-	}
-	if e.Signature == "" {
-		return nil, ErrInvalidEnvelope.err("signature is missing")
-	}
-	return &mail{id: e.ID, from: e.From, to: e.To, data: data}, nil
+// release returns the holds that no mailbox has taken.
+func (m *mail) release() {
+	m.hold.Release()
+	m.place.Release()
+	m.hold, m.place = budget.Hold{}, budget.Hold{}
 }
 
-// record appends how a mail is stored.
+// newMail returns the mail of a pushed envelope.
+func newMail(data []byte) (*mail, error) {
+	h, err := air.DecodeHeader(data)
+	if err != nil {
+		return nil, err
+	}
+	return &mail{id: h.ID, from: h.From, to: h.To, data: data}, nil
+}
+
+// record appends the stored form of a mail.
 func (m *mail) record(b []byte) []byte {
 	for _, s := range []string{m.id, m.from} {
 		b = binary.AppendUvarint(b, uint64(len(s)))
@@ -67,20 +57,20 @@ func (m *mail) record(b []byte) []byte {
 	return append(b, m.data...)
 }
 
-// records are buffers for what is being stored; a store copies it.
+// records are buffers for stored records; a store copies its input.
 var records = sync.Pool{New: func() any { return new([]byte) }}
 
-// maxRecord is the largest buffer that is kept.
-const maxRecord = 2 * DefaultMaxBytes
+// maxRecord bounds the size of a pooled buffer.
+const maxRecord = 2 * web.MaxMessage
 
-// parseRecord reads a stored mail. Its id and from are read by open only, since a
-// pull of the specification does not need them.
+// parseRecord parses a stored mail. Only open parses id and from, which a pull of the specification
+// does not need.
 func parseRecord(rec store.Record) (m mail, err error) {
 	b := rec.Value
 	for range 2 {
 		n, k := binary.Uvarint(b)
 		if k <= 0 || uint64(len(b)-k) < n {
-			return m, errors.New("air: a stored envelope is damaged")
+			return m, errors.New("air: reading an envelope: invalid record")
 		}
 		b = b[k+int(n):]
 	}
@@ -89,7 +79,7 @@ func parseRecord(rec store.Record) (m mail, err error) {
 	return m, nil
 }
 
-// mailOf reads a record that parseRecord has read before.
+// mailOf returns the mail of a valid record.
 func mailOf(rec store.Record) *mail {
 	m, _ := parseRecord(rec)
 	return &m

@@ -1,0 +1,378 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package air_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/fivewire/fivewire/air"
+	"github.com/fivewire/fivewire/air/airtest"
+	"github.com/fivewire/fivewire/air/relay"
+	"github.com/fivewire/fivewire/internal/race"
+	"github.com/fivewire/fivewire/store"
+)
+
+// A runner is an agent that runs, and its deliveries.
+type runner struct {
+	*air.Agent
+	run chan error // the result of Run
+
+	mu  sync.Mutex
+	got []*air.Delivery
+}
+
+func (r *runner) list() []*air.Delivery {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.got
+}
+
+// agent starts an agent whose handler calls f, if that is not nil.
+func (w *world) agent(t *testing.T, id *air.Identity, opts air.AgentOptions, f func(r *runner, d *air.Delivery) error) *runner {
+	t.Helper()
+	if opts.Resolver == nil {
+		opts.Resolver = w.resolver(t)
+	}
+	opts.HTTPClient = w.http()
+	r := &runner{run: make(chan error, 1)}
+	var err error
+	r.Agent, err = air.NewAgent(id, air.HandlerFunc(func(_ context.Context, d *air.Delivery) error {
+		r.mu.Lock()
+		r.got = append(r.got, d)
+		r.mu.Unlock()
+		if f != nil {
+			return f(r, d)
+		}
+		return nil
+	}), &opts)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = r.Close() })
+	go func() { r.run <- r.Run(context.Background()) }()
+	return r
+}
+
+// Two agents negotiate over a relay that they find in their documents, and a shutdown ends Run and
+// everything else.
+func TestAgentsNegotiate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newSigningWorld(t, "")
+		alice := w.agent(t, w.join(t, 1), air.AgentOptions{}, nil)
+		bobID := w.join(t, 2)
+		bob := w.agent(t, bobID, air.AgentOptions{Persistence: air.Persistence{Store: store.NewMemory()}}, func(r *runner, d *air.Delivery) error {
+			_, err := r.NewNegotiation(d.Envelope.From, d.Envelope.ThreadID, true).Accept(context.Background())
+			return err
+		})
+		receipt, err := alice.Send(t.Context(), bobID.DID(), offer(5), &air.SendOptions{Seal: true})
+		require.NoError(t, err)
+		require.Equal(t, 202, receipt.Status)
+		time.Sleep(20 * time.Second)
+		require.Len(t, bob.list(), 1)
+		require.True(t, bob.list()[0].Sealed)
+		require.Len(t, alice.list(), 1)
+		require.Equal(t, air.ThreadAccepted, alice.list()[0].Thread.State)
+		for _, a := range []*runner{alice, bob} {
+			require.NoError(t, a.Shutdown(t.Context()))
+			require.ErrorIs(t, <-a.run, air.ErrClosed)
+			require.ErrorIs(t, a.Run(t.Context()), air.ErrClosed)
+			_, err = a.Send(t.Context(), bobID.DID(), offer(5), nil)
+			require.ErrorIs(t, err, air.ErrClosed)
+			require.ErrorIs(t, a.Inbox.Ready(), air.ErrClosed)
+		}
+	})
+}
+
+// A shutdown lets a handler of pulled mail end, acknowledges the mail, and no longer fetches.
+func TestAgentShutdownWaitsForHandler(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, nil)
+		alice := w.join(t, 1)
+		bobID := w.join(t, 2)
+		bob := w.agent(t, bobID, air.AgentOptions{}, func(*runner, *air.Delivery) error {
+			time.Sleep(3 * time.Second)
+			return nil
+		})
+		push(t, w.relay, bobID.AIRID(), signedOffer(t, alice, bobID.DID(), nil))
+		for len(bob.list()) == 0 {
+			time.Sleep(100 * time.Millisecond)
+		}
+		require.NoError(t, bob.Shutdown(t.Context()))
+		require.Empty(t, pull(t, w.relay, "/inbox/"+bobID.AIRID()+"/pull").Envelopes, "mail is handed out again")
+		require.ErrorIs(t, <-bob.run, air.ErrClosed)
+
+		late := w.agent(t, bobID, air.AgentOptions{}, func(*runner, *air.Delivery) error {
+			time.Sleep(time.Minute)
+			return nil
+		})
+		push(t, w.relay, bobID.AIRID(), signedOffer(t, alice, bobID.DID(), nil))
+		for len(late.list()) == 0 {
+			time.Sleep(100 * time.Millisecond)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		before := time.Now()
+		require.ErrorIs(t, late.Shutdown(ctx), context.DeadlineExceeded)
+		require.Less(t, time.Since(before), 10*time.Second)
+		time.Sleep(time.Minute)
+	})
+}
+
+// A key is replaced while the agent and its relay run: Run continues, mail sealed to the old key is opened,
+// and the peers verify the new signature.
+func TestAgentRotatesKey(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newSigningWorld(t, "")
+		aliceID, bobID := w.join(t, 1), w.join(t, 2)
+		alice := w.agent(t, aliceID, air.AgentOptions{}, nil)
+		var published *air.Identity
+		publish := errors.New("the registry is closed")
+		bob := w.agent(t, bobID, air.AgentOptions{PublishKey: func(_ context.Context, next *air.Identity) error {
+			if publish != nil {
+				return publish
+			}
+			published = next
+			w.registry.Register(next, w.endpoint(next))
+			return nil
+		}}, nil)
+		_, err := alice.Send(t.Context(), bobID.DID(), offer(1), &air.SendOptions{Seal: true})
+		require.NoError(t, err)
+		time.Sleep(10 * time.Second)
+		require.Len(t, bob.list(), 1)
+
+		seed := make([]byte, 32)
+		_, _ = rand.Read(seed)
+		require.ErrorIs(t, bob.Rotate(t.Context(), seed), publish)
+		require.Error(t, bob.Rotate(t.Context(), seed[:31]))
+		publish = nil
+		require.NoError(t, bob.Rotate(t.Context(), seed))
+		require.NotEqual(t, bobID.PublicKey().String(), published.PublicKey().String())
+		for _, a := range []struct {
+			from, to *runner
+			did      string
+		}{{alice, bob, bobID.DID()}, {bob, alice, aliceID.DID()}} { // alice seals to the old key
+			before := len(a.to.list())
+			_, err = a.from.Send(t.Context(), a.did, offer(2), &air.SendOptions{Seal: true})
+			require.NoError(t, err)
+			time.Sleep(15 * time.Second)
+			require.Len(t, a.to.list(), before+1)
+		}
+		time.Sleep(2 * time.Minute)
+		_, err = alice.Send(t.Context(), bobID.DID(), offer(3), &air.SendOptions{Seal: true})
+		require.NoError(t, err)
+		time.Sleep(10 * time.Second)
+		require.Len(t, bob.list(), 3)
+		select {
+		case err := <-bob.run:
+			t.Fatal(err)
+		default:
+		}
+	})
+}
+
+// A forged signature for an agent causes at most one lookup in five seconds at a relay.
+func TestRelayBoundsLookupsOfForgedSignatures(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newSigningWorld(t, "")
+		bobID := w.join(t, 2)
+		forger, err := air.GenerateIdentity(bobID.DID())
+		require.NoError(t, err)
+		in := w.inbox(t, forger, air.InboxOptions{})
+		p, err := air.NewPoller(in.Inbox, w.endpoint(bobID), &air.PollerOptions{HTTPClient: w.http()})
+		require.NoError(t, err)
+		for range 100 {
+			_, err = p.Drain(t.Context())
+			require.ErrorIs(t, err, air.ErrUnauthorized)
+		}
+		w.mu.Lock()
+		lookups := 0
+		for _, r := range w.requests {
+			if bytes.Contains([]byte(r), []byte("did-document")) {
+				lookups++
+			}
+		}
+		w.mu.Unlock()
+		require.Equal(t, 2, lookups)
+	})
+}
+
+// Run continues through an outage of the registry, ends if that has no mailbox, and follows one that moves.
+func TestAgentFindsMailbox(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, nil)
+		alice := w.join(t, 1)
+		unknown, err := air.GenerateIdentity(airtest.DID(airIDOf(9)))
+		require.NoError(t, err)
+		start := time.Now()
+		require.ErrorIs(t, <-w.agent(t, unknown, air.AgentOptions{}, nil).run, air.ErrNotFound)
+		require.Equal(t, 15*time.Second, time.Since(start))
+
+		bobID := w.join(t, 2)
+		w.registry.SetFailure(503)
+		bob := w.agent(t, bobID, air.AgentOptions{}, nil)
+		push(t, w.relay, bobID.AIRID(), signedOffer(t, alice, bobID.DID(), nil))
+		time.Sleep(10 * time.Minute)
+		w.registry.SetFailure(0)
+		push(t, w.relay, bobID.AIRID(), signedOffer(t, alice, bobID.DID(), nil))
+		time.Sleep(2 * time.Minute)
+		require.Len(t, bob.list(), 1, "the older one is a dead letter")
+
+		w.direct = newRelay(t, &relay.ServerOptions{})
+		w.registry.Register(bobID, "https://direct.example/inbox/"+bobID.AIRID())
+		push(t, w.direct, bobID.AIRID(), signedOffer(t, alice, bobID.DID(), nil))
+		time.Sleep(3 * time.Minute)
+		require.Len(t, bob.list(), 2)
+	})
+}
+
+// An agent with direct delivery waits in Run, and one without a handler too. A message that cannot be sent
+// is in the outbox of the next process.
+func TestAgentWithoutPolling(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, nil)
+		aliceID, bobID := w.join(t, 1), w.join(t, 2)
+		db := store.NewMemory()
+		opts := &air.AgentOptions{Resolver: w.resolver(t), HTTPClient: w.http(), Persistence: air.Persistence{Store: db}}
+		bob := w.agent(t, bobID, air.AgentOptions{Direct: true}, nil)
+		w.direct = bob.Handler()
+		w.registry.Register(bobID, "https://direct.example/")
+		w.setFail(func(r *http.Request) error {
+			if r.URL.Host == "direct.example" {
+				return errors.New("the network is down")
+			}
+			return nil
+		})
+		alice, err := air.NewAgent(aliceID, nil, opts)
+		require.NoError(t, err)
+		_, err = alice.Send(t.Context(), bobID.DID(), offer(1), nil)
+		require.ErrorIs(t, err, air.ErrDeliveryFailed)
+		require.NoError(t, alice.Shutdown(t.Context()))
+		w.setFail(nil)
+		opts.ResendEvery = time.Minute
+		alice, err = air.NewAgent(aliceID, nil, opts)
+		require.NoError(t, err)
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+		defer cancel()
+		require.ErrorIs(t, alice.Run(ctx), context.DeadlineExceeded)
+		require.Len(t, bob.list(), 1)
+		list, err := alice.Outbox(t.Context())
+		require.NoError(t, err)
+		require.Empty(t, list)
+		require.NoError(t, alice.Close())
+		require.NoError(t, bob.Close())
+		require.ErrorIs(t, <-bob.run, air.ErrClosed)
+	})
+}
+
+// A recipient that does not answer does not delay the mail to others in the outbox.
+func TestResendServesRecipientsConcurrently(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, nil)
+		aliceID, bobID, carolID := w.join(t, 1), w.join(t, 2), w.join(t, 3)
+		hangs := func(path string) func(*http.Request) error {
+			return func(r *http.Request) error {
+				if r.Method == http.MethodPost && r.URL.Path == path {
+					return errors.New("the network is down")
+				}
+				return nil
+			}
+		}
+		c := w.client(t, aliceID, air.ClientOptions{Outbox: store.NewMemory(), Retry: &air.RetryPolicy{MaxAttempts: 1}})
+		w.setFail(func(r *http.Request) error {
+			return errors.Join(hangs("/inbox/"+bobID.AIRID())(r), hangs("/inbox/"+carolID.AIRID())(r))
+		})
+		for range 20 {
+			_, err := c.Send(t.Context(), &air.Draft{To: bobID.DID(), Body: offer(1)}, nil)
+			require.ErrorIs(t, err, air.ErrDeliveryFailed)
+		}
+		_, err := c.Send(t.Context(), &air.Draft{To: carolID.DID(), Body: offer(1)}, nil)
+		require.ErrorIs(t, err, air.ErrDeliveryFailed)
+		w.setFail(func(r *http.Request) error {
+			if err := hangs("/inbox/" + bobID.AIRID())(r); err != nil {
+				time.Sleep(time.Minute)
+				return err
+			}
+			return nil
+		})
+		var n atomic.Int64
+		go func() {
+			delivered, _ := c.Resend(t.Context())
+			n.Store(int64(delivered))
+		}()
+		time.Sleep(2 * time.Second)
+		require.Len(t, pull(t, w.relay, "/inbox/"+carolID.AIRID()+"/pull").Envelopes, 1)
+		time.Sleep(time.Hour)
+		require.EqualValues(t, 1, n.Load())
+	})
+}
+
+func TestNewAgentRefusesOptions(t *testing.T) {
+	h := air.HandlerFunc(func(context.Context, *air.Delivery) error { return nil })
+	id, err := air.GenerateIdentity(airtest.DID(airIDOf(1)))
+	require.NoError(t, err)
+	_, err = air.NewAgent(nil, h, nil)
+	require.Error(t, err)
+	_, err = air.NewAgent(id, nil, &air.AgentOptions{Direct: true})
+	require.Error(t, err)
+	_, err = air.NewAgent(id, h, &air.AgentOptions{Timing: air.Timing{MaxPullAge: time.Hour}})
+	require.ErrorContains(t, err, "Store")
+	a, err := air.NewAgent(id, nil, nil)
+	require.NoError(t, err)
+	require.NotNil(t, a.Handler())
+	require.NoError(t, a.Close())
+}
+
+// Seven thousand envelopes of unknown senders precede a good one, and each lookup takes 50 ms: the good
+// one is handled within 90 s, with at most 16 lookups at a time.
+func TestAgentFindsMailBehindForgedMail(t *testing.T) {
+	if race.Enabled {
+		t.Skip("the race detector needs memory for 7,000 envelopes")
+	}
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, &relay.ServerOptions{Limits: relay.Limits{RateLimit: -1, AddressRateLimit: -1}})
+		alice, bobID := w.join(t, 1), w.join(t, 2)
+		base := string(signedOffer(t, alice, bobID.DID(), nil))
+		box := "/inbox/" + bobID.AIRID()
+		id := idOf(t, []byte(base))
+		for i := range 7000 {
+			forged := strings.ReplaceAll(base, alice.DID(), fmt.Sprintf("did:wba:agentidentityregistry.org:agents:AIR-FA1E-%04d-0000", i))
+			forged = strings.Replace(forged, id, fmt.Sprintf("%s%06d", id[:len(id)-6], i), 1)
+			addr := fmt.Sprintf("198.51.%d.%d", i%50, i%7)
+			require.Equal(t, 202, relayCaller{w.relay, addr}.do("POST", box, forged).Code)
+		}
+		push(t, w.relay, bobID.AIRID(), signedOffer(t, alice, bobID.DID(), nil))
+		var atOnce, peak atomic.Int64
+		w.setFail(func(r *http.Request) error {
+			if strings.HasSuffix(r.URL.Path, "/did-document") {
+				n := atOnce.Add(1)
+				for m := peak.Load(); n > m && !peak.CompareAndSwap(m, n); m = peak.Load() {
+				}
+				time.Sleep(50 * time.Millisecond)
+				atOnce.Add(-1)
+			}
+			return nil
+		})
+		start := time.Now()
+		bob := w.agent(t, bobID, air.AgentOptions{Logger: slog.New(slog.DiscardHandler)}, nil)
+		for len(bob.list()) == 0 && time.Since(start) < 10*time.Minute {
+			time.Sleep(time.Second)
+		}
+		require.Len(t, bob.list(), 1)
+		require.LessOrEqual(t, time.Since(start), 90*time.Second)
+		require.LessOrEqual(t, peak.Load(), int64(16))
+		t.Logf("handled after %v, %d lookups at a time", time.Since(start), peak.Load())
+	})
+}

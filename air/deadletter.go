@@ -1,0 +1,254 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package air
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"iter"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/fivewire/fivewire/internal/statekey"
+	"github.com/fivewire/fivewire/store"
+)
+
+// A DeadLetter is an authentic envelope that was not handled and that only a person or a changed
+// configuration can help (AIR-D76).
+type DeadLetter struct {
+	ID         string    // SHA-256 of the canonical form
+	Envelope   []byte    // as received
+	From       string    // the verified sender
+	EnvelopeID string    // the id of the envelope
+	Code       Code      // why it was not handled
+	Detail     string    // of the code
+	Arrived    time.Time // when it was first received
+	Attempts   int       // failed calls of the handler
+	Held       time.Time // when it became a dead letter
+}
+
+// Bounds of dead letters (AIR-D76).
+const (
+	maxLetters         = 10_000
+	maxLetterBytes     = 64 << 20
+	maxSenderLetters   = 1000
+	letterTTL          = 30 * 24 * time.Hour
+	letterIndexMaxAge  = time.Minute
+	letterBytesMinimum = 512 // of its record
+)
+
+var errLettersFull = errors.New("air: dead letters full")
+
+// letters are the dead letters of an inbox.
+type letters struct {
+	db     store.KV
+	prefix string
+
+	mu    sync.Mutex
+	index map[string]letterInfo // by id, with changes of other processes after a minute
+	read  time.Time             // of the index
+	last  time.Time             // Held of the last letter
+}
+
+type letterInfo struct {
+	from string
+	size int
+}
+
+func letterID(e *Envelope) string {
+	sum := sha256.Sum256(e.Bytes())
+	return hex.EncodeToString(sum[:])
+}
+
+// list returns the letters, oldest first.
+func (l *letters) list(ctx context.Context) ([]DeadLetter, error) {
+	var list []DeadLetter
+	for e, err := range l.db.List(ctx, l.prefix) {
+		if err != nil {
+			return nil, fmt.Errorf("air: reading the dead letters: %w", err)
+		}
+		d, err := parseLetter(e)
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, *d)
+	}
+	slices.SortFunc(list, func(a, b DeadLetter) int {
+		return cmp.Or(a.Held.Compare(b.Held), strings.Compare(a.ID, b.ID))
+	})
+	return list, nil
+}
+
+func parseLetter(e store.Entry) (*DeadLetter, error) {
+	d := &DeadLetter{}
+	if err := statekey.Decode(e.Value, d); err != nil {
+		return nil, fmt.Errorf("air: invalid dead letter: %w", err)
+	}
+	return d, nil
+}
+
+// get returns a letter, or store.ErrNotFound.
+func (l *letters) get(ctx context.Context, id string) (*DeadLetter, error) {
+	e, err := l.db.Get(ctx, l.prefix+id)
+	if err != nil {
+		return nil, fmt.Errorf("air: reading a dead letter: %w", err)
+	}
+	return parseLetter(e)
+}
+
+// put stores a letter. If the letter exists, it gets the new code.
+func (l *letters) put(ctx context.Context, d DeadLetter) error {
+	if err := l.refresh(ctx); err != nil {
+		return err
+	}
+	old, err := l.get(ctx, d.ID)
+	isNew := errors.Is(err, store.ErrNotFound)
+	switch {
+	case err == nil && old.Code == d.Code && old.Attempts == d.Attempts:
+		return nil
+	case err == nil:
+		d.Held, d.Arrived = old.Held, old.Arrived
+	case !isNew:
+		return err
+	}
+	if err := l.reserve(&d); err != nil {
+		return err
+	}
+	value, err := statekey.Encode(d)
+	if err == nil {
+		ctx, cancel := storeContext(ctx)
+		defer cancel()
+		err = overwrite(ctx, l.db, l.prefix+d.ID, value, max(time.Until(d.Held.Add(letterTTL)), time.Second))
+	}
+	if err != nil && isNew {
+		l.forget(d.ID)
+	}
+	return err
+}
+
+// refresh reads the index if it is too old.
+func (l *letters) refresh(ctx context.Context) error {
+	l.mu.Lock()
+	isFresh := l.index != nil && time.Since(l.read) < letterIndexMaxAge
+	l.mu.Unlock()
+	if isFresh {
+		return nil
+	}
+	list, err := l.list(ctx)
+	if err != nil {
+		return err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.index, l.read = make(map[string]letterInfo), time.Now()
+	for _, d := range list {
+		l.index[d.ID] = letterInfo{d.From, len(d.Envelope) + letterBytesMinimum}
+		l.last = later(l.last, d.Held)
+	}
+	return nil
+}
+
+// reserve counts a letter, or returns errLettersFull, and sets when it was held.
+func (l *letters) reserve(d *DeadLetter) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if _, ok := l.index[d.ID]; ok && !d.Held.IsZero() {
+		return nil
+	}
+	size, fromSender := len(d.Envelope)+letterBytesMinimum, 0
+	for _, info := range l.index {
+		size += info.size
+		if info.from == d.From {
+			fromSender++
+		}
+	}
+	if len(l.index) >= maxLetters || size > maxLetterBytes || fromSender >= maxSenderLetters {
+		return errLettersFull
+	}
+	if d.Held.IsZero() {
+		d.Held = later(time.Now(), l.last.Add(1))
+		l.last = d.Held
+	}
+	l.index[d.ID] = letterInfo{d.From, len(d.Envelope) + letterBytesMinimum}
+	return nil
+}
+
+func (l *letters) forget(id string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.index, id)
+}
+
+func (l *letters) remove(ctx context.Context, id string) error {
+	if err := l.db.Delete(ctx, l.prefix+id, 0); err != nil {
+		return fmt.Errorf("air: removing a dead letter: %w", err)
+	}
+	l.forget(id)
+	return nil
+}
+
+// DeadLetters returns the dead letters, oldest first. An error comes once and last.
+func (in *Inbox) DeadLetters(ctx context.Context) iter.Seq2[DeadLetter, error] {
+	return func(yield func(DeadLetter, error) bool) {
+		list, err := in.letters.list(ctx)
+		for _, d := range list {
+			if !yield(d, nil) {
+				return
+			}
+		}
+		if err != nil {
+			yield(DeadLetter{}, err)
+		}
+	}
+}
+
+// Redeliver receives the envelope of a dead letter again, with all checks but the clock. The letter is
+// removed if the class of the result is done or refused; otherwise it has the new code. The error is [store.ErrNotFound] if the letter is absent.
+func (in *Inbox) Redeliver(ctx context.Context, id string) (*ReceiveResult, error) {
+	d, err := in.letters.get(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	r := &AuditRecord{Time: time.Now(), Operation: "redeliver", Bytes: int64(len(d.Envelope))}
+	o := in.receiveAs(ctx, &arrival{data: d.Envelope, via: viaLetter, arrived: d.Arrived, pulled: time.Now(), record: r})
+	switch {
+	case o.Class == ClassDone || o.Class == ClassRefused:
+		return o, in.letters.remove(ctx, id)
+	case o.Class == ClassLater && !errors.Is(o.Err, errElsewhere):
+		d.Code, d.Detail, d.Attempts = o.Err.Code, o.Err.Message, d.Attempts+o.failures
+		return o, in.letters.put(ctx, *d)
+	}
+	return o, nil
+}
+
+// Discard removes a dead letter. A further copy of its envelope is a replay.
+func (in *Inbox) Discard(ctx context.Context, id string) error {
+	d, err := in.letters.get(ctx, id)
+	if err != nil {
+		return err
+	}
+	env, err := in.decode(d.Envelope, true)
+	if err != nil {
+		return err
+	}
+	h, other, err := in.ledger.enter(env, time.Now().Add(in.opts.Timing.MaxPullAge))
+	switch {
+	case other != nil:
+		return ErrReplay.because(errReplayed.Message, errElsewhere)
+	case err == nil:
+		err = h.commit(ctx)
+	case errors.Is(err, ErrReplay):
+		err = nil
+	}
+	if err != nil {
+		return err
+	}
+	return in.letters.remove(ctx, id)
+}

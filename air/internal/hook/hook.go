@@ -1,0 +1,16 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package hook connects package airtest to unexported parts of package air, which
+// sets the functions when it is initialized.
+package hook
+
+import (
+	"encoding/json"
+)
+
+// Vector runs an operation of the test vectors.
+var Vector func(op string, in json.RawMessage) (json.RawMessage, error)
+
+// Jitter replaces the source of random numbers in *air.ResolverOptions or *air.PollerOptions.
+var Jitter func(opts any, random func() float64)

@@ -1,0 +1,91 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package web
+
+import (
+	"crypto/sha256"
+	"crypto/subtle"
+	"errors"
+	"mime"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/fivewire/fivewire/internal/httpx"
+)
+
+// MaxMessage is the default bound of an envelope in bytes (AIR-D09).
+const MaxMessage = 65536
+
+// CodeMethod is the code of a method that is not allowed (AIR-D67).
+const CodeMethod = "method_not_allowed"
+
+// writeTimeout bounds the time in which a caller takes 64 KiB of a response.
+const writeTimeout = 30 * time.Second
+
+// CheckHeaders refuses a request with an ambiguous header. The message is for the peer.
+func CheckHeaders(r *http.Request) (message string, ok bool) {
+	_, err := httpx.CheckRequest(r, nil, SecretHeader, versionHeader)
+	var he *httpx.Error
+	if errors.As(err, &he) {
+		return he.Message, false
+	}
+	return "", err == nil
+}
+
+// JSONContent reports whether envelopes may have a content type (AIR-D70).
+func JSONContent(contentType string) bool {
+	if contentType == "" {
+		return true
+	}
+	t, _, err := mime.ParseMediaType(contentType)
+	return (err == nil || errors.Is(err, mime.ErrInvalidMediaParameter)) && t == JSONType
+}
+
+// SecretMatches compares in constant time, independent of the lengths. An empty secret matches
+// nothing.
+func SecretMatches(got, want string) bool {
+	a, b := sha256.Sum256([]byte(got)), sha256.Sum256([]byte(want))
+	return want != "" && subtle.ConstantTimeCompare(a[:], b[:]) == 1
+}
+
+// WriteJSON writes a response. A caller that has disconnected or is slow is not reported.
+func WriteJSON(w http.ResponseWriter, status int, body []byte) {
+	_ = httpx.Respond(w, status, JSONType, body, writeTimeout)
+}
+
+// SetRetryAfter sets the header of a delay, in whole seconds.
+func SetRetryAfter(h http.Header, d time.Duration) {
+	if d > 0 {
+		h.Set("Retry-After", strconv.FormatInt(int64((d+time.Second-1)/time.Second), 10))
+	}
+}
+
+// IsAIRID reports whether s has the form AIR-XXXX-XXXX-XXXX with groups of digits and upper-case
+// letters (AIR-D30).
+func IsAIRID(s string) bool {
+	if len(s) != 18 || s[:4] != "AIR-" {
+		return false
+	}
+	for i := 4; i < len(s); i++ {
+		c := s[i]
+		if i%5 == 3 {
+			if c != '-' {
+				return false
+			}
+		} else if c-'0' >= 10 && c-'A' >= 26 {
+			return false
+		}
+	}
+	return true
+}
+
+// AIRIDOf returns the AIR ID of a DID, "" if it has none.
+func AIRIDOf(did string) string {
+	if id := did[strings.LastIndexByte(did, ':')+1:]; IsAIRID(id) {
+		return id
+	}
+	return ""
+}

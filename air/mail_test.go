@@ -1,0 +1,228 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package air_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/fivewire/fivewire/air"
+	"github.com/fivewire/fivewire/store"
+)
+
+// letters returns the envelope ids of the dead letters.
+func letters(t *testing.T, in *air.Inbox) (ids []string) {
+	t.Helper()
+	for d, err := range in.DeadLetters(t.Context()) {
+		require.NoError(t, err)
+		ids = append(ids, d.EnvelopeID)
+	}
+	return ids
+}
+
+// Without a Store a dead letter is in memory, and its envelope stays at the relay (AIR-D76).
+func TestDeadLetterWithoutStoreStaysAtRelay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, nil)
+		alice, bob := w.join(t, 1), w.join(t, 2)
+		in := w.inbox(t, bob, air.InboxOptions{})
+		data := signedOffer(t, alice, bob.DID(), nil)
+		push(t, w.relay, bob.AIRID(), data)
+		time.Sleep(301 * time.Second)
+		for range 2 {
+			require.Zero(t, in.drain(t))
+			require.Equal(t, []string{idOf(t, data)}, letters(t, in.Inbox))
+			require.Len(t, pull(t, w.relay, "/inbox/"+bob.AIRID()+"/pull").Envelopes, 1)
+		}
+		for d, err := range in.DeadLetters(t.Context()) {
+			require.NoError(t, err)
+			o, err := in.Redeliver(t.Context(), d.ID)
+			require.NoError(t, err)
+			require.Equal(t, air.ClassDone, o.Class)
+			_, err = in.Redeliver(t.Context(), d.ID)
+			require.ErrorIs(t, err, store.ErrNotFound)
+		}
+		require.Zero(t, in.drain(t)) // done, so acknowledged
+		require.Empty(t, pull(t, w.relay, "/inbox/"+bob.AIRID()+"/pull").Envelopes)
+		require.Equal(t, 1, in.count())
+	})
+}
+
+// Beyond the bound of a sender, mail is not acknowledged, and other senders are not affected (AIR-D76).
+func TestDeadLettersAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, nil)
+		alice, bob, carol := w.join(t, 1), w.join(t, 2), w.join(t, 3)
+		in := w.inbox(t, bob, air.InboxOptions{Persistence: air.Persistence{Store: store.NewMemory(), SingleInstance: true}})
+		old := func(d *air.Draft) { d.Time = time.Now().Add(-time.Hour) }
+		for range 1000 {
+			o := in.Receive(t.Context(), signedOffer(t, alice, bob.DID(), old), true)
+			require.Equal(t, air.ClassHeld, o.Class)
+			require.True(t, o.Final)
+		}
+		o := in.Receive(t.Context(), signedOffer(t, alice, bob.DID(), old), true)
+		require.Equal(t, air.ClassLater, o.Class)
+		require.False(t, o.Final)
+		require.Equal(t, air.ClassHeld, in.Receive(t.Context(), signedOffer(t, carol, bob.DID(), old), true).Class)
+		require.Len(t, letters(t, in.Inbox), 1001)
+	})
+}
+
+// A push that was answered with 202 is handled by another process after a crash, until it is a dead
+// letter (AIR-D80).
+func TestQueuedPushSurvivesCrash(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, nil)
+		alice, bob := w.join(t, 1), w.join(t, 2)
+		kv := store.NewMemory()
+		process := &frozen{Store: kv}
+		dying, h := w.slowInbox(t, bob, process)
+		data := signedOffer(t, alice, bob.DID(), nil)
+		var wg sync.WaitGroup
+		var status int
+		var answer string
+		wg.Go(func() { status, answer, _ = do(t, dying, "POST", "/", string(data)) })
+		<-h.called
+		start := time.Now()
+		wg.Wait()
+		require.Equal(t, 10*time.Second, time.Since(start))
+		require.Equal(t, http.StatusAccepted, status)
+		require.JSONEq(t, fmt.Sprintf(`{"status":"queued","envelope_id":%q}`, idOf(t, data)), answer)
+		process.isFrozen.Store(true)
+		next := w.inbox(t, bob, air.InboxOptions{Persistence: air.Persistence{Store: kv}, Limits: air.Limits{MaxAttempts: 3}})
+		next.fail(errHandler)
+		time.Sleep(25 * time.Second)
+		require.NotEmpty(t, next.codes())
+		time.Sleep(time.Minute)
+		require.Equal(t, []string{idOf(t, data)}, letters(t, next.Inbox))
+		status, _, _ = do(t, next, "POST", "/", string(data)) // pushed copies do not wait
+		require.Equal(t, http.StatusInternalServerError, status)
+		h.answer <- nil // the frozen process
+	})
+}
+
+// A queued push is handled again after the failure of its first attempt, and once (AIR-D80).
+func TestQueuedPushIsRetried(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, nil)
+		alice, bob := w.join(t, 1), w.join(t, 2)
+		in, h := w.slowInbox(t, bob, store.NewMemory())
+		data := signedOffer(t, alice, bob.DID(), nil)
+		go func() {
+			<-h.called
+			time.Sleep(20 * time.Second)
+			h.answer <- errHandler
+		}()
+		o := in.Receive(t.Context(), data, false)
+		require.Equal(t, air.ClassLater, o.Class)
+		require.Nil(t, o.Err)
+		<-h.called
+		require.False(t, o.Final)
+		h.answer <- nil
+		synctest.Wait()
+		o = in.Receive(t.Context(), data, false)
+		require.Equal(t, air.ClassDone, o.Class)
+		require.ErrorIs(t, o.Err, air.ErrReplay)
+		time.Sleep(time.Hour)
+		require.Empty(t, h.called)
+	})
+}
+
+// A slow handler of one thread stops neither other threads nor their order (AIR-D78).
+func TestPollerHandlesThreadsConcurrently(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, nil)
+		alice, bob := w.join(t, 1), w.join(t, 2)
+		var mu sync.Mutex
+		handled := map[string][]string{}
+		running, peak := 0, 0
+		slowThread := air.NewID()
+		in, err := air.NewInbox(bob, air.HandlerFunc(func(_ context.Context, d *air.Delivery) error {
+			mu.Lock()
+			running++
+			peak = max(peak, running)
+			mu.Unlock()
+			if d.Envelope.ThreadID == slowThread {
+				time.Sleep(30 * time.Second)
+			} else {
+				time.Sleep(time.Second)
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			running--
+			handled[d.Envelope.ThreadID] = append(handled[d.Envelope.ThreadID], d.Envelope.ID)
+			return nil
+		}), &air.InboxOptions{Resolver: w.resolver(t), BodyTypes: []string{"note"}})
+		require.NoError(t, err)
+		want := map[string][]string{}
+		note := func(thread string, age time.Duration) string {
+			data := signedOffer(t, alice, bob.DID(), func(d *air.Draft) {
+				d.ThreadID, d.Time = thread, time.Now().Add(-age)
+				d.Body = &air.Raw{Type: "note", JSON: []byte(`{"type":"note"}`)}
+			})
+			push(t, w.relay, bob.AIRID(), data)
+			return idOf(t, data)
+		}
+		second := note(slowThread, time.Second)
+		want[slowThread] = []string{note(slowThread, 2*time.Second), second}
+		for range 20 {
+			thread := air.NewID()
+			want[thread] = []string{note(thread, 0)}
+		}
+		p, err := air.NewPoller(in, w.endpoint(bob), &air.PollerOptions{HTTPClient: w.http()})
+		require.NoError(t, err)
+		start := time.Now()
+		_, err = p.Drain(t.Context())
+		require.NoError(t, err)
+		require.Less(t, time.Since(start), 65*time.Second) // the slow thread takes a minute
+		require.Equal(t, want, handled)
+		require.Equal(t, 8, peak)
+	})
+}
+
+// Without a Store, a copy on a later page of a drain that lasts longer than the clock window is not
+// handled again, and neither is one after an acknowledgement that failed (AIR-D74).
+func TestWindowOutlivesDrain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, nil)
+		alice, bob := w.join(t, 1), w.join(t, 2)
+		calls := 0
+		in, err := air.NewInbox(bob, air.HandlerFunc(func(context.Context, *air.Delivery) error {
+			calls++
+			time.Sleep(400 * time.Second)
+			return nil
+		}), &air.InboxOptions{Resolver: w.resolver(t), Timing: air.Timing{HandlerTimeout: time.Hour}})
+		require.NoError(t, err)
+		data := string(signedOffer(t, alice, bob.DID(), nil))
+		pages := 0
+		hc := &http.Client{Transport: roundTripper(func(r *http.Request) (*http.Response, error) {
+			status, body := 200, `{}`
+			if strings.HasSuffix(r.URL.Path, "/pull") {
+				pages++
+				body = fmt.Sprintf(`{"envelopes":[%s],"cursor":"c%d","has_more":%t}`, data, pages, pages == 1)
+			} else if pages == 2 {
+				status = 500 // the last acknowledgement
+			}
+			return &http.Response{StatusCode: status, Body: io.NopCloser(strings.NewReader(body)), Request: r}, nil
+		})}
+		p, err := air.NewPoller(in, w.endpoint(bob), &air.PollerOptions{HTTPClient: hc})
+		require.NoError(t, err)
+		_, err = p.Drain(t.Context())
+		require.Error(t, err)
+		time.Sleep(299 * time.Second)
+		_, err = p.Drain(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, 3, pages)
+		require.Equal(t, 1, calls)
+	})
+}

@@ -1,0 +1,421 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package air
+
+import (
+	"cmp"
+	"context"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/fivewire/fivewire/internal/retry"
+	"github.com/fivewire/fivewire/internal/statekey"
+	"github.com/fivewire/fivewire/store"
+)
+
+// An OutboxMessage is a message of [Client.Outbox] (AIR-D84).
+type OutboxMessage struct {
+	ID, To, ThreadID, InReplyTo string
+	Body                        json.RawMessage
+	IsSealed                    bool
+
+	Queued    time.Time // by Send
+	Attempts  int       // requests to the recipient
+	Attempted bool      // a request may have reached the recipient
+	Failed    time.Time // when it was refused permanently; zero if it is sent by Resend
+	Code      Code      // of the last failure; empty if none
+}
+
+// Bounds of an outbox.
+const (
+	maxOutboxMessages = 10_000
+	maxOutboxBytes    = 64 << 20
+	outboxTTL         = 30 * 24 * time.Hour
+	outboxIndexMaxAge = time.Second
+)
+
+// An outboxStore keeps messages from before their first attempt until they are delivered.
+type outboxStore struct {
+	kv     store.KV
+	prefix string
+
+	mu    sync.Mutex
+	index map[string]outboxEntry      // by key; with changes of other processes after a second
+	bytes int                         // of the index
+	heads map[replayKey]int           // numbers of queued messages in the index, by thread
+	read  time.Time                   // of the index
+	last  time.Time                   // Queued of the last message
+	turns map[replayKey]chan struct{} // of threads with a delivery in progress
+}
+
+type outboxEntry struct {
+	thread   replayKey
+	size     int
+	isFailed bool
+}
+
+func (m *OutboxMessage) entry() outboxEntry {
+	return outboxEntry{m.thread(), len(m.Body) + 512, !m.Failed.IsZero()}
+}
+
+// setLocked replaces an entry of the index, or removes it. o.mu must be held.
+func (o *outboxStore) setLocked(key string, e *outboxEntry) {
+	if old, ok := o.index[key]; ok {
+		o.bytes -= old.size
+		if !old.isFailed {
+			o.heads[old.thread]--
+		}
+		if o.heads[old.thread] == 0 {
+			delete(o.heads, old.thread)
+		}
+		delete(o.index, key)
+	}
+	if e == nil {
+		return
+	}
+	o.index[key] = *e
+	o.bytes += e.size
+	if !e.isFailed {
+		o.heads[e.thread]++
+	}
+}
+
+func (m *OutboxMessage) thread() replayKey { return hashKey('q', m.To, m.ThreadID, "") }
+
+func (o *outboxStore) key(id string) string {
+	sum := hashKey('o', id, "", "") // an id may exceed the length of a key
+	return o.prefix + hex.EncodeToString(sum[:])
+}
+
+// turn waits until no other delivery of the thread is in progress. The caller calls the result.
+func (o *outboxStore) turn(ctx context.Context, thread replayKey) (end func(), err error) {
+	for {
+		o.mu.Lock()
+		busy := o.turns[thread]
+		if busy == nil {
+			done := make(chan struct{})
+			if o.turns == nil {
+				o.turns = make(map[replayKey]chan struct{})
+			}
+			o.turns[thread] = done
+			o.mu.Unlock()
+			return func() {
+				o.mu.Lock()
+				delete(o.turns, thread)
+				o.mu.Unlock()
+				close(done)
+			}, nil
+		}
+		o.mu.Unlock()
+		select {
+		case <-busy:
+		case <-ctx.Done():
+			return nil, ErrDeliveryFailed.because("ended before an attempt", ctx.Err())
+		}
+	}
+}
+
+// list returns the messages, oldest first. One that was queued for 30 days has failed.
+func (o *outboxStore) list(ctx context.Context) ([]OutboxMessage, error) {
+	var list []OutboxMessage
+	for e, err := range o.kv.List(ctx, o.prefix) {
+		if err != nil {
+			return nil, fmt.Errorf("air: reading the outbox: %w", err)
+		}
+		m, err := parseOutboxMessage(e)
+		if err != nil {
+			return nil, err
+		}
+		if m.Failed.IsZero() && time.Since(m.Queued) >= outboxTTL {
+			m.Code, m.Failed = ErrExpired, m.Queued.Add(outboxTTL)
+		}
+		if m.Failed.IsZero() || time.Since(m.Failed) < outboxTTL {
+			list = append(list, *m)
+		}
+	}
+	slices.SortFunc(list, func(a, b OutboxMessage) int {
+		return cmp.Or(a.Queued.Compare(b.Queued), strings.Compare(a.ID, b.ID))
+	})
+	return list, nil
+}
+
+func parseOutboxMessage(e store.Entry) (*OutboxMessage, error) {
+	m := &OutboxMessage{}
+	if err := statekey.Decode(e.Value, m); err != nil {
+		return nil, fmt.Errorf("air: invalid message of the outbox: %w", err)
+	}
+	return m, nil
+}
+
+// add stores a new message and reports whether an earlier one of its thread is queued.
+func (o *outboxStore) add(ctx context.Context, m *OutboxMessage) (isBehind bool, err error) {
+	if err := o.refresh(ctx); err != nil {
+		return false, err
+	}
+	key, entry := o.key(m.ID), m.entry()
+	o.mu.Lock()
+	old, isKnown := o.index[key]
+	ahead := o.heads[entry.thread]
+	if isKnown && !old.isFailed {
+		ahead--
+	}
+	if len(o.index) >= maxOutboxMessages || o.bytes+entry.size > maxOutboxBytes {
+		defer o.mu.Unlock()
+		return false, ErrOutboxFull.err(fmt.Sprintf("%d messages, %d bytes", len(o.index), o.bytes))
+	}
+	m.Queued, m.Attempted = later(time.Now(), o.last.Add(1)), ahead == 0
+	o.last = m.Queued
+	o.setLocked(key, &entry)
+	o.mu.Unlock()
+	if err := o.put(ctx, m); err != nil {
+		if !isKnown {
+			o.forget(key)
+		}
+		return false, err
+	}
+	return ahead > 0, nil
+}
+
+// refresh reads the index if it is too old.
+func (o *outboxStore) refresh(ctx context.Context) error {
+	o.mu.Lock()
+	isFresh := o.index != nil && time.Since(o.read) < outboxIndexMaxAge
+	o.mu.Unlock()
+	if isFresh {
+		return nil
+	}
+	list, err := o.list(ctx)
+	if err != nil {
+		return err
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.index, o.heads, o.bytes, o.read = make(map[string]outboxEntry), make(map[replayKey]int), 0, time.Now()
+	for i := range list {
+		m := &list[i]
+		entry := m.entry()
+		o.setLocked(o.key(m.ID), &entry)
+		o.last = later(o.last, m.Queued)
+	}
+	return nil
+}
+
+// put stores a message.
+func (o *outboxStore) put(ctx context.Context, m *OutboxMessage) error {
+	value, err := statekey.Encode(m)
+	if err == nil {
+		ctx, cancel := storeContext(ctx)
+		defer cancel()
+		err = overwrite(ctx, o.kv, o.key(m.ID), value, 2*outboxTTL)
+	}
+	if err != nil {
+		return fmt.Errorf("air: storing a message: %w", err)
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if _, ok := o.index[o.key(m.ID)]; ok {
+		entry := m.entry()
+		o.setLocked(o.key(m.ID), &entry)
+	}
+	return nil
+}
+
+// overwrite stores a value, whatever the key has.
+func overwrite(ctx context.Context, kv store.KV, key string, value []byte, ttl time.Duration) error {
+	err := store.Persist(ctx, func(ctx context.Context) error {
+		_, err := kv.Create(ctx, key, value, ttl)
+		return err
+	})
+	for errors.Is(err, store.ErrExists) || errors.Is(err, store.ErrConflict) {
+		var e store.Entry
+		if e, err = kv.Get(ctx, key); err == nil {
+			_, err = kv.Update(ctx, key, value, e.Revision, ttl)
+		}
+	}
+	return err
+}
+
+func (o *outboxStore) forget(key string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.setLocked(key, nil)
+}
+
+func (o *outboxStore) remove(ctx context.Context, id string) error {
+	ctx, cancel := storeContext(ctx)
+	defer cancel()
+	key := o.key(id)
+	err := store.Persist(ctx, func(ctx context.Context) error { return o.kv.Delete(ctx, key, 0) })
+	if err != nil {
+		return fmt.Errorf("air: removing a message: %w", err)
+	}
+	o.forget(key)
+	return nil
+}
+
+// get returns a message, or store.ErrNotFound.
+func (o *outboxStore) get(ctx context.Context, id string) (*OutboxMessage, error) {
+	e, err := o.kv.Get(ctx, o.key(id))
+	if err != nil {
+		return nil, fmt.Errorf("air: reading a message: %w", err)
+	}
+	return parseOutboxMessage(e)
+}
+
+// end records the outcome of a delivery.
+func (o *outboxStore) end(ctx context.Context, m *OutboxMessage, r *Receipt, err error) error {
+	if r != nil {
+		return o.remove(ctx, m.ID)
+	}
+	e := asError(err)
+	m.Attempts += e.Attempts
+	m.Attempted, m.Code, m.Failed = m.Attempts > 0, e.Code, time.Time{}
+	if !mayBecomeGood(e.Code) {
+		m.Failed = time.Now()
+	}
+	return o.put(ctx, m)
+}
+
+// mayBecomeGood reports whether a message that failed with a code stays queued.
+func mayBecomeGood(c Code) bool {
+	switch c {
+	case ErrDeliveryFailed, ErrResolveFailed, ErrRateLimited, ErrUnauthorized, ErrNotFound, ErrUnreachable, ErrBadEndpoint, ErrStaleKey:
+		return true
+	}
+	return false
+}
+
+// Outbox returns the messages that are not delivered, oldest first.
+func (c *Client) Outbox(ctx context.Context) ([]OutboxMessage, error) {
+	if c.outbox == nil {
+		return nil, nil
+	}
+	return c.outbox.list(ctx)
+}
+
+// Retry makes Resend send a message that was refused permanently.
+func (c *Client) Retry(ctx context.Context, id string) error {
+	if c.outbox == nil {
+		return store.ErrNotFound
+	}
+	m, err := c.outbox.get(ctx, id)
+	if err != nil {
+		return err
+	}
+	m.Failed = time.Time{}
+	return c.outbox.put(ctx, m)
+}
+
+// Discard removes a message from the outbox.
+func (c *Client) Discard(ctx context.Context, id string) error {
+	if c.outbox == nil {
+		return store.ErrNotFound
+	}
+	if _, err := c.outbox.get(ctx, id); err != nil {
+		return err
+	}
+	return c.outbox.remove(ctx, id)
+}
+
+// Resend delivers each message of the outbox once, oldest first, except those that were refused
+// permanently and those behind a message of their thread that stays. Up to eight recipients are served at a
+// time, so that a silent recipient delays no other. It returns the number of delivered messages
+// and the errors of the others.
+func (c *Client) Resend(ctx context.Context) (delivered int, err error) {
+	list, err := c.Outbox(ctx)
+	if err != nil {
+		return 0, err
+	}
+	var order []string
+	queued := make(map[string][]*OutboxMessage)
+	for i := range list {
+		m := &list[i]
+		if !m.Failed.IsZero() {
+			continue
+		}
+		if queued[m.To] == nil {
+			order = append(order, m.To)
+		}
+		queued[m.To] = append(queued[m.To], m)
+	}
+	var (
+		mu    sync.Mutex
+		wg    sync.WaitGroup
+		errs  []error
+		slots = make(chan struct{}, maxRecipients)
+	)
+	for _, to := range order {
+		slots <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-slots }()
+			n, failures := c.resendTo(ctx, queued[to])
+			mu.Lock()
+			defer mu.Unlock()
+			delivered, errs = delivered+n, append(errs, failures...)
+		})
+	}
+	wg.Wait()
+	return delivered, errors.Join(errs...)
+}
+
+// maxRecipients is the number of recipients that Resend and SendEach serve at a time.
+const maxRecipients = 8
+
+// resendTo delivers the messages to one recipient.
+func (c *Client) resendTo(ctx context.Context, list []*OutboxMessage) (delivered int, errs []error) {
+	blocked := make(map[replayKey]bool)
+	for _, m := range list {
+		if blocked[m.thread()] {
+			continue
+		}
+		r, err := c.guarded(ctx, func(ctx context.Context) (*Receipt, error) { return c.resend(ctx, m) })
+		if r != nil {
+			delivered++
+		}
+		if err != nil {
+			errs = append(errs, err)
+			blocked[m.thread()] = r == nil && m.Failed.IsZero()
+		}
+	}
+	return delivered, errs
+}
+
+// resend makes one delivery of a message, unless another process has removed it.
+func (c *Client) resend(ctx context.Context, m *OutboxMessage) (*Receipt, error) {
+	end, err := c.outbox.turn(ctx, m.thread())
+	if err != nil {
+		return nil, err
+	}
+	defer end()
+	if _, err := c.outbox.get(ctx, m.ID); err != nil {
+		return nil, err
+	}
+	d := &Draft{ID: m.ID, From: c.did, To: m.To, ThreadID: m.ThreadID, InReplyTo: m.InReplyTo, Body: &Raw{JSON: m.Body}}
+	body, err := DecodeBody(m.Body, ProfileDeployed)
+	if err == nil {
+		d.Body = body
+	}
+	var r *Receipt
+	if isExpired(d.Body, time.Now()) {
+		err = ErrExpired.err("expires_at has passed")
+	} else {
+		r, err = c.deliverDraft(ctx, d, m.IsSealed, nil, m.Attempted)
+	}
+	return r, errors.Join(err, c.outbox.end(ctx, m, r, err))
+}
+
+// resendLoop calls Resend until the client is closed.
+func (c *Client) resendLoop(ctx context.Context) {
+	for retry.Sleep(ctx, c.opts.ResendEvery) == nil {
+		if _, err := c.Resend(ctx); err != nil && ctx.Err() == nil {
+			c.log.Log(ctx, c.resends.Level("resend"), "air: messages not delivered", "err", err)
+		}
+	}
+}

@@ -1,0 +1,181 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package air_test
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/fivewire/fivewire/air"
+	"github.com/fivewire/fivewire/air/airtest"
+)
+
+// pollerOf returns a poller without jitter whose pulls are answered with the given statuses, 0 for
+// no connection, and then with empty pages. It counts the pulls.
+func pollerOf(t *testing.T, opts air.PollerOptions, pulls *int, statuses ...int) *air.Poller {
+	t.Helper()
+	w := newWorld(t, nil)
+	bob := w.join(t, 2)
+	opts.HTTPClient = &http.Client{Transport: roundTripper(func(*http.Request) (*http.Response, error) {
+		status := http.StatusOK
+		if *pulls++; *pulls <= len(statuses) {
+			status = statuses[*pulls-1]
+		}
+		if status == 0 {
+			return nil, errors.New("no connection")
+		}
+		rec := httptest.NewRecorder()
+		rec.WriteHeader(status)
+		_, _ = rec.WriteString(`{"envelopes":[],"cursor":"end","has_more":false}`)
+		return rec.Result(), nil
+	})}
+	airtest.SetPollerJitter(&opts, func() float64 { return 0.5 })
+	p, err := air.NewPoller(w.inbox(t, bob, air.InboxOptions{}).Inbox, w.endpoint(bob), &opts)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, p.Close()) })
+	return p
+}
+
+// Three consecutive refusals that cannot change end Run with their error (AIR-D87).
+func TestPollerRunEndsOnPermanentError(t *testing.T) {
+	for status, code := range map[int]air.Code{
+		401: air.ErrUnauthorized, 403: air.ErrForbidden, 404: air.ErrNotFound, 405: air.ErrHTTP, 410: air.ErrHTTP, 451: air.ErrHTTP,
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			pulls := 0
+			p := pollerOf(t, air.PollerOptions{}, &pulls, status, status, 503, status, 0, 200, status, status, status)
+			start := time.Now()
+			require.ErrorIs(t, p.Run(t.Context()), code)
+			require.Equal(t, 9, pulls)
+			require.Equal(t, (5+10+20+40+60+5+5+10)*time.Second, time.Since(start))
+		})
+	}
+}
+
+func TestPollerRunContinuesAfterTemporaryErrors(t *testing.T) {
+	for _, status := range []int{400, 408, 425, 429, 500, 503, 302, 0} {
+		synctest.Test(t, func(t *testing.T) {
+			pulls := 0
+			p := pollerOf(t, air.PollerOptions{}, &pulls, status, status, status, status, status, status, status, status)
+			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
+			defer cancel()
+			require.ErrorIs(t, p.Run(ctx), context.DeadlineExceeded, "status %d", status)
+			require.Greater(t, pulls, 40, "status %d", status)
+		})
+	}
+}
+
+// Without a delay between polls, those that fail have one.
+func TestPollerWithoutIntervalBacksOff(t *testing.T) {
+	pulls := 0
+	p := pollerOf(t, air.PollerOptions{PollInterval: -1}, &pulls, 500, 500)
+	for _, want := range []time.Duration{5 * time.Second, 10 * time.Second, 0} {
+		next, _ := p.Drain(t.Context())
+		require.Equal(t, want, next)
+	}
+}
+
+// The first failure, and each change of it, is a warning (AIR-D87).
+func TestPollerLogsChangedFailures(t *testing.T) {
+	var log strings.Builder
+	pulls := 0
+	p := pollerOf(t, air.PollerOptions{Logger: slog.New(slog.NewTextHandler(&log, nil))}, &pulls, 503, 503, 401, 401, 0, 0, 200, 0)
+	for range 8 {
+		_, _ = p.Drain(t.Context())
+	}
+	require.Equal(t, 4, strings.Count(log.String(), "level=WARN"), log.String())
+	require.Equal(t, 4, strings.Count(log.String(), "err="), log.String())
+}
+
+// A drain that waits for another one ends with its own context, and Close ends both and Run.
+func TestPollerCloseEndsRunAndDrains(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, nil)
+		bob := w.join(t, 2)
+		client := &http.Client{Transport: roundTripper(func(r *http.Request) (*http.Response, error) {
+			<-r.Context().Done() // a relay that does not answer
+			return nil, r.Context().Err()
+		})}
+		p, err := air.NewPoller(w.inbox(t, bob, air.InboxOptions{}).Inbox, w.endpoint(bob), &air.PollerOptions{HTTPClient: client})
+		require.NoError(t, err)
+		run := make(chan error, 1)
+		go func() { run <- p.Run(t.Context()) }()
+		synctest.Wait()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		start := time.Now()
+		_, err = p.Drain(ctx)
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		require.Equal(t, time.Second, time.Since(start))
+		require.NoError(t, p.Close())
+		require.Equal(t, time.Second, time.Since(start), "Close waited")
+		require.ErrorIs(t, <-run, air.ErrClosed)
+		require.ErrorIs(t, p.Run(t.Context()), air.ErrClosed)
+		_, err = p.Drain(t.Context())
+		require.ErrorIs(t, err, air.ErrClosed)
+	})
+}
+
+// Run ends once its inbox is closed: it could not deliver anything.
+func TestPollerRunEndsWithInbox(t *testing.T) {
+	w := newWorld(t, nil)
+	in := w.inbox(t, w.join(t, 2), air.InboxOptions{})
+	require.NoError(t, in.Close())
+	require.ErrorIs(t, in.poller.Run(t.Context()), air.ErrClosed)
+}
+
+// An open stream of the relay does not hold up a drain.
+func TestPollerDrainsDuringStream(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, nil)
+		bob := w.join(t, 2)
+		var silent silence
+		client := &http.Client{Transport: roundTripper(func(r *http.Request) (*http.Response, error) {
+			if r.URL.Query().Get("stream") == "" {
+				return w.RoundTrip(r)
+			}
+			silent = make(silence)
+			return &http.Response{StatusCode: 200, Header: http.Header{"Content-Type": {"text/event-stream"}}, Body: silent}, nil
+		})}
+		p, err := air.NewPoller(w.inbox(t, bob, air.InboxOptions{}).Inbox, w.endpoint(bob),
+			&air.PollerOptions{HTTPClient: client, Dialect: air.DialectDeployed, EnableStream: true})
+		require.NoError(t, err)
+		ctx, cancel := context.WithCancel(t.Context())
+		run := make(chan error, 1)
+		go func() { run <- p.Run(ctx) }()
+		synctest.Wait()
+		require.NotNil(t, silent, "the poller opened no stream")
+		_, err = p.Drain(t.Context())
+		require.NoError(t, err)
+		cancel()
+		require.NoError(t, silent.Close())
+		require.ErrorIs(t, <-run, context.Canceled)
+	})
+}
+
+// silence is a body without data.
+type silence chan struct{}
+
+func (s silence) Read([]byte) (int, error) {
+	<-s
+	return 0, errors.New("stream cut")
+}
+
+func (s silence) Close() error {
+	select {
+	case <-s:
+	default:
+		close(s)
+	}
+	return nil
+}

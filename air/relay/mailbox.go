@@ -1,0 +1,887 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package relay
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"maps"
+	"math"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/fivewire/fivewire/air"
+	"github.com/fivewire/fivewire/internal/budget"
+	"github.com/fivewire/fivewire/store"
+)
+
+// boxes are the mailboxes of a relay. The mail is in the store; the index here is rebuilt from it.
+type boxes struct {
+	store store.Store
+	ttl   time.Duration
+
+	budget   *budget.Budget
+	resource budget.Resource // of the bytes of mail
+	max      int64           // envelopes in one mailbox
+	maxBytes int64           // of one mailbox
+	maxPage  int             // bytes of a page
+
+	// private reports whether only this process can access the store, and the store ends with it.
+	// State for other or later processes is then not stored.
+	private bool
+
+	// alone reports whether no other process uses the store at the same time. Handed-out positions
+	// are then not stored.
+	alone bool
+
+	maxOpen    int          // above it, mailboxes that hold nothing are closed
+	maxHistory int64        // bounds history
+	history    atomic.Int64 // entries of all dedup indexes
+	swept      atomic.Int64 // time of the last sweep, in Unix nanoseconds
+
+	mu   sync.Mutex
+	open map[string]*mailbox // by AIR ID; guarded by mu
+}
+
+// init sets up the mailboxes of a relay, except for the budget.
+func (b *boxes) init(o *ServerOptions) {
+	p, l := &o.Persistence, &o.Limits
+	b.store, b.ttl, b.max, b.maxPage = p.Store, p.Retention, l.QueueLimitPerSession, l.MaxOutput
+	b.resource, b.maxBytes = budget.Storage, l.MaxStoragePerSession
+	b.private, b.alone = p.Store == nil, p.Store == nil || p.SingleInstance
+	if b.private {
+		b.store, b.resource, b.maxBytes = store.NewMemory(), budget.Memory, l.MaxMemoryPerSession
+	}
+	b.maxOpen, b.maxHistory, b.open = maxBoxes, maxHistory, make(map[string]*mailbox)
+}
+
+// A mailbox is the index of the envelopes of one recipient. It has every stored envelope, except
+// changes by other processes since the last scan. It may have expired envelopes and those that
+// other processes acknowledged.
+type mailbox struct {
+	stream, spans string // names in the store
+	name          string // AIR ID
+
+	used, count atomic.Int64 // bytes and envelopes in queued
+	isStale     atomic.Bool  // a stored envelope is missing in the index
+
+	// turn is full while a caller uses the fields below. Callers wait within their contexts, since
+	// its holder may use the store.
+	turn   chan struct{}
+	closed bool                   // removed from boxes.open
+	seqs   map[mailSum]uint64     // positions by the hash of the envelope id; nil before the first scan
+	others map[mailSum][]uint64   // further positions of a repeated id (AIR-D61)
+	queued map[uint64]queuedEntry // all positions in both
+	place  budget.Hold            // of a mailbox with mail
+	pushed int                    // positions added since the last scan
+	last   uint64                 // all positions up to this one are in seqs
+	built  time.Time              // time of the last rebuild
+	ends   int64                  // earliest expiry in queued, in Unix nanoseconds
+	handed spans                  // positions that were handed out
+	rev    store.Revision         // of handed in the store; 0: not stored
+	read   bool                   // handed was read from the store
+	shares map[string]*share      // of the senders of queued mail without a secret
+	check  uint64                 // position up to which reconcileLocked has compared
+	tested time.Time              // time of its last call
+	dedup  dedupIndex             // only for a private store
+	ids    []mailSum              // scratch space of ack
+	found  []uint64               // scratch space of ack
+}
+
+// A queuedEntry is an envelope in the index.
+type queuedEntry struct {
+	size  int64
+	ends  int64 // time of expiry in Unix nanoseconds
+	hold  budget.Hold
+	share *share // of its sender; nil for one with a secret or of another process
+}
+
+// guest returns the address of a sender without a secret, "" for others.
+func (e *queuedEntry) guest() string {
+	if e.share == nil {
+		return ""
+	}
+	return e.share.addr
+}
+
+// A share is what an address without a secret has in a mailbox.
+type share struct {
+	addr        string
+	size, count int64
+}
+
+const (
+	maxBoxes   = 100_000
+	maxHistory = 1_000_000
+	boxMaxAge  = time.Hour   // maximum age of an index, which has entries that others acknowledged
+	fullAge    = time.Second // minimum time between two comparisons of a full mailbox, which others may empty
+	sweepAge   = time.Second // minimum time between two sweeps
+	scanPage   = 500
+	therePage  = 64 // smaller, since the values are not needed
+	thereReads = 8  // maximum number of reads to count acknowledged envelopes
+
+	// The share of an address in a mailbox, however full that is.
+	minShare      = 1000
+	minShareBytes = 4 << 20
+	perMail       = 64 // added to the bytes of an envelope (AIR-D86)
+)
+
+func (b *boxes) get(box string) *mailbox {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	m, ok := b.open[box]
+	if !ok {
+		b.makeRoomLocked()
+		m = &mailbox{name: box, stream: "air/mail/" + box, spans: "air/handed/" + box, turn: make(chan struct{}, 1)}
+		b.open[box] = m
+	}
+	return m
+}
+
+// makeRoomLocked closes mailboxes without mail if too many are open. Those of a private store with
+// hashes of acknowledged envelopes, which the store does not have, are the last. b.mu must be held.
+func (b *boxes) makeRoomLocked() {
+	tries := 0
+	for name, m := range b.open {
+		if len(b.open) < b.maxOpen || tries == 8 {
+			return
+		}
+		tries++
+		if !m.tryLock() {
+			continue
+		}
+		before := len(m.dedup.seqs)
+		if m.count.Load() == 0 && (m.dedup.empty(time.Now()) || len(b.open) >= 2*b.maxOpen) {
+			m.closed = true
+			delete(b.open, name)
+			b.history.Add(-int64(before))
+		} else {
+			b.history.Add(int64(len(m.dedup.seqs) - before))
+		}
+		m.unlock()
+	}
+}
+
+// list returns the open mailboxes.
+func (b *boxes) list() []*mailbox {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return slices.Collect(maps.Values(b.open))
+}
+
+// fullest returns the highest number of bytes and of envelopes in a mailbox.
+func (b *boxes) fullest() (size, count int64) {
+	for _, mb := range b.list() {
+		size, count = max(size, mb.used.Load()), max(count, mb.count.Load())
+	}
+	return size, count
+}
+
+// evict removes expired mail from the index, which makes room in the budget, at most once in
+// sweepAge. It returns the number of released units.
+func (b *boxes) evict(r budget.Resource, _ string, _ int64) (n int64) {
+	now, last := time.Now().UnixNano(), b.swept.Load()
+	if r != b.resource && r != budget.Items || now-last < int64(sweepAge) || !b.swept.CompareAndSwap(last, now) {
+		return 0
+	}
+	for _, mb := range b.list() {
+		if !mb.tryLock() {
+			continue
+		}
+		size, isPlaced := mb.expireLocked(now), mb.place != budget.Hold{}
+		mb.unlock()
+		switch {
+		case r == b.resource:
+			n += size
+		case isPlaced && mb.count.Load() == 0:
+			n++
+		}
+	}
+	return n
+}
+
+// lock takes the turn of a mailbox. The caller unlocks it.
+func (b *boxes) lock(ctx context.Context, box string) (*mailbox, error) {
+	for {
+		mb := b.get(box)
+		select {
+		case mb.turn <- struct{}{}:
+		case <-ctx.Done():
+			return nil, because(air.ErrRelay, "", context.Cause(ctx))
+		}
+		if !mb.closed {
+			return mb, nil
+		}
+		mb.unlock()
+	}
+}
+
+func (mb *mailbox) tryLock() bool {
+	select {
+	case mb.turn <- struct{}{}:
+		return true
+	default:
+		return false
+	}
+}
+
+func (mb *mailbox) unlock() {
+	if len(mb.queued) == 0 {
+		clear(mb.shares)
+		mb.place.Release()
+		mb.place = budget.Hold{}
+	}
+	<-mb.turn
+}
+
+// push stores an envelope. The same bytes again are stored once (AIR-D61), also by a mailbox that has
+// no room for others.
+func (b *boxes) push(ctx context.Context, box string, m *mail) (uint64, error) {
+	seq, err := b.pushNew(ctx, box, m)
+	if errors.Is(err, air.ErrRateLimited) {
+		if old, found := b.findDuplicate(ctx, box, m); found {
+			return old, nil
+		}
+	}
+	return seq, err
+}
+
+func (b *boxes) pushNew(ctx context.Context, box string, m *mail) (uint64, error) {
+	mb := b.get(box)
+	defer m.release() // what the mailbox has not taken
+	if err := b.reserve(cmp.Or(m.payer, mb.name), m, mb.count.Load() == 0); err != nil {
+		return 0, err
+	}
+	hash := sha256.Sum256(m.data)
+	sum := mailSum(hash[:16]) // half of SHA-256 is collision resistant enough
+	buf := records.Get().(*[]byte)
+	record := m.record((*buf)[:0])
+	defer func() {
+		if cap(record) <= maxRecord {
+			*buf = record
+			records.Put(buf)
+		}
+	}()
+	if b.private {
+		return b.keep(ctx, box, m, sum, record)
+	}
+	mb, err := b.checkCapacity(ctx, box, m)
+	if err != nil {
+		return 0, err
+	}
+	// Without the turn, so that a durable store can group writes.
+	seq, err := b.store.Append(ctx, mb.stream, hex.EncodeToString(sum[:]), record, b.ttl)
+	if errors.Is(err, store.ErrDuplicate) {
+		return seq, nil
+	}
+	if err != nil {
+		return 0, because(air.ErrRelay, "", err)
+	}
+	stored := mb
+	if mb, err = b.lock(ctx, box); err != nil {
+		stored.isStale.Store(true)
+		return seq, nil
+	}
+	defer mb.unlock()
+	if mb.seqs != nil && seq > mb.last { // otherwise a scan adds it
+		mb.addLocked(seq, m)
+		mb.pushed++
+	}
+	return seq, nil
+}
+
+// reserve charges an envelope, and its mailbox if that has no other mail, to a principal.
+func (b *boxes) reserve(principal string, m *mail, isFirst bool) (err error) {
+	scope := b.budget.Scope(principal, "")
+	if isFirst {
+		if m.place, err = scope.Reserve(budget.Items, 1); err != nil {
+			return overBudget(err)
+		}
+	}
+	m.queuedEntry = queuedEntry{size: int64(len(m.data)) + perMail, ends: time.Now().Add(b.ttl).UnixNano()}
+	if m.hold, err = scope.Reserve(b.resource, m.size); err != nil {
+		return overBudget(err)
+	}
+	return nil
+}
+
+// checkCapacity returns a mailbox with room for an envelope.
+func (b *boxes) checkCapacity(ctx context.Context, box string, m *mail) (*mailbox, error) {
+	mb, err := b.lock(ctx, box)
+	if err != nil {
+		return nil, err
+	}
+	defer mb.unlock()
+	return mb, b.checkCapacityLocked(ctx, mb, m)
+}
+
+// keep stores an envelope in a private store.
+func (b *boxes) keep(ctx context.Context, box string, m *mail, sum mailSum, record []byte) (uint64, error) {
+	mb, err := b.lock(ctx, box)
+	if err != nil {
+		return 0, err
+	}
+	defer mb.unlock()
+	before, now := len(mb.dedup.seqs), time.Now()
+	defer func() { b.history.Add(int64(len(mb.dedup.seqs) - before)) }()
+	if seq, ok := mb.dedup.seq(sum, now); ok {
+		return seq, nil
+	}
+	if err := b.checkCapacityLocked(ctx, mb, m); err != nil {
+		return 0, err
+	}
+	if seq, ok := b.findDuplicateLocked(ctx, mb, m); ok { // dropped from the index of duplicates
+		return seq, nil
+	}
+	seq, err := b.store.Append(ctx, mb.stream, "", record, b.ttl)
+	if err != nil {
+		return 0, because(air.ErrRelay, "", err)
+	}
+	m.ends = now.Add(b.ttl).UnixNano()
+	mb.dedup.add(sum, seq, now.Add(b.ttl))
+	if b.history.Load()+int64(len(mb.dedup.seqs)-before) > b.maxHistory {
+		mb.dedup.pop()
+	}
+	mb.addLocked(seq, m)
+	return seq, nil
+}
+
+// findDuplicate searches an envelope that a mailbox without room already has.
+func (b *boxes) findDuplicate(ctx context.Context, box string, m *mail) (uint64, bool) {
+	mb, err := b.lock(ctx, box)
+	if err != nil {
+		return 0, false
+	}
+	defer mb.unlock()
+	return b.findDuplicateLocked(ctx, mb, m)
+}
+
+// findDuplicateLocked searches an envelope among the first positions of its id. The turn of mb must be
+// held.
+func (b *boxes) findDuplicateLocked(ctx context.Context, mb *mailbox, m *mail) (uint64, bool) {
+	id := sumID(m.id)
+	first, ok := mb.seqs[id]
+	if !ok {
+		return 0, false
+	}
+	seqs := append([]uint64{first}, mb.others[id]...)
+	for _, seq := range seqs[:min(len(seqs), 8)] {
+		recs, err := b.store.Read(ctx, mb.stream, seq-1, 1)
+		if err != nil || len(recs) == 0 {
+			continue
+		}
+		if old, err := parseRecord(recs[0]); err == nil && bytes.Equal(old.data, m.data) {
+			return old.seq, true
+		}
+	}
+	return 0, false
+}
+
+// checkCapacityLocked refuses an envelope for a full mailbox. Concurrent pushes to a durable store
+// or through other relays do not count, so the limit can be exceeded slightly. The turn of mb must be
+// held.
+func (b *boxes) checkCapacityLocked(ctx context.Context, mb *mailbox, m *mail) error {
+	now := time.Now()
+	if err := b.buildLocked(ctx, mb, now); err != nil {
+		return err
+	}
+	mb.expireLocked(now.UnixNano())
+	if !b.alone && int64(mb.pushed) >= b.max/32 { // other relays push too
+		if err := b.scanLocked(ctx, mb, nil); err != nil {
+			return err
+		}
+	}
+	if !b.hasRoomLocked(mb, m) && !b.alone && now.Sub(mb.tested) >= fullAge {
+		if err := b.reconcileLocked(ctx, mb, now); err != nil {
+			return err
+		}
+	}
+	if !b.hasRoomLocked(mb, m) {
+		return limited("the mailbox is full", fullDelay)
+	}
+	return nil
+}
+
+// hasRoomLocked reports whether a mailbox has room for an envelope. An address without a secret may have
+// at most as much of it as stays free for others, so that one address leaves half of a mailbox and the
+// next half of the rest (AIR-D71). The turn of mb must be held.
+func (b *boxes) hasRoomLocked(mb *mailbox, m *mail) bool {
+	count, used := mb.count.Load()+1, mb.used.Load()+m.size
+	if count > b.max || used > b.maxBytes {
+		return false
+	}
+	var own share
+	if s := mb.shares[m.guest]; s != nil {
+		own = *s
+	}
+	return m.guest == "" || own.count < max(minShare, b.max-count) && own.size+m.size <= max(minShareBytes, b.maxBytes-used)
+}
+
+// reconcileLocked drops queued envelopes that other processes have acknowledged. It reads the oldest
+// envelope of the store and one page, and the next call the page after it, so that a push to a full
+// mailbox does not read all of it. The turn of mb must be held.
+func (b *boxes) reconcileLocked(ctx context.Context, mb *mailbox, now time.Time) error {
+	mb.tested = now
+	if _, err := b.comparePageLocked(ctx, mb, 0, 1); err != nil {
+		return err
+	}
+	next, err := b.comparePageLocked(ctx, mb, mb.check, therePage)
+	mb.check = next
+	return err
+}
+
+// comparePageLocked drops queued envelopes that are missing in a page of the store, and returns the
+// position before the next page, 0 after the last one. The turn of mb must be held.
+func (b *boxes) comparePageLocked(ctx context.Context, mb *mailbox, after uint64, limit int) (next uint64, err error) {
+	recs, err := b.store.Read(ctx, mb.stream, after, limit)
+	if err != nil {
+		return 0, because(air.ErrRelay, "", err)
+	}
+	from, to := after+1, uint64(math.MaxUint64)
+	if len(recs) == limit {
+		next = recs[limit-1].Seq
+		to = next
+	}
+	var missing []uint64
+	for seq := range mb.queued {
+		if seq < from || seq > to {
+			continue
+		}
+		_, found := slices.BinarySearchFunc(recs, seq, func(r store.Record, seq uint64) int { return cmp.Compare(r.Seq, seq) })
+		if !found {
+			missing = append(missing, seq)
+		}
+	}
+	for _, seq := range missing {
+		mb.dropLocked(seq)
+	}
+	if len(missing) > 0 {
+		mb.compactAllLocked()
+	}
+	return next, nil
+}
+
+// addLocked adds an envelope and takes its holds. The turn of mb must be held.
+func (mb *mailbox) addLocked(seq uint64, m *mail) {
+	if _, ok := mb.queued[seq]; ok {
+		return
+	}
+	if len(mb.queued) == 0 || m.ends < mb.ends {
+		mb.ends = m.ends
+	}
+	if m.guest != "" {
+		m.share = mb.shareLocked(m.guest)
+	}
+	if s := m.share; s != nil {
+		s.size, s.count = s.size+m.size, s.count+1
+	}
+	mb.queued[seq] = m.queuedEntry
+	mb.used.Add(m.size)
+	mb.count.Add(1)
+	m.hold = budget.Hold{}
+	if mb.place == (budget.Hold{}) {
+		mb.place, m.place = m.place, budget.Hold{}
+	}
+	id := sumID(m.id)
+	if _, ok := mb.seqs[id]; !ok {
+		mb.seqs[id] = seq
+		return
+	}
+	if mb.others == nil {
+		mb.others = make(map[mailSum][]uint64)
+	}
+	mb.others[id] = append(mb.others[id], seq)
+}
+
+// shareLocked returns the share of an address. The turn of mb must be held.
+func (mb *mailbox) shareLocked(addr string) *share {
+	s := mb.shares[addr]
+	if s == nil {
+		if mb.shares == nil {
+			mb.shares = make(map[string]*share)
+		}
+		s = &share{addr: addr}
+		mb.shares[addr] = s
+	}
+	return s
+}
+
+// dropLocked removes an envelope from queued. The turn of mb must be held.
+func (mb *mailbox) dropLocked(seq uint64) (size int64) {
+	e, ok := mb.queued[seq]
+	if !ok {
+		return 0
+	}
+	delete(mb.queued, seq)
+	mb.used.Add(-e.size)
+	mb.count.Add(-1)
+	e.hold.Release()
+	if s := e.share; s != nil {
+		s.size, s.count = s.size-e.size, s.count-1
+		if s.count == 0 && mb.shares[s.addr] == s {
+			delete(mb.shares, s.addr)
+		}
+	}
+	return e.size
+}
+
+// expireLocked removes expired envelopes and returns their bytes. The turn of mb must be held.
+func (mb *mailbox) expireLocked(now int64) (size int64) {
+	if len(mb.queued) == 0 || now < mb.ends {
+		return 0
+	}
+	mb.ends = math.MaxInt64
+	for seq, e := range mb.queued {
+		if e.ends <= now {
+			size += mb.dropLocked(seq)
+		} else {
+			mb.ends = min(mb.ends, e.ends)
+		}
+	}
+	mb.compactAllLocked()
+	return size
+}
+
+// compactAllLocked removes the positions that are not queued. The turn of mb must be held.
+func (mb *mailbox) compactAllLocked() {
+	for id := range mb.seqs {
+		mb.compactLocked(id)
+	}
+}
+
+// compactLocked removes the positions of an id that are not queued. The turn of mb must be held.
+func (mb *mailbox) compactLocked(id mailSum) {
+	if len(mb.others[id]) == 0 {
+		if _, ok := mb.queued[mb.seqs[id]]; !ok {
+			delete(mb.seqs, id)
+		}
+		return
+	}
+	kept := slices.DeleteFunc(append([]uint64{mb.seqs[id]}, mb.others[id]...), func(seq uint64) bool {
+		_, ok := mb.queued[seq]
+		return !ok
+	})
+	delete(mb.seqs, id)
+	delete(mb.others, id)
+	if len(kept) > 0 {
+		mb.seqs[id] = kept[0]
+	}
+	if len(kept) > 1 {
+		mb.others[id] = kept[1:]
+	}
+}
+
+// buildLocked builds the index unless it is usable. The turn of mb must be held.
+func (b *boxes) buildLocked(ctx context.Context, mb *mailbox, now time.Time) error {
+	if mb.seqs != nil && !mb.isStale.Load() && (b.alone || now.Sub(mb.built) <= boxMaxAge) {
+		return nil
+	}
+	return b.rebuildLocked(ctx, mb)
+}
+
+// rebuildLocked builds a new index from the store, which drops expired entries and those that others
+// acknowledged. The turn of mb must be held.
+func (b *boxes) rebuildLocked(ctx context.Context, mb *mailbox) error {
+	old := mb.queued
+	mb.seqs, mb.others, mb.queued = make(map[mailSum]uint64), nil, make(map[uint64]queuedEntry)
+	mb.used.Store(0)
+	mb.count.Store(0)
+	mb.isStale.Store(false)
+	mb.last, mb.built, mb.check = 0, time.Now(), 0
+	clear(mb.shares)
+	err := b.scanLocked(ctx, mb, old)
+	for seq, e := range old {
+		if err != nil { // still counts
+			mb.addLocked(seq, &mail{queuedEntry: e, guest: e.guest()})
+			continue
+		}
+		e.hold.Release()
+	}
+	if err != nil {
+		mb.seqs = nil // rebuilt by the next call
+	}
+	return err
+}
+
+// scanLocked adds the positions after the last scanned one, for example those of other processes.
+// Those of old keep their holds; of others, the sender is unknown, and the recipient is charged. The
+// turn of mb must be held.
+func (b *boxes) scanLocked(ctx context.Context, mb *mailbox, old map[uint64]queuedEntry) error {
+	for {
+		recs, err := b.store.Read(ctx, mb.stream, mb.last, scanPage)
+		if err != nil {
+			mb.isStale.Store(true)
+			return because(air.ErrRelay, "", err)
+		}
+		for _, rec := range recs {
+			m, err := parseRecord(rec)
+			if err != nil {
+				mb.isStale.Store(true)
+				return because(air.ErrRelay, "", err)
+			}
+			m.open()
+			var ok bool
+			if m.queuedEntry, ok = old[rec.Seq]; ok {
+				m.guest = m.queuedEntry.guest()
+			} else {
+				// The store has the mail, so the index has it even over a bound.
+				_ = b.reserve(mb.name, &m, mb.place == budget.Hold{})
+			}
+			delete(old, rec.Seq)
+			if m.ends = math.MaxInt64; !rec.Expires.IsZero() {
+				m.ends = rec.Expires.UnixNano()
+			}
+			mb.addLocked(rec.Seq, &m)
+			m.release()
+			mb.last = rec.Seq
+		}
+		mb.pushed = 0
+		if len(recs) < scanPage {
+			return nil
+		}
+	}
+}
+
+// pull returns records after a position, marks them as handed out, and reports whether there are
+// more.
+func (b *boxes) pull(ctx context.Context, box string, after uint64, limit int) ([]store.Record, bool, error) {
+	recs, err := b.store.Read(ctx, b.get(box).stream, after, limit+1)
+	if err != nil {
+		return nil, false, because(air.ErrRelay, "", err)
+	}
+	size, n := 0, 0
+	for n < min(len(recs), limit) && (n == 0 || size+len(recs[n].Value) <= b.maxPage) {
+		size += len(recs[n].Value)
+		n++
+	}
+	more := len(recs) > n
+	recs = recs[:n]
+	if len(recs) == 0 {
+		return nil, false, nil
+	}
+	for _, rec := range recs {
+		if _, err = parseRecord(rec); err != nil {
+			return nil, false, because(air.ErrRelay, "", err)
+		}
+	}
+	mb, err := b.lock(ctx, box)
+	if err != nil {
+		return nil, false, err
+	}
+	defer mb.unlock()
+	s := span{after + 1, recs[len(recs)-1].Seq}
+	if b.alone {
+		mb.handed = mb.handed.grow(s)
+		return recs, more, nil
+	}
+	return recs, more, b.recordHandedLocked(ctx, mb, s)
+}
+
+// recordHandedLocked records a handed-out span in the store. A position missing in it was
+// acknowledged earlier, since positions become visible in order. The turn of mb must be held.
+func (b *boxes) recordHandedLocked(ctx context.Context, mb *mailbox, s span) error {
+	for {
+		if err := b.loadHandedLocked(ctx, mb, false); err != nil {
+			return err
+		}
+		if mb.handed.covers(s) {
+			return nil
+		}
+		next := mb.handed.with(s)
+		var err error
+		var rev store.Revision
+		if mb.rev == 0 {
+			rev, err = b.store.Create(ctx, mb.spans, next.bytes(), b.ttl)
+		} else {
+			rev, err = b.store.Update(ctx, mb.spans, next.bytes(), mb.rev, b.ttl)
+		}
+		switch {
+		case err == nil:
+			mb.handed, mb.rev = next, rev
+			return nil
+		case errors.Is(err, store.ErrExists), errors.Is(err, store.ErrConflict), errors.Is(err, store.ErrNotFound):
+			mb.read = false // another process was first
+		default:
+			return because(air.ErrRelay, "", err)
+		}
+	}
+}
+
+func (b *boxes) loadHandedLocked(ctx context.Context, mb *mailbox, refresh bool) error {
+	if b.alone || mb.read && !refresh {
+		return nil
+	}
+	e, err := b.store.Get(ctx, mb.spans)
+	switch {
+	case errors.Is(err, store.ErrNotFound):
+		mb.handed, mb.rev = nil, 0
+	case err != nil:
+		return because(air.ErrRelay, "", err)
+	default:
+		if mb.handed, err = parseSpans(e.Value); err != nil {
+			return because(air.ErrRelay, "", err)
+		}
+		mb.rev = e.Revision
+	}
+	mb.read = true
+	return nil
+}
+
+// issued reports whether a page can have ended at this position: the position was handed out or,
+// with before set, a later position was.
+func (b *boxes) issued(ctx context.Context, box string, seq uint64, before bool) (bool, error) {
+	mb, err := b.lock(ctx, box)
+	if err != nil {
+		return false, err
+	}
+	defer mb.unlock()
+	isIssued := func() bool {
+		return mb.handed.covers(span{seq, seq}) || before && len(mb.handed) > 0 && seq < mb.handed[len(mb.handed)-1].to
+	}
+	if err := b.loadHandedLocked(ctx, mb, false); err != nil {
+		return false, err
+	}
+	if isIssued() {
+		return true, nil
+	}
+	err = b.loadHandedLocked(ctx, mb, true)
+	return isIssued(), err
+}
+
+// ack removes the handed-out envelopes with these ids, and returns how many of the ids had one.
+// Concurrent relays may count the same envelope.
+func (b *boxes) ack(ctx context.Context, box string, names []string) (int, error) {
+	mb, err := b.lock(ctx, box)
+	if err != nil {
+		return 0, err
+	}
+	defer mb.unlock()
+	ids := mb.ids[:0]
+	for _, name := range names {
+		ids = append(ids, sumID(name))
+	}
+	mb.ids = ids
+	if err := b.updateLocked(ctx, mb, ids); err != nil {
+		return 0, err
+	}
+	var there []uint64
+	if !b.alone {
+		if there, err = b.presentLocked(ctx, mb, ids); err != nil {
+			return 0, err
+		}
+	}
+	seqs := mb.found[:0]
+	defer func() { mb.found = seqs[:0] }()
+	acked := 0
+	for _, id := range ids {
+		before := len(seqs)
+		if seqs = mb.findLocked(seqs, id); len(seqs) == before {
+			continue
+		}
+		for _, seq := range seqs[before:] {
+			mb.dropLocked(seq)
+		}
+		mb.compactLocked(id)
+		if b.alone || slices.ContainsFunc(seqs[before:], func(seq uint64) bool { return contains(there, seq) }) {
+			acked++
+		}
+	}
+	if len(seqs) == 0 {
+		return 0, nil
+	}
+	if err := b.store.Ack(ctx, mb.stream, seqs...); err != nil {
+		mb.isStale.Store(true)
+		return 0, because(air.ErrRelay, "", err)
+	}
+	return acked, nil
+}
+
+// updateLocked updates the index before envelopes are acknowledged. It must run before any removal,
+// or a removed position would be added again. The turn of mb must be held.
+func (b *boxes) updateLocked(ctx context.Context, mb *mailbox, ids []mailSum) error {
+	now := time.Now()
+	if err := b.buildLocked(ctx, mb, now); err != nil {
+		return err
+	}
+	mb.expireLocked(now.UnixNano())
+	if b.private || b.alone && mb.knowsLocked(ids) {
+		return nil
+	}
+	// An envelope may have been pushed or handed out by another process.
+	return errors.Join(b.scanLocked(ctx, mb, nil), b.loadHandedLocked(ctx, mb, true))
+}
+
+func contains(sorted []uint64, seq uint64) bool {
+	_, found := slices.BinarySearch(sorted, seq)
+	return found
+}
+
+// presentLocked returns the handed-out positions of these ids that are still in the store: neither
+// acknowledged by other processes nor expired. Beyond thereReads reads, positions of the index count as
+// present. The turn of mb must be held.
+func (b *boxes) presentLocked(ctx context.Context, mb *mailbox, ids []mailSum) (present []uint64, err error) {
+	var seqs []uint64
+	for _, id := range ids {
+		seqs = mb.findLocked(seqs, id)
+	}
+	slices.Sort(seqs)
+	seqs = slices.Compact(seqs)
+	for reads, batch := 0, therePage; len(seqs) > 0; reads++ {
+		if reads == thereReads {
+			return append(present, seqs...), nil
+		}
+		recs, err := b.store.Read(ctx, mb.stream, seqs[0]-1, min(batch, len(seqs)))
+		if err != nil {
+			return nil, because(air.ErrRelay, "", err)
+		}
+		if len(recs) == 0 {
+			break
+		}
+		before := len(present)
+		for _, rec := range recs {
+			i, found := slices.BinarySearch(seqs, rec.Seq)
+			if found {
+				present = append(present, rec.Seq)
+				i++
+			}
+			seqs = seqs[i:]
+		}
+		// Consecutive positions are read in large batches, scattered ones in small batches.
+		batch = min(2*(len(present)-before)+1, therePage)
+	}
+	return present, nil
+}
+
+// knowsLocked reports whether each id has a handed-out position. The turn of mb must be held.
+func (mb *mailbox) knowsLocked(ids []mailSum) bool {
+	for _, id := range ids {
+		if len(mb.findLocked(mb.found[:0], id)) == 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// findLocked appends the handed-out positions of an id. The turn of mb must be held.
+func (mb *mailbox) findLocked(found []uint64, id mailSum) []uint64 {
+	if seq, ok := mb.seqs[id]; ok && mb.handed.covers(span{seq, seq}) {
+		found = append(found, seq)
+	}
+	for _, seq := range mb.others[id] {
+		if mb.handed.covers(span{seq, seq}) {
+			found = append(found, seq)
+		}
+	}
+	return found
+}
+
+func (b *boxes) wait(ctx context.Context, box string, after uint64) error {
+	return b.store.Wait(ctx, b.get(box).stream, after)
+}

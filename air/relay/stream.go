@@ -1,0 +1,80 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package relay
+
+import (
+	"context"
+	"net/http"
+	"slices"
+	"time"
+
+	"github.com/fivewire/fivewire/internal/retry"
+	"github.com/fivewire/fivewire/internal/sse"
+)
+
+// heartbeat is the interval of comments on an idle stream.
+const heartbeat = 30 * time.Second
+
+// serveStream sends the mail and later arrivals as events until the reader disconnects or the relay
+// is closed. An unacknowledged envelope comes again with the next stream or pull.
+func (s *Server) serveStream(w http.ResponseWriter, req *http.Request, x *exchange, after uint64) error {
+	if s.streams.Add(1) > int64(s.opts.Limits.MaxStreams) {
+		s.streams.Add(-1)
+		return limited("too many streams", 30*time.Second)
+	}
+	defer s.streams.Add(-1)
+	ctx, cancel := context.WithCancel(req.Context())
+	out := sse.NewWriter(w, &sse.WriterOptions{KeepAlive: heartbeat, KeepAliveText: "heartbeat"})
+	watcherDone := make(chan struct{})
+	go func() {
+		defer close(watcherDone)
+		select {
+		case <-out.Done():
+		case <-ctx.Done():
+		}
+		cancel()
+	}()
+	defer func() { <-watcherDone }()
+	defer cancel()
+	err := out.Comment(ctx, "ready")
+	for err == nil {
+		after, err = s.sendPage(ctx, out, x, after)
+	}
+	if ctx.Err() != nil || out.Err() != nil {
+		err = nil // the reader disconnected, or the relay was closed
+	}
+	if err != nil {
+		s.opts.Logger.ErrorContext(req.Context(), "air: stream failed", "mailbox", x.to.airID, "err", err)
+	}
+	_ = out.Close() // the error is handled above
+	return nil
+}
+
+// sendPage sends the next envelopes, or waits for them. Without room in the budget for all of them it
+// sends one, and without room for that it waits a second.
+func (s *Server) sendPage(ctx context.Context, out *sse.Writer, x *exchange, after uint64) (uint64, error) {
+	mail, _, err := s.boxes.pull(ctx, x.to.airID, after, s.opts.PageSize)
+	if err != nil {
+		return after, err
+	}
+	if len(mail) == 0 {
+		return after, s.boxes.wait(ctx, x.to.airID, after)
+	}
+	_, hold, err := s.reservePage(x, mail)
+	if err != nil && len(mail) > 1 {
+		mail = slices.Clone(mail[:1])
+		_, hold, err = s.reservePage(x, mail)
+	}
+	if err != nil {
+		return after, retry.Sleep(ctx, time.Second)
+	}
+	defer hold.Release()
+	for _, rec := range mail {
+		if err := out.Send(ctx, "envelope", "", mailOf(rec).appendMessage(nil)); err != nil {
+			return after, err
+		}
+		after = rec.Seq
+	}
+	return after, nil
+}

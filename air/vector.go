@@ -1,0 +1,160 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package air
+
+import (
+	"bytes"
+	"crypto/ed25519"
+	"net/http"
+	"net/url"
+	"time"
+
+	"github.com/fivewire/fivewire/air/internal/hook"
+	"github.com/fivewire/fivewire/air/internal/web"
+	"github.com/fivewire/fivewire/internal/vector"
+)
+
+func init() {
+	hook.Vector = vectors.Run
+	hook.Jitter = func(opts any, random func() float64) {
+		switch o := opts.(type) {
+		case *ResolverOptions:
+			o.random = random
+		case *PollerOptions:
+			o.random = random
+		}
+	}
+}
+
+// vectors are the operations of the test vectors on parts that are not exported.
+var vectors = vector.Ops{
+	"signing_input": vector.New(vectorSigningInput),
+	"seal":          vector.New(vectorSeal),
+	"document_url":  vector.New(vectorDocumentURL),
+	"key_encode":    vector.New(vectorKeyEncode),
+	"key_decode":    vector.New(vectorKeyDecode),
+	"derive":        vector.New(vectorDerive),
+	"error_decode":  vector.New(vectorErrorDecode),
+
+	"request_sign":   vector.New(vectorRequestSign),
+	"request_verify": vector.New(vectorRequestVerify),
+}
+
+func vectorRequestSign(in struct {
+	Seed, Body              []byte
+	DID, Method, URL, Nonce string
+	Created                 int64
+}) (any, error) {
+	u, err := url.Parse(in.URL)
+	if err != nil {
+		return nil, err
+	}
+	r := web.RequestOf(in.Method, u)
+	r.Body, r.DID, r.Created, r.Nonce = in.Body, in.DID, in.Created, in.Nonce
+	h := make(http.Header)
+	base, err := r.Sign(h, ed25519.NewKeyFromSeed(in.Seed))
+	return map[string]string{"base": base, "signatureInput": h.Get("Signature-Input"), "signature": h.Get("Signature"),
+		"contentDigest": h.Get("Content-Digest")}, err
+}
+
+func vectorRequestVerify(in struct {
+	PublicKey, DID, Method, URL string
+	Header                      http.Header
+	Body                        []byte
+	Now                         time.Time
+}) (any, error) {
+	u, err := url.Parse(in.URL)
+	if err != nil {
+		return nil, err
+	}
+	key, err := ParsePublicKey(in.PublicKey)
+	if err != nil {
+		return nil, err
+	}
+	r := web.RequestOf(in.Method, u)
+	r.Body = in.Body
+	verify, err := r.ReadSignature(in.Header, in.Now)
+	if err == nil {
+		err = verify(key.ed)
+	}
+	if err != nil || r.DID != in.DID {
+		return nil, ErrUnauthorized.because("", err)
+	}
+	return r.DID + "#key-1", nil
+}
+
+func vectorSigningInput(in struct {
+	Envelope []byte
+	Form     Form
+}) (any, error) {
+	return signingInput(in.Envelope, in.Form)
+}
+
+func vectorSeal(in struct {
+	Random, Body []byte
+	To           string
+	Binding      Binding
+}) (any, error) {
+	to, err := ParsePublicKey(in.To)
+	if err != nil {
+		return nil, err
+	}
+	return sealWith(bytes.NewReader(in.Random), to, in.Binding, in.Body)
+}
+
+type vectorKey struct {
+	Kind string
+	Key  []byte
+	Text string
+}
+
+func (in *vectorKey) kind() keyKind {
+	if in.Kind == "x25519" {
+		return keyX25519
+	}
+	return keyEd25519
+}
+
+func vectorKeyEncode(in vectorKey) (any, error) {
+	text := encodeKey(in.kind(), in.Key)
+	if text == "" {
+		return nil, ErrBadKey.err("")
+	}
+	return text, nil
+}
+
+func vectorKeyDecode(in vectorKey) (any, error) { return decodeKey(in.kind(), in.Text) }
+
+func vectorDerive(in struct{ Seed []byte }) (any, error) {
+	box, err := NewBoxKey(in.Seed)
+	if err != nil {
+		return nil, err
+	}
+	return map[string][]byte{"private": box.x.Bytes(), "public": box.x.PublicKey().Bytes()}, nil
+}
+
+func vectorDocumentURL(in struct{ Base, AIRID string }) (any, error) {
+	return documentURL(in.Base, in.AIRID)
+}
+
+func vectorErrorDecode(in struct {
+	Status  int
+	Header  http.Header
+	Body    []byte
+	Attempt int
+	Now     time.Time
+}) (any, error) {
+	v := classifyResponse(in.Status, in.Header, in.Body, in.Attempt, defaultAttempts, in.Now)
+	out := map[string]any{"code": v.Code, "action": v.Action}
+	if v.HasRetryAfter {
+		out["retryAfterMs"] = v.RetryAfter.Milliseconds()
+	}
+	if v.AIRID != "" {
+		out["airId"] = v.AIRID
+	}
+	if v.ThreadID != "" {
+		out["threadId"] = v.ThreadID
+	}
+	return out, nil
+}
