@@ -8,14 +8,15 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"testing"
+	"strconv"
 
 	"github.com/fivewire/fivewire/a2e"
+	"github.com/fivewire/fivewire/a2e/a2etest"
 	"github.com/fivewire/fivewire/a2e/catalogue"
 	"github.com/fivewire/fivewire/a2e/chains"
 	"github.com/fivewire/fivewire/a2e/tools"
 	"github.com/fivewire/fivewire/internal/strictjson"
+	"github.com/fivewire/fivewire/internal/vector"
 )
 
 // A2E returns the operations of package a2e and its namespaces.
@@ -66,41 +67,14 @@ func a2eRefused(err error) error {
 		Fields: Answer{"field": e.Field, "reason": e.Reason, "reqId": e.ReqID}}
 }
 
-// chunkReader hands out one chunk at each read.
-type chunkReader struct{ chunks [][]byte }
-
-func (r *chunkReader) Read(p []byte) (int, error) {
-	if len(r.chunks) == 0 {
-		return 0, io.EOF
-	}
-	n := copy(p, r.chunks[0])
-	if r.chunks[0] = r.chunks[0][n:]; len(r.chunks[0]) == 0 {
-		r.chunks = r.chunks[1:]
-	}
-	return n, nil
-}
-
-func a2eFrameSplit(_ *testing.T, in *Input) (Answer, error) {
+func a2eFrameSplit(_ T, in *Input) (Answer, error) {
 	c := a2eCodec(in)
-	r := a2e.NewLineReader(&chunkReader{chunks: in.BytesList("chunksB64")}, c)
-	items := []Answer{}
-	for {
-		line, err := r.Next()
-		var e *a2e.Error
-		switch {
-		case err == nil:
-			items = append(items, Answer{"line": string(line)})
-		case errors.Is(err, io.EOF):
-			return Answer{"items": items}, nil
-		case errors.As(err, &e):
-			items = append(items, Answer{"code": string(e.Code), "reason": e.Reason})
-		default:
-			return nil, err
-		}
-	}
+	items, err := vector.Call[[]map[string]any](a2etest.Vector, "frame_split", map[string]any{
+		"chunks": in.BytesList("chunksB64"), "strict": c.Strict, "maxMessage": c.MaxMessage})
+	return Answer{"items": items}, err
 }
 
-func a2eDecode(_ *testing.T, in *Input) (Answer, error) {
+func a2eDecode(_ T, in *Input) (Answer, error) {
 	c := a2eCodec(in)
 	switch role := in.StringOr("role", "agent"); role {
 	case "agent":
@@ -120,7 +94,7 @@ func a2eDecode(_ *testing.T, in *Input) (Answer, error) {
 	return Answer{"typed": m.Body != nil, "json": json.RawMessage(out)}, nil
 }
 
-func a2eRoundtrip(_ *testing.T, in *Input) (Answer, error) {
+func a2eRoundtrip(_ T, in *Input) (Answer, error) {
 	c := a2eCodec(in)
 	m, err := c.Decode(in.Wire("line"))
 	if err != nil {
@@ -146,38 +120,39 @@ func a2eMessage(c *a2e.Codec, msgType, id string, ts, fields json.RawMessage) (*
 	return c.Decode(append(line, '}'))
 }
 
-func a2eEncode(_ *testing.T, in *Input) (Answer, error) {
+func a2eEncode(_ T, in *Input) (Answer, error) {
 	c := a2e.NewCodec(catalogue.Types()...)
 	c.EscapeNonASCII = in.Bool("ascii")
 	msgType, id, ts, fields := in.String("type"), in.String("id"), in.Raw("ts"), in.Raw("fields")
 	if in.Err() != nil {
 		return nil, in.Err()
 	}
-	if !a2e.ValidType(msgType) {
+	if a2e.NewRegistry().Add(a2e.TypeOf[struct{}](msgType)) != nil && c.Types.Lookup(msgType) == nil {
 		return nil, a2eRefused(a2e.SchemaViolation("type", a2e.ReasonValue))
 	}
 	m, err := a2eMessage(c, msgType, id, ts, fields)
 	if err != nil {
 		return nil, a2eRefused(err)
 	}
-	var frame bytes.Buffer
-	if err := a2e.NewWriter(&frame, c).Write(m); err != nil {
+	line, err := c.Append(nil, m)
+	if err != nil {
 		return nil, a2eRefused(err)
 	}
-	return Answer{"frame": frame.String()}, nil
+	return Answer{"frame": string(line) + "\n"}, nil
 }
 
-func a2eTypeParse(_ *testing.T, in *Input) (Answer, error) {
+func a2eTypeParse(_ T, in *Input) (Answer, error) {
+	type parsed struct{ Namespace, Verb, Suffix, Kind, Response string }
+	list, err := vector.Call[[]parsed](a2etest.Vector, "type_parse", in.Strings("types"))
 	types := []Answer{}
-	for _, name := range in.Strings("types") {
-		t := a2e.ParseType(name)
+	for _, t := range list {
 		types = append(types, Answer{"namespace": t.Namespace, "verb": t.Verb, "suffix": t.Suffix,
-			"kind": t.Kind.String(), "response": t.Response})
+			"kind": t.Kind, "response": t.Response})
 	}
-	return Answer{"types": types}, nil
+	return Answer{"types": types}, err
 }
 
-func a2eErrorInfo(_ *testing.T, in *Input) (Answer, error) {
+func a2eErrorInfo(_ T, in *Input) (Answer, error) {
 	codes := []Answer{}
 	for _, s := range in.Strings("codes") {
 		codes = append(codes, Answer{"known": a2e.Code(s).Known(), "retryable": a2e.Code(s).Retryable()})
@@ -185,13 +160,9 @@ func a2eErrorInfo(_ *testing.T, in *Input) (Answer, error) {
 	return Answer{"codes": codes}, nil
 }
 
-func a2eEventOrder(_ *testing.T, in *Input) (Answer, error) {
-	var s a2e.Sequence
-	order := []string{}
-	for _, seq := range in.Ints("seqs") {
-		order = append(order, string(s.Next(int64(seq))))
-	}
-	return Answer{"order": order}, nil
+func a2eEventOrder(_ T, in *Input) (Answer, error) {
+	order, err := vector.Call[[]string](a2etest.Vector, "event_order", in.Ints("seqs"))
+	return Answer{"order": order}, err
 }
 
 // a2eModel decodes an object of a vector as a model. An invalid object is a
@@ -205,7 +176,7 @@ func a2eModel[T any](in *Input, name string, raw json.RawMessage) *T {
 	return v
 }
 
-func a2eToolArgs(_ *testing.T, in *Input) (Answer, error) {
+func a2eToolArgs(_ T, in *Input) (Answer, error) {
 	var parameters []tools.Parameter
 	for _, raw := range in.RawList("parameters") {
 		parameters = append(parameters, *a2eModel[tools.Parameter](in, "parameters", raw))
@@ -220,7 +191,7 @@ func a2eToolArgs(_ *testing.T, in *Input) (Answer, error) {
 	return Answer{}, nil
 }
 
-func a2eToolSearch(_ *testing.T, in *Input) (Answer, error) {
+func a2eToolSearch(_ T, in *Input) (Answer, error) {
 	var list []tools.Definition
 	for _, raw := range in.RawList("tools") {
 		list = append(list, *a2eModel[tools.Definition](in, "tools", raw))
@@ -233,7 +204,7 @@ func a2eToolSearch(_ *testing.T, in *Input) (Answer, error) {
 	return Answer{"names": names}, nil
 }
 
-func a2eChainCheck(_ *testing.T, in *Input) (Answer, error) {
+func a2eChainCheck(_ T, in *Input) (Answer, error) {
 	fields := append(append([]byte(`{"nodes":`), in.Raw("nodes")...), `,"entry_node":`...)
 	fields = append(strictjson.AppendString(fields, in.String("entry_node")), '}')
 	m, err := a2eMessage(a2e.NewCodec(chains.Types()...), "chain/req", "c", json.RawMessage("1"), fields)
@@ -247,23 +218,23 @@ func a2eChainCheck(_ *testing.T, in *Input) (Answer, error) {
 	return Answer{}, nil
 }
 
-func a2eSSEParse(_ *testing.T, in *Input) (Answer, error) {
-	r := a2e.NewEventReader(&chunkReader{chunks: in.BytesList("chunksB64")}, nil)
-	messages := []string{}
-	for {
-		data, err := r.Next()
-		if errors.Is(err, io.EOF) {
-			return Answer{"messages": messages, "lastId": r.LastID()}, nil
-		}
-		if err != nil {
-			return nil, err
-		}
-		messages = append(messages, string(data))
-	}
+// a2eSSE are the messages of an event stream.
+type a2eSSE struct {
+	Messages []string
+	LastID   string
 }
 
-func a2eSSEFormat(_ *testing.T, in *Input) (Answer, error) {
-	text, err := a2e.AppendEvent(nil, in.Wire("line"), uint64(in.IntOr("id", 0)))
+func a2eSSEParse(_ T, in *Input) (Answer, error) {
+	out, err := vector.Call[a2eSSE](a2etest.Vector, "sse_parse", map[string]any{"chunks": in.BytesList("chunksB64")})
+	return Answer{"messages": out.Messages, "lastId": out.LastID}, err
+}
+
+func a2eSSEFormat(_ T, in *Input) (Answer, error) {
+	id := ""
+	if n := in.Int64Or("id", 0); n > 0 {
+		id = strconv.FormatInt(n, 10)
+	}
+	text, err := vector.Call[[]byte](a2etest.Vector, "sse_format", map[string]any{"line": in.Wire("line"), "id": id})
 	if err != nil {
 		return nil, err
 	}

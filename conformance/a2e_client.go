@@ -16,18 +16,21 @@ import (
 	"time"
 
 	"github.com/fivewire/fivewire/a2e"
+	"github.com/fivewire/fivewire/a2e/a2etest"
 	"github.com/fivewire/fivewire/a2e/catalogue"
+	"github.com/fivewire/fivewire/a2e/chains"
 	"github.com/fivewire/fivewire/a2e/mcp"
+	"github.com/fivewire/fivewire/a2e/skills"
+	"github.com/fivewire/fivewire/a2e/tools"
 )
 
 // a2eClient is the fixture client of a script with a record of its events.
 type a2eClient struct {
-	client     *a2e.Client
-	extensions []string // flags of the handshake behind the capabilities
-	codec      *a2e.Codec
-	host       io.ReadWriteCloser
-	out        *a2eLines
-	work       sync.WaitGroup
+	client *a2e.Client
+	codec  *a2e.Codec
+	host   io.ReadWriteCloser
+	out    *a2eLines
+	work   sync.WaitGroup
 
 	mu      sync.Mutex
 	done    []Answer
@@ -40,9 +43,8 @@ type a2eClient struct {
 func a2eClientScript(t *testing.T, in *Input) (Step, error) {
 	o := in.ObjectOr("client")
 	limits := o.ObjectOr("limits")
-	limits.noOption("a2e", "maxOutput")
-	opts := &a2e.ClientOptions{Types: catalogue.Types(), WriteTimeout: -1,
-		MaxMessage: limits.IntOr("maxBytes", 0), MaxDepth: limits.IntOr("maxDepth", 0)}
+	opts := &a2e.ClientOptions{Types: catalogue.Types(), WriteTimeout: -1, Extensions: append([]string{}, o.StringsOr("extensions")...),
+		MaxMessage: limits.IntOr("maxBytes", 0), MaxDepth: limits.IntOr("maxDepth", 0), MaxOutput: limits.IntOr("maxOutput", 0)}
 	switch mode := o.StringOr("mode", "compat"); mode {
 	case "compat":
 	case "strict":
@@ -52,8 +54,8 @@ func a2eClientScript(t *testing.T, in *Input) (Step, error) {
 	}
 	agent, host := a2e.Pipe()
 	x := &a2eClient{
-		client: a2e.NewClient(agent, opts), extensions: o.StringsOr("extensions"),
-		codec: a2e.NewCodec(catalogue.Types()...), host: host,
+		client: a2etest.Must(a2e.NewClient(agent, opts)),
+		codec:  a2e.NewCodec(catalogue.Types()...), host: host,
 		out: &a2eLines{}, cancels: map[string]context.CancelFunc{},
 	}
 	x.client.Handle("mcp/root/list/req", func(context.Context, *a2e.Message) (any, error) {
@@ -96,7 +98,7 @@ func (x *a2eClient) step(step *Input) (Answer, error) {
 	}
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	dropped := x.client.Dropped()
+	dropped := x.client.Stats().Dropped
 	answer := Answer{
 		"out": Default(x.out.take(), []any{}), "done": Default(x.done, []any{}),
 		"events": Default(x.events, []any{}), "push": Default(x.push, []any{}),
@@ -143,9 +145,8 @@ func (x *a2eClient) connect(c *Input) {
 	r := &a2e.HandshakeRequest{
 		AgentID: c.String("agent_id"), AgentCaps: c.Strings("agent_caps"), AuthToken: c.String("auth_token"),
 	}
-	r.AgentCaps = append(r.AgentCaps, x.extensions...)
 	x.work.Go(func() {
-		_, err := x.client.Handshake(context.Background(), r)
+		err := a2etest.Handshake(context.Background(), x.client, r)
 		x.finish("connect", x.client.HandshakeMessage(), err)
 	})
 }
@@ -158,7 +159,7 @@ func (x *a2eClient) context(name string) context.Context {
 
 func (x *a2eClient) call(c *Input) {
 	name, msgType, fields := c.String("name"), c.String("type"), c.Raw("fields")
-	opts := &a2e.CallOptions{Timeout: time.Duration(c.IntOr("timeoutMs", 0)) * time.Millisecond}
+	opts := &a2e.CallOptions{Timeout: time.Duration(c.Int64Or("timeoutMs", 0)) * time.Millisecond}
 	if len(fields) == 0 {
 		fields = json.RawMessage("{}")
 	}
@@ -171,6 +172,9 @@ func (x *a2eClient) call(c *Input) {
 		return
 	}
 	var body any = m.Body
+	if _, ok := fieldOf(fields, "timeout"); !ok {
+		unsetTimeout(body)
+	}
 	if m.Body == nil {
 		members, err := a2e.ParseMembers(fields)
 		if err != nil {
@@ -189,6 +193,28 @@ func (x *a2eClient) call(c *Input) {
 	})
 }
 
+// fieldOf returns a member of an object.
+func fieldOf(object json.RawMessage, name string) (json.RawMessage, bool) {
+	members, err := a2e.ParseMembers(object)
+	if err != nil {
+		return nil, false
+	}
+	v := members.Get(name)
+	return v, v != nil
+}
+
+// unsetTimeout removes the default that a decoded request has.
+func unsetTimeout(body any) {
+	switch r := body.(type) {
+	case *tools.CallRequest:
+		r.Timeout = 0
+	case *skills.CallRequest:
+		r.Timeout = 0
+	case *chains.Request:
+		r.Timeout = 0
+	}
+}
+
 func (x *a2eClient) finish(name string, m *a2e.Message, err error) {
 	if err != nil {
 		x.note(&x.done, Answer{"call": name, "err": a2eLocal(err)})
@@ -203,6 +229,9 @@ func a2eLocal(err error) Answer {
 	var refused *a2e.HandshakeError
 	isWire := errors.As(err, &wire)
 	a := Answer{}
+	if closed, ok := errors.AsType[*a2e.CloseError](err); ok {
+		a["cause"] = closed.Kind
+	}
 	switch {
 	case errors.As(err, &refused):
 		a["code"], a["reason"] = "handshake_rejected", refused.Reason

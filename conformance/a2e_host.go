@@ -19,24 +19,27 @@ import (
 	"time"
 
 	"github.com/fivewire/fivewire/a2e"
+	"github.com/fivewire/fivewire/a2e/a2etest"
 	"github.com/fivewire/fivewire/a2e/catalogue"
 	"github.com/fivewire/fivewire/a2e/chains"
 	"github.com/fivewire/fivewire/a2e/env"
+	"github.com/fivewire/fivewire/a2e/env/envtest"
 	"github.com/fivewire/fivewire/a2e/learn"
 	a2ememory "github.com/fivewire/fivewire/a2e/memory"
 	"github.com/fivewire/fivewire/a2e/planning"
 	"github.com/fivewire/fivewire/a2e/subagents"
 	"github.com/fivewire/fivewire/a2e/tools"
 	"github.com/fivewire/fivewire/internal/strictjson"
+	"github.com/fivewire/fivewire/store"
 )
 
 // a2eAudit collects the records of a host.
 type a2eAudit struct {
 	mu      sync.Mutex
-	records []a2e.AuditRecord
+	records []*a2e.AuditRecord
 }
 
-func (a *a2eAudit) add(r a2e.AuditRecord) {
+func (a *a2eAudit) add(_ context.Context, r *a2e.AuditRecord) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.records = append(a.records, r)
@@ -59,26 +62,32 @@ func (a *a2eAudit) take() ([]Answer, error) {
 }
 
 // a2eHost makes the fixture host of the scripts.
-func a2eHost(in *Input) (*a2e.Host, *a2eAudit) {
+func a2eHost(in *Input) (*a2e.Host, *a2eAudit) { return a2eHostOn(in, nil) }
+
+// a2eHostOn is a2eHost with the store of a durable host.
+func a2eHostOn(in *Input, db store.Store) (*a2e.Host, *a2eAudit) {
 	o := in.ObjectOr("host")
 	audit := &a2eAudit{}
-	opts := &a2e.HostOptions{Audit: audit.add, Auth: a2e.Auth{SkipHandshake: o.Bool("withoutHandshake")}, Timing: a2e.Timing{WriteTimeout: -1}}
+	opts := &a2e.HostOptions{Audit: audit.add, Auth: a2e.Auth{SkipHandshake: o.Bool("withoutHandshake")},
+		Timing: a2e.Timing{WriteTimeout: -1, HandshakeTimeout: -1, SessionIdleTimeout: -1}}
 	if token := o.StringOr("token", "s3cret"); token != "" {
-		opts.Tokens = []string{token}
+		opts.Auth.Authenticator = a2etest.KeyAuthenticator(token)
+	} else {
+		opts.Auth.AllowAnonymous = true
 	}
 	caps := o.StringsOr("caps")
 	if !o.Has("caps") {
 		caps = []string{"tools", "memory", "env", "test"}
 	}
 	limits := o.ObjectOr("limits")
-	opts.Limits = a2e.Limits{HandshakeTimeout: -1, SessionIdle: -1, MaxConcurrent: o.IntOr("maxParallel", 4),
-		QueueLimit: o.IntOr("maxQueue", 64), MaxSessions: o.IntOr("maxSessions", 1024),
-		MaxMessage: limits.IntOr("maxBytes", 0), MaxDepth: limits.IntOr("maxDepth", 0)}
-	if opts.Limits.QueueLimit == 0 {
-		opts.Limits.QueueLimit = -1
+	opts.Limits = a2e.Limits{MaxConcurrentPerSession: int64(o.IntOr("maxParallel", 4)),
+		QueueLimitPerSession: int64(o.IntOr("maxQueue", 64)), MaxItems: int64(o.IntOr("maxSessions", 1024)),
+		MaxUnauthenticated: int64(o.IntOr("maxPending", 256)), MaxUnauthenticatedPerAddress: -1,
+		MaxMessage: limits.IntOr("maxBytes", 0), MaxDepth: limits.IntOr("maxDepth", 0), MaxOutput: limits.IntOr("maxOutput", 0)}
+	opts.Limits.MaxWaiting = int64(o.IntOr("maxWaiting", 64))
+	if o.Bool("durable") {
+		opts.Persistence = a2e.Persistence{Store: db, InstanceID: "fixture"}
 	}
-	o.noOption("a2e", "maxWaiting", "maxPending", "durable")
-	limits.noOption("a2e", "maxOutput")
 	switch mode := o.StringOr("mode", "compat"); mode {
 	case "compat":
 	case "strict":
@@ -89,7 +98,7 @@ func a2eHost(in *Input) (*a2e.Host, *a2eAudit) {
 	if o.Bool("catchAll") {
 		opts.Fallback = a2e.HandlerFunc(a2eCatchAll)
 	}
-	h := a2e.NewHost(opts)
+	h := a2etest.Must(a2e.NewHost(opts))
 	for _, name := range caps {
 		for _, p := range a2ePlugins(name) {
 			h.AddPlugin(p)
@@ -101,15 +110,23 @@ func a2eHost(in *Input) (*a2e.Host, *a2eAudit) {
 	return h, audit
 }
 
+// a2eEnd closes a host and waits for handlers that ignore their contexts.
+func a2eEnd(h *a2e.Host) {
+	_ = h.Close()
+	for len(h.Stuck()) > 0 {
+		time.Sleep(time.Second)
+	}
+}
+
 // a2ePlugins returns the plugins that serve a capability of the fixture host.
 func a2ePlugins(capability string) []*a2e.Plugin {
 	switch capability {
 	case "tools":
 		return []*a2e.Plugin{a2eTools().Plugin()}
 	case "memory":
-		return []*a2e.Plugin{a2ememory.NewPlugin(nil)}
+		return []*a2e.Plugin{a2etest.Must(a2ememory.NewPlugin(nil))}
 	case "env":
-		p := env.NewPlugin(map[string]env.Environment{"counter": env.Counter{}}, nil)
+		p := a2etest.Must(env.NewPlugin(map[string]env.Environment{"counter": envtest.Counter{}}, nil))
 		p.Routes = slices.DeleteFunc(p.Routes, func(r a2e.Route) bool {
 			switch r.Type.Name {
 			case "env/reset/req", "env/step/req", "env/observe/req", "env/close/req", "env/space/req":
@@ -121,13 +138,13 @@ func a2ePlugins(capability string) []*a2e.Plugin {
 	case "test":
 		return a2eDemo()
 	case "chains":
-		return []*a2e.Plugin{chains.NewPlugin(&chains.Options{Tool: a2eTools().Execute})}
+		return []*a2e.Plugin{a2etest.Must(chains.NewPlugin(&chains.Options{Tool: a2eTools().Execute}))}
 	case "planning":
-		return []*a2e.Plugin{planning.NewPlugin(nil)}
+		return []*a2e.Plugin{a2etest.Must(planning.NewPlugin(nil))}
 	case "learning":
-		return []*a2e.Plugin{learn.NewPlugin(nil)}
+		return []*a2e.Plugin{a2etest.Must(learn.NewPlugin(nil))}
 	case "multi_agent":
-		return []*a2e.Plugin{subagents.NewPlugin(subagents.RunnerFunc(a2eRunner), nil)}
+		return []*a2e.Plugin{a2etest.Must(subagents.NewPlugin(subagents.RunnerFunc(a2eRunner), nil))}
 	}
 	return []*a2e.Plugin{{Name: capability, Capability: capability}}
 }
@@ -164,7 +181,7 @@ func a2eCatchAll(_ context.Context, call *a2e.Call) (any, error) {
 	if stem, ok := strings.CutSuffix(t, "/req"); ok {
 		name = stem + "/resp"
 	}
-	switch a2e.KindOf(t) {
+	switch a2e.TypeOf[struct{}](t).Kind {
 	case a2e.KindRequest, a2e.KindOther:
 	default:
 		return nil, nil
@@ -177,17 +194,17 @@ func a2eCatchAll(_ context.Context, call *a2e.Call) (any, error) {
 }
 
 type a2eGreetRequest struct {
-	Name string `a2e:"name,required"`
+	Name string `json:"name"`
 }
 
 type a2eGreetResponse struct {
-	ReqID string `a2e:"req_id"`
-	Text  string `a2e:"text"`
+	ReqID string `json:"req_id,omitzero" jsonmap:"always"`
+	Text  string `json:"text,omitzero" jsonmap:"always"`
 }
 
 type a2eDeepResponse struct {
-	ReqID string `a2e:"req_id"`
-	Depth int64  `a2e:"depth"`
+	ReqID string `json:"req_id,omitzero" jsonmap:"always"`
+	Depth int64  `json:"depth,omitzero" jsonmap:"always"`
 }
 
 func a2eDemo() []*a2e.Plugin {
@@ -215,15 +232,15 @@ func a2eDemo() []*a2e.Plugin {
 }
 
 type a2eHoldRequest struct {
-	PlanID string `a2e:"plan_id"`
-	Ms     int64  `a2e:"ms"`
-	Deaf   bool   `a2e:"deaf"`
+	PlanID string `json:"plan_id,omitzero" jsonmap:"always"`
+	Ms     int64  `json:"ms,omitzero" jsonmap:"always"`
+	Deaf   bool   `json:"deaf,omitzero" jsonmap:"always"`
 }
 
 type a2eHoldResponse struct {
-	ReqID string `a2e:"req_id"`
-	Order int64  `a2e:"order"`
-	Most  int64  `a2e:"most"`
+	ReqID string `json:"req_id,omitzero" jsonmap:"always"`
+	Order int64  `json:"order,omitzero" jsonmap:"always"`
+	Most  int64  `json:"most,omitzero" jsonmap:"always"`
 }
 
 // a2eHolds counts the holds of one session.
@@ -272,18 +289,17 @@ func a2eHold(ctx context.Context, call *a2e.Call, r *a2eHoldRequest) (*a2eHoldRe
 
 // a2eTools are the tools of the fixture host.
 func a2eTools() *tools.Set {
-	s := tools.NewSet(&tools.Options{Authorizer: func(_ context.Context, _ *a2e.Call, t *tools.Definition, _ json.RawMessage) bool {
+	s := a2etest.Must(tools.NewSet(&tools.Options{Authorizer: func(_ context.Context, _ *a2e.Call, t *tools.Definition, _ json.RawMessage) bool {
 		return t.Name != "secret"
-	}})
+	}}))
 	add := func(name, description string, idempotent bool, tags string, parameters []tools.Parameter,
 		run func(ctx context.Context, call *a2e.Call, arguments json.RawMessage) (any, error)) {
-		d := a2e.New[tools.Definition]()
-		d.Name, d.Description, d.Idempotent, d.InputParameters = name, description, idempotent, parameters
+		d := tools.Definition{Name: name, Description: description, Idempotent: idempotent, InputParameters: parameters}
 		if tags != "" {
 			d.Tags = strings.Split(tags, " ")
 		}
 		d.DeferLoading = name == "hidden" || name == "deaf" || name == "big"
-		s.Add(tools.Tool{Definition: *d, Run: run})
+		s.Add(tools.Tool{Definition: d, Run: run})
 	}
 	integer := func(name string) tools.Parameter {
 		return tools.Parameter{Name: name, Type: "integer", Required: true}
@@ -335,7 +351,7 @@ func a2eBig(_ context.Context, call *a2e.Call, arguments json.RawMessage) (any, 
 	}
 	text := strings.Repeat("x", int(n))
 	if event, _ := v.Get("event").Bool(); !event {
-		return strictjson.Encode(text)
+		return json.RawMessage(strictjson.AppendString(nil, text)), nil
 	}
 	log, err := strictjson.Encode(map[string]string{"level": "info", "message": text})
 	if err != nil {
@@ -346,10 +362,7 @@ func a2eBig(_ context.Context, call *a2e.Call, arguments json.RawMessage) (any, 
 	if errors.As(err, &refused) && refused.Reason == "too_large" {
 		err = call.Emit(a2e.EventStatus, json.RawMessage(`{"message":"too_large"}`))
 	}
-	if err != nil {
-		return nil, err
-	}
-	return strictjson.Encode(map[string]int64{"n": n})
+	return json.RawMessage(`{"n":` + strconv.FormatInt(n, 10) + `}`), err
 }
 
 func a2eSlow(ctx context.Context, _ *a2e.Call, arguments json.RawMessage) (any, error) {
@@ -422,7 +435,7 @@ func a2eHostScript(t *testing.T, in *Input) (Step, error) {
 	done.Go(func() { out.read(agent) })
 	input := io.WriteCloser(agent)
 	t.Cleanup(func() {
-		_ = h.Close()
+		a2eEnd(h)
 		_ = agent.Close()
 		done.Wait()
 	})

@@ -7,8 +7,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
-	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -19,17 +17,24 @@ import (
 	"testing/synctest"
 
 	"github.com/fivewire/fivewire/a2e"
+	"github.com/fivewire/fivewire/a2e/a2etest"
+	"github.com/fivewire/fivewire/conformance/fault"
+	"github.com/fivewire/fivewire/internal/vector"
+	"github.com/fivewire/fivewire/store"
 )
 
 func a2eHTTPScript(t *testing.T, in *Input) (Step, error) {
-	h, _ := a2eHost(in)
-	if err := in.Err(); err != nil {
+	p, err := newA2EProcess(t, in, store.NewMemory())
+	if err != nil {
 		return nil, err
 	}
-	handler := a2e.NewHTTPHandler(h, &a2e.HTTPHandlerOptions{AllowedHosts: []string{"a2e.test"}, Heartbeat: -1})
-	t.Cleanup(func() { _ = h.Close() })
 	return func(step *Input) (Answer, error) {
+		handler := p.handler
 		switch {
+		case step.Bool("restart"):
+			p.plan.Crash()
+			p, err = newA2EProcess(t, in, p.db)
+			return Answer{}, err
 		case step.Has("http"):
 			return a2eHTTP(handler, step.Object("http"))
 		case step.Has("stream"):
@@ -38,6 +43,25 @@ func a2eHTTPScript(t *testing.T, in *Input) (Step, error) {
 		synctest.Wait()
 		return Answer{}, nil
 	}, nil
+}
+
+// An a2eProcess is a host with the handler that serves it.
+type a2eProcess struct {
+	handler *a2e.HTTPHandler
+	db      store.Store
+	plan    *fault.Plan // of the process on the store
+}
+
+func newA2EProcess(t *testing.T, in *Input, db store.Store) (*a2eProcess, error) {
+	p := &a2eProcess{db: db, plan: &fault.Plan{}}
+	h, _ := a2eHostOn(in, fault.Store(db, p.plan))
+	if err := in.Err(); err != nil {
+		return nil, err
+	}
+	p.handler = a2etest.Must(a2e.NewHTTPHandler(h, &a2e.HTTPHandlerOptions{AllowedHosts: []string{"a2e.test"}, Heartbeat: -1}))
+	t.Cleanup(func() { a2eEnd(h) })
+	synctest.Wait()
+	return p, nil
 }
 
 // a2eRequest makes a request like one from a loopback connection.
@@ -108,16 +132,12 @@ func a2eStream(h http.Handler, in *Input) (Answer, error) {
 			ids = append(ids, n)
 		}
 	}
-	events := a2e.NewEventReader(strings.NewReader(text), nil)
-	for {
-		data, err := events.Next()
-		if errors.Is(err, io.EOF) {
-			break
-		}
-		if err != nil {
-			return nil, err
-		}
-		messages = append(messages, Answer{"json": json.RawMessage(bytes.Clone(data))})
+	out, err := vector.Call[a2eSSE](a2etest.Vector, "sse_parse", map[string]any{"chunks": [][]byte{[]byte(text)}})
+	if err != nil {
+		return nil, err
+	}
+	for _, data := range out.Messages {
+		messages = append(messages, Answer{"json": json.RawMessage(data)})
 	}
 	answer["messages"], answer["ids"] = Default(messages, []any{}), Optional(ids)
 	return answer, nil

@@ -9,9 +9,10 @@ import (
 	"errors"
 	"io"
 	"strconv"
-	"testing"
 
 	"github.com/fivewire/fivewire/accp"
+	"github.com/fivewire/fivewire/accp/accptest"
+	"github.com/fivewire/fivewire/internal/vector"
 )
 
 // ACCP returns the operations of package accp.
@@ -36,6 +37,9 @@ func ACCP() Protocol {
 		"registry-canonical": accpRegistryCanonical,
 		"registry-hash":      accpRegistryHash,
 		"registry-merge":     accpRegistryMerge,
+		"digest":             accpDigest,
+		"checkpoint-id":      accpCheckpointID,
+		"table":              accpTable,
 		"mcp-wrap":           accpMCPWrap,
 		"mcp-call":           accpMCPCall,
 		"a2a-wrap":           accpA2AWrap,
@@ -137,7 +141,7 @@ func accpSchema(in *Input) (accp.Schema, error) {
 	return s, nil
 }
 
-func accpParse(_ *testing.T, in *Input) (Answer, error) {
+func accpParse(_ T, in *Input) (Answer, error) {
 	c := accp.Codec{Lenient: accpLenient(in)}
 	m, err := c.DecodeRaw(accpWire(in, "frame"))
 	if err != nil {
@@ -146,20 +150,20 @@ func accpParse(_ *testing.T, in *Input) (Answer, error) {
 	return Answer{"json": m}, nil
 }
 
-func accpFormat(_ *testing.T, in *Input) (Answer, error) {
+func accpFormat(_ T, in *Input) (Answer, error) {
 	m, err := accpJSON[accp.Message](in, "message")
 	if err != nil {
 		return nil, err
 	}
 	var c accp.Codec
-	frame, err := c.Format(&m)
+	frame, err := c.AppendRaw(nil, &m)
 	if err != nil {
 		return nil, accpRefused(err)
 	}
 	return Answer{"frame": string(frame)}, nil
 }
 
-func accpEncode(_ *testing.T, in *Input) (Answer, error) {
+func accpEncode(_ T, in *Input) (Answer, error) {
 	c := accp.Codec{WriteLongKeys: !in.BoolOr("abbreviate", true), KeepDefaults: !in.BoolOr("defaults", true),
 		Portable: in.Bool("portable")}
 	m, err := accpJSON[accp.Message](in, "message")
@@ -168,14 +172,14 @@ func accpEncode(_ *testing.T, in *Input) (Answer, error) {
 		return nil, err
 	}
 	c.Registry = r
-	frame, err := c.Encode(&m)
+	frame, err := c.Append(nil, &m)
 	if err != nil {
 		return nil, accpRefused(err)
 	}
 	return Answer{"frame": string(frame)}, nil
 }
 
-func accpDecode(_ *testing.T, in *Input) (Answer, error) {
+func accpDecode(_ T, in *Input) (Answer, error) {
 	c := accp.Codec{Lenient: accpLenient(in), KeepDefaults: !in.BoolOr("defaults", true)}
 	frame, envelope := accpWire(in, "frame"), in.Bool("envelope")
 	r, err := accpRegistry(in)
@@ -195,7 +199,7 @@ func accpDecode(_ *testing.T, in *Input) (Answer, error) {
 	return Answer{"json": m}, nil
 }
 
-func accpCanonical(_ *testing.T, in *Input) (Answer, error) {
+func accpCanonical(_ T, in *Input) (Answer, error) {
 	c := accp.Codec{Lenient: accpLenient(in)}
 	frame := accpWire(in, "frame")
 	r, err := accpRegistry(in)
@@ -203,14 +207,18 @@ func accpCanonical(_ *testing.T, in *Input) (Answer, error) {
 		return nil, err
 	}
 	c.Registry = r
-	out, err := c.Canonical(frame)
+	m, err := c.Decode(frame)
+	var out []byte
+	if err == nil {
+		out, err = c.Append(nil, m)
+	}
 	if err != nil {
 		return nil, accpRefused(err)
 	}
 	return Answer{"frame": string(out)}, nil
 }
 
-func accpLiteral(_ *testing.T, in *Input) (Answer, error) {
+func accpLiteral(_ T, in *Input) (Answer, error) {
 	c := accp.Codec{Lenient: accpLenient(in)}
 	v, err := c.DecodeValue(accpWire(in, "text"))
 	if err != nil {
@@ -219,7 +227,7 @@ func accpLiteral(_ *testing.T, in *Input) (Answer, error) {
 	return Answer{"json": v}, nil
 }
 
-func accpValue(_ *testing.T, in *Input) (Answer, error) {
+func accpValue(_ T, in *Input) (Answer, error) {
 	v, err := accpJSON[accp.Value](in, "value")
 	if err != nil {
 		return nil, err
@@ -232,31 +240,30 @@ func accpValue(_ *testing.T, in *Input) (Answer, error) {
 	return Answer{"text": string(text)}, nil
 }
 
-func accpDecimal(_ *testing.T, in *Input) (Answer, error) {
+func accpDecimal(_ T, in *Input) (Answer, error) {
 	exact := in.Bool("exact")
-	text, err := "", error(nil)
+	var v accp.Value
+	var err error
 	if in.Has("float64") {
 		f, perr := strconv.ParseFloat(in.String("float64"), 64)
 		if perr != nil && !errors.Is(perr, strconv.ErrRange) {
 			in.Fail("float64", "%v", perr)
 		}
-		var v accp.Value
-		if v, err = accp.Float(f); err == nil {
-			text, _ = v.Number()
-		}
+		v, err = accp.Float(f)
 	} else {
-		text = in.String("value")
+		v, err = accp.Decimal(in.String("value"))
 	}
+	text := []byte(nil)
 	if err == nil {
-		text, err = accp.CanonicalDecimal(text, exact)
+		text, err = (&accp.Codec{RejectRounding: exact}).AppendValue(nil, v)
 	}
 	if err != nil {
 		return nil, accpRefused(err)
 	}
-	return Answer{"text": text}, nil
+	return Answer{"text": string(text)}, nil
 }
 
-func accpKey(_ *testing.T, in *Input) (Answer, error) {
+func accpKey(_ T, in *Input) (Answer, error) {
 	r, err := accpRegistry(in)
 	if err != nil {
 		return nil, err
@@ -268,17 +275,17 @@ func accpKey(_ *testing.T, in *Input) (Answer, error) {
 	return Answer{"json": Answer{"full": full, "short": short}}, nil
 }
 
-func accpErrorInfo(_ *testing.T, in *Input) (Answer, error) {
+func accpErrorInfo(_ T, in *Input) (Answer, error) {
 	i := accp.Code(in.String("code")).Info()
 	return Answer{"json": Answer{"code": string(i.Code), "name": i.Name, "category": i.Category,
 		"retryable": i.Retryable, "known": i.Known}}, nil
 }
 
-func accpTokens(_ *testing.T, in *Input) (Answer, error) {
+func accpTokens(_ T, in *Input) (Answer, error) {
 	return Answer{"json": accp.ApproxCounter{}.Count(string(accpWire(in, "text")))}, nil
 }
 
-func accpFrameBudget(_ *testing.T, in *Input) (Answer, error) {
+func accpFrameBudget(_ T, in *Input) (Answer, error) {
 	b, err := accp.MeasureFrame(accpWire(in, "frame"), nil)
 	if err != nil {
 		return nil, accpRefused(err)
@@ -287,12 +294,13 @@ func accpFrameBudget(_ *testing.T, in *Input) (Answer, error) {
 		"soft": b.Soft, "hard": b.Hard}}, nil
 }
 
-func accpBPE(_ *testing.T, in *Input) (Answer, error) {
-	b := accp.NewBPE(in.BytesList("ranksB64"), nil)
-	return Answer{"json": b.Encode(in.String("text"))}, nil
+func accpBPE(_ T, in *Input) (Answer, error) {
+	ranks, err := vector.Call[json.RawMessage](accptest.Vector, "bpe",
+		Answer{"ranks": in.BytesList("ranksB64"), "text": in.String("text")})
+	return Answer{"json": ranks}, err
 }
 
-func accpScan(_ *testing.T, in *Input) (Answer, error) {
+func accpScan(_ T, in *Input) (Answer, error) {
 	wire := accpWire(in, "wire")
 	s := accp.NewScanner(bytes.NewReader(wire), 0)
 	frames := []string{}
@@ -312,7 +320,7 @@ func accpScan(_ *testing.T, in *Input) (Answer, error) {
 	}
 }
 
-func accpDeltaApply(_ *testing.T, in *Input) (Answer, error) {
+func accpDeltaApply(_ T, in *Input) (Answer, error) {
 	base, err := accpJSON[accp.Params](in, "base")
 	delta, err2 := accpJSON[accp.Params](in, "delta")
 	if err = errors.Join(err, err2); err != nil {
@@ -321,7 +329,7 @@ func accpDeltaApply(_ *testing.T, in *Input) (Answer, error) {
 	return Answer{"json": accp.Apply(base, delta)}, nil
 }
 
-func accpDeltaDiff(_ *testing.T, in *Input) (Answer, error) {
+func accpDeltaDiff(_ T, in *Input) (Answer, error) {
 	before, err := accpJSON[accp.Params](in, "old")
 	after, err2 := accpJSON[accp.Params](in, "new")
 	if err = errors.Join(err, err2); err != nil {
@@ -330,7 +338,7 @@ func accpDeltaDiff(_ *testing.T, in *Input) (Answer, error) {
 	return Answer{"json": accp.Diff(before, after)}, nil
 }
 
-func accpRegistryCanonical(_ *testing.T, in *Input) (Answer, error) {
+func accpRegistryCanonical(_ T, in *Input) (Answer, error) {
 	s, err := accpSchema(in.Object("schema"))
 	if err == nil {
 		err = s.Validate()
@@ -345,7 +353,7 @@ func accpRegistryCanonical(_ *testing.T, in *Input) (Answer, error) {
 	return Answer{"text": text}, nil
 }
 
-func accpRegistryHash(_ *testing.T, in *Input) (Answer, error) {
+func accpRegistryHash(_ T, in *Input) (Answer, error) {
 	r, err := accpRegistry(in)
 	if err != nil {
 		return nil, err
@@ -353,7 +361,7 @@ func accpRegistryHash(_ *testing.T, in *Input) (Answer, error) {
 	return Answer{"json": Answer{"version": r.Version(), "short": r.Hash()[:12], "full": r.Hash()}}, nil
 }
 
-func accpRegistryMerge(_ *testing.T, in *Input) (Answer, error) {
+func accpRegistryMerge(_ T, in *Input) (Answer, error) {
 	hash := in.String("hash")
 	delta, err := accpJSON[accp.Value](in, "delta")
 	r, err2 := accpRegistry(in)
@@ -370,53 +378,77 @@ func accpRegistryMerge(_ *testing.T, in *Input) (Answer, error) {
 	return Answer{"json": Answer{"version": r.Version(), "full": r.Hash(), "codes": codes}}, nil
 }
 
-func accpMCPWrap(_ *testing.T, in *Input) (Answer, error) {
-	frame := accpWire(in, "frame")
-	var out any
-	var err error
-	switch as := in.String("as"); as {
-	case "resource":
-		out, err = accp.ToMCPResource(frame)
-	case "toolResult":
-		out, err = accp.ToMCPResult(frame)
-	default:
-		in.Fail("as", "unknown form %q", as)
+func accpDigest(_ T, in *Input) (Answer, error) {
+	v, err := accpJSON[accp.Value](in, "value")
+	if err != nil {
+		return nil, err
 	}
+	out, err := vector.Call[json.RawMessage](accptest.Vector, "digest", v)
 	if err != nil {
 		return nil, accpRefused(err)
 	}
-	text, err := json.Marshal(out)
-	return Answer{"json": json.RawMessage(text)}, err
+	return Answer{"json": out}, nil
 }
 
-func accpMCPCall(_ *testing.T, in *Input) (Answer, error) {
-	var c accp.Codec
-	name, args, err := c.ToMCPCall(accpWire(in, "frame"))
+func accpCheckpointID(_ T, in *Input) (Answer, error) {
+	return accpVector("checkpoint-id", Answer{"frames": in.Strings("frames"), "summary": in.String("summary")})
+}
+
+func accpTable(_ T, in *Input) (Answer, error) {
+	var rows []accp.Params
+	for _, raw := range in.RawList("rows") {
+		var row accp.Params
+		if err := row.UnmarshalJSON(raw); err != nil {
+			return nil, accpRefused(err)
+		}
+		rows = append(rows, row)
+	}
+	table, err := accp.TableOf(rows)
 	if err != nil {
 		return nil, accpRefused(err)
 	}
-	return Answer{"json": Answer{"name": name, "arguments": args}}, nil
+	columns, _ := table.Get("columns")
+	list, _ := table.Get("rows")
+	return Answer{"json": Answer{"columns": columns, "rows": list}}, nil
 }
 
-func accpA2AWrap(_ *testing.T, in *Input) (Answer, error) {
-	part, err := accp.ToA2APart(accpWire(in, "frame"), in.String("version"))
+func accpMCPWrap(_ T, in *Input) (Answer, error) {
+	op := map[string]string{"resource": "mcp-resource", "toolResult": "mcp-result", "plain": "mcp-plain"}[in.String("as")]
+	if op == "" {
+		in.Fail("as", "unknown form %q", in.String("as"))
+	}
+	return accpVector(op, Answer{"frame": accpWire(in, "frame")})
+}
+
+func accpMCPCall(_ T, in *Input) (Answer, error) {
+	return accpVector("mcp-call", Answer{"frame": accpWire(in, "frame")})
+}
+
+func accpA2AWrap(_ T, in *Input) (Answer, error) {
+	return accpVector("a2a-wrap", Answer{"frame": accpWire(in, "frame"), "version": in.String("version")})
+}
+
+func accpA2AUnwrap(_ T, in *Input) (Answer, error) {
+	frame, err := vector.Call[string](accptest.Vector, "a2a-unwrap", []byte(in.Raw("part")))
 	if err != nil {
 		return nil, accpRefused(err)
 	}
-	return Answer{"json": part}, nil
+	return Answer{"frame": frame}, nil
 }
 
-func accpA2AUnwrap(_ *testing.T, in *Input) (Answer, error) {
-	frame, err := accp.FromA2APart(in.Raw("part"))
+func accpA2AState(_ T, in *Input) (Answer, error) {
+	state, err := vector.Call[string](accptest.Vector, "a2a-state", in.String("intent"))
+	if err != nil || state == "" {
+		return Answer{"json": json.RawMessage("null")}, err
+	}
+	return Answer{"json": state}, nil
+}
+
+// accpVector answers with the result of an operation of package accptest.
+func accpVector(op string, in Answer) (Answer, error) {
+	out, err := vector.Call[json.RawMessage](accptest.Vector, op, in)
 	if err != nil {
 		return nil, accpRefused(err)
 	}
-	return Answer{"frame": string(frame)}, nil
-}
-
-func accpA2AState(_ *testing.T, in *Input) (Answer, error) {
-	if s := accp.Intent(in.String("intent")).A2AState(); s != "" {
-		return Answer{"json": s}, nil
-	}
-	return Answer{"json": json.RawMessage("null")}, nil
+	return Answer{"json": out}, nil
 }

@@ -17,6 +17,7 @@ import (
 	"testing"
 
 	"github.com/fivewire/fivewire/accp"
+	"github.com/fivewire/fivewire/accp/accptest"
 )
 
 // accpCaller is the fixture of a client script: a client and the other side,
@@ -27,16 +28,18 @@ type accpCaller struct {
 }
 
 func openACCPClient(_ *testing.T, in *Input) (Step, error) {
-	in.Bool("hello") // package accp has a call for greetings and no option
 	r, err := accpRegistry(in)
 	if err != nil {
 		return nil, err
 	}
 	peer := &accpPeer{}
-	c, err := accp.NewClient("http://127.0.0.1"+accp.FramesPath, "client", &accp.ClientOptions{
-		SessionID: "s1", HTTPClient: &http.Client{Transport: peer},
-		Session: accp.SessionOptions{NewID: accpIDs("c1"), Registry: r},
-	})
+	session := accp.SessionOptions{Registry: r}
+	accptest.SetIDs(&session, accpIDs("c1"))
+	opts := &accp.ClientOptions{SessionID: "s1", HTTPClient: &http.Client{Transport: peer}, Session: session}
+	if !in.BoolOr("hello", true) {
+		accptest.SkipGreeting(opts)
+	}
+	c, err := accp.NewClient("http://127.0.0.1"+accp.FramesPath, "client", opts)
 	return (&accpCaller{client: c, peer: peer}).step, err
 }
 
@@ -63,15 +66,12 @@ func (c *accpCaller) act(in *Input) (Answer, error) {
 	ctx := context.Background()
 	switch do := in.String("do"); do {
 	case "call":
-		if in.Bool("idempotent") {
-			in.noOption("accp", "idempotent")
-			return nil, in.Err()
-		}
+		opts := &accp.CallOptions{Idempotent: in.Bool("idempotent")}
 		m, err := accpJSON[accp.Message](in, "message")
 		if err != nil {
 			return nil, err
 		}
-		answer, err := c.client.Call(ctx, &m)
+		answer, err := c.client.Call(ctx, &m, opts)
 		if err != nil {
 			return accpLocal(err)
 		}
@@ -92,14 +92,22 @@ func (c *accpCaller) act(in *Input) (Answer, error) {
 	}
 }
 
-// accpLocal names the error of a call. Package accp does not report whether the
-// call may have run.
+// accpLocal names the error of a call.
 func accpLocal(err error) (Answer, error) {
+	var c *accp.CallError
 	var e *accp.Error
-	if !errors.As(err, &e) {
+	if !errors.As(err, &c) {
 		return nil, err
 	}
-	return Answer{"error": Answer{"code": string(e.Code)}}, nil
+	code := "unreachable"
+	switch {
+	case errors.Is(err, accp.ErrUnreachable):
+	case errors.As(err, &e):
+		code = string(e.Code)
+	default:
+		return nil, err
+	}
+	return Answer{"error": Answer{"code": code, "mayHaveRun": c.MayHaveRun}}, nil
 }
 
 // An accpAnswer is the reaction of the other side to one post.

@@ -19,22 +19,23 @@ import (
 	"github.com/coder/websocket"
 
 	"github.com/fivewire/fivewire/accp"
+	"github.com/fivewire/fivewire/accp/accptest"
 )
 
 // newACCPDesk returns the server that the scripts of the bindings talk to.
 func newACCPDesk() (*accp.Server, error) {
-	s, err := accp.NewServer("server", &accp.ServerOptions{
-		Session: accp.SessionOptions{NewID: accpIDs("5e")},
-	})
+	opts := accp.ServerOptions{Auth: accp.Auth{AllowAnonymous: true}}
+	accptest.SetIDs(&opts.Session, accpIDs("5e"))
+	s, err := accp.NewServer("server", &opts)
 	if err != nil {
 		return nil, err
 	}
 	runs := &accpRuns{}
-	s.HandleFunc(accp.IntentReq, accp.OpExecute, runs.execute)
-	s.HandleFunc(accp.IntentReq, accp.OpTransaction, runs.transact)
-	s.HandleFunc(accp.IntentReq, accp.OpChat, accpChat)
-	s.HandleFunc(accp.IntentReq, accp.OpTool, accpTool)
-	s.HandleFunc(accp.IntentReq, accp.OpGenerate, accpGenerate)
+	s.Handle(accp.IntentReq, accp.OpExecute, accp.HandlerFunc(runs.execute))
+	s.Handle(accp.IntentReq, accp.OpTransaction, accp.HandlerFunc(runs.transact))
+	s.Handle(accp.IntentReq, accp.OpChat, accp.HandlerFunc(accpChat))
+	s.Handle(accp.IntentReq, accp.OpTool, accp.HandlerFunc(accpTool))
+	s.Handle(accp.IntentReq, accp.OpGenerate, accp.HandlerFunc(accpGenerate))
 	return s, nil
 }
 
@@ -141,7 +142,7 @@ func openACCPHTTP(t *testing.T, _ *Input) (Step, error) {
 	if err != nil {
 		return nil, err
 	}
-	t.Cleanup(func() { _ = s.Close(context.Background()) })
+	t.Cleanup(func() { _ = s.Shutdown(context.Background()) })
 	return func(in *Input) (Answer, error) {
 		r := httptest.NewRequest(in.StringOr("method", http.MethodPost), in.StringOr("path", accp.FramesPath),
 			bytes.NewReader(accpWire(in, "body")))
@@ -247,7 +248,7 @@ func openACCPSocket(t *testing.T, _ *Input) (Step, error) {
 	d := &accpSocket{transport: &http.Transport{DialContext: l.dial}}
 	t.Cleanup(func() {
 		d.close()
-		_ = s.Close(context.Background())
+		_ = s.Shutdown(context.Background())
 		_ = hs.Close()
 		d.transport.CloseIdleConnections()
 		<-served

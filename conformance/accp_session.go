@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/fivewire/fivewire/accp"
+	"github.com/fivewire/fivewire/accp/accptest"
 	"github.com/fivewire/fivewire/store"
 )
 
@@ -50,13 +51,14 @@ type accpDesk struct {
 	s         *accp.Session
 	self, sid string
 	opts      accp.SessionOptions
-	private   store.KV
+	private   store.Store
 }
 
 func openACCPSession(_ *testing.T, in *Input) (Step, error) {
 	d := &accpDesk{private: store.NewMemory(), self: in.StringOr("self", "server"), sid: in.StringOr("sid", "s1")}
-	d.opts = accp.SessionOptions{Lenient: accpLenient(in), Store: d.private, NewID: accpIDs("ac"),
+	d.opts = accp.SessionOptions{Lenient: accpLenient(in), Store: d.private,
 		DisableAutoCheckpoint: !in.BoolOr("autoCheckpoint", true)}
+	accptest.SetIDs(&d.opts, accpIDs("ac"))
 	d.opts.FrameLimits.MaxFrame = in.IntOr("frameLimit", 0)
 	switch scope := in.StringOr("seqScope", "session"); scope {
 	case "session":
@@ -66,9 +68,11 @@ func openACCPSession(_ *testing.T, in *Input) (Step, error) {
 		in.Fail("seqScope", "unknown scope %q", scope)
 	}
 	switch budget := in.StringOr("budget", "split"); budget {
-	case "split", "enforce":
+	case "split":
+	case "enforce":
+		d.opts.Budget = accp.BudgetEnforce
 	case "off":
-		d.opts.DisableBudget = true
+		d.opts.Budget = accp.BudgetOff
 	default:
 		in.Fail("budget", "unknown word %q", budget)
 	}
@@ -76,9 +80,10 @@ func openACCPSession(_ *testing.T, in *Input) (Step, error) {
 		d.opts.SharedStore = store.NewMemory()
 	}
 	if in.Has("summarizer") {
-		d.opts.Summarizer = accpSummarizer(in.Object("summarizer"))
+		d.opts.Summaries.Summarizer = accpSummarizer(in.Object("summarizer"))
 	}
-	in.noOption("accp", "maxCheckpoints", "adopt")
+	d.opts.MaxCheckpoints = in.IntOr("maxCheckpoints", 0)
+	d.opts.Summaries.AdoptFromPeer = in.BoolOr("adopt", false)
 	r, err := accpRegistry(in)
 	if err != nil {
 		return nil, err
@@ -96,7 +101,7 @@ func (d *accpDesk) open() error {
 
 // accpSummarizer answers each call with a text after a time.
 func accpSummarizer(in *Input) accp.Summarizer {
-	delay, text := time.Duration(in.IntOr("delay", 0))*time.Millisecond, in.String("text")
+	delay, text := time.Duration(in.Int64Or("delay", 0))*time.Millisecond, in.String("text")
 	return accp.SummarizerFunc(func(ctx context.Context, _ []accp.Fact, _ []string, _ int) (string, error) {
 		select {
 		case <-time.After(delay):
@@ -152,8 +157,11 @@ func (d *accpDesk) step(in *Input) (Answer, error) {
 	case "cancelled":
 		return Answer{"json": d.s.IsCancelled(in.String("cid"))}, nil
 	case "restart":
-		return Answer{"json": true}, d.open()
-	case "checkpoint", "checkpoints", "budget", "context":
+		if err := d.open(); err != nil {
+			return nil, err
+		}
+		return accpStep(Answer{"json": true}, d.s.Reload(ctx))
+	case "checkpoint", "checkpoints", "announce", "budget", "context":
 		return d.tiers(ctx, in, do)
 	case "state", "sync", "snapshot":
 		return d.state(ctx, in, do)
@@ -193,7 +201,7 @@ func (d *accpDesk) tiers(ctx context.Context, in *Input, do string) (Answer, err
 		for _, f := range cp.Facts {
 			facts = append(facts, []string{f.Entity, f.Relationship, f.Value})
 		}
-		a["facts"], a["tokensBefore"], a["tokensAfter"] = facts, cp.TokensBefore, cp.TokensAfter
+		a["facts"], a["tokensBefore"], a["tokensAfter"] = facts, cp.HotTokensBefore, cp.HotTokensAfter
 		return Answer{"json": a}, nil
 	case "checkpoints":
 		list := []Answer{}
@@ -202,9 +210,15 @@ func (d *accpDesk) tiers(ctx context.Context, in *Input, do string) (Answer, err
 		}
 		return Answer{"json": list}, nil
 	case "context":
-		in.Int("keep") // package accp knows no second limit
-		lines, tokens := d.s.ModelContext(in.Int("max"))
-		return Answer{"json": Answer{"lines": lines, "tokens": tokens}}, nil
+		v := d.s.ModelContext(in.Int("max"), in.Int("keep"))
+		lines := v.Lines
+		if lines == nil {
+			lines = []string{}
+		}
+		return Answer{"json": Answer{"lines": lines, "tokens": v.Tokens, "cut": v.IsCut, "stable": v.Stable}}, nil
+	case "announce":
+		sent, err := d.s.Announce(ctx, in.String("id"))
+		return accpStep(Answer{"frames": accpFrames(sent)}, err)
 	}
 	b, err := d.s.Budget(ctx)
 	if err != nil {
@@ -244,17 +258,17 @@ func (d *accpDesk) registry(ctx context.Context, in *Input, do string) (Answer, 
 		if err != nil {
 			return accpStep(nil, err)
 		}
-		version, err := d.s.Register(schema)
-		return accpStep(Answer{"json": Answer{"version": version}}, err)
+		err = d.s.Registry().Register(schema)
+		return accpStep(Answer{"json": Answer{"version": d.s.Registry().Version()}}, err)
 	case "hello":
 		sent, err := d.s.AnnounceRegistry(ctx)
 		return accpStep(Answer{"frames": accpFrames(sent)}, err)
 	}
-	n, err := d.s.ReceiveRegistry(ctx, accpWire(in, "frame"))
+	reply, isSynced, err := d.s.ReceiveRegistry(ctx, accpWire(in, "frame"))
 	if err != nil {
 		return accpStep(nil, err)
 	}
-	return Answer{"frames": accpFrames(n.Reply), "json": Answer{"synced": n.Synced, "version": n.Version}}, nil
+	return Answer{"frames": accpFrames(reply), "json": Answer{"synced": isSynced, "version": d.s.Registry().Version()}}, nil
 }
 
 func (d *accpDesk) put(ctx context.Context, in *Input) (Answer, error) {
@@ -268,13 +282,17 @@ func (d *accpDesk) put(ctx context.Context, in *Input) (Answer, error) {
 			return nil, err
 		}
 	}
-	err = s.Put(ctx, accp.Scope(in.String("scope")), in.String("key"), v, time.Duration(in.IntOr("ttl", 0))*time.Second)
+	err = s.Put(ctx, accp.Scope(in.String("scope")), in.String("key"), v, time.Duration(in.Int64Or("ttl", 0))*time.Second)
 	return accpStep(Answer{"json": true}, err)
 }
 
 func accpCheckpoint(cp accp.CheckpointInfo) Answer {
-	return Answer{"id": cp.ID, "trigger": cp.Trigger, "summary": cp.Summary, "summaryTokens": cp.SummaryTokens,
+	a := Answer{"id": cp.ID, "trigger": cp.Trigger, "summary": cp.Summary, "summaryTokens": cp.SummaryTokens,
 		"frames": cp.Frames}
+	if r := cp.Refined; r != nil {
+		a["refined"] = Answer{"id": r.ID, "summary": r.Summary, "summaryTokens": r.Tokens}
+	}
+	return a
 }
 
 // openACCPStream is the fixture of a stream script.

@@ -4,7 +4,6 @@
 package conformance
 
 import (
-	"bytes"
 	"crypto/ed25519"
 	"crypto/sha256"
 	"encoding/hex"
@@ -13,10 +12,12 @@ import (
 	"maps"
 	"net/http"
 	"slices"
-	"testing"
 	"time"
 
 	"github.com/fivewire/fivewire/air"
+	"github.com/fivewire/fivewire/air/airtest"
+	"github.com/fivewire/fivewire/air/registry"
+	"github.com/fivewire/fivewire/internal/vector"
 )
 
 // AIR returns the operations of the A2A Messaging Protocol of the Agent Identity
@@ -42,10 +43,13 @@ func AIR() Protocol {
 		"service_type": airServiceType,
 		"error_encode": airErrorEncode,
 		"error_decode": airErrorDecode,
+
+		"request_sign":   airRequestSign,
+		"request_verify": airRequestVerify,
 	}
 	ops := map[string]Op{}
 	for name, f := range pure {
-		ops[name] = func(_ *testing.T, in *Input) (Answer, error) {
+		ops[name] = func(_ T, in *Input) (Answer, error) {
 			a, err := f(in)
 			if err != nil {
 				return nil, airFailure(err)
@@ -114,7 +118,7 @@ func airSign(in *Input) (Answer, error) {
 	if err != nil {
 		return nil, err
 	}
-	canonical, err := air.SigningInput(envelope, form)
+	canonical, err := vector.Call[[]byte](airtest.Vector, "signing_input", Answer{"envelope": envelope, "form": form})
 	if err != nil {
 		return nil, err
 	}
@@ -127,7 +131,7 @@ func airSign(in *Input) (Answer, error) {
 		"canonical": string(canonical),
 		"sha256Hex": hex.EncodeToString(sum[:]),
 		"signature": signed.Signature,
-		"publicKey": air.EncodeKey(air.KeyEd25519, key.Public().(ed25519.PublicKey)),
+		"publicKey": airMultibase(key.Public().(ed25519.PublicKey)),
 		"wire":      string(wire),
 	}.Optional(), nil
 }
@@ -191,43 +195,36 @@ func airCompose(in *Input) (Answer, error) {
 	return Answer{"wire": string(e.Bytes())}, nil
 }
 
-func airKind(in *Input) air.KeyKind {
-	switch kind := in.String("kind"); kind {
-	case "ed25519":
-		return air.KeyEd25519
-	case "x25519":
-		return air.KeyX25519
-	default:
-		in.Fail("kind", "unknown: %s", kind)
-		return 0
-	}
+// airMultibase returns the text of an Ed25519 key.
+func airMultibase(key []byte) string {
+	text, _ := vector.Call[string](airtest.Vector, "key_encode", Answer{"key": key})
+	return text
 }
 
 func airKeyEncode(in *Input) (Answer, error) {
-	text := air.EncodeKey(airKind(in), airHex(in, "keyHex"))
-	if text == "" {
-		return nil, &air.Error{Code: air.ErrBadKey}
-	}
-	return Answer{"multibase": text}, nil
+	text, err := vector.Call[string](airtest.Vector, "key_encode",
+		Answer{"kind": airWord(in, "kind", "ed25519", "x25519"), "key": airHex(in, "keyHex")})
+	return Answer{"multibase": text}, err
 }
 
 func airKeyDecode(in *Input) (Answer, error) {
-	key, err := air.DecodeKey(airKind(in), in.String("multibase"))
+	key, err := vector.Call[[]byte](airtest.Vector, "key_decode",
+		Answer{"kind": airWord(in, "kind", "ed25519", "x25519"), "text": in.String("multibase")})
 	return Answer{"keyHex": hex.EncodeToString(key)}, err
 }
 
 func airDerive(in *Input) (Answer, error) {
 	key := airSeed(in, "seedHex")
 	pub := key.Public().(ed25519.PublicKey)
-	box, err := air.NewBoxKey(key.Seed())
+	box, err := vector.Call[map[string][]byte](airtest.Vector, "derive", Answer{"seed": key.Seed()})
 	if err != nil {
 		return nil, err
 	}
 	return Answer{
 		"publicKeyHex":     hex.EncodeToString(pub),
-		"publicKey":        air.EncodeKey(air.KeyEd25519, pub),
-		"x25519PrivateHex": hex.EncodeToString(box.Bytes()),
-		"x25519PublicHex":  hex.EncodeToString(box.PublicBytes()),
+		"publicKey":        airMultibase(pub),
+		"x25519PrivateHex": hex.EncodeToString(box["private"]),
+		"x25519PublicHex":  hex.EncodeToString(box["public"]),
 	}.Optional(), nil
 }
 
@@ -251,8 +248,33 @@ func airDID(in *Input) (Answer, error) {
 }
 
 func airDocumentURL(in *Input) (Answer, error) {
-	u, err := air.DocumentURL(in.StringOr("base", ""), in.String("airId"))
+	u, err := vector.Call[string](airtest.Vector, "document_url",
+		Answer{"base": in.StringOr("base", ""), "airID": in.String("airId")})
 	return Answer{"url": u}, err
+}
+
+func airRequestSign(in *Input) (Answer, error) {
+	body, _ := in.WireOr("body")
+	out, err := vector.Call[map[string]string](airtest.Vector, "request_sign", Answer{
+		"seed": airSeed(in, "seedHex").Seed(), "did": in.String("did"), "method": in.String("method"), "url": in.String("url"),
+		"body": body, "created": in.Int64Or("created", 0), "nonce": in.String("nonce")})
+	a := Answer{}
+	for name, value := range out {
+		if value != "" {
+			a[name] = value
+		}
+	}
+	return a, err
+}
+
+func airRequestVerify(in *Input) (Answer, error) {
+	body, _ := in.WireOr("body")
+	header := http.Header{}
+	in.SetHeaders("headers", header)
+	id, err := vector.Call[string](airtest.Vector, "request_verify", Answer{
+		"publicKey": in.String("publicKey"), "did": in.String("did"), "method": in.String("method"), "url": in.String("url"),
+		"header": header, "body": body, "now": in.Time("now")})
+	return Answer{"keyId": id}, err
 }
 
 func airDiscover(in *Input) (Answer, error) {
@@ -290,15 +312,12 @@ func airBinding(in *Input) air.Binding {
 
 func airSeal(in *Input) (Answer, error) {
 	recipient, b, body := in.String("recipient"), airBinding(in), in.Wire("body")
-	random := bytes.NewReader(append(airHex(in, "ephSecretHex"), airHex(in, "nonceHex")...))
+	random := append(airHex(in, "ephSecretHex"), airHex(in, "nonceHex")...)
 	if err := in.Err(); err != nil {
 		return nil, err
 	}
-	to, err := air.ParsePublicKey(recipient)
-	if err != nil {
-		return nil, err
-	}
-	box, err := air.SealWith(random, to, b, body)
+	box, err := vector.Call[[]byte](airtest.Vector, "seal",
+		Answer{"random": random, "to": recipient, "binding": b, "body": body})
 	if err != nil {
 		return nil, err
 	}
@@ -320,7 +339,7 @@ func airOpen(in *Input) (Answer, error) {
 }
 
 func airServiceType(in *Input) (Answer, error) {
-	st, err := air.ParseServiceType(in.String("type"))
+	st, err := registry.ParseServiceType(in.String("type"))
 	form := "short"
 	if st.URI {
 		form = "uri"
@@ -346,16 +365,23 @@ func airErrorDecode(in *Input) (Answer, error) {
 		now = in.Time("now")
 	}
 	body, _ := in.WireOr("body")
-	v := air.Judge(in.Int("status"), header, body, in.IntOr("attempt", 1), now)
-	a := Answer{"code": string(v.Code), "action": string(v.Action)}
-	if v.HasRetryAfter {
-		a["retryAfterMs"] = v.RetryAfter.Milliseconds()
+	a := Answer{}
+	type decoded struct {
+		Code, Action, AIRID, ThreadID string
+		RetryAfterMs                  *int64
 	}
-	if v.AIRID != "" {
-		a["airId"] = v.AIRID
+	out, err := vector.Call[decoded](airtest.Vector, "error_decode", Answer{
+		"status": in.Int("status"), "header": header, "body": body, "attempt": in.IntOr("attempt", 1), "now": now,
+	})
+	a["code"], a["action"] = out.Code, out.Action
+	if out.RetryAfterMs != nil {
+		a["retryAfterMs"] = *out.RetryAfterMs
 	}
-	if v.ThreadID != "" {
-		a["threadId"] = v.ThreadID
+	if out.AIRID != "" {
+		a["airId"] = out.AIRID
 	}
-	return a, nil
+	if out.ThreadID != "" {
+		a["threadId"] = out.ThreadID
+	}
+	return a, err
 }

@@ -13,10 +13,13 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/fivewire/fivewire/air"
+	"github.com/fivewire/fivewire/air/airtest"
+	"github.com/fivewire/fivewire/internal/retry"
 	"github.com/fivewire/fivewire/store"
 )
 
@@ -31,16 +34,41 @@ type airReceiver struct {
 	pins     map[string]string // the one trusted key of a DID
 	takes    time.Duration     // by one call of the handler
 
-	outcomes  map[string]string // of the handler in this step, by envelope id; "" for all others
-	calls     int
-	delivered []string
-	last      *air.Delivery
-	rejected  *air.Rejection
+	mu       sync.Mutex        // guards the fields below: a queued push outlives its step
+	outcomes map[string]string // of the handler in this step, by envelope id; "" for all others
+	calls    int
+	airStep
 }
 
-func airOpenReceiver(fixture *Input) (*airReceiver, error) {
+// An airStep is what the handler and the inbox reported in one step.
+type airStep struct {
+	delivered []string
+	last      *air.Delivery
+	outcome   *air.ReceiveResult
+}
+
+// begin begins a step.
+func (r *airReceiver) begin(outcomes map[string]string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.airStep, r.outcomes = airStep{delivered: []string{}}, outcomes
+}
+
+// reported returns the reports of the step and the number of all calls.
+func (r *airReceiver) reported() (airStep, int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.airStep, r.calls
+}
+
+func airMilliseconds(in *Input, name string) time.Duration {
+	return time.Duration(in.Int64Or(name, 0)) * time.Millisecond
+}
+
+func airOpenReceiver(t *testing.T, fixture *Input) (*airReceiver, error) {
 	r := &airReceiver{registry: airReadRegistry(fixture), state: store.NewMemory(), gate: newGate(),
-		pins: airPins(fixture), takes: time.Duration(fixture.IntOr("handlerMs", 0)) * time.Millisecond}
+		pins: airPins(fixture), takes: airMilliseconds(fixture, "handlerMs")}
+	t.Cleanup(func() { r.close() })
 	self := fixture.Object("self")
 	did, key := self.String("did"), airSeed(self, "seedHex")
 	var retired [][]byte
@@ -52,14 +80,16 @@ func airOpenReceiver(fixture *Input) (*airReceiver, error) {
 		retired = append(retired, seed)
 	}
 	r.opts = air.InboxOptions{
-		Profile:    airProfile(fixture, air.ProfileInterop),
-		BodyTypes:  fixture.StringsOr("bodies"),
-		Limits:     air.Limits{MaxReplayEntries: fixture.IntOr("replayCapacity", 0)},
-		Timing:     air.Timing{MaxPullAge: time.Duration(fixture.IntOr("pullMaxAgeMs", 0)) * time.Millisecond, HandlerTimeout: time.Duration(fixture.IntOr("handlerTimeoutMs", 0)) * time.Millisecond},
-		Auth:       air.Auth{KeyPolicy: air.KeyPolicyFunc(r.checkKey)},
-		OnRejected: func(_ context.Context, j *air.Rejection) { r.rejected = j },
+		Profile:   airProfile(fixture, air.ProfileInterop),
+		BodyTypes: fixture.StringsOr("bodies"),
+		Limits:    air.Limits{MaxReplayEntries: fixture.IntOr("replayCapacity", 0), MaxItemsPerPrincipal: fixture.Int64Or("senderCapacity", 0)},
+		Timing: air.Timing{MaxPullAge: airMilliseconds(fixture, "pullMaxAgeMs"),
+			HandlerTimeout: airMilliseconds(fixture, "handlerTimeoutMs"), PushWait: airMilliseconds(fixture, "pushWaitMs")},
+		Auth:        air.Auth{KeyPolicy: air.KeyPolicyFunc(r.checkKey)},
+		Persistence: air.Persistence{SingleInstance: true},
+		OnOutcome:   func(_ context.Context, o *air.ReceiveResult) { r.report(o) },
 	}
-	fixture.noOption("air", "senderCapacity", "pushWaitMs", "maxAttempts")
+	r.opts.Limits.MaxAttempts = fixture.IntOr("maxAttempts", 0)
 	if err := fixture.Err(); err != nil {
 		return nil, err
 	}
@@ -81,15 +111,23 @@ func airPins(in *Input) map[string]string {
 }
 
 func (r *airReceiver) checkKey(_ context.Context, did string, key *air.PublicKey) error {
-	if pin, ok := r.pins[did]; ok && pin != air.EncodeKey(air.KeyEd25519, key.Bytes()) {
-		return air.ErrKeyChanged
+	if pin, ok := r.pins[did]; ok && pin != key.String() {
+		return air.ErrKeyRefused
 	}
 	return nil
 }
 
+// close kills the process and ends its goroutines.
+func (r *airReceiver) close() {
+	r.gate.kill()
+	if r.inbox != nil {
+		_ = r.inbox.Close()
+	}
+}
+
 // restart kills the process and starts another one on the same store.
 func (r *airReceiver) restart() error {
-	r.gate.kill()
+	r.close()
 	r.gate = newGate()
 	resolver, err := r.registry.resolver(false)
 	if err != nil {
@@ -101,12 +139,30 @@ func (r *airReceiver) restart() error {
 	return err
 }
 
-// handle is the handler of the fixture. Package air has no explicit rejection:
-// its own errors are answers.
-func (r *airReceiver) handle(ctx context.Context, d *air.Delivery) error {
+// report takes an outcome of the inbox.
+func (r *airReceiver) report(o *air.ReceiveResult) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.outcome = o
+}
+
+// received takes a delivery and returns the outcome that its handler has.
+func (r *airReceiver) received(d *air.Delivery) (outcome string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	r.calls++
 	r.last = d
 	r.delivered = append(r.delivered, d.Envelope.ID)
+	outcome, ok := r.outcomes[d.Envelope.ID]
+	if !ok {
+		outcome = r.outcomes[""]
+	}
+	return outcome
+}
+
+// handle is the handler of the fixture.
+func (r *airReceiver) handle(ctx context.Context, d *air.Delivery) error {
+	outcome := r.received(d)
 	if r.takes > 0 {
 		select {
 		case <-time.After(r.takes):
@@ -114,16 +170,14 @@ func (r *airReceiver) handle(ctx context.Context, d *air.Delivery) error {
 			return ctx.Err()
 		}
 	}
-	outcome, ok := r.outcomes[d.Envelope.ID]
-	if !ok {
-		outcome = r.outcomes[""]
-	}
 	word, code, _ := strings.Cut(outcome, ":")
 	switch {
 	case word == "fail" && code == "":
 		return errors.New("the handler failed")
-	case word == "fail", word == "reject":
-		return &air.Error{Code: air.Code(code)}
+	case word == "fail":
+		return &air.Error{Code: air.Code(code), Remote: true}
+	case word == "reject":
+		return air.Reject(air.Code(code), "")
 	case word == "panic":
 		panic("requested by the script")
 	}
@@ -156,13 +210,72 @@ func (r *airReceiver) step(in *Input) (a Answer, done bool, err error) {
 		r.pins = airPins(in)
 		return Answer{}, true, nil
 	case in.Has("redeliver"), in.Has("discard"):
-		return nil, true, errors.New("package air has no dead letters")
+		a, err = r.instruct(in)
+		return a, true, err
 	}
 	return nil, false, nil
 }
 
-func airInboxScript(_ *testing.T, _, fixture *Input) (Step, error) {
-	r, err := airOpenReceiver(fixture)
+// instruct redelivers or discards the dead letters of an id.
+func (r *airReceiver) instruct(in *Input) (Answer, error) {
+	r.begin(map[string]string{})
+	isRedelivery := in.Has("redeliver")
+	id := in.StringOr("redeliver", "")
+	if !isRedelivery {
+		id = in.String("discard")
+	}
+	var o *air.ReceiveResult
+	for d, err := range r.inbox.DeadLetters(context.Background()) {
+		switch {
+		case err != nil:
+			return nil, err
+		case d.EnvelopeID != id:
+			continue
+		case isRedelivery:
+			o, err = r.inbox.Redeliver(context.Background(), d.ID)
+		default:
+			err = r.inbox.Discard(context.Background(), d.ID)
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	return r.answer(o, Answer{})
+}
+
+// answer describes the outcome of a step.
+func (r *airReceiver) answer(o *air.ReceiveResult, a Answer) (Answer, error) {
+	step, calls := r.reported()
+	a["lookups"], a["delivered"], a["calls"] = r.registry.lookups, step.last != nil, calls
+	if d := step.last; d != nil {
+		a["deliveredBody"], a["encrypted"], a["form"] = string(d.BodyJSON), d.Sealed, string(d.Form)
+		a["redelivered"] = d.Redelivered
+	}
+	if o != nil {
+		a["class"] = string(o.Class)
+		if o.Err != nil {
+			a["code"] = string(o.Err.Code)
+		}
+	}
+	err := r.addLetters(a)
+	return a.Optional(), err
+}
+
+// addLetters adds the ids of the dead letters.
+func (r *airReceiver) addLetters(a Answer) error {
+	letters := []string{}
+	for d, err := range r.inbox.DeadLetters(context.Background()) {
+		if err != nil {
+			return err
+		}
+		letters = append(letters, d.EnvelopeID)
+	}
+	a["deadLetters"] = letters
+	return nil
+}
+
+func airInboxScript(t *testing.T, _, fixture *Input) (Step, error) {
+	r, err := airOpenReceiver(t, fixture)
 	if err != nil {
 		return nil, err
 	}
@@ -176,44 +289,39 @@ func airInboxScript(_ *testing.T, _, fixture *Input) (Step, error) {
 
 // deliver hands one envelope to the inbox.
 func (r *airReceiver) deliver(in *Input) (Answer, error) {
-	r.last, r.rejected = nil, nil
 	data, via := in.Wire("deliver"), airWord(in, "via", "push", "pull")
-	r.outcomes = map[string]string{"": airOutcome(in, "handler")}
+	r.begin(map[string]string{"": airOutcome(in, "handler")})
 	if err := in.Err(); err != nil {
 		return nil, err
 	}
-	a := Answer{}
 	if via == "pull" {
-		a["acked"] = r.inbox.Receive(context.Background(), data, true).Final
-	} else {
-		req := httptest.NewRequest(http.MethodPost, "/inbox", bytes.NewReader(data))
-		req.Header.Set("Content-Type", "application/json")
-		w := httptest.NewRecorder()
-		r.inbox.ServeHTTP(w, req)
-		a["status"], a["json"] = w.Code, json.RawMessage(w.Body.Bytes())
+		o := r.inbox.Receive(context.Background(), data, true)
+		return r.answer(o, Answer{"acked": o.Final})
 	}
-	a["lookups"], a["delivered"], a["calls"] = r.registry.lookups, r.last != nil, r.calls
-	if d := r.last; d != nil {
-		a["deliveredBody"], a["encrypted"], a["form"] = string(d.BodyJSON), d.Sealed, string(d.Form)
-		a["redelivered"] = d.Redelivered
+	req := httptest.NewRequest(http.MethodPost, "/inbox", bytes.NewReader(data))
+	req.Header.Set("Content-Type", "application/json")
+	w := httptest.NewRecorder()
+	r.inbox.ServeHTTP(w, req)
+	step, _ := r.reported()
+	o := step.outcome
+	if o == nil && w.Code == http.StatusOK {
+		o = &air.ReceiveResult{Class: air.ClassDone}
 	}
-	if r.rejected != nil {
-		a["code"] = string(r.rejected.Err.Code)
-	}
-	return a.Optional(), nil
+	return r.answer(o, Answer{"status": w.Code, "json": json.RawMessage(w.Body.Bytes())})
 }
 
-func airPollScript(_ *testing.T, _, fixture *Input) (Step, error) {
-	r, err := airOpenReceiver(fixture)
+func airPollScript(t *testing.T, _, fixture *Input) (Step, error) {
+	r, err := airOpenReceiver(t, fixture)
 	if err != nil {
 		return nil, err
 	}
-	fixture.noOption("air", "maxPages")
 	endpoint, peer := fixture.String("endpoint"), &airPeer{}
 	opts := &air.PollerOptions{
 		Dialect:     airWord(fixture, "dialect", air.DialectSpec, air.DialectDeployed, air.DialectAuto),
-		AgentSecret: fixture.StringOr("agentSecret", ""), HTTPClient: &http.Client{Transport: peer}, Random: middle,
+		AgentSecret: fixture.StringOr("agentSecret", ""), HTTPClient: &http.Client{Transport: peer},
+		MaxConcurrent: 1, MaxPages: fixture.IntOr("maxPages", 0),
 	}
+	airtest.SetPollerJitter(opts, middle)
 	if err := fixture.Err(); err != nil {
 		return nil, err
 	}
@@ -224,6 +332,10 @@ func airPollScript(_ *testing.T, _, fixture *Input) (Step, error) {
 	return func(in *Input) (Answer, error) {
 		inbox := r.inbox
 		if a, done, err := r.step(in); done || err != nil {
+			if in.Has("redeliver") || in.Has("discard") {
+				step, _ := r.reported()
+				a["delivered"] = step.delivered
+			}
 			if r.inbox != inbox && err == nil {
 				poller, err = air.NewPoller(r.inbox, endpoint, opts)
 			}
@@ -239,17 +351,19 @@ func (r *airReceiver) poll(in *Input, poller *air.Poller, peer *airPeer) (Answer
 		in.Fail("poll", "a step without an action")
 	}
 	peer.begin(in)
-	r.outcomes = map[string]string{}
+	outcomes := map[string]string{}
 	handlers := in.ObjectOr("handlers")
 	for _, id := range handlers.Names() {
-		r.outcomes[id] = airOutcome(handlers, id)
+		outcomes[id] = airOutcome(handlers, id)
 	}
 	if err := in.Err(); err != nil {
 		return nil, err
 	}
-	r.delivered = []string{}
+	r.begin(outcomes)
 	next, err := poller.Drain(context.Background())
-	a := Answer{"delivered": r.delivered, "requests": peer.requests, "nextInMs": next.Milliseconds(), "result": "ok"}
+	step, _ := r.reported()
+	a := Answer{"delivered": step.delivered, "requests": peer.requests, "nextInMs": next.Milliseconds(), "result": "ok",
+		"permanent": err != nil && retry.ClassOf(err) == retry.Permanent}
 	var e *air.Error
 	switch {
 	case errors.As(err, &e):
@@ -257,5 +371,6 @@ func (r *airReceiver) poll(in *Input, poller *air.Poller, peer *airPeer) (Answer
 	case err != nil:
 		a["result"] = fmt.Sprintf("an error without code: %v", err)
 	}
-	return a.Optional(), peer.finish()
+	err = r.addLetters(a)
+	return a.Optional(), errors.Join(err, peer.finish())
 }

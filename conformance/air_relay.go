@@ -12,31 +12,47 @@ import (
 	"testing"
 
 	"github.com/fivewire/fivewire/air"
+	"github.com/fivewire/fivewire/air/relay"
 )
 
 func airRelayScript(t *testing.T, _, fixture *Input) (Step, error) {
 	registry := airReadRegistry(fixture)
-	directory, err := airDirectory(fixture, registry)
+	resolver, err := registry.resolver(false)
 	if err != nil {
 		return nil, err
 	}
+	directory := airDirectory(fixture, resolver)
 	secrets := map[string]string{}
 	list := fixture.ObjectOr("inboxSecrets")
 	for _, name := range list.Names() {
 		secrets[airMailbox(name)] = list.String(name)
 	}
-	fixture.noOption("air", "addressLimit", "maxQueuedBytes", "maxTotalBytes", "allowedOrigins")
-	relay := air.NewRelay(&air.RelayOptions{
-		Directory:   directory,
-		PushSecret:  fixture.StringOr("pushSecret", ""),
-		InboxSecret: func(recipient string) string { return secrets[airMailbox(recipient)] },
-		OpenInboxes: fixture.BoolOr("openInboxes", true),
-		RateLimit:   fixture.IntOr("rateLimit", 0),
-		PageSize:    fixture.IntOr("pageSize", 0),
-		MaxBytes:    fixture.IntOr("maxBytes", 0),
-		MaxQueued:   fixture.IntOr("maxQueued", 0),
+	srv, err := relay.NewServer(&relay.ServerOptions{
+		Directory:    directory,
+		AnyRecipient: directory == nil,
+		PageSize:     fixture.IntOr("pageSize", 0),
+		Auth: relay.Auth{
+			PushSecret:         fixture.StringOr("pushSecret", ""),
+			InboxSecret:        func(airID string) string { return secrets[airID] },
+			Resolver:           resolver,
+			AllowAnonymousPush: true,
+			AllowAnonymous:     fixture.BoolOr("openInboxes", true),
+		},
+		Limits: relay.Limits{
+			MaxMessage:       fixture.IntOr("maxBytes", 0),
+			RateLimit:        fixture.IntOr("rateLimit", 0),
+			AddressRateLimit: fixture.IntOr("addressLimit", 0),
+
+			QueueLimitPerSession: fixture.Int64Or("maxQueued", 0),
+			MaxMemoryPerSession:  fixture.Int64Or("maxQueuedBytes", 0),
+			MaxMemory:            fixture.Int64Or("maxTotalBytes", 0),
+		},
+		AllowedOrigins: fixture.StringsOr("allowedOrigins"),
 	})
-	t.Cleanup(func() { _ = relay.Close() })
+	if err != nil {
+		return nil, err
+	}
+	t.Cleanup(func() { _ = srv.Close() })
 	return func(in *Input) (Answer, error) {
 		if in.Has("document") {
 			return registry.step(in), nil
@@ -55,14 +71,17 @@ func airRelayScript(t *testing.T, _, fixture *Input) (Step, error) {
 		req.RemoteAddr = remote
 		rq.SetHeaders("headers", req.Header)
 		w := httptest.NewRecorder()
-		relay.ServeHTTP(w, req)
-		return Answer{"status": w.Code, "headers": Headers(w.Header()), "json": json.RawMessage(w.Body.Bytes()),
-			"lookups": registry.lookups}.Optional(), nil
+		srv.ServeHTTP(w, req)
+		a := Answer{"status": w.Code, "headers": Headers(w.Header()), "lookups": registry.lookups}
+		if w.Body.Len() > 0 {
+			a["json"] = json.RawMessage(w.Body.Bytes())
+		}
+		return a.Optional(), nil
 	}, nil
 }
 
 // airDirectory returns the directory that a fixture names.
-func airDirectory(fixture *Input, registry *airRegistry) (air.Directory, error) {
+func airDirectory(fixture *Input, resolver *air.Resolver) relay.Directory {
 	var dids []string
 	for _, agent := range fixture.Objects("agents") {
 		agent.String("airId")
@@ -70,15 +89,11 @@ func airDirectory(fixture *Input, registry *airRegistry) (air.Directory, error) 
 	}
 	switch airWord(fixture, "directory", "agents", "none", "registry") {
 	case "none":
-		return nil, nil
+		return nil
 	case "registry":
-		resolver, err := registry.resolver(false)
-		if err != nil {
-			return nil, err
-		}
-		return air.RegistryDirectory(resolver), nil
+		return relay.NewRegistryDirectory(resolver)
 	}
-	return air.StaticDirectory(dids...), nil
+	return relay.NewStaticDirectory(dids...)
 }
 
 // airMailbox returns the AIR ID of a mailbox that is named by it or by its DID.

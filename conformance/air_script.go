@@ -15,12 +15,13 @@ import (
 	"time"
 
 	"github.com/fivewire/fivewire/air"
+	"github.com/fivewire/fivewire/air/airtest"
 )
 
 // airScripts are the operations with a fixture.
 func airScripts() map[string]Op {
 	script := func(open func(*testing.T, *Input, *Input) (Step, error)) Op {
-		return func(t *testing.T, in *Input) (Answer, error) {
+		return func(t T, in *Input) (Answer, error) {
 			fixture := in.Object("fixture")
 			s := Script{Open: func(t *testing.T, in *Input) (Step, error) { return open(t, in, fixture) }}
 			if fixture.Has("now") {
@@ -114,9 +115,9 @@ func (r *airRegistry) RoundTrip(req *http.Request) (*http.Response, error) {
 }
 
 func (r *airRegistry) resolver(loopback bool) (*air.Resolver, error) {
-	return air.NewResolver(&air.ResolverOptions{
-		HTTPClient: &http.Client{Transport: r}, Random: middle, AllowLoopback: loopback,
-	})
+	opts := &air.ResolverOptions{HTTPClient: &http.Client{Transport: r}, AllowLoopback: loopback}
+	airtest.SetResolverJitter(opts, middle)
+	return air.NewResolver(opts)
 }
 
 // airPeer answers for a relay with the replies of a step.

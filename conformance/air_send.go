@@ -5,7 +5,6 @@ package conformance
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"net/http"
 	"testing"
@@ -37,10 +36,9 @@ func airSendScript(_ *testing.T, _, fixture *Input) (Step, error) {
 	if fixture.BoolOr("outbox", true) {
 		s.outbox = store.NewMemory()
 	}
-	fixture.noOption("air", "secrets")
 	s.opts = air.ClientOptions{
 		HTTPClient: &http.Client{Transport: s.peer}, DisableSelfCheck: true,
-		Profile: airProfile(fixture, ""), BodyTypes: fixture.StringsOr("bodies"),
+		Secrets: airSecrets(fixture), Profile: airProfile(fixture, ""), BodyTypes: fixture.StringsOr("bodies"),
 	}
 	if err := fixture.Err(); err != nil {
 		return nil, err
@@ -50,6 +48,16 @@ func airSendScript(_ *testing.T, _, fixture *Input) (Step, error) {
 		return nil, err
 	}
 	return s.step, s.start()
+}
+
+// airSecrets returns the secrets of a fixture by origin.
+func airSecrets(fixture *Input) func(string) string {
+	secrets := map[string]string{}
+	list := fixture.ObjectOr("secrets")
+	for _, origin := range list.Names() {
+		secrets[origin] = list.String(origin)
+	}
+	return func(origin string) string { return secrets[origin] }
 }
 
 // start starts the client's process.
@@ -120,8 +128,10 @@ func (s *airSender) act(in *Input) (Answer, error) {
 			return nil, err
 		}
 		return Answer{"delivered": n}, nil
+	case in.Has("retry"):
+		return Answer{}, s.client.Retry(s.ctx, in.String("retry"))
 	default:
-		return nil, errors.New("package air lists failed envelopes only: it cannot retry or discard one")
+		return Answer{}, s.client.Discard(s.ctx, in.String("discard"))
 	}
 	var e *air.Error
 	switch {
@@ -135,23 +145,25 @@ func (s *airSender) act(in *Input) (Answer, error) {
 	return nil, err
 }
 
-// addOutbox adds the ids in the outbox. Package air keeps neither their state
-// nor the code of their last failure.
+// addOutbox adds the messages of the outbox.
 func (s *airSender) addOutbox(a Answer) error {
 	if s.outbox == nil {
 		return nil
 	}
-	failed, err := s.client.Outbox(context.Background())
+	messages, err := s.client.Outbox(context.Background())
 	if err != nil {
 		return err
 	}
 	list := []Answer{}
-	for _, envelope := range failed {
-		var e struct{ ID string }
-		if err := json.Unmarshal(envelope, &e); err != nil {
-			return err
+	for _, m := range messages {
+		entry := Answer{"id": m.ID, "state": "queued"}
+		if !m.Failed.IsZero() {
+			entry["state"] = "failed"
 		}
-		list = append(list, Answer{"id": e.ID})
+		if m.Code != "" {
+			entry["code"] = string(m.Code)
+		}
+		list = append(list, entry)
 	}
 	a["outbox"] = list
 	return nil

@@ -4,16 +4,14 @@
 package conformance
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
-	"fmt"
-	"io"
-	"slices"
-	"testing"
-	"time"
 
 	"github.com/fivewire/fivewire/altar"
+	"github.com/fivewire/fivewire/altar/adm"
+	"github.com/fivewire/fivewire/altar/altartest"
+	"github.com/fivewire/fivewire/altar/llm"
+	"github.com/fivewire/fivewire/internal/vector"
 )
 
 // Altar returns the operations of package altar.
@@ -22,6 +20,7 @@ func Altar() Protocol {
 		"parse_type":        altarParseType,
 		"validate_contract": altarValidateContract,
 		"validate_manifest": altarValidateManifest,
+		"contract_digest":   altarContractDigest,
 		"validate_params":   altarValidateParams,
 		"decode":            altarDecode,
 		"encode":            altarEncode,
@@ -30,8 +29,10 @@ func Altar() Protocol {
 		"resolve_tool":      altarResolveTool,
 		"stream_assemble":   altarStreamAssemble,
 		"import_adm":        altarImportADM,
+		"export_adm":        altarExportADM,
 		"parse_adm_result":  altarParseADMResult,
 		"model_name":        altarModelName,
+		"model_tool":        altarModelTool,
 		"model_arguments":   altarModelArguments,
 		"host_script":       altarHostScript,
 		"runtime_script":    altarRuntimeScript,
@@ -60,16 +61,24 @@ func altarRefused(err error) error {
 		f.Fields["path"] = p
 	}
 	if faults := e.ParamErrors(); faults != nil {
-		list := []Answer{}
+		short, long := []Answer{}, []Answer{}
 		for _, p := range faults {
-			list = append(list, Answer{"path": p.Path, "reason": string(p.Reason)})
+			short = append(short, Answer{"path": p.Path, "reason": string(p.Reason)})
+			a := Answer{"path": p.Path, "reason": string(p.Reason)}
+			if p.Expected != "" {
+				a["expected"] = p.Expected
+			}
+			if p.Got != "" {
+				a["got"] = p.Got
+			}
+			long = append(long, a)
 		}
-		f.Fields["errors"], f.Fields["faults"], f.Fields["message"] = list, list, e.Message
+		f.Fields["errors"], f.Fields["faults"], f.Fields["message"] = short, long, e.Message
 	}
 	return f
 }
 
-func altarParseType(_ *testing.T, in *Input) (Answer, error) {
+func altarParseType(_ T, in *Input) (Answer, error) {
 	t, err := altar.ParseParamType(in.String("type"))
 	if err != nil {
 		return nil, altarRefused(err)
@@ -77,7 +86,7 @@ func altarParseType(_ *testing.T, in *Input) (Answer, error) {
 	return Answer{"json": Answer{"base": string(t.Base), "dims": t.Dims}}, nil
 }
 
-func altarValidateContract(_ *testing.T, in *Input) (Answer, error) {
+func altarValidateContract(_ T, in *Input) (Answer, error) {
 	c, err := altar.DecodeContract(in.Wire("wire"))
 	if err != nil {
 		return nil, altarRefused(err)
@@ -85,7 +94,7 @@ func altarValidateContract(_ *testing.T, in *Input) (Answer, error) {
 	return Answer{"json": c}, nil
 }
 
-func altarValidateManifest(_ *testing.T, in *Input) (Answer, error) {
+func altarValidateManifest(_ T, in *Input) (Answer, error) {
 	m, err := altar.DecodeManifest(in.Wire("wire"))
 	if err != nil {
 		return nil, altarRefused(err)
@@ -93,26 +102,27 @@ func altarValidateManifest(_ *testing.T, in *Input) (Answer, error) {
 	return Answer{"json": m}, nil
 }
 
-func altarValidateParams(_ *testing.T, in *Input) (Answer, error) {
+func altarContractDigest(_ T, in *Input) (Answer, error) {
+	digest, err := vector.Call[string](altartest.Vector, "contract_digest", Answer{"contract": in.Wire("wire")})
+	return Answer{"digest": digest}, altarRefused(err)
+}
+
+func altarValidateParams(_ T, in *Input) (Answer, error) {
 	contract, wire := in.Wire("contract"), in.Wire("wire")
 	o := in.ObjectOr("options")
 	opts := &altar.ValidationOptions{DropUnknown: o.Bool("strip_unknown"), AllowNonFinite: o.Bool("non_finite")}
-	c, err := altar.DecodeContract(contract)
-	if err != nil {
+	if _, err := altar.DecodeContract(contract); err != nil {
 		return nil, err
 	}
-	v, err := altar.NewValidator(c, opts)
-	if err != nil {
-		return nil, err
-	}
-	out, err := v.Append(nil, wire)
+	out, err := vector.Call[[]byte](altartest.Vector, "validate_params",
+		Answer{"contract": contract, "params": wire, "options": opts})
 	if err != nil {
 		return nil, altarRefused(err)
 	}
 	return Answer{"json": json.RawMessage(out), "wire": string(out)}.Optional(), nil
 }
 
-func altarDecode(_ *testing.T, in *Input) (Answer, error) {
+func altarDecode(_ T, in *Input) (Answer, error) {
 	m, err := altar.DecodeMessage(in.Wire("wire"), &altar.DecodeOptions{MaxMessage: in.IntOr("max", 0)})
 	if err != nil {
 		return nil, altarRefused(err)
@@ -124,7 +134,7 @@ func altarDecode(_ *testing.T, in *Input) (Answer, error) {
 	return Answer{"json": json.RawMessage(out)}, nil
 }
 
-func altarEncode(_ *testing.T, in *Input) (Answer, error) {
+func altarEncode(_ T, in *Input) (Answer, error) {
 	m, err := altar.DecodeMessage(in.Raw("message"), &altar.DecodeOptions{Strict: true})
 	if err != nil {
 		return nil, altarRefused(err)
@@ -136,93 +146,56 @@ func altarEncode(_ *testing.T, in *Input) (Answer, error) {
 	return Answer{"wire": string(out)}, nil
 }
 
-func altarFrame(_ *testing.T, in *Input) (Answer, error) {
-	r := altar.NewFrameReader(bytes.NewReader(in.Wire("wire")), in.IntOr("max", 0))
-	list := []Answer{}
-	for {
-		frame, err := r.Next()
-		var e *altar.DecodeError
-		switch {
-		case err == nil:
-			list = append(list, Answer{"frame": string(frame)})
-		case errors.As(err, &e):
-			list = append(list, Answer{"reason": string(e.Err.Reason())})
-		case errors.Is(err, altar.ErrTruncated):
-			list = append(list, Answer{"reason": "truncated"})
-		case errors.Is(err, io.EOF):
-			return Answer{"json": list}, nil
-		default:
-			return nil, err
-		}
-	}
+func altarFrame(_ T, in *Input) (Answer, error) {
+	list, err := vector.Call[[]Answer](altartest.Vector, "frame", Answer{"wire": in.Wire("wire"), "max": in.IntOr("max", 0)})
+	return Answer{"json": list}, altarRefused(err)
 }
 
-func altarNegotiate(_ *testing.T, in *Input) (Answer, error) {
-	v, err := altar.Negotiate(in.String("host"), in.String("runtime"))
-	if err != nil {
-		return nil, altarRefused(err)
-	}
-	return Answer{"effective": v}, nil
+func altarNegotiate(_ T, in *Input) (Answer, error) {
+	v, err := vector.Call[string](altartest.Vector, "negotiate",
+		Answer{"host": in.String("host"), "runtime": in.String("runtime")})
+	return Answer{"effective": v}, altarRefused(err)
 }
 
-func altarResolveTool(_ *testing.T, in *Input) (Answer, error) {
-	names := in.Strings("contracts")
-	has := func(name string) bool { return slices.Contains(names, name) }
-	contract, id, err := altar.ResolveTool(has, in.String("tool_name"))
-	if err != nil {
-		return nil, altarRefused(err)
+func altarResolveTool(_ T, in *Input) (Answer, error) {
+	out, err := vector.Call[Answer](altartest.Vector, "resolve_tool",
+		Answer{"contracts": in.Strings("contracts"), "toolName": in.String("tool_name")})
+	if out["runtime_id"] == "" {
+		delete(out, "runtime_id")
 	}
-	out := Answer{"contract": contract}
-	if id != "" {
-		out["runtime_id"] = id
-	}
-	return Answer{"json": out}, nil
+	return Answer{"json": out}, altarRefused(err)
 }
 
-func altarStreamAssemble(_ *testing.T, in *Input) (Answer, error) {
-	s := altar.NewCallStream(in.String("invocation_id"))
-	payloads := []json.RawMessage{}
-	now := time.Time{}
-	for _, text := range in.Strings("chunks") {
-		m, err := altar.DecodeMessage([]byte(text), nil)
-		if err != nil {
-			s.Broken(err)
-		} else {
-			s.Add(m, now)
-		}
-		for p, ok := s.Next(); ok; p, ok = s.Next() {
-			payloads = append(payloads, p)
-		}
-	}
-	out := Answer{"payloads": payloads, "state": "open"}
-	done, err := s.End()
-	var e *altar.Error
-	switch {
-	case errors.As(err, &e):
-		out["state"], out["code"] = "failed", string(e.Code)
-		if r := e.Reason(); r != "" {
-			out["reason"] = string(r)
-		}
-	case err != nil:
-		return nil, err
-	case done:
-		out["state"] = "done"
-	}
-	return Answer{"json": out}, nil
+func altarStreamAssemble(_ T, in *Input) (Answer, error) {
+	out, err := vector.Call[json.RawMessage](altartest.Vector, "stream_assemble",
+		Answer{"invocationID": in.String("invocation_id"), "chunks": in.Strings("chunks")})
+	return Answer{"json": out}, altarRefused(err)
 }
 
-func altarImportADM(_ *testing.T, in *Input) (Answer, error) {
+func altarImportADM(_ T, in *Input) (Answer, error) {
 	wire := in.Wire("wire")
 	o := in.ObjectOr("options")
-	list, err := altar.ImportADM(wire, &altar.ADMOptions{Lossy: o.Bool("lossy")})
+	list, err := adm.Import(wire, &adm.ImportOptions{Lossy: o.Bool("lossy")})
 	if err != nil {
 		return nil, altarRefused(err)
 	}
 	return Answer{"json": list}, nil
 }
 
-func altarParseADMResult(_ *testing.T, in *Input) (Answer, error) {
-	r, err := altar.ParseADMResult(in.Wire("wire"))
+func altarExportADM(_ T, in *Input) (Answer, error) {
+	m, err := altar.DecodeManifest(in.Wire("wire"))
+	if err != nil {
+		return nil, altarRefused(err)
+	}
+	out, err := adm.Export(m)
+	if err != nil {
+		return nil, altarRefused(err)
+	}
+	return Answer{"json": json.RawMessage(out)}, nil
+}
+
+func altarParseADMResult(_ T, in *Input) (Answer, error) {
+	r, err := adm.DecodeResult(in.Wire("wire"))
 	if err != nil {
 		return nil, altarRefused(err)
 	}
@@ -242,23 +215,37 @@ func altarParseADMResult(_ *testing.T, in *Input) (Answer, error) {
 	return Answer{"json": a}, nil
 }
 
-func altarModelName(_ *testing.T, in *Input) (Answer, error) {
-	list, _ := altar.ModelTools([]altar.ToolInfo{{Name: in.String("contract")}}, nil)
-	if len(list) != 1 {
-		return nil, fmt.Errorf("one contract gives %d tools", len(list))
+func altarModelName(_ T, in *Input) (Answer, error) {
+	list, err := llm.Tools([]altar.ToolInfo{{Name: in.String("contract")}}, llm.OpenAIChat, false)
+	if err != nil {
+		return nil, altarRefused(err)
 	}
 	return Answer{"name": list[0].Name}, nil
 }
 
-func altarModelArguments(_ *testing.T, in *Input) (Answer, error) {
+func altarModelTool(_ T, in *Input) (Answer, error) {
+	contract, vendor := in.Wire("contract"), in.String("vendor")
+	strict := in.ObjectOr("options").Bool("strict")
+	c, err := altar.DecodeContract(contract)
+	if err != nil {
+		return nil, altarRefused(err)
+	}
+	list, err := llm.Tools([]altar.ToolInfo{{Name: c.Name, Description: c.Description, Parameters: c.Parameters}}, llm.Vendor(vendor), strict)
+	if err != nil {
+		return nil, altarRefused(err)
+	}
+	return Answer{"json": list[0].JSON}, nil
+}
+
+func altarModelArguments(_ T, in *Input) (Answer, error) {
 	contract, arguments := in.Wire("contract"), in.Wire("arguments")
 	c, err := altar.DecodeContract(contract)
 	if err != nil {
 		return nil, err
 	}
-	out, err := altar.ModelArguments(c.Parameters, arguments)
+	out, err := llm.Arguments(c.Parameters, arguments)
 	if err != nil {
 		return nil, altarRefused(err)
 	}
-	return Answer{"json": json.RawMessage(out)}, nil
+	return Answer{"json": out}, nil
 }

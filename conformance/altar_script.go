@@ -13,6 +13,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -20,6 +21,8 @@ import (
 	"time"
 
 	"github.com/fivewire/fivewire/altar"
+	"github.com/fivewire/fivewire/altar/altartest"
+	"github.com/fivewire/fivewire/internal/lines"
 	"github.com/fivewire/fivewire/internal/sse"
 	"github.com/fivewire/fivewire/internal/strictjson"
 	"github.com/fivewire/fivewire/store"
@@ -91,7 +94,7 @@ type altarConn struct {
 	closed bool           // by a step; guarded by the lock of the fixture
 }
 
-func altarHostScript(t *testing.T, in *Input) (Answer, error) {
+func altarHostScript(t T, in *Input) (Answer, error) {
 	return Script{Start: altarStart, Open: func(t *testing.T, in *Input) (Step, error) {
 		return openAltarHost(t, in, nil)
 	}}.Run(t, in)
@@ -138,26 +141,23 @@ func (f *altarHost) configure(o *Input) error {
 	if o.Bool("store") && f.state == nil {
 		f.state = store.NewMemory()
 	}
-	o.noOption("altar", "hold_down_ms", "stream_buffer", "reader_stall_ms", "max_calls_per_principal")
 	sessions := 0
 	f.opts = altar.HostOptions{
 		ID: "host-1", ProtocolVersion: o.StringOr("version", ""), Level: level,
 		Limits: altar.Limits{
-			MaxMessage: f.maxMessage, MaxSessionsPerPrincipal: 8,
-			BreakerThreshold:        o.IntOr("trip_after", 0),
-			MaxConcurrentPerSession: o.IntOr("max_calls_per_session", 0),
-			MaxStoredResults:        int64(o.IntOr("record_bytes", 0)),
+			MaxMessage: f.maxMessage, MaxItemsPerPrincipal: 8,
+			BreakerThreshold:        o.IntOr("trip_after", -1),
+			MaxConcurrentPerSession: o.Int64Or("max_calls_per_session", 0), MaxConcurrentPerPrincipal: o.Int64Or("max_calls_per_principal", 0),
+			MaxStoredResults: o.Int64Or("record_bytes", 0), MaxStreamBuffer: o.IntOr("stream_buffer", 0),
 		},
 		Timing: altar.Timing{
-			MaxSessionTTL: 2 * time.Hour,
-			Heartbeat:     time.Duration(o.IntOr("heartbeat_ms", 0)) * time.Millisecond,
+			MaxSessionTTL:      2 * time.Hour,
+			Heartbeat:          time.Duration(o.Int64Or("heartbeat_ms", -1)) * time.Millisecond,
+			RuntimeGracePeriod: time.Duration(o.Int64Or("hold_down_ms", -1)) * time.Millisecond,
+			SlowReaderTimeout:  time.Duration(o.Int64Or("reader_stall_ms", 0)) * time.Millisecond,
 		},
 		Audit: f.record,
-		NewSessionID: func() string {
-			sessions++
-			return fmt.Sprintf("sess-%d", sessions)
-		},
-		Auth: altar.Auth{Authenticator: altar.AuthenticatorFunc(altarBearer), RuntimeAuthorizer: func(_ context.Context, id *altar.Principal, _ *altar.AnnounceRuntime) error {
+		Auth: altar.Auth{Authenticator: altar.AuthenticatorFunc(altarBearer), Authorizer: altar.AuthorizerFunc(altarAuthorize), RuntimeAuthorizer: func(_ context.Context, id *altar.Principal, _ *altar.AnnounceRuntime) error {
 			if !strings.HasPrefix(id.ID, "svc-") {
 				return errors.New("not a service")
 			}
@@ -169,6 +169,10 @@ func (f *altarHost) configure(o *Input) error {
 			return nil
 		}},
 	}
+	altartest.SessionIDs(&f.opts, func() string {
+		sessions++
+		return fmt.Sprintf("sess-%d", sessions)
+	})
 	return nil
 }
 
@@ -179,7 +183,7 @@ func (f *altarHost) start() error {
 	if f.state != nil {
 		opts.Persistence.Store = &gatedStore{Store: f.state, gate: f.gate}
 	}
-	host, err := altar.NewHost(f.manifest, altar.AuthorizerFunc(altarAuthorize), &opts)
+	host, err := altar.NewHost(f.manifest, &opts)
 	f.host = host
 	return err
 }
@@ -202,7 +206,7 @@ func (f *altarHost) restart() error {
 }
 
 // record keeps an audit event as the scripts compare it.
-func (f *altarHost) record(e *altar.AuditRecord) {
+func (f *altarHost) record(_ context.Context, e *altar.AuditRecord) {
 	a := Answer{"kind": e.Operation}
 	for name, text := range map[string]string{"who": e.Principal, "runtime_id": e.RuntimeID, "session_id": e.SessionID,
 		"invocation_id": e.InvocationID, "contract": e.Contract} {
@@ -226,7 +230,16 @@ func altarBearer(r *http.Request) (*altar.Principal, error) {
 	if !ok {
 		return nil, nil
 	}
-	return altarIdentity(token), nil
+	name, ms, ok := strings.Cut(token, "@")
+	id := altarIdentity(name)
+	if id != nil && ok {
+		n, err := strconv.ParseInt(ms, 10, 64)
+		if err != nil {
+			return nil, err
+		}
+		id.Expires = altarStart.Add(time.Duration(n) * time.Millisecond)
+	}
+	return id, nil
 }
 
 // altarAuthorize lets only the effective role admin read secrets.
@@ -239,7 +252,7 @@ func altarAuthorize(_ context.Context, r *altar.AuthorizeRequest) error {
 		role = claim
 	}
 	if r.Contract.Name == "admin/secret" && role != "admin" {
-		return altar.Denied()
+		return altar.ReasonDenied
 	}
 	return nil
 }
@@ -259,8 +272,11 @@ func (f *altarHost) step(in *Input) (Answer, error) {
 func (f *altarHost) act(in *Input) error {
 	switch {
 	case in.Has("open"):
-		in.noOption("altar", "expires")
-		f.open(in.String("open"), in.StringOr("identity", ""))
+		id := altarIdentity(in.StringOr("identity", ""))
+		if in.Has("expires") {
+			id.Expires = altarStart.Add(time.Duration(in.Int64("expires")) * time.Millisecond)
+		}
+		f.open(in.String("open"), id)
 	case in.Has("send"):
 		c := f.conns[in.String("send")]
 		wire := in.Wire("wire")
@@ -339,7 +355,7 @@ func (s altarStream) Write(p []byte) (int, error) { return s.out.Write(p) }
 
 func (s altarStream) Close() error { return errors.Join(s.PipeReader.Close(), s.out.Close()) }
 
-func (f *altarHost) open(name, identity string) {
+func (f *altarHost) open(name string, id *altar.Principal) {
 	fromPeer, toHost := io.Pipe()
 	fromHost, toPeer := io.Pipe()
 	c := &altarConn{out: toHost, in: fromHost}
@@ -347,10 +363,10 @@ func (f *altarHost) open(name, identity string) {
 	host := f.host
 	f.wg.Go(func() {
 		conn := altar.NewStreamConn(altarStream{fromPeer, toPeer}, &altar.StreamConnOptions{MaxMessage: f.maxMessage})
-		_ = host.Serve(context.Background(), conn, altarIdentity(identity))
+		_ = host.Serve(context.Background(), conn, id)
 	})
 	f.wg.Go(func() {
-		frames := altar.NewFrameReader(fromHost, 1<<24)
+		frames := lines.NewReader(fromHost, 1<<24)
 		for {
 			frame, err := frames.Next()
 			f.mu.Lock()
@@ -440,12 +456,8 @@ func altarExchange(w *httptest.ResponseRecorder) Answer {
 			messages = append(messages, altarProjected([]byte(e.Data)))
 		}
 	default:
-		for r := altar.NewFrameReader(w.Body, 1<<24); ; {
-			frame, err := r.Next()
-			if err != nil {
-				break
-			}
-			messages = append(messages, altarProjected(frame))
+		for line := range bytes.Lines(w.Body.Bytes()) {
+			messages = append(messages, altarProjected(bytes.TrimSpace(line)))
 		}
 	}
 	a["messages"] = messages
@@ -465,15 +477,19 @@ type altarRuntime struct {
 	ending bool
 }
 
-func altarRuntimeScript(t *testing.T, in *Input) (Answer, error) {
+func altarRuntimeScript(t T, in *Input) (Answer, error) {
 	return Script{Start: altarStart, Open: openAltarRuntime}.Run(t, in)
 }
 
 func openAltarRuntime(t *testing.T, in *Input) (Step, error) {
 	o := in.ObjectOr("options")
-	f := &altarRuntime{rt: altar.NewRuntime("rt-go", &altar.RuntimeOptions{
-		Heartbeat: time.Duration(o.IntOr("heartbeat_ms", 0)) * time.Millisecond,
-	})}
+	rt, err := altar.NewRuntime("rt-go", &altar.RuntimeOptions{
+		Heartbeat: time.Duration(o.Int64Or("heartbeat_ms", -1)) * time.Millisecond,
+	})
+	if err != nil {
+		return nil, err
+	}
+	f := &altarRuntime{rt: rt}
 	altarTools(f.rt)
 	t.Cleanup(func() {
 		f.mu.Lock()
@@ -530,7 +546,7 @@ func (f *altarRuntime) start() {
 		_ = f.rt.Run(context.Background(), altar.NewStreamConn(altarStream{fromHost, toHost}, nil))
 	})
 	f.wg.Go(func() {
-		frames := altar.NewFrameReader(fromRuntime, 1<<24)
+		frames := lines.NewReader(fromRuntime, 1<<24)
 		for {
 			frame, err := frames.Next()
 			f.mu.Lock()
@@ -587,7 +603,7 @@ func altarTools(rt *altar.Runtime) {
 	}
 	fault("fault/panic", func() error { panic("a secret") })
 	fault("fault/error", func() error { return errors.New("disk full") })
-	fault("fault/altar", func() error { return altar.NewError(altar.ErrRuntimeUnavailable, "", "backend down") })
+	fault("fault/altar", func() error { return altar.Errorf(altar.ErrRuntimeUnavailable, "", "backend down") })
 	one("slow/wait", "ms", "integer", altarWait)
 	one("bin/len", "data", "binary", func(_ context.Context, call *altar.ToolCall) (any, error) {
 		var in struct {

@@ -17,7 +17,7 @@ import (
 // that keeps its state in the process.
 func TestAltarWithStore(t *testing.T) {
 	p := Altar()
-	p.Ops["host_script"] = func(t *testing.T, in *Input) (Answer, error) {
+	p.Ops["host_script"] = func(t T, in *Input) (Answer, error) {
 		return Script{Start: altarStart, Open: func(t *testing.T, in *Input) (Step, error) {
 			return openAltarHost(t, in, store.NewMemory())
 		}}.Run(t, in)
@@ -25,6 +25,6 @@ func TestAltarWithStore(t *testing.T) {
 	failures, err := KnownFailures()
 	require.NoError(t, err)
 	failures = slices.DeleteFunc(failures, func(k KnownFailure) bool { return !strings.HasPrefix(k.ID, "altar-") })
-	report := Run(t, Embedded().Filter("altar"), []Protocol{p}, &Options{KnownFailures: failures})
+	report := Run(t, Embedded().Filter(func(c *Case) bool { return c.Protocol == "altar" }), []Protocol{p}, &Options{KnownFailures: failures})
 	require.True(t, report.Passed())
 }

@@ -9,13 +9,14 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
-	"net/netip"
-	"testing"
+	"unicode/utf8"
 
 	"github.com/fivewire/fivewire/arc"
+	"github.com/fivewire/fivewire/arc/arctest"
+	"github.com/fivewire/fivewire/arc/webhook"
 	"github.com/fivewire/fivewire/internal/strictjson"
+	"github.com/fivewire/fivewire/internal/vector"
 )
 
 // ARC returns the operations of package arc.
@@ -59,7 +60,7 @@ func arcRefused(err error) error {
 	return f
 }
 
-func arcDecodeRequest(_ *testing.T, in *Input) (Answer, error) {
+func arcDecodeRequest(_ T, in *Input) (Answer, error) {
 	req, err := arc.DecodeRequest(in.Wire("wire"))
 	if err != nil {
 		return nil, arcRefused(err)
@@ -68,7 +69,7 @@ func arcDecodeRequest(_ *testing.T, in *Input) (Answer, error) {
 		"targetAgent": req.TargetAgent, "traceId": req.TraceID, "json": req.Params}, nil
 }
 
-func arcEncodeRequest(_ *testing.T, in *Input) (Answer, error) {
+func arcEncodeRequest(_ T, in *Input) (Answer, error) {
 	text, err := arc.AppendRequest(nil, &arc.Request{ID: arc.ID(in.String("idRaw")), Method: in.String("method"),
 		RequestAgent: in.String("requestAgent"), TargetAgent: in.String("targetAgent"), TraceID: in.String("traceId"),
 		Params: json.RawMessage(in.String("params"))})
@@ -87,7 +88,7 @@ func arcIDToken(envelope []byte) string {
 // arcClientFault names an error on the client's side.
 func arcClientFault(err error) error {
 	for target, code := range map[error]string{
-		arc.ErrNotJSON: "parse_error", arc.ErrVersionMismatch: "version_mismatch",
+		arc.ErrVersionMismatch: "version_mismatch",
 		arc.ErrInvalidResponse: "invalid_response", arc.ErrIDMismatch: "id_mismatch",
 	} {
 		if errors.Is(err, target) {
@@ -103,8 +104,17 @@ func arcClientFault(err error) error {
 	return err
 }
 
-func arcDecodeResponse(_ *testing.T, in *Input) (Answer, error) {
-	res, err := arc.DecodeResponse(in.Wire("wire"), arc.ID(in.StringOr("requestIdRaw", "")))
+// isARCJSON reports whether a body is JSON.
+func isARCJSON(body []byte) bool {
+	return json.Valid(body) && utf8.Valid(body)
+}
+
+func arcDecodeResponse(_ T, in *Input) (Answer, error) {
+	wire := in.Wire("wire")
+	res, err := arc.DecodeResponse(wire, arc.ID(in.StringOr("requestIdRaw", "")))
+	if err != nil && !isARCJSON(wire) {
+		return nil, NewFailure("parse_error", err)
+	}
 	if err != nil {
 		return nil, arcClientFault(err)
 	}
@@ -117,7 +127,7 @@ func arcDecodeResponse(_ *testing.T, in *Input) (Answer, error) {
 	return a, nil
 }
 
-func arcEncodeResponse(_ *testing.T, in *Input) (Answer, error) {
+func arcEncodeResponse(_ T, in *Input) (Answer, error) {
 	res := &arc.Response{ID: arc.ID(in.String("idRaw")), ResponseAgent: in.String("responseAgent"),
 		TargetAgent: in.String("targetAgent"), TraceID: in.String("traceId")}
 	if in.Has("result") {
@@ -125,7 +135,7 @@ func arcEncodeResponse(_ *testing.T, in *Input) (Answer, error) {
 	}
 	if in.Has("error") {
 		e := in.Object("error")
-		res.Error = &arc.Error{Code: arc.Code(e.Int("code")), Message: e.String("message")}
+		res.Error = &arc.Error{Code: arc.Code(e.Int64("code")), Message: e.String("message")}
 		if e.Has("details") {
 			res.Error.Details = json.RawMessage(e.String("details"))
 		}
@@ -137,15 +147,24 @@ func arcEncodeResponse(_ *testing.T, in *Input) (Answer, error) {
 	return Answer{"json": json.RawMessage(text), "idRaw": arcIDToken(text)}, nil
 }
 
-func arcValidateParams(_ *testing.T, in *Input) (Answer, error) {
-	params, err := arc.NormalizeParams(in.String("method"), in.Wire("wire"))
+// passed returns a member as JSON text for [vector.Call].
+func passed(in *Input, name string, required bool) json.RawMessage {
+	if v := in.member(name, "JSON", required, nil); v != nil {
+		return json.RawMessage(v)
+	}
+	return json.RawMessage("null")
+}
+
+func arcValidateParams(_ T, in *Input) (Answer, error) {
+	params, err := vector.Call[json.RawMessage](arctest.Vector, "validate_params",
+		Answer{"method": in.String("method"), "params": in.Wire("wire")})
 	if err != nil {
 		return nil, arcRefused(err)
 	}
 	return Answer{"json": params}, nil
 }
 
-func arcValidateResult(_ *testing.T, in *Input) (Answer, error) {
+func arcValidateResult(_ T, in *Input) (Answer, error) {
 	res, err := arc.DecodeResult(in.String("method"), in.Wire("wire"))
 	if err != nil {
 		return nil, arcClientFault(err)
@@ -164,12 +183,12 @@ func arcValidateResult(_ *testing.T, in *Input) (Answer, error) {
 	return a, nil
 }
 
-func arcErrorInfo(_ *testing.T, in *Input) (Answer, error) {
-	c := arc.Code(in.Int("code"))
+func arcErrorInfo(_ T, in *Input) (Answer, error) {
+	c := arc.Code(in.Int64("code"))
 	return Answer{"name": c.Name(), "family": c.Family(), "message": c.Message(), "httpStatus": c.HTTPStatus()}, nil
 }
 
-func arcTimestamp(_ *testing.T, in *Input) (Answer, error) {
+func arcTimestamp(_ T, in *Input) (Answer, error) {
 	t, err := arc.Timestamp(in.String("text")).Time()
 	if err != nil {
 		return nil, NewFailure("bad_timestamp", err)
@@ -177,7 +196,7 @@ func arcTimestamp(_ *testing.T, in *Input) (Answer, error) {
 	return Answer{"utc": string(arc.NewTimestamp(t))}, nil
 }
 
-func arcPartBytes(_ *testing.T, in *Input) (Answer, error) {
+func arcPartBytes(_ T, in *Input) (Answer, error) {
 	var p arc.Part
 	if err := p.UnmarshalJSON(in.Wire("wire")); err != nil {
 		return nil, err
@@ -189,112 +208,26 @@ func arcPartBytes(_ *testing.T, in *Input) (Answer, error) {
 	return Answer{"bytesB64": base64.StdEncoding.EncodeToString(b)}, nil
 }
 
-// cutReader delivers its bytes in the pieces that end at the given offsets.
-type cutReader struct {
-	data []byte
-	cuts []int
-	at   int
+func arcSSEDecode(_ T, in *Input) (Answer, error) {
+	out, err := vector.Call[json.RawMessage](arctest.Vector, "sse_decode", Answer{"wire": in.Wire("wire"),
+		"cuts": passed(in, "cuts", false), "maxEvent": in.IntOr("maxEventBytes", 0)})
+	return Answer{"json": out}, err
 }
 
-func (r *cutReader) Read(p []byte) (int, error) {
-	if r.at >= len(r.data) {
-		return 0, io.EOF
+func arcSSEEncode(_ T, in *Input) (Answer, error) {
+	events := passed(in, "events", true)
+	frames, err := vector.Call[[][]byte](arctest.Vector, "sse_encode", Answer{"events": events})
+	if errors.Is(err, arc.ErrStreamClosed) {
+		return nil, NewFailure("invalid_event", err)
 	}
-	for len(r.cuts) > 0 && r.cuts[0] <= r.at {
-		r.cuts = r.cuts[1:]
+	var kinds []struct{ Kind string }
+	if err := errors.Join(err, json.Unmarshal(events, &kinds)); err != nil {
+		return nil, err
 	}
-	end := len(r.data)
-	if len(r.cuts) > 0 && r.cuts[0] < end {
-		end = r.cuts[0]
-	}
-	n := copy(p, r.data[r.at:end])
-	r.at += n
-	return n, nil
-}
-
-func arcSSEDecode(_ *testing.T, in *Input) (Answer, error) {
-	body := &cutReader{data: in.Wire("wire")}
-	if in.Has("cuts") {
-		body.cuts = in.Ints("cuts")
-	}
-	r := arc.NewStreamReader(body, &arc.StreamReaderOptions{MaxEvent: in.IntOr("maxEventBytes", 0)})
-	events := []Answer{}
-	text, status, end := "", "", ""
-	for end == "" || end == "error" {
-		ev, err := r.Next()
-		var fault *arc.Error
-		switch {
-		case errors.As(err, &fault):
-			events = append(events, Answer{"kind": "error", "code": int64(fault.Code), "message": fault.Message})
-			end = "error"
-			continue
-		case end == "error" && err != nil:
-			return sseAnswer(events, text, r.ChatID(), status, end), nil
-		case errors.Is(err, arc.ErrTruncated):
-			end = "truncated"
-		case errors.Is(err, arc.ErrMalformedEvent):
-			end = "malformed"
-		case errors.Is(err, arc.ErrTooLarge):
-			end = "too_large"
-		case err != nil:
-			return nil, err
-		case ev.Done:
-			events = append(events, Answer{"kind": "done", "chatId": ev.ChatID, "status": string(ev.Status)})
-			status = string(ev.Status)
-			if end == "" {
-				end = "done"
-			}
-		default:
-			events = append(events, Answer{"kind": "chunk", "chatId": ev.ChatID, "message": ev.Message})
-			text += ev.Text
-		}
-	}
-	return sseAnswer(events, text, r.ChatID(), status, end), nil
-}
-
-func sseAnswer(events []Answer, text, chatID, status, end string) Answer {
-	return Answer{"json": Answer{"events": events, "text": text, "chatId": chatID, "status": status, "end": end}}
-}
-
-func arcSSEEncode(_ *testing.T, in *Input) (Answer, error) {
-	var e arc.StreamEncoder
-	var out []byte
 	list := []Answer{}
-	for _, ev := range in.Objects("events") {
-		start := len(out)
-		var err error
-		var name string
-		switch kind := ev.String("kind"); kind {
-		case "chunk":
-			var m arc.Message
-			if err := m.UnmarshalJSON([]byte(ev.String("message"))); err != nil {
-				return nil, err
-			}
-			name = "stream"
-			out, err = e.AppendChunk(out, ev.String("chatId"), "", &m)
-		case "done":
-			name = "done"
-			out, err = e.AppendDone(out, ev.String("chatId"), "", arc.ChatStatus(ev.String("status")))
-		case "error":
-			fault := &arc.Error{Code: arc.Code(ev.Int("code")), Message: ev.String("message")}
-			if ev.Has("details") {
-				fault.Details = json.RawMessage(ev.String("details"))
-			}
-			name = "error"
-			out, err = e.AppendError(out, ev.String("chatId"), fault)
-		case "keepalive":
-			out, err = e.AppendKeepAlive(out)
-		default:
-			ev.Fail("kind", "is unknown: %q", kind)
-			return nil, ev.Err()
-		}
-		if errors.Is(err, arc.ErrStreamClosed) {
-			return nil, NewFailure("invalid_event", err)
-		}
-		if err != nil {
-			return nil, err
-		}
-		got, err := sseFrame(out[start:], name)
+	for i, frame := range frames {
+		name := map[string]string{"chunk": "stream", "done": "done", "error": "error"}[kinds[i].Kind]
+		got, err := sseFrame(frame, name)
 		if err != nil {
 			return nil, err
 		}
@@ -319,89 +252,52 @@ func sseFrame(b []byte, name string) (Answer, error) {
 	return Answer{"event": name, "data": json.RawMessage(data)}, nil
 }
 
-func arcTaskMachine(_ *testing.T, in *Input) (Answer, error) {
-	state, list := arc.TaskSubmitted, []Answer{}
-	for _, action := range in.Strings("events") {
-		next, emit, err := state.Next(arc.TaskAction(action))
-		var code arc.Code
-		switch {
-		case err == nil:
-			events := []string{}
-			for _, e := range emit {
-				events = append(events, string(e))
-			}
-			list = append(list, Answer{"status": string(next), "emit": events})
-		case errors.As(err, &code):
-			list = append(list, Answer{"error": int64(code), "status": string(next)})
-		default:
-			return nil, err
-		}
-		state = next
-	}
-	return Answer{"json": list}, nil
+func arcTaskMachine(_ T, in *Input) (Answer, error) {
+	out, err := vector.Call[json.RawMessage](arctest.Vector, "task_machine", Answer{"events": passed(in, "events", true)})
+	return Answer{"json": out}, err
 }
 
-func arcChatMachine(_ *testing.T, in *Input) (Answer, error) {
-	var state arc.ChatStatus
-	stateless, list := in.Bool("stateless"), []Answer{}
-	for _, action := range in.Strings("events") {
-		next, err := state.Next(arc.ChatAction(action))
-		var code arc.Code
-		switch {
-		case err == nil && stateless && state == "" && action == string(arc.ChatStart):
-			list = append(list, Answer{"status": string(arc.ChatClosed)}) // answered, and nothing stays
-			continue
-		case err == nil:
-			list = append(list, Answer{"status": string(next)})
-		case errors.As(err, &code):
-			list = append(list, Answer{"error": int64(code), "status": string(next)})
-		default:
-			return nil, err
-		}
-		state = next
-	}
-	return Answer{"json": list}, nil
+func arcChatMachine(_ T, in *Input) (Answer, error) {
+	out, err := vector.Call[json.RawMessage](arctest.Vector, "chat_machine",
+		Answer{"events": passed(in, "events", true), "stateless": in.Bool("stateless")})
+	return Answer{"json": out}, err
 }
 
-func arcScopeCheck(_ *testing.T, in *Input) (Answer, error) {
+func arcScopeCheck(_ T, in *Input) (Answer, error) {
 	method := in.String("method")
 	provided := arc.ParseScopes(json.RawMessage(in.String("claims")))
-	if missing := arc.MissingScopes(method, provided); len(missing) > 0 {
+	missing, err := vector.Call[[]string](arctest.Vector, "scope_check", Answer{"method": method, "provided": provided})
+	if err != nil {
+		return nil, err
+	}
+	if len(missing) > 0 {
 		return nil, &Failure{Fields: Answer{"code": int64(arc.ErrInsufficientScope), "missing": missing}}
 	}
 	return Answer{"allowed": true, "required": arc.RequiredScopes(method)}, nil
 }
 
-func arcTraceContext(_ *testing.T, in *Input) (Answer, error) {
-	return Answer{"w3c": arc.W3CTraceID(in.String("traceId"))}, nil
+func arcTraceContext(_ T, in *Input) (Answer, error) {
+	id, err := vector.Call[string](arctest.Vector, "trace_context", Answer{"traceID": in.String("traceId")})
+	return Answer{"w3c": id}, err
 }
 
-func arcCallbackURL(_ *testing.T, in *Input) (Answer, error) {
-	policy := arc.CallbackPolicy{AllowInsecure: in.Bool("allowHTTP"), AllowPrivate: in.Bool("allowPrivate")}
-	var addresses []netip.Addr
-	for _, s := range in.StringsOr("resolved") {
-		a, err := netip.ParseAddr(s)
-		if err != nil {
-			return nil, err
-		}
-		addresses = append(addresses, a)
-	}
-	err := policy.Validate(in.String("url"), addresses...)
-	var fault arc.CallbackFault
-	if errors.As(err, &fault) {
-		return nil, &Failure{Fields: Answer{"code": int64(arc.ErrInvalidParams), "reason": string(fault)}, Err: err}
+func arcCallbackURL(_ T, in *Input) (Answer, error) {
+	reason, err := vector.Call[string](arctest.Vector, "callback_url", Answer{"url": in.String("url"),
+		"allowInsecure": in.Bool("allowHTTP"), "allowPrivate": in.Bool("allowPrivate"), "resolved": passed(in, "resolved", false)})
+	if reason != "" {
+		return nil, &Failure{Fields: Answer{"code": int64(arc.ErrInvalidParams), "reason": reason}, Err: err}
 	}
 	return Answer{"ok": true}, err
 }
 
-func arcWebhookSign(_ *testing.T, in *Input) (Answer, error) {
-	return Answer{"signature": arc.SignWebhook([]byte(in.String("secret")), in.Wire("body"))}, nil
+func arcWebhookSign(_ T, in *Input) (Answer, error) {
+	return Answer{"signature": webhook.Sign([]byte(in.String("secret")), in.Wire("body"))}, nil
 }
 
-func arcWebhookVerify(_ *testing.T, in *Input) (Answer, error) {
-	verify := arc.VerifyWebhook
+func arcWebhookVerify(_ T, in *Input) (Answer, error) {
+	verify := webhook.Verify
 	if mode := in.String("mode"); mode == "python" {
-		verify = arc.VerifyWebhookPython
+		verify = webhook.VerifyPython
 	} else if mode != "exact" {
 		in.Fail("mode", "is unknown: %q", mode)
 	}
@@ -411,7 +307,7 @@ func arcWebhookVerify(_ *testing.T, in *Input) (Answer, error) {
 	return Answer{"ok": true}, nil
 }
 
-func arcAgentInfo(_ *testing.T, in *Input) (Answer, error) {
+func arcAgentInfo(_ T, in *Input) (Answer, error) {
 	infos, err := arc.DecodeAgentInfo(in.Wire("wire"))
 	if errors.Is(err, arc.ErrInvalidAgentInfo) {
 		return nil, NewFailure("invalid_agent_info", err)

@@ -73,15 +73,18 @@ func (a *arcFurtherAgents) register(s *arc.Server) {
 	})
 }
 
-// steps runs the task of steps-01. Package arc has no journaled steps, so each
-// word is plain work here.
+// steps runs the task of steps-01.
 func (a *arcFurtherAgents) steps(ctx context.Context, run *arc.TaskRun) error {
 	words := strings.Split(run.Message().Text(), " ")
 	for _, word := range words {
-		if _, err := a.counters.add(a.gate, "step "+word); err != nil {
-			return err
-		}
-		if err := arcPause(ctx, time.Second); err != nil {
+		_, err := arc.Step(ctx, run, word, func(ctx context.Context, _ string) (int, error) {
+			n, err := a.counters.add(a.gate, "step "+word)
+			if err != nil {
+				return 0, err
+			}
+			return n, arcPause(ctx, time.Second)
+		})
+		if err != nil {
 			return err
 		}
 		if err := run.AddMessage(ctx, arc.AgentText("did "+word)); err != nil {
@@ -179,7 +182,10 @@ func arcTallyChat(ctx context.Context, turn *arc.ChatTurn) (*arc.Message, error)
 // arcRemoteError asks another server by a client of the package. That server
 // answers with e, and the client's error is returned wrapped.
 func arcRemoteError(ctx context.Context, e *arc.Error) error {
-	remote := arc.NewServer(nil)
+	remote, err := arc.NewServer(&arc.ServerOptions{Auth: arc.Auth{AllowAnonymous: true}})
+	if err != nil {
+		return err
+	}
 	remote.Handle("b-01", "debug.fail", arc.HandlerFunc(func(context.Context, *arc.Call) (any, error) { return nil, e }))
 	defer func() { _ = remote.Close() }()
 	c, err := arc.NewClient("https://b.test/arc", "more-01", &arc.ClientOptions{
@@ -188,7 +194,7 @@ func arcRemoteError(ctx context.Context, e *arc.Error) error {
 	if err != nil {
 		return err
 	}
-	_, err = c.Call(ctx, "b-01", "debug.fail", json.RawMessage(`{}`))
+	_, err = c.Call(ctx, "b-01", "debug.fail", json.RawMessage(`{}`), nil)
 	return fmt.Errorf("asking b: %w", err)
 }
 

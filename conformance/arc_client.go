@@ -49,10 +49,7 @@ func arcClientStep(c *arc.Client, peer *arcPeer, step *Input) (Answer, error) {
 	call := step.Object("call")
 	method, target := call.String("method"), call.String("target")
 	params, stream := json.RawMessage(call.String("params")), call.Bool("stream")
-	var opts []arc.CallOptions
-	if call.Has("traceId") {
-		opts = append(opts, arc.WithTraceID(call.String("traceId")))
-	}
+	opts := &arc.CallOptions{TraceID: call.StringOr("traceId", "")}
 	*peer = arcPeer{}
 	for _, r := range step.Objects("replies") {
 		peer.replies = append(peer.replies, readARCReply(r))
@@ -64,7 +61,7 @@ func arcClientStep(c *arc.Client, peer *arcPeer, step *Input) (Answer, error) {
 	var err error
 	if stream {
 		text := ""
-		for ev, fault := range c.Stream(context.Background(), target, method, params, opts...) {
+		for ev, fault := range c.Stream(context.Background(), target, method, params, opts) {
 			if err = fault; err != nil {
 				break
 			}
@@ -73,7 +70,7 @@ func arcClientStep(c *arc.Client, peer *arcPeer, step *Input) (Answer, error) {
 		a["text"] = Optional(text)
 	} else {
 		var res *arc.Response
-		if res, err = c.Call(context.Background(), target, method, params, opts...); err == nil {
+		if res, err = c.Call(context.Background(), target, method, params, opts); err == nil {
 			a["json"] = res.Result
 			if method == arc.MethodTaskNotification {
 				a["json"] = Optional(res.Result) // only the status counts
@@ -84,6 +81,9 @@ func arcClientStep(c *arc.Client, peer *arcPeer, step *Input) (Answer, error) {
 		return nil, peer.fault
 	}
 	arcOutcome(a, err, stream)
+	if a["outcome"] == "invalid_response" && !isARCJSON(peer.last) {
+		a["outcome"] = "parse_error"
+	}
 	a["attempts"] = peer.attempts
 	if peer.url != "" {
 		a["sent"] = Optional(Answer{"url": Optional(peer.url), "headers": Optional(Headers(peer.header)),
@@ -110,7 +110,7 @@ func arcOutcome(a Answer, err error, stream bool) {
 		for _, known := range []struct {
 			err  error
 			name string
-		}{{arc.ErrRedirect, "redirect_refused"}, {arc.ErrNotJSON, "parse_error"}, {arc.ErrInvalidResponse, "invalid_response"},
+		}{{arc.ErrRedirect, "redirect_refused"}, {arc.ErrInvalidResponse, "invalid_response"},
 			{arc.ErrInvalidResult, "invalid_result"}, {arc.ErrIDMismatch, "id_mismatch"}, {arc.ErrVersionMismatch, "version_mismatch"},
 			{arc.ErrTruncated, "truncated"}, {arc.ErrMalformedEvent, "malformed"}, {arc.ErrTooLarge, "too_large"}} {
 			if errors.Is(err, known.err) {
@@ -152,7 +152,8 @@ type arcPeer struct {
 	url      string // of the recorded request; empty if none left the client
 	header   http.Header
 	body     []byte
-	fault    error // of the script
+	last     []byte // body of the last response
+	fault    error  // of the script
 }
 
 var errNoReply = errors.New("an exchange for which the script has no reply")
@@ -181,6 +182,7 @@ func (p *arcPeer) RoundTrip(req *http.Request) (*http.Response, error) {
 		return nil, &net.OpError{Op: "read", Net: "tcp", Err: os.NewSyscallError("read", syscall.ECONNRESET)}
 	}
 	text := strings.ReplaceAll(reply.body, "${ID}", arcIDToken(body))
+	p.last = []byte(text)
 	return &http.Response{StatusCode: reply.status, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1, Header: reply.header,
 		Body: io.NopCloser(bytes.NewReader([]byte(text))), ContentLength: int64(len(text)), Request: req}, nil
 }

@@ -7,6 +7,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"net/http"
 	"slices"
 	"strings"
 	"time"
@@ -27,20 +28,33 @@ var arcFixtures = []string{
 
 // arcFixtureOptions returns the options of a server of that fixture.
 func arcFixtureOptions(fixture string) (*arc.ServerOptions, error) {
-	o := &arc.ServerOptions{ID: "arc-server", Path: "/arc", Timing: arc.Timing{Heartbeat: -1}}
+	o := &arc.ServerOptions{Auth: arc.Auth{AllowAnonymous: true}, ID: "arc-server", Path: "/arc", Timing: arc.Timing{Heartbeat: -1}}
 	const window, resume, lease = 10 * time.Minute, 60500 * time.Millisecond, 10 * time.Second
 	switch fixture {
 	case "open", "more":
 	case "auth":
-		o.Verifier = arc.TokenVerifierFunc(arcFixtureToken)
+		o.Auth = arc.Auth{Authenticator: arc.BearerAuthenticator(arc.TokenVerifierFunc(arcFixtureToken))}
 	case "limits":
 		o.Limits.MaxMessage = 1024
 	case "rate":
-		o.Limits.RateLimit = &arc.RateLimit{PerSecond: 1, Burst: 3}
+		o.Limits.RequestRate, o.Limits.RequestBurst = 1, 3
+		o.Limits.RateKey = func(call *arc.Call) string { return call.RequestAgent }
 	case "resume":
 		o.EnableResume, o.Persistence.StreamRetention = true, resume
 	case "window":
 		o.Persistence.ResultTTL = window
+	case "small":
+		o.Limits.MaxTasks, o.Limits.MaxTasksPerPrincipal = 1, 1
+		o.Limits.TaskQueueLimit, o.Limits.TaskQueueLimitPerPrincipal = 2, 2
+	case "timed":
+		o.Timing.TaskTimeout, o.Timing.InputTimeout = time.Minute, 2*time.Minute
+	case "python":
+		o.ProfileFor = func(_ http.Header, requestAgent string) arc.Profile {
+			if strings.HasPrefix(requestAgent, "py-") {
+				return arc.ProfilePythonSDK
+			}
+			return ""
+		}
 	case "durable":
 		o.Persistence.LeaseTTL = lease
 	case "pair":

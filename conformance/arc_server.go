@@ -25,6 +25,7 @@ import (
 	"github.com/fivewire/fivewire/arc/arctest"
 	"github.com/fivewire/fivewire/internal/sse"
 	"github.com/fivewire/fivewire/internal/strictjson"
+	"github.com/fivewire/fivewire/internal/vector"
 	"github.com/fivewire/fivewire/store"
 )
 
@@ -37,44 +38,13 @@ func arcServerOps() map[string]Op {
 }
 
 // arcRoute lets a router choose for a list of calls.
-func arcRoute(t *testing.T, in *Input) (Answer, error) {
-	r := arc.NewRouter(nil)
-	agents, calls := in.Objects("agents"), in.Objects("calls")
-	seen := map[string]bool{}
-	for _, a := range agents {
-		id := a.String("id")
-		err := r.Add(id, a.StringOr("group", ""), a.IntOr("capacity", 0))
-		if err != nil && seen[id] {
-			return nil, NewFailure("duplicate_agent", err)
-		}
-		if err != nil {
-			return nil, err
-		}
-		seen[id] = true
+func arcRoute(_ T, in *Input) (Answer, error) {
+	list, err := vector.Call[json.RawMessage](arctest.Vector, "route",
+		Answer{"agents": passed(in, "agents", true), "calls": passed(in, "calls", true)})
+	if errors.Is(err, arc.ErrDuplicateAgentID) {
+		return nil, NewFailure("duplicate_agent", err)
 	}
-	list := []any{}
-	for _, c := range calls {
-		switch {
-		case c.Has("set"):
-			r.SetHealthy(c.String("set"), c.BoolOr("healthy", true))
-			list = append(list, nil)
-		case c.Has("done"):
-			r.Done(c.String("done"))
-			list = append(list, nil)
-		default:
-			id, err := r.Pick(t.Context(), c.String("target"), c.StringOr("key", ""))
-			var e *arc.Error
-			switch {
-			case err == nil:
-				list = append(list, id)
-			case errors.As(err, &e):
-				list = append(list, Answer{"error": int64(e.Code)})
-			default:
-				return nil, err
-			}
-		}
-	}
-	return Answer{"json": list}, nil
+	return Answer{"json": list}, err
 }
 
 // An arcServers is the fixture of a serve_script: one server, or two that share
@@ -131,10 +101,11 @@ func (f *arcServers) start(n int) error {
 		o.Persistence.Store = &gatedStore{Store: f.state, gate: p.gate}
 		o.Persistence.InstanceID = "instance-" + strconv.Itoa(f.starts)
 	}
-	o.Webhook = &arc.WebhookOptions{
-		NoJitter: true, Transport: &arcSinkTransport{sinks: f.sinks, gate: p.gate}, Lookup: arcLookup,
+	o.Webhook = &arc.WebhookOptions{Transport: &arcSinkTransport{sinks: f.sinks, gate: p.gate}}
+	arctest.ExactWebhooks(o.Webhook, arcLookup)
+	if p.server, err = arc.NewServer(o); err != nil {
+		return err
 	}
-	p.server = arc.NewServer(o)
 	arcFixtureAgents(p.server)
 	if !slices.Contains([]string{"open", "auth", "limits", "rate"}, f.fixture) {
 		(&arcFurtherAgents{gate: p.gate, counters: f.counters}).register(p.server)
@@ -169,7 +140,9 @@ func (f *arcServers) step(in *Input) (Answer, error) {
 	case in.Has("start"):
 		return Answer{}, f.start(in.Int("start"))
 	case in.Has("together"):
-		return f.together(in)
+		a, err := arcTogether(in, f.request)
+		synctest.Wait()
+		return a, err
 	}
 	call, err := f.request(in)
 	if err != nil {
@@ -223,24 +196,29 @@ func (f *arcServers) request(in *Input) (*arcExchange, error) {
 		in.Fail("server", "is not running: %d", n)
 		return nil, in.Err()
 	}
+	return arcRequest(in, p.mem.HTTPClient, "http://arc.test")
+}
+
+// arcRequest returns the request of a step to a server.
+func arcRequest(in *Input, client *http.Client, base string) (*arcExchange, error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	req, err := http.NewRequestWithContext(ctx, in.StringOr("method", http.MethodPost),
-		"http://arc.test"+in.StringOr("path", "/arc"), bytes.NewReader(in.Wire("body")))
+		base+in.StringOr("path", "/arc"), bytes.NewReader(in.Wire("body")))
 	if err != nil {
 		cancel()
 		return nil, err
 	}
 	req.Header.Set("Content-Type", arc.MediaType)
 	in.SetHeaders("headers", req.Header)
-	return &arcExchange{client: p.mem.HTTPClient, req: req, cut: in.IntOr("cut", 0), end: cancel}, nil
+	return &arcExchange{client: client, req: req, cut: in.IntOr("cut", 0), end: cancel}, nil
 }
 
-// together sends requests at the same moment.
-func (f *arcServers) together(in *Input) (Answer, error) {
+// arcTogether sends requests at the same moment.
+func arcTogether(in *Input, request func(*Input) (*arcExchange, error)) (Answer, error) {
 	list := in.Objects("together")
 	calls, answers, errs := make([]*arcExchange, len(list)), make([]Answer, len(list)), make([]error, len(list))
 	for i, r := range list {
-		call, err := f.request(r)
+		call, err := request(r)
 		if err != nil {
 			return nil, err
 		}
@@ -251,7 +229,6 @@ func (f *arcServers) together(in *Input) (Answer, error) {
 		wg.Go(func() { answers[i], errs[i] = call.send() })
 	}
 	wg.Wait()
-	synctest.Wait()
 	return Answer{"answers": answers}, errors.Join(errs...)
 }
 
@@ -266,7 +243,7 @@ func (x *arcExchange) send() (Answer, error) {
 	defer res.Body.Close()
 	media, _, _ := mime.ParseMediaType(res.Header.Get("Content-Type"))
 	a := Answer{"status": res.StatusCode, "contentType": media, "headers": Headers(res.Header)}
-	if media == arc.MediaTypeStream {
+	if media == "text/event-stream" {
 		events, err := arcEvents(res.Body, x.cut)
 		if err != nil {
 			return nil, err
@@ -323,6 +300,9 @@ type arcSink struct {
 	respond  []string // JSON texts
 	attempts map[string]int
 	got      []Answer
+	seen     int    // attempts before the step that reads them
+	readUpTo int    // attempts that a step has read
+	reader   *Input // the last step that has read attempts, in real time
 }
 
 func (s *arcSinks) sink(url string) *arcSink {
@@ -366,10 +346,20 @@ func (t *arcSinkTransport) RoundTrip(req *http.Request) (*http.Response, error) 
 	if err := t.gate.check(); err != nil {
 		return nil, err
 	}
-	s := t.sinks
+	status, err := t.sinks.receive(req, req.URL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+	return &http.Response{StatusCode: status, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1, Header: http.Header{},
+		Body: http.NoBody, Request: req}, nil
+}
+
+// receive keeps a delivery attempt and returns its status. An error means that the
+// network fails.
+func (s *arcSinks) receive(req *http.Request, url string, body []byte) (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	k := s.sink(req.URL.String())
+	k := s.sink(url)
 	id := req.Header.Get("X-ARC-Delivery")
 	k.attempts[id]++
 	k.got = append(k.got, Answer{"attempt": k.attempts[id], "event": req.Header.Get("X-ARC-Event"), "body": json.RawMessage(body)})
@@ -378,12 +368,7 @@ func (t *arcSinkTransport) RoundTrip(req *http.Request) (*http.Response, error) 
 		answer, k.respond = k.respond[0], k.respond[1:]
 	}
 	if answer == `"network"` {
-		return nil, errors.New("the network failed")
+		return 0, errors.New("the network failed")
 	}
-	status, err := strconv.Atoi(answer)
-	if err != nil {
-		return nil, err
-	}
-	return &http.Response{StatusCode: status, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1, Header: http.Header{},
-		Body: http.NoBody, Request: req}, nil
+	return strconv.Atoi(answer)
 }

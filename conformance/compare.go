@@ -40,6 +40,7 @@ const (
 // A comparison collects the differences between what is wanted and an answer.
 type comparison struct {
 	memory memory
+	isLive bool // a timestamp matches every other one, and durations may be longer
 	found  []Difference
 }
 
@@ -80,7 +81,7 @@ func (c *comparison) members(path string, want strictjson.Value, have map[string
 		at := path + "." + name
 		if !m.optional {
 			c.differ(at, absent, string(m.text()))
-		} else if def := m.def.text(); !equalJSON(def, m.text()) {
+		} else if def := m.def.text(); !strictjson.Equal(def, m.text()) {
 			c.differ(at, absent+", which means "+string(def), string(m.text()))
 		}
 	}
@@ -100,7 +101,7 @@ func (c *comparison) plain(path string, want strictjson.Value, have got) {
 			return
 		}
 	case have.json != nil:
-		if equalJSON(want, have.json) {
+		if strictjson.Equal(want, have.json) {
 			return
 		}
 	case want.IsArray():
@@ -196,10 +197,18 @@ func (c *comparison) json(path string, want, have strictjson.Value, subset bool)
 			c.differ(path+"["+strconv.Itoa(i)+"]", nothing, string(more.Value))
 		}
 	default:
-		if !equalJSON(want, have) {
+		if !strictjson.Equal(want, have) && !(c.isLive && isDuration(path, want, have)) {
 			c.differ(path, string(want), string(have))
 		}
 	}
+}
+
+// isDuration reports whether a member is a duration in milliseconds, and is at most a
+// second above the wanted one.
+func isDuration(path string, want, have strictjson.Value) bool {
+	w, ok1 := want.Int()
+	h, ok2 := have.Int()
+	return ok1 && ok2 && strings.HasSuffix(path, "uration") && w <= h && h <= w+1000
 }
 
 var (
@@ -242,7 +251,7 @@ func (c *comparison) match(path, want string, raw, have strictjson.Value) {
 			wanted += " (nothing is remembered under this name)"
 		}
 	default:
-		ok = isText && text == want
+		ok = isText && (text == want || c.isLive && isTimestamp(want) && isTimestamp(text))
 		if misspelt.MatchString(want) {
 			wanted += " (not a matcher)"
 		}
@@ -265,54 +274,6 @@ func isTimestamp(s string) bool {
 	}
 	var t time.Time
 	return t.UnmarshalText([]byte(s)) == nil
-}
-
-// equalJSON compares two values: numbers by their exact value, strings by their
-// text, the members of objects in any order.
-func equalJSON(a, b strictjson.Value) bool {
-	return equal(a, b, strictjson.EqualNumbers)
-}
-
-// sameJSON compares two values of vector files, numbers by how they are
-// written, because some operations must keep that.
-func sameJSON(a, b strictjson.Value) bool {
-	return equal(a, b, func(a, b strictjson.Value) bool { return bytes.Equal(a, b) })
-}
-
-func equal(a, b strictjson.Value, numbers func(a, b strictjson.Value) bool) bool {
-	if a.Kind() != b.Kind() {
-		return false
-	}
-	switch a.Kind() {
-	case '"':
-		x, _ := a.Text()
-		y, _ := b.Text()
-		return x == y
-	case '0':
-		return numbers(a, b)
-	case '[':
-		x, y := a.Elements(), b.Elements()
-		for x.Next() {
-			if !y.Next() || !equal(x.Value, y.Value, numbers) {
-				return false
-			}
-		}
-		return !y.Next()
-	case '{':
-		left := make(map[string]strictjson.Value)
-		for m := a.Members(); m.Next(); {
-			left[string(m.Name)] = m.Value
-		}
-		for m := b.Members(); m.Next(); {
-			v, ok := left[string(m.Name)]
-			if !ok || !equal(v, m.Value, numbers) {
-				return false
-			}
-			delete(left, string(m.Name))
-		}
-		return len(left) == 0
-	}
-	return true // the kind says it all: true, false, null
 }
 
 var (

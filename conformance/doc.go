@@ -40,7 +40,7 @@
 //
 //	func TestConformance(t *testing.T) {
 //		mine := conformance.Protocol{Name: "arc", Ops: map[string]conformance.Op{
-//			"timestamp": func(_ *testing.T, in *conformance.Input) (conformance.Answer, error) {
+//			"timestamp": func(_ conformance.T, in *conformance.Input) (conformance.Answer, error) {
 //				at, err := myarc.ParseTime(in.String("text"))
 //				if err != nil {
 //					return nil, conformance.NewFailure("bad_timestamp", err)

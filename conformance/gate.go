@@ -5,7 +5,7 @@ package conformance
 
 import (
 	"context"
-	"errors"
+	"fmt"
 	"iter"
 	"sync"
 	"time"
@@ -13,8 +13,8 @@ import (
 	"github.com/fivewire/fivewire/store"
 )
 
-// errKilled is the error of everything that a killed process does.
-var errKilled = errors.New("the process of the fixture was killed")
+// errKilled is the error of everything that a killed process does. It ends what the process repeats.
+var errKilled = fmt.Errorf("the process of the fixture was killed: %w", store.ErrClosed)
 
 // A gate separates a process of a fixture from its surroundings, as kill -9
 // does. Its methods may be called from several goroutines.

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/fivewire/fivewire/internal/strictjson"
@@ -30,6 +31,10 @@ type Input struct {
 	read  map[string]bool
 	kids  []*Input
 	run   *caseRun
+
+	repeatable bool
+	now        time.Time             // of a step that another process sends
+	notes      map[string]*inputNote // the read members; nil unless the run records
 }
 
 // caseRun is what the inputs of one case share.
@@ -38,12 +43,46 @@ type caseRun struct {
 	want   strictjson.Value
 	memory memory
 	script bool // steps were compared one by one
+	isLive bool // the script runs in real time
 	got    []strictjson.Value
+
+	feed  func() (*Input, bool) // the steps of a script that another process runs; nil otherwise
+	reply func(strictjson.Value, error)
+	notes map[string]*inputNote // of the input in; nil unless the run records
+}
+
+// An inputNote records how an operation reads a member.
+type inputNote struct {
+	kind     string
+	required bool
+	def      any
+	members  map[string]*inputNote
+}
+
+// note records that a member is read.
+func (in *Input) note(name, kind string, required bool, def any) {
+	if in.notes == nil || strings.ContainsAny(name, "[") {
+		return
+	}
+	n := in.notes[name]
+	if n == nil {
+		n = &inputNote{required: true}
+		in.notes[name] = n
+	}
+	n.kind = kind
+	n.required = n.required && required
+	if !required {
+		n.def = def
+	}
 }
 
 func newInput(path string, value strictjson.Value, run *caseRun) *Input {
 	return &Input{path: path, value: value, read: make(map[string]bool), run: run}
 }
+
+// Repeatable says that a step only reads, so that it may run again until its answer
+// is the wanted one (see [Script.Settle]).
+func (in *Input) Repeatable() { in.repeatable = true }
 
 // Err returns the first fault found in the input of this case so far, or nil.
 // An Op that cannot continue with zero values returns it.
@@ -79,7 +118,10 @@ func (in *Input) Names() []string {
 	return names
 }
 
-func (in *Input) member(name string, required bool) strictjson.Value {
+// member returns a member, and records that it is read as a kind of value, with the
+// default value def unless it is required.
+func (in *Input) member(name, kind string, required bool, def any) strictjson.Value {
+	in.note(name, kind, required, def)
 	in.read[name] = true
 	v := in.value.Get(name)
 	if v == nil && required {
@@ -94,12 +136,12 @@ func (in *Input) wrongType(name, want string, v strictjson.Value) {
 
 // String returns a required string.
 func (in *Input) String(name string) string {
-	return in.text(name, in.member(name, true), "")
+	return in.text(name, in.member(name, "string", true, nil), "")
 }
 
 // StringOr returns an optional string, or def if it is absent.
 func (in *Input) StringOr(name, def string) string {
-	return in.text(name, in.member(name, false), def)
+	return in.text(name, in.member(name, "string", false, def), def)
 }
 
 func (in *Input) text(name string, v strictjson.Value, def string) string {
@@ -122,11 +164,15 @@ func (in *Input) Wire(name string) []byte {
 	if !ok {
 		in.Fail(name, "missing")
 	}
+	if in.notes != nil {
+		in.notes[name].required = true
+	}
 	return b
 }
 
 // WireOr is like [Input.Wire] for optional input, and reports whether there was any.
 func (in *Input) WireOr(name string) (data []byte, ok bool) {
+	defer in.noteWire(name)
 	plain, coded := in.Has(name), in.Has(name+"B64")
 	switch {
 	case plain && coded:
@@ -141,15 +187,25 @@ func (in *Input) WireOr(name string) (data []byte, ok bool) {
 	return nil, false
 }
 
+func (in *Input) noteWire(name string) {
+	if in.notes != nil {
+		delete(in.notes, name+"B64")
+		in.notes[name] = &inputNote{kind: "bytes"}
+	}
+}
+
 // Bytes returns the bytes of a required string in standard base64; the whole
 // name is given, with its "B64".
 func (in *Input) Bytes(name string) []byte {
-	return in.decode64(name, in.String(name))
+	text := in.String(name)
+	in.note(name, "base64", true, nil)
+	return in.decode64(name, text)
 }
 
 // BytesList returns a required list of strings in standard base64, decoded.
 func (in *Input) BytesList(name string) [][]byte {
 	texts := in.Strings(name)
+	in.note(name, "list of base64", true, nil)
 	list := make([][]byte, len(texts))
 	for i, s := range texts {
 		list[i] = in.decode64(name, s)
@@ -167,30 +223,51 @@ func (in *Input) decode64(name, s string) []byte {
 }
 
 // Int returns a required integer.
-func (in *Input) Int(name string) int { return in.integer(name, in.member(name, true), 0) }
+func (in *Input) Int(name string) int {
+	return in.integer(name, in.member(name, "integer", true, nil), 0)
+}
 
 // IntOr returns an optional integer, or def if it is absent.
 func (in *Input) IntOr(name string, def int) int {
-	return in.integer(name, in.member(name, false), def)
+	return in.integer(name, in.member(name, "integer", false, def), def)
 }
 
 func (in *Input) integer(name string, v strictjson.Value, def int) int {
-	if v == nil {
-		return def
-	}
-	n, ok := v.Int()
-	if !ok || int64(int(n)) != n {
-		in.wrongType(name, "an integer", v)
+	n := in.integer64(name, v, int64(def))
+	if int64(int(n)) != n {
+		in.wrongType(name, "an integer of this processor", v)
 		return def
 	}
 	return int(n)
 }
 
+// Int64 returns an integer of 64 bits.
+func (in *Input) Int64(name string) int64 {
+	return in.integer64(name, in.member(name, "integer", true, nil), 0)
+}
+
+// Int64Or returns an optional integer of 64 bits, or def if it is absent.
+func (in *Input) Int64Or(name string, def int64) int64 {
+	return in.integer64(name, in.member(name, "integer", false, def), def)
+}
+
+func (in *Input) integer64(name string, v strictjson.Value, def int64) int64 {
+	if v == nil {
+		return def
+	}
+	n, ok := v.Int()
+	if !ok {
+		in.wrongType(name, "an integer", v)
+		return def
+	}
+	return n
+}
+
 // Ints returns a required list of integers.
-func (in *Input) Ints(name string) []int {
-	var list []int
-	for i, v := range in.elements(name) {
-		list = append(list, in.integer(name+"["+strconv.Itoa(i)+"]", v, 0))
+func (in *Input) Ints(name string) []int64 {
+	var list []int64
+	for i, v := range in.elements(name, "list of integers") {
+		list = append(list, in.integer64(name+"["+strconv.Itoa(i)+"]", v, 0))
 	}
 	return list
 }
@@ -200,7 +277,7 @@ func (in *Input) Bool(name string) bool { return in.BoolOr(name, false) }
 
 // BoolOr returns an optional boolean, or def if it is absent.
 func (in *Input) BoolOr(name string, def bool) bool {
-	v := in.member(name, false)
+	v := in.member(name, "boolean", false, def)
 	if v == nil {
 		return def
 	}
@@ -215,6 +292,7 @@ func (in *Input) BoolOr(name string, def bool) bool {
 // Time returns a required RFC 3339 timestamp.
 func (in *Input) Time(name string) time.Time {
 	s := in.String(name)
+	in.note(name, "timestamp", true, nil)
 	var at time.Time
 	if err := at.UnmarshalText([]byte(s)); err != nil {
 		in.Fail(name, "want an RFC 3339 timestamp, not %q", s)
@@ -225,7 +303,7 @@ func (in *Input) Time(name string) time.Time {
 // Strings returns a required list of strings.
 func (in *Input) Strings(name string) []string {
 	list := []string{}
-	for i, v := range in.elements(name) {
+	for i, v := range in.elements(name, "list of strings") {
 		list = append(list, in.text(name+"["+strconv.Itoa(i)+"]", v, ""))
 	}
 	return list
@@ -233,6 +311,7 @@ func (in *Input) Strings(name string) []string {
 
 // StringsOr returns an optional list of strings, nil if it is absent.
 func (in *Input) StringsOr(name string) []string {
+	in.note(name, "list of strings", false, nil)
 	if !in.Has(name) {
 		return nil
 	}
@@ -242,13 +321,13 @@ func (in *Input) StringsOr(name string) []string {
 // Raw returns the text of an optional member exactly as in the file, nil if it
 // is absent.
 func (in *Input) Raw(name string) json.RawMessage {
-	return json.RawMessage(slices.Clone(in.member(name, false)))
+	return json.RawMessage(slices.Clone(in.member(name, "JSON", false, nil)))
 }
 
 // RawList returns the texts of the elements of a required list.
 func (in *Input) RawList(name string) []json.RawMessage {
 	list := []json.RawMessage{}
-	for _, v := range in.elements(name) {
+	for _, v := range in.elements(name, "list of JSON") {
 		list = append(list, json.RawMessage(slices.Clone(v)))
 	}
 	return list
@@ -256,18 +335,18 @@ func (in *Input) RawList(name string) []json.RawMessage {
 
 // Object returns a required object, whose members must be read in turn.
 func (in *Input) Object(name string) *Input {
-	return in.object(name, in.member(name, true))
+	return in.object(name, in.member(name, "object", true, nil))
 }
 
 // ObjectOr returns an optional object; if it is absent, one without members.
 func (in *Input) ObjectOr(name string) *Input {
-	return in.object(name, in.member(name, false))
+	return in.object(name, in.member(name, "object", false, nil))
 }
 
 // Objects returns a required list of objects, whose members must be read in turn.
 func (in *Input) Objects(name string) []*Input {
 	var list []*Input
-	for i, v := range in.elements(name) {
+	for i, v := range in.elements(name, "list of objects") {
 		list = append(list, in.object(name+"["+strconv.Itoa(i)+"]", v))
 	}
 	return list
@@ -279,6 +358,14 @@ func (in *Input) object(name string, v strictjson.Value) *Input {
 		v = nil
 	}
 	child := newInput(in.path+"."+name, v, in.run)
+	if in.notes != nil {
+		base, _, _ := strings.Cut(name, "[")
+		n := in.notes[base]
+		if n.members == nil {
+			n.members = make(map[string]*inputNote)
+		}
+		child.notes = n.members
+	}
 	in.kids = append(in.kids, child)
 	return child
 }
@@ -287,6 +374,8 @@ func (in *Input) object(name string, v strictjson.Value) *Input {
 // field, a list of strings sets it once per element, and null removes it.
 func (in *Input) SetHeaders(name string, h http.Header) {
 	fields := in.ObjectOr(name)
+	in.note(name, "header fields", false, nil)
+	fields.notes = nil
 	for _, field := range fields.Names() {
 		switch {
 		case fields.IsNull(field):
@@ -299,8 +388,8 @@ func (in *Input) SetHeaders(name string, h http.Header) {
 	}
 }
 
-func (in *Input) elements(name string) []strictjson.Value {
-	v := in.member(name, true)
+func (in *Input) elements(name, kind string) []strictjson.Value {
+	v := in.member(name, kind, true, nil)
 	if v == nil {
 		return nil
 	}
@@ -313,16 +402,6 @@ func (in *Input) elements(name string) []strictjson.Value {
 		list = append(list, e.Value)
 	}
 	return list
-}
-
-// noOption fails the case if it names an option of a fixture that the package
-// does not have. Without the option the case would show something else.
-func (in *Input) noOption(pkg string, names ...string) {
-	for _, name := range names {
-		if in.Has(name) {
-			in.Fail(name, "package %s has no such option", pkg)
-		}
-	}
 }
 
 // unread returns an error that names the first unread member.

@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
+	"path/filepath"
 	"regexp"
 	"strings"
 
@@ -34,6 +36,11 @@ func (k KnownFailure) String() string {
 // of [Builtin].
 func KnownFailures() ([]KnownFailure, error) {
 	return readKnownFailures(testdata, "testdata/"+knownFailuresFile)
+}
+
+// ReadKnownFailures reads a list of the same form from a file, for [Options].
+func ReadKnownFailures(file string) ([]KnownFailure, error) {
+	return readKnownFailures(os.DirFS(filepath.Dir(file)), filepath.Base(file))
 }
 
 var (

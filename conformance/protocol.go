@@ -8,7 +8,6 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"testing"
 )
 
 // A Protocol binds the operations that vectors name to an implementation.
@@ -38,9 +37,22 @@ type Protocol struct {
 // need not check what it reads: a missing member or one of the wrong type fails
 // the case by itself.
 //
-// The test t is for [Script], for temporary folders and for cleaning up. An Op
-// does not report through it, because a failure told to t cannot be a known one.
-type Op func(t *testing.T, in *Input) (Answer, error)
+// An error that wraps [errors.ErrUnsupported] means that the implementation does
+// not have the operation: the case has neither passed nor failed.
+//
+// The t is for [Script], for temporary folders and for cleaning up. An Op does not
+// report through it, because a failure reported to t cannot be a known one.
+type Op func(t T, in *Input) (Answer, error)
+
+// A T is what a run and its operations need from their surroundings. A [testing.T]
+// is one, and then each case is a subtest. The log of a case is part of
+// its [Result] in every other T. Its methods are called from several goroutines.
+type T interface {
+	Name() string
+	Logf(format string, args ...any)
+	TempDir() string
+	Cleanup(func())
+}
 
 // A Failure says that an implementation refused an operation in the terms of
 // its protocol. It is what wantErr is compared with.

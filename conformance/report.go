@@ -26,6 +26,7 @@ const (
 	StatusPassed       Status = "passed"
 	StatusFailed       Status = "failed"
 	StatusKnownFailure Status = "known failure" // failed, as its entry in the list of known failures says
+	StatusUnsupported  Status = "not supported" // the implementation does not have the operation
 )
 
 // A Result is the outcome of one case.
@@ -49,6 +50,7 @@ type Result struct {
 	Want        json.RawMessage   `json:"want,omitempty"`
 	WantErr     json.RawMessage   `json:"wantErr,omitempty"`
 	Got         []json.RawMessage `json:"got,omitempty"` // one, or those of the steps that ran
+	Log         []string          `json:"log,omitempty"` // such as what was sent and received
 }
 
 // Counts holds the number of cases by status.
@@ -56,10 +58,12 @@ type Counts struct {
 	Passed int `json:"passed"`
 	Failed int `json:"failed"`
 	Known  int `json:"known"` // known failures
+
+	Unsupported int `json:"unsupported"`
 }
 
 // Cases returns how many cases there were.
-func (c Counts) Cases() int { return c.Passed + c.Failed + c.Known }
+func (c Counts) Cases() int { return c.Passed + c.Failed + c.Known + c.Unsupported }
 
 func (c *Counts) add(s Status) {
 	switch s {
@@ -67,6 +71,8 @@ func (c *Counts) add(s Status) {
 		c.Passed++
 	case StatusKnownFailure:
 		c.Known++
+	case StatusUnsupported:
+		c.Unsupported++
 	default:
 		c.Failed++
 	}
@@ -91,7 +97,10 @@ type ProtocolReport struct {
 type Report struct {
 	Started time.Time
 	Seconds float64
+	Subject string   // the tested implementation; empty for the packages of this module
+	Mode    string   // how it was tested, such as codec; empty in a Go test
 	Errors  []string // what was wrong with the folders
+	Notes   []string // further remarks
 	Results []Result // in the order in which they ran
 }
 
@@ -105,10 +114,11 @@ func (r *Report) Counts() Counts {
 }
 
 // Passed reports whether nothing failed, at least one case ran, and the folders
-// were without fault. Known failures do not count.
+// were without fault. Known failures do not count, nor do cases that the
+// implementation does not support.
 func (r *Report) Passed() bool {
 	c := r.Counts()
-	return c.Failed == 0 && c.Cases() > 0 && len(r.Errors) == 0
+	return c.Failed == 0 && c.Cases() > c.Unsupported && len(r.Errors) == 0
 }
 
 // Protocols returns the results by protocol and suite, in the order of names.
@@ -130,6 +140,73 @@ func (r *Report) Protocols() []ProtocolReport {
 		s.Results = append(s.Results, res)
 		s.add(res.Status)
 		p.add(res.Status)
+	}
+	return out
+}
+
+// A RequirementReport holds the verdict about one requirement or decision.
+type RequirementReport struct {
+	ID       string   `json:"id"`
+	Protocol string   `json:"protocol"`
+	Text     string   `json:"text,omitempty"`
+	Verdict  Status   `json:"verdict"` // failed if a case failed, then the known failures, passed, not supported
+	Cases    []string `json:"cases"`   // that name it and ran
+	Failed   []string `json:"failed,omitempty"`
+}
+
+// Requirements returns the requirements that the cases name, in the order of their
+// lists.
+func (r *Report) Requirements() []RequirementReport {
+	out := []RequirementReport{}
+	for _, p := range r.Protocols() {
+		q, err := RequirementsOf(p.Protocol)
+		if err != nil {
+			continue // a protocol of further vectors has none
+		}
+		cases := make(map[string][]*Result)
+		for _, s := range p.Suites {
+			for i := range s.Results {
+				for _, id := range requirementIDs(s.Results[i].Ref) {
+					id = q.qualified(id)
+					cases[id] = append(cases[id], &s.Results[i])
+				}
+			}
+		}
+		for _, id := range q.ids {
+			if len(cases[id]) > 0 {
+				out = append(out, requirementReport(q, id, cases[id]))
+			}
+		}
+	}
+	return out
+}
+
+func requirementReport(q *Requirements, id string, cases []*Result) RequirementReport {
+	rank := []Status{StatusUnsupported, StatusPassed, StatusKnownFailure, StatusFailed}
+	out := RequirementReport{ID: id, Protocol: q.Protocol, Text: q.texts[id], Verdict: StatusUnsupported, Cases: []string{}}
+	for _, c := range cases {
+		out.Cases = append(out.Cases, c.ID)
+		if c.Status == StatusFailed {
+			out.Failed = append(out.Failed, c.ID)
+		}
+		if slices.Index(rank, c.Status) > slices.Index(rank, out.Verdict) {
+			out.Verdict = c.Status
+		}
+	}
+	return out
+}
+
+// requirementsOf returns the requirements with a text that a case names.
+func (r *Report) requirementsOf(res *Result) []RequirementReport {
+	var out []RequirementReport
+	q, err := RequirementsOf(res.Protocol)
+	if err != nil {
+		return nil
+	}
+	for _, id := range requirementIDs(res.Ref) {
+		if text := q.texts[q.qualified(id)]; text != "" {
+			out = append(out, RequirementReport{ID: q.qualified(id), Text: text})
+		}
 	}
 	return out
 }
@@ -170,10 +247,18 @@ func (r *Report) format(file string) (func(io.Writer) error, error) {
 // WriteText writes a table of protocols and suites, and the cases that did not
 // pass.
 func (r *Report) WriteText(w io.Writer) error {
+	if r.Subject != "" {
+		if _, err := fmt.Fprintf(w, "%s, %s mode\n\n", r.Subject, r.Mode); err != nil {
+			return err
+		}
+	}
 	if err := r.writeTable(w); err != nil {
 		return err
 	}
 	var b strings.Builder
+	for _, note := range r.Notes {
+		fmt.Fprintf(&b, "\n%s\n", note)
+	}
 	for _, fault := range r.Errors {
 		fmt.Fprintf(&b, "\nFAULT %s\n", fault)
 	}
@@ -181,6 +266,12 @@ func (r *Report) WriteText(w io.Writer) error {
 		switch res.Status {
 		case StatusFailed:
 			fmt.Fprintf(&b, "\nFAILED %s: %s (%s)\n%s\n", res.ID, res.Doc, res.Ref, indentLines(res.Message))
+			for _, q := range r.requirementsOf(&res) {
+				fmt.Fprintf(&b, "    %s: %s\n", q.ID, q.Text)
+			}
+			for _, line := range res.Log {
+				fmt.Fprintf(&b, "    %s\n", clip(line))
+			}
 		case StatusKnownFailure:
 			fmt.Fprintf(&b, "\nKNOWN FAILURE %s: %s\n%s\n", res.ID, res.Reason, indentLines(res.Message))
 		}
@@ -192,9 +283,9 @@ func (r *Report) WriteText(w io.Writer) error {
 func (r *Report) writeTable(w io.Writer) error {
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
 	row := func(name string, c Counts) {
-		fmt.Fprintf(tw, "%-28s\t%d\t%d\t%d\t\n", name, c.Passed, c.Failed, c.Known)
+		fmt.Fprintf(tw, "%-28s\t%d\t%d\t%d\t%d\t\n", name, c.Passed, c.Failed, c.Known, c.Unsupported)
 	}
-	fmt.Fprintf(tw, "%-28s\tpassed\tfailed\tknown\t\n", "")
+	fmt.Fprintf(tw, "%-28s\tpassed\tfailed\tknown\tnot supported\t\n", "")
 	for _, p := range r.Protocols() {
 		row(p.Protocol, p.Counts)
 		for _, s := range p.Suites {
@@ -220,13 +311,20 @@ func (r *Report) WriteJSON(w io.Writer) error {
 	}
 	return enc.Encode(struct {
 		Format  int       `json:"format"`
+		Subject string    `json:"subject,omitempty"`
+		Mode    string    `json:"mode,omitempty"`
 		Started time.Time `json:"started"`
 		Seconds float64   `json:"seconds"`
 		OK      bool      `json:"ok"`
 		Counts
-		Faults    []string         `json:"faults"`
-		Protocols []ProtocolReport `json:"protocols"`
-	}{1, r.Started, r.Seconds, r.Passed(), r.Counts(), faults, r.Protocols()})
+		Faults       []string            `json:"faults"`
+		Notes        []string            `json:"notes,omitempty"`
+		Requirements []RequirementReport `json:"requirements"`
+		Protocols    []ProtocolReport    `json:"protocols"`
+	}{
+		1, r.Subject, r.Mode, r.Started, r.Seconds, r.Passed(), r.Counts(), faults, r.Notes,
+		r.Requirements(), r.Protocols(),
+	})
 }
 
 type (
@@ -273,7 +371,7 @@ func (r *Report) WriteJUnit(w io.Writer) error {
 	counts := r.Counts()
 	doc := junitSuites{
 		Name: "conformance", Tests: counts.Cases() + len(r.Errors), Failures: counts.Failed,
-		Errors: len(r.Errors), Skipped: counts.Known, Time: seconds(r.Seconds),
+		Errors: len(r.Errors), Skipped: counts.Known + counts.Unsupported, Time: seconds(r.Seconds),
 	}
 	if n := len(r.Errors); n > 0 {
 		s := junitSuite{Name: "folders", Tests: n, Errors: n, Time: seconds(0), Stamp: stamp}
@@ -289,7 +387,7 @@ func (r *Report) WriteJUnit(w io.Writer) error {
 		for _, suite := range p.Suites {
 			s := junitSuite{
 				Name: p.Protocol + "." + suite.Suite, Tests: suite.Cases(), Failures: suite.Failed,
-				Skipped: suite.Known, Stamp: stamp,
+				Skipped: suite.Known + suite.Unsupported, Stamp: stamp,
 			}
 			total := 0.0
 			for _, res := range suite.Results {
@@ -297,7 +395,10 @@ func (r *Report) WriteJUnit(w io.Writer) error {
 				c := junitCase{Class: s.Name, Name: res.ID, Time: seconds(res.Seconds)}
 				switch res.Status {
 				case StatusFailed:
-					c.Failure = &junitFault{Message: res.Doc + " (" + res.Ref + ")", Text: res.Message}
+					text := strings.Join(append([]string{res.Message}, res.Log...), "\n")
+					c.Failure = &junitFault{Message: res.Doc + " (" + res.Ref + ")", Text: text}
+				case StatusUnsupported:
+					c.Skipped = &junitFault{Message: "not supported", Text: res.Message}
 				case StatusKnownFailure:
 					c.Skipped = &junitFault{Message: "known failure: " + res.Reason, Text: res.Message}
 				}

@@ -63,13 +63,13 @@ func TestReportCounts(t *testing.T) {
 func TestWriteText(t *testing.T) {
 	var b bytes.Buffer
 	require.NoError(t, sampleReport().WriteText(&b))
-	require.Equal(t, `                                passed  failed  known
-  else                               0       0      1
-    one                              0       0      1
-  fake                               1       1      0
-    one                              0       1      0
-    two                              1       0      0
-  all                                1       1      1
+	require.Equal(t, `                                passed  failed  known  not supported
+  else                               0       0      1              0
+    one                              0       0      1              0
+  fake                               1       1      0              0
+    one                              0       1      0              0
+    two                              1       0      0              0
+  all                                1       1      1              0
 
 FAULT further/arc/x.json:3:1: not valid JSON
 

@@ -94,7 +94,7 @@ func (q *Requirements) Text(id string) string { return q.texts[id] }
 var (
 	isRequirement = regexp.MustCompile(`^(?:[A-Z][A-Z0-9]*-D?|D-)[0-9]{2,3}$`)
 
-	// One id (ARC-036, ARC-D05, D-05), or a range of them (ARC-020..026).
+	// One id (ARC-036, ARC-D05), or a range of them (ARC-020..026).
 	inText = regexp.MustCompile(`\b((?:[A-Z][A-Z0-9]*-D?|D-))([0-9]{2,3})(?:\.\.([0-9]{2,3}))?\b`)
 
 	// A section of a specification, perhaps with numbered rules in it: 4.3.1, 5.2.2 R4 R5.
@@ -218,8 +218,8 @@ func (q *Requirements) mark(into idSet, c *Coverage, text, place string) {
 	}
 }
 
-// qualified returns the full id of a decision that a reference cites without
-// its protocol: D-05 in a case of ARC is ARC-D05. Other ids stay as they are.
+// qualified returns the full id of a decision that a reference cites as "D-" and a
+// number, without its protocol. It returns other ids unchanged.
 func (q *Requirements) qualified(id string) string {
 	number, short := strings.CutPrefix(id, "D-")
 	if !short {

@@ -9,6 +9,8 @@ import (
 	"errors"
 	"fmt"
 	"runtime/debug"
+	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -18,49 +20,54 @@ import (
 // Options adjusts [Run]. Nil is like the zero value.
 type Options struct {
 	// KnownFailures are the cases that are known to fail. They still run; one
-	// that passes fails the test, and so does one that is in no folder.
+	// that passes fails the run, and so does one that is in no folder.
 	KnownFailures []KnownFailure
+
+	// Parallel is the number of cases that run at once. Zero means 1. With a
+	// [testing.T] it is always 1.
+	Parallel int
 }
 
-// Run runs every case of the set as a subtest <protocol>/<suite>/<id> of t and
-// returns the results. It fails t for every fault of the set, and if no case has
-// run: because there is none, or because -run and -skip leave none. A case of a
-// protocol that is not among protocols fails.
-func Run(t *testing.T, set *Set, protocols []Protocol, opts *Options) *Report {
-	t.Helper()
-	var failures []KnownFailure
-	if opts != nil {
-		failures = opts.KnownFailures
+// Run runs every case of the set and returns the results. With a [testing.T] each case
+// is a subtest <protocol>/<suite>/<id> of t, and t fails unless [Report.Passed].
+// A fault of the set, a set without cases, and a case of a protocol that is not among
+// protocols make the run fail.
+func Run(t T, set *Set, protocols []Protocol, opts *Options) *Report {
+	if opts == nil {
+		opts = &Options{}
 	}
 	r := &Report{Started: time.Now().UTC().Truncate(time.Second)}
-	for _, err := range runFaults(set, protocols, failures) {
+	for _, err := range runFaults(set, protocols, opts.KnownFailures) {
 		r.Errors = append(r.Errors, err.Error())
-		t.Error(err)
 	}
 	x := executor{protocols: make(map[string]Protocol), failures: make(map[string]string)}
 	for _, p := range protocols {
 		x.protocols[p.Name] = p
 	}
-	for _, k := range failures {
+	for _, k := range opts.KnownFailures {
 		x.failures[k.ID] = k.String()
+	}
+	if test, ok := t.(*testing.T); ok {
+		x.runSubtests(test, set, r)
+	} else {
+		x.runAll(t, set, r, max(1, opts.Parallel))
+	}
+	r.Seconds = time.Since(r.Started).Seconds()
+	return r
+}
+
+// runSubtests runs each case as a subtest.
+func (x executor) runSubtests(t *testing.T, set *Set, r *Report) {
+	t.Helper()
+	for _, fault := range r.Errors {
+		t.Error(fault)
 	}
 	for _, protocol := range groups(set.cases, func(c *Case) string { return c.Protocol }) {
 		t.Run(protocol[0].Protocol, func(t *testing.T) {
 			for _, suite := range groups(protocol, func(c *Case) string { return c.Suite }) {
 				t.Run(suite[0].Suite, func(t *testing.T) {
 					for _, c := range suite {
-						t.Run(c.ID, func(t *testing.T) {
-							var res Result
-							defer func() {
-								r.Results = append(r.Results, res)
-								if res.Status == StatusFailed {
-									t.Errorf("%s: %s (%s)\n%s", c.Source, c.Doc, c.Ref, res.Message)
-								} else if res.Status == StatusKnownFailure {
-									t.Logf("known failure: %s\n%s", res.Reason, res.Message)
-								}
-							}()
-							x.execute(t, c, &res)
-						})
+						t.Run(c.ID, func(t *testing.T) { x.runSubtest(t, c, r) })
 					}
 				})
 			}
@@ -72,8 +79,87 @@ func Run(t *testing.T, set *Set, protocols []Protocol, opts *Options) *Report {
 		r.Errors = append(r.Errors, fault)
 		t.Error(fault)
 	}
-	r.Seconds = time.Since(r.Started).Seconds()
-	return r
+}
+
+func (x executor) runSubtest(t *testing.T, c *Case, r *Report) {
+	var res Result
+	defer func() {
+		r.Results = append(r.Results, res)
+		switch res.Status {
+		case StatusFailed:
+			t.Errorf("%s: %s (%s)\n%s", c.Source, c.Doc, c.Ref, res.Message)
+		case StatusKnownFailure:
+			t.Logf("known failure: %s\n%s", res.Reason, res.Message)
+		case StatusUnsupported:
+			t.Logf("not supported: %s", res.Message)
+		}
+	}()
+	x.execute(t, c, &res)
+}
+
+// runAll runs the cases, up to n of them at once.
+func (x executor) runAll(t T, set *Set, r *Report, n int) {
+	results := make([]Result, len(set.cases))
+	next := make(chan int)
+	var workers sync.WaitGroup
+	for range min(n, len(set.cases)) {
+		workers.Go(func() {
+			for i := range next {
+				ct := &caseT{T: t, name: set.cases[i].ID}
+				x.execute(ct, set.cases[i], &results[i])
+				ct.finish()
+				if s := results[i].Status; s == StatusFailed || s == StatusKnownFailure {
+					results[i].Log = ct.log
+				}
+			}
+		})
+	}
+	for i := range set.cases {
+		next <- i
+	}
+	close(next)
+	workers.Wait()
+	r.Results = results
+}
+
+// A caseT is the [T] of one case. It keeps the last logged lines.
+type caseT struct {
+	T
+	name string
+
+	mu       sync.Mutex
+	log      []string
+	cleanups []func()
+}
+
+// maxLog bounds the lines that a case logs, and maxLogLine the bytes of a line.
+const (
+	maxLog     = 100
+	maxLogLine = 16 << 10
+)
+
+func (t *caseT) Name() string { return t.name }
+
+func (t *caseT) Logf(format string, args ...any) {
+	line := shorten(fmt.Sprintf(format, args...), maxLogLine)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if len(t.log) == maxLog {
+		t.log = append(t.log[:0], t.log[1:]...)
+	}
+	t.log = append(t.log, line)
+}
+
+func (t *caseT) Cleanup(f func()) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.cleanups = append(t.cleanups, f)
+}
+
+func (t *caseT) finish() {
+	for _, f := range slices.Backward(t.cleanups) {
+		f()
+	}
 }
 
 // runFaults returns the faults that are found before any case runs.
@@ -126,7 +212,7 @@ type executor struct {
 
 // execute runs one case and stores its result in res, also if the operation ends
 // the goroutine.
-func (x executor) execute(t *testing.T, c *Case, res *Result) {
+func (x executor) execute(t T, c *Case, res *Result) {
 	*res = Result{
 		ID: c.ID, Protocol: c.Protocol, Suite: c.Suite, Doc: c.Doc, Ref: c.Ref, Op: c.Op, Source: c.Source,
 	}
@@ -150,6 +236,9 @@ func (x executor) classify(c *Case, res *Result, run *caseRun, err error) {
 		return
 	case err == nil:
 		res.Status = StatusPassed
+		return
+	case errors.Is(err, errors.ErrUnsupported):
+		res.Status, res.Message = StatusUnsupported, err.Error()
 		return
 	case isKnown:
 		res.Status, res.Reason = StatusKnownFailure, reason
@@ -183,7 +272,7 @@ func indented(v strictjson.Value) json.RawMessage {
 }
 
 // run runs one case and returns nil if it passes.
-func (x executor) run(t *testing.T, c *Case, run *caseRun) error {
+func (x executor) run(t T, c *Case, run *caseRun) error {
 	p, ok := x.protocols[c.Protocol]
 	if !ok {
 		return fmt.Errorf("there is no implementation of protocol %q here", c.Protocol)
@@ -255,7 +344,7 @@ func (c *comparison) err() error {
 }
 
 // call runs an operation, a panic of which fails the case and not the run.
-func call(t *testing.T, op Op, in *Input) (answer Answer, err error) {
+func call(t T, op Op, in *Input) (answer Answer, err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			err = fmt.Errorf("panic: %v\n%s", p, debug.Stack())

@@ -39,10 +39,21 @@ type Script struct {
 	//
 	// The input is that of the case; its member steps is read by Run.
 	Open func(t *testing.T, in *Input) (Step, error)
+
+	// Live makes a fixture that runs in real time, for instance in another process. It is
+	// used if there is no Open. The Step that it returns reads the member "at" by
+	// itself.
+	Live func(t T, in *Input) (Step, error)
+
+	// Settle repeats a step of a Live fixture whose answer is not the wanted one
+	// until the time has passed, if the step says that it is repeatable (see
+	// [Input.Repeatable]). Zero disables it.
+	// With Settle, times that a case fixes match all times.
+	Settle time.Duration
 }
 
 // maxAt is a century in milliseconds. Some more of them are a negative Duration.
-const maxAt = 100 * 366 * 24 * 3600 * 1000
+const maxAt int64 = 100 * 366 * 24 * 3600 * 1000
 
 // A Step runs one step of a script and returns its answer, which is compared at
 // once with the same step of want.steps. The clock is at the time of the member
@@ -53,7 +64,10 @@ const maxAt = 100 * 366 * 24 * 3600 * 1000
 type Step func(step *Input) (Answer, error)
 
 // Run runs the steps and compares each answer. It is an [Op].
-func (s Script) Run(t *testing.T, in *Input) (Answer, error) {
+func (s Script) Run(t T, in *Input) (Answer, error) {
+	if in.run.feed != nil {
+		return nil, s.serve(t, in)
+	}
 	steps := in.Objects("steps")
 	if err := in.Err(); err != nil {
 		return nil, err
@@ -63,11 +77,23 @@ func (s Script) Run(t *testing.T, in *Input) (Answer, error) {
 		return nil, err
 	}
 	in.run.script = true
-	if s.Open == nil {
-		return nil, errors.New("the script has no Open")
+	if s.Open == nil && s.Live != nil {
+		return nil, s.live(t, in, steps, wanted)
 	}
-	err = errors.New("the script ended the test instead of returning an error")
-	synctest.Test(t, func(t *testing.T) {
+	return nil, s.bubble(t, func(t *testing.T) error { return s.run(t, in, steps, wanted) })
+}
+
+// bubble runs f in virtual time, from the start of the script.
+func (s Script) bubble(t T, f func(*testing.T) error) error {
+	test, ok := t.(*testing.T)
+	switch {
+	case s.Open == nil:
+		return errors.New("the script has no Open")
+	case !ok:
+		return fmt.Errorf("a script in virtual time needs a test: %w", errors.ErrUnsupported)
+	}
+	err := errors.New("the script ended the test instead of returning an error")
+	synctest.Test(test, func(t *testing.T) {
 		defer func() {
 			if p := recover(); p != nil {
 				err = fmt.Errorf("panic: %v\n%s", p, debug.Stack())
@@ -81,9 +107,37 @@ func (s Script) Run(t *testing.T, in *Input) (Answer, error) {
 			}
 			time.Sleep(ahead)
 		}
-		err = s.run(t, in, steps, wanted)
+		err = f(t)
 	})
-	return nil, err
+	return err
+}
+
+// live runs the steps in real time.
+func (s Script) live(t T, in *Input, steps []*Input, wanted []strictjson.Value) error {
+	in.run.isLive = s.Settle > 0
+	step, err := s.Live(t, in)
+	if err != nil {
+		return fmt.Errorf("opening the fixture: %w", err)
+	}
+	for i, sin := range steps {
+		at := fmt.Sprintf("in.steps[%d]", i)
+		if sin.value, err = in.run.memory.fill(at, sin.value, s.OwnReferences); err != nil {
+			return err
+		}
+		deadline := time.Now().Add(s.Settle)
+		for pause := 10 * time.Millisecond; ; pause *= 2 {
+			err = in.run.step(step, sin, i, wanted[i])
+			var m *Mismatch
+			if !errors.As(err, &m) || !sin.repeatable || time.Now().Add(pause).After(deadline) {
+				break
+			}
+			time.Sleep(pause)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (s Script) run(t *testing.T, in *Input, steps []*Input, wanted []strictjson.Value) error {
@@ -99,7 +153,7 @@ func (s Script) run(t *testing.T, in *Input, steps []*Input, wanted []strictjson
 			return err
 		}
 		if sin.Has("at") {
-			ms := sin.Int("at")
+			ms := sin.Int64Or("at", 0)
 			if ms < 0 || ms > maxAt {
 				return fmt.Errorf("%s.at: want 0 to %d milliseconds, not %d", at, maxAt, ms)
 			}
@@ -111,32 +165,37 @@ func (s Script) run(t *testing.T, in *Input, steps []*Input, wanted []strictjson
 			time.Sleep(wait)
 		}
 		synctest.Wait()
-		answer, err := step(sin)
-		if err != nil {
-			return fmt.Errorf("%s: %w", at, err)
-		}
-		if err := in.Err(); err != nil {
+		if err := in.run.step(step, sin, i, wanted[i]); err != nil {
 			return err
-		}
-		if err := sin.unread(); err != nil {
-			return err
-		}
-		path := fmt.Sprintf("want.steps[%d]", i)
-		g, err := normal(path, answer)
-		if err != nil {
-			return err
-		}
-		if g.object == nil {
-			g.object = map[string]member{}
-		}
-		in.run.got = append(in.run.got, g.text())
-		c := comparison{memory: in.run.memory}
-		c.members(path, wanted[i], g.object, false)
-		if len(c.found) > 0 {
-			return &Mismatch{Differences: c.found}
 		}
 	}
 	return nil
+}
+
+// step runs step i and compares its answer with the wanted one.
+func (r *caseRun) step(step Step, in *Input, i int, want strictjson.Value) error {
+	answer, err := step(in)
+	if err != nil {
+		return fmt.Errorf("in.steps[%d]: %w", i, err)
+	}
+	if r.err != nil {
+		return r.err
+	}
+	if err := in.unread(); err != nil {
+		return err
+	}
+	path := fmt.Sprintf("want.steps[%d]", i)
+	g, err := normal(path, answer)
+	if err != nil {
+		return err
+	}
+	if g.object == nil {
+		g.object = map[string]member{}
+	}
+	r.got = append(r.got[:min(i, len(r.got))], g.text()) // one of each step, the last of a repeated one
+	c := comparison{memory: r.memory, isLive: r.isLive}
+	c.members(path, want, g.object, false)
+	return c.err()
 }
 
 func wantedSteps(want strictjson.Value, n int) ([]strictjson.Value, error) {

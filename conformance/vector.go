@@ -49,12 +49,13 @@ func (s *Set) Cases() []*Case { return slices.Clone(s.cases) }
 // Errors returns the faults of the folders.
 func (s *Set) Errors() []error { return slices.Clone(s.faults) }
 
-// Filter returns the cases of some protocols. It keeps every fault, because a file
-// that cannot be read may hold cases of any protocol.
-func (s *Set) Filter(protocols ...string) *Set {
+// Filter returns the cases that keep selects, such as those of a protocol, a suite
+// or an operation. It keeps every fault, because a file that cannot be read may
+// hold cases of any protocol.
+func (s *Set) Filter(keep func(*Case) bool) *Set {
 	out := &Set{faults: slices.Clone(s.faults)}
 	for _, c := range s.cases {
-		if slices.Contains(protocols, c.Protocol) {
+		if keep(c) {
 			out.cases = append(out.cases, c)
 		}
 	}
@@ -75,7 +76,7 @@ func Embedded() *Set {
 	if err != nil {
 		return &Set{faults: []error{err}}
 	}
-	return load(sub, "embedded", knownFailuresFile, requirementsFolder)
+	return load(sub, "embedded", knownFailuresFile, requirementsFolder, operationsFolder)
 }
 
 // Open returns the vectors of a folder on disk, laid out as
@@ -99,7 +100,7 @@ func Merge(sets ...*Set) *Set {
 			case !ok:
 				byID[c.ID] = c
 				out.cases = append(out.cases, c)
-			case !sameJSON(first.text, c.text):
+			case !strictjson.EqualText(first.text, c.text):
 				out.fault("%s: %s stands in %s with other content", c.Source, c.ID, first.Source)
 			}
 		}

@@ -13,18 +13,19 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/fivewire/fivewire/a2e"
+	"github.com/fivewire/fivewire/a2e/a2etest"
 	"github.com/fivewire/fivewire/a2e/catalogue"
 	"github.com/fivewire/fivewire/a2e/memory"
 	"github.com/fivewire/fivewire/store"
 )
 
-// remember returns an agent's memory at a host of its own.
+// remember returns an agent's memory at a separate host.
 func remember(t *testing.T, s store.Store, name string) (*memory.Client, string) {
-	h := a2e.NewHost(nil).AddPlugin(memory.NewPlugin(&memory.Options{Store: store.Sub(s, "a2e/")}))
+	h := a2etest.NewHost(t, nil).AddPlugin(a2etest.Must(memory.NewPlugin(&memory.Options{Store: store.Sub(s, "a2e/")})))
 	near, far := a2e.Pipe()
 	served := make(chan error, 1)
 	go func() { served <- h.Serve(context.Background(), far) }()
-	c := a2e.NewClient(near, &a2e.ClientOptions{AgentID: name, Types: catalogue.Types(), Capabilities: h.Capabilities()})
+	c := a2etest.Must(a2e.NewClient(near, &a2e.ClientOptions{AgentID: name, Types: catalogue.Types(), Capabilities: h.Capabilities()}))
 	t.Cleanup(func() {
 		require.NoError(t, c.Close())
 		<-served
@@ -33,16 +34,16 @@ func remember(t *testing.T, s store.Store, name string) (*memory.Client, string)
 	require.NoError(t, err)
 	m, err := memory.NewClient(c)
 	require.NoError(t, err)
-	r := a2e.New[memory.InitRequest]()
+	r := new(memory.InitRequest)
 	r.Scope = a2e.OrderedObject[string]{{Name: "user", Value: "u1"}}
 	resp, err := m.Init(t.Context(), r, nil)
 	require.NoError(t, err)
-	require.True(t, resp.Success)
+	require.True(t, *resp.Success)
 	return m, resp.MemoryID
 }
 
-// TestA2EMemory: what agents store at several hosts at once is all there, at each
-// of them: episodic memory for the agent, semantic memory for everybody.
+// TestA2EMemory: entries that agents store at several hosts at once are available at each host:
+// episodic memory to the agent, semantic memory to all agents.
 func TestA2EMemory(t *testing.T) {
 	each(t, func(t *testing.T, p *place) {
 		const hosts, entries = 3, 10
@@ -65,7 +66,7 @@ func TestA2EMemory(t *testing.T) {
 		wg.Wait()
 		for name, want := range map[string]int64{"agent-0": (2 + hosts) * entries, "agent-1": (1 + hosts) * entries, "nobody": hosts * entries} {
 			m, id := remember(t, p.open(t), name)
-			r := a2e.New[memory.RetrieveRequest]()
+			r := new(memory.RetrieveRequest)
 			r.MemoryID = id
 			resp, err := m.Retrieve(t.Context(), r, nil)
 			require.NoError(t, err)

@@ -55,18 +55,18 @@ func TestACCPSession(t *testing.T) {
 		}
 		for n := total + 1; n <= total+each; n++ {
 			frame := fmt.Appendf(nil, "@a>ping:heartbeat{}[mid:%012x,seq:%d,ts:%d]", 0xa0000+n, n, time.Now().Unix())
-			var taken atomic.Int64
+			var accepted atomic.Int64
 			for _, s := range sessions {
 				wg.Go(func() {
 					if _, err := s.Receive(ctx, frame); err == nil {
-						taken.Add(1)
+						accepted.Add(1)
 					} else if !errors.Is(err, accp.ErrDuplicate) {
 						t.Error(err)
 					}
 				})
 			}
 			wg.Wait()
-			require.EqualValues(t, 1, taken.Load(), "frame %d", n)
+			require.EqualValues(t, 1, accepted.Load(), "frame %d", n)
 		}
 		for i, scope := range []accp.Scope{accp.ScopeWarm, accp.ScopeCold} {
 			require.NoError(t, sessions[i].Put(ctx, scope, fmt.Sprint("k", i), accp.String("shared"), 0))
@@ -78,7 +78,7 @@ func TestACCPSession(t *testing.T) {
 			require.Equal(t, "shared", text, i)
 		}
 
-		// And a process that comes later goes on where they are.
+		// A later process continues at the same state.
 		later := accpSession(t, p.open(t))
 		sent, err := later.Send(ctx, &accp.Message{Intent: accp.IntentPing, Op: "heartbeat"})
 		require.NoError(t, err)

@@ -21,13 +21,18 @@ import (
 
 	"github.com/fivewire/fivewire/air"
 	"github.com/fivewire/fivewire/air/airtest"
+	"github.com/fivewire/fivewire/air/relay"
 	"github.com/fivewire/fivewire/store"
 )
 
 func airID(n int) string { return fmt.Sprintf("AIR-TEST-0000-%04d", n) }
 
-func relay(s store.Store) *air.Relay {
-	return air.NewRelay(&air.RelayOptions{Store: store.Sub(s, "relay/"), RateLimit: -1, PageSize: 7})
+func newRelay(s store.Store) *relay.Server {
+	srv, err := relay.NewServer(&relay.ServerOptions{PageSize: 7, AnyRecipient: true, Auth: relay.Auth{AllowAnonymous: true}, Limits: relay.Limits{RateLimit: -1, AddressRateLimit: -1}, Persistence: relay.Persistence{Store: store.Sub(s, "relay/")}})
+	if err != nil {
+		panic(err) // the options are valid
+	}
+	return srv
 }
 
 func relayChild(_ context.Context, s store.Store) error {
@@ -36,7 +41,7 @@ func relayChild(_ context.Context, s store.Store) error {
 		return err
 	}
 	fmt.Println(l.Addr())
-	return http.Serve(l, relay(s))
+	return http.Serve(l, newRelay(s))
 }
 
 // A world has two agents, and a registry that knows them.
@@ -62,7 +67,7 @@ func newWorld(t *testing.T) *world {
 
 // offer is a signed envelope from alice to bob.
 func (w *world) offer(t *testing.T) []byte {
-	d := &air.Draft{ID: air.NewID(), From: w.alice.DID(), To: w.bob.DID(), Time: time.Now(), ThreadID: air.NewID(), Nonce: air.NewNonce(),
+	d := &air.Draft{ID: air.NewID(), From: w.alice.DID(), To: w.bob.DID(), Time: time.Now(), ThreadID: air.NewID(),
 		Body: &air.Offer{Description: "a chart", Price: air.MinorUnits(5, "USD"), Expires: time.Now().Add(time.Hour)}}
 	e, err := air.NewEnvelope(d, w.alice.Signer(), nil)
 	require.NoError(t, err)
@@ -79,7 +84,7 @@ func (w *world) push(base string, envelope []byte) int {
 	return res.StatusCode
 }
 
-// poller is a recipient: it acts on what comes, once for each id.
+// poller is a recipient: it handles each received id once.
 func (w *world) poller(t *testing.T, s store.Store, endpoint string, calls *atomic.Int64) *air.Poller {
 	resolver, err := air.NewResolver(&air.ResolverOptions{RegistryURL: w.url, AllowLoopback: true})
 	require.NoError(t, err)
@@ -119,7 +124,7 @@ func TestAIRRelays(t *testing.T) {
 		w := newWorld(t)
 		var bases [2]string
 		for i := range bases {
-			r := relay(p.open(t))
+			r := newRelay(p.open(t))
 			ts := httptest.NewServer(r)
 			t.Cleanup(ts.Close)
 			bases[i] = ts.URL
@@ -157,14 +162,15 @@ func TestAIRThreads(t *testing.T) {
 	each(t, func(t *testing.T, p *place) {
 		ctx := t.Context()
 		w := newWorld(t)
-		ts := httptest.NewServer(relay(store.NewMemory()))
+		ts := httptest.NewServer(newRelay(store.NewMemory()))
 		t.Cleanup(ts.Close)
 		w.registry.Register(w.bob, ts.URL+"/inbox/"+w.bob.AIRID())
 		var clients [2]*air.Client
 		for i := range clients {
 			resolver, err := air.NewResolver(&air.ResolverOptions{RegistryURL: w.url, AllowLoopback: true})
 			require.NoError(t, err)
-			threads := air.NewThreads(w.alice.DID(), &air.ThreadStoreOptions{Store: store.Sub(p.open(t), "threads/")})
+			threads, err := air.NewThreadStore(w.alice.DID(), &air.ThreadStoreOptions{Store: store.Sub(p.open(t), "threads/")})
+			require.NoError(t, err)
 			clients[i], err = air.NewClient(w.alice, &air.ClientOptions{Resolver: resolver, ThreadStore: threads, DisableSelfCheck: true})
 			require.NoError(t, err)
 		}
@@ -247,7 +253,7 @@ func TestAIRKilled(t *testing.T) {
 		close(stop)
 		pushing.Wait()
 		require.NotEmpty(t, confirmed)
-		// However much has piled up, it goes on arriving.
+		// Delivery continues, however large the backlog is.
 		missing := func() (n int) {
 			acts := count(t, s, "acts")
 			for id := range confirmed {

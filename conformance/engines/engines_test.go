@@ -39,7 +39,7 @@ type place struct {
 	name   string      // else: what openPlace opens, in this process or another
 }
 
-// open opens it once more, until the end of the test.
+// open opens the store again, until the end of the test.
 func (p *place) open(t *testing.T) store.Store {
 	t.Helper()
 	if p.memory != nil {
@@ -116,7 +116,7 @@ func eachShared(t *testing.T, test func(t *testing.T, p *place)) {
 	}
 }
 
-// soon waits for what has to happen.
+// soon waits for a required event.
 func soon(t *testing.T, what string, happened func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(30 * time.Second); !happened(); time.Sleep(5 * time.Millisecond) {
@@ -124,8 +124,8 @@ func soon(t *testing.T, what string, happened func() bool) {
 	}
 }
 
-// A front is what stands before the instances of a service: a request goes to
-// the instance that is in front, and is cut off when that goes away.
+// A front is a proxy of the instances of a service: a request goes to the current instance, and is
+// cut off when that instance stops.
 type front struct {
 	*httptest.Server
 	instance  atomic.Value // string: its address
@@ -204,6 +204,12 @@ func childOf(role string) func(ctx context.Context, s store.Store) error {
 	switch role {
 	case "arc":
 		return arcChild
+	case "agent":
+		return agentChild
+	case "kernels":
+		return kernelsChild
+	case "writer":
+		return writer
 	case "relay":
 		return relayChild
 	}
@@ -228,7 +234,7 @@ func TestMain(m *testing.M) {
 	os.Exit(1)
 }
 
-// A child is a service in a process of its own.
+// A child is a service in a separate process.
 type child struct {
 	cmd     *exec.Cmd
 	stdin   io.Closer

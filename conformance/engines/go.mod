@@ -4,8 +4,8 @@ go 1.26.0
 
 require (
 	github.com/fivewire/fivewire v0.0.0
-	github.com/fivewire/fivewire/store/natsstore v0.0.0-00010101000000-000000000000
-	github.com/fivewire/fivewire/store/sqlstore v0.0.0-00010101000000-000000000000
+	github.com/fivewire/fivewire/store/natsstore v0.0.0
+	github.com/fivewire/fivewire/store/sqlstore v0.0.0
 	github.com/jackc/pgx/v5 v5.12.0
 	github.com/stretchr/testify v1.12.1
 )
@@ -45,10 +45,5 @@ require (
 	modernc.org/sqlite v1.61.1 // indirect
 )
 
-replace (
-	github.com/fivewire/fivewire => ../..
-	github.com/fivewire/fivewire/store/natsstore => ../../store/natsstore
-	github.com/fivewire/fivewire/store/sqlstore => ../../store/sqlstore
-)
 
 exclude github.com/google/pprof v0.0.0-20261016150608-1facf8f91b50

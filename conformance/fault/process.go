@@ -5,164 +5,133 @@ package fault
 
 import (
 	"context"
+	"errors"
+	"os/exec"
 	"slices"
 	"sync"
 	"time"
 )
 
-// Crash ends the process in the eyes of the store: every call fails with ErrCrashed, those in
-// progress too, whose changes may have been made. Data is kept, and pending changes of
-// LateLanding still arrive. A process that starts again has a new Plan.
-func (p *Plan) Crash() {
-	p.mu.Lock()
-	calls := p.calls
-	p.calls, p.crashed = nil, true
-	p.mu.Unlock()
-	for c := range calls {
-		c.cancel()
-	}
+const maxOutput = 1 << 20
+
+// A Process is a child process with its group. All methods may be called concurrently.
+type Process struct {
+	ctx  context.Context
+	name string
+	args []string
+
+	restarts sync.Mutex // one at a time
+
+	mu     sync.Mutex // guards all below
+	cmd    *exec.Cmd
+	end    chan struct{} // of cmd
+	output []byte        // the newest
 }
 
-// Pause stops the process in the eyes of the store until Resume: calls in progress reach the
-// store, but their answers are withheld; later calls are withheld too. A withheld call ends
-// with its context.
-func (p *Plan) Pause() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.resumed == nil {
-		p.resumed = make(chan struct{})
-	}
-}
-
-// Resume ends a Pause.
-func (p *Plan) Resume() {
+// Command starts a child process in a group of processes. At the end of ctx the group is killed. The output
+// of all its starts is kept, the newest mebibyte. Windows has no groups and no Stop.
+func Command(ctx context.Context, name string, args ...string) (*Process, error) {
+	p := &Process{ctx: ctx, name: name, args: args}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.resumed != nil {
-		close(p.resumed)
-		p.resumed = nil
+	if err := p.startLocked(); err != nil {
+		return nil, err
 	}
+	context.AfterFunc(ctx, p.kill)
+	return p, nil
 }
 
-// Flush makes the pending changes of LateLanding in the order of their calls.
-func (p *Plan) Flush() {
-	for _, l := range p.pending() {
-		l.fire()
-		<-l.done
+// startLocked starts the child. p.mu must be held.
+func (p *Process) startLocked() error {
+	if err := p.ctx.Err(); err != nil {
+		return err
 	}
-}
-
-// Close is Crash, drops the pending changes of LateLanding, and waits for their goroutines.
-func (p *Plan) Close() {
-	p.Crash()
-	for _, l := range p.pending() {
-		l.cancel()
-		<-l.done
+	cmd := exec.Command(p.name, p.args...)
+	cmd.Stdout = (*output)(p)
+	cmd.Stderr = cmd.Stdout
+	cmd.WaitDelay = time.Second // for pipes that a child of the child holds
+	setGroup(cmd)
+	if err := cmd.Start(); err != nil {
+		return err
 	}
-}
-
-func (p *Plan) pending() []*landing {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return slices.Clone(p.landings)
-}
-
-// A landing is a change that arrives later.
-type landing struct {
-	fire   func() // makes it arrive
-	cancel context.CancelFunc
-	done   chan struct{}
-}
-
-// land makes a change after delay. It reports false if too many changes are pending, or the
-// process has crashed.
-func (p *Plan) land(ctx context.Context, delay time.Duration, change func(ctx context.Context)) bool {
-	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	fired := make(chan struct{})
-	l := &landing{fire: sync.OnceFunc(func() { close(fired) }), cancel: cancel, done: make(chan struct{})}
-	p.mu.Lock()
-	isFull := p.crashed || len(p.landings) >= maxLandings
-	if !isFull {
-		p.landings = append(p.landings, l)
-	}
-	p.mu.Unlock()
-	if isFull {
-		cancel()
-		return false
-	}
+	end := make(chan struct{})
+	p.cmd, p.end = cmd, end
 	go func() {
-		defer close(l.done)
-		defer cancel()
-		defer p.remove(l)
-		timer := time.NewTimer(delay)
-		defer timer.Stop()
-		select {
-		case <-timer.C:
-		case <-fired:
-		case <-ctx.Done():
-			return
-		}
-		change(ctx)
+		_ = cmd.Wait()
+		close(end)
 	}()
-	return true
+	return nil
 }
 
-func (p *Plan) remove(l *landing) {
+// kill kills the group and waits for the end of the child.
+func (p *Process) kill() {
 	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.landings = slices.DeleteFunc(p.landings, func(other *landing) bool { return other == l })
-}
-
-// enter begins a call. The returned context ends with ctx and at Crash, and must be released.
-func (p *Plan) enter(ctx context.Context) (_ context.Context, release func(), err error) {
-	if err := ctx.Err(); err != nil {
-		return nil, nil, err
-	}
-	ctx, cancel := context.WithCancel(ctx)
-	c := &call{cancel}
-	p.mu.Lock()
-	isCrashed := p.crashed
-	if !isCrashed {
-		if p.calls == nil {
-			p.calls = make(map[*call]struct{})
-		}
-		p.calls[c] = struct{}{}
-	}
+	cmd, end := p.cmd, p.end
 	p.mu.Unlock()
-	if isCrashed {
-		cancel()
-		return nil, nil, ErrCrashed
-	}
-	release = func() {
-		cancel()
+	_ = resumeGroup(cmd)
+	_ = killGroup(cmd)
+	_ = cmd.Process.Kill()
+	<-end
+}
+
+// Kill kills the group and starts the child again. With a positive interval, it repeats that until the
+// context of the process ends.
+func (p *Process) Kill(interval time.Duration) error {
+	return p.repeat(interval, func() error {
+		p.restarts.Lock()
+		defer p.restarts.Unlock()
+		p.kill()
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		delete(p.calls, c)
-	}
-	if err := p.hold(ctx); err != nil {
-		release()
-		return nil, nil, err
-	}
-	return ctx, release, nil
+		return p.startLocked()
+	})
 }
 
-// hold waits for Resume if the process is paused.
-func (p *Plan) hold(ctx context.Context) error {
-	for {
+// Stop stops the group and continues it after d. With a positive interval, it repeats that until the context
+// of the process ends.
+func (p *Process) Stop(d, interval time.Duration) error {
+	return p.repeat(interval, func() error {
 		p.mu.Lock()
-		isCrashed, resumed := p.crashed, p.resumed
+		cmd := p.cmd
 		p.mu.Unlock()
-		switch {
-		case isCrashed:
-			return ErrCrashed
-		case resumed == nil:
-			return nil
-		case ctx.Err() != nil:
-			return ctx.Err()
+		err := stopGroup(cmd)
+		if err == nil {
+			_ = sleep(p.ctx, d)
+			err = resumeGroup(cmd)
 		}
-		select {
-		case <-resumed:
-		case <-ctx.Done():
-		}
+		return err
+	})
+}
+
+// repeat calls f once, or at each interval in the background.
+func (p *Process) repeat(interval time.Duration, f func() error) error {
+	if interval <= 0 {
+		return f()
 	}
+	go func() {
+		for sleep(p.ctx, interval) == nil {
+			if err := f(); err != nil && errors.Is(err, errors.ErrUnsupported) {
+				return
+			}
+		}
+	}()
+	return nil
+}
+
+// Output returns the newest output of all starts.
+func (p *Process) Output() []byte {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Clone(p.output)
+}
+
+// An output receives the output of the child.
+type output Process
+
+func (o *output) Write(b []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.output = append(o.output, b...)
+	o.output = o.output[max(0, len(o.output)-maxOutput):]
+	return len(b), nil
 }

@@ -31,7 +31,7 @@ type view struct {
 
 // invoke makes one call with its faults.
 func invoke[T any](
-	ctx context.Context, v *view, op Op, name string, call func(ctx context.Context) (T, error),
+	ctx context.Context, v *view, op, name string, call func(ctx context.Context) (T, error),
 ) (result T, err error) {
 	ctx, release, err := v.plan.enter(ctx)
 	if err != nil {
@@ -55,7 +55,7 @@ func invoke[T any](
 // prepare applies the faults that do not decide the outcome.
 func (v *view) prepare(ctx context.Context, d decision, name string) error {
 	if d.slow > 0 {
-		v.plan.addCount(Slow)
+		v.plan.addCount(Delay)
 		if err := sleep(ctx, d.slow); err != nil {
 			return err
 		}
@@ -87,20 +87,20 @@ func rewrite(ctx context.Context, s store.Store, key string) error {
 
 // fail applies the fault that decides the outcome of a call.
 func (v *view) fail(ctx context.Context, d decision, call func(ctx context.Context)) error {
-	switch d.kind {
+	switch d.action {
 	case ErrorAfter:
 		call(ctx)
-	case LateLanding:
+	case LandLater:
 		if !v.plan.land(ctx, d.delay, call) {
-			d.kind = ErrorBefore
+			d.action = ErrorBefore
 		}
 		d.delay = 0
 	}
-	v.plan.addCount(d.kind)
+	v.plan.addCount(d.action)
 	if err := sleep(ctx, d.delay); err != nil {
 		return err
 	}
-	return fmt.Errorf("%w: %s", ErrInjected, kindNames[d.kind])
+	return fmt.Errorf("%w: %s", ErrInjected, errorTexts[d.action])
 }
 
 func sleep(ctx context.Context, d time.Duration) error {
@@ -119,13 +119,13 @@ func sleep(ctx context.Context, d time.Duration) error {
 
 // Get implements [store.KV].
 func (v *view) Get(ctx context.Context, key string) (store.Entry, error) {
-	return invoke(ctx, v, Get, key, func(ctx context.Context) (store.Entry, error) { return v.s.Get(ctx, key) })
+	return invoke(ctx, v, opGet, key, func(ctx context.Context) (store.Entry, error) { return v.s.Get(ctx, key) })
 }
 
 // Create implements [store.KV].
 func (v *view) Create(ctx context.Context, key string, value []byte, ttl time.Duration) (store.Revision, error) {
 	value = bytes.Clone(value) // a late change needs it after the call
-	return invoke(ctx, v, Create, key, func(ctx context.Context) (store.Revision, error) {
+	return invoke(ctx, v, opCreate, key, func(ctx context.Context) (store.Revision, error) {
 		return v.s.Create(ctx, key, value, ttl)
 	})
 }
@@ -135,14 +135,14 @@ func (v *view) Update(
 	ctx context.Context, key string, value []byte, rev store.Revision, ttl time.Duration,
 ) (store.Revision, error) {
 	value = bytes.Clone(value)
-	return invoke(ctx, v, Update, key, func(ctx context.Context) (store.Revision, error) {
+	return invoke(ctx, v, opUpdate, key, func(ctx context.Context) (store.Revision, error) {
 		return v.s.Update(ctx, key, value, rev, ttl)
 	})
 }
 
 // Delete implements [store.KV].
 func (v *view) Delete(ctx context.Context, key string, rev store.Revision) error {
-	_, err := invoke(ctx, v, Delete, key, func(ctx context.Context) (struct{}, error) {
+	_, err := invoke(ctx, v, opDelete, key, func(ctx context.Context) (struct{}, error) {
 		return struct{}{}, v.s.Delete(ctx, key, rev)
 	})
 	return err
@@ -164,9 +164,9 @@ func (v *view) list(ctx context.Context, prefix string, yield func(store.Entry, 
 		return err
 	}
 	defer release()
-	d := v.plan.decide(List, prefix)
+	d := v.plan.decide(opList, prefix)
 	err = v.prepare(ctx, d, prefix)
-	isCut := d.fails && d.kind == ErrorAfter
+	isCut := d.fails && d.action == ErrorAfter
 	none := func(context.Context) {}
 	if err == nil && d.fails && !isCut {
 		err = v.fail(ctx, d, none)
@@ -196,14 +196,14 @@ func (v *view) list(ctx context.Context, prefix string, yield func(store.Entry, 
 // Append implements [store.Log].
 func (v *view) Append(ctx context.Context, stream, id string, value []byte, ttl time.Duration) (uint64, error) {
 	value = bytes.Clone(value)
-	return invoke(ctx, v, Append, stream, func(ctx context.Context) (uint64, error) {
+	return invoke(ctx, v, opAppend, stream, func(ctx context.Context) (uint64, error) {
 		return v.s.Append(ctx, stream, id, value, ttl)
 	})
 }
 
 // Read implements [store.Log].
 func (v *view) Read(ctx context.Context, stream string, after uint64, limit int) ([]store.Record, error) {
-	return invoke(ctx, v, Read, stream, func(ctx context.Context) ([]store.Record, error) {
+	return invoke(ctx, v, opRead, stream, func(ctx context.Context) ([]store.Record, error) {
 		return v.s.Read(ctx, stream, after, limit)
 	})
 }
@@ -211,7 +211,7 @@ func (v *view) Read(ctx context.Context, stream string, after uint64, limit int)
 // Ack implements [store.Log].
 func (v *view) Ack(ctx context.Context, stream string, seqs ...uint64) error {
 	seqs = slices.Clone(seqs)
-	_, err := invoke(ctx, v, Ack, stream, func(ctx context.Context) (struct{}, error) {
+	_, err := invoke(ctx, v, opAck, stream, func(ctx context.Context) (struct{}, error) {
 		return struct{}{}, v.s.Ack(ctx, stream, seqs...)
 	})
 	return err
@@ -219,7 +219,7 @@ func (v *view) Ack(ctx context.Context, stream string, seqs ...uint64) error {
 
 // Wait implements [store.Log].
 func (v *view) Wait(ctx context.Context, stream string, after uint64) error {
-	_, err := invoke(ctx, v, Wait, stream, func(ctx context.Context) (struct{}, error) {
+	_, err := invoke(ctx, v, opWait, stream, func(ctx context.Context) (struct{}, error) {
 		return struct{}{}, v.s.Wait(ctx, stream, after)
 	})
 	return err
@@ -227,7 +227,7 @@ func (v *view) Wait(ctx context.Context, stream string, after uint64) error {
 
 // Expire implements [store.Log].
 func (v *view) Expire(ctx context.Context, stream string, ttl time.Duration) error {
-	_, err := invoke(ctx, v, Expire, stream, func(ctx context.Context) (struct{}, error) {
+	_, err := invoke(ctx, v, opExpire, stream, func(ctx context.Context) (struct{}, error) {
 		return struct{}{}, v.s.Expire(ctx, stream, ttl)
 	})
 	return err

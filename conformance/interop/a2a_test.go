@@ -25,9 +25,9 @@ import (
 // a2aDesk serves an ACCP agent as an A2A agent, its card included.
 func a2aDesk(t *testing.T) string {
 	t.Helper()
-	agent, err := accp.NewServer("desk", nil)
+	agent, err := accp.NewServer("desk", &accp.ServerOptions{Auth: accp.Auth{AllowAnonymous: true}})
 	require.NoError(t, err)
-	agent.HandleFunc(accp.IntentReq, accp.OpClassify, func(_ context.Context, w *accp.ReplyWriter, m *accp.Message) error {
+	agent.Handle(accp.IntentReq, accp.OpClassify, accp.HandlerFunc(func(_ context.Context, w *accp.ReplyWriter, m *accp.Message) error {
 		if err := w.Send(&accp.Message{Intent: accp.IntentAck, Op: m.Op}); err != nil {
 			return err
 		}
@@ -35,9 +35,12 @@ func a2aDesk(t *testing.T) string {
 			return accp.ErrPolicyDenied
 		}
 		return w.SendResult(accp.Params{{Key: "class", Value: accp.String("invoice " + m.Params.Text("data"))}})
-	})
+	}))
+
+	executor, err := a2abinding.NewExecutor(agent)
+	require.NoError(t, err)
 	mux := http.NewServeMux()
-	mux.Handle("/a2a", a2asrv.NewJSONRPCHandler(a2asrv.NewHandler(a2abinding.NewExecutor(agent))))
+	mux.Handle("/a2a", a2asrv.NewJSONRPCHandler(a2asrv.NewHandler(executor)))
 	card := &a2a.AgentCard{Name: "desk", Description: "desk", Version: "1", ProtocolVersion: "0.3.0", PreferredTransport: a2a.TransportProtocolJSONRPC,
 		Capabilities: a2a.AgentCapabilities{Streaming: true}, DefaultInputModes: []string{"application/accp"}, DefaultOutputModes: []string{"application/accp"}, Skills: []a2a.AgentSkill{}}
 	ts := httptest.NewServer(mux)
@@ -124,7 +127,7 @@ func TestA2AJavaScriptServers(t *testing.T) {
 		defer func() { _ = ac.Destroy() }()
 		c, err := a2abinding.NewClient(ac, "planner", nil)
 		require.NoError(t, err)
-		return c.Call(ctx, &accp.Message{Intent: accp.IntentReq, Op: accp.OpClassify, Params: accp.Params{{Key: "data", Value: accp.String("i88")}}})
+		return c.Call(ctx, &accp.Message{Intent: accp.IntentReq, Op: accp.OpClassify, Params: accp.Params{{Key: "data", Value: accp.String("i88")}}}, nil)
 	}
 	m, err := ask("frames")
 	require.NoError(t, err)

@@ -4,7 +4,6 @@
 package interop_test
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -20,16 +19,19 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/fivewire/fivewire/a2e"
+	"github.com/fivewire/fivewire/a2e/a2etest"
 	"github.com/fivewire/fivewire/a2e/memory"
 	"github.com/fivewire/fivewire/a2e/tools"
-	"github.com/stretchr/testify/require"
+	"github.com/fivewire/fivewire/internal/testkit"
 )
 
 // An independent A2E host and agent, written in Python from the specification, against our client and host.
 
 func a2eHost() *a2e.Host {
-	set := tools.NewSet(nil)
+	set := a2etest.Must(tools.NewSet(nil))
 	tools.AddTool(set, "add", "Adds", func(_ context.Context, _ *a2e.Call, in struct{ A, B int64 }) (int64, error) {
 		return in.A + in.B, nil
 	}, nil)
@@ -48,7 +50,7 @@ func a2eHost() *a2e.Host {
 		<-ctx.Done()
 		return "", ctx.Err()
 	}, nil)
-	return a2e.NewHost(&a2e.HostOptions{Tokens: []string{"secret"}}).AddPlugin(set.Plugin()).AddPlugin(memory.NewPlugin(nil))
+	return a2etest.Must(a2e.NewHost(&a2e.HostOptions{Auth: a2e.Auth{Authenticator: a2etest.KeyAuthenticator("secret")}})).AddPlugin(set.Plugin()).AddPlugin(a2etest.Must(memory.NewPlugin(nil)))
 }
 
 // serveA2EHost is what the test binary does as the child of the Python agent.
@@ -87,7 +89,7 @@ func TestA2EPythonAgent(t *testing.T) {
 	t.Run("HTTP", func(t *testing.T) {
 		t.Parallel()
 		host := a2eHost()
-		ts := httptest.NewServer(a2e.NewHTTPHandler(host, nil))
+		ts := httptest.NewServer(a2etest.Must(a2e.NewHTTPHandler(host, nil)))
 		defer ts.Close()
 		defer host.Close()
 		p := python(t, "a2e_agent.py")
@@ -151,10 +153,10 @@ func a2eAgent(t *testing.T, p *peer, http bool) {
 	}
 	require.Equal(t, `{"a2e":"1.0","created_at":"*","data":{"data":9223372036854775807,"duration_ms":"*","events":[],"success":true,"tool_name":"add","truncated":false},"id":"*","req_id":"*","ts":"*","type":"tool/call/resp"}`,
 		call("add", `{"A":9223372036854775806,"B":1}`, nil).last(t))
-	said := call("say", `{"Text":"Grüße \u2028 😀 \u0085\u0000"}`, request{"streaming": true})
-	require.Len(t, said.Messages, 5)
-	require.Equal(t, `{"a2e":"1.0","data":{"message":"*","pct":2},"id":"*","kind":"progress","req_id":"*","seq":2,"ts":"*","type":"tool/event"}`, shape(t, said.Messages[2], "id", "ts", "req_id", "message"))
-	require.Contains(t, said.last(t), `"data":"Grüße \u2028 😀 `+"\u0085"+`\u0000"`)
+	reply := call("say", `{"Text":"Grüße \u2028 😀 \u0085\u0000"}`, request{"streaming": true})
+	require.Len(t, reply.Messages, 5)
+	require.Equal(t, `{"a2e":"1.0","data":{"message":"*","pct":2},"id":"*","kind":"progress","req_id":"*","seq":2,"ts":"*","type":"tool/event"}`, shape(t, reply.Messages[2], "id", "ts", "req_id", "message"))
+	require.Contains(t, reply.last(t), `"data":"Grüße \u2028 😀 `+"\u0085"+`\u0000"`)
 	require.Len(t, call("say", `{"Text":"a b c"}`, nil).Messages, 1, "no events unless they are asked for")
 	require.Equal(t, `tool_error {"tool_name":"say"} false tools`, fault(call("say", `{"Text":"fail"}`, nil)))
 	require.Equal(t, `unknown_tool {"tool_name":"none"} false tools`, fault(call("none", `{}`, nil)))
@@ -164,12 +166,12 @@ func a2eAgent(t *testing.T, p *peer, http bool) {
 	require.Equal(t, `unauthorized {"reason":"session_id"} false tools`, fault(call("add", `{"A":1,"B":2}`, request{"session_id": strings.Repeat("0", 32)})))
 	require.Equal(t, `capability_missing {"reason":"not_negotiated"} false memory`, fault(ask("memory/init/req", request{"namespace": "n", "scope": request{}, "metadata": request{}})))
 	require.Equal(t, `invalid_message {"reason":"unknown_type","type":"demo/greet/req"} false `, fault(ask("demo/greet/req", request{"x": 1})))
-	again := request{"id": strings.Repeat("ab", 16)}
+	repeated := request{"id": strings.Repeat("ab", 16)}
 	for k, v := range list {
-		again[k] = v
+		repeated[k] = v
 	}
-	require.Contains(t, ask("tool/list/req", again).last(t), `"type":"tool/list/resp"`)
-	require.Equal(t, `invalid_message {"reason":"duplicate_id"} false `, fault(ask("tool/list/req", again)))
+	require.Contains(t, ask("tool/list/req", repeated).last(t), `"type":"tool/list/resp"`)
+	require.Equal(t, `invalid_message {"reason":"duplicate_id"} false `, fault(ask("tool/list/req", repeated)))
 
 	// Bytes that no encoder makes. HTTP bodies are lines as well.
 	require.Equal(t, `parse_error {"reason":"invalid_json"} false `, fault(raw(`{"a2e":"1.0",`+"\n", "")))
@@ -221,38 +223,20 @@ func a2eAgent(t *testing.T, p *peer, http bool) {
 	require.True(t, ask("shutdown", request{"timeout": 1}).End)
 }
 
-// complaints keeps what a child says on its standard error.
-type complaints struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (c *complaints) Write(p []byte) (int, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.b.Write(p)
-}
-
-func (c *complaints) String() string {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.b.String()
-}
-
 func TestA2EPythonHost(t *testing.T) {
 	t.Parallel()
 	t.Run("stdio", func(t *testing.T) {
 		t.Parallel()
 		bin := filepath.Join(peers(t, "python"), "python", "bin", "python")
-		var said complaints
+		var output testkit.Log
 		a2eClient(t, false, func() io.ReadWriteCloser {
 			cmd := exec.Command(bin, "-B", filepath.Join("peers", "python", "a2e_host.py"), "stdio")
-			rw, err := a2e.StartCommand(cmd, &a2e.CommandOptions{Logger: slog.New(slog.NewTextHandler(&said, nil))})
+			rw, err := a2e.StartCommand(cmd, &a2e.CommandOptions{Logger: slog.New(slog.NewTextHandler(&output, nil))})
 			require.NoError(t, err)
 			return rw
 		})
-		require.NotContains(t, said.String(), "violation")
-		require.NotContains(t, said.String(), "Traceback")
+		require.NotContains(t, output.String(), "violation")
+		require.NotContains(t, output.String(), "Traceback")
 	})
 	t.Run("HTTP", func(t *testing.T) {
 		t.Parallel()
@@ -270,18 +254,18 @@ func TestA2EPythonHost(t *testing.T) {
 
 func a2eClient(t *testing.T, http bool, dial func() io.ReadWriteCloser) {
 	ctx := t.Context()
-	stranger := a2e.NewClient(dial(), &a2e.ClientOptions{Token: "wrong", Capabilities: []string{"tools"}})
+	stranger := a2etest.Must(a2e.NewClient(dial(), &a2e.ClientOptions{Token: "wrong", Capabilities: []string{"tools"}}))
 	_, err := stranger.Connect(ctx)
 	var refused *a2e.HandshakeError
 	require.ErrorAs(t, err, &refused)
 	require.Equal(t, a2e.RejectAuthFailed, refused.Reason)
 	_ = stranger.Close()
 
-	c := a2e.NewClient(dial(), &a2e.ClientOptions{Token: "secret", AgentID: "go-agent", Capabilities: []string{"tools", "memory"}})
+	c := a2etest.Must(a2e.NewClient(dial(), &a2e.ClientOptions{Token: "secret", AgentID: "go-agent", Capabilities: []string{"tools", "memory"}}))
 	defer c.Close()
 	hello, err := c.Connect(ctx)
 	require.NoError(t, err)
-	require.EqualValues(t, 2, hello.MaxParallel)
+	require.EqualValues(t, 2, *hello.MaxParallel)
 	require.True(t, c.HasCapability("tools"))
 	require.False(t, c.HasCapability("memory"))
 	_, pong, err := c.Ping(ctx)
@@ -300,7 +284,7 @@ func a2eClient(t *testing.T, http bool, dial func() io.ReadWriteCloser) {
 	require.Len(t, listed.Tools, 1)
 
 	call := func(tool, arguments string, streaming bool, onEvent func(a2e.Event)) (*tools.CallResponse, error) {
-		r := a2e.New[tools.CallRequest]()
+		r := new(tools.CallRequest)
 		r.SessionID, r.ToolName, r.Arguments, r.Streaming = hello.SessionID, tool, json.RawMessage(arguments), streaming
 		return tc.Call(ctx, r, &a2e.CallOptions{OnEvent: onEvent, Timeout: 20 * time.Second})
 	}
@@ -342,6 +326,6 @@ func a2eClient(t *testing.T, http bool, dial func() io.ReadWriteCloser) {
 		})
 	}
 	wg.Wait()
-	require.Zero(t, c.Dropped())
+	require.Zero(t, c.Stats().Dropped)
 	require.NoError(t, c.Close())
 }

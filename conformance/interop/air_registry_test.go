@@ -17,12 +17,12 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The Python package agent-identity-registry, the client of the public registry, against the stand-in that our tests
+// The Python package agent-identity-registry, the client of the public registry, against the fake-in that our tests
 // use for it, side by side with our client: what one writes, the other reads.
 func TestAIRPythonRegistryClient(t *testing.T) {
 	t.Parallel()
-	stand := &airtest.Registry{}
-	ts := httptest.NewServer(stand)
+	fake := &airtest.Registry{}
+	ts := httptest.NewServer(fake)
 	defer ts.Close()
 	ours, err := registry.NewClient(&registry.Options{RegistryURL: ts.URL, AllowLoopback: true})
 	require.NoError(t, err)
@@ -61,7 +61,7 @@ func TestAIRPythonRegistryClient(t *testing.T) {
 	require.NotEmpty(t, reg.Secret)
 	require.Equal(t, `true`, member(t, call("check_name", []any{"Wetter"}, nil), "exists"))
 
-	// What Python registered, Go finds: the entry, and the document to verify and to seal with.
+	// The Go client finds the agent registered by Python: the entry, and the document with the keys to verify and to seal.
 	agent, err := ours.GetAgent(ctx, reg.AIRID)
 	require.NoError(t, err)
 	require.Equal(t, "Wetter", agent.Name)
@@ -130,8 +130,8 @@ func TestAIRPythonRegistryClient(t *testing.T) {
 	require.NoError(t, err)
 	require.False(t, all.List[0].Active)
 
-	// The operator's part is not there, and the client says so itself without a key.
+	// The registry has no operator endpoints. Without a key, the Python client raises the error itself.
 	require.Equal(t, "AuthenticationError", fails("get_admin_stats", nil, nil))
-	stand.SetFailure(503)
+	fake.SetFailure(503)
 	require.Equal(t, "ServerError", fails("get_health", nil, nil))
 }

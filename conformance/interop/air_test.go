@@ -22,16 +22,19 @@ import (
 	"testing"
 	"unicode/utf16"
 
-	"github.com/fivewire/fivewire/air"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/text/unicode/norm"
+
+	"github.com/fivewire/fivewire/air"
+	"github.com/fivewire/fivewire/air/airtest"
+	"github.com/fivewire/fivewire/internal/vector"
 )
 
 // Canonical JSON, signatures and sealed boxes of package air against those of other languages.
 
 const airEnvelopes = 10_000
 
-// An airCase is one generated envelope, and what is known of it.
+// An airCase is one generated envelope with its expected properties.
 type airCase struct {
 	Env  string `json:"env"` // with its signature
 	Form string `json:"form"`
@@ -45,14 +48,14 @@ type airCase struct {
 	odderKey bool     // the order of names depends on how they are compared
 }
 
-// An airMaker makes envelopes. What it makes depends on its seed only.
+// An airMaker generates envelopes. Its output depends on its seed only.
 type airMaker struct {
 	*rand.Rand
 	c *airCase
 }
 
-// old are blocks whose normalisation no later version of Unicode has changed, beside which only characters that
-// it leaves alone are used: the peers know different versions.
+// old lists blocks with the same normalization in all versions of Unicode. Of other blocks, only characters that
+// normalization does not change are used, because the peers implement different versions.
 var old = [][2]rune{
 	{0xa0, 0x17f}, {0x1cd, 0x233}, {0x300, 0x362}, {0x370, 0x3ff}, {0x400, 0x45f}, {0x5b0, 0x5bd}, {0x622, 0x626}, {0x64b, 0x655},
 	{0x958, 0x95f}, {0xac00, 0xd7a3}, {0x1100, 0x1112}, {0x1161, 0x1175}, {0x11a8, 0x11c2}, {0x1e00, 0x1eff}, {0x1f00, 0x1f15},
@@ -183,7 +186,7 @@ func (m *airMaker) value(b *bytes.Buffer, depth int) {
 	m.space(b)
 }
 
-// object writes an object of some names in any order, beside those that are given.
+// object writes an object with the given members and up to six generated ones, in random order.
 func (m *airMaker) object(b *bytes.Buffer, given [][2]string, depth int) {
 	var names []string
 	for _, g := range given {
@@ -194,7 +197,7 @@ func (m *airMaker) object(b *bytes.Buffer, given [][2]string, depth int) {
 		if m.IntN(3) > 0 {
 			name = string("abcdefghijklmnop"[m.IntN(16)]) + strconv.Itoa(m.IntN(5))
 		}
-		// Names that are the same once they are normalised are none to use twice (AIR-D05).
+		// Names that are equal after normalization are duplicates (AIR-D05).
 		if !slices.ContainsFunc(names, func(o string) bool {
 			return norm.NFC.String(o) == norm.NFC.String(name) || norm.NFD.String(o) == norm.NFD.String(name)
 		}) {
@@ -273,7 +276,8 @@ func airCases(t *testing.T, n int) []*airCase {
 			{"to", `"did:wba:example:agents:AIR-DDDD-EEEE-FFFF"`}, {"timestamp", `"2026-05-28T09:00:00.000Z"`},
 			{"thread_id", `"22222222-2222-4222-8222-222222222222"`}, {"nonce", `"` + strconv.Itoa(i) + `"`}, {"body", body.String()},
 		}, 1)
-		data, err := air.SigningInput(env.Bytes(), air.Form(c.Form))
+		data, err := vector.Call[[]byte](airtest.Vector, "signing_input",
+			map[string]any{"envelope": env.Bytes(), "form": c.Form})
 		require.NoError(t, err, "%s", env.Bytes())
 		sum := sha256.Sum256(data)
 		c.sum = hex.EncodeToString(sum[:])
@@ -290,13 +294,13 @@ func airCases(t *testing.T, n int) []*airCase {
 	return cases
 }
 
-// safe tells whether an integer is one that a float64 holds and no other integer rounds to.
+// safe reports whether a float64 represents an integer exactly and no other integer rounds to the same value.
 func safe(s string) bool {
 	n, err := strconv.ParseInt(s, 10, 64)
 	return err == nil && n <= 1<<53-1 && n >= -(1<<53-1)
 }
 
-// sameAsFloat tells whether an integer comes out of a float64 as it went in.
+// sameAsFloat reports whether an integer is unchanged by a conversion to float64 and back.
 func sameAsFloat(s string) bool {
 	f, err := strconv.ParseFloat(s, 64)
 	return err == nil && (f < 1e21 && f > -1e21) && strings.TrimPrefix(strconv.FormatFloat(f, 'f', -1, 64), "-0") == strings.TrimPrefix(s, "-0")
@@ -314,7 +318,7 @@ func TestAIRSignatures(t *testing.T) {
 			return exec.Command(filepath.Join(dir, "python", "bin", "python"), "-B", filepath.Join("peers", "python", "air_check.py"), in, out)
 		}, func(c *airCase) string {
 			if slices.ContainsFunc(c.ints, func(s string) bool { return !safe(s) }) {
-				return "error IntegerDomainError" // it refuses what others would round
+				return "error IntegerDomainError" // it refuses integers that other peers round
 			}
 			return ""
 		}},
@@ -351,8 +355,8 @@ func TestAIRSignatures(t *testing.T) {
 			}
 			require.NoError(t, w.Flush())
 			require.NoError(t, f.Close())
-			said, err := p.command(t, in, out).CombinedOutput()
-			require.NoError(t, err, "%s", said)
+			output, err := p.command(t, in, out).CombinedOutput()
+			require.NoError(t, err, "%s", output)
 			got, err := os.ReadFile(out)
 			require.NoError(t, err)
 			lines := strings.Split(strings.TrimSuffix(string(got), "\n"), "\n")
@@ -438,10 +442,10 @@ func TestAIRBoxes(t *testing.T) {
 	p.into(&opened, request{"op": "open", "boxes": sealed})
 	require.Equal(t, plain, opened)
 
-	var theirs []json.RawMessage
-	p.into(&theirs, request{"op": "seal", "boxes": toSeal})
-	require.Len(t, theirs, n)
-	for i, body := range theirs {
+	var peerBodies []json.RawMessage
+	p.into(&peerBodies, request{"op": "seal", "boxes": toSeal})
+	require.Len(t, peerBodies, n)
+	for i, body := range peerBodies {
 		_, binding := at(i)
 		text, err := key.Open(binding, body)
 		require.NoError(t, err)

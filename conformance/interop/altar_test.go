@@ -5,7 +5,6 @@ package interop_test
 
 import (
 	"context"
-	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -38,9 +37,11 @@ func altarHost(t *testing.T) (tcp, web string, host *altar.Host) {
 	m, err := altar.DecodeManifest([]byte(altarManifest))
 	require.NoError(t, err)
 	alice := &altar.Principal{ID: "alice", Roles: []string{"user"}}
-	host, err = altar.NewHost(m, altar.AuthorizerFunc(altar.AllowAll), &altar.HostOptions{
+	keys, err := altar.APIKeyAuthenticator(map[string]*altar.Principal{"key": alice})
+	require.NoError(t, err)
+	host, err = altar.NewHost(m, &altar.HostOptions{
 		ID:   "go-host",
-		Auth: altar.Auth{Authenticator: altar.APIKeyAuthenticator(map[[sha256.Size]byte]*altar.Principal{altar.HashAPIKey("key"): alice})},
+		Auth: altar.Auth{Authorizer: altar.AuthorizerFunc(altar.AllowAll), Authenticator: keys},
 	})
 	require.NoError(t, err)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -130,7 +131,7 @@ func TestAltarPythonAtOurHost(t *testing.T) {
 			fault := func(code string, details string) string {
 				return `{"error":{"code":"` + code + `","details":` + details + `,"message":"*"},"invocation_id":"*","status":"error","type":"ToolResult"}`
 			}
-			require.Equal(t, fault("INVALID_PARAMETERS", `{"errors":[{"path":"/a","reason":"not_integer"},{"path":"/b","reason":"missing_required"},{"path":"/zz","reason":"unknown_parameter"}],"path":"/a","reason":"not_integer"}`),
+			require.Equal(t, fault("INVALID_PARAMETERS", `{"errors":[{"expected":"integer","got":"number","path":"/a","reason":"not_integer"},{"expected":"integer","path":"/b","reason":"missing_required"},{"path":"/zz","reason":"unknown_parameter"}],"path":"/a","reason":"not_integer"}`),
 				last(call("math/add", `{"a":1.5,"zz":null}`, ``)))
 			require.Equal(t, fault("TOOL_NOT_FOUND", `{"reason":"unknown_contract"}`), last(call("no/such", `{}`, ``)))
 			require.Equal(t, fault("TOOL_NOT_FOUND", `{"reason":"not_fulfilled"}`), last(call("types", `{}`, ``)))
@@ -149,12 +150,12 @@ func TestAltarPythonAtOurHost(t *testing.T) {
 			require.Len(t, ordered, 3, "chunks are put in order, and repeated ones dropped")
 			require.Equal(t, `{"chunk_id":0,"invocation_id":"*","is_final":false,"payload":0,"type":"StreamChunk"}`, shape(t, ordered[0], "invocation_id"))
 
-			// The same call again is the same outcome; the same id with other content is none.
-			again := `{"type":"ToolCall","invocation_id":"00000000-0000-4000-8000-000000000001","session_id":"s1","tool_name":"math/add","parameters":`
-			require.Contains(t, ask(again+`{"b":1,"a":9223372036854775806,"note":null}}`), `"payload":9223372036854775807`)
-			require.Equal(t, fault("INVALID_PARAMETERS", `{"reason":"invocation_id_reused"}`), strings.Replace(ask(again+`{"a":1,"b":1}}`), `00000000-0000-4000-8000-000000000001`, `*`, 1))
+			// A repeated call returns the same outcome. The same id with other content is an error.
+			duplicate := `{"type":"ToolCall","invocation_id":"00000000-0000-4000-8000-000000000001","session_id":"s1","tool_name":"math/add","parameters":`
+			require.Contains(t, ask(duplicate+`{"b":1,"a":9223372036854775806,"note":null}}`), `"payload":9223372036854775807`)
+			require.Equal(t, fault("INVALID_PARAMETERS", `{"reason":"invocation_id_reused"}`), strings.Replace(ask(duplicate+`{"a":1,"b":1}}`), `00000000-0000-4000-8000-000000000001`, `*`, 1))
 
-			// Bad frames are answered, and the connection goes on.
+			// Invalid frames are answered with an error, and the connection stays open.
 			raw := func(text string) string {
 				t.Helper()
 				if wire == "tcp" {
@@ -175,26 +176,26 @@ func TestAltarPythonAtOurHost(t *testing.T) {
 				require.Equal(t, form(`{"reason":"invalid_unicode"}`), raw(`{"type":"Ping","x":"\ud800"}`))
 			}
 
-			// What the Runtime was told.
+			// The messages that the Runtime received.
 			p.do(request{"op": "send", "name": "c", "message": json.RawMessage(`{"type":"ToolCall","invocation_id":"w-1","session_id":"s1","tool_name":"wait","parameters":{}}`)})
 			require.Eventually(t, func() bool { return host.Stats().InFlight > 0 }, waitFor, tick)
 			require.Equal(t, `{"error":{"code":"EXECUTION_FAILED","details":{"reason":"cancelled"},"message":"*"},"invocation_id":"w-1","status":"error","type":"ToolResult"}`,
 				ask(`{"type":"CancelCall","invocation_id":"w-1","session_id":"s1"}`))
 			require.Equal(t, `{"reason":"destroyed","request_id":"9","session_id":"s1","type":"SessionDestroyed"}`, ask(`{"type":"DestroySession","session_id":"s1","request_id":"9"}`))
 			require.Equal(t, `{"error":{"code":"SESSION_INVALID","details":{"reason":"unknown_session"},"message":"*"},"type":"Error"}`, ask(`{"type":"ListTools","session_id":"s1"}`))
-			var told strings.Builder
+			var log strings.Builder
 			require.Eventually(t, func() bool {
-				told.Write(p.do(request{"op": "take"}))
-				return strings.Contains(told.String(), `"SessionDestroyed"`)
+				log.Write(p.do(request{"op": "take"}))
+				return strings.Contains(log.String(), `"SessionDestroyed"`)
 			}, waitFor, tick)
-			require.Contains(t, told.String(), `{"call": "math/add", "parameters": {"a": 9223372036854775806, "b": 1}, "timeout_ms": 5000, "metadata": {"traceparent": "00-1"}, "correlation_id": "x"}`,
+			require.Contains(t, log.String(), `{"call": "math/add", "parameters": {"a": 9223372036854775806, "b": 1}, "timeout_ms": 5000, "metadata": {"traceparent": "00-1"}, "correlation_id": "x"}`,
 				"parameters are normalised on their way")
-			require.Contains(t, told.String(), `{"type": "RequestFulfillment", "session_id": "s1"}`)
-			require.Contains(t, told.String(), `"fulfilled_tools": ["py-1/math/add", "py-1/text/words", "py-1/bad/status", "py-1/bad/gap", "py-1/bad/code", "py-1/bad/order", "py-1/wait"], "rejected_tools": [{"tool_name": "no/such"`)
+			require.Contains(t, log.String(), `{"type": "RequestFulfillment", "session_id": "s1"}`)
+			require.Contains(t, log.String(), `"fulfilled_tools": ["py-1/math/add", "py-1/text/words", "py-1/bad/status", "py-1/bad/gap", "py-1/bad/code", "py-1/bad/order", "py-1/wait"], "rejected_tools": [{"tool_name": "no/such"`)
 			for _, reason := range []string{"cancelled", "protocol_error"} {
-				require.Contains(t, told.String(), `"reason": "`+reason+`"`)
+				require.Contains(t, log.String(), `"reason": "`+reason+`"`)
 			}
-			require.Contains(t, told.String(), `{"canceled": "w-1"}`)
+			require.Contains(t, log.String(), `{"canceled": "w-1"}`)
 			require.Equal(t, `[]`, string(p.do(request{"op": "violations"})))
 		})
 	}
@@ -231,10 +232,11 @@ func TestAltarPythonOverHTTP(t *testing.T) {
 	require.Equal(t, `{"messages":[],"status":202,"type":""}`, post(`{"type":"CancelCall","invocation_id":"h-1","session_id":"h1"}`, "", altarKey))
 }
 
-// altarRuntime runs our Runtime until the test ends, and tells which calls were cancelled.
+// altarRuntime runs our Runtime until the test ends. The channel receives the context error of each canceled call.
 func altarRuntime(t *testing.T, dial altar.Dialer) <-chan error {
 	t.Helper()
-	rt := altar.NewRuntime("go-1", nil)
+	rt, err := altar.NewRuntime("go-1", nil)
+	require.NoError(t, err)
 	canceled := make(chan error, 1)
 	rt.Handle("math/add", altar.HandlerFunc(func(_ context.Context, call *altar.ToolCall) (any, error) {
 		var in struct {
@@ -294,7 +296,8 @@ func TestAltarAtPythonHost(t *testing.T) {
 				return altar.NewStreamConn(c, nil), nil
 			}
 			canceled := altarRuntime(t, dial)
-			c := altar.NewClient(dial, nil)
+			c, err := altar.NewClient(dial, nil)
+			require.NoError(t, err)
 			defer c.Close()
 			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 			defer cancel()

@@ -6,6 +6,7 @@ package interop_test
 import (
 	"context"
 	"encoding/json"
+	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
@@ -32,7 +33,9 @@ func arcServer(t *testing.T, opts *arc.ServerOptions, pace <-chan struct{}) (str
 	if opts.Webhook == nil {
 		opts.Webhook = &arc.WebhookOptions{CallbackPolicy: arc.CallbackPolicy{AllowInsecure: true, AllowPrivate: true}}
 	}
-	srv := arc.NewServer(opts)
+	opts.Auth.AllowAnonymous = opts.Auth.Authenticator == nil
+	srv, err := arc.NewServer(opts)
+	require.NoError(t, err)
 	srv.Register(arc.Agent{
 		AgentInfo: arc.AgentInfo{AgentID: "echo-01", Version: "1.2.0", Capabilities: []string{"echo"}},
 		TaskHandler: arc.TaskHandlerFunc(func(ctx context.Context, run *arc.TaskRun) error {
@@ -168,11 +171,11 @@ func TestARCPythonClientChats(t *testing.T) {
 	started := p.do(arcCall("chat.start", request{"initial_message": say("hello there"), "chat_id": "chat-of-mine", "metadata": request{"k": "v"}}))
 	require.Equal(t, `{"chat":{"chatId":"*","createdAt":"*","message":{"parts":[{"content":"echo: hello there","type":"TextPart"}],"role":"agent","timestamp":"*"},"status":"ACTIVE"},"type":"chat"}`,
 		shape(t, []byte(member(t, started, "result")), arcVary...))
-	again := p.do(arcCall("chat.message", request{"chat_id": "chat-of-mine", "message": say("more")}))
-	require.Contains(t, string(again), `"content": "echo: more"`)
-	ended := p.do(arcCall("chat.end", request{"chat_id": "chat-of-mine", "reason": "over"}))
+	second := p.do(arcCall("chat.message", request{"chat_id": "chat-of-mine", "message": say("more")}))
+	require.Contains(t, string(second), `"content": "echo: more"`)
+	end := p.do(arcCall("chat.end", request{"chat_id": "chat-of-mine", "reason": "over"}))
 	require.Equal(t, `{"chat":{"chatId":"*","closedAt":"*","createdAt":"*","reason":"over","status":"CLOSED"},"type":"chat"}`,
-		shape(t, []byte(member(t, ended, "result")), arcVary...))
+		shape(t, []byte(member(t, end, "result")), arcVary...))
 	f := p.fails(arcCall("chat.message", request{"chat_id": "chat-of-mine", "message": say("more")}))
 	require.Equal(t, "ARCChatError -43002 Chat already closed", f.String())
 }
@@ -201,7 +204,7 @@ func TestARCPythonClientStreams(t *testing.T) {
 		require.Equal(t, `null`, next())
 	}
 
-	// A failure on the way is an event to the peer, after which it sees no done.
+	// The peer receives a failure within a stream as an event, and no done event after it.
 	p.do(request{"op": "stream_open", "client": "c", "method": "chat.start", "args": request{"target_agent": "echo-01", "initial_message": say("break")}})
 	require.Contains(t, next(), `"echo: "`)
 	pace <- struct{}{}
@@ -209,8 +212,8 @@ func TestARCPythonClientStreams(t *testing.T) {
 	require.Equal(t, `{"data":{"chatId":"*","error":{"code":-43003,"message":"too slow"}},"event":"error"}`, next())
 	require.Equal(t, `null`, next())
 
-	// Before the first event it is an ordinary ARC error: over HTTP 200 the peer sees none of it, since it looks for
-	// events only. Other statuses it reports as a failure that it takes for one of its own reading.
+	// A failure before the first event is an ordinary ARC error. With HTTP 200 the peer ignores it, since it reads events
+	// only. It reports any other status as a connection error.
 	p.do(request{"op": "stream_open", "client": "c", "method": "chat.message", "args": request{"target_agent": "echo-01", "chat_id": "chat-none", "message": say("x")}})
 	require.Equal(t, `null`, next())
 	p.do(request{"op": "stream_open", "client": "c", "method": "chat.start", "args": request{"target_agent": "nobody", "initial_message": say("x")}})
@@ -219,8 +222,8 @@ func TestARCPythonClientStreams(t *testing.T) {
 	require.Contains(t, f.Message, "HTTP error: 404")
 }
 
-// What the peer makes of the errors of each family. It reads the code where the HTTP status is 200 only; of every
-// other answer it looks at the status, and forgets code and details (ARC-D12).
+// The exceptions of the peer for the errors of each family. The peer reads the code only if the HTTP status is 200. For
+// every other status it drops code and details (ARC-D12).
 func TestARCPythonClientErrors(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
@@ -267,20 +270,21 @@ func TestARCPythonClientErrors(t *testing.T) {
 			require.Equal(t, want(i), f.Class+" "+string(f.Code), "%d %s", tt.code, tt.details)
 		}
 	}
-	t.Run("always OK", func(t *testing.T) {
-		run(t, &arc.ServerOptions{HTTPStatus: arc.AlwaysOK}, func(i int) string { return tests[i].always })
+	python := &arc.ServerOptions{ProfileFor: func(http.Header, string) arc.Profile { return arc.ProfilePythonSDK }}
+	t.Run("profile", func(t *testing.T) {
+		run(t, python, func(i int) string { return tests[i].always })
 	})
 	t.Run("mapped", func(t *testing.T) {
 		run(t, nil, func(i int) string { return tests[i].mapped })
 	})
 	t.Run("by the server", func(t *testing.T) {
-		endpoint, _ := arcServer(t, &arc.ServerOptions{HTTPStatus: arc.AlwaysOK}, nil)
+		endpoint, _ := arcServer(t, python, nil)
 		p := arcPython(t, endpoint, "")
 		send := func(method, target string, params request) string {
 			f := p.fails(request{"op": "send", "client": "c", "method": method, "target": target, "params": params})
 			return f.Class + " " + string(f.Code) + " " + string(f.Details)
 		}
-		// The peer adds members of its own to the details, and forgets those of the RPC codes.
+		// The peer adds its own members to the details, and drops the details of the RPC codes.
 		require.Equal(t, `AgentNotFoundError -41001 {"agentId": "nobody", "agent_id": "nobody"}`, send("task.info", "nobody", request{"taskId": "t"}))
 		require.Equal(t, `MethodNotFoundError -32601 {}`, send("no.such", "echo-01", request{}))
 		require.Equal(t, `TaskNotFoundError -42001 {"taskId": "t", "task_id": "t"}`, send("task.info", "echo-01", request{"taskId": "t"}))
@@ -315,7 +319,7 @@ func TestARCPythonClientThreads(t *testing.T) {
 	p.into(&second, request{"op": "thread_id", "client": "c", "agent": "echo-01"})
 	require.Equal(t, first, second)
 
-	// A chat that is over is begun anew.
+	// The peer does not start a new chat after the end of a chat.
 	p.do(arcCall("chat.end", request{"chat_id": first}))
 	f := p.fails(request{"op": "thread_send", "client": "c", "agent": "echo-01", "message": say("three")})
 	require.Equal(t, "ARCChatError -43002 Chat already closed", f.String(), "it begins anew after -43001 only")

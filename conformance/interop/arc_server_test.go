@@ -12,6 +12,9 @@ import (
 	"time"
 
 	"github.com/fivewire/fivewire/arc"
+	"github.com/fivewire/fivewire/arc/conversation"
+	"github.com/fivewire/fivewire/arc/discovery"
+	"github.com/fivewire/fivewire/arc/webhook"
 	"github.com/stretchr/testify/require"
 )
 
@@ -64,12 +67,12 @@ func TestARCPythonServers(t *testing.T) {
 func arcServerTasks(t *testing.T, p *arcPeer) {
 	ctx := t.Context()
 	events := make(chan *arc.Notification, 8)
-	hook := arcReceiver(t, events, nil, &arc.WebhookReceiverOptions{AllowUnsigned: true})
+	hook := arcReceiver(t, events, nil, &webhook.ReceiverOptions{AllowUnsigned: true})
 
-	task, err := p.client.CreateTask(ctx, "py-echo", &arc.CreateTaskParams{InitialMessage: arc.UserText("ask"), Priority: arc.PriorityHigh}, arc.WithTraceID("trace-py"))
+	task, err := p.client.CreateTask(ctx, "py-echo", &arc.CreateTaskParams{InitialMessage: arc.UserText("ask"), Priority: arc.PriorityHigh}, &arc.CallOptions{TraceID: "trace-py"})
 	require.NoError(t, err)
 	require.Equal(t, arc.TaskInputRequired, task.Status)
-	sub, err := p.client.SubscribeTask(ctx, "py-echo", &arc.SubscribeParams{TaskID: task.ID, CallbackURL: hook})
+	sub, err := p.client.SubscribeTask(ctx, "py-echo", &arc.SubscribeParams{TaskID: task.ID, CallbackURL: hook}, nil)
 	require.NoError(t, err, "its result has the type subscription (ARC-D32)")
 	require.True(t, sub.Active)
 	require.Equal(t, []arc.Event{arc.EventTaskCompleted, arc.EventTaskFailed}, sub.Events)
@@ -77,7 +80,7 @@ func arcServerTasks(t *testing.T, p *arcPeer) {
 	out, err := p.client.WaitTask(ctx, "py-echo", task.ID, nil)
 	require.NoError(t, err)
 	require.True(t, out.InputRequired)
-	require.NoError(t, p.client.SendTaskInput(ctx, "py-echo", &arc.SendTaskParams{TaskID: task.ID, Message: arc.UserText("Grüße 😀")}))
+	require.NoError(t, p.client.SendTaskInput(ctx, "py-echo", &arc.SendTaskParams{TaskID: task.ID, Message: arc.UserText("Grüße 😀")}, nil))
 	out, err = p.client.WaitTask(ctx, "py-echo", task.ID, nil)
 	require.NoError(t, err)
 	require.Equal(t, arc.TaskCompleted, out.Task.Status)
@@ -98,54 +101,55 @@ func arcServerTasks(t *testing.T, p *arcPeer) {
 	require.Equal(t, "COMPLETED", n.Data.Status)
 	require.EqualValues(t, "12", n.Data.Duration)
 
-	bare, err := p.client.GetTask(ctx, "py-echo", &arc.TaskInfoParams{TaskID: task.ID, OmitMessages: true, OmitArtifacts: true})
+	bare, err := p.client.GetTask(ctx, "py-echo", &arc.TaskInfoParams{TaskID: task.ID, OmitMessages: true, OmitArtifacts: true}, nil)
 	require.NoError(t, err)
 	require.Nil(t, bare.Messages)
 	require.Nil(t, bare.Artifacts)
 
-	other, err := p.client.CreateTask(ctx, "py-echo", &arc.CreateTaskParams{InitialMessage: arc.UserText("x")})
+	other, err := p.client.CreateTask(ctx, "py-echo", &arc.CreateTaskParams{InitialMessage: arc.UserText("x")}, nil)
 	require.NoError(t, err)
-	canceled, err := p.client.CancelTask(ctx, "py-echo", &arc.CancelTaskParams{TaskID: other.ID, Reason: "enough"})
+	canceled, err := p.client.CancelTask(ctx, "py-echo", &arc.CancelTaskParams{TaskID: other.ID, Reason: "enough"}, nil)
 	require.NoError(t, err)
 	require.Equal(t, arc.TaskCanceled, canceled.Status)
 	require.Equal(t, "enough", canceled.Reason)
 
 	require.NoError(t, p.client.Notify(ctx, "py-echo", &arc.Notification{TaskID: "t-1", Event: arc.EventTaskStarted,
-		Timestamp: "2026-01-15T10:30:00Z", Data: arc.NotificationData{Status: "WORKING", Message: "begun"}}))
+		Timestamp: "2026-01-15T10:30:00Z", Data: arc.NotificationData{Status: "WORKING", Message: "begun"}}, nil))
 	require.Equal(t, `[{"params":{"data":{"message":"begun","status":"WORKING"},"event":"TASK_STARTED","taskId":"t-1","timestamp":"2026-01-15T10:30:00Z"},"requestAgent":"fivewire-01","traceId":null}]`,
 		shape(t, p.do(request{"op": "take", "what": "notifications"})))
 }
 
 func arcServerChats(t *testing.T, p *arcPeer) {
 	ctx := t.Context()
-	chat, err := p.client.StartChat(ctx, "py-echo", &arc.StartChatParams{InitialMessage: arc.UserText("hello"), Metadata: []byte(`{"a":1}`)})
+	chat, err := p.client.StartChat(ctx, "py-echo", &arc.StartChatParams{InitialMessage: arc.UserText("hello"), Metadata: []byte(`{"a":1}`)}, nil)
 	require.NoError(t, err)
 	require.Equal(t, arc.ChatActive, chat.Status)
 	require.Equal(t, "echo: hello", chat.Message.Text())
-	chat, err = p.client.SendChatMessage(ctx, "py-echo", &arc.ChatMessageParams{ChatID: chat.ID, Message: arc.UserText("more")})
+	chat, err = p.client.SendChatMessage(ctx, "py-echo", &arc.ChatMessageParams{ChatID: chat.ID, Message: arc.UserText("more")}, nil)
 	require.NoError(t, err)
 	require.Equal(t, "echo: more", chat.Message.Text())
-	chat, err = p.client.EndChat(ctx, "py-echo", &arc.EndChatParams{ChatID: chat.ID, Reason: "over"})
+	chat, err = p.client.EndChat(ctx, "py-echo", &arc.EndChatParams{ChatID: chat.ID, Reason: "over"}, nil)
 	require.NoError(t, err)
 	require.Equal(t, arc.ChatClosed, chat.Status)
 	require.Equal(t, "over", chat.Reason)
-	_, err = p.client.SendChatMessage(ctx, "py-echo", &arc.ChatMessageParams{ChatID: chat.ID, Message: arc.UserText("late")})
+	_, err = p.client.SendChatMessage(ctx, "py-echo", &arc.ChatMessageParams{ChatID: chat.ID, Message: arc.UserText("late")}, nil)
 	require.Equal(t, arc.ErrChatAlreadyClosed, arcCode(t, err))
-	_, err = p.client.EndChat(ctx, "py-echo", &arc.EndChatParams{ChatID: "chat-none"})
+	_, err = p.client.EndChat(ctx, "py-echo", &arc.EndChatParams{ChatID: "chat-none"}, nil)
 	require.Equal(t, arc.ErrChatNotFound, arcCode(t, err))
 
-	v := arc.NewConversations(p.client, nil)
+	v, err := conversation.NewManager(p.client, nil)
+	require.NoError(t, err)
 	for _, text := range []string{"one", "two"} {
-		chat, err = v.Send(ctx, "py-echo", arc.UserText(text))
+		chat, err = v.Send(ctx, "py-echo", arc.UserText(text), nil)
 		require.NoError(t, err)
 		require.Equal(t, "echo: "+text, chat.Message.Text())
 	}
 	require.NoError(t, v.Close(ctx))
 }
 
-// stream returns the pieces of an answer, its end, and what went wrong.
+// stream returns the pieces of a streamed response, its final status, and its error.
 func stream(c *arc.Client, ctx context.Context, agent, text string) (pieces []string, status arc.ChatStatus, err error) {
-	for ev, err := range c.StreamChat(ctx, agent, &arc.StartChatParams{InitialMessage: arc.UserText(text)}) {
+	for ev, err := range c.StreamChat(ctx, agent, &arc.StartChatParams{InitialMessage: arc.UserText(text)}, nil) {
 		if err != nil {
 			return pieces, status, err
 		}
@@ -165,7 +169,7 @@ func arcServerStreams(t *testing.T, p *arcPeer) {
 	require.Equal(t, []string{"echo:", " one", " two"}, pieces)
 	require.Equal(t, arc.ChatActive, status)
 
-	// Its stream of text tells of a failure, and of an end whose status is no chat status (ARC-D22).
+	// Its stream of text reports a failure, and then an end with an invalid chat status (ARC-D22).
 	pieces, _, err = stream(p.client, ctx, "py-echo", "break")
 	require.Equal(t, arc.ErrInvalidChatMessage, arcCode(t, err))
 	require.ErrorContains(t, err, "Stream error: the model is gone")
@@ -195,7 +199,7 @@ func arcServerStreams(t *testing.T, p *arcPeer) {
 func arcServerErrors(t *testing.T, p *arcPeer, kind string) {
 	ctx := t.Context()
 	create := func(agent, text string) error {
-		_, err := p.client.CreateTask(ctx, agent, &arc.CreateTaskParams{InitialMessage: arc.UserText(text)}, arc.WithTraceID("trace-e"))
+		_, err := p.client.CreateTask(ctx, agent, &arc.CreateTaskParams{InitialMessage: arc.UserText(text)}, &arc.CallOptions{TraceID: "trace-e"})
 		return err
 	}
 	detailsOf := func(err error) string {
@@ -206,9 +210,9 @@ func arcServerErrors(t *testing.T, p *arcPeer, kind string) {
 	err := create("nobody", "x")
 	require.ErrorIs(t, err, arc.ErrAgentNotFound)
 	require.Equal(t, `{"availableAgents":["py-echo","py-parts","py-whole","py-events"],"requestedAgent":"nobody"}`, detailsOf(err), "it lists who else is there")
-	_, err = p.client.Call(ctx, "py-echo", "no.such", nil)
+	_, err = p.client.Call(ctx, "py-echo", "no.such", nil, nil)
 	require.ErrorIs(t, err, arc.ErrMethodNotFound)
-	_, err = p.client.GetTask(ctx, "py-echo", &arc.TaskInfoParams{TaskID: "task-none"})
+	_, err = p.client.GetTask(ctx, "py-echo", &arc.TaskInfoParams{TaskID: "task-none"}, nil)
 	require.ErrorIs(t, err, arc.ErrTaskNotFound)
 	require.Equal(t, `{"task_id":"task-none"}`, detailsOf(err))
 	require.ErrorIs(t, create("py-echo", "busy"), arc.ErrRateLimitExceeded)
@@ -216,9 +220,9 @@ func arcServerErrors(t *testing.T, p *arcPeer, kind string) {
 	err = create("py-echo", "crash")
 	require.ErrorIs(t, err, arc.ErrInternal)
 	require.Equal(t, `{"errorId":"*"}`, detailsOf(err))
-	require.ErrorIs(t, p.client.SendTaskInput(ctx, "py-echo", &arc.SendTaskParams{TaskID: "task-none", Message: arc.UserText("x")}), arc.ErrTaskNotFound)
+	require.ErrorIs(t, p.client.SendTaskInput(ctx, "py-echo", &arc.SendTaskParams{TaskID: "task-none", Message: arc.UserText("x")}, nil), arc.ErrTaskNotFound)
 
-	// What comes before any agent, and the HTTP status of it.
+	// Errors that the peer returns before it calls an agent, with their HTTP status.
 	post := func(body string) (int, string) {
 		res, err := http.Post(p.url+"/arc/", arc.MediaType, strings.NewReader(body))
 		require.NoError(t, err)
@@ -272,27 +276,27 @@ func arcServerErrors(t *testing.T, p *arcPeer, kind string) {
 }
 
 func arcServerDiscovery(t *testing.T, p *arcPeer, kind string) {
-	d, err := arc.NewDiscovery(nil, p.url+"/arc")
+	d, err := discovery.NewClient(nil, p.url+"/arc")
 	require.NoError(t, err)
 	defer d.Close()
 	found, err := d.Agents(t.Context())
 	require.NoError(t, err)
-	ids := map[string]arc.FoundAgent{}
+	ids := map[string]discovery.Agent{}
 	for _, a := range found {
 		ids[a.AgentID] = a
 	}
 	require.Len(t, ids, 4)
 	require.Len(t, ids["py-echo"].SupportedMethods, 9)
 	require.Equal(t, "active", ids["py-parts"].Status)
-	found, err = d.Find(t.Context(), arc.AgentQuery{Method: arc.MethodTaskSubscribe})
+	found, err = d.Find(t.Context(), discovery.AgentQuery{Method: arc.MethodTaskSubscribe})
 	require.NoError(t, err)
 	require.Len(t, found, 1)
 
-	// What is found can be called. The routers name the path that they have inside the application as the endpoint.
+	// The discovered agent can be called. The routers give their path inside the application as the endpoint.
 	c, err := arc.NewClient(found[0].URL, "fivewire-01", nil)
 	require.NoError(t, err)
 	defer c.Close()
-	chat, err := c.StartChat(t.Context(), "py-echo", &arc.StartChatParams{InitialMessage: arc.UserText("found")})
+	chat, err := c.StartChat(t.Context(), "py-echo", &arc.StartChatParams{InitialMessage: arc.UserText("found")}, nil)
 	require.NoError(t, err, "%s", found[0].URL)
 	require.Equal(t, "echo: found", chat.Message.Text())
 	if kind != "standalone" {
@@ -305,9 +309,9 @@ func arcServerDiscovery(t *testing.T, p *arcPeer, kind string) {
 }
 
 // arcReceiver serves a webhook that hands what it gets to a channel.
-func arcReceiver(t *testing.T, events chan<- *arc.Notification, secrets []arc.WebhookSecret, opts *arc.WebhookReceiverOptions) string {
+func arcReceiver(t *testing.T, events chan<- *arc.Notification, secrets []arc.WebhookSecret, opts *webhook.ReceiverOptions) string {
 	t.Helper()
-	r, err := arc.NewWebhookReceiver(arc.NotificationHandlerFunc(func(_ context.Context, n *arc.Notification) error {
+	r, err := webhook.NewReceiver(arc.NotificationHandlerFunc(func(_ context.Context, n *arc.Notification) error {
 		events <- n
 		return nil
 	}), secrets, opts)
@@ -328,7 +332,7 @@ func receive[T any](t *testing.T, c <-chan T) T {
 	}
 }
 
-// The peer signs another text than it sends; [arc.WebhookReceiverOptions.AllowPythonSignatures] knows which.
+// The peer signs another text than it sends; [webhook.ReceiverOptions.AllowPythonSignatures] knows which.
 func TestARCPythonSendsWebhooks(t *testing.T) {
 	t.Parallel()
 	p := python(t, "arc_client.py")
@@ -349,7 +353,7 @@ func TestARCPythonSendsWebhooks(t *testing.T) {
 		}
 		return "none", out.Active
 	}
-	got, _ := send(arcReceiver(t, events, []arc.WebhookSecret{secret}, &arc.WebhookReceiverOptions{AllowPythonSignatures: true}), secret)
+	got, _ := send(arcReceiver(t, events, []arc.WebhookSecret{secret}, &webhook.ReceiverOptions{AllowPythonSignatures: true}), secret)
 	require.Equal(t, "delivered", got)
 	n := receive(t, events)
 	require.Equal(t, "task-1", n.TaskID)
@@ -359,23 +363,23 @@ func TestARCPythonSendsWebhooks(t *testing.T) {
 	// The exact bytes are not what it signed.
 	got, _ = send(arcReceiver(t, events, []arc.WebhookSecret{secret}, nil), secret)
 	require.Equal(t, "failed", got)
-	got, _ = send(arcReceiver(t, events, []arc.WebhookSecret{secret}, &arc.WebhookReceiverOptions{AllowPythonSignatures: true}), "another secret")
+	got, _ = send(arcReceiver(t, events, []arc.WebhookSecret{secret}, &webhook.ReceiverOptions{AllowPythonSignatures: true}), "another secret")
 	require.Equal(t, "failed", got)
-	got, _ = send(arcReceiver(t, events, []arc.WebhookSecret{secret}, &arc.WebhookReceiverOptions{AllowPythonSignatures: true}), "")
+	got, _ = send(arcReceiver(t, events, []arc.WebhookSecret{secret}, &webhook.ReceiverOptions{AllowPythonSignatures: true}), "")
 	require.Equal(t, "failed", got)
 	require.Empty(t, events)
 
-	gone := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusGone) }))
-	defer gone.Close()
-	got, active := send(gone.URL, secret)
+	goneServer := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusGone) }))
+	defer goneServer.Close()
+	got, active := send(goneServer.URL, secret)
 	require.Equal(t, "failed", got)
 	require.False(t, active, "it stops after 410, as ours does")
 
-	// Whoever wants to verify with the package cannot.
+	// Verification with the package fails.
 	f := p.fails(request{"op": "webhook_verify", "secret": secret, "payload": "{}", "signature": "sha256=x"})
 	require.Equal(t, "NameError", f.Class)
 	require.Equal(t, `true`, string(p.do(request{"op": "webhook_verify", "secret": nil, "payload": "{}", "signature": "sha256=x"})), "without a secret everything is right")
-	require.Equal(t, `"`+arc.SignWebhook([]byte(secret), []byte(`{"ä": 1}`))+`"`, string(p.do(request{"op": "webhook_signature", "secret": secret, "payload": `{"ä": 1}`})))
+	require.Equal(t, `"`+webhook.Sign([]byte(secret), []byte(`{"ä": 1}`))+`"`, string(p.do(request{"op": "webhook_signature", "secret": secret, "payload": `{"ä": 1}`})))
 }
 
 // Our notifications, with the members that a receiver of the peer's looks for.

@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/fivewire/fivewire/arc"
+	"github.com/fivewire/fivewire/arc/discovery"
 	"github.com/fivewire/fivewire/arc/oauth"
 	"github.com/stretchr/testify/require"
 )
@@ -75,7 +76,7 @@ func TestARCPythonServerTokens(t *testing.T) {
 	i := newIssuer(t)
 	token := ""
 	p := arcListen(t, "standalone", request{"jwks": i.url + "/jwks", "issuer": i.url, "audience": "agents"},
-		// After its bare 500 the peer closes the connection, sometimes while the next request is on its way.
+		// After its 500 the peer closes the connection, which can fail the next request on the same connection.
 		&arc.ClientOptions{TokenSource: tokenFunc(&token), HTTPClient: &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}})
 	f := p.fails(request{"op": "own_validator", "jwks": i.url + "/jwks", "issuer": i.url})
 	require.Equal(t, "PyJWKClient.__init__() got an unexpected keyword argument 'cache_ttl'", f.Message, "if it works now, use it")
@@ -83,7 +84,7 @@ func TestARCPythonServerTokens(t *testing.T) {
 		if scope != "" {
 			token = i.token(scope, life)
 		}
-		_, err := p.client.CreateTask(t.Context(), "py-echo", &arc.CreateTaskParams{InitialMessage: arc.UserText("x")})
+		_, err := p.client.CreateTask(t.Context(), "py-echo", &arc.CreateTaskParams{InitialMessage: arc.UserText("x")}, nil)
 		return err
 	}
 	chat := func() error {
@@ -91,9 +92,9 @@ func TestARCPythonServerTokens(t *testing.T) {
 		return err
 	}
 	require.Equal(t, arc.ErrAuthenticationFailed, arcCode(t, create("", 0)), "no token")
-	require.NoError(t, create(arc.ScopesFullCaller, time.Hour))
+	require.NoError(t, create("arc.task.controller arc.chat.controller arc.agent.caller", time.Hour))
 	require.NoError(t, chat())
-	require.NoError(t, create(arc.ScopesTaskCaller, time.Hour))
+	require.NoError(t, create("arc.task.controller arc.agent.caller", time.Hour))
 
 	// A missing scope makes its middleware fail over its own exception: a bare 500, and nothing is done.
 	for _, err := range []error{chat(), create(arc.ScopeAgentCaller, time.Hour)} {
@@ -104,12 +105,12 @@ func TestARCPythonServerTokens(t *testing.T) {
 	}
 
 	// It has one code for all that is wrong with a token (ours are -44004 and -44005, ARC-D54).
-	require.Equal(t, arc.ErrAuthenticationFailed, arcCode(t, create(arc.ScopesFullCaller, -time.Hour)), "expired")
+	require.Equal(t, arc.ErrAuthenticationFailed, arcCode(t, create("arc.task.controller arc.chat.controller arc.agent.caller", -time.Hour)), "expired")
 	token = "no.token.this"
 	require.Equal(t, arc.ErrAuthenticationFailed, arcCode(t, create("", 0)))
 	other := newIssuer(t)
 	other.url = i.url
-	token = other.token(arc.ScopesFullCaller, time.Hour)
+	token = other.token("arc.task.controller arc.chat.controller arc.agent.caller", time.Hour)
 	require.Equal(t, arc.ErrAuthenticationFailed, arcCode(t, create("", 0)), "signed by somebody else")
 }
 
@@ -123,7 +124,7 @@ func TestARCPythonClientTokens(t *testing.T) {
 	i := newIssuer(t)
 	verifier, err := oauth.NewVerifier([]oauth.Issuer{{URL: i.url, Audience: "agents", KeysURL: i.url + "/jwks"}}, nil)
 	require.NoError(t, err)
-	endpoint, _ := arcServer(t, &arc.ServerOptions{Verifier: verifier}, nil)
+	endpoint, _ := arcServer(t, &arc.ServerOptions{Auth: arc.Auth{Authenticator: arc.BearerAuthenticator(verifier)}}, nil)
 	p := python(t, "arc_client.py")
 	try := func(token any, agent string) string {
 		p.do(request{"op": "open", "name": "c", "endpoint": endpoint, "agent": "py-client", "token": token})
@@ -138,71 +139,70 @@ func TestARCPythonClientTokens(t *testing.T) {
 		p.into(&token, request{"op": "token", "url": i.url + "/token", "client_id": "py", "client_secret": "s3cret", "scope": scope})
 		return token
 	}
-	require.Equal(t, "ok", try(obtain(arc.ScopesTaskCaller), "echo-01"))
+	require.Equal(t, "ok", try(obtain("arc.task.controller arc.agent.caller"), "echo-01"))
 	// The peer tells by the HTTP status only that it was refused, and -44003 from -44002 not at all (ARC-D12).
-	require.Equal(t, "AuthorizationError -44002", try(obtain(arc.ScopesChatCaller), "echo-01"))
+	require.Equal(t, "AuthorizationError -44002", try(obtain("arc.chat.controller arc.agent.caller"), "echo-01"))
 	require.Equal(t, "AuthenticationError -44001", try(nil, "echo-01"))
 	require.Equal(t, "AuthenticationError -44001", try(nil, "nobody"), "strangers learn of no agent")
-	require.Equal(t, "AuthenticationError -44001", try(i.token(arc.ScopesFullCaller, -time.Hour), "echo-01"))
+	require.Equal(t, "AuthenticationError -44001", try(i.token("arc.task.controller arc.chat.controller arc.agent.caller", -time.Hour), "echo-01"))
 	require.Equal(t, "AuthenticationError -44001", try("no.token.this", "echo-01"))
 	f := p.fails(request{"op": "token", "url": i.url + "/token", "client_id": "py", "client_secret": "wrong", "scope": ""})
 	require.Equal(t, "AuthenticationError", f.Class)
 }
 
-// Both of the shapes that the peer has for an agent card: what its schema wants, and what its builder builds.
+// The peer has two forms of an agent card: the form that its schema requires, and the form that its builder returns.
 func TestARCPythonCards(t *testing.T) {
 	t.Parallel()
 	p := python(t, "arc_client.py")
-	ours := arc.AgentCard{
+	ours := discovery.AgentCard{
 		Name: "Confluence search", Description: "Finds pages", Version: "1.2.3", URL: "https://agents.example/arc", Visibility: "public",
-		Provider:     arc.CardProvider{Organization: "Example", Contact: "a@agents.example", Website: "https://agents.example"},
-		Capabilities: arc.CardCapabilities{Streaming: true, PushNotifications: true},
+		Provider:     discovery.CardProvider{Organization: "Example", Contact: "a@agents.example", Website: "https://agents.example"},
+		Capabilities: discovery.CardCapabilities{Streaming: true, PushNotifications: true},
 		AuthSchemes:  []string{"oauth2", "bearer", "apikey"}, AuthScopes: []string{arc.ScopeTaskController},
-		Skills: []arc.CardSkill{{Name: "search", Description: "full text"}},
+		Skills: []discovery.CardSkill{{Name: "search", Description: "full text"}},
 		Tags:   []string{"docs"}, Category: "search", Popularity: "4.5", LastUpdated: "2026-01-15T10:30:00Z",
 	}
-	validate := func(c arc.AgentCard) string {
+	validate := func(c discovery.AgentCard) string {
 		text, err := json.Marshal(c)
 		require.NoError(t, err)
 		return string(p.do(request{"op": "card_validate", "card": json.RawMessage(text)}))
 	}
 	require.NoError(t, ours.Validate())
 	require.Equal(t, `true`, validate(ours))
-	for name, spoil := range map[string]func(*arc.AgentCard){
-		"version":    func(c *arc.AgentCard) { c.Version = "1.2" },
-		"url":        func(c *arc.AgentCard) { c.URL = "http://agents.example/arc" },
-		"provider":   func(c *arc.AgentCard) { c.Provider.Organization = "" },
-		"visibility": func(c *arc.AgentCard) { c.Visibility = "secret" },
-		"scheme":     func(c *arc.AgentCard) { c.AuthSchemes = []string{"basic"} },
-		"popularity": func(c *arc.AgentCard) { c.Popularity = "6" },
-		"unknown":    func(c *arc.AgentCard) { c.Extra = arc.Extra{"more": json.RawMessage("1")} },
-		"name":       func(c *arc.AgentCard) { c.Name = "" },
+	for name, spoil := range map[string]func(*discovery.AgentCard){
+		"version":    func(c *discovery.AgentCard) { c.Version = "1.2" },
+		"url":        func(c *discovery.AgentCard) { c.URL = "http://agents.example/arc" },
+		"provider":   func(c *discovery.AgentCard) { c.Provider.Organization = "" },
+		"visibility": func(c *discovery.AgentCard) { c.Visibility = "secret" },
+		"scheme":     func(c *discovery.AgentCard) { c.AuthSchemes = []string{"basic"} },
+		"popularity": func(c *discovery.AgentCard) { c.Popularity = "6" },
+		"unknown":    func(c *discovery.AgentCard) { c.Extra = arc.Extra{"more": json.RawMessage("1")} },
+		"name":       func(c *discovery.AgentCard) { c.Name = "" },
 	} {
 		bad := ours
 		spoil(&bad)
 		require.Error(t, bad.Validate(), name)
-		theirs := "false"
+		peerResult := "false"
 		if name == "provider" {
-			theirs = "true" // an organization without letters is one to the schema
+			peerResult = "true" // an organization without letters is one to the schema
 		}
-		require.Equal(t, theirs, validate(bad), name)
+		require.Equal(t, peerResult, validate(bad), name)
 	}
 
-	// The card that our server serves, and the one that the peer builds, which its own schema refuses.
+	// The card that our server serves, and the card that the peer builds. The schema of the peer refuses the second card.
 	text, err := json.Marshal(ours)
 	require.NoError(t, err)
 	endpoint, _ := arcServer(t, &arc.ServerOptions{AgentCard: text}, nil)
-	d, err := arc.NewDiscovery(nil, endpoint)
+	d, err := discovery.NewClient(nil, endpoint)
 	require.NoError(t, err)
 	defer d.Close()
 	card, err := d.Card(t.Context(), endpoint)
 	require.NoError(t, err)
-	ours.Methods = []string{}
 	require.Equal(t, ours, *card)
 
 	built := p.do(request{"op": "card_create", "agent_id": "py-echo", "name": "Py", "description": "echoes", "methods": []string{"chat.start"}, "api_url": "https://py.example/arc", "capabilities": []string{"echo"}})
 	require.Equal(t, `false`, string(p.do(request{"op": "card_validate", "card": built})))
-	card, err = arc.DecodeAgentCard(built)
+	card, err = discovery.DecodeAgentCard(built)
 	require.NoError(t, err)
 	require.Equal(t, "py-echo", card.AgentID)
 	require.Equal(t, "https://py.example/arc", card.URL)

@@ -18,7 +18,7 @@ require (
 require (
 	filippo.io/edwards25519 v1.2.0 // indirect
 	github.com/coder/websocket v1.8.15 // indirect
-	github.com/coreos/go-oidc/v3 v3.21.0 // indirect
+	github.com/fivewire/fivewire/internal/jwt v0.0.0 // indirect
 	github.com/go-jose/go-jose/v4 v4.1.8 // indirect
 	github.com/go-json-experiment/json v0.0.0-20260820222146-c27c302e5fc3 // indirect
 	github.com/google/jsonschema-go v0.4.3 // indirect
@@ -38,15 +38,7 @@ require (
 	google.golang.org/genproto/googleapis/rpc v0.0.0-20250715232539-7130f93afb79 // indirect
 	google.golang.org/grpc v1.73.0 // indirect
 	google.golang.org/protobuf v1.36.6 // indirect
-)
-
-replace (
-	github.com/fivewire/fivewire => ../..
-	github.com/fivewire/fivewire/a2e/mcpbridge => ../../a2e/mcpbridge
-	github.com/fivewire/fivewire/accp/a2abinding => ../../accp/a2abinding
-	github.com/fivewire/fivewire/accp/mcpbinding => ../../accp/mcpbinding
-	github.com/fivewire/fivewire/accp/tokenizer => ../../accp/tokenizer
-	github.com/fivewire/fivewire/arc/oauth => ../../arc/oauth
+	pgregory.net/rapid v1.3.0 // indirect
 )
 
 tool (

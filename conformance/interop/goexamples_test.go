@@ -20,6 +20,7 @@ import (
 
 	"github.com/fivewire/fivewire/accp"
 	"github.com/fivewire/fivewire/accp/a2abinding"
+	"github.com/fivewire/fivewire/internal/testkit"
 )
 
 // The programs that the official Go SDKs of MCP and A2A show as examples, as they are.
@@ -68,16 +69,14 @@ func TestMCPGoClient(t *testing.T) {
 	require.Contains(t, string(out), "resources:\n")
 }
 
-// The A2A examples say hello in plain text, which is no frame: each side gets told so.
+// The A2A examples send plain text instead of a frame. Both sides report an error.
 func TestA2AGoServer(t *testing.T) {
 	t.Parallel()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	_, port, err := net.SplitHostPort(testkit.FreeAddress(t))
 	require.NoError(t, err)
-	port := l.Addr().(*net.TCPAddr).Port
-	require.NoError(t, l.Close())
-	cmd := exec.Command(example(t, a2aExamples+"server/jsonrpc"), fmt.Sprintf("-port=%d", port))
-	var said complaints
-	cmd.Stderr = &said
+	cmd := exec.Command(example(t, a2aExamples+"server/jsonrpc"), "-port="+port)
+	var output testkit.Log
+	cmd.Stderr = &output
 	require.NoError(t, cmd.Start())
 	t.Cleanup(func() {
 		_ = cmd.Process.Kill()
@@ -85,11 +84,11 @@ func TestA2AGoServer(t *testing.T) {
 	})
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	url := fmt.Sprintf("http://127.0.0.1:%d", port)
+	url := "http://127.0.0.1:" + port
 	require.Eventually(t, func() bool {
 		_, err := agentcard.DefaultResolver.Resolve(ctx, url)
 		return err == nil
-	}, 30*time.Second, 5*tick, "%s", &said)
+	}, 30*time.Second, 5*tick, "%s", &output)
 	card, err := agentcard.DefaultResolver.Resolve(ctx, url)
 	require.NoError(t, err)
 	ac, err := a2aclient.NewFromCard(ctx, card, a2aclient.WithJSONRPCTransport(http.DefaultClient))
@@ -97,7 +96,7 @@ func TestA2AGoServer(t *testing.T) {
 	defer func() { _ = ac.Destroy() }()
 	c, err := a2abinding.NewClient(ac, "planner", nil)
 	require.NoError(t, err)
-	_, err = c.Call(ctx, &accp.Message{Intent: accp.IntentReq, Op: accp.OpClassify, Params: accp.Params{{Key: "data", Value: accp.String("i88")}}})
+	_, err = c.Call(ctx, &accp.Message{Intent: accp.IntentReq, Op: accp.OpClassify, Params: accp.Params{{Key: "data", Value: accp.String("i88")}}}, nil)
 	require.ErrorIs(t, err, accp.ErrInvalidType)
 }
 

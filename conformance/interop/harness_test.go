@@ -21,8 +21,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Where peers must be there, a peer that cannot be prepared fails the tests. Elsewhere they run against what was
-// prepared before, so that go test needs nothing but Go.
+// If mandatory is set, a peer that cannot be prepared fails the tests. Otherwise the tests use the peers that are already
+// prepared, so that go test requires only Go.
 var mandatory = os.Getenv("CI") == "true" || os.Getenv("FIVEWIRE_INTEROP") == "1"
 
 func peersDir() string {
@@ -65,7 +65,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// peers returns the folder with the prepared peers, of which the test needs the one that is named.
+// peers returns the folder with the prepared peers. It skips or fails the test if the named peer is not prepared.
 func peers(t testing.TB, name string) string {
 	t.Helper()
 	if !mandatory {
@@ -82,7 +82,7 @@ func peers(t testing.TB, name string) string {
 	return peersDir()
 }
 
-// A peer is a process of another implementation. It is told by lines of JSON what to do.
+// A peer is a process of another implementation. It reads requests as lines of JSON.
 type peer struct {
 	t     testing.TB
 	name  string
@@ -111,13 +111,13 @@ func python(t testing.TB, program string) *peer {
 	return start(t, cmd)
 }
 
-// node starts one of the programs in peers/node, with what npm installed.
+// node starts one of the programs in peers/node with the installed npm packages.
 func node(t testing.TB, program string, args ...string) *peer {
 	t.Helper()
 	return start(t, nodeCommand(t, program, args...))
 }
 
-// nodeCommand copies a program to where its imports are found: Node looks beside the file, not in a path.
+// nodeCommand copies a program to the folder of the installed packages, since Node resolves imports relative to the file.
 func nodeCommand(t testing.TB, program string, args ...string) *exec.Cmd {
 	t.Helper()
 	dir := filepath.Join(peers(t, "node"), "node")
@@ -180,7 +180,7 @@ func tail(s string, n int) string {
 	return s
 }
 
-// A request is what a peer is told; "op" names the operation.
+// A request is one request to a peer; "op" names the operation.
 type request map[string]any
 
 // try lets the peer do something, which may fail.
@@ -232,7 +232,7 @@ func (p *peer) fails(r request) *fault {
 	return f
 }
 
-// shape renders JSON for comparison: members in order, and in place of what differs from run to run a word.
+// shape renders JSON for comparison: members are sorted, and the values of the members in vary are replaced by "*".
 func shape(t testing.TB, data []byte, vary ...string) string {
 	t.Helper()
 	d := json.NewDecoder(bytes.NewReader(data))

@@ -18,22 +18,25 @@ import (
 	"testing"
 	"time"
 
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+	"github.com/stretchr/testify/require"
+
 	"github.com/fivewire/fivewire/a2e"
+	"github.com/fivewire/fivewire/a2e/a2etest"
 	"github.com/fivewire/fivewire/a2e/catalogue"
 	a2emcp "github.com/fivewire/fivewire/a2e/mcp"
 	"github.com/fivewire/fivewire/a2e/mcpbridge"
 	"github.com/fivewire/fivewire/a2e/tools"
 	"github.com/fivewire/fivewire/accp"
 	"github.com/fivewire/fivewire/accp/mcpbinding"
-	"github.com/modelcontextprotocol/go-sdk/mcp"
-	"github.com/stretchr/testify/require"
+	"github.com/fivewire/fivewire/internal/testkit"
 )
 
 // ACCP over MCP, and MCP behind A2E, with the official TypeScript SDK on the other side.
 
 // mcpDesk is an ACCP agent behind a server of MCP.
 func mcpDesk() (*mcp.Server, error) {
-	agent, err := accp.NewServer("desk", nil)
+	agent, err := accp.NewServer("desk", &accp.ServerOptions{Auth: accp.Auth{AllowAnonymous: true}})
 	if err != nil {
 		return nil, err
 	}
@@ -49,7 +52,9 @@ func mcpDesk() (*mcp.Server, error) {
 	}
 	s := mcp.NewServer(&mcp.Implementation{Name: "desk", Version: "1.0.0"}, &mcp.ServerOptions{Instructions: instructions})
 	for _, name := range []string{"echo", "boom"} {
-		mcpbinding.AddTools(s, agent, &mcp.Tool{Name: name, InputSchema: json.RawMessage(`{"type":"object"}`)})
+		if err := mcpbinding.AddTools(s, agent, &mcp.Tool{Name: name, InputSchema: json.RawMessage(`{"type":"object"}`)}); err != nil {
+			return nil, err
+		}
 	}
 	_, err = mcpbinding.AddFrameResource(s, []byte(`@desk>ack:plan{}[mid:49679033e07c,seq:3,ts:1714000000]`))
 	return s, err
@@ -101,32 +106,22 @@ func TestMCPTypeScriptClient(t *testing.T) {
 			var result struct {
 				IsError bool
 				Content []struct {
-					Type     string
-					Resource struct{ URI, MimeType, Text string }
+					Type, Text string
 				}
 			}
-			answer := func(name string, args request) *accp.Message {
+			answer := func(name string, args request) string {
 				t.Helper()
 				result.Content, result.IsError = nil, false
 				p.into(&result, request{"op": "call", "name": name, "args": args})
 				require.Len(t, result.Content, 1)
-				require.Equal(t, "resource", result.Content[0].Type)
-				require.Equal(t, "application/accp", result.Content[0].Resource.MimeType)
-				var codec accp.Codec
-				m, err := codec.Decode([]byte(result.Content[0].Resource.Text))
-				require.NoError(t, err, "%s", result.Content[0].Resource.Text)
-				return m
+				require.Equal(t, "text", result.Content[0].Type)
+				return result.Content[0].Text
 			}
-			m := answer("echo", request{"text": "Grüße, 😀: {x}", "n": 9007199254740991, "list": []any{1, "a", nil, true}})
-			require.Equal(t, accp.IntentDone, m.Intent)
+			text := answer("echo", request{"text": "Grüße, 😀: {x}", "n": 9007199254740991, "list": []any{1, "a", nil, true}})
 			require.False(t, result.IsError)
-			back, err := json.Marshal(m.Params)
-			require.NoError(t, err)
-			require.JSONEq(t, `{"text":"Grüße, 😀: {x}","n":9007199254740991,"list":[1,"a",null,true]}`, member(t, back, "result"))
-			m = answer("boom", request{})
-			require.Equal(t, accp.IntentFail, m.Intent)
+			require.JSONEq(t, `{"text":"Grüße, 😀: {x}","n":9007199254740991,"list":[1,"a",null,true]}`, text)
+			require.Equal(t, "E4002 tool_exec_failed", answer("boom", request{}))
 			require.True(t, result.IsError)
-			require.NotContains(t, result.Content[0].Resource.Text, "secret")
 			f := p.fails(request{"op": "call", "name": "none", "args": request{}})
 			require.Equal(t, "McpError", f.Class)
 			require.Equal(t, "-32602", string(f.Code))
@@ -154,19 +149,19 @@ func mcpCall(t *testing.T, c *accp.Client, name string, args ...accp.Param) (*ac
 	require.NoError(t, err)
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
-	return c.Call(ctx, m)
+	return c.Call(ctx, m, nil)
 }
 
 func mcpConnect(t *testing.T, cmd *exec.Cmd) *accp.Client {
 	t.Helper()
-	var said complaints
-	cmd.Stderr = &said
+	var output testkit.Log
+	cmd.Stderr = &output
 	session, err := mcp.NewClient(&mcp.Implementation{Name: "planner", Version: "1"}, nil).Connect(t.Context(), &mcp.CommandTransport{Command: cmd}, nil)
 	require.NoError(t, err)
 	t.Cleanup(func() {
 		_ = session.Close()
 		if t.Failed() {
-			t.Logf("the server said: %s", tail(said.String(), 1500))
+			t.Logf("the server said: %s", tail(output.String(), 1500))
 		}
 	})
 	c, err := mcpbinding.NewClient(session, "planner", nil)
@@ -174,7 +169,7 @@ func mcpConnect(t *testing.T, cmd *exec.Cmd) *accp.Client {
 	return c
 }
 
-// Our client calls tools of TypeScript servers: one that answers with frames, and one that has never heard of them.
+// Our client calls tools of TypeScript servers: one that answers with frames, and one without support for frames.
 func TestMCPTypeScriptServers(t *testing.T) {
 	t.Parallel()
 	text := func(s string) accp.Param { return accp.Param{Key: "text", Value: accp.String(s)} }
@@ -222,36 +217,35 @@ func TestMCPBridgeToServerEverything(t *testing.T) {
 				config["cmd"] = everything(t, "stdio")
 			} else {
 				argv := everything(t, "streamableHttp")
-				l, err := net.Listen("tcp", "127.0.0.1:0")
+				addr := testkit.FreeAddress(t)
+				_, port, err := net.SplitHostPort(addr)
 				require.NoError(t, err)
-				addr := l.Addr().(*net.TCPAddr)
-				require.NoError(t, l.Close())
 				cmd := exec.Command(argv[0], argv[1:]...)
-				cmd.Env = append(os.Environ(), fmt.Sprintf("PORT=%d", addr.Port))
-				var said complaints
-				cmd.Stderr = &said
+				cmd.Env = append(os.Environ(), "PORT="+port)
+				var output testkit.Log
+				cmd.Stderr = &output
 				require.NoError(t, cmd.Start())
 				t.Cleanup(func() {
 					_ = cmd.Process.Kill()
 					_ = cmd.Wait()
 				})
 				require.Eventually(t, func() bool {
-					c, err := net.Dial("tcp", addr.String())
+					c, err := net.Dial("tcp", addr)
 					if err == nil {
 						_ = c.Close()
 					}
 					return err == nil
-				}, 30*time.Second, 5*tick, "%s", &said)
-				config["url"] = fmt.Sprintf("http://localhost:%d/mcp", addr.Port)
+				}, 30*time.Second, 5*tick, "%s", &output)
+				config["url"] = "http://localhost:" + port + "/mcp"
 			}
-			bridge := a2emcp.NewBridge(mcpbridge.NewConnector(&mcpbridge.Options{AllowLoopback: true}),
-				&a2emcp.Options{Authorizer: func(*a2e.Session, *a2emcp.ServerConfig) bool { return true }})
-			set := tools.NewSet(&tools.Options{SessionTools: bridge.Tools})
-			host := a2e.NewHost(nil).AddPlugin(bridge.Plugin()).AddPlugin(set.Plugin())
+			bridge := a2etest.Must(a2emcp.NewBridge(a2etest.Must(mcpbridge.NewConnector(&mcpbridge.Options{AllowLoopback: true})),
+				&a2emcp.Options{Authorizer: func(*a2e.Session, *a2emcp.ServerConfig) bool { return true }}))
+			set := a2etest.Must(tools.NewSet(&tools.Options{SessionTools: bridge.Tools}))
+			host := a2etest.NewHost(t, nil).AddPlugin(bridge.Plugin()).AddPlugin(set.Plugin())
 			here, there := a2e.Pipe()
 			served := make(chan error, 1)
 			go func() { served <- host.Serve(context.Background(), there) }()
-			c := a2e.NewClient(here, &a2e.ClientOptions{Capabilities: []string{"mcp", "tools"}, Types: catalogue.Types()})
+			c := a2etest.Must(a2e.NewClient(here, &a2e.ClientOptions{Capabilities: []string{"mcp", "tools"}, Types: catalogue.Types()}))
 			t.Cleanup(func() {
 				require.NoError(t, c.Close())
 				<-served
@@ -279,7 +273,7 @@ func TestMCPBridgeToServerEverything(t *testing.T) {
 			require.True(t, names["all__echo"].Idempotent)
 			require.Equal(t, "message string Message to echo", names["all__echo"].InputParameters[0].Name+" "+names["all__echo"].InputParameters[0].Type+" "+names["all__echo"].InputParameters[0].Description)
 			call := func(tool, args string) (*tools.CallResponse, error) {
-				r := a2e.New[tools.CallRequest]()
+				r := new(tools.CallRequest)
 				r.ToolName, r.Arguments = tool, json.RawMessage(args)
 				return tc.Call(ctx, r, nil)
 			}

@@ -20,12 +20,15 @@ import (
 	"testing/iotest"
 	"time"
 
-	"github.com/fivewire/fivewire/a2e"
-	"github.com/fivewire/fivewire/arc"
 	"github.com/stretchr/testify/require"
+
+	"github.com/fivewire/fivewire/a2e"
+	"github.com/fivewire/fivewire/a2e/a2etest"
+	"github.com/fivewire/fivewire/arc"
 )
 
-// Server-sent events: our writers before the npm package eventsource and before Chromium, and our reader beside theirs.
+// Server-sent events: our writers are read by the npm package eventsource and by Chromium, and our reader is compared with
+// theirs.
 
 type sseEvent struct {
 	Name string `json:"name"`
@@ -55,7 +58,7 @@ func TestSSEOfARC(t *testing.T) {
 		body := fmt.Sprintf(`{"arc":"1.0","id":1,"method":"chat.start","requestAgent":"js","targetAgent":"echo-01","params":{"chatId":"c-%d","initialMessage":{"role":"user","parts":[{"type":"TextPart","content":%q}]},"stream":true}}`, len(text), text)
 		var a sseAnswer
 		p.into(&a, request{"op": "read", "url": endpoint, "names": []string{"message", "stream", "done", "error"}, "body": body,
-			"headers": map[string]string{"Content-Type": arc.MediaType, "Accept": arc.MediaTypeStream}})
+			"headers": map[string]string{"Content-Type": arc.MediaType, "Accept": "text/event-stream"}})
 		return &a
 	}
 	require.Equal(t, "stream {\"chatId\":\"c-16\",\"message\":{\"role\":\"agent\",\"parts\":[{\"type\":\"TextPart\",\"content\":\"echo: \"}]}}\n"+
@@ -65,11 +68,11 @@ func TestSSEOfARC(t *testing.T) {
 	require.True(t, strings.HasSuffix(chat("break").String(), "error {\"chatId\":\"c-5\",\"error\":{\"code\":-43003,\"message\":\"too slow\"}}\n"))
 }
 
-// A session of ours over A2E, whose stream breaks off and is taken up after the last event that came.
+// An A2E session of our host. Its stream breaks, and eventsource resumes it after the last received event.
 func TestSSEOfA2E(t *testing.T) {
 	t.Parallel()
 	host := a2eHost()
-	web := a2e.NewHTTPHandler(host, nil)
+	web := a2etest.Must(a2e.NewHTTPHandler(host, nil))
 	cuts := 0
 	ts := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/stream" && cuts == 0 {
@@ -225,7 +228,7 @@ func sseBytes(i int) []byte {
 		}
 		end()
 		if r.IntN(4) == 0 {
-			end() // an empty event is none
+			end() // an event without data is not dispatched
 			field("event", "nothing")
 			end()
 		}
@@ -237,7 +240,7 @@ func sseBytes(i int) []byte {
 // sseLastCR ends with a line end that eventsource waits to see the rest of.
 const sseLastCR = "data: {\"n\":1}\r\r"
 
-// sseOurs reads a stream with our reader: the pieces of the answer, and what it passes over.
+// sseOurs reads a stream with our reader. It returns the pieces of the response and the events of unknown types.
 func sseOurs(t *testing.T, stream []byte, cut bool) []string {
 	t.Helper()
 	var out []string
@@ -245,20 +248,30 @@ func sseOurs(t *testing.T, stream []byte, cut bool) []string {
 	if cut {
 		body = iotest.OneByteReader(body)
 	}
-	r := arc.NewStreamReader(body, &arc.StreamReaderOptions{OnUnknownEvent: func(name string, data []byte) {
-		out = append(out, name+" "+shape(t, data))
-	}})
-	for {
-		ev, err := r.Next()
+	peer := roundTripFunc(func(req *http.Request) (*http.Response, error) {
+		return &http.Response{StatusCode: http.StatusOK, Header: http.Header{"Content-Type": {"text/event-stream"}},
+			ContentLength: -1, Body: io.NopCloser(body), Request: req}, nil
+	})
+	c, err := arc.NewClient("https://arc.test/arc", "reader-01", &arc.ClientOptions{HTTPClient: &http.Client{Transport: peer},
+		OnUnknownEvent: func(name string, data []byte) { out = append(out, name+" "+shape(t, data)) }})
+	require.NoError(t, err)
+	for ev, err := range c.StreamChat(t.Context(), "b", &arc.StartChatParams{InitialMessage: arc.UserText("x")}, nil) {
 		if err != nil {
 			require.ErrorIs(t, err, arc.ErrTruncated, "%q", stream)
-			return out
+			break
 		}
 		out = append(out, "chunk "+ev.Text)
 	}
+	return out
 }
 
-// sseTheirs puts what another reader found into the same terms.
+// A roundTripFunc is a function that serves as an [http.RoundTripper].
+type roundTripFunc func(*http.Request) (*http.Response, error)
+
+// RoundTrip calls f.
+func (f roundTripFunc) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// sseTheirs converts the events of another reader to the form of sseOurs.
 func sseTheirs(t *testing.T, events []sseEvent) []string {
 	t.Helper()
 	var out []string
@@ -311,11 +324,11 @@ func sseServer() http.HandlerFunc {
 
 var sseNames = []string{"message", "stream", "chat", "x", "nothing", "overwritten"}
 
-func sseCompare(t *testing.T, theirs [][]sseEvent) {
+func sseCompare(t *testing.T, peerEvents [][]sseEvent) {
 	t.Helper()
-	require.Len(t, theirs, sseStreams)
+	require.Len(t, peerEvents, sseStreams)
 	events := 0
-	for i, list := range theirs {
+	for i, list := range peerEvents {
 		stream := sseBytes(i)
 		ours := sseOurs(t, stream, false)
 		events += len(ours)
@@ -326,7 +339,7 @@ func sseCompare(t *testing.T, theirs [][]sseEvent) {
 }
 
 // Streams in every form, read by eventsource and by us.
-func TestSSEReaderBesideEventsource(t *testing.T) {
+func TestSSEReaderMatchesEventsource(t *testing.T) {
 	t.Parallel()
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /s/{n}", sseServer())
@@ -339,11 +352,11 @@ func TestSSEReaderBesideEventsource(t *testing.T) {
 	}
 	var got []sseAnswer
 	p.into(&got, request{"op": "readAll", "streams": streams})
-	theirs := make([][]sseEvent, len(got))
+	peerEvents := make([][]sseEvent, len(got))
 	for i := range got {
-		theirs[i] = got[i].Events
+		peerEvents[i] = got[i].Events
 	}
-	sseCompare(t, theirs)
+	sseCompare(t, peerEvents)
 
 	var last sseAnswer
 	p.into(&last, request{"op": "read", "url": ts.URL + "/s/cr", "names": sseNames})
@@ -351,7 +364,8 @@ func TestSSEReaderBesideEventsource(t *testing.T) {
 	require.Equal(t, []string{` {"n":1}`}, sseOurs(t, []byte(sseLastCR), false))
 }
 
-// ssePage shows a chat as it is streamed, and what the browser's own EventSource makes of the generated streams.
+// ssePage shows a chat as it is streamed, and reports the events that EventSource of the browser reads from the generated
+// streams.
 const ssePage = `<!doctype html><meta charset="utf-8"><p id="answer"></p><script>
 const report = (path, value) => fetch('/report/' + path, {method: 'POST', body: JSON.stringify(value)});
 const params = new URLSearchParams(location.search);
@@ -425,8 +439,8 @@ func TestSSEInChromium(t *testing.T) {
 		cmd := exec.CommandContext(t.Context(), strings.TrimSpace(string(stamp)), "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
 			"--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage", "--user-data-dir="+profile,
 			fmt.Sprintf("%s/page?n=%d&names=%s&arc=%s", page.URL, streams, strings.Join(sseNames, ","), arcURL))
-		var said bytes.Buffer
-		cmd.Stderr = &said
+		var output bytes.Buffer
+		cmd.Stderr = &output
 		cmd.WaitDelay = 5 * time.Second
 		require.NoError(t, cmd.Start())
 		t.Cleanup(func() {
@@ -436,7 +450,7 @@ func TestSSEInChromium(t *testing.T) {
 			stop.Stop()
 			_ = os.RemoveAll(profile)
 			if t.Failed() {
-				t.Logf("Chromium said: %s", tail(said.String(), 1500))
+				t.Logf("Chromium said: %s", tail(output.String(), 1500))
 			}
 		})
 	}
@@ -452,7 +466,7 @@ func TestSSEInChromium(t *testing.T) {
 	}
 
 	open(endpoint, sseStreams)
-	// Each piece stands on the page before the next one is written.
+	// The page shows each piece before the next piece is written.
 	shown := ""
 	for i, piece := range []string{"echo: ", "Grüße ", "aus ", "<Chromium> ", "😀"} {
 		if i > 0 {
@@ -469,9 +483,9 @@ func TestSSEInChromium(t *testing.T) {
 	require.Equal(t, `{"status":"ACTIVE","text":"echo: Grüße aus <Chromium> 😀"}`, shape(t, []byte(w.body)))
 	w = next()
 	require.Equal(t, "streams", w.path)
-	var theirs [][]sseEvent
-	require.NoError(t, json.Unmarshal([]byte(w.body), &theirs))
-	sseCompare(t, theirs)
+	var peerEvents [][]sseEvent
+	require.NoError(t, json.Unmarshal([]byte(w.body), &peerEvents))
+	sseCompare(t, peerEvents)
 
 	// Pages of origins that are not listed see nothing.
 	open(refusing, 0)

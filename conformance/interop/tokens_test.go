@@ -64,18 +64,18 @@ func TestTokens(t *testing.T) {
 	compare := func(t *testing.T, p *peer) {
 		t.Helper()
 		for name, c := range counters {
-			var theirs []int
-			p.into(&theirs, request{"op": "count", "name": name, "texts": sent})
-			require.Len(t, theirs, len(texts))
+			var peerCounts []int
+			p.into(&peerCounts, request{"op": "count", "name": name, "texts": sent})
+			require.Len(t, peerCounts, len(texts))
 			wrong, later := 0, 0
 			for i, text := range texts {
 				switch ours := c.Count(text); {
-				case ours == theirs[i]:
+				case ours == peerCounts[i]:
 				case strings.ContainsFunc(text, unassigned):
 					later++
 				default:
 					if wrong++; wrong < 6 {
-						t.Errorf("%s: %d, theirs %d: %+q", name, ours, theirs[i], text)
+						t.Errorf("%s: %d, theirs %d: %+q", name, ours, peerCounts[i], text)
 					}
 				}
 			}
@@ -104,7 +104,7 @@ func TestTokens(t *testing.T) {
 	})
 }
 
-// unassigned tells whether a character has no meaning in Unicode 15.0.
+// unassigned reports whether a character is unassigned in Unicode 15.0.
 func unassigned(r rune) bool {
 	return !unicode.In(r, unicode.L, unicode.M, unicode.N, unicode.P, unicode.S, unicode.Z, unicode.Cc, unicode.Cf, unicode.Co, unicode.Cs)
 }

@@ -1,0 +1,154 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/fivewire/fivewire/conformance"
+)
+
+const baseline = "../../testdata/known-failures.json"
+
+// conform runs the command in codec mode against a testee with a fault.
+func conform(t *testing.T, fault string, args ...string) (status int, stdout, stderr string) {
+	t.Helper()
+	t.Setenv(testeeVariable, fault)
+	var out, errs bytes.Buffer
+	args = append(append([]string{"codec", "-baseline", baseline}, args...), "--", os.Args[0], "-test.run", "^TestTestee$")
+	status = run(args, &out, &errs)
+	return status, out.String(), errs.String()
+}
+
+// The packages of this module pass in codec mode.
+func TestCodecOwnPackages(t *testing.T) {
+	start := time.Now()
+	status, stdout, stderr := conform(t, "none", "-o", "json")
+	require.Equal(t, exitPassed, status, stdout+stderr)
+	require.Less(t, time.Since(start), 10*time.Second)
+	var report struct {
+		OK                          bool
+		Subject, Mode               string
+		Passed, Failed, Unsupported int
+	}
+	require.NoError(t, json.Unmarshal([]byte(stdout), &report))
+	require.True(t, report.OK)
+	require.Equal(t, []string{"broken 1", "codec"}, []string{report.Subject, report.Mode})
+	require.Greater(t, report.Passed, 3500)
+}
+
+// A testee with a mistake fails a case that names the broken requirement.
+func TestCodecFindsFaults(t *testing.T) {
+	for _, tt := range []struct{ fault, protocol, ops, requirement string }{
+		{"last duplicate wins", "arc", "decode_request", "ARC-D01"},
+		{"id through a float", "arc", "decode_request", "ARC-D02"},
+		{"ignores the version", "arc", "decode_request", "ARC-D06"},
+		{"accepts a low-order key", "air", "to_x25519", "AIR-D31"},
+		{"SSE with LF only", "arc", "sse_decode", "ARC-D25"},
+		{"done after an error", "arc", "sse_encode", "ARC-D22"},
+		{"never answers", "air", "to_x25519", "AIR-147"},
+	} {
+		t.Run(tt.fault, func(t *testing.T) {
+			status, stdout, stderr := conform(t, tt.fault, "-protocol", tt.protocol, "-op", tt.ops, "-timeout", "500ms", "-o", "json")
+			require.Equal(t, exitFailed, status, stderr)
+			var report struct {
+				Requirements []conformance.RequirementReport
+			}
+			require.NoError(t, json.Unmarshal([]byte(stdout), &report))
+			verdicts := map[string]conformance.Status{}
+			for _, q := range report.Requirements {
+				verdicts[q.ID] = q.Verdict
+			}
+			require.Equal(t, conformance.StatusFailed, verdicts[tt.requirement], verdicts)
+			status, stdout, stderr = conform(t, "none", "-protocol", tt.protocol, "-op", tt.ops)
+			require.Equal(t, exitPassed, status, stdout+stderr)
+		})
+	}
+}
+
+// Each way to break the protocol of the command ends with one clear sentence.
+func TestErrors(t *testing.T) {
+	stale := filepath.Join(t.TempDir(), "stale.json")
+	require.NoError(t, os.WriteFile(stale, []byte(
+		`[{"id":"air-keys-001","package":"mine","ref":"AIR-D12","reason":"not yet"}]`), 0o600))
+	other := filepath.Join(t.TempDir(), "other.json")
+	require.NoError(t, os.WriteFile(other, []byte(
+		`[{"id":"air-keys-999","package":"mine","ref":"AIR-D12","reason":"not yet"}]`), 0o600))
+	keys := []string{"-protocol", "air", "-suite", "keys", "-timeout", "300ms"}
+	for _, tt := range []struct {
+		name, fault string
+		args        []string
+		status      int
+		sentence    string
+	}{
+		{"unknown operation", "unknown operation", keys, exitNotRun, `the testee announces the unknown operation "sing" of air; there are: air_id, `},
+		{"crash", "crashes", keys, exitFailed, "the testee crashed: exit status 7\n    standard error:\n    something went wrong"},
+		{"crash too often", "crashes", []string{"-protocol", "air", "-timeout", "5s"}, exitFailed, "the testee ended 4 times, it is not started again: "},
+		{"hang", "hangs", keys, exitFailed, "no answer within 300ms"},
+		{"no JSON", "no JSON", keys, exitFailed, "the testee wrote a line that is not a JSON object: here is the answer"},
+		{"stale baseline", "none", append([]string{"-baseline", stale}, keys...), exitFailed, "this case is listed as a known failure (mine, AIR-D12: not yet), but it passes"},
+		{"baseline of another set", "none", append([]string{"-baseline", other}, keys...), exitFailed, "the known failure air-keys-999 is not a case of any folder"},
+		{"missing baseline", "none", append([]string{"-baseline", "none.json"}, keys...), exitNotRun, "-baseline: open none.json: no such file"},
+		{"empty selection", "none", []string{"-protocol", "air", "-op", "decode_request"}, exitNotRun, "-op decode_request: no case has it"},
+		{"scripts only", "none", []string{"-op", "inbox_script"}, exitNotRun, "the selection is empty: "},
+		{"unknown protocol", "none", []string{"-protocol", "ark"}, exitNotRun, "-protocol ark: no case has it"},
+		{"report", "none", []string{"-report", "x.pdf"}, exitNotRun, "-report x.pdf: the name must end in"},
+		{"not supported", "no low-order operation", append([]string{"-require", "all"}, keys...), exitFailed, "not supported, but -require all is set: "},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			status, stdout, stderr := conform(t, tt.fault, tt.args...)
+			require.Equal(t, tt.status, status, stdout+stderr)
+			require.Contains(t, stdout+stderr, tt.sentence)
+		})
+	}
+	for _, tt := range []struct {
+		sentence string
+		args     []string
+	}{
+		{"a mode is missing", nil},
+		{`unknown mode "codek"`, []string{"codek"}},
+		{"the command of the implementation is missing", []string{"codec"}},
+		{"the testee cannot be started: ", []string{"codec", "--", "./no-such-program"}},
+		{"the testee ended before its input did", []string{"codec", "--", "true"}},
+	} {
+		var out, errs bytes.Buffer
+		require.Equal(t, exitNotRun, run(tt.args, &out, &errs))
+		require.Contains(t, errs.String(), tt.sentence)
+	}
+}
+
+// An operation that the testee lacks is counted, and no failure.
+func TestCodecUnsupported(t *testing.T) {
+	status, stdout, stderr := conform(t, "no low-order operation", "-protocol", "air", "-o", "json")
+	require.Equal(t, exitPassed, status, stderr)
+	var report struct{ Unsupported, Failed int }
+	require.NoError(t, json.Unmarshal([]byte(stdout), &report))
+	require.Equal(t, 16, report.Unsupported)
+	require.Zero(t, report.Failed)
+}
+
+// A process that a testee has started ends with the testee.
+func TestCodecEndsProcessGroup(t *testing.T) {
+	if _, err := exec.LookPath("sleep"); err != nil {
+		t.Skip("no sleep here")
+	}
+	file := filepath.Join(t.TempDir(), "pid")
+	t.Setenv("CONFORM_TEST_PID", file)
+	status, stdout, _ := conform(t, "leaves a child", "-protocol", "air", "-suite", "keys")
+	require.Equal(t, exitPassed, status, stdout)
+	text, err := os.ReadFile(file)
+	require.NoError(t, err)
+	pid, err := strconv.Atoi(string(text))
+	require.NoError(t, err)
+	require.Eventually(t, func() bool { return !isRunning(pid) }, 5*time.Second, 10*time.Millisecond)
+}

@@ -1,0 +1,342 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Command conform tests an implementation of arc, a2e, altar, accp or air, in any
+// language.
+//
+//	conform codec [flags] -- ./my-implementation
+//	conform server -protocol arc [flags] -- ./my-server
+//
+// In codec mode the implementation is a child process that answers one line of JSON with
+// one line of JSON. The file OPERATIONS.md of package conformance describes both. In server
+// mode it is a server with the fixtures of the folder fixtures, started once for each case,
+// or one server that runs already (-url).
+//
+// The exit status is 0 if all cases passed, 1 if some failed, and 2 if the run was not
+// possible.
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/fivewire/fivewire/conformance"
+)
+
+func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
+
+// The exit statuses.
+const (
+	exitPassed = iota
+	exitFailed
+	exitNotRun
+)
+
+// A list is a flag that may be repeated.
+type list []string
+
+func (l *list) String() string     { return strings.Join(*l, ",") }
+func (l *list) Set(s string) error { *l = append(*l, s); return nil }
+
+// words returns the elements of a list whose values are separated by commas.
+func (l list) words() []string {
+	var out []string
+	for _, s := range l {
+		for word := range strings.SplitSeq(s, ",") {
+			if word = strings.TrimSpace(word); word != "" {
+				out = append(out, word)
+			}
+		}
+	}
+	return out
+}
+
+// A config holds the flags.
+type config struct {
+	vectors, reports       list
+	protocols, suites, ops list
+	baseline, badge        string
+	output, require        string
+	timeout                time.Duration
+	url, fixture           string
+	slow                   bool
+	mode                   string
+	command                []string
+}
+
+const usage = `Usage: conform codec [flags] -- COMMAND [argument...]
+       conform server -protocol arc [flags] -- COMMAND [argument...]
+       conform server -protocol arc [flags] -url URL
+
+Tests an implementation of arc, a2e, altar, accp or air in any language.
+In codec mode COMMAND answers one line of JSON on its standard input with one
+line of JSON on its standard output, see conformance/OPERATIONS.md. In server
+mode COMMAND starts a server and prints its URL, see conformance/fixtures.
+
+Flags:
+`
+
+func parse(args []string, stderr io.Writer) (*config, error) {
+	c := &config{}
+	fs := flag.NewFlagSet("conform", flag.ContinueOnError)
+	fs.SetOutput(stderr)
+	fs.Usage = func() {
+		fmt.Fprint(stderr, usage)
+		fs.PrintDefaults()
+	}
+	fs.Var(&c.vectors, "vectors", "run the vectors of this folder too, as the variable CONFORMANCE_VECTORS does; may be repeated")
+	fs.Var(&c.reports, "report", "write a report to this file (.txt, .json, .xml for JUnit, or .html); may be repeated")
+	fs.Var(&c.protocols, "protocol", "run only these protocols, separated by commas")
+	fs.Var(&c.suites, "suite", "run only these suites, separated by commas")
+	fs.Var(&c.ops, "op", "run only these operations, separated by commas")
+	fs.StringVar(&c.baseline, "baseline", "", "read known failures from this file; one that passes fails the run")
+	fs.StringVar(&c.badge, "badge", "", "write a badge to this file (.svg)")
+	fs.StringVar(&c.output, "o", "text", "print the report as text or json")
+	fs.StringVar(&c.require, "require", "", `"all" makes unsupported operations failures`)
+	fs.DurationVar(&c.timeout, "timeout", 10*time.Second, "the longest time without an answer")
+	fs.StringVar(&c.url, "url", "", "server mode: test the server at this URL")
+	fs.StringVar(&c.fixture, "fixture", "open", "server mode with -url: the fixture of the server")
+	fs.BoolVar(&c.slow, "slow", false, "server mode: run the cases that wait for more than 3 s, too")
+	if len(args) == 0 {
+		fs.Usage()
+		return nil, errors.New("a mode is missing")
+	}
+	if args[0] == "-h" || args[0] == "-help" || args[0] == "--help" {
+		fs.Usage()
+		return nil, flag.ErrHelp
+	}
+	if err := fs.Parse(args[1:]); err != nil {
+		return nil, err
+	}
+	c.mode, c.command = args[0], fs.Args()
+	switch {
+	case c.mode != "codec" && c.mode != "server":
+		return nil, fmt.Errorf("unknown mode %q; there are: codec, server", c.mode)
+	case c.url != "" && (c.mode != "server" || len(c.command) > 0):
+		return nil, errors.New("-url: only in server mode, and without a command")
+	case c.url == "" && len(c.command) == 0:
+		return nil, fmt.Errorf("the command of the implementation is missing: conform %s -- COMMAND", c.mode)
+	case c.output != "text" && c.output != "json":
+		return nil, fmt.Errorf("-o %s: want text or json", c.output)
+	case c.require != "" && c.require != "all":
+		return nil, fmt.Errorf("-require %s: want all", c.require)
+	case c.timeout <= 0:
+		return nil, errors.New("-timeout: want more than 0")
+	}
+	for _, file := range c.reports {
+		if !slices.Contains([]string{".txt", ".json", ".xml", ".html"}, strings.ToLower(filepath.Ext(file))) {
+			return nil, fmt.Errorf("-report %s: the name must end in .txt, .json, .xml or .html", file)
+		}
+	}
+	return c, nil
+}
+
+func run(args []string, stdout, stderr io.Writer) int {
+	c, err := parse(args, stderr)
+	if errors.Is(err, flag.ErrHelp) {
+		return exitPassed
+	}
+	var report *conformance.Report
+	if err == nil {
+		report, err = map[string]func() (*conformance.Report, error){"codec": c.codec, "server": c.server}[c.mode]()
+	}
+	if err == nil {
+		err = c.write(report, stdout)
+	}
+	if err != nil {
+		fmt.Fprintln(stderr, "conform:", err)
+		return exitNotRun
+	}
+	if !report.Passed() {
+		return exitFailed
+	}
+	return exitPassed
+}
+
+// codec runs the cases without a server against a child process.
+func (c *config) codec() (*conformance.Report, error) {
+	set, err := c.set()
+	if err != nil {
+		return nil, err
+	}
+	t, err := startTestee(c.command, c.timeout)
+	if err != nil {
+		return nil, err
+	}
+	defer t.close()
+	defer c.closeOnSignal(t.child)()
+	protocols := c.protocols.words()
+	if len(protocols) == 0 {
+		protocols = t.Protocols
+	}
+	others := 0
+	selected := set.Filter(func(c *conformance.Case) bool {
+		if !slices.Contains(protocols, c.Protocol) {
+			return false
+		}
+		if strings.HasSuffix(c.Op, "script") && !t.operations[c.Protocol].Has(c.Op) {
+			others++
+			return false
+		}
+		return true
+	})
+	report, err := c.run(set, selected, t.bind(selected.Cases()), maxOpen)
+	if err != nil {
+		return nil, err
+	}
+	report.Subject = strings.TrimSpace(t.Name + " " + t.Version)
+	report.Mode = "codec"
+	if others > 0 {
+		report.Notes = append(report.Notes, fmt.Sprintf("%d script cases need a server or a client, not a codec", others))
+	}
+	return report, nil
+}
+
+// set returns the cases that the flags select, of all protocols unless -protocol is
+// given.
+func (c *config) set() (*conformance.Set, error) {
+	folders := append([]string{os.Getenv("CONFORMANCE_VECTORS")}, c.vectors...)
+	set := conformance.Merge(conformance.Embedded(), conformance.OpenList(strings.Join(folders, string(filepath.ListSeparator))))
+	for _, flag := range []struct {
+		name  string
+		words []string
+		of    func(*conformance.Case) string
+	}{
+		{"protocol", c.protocols.words(), func(c *conformance.Case) string { return c.Protocol }},
+		{"suite", c.suites.words(), func(c *conformance.Case) string { return c.Suite }},
+		{"op", c.ops.words(), func(c *conformance.Case) string { return c.Op }},
+	} {
+		for _, word := range flag.words {
+			if !slices.ContainsFunc(set.Cases(), func(c *conformance.Case) bool { return flag.of(c) == word }) {
+				return nil, fmt.Errorf("-%s %s: no case has it", flag.name, word)
+			}
+		}
+		if len(flag.words) > 0 {
+			set = set.Filter(func(c *conformance.Case) bool { return slices.Contains(flag.words, flag.of(c)) })
+		}
+	}
+	return set, nil
+}
+
+// run runs the selected cases. Entries of the baseline for other cases of the set are
+// not considered.
+func (c *config) run(
+	set, selected *conformance.Set, protocols []conformance.Protocol, parallel int,
+) (*conformance.Report, error) {
+	if len(selected.Cases()) == 0 && len(set.Errors()) == 0 {
+		return nil, errors.New("the selection is empty: no case has this protocol, suite and operation")
+	}
+	opts := &conformance.Options{Parallel: parallel}
+	if c.baseline != "" {
+		failures, err := conformance.ReadKnownFailures(c.baseline)
+		if err != nil {
+			return nil, fmt.Errorf("-baseline: %w", err)
+		}
+		all := conformance.Merge(conformance.Embedded(), set)
+		has := func(s *conformance.Set, id string) bool {
+			return slices.ContainsFunc(s.Cases(), func(c *conformance.Case) bool { return c.ID == id })
+		}
+		opts.KnownFailures = slices.DeleteFunc(failures, func(k conformance.KnownFailure) bool {
+			return !has(selected, k.ID) && has(all, k.ID)
+		})
+	}
+	dir, err := os.MkdirTemp("", "conform-")
+	if err != nil {
+		return nil, err
+	}
+	t := &caseT{dir: dir}
+	defer t.finish()
+	report := conformance.Run(t, selected, protocols, opts)
+	if c.require == "all" {
+		for i := range report.Results {
+			if r := &report.Results[i]; r.Status == conformance.StatusUnsupported {
+				r.Status = conformance.StatusFailed
+				r.Message = "not supported, but -require all is set: " + r.Message
+			}
+		}
+	}
+	return report, nil
+}
+
+// closeOnSignal ends a child when this process is interrupted, and returns the function
+// that ends this.
+func (c *config) closeOnSignal(child *child) func() {
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	stop := make(chan struct{})
+	go func() {
+		select {
+		case <-signals:
+			child.close()
+			os.Exit(exitNotRun)
+		case <-stop:
+		}
+	}()
+	return func() {
+		signal.Stop(signals)
+		close(stop)
+	}
+}
+
+func (c *config) write(r *conformance.Report, stdout io.Writer) error {
+	for _, file := range c.reports {
+		if err := r.Write(file); err != nil {
+			return err
+		}
+	}
+	if c.badge != "" {
+		if err := os.WriteFile(c.badge, badge(r), 0o644); err != nil {
+			return err
+		}
+	}
+	if c.output == "json" {
+		return r.WriteJSON(stdout)
+	}
+	return r.WriteText(stdout)
+}
+
+// A caseT is the surroundings of a run.
+type caseT struct {
+	dir string
+
+	mu       sync.Mutex
+	cleanups []func()
+	dirs     int
+}
+
+func (t *caseT) Name() string        { return "conform" }
+func (t *caseT) Logf(string, ...any) {}
+
+func (t *caseT) TempDir() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.dirs++
+	dir := filepath.Join(t.dir, fmt.Sprint(t.dirs))
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return t.dir
+	}
+	return dir
+}
+
+func (t *caseT) Cleanup(f func()) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.cleanups = append(t.cleanups, f)
+}
+
+func (t *caseT) finish() {
+	for _, f := range slices.Backward(t.cleanups) {
+		f()
+	}
+	_ = os.RemoveAll(t.dir)
+}

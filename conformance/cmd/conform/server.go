@@ -1,0 +1,123 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os/exec"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/fivewire/fivewire/conformance"
+)
+
+const (
+	maxWait     = 3 * time.Second // of a case without -slow
+	maxSlowWait = 2 * time.Minute
+	maxServers  = 8 // that run at once
+)
+
+// reasons explain why a case does not run against a server.
+var reasons = []struct{ word, text string }{
+	{"clock", "wait too long for a real clock (-slow runs some of them)"},
+	{"several processes", "end and start processes that share a store"},
+	{"own option", "need a fixture that -url does not have"},
+}
+
+// server runs the scripts of a server in real time.
+func (c *config) server() (*conformance.Report, error) {
+	set, err := c.set()
+	if err != nil {
+		return nil, err
+	}
+	protocols := c.protocols.words()
+	if len(protocols) != 1 {
+		return nil, errors.New("server mode needs one -protocol")
+	}
+	protocol, err := conformance.LiveServer(protocols[0], c.timeout, c.startServer)
+	if err != nil {
+		return nil, err
+	}
+	limit := maxWait
+	if c.slow {
+		limit = maxSlowWait
+	}
+	skipped := make(map[string][]string)
+	selected := set.Filter(func(k *conformance.Case) bool {
+		fixture := ""
+		if c.url != "" {
+			fixture = c.fixture
+		}
+		why := k.NotLive(limit, fixture)
+		if why != "" {
+			skipped[why] = append(skipped[why], k.ID)
+		}
+		return why == ""
+	})
+	parallel := maxServers
+	if c.url != "" {
+		parallel = 1
+	}
+	report, err := c.run(set, selected, []conformance.Protocol{protocol}, parallel)
+	if err != nil {
+		return nil, err
+	}
+	report.Subject, report.Mode = c.url, "server"
+	if c.url == "" {
+		report.Subject = strings.Join(c.command, " ")
+	}
+	for _, r := range reasons {
+		if ids := skipped[r.word]; len(ids) > 0 {
+			slices.Sort(ids)
+			report.Notes = append(report.Notes, fmt.Sprintf("%d cases did not run: %s, they %s: %s", len(ids), r.word, r.text, strings.Join(ids, " ")))
+		}
+	}
+	return report, nil
+}
+
+// startServer returns the URL of -url, or starts the command for one case.
+func (c *config) startServer(t conformance.T, fixture, sink string) (string, error) {
+	if c.url != "" {
+		return c.url, nil
+	}
+	stderr := &tail{}
+	cmd := exec.Command(c.command[0], c.command[1:]...)
+	cmd.Env = append(cmd.Environ(), "CONFORM_FIXTURE="+fixture, "CONFORM_SINK="+sink)
+	cmd.Stderr = stderr
+	cmd.WaitDelay = exitTime
+	ownGroup(cmd)
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return "", err
+	}
+	if err := cmd.Start(); err != nil {
+		return "", fmt.Errorf("the server cannot be started: %w", err)
+	}
+	t.Cleanup(func() {
+		killGroup(cmd)
+		_ = cmd.Wait()
+	})
+	first := make(chan []byte, 1)
+	go func() {
+		line, _ := bufio.NewReaderSize(out, 64<<10).ReadSlice('\n')
+		first <- slices.Clone(line)
+	}()
+	var line []byte
+	select {
+	case line = <-first:
+	case <-time.After(c.timeout):
+		return "", fmt.Errorf("the server did not print its URL within %v", c.timeout)
+	}
+	var started struct {
+		URL string `json:"url"`
+	}
+	if err := json.Unmarshal(line, &started); err != nil || started.URL == "" {
+		return "", fmt.Errorf(`the server wrote %q to its standard output, want {"url":...}; standard error: %s`, clip(line), stderr)
+	}
+	return started.URL, nil
+}

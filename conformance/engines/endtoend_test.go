@@ -1,0 +1,329 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package engines
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/fivewire/fivewire/a2e"
+	"github.com/fivewire/fivewire/a2e/memory"
+	"github.com/fivewire/fivewire/accp"
+	"github.com/fivewire/fivewire/air"
+	"github.com/fivewire/fivewire/air/airtest"
+	"github.com/fivewire/fivewire/altar"
+	"github.com/fivewire/fivewire/arc"
+	"github.com/fivewire/fivewire/internal/race"
+	"github.com/fivewire/fivewire/store"
+)
+
+// A link connects one more caller to a server in this process and returns its call.
+type link func(tb testing.TB) (call func(context.Context) error)
+
+// idleGoal is 32 KiB for a connection and 4 KiB for a session, on both sides.
+const idleGoal = 2 * 36 << 10
+
+// endToEnd has a server of each protocol, with all that it keeps in a store.
+var endToEnd = []struct {
+	name  string
+	serve func(tb testing.TB, s store.Store) link
+	idle  int64 // bound of the bytes of an idle caller, client and server together
+}{
+	{"arc", serveARC, idleGoal},
+	{"a2e", serveA2E, idleGoal},
+	{"altar", serveALTAR, 96 << 10}, // over the goal: each side has four goroutines
+	{"accp", serveACCP, idleGoal},
+	{"air", serveAIR, idleGoal},
+}
+
+var quiet = slog.New(slog.DiscardHandler)
+
+// web serves a handler on loopback until the end of the test.
+func web(tb testing.TB, h http.Handler) string {
+	ts := httptest.NewServer(h)
+	tb.Cleanup(ts.Close)
+	return ts.URL
+}
+
+// own returns a client whose connections are those of one caller.
+func own(tb testing.TB) *http.Client {
+	transport := &http.Transport{}
+	tb.Cleanup(transport.CloseIdleConnections)
+	return &http.Client{Transport: transport}
+}
+
+// serveARC creates a task, which the store keeps, and whose handler returns at once.
+func serveARC(tb testing.TB, s store.Store) link {
+	srv, err := arc.NewServer(&arc.ServerOptions{
+		Auth:        arc.Auth{AllowAnonymous: true},
+		Logger:      quiet,
+		Limits:      arc.Limits{MaxMemory: -1, MaxMemoryPerPrincipal: -1, MaxStorage: -1, MaxStoragePerPrincipal: -1, MaxItems: -1, MaxItemsPerPrincipal: -1},
+		Persistence: arc.Persistence{Store: store.Sub(s, "arc/")},
+	})
+	require.NoError(tb, err)
+	tb.Cleanup(func() { _ = srv.Close() })
+	srv.HandleTasks("work-01", arc.TaskHandlerFunc(func(context.Context, *arc.TaskRun) error { return nil }))
+	url := web(tb, srv) + "/arc"
+	return func(tb testing.TB) func(context.Context) error {
+		c, err := arc.NewClient(url, "you-01", &arc.ClientOptions{HTTPClient: own(tb)})
+		require.NoError(tb, err)
+		return func(ctx context.Context) error {
+			_, err := c.CreateTask(ctx, "work-01", &arc.CreateTaskParams{InitialMessage: arc.UserText("go")}, nil)
+			return err
+		}
+	}
+}
+
+// serveA2E stores an entry of a memory, over a connection in this process.
+func serveA2E(tb testing.TB, s store.Store) link {
+	h, err := a2e.NewHost(&a2e.HostOptions{Auth: a2e.Auth{AllowAnonymous: true}, Logger: quiet})
+	require.NoError(tb, err)
+	plugin, err := memory.NewPlugin(&memory.Options{Store: store.Sub(s, "a2e/")})
+	require.NoError(tb, err)
+	h.AddPlugin(plugin)
+	tb.Cleanup(func() { _ = h.Close() })
+	n := 0
+	return func(tb testing.TB) func(context.Context) error {
+		near, far := net.Pipe()
+		var served sync.WaitGroup
+		served.Go(func() { _ = h.Serve(context.Background(), far) })
+		n++
+		c, err := a2e.NewClient(near, &a2e.ClientOptions{AgentID: fmt.Sprint("agent-", n), Types: memory.Types(), Capabilities: h.Capabilities()})
+		require.NoError(tb, err)
+		tb.Cleanup(func() {
+			_ = c.Close()
+			served.Wait()
+		})
+		_, err = c.Connect(tb.Context())
+		require.NoError(tb, err)
+		m, err := memory.NewClient(c)
+		require.NoError(tb, err)
+		opened, err := m.Init(tb.Context(), &memory.InitRequest{}, nil)
+		require.NoError(tb, err)
+		request := &memory.StoreRequest{MemoryID: opened.MemoryID,
+			Entries: []json.RawMessage{json.RawMessage(`{"key":{"k":"v"},"content":"x","tier":"episodic"}`)}}
+		return func(ctx context.Context) error {
+			_, err := m.Store(ctx, request, nil)
+			return err
+		}
+	}
+}
+
+// serveALTAR calls a tool over WebSocket.
+func serveALTAR(tb testing.TB, s store.Store) link {
+	m, err := altar.DecodeManifest([]byte(`{"version":"1.0.0","contracts":[{"name":"echo","description":"Repeats","parameters":[{"name":"text","type":"string"}]}]}`))
+	require.NoError(tb, err)
+	h, err := altar.NewHost(m, &altar.HostOptions{
+		ID:          "host-1",
+		Auth:        altar.Auth{AllowAnonymous: true, Authorizer: altar.AuthorizerFunc(altar.AllowAll)},
+		Logger:      quiet,
+		Persistence: altar.Persistence{Store: store.Sub(s, "altar/")},
+	})
+	require.NoError(tb, err)
+	tb.Cleanup(func() { _ = h.Close() })
+	r, err := altar.NewRuntime("echo", &altar.RuntimeOptions{Logger: quiet})
+	require.NoError(tb, err)
+	type text struct {
+		Text string `json:"text"`
+	}
+	altar.AddTool(r, "echo", func(_ context.Context, in text) (string, error) { return in.Text, nil })
+	conn, err := h.Dial(&altar.Principal{ID: "runtime"})
+	require.NoError(tb, err)
+	ctx, stop := context.WithCancel(context.Background())
+	var ran sync.WaitGroup
+	ran.Go(func() { _ = r.Run(ctx, conn) })
+	tb.Cleanup(func() {
+		stop()
+		ran.Wait()
+	})
+	url := "ws" + strings.TrimPrefix(web(tb, h), "http") + altar.WebSocketPath
+	return func(tb testing.TB) func(context.Context) error {
+		c, err := altar.NewClient(func(ctx context.Context) (altar.Conn, error) { return altar.DialWebSocket(ctx, url, nil) }, nil)
+		require.NoError(tb, err)
+		tb.Cleanup(func() { _ = c.Close() })
+		session, err := c.CreateSession(tb.Context(), nil)
+		require.NoError(tb, err)
+		for len(tools(tb, session)) == 0 {
+			runtime.Gosched()
+		}
+		return func(ctx context.Context) error {
+			_, err := altar.CallAs[string](ctx, session, "echo", text{"hello"})
+			return err
+		}
+	}
+}
+
+func tools(tb testing.TB, session *altar.Session) []altar.ToolInfo {
+	list, err := session.ListTools(tb.Context())
+	require.NoError(tb, err)
+	return list
+}
+
+// serveACCP calls a tool over HTTP, in a session for each caller.
+func serveACCP(tb testing.TB, s store.Store) link {
+	srv, err := accp.NewServer("desk", &accp.ServerOptions{
+		Auth: accp.Auth{AllowAnonymous: true}, Logger: quiet, Persistence: accp.Persistence{Store: store.Sub(s, "accp/")},
+	})
+	require.NoError(tb, err)
+	tb.Cleanup(func() { _ = srv.Close() })
+	srv.Handle(accp.IntentReq, accp.OpTool, accp.NewToolHandler(map[string]accp.ToolFunc{
+		"echo": func(_ context.Context, args accp.Params) (accp.Value, error) {
+			return accp.String(args.Text("text")), nil
+		},
+	}))
+	url := web(tb, srv) + accp.FramesPath
+	return func(tb testing.TB) func(context.Context) error {
+		c, err := accp.NewClient(url, "you", &accp.ClientOptions{HTTPClient: own(tb)})
+		require.NoError(tb, err)
+		tb.Cleanup(func() { _ = c.Close() })
+		return func(ctx context.Context) error {
+			m, err := accp.NewMessage(accp.IntentReq, accp.OpTool, accp.SchemaTool,
+				accp.ToolCall{Name: "echo", Arguments: accp.Map(accp.Param{Key: "text", Value: accp.String("hello")})})
+			if err != nil {
+				return err
+			}
+			_, err = c.Call(ctx, m, nil)
+			return err
+		}
+	}
+}
+
+// serveAIR pushes a signed envelope to an inbox, which remembers it in the store.
+func serveAIR(tb testing.TB, s store.Store) link {
+	registry := new(airtest.Registry)
+	resolver, err := air.NewResolver(&air.ResolverOptions{RegistryURL: web(tb, registry), AllowLoopback: true, Logger: quiet})
+	require.NoError(tb, err)
+	tb.Cleanup(func() { _ = resolver.Close() })
+	agent := func(n int) *air.Identity {
+		id, err := air.GenerateIdentity(airtest.DID(airID(n)))
+		require.NoError(tb, err)
+		return id
+	}
+	bob := agent(1)
+	inbox, err := air.NewInbox(bob, air.HandlerFunc(func(context.Context, *air.Delivery) error { return nil }), &air.InboxOptions{
+		Resolver: resolver, BodyTypes: []string{"note"}, Logger: quiet,
+		Limits: air.Limits{RateLimit: -1, AddressRateLimit: -1}, Persistence: air.Persistence{Store: store.Sub(s, "air/")},
+	})
+	require.NoError(tb, err)
+	tb.Cleanup(func() { _ = inbox.Close() })
+	registry.Register(bob, web(tb, inbox)+"/")
+	n := 1
+	return func(tb testing.TB) func(context.Context) error {
+		n++
+		alice := agent(n)
+		registry.Register(alice, "https://example.org/inbox")
+		c, err := air.NewClient(alice, &air.ClientOptions{Resolver: resolver, HTTPClient: own(tb), BodyTypes: []string{"note"}, Logger: quiet})
+		require.NoError(tb, err)
+		return func(ctx context.Context) error {
+			_, err := c.Send(ctx, &air.Draft{To: bob.DID(), Body: &air.Raw{Type: "note", JSON: []byte(`{"text":"hello","type":"note"}`)}}, nil)
+			return err
+		}
+	}
+}
+
+// BenchmarkEndToEnd has client and server of each protocol in one process. Its memory figures are those of
+// both.
+func BenchmarkEndToEnd(b *testing.B) {
+	for _, p := range endToEnd {
+		for _, engine := range engines[:2] { // memory and SQLite
+			for _, callers := range []int{1, 64} {
+				b.Run(fmt.Sprintf("%s/%s/callers=%d", p.name, engine.name, callers), func(b *testing.B) {
+					runEndToEnd(b, p.serve(b, engineFor(b, engine.name)), callers)
+				})
+			}
+		}
+	}
+}
+
+func engineFor(tb testing.TB, name string) store.Store {
+	if name == "Memory" {
+		return store.NewMemory()
+	}
+	s, err := openPlace(tb.Context(), "sqlite "+tb.TempDir()+"/state.db")
+	require.NoError(tb, err)
+	tb.Cleanup(func() { _ = s.(io.Closer).Close() })
+	return s
+}
+
+func runEndToEnd(b *testing.B, connect link, callers int) {
+	calls := make([]func(context.Context) error, callers)
+	for i := range calls {
+		calls[i] = connect(b)
+		require.NoError(b, calls[i](b.Context())) // connections, caches, pools
+	}
+	took := make([][]time.Duration, callers)
+	var wg sync.WaitGroup
+	b.ReportAllocs()
+	b.ResetTimer()
+	for c := range callers {
+		wg.Go(func() {
+			for i := c; i < b.N; i += callers {
+				start := time.Now()
+				if err := calls[c](b.Context()); err != nil {
+					b.Error(err)
+					return
+				}
+				took[c] = append(took[c], time.Since(start))
+			}
+		})
+	}
+	wg.Wait()
+	b.StopTimer()
+	all := slices.Concat(took...)
+	if len(all) == 0 {
+		b.Fatal("no calls")
+	}
+	slices.Sort(all)
+	b.ReportMetric(float64(all[len(all)/2].Nanoseconds())/1000, "p50-µs")
+	b.ReportMetric(float64(all[len(all)*99/100].Nanoseconds())/1000, "p99-µs")
+}
+
+// The memory of an idle caller, with its connection and its session, is bounded.
+func TestIdleCallersAreSmall(t *testing.T) {
+	if race.Enabled {
+		t.Skip("the race detector needs memory")
+	}
+	const callers = 200
+	for _, p := range endToEnd {
+		t.Run(p.name, func(t *testing.T) {
+			connect := p.serve(t, store.NewMemory())
+			call := connect(t)
+			require.NoError(t, call(t.Context()))
+			before := heap()
+			calls := make([]func(context.Context) error, callers)
+			for i := range calls {
+				calls[i] = connect(t)
+				require.NoError(t, calls[i](t.Context()))
+			}
+			each := (heap() - before) / callers
+			t.Logf("%s: %d bytes for an idle caller, both sides", p.name, each)
+			require.Less(t, each, p.idle)
+			runtime.KeepAlive(calls)
+		})
+	}
+}
+
+// heap returns the bytes in use by objects and stacks after a collection.
+func heap() int64 {
+	var m runtime.MemStats
+	for range 3 {
+		runtime.GC()
+	}
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc + m.StackInuse)
+}

@@ -1,0 +1,371 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package engines
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/fivewire/fivewire/internal/kerneltest"
+	"github.com/fivewire/fivewire/store"
+)
+
+const receiverEnv = "ENGINES_RECEIVER"
+
+func kernelsChild(ctx context.Context, s store.Store) error {
+	return kerneltest.Serve(ctx, s, os.Getenv(receiverEnv))
+}
+
+// Three processes use every kernel of state on one store, and each second one of them is killed. Acknowledged
+// work is not lost, and doubled at most as often as the kernels permit.
+func TestKernelsLoseNothingWhenProcessesAreKilled(t *testing.T) {
+	eachShared(t, func(t *testing.T, p *place) {
+		d := 20 * time.Second
+		if os.Getenv("FIVEWIRE_LONG") != "" {
+			d = time.Minute
+		} else if !strings.HasPrefix(p.name, "sqlite") {
+			t.Skip("long form only: set FIVEWIRE_LONG")
+		}
+		h := newHistory(t)
+		t.Setenv(receiverEnv, h.receiver.URL)
+		h.start(p)
+		ctx, stop := context.WithTimeout(t.Context(), d)
+		defer stop()
+		var load sync.WaitGroup
+		for i := range 2 {
+			load.Go(func() { h.jobs(ctx, i) })
+			load.Go(func() { h.events(ctx, i) })
+			load.Go(func() { h.calls(ctx, "repeat", i) })
+			load.Go(func() { h.calls(ctx, "once", i) })
+			load.Go(func() { h.messages(ctx, i) })
+			load.Go(func() { h.streams(ctx, i) })
+		}
+		h.kill(ctx)
+		load.Wait()
+		h.check()
+	})
+}
+
+// A history is what the clients and the receiver of a service have seen.
+type history struct {
+	t        *testing.T
+	place    *place
+	receiver *httptest.Server
+
+	mu       sync.Mutex // guards all below
+	children [3]*child
+	kills    int
+	received map[string][]string // ids, by kind and name
+	wanted   map[string]int      // acknowledged ids 0 to n-1, by kind and name
+	outcomes map[string]string   // of calls, by policy and key
+	jobCount int                 // jobs
+	whole    int                 // streams read to the end
+	cut      int                 // streams that ended with their process
+}
+
+func newHistory(t *testing.T) *history {
+	h := &history{t: t, received: map[string][]string{}, wanted: map[string]int{}, outcomes: map[string]string{}}
+	h.receiver = httptest.NewServer(http.HandlerFunc(h.receive))
+	t.Cleanup(h.receiver.Close)
+	return h
+}
+
+// receive takes an event, a message, or the effect of a call. It takes time, so that processes are killed in the
+// middle: an effect counts at its begin, the others at the end, and only while the sender lives.
+func (h *history) receive(_ http.ResponseWriter, r *http.Request) {
+	isEffect := r.URL.Path == "/effect"
+	if !isEffect {
+		h.delay(r)
+	}
+	if r.Context().Err() == nil {
+		h.mu.Lock()
+		name := r.URL.Path + " " + r.URL.Query().Get("name")
+		h.received[name] = append(h.received[name], r.URL.Query().Get("id"))
+		h.mu.Unlock()
+	}
+	if isEffect {
+		h.delay(r)
+	}
+}
+
+func (h *history) delay(r *http.Request) {
+	select {
+	case <-time.After(time.Duration(rand.IntN(40)) * time.Millisecond):
+	case <-r.Context().Done():
+	}
+}
+
+func (h *history) start(p *place) {
+	h.place = p
+	for i := range h.children {
+		h.children[i] = p.start(h.t, "kernels")
+	}
+}
+
+// kill replaces a process each second.
+func (h *history) kill(ctx context.Context) {
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		h.mu.Lock()
+		i := h.kills % len(h.children)
+		h.kills++
+		old := h.children[i]
+		h.mu.Unlock()
+		old.kill()
+		next := h.place.start(h.t, "kernels")
+		h.mu.Lock()
+		h.children[i] = next
+		h.mu.Unlock()
+	}
+}
+
+// ask requests an operation of any process.
+func (h *history) ask(operation string, args ...string) (string, error) {
+	h.mu.Lock()
+	address := h.children[rand.IntN(len(h.children))].address
+	h.mu.Unlock()
+	query := url.Values{}
+	for i := 0; i < len(args); i += 2 {
+		query.Set(args[i], args[i+1])
+	}
+	res, err := http.Get("http://" + address + "/" + operation + "?" + query.Encode())
+	if err != nil {
+		return "", err
+	}
+	defer res.Body.Close()
+	body, err := io.ReadAll(res.Body)
+	if err == nil && res.StatusCode != http.StatusOK {
+		err = fmt.Errorf("status %d: %s", res.StatusCode, body)
+	}
+	return string(body), err
+}
+
+// require repeats an operation, with the same arguments, until a process acknowledges it.
+func (h *history) require(operation string, args ...string) string {
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {
+		answer, err := h.ask(operation, args...)
+		if err == nil {
+			return answer
+		}
+		if time.Now().After(deadline) {
+			h.t.Errorf("%s %q: %v", operation, args, err)
+			return ""
+		}
+	}
+}
+
+// jobs creates jobs that consume two inputs, or emit items and consume one.
+func (h *history) jobs(ctx context.Context, worker int) {
+	for n := 0; ctx.Err() == nil; n++ {
+		kind, inputs, result := "echo", []string{"a", "b"}, "a b"
+		if n%4 == 3 {
+			kind, inputs, result = "items", []string{"a"}, "20"
+		}
+		key := fmt.Sprint(worker, "-", n)
+		id := h.require("submit", "key", key, "kind", kind)
+		for _, input := range inputs {
+			h.require("input", "job", id, "id", input)
+		}
+		if n%3 == 0 && h.require("submit", "key", key, "kind", kind) != id {
+			h.t.Errorf("repeated request %s has another job", key)
+		}
+		h.requireJob(id, result, kind == "items")
+		h.mu.Lock()
+		h.jobCount++
+		h.mu.Unlock()
+	}
+}
+
+func (h *history) requireJob(id, result string, hasItems bool) {
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {
+		var job kerneltest.Job
+		if err := json.Unmarshal([]byte(h.require("job", "id", id)), &job); err != nil {
+			h.t.Errorf("job %s: %v", id, err)
+			return
+		}
+		switch {
+		case !job.IsDone && time.Now().Before(deadline):
+			continue
+		case !job.IsDone, job.Result != result, job.Err != "":
+			h.t.Errorf("job %s: %+v, want result %q", id, job, result)
+		case hasItems && (job.Items["artifact"] != 21 || job.Items["progress"] != 3):
+			h.t.Errorf("job %s: items %v, want 21 artifacts and 3 of progress", id, job.Items)
+		}
+		return
+	}
+}
+
+// events puts events for a receiver, one after the other.
+func (h *history) events(ctx context.Context, worker int) {
+	name := fmt.Sprint("s", worker)
+	for n := 0; ctx.Err() == nil; n++ {
+		h.require("put", "stream", name, "id", fmt.Sprint(n))
+		h.want("/event hook/"+name, n)
+	}
+}
+
+// messages sends messages to a session, one after the other.
+func (h *history) messages(ctx context.Context, worker int) {
+	session := fmt.Sprint("session", worker)
+	h.require("open", "session", session)
+	for n := 0; ctx.Err() == nil; n++ {
+		h.require("send", "session", session, "id", fmt.Sprint(n))
+		h.want("/message "+session, n)
+	}
+}
+
+func (h *history) want(name string, n int) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.wanted[name] = n + 1
+}
+
+// calls makes calls, each twice.
+func (h *history) calls(ctx context.Context, policy string, worker int) {
+	for n := 0; ctx.Err() == nil; n++ {
+		key := fmt.Sprint(policy, "-", worker, "-", n/2)
+		outcome := h.require("call", "policy", policy, "key", key)
+		h.mu.Lock()
+		if first, ok := h.outcomes[key]; ok && first != outcome {
+			h.t.Errorf("call %s: outcome %q, and before %q", key, outcome, first)
+		}
+		h.outcomes[key] = outcome
+		h.mu.Unlock()
+	}
+}
+
+// streams reads streams, in pieces and from any process.
+func (h *history) streams(ctx context.Context, worker int) {
+	const total = 100
+	for n := 0; ctx.Err() == nil; n++ {
+		id := fmt.Sprint("stream-", worker, "-", n)
+		if _, err := h.ask("stream", "id", id, "n", fmt.Sprint(total)); err != nil {
+			continue // unknown whether it exists; its name is not used again
+		}
+		h.readStream(id, total)
+	}
+}
+
+func (h *history) readStream(id string, total int) {
+	next := 1
+	for deadline := time.Now().Add(time.Minute); ; {
+		lines := bufio.NewScanner(strings.NewReader(h.require("read", "id", id, "after", fmt.Sprint(next-1))))
+		last := ""
+		for lines.Scan() {
+			last = lines.Text()
+			if last == fmt.Sprint(next, " ", next) {
+				next++
+			}
+		}
+		switch {
+		case last == "end" && next == total+1:
+			h.mu.Lock()
+			h.whole++
+			h.mu.Unlock()
+			return
+		case last == "cut":
+			h.mu.Lock()
+			h.cut++
+			h.mu.Unlock()
+			return
+		case last == "end", strings.HasPrefix(last, "error:") && time.Now().After(deadline):
+			h.t.Errorf("stream %s: %q after item %d of %d", id, last, next-1, total)
+			return
+		case !strings.HasPrefix(last, "error:"):
+			h.t.Errorf("stream %s: item %q, want %d", id, last, next)
+			return
+		}
+	}
+}
+
+// check waits until everything acknowledged has arrived, and compares it with the acknowledged ids.
+func (h *history) check() {
+	h.t.Helper()
+	soon(h.t, "the rest arrives", func() bool {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		for name, n := range h.wanted {
+			if missing(h.received[name], n) >= 0 {
+				return false
+			}
+		}
+		return true
+	})
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	events, doubled := 0, 0
+	for name, n := range h.wanted {
+		ids, extra := inOrder(h.received[name])
+		require.GreaterOrEqual(h.t, ids, n, "%s: ids in order, of %d acknowledged", name, n)
+		require.LessOrEqual(h.t, extra, h.kills, "%s: doubled by %d failures", name, h.kills)
+		events, doubled = events+ids, doubled+extra
+	}
+	lost := 0
+	for key, outcome := range h.outcomes {
+		n := len(h.received["/effect "+key])
+		switch {
+		case strings.HasPrefix(key, "once"):
+			require.LessOrEqual(h.t, n, 1, "effects of %s, whose outcome is %q", key, outcome)
+		default:
+			require.NotEqual(h.t, "lost", outcome, key)
+			require.GreaterOrEqual(h.t, n, 1, "effects of %s", key)
+		}
+		if outcome == "lost" {
+			lost++
+		} else {
+			require.NotZero(h.t, n, "effects of %s, whose outcome is %q", key, outcome)
+		}
+	}
+	require.NotZero(h.t, h.jobCount, "jobs")
+	require.NotZero(h.t, h.whole, "whole streams")
+	require.NotEmpty(h.t, h.outcomes, "calls")
+	h.t.Logf("%d kills: %d jobs, %d events and messages (%d doubled), %d calls (%d whose outcome is lost), %d streams (%d cut)",
+		h.kills, h.jobCount, events, doubled, len(h.outcomes), lost, h.whole+h.cut, h.cut)
+}
+
+// missing returns the first of 0 to n-1 that is not in a list, or -1.
+func missing(ids []string, n int) int {
+	have := map[string]bool{}
+	for _, id := range ids {
+		have[id] = true
+	}
+	for i := range n {
+		if !have[fmt.Sprint(i)] {
+			return i
+		}
+	}
+	return -1
+}
+
+// inOrder returns how many of 0, 1, 2 ... are in a list in this order, and the number of other items.
+func inOrder(ids []string) (n, extra int) {
+	for _, id := range ids {
+		if id == fmt.Sprint(n) {
+			n++
+		} else {
+			extra++
+		}
+	}
+	return n, extra
+}
